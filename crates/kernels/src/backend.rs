@@ -1,0 +1,281 @@
+//! The contract: what a device must compute for a decoder to run on it.
+//!
+//! A step is `begin`, a straight line of ops, `end`. Every op works on the rows of the batch given to `begin`,
+//! on buffers made beforehand; none allocates, locks or spawns. Shapes that do not fit are programmer errors
+//! and panic. A device's own failures surface at [`Backend::logits`], [`Backend::read_rows`] and
+//! [`Backend::end`], where the host waits for it anyway, so that a GPU step can be captured as a graph.
+//!
+//! Results must not depend on what else is in the batch: a row's numbers are bit-for-bit the same alone, among
+//! others, in any order, and however its prompt was cut into chunks.
+
+use crate::{Batch, DType, KernelError};
+
+/// Shape of one part of a matrix: `rows` outputs, each the dot product of `cols` inputs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MatrixShape {
+    /// Outputs.
+    pub rows: usize,
+    /// Inputs.
+    pub cols: usize,
+    /// How the weights are stored.
+    pub dtype: DType,
+}
+
+/// One tensor of a model file, row-major, as stored.
+#[derive(Clone, Copy, Debug)]
+pub struct MatrixSource<'a> {
+    /// Name for errors.
+    pub name: &'a str,
+    /// Its shape and type.
+    pub shape: MatrixShape,
+    /// `shape.rows` rows of whole blocks, little endian, any alignment.
+    pub bytes: &'a [u8],
+}
+
+/// Which pairs of a head rotary embedding turns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RopeKind {
+    /// Element i with element i + rotary_dim / 2 (GPT-NeoX, most Hugging Face models).
+    Neox,
+    /// Element 2i with element 2i + 1 (GPT-J; llama-architecture GGUF files).
+    Interleaved,
+}
+
+/// Rotary position embedding (arxiv.org/abs/2104.09864).
+#[derive(Debug)]
+pub struct Rope<'a, V> {
+    /// How elements pair up.
+    pub kind: RopeKind,
+    /// Radians per position of each pair, frequency scaling applied; `rotary_dim / 2` of them. Elements past
+    /// `rotary_dim` pass unturned.
+    pub inv_freq: &'a V,
+    /// Factor on cosine and sine (YaRN's attention factor); 1 for plain rope.
+    pub magnitude: f32,
+}
+
+/// Heads of one attention layer. A row of queries is `(heads, head_dim)`, of keys and values
+/// `(kv_heads, head_dim)`; head h reads key-value head `h * kv_heads / heads`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeadShape {
+    /// Query heads.
+    pub heads: usize,
+    /// Key-value heads; divides `heads`.
+    pub kv_heads: usize,
+    /// Elements of a head.
+    pub head_dim: usize,
+}
+
+impl HeadShape {
+    /// Width of a row that holds queries, keys and values one after the other.
+    pub fn qkv_width(&self) -> usize {
+        (self.heads + 2 * self.kv_heads) * self.head_dim
+    }
+
+    /// Width of a row of queries, or of attention's output.
+    pub fn q_width(&self) -> usize {
+        self.heads * self.head_dim
+    }
+}
+
+/// What happens to queries and keys between projection and cache.
+#[derive(Debug)]
+pub struct QkvParams<'a, V> {
+    /// The heads.
+    pub shape: HeadShape,
+    /// Per-head RMS norm of queries, `head_dim` weights (Qwen3).
+    pub q_norm: Option<&'a V>,
+    /// Per-head RMS norm of keys.
+    pub k_norm: Option<&'a V>,
+    /// Epsilon of both norms.
+    pub norm_eps: f32,
+    /// Rotary embedding, or none.
+    pub rope: Option<Rope<'a, V>>,
+}
+
+/// `softmax(softcap(scale * q·k) , sinks) · v` over the keys a row may see.
+#[derive(Debug)]
+pub struct AttentionParams<'a, V> {
+    /// The heads.
+    pub shape: HeadShape,
+    /// Factor on the dot products, usually `1 / sqrt(head_dim)`.
+    pub scale: f32,
+    /// `cap * tanh(score / cap)` (Gemma 2).
+    pub softcap: Option<f32>,
+    /// A row sees only the last `window` keys, itself included.
+    pub window: Option<u32>,
+    /// One logit a head that takes part in the softmax and has no value (GPT-OSS); `heads` of them.
+    pub sinks: Option<&'a V>,
+    /// Whether a row sees only keys up to its own position; encoders set it false and see the whole span.
+    pub causal: bool,
+}
+
+/// The non-linearity of a gated MLP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activation {
+    /// `x * sigmoid(x)`.
+    Silu,
+    /// GELU by tanh.
+    GeluTanh,
+    /// GELU by erf.
+    GeluErf,
+}
+
+/// Element type of the KV cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum KvType {
+    /// IEEE half.
+    #[default]
+    F16,
+}
+
+/// The paged cache of all layers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KvSpec {
+    /// Layers.
+    pub layers: usize,
+    /// Key-value heads of each.
+    pub kv_heads: usize,
+    /// Elements of a head.
+    pub head_dim: usize,
+    /// Blocks of 16 tokens, shared by all sequences; a block id stands for the same tokens in every layer.
+    pub blocks: usize,
+    /// How keys and values are stored.
+    pub kv_type: KvType,
+}
+
+/// The largest step that will be asked for, so that all scratch can be made at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StepLimits {
+    /// Rows of a batch.
+    pub rows: usize,
+    /// Sequences of a batch.
+    pub sequences: usize,
+    /// Rows whose logits may be asked for in one step.
+    pub logit_rows: usize,
+    /// Tokens of the longest context.
+    pub context: usize,
+    /// Widest input or output of any matrix but the head.
+    pub width: usize,
+    /// Rows of the head: the vocabulary.
+    pub vocab: usize,
+    /// Heads of the attention layers.
+    pub heads: HeadShape,
+}
+
+/// A device that decoder steps run on.
+pub trait Backend: Send + 'static {
+    /// Weights in the layout the device's kernels read.
+    type Matrix: Send + Sync;
+    /// A vector of f32: norm weights, biases, frequencies.
+    type Vector: Send + Sync;
+    /// Activations: `(rows, cols)` f32, row-major, on the device.
+    type Buffer: Send;
+    /// The paged KV cache of all layers.
+    type Kv: Send;
+
+    /// What this is, for people: `cpu: avx512vnni, 8 threads`.
+    fn device(&self) -> String;
+
+    /// Whether matrices of this type can be packed.
+    fn supports(&self, dtype: DType) -> bool;
+
+    /// Bytes [`Backend::pack`] would take, to the byte, without taking them.
+    fn matrix_bytes(&self, parts: &[MatrixShape]) -> usize;
+
+    /// Lays out one matrix made of `parts` stacked by rows (query, key and value projections as one; gate and
+    /// up as one). The parts have equal `cols` and may differ in type.
+    fn pack(&self, parts: &[MatrixSource<'_>]) -> Result<Self::Matrix, KernelError>;
+
+    /// Puts a vector on the device.
+    fn vector(&self, values: &[f32]) -> Result<Self::Vector, KernelError>;
+
+    /// Makes a zeroed buffer.
+    fn buffer(&self, rows: usize, cols: usize) -> Result<Self::Buffer, KernelError>;
+
+    /// Bytes [`Backend::kv`] would take.
+    fn kv_bytes(&self, spec: &KvSpec) -> usize;
+
+    /// Makes the paged cache. Its content before the first write is never read.
+    fn kv(&self, spec: &KvSpec) -> Result<Self::Kv, KernelError>;
+
+    /// Bytes [`Backend::reserve`] would take.
+    fn scratch_bytes(&self, limits: &StepLimits) -> usize;
+
+    /// Makes all scratch for steps within `limits`. Called once, before the first step.
+    fn reserve(&mut self, limits: &StepLimits) -> Result<(), KernelError>;
+
+    /// Starts a step: uploads the batch and takes the device for this step.
+    fn begin(&mut self, batch: &Batch) -> Result<(), KernelError>;
+
+    /// `out[r] = scale * table[tokens[r]]`.
+    fn embed(&mut self, table: &Self::Matrix, scale: f32, out: &mut Self::Buffer);
+
+    /// `out[r] = x[r] / sqrt(mean(x[r]²) + eps) * weight`.
+    fn rms_norm(&mut self, x: &Self::Buffer, weight: &Self::Vector, eps: f32, out: &mut Self::Buffer);
+
+    /// `residual[r] += x[r]`, then `out[r] = rms_norm(residual[r])`.
+    fn add_rms_norm(
+        &mut self,
+        residual: &mut Self::Buffer,
+        x: &Self::Buffer,
+        weight: &Self::Vector,
+        eps: f32,
+        out: &mut Self::Buffer,
+    );
+
+    /// `out[r] = weight · x[r] + bias`.
+    fn matmul(
+        &mut self,
+        weight: &Self::Matrix,
+        bias: Option<&Self::Vector>,
+        x: &Self::Buffer,
+        out: &mut Self::Buffer,
+    );
+
+    /// On rows of `[q | k | v]`: norms and turns queries in place, norms and turns keys, and writes keys and
+    /// values to the batch's slots of the layer's cache.
+    fn rope(
+        &mut self,
+        qkv: &mut Self::Buffer,
+        params: &QkvParams<'_, Self::Vector>,
+        kv: &mut Self::Kv,
+        layer: usize,
+    );
+
+    /// Attention of the queries in rows of `[q | k | v]` over the layer's cache; `out` is `(rows, heads * head_dim)`.
+    fn attention(
+        &mut self,
+        qkv: &Self::Buffer,
+        params: &AttentionParams<'_, Self::Vector>,
+        kv: &Self::Kv,
+        layer: usize,
+        out: &mut Self::Buffer,
+    );
+
+    /// `hidden[r] = activation(gate · x[r]) * (up · x[r])`, `out[r] = down · hidden[r]`. `gate_up` holds gate's
+    /// rows, then up's; `hidden` is `(rows, gate_up.rows / 2)`.
+    fn gated_mlp(
+        &mut self,
+        gate_up: &Self::Matrix,
+        down: &Self::Matrix,
+        activation: Activation,
+        x: &Self::Buffer,
+        hidden: &mut Self::Buffer,
+        out: &mut Self::Buffer,
+    );
+
+    /// Sums `x` over the devices that share this model; nothing to do on one.
+    fn all_reduce(&mut self, _x: &mut Self::Buffer) {}
+
+    /// `out[i] = head · x[logit_rows[i]]` to the host, `(logit_rows, vocab)`. Waits for the device.
+    fn logits(&mut self, head: &Self::Matrix, x: &Self::Buffer, out: &mut [f32]) -> Result<(), KernelError>;
+
+    /// Ends the step and gives the device back. Waits for it. Safe to call when no step is open.
+    fn end(&mut self) -> Result<(), KernelError>;
+
+    /// Copies rows to the host: `out` is `(rows, cols)`. Waits for the device.
+    fn read_rows(&self, x: &Self::Buffer, row_first: usize, out: &mut [f32]) -> Result<(), KernelError>;
+
+    /// Copies rows from the host: media embeddings, tests.
+    fn write_rows(&mut self, x: &mut Self::Buffer, row_first: usize, rows: &[f32]) -> Result<(), KernelError>;
+}

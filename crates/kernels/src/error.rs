@@ -1,0 +1,60 @@
+//! Operating errors of a backend. Wrong shapes inside a step are programmer errors and assert instead.
+
+use crate::DType;
+
+/// What can go wrong between a model file and a running step.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum KernelError {
+    /// The backend has no kernel for this element type.
+    #[error("tensor {tensor}: element type {dtype} cannot be computed on {device}")]
+    UnsupportedType {
+        /// Name of the tensor.
+        tensor: String,
+        /// Its element type.
+        dtype: DType,
+        /// The backend.
+        device: String,
+    },
+    /// The bytes given do not make up the shape given.
+    #[error("tensor {tensor}: [{rows}, {cols}] of {dtype} takes {expected} bytes, the file has {found}")]
+    WrongSize {
+        /// Name of the tensor.
+        tensor: String,
+        /// Rows of the shape.
+        rows: usize,
+        /// Columns of the shape.
+        cols: usize,
+        /// Element type.
+        dtype: DType,
+        /// Bytes the shape needs.
+        expected: usize,
+        /// Bytes given.
+        found: usize,
+    },
+    /// A shape the kernels cannot run, such as a row that is not whole blocks.
+    #[error("tensor {tensor}: {reason}")]
+    BadShape {
+        /// Name of the tensor.
+        tensor: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The device could not give the memory.
+    #[error("{device} could not allocate {bytes} bytes for {what}")]
+    OutOfMemory {
+        /// The backend.
+        device: String,
+        /// Size asked for.
+        bytes: usize,
+        /// What it was for.
+        what: &'static str,
+    },
+    /// The device failed; the worker that owns it cannot go on.
+    #[error("{device} failed: {reason}")]
+    Device {
+        /// The backend.
+        device: String,
+        /// The driver's words.
+        reason: String,
+    },
+}

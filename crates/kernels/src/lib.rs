@@ -1,0 +1,22 @@
+//! The numerical contract of the engine and its CPU implementation.
+//!
+//! Start with [`backend`]: the ops a decoder step is made of, on packed rows with no padding. [`reference`]
+//! is the naive, obviously right version of each; [`conformance`] compares any backend with it, and a backend
+//! is right if and only if it passes. [`cpu`] is the fast one for x86-64 and aarch64.
+//!
+//! Absent on purpose: models, tokens' meaning, sampling, async, files.
+
+pub mod backend;
+pub mod batch;
+pub mod conformance;
+pub mod cpu;
+pub mod dtype;
+pub mod error;
+pub mod quant;
+pub mod reference;
+
+pub use backend::{Activation, AttentionParams, Backend, HeadShape, KvSpec, KvType, MatrixShape, MatrixSource,
+    QkvParams, Rope, RopeKind, StepLimits};
+pub use batch::{BLOCK_TOKENS, Batch, SequenceSpan};
+pub use dtype::DType;
+pub use error::KernelError;

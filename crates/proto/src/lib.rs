@@ -1,0 +1,11 @@
+//! The generated code of `proto/hanzo/engine/v1/engine.proto`: messages, client and server. The proto file is
+//! the documentation; nothing is written by hand here but the file descriptor set that reflection serves.
+
+/// `hanzo.engine.v1`.
+#[allow(missing_docs, clippy::all)]
+pub mod v1 {
+    tonic::include_proto!("hanzo.engine.v1");
+
+    /// The compiled contract with its comments, for gRPC reflection.
+    pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/engine_descriptor.bin"));
+}

@@ -1,0 +1,33 @@
+//! Tokens in, tokens out. Start with [`engine`]: its `step` is the whole system. A model file becomes a
+//! [`spec::DecoderSpec`] and packed weights ([`load`]); one [`decoder`] runs every family; [`scheduler`] and
+//! [`kv`] decide what runs and where its keys and values live; [`sampler`] and [`output`] turn logits into text.
+//!
+//! Absent on purpose: async, network, wall clock, device names, threads. The same jobs give the same tokens.
+
+pub mod chat;
+pub mod decoder;
+pub mod detokenizer;
+pub mod engine;
+pub mod error;
+pub mod gguf;
+pub mod job;
+pub mod kv;
+pub mod limits;
+pub mod load;
+pub mod mapped;
+pub mod output;
+pub mod safetensors;
+pub mod sampler;
+pub mod scheduler;
+pub mod sequence;
+pub mod spec;
+pub mod template;
+pub mod text;
+pub mod tokenizer;
+
+pub use engine::{Engine, EngineConfig, EngineStats, StepReport};
+pub use error::{LoadError, RequestError, StepError};
+pub use job::{Event, EventKind, FinishReason, Job, JobId, StopConditions, TokenLogprob, Usage};
+pub use load::{ModelFiles, ModelInfo};
+pub use sampler::SamplingParams;
+pub use text::TextModel;

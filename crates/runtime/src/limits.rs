@@ -1,0 +1,26 @@
+//! Every bound of the runtime, in one place.
+
+/// Vocabulary entries of a tokenizer, and rows of a head.
+pub const VOCAB_MAX: usize = 4 << 20;
+/// Bytes of one tokenizer or configuration file.
+pub const TEXT_FILE_BYTES_MAX: u64 = 256 << 20;
+/// Bytes of a GGUF header string.
+pub const GGUF_STRING_BYTES_MAX: usize = 64 << 20;
+/// Key-value pairs or tensors of a GGUF file.
+pub const GGUF_ENTRIES_MAX: usize = 1 << 20;
+/// Elements of a GGUF array.
+pub const GGUF_ARRAY_MAX: usize = 16 << 20;
+/// Layers of a decoder.
+pub const LAYERS_MAX: usize = 1024;
+/// Bytes a chat template may render to.
+pub const TEMPLATE_OUTPUT_BYTES_MAX: usize = 64 << 20;
+/// Steps a chat template's program may take before it is taken for an endless loop.
+pub const TEMPLATE_FUEL: u64 = 50_000_000;
+/// Stop strings of a request.
+pub const STOP_STRINGS_MAX: usize = 16;
+/// Bytes of one stop string.
+pub const STOP_STRING_BYTES_MAX: usize = 1024;
+/// Alternatives reported with a token's log probability.
+pub const TOP_LOGPROBS_MAX: usize = 20;
+/// Completions of one request.
+pub const CHOICES_MAX: u32 = 128;
