@@ -1,1 +1,126 @@
-//! quant
+//! GGML's block formats, decoded and encoded one row at a time, naively and exactly. This is what a file's
+//! bytes mean; the layouts that fast kernels read are made from it or checked against it. The formats are those
+//! of github.com/ggml-org/ggml (`ggml-common.h`); [`DType`] gives each one's block size.
+//!
+//! Absent: the remaining codebook types (IQ1, IQ2, IQ3), the ternary types, and the integers;
+//! [`can_dequantize`] says which exist.
+
+mod block32;
+mod codebook;
+mod kquant;
+mod search;
+#[cfg(test)]
+mod tests;
+
+use half::{bf16, f16};
+
+pub use codebook::{FP4_VALUES, IQ4_VALUES, e8m0_half};
+pub use kquant::{scale_min, scales_q3};
+
+use crate::DType;
+
+/// Whether [`dequantize_row`] knows this type.
+pub const fn can_dequantize(dtype: DType) -> bool {
+    match dtype {
+        DType::F32 | DType::F16 | DType::BF16 => true,
+        DType::Q4_0 | DType::Q4_1 | DType::Q5_0 | DType::Q5_1 | DType::Q8_0 => true,
+        DType::Q2_K | DType::Q3_K | DType::Q4_K | DType::Q5_K | DType::Q6_K => true,
+        DType::IQ4_NL | DType::IQ4_XS | DType::MXFP4 => true,
+        _ => false,
+    }
+}
+
+/// Whether [`quantize_row`] knows this type.
+pub const fn can_quantize(dtype: DType) -> bool {
+    match dtype {
+        DType::F32 | DType::F16 | DType::BF16 => true,
+        DType::Q4_0 | DType::Q4_1 | DType::Q5_0 | DType::Q5_1 | DType::Q8_0 => true,
+        DType::Q4_K | DType::Q5_K | DType::Q6_K | DType::MXFP4 => true,
+        _ => false,
+    }
+}
+
+/// Decodes whole blocks (one row, or many contiguous ones) to the numbers they stand for, bit for bit as GGML's
+/// reference does. `bytes` are little endian and may have any alignment.
+///
+/// # Panics
+/// If the type is not one [`can_dequantize`] names, `out` is not whole blocks, or `bytes` is not their size.
+pub fn dequantize_row(dtype: DType, bytes: &[u8], out: &mut [f32]) {
+    assert_eq!(
+        dtype.bytes_of(out.len()),
+        Some(bytes.len()),
+        "{dtype}: bytes do not make {} weights",
+        out.len()
+    );
+    let decode: fn(&[u8], &mut [f32]) = match dtype {
+        DType::F32 => |b: &[u8], w: &mut [f32]| w[0] = f32::from_le_bytes([b[0], b[1], b[2], b[3]]),
+        DType::F16 => |b: &[u8], w: &mut [f32]| w[0] = half_at(b, 0),
+        DType::BF16 => |b: &[u8], w: &mut [f32]| w[0] = bf16::from_le_bytes([b[0], b[1]]).to_f32(),
+        DType::Q4_0 => block32::decode_q4_0,
+        DType::Q4_1 => block32::decode_q4_1,
+        DType::Q5_0 => block32::decode_q5_0,
+        DType::Q5_1 => block32::decode_q5_1,
+        DType::Q8_0 => block32::decode_q8_0,
+        DType::Q2_K => kquant::decode_q2,
+        DType::Q3_K => kquant::decode_q3,
+        DType::Q4_K => kquant::decode_q4,
+        DType::Q5_K => kquant::decode_q5,
+        DType::Q6_K => kquant::decode_q6,
+        DType::IQ4_NL => codebook::decode_iq4_nl,
+        DType::IQ4_XS => codebook::decode_iq4_xs,
+        DType::MXFP4 => codebook::decode_mxfp4,
+        _ => panic!("{dtype} cannot be dequantised; can_dequantize says so"),
+    };
+    let blocks = bytes.chunks_exact(dtype.block_bytes());
+    for (block, weights) in blocks.zip(out.chunks_exact_mut(dtype.block_weights())) {
+        decode(block, weights);
+    }
+}
+
+/// Encodes whole blocks, with the rounding and the scale search of GGML's reference quantisers (no importance
+/// matrix). Numbers must be finite; those beyond what a block's half-precision scale can hold overflow it.
+///
+/// # Panics
+/// If the type is not one [`can_quantize`] names, `weights` is not whole blocks, or `out` is not their size.
+pub fn quantize_row(dtype: DType, weights: &[f32], out: &mut [u8]) {
+    assert_eq!(
+        dtype.bytes_of(weights.len()),
+        Some(out.len()),
+        "{dtype}: out does not fit {} weights",
+        weights.len()
+    );
+    let encode: fn(&[f32], &mut [u8]) = match dtype {
+        DType::F32 => |w: &[f32], b: &mut [u8]| b.copy_from_slice(&w[0].to_le_bytes()),
+        DType::F16 => |w: &[f32], b: &mut [u8]| put_half(b, 0, w[0]),
+        DType::BF16 => |w: &[f32], b: &mut [u8]| b.copy_from_slice(&bf16::from_f32(w[0]).to_le_bytes()),
+        DType::Q4_0 => block32::encode_q4_0,
+        DType::Q4_1 => block32::encode_q4_1,
+        DType::Q5_0 => block32::encode_q5_0,
+        DType::Q5_1 => block32::encode_q5_1,
+        DType::Q8_0 => block32::encode_q8_0,
+        DType::Q4_K => kquant::encode_q4,
+        DType::Q5_K => kquant::encode_q5,
+        DType::Q6_K => kquant::encode_q6,
+        DType::MXFP4 => codebook::encode_mxfp4,
+        _ => panic!("{dtype} cannot be quantised; can_quantize says so"),
+    };
+    let blocks = out.chunks_exact_mut(dtype.block_bytes());
+    for (block, weights) in blocks.zip(weights.chunks_exact(dtype.block_weights())) {
+        encode(weights, block);
+    }
+}
+
+/// The half-precision number at a byte offset.
+fn half_at(block: &[u8], at: usize) -> f32 {
+    f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
+}
+
+/// Stores a number as half precision at a byte offset.
+fn put_half(block: &mut [u8], at: usize, value: f32) {
+    block[at..at + 2].copy_from_slice(&f16::from_f32(value).to_le_bytes());
+}
+
+/// The reciprocal, or 0 of 0: a block of zeros has scale 0 and codes 0.
+fn inverse(scale: f32) -> f32 {
+    if scale == 0.0 { 0.0 } else { 1.0 / scale }
+}

@@ -1,0 +1,64 @@
+//! The types whose 4-bit codes index a table: IQ4_NL and IQ4_XS (a table of 16 integers spaced like a normal
+//! distribution) and MXFP4 (4-bit floats, opencompute.org "OCP Microscaling Formats").
+
+use super::block32::{nibble, put_nibbles};
+use super::half_at;
+
+/// Values of the codes of IQ4_NL and IQ4_XS.
+pub const IQ4_VALUES: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
+
+/// Twice the values of the codes of MXFP4 (E2M1 floats); [`e8m0_half`] has the other half.
+pub const FP4_VALUES: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
+
+/// Half of `2^(exponent - 127)`, the scale of an MXFP4 block; exact down to the subnormals.
+pub fn e8m0_half(exponent: u8) -> f32 {
+    match exponent {
+        0 | 1 => f32::from_bits(0x0020_0000 << exponent),
+        _ => f32::from_bits((u32::from(exponent) - 1) << 23),
+    }
+}
+
+/// `d f16, 16 bytes of codes`; `w = d * table[q]`.
+pub(super) fn decode_iq4_nl(block: &[u8], out: &mut [f32]) {
+    let d = half_at(block, 0);
+    for (i, w) in out.iter_mut().enumerate() {
+        *w = d * f32::from(IQ4_VALUES[nibble(&block[2..], i) as usize]);
+    }
+}
+
+/// `d f16, u16 of the scales' high 2 bits, 4 bytes of their low 4, 128 bytes of codes`, eight groups of 32;
+/// `w = d * (scale - 32) * table[q]`.
+pub(super) fn decode_iq4_xs(block: &[u8], out: &mut [f32]) {
+    let d = half_at(block, 0);
+    let high = u16::from_le_bytes([block[2], block[3]]);
+    for (group, weights) in out.chunks_exact_mut(32).enumerate() {
+        let low = block[4 + group / 2] >> (4 * (group % 2)) & 15;
+        let scale = i16::from(low) | ((high >> (2 * group) & 3) << 4) as i16;
+        let dl = d * f32::from(scale - 32);
+        let codes = &block[8 + 16 * group..];
+        for (i, w) in weights.iter_mut().enumerate() {
+            *w = dl * f32::from(IQ4_VALUES[nibble(codes, i) as usize]);
+        }
+    }
+}
+
+/// `exponent u8, 16 bytes of codes`.
+pub(super) fn decode_mxfp4(block: &[u8], out: &mut [f32]) {
+    let d = e8m0_half(block[0]);
+    for (i, w) in out.iter_mut().enumerate() {
+        *w = d * f32::from(FP4_VALUES[nibble(&block[1..], i) as usize]);
+    }
+}
+
+/// The exponent puts the largest magnitude in the top binade of the codes; each weight takes the nearest code,
+/// the lower of equals.
+pub(super) fn encode_mxfp4(weights: &[f32], block: &mut [u8]) {
+    let largest = weights.iter().fold(0.0f32, |m, w| m.max(w.abs()));
+    // The biased exponent is floor(log2(largest)) + 127; the largest code, 6 = 1.5 * 2^2, is two binades up.
+    block[0] = ((largest.to_bits() >> 23) as u8).saturating_sub(2);
+    let d = e8m0_half(block[0]);
+    put_nibbles(&mut block[1..], |i| {
+        let error = |code: usize| (d * f32::from(FP4_VALUES[code]) - weights[i]).abs();
+        (1..16).fold(0, |best, code| if error(code) < error(best) { code } else { best }) as u8
+    });
+}

@@ -1,0 +1,62 @@
+"""Writes decode.bin and encode.bin: what the `gguf` package (an independent implementation) makes of blocks.
+
+    pip install gguf numpy && python generate.py
+
+A record is `type u32, blocks u32, block bytes, weights f32`, little endian, until the end of the file. decode.bin holds
+random codes under scales that include zeros, subnormals and both signs; encode.bin holds random weights and the
+blocks they become.
+"""
+import gguf, numpy as np
+from gguf import GGMLQuantizationType as T, GGML_QUANT_SIZES
+
+rng = np.random.default_rng(20250901)
+# Where the f16 fields of a block lie.
+HALVES = {
+    T.F16: [0], T.Q4_0: [0], T.Q4_1: [0, 2], T.Q5_0: [0], T.Q5_1: [0, 2], T.Q8_0: [0], T.Q2_K: [80, 82],
+    T.Q3_K: [108], T.Q4_K: [0, 2], T.Q5_K: [0, 2], T.Q6_K: [208], T.IQ4_NL: [0], T.IQ4_XS: [0],
+}
+SPECIAL = np.array([0.0, -0.0, 6e-8, -3e-6, 60000.0, 1.0, -1.0], dtype=np.float16)
+
+
+def decode(dtype):
+    weights, size = GGML_QUANT_SIZES[dtype]
+    count = 8 if weights > 1 else 64
+    blocks = rng.integers(0, 256, (count, size), dtype=np.uint8)
+    for at in HALVES.get(dtype, []):
+        scales = (rng.standard_normal(count) * 0.02).astype(np.float16)
+        scales[: len(SPECIAL)] = SPECIAL if at in (0, 80, 108, 208) else SPECIAL[::-1]
+        blocks[:, at:at + 2] = scales.view(np.uint8).reshape(count, 2)
+    if dtype == T.F32:
+        blocks = rng.standard_normal(count).astype(np.float32).view(np.uint8).reshape(count, 4)
+    if dtype == T.BF16:
+        blocks[:, 1] &= 0xBF  # no infinities
+    if dtype == T.MXFP4:
+        blocks[:, 0] = [0, 1, 2, 3, 120, 127, 131, 250]
+    return blocks, gguf.quants.dequantize(blocks, dtype)
+
+
+def encode(dtype):
+    weights, size = GGML_QUANT_SIZES[dtype]
+    count = 12 if weights > 1 else 64
+    x = rng.standard_normal((count, weights)).astype(np.float32)
+    x *= 10.0 ** rng.integers(-3, 3, (count, 1)).astype(np.float32)
+    x[0] = 0.0
+    if weights > 1:
+        x[1] = 0.25
+        x[2] = np.abs(x[2])
+        x[3] = -np.abs(x[3])
+    return gguf.quants.quantize(x, dtype).view(np.uint8).reshape(count, size), x
+
+
+def write(path, types, make):
+    with open(path, "wb") as file:
+        for dtype in types:
+            blocks, weights = make(dtype)
+            file.write(np.array([dtype.value, len(blocks)], dtype="<u4").tobytes())
+            file.write(blocks.tobytes())
+            file.write(np.ascontiguousarray(weights, dtype="<f4").tobytes())
+
+
+write("decode.bin", [T.F32, T.F16, T.BF16, T.Q4_0, T.Q4_1, T.Q5_0, T.Q5_1, T.Q8_0, T.Q2_K, T.Q3_K, T.Q4_K, T.Q5_K, T.Q6_K,
+                     T.IQ4_NL, T.IQ4_XS, T.MXFP4], decode)
+write("encode.bin", [T.F32, T.F16, T.BF16, T.Q4_0, T.Q4_1, T.Q5_0, T.Q5_1, T.Q8_0, T.MXFP4], encode)

@@ -1,0 +1,153 @@
+//! Decoding and encoding against the `gguf` package's own (golden/generate.py says how the files were made), and
+//! error bounds where that package has no encoder.
+
+use proptest::prelude::*;
+
+use super::*;
+
+struct Record<'a> {
+    dtype: DType,
+    blocks: &'a [u8],
+    weights: Vec<f32>,
+}
+
+fn records(mut file: &[u8]) -> Vec<Record<'_>> {
+    let mut records = Vec::new();
+    while !file.is_empty() {
+        let word = |at: usize| u32::from_le_bytes(file[at..at + 4].try_into().unwrap());
+        let dtype = DType::from_ggml(word(0)).unwrap();
+        let count = word(4) as usize;
+        let (blocks, rest) = file[8..].split_at(count * dtype.block_bytes());
+        let (weights, rest) = rest.split_at(count * dtype.block_weights() * 4);
+        let weights = weights.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect();
+        records.push(Record { dtype, blocks, weights });
+        file = rest;
+    }
+    records
+}
+
+#[test]
+fn decoding_is_bit_exact() {
+    let records = records(include_bytes!("golden/decode.bin"));
+    let known: Vec<DType> = DType::ALL.iter().copied().filter(|&d| can_dequantize(d)).collect();
+    for dtype in &known {
+        assert!(records.iter().any(|r| r.dtype == *dtype), "{dtype} has no golden blocks");
+    }
+    for Record { dtype, blocks, weights } in records {
+        let mut out = vec![f32::NAN; weights.len()];
+        dequantize_row(dtype, blocks, &mut out);
+        for (i, (found, expected)) in out.iter().zip(&weights).enumerate() {
+            assert_eq!(found.to_bits(), expected.to_bits(), "{dtype} weight {i}: {found} is not {expected}");
+        }
+    }
+}
+
+#[test]
+fn encoding_is_bit_exact() {
+    for Record { dtype, blocks, weights } in records(include_bytes!("golden/encode.bin")) {
+        let mut out = vec![0; blocks.len()];
+        quantize_row(dtype, &weights, &mut out);
+        let size = dtype.block_bytes();
+        for (i, (found, expected)) in out.chunks(size).zip(blocks.chunks(size)).enumerate() {
+            assert_eq!(
+                found,
+                expected,
+                "{dtype} block {i} of {:?}",
+                &weights[i * dtype.block_weights()..][..1]
+            );
+        }
+    }
+}
+
+fn round_trip(dtype: DType, weights: &[f32]) -> Vec<f32> {
+    let mut bytes = vec![0xAA; dtype.bytes_of(weights.len()).unwrap()];
+    quantize_row(dtype, weights, &mut bytes);
+    let mut out = vec![f32::NAN; weights.len()];
+    dequantize_row(dtype, &bytes, &mut out);
+    out
+}
+
+/// Root of the mean squared error of a round trip, relative to the root mean square of what went in.
+fn relative_rms(dtype: DType, weights: &[f32]) -> f64 {
+    let out = round_trip(dtype, weights);
+    let error: f64 = weights.iter().zip(&out).map(|(a, b)| f64::from(a - b).powi(2)).sum();
+    let size: f64 = weights.iter().map(|&a| f64::from(a).powi(2)).sum();
+    (error / size).sqrt()
+}
+
+/// Weights like a layer's: roughly normal, by the sum of uniform numbers.
+fn normal(count: usize, mut seed: u64) -> Vec<f32> {
+    let mut uniform = || {
+        seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (seed >> 40) as f32 / (1 << 24) as f32 - 0.5
+    };
+    (0..count).map(|_| (0..12).map(|_| uniform()).sum::<f32>() * 0.02).collect()
+}
+
+#[test]
+fn encoders_reach_their_formats_quality() {
+    // A uniform quantiser of step s errs by s / sqrt(12); the K-quants' search must beat the plain formats.
+    let weights = normal(256 * 64, 7);
+    let quality = |dtype| relative_rms(dtype, &weights);
+    assert!(quality(DType::F16) < 4e-4);
+    assert!(quality(DType::BF16) < 2.5e-3);
+    assert!(quality(DType::Q8_0) < 6e-3);
+    assert!(quality(DType::Q6_K) < 0.02, "{}", quality(DType::Q6_K));
+    assert!(quality(DType::Q5_K) < 0.04, "{}", quality(DType::Q5_K));
+    assert!(quality(DType::Q4_K) < 0.075, "{}", quality(DType::Q4_K));
+    assert!(quality(DType::Q4_K) < quality(DType::Q4_1));
+    assert!(quality(DType::Q4_1) < quality(DType::Q4_0));
+    assert!(quality(DType::MXFP4) < 0.15, "{}", quality(DType::MXFP4));
+}
+
+#[test]
+fn zeros_stay_zeros_and_constants_stay_near() {
+    for &dtype in DType::ALL.iter().filter(|&&d| can_quantize(d)) {
+        assert!(round_trip(dtype, &[0.0; 256]).iter().all(|&w| w == 0.0), "{dtype}");
+        for constant in [0.5f32, -0.5] {
+            let out = round_trip(dtype, &[constant; 256]);
+            assert!(out.iter().all(|w| (w - constant).abs() < 0.02), "{dtype}: {constant} became {}", out[0]);
+        }
+    }
+}
+
+#[test]
+fn scales_unpack_by_hand() {
+    let mut scales = [0u8; 12];
+    scales[1] = 0b10_000101; // group 1's scale is 5; group 5's has high bits 10
+    scales[5] = 0b01_000110; // group 1's minimum is 6; group 5's has high bits 01
+    scales[9] = 0x37; // group 5's low nibbles: scale 7, minimum 3
+    assert_eq!(scale_min(&scales, 1), (5, 6));
+    assert_eq!(scale_min(&scales, 5), (0b100111, 0b010011));
+    assert_eq!(scale_min(&scales, 0), (0, 0));
+    assert_eq!(scales_q3(&[0; 12]), [-32; 16]);
+}
+
+#[test]
+#[should_panic(expected = "bytes do not make 32 weights")]
+fn wrong_size_panics() {
+    dequantize_row(DType::Q8_0, &[0; 33], &mut [0.0; 32]);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// No weight is further off than its format's step, at any scale, whatever the shape of the block.
+    #[test]
+    fn errors_are_bounded(weights in prop::collection::vec(-1.0f32..1.0, 256), exponent in -6i32..6, shift in -1.0f32..1.0) {
+        let weights: Vec<f32> = weights.iter().map(|w| (w + shift) * 2f32.powi(exponent)).collect();
+        let largest = weights.iter().fold(0.0f32, |m, w| m.max(w.abs()));
+        // Steps in units of the largest magnitude: half a step for rounding, a whole one where the code with no
+        // opposite clips, and for K-quants the rounding of the scales themselves.
+        for (dtype, bound) in [
+            (DType::F16, 1.0 / 2048.0), (DType::BF16, 1.0 / 256.0), (DType::Q8_0, 0.6 / 127.0),
+            (DType::Q4_0, 1.05 / 8.0), (DType::Q5_0, 1.05 / 16.0), (DType::Q4_1, 1.2 / 15.0), (DType::Q5_1, 1.2 / 31.0),
+            (DType::Q6_K, 2.0 / 32.0), (DType::Q5_K, 3.0 / 31.0), (DType::Q4_K, 3.0 / 15.0), (DType::MXFP4, 1.05 / 4.0),
+        ] {
+            for (found, expected) in round_trip(dtype, &weights).iter().zip(&weights) {
+                prop_assert!((found - expected).abs() <= bound * largest,
+                    "{dtype}: {expected} became {found}, largest {largest}");
+            }
+        }
+    }
+}
