@@ -1,0 +1,124 @@
+//! Model names: `[owner/]model`, compared without regard to case, the owner optional in what a user types. The
+//! one rule for names in the store and names of loaded models.
+
+use crate::StoreError;
+use crate::limits::NAME_BYTES_MAX;
+use std::path::Path;
+
+/// What a typed name stands for among existing names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Match<'a> {
+    /// Exactly one.
+    One(&'a str),
+    /// Several owners have one of that name: their full names, in order.
+    Ambiguous(Vec<&'a str>),
+    /// None.
+    None,
+}
+
+/// Finds what `query` stands for among `names`: the same name whatever the case; failing that, when the query has
+/// no owner, the one model of that name whoever owns it.
+pub fn find_name<'a>(query: &str, names: impl IntoIterator<Item = &'a str>) -> Match<'a> {
+    let query = fold(query);
+    let mut owned = Vec::new();
+    for name in names {
+        let folded = fold(name);
+        if folded == query {
+            return Match::One(name);
+        }
+        if folded.split_once('/').is_some_and(|(_, model)| model == query) {
+            owned.push(name);
+        }
+    }
+    owned.sort_unstable();
+    match owned[..] {
+        [] => Match::None,
+        [one] => Match::One(one),
+        _ => Match::Ambiguous(owned),
+    }
+}
+
+/// The form names are compared and keyed in.
+pub(crate) fn fold(name: &str) -> String {
+    name.to_lowercase()
+}
+
+/// Says whether `name` may name a model: `[owner/]model`, each part of letters, digits and `. _ - :`, beginning
+/// with a letter or digit, at most 200 bytes together.
+///
+/// # Errors
+/// [`StoreError::BadName`] with the rule it breaks.
+pub fn check_name(name: &str) -> Result<(), StoreError> {
+    let bad = |why| {
+        let mut end = name.len().min(NAME_BYTES_MAX);
+        while !name.is_char_boundary(end) {
+            end -= 1;
+        }
+        Err(StoreError::BadName { name: name[..end].to_owned(), why })
+    };
+    if name.is_empty() {
+        return bad("it is empty");
+    }
+    if name.len() > NAME_BYTES_MAX {
+        return bad("it is longer than 200 bytes");
+    }
+    if name.matches('/').count() > 1 {
+        return bad("it may have one '/' at most, between owner and model");
+    }
+    for part in name.split('/') {
+        if !part.starts_with(|c: char| c.is_alphanumeric()) {
+            return bad("owner and model each begin with a letter or digit");
+        }
+        if !part.chars().all(allowed) {
+            return bad("it may have letters, digits and the characters . _ - : only");
+        }
+    }
+    Ok(())
+}
+
+fn allowed(c: char) -> bool {
+    c.is_alphanumeric() || matches!(c, '.' | '_' | '-' | ':')
+}
+
+/// The name of the model at `path` when its user gave none: the file's name without `.gguf` and without the part
+/// number of a split file, or the directory's name. Characters that no name has become `-`.
+pub fn derive_name(path: &Path) -> String {
+    let file = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let stem = match file.len().checked_sub(5) {
+        Some(at) if file.is_char_boundary(at) && file[at..].eq_ignore_ascii_case(".gguf") => &file[..at],
+        _ => &file,
+    };
+    part_name(without_part_number(stem)).unwrap_or_else(|| "model".to_owned())
+}
+
+/// The derived name with the name of the enclosing directory as owner, for a name that is taken.
+pub(crate) fn derive_owned_name(path: &Path, model: &str) -> Option<String> {
+    let owner = part_name(&path.parent()?.file_name()?.to_string_lossy())?;
+    let name = format!("{owner}/{model}");
+    check_name(&name).is_ok().then_some(name)
+}
+
+/// `text` made into the owner or model part of a name: at most 90 bytes, so that two and a number fit the limit.
+fn part_name(text: &str) -> Option<String> {
+    const PART_BYTES_MAX: usize = 90;
+    const { assert!(2 * PART_BYTES_MAX + 12 <= NAME_BYTES_MAX) };
+    let mut part: String = text.chars().map(|c| if allowed(c) { c } else { '-' }).collect();
+    let start = part.find(|c: char| c.is_alphanumeric())?;
+    part.drain(..start);
+    let mut end = part.len().min(PART_BYTES_MAX);
+    while !part.is_char_boundary(end) {
+        end -= 1;
+    }
+    part.truncate(end);
+    Some(part)
+}
+
+/// `model-00001-of-00003` without its part number.
+fn without_part_number(stem: &str) -> &str {
+    let number = |text: &str| text.len() == 5 && text.bytes().all(|b| b.is_ascii_digit());
+    let Some((head, count)) = stem.rsplit_once("-of-") else { return stem };
+    match head.rsplit_once('-') {
+        Some((model, part)) if number(part) && number(count) && !model.is_empty() => model,
+        _ => stem,
+    }
+}
