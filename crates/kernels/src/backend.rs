@@ -101,7 +101,8 @@ pub struct AttentionParams<'a, V> {
     pub scale: f32,
     /// `cap * tanh(score / cap)` (Gemma 2).
     pub softcap: Option<f32>,
-    /// A row sees only the last `window` keys, itself included.
+    /// A row sees only the last `window` keys, itself included. Where attention is not causal this bounds how far
+    /// back a row sees, not how far ahead.
     pub window: Option<u32>,
     /// One logit a head that takes part in the softmax and has no value (GPT-OSS); `heads` of them.
     pub sinks: Option<&'a V>,

@@ -1,1 +1,477 @@
-//! reference
+//! The naive, obviously right backend: one thread, plain loops, sums in f64 ([`formulas`]), weights kept as f32,
+//! keys and values rounded to half precision. Every other backend is compared with this one.
+//!
+//! It is also a strict one: what the contract leaves to the caller (limits kept, steps opened and closed, slots
+//! where the block table says) it asserts, so that a runtime tested on it can be trusted with a faster device.
+
+pub mod formulas;
+#[cfg(test)]
+mod tests;
+
+use half::f16;
+
+use crate::quant::{can_dequantize, dequantize_row};
+use crate::{
+    Activation, AttentionParams, BLOCK_TOKENS, Backend, Batch, DType, HeadShape, KernelError, KvSpec,
+    MatrixShape, MatrixSource, QkvParams, SequenceSpan, StepLimits,
+};
+
+const DEVICE: &str = "reference: 1 thread";
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct ReferenceBackend {
+    limits: Option<StepLimits>,
+    batch: Batch,
+    open: bool,
+}
+
+/// A matrix of dequantised weights.
+#[derive(Clone, Debug)]
+pub struct ReferenceMatrix {
+    rows: usize,
+    cols: usize,
+    weights: Vec<f32>, // (rows, cols)
+}
+
+/// Activations.
+#[derive(Clone, Debug)]
+pub struct ReferenceBuffer {
+    rows: usize,
+    cols: usize,
+    values: Vec<f32>, // (rows, cols)
+}
+
+/// The cache. Slots never written hold NaN, which poisons whatever reads them.
+#[derive(Clone, Debug)]
+pub struct ReferenceKv {
+    spec: KvSpec,
+    keys: Vec<f32>,   // (layer, slot, kv_head, head_dim), each an f16's value
+    values: Vec<f32>, // likewise
+}
+
+impl ReferenceBackend {
+    /// A backend with no step open and no limits yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The open step's batch.
+    fn step(&self) -> &Batch {
+        assert!(self.open, "an op outside a step; call begin first");
+        &self.batch
+    }
+
+    fn limits(&self) -> &StepLimits {
+        self.limits.as_ref().expect("reserve was called, because begin asserts it and ops are inside a step")
+    }
+}
+
+impl ReferenceMatrix {
+    /// Weights of one output.
+    pub fn row(&self, row: usize) -> &[f32] {
+        &self.weights[row * self.cols..][..self.cols]
+    }
+
+    /// Outputs.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Inputs.
+    pub fn cols(&self) -> usize {
+        self.cols
+    }
+}
+
+impl ReferenceBuffer {
+    fn row(&self, row: usize) -> &[f32] {
+        &self.values[row * self.cols..][..self.cols]
+    }
+
+    fn row_mut(&mut self, row: usize) -> &mut [f32] {
+        &mut self.values[row * self.cols..][..self.cols]
+    }
+
+    /// Asserts that the buffer holds the batch's rows, `cols` wide.
+    fn check(&self, rows: usize, cols: usize, name: &str) {
+        assert!(self.rows >= rows, "{name} has {} rows, the batch {rows}", self.rows);
+        assert_eq!(self.cols, cols, "{name} has {} columns, the op needs {cols}", self.cols);
+    }
+}
+
+impl ReferenceKv {
+    fn at(&self, layer: usize, slot: usize, kv_head: usize) -> std::ops::Range<usize> {
+        let KvSpec { layers, kv_heads, head_dim, blocks, .. } = self.spec;
+        assert!(layer < layers && slot < blocks * BLOCK_TOKENS && kv_head < kv_heads, "outside the cache");
+        let first = ((layer * blocks * BLOCK_TOKENS + slot) * kv_heads + kv_head) * head_dim;
+        first..first + head_dim
+    }
+}
+
+impl Backend for ReferenceBackend {
+    type Matrix = ReferenceMatrix;
+    type Vector = Vec<f32>;
+    type Buffer = ReferenceBuffer;
+    type Kv = ReferenceKv;
+
+    fn device(&self) -> String {
+        DEVICE.to_owned()
+    }
+
+    fn supports(&self, dtype: DType) -> bool {
+        can_dequantize(dtype)
+    }
+
+    fn matrix_bytes(&self, parts: &[MatrixShape]) -> usize {
+        parts.iter().map(|part| part.rows * part.cols * size_of::<f32>()).sum()
+    }
+
+    fn pack(&self, parts: &[MatrixSource<'_>]) -> Result<ReferenceMatrix, KernelError> {
+        let cols = parts.first().map_or(0, |part| part.shape.cols);
+        for part in parts {
+            check_source(part, cols)?;
+        }
+        let rows = parts.iter().map(|part| part.shape.rows).sum();
+        let mut weights = filled(rows * cols, 0.0, "weights")?;
+        let mut rest = &mut weights[..];
+        for part in parts {
+            let (out, after) = rest.split_at_mut(part.shape.rows * cols);
+            dequantize_row(part.shape.dtype, part.bytes, out);
+            rest = after;
+        }
+        Ok(ReferenceMatrix { rows, cols, weights })
+    }
+
+    fn vector(&self, values: &[f32]) -> Result<Vec<f32>, KernelError> {
+        Ok(values.to_vec())
+    }
+
+    fn buffer(&self, rows: usize, cols: usize) -> Result<ReferenceBuffer, KernelError> {
+        Ok(ReferenceBuffer { rows, cols, values: filled(rows * cols, 0.0, "activations")? })
+    }
+
+    fn kv_bytes(&self, spec: &KvSpec) -> usize {
+        2 * kv_elements(spec) * size_of::<f32>()
+    }
+
+    fn kv(&self, spec: &KvSpec) -> Result<ReferenceKv, KernelError> {
+        let elements = kv_elements(spec);
+        let (keys, values) = (filled(elements, f32::NAN, "keys")?, filled(elements, f32::NAN, "values")?);
+        Ok(ReferenceKv { spec: *spec, keys, values })
+    }
+
+    fn scratch_bytes(&self, _limits: &StepLimits) -> usize {
+        0
+    }
+
+    fn reserve(&mut self, limits: &StepLimits) -> Result<(), KernelError> {
+        assert!(self.limits.is_none(), "reserve is called once");
+        self.limits = Some(*limits);
+        Ok(())
+    }
+
+    fn begin(&mut self, batch: &Batch) -> Result<(), KernelError> {
+        assert!(!self.open, "begin inside a step; call end first");
+        let limits =
+            self.limits.expect("reserve is called before the first step, because the contract says so");
+        check_batch(batch, &limits);
+        self.batch = batch.clone();
+        self.open = true;
+        Ok(())
+    }
+
+    fn embed(&mut self, table: &ReferenceMatrix, scale: f32, out: &mut ReferenceBuffer) {
+        let batch = self.step();
+        out.check(batch.rows(), table.cols, "out");
+        for (row, &token) in batch.tokens.iter().enumerate() {
+            for (out, weight) in out.row_mut(row).iter_mut().zip(table.row(token as usize)) {
+                *out = scale * weight;
+            }
+        }
+    }
+
+    fn rms_norm(&mut self, x: &ReferenceBuffer, weight: &Vec<f32>, eps: f32, out: &mut ReferenceBuffer) {
+        let rows = self.step().rows();
+        x.check(rows, weight.len(), "x");
+        out.check(rows, weight.len(), "out");
+        for row in 0..rows {
+            formulas::rms_norm(x.row(row), weight, eps, out.row_mut(row));
+        }
+    }
+
+    fn add_rms_norm(
+        &mut self,
+        residual: &mut ReferenceBuffer,
+        x: &ReferenceBuffer,
+        weight: &Vec<f32>,
+        eps: f32,
+        out: &mut ReferenceBuffer,
+    ) {
+        let rows = self.step().rows();
+        residual.check(rows, weight.len(), "residual");
+        x.check(rows, weight.len(), "x");
+        for row in 0..rows {
+            for (residual, x) in residual.row_mut(row).iter_mut().zip(x.row(row)) {
+                *residual += x;
+            }
+        }
+        self.rms_norm(residual, weight, eps, out);
+    }
+
+    fn matmul(
+        &mut self,
+        weight: &ReferenceMatrix,
+        bias: Option<&Vec<f32>>,
+        x: &ReferenceBuffer,
+        out: &mut ReferenceBuffer,
+    ) {
+        let rows = self.step().rows();
+        let width = self.limits().width;
+        assert!(weight.rows <= width && weight.cols <= width, "a matrix wider than the step's limits");
+        assert!(
+            bias.is_none_or(|bias| bias.len() == weight.rows),
+            "a bias of another length than the output"
+        );
+        x.check(rows, weight.cols, "x");
+        out.check(rows, weight.rows, "out");
+        for output in 0..weight.rows {
+            let bias = bias.map_or(0.0, |bias| f64::from(bias[output]));
+            for row in 0..rows {
+                out.row_mut(row)[output] = (formulas::dot(weight.row(output), x.row(row)) + bias) as f32;
+            }
+        }
+    }
+
+    fn rope(
+        &mut self,
+        qkv: &mut ReferenceBuffer,
+        params: &QkvParams<'_, Vec<f32>>,
+        kv: &mut ReferenceKv,
+        layer: usize,
+    ) {
+        let batch = self.step();
+        let HeadShape { heads, kv_heads, head_dim } = params.shape;
+        qkv.check(batch.rows(), params.shape.qkv_width(), "qkv");
+        check_heads(&params.shape, &kv.spec);
+        let prepare = |head: &mut [f32], norm: Option<&Vec<f32>>, position: u32| {
+            if let Some(weight) = norm {
+                assert_eq!(weight.len(), head_dim, "a head's norm has one weight an element");
+                let x = head.to_vec();
+                formulas::rms_norm(&x, weight, params.norm_eps, head);
+            }
+            if let Some(rope) = &params.rope {
+                formulas::rotate(head, rope.kind, rope.inv_freq, rope.magnitude, position);
+            }
+        };
+        for row in 0..batch.rows() {
+            let (position, slot) = (batch.positions[row], batch.slots[row] as usize);
+            let (queries, rest) = qkv.row_mut(row).split_at_mut(heads * head_dim);
+            let (keys, values) = rest.split_at_mut(kv_heads * head_dim);
+            for query in queries.chunks_exact_mut(head_dim) {
+                prepare(query, params.q_norm, position);
+            }
+            for (kv_head, (key, value)) in
+                keys.chunks_exact_mut(head_dim).zip(values.chunks_exact(head_dim)).enumerate()
+            {
+                prepare(key, params.k_norm, position);
+                let at = kv.at(layer, slot, kv_head);
+                store_halves(key, &mut kv.keys[at.clone()]);
+                store_halves(value, &mut kv.values[at]);
+            }
+        }
+    }
+
+    fn attention(
+        &mut self,
+        qkv: &ReferenceBuffer,
+        params: &AttentionParams<'_, Vec<f32>>,
+        kv: &ReferenceKv,
+        layer: usize,
+        out: &mut ReferenceBuffer,
+    ) {
+        let batch = self.step();
+        let HeadShape { heads, kv_heads, head_dim } = params.shape;
+        qkv.check(batch.rows(), params.shape.qkv_width(), "qkv");
+        out.check(batch.rows(), params.shape.q_width(), "out");
+        check_heads(&params.shape, &kv.spec);
+        assert!(params.sinks.is_none_or(|sinks| sinks.len() == heads), "one sink a head");
+        for span in &batch.sequences {
+            for row in 0..span.rows {
+                let slots: Vec<usize> =
+                    visible(params, span, row).map(|key| slot(batch, span, key)).collect();
+                let row = (span.row_first + row) as usize;
+                for head in 0..heads {
+                    let kv_head = head * kv_heads / heads;
+                    let at = head * head_dim..(head + 1) * head_dim;
+                    let query = &qkv.row(row)[at.clone()];
+                    let key = |&slot: &usize| &kv.keys[kv.at(layer, slot, kv_head)];
+                    let value = |&slot: &usize| &kv.values[kv.at(layer, slot, kv_head)];
+                    let mut scores: Vec<f64> = slots
+                        .iter()
+                        .map(|slot| formulas::score(query, key(slot), params.scale, params.softcap))
+                        .collect();
+                    let sink = params.sinks.map(|sinks| sinks[head]);
+                    formulas::attend(&mut scores, slots.iter().map(value), sink, &mut out.row_mut(row)[at]);
+                }
+            }
+        }
+    }
+
+    fn gated_mlp(
+        &mut self,
+        gate_up: &ReferenceMatrix,
+        down: &ReferenceMatrix,
+        activation: Activation,
+        x: &ReferenceBuffer,
+        hidden: &mut ReferenceBuffer,
+        out: &mut ReferenceBuffer,
+    ) {
+        let rows = self.step().rows();
+        let width = gate_up.rows / 2;
+        assert!(gate_up.rows.is_multiple_of(2), "gate and up have equally many rows");
+        assert!(
+            gate_up.rows.max(gate_up.cols) <= self.limits().width,
+            "a matrix wider than the step's limits"
+        );
+        x.check(rows, gate_up.cols, "x");
+        hidden.check(rows, width, "hidden");
+        for row in 0..rows {
+            for i in 0..width {
+                let gate = formulas::dot(gate_up.row(i), x.row(row));
+                let up = formulas::dot(gate_up.row(width + i), x.row(row));
+                hidden.row_mut(row)[i] = (formulas::activate(activation, gate) * up) as f32;
+            }
+        }
+        self.matmul(down, None, hidden, out);
+    }
+
+    fn logits(
+        &mut self,
+        head: &ReferenceMatrix,
+        x: &ReferenceBuffer,
+        out: &mut [f32],
+    ) -> Result<(), KernelError> {
+        let batch = self.step();
+        x.check(batch.rows(), head.cols, "x");
+        assert_eq!(out.len(), batch.logit_rows.len() * head.rows, "out holds one row of logits a logit row");
+        for (out, &row) in out.chunks_exact_mut(head.rows).zip(&batch.logit_rows) {
+            for (token, out) in out.iter_mut().enumerate() {
+                *out = formulas::dot(head.row(token), x.row(row as usize)) as f32;
+            }
+        }
+        Ok(())
+    }
+
+    fn end(&mut self) -> Result<(), KernelError> {
+        self.open = false;
+        Ok(())
+    }
+
+    fn read_rows(&self, x: &ReferenceBuffer, row_first: usize, out: &mut [f32]) -> Result<(), KernelError> {
+        out.copy_from_slice(&x.values[row_first * x.cols..][..out.len()]);
+        Ok(())
+    }
+
+    fn write_rows(
+        &mut self,
+        x: &mut ReferenceBuffer,
+        row_first: usize,
+        rows: &[f32],
+    ) -> Result<(), KernelError> {
+        x.values[row_first * x.cols..][..rows.len()].copy_from_slice(rows);
+        Ok(())
+    }
+}
+
+/// Positions of the keys that row `row` of a sequence may see: up to itself, or the whole span where attention is
+/// not causal, and from the last `window` ones counted back from itself.
+pub(crate) fn visible<V>(
+    params: &AttentionParams<'_, V>,
+    span: &SequenceSpan,
+    row: u32,
+) -> std::ops::Range<u32> {
+    let position = span.context - span.rows + row;
+    let end = if params.causal { position + 1 } else { span.context };
+    let start = params.window.map_or(0, |window| (position + 1).saturating_sub(window));
+    start..end
+}
+
+/// Where the cache holds position `key` of a sequence.
+fn slot(batch: &Batch, span: &SequenceSpan, key: u32) -> usize {
+    let (block, offset) = (key as usize / BLOCK_TOKENS, key as usize % BLOCK_TOKENS);
+    batch.blocks(span)[block] as usize * BLOCK_TOKENS + offset
+}
+
+fn store_halves(from: &[f32], to: &mut [f32]) {
+    for (to, &from) in to.iter_mut().zip(from) {
+        *to = f16::from_f32(from).to_f32();
+    }
+}
+
+fn kv_elements(spec: &KvSpec) -> usize {
+    spec.layers * spec.blocks * BLOCK_TOKENS * spec.kv_heads * spec.head_dim
+}
+
+fn filled(count: usize, value: f32, what: &'static str) -> Result<Vec<f32>, KernelError> {
+    let mut values = Vec::new();
+    let bytes = count.saturating_mul(size_of::<f32>());
+    let failed = |_| KernelError::OutOfMemory { device: DEVICE.to_owned(), bytes, what };
+    values.try_reserve_exact(count).map_err(failed)?;
+    values.resize(count, value);
+    Ok(values)
+}
+
+fn check_source(part: &MatrixSource<'_>, cols_all: usize) -> Result<(), KernelError> {
+    let MatrixShape { rows, cols, dtype } = part.shape;
+    let tensor = part.name.to_owned();
+    if !can_dequantize(dtype) {
+        return Err(KernelError::UnsupportedType { tensor, dtype, device: DEVICE.to_owned() });
+    }
+    if cols != cols_all {
+        let reason = format!("{cols} columns beside a part of {cols_all}");
+        return Err(KernelError::BadShape { tensor, reason });
+    }
+    let Some(expected) = dtype.bytes_of(cols).and_then(|row| row.checked_mul(rows)) else {
+        let reason = format!("a row of {cols} is not whole blocks of {} ({dtype})", dtype.block_weights());
+        return Err(KernelError::BadShape { tensor, reason });
+    };
+    if part.bytes.len() != expected {
+        return Err(KernelError::WrongSize { tensor, rows, cols, dtype, expected, found: part.bytes.len() });
+    }
+    Ok(())
+}
+
+fn check_heads(shape: &HeadShape, spec: &KvSpec) {
+    assert!(shape.heads.is_multiple_of(shape.kv_heads), "{shape:?}: key-value heads divide the heads");
+    assert_eq!(
+        (shape.kv_heads, shape.head_dim),
+        (spec.kv_heads, spec.head_dim),
+        "heads and cache differ in shape"
+    );
+}
+
+/// Asserts that a batch is within the limits and says what [`Batch`] promises.
+fn check_batch(batch: &Batch, limits: &StepLimits) {
+    let rows = batch.rows();
+    assert!(rows > 0, "an empty batch");
+    assert!(rows <= limits.rows, "{rows} rows, reserved {}", limits.rows);
+    assert!(batch.sequences.len() <= limits.sequences, "more sequences than reserved");
+    assert!(batch.logit_rows.len() <= limits.logit_rows, "more logit rows than reserved");
+    assert_eq!((batch.positions.len(), batch.slots.len()), (rows, rows), "one position and one slot a row");
+    assert!(batch.logit_rows.iter().all(|&row| (row as usize) < rows), "logits of a row outside the batch");
+    assert!(batch.logit_rows.is_sorted(), "logit rows ascend");
+    let mut row_next = 0;
+    for span in &batch.sequences {
+        assert_eq!(span.row_first, row_next, "the sequences cover the rows in order");
+        assert!(span.rows > 0 && span.rows <= span.context, "{span:?}: a context holds its own rows");
+        assert!(span.context as usize <= limits.context, "a context longer than reserved");
+        for row in 0..span.rows {
+            let key = span.context - span.rows + row;
+            let found = batch.slots[(span.row_first + row) as usize] as usize;
+            assert_eq!(found, slot(batch, span, key), "row {row} of {span:?}: a slot beside its block table");
+        }
+        row_next += span.rows;
+    }
+    assert_eq!(row_next as usize, rows, "the sequences cover every row");
+}

@@ -1,0 +1,106 @@
+//! Each op on one row, as its formula says: sums and functions in f64 in a fixed order, rounded to f32 once at the
+//! end. Nothing here knows batches, caches or devices.
+
+use crate::{Activation, RopeKind};
+
+/// `Σ a[i] b[i]`, over eight interleaved partial sums.
+pub fn dot(a: &[f32], b: &[f32]) -> f64 {
+    assert_eq!(a.len(), b.len(), "a dot product of unequal lengths");
+    let mut lanes = [0.0f64; 8];
+    let (a, b) = (a.chunks_exact(8), b.chunks_exact(8));
+    let rest: f64 = a.remainder().iter().zip(b.remainder()).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum();
+    for (a, b) in a.zip(b) {
+        for i in 0..8 {
+            lanes[i] += f64::from(a[i]) * f64::from(b[i]);
+        }
+    }
+    lanes.iter().sum::<f64>() + rest
+}
+
+/// `out[i] = x[i] / sqrt(mean(x²) + eps) * weight[i]` (arxiv.org/abs/1910.07467).
+pub fn rms_norm(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
+    let mean = dot(x, x) / x.len() as f64;
+    let factor = 1.0 / (mean + f64::from(eps)).sqrt();
+    for ((out, &x), &weight) in out.iter_mut().zip(x).zip(weight) {
+        *out = (f64::from(x) * factor * f64::from(weight)) as f32;
+    }
+}
+
+/// Turns pair i of a head by `position * inv_freq[i]` radians, a product in f32 as models are trained with:
+/// `(a, b)` becomes `magnitude * (a cos - b sin, a sin + b cos)`. Elements past `2 * inv_freq.len()` stay.
+pub fn rotate(head: &mut [f32], kind: RopeKind, inv_freq: &[f32], magnitude: f32, position: u32) {
+    let pairs = inv_freq.len();
+    assert!(2 * pairs <= head.len(), "rotary embedding of {pairs} pairs on a head of {}", head.len());
+    for (i, inv_freq) in inv_freq.iter().enumerate() {
+        let (first, second) = match kind {
+            RopeKind::Neox => (i, i + pairs),
+            RopeKind::Interleaved => (2 * i, 2 * i + 1),
+        };
+        let (sin, cos) = f64::from(position as f32 * inv_freq).sin_cos();
+        let (a, b) = (f64::from(head[first]), f64::from(head[second]));
+        head[first] = (f64::from(magnitude) * (a * cos - b * sin)) as f32;
+        head[second] = (f64::from(magnitude) * (a * sin + b * cos)) as f32;
+    }
+}
+
+/// One head's attention: `out = Σ_j p_j v_j`, `p = softmax(scores)`, where `scores` holds one number a key and is
+/// used up. A sink takes its share of the softmax and gives nothing (arxiv.org/abs/2309.17453). Keys are taken in
+/// the order given.
+pub fn attend<'a>(
+    scores: &mut [f64],
+    values: impl Iterator<Item = &'a [f32]>,
+    sink: Option<f32>,
+    out: &mut [f32],
+) {
+    let sink = sink.map_or(f64::NEG_INFINITY, f64::from);
+    let largest = scores.iter().copied().fold(sink, f64::max);
+    let mut total = (sink - largest).exp();
+    for score in scores.iter_mut() {
+        *score = (*score - largest).exp();
+        total += *score;
+    }
+    let mut sums = vec![0.0f64; out.len()];
+    for (weight, value) in scores.iter().zip(values) {
+        for (sum, &value) in sums.iter_mut().zip(value) {
+            *sum += weight * f64::from(value);
+        }
+    }
+    for (out, sum) in out.iter_mut().zip(sums) {
+        *out = (sum / total) as f32;
+    }
+}
+
+/// `scale * (q · k)`, then `cap * tanh(score / cap)` where there is a cap.
+pub fn score(query: &[f32], key: &[f32], scale: f32, softcap: Option<f32>) -> f64 {
+    let score = f64::from(scale) * dot(query, key);
+    softcap.map_or(score, |cap| f64::from(cap) * (score / f64::from(cap)).tanh())
+}
+
+/// The non-linearity of a gated MLP:
+/// SiLU `x / (1 + exp(-x))`; GELU `x/2 (1 + erf(x / √2))`, or with `tanh(√(2/π) (x + 0.044715 x³))` for the `erf`
+/// (arxiv.org/abs/1606.08415).
+pub fn activate(activation: Activation, x: f64) -> f64 {
+    match activation {
+        Activation::Silu => x / (1.0 + (-x).exp()),
+        Activation::GeluTanh => {
+            let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x);
+            0.5 * x * (1.0 + inner.tanh())
+        }
+        Activation::GeluErf => 0.5 * x * (1.0 + erf(x * std::f64::consts::FRAC_1_SQRT_2)),
+    }
+}
+
+/// The error function by its series of positive terms,
+/// `2/√π exp(-x²) Σ 2ⁿ x²ⁿ⁺¹ / (1·3·…·(2n+1))`, which loses no digits to cancellation.
+fn erf(x: f64) -> f64 {
+    if x.abs() > 6.0 {
+        return x.signum();
+    }
+    let (mut term, mut sum, mut n) = (x, x, 0.0);
+    while term.abs() > sum.abs() * 1e-17 {
+        n += 1.0;
+        term *= 2.0 * x * x / (2.0 * n + 1.0);
+        sum += term;
+    }
+    std::f64::consts::FRAC_2_SQRT_PI * (-x * x).exp() * sum
+}

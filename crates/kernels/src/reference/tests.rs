@@ -1,0 +1,258 @@
+//! The reference against numbers worked out by hand.
+
+use super::formulas::{activate, attend, dot, rms_norm, rotate, score};
+use super::*;
+use crate::{KvType, Rope, RopeKind};
+
+fn close(found: &[f32], expected: &[f32]) {
+    assert_eq!(found.len(), expected.len());
+    for (i, (a, b)) in found.iter().zip(expected).enumerate() {
+        assert!((a - b).abs() <= 1e-6 * b.abs().max(1.0), "element {i}: {found:?} is not {expected:?}");
+    }
+}
+
+#[test]
+fn dot_covers_the_remainder() {
+    let a: Vec<f32> = (1..=19).map(|i| i as f32).collect();
+    assert_eq!(dot(&a, &[1.0; 19]), 190.0);
+    assert_eq!(dot(&a[..3], &[2.0, -1.0, 1.0]), 3.0);
+    assert_eq!(dot(&[], &[]), 0.0);
+}
+
+#[test]
+fn rms_norm_by_hand() {
+    let mut out = [0.0; 2];
+    rms_norm(&[3.0, 4.0], &[1.0, 2.0], 0.0, &mut out); // rms = sqrt(12.5) = 3.5355339
+    close(&out, &[0.848_528_1, 2.262_741_7]);
+    rms_norm(&[3.0, 4.0], &[1.0, 2.0], 12.5, &mut out); // rms = 5
+    close(&out, &[0.6, 1.6]);
+    rms_norm(&[0.0, 0.0], &[1.0, 2.0], 1e-6, &mut out);
+    close(&out, &[0.0, 0.0]);
+}
+
+#[test]
+fn rotation_pairs_by_kind() {
+    let quarter = std::f32::consts::FRAC_PI_2;
+    let turned = |kind, inv_freq: &[f32], magnitude, position| {
+        let mut head = [1.0, 2.0, 3.0, 4.0];
+        rotate(&mut head, kind, inv_freq, magnitude, position);
+        head
+    };
+    close(&turned(RopeKind::Neox, &[quarter, 0.0], 1.0, 1), &[-3.0, 2.0, 1.0, 4.0]);
+    close(&turned(RopeKind::Interleaved, &[quarter, 0.0], 1.0, 1), &[-2.0, 1.0, 3.0, 4.0]);
+    close(&turned(RopeKind::Neox, &[quarter, 0.0], 1.0, 2), &[-1.0, 2.0, -3.0, 4.0]);
+    close(&turned(RopeKind::Neox, &[quarter], 1.0, 1), &[-2.0, 1.0, 3.0, 4.0]);
+    close(&turned(RopeKind::Neox, &[quarter], 0.5, 1), &[-1.0, 0.5, 3.0, 4.0]);
+    close(&turned(RopeKind::Interleaved, &[quarter, quarter], 1.0, 0), &[1.0, 2.0, 3.0, 4.0]);
+}
+
+#[test]
+fn attention_of_one_head_by_hand() {
+    let values = [[4.0f32, 0.0], [8.0, 1.0]];
+    let mut out = [0.0; 2];
+    let scores = [0.0, 3f64.ln()];
+    attend(&mut scores.clone(), values.iter().map(|v| &v[..]), None, &mut out); // weights 1/4 and 3/4
+    close(&out, &[7.0, 0.75]);
+    attend(&mut scores.clone(), values.iter().map(|v| &v[..]), Some(4f32.ln()), &mut out); // 1/8 and 3/8
+    close(&out, &[3.5, 0.375]);
+    attend(&mut [1000.0, 0.0], values.iter().map(|v| &v[..]), None, &mut out);
+    close(&out, &[4.0, 0.0]);
+    close(&[score(&[1.0, 3.0], &[1.0, 1.0], 0.5, None) as f32], &[2.0]);
+    close(&[score(&[1.0, 3.0], &[1.0, 1.0], 0.5, Some(2.0)) as f32], &[1.523_188_3]); // 2 tanh(1)
+}
+
+#[test]
+fn activations_by_hand() {
+    for (activation, x, expected) in [
+        (Activation::Silu, 1.0, 0.731_058_578_630_004_9),
+        (Activation::Silu, -2.0, -0.238_405_844_044_234_3),
+        (Activation::GeluTanh, 1.0, 0.841_191_990_608_276_8),
+        (Activation::GeluTanh, -2.0, -0.045_402_305_912_224_98),
+        (Activation::GeluErf, 1.0, 0.841_344_746_068_542_9),
+        (Activation::GeluErf, -2.0, -0.045_500_263_896_358_42),
+        (Activation::GeluErf, -3.0, -0.004_049_694_094_890_3),
+        (Activation::GeluErf, 9.0, 9.0),
+        (Activation::GeluErf, 0.0, 0.0),
+    ] {
+        let found = activate(activation, x);
+        assert!((found - expected).abs() < 1e-14, "{activation:?}({x}) is {found}, not {expected}");
+    }
+}
+
+const SHAPE: HeadShape = HeadShape { heads: 2, kv_heads: 2, head_dim: 2 };
+
+fn ready(heads: HeadShape) -> ReferenceBackend {
+    let mut backend = ReferenceBackend::new();
+    let limits =
+        StepLimits { rows: 64, sequences: 4, logit_rows: 4, context: 64, width: 64, vocab: 8, heads };
+    backend.reserve(&limits).unwrap();
+    backend
+}
+
+/// One sequence, all prefilled at once, in blocks 3, 2, 1, ….
+fn prompt(rows: u32) -> Batch {
+    let blocks: Vec<u32> = (1..=rows.div_ceil(16)).rev().collect();
+    Batch {
+        tokens: (0..rows).collect(),
+        positions: (0..rows).collect(),
+        slots: (0..rows).map(|p| blocks[p as usize / 16] * 16 + p % 16).collect(),
+        sequences: vec![SequenceSpan { row_first: 0, rows, context: rows, table_first: 0 }],
+        block_tables: blocks,
+        logit_rows: vec![rows - 1],
+    }
+}
+
+fn f32_matrix(backend: &ReferenceBackend, rows: usize, weights: &[f32]) -> ReferenceMatrix {
+    let bytes: Vec<u8> = weights.iter().flat_map(|w| w.to_le_bytes()).collect();
+    let shape = MatrixShape { rows, cols: weights.len() / rows, dtype: DType::F32 };
+    backend.pack(&[MatrixSource { name: "w", shape, bytes: &bytes }]).unwrap()
+}
+
+fn buffer(backend: &mut ReferenceBackend, cols: usize, values: &[f32]) -> ReferenceBuffer {
+    let mut buffer = backend.buffer(values.len() / cols, cols).unwrap();
+    backend.write_rows(&mut buffer, 0, values).unwrap();
+    buffer
+}
+
+#[test]
+fn matrices_by_hand() {
+    let mut backend = ready(SHAPE);
+    let weight = f32_matrix(&backend, 2, &[1.0, 2.0, 3.0, -1.0, 0.5, 4.0]);
+    let x = buffer(&mut backend, 3, &[1.0, 1.0, 1.0, 2.0, 0.0, -1.0]);
+    let mut out = backend.buffer(2, 2).unwrap();
+    backend.begin(&prompt(2)).unwrap();
+    backend.matmul(&weight, None, &x, &mut out);
+    close(&out.values, &[6.0, 3.5, -1.0, -6.0]);
+    backend.matmul(&weight, Some(&vec![10.0, 20.0]), &x, &mut out);
+    close(&out.values, &[16.0, 23.5, 9.0, 14.0]);
+
+    let mut logits = [0.0; 2];
+    backend.logits(&weight, &x, &mut logits).unwrap();
+    close(&logits, &[-1.0, -6.0]);
+
+    let mut embedded = backend.buffer(2, 3).unwrap();
+    backend.embed(&weight, 2.0, &mut embedded);
+    close(&embedded.values, &[2.0, 4.0, 6.0, -2.0, 1.0, 8.0]);
+
+    // gate = 1 and up = 5 for the first row, 2 and -1 for the second; down doubles and negates.
+    let gate_up = f32_matrix(&backend, 2, &[1.0, 0.0, 0.0, 3.0, 0.0, 2.0]);
+    let x = buffer(&mut backend, 3, &[1.0, 1.0, 1.0, 2.0, 7.0, -3.5]);
+    let down = f32_matrix(&backend, 2, &[2.0, -1.0]);
+    let mut hidden = backend.buffer(2, 1).unwrap();
+    backend.gated_mlp(&gate_up, &down, Activation::Silu, &x, &mut hidden, &mut out);
+    close(&hidden.values, &[3.655_292_9, -1.761_594_2]); // 5 silu(1), -silu(2)
+    close(&out.values, &[7.310_586, -3.655_292_9, -3.523_188_4, 1.761_594_2]);
+
+    let mut residual = buffer(&mut backend, 2, &[1.0, 2.0, 0.0, 0.0]);
+    let x = buffer(&mut backend, 2, &[2.0, 2.0, 0.0, 5.0]);
+    backend.add_rms_norm(&mut residual, &x, &vec![1.0, 2.0], 0.0, &mut out);
+    close(&residual.values, &[3.0, 4.0, 0.0, 5.0]);
+    close(&out.values, &[0.848_528_1, 2.262_741_7, 0.0, 2.828_427_1]);
+    backend.end().unwrap();
+}
+
+#[test]
+fn a_mixed_matrix_stacks_its_parts() {
+    let backend = ReferenceBackend::new();
+    let eights: Vec<u8> = [0x00, 0x3C].into_iter().chain(0..32).collect(); // scale 1, codes 0, 1, 2, …
+    let ones: Vec<u8> = [0x00, 0x3C].repeat(32);
+    let shape = |dtype| MatrixShape { rows: 1, cols: 32, dtype };
+    let parts = [
+        MatrixSource { name: "a", shape: shape(DType::F16), bytes: &ones },
+        MatrixSource { name: "b", shape: shape(DType::Q8_0), bytes: &eights },
+    ];
+    let matrix = backend.pack(&parts).unwrap();
+    assert_eq!((matrix.rows(), matrix.cols()), (2, 32));
+    assert_eq!(matrix.row(0), [1.0; 32]);
+    assert_eq!(matrix.row(1)[31], 31.0);
+    assert_eq!(backend.matrix_bytes(&[parts[0].shape, parts[1].shape]), 256);
+}
+
+/// Keys of zero make every visible key count alike, so attention is the mean of the visible values; the value at
+/// position p is `(p, -p)` in key-value head 0 and `(100 + p, 0)` in head 1.
+fn means(window: Option<u32>, causal: bool) -> Vec<f32> {
+    let rows = 40u32;
+    let shape = HeadShape { heads: 4, kv_heads: 2, head_dim: 2 };
+    let mut backend = ready(shape);
+    let row = |p: u32| {
+        let p = p as f32;
+        [vec![1.0; 8], vec![0.0; 4], vec![p, -p, 100.0 + p, 0.0]].concat()
+    };
+    let mut qkv = buffer(&mut backend, 16, &(0..rows).flat_map(row).collect::<Vec<_>>());
+    let spec = KvSpec { layers: 2, kv_heads: 2, head_dim: 2, blocks: 4, kv_type: KvType::F16 };
+    let mut kv = backend.kv(&spec).unwrap();
+    let mut out = backend.buffer(40, 8).unwrap();
+    backend.begin(&prompt(rows)).unwrap();
+    let params = QkvParams { shape, q_norm: None, k_norm: None, norm_eps: 0.0, rope: None };
+    backend.rope(&mut qkv, &params, &mut kv, 1);
+    let params = AttentionParams { shape, scale: 1.0, softcap: None, window, sinks: None, causal };
+    backend.attention(&qkv, &params, &kv, 1, &mut out);
+    backend.end().unwrap();
+    out.row(20).to_vec()
+}
+
+#[test]
+fn attention_sees_what_it_should() {
+    // Heads 0 and 1 read key-value head 0, heads 2 and 3 head 1.
+    let mean = |m: f32| [m, -m, m, -m, 100.0 + m, 0.0, 100.0 + m, 0.0];
+    close(&means(None, true), &mean(10.0)); // positions 0..=20
+    close(&means(Some(3), true), &mean(19.0)); // 18, 19, 20
+    close(&means(Some(1), true), &mean(20.0));
+    close(&means(Some(100), true), &mean(10.0));
+    close(&means(None, false), &mean(19.5)); // 0..=39
+    close(&means(Some(3), false), &mean(28.5)); // 18..=39
+}
+
+#[test]
+fn rope_norms_turns_and_stores() {
+    let mut backend = ready(SHAPE);
+    let mut qkv = buffer(&mut backend, 12, &[3.0, 4.0, 0.0, 2.0, 3.0, 4.0, 1.0, 1.0, 5.0, 6.0, 0.1, 70000.0]);
+    let spec = KvSpec { layers: 1, kv_heads: 2, head_dim: 2, blocks: 2, kv_type: KvType::F16 };
+    let mut kv = backend.kv(&spec).unwrap();
+    let mut batch = prompt(1);
+    batch.positions = vec![3];
+    let frequency = vec![std::f32::consts::FRAC_PI_2];
+    let rope = Rope { kind: RopeKind::Neox, inv_freq: &frequency, magnitude: 1.0 };
+    let (q_norm, k_norm) = (vec![1.0, 1.0], vec![1.0, 2.0]);
+    let params = QkvParams {
+        shape: SHAPE,
+        q_norm: Some(&q_norm),
+        k_norm: Some(&k_norm),
+        norm_eps: 0.0,
+        rope: Some(rope),
+    };
+    backend.begin(&batch).unwrap();
+    backend.rope(&mut qkv, &params, &mut kv, 0);
+    // Three quarter turns make (a, b) into (b, -a).
+    close(&qkv.values[..4], &[1.131_370_9, -0.848_528_1, 1.414_213_6, 0.0]);
+    let slot = 16; // block 1, offset 0
+    let halves = |x: f32| f16::from_f32(x).to_f32();
+    close(&kv.keys[kv.at(0, slot, 0)], &[halves(2.262_741_7), halves(-0.848_528_1)]);
+    close(&kv.keys[kv.at(0, slot, 1)], &[2.0, -1.0]);
+    assert_eq!(kv.values[kv.at(0, slot, 0)], [5.0, 6.0]);
+    assert_eq!(kv.values[kv.at(0, slot, 1)], [0.099_975_586, f32::INFINITY]);
+    assert!(kv.keys[kv.at(0, 17, 0)][0].is_nan(), "a slot not in the batch was written");
+}
+
+#[test]
+#[should_panic(expected = "an op outside a step")]
+fn ops_need_a_step() {
+    let mut backend = ready(SHAPE);
+    let x = backend.buffer(1, 2).unwrap();
+    let mut out = backend.buffer(1, 2).unwrap();
+    backend.rms_norm(&x, &vec![1.0; 2], 0.0, &mut out);
+}
+
+#[test]
+#[should_panic(expected = "a slot beside its block table")]
+fn slots_must_match_the_table() {
+    let mut batch = prompt(20);
+    batch.slots[17] += 1;
+    ready(SHAPE).begin(&batch).unwrap();
+}
+
+#[test]
+#[should_panic(expected = "65 rows, reserved 64")]
+fn limits_are_kept() {
+    ready(SHAPE).begin(&prompt(65)).unwrap();
+}
