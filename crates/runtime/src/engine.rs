@@ -1,1 +1,205 @@
-//! engine
+//! The engine: jobs in, events out, one step at a time. `step` is the whole system.
+//!
+//! It belongs to one thread and knows no clock: its caller decides when to step, and measures.
+
+use std::sync::Arc;
+
+use hanzo_engine_kernels::{BLOCK_TOKENS, Backend, Batch, KernelError};
+
+pub use crate::scheduler::StepReport;
+use crate::{
+    decoder::Decoder,
+    error::StepError,
+    job::{Event, Job, JobId},
+    kv::BlockPool,
+    load::ModelFiles,
+    scheduler::{Scheduler, SchedulerConfig},
+    text::TextModel,
+};
+
+/// How large an engine is made. All bounds are at least 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EngineConfig {
+    /// Blocks of 16 tokens in the KV cache.
+    pub kv_blocks: usize,
+    /// Rows of a step: prompt tokens and decoding sequences together.
+    pub step_tokens_max: usize,
+    /// Of them, prompt tokens beside sequences that decode.
+    pub prefill_tokens_beside_decodes: usize,
+    /// Sequences that run at once; not above `step_tokens_max`.
+    pub sequences_max: usize,
+    /// Prompt and completion of one sequence; fits `kv_blocks`.
+    pub context_tokens_max: usize,
+    /// Share the cache between sequences that begin alike.
+    pub prefix_cache: bool,
+}
+
+/// What an engine takes, to the byte, before it is made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EngineMemory {
+    /// Packed weights.
+    pub weights_bytes: u64,
+    /// The KV cache.
+    pub kv_bytes: u64,
+    /// Activations, logits, and the backend's scratch.
+    pub scratch_bytes: u64,
+}
+
+impl EngineMemory {
+    /// All of it.
+    pub fn total(&self) -> u64 {
+        self.weights_bytes + self.kv_bytes + self.scratch_bytes
+    }
+}
+
+/// An engine's gauges and counters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EngineStats {
+    /// KV blocks.
+    pub blocks_total: usize,
+    /// Held by sequences.
+    pub blocks_used: usize,
+    /// Held by nobody, kept for reuse.
+    pub blocks_cached: usize,
+    /// Sequences running.
+    pub running: usize,
+    /// Sequences waiting.
+    pub waiting: usize,
+    /// Prompt tokens asked for.
+    pub prompt_tokens: u64,
+    /// Tokens drawn.
+    pub generated_tokens: u64,
+    /// Prompt tokens found in the cache.
+    pub prefix_hit_tokens: u64,
+    /// Times a sequence was put back.
+    pub preemptions: u64,
+    /// Steps run.
+    pub steps: u64,
+}
+
+/// One model on one device.
+pub struct Engine<B: Backend> {
+    backend: B,
+    decoder: Decoder<B>,
+    kv: B::Kv,
+    text: Arc<TextModel>,
+    pool: BlockPool,
+    scheduler: Scheduler,
+    batch: Batch,
+    logits: Vec<f32>, // (sequences_max, vocab)
+    steps: u64,
+}
+
+impl<B: Backend> Engine<B> {
+    /// What [`Engine::new`] and the weights it is given take.
+    pub fn memory(backend: &B, files: &ModelFiles, config: &EngineConfig) -> EngineMemory {
+        let plan = Decoder::plan(backend, files);
+        let logits = config.sequences_max * files.spec.vocab * size_of::<f32>();
+        let limits =
+            files.spec.step_limits(config.step_tokens_max, config.sequences_max, config.context_tokens_max);
+        EngineMemory {
+            weights_bytes: plan.weights_bytes,
+            kv_bytes: backend.kv_bytes(&files.spec.kv_spec(config.kv_blocks)) as u64,
+            scratch_bytes: plan.scratch_bytes(backend, &limits) + logits as u64,
+        }
+    }
+
+    /// Makes the KV cache and all scratch. Nothing of the kind is made later.
+    pub fn new(
+        mut backend: B,
+        mut decoder: Decoder<B>,
+        text: Arc<TextModel>,
+        config: EngineConfig,
+    ) -> Result<Self, KernelError> {
+        assert!(
+            config.context_tokens_max <= config.kv_blocks * BLOCK_TOKENS,
+            "one sequence of {} tokens must fit {} blocks, or it would wait for ever",
+            config.context_tokens_max,
+            config.kv_blocks
+        );
+        let limits = decoder.spec().step_limits(
+            config.step_tokens_max,
+            config.sequences_max,
+            config.context_tokens_max,
+        );
+        decoder.prepare(&mut backend, &limits)?;
+        Ok(Engine {
+            kv: backend.kv(&decoder.spec().kv_spec(config.kv_blocks))?,
+            pool: BlockPool::new(config.kv_blocks, config.prefix_cache),
+            scheduler: Scheduler::new(SchedulerConfig {
+                rows_max: config.step_tokens_max,
+                prefill_rows_beside_decodes: config.prefill_tokens_beside_decodes,
+                sequences_max: config.sequences_max,
+                context_tokens_max: config.context_tokens_max,
+            }),
+            batch: Batch::default(),
+            logits: vec![0.0; config.sequences_max * text.vocab],
+            steps: 0,
+            backend,
+            decoder,
+            text,
+        })
+    }
+
+    /// One step: everything that runs gets one token further, or one chunk of its prompt. Does nothing when there
+    /// is nothing to do. After an error the engine is of no further use.
+    pub fn step(&mut self, events: &mut Vec<Event>) -> Result<StepReport, StepError> {
+        let report = self.scheduler.schedule(&mut self.pool, &mut self.batch, events);
+        if report.sequences == 0 {
+            return Ok(report);
+        }
+        let logits = &mut self.logits[..self.batch.logit_rows.len() * self.text.vocab];
+        self.decoder.forward(&mut self.backend, &self.batch, &mut self.kv, logits)?;
+        self.scheduler.commit(logits, &self.text, &mut self.pool, events)?;
+        self.steps += 1;
+        Ok(report)
+    }
+
+    /// Takes a job in line. [`Job::validate`] has passed.
+    pub fn submit(&mut self, job: &Job) {
+        self.scheduler.submit(job, &self.text);
+    }
+
+    /// Forgets a job, whatever state it is in, and frees its blocks. No further event names it.
+    pub fn cancel(&mut self, job: JobId) {
+        self.scheduler.cancel(job, &mut self.pool);
+    }
+
+    /// Runs nothing of a job until it is set back, and keeps its place and, while others don't need them, its blocks.
+    pub fn set_paused(&mut self, job: JobId, paused: bool) {
+        self.scheduler.hold(job, paused);
+    }
+
+    /// Whether a step would run something.
+    pub fn has_work(&self) -> bool {
+        self.scheduler.has_work()
+    }
+
+    /// Whether there is no job at all.
+    pub fn is_idle(&self) -> bool {
+        self.scheduler.counts() == (0, 0)
+    }
+
+    /// Gauges and counters, now.
+    pub fn stats(&self) -> EngineStats {
+        let (running, waiting) = self.scheduler.counts();
+        let counters = self.scheduler.counters();
+        EngineStats {
+            blocks_total: self.pool.total(),
+            blocks_used: self.pool.used(),
+            blocks_cached: self.pool.cached(),
+            running,
+            waiting,
+            prompt_tokens: counters.prompt_tokens,
+            generated_tokens: counters.generated_tokens,
+            prefix_hit_tokens: counters.prefix_hit_tokens,
+            preemptions: counters.preemptions,
+            steps: self.steps,
+        }
+    }
+
+    /// The model's tokenizer, template and facts.
+    pub fn text(&self) -> &Arc<TextModel> {
+        &self.text
+    }
+}

@@ -3,7 +3,12 @@
 
 use std::sync::Arc;
 
-use crate::sampler::SamplingParams;
+use crate::{
+    error::RequestError,
+    limits::{CHOICES_MAX, STOP_STRING_BYTES_MAX, STOP_STRINGS_MAX, STOP_TOKENS_MAX},
+    sampler::SamplingParams,
+    text::TextModel,
+};
 
 /// Names a job within one engine; chosen by the caller, never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -30,6 +35,34 @@ pub struct Job {
     pub split_reasoning: bool,
 }
 
+impl Job {
+    /// Whether a model with this vocabulary and context can run it; the error names the field that is wrong.
+    pub fn validate(&self, text: &TextModel, context_tokens_max: usize) -> Result<(), RequestError> {
+        let vocab = text.vocab;
+        if self.prompt.is_empty() {
+            return Err(RequestError::invalid("prompt", "must have at least one token"));
+        }
+        if let Some(token) = self.prompt.iter().find(|&&token| token as usize >= vocab) {
+            return Err(RequestError::invalid(
+                "prompt",
+                format!("token {token} is not below the vocabulary's {vocab}"),
+            ));
+        }
+        if !(1..=CHOICES_MAX).contains(&self.choices) {
+            let reason = format!("must be 1 to {CHOICES_MAX}, got {}", self.choices);
+            return Err(RequestError::invalid("choices", reason));
+        }
+        self.sampling.validate(vocab)?;
+        self.stop.validate(vocab)?;
+        // The last token drawn is never computed, so it needs no room; but a context is what users count in.
+        let (prompt_tokens, completion_tokens) = (self.prompt.len(), self.stop.max_tokens as usize);
+        if prompt_tokens + completion_tokens > context_tokens_max {
+            return Err(RequestError::ContextLength { prompt_tokens, completion_tokens, context_tokens_max });
+        }
+        Ok(())
+    }
+}
+
 /// When a completion ends, besides the end of the context.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StopConditions {
@@ -45,6 +78,42 @@ pub struct StopConditions {
     pub include_stop_string: bool,
     /// The model's own end-of-sequence tokens are ordinary tokens.
     pub ignore_eos: bool,
+}
+
+impl StopConditions {
+    fn validate(&self, vocab: usize) -> Result<(), RequestError> {
+        if self.max_tokens == 0 {
+            return Err(RequestError::invalid("max_tokens", "must be at least 1"));
+        }
+        if self.min_tokens > self.max_tokens {
+            let reason = format!("must not be above max_tokens {}, got {}", self.max_tokens, self.min_tokens);
+            return Err(RequestError::invalid("min_tokens", reason));
+        }
+        if self.strings.len() > STOP_STRINGS_MAX {
+            let reason = format!(
+                "must have at most {STOP_STRINGS_MAX, STOP_TOKENS_MAX} strings, got {}",
+                self.strings.len()
+            );
+            return Err(RequestError::invalid("stop", reason));
+        }
+        if self.strings.iter().any(|string| string.is_empty() || string.len() > STOP_STRING_BYTES_MAX) {
+            let reason = format!("each string must have 1 to {STOP_STRING_BYTES_MAX} bytes");
+            return Err(RequestError::invalid("stop", reason));
+        }
+        if self.token_ids.len() > STOP_TOKENS_MAX {
+            return Err(RequestError::invalid(
+                "stop_token_ids",
+                format!("must have at most {}", STOP_TOKENS_MAX),
+            ));
+        }
+        match self.token_ids.iter().find(|&&token| token as usize >= vocab) {
+            Some(token) => {
+                let reason = format!("token {token} is not below the vocabulary's {vocab}");
+                Err(RequestError::invalid("stop_token_ids", reason))
+            }
+            None => Ok(()),
+        }
+    }
 }
 
 /// Why a completion ended.

@@ -24,3 +24,23 @@ pub const STOP_STRING_BYTES_MAX: usize = 1024;
 pub const TOP_LOGPROBS_MAX: usize = 20;
 /// Completions of one request.
 pub const CHOICES_MAX: u32 = 128;
+/// Arrays inside arrays of a GGUF file.
+pub const GGUF_ARRAY_DEPTH_MAX: usize = 4;
+/// Bytes of a GGUF key or tensor name.
+pub const GGUF_NAME_BYTES_MAX: usize = 65_535;
+/// Alignment of a GGUF file's tensors, in bytes.
+pub const GGUF_ALIGNMENT_MAX: u64 = 1 << 20;
+/// Dimensions of a tensor.
+pub const TENSOR_DIMENSIONS_MAX: usize = 4;
+/// Files one model is split into.
+pub const MODEL_PARTS_MAX: usize = 4096;
+/// Elements of a hidden state, or of an MLP's inside.
+pub const WIDTH_MAX: usize = 1 << 20;
+/// Query heads of a layer.
+pub const HEADS_MAX: usize = 4096;
+/// Elements of a head.
+pub const HEAD_DIM_MAX: usize = 4096;
+/// Tokens of a context.
+pub const CONTEXT_TOKENS_MAX: usize = 64 << 20;
+/// Stop tokens of a request.
+pub const STOP_TOKENS_MAX: usize = 256;

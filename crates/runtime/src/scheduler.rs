@@ -1,1 +1,296 @@
-//! scheduler
+//! Who runs in the next step. Continuous batching: every step, each running sequence gets one row (decoding) or
+//! a chunk of its prompt (prefilling), within one budget of rows; sequences join and leave between steps.
+//!
+//! Order: decodes first, so that no prompt stalls them; then prompts already begun; then new ones, by priority
+//! and arrival. A sequence enters with blocks for all the tokens it has, so only decodes can run out of blocks;
+//! then the last in line gives its blocks back and computes again later (recompute preemption).
+
+use std::collections::BTreeMap;
+
+use hanzo_engine_kernels::{BLOCK_TOKENS, Batch, SequenceSpan};
+
+use crate::{
+    error::StepError,
+    job::{Event, Job, JobId},
+    kv::BlockPool,
+    sequence::{Order, Sequence},
+    text::TextModel,
+};
+
+/// Bounds of a step. All at least 1; `sequences_max` is not above `rows_max`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SchedulerConfig {
+    /// Rows of a step.
+    pub rows_max: usize,
+    /// Rows that prompts may take of a step that also decodes: what bounds the time between two tokens.
+    pub prefill_rows_beside_decodes: usize,
+    /// Sequences that run at once.
+    pub sequences_max: usize,
+    /// Prompt and completion of one sequence; its blocks fit the pool.
+    pub context_tokens_max: usize,
+}
+
+/// What a step works on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StepReport {
+    /// Prompt tokens computed.
+    pub prefill_tokens: usize,
+    /// Sequences that decoded.
+    pub decode_tokens: usize,
+    /// Sequences in the batch.
+    pub sequences: usize,
+}
+
+/// Counts since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Prompt tokens asked for, found in the cache or not.
+    pub prompt_tokens: u64,
+    /// Tokens drawn.
+    pub generated_tokens: u64,
+    /// Of the prompt tokens, those found in the cache.
+    pub prefix_hit_tokens: u64,
+    /// Times a sequence gave its blocks back before it had ended.
+    pub preemptions: u64,
+}
+
+/// The waiting and the running.
+pub struct Scheduler {
+    config: SchedulerConfig,
+    arrivals: u64,
+    waiting: BTreeMap<Order, Sequence>,
+    running: Vec<Sequence>, // in line order at the start of a step
+    counters: Counters,
+}
+
+impl Scheduler {
+    /// Nothing to do yet.
+    pub fn new(config: SchedulerConfig) -> Scheduler {
+        assert!(config.sequences_max >= 1 && config.sequences_max <= config.rows_max);
+        assert!(config.prefill_rows_beside_decodes >= 1 && config.context_tokens_max >= 1);
+        let running = Vec::with_capacity(config.sequences_max);
+        Scheduler { config, arrivals: 0, waiting: BTreeMap::new(), running, counters: Counters::default() }
+    }
+
+    /// Puts a job's completions in line.
+    pub fn submit(&mut self, job: &Job, text: &TextModel) {
+        self.arrivals += 1;
+        for sequence in Sequence::of_job(job, text, self.arrivals) {
+            self.counters.prompt_tokens += job.prompt.len() as u64;
+            self.waiting.insert(sequence.order, sequence);
+        }
+    }
+
+    /// Forgets a job and frees its blocks.
+    pub fn cancel(&mut self, job: JobId, pool: &mut BlockPool) {
+        self.waiting.retain(|_, sequence| sequence.job != job);
+        self.running.retain_mut(|sequence| {
+            let keep = sequence.job != job;
+            if !keep {
+                sequence.leave(pool);
+            }
+            keep
+        });
+    }
+
+    /// Stops or goes on with running a job's sequences, without giving anything up.
+    pub fn hold(&mut self, job: JobId, held: bool) {
+        for sequence in self.waiting.values_mut().chain(&mut self.running) {
+            if sequence.job == job {
+                sequence.held = held;
+            }
+        }
+    }
+
+    /// Whether the next step would have a row.
+    pub fn has_work(&self) -> bool {
+        self.waiting.values().chain(&self.running).any(|sequence| !sequence.held)
+    }
+
+    /// Sequences running and waiting.
+    pub fn counts(&self) -> (usize, usize) {
+        (self.running.len(), self.waiting.len())
+    }
+
+    /// Counts since the start.
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// Fills `batch` with the next step's work; it stays empty when there is none.
+    pub fn schedule(
+        &mut self,
+        pool: &mut BlockPool,
+        batch: &mut Batch,
+        events: &mut Vec<Event>,
+    ) -> StepReport {
+        self.running.sort_unstable_by_key(|sequence| sequence.order);
+        let decodes = self.schedule_decodes(pool);
+        let mut budget = self.config.rows_max - decodes;
+        if decodes > 0 {
+            budget = budget.min(self.config.prefill_rows_beside_decodes);
+        }
+        budget = self.schedule_prefills(budget);
+        self.admit(budget, pool, events);
+        self.write(batch)
+    }
+
+    fn schedule_decodes(&mut self, pool: &mut BlockPool) -> usize {
+        let mut rows = 0;
+        let mut at = 0;
+        while at < self.running.len() {
+            let sequence = &mut self.running[at];
+            if !sequence.held && sequence.decodes() {
+                if !sequence.grow(pool) {
+                    at = self.preempt_for(at, pool);
+                    continue; // the same sequence again, unless it was itself the last in line
+                }
+                sequence.scheduled = 1;
+                rows += 1;
+            }
+            at += 1;
+        }
+        rows
+    }
+
+    /// Takes the blocks of the last in line, a held one first. Returns where the sequence that was at `at` is
+    /// now, or, if it was the one to go, where the next is.
+    fn preempt_for(&mut self, at: usize, pool: &mut BlockPool) -> usize {
+        let after = at..self.running.len();
+        let victim = (0..self.running.len())
+            .rev()
+            .find(|&i| self.running[i].held)
+            .or_else(|| after.last())
+            .expect("the range holds at least the sequence at `at` itself");
+        self.preempt(victim, pool);
+        if victim < at { at - 1 } else { at }
+    }
+
+    fn schedule_prefills(&mut self, mut budget: usize) -> usize {
+        for sequence in &mut self.running {
+            if !sequence.held && !sequence.decodes() {
+                sequence.scheduled = sequence.remaining().min(budget);
+                budget -= sequence.scheduled;
+            }
+        }
+        budget
+    }
+
+    fn admit(&mut self, mut budget: usize, pool: &mut BlockPool, events: &mut Vec<Event>) {
+        while budget > 0 {
+            let Some(order) = self.next_waiting(pool) else { return };
+            while !self.fits(&order, pool) {
+                if !self.preempt_held(pool) {
+                    return;
+                }
+            }
+            let mut sequence = self.waiting.remove(&order).expect("next_waiting just saw it");
+            self.counters.prefix_hit_tokens += sequence.enter(pool, events) as u64;
+            sequence.scheduled = sequence.remaining().min(budget);
+            budget -= sequence.scheduled;
+            self.running.push(sequence);
+        }
+    }
+
+    /// The first in line that wants to enter. Nobody overtakes it, or a long prompt would starve.
+    fn next_waiting(&self, pool: &BlockPool) -> Option<Order> {
+        let wants = |sequence: &Sequence| {
+            !sequence.held && !(pool.shares() && self.prompt_is_being_computed(sequence))
+        };
+        self.waiting.iter().find(|(_, sequence)| wants(sequence)).map(|(order, _)| *order)
+    }
+
+    /// One block each is kept for those that decode, so that entering does not throw another out at once. A
+    /// sequence alone always fits: that is what the bound on the context is for.
+    fn fits(&self, order: &Order, pool: &BlockPool) -> bool {
+        let reserve = self.running.len();
+        self.running.is_empty()
+            || (self.running.len() < self.config.sequences_max
+                && self.waiting[order].blocks_needed(pool) + reserve <= pool.free())
+    }
+
+    /// A client that does not read must not keep others waiting: its sequence gives way.
+    fn preempt_held(&mut self, pool: &mut BlockPool) -> bool {
+        let held = self.running.iter().rposition(|sequence| sequence.held);
+        if let Some(at) = held {
+            self.preempt(at, pool);
+        }
+        held.is_some()
+    }
+
+    fn preempt(&mut self, at: usize, pool: &mut BlockPool) {
+        let mut sequence = self.running.remove(at);
+        sequence.leave(pool);
+        self.counters.preemptions += 1;
+        self.waiting.insert(sequence.order, sequence);
+    }
+
+    /// Whether another completion of the same job is at the shared prompt: it is computed once, then found.
+    fn prompt_is_being_computed(&self, sequence: &Sequence) -> bool {
+        sequence.choice > 0 && self.running.iter().any(|other| other.job == sequence.job && other.prefills())
+    }
+
+    fn write(&self, batch: &mut Batch) -> StepReport {
+        batch.clear();
+        let mut report = StepReport::default();
+        for sequence in self.running.iter().filter(|sequence| sequence.scheduled > 0) {
+            let (first, rows, computed) = (batch.rows(), sequence.scheduled, sequence.computed());
+            let context = computed + rows;
+            batch.sequences.push(SequenceSpan {
+                row_first: first as u32,
+                rows: rows as u32,
+                context: context as u32,
+                table_first: batch.block_tables.len() as u32,
+            });
+            let blocks = &sequence.blocks()[..context.div_ceil(BLOCK_TOKENS)];
+            batch.block_tables.extend_from_slice(blocks);
+            batch.tokens.extend_from_slice(sequence.scheduled_tokens());
+            batch.positions.extend((computed..context).map(|position| position as u32));
+            batch.slots.extend((computed..context).map(|position| {
+                blocks[position / BLOCK_TOKENS] * BLOCK_TOKENS as u32 + (position % BLOCK_TOKENS) as u32
+            }));
+            if rows == sequence.remaining() {
+                batch.logit_rows.push((first + rows - 1) as u32);
+            }
+            match sequence.decodes() {
+                true => report.decode_tokens += 1,
+                false => report.prefill_tokens += rows,
+            }
+            report.sequences += 1;
+        }
+        report
+    }
+
+    /// The step ran: draws a token for each sequence that has logits (`(logit_rows, vocab)`, in batch order), and
+    /// lets go of those that ended.
+    pub fn commit(
+        &mut self,
+        logits: &mut [f32],
+        text: &TextModel,
+        pool: &mut BlockPool,
+        events: &mut Vec<Event>,
+    ) -> Result<(), StepError> {
+        let mut rows = logits.chunks_exact_mut(text.vocab);
+        let mut failed = None;
+        self.running.retain_mut(|sequence| {
+            if sequence.scheduled == 0 || failed.is_some() {
+                return true;
+            }
+            let row = if sequence.scheduled == sequence.remaining() { rows.next() } else { None };
+            self.counters.generated_tokens += u64::from(row.is_some());
+            match sequence.advance(row, text, self.config.context_tokens_max, pool, events) {
+                Ok(ended) => {
+                    if ended {
+                        sequence.leave(pool);
+                    }
+                    !ended
+                }
+                Err(error) => {
+                    failed = Some(error);
+                    true
+                }
+            }
+        });
+        failed.map_or(Ok(()), Err)
+    }
+}

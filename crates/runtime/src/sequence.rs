@@ -1,1 +1,258 @@
-//! sequence
+//! One completion on its way: its tokens, how many of them are in the cache and in which blocks, and what
+//! turns its logits into text.
+
+use std::{mem, sync::Arc};
+
+use hanzo_engine_kernels::BLOCK_TOKENS;
+
+use crate::{
+    error::StepError,
+    job::{Event, EventKind, FinishReason, Job, JobId, StopConditions, TokenLogprob, Usage},
+    kv::{BlockHash, BlockPool},
+    output::{Chunk, OutputText},
+    sampler::Sampler,
+    text::TextModel,
+};
+
+/// Where a sequence stands in line: priority, then arrival, then choice. Smaller runs earlier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Order {
+    priority: i32,
+    arrival: u64,
+    choice: u32,
+}
+
+/// One completion of a job.
+pub struct Sequence {
+    /// The job it belongs to.
+    pub job: JobId,
+    /// Which of the job's completions.
+    pub choice: u32,
+    /// Its place in line.
+    pub order: Order,
+    /// The client reads too slowly: keep everything, run nothing.
+    pub held: bool,
+    /// Rows it has in the batch being run; 0 when it is not part of it.
+    pub scheduled: usize,
+    tokens: Vec<u32>, // the prompt, then what was generated
+    prompt_tokens: usize,
+    computed: usize,        // of `tokens`, those whose keys and values are in the cache
+    blocks: Vec<u32>,       // room for `blocks.len() * 16` tokens
+    hashes: Vec<BlockHash>, // of every full block of `tokens`
+    published: usize,       // of `hashes`, those whose blocks can be found
+    stop: Arc<StopConditions>,
+    ends: Arc<[u32]>, // tokens that end it
+    sampler: Sampler,
+    output: OutputText,
+    usage: Usage,
+    started: bool,
+    unsent: Vec<u32>, // tokens whose text is held back
+    unsent_logprobs: Vec<TokenLogprob>,
+}
+
+impl Sequence {
+    /// The completions of a job.
+    pub fn of_job<'a>(
+        job: &'a Job,
+        text: &'a TextModel,
+        arrival: u64,
+    ) -> impl Iterator<Item = Sequence> + 'a {
+        let stop = Arc::new(job.stop.clone());
+        let own_ends = if stop.ignore_eos { &[] } else { text.eos.as_slice() };
+        let ends: Arc<[u32]> = own_ends.iter().chain(&stop.token_ids).copied().collect();
+        (0..job.choices).map(move |choice| {
+            let seed = job.sampling.seed.wrapping_add(choice.into());
+            let mut sequence = Sequence {
+                job: job.id,
+                choice,
+                order: Order { priority: job.priority, arrival, choice },
+                held: false,
+                scheduled: 0,
+                tokens: job.prompt.to_vec(),
+                prompt_tokens: job.prompt.len(),
+                computed: 0,
+                blocks: Vec::new(),
+                hashes: Vec::new(),
+                published: 0,
+                sampler: Sampler::new(&job.sampling, seed, text.vocab, &job.prompt),
+                output: OutputText::new(text, &job.stop, job.starts_in_reasoning, job.split_reasoning),
+                stop: stop.clone(),
+                ends: ends.clone(),
+                usage: Usage { prompt_tokens: job.prompt.len() as u32, ..Usage::default() },
+                started: false,
+                unsent: Vec::new(),
+                unsent_logprobs: Vec::new(),
+            };
+            sequence.hash_full_blocks();
+            sequence
+        })
+    }
+
+    /// Tokens that must still go through the model before the next one can be drawn; at least 1.
+    pub fn remaining(&self) -> usize {
+        self.tokens.len() - self.computed
+    }
+
+    /// Whether the next step draws a token from one row.
+    pub fn decodes(&self) -> bool {
+        self.remaining() == 1
+    }
+
+    /// Whether the prompt is not all in the cache yet.
+    pub fn prefills(&self) -> bool {
+        self.computed + 1 < self.prompt_tokens
+    }
+
+    /// Tokens whose keys and values are in the cache.
+    pub fn computed(&self) -> usize {
+        self.computed
+    }
+
+    /// Its block table.
+    pub fn blocks(&self) -> &[u32] {
+        &self.blocks
+    }
+
+    /// The tokens of the rows it has in the batch being run.
+    pub fn scheduled_tokens(&self) -> &[u32] {
+        &self.tokens[self.computed..self.computed + self.scheduled]
+    }
+
+    /// Blocks of the prompt that could be shared: never the last token's, whose logits are needed.
+    fn shareable(&self) -> &[BlockHash] {
+        &self.hashes[..(self.tokens.len() - 1) / BLOCK_TOKENS]
+    }
+
+    /// Free blocks that [`Sequence::enter`] would use up.
+    pub fn blocks_needed(&self, pool: &BlockPool) -> usize {
+        let (shared, of_them_free) = pool.find_prefix(self.shareable());
+        self.tokens.len().div_ceil(BLOCK_TOKENS) - shared + of_them_free
+    }
+
+    /// Takes blocks for all its tokens, sharing what is there; the caller has checked that they are.
+    pub fn enter(&mut self, pool: &mut BlockPool, events: &mut Vec<Event>) -> usize {
+        debug_assert!(self.blocks.is_empty() && self.computed == 0);
+        let (shared, _) = pool.find_prefix(self.shareable());
+        for hash in &self.hashes[..shared] {
+            self.blocks
+                .push(pool.share(hash).expect("find_prefix just saw this block and nothing was taken since"));
+        }
+        while self.blocks.len() < self.tokens.len().div_ceil(BLOCK_TOKENS) {
+            self.blocks.push(pool.take().expect("the scheduler admits only what blocks_needed says fits"));
+        }
+        self.computed = shared * BLOCK_TOKENS;
+        self.published = shared;
+        if !self.started {
+            self.started = true;
+            self.usage.cached_tokens = self.computed as u32;
+            self.emit(events, EventKind::Started { cached_tokens: self.computed as u32 });
+        }
+        self.computed
+    }
+
+    /// Makes room for the next token; false when no block is free.
+    pub fn grow(&mut self, pool: &mut BlockPool) -> bool {
+        if self.blocks.len() * BLOCK_TOKENS >= self.tokens.len() {
+            return true;
+        }
+        match pool.take() {
+            Some(block) => {
+                self.blocks.push(block);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Gives all blocks back. What was computed is computed again when it runs next, unless it is still found.
+    pub fn leave(&mut self, pool: &mut BlockPool) {
+        pool.release(&mut self.blocks);
+        self.computed = 0;
+        self.published = 0;
+        self.scheduled = 0;
+    }
+
+    /// The step ran its rows. With `logits` of its last row, draws the next token; says whether that was the end.
+    pub fn advance(
+        &mut self,
+        logits: Option<&mut [f32]>,
+        text: &TextModel,
+        context_tokens_max: usize,
+        pool: &mut BlockPool,
+        events: &mut Vec<Event>,
+    ) -> Result<bool, StepError> {
+        self.computed += mem::take(&mut self.scheduled);
+        while self.published < self.computed / BLOCK_TOKENS {
+            pool.publish(self.blocks[self.published], self.hashes[self.published]);
+            self.published += 1;
+        }
+        let Some(logits) = logits else { return Ok(false) };
+        let token = self.draw(logits)?;
+        Ok(self.take_token(token, text, context_tokens_max, events))
+    }
+
+    fn draw(&mut self, logits: &mut [f32]) -> Result<u32, StepError> {
+        let early = self.usage.completion_tokens < self.stop.min_tokens;
+        let banned: &[u32] = if early { &self.ends } else { &[] };
+        let sampled =
+            self.sampler.sample(logits, banned).map_err(|_| StepError::NotFinite { job: self.job.0 })?;
+        self.unsent_logprobs.extend(sampled.logprob);
+        Ok(sampled.token)
+    }
+
+    fn take_token(
+        &mut self,
+        token: u32,
+        text: &TextModel,
+        context_tokens_max: usize,
+        events: &mut Vec<Event>,
+    ) -> bool {
+        self.tokens.push(token);
+        self.hash_full_blocks();
+        self.unsent.push(token);
+        self.usage.completion_tokens += 1;
+
+        let ends = self.ends.contains(&token);
+        let mut chunk = if ends { Chunk::default() } else { self.output.push(text, token) };
+        self.usage.reasoning_tokens += u32::from(self.output.in_reasoning());
+
+        let reason = if ends || chunk.stop.is_some() {
+            Some(FinishReason::Stop)
+        } else if self.usage.completion_tokens >= self.stop.max_tokens
+            || self.tokens.len() >= context_tokens_max
+        {
+            Some(FinishReason::Length)
+        } else {
+            None
+        };
+        if reason.is_some() && chunk.stop.is_none() {
+            let held_back = self.output.finish(text);
+            chunk.text.push_str(&held_back.text);
+            chunk.reasoning.push_str(&held_back.reasoning);
+            chunk.stop = held_back.stop;
+        }
+        if reason.is_some() || !chunk.text.is_empty() || !chunk.reasoning.is_empty() {
+            let (tokens, logprobs) = (mem::take(&mut self.unsent), mem::take(&mut self.unsent_logprobs));
+            let kind = EventKind::Delta { text: chunk.text, reasoning: chunk.reasoning, tokens, logprobs };
+            self.emit(events, kind);
+        }
+        if let Some(reason) = reason {
+            let reason = if chunk.stop.is_some() { FinishReason::Stop } else { reason };
+            self.emit(events, EventKind::Finished { reason, stop_string: chunk.stop, usage: self.usage });
+        }
+        reason.is_some()
+    }
+
+    fn emit(&self, events: &mut Vec<Event>, kind: EventKind) {
+        events.push(Event { job: self.job, choice: self.choice, kind });
+    }
+
+    fn hash_full_blocks(&mut self) {
+        while let Some(tokens) =
+            self.tokens.get(self.hashes.len() * BLOCK_TOKENS..(self.hashes.len() + 1) * BLOCK_TOKENS)
+        {
+            let parent = self.hashes.last().copied().unwrap_or_else(|| BlockHash::root(b""));
+            self.hashes.push(BlockHash::chain(parent, tokens));
+        }
+    }
+}

@@ -1,0 +1,257 @@
+//! The rules of the house as tests: which crate may depend on which, what a file looks like, where `unsafe` may
+//! stand, and that documents name only what exists. No model and no process is needed.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::{Path, PathBuf},
+};
+
+const FILE_LINES_MAX: usize = 600;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests/ lies in the workspace").to_path_buf()
+}
+
+fn walk(dir: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(dir).expect("a folder of the workspace").flatten() {
+        let path = entry.path();
+        let name = entry.file_name();
+        if path.is_dir() {
+            if name != "target" && !name.to_string_lossy().starts_with('.') {
+                walk(&path, found);
+            }
+        } else {
+            found.push(path);
+        }
+    }
+}
+
+/// Every Rust file of the workspace, as (path from the root, text).
+fn sources() -> Vec<(String, String)> {
+    let root = root();
+    let mut files = Vec::new();
+    walk(&root.join("crates"), &mut files);
+    walk(&root.join("tests"), &mut files);
+    files.retain(|path| path.extension().is_some_and(|ext| ext == "rs"));
+    assert!(files.len() > 40, "the walk found only {} files", files.len());
+    let relative = |path: &Path| path.strip_prefix(&root).expect("under the root").display().to_string();
+    files.iter().map(|path| (relative(path), fs::read_to_string(path).expect("UTF-8"))).collect()
+}
+
+fn report(what: &str, faults: Vec<String>) {
+    assert!(faults.is_empty(), "{what}:\n  {}", faults.join("\n  "));
+}
+
+/// Dependencies point one way. What a crate may name among ours, besides for its tests:
+fn allowed() -> BTreeMap<&'static str, BTreeSet<&'static str>> {
+    [
+        ("proto", vec![]),
+        ("kernels", vec![]),
+        ("runtime", vec!["kernels"]),
+        ("store", vec![]),
+        ("daemon", vec!["kernels", "proto", "runtime", "store"]),
+        ("gateway", vec!["proto"]),
+        ("cli", vec!["daemon", "gateway", "proto"]),
+    ]
+    .into_iter()
+    .map(|(name, may)| (name, may.into_iter().collect()))
+    .collect()
+}
+
+#[test]
+fn dependencies_point_one_way() {
+    let allowed = allowed();
+    let mut faults = Vec::new();
+    for entry in fs::read_dir(root().join("crates")).expect("crates/").flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let Some(may) = allowed.get(name.as_str()) else {
+            faults.push(format!("crates/{name} has no line in this test's table"));
+            continue;
+        };
+        let manifest = fs::read_to_string(entry.path().join("Cargo.toml")).expect("a manifest");
+        let dependencies = manifest.split("[dev-dependencies]").next().unwrap_or_default();
+        for line in dependencies.lines() {
+            if let Some(rest) = line.trim().strip_prefix("hanzo-engine-") {
+                let other = rest.split([' ', '.', '=']).next().unwrap_or_default();
+                if !may.contains(other) {
+                    faults.push(format!("crates/{name} depends on {other}"));
+                }
+            }
+        }
+    }
+    report("dependency directions (DESIGN: gateway knows no models, runtime no network)", faults);
+}
+
+#[test]
+fn runtime_and_kernels_know_no_async_network_or_clock() {
+    let mut faults = Vec::new();
+    for (path, text) in sources() {
+        let runtime = path.starts_with("crates/runtime/src");
+        let kernels = path.starts_with("crates/kernels/src");
+        if !(runtime || kernels) {
+            continue;
+        }
+        let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+        let mut forbidden = vec!["tokio", "std::net", "SystemTime", "Instant::now", "async fn"];
+        if runtime {
+            forbidden.push("std::thread");
+        }
+        for (at, line) in code.lines().enumerate() {
+            if let Some(word) = forbidden.iter().find(|word| line.contains(**word)) {
+                faults.push(format!("{path}:{}: {word}", at + 1));
+            }
+        }
+    }
+    report("words that runtime and kernels must not know", faults);
+}
+
+#[test]
+fn no_drawers() {
+    let drawers = ["util", "utils", "common", "helper", "helpers", "misc"];
+    let in_drawer = |path: &String| {
+        Path::new(path).iter().any(|part| {
+            let part = part.to_string_lossy();
+            drawers.contains(&part.trim_end_matches(".rs"))
+        })
+    };
+    report("name files by what is in them", sources().into_iter().map(|f| f.0).filter(in_drawer).collect());
+}
+
+#[test]
+fn every_file_says_what_lives_in_it() {
+    let opens = |text: &str| text.lines().find(|line| !line.starts_with("#!")).is_some_and(|l| l.starts_with("//! "));
+    let faults = sources().into_iter().filter(|(_, text)| !opens(text)).map(|(path, _)| path).collect();
+    report("files without an opening `//!` paragraph", faults);
+}
+
+#[test]
+fn files_fit_in_a_head() {
+    let too_long = |(path, text): (String, String)| {
+        let lines = text.lines().count();
+        let excused = text.lines().take(30).any(|line| line.contains("Longer than 600 lines because"));
+        (lines > FILE_LINES_MAX && !excused).then(|| format!("{path}: {lines} lines"))
+    };
+    let what = format!("files over {FILE_LINES_MAX} lines (`//! Longer than 600 lines because …` excuses one)");
+    report(&what, sources().into_iter().filter_map(too_long).collect());
+}
+
+#[test]
+fn nothing_is_left_for_later() {
+    let marks = ["TO", "FIX", "XX"].map(|head| match head {
+        "TO" => "TODO".to_string(),
+        "FIX" => "FIXME".to_string(),
+        head => format!("{head}X:"),
+    });
+    let macros = ["todo", "unimplemented", "dbg"].map(|name| format!("{name}!("));
+    let mut faults = Vec::new();
+    for (path, text) in sources().into_iter().filter(|(path, _)| !path.ends_with("tidy.rs")) {
+        for (at, line) in text.lines().enumerate() {
+            if marks.iter().chain(&macros).any(|mark| line.contains(mark.as_str())) {
+                faults.push(format!("{path}:{}: {}", at + 1, line.trim()));
+            }
+        }
+    }
+    report("left for later", faults);
+}
+
+#[test]
+fn unsafe_stays_in_the_kernels() {
+    let mut faults = Vec::new();
+    for (path, text) in sources() {
+        let may = path.starts_with("crates/kernels/") || path == "crates/runtime/src/mapped.rs";
+        for (at, line) in text.lines().enumerate() {
+            let code = line.split("//").next().unwrap_or_default();
+            let uses = ["unsafe {", "unsafe fn", "unsafe impl", "unsafe trait", "unsafe extern"]
+                .iter()
+                .any(|word| code.contains(word) && !code.contains('"'));
+            if uses && !may {
+                faults.push(format!("{path}:{}: {}", at + 1, line.trim()));
+            }
+        }
+    }
+    report("unsafe outside crates/kernels and runtime/src/mapped.rs", faults);
+}
+
+#[test]
+fn every_file_is_part_of_a_crate() {
+    let root = root();
+    let mut faults = Vec::new();
+    for (path, _) in sources() {
+        let file = Path::new(&path);
+        let stem = file.file_stem().expect("a Rust file has a name").to_string_lossy().into_owned();
+        let dir = file.parent().expect("below the root");
+        let is_root = ["lib", "main", "build"].contains(&stem.as_str())
+            || ["tests", "benches", "examples"].iter().any(|d| dir.ends_with(d));
+        if is_root {
+            continue;
+        }
+        let (module, home) = match stem.as_str() {
+            "mod" => (dir.file_name().expect("a module's folder").to_string_lossy().into_owned(), dir.parent()),
+            _ => (stem, Some(dir)),
+        };
+        let home = home.expect("below the root");
+        let mut parents: Vec<PathBuf> = ["lib.rs", "main.rs", "mod.rs"].map(|name| home.join(name)).to_vec();
+        parents.push(home.with_extension("rs"));
+        if let Some(folder) = home.parent().filter(|_| home.ends_with("tests")) {
+            parents.push(folder.join("mod.rs"));
+        }
+        for entry in fs::read_dir(root.join(home)).into_iter().flatten().flatten() {
+            parents.push(home.join(entry.file_name())); // roots of test binaries name their modules too
+        }
+        let declares = |parent: &PathBuf| {
+            fs::read_to_string(root.join(parent)).is_ok_and(|text| {
+                text.lines().any(|line| line.trim_start().split("//").next().unwrap_or_default().contains(&format!("mod {module};")))
+            })
+        };
+        if !parents.iter().any(declares) {
+            faults.push(path);
+        }
+    }
+    report("files no module declares", faults);
+}
+
+/// Paths in backquotes in the documents exist.
+#[test]
+fn documents_name_what_exists() {
+    let root = root();
+    let mut faults = Vec::new();
+    for document in ["README.md", "ARCHITECTURE.md"] {
+        let text = fs::read_to_string(root.join(document)).unwrap_or_else(|_| panic!("{document} is missing"));
+        for word in text.split('`').skip(1).step_by(2) {
+            let tops = ["crates/", "proto/", "tests/", "models/", "deploy/", "systemd/", "helm/", "docs/", ".ci/"];
+            let is_path = tops.iter().any(|top| word.starts_with(top)) && !word.contains([' ', '*', '{', '…']);
+            if is_path && !root.join(word.split(':').next().unwrap_or_default()).exists() {
+                faults.push(format!("{document}: {word}"));
+            }
+        }
+    }
+    report("paths in documents that do not exist", faults);
+}
+
+/// The project speaks of itself alone.
+#[test]
+fn no_path_of_one_machine() {
+    let root = root();
+    let mut files = Vec::new();
+    for dir in ["crates", "tests", "proto", "models", "deploy", "systemd", "helm"] {
+        if root.join(dir).exists() {
+            walk(&root.join(dir), &mut files);
+        }
+    }
+    files.extend(["README.md", "ARCHITECTURE.md", ".ci/run"].map(|name| root.join(name)));
+    let homes = ["work", "root", "home"].map(|dir| format!("/{dir}/"));
+    let mut faults = Vec::new();
+    for path in files.iter().filter(|path| !path.ends_with("tidy.rs")) {
+        let Ok(text) = fs::read_to_string(path) else { continue };
+        for (at, line) in text.lines().enumerate() {
+            let quoted = |home: &String| {
+                line.match_indices(home.as_str()).any(|(i, _)| i == 0 || !line.as_bytes()[i - 1].is_ascii_alphanumeric())
+            };
+            if homes.iter().any(quoted) && !line.contains("/home/user") {
+                faults.push(format!("{}:{}", path.display(), at + 1));
+            }
+        }
+    }
+    report("paths of one machine", faults);
+}
