@@ -27,6 +27,15 @@ pub struct Store {
     writing: Arc<Mutex<()>>,
 }
 
+/// A record as it lies in the database.
+struct Entry {
+    /// The key itself: in a corrupt database it may be no text.
+    key: sled::IVec,
+    /// The key as text: the model's folded name.
+    name: String,
+    encoded: sled::IVec,
+}
+
 /// All records: those that decode, and the names of those that do not.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Listing {
@@ -100,10 +109,8 @@ impl Store {
     /// [`StoreError::Database`].
     pub fn list(&self) -> Result<Listing, StoreError> {
         let mut listing = Listing::default();
-        for entry in self.models.iter() {
-            let (key, encoded) = entry.map_err(|error| self.database("listing", &error))?;
-            let key = String::from_utf8_lossy(&key);
-            match schema::decode(&key, &encoded) {
+        for Entry { name, encoded, .. } in self.entries()? {
+            match schema::decode(&name, &encoded) {
                 Ok(record) => listing.models.push(record),
                 Err(StoreError::Corrupt { name, why }) => listing.corrupt.push(CorruptRecord { name, why }),
                 Err(error) => return Err(error),
@@ -117,13 +124,8 @@ impl Store {
     /// # Errors
     /// [`StoreError::NotFound`], [`StoreError::Ambiguous`], [`StoreError::Corrupt`], [`StoreError::Database`].
     pub fn get(&self, name: &str) -> Result<ModelRecord, StoreError> {
-        let key = self.resolve(name)?;
-        let encoded =
-            self.models.get(&key).map_err(|error| self.database(format!("reading {key}"), &error))?;
-        match encoded {
-            Some(encoded) => schema::decode(&key, &encoded),
-            None => Err(StoreError::NotFound { name: name.to_owned(), known: self.keys()? }),
-        }
+        let entry = self.resolve(name)?;
+        schema::decode(&entry.name, &entry.encoded)
     }
 
     /// The model registered for the file or directory at `path`.
@@ -197,12 +199,12 @@ impl Store {
     /// [`StoreError::NotFound`], [`StoreError::Ambiguous`], [`StoreError::Database`].
     pub fn remove(&self, name: &str) -> Result<Removed, StoreError> {
         let _writing = self.lock();
-        let key = self.resolve(name)?;
-        let removed =
-            self.models.remove(&key).map_err(|error| self.database(format!("removing {key}"), &error))?;
+        let entry = self.resolve(name)?;
+        let doing = || format!("removing {}", entry.name);
+        self.models.remove(&entry.key).map_err(|error| self.database(doing(), &error))?;
         self.flush()?;
-        let record = removed.and_then(|encoded| schema::decode(&key, &encoded).ok());
-        let name = record.as_ref().map_or(key, |record| record.name.clone());
+        let record = schema::decode(&entry.name, &entry.encoded).ok();
+        let name = record.as_ref().map_or(entry.name, |record| record.name.clone());
         Ok(Removed { name, record, freed_bytes: 0 })
     }
 
@@ -287,24 +289,30 @@ impl Store {
         self.flush()
     }
 
-    /// The key of the record that `name` stands for.
-    fn resolve(&self, name: &str) -> Result<String, StoreError> {
-        let keys = self.keys()?;
-        match name::find_name(name, keys.iter().map(String::as_str)) {
-            Match::One(key) => Ok(key.to_owned()),
-            Match::Ambiguous(candidates) => Err(StoreError::Ambiguous {
-                name: name.to_owned(),
-                candidates: candidates.into_iter().map(str::to_owned).collect(),
-            }),
-            Match::None => Err(StoreError::NotFound { name: name.to_owned(), known: keys }),
-        }
+    /// The entry that `name` stands for.
+    fn resolve(&self, name: &str) -> Result<Entry, StoreError> {
+        let mut entries = self.entries()?;
+        let found = match name::find_name(name, entries.iter().map(|entry| entry.name.as_str())) {
+            Match::One(found) => entries.iter().position(|entry| entry.name == found),
+            Match::Ambiguous(candidates) => {
+                let candidates = candidates.into_iter().map(str::to_owned).collect();
+                return Err(StoreError::Ambiguous { name: name.to_owned(), candidates });
+            }
+            Match::None => None,
+        };
+        found.map(|at| entries.swap_remove(at)).ok_or_else(|| StoreError::NotFound {
+            name: name.to_owned(),
+            known: entries.into_iter().map(|entry| entry.name).collect(),
+        })
     }
 
-    fn keys(&self) -> Result<Vec<String>, StoreError> {
-        let key =
-            |entry: sled::Result<sled::IVec>| entry.map(|key| String::from_utf8_lossy(&key).into_owned());
-        let keys: sled::Result<Vec<String>> = self.models.iter().keys().map(key).collect();
-        keys.map_err(|error| self.database("listing", &error))
+    /// Everything there is, in order of name.
+    fn entries(&self) -> Result<Vec<Entry>, StoreError> {
+        let entry = |entry: sled::Result<(sled::IVec, sled::IVec)>| {
+            let (key, encoded) = entry.map_err(|error| self.database("reading", &error))?;
+            Ok(Entry { name: String::from_utf8_lossy(&key).into_owned(), key, encoded })
+        };
+        self.models.iter().map(entry).collect()
     }
 
     fn write(&self, record: &ModelRecord) -> Result<(), StoreError> {

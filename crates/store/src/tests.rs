@@ -343,3 +343,36 @@ fn many_threads_change_it_at_once() {
     all.dedup();
     assert_eq!(all.len(), 40);
 }
+
+#[test]
+fn a_damaged_database_is_an_error_or_a_listing() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = dir.path().join("store");
+    {
+        let store = Store::open(&at).unwrap();
+        for number in 0..20 {
+            let path = file(dir.path(), &format!("m{number}.gguf"), b"m");
+            store.register(None, model(&path), NOW).unwrap();
+        }
+    }
+    let whole = std::fs::read(at.join("db/db")).unwrap();
+    let used = whole.iter().rposition(|byte| *byte != 0).unwrap();
+    let open = |bytes: &[u8]| {
+        let copy = tempfile::tempdir().unwrap();
+        copy_tree(&at, copy.path());
+        std::fs::write(copy.path().join("db/db"), bytes).unwrap();
+        Store::open(copy.path()).and_then(|store| store.list()).map(|listing| listing.models.len())
+    };
+    assert_eq!(open(&whole).unwrap(), 20);
+    for at in (0..used).step_by(used / 60) {
+        let mut damaged = whole.clone();
+        damaged[at] ^= 0x55;
+        // sled's checksums cut the log before the damage: what was written earlier is there.
+        for bytes in [&damaged[..], &whole[..at]] {
+            match open(bytes) {
+                Ok(models) => assert!(models <= 20, "{models} models after damage at {at}"),
+                Err(error) => assert!(matches!(error, StoreError::Open { .. } | StoreError::Database { .. })),
+            }
+        }
+    }
+}
