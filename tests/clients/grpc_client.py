@@ -1,0 +1,139 @@
+"""A gRPC client generated from the proto, as an application that embeds the engine would use it."""
+import importlib, os, sys, tempfile, threading
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
+from grpc_tools import protoc
+
+from engine import ROOT, Engine, check, run_checks
+
+stubs = tempfile.mkdtemp(prefix="hanzo-stubs-")
+assert protoc.main(["protoc", f"-I{ROOT}/proto", f"--python_out={stubs}", f"--grpc_python_out={stubs}", f"{ROOT}/proto/hanzo/engine/v1/engine.proto"]) == 0
+sys.path.insert(0, stubs)
+pb = importlib.import_module("hanzo.engine.v1.engine_pb2")
+pb_grpc = importlib.import_module("hanzo.engine.v1.engine_pb2_grpc")
+
+MODEL = "hanzo-demo"
+
+
+def ask(question, **kwargs):
+    message = pb.Message(role="user", content=[pb.ContentPart(text=question)])
+    kwargs.setdefault("model", MODEL)
+    return pb.InferRequest(chat=pb.Chat(messages=[message], template_kwargs_json='{"enable_thinking":false}'), **kwargs)
+
+
+def code_of(call):
+    try:
+        call()
+    except grpc.RpcError as error:
+        return error.code(), error.details()
+    raise AssertionError("no error")
+
+
+@check
+def infer_streams(stub, _):
+    events = list(stub.Infer(ask("What is the capital of France?"), timeout=60))
+    kinds = [event.WhichOneof("event") for event in events]
+    assert kinds[0] == "started" and kinds[-1] == "finished" and set(kinds[1:-1]) == {"delta"}, kinds
+    text = "".join(event.delta.text for event in events)
+    assert "Paris" in text, text
+    finished = events[-1].finished
+    assert finished.reason == pb.FINISH_REASON_STOP and finished.usage.prompt_tokens == 19 and finished.timings.decode_tokens_per_s > 0
+    return repr(text)
+
+
+@check
+def deadline(stub, _):
+    code, _ = code_of(lambda: list(stub.Infer(ask("Count from 1 to 40.", stop=pb.StopConditions(max_tokens=4000, ignore_eos=True)), timeout=0.3)))
+    assert code == grpc.StatusCode.DEADLINE_EXCEEDED, code
+
+
+@check
+def cancel_frees_the_cache(stub, _):
+    used = lambda: stub.Stats(pb.StatsRequest(model=MODEL)).models[0].kv_blocks_used
+    before = used()
+    call = stub.Infer(ask("Count from 1 to 40.", stop=pb.StopConditions(max_tokens=4000, ignore_eos=True)))
+    for event in call:
+        if event.WhichOneof("event") == "delta":
+            break
+    assert used() > before
+    call.cancel()
+    done = threading.Event()
+    for _ in range(200):
+        if used() == before:
+            return f"{before} blocks before and after"
+        done.wait(0.01)
+    raise AssertionError(f"{used()} blocks in use, {before} before")
+
+
+@check
+def tokens(stub, _):
+    answer = stub.Tokenize(pb.TokenizeRequest(model=MODEL, text="Hello, wörld! 🦊"))
+    assert stub.Detokenize(pb.DetokenizeRequest(model=MODEL, ids=answer.ids)).text == "Hello, wörld! 🦊"
+    chat = ask("Hello!").chat
+    ids = stub.Tokenize(pb.TokenizeRequest(model=MODEL, chat=chat))
+    assert list(ids.ids)[:4] == [4088, 278, 198, 702] and ids.text.startswith("<|im_start|>user\nHello!"), ids
+
+
+@check
+def load_watch_unload(stub, _):
+    seen, have = [], threading.Condition()
+    watch = stub.Watch(pb.WatchRequest(model="second"))
+
+    def read():
+        try:
+            for event in watch:
+                with have:
+                    seen.append(event.model.state)
+                    have.notify()
+        except grpc.RpcError:
+            pass
+
+    threading.Thread(target=read, daemon=True).start()
+    loaded = stub.Load(pb.LoadRequest(model=MODEL, alias="second", context_tokens_max=512), timeout=60)
+    assert loaded.model.state == pb.MODEL_STATE_READY and loaded.model.context_tokens_max == 512, loaded
+    again = stub.Load(pb.LoadRequest(model=MODEL, alias="second", context_tokens_max=512), timeout=60)
+    assert again.load_ms == 0
+    text = "".join(e.delta.text for e in stub.Infer(ask("What is the capital of France?", model="second")))
+    assert "Paris" in text
+    assert {m.status.name for m in stub.Stats(pb.StatsRequest()).models} == {MODEL, "second"}
+    stub.Unload(pb.UnloadRequest(model="second"), timeout=60)
+    with have:
+        assert have.wait_for(lambda: pb.MODEL_STATE_UNLOADED in seen, 10), seen
+    watch.cancel()
+    assert pb.MODEL_STATE_READY in seen, seen
+    code, details = code_of(lambda: list(stub.Infer(ask("Hi", model="second"))))
+    assert code == grpc.StatusCode.NOT_FOUND and MODEL in details, details
+
+
+@check
+def list_and_show(stub, _):
+    assert MODEL in [m.name for m in stub.List(pb.ListRequest()).models]
+    show = stub.Show(pb.ShowRequest(model=MODEL))
+    assert show.architecture == "qwen3" and show.parameters == 5771264 and "<|im_start|>" in show.chat_template, show
+
+
+@check
+def errors(stub, _):
+    code, details = code_of(lambda: list(stub.Infer(ask("Hi", sampling=pb.Sampling(temperature=float("nan"))))))
+    assert code == grpc.StatusCode.INVALID_ARGUMENT and details.startswith("temperature"), details
+    code, _ = code_of(lambda: stub.Embed(pb.EmbedRequest(model=MODEL, inputs=[pb.EmbedInput(text="x")])))
+    assert code == grpc.StatusCode.UNIMPLEMENTED, code
+    code, details = code_of(lambda: stub.Load(pb.LoadRequest(model="/nowhere/model.gguf")))
+    assert code == grpc.StatusCode.NOT_FOUND and "/nowhere/model.gguf" in details, (code, details)
+
+
+@check
+def health_and_reflection(_, channel):
+    stub = health_pb2_grpc.HealthStub(channel)
+    for service in ("", "hanzo.engine.v1.Engine"):
+        assert stub.Check(health_pb2.HealthCheckRequest(service=service)).status == health_pb2.HealthCheckResponse.SERVING, service
+    services = ProtoReflectionDescriptorDatabase(channel).get_services()
+    assert {"hanzo.engine.v1.Engine", "grpc.health.v1.Health"} <= set(services), services
+    return ", ".join(services)
+
+
+if __name__ == "__main__":
+    with Engine() as engine, grpc.insecure_channel(engine.grpc) as channel:
+        sys.exit(run_checks(pb_grpc.EngineStub(channel), channel))
