@@ -1,0 +1,103 @@
+//! Memory that starts on a cache line, made once and freed once.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+
+use bytemuck::Zeroable;
+
+use crate::KernelError;
+
+/// Bytes of a cache line and of the widest vector.
+pub(super) const ALIGN: usize = 64;
+
+/// A zeroed array whose first element lies on a 64-byte boundary.
+pub(super) struct Aligned<T> {
+    first: NonNull<T>,
+    len: usize,
+}
+
+/// A pointer that threads of one loop share; each writes only the elements its items own.
+pub(super) struct Shared<T>(*mut T);
+
+// SAFETY: an `Aligned` owns its memory as a `Vec` does.
+unsafe impl<T: Send> Send for Aligned<T> {}
+// SAFETY: as for a `Vec`: shared access only reads.
+unsafe impl<T: Sync> Sync for Aligned<T> {}
+// SAFETY: the pointer itself is plain data; every dereference is an unsafe block that argues its own case.
+unsafe impl<T: Send> Send for Shared<T> {}
+// SAFETY: as above.
+unsafe impl<T: Send> Sync for Shared<T> {}
+
+impl<T: Zeroable> Aligned<T> {
+    /// `len` zeros; `what` names them in the error.
+    pub(super) fn zeroed(len: usize, what: &'static str) -> Result<Aligned<T>, KernelError> {
+        let bytes = len.saturating_mul(size_of::<T>());
+        let no_memory = || KernelError::OutOfMemory { device: "cpu".into(), bytes, what };
+        if bytes == 0 {
+            return Ok(Aligned { first: NonNull::dangling(), len });
+        }
+        let layout = Layout::from_size_align(bytes, ALIGN).map_err(|_| no_memory())?;
+        // SAFETY: the layout's size is not zero. All-zero bytes are a value of a `Zeroable` type.
+        let memory = unsafe { alloc_zeroed(layout) };
+        let first = NonNull::new(memory.cast::<T>()).ok_or_else(no_memory)?;
+        Ok(Aligned { first, len })
+    }
+
+    pub(super) fn shared(&mut self) -> Shared<T> {
+        Shared(self.first.as_ptr())
+    }
+}
+
+impl<T> Drop for Aligned<T> {
+    fn drop(&mut self) {
+        let bytes = self.len * size_of::<T>();
+        if bytes > 0
+            && let Ok(layout) = Layout::from_size_align(bytes, ALIGN)
+        {
+            // SAFETY: allocated in `zeroed` with this same layout; `T` is `Zeroable`, plain data without drop.
+            unsafe { dealloc(self.first.as_ptr().cast(), layout) };
+        }
+    }
+}
+
+impl<T> Deref for Aligned<T> {
+    type Target = [T];
+    fn deref(&self) -> &[T] {
+        // SAFETY: `len` initialised elements live at `first` for as long as `self`.
+        unsafe { std::slice::from_raw_parts(self.first.as_ptr(), self.len) }
+    }
+}
+
+impl<T> DerefMut for Aligned<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        // SAFETY: as for `deref`, and `&mut self` is unique.
+        unsafe { std::slice::from_raw_parts_mut(self.first.as_ptr(), self.len) }
+    }
+}
+
+impl<T> fmt::Debug for Aligned<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Aligned({} bytes)", self.len * size_of::<T>())
+    }
+}
+
+impl<T> Shared<T> {
+    pub(super) fn new(slice: &mut [T]) -> Shared<T> {
+        Shared(slice.as_mut_ptr())
+    }
+
+    /// The pointer. (A method, so that closures capture the wrapper and not the bare pointer in it.)
+    pub(super) fn get(&self) -> *mut T {
+        self.0
+    }
+}
+
+impl<T> Clone for Shared<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Shared<T> {}

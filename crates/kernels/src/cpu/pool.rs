@@ -1,0 +1,420 @@
+//! The one thread pool of a process: fork, join, and nothing in between.
+//!
+//! A step is some hundreds of short parallel loops, so a loop costs no allocation, no spawn and, while the workers
+//! are still spinning from the loop before, no system call. The thread that asks takes part. Work is handed out in
+//! chunks from one counter, large first and small last, never a fixed share for each thread: a thread that the
+//! operating system has taken off its core keeps only the chunk in its hand from being finished, and one that never
+//! came to the loop is not waited for. Workers that find nothing for some microseconds park, so idle costs nothing.
+//!
+//! Models that share the pool take turns by whole steps: a [`Turn`] is the right to run loops, given first come,
+//! first served.
+
+use std::any::Any;
+use std::cell::UnsafeCell;
+use std::fmt;
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+/// Most threads of a pool.
+pub const THREADS_MAX: usize = 1024;
+
+/// Turns of `spin_loop` before a thread parks: about ten microseconds where a pause takes 40 to 140 cycles.
+const SPINS_BEFORE_PARK: u32 = 200;
+
+/// A loop body: called with the worker's number, below [`ThreadPool::threads`], and a range of items.
+pub(super) type Body<'a> = dyn Fn(usize, Range<usize>) + Sync + 'a;
+
+/// A fixed set of worker threads that run one parallel loop at a time.
+pub struct ThreadPool {
+    shared: Arc<Shared>,
+    workers: Vec<JoinHandle<()>>,
+}
+
+/// The right to run loops on a pool, held for one step. Dropping it lets the next in line go on.
+pub struct Turn {
+    pool: Arc<ThreadPool>,
+}
+
+struct Shared {
+    /// `epoch << 17 | OPEN | active`: which loop this is, whether workers may still join it, how many have.
+    state: AtomicU64,
+    /// First item not yet handed out.
+    next: AtomicUsize,
+    /// The loop; written only while closed with nobody active, read only by those who joined.
+    job: UnsafeCell<Job>,
+    /// Workers that are parked or about to.
+    sleepers: AtomicUsize,
+    sleep: Mutex<()>,
+    wake: Condvar,
+    /// The caller is parked, waiting for the last active worker.
+    caller_waits: AtomicBool,
+    done: Condvar,
+    stop: AtomicBool,
+    panic: Mutex<Option<Box<dyn Any + Send>>>,
+    line: Mutex<Line>,
+    line_moved: Condvar,
+}
+
+/// Who may run loops next.
+struct Line {
+    ticket_next: u64,
+    serving: u64,
+}
+
+#[derive(Clone, Copy)]
+struct Job {
+    body: Option<*const Body<'static>>,
+    items: usize,
+    grain: usize,
+    threads: usize,
+}
+
+const ACTIVE: u64 = 0xffff;
+const OPEN: u64 = 0x1_0000;
+const EPOCH: u64 = 0x2_0000;
+const _: () = assert!((THREADS_MAX as u64) < ACTIVE);
+
+// SAFETY: `job` is the only field that is not Sync by itself. It is written by the holder of the one `Turn` while
+// `state` is closed with no active worker, and read by workers that joined after the store of `OPEN` (release) which
+// follows the write; the pointer in it is to a `Sync` body that outlives the open state (see `Turn::run`).
+unsafe impl Sync for Shared {}
+// SAFETY: as above; nothing in it belongs to a particular thread.
+unsafe impl Send for Shared {}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // No code that can panic runs under these locks.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl ThreadPool {
+    /// Starts a pool in which `threads` threads work, the caller of a loop included; 0 means one for each core this
+    /// process may use. Where the system refuses a thread the pool works with those it has.
+    pub fn new(threads: usize) -> ThreadPool {
+        let wanted = match threads {
+            0 => std::thread::available_parallelism().map_or(1, |n| n.get()),
+            n => n,
+        };
+        let wanted = wanted.min(THREADS_MAX);
+        let shared = Arc::new(Shared {
+            state: AtomicU64::new(0),
+            next: AtomicUsize::new(0),
+            job: UnsafeCell::new(Job { body: None, items: 0, grain: 1, threads: 1 }),
+            sleepers: AtomicUsize::new(0),
+            sleep: Mutex::new(()),
+            wake: Condvar::new(),
+            caller_waits: AtomicBool::new(false),
+            done: Condvar::new(),
+            stop: AtomicBool::new(false),
+            panic: Mutex::new(None),
+            line: Mutex::new(Line { ticket_next: 0, serving: 0 }),
+            line_moved: Condvar::new(),
+        });
+        let mut workers = Vec::with_capacity(wanted - 1);
+        for worker in 1..wanted {
+            let shared = Arc::clone(&shared);
+            // Where threads do not exist (wasm32) the first spawn fails and every loop runs on its caller.
+            match std::thread::Builder::new()
+                .name(format!("kernel-{worker}"))
+                .spawn(move || shared.work(worker))
+            {
+                Ok(handle) => workers.push(handle),
+                Err(_) => break,
+            }
+        }
+        ThreadPool { shared, workers }
+    }
+
+    /// Threads that work on a loop, its caller included.
+    pub fn threads(&self) -> usize {
+        self.workers.len() + 1
+    }
+
+    /// Waits in line for the pool, parked, and takes it.
+    pub fn turn(self: &Arc<Self>) -> Turn {
+        let mut line = lock(&self.shared.line);
+        let ticket = line.ticket_next;
+        line.ticket_next += 1;
+        while line.serving != ticket {
+            line = self.shared.line_moved.wait(line).unwrap_or_else(PoisonError::into_inner);
+        }
+        Turn { pool: Arc::clone(self) }
+    }
+}
+
+impl Drop for ThreadPool {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::SeqCst);
+        drop(lock(&self.shared.sleep));
+        self.shared.wake.notify_all();
+        for worker in self.workers.drain(..) {
+            // A worker cannot panic: it catches what a body throws.
+            let _ = worker.join();
+        }
+    }
+}
+
+impl fmt::Debug for ThreadPool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ThreadPool").field("threads", &self.threads()).finish()
+    }
+}
+
+impl Turn {
+    /// Runs `body` on ranges that together are `0..items`, each at most `grain` long, and returns when all are
+    /// done. A panic in `body` ends the loop early and goes on here; the pool stays usable.
+    pub(super) fn run(&mut self, items: usize, grain: usize, body: &Body<'_>) {
+        let shared = &*self.pool.shared;
+        let threads = self.pool.threads();
+        let grain = grain.max(1);
+        if items == 0 {
+            return;
+        }
+        if threads == 1 || items == 1 {
+            let mut first = 0;
+            while first < items {
+                let end = items.min(first + grain);
+                body(0, first..end);
+                first = end;
+            }
+            return;
+        }
+        // SAFETY: only the lifetime changes. The pointer is read by workers between the store of OPEN below and
+        // their leaving; this function does not return or unwind before the loop is closed and the last has left.
+        let body_static: *const Body<'static> =
+            unsafe { std::mem::transmute::<*const Body<'_>, *const Body<'static>>(std::ptr::from_ref(body)) };
+        let job = Job { body: Some(body_static), items, grain, threads };
+        // SAFETY: this is the only turn (`&mut self`, one ticket served), the loop before was closed and left by
+        // all, so no worker reads `job` now.
+        unsafe { *shared.job.get() = job };
+        shared.next.store(0, Ordering::Relaxed);
+        let epoch = (shared.state.load(Ordering::Relaxed) & !(OPEN | ACTIVE)).wrapping_add(EPOCH);
+        shared.state.store(epoch | OPEN, Ordering::SeqCst);
+        if shared.sleepers.load(Ordering::SeqCst) > 0 {
+            drop(lock(&shared.sleep));
+            shared.wake.notify_all();
+        }
+        shared.take_part(0, job);
+        shared.join();
+        if let Some(payload) = lock(&shared.panic).take() {
+            resume_unwind(payload);
+        }
+    }
+
+    /// Threads that work on a loop.
+    pub(super) fn threads(&self) -> usize {
+        self.pool.threads()
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        lock(&self.pool.shared.line).serving += 1;
+        self.pool.shared.line_moved.notify_all();
+    }
+}
+
+impl fmt::Debug for Turn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Turn").field("pool", &self.pool).finish()
+    }
+}
+
+impl Shared {
+    /// Takes chunks until none is left. Never unwinds.
+    fn take_part(&self, worker: usize, job: Job) {
+        let Some(body) = job.body else { return };
+        let outcome = catch_unwind(AssertUnwindSafe(|| {
+            // SAFETY: the caller of `Turn::run` keeps the body alive while the loop is open or anyone is active,
+            // and whoever runs this is the caller itself or has joined.
+            let body = unsafe { &*body };
+            while let Some(range) = self.chunk(&job) {
+                body(worker, range);
+            }
+        }));
+        if let Err(payload) = outcome {
+            self.next.store(job.items, Ordering::Relaxed);
+            lock(&self.panic).get_or_insert(payload);
+        }
+    }
+
+    /// The next chunk: half of an even share of what is left, at most the grain.
+    fn chunk(&self, job: &Job) -> Option<Range<usize>> {
+        let mut first = self.next.load(Ordering::Relaxed);
+        loop {
+            if first >= job.items {
+                return None;
+            }
+            let left = job.items - first;
+            let count = (left / (2 * job.threads)).clamp(1, job.grain);
+            match self.next.compare_exchange_weak(first, first + count, Ordering::Relaxed, Ordering::Relaxed)
+            {
+                Ok(_) => return Some(first..first + count),
+                Err(now) => first = now,
+            }
+        }
+    }
+
+    /// Closes the loop and waits for those who joined it.
+    fn join(&self) {
+        let mut state = self.state.fetch_and(!OPEN, Ordering::SeqCst) & !OPEN;
+        let mut spins = 0;
+        while state & ACTIVE != 0 {
+            if spins < SPINS_BEFORE_PARK {
+                spins += 1;
+                std::hint::spin_loop();
+            } else {
+                let mut guard = lock(&self.sleep);
+                self.caller_waits.store(true, Ordering::SeqCst);
+                while self.state.load(Ordering::SeqCst) & ACTIVE != 0 {
+                    guard = self.done.wait(guard).unwrap_or_else(PoisonError::into_inner);
+                }
+                self.caller_waits.store(false, Ordering::SeqCst);
+            }
+            state = self.state.load(Ordering::SeqCst);
+        }
+    }
+
+    /// A worker's life.
+    fn work(&self, worker: usize) {
+        let mut seen = 0;
+        while let Some(epoch) = self.joined(seen) {
+            seen = epoch;
+            // SAFETY: having joined, this thread is counted active, so the job is not written until it leaves.
+            let job = unsafe { *self.job.get() };
+            self.take_part(worker, job);
+            let left = self.state.fetch_sub(1, Ordering::SeqCst) - 1;
+            if left & (OPEN | ACTIVE) == 0 && self.caller_waits.load(Ordering::SeqCst) {
+                drop(lock(&self.sleep));
+                self.done.notify_one();
+            }
+        }
+    }
+
+    /// Waits for an open loop other than `seen` and joins it; `None` when the pool is closing.
+    fn joined(&self, seen: u64) -> Option<u64> {
+        let mut spins = 0;
+        loop {
+            let state = self.state.load(Ordering::SeqCst);
+            let epoch = state & !(OPEN | ACTIVE);
+            if state & OPEN != 0 && epoch != seen {
+                if self
+                    .state
+                    .compare_exchange_weak(state, state + 1, Ordering::SeqCst, Ordering::Relaxed)
+                    .is_ok()
+                {
+                    return Some(epoch);
+                }
+                continue;
+            }
+            if self.stop.load(Ordering::SeqCst) {
+                return None;
+            }
+            if spins < SPINS_BEFORE_PARK {
+                spins += 1;
+                std::hint::spin_loop();
+                continue;
+            }
+            self.park(seen);
+            spins = 0;
+        }
+    }
+
+    /// Sleeps until there may be a loop other than `seen` or the pool closes. Either this thread sees the new state
+    /// after counting itself a sleeper, or whoever stored that state sees the sleeper and wakes it.
+    fn park(&self, seen: u64) {
+        let guard = lock(&self.sleep);
+        self.sleepers.fetch_add(1, Ordering::SeqCst);
+        let state = self.state.load(Ordering::SeqCst);
+        let open = state & OPEN != 0 && state & !(OPEN | ACTIVE) != seen;
+        if !open && !self.stop.load(Ordering::SeqCst) {
+            drop(self.wake.wait(guard).unwrap_or_else(PoisonError::into_inner));
+        }
+        self.sleepers.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicU32;
+
+    fn sums(pool: &Arc<ThreadPool>, items: usize, grain: usize) {
+        let hits: Vec<AtomicU32> = (0..items).map(|_| AtomicU32::new(0)).collect();
+        pool.turn().run(items, grain, &|worker, range| {
+            assert!(worker < pool.threads());
+            assert!(range.len() <= grain);
+            for i in range {
+                hits[i].fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        assert!(hits.iter().all(|h| h.load(Ordering::Relaxed) == 1));
+    }
+
+    #[test]
+    fn every_item_runs_once() {
+        for threads in [1, 2, 3, 8] {
+            let pool = Arc::new(ThreadPool::new(threads));
+            for items in [0, 1, 2, 7, 1000] {
+                for grain in [1, 3, 64] {
+                    sums(&pool, items, grain);
+                }
+            }
+            for _ in 0..2000 {
+                sums(&pool, 17, 2);
+            }
+        }
+    }
+
+    #[test]
+    fn a_panic_reaches_the_caller_and_the_pool_lives_on() {
+        let pool = Arc::new(ThreadPool::new(3));
+        for bad in [0, 50, 99] {
+            let thrown = catch_unwind(AssertUnwindSafe(|| {
+                pool.turn().run(100, 1, &|_, range| assert!(!range.contains(&bad), "item {bad}"));
+            }));
+            let message =
+                *thrown.expect_err("the body panics").downcast::<String>().expect("a formatted message");
+            assert!(message.contains(&format!("item {bad}")));
+            sums(&pool, 100, 3);
+        }
+    }
+
+    #[test]
+    fn turns_are_exclusive_and_first_come_first_served() {
+        let pool = Arc::new(ThreadPool::new(2));
+        let inside = AtomicU32::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..50 {
+                        let mut turn = pool.turn();
+                        assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
+                        turn.run(8, 1, &|_, _| {});
+                        inside.fetch_sub(1, Ordering::SeqCst);
+                    }
+                });
+            }
+        });
+        // A later ticket is served after an earlier one even when both wait.
+        let first = pool.turn();
+        let order = Mutex::new(Vec::new());
+        std::thread::scope(|scope| {
+            for name in ["second", "third"] {
+                let waiting = lock(&pool.shared.line).ticket_next;
+                let (pool, order) = (&pool, &order);
+                scope.spawn(move || {
+                    let _turn = pool.turn();
+                    lock(order).push(name);
+                });
+                while lock(&pool.shared.line).ticket_next == waiting {
+                    std::thread::yield_now();
+                }
+            }
+            drop(first);
+        });
+        assert_eq!(*lock(&order), ["second", "third"]);
+    }
+}

@@ -1,0 +1,116 @@
+//! Which instruction set the kernels use, chosen when the process starts.
+
+use std::fmt;
+
+use crate::KernelError;
+
+/// The environment variable that forces a tier.
+pub const TIER_VARIABLE: &str = "HANZO_ENGINE_CPU_TIER";
+
+/// An instruction set the kernels are written for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Tier {
+    /// Plain Rust, any processor.
+    Portable,
+    /// AVX2 with FMA and F16C.
+    Avx2,
+    /// AVX-512 F, BW, DQ and VL.
+    Avx512,
+    /// AVX-512 with its int8 dot product.
+    Avx512Vnni,
+    /// Arm NEON, with its int8 dot product where the processor has it.
+    Neon,
+}
+
+impl Tier {
+    /// Every tier, slowest first.
+    pub const ALL: &[Tier] = &[Tier::Portable, Tier::Neon, Tier::Avx2, Tier::Avx512, Tier::Avx512Vnni];
+
+    /// The name in `HANZO_ENGINE_CPU_TIER` and in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Tier::Portable => "portable",
+            Tier::Avx2 => "avx2",
+            Tier::Avx512 => "avx512",
+            Tier::Avx512Vnni => "avx512vnni",
+            Tier::Neon => "neon",
+        }
+    }
+
+    /// Whether this processor has the instructions.
+    pub fn is_available(self) -> bool {
+        match self {
+            Tier::Portable => true,
+            #[cfg(target_arch = "x86_64")]
+            Tier::Avx2 => {
+                is_x86_feature_detected!("avx2")
+                    && is_x86_feature_detected!("fma")
+                    && is_x86_feature_detected!("f16c")
+            }
+            #[cfg(target_arch = "x86_64")]
+            Tier::Avx512 => {
+                Tier::Avx2.is_available()
+                    && is_x86_feature_detected!("avx512f")
+                    && is_x86_feature_detected!("avx512bw")
+                    && is_x86_feature_detected!("avx512dq")
+                    && is_x86_feature_detected!("avx512vl")
+            }
+            #[cfg(target_arch = "x86_64")]
+            Tier::Avx512Vnni => Tier::Avx512.is_available() && is_x86_feature_detected!("avx512vnni"),
+            #[cfg(target_arch = "aarch64")]
+            Tier::Neon => std::arch::is_aarch64_feature_detected!("neon"),
+            #[allow(unreachable_patterns)]
+            _ => false,
+        }
+    }
+
+    /// The tiers this processor has, slowest first.
+    pub fn available() -> impl Iterator<Item = Tier> {
+        Tier::ALL.iter().copied().filter(|tier| tier.is_available())
+    }
+
+    /// The fastest tier this processor has, or the one `HANZO_ENGINE_CPU_TIER` names. A name that is unknown, or
+    /// known but not available here, is an error that lists those that are.
+    pub fn detect() -> Result<Tier, KernelError> {
+        match std::env::var(TIER_VARIABLE) {
+            Ok(name) => Tier::named(&name),
+            Err(std::env::VarError::NotPresent) => Ok(Tier::available().last().unwrap_or(Tier::Portable)),
+            Err(std::env::VarError::NotUnicode(name)) => Tier::named(&name.to_string_lossy()),
+        }
+    }
+
+    fn named(name: &str) -> Result<Tier, KernelError> {
+        Tier::available().find(|tier| tier.name() == name).ok_or_else(|| {
+            let available: Vec<&str> = Tier::available().map(Tier::name).collect();
+            KernelError::Device {
+                device: "cpu".into(),
+                reason: format!(
+                    "{TIER_VARIABLE} is {name:?}, which this processor does not have or nobody knows; available: {}",
+                    available.join(", ")
+                ),
+            }
+        })
+    }
+}
+
+impl fmt::Display for Tier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_are_not_available_are_errors_that_list_those_that_are() {
+        for tier in Tier::available() {
+            assert_eq!(Tier::named(tier.name()), Ok(tier));
+        }
+        for name in ["", "AVX2", "sse9", if cfg!(target_arch = "aarch64") { "avx2" } else { "neon" }] {
+            let message = Tier::named(name).expect_err("not a tier here").to_string();
+            assert!(message.contains("portable") && message.contains(TIER_VARIABLE), "{message}");
+        }
+    }
+}
