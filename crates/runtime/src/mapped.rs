@@ -1,1 +1,149 @@
-//! mapped
+//! The bytes of model files, wherever they are: mapped from disk, built into the program, or in memory. The
+//! only module of this crate with `unsafe`; nothing else in it knows that files can be mapped.
+
+use std::fs::File;
+use std::io;
+use std::ops::{Deref, Range};
+use std::path::Path;
+use std::sync::Arc;
+
+use memmap2::Mmap;
+
+/// A cheaply cloned view of some bytes, which live as long as any view of them.
+#[derive(Clone)]
+pub struct ModelBytes {
+    storage: Storage,
+    range: Range<usize>, // within the storage
+}
+
+#[derive(Clone)]
+enum Storage {
+    Mapped(Arc<Mmap>),
+    Static(&'static [u8]),
+    Owned(Arc<[u8]>),
+}
+
+impl ModelBytes {
+    /// Maps a whole file read-only; an empty one gives empty bytes. Whoever cuts a mapped file short ends the
+    /// process at the next read past its new end: model files are replaced by renaming, never rewritten in place.
+    ///
+    /// # Errors
+    /// The system's, when the file cannot be opened or mapped.
+    pub fn map(path: &Path) -> io::Result<Self> {
+        let file = File::open(path)?;
+        if file.metadata()?.is_dir() {
+            return Err(io::Error::new(io::ErrorKind::IsADirectory, "is a directory"));
+        }
+        if file.metadata()?.len() == 0 {
+            return Ok(Self::from_static(&[]));
+        }
+        // SAFETY: the map is private to this module and handed out only as `&[u8]`, for which any bit pattern
+        // is valid. Another process that writes to the file could change bytes under a reader: every reader in
+        // this crate copies a number or a string out before it checks it, and no check guards a later re-read
+        // (weights are data, all of whose values are valid).
+        let map = unsafe { Mmap::map(&file)? };
+        let range = 0..map.len();
+        Ok(Self { storage: Storage::Mapped(Arc::new(map)), range })
+    }
+
+    /// Bytes built into the program.
+    pub fn from_static(bytes: &'static [u8]) -> Self {
+        Self { storage: Storage::Static(bytes), range: 0..bytes.len() }
+    }
+
+    /// Part of these bytes, sharing them; `None` where `range` is not inside.
+    pub fn slice(&self, range: Range<usize>) -> Option<Self> {
+        if range.start > range.end || range.end > self.len() {
+            return None;
+        }
+        let start = self.range.start + range.start;
+        Some(Self { storage: self.storage.clone(), range: start..start + range.len() })
+    }
+
+    /// Says that these bytes will not be read again soon: the pages of a mapped file leave this process's
+    /// memory. A later read fetches them from the file.
+    pub fn release(&self) {
+        #[cfg(unix)]
+        if let Storage::Mapped(map) = &self.storage {
+            // SAFETY: DONTNEED is unsafe for private writable memory, whose content it drops. This map is a
+            // read-only view of a file: dropped pages, those of neighbours on the same page included, come back
+            // from the file with the same content. The range is inside the map by construction.
+            let advised = unsafe {
+                map.unchecked_advise_range(
+                    memmap2::UncheckedAdvice::DontNeed,
+                    self.range.start,
+                    self.range.len(),
+                )
+            };
+            // Advice that is not taken costs memory, not correctness.
+            drop(advised);
+        }
+    }
+}
+
+impl From<Vec<u8>> for ModelBytes {
+    fn from(bytes: Vec<u8>) -> Self {
+        let range = 0..bytes.len();
+        Self { storage: Storage::Owned(bytes.into()), range }
+    }
+}
+
+impl Deref for ModelBytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        let all: &[u8] = match &self.storage {
+            Storage::Mapped(map) => map,
+            Storage::Static(bytes) => bytes,
+            Storage::Owned(bytes) => bytes,
+        };
+        &all[self.range.clone()]
+    }
+}
+
+impl std::fmt::Debug for ModelBytes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "ModelBytes({} bytes)", self.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mapped_file_reads_the_same_before_and_after_release() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("weights");
+        let content: Vec<u8> = (0..100_000u32).map(|i| i as u8).collect();
+        std::fs::write(&path, &content).unwrap();
+        let bytes = ModelBytes::map(&path).unwrap();
+        assert_eq!(&bytes[..], &content[..]);
+        let middle = bytes.slice(4_097..50_001).unwrap();
+        middle.release();
+        assert_eq!(&middle[..], &content[4_097..50_001]);
+        assert_eq!(&bytes[..], &content[..]);
+    }
+
+    #[test]
+    fn slices_stay_inside() {
+        let bytes = ModelBytes::from(vec![1, 2, 3, 4]);
+        let part = bytes.slice(1..3).unwrap();
+        assert_eq!(&part[..], &[2, 3]);
+        assert_eq!(&part.slice(1..2).unwrap()[..], &[3]);
+        assert!(part.slice(1..3).is_none());
+        assert!(part.slice(0..0).unwrap().is_empty());
+        #[allow(clippy::reversed_empty_ranges)]
+        let reversed = bytes.slice(3..1);
+        assert!(reversed.is_none());
+    }
+
+    #[test]
+    fn an_empty_file_and_a_directory() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("empty");
+        std::fs::write(&path, []).unwrap();
+        assert!(ModelBytes::map(&path).unwrap().is_empty());
+        assert!(ModelBytes::map(directory.path()).is_err());
+    }
+}

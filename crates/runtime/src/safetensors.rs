@@ -1,1 +1,215 @@
-//! safetensors
+//! Safetensors files (github.com/huggingface/safetensors): one, or several named by an index. Reads headers
+//! only; tensors are views of the files' bytes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use hanzo_engine_kernels::DType;
+use safetensors::tensor::{Dtype, TensorInfo};
+use safetensors::{SafeTensorError, SafeTensors};
+use serde_json::{Map, Value};
+
+use crate::error::LoadError;
+use crate::limits::{GGUF_ENTRIES_MAX, MODEL_PARTS_MAX, TENSOR_DIMENSIONS_MAX, TEXT_FILE_BYTES_MAX};
+use crate::load::{Tensor, read_json};
+use crate::mapped::ModelBytes;
+
+const SINGLE: &str = "model.safetensors";
+const INDEX: &str = "model.safetensors.index.json";
+/// Bytes of the length that begins a file.
+const LENGTH_BYTES: usize = 8;
+
+/// Opens all tensors of a model directory, and gives the files they are in.
+///
+/// # Errors
+/// `Missing` where there is neither a file nor an index, or a file the index names is not there, `Io` for what
+/// cannot be read, and those of [`parse`].
+pub fn open(directory: &Path) -> Result<(Vec<Tensor>, Vec<PathBuf>), LoadError> {
+    let index_path = directory.join(INDEX);
+    if index_path.exists() {
+        return open_index(directory, &index_path);
+    }
+    let path = directory.join(SINGLE);
+    if !path.exists() {
+        return Err(LoadError::Missing {
+            file: directory.display().to_string(),
+            what: SINGLE.into(),
+            hint: format!("; the weights are expected there, or in the files that {INDEX} names"),
+        });
+    }
+    Ok((parse_file(&path)?, vec![path]))
+}
+
+fn open_index(directory: &Path, index_path: &Path) -> Result<(Vec<Tensor>, Vec<PathBuf>), LoadError> {
+    let index = read_json(index_path, TEXT_FILE_BYTES_MAX)?;
+    let file_of = weight_map(&index, index_path)?;
+    let names: BTreeSet<&str> = file_of.values().copied().collect();
+    let corrupt = |what: String, reason: String| LoadError::Corrupt {
+        file: index_path.display().to_string(),
+        what,
+        reason,
+    };
+    if names.len() > MODEL_PARTS_MAX {
+        let reason = format!("{} files; at most {MODEL_PARTS_MAX} are allowed", names.len());
+        return Err(corrupt("key weight_map".into(), reason));
+    }
+    let mut tensors = Vec::with_capacity(file_of.len());
+    let mut paths = Vec::with_capacity(names.len());
+    for name in names {
+        // A name with a folder in it could point outside of the model.
+        if Path::new(name).file_name() != Some(name.as_ref()) {
+            return Err(corrupt("key weight_map".into(), format!("{name} is not a plain file name")));
+        }
+        let path = directory.join(name);
+        if !path.exists() {
+            return Err(LoadError::Missing {
+                file: index_path.display().to_string(),
+                what: format!("file {name}"),
+                hint: "; the index names it".into(),
+            });
+        }
+        for tensor in parse_file(&path)? {
+            if file_of.get(tensor.name.as_str()) != Some(&name) {
+                return Err(corrupt(
+                    format!("tensor {}", tensor.name),
+                    format!("it is in {name}, and the index does not say so"),
+                ));
+            }
+            tensors.push(tensor);
+        }
+        paths.push(path);
+    }
+    let found: BTreeSet<&str> = tensors.iter().map(|tensor| tensor.name.as_str()).collect();
+    if let Some((missing, name)) = file_of.iter().find(|(tensor, _)| !found.contains(*tensor)) {
+        return Err(corrupt(format!("tensor {missing}"), format!("it is not in {name}, as the index says")));
+    }
+    Ok((tensors, paths))
+}
+
+/// Which file each tensor is in.
+fn weight_map<'a>(
+    index: &'a Map<String, Value>,
+    index_path: &Path,
+) -> Result<BTreeMap<&'a str, &'a str>, LoadError> {
+    let entries = index.get("weight_map").and_then(Value::as_object);
+    let map: Option<BTreeMap<&str, &str>> = entries.and_then(|entries| {
+        entries.iter().map(|(tensor, file)| Some((tensor.as_str(), file.as_str()?))).collect()
+    });
+    map.ok_or_else(|| LoadError::Corrupt {
+        file: index_path.display().to_string(),
+        what: "key weight_map".into(),
+        reason: "expected an object of tensor names and file names".into(),
+    })
+}
+
+fn parse_file(path: &Path) -> Result<Vec<Tensor>, LoadError> {
+    let bytes = ModelBytes::map(path).map_err(|source| LoadError::Io { path: path.to_owned(), source })?;
+    parse(&path.display().to_string(), &bytes)
+}
+
+/// Parses one file's bytes. `file` is its name, for errors. Tensors come in the file's order.
+///
+/// # Errors
+/// `Corrupt` naming the tensor, or the header where none can be blamed; `Unsupported` for element types this
+/// build does not know.
+pub fn parse(file: &str, bytes: &ModelBytes) -> Result<Vec<Tensor>, LoadError> {
+    let corrupt = |what: String, reason: String| LoadError::Corrupt { file: file.to_owned(), what, reason };
+    let (header_length, metadata) = SafeTensors::read_metadata(bytes).map_err(|error| {
+        let (what, reason) = blame(bytes, &error);
+        corrupt(what, reason)
+    })?;
+    let names = metadata.offset_keys();
+    if names.len() > GGUF_ENTRIES_MAX {
+        return Err(corrupt(
+            "header".into(),
+            format!("{} tensors; at most {GGUF_ENTRIES_MAX} are allowed", names.len()),
+        ));
+    }
+    let shared_file: Arc<str> = file.into();
+    let mut tensors = Vec::with_capacity(names.len());
+    for name in names {
+        let Some(info) = metadata.info(&name) else { continue };
+        let dtype = element_type(info.dtype).ok_or_else(|| LoadError::Unsupported {
+            file: file.to_owned(),
+            key: format!("tensor {name}: element type"),
+            value: format!("{:?}", info.dtype),
+            reason: "F32, F16 and BF16 can be computed with".into(),
+        })?;
+        let dimensions = info.shape.len();
+        if dimensions > TENSOR_DIMENSIONS_MAX || info.shape.contains(&0) {
+            let reason = format!(
+                "shape {:?}; up to {TENSOR_DIMENSIONS_MAX} dimensions, none of them 0, are allowed",
+                info.shape
+            );
+            return Err(corrupt(format!("tensor {name}"), reason));
+        }
+        let first = LENGTH_BYTES + header_length;
+        let range = first + info.data_offsets.0..first + info.data_offsets.1;
+        let view = bytes
+            .slice(range)
+            .ok_or_else(|| corrupt(format!("tensor {name}"), "it reaches past the file's end".into()))?;
+        tensors.push(Tensor {
+            file: shared_file.clone(),
+            name,
+            dtype,
+            shape: info.shape.clone(),
+            bytes: view,
+        });
+    }
+    Ok(tensors)
+}
+
+fn element_type(dtype: Dtype) -> Option<DType> {
+    match dtype {
+        Dtype::F32 => Some(DType::F32),
+        Dtype::F16 => Some(DType::F16),
+        Dtype::BF16 => Some(DType::BF16),
+        Dtype::F64 => Some(DType::F64),
+        Dtype::I8 => Some(DType::I8),
+        Dtype::I16 => Some(DType::I16),
+        Dtype::I32 => Some(DType::I32),
+        Dtype::I64 => Some(DType::I64),
+        _ => None,
+    }
+}
+
+/// The part of the header an error is about, and the error in words that say what to do.
+fn blame(bytes: &[u8], error: &SafeTensorError) -> (String, String) {
+    match error {
+        SafeTensorError::InvalidOffset(name) => {
+            (format!("tensor {name}"), "its offsets do not follow those of the tensor before it".into())
+        }
+        SafeTensorError::TensorInvalidInfo
+        | SafeTensorError::MisalignedSlice
+        | SafeTensorError::ValidationOverflow => match first_misfit(bytes) {
+            Some(name) => (format!("tensor {name}"), "its offsets do not fit its shape and type".into()),
+            None => ("header".into(), error.to_string()),
+        },
+        SafeTensorError::MetadataIncompleteBuffer => {
+            ("header".into(), format!("its tensors do not end where the file does, at {}", bytes.len()))
+        }
+        SafeTensorError::InvalidHeaderLength => {
+            ("header".into(), format!("it is longer than the file, which ends at {}", bytes.len()))
+        }
+        other => ("header".into(), other.to_string()),
+    }
+}
+
+/// The tensor whose shape and type take other bytes than its offsets span.
+fn first_misfit(bytes: &[u8]) -> Option<String> {
+    let length = usize::try_from(u64::from_le_bytes(*bytes.first_chunk::<LENGTH_BYTES>()?)).ok()?;
+    let header = bytes.get(LENGTH_BYTES..LENGTH_BYTES.checked_add(length)?)?;
+    let entries: Map<String, Value> = serde_json::from_slice(header).ok()?;
+    entries
+        .into_iter()
+        .filter(|(name, _)| name != "__metadata__")
+        .find(|(_, value)| {
+            let Ok(info) = serde_json::from_value::<TensorInfo>(value.clone()) else { return false };
+            let bits =
+                info.shape.iter().try_fold(info.dtype.bitsize(), |product, &size| product.checked_mul(size));
+            let (first, end) = info.data_offsets;
+            bits.is_none_or(|bits| end.checked_sub(first).and_then(|span| span.checked_mul(8)) != Some(bits))
+        })
+        .map(|(name, _)| name)
+}

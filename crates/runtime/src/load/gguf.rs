@@ -1,0 +1,114 @@
+//! [`ModelFiles`] from a parsed GGUF file.
+
+use std::path::PathBuf;
+
+use super::{
+    GenerationDefaults, ModelFiles, ModelInfo, Resolved, TextFiles, TokenizerSource, check_tokens,
+    dominant_type, resolve, size_bytes,
+};
+use crate::error::LoadError;
+use crate::gguf::{Gguf, Metadata};
+use crate::spec::{self, Naming};
+
+/// Names of `general.file_type`, by number; gaps were withdrawn from the format.
+const FILE_TYPES: &[(u32, &str)] = &[
+    (0, "F32"),
+    (1, "F16"),
+    (2, "Q4_0"),
+    (3, "Q4_1"),
+    (7, "Q8_0"),
+    (8, "Q5_0"),
+    (9, "Q5_1"),
+    (10, "Q2_K"),
+    (11, "Q3_K_S"),
+    (12, "Q3_K_M"),
+    (13, "Q3_K_L"),
+    (14, "Q4_K_S"),
+    (15, "Q4_K_M"),
+    (16, "Q5_K_S"),
+    (17, "Q5_K_M"),
+    (18, "Q6_K"),
+    (19, "IQ2_XXS"),
+    (20, "IQ2_XS"),
+    (21, "Q2_K_S"),
+    (22, "IQ3_XS"),
+    (23, "IQ3_XXS"),
+    (24, "IQ1_S"),
+    (25, "IQ4_NL"),
+    (26, "IQ3_S"),
+    (27, "IQ3_M"),
+    (28, "IQ2_S"),
+    (29, "IQ2_M"),
+    (30, "IQ4_XS"),
+    (31, "IQ1_M"),
+    (32, "BF16"),
+    (36, "TQ1_0"),
+    (37, "TQ2_0"),
+    (38, "MXFP4"),
+];
+
+/// Keys of tokens that end a text (eos), a turn (eot) or a message (eom).
+const END_TOKENS: &[&str] =
+    &["tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"];
+
+/// `fallback_name` is for files that do not name their model; `files` are where the bytes came from.
+pub(super) fn assemble(
+    fallback_name: &str,
+    gguf: Gguf,
+    files: Vec<PathBuf>,
+) -> Result<ModelFiles, LoadError> {
+    let spec = spec::from_gguf(&gguf)?;
+    let metadata = gguf.metadata;
+    let file = metadata.file();
+    let text = TextFiles {
+        file: file.to_owned(),
+        tokenizer: TokenizerSource::Gguf(metadata.clone()),
+        chat_template: metadata.string("tokenizer.chat_template")?.map(str::to_owned),
+        bos: metadata.u32("tokenizer.ggml.bos_token_id")?,
+        eos: end_tokens(&metadata)?,
+        generation: generation(&metadata)?,
+    };
+    check_tokens(file, &spec, &text)?;
+    let bytes_in_memory: u64 = gguf.tensors.iter().map(|tensor| tensor.bytes.len() as u64).sum();
+    let Resolved { tensors, parameters, tied_twin } =
+        resolve(file, &spec, Naming::Gguf, gguf.tensors, |name| name == spec::ROPE_FACTORS)?;
+    let info = ModelInfo {
+        name: metadata.string("general.name")?.unwrap_or(fallback_name).to_owned(),
+        format: "gguf",
+        architecture: spec.architecture.clone(),
+        quantization: file_type(&metadata)?.unwrap_or_else(|| dominant_type(&tensors)),
+        parameters,
+        size_bytes: if files.is_empty() { bytes_in_memory } else { size_bytes(&files)? },
+        context_tokens_max: spec.context_tokens_max,
+        license: metadata.string("general.license")?.map(str::to_owned),
+        files,
+    };
+    Ok(ModelFiles { info, spec, text, tensors, tied_twin })
+}
+
+fn end_tokens(metadata: &Metadata) -> Result<Vec<u32>, LoadError> {
+    let mut tokens = Vec::new();
+    for key in END_TOKENS {
+        tokens.extend(metadata.u32(key)?);
+    }
+    tokens.sort_unstable();
+    tokens.dedup();
+    Ok(tokens)
+}
+
+fn generation(metadata: &Metadata) -> Result<GenerationDefaults, LoadError> {
+    Ok(GenerationDefaults {
+        do_sample: None,
+        temperature: metadata.f32("general.sampling.temp")?,
+        top_k: metadata.u32("general.sampling.top_k")?,
+        top_p: metadata.f32("general.sampling.top_p")?,
+        min_p: metadata.f32("general.sampling.min_p")?,
+        repetition_penalty: metadata.f32("general.sampling.penalty_repeat")?,
+        max_new_tokens: None,
+    })
+}
+
+fn file_type(metadata: &Metadata) -> Result<Option<String>, LoadError> {
+    let Some(number) = metadata.u32("general.file_type")? else { return Ok(None) };
+    Ok(FILE_TYPES.iter().find(|(id, _)| *id == number).map(|(_, name)| (*name).to_owned()))
+}

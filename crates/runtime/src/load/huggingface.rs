@@ -1,0 +1,156 @@
+//! [`ModelFiles`] from a Hugging Face directory: `config.json`, `generation_config.json`, `tokenizer.json`,
+//! `tokenizer_config.json`, `chat_template.jinja` and safetensors.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::{
+    GenerationDefaults, ModelFiles, ModelInfo, Resolved, TextFiles, TokenizerSource, check_tokens,
+    dominant_type, read_file, read_json, resolve, size_bytes,
+};
+use crate::error::LoadError;
+use crate::limits::{TEXT_FILE_BYTES_MAX, VOCAB_MAX};
+use crate::safetensors;
+use crate::spec::{self, Config, Naming};
+
+pub(super) fn open(directory: &Path) -> Result<ModelFiles, LoadError> {
+    let name = directory.display().to_string();
+    let Some(config) = read_config(directory, "config.json")? else {
+        return Err(LoadError::Missing {
+            file: name,
+            what: "config.json".into(),
+            hint: "; a model is a GGUF file, or a directory with config.json, tokenizer.json and safetensors"
+                .into(),
+        });
+    };
+    let spec = spec::from_config(&config)?;
+    let generation_config = read_config(directory, "generation_config.json")?;
+    let text = text_files(directory, &config, generation_config.as_ref())?;
+    check_tokens(&name, &spec, &text)?;
+    let (tensors, files) = safetensors::open(directory)?;
+    let Resolved { tensors, parameters, tied_twin } =
+        resolve(&name, &spec, Naming::HuggingFace, tensors, is_harmless)?;
+    let info = ModelInfo {
+        name: directory
+            .canonicalize()
+            .ok()
+            .and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()))
+            .unwrap_or(name),
+        format: "safetensors",
+        architecture: spec.architecture.clone(),
+        quantization: dominant_type(&tensors),
+        parameters,
+        size_bytes: size_bytes(&files)?,
+        context_tokens_max: spec.context_tokens_max,
+        license: None,
+        files,
+    };
+    Ok(ModelFiles { info, spec, text, tensors, tied_twin })
+}
+
+/// Buffers older library versions saved with the weights: rope's frequencies, which follow from the
+/// configuration, and causal masks.
+fn is_harmless(name: &str) -> bool {
+    name.ends_with(".rotary_emb.inv_freq") || name.ends_with(".masked_bias") || name.ends_with(".attn.bias")
+}
+
+fn read_config(directory: &Path, name: &str) -> Result<Option<Config>, LoadError> {
+    let path = directory.join(name);
+    if !path.exists() {
+        return Ok(None);
+    }
+    Ok(Some(Config::new(path.display().to_string(), read_json(&path, TEXT_FILE_BYTES_MAX)?)))
+}
+
+fn text_files(
+    directory: &Path,
+    config: &Config,
+    generation_config: Option<&Config>,
+) -> Result<TextFiles, LoadError> {
+    let tokenizer_path = directory.join("tokenizer.json");
+    if !tokenizer_path.exists() {
+        return Err(LoadError::Missing {
+            file: directory.display().to_string(),
+            what: "tokenizer.json".into(),
+            hint: "; other tokenizer files cannot be read".into(),
+        });
+    }
+    let config_path = directory.join("tokenizer_config.json");
+    let tokenizer_config = if config_path.exists() {
+        Some(Value::Object(read_json(&config_path, TEXT_FILE_BYTES_MAX)?))
+    } else {
+        None
+    };
+    Ok(TextFiles {
+        file: directory.display().to_string(),
+        chat_template: chat_template(directory, tokenizer_config.as_ref())?,
+        tokenizer: TokenizerSource::HuggingFace {
+            tokenizer_json: read_file(&tokenizer_path, TEXT_FILE_BYTES_MAX)?,
+            tokenizer_config,
+        },
+        bos: config.whole("bos_token_id", VOCAB_MAX)?.map(|token| token as u32),
+        eos: end_tokens(config, generation_config)?,
+        generation: generation_config.map(generation).transpose()?.unwrap_or_default(),
+    })
+}
+
+fn chat_template(directory: &Path, tokenizer_config: Option<&Value>) -> Result<Option<String>, LoadError> {
+    let path = directory.join("chat_template.jinja");
+    if path.exists() {
+        let bytes = read_file(&path, TEXT_FILE_BYTES_MAX)?;
+        let text = String::from_utf8(bytes).map_err(|error| LoadError::Corrupt {
+            file: path.display().to_string(),
+            what: "file".into(),
+            reason: error.to_string(),
+        })?;
+        return Ok(Some(text));
+    }
+    match tokenizer_config.and_then(|config| config.get("chat_template")) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(template)) => Ok(Some(template.clone())),
+        Some(Value::Array(named)) => Ok(named
+            .iter()
+            .find(|entry| entry.get("name").is_some_and(|name| name == "default"))
+            .and_then(|entry| entry.get("template")?.as_str())
+            .map(str::to_owned)),
+        Some(other) => Err(LoadError::Corrupt {
+            file: directory.join("tokenizer_config.json").display().to_string(),
+            what: "key chat_template".into(),
+            reason: format!("expected a string or a list of named templates, found {other}"),
+        }),
+    }
+}
+
+/// The end tokens of both configurations: chat models add theirs to the second.
+fn end_tokens(config: &Config, generation_config: Option<&Config>) -> Result<Vec<u32>, LoadError> {
+    const KEY: &str = "eos_token_id";
+    let mut tokens = Vec::new();
+    for config in [Some(config), generation_config].into_iter().flatten() {
+        let values = match config.get(KEY) {
+            None => continue,
+            Some(Value::Array(values)) => values.as_slice(),
+            Some(value) => std::slice::from_ref(value),
+        };
+        for value in values {
+            let token = value.as_u64().and_then(|token| u32::try_from(token).ok());
+            tokens.push(token.ok_or_else(|| config.corrupt(KEY, format!("{value} is not a token")))?);
+        }
+    }
+    tokens.sort_unstable();
+    tokens.dedup();
+    Ok(tokens)
+}
+
+fn generation(config: &Config) -> Result<GenerationDefaults, LoadError> {
+    let whole = |key| Ok::<_, LoadError>(config.whole(key, u32::MAX as usize)?.map(|number| number as u32));
+    Ok(GenerationDefaults {
+        do_sample: config.bool("do_sample")?,
+        temperature: config.f32("temperature")?,
+        top_k: whole("top_k")?,
+        top_p: config.f32("top_p")?,
+        min_p: config.f32("min_p")?,
+        repetition_penalty: config.f32("repetition_penalty")?,
+        max_new_tokens: whole("max_new_tokens")?,
+    })
+}

@@ -1,0 +1,54 @@
+//! One tensor of a model file, as stored: its name there, type, shape and bytes.
+
+use std::sync::Arc;
+
+use half::{bf16, f16};
+use hanzo_engine_kernels::DType;
+
+use crate::error::LoadError;
+use crate::mapped::ModelBytes;
+
+/// A tensor, row-major: the last dimension is contiguous.
+#[derive(Clone, Debug)]
+pub struct Tensor {
+    /// The file, for errors.
+    pub file: Arc<str>,
+    /// Its name in the file.
+    pub name: String,
+    /// How its numbers are stored.
+    pub dtype: DType,
+    /// Outermost dimension first; the last is whole blocks.
+    pub shape: Vec<usize>,
+    /// Exactly the bytes that shape and type take.
+    pub bytes: ModelBytes,
+}
+
+impl Tensor {
+    /// Numbers in it.
+    pub fn elements(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    /// Its numbers. For norm weights, biases and the like, which files keep unquantised.
+    ///
+    /// # Errors
+    /// `Unsupported` for any type but F32, F16 and BF16.
+    pub fn to_f32(&self) -> Result<Vec<f32>, LoadError> {
+        let halves = |convert: fn([u8; 2]) -> f32| -> Vec<f32> {
+            self.bytes.as_chunks::<2>().0.iter().map(|&bytes| convert(bytes)).collect()
+        };
+        match self.dtype {
+            DType::F32 => {
+                Ok(self.bytes.as_chunks::<4>().0.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect())
+            }
+            DType::F16 => Ok(halves(|bytes| f16::from_le_bytes(bytes).to_f32())),
+            DType::BF16 => Ok(halves(|bytes| bf16::from_le_bytes(bytes).to_f32())),
+            other => Err(LoadError::Unsupported {
+                file: self.file.to_string(),
+                key: format!("tensor {}: element type", self.name),
+                value: other.to_string(),
+                reason: "norms and biases are F32, F16 or BF16".into(),
+            }),
+        }
+    }
+}

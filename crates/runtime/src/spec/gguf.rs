@@ -1,0 +1,315 @@
+//! [`DecoderSpec`] from GGUF metadata. Keys under the architecture's name that are not known here are refused:
+//! what they say could change what the model computes.
+
+use hanzo_engine_kernels::{Activation, HeadShape, RopeKind};
+
+use super::rope::yarn_magnitude;
+use super::{DecoderSpec, LayerWeight, Naming, RopeScaling, RopeSpec, Weight};
+use crate::error::LoadError;
+use crate::gguf::{Array, Gguf, Metadata, Value};
+use crate::limits::{CONTEXT_TOKENS_MAX, HEAD_DIM_MAX, HEADS_MAX, LAYERS_MAX, VOCAB_MAX, WIDTH_MAX};
+use crate::load::Tensor;
+
+/// What an architecture's name stands for, where its metadata does not say.
+struct Family {
+    name: &'static str,
+    rope: RopeKind,
+    /// Query, key and value biases, where the tensors do not decide.
+    qkv_bias: Option<bool>,
+    qk_norm: bool,
+}
+
+/// The converter stores llama's query and key rows permuted, so that rope turns neighbours (Mistral and Yi too:
+/// they are llama there).
+const FAMILIES: &[Family] = &[
+    Family { name: "llama", rope: RopeKind::Interleaved, qkv_bias: None, qk_norm: false },
+    Family { name: "qwen2", rope: RopeKind::Neox, qkv_bias: Some(true), qk_norm: false },
+    Family { name: "qwen3", rope: RopeKind::Neox, qkv_bias: None, qk_norm: true },
+];
+
+/// Keys that are read below.
+const READ: &[&str] = &[
+    "attention.head_count",
+    "attention.head_count_kv",
+    "attention.key_length",
+    "attention.layer_norm_rms_epsilon",
+    "attention.sliding_window",
+    "attention.value_length",
+    "block_count",
+    "context_length",
+    "embedding_length",
+    "feed_forward_length",
+    "rope.dimension_count",
+    "rope.freq_base",
+    "rope.scale_linear",
+    "rope.scaling.attn_factor",
+    "rope.scaling.factor",
+    "rope.scaling.original_context_length",
+    "rope.scaling.type",
+    "rope.scaling.yarn_beta_fast",
+    "rope.scaling.yarn_beta_slow",
+];
+
+/// Keys that do not change what a decoder computes: the vocabulary is the embedding's rows, and the others say
+/// how the file was made or what pipelines around the decoder do.
+const HARMLESS: &[&str] = &["pooling_type", "rope.scaling.finetuned", "tensor_data_layout", "vocab_size"];
+
+/// Keys that say nothing when they are zero or false.
+const HARMLESS_AT_ZERO: &[&str] = &[
+    "attention.clamp_kqv",
+    "attention.max_alibi_bias",
+    "expert_count",
+    "expert_used_count",
+    "rope.scaling.yarn_log_multiplier",
+    "use_parallel_residual",
+];
+
+/// Reads a decoder's spec from a GGUF file's metadata, and from its tensors where those decide.
+///
+/// # Errors
+/// `Missing`, `Corrupt` or `Unsupported` naming the key.
+pub fn from_gguf(gguf: &Gguf) -> Result<DecoderSpec, LoadError> {
+    let metadata: &Metadata = &gguf.metadata;
+    let architecture =
+        metadata.string("general.architecture")?.ok_or_else(|| metadata.missing("general.architecture"))?;
+    let Some(family) = FAMILIES.iter().find(|family| family.name == architecture) else {
+        let known: Vec<&str> = FAMILIES.iter().map(|family| family.name).collect();
+        return Err(LoadError::Unsupported {
+            file: metadata.file().to_owned(),
+            key: "general.architecture".into(),
+            value: architecture.to_owned(),
+            reason: format!("this build runs {}", known.join(", ")),
+        });
+    };
+    let keys = Keys { metadata, architecture };
+    keys.refuse_unknown()?;
+    let has = |weight: Weight| find(gguf, &weight.name(Naming::Gguf)).is_some();
+
+    let embedding = Weight::TokenEmbedding.name(Naming::Gguf);
+    let Some(embedding) = find(gguf, &embedding) else {
+        return Err(LoadError::Missing {
+            file: metadata.file().to_owned(),
+            what: format!("tensor {embedding}"),
+            hint: String::new(),
+        });
+    };
+    let vocab = embedding.shape[0];
+    if vocab > VOCAB_MAX {
+        return Err(LoadError::Corrupt {
+            file: metadata.file().to_owned(),
+            what: format!("tensor {}", embedding.name),
+            reason: format!("{vocab} rows; at most {VOCAB_MAX} are allowed"),
+        });
+    }
+    let hidden = keys.required("embedding_length", WIDTH_MAX)?;
+    let layers = keys.required("block_count", LAYERS_MAX)?;
+    let heads = keys.heads(hidden)?;
+    let context = keys.required("context_length", CONTEXT_TOKENS_MAX)?;
+    let window = keys.metadata.u32(&keys.key("attention.sliding_window"))?.filter(|&window| window > 0);
+    if let Some(window) = window
+        && family.name != "llama"
+    {
+        // Qwen windows only some layers, and the metadata does not say which.
+        return Err(keys.unsupported("attention.sliding_window", window, "only llama's is known"));
+    }
+    DecoderSpec {
+        architecture: architecture.to_owned(),
+        vocab,
+        hidden,
+        layers,
+        heads,
+        ffn: keys.required("feed_forward_length", WIDTH_MAX)?,
+        norm_eps: keys.epsilon()?,
+        qkv_bias: family.qkv_bias.unwrap_or_else(|| has(Weight::Layer(0, LayerWeight::QueryBias))),
+        o_bias: has(Weight::Layer(0, LayerWeight::AttentionOutputBias)),
+        qk_norm: family.qk_norm,
+        rope: keys.rope(family.rope, heads.head_dim, context, find(gguf, ROPE_FACTORS))?,
+        activation: Activation::Silu,
+        tied_embeddings: !has(Weight::Output),
+        windows: vec![window; layers],
+        context_tokens_max: context as u32,
+    }
+    .checked(metadata.file())
+}
+
+/// Divisors of rope's frequencies: how the converter stores Llama 3.1's scaling.
+pub(crate) const ROPE_FACTORS: &str = "rope_freqs.weight";
+
+fn find<'a>(gguf: &'a Gguf, name: &str) -> Option<&'a Tensor> {
+    gguf.tensors.iter().find(|tensor| tensor.name == name)
+}
+
+/// The keys under the architecture's name.
+struct Keys<'a> {
+    metadata: &'a Metadata,
+    architecture: &'a str,
+}
+
+impl Keys<'_> {
+    fn key(&self, name: &str) -> String {
+        format!("{}.{name}", self.architecture)
+    }
+
+    fn unsupported(&self, name: &str, value: impl ToString, reason: &str) -> LoadError {
+        LoadError::Unsupported {
+            file: self.metadata.file().to_owned(),
+            key: self.key(name),
+            value: value.to_string(),
+            reason: reason.to_owned(),
+        }
+    }
+
+    fn refuse_unknown(&self) -> Result<(), LoadError> {
+        let prefix = self.key("");
+        for (key, value) in self.metadata.iter() {
+            let Some(name) = key.strip_prefix(&prefix) else { continue };
+            let known = READ.contains(&name)
+                || HARMLESS.contains(&name)
+                || (HARMLESS_AT_ZERO.contains(&name) && is_zero(value))
+                || (name == "attention.causal" && *value == Value::Bool(true));
+            if !known {
+                return Err(self.unsupported(name, value, "this build does not know what to do with it"));
+            }
+        }
+        Ok(())
+    }
+
+    /// A count from 1 to `max`, or the same count for every layer.
+    fn count(&self, name: &str, max: usize) -> Result<Option<usize>, LoadError> {
+        let key = self.key(name);
+        let number = match self.metadata.get(&key) {
+            None => return Ok(None),
+            Some(Value::Array(Array::String(_))) | Some(Value::Array(Array::Array(_))) => {
+                self.metadata.integer(&key)?
+            }
+            Some(Value::Array(_)) => {
+                let per_layer = self.metadata.integers(&key)?.unwrap_or_default();
+                let first = per_layer.first().copied();
+                if per_layer.iter().any(|&count| Some(count) != first) {
+                    return Err(self.unsupported(
+                        name,
+                        format!("{per_layer:?}"),
+                        "all layers must have the same",
+                    ));
+                }
+                first
+            }
+            Some(_) => self.metadata.integer(&key)?,
+        };
+        match number.map(usize::try_from) {
+            Some(Ok(number)) if (1..=max).contains(&number) => Ok(Some(number)),
+            _ => Err(self
+                .metadata
+                .corrupt(&key, format!("{} is not from 1 to {max}", number.unwrap_or_default()))),
+        }
+    }
+
+    fn required(&self, name: &str, max: usize) -> Result<usize, LoadError> {
+        self.count(name, max)?.ok_or_else(|| self.metadata.missing(&self.key(name)))
+    }
+
+    /// A finite float above zero.
+    fn positive(&self, name: &str) -> Result<Option<f32>, LoadError> {
+        let key = self.key(name);
+        match self.metadata.f32(&key)? {
+            Some(value) if !(value.is_finite() && value > 0.0) => {
+                Err(self.metadata.corrupt(&key, format!("{value} is not a number above 0")))
+            }
+            value => Ok(value),
+        }
+    }
+
+    fn epsilon(&self) -> Result<f32, LoadError> {
+        const NAME: &str = "attention.layer_norm_rms_epsilon";
+        self.positive(NAME)?.ok_or_else(|| self.metadata.missing(&self.key(NAME)))
+    }
+
+    fn heads(&self, hidden: usize) -> Result<HeadShape, LoadError> {
+        let heads = self.required("attention.head_count", HEADS_MAX)?;
+        let kv_heads = self.count("attention.head_count_kv", HEADS_MAX)?.unwrap_or(heads);
+        let head_dim = match self.count("attention.key_length", HEAD_DIM_MAX)? {
+            Some(length) => length,
+            None if hidden.is_multiple_of(heads) && hidden / heads <= HEAD_DIM_MAX => hidden / heads,
+            None => {
+                return Err(self.metadata.corrupt(
+                    &self.key("attention.head_count"),
+                    format!("embeddings of {hidden} do not split into {heads} heads"),
+                ));
+            }
+        };
+        let value_length = self.count("attention.value_length", HEAD_DIM_MAX)?.unwrap_or(head_dim);
+        if value_length != head_dim {
+            let reason = format!("values must be as long as keys, {head_dim}");
+            return Err(self.unsupported("attention.value_length", value_length, &reason));
+        }
+        Ok(HeadShape { heads, kv_heads, head_dim })
+    }
+
+    fn rope(
+        &self,
+        kind: RopeKind,
+        head_dim: usize,
+        context: usize,
+        factors: Option<&Tensor>,
+    ) -> Result<RopeSpec, LoadError> {
+        let factor = match self.positive("rope.scaling.factor")? {
+            Some(factor) => factor,
+            None => self.positive("rope.scale_linear")?.unwrap_or(1.0),
+        };
+        let mut magnitude = self.positive("rope.scaling.attn_factor")?.unwrap_or(1.0);
+        // A factor without a type has always meant linear.
+        let scaling_type = self.metadata.string(&self.key("rope.scaling.type"))?.unwrap_or("linear");
+        let scaling = match scaling_type {
+            "none" => RopeScaling::None,
+            "linear" => RopeScaling::Linear { factor },
+            "yarn" => {
+                magnitude *= yarn_magnitude(factor, 1.0);
+                RopeScaling::Yarn {
+                    factor,
+                    beta_fast: self.positive("rope.scaling.yarn_beta_fast")?.unwrap_or(32.0),
+                    beta_slow: self.positive("rope.scaling.yarn_beta_slow")?.unwrap_or(1.0),
+                    original_context: self
+                        .count("rope.scaling.original_context_length", CONTEXT_TOKENS_MAX)?
+                        .unwrap_or(context) as u32,
+                    truncate: true,
+                }
+            }
+            other => {
+                return Err(self.unsupported("rope.scaling.type", other, "none, linear and yarn are known"));
+            }
+        };
+        let factors = factors.map(Tensor::to_f32).transpose()?;
+        if factors.iter().flatten().any(|factor| !(factor.is_finite() && *factor > 0.0)) {
+            return Err(LoadError::Corrupt {
+                file: self.metadata.file().to_owned(),
+                what: format!("tensor {ROPE_FACTORS}"),
+                reason: "a factor is not a number above 0".into(),
+            });
+        }
+        Ok(RopeSpec {
+            kind,
+            base: self.positive("rope.freq_base")?.unwrap_or(10_000.0),
+            dim: self.count("rope.dimension_count", HEAD_DIM_MAX)?.unwrap_or(head_dim),
+            scaling,
+            factors,
+            magnitude,
+        })
+    }
+}
+
+fn is_zero(value: &Value) -> bool {
+    match *value {
+        Value::Bool(truth) => !truth,
+        Value::F32(x) => x == 0.0,
+        Value::F64(x) => x == 0.0,
+        Value::U8(n) => n == 0,
+        Value::U16(n) => n == 0,
+        Value::U32(n) => n == 0,
+        Value::U64(n) => n == 0,
+        Value::I8(n) => n == 0,
+        Value::I16(n) => n == 0,
+        Value::I32(n) => n == 0,
+        Value::I64(n) => n == 0,
+        Value::String(_) | Value::Array(_) => false,
+    }
+}

@@ -1,0 +1,482 @@
+//! [`DecoderSpec`] from a Hugging Face `config.json`. What a setting means is what the transformers library's
+//! class of the same name makes of it; settings that class does not read change nothing there or here. Settings
+//! known to make another model of it (experts, quantised weights, soft caps) are refused.
+
+use hanzo_engine_kernels::{Activation, HeadShape, RopeKind};
+use serde_json::{Map, Value};
+
+use super::rope::yarn_magnitude;
+use super::{DecoderSpec, RopeScaling, RopeSpec};
+use crate::error::LoadError;
+use crate::limits::{CONTEXT_TOKENS_MAX, HEAD_DIM_MAX, HEADS_MAX, LAYERS_MAX, VOCAB_MAX, WIDTH_MAX};
+
+/// What a model type stands for, where its settings do not say.
+struct Family {
+    model_type: &'static str,
+    class: &'static str,
+    bias: Bias,
+    qk_norm: bool,
+    window: Window,
+    /// Size of a head where `head_dim` is not given; otherwise `hidden_size / num_attention_heads`.
+    head_dim: Option<usize>,
+}
+
+#[derive(Clone, Copy)]
+enum Bias {
+    Never,
+    /// On query, key and value projections.
+    Qkv,
+    /// On all four projections where `attention_bias` says so.
+    AsConfigured,
+}
+
+#[derive(Clone, Copy)]
+enum Window {
+    Never,
+    /// `sliding_window` on every layer.
+    All,
+    /// `sliding_window` on the layers `layer_types` or `max_window_layers` name, where `use_sliding_window` says so.
+    Some,
+}
+
+const FAMILIES: &[Family] = &[
+    Family {
+        model_type: "llama",
+        class: "LlamaForCausalLM",
+        bias: Bias::AsConfigured,
+        qk_norm: false,
+        window: Window::Never,
+        head_dim: None,
+    },
+    Family {
+        model_type: "mistral",
+        class: "MistralForCausalLM",
+        bias: Bias::Never,
+        qk_norm: false,
+        window: Window::All,
+        head_dim: None,
+    },
+    Family {
+        model_type: "qwen2",
+        class: "Qwen2ForCausalLM",
+        bias: Bias::Qkv,
+        qk_norm: false,
+        window: Window::Some,
+        head_dim: None,
+    },
+    Family {
+        model_type: "qwen3",
+        class: "Qwen3ForCausalLM",
+        bias: Bias::AsConfigured,
+        qk_norm: true,
+        window: Window::Some,
+        head_dim: Some(128),
+    },
+];
+
+/// Settings that make another model of it unless they are absent, null, false, zero or empty.
+const REFUSED: &[&str] = &[
+    "add_cross_attention",
+    "attn_logit_softcapping",
+    "final_logit_softcapping",
+    "is_encoder_decoder",
+    "mlp_bias",
+    "moe_intermediate_size",
+    "n_routed_experts",
+    "num_experts",
+    "num_local_experts",
+    "quantization_config",
+    "vision_config",
+];
+
+/// Settings that make another model of it unless they are absent, null or 1.
+const REFUSED_UNLESS_ONE: &[&str] = &[
+    "attention_multiplier",
+    "embedding_multiplier",
+    "logit_scale",
+    "logits_scaling",
+    "partial_rotary_factor",
+    "residual_multiplier",
+];
+
+/// Settings of `rope_scaling` and `rope_parameters` that are known.
+const ROPE_SETTINGS: &[&str] = &[
+    "attention_factor",
+    "beta_fast",
+    "beta_slow",
+    "factor",
+    "finetuned",
+    "high_freq_factor",
+    "low_freq_factor",
+    "mscale",
+    "mscale_all_dim",
+    "original_max_position_embeddings",
+    "partial_rotary_factor",
+    "rope_theta",
+    "rope_type",
+    "truncate",
+    "type",
+];
+
+/// Reads a decoder's spec from `config.json`.
+///
+/// # Errors
+/// `Missing`, `Corrupt` or `Unsupported` naming the key.
+pub fn from_config(config: &Config) -> Result<DecoderSpec, LoadError> {
+    let model_type = config.string("model_type")?.ok_or_else(|| config.missing("model_type"))?;
+    let Some(family) = FAMILIES.iter().find(|family| family.model_type == model_type) else {
+        let known: Vec<&str> = FAMILIES.iter().map(|family| family.model_type).collect();
+        let reason = format!("this build runs {}", known.join(", "));
+        return Err(config.unsupported("model_type", model_type, reason));
+    };
+    refuse(config, family)?;
+    let hidden = config.required("hidden_size", WIDTH_MAX)?;
+    let layers = config.required("num_hidden_layers", LAYERS_MAX)?;
+    let heads = heads(config, family, hidden)?;
+    let biased = config.bool("attention_bias")?.unwrap_or(false);
+    let (qkv_bias, o_bias) = match family.bias {
+        Bias::Never if biased => {
+            return Err(config.unsupported("attention_bias", true, "this family has no such biases"));
+        }
+        Bias::Never => (false, false),
+        Bias::Qkv => (true, false),
+        Bias::AsConfigured => (biased, biased),
+    };
+    let context = config.required("max_position_embeddings", CONTEXT_TOKENS_MAX)?;
+    let rope = rope(config, heads.head_dim, context)?;
+    DecoderSpec {
+        architecture: model_type.to_owned(),
+        vocab: config.required("vocab_size", VOCAB_MAX)?,
+        hidden,
+        layers,
+        heads,
+        ffn: config.required("intermediate_size", WIDTH_MAX)?,
+        norm_eps: config.positive("rms_norm_eps")?.unwrap_or(1e-6),
+        qkv_bias,
+        o_bias,
+        qk_norm: family.qk_norm,
+        context_tokens_max: stretched_context(&rope.scaling, context),
+        rope,
+        activation: activation(config)?,
+        tied_embeddings: config.bool("tie_word_embeddings")?.unwrap_or(false),
+        windows: windows(config, family, layers)?,
+    }
+    .checked(&config.file)
+}
+
+fn refuse(config: &Config, family: &Family) -> Result<(), LoadError> {
+    for &key in REFUSED {
+        if let Some(value) = config.get(key).filter(|value| !is_nothing(value)) {
+            return Err(config.unsupported(key, value, "this build cannot run models that have it"));
+        }
+    }
+    for &key in REFUSED_UNLESS_ONE {
+        if let Some(value) = config.get(key).filter(|value| value.as_f64() != Some(1.0)) {
+            return Err(config.unsupported(key, value, "this family knows no such factor"));
+        }
+    }
+    if let Some(classes) = config.get("architectures")
+        && !is_nothing(classes)
+        && !classes.as_array().is_some_and(|classes| classes.iter().any(|class| class == family.class))
+    {
+        return Err(config.unsupported("architectures", classes, format!("{} is known", family.class)));
+    }
+    Ok(())
+}
+
+fn is_nothing(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Bool(truth) => !truth,
+        Value::Number(number) => number.as_f64() == Some(0.0),
+        Value::String(text) => text.is_empty(),
+        Value::Array(values) => values.is_empty(),
+        Value::Object(map) => map.is_empty(),
+    }
+}
+
+fn heads(config: &Config, family: &Family, hidden: usize) -> Result<HeadShape, LoadError> {
+    let heads = config.required("num_attention_heads", HEADS_MAX)?;
+    // Absent from configurations older than grouped queries.
+    let kv_heads = config.count("num_key_value_heads", HEADS_MAX)?.unwrap_or(heads);
+    let head_dim = match config.count("head_dim", HEAD_DIM_MAX)?.or(family.head_dim) {
+        Some(head_dim) => head_dim,
+        None if hidden.is_multiple_of(heads) && hidden / heads <= HEAD_DIM_MAX => hidden / heads,
+        None => {
+            let reason = format!("hidden states of {hidden} do not split into {heads} heads");
+            return Err(config.corrupt("num_attention_heads", reason));
+        }
+    };
+    Ok(HeadShape { heads, kv_heads, head_dim })
+}
+
+fn activation(config: &Config) -> Result<Activation, LoadError> {
+    match config.string("hidden_act")?.unwrap_or("silu") {
+        "silu" | "swish" => Ok(Activation::Silu),
+        "gelu_pytorch_tanh" | "gelu_new" => Ok(Activation::GeluTanh),
+        "gelu" => Ok(Activation::GeluErf),
+        other => {
+            let reason = "silu, gelu, gelu_new and gelu_pytorch_tanh are known";
+            Err(config.unsupported("hidden_act", other, reason))
+        }
+    }
+}
+
+fn windows(config: &Config, family: &Family, layers: usize) -> Result<Vec<Option<u32>>, LoadError> {
+    let window = || {
+        let window = config.count("sliding_window", CONTEXT_TOKENS_MAX)?;
+        Ok::<_, LoadError>(window.map(|window| window as u32))
+    };
+    let layer_types = config.get("layer_types");
+    match family.window {
+        Window::Never | Window::All => {
+            let window = if matches!(family.window, Window::All) { window()? } else { None };
+            let all_full = |types: &Value| {
+                types.as_array().is_some_and(|types| types.iter().all(|layer_type| layer_type == FULL))
+            };
+            match layer_types {
+                Some(types) if window.is_some() || !all_full(types) => {
+                    Err(config.unsupported("layer_types", types, "this family has one type of layer"))
+                }
+                _ => Ok(vec![window; layers]),
+            }
+        }
+        Window::Some => {
+            let window = if config.bool("use_sliding_window")?.unwrap_or(false) { window()? } else { None };
+            match layer_types {
+                Some(types) => windows_by_type(config, types, window, layers),
+                None => {
+                    let first = config.whole("max_window_layers", LAYERS_MAX)?.unwrap_or(28);
+                    Ok((0..layers).map(|layer| window.filter(|_| layer >= first)).collect())
+                }
+            }
+        }
+    }
+}
+
+const FULL: &str = "full_attention";
+const SLIDING: &str = "sliding_attention";
+
+fn windows_by_type(
+    config: &Config,
+    types: &Value,
+    window: Option<u32>,
+    layers: usize,
+) -> Result<Vec<Option<u32>>, LoadError> {
+    let types = types.as_array().map_or(&[][..], Vec::as_slice);
+    if types.len() != layers {
+        return Err(config.corrupt("layer_types", format!("{} types for {layers} layers", types.len())));
+    }
+    types
+        .iter()
+        .map(|layer_type| match layer_type.as_str() {
+            Some(FULL) => Ok(None),
+            Some(SLIDING) => Ok(window),
+            _ => {
+                Err(config.unsupported("layer_types", layer_type, format!("{FULL} and {SLIDING} are known")))
+            }
+        })
+        .collect()
+}
+
+fn rope(config: &Config, head_dim: usize, context: usize) -> Result<RopeSpec, LoadError> {
+    // Newer configurations put all of rope into `rope_parameters`; in older ones `rope_scaling` stands beside
+    // `rope_theta`.
+    let settings = match config.object("rope_scaling")? {
+        Some(settings) => Some(settings),
+        None => config.object("rope_parameters")?,
+    };
+    let settings = settings.unwrap_or_else(|| Config::new(config.file.clone(), Map::new()));
+    for (key, value) in &settings.settings {
+        if !ROPE_SETTINGS.contains(&key.as_str()) {
+            return Err(settings.unsupported(key, value, "this build does not know what to do with it"));
+        }
+    }
+    if let Some(value) = settings.get("partial_rotary_factor").filter(|value| value.as_f64() != Some(1.0)) {
+        return Err(settings.unsupported("partial_rotary_factor", value, "this family turns whole heads"));
+    }
+    let base = match settings.positive("rope_theta")? {
+        Some(base) => base,
+        None => config.positive("rope_theta")?.unwrap_or(10_000.0),
+    };
+    let rope_type = match settings.string("rope_type")? {
+        Some(rope_type) => rope_type,
+        None => settings.string("type")?.unwrap_or("default"),
+    };
+    let (scaling, magnitude) = scaling(config, &settings, rope_type, context)?;
+    Ok(RopeSpec { kind: RopeKind::Neox, base, dim: head_dim, scaling, factors: None, magnitude })
+}
+
+fn scaling(
+    config: &Config,
+    settings: &Config,
+    rope_type: &str,
+    context: usize,
+) -> Result<(RopeScaling, f32), LoadError> {
+    let required = |key: &str| settings.positive(key)?.ok_or_else(|| settings.missing(key));
+    let original_context = || {
+        const KEY: &str = "original_max_position_embeddings";
+        let outside = config.count(KEY, CONTEXT_TOKENS_MAX)?;
+        let inside = settings.count(KEY, CONTEXT_TOKENS_MAX)?;
+        Ok::<_, LoadError>(outside.or(inside).unwrap_or(context) as u32)
+    };
+    match rope_type {
+        "default" => Ok((RopeScaling::None, 1.0)),
+        "linear" => Ok((RopeScaling::Linear { factor: required("factor")? }, 1.0)),
+        "llama3" => {
+            let scaling = RopeScaling::Llama3 {
+                factor: required("factor")?,
+                low_freq_factor: required("low_freq_factor")?,
+                high_freq_factor: required("high_freq_factor")?,
+                original_context: original_context()?,
+            };
+            Ok((scaling, 1.0))
+        }
+        "yarn" => {
+            let original_context = original_context()?;
+            let factor = match settings.positive("factor")? {
+                Some(factor) => factor,
+                None => context as f32 / original_context as f32,
+            };
+            let weights = (settings.positive("mscale")?, settings.positive("mscale_all_dim")?);
+            let magnitude = match (settings.positive("attention_factor")?, weights) {
+                (Some(magnitude), _) => magnitude,
+                (None, (Some(mscale), Some(all_dim))) => {
+                    yarn_magnitude(factor, mscale) / yarn_magnitude(factor, all_dim)
+                }
+                (None, _) => yarn_magnitude(factor, 1.0),
+            };
+            let scaling = RopeScaling::Yarn {
+                factor,
+                beta_fast: settings.positive("beta_fast")?.unwrap_or(32.0),
+                beta_slow: settings.positive("beta_slow")?.unwrap_or(1.0),
+                original_context,
+                truncate: settings.bool("truncate")?.unwrap_or(true),
+            };
+            Ok((scaling, magnitude))
+        }
+        other => Err(settings.unsupported("rope_type", other, "default, linear, llama3 and yarn are known")),
+    }
+}
+
+/// YaRN is switched on by adding it to a configuration whose `max_position_embeddings` may stay as it was.
+fn stretched_context(scaling: &RopeScaling, context: usize) -> u32 {
+    match *scaling {
+        RopeScaling::Yarn { factor, original_context, .. } => {
+            let stretched = (f64::from(factor) * f64::from(original_context)) as usize;
+            stretched.clamp(context, CONTEXT_TOKENS_MAX) as u32
+        }
+        _ => context as u32,
+    }
+}
+
+/// The settings of a `config.json`, and the file's name for errors. A setting that is null is absent.
+#[derive(Clone, Debug)]
+pub struct Config {
+    file: String,
+    settings: Map<String, Value>,
+}
+
+impl Config {
+    /// Settings read from `file`.
+    pub fn new(file: impl Into<String>, settings: Map<String, Value>) -> Self {
+        Self { file: file.into(), settings }
+    }
+
+    /// A setting; a null one is absent.
+    pub fn get(&self, key: &str) -> Option<&Value> {
+        self.settings.get(key).filter(|value| !value.is_null())
+    }
+
+    /// A string.
+    pub fn string(&self, key: &str) -> Result<Option<&str>, LoadError> {
+        self.typed(key, "a string", Value::as_str)
+    }
+
+    /// A truth value.
+    pub fn bool(&self, key: &str) -> Result<Option<bool>, LoadError> {
+        self.typed(key, "true or false", Value::as_bool)
+    }
+
+    /// A whole number up to `max`.
+    pub fn whole(&self, key: &str, max: usize) -> Result<Option<usize>, LoadError> {
+        let number = self.typed(key, "a whole number, 0 or more", Value::as_u64)?;
+        match number.map(usize::try_from) {
+            None => Ok(None),
+            Some(Ok(number)) if number <= max => Ok(Some(number)),
+            Some(_) => Err(self.corrupt(key, format!("it is more than {max}"))),
+        }
+    }
+
+    /// A float that is a finite number.
+    pub fn f32(&self, key: &str) -> Result<Option<f32>, LoadError> {
+        let number = self.typed(key, "a number", Value::as_f64)?;
+        match number.map(|number| number as f32) {
+            Some(number) if !number.is_finite() => Err(self.corrupt(key, "it is too large")),
+            number => Ok(number),
+        }
+    }
+
+    fn count(&self, key: &str, max: usize) -> Result<Option<usize>, LoadError> {
+        match self.whole(key, max)? {
+            Some(0) => Err(self.corrupt(key, "it is 0")),
+            number => Ok(number),
+        }
+    }
+
+    fn required(&self, key: &str, max: usize) -> Result<usize, LoadError> {
+        self.count(key, max)?.ok_or_else(|| self.missing(key))
+    }
+
+    fn positive(&self, key: &str) -> Result<Option<f32>, LoadError> {
+        match self.f32(key)? {
+            Some(number) if number <= 0.0 => Err(self.corrupt(key, format!("{number} is not above 0"))),
+            number => Ok(number),
+        }
+    }
+
+    fn object(&self, key: &str) -> Result<Option<Config>, LoadError> {
+        let object = self.typed(key, "an object", Value::as_object)?;
+        Ok(object.map(|settings| Config::new(self.file.clone(), settings.clone())))
+    }
+
+    fn typed<'a, T>(
+        &'a self,
+        key: &str,
+        wanted: &str,
+        read: impl FnOnce(&'a Value) -> Option<T>,
+    ) -> Result<Option<T>, LoadError> {
+        let Some(value) = self.get(key) else { return Ok(None) };
+        match read(value) {
+            Some(read) => Ok(Some(read)),
+            None => Err(self.corrupt(key, format!("expected {wanted}, found {}", shortened(value)))),
+        }
+    }
+
+    /// The error for a setting whose value makes no sense.
+    pub fn corrupt(&self, key: &str, reason: impl Into<String>) -> LoadError {
+        LoadError::Corrupt { file: self.file.clone(), what: format!("key {key}"), reason: reason.into() }
+    }
+
+    fn missing(&self, key: &str) -> LoadError {
+        LoadError::Missing { file: self.file.clone(), what: format!("key {key}"), hint: String::new() }
+    }
+
+    fn unsupported(&self, key: &str, value: impl ToString, reason: impl Into<String>) -> LoadError {
+        let value = shorten(value.to_string());
+        LoadError::Unsupported { file: self.file.clone(), key: key.to_owned(), value, reason: reason.into() }
+    }
+}
+
+fn shortened(value: &Value) -> String {
+    shorten(value.to_string())
+}
+
+/// Errors show the first characters of a long value.
+fn shorten(text: String) -> String {
+    const SHOWN: usize = 120; // characters
+    match text.char_indices().nth(SHOWN) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text,
+    }
+}

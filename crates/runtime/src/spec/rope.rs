@@ -1,0 +1,115 @@
+//! Rotary position embedding as files describe it, and the frequencies that follow.
+
+use std::f64::consts::TAU;
+
+use hanzo_engine_kernels::RopeKind;
+
+/// Rotary position embedding (arxiv.org/abs/2104.09864) and how it was stretched over a longer context.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RopeSpec {
+    /// How elements of a head pair up.
+    pub kind: RopeKind,
+    /// The base of the frequencies: theta.
+    pub base: f32,
+    /// Elements of a head that are turned; even.
+    pub dim: usize,
+    /// How the frequencies were stretched.
+    pub scaling: RopeScaling,
+    /// A divisor for each frequency (`rope_freqs.weight` of GGUF files).
+    pub factors: Option<Vec<f32>>, // (dim / 2)
+    /// Factor on cosine and sine.
+    pub magnitude: f32,
+}
+
+/// How frequencies were changed to reach a longer context than the model was first trained on.
+#[derive(Clone, Debug, PartialEq)]
+pub enum RopeScaling {
+    /// Not at all.
+    None,
+    /// All by the same factor.
+    Linear {
+        /// Positions are divided by it.
+        factor: f32,
+    },
+    /// Slow frequencies by a factor, fast ones not, a ramp between (Llama 3.1).
+    Llama3 {
+        /// Slow frequencies are divided by it.
+        factor: f32,
+        /// Frequencies that turn fewer times than this within the original context are slow.
+        low_freq_factor: f32,
+        /// Frequencies that turn more times than this within the original context are fast.
+        high_freq_factor: f32,
+        /// Tokens of the original context.
+        original_context: u32,
+    },
+    /// YaRN (arxiv.org/abs/2309.00071): the same idea, with the ramp over the index of the pair.
+    Yarn {
+        /// Slow frequencies are divided by it.
+        factor: f32,
+        /// Frequencies that turn more times than this within the original context are fast.
+        beta_fast: f32,
+        /// Frequencies that turn fewer times than this within the original context are slow.
+        beta_slow: f32,
+        /// Tokens of the original context.
+        original_context: u32,
+        /// The ramp's ends are whole pairs.
+        truncate: bool,
+    },
+}
+
+impl RopeSpec {
+    /// Radians per position of each pair, `dim / 2` of them.
+    pub fn inv_freq(&self) -> Vec<f32> {
+        let base = f64::from(self.base);
+        (0..self.dim / 2)
+            .map(|pair| {
+                let plain = base.powf(-(2.0 * pair as f64) / self.dim as f64);
+                let divisor = self.factors.as_ref().map_or(1.0, |factors| f64::from(factors[pair]));
+                self.scaled(pair, plain / divisor) as f32
+            })
+            .collect()
+    }
+
+    fn scaled(&self, pair: usize, frequency: f64) -> f64 {
+        match self.scaling {
+            RopeScaling::None => frequency,
+            RopeScaling::Linear { factor } => frequency / f64::from(factor),
+            RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context } => {
+                let (low, high) = (f64::from(low_freq_factor), f64::from(high_freq_factor));
+                let turns = f64::from(original_context) * frequency / TAU;
+                let slow = frequency / f64::from(factor);
+                if turns > high {
+                    frequency
+                } else if turns < low {
+                    slow
+                } else {
+                    let fastness = (turns - low) / (high - low);
+                    (1.0 - fastness) * slow + fastness * frequency
+                }
+            }
+            RopeScaling::Yarn { factor, beta_fast, beta_slow, original_context, truncate } => {
+                let last = (self.dim - 1) as f64;
+                let mut low = self.pair_that_turns(beta_fast, original_context);
+                let mut high = self.pair_that_turns(beta_slow, original_context);
+                if truncate {
+                    (low, high) = (low.floor(), high.ceil());
+                }
+                let (low, high) = (low.max(0.0), high.min(last));
+                let span = if low == high { 0.001 } else { high - low };
+                let slowness = ((pair as f64 - low) / span).clamp(0.0, 1.0);
+                slowness * frequency / f64::from(factor) + (1.0 - slowness) * frequency
+            }
+        }
+    }
+
+    /// Which pair, as a fraction, turns this many times within a context.
+    fn pair_that_turns(&self, turns: f32, context: u32) -> f64 {
+        let dim = self.dim as f64;
+        dim * (f64::from(context) / (f64::from(turns) * TAU)).ln() / (2.0 * f64::from(self.base).ln())
+    }
+}
+
+/// YaRN's factor on cosine and sine for a stretch by `factor`, weighted by `mscale`.
+pub(super) fn yarn_magnitude(factor: f32, mscale: f32) -> f32 {
+    if factor <= 1.0 { 1.0 } else { 0.1 * mscale * factor.ln() + 1.0 }
+}
