@@ -1,1 +1,5 @@
-//! Shared by the tests: a running daemon and gateway on free ports, and a plain HTTP client.
+//! What the tests share: the demo model on an engine of its own, a daemon and gateway on free ports, and a plain
+//! HTTP client.
+
+pub mod demo;
+pub mod rig;

@@ -1,0 +1,102 @@
+//! The demo model against values computed by an independent implementation (transformers, float32): prompts,
+//! token ids, greedy continuations, and the share of the held-out tasks it solves.
+
+use hanzo_engine_tests::demo::{self, Asked};
+use serde_json::Value;
+
+fn data(name: &str) -> String {
+    let path = format!("{}/data/{name}", env!("CARGO_MANIFEST_DIR"));
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+fn ids(value: &Value) -> Vec<u32> {
+    value.as_array().expect("an array of ids").iter().map(|id| id.as_u64().expect("an id") as u32).collect()
+}
+
+/// A gap this small between the two best logits may go either way in other arithmetic than float32.
+const MARGIN_MIN: f64 = 0.05;
+
+#[test]
+fn prompts_and_greedy_continuations_are_the_reference_s() {
+    let golden: Value = serde_json::from_str(&data("golden.json")).expect("JSON");
+    let mut engine = demo::engine();
+    for row in golden["prompts"].as_array().expect("prompts") {
+        let chat = demo::chat(&row["messages"], &row["tools"], row["enable_thinking"].as_bool().expect("a bool"));
+        let prompt = engine.text().prompt_from_chat(&chat).expect("a prompt");
+        assert_eq!(prompt.text, row["prompt"].as_str().expect("a prompt"));
+        assert_eq!(prompt.tokens, ids(&row["prompt_ids"]), "{}", prompt.text);
+
+        let want = ids(&row["greedy_ids"]);
+        let answer = demo::run(&mut engine, [Asked::greedy(prompt.tokens).tokens(64).past_the_end()]).remove(0);
+        let sure = match row["smallest_margin_until_eos"].as_f64().expect("a margin") {
+            margin if margin < MARGIN_MIN => close_call(row, &want),
+            // Past the end token the reference's margins were not recorded; it still decodes the same up to there.
+            _ => row["ids_until_eos"].as_u64().expect("a count") as usize,
+        };
+        assert!(sure > 0);
+        assert_eq!(answer.tokens[..sure], want[..sure], "{}", prompt.text);
+    }
+}
+
+/// Where the reference itself is undecided nothing is asked of the tokens after; the call is somewhere before the
+/// end, so only the first half of the story is compared.
+fn close_call(row: &Value, want: &[u32]) -> usize {
+    row["ids_until_eos"].as_u64().map_or(want.len(), |n| n as usize) / 2
+}
+
+#[test]
+fn solves_what_its_card_says() {
+    let rows: Vec<Value> =
+        data("eval.jsonl").lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let mut engine = demo::engine();
+    let mut asked = Vec::new();
+    for row in &rows {
+        let chat = demo::chat(&row["messages"], &row["tools"], row["enable_thinking"].as_bool().expect("a bool"));
+        let prompt = engine.text().prompt_from_chat(&chat).expect("a prompt");
+        assert_eq!(prompt.tokens.len() as u64, row["prompt_tokens"].as_u64().expect("a count"));
+        let reference = row["reference"].as_str().expect("a reference");
+        let tokens = engine.text().tokenizer.encode(reference, false).expect("tokens").len() as u32 + 60;
+        asked.push(Asked::greedy(prompt.tokens).tokens(tokens.max(40)));
+    }
+    let answers = demo::run(&mut engine, asked);
+    let solved = rows.iter().zip(&answers).filter(|(row, answer)| passes(row, &answer.text)).count();
+    let card = rows.iter().filter(|row| row["pass"] == true).count();
+    let same = rows.iter().zip(&answers).filter(|(row, answer)| row["output"] == answer.text.as_str()).count();
+    println!("solved {solved} of {}, the card says {card}; {same} answers equal to the letter", rows.len());
+    let point = rows.len() / 100;
+    assert!(solved.abs_diff(card) <= point, "solved {solved} of {}, the card says {card}", rows.len());
+}
+
+/// The checks of the model's own evaluation.
+fn passes(row: &Value, output: &str) -> bool {
+    let mut text = output;
+    if row["enable_thinking"] == true {
+        let Some((thought, answer)) =
+            text.strip_prefix("<think>\n").and_then(|rest| rest.split_once("\n</think>\n\n"))
+        else {
+            return false;
+        };
+        if thought.is_empty() {
+            return false;
+        }
+        text = answer;
+    }
+    let text = text.trim();
+    let expected = row["expected"].as_str().unwrap_or_default();
+    match row["check"].as_str().expect("a check") {
+        "exact" => text == expected.trim(),
+        "contains" => text.to_lowercase().contains(&expected.to_lowercase()),
+        "json" => serde_json::from_str::<Value>(text)
+            .is_ok_and(|got| serde_json::from_str::<Value>(expected).is_ok_and(|want| got == want)),
+        "tool" => {
+            let calls: Option<Vec<Value>> = text
+                .split("<tool_call>\n")
+                .skip(1)
+                .filter_map(|rest| rest.split_once("\n</tool_call>"))
+                .map(|(call, _)| serde_json::from_str(call).ok())
+                .collect();
+            calls.is_some_and(|calls| Value::Array(calls) == row["expected"])
+        }
+        other => panic!("no such check: {other}"),
+    }
+}

@@ -1,0 +1,6 @@
+//! The whole engine with the demo model: golden values through the runtime, and everything else through real
+//! sockets, as a client sees it.
+
+mod golden;
+mod invariance;
+mod serving;
