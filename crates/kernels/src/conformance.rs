@@ -1,1 +1,59 @@
-//! conformance
+//! What makes a backend right: the same numbers as [`ReferenceBackend`](crate::reference::ReferenceBackend)
+//! within stated bounds, and the same bits for a row whatever shares its batch and however its prompt was cut.
+//!
+//! Every `check_` function panics at the first difference, naming the op, the type, the shape and the element.
+//! Give it a function that makes a fresh backend; it is called once for each set of limits. What may differ is
+//! in [`bounds`]: backends may round activations to 8 bits before quantised weights, and queries, keys and
+//! softmax weights to half precision, no more.
+//!
+//! Data is random from fixed seeds, with the awkward cases put in by hand: zeros, outliers, tiny and huge rows,
+//! ragged shapes, buffers larger than the batch, shuffled block tables, neighbours of every length.
+
+mod attention;
+mod bounds;
+mod decoder;
+mod linear;
+mod mlp;
+mod norms;
+mod random;
+mod rig;
+mod rope;
+mod scene;
+mod storage;
+#[cfg(test)]
+mod tests;
+mod weights;
+
+pub use attention::{check_attention, check_attention_invariance};
+pub use decoder::check_decoder;
+pub use linear::{check_embed, check_logits, check_matmul, check_matmul_invariance, check_mixed_matrix};
+pub use mlp::check_gated_mlp;
+pub use norms::{check_add_rms_norm, check_rms_norm};
+pub use rope::check_rope;
+pub use storage::{check_pack, check_sizes, check_steps, check_transfers};
+
+use crate::Backend;
+
+/// Runs every check.
+///
+/// # Panics
+/// If the backend is wrong.
+pub fn check_all<B: Backend>(make: impl Fn() -> B) {
+    let make = &make;
+    check_pack(make);
+    check_sizes(make);
+    check_transfers(make);
+    check_steps(make);
+    check_embed(make);
+    check_rms_norm(make);
+    check_add_rms_norm(make);
+    check_matmul(make);
+    check_mixed_matrix(make);
+    check_matmul_invariance(make);
+    check_gated_mlp(make);
+    check_logits(make);
+    check_rope(make);
+    check_attention(make);
+    check_attention_invariance(make);
+    check_decoder(make);
+}

@@ -1,0 +1,223 @@
+//! Checks of `attention` over the paged cache.
+
+use half::f16;
+
+use super::bounds::{FLOAT, HALF, Tally, same_bits};
+use super::random::Random;
+use super::rig::Rig;
+use super::scene::{Chunk, STEP_ROWS_MAX, Scene, Setting, history};
+use crate::reference::{ReferenceBackend, formulas, visible};
+use crate::{AttentionParams, Backend, HeadShape, SequenceSpan};
+
+/// Heads, key-value heads, elements of a head.
+const SHAPES: [(usize, usize, usize); 8] =
+    [(8, 2, 64), (2, 2, 128), (4, 2, 80), (4, 1, 256), (14, 2, 64), (8, 1, 128), (3, 3, 64), (6, 3, 80)];
+/// Context and rows of each sequence: decodes and prefill chunks, within a block, at its edge and over many.
+const CAUSAL: [(u32, u32); 11] = [
+    (600, 1),
+    (37, 37),
+    (1, 1),
+    (64, 1),
+    (100, 20),
+    (16, 16),
+    (17, 1),
+    (129, 1),
+    (257, 33),
+    (48, 16),
+    (2, 1),
+];
+/// Sequences that are encoded whole.
+const WHOLE: [(u32, u32); 6] = [(1, 1), (5, 5), (16, 16), (33, 33), (130, 130), (49, 49)];
+
+/// `attention` on mixed batches of decodes and prefill chunks: grouped heads, windows, softcap, sinks, causal or not.
+///
+/// # Panics
+/// If a number is out of bounds.
+pub fn check_attention<B: Backend>(make: &impl Fn() -> B) {
+    let mut random = Random::new(30);
+    for (i, (heads, kv_heads, head_dim)) in SHAPES.into_iter().enumerate() {
+        let shape = HeadShape { heads, kv_heads, head_dim };
+        for (j, setting) in settings(shape, &mut random).into_iter().enumerate() {
+            // The first shape meets every setting, the others two of the plain ones and two of the mixtures.
+            if i > 0 && (i + j) % 3 != 0 {
+                continue;
+            }
+            let work = if setting.causal { &CAUSAL[..] } else { &WHOLE[..] };
+            check_scene(make, shape, &setting, work, &mut random);
+        }
+    }
+}
+
+/// The same bits for a row in one go, in chunks, token by token, alone, among others, in any order and in any blocks.
+///
+/// # Panics
+/// If a bit differs.
+pub fn check_attention_invariance<B: Backend>(make: &impl Fn() -> B) {
+    let mut random = Random::new(31);
+    let lengths = [1, 19, 50, 130, 290];
+    let tokens = lengths.iter().sum::<u32>() as usize;
+    assert!(tokens <= STEP_ROWS_MAX, "all sequences fit one step");
+    for (heads, kv_heads, head_dim) in [(14, 2, 64), (4, 2, 128), (2, 2, 80)] {
+        let shape = HeadShape { heads, kv_heads, head_dim };
+        let plain =
+            Setting { scale: usual_scale(shape), softcap: None, window: None, sinks: None, causal: true };
+        let sinks = Some(random.normals(heads));
+        let full = Setting { softcap: Some(20.0), window: Some(45), sinks, ..plain.clone() };
+        for setting in [plain, full] {
+            let mut scene = Scene::new(shape, &lengths, setting.window, &mut random);
+            let mut rig = Rig::new(make(), &scene.limits());
+            let together = vec![whole(&lengths, &[0, 1, 2, 3, 4])];
+            let expected = scene.play(&mut rig, &setting, &together, 0);
+            let mut same = |scene: &Scene, name: &str, steps: &[Vec<Chunk>]| {
+                let found = scene.play(&mut rig, &setting, steps, 0);
+                for (sequence, (found, expected)) in found.iter().zip(&expected).enumerate() {
+                    let what = format!("attention, {shape:?}, {setting:?}, sequence {sequence}, {name}");
+                    same_bits(&what, found, expected, shape.q_width());
+                }
+            };
+            let alone: Vec<Vec<Chunk>> = (0..lengths.len()).map(|i| whole(&lengths, &[i])).collect();
+            same(&scene, "alone", &alone);
+            same(&scene, "in another order", &[whole(&lengths, &[3, 1, 4, 0, 2])]);
+            same(&scene, "token by token", &cut(&lengths, &mut || 1));
+            same(&scene, "in blocks", &cut(&lengths, &mut || 16));
+            same(&scene, "in ragged chunks", &cut(&lengths, &mut || 1 + random.below(60) as u32));
+            scene.move_blocks(&mut Random::new(32));
+            same(&scene, "in other blocks", &together);
+        }
+    }
+}
+
+/// The settings of attention, plain and mixed.
+fn settings(shape: HeadShape, random: &mut Random) -> Vec<Setting> {
+    let plain = Setting { scale: usual_scale(shape), softcap: None, window: None, sinks: None, causal: true };
+    // From a sink that takes nearly all to one that takes nearly nothing.
+    let sinks =
+        Some((0..shape.heads).map(|head| 12.0 - 5.0 * head as f32 + random.normal()).collect::<Vec<f32>>());
+    let window = |window| Setting { window: Some(window), ..plain.clone() };
+    vec![
+        plain.clone(),
+        window(1),
+        window(7),
+        window(32),
+        window(100),
+        Setting { softcap: Some(5.0), ..plain.clone() },
+        Setting { sinks: sinks.clone(), ..plain.clone() },
+        Setting { softcap: Some(30.0), sinks: sinks.clone(), scale: 0.2, ..window(50) },
+        Setting { causal: false, ..plain.clone() },
+        Setting { causal: false, ..window(20) },
+        Setting { causal: false, softcap: Some(10.0), sinks, ..plain.clone() },
+        Setting { scale: 1.5 * plain.scale, sinks: Some(vec![-1e30; shape.heads]), ..plain },
+    ]
+}
+
+fn usual_scale(shape: HeadShape) -> f32 {
+    1.0 / (shape.head_dim as f32).sqrt()
+}
+
+/// A step of whole sequences in this order.
+fn whole(lengths: &[u32], order: &[usize]) -> Vec<Chunk> {
+    order.iter().map(|&sequence| Chunk { sequence, start: 0, rows: lengths[sequence] }).collect()
+}
+
+/// Steps in which every unfinished sequence gets its next chunk, of a size the function gives.
+fn cut(lengths: &[u32], size: &mut dyn FnMut() -> u32) -> Vec<Vec<Chunk>> {
+    let mut done = vec![0; lengths.len()];
+    let mut steps = Vec::new();
+    while done != lengths {
+        let mut step = Vec::new();
+        for (sequence, start) in done.iter_mut().enumerate().filter(|(i, start)| **start < lengths[*i]) {
+            let rows = size().min(lengths[sequence] - *start);
+            step.push(Chunk { sequence, start: *start, rows });
+            *start += rows;
+        }
+        steps.push(step);
+    }
+    steps
+}
+
+fn check_scene<B: Backend>(
+    make: &impl Fn() -> B,
+    shape: HeadShape,
+    setting: &Setting,
+    work: &[(u32, u32)],
+    random: &mut Random,
+) {
+    let lengths: Vec<u32> = work.iter().map(|w| w.0).collect();
+    let starts: Vec<u32> = work.iter().map(|w| w.0 - w.1).collect();
+    let scene = Scene::new(shape, &lengths, setting.window, random);
+    let mut steps = history(&starts);
+    let attend_from = steps.len();
+    let chunk =
+        |(sequence, &(context, rows)): (usize, &(u32, u32))| Chunk { sequence, start: context - rows, rows };
+    steps.push(work.iter().enumerate().map(chunk).collect());
+
+    let found = scene.play(&mut Rig::new(make(), &scene.limits()), setting, &steps, attend_from);
+    let mut reference = Rig::new(ReferenceBackend::new(), &scene.limits());
+    let expected = scene.play(&mut reference, setting, &steps, attend_from);
+    let mut tally = Tally::new(format!("attention, {shape:?}, {setting:?}"));
+    for (sequence, &(context, rows)) in work.iter().enumerate() {
+        for row in 0..rows {
+            let span = SequenceSpan { row_first: 0, rows, context, table_first: 0 };
+            let position = context - rows + row;
+            let sigmas = sigmas(&scene, setting, sequence, span, row);
+            let at = position as usize * shape.q_width();
+            for (col, sigma) in sigmas.into_iter().enumerate() {
+                let (found, expected) = (found[sequence][at + col], expected[sequence][at + col]);
+                tally.see((1000 * sequence + row as usize, col), found, expected, sigma, 1e-7);
+            }
+        }
+    }
+    tally.finish();
+}
+
+/// σ of a row of output, where a device may hold queries and softmax weights in half precision. Rounding the query
+/// moves score j by σ_j = `scale 2⁻¹² sqrt(Σ (q k_j)²)`, rounding weight p_j moves it by 2⁻¹² of itself, and a
+/// change of ε in score j moves the output by `p_j ε (v_j - out)`: no more than `Σ p_j (σ_j + 2⁻¹²) |v_j - out|`
+/// even if all moved together. Sums in f32 add [`FLOAT`] of `Σ p_j |v_j|`.
+fn sigmas(scene: &Scene, setting: &Setting, sequence: usize, span: SequenceSpan, row: u32) -> Vec<f64> {
+    let HeadShape { heads, kv_heads, head_dim } = scene.shape;
+    let width = scene.shape.qkv_width();
+    let qkv = &scene.sequences[sequence].qkv;
+    let params = AttentionParams::<()> {
+        shape: scene.shape,
+        scale: setting.scale,
+        softcap: setting.softcap,
+        window: setting.window,
+        sinks: None,
+        causal: setting.causal,
+    };
+    let keys = visible(&params, &span, row);
+    let position = (span.context - span.rows + row) as usize;
+    let element = |position: usize, head: usize| &qkv[position * width + head * head_dim..][..head_dim];
+    let mut out = Vec::with_capacity(heads * head_dim);
+    for head in 0..heads {
+        let kv_head = head * kv_heads / heads;
+        let query = element(position, head);
+        let mut scores = Vec::new();
+        let mut moves = Vec::new();
+        for key in keys.clone() {
+            let key: Vec<f32> =
+                element(key as usize, heads + kv_head).iter().map(|&k| f16::from_f32(k).to_f32()).collect();
+            scores.push(formulas::score(query, &key, setting.scale, setting.softcap));
+            let squares: f64 = query.iter().zip(&key).map(|(&q, &k)| f64::from(q * k).powi(2)).sum();
+            moves.push(f64::from(setting.scale) * HALF * squares.sqrt() + HALF);
+        }
+        let sink = setting.sinks.as_ref().map_or(f64::NEG_INFINITY, |sinks| f64::from(sinks[head]));
+        let largest = scores.iter().copied().fold(sink, f64::max);
+        let total = (sink - largest).exp() + scores.iter().map(|s| (s - largest).exp()).sum::<f64>();
+        let value = |key: u32| element(key as usize, heads + kv_heads + kv_head);
+        let weights: Vec<f64> = scores.iter().map(|s| (s - largest).exp() / total).collect();
+        let mut mean = vec![0.0; head_dim];
+        for (key, p) in keys.clone().zip(&weights) {
+            mean.iter_mut().zip(value(key)).for_each(|(mean, &v)| *mean += p * f64::from(v));
+        }
+        let mut sigma = vec![0.0; head_dim];
+        for ((key, p), moved) in keys.clone().zip(&weights).zip(&moves) {
+            for ((sigma, &v), mean) in sigma.iter_mut().zip(value(key)).zip(&mean) {
+                *sigma += p * (moved * (f64::from(v) - mean).abs() + FLOAT * f64::from(v).abs());
+            }
+        }
+        out.extend(sigma);
+    }
+    out
+}

@@ -1,0 +1,111 @@
+//! How far a backend's numbers may be from the reference's.
+//!
+//! Errors of many independent roundings add up like noise, so each element's bound is a standard deviation σ
+//! computed from its own data: no element may err by more than 8 σ, and the mean of the squared errors over a
+//! case may not exceed 2 σ². The first catches a block with a wrong scale or sign, the second anything that is
+//! slightly wrong everywhere. Worst-case bounds would be some √cols wider and hide both.
+
+/// Standard deviations that a single element may be off.
+const ELEMENT_MAX: f64 = 8.0;
+/// Mean squared error of a case, in variances.
+const MEAN_SQUARE_MAX: f64 = 2.0;
+/// Relative error of sums and functions in f32: the σ that makes 8 σ = 1e-5.
+pub(super) const FLOAT: f64 = 1.25e-6;
+/// Half of the last bit of a half-precision number, relative.
+pub(super) const HALF: f64 = 1.0 / 4096.0;
+
+/// The errors of one case.
+pub(super) struct Tally {
+    what: String,
+    count: usize,
+    squares: f64,
+}
+
+impl Tally {
+    /// `what` names the op, type and shape in the message of a failure.
+    pub(super) fn new(what: String) -> Self {
+        Self { what, count: 0, squares: 0.0 }
+    }
+
+    /// Judges one element, at a row and a column. `slack` is an absolute error that is always allowed.
+    pub(super) fn see(&mut self, at: (usize, usize), found: f32, expected: f32, sigma: f64, slack: f64) {
+        let error = (f64::from(found) - f64::from(expected)).abs();
+        let excess = (error - slack - f64::from(expected).abs() * f64::from(f32::EPSILON)).max(0.0);
+        assert!(
+            excess <= ELEMENT_MAX * sigma,
+            "{}: row {}, column {} is {found}, not {expected}: off by {error:e}, allowed {:e}",
+            self.what,
+            at.0,
+            at.1,
+            ELEMENT_MAX * sigma + slack
+        );
+        if sigma > 0.0 {
+            self.squares += (excess / sigma).powi(2);
+            self.count += 1;
+        }
+    }
+
+    /// Judges the case as a whole.
+    pub(super) fn finish(self) {
+        // A handful of elements may be unlucky together; hundreds may not.
+        let allowed = MEAN_SQUARE_MAX * self.count as f64 + 32.0;
+        assert!(
+            self.squares <= allowed,
+            "{}: over {} elements the squared errors sum to {:.1} variances, allowed {allowed:.1}",
+            self.what,
+            self.count,
+            self.squares
+        );
+    }
+}
+
+/// σ of a dot product of weights `w` with activations `a`.
+///
+/// Always: [`FLOAT`] of `Σ|w a|`, for sums in f32. Where the weights are quantised, besides:
+/// - activations rounded to 1/127 of the largest of their 256 (or fewer): the rounding error is uniform over one
+///   step, of variance step²/12, so `Σ_256 (max|a| / 127)² / 12 Σ w²`;
+/// - the scales of weights and activations rounded to half precision: `Σ_32 (2⁻¹⁰ Σ|w a|)²`, and where a product
+///   of scales is subnormal, 2⁻²⁵ for each of up to 16 steps of code.
+pub(super) fn dot_sigma(w: &[f32], a: &[f32], quantised: bool) -> f64 {
+    let mut variance = 0.0;
+    let mut total = 0.0;
+    for (w, a) in w.chunks(256).zip(a.chunks(256)) {
+        let step = a.iter().fold(0.0f64, |m, &a| m.max(f64::from(a).abs())) / 127.0;
+        let mut squares = 0.0;
+        for (w, a) in w.chunks(32).zip(a.chunks(32)) {
+            let (mut products, mut sizes) = (0.0, 0.0);
+            for (&w, &a) in w.iter().zip(a) {
+                let (w, a) = (f64::from(w), f64::from(a).abs());
+                products += w.abs() * a;
+                sizes += a;
+                squares += w * w;
+            }
+            total += products;
+            if quantised {
+                variance += (4.0 * HALF * products).powi(2) + (16.0 * sizes / 33_554_432.0).powi(2);
+            }
+        }
+        if quantised {
+            variance += step * step / 12.0 * squares;
+        }
+    }
+    (variance + (FLOAT * total).powi(2)).sqrt()
+}
+
+/// What may be lost where activations are so small that a device flushes them, or their scale, to zero.
+pub(super) fn flush_slack(w: &[f32]) -> f64 {
+    1e-34 * w.iter().map(|&w| f64::from(w).abs()).sum::<f64>() + 1e-37
+}
+
+/// Asserts that two runs gave the same bits. Rows of `cols`.
+pub(super) fn same_bits(what: &str, found: &[f32], expected: &[f32], cols: usize) {
+    assert_eq!(found.len(), expected.len(), "{what}: different sizes");
+    for (i, (found, expected)) in found.iter().zip(expected).enumerate() {
+        assert!(
+            found.to_bits() == expected.to_bits(),
+            "{what}: row {}, column {} is {found:e} in one batch and {expected:e} in another",
+            i / cols,
+            i % cols
+        );
+    }
+}

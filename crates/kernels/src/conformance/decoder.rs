@@ -1,0 +1,243 @@
+//! Check of whole steps: a small decoder of two layers, all ops in a row.
+
+use super::bounds::same_bits;
+use super::random::Random;
+use super::rig::{Rig, ok};
+use super::scene::{Chunk, Scene};
+use super::weights::{Weights, supported};
+use crate::reference::ReferenceBackend;
+use crate::{
+    Activation, AttentionParams, Backend, Batch, DType, HeadShape, KvSpec, KvType, QkvParams, Rope, RopeKind,
+    StepLimits,
+};
+
+const LAYERS: usize = 2;
+const WIDTH: usize = 256;
+const HIDDEN: usize = 512;
+const VOCAB: usize = 100;
+const EPS: f32 = 1e-6;
+const SHAPE: HeadShape = HeadShape { heads: 4, kv_heads: 2, head_dim: 64 };
+/// Tokens of each sequence: a prompt, then what is decoded one by one.
+const LENGTHS: [u32; 5] = [5, 37, 2, 66, 20];
+/// Of those, the tokens that are decoded.
+const DECODED: u32 = 2;
+
+/// Logits of every token of five sequences, the same to the bit however they share steps; and near the reference's
+/// where the weights are plain floats. Quantised types are checked op by op, since their errors compound here.
+///
+/// # Panics
+/// If a bit differs or a number is out of bounds.
+pub fn check_decoder<B: Backend>(make: &impl Fn() -> B) {
+    let mut random = Random::new(50);
+    let types = supported(&make());
+    for (i, &dtype) in types.iter().enumerate() {
+        let model = Model::random([dtype, types[(i + 1) % types.len()]], &mut random);
+        let mut scene = Scene::new(SHAPE, &LENGTHS, None, &mut random);
+        let mut rig = Rig::new(make(), &limits());
+        let all: Vec<usize> = (0..LENGTHS.len()).collect();
+        let expected = model.run(&mut rig, &scene, &served(&all, u32::MAX));
+        let mut same = |scene: &Scene, name: &str, steps: &[Vec<Chunk>]| {
+            let found = model.run(&mut rig, scene, steps);
+            for (sequence, (found, expected)) in found.iter().zip(&expected).enumerate() {
+                // A sequence that was not asked for has no logits.
+                if !found[0].is_nan() {
+                    let what = format!("decoder of {:?}, sequence {sequence}, {name}", model.types);
+                    same_bits(&what, found, expected, VOCAB);
+                }
+            }
+        };
+        same(&scene, "alone", &served(&[3], u32::MAX));
+        same(&scene, "in another order", &served(&[4, 2, 0, 3, 1], u32::MAX));
+        same(&scene, "in chunks of 7", &served(&all, 7));
+        same(&scene, "token by token", &served(&[1], 1));
+        scene.move_blocks(&mut random);
+        same(&scene, "in other blocks", &served(&all, 23));
+    }
+    for &dtype in types.iter().filter(|&&dtype| matches!(dtype, DType::F32 | DType::F16 | DType::BF16)) {
+        let model = Model::random([dtype; 2], &mut random);
+        let scene = Scene::new(SHAPE, &LENGTHS, None, &mut random);
+        let steps = served(&[0, 1, 2, 3, 4], 30);
+        let found = model.run(&mut Rig::new(make(), &limits()), &scene, &steps);
+        let expected = model.run(&mut Rig::new(ReferenceBackend::new(), &limits()), &scene, &steps);
+        for (found, expected) in found.iter().zip(&expected) {
+            let largest = expected.iter().fold(0.0f32, |m, v| m.max(v.abs()));
+            for (i, (found, expected)) in found.iter().zip(expected).enumerate() {
+                assert!(
+                    (found - expected).abs() <= 2e-3 * largest,
+                    "decoder of {dtype}, position {}, token {}: {found} is not {expected}",
+                    i / VOCAB,
+                    i % VOCAB
+                );
+            }
+        }
+    }
+}
+
+fn limits() -> StepLimits {
+    let rows = LENGTHS.iter().sum::<u32>() as usize;
+    StepLimits {
+        rows,
+        sequences: LENGTHS.len(),
+        logit_rows: rows,
+        context: 66,
+        width: 2 * HIDDEN,
+        vocab: VOCAB,
+        heads: SHAPE,
+    }
+}
+
+/// Steps as a scheduler makes them: each sequence's prompt in chunks of at most `chunk`, then its tokens one by one,
+/// all sequences side by side, so that one decodes while another is still prefilling.
+fn served(sequences: &[usize], chunk: u32) -> Vec<Vec<Chunk>> {
+    let mut done = vec![0; LENGTHS.len()];
+    let mut steps = Vec::new();
+    while sequences.iter().any(|&s| done[s] < LENGTHS[s]) {
+        let mut step = Vec::new();
+        for &sequence in sequences {
+            let start = done[sequence];
+            if start == LENGTHS[sequence] {
+                continue;
+            }
+            let prompt = LENGTHS[sequence].saturating_sub(DECODED);
+            let rows = if start < prompt { chunk.min(prompt - start) } else { 1 };
+            step.push(Chunk { sequence, start, rows });
+            done[sequence] += rows;
+        }
+        steps.push(step);
+    }
+    steps
+}
+
+struct Layer {
+    qkv: [Weights; 3],
+    out: [Weights; 1],
+    gate_up: [Weights; 2],
+    down: [Weights; 1],
+    norms: [Vec<f32>; 4], // before attention, before the MLP: (WIDTH); queries, keys: (head_dim)
+    bias: Vec<f32>,       // (qkv_width)
+}
+
+struct Model {
+    types: [DType; 2],
+    embedding: [Weights; 1],
+    layers: Vec<Layer>,
+    norm: Vec<f32>,
+    inv_freq: Vec<f32>,
+}
+
+/// A layer on the device.
+struct Packed<B: Backend> {
+    matrices: [B::Matrix; 4],
+    vectors: [B::Vector; 5],
+}
+
+impl Model {
+    fn random(types: [DType; 2], random: &mut Random) -> Self {
+        let mut matrix = |which: usize, rows, cols| Weights::random(types[which], rows, cols, random);
+        let (q, k) = (SHAPE.q_width(), SHAPE.kv_heads * SHAPE.head_dim);
+        let matrices: Vec<_> = (0..LAYERS)
+            .map(|_| {
+                let qkv = [matrix(0, q, WIDTH), matrix(0, k, WIDTH), matrix(1, k, WIDTH)];
+                let gate_up = [matrix(0, HIDDEN, WIDTH), matrix(1, HIDDEN, WIDTH)];
+                (qkv, [matrix(0, WIDTH, q)], gate_up, [matrix(1, WIDTH, HIDDEN)])
+            })
+            .collect();
+        let embedding = [matrix(0, VOCAB, WIDTH)];
+        let mut norm = |count| (0..count).map(|_| 0.5 + random.uniform()).collect::<Vec<f32>>();
+        let layers = matrices
+            .into_iter()
+            .map(|(qkv, out, gate_up, down)| Layer {
+                qkv,
+                out,
+                gate_up,
+                down,
+                norms: [norm(WIDTH), norm(WIDTH), norm(SHAPE.head_dim), norm(SHAPE.head_dim)],
+                bias: norm(SHAPE.qkv_width()),
+            })
+            .collect();
+        let inv_freq = (0..SHAPE.head_dim / 2).map(|pair| 10_000f32.powf(-(pair as f32) / 32.0)).collect();
+        Self { types, embedding, layers, norm: norm(WIDTH), inv_freq }
+    }
+
+    /// Logits of every position of every sequence, NaN where no step reached.
+    fn run<B: Backend>(&self, rig: &mut Rig<B>, scene: &Scene, steps: &[Vec<Chunk>]) -> Vec<Vec<f32>> {
+        let pack = |layer: &Layer| Packed::<B> {
+            matrices: [&layer.qkv[..], &layer.out, &layer.gate_up, &layer.down]
+                .map(|parts| rig.matrix(parts)),
+            vectors: [&layer.norms[0], &layer.norms[1], &layer.norms[2], &layer.norms[3], &layer.bias]
+                .map(|values| rig.vector(values)),
+        };
+        let layers: Vec<Packed<B>> = self.layers.iter().map(pack).collect();
+        let embedding = rig.matrix(&self.embedding);
+        let (norm, inv_freq) = (rig.vector(&self.norm), rig.vector(&self.inv_freq));
+        let blocks =
+            scene.sequences.iter().flat_map(|s| &s.blocks).max().map_or(1, |&last| last as usize + 1);
+        let HeadShape { kv_heads, head_dim, .. } = SHAPE;
+        let spec = KvSpec { layers: LAYERS, kv_heads, head_dim, blocks, kv_type: KvType::F16 };
+        let mut kv = ok("kv", rig.backend.kv(&spec));
+        // Made once for the largest step, as a runtime does: smaller steps find the leavings of larger ones.
+        let rows = limits().rows;
+        let buffer = |cols| ok("buffer", rig.backend.buffer(rows, cols));
+        let (mut residual, mut x, mut qkv) = (buffer(WIDTH), buffer(WIDTH), buffer(SHAPE.qkv_width()));
+        let (mut attended, mut hidden, mut y) = (buffer(SHAPE.q_width()), buffer(HIDDEN), buffer(WIDTH));
+
+        let mut logits: Vec<Vec<f32>> = LENGTHS.iter().map(|&n| vec![f32::NAN; n as usize * VOCAB]).collect();
+        for step in steps {
+            let batch = tokens(scene, step);
+            let mut out = vec![f32::NAN; batch.rows() * VOCAB];
+            rig.step(&batch, |rig| {
+                let device = &mut rig.backend;
+                device.embed(&embedding, 2.0, &mut residual);
+                for (i, layer) in layers.iter().enumerate() {
+                    let [qkv_weight, out_weight, gate_up, down] = &layer.matrices;
+                    let [attention_norm, mlp_norm, q_norm, k_norm, bias] = &layer.vectors;
+                    if i == 0 {
+                        device.rms_norm(&residual, attention_norm, EPS, &mut x);
+                    } else {
+                        device.add_rms_norm(&mut residual, &y, attention_norm, EPS, &mut x);
+                    }
+                    device.matmul(qkv_weight, Some(bias), &x, &mut qkv);
+                    let rope = Some(Rope { kind: RopeKind::Neox, inv_freq: &inv_freq, magnitude: 1.0 });
+                    let (q_norm, k_norm) = (Some(q_norm), Some(k_norm));
+                    let params = QkvParams { shape: SHAPE, q_norm, k_norm, norm_eps: EPS, rope };
+                    device.rope(&mut qkv, &params, &mut kv, i);
+                    let window = (i == 1).then_some(24);
+                    let params = AttentionParams {
+                        shape: SHAPE,
+                        scale: 0.125,
+                        softcap: None,
+                        window,
+                        sinks: None,
+                        causal: true,
+                    };
+                    device.attention(&qkv, &params, &kv, i, &mut attended);
+                    device.matmul(out_weight, None, &attended, &mut y);
+                    device.all_reduce(&mut y);
+                    device.add_rms_norm(&mut residual, &y, mlp_norm, EPS, &mut x);
+                    device.gated_mlp(gate_up, down, Activation::Silu, &x, &mut hidden, &mut y);
+                }
+                device.add_rms_norm(&mut residual, &y, &norm, EPS, &mut x);
+                ok("logits", device.logits(&embedding, &x, &mut out));
+            });
+            let mut rest = &out[..];
+            for chunk in step {
+                let (rows, after) = rest.split_at(chunk.rows as usize * VOCAB);
+                logits[chunk.sequence][chunk.start as usize * VOCAB..][..rows.len()].copy_from_slice(rows);
+                rest = after;
+            }
+        }
+        logits
+    }
+}
+
+/// A step's batch, with tokens that depend on sequence and position alone, and logits wanted of every row.
+fn tokens(scene: &Scene, step: &[Chunk]) -> Batch {
+    let mut batch = scene.batch(step);
+    let token = |chunk: &Chunk, position: u32| (chunk.sequence as u32 * 31 + position * 17) % VOCAB as u32;
+    batch.tokens = step
+        .iter()
+        .flat_map(|chunk| (chunk.start..chunk.start + chunk.rows).map(|p| token(chunk, p)))
+        .collect();
+    batch.logit_rows = (0..batch.rows() as u32).collect();
+    batch
+}

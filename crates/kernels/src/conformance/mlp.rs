@@ -1,0 +1,140 @@
+//! Check of `gated_mlp`.
+
+use super::bounds::{FLOAT, Tally, dot_sigma, same_bits};
+use super::linear::gather;
+use super::random::Random;
+use super::rig::{Rig, rows_batch};
+use super::weights::{Weights, quantised, supported};
+use crate::reference::formulas::{activate, dot};
+use crate::{Activation, Backend, DType};
+
+const ROWS_MAX: usize = 19;
+const ACTIVATIONS: [Activation; 3] = [Activation::Silu, Activation::GeluTanh, Activation::GeluErf];
+
+/// `gated_mlp` for every supported type and activation, with parts of different types, and the same bits for a row
+/// in any batch. `hidden` is the device's own business; only `out` is judged.
+///
+/// # Panics
+/// If a number is out of bounds or a bit differs.
+pub fn check_gated_mlp<B: Backend>(make: &impl Fn() -> B) {
+    let mut rig = Rig::for_rows(make(), ROWS_MAX, 1024, 1);
+    let mut random = Random::new(20);
+    let types = supported(&rig.backend);
+    for (i, &gate) in types.iter().enumerate() {
+        let other = types[(i + 1) % types.len()];
+        for (activation, up, down) in [
+            (ACTIVATIONS[i % 3], gate, gate),
+            (ACTIVATIONS[(i + 1) % 3], other, gate),
+            (ACTIVATIONS[(i + 2) % 3], gate, other),
+        ] {
+            let mlp = Mlp::random([gate, up, down], activation, 256, 512, &mut random);
+            mlp.check(&mut rig, &mut random);
+        }
+    }
+    // Widths that fill no tile, where a type allows them, and every activation at full float precision.
+    for &dtype in types.iter().filter(|dtype| dtype.block_weights() <= 32) {
+        let unit = if quantised(dtype) { 32 } else { 10 };
+        for activation in ACTIVATIONS {
+            let mlp = Mlp::random([dtype; 3], activation, 3 * unit, 7 * unit, &mut random);
+            mlp.check(&mut rig, &mut random);
+        }
+    }
+}
+
+struct Mlp {
+    activation: Activation,
+    gate_up: [Weights; 2],
+    down: [Weights; 1],
+}
+
+impl Mlp {
+    fn random(
+        types: [DType; 3],
+        activation: Activation,
+        width: usize,
+        hidden: usize,
+        random: &mut Random,
+    ) -> Self {
+        let gate_up = [types[0], types[1]].map(|dtype| Weights::random(dtype, hidden, width, random));
+        Self { activation, gate_up, down: [Weights::random(types[2], width, hidden, random)] }
+    }
+
+    fn name(&self) -> String {
+        let [gate, up] = &self.gate_up;
+        let [down] = &self.down;
+        format!(
+            "gated_mlp, {:?}, gate {}, up {}, down {} [{}, {}]",
+            self.activation,
+            gate.shape.dtype,
+            up.shape.dtype,
+            down.shape.dtype,
+            down.shape.rows,
+            down.shape.cols
+        )
+    }
+
+    fn check<B: Backend>(&self, rig: &mut Rig<B>, random: &mut Random) {
+        let width = self.down[0].shape.rows;
+        let x = random.normals(ROWS_MAX * width);
+        let (gate_up, down) = (rig.matrix(&self.gate_up), rig.matrix(&self.down));
+        let mut run = |x: &[f32]| {
+            let rows = x.len() / width;
+            let buffer = rig.upload(x, width);
+            let mut hidden = rig.blank(rows, self.down[0].shape.cols);
+            let mut out = rig.blank(rows, width);
+            rig.step(&rows_batch(&vec![0; rows]), |rig| {
+                rig.backend.gated_mlp(&gate_up, &down, self.activation, &buffer, &mut hidden, &mut out);
+            });
+            rig.download("hidden", &hidden, rows, self.down[0].shape.cols);
+            rig.download("gated_mlp", &out, rows, width)
+        };
+        let all = run(&x);
+        let mut tally = Tally::new(self.name());
+        for (row, x) in x.chunks_exact(width).enumerate() {
+            for (col, (expected, sigma)) in self.expected(x).into_iter().enumerate() {
+                tally.see((row, col), all[row * width + col], expected as f32, sigma, 1e-30);
+            }
+        }
+        tally.finish();
+        for batch in [1, 4, 9] {
+            let chosen = &random.permutation(ROWS_MAX)[..batch];
+            let found = run(&gather(&x, width, chosen));
+            same_bits(
+                &format!("{}, batch of {batch}", self.name()),
+                &found,
+                &gather(&all, width, chosen),
+                width,
+            );
+        }
+    }
+
+    /// Each output and its σ: those of gate and up go through the activation to first order (and their product), are
+    /// carried by down's weights, and meet down's own.
+    fn expected(&self, x: &[f32]) -> Vec<(f64, f64)> {
+        let ([gate, up], [down]) = (&self.gate_up, &self.down);
+        let (mut hidden, mut variances) = (Vec::new(), Vec::new());
+        for i in 0..gate.shape.rows {
+            let (g, u) = (dot(gate.row(i), x), dot(up.row(i), x));
+            let g_sigma = dot_sigma(gate.row(i), x, quantised(gate.shape.dtype));
+            let u_sigma = dot_sigma(up.row(i), x, quantised(up.shape.dtype));
+            let act = |g| activate(self.activation, g);
+            let step = 1e-4 * (1.0 + g.abs());
+            let slope = (act(g + step) - act(g - step)) / (2.0 * step);
+            // Where the curve bends (by at most 1.2) within the error, its square moves the result too.
+            let act_sigma = slope.abs() * g_sigma + (0.6 * g_sigma * g_sigma).min(1.2 * g_sigma);
+            hidden.push((act(g) * u) as f32);
+            variances.push(
+                (act_sigma * u).powi(2)
+                    + (act(g) * u_sigma).powi(2)
+                    + (act_sigma * u_sigma).powi(2)
+                    + (FLOAT * g * u).powi(2),
+            );
+        }
+        let output = |weights: &[f32]| {
+            let own = dot_sigma(weights, &hidden, quantised(down.shape.dtype));
+            let carried: f64 = weights.iter().zip(&variances).map(|(&w, v)| f64::from(w).powi(2) * v).sum();
+            (dot(weights, &hidden), (own * own + carried).sqrt())
+        };
+        down.floats.chunks_exact(down.shape.cols).map(output).collect()
+    }
+}

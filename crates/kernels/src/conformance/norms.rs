@@ -1,0 +1,113 @@
+//! Checks of `rms_norm` and `add_rms_norm`.
+
+use super::bounds::{FLOAT, Tally, same_bits};
+use super::linear::{activations, gather};
+use super::random::Random;
+use super::rig::{Rig, rows_batch};
+use crate::Backend;
+use crate::reference::formulas;
+
+const ROWS_MAX: usize = 33;
+const SHAPES: [(usize, usize, f32); 7] = [
+    (1, 64, 1e-6),
+    (ROWS_MAX, 64, 1e-5),
+    (16, 33, 1e-6),
+    (7, 5, 1e-2),
+    (9, 1000, 1e-6),
+    (3, 4096, 1e-5),
+    (17, 320, 1e-12),
+];
+
+/// `rms_norm`: any width, zero, tiny and huge rows, the same bits in any batch.
+///
+/// # Panics
+/// If a number is out of bounds or a bit differs.
+pub fn check_rms_norm<B: Backend>(make: &impl Fn() -> B) {
+    check(make, 10, "rms_norm", |rig, x, cols, weight, eps| {
+        let rows = x.len() / cols;
+        let weight = rig.vector(weight);
+        let x = rig.upload(x, cols);
+        let mut out = rig.blank(rows, cols);
+        rig.step(&rows_batch(&vec![0; rows]), |rig| rig.backend.rms_norm(&x, &weight, eps, &mut out));
+        rig.download("rms_norm", &out, rows, cols)
+    });
+}
+
+/// `add_rms_norm`: as `rms_norm`, and the residual to the bit.
+///
+/// # Panics
+/// If a number is out of bounds or a bit differs.
+pub fn check_add_rms_norm<B: Backend>(make: &impl Fn() -> B) {
+    check(make, 11, "add_rms_norm", |rig, sum, cols, weight, eps| {
+        let rows = sum.len() / cols;
+        let weight = rig.vector(weight);
+        // Halves add up exactly to the row whose norm is expected.
+        let half: Vec<f32> = sum.iter().map(|v| v * 0.5).collect();
+        let twice: Vec<f32> = half.iter().map(|v| v * 2.0).collect();
+        let mut residual = rig.upload(&half, cols);
+        let x = rig.upload(&half, cols);
+        let mut out = rig.blank(rows, cols);
+        rig.step(&rows_batch(&vec![0; rows]), |rig| {
+            rig.backend.add_rms_norm(&mut residual, &x, &weight, eps, &mut out);
+        });
+        same_bits("add_rms_norm, residual", &rig.download("residual", &residual, rows, cols), &twice, cols);
+        rig.download("add_rms_norm", &out, rows, cols)
+    });
+    check_unequal_halves(make);
+}
+
+/// A residual and an addend that differ, so that one cannot stand for the other.
+fn check_unequal_halves<B: Backend>(make: &impl Fn() -> B) {
+    let (rows, cols) = (6, 96);
+    let mut rig = Rig::for_rows(make(), ROWS_MAX, cols, 1);
+    let mut random = Random::new(12);
+    let (before, x) = (random.normals(rows * cols), random.normals(rows * cols));
+    let after: Vec<f32> = before.iter().zip(&x).map(|(a, b)| a + b).collect();
+    let weight = rig.vector(&vec![1.0; cols]);
+    let mut residual = rig.upload(&before, cols);
+    let added = rig.upload(&x, cols);
+    let mut out = rig.blank(rows, cols);
+    rig.step(&rows_batch(&vec![0; rows]), |rig| {
+        rig.backend.add_rms_norm(&mut residual, &added, &weight, 1e-6, &mut out);
+    });
+    same_bits("add_rms_norm, residual", &rig.download("residual", &residual, rows, cols), &after, cols);
+    same_bits("add_rms_norm, x", &rig.download("x", &added, rows, cols), &x, cols);
+    let found = rig.download("add_rms_norm", &out, rows, cols);
+    compare("add_rms_norm", &found, &after, &vec![1.0; cols], 1e-6);
+}
+
+fn check<B: Backend>(
+    make: &impl Fn() -> B,
+    seed: u64,
+    name: &str,
+    mut run: impl FnMut(&mut Rig<B>, &[f32], usize, &[f32], f32) -> Vec<f32>,
+) {
+    let mut rig = Rig::for_rows(make(), ROWS_MAX, 4096, 1);
+    let mut random = Random::new(seed);
+    for (rows, cols, eps) in SHAPES {
+        let weight = random.normals(cols);
+        let x = activations(rows, cols, &mut random);
+        let all = run(&mut rig, &x, cols, &weight, eps);
+        compare(&format!("{name} [{rows}, {cols}], eps {eps:e}"), &all, &x, &weight, eps);
+        for batch in [1, 2, 5, 16].into_iter().filter(|&batch| batch <= rows) {
+            let chosen = &random.permutation(rows)[..batch];
+            let found = run(&mut rig, &gather(&x, cols, chosen), cols, &weight, eps);
+            same_bits(&format!("{name} [{batch}, {cols}]"), &found, &gather(&all, cols, chosen), cols);
+        }
+    }
+}
+
+fn compare(what: &str, found: &[f32], x: &[f32], weight: &[f32], eps: f32) {
+    let cols = weight.len();
+    let mut tally = Tally::new(what.to_owned());
+    for (row, x) in x.chunks_exact(cols).enumerate() {
+        let mut expected = vec![0.0; cols];
+        formulas::rms_norm(x, weight, eps, &mut expected);
+        for (col, &expected) in expected.iter().enumerate() {
+            // A row of 1e-36 may be flushed to zero; with any eps it comes out below 1e-29.
+            let sigma = FLOAT * f64::from(expected).abs();
+            tally.see((row, col), found[row * cols + col], expected, sigma, 1e-28);
+        }
+    }
+    tally.finish();
+}

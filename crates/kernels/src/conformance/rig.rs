@@ -1,0 +1,90 @@
+//! A backend on the bench: uploads, steps, downloads, and buffers with guard rows behind the batch.
+
+use super::weights::Weights;
+use crate::{Backend, Batch, HeadShape, KernelError, MatrixSource, SequenceSpan, StepLimits};
+
+/// Rows of every buffer that lie behind the batch and must not change.
+const GUARD_ROWS: usize = 2;
+/// What guard rows, and outputs before an op, hold.
+const GUARD: f32 = -8.5e8;
+
+pub(super) struct Rig<B> {
+    pub(super) backend: B,
+}
+
+impl<B: Backend> Rig<B> {
+    pub(super) fn new(mut backend: B, limits: &StepLimits) -> Self {
+        ok("reserve", backend.reserve(limits));
+        Self { backend }
+    }
+
+    /// A backend for steps without attention.
+    pub(super) fn for_rows(backend: B, rows: usize, width: usize, vocab: usize) -> Self {
+        let heads = HeadShape { heads: 1, kv_heads: 1, head_dim: 64 };
+        Self::new(
+            backend,
+            &StepLimits { rows, sequences: rows, logit_rows: rows, context: rows, width, vocab, heads },
+        )
+    }
+
+    pub(super) fn matrix(&self, parts: &[Weights]) -> B::Matrix {
+        let sources: Vec<MatrixSource<'_>> = parts.iter().map(Weights::source).collect();
+        ok("pack", self.backend.pack(&sources))
+    }
+
+    pub(super) fn vector(&self, values: &[f32]) -> B::Vector {
+        ok("vector", self.backend.vector(values))
+    }
+
+    /// A buffer of the rows given and guard rows.
+    pub(super) fn upload(&mut self, rows: &[f32], cols: usize) -> B::Buffer {
+        let count = rows.len() / cols;
+        let mut buffer = ok("buffer", self.backend.buffer(count + GUARD_ROWS, cols));
+        ok("write_rows", self.backend.write_rows(&mut buffer, 0, rows));
+        ok("write_rows", self.backend.write_rows(&mut buffer, count, &vec![GUARD; GUARD_ROWS * cols]));
+        buffer
+    }
+
+    /// A buffer for an op's output.
+    pub(super) fn blank(&mut self, rows: usize, cols: usize) -> B::Buffer {
+        self.upload(&vec![GUARD; rows * cols], cols)
+    }
+
+    /// The batch's rows of a buffer, after a look at the guards.
+    pub(super) fn download(&self, what: &str, buffer: &B::Buffer, rows: usize, cols: usize) -> Vec<f32> {
+        let mut values = vec![0.0; (rows + GUARD_ROWS) * cols];
+        ok("read_rows", self.backend.read_rows(buffer, 0, &mut values));
+        assert!(
+            values[rows * cols..].iter().all(|&v| v == GUARD),
+            "{what}: rows behind the batch were written"
+        );
+        values.truncate(rows * cols);
+        values
+    }
+
+    /// Runs one step.
+    pub(super) fn step<R>(&mut self, batch: &Batch, ops: impl FnOnce(&mut Self) -> R) -> R {
+        ok("begin", self.backend.begin(batch));
+        let result = ops(self);
+        ok("end", self.backend.end());
+        result
+    }
+}
+
+/// Unwraps what a working device gives.
+pub(super) fn ok<T>(what: &str, result: Result<T, KernelError>) -> T {
+    result.unwrap_or_else(|error| panic!("{what}: {error}"))
+}
+
+/// A batch for ops that look at rows alone: one sequence with these tokens.
+pub(super) fn rows_batch(tokens: &[u32]) -> Batch {
+    let rows = tokens.len() as u32;
+    Batch {
+        tokens: tokens.to_vec(),
+        positions: (0..rows).collect(),
+        slots: (0..rows).collect(),
+        sequences: vec![SequenceSpan { row_first: 0, rows, context: rows, table_first: 0 }],
+        block_tables: (0..rows.div_ceil(16)).collect(),
+        logit_rows: vec![],
+    }
+}

@@ -1,0 +1,246 @@
+//! Check of `rope`: what it does to queries, and by way of attention what it put into the cache.
+
+use super::bounds::{Tally, same_bits};
+use super::random::Random;
+use super::rig::{Rig, ok};
+use crate::reference::ReferenceBackend;
+use crate::{
+    AttentionParams, BLOCK_TOKENS, Backend, Batch, HeadShape, KvSpec, KvType, QkvParams, Rope, RopeKind,
+    SequenceSpan, StepLimits,
+};
+
+/// Context and rows of the sequences, each starting a block. All blocks before are block 0, so that positions can be
+/// large while the cache is small.
+const SPANS: [(u32, u32); 6] = [(1, 1), (32_768, 16), (16, 16), (4_099, 19), (40, 24), (17, 1)];
+const LAYER: usize = 1;
+
+/// What is done to queries and keys, as plain numbers.
+#[derive(Debug)]
+struct Case {
+    shape: HeadShape,
+    q_norm: Option<Vec<f32>>,
+    k_norm: Option<Vec<f32>>,
+    norm_eps: f32,
+    rope: Option<(RopeKind, Vec<f32>, f32)>,
+}
+
+/// What a backend made of a case.
+struct Outcome {
+    queries: Vec<f32>,  // (rows, q_width)
+    attended: Vec<f32>, // (rows, q_width)
+    values: Vec<f32>,   // (rows, q_width): attention to oneself alone
+}
+
+/// `rope` with either kind, whole and partial rotation, magnitudes, norms on and off, positions up to 32,767; the
+/// same bits for a row in any batch. After it only the queries of `qkv` are judged.
+///
+/// # Panics
+/// If a number is out of bounds or a bit differs.
+pub fn check_rope<B: Backend>(make: &impl Fn() -> B) {
+    let mut random = Random::new(40);
+    for (i, (heads, kv_heads, head_dim)) in
+        [(4, 2, 64), (2, 2, 80), (8, 1, 128), (4, 4, 256), (7, 1, 64), (6, 2, 128)].into_iter().enumerate()
+    {
+        let shape = HeadShape { heads, kv_heads, head_dim };
+        for case in cases(shape, i, &mut random) {
+            check_case(make, &case, &mut random);
+        }
+    }
+}
+
+fn cases(shape: HeadShape, i: usize, random: &mut Random) -> Vec<Case> {
+    let mut norm =
+        |on: bool| on.then(|| (0..shape.head_dim).map(|_| 0.5 + random.uniform()).collect::<Vec<f32>>());
+    let case = |kind, rotary_dim: usize, magnitude, q_norm, k_norm| {
+        let frequency = |pair: usize| 10_000f32.powf(-2.0 * pair as f32 / rotary_dim as f32);
+        let rope = Some((kind, (0..rotary_dim / 2).map(frequency).collect(), magnitude));
+        Case { shape, q_norm, k_norm, norm_eps: 1e-6, rope }
+    };
+    let (first, second) = match i % 2 {
+        0 => (RopeKind::Neox, RopeKind::Interleaved),
+        _ => (RopeKind::Interleaved, RopeKind::Neox),
+    };
+    vec![
+        case(first, shape.head_dim, 1.0, None, None),
+        case(second, shape.head_dim, 1.0, norm(true), norm(true)),
+        case(first, shape.head_dim / 2, 1.25, norm(true), None),
+        case(second, shape.head_dim / 4 + 2, 0.8, None, norm(true)),
+        Case { shape, q_norm: norm(true), k_norm: norm(true), norm_eps: 0.3, rope: None },
+    ]
+}
+
+fn check_case<B: Backend>(make: &impl Fn() -> B, case: &Case, random: &mut Random) {
+    let rows: usize = SPANS.iter().map(|span| span.1 as usize).sum();
+    let qkv = random.normals(rows * case.shape.qkv_width());
+    let first_block = random.normals(BLOCK_TOKENS * case.shape.qkv_width());
+    let all: Vec<usize> = (0..SPANS.len()).collect();
+    let found = run(&mut Rig::new(make(), &limits(case)), case, &qkv, &first_block, &all);
+    let expected = run(&mut Rig::new(ReferenceBackend::new(), &limits(case)), case, &qkv, &first_block, &all);
+    compare_queries(case, &found.queries, &expected.queries);
+
+    let q_width = case.shape.q_width();
+    let mut tally = Tally::new(format!("attention over what rope stored, {case:?}"));
+    let mut values = Tally::new(format!("values that rope stored, {case:?}"));
+    for (i, expected_out) in expected.attended.iter().enumerate() {
+        let at = (i / q_width, i % q_width);
+        // Keys may differ in the last bit of half precision, and by the angle's rounding at large positions: with
+        // scores near 1 that is a few thousandths of the values' unit variance. A key not normed or turned, or
+        // turned another way, is off by some tenths.
+        tally.see(at, found.attended[i], *expected_out, 0.0, 0.03);
+        values.see(at, found.values[i], expected.values[i], 0.0, 1e-3 * f64::from(expected.values[i]).abs());
+    }
+    tally.finish();
+    values.finish();
+
+    let mut rig = Rig::new(make(), &limits(case));
+    for order in [&[0][..], &[1], &[3, 2], &[5, 4, 3, 1]] {
+        let alone = run(&mut rig, case, &qkv, &first_block, order);
+        let mut rest = (&alone.queries[..], &alone.attended[..]);
+        for &sequence in order {
+            let first = row_first(sequence) * q_width;
+            let count = SPANS[sequence].1 as usize * q_width;
+            let (queries, attended) = (rest.0.split_at(count), rest.1.split_at(count));
+            let what = format!("rope, sequence {sequence} in {order:?}, {case:?}");
+            same_bits(&what, queries.0, &found.queries[first..][..count], q_width);
+            same_bits(&what, attended.0, &found.attended[first..][..count], q_width);
+            rest = (queries.1, attended.1);
+        }
+    }
+}
+
+/// A turned pair keeps its length times the magnitude, so that is what its error is measured by: 8e-6 of it for f32
+/// arithmetic, and 2⁻²² of the angle for the rounding of the angle.
+fn compare_queries(case: &Case, found: &[f32], expected: &[f32]) {
+    let head_dim = case.shape.head_dim;
+    let q_width = case.shape.q_width();
+    let positions = SPANS.iter().flat_map(|&(context, rows)| context - rows..context);
+    let mut tally = Tally::new(format!("rope, queries, {case:?}"));
+    for (row, position) in positions.enumerate() {
+        for col in 0..q_width {
+            let (head, element) = (col / head_dim, col % head_dim);
+            let at = |element: usize| f64::from(expected[row * q_width + head * head_dim + element]);
+            let turned = case.rope.as_ref().and_then(|(kind, inv_freq, _)| {
+                let pairs = inv_freq.len();
+                let (pair, other) = match kind {
+                    _ if element >= 2 * pairs => return None,
+                    RopeKind::Neox => (element % pairs, (element + pairs) % (2 * pairs)),
+                    RopeKind::Interleaved => (element / 2, element ^ 1),
+                };
+                Some((at(element).hypot(at(other)), f64::from(position) * f64::from(inv_freq[pair])))
+            });
+            let (size, angle) = turned.unwrap_or((at(element).abs(), 0.0));
+            let slack = size * (8e-6 + angle / 4_194_304.0);
+            let i = row * q_width + col;
+            tally.see((row, col), found[i], expected[i], 0.0, slack);
+        }
+    }
+    tally.finish();
+}
+
+fn limits(case: &Case) -> StepLimits {
+    StepLimits {
+        rows: 128,
+        sequences: SPANS.len(),
+        logit_rows: 1,
+        context: 32_768,
+        width: case.shape.qkv_width(),
+        vocab: 1,
+        heads: case.shape,
+    }
+}
+
+fn row_first(sequence: usize) -> usize {
+    SPANS[..sequence].iter().map(|span| span.1 as usize).sum()
+}
+
+/// Fills block 0 as a sequence of its own, then runs the sequences chosen in one step.
+fn run<B: Backend>(
+    rig: &mut Rig<B>,
+    case: &Case,
+    qkv: &[f32],
+    first_block: &[f32],
+    order: &[usize],
+) -> Outcome {
+    let shape = case.shape;
+    let (width, q_width) = (shape.qkv_width(), shape.q_width());
+    let blocks = 1 + 2 * SPANS.len();
+    let HeadShape { kv_heads, head_dim, .. } = shape;
+    let spec = KvSpec { layers: 2, kv_heads, head_dim, blocks, kv_type: KvType::F16 };
+    let mut kv = ok("kv", rig.backend.kv(&spec));
+    let vector = |values: &Option<Vec<f32>>| values.as_ref().map(|values| rig.vector(values));
+    let (q_norm, k_norm) = (vector(&case.q_norm), vector(&case.k_norm));
+    let inv_freq = case.rope.as_ref().map(|(_, inv_freq, _)| rig.vector(inv_freq));
+    let params = QkvParams {
+        shape,
+        q_norm: q_norm.as_ref(),
+        k_norm: k_norm.as_ref(),
+        norm_eps: case.norm_eps,
+        rope: case.rope.as_ref().zip(inv_freq.as_ref()).map(|((kind, _, magnitude), inv_freq)| Rope {
+            kind: *kind,
+            inv_freq,
+            magnitude: *magnitude,
+        }),
+    };
+    let attention = |window| AttentionParams {
+        shape,
+        scale: 1.0 / (head_dim as f32).sqrt(),
+        softcap: None,
+        window: Some(window),
+        sinks: None,
+        causal: true,
+    };
+
+    let mut first = rig.upload(first_block, width);
+    let opening = Batch {
+        tokens: vec![0; BLOCK_TOKENS],
+        positions: (0..16).collect(),
+        slots: (0..16).collect(),
+        sequences: vec![SequenceSpan { row_first: 0, rows: 16, context: 16, table_first: 0 }],
+        block_tables: vec![0],
+        logit_rows: vec![],
+    };
+    rig.step(&opening, |rig| rig.backend.rope(&mut first, &params, &mut kv, LAYER));
+
+    let batch = batch(order);
+    let rows = batch.rows();
+    let chosen: Vec<f32> = order
+        .iter()
+        .flat_map(|&s| qkv[row_first(s) * width..][..SPANS[s].1 as usize * width].iter().copied())
+        .collect();
+    let mut buffer = rig.upload(&chosen, width);
+    let (mut attended, mut values) = (rig.blank(rows, q_width), rig.blank(rows, q_width));
+    rig.step(&batch, |rig| {
+        rig.backend.rope(&mut buffer, &params, &mut kv, LAYER);
+        rig.backend.attention(&buffer, &attention(8), &kv, LAYER, &mut attended);
+        rig.backend.attention(&buffer, &attention(1), &kv, LAYER, &mut values);
+    });
+    let turned = rig.download("rope", &buffer, rows, width);
+    Outcome {
+        queries: turned.chunks_exact(width).flat_map(|row| row[..q_width].iter().copied()).collect(),
+        attended: rig.download("attention after rope", &attended, rows, q_width),
+        values: rig.download("attention after rope", &values, rows, q_width),
+    }
+}
+
+/// The sequences chosen; sequence s owns blocks 1 + 2 s and 2 + 2 s.
+fn batch(order: &[usize]) -> Batch {
+    let mut batch = Batch::default();
+    for &sequence in order {
+        let (context, rows) = SPANS[sequence];
+        let (first, last) = ((context - rows) as usize / BLOCK_TOKENS, (context as usize - 1) / BLOCK_TOKENS);
+        let block = |i: usize| if i >= first { 1 + (2 * sequence + i % 2) as u32 } else { 0 };
+        batch.sequences.push(SequenceSpan {
+            row_first: batch.rows() as u32,
+            rows,
+            context,
+            table_first: batch.block_tables.len() as u32,
+        });
+        for position in context - rows..context {
+            batch.tokens.push(0);
+            batch.positions.push(position);
+            batch.slots.push(block(position as usize / BLOCK_TOKENS) * BLOCK_TOKENS as u32 + position % 16);
+        }
+        batch.block_tables.extend((0..=last).map(block));
+    }
+    batch
+}

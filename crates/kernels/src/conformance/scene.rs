@@ -1,0 +1,230 @@
+//! Sequences with known queries, keys and values, laid out in a paged cache with shuffled blocks, and steps over
+//! any part of them: what the checks of attention and of whole steps are played on.
+
+use super::random::Random;
+use super::rig::Rig;
+use crate::{
+    AttentionParams, BLOCK_TOKENS, Backend, Batch, HeadShape, KvSpec, KvType, QkvParams, SequenceSpan,
+    StepLimits,
+};
+
+/// One sequence of a scene.
+pub(super) struct Sequence {
+    /// Tokens.
+    pub(super) length: u32,
+    /// Block ids of the whole sequence.
+    pub(super) blocks: Vec<u32>,
+    /// What each token's projection gives.
+    pub(super) qkv: Vec<f32>, // (position, qkv_width)
+}
+
+/// Positions `start..start + rows` of a sequence: its part in one step.
+#[derive(Clone, Copy)]
+pub(super) struct Chunk {
+    pub(super) sequence: usize,
+    pub(super) start: u32,
+    pub(super) rows: u32,
+}
+
+/// Settings of attention as plain numbers.
+#[derive(Clone, Debug)]
+pub(super) struct Setting {
+    pub(super) scale: f32,
+    pub(super) softcap: Option<f32>,
+    pub(super) window: Option<u32>,
+    pub(super) sinks: Option<Vec<f32>>,
+    pub(super) causal: bool,
+}
+
+pub(super) struct Scene {
+    pub(super) shape: HeadShape,
+    pub(super) sequences: Vec<Sequence>,
+    blocks: usize,
+}
+
+/// Layers of the caches of these checks; the one in the middle counts, the others hold something else.
+const LAYERS: usize = 3;
+const LAYER: usize = 1;
+/// Rows of the largest step of these checks.
+pub(super) const STEP_ROWS_MAX: usize = 512;
+
+impl Scene {
+    /// Sequences of these lengths. Keys and values are normal; of the queries, half the heads' are normal, and the
+    /// others point at one key each, so that its weight in the softmax is near 1 if the row may see it: its own, its
+    /// neighbours, the first, those at the edges of the window, or any. A mask off by one is then off by everything.
+    pub(super) fn new(shape: HeadShape, lengths: &[u32], window: Option<u32>, random: &mut Random) -> Self {
+        let needed: Vec<usize> =
+            lengths.iter().map(|&length| (length as usize).div_ceil(BLOCK_TOKENS)).collect();
+        let blocks = needed.iter().sum::<usize>() + 3;
+        let mut free: Vec<u32> = (0..blocks as u32).collect();
+        random.shuffle(&mut free);
+        let sequences = lengths
+            .iter()
+            .zip(needed)
+            .map(|(&length, needed)| Sequence {
+                length,
+                blocks: free.split_off(free.len() - needed),
+                qkv: projections(shape, length, window, random),
+            })
+            .collect();
+        Self { shape, sequences, blocks }
+    }
+
+    pub(super) fn limits(&self) -> StepLimits {
+        let context = self.sequences.iter().map(|s| s.length).max().unwrap_or(1) as usize;
+        StepLimits {
+            rows: STEP_ROWS_MAX,
+            sequences: self.sequences.len(),
+            logit_rows: 1,
+            context,
+            width: self.shape.qkv_width(),
+            vocab: 1,
+            heads: self.shape,
+        }
+    }
+
+    /// The same tokens in other blocks.
+    pub(super) fn move_blocks(&mut self, random: &mut Random) {
+        let mut ids: Vec<u32> = (0..self.blocks as u32).collect();
+        random.shuffle(&mut ids);
+        for block in self.sequences.iter_mut().flat_map(|sequence| &mut sequence.blocks) {
+            *block = ids[*block as usize];
+        }
+    }
+
+    /// The batch of one step.
+    pub(super) fn batch(&self, step: &[Chunk]) -> Batch {
+        let mut batch = Batch::default();
+        for chunk in step {
+            let sequence = &self.sequences[chunk.sequence];
+            let context = chunk.start + chunk.rows;
+            batch.sequences.push(SequenceSpan {
+                row_first: batch.rows() as u32,
+                rows: chunk.rows,
+                context,
+                table_first: batch.block_tables.len() as u32,
+            });
+            for position in chunk.start..context {
+                let (block, offset) = (position as usize / BLOCK_TOKENS, position % BLOCK_TOKENS as u32);
+                batch.tokens.push(position);
+                batch.positions.push(position);
+                batch.slots.push(sequence.blocks[block] * BLOCK_TOKENS as u32 + offset);
+            }
+            let used = (context as usize).div_ceil(BLOCK_TOKENS);
+            batch.block_tables.extend_from_slice(&sequence.blocks[..used]);
+        }
+        batch
+    }
+
+    /// Plays the steps on a fresh cache: every step writes its keys and values, those from `attend_from` on also
+    /// attend. Gives each sequence's output, NaN where none was asked for.
+    pub(super) fn play<B: Backend>(
+        &self,
+        rig: &mut Rig<B>,
+        setting: &Setting,
+        steps: &[Vec<Chunk>],
+        attend_from: usize,
+    ) -> Vec<Vec<f32>> {
+        let shape = self.shape;
+        let (width, q_width) = (shape.qkv_width(), shape.q_width());
+        let spec = KvSpec {
+            layers: LAYERS,
+            kv_heads: shape.kv_heads,
+            head_dim: shape.head_dim,
+            blocks: self.blocks,
+            kv_type: KvType::F16,
+        };
+        let mut kv = super::rig::ok("kv", rig.backend.kv(&spec));
+        let sinks = setting.sinks.as_ref().map(|sinks| rig.vector(sinks));
+        let keep = QkvParams { shape, q_norm: None, k_norm: None, norm_eps: 1e-6, rope: None };
+        let params = AttentionParams {
+            shape,
+            scale: setting.scale,
+            softcap: setting.softcap,
+            window: setting.window,
+            sinks: sinks.as_ref(),
+            causal: setting.causal,
+        };
+        let mut outputs: Vec<Vec<f32>> =
+            self.sequences.iter().map(|s| vec![f32::NAN; s.length as usize * q_width]).collect();
+        for (i, step) in steps.iter().enumerate() {
+            let rows: Vec<f32> = step.iter().flat_map(|chunk| self.rows(chunk).iter().copied()).collect();
+            let count = rows.len() / width;
+            let mut qkv = rig.upload(&rows, width);
+            let other: Vec<f32> = rows.iter().map(|v| 1.5 - v).collect();
+            let mut other = rig.upload(&other, width);
+            let mut out = rig.blank(count, q_width);
+            rig.step(&self.batch(step), |rig| {
+                for layer in 0..LAYERS {
+                    let qkv = if layer == LAYER { &mut qkv } else { &mut other };
+                    rig.backend.rope(qkv, &keep, &mut kv, layer);
+                }
+                if i >= attend_from {
+                    rig.backend.attention(&qkv, &params, &kv, LAYER, &mut out);
+                }
+            });
+            if i < attend_from {
+                continue;
+            }
+            let out = rig.download("attention", &out, count, q_width);
+            let mut rest = &out[..];
+            for chunk in step {
+                let (rows, after) = rest.split_at(chunk.rows as usize * q_width);
+                outputs[chunk.sequence][chunk.start as usize * q_width..][..rows.len()].copy_from_slice(rows);
+                rest = after;
+            }
+        }
+        outputs
+    }
+
+    fn rows(&self, chunk: &Chunk) -> &[f32] {
+        let width = self.shape.qkv_width();
+        &self.sequences[chunk.sequence].qkv[chunk.start as usize * width..][..chunk.rows as usize * width]
+    }
+}
+
+/// Steps that bring sequences to `start[i]` tokens, in chunks no larger than a step.
+pub(super) fn history(starts: &[u32]) -> Vec<Vec<Chunk>> {
+    let mut steps = Vec::new();
+    for (sequence, &end) in starts.iter().enumerate() {
+        let mut start = 0;
+        while start < end {
+            let rows = (end - start).min(STEP_ROWS_MAX as u32);
+            steps.push(vec![Chunk { sequence, start, rows }]);
+            start += rows;
+        }
+    }
+    steps
+}
+
+fn projections(shape: HeadShape, length: u32, window: Option<u32>, random: &mut Random) -> Vec<f32> {
+    let HeadShape { heads, kv_heads, head_dim } = shape;
+    let width = shape.qkv_width();
+    let mut qkv = random.normals(length as usize * width);
+    for position in 0..length {
+        for head in 0..heads {
+            if random.below(2) == 0 {
+                continue;
+            }
+            let back = window.unwrap_or(1 + random.below(40) as u32);
+            let target = match random.below(7) {
+                0 => position,
+                1 => position + 1,
+                2 => position.saturating_sub(back),
+                3 => (position + 1).saturating_sub(back),
+                4 => position.saturating_sub(1),
+                5 => 0,
+                _ => random.below(length as usize) as u32,
+            };
+            let target = target.min(length - 1) as usize;
+            let key = target * width + (heads + head * kv_heads / heads) * head_dim;
+            let query = position as usize * width + head * head_dim;
+            // A key's dot product with itself is about head_dim; with the usual scale this makes a score of 12.
+            let factor = 12.0 / (head_dim as f32).sqrt();
+            for i in 0..head_dim {
+                qkv[query + i] = factor * qkv[key + i];
+            }
+        }
+    }
+    qkv
+}

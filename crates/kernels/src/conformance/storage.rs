@@ -1,0 +1,166 @@
+//! Checks of what is not arithmetic: packing and its errors, sizes, copies to and from the host, and the order of
+//! steps.
+
+use super::bounds::same_bits;
+use super::random::Random;
+use super::rig::{Rig, ok, rows_batch};
+use super::weights::{Weights, supported};
+use crate::{Backend, DType, HeadShape, KernelError, KvSpec, KvType, MatrixShape, MatrixSource, StepLimits};
+
+/// `pack` refuses what it cannot compute, and says which tensor: bytes that do not make the shape, rows that are not
+/// whole blocks, parts of unequal width, types it does not support.
+///
+/// # Panics
+/// If a bad matrix is taken, or refused for another reason.
+pub fn check_pack<B: Backend>(make: &impl Fn() -> B) {
+    let backend = make();
+    let mut random = Random::new(60);
+    let refusal = |parts: &[MatrixSource<'_>]| match backend.pack(parts) {
+        Ok(_) => panic!("pack took {parts:?}"),
+        Err(error) => {
+            assert!(error.to_string().contains("the_bad_one"), "the error does not name the tensor: {error}");
+            error
+        }
+    };
+    for dtype in supported(&backend) {
+        let cols = 2 * dtype.block_weights().max(32);
+        let good = Weights::random(dtype, 4, cols, &mut random);
+        let bad = MatrixSource { name: "the_bad_one", ..good.source() };
+        for bytes in [&good.bytes[1..], &good.bytes[..good.bytes.len() - dtype.block_bytes()], &[]] {
+            let error = refusal(&[good.source(), MatrixSource { bytes, ..bad }]);
+            assert!(matches!(error, KernelError::WrongSize { .. }), "{dtype}: {error}");
+        }
+        let wider = Weights::random(dtype, 2, 2 * cols, &mut random);
+        let error = refusal(&[good.source(), MatrixSource { name: "the_bad_one", ..wider.source() }]);
+        assert!(matches!(error, KernelError::BadShape { .. }), "{dtype}: {error}");
+        if dtype.block_weights() > 1 {
+            let shape = MatrixShape { cols: cols + 1, ..good.shape };
+            let error = refusal(&[MatrixSource { shape, ..bad }]);
+            assert!(matches!(error, KernelError::BadShape { .. }), "{dtype}: {error}");
+        }
+    }
+    for &dtype in DType::ALL.iter().filter(|&&dtype| !backend.supports(dtype)) {
+        let bytes = vec![0; dtype.block_bytes()];
+        let shape = MatrixShape { rows: 1, cols: dtype.block_weights(), dtype };
+        let error = refusal(&[MatrixSource { name: "the_bad_one", shape, bytes: &bytes }]);
+        assert!(matches!(error, KernelError::UnsupportedType { .. }), "{dtype}: {error}");
+    }
+}
+
+/// The sizes a backend reports are at least what the content takes and not far more, so that a memory budget can be
+/// kept by them. That they are exact cannot be seen from outside; a backend asserts it where it allocates.
+///
+/// # Panics
+/// If a size is impossible.
+pub fn check_sizes<B: Backend>(make: &impl Fn() -> B) {
+    let backend = make();
+    for dtype in supported(&backend) {
+        for (rows, cols) in [(1024, 1024), (1000, 2048), (1, 256)] {
+            let shape = MatrixShape { rows, cols, dtype };
+            let found = backend.matrix_bytes(&[shape]);
+            let least = dtype
+                .bytes_of(rows * cols)
+                .unwrap_or_else(|| panic!("{dtype}: {cols} columns are whole blocks"));
+            // At most f32 weights with some scales, rows and columns filled up to 64.
+            let most = rows.next_multiple_of(64) * cols.next_multiple_of(64) * 5;
+            assert!(
+                (least..=most).contains(&found),
+                "matrix_bytes of {shape:?} is {found}, not in {least}..={most}"
+            );
+            let both = backend.matrix_bytes(&[shape, shape]);
+            assert!((2 * least..=2 * most).contains(&both), "matrix_bytes of two of {shape:?} is {both}");
+        }
+    }
+    let heads = HeadShape { heads: 8, kv_heads: 2, head_dim: 64 };
+    let kv = |layers, blocks| {
+        let spec = KvSpec {
+            layers,
+            kv_heads: heads.kv_heads,
+            head_dim: heads.head_dim,
+            blocks,
+            kv_type: KvType::F16,
+        };
+        (backend.kv_bytes(&spec), layers * blocks * 16 * heads.kv_heads * heads.head_dim * 2 * 2)
+    };
+    for (layers, blocks) in [(1, 64), (28, 100), (2, 1000)] {
+        let (found, least) = kv(layers, blocks);
+        assert!(
+            (least..=3 * least).contains(&found),
+            "kv_bytes of {layers} layers, {blocks} blocks is {found}"
+        );
+    }
+    let limits = |rows, context| StepLimits {
+        rows,
+        sequences: 8,
+        logit_rows: 8,
+        context,
+        width: 512,
+        vocab: 1000,
+        heads,
+    };
+    let size = |rows, context| backend.scratch_bytes(&limits(rows, context));
+    assert_eq!(size(64, 512), size(64, 512), "scratch_bytes changes its mind");
+    assert!(
+        size(64, 512) <= size(128, 512) && size(64, 512) <= size(64, 4096),
+        "scratch shrinks as limits grow"
+    );
+}
+
+/// New buffers are zero; rows written are read back bit for bit, wherever they start, and change no others; the sum
+/// over one device is the identity.
+///
+/// # Panics
+/// If a bit differs.
+pub fn check_transfers<B: Backend>(make: &impl Fn() -> B) {
+    let mut rig = Rig::for_rows(make(), 16, 128, 1);
+    let mut random = Random::new(61);
+    for (rows, cols) in [(1, 1), (7, 33), (16, 64), (13, 100)] {
+        let mut buffer = ok("buffer", rig.backend.buffer(rows, cols));
+        let mut expected = vec![0.0; rows * cols];
+        let read = |rig: &Rig<B>, buffer: &B::Buffer, first: usize, count: usize| {
+            let mut out = vec![f32::NAN; count * cols];
+            ok("read_rows", rig.backend.read_rows(buffer, first, &mut out));
+            out
+        };
+        same_bits("a new buffer", &read(&rig, &buffer, 0, rows), &expected, cols);
+        for _ in 0..6 {
+            let first = random.below(rows);
+            let count = 1 + random.below(rows - first);
+            let values = random.normals(count * cols);
+            ok("write_rows", rig.backend.write_rows(&mut buffer, first, &values));
+            expected[first * cols..][..values.len()].copy_from_slice(&values);
+            same_bits("rows read back", &read(&rig, &buffer, 0, rows), &expected, cols);
+            same_bits("some rows read back", &read(&rig, &buffer, first, count), &values, cols);
+        }
+        rig.step(&rows_batch(&vec![0; rows]), |rig| rig.backend.all_reduce(&mut buffer));
+        same_bits("all_reduce on one device", &read(&rig, &buffer, 0, rows), &expected, cols);
+    }
+}
+
+/// A step may be ended twice or without having begun, and a step cut short leaves nothing behind: the next gives the
+/// same bits.
+///
+/// # Panics
+/// If `end` fails or a bit differs.
+pub fn check_steps<B: Backend>(make: &impl Fn() -> B) {
+    let cols = 64;
+    let mut rig = Rig::for_rows(make(), 8, cols, 1);
+    ok("end before any step", rig.backend.end());
+    assert!(!rig.backend.device().is_empty(), "a device has a name");
+    let mut random = Random::new(62);
+    let x = random.normals(5 * cols);
+    let weight = rig.vector(&random.normals(cols));
+    let mut run = |rows: usize| {
+        let buffer = rig.upload(&x[..rows * cols], cols);
+        let mut out = rig.blank(rows, cols);
+        rig.step(&rows_batch(&vec![0; rows]), |rig| rig.backend.rms_norm(&buffer, &weight, 1e-6, &mut out));
+        ok("end again", rig.backend.end());
+        let found = rig.download("rms_norm", &out, rows, cols);
+        ok("begin", rig.backend.begin(&rows_batch(&[0; 8])));
+        ok("end of a step without ops", rig.backend.end());
+        found
+    };
+    let five = run(5);
+    same_bits("a smaller step after a larger", &run(2), &five[..2 * cols], cols);
+    same_bits("the same step again", &run(5), &five, cols);
+}

@@ -1,0 +1,108 @@
+//! Random weights of every type: random codes, so that every bit of a block matters, under scales like those of
+//! real files, among them zeros, subnormals, large ones and both signs.
+
+use half::f16;
+
+use super::random::Random;
+use crate::quant::{can_dequantize, dequantize_row, quantize_row};
+use crate::{Backend, DType, MatrixShape, MatrixSource};
+
+/// One part of a matrix, as a file holds it and as numbers.
+pub(super) struct Weights {
+    pub(super) shape: MatrixShape,
+    pub(super) bytes: Vec<u8>,
+    pub(super) floats: Vec<f32>, // (rows, cols)
+}
+
+impl Weights {
+    pub(super) fn random(dtype: DType, rows: usize, cols: usize, random: &mut Random) -> Self {
+        let shape = MatrixShape { rows, cols, dtype };
+        let size = dtype
+            .bytes_of(rows * cols)
+            .unwrap_or_else(|| panic!("{dtype}: {cols} columns are not whole blocks"));
+        let mut bytes = vec![0; size];
+        let row_size = size / rows;
+        for (row, bytes) in bytes.chunks_exact_mut(row_size).enumerate() {
+            match dtype {
+                DType::F32 | DType::F16 | DType::BF16 => {
+                    let weights: Vec<f32> = random.normals(cols).iter().map(|w| w * 0.05).collect();
+                    quantize_row(dtype, &weights, bytes);
+                }
+                _ => bytes
+                    .chunks_exact_mut(dtype.block_bytes())
+                    .for_each(|block| fill(dtype, block, row, random)),
+            }
+        }
+        let mut floats = vec![0.0; rows * cols];
+        dequantize_row(dtype, &bytes, &mut floats);
+        Self { shape, bytes, floats }
+    }
+
+    pub(super) fn source(&self) -> MatrixSource<'_> {
+        MatrixSource { name: "weights", shape: self.shape, bytes: &self.bytes }
+    }
+
+    pub(super) fn row(&self, row: usize) -> &[f32] {
+        &self.floats[row * self.shape.cols..][..self.shape.cols]
+    }
+}
+
+/// The types a backend supports; each must be one the reference can decode.
+pub(super) fn supported<B: Backend>(backend: &B) -> Vec<DType> {
+    let types: Vec<DType> = DType::ALL.iter().copied().filter(|&dtype| backend.supports(dtype)).collect();
+    for &dtype in &types {
+        assert!(can_dequantize(dtype), "{} supports {dtype}, which no reference can check", backend.device());
+    }
+    assert!(!types.is_empty(), "{} supports no type at all", backend.device());
+    types
+}
+
+/// Whether a backend may round activations to 8 bits for these weights.
+pub(super) fn quantised(dtype: DType) -> bool {
+    dtype.block_weights() > 1
+}
+
+/// Where the half-precision scale of a block lies, where its minimum's does, and what is usual for the scale.
+fn scales(dtype: DType) -> (usize, Option<usize>, f32) {
+    match dtype {
+        DType::Q4_0 => (0, None, 6e-3),
+        DType::Q4_1 => (0, Some(2), 6e-3),
+        DType::Q5_0 => (0, None, 3e-3),
+        DType::Q5_1 => (0, Some(2), 3e-3),
+        DType::Q8_0 => (0, None, 4e-4),
+        DType::Q2_K => (80, Some(82), 2e-3),
+        DType::Q3_K => (108, None, 5e-4),
+        DType::Q4_K => (0, Some(2), 1e-4),
+        DType::Q5_K => (0, Some(2), 5e-5),
+        DType::Q6_K => (208, None, 2e-5),
+        DType::IQ4_NL => (0, None, 4e-4),
+        DType::IQ4_XS => (0, None, 2e-5),
+        _ => unreachable!("{dtype} has no half-precision scale, or none that is known here"),
+    }
+}
+
+/// Random codes under a plausible scale. One row in eight has large scales, one tiny ones, one only zeros
+/// (where the format has a zero scale).
+fn fill(dtype: DType, block: &mut [u8], row: usize, random: &mut Random) {
+    block.iter_mut().for_each(|byte| *byte = random.bits() as u8);
+    let factor = match row % 8 {
+        3 => 100.0,
+        5 => 0.004,
+        6 => 0.0,
+        _ => 0.25 + random.uniform(),
+    };
+    if dtype == DType::MXFP4 {
+        block[0] = if factor == 0.0 { 110 } else { (121 + random.below(4)) as u8 };
+        return;
+    }
+    let (scale_at, min_at, usual) = scales(dtype);
+    let mut put =
+        |at: usize, scale: f32| block[at..at + 2].copy_from_slice(&f16::from_f32(scale).to_le_bytes());
+    let sign = if random.below(4) == 0 { -1.0 } else { 1.0 };
+    put(scale_at, sign * usual * factor);
+    if let Some(at) = min_at {
+        // Q4_1 and Q5_1 add their minimum as it is; the K-quants subtract a multiple of up to 63 (15 for Q2_K).
+        let min = if matches!(dtype, DType::Q4_1 | DType::Q5_1) { -8.0 * usual } else { 4.0 * usual };
+        put(at, min * factor * (0.5 + random.uniform()));
+    }
+}
