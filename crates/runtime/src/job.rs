@@ -90,10 +90,7 @@ impl StopConditions {
             return Err(RequestError::invalid("min_tokens", reason));
         }
         if self.strings.len() > STOP_STRINGS_MAX {
-            let reason = format!(
-                "must have at most {STOP_STRINGS_MAX, STOP_TOKENS_MAX} strings, got {}",
-                self.strings.len()
-            );
+            let reason = format!("must have at most {STOP_STRINGS_MAX} strings, got {}", self.strings.len());
             return Err(RequestError::invalid("stop", reason));
         }
         if self.strings.iter().any(|string| string.is_empty() || string.len() > STOP_STRING_BYTES_MAX) {

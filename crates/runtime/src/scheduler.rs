@@ -294,3 +294,6 @@ impl Scheduler {
         failed.map_or(Ok(()), Err)
     }
 }
+
+#[cfg(test)]
+mod tests;

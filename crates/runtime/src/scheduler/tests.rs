@@ -1,0 +1,248 @@
+//! The scheduler alone: no weights, every drawn token is the same one.
+
+use std::path::Path;
+
+use super::*;
+use crate::{
+    job::{EventKind, StopConditions},
+    load::ModelFiles,
+    sampler::SamplingParams,
+};
+
+const TOKEN: u32 = 278;
+
+struct Bench {
+    scheduler: Scheduler,
+    pool: BlockPool,
+    text: TextModel,
+    batch: Batch,
+    events: Vec<Event>,
+}
+
+impl Bench {
+    fn new(blocks: usize, change: impl FnOnce(&mut SchedulerConfig)) -> Bench {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/hanzo-demo/hanzo-demo-Q8_0.gguf");
+        let mut config = SchedulerConfig {
+            rows_max: 64,
+            prefill_rows_beside_decodes: 32,
+            sequences_max: 8,
+            context_tokens_max: blocks * BLOCK_TOKENS,
+        };
+        change(&mut config);
+        Bench {
+            scheduler: Scheduler::new(config),
+            pool: BlockPool::new(blocks, true),
+            text: TextModel::load(&ModelFiles::open(&path).unwrap()).unwrap(),
+            batch: Batch::default(),
+            events: Vec::new(),
+        }
+    }
+
+    /// Job `id` with a prompt of its own.
+    fn submit(&mut self, id: u64, prompt: usize, max_tokens: u32, change: impl FnOnce(&mut Job)) {
+        let mut job = Job {
+            id: JobId(id),
+            prompt: (0..prompt as u32).map(|i| (i + id as u32 * 7) % 4000).collect(),
+            choices: 1,
+            sampling: SamplingParams { temperature: 0.0, ..SamplingParams::default() },
+            stop: StopConditions { max_tokens, ignore_eos: true, ..StopConditions::default() },
+            priority: 0,
+            starts_in_reasoning: false,
+            split_reasoning: false,
+        };
+        change(&mut job);
+        self.scheduler.submit(&job, &self.text);
+    }
+
+    /// Rows of each sequence in one step, in batch order.
+    fn step(&mut self) -> Vec<u32> {
+        self.scheduler.schedule(&mut self.pool, &mut self.batch, &mut self.events);
+        let mut logits = vec![0.0; self.batch.logit_rows.len() * self.text.vocab];
+        for row in logits.chunks_exact_mut(self.text.vocab) {
+            row[TOKEN as usize] = 1.0;
+        }
+        self.check_batch();
+        self.scheduler.commit(&mut logits, &self.text, &mut self.pool, &mut self.events).unwrap();
+        self.batch.sequences.iter().map(|span| span.rows).collect()
+    }
+
+    fn check_batch(&self) {
+        let mut slots = self.batch.slots.clone();
+        slots.sort_unstable();
+        slots.dedup();
+        assert_eq!(slots.len(), self.batch.rows(), "two rows write to one slot");
+        for span in &self.batch.sequences {
+            for row in 0..span.rows {
+                let position = (span.context - span.rows + row) as usize;
+                let at = (span.row_first + row) as usize;
+                assert_eq!(self.batch.positions[at] as usize, position);
+                let block = self.batch.blocks(span)[position / BLOCK_TOKENS] as usize;
+                assert_eq!(self.batch.slots[at] as usize, block * BLOCK_TOKENS + position % BLOCK_TOKENS);
+            }
+        }
+    }
+
+    fn run(&mut self, steps_max: usize) {
+        for _ in 0..steps_max {
+            if !self.scheduler.has_work() {
+                return;
+            }
+            assert!(!self.step().is_empty(), "there is work and nothing runs");
+        }
+        panic!("still work after {steps_max} steps: {:?}", self.scheduler.counts());
+    }
+
+    fn generated(&self, job: u64) -> usize {
+        let of_job = self.events.iter().filter(|event| event.job == JobId(job));
+        of_job
+            .map(|event| if let EventKind::Delta { tokens, .. } = &event.kind { tokens.len() } else { 0 })
+            .sum()
+    }
+
+    fn finished(&self, job: u64) -> usize {
+        let ends =
+            |event: &&Event| event.job == JobId(job) && matches!(event.kind, EventKind::Finished { .. });
+        self.events.iter().filter(ends).count()
+    }
+}
+
+#[test]
+fn decodes_first_then_prompts_within_the_budget() {
+    let mut bench = Bench::new(64, |_| ());
+    bench.submit(1, 10, 20, |_| ());
+    assert_eq!(bench.step(), [10]);
+    bench.submit(2, 100, 20, |_| ());
+    bench.submit(3, 5, 20, |_| ());
+    assert_eq!(bench.step(), [1, 32], "a prompt takes no more beside a decode than it may");
+    assert_eq!(bench.step(), [1, 32]);
+    assert_eq!(bench.step(), [1, 32]);
+    assert_eq!(bench.step(), [1, 4, 5]);
+    assert_eq!(bench.step(), [1, 1, 1]);
+    bench.run(40);
+    assert_eq!((bench.generated(1), bench.generated(2), bench.generated(3)), (20, 20, 20));
+    assert_eq!(bench.pool.used(), 0);
+}
+
+#[test]
+fn a_prompt_alone_takes_the_whole_step() {
+    let mut bench = Bench::new(64, |_| ());
+    bench.submit(1, 100, 2, |_| ());
+    assert_eq!(bench.step(), [64]);
+    assert_eq!(bench.step(), [36]);
+}
+
+#[test]
+fn priority_before_arrival() {
+    let mut bench = Bench::new(64, |config| config.sequences_max = 1);
+    bench.submit(1, 4, 3, |_| ());
+    bench.submit(2, 4, 3, |job| job.priority = -1);
+    bench.run(20);
+    let ends: Vec<u64> = bench
+        .events
+        .iter()
+        .filter(|event| matches!(event.kind, EventKind::Finished { .. }))
+        .map(|event| event.job.0)
+        .collect();
+    assert_eq!(ends, [2, 1]);
+}
+
+#[test]
+fn choices_compute_their_prompt_once() {
+    let mut bench = Bench::new(64, |_| ());
+    bench.submit(1, 50, 4, |job| job.choices = 3);
+    assert_eq!(bench.step(), [50], "the siblings wait");
+    // Three full blocks are found; 2 tokens of the fourth are computed again.
+    assert_eq!(bench.step(), [1, 2, 2]);
+    assert_eq!(bench.pool.used(), 3 + 3);
+    bench.run(20);
+    assert_eq!((bench.finished(1), bench.pool.used()), (3, 0));
+    assert_eq!(bench.scheduler.counters().prefix_hit_tokens, 96);
+}
+
+#[test]
+fn the_last_in_line_gives_way_and_comes_back() {
+    let mut bench = Bench::new(8, |_| ());
+    bench.submit(1, 30, 90, |_| ());
+    bench.submit(2, 30, 90, |_| ());
+    bench.run(400);
+    assert!(bench.scheduler.counters().preemptions > 0);
+    assert_eq!((bench.generated(1), bench.generated(2)), (90, 90));
+    assert_eq!((bench.finished(1), bench.finished(2), bench.pool.used()), (1, 1, 0));
+    let starts = bench.events.iter().filter(|event| matches!(event.kind, EventKind::Started { .. })).count();
+    assert_eq!(starts, 2, "coming back is not starting");
+}
+
+#[test]
+fn a_long_prompt_is_not_overtaken() {
+    let mut bench = Bench::new(8, |_| ());
+    bench.submit(1, 60, 30, |_| ());
+    bench.step();
+    bench.submit(2, 100, 2, |_| ());
+    bench.submit(3, 4, 2, |_| ());
+    bench.step();
+    assert_eq!(bench.scheduler.counts(), (1, 2), "3 would fit, but 2 was first");
+    bench.run(100);
+    assert_eq!((bench.finished(2), bench.finished(3)), (1, 1));
+}
+
+#[test]
+fn who_does_not_read_gives_way_to_who_does() {
+    let mut bench = Bench::new(8, |config| config.sequences_max = 2);
+    bench.submit(1, 60, 30, |_| ());
+    bench.submit(2, 20, 30, |_| ());
+    bench.step();
+    bench.step();
+    bench.scheduler.hold(JobId(1), true);
+    bench.scheduler.hold(JobId(2), true);
+    assert!(!bench.scheduler.has_work());
+    assert!(bench.step().is_empty());
+    let before = (bench.generated(1), bench.generated(2));
+
+    bench.submit(3, 100, 5, |_| ());
+    bench.run(20);
+    assert_eq!((bench.finished(3), bench.generated(1), bench.generated(2)), (1, before.0, before.1));
+
+    bench.scheduler.hold(JobId(1), false);
+    bench.scheduler.hold(JobId(2), false);
+    bench.run(200);
+    assert_eq!((bench.generated(1), bench.generated(2), bench.pool.used()), (30, 30, 0));
+}
+
+#[test]
+fn cancel_frees_at_once_in_every_state() {
+    let mut bench = Bench::new(16, |config| config.sequences_max = 2);
+    for id in 1..=3 {
+        bench.submit(id, 40, 50, |job| job.choices = 2);
+    }
+    bench.step();
+    bench.step();
+    for id in [2, 1, 3, 9] {
+        bench.scheduler.cancel(JobId(id), &mut bench.pool);
+    }
+    assert_eq!((bench.scheduler.counts(), bench.pool.used()), ((0, 0), 0));
+    assert!(bench.step().is_empty());
+}
+
+#[test]
+fn the_context_s_end_is_length() {
+    let mut bench = Bench::new(4, |config| config.context_tokens_max = 20);
+    bench.submit(1, 15, 100, |_| ());
+    bench.run(20);
+    assert_eq!(bench.generated(1), 5);
+}
+
+#[test]
+fn a_thousand_waiting_are_served_in_order() {
+    let mut bench = Bench::new(64, |_| ());
+    for id in 0..1000 {
+        bench.submit(id, 3, 2, |_| ());
+    }
+    bench.run(1000);
+    let ends: Vec<u64> = bench
+        .events
+        .iter()
+        .filter(|event| matches!(event.kind, EventKind::Finished { .. }))
+        .map(|event| event.job.0)
+        .collect();
+    assert_eq!(ends, (0..1000).collect::<Vec<_>>());
+}
