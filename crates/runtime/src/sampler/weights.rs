@@ -1,0 +1,244 @@
+//! The arithmetic of sampling: logits to weights, weights to exact integer masses, and the selections by which
+//! top-k and top-p cut them. Everything here is sums of integers and plain IEEE operations in a fixed order, so
+//! the same logits give the same cut and the same draw on every platform. No full sort is made: a cut is a
+//! threshold found by partial selection.
+
+/// Weight 1 as a mass. Masses below half of 2^-40 count as nothing: one draw in 10^12.
+const MASS_ONE_LOG2: u32 = 40;
+/// Adding this to a weight in 0..=1 leaves its mass in the low bits: the float's unit in the last place is 2^-40.
+const MASS_MAGIC: f64 = (1u64 << (52 - MASS_ONE_LOG2)) as f64;
+/// Elements per block of a walk over all weights.
+const BLOCK: usize = 1024;
+/// Elements computed side by side.
+const LANES: usize = 16;
+
+const _: () = assert!(crate::limits::VOCAB_MAX as u128 * (1 << MASS_ONE_LOG2) < 1 << 63);
+
+/// A weight, 0 to 1, as an integer; sums of masses are exact, whatever their order.
+#[inline(always)]
+pub(super) fn mass(weight: f32) -> u64 {
+    (f64::from(weight) + MASS_MAGIC).to_bits() - MASS_MAGIC.to_bits()
+}
+
+/// A sum of masses as a real number, in units of weight.
+pub(super) fn mass_to_weight(mass: u64) -> f64 {
+    mass as f64 / (1u64 << MASS_ONE_LOG2) as f64
+}
+
+/// e^x for x at most 0, relative error under 3e-7; 0 below -87 (Cephes' polynomial, without fused operations).
+#[inline(always)]
+pub(super) fn exp_nonpositive(x: f32) -> f32 {
+    const ROUND: f32 = 12_582_912.0; // 1.5 * 2^23: adding it rounds to an integer held in the low bits
+    let shifted = x * std::f32::consts::LOG2_E + ROUND;
+    let n = shifted - ROUND;
+    let r = x - n * 0.693_359_4 + n * 2.121_944_4e-4;
+    let mut p = 1.987_569_1e-4;
+    p = p * r + 1.398_2e-3;
+    p = p * r + 8.333_452e-3;
+    p = p * r + 4.166_579_6e-2;
+    p = p * r + 1.666_666_5e-1;
+    p = p * r + 5.000_000_1e-1;
+    let y = p * r * r + r + 1.0;
+    let exponent = shifted.to_bits().wrapping_sub(ROUND.to_bits()).wrapping_add(127) << 23;
+    if x < -87.0 { 0.0 } else { y * f32::from_bits(exponent) }
+}
+
+/// The largest logit. `None` if one is NaN or +inf, or none is finite.
+pub(super) fn maximum(logits: &[f32]) -> Option<f32> {
+    let mut highest = [f32::NEG_INFINITY; LANES];
+    let mut sound = [true; LANES];
+    let (chunks, rest) = logits.as_chunks::<LANES>();
+    for chunk in chunks {
+        for lane in 0..LANES {
+            let x = chunk[lane];
+            highest[lane] = if x > highest[lane] { x } else { highest[lane] };
+            sound[lane] &= x < f32::INFINITY;
+        }
+    }
+    for &x in rest {
+        highest[0] = if x > highest[0] { x } else { highest[0] };
+        sound[0] &= x < f32::INFINITY;
+    }
+    let highest = highest.into_iter().fold(f32::NEG_INFINITY, f32::max);
+    (sound == [true; LANES] && highest > f32::NEG_INFINITY).then_some(highest)
+}
+
+/// Orders by value, then by lower id, as one integer: larger keys come first. Unique per id.
+#[inline(always)]
+pub(super) fn key(value: f32, id: usize) -> u64 {
+    let bits = (value + 0.0).to_bits(); // -0 becomes +0: they tie
+    let ordered = if bits >> 31 == 1 { !bits } else { bits | 1 << 31 };
+    u64::from(ordered) << 32 | u64::from(!(id as u32))
+}
+
+/// The id in a key.
+pub(super) fn key_id(key: u64) -> u32 {
+    !(key as u32)
+}
+
+/// The `k` largest keys of `values`, unordered, in `keys`; all of them where there are no more than `k`.
+pub(super) fn largest(values: &[f32], k: usize, keys: &mut Vec<u64>) {
+    keys.clear();
+    if k == 0 {
+        return;
+    }
+    let room = 2 * k + 1024;
+    let mut threshold = 0;
+    let mut floor = f32::NEG_INFINITY; // the threshold's value: a cheap first test
+    for (id, &value) in values.iter().enumerate() {
+        if value < floor {
+            continue;
+        }
+        let key = key(value, id);
+        if key > threshold {
+            keys.push(key);
+            if keys.len() == room {
+                keep_largest(keys, k);
+                threshold = keys[k - 1];
+                floor = values[key_id(threshold) as usize];
+            }
+        }
+    }
+    keep_largest(keys, k);
+}
+
+/// Keeps the `k` largest keys, the smallest of them last.
+fn keep_largest(keys: &mut Vec<u64>, k: usize) {
+    if keys.len() > k {
+        keys.select_nth_unstable_by(k - 1, |a, b| b.cmp(a));
+        keys.truncate(k);
+    }
+}
+
+/// Whether a value is at or above a cut, as a comparison of keys would say, without branches.
+#[inline(always)]
+pub(super) fn at_or_above(value: f32, id: u32, cut: Cut) -> bool {
+    (value > cut.value) | ((value == cut.value) & (id <= cut.id))
+}
+
+/// The last value and id that a selection keeps.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Cut {
+    value: f32,
+    id: u32,
+}
+
+impl Cut {
+    /// Keeps everything.
+    pub(super) const NONE: Cut = Cut { value: f32::NEG_INFINITY, id: u32::MAX };
+
+    /// Keeps what orders at or before `key`, a key of one of `values`.
+    fn at(key: u64, values: &[f32]) -> Cut {
+        let id = key_id(key);
+        Cut { value: values[id as usize], id }
+    }
+}
+
+/// The cut after the `k` largest logits. `keys` is scratch.
+pub(super) fn top_k(logits: &[f32], k: usize, keys: &mut Vec<u64>) -> Cut {
+    largest(logits, k, keys);
+    keys.iter().min().map_or(Cut::NONE, |&key| Cut::at(key, logits))
+}
+
+/// Replaces logits by weights e^((logit - maximum) / temperature), 0 for those beyond the cut, and returns the
+/// sum of their masses.
+pub(super) fn weigh(logits: &mut [f32], maximum: f32, temperature: f32, cut: Cut) -> u64 {
+    let mut total = 0;
+    for (chunk, logits) in logits.chunks_mut(LANES).enumerate() {
+        let first = (chunk * LANES) as u32;
+        for (lane, logit) in logits.iter_mut().enumerate() {
+            let weight = exp_nonpositive((*logit - maximum) / temperature);
+            *logit = if at_or_above(*logit, first + lane as u32, cut) { weight } else { 0.0 };
+        }
+        total += logits.iter().map(|&weight| mass(weight)).sum::<u64>();
+    }
+    total
+}
+
+/// The cut after the smallest set of heaviest weights whose mass reaches `target`, at most the mass of all, and
+/// after the last weight of at least `weight_min`, whichever comes first. A histogram over the leading bits of
+/// the weights finds the bucket that the set ends in; only that bucket is searched. `keys` is scratch.
+pub(super) fn nucleus(weights: &[f32], target: u64, weight_min: f32, keys: &mut Vec<u64>) -> Cut {
+    let mut histogram = [0u64; BUCKETS];
+    for &weight in weights {
+        histogram[bucket(weight)] += mass(weight);
+    }
+    let mut wanted = target;
+    let mut last = BUCKETS - 1;
+    while last > 0 && histogram[last] < wanted {
+        wanted -= histogram[last];
+        last -= 1;
+    }
+    keys.clear();
+    let in_last = weights.iter().enumerate().filter(|&(_, &weight)| bucket(weight) == last);
+    keys.extend(in_last.map(|(id, &weight)| key(weight, id)));
+    let least = Cut { value: weight_min, id: u32::MAX };
+    let Some(key) = reaching(keys, wanted) else { return least };
+    let cut = Cut::at(key, weights);
+    if cut.value < weight_min { least } else { cut }
+}
+
+/// Buckets of the histogram: 32 for each power of two down to 2^-41, which has no mass.
+const BUCKETS: usize = 41 * 32 + 1;
+
+/// The bucket of a weight, 0 to 1; heavier weights never have a lower one.
+#[inline(always)]
+fn bucket(weight: f32) -> usize {
+    const LOWEST: usize = (127 - 41) * 32;
+    ((weight.to_bits() >> 18) as usize).saturating_sub(LOWEST).min(BUCKETS - 1)
+}
+
+/// The key at which the sum of masses, from the largest key down, reaches `wanted`; the smallest key if it never
+/// does, `None` if there are no keys. Halves what is left by selection, so the whole is linear.
+fn reaching(keys: &mut [u64], mut wanted: u64) -> Option<u64> {
+    let key_mass = |&key: &u64| mass(f32::from_bits((key >> 32) as u32 & !(1 << 31)));
+    let mut last = None;
+    let mut rest = keys;
+    while !rest.is_empty() {
+        let middle = rest.len() / 2;
+        rest.select_nth_unstable_by(middle, |a, b| b.cmp(a));
+        let above: u64 = rest[..middle].iter().map(key_mass).sum();
+        let pivot = rest[middle];
+        if above >= wanted {
+            rest = &mut rest[..middle];
+        } else if above + key_mass(&pivot) >= wanted {
+            return Some(pivot);
+        } else {
+            wanted -= above + key_mass(&pivot);
+            last = Some(pivot);
+            rest = &mut rest[middle + 1..];
+        }
+    }
+    last
+}
+
+/// Draws an id in proportion to mass, among those up to the cut: the first, in order of id, at which the running
+/// sum passes `uniform` (0 to 1) of the whole. `None` if nothing has mass.
+pub(super) fn draw(weights: &[f32], cut: Cut, uniform: f64) -> Option<u32> {
+    let kept = |id: usize, weight: f32| if at_or_above(weight, id as u32, cut) { mass(weight) } else { 0 };
+    let sum = |start: usize| -> u64 {
+        let block = &weights[start..weights.len().min(start + BLOCK)];
+        block.iter().enumerate().map(|(i, &weight)| kept(start + i, weight)).sum()
+    };
+    let blocks = (0..weights.len()).step_by(BLOCK);
+    let total: u64 = blocks.clone().map(sum).sum();
+    if total == 0 {
+        return None;
+    }
+    let mut left = ((uniform * total as f64) as u64).min(total - 1);
+    for start in blocks {
+        let block = sum(start);
+        if left >= block {
+            left -= block;
+            continue;
+        }
+        for (id, &weight) in weights.iter().enumerate().skip(start) {
+            let mass = kept(id, weight);
+            if left < mass {
+                return Some(id as u32);
+            }
+            left -= mass;
+        }
+    }
+    None
+}
