@@ -1,0 +1,18 @@
+"""Checks of systemd/, helm/ and deploy/. usage: python .ci/deploy_checks [FOLDER_OF_THE_THREE_PROGRAMS]
+
+Needs on the PATH: systemd-analyze, helm, promtool, hadolint, docker-compose or docker with compose; in this Python:
+kubernetes-validate. With the programs' folder it also starts them the way the units, the chart and the image do."""
+import pathlib
+import sys
+
+import harness
+import units, chart, monitoring, container  # noqa: E401,F401  (each registers its checks)
+
+if len(sys.argv) > 1:
+    import programs
+
+    programs.FOLDER = pathlib.Path(sys.argv[1]).resolve()
+else:
+    harness.not_run("the programs as the units, the chart and the image start them", "no folder of programs was given")
+
+sys.exit(0 if harness.run_all() else 1)

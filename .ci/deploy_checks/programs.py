@@ -1,0 +1,237 @@
+"""The real programs, started the way the units, the chart, compose and the image start them, on free loopback ports:
+each flag, variable, setting, port and path that those files name is one that the programs know."""
+import contextlib
+import json
+import os
+import pathlib
+import re
+import shlex
+import signal
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+
+import yaml
+
+import chart
+import container
+import monitoring
+import units
+from harness import ROOT, check, expect, run, scratch
+
+# Where the three programs are; set before the checks run.
+FOLDER = pathlib.Path()
+READY_S_MAX = 60
+# Nothing runs when it is told to end, so nothing has to drain.
+STOP_S_MAX = 15
+CHAT = {"model": "hanzo-demo", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}
+
+
+def free_ports(count):
+    """Ports that were free just now, all different."""
+    with contextlib.ExitStack() as held:
+        sockets = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [s.getsockname()[1] for s in sockets]
+
+
+def ask(url, body=None):
+    """(status, text); status 0 where nobody answers."""
+    request = urllib.request.Request(url, json.dumps(body).encode() if body else None, {"content-type": "application/json"})
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+    except OSError as error:
+        return 0, str(error)
+
+
+class Program:
+    """A running program with its output in a file."""
+
+    def __init__(self, command, environment, folder):
+        self.command = [str(FOLDER / pathlib.Path(command[0]).name), *command[1:]]
+        self.log = pathlib.Path(folder) / f"{pathlib.Path(command[0]).name}.log"
+        clean = {k: v for k, v in os.environ.items() if not k.startswith("HANZO_")}
+        with self.log.open("w") as log:
+            self.process = subprocess.Popen(self.command, stdout=log, stderr=subprocess.STDOUT, cwd=folder,
+                                            env={**clean, "HOME": str(folder), **environment})
+
+    def fault(self, what):
+        return f"{' '.join(self.command)} {what}:\n{self.log.read_text()[-4000:]}"
+
+    def until(self, url):
+        """Waits until `url` answers 200."""
+        deadline = time.monotonic() + READY_S_MAX
+        while True:
+            status, text = ask(url)
+            if status == 200:
+                return
+            expect(self.process.poll() is None, self.fault(f"ended with {self.process.returncode}"))
+            expect(time.monotonic() < deadline, self.fault(f"still says {status} {text} at {url}"))
+            time.sleep(0.1)
+
+    def end(self):
+        """SIGTERM must end it with 0."""
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            status = self.process.wait(STOP_S_MAX)
+        except subprocess.TimeoutExpired:
+            expect(False, self.fault(f"runs on {STOP_S_MAX} s after SIGTERM"))
+        expect(status == 0, self.fault(f"exits with {status} after SIGTERM"))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+
+
+class Pair:
+    """engined and engine-gateway as two commands, moved to free ports by their environment variables."""
+
+    def __init__(self, folder, daemon, gateway, environment=None):
+        self.http, self.grpc, self.admin = free_ports(3)
+        daemon_environment = {
+            **(environment or {}),
+            "HANZO_ENGINE_SERVER_HOST": "127.0.0.1",
+            "HANZO_ENGINE_SERVER_GRPC_PORT": str(self.grpc),
+            "HANZO_ENGINE_SERVER_ADMIN_PORT": str(self.admin),
+            "HANZO_ENGINE_STORE_DIR": str(pathlib.Path(folder) / "models"),
+        }
+        gateway_environment = {
+            "HANZO_ENGINE_GATEWAY_HOST": "127.0.0.1",
+            "HANZO_ENGINE_GATEWAY_PORT": str(self.http),
+            "HANZO_ENGINE_GATEWAY_ENGINE": f"http://127.0.0.1:{self.grpc}",
+        }
+        # One environment for both, as one engine.env is read by both units.
+        shared = {**daemon_environment, **gateway_environment}
+        self.stack = contextlib.ExitStack()
+        self.daemon = self.stack.enter_context(Program(daemon, shared, folder))
+        self.gateway = self.stack.enter_context(Program(gateway, shared, folder))
+
+    def url(self, path, port="http"):
+        return f"http://127.0.0.1:{getattr(self, port)}{path}"
+
+    def serves(self, model="hanzo-demo"):
+        """All probes of the chart answer 200, and so does a chat."""
+        for name, program in [("engined", self.daemon), ("gateway", self.gateway)]:
+            port, alive, ready = chart.PROBES[name]
+            program.until(self.url(alive, port))
+            program.until(self.url(ready, port))
+        status, text = ask(self.url("/v1/chat/completions"), {**CHAT, "model": model})
+        expect(status == 200, self.gateway.fault(f"answers a chat with {status} {text}"))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, *_):
+        with self.stack:
+            if kind is None:
+                self.gateway.end()
+                self.daemon.end()
+
+
+def samples(text):
+    """{series name: label names} of an exposition."""
+    found = {}
+    for name, labels in re.findall(r"^([a-z0-9_]+)(\{[^}]*\})? ", text, re.M):
+        found.setdefault(name, set()).update(re.findall(r'(\w+)="', labels))
+    return found
+
+
+def metrics_are_as_scanned(pair):
+    """The exposition is sound, has the scanned metrics with their types, and the labels that rules and panels use."""
+    scanned, live, types = monitoring.exported(), {}, {}
+    for port in ("http", "admin"):
+        status, text = ask(pair.url("/metrics", port))
+        expect(status == 200, f"/metrics on {port}: {status}")
+        code, output = run("promtool", "check", "metrics", text=text)
+        expect(code == 0, f"/metrics on {port}: promtool says\n{output}")
+        live.update(samples(text))
+        types.update(re.findall(r"^# TYPE (\S+) (\S+)", text, re.M))
+    strange = {name: kind for name, kind in types.items() if scanned.get(name) != (kind == "histogram")}
+    expect(not strange, f"the scan of the source missed or mistook {strange}")
+    used = {f"alert {rule['alert']}": rule["expr"] for rule in monitoring.alerts()}
+    used |= dict(monitoring.expressions())
+    absent = set()
+    for where, expression in used.items():
+        for name, selector in re.findall(r"\b(hanzo_engine_[a-z0-9_]+)(\{[^}]*\})?", expression):
+            asked = set(re.findall(r"(\w+)\s*(?:=~|!~|!=|=)", selector)) - {"instance", "job"}
+            if name in live:
+                expect(asked <= live[name], f"{where}: {name} has labels {sorted(live[name])}, not {sorted(asked)}")
+            else:
+                absent.add(name)
+    return f"{len(types)} of {len(scanned)} metrics have samples; named but without a sample yet: {', '.join(sorted(absent)) or 'none'}"
+
+
+@check
+def units_start_the_programs():
+    """By their ExecStart and the example settings, with one environment for both."""
+    commands = []
+    for name in units.UNITS:
+        line = units.unit(name)["Service"]["ExecStart"][0].replace("/etc/hanzo-engine/", f"{ROOT}/systemd/")
+        commands.append(shlex.split(line))
+    with scratch() as folder, Pair(folder, *commands) as pair:
+        pair.serves()
+        return metrics_are_as_scanned(pair)
+
+
+@check
+def chart_starts_the_programs():
+    """By the containers' commands and the rendered settings of every set of values."""
+    for values in chart.cases():
+        objects = chart.render(values)
+        [pods] = chart.of_kind(objects, "StatefulSet")
+        containers = {c["name"]: c for c in pods["spec"]["template"]["spec"]["containers"]}
+        with scratch() as folder:
+            for name, text in zip(("engine.yaml", "gateway.yaml"), chart.configs(objects)):
+                (pathlib.Path(folder) / name).write_text(text)
+            command = lambda c: [w.replace("/etc/hanzo-engine/", f"{folder}/") for w in [*c["command"], *c["args"]]]
+            with Pair(folder, command(containers["engined"]), command(containers["gateway"])) as pair:
+                [model, *_] = yaml.safe_load(chart.configs(objects)[0])["models"]
+                pair.serves(model.get("alias") or model["source"])
+    return f"{len(chart.cases())} sets of values"
+
+
+@check
+def compose_starts_the_programs():
+    services = yaml.safe_load(container.COMPOSE.read_text())["services"]
+    daemon, gateway = services["engined"], services["gateway"]
+    mounts = dict(reversed(mount.split(":")[:2]) for mount in daemon["volumes"])
+    command = [str(container.COMPOSE.parent / mounts[word]) if word in mounts else word for word in daemon["command"]]
+    with scratch() as folder:
+        # The name of a container means nothing here: its flag is left to the variable that stands for it.
+        words = gateway["command"]
+        at = words.index("--engine")
+        expect(words[at + 1] == "http://engined:36901", f"the gateway asks {words[at + 1]}")
+        with Pair(folder, command, words[:at] + words[at + 2:], daemon["environment"]) as pair:
+            pair.serves()
+
+
+@check
+def image_starts_and_is_healthy():
+    """By its CMD, and its HEALTHCHECK tells a daemon that answers from one that does not."""
+    [command] = container.final("CMD")
+    healthcheck = json.loads(container.final("HEALTHCHECK")[0].split("CMD")[1])
+    http, grpc, admin = free_ports(3)
+    address = {"HANZO_ENGINE_ADDRESS": f"http://127.0.0.1:{grpc}"}
+    with scratch() as folder:
+        words = [word.replace("/var/lib/hanzo-engine", folder) for word in json.loads(command)]
+        ports = ["--port", http, "--grpc-port", grpc, "--admin-port", admin]
+
+        def healthy():
+            with Program(healthcheck, address, folder) as asked:
+                return asked.process.wait(30) == 0
+
+        with Program([*words, *map(str, ports)], {}, folder) as serve:
+            serve.until(f"http://127.0.0.1:{http}/ready")
+            status, text = ask(f"http://127.0.0.1:{http}/v1/chat/completions", CHAT)
+            expect(status == 200, serve.fault(f"answers a chat with {status} {text}"))
+            expect(healthy(), "the health check fails on a daemon that answers")
+            serve.end()
+        expect(not healthy(), "the health check passes where no daemon answers")

@@ -1,0 +1,80 @@
+"""systemd/: the units are sound, hardened, and leave the programs the time that their drain takes."""
+import pathlib
+import shutil
+import tomllib
+
+from harness import ROOT, check, expect, run, scratch
+
+UNITS = ["engined.service", "engine-gateway.service"]
+# Of `systemd-analyze security`, times ten: 0 is best, 100 worst; a service that says nothing has 96.
+EXPOSURE_MAX = 15
+# What a program does after its drain: the gateway writes last bytes for 2 s.
+AFTER_DRAIN_S = 5
+
+
+def unit(name):
+    """A unit as {section: {key: [values]}}."""
+    sections = {}
+    for line in (ROOT / "systemd" / name).read_text().splitlines():
+        if line.startswith("["):
+            section = sections.setdefault(line.strip("[]"), {})
+        elif "=" in line and not line.startswith("#"):
+            key, value = line.split("=", 1)
+            section.setdefault(key, []).append(value)
+    return sections
+
+
+def settings(name):
+    return tomllib.loads((ROOT / "systemd" / name).read_text())
+
+
+@check
+def units_verify():
+    """systemd-analyze verify warns and exits 0: any word of it is a fault. The programs are stand-ins in a root."""
+    with scratch() as root:
+        root = pathlib.Path(root)
+        for folder in ("usr/local/bin", "etc/systemd/system"):
+            (root / folder).mkdir(parents=True)
+        # The targets that every unit hangs on: where systemd keeps them depends on its age.
+        for folder in ("usr/lib/systemd/system", "lib/systemd/system"):
+            (root / folder).mkdir(parents=True)
+            for target in pathlib.Path("/usr/lib/systemd/system").glob("*.target"):
+                shutil.copy(target, root / folder)
+        for name in UNITS:
+            shutil.copy(ROOT / "systemd" / name, root / "etc/systemd/system")
+            program = root / unit(name)["Service"]["ExecStart"][0].split()[0].lstrip("/")
+            expect(program.name == name.removesuffix(".service"), f"{name} starts {program.name}")
+            program.write_text("#!/bin/sh\n")
+            program.chmod(0o755)
+        status, output = run("systemd-analyze", "verify", "--man=no", f"--root={root}", *UNITS)
+        expect(status == 0 and not output.strip(), f"systemd-analyze verify exits with {status} and says:\n{output}")
+
+
+@check
+def units_are_hardened():
+    scores = []
+    for name in UNITS:
+        status, output = run("systemd-analyze", "security", "--offline=true", "--no-pager",
+                             f"--threshold={EXPOSURE_MAX}", ROOT / "systemd" / name)
+        score = next((line.split(":")[-1].strip() for line in output.splitlines() if "Overall exposure" in line), None)
+        expect(score, f"{name}: no score in:\n{output}")
+        expect(status == 0, f"{name}: exposure {score} is above {EXPOSURE_MAX / 10}")
+        scores.append(f"{name} {score.split()[0]}")
+    return f"{', '.join(scores)} (at most {EXPOSURE_MAX / 10})"
+
+
+@check
+def units_agree_with_the_settings():
+    daemon, gateway = settings("engine.toml"), settings("gateway.toml")
+    for name, drain_s in [(UNITS[0], daemon["server"]["drain_s"]), (UNITS[1], gateway["drain_s"])]:
+        service = unit(name)["Service"]
+        stop_s = int(service["TimeoutStopSec"][0])
+        expect(stop_s >= drain_s + AFTER_DRAIN_S, f"{name}: TimeoutStopSec={stop_s} cuts a drain of {drain_s} s")
+        expect(service["KillSignal"] == ["SIGTERM"], f"{name}: only SIGTERM drains")
+        expect(service["EnvironmentFile"] == ["-/etc/hanzo-engine/engine.env"], f"{name}: EnvironmentFile")
+    state = "/var/lib/" + unit(UNITS[0])["Service"]["StateDirectory"][0]
+    expect(daemon["store"]["dir"].startswith(state + "/"), f"store.dir is not in {state}, which alone is writable")
+    expect(gateway["engine"].endswith(f":{daemon['server']['grpc_port']}"), "gateway.toml: engine has another port")
+    ports = gateway["port"], daemon["server"]["grpc_port"], daemon["server"]["admin_port"]
+    expect(ports == (36900, 36901, 36902), f"ports are {ports}")
+    expect({daemon["server"]["host"], gateway["host"]} == {"127.0.0.1"}, "the examples listen on more than loopback")

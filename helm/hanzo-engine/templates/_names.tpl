@@ -1,0 +1,85 @@
+{{/* Names, labels and the numbers that several templates must agree on. */}}
+
+{{- define "engine.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" -}}
+{{- end -}}
+
+{{/* The longest suffix is "-headless", and a StatefulSet's pods add an ordinal and a revision. */}}
+{{- define "engine.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 48 | trimSuffix "-" -}}
+{{- else if contains (include "engine.name" .) .Release.Name -}}
+{{- .Release.Name | trunc 48 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name (include "engine.name" .) | trunc 48 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "engine.selector" -}}
+app.kubernetes.io/name: {{ include "engine.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "engine.labels" -}}
+{{ include "engine.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
+{{- end -}}
+
+{{- define "engine.image" -}}
+{{- if .Values.image.digest -}}
+{{- printf "%s@%s" .Values.image.repository .Values.image.digest -}}
+{{- else -}}
+{{- printf "%s:%s" .Values.image.repository (default .Chart.AppVersion .Values.image.tag) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Most pods there can be. */}}
+{{- define "engine.replicasMax" -}}
+{{- ternary .Values.autoscaling.maxReplicas .Values.replicas .Values.autoscaling.enabled | int -}}
+{{- end -}}
+
+{{/*
+preStop and drain count against one another's sum, and after the drain the last bytes are written (2 s) and the
+process ends: 10 s more than both.
+*/}}
+{{- define "engine.gracePeriodSeconds" -}}
+{{- add (int .Values.preStopSeconds) (int .Values.drainSeconds) 10 -}}
+{{- end -}}
+
+{{- define "engine.daemonConfig" -}}
+server:
+  host: {{ .Values.listenHost | quote }}
+  grpc_port: 36901
+  admin_port: 36902
+  drain_s: {{ int .Values.drainSeconds }}
+store:
+  dir: /var/lib/hanzo-engine/models
+{{- with .Values.engine }}
+engine:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+log:
+  {{- toYaml .Values.log | nindent 2 }}
+models:
+  {{- toYaml .Values.models | nindent 2 }}
+{{- end -}}
+
+{{- define "engine.gatewayConfig" -}}
+host: {{ .Values.listenHost | quote }}
+port: 36900
+engine: http://{{ ternary "[::1]" "127.0.0.1" (contains ":" .Values.listenHost) }}:36901
+drain_s: {{ int .Values.drainSeconds }}
+{{- with .Values.gateway }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- define "engine.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+runAsNonRoot: true
+capabilities:
+  drop: [ALL]
+{{- end -}}
