@@ -54,6 +54,7 @@ class Program:
     def __init__(self, command, environment, folder):
         self.command = [str(FOLDER / pathlib.Path(command[0]).name), *command[1:]]
         self.log = pathlib.Path(folder) / f"{pathlib.Path(command[0]).name}.log"
+        expect(os.access(self.command[0], os.X_OK), f"{self.command[0]} is not there: build the workspace first")
         clean = {k: v for k, v in os.environ.items() if not k.startswith("HANZO_")}
         with self.log.open("w") as log:
             self.process = subprocess.Popen(self.command, stdout=log, stderr=subprocess.STDOUT, cwd=folder,
