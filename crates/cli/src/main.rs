@@ -1,1 +1,51 @@
-fn main(){}
+//! `hanzo-engine`: what a person types. Reads the command line, runs one command, and turns its outcome into an
+//! exit code: 0 ok, 1 error, 2 usage. What a command does is in the file of its name.
+
+mod args;
+mod bench;
+mod connect;
+mod error;
+mod log;
+mod models;
+mod repl;
+mod run;
+mod serve;
+mod size;
+mod table;
+mod term;
+mod view;
+
+use args::{Cli, Command};
+use clap::Parser;
+use error::CliError;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let outcome = execute(Cli::parse().command);
+    let Err(error) = outcome else { return ExitCode::SUCCESS };
+    let code = error.exit_code();
+    if code != 0 {
+        let paint = term::Paint::of(&std::io::stderr());
+        term::tell(&format!("{} {}\n", paint.red("error:"), error.line()));
+    }
+    ExitCode::from(code)
+}
+
+fn execute(command: Command) -> Result<(), CliError> {
+    match command {
+        Command::Serve(args) => wait_for(serve::serve(args)),
+        Command::Run(args) => wait_for(run::run(args)),
+        Command::List(args) => wait_for(models::list(args)),
+        Command::Show(args) => wait_for(models::show(args)),
+        Command::Rm(args) => wait_for(models::rm(args)),
+        Command::Ps(args) => wait_for(models::ps(args)),
+        Command::Stop(args) => wait_for(models::stop(args)),
+        // It has the machine to itself: no runtime beside it.
+        Command::Bench(args) => bench::bench(args),
+    }
+}
+
+fn wait_for(command: impl Future<Output = Result<(), CliError>>) -> Result<(), CliError> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    runtime.map_err(|error| CliError::Start(error.to_string()))?.block_on(command)
+}

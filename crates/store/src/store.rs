@@ -54,6 +54,12 @@ pub struct CorruptRecord {
     pub why: String,
 }
 
+impl From<CorruptRecord> for StoreError {
+    fn from(record: CorruptRecord) -> Self {
+        Self::Corrupt { name: record.name, why: record.why }
+    }
+}
+
 /// A model that was removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Removed {

@@ -1,0 +1,369 @@
+//! What can be typed: every command, argument and flag, with its help. A flag exists only if it does something.
+
+use crate::size::ByteSize;
+use clap::builder::styling::{AnsiColor, Styles};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+const STYLES: Styles = Styles::styled()
+    .header(AnsiColor::Green.on_default().bold())
+    .usage(AnsiColor::Green.on_default().bold())
+    .literal(AnsiColor::Cyan.on_default().bold())
+    .placeholder(AnsiColor::Cyan.on_default());
+
+/// The command line.
+#[derive(Debug, Parser)]
+#[command(
+    name = "hanzo-engine",
+    version,
+    styles = STYLES,
+    about = "Runs language models on this machine and serves them over OpenAI's HTTP API and gRPC",
+    after_help = "Examples:
+  hanzo-engine serve                               serve the built-in demo model
+  hanzo-engine serve --model ./qwen3-4b-Q8_0.gguf  serve a GGUF file
+  hanzo-engine run hanzo-demo \"Hello!\"             ask once, streamed to the terminal
+  hanzo-engine run ./qwen3-4b                      talk to a safetensors directory
+  hanzo-engine bench --model ./qwen3-4b-Q8_0.gguf -p 512 -n 64
+
+A MODEL is the name of a known model (case and owner may be left out), hanzo-demo, or a path to a GGUF
+file or a safetensors directory. `hanzo-engine COMMAND --help` tells more of each command.",
+    disable_help_subcommand = true,
+    arg_required_else_help = true
+)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// One command.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Serve models over HTTP (OpenAI's API) and gRPC until Ctrl-C
+    Serve(ServeArgs),
+    /// Ask a model once, or talk to it
+    Run(RunArgs),
+    /// List known models
+    #[command(alias = "ls")]
+    List(ListArgs),
+    /// Show what is known of a model
+    Show(ShowArgs),
+    /// Forget a model; its files stay where they are
+    Rm(RmArgs),
+    /// List the models that are loaded in the running daemon
+    Ps(PsArgs),
+    /// Unload a model from the running daemon
+    Stop(StopArgs),
+    /// Measure how fast a model reads prompts and writes answers here
+    Bench(BenchArgs),
+}
+
+/// Where the models are kept.
+#[derive(Debug, Args)]
+pub(crate) struct StoreArgs {
+    /// Directory of the model store [default: ~/.hanzo/models]
+    #[arg(long, value_name = "DIR", env = "HANZO_MODELS_DIR")]
+    pub(crate) model_dir: Option<PathBuf>,
+}
+
+/// Which daemon to ask.
+#[derive(Debug, Args)]
+pub(crate) struct EngineArgs {
+    /// gRPC address of the daemon to ask, or `none` to do without [default: http://127.0.0.1:36901, if one answers]
+    #[arg(long, value_name = "URL", env = "HANZO_ENGINE_ADDRESS")]
+    pub(crate) engine: Option<String>,
+}
+
+/// How much is logged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LogLevel {
+    /// What failed.
+    Error,
+    /// And what looks wrong.
+    Warn,
+    /// And what happens: loads, unloads, one line for each request.
+    Info,
+    /// And why.
+    Debug,
+    /// And each step.
+    Trace,
+}
+
+impl LogLevel {
+    /// As a tracing filter spells it.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Error => "error",
+            Self::Warn => "warn",
+            Self::Info => "info",
+            Self::Debug => "debug",
+            Self::Trace => "trace",
+        }
+    }
+}
+
+/// `serve`
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  hanzo-engine serve
+  hanzo-engine serve --model ./qwen3-4b-Q8_0.gguf --port 8080 --threads 8
+  hanzo-engine serve --model qwen3-4b --model hanzo-demo --memory-budget 8GiB
+  hanzo-engine serve --port 0 --grpc-port 0 --admin-port 0    free ports, printed at start
+
+Without --model, and without models in the configuration, it serves the built-in hanzo-demo.
+Settings come from the defaults, then --config, then the environment (HANZO_ENGINE_{SECTION}_{KEY}), then flags.
+Ctrl-C or SIGTERM lets running answers finish; a second one ends them at once.")]
+pub(crate) struct ServeArgs {
+    /// Model to load at start, by name or path; may be given several times
+    #[arg(long, short, value_name = "MODEL")]
+    pub(crate) model: Vec<String>,
+    /// Port of the HTTP API; 0 picks a free one [default: 36900]
+    #[arg(long, short)]
+    pub(crate) port: Option<u16>,
+    /// Port of gRPC; 0 picks a free one [default: 36901]
+    #[arg(long, value_name = "PORT")]
+    pub(crate) grpc_port: Option<u16>,
+    /// Port of /metrics, /healthz and /readyz; 0 picks a free one [default: 36902]
+    #[arg(long, value_name = "PORT")]
+    pub(crate) admin_port: Option<u16>,
+    /// Address to listen on; 0.0.0.0 is every one [default: 127.0.0.1]
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) host: Option<IpAddr>,
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+    /// Threads to compute with [default: one for each core]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) threads: Option<u16>,
+    /// Longest prompt and answer together, in tokens [default: the model's own, as far as memory allows]
+    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) max_context: Option<u32>,
+    /// Memory that all models may use together, such as 8GiB [default: most of what is free]
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) memory_budget: Option<ByteSize>,
+    /// How much is logged, on stderr [default: warn]
+    #[arg(long, value_name = "LEVEL")]
+    pub(crate) log_level: Option<LogLevel>,
+    /// Configuration file, TOML or YAML by its extension
+    #[arg(long, short, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// Ignore unknown fields of HTTP requests instead of answering 400
+    #[arg(long)]
+    pub(crate) lenient: bool,
+}
+
+/// `run`
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  hanzo-engine run hanzo-demo \"What is the capital of France?\"
+  hanzo-engine run ./qwen3-4b-Q8_0.gguf                 a conversation: /help, /clear, /exit
+  cat notes.txt | hanzo-engine run qwen3-4b \"Sum this up:\"
+  hanzo-engine run qwen3-4b --raw \"Once upon a time\" --max-tokens 64 --seed 7
+
+The answer goes to stdout, the model's reasoning and everything else to stderr. A running daemon does the
+work where one answers; else this process loads the model itself.")]
+pub(crate) struct RunArgs {
+    /// Name of a model, or path to a GGUF file or a safetensors directory
+    #[arg(value_name = "MODEL")]
+    pub(crate) model: String,
+    /// What to ask; without it a conversation begins. Piped input is added to it
+    #[arg(value_name = "PROMPT")]
+    pub(crate) prompt: Vec<String>,
+    /// System message
+    #[arg(long, short, value_name = "TEXT", conflicts_with = "raw")]
+    pub(crate) system: Option<String>,
+    /// 0 is greedy, higher is more varied, up to 2 [default: the model's own]
+    #[arg(long, short, value_name = "T", value_parser = temperature)]
+    pub(crate) temperature: Option<f32>,
+    /// Longest answer, in tokens [default: what the context leaves]
+    #[arg(long, short = 'n', value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) max_tokens: Option<u32>,
+    /// Repeats a varied answer exactly
+    #[arg(long, value_name = "N")]
+    pub(crate) seed: Option<u64>,
+    /// Text at which the answer ends; may be given up to 16 times
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) stop: Vec<String>,
+    /// Let the model reason first, where its template has that switch
+    #[arg(long, conflicts_with_all = ["no_think", "raw"])]
+    pub(crate) think: bool,
+    /// Do not let the model reason first, where its template has that switch
+    #[arg(long, conflicts_with = "raw")]
+    pub(crate) no_think: bool,
+    /// Continue the text as it is, without the model's chat template
+    #[arg(long)]
+    pub(crate) raw: bool,
+    /// Print token counts and times to stderr
+    #[arg(long, short)]
+    pub(crate) verbose: bool,
+    /// How much is logged, on stderr, when this process loads the model itself
+    #[arg(long, value_name = "LEVEL", default_value = "error")]
+    pub(crate) log_level: LogLevel,
+    #[command(flatten)]
+    pub(crate) engine: EngineArgs,
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+}
+
+/// `list`
+#[derive(Debug, Args)]
+pub(crate) struct ListArgs {
+    /// Print JSON: an array of models
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) engine: EngineArgs,
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+}
+
+/// `show`
+#[derive(Debug, Args)]
+pub(crate) struct ShowArgs {
+    /// Name of the model
+    #[arg(value_name = "MODEL")]
+    pub(crate) model: String,
+    /// Print JSON: one object
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) engine: EngineArgs,
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+}
+
+/// `rm`
+#[derive(Debug, Args)]
+pub(crate) struct RmArgs {
+    /// Name of the model
+    #[arg(value_name = "MODEL")]
+    pub(crate) model: String,
+    /// Print JSON: one object
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) engine: EngineArgs,
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+}
+
+/// `ps`
+#[derive(Debug, Args)]
+pub(crate) struct PsArgs {
+    /// Print JSON: an array of loaded models
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) engine: EngineArgs,
+}
+
+/// `stop`
+#[derive(Debug, Args)]
+pub(crate) struct StopArgs {
+    /// Name of the loaded model
+    #[arg(value_name = "MODEL")]
+    pub(crate) model: String,
+    /// End its running requests with an error instead of letting them finish
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// Print JSON: one object
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) engine: EngineArgs,
+}
+
+/// `bench`
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  hanzo-engine bench                                            the built-in demo model
+  hanzo-engine bench --model ./qwen3-4b-Q8_0.gguf -p 512 -n 64 -r 3 --threads 8
+  hanzo-engine bench --model ./qwen3-4b-Q8_0.gguf -p 128,512 -n 0 --json
+
+pp512 is the speed of reading a prompt of 512 tokens, tg64 that of generating 64 tokens one by one, both in
+tokens per second, mean and standard deviation over the repetitions. --json prints an array of
+{\"test\", \"tokens_per_s\", \"stddev\"}.")]
+pub(crate) struct BenchArgs {
+    /// Path to a GGUF file or a safetensors directory, or hanzo-demo
+    #[arg(long, short, value_name = "FILE", default_value = hanzo_engine_daemon::DEMO_MODEL)]
+    pub(crate) model: String,
+    /// Prompt lengths in tokens, separated by commas; 0 leaves the test out
+    #[arg(short = 'p', long, value_name = "N", value_delimiter = ',', default_value = "512",
+          value_parser = clap::value_parser!(u32).range(0..=1 << 20))]
+    pub(crate) prompt: Vec<u32>,
+    /// Numbers of tokens to generate, separated by commas; 0 leaves the test out
+    #[arg(short = 'n', long, value_name = "N", value_delimiter = ',', default_value = "128",
+          value_parser = clap::value_parser!(u32).range(0..=1 << 20))]
+    pub(crate) generate: Vec<u32>,
+    /// Repetitions of each test
+    #[arg(short = 'r', long, value_name = "N", default_value = "5", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) repetitions: u32,
+    /// Threads to compute with [default: one for each core]
+    #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) threads: Option<u16>,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+fn temperature(text: &str) -> Result<f32, String> {
+    match text.parse::<f32>() {
+        Ok(value) if (0.0..=2.0).contains(&value) => Ok(value),
+        _ => Err("expected a number from 0 to 2".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definition_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_and_flag_has_help() {
+        for command in Cli::command().get_subcommands() {
+            assert!(command.get_about().is_some(), "{}", command.get_name());
+            for argument in command.get_arguments() {
+                let id = argument.get_id();
+                assert!(argument.get_help().is_some() || id == "help", "{} {id}", command.get_name());
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_out_of_range_is_refused() {
+        let refused = [
+            "serve --port 70000",
+            "serve --threads 0",
+            "serve --memory-budget lots",
+            "serve --host example",
+            "run m --temperature nan",
+            "run m --temperature 2.5",
+            "run m --max-tokens 0",
+            "run m --think --no-think",
+            "run m --raw --system x",
+            "bench -r 0",
+            "bench -p -1",
+            "rm",
+        ];
+        for line in refused {
+            let words = ["hanzo-engine"].into_iter().chain(line.split(' '));
+            let error = Cli::try_parse_from(words).expect_err(line);
+            assert_eq!(error.exit_code(), 2, "{line}");
+        }
+    }
+
+    #[test]
+    fn lists_and_repeats() {
+        let line = "hanzo-engine bench -p 128,512 -p 0 -n 64 -r 3 --threads 2 --json";
+        let Command::Bench(bench) = Cli::try_parse_from(line.split(' ')).unwrap().command else { panic!() };
+        assert_eq!((bench.prompt, bench.generate, bench.threads), (vec![128, 512, 0], vec![64], Some(2)));
+        let line = "hanzo-engine serve --model a --model b --memory-budget 8GiB";
+        let Command::Serve(serve) = Cli::try_parse_from(line.split(' ')).unwrap().command else { panic!() };
+        assert_eq!(serve.model, ["a", "b"]);
+        assert_eq!(serve.memory_budget, Some(ByteSize(8 << 30)));
+    }
+}

@@ -1,0 +1,163 @@
+//! Where a command gets its answers: the running daemon, the store itself, or a daemon in this process.
+
+use crate::args::EngineArgs;
+use crate::error::CliError;
+use figment::Figment;
+use hanzo_engine_daemon::{Config, Daemon, DaemonError};
+use hanzo_engine_proto::v1::{StatsRequest, engine_client::EngineClient};
+use std::net::IpAddr;
+use std::path::{Component, Path, PathBuf};
+use std::time::Duration;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use tonic::Request;
+use tonic::transport::{Channel, Endpoint, Uri};
+
+/// Where a daemon listens unless told otherwise.
+const ADDRESS: &str = "http://127.0.0.1:36901";
+/// On the way to a daemon that is there.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+/// What a daemon may take to say that it is one.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
+/// A model's card with its chat template.
+const MESSAGE_BYTES_MAX: usize = 64 << 20;
+
+/// A client of a daemon.
+pub(crate) type Client = EngineClient<Channel>;
+
+/// A daemon that answers.
+pub(crate) struct Running {
+    /// To ask it.
+    pub(crate) client: Client,
+    /// It runs on this machine, so its paths are ours.
+    pub(crate) here: bool,
+}
+
+/// What is typed instead of an address for no daemon at all.
+const NONE: &str = "none";
+
+/// Looks for the daemon: the one that is named must answer; without a name, the usual address may be silent.
+pub(crate) async fn find(args: &EngineArgs) -> Result<Option<Running>, CliError> {
+    match args.engine.as_deref() {
+        Some(NONE) => Ok(None),
+        Some(address) => connect(address).await.map(Some),
+        None => Ok(connect(ADDRESS).await.ok()),
+    }
+}
+
+/// As [`find`], for what only a running daemon can answer.
+pub(crate) async fn need(args: &EngineArgs) -> Result<Running, CliError> {
+    match args.engine.as_deref() {
+        Some(NONE) => {
+            Err(CliError::Usage("this asks a running daemon: --engine none leaves nobody to ask".into()))
+        }
+        address => connect(address.unwrap_or(ADDRESS)).await,
+    }
+}
+
+/// A client of the daemon at `address`, which must answer as one.
+pub(crate) async fn connect(address: &str) -> Result<Running, CliError> {
+    let no_daemon = |why: String| CliError::NoDaemon { address: address.to_owned(), why };
+    let with_scheme = if address.contains("://") { address.to_owned() } else { format!("http://{address}") };
+    let uri: Uri = with_scheme
+        .parse()
+        .map_err(|_| no_daemon("this is no address such as http://127.0.0.1:36901".into()))?;
+    if uri.scheme_str() != Some("http") {
+        return Err(no_daemon("the address must begin with http://".into()));
+    }
+    let here = uri.host().is_some_and(|host| {
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
+    });
+    let endpoint = Endpoint::from(uri).connect_timeout(CONNECT_TIMEOUT).tcp_nodelay(true);
+    let channel = endpoint.connect().await.map_err(|error| no_daemon(root_cause(&error)))?;
+    let mut client = EngineClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX);
+    // Something listens; is it a daemon?
+    let probe = client.stats(Request::new(StatsRequest::default()));
+    match tokio::time::timeout(PROBE_TIMEOUT, probe).await {
+        Ok(Ok(_)) => Ok(Running { client, here }),
+        Ok(Err(status)) => Err(no_daemon(format!("what listens there said: {}", status.message()))),
+        Err(_) => Err(no_daemon("what listens there says nothing".into())),
+    }
+}
+
+/// The innermost reason: "Connection refused", not "transport error".
+fn root_cause(error: &dyn std::error::Error) -> String {
+    let mut error = error;
+    while let Some(source) = error.source() {
+        error = source;
+    }
+    error.to_string()
+}
+
+/// What MODEL means: a path is made absolute, for the daemon's working directory is another; a name stays.
+pub(crate) fn model_source(model: &str) -> Result<String, CliError> {
+    if is_path(model) { absolute(model) } else { Ok(model.to_owned()) }
+}
+
+/// The file or directory at `path`, as the daemon can find it too.
+pub(crate) fn absolute(path: &str) -> Result<String, CliError> {
+    match Path::new(path).canonicalize() {
+        Ok(path) => Ok(path.to_string_lossy().into_owned()),
+        Err(source) => Err(CliError::Path { path: path.into(), source }),
+    }
+}
+
+/// `./x`, `../x`, `/x` and `x.gguf` are paths. `x` and `a/b` are names first, and paths if no model is called so.
+fn is_path(model: &str) -> bool {
+    let path = Path::new(model);
+    path.is_absolute()
+        || path.extension().is_some_and(|end| end.eq_ignore_ascii_case("gguf"))
+        || matches!(path.components().next(), Some(Component::CurDir | Component::ParentDir))
+}
+
+/// A daemon in this process, on free ports of the loopback address, until it is dropped or closed.
+pub(crate) struct InProcess {
+    /// To ask it.
+    pub(crate) client: Client,
+    stop: CancellationToken,
+    served: JoinHandle<Result<(), DaemonError>>,
+}
+
+impl InProcess {
+    /// Starts one. `store_optional`: go on without the store when another process has it.
+    pub(crate) async fn start(model_dir: Option<PathBuf>, store_optional: bool) -> Result<Self, CliError> {
+        let mut config = Config::load(None, Figment::new())?;
+        config.server.host = "127.0.0.1".to_owned();
+        (config.server.grpc_port, config.server.admin_port) = (0, 0);
+        config.server.drain_s = 0;
+        config.models.clear();
+        config.store.optional = store_optional;
+        if let Some(dir) = model_dir {
+            config.store.dir = Some(dir);
+        }
+        let daemon = Daemon::bind(config).await?;
+        let address = format!("http://{}", daemon.grpc_addr());
+        let stop = CancellationToken::new();
+        let served = tokio::spawn(daemon.serve(stop.clone().cancelled_owned()));
+        let Running { client, .. } = connect(&address).await?;
+        Ok(Self { client, stop, served })
+    }
+
+    /// Ends it and waits until its files and memory are let go.
+    pub(crate) async fn close(self) -> Result<(), CliError> {
+        self.stop.cancel();
+        match self.served.await {
+            Ok(ended) => Ok(ended?),
+            Err(panicked) => Err(CliError::Start(format!("the daemon in this process failed: {panicked}"))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn paths_and_names() {
+        for path in ["./x", "../x", "/nowhere/x", "x.gguf", "a/x.GGUF", "."] {
+            assert!(super::is_path(path), "{path}");
+        }
+        for name in ["qwen3-4b", "qwen/qwen3-4b", "hanzo-demo", "qwen2.5-7b", "src"] {
+            assert!(!super::is_path(name), "{name}");
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! What a command can fail with, as one line for people: what happened and what to do.
+
+use hanzo_engine_daemon::{ConfigError, DaemonError, bench::BenchError, store::StoreError};
+use hanzo_engine_gateway::GatewayError;
+use std::io;
+use std::path::PathBuf;
+
+/// A command that failed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CliError {
+    /// The command line is understood and still makes no sense.
+    #[error("{0}")]
+    Usage(String),
+    /// No daemon where one was named, or where one is needed.
+    #[error(
+        "no daemon answers at {address}{}: start one with `hanzo-engine serve`, or say where it is with --engine",
+        because(why)
+    )]
+    NoDaemon {
+        /// Where one was looked for.
+        address: String,
+        /// What the attempt said; empty when that is plain.
+        why: String,
+    },
+    /// The daemon refused, or failed.
+    #[error("{}", .0.message())]
+    Engine(tonic::Status),
+    /// A model could not be loaded.
+    #[error("cannot load {model}: {}", status.message())]
+    Load {
+        /// As it was typed.
+        model: String,
+        /// The daemon's answer.
+        status: tonic::Status,
+    },
+    /// The connection ended before the answer did.
+    #[error("the daemon ended the answer early: ask again")]
+    CutOff,
+    /// A path that is not there, or cannot be read.
+    #[error("{}: {source}", path.display())]
+    Path {
+        /// As it was typed.
+        path: PathBuf,
+        /// The system's words.
+        source: io::Error,
+    },
+    /// Settings that cannot be used.
+    #[error("{0}")]
+    Config(#[from] ConfigError),
+    /// The daemon in this process.
+    #[error("{0}")]
+    Daemon(#[from] DaemonError),
+    /// The gateway in this process.
+    #[error("{0}")]
+    Gateway(#[from] GatewayError),
+    /// The model store.
+    #[error("{0}")]
+    Store(#[from] StoreError),
+    /// A benchmark.
+    #[error("{0}")]
+    Bench(#[from] BenchError),
+    /// Output that cannot be written. A closed pipe is no failure: see [`CliError::exit_code`].
+    #[error("cannot write the output: {0}")]
+    Output(io::Error),
+    /// Input that cannot be read.
+    #[error("cannot read the input: {0}")]
+    Input(String),
+    /// The process could not be set up.
+    #[error("cannot start: {0}")]
+    Start(String),
+}
+
+impl CliError {
+    /// 0 ok, 1 error, 2 usage. Whoever closed the pipe had read enough: that is ok, and nothing is said.
+    pub(crate) fn exit_code(&self) -> u8 {
+        match self {
+            Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => 0,
+            Self::Usage(_) => 2,
+            _ => 1,
+        }
+    }
+
+    /// The message on one line.
+    pub(crate) fn line(&self) -> String {
+        self.to_string().split_whitespace().collect::<Vec<_>>().join(" ")
+    }
+}
+
+fn because(why: &str) -> String {
+    if why.is_empty() { String::new() } else { format!(" ({why})") }
+}

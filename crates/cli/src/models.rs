@@ -1,0 +1,221 @@
+//! `list`, `show`, `rm`, `ps` and `stop`: questions to the daemon that runs, or else to the store.
+
+use crate::args::{ListArgs, PsArgs, RmArgs, ShowArgs, StopArgs, StoreArgs};
+use crate::connect::{self, InProcess};
+use crate::error::CliError;
+use crate::size::{now_ms, show_age, show_bytes, show_parameters};
+use crate::table::Table;
+use crate::term::{Paint, tell};
+use crate::view::{Card, Loaded, Model};
+use hanzo_engine_daemon::DEMO_MODEL;
+use hanzo_engine_daemon::store::{Store, StoreError, default_dir};
+use hanzo_engine_proto::v1;
+use serde::Serialize;
+use std::io::{Write, stdout};
+
+/// Prints the known models.
+pub(crate) async fn list(args: ListArgs) -> Result<(), CliError> {
+    let models: Vec<Model> = match connect::find(&args.engine).await? {
+        Some(mut daemon) => {
+            let listed = daemon.client.list(v1::ListRequest {}).await.map_err(CliError::Engine)?.into_inner();
+            listed.models.into_iter().map(|model| Model::from_proto(model, daemon.here)).collect()
+        }
+        None => {
+            let listing = open(&args.store)?.list()?;
+            for corrupt in &listing.corrupt {
+                tell(&format!("warning: {}\n", StoreError::from(corrupt.clone())));
+            }
+            listing.models.iter().map(Model::from_record).collect()
+        }
+    };
+    if args.json {
+        return print_json(&models);
+    }
+    if models.is_empty() {
+        tell(
+            "no models are known yet: `hanzo-engine serve --model FILE` adds one, and hanzo-demo is built in\n",
+        );
+    }
+    let now = now_ms();
+    let mut table = Table::new(&["NAME", "FORMAT", "QUANT", ">SIZE", "MODIFIED", "PATH"]);
+    for model in models {
+        let path = if model.missing { format!("{} (missing)", model.path) } else { model.path };
+        let modified = show_age(model.modified_at_unix_ms, now);
+        table.row([
+            model.name,
+            model.format,
+            model.quantization,
+            show_bytes(model.size_bytes),
+            modified,
+            path,
+        ]);
+    }
+    print_table(&table)
+}
+
+/// Prints all that is known of one model.
+pub(crate) async fn show(args: ShowArgs) -> Result<(), CliError> {
+    let request = v1::ShowRequest { model: args.model.clone() };
+    let card = match connect::find(&args.engine).await? {
+        Some(mut daemon) => {
+            let shown = daemon.client.show(request).await.map_err(CliError::Engine)?;
+            Card::from_proto(shown.into_inner(), daemon.here)
+        }
+        None => match open(&args.store).and_then(|store| Ok(store.get(&args.model)?)) {
+            Ok(record) => Card::from_record(&record),
+            // The built-in model is in no store: a daemon in this process reads it.
+            Err(CliError::Store(StoreError::NotFound { .. } | StoreError::Locked { .. }))
+                if args.model.eq_ignore_ascii_case(DEMO_MODEL) =>
+            {
+                let mut daemon = InProcess::start(args.store.model_dir, true).await?;
+                let shown = daemon.client.show(request).await.map_err(CliError::Engine)?;
+                daemon.close().await?;
+                Card::from_proto(shown.into_inner(), true)
+            }
+            Err(error) => return Err(error),
+        },
+    };
+    if args.json { print_json(&card) } else { print_card(&card).map_err(CliError::Output) }
+}
+
+/// Forgets a model.
+pub(crate) async fn rm(args: RmArgs) -> Result<(), CliError> {
+    let (name, path, freed_bytes) = match connect::find(&args.engine).await? {
+        Some(mut daemon) => {
+            let request = v1::RemoveRequest { model: args.model };
+            let removed = daemon.client.remove(request).await.map_err(CliError::Engine)?.into_inner();
+            let model = removed.model.unwrap_or_default();
+            (model.name, model.path, removed.freed_bytes)
+        }
+        None => {
+            let removed = open(&args.store)?.remove(&args.model)?;
+            let path = removed.record.map(|record| record.path.display().to_string()).unwrap_or_default();
+            (removed.name, path, removed.freed_bytes)
+        }
+    };
+    if args.json {
+        #[derive(Serialize)]
+        struct Removed {
+            name: String,
+            path: String,
+            freed_bytes: u64,
+        }
+        return print_json(&Removed { name, path, freed_bytes });
+    }
+    let kept = if path.is_empty() { String::new() } else { format!("; its files stay at {path}") };
+    print_line(&format!("forgot {name}{kept}"))
+}
+
+/// Prints the models in the daemon's memory.
+pub(crate) async fn ps(args: PsArgs) -> Result<(), CliError> {
+    let mut daemon = connect::need(&args.engine).await?;
+    let stats =
+        daemon.client.stats(v1::StatsRequest::default()).await.map_err(CliError::Engine)?.into_inner();
+    let loaded: Vec<Loaded> =
+        stats.models.into_iter().filter_map(|model| model.status).map(Loaded::from_proto).collect();
+    if args.json {
+        return print_json(&loaded);
+    }
+    let mut table = Table::new(&["NAME", ">SIZE", "DEVICE", ">CONTEXT", ">REQUESTS", "STATE"]);
+    for model in loaded {
+        let requests = match model.requests_waiting {
+            0 => model.requests_running.to_string(),
+            waiting => format!("{} + {waiting} waiting", model.requests_running),
+        };
+        let state = match (model.state, &model.error) {
+            ("loading", _) => format!("loading {:.0} %", model.load_progress * 100.0),
+            (state, Some(error)) => format!("{state}: {error}"),
+            (state, None) => state.to_owned(),
+        };
+        let (size, context) = (show_bytes(model.size_bytes), model.context_tokens_max.to_string());
+        table.row([model.name, size, model.device, context, requests, state]);
+    }
+    print_table(&table)
+}
+
+/// Unloads a model.
+pub(crate) async fn stop(args: StopArgs) -> Result<(), CliError> {
+    let mut daemon = connect::need(&args.engine).await?;
+    let request = v1::UnloadRequest { model: args.model, force: args.force };
+    let unloaded = daemon.client.unload(request).await.map_err(CliError::Engine)?.into_inner();
+    let loaded = Loaded::from_proto(unloaded.model.unwrap_or_default());
+    if args.json {
+        return print_json(&loaded);
+    }
+    print_line(&format!("{} {}", loaded.state, loaded.name))
+}
+
+fn open(args: &StoreArgs) -> Result<Store, CliError> {
+    let no_home =
+        || CliError::Usage("there is no home directory: say where the models are with --model-dir".into());
+    let dir = args.model_dir.clone().or_else(default_dir).ok_or_else(no_home)?;
+    Ok(Store::open(&dir)?)
+}
+
+fn print_card(card: &Card) -> std::io::Result<()> {
+    let out = &mut stdout().lock();
+    let paint = Paint::of(&stdout());
+    let model = &card.model;
+    let now = now_ms();
+    let context = if card.context_tokens_max == 0 {
+        String::new()
+    } else {
+        format!("{} tokens", card.context_tokens_max)
+    };
+    let rows = [
+        ("architecture", card.architecture.clone()),
+        ("parameters", show_parameters(card.parameters)),
+        ("context", context),
+        ("quantization", model.quantization.clone()),
+        ("format", model.format.clone()),
+        ("size", show_bytes(model.size_bytes)),
+        ("capabilities", card.capabilities.join(", ")),
+        ("license", card.license.clone()),
+        ("source", model.source.clone()),
+        ("modified", show_age(model.modified_at_unix_ms, now)),
+        ("last used", show_age(model.used_at_unix_ms, now)),
+        (
+            "loaded",
+            card.status
+                .as_ref()
+                .map_or(String::new(), |status| format!("{} on {}", status.state, status.device)),
+        ),
+    ];
+    writeln!(out, "{}", paint.bold(&model.name))?;
+    for (label, value) in rows.into_iter().filter(|(_, value)| !value.is_empty()) {
+        writeln!(out, "  {label:<13} {}", crate::term::harmless(&value).replace('\n', " "))?;
+    }
+    if !card.files.is_empty() {
+        writeln!(out, "  files")?;
+    }
+    for file in &card.files {
+        let state = if file.missing { " (missing)" } else { "" };
+        writeln!(out, "    {} {}{state}", show_bytes(file.size_bytes), file.path)?;
+        if let Some(digest) = &file.sha256 {
+            writeln!(out, "      {}", paint.dim(&format!("sha256 {digest}")))?;
+        }
+    }
+    if !card.chat_template.is_empty() {
+        writeln!(out, "  chat template")?;
+        for line in crate::term::harmless(&card.chat_template).lines() {
+            writeln!(out, "    {}", paint.dim(line))?;
+        }
+    }
+    Ok(())
+}
+
+/// A table on stdout.
+pub(crate) fn print_table(table: &Table) -> Result<(), CliError> {
+    table.write(&mut stdout().lock()).map_err(CliError::Output)
+}
+
+fn print_line(line: &str) -> Result<(), CliError> {
+    writeln!(stdout().lock(), "{line}").map_err(CliError::Output)
+}
+
+/// Pretty JSON and a line feed.
+pub(crate) fn print_json(value: &impl Serialize) -> Result<(), CliError> {
+    let mut text = serde_json::to_string_pretty(value).map_err(|error| CliError::Output(error.into()))?;
+    text.push('\n');
+    stdout().lock().write_all(text.as_bytes()).map_err(CliError::Output)
+}

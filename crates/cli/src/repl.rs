@@ -1,0 +1,127 @@
+//! A conversation on the terminal: lines with history, a few commands, Ctrl-C to stop an answer.
+
+use crate::error::CliError;
+use crate::run::{Session, message};
+use crate::term::{Paint, tell};
+use hanzo_engine_proto::v1::Message;
+use rustyline::DefaultEditor;
+use rustyline::error::ReadlineError;
+use std::io::stderr;
+
+const HELP: &str = "\
+  /clear   forget the conversation so far
+  /help    this list
+  /exit    end (so does Ctrl-D)
+  Ctrl-C   stops an answer
+";
+
+/// What a typed line is.
+#[derive(Debug, PartialEq, Eq)]
+enum Line<'a> {
+    Say(&'a str),
+    Clear,
+    Help,
+    Exit,
+    Unknown(&'a str),
+    Nothing,
+}
+
+/// Talks until the user leaves. A question that fails is told and taken back; the conversation goes on.
+pub(crate) async fn talk(session: &mut Session<'_>) -> Result<(), CliError> {
+    let paint = Paint::of(&stderr());
+    let input = |error: ReadlineError| CliError::Input(error.to_string());
+    let mut editor = DefaultEditor::new().map_err(input)?;
+    let kind = if session.has_turns() { "" } else { "; each line is continued on its own" };
+    tell(&paint.dim(&format!("{}{kind}. /help lists the commands, Ctrl-D ends.\n", session.model)));
+    let mut turns: Vec<Message> = Vec::new();
+    loop {
+        // The editor waits for keys; the daemon in this process goes on meanwhile.
+        let line = match tokio::task::block_in_place(|| editor.readline(">>> ")) {
+            Ok(line) => line,
+            Err(ReadlineError::Interrupted) => {
+                tell(&paint.dim("/exit or Ctrl-D ends\n"));
+                continue;
+            }
+            Err(ReadlineError::Eof) => return Ok(()),
+            Err(error) => return Err(input(error)),
+        };
+        let said = match parse(&line) {
+            Line::Nothing => continue,
+            Line::Exit => return Ok(()),
+            Line::Help => {
+                tell(HELP);
+                continue;
+            }
+            Line::Clear => {
+                turns.clear();
+                tell(&paint.dim("the conversation is forgotten\n"));
+                continue;
+            }
+            Line::Unknown(command) => {
+                tell(&format!("{command} is no command: /help lists them\n"));
+                continue;
+            }
+            Line::Say(said) => said,
+        };
+        // It only serves the arrow keys: without it the conversation goes on.
+        let _ = editor.add_history_entry(said);
+        turns.push(message("user", said));
+        // Where the signal cannot be caught, Ctrl-C ends the process as it always did.
+        let interrupt = async {
+            if tokio::signal::ctrl_c().await.is_err() {
+                std::future::pending().await
+            }
+        };
+        match session.ask(said, turns.clone(), interrupt).await {
+            Ok(answer) if answer.text.is_empty() && answer.interrupted => drop(turns.pop()),
+            Ok(answer) => {
+                let reasoning_content = answer.reasoning;
+                turns.push(Message { reasoning_content, ..message("assistant", &answer.text) });
+            }
+            Err(error @ CliError::Output(_)) => return Err(error),
+            Err(error) => {
+                turns.pop();
+                tell(&format!("{} {}\n", paint.red("error:"), error.line()));
+            }
+        }
+    }
+}
+
+fn parse(line: &str) -> Line<'_> {
+    let line = line.trim();
+    match line {
+        "" => Line::Nothing,
+        "/exit" | "/quit" | "/bye" => Line::Exit,
+        "/help" | "/?" => Line::Help,
+        "/clear" => Line::Clear,
+        // A path or a fraction may begin with a slash too: only a lone word of letters is taken for a command.
+        _ => match line.strip_prefix('/') {
+            Some(word) if !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_lowercase()) => {
+                Line::Unknown(line)
+            }
+            _ => Line::Say(line),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_and_words() {
+        let lines = [
+            ("  ", Line::Nothing),
+            (" /exit ", Line::Exit),
+            ("/help", Line::Help),
+            ("/clear", Line::Clear),
+            ("/claer", Line::Unknown("/claer")),
+            ("/usr/bin is full", Line::Say("/usr/bin is full")),
+            ("/ 2", Line::Say("/ 2")),
+            (" hello there ", Line::Say("hello there")),
+        ];
+        for (typed, line) in lines {
+            assert_eq!(parse(typed), line);
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! `serve`: daemon and gateway in one process, until Ctrl-C or SIGTERM.
+
+use crate::args::ServeArgs;
+use crate::connect::{self, Client};
+use crate::error::CliError;
+use crate::log;
+use crate::size::show_bytes;
+use crate::term::{Paint, tell};
+use figment::providers::Serialized;
+use hanzo_engine_daemon::{Config, DEMO_MODEL, Daemon, ModelConfig};
+use hanzo_engine_gateway::Gateway;
+use hanzo_engine_proto::v1::{Capability, LoadRequest, LoadResponse};
+use serde_json::{Map, Value, json};
+use std::convert::Infallible;
+use std::io::{Write, stdout};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use tokio::task::JoinError;
+use tokio_util::sync::CancellationToken;
+
+/// Where a `serve` is reached.
+#[derive(Clone, Copy)]
+struct Addresses {
+    http: SocketAddr,
+    grpc: SocketAddr,
+    admin: SocketAddr,
+}
+
+/// Runs the command.
+pub(crate) async fn serve(args: ServeArgs) -> Result<(), CliError> {
+    let config = daemon_config(&args)?;
+    log::start(&config.log.level, config.log.format)?;
+    let models = config.models.clone();
+    let http_config = gateway_config(&args, &config)?;
+    let daemon = Daemon::bind(config).await?;
+    let (grpc, admin) = (reachable(daemon.grpc_addr()), reachable(daemon.admin_addr()));
+    let engine = format!("http://{grpc}");
+    let gateway = Gateway::bind(hanzo_engine_gateway::Config { engine, ..http_config }).await?;
+    let addresses = Addresses { http: reachable(gateway.local_addr()), grpc, admin };
+    let mut signals = Signals::new()?;
+    print_addresses(addresses).map_err(CliError::Output)?;
+
+    let (stop_gateway, stop_daemon) = (CancellationToken::new(), CancellationToken::new());
+    let mut gateway = tokio::spawn(gateway.serve(stop_gateway.clone().cancelled_owned()));
+    let mut daemon = tokio::spawn(daemon.serve(stop_daemon.clone().cancelled_owned()));
+    tokio::select! {
+        () = signals.next() => tell("finishing what runs; once more stops at once\n"),
+        Err(failed) = load_then_stay(&models, addresses) => {
+            stop_gateway.cancel();
+            stop_daemon.cancel();
+            // Nothing runs yet: the reason for the end is the load's.
+            let _ = tokio::join!(gateway, daemon);
+            return Err(failed);
+        }
+        // Neither ends by itself unless it failed.
+        ended = &mut gateway => return joined(ended)?.map_err(CliError::from),
+        ended = &mut daemon => return joined(ended)?.map_err(CliError::from),
+    }
+    tokio::spawn(async move {
+        signals.next().await;
+        std::process::exit(1);
+    });
+    // The gateway first: its running answers come from the daemon.
+    stop_gateway.cancel();
+    joined(gateway.await)??;
+    stop_daemon.cancel();
+    joined(daemon.await)??;
+    Ok(())
+}
+
+/// What the flags say goes over file and environment; what they leave out is not mentioned.
+fn daemon_config(args: &ServeArgs) -> Result<Config, CliError> {
+    let mut flags = Map::new();
+    let mut set = |section: &str, key: &str, value: Option<Value>| {
+        if let Some(value) = value {
+            flags.entry(section).or_insert_with(|| json!({}))[key] = value;
+        }
+    };
+    set("server", "host", args.host.map(|host| json!(host)));
+    set("server", "grpc_port", args.grpc_port.map(|port| json!(port)));
+    set("server", "admin_port", args.admin_port.map(|port| json!(port)));
+    set("store", "dir", args.store.model_dir.as_ref().map(|dir| json!(dir)));
+    set("engine", "threads", args.threads.map(|threads| json!(threads)));
+    set("engine", "context_tokens_max", args.max_context.map(|tokens| json!(tokens)));
+    set("engine", "memory_budget_bytes", args.memory_budget.map(|size| json!(size.0)));
+    set("log", "level", args.log_level.map(|level| json!(level.as_str())));
+    let mut config = Config::load(args.config.as_deref(), Serialized::defaults(flags))?;
+    if !args.model.is_empty() {
+        let model = |source: &String| {
+            let source = connect::model_source(source)?;
+            Ok(ModelConfig { source, ..ModelConfig::default() })
+        };
+        config.models = args.model.iter().map(model).collect::<Result<_, CliError>>()?;
+    } else if config.models.is_empty() {
+        config.models = vec![ModelConfig { source: DEMO_MODEL.to_owned(), ..ModelConfig::default() }];
+    }
+    Ok(config)
+}
+
+/// The gateway listens where the daemon does and drains as long, unless its own environment says otherwise.
+fn gateway_config(args: &ServeArgs, daemon: &Config) -> Result<hanzo_engine_gateway::Config, CliError> {
+    let mut flags = Map::new();
+    let shared = [("host", json!(daemon.server.host)), ("drain_s", json!(daemon.server.drain_s))];
+    for (key, value) in shared {
+        let own = format!("HANZO_ENGINE_GATEWAY_{}", key.to_uppercase());
+        if (key == "host" && args.host.is_some()) || std::env::var_os(own).is_none() {
+            flags.insert(key.to_owned(), value);
+        }
+    }
+    if let Some(port) = args.port {
+        flags.insert("port".to_owned(), json!(port));
+    }
+    if args.lenient {
+        flags.insert("lenient".to_owned(), json!(true));
+    }
+    Ok(hanzo_engine_gateway::Config::load(None, flags)?)
+}
+
+/// Loads the models one after the other, tells how to try them, and stays until it is dropped.
+async fn load_then_stay(models: &[ModelConfig], addresses: Addresses) -> Result<Infallible, CliError> {
+    let mut client = connect::connect(&format!("http://{}", addresses.grpc)).await?.client;
+    let mut example = None;
+    for model in models {
+        let loaded = load(&mut client, model).await?;
+        print_loaded(&loaded).map_err(CliError::Output)?;
+        let status = loaded.model.unwrap_or_default();
+        let chats = status.capabilities().any(|capability| capability == Capability::Chat);
+        example.get_or_insert((status.name, chats));
+    }
+    if let Some((name, chats)) = example {
+        print_example(addresses.http, &name, chats).map_err(CliError::Output)?;
+    }
+    std::future::pending().await
+}
+
+/// The daemon is loading it already: the same wish joins that load.
+async fn load(client: &mut Client, model: &ModelConfig) -> Result<LoadResponse, CliError> {
+    let request = LoadRequest {
+        model: model.source.clone(),
+        alias: model.alias.clone().unwrap_or_default(),
+        context_tokens_max: model.context_tokens_max.unwrap_or(0),
+        kv_bytes: model.kv_bytes.unwrap_or(0),
+    };
+    let failed = |status| CliError::Load { model: model.source.clone(), status };
+    Ok(client.load(request).await.map_err(failed)?.into_inner())
+}
+
+fn print_addresses(addresses: Addresses) -> std::io::Result<()> {
+    let paint = Paint::of(&stdout());
+    let out = &mut stdout().lock();
+    writeln!(out, "{}", paint.bold(concat!("Hanzo Engine ", env!("CARGO_PKG_VERSION"))))?;
+    let mut line =
+        |what: &str, at: SocketAddr, has: &str| writeln!(out, "  {what:<6} http://{at}  {}", paint.dim(has));
+    line("HTTP", addresses.http, "OpenAI's API under /v1; /health, /ready, /metrics")?;
+    line("gRPC", addresses.grpc, "hanzo.engine.v1")?;
+    line("admin", addresses.admin, "/healthz, /readyz, /metrics")
+}
+
+fn print_loaded(loaded: &LoadResponse) -> std::io::Result<()> {
+    let paint = Paint::of(&stdout());
+    let status = loaded.model.clone().unwrap_or_default();
+    let bytes = status.weights_bytes.saturating_add(status.kv_bytes).saturating_add(status.scratch_bytes);
+    writeln!(
+        stdout().lock(),
+        "  {:<6} {} on {}  {}",
+        "model",
+        status.name,
+        status.device,
+        paint.dim(&format!(
+            "{}, context {} tokens, loaded in {:.1} s",
+            show_bytes(bytes),
+            status.context_tokens_max,
+            loaded.load_ms as f64 / 1_000.0
+        ))
+    )
+}
+
+fn print_example(http: SocketAddr, model: &str, chats: bool) -> std::io::Result<()> {
+    let paint = Paint::of(&stdout());
+    let (path, body) = if chats {
+        let messages = json!([{"role": "user", "content": "What is the capital of France?"}]);
+        ("chat/completions", json!({"model": model, "messages": messages}))
+    } else {
+        ("completions", json!({"model": model, "prompt": "Once upon a time", "max_tokens": 64}))
+    };
+    let out = &mut stdout().lock();
+    writeln!(out, "{}", paint.bold("Try it:"))?;
+    // No model name has a quote in it, see `check_name` in the store.
+    writeln!(out, "  curl http://{http}/v1/{path} -H 'content-type: application/json' -d '{body}'")?;
+    out.flush()
+}
+
+/// Where a client on this machine reaches a socket that listens on every address.
+fn reachable(bound: SocketAddr) -> SocketAddr {
+    let ip = match bound.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
+        IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
+        ip => ip,
+    };
+    SocketAddr::new(ip, bound.port())
+}
+
+/// A task that panicked is an error like another.
+fn joined<T>(ended: Result<T, JoinError>) -> Result<T, CliError> {
+    ended.map_err(|panicked| CliError::Start(format!("a part of the server failed: {panicked}")))
+}
+
+/// Ctrl-C and SIGTERM.
+struct Signals {
+    #[cfg(unix)]
+    terminate: tokio::signal::unix::Signal,
+    #[cfg(unix)]
+    interrupt: tokio::signal::unix::Signal,
+}
+
+impl Signals {
+    #[cfg(unix)]
+    fn new() -> Result<Self, CliError> {
+        use tokio::signal::unix::{SignalKind, signal};
+        let listen =
+            |kind| signal(kind).map_err(|error| CliError::Start(format!("no signal handler: {error}")));
+        Ok(Self { terminate: listen(SignalKind::terminate())?, interrupt: listen(SignalKind::interrupt())? })
+    }
+
+    #[cfg(unix)]
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+
+    #[cfg(not(unix))]
+    fn new() -> Result<Self, CliError> {
+        Ok(Self {})
+    }
+
+    #[cfg(not(unix))]
+    async fn next(&mut self) {
+        if tokio::signal::ctrl_c().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! The terminal: when to colour, and a model's text made safe to show.
+
+use std::io::{IsTerminal, Write};
+
+/// Colours one stream, or does not.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Paint {
+    on: bool,
+}
+
+impl Paint {
+    /// Colours only on a terminal that can, and not under `NO_COLOR` (no-color.org).
+    pub(crate) fn of(stream: &impl IsTerminal) -> Self {
+        let set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+        let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+        Self { on: stream.is_terminal() && !set("NO_COLOR") && !dumb }
+    }
+
+    /// For what matters less.
+    pub(crate) fn dim(self, text: &str) -> String {
+        self.wrap("2", text)
+    }
+
+    /// For what stands out.
+    pub(crate) fn bold(self, text: &str) -> String {
+        self.wrap("1", text)
+    }
+
+    /// For the word `error`.
+    pub(crate) fn red(self, text: &str) -> String {
+        self.wrap("1;31", text)
+    }
+
+    fn wrap(self, code: &str, text: &str) -> String {
+        if self.on { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
+    }
+}
+
+/// Writes to stderr. Where stderr is closed there is nobody to tell.
+pub(crate) fn tell(text: &str) {
+    let mut stderr = std::io::stderr().lock();
+    let _ = stderr.write_all(text.as_bytes()).and_then(|()| stderr.flush());
+}
+
+/// A model's text as a terminal may see it: control characters other than line feed and tab could move the cursor
+/// or rename the window, and become `�`.
+pub(crate) fn harmless(text: &str) -> String {
+    let shown = |c: char| if c.is_control() && !matches!(c, '\n' | '\t') { '\u{fffd}' } else { c };
+    text.chars().map(shown).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn escape_sequences_do_not_reach_the_terminal() {
+        assert_eq!(super::harmless("a\tb\n\u{1b}[2Jc\r"), "a\tb\n\u{fffd}[2Jc\u{fffd}");
+    }
+}

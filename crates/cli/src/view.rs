@@ -1,0 +1,199 @@
+//! Models as the commands print them, in tables and in JSON. The one place that knows both the protocol's and the
+//! store's own records.
+
+use hanzo_engine_daemon::store::{FileState, ModelRecord};
+use hanzo_engine_proto::v1::{self, Capability, ModelState};
+use serde::Serialize;
+use std::path::Path;
+
+/// A known model.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct Model {
+    pub(crate) name: String,
+    pub(crate) format: String,
+    pub(crate) quantization: String,
+    pub(crate) size_bytes: u64,
+    pub(crate) modified_at_unix_ms: i64,
+    pub(crate) used_at_unix_ms: i64,
+    pub(crate) path: String,
+    pub(crate) source: String,
+    pub(crate) in_place: bool,
+    pub(crate) loaded: bool,
+    /// Some of its files are gone.
+    pub(crate) missing: bool,
+}
+
+/// Everything known of a model.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct Card {
+    #[serde(flatten)]
+    pub(crate) model: Model,
+    pub(crate) architecture: String,
+    pub(crate) parameters: u64,
+    pub(crate) context_tokens_max: u32,
+    pub(crate) license: String,
+    /// Known to a daemon that has the model loaded.
+    pub(crate) capabilities: Vec<&'static str>,
+    /// As above.
+    pub(crate) chat_template: String,
+    pub(crate) files: Vec<File>,
+    pub(crate) status: Option<Loaded>,
+}
+
+/// One file of a model.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct File {
+    pub(crate) path: String,
+    pub(crate) size_bytes: u64,
+    pub(crate) sha256: Option<String>,
+    pub(crate) missing: bool,
+}
+
+/// A model in a daemon's memory.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct Loaded {
+    pub(crate) name: String,
+    pub(crate) state: &'static str,
+    pub(crate) error: Option<String>,
+    pub(crate) load_progress: f32,
+    pub(crate) device: String,
+    pub(crate) context_tokens_max: u32,
+    pub(crate) size_bytes: u64,
+    pub(crate) weights_bytes: u64,
+    pub(crate) kv_bytes: u64,
+    pub(crate) scratch_bytes: u64,
+    pub(crate) loaded_at_unix_ms: i64,
+    pub(crate) requests_running: u32,
+    pub(crate) requests_waiting: u32,
+}
+
+impl Model {
+    /// What the daemon says; `here`: its paths can be looked at from this process.
+    pub(crate) fn from_proto(model: v1::StoredModel, here: bool) -> Self {
+        Self {
+            missing: here && is_gone(&model.path),
+            name: model.name,
+            format: model.format,
+            quantization: model.quantization,
+            size_bytes: model.size_bytes,
+            modified_at_unix_ms: model.modified_at_unix_ms,
+            used_at_unix_ms: model.used_at_unix_ms,
+            path: model.path,
+            source: model.source,
+            in_place: model.in_place,
+            loaded: model.loaded,
+        }
+    }
+
+    /// What the store remembers, compared with the disk.
+    pub(crate) fn from_record(record: &ModelRecord) -> Self {
+        Self {
+            name: record.name.clone(),
+            format: record.format.clone(),
+            quantization: record.quantization.clone(),
+            size_bytes: record.size_bytes,
+            modified_at_unix_ms: record.modified_at_unix_ms(),
+            used_at_unix_ms: record.used_at_unix_ms,
+            path: record.path.display().to_string(),
+            source: record.source.clone(),
+            in_place: record.in_place,
+            loaded: false,
+            missing: !record.missing().is_empty(),
+        }
+    }
+}
+
+impl Card {
+    /// As [`Model::from_proto`].
+    pub(crate) fn from_proto(shown: v1::ShowResponse, here: bool) -> Self {
+        let capabilities = shown.capabilities().filter_map(capability).collect();
+        let file = |file: v1::StoredFile| File {
+            missing: here && is_gone(&file.path),
+            path: file.path,
+            size_bytes: file.size_bytes,
+            sha256: Some(file.sha256).filter(|digest| !digest.is_empty()),
+        };
+        Self {
+            model: Model::from_proto(shown.model.unwrap_or_default(), here),
+            architecture: shown.architecture,
+            parameters: shown.parameters,
+            context_tokens_max: shown.context_tokens_max,
+            license: shown.license,
+            capabilities,
+            chat_template: shown.chat_template,
+            files: shown.files.into_iter().map(file).collect(),
+            status: shown.status.map(Loaded::from_proto),
+        }
+    }
+
+    /// As [`Model::from_record`].
+    pub(crate) fn from_record(record: &ModelRecord) -> Self {
+        let files = record.files.iter().map(|file| File {
+            path: file.path.display().to_string(),
+            size_bytes: file.size_bytes,
+            sha256: file.sha256.clone(),
+            missing: file.state() == FileState::Missing,
+        });
+        Self {
+            model: Model::from_record(record),
+            architecture: record.architecture.clone(),
+            parameters: record.parameters,
+            context_tokens_max: record.context_tokens_max,
+            license: record.license.clone().unwrap_or_default(),
+            capabilities: Vec::new(),
+            chat_template: String::new(),
+            files: files.collect(),
+            status: None,
+        }
+    }
+}
+
+impl Loaded {
+    /// What the daemon says.
+    pub(crate) fn from_proto(status: v1::ModelStatus) -> Self {
+        Self {
+            state: match status.state() {
+                ModelState::Unspecified => "unknown",
+                ModelState::Loading => "loading",
+                ModelState::Ready => "ready",
+                ModelState::Draining => "draining",
+                ModelState::Unloaded => "unloaded",
+                ModelState::Failed => "failed",
+            },
+            name: status.name,
+            error: Some(status.error).filter(|error| !error.is_empty()),
+            load_progress: status.load_progress,
+            device: status.device,
+            context_tokens_max: status.context_tokens_max,
+            size_bytes: status
+                .weights_bytes
+                .saturating_add(status.kv_bytes)
+                .saturating_add(status.scratch_bytes),
+            weights_bytes: status.weights_bytes,
+            kv_bytes: status.kv_bytes,
+            scratch_bytes: status.scratch_bytes,
+            loaded_at_unix_ms: status.loaded_at_unix_ms,
+            requests_running: status.requests_running,
+            requests_waiting: status.requests_waiting,
+        }
+    }
+}
+
+/// Only a path can be gone: the built-in model has none.
+fn is_gone(path: &str) -> bool {
+    let path = Path::new(path);
+    path.is_absolute() && !path.exists()
+}
+
+fn capability(capability: Capability) -> Option<&'static str> {
+    match capability {
+        Capability::Unspecified => None,
+        Capability::Chat => Some("chat"),
+        Capability::Completion => Some("completion"),
+        Capability::Embed => Some("embed"),
+        Capability::Rerank => Some("rerank"),
+        Capability::Vision => Some("vision"),
+        Capability::Audio => Some("audio"),
+        Capability::Image => Some("image"),
+    }
+}
