@@ -1,1 +1,26 @@
-//! placeholder
+//! The HTTP gateway of Hanzo Engine: the OpenAI API over the gRPC contract `hanzo.engine.v1`.
+//!
+//! It keeps no state between requests and knows nothing of models; it checks requests, changes their shape,
+//! and changes the events that come back. [`Gateway`] is the server, [`Config`] its settings. A request goes
+//! `track` (id, metrics, admission) → `body` (bytes to JSON) → `openai::chat` or `openai::completions` (fields
+//! to a plan, by `openai::convert`) → `openai::generation` (gRPC events) → `openai::sse` or one JSON answer.
+
+mod app;
+mod body;
+mod config;
+mod convert;
+mod drain;
+mod engine;
+mod error;
+mod fields;
+mod gateway;
+mod limits;
+mod metrics;
+mod openai;
+mod ops;
+mod request_id;
+mod tokens;
+mod track;
+
+pub use config::Config;
+pub use gateway::{Gateway, GatewayError};

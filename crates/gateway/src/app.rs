@@ -1,0 +1,69 @@
+//! What every handler shares, and the routes.
+
+use std::sync::Arc;
+
+use axum::{
+    Router,
+    extract::Request,
+    middleware,
+    routing::{get, post},
+};
+use tokio::sync::Semaphore;
+
+use crate::{
+    Config, GatewayError, drain::Drain, engine::Engine, error::ApiError, metrics::Metrics, openai, ops,
+    tokens, track,
+};
+
+/// The gateway's state. Nothing in it belongs to one request, and nothing outlives the process.
+#[derive(Debug)]
+pub(crate) struct App {
+    pub(crate) config: Config,
+    pub(crate) engine: Engine,
+    pub(crate) metrics: Metrics,
+    pub(crate) drain: Drain,
+    /// Bytes of request bodies that may be held: `Config::bodies_bytes_max` in all.
+    pub(crate) bodies: Semaphore,
+}
+
+impl App {
+    /// The state for `config`; connects to nothing.
+    pub(crate) fn new(config: Config) -> Result<App, GatewayError> {
+        let metrics = Metrics::new().map_err(|e| GatewayError::Config(format!("metrics: {e}")))?;
+        Ok(App {
+            engine: Engine::connect_lazy(&config.engine)?,
+            metrics,
+            drain: Drain::default(),
+            bodies: Semaphore::new(config.bodies_bytes_max),
+            config,
+        })
+    }
+
+    /// Every route.
+    pub(crate) fn router(self: Arc<App>) -> Router {
+        Router::new()
+            .route("/v1/chat/completions", post(openai::chat::handle))
+            .route("/v1/completions", post(openai::completions::handle))
+            .route("/v1/models", get(openai::models::list))
+            .route("/v1/models/{*id}", get(openai::models::show))
+            .route("/tokenize", post(tokens::tokenize))
+            .route("/detokenize", post(tokens::detokenize))
+            .route("/health", get(ops::health))
+            .route("/alive", get(ops::alive))
+            .route("/ready", get(ops::ready))
+            .route("/version", get(ops::version))
+            .route("/metrics", get(ops::metrics))
+            .fallback(not_found)
+            .method_not_allowed_fallback(method_not_allowed)
+            .layer(middleware::from_fn_with_state(Arc::clone(&self), track::track))
+            .with_state(self)
+    }
+}
+
+async fn not_found(request: Request) -> ApiError {
+    ApiError::route_not_found(request.method().as_str(), request.uri().path())
+}
+
+async fn method_not_allowed(request: Request) -> ApiError {
+    ApiError::method_not_allowed(request.method().as_str(), request.uri().path())
+}

@@ -1,0 +1,99 @@
+//! The gateway's client of `hanzo.engine.v1`: one lazily opened connection that all requests share.
+
+use std::time::Duration;
+
+use hanzo_engine_proto::v1::{self, engine_client::EngineClient};
+use tokio::time::Instant;
+use tonic::{
+    Request, Response, Status, Streaming,
+    transport::{Channel, Endpoint},
+};
+
+use crate::{
+    GatewayError,
+    limits::{
+        ENGINE_CONNECT_TIMEOUT, ENGINE_MESSAGE_BYTES_MAX, ENGINE_PING_TIMEOUT, ENGINE_STATE_TIMEOUT,
+        ENGINE_TOKENS_TIMEOUT,
+    },
+};
+
+/// A handle on the engine; cloning it is cheap.
+#[derive(Clone, Debug)]
+pub(crate) struct Engine(EngineClient<Channel>);
+
+impl Engine {
+    /// A client of the engine at `uri`. It connects with the first call, and again after a failure.
+    pub(crate) fn connect_lazy(uri: &str) -> Result<Engine, GatewayError> {
+        let refuse = |reason: String| GatewayError::Engine { uri: uri.to_owned(), reason };
+        if !uri.starts_with("http://") && !uri.starts_with("unix:") {
+            return Err(refuse("expected http://HOST:PORT or unix:PATH".to_owned()));
+        }
+        let endpoint = Endpoint::from_shared(uri.to_owned())
+            .and_then(|e| e.user_agent(concat!("engine-gateway/", env!("CARGO_PKG_VERSION"))))
+            .map_err(|e| refuse(e.to_string()))?
+            .connect_timeout(ENGINE_CONNECT_TIMEOUT)
+            .http2_keep_alive_interval(ENGINE_PING_TIMEOUT)
+            .keep_alive_timeout(ENGINE_PING_TIMEOUT)
+            // An idle gateway sends nothing.
+            .keep_alive_while_idle(false);
+        let client = EngineClient::new(endpoint.connect_lazy());
+        Ok(Engine(client.max_decoding_message_size(ENGINE_MESSAGE_BYTES_MAX)))
+    }
+
+    /// Starts a generation. Dropping the future or the stream cancels it in the engine.
+    pub(crate) async fn infer(
+        &mut self,
+        request: v1::InferRequest,
+        deadline: Option<Instant>,
+    ) -> Result<Streaming<v1::InferEvent>, Status> {
+        let mut request = Request::new(request);
+        if let Some(deadline) = deadline {
+            request.set_timeout(deadline.saturating_duration_since(Instant::now()));
+        }
+        self.0.infer(request).await.map(Response::into_inner)
+    }
+
+    /// Every loaded model, now.
+    pub(crate) async fn stats(&mut self) -> Result<v1::StatsResponse, Status> {
+        within(ENGINE_STATE_TIMEOUT, self.0.stats(v1::StatsRequest::default())).await
+    }
+
+    /// Every stored model.
+    pub(crate) async fn list(&mut self) -> Result<v1::ListResponse, Status> {
+        within(ENGINE_STATE_TIMEOUT, self.0.list(v1::ListRequest::default())).await
+    }
+
+    /// One model by any of its names.
+    pub(crate) async fn show(&mut self, model: String) -> Result<v1::ShowResponse, Status> {
+        within(ENGINE_STATE_TIMEOUT, self.0.show(v1::ShowRequest { model })).await
+    }
+
+    /// Text or a chat to token ids.
+    pub(crate) async fn tokenize(
+        &mut self,
+        request: v1::TokenizeRequest,
+    ) -> Result<v1::TokenizeResponse, Status> {
+        within(ENGINE_TOKENS_TIMEOUT, self.0.tokenize(request)).await
+    }
+
+    /// Token ids to text.
+    pub(crate) async fn detokenize(
+        &mut self,
+        request: v1::DetokenizeRequest,
+    ) -> Result<v1::DetokenizeResponse, Status> {
+        within(ENGINE_TOKENS_TIMEOUT, self.0.detokenize(request)).await
+    }
+}
+
+async fn within<T>(
+    limit: Duration,
+    call: impl Future<Output = Result<Response<T>, Status>>,
+) -> Result<T, Status> {
+    match tokio::time::timeout(limit, call).await {
+        Ok(answer) => answer.map(Response::into_inner),
+        Err(_) => {
+            let message = format!("the engine did not answer within {} seconds", limit.as_secs());
+            Err(Status::deadline_exceeded(message))
+        }
+    }
+}

@@ -1,0 +1,288 @@
+//! Every error that a client can see, and the one table from gRPC statuses to HTTP.
+
+use axum::{
+    http::{HeaderValue, StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use serde_json::{Value, json};
+use tonic::{Code, Status};
+
+use crate::{
+    limits::{MESSAGE_BYTES_MAX, PARAM_BYTES_MAX, QUOTE_CHARS_MAX, RETRY_AFTER_S_MAX},
+    request_id::random_id,
+};
+
+/// gRPC code → HTTP status, `type`, `code`. A status with `error-code` metadata brings its own `code`.
+const STATUSES: [(Code, u16, &str, Option<&str>); 15] = [
+    (Code::InvalidArgument, 400, INVALID, None),
+    (Code::FailedPrecondition, 400, INVALID, Some("model_not_capable")),
+    (Code::Unauthenticated, 401, INVALID, Some("invalid_api_key")),
+    (Code::PermissionDenied, 403, INVALID, Some("permission_denied")),
+    (Code::NotFound, 404, INVALID, Some("model_not_found")),
+    (Code::AlreadyExists, 409, INVALID, Some("already_exists")),
+    // tonic's own answer to a message over the receiver's limit.
+    (Code::OutOfRange, 413, INVALID, Some("body_too_large")),
+    (Code::ResourceExhausted, 429, "rate_limit_error", Some("overloaded")),
+    (Code::Internal, 500, SERVER, Some("internal_error")),
+    (Code::Unknown, 500, SERVER, Some("internal_error")),
+    (Code::Unimplemented, 501, SERVER, Some("not_implemented")),
+    (Code::Unavailable, 503, SERVER, Some("unavailable")),
+    (Code::Cancelled, 503, SERVER, Some("unavailable")),
+    (Code::Aborted, 503, SERVER, Some("unavailable")),
+    (Code::DeadlineExceeded, 504, SERVER, Some("deadline_exceeded")),
+];
+const INVALID: &str = "invalid_request_error";
+const SERVER: &str = "server_error";
+
+/// An answer that is not 2xx: `{"error":{"message","type","param","code"}}`.
+#[derive(Debug, Clone)]
+pub(crate) struct ApiError {
+    status: StatusCode,
+    kind: &'static str,
+    code: Option<String>,
+    param: Option<String>,
+    message: String,
+    retry_after_s: Option<u64>,
+}
+
+impl ApiError {
+    fn new(
+        status: StatusCode,
+        kind: &'static str,
+        code: Option<&str>,
+        message: impl Into<String>,
+    ) -> ApiError {
+        let mut message = message.into();
+        truncate(&mut message, MESSAGE_BYTES_MAX);
+        ApiError { status, kind, code: code.map(str::to_owned), param: None, message, retry_after_s: None }
+    }
+
+    /// 400 on one field: the message is `param: problem`.
+    pub(crate) fn field(param: &str, problem: impl AsRef<str>) -> ApiError {
+        let mut param = param.to_owned();
+        truncate(&mut param, PARAM_BYTES_MAX);
+        let message = format!("{param}: {}", problem.as_ref());
+        let mut error = ApiError::new(StatusCode::BAD_REQUEST, INVALID, None, message);
+        error.param = Some(param);
+        error
+    }
+
+    /// 400 on a field that is known and that this build cannot honour.
+    pub(crate) fn unsupported(param: &str, problem: impl AsRef<str>) -> ApiError {
+        ApiError { code: Some("unsupported_parameter".to_owned()), ..ApiError::field(param, problem) }
+    }
+
+    /// 400 on the body as a whole.
+    pub(crate) fn body(problem: impl Into<String>) -> ApiError {
+        ApiError::new(StatusCode::BAD_REQUEST, INVALID, Some("invalid_body"), problem)
+    }
+
+    /// 413.
+    pub(crate) fn body_too_large(bytes_max: usize) -> ApiError {
+        let message = format!("the request body is over the limit of {bytes_max} bytes");
+        ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, INVALID, Some("body_too_large"), message)
+    }
+
+    /// 408: the body did not arrive in time.
+    pub(crate) fn body_timeout(timeout_s: u64) -> ApiError {
+        let message = format!("the request body did not arrive within {timeout_s} seconds");
+        ApiError::new(StatusCode::REQUEST_TIMEOUT, INVALID, Some("body_timeout"), message)
+    }
+
+    /// 415.
+    pub(crate) fn media_type(problem: impl Into<String>) -> ApiError {
+        ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, INVALID, Some("unsupported_media_type"), problem)
+    }
+
+    /// 404 on the route.
+    pub(crate) fn route_not_found(method: &str, path: &str) -> ApiError {
+        let message = format!("no such route: {} {}", quote(method), quote(path));
+        ApiError::new(StatusCode::NOT_FOUND, INVALID, Some("route_not_found"), message)
+    }
+
+    /// 405.
+    pub(crate) fn method_not_allowed(method: &str, path: &str) -> ApiError {
+        let message = format!("{} does not take {}", quote(path), quote(method));
+        ApiError::new(StatusCode::METHOD_NOT_ALLOWED, INVALID, Some("method_not_allowed"), message)
+    }
+
+    /// 503: no new requests, or the drain's deadline has ended this one.
+    pub(crate) fn draining() -> ApiError {
+        let message = "the server is shutting down; send the request to another one or try again";
+        let mut error = ApiError::new(StatusCode::SERVICE_UNAVAILABLE, SERVER, Some("unavailable"), message);
+        error.retry_after_s = Some(1);
+        error
+    }
+
+    /// 504: the configured `request_timeout_s` is over.
+    pub(crate) fn deadline() -> ApiError {
+        let message = "the request did not finish within the server's request timeout";
+        ApiError::new(StatusCode::GATEWAY_TIMEOUT, SERVER, Some("deadline_exceeded"), message)
+    }
+
+    /// 500 with an id that is in the log beside `detail`, which the client does not see.
+    pub(crate) fn internal(detail: &str) -> ApiError {
+        let id = format!("err_{}", &random_id()[..16]);
+        tracing::error!(error_id = %id, detail, "internal error");
+        let message = format!("internal error; the server's log has the details under {id}");
+        ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, SERVER, Some("internal_error"), message)
+    }
+
+    /// Gives `param`, and the start of the message where it is the same word, the name that this surface has
+    /// for the engine's field.
+    pub(crate) fn renamed(mut self, name: impl Fn(&str) -> String) -> ApiError {
+        if let Some(param) = self.param.take() {
+            let wire = name(&param);
+            if let Some(problem) = self.message.strip_prefix(&format!("{param}: ")) {
+                self.message = format!("{wire}: {problem}");
+                truncate(&mut self.message, MESSAGE_BYTES_MAX);
+            }
+            self.param = Some(wire);
+        }
+        self
+    }
+
+    /// The error's HTTP status.
+    pub(crate) fn status(&self) -> StatusCode {
+        self.status
+    }
+
+    /// The body, which is also the data of a stream's last event.
+    pub(crate) fn json(&self) -> Value {
+        json!({"error": {
+            "message": self.message,
+            "type": self.kind,
+            "param": self.param,
+            "code": self.code,
+        }})
+    }
+}
+
+impl From<Status> for ApiError {
+    fn from(status: Status) -> ApiError {
+        // A failure of the connection carries its cause; one that the engine sent does not.
+        let lost = status.code() == Code::Unknown && std::error::Error::source(&status).is_some();
+        let code = if lost { Code::Unavailable } else { status.code() };
+        let Some(&(_, http, kind, word)) = STATUSES.iter().find(|row| row.0 == code) else {
+            return ApiError::internal(&format!("engine: {code}: {}", status.message()));
+        };
+        let http = StatusCode::from_u16(http).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        if http == StatusCode::INTERNAL_SERVER_ERROR {
+            return ApiError::internal(&format!("engine: {code}: {}", status.message()));
+        }
+        let metadata = |key| status.metadata().get(key).and_then(|value| value.to_str().ok());
+        let message = match (code, status.message()) {
+            (Code::Unavailable, message) if lost || std::error::Error::source(&status).is_some() => {
+                format!("the engine cannot be reached: {message}")
+            }
+            (_, "") => http.canonical_reason().unwrap_or("error").to_owned(),
+            (_, message) => message.to_owned(),
+        };
+        let mut error = ApiError::new(http, kind, metadata("error-code").or(word), message);
+        error.param = match code {
+            Code::InvalidArgument => leading_field(status.message()),
+            Code::NotFound | Code::FailedPrecondition => Some("model".to_owned()),
+            _ => None,
+        };
+        if matches!(http.as_u16(), 429 | 503) {
+            let ms = metadata("retry-after-ms").and_then(|ms| ms.parse::<u64>().ok()).unwrap_or(1000);
+            error.retry_after_s = Some(ms.div_ceil(1000).clamp(1, RETRY_AFTER_S_MAX));
+        }
+        error
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let mut response = (self.status, axum::Json(self.json())).into_response();
+        if let Some(seconds) = self.retry_after_s {
+            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        response
+    }
+}
+
+/// The field that an INVALID_ARGUMENT message starts with: `temperature: must be …`.
+fn leading_field(message: &str) -> Option<String> {
+    let (name, _) = message.split_once(": ")?;
+    let field = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '[' | ']');
+    (!name.is_empty() && name.len() <= PARAM_BYTES_MAX && name.chars().all(field)).then(|| name.to_owned())
+}
+
+/// A piece of the input for a message: escaped, in quotes, and short.
+pub(crate) fn quote(input: &str) -> String {
+    let mut shown: String = input.chars().take(QUOTE_CHARS_MAX).flat_map(char::escape_debug).collect();
+    if input.chars().nth(QUOTE_CHARS_MAX).is_some() {
+        shown.push('…');
+    }
+    format!("\"{shown}\"")
+}
+
+fn truncate(text: &mut String, bytes_max: usize) {
+    const ELLIPSIS: char = '…';
+    if text.len() > bytes_max {
+        text.truncate(text.floor_char_boundary(bytes_max - ELLIPSIS.len_utf8()));
+        text.push(ELLIPSIS);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tonic::{Code, Status, metadata::MetadataMap};
+
+    use super::{ApiError, quote};
+
+    fn check(
+        code: Code,
+        message: &str,
+        metadata: &[(&'static str, &str)],
+    ) -> (u16, serde_json::Value, Option<u64>) {
+        let mut map = MetadataMap::new();
+        for (key, value) in metadata {
+            map.insert(*key, value.parse().unwrap());
+        }
+        let error = ApiError::from(Status::with_metadata(code, message, map));
+        (error.status.as_u16(), error.json()["error"].clone(), error.retry_after_s)
+    }
+
+    #[test]
+    fn invalid_arguments_name_their_field() {
+        let (status, error, _) = check(Code::InvalidArgument, "temperature: must be 0 to 2", &[]);
+        assert_eq!((status, error["param"].as_str()), (400, Some("temperature")));
+        let (_, error, _) = check(Code::InvalidArgument, "this is prose: not a field", &[]);
+        assert!(error["param"].is_null());
+        let metadata = [("error-code", "context_length_exceeded")];
+        let (_, error, _) =
+            check(Code::InvalidArgument, "prompt: 9 + 9 tokens, the context is 16", &metadata);
+        assert_eq!(error["code"], "context_length_exceeded");
+    }
+
+    #[test]
+    fn retry_after_is_whole_seconds_and_at_least_one() {
+        for (ms, seconds) in
+            [("1", 1), ("1000", 1), ("1001", 2), ("2500", 3), ("nonsense", 1), ("99999999999", 3600)]
+        {
+            let (status, _, retry) = check(Code::ResourceExhausted, "full", &[("retry-after-ms", ms)]);
+            assert_eq!((status, retry), (429, Some(seconds)), "{ms}");
+        }
+        assert_eq!(check(Code::Unavailable, "loading", &[]).2, Some(1));
+        assert_eq!(check(Code::NotFound, "no", &[]).2, None);
+    }
+
+    #[test]
+    fn internal_errors_show_an_id_and_no_detail() {
+        let (status, error, _) = check(Code::Internal, "secret path", &[]);
+        let message = error["message"].as_str().unwrap();
+        assert_eq!(status, 500);
+        assert!(message.contains("err_") && !message.contains("secret"), "{message}");
+    }
+
+    #[test]
+    fn messages_are_bounded() {
+        let (_, error, _) = check(Code::NotFound, &"é".repeat(5000), &[]);
+        assert!(error["message"].as_str().unwrap().len() <= 1024);
+        assert!(quote(&"\u{0}".repeat(1000)).len() < 1024);
+        let error = ApiError::field(&"x".repeat(9999), "y".repeat(9999));
+        assert!(error.json().to_string().len() < 1400);
+    }
+}

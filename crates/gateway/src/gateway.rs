@@ -1,0 +1,162 @@
+//! The server: one listener, its connections, and the way down.
+
+use std::{future::Future, io, net::SocketAddr, pin::pin, sync::Arc, time::Duration};
+
+use axum::Router;
+use hyper_util::{
+    rt::{TokioExecutor, TokioIo, TokioTimer},
+    server::{conn::auto, graceful::GracefulShutdown},
+    service::TowerToHyperService,
+};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::{OwnedSemaphorePermit, Semaphore},
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    Config,
+    app::App,
+    limits::{ACCEPT_PAUSE, ENGINE_PING_TIMEOUT, HEADERS_TIMEOUT, LINGER_TIMEOUT},
+};
+
+/// Why the gateway did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum GatewayError {
+    /// A setting is unknown, of the wrong type or out of range.
+    #[error("gateway configuration: {0}")]
+    Config(String),
+    /// The address cannot be listened on.
+    #[error("cannot listen on {address}: {source}; choose another host or port (0 picks a free one)")]
+    Bind {
+        /// The address that was asked for.
+        address: SocketAddr,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// The engine's address is not one.
+    #[error("engine address {uri}: {reason}")]
+    Engine {
+        /// The address that was given.
+        uri: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+}
+
+/// A gateway that is bound to its port and does not serve yet.
+#[derive(Debug)]
+pub struct Gateway {
+    listener: TcpListener,
+    local_addr: SocketAddr,
+    app: Arc<App>,
+}
+
+impl Gateway {
+    /// Binds the port; port 0 picks a free one. The engine is connected to with the first request, so it may
+    /// start later.
+    ///
+    /// # Errors
+    /// [`GatewayError`] where a setting is out of range, the address is taken, or the engine's URI is not one.
+    pub async fn bind(config: Config) -> Result<Gateway, GatewayError> {
+        let config = config.checked()?;
+        let ip = config.address().ok_or_else(|| GatewayError::Config(format!("host: {}", config.host)))?;
+        let address = SocketAddr::new(ip, config.port);
+        let app = Arc::new(App::new(config)?);
+        let bound = TcpListener::bind(address).await;
+        let listener = bound.map_err(|source| GatewayError::Bind { address, source })?;
+        let local_addr = listener.local_addr().map_err(|source| GatewayError::Bind { address, source })?;
+        Ok(Gateway { listener, local_addr, app })
+    }
+
+    /// Where it listens, with the port that was picked.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local_addr
+    }
+
+    /// Serves until `shutdown` resolves, then drains: `/ready` and new requests get 503, running ones go on
+    /// for up to `drain_s` seconds and then end with an error.
+    ///
+    /// # Errors
+    /// None once bound; the type leaves room.
+    pub async fn serve(
+        self,
+        shutdown: impl Future<Output = ()> + Send + 'static,
+    ) -> Result<(), GatewayError> {
+        let Gateway { listener, app, .. } = self;
+        let drain_s = Duration::from_secs(app.config.drain_s);
+        let permits = Arc::new(Semaphore::new(app.config.connections_max));
+        let connections = Connections {
+            router: Arc::clone(&app).router(),
+            graceful: GracefulShutdown::new(),
+            closed: CancellationToken::new(),
+        };
+        // Also when this future is dropped, no connection stays behind.
+        let _closed = connections.closed.clone().drop_guard();
+        let mut drained = pin!(async {
+            shutdown.await;
+            app.drain.run(drain_s).await;
+        });
+        loop {
+            tokio::select! {
+                () = &mut drained => break,
+                (stream, permit) = accept(&listener, &permits) => connections.serve(stream, permit),
+            }
+        }
+        drop(listener);
+        if tokio::time::timeout(LINGER_TIMEOUT, connections.graceful.shutdown()).await.is_err() {
+            tracing::warn!("closing connections whose clients do not read");
+        }
+        Ok(())
+    }
+}
+
+async fn accept(
+    listener: &TcpListener,
+    permits: &Arc<Semaphore>,
+) -> (TcpStream, Option<OwnedSemaphorePermit>) {
+    // The semaphore is never closed: None cannot come, and would mean no limit.
+    let permit = Arc::clone(permits).acquire_owned().await.ok();
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => return (stream, permit),
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a connection");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+/// What every connection is served with.
+struct Connections {
+    router: Router,
+    graceful: GracefulShutdown,
+    closed: CancellationToken,
+}
+
+impl Connections {
+    fn serve(&self, stream: TcpStream, permit: Option<OwnedSemaphorePermit>) {
+        // Tokens are small writes that must not wait for each other.
+        if let Err(error) = stream.set_nodelay(true) {
+            tracing::debug!(%error, "no TCP_NODELAY");
+        }
+        let mut builder = auto::Builder::new(TokioExecutor::new());
+        builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADERS_TIMEOUT);
+        builder
+            .http2()
+            .timer(TokioTimer::new())
+            .keep_alive_interval(ENGINE_PING_TIMEOUT)
+            .keep_alive_timeout(ENGINE_PING_TIMEOUT);
+        let service = TowerToHyperService::new(self.router.clone());
+        let connection = builder.serve_connection(TokioIo::new(stream), service).into_owned();
+        let connection = self.graceful.watch(connection);
+        let closed = self.closed.clone();
+        tokio::spawn(async move {
+            if let Some(Err(error)) = closed.run_until_cancelled_owned(connection).await {
+                tracing::debug!(error, "connection ended");
+            }
+            drop(permit);
+        });
+    }
+}

@@ -1,0 +1,47 @@
+//! Bounds that no configuration changes. Those an operator may want to change are in
+//! [`Config`](crate::Config).
+
+use std::time::Duration;
+
+/// Bytes of an error's `message`: validation never echoes more of the input than this.
+pub(crate) const MESSAGE_BYTES_MAX: usize = 1024;
+/// Bytes of an error's `param`.
+pub(crate) const PARAM_BYTES_MAX: usize = 128;
+/// Characters of the input quoted inside a message.
+pub(crate) const QUOTE_CHARS_MAX: usize = 64;
+/// Bytes of a model's name.
+pub(crate) const MODEL_NAME_BYTES_MAX: usize = 512;
+/// Bytes of a stop string.
+pub(crate) const STOP_BYTES_MAX: usize = 1024;
+/// Entries of `stop_token_ids`.
+pub(crate) const STOP_TOKEN_IDS_MAX: usize = 1024;
+/// Entries of `logit_bias`.
+pub(crate) const LOGIT_BIAS_MAX: usize = 4096;
+/// Alternatives of each token in a chat's `top_logprobs`.
+pub(crate) const CHAT_LOGPROBS_MAX: u64 = 20;
+/// Alternatives of each token in a completion's `logprobs`.
+pub(crate) const COMPLETION_LOGPROBS_MAX: u64 = 5;
+/// Characters of an `x-request-id` that are kept.
+pub(crate) const REQUEST_ID_CHARS_MAX: usize = 128;
+/// Seconds that a `Retry-After` asks for at most.
+pub(crate) const RETRY_AFTER_S_MAX: u64 = 3600;
+/// Bytes of one message from the engine: the token ids of the largest body.
+pub(crate) const ENGINE_MESSAGE_BYTES_MAX: usize = 64 << 20;
+/// A refused body is read and thrown away up to this many times the limit, so that a client that sends
+/// all before it reads gets the 413 and not a broken connection.
+pub(crate) const REFUSED_BODY_TIMES_MAX: usize = 8;
+
+/// Opening a connection to the engine.
+pub(crate) const ENGINE_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// An engine that holds streams and answers no ping for this long is gone.
+pub(crate) const ENGINE_PING_TIMEOUT: Duration = Duration::from_secs(20);
+/// A question about state: what is loaded, what is stored.
+pub(crate) const ENGINE_STATE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Tokenizing or detokenizing one body.
+pub(crate) const ENGINE_TOKENS_TIMEOUT: Duration = Duration::from_secs(60);
+/// Request line and headers of a connection, and how long an idle connection is kept.
+pub(crate) const HEADERS_TIMEOUT: Duration = Duration::from_secs(60);
+/// After the drain's deadline: the time in which the last bytes are written.
+pub(crate) const LINGER_TIMEOUT: Duration = Duration::from_secs(2);
+/// Pause after the listener failed to accept, which means that file descriptors ran out.
+pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);

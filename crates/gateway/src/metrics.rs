@@ -1,0 +1,59 @@
+//! The gateway's own Prometheus metrics: requests by route and status, durations, requests in flight. The
+//! engine's metrics are the daemon's.
+
+use prometheus::{
+    Encoder as _, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
+    TextEncoder,
+};
+
+/// The registry and its metrics, all under `hanzo_engine_`.
+#[derive(Debug)]
+pub(crate) struct Metrics {
+    registry: Registry,
+    /// By matched route and HTTP status; 499 where the client left before there was one.
+    pub(crate) http_requests_total: IntCounterVec,
+    /// By matched route, in seconds to the end of the body.
+    pub(crate) http_request_duration_seconds: HistogramVec,
+    /// From the request's headers to the end of the answer's body.
+    pub(crate) http_requests_in_flight: IntGauge,
+}
+
+impl Metrics {
+    /// Registers everything in a registry of its own.
+    pub(crate) fn new() -> Result<Metrics, prometheus::Error> {
+        let opts = |name: &str, help: &str| Opts::new(name, help).namespace("hanzo_engine");
+        // From a health check (under 1 ms) to a long generation.
+        let buckets =
+            vec![0.001, 0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0];
+        let duration = HistogramOpts::from(opts(
+            "http_request_duration_seconds",
+            "Time from a request's headers to the end of its answer, by route",
+        ));
+        let metrics = Metrics {
+            registry: Registry::new(),
+            http_requests_total: IntCounterVec::new(
+                opts("http_requests_total", "HTTP requests answered, by route and status"),
+                &["route", "status"],
+            )?,
+            http_request_duration_seconds: HistogramVec::new(duration.buckets(buckets), &["route"])?,
+            http_requests_in_flight: IntGauge::with_opts(opts(
+                "http_requests_in_flight",
+                "HTTP requests whose answer is not finished",
+            ))?,
+        };
+        let build = IntGaugeVec::new(opts("gateway_info", "Always 1; the gateway's version"), &["version"])?;
+        build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
+        metrics.registry.register(Box::new(build))?;
+        metrics.registry.register(Box::new(metrics.http_requests_total.clone()))?;
+        metrics.registry.register(Box::new(metrics.http_request_duration_seconds.clone()))?;
+        metrics.registry.register(Box::new(metrics.http_requests_in_flight.clone()))?;
+        Ok(metrics)
+    }
+
+    /// The text exposition format.
+    pub(crate) fn text(&self) -> Result<Vec<u8>, prometheus::Error> {
+        let mut text = Vec::new();
+        TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
+        Ok(text)
+    }
+}

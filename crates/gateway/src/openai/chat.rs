@@ -1,0 +1,198 @@
+//! `POST /v1/chat/completions`: the answer's shape, streamed and whole. Its request is read in `convert`.
+
+use std::sync::Arc;
+
+use axum::{Extension, body::Body, extract::State, http::HeaderMap, response::Response};
+use serde::Serialize;
+
+use crate::{
+    app::App,
+    body,
+    error::ApiError,
+    openai::{
+        convert::{
+            self,
+            events::{ChatLogprobs, Timings, Usage, chat_logprobs, finish_reason, timings, usage},
+        },
+        generation::{self, Event, Head, Shape, Whole},
+        sse::Frames,
+        tally::Tally,
+    },
+    request_id::RequestId,
+};
+
+/// The route's handler.
+pub(crate) async fn handle(
+    State(app): State<Arc<App>>,
+    Extension(id): Extension<RequestId>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, ApiError> {
+    let fields = body::read(&app, &headers, body).await?;
+    let plan = convert::chat(fields, &app.config, &id)?;
+    let shape = Chat {
+        opened: vec![false; plan.choices as usize],
+        logprobs: plan.requests.iter().any(|request| request.logprobs),
+        include_usage: plan.include_usage,
+    };
+    generation::answer(&app, plan, shape).await
+}
+
+struct Chat {
+    opened: Vec<bool>, // by choice: its first chunk, with the role, was sent
+    logprobs: bool,
+    include_usage: bool,
+}
+
+#[derive(Serialize)]
+struct Completion<'a> {
+    id: &'a str,
+    object: &'static str,
+    created: u64,
+    model: &'a str,
+    system_fingerprint: &'a str,
+    choices: Vec<Choice>,
+    usage: Usage,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    timings: Option<Timings>,
+}
+
+#[derive(Serialize)]
+struct Choice {
+    index: usize,
+    message: Message,
+    logprobs: Option<ChatLogprobs>,
+    finish_reason: &'static str,
+}
+
+#[derive(Serialize)]
+struct Message {
+    role: &'static str,
+    content: String,
+    refusal: (), // null
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reasoning_content: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Chunk<'a> {
+    id: &'a str,
+    object: &'static str,
+    created: u64,
+    model: &'a str,
+    system_fingerprint: &'a str,
+    choices: Vec<ChunkChoice>,
+    /// Absent where no usage was asked for; null until the last chunk where it was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    usage: Option<Option<Usage>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    timings: Option<Timings>,
+}
+
+#[derive(Serialize)]
+struct ChunkChoice {
+    index: u32,
+    delta: ChunkDelta,
+    logprobs: Option<ChatLogprobs>,
+    finish_reason: Option<&'static str>,
+}
+
+#[derive(Default, Serialize)]
+struct ChunkDelta {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    role: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    content: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reasoning_content: Option<String>,
+}
+
+impl Chat {
+    fn chunk<'a>(&self, head: &'a Head, choices: Vec<ChunkChoice>) -> Chunk<'a> {
+        Chunk {
+            id: &head.id,
+            object: "chat.completion.chunk",
+            created: head.created,
+            model: &head.model,
+            system_fingerprint: &head.fingerprint,
+            choices,
+            usage: self.include_usage.then_some(None),
+            timings: None,
+        }
+    }
+
+    fn open(&mut self, head: &Head, index: u32, frames: &mut Frames) {
+        if !std::mem::replace(&mut self.opened[index as usize], true) {
+            let delta =
+                ChunkDelta { role: Some("assistant"), content: Some(String::new()), ..ChunkDelta::default() };
+            let choice = ChunkChoice { index, delta, logprobs: None, finish_reason: None };
+            frames.data(&self.chunk(head, vec![choice]));
+        }
+    }
+}
+
+impl Shape for Chat {
+    const ID_PREFIX: &'static str = "chatcmpl";
+
+    fn event(&mut self, head: &Head, event: Event, frames: &mut Frames) {
+        match event {
+            Event::Started => {}
+            Event::Delta { index, delta } => {
+                self.open(head, index, frames);
+                let logprobs = (!delta.logprobs.is_empty()).then(|| chat_logprobs(&delta.logprobs));
+                let (text, reasoning) = (!delta.text.is_empty(), !delta.reasoning.is_empty());
+                if !text && !reasoning && logprobs.is_none() {
+                    return;
+                }
+                let delta = ChunkDelta {
+                    role: None,
+                    // Log probabilities of text that is held back go with an empty piece.
+                    content: (text || !reasoning).then_some(delta.text),
+                    reasoning_content: reasoning.then_some(delta.reasoning),
+                };
+                frames.data(
+                    &self.chunk(head, vec![ChunkChoice { index, delta, logprobs, finish_reason: None }]),
+                );
+            }
+            Event::Finished { index, reason, timings: spent } => {
+                self.open(head, index, frames);
+                let choice = ChunkChoice {
+                    index,
+                    delta: ChunkDelta::default(),
+                    logprobs: None,
+                    finish_reason: Some(finish_reason(reason)),
+                };
+                frames
+                    .data(&Chunk { timings: spent.as_ref().map(timings), ..self.chunk(head, vec![choice]) });
+            }
+        }
+    }
+
+    fn usage(&mut self, head: &Head, tally: &Tally, frames: &mut Frames) {
+        frames.data(&Chunk { usage: Some(Some(usage(tally))), ..self.chunk(head, Vec::new()) });
+    }
+
+    fn whole(&mut self, head: &Head, choices: Vec<Whole>, tally: &Tally) -> impl Serialize {
+        let choice = |(index, whole): (usize, Whole)| Choice {
+            index,
+            message: Message {
+                role: "assistant",
+                content: whole.text,
+                refusal: (),
+                reasoning_content: (!whole.reasoning.is_empty()).then_some(whole.reasoning),
+            },
+            logprobs: self.logprobs.then(|| chat_logprobs(&whole.logprobs)),
+            finish_reason: finish_reason(whole.reason),
+        };
+        Completion {
+            id: &head.id,
+            object: "chat.completion",
+            created: head.created,
+            model: &head.model,
+            system_fingerprint: &head.fingerprint,
+            choices: choices.into_iter().enumerate().map(choice).collect(),
+            usage: usage(tally),
+            timings: tally.timings.as_ref().map(timings),
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! `POST /v1/completions`: the answer's shape, streamed and whole. Its request is read in `convert`.
+
+use std::sync::Arc;
+
+use axum::{Extension, body::Body, extract::State, http::HeaderMap, response::Response};
+use serde::Serialize;
+
+use crate::{
+    app::App,
+    body,
+    error::ApiError,
+    openai::{
+        convert::{
+            self,
+            events::{
+                CompletionLogprobs, TextOffset, Timings, Usage, completion_logprobs, finish_reason, timings,
+                usage,
+            },
+        },
+        generation::{self, Event, Head, Shape, Whole},
+        sse::Frames,
+        tally::Tally,
+    },
+    request_id::RequestId,
+};
+
+/// The route's handler.
+pub(crate) async fn handle(
+    State(app): State<Arc<App>>,
+    Extension(id): Extension<RequestId>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, ApiError> {
+    let fields = body::read(&app, &headers, body).await?;
+    let (plan, logprobs) = convert::completion(fields, &app.config, &id)?;
+    let shape = Text {
+        offsets: vec![TextOffset::default(); plan.requests.len() * plan.choices as usize],
+        logprobs,
+        include_usage: plan.include_usage,
+    };
+    generation::answer(&app, plan, shape).await
+}
+
+struct Text {
+    offsets: Vec<TextOffset>, // by index
+    logprobs: Option<u32>,    // alternatives of each token
+    include_usage: bool,
+}
+
+/// A whole completion and a chunk of one look the same, but that a chunk's choice may not have finished.
+#[derive(Serialize)]
+struct Completion<'a> {
+    id: &'a str,
+    object: &'static str,
+    created: u64,
+    model: &'a str,
+    system_fingerprint: &'a str,
+    choices: Vec<Choice>,
+    /// Absent where no usage was asked for; null until the last chunk where it was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    usage: Option<Option<Usage>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    timings: Option<Timings>,
+}
+
+#[derive(Serialize)]
+struct Choice {
+    index: u32,
+    text: String,
+    logprobs: Option<CompletionLogprobs>,
+    finish_reason: Option<&'static str>,
+}
+
+impl Text {
+    fn completion<'a>(&self, head: &'a Head, choices: Vec<Choice>) -> Completion<'a> {
+        Completion {
+            id: &head.id,
+            object: "text_completion",
+            created: head.created,
+            model: &head.model,
+            system_fingerprint: &head.fingerprint,
+            choices,
+            usage: self.include_usage.then_some(None),
+            timings: None,
+        }
+    }
+}
+
+impl Shape for Text {
+    const ID_PREFIX: &'static str = "cmpl";
+
+    fn event(&mut self, head: &Head, event: Event, frames: &mut Frames) {
+        match event {
+            Event::Started => {}
+            Event::Delta { index, delta } => {
+                let offset = &mut self.offsets[index as usize];
+                let logprobs = self.logprobs.filter(|_| !delta.logprobs.is_empty());
+                let logprobs = logprobs.map(|top| completion_logprobs(&delta.logprobs, top, offset));
+                // A completion has one text: what a model reasons is part of it.
+                let text = delta.reasoning + &delta.text;
+                if !text.is_empty() || logprobs.is_some() {
+                    frames.data(
+                        &self.completion(head, vec![Choice { index, text, logprobs, finish_reason: None }]),
+                    );
+                }
+            }
+            Event::Finished { index, reason, timings: spent } => {
+                let choice = Choice {
+                    index,
+                    text: String::new(),
+                    logprobs: None,
+                    finish_reason: Some(finish_reason(reason)),
+                };
+                let chunk = self.completion(head, vec![choice]);
+                frames.data(&Completion { timings: spent.as_ref().map(timings), ..chunk });
+            }
+        }
+    }
+
+    fn usage(&mut self, head: &Head, tally: &Tally, frames: &mut Frames) {
+        frames.data(&Completion { usage: Some(Some(usage(tally))), ..self.completion(head, Vec::new()) });
+    }
+
+    fn whole(&mut self, head: &Head, choices: Vec<Whole>, tally: &Tally) -> impl Serialize {
+        let choice = |(index, whole): (u32, Whole)| Choice {
+            index,
+            logprobs: self
+                .logprobs
+                .map(|top| completion_logprobs(&whole.logprobs, top, &mut TextOffset::default())),
+            text: whole.reasoning + &whole.text,
+            finish_reason: Some(finish_reason(whole.reason)),
+        };
+        let choices = (0..).zip(choices).map(choice).collect();
+        Completion {
+            usage: Some(Some(usage(tally))),
+            timings: tally.timings.as_ref().map(timings),
+            ..self.completion(head, choices)
+        }
+    }
+}

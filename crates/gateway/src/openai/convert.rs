@@ -1,0 +1,363 @@
+//! From OpenAI's request fields to the engine's requests. The way back is in [`events`].
+
+pub(crate) mod events;
+mod messages;
+
+use std::{collections::HashMap, ops::Bound};
+
+use hanzo_engine_proto::v1::{self, infer_request::Prompt};
+use serde_json::{Map, Value};
+
+use crate::{
+    Config,
+    error::{ApiError, quote},
+    fields::{Field, Fields},
+    limits::{
+        CHAT_LOGPROBS_MAX, COMPLETION_LOGPROBS_MAX, LOGIT_BIAS_MAX, MODEL_NAME_BYTES_MAX, STOP_BYTES_MAX,
+        STOP_TOKEN_IDS_MAX,
+    },
+    openai::{generation::Plan, unsupported},
+    request_id::RequestId,
+};
+
+/// OpenAI's default for completions; a chat goes on for as long as the context lasts.
+const COMPLETION_MAX_TOKENS: u32 = 16;
+const REASONING_EFFORTS: [&str; 6] = ["none", "minimal", "low", "medium", "high", "xhigh"];
+
+/// A chat completion's plan.
+pub(crate) fn chat(mut fields: Fields, config: &Config, id: &RequestId) -> Result<Plan, ApiError> {
+    let mut plan = common(&mut fields, config, id)?;
+    let max_tokens = chat_max_tokens(&mut fields)?;
+    let chat = chat_prompt(&mut fields)?;
+    let (logprobs, top_logprobs) = chat_logprobs(&mut fields)?;
+    unsupported::chat(&mut fields)?;
+    fields.finish()?;
+    plan.field_name = chat_field;
+    for request in &mut plan.requests {
+        (request.logprobs, request.top_logprobs) = (logprobs, top_logprobs);
+        set_max_tokens(request, max_tokens)?;
+        request.prompt = Some(Prompt::Chat(chat.clone()));
+    }
+    Ok(plan)
+}
+
+/// A completion's plan, one request for each prompt, and how many alternatives of each token it shows.
+pub(crate) fn completion(
+    mut fields: Fields,
+    config: &Config,
+    id: &RequestId,
+) -> Result<(Plan, Option<u32>), ApiError> {
+    let mut plan = common(&mut fields, config, id)?;
+    let prompts = prompts(fields.require("prompt")?, config.prompts_max)?;
+    let max_tokens = fields.take("max_tokens").map(|f| f.integer(1..=u32::MAX)).transpose()?;
+    let max_tokens = max_tokens.unwrap_or(COMPLETION_MAX_TOKENS);
+    let echo = fields.flag("echo")?;
+    let best_of = fields.take("best_of");
+    if let Some(field) = best_of
+        && field.value().as_u64() != Some(u64::from(plan.choices))
+    {
+        return Err(ApiError::unsupported("best_of", "not supported by this build unless it equals n"));
+    }
+    let logprobs = fields.take("logprobs");
+    // Clients that speak the chat's dialect send false for none.
+    let logprobs = logprobs.filter(|field| *field.value() != Value::Bool(false));
+    let logprobs = logprobs.map(|f| f.integer(0..=COMPLETION_LOGPROBS_MAX)).transpose()?.map(|n| n as u32);
+    if echo && logprobs.is_some() {
+        let problem =
+            "not supported by this build together with echo: the prompt's log probabilities are not computed";
+        return Err(ApiError::unsupported("logprobs", problem));
+    }
+    unsupported::completion(&mut fields)?;
+    fields.finish()?;
+    plan.field_name = completion_field;
+    let mut base = plan.requests.remove(0);
+    base.echo = echo;
+    base.logprobs = logprobs.is_some();
+    base.top_logprobs = logprobs.unwrap_or(0);
+    set_max_tokens(&mut base, Some(max_tokens))?;
+    let several = prompts.len() > 1;
+    plan.requests = prompts
+        .into_iter()
+        .enumerate()
+        .map(|(i, prompt)| {
+            let request_id = if several { format!("{}/{i}", id.as_str()) } else { id.as_str().to_owned() };
+            v1::InferRequest { prompt: Some(prompt), request_id, ..base.clone() }
+        })
+        .collect();
+    Ok((plan, logprobs))
+}
+
+/// The fields that chats and completions share: a plan with one request that has no prompt yet.
+fn common(fields: &mut Fields, config: &Config, id: &RequestId) -> Result<Plan, ApiError> {
+    let model = model(fields)?;
+    let choices = fields.take("n").map(|f| f.integer(1..=config.choices_max)).transpose()?.unwrap_or(1);
+    let stream = fields.flag("stream")?;
+    let include_usage = match fields.take("stream_options") {
+        None => false,
+        Some(field) if !stream => return Err(field.error("only allowed with stream: true")),
+        Some(field) => stream_options(field.object()?)?,
+    };
+    let request = v1::InferRequest {
+        model,
+        prompt: None,
+        sampling: Some(sampling(fields)?),
+        stop: Some(stop_conditions(fields, config)?),
+        choices,
+        top_logprobs: 0,
+        logprobs: false,
+        request_id: id.as_str().to_owned(),
+        priority: fields.take("priority").map(|f| f.integer(i32::MIN..=i32::MAX)).transpose()?.unwrap_or(0),
+        echo: false,
+        suffix: String::new(),
+    };
+    Ok(Plan { requests: vec![request], choices, stream, include_usage, field_name: str::to_owned })
+}
+
+/// The model's name; empty where it is absent, which the engine accepts while it has one model.
+pub(crate) fn model(fields: &mut Fields) -> Result<String, ApiError> {
+    let Some(field) = fields.take("model") else { return Ok(String::new()) };
+    let path = field.path().to_owned();
+    let name = field.string()?;
+    match name.len() {
+        0 => Err(ApiError::field(&path, "must not be empty")),
+        n if n > MODEL_NAME_BYTES_MAX => {
+            Err(ApiError::field(&path, format!("is over {MODEL_NAME_BYTES_MAX} bytes long")))
+        }
+        _ => Ok(name),
+    }
+}
+
+fn stream_options(mut options: Fields) -> Result<bool, ApiError> {
+    let include_usage = options.flag("include_usage")?;
+    if let Some(field) = options.take("include_obfuscation")
+        && *field.value() != Value::Bool(false)
+    {
+        return Err(ApiError::unsupported(field.path(), "not supported by this build"));
+    }
+    options.finish()?;
+    Ok(include_usage)
+}
+
+fn sampling(fields: &mut Fields) -> Result<v1::Sampling, ApiError> {
+    let above_zero = (Bound::Excluded(0.0), Bound::Unbounded);
+    let mut number =
+        |name: &str, low: f64, high: f64| fields.take(name).map(|f| f.number(low..=high)).transpose();
+    let temperature = number("temperature", 0.0, 2.0)?;
+    let min_p = number("min_p", 0.0, 1.0)?;
+    let frequency_penalty = number("frequency_penalty", -2.0, 2.0)?;
+    let presence_penalty = number("presence_penalty", -2.0, 2.0)?;
+    let top_p =
+        fields.take("top_p").map(|f| f.number((Bound::Excluded(0.0), Bound::Included(1.0)))).transpose()?;
+    let repetition_penalty = fields.take("repetition_penalty").map(|f| f.number(above_zero)).transpose()?;
+    // -1 is how other servers spell "off", which is 0 here.
+    let top_k = fields.take("top_k").map(|f| f.integer(-1..=i64::from(u32::MAX))).transpose()?;
+    Ok(v1::Sampling {
+        temperature,
+        top_k: top_k.map(|k| u32::try_from(k).unwrap_or(0)),
+        top_p,
+        min_p,
+        repetition_penalty,
+        frequency_penalty,
+        presence_penalty,
+        logit_bias: fields.take("logit_bias").map(logit_bias).transpose()?.unwrap_or_default(),
+        seed: fields.take("seed").map(seed).transpose()?,
+    })
+}
+
+fn logit_bias(field: Field) -> Result<HashMap<u32, f32>, ApiError> {
+    let path = field.path().to_owned();
+    let mut entries = field.object()?;
+    let ids = entries.names();
+    if ids.len() > LOGIT_BIAS_MAX {
+        return Err(ApiError::field(&path, format!("has {} entries, at most {LOGIT_BIAS_MAX}", ids.len())));
+    }
+    let mut biases = HashMap::with_capacity(ids.len());
+    for name in ids {
+        let Ok(id) = name.parse() else {
+            return Err(ApiError::field(&path, format!("expected token ids as keys, got {}", quote(&name))));
+        };
+        if let Some(bias) = entries.take(&name) {
+            biases.insert(id, bias.number(-100.0..=100.0)?);
+        }
+    }
+    Ok(biases)
+}
+
+/// Any 64-bit integer; a negative one is its two's complement.
+fn seed(field: Field) -> Result<u64, ApiError> {
+    match (field.value().as_u64(), field.value().as_i64()) {
+        (Some(seed), _) => Ok(seed),
+        (None, Some(seed)) => Ok(seed.cast_unsigned()),
+        (None, None) => field.integer(i64::MIN..=i64::MAX).map(i64::cast_unsigned),
+    }
+}
+
+fn stop_conditions(fields: &mut Fields, config: &Config) -> Result<v1::StopConditions, ApiError> {
+    let strings = fields.take("stop").map(|f| stop_strings(f, config.stop_strings_max)).transpose()?;
+    let token_ids = match fields.take("stop_token_ids") {
+        None => Vec::new(),
+        Some(field) => {
+            let path = field.path().to_owned();
+            let ids = field.token_ids()?;
+            if ids.len() > STOP_TOKEN_IDS_MAX {
+                let problem = format!("has {} entries, at most {STOP_TOKEN_IDS_MAX}", ids.len());
+                return Err(ApiError::field(&path, problem));
+            }
+            ids
+        }
+    };
+    Ok(v1::StopConditions {
+        max_tokens: None,
+        min_tokens: fields.take("min_tokens").map(|f| f.integer(0..=u32::MAX)).transpose()?.unwrap_or(0),
+        strings: strings.unwrap_or_default(),
+        token_ids,
+        include_stop_string: fields.flag("include_stop_str_in_output")?,
+        ignore_eos: fields.flag("ignore_eos")?,
+    })
+}
+
+fn stop_strings(field: Field, strings_max: usize) -> Result<Vec<String>, ApiError> {
+    let fields = match field.value() {
+        Value::String(_) => vec![field],
+        Value::Array(list) if list.len() > strings_max => {
+            return Err(field.error(format!("has {} strings, at most {strings_max}", list.len())));
+        }
+        Value::Array(_) => field.list()?,
+        _ => return Err(field.error("expected a string or an array of strings")),
+    };
+    let string = |field: Field| {
+        let path = field.path().to_owned();
+        let string = field.string()?;
+        match string.len() {
+            0 => Err(ApiError::field(&path, "must not be empty")),
+            n if n > STOP_BYTES_MAX => {
+                Err(ApiError::field(&path, format!("is over {STOP_BYTES_MAX} bytes long")))
+            }
+            _ => Ok(string),
+        }
+    };
+    fields.into_iter().map(string).collect()
+}
+
+fn set_max_tokens(request: &mut v1::InferRequest, max_tokens: Option<u32>) -> Result<(), ApiError> {
+    let stop = request.stop.get_or_insert_default();
+    if let Some(max_tokens) = max_tokens.filter(|max| stop.min_tokens > *max) {
+        let problem = format!("{} is over max_tokens, which is {max_tokens}", stop.min_tokens);
+        return Err(ApiError::field("min_tokens", problem));
+    }
+    stop.max_tokens = max_tokens;
+    Ok(())
+}
+
+fn chat_max_tokens(fields: &mut Fields) -> Result<Option<u32>, ApiError> {
+    let mut limit = |name| fields.take(name).map(|f| f.integer(1..=u32::MAX)).transpose();
+    match (limit("max_tokens")?, limit("max_completion_tokens")?) {
+        (Some(old), Some(new)) if old != new => {
+            let problem = format!("{new} contradicts max_tokens, which is {old}; send one of them");
+            Err(ApiError::field("max_completion_tokens", problem))
+        }
+        (old, new) => Ok(old.or(new)),
+    }
+}
+
+fn chat_logprobs(fields: &mut Fields) -> Result<(bool, u32), ApiError> {
+    let logprobs = fields.flag("logprobs")?;
+    let top = fields.take("top_logprobs").map(|f| f.integer(0..=CHAT_LOGPROBS_MAX)).transpose()?.unwrap_or(0);
+    if top > 0 && !logprobs {
+        return Err(ApiError::field("top_logprobs", "only allowed with logprobs: true"));
+    }
+    Ok((logprobs, top as u32))
+}
+
+/// The fields that make a chat's prompt: messages, template variables, and how it ends.
+pub(crate) fn chat_prompt(fields: &mut Fields) -> Result<v1::Chat, ApiError> {
+    let messages = messages::read(fields.require("messages")?)?;
+    let template_kwargs_json = template_kwargs(fields)?;
+    let generation = fields.take("add_generation_prompt").map(Field::boolean).transpose()?;
+    let continue_final_message = fields.flag("continue_final_message")?;
+    if continue_final_message && generation == Some(true) {
+        let problem = "cannot be true together with add_generation_prompt";
+        return Err(ApiError::field("continue_final_message", problem));
+    }
+    Ok(v1::Chat {
+        messages,
+        tools_json: Vec::new(),
+        template_kwargs_json,
+        // A message that is gone on with has no new turn after it.
+        add_generation_prompt: if continue_final_message { Some(false) } else { generation },
+        continue_final_message,
+    })
+}
+
+fn template_kwargs(fields: &mut Fields) -> Result<String, ApiError> {
+    let mut kwargs = match fields.take("chat_template_kwargs") {
+        None => Map::new(),
+        Some(field) => field.object()?.into_map(),
+    };
+    if let Some(field) = fields.take("reasoning_effort") {
+        let effort = field.word(&REASONING_EFFORTS)?;
+        kwargs.entry("enable_thinking").or_insert(Value::Bool(effort != "none"));
+        if effort != "none" {
+            kwargs.entry("reasoning_effort").or_insert(Value::from(effort));
+        }
+    }
+    Ok(if kwargs.is_empty() { String::new() } else { Value::Object(kwargs).to_string() })
+}
+
+fn prompts(field: Field, prompts_max: usize) -> Result<Vec<Prompt>, ApiError> {
+    let Value::Array(list) = field.value() else {
+        return Ok(vec![Prompt::Text(
+            field.string().map_err(|_| ApiError::field("prompt", PROMPT_EXPECTED))?,
+        )]);
+    };
+    let tokens = |ids| Prompt::Tokens(v1::TokenIds { ids });
+    match list.first() {
+        None => Err(field.error("must not be empty")),
+        Some(Value::Number(_)) => Ok(vec![tokens(field.token_ids()?)]),
+        Some(_) if list.len() > prompts_max => {
+            Err(field.error(format!("has {} prompts, at most {prompts_max}", list.len())))
+        }
+        Some(Value::String(_)) => field.list()?.into_iter().map(|f| f.string().map(Prompt::Text)).collect(),
+        Some(Value::Array(_)) => {
+            let prompt = |field: Field| match field.value() {
+                Value::Array(ids) if ids.is_empty() => Err(field.error("must not be empty")),
+                _ => field.token_ids().map(tokens),
+            };
+            field.list()?.into_iter().map(prompt).collect()
+        }
+        Some(_) => Err(field.error(PROMPT_EXPECTED)),
+    }
+}
+
+const PROMPT_EXPECTED: &str =
+    "expected a string, an array of strings, an array of token ids or an array of those";
+
+fn chat_field(engine: &str) -> String {
+    match field_word(engine) {
+        "prompt" | "chat" | "text" | "tokens" => "messages",
+        "template_kwargs_json" => "chat_template_kwargs",
+        word => word,
+    }
+    .to_owned()
+}
+
+fn completion_field(engine: &str) -> String {
+    match field_word(engine) {
+        "text" | "tokens" => "prompt",
+        "top_logprobs" => "logprobs",
+        word => word,
+    }
+    .to_owned()
+}
+
+/// OpenAI's word for a field of `InferRequest` and of the messages in it.
+fn field_word(engine: &str) -> &str {
+    let word = ["sampling.", "chat.", "stop."].iter().find_map(|prefix| engine.strip_prefix(prefix));
+    match word.unwrap_or(engine) {
+        "choices" => "n",
+        "strings" => "stop",
+        "token_ids" => "stop_token_ids",
+        "include_stop_string" => "include_stop_str_in_output",
+        word => word,
+    }
+}

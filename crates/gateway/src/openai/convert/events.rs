@@ -1,0 +1,212 @@
+//! From the engine's events to OpenAI's words: finish reasons, usage, timings, log probabilities.
+
+use hanzo_engine_proto::v1::{self, FinishReason, TokenLogprob};
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use crate::openai::tally::Tally;
+
+/// What JSON shows for a log probability of minus infinity, which it has no word for. OpenAI's own value.
+const LOGPROB_MIN: f32 = -9999.0;
+
+/// `finish_reason`.
+pub(crate) fn finish_reason(reason: FinishReason) -> &'static str {
+    match reason {
+        FinishReason::Length => "length",
+        // `Generation` lets the other two through no more than the contract does.
+        FinishReason::Stop | FinishReason::Unspecified | FinishReason::Error => "stop",
+    }
+}
+
+/// `usage`.
+#[derive(Debug, Serialize)]
+pub(crate) struct Usage {
+    prompt_tokens: u32,
+    completion_tokens: u32,
+    total_tokens: u32,
+    prompt_tokens_details: PromptTokensDetails,
+    completion_tokens_details: CompletionTokensDetails,
+}
+
+#[derive(Debug, Serialize)]
+struct PromptTokensDetails {
+    cached_tokens: u32,
+}
+
+#[derive(Debug, Serialize)]
+struct CompletionTokensDetails {
+    reasoning_tokens: u32,
+}
+
+/// All prompts and choices together.
+pub(crate) fn usage(tally: &Tally) -> Usage {
+    let prompt_tokens = tally.prompt_tokens();
+    Usage {
+        prompt_tokens,
+        completion_tokens: tally.completion_tokens,
+        total_tokens: prompt_tokens.saturating_add(tally.completion_tokens),
+        prompt_tokens_details: PromptTokensDetails { cached_tokens: tally.cached_tokens() },
+        completion_tokens_details: CompletionTokensDetails { reasoning_tokens: tally.reasoning_tokens },
+    }
+}
+
+/// `timings`, an extension: where the time of a choice went.
+#[derive(Debug, Serialize)]
+pub(crate) struct Timings {
+    queue_ms: f64,
+    prefill_ms: f64,
+    decode_ms: f64,
+    prefill_tokens_per_s: f64,
+    decode_tokens_per_s: f64,
+}
+
+/// The engine's timings under the same names.
+pub(crate) fn timings(timings: &v1::Timings) -> Timings {
+    Timings {
+        queue_ms: timings.queue_ms,
+        prefill_ms: timings.prefill_ms,
+        decode_ms: timings.decode_ms,
+        prefill_tokens_per_s: timings.prefill_tokens_per_s,
+        decode_tokens_per_s: timings.decode_tokens_per_s,
+    }
+}
+
+/// A chat's `logprobs`.
+#[derive(Debug, Serialize)]
+pub(crate) struct ChatLogprobs {
+    content: Vec<ChatLogprob>,
+    refusal: (), // null
+}
+
+#[derive(Debug, Serialize)]
+struct ChatLogprob {
+    token: String,
+    logprob: f32,
+    bytes: Vec<u8>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    top_logprobs: Option<Vec<ChatLogprob>>, // an alternative has none
+}
+
+/// One entry for each token.
+pub(crate) fn chat_logprobs(tokens: &[TokenLogprob]) -> ChatLogprobs {
+    fn entry(token: &TokenLogprob) -> ChatLogprob {
+        ChatLogprob {
+            token: String::from_utf8_lossy(&token.token).into_owned(),
+            logprob: finite(token.logprob),
+            bytes: token.token.to_vec(),
+            top_logprobs: None,
+        }
+    }
+    let whole = |token: &TokenLogprob| ChatLogprob {
+        top_logprobs: Some(token.top.iter().map(entry).collect()),
+        ..entry(token)
+    };
+    ChatLogprobs { content: tokens.iter().map(whole).collect(), refusal: () }
+}
+
+/// A completion's `logprobs`: four lists of the same length.
+#[derive(Debug, Serialize)]
+pub(crate) struct CompletionLogprobs {
+    tokens: Vec<String>,
+    token_logprobs: Vec<f32>,
+    top_logprobs: Option<Vec<Map<String, Value>>>, // null where none were asked for
+    text_offset: Vec<usize>,                       // in characters, from the start of the text
+}
+
+/// The characters that the tokens of one choice have made so far.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct TextOffset {
+    chars: usize, // begun, the last one perhaps not complete
+}
+
+impl TextOffset {
+    /// Where `token` begins, which is inside the last character if it goes on with one.
+    fn advance(&mut self, token: &[u8]) -> usize {
+        let begins = |byte: u8| byte & 0xC0 != 0x80;
+        let inside = token.first().is_some_and(|byte| !begins(*byte));
+        let offset = self.chars - usize::from(inside && self.chars > 0);
+        self.chars += token.iter().filter(|byte| begins(**byte)).count();
+        offset
+    }
+}
+
+/// The old style: `top` alternatives, and the token itself among them.
+pub(crate) fn completion_logprobs(
+    tokens: &[TokenLogprob],
+    top: u32,
+    offset: &mut TextOffset,
+) -> CompletionLogprobs {
+    let alternatives = |token: &TokenLogprob| {
+        let mut map = Map::new();
+        for token in token.top.iter().take(top as usize).chain([token]) {
+            map.entry(token_word(&token.token)).or_insert_with(|| Value::from(finite(token.logprob)));
+        }
+        map
+    };
+    CompletionLogprobs {
+        tokens: tokens.iter().map(|t| token_word(&t.token)).collect(),
+        token_logprobs: tokens.iter().map(|t| finite(t.logprob)).collect(),
+        top_logprobs: (top > 0).then(|| tokens.iter().map(alternatives).collect()),
+        text_offset: tokens.iter().map(|t| offset.advance(&t.token)).collect(),
+    }
+}
+
+/// A token as a string: one that is only a part of a character is spelt `bytes:\xe2\x80`, as OpenAI's are.
+fn token_word(token: &[u8]) -> String {
+    match std::str::from_utf8(token) {
+        Ok(text) => text.to_owned(),
+        Err(_) => token.iter().fold("bytes:".to_owned(), |word, byte| format!("{word}\\x{byte:02x}")),
+    }
+}
+
+fn finite(logprob: f32) -> f32 {
+    if logprob.is_finite() { logprob } else { LOGPROB_MIN }
+}
+
+#[cfg(test)]
+mod tests {
+    use hanzo_engine_proto::v1::TokenLogprob;
+    use serde_json::json;
+
+    use super::{TextOffset, chat_logprobs, completion_logprobs};
+
+    fn token(bytes: &'static [u8], logprob: f32, top: Vec<TokenLogprob>) -> TokenLogprob {
+        TokenLogprob { token_id: 0, token: bytes.into(), logprob, top }
+    }
+
+    #[test]
+    fn tokens_that_split_a_character_keep_their_bytes_and_offsets() {
+        let tokens = [token(b"a", -0.5, vec![]), token(b"\xc3", -1.0, vec![]), token(b"\xa9b", -1.5, vec![])];
+        let mut offset = TextOffset::default();
+        let logprobs = serde_json::to_value(completion_logprobs(&tokens, 0, &mut offset)).unwrap();
+        let expected = json!({
+            "tokens": ["a", "bytes:\\xc3", "bytes:\\xa9\\x62"],
+            "token_logprobs": [-0.5, -1.0, -1.5],
+            "top_logprobs": null,
+            "text_offset": [0, 1, 1],
+        });
+        assert_eq!(logprobs, expected);
+        // "aéb" is over: the next token begins after three characters.
+        let next =
+            serde_json::to_value(completion_logprobs(&[token(b"c", -1.0, vec![])], 0, &mut offset)).unwrap();
+        assert_eq!(next["text_offset"], json!([3]));
+    }
+
+    #[test]
+    fn alternatives_keep_their_order_and_hold_the_token_itself() {
+        let top = vec![token(b"x", -0.25, vec![]), token(b"y", -0.5, vec![])];
+        let tokens = [token(b"z", f32::NEG_INFINITY, top)];
+        let old =
+            serde_json::to_string(&completion_logprobs(&tokens, 2, &mut TextOffset::default())).unwrap();
+        assert!(old.contains(r#""top_logprobs":[{"x":-0.25,"y":-0.5,"z":-9999.0}]"#), "{old}");
+        let chat = serde_json::to_value(chat_logprobs(&tokens)).unwrap();
+        let expected = json!({"refusal": null, "content": [{
+            "token": "z", "logprob": -9999.0, "bytes": [122],
+            "top_logprobs": [
+                {"token": "x", "logprob": -0.25, "bytes": [120]},
+                {"token": "y", "logprob": -0.5, "bytes": [121]},
+            ],
+        }]});
+        assert_eq!(chat, expected);
+    }
+}

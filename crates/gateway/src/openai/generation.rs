@@ -1,0 +1,272 @@
+//! One generation: the engine's event streams of one HTTP request, merged, checked and counted. The streamed
+//! and the collected answer are both made from it.
+
+use std::{
+    pin::Pin,
+    time::{Duration, SystemTime},
+};
+
+use axum::{
+    Json,
+    response::{IntoResponse as _, Response},
+};
+use futures_util::{Stream, StreamExt as _, TryStreamExt as _, stream};
+use hanzo_engine_proto::v1::{self, FinishReason, infer_event};
+use serde::Serialize;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tonic::Status;
+
+use crate::{
+    app::App,
+    engine::Engine,
+    error::ApiError,
+    openai::{
+        sse::{self, Frames},
+        tally::Tally,
+    },
+    request_id::random_id,
+};
+
+/// A checked request: what to ask the engine, and how to answer.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    /// One for each prompt.
+    pub(crate) requests: Vec<v1::InferRequest>,
+    /// Choices of each prompt. Choice `c` of prompt `p` is answered as index `p * choices + c`.
+    pub(crate) choices: u32,
+    pub(crate) stream: bool,
+    pub(crate) include_usage: bool,
+    /// The name that this surface has for a field of the engine's request.
+    pub(crate) field_name: fn(&str) -> String,
+}
+
+/// What happened to the choice of that index.
+#[derive(Debug)]
+pub(crate) enum Event {
+    /// The engine has taken a prompt up; nothing of it is to be shown.
+    Started,
+    /// Text, reasoning or log probabilities came.
+    Delta { index: u32, delta: v1::Delta },
+    /// The choice is complete; the reason is STOP or LENGTH.
+    Finished { index: u32, reason: FinishReason, timings: Option<v1::Timings> },
+}
+
+/// One choice of a collected answer.
+#[derive(Debug, Default)]
+pub(crate) struct Whole {
+    pub(crate) text: String,
+    pub(crate) reasoning: String,
+    pub(crate) logprobs: Vec<v1::TokenLogprob>,
+    pub(crate) reason: FinishReason,
+}
+
+/// What every chunk of an answer begins with.
+#[derive(Debug)]
+pub(crate) struct Head {
+    pub(crate) id: String,
+    pub(crate) created: u64, // Unix seconds
+    pub(crate) model: String,
+    pub(crate) fingerprint: String,
+}
+
+/// An answer's JSON: chat or completion.
+pub(crate) trait Shape: Send + 'static {
+    /// What the answer's id starts with.
+    const ID_PREFIX: &'static str;
+    /// The chunks that show an event.
+    fn event(&mut self, head: &Head, event: Event, frames: &mut Frames);
+    /// The last chunk of a stream that asked for usage.
+    fn usage(&mut self, head: &Head, tally: &Tally, frames: &mut Frames);
+    /// The answer of a request that is not streamed.
+    fn whole(&mut self, head: &Head, choices: Vec<Whole>, tally: &Tally) -> impl Serialize;
+}
+
+/// Runs a plan and answers in its shape. The answer begins when the engine's first event has come, so that a
+/// refusal has its own HTTP status.
+pub(crate) async fn answer<S: Shape>(app: &App, plan: Plan, mut shape: S) -> Result<Response, ApiError> {
+    let (stream, include_usage) = (plan.stream, plan.include_usage);
+    let (mut generation, model) = Generation::start(app, plan).await?;
+    let head = Head::new(S::ID_PREFIX, model);
+    if stream {
+        let keep_alive = Duration::from_secs(app.config.sse_keep_alive_s);
+        return Ok(sse::response(generation, shape, head, include_usage, keep_alive));
+    }
+    let mut choices: Vec<Whole> = Vec::new();
+    choices.resize_with(generation.finished.len(), Whole::default);
+    while let Some(event) = generation.next().await {
+        match event? {
+            Event::Started => {}
+            Event::Delta { index, delta } => {
+                let choice = &mut choices[index as usize];
+                choice.text.push_str(&delta.text);
+                choice.reasoning.push_str(&delta.reasoning);
+                choice.logprobs.extend(delta.logprobs);
+            }
+            Event::Finished { index, reason, .. } => choices[index as usize].reason = reason,
+        }
+    }
+    Ok(Json(shape.whole(&head, choices, &generation.tally)).into_response())
+}
+
+impl Head {
+    fn new(prefix: &str, model: String) -> Head {
+        // FNV-1a of what decides the tokens besides the request: the version and the model.
+        let seed = concat!("hanzo-engine/", env!("CARGO_PKG_VERSION"), "/");
+        let hash = seed.bytes().chain(model.bytes()).fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+        });
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        Head {
+            id: format!("{prefix}-{}", random_id()),
+            created: now.as_secs(),
+            model,
+            fingerprint: format!("fp_{:010x}", hash >> 24),
+        }
+    }
+}
+
+type Events = Pin<Box<dyn Stream<Item = Result<(u32, infer_event::Event), Status>> + Send>>;
+
+/// The events of all prompts of a request. Dropping it cancels what still runs in the engine.
+pub(crate) struct Generation {
+    events: Option<Events>, // None: ended or failed
+    first: Option<Event>,
+    choices: u32,
+    finished: Vec<bool>, // (prompt, choice)
+    pub(crate) tally: Tally,
+    deadline: Option<Instant>,
+    cut: CancellationToken,
+    field_name: fn(&str) -> String,
+}
+
+impl Generation {
+    /// Starts the plan's requests, and waits for the first event. Returns the name of the model that answers.
+    async fn start(app: &App, plan: Plan) -> Result<(Generation, String), ApiError> {
+        let deadline = app.config.request_timeout_s.map(|s| Instant::now() + Duration::from_secs(s));
+        let engine = app.engine.clone();
+        let prompts = plan.requests.len();
+        let events = stream::iter(plan.requests)
+            .enumerate()
+            .map(move |(prompt, request)| Box::pin(run(engine.clone(), prompt as u32, request, deadline)))
+            .flatten_unordered(app.config.prompts_running_max);
+        let mut generation = Generation {
+            events: Some(Box::pin(events)),
+            first: None,
+            choices: plan.choices,
+            finished: vec![false; prompts * plan.choices as usize],
+            tally: Tally::new(prompts),
+            deadline,
+            cut: app.drain.cut(),
+            field_name: plan.field_name,
+        };
+        let (prompt, event) = match generation.event().await? {
+            Some((prompt, infer_event::Event::Started(started))) => (prompt, started),
+            other => return Err(ApiError::internal(&format!("the engine began with {other:?}"))),
+        };
+        let model = event.model.clone();
+        generation.first = generation.checked(prompt, infer_event::Event::Started(event))?;
+        Ok((generation, model))
+    }
+
+    /// The next event; `None` once every choice has finished. After an error there is nothing more, and the
+    /// engine has been told to stop. May be dropped while it waits: no event is lost.
+    pub(crate) async fn next(&mut self) -> Option<Result<Event, ApiError>> {
+        if let Some(first) = self.first.take() {
+            return Some(Ok(first));
+        }
+        while self.events.is_some() {
+            let event = match self.event().await {
+                Ok(Some((prompt, event))) => self.checked(prompt, event),
+                Ok(None) if self.finished.iter().all(|finished| *finished) => Ok(None),
+                Ok(None) => {
+                    Err(ApiError::internal("the engine's stream ended before every choice had finished"))
+                }
+                Err(error) => Err(error),
+            };
+            match event {
+                Ok(Some(event)) => return Some(Ok(event)),
+                Ok(None) => {}
+                Err(error) => {
+                    self.events = None;
+                    return Some(Err(error));
+                }
+            }
+        }
+        None
+    }
+
+    async fn event(&mut self) -> Result<Option<(u32, infer_event::Event)>, ApiError> {
+        let Some(events) = &mut self.events else { return Ok(None) };
+        let deadline = async {
+            match self.deadline {
+                Some(deadline) => tokio::time::sleep_until(deadline).await,
+                None => std::future::pending().await,
+            }
+        };
+        let event = tokio::select! {
+            biased;
+            () = self.cut.cancelled() => Err(ApiError::draining()),
+            () = deadline => Err(ApiError::deadline()),
+            event = events.next() => match event.transpose() {
+                Ok(event) => Ok(event),
+                // The engine keeps the same deadline, and may be the first to notice.
+                Err(_) if self.deadline.is_some_and(|d| d <= Instant::now()) => Err(ApiError::deadline()),
+                Err(status) => Err(ApiError::from(status).renamed(self.field_name)),
+            },
+        };
+        if !matches!(event, Ok(Some(_))) {
+            self.events = None;
+        }
+        event
+    }
+
+    /// Checks an event against the contract and counts it. `None`: nothing to show.
+    fn checked(&mut self, prompt: u32, event: infer_event::Event) -> Result<Option<Event>, ApiError> {
+        match event {
+            infer_event::Event::Started(started) => {
+                self.tally.started(prompt, &started);
+                Ok(Some(Event::Started))
+            }
+            infer_event::Event::Delta(delta) => {
+                let index = self.running(prompt, delta.choice)?;
+                Ok(Some(Event::Delta { index, delta }))
+            }
+            infer_event::Event::Finished(finished) => {
+                let index = self.running(prompt, finished.choice)?;
+                match finished.reason() {
+                    // The status that ends the stream says why.
+                    FinishReason::Error => return Ok(None),
+                    FinishReason::Unspecified => {
+                        return Err(ApiError::internal("the engine finished a choice without a reason"));
+                    }
+                    FinishReason::Stop | FinishReason::Length => {}
+                }
+                self.finished[index as usize] = true;
+                self.tally.finished(prompt, &finished);
+                Ok(Some(Event::Finished { index, reason: finished.reason(), timings: finished.timings }))
+            }
+        }
+    }
+
+    /// The index of a choice that may still have events.
+    fn running(&self, prompt: u32, choice: u32) -> Result<u32, ApiError> {
+        let index = (choice < self.choices).then(|| prompt * self.choices + choice);
+        index.filter(|index| !self.finished[*index as usize]).ok_or_else(|| {
+            ApiError::internal(&format!("the engine sent an event of choice {choice}, which is not running"))
+        })
+    }
+}
+
+/// The events of one prompt.
+fn run(
+    mut engine: Engine,
+    prompt: u32,
+    request: v1::InferRequest,
+    deadline: Option<Instant>,
+) -> impl Stream<Item = Result<(u32, infer_event::Event), Status>> + Send {
+    stream::once(async move { engine.infer(request, deadline).await })
+        .try_flatten()
+        // An event of a kind that this version does not know carries nothing.
+        .try_filter_map(move |event| async move { Ok(event.event.map(|event| (prompt, event))) })
+}

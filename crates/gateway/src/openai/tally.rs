@@ -1,0 +1,62 @@
+//! What a generation's tokens were and where its time went.
+
+use hanzo_engine_proto::v1;
+
+/// Over all prompts and choices of one HTTP request. A prompt counts once however many choices it has.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    prompts: Vec<PromptTally>,
+    pub(crate) completion_tokens: u32,
+    pub(crate) reasoning_tokens: u32,
+    /// Of the choice that took longest, which is what the answer waited for.
+    pub(crate) timings: Option<v1::Timings>,
+}
+
+#[derive(Debug, Default, Clone, Copy)]
+struct PromptTally {
+    prompt_tokens: u32,
+    cached_tokens: u32,
+}
+
+impl Tally {
+    /// Nothing yet, of so many prompts.
+    pub(crate) fn new(prompts: usize) -> Tally {
+        Tally { prompts: vec![PromptTally::default(); prompts], ..Tally::default() }
+    }
+
+    /// A choice of that prompt has started.
+    pub(crate) fn started(&mut self, prompt: u32, started: &v1::Started) {
+        let tally = &mut self.prompts[prompt as usize];
+        // The first choice's: the others find its prompt in the cache.
+        if tally.prompt_tokens == 0 {
+            *tally =
+                PromptTally { prompt_tokens: started.prompt_tokens, cached_tokens: started.cached_tokens };
+        }
+    }
+
+    /// A choice of that prompt has finished.
+    pub(crate) fn finished(&mut self, prompt: u32, finished: &v1::Finished) {
+        let usage = finished.usage.unwrap_or_default();
+        if finished.choice == 0 && usage.prompt_tokens > 0 {
+            self.prompts[prompt as usize] =
+                PromptTally { prompt_tokens: usage.prompt_tokens, cached_tokens: usage.cached_tokens };
+        }
+        self.completion_tokens = self.completion_tokens.saturating_add(usage.completion_tokens);
+        self.reasoning_tokens = self.reasoning_tokens.saturating_add(usage.reasoning_tokens);
+        let total_ms = |t: &v1::Timings| t.queue_ms + t.prefill_ms + t.decode_ms;
+        let slowest_ms = self.timings.as_ref().map_or(-1.0, total_ms);
+        if let Some(timings) = finished.timings.filter(|t| total_ms(t) > slowest_ms) {
+            self.timings = Some(timings);
+        }
+    }
+
+    /// Of all prompts.
+    pub(crate) fn prompt_tokens(&self) -> u32 {
+        self.prompts.iter().fold(0, |sum, p| sum.saturating_add(p.prompt_tokens))
+    }
+
+    /// Of all prompts, as their first choices found them in the prefix cache.
+    pub(crate) fn cached_tokens(&self) -> u32 {
+        self.prompts.iter().fold(0, |sum, p| sum.saturating_add(p.cached_tokens))
+    }
+}

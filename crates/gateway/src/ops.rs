@@ -1,0 +1,108 @@
+//! Routes about the server itself: health, liveness, readiness, version, metrics. They are answered while it
+//! drains.
+
+use std::sync::Arc;
+
+use axum::{
+    Json,
+    extract::State,
+    http::{StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use hanzo_engine_proto::v1::{ModelState, StatsResponse};
+use serde_json::{Value, json};
+
+use crate::{
+    app::App,
+    convert::{engine_health, model_health},
+    error::ApiError,
+};
+
+/// `GET /alive`: the process answers.
+pub(crate) async fn alive() -> Json<Value> {
+    Json(json!({"status": "alive"}))
+}
+
+/// `GET /version`.
+pub(crate) async fn version() -> Json<Value> {
+    Json(json!({"version": env!("CARGO_PKG_VERSION"), "api": "hanzo.engine.v1"}))
+}
+
+/// `GET /metrics`: Prometheus text.
+pub(crate) async fn metrics(State(app): State<Arc<App>>) -> Result<Response, ApiError> {
+    let text = app.metrics.text().map_err(|e| ApiError::internal(&format!("metrics: {e}")))?;
+    Ok(([(header::CONTENT_TYPE, prometheus::TEXT_FORMAT)], text).into_response())
+}
+
+/// `GET /ready`: 200 only when a model can answer.
+pub(crate) async fn ready(State(app): State<Arc<App>>) -> Response {
+    let (status, reason) = match Health::of(&app).await {
+        Health::Ok(_) => return Json(json!({"ready": true})).into_response(),
+        Health::Loading(_) => ("loading", "no model is ready yet".to_owned()),
+        Health::Empty(_) => ("empty", "no model is loaded".to_owned()),
+        Health::Draining => ("draining", "the server is shutting down".to_owned()),
+        Health::Unavailable(reason) => ("unavailable", reason),
+    };
+    let body = json!({"ready": false, "status": status, "reason": reason});
+    (StatusCode::SERVICE_UNAVAILABLE, [(header::RETRY_AFTER, "1")], Json(body)).into_response()
+}
+
+/// `GET /health`: the state, the models and their KV use. 503 where the engine does not answer, so that a
+/// stuck engine is not healthy.
+pub(crate) async fn health(State(app): State<Arc<App>>) -> Response {
+    let state = Health::of(&app).await;
+    let (status, stats) = match &state {
+        Health::Ok(stats) => ("ok", Some(stats)),
+        Health::Loading(stats) => ("loading", Some(stats)),
+        Health::Empty(stats) => ("empty", Some(stats)),
+        Health::Draining => ("draining", None),
+        Health::Unavailable(_) => ("unavailable", None),
+    };
+    let mut body = json!({"status": status, "version": env!("CARGO_PKG_VERSION")});
+    if let Health::Unavailable(reason) = &state {
+        body["reason"] = json!(reason);
+    }
+    if let Some(stats) = stats {
+        body["engine"] = engine_health(stats);
+        body["models"] = stats.models.iter().map(model_health).collect();
+    }
+    let code = if matches!(state, Health::Unavailable(_)) {
+        StatusCode::SERVICE_UNAVAILABLE
+    } else {
+        StatusCode::OK
+    };
+    (code, Json(body)).into_response()
+}
+
+/// What the server can do now.
+enum Health {
+    /// At least one model answers.
+    Ok(StatsResponse),
+    /// None answers, and one is being loaded.
+    Loading(StatsResponse),
+    /// None answers and none is on its way.
+    Empty(StatsResponse),
+    /// The gateway or the engine is shutting down.
+    Draining,
+    /// The engine does not answer, for this reason.
+    Unavailable(String),
+}
+
+impl Health {
+    async fn of(app: &App) -> Health {
+        if app.drain.is_draining() {
+            return Health::Draining;
+        }
+        let stats = match app.engine.clone().stats().await {
+            Ok(stats) => stats,
+            Err(status) => return Health::Unavailable(status.message().to_owned()),
+        };
+        let any = |state| stats.models.iter().filter_map(|m| m.status.as_ref()).any(|m| m.state() == state);
+        match () {
+            () if stats.draining => Health::Draining,
+            () if any(ModelState::Ready) => Health::Ok(stats),
+            () if any(ModelState::Loading) => Health::Loading(stats),
+            () => Health::Empty(stats),
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! The name of one request: the client's `x-request-id` where it sent one, or one made up here.
+
+use std::{
+    collections::hash_map::RandomState,
+    hash::BuildHasher as _,
+    sync::{
+        LazyLock,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use axum::http::{HeaderMap, HeaderName, HeaderValue};
+
+use crate::limits::REQUEST_ID_CHARS_MAX;
+
+/// The header that brings a request's id and takes it back.
+pub(crate) const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// Letters, digits and `-_.:/+=@`, at most 128 of them, never empty.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct RequestId(String);
+
+impl RequestId {
+    /// The id in `headers`, without characters that logs or headers could trip over, or a fresh one.
+    pub(crate) fn of(headers: &HeaderMap) -> RequestId {
+        let kept = |c: &char| c.is_ascii_alphanumeric() || "-_.:/+=@".contains(*c);
+        let sent = headers.get(X_REQUEST_ID).map(HeaderValue::as_bytes).unwrap_or_default();
+        let id: String =
+            sent.iter().map(|b| char::from(*b)).filter(kept).take(REQUEST_ID_CHARS_MAX).collect();
+        RequestId(if id.is_empty() { format!("req-{}", random_id()) } else { id })
+    }
+
+    /// The id itself.
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The id as a header's value.
+    pub(crate) fn header(&self) -> HeaderValue {
+        HeaderValue::from_str(&self.0).unwrap_or_else(|_| HeaderValue::from_static("invalid"))
+    }
+}
+
+/// 32 hexadecimal digits that no other call returns. Unique, not secret: keyed hashes of a counter.
+pub(crate) fn random_id() -> String {
+    static KEYS: LazyLock<[RandomState; 2]> = LazyLock::new(|| [RandomState::new(), RandomState::new()]);
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    format!("{:016x}{:016x}", KEYS[0].hash_one(count), KEYS[1].hash_one(count))
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::{HeaderMap, HeaderValue};
+
+    use super::{RequestId, X_REQUEST_ID, random_id};
+
+    fn check(sent: &[u8]) -> String {
+        let mut headers = HeaderMap::new();
+        headers.insert(X_REQUEST_ID, HeaderValue::from_bytes(sent).unwrap());
+        RequestId::of(&headers).as_str().to_owned()
+    }
+
+    #[test]
+    fn ids_are_bounded_and_clean() {
+        assert_eq!(check(b"abc-1/2"), "abc-1/2");
+        assert_eq!(check(b"a\"b <c>\xff\td"), "abcd");
+        assert_eq!(check(&[b'x'; 4000]).len(), 128);
+        assert!(check(b"   ").starts_with("req-"));
+        assert!(RequestId::of(&HeaderMap::new()).as_str().starts_with("req-"));
+        assert_ne!(random_id(), random_id());
+        assert_eq!(random_id().len(), 32);
+    }
+}

@@ -1,0 +1,30 @@
+//! `POST /tokenize` and `POST /detokenize`, in the shape that vLLM's clients know.
+
+use std::sync::Arc;
+
+use axum::{Json, body::Body, extract::State, http::HeaderMap};
+use serde_json::{Value, json};
+
+use crate::{app::App, body, convert, error::ApiError};
+
+/// Text or messages to token ids.
+pub(crate) async fn tokenize(
+    State(app): State<Arc<App>>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Json<Value>, ApiError> {
+    let request = convert::tokenize_request(body::read(&app, &headers, body).await?)?;
+    let answer = app.engine.clone().tokenize(request).await?;
+    Ok(Json(convert::tokenize_answer(answer)))
+}
+
+/// Token ids to text.
+pub(crate) async fn detokenize(
+    State(app): State<Arc<App>>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Json<Value>, ApiError> {
+    let request = convert::detokenize_request(body::read(&app, &headers, body).await?)?;
+    let answer = app.engine.clone().detokenize(request).await?;
+    Ok(Json(json!({"prompt": answer.text})))
+}

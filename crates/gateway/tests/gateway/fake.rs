@@ -1,0 +1,311 @@
+//! An engine that says what a script tells it to, remembers what it was asked, and notices when a stream of
+//! its is dropped.
+
+use std::{
+    net::SocketAddr,
+    pin::Pin,
+    sync::{Arc, Mutex},
+};
+
+use hanzo_engine_proto::v1::{
+    self, FinishReason, InferEvent, InferRequest, TokenLogprob,
+    engine_server::{Engine, EngineServer},
+    infer_event::Event,
+};
+use tokio::{
+    net::TcpListener,
+    sync::{Mutex as AsyncMutex, Semaphore, mpsc},
+};
+use tokio_stream::{Stream, wrappers::TcpListenerStream};
+use tonic::{Request, Response, Status};
+
+use crate::PATIENCE;
+
+/// What happens on a stream.
+#[derive(Debug, Clone)]
+pub(crate) enum Step {
+    Send(Event),
+    Fail(Status),
+    /// Waits for one `Fake::release`.
+    Gate,
+    /// Says nothing more, and does not end.
+    Hang,
+}
+
+pub(crate) type Script = Arc<dyn Fn(&InferRequest) -> Result<Vec<Step>, Status> + Send + Sync>;
+
+#[derive(Clone)]
+pub(crate) struct Fake {
+    pub(crate) address: SocketAddr,
+    shared: Arc<Shared>,
+    dropped: Arc<AsyncMutex<mpsc::UnboundedReceiver<bool>>>,
+}
+
+struct Shared {
+    script: Script,
+    seen: Mutex<Vec<InferRequest>>,
+    timeouts: Mutex<Vec<Option<String>>>,
+    gate: Semaphore,
+    dropped: mpsc::UnboundedSender<bool>,
+    stats: Mutex<Result<v1::StatsResponse, Status>>,
+}
+
+impl Fake {
+    pub(crate) async fn start(script: Script) -> Fake {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (dropped, receiver) = mpsc::unbounded_channel();
+        let shared = Arc::new(Shared {
+            script,
+            seen: Mutex::default(),
+            timeouts: Mutex::default(),
+            gate: Semaphore::new(0),
+            dropped,
+            stats: Mutex::new(Ok(ready_stats())),
+        });
+        let service = EngineServer::new(Service(Arc::clone(&shared))).max_decoding_message_size(64 << 20);
+        let server = tonic::transport::Server::builder().add_service(service);
+        tokio::spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
+        Fake { address, shared, dropped: Arc::new(AsyncMutex::new(receiver)) }
+    }
+
+    pub(crate) fn uri(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// The requests so far, in the order of their request ids.
+    pub(crate) fn seen(&self) -> Vec<InferRequest> {
+        let mut seen = self.shared.seen.lock().unwrap().clone();
+        seen.sort_by(|a, b| a.request_id.cmp(&b.request_id));
+        seen
+    }
+
+    /// The `grpc-timeout` of each request.
+    pub(crate) fn timeouts(&self) -> Vec<Option<String>> {
+        self.shared.timeouts.lock().unwrap().clone()
+    }
+
+    /// Lets one gate step pass.
+    pub(crate) fn release(&self) {
+        self.shared.gate.add_permits(1);
+    }
+
+    /// Waits until a stream is over; whether its script had come to the end.
+    pub(crate) async fn stream_over(&self) -> bool {
+        let mut dropped = self.dropped.lock().await;
+        tokio::time::timeout(PATIENCE, dropped.recv()).await.expect("no stream was dropped").unwrap()
+    }
+
+    pub(crate) fn set_stats(&self, stats: Result<v1::StatsResponse, Status>) {
+        *self.shared.stats.lock().unwrap() = stats;
+    }
+}
+
+pub(crate) fn ready_stats() -> v1::StatsResponse {
+    v1::StatsResponse {
+        version: "9.9.9".to_owned(),
+        models: vec![v1::ModelStats {
+            status: Some(v1::ModelStatus {
+                name: "owner/ready".to_owned(),
+                state: v1::ModelState::Ready.into(),
+                context_tokens_max: 4096,
+                loaded_at_unix_ms: 5_000,
+                ..Default::default()
+            }),
+            kv_blocks_total: 8,
+            kv_blocks_used: 2,
+            kv_block_tokens: 16,
+            ..Default::default()
+        }],
+        ..Default::default()
+    }
+}
+
+// ---------------------------------------------------------------- steps, for scripts
+
+pub(crate) fn started() -> Step {
+    started_with(7, 3)
+}
+
+pub(crate) fn started_with(prompt_tokens: u32, cached_tokens: u32) -> Step {
+    Step::Send(Event::Started(v1::Started {
+        request_id: "r".to_owned(),
+        model: "owner/ready".to_owned(),
+        prompt_tokens,
+        cached_tokens,
+        seed: 1,
+    }))
+}
+
+pub(crate) fn delta(choice: u32, text: &str) -> Step {
+    Step::Send(Event::Delta(v1::Delta { choice, text: text.to_owned(), ..Default::default() }))
+}
+
+pub(crate) fn reasoning(choice: u32, text: &str) -> Step {
+    Step::Send(Event::Delta(v1::Delta { choice, reasoning: text.to_owned(), ..Default::default() }))
+}
+
+pub(crate) fn with_logprobs(choice: u32, text: &str, logprobs: Vec<TokenLogprob>) -> Step {
+    Step::Send(Event::Delta(v1::Delta { choice, text: text.to_owned(), logprobs, ..Default::default() }))
+}
+
+pub(crate) fn logprob(token: &str, logprob: f32, top: Vec<TokenLogprob>) -> TokenLogprob {
+    TokenLogprob { token_id: 1, token: token.to_owned().into(), logprob, top }
+}
+
+pub(crate) fn finished(choice: u32, reason: FinishReason, completion_tokens: u32) -> Step {
+    Step::Send(Event::Finished(v1::Finished {
+        choice,
+        reason: reason.into(),
+        usage: Some(v1::Usage { prompt_tokens: 7, cached_tokens: 3, completion_tokens, reasoning_tokens: 1 }),
+        timings: Some(v1::Timings {
+            queue_ms: 1.0,
+            prefill_ms: 2.0,
+            decode_ms: 3.0 + f64::from(choice),
+            prefill_tokens_per_s: 4.0,
+            decode_tokens_per_s: 5.0,
+        }),
+        ..Default::default()
+    }))
+}
+
+/// "Hello" for each choice.
+pub(crate) fn hello(request: &InferRequest) -> Result<Vec<Step>, Status> {
+    let mut steps = vec![started(); request.choices as usize];
+    for choice in 0..request.choices {
+        steps.extend([delta(choice, "Hel"), delta(choice, "lo"), finished(choice, FinishReason::Stop, 2)]);
+    }
+    Ok(steps)
+}
+
+// ---------------------------------------------------------------- the service
+
+struct Service(Arc<Shared>);
+
+/// Reports when a stream is dropped.
+struct OnDrop {
+    shared: Arc<Shared>,
+    complete: bool,
+}
+
+impl OnDrop {
+    fn complete(mut self) {
+        self.complete = true;
+    }
+}
+
+impl Drop for OnDrop {
+    fn drop(&mut self) {
+        let _ = self.shared.dropped.send(self.complete);
+    }
+}
+
+type Events<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
+#[tonic::async_trait]
+impl Engine for Service {
+    type InferStream = Events<InferEvent>;
+    type PullStream = Events<v1::PullProgress>;
+    type WatchStream = Events<v1::WatchEvent>;
+
+    async fn infer(&self, request: Request<InferRequest>) -> Result<Response<Self::InferStream>, Status> {
+        let timeout = request.metadata().get("grpc-timeout").map(|t| t.to_str().unwrap().to_owned());
+        self.0.timeouts.lock().unwrap().push(timeout);
+        let request = request.into_inner();
+        self.0.seen.lock().unwrap().push(request.clone());
+        let steps = (self.0.script)(&request)?;
+        let watch = OnDrop { shared: Arc::clone(&self.0), complete: false };
+        let stream = futures_util::stream::unfold((steps.into_iter(), watch), |(mut steps, watch)| async {
+            loop {
+                match steps.next() {
+                    None => {
+                        watch.complete();
+                        return None;
+                    }
+                    Some(Step::Send(event)) => {
+                        return Some((Ok(InferEvent { event: Some(event) }), (steps, watch)));
+                    }
+                    Some(Step::Fail(status)) => return Some((Err(status), (steps, watch))),
+                    Some(Step::Gate) => watch.shared.gate.acquire().await.unwrap().forget(),
+                    Some(Step::Hang) => std::future::pending().await,
+                }
+            }
+        });
+        Ok(Response::new(Box::pin(stream)))
+    }
+
+    async fn stats(&self, _: Request<v1::StatsRequest>) -> Result<Response<v1::StatsResponse>, Status> {
+        self.0.stats.lock().unwrap().clone().map(Response::new)
+    }
+
+    async fn list(&self, _: Request<v1::ListRequest>) -> Result<Response<v1::ListResponse>, Status> {
+        let model = |name: &str| v1::StoredModel {
+            name: name.to_owned(),
+            modified_at_unix_ms: 9_000,
+            loaded: name == "owner/ready",
+            ..Default::default()
+        };
+        Ok(Response::new(v1::ListResponse { models: vec![model("a-stored"), model("owner/ready")] }))
+    }
+
+    async fn show(&self, request: Request<v1::ShowRequest>) -> Result<Response<v1::ShowResponse>, Status> {
+        match request.into_inner().model.as_str() {
+            "READY" => {
+                let status = ready_stats().models.remove(0).status;
+                Ok(Response::new(v1::ShowResponse { status, ..Default::default() }))
+            }
+            other => Err(Status::not_found(format!("no model {other}; loaded: owner/ready"))),
+        }
+    }
+
+    async fn tokenize(
+        &self,
+        request: Request<v1::TokenizeRequest>,
+    ) -> Result<Response<v1::TokenizeResponse>, Status> {
+        use v1::tokenize_request::Input;
+        let text = match request.into_inner().input {
+            Some(Input::Text(text)) => text,
+            Some(Input::Chat(chat)) => format!("<{} messages>", chat.messages.len()),
+            None => return Err(Status::invalid_argument("text: required")),
+        };
+        let ids = text.bytes().map(u32::from).collect();
+        Ok(Response::new(v1::TokenizeResponse { ids, text, context_tokens_max: 4096 }))
+    }
+
+    async fn detokenize(
+        &self,
+        request: Request<v1::DetokenizeRequest>,
+    ) -> Result<Response<v1::DetokenizeResponse>, Status> {
+        let ids = request.into_inner().ids;
+        let text = ids.iter().filter_map(|id| char::from_u32(*id)).collect();
+        Ok(Response::new(v1::DetokenizeResponse { text }))
+    }
+
+    async fn load(&self, _: Request<v1::LoadRequest>) -> Result<Response<v1::LoadResponse>, Status> {
+        Err(Status::unimplemented("load"))
+    }
+
+    async fn unload(&self, _: Request<v1::UnloadRequest>) -> Result<Response<v1::UnloadResponse>, Status> {
+        Err(Status::unimplemented("unload"))
+    }
+
+    async fn embed(&self, _: Request<v1::EmbedRequest>) -> Result<Response<v1::EmbedResponse>, Status> {
+        Err(Status::unimplemented("embed"))
+    }
+
+    async fn rerank(&self, _: Request<v1::RerankRequest>) -> Result<Response<v1::RerankResponse>, Status> {
+        Err(Status::unimplemented("rerank"))
+    }
+
+    async fn pull(&self, _: Request<v1::PullRequest>) -> Result<Response<Self::PullStream>, Status> {
+        Err(Status::unimplemented("pull"))
+    }
+
+    async fn remove(&self, _: Request<v1::RemoveRequest>) -> Result<Response<v1::RemoveResponse>, Status> {
+        Err(Status::unimplemented("remove"))
+    }
+
+    async fn watch(&self, _: Request<v1::WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
+        Err(Status::unimplemented("watch"))
+    }
+}

@@ -1,0 +1,214 @@
+//! What the engine is asked for: every field of a request arrives under the contract's name.
+
+use std::collections::HashMap;
+
+use hanzo_engine_proto::v1::{self, content_part::Part, infer_request::Prompt};
+use serde_json::{Value, json};
+
+use crate::{Server, fake::hello, http::post, script};
+
+/// The requests that the engine gets for one HTTP request that succeeds.
+async fn asked(path: &str, body: Value) -> Vec<v1::InferRequest> {
+    let server = Server::start(script(hello)).await;
+    let answer = post(server.address, path, &body).await;
+    assert_eq!(answer.status, 200, "{body}: {}", answer.text);
+    server.fake.seen()
+}
+
+async fn chat(extra: Value) -> v1::InferRequest {
+    let mut body = json!({"messages": [{"role": "user", "content": "hi"}]});
+    body.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+    let mut requests = asked("/v1/chat/completions", body).await;
+    assert_eq!(requests.len(), 1);
+    requests.remove(0)
+}
+
+async fn kwargs(extra: Value) -> Value {
+    let Some(Prompt::Chat(chat)) = chat(extra).await.prompt else { panic!("not a chat") };
+    serde_json::from_str(&chat.template_kwargs_json).unwrap_or(Value::Null)
+}
+
+fn text(text: &str) -> v1::ContentPart {
+    v1::ContentPart { part: Some(Part::Text(text.to_owned())) }
+}
+
+#[tokio::test]
+async fn every_chat_field_arrives() {
+    let request = chat(json!({
+        "model": "some/model",
+        "max_completion_tokens": 9, "max_tokens": 9, "temperature": 0.5, "top_p": 0.25, "top_k": 40, "min_p": 0.125,
+        "repetition_penalty": 1.5, "frequency_penalty": -2, "presence_penalty": 2.0,
+        "logit_bias": {"5": -100, "7": 1.5}, "seed": -1, "stop": ["a", "b"], "stop_token_ids": [3, 4],
+        "include_stop_str_in_output": true, "ignore_eos": true, "min_tokens": 2, "n": 3,
+        "logprobs": true, "top_logprobs": 20, "priority": -7, "user": "u",
+    }))
+    .await;
+    assert!(request.request_id.starts_with("req-"), "{}", request.request_id);
+    let expected = v1::InferRequest {
+        model: "some/model".to_owned(),
+        prompt: Some(Prompt::Chat(v1::Chat {
+            messages: vec![v1::Message {
+                role: "user".to_owned(),
+                content: vec![text("hi")],
+                ..Default::default()
+            }],
+            ..Default::default()
+        })),
+        sampling: Some(v1::Sampling {
+            temperature: Some(0.5),
+            top_k: Some(40),
+            top_p: Some(0.25),
+            min_p: Some(0.125),
+            repetition_penalty: Some(1.5),
+            frequency_penalty: Some(-2.0),
+            presence_penalty: Some(2.0),
+            logit_bias: HashMap::from([(5, -100.0), (7, 1.5)]),
+            seed: Some(u64::MAX),
+        }),
+        stop: Some(v1::StopConditions {
+            max_tokens: Some(9),
+            min_tokens: 2,
+            strings: vec!["a".to_owned(), "b".to_owned()],
+            token_ids: vec![3, 4],
+            include_stop_string: true,
+            ignore_eos: true,
+        }),
+        choices: 3,
+        top_logprobs: 20,
+        logprobs: true,
+        request_id: request.request_id.clone(),
+        priority: -7,
+        echo: false,
+        suffix: String::new(),
+    };
+    assert_eq!(request, expected);
+}
+
+#[tokio::test]
+async fn absent_and_null_fields_stay_unset() {
+    let nulls = json!({
+        "model": null, "max_tokens": null, "temperature": null, "top_p": null, "top_k": null, "seed": null,
+        "stop": null, "n": null, "stream": null, "stream_options": null, "logprobs": null, "top_logprobs": null,
+        "tools": null, "tool_choice": null, "response_format": null, "logit_bias": null, "audio": null,
+        "not_a_field_at_all": null, "chat_template_kwargs": null, "reasoning_effort": null, "user": null,
+    });
+    for extra in [json!({}), nulls] {
+        let request = chat(extra).await;
+        assert_eq!(request.sampling, Some(v1::Sampling::default()));
+        assert_eq!(request.stop, Some(v1::StopConditions::default()));
+        assert_eq!((request.choices, request.model.as_str(), request.logprobs), (1, "", false));
+        let Some(Prompt::Chat(chat)) = request.prompt else { panic!("not a chat") };
+        assert_eq!((chat.add_generation_prompt, chat.continue_final_message), (None, false));
+    }
+}
+
+#[tokio::test]
+async fn neutral_and_harmless_values_are_accepted() {
+    chat(json!({
+        "tools": [], "tool_choice": "none", "parallel_tool_calls": true, "functions": [], "function_call": "none",
+        "response_format": {"type": "text"}, "modalities": ["text"], "n": 1, "logprobs": false, "top_logprobs": 0,
+        "typical_p": 1, "dry_multiplier": 0, "verbosity": "medium", "stop": [],
+        "user": "u", "metadata": {"k": "v"}, "store": false, "service_tier": "auto", "safety_identifier": "s",
+        "prompt_cache_key": "k", "prompt_cache_retention": "24h",
+    }))
+    .await;
+    asked(
+        "/v1/completions",
+        json!({"prompt": "x", "suffix": "", "best_of": 1, "logprobs": false, "echo": false}),
+    )
+    .await;
+    let stream = json!({"prompt": "x", "stream": true, "stream_options": {"include_obfuscation": false}});
+    asked("/v1/completions", stream).await;
+}
+
+#[tokio::test]
+async fn seeds_and_single_stops() {
+    for (sent, seed) in
+        [(json!(0), 0), (json!(u64::MAX), u64::MAX), (json!(i64::MIN), 1 << 63), (json!(-2), u64::MAX - 1)]
+    {
+        assert_eq!(chat(json!({"seed": sent})).await.sampling.unwrap().seed, Some(seed), "{sent}");
+    }
+    assert_eq!(chat(json!({"stop": "\n"})).await.stop.unwrap().strings, ["\n"]);
+    assert_eq!(chat(json!({"top_k": -1})).await.sampling.unwrap().top_k, Some(0));
+}
+
+#[tokio::test]
+async fn template_variables() {
+    assert_eq!(kwargs(json!({"chat_template_kwargs": {"a": {"b": [1]}}})).await, json!({"a": {"b": [1]}}));
+    assert_eq!(kwargs(json!({"reasoning_effort": "none"})).await, json!({"enable_thinking": false}));
+    let low = json!({"enable_thinking": true, "reasoning_effort": "low"});
+    assert_eq!(kwargs(json!({"reasoning_effort": "low"})).await, low);
+    let both = json!({"reasoning_effort": "high", "chat_template_kwargs": {"enable_thinking": false}});
+    assert_eq!(kwargs(both).await, json!({"enable_thinking": false, "reasoning_effort": "high"}));
+}
+
+#[tokio::test]
+async fn messages_of_every_kind() {
+    let messages = json!([
+        {"role": "system", "content": "s"},
+        {"role": "developer", "content": [{"type": "text", "text": "d1"}, {"type": "text", "text": "d2"}]},
+        {"role": "user", "content": "u", "name": "ann"},
+        {"role": "assistant", "content": null, "reasoning_content": "r", "refusal": null, "annotations": [],
+            "audio": null, "function_call": null, "tool_calls": [
+            {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{\"x\":[1]}"}},
+            {"id": "c2", "type": "function", "index": 1, "function": {"name": "g", "arguments": ""}},
+        ]},
+        {"role": "tool", "tool_call_id": "c1", "content": "42"},
+        {"role": "assistant", "content": "So"},
+    ]);
+    let request = chat(json!({"messages": messages, "continue_final_message": true})).await;
+    let Some(Prompt::Chat(chat)) = request.prompt else { panic!("not a chat") };
+    assert_eq!((chat.add_generation_prompt, chat.continue_final_message), (Some(false), true));
+    let message = |role: &str, content: Vec<v1::ContentPart>| v1::Message {
+        role: role.to_owned(),
+        content,
+        ..Default::default()
+    };
+    let call = |id: &str, name: &str, arguments: &str| v1::ToolCall {
+        id: id.to_owned(),
+        name: name.to_owned(),
+        arguments_json: arguments.to_owned(),
+    };
+    let expected = vec![
+        message("system", vec![text("s")]),
+        message("developer", vec![text("d1"), text("d2")]),
+        v1::Message { name: "ann".to_owned(), ..message("user", vec![text("u")]) },
+        v1::Message {
+            tool_calls: vec![call("c1", "f", "{\"x\":[1]}"), call("c2", "g", "{}")],
+            reasoning_content: "r".to_owned(),
+            ..message("assistant", vec![])
+        },
+        v1::Message { tool_call_id: "c1".to_owned(), ..message("tool", vec![text("42")]) },
+        message("assistant", vec![text("So")]),
+    ];
+    assert_eq!(chat.messages, expected);
+}
+
+#[tokio::test]
+async fn completion_prompts() {
+    let tokens = |ids: &[u32]| Prompt::Tokens(v1::TokenIds { ids: ids.to_vec() });
+    let text = |text: &str| Prompt::Text(text.to_owned());
+    for (prompt, expected) in [
+        (json!("hi"), vec![text("hi")]),
+        (json!(["a", ""]), vec![text("a"), text("")]),
+        (json!([1, 2]), vec![tokens(&[1, 2])]),
+        (json!([[1], [2, 3]]), vec![tokens(&[1]), tokens(&[2, 3])]),
+    ] {
+        let requests = asked("/v1/completions", json!({"prompt": prompt, "echo": true})).await;
+        let prompts: Vec<_> = requests.iter().map(|request| request.prompt.clone().unwrap()).collect();
+        assert_eq!(prompts, expected);
+        // OpenAI's default, and each prompt has its own id.
+        assert!(requests.iter().all(|r| r.echo && r.stop.as_ref().unwrap().max_tokens == Some(16)));
+        assert!(requests.windows(2).all(|pair| pair[0].request_id != pair[1].request_id));
+    }
+}
+
+#[tokio::test]
+async fn lenient_ignores_unknown_fields_and_nothing_else() {
+    let server = Server::with(script(hello), |config| config.lenient = true).await;
+    let part = json!({"type": "text", "text": "x", "cache_control": {}});
+    let mut body = json!({"messages": [{"role": "user", "content": [part], "mood": 1}], "mirostat": 2});
+    assert_eq!(post(server.address, "/v1/chat/completions", &body).await.status, 200);
+    body["tools"] = json!([{"type": "function"}]);
+    assert_eq!(post(server.address, "/v1/chat/completions", &body).await.json()["error"]["param"], "tools");
+}
