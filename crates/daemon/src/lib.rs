@@ -1,1 +1,44 @@
-//! placeholder
+//! `engined`: hosts models, each on its own thread, behind the gRPC service `hanzo.engine.v1`.
+//!
+//! Start with [`Daemon`]: it binds, loads, serves and drains. A request goes through `service/infer.rs` (find the
+//! model, take a place in its queue, build the prompt) into `worker.rs` (the loop around the engine) and comes back
+//! through `ticket.rs` (events, at most a thousand). `models.rs` owns the lives of models, `registry.rs` what others
+//! see of them, `budget.rs` the memory, `convert/` the wire's words, `error.rs` the one table of statuses.
+//!
+//! Absent on purpose: OpenAI's words, HTTP but for the admin port, and anything that computes.
+
+mod admin;
+mod admission;
+pub mod bench;
+mod budget;
+mod clock;
+pub mod config;
+mod convert;
+mod daemon;
+mod device;
+mod drain;
+mod error;
+mod health;
+mod launch;
+mod limits;
+pub mod log;
+mod metrics;
+mod models;
+mod prompt;
+mod registry;
+mod service;
+pub mod signal;
+mod sizing;
+mod source;
+mod ticket;
+mod worker;
+
+pub use config::{Config, ConfigError};
+pub use daemon::{Daemon, DaemonError, DaemonHandle};
+pub use hanzo_engine_store as store;
+
+/// The name of the model inside this program, which can be loaded by it everywhere.
+pub const DEMO_MODEL: &str = "hanzo-demo";
+
+#[cfg(test)]
+mod tests;

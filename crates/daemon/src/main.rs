@@ -1,1 +1,97 @@
-fn main(){}
+//! `engined`: flags, configuration, logging; then bind, serve, drain. All else is in the library.
+
+use std::{path::PathBuf, process::ExitCode};
+
+use clap::Parser;
+use figment::Figment;
+use hanzo_engine_daemon::{
+    Config, Daemon,
+    config::{ModelConfig, parse_bytes},
+    log, signal,
+};
+use serde::Serialize;
+
+/// Hosts models behind the gRPC service hanzo.engine.v1.
+#[derive(Parser)]
+#[command(name = "engined", version)]
+struct Flags {
+    /// Configuration file, TOML or YAML
+    #[arg(long)]
+    config: Option<PathBuf>,
+    /// Address to listen on
+    #[arg(long)]
+    host: Option<String>,
+    /// Port of gRPC; 0: any that is free [default: 36901]
+    #[arg(long)]
+    grpc_port: Option<u16>,
+    /// Port of /metrics, /healthz and /readyz; 0: any that is free [default: 36902]
+    #[arg(long)]
+    admin_port: Option<u16>,
+    /// Model to load at the start: a name in the store, hanzo-demo, or a path; repeatable
+    #[arg(long)]
+    model: Vec<String>,
+    /// Directory of the model store [default: ~/.hanzo/models]
+    #[arg(long)]
+    model_dir: Option<PathBuf>,
+    /// Threads that compute [default: one for each core]
+    #[arg(long)]
+    threads: Option<usize>,
+    /// Longest prompt and completion, in tokens
+    #[arg(long)]
+    max_context: Option<u32>,
+    /// Memory all models together may take, such as 12GiB [default: 80 % of what is available]
+    #[arg(long, value_parser = parse_bytes)]
+    memory_budget: Option<u64>,
+    /// Seconds that running requests may take after SIGTERM or Ctrl-C [default: 30]
+    #[arg(long)]
+    drain: Option<u64>,
+    /// error, warn, info, debug, trace, or a filter
+    #[arg(long)]
+    log_level: Option<String>,
+}
+
+impl Flags {
+    fn layer(&self) -> Figment {
+        let models =
+            self.model.iter().map(|source| ModelConfig { source: source.clone(), ..Default::default() });
+        let models: Vec<ModelConfig> = models.collect();
+        let layer = Figment::new();
+        let layer = with(layer, "server.host", self.host.as_ref());
+        let layer = with(layer, "server.grpc_port", self.grpc_port);
+        let layer = with(layer, "server.admin_port", self.admin_port);
+        let layer = with(layer, "server.drain_s", self.drain);
+        let layer = with(layer, "store.dir", self.model_dir.as_ref());
+        let layer = with(layer, "engine.threads", self.threads);
+        let layer = with(layer, "engine.context_tokens_max", self.max_context);
+        let layer = with(layer, "engine.memory_budget_bytes", self.memory_budget);
+        let layer = with(layer, "log.level", self.log_level.as_ref());
+        with(layer, "models", (!models.is_empty()).then_some(models))
+    }
+}
+
+/// The layer with a key set, where it was given.
+fn with(layer: Figment, key: &str, value: Option<impl Serialize>) -> Figment {
+    match value {
+        Some(value) => layer.merge((key, value)),
+        None => layer,
+    }
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    match run(Flags::parse()).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("engined: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(flags: Flags) -> Result<(), Box<dyn std::error::Error>> {
+    let config = Config::load(flags.config.as_deref(), flags.layer())?;
+    log::init(&config.log)?;
+    let daemon = Daemon::bind(config).await?;
+    tracing::info!(grpc = %daemon.grpc_addr(), admin = %daemon.admin_addr(), "listening");
+    Ok(daemon.serve(signal::shutdown()?).await?)
+}

@@ -1,0 +1,418 @@
+//! What an operator can set: defaults, then a TOML or YAML file, then `HANZO_ENGINE_{SECTION}_{KEY}`, then flags.
+//! A key that nobody knows is an error that names it and where it stands. Nothing is opened or bound here.
+
+use std::{
+    net::IpAddr,
+    path::{Path, PathBuf},
+};
+
+use figment::{
+    Figment, Provider,
+    providers::{Env, Format, Serialized, Toml, Yaml},
+};
+use serde::{Deserialize, Serialize};
+
+use crate::limits;
+
+/// Everything `engined` can be told.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// Where it listens.
+    pub server: ServerConfig,
+    /// Where it keeps the record of models.
+    pub store: StoreConfig,
+    /// How models run.
+    pub engine: EngineSection,
+    /// What is loaded at the start; the daemon is ready when one of them is.
+    pub models: Vec<ModelConfig>,
+    /// What is logged.
+    pub log: LogConfig,
+}
+
+/// Sockets and the end of service.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ServerConfig {
+    /// Address to listen on: an IP address or `localhost`.
+    pub host: String,
+    /// TCP port of gRPC; 0 picks a free one.
+    pub grpc_port: u16,
+    /// TCP port of `/metrics`, `/healthz` and `/readyz`; 0 picks a free one.
+    pub admin_port: u16,
+    /// Seconds that running requests may take after the shutdown signal.
+    pub drain_s: u64,
+    /// Largest gRPC message accepted, in bytes.
+    pub message_bytes_max: usize,
+}
+
+/// The record of models on this machine.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct StoreConfig {
+    /// Its directory; unset: `~/.hanzo/models`.
+    pub dir: Option<PathBuf>,
+    /// Go on without a store when it cannot be opened, such as when another process has it.
+    pub optional: bool,
+}
+
+/// Bounds of the engines and the memory they share.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct EngineSection {
+    /// Threads that compute, shared by all models; unset: one for each core this process may use.
+    pub threads: Option<usize>,
+    /// Longest prompt and completion served, in tokens; unset: the model's own, as far as memory allows.
+    pub context_tokens_max: Option<u32>,
+    /// Bytes that all models together may take; unset: 80 % of what is available at the start.
+    pub memory_budget_bytes: Option<u64>,
+    /// Requests of one model that may wait to be run.
+    pub queue_requests_max: usize,
+    /// Sequences of one model that run at once.
+    pub sequences_max: usize,
+    /// Tokens of one step: decoding sequences and prompt chunks together.
+    pub step_tokens_max: usize,
+    /// Bytes of one model's KV cache; unset: chosen from the memory budget.
+    pub kv_bytes: Option<u64>,
+    /// Share the KV cache between requests that begin alike.
+    pub prefix_cache: bool,
+}
+
+/// A model to load at the start.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ModelConfig {
+    /// A name in the store, `hanzo-demo`, or a path to a GGUF file or a safetensors directory.
+    pub source: String,
+    /// The name it is served under, instead of its own.
+    pub alias: Option<String>,
+    /// Over `engine.context_tokens_max`.
+    pub context_tokens_max: Option<u32>,
+    /// Over `engine.kv_bytes`.
+    pub kv_bytes: Option<u64>,
+}
+
+/// What is logged, and how.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct LogConfig {
+    /// A level (`error`, `warn`, `info`, `debug`, `trace`) or a filter such as `info,hanzo_engine_daemon=debug`.
+    pub level: String,
+    /// For people or for machines.
+    pub format: LogFormat,
+}
+
+/// The shape of a log line.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// For people.
+    #[default]
+    Pretty,
+    /// One JSON object a line.
+    Json,
+}
+
+impl Default for ServerConfig {
+    fn default() -> Self {
+        Self {
+            host: "127.0.0.1".to_owned(),
+            grpc_port: 36901,
+            admin_port: 36902,
+            drain_s: 30,
+            message_bytes_max: 4 << 20,
+        }
+    }
+}
+
+impl Default for EngineSection {
+    fn default() -> Self {
+        Self {
+            threads: None,
+            context_tokens_max: None,
+            memory_budget_bytes: None,
+            queue_requests_max: 256,
+            sequences_max: 64,
+            step_tokens_max: 512,
+            kv_bytes: None,
+            prefix_cache: true,
+        }
+    }
+}
+
+impl Default for LogConfig {
+    fn default() -> Self {
+        Self { level: "info".to_owned(), format: LogFormat::Pretty }
+    }
+}
+
+/// A configuration that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// A layer cannot be read, or says something that is unknown or of the wrong type.
+    #[error("{layer}: {reason}")]
+    Layer {
+        /// The file, the environment or the flags.
+        layer: String,
+        /// The key and what is wrong with it.
+        reason: String,
+    },
+    /// A value is out of its range.
+    #[error("{key}: {reason}")]
+    Value {
+        /// Section and key.
+        key: &'static str,
+        /// What it must be.
+        reason: String,
+    },
+}
+
+/// Sections that `HANZO_ENGINE_{SECTION}_{KEY}` can reach: those with scalar keys. Other words after
+/// `HANZO_ENGINE_` belong to the other programs, which share the environment.
+const ENV_SECTIONS: [&str; 4] = ["server", "store", "engine", "log"];
+/// Keys in those sections that belong to the other programs.
+const ENV_ELSEWHERE: [&str; 1] = ["server.port"];
+
+impl Config {
+    /// Merges the defaults, `file` (TOML, or YAML where its name ends in `.yaml` or `.yml`), the environment, and
+    /// `flags` (only what was given; a [`Figment`] of nothing will do), each over the one before.
+    ///
+    /// # Errors
+    /// [`ConfigError`] naming the layer and key that is unknown, of the wrong type or out of range.
+    pub fn load(file: Option<&Path>, flags: impl Provider) -> Result<Config, ConfigError> {
+        let mut layers = Vec::new();
+        if let Some(path) = file {
+            let yaml = path.extension().is_some_and(|end| end == "yaml" || end == "yml");
+            let read = if yaml {
+                Figment::from(Yaml::file_exact(path))
+            } else {
+                Figment::from(Toml::file_exact(path))
+            };
+            layers.push((path.display().to_string(), read));
+        }
+        layers.push(("environment".to_owned(), environment()));
+        layers.push(("flags".to_owned(), Figment::from(flags)));
+        let mut merged = Figment::from(Serialized::defaults(Config::default()));
+        for (name, layer) in layers {
+            // Each alone over the defaults first, so that an error can say whose it is.
+            let alone = Figment::from(Serialized::defaults(Config::default())).merge(&layer);
+            alone
+                .extract::<Config>()
+                .map_err(|error| ConfigError::Layer { layer: name, reason: reason(&error) })?;
+            merged = merged.merge(layer);
+        }
+        let config: Config = merged.extract().map_err(|error| ConfigError::Layer {
+            layer: "configuration".to_owned(),
+            reason: reason(&error),
+        })?;
+        config.check()?;
+        Ok(config)
+    }
+
+    /// Whether every value is in its range.
+    ///
+    /// # Errors
+    /// [`ConfigError::Value`] naming the first that is not.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let refuse = |key, reason: String| Err(ConfigError::Value { key, reason });
+        if self.server.ip().is_none() {
+            return refuse(
+                "server.host",
+                format!("must be an IP address or localhost, not {:?}", self.server.host),
+            );
+        }
+        let engine = &self.engine;
+        let within = [
+            ("engine.queue_requests_max", engine.queue_requests_max, limits::QUEUE_REQUESTS_LIMIT),
+            ("engine.sequences_max", engine.sequences_max, limits::SEQUENCES_LIMIT),
+            ("engine.step_tokens_max", engine.step_tokens_max, limits::STEP_TOKENS_LIMIT),
+            ("engine.threads", engine.threads.unwrap_or(1), 4_096),
+            ("server.message_bytes_max", self.server.message_bytes_max, 1 << 30),
+            ("engine.context_tokens_max", engine.context_tokens_max.unwrap_or(1) as usize, u32::MAX as usize),
+        ];
+        for (key, value, max) in within {
+            if !(1..=max).contains(&value) {
+                return refuse(key, format!("must be 1 to {max}, not {value}"));
+            }
+        }
+        if engine.sequences_max > engine.step_tokens_max {
+            let reason = format!(
+                "must not be above engine.step_tokens_max ({}): each running sequence takes one token of a step",
+                engine.step_tokens_max
+            );
+            return refuse("engine.sequences_max", reason);
+        }
+        if self.models.iter().any(|model| model.source.is_empty()) {
+            return refuse("models", "each needs a source: a name in the store or a path".to_owned());
+        }
+        if self.models.len() > limits::MODELS_MAX {
+            return refuse("models", format!("at most {} at once", limits::MODELS_MAX));
+        }
+        Ok(())
+    }
+}
+
+impl ServerConfig {
+    /// The address to bind.
+    pub(crate) fn ip(&self) -> Option<IpAddr> {
+        if self.host.eq_ignore_ascii_case("localhost") {
+            return Some(IpAddr::from([127, 0, 0, 1]));
+        }
+        self.host.trim_start_matches('[').trim_end_matches(']').parse().ok()
+    }
+}
+
+fn environment() -> Figment {
+    let known = |key: &str| {
+        let section = key.split_once('.').map_or(key, |(section, _)| section);
+        ENV_SECTIONS.contains(&section) && !ENV_ELSEWHERE.contains(&key)
+    };
+    let sections = Env::prefixed("HANZO_ENGINE_")
+        .map(|key| key.as_str().to_ascii_lowercase().replacen('_', ".", 1).into())
+        .filter(move |key| known(key.as_str()));
+    let directory = Env::raw().only(&["HANZO_MODELS_DIR"]).map(|_| "store.dir".into());
+    Figment::from(directory).merge(sections)
+}
+
+/// Key and reason, without figment's own words for where it came from.
+fn reason(error: &figment::Error) -> String {
+    let path = error.path.join(".");
+    match &error.kind {
+        figment::error::Kind::UnknownField(field, known) => {
+            let at = if path.is_empty() { field.clone() } else { format!("{path}.{field}") };
+            format!("{at}: unknown key; known here: {}", known.join(", "))
+        }
+        kind if path.is_empty() => kind.to_string(),
+        kind => format!("{path}: {kind}"),
+    }
+}
+
+/// A number of bytes as people write it: `1073741824`, `512M`, `12GiB`, `1.5 GB`. K, M, G and T are powers of 1,024,
+/// `KB`, `MB`, `GB` and `TB` powers of 1,000.
+///
+/// # Errors
+/// What is wrong with it, in words.
+pub fn parse_bytes(text: &str) -> Result<u64, String> {
+    let text = text.trim();
+    let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(split);
+    let number: f64 = number.parse().map_err(|_| format!("{text:?} is no number of bytes, such as 8GiB"))?;
+    let unit = unit.trim().to_ascii_lowercase();
+    let (power, base) = match unit.as_str() {
+        "" | "b" => (0, 1_024_f64),
+        "k" | "kib" => (1, 1_024.0),
+        "m" | "mib" => (2, 1_024.0),
+        "g" | "gib" => (3, 1_024.0),
+        "t" | "tib" => (4, 1_024.0),
+        "kb" => (1, 1_000.0),
+        "mb" => (2, 1_000.0),
+        "gb" => (3, 1_000.0),
+        "tb" => (4, 1_000.0),
+        _ => return Err(format!("{unit:?} is no unit of bytes; use K, M, G, T, KB, MB, GB or TB")),
+    };
+    let bytes = number * base.powi(power);
+    if bytes >= 1.0 && bytes < u64::MAX as f64 {
+        Ok(bytes as u64)
+    } else {
+        Err(format!("{text:?} is out of range"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use super::*;
+
+    fn file(suffix: &str, text: &str) -> tempfile::NamedTempFile {
+        let mut file = tempfile::Builder::new().suffix(suffix).tempfile().unwrap();
+        file.write_all(text.as_bytes()).unwrap();
+        file
+    }
+
+    #[test]
+    fn flags_are_over_the_environment_over_the_file_over_the_defaults() {
+        figment::Jail::expect_with(|jail| {
+            for (name, text) in [
+                (
+                    "a.toml",
+                    "[server]\ngrpc_port = 1\nadmin_port = 2\ndrain_s = 3\n[[models]]\nsource = \"m\"\n",
+                ),
+                (
+                    "a.yaml",
+                    "server:\n  grpc_port: 1\n  admin_port: 2\n  drain_s: 3\nmodels:\n  - source: m\n",
+                ),
+            ] {
+                jail.create_file(name, text)?;
+                jail.set_env("HANZO_ENGINE_SERVER_ADMIN_PORT", 20);
+                jail.set_env("HANZO_ENGINE_SERVER_GRPC_PORT", 10);
+                jail.set_env("HANZO_ENGINE_SERVER_PORT", 8080);
+                jail.set_env("HANZO_ENGINE_AUTH_TOKEN", "secret");
+                jail.set_env("HANZO_MODELS_DIR", "/models");
+                let flags = Figment::from(Serialized::default("server.grpc_port", 100));
+                let config = Config::load(Some(Path::new(name)), flags).unwrap();
+                assert_eq!(
+                    (config.server.grpc_port, config.server.admin_port, config.server.drain_s),
+                    (100, 20, 3)
+                );
+                assert_eq!(config.store.dir.as_deref(), Some(Path::new("/models")));
+                assert_eq!(config.models[0].source, "m");
+                assert_eq!(config.engine, EngineSection::default());
+            }
+            Ok(())
+        });
+    }
+
+    #[test]
+    fn an_unknown_key_is_named_with_its_file() {
+        for (suffix, text, key) in [
+            (".toml", "[server]\nprot = 1\n", "server.prot"),
+            (".yaml", "servers: {}\n", "servers"),
+            (".toml", "[[models]]\nsource = \"a\"\nfoo = 1\n", "foo"),
+        ] {
+            let file = file(suffix, text);
+            let error = Config::load(Some(file.path()), Figment::new()).unwrap_err().to_string();
+            assert!(error.contains(&file.path().display().to_string()), "{error}");
+            assert!(error.contains(key) && error.contains("unknown"), "{error}");
+        }
+        let error = Config::load(None, Serialized::default("engine.speed", 1)).unwrap_err().to_string();
+        assert!(error.starts_with("flags: engine.speed"), "{error}");
+    }
+
+    #[test]
+    fn a_misspelt_variable_of_our_own_sections_is_an_error() {
+        figment::Jail::expect_with(|jail| {
+            jail.set_env("HANZO_ENGINE_SERVER_GRPC_PROT", 1);
+            let error = Config::load(None, Figment::new()).unwrap_err().to_string();
+            assert!(error.starts_with("environment: server.grpc_prot"), "{error}");
+            Ok(())
+        });
+    }
+
+    #[test]
+    fn values_out_of_range_and_of_the_wrong_type_are_named() {
+        for (key, value) in [
+            ("server.host", serde_json::json!("example.com")),
+            ("server.grpc_port", serde_json::json!("many")),
+            ("engine.queue_requests_max", serde_json::json!(0)),
+            ("engine.sequences_max", serde_json::json!(1000)),
+            ("engine.threads", serde_json::json!(0)),
+        ] {
+            let error = Config::load(None, Serialized::default(key, value)).unwrap_err().to_string();
+            assert!(error.contains(key), "{key}: {error}");
+        }
+        assert!(Config::load(Some(Path::new("/no/such/file.toml")), Figment::new()).is_err());
+    }
+
+    #[test]
+    fn bytes_are_read_as_people_write_them() {
+        for (text, bytes) in
+            [("1024", 1024), ("2K", 2048), ("1.5 GiB", 3 << 29), ("1GB", 1_000_000_000), ("3mb", 3_000_000)]
+        {
+            assert_eq!(parse_bytes(text), Ok(bytes), "{text}");
+        }
+        for text in ["", "lots", "1X", "0", "-1", "1e30T", "999999999T"] {
+            assert!(parse_bytes(text).is_err(), "{text}");
+        }
+    }
+}

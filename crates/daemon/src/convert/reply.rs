@@ -1,0 +1,224 @@
+//! Engine to wire.
+
+use hanzo_engine_kernels::BLOCK_TOKENS;
+use hanzo_engine_proto::v1;
+use hanzo_engine_runtime::{EventKind, FinishReason, ModelInfo, TextModel, TokenLogprob, Usage};
+use hanzo_engine_store::ModelRecord;
+
+use crate::{
+    error::Error,
+    registry::{ModelView, StateView, WorkerView},
+    ticket::{JobEnd, JobEvent, Timings},
+};
+
+/// What every event of one request shares.
+pub(crate) struct EventContext {
+    pub(crate) request_id: String,
+    pub(crate) model: String,
+    pub(crate) prompt_tokens: u32,
+    pub(crate) seed: u64,
+}
+
+/// One event.
+pub(crate) fn event(event: JobEvent, context: &EventContext, text: &TextModel) -> v1::InferEvent {
+    use v1::infer_event::Event as E;
+    let choice = event.choice;
+    let event = match event.kind {
+        EventKind::Started { cached_tokens } => E::Started(v1::Started {
+            request_id: context.request_id.clone(),
+            model: context.model.clone(),
+            prompt_tokens: context.prompt_tokens,
+            cached_tokens,
+            seed: context.seed,
+        }),
+        EventKind::Delta { text: answer, reasoning, tokens, logprobs } => E::Delta(v1::Delta {
+            choice,
+            text: answer,
+            reasoning,
+            token_ids: tokens,
+            logprobs: logprobs.into_iter().map(|logprob| token_logprob(logprob, text)).collect(),
+        }),
+        EventKind::Finished { reason, stop_string, usage } => {
+            let reason = match reason {
+                FinishReason::Stop => v1::FinishReason::Stop,
+                FinishReason::Length => v1::FinishReason::Length,
+            };
+            E::Finished(v1::Finished {
+                choice,
+                reason: reason.into(),
+                stop_string: stop_string.unwrap_or_default(),
+                usage: Some(v1::Usage {
+                    prompt_tokens: usage.prompt_tokens,
+                    cached_tokens: usage.cached_tokens,
+                    completion_tokens: usage.completion_tokens,
+                    reasoning_tokens: usage.reasoning_tokens,
+                }),
+                timings: event.timings.map(|measured| timings(measured, &usage)),
+            })
+        }
+    };
+    v1::InferEvent { event: Some(event) }
+}
+
+/// The prompt's text, sent as the first delta of a choice.
+pub(crate) fn echo(choice: u32, prompt: &str) -> v1::InferEvent {
+    let delta = v1::Delta { choice, text: prompt.to_owned(), ..Default::default() };
+    v1::InferEvent { event: Some(v1::infer_event::Event::Delta(delta)) }
+}
+
+/// How a job ended, unless it simply ended.
+pub(crate) fn job_end(end: JobEnd) -> Option<Error> {
+    match end {
+        JobEnd::Done => None,
+        JobEnd::Deadline => Some(Error::Deadline),
+        JobEnd::Stopped(what) => Some(Error::Stopped { what }),
+        JobEnd::WorkerFailed { error_id } => Some(Error::Worker { error_id }),
+        JobEnd::NotReached { error_id } => Some(Error::WorkerNotReached { error_id }),
+    }
+}
+
+fn token_logprob(logprob: TokenLogprob, text: &TextModel) -> v1::TokenLogprob {
+    let of = |token: u32, logprob: f32| v1::TokenLogprob {
+        token_id: token,
+        token: text.tokenizer.token_bytes(token).to_vec().into(),
+        logprob,
+        top: Vec::new(),
+    };
+    let top = logprob.top.iter().map(|&(token, logprob)| of(token, logprob)).collect();
+    v1::TokenLogprob { top, ..of(logprob.token, logprob.logprob) }
+}
+
+fn timings(measured: Timings, usage: &Usage) -> v1::Timings {
+    let per_s = |tokens: u32, seconds: f64| if seconds > 0.0 { f64::from(tokens) / seconds } else { 0.0 };
+    let Timings { queue, prefill, decode } = measured;
+    v1::Timings {
+        queue_ms: queue.as_secs_f64() * 1e3,
+        prefill_ms: prefill.as_secs_f64() * 1e3,
+        decode_ms: decode.as_secs_f64() * 1e3,
+        // What was computed: the cached part took no time. The first token belongs to the prefill.
+        prefill_tokens_per_s: per_s(
+            usage.prompt_tokens.saturating_sub(usage.cached_tokens),
+            prefill.as_secs_f64(),
+        ),
+        decode_tokens_per_s: per_s(usage.completion_tokens.saturating_sub(1), decode.as_secs_f64()),
+    }
+}
+
+/// A model's state.
+pub(crate) fn model_status(view: &ModelView) -> v1::ModelStatus {
+    let (state, error, load_progress) = match &view.state {
+        StateView::Loading { percent } => (v1::ModelState::Loading, "", *percent as f32 / 100.0),
+        StateView::Ready => (v1::ModelState::Ready, "", 1.0),
+        StateView::Draining => (v1::ModelState::Draining, "", 1.0),
+        StateView::Unloaded => (v1::ModelState::Unloaded, "", 0.0),
+        StateView::Failed { error } => (v1::ModelState::Failed, error.as_str(), 0.0),
+    };
+    let mut status = v1::ModelStatus {
+        name: view.name.clone(),
+        state: state.into(),
+        error: error.to_owned(),
+        load_progress,
+        ..Default::default()
+    };
+    if let Some(info) = &view.info {
+        status.architecture = info.architecture.clone();
+        status.quantization = info.quantization.clone();
+        status.parameters = info.parameters;
+    }
+    if let Some(worker) = &view.worker {
+        status.device = worker.device.clone();
+        status.capabilities = capabilities(worker.has_template);
+        status.context_tokens_max = narrow(worker.context_tokens_max);
+        status.weights_bytes = worker.memory.weights_bytes;
+        status.kv_bytes = worker.memory.kv_bytes;
+        status.scratch_bytes = worker.memory.scratch_bytes;
+        status.loaded_at_unix_ms = worker.loaded_at_unix_ms;
+        status.requests_running = narrow(worker.requests_running);
+        status.requests_waiting = narrow(worker.requests_waiting);
+    }
+    status
+}
+
+/// What a decoder can do.
+pub(crate) fn capabilities(has_template: bool) -> Vec<i32> {
+    let chat = has_template.then_some(v1::Capability::Chat.into());
+    chat.into_iter().chain([v1::Capability::Completion.into()]).collect()
+}
+
+/// A model's counters and gauges.
+pub(crate) fn model_stats(view: &ModelView) -> v1::ModelStats {
+    let counts = &view.counts;
+    let stats = v1::ModelStats {
+        status: Some(model_status(view)),
+        kv_block_tokens: BLOCK_TOKENS as u32,
+        requests_finished: counts.finished,
+        requests_cancelled: counts.cancelled,
+        requests_failed: counts.failed,
+        prompt_tokens: counts.prompt_tokens,
+        generated_tokens: counts.generated_tokens,
+        prefix_hit_tokens: counts.prefix_hit_tokens,
+        preemptions: counts.preemptions,
+        ..Default::default()
+    };
+    let Some(WorkerView { stats: engine, queue_capacity, .. }) = &view.worker else { return stats };
+    v1::ModelStats {
+        kv_blocks_total: narrow(engine.blocks_total),
+        kv_blocks_used: narrow(engine.blocks_used),
+        kv_blocks_cached: narrow(engine.blocks_cached),
+        steps: engine.steps,
+        queue_capacity: narrow(*queue_capacity),
+        ..stats
+    }
+}
+
+/// A model of the store.
+pub(crate) fn stored_model(record: &ModelRecord, loaded: bool) -> v1::StoredModel {
+    v1::StoredModel {
+        name: record.name.clone(),
+        format: record.format.clone(),
+        quantization: record.quantization.clone(),
+        size_bytes: record.size_bytes,
+        modified_at_unix_ms: record.modified_at_unix_ms(),
+        path: record.path.display().to_string(),
+        source: record.source.clone(),
+        in_place: record.in_place,
+        loaded,
+        used_at_unix_ms: record.used_at_unix_ms,
+    }
+}
+
+/// A model that is not in the store: loaded under an alias, without a store, or part of the program.
+pub(crate) fn unstored_model(
+    name: &str,
+    info: Option<&ModelInfo>,
+    source: &str,
+    loaded: bool,
+) -> v1::StoredModel {
+    let path = info.and_then(|info| info.files.first()).map(|path| path.display().to_string());
+    v1::StoredModel {
+        name: name.to_owned(),
+        format: info.map(|info| info.format.to_string()).unwrap_or_default(),
+        quantization: info.map(|info| info.quantization.clone()).unwrap_or_default(),
+        size_bytes: info.map_or(0, |info| info.size_bytes),
+        path: path.unwrap_or_default(),
+        source: source.to_owned(),
+        in_place: true,
+        loaded,
+        ..Default::default()
+    }
+}
+
+/// The files of a model of the store.
+pub(crate) fn stored_files(record: &ModelRecord) -> Vec<v1::StoredFile> {
+    let file = |file: &hanzo_engine_store::FileRecord| v1::StoredFile {
+        path: file.path.display().to_string(),
+        size_bytes: file.size_bytes,
+        sha256: file.sha256.clone().unwrap_or_default(),
+    };
+    record.files.iter().map(file).collect()
+}
+
+/// Counts on the wire are 32 bits; none here comes near.
+fn narrow(count: usize) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
+}

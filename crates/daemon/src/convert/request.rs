@@ -1,0 +1,301 @@
+//! Wire to engine. What a field cannot mean is refused here by name; ranges are the runtime's to check.
+
+use std::time::Duration;
+
+use hanzo_engine_proto::v1;
+use hanzo_engine_runtime::{
+    StopConditions,
+    chat::{Chat, Message},
+    limits::{CHOICES_MAX, TOP_LOGPROBS_MAX},
+};
+use serde_json::{Map, Value, json};
+use tonic::metadata::MetadataMap;
+
+use crate::{
+    error::{Error, quote, random_u64},
+    limits::{CHAT_MESSAGES_MAX, CHAT_TOOLS_MAX, REQUEST_ID_BYTES_MAX},
+    models::LoadWish,
+    prompt::{Ask, AskedSampling, PromptSource, TokenizeInput},
+    sizing::Want,
+};
+
+/// What a load is asked to be. Zero and empty are unset.
+pub(crate) fn load(wire: v1::LoadRequest) -> LoadWish {
+    let v1::LoadRequest { model, alias, context_tokens_max, kv_bytes } = wire;
+    LoadWish {
+        source: model,
+        alias: (!alias.is_empty()).then_some(alias),
+        want: Want {
+            context_tokens_max: (context_tokens_max > 0).then_some(context_tokens_max),
+            kv_bytes: (kv_bytes > 0).then_some(kv_bytes),
+        },
+    }
+}
+
+/// What a generation is asked to be.
+pub(crate) fn infer(wire: v1::InferRequest) -> Result<Ask, Error> {
+    use v1::infer_request::Prompt;
+    if !wire.suffix.is_empty() {
+        return Err(Error::field("suffix", "fill-in-the-middle is not in this build; leave it empty"));
+    }
+    let choices = wire.choices.max(1);
+    if choices > CHOICES_MAX {
+        return Err(Error::field("choices", format!("must be at most {CHOICES_MAX}, not {choices}")));
+    }
+    let logprobs = match (wire.logprobs, wire.top_logprobs) {
+        (false, 0) => None,
+        (false, _) => return Err(Error::field("top_logprobs", "needs logprobs to be set")),
+        (true, top) if top as usize > TOP_LOGPROBS_MAX => {
+            return Err(Error::field("top_logprobs", format!("must be 0 to {TOP_LOGPROBS_MAX}, not {top}")));
+        }
+        // At most TOP_LOGPROBS_MAX, which is far below 256.
+        (true, top) => Some(top as u8),
+    };
+    let prompt = match wire.prompt {
+        Some(Prompt::Chat(wire)) => PromptSource::Chat(chat(wire)?),
+        Some(Prompt::Text(text)) => PromptSource::Text(text),
+        Some(Prompt::Tokens(tokens)) => PromptSource::Tokens(tokens.ids),
+        None => return Err(Error::field("prompt", "must be set: one of chat, text, tokens")),
+    };
+    let stop = wire.stop.unwrap_or_default();
+    if stop.max_tokens == Some(0) {
+        return Err(Error::field("max_tokens", "must be at least 1, not 0"));
+    }
+    Ok(Ask {
+        prompt,
+        sampling: AskedSampling { logprobs, ..sampling(wire.sampling.unwrap_or_default()) },
+        max_tokens: stop.max_tokens,
+        stop: StopConditions {
+            max_tokens: 0,
+            min_tokens: stop.min_tokens,
+            strings: stop.strings,
+            token_ids: stop.token_ids,
+            include_stop_string: stop.include_stop_string,
+            ignore_eos: stop.ignore_eos,
+        },
+        choices,
+        priority: wire.priority,
+        echo: wire.echo,
+    })
+}
+
+fn sampling(wire: v1::Sampling) -> AskedSampling {
+    let mut logit_bias: Vec<(u32, f32)> = wire.logit_bias.into_iter().collect();
+    // A map's order is random; sums of floats are not to be.
+    logit_bias.sort_unstable_by_key(|&(token, _)| token);
+    AskedSampling {
+        temperature: wire.temperature,
+        top_k: wire.top_k,
+        top_p: wire.top_p,
+        min_p: wire.min_p,
+        repetition_penalty: wire.repetition_penalty,
+        frequency_penalty: wire.frequency_penalty,
+        presence_penalty: wire.presence_penalty,
+        logit_bias,
+        seed: wire.seed,
+        logprobs: None,
+    }
+}
+
+/// What is to be tokenized.
+pub(crate) fn tokenize(
+    input: Option<v1::tokenize_request::Input>,
+    add_special: Option<bool>,
+) -> Result<TokenizeInput, Error> {
+    use v1::tokenize_request::Input;
+    match input {
+        Some(Input::Text(text)) => Ok(TokenizeInput::Text { text, add_special: add_special.unwrap_or(true) }),
+        Some(Input::Chat(wire)) => Ok(TokenizeInput::Chat(chat(wire)?)),
+        None => Err(Error::field("input", "must be set: one of text, chat")),
+    }
+}
+
+fn chat(wire: v1::Chat) -> Result<Chat, Error> {
+    if wire.messages.is_empty() {
+        return Err(Error::field("messages", "must have at least one"));
+    }
+    if wire.messages.len() > CHAT_MESSAGES_MAX {
+        let count = wire.messages.len();
+        return Err(Error::field("messages", format!("must have at most {CHAT_MESSAGES_MAX}, not {count}")));
+    }
+    if wire.tools_json.len() > CHAT_TOOLS_MAX {
+        let count = wire.tools_json.len();
+        return Err(Error::field("tools", format!("must have at most {CHAT_TOOLS_MAX}, not {count}")));
+    }
+    let messages = wire.messages.into_iter().enumerate();
+    let tools = wire.tools_json.iter().enumerate();
+    Ok(Chat {
+        messages: messages.map(|(at, wire)| message(at, wire)).collect::<Result<_, _>>()?,
+        tools: tools
+            .map(|(at, json)| object(&format!("tools[{at}]"), json).map(Value::Object))
+            .collect::<Result<_, _>>()?,
+        kwargs: match wire.template_kwargs_json.as_str() {
+            "" => Map::new(),
+            json => object("template_kwargs_json", json)?,
+        },
+        add_generation_prompt: wire.add_generation_prompt.unwrap_or(!wire.continue_final_message),
+        continue_final_message: wire.continue_final_message,
+    })
+}
+
+fn message(at: usize, wire: v1::Message) -> Result<Message, Error> {
+    if !matches!(wire.role.as_str(), "system" | "developer" | "user" | "assistant" | "tool") {
+        let reason = format!("must be system, developer, user, assistant or tool, not {}", quote(&wire.role));
+        return Err(Error::field(format!("messages[{at}].role"), reason));
+    }
+    let mut content = String::new();
+    for (part_at, part) in wire.content.into_iter().enumerate() {
+        let field = || format!("messages[{at}].content[{part_at}]");
+        match part.part {
+            Some(v1::content_part::Part::Text(text)) => content.push_str(&text),
+            Some(v1::content_part::Part::Media(_)) => {
+                return Err(Error::field(field(), "media is not in this build; send text"));
+            }
+            None => return Err(Error::field(field(), "must be text")),
+        }
+    }
+    let calls = wire.tool_calls.into_iter().enumerate();
+    Ok(Message {
+        role: wire.role,
+        content,
+        name: some(wire.name),
+        tool_calls: calls.map(|(call_at, call)| tool_call(at, call_at, call)).collect::<Result<_, _>>()?,
+        tool_call_id: some(wire.tool_call_id),
+        reasoning_content: some(wire.reasoning_content),
+    })
+}
+
+/// The shape that templates read: arguments as an object where they parse as one, as text where they do not.
+fn tool_call(at: usize, call_at: usize, wire: v1::ToolCall) -> Result<Value, Error> {
+    if wire.name.is_empty() {
+        return Err(Error::field(format!("messages[{at}].tool_calls[{call_at}].name"), "must not be empty"));
+    }
+    let arguments = match serde_json::from_str(&wire.arguments_json) {
+        Ok(Value::Object(arguments)) => Value::Object(arguments),
+        _ => Value::String(wire.arguments_json),
+    };
+    Ok(json!({"id": wire.id, "type": "function", "function": {"name": wire.name, "arguments": arguments}}))
+}
+
+fn object(field: &str, json: &str) -> Result<Map<String, Value>, Error> {
+    match serde_json::from_str(json) {
+        Ok(Value::Object(object)) => Ok(object),
+        Ok(_) => Err(Error::field(field, "must be a JSON object")),
+        Err(error) => Err(Error::field(field, format!("must be a JSON object: {error}"))),
+    }
+}
+
+fn some(text: String) -> Option<String> {
+    (!text.is_empty()).then_some(text)
+}
+
+/// A request's id for logs: as given, without what could break a log line; made up where nothing is left.
+pub(crate) fn request_id(given: &str) -> String {
+    let kept = |c: &char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | ':');
+    let id: String = given.chars().filter(kept).take(REQUEST_ID_BYTES_MAX).collect();
+    if id.is_empty() { format!("req-{:016x}", random_u64()) } else { id }
+}
+
+/// The time a client gives its call: `grpc-timeout`, one to eight digits and a unit.
+pub(crate) fn timeout(metadata: &MetadataMap) -> Result<Option<Duration>, Error> {
+    let Some(value) = metadata.get("grpc-timeout") else { return Ok(None) };
+    let bad = || Error::field("grpc-timeout", "must be 1 to 8 digits and one of H, M, S, m, u, n");
+    let text = value.to_str().map_err(|_| bad())?;
+    let (digits, unit) = text.split_at_checked(text.len().saturating_sub(1)).ok_or_else(bad)?;
+    if digits.len() > 8 || !digits.bytes().all(|b| b.is_ascii_digit()) {
+        return Err(bad());
+    }
+    let count: u64 = digits.parse().map_err(|_| bad())?;
+    let time = match unit {
+        "H" => Duration::from_secs(count * 3600),
+        "M" => Duration::from_secs(count * 60),
+        "S" => Duration::from_secs(count),
+        "m" => Duration::from_millis(count),
+        "u" => Duration::from_micros(count),
+        "n" => Duration::from_nanos(count),
+        _ => return Err(bad()),
+    };
+    Ok(Some(time))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(wire: v1::InferRequest) -> String {
+        infer(wire).unwrap_err().to_string()
+    }
+
+    fn text(text: &str) -> v1::InferRequest {
+        let prompt = Some(v1::infer_request::Prompt::Text(text.to_owned()));
+        v1::InferRequest { prompt, ..Default::default() }
+    }
+
+    fn chat_of(messages: Vec<v1::Message>) -> v1::InferRequest {
+        let chat = v1::Chat { messages, ..Default::default() };
+        v1::InferRequest { prompt: Some(v1::infer_request::Prompt::Chat(chat)), ..Default::default() }
+    }
+
+    fn user(part: v1::content_part::Part) -> v1::Message {
+        let content = vec![v1::ContentPart { part: Some(part) }];
+        v1::Message { role: "user".into(), content, ..Default::default() }
+    }
+
+    #[test]
+    fn what_cannot_be_honoured_is_refused_by_name() {
+        assert!(refused(v1::InferRequest::default()).starts_with("prompt: "));
+        assert!(refused(v1::InferRequest { suffix: "x".into(), ..text("a") }).starts_with("suffix: "));
+        assert!(refused(v1::InferRequest { choices: 129, ..text("a") }).starts_with("choices: "));
+        assert!(refused(v1::InferRequest { top_logprobs: 1, ..text("a") }).starts_with("top_logprobs: "));
+        let wire = v1::InferRequest { top_logprobs: 300, logprobs: true, ..text("a") };
+        assert!(refused(wire).starts_with("top_logprobs: "));
+        let stop = Some(v1::StopConditions { max_tokens: Some(0), ..Default::default() });
+        assert!(refused(v1::InferRequest { stop, ..text("a") }).starts_with("max_tokens: "));
+        assert!(refused(chat_of(vec![])).starts_with("messages: "));
+        let role = v1::Message { role: "wizard".into(), ..Default::default() };
+        assert!(refused(chat_of(vec![role])).starts_with("messages[0].role: "));
+        let media = user(v1::content_part::Part::Media(v1::Media::default()));
+        assert!(refused(chat_of(vec![media])).starts_with("messages[0].content[0]: media"));
+        for json in ["", "[1]", "{", &"[".repeat(100_000)] {
+            let mut wire = chat_of(vec![user(v1::content_part::Part::Text("hi".into()))]);
+            let Some(v1::infer_request::Prompt::Chat(chat)) = &mut wire.prompt else { panic!() };
+            chat.tools_json = vec![json.to_owned()];
+            let message = refused(wire);
+            assert!(message.starts_with("tools[0]: ") && message.len() < 300, "{message}");
+        }
+    }
+
+    #[test]
+    fn arguments_of_tool_calls_are_objects_where_they_can_be() {
+        let call = |arguments: &str| {
+            let wire = v1::ToolCall { id: "1".into(), name: "f".into(), arguments_json: arguments.into() };
+            tool_call(0, 0, wire).unwrap()["function"]["arguments"].clone()
+        };
+        assert_eq!(call(r#"{"b":{"c":[1]},"a":2}"#).to_string(), r#"{"b":{"c":[1]},"a":2}"#);
+        assert_eq!(call("not json"), json!("not json"));
+    }
+
+    #[test]
+    fn request_ids_cannot_break_a_log_line() {
+        assert_eq!(request_id("a b\n\"c\"-1"), "abc-1");
+        assert_eq!(request_id(&"x".repeat(1000)).len(), REQUEST_ID_BYTES_MAX);
+        assert!(request_id("\n").starts_with("req-"));
+        assert_ne!(request_id(""), request_id(""));
+    }
+
+    #[test]
+    fn timeouts_are_read_as_grpc_writes_them() {
+        let check = |text: &str| {
+            let mut map = MetadataMap::new();
+            map.insert("grpc-timeout", text.parse().unwrap());
+            timeout(&map).ok().flatten()
+        };
+        assert_eq!(check("250m"), Some(Duration::from_millis(250)));
+        assert_eq!(check("99999999H"), Some(Duration::from_secs(99_999_999 * 3600)));
+        assert_eq!(check("0n"), Some(Duration::ZERO));
+        for bad in ["", "m", "5", "123456789S", "-1S", "1.5S", "1s"] {
+            assert_eq!(check(bad), None, "{bad}");
+        }
+        assert_eq!(timeout(&MetadataMap::new()).unwrap(), None);
+    }
+}

@@ -1,0 +1,346 @@
+//! The daemon: bind everything first, then serve until told to stop, then drain within a deadline.
+
+use std::{
+    io,
+    net::SocketAddr,
+    path::PathBuf,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use hanzo_engine_kernels::KernelError;
+use hanzo_engine_proto::v1::{self, engine_server::EngineServer};
+use hanzo_engine_store::{Store, StoreError};
+use tokio::{net::TcpListener, task::JoinSet, time::timeout};
+use tokio_util::sync::CancellationToken;
+use tonic::{
+    Status,
+    transport::server::{Router, Server, TcpIncoming},
+};
+
+use crate::{
+    Config, ConfigError, admin,
+    budget::{self, Budget},
+    config::{ModelConfig, StoreConfig},
+    convert::reply,
+    device::{Cpu, Device},
+    drain::Drain,
+    health,
+    limits::{
+        FLUSH_GRACE, HTTP2_KEEPALIVE, HTTP2_KEEPALIVE_TIMEOUT, STREAMS_PER_CONNECTION_MAX, TCP_KEEPALIVE,
+    },
+    metrics::Metrics,
+    models::{LoadWish, Models},
+    prompt::PromptBuilder,
+    registry::Registry,
+    service::{Core, EngineService},
+    sizing::Want,
+};
+
+/// Why the daemon cannot start, or had to stop.
+#[derive(Debug, thiserror::Error)]
+pub enum DaemonError {
+    /// The configuration is wrong.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// An address is not to be had.
+    #[error(
+        "cannot listen on {address} for {what}: {source}; choose another port ({key}), or 0 for any that is free"
+    )]
+    Bind {
+        /// Host and port.
+        address: SocketAddr,
+        /// What would listen there.
+        what: &'static str,
+        /// The configuration key of the port.
+        key: &'static str,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// The store cannot be opened.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// There is no home directory to keep the store in.
+    #[error("no home directory to keep the model store in: set HANZO_MODELS_DIR, or store.dir")]
+    NoStoreDirectory,
+    /// The system does not say how much memory there is.
+    #[error("cannot tell how much memory is available: set engine.memory_budget_bytes")]
+    NoMemoryBudget,
+    /// The device cannot be used.
+    #[error(transparent)]
+    Device(#[from] KernelError),
+    /// A server ended by itself.
+    #[error("the {what} server ended: {reason}")]
+    Server {
+        /// Which.
+        what: &'static str,
+        /// Why.
+        reason: String,
+    },
+}
+
+/// A daemon that has bound its addresses and opened its store. Nothing is loaded yet.
+pub struct Daemon {
+    config: Config,
+    handle: DaemonHandle,
+    grpc: TcpListener,
+    admin: TcpListener,
+    // Workers end with the daemon, served or not.
+    _close: CloseOnDrop,
+}
+
+/// The way to a daemon that is being served.
+#[derive(Clone)]
+pub struct DaemonHandle {
+    core: Arc<Core>,
+    grpc_addr: SocketAddr,
+    admin_addr: SocketAddr,
+}
+
+struct CloseOnDrop(Arc<Models>);
+
+impl Drop for CloseOnDrop {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
+impl Daemon {
+    /// Opens the store and binds both ports.
+    ///
+    /// # Errors
+    /// [`DaemonError`], saying what to do.
+    pub async fn bind(config: Config) -> Result<Daemon, DaemonError> {
+        config.check()?;
+        let device = Arc::new(Cpu::new(config.engine.threads)?);
+        Self::bind_on(config, device).await
+    }
+
+    /// As [`Daemon::bind`], on another device.
+    pub(crate) async fn bind_on(config: Config, device: Arc<dyn Device>) -> Result<Daemon, DaemonError> {
+        config.check()?;
+        let listening = &config.server;
+        let grpc = bind(listening, listening.grpc_port, "gRPC", "server.grpc_port").await?;
+        let admin = bind(listening, listening.admin_port, "the admin port", "server.admin_port").await?;
+        let (store, store_missing) = open_store(config.store.clone()).await?;
+        let budget_bytes = config
+            .engine
+            .memory_budget_bytes
+            .or_else(budget::default_bytes)
+            .ok_or(DaemonError::NoMemoryBudget)?;
+        let models = Arc::new(Models {
+            registry: Registry::new(),
+            budget: Budget::new(budget_bytes),
+            metrics: Metrics::new(budget_bytes),
+            store,
+            store_missing,
+            device,
+            section: config.engine.clone(),
+        });
+        let core = Arc::new(Core {
+            models: models.clone(),
+            drain: Drain::new(),
+            prompts: PromptBuilder::new(),
+            started: Instant::now(),
+        });
+        let address = |listener: &TcpListener, what| {
+            let failed = |error: io::Error| DaemonError::Server { what, reason: error.to_string() };
+            listener.local_addr().map_err(failed)
+        };
+        let handle =
+            DaemonHandle { core, grpc_addr: address(&grpc, "gRPC")?, admin_addr: address(&admin, "admin")? };
+        Ok(Daemon { config, handle, grpc, admin, _close: CloseOnDrop(models) })
+    }
+
+    /// Where gRPC listens.
+    pub fn grpc_addr(&self) -> SocketAddr {
+        self.handle.grpc_addr
+    }
+
+    /// Where `/metrics`, `/healthz` and `/readyz` are.
+    pub fn admin_addr(&self) -> SocketAddr {
+        self.handle.admin_addr
+    }
+
+    /// A handle that outlives [`Daemon::serve`].
+    pub fn handle(&self) -> DaemonHandle {
+        self.handle.clone()
+    }
+
+    /// See [`DaemonHandle::load`].
+    ///
+    /// # Errors
+    /// The status a client would get.
+    pub async fn load(&self, source: &str) -> Result<v1::ModelStatus, Status> {
+        self.handle.load(source).await
+    }
+
+    /// Serves until `shutdown`, having begun to load the models of the configuration; then takes no more requests,
+    /// lets those that run finish within `server.drain_s`, and ends what is left with UNAVAILABLE.
+    ///
+    /// # Errors
+    /// [`DaemonError::Server`] when a server ends by itself.
+    pub async fn serve(self, shutdown: impl Future<Output = ()> + Send + 'static) -> Result<(), DaemonError> {
+        let Daemon { config, handle, grpc, admin, _close } = self;
+        let DaemonHandle { core, .. } = &handle;
+        let (models, drain) = (&core.models, &core.drain);
+        let closing = CancellationToken::new();
+        let mut servers = JoinSet::new();
+        servers.spawn(serve_grpc(grpc, router(core, config.server.message_bytes_max), closing.clone()));
+        servers.spawn(serve_admin(admin, core.clone(), closing.clone()));
+        for model in config.models {
+            tokio::spawn(load_wanted(models.clone(), model));
+        }
+
+        tokio::select! {
+            () = shutdown => {}
+            Some(ended) = servers.join_next() => return Err(ended_early(ended)),
+        }
+        tracing::info!(drain_s = config.server.drain_s, "draining");
+        let time = Duration::from_secs(config.server.drain_s);
+        drain.begin(time);
+        if timeout(time, drain.idle()).await.is_err() {
+            tracing::warn!("the drain's deadline is over; what still runs is ended");
+        }
+        models.close();
+        // The last statuses are on their way to their clients.
+        let _ = timeout(FLUSH_GRACE, drain.idle()).await;
+        closing.cancel();
+        let ended = async { while servers.join_next().await.is_some() {} };
+        let _ = timeout(FLUSH_GRACE, ended).await;
+        let _ = timeout(FLUSH_GRACE, models.closed()).await;
+        tracing::info!("stopped");
+        Ok(())
+    }
+}
+
+impl DaemonHandle {
+    /// Where gRPC listens.
+    pub fn grpc_addr(&self) -> SocketAddr {
+        self.grpc_addr
+    }
+
+    /// Where `/metrics`, `/healthz` and `/readyz` are.
+    pub fn admin_addr(&self) -> SocketAddr {
+        self.admin_addr
+    }
+
+    /// Loads a model, by its name in the store, a path or [`crate::DEMO_MODEL`], and waits until it answers.
+    ///
+    /// # Errors
+    /// The status a client of the Load call would get.
+    pub async fn load(&self, source: &str) -> Result<v1::ModelStatus, Status> {
+        let wish = LoadWish { source: source.to_owned(), ..LoadWish::default() };
+        let (view, _) = self.core.models.load(wish).await?;
+        Ok(reply::model_status(&view))
+    }
+
+    /// Every model now, in order of name.
+    pub fn models(&self) -> Vec<v1::ModelStatus> {
+        self.core.models.registry.views().iter().map(reply::model_status).collect()
+    }
+
+    /// Whether a model answers: what `/readyz` says.
+    pub fn is_ready(&self) -> bool {
+        !self.core.drain.is_draining() && self.core.models.registry.is_ready()
+    }
+}
+
+async fn bind(
+    server: &crate::config::ServerConfig,
+    port: u16,
+    what: &'static str,
+    key: &'static str,
+) -> Result<TcpListener, DaemonError> {
+    // Checked with the rest of the configuration.
+    let ip =
+        server.ip().ok_or(ConfigError::Value { key: "server.host", reason: "is no address".to_owned() })?;
+    let address = SocketAddr::new(ip, port);
+    TcpListener::bind(address).await.map_err(|source| DaemonError::Bind { address, what, key, source })
+}
+
+/// The store, or why there is none.
+async fn open_store(config: StoreConfig) -> Result<(Option<Store>, String), DaemonError> {
+    let open = move || -> Result<Store, DaemonError> {
+        let dir: PathBuf =
+            config.dir.or_else(hanzo_engine_store::default_dir).ok_or(DaemonError::NoStoreDirectory)?;
+        Ok(Store::open(&dir)?)
+    };
+    let opened = tokio::task::spawn_blocking(open).await;
+    let opened = opened.map_err(|error| DaemonError::Server { what: "store", reason: error.to_string() })?;
+    match opened {
+        Ok(store) => Ok((Some(store), String::new())),
+        Err(error) if config.optional => {
+            tracing::warn!(%error, "going on without the model store");
+            Ok((None, error.to_string()))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn router(core: &Arc<Core>, message_bytes_max: usize) -> Result<Router, DaemonError> {
+    let reflection = || {
+        tonic_reflection::server::Builder::configure()
+            .register_encoded_file_descriptor_set(v1::FILE_DESCRIPTOR_SET)
+            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+    };
+    let failed = |error: tonic_reflection::server::Error| DaemonError::Server {
+        what: "reflection",
+        reason: error.to_string(),
+    };
+    let (reporter, health) = tonic_health::server::health_reporter();
+    tokio::spawn(health::follow(reporter, core.models.clone(), core.drain.clone()));
+    let engine = EngineServer::new(EngineService(core.clone()))
+        .max_decoding_message_size(message_bytes_max)
+        // What the engine says may be longer than what it is told: a prompt is echoed, logits are listed.
+        .max_encoding_message_size(usize::MAX);
+    let server = Server::builder()
+        .http2_keepalive_interval(Some(HTTP2_KEEPALIVE))
+        .http2_keepalive_timeout(Some(HTTP2_KEEPALIVE_TIMEOUT))
+        .max_concurrent_streams(STREAMS_PER_CONNECTION_MAX)
+        .add_service(engine)
+        .add_service(health)
+        .add_service(reflection().build_v1().map_err(failed)?)
+        // Clients that have not moved on yet.
+        .add_service(reflection().build_v1alpha().map_err(failed)?);
+    Ok(server)
+}
+
+async fn serve_grpc(
+    listener: TcpListener,
+    router: Result<Router, DaemonError>,
+    closing: CancellationToken,
+) -> Result<(), DaemonError> {
+    let incoming = TcpIncoming::from(listener).with_nodelay(Some(true)).with_keepalive(Some(TCP_KEEPALIVE));
+    let served = router?.serve_with_incoming_shutdown(incoming, closing.cancelled_owned()).await;
+    served.map_err(|error| DaemonError::Server { what: "gRPC", reason: error.to_string() })
+}
+
+async fn serve_admin(
+    listener: TcpListener,
+    core: Arc<Core>,
+    closing: CancellationToken,
+) -> Result<(), DaemonError> {
+    let served =
+        axum::serve(listener, admin::routes(core)).with_graceful_shutdown(closing.cancelled_owned()).await;
+    served.map_err(|error| DaemonError::Server { what: "admin", reason: error.to_string() })
+}
+
+fn ended_early(ended: Result<Result<(), DaemonError>, tokio::task::JoinError>) -> DaemonError {
+    let reason = match ended {
+        Ok(Ok(())) => "without a reason".to_owned(),
+        Ok(Err(error)) => return error,
+        Err(error) => error.to_string(),
+    };
+    DaemonError::Server { what: "gRPC or admin", reason }
+}
+
+/// Loads a model of the configuration. A failure is logged and shown as the model's state; the others go on.
+async fn load_wanted(models: Arc<Models>, model: ModelConfig) {
+    let ModelConfig { source, alias, context_tokens_max, kv_bytes } = model;
+    let want = Want { context_tokens_max, kv_bytes };
+    let wish = LoadWish { source: source.clone(), alias, want };
+    if let Err(error) = models.load(wish).await {
+        tracing::error!(model = source, %error, "a model of the configuration was not loaded");
+    }
+}

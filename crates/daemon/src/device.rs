@@ -1,0 +1,111 @@
+//! The one seam between the daemon and what computes: a [`Device`] says what a model would take and makes its
+//! engine, and a worker drives the engine through [`Steps`]. Another backend is another `Device`; nothing above
+//! this file names one.
+
+use std::sync::Arc;
+
+use hanzo_engine_kernels::{
+    Backend, KernelError,
+    cpu::{CpuBackend, ThreadPool, Tier},
+};
+use hanzo_engine_runtime::{
+    Engine, EngineConfig, EngineStats, Event, Job, JobId, LoadError, ModelFiles, StepError, StepReport,
+    TextModel, decoder::Decoder, engine::EngineMemory,
+};
+
+/// An engine as its worker sees it; see [`Engine`] for what each does.
+pub(crate) trait Steps: Send {
+    fn submit(&mut self, job: &Job);
+    fn cancel(&mut self, job: JobId);
+    fn set_paused(&mut self, job: JobId, paused: bool);
+    fn step(&mut self, events: &mut Vec<Event>) -> Result<StepReport, StepError>;
+    fn has_work(&self) -> bool;
+    fn stats(&self) -> EngineStats;
+}
+
+impl<B: Backend> Steps for Engine<B> {
+    fn submit(&mut self, job: &Job) {
+        Engine::submit(self, job);
+    }
+
+    fn cancel(&mut self, job: JobId) {
+        Engine::cancel(self, job);
+    }
+
+    fn set_paused(&mut self, job: JobId, paused: bool) {
+        Engine::set_paused(self, job, paused);
+    }
+
+    fn step(&mut self, events: &mut Vec<Event>) -> Result<StepReport, StepError> {
+        Engine::step(self, events)
+    }
+
+    fn has_work(&self) -> bool {
+        Engine::has_work(self)
+    }
+
+    fn stats(&self) -> EngineStats {
+        Engine::stats(self)
+    }
+}
+
+/// What engines are made on.
+pub(crate) trait Device: Send + Sync + 'static {
+    /// For people: `cpu: avx512vnni, 8 threads`.
+    fn describe(&self) -> String;
+
+    /// What an engine of this configuration would take, to the byte.
+    fn memory(&self, files: &ModelFiles, config: &EngineConfig) -> EngineMemory;
+
+    /// Makes the engine. Takes as long as reading the weights does; `progress` is told 0 to 1.
+    fn build(
+        &self,
+        files: &ModelFiles,
+        text: Arc<TextModel>,
+        config: EngineConfig,
+        progress: &mut dyn FnMut(f32),
+    ) -> Result<Box<dyn Steps>, LoadError>;
+}
+
+/// The processor this process runs on: one pool of threads, which all models share.
+pub(crate) struct Cpu {
+    pool: Arc<ThreadPool>,
+    tier: Tier,
+}
+
+impl Cpu {
+    /// With so many threads; unset: one for each core this process may use.
+    ///
+    /// # Errors
+    /// When the environment asks for instructions that this processor does not have.
+    pub(crate) fn new(threads: Option<usize>) -> Result<Self, KernelError> {
+        let threads = threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
+        Ok(Self { pool: Arc::new(ThreadPool::new(threads)), tier: Tier::detect()? })
+    }
+
+    pub(crate) fn backend(&self) -> CpuBackend {
+        CpuBackend::new(self.pool.clone(), self.tier)
+    }
+}
+
+impl Device for Cpu {
+    fn describe(&self) -> String {
+        self.backend().device()
+    }
+
+    fn memory(&self, files: &ModelFiles, config: &EngineConfig) -> EngineMemory {
+        Engine::memory(&self.backend(), files, config)
+    }
+
+    fn build(
+        &self,
+        files: &ModelFiles,
+        text: Arc<TextModel>,
+        config: EngineConfig,
+        progress: &mut dyn FnMut(f32),
+    ) -> Result<Box<dyn Steps>, LoadError> {
+        let backend = self.backend();
+        let decoder = Decoder::load(&backend, files, progress)?;
+        Ok(Box::new(Engine::new(backend, decoder, text, config)?))
+    }
+}

@@ -1,0 +1,372 @@
+//! Everything that can go wrong for a client, and the one table from it to gRPC statuses. Messages of
+//! INVALID_ARGUMENT start with the field's name; what has to be machine-read is in the metadata: `error-code`,
+//! `retry-after-ms`, `error-id`.
+
+use std::sync::Arc;
+
+use hanzo_engine_kernels::KernelError;
+use hanzo_engine_runtime::{LoadError, RequestError};
+use hanzo_engine_store::StoreError;
+use tonic::{Code, Status, metadata::MetadataMap};
+
+use crate::limits::{NAMES_LISTED_MAX, QUOTE_BYTES_MAX, RETRY_AFTER_MS_MAX, RETRY_AFTER_MS_MIN};
+
+/// A request that was not done, and why.
+#[derive(Debug, Clone, thiserror::Error)]
+pub(crate) enum Error {
+    /// A field is wrong.
+    #[error("{field}: {reason}")]
+    Field { field: String, reason: String },
+    /// The runtime refuses the request.
+    #[error(transparent)]
+    Request(#[from] RequestError),
+    /// No such model.
+    #[error(
+        "model: {} is not loaded; loaded: {}; in the store: {}",
+        quote(asked),
+        list(loaded),
+        list(stored)
+    )]
+    NotLoaded { asked: String, loaded: Vec<String>, stored: Vec<String> },
+    /// Nothing to load by that name.
+    #[error(
+        "model: {} is neither in the store nor a path here; in the store: {}",
+        quote(asked),
+        list(stored)
+    )]
+    NoSource { asked: String, stored: Vec<String> },
+    /// The request names no model, and it is not clear which.
+    #[error("model: name one of those that are loaded: {}", list(loaded))]
+    Unnamed { loaded: Vec<String> },
+    /// Several models answer to the name.
+    #[error("model: {} may be any of {}; name one with its owner", quote(asked), list(candidates))]
+    Ambiguous { asked: String, candidates: Vec<String> },
+    /// It will answer soon.
+    #[error("model {name} is loading ({percent} %); try again in a moment")]
+    Loading { name: String, percent: u32 },
+    /// It is on its way out.
+    #[error("model {name} is being unloaded")]
+    Unloading { name: String },
+    /// Its worker died or its load failed.
+    #[error("model {name} has failed ({}): {}", .failure.id, .failure.reason)]
+    Failed { name: String, failure: Arc<Failure>, retry_after_ms: Option<u64> },
+    /// Its load failed, said to whom asked for it.
+    #[error("{}", .0.reason)]
+    Load(Arc<Failure>),
+    /// The name is taken by another source.
+    #[error(
+        "model {name} is loaded from {source_loaded} already; unload it first, or give this one an alias"
+    )]
+    NameTaken { name: String, source_loaded: String },
+    /// No room for another.
+    #[error("{models_max} models are loaded, which is the most; unload one first")]
+    TooManyModels { models_max: usize },
+    /// Too many wait for the model.
+    #[error(
+        "model {model} has {capacity} requests waiting, which is the most; try again in {retry_after_ms} ms"
+    )]
+    QueueFull { model: String, capacity: usize, retry_after_ms: u64 },
+    /// The client's time is over.
+    #[error("the request's deadline is over")]
+    Deadline,
+    /// The daemon is going away.
+    #[error("the engine is shutting down; try again in {retry_after_ms} ms, or another one now")]
+    Draining { retry_after_ms: u64 },
+    /// The model or the daemon left before the request ended.
+    #[error("{what} before the request had ended")]
+    Stopped { what: &'static str },
+    /// The worker died under the request.
+    #[error("the model's worker failed; the log has more under {error_id}")]
+    Worker { error_id: String },
+    /// The worker died before it came to the request.
+    #[error("the model's worker failed before it came to the request; it is being restarted ({error_id})")]
+    WorkerNotReached { error_id: String },
+    /// The store refuses.
+    #[error(transparent)]
+    Store(Arc<StoreError>),
+    /// There is no store.
+    #[error("this engine runs without a model store: {reason}")]
+    NoStore { reason: String },
+    /// Something of this process failed that no request can cause.
+    #[error("internal error: {what} ({error_id})")]
+    Internal { what: &'static str, error_id: String },
+    /// A part of the contract that this build does not have.
+    #[error("{0} is not in this build")]
+    Unimplemented(&'static str),
+}
+
+/// Why a load or a worker failed; `id` is in the log.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) id: String,
+    pub(crate) reason: FailureReason,
+}
+
+/// See [`Failure`].
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum FailureReason {
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Step(#[from] hanzo_engine_runtime::StepError),
+    #[error("the worker panicked: {0}")]
+    Panic(String),
+    #[error("no thread for the worker: {0}")]
+    Thread(std::io::Error),
+    #[error("the worker ended unexpectedly")]
+    Lost,
+}
+
+impl Failure {
+    /// Gives the failure its id.
+    pub(crate) fn new(reason: impl Into<FailureReason>) -> Arc<Self> {
+        Arc::new(Self { id: error_id(), reason: reason.into() })
+    }
+}
+
+impl Error {
+    /// A wrong field.
+    pub(crate) fn field(field: impl Into<String>, reason: impl Into<String>) -> Self {
+        Error::Field { field: field.into(), reason: reason.into() }
+    }
+
+    /// The table.
+    fn code(&self) -> Code {
+        use Error as E;
+        match self {
+            E::Field { .. } | E::Unnamed { .. } | E::Ambiguous { .. } => Code::InvalidArgument,
+            E::Request(RequestError::NoChatTemplate { .. }) => Code::FailedPrecondition,
+            E::Request(RequestError::Invalid { .. } | RequestError::ContextLength { .. }) => {
+                Code::InvalidArgument
+            }
+            E::NotLoaded { .. } | E::NoSource { .. } => Code::NotFound,
+            E::NameTaken { .. } | E::NoStore { .. } => Code::FailedPrecondition,
+            E::QueueFull { .. } | E::TooManyModels { .. } => Code::ResourceExhausted,
+            E::Loading { .. } | E::Unloading { .. } | E::Failed { .. } => Code::Unavailable,
+            E::Draining { .. } | E::Stopped { .. } | E::WorkerNotReached { .. } => Code::Unavailable,
+            E::Worker { .. } | E::Internal { .. } => Code::Internal,
+            E::Deadline => Code::DeadlineExceeded,
+            E::Unimplemented(_) => Code::Unimplemented,
+            E::Store(error) => store_code(error),
+            E::Load(failure) => match &failure.reason {
+                FailureReason::Load(error) => load_code(error),
+                FailureReason::Store(error) => store_code(error),
+                FailureReason::Step(_) | FailureReason::Panic(_) => Code::Internal,
+                FailureReason::Thread(_) | FailureReason::Lost => Code::Internal,
+            },
+        }
+    }
+
+    /// `error-code`: for what a status code alone does not say.
+    fn word(&self) -> Option<&'static str> {
+        match self {
+            Error::Request(RequestError::ContextLength { .. }) => Some("context_length_exceeded"),
+            _ => None,
+        }
+    }
+
+    fn retry_after_ms(&self) -> Option<u64> {
+        let ms = match self {
+            Error::QueueFull { retry_after_ms, .. } | Error::Draining { retry_after_ms } => *retry_after_ms,
+            Error::Failed { retry_after_ms, .. } => (*retry_after_ms)?,
+            Error::Loading { .. } | Error::WorkerNotReached { .. } => {
+                crate::limits::RETRY_AFTER_MS_UNMEASURED
+            }
+            _ => return None,
+        };
+        Some(ms.clamp(RETRY_AFTER_MS_MIN, RETRY_AFTER_MS_MAX))
+    }
+
+    fn error_id(&self) -> Option<&str> {
+        match self {
+            Error::Failed { failure, .. } | Error::Load(failure) => Some(&failure.id),
+            Error::Worker { error_id } | Error::WorkerNotReached { error_id } => Some(error_id),
+            Error::Internal { error_id, .. } => Some(error_id),
+            _ => None,
+        }
+    }
+
+    /// How metrics and logs call the outcome: the status code in snake case.
+    pub(crate) fn outcome(&self) -> &'static str {
+        outcome(self.code())
+    }
+
+    /// Whether nothing was wrong with the request, and the daemon could not take it: the reason, for
+    /// `requests_rejected_total`.
+    pub(crate) fn rejection(&self) -> Option<&'static str> {
+        match self {
+            Error::QueueFull { .. } => Some("queue_full"),
+            Error::Draining { .. } => Some("draining"),
+            Error::Loading { .. } => Some("loading"),
+            Error::Unloading { .. } => Some("unloading"),
+            Error::Failed { .. } | Error::WorkerNotReached { .. } => Some("failed"),
+            _ => None,
+        }
+    }
+}
+
+impl From<StoreError> for Error {
+    fn from(error: StoreError) -> Self {
+        Error::Store(Arc::new(error))
+    }
+}
+
+impl From<Error> for Status {
+    fn from(error: Error) -> Self {
+        let mut metadata = MetadataMap::new();
+        let retry_after = error.retry_after_ms().map(|ms| ms.to_string());
+        let entries = [
+            ("error-code", error.word()),
+            ("retry-after-ms", retry_after.as_deref()),
+            ("error-id", error.error_id()),
+        ];
+        for (key, value) in entries {
+            if let Some(value) = value.and_then(|value| value.parse().ok()) {
+                metadata.insert(key, value);
+            }
+        }
+        Status::with_metadata(error.code(), error.to_string(), metadata)
+    }
+}
+
+fn load_code(error: &LoadError) -> Code {
+    match error {
+        LoadError::DoesNotFit { .. } => Code::ResourceExhausted,
+        LoadError::Kernel(KernelError::OutOfMemory { .. }) => Code::ResourceExhausted,
+        LoadError::Kernel(KernelError::Device { .. }) => Code::Internal,
+        LoadError::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound => Code::NotFound,
+        // The file is at fault, and says where.
+        _ => Code::FailedPrecondition,
+    }
+}
+
+fn store_code(error: &StoreError) -> Code {
+    match error {
+        StoreError::NotFound { .. } => Code::NotFound,
+        StoreError::Ambiguous { .. } | StoreError::BadName { .. } => Code::InvalidArgument,
+        StoreError::NameTaken { .. } => Code::AlreadyExists,
+        StoreError::Limit { .. } => Code::ResourceExhausted,
+        StoreError::Locked { .. } => Code::Unavailable,
+        StoreError::File { .. } | StoreError::Corrupt { .. } => Code::FailedPrecondition,
+        _ => Code::Internal,
+    }
+}
+
+/// A status code as metrics and logs write it.
+pub(crate) fn outcome(code: Code) -> &'static str {
+    match code {
+        Code::Ok => "ok",
+        Code::Cancelled => "cancelled",
+        Code::Unknown => "unknown",
+        Code::InvalidArgument => "invalid_argument",
+        Code::DeadlineExceeded => "deadline_exceeded",
+        Code::NotFound => "not_found",
+        Code::AlreadyExists => "already_exists",
+        Code::PermissionDenied => "permission_denied",
+        Code::ResourceExhausted => "resource_exhausted",
+        Code::FailedPrecondition => "failed_precondition",
+        Code::Aborted => "aborted",
+        Code::OutOfRange => "out_of_range",
+        Code::Unimplemented => "unimplemented",
+        Code::Internal => "internal",
+        Code::Unavailable => "unavailable",
+        Code::DataLoss => "data_loss",
+        Code::Unauthenticated => "unauthenticated",
+    }
+}
+
+/// An id that a message gives and the log repeats.
+pub(crate) fn error_id() -> String {
+    format!("err-{:016x}", random_u64())
+}
+
+/// 64 random bits from the standard library's keyed hasher, whose key comes from the system's generator.
+pub(crate) fn random_u64() -> u64 {
+    use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+    // The key's second half counts up within a thread; hashing mixes it.
+    RandomState::new().build_hasher().finish()
+}
+
+/// A piece of the input for a message: in quotes, escaped and short.
+pub(crate) fn quote(input: &str) -> String {
+    let cut = input.floor_char_boundary(QUOTE_BYTES_MAX);
+    let ellipsis = if cut < input.len() { "…" } else { "" };
+    format!("{:?}{ellipsis}", &input[..cut])
+}
+
+fn list(names: &[String]) -> String {
+    match names.len() {
+        0 => "none".to_owned(),
+        n if n <= NAMES_LISTED_MAX => names.join(", "),
+        n => format!("{} and {} more", names[..NAMES_LISTED_MAX].join(", "), n - NAMES_LISTED_MAX),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(error: impl Into<Error>) -> (Code, String, Option<String>, Option<String>) {
+        let status = Status::from(error.into());
+        let metadata = |key| status.metadata().get(key).map(|value| value.to_str().unwrap().to_owned());
+        (status.code(), status.message().to_owned(), metadata("error-code"), metadata("retry-after-ms"))
+    }
+
+    #[test]
+    fn a_wrong_field_is_named_first() {
+        let (code, message, ..) = check(RequestError::invalid("temperature", "must be 0 to 2, not 3"));
+        assert_eq!((code, message.as_str()), (Code::InvalidArgument, "temperature: must be 0 to 2, not 3"));
+    }
+
+    #[test]
+    fn over_length_gives_both_numbers_and_a_code() {
+        let error =
+            RequestError::ContextLength { prompt_tokens: 70, completion_tokens: 5, context_tokens_max: 64 };
+        let (code, message, word, _) = check(error);
+        assert_eq!((code, word.as_deref()), (Code::InvalidArgument, Some("context_length_exceeded")));
+        assert!(message.contains("70") && message.contains("64"), "{message}");
+    }
+
+    #[test]
+    fn a_full_queue_says_when_to_come_back() {
+        let (code, _, _, retry) =
+            check(Error::QueueFull { model: "m".into(), capacity: 4, retry_after_ms: 2500 });
+        assert_eq!((code, retry.as_deref()), (Code::ResourceExhausted, Some("2500")));
+        let (.., retry) =
+            check(Error::QueueFull { model: "m".into(), capacity: 4, retry_after_ms: u64::MAX });
+        assert_eq!(retry.as_deref(), Some("60000"));
+    }
+
+    #[test]
+    fn an_unknown_model_lists_what_there_is_and_echoes_little() {
+        let loaded = (0..50).map(|i| format!("m{i}")).collect();
+        let (code, message, ..) =
+            check(Error::NotLoaded { asked: "é\n".repeat(5000), loaded, stored: vec![] });
+        assert_eq!(code, Code::NotFound);
+        assert!(message.len() < 1000 && message.contains("m19 and 30 more"), "{message}");
+    }
+
+    #[test]
+    fn a_load_that_does_not_fit_keeps_its_numbers() {
+        let error = LoadError::DoesNotFit {
+            model: "m".into(),
+            needed_bytes: 30,
+            weights_bytes: 10,
+            kv_bytes: 10,
+            scratch_bytes: 10,
+            free_bytes: 20,
+            hint: "; x".into(),
+        };
+        let status = Status::from(Error::Load(Failure::new(error)));
+        assert_eq!(status.code(), Code::ResourceExhausted);
+        assert!(status.message().contains("30 bytes") && status.message().contains("20 are free"));
+        assert!(status.metadata().get("error-id").is_some());
+    }
+
+    #[test]
+    fn ids_differ() {
+        assert_ne!(random_u64(), random_u64());
+    }
+}

@@ -1,0 +1,134 @@
+//! Starting a worker's thread. The thread makes the engine, says that it is ready, and runs; whatever ends it, a
+//! panic included, is caught here and told, after everything it held has been given back.
+
+use std::{
+    any::Any,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{Arc, mpsc::Receiver},
+    thread,
+};
+
+use hanzo_engine_runtime::{EngineConfig, LoadError, ModelFiles, TextModel};
+use tokio::sync::oneshot;
+
+use crate::{
+    admission::Admission,
+    budget::Reservation,
+    device::{Device, Steps},
+    error::{Failure, FailureReason},
+    metrics::ModelMetrics,
+    worker::{Command, Vitals, Worker, WorkerHandle, channel},
+};
+
+/// Everything a worker is made from.
+pub(crate) struct Launch {
+    pub(crate) device: Arc<dyn Device>,
+    pub(crate) files: ModelFiles,
+    pub(crate) config: EngineConfig,
+    pub(crate) reservation: Reservation,
+    pub(crate) queue_requests_max: usize,
+    pub(crate) metrics: Arc<ModelMetrics>,
+    pub(crate) progress: Box<dyn FnMut(f32) + Send>,
+}
+
+/// A worker's thread, to wait for.
+pub(crate) struct Running(oneshot::Receiver<Exit>);
+
+/// How a worker ended.
+pub(crate) enum Exit {
+    /// As it was told.
+    Left,
+    /// It failed; its requests have been told.
+    Failed(Arc<Failure>),
+}
+
+type Ready = oneshot::Sender<Result<Arc<TextModel>, Arc<Failure>>>;
+
+impl Launch {
+    /// Starts the thread and waits until it is ready to run requests.
+    ///
+    /// # Errors
+    /// Why it is not; everything has been given back.
+    pub(crate) async fn start(self) -> Result<(Arc<TextModel>, WorkerHandle, Running), Arc<Failure>> {
+        let admission = Admission::new(self.queue_requests_max);
+        let (commands, received) = channel(&admission);
+        let vitals = Vitals::new(admission);
+        let (ready, is_ready) = oneshot::channel();
+        let (exit, exited) = oneshot::channel();
+        let seen = vitals.clone();
+        let body = move || {
+            let end = self.run(received, seen, ready);
+            // Whoever launched it may be gone.
+            let _ = exit.send(end);
+        };
+        let thread = thread::Builder::new()
+            .name("model worker".to_owned())
+            .spawn(body)
+            .map_err(|error| Failure::new(FailureReason::Thread(error)))?;
+        let handle = WorkerHandle::new(commands, thread.thread().clone(), vitals);
+        let text = is_ready.await.unwrap_or_else(|_| Err(Failure::new(FailureReason::Lost)))?;
+        Ok((text, handle, Running(exited)))
+    }
+
+    fn run(self, commands: Receiver<Command>, vitals: Arc<Vitals>, ready: Ready) -> Exit {
+        let Launch { device, files, config, reservation, metrics, mut progress, .. } = self;
+        let made = catch_unwind(AssertUnwindSafe(|| -> Result<_, LoadError> {
+            let text = Arc::new(TextModel::load(&files)?);
+            Ok((text.clone(), device.build(&files, text, config, &mut progress)?))
+        }));
+        drop(files);
+        let failure = match made {
+            Ok(Ok((text, engine))) => {
+                // Nobody waits for it any more: it is not wanted.
+                if ready.send(Ok(text)).is_err() {
+                    return Exit::Left;
+                }
+                return run_engine(engine, commands, vitals, metrics, reservation);
+            }
+            Ok(Err(error)) => Failure::new(error),
+            Err(panic) => Failure::new(FailureReason::Panic(words(&*panic))),
+        };
+        // Free before it is said to have failed: the next load may need it.
+        drop(reservation);
+        let _ = ready.send(Err(failure.clone()));
+        Exit::Failed(failure)
+    }
+}
+
+fn run_engine(
+    engine: Box<dyn Steps>,
+    commands: Receiver<Command>,
+    vitals: Arc<Vitals>,
+    metrics: Arc<ModelMetrics>,
+    reservation: Reservation,
+) -> Exit {
+    let mut worker = Worker::new(engine, commands, vitals, metrics);
+    let ended = catch_unwind(AssertUnwindSafe(|| worker.run()));
+    let failure = match ended {
+        Ok(Ok(())) => None,
+        Ok(Err(error)) => Some(Failure::new(error)),
+        Err(panic) => Some(Failure::new(FailureReason::Panic(words(&*panic)))),
+    };
+    // An engine that panicked may do so again when it is dropped.
+    let id = failure.as_ref().map(|failure| failure.id.clone());
+    let _ = catch_unwind(AssertUnwindSafe(move || match id {
+        Some(id) => worker.fail(&id),
+        None => drop(worker),
+    }));
+    drop(reservation);
+    failure.map_or(Exit::Left, Exit::Failed)
+}
+
+impl Running {
+    /// Waits for the end of the worker.
+    pub(crate) async fn exit(self) -> Exit {
+        self.0.await.unwrap_or_else(|_| Exit::Failed(Failure::new(FailureReason::Lost)))
+    }
+}
+
+/// What a panic said.
+fn words(panic: &(dyn Any + Send)) -> String {
+    let said =
+        panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    said.unwrap_or("no message").to_owned()
+}

@@ -1,0 +1,90 @@
+//! Every bound of the daemon that is not in [`crate::Config`], and how the bounds relate.
+
+use std::time::Duration;
+
+use hanzo_engine_runtime::limits::CHOICES_MAX;
+
+/// Events of one request that wait for its client; with the next step's worst case still fitting, its job runs on.
+pub(crate) const EVENTS_MAX: usize = 1_000;
+/// Events one step makes of one choice at most: Started, Delta, Finished.
+pub(crate) const EVENTS_PER_STEP_MAX: usize = 3;
+/// A paused job runs again when this many of its events could be taken.
+pub(crate) const EVENTS_RESUME: usize = EVENTS_MAX / 2;
+// A job of the most choices can run a step on an empty channel, and again after a pause.
+const _: () = assert!(CHOICES_MAX as usize * EVENTS_PER_STEP_MAX <= EVENTS_RESUME);
+
+/// Models that are loaded, loading or failed at once.
+pub(crate) const MODELS_MAX: usize = 64;
+/// State changes a watcher may lag behind before it is sent a fresh snapshot instead.
+pub(crate) const CHANGES_MAX: usize = 256;
+// A snapshot never overflows what it replaces.
+const _: () = assert!(MODELS_MAX <= CHANGES_MAX);
+
+/// Largest `engine.queue_requests_max`.
+pub(crate) const QUEUE_REQUESTS_LIMIT: usize = 65_536;
+/// Room in a worker's channel beside requests: one drain, one end, and one spare.
+pub(crate) const CONTROL_COMMANDS_MAX: usize = 3;
+/// Largest `engine.sequences_max`.
+pub(crate) const SEQUENCES_LIMIT: usize = 4_096;
+/// Largest `engine.step_tokens_max`.
+pub(crate) const STEP_TOKENS_LIMIT: usize = 65_536;
+/// Prompts rendered and tokenized at the same time; more wait, holding a place in their model's queue.
+pub(crate) const PROMPT_BUILDS_MAX: usize = 4;
+/// Messages of one chat.
+pub(crate) const CHAT_MESSAGES_MAX: usize = 16_384;
+/// Tools of one chat.
+pub(crate) const CHAT_TOOLS_MAX: usize = 1_024;
+/// Bytes of a request id.
+pub(crate) const REQUEST_ID_BYTES_MAX: usize = 128;
+/// Bytes of input an error message repeats.
+pub(crate) const QUOTE_BYTES_MAX: usize = 200;
+/// Names an error message lists.
+pub(crate) const NAMES_LISTED_MAX: usize = 20;
+
+/// Tries to bring a failed worker back, before the model stays failed.
+pub(crate) const RESTARTS_MAX: u32 = 6;
+/// Wait before the first try; it doubles.
+pub(crate) const RESTART_FIRST: Duration = Duration::from_secs(1);
+/// Longest wait between tries.
+pub(crate) const RESTART_LAST: Duration = Duration::from_secs(60);
+/// A worker that lived this long starts counting tries afresh.
+pub(crate) const RESTART_FORGET: Duration = Duration::from_secs(600);
+const _: () = assert!(RESTART_FIRST.as_secs() <= RESTART_LAST.as_secs());
+const _: () = assert!(RESTART_LAST.as_secs() < RESTART_FORGET.as_secs());
+
+/// A worker with work whose loop has not come round for this long is stuck: it is not ready.
+pub(crate) const STUCK_AFTER: Duration = Duration::from_secs(30);
+
+/// Bounds of `retry-after-ms`.
+pub(crate) const RETRY_AFTER_MS_MIN: u64 = 100;
+/// See [`RETRY_AFTER_MS_MIN`].
+pub(crate) const RETRY_AFTER_MS_MAX: u64 = 60_000;
+/// What `retry-after-ms` says where nothing has been measured yet.
+pub(crate) const RETRY_AFTER_MS_UNMEASURED: u64 = 1_000;
+const _: () = assert!(RETRY_AFTER_MS_MIN <= RETRY_AFTER_MS_UNMEASURED);
+const _: () = assert!(RETRY_AFTER_MS_UNMEASURED <= RETRY_AFTER_MS_MAX);
+
+/// The transport answers CANCELLED when a unary call's `grpc-timeout` is over; the daemon answers this much
+/// earlier, with DEADLINE_EXCEEDED.
+pub(crate) const DEADLINE_MARGIN: Duration = Duration::from_millis(10);
+/// After the drain: what streams get to send their last status, and again for connections to close.
+pub(crate) const FLUSH_GRACE: Duration = Duration::from_millis(500);
+/// Streams of one gRPC connection.
+pub(crate) const STREAMS_PER_CONNECTION_MAX: u32 = 4_096;
+/// Silence on a connection after which HTTP/2 asks whether the peer is there, and how long it may take to answer.
+pub(crate) const HTTP2_KEEPALIVE: Duration = Duration::from_secs(30);
+/// See [`HTTP2_KEEPALIVE`].
+pub(crate) const HTTP2_KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);
+/// Idle time after which TCP probes.
+pub(crate) const TCP_KEEPALIVE: Duration = Duration::from_secs(60);
+
+/// Share of the memory available at the start that models may take, unless configured: numerator and denominator.
+pub(crate) const MEMORY_BUDGET_SHARE: (u64, u64) = (4, 5);
+/// The smallest KV cache a load accepts, in tokens, where the model's context is not smaller still.
+pub(crate) const KV_TOKENS_MIN: usize = 2_048;
+/// Full contexts the KV cache holds when nothing else is asked for.
+pub(crate) const KV_CONTEXTS_DEFAULT: usize = 8;
+/// Share of what is free beside weights and scratch that the KV cache takes when nothing else is asked for.
+pub(crate) const KV_SHARE: (u64, u64) = (1, 2);
+/// Rows of a step that prompts may take beside sequences that decode, as a share of `step_tokens_max`.
+pub(crate) const PREFILL_SHARE_BESIDE_DECODES: (usize, usize) = (1, 2);

@@ -1,0 +1,389 @@
+//! What `/metrics` says: the names and labels of the product's standard, and the engine's own beside them.
+//! Counters and histograms are counted where things happen; gauges are read from the models at each scrape, so
+//! that an idle model costs nothing.
+
+mod rate;
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use hanzo_engine_runtime::{EngineStats, FinishReason};
+use prometheus::{
+    Encoder as _, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
+    IntGaugeVec, Opts, Registry, TextEncoder, core::Collector,
+};
+
+pub(crate) use rate::Rate;
+
+use crate::registry::ModelView;
+
+const NAMESPACE: &str = "hanzo_engine";
+/// The model label of requests that name no model that is loaded: names a client makes up are not kept.
+const NO_MODEL: &str = "";
+/// Upper bounds of histograms of waiting and whole requests, in seconds.
+const SECONDS: &[f64] =
+    &[0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 640.0];
+/// Upper bounds of histograms of one token, in seconds.
+const TOKEN_SECONDS: &[f64] =
+    &[0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.015, 0.025, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5];
+/// Upper bounds of histograms of lengths, in tokens.
+const TOKENS: &[f64] = &[
+    1.0, 4.0, 16.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0, 32768.0, 65536.0,
+    131072.0,
+];
+
+/// Every metric of one daemon.
+pub(crate) struct Metrics {
+    registry: Registry,
+    // Gauges are reset and set again by one scrape at a time.
+    scrape: Mutex<()>,
+    requests: IntCounterVec,
+    generated_tokens: IntCounterVec,
+    prompt_tokens: IntCounterVec,
+    first_token: HistogramVec,
+    duration: HistogramVec,
+    tokens_per_second: GaugeVec,
+    kv_utilization: GaugeVec,
+    batch_size: IntGaugeVec,
+    queue_depth: IntGaugeVec,
+    prefix_query_tokens: IntCounterVec,
+    prefix_hit_tokens: IntCounterVec,
+    preemptions: IntCounterVec,
+    finished: IntCounterVec,
+    rejected: IntCounterVec,
+    cancelled: IntCounterVec,
+    errors: IntCounterVec,
+    worker_restarts: IntCounterVec,
+    model_loads: IntCounterVec,
+    running: IntGaugeVec,
+    kv_blocks: IntGaugeVec,
+    memory: IntGaugeVec,
+    memory_budget: IntGauge,
+    models_loaded: IntGauge,
+    model_info: IntGaugeVec,
+    worker_up: IntGaugeVec,
+    inter_token: HistogramVec,
+    per_output_token: HistogramVec,
+    queue_time: HistogramVec,
+    prefill_time: HistogramVec,
+    decode_time: HistogramVec,
+    prompt_length: HistogramVec,
+    generation_length: HistogramVec,
+    load_duration: HistogramVec,
+}
+
+/// One model's counters and histograms, looked up once. They outlive a worker that is restarted.
+pub(crate) struct ModelMetrics {
+    pub(crate) generated_tokens: IntCounter,
+    pub(crate) prompt_tokens: IntCounter,
+    pub(crate) first_token: Histogram,
+    pub(crate) prefix_query_tokens: IntCounter,
+    pub(crate) prefix_hit_tokens: IntCounter,
+    pub(crate) preemptions: IntCounter,
+    pub(crate) finished_stop: IntCounter,
+    pub(crate) finished_length: IntCounter,
+    pub(crate) cancelled: IntCounter,
+    pub(crate) failed: IntCounter,
+    pub(crate) worker_restarts: IntCounter,
+    pub(crate) inter_token: Histogram,
+    pub(crate) per_output_token: Histogram,
+    pub(crate) queue_time: Histogram,
+    pub(crate) prefill_time: Histogram,
+    pub(crate) decode_time: Histogram,
+    pub(crate) prompt_length: Histogram,
+    pub(crate) generation_length: Histogram,
+    /// Tokens drawn, over the last seconds.
+    pub(crate) rate: Rate,
+}
+
+/// Makes metrics and registers them.
+struct Maker(Registry);
+
+impl Maker {
+    fn add<C: Collector + Clone + 'static>(&self, metric: prometheus::Result<C>) -> C {
+        // Both fail only on a bad or repeated name, and the names are constants that a test renders.
+        let metric = metric.expect("the names and labels below are valid");
+        self.0.register(Box::new(metric.clone())).expect("the names below are distinct");
+        metric
+    }
+
+    fn opts(name: &str, help: &str) -> Opts {
+        Opts::new(name, help).namespace(NAMESPACE)
+    }
+
+    fn counter(&self, name: &str, help: &str, labels: &[&str]) -> IntCounterVec {
+        self.add(IntCounterVec::new(Self::opts(name, help), labels))
+    }
+
+    fn gauge(&self, name: &str, help: &str, labels: &[&str]) -> IntGaugeVec {
+        self.add(IntGaugeVec::new(Self::opts(name, help), labels))
+    }
+
+    fn float(&self, name: &str, help: &str) -> GaugeVec {
+        self.add(GaugeVec::new(Self::opts(name, help), &["model"]))
+    }
+
+    fn single(&self, name: &str, help: &str) -> IntGauge {
+        self.add(IntGauge::with_opts(Self::opts(name, help)))
+    }
+
+    fn histogram(&self, name: &str, help: &str, bounds: &[f64]) -> HistogramVec {
+        let opts = HistogramOpts::new(name, help).namespace(NAMESPACE).buckets(bounds.to_vec());
+        self.add(HistogramVec::new(opts, &["model"]))
+    }
+}
+
+impl Metrics {
+    /// All at zero.
+    pub(crate) fn new(memory_budget_bytes: u64) -> Arc<Self> {
+        let make = Maker(Registry::new());
+        let model = &["model"];
+        let info = make.gauge("build_info", "The running build; always 1.", &["version"]);
+        info.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
+        let metrics = Self {
+            scrape: Mutex::new(()),
+            requests: make.counter(
+                "requests_total",
+                "Requests answered, by gRPC status.",
+                &["model", "status"],
+            ),
+            generated_tokens: make.counter("tokens_generated_total", "Tokens generated.", model),
+            prompt_tokens: make.counter("prompt_tokens_total", "Tokens of prompts that were run.", model),
+            first_token: make.histogram(
+                "time_to_first_token_seconds",
+                "Seconds from a request's arrival to its first text.",
+                SECONDS,
+            ),
+            duration: make.histogram(
+                "request_duration_seconds",
+                "Seconds from a request's arrival to its end.",
+                SECONDS,
+            ),
+            tokens_per_second: make
+                .float("tokens_per_second", "Tokens generated per second, over the last 10 seconds."),
+            kv_utilization: make
+                .float("kv_cache_utilization", "Share of the KV cache that running requests hold, 0 to 1."),
+            batch_size: make.gauge("batch_size", "Sequences in the last step; 0 when idle.", model),
+            queue_depth: make.gauge("queue_depth", "Requests that wait to be run.", model),
+            prefix_query_tokens: make.counter(
+                "prefix_cache_query_tokens_total",
+                "Prompt tokens looked up in the prefix cache.",
+                model,
+            ),
+            prefix_hit_tokens: make.counter(
+                "prefix_cache_hit_tokens_total",
+                "Prompt tokens found in the prefix cache.",
+                model,
+            ),
+            preemptions: make.counter(
+                "preemptions_total",
+                "Times a sequence gave its KV blocks back early.",
+                model,
+            ),
+            finished: make.counter(
+                "requests_finished_total",
+                "Requests that ended with their client there, by why the last choice ended.",
+                &["model", "finish_reason"],
+            ),
+            rejected: make.counter(
+                "requests_rejected_total",
+                "Sound requests that were turned away.",
+                &["model", "reason"],
+            ),
+            cancelled: make.counter("requests_cancelled_total", "Requests whose client left.", model),
+            errors: make.counter("errors_total", "Failures of the engine itself.", &["model", "kind"]),
+            worker_restarts: make.counter(
+                "worker_restarts_total",
+                "Times a failed worker was brought back.",
+                model,
+            ),
+            model_loads: make.counter("model_loads_total", "Model loads, by result.", &["model", "result"]),
+            running: make.gauge("requests_running", "Requests that have begun and not ended.", model),
+            kv_blocks: make.gauge("kv_blocks", "Blocks of the KV cache, by state.", &["model", "state"]),
+            memory: make.gauge("memory_bytes", "Bytes a model has reserved, by kind.", &["model", "kind"]),
+            memory_budget: make.single("memory_budget_bytes", "Bytes all models together may take."),
+            models_loaded: make.single("models_loaded", "Models that are ready or draining."),
+            model_info: make.gauge(
+                "model_info",
+                "What a model is; always 1.",
+                &["model", "architecture", "quantization", "device", "context_tokens_max"],
+            ),
+            worker_up: make.gauge("worker_up", "Whether a model's worker runs: 1 or 0.", model),
+            inter_token: make.histogram(
+                "inter_token_latency_seconds",
+                "Seconds between one text of a choice and the next.",
+                TOKEN_SECONDS,
+            ),
+            per_output_token: make.histogram(
+                "time_per_output_token_seconds",
+                "Mean seconds per token of a choice after its first.",
+                TOKEN_SECONDS,
+            ),
+            queue_time: make.histogram(
+                "request_queue_time_seconds",
+                "Seconds from a request's arrival to the first step that ran it.",
+                SECONDS,
+            ),
+            prefill_time: make.histogram(
+                "request_prefill_time_seconds",
+                "Seconds from a choice's first step to its first text.",
+                SECONDS,
+            ),
+            decode_time: make.histogram(
+                "request_decode_time_seconds",
+                "Seconds from a choice's first text to its end.",
+                SECONDS,
+            ),
+            prompt_length: make.histogram("request_prompt_tokens", "Tokens of a request's prompt.", TOKENS),
+            generation_length: make.histogram(
+                "request_generation_tokens",
+                "Tokens generated for a choice.",
+                TOKENS,
+            ),
+            load_duration: make.histogram(
+                "model_load_duration_seconds",
+                "Seconds a model took from the call to ready.",
+                SECONDS,
+            ),
+            registry: make.0,
+        };
+        metrics.memory_budget.set(signed(memory_budget_bytes));
+        Arc::new(metrics)
+    }
+
+    /// One model's own.
+    pub(crate) fn model(&self, model: &str) -> Arc<ModelMetrics> {
+        let of = |vec: &IntCounterVec| vec.with_label_values(&[model]);
+        let observed = |vec: &HistogramVec| vec.with_label_values(&[model]);
+        Arc::new(ModelMetrics {
+            generated_tokens: of(&self.generated_tokens),
+            prompt_tokens: of(&self.prompt_tokens),
+            first_token: observed(&self.first_token),
+            prefix_query_tokens: of(&self.prefix_query_tokens),
+            prefix_hit_tokens: of(&self.prefix_hit_tokens),
+            preemptions: of(&self.preemptions),
+            finished_stop: self.finished.with_label_values(&[model, "stop"]),
+            finished_length: self.finished.with_label_values(&[model, "length"]),
+            cancelled: of(&self.cancelled),
+            failed: self.finished.with_label_values(&[model, "error"]),
+            worker_restarts: of(&self.worker_restarts),
+            inter_token: observed(&self.inter_token),
+            per_output_token: observed(&self.per_output_token),
+            queue_time: observed(&self.queue_time),
+            prefill_time: observed(&self.prefill_time),
+            decode_time: observed(&self.decode_time),
+            prompt_length: observed(&self.prompt_length),
+            generation_length: observed(&self.generation_length),
+            rate: Rate::default(),
+        })
+    }
+
+    /// A request was answered, `seconds` after it arrived. `model` is one that was loaded, or none.
+    pub(crate) fn request(&self, model: Option<&str>, outcome: &str, seconds: f64) {
+        let model = model.unwrap_or(NO_MODEL);
+        self.requests.with_label_values(&[model, outcome]).inc();
+        self.duration.with_label_values(&[model]).observe(seconds);
+    }
+
+    /// A sound request was turned away.
+    pub(crate) fn rejected(&self, model: Option<&str>, reason: &str) {
+        self.rejected.with_label_values(&[model.unwrap_or(NO_MODEL), reason]).inc();
+    }
+
+    /// A worker or a load failed.
+    pub(crate) fn error(&self, model: &str, kind: &str) {
+        self.errors.with_label_values(&[model, kind]).inc();
+    }
+
+    /// A load ended.
+    pub(crate) fn load(&self, model: &str, seconds: Option<f64>) {
+        let result = if seconds.is_some() { "ok" } else { "failed" };
+        self.model_loads.with_label_values(&[model, result]).inc();
+        if let Some(seconds) = seconds {
+            self.load_duration.with_label_values(&[model]).observe(seconds);
+        }
+    }
+
+    /// All of it in Prometheus' text format, with gauges as `models` say now.
+    pub(crate) fn render(&self, models: &[ModelView]) -> String {
+        let _one = self.scrape.lock().unwrap_or_else(PoisonError::into_inner);
+        for gauge in [&self.tokens_per_second, &self.kv_utilization] {
+            gauge.reset();
+        }
+        let gauges = [
+            &self.batch_size,
+            &self.queue_depth,
+            &self.running,
+            &self.kv_blocks,
+            &self.memory,
+            &self.model_info,
+            &self.worker_up,
+        ];
+        for gauge in gauges {
+            gauge.reset();
+        }
+        self.models_loaded.set(models.iter().filter(|view| view.worker.is_some()).count() as i64);
+        for view in models {
+            self.set_gauges(view);
+        }
+        let mut text = Vec::new();
+        let encoded = TextEncoder::new().encode(&self.registry.gather(), &mut text);
+        encoded.expect("writing to memory does not fail, and every family has a metric");
+        String::from_utf8(text).expect("names, labels and help are UTF-8")
+    }
+
+    fn set_gauges(&self, view: &ModelView) {
+        let model = view.name.as_str();
+        self.worker_up.with_label_values(&[model]).set(i64::from(view.worker.is_some()));
+        let Some(worker) = &view.worker else { return };
+        let EngineStats { blocks_total, blocks_used, blocks_cached, .. } = worker.stats;
+        self.tokens_per_second.with_label_values(&[model]).set(worker.tokens_per_s);
+        let share = if blocks_total == 0 { 0.0 } else { blocks_used as f64 / blocks_total as f64 };
+        self.kv_utilization.with_label_values(&[model]).set(share);
+        self.batch_size.with_label_values(&[model]).set(worker.batch_size as i64);
+        self.queue_depth.with_label_values(&[model]).set(worker.requests_waiting as i64);
+        self.running.with_label_values(&[model]).set(worker.requests_running as i64);
+        let free = blocks_total.saturating_sub(blocks_used + blocks_cached);
+        for (state, blocks) in [("used", blocks_used), ("cached", blocks_cached), ("free", free)] {
+            self.kv_blocks.with_label_values(&[model, state]).set(blocks as i64);
+        }
+        let memory = &worker.memory;
+        let kinds =
+            [("weights", memory.weights_bytes), ("kv", memory.kv_bytes), ("scratch", memory.scratch_bytes)];
+        for (kind, bytes) in kinds {
+            self.memory.with_label_values(&[model, kind]).set(signed(bytes));
+        }
+        let (architecture, quantization) = match &view.info {
+            Some(info) => (info.architecture.as_str(), info.quantization.as_str()),
+            None => ("", ""),
+        };
+        let context = worker.context_tokens_max.to_string();
+        self.model_info
+            .with_label_values(&[model, architecture, quantization, worker.device.as_str(), context.as_str()])
+            .set(1);
+    }
+}
+
+impl ModelMetrics {
+    /// A request ran to its end.
+    pub(crate) fn finished(&self, reason: FinishReason) {
+        match reason {
+            FinishReason::Stop => self.finished_stop.inc(),
+            FinishReason::Length => self.finished_length.inc(),
+        }
+    }
+
+    /// Counts what an engine has done since `before`.
+    pub(crate) fn advance(&self, before: &EngineStats, now: &EngineStats) {
+        let generated = now.generated_tokens - before.generated_tokens;
+        self.generated_tokens.inc_by(generated);
+        self.rate.add(generated);
+        self.prefix_query_tokens.inc_by(now.prompt_tokens - before.prompt_tokens);
+        self.prefix_hit_tokens.inc_by(now.prefix_hit_tokens - before.prefix_hit_tokens);
+        self.preemptions.inc_by(now.preemptions - before.preemptions);
+    }
+}
+
+/// Prometheus' integers are signed; a machine with 8 EiB does not exist.
+fn signed(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,464 @@
+//! The lives of models: load, run, fail, come back, unload. Each model has one task that owns its life and is the
+//! only one to move it from state to state; [`crate::registry`] holds what others see.
+
+use std::{
+    sync::{Arc, atomic::AtomicU64},
+    time::{Duration, Instant},
+};
+
+use hanzo_engine_runtime::TextModel;
+use hanzo_engine_store::{Store, StoreError, check_name};
+use tokio::sync::broadcast::error::RecvError;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    budget::Budget,
+    clock::now_unix_ms,
+    config::EngineSection,
+    device::Device,
+    error::{Error, Failure, FailureReason},
+    launch::{Exit, Launch, Running},
+    limits::{RESTART_FIRST, RESTART_FORGET, RESTART_LAST, RESTARTS_MAX},
+    metrics::{Metrics, ModelMetrics},
+    registry::{Entry, Meeting, ModelView, Progress, Registry, Served, State, StateView},
+    sizing::{self, Want},
+    source::{Resolved, Source, resolve},
+    worker::Command,
+};
+
+/// Why requests end when the daemon stops; one of a worker's last words.
+pub(crate) const SHUTTING_DOWN: &str = "the engine shut down";
+const UNLOADED: &str = "the model was unloaded";
+
+/// Loads and unloads.
+pub(crate) struct Models {
+    pub(crate) registry: Registry,
+    pub(crate) budget: Arc<Budget>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) store: Option<Store>,
+    /// Why there is no store.
+    pub(crate) store_missing: String,
+    pub(crate) device: Arc<dyn Device>,
+    pub(crate) section: EngineSection,
+}
+
+/// What to load.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct LoadWish {
+    /// Name in the store, `hanzo-demo`, or path.
+    pub(crate) source: String,
+    /// Serve it under this name.
+    pub(crate) alias: Option<String>,
+    /// How large.
+    pub(crate) want: Want,
+}
+
+/// One life of a model.
+struct Life {
+    name: String,
+    number: u64,
+    source: Source,
+    stored: bool,
+    want: Want,
+    stop: CancellationToken,
+    metrics: Arc<ModelMetrics>,
+}
+
+impl Models {
+    /// Loads a model and waits until it answers, or has failed. Whoever asks for a model that is loading waits for
+    /// the same load; one that is loaded is answered at once, with no time taken. The load goes on when the caller
+    /// leaves.
+    pub(crate) async fn load(self: &Arc<Self>, wish: LoadWish) -> Result<(ModelView, Duration), Error> {
+        let began = Instant::now();
+        let (store, asked) = (self.store.clone(), wish.source.clone());
+        let resolved = blocking(move || resolve(&asked, store.as_ref())).await?;
+        let name = match wish.alias {
+            Some(alias) => {
+                check_name(&alias).map_err(|error| Error::field("alias", error.to_string()))?;
+                alias
+            }
+            None => resolved.name.clone(),
+        };
+        let joined = self.begin(&name, resolved, wish.want)?;
+        let view = self.settled(&name).await?;
+        Ok((view, if joined == Joined::Loaded { Duration::ZERO } else { began.elapsed() }))
+    }
+
+    fn begin(self: &Arc<Self>, name: &str, resolved: Resolved, want: Want) -> Result<Joined, Error> {
+        let Resolved { source, stored, .. } = resolved;
+        let mut joined = Joined::Begun;
+        let meet = |entry: &Entry| {
+            let taken =
+                || Error::NameTaken { name: entry.name.clone(), source_loaded: entry.source.describe() };
+            match &entry.state {
+                State::Failed { .. } => Ok(Meeting::Replace),
+                _ if entry.source != source => Err(taken()),
+                State::Draining(_) => Err(Error::Unloading { name: entry.name.clone() }),
+                State::Loading(_) => Ok(Meeting::Join),
+                State::Ready(_) => {
+                    joined = Joined::Loaded;
+                    Ok(Meeting::Join)
+                }
+            }
+        };
+        let metrics = self.metrics.model(name);
+        if let Some((number, stop, progress)) =
+            self.registry.begin(name, source.clone(), metrics.clone(), meet)?
+        {
+            let life = Life { name: name.to_owned(), number, source, stored, want, stop, metrics };
+            tokio::spawn(self.clone().live(life, progress));
+        }
+        Ok(joined)
+    }
+
+    /// Waits until a model is no longer loading.
+    async fn settled(&self, name: &str) -> Result<ModelView, Error> {
+        loop {
+            let (_, mut changes) = self.registry.watch();
+            let view = self.registry.with(name, |entry| {
+                let failure = match &entry.state {
+                    State::Failed { failure, .. } => Some(failure.clone()),
+                    _ => None,
+                };
+                ((entry.view(), failure), false)
+            })?;
+            match view {
+                (_, Some(failure)) => return Err(Error::Load(failure)),
+                (view, None) if !matches!(view.state, StateView::Loading { .. }) => return Ok(view),
+                _ => {}
+            }
+            if let Err(RecvError::Closed) = changes.recv().await {
+                return Err(Error::Stopped { what: SHUTTING_DOWN });
+            }
+        }
+    }
+
+    /// The model that answers to a name; see [`Registry::serving`]. One that is not loaded is said to be in the
+    /// store where it is.
+    pub(crate) async fn serving(&self, asked: &str) -> Result<Arc<Served>, Error> {
+        match self.registry.serving(asked) {
+            Err(Error::NotLoaded { asked, loaded, .. }) => {
+                let stored = self.stored_names().await;
+                Err(Error::NotLoaded { asked, loaded, stored })
+            }
+            other => other,
+        }
+    }
+
+    async fn stored_names(&self) -> Vec<String> {
+        let Some(store) = self.store.clone() else { return Vec::new() };
+        let list =
+            move || Ok::<_, Error>(store.list()?.models.into_iter().map(|record| record.name).collect());
+        // Names only make a message better.
+        blocking(list).await.unwrap_or_default()
+    }
+
+    /// Runs `work` on the store, where it may block.
+    ///
+    /// # Errors
+    /// [`Error::NoStore`], and the store's own.
+    pub(crate) async fn with_store<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Store) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, Error> {
+        let no_store = || Error::NoStore { reason: self.store_missing.clone() };
+        let store = self.store.clone().ok_or_else(no_store)?;
+        blocking(move || work(&store).map_err(Error::from)).await
+    }
+
+    /// Unloads a model and waits until its memory is free. Running requests finish first, or end now with `force`.
+    /// The model's last state is answered.
+    pub(crate) async fn unload(&self, asked: &str, force: bool) -> Result<ModelView, Error> {
+        let mut seen: Option<(u64, ModelView)> = None;
+        let mut stopped = false;
+        loop {
+            let (_, mut changes) = self.registry.watch();
+            let asked = seen.as_ref().map_or(asked, |(_, view)| view.name.as_str());
+            let look = self.registry.with(asked, |entry| {
+                let ours = seen.as_ref().is_none_or(|(life, _)| *life == entry.life);
+                let begun = ours && self.begin_unloading(entry, force, &mut stopped);
+                ((entry.life, entry.view(), ours), begun)
+            });
+            match (look, seen) {
+                (Err(error), None) => return Err(error),
+                // Gone, or gone and loaded anew.
+                (Err(_) | Ok((_, _, false)), Some((_, view))) => {
+                    return Ok(ModelView { state: StateView::Unloaded, worker: None, ..view });
+                }
+                (Ok((life, view, _)), _) => {
+                    if matches!(view.state, StateView::Failed { .. }) {
+                        self.registry.forget(&view.name, life);
+                    }
+                    seen = Some((life, view));
+                }
+            }
+            if let Err(RecvError::Closed) = changes.recv().await {
+                return Err(Error::Stopped { what: SHUTTING_DOWN });
+            }
+        }
+    }
+
+    /// Whether the entry's state was changed.
+    fn begin_unloading(&self, entry: &mut Entry, force: bool, stopped: &mut bool) -> bool {
+        let ready = match &entry.state {
+            State::Ready(served) => Some(served.clone()),
+            State::Draining(_) | State::Loading(_) => None,
+            State::Failed { .. } => {
+                entry.stop.cancel();
+                None
+            }
+        };
+        let changed = ready.is_some();
+        if let Some(served) = ready {
+            served.worker.tell(Command::Drain);
+            entry.state = State::Draining(served);
+        }
+        if let State::Draining(served) = &entry.state
+            && force
+            && !*stopped
+        {
+            *stopped = true;
+            served.worker.tell(Command::Stop(UNLOADED));
+        }
+        changed
+    }
+
+    /// One life: load, run, and after a failure come back a bounded number of times.
+    async fn live(self: Arc<Self>, life: Life, mut progress: Arc<Progress>) {
+        let mut restarts = Restarts::default();
+        loop {
+            let began = Instant::now();
+            let brought_up = tokio::select! {
+                brought_up = self.bring_up(&life, progress) => brought_up,
+                () = life.stop.cancelled() => return self.registry.forget(&life.name, life.number),
+            };
+            let failure = match brought_up {
+                Ok((served, running)) => {
+                    self.metrics.load(&life.name, Some(began.elapsed().as_secs_f64()));
+                    tracing::info!(
+                        model = life.name,
+                        device = served.device,
+                        context_tokens_max = served.config.context_tokens_max,
+                        memory_bytes = served.memory.total(),
+                        load_ms = began.elapsed().as_millis() as u64,
+                        "model ready"
+                    );
+                    self.registry.set(&life.name, life.number, |entry| entry.state = State::Ready(served));
+                    if life.stop.is_cancelled() {
+                        // Everything was ended while it was loading: nobody else will tell it.
+                        self.close();
+                    }
+                    self.note_used(&life);
+                    match running.exit().await {
+                        Exit::Left => {
+                            tracing::info!(model = life.name, "model unloaded");
+                            return self.registry.forget(&life.name, life.number);
+                        }
+                        Exit::Failed(failure) => {
+                            restarts.lived(began.elapsed());
+                            failure
+                        }
+                    }
+                }
+                Err(failure) => {
+                    self.metrics.load(&life.name, None);
+                    failure
+                }
+            };
+            self.metrics.error(&life.name, failure.reason.kind());
+            tracing::error!(model = life.name, error_id = failure.id, reason = %failure.reason, "model failed");
+            // A first load that fails fails again; a worker that ran before may run again.
+            let wait = if restarts.ran { restarts.next() } else { None };
+            let retry_at = wait.map(|wait| Instant::now() + wait);
+            let mut draining = false;
+            self.registry.set(&life.name, life.number, |entry| {
+                draining = matches!(entry.state, State::Draining(_));
+                entry.state = State::Failed { failure, retry_at };
+            });
+            if draining {
+                return self.registry.forget(&life.name, life.number);
+            }
+            let Some(wait) = wait else { return };
+            tokio::select! {
+                () = tokio::time::sleep(wait) => {}
+                () = life.stop.cancelled() => return self.registry.forget(&life.name, life.number),
+            }
+            life.metrics.worker_restarts.inc();
+            progress = Arc::default();
+            let again = progress.clone();
+            self.registry.set(&life.name, life.number, |entry| entry.state = State::Loading(again));
+        }
+    }
+
+    /// Reads the headers, sizes and reserves, then lets a new thread make the engine.
+    async fn bring_up(
+        self: &Arc<Self>,
+        life: &Life,
+        progress: Arc<Progress>,
+    ) -> Result<(Arc<Served>, Running), Arc<Failure>> {
+        let (models, source, name, want) = (self.clone(), life.source.clone(), life.name.clone(), life.want);
+        let opened = blocking(move || {
+            let files = source.open().map_err(Failure::new)?;
+            let context = files.info.context_tokens_max as usize;
+            let (reservation, size) = models
+                .budget
+                .reserve(|free| {
+                    let memory = |config: &_| models.device.memory(&files, config);
+                    let size = sizing::choose(&name, context, &models.section, want, free, memory)?;
+                    Ok((size.1.total(), size))
+                })
+                .map_err(|error: hanzo_engine_runtime::LoadError| Failure::new(error))?;
+            Ok::<_, Arc<Failure>>((files, reservation, size))
+        });
+        let (files, reservation, (config, memory)) = opened.await?;
+        let info = files.info.clone();
+        self.registry.set(&life.name, life.number, |entry| entry.info = Some(info));
+        let (models, name, number) = (self.clone(), life.name.clone(), life.number);
+        let told = move |fraction: f32| {
+            if progress.set(fraction) {
+                models.registry.set(&name, number, |_| {});
+            }
+        };
+        let launch = Launch {
+            device: self.device.clone(),
+            files,
+            config,
+            reservation,
+            queue_requests_max: self.section.queue_requests_max,
+            metrics: life.metrics.clone(),
+            progress: Box::new(told),
+        };
+        let (text, worker, running): (Arc<TextModel>, _, _) = launch.start().await?;
+        let served = Served {
+            name: life.name.clone(),
+            text,
+            config,
+            memory,
+            device: self.device.describe(),
+            worker,
+            metrics: life.metrics.clone(),
+            loaded_at_unix_ms: now_unix_ms(),
+            jobs: AtomicU64::new(1),
+        };
+        Ok((Arc::new(served), running))
+    }
+
+    fn note_used(&self, life: &Life) {
+        let Some(store) = self.store.clone().filter(|_| life.stored) else { return };
+        let Source::Path(path) = life.source.clone() else { return };
+        tokio::task::spawn_blocking(move || {
+            let record = store.find_path(&path).ok().flatten();
+            if let Some(error) = record.and_then(|record| store.touch(&record.name, now_unix_ms()).err()) {
+                tracing::warn!(%error, "the model's last use was not noted");
+            }
+        });
+    }
+
+    /// Ends every life now. Requests that still run end with an error.
+    pub(crate) fn close(&self) {
+        self.registry.for_each(|entry| {
+            entry.stop.cancel();
+            if let State::Ready(served) | State::Draining(served) = &entry.state {
+                served.worker.tell(Command::Stop(SHUTTING_DOWN));
+                entry.state = State::Draining(served.clone());
+            }
+        });
+    }
+
+    /// Waits until every worker has left.
+    pub(crate) async fn closed(&self) {
+        let (_, mut changes) = self.registry.watch();
+        let busy = |view: &ModelView| !matches!(view.state, StateView::Failed { .. });
+        while self.registry.views().iter().any(busy) {
+            if let Err(RecvError::Closed) = changes.recv().await {
+                return;
+            }
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Joined {
+    Begun,
+    Loaded,
+}
+
+/// How often a worker has come back, and when it may again.
+#[derive(Default)]
+struct Restarts {
+    ran: bool,
+    tries: u32,
+}
+
+impl Restarts {
+    fn lived(&mut self, time: Duration) {
+        self.ran = true;
+        if time >= RESTART_FORGET {
+            self.tries = 0;
+        }
+    }
+
+    fn next(&mut self) -> Option<Duration> {
+        if self.tries == RESTARTS_MAX {
+            return None;
+        }
+        let wait = RESTART_FIRST * 2_u32.pow(self.tries);
+        self.tries += 1;
+        Some(wait.min(RESTART_LAST))
+    }
+}
+
+impl FailureReason {
+    /// How `errors_total` calls it.
+    fn kind(&self) -> &'static str {
+        match self {
+            FailureReason::Load(_) | FailureReason::Store(_) => "load",
+            FailureReason::Step(_) => "step",
+            FailureReason::Panic(_) => "panic",
+            FailureReason::Thread(_) | FailureReason::Lost => "thread",
+        }
+    }
+}
+
+/// Runs what blocks where it may.
+pub(crate) async fn blocking<T: Send + 'static, E: From<Blocked> + Send + 'static>(
+    work: impl FnOnce() -> Result<T, E> + Send + 'static,
+) -> Result<T, E> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(result) => result,
+        Err(error) => Err(Blocked(error).into()),
+    }
+}
+
+/// Blocking work that panicked.
+pub(crate) struct Blocked(tokio::task::JoinError);
+
+impl From<Blocked> for Error {
+    fn from(blocked: Blocked) -> Self {
+        let error_id = crate::error::error_id();
+        tracing::error!(error_id, error = %blocked.0, "blocking work failed");
+        Error::Internal { what: "blocking work failed", error_id }
+    }
+}
+
+impl From<Blocked> for Arc<Failure> {
+    fn from(blocked: Blocked) -> Self {
+        Failure::new(FailureReason::Panic(blocked.0.to_string()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tries_double_up_to_a_minute_and_are_bounded() {
+        let mut restarts = Restarts::default();
+        let waits: Vec<u64> = std::iter::from_fn(|| restarts.next()).map(|wait| wait.as_secs()).collect();
+        assert_eq!(waits, [1, 2, 4, 8, 16, 32]);
+        restarts.lived(Duration::from_secs(5));
+        assert_eq!(restarts.next(), None);
+        restarts.lived(RESTART_FORGET);
+        assert_eq!(restarts.next(), Some(RESTART_FIRST));
+    }
+}

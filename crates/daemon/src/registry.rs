@@ -1,0 +1,385 @@
+//! The models of this daemon by the name they are served under, each in one state, and the stream of their
+//! changes. Only [`crate::models`] changes states; everyone else looks.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
+    },
+    time::Instant,
+};
+
+use hanzo_engine_runtime::{EngineConfig, EngineStats, JobId, ModelInfo, TextModel, engine::EngineMemory};
+use hanzo_engine_store::{Match, find_name};
+use tokio::sync::broadcast;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    error::{Error, Failure},
+    limits::{CHANGES_MAX, MODELS_MAX},
+    metrics::ModelMetrics,
+    source::Source,
+    worker::WorkerHandle,
+};
+
+/// A model that answers.
+pub(crate) struct Served {
+    pub(crate) name: String,
+    pub(crate) text: Arc<TextModel>,
+    pub(crate) config: EngineConfig,
+    pub(crate) memory: EngineMemory,
+    pub(crate) device: String,
+    pub(crate) worker: WorkerHandle,
+    pub(crate) metrics: Arc<ModelMetrics>,
+    pub(crate) loaded_at_unix_ms: i64,
+    pub(crate) jobs: AtomicU64,
+}
+
+impl Served {
+    /// A name for the next job.
+    pub(crate) fn next_job(&self) -> JobId {
+        JobId(self.jobs.fetch_add(1, Relaxed))
+    }
+}
+
+/// What a model is doing.
+pub(crate) enum State {
+    /// Its files are being read.
+    Loading(Arc<Progress>),
+    /// It answers.
+    Ready(Arc<Served>),
+    /// It takes nothing new.
+    Draining(Arc<Served>),
+    /// Its load failed, or its worker did; `retry_at` when it will be tried again.
+    Failed { failure: Arc<Failure>, retry_at: Option<Instant> },
+}
+
+/// How far a load is, in percent.
+#[derive(Debug, Default)]
+pub(crate) struct Progress(AtomicU32);
+
+impl Progress {
+    /// Notes a fraction; the percentage when it entered another tenth.
+    pub(crate) fn set(&self, fraction: f32) -> bool {
+        let percent = (fraction.clamp(0.0, 1.0) * 100.0) as u32;
+        self.0.swap(percent, Relaxed) / 10 != percent / 10
+    }
+
+    pub(crate) fn percent(&self) -> u32 {
+        self.0.load(Relaxed)
+    }
+}
+
+/// One model.
+pub(crate) struct Entry {
+    pub(crate) name: String,
+    pub(crate) source: Source,
+    pub(crate) info: Option<ModelInfo>,
+    pub(crate) metrics: Arc<ModelMetrics>,
+    pub(crate) state: State,
+    /// Which life of the name this is: what happened in an earlier one does not concern it.
+    pub(crate) life: u64,
+    /// Ends the life: no more restarts.
+    pub(crate) stop: CancellationToken,
+}
+
+/// A model as it is at one moment.
+#[derive(Clone, Debug)]
+pub(crate) struct ModelView {
+    pub(crate) name: String,
+    pub(crate) state: StateView,
+    pub(crate) source: Source,
+    pub(crate) info: Option<ModelInfo>,
+    /// While it has a worker.
+    pub(crate) worker: Option<WorkerView>,
+    pub(crate) counts: Counts,
+}
+
+/// See [`State`].
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum StateView {
+    Loading { percent: u32 },
+    Ready,
+    Draining,
+    Unloaded,
+    Failed { error: String },
+}
+
+/// A worker as it is at one moment.
+#[derive(Clone, Debug)]
+pub(crate) struct WorkerView {
+    pub(crate) device: String,
+    pub(crate) has_template: bool,
+    pub(crate) context_tokens_max: usize,
+    pub(crate) memory: EngineMemory,
+    pub(crate) loaded_at_unix_ms: i64,
+    pub(crate) requests_running: usize,
+    pub(crate) requests_waiting: usize,
+    pub(crate) queue_capacity: usize,
+    pub(crate) batch_size: usize,
+    pub(crate) stats: EngineStats,
+    pub(crate) tokens_per_s: f64,
+    pub(crate) stuck: bool,
+}
+
+/// What a model has done since its name was first loaded.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Counts {
+    pub(crate) finished: u64,
+    pub(crate) cancelled: u64,
+    pub(crate) failed: u64,
+    pub(crate) prompt_tokens: u64,
+    pub(crate) generated_tokens: u64,
+    pub(crate) prefix_hit_tokens: u64,
+    pub(crate) preemptions: u64,
+}
+
+/// All models.
+pub(crate) struct Registry {
+    entries: Mutex<BTreeMap<String, Entry>>, // key: the name in lower case
+    changes: broadcast::Sender<ModelView>,
+    lives: AtomicU64,
+}
+
+/// How a name is keyed.
+pub(crate) fn key(name: &str) -> String {
+    name.to_lowercase()
+}
+
+impl Registry {
+    /// No models.
+    pub(crate) fn new() -> Self {
+        let (changes, _) = broadcast::channel(CHANGES_MAX);
+        Self { entries: Mutex::default(), changes, lives: AtomicU64::new(1) }
+    }
+
+    /// The model that answers to `asked`; an empty name will do where one model is loaded.
+    ///
+    /// # Errors
+    /// Why it does not answer.
+    pub(crate) fn serving(&self, asked: &str) -> Result<Arc<Served>, Error> {
+        let entries = self.lock();
+        let entry = find(&entries, asked)?;
+        let name = || entry.name.clone();
+        match &entry.state {
+            State::Ready(served) => Ok(served.clone()),
+            State::Loading(progress) => Err(Error::Loading { name: name(), percent: progress.percent() }),
+            State::Draining(_) => Err(Error::Unloading { name: name() }),
+            State::Failed { failure, retry_at } => {
+                let wait = retry_at.map(|at| at.saturating_duration_since(Instant::now()).as_millis());
+                let retry_after_ms = wait.map(|ms| u64::try_from(ms).unwrap_or(u64::MAX));
+                Err(Error::Failed { name: name(), failure: failure.clone(), retry_after_ms })
+            }
+        }
+    }
+
+    /// Names of all models, in order.
+    pub(crate) fn names(&self) -> Vec<String> {
+        self.lock().values().map(|entry| entry.name.clone()).collect()
+    }
+
+    /// Every model now, in order of name.
+    pub(crate) fn views(&self) -> Vec<ModelView> {
+        self.lock().values().map(Entry::view).collect()
+    }
+
+    /// One model now; an empty name will do where one model is loaded.
+    ///
+    /// # Errors
+    /// [`Error::NotLoaded`], [`Error::Ambiguous`], [`Error::Unnamed`].
+    pub(crate) fn view(&self, asked: &str) -> Result<ModelView, Error> {
+        Ok(find(&self.lock(), asked)?.view())
+    }
+
+    /// Every model now, and every change after that.
+    pub(crate) fn watch(&self) -> (Vec<ModelView>, broadcast::Receiver<ModelView>) {
+        let entries = self.lock();
+        // Changes are sent under the same lock: none is missed, none comes twice.
+        (entries.values().map(Entry::view).collect(), self.changes.subscribe())
+    }
+
+    /// Looks at, or changes, one model; a change of its state is told to the watchers. `None`: there is no such
+    /// model.
+    pub(crate) fn with<T>(
+        &self,
+        asked: &str,
+        change: impl FnOnce(&mut Entry) -> (T, bool),
+    ) -> Result<T, Error> {
+        let mut entries = self.lock();
+        let key = key(&find(&entries, asked)?.name);
+        let entry = entries.get_mut(&key).ok_or_else(|| not_loaded(&key, &[]))?;
+        let (value, changed) = change(entry);
+        if changed {
+            self.tell(entry.view());
+        }
+        Ok(value)
+    }
+
+    /// Sets the state of one life of a model; nothing happens when that life is over.
+    pub(crate) fn set(&self, name: &str, life: u64, change: impl FnOnce(&mut Entry)) {
+        let mut entries = self.lock();
+        if let Some(entry) = entries.get_mut(&key(name)).filter(|entry| entry.life == life) {
+            change(entry);
+            self.tell(entry.view());
+        }
+    }
+
+    /// Forgets one life of a model: it is unloaded.
+    pub(crate) fn forget(&self, name: &str, life: u64) {
+        let mut entries = self.lock();
+        let key = key(name);
+        if entries.get(&key).is_some_and(|entry| entry.life == life)
+            && let Some(entry) = entries.remove(&key)
+        {
+            self.tell(ModelView { state: StateView::Unloaded, worker: None, ..entry.view() });
+        }
+    }
+
+    /// Makes a new model in the state of loading, unless one of the name is there already: then it is left to
+    /// `meet`, which may have it replaced.
+    ///
+    /// # Errors
+    /// [`Error::TooManyModels`], and those of `meet`.
+    pub(crate) fn begin(
+        &self,
+        name: &str,
+        source: Source,
+        metrics: Arc<ModelMetrics>,
+        meet: impl FnOnce(&Entry) -> Result<Meeting, Error>,
+    ) -> Result<Option<(u64, CancellationToken, Arc<Progress>)>, Error> {
+        let mut entries = self.lock();
+        let key = key(name);
+        if let Some(entry) = entries.get(&key) {
+            match meet(entry)? {
+                Meeting::Join => return Ok(None),
+                Meeting::Replace => entry.stop.cancel(),
+            }
+        } else if entries.len() >= MODELS_MAX {
+            // A failed one that nobody tries again gives way.
+            let given_up =
+                entries.iter().find(|(_, entry)| matches!(entry.state, State::Failed { retry_at: None, .. }));
+            let Some(oldest) = given_up.map(|(key, _)| key.clone()) else {
+                return Err(Error::TooManyModels { models_max: MODELS_MAX });
+            };
+            entries.remove(&oldest);
+        }
+        let progress = Arc::new(Progress::default());
+        let stop = CancellationToken::new();
+        let life = self.lives.fetch_add(1, Relaxed);
+        let state = State::Loading(progress.clone());
+        let entry =
+            Entry { name: name.to_owned(), source, info: None, metrics, state, life, stop: stop.clone() };
+        self.tell(entry.view());
+        entries.insert(key, entry);
+        Ok(Some((life, stop, progress)))
+    }
+
+    /// All entries, to end them.
+    pub(crate) fn for_each(&self, mut act: impl FnMut(&mut Entry)) {
+        self.lock().values_mut().for_each(&mut act);
+    }
+
+    /// Whether a model answers, and its worker is not stuck.
+    pub(crate) fn is_ready(&self) -> bool {
+        let answers = |entry: &Entry| match &entry.state {
+            State::Ready(served) => !served.worker.vitals().is_stuck(),
+            _ => false,
+        };
+        self.lock().values().any(answers)
+    }
+
+    fn tell(&self, view: ModelView) {
+        // Nobody may be watching.
+        let _ = self.changes.send(view);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Entry>> {
+        // Entries are replaced whole; a panic in between leaves none half-made.
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What to do where a name is taken.
+pub(crate) enum Meeting {
+    /// Leave what is there.
+    Join,
+    /// End it and begin anew.
+    Replace,
+}
+
+fn find<'a>(entries: &'a BTreeMap<String, Entry>, asked: &str) -> Result<&'a Entry, Error> {
+    let names = || entries.values().map(|entry| entry.name.clone()).collect::<Vec<_>>();
+    if asked.is_empty() {
+        let mut all = entries.values();
+        return match (all.next(), all.next()) {
+            (Some(entry), None) => Ok(entry),
+            _ => Err(Error::Unnamed { loaded: names() }),
+        };
+    }
+    match find_name(asked, entries.values().map(|entry| entry.name.as_str())) {
+        Match::One(name) => entries.get(&key(name)).ok_or_else(|| not_loaded(asked, &names())),
+        Match::Ambiguous(candidates) => {
+            let candidates = candidates.into_iter().map(str::to_owned).collect();
+            Err(Error::Ambiguous { asked: asked.to_owned(), candidates })
+        }
+        Match::None => Err(not_loaded(asked, &names())),
+    }
+}
+
+fn not_loaded(asked: &str, loaded: &[String]) -> Error {
+    Error::NotLoaded { asked: asked.to_owned(), loaded: loaded.to_vec(), stored: Vec::new() }
+}
+
+impl Entry {
+    /// It, as it is now.
+    pub(crate) fn view(&self) -> ModelView {
+        let (state, served) = match &self.state {
+            State::Loading(progress) => (StateView::Loading { percent: progress.percent() }, None),
+            State::Ready(served) => (StateView::Ready, Some(served)),
+            State::Draining(served) => (StateView::Draining, Some(served)),
+            State::Failed { failure, .. } => {
+                let error = format!("{} ({})", failure.reason, failure.id);
+                (StateView::Failed { error }, None)
+            }
+        };
+        let counts = Counts {
+            finished: self.metrics.finished_stop.get() + self.metrics.finished_length.get(),
+            cancelled: self.metrics.cancelled.get(),
+            failed: self.metrics.failed.get(),
+            prompt_tokens: self.metrics.prompt_tokens.get(),
+            generated_tokens: self.metrics.generated_tokens.get(),
+            prefix_hit_tokens: self.metrics.prefix_hit_tokens.get(),
+            preemptions: self.metrics.preemptions.get(),
+        };
+        let worker = served.map(|served| served.view());
+        ModelView {
+            name: self.name.clone(),
+            state,
+            source: self.source.clone(),
+            info: self.info.clone(),
+            worker,
+            counts,
+        }
+    }
+}
+
+impl Served {
+    fn view(&self) -> WorkerView {
+        let vitals = self.worker.vitals();
+        WorkerView {
+            device: self.device.clone(),
+            has_template: self.text.template.is_some(),
+            context_tokens_max: self.config.context_tokens_max,
+            memory: self.memory,
+            loaded_at_unix_ms: self.loaded_at_unix_ms,
+            requests_running: vitals.admission.running(),
+            requests_waiting: vitals.admission.waiting(),
+            queue_capacity: vitals.admission.capacity(),
+            batch_size: vitals.batch_size(),
+            stats: vitals.stats(),
+            tokens_per_s: self.metrics.rate.per_second(),
+            stuck: vitals.is_stuck(),
+        }
+    }
+}

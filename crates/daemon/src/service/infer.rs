@@ -1,0 +1,190 @@
+//! Infer: from a request to a job in a worker's queue, and from the job's events to the stream. Whatever its end,
+//! each request is counted once and logged in one line.
+
+use std::{
+    collections::VecDeque,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+    time::Instant,
+};
+
+use futures_util::Stream;
+use hanzo_engine_proto::v1;
+use hanzo_engine_runtime::{EventKind, TextModel};
+use tonic::{Request, Status};
+
+use super::{Core, answer_by, deadline, within};
+use crate::{
+    convert::{
+        reply::{self, EventContext},
+        request,
+    },
+    drain::Active,
+    error::Error,
+    metrics::{Metrics, ModelMetrics},
+    prompt::build,
+    ticket::{JobEvents, ticket},
+    worker::Command,
+};
+
+/// The stream of one request; dropping it cancels the job.
+pub(crate) struct InferStream {
+    events: JobEvents,
+    context: EventContext,
+    text: Arc<TextModel>,
+    echo: Option<String>,
+    ready: VecDeque<v1::InferEvent>,
+    record: Record,
+    _active: Active,
+}
+
+/// Queues a request. The answer is its stream, which says the rest.
+pub(crate) async fn infer(
+    core: &Arc<Core>,
+    request: Request<v1::InferRequest>,
+) -> Result<InferStream, Error> {
+    let arrived = Instant::now();
+    let mut record = Record {
+        metrics: core.models.metrics.clone(),
+        request_id: request::request_id(&request.get_ref().request_id),
+        arrived,
+        model: None,
+        prompt_tokens: 0,
+        completion_tokens: 0,
+        queued: false,
+        ended: false,
+    };
+    match begin(core, request, arrived, &mut record).await {
+        Ok((events, context, text, echo, active)) => {
+            Ok(InferStream { events, context, text, echo, ready: VecDeque::new(), record, _active: active })
+        }
+        Err(error) => {
+            record.end(Some(&error));
+            Err(error)
+        }
+    }
+}
+
+type Begun = (JobEvents, EventContext, Arc<TextModel>, Option<String>, Active);
+
+async fn begin(
+    core: &Arc<Core>,
+    request: Request<v1::InferRequest>,
+    arrived: Instant,
+    record: &mut Record,
+) -> Result<Begun, Error> {
+    let active = core.drain.enter()?;
+    let deadline = deadline(&request, arrived)?;
+    let wire = request.into_inner();
+    let served = core.models.serving(&wire.model).await?;
+    record.model = Some((served.name.clone(), served.metrics.clone()));
+    let ask = request::infer(wire)?;
+    let place = served.worker.vitals().admission.enter().map_err(|full| Error::QueueFull {
+        model: served.name.clone(),
+        capacity: full.capacity,
+        retry_after_ms: full.retry_after_ms,
+    })?;
+    let of = served.clone();
+    let built = within(answer_by(deadline), core.prompts.run(move || build(ask, &of))).await?;
+    let context = EventContext {
+        request_id: record.request_id.clone(),
+        model: served.name.clone(),
+        // The context's length is 32 bits.
+        prompt_tokens: built.job.prompt.len() as u32,
+        seed: built.job.sampling.seed,
+    };
+    record.prompt_tokens = context.prompt_tokens;
+    let (ticket, events) = ticket(built.job, place, arrived, deadline, served.worker.thread().clone());
+    if !served.worker.tell(Command::Run(ticket)) {
+        // It left between the look and the word: say what the model is doing now.
+        let gone = Error::Stopped { what: "the model's worker ended" };
+        return Err(core.models.serving(&served.name).await.err().unwrap_or(gone));
+    }
+    record.queued = true;
+    Ok((events, context, served.text.clone(), built.echo, active))
+}
+
+impl Stream for InferStream {
+    type Item = Result<v1::InferEvent, Status>;
+
+    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let this = self.get_mut();
+        if let Some(event) = this.ready.pop_front() {
+            return Poll::Ready(Some(Ok(event)));
+        }
+        if this.record.ended {
+            return Poll::Ready(None);
+        }
+        match ready!(this.events.poll_next(context)) {
+            Ok(event) => {
+                if let EventKind::Finished { usage, .. } = &event.kind {
+                    this.record.completion_tokens += usage.completion_tokens;
+                }
+                if let (EventKind::Started { .. }, Some(prompt)) = (&event.kind, &this.echo) {
+                    this.ready.push_back(reply::echo(event.choice, prompt));
+                }
+                Poll::Ready(Some(Ok(reply::event(event, &this.context, &this.text))))
+            }
+            Err(end) => {
+                let error = reply::job_end(end);
+                this.record.end(error.as_ref());
+                Poll::Ready(error.map(|error| Err(error.into())))
+            }
+        }
+    }
+}
+
+/// What is counted and logged of one request, when it ends or is dropped.
+struct Record {
+    metrics: Arc<Metrics>,
+    request_id: String,
+    arrived: Instant,
+    model: Option<(String, Arc<ModelMetrics>)>,
+    prompt_tokens: u32,
+    completion_tokens: u32,
+    queued: bool,
+    ended: bool,
+}
+
+impl Record {
+    fn end(&mut self, error: Option<&Error>) {
+        if let Some(reason) = error.and_then(Error::rejection) {
+            self.metrics.rejected(self.model(), reason);
+        }
+        self.note(error.map_or("ok", Error::outcome), error);
+    }
+
+    fn model(&self) -> Option<&str> {
+        self.model.as_ref().map(|(name, _)| name.as_str())
+    }
+
+    fn note(&mut self, outcome: &str, error: Option<&Error>) {
+        self.ended = true;
+        let elapsed = self.arrived.elapsed();
+        self.metrics.request(self.model(), outcome, elapsed.as_secs_f64());
+        tracing::info!(
+            request_id = self.request_id,
+            model = self.model(),
+            outcome,
+            error = error.map(tracing::field::display),
+            prompt_tokens = self.prompt_tokens,
+            completion_tokens = self.completion_tokens,
+            ms = elapsed.as_millis() as u64,
+            "infer"
+        );
+    }
+}
+
+impl Drop for Record {
+    fn drop(&mut self) {
+        if self.ended {
+            return;
+        }
+        // The worker counts the jobs that it cancels; this one never came so far.
+        if let Some((_, metrics)) = self.model.as_ref().filter(|_| !self.queued) {
+            metrics.cancelled.inc();
+        }
+        self.note("cancelled", None);
+    }
+}

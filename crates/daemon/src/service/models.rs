@@ -1,0 +1,147 @@
+//! Load, Unload, List, Show, Remove.
+
+use std::{sync::Arc, time::Instant};
+
+use hanzo_engine_proto::v1;
+use hanzo_engine_runtime::ModelFiles;
+use hanzo_engine_store::StoreError;
+use tonic::Request;
+
+use super::{Core, answer_by, deadline, within};
+use crate::{
+    convert::{reply, request},
+    error::Error,
+    models::blocking,
+    registry::ModelView,
+    source::{Source, resolve},
+};
+
+/// Loads a model; the load goes on when the caller's time is over.
+pub(super) async fn load(
+    core: &Arc<Core>,
+    request: Request<v1::LoadRequest>,
+) -> Result<v1::LoadResponse, Error> {
+    let _active = core.drain.enter()?;
+    let by = answer_by(deadline(&request, Instant::now())?);
+    let wish = request::load(request.into_inner());
+    let (view, time) = within(by, core.models.load(wish)).await?;
+    let load_ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    Ok(v1::LoadResponse { model: Some(reply::model_status(&view)), load_ms })
+}
+
+/// Unloads a model; that goes on too.
+pub(super) async fn unload(
+    core: &Arc<Core>,
+    request: Request<v1::UnloadRequest>,
+) -> Result<v1::UnloadResponse, Error> {
+    let by = answer_by(deadline(&request, Instant::now())?);
+    let v1::UnloadRequest { model, force } = request.into_inner();
+    let view = within(by, core.models.unload(&model, force)).await?;
+    Ok(v1::UnloadResponse { model: Some(reply::model_status(&view)) })
+}
+
+/// The store's models, and those that are loaded from elsewhere.
+pub(super) async fn list(core: &Arc<Core>) -> Result<v1::ListResponse, Error> {
+    let listing = match core.models.with_store(|store| store.list()).await {
+        Err(Error::NoStore { .. }) => Default::default(),
+        other => other?,
+    };
+    for corrupt in &listing.corrupt {
+        tracing::warn!(model = corrupt.name, why = corrupt.why, "a record of the store is corrupt");
+    }
+    let loaded: Vec<ModelView> =
+        core.models.registry.views().into_iter().filter(|view| view.worker.is_some()).collect();
+    let is_of = |view: &ModelView, path| matches!(&view.source, Source::Path(own) if own == path);
+    let stored = listing.models.iter();
+    let mut models: Vec<v1::StoredModel> = stored
+        .map(|record| reply::stored_model(record, loaded.iter().any(|view| is_of(view, &record.path))))
+        .collect();
+    let elsewhere =
+        loaded.iter().filter(|view| !listing.models.iter().any(|record| is_of(view, &record.path)));
+    models
+        .extend(elsewhere.map(|view| {
+            reply::unstored_model(&view.name, view.info.as_ref(), &view.source.describe(), true)
+        }));
+    models.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(v1::ListResponse { models })
+}
+
+/// One model: by the name it is served under, its name in the store, or a path.
+pub(super) async fn show(core: &Arc<Core>, asked: String) -> Result<v1::ShowResponse, Error> {
+    let view = core.models.registry.view(&asked).ok();
+    let store = core.models.store.clone();
+    blocking(move || {
+        let (name, source) = match &view {
+            Some(view) => (view.name.clone(), view.source.clone()),
+            None => {
+                let resolved = resolve(&asked, store.as_ref())?;
+                (resolved.name, resolved.source)
+            }
+        };
+        let record = match (&store, &source) {
+            (Some(store), Source::Path(path)) => store.find_path(path)?,
+            _ => None,
+        };
+        // A record outlives its files; what they say is then left out.
+        let files = source.open();
+        let loaded = view.as_ref().is_some_and(|view| view.worker.is_some());
+        let response = match (&record, files) {
+            (Some(record), files) => v1::ShowResponse {
+                model: Some(reply::stored_model(record, loaded)),
+                architecture: record.architecture.clone(),
+                parameters: record.parameters,
+                context_tokens_max: record.context_tokens_max,
+                license: record.license.clone().unwrap_or_default(),
+                files: reply::stored_files(record),
+                ..from_files(files.ok().as_ref())
+            },
+            (None, Ok(files)) => v1::ShowResponse {
+                model: Some(reply::unstored_model(&name, Some(&files.info), &source.describe(), loaded)),
+                architecture: files.info.architecture.clone(),
+                parameters: files.info.parameters,
+                context_tokens_max: files.info.context_tokens_max,
+                license: files.info.license.clone().unwrap_or_default(),
+                ..from_files(Some(&files))
+            },
+            (None, Err(error)) => return Err(Error::Load(crate::error::Failure::new(error))),
+        };
+        Ok(v1::ShowResponse { status: view.as_ref().map(reply::model_status), ..response })
+    })
+    .await
+}
+
+/// What only the files say.
+fn from_files(files: Option<&ModelFiles>) -> v1::ShowResponse {
+    let template = files.and_then(|files| files.text.chat_template.clone());
+    v1::ShowResponse {
+        capabilities: files.map(|_| reply::capabilities(template.is_some())).unwrap_or_default(),
+        chat_template: template.unwrap_or_default(),
+        ..Default::default()
+    }
+}
+
+/// Forgets a model of the store. One that is loaded stays loaded.
+pub(super) async fn remove(core: &Arc<Core>, asked: String) -> Result<v1::RemoveResponse, Error> {
+    if asked.is_empty() {
+        return Err(Error::field("model", "must name a model in the store"));
+    }
+    let views = core.models.registry.views();
+    let removed =
+        core.models.with_store(move |store| store.remove(&asked)).await.map_err(|error| match error {
+            Error::Store(inner) if matches!(*inner, StoreError::BadName { .. }) => {
+                Error::field("model", inner.to_string())
+            }
+            other => other,
+        })?;
+    let model = match &removed.record {
+        Some(record) => {
+            let source = Source::Path(record.path.clone());
+            reply::stored_model(
+                record,
+                views.iter().any(|view| view.worker.is_some() && view.source == source),
+            )
+        }
+        None => reply::unstored_model(&removed.name, None, "", false),
+    };
+    Ok(v1::RemoveResponse { model: Some(model), freed_bytes: removed.freed_bytes })
+}

@@ -1,0 +1,48 @@
+//! Tokenize and Detokenize.
+
+use std::{sync::Arc, time::Instant};
+
+use hanzo_engine_proto::v1;
+use tonic::Request;
+
+use super::{Core, answer_by, deadline, within};
+use crate::{convert::request, error::Error, prompt};
+
+/// Text or a chat to tokens.
+pub(super) async fn tokenize(
+    core: &Arc<Core>,
+    request: Request<v1::TokenizeRequest>,
+) -> Result<v1::TokenizeResponse, Error> {
+    let _active = core.drain.enter()?;
+    let by = answer_by(deadline(&request, Instant::now())?);
+    let v1::TokenizeRequest { model, input, add_special_tokens } = request.into_inner();
+    let served = core.models.serving(&model).await?;
+    // It waits like any request: in the model's queue, which is bounded.
+    let _place = served.worker.vitals().admission.enter().map_err(|full| Error::QueueFull {
+        model: served.name.clone(),
+        capacity: full.capacity,
+        retry_after_ms: full.retry_after_ms,
+    })?;
+    let input = request::tokenize(input, add_special_tokens)?;
+    let text = served.text.clone();
+    let work = core.prompts.run(move || Ok(prompt::tokenize(input, &text)?));
+    let (ids, text) = within(by, work).await?;
+    // The context's length is 32 bits.
+    Ok(v1::TokenizeResponse { ids, text, context_tokens_max: served.config.context_tokens_max as u32 })
+}
+
+/// Tokens to text.
+pub(super) async fn detokenize(
+    core: &Arc<Core>,
+    request: Request<v1::DetokenizeRequest>,
+) -> Result<v1::DetokenizeResponse, Error> {
+    let _active = core.drain.enter()?;
+    let v1::DetokenizeRequest { model, ids, skip_special_tokens } = request.into_inner();
+    let served = core.models.serving(&model).await?;
+    let vocab = served.text.vocab;
+    if let Some(id) = ids.iter().find(|&&id| id as usize >= vocab) {
+        return Err(Error::field("ids", format!("token {id} is not in the vocabulary of {vocab} tokens")));
+    }
+    // A message's size bounds the work: one look-up a token.
+    Ok(v1::DetokenizeResponse { text: served.text.tokenizer.decode(&ids, skip_special_tokens) })
+}

@@ -1,0 +1,160 @@
+//! How large a load is made: its context and its KV cache, from what the model has, what was asked for and what
+//! the budget has left. Pure arithmetic; nothing is allocated here.
+
+use hanzo_engine_kernels::BLOCK_TOKENS;
+use hanzo_engine_runtime::{EngineConfig, LoadError, engine::EngineMemory};
+
+use crate::{
+    config::EngineSection,
+    limits::{KV_CONTEXTS_DEFAULT, KV_SHARE, KV_TOKENS_MIN, PREFILL_SHARE_BESIDE_DECODES},
+};
+
+/// What a load was asked to be; what is unset is chosen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Want {
+    /// Longest prompt and completion, in tokens.
+    pub(crate) context_tokens_max: Option<u32>,
+    /// Bytes of KV cache.
+    pub(crate) kv_bytes: Option<u64>,
+}
+
+/// Chooses the size of a load of `model`, whose own context is `model_context` tokens, in `free_bytes`. `memory`
+/// says what a configuration takes.
+///
+/// # Errors
+/// [`LoadError::DoesNotFit`] with the numbers and what would fit.
+pub(crate) fn choose(
+    model: &str,
+    model_context: usize,
+    section: &EngineSection,
+    want: Want,
+    free_bytes: u64,
+    memory: impl Fn(&EngineConfig) -> EngineMemory,
+) -> Result<(EngineConfig, EngineMemory), LoadError> {
+    let asked = want.context_tokens_max.or(section.context_tokens_max).map(|tokens| tokens as usize);
+    let context_most = asked.map_or(model_context, |asked| asked.min(model_context)).max(1);
+    let config = |kv_blocks: usize, context: usize| {
+        let sequences_max = section.sequences_max;
+        let (numerator, denominator) = PREFILL_SHARE_BESIDE_DECODES;
+        EngineConfig {
+            kv_blocks,
+            step_tokens_max: section.step_tokens_max,
+            prefill_tokens_beside_decodes: (section.step_tokens_max * numerator / denominator).max(1),
+            sequences_max,
+            context_tokens_max: context.min(kv_blocks * BLOCK_TOKENS),
+            prefix_cache: section.prefix_cache,
+        }
+    };
+    let blocks_of = |tokens: usize| tokens.div_ceil(BLOCK_TOKENS).max(1);
+    // The cache grows by whole blocks of one size; scratch is taken at its largest, for the longest context.
+    let one = memory(&config(1, context_most));
+    let block_bytes = memory(&config(2, context_most)).kv_bytes.saturating_sub(one.kv_bytes).max(1);
+    let full = memory(&config(blocks_of(context_most), context_most));
+    let fixed_bytes = full.weights_bytes + full.scratch_bytes;
+    // An explicit context must fit whole; without one, the least that is of use.
+    let blocks_least = blocks_of(match want.context_tokens_max {
+        Some(_) => context_most,
+        None => context_most.min(KV_TOKENS_MIN),
+    });
+    let refuse = |blocks: usize, hint: String| {
+        let kv_bytes = blocks as u64 * block_bytes;
+        Err(LoadError::DoesNotFit {
+            model: model.to_owned(),
+            needed_bytes: fixed_bytes.saturating_add(kv_bytes),
+            weights_bytes: full.weights_bytes,
+            kv_bytes,
+            scratch_bytes: full.scratch_bytes,
+            free_bytes,
+            hint,
+        })
+    };
+    let room_blocks = (free_bytes.saturating_sub(fixed_bytes) / block_bytes) as usize;
+    let blocks = match want.kv_bytes.or(section.kv_bytes) {
+        Some(bytes) => {
+            let blocks = (bytes / block_bytes) as usize;
+            if blocks < blocks_least {
+                let least = blocks_least as u64 * block_bytes;
+                return refuse(
+                    blocks_least,
+                    format!("; kv_bytes is {bytes} and must be at least {least} for this"),
+                );
+            }
+            blocks
+        }
+        None => {
+            let (numerator, denominator) = KV_SHARE;
+            let share = (room_blocks as u64 / denominator * numerator) as usize;
+            let plenty = blocks_of(context_most.saturating_mul(KV_CONTEXTS_DEFAULT));
+            plenty.min(share.max(blocks_of(context_most).min(room_blocks))).max(blocks_least)
+        }
+    };
+    if blocks > room_blocks {
+        let hint = match room_blocks * BLOCK_TOKENS {
+            0 => "; unload another model or raise the memory budget".to_owned(),
+            tokens => format!("; a context of {tokens} tokens would fit (context_tokens_max)"),
+        };
+        return refuse(blocks, hint);
+    }
+    let config = config(blocks, context_most);
+    let memory = memory(&config);
+    Ok((config, memory))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WEIGHTS: u64 = 1_000_000;
+    const BLOCK: u64 = 1_000;
+
+    fn memory(config: &EngineConfig) -> EngineMemory {
+        EngineMemory {
+            weights_bytes: WEIGHTS,
+            kv_bytes: config.kv_blocks as u64 * BLOCK,
+            scratch_bytes: 10_000 + config.context_tokens_max as u64,
+        }
+    }
+
+    fn check(context: usize, want: Want, free: u64) -> Result<(usize, usize), LoadError> {
+        let (config, memory) = choose("m", context, &EngineSection::default(), want, free, memory)?;
+        assert!(memory.total() <= free, "{} of {free}", memory.total());
+        assert!(config.context_tokens_max <= config.kv_blocks * BLOCK_TOKENS);
+        Ok((config.context_tokens_max, config.kv_blocks))
+    }
+
+    #[test]
+    fn with_room_it_holds_several_full_contexts() {
+        assert_eq!(check(4096, Want::default(), 1 << 40).unwrap(), (4096, 8 * 256));
+        let want = Want { context_tokens_max: Some(100), kv_bytes: None };
+        assert_eq!(check(4096, want, 1 << 40).unwrap(), (100, 50));
+        let want = Want { context_tokens_max: Some(100_000), kv_bytes: None };
+        assert_eq!(check(4096, want, 1 << 40).unwrap().0, 4096);
+    }
+
+    #[test]
+    fn with_little_room_the_context_shrinks_down_to_a_least() {
+        let fixed = WEIGHTS + 10_000 + 32_768;
+        assert_eq!(check(32_768, Want::default(), fixed + 300 * BLOCK).unwrap(), (4_800, 300));
+        assert_eq!(check(32_768, Want::default(), fixed + 128 * BLOCK).unwrap(), (2_048, 128));
+        let error = check(32_768, Want::default(), fixed + 127 * BLOCK).unwrap_err();
+        let LoadError::DoesNotFit { needed_bytes, weights_bytes, kv_bytes, free_bytes, hint, .. } = error
+        else {
+            panic!("{error}")
+        };
+        assert_eq!((needed_bytes, weights_bytes, kv_bytes), (fixed + 128 * BLOCK, WEIGHTS, 128 * BLOCK));
+        assert_eq!(free_bytes, fixed + 127 * BLOCK);
+        assert!(hint.contains("2032 tokens"), "{hint}");
+    }
+
+    #[test]
+    fn what_was_asked_for_is_given_or_refused() {
+        let want = Want { context_tokens_max: Some(16_384), kv_bytes: None };
+        assert!(check(32_768, want, WEIGHTS + 30_000 + 1_024 * BLOCK).is_ok());
+        assert!(check(32_768, want, WEIGHTS + 30_000 + 900 * BLOCK).is_err());
+        let want = Want { context_tokens_max: None, kv_bytes: Some(200 * BLOCK + 1) };
+        assert_eq!(check(32_768, want, 1 << 40).unwrap(), (3_200, 200));
+        let want = Want { context_tokens_max: None, kv_bytes: Some(10 * BLOCK) };
+        assert!(check(32_768, want, 1 << 40).unwrap_err().to_string().contains("kv_bytes"));
+        assert!(check(100, Want::default(), 10).unwrap_err().to_string().contains("unload another"));
+    }
+}

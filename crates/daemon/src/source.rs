@@ -1,0 +1,148 @@
+//! What a model argument stands for: the embedded demo model, a name in the store, or a path, which the store then
+//! remembers. Blocking: files are opened and read.
+
+use std::path::{Path, PathBuf};
+
+use hanzo_engine_runtime::{LoadError, ModelFiles, ModelInfo};
+use hanzo_engine_store::{NewModel, Store, StoreError, derive_name};
+
+use crate::{
+    DEMO_MODEL,
+    clock::now_unix_ms,
+    error::{Error, Failure},
+};
+
+/// The demo model: a few megabytes, so that an installed binary has something to run with no network.
+static DEMO_BYTES: &[u8] = include_bytes!("../../../models/hanzo-demo/hanzo-demo-Q8_0.gguf");
+
+/// Where a model's files are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// In this binary.
+    Demo,
+    /// A GGUF file or a safetensors directory; absolute.
+    Path(PathBuf),
+}
+
+/// A model argument, resolved.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Resolved {
+    /// The model's own name.
+    pub(crate) name: String,
+    /// Its files.
+    pub(crate) source: Source,
+    /// Whether the store has a record of it.
+    pub(crate) stored: bool,
+}
+
+impl Source {
+    /// Opens the files and reads their headers.
+    ///
+    /// # Errors
+    /// The file that cannot be used, and why.
+    pub(crate) fn open(&self) -> Result<ModelFiles, LoadError> {
+        match self {
+            Source::Demo => ModelFiles::from_static(DEMO_MODEL, DEMO_BYTES),
+            Source::Path(path) => ModelFiles::open(path),
+        }
+    }
+
+    /// For people.
+    pub(crate) fn describe(&self) -> String {
+        match self {
+            Source::Demo => "this program".to_owned(),
+            Source::Path(path) => path.display().to_string(),
+        }
+    }
+}
+
+/// Finds what `asked` stands for. A path that the store does not know is registered there, in place.
+///
+/// # Errors
+/// [`Error::NoSource`] when it stands for nothing, [`Error::Load`] when the files cannot be used, the store's own.
+pub(crate) fn resolve(asked: &str, store: Option<&Store>) -> Result<Resolved, Error> {
+    if asked.is_empty() {
+        return Err(Error::field("model", "must name a model in the store, or a path"));
+    }
+    if asked.eq_ignore_ascii_case(DEMO_MODEL) {
+        return Ok(Resolved { name: DEMO_MODEL.to_owned(), source: Source::Demo, stored: false });
+    }
+    let mut known = Vec::new();
+    if let Some(store) = store {
+        match store.get(asked) {
+            Ok(record) => {
+                return Ok(Resolved { name: record.name, source: Source::Path(record.path), stored: true });
+            }
+            Err(StoreError::NotFound { known: names, .. }) => known = names,
+            Err(StoreError::BadName { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    let path = Path::new(asked.strip_prefix("file://").unwrap_or(asked));
+    match path.canonicalize() {
+        Ok(path) => register(path, store),
+        Err(source) if looks_like_path(asked) => {
+            Err(Error::Load(Failure::new(LoadError::Io { path: path.to_owned(), source })))
+        }
+        Err(_) => Err(Error::NoSource { asked: asked.to_owned(), stored: known }),
+    }
+}
+
+fn looks_like_path(asked: &str) -> bool {
+    let lower = asked.to_ascii_lowercase();
+    lower.ends_with(".gguf") || lower.starts_with("file://") || asked.starts_with(['/', '.', '~'])
+}
+
+fn register(path: PathBuf, store: Option<&Store>) -> Result<Resolved, Error> {
+    let failed = |error: LoadError| Error::Load(Failure::new(error));
+    let files = ModelFiles::open(&path).map_err(failed)?;
+    let name = match store {
+        Some(store) => store.register(None, new_model(path.clone(), &files.info), now_unix_ms())?.name,
+        None => derive_name(&path),
+    };
+    Ok(Resolved { name, source: Source::Path(path), stored: store.is_some() })
+}
+
+fn new_model(path: PathBuf, info: &ModelInfo) -> NewModel {
+    NewModel {
+        path,
+        files: info.files.clone(),
+        format: info.format.to_string(),
+        architecture: info.architecture.clone(),
+        quantization: info.quantization.clone(),
+        parameters: info.parameters,
+        context_tokens_max: info.context_tokens_max,
+        license: info.license.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_demo_model_is_found_whatever_the_case() {
+        let resolved = resolve("Hanzo-DEMO", None).unwrap();
+        assert_eq!((resolved.name.as_str(), resolved.source), (DEMO_MODEL, Source::Demo));
+    }
+
+    #[test]
+    fn what_is_nothing_is_said_to_be_nothing() {
+        assert!(matches!(resolve("no-such-model", None), Err(Error::NoSource { .. })));
+        assert!(matches!(resolve("/no/such/file.gguf", None), Err(Error::Load(_))));
+        assert!(matches!(resolve("", None), Err(Error::Field { .. })));
+    }
+
+    #[test]
+    fn a_path_is_registered_and_then_found_by_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("Tiny-1.gguf");
+        std::fs::write(&path, DEMO_BYTES).unwrap();
+        let store = Store::open(&dir.path().join("store")).unwrap();
+        let first = resolve(path.to_str().unwrap(), Some(&store)).unwrap();
+        assert_eq!((first.name.as_str(), first.stored), ("Tiny-1", true));
+        assert_eq!(resolve("tiny-1", Some(&store)).unwrap(), first);
+        let without = resolve(path.to_str().unwrap(), None).unwrap();
+        assert_eq!((without.source == first.source, without.stored), (true, false));
+    }
+}

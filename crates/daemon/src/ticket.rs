@@ -1,0 +1,288 @@
+//! One request between its client and its worker: the worker holds the [`Ticket`], the client's stream the
+//! [`JobEvents`]. At most `EVENTS_MAX` events lie between them; the worker never waits for the client, it pauses
+//! the job. Dropping the events is the cancellation.
+
+use std::{
+    pin::Pin,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering, fence},
+    },
+    task::{Context, Poll},
+    thread::Thread,
+    time::{Duration, Instant},
+};
+
+use hanzo_engine_runtime::{Event, EventKind, FinishReason, Job};
+use tokio::sync::mpsc;
+
+use crate::{
+    admission::{Admission, QueuePlace, RunningPlace},
+    limits::{EVENTS_MAX, EVENTS_PER_STEP_MAX, EVENTS_RESUME},
+    metrics::ModelMetrics,
+};
+
+/// An event with what only the worker can measure.
+#[derive(Debug)]
+pub(crate) struct JobEvent {
+    /// Which completion.
+    pub(crate) choice: u32,
+    /// What happened.
+    pub(crate) kind: EventKind,
+    /// Of a completion that finished.
+    pub(crate) timings: Option<Timings>,
+}
+
+/// Where one completion's time went.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Timings {
+    /// From arrival to the first step that ran it.
+    pub(crate) queue: Duration,
+    /// From there to the first text.
+    pub(crate) prefill: Duration,
+    /// From there to the end.
+    pub(crate) decode: Duration,
+}
+
+/// How a job ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum JobEnd {
+    /// Every choice finished.
+    Done,
+    /// Its deadline came first.
+    Deadline,
+    /// The model was unloaded, or the daemon stopped.
+    Stopped(&'static str),
+    /// The worker failed under it.
+    WorkerFailed { error_id: String },
+    /// The worker failed before the job's first step.
+    NotReached { error_id: String },
+}
+
+/// The worker's end.
+pub(crate) struct Ticket {
+    pub(crate) job: Job,
+    events: mpsc::Sender<JobEvent>,
+    shared: Arc<Shared>,
+    deadline: Option<Instant>,
+    arrived: Instant,
+    place: Place,
+    choices: Vec<Clock>,
+    unfinished: u32,
+}
+
+/// The client's end.
+pub(crate) struct JobEvents {
+    events: mpsc::Receiver<JobEvent>,
+    shared: Arc<Shared>,
+    worker: Thread,
+}
+
+#[derive(Default)]
+struct Shared {
+    end: OnceLock<JobEnd>,
+    paused: AtomicBool,
+}
+
+enum Place {
+    Waiting(QueuePlace),
+    Running { since: Instant, _place: RunningPlace },
+    Gone,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Clock {
+    started: Option<Instant>,
+    first: Option<Instant>,
+    last: Option<Instant>,
+}
+
+/// What a look at a ticket found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Look {
+    /// Nothing to do.
+    Fine,
+    /// The client reads again.
+    Resume,
+    /// The client left.
+    Left,
+    /// Its time is over.
+    Late,
+}
+
+/// The two ends of a job; `worker` is unparked when the client reads or leaves.
+pub(crate) fn ticket(
+    job: Job,
+    place: QueuePlace,
+    arrived: Instant,
+    deadline: Option<Instant>,
+    worker: Thread,
+) -> (Ticket, JobEvents) {
+    let (sender, events) = mpsc::channel(EVENTS_MAX);
+    let shared = Arc::new(Shared::default());
+    let ticket = Ticket {
+        events: sender,
+        shared: shared.clone(),
+        deadline,
+        arrived,
+        place: Place::Waiting(place),
+        choices: vec![Clock::default(); job.choices as usize],
+        unfinished: job.choices,
+        job,
+    };
+    (ticket, JobEvents { events, shared, worker })
+}
+
+impl Ticket {
+    /// When it must have ended.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.deadline
+    }
+
+    /// Whether its client left, is late or reads again.
+    pub(crate) fn look(&self, now: Instant) -> Look {
+        if self.events.is_closed() {
+            Look::Left
+        } else if self.deadline.is_some_and(|deadline| deadline <= now) {
+            Look::Late
+        } else if self.shared.paused.load(Ordering::Relaxed) && self.events.capacity() >= EVENTS_RESUME {
+            self.shared.paused.store(false, Ordering::Relaxed);
+            Look::Resume
+        } else {
+            Look::Fine
+        }
+    }
+
+    /// Passes an event on, measured. True when it was the last.
+    pub(crate) fn pass(
+        &mut self,
+        event: Event,
+        now: Instant,
+        metrics: &ModelMetrics,
+        admission: &Admission,
+    ) -> bool {
+        let timings = self.measure(&event, now, metrics);
+        let finished = matches!(event.kind, EventKind::Finished { .. });
+        // There is room: the job is paused while another step's events might not fit. A client that left is seen
+        // by the next look.
+        let _ = self.events.try_send(JobEvent { choice: event.choice, kind: event.kind, timings });
+        self.unfinished -= u32::from(finished);
+        if self.unfinished == 0 {
+            if let Place::Running { since, .. } = &self.place {
+                admission.served(now - *since);
+            }
+            self.finish(JobEnd::Done);
+        }
+        self.unfinished == 0
+    }
+
+    /// Whether the job must pause, because its next step's events might not fit. Not asked again until it resumed.
+    pub(crate) fn must_pause(&self) -> bool {
+        let room = self.events.capacity() >= self.unfinished as usize * EVENTS_PER_STEP_MAX;
+        if room || self.shared.paused.swap(true, Ordering::Relaxed) {
+            return false;
+        }
+        // Pairs with the fence in `JobEvents::poll_next`: either the reader sees `paused` and unparks the worker,
+        // or the worker's next look sees the room that the reader made.
+        fence(Ordering::SeqCst);
+        true
+    }
+
+    /// Ends it early; queued events are still read first.
+    pub(crate) fn end(mut self, end: JobEnd) {
+        self.finish(end);
+    }
+
+    /// Ends it because its worker failed.
+    pub(crate) fn fail(self, error_id: &str) {
+        let error_id = error_id.to_owned();
+        let end = match self.place {
+            Place::Waiting(_) => JobEnd::NotReached { error_id },
+            Place::Running { .. } | Place::Gone => JobEnd::WorkerFailed { error_id },
+        };
+        self.end(end);
+    }
+
+    fn finish(&mut self, end: JobEnd) {
+        self.place = Place::Gone;
+        // Only the worker sets it, and once: a finished ticket is dropped.
+        let _ = self.shared.end.set(end);
+    }
+
+    fn measure(&mut self, event: &Event, now: Instant, metrics: &ModelMetrics) -> Option<Timings> {
+        let clock = &mut self.choices[event.choice as usize];
+        match &event.kind {
+            EventKind::Started { .. } => {
+                clock.started = Some(now);
+                if let Place::Waiting(_) = self.place
+                    && let Place::Waiting(place) = std::mem::replace(&mut self.place, Place::Gone)
+                {
+                    self.place = Place::Running { since: now, _place: place.begin() };
+                    metrics.queue_time.observe((now - self.arrived).as_secs_f64());
+                    metrics.prompt_tokens.inc_by(self.job.prompt.len() as u64);
+                    metrics.prompt_length.observe(self.job.prompt.len() as f64);
+                }
+                None
+            }
+            EventKind::Delta { .. } => {
+                match clock.last.replace(now) {
+                    Some(last) => metrics.inter_token.observe((now - last).as_secs_f64()),
+                    None => {
+                        clock.first = Some(now);
+                        metrics.first_token.observe((now - self.arrived).as_secs_f64());
+                    }
+                }
+                None
+            }
+            EventKind::Finished { usage, reason, .. } => {
+                let started = clock.started.unwrap_or(now);
+                let first = clock.first.unwrap_or(now);
+                let timings =
+                    Timings { queue: started - self.arrived, prefill: first - started, decode: now - first };
+                metrics.prefill_time.observe(timings.prefill.as_secs_f64());
+                metrics.decode_time.observe(timings.decode.as_secs_f64());
+                metrics.generation_length.observe(f64::from(usage.completion_tokens));
+                if usage.completion_tokens > 1 {
+                    let per_token = timings.decode.as_secs_f64() / f64::from(usage.completion_tokens - 1);
+                    metrics.per_output_token.observe(per_token);
+                }
+                self.count_finished(*reason, metrics);
+                Some(timings)
+            }
+        }
+    }
+
+    fn count_finished(&self, reason: FinishReason, metrics: &ModelMetrics) {
+        if self.unfinished == 1 {
+            metrics.finished(reason);
+        }
+    }
+}
+
+impl JobEvents {
+    /// The next event, or how the job ended.
+    pub(crate) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<JobEvent, JobEnd>> {
+        match Pin::new(&mut self.events).poll_recv(context) {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(Some(event)) => {
+                fence(Ordering::SeqCst);
+                if self.shared.paused.load(Ordering::Relaxed) && self.events.capacity() >= EVENTS_RESUME {
+                    self.worker.unpark();
+                }
+                Poll::Ready(Ok(event))
+            }
+            Poll::Ready(None) => {
+                let lost = || JobEnd::Stopped("the model's worker ended");
+                Poll::Ready(Err(self.shared.end.get().cloned().unwrap_or_else(lost)))
+            }
+        }
+    }
+}
+
+impl Drop for JobEvents {
+    fn drop(&mut self) {
+        // Closed first: the worker that wakes must see it.
+        self.events.close();
+        self.worker.unpark();
+    }
+}

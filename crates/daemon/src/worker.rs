@@ -1,0 +1,301 @@
+//! The worker: one thread that owns one model's engine. The loop below is all it does. It never waits for a
+//! client, and when there is nothing to run it parks until somebody unparks it: no polling, no timers but a
+//! request's own deadline.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
+        mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel},
+    },
+    thread::{self, Thread},
+    time::{Duration, Instant},
+};
+
+use hanzo_engine_runtime::{EngineStats, Event, JobId, StepError, StepReport};
+
+use crate::{
+    admission::Admission,
+    device::Steps,
+    limits::{CONTROL_COMMANDS_MAX, STUCK_AFTER},
+    metrics::ModelMetrics,
+    ticket::{JobEnd, Look, Ticket},
+};
+
+/// What a worker can be told.
+pub(crate) enum Command {
+    /// Run this.
+    Run(Ticket),
+    /// Take nothing more, and leave when everything has ended.
+    Drain,
+    /// End everything and leave.
+    Stop(&'static str),
+}
+
+/// A worker and what it holds.
+pub(crate) struct Worker {
+    engine: Box<dyn Steps>,
+    commands: Receiver<Command>,
+    jobs: HashMap<JobId, Ticket>,
+    vitals: Arc<Vitals>,
+    metrics: Arc<ModelMetrics>,
+    leaving: bool,
+}
+
+/// What others may know of a worker, without asking it.
+pub(crate) struct Vitals {
+    start: Instant,
+    // Milliseconds since `start` of the last time round the loop with work to do, plus 1; 0: parked.
+    progress_ms: AtomicU64,
+    batch_size: AtomicUsize,
+    stats: Mutex<EngineStats>,
+    /// The queue before it.
+    pub(crate) admission: Arc<Admission>,
+}
+
+/// The way to a worker; the last one dropped ends it.
+pub(crate) struct WorkerHandle {
+    commands: Option<SyncSender<Command>>,
+    thread: Thread,
+    vitals: Arc<Vitals>,
+}
+
+impl Worker {
+    /// Runs until it is told to leave and everything has ended.
+    ///
+    /// # Errors
+    /// The engine's: it is of no further use, and [`Worker::fail`] must be called.
+    pub(crate) fn run(&mut self) -> Result<(), StepError> {
+        let mut events = Vec::new();
+        loop {
+            self.vitals.beat();
+            self.take_commands();
+            self.look_after_jobs(Instant::now());
+            if self.leaving && self.jobs.is_empty() {
+                return Ok(());
+            }
+            if !self.engine.has_work() {
+                self.park();
+                continue;
+            }
+            let report = self.engine.step(&mut events)?;
+            self.pass_on(&mut events, Instant::now());
+            self.publish(report);
+        }
+    }
+
+    fn take_commands(&mut self) {
+        loop {
+            match self.commands.try_recv() {
+                Ok(Command::Run(ticket)) => {
+                    self.engine.submit(&ticket.job);
+                    self.jobs.insert(ticket.job.id, ticket);
+                }
+                Ok(Command::Drain) => self.leaving = true,
+                Ok(Command::Stop(why)) => self.stop(why),
+                Err(TryRecvError::Empty) => return,
+                Err(TryRecvError::Disconnected) => {
+                    self.leaving = true;
+                    return;
+                }
+            }
+        }
+    }
+
+    fn look_after_jobs(&mut self, now: Instant) {
+        let Self { engine, jobs, metrics, .. } = self;
+        let mut gone = Vec::new();
+        for (&id, ticket) in &*jobs {
+            match ticket.look(now) {
+                Look::Fine => {}
+                Look::Resume => engine.set_paused(id, false),
+                Look::Left => gone.push((id, None)),
+                Look::Late => gone.push((id, Some(JobEnd::Deadline))),
+            }
+        }
+        let changed = !gone.is_empty();
+        for (id, end) in gone {
+            engine.cancel(id);
+            match (jobs.remove(&id), end) {
+                (Some(ticket), Some(end)) => {
+                    metrics.failed.inc();
+                    ticket.end(end);
+                }
+                _ => metrics.cancelled.inc(),
+            }
+        }
+        if changed {
+            self.publish(StepReport::default());
+        }
+    }
+
+    fn pass_on(&mut self, events: &mut Vec<Event>, now: Instant) {
+        for event in events.drain(..) {
+            let id = event.job;
+            let Some(ticket) = self.jobs.get_mut(&id) else { continue };
+            if ticket.pass(event, now, &self.metrics, &self.vitals.admission) {
+                self.jobs.remove(&id);
+            }
+        }
+        for (&id, ticket) in &self.jobs {
+            if ticket.must_pause() {
+                self.engine.set_paused(id, true);
+            }
+        }
+    }
+
+    /// Makes what was done visible.
+    fn publish(&self, report: StepReport) {
+        let now = self.engine.stats();
+        let mut stats = self.vitals.lock();
+        self.metrics.advance(&stats, &now);
+        *stats = now;
+        self.vitals.batch_size.store(report.sequences, Relaxed);
+    }
+
+    /// Waits for a command, a client that reads or leaves, or the next deadline.
+    fn park(&self) {
+        self.vitals.batch_size.store(0, Relaxed);
+        self.vitals.progress_ms.store(0, Relaxed);
+        match self.jobs.values().filter_map(Ticket::deadline).min() {
+            Some(deadline) => thread::park_timeout(deadline.saturating_duration_since(Instant::now())),
+            None => thread::park(),
+        }
+    }
+
+    fn stop(&mut self, why: &'static str) {
+        for (id, ticket) in self.jobs.drain() {
+            self.engine.cancel(id);
+            self.metrics.failed.inc();
+            ticket.end(JobEnd::Stopped(why));
+        }
+        self.publish(StepReport::default());
+        self.leaving = true;
+    }
+
+    /// Ends every request after a panic or an error: those that run with an error of the engine, those that wait
+    /// with one that says to try again.
+    pub(crate) fn fail(mut self, error_id: &str) {
+        for (_, ticket) in self.jobs.drain() {
+            self.metrics.failed.inc();
+            ticket.fail(error_id);
+        }
+        while let Ok(command) = self.commands.try_recv() {
+            if let Command::Run(ticket) = command {
+                self.metrics.failed.inc();
+                ticket.fail(error_id);
+            }
+        }
+    }
+}
+
+impl Vitals {
+    /// Of a worker with this queue.
+    pub(crate) fn new(admission: Arc<Admission>) -> Arc<Self> {
+        Arc::new(Self {
+            start: Instant::now(),
+            progress_ms: AtomicU64::new(0),
+            batch_size: AtomicUsize::new(0),
+            stats: Mutex::default(),
+            admission,
+        })
+    }
+
+    /// The engine's gauges and counters after its last step.
+    pub(crate) fn stats(&self) -> EngineStats {
+        *self.lock()
+    }
+
+    /// Sequences in the last step; 0 when idle.
+    pub(crate) fn batch_size(&self) -> usize {
+        self.batch_size.load(Relaxed)
+    }
+
+    /// Whether it has work and its loop has not come round for too long.
+    pub(crate) fn is_stuck(&self) -> bool {
+        self.silent_for().is_some_and(|silence| silence > STUCK_AFTER)
+    }
+
+    fn silent_for(&self) -> Option<Duration> {
+        let progress = self.progress_ms.load(Relaxed).checked_sub(1)?;
+        Some(Duration::from_millis(self.now_ms().saturating_sub(progress)))
+    }
+
+    fn beat(&self) {
+        self.progress_ms.store(self.now_ms() + 1, Relaxed);
+    }
+
+    /// Starts the clock of a parked worker that was just given work.
+    fn expect_progress(&self) {
+        let _ = self.progress_ms.compare_exchange(0, self.now_ms() + 1, Relaxed, Relaxed);
+    }
+
+    fn now_ms(&self) -> u64 {
+        u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, EngineStats> {
+        // Plain numbers, replaced whole.
+        self.stats.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The channel to a worker that is to be.
+pub(crate) fn channel(admission: &Admission) -> (SyncSender<Command>, Receiver<Command>) {
+    // Every request in the channel holds a place in the queue, so the channel is never full of them.
+    sync_channel(admission.capacity() + CONTROL_COMMANDS_MAX)
+}
+
+impl Worker {
+    /// A worker for `engine`.
+    pub(crate) fn new(
+        engine: Box<dyn Steps>,
+        commands: Receiver<Command>,
+        vitals: Arc<Vitals>,
+        metrics: Arc<ModelMetrics>,
+    ) -> Self {
+        let worker = Self { engine, commands, jobs: HashMap::new(), vitals, metrics, leaving: false };
+        worker.publish(StepReport::default());
+        worker
+    }
+}
+
+impl WorkerHandle {
+    /// The way to the worker on `thread`.
+    pub(crate) fn new(commands: SyncSender<Command>, thread: Thread, vitals: Arc<Vitals>) -> Self {
+        Self { commands: Some(commands), thread, vitals }
+    }
+
+    /// Tells it something. False: it has left.
+    pub(crate) fn tell(&self, command: Command) -> bool {
+        let Some(commands) = &self.commands else { return false };
+        let told = match commands.try_send(command) {
+            Ok(()) => true,
+            Err(TrySendError::Disconnected(_)) => false,
+            // Requests hold places and have room; more control commands than there is room for say nothing new.
+            Err(TrySendError::Full(_)) => true,
+        };
+        self.vitals.expect_progress();
+        self.thread.unpark();
+        told
+    }
+
+    /// Its thread.
+    pub(crate) fn thread(&self) -> &Thread {
+        &self.thread
+    }
+
+    /// What may be known of it.
+    pub(crate) fn vitals(&self) -> &Vitals {
+        &self.vitals
+    }
+}
+
+impl Drop for WorkerHandle {
+    fn drop(&mut self) {
+        // Disconnected first: the worker that wakes must see it.
+        self.commands = None;
+        self.thread.unpark();
+    }
+}
