@@ -1,6 +1,5 @@
 //! What can be typed: every command, argument and flag, with its help. A flag exists only if it does something.
 
-use crate::size::ByteSize;
 use clap::builder::styling::{AnsiColor, Styles};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::net::IpAddr;
@@ -118,7 +117,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, short, value_name = "MODEL")]
     pub(crate) model: Vec<String>,
     /// Port of the HTTP API; 0 picks a free one [default: 36900]
-    #[arg(long, short)]
+    #[arg(long, short, env = "HANZO_ENGINE_SERVER_PORT")]
     pub(crate) port: Option<u16>,
     /// Port of gRPC; 0 picks a free one [default: 36901]
     #[arg(long, value_name = "PORT")]
@@ -137,10 +136,10 @@ pub(crate) struct ServeArgs {
     /// Longest prompt and answer together, in tokens [default: the model's own, as far as memory allows]
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) max_context: Option<u32>,
-    /// Memory that all models may use together, such as 8GiB [default: most of what is free]
-    #[arg(long, value_name = "SIZE")]
-    pub(crate) memory_budget: Option<ByteSize>,
-    /// How much is logged, on stderr [default: warn]
+    /// Memory that all models may take together, such as 8GiB [default: 80 % of what is available]
+    #[arg(long, value_name = "SIZE", value_parser = hanzo_engine_daemon::config::parse_bytes)]
+    pub(crate) memory_budget: Option<u64>,
+    /// How much is logged, on stderr [default: info]
     #[arg(long, value_name = "LEVEL")]
     pub(crate) log_level: Option<LogLevel>,
     /// Configuration file, TOML or YAML by its extension
@@ -283,7 +282,7 @@ pp512 is the speed of reading a prompt of 512 tokens, tg64 that of generating 64
 tokens per second, mean and standard deviation over the repetitions. --json prints an array of
 {\"test\", \"tokens_per_s\", \"stddev\"}.")]
 pub(crate) struct BenchArgs {
-    /// Path to a GGUF file or a safetensors directory, or hanzo-demo
+    /// Path to a GGUF file or a safetensors directory, or the name of a model
     #[arg(long, short, value_name = "FILE", default_value = hanzo_engine_daemon::DEMO_MODEL)]
     pub(crate) model: String,
     /// Prompt lengths in tokens, separated by commas; 0 leaves the test out
@@ -303,6 +302,8 @@ pub(crate) struct BenchArgs {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
 }
 
 fn temperature(text: &str) -> Result<f32, String> {
@@ -364,6 +365,6 @@ mod tests {
         let line = "hanzo-engine serve --model a --model b --memory-budget 8GiB";
         let Command::Serve(serve) = Cli::try_parse_from(line.split(' ')).unwrap().command else { panic!() };
         assert_eq!(serve.model, ["a", "b"]);
-        assert_eq!(serve.memory_budget, Some(ByteSize(8 << 30)));
+        assert_eq!(serve.memory_budget, Some(8 << 30));
     }
 }

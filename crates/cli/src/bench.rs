@@ -6,17 +6,8 @@ use crate::error::CliError;
 use crate::models::{print_json, print_table};
 use crate::table::Table;
 use crate::term::tell;
-use hanzo_engine_daemon::bench::{self, Row};
-use serde::Serialize;
+use hanzo_engine_daemon::bench::{self, Progress};
 use std::io::{IsTerminal, stderr};
-
-/// One test in the JSON output.
-#[derive(Serialize)]
-struct Line<'a> {
-    test: &'a str,
-    tokens_per_s: f64,
-    stddev: f64,
-}
 
 /// Runs the command.
 pub(crate) fn bench(args: BenchArgs) -> Result<(), CliError> {
@@ -28,15 +19,20 @@ pub(crate) fn bench(args: BenchArgs) -> Result<(), CliError> {
     }
     let asked = bench::Args {
         model: model_source(&args.model)?,
+        store_dir: args.store.model_dir.clone(),
         prompt_lens,
         gen_lens,
         reps: args.repetitions as usize,
         threads: args.threads.map(usize::from),
     };
     let waiting = stderr().is_terminal();
-    let rows = bench::run(&asked, |doing: &str| {
+    let rows = bench::run(&asked, |progress| {
         if waiting {
-            tell(&format!("\r\x1b[K{doing}"));
+            tell(&match progress {
+                Progress::Loading(percent) => format!("\r\x1b[Kloading, {percent} %"),
+                Progress::Running(test, 0) => format!("\r\x1b[K{test}: warming up"),
+                Progress::Running(test, run) => format!("\r\x1b[K{test}: {run} of {}", args.repetitions),
+            });
         }
     });
     if waiting {
@@ -44,15 +40,7 @@ pub(crate) fn bench(args: BenchArgs) -> Result<(), CliError> {
     }
     let rows = rows?;
     if args.json {
-        let lines: Vec<Line> = rows
-            .iter()
-            .map(|Row { test, tokens_per_s, stddev, .. }| Line {
-                test,
-                tokens_per_s: *tokens_per_s,
-                stddev: *stddev,
-            })
-            .collect();
-        return print_json(&lines);
+        return print_json(&rows);
     }
     let mut table = Table::new(&["MODEL", "TEST", ">TOKENS/S"]);
     for row in &rows {

@@ -3,6 +3,7 @@
 use hanzo_engine_daemon::{ConfigError, DaemonError, bench::BenchError, store::StoreError};
 use hanzo_engine_gateway::GatewayError;
 use std::io;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 /// A command that failed.
@@ -26,7 +27,7 @@ pub(crate) enum CliError {
     #[error("{}", .0.message())]
     Engine(tonic::Status),
     /// A model could not be loaded.
-    #[error("cannot load {model}: {}", status.message())]
+    #[error("cannot load {model}: {}", status.message().trim_start_matches("model: "))]
     Load {
         /// As it was typed.
         model: String,
@@ -36,6 +37,20 @@ pub(crate) enum CliError {
     /// The connection ended before the answer did.
     #[error("the daemon ended the answer early: ask again")]
     CutOff,
+    /// A port that is taken, or an address that is not this machine's.
+    #[error(
+        "cannot listen on {address} for {what}: {source}; choose another with {flag}, or {flag} 0 for any that is free"
+    )]
+    Port {
+        /// Host and port.
+        address: SocketAddr,
+        /// What would listen there.
+        what: &'static str,
+        /// The flag that sets the port.
+        flag: &'static str,
+        /// The system's words.
+        source: io::Error,
+    },
     /// A path that is not there, or cannot be read.
     #[error("{}: {source}", path.display())]
     Path {

@@ -5,7 +5,6 @@ mod args;
 mod bench;
 mod connect;
 mod error;
-mod log;
 mod models;
 mod repl;
 mod run;
@@ -47,5 +46,9 @@ fn execute(command: Command) -> Result<(), CliError> {
 
 fn wait_for(command: impl Future<Output = Result<(), CliError>>) -> Result<(), CliError> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-    runtime.map_err(|error| CliError::Start(error.to_string()))?.block_on(command)
+    let runtime = runtime.map_err(|error| CliError::Start(error.to_string()))?;
+    let outcome = runtime.block_on(command);
+    // A model that is still being read does not hold up the end.
+    runtime.shutdown_background();
+    outcome
 }

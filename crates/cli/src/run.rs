@@ -3,9 +3,10 @@
 use crate::args::RunArgs;
 use crate::connect::{self, Client, InProcess, Running};
 use crate::error::CliError;
+use crate::repl;
 use crate::term::{Paint, harmless, tell};
-use crate::{log, repl};
-use hanzo_engine_daemon::{DEMO_MODEL, LogFormat};
+use hanzo_engine_daemon::config::{LogConfig, LogFormat};
+use hanzo_engine_daemon::{DEMO_MODEL, log};
 use hanzo_engine_proto::v1::infer_event::Event;
 use hanzo_engine_proto::v1::{self, FinishReason, InferRequest, Message, infer_request::Prompt};
 use std::future::Future;
@@ -90,7 +91,10 @@ impl<'a> Session<'a> {
         let (mut client, in_process) = match connect::find(&args.engine).await? {
             Some(Running { client, .. }) => (client, None),
             None => {
-                log::start(args.log_level.as_str(), LogFormat::Pretty)?;
+                log::init(&LogConfig {
+                    level: args.log_level.as_str().to_owned(),
+                    format: LogFormat::Pretty,
+                })?;
                 // A path and the built-in model need no record.
                 let store_optional = here.is_some() || source.eq_ignore_ascii_case(DEMO_MODEL);
                 let daemon = InProcess::start(args.store.model_dir.clone(), store_optional).await?;

@@ -3,18 +3,20 @@
 use crate::args::ServeArgs;
 use crate::connect::{self, Client};
 use crate::error::CliError;
-use crate::log;
 use crate::size::show_bytes;
 use crate::term::{Paint, tell};
 use figment::providers::Serialized;
-use hanzo_engine_daemon::{Config, DEMO_MODEL, Daemon, ModelConfig};
-use hanzo_engine_gateway::Gateway;
+use hanzo_engine_daemon::config::ModelConfig;
+use hanzo_engine_daemon::{Config, DEMO_MODEL, Daemon, DaemonError, log, signal};
+use hanzo_engine_gateway::{Gateway, GatewayError};
 use hanzo_engine_proto::v1::{Capability, LoadRequest, LoadResponse};
 use serde_json::{Map, Value, json};
 use std::convert::Infallible;
 use std::io::{Write, stdout};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
 use tokio::task::JoinError;
+use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 /// Where a `serve` is reached.
@@ -25,46 +27,45 @@ struct Addresses {
     admin: SocketAddr,
 }
 
+/// What the daemon gets to end when the gateway has taken all of the drain's time.
+const LAST_MOMENTS: Duration = Duration::from_secs(2);
+
 /// Runs the command.
 pub(crate) async fn serve(args: ServeArgs) -> Result<(), CliError> {
     let config = daemon_config(&args)?;
-    log::start(&config.log.level, config.log.format)?;
-    let models = config.models.clone();
+    log::init(&config.log)?;
+    let (models, drain) = (config.models.clone(), Duration::from_secs(config.server.drain_s));
     let http_config = gateway_config(&args, &config)?;
-    let daemon = Daemon::bind(config).await?;
+    let daemon = Daemon::bind(config).await.map_err(daemon_error)?;
     let (grpc, admin) = (reachable(daemon.grpc_addr()), reachable(daemon.admin_addr()));
     let engine = format!("http://{grpc}");
-    let gateway = Gateway::bind(hanzo_engine_gateway::Config { engine, ..http_config }).await?;
+    let http_config = hanzo_engine_gateway::Config { engine, ..http_config };
+    let gateway = Gateway::bind(http_config).await.map_err(gateway_error)?;
     let addresses = Addresses { http: reachable(gateway.local_addr()), grpc, admin };
-    let mut signals = Signals::new()?;
+    let asked_to_end = signal::shutdown().map_err(|error| CliError::Start(error.to_string()))?;
     print_addresses(addresses).map_err(CliError::Output)?;
 
     let (stop_gateway, stop_daemon) = (CancellationToken::new(), CancellationToken::new());
     let mut gateway = tokio::spawn(gateway.serve(stop_gateway.clone().cancelled_owned()));
     let mut daemon = tokio::spawn(daemon.serve(stop_daemon.clone().cancelled_owned()));
     tokio::select! {
-        () = signals.next() => tell("finishing what runs; once more stops at once\n"),
-        Err(failed) = load_then_stay(&models, addresses) => {
-            stop_gateway.cancel();
-            stop_daemon.cancel();
-            // Nothing runs yet: the reason for the end is the load's.
-            let _ = tokio::join!(gateway, daemon);
-            return Err(failed);
-        }
+        () = asked_to_end => tell("finishing what runs; once more ends it at once\n"),
+        // Nothing runs yet: the process ends with its reason.
+        Err(failed) = load_then_stay(&models, addresses) => return Err(failed),
         // Neither ends by itself unless it failed.
         ended = &mut gateway => return joined(ended)?.map_err(CliError::from),
         ended = &mut daemon => return joined(ended)?.map_err(CliError::from),
     }
-    tokio::spawn(async move {
-        signals.next().await;
-        std::process::exit(1);
-    });
+    let deadline = Instant::now() + drain;
     // The gateway first: its running answers come from the daemon.
     stop_gateway.cancel();
     joined(gateway.await)??;
     stop_daemon.cancel();
-    joined(daemon.await)??;
-    Ok(())
+    // What other gRPC clients still wait for ends by the same deadline.
+    match timeout_at(deadline.max(Instant::now() + LAST_MOMENTS), daemon).await {
+        Ok(ended) => Ok(joined(ended)??),
+        Err(_) => Ok(()),
+    }
 }
 
 /// What the flags say goes over file and environment; what they leave out is not mentioned.
@@ -81,7 +82,7 @@ fn daemon_config(args: &ServeArgs) -> Result<Config, CliError> {
     set("store", "dir", args.store.model_dir.as_ref().map(|dir| json!(dir)));
     set("engine", "threads", args.threads.map(|threads| json!(threads)));
     set("engine", "context_tokens_max", args.max_context.map(|tokens| json!(tokens)));
-    set("engine", "memory_budget_bytes", args.memory_budget.map(|size| json!(size.0)));
+    set("engine", "memory_budget_bytes", args.memory_budget.map(|bytes| json!(bytes)));
     set("log", "level", args.log_level.map(|level| json!(level.as_str())));
     let mut config = Config::load(args.config.as_deref(), Serialized::defaults(flags))?;
     if !args.model.is_empty() {
@@ -199,45 +200,27 @@ fn reachable(bound: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, bound.port())
 }
 
+/// A port that is taken is told with the flag that changes it.
+fn daemon_error(error: DaemonError) -> CliError {
+    match error {
+        DaemonError::Bind { address, what, key, source } => {
+            let flag = if key == "server.grpc_port" { "--grpc-port" } else { "--admin-port" };
+            CliError::Port { address, what, flag, source }
+        }
+        error => CliError::Daemon(error),
+    }
+}
+
+fn gateway_error(error: GatewayError) -> CliError {
+    match error {
+        GatewayError::Bind { address, source } => {
+            CliError::Port { address, what: "HTTP", flag: "--port", source }
+        }
+        error => CliError::Gateway(error),
+    }
+}
+
 /// A task that panicked is an error like another.
 fn joined<T>(ended: Result<T, JoinError>) -> Result<T, CliError> {
     ended.map_err(|panicked| CliError::Start(format!("a part of the server failed: {panicked}")))
-}
-
-/// Ctrl-C and SIGTERM.
-struct Signals {
-    #[cfg(unix)]
-    terminate: tokio::signal::unix::Signal,
-    #[cfg(unix)]
-    interrupt: tokio::signal::unix::Signal,
-}
-
-impl Signals {
-    #[cfg(unix)]
-    fn new() -> Result<Self, CliError> {
-        use tokio::signal::unix::{SignalKind, signal};
-        let listen =
-            |kind| signal(kind).map_err(|error| CliError::Start(format!("no signal handler: {error}")));
-        Ok(Self { terminate: listen(SignalKind::terminate())?, interrupt: listen(SignalKind::interrupt())? })
-    }
-
-    #[cfg(unix)]
-    async fn next(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
-        }
-    }
-
-    #[cfg(not(unix))]
-    fn new() -> Result<Self, CliError> {
-        Ok(Self {})
-    }
-
-    #[cfg(not(unix))]
-    async fn next(&mut self) {
-        if tokio::signal::ctrl_c().await.is_err() {
-            std::future::pending::<()>().await;
-        }
-    }
 }

@@ -1,54 +1,4 @@
-//! Sizes in bytes and points in time as people write and read them.
-
-use std::str::FromStr;
-
-/// A number of bytes as it is typed: `500MB`, `8GiB`, `1.5G`, or plain bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ByteSize(pub(crate) u64);
-
-/// Suffixes in lower case. A bare letter means the binary unit, as memory is counted.
-const UNITS: [(&str, u64); 14] = [
-    ("", 1),
-    ("b", 1),
-    ("kb", 1_000),
-    ("mb", 1_000_000),
-    ("gb", 1_000_000_000),
-    ("tb", 1_000_000_000_000),
-    ("k", 1 << 10),
-    ("m", 1 << 20),
-    ("g", 1 << 30),
-    ("t", 1 << 40),
-    ("kib", 1 << 10),
-    ("mib", 1 << 20),
-    ("gib", 1 << 30),
-    ("tib", 1 << 40),
-];
-
-impl FromStr for ByteSize {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let text = text.trim();
-        let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
-        let (number, suffix) = text.split_at(split);
-        let suffix = suffix.trim().to_ascii_lowercase();
-        let unit = UNITS.iter().find(|(name, _)| *name == suffix).map(|(_, unit)| *unit);
-        let unit = unit.ok_or_else(|| {
-            format!("{suffix:?} is no unit of bytes: use KiB, MiB, GiB, TiB, KB, MB, GB or TB")
-        })?;
-        let no_number = || "expected a number and a unit, such as 8GiB or 500MB".to_owned();
-        let too_large = || "more bytes than there can be".to_owned();
-        if number.bytes().all(|byte| byte.is_ascii_digit()) {
-            let number: u64 =
-                if number.is_empty() { Err(no_number()) } else { number.parse().map_err(|_| too_large()) }?;
-            return number.checked_mul(unit).map(Self).ok_or_else(too_large);
-        }
-        let number: f64 = number.parse().map_err(|_| no_number())?;
-        let bytes = (number * unit as f64).round();
-        // 2^64 itself is the first f64 that does not fit.
-        if bytes < 18_446_744_073_709_551_616.0 { Ok(Self(bytes as u64)) } else { Err(too_large()) }
-    }
-}
+//! Sizes and times as people read them.
 
 /// `4.3 GB`: decimal units, as disks are sold and files are listed.
 pub(crate) fn show_bytes(bytes: u64) -> String {
@@ -105,40 +55,6 @@ pub(crate) fn now_ms() -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn sizes_as_typed() {
-        let good = [
-            ("0", 0),
-            ("1024", 1_024),
-            ("8GiB", 8 << 30),
-            ("8 gib", 8 << 30),
-            ("8g", 8 << 30),
-            ("500MB", 500_000_000),
-            ("1.5KiB", 1_536),
-            (".5k", 512),
-            ("16TiB", 16 << 40),
-        ];
-        for (text, bytes) in good {
-            assert_eq!(text.parse(), Ok(ByteSize(bytes)), "{text}");
-        }
-        for text in [
-            "",
-            "GiB",
-            "-1",
-            "8 GG",
-            "1.2.3GiB",
-            ".",
-            "1e9",
-            "99999999999999999999",
-            "18446744073709551615KB",
-            "9e",
-            "20000000000.5g",
-            "∞",
-        ] {
-            assert!(text.parse::<ByteSize>().is_err(), "{text}");
-        }
-    }
 
     #[test]
     fn sizes_as_shown() {
