@@ -88,6 +88,11 @@ impl<T> Shared<T> {
         Shared(slice.as_mut_ptr())
     }
 
+    /// For reading what the loop's caller keeps alive; nothing is written through it.
+    pub(super) fn new_const(first: *const T) -> Shared<T> {
+        Shared(first.cast_mut())
+    }
+
     /// The pointer. (A method, so that closures capture the wrapper and not the bare pointer in it.)
     pub(super) fn get(&self) -> *mut T {
         self.0

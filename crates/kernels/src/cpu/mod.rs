@@ -1,10 +1,32 @@
-//! The CPU backend: packed weights, a fork-join pool, kernels written once over sixteen lanes.
+//! The CPU backend: packed weights, a fork-join pool, and kernels written once over sixteen lanes.
+//!
+//! [`CpuBackend`] is the contract's ops, each one or two loops of the [`ThreadPool`]. Weights are laid out by
+//! `matrix`, multiplied by the tiles of `gemm`, which `matmul` cuts into items; `attention` reads the paged cache of
+//! `kv` that `rope` writes. All arithmetic is generic over the instruction sets of `lanes`.
+//!
+//! What makes results independent of the batch: per output, floating-point operations come in an order fixed by
+//! weights and position alone. Integer dot products are exact; the blocks of a weight row follow each other in one
+//! sum; keys are taken in tiles and partitions by absolute position. Threads only decide who computes an output.
 
+mod activations;
 mod aligned;
+mod attention;
 mod backend;
+mod gemm;
+mod kv;
+mod lanes;
+mod math;
+mod matmul;
+mod matrix;
+mod norm;
 mod pool;
+mod rope;
+#[cfg(test)]
+mod tests;
 mod tier;
 
-pub use backend::CpuBackend;
+pub use backend::{CpuBackend, CpuBuffer, CpuVector};
+pub use kv::CpuKv;
+pub use matrix::CpuMatrix;
 pub use pool::{THREADS_MAX, ThreadPool, Turn};
 pub use tier::{TIER_VARIABLE, Tier};

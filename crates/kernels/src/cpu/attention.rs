@@ -1,0 +1,366 @@
+//! Attention over the paged cache: what is one item of the loop, and how the parts of a long context join.
+//!
+//! The queries of one sequence that read the same key-value head, over all its rows, are *vectors* of one list; an
+//! item is up to [`VECTORS`] of them, so that each key and value is read once for all. The keys are taken in tiles of
+//! 64 by absolute position, gathered in partitions of 512 that each end in a maximum, a total and a weighted sum, and
+//! partitions are merged in order. That is done in the same way whether one thread takes all partitions of an item,
+//! as in prefill, or several take one each, as when one long sequence decodes: so a row's bits depend on its own
+//! position alone.
+
+mod tile;
+
+use super::aligned::{Aligned, Shared};
+use super::kv::{CpuKv, padded};
+use super::lanes::dispatch;
+use super::pool::Turn;
+use super::tier::Tier;
+use crate::{BLOCK_TOKENS, Batch, HeadShape, KernelError};
+
+use tile::{Finish, Merge, PartitionSums, State};
+
+/// Keys of a tile.
+pub(super) const TILE: usize = 64;
+/// Keys of a partition.
+pub(super) const PARTITION: usize = 512;
+/// Query vectors of an item.
+pub(super) const VECTORS: usize = 32;
+/// Query vectors that go through a tile together.
+pub(super) const TOGETHER: usize = 8;
+const _: () = assert!(PARTITION % TILE == 0 && TILE % BLOCK_TOKENS == 0 && VECTORS % TOGETHER == 0);
+
+/// Scratch of the whole pool.
+#[derive(Debug)]
+pub(super) struct AttentionScratch {
+    width: usize,
+    /// Two states and a tile's scores for each thread.
+    threads: Vec<ThreadScratch>,
+    /// Parts of contexts that several threads share: (slots, slot_vectors) states.
+    parts: Aligned<f32>,
+    parts_max: usize,
+    slot_vectors: usize,
+    /// First item of each sequence in the loop at hand, and the number of items.
+    item_first: Vec<usize>, // (sequences + 1)
+}
+
+#[derive(Debug)]
+struct ThreadScratch {
+    part: Aligned<f32>,   // VECTORS states
+    total: Aligned<f32>,  // VECTORS states
+    scores: Aligned<f32>, // (TOGETHER, TILE)
+}
+
+/// What decides the size of the scratch.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct AttentionLimits {
+    pub(super) heads: HeadShape,
+    pub(super) context: usize,
+    pub(super) sequences: usize,
+    pub(super) threads: usize,
+}
+
+impl AttentionLimits {
+    /// Contexts are shared between threads only where there are fewer items than this.
+    fn split_below(&self) -> usize {
+        2 * self.threads
+    }
+
+    fn slot_vectors(&self) -> usize {
+        (self.heads.heads / self.heads.kv_heads.max(1)).min(VECTORS)
+    }
+
+    /// Parts there can be at a time.
+    fn parts_max(&self) -> usize {
+        let splits = self.threads > 1 && self.heads.kv_heads < self.split_below();
+        if splits { self.split_below() * self.context.div_ceil(PARTITION) } else { 0 }
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        let state = State::size(self.heads.head_dim);
+        let thread = 2 * VECTORS * state + TOGETHER * TILE;
+        let parts = self.parts_max().saturating_mul(self.slot_vectors() * state);
+        (self.threads * thread).saturating_add(parts).saturating_mul(size_of::<f32>())
+            + (self.sequences + 1) * size_of::<usize>()
+    }
+}
+
+impl AttentionScratch {
+    pub(super) fn new(limits: &AttentionLimits) -> Result<AttentionScratch, KernelError> {
+        let what = "attention scratch";
+        let state = State::size(limits.heads.head_dim);
+        let mut threads = Vec::with_capacity(limits.threads);
+        for _ in 0..limits.threads {
+            threads.push(ThreadScratch {
+                part: Aligned::zeroed(VECTORS * state, what)?,
+                total: Aligned::zeroed(VECTORS * state, what)?,
+                scores: Aligned::zeroed(TOGETHER * TILE, what)?,
+            });
+        }
+        let (parts_max, slot_vectors) = (limits.parts_max(), limits.slot_vectors());
+        Ok(AttentionScratch {
+            width: padded(limits.heads.head_dim),
+            threads,
+            parts: Aligned::zeroed(parts_max.saturating_mul(slot_vectors * state), what)?,
+            parts_max,
+            slot_vectors,
+            item_first: Vec::with_capacity(limits.sequences + 1),
+        })
+    }
+}
+
+/// The op's parameters.
+#[derive(Clone, Copy)]
+pub(super) struct AttentionJob<'a> {
+    pub(super) shape: HeadShape,
+    pub(super) scale: f32,
+    pub(super) softcap: Option<f32>,
+    pub(super) window: Option<u32>,
+    pub(super) sinks: Option<&'a [f32]>,
+    pub(super) causal: bool,
+}
+
+/// Query vectors `first..first + count` of one sequence and key-value head: vector v is row `v / group`, head
+/// `head_first + v % group`.
+#[derive(Clone, Copy)]
+pub(super) struct Vectors {
+    pub(super) first: usize,
+    pub(super) count: usize,
+    pub(super) group: usize,
+    pub(super) head_dim: usize,
+    /// The sequence's first row of queries, at `head_first`; and of the output.
+    pub(super) q: *const f32,
+    pub(super) q_stride: usize,
+    pub(super) out: *mut f32,
+    pub(super) out_stride: usize,
+    /// One logit a head from `head_first` on.
+    pub(super) sinks: Option<*const f32>,
+    pub(super) scale: f32,
+    pub(super) softcap: Option<f32>,
+    /// Keys that came before the sequence's first row, and all its keys.
+    pub(super) before: usize,
+    pub(super) context: usize,
+    pub(super) window: usize,
+    pub(super) causal: bool,
+    /// The sequence's block ids.
+    pub(super) blocks: *const u32,
+    /// This head's part of block 0, and elements from a block to the next.
+    pub(super) keys: *const u16,
+    pub(super) key_block_stride: usize,
+    pub(super) values: *const u16,
+    pub(super) value_block_stride: usize,
+}
+
+impl Vectors {
+    /// Positions of the keys that vector `v` (counted from `first`) sees, first and end.
+    #[inline(always)]
+    pub(super) fn visible(&self, v: usize) -> (usize, usize) {
+        let position = self.before + (self.first + v) / self.group;
+        let end = if self.causal { position + 1 } else { self.context };
+        ((position + 1).saturating_sub(self.window), end)
+    }
+
+    /// Positions that any of them sees.
+    fn span(&self) -> (usize, usize) {
+        // Both ends only grow with the row.
+        (self.visible(0).0, self.visible(self.count - 1).1)
+    }
+}
+
+/// A sequence's share of the items.
+struct Share {
+    vectors: usize,
+    chunks: usize,
+    first_partition: usize,
+    partitions: usize,
+}
+
+impl Share {
+    fn new(batch: &Batch, index: usize, job: &AttentionJob<'_>) -> Share {
+        let span = &batch.sequences[index];
+        let vectors = span.rows as usize * (job.shape.heads / job.shape.kv_heads);
+        let context = span.context as usize;
+        let oldest =
+            (context - span.rows as usize + 1).saturating_sub(job.window.map_or(usize::MAX, |w| w as usize));
+        let first_partition = oldest / PARTITION;
+        let partitions = context.div_ceil(PARTITION) - first_partition;
+        Share { vectors, chunks: vectors.div_ceil(VECTORS), first_partition, partitions }
+    }
+}
+
+/// Attention of the batch's rows of `[q | k | v]` in `qkv` over a layer of the cache.
+pub(super) fn attention(
+    tier: Tier,
+    turn: &mut Turn,
+    scratch: &mut AttentionScratch,
+    batch: &Batch,
+    job: &AttentionJob<'_>,
+    qkv: &[f32],
+    kv: &CpuKv,
+    layer: usize,
+    out: &mut [f32],
+) {
+    let HeadShape { heads, kv_heads, head_dim } = job.shape;
+    let (rows, spec) = (batch.rows(), *kv.spec());
+    let (q_stride, out_stride) = (job.shape.qkv_width(), job.shape.q_width());
+    let group = heads / kv_heads;
+    assert!(heads == group * kv_heads, "key-value heads divide heads");
+    assert!(qkv.len() >= rows * q_stride && out.len() >= rows * out_stride, "fewer rows than the batch");
+    assert!(
+        spec.kv_heads == kv_heads && spec.head_dim == head_dim && layer < spec.layers,
+        "another cache's heads"
+    );
+    assert!(padded(head_dim) <= scratch.width, "heads wider than the step limits");
+    assert!(job.sinks.is_none_or(|sinks| sinks.len() == heads), "one sink a head");
+    assert!(scratch.threads.len() >= turn.threads(), "scratch for every thread");
+    for span in &batch.sequences {
+        let blocks = batch.blocks(span);
+        assert!(blocks.iter().all(|&block| (block as usize) < spec.blocks), "a block outside the cache");
+        assert!(span.rows <= span.context && (span.row_first + span.rows) as usize <= rows, "a bad span");
+    }
+
+    let shares = |index: usize| Share::new(batch, index, job);
+    let items: usize = (0..batch.sequences.len()).map(|index| shares(index).chunks * kv_heads).sum();
+    let split = items < 2 * turn.threads() && turn.threads() > 1;
+    let splits = |share: &Share| {
+        split && share.chunks == 1 && share.partitions > 1 && share.vectors <= scratch.slot_vectors
+    };
+    scratch.item_first.clear();
+    scratch.item_first.push(0);
+    let (mut total, mut parts) = (0, 0);
+    for index in 0..batch.sequences.len() {
+        let share = shares(index);
+        let pieces = if splits(&share) {
+            parts += kv_heads * share.partitions;
+            share.partitions
+        } else {
+            share.chunks
+        };
+        total += kv_heads * pieces;
+        scratch.item_first.push(total);
+    }
+    assert!(parts <= scratch.parts_max, "contexts longer than the step limits");
+
+    let (layer_keys, layer_values) = (kv.layer_keys(layer), kv.layer_values(layer));
+    let qkv = Shared::new_const(qkv.as_ptr());
+    let out = Shared::new(out);
+    let vectors_of = |index: usize, kv_head: usize, first: usize, count: usize| -> Vectors {
+        let span = &batch.sequences[index];
+        let (row, head) = (span.row_first as usize, kv_head * group);
+        Vectors {
+            first,
+            count,
+            group,
+            head_dim,
+            q: qkv.get().wrapping_add(row * q_stride + head * head_dim),
+            q_stride,
+            out: out.get().wrapping_add(row * out_stride + head * head_dim),
+            out_stride,
+            sinks: job.sinks.map(|sinks| sinks[head..].as_ptr()),
+            scale: job.scale,
+            softcap: job.softcap,
+            before: (span.context - span.rows) as usize,
+            context: span.context as usize,
+            window: job.window.map_or(usize::MAX, |window| window as usize),
+            causal: job.causal,
+            blocks: batch.blocks(span).as_ptr(),
+            keys: layer_keys[kv_head * kv.key_stride()..].as_ptr(),
+            key_block_stride: kv_heads * kv.key_stride(),
+            values: layer_values[kv_head * kv.value_stride()..].as_ptr(),
+            value_block_stride: kv_heads * kv.value_stride(),
+        }
+    };
+    let state_size = State::size(head_dim);
+    let slot_size = scratch.slot_vectors * state_size;
+    let parts = scratch.parts.shared();
+    let item_first = &scratch.item_first[..];
+    let threads = Shared::new(&mut scratch.threads);
+    turn.run(total, 1, &|worker, range| {
+        // SAFETY: the pool gives each thread a number of its own, below the length asserted above.
+        let scratch = unsafe { &mut *threads.get().add(worker) };
+        for item in range {
+            let index = item_first.partition_point(|&first| first <= item) - 1;
+            let share = shares(index);
+            let local = item - item_first[index];
+            if splits(&share) {
+                let (kv_head, partition) = (local / share.partitions, local % share.partitions);
+                let vectors = vectors_of(index, kv_head, 0, share.vectors);
+                // SAFETY: slots are counted over the items that split, of which there are at most `parts_max`
+                // (asserted); each item has its own.
+                let slot = unsafe { parts.get().add(slot_of(batch, job, &splits, index, local) * slot_size) };
+                let state = State { first: slot, head_dim };
+                let sums = PartitionSums {
+                    vectors,
+                    partition: share.first_partition + partition,
+                    state,
+                    scores: scratch.scores.as_mut_ptr(),
+                };
+                // SAFETY: the queries, the sequence's blocks and the state are there (asserted above).
+                unsafe { dispatch(tier, sums) };
+                continue;
+            }
+            let (kv_head, chunk) = (local / share.chunks, local % share.chunks);
+            // The last rows see most keys: they go first.
+            let first = (share.chunks - 1 - chunk) * VECTORS;
+            let vectors = vectors_of(index, kv_head, first, VECTORS.min(share.vectors - first));
+            let (begin, end) = vectors.span();
+            let mut total = State { first: scratch.total.as_mut_ptr(), head_dim };
+            let mut part = State { first: scratch.part.as_mut_ptr(), head_dim };
+            for partition in begin / PARTITION..end.div_ceil(PARTITION) {
+                let first_part = partition == begin / PARTITION;
+                let state = if first_part { total } else { part };
+                let sums = PartitionSums { vectors, partition, state, scores: scratch.scores.as_mut_ptr() };
+                // SAFETY: as above; a thread's states hold VECTORS vectors.
+                unsafe {
+                    dispatch(tier, sums);
+                    if !first_part {
+                        dispatch(tier, Merge { total: &mut total, part: &mut part, count: vectors.count });
+                    }
+                }
+            }
+            // SAFETY: the item's rows and heads of the output are its own.
+            unsafe { dispatch(tier, Finish { vectors, state: total }) };
+        }
+    });
+    if !split {
+        return;
+    }
+    turn.run(batch.sequences.len() * kv_heads, 1, &|_, range| {
+        for item in range {
+            let (index, kv_head) = (item / kv_heads, item % kv_heads);
+            let share = shares(index);
+            if !splits(&share) {
+                continue;
+            }
+            let vectors = vectors_of(index, kv_head, 0, share.vectors);
+            let slot = slot_of(batch, job, &splits, index, kv_head * share.partitions);
+            // SAFETY: these slots were filled by the loop above and belong to this item alone now.
+            unsafe {
+                let at = |partition: usize| State {
+                    first: parts.get().add((slot + partition) * slot_size),
+                    head_dim,
+                };
+                let mut total = at(0);
+                for partition in 1..share.partitions {
+                    let mut part = at(partition);
+                    dispatch(tier, Merge { total: &mut total, part: &mut part, count: vectors.count });
+                }
+                dispatch(tier, Finish { vectors, state: total });
+            }
+        }
+    });
+}
+
+/// The slot of item `local` of sequence `index`: those of the sequences before it that split, then its own.
+fn slot_of(
+    batch: &Batch,
+    job: &AttentionJob<'_>,
+    splits: &impl Fn(&Share) -> bool,
+    index: usize,
+    local: usize,
+) -> usize {
+    let before: usize = (0..index)
+        .map(|index| Share::new(batch, index, job))
+        .filter(|share| splits(share))
+        .map(|share| share.partitions * job.shape.kv_heads)
+        .sum();
+    before + local
+}

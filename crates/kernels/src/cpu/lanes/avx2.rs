@@ -1,0 +1,265 @@
+//! AVX2 with FMA and F16C: sixteen lanes in two registers.
+
+use std::arch::x86_64::*;
+
+use super::{Kernel, Lanes};
+
+/// AVX2, FMA, F16C.
+#[derive(Clone, Copy)]
+pub(in crate::cpu) struct Avx2;
+
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn enter<K: Kernel>(kernel: K) -> K::Out {
+    kernel.run::<Avx2>()
+}
+
+/// Four activation bytes in every lane.
+#[inline(always)]
+unsafe fn quad(a: *const i8) -> __m256i {
+    _mm256_set1_epi32(a.cast::<i32>().read_unaligned())
+}
+
+/// Adjacent i16 added into i32.
+#[inline(always)]
+unsafe fn widen(pairs: __m256i) -> __m256i {
+    _mm256_madd_epi16(pairs, _mm256_set1_epi16(1))
+}
+
+#[inline(always)]
+unsafe fn half_mask(x: __m256, limit: __m256, value: __m256) -> __m256 {
+    _mm256_and_ps(_mm256_cmp_ps::<_CMP_GE_OQ>(x, limit), value)
+}
+
+impl Lanes for Avx2 {
+    type F = [__m256; 2];
+    type I = [__m256i; 2];
+    type W = [__m256i; 2];
+    const COLS: usize = 4;
+
+    #[inline(always)]
+    unsafe fn vectorize<K: Kernel>(kernel: K) -> K::Out {
+        enter(kernel)
+    }
+
+    #[inline(always)]
+    unsafe fn splat(x: f32) -> Self::F {
+        [_mm256_set1_ps(x); 2]
+    }
+    #[inline(always)]
+    unsafe fn load(from: *const f32) -> Self::F {
+        [_mm256_loadu_ps(from), _mm256_loadu_ps(from.add(8))]
+    }
+    #[inline(always)]
+    unsafe fn store(to: *mut f32, x: Self::F) {
+        _mm256_storeu_ps(to, x[0]);
+        _mm256_storeu_ps(to.add(8), x[1]);
+    }
+    #[inline(always)]
+    unsafe fn load_f16(from: *const u16) -> Self::F {
+        [_mm256_cvtph_ps(_mm_loadu_si128(from.cast())), _mm256_cvtph_ps(_mm_loadu_si128(from.add(8).cast()))]
+    }
+    #[inline(always)]
+    unsafe fn store_f16(to: *mut u16, x: Self::F) {
+        _mm_storeu_si128(to.cast(), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(x[0]));
+        _mm_storeu_si128(to.add(8).cast(), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(x[1]));
+    }
+    #[inline(always)]
+    unsafe fn load_bf16(from: *const u16) -> Self::F {
+        let low = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.cast()));
+        let high = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.add(8).cast()));
+        [
+            _mm256_castsi256_ps(_mm256_slli_epi32::<16>(low)),
+            _mm256_castsi256_ps(_mm256_slli_epi32::<16>(high)),
+        ]
+    }
+    #[inline(always)]
+    unsafe fn load_u8(from: *const u8) -> Self::F {
+        [
+            _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(from.cast()))),
+            _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(from.add(8).cast()))),
+        ]
+    }
+    #[inline(always)]
+    unsafe fn load_i8(from: *const u8) -> Self::F {
+        [
+            _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(from.cast()))),
+            _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(from.add(8).cast()))),
+        ]
+    }
+
+    #[inline(always)]
+    unsafe fn add(a: Self::F, b: Self::F) -> Self::F {
+        [_mm256_add_ps(a[0], b[0]), _mm256_add_ps(a[1], b[1])]
+    }
+    #[inline(always)]
+    unsafe fn sub(a: Self::F, b: Self::F) -> Self::F {
+        [_mm256_sub_ps(a[0], b[0]), _mm256_sub_ps(a[1], b[1])]
+    }
+    #[inline(always)]
+    unsafe fn mul(a: Self::F, b: Self::F) -> Self::F {
+        [_mm256_mul_ps(a[0], b[0]), _mm256_mul_ps(a[1], b[1])]
+    }
+    #[inline(always)]
+    unsafe fn div(a: Self::F, b: Self::F) -> Self::F {
+        [_mm256_div_ps(a[0], b[0]), _mm256_div_ps(a[1], b[1])]
+    }
+    #[inline(always)]
+    unsafe fn fma(a: Self::F, b: Self::F, c: Self::F) -> Self::F {
+        [_mm256_fmadd_ps(a[0], b[0], c[0]), _mm256_fmadd_ps(a[1], b[1], c[1])]
+    }
+    #[inline(always)]
+    unsafe fn fnma(a: Self::F, b: Self::F, c: Self::F) -> Self::F {
+        [_mm256_fnmadd_ps(a[0], b[0], c[0]), _mm256_fnmadd_ps(a[1], b[1], c[1])]
+    }
+    #[inline(always)]
+    unsafe fn max(a: Self::F, b: Self::F) -> Self::F {
+        [_mm256_max_ps(a[0], b[0]), _mm256_max_ps(a[1], b[1])]
+    }
+    #[inline(always)]
+    unsafe fn min(a: Self::F, b: Self::F) -> Self::F {
+        [_mm256_min_ps(a[0], b[0]), _mm256_min_ps(a[1], b[1])]
+    }
+    #[inline(always)]
+    unsafe fn abs(a: Self::F) -> Self::F {
+        let sign = _mm256_set1_ps(-0.0);
+        [_mm256_andnot_ps(sign, a[0]), _mm256_andnot_ps(sign, a[1])]
+    }
+    #[inline(always)]
+    unsafe fn round(a: Self::F) -> Self::F {
+        [
+            _mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(a[0]),
+            _mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(a[1]),
+        ]
+    }
+    #[inline(always)]
+    unsafe fn scale2(x: Self::F, n: Self::F) -> Self::F {
+        let one = _mm256_slli_epi32::<23>(_mm256_cvtps_epi32(n[0]));
+        let two = _mm256_slli_epi32::<23>(_mm256_cvtps_epi32(n[1]));
+        [
+            _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(x[0]), one)),
+            _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(x[1]), two)),
+        ]
+    }
+    #[inline(always)]
+    unsafe fn keep_from(x: Self::F, limit: Self::F, value: Self::F) -> Self::F {
+        [half_mask(x[0], limit[0], value[0]), half_mask(x[1], limit[1], value[1])]
+    }
+    #[inline(always)]
+    unsafe fn sum(a: Self::F) -> f32 {
+        let eight = _mm256_add_ps(a[0], a[1]);
+        let four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps::<1>(eight));
+        let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+        _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps::<1>(two, two)))
+    }
+    #[inline(always)]
+    unsafe fn top(a: Self::F) -> f32 {
+        let eight = _mm256_max_ps(a[0], a[1]);
+        let four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps::<1>(eight));
+        let two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+        _mm_cvtss_f32(_mm_max_ss(two, _mm_shuffle_ps::<1>(two, two)))
+    }
+    #[inline(always)]
+    unsafe fn store_i8(to: *mut i8, x: Self::F) {
+        let words = _mm256_packs_epi32(_mm256_cvtps_epi32(x[0]), _mm256_cvtps_epi32(x[1]));
+        // The pack works on 128-bit halves: put the quarters back in order.
+        let words = _mm256_permute4x64_epi64::<0b11_01_10_00>(words);
+        let bytes = _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256::<1>(words));
+        _mm_storeu_si128(to.cast(), bytes);
+    }
+
+    #[inline(always)]
+    unsafe fn splat_i(x: i32) -> Self::I {
+        [_mm256_set1_epi32(x); 2]
+    }
+    #[inline(always)]
+    unsafe fn to_f(x: Self::I) -> Self::F {
+        [_mm256_cvtepi32_ps(x[0]), _mm256_cvtepi32_ps(x[1])]
+    }
+
+    #[inline(always)]
+    unsafe fn load_w(from: *const u8) -> Self::W {
+        [_mm256_loadu_si256(from.cast()), _mm256_loadu_si256(from.add(32).cast())]
+    }
+    #[inline(always)]
+    unsafe fn store_w(to: *mut u8, w: Self::W) {
+        _mm256_storeu_si256(to.cast(), w[0]);
+        _mm256_storeu_si256(to.add(32).cast(), w[1]);
+    }
+    #[inline(always)]
+    unsafe fn and(w: Self::W, mask: u8) -> Self::W {
+        let mask = _mm256_set1_epi8(mask as i8);
+        [_mm256_and_si256(w[0], mask), _mm256_and_si256(w[1], mask)]
+    }
+    #[inline(always)]
+    unsafe fn or(a: Self::W, b: Self::W) -> Self::W {
+        [_mm256_or_si256(a[0], b[0]), _mm256_or_si256(a[1], b[1])]
+    }
+    #[inline(always)]
+    unsafe fn shr<const N: u32>(w: Self::W) -> Self::W {
+        let count = _mm_cvtsi32_si128(N as i32);
+        [_mm256_srl_epi16(w[0], count), _mm256_srl_epi16(w[1], count)]
+    }
+    #[inline(always)]
+    unsafe fn shl<const N: u32>(w: Self::W) -> Self::W {
+        let count = _mm_cvtsi32_si128(N as i32);
+        [_mm256_sll_epi16(w[0], count), _mm256_sll_epi16(w[1], count)]
+    }
+
+    #[inline(always)]
+    unsafe fn dot32<const BITS: u32>(init: Self::I, w: &[Self::W; 8], a: *const i8) -> Self::I {
+        let mut dot = init;
+        for half in 0..2 {
+            let mut sum = init[half];
+            if BITS == 8 {
+                // 255 * 127 twice does not fit an i16; seven bits do, and the eighth does on its own.
+                for (j, w) in w.iter().enumerate() {
+                    let a = quad(a.add(4 * j));
+                    let low = _mm256_maddubs_epi16(_mm256_and_si256(w[half], _mm256_set1_epi8(0x7f)), a);
+                    let high = _mm256_maddubs_epi16(_mm256_and_si256(w[half], _mm256_set1_epi8(-0x80)), a);
+                    sum = _mm256_add_epi32(sum, _mm256_add_epi32(widen(low), widen(high)));
+                }
+            } else {
+                // As many products of a code and a byte as an i16 holds: 2^15 / (2 * 127 * 2^BITS).
+                let run = if BITS <= 4 {
+                    8
+                } else if BITS == 5 {
+                    4
+                } else {
+                    2
+                };
+                let mut pairs = _mm256_setzero_si256();
+                for (j, w) in w.iter().enumerate() {
+                    let product = _mm256_maddubs_epi16(w[half], quad(a.add(4 * j)));
+                    pairs = if j % run == 0 { product } else { _mm256_add_epi16(pairs, product) };
+                    if j % run == run - 1 {
+                        sum = _mm256_add_epi32(sum, widen(pairs));
+                    }
+                }
+            }
+            dot[half] = sum;
+        }
+        dot
+    }
+    #[inline(always)]
+    unsafe fn dot16(init: Self::I, w: &[Self::W; 8], first: usize, a: *const i8) -> Self::I {
+        let mut dot = init;
+        for half in 0..2 {
+            for j in [0, 2] {
+                let one = _mm256_maddubs_epi16(w[first + j][half], quad(a.add(4 * j)));
+                let two = _mm256_maddubs_epi16(w[first + j + 1][half], quad(a.add(4 * j + 4)));
+                dot[half] = _mm256_add_epi32(dot[half], widen(_mm256_add_epi16(one, two)));
+            }
+        }
+        dot
+    }
+    #[inline(always)]
+    unsafe fn dot_pair(init: Self::I, m: *const u8, a: *const i16) -> Self::I {
+        let a = _mm256_set1_epi32(a.cast::<i32>().read_unaligned());
+        let mut dot = init;
+        for (half, dot) in dot.iter_mut().enumerate() {
+            let m = _mm256_cvtepu8_epi16(_mm_loadu_si128(m.add(16 * half).cast()));
+            *dot = _mm256_add_epi32(*dot, _mm256_madd_epi16(m, a));
+        }
+        dot
+    }
+}

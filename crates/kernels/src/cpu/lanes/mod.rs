@@ -1,0 +1,153 @@
+//! Sixteen lanes: the vector that every kernel is written in, and its five implementations.
+//!
+//! A kernel is written once, generic over [`Lanes`], and compiled once per instruction set: [`Lanes::vectorize`] is a
+//! function compiled with the instruction set's features into which the generic code, all of it `inline(always)`,
+//! unfolds. Sixteen lanes are one AVX-512 register, two of AVX2, four of NEON, or an array.
+//!
+//! # The contract of every `unsafe fn` here
+//!
+//! The caller is inside `vectorize` of the same type, so the processor has its instructions; and a pointer that is
+//! given is valid for what the method says it reads or writes, at any alignment. Nothing else is asked, which is why
+//! these files, whose every line is such a call, allow unsafe operations in unsafe functions without a block each.
+
+#![allow(unsafe_op_in_unsafe_fn)]
+
+#[cfg(target_arch = "x86_64")]
+pub(super) mod avx2;
+#[cfg(target_arch = "x86_64")]
+pub(super) mod avx512;
+#[cfg(target_arch = "aarch64")]
+pub(super) mod neon;
+pub(super) mod portable;
+
+use super::tier::Tier;
+
+/// Code that [`Lanes::vectorize`] compiles for an instruction set.
+pub(super) trait Kernel {
+    /// What it leaves.
+    type Out;
+
+    /// The code. Implementations are `inline(always)`.
+    ///
+    /// # Safety
+    /// Called by `L::vectorize` only; what else must hold is said by the constructor of the implementing type.
+    unsafe fn run<L: Lanes>(self) -> Self::Out;
+}
+
+/// A vector of sixteen lanes on some instruction set.
+pub(super) trait Lanes: Copy + 'static {
+    /// Sixteen f32.
+    type F: Copy;
+    /// Sixteen i32.
+    type I: Copy;
+    /// Sixteen groups of four bytes: lane i holds four consecutive inputs of weight row i.
+    type W: Copy;
+    /// Columns of the widest GEMM tile whose accumulators fit the registers: 4 or 8.
+    const COLS: usize;
+
+    /// Runs a kernel with the instruction set's features on.
+    ///
+    /// # Safety
+    /// The processor has the instruction set; the kernel's own demands hold.
+    unsafe fn vectorize<K: Kernel>(kernel: K) -> K::Out;
+
+    /// The same number in every lane.
+    unsafe fn splat(x: f32) -> Self::F;
+    /// Reads 16 f32.
+    unsafe fn load(from: *const f32) -> Self::F;
+    /// Writes 16 f32.
+    unsafe fn store(to: *mut f32, x: Self::F);
+    /// Reads 16 IEEE halves.
+    unsafe fn load_f16(from: *const u16) -> Self::F;
+    /// Writes 16 IEEE halves, rounded to nearest even.
+    unsafe fn store_f16(to: *mut u16, x: Self::F);
+    /// Reads 16 bfloat16.
+    unsafe fn load_bf16(from: *const u16) -> Self::F;
+    /// Reads 16 unsigned bytes.
+    unsafe fn load_u8(from: *const u8) -> Self::F;
+    /// Reads 16 signed bytes.
+    unsafe fn load_i8(from: *const u8) -> Self::F;
+
+    /// a + b.
+    unsafe fn add(a: Self::F, b: Self::F) -> Self::F;
+    /// a - b.
+    unsafe fn sub(a: Self::F, b: Self::F) -> Self::F;
+    /// a * b.
+    unsafe fn mul(a: Self::F, b: Self::F) -> Self::F;
+    /// a / b.
+    unsafe fn div(a: Self::F, b: Self::F) -> Self::F;
+    /// a * b + c.
+    unsafe fn fma(a: Self::F, b: Self::F, c: Self::F) -> Self::F;
+    /// c - a * b.
+    unsafe fn fnma(a: Self::F, b: Self::F, c: Self::F) -> Self::F;
+    /// The larger.
+    unsafe fn max(a: Self::F, b: Self::F) -> Self::F;
+    /// The smaller.
+    unsafe fn min(a: Self::F, b: Self::F) -> Self::F;
+    /// |a|.
+    unsafe fn abs(a: Self::F) -> Self::F;
+    /// The nearest whole number, ties to even.
+    unsafe fn round(a: Self::F) -> Self::F;
+    /// `x * 2^n` for whole n with the result's exponent in the normal range.
+    unsafe fn scale2(x: Self::F, n: Self::F) -> Self::F;
+    /// `value` where `x >= limit`, else 0.
+    unsafe fn keep_from(x: Self::F, limit: Self::F, value: Self::F) -> Self::F;
+    /// The sum of all lanes, in one fixed order.
+    unsafe fn sum(a: Self::F) -> f32;
+    /// The largest lane.
+    unsafe fn top(a: Self::F) -> f32;
+    /// Writes the lanes as signed bytes; they are whole and within a byte.
+    unsafe fn store_i8(to: *mut i8, x: Self::F);
+
+    /// The same number in every lane.
+    unsafe fn splat_i(x: i32) -> Self::I;
+    /// To f32, rounded to nearest even.
+    unsafe fn to_f(x: Self::I) -> Self::F;
+
+    /// Reads 64 bytes.
+    unsafe fn load_w(from: *const u8) -> Self::W;
+    /// Writes 64 bytes.
+    unsafe fn store_w(to: *mut u8, w: Self::W);
+    /// Each byte and `mask`.
+    unsafe fn and(w: Self::W, mask: u8) -> Self::W;
+    /// Bitwise or.
+    unsafe fn or(a: Self::W, b: Self::W) -> Self::W;
+    /// Shifts right by N bits below 8. Bits of a neighbouring byte may come in: mask afterwards.
+    unsafe fn shr<const N: u32>(w: Self::W) -> Self::W;
+    /// Shifts left by N bits below 8. As for `shr`.
+    unsafe fn shl<const N: u32>(w: Self::W) -> Self::W;
+
+    /// `init + Σ w · a` over 32 inputs: eight `w` of codes below 2^BITS and 32 signed bytes at `a`, none -128.
+    /// BITS is at most 8; when it is 8, codes are weights plus 128 and every lane of `init` must be `-128 * Σ a`.
+    /// Exact.
+    unsafe fn dot32<const BITS: u32>(init: Self::I, w: &[Self::W; 8], a: *const i8) -> Self::I;
+    /// `init + Σ w · a` over 16 inputs, the four `w` from `first` on: codes below 64. Exact.
+    unsafe fn dot16(init: Self::I, w: &[Self::W; 8], first: usize, a: *const i8) -> Self::I;
+    /// `init + m0 * a[0] + m1 * a[1]` where lane i's (m0, m1) are the unsigned bytes `2i, 2i + 1` at `m`. Exact.
+    unsafe fn dot_pair(init: Self::I, m: *const u8, a: *const i16) -> Self::I;
+}
+
+/// Runs a kernel on a tier.
+///
+/// # Safety
+/// `tier.is_available()`; the kernel's own demands hold.
+#[inline]
+pub(super) unsafe fn dispatch<K: Kernel>(tier: Tier, kernel: K) -> K::Out {
+    match tier {
+        #[cfg(target_arch = "x86_64")]
+        Tier::Avx2 => avx2::Avx2::vectorize(kernel),
+        #[cfg(target_arch = "x86_64")]
+        Tier::Avx512 => avx512::Avx512::<false>::vectorize(kernel),
+        #[cfg(target_arch = "x86_64")]
+        Tier::Avx512Vnni => avx512::Avx512::<true>::vectorize(kernel),
+        #[cfg(target_arch = "aarch64")]
+        Tier::Neon => {
+            if std::arch::is_aarch64_feature_detected!("dotprod") {
+                neon::Neon::<true>::vectorize(kernel)
+            } else {
+                neon::Neon::<false>::vectorize(kernel)
+            }
+        }
+        _ => portable::Portable::vectorize(kernel),
+    }
+}

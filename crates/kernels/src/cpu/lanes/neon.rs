@@ -1,0 +1,299 @@
+//! Arm NEON: sixteen lanes in four registers, with or without the int8 dot product. The dot product and the
+//! conversions of halves have no stable intrinsics yet, so they are one instruction of assembly each.
+
+use std::arch::aarch64::*;
+use std::arch::asm;
+
+use super::{Kernel, Lanes};
+
+/// NEON; and the dot product where the parameter says so.
+#[derive(Clone, Copy)]
+pub(in crate::cpu) struct Neon<const DOT: bool>;
+
+#[target_feature(enable = "neon")]
+unsafe fn enter<K: Kernel>(kernel: K) -> K::Out {
+    kernel.run::<Neon<false>>()
+}
+
+#[target_feature(enable = "neon,dotprod")]
+unsafe fn enter_dot<K: Kernel>(kernel: K) -> K::Out {
+    kernel.run::<Neon<true>>()
+}
+
+#[inline(always)]
+unsafe fn widen_f16(x: uint16x4_t) -> float32x4_t {
+    let wide: float32x4_t;
+    asm!("fcvtl {wide:v}.4s, {x:v}.4h", wide = lateout(vreg) wide, x = in(vreg) x,
+        options(pure, nomem, nostack, preserves_flags));
+    wide
+}
+
+#[inline(always)]
+unsafe fn narrow_f16(x: float32x4_t) -> uint16x4_t {
+    let narrow: uint16x4_t;
+    asm!("fcvtn {narrow:v}.4h, {x:v}.4s", narrow = lateout(vreg) narrow, x = in(vreg) x,
+        options(pure, nomem, nostack, preserves_flags));
+    narrow
+}
+
+/// Adds to each i32 the four products of its bytes.
+#[inline(always)]
+unsafe fn dot4<const DOT: bool>(sum: int32x4_t, w: int8x16_t, a: int8x16_t) -> int32x4_t {
+    if DOT {
+        let mut sum = sum;
+        asm!("sdot {sum:v}.4s, {w:v}.16b, {a:v}.16b", sum = inout(vreg) sum, w = in(vreg) w, a = in(vreg) a,
+            options(pure, nomem, nostack, preserves_flags));
+        sum
+    } else {
+        let low = vpaddlq_s16(vmull_s8(vget_low_s8(w), vget_low_s8(a)));
+        let high = vpaddlq_s16(vmull_high_s8(w, a));
+        vaddq_s32(sum, vpaddq_s32(low, high))
+    }
+}
+
+#[inline(always)]
+unsafe fn quad(a: *const i8) -> int8x16_t {
+    vreinterpretq_s8_s32(vdupq_n_s32(a.cast::<i32>().read_unaligned()))
+}
+
+#[inline(always)]
+unsafe fn bytes_u(x: uint8x16_t) -> [float32x4_t; 4] {
+    let (low, high) = (vmovl_u8(vget_low_u8(x)), vmovl_high_u8(x));
+    [
+        vcvtq_f32_u32(vmovl_u16(vget_low_u16(low))),
+        vcvtq_f32_u32(vmovl_high_u16(low)),
+        vcvtq_f32_u32(vmovl_u16(vget_low_u16(high))),
+        vcvtq_f32_u32(vmovl_high_u16(high)),
+    ]
+}
+
+#[inline(always)]
+unsafe fn bytes_i(x: int8x16_t) -> [float32x4_t; 4] {
+    let (low, high) = (vmovl_s8(vget_low_s8(x)), vmovl_high_s8(x));
+    [
+        vcvtq_f32_s32(vmovl_s16(vget_low_s16(low))),
+        vcvtq_f32_s32(vmovl_high_s16(low)),
+        vcvtq_f32_s32(vmovl_s16(vget_low_s16(high))),
+        vcvtq_f32_s32(vmovl_high_s16(high)),
+    ]
+}
+
+/// The same operation on each of the four registers.
+macro_rules! each {
+    ($f:ident($($x:expr),+)) => {
+        [$f($($x[0]),+), $f($($x[1]),+), $f($($x[2]),+), $f($($x[3]),+)]
+    };
+}
+
+impl<const DOT: bool> Lanes for Neon<DOT> {
+    type F = [float32x4_t; 4];
+    type I = [int32x4_t; 4];
+    type W = [uint8x16_t; 4];
+    const COLS: usize = 4;
+
+    #[inline(always)]
+    unsafe fn vectorize<K: Kernel>(kernel: K) -> K::Out {
+        if DOT { enter_dot(kernel) } else { enter(kernel) }
+    }
+
+    #[inline(always)]
+    unsafe fn splat(x: f32) -> Self::F {
+        [vdupq_n_f32(x); 4]
+    }
+    #[inline(always)]
+    unsafe fn load(from: *const f32) -> Self::F {
+        [vld1q_f32(from), vld1q_f32(from.add(4)), vld1q_f32(from.add(8)), vld1q_f32(from.add(12))]
+    }
+    #[inline(always)]
+    unsafe fn store(to: *mut f32, x: Self::F) {
+        for (i, x) in x.into_iter().enumerate() {
+            vst1q_f32(to.add(4 * i), x);
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_f16(from: *const u16) -> Self::F {
+        [
+            widen_f16(vld1_u16(from)),
+            widen_f16(vld1_u16(from.add(4))),
+            widen_f16(vld1_u16(from.add(8))),
+            widen_f16(vld1_u16(from.add(12))),
+        ]
+    }
+    #[inline(always)]
+    unsafe fn store_f16(to: *mut u16, x: Self::F) {
+        for (i, x) in x.into_iter().enumerate() {
+            vst1_u16(to.add(4 * i), narrow_f16(x));
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_bf16(from: *const u16) -> Self::F {
+        let wide = [vld1_u16(from), vld1_u16(from.add(4)), vld1_u16(from.add(8)), vld1_u16(from.add(12))];
+        [
+            vreinterpretq_f32_u32(vshll_n_u16::<16>(wide[0])),
+            vreinterpretq_f32_u32(vshll_n_u16::<16>(wide[1])),
+            vreinterpretq_f32_u32(vshll_n_u16::<16>(wide[2])),
+            vreinterpretq_f32_u32(vshll_n_u16::<16>(wide[3])),
+        ]
+    }
+    #[inline(always)]
+    unsafe fn load_u8(from: *const u8) -> Self::F {
+        bytes_u(vld1q_u8(from))
+    }
+    #[inline(always)]
+    unsafe fn load_i8(from: *const u8) -> Self::F {
+        bytes_i(vld1q_s8(from.cast()))
+    }
+
+    #[inline(always)]
+    unsafe fn add(a: Self::F, b: Self::F) -> Self::F {
+        each!(vaddq_f32(a, b))
+    }
+    #[inline(always)]
+    unsafe fn sub(a: Self::F, b: Self::F) -> Self::F {
+        each!(vsubq_f32(a, b))
+    }
+    #[inline(always)]
+    unsafe fn mul(a: Self::F, b: Self::F) -> Self::F {
+        each!(vmulq_f32(a, b))
+    }
+    #[inline(always)]
+    unsafe fn div(a: Self::F, b: Self::F) -> Self::F {
+        each!(vdivq_f32(a, b))
+    }
+    #[inline(always)]
+    unsafe fn fma(a: Self::F, b: Self::F, c: Self::F) -> Self::F {
+        each!(vfmaq_f32(c, a, b))
+    }
+    #[inline(always)]
+    unsafe fn fnma(a: Self::F, b: Self::F, c: Self::F) -> Self::F {
+        each!(vfmsq_f32(c, a, b))
+    }
+    #[inline(always)]
+    unsafe fn max(a: Self::F, b: Self::F) -> Self::F {
+        each!(vmaxq_f32(a, b))
+    }
+    #[inline(always)]
+    unsafe fn min(a: Self::F, b: Self::F) -> Self::F {
+        each!(vminq_f32(a, b))
+    }
+    #[inline(always)]
+    unsafe fn abs(a: Self::F) -> Self::F {
+        each!(vabsq_f32(a))
+    }
+    #[inline(always)]
+    unsafe fn round(a: Self::F) -> Self::F {
+        each!(vrndnq_f32(a))
+    }
+    #[inline(always)]
+    unsafe fn scale2(x: Self::F, n: Self::F) -> Self::F {
+        let mut scaled = x;
+        for (x, n) in scaled.iter_mut().zip(n) {
+            let shifted = vshlq_n_s32::<23>(vcvtq_s32_f32(n));
+            *x = vreinterpretq_f32_s32(vaddq_s32(vreinterpretq_s32_f32(*x), shifted));
+        }
+        scaled
+    }
+    #[inline(always)]
+    unsafe fn keep_from(x: Self::F, limit: Self::F, value: Self::F) -> Self::F {
+        let mut kept = value;
+        for (i, kept) in kept.iter_mut().enumerate() {
+            let mask = vcgeq_f32(x[i], limit[i]);
+            *kept = vreinterpretq_f32_u32(vandq_u32(mask, vreinterpretq_u32_f32(*kept)));
+        }
+        kept
+    }
+    #[inline(always)]
+    unsafe fn sum(a: Self::F) -> f32 {
+        vaddvq_f32(vaddq_f32(vaddq_f32(a[0], a[2]), vaddq_f32(a[1], a[3])))
+    }
+    #[inline(always)]
+    unsafe fn top(a: Self::F) -> f32 {
+        vmaxvq_f32(vmaxq_f32(vmaxq_f32(a[0], a[2]), vmaxq_f32(a[1], a[3])))
+    }
+    #[inline(always)]
+    unsafe fn store_i8(to: *mut i8, x: Self::F) {
+        let words = each!(vcvtnq_s32_f32(x));
+        let low = vcombine_s16(vmovn_s32(words[0]), vmovn_s32(words[1]));
+        let high = vcombine_s16(vmovn_s32(words[2]), vmovn_s32(words[3]));
+        vst1q_s8(to, vcombine_s8(vmovn_s16(low), vmovn_s16(high)));
+    }
+
+    #[inline(always)]
+    unsafe fn splat_i(x: i32) -> Self::I {
+        [vdupq_n_s32(x); 4]
+    }
+    #[inline(always)]
+    unsafe fn to_f(x: Self::I) -> Self::F {
+        each!(vcvtq_f32_s32(x))
+    }
+
+    #[inline(always)]
+    unsafe fn load_w(from: *const u8) -> Self::W {
+        [vld1q_u8(from), vld1q_u8(from.add(16)), vld1q_u8(from.add(32)), vld1q_u8(from.add(48))]
+    }
+    #[inline(always)]
+    unsafe fn store_w(to: *mut u8, w: Self::W) {
+        for (i, w) in w.into_iter().enumerate() {
+            vst1q_u8(to.add(16 * i), w);
+        }
+    }
+    #[inline(always)]
+    unsafe fn and(w: Self::W, mask: u8) -> Self::W {
+        let mask = [vdupq_n_u8(mask); 4];
+        each!(vandq_u8(w, mask))
+    }
+    #[inline(always)]
+    unsafe fn or(a: Self::W, b: Self::W) -> Self::W {
+        each!(vorrq_u8(a, b))
+    }
+    #[inline(always)]
+    unsafe fn shr<const N: u32>(w: Self::W) -> Self::W {
+        let by = [vdupq_n_s8(-(N as i8)); 4];
+        each!(vshlq_u8(w, by))
+    }
+    #[inline(always)]
+    unsafe fn shl<const N: u32>(w: Self::W) -> Self::W {
+        let by = [vdupq_n_s8(N as i8); 4];
+        each!(vshlq_u8(w, by))
+    }
+
+    #[inline(always)]
+    unsafe fn dot32<const BITS: u32>(init: Self::I, w: &[Self::W; 8], a: *const i8) -> Self::I {
+        // Codes of eight bits become the signed weights themselves, so their correction, `init`, falls away.
+        let mut dot = if BITS == 8 { [vdupq_n_s32(0); 4] } else { init };
+        for (j, w) in w.iter().enumerate() {
+            let a = quad(a.add(4 * j));
+            for (dot, &w) in dot.iter_mut().zip(w) {
+                let w = if BITS == 8 { veorq_u8(w, vdupq_n_u8(0x80)) } else { w };
+                *dot = dot4::<DOT>(*dot, vreinterpretq_s8_u8(w), a);
+            }
+        }
+        dot
+    }
+    #[inline(always)]
+    unsafe fn dot16(init: Self::I, w: &[Self::W; 8], first: usize, a: *const i8) -> Self::I {
+        let mut dot = init;
+        for j in 0..4 {
+            let a = quad(a.add(4 * j));
+            for (dot, &w) in dot.iter_mut().zip(&w[first + j]) {
+                *dot = dot4::<DOT>(*dot, vreinterpretq_s8_u8(w), a);
+            }
+        }
+        dot
+    }
+    #[inline(always)]
+    unsafe fn dot_pair(init: Self::I, m: *const u8, a: *const i16) -> Self::I {
+        let pair = vreinterpretq_s16_s32(vdupq_n_s32(a.cast::<i32>().read_unaligned()));
+        let mut dot = init;
+        for (half, m) in [vld1q_u8(m), vld1q_u8(m.add(16))].into_iter().enumerate() {
+            for (quarter, m) in [vmovl_u8(vget_low_u8(m)), vmovl_high_u8(m)].into_iter().enumerate() {
+                let m = vreinterpretq_s16_u16(m);
+                let low = vmull_s16(vget_low_s16(m), vget_low_s16(pair));
+                let high = vmull_high_s16(m, pair);
+                let sum = &mut dot[2 * half + quarter];
+                *sum = vaddq_s32(*sum, vpaddq_s32(low, high));
+            }
+        }
+        dot
+    }
+}

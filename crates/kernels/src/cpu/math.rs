@@ -1,0 +1,72 @@
+//! Functions of sixteen numbers: exponential, the activations, and what is made of them. Accurate to a few units in
+//! the last place where they are used; each lane's result depends on that lane alone.
+
+#![allow(unsafe_op_in_unsafe_fn)] // The contract is that of `lanes`: inside `L::vectorize`, nothing more.
+
+use super::lanes::Lanes;
+use crate::Activation;
+
+/// `exp(x)`; exactly 0 below -86, and `exp(88)` above 88. Cephes' `expf`.
+#[inline(always)]
+pub(super) unsafe fn exp<L: Lanes>(x: L::F) -> L::F {
+    let low = L::splat(-86.0);
+    let t = L::min(L::max(x, low), L::splat(88.0));
+    let n = L::round(L::mul(t, L::splat(std::f32::consts::LOG2_E)));
+    // ln 2 in two parts, the first of few enough bits that its product with n is exact.
+    let r = L::fnma(n, L::splat(0.693_359_4), t);
+    let r = L::fma(n, L::splat(2.121_944_4e-4), r);
+    let mut p = L::splat(1.987_569_1e-4);
+    for coefficient in [1.398_2e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 0.5] {
+        p = L::fma(p, r, L::splat(coefficient));
+    }
+    let p = L::add(L::fma(L::mul(p, r), r, r), L::splat(1.0));
+    L::keep_from(x, low, L::scale2(p, n))
+}
+
+/// `tanh(x)`, absolute error about 1e-7.
+#[inline(always)]
+pub(super) unsafe fn tanh<L: Lanes>(x: L::F) -> L::F {
+    let e = exp::<L>(L::add(x, x));
+    L::sub(L::splat(1.0), L::div(L::splat(2.0), L::add(e, L::splat(1.0))))
+}
+
+/// `x / (1 + exp(-x))`.
+#[inline(always)]
+unsafe fn silu<L: Lanes>(x: L::F) -> L::F {
+    let e = exp::<L>(L::sub(L::splat(0.0), x));
+    L::div(x, L::add(L::splat(1.0), e))
+}
+
+/// `x / 2 (1 + tanh(√(2/π) (x + 0.044715 x³)))`, as `x * sigmoid` of twice the argument, which keeps the small
+/// tail on the left that `1 + tanh` would cancel away.
+#[inline(always)]
+unsafe fn gelu_tanh<L: Lanes>(x: L::F) -> L::F {
+    let cubic = L::fma(L::mul(x, x), L::splat(0.044715), L::splat(1.0));
+    let y = L::mul(L::mul(x, cubic), L::splat(-2.0 * 0.797_884_56));
+    L::div(x, L::add(L::splat(1.0), exp::<L>(y)))
+}
+
+/// `x / 2 (1 + erf(x / √2))`; the complement of erf by Abramowitz and Stegun 7.1.26, error below 2e-7 of x.
+#[inline(always)]
+unsafe fn gelu_erf<L: Lanes>(x: L::F) -> L::F {
+    let z = L::mul(L::abs(x), L::splat(std::f32::consts::FRAC_1_SQRT_2));
+    let t = L::div(L::splat(1.0), L::fma(z, L::splat(0.327_591_1), L::splat(1.0)));
+    let mut p = L::splat(1.061_405_4);
+    for coefficient in [-1.453_152, 1.421_413_8, -0.284_496_73, 0.254_829_6] {
+        p = L::fma(p, t, L::splat(coefficient));
+    }
+    let tail = L::mul(L::mul(p, t), exp::<L>(L::sub(L::splat(0.0), L::mul(z, z))));
+    // Half the complement of |x|, times |x|: what the positive side lacks to x and the negative has beyond 0.
+    let part = L::mul(L::mul(L::abs(x), L::splat(0.5)), tail);
+    L::sub(L::max(x, L::splat(0.0)), part)
+}
+
+/// The non-linearity of a gated MLP.
+#[inline(always)]
+pub(super) unsafe fn activate<L: Lanes>(activation: Activation, x: L::F) -> L::F {
+    match activation {
+        Activation::Silu => silu::<L>(x),
+        Activation::GeluTanh => gelu_tanh::<L>(x),
+        Activation::GeluErf => gelu_erf::<L>(x),
+    }
+}

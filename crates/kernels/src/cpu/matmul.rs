@@ -1,0 +1,569 @@
+//! Matrix products as loops of the pool: what is one item, where its sums go, and what is done with them.
+
+use std::marker::PhantomData;
+use std::ops::Range;
+
+use super::activations::Activations;
+use super::aligned::{Aligned, Shared};
+use super::gemm::{self, Columns, Expand, Format, Tile, TileArgs};
+use super::lanes::{Kernel, Lanes, dispatch};
+use super::math;
+use super::matrix::{ActKind, CpuMatrix, PANEL_ROWS, PanelKind, Segment};
+use super::pool::Turn;
+use super::tier::Tier;
+use crate::{Activation, KernelError};
+
+/// Columns from which a packed panel is expanded to bytes once, rather than unpacked again for each tile.
+const EXPAND_COLUMNS_MIN: usize = 16;
+/// Inputs of a panel that are expanded at a time: 16 KiB, a third of a first-level cache.
+const EXPAND_INPUTS: usize = 1024;
+/// Columns an item covers at most, so that its sums fit the thread's scratch.
+const ITEM_COLUMNS_MAX: usize = 512;
+/// Bytes of activations an item covers at most, so that they stay in the second-level cache.
+const ITEM_ACTIVATION_BYTES: usize = 768 << 10;
+/// Panels of an item when there are few columns.
+const STREAM_PANELS: usize = 4;
+/// Columns that count as few: the weights are what takes the time.
+const STREAM_COLUMNS_MAX: usize = 8;
+/// Sums of a thread: `(3, ITEM_COLUMNS_MAX, 16)`, for gate, up, and a panel of which only part is wanted.
+const SUMS: usize = 3 * ITEM_COLUMNS_MAX * PANEL_ROWS;
+const _: () = assert!(3 * STREAM_PANELS * STREAM_COLUMNS_MAX * PANEL_ROWS <= SUMS);
+
+/// What one thread needs while it works on products.
+#[derive(Debug)]
+pub(super) struct PanelScratch {
+    expanded: Aligned<u8>, // (EXPAND_INPUTS / 4, 16, 4)
+    sums: Aligned<f32>,    // SUMS
+}
+
+impl PanelScratch {
+    pub(super) const BYTES: usize = EXPAND_INPUTS * PANEL_ROWS + SUMS * 4;
+
+    pub(super) fn new() -> Result<PanelScratch, KernelError> {
+        let what = "matrix product scratch";
+        Ok(PanelScratch {
+            expanded: Aligned::zeroed(EXPAND_INPUTS * PANEL_ROWS, what)?,
+            sums: Aligned::zeroed(SUMS, what)?,
+        })
+    }
+}
+
+/// What a product runs with.
+pub(super) struct Product<'a> {
+    pub(super) tier: Tier,
+    pub(super) turn: &'a mut Turn,
+    pub(super) activations: &'a mut Activations,
+    /// One for each thread of the pool.
+    pub(super) scratch: &'a mut [PanelScratch],
+}
+
+/// `(rows, cols)` f32 that a product reads.
+#[derive(Clone, Copy)]
+pub(super) struct Input {
+    pub(super) x: *const f32,
+    pub(super) rows: usize,
+}
+
+impl Product<'_> {
+    /// `out[r][i] = matrix[i] · x[r] + bias[i]`; `out` is `(input.rows, matrix.rows)`.
+    ///
+    /// # Safety
+    /// `input.x` holds `(input.rows, matrix.cols)` numbers.
+    pub(super) unsafe fn store(
+        &mut self,
+        matrix: &CpuMatrix,
+        bias: Option<&[f32]>,
+        input: Input,
+        out: &mut [f32],
+    ) {
+        let (rows, stride) = (input.rows, matrix.rows());
+        assert!(out.len() >= rows * stride, "out does not hold [{rows}, {stride}]");
+        assert!(bias.is_none_or(|bias| bias.len() == stride), "one bias an output");
+        let (tier, out) = (self.tier, Shared::new(out));
+        // SAFETY: the caller's promise on `input.x`.
+        unsafe {
+            self.rows(matrix, 0..stride, input, &|item, scratch| {
+                let bias = bias.map(|bias| bias[item.row_first..].as_ptr());
+                // SAFETY: each item owns its part of `out`, which holds them all (asserted); its sums are there.
+                let out = out.get().add(item.column_first * stride + item.row_first);
+                let sums = scratch.sums.as_ptr();
+                dispatch(tier, StoreSums { sums, columns: item.columns, rows: item.rows, bias, out, stride });
+            });
+        }
+    }
+
+    /// `hidden[r][i] = activation(matrix[i] · x[r]) * (matrix[i + half] · x[r])`, `half = matrix.rows / 2`;
+    /// `hidden` is `(input.rows, half)`.
+    ///
+    /// # Safety
+    /// `input.x` holds `(input.rows, matrix.cols)` numbers.
+    pub(super) unsafe fn gated(
+        &mut self,
+        matrix: &CpuMatrix,
+        activation: Activation,
+        input: Input,
+        hidden: &mut [f32],
+    ) {
+        let (rows, stride) = (input.rows, matrix.rows() / 2);
+        assert!(matrix.rows().is_multiple_of(2), "gate and up have as many rows");
+        assert!(hidden.len() >= rows * stride, "hidden does not hold [{rows}, {stride}]");
+        let (tier, out) = (self.tier, Shared::new(hidden));
+        let kind = matrix.segments().first().map_or(ActKind::Float, |segment| segment.kind.acts());
+        if matrix.segments().iter().any(|segment| segment.kind.acts() != kind) {
+            // Gate and up want their input prepared differently: gate's outputs wait in `hidden` for up's.
+            // SAFETY: the caller's promise on `input.x`; each item owns its part of `hidden`, its sums are there.
+            unsafe {
+                self.rows(matrix, 0..stride, input, &|item, scratch| {
+                    let out = out.get().add(item.column_first * stride + item.row_first);
+                    let (sums, bias) = (scratch.sums.as_ptr(), None);
+                    dispatch(
+                        tier,
+                        StoreSums { sums, columns: item.columns, rows: item.rows, bias, out, stride },
+                    );
+                });
+                self.rows(matrix, stride..2 * stride, input, &|item, scratch| {
+                    let out = out.get().add(item.column_first * stride + item.row_first - stride);
+                    let (gate, up) = (None, scratch.sums.as_ptr());
+                    let (columns, rows) = (item.columns, item.rows);
+                    dispatch(tier, GateSums { gate, up, columns, rows, activation, out, stride });
+                });
+            }
+            return;
+        }
+        // SAFETY: the caller's promise on `input.x`.
+        let columns =
+            unsafe { self.activations.prepare(kind, input.x, rows, matrix.cols(), self.tier, self.turn) };
+        let panel_bytes = matrix.segments().iter().map(|segment| segment.panel_bytes).max().unwrap_or(0);
+        let plan = Plan::new(stride, 2 * panel_bytes, rows, matrix.cols());
+        plan.run(self.turn, self.scratch, &|item, scratch| {
+            // SAFETY: the rows are the matrix's, the columns the input's; a slab is a third of the sums, which
+            // `Plan` bounds an item by; each item owns its part of `hidden`.
+            unsafe {
+                let columns = columns.from(item.column_first);
+                row_sums(tier, matrix, item.row_first, item.rows, columns, item.columns, scratch, 0);
+                row_sums(tier, matrix, stride + item.row_first, item.rows, columns, item.columns, scratch, 1);
+                let gate = Some(scratch.sums.as_ptr());
+                let up = scratch.sums.as_ptr().add(SUMS / 3);
+                let out = out.get().add(item.column_first * stride + item.row_first);
+                let (columns, rows) = (item.columns, item.rows);
+                dispatch(tier, GateSums { gate, up, columns, rows, activation, out, stride });
+            }
+        });
+    }
+
+    /// Computes sums of a range of matrix rows, item by item in slab 0 of a thread's scratch, and calls `finish` with
+    /// each item, whose rows count from the matrix's first.
+    ///
+    /// # Safety
+    /// `input.x` holds `(input.rows, matrix.cols)` numbers.
+    unsafe fn rows(
+        &mut self,
+        matrix: &CpuMatrix,
+        range: Range<usize>,
+        input: Input,
+        finish: &(dyn Fn(&Item, &PanelScratch) + Sync),
+    ) {
+        let tier = self.tier;
+        for kind in [ActKind::Float, ActKind::Int32, ActKind::Int256] {
+            let mut prepared = None;
+            for segment in matrix.segments().iter().filter(|segment| segment.kind.acts() == kind) {
+                let first = range.start.max(segment.row_first);
+                let end = range.end.min(segment.row_first + segment.rows);
+                if first >= end {
+                    continue;
+                }
+                let columns = *prepared.get_or_insert_with(|| {
+                    // SAFETY: the caller's promise on `input.x`.
+                    unsafe {
+                        self.activations.prepare(kind, input.x, input.rows, matrix.cols(), tier, self.turn)
+                    }
+                });
+                let plan = Plan::new(end - first, segment.panel_bytes, input.rows, segment.cols);
+                plan.run(self.turn, self.scratch, &|item, scratch| {
+                    let item = Item { row_first: first + item.row_first, ..item };
+                    // SAFETY: the rows are the matrix's, the columns the input's; `Plan` bounds the sums.
+                    unsafe {
+                        let columns = columns.from(item.column_first);
+                        row_sums(tier, matrix, item.row_first, item.rows, columns, item.columns, scratch, 0);
+                    }
+                    finish(&item, scratch);
+                });
+            }
+        }
+    }
+}
+
+/// How the outputs of a product are cut into items.
+#[derive(Clone, Copy, Debug)]
+struct Plan {
+    rows: usize,
+    columns: usize,
+    item_rows: usize,
+    item_columns: usize,
+    grain: usize,
+}
+
+/// Rows of weights by columns of activations that one thread computes at a time.
+struct Item {
+    row_first: usize,
+    rows: usize,
+    column_first: usize,
+    columns: usize,
+}
+
+impl Plan {
+    fn new(rows: usize, panel_bytes: usize, columns: usize, cols: usize) -> Plan {
+        let (panels, item_columns) = if columns <= STREAM_COLUMNS_MAX {
+            (STREAM_PANELS, columns)
+        } else {
+            (1, (ITEM_ACTIVATION_BYTES / cols.max(1)).clamp(64, ITEM_COLUMNS_MAX) / 8 * 8)
+        };
+        // About 60 microseconds a chunk: a byte takes 0.1 ns to stream, a multiply-add 0.006 ns.
+        let item_ns =
+            (panels * panel_bytes) / 10 + panels * PANEL_ROWS * cols * columns.min(item_columns) / 160;
+        let grain = 60_000 / (item_ns + 1) + 1;
+        Plan { rows, columns, item_rows: panels * PANEL_ROWS, item_columns: item_columns.max(1), grain }
+    }
+
+    /// Items that share columns follow each other, so that their activations are still in the cache.
+    fn item(&self, index: usize) -> Item {
+        let down = self.rows.div_ceil(self.item_rows);
+        let (row_first, column_first) = (index % down * self.item_rows, index / down * self.item_columns);
+        Item {
+            row_first,
+            rows: self.item_rows.min(self.rows - row_first),
+            column_first,
+            columns: self.item_columns.min(self.columns - column_first),
+        }
+    }
+
+    fn run(
+        &self,
+        turn: &mut Turn,
+        scratch: &mut [PanelScratch],
+        body: &(dyn Fn(Item, &mut PanelScratch) + Sync),
+    ) {
+        assert!(scratch.len() >= turn.threads(), "scratch for every thread");
+        let items = self.rows.div_ceil(self.item_rows) * self.columns.div_ceil(self.item_columns);
+        let scratch = Shared::new(scratch);
+        turn.run(items, self.grain, &|worker, range| {
+            // SAFETY: the pool gives each thread a number of its own below the length asserted above.
+            let scratch = unsafe { &mut *scratch.get().add(worker) };
+            for index in range {
+                body(self.item(index), scratch);
+            }
+        });
+    }
+}
+
+/// Sums of matrix rows `row_first..row_first + rows` into slab `slab` of the scratch, `(panels, columns, 16)`, in
+/// panels counted from `row_first` whatever panels of which segments they lie in.
+///
+/// # Safety
+/// `rows` panels by `columns` fit a slab; `columns` columns are there; `tier` is available.
+unsafe fn row_sums(
+    tier: Tier,
+    matrix: &CpuMatrix,
+    row_first: usize,
+    rows: usize,
+    columns: Columns,
+    count: usize,
+    scratch: &mut PanelScratch,
+    slab: usize,
+) {
+    let mut done = 0;
+    for segment in matrix.segments() {
+        while done < rows {
+            let row = row_first + done;
+            if row < segment.row_first || row >= segment.row_first + segment.rows {
+                break;
+            }
+            let local = row - segment.row_first;
+            let left = (rows - done).min(segment.rows - local);
+            let (panel, lane, lane_out) = (local / PANEL_ROWS, local % PANEL_ROWS, done % PANEL_ROWS);
+            let slab_at = slab * (SUMS / 3) + done / PANEL_ROWS * count * PANEL_ROWS;
+            if lane == 0 && lane_out == 0 {
+                let panels = left.div_ceil(PANEL_ROWS);
+                // SAFETY: the caller's promise; these panels are in the segment.
+                unsafe { panel_sums(tier, segment, panel, panels, columns, count, scratch, slab_at) };
+                done += left;
+                continue;
+            }
+            let part = left.min(PANEL_ROWS - lane).min(PANEL_ROWS - lane_out);
+            let spare = 2 * (SUMS / 3);
+            // SAFETY: as above; the third slab holds one panel.
+            unsafe { panel_sums(tier, segment, panel, 1, columns, count, scratch, spare) };
+            for column in 0..count {
+                let from = spare + column * PANEL_ROWS + lane;
+                scratch.sums.copy_within(from..from + part, slab_at + column * PANEL_ROWS + lane_out);
+            }
+            done += part;
+        }
+    }
+}
+
+/// Sums of `count` whole panels for `columns` columns at element `at` of the scratch sums, `(count, columns, 16)`.
+///
+/// # Safety
+/// The panels are in the segment; the columns are there and prepared for its kind; the sums fit the scratch;
+/// `tier` is available.
+unsafe fn panel_sums(
+    tier: Tier,
+    segment: &Segment,
+    panel_first: usize,
+    count: usize,
+    columns: Columns,
+    column_count: usize,
+    scratch: &mut PanelScratch,
+    at: usize,
+) {
+    let sums = &mut scratch.sums[at..at + count * column_count * PANEL_ROWS];
+    let job = PanelJob {
+        codes: segment.panels_from(panel_first).as_ptr(),
+        panel_bytes: segment.panel_bytes,
+        panels: count,
+        blocks: segment.blocks(),
+        columns,
+        column_count,
+        sums: sums.as_mut_ptr(),
+        expanded: scratch.expanded.as_mut_ptr(),
+    };
+    debug_assert!(panel_first + count <= segment.panels());
+    // SAFETY: the job's pointers are those of the segment's panels and the caller's columns and sums.
+    unsafe {
+        match segment.kind {
+            PanelKind::F32 => dispatch(tier, PanelSums::<gemm::F32>(job, PhantomData)),
+            PanelKind::F16 => dispatch(tier, PanelSums::<gemm::F16>(job, PhantomData)),
+            PanelKind::Bf16 => dispatch(tier, PanelSums::<gemm::Bf16>(job, PhantomData)),
+            PanelKind::Q8 => dispatch(tier, PanelSums::<gemm::Q8<false>>(job, PhantomData)),
+            PanelKind::Q8Wide => dispatch(tier, PanelSums::<gemm::Q8<true>>(job, PhantomData)),
+            PanelKind::Q8Min => dispatch(tier, PanelSums::<gemm::Q8Min>(job, PhantomData)),
+            PanelKind::Q4K => dispatch(tier, PanelSums::<gemm::KMin<4>>(job, PhantomData)),
+            PanelKind::Q5K => dispatch(tier, PanelSums::<gemm::KMin<5>>(job, PhantomData)),
+            PanelKind::Q6K => dispatch(tier, PanelSums::<gemm::Q6K>(job, PhantomData)),
+        }
+    }
+}
+
+/// What `panel_sums` computes.
+#[derive(Clone, Copy)]
+struct PanelJob {
+    codes: *const u8,
+    panel_bytes: usize,
+    panels: usize,
+    blocks: usize,
+    columns: Columns,
+    column_count: usize,
+    sums: *mut f32,
+    expanded: *mut u8,
+}
+
+struct PanelSums<F>(PanelJob, PhantomData<F>);
+
+impl<F: Format> Kernel for PanelSums<F> {
+    type Out = ();
+
+    #[inline(always)]
+    unsafe fn run<L: Lanes>(self) {
+        let job = self.0;
+        let args = TileArgs {
+            codes: job.codes,
+            // SAFETY: a panel's scales follow the codes of all its blocks.
+            scales: unsafe { job.codes.add(job.blocks * F::CODE_BYTES) },
+            panel_bytes: job.panel_bytes,
+            columns: job.columns,
+            block_first: 0,
+            block_end: job.blocks,
+            sums: job.sums,
+            sums_stride: job.column_count * PANEL_ROWS,
+        };
+        // SAFETY: the maker of a `PanelJob` vouches for panels, columns and sums; runs of blocks stay inside them,
+        // and an expanded run is at most EXPAND_INPUTS inputs.
+        unsafe {
+            std::ptr::write_bytes(job.sums, 0, job.panels * args.sums_stride);
+            if F::PACKED_GROUPS > 0 && job.column_count >= EXPAND_COLUMNS_MIN {
+                let run = EXPAND_INPUTS / (32 * F::PACKED_GROUPS.max(1));
+                for panel in 0..job.panels {
+                    let codes = job.codes.add(panel * job.panel_bytes);
+                    for first in (0..job.blocks).step_by(run) {
+                        let end = job.blocks.min(first + run);
+                        let out = job.expanded;
+                        L::vectorize(Expand::<F> { codes, first, end, out, format: PhantomData });
+                        let run_args = TileArgs {
+                            codes: job.expanded,
+                            scales: args.scales.add(panel * job.panel_bytes),
+                            block_first: first,
+                            block_end: end,
+                            sums: job.sums.add(panel * args.sums_stride),
+                            ..args
+                        };
+                        across::<F, L, 1, true>(run_args, job.column_count);
+                    }
+                }
+            } else if F::PACKED_GROUPS == 0 && F::SCALE_BYTES == 0 && job.column_count < L::COLS {
+                let mut panel = 0;
+                while panel < job.panels {
+                    let four = panel + STREAM_PANELS <= job.panels;
+                    let part = TileArgs {
+                        codes: args.codes.add(panel * job.panel_bytes),
+                        sums: args.sums.add(panel * args.sums_stride),
+                        ..args
+                    };
+                    if four {
+                        across::<F, L, STREAM_PANELS, false>(part, job.column_count);
+                        panel += STREAM_PANELS;
+                    } else {
+                        across::<F, L, 1, false>(part, job.column_count);
+                        panel += 1;
+                    }
+                }
+            } else {
+                for panel in 0..job.panels {
+                    let part = TileArgs {
+                        codes: args.codes.add(panel * job.panel_bytes),
+                        scales: args.scales.add(panel * job.panel_bytes),
+                        sums: args.sums.add(panel * args.sums_stride),
+                        ..args
+                    };
+                    across::<F, L, 1, false>(part, job.column_count);
+                }
+            }
+        }
+    }
+}
+
+/// Tiles of NP panels over all columns, the widest first.
+///
+/// # Safety
+/// Inside `L::vectorize`; `args` covers NP panels and `columns` columns.
+#[inline(always)]
+unsafe fn across<F: Format, L: Lanes, const NP: usize, const EXPANDED: bool>(args: TileArgs, columns: usize) {
+    let mut column = 0;
+    while column < columns {
+        let left = columns - column;
+        // SAFETY: `column + the tile's columns <= columns`.
+        unsafe {
+            let args = TileArgs {
+                columns: args.columns.from(column),
+                sums: args.sums.add(column * PANEL_ROWS),
+                ..args
+            };
+            let format = PhantomData;
+            if L::COLS >= 8 && NP == 1 && left >= 8 {
+                L::vectorize(Tile::<F, NP, 8, EXPANDED> { args, format });
+                column += 8;
+            } else if left >= 4 {
+                L::vectorize(Tile::<F, NP, 4, EXPANDED> { args, format });
+                column += 4;
+            } else if left >= 2 {
+                L::vectorize(Tile::<F, NP, 2, EXPANDED> { args, format });
+                column += 2;
+            } else {
+                L::vectorize(Tile::<F, NP, 1, EXPANDED> { args, format });
+                column += 1;
+            }
+        }
+    }
+}
+
+/// Adds the bias and writes sums to their rows.
+struct StoreSums {
+    sums: *const f32, // (panels, columns, 16)
+    columns: usize,
+    rows: usize,
+    bias: Option<*const f32>, // (rows)
+    out: *mut f32,            // (columns, stride)
+    stride: usize,
+}
+
+impl Kernel for StoreSums {
+    type Out = ();
+
+    #[inline(always)]
+    unsafe fn run<L: Lanes>(self) {
+        for row in (0..self.rows).step_by(PANEL_ROWS) {
+            let count = PANEL_ROWS.min(self.rows - row);
+            let mut bias = [0.0; PANEL_ROWS];
+            if let Some(from) = self.bias {
+                // SAFETY: there is one bias a row.
+                unsafe { std::ptr::copy_nonoverlapping(from.add(row), bias.as_mut_ptr(), count) };
+            }
+            for column in 0..self.columns {
+                // SAFETY: the sums are whole panels; `count` outputs of the column belong to this item.
+                unsafe {
+                    let sum = L::load(self.sums.add((row / PANEL_ROWS * self.columns + column) * PANEL_ROWS));
+                    let sum = if self.bias.is_some() { L::add(sum, L::load(bias.as_ptr())) } else { sum };
+                    put::<L>(self.out.add(column * self.stride + row), sum, count);
+                }
+            }
+        }
+    }
+}
+
+/// Joins gate and up.
+struct GateSums {
+    /// `(panels, columns, 16)`; where there is none, gate's outputs are in `out`.
+    gate: Option<*const f32>,
+    up: *const f32, // (panels, columns, 16)
+    columns: usize,
+    rows: usize,
+    activation: Activation,
+    out: *mut f32, // (columns, stride)
+    stride: usize,
+}
+
+impl Kernel for GateSums {
+    type Out = ();
+
+    #[inline(always)]
+    unsafe fn run<L: Lanes>(self) {
+        for row in (0..self.rows).step_by(PANEL_ROWS) {
+            let count = PANEL_ROWS.min(self.rows - row);
+            for column in 0..self.columns {
+                let at = (row / PANEL_ROWS * self.columns + column) * PANEL_ROWS;
+                // SAFETY: as in `StoreSums`.
+                unsafe {
+                    let out = self.out.add(column * self.stride + row);
+                    let gate = match self.gate {
+                        Some(gate) => L::load(gate.add(at)),
+                        None => get::<L>(out, count),
+                    };
+                    let gate = math::activate::<L>(self.activation, gate);
+                    put::<L>(out, L::mul(gate, L::load(self.up.add(at))), count);
+                }
+            }
+        }
+    }
+}
+
+/// Writes the first `count` lanes.
+///
+/// # Safety
+/// Inside `L::vectorize`; `count` numbers at `to` may be written.
+#[inline(always)]
+unsafe fn put<L: Lanes>(to: *mut f32, x: L::F, count: usize) {
+    // SAFETY: the caller's promise; a whole vector is written only where all its lanes are wanted.
+    unsafe {
+        if count == PANEL_ROWS {
+            L::store(to, x);
+        } else {
+            let mut lanes = [0.0; PANEL_ROWS];
+            L::store(lanes.as_mut_ptr(), x);
+            std::ptr::copy_nonoverlapping(lanes.as_ptr(), to, count);
+        }
+    }
+}
+
+/// The first `count` numbers at `from`, then zeros.
+///
+/// # Safety
+/// Inside `L::vectorize`; `count` numbers at `from` may be read.
+#[inline(always)]
+unsafe fn get<L: Lanes>(from: *const f32, count: usize) -> L::F {
+    let mut lanes = [0.0; PANEL_ROWS];
+    // SAFETY: the caller's promise.
+    unsafe {
+        std::ptr::copy_nonoverlapping(from, lanes.as_mut_ptr(), count);
+        L::load(lanes.as_ptr())
+    }
+}

@@ -1,0 +1,254 @@
+//! Queries and keys between projection and cache: per-head norm, rotation, and the write of keys and values to their
+//! slots. Sines and cosines are computed once a step for each table of frequencies, by the first layer that asks.
+
+use super::aligned::{Aligned, Shared};
+use super::kv::{CpuKv, padded};
+use super::lanes::{Kernel, Lanes, dispatch};
+use super::norm::{rms_factor, scale};
+use super::pool::Turn;
+use super::tier::Tier;
+use crate::{BLOCK_TOKENS, Batch, HeadShape, KernelError, RopeKind};
+
+/// Tables kept through a step: local and global layers differ in at most their frequencies.
+const TABLES: usize = 2;
+const LANES: usize = 16;
+
+/// Cosines and sines of the step's rows.
+#[derive(Debug)]
+pub(super) struct RopeTables {
+    tables: [Table; TABLES],
+    width: usize,
+    next: usize,
+}
+
+#[derive(Debug)]
+struct Table {
+    /// The frequencies' id and the magnitude's bits, once computed for the open step.
+    key: Option<(u64, u32)>,
+    turns: Aligned<f32>, // (rows, 2, pairs): cosines, then sines, times magnitude
+}
+
+impl RopeTables {
+    pub(super) fn bytes(rows: usize, head_dim: usize) -> usize {
+        TABLES * rows.saturating_mul(padded(head_dim)) * size_of::<f32>()
+    }
+
+    pub(super) fn new(rows: usize, head_dim: usize) -> Result<RopeTables, KernelError> {
+        let width = padded(head_dim);
+        let table = || -> Result<Table, KernelError> {
+            Ok(Table { key: None, turns: Aligned::zeroed(rows.saturating_mul(width), "rotary tables")? })
+        };
+        Ok(RopeTables { tables: [table()?, table()?], width, next: 0 })
+    }
+
+    /// Forgets the last step's rows.
+    pub(super) fn clear(&mut self) {
+        for table in &mut self.tables {
+            table.key = None;
+        }
+    }
+
+    /// The table for a key, and whether it has yet to be computed.
+    fn table(&mut self, key: (u64, u32)) -> (&mut Aligned<f32>, bool) {
+        let known = self.tables.iter().position(|table| table.key == Some(key));
+        let index = known.unwrap_or_else(|| {
+            self.next = (self.next + 1) % TABLES;
+            self.next
+        });
+        self.tables[index].key = Some(key);
+        (&mut self.tables[index].turns, known.is_none())
+    }
+}
+
+/// A rotation's parameters.
+#[derive(Clone, Copy)]
+pub(super) struct Rotation<'a> {
+    pub(super) kind: RopeKind,
+    pub(super) inv_freq: &'a [f32],
+    /// Tells one table of frequencies from another.
+    pub(super) id: u64,
+    pub(super) magnitude: f32,
+}
+
+/// What `rope` does to rows of `[q | k | v]`.
+pub(super) struct QkvJob<'a> {
+    pub(super) shape: HeadShape,
+    pub(super) q_norm: Option<&'a [f32]>,
+    pub(super) k_norm: Option<&'a [f32]>,
+    pub(super) norm_eps: f32,
+    pub(super) rotation: Option<Rotation<'a>>,
+}
+
+/// One row.
+struct QkvRow<'a> {
+    job: &'a QkvJob<'a>,
+    row: *mut f32,     // (qkv_width)
+    turns: *const f32, // (2, pairs)
+    keys: *mut u16,    // the slot's element 0 of KV head 0, elements 16 apart
+    values: *mut u16,  // the slot's element 0 of KV head 0
+    key_stride: usize, // from a KV head to the next
+    value_stride: usize,
+}
+
+impl Kernel for QkvRow<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    unsafe fn run<L: Lanes>(self) {
+        let HeadShape { heads, kv_heads, head_dim } = self.job.shape;
+        for head in 0..heads + kv_heads {
+            let norm = if head < heads { self.job.q_norm } else { self.job.k_norm };
+            // SAFETY: the maker vouches for a row of all heads, and for turns of the rotation's pairs.
+            unsafe {
+                let x = self.row.add(head * head_dim);
+                if let Some(weight) = norm {
+                    let factor = rms_factor::<L>(x, head_dim, self.job.norm_eps);
+                    scale::<L>(x, factor, weight.as_ptr(), head_dim, x);
+                }
+                if let Some(rotation) = &self.job.rotation {
+                    turn_head::<L>(rotation.kind, x, self.turns, rotation.inv_freq.len());
+                }
+            }
+        }
+        for head in 0..kv_heads {
+            // SAFETY: the maker vouches for the slot in every KV head; `halves` is as long as a vector.
+            unsafe {
+                let key = self.row.add((heads + head) * head_dim);
+                let value = key.add(kv_heads * head_dim);
+                let key_out = self.keys.add(head * self.key_stride);
+                let value_out = self.values.add(head * self.value_stride);
+                for at in (0..head_dim).step_by(LANES) {
+                    let count = LANES.min(head_dim - at);
+                    let mut halves = [0u16; LANES];
+                    L::store_f16(halves.as_mut_ptr(), some::<L>(key.add(at), count));
+                    for (i, half) in halves[..count].iter().enumerate() {
+                        key_out.add((at + i) * BLOCK_TOKENS).write(*half);
+                    }
+                    // The value's row is padded to whole vectors.
+                    L::store_f16(value_out.add(at), some::<L>(value.add(at), count));
+                }
+            }
+        }
+    }
+}
+
+/// The first `count` numbers at `x`, then zeros.
+///
+/// # Safety
+/// Inside `L::vectorize`; `x` holds `count` numbers.
+#[inline(always)]
+unsafe fn some<L: Lanes>(x: *const f32, count: usize) -> L::F {
+    // SAFETY: the caller's promise; the whole vector is read only where it is there.
+    unsafe {
+        if count == LANES {
+            return L::load(x);
+        }
+        let mut lanes = [0.0f32; LANES];
+        std::ptr::copy_nonoverlapping(x, lanes.as_mut_ptr(), count);
+        L::load(lanes.as_ptr())
+    }
+}
+
+/// Turns the pairs of one head.
+///
+/// # Safety
+/// Inside `L::vectorize`; `x` holds `2 * pairs` numbers, `turns` as many.
+#[inline(always)]
+unsafe fn turn_head<L: Lanes>(kind: RopeKind, x: *mut f32, turns: *const f32, pairs: usize) {
+    let (first, second, step) = match kind {
+        RopeKind::Neox => (0, pairs, 1),
+        RopeKind::Interleaved => (0, 1, 2),
+    };
+    let whole = if kind == RopeKind::Neox { pairs / LANES * LANES } else { 0 };
+    // SAFETY: pair i's elements are below `2 * pairs`, its cosine at i, its sine at `pairs + i`.
+    unsafe {
+        for i in (0..whole).step_by(LANES) {
+            let (cos, sin) = (L::load(turns.add(i)), L::load(turns.add(pairs + i)));
+            let (a, b) = (L::load(x.add(i)), L::load(x.add(pairs + i)));
+            L::store(x.add(i), L::fnma(b, sin, L::mul(a, cos)));
+            L::store(x.add(pairs + i), L::fma(a, sin, L::mul(b, cos)));
+        }
+        for i in whole..pairs {
+            let (cos, sin) = (turns.add(i).read(), turns.add(pairs + i).read());
+            let (at, bt) = (x.add(first + i * step), x.add(second + i * step));
+            let (a, b) = (at.read(), bt.read());
+            at.write(a * cos - b * sin);
+            bt.write(a * sin + b * cos);
+        }
+    }
+}
+
+/// Norms and turns the batch's rows of `qkv` and writes their keys and values to the layer's cache.
+pub(super) fn rope(
+    tier: Tier,
+    turn: &mut Turn,
+    tables: &mut RopeTables,
+    batch: &Batch,
+    job: &QkvJob<'_>,
+    qkv: &mut [f32],
+    kv: &mut CpuKv,
+    layer: usize,
+) {
+    let (rows, width) = (batch.rows(), job.shape.qkv_width());
+    let HeadShape { kv_heads, head_dim, .. } = job.shape;
+    let spec = *kv.spec();
+    assert!(qkv.len() >= rows * width, "qkv holds fewer rows than the batch");
+    assert!(
+        spec.kv_heads == kv_heads && spec.head_dim == head_dim && layer < spec.layers,
+        "another cache's heads"
+    );
+    let slots = spec.blocks * BLOCK_TOKENS;
+    assert!(batch.slots.iter().all(|&slot| (slot as usize) < slots), "a slot outside the cache");
+    for norm in [job.q_norm, job.k_norm].into_iter().flatten() {
+        assert_eq!(norm.len(), head_dim, "a head's norm has one weight an element");
+    }
+    let pairs = job.rotation.map_or(0, |rotation| rotation.inv_freq.len());
+    assert!(2 * pairs <= head_dim, "rotary embedding of {pairs} pairs on a head of {head_dim}");
+    assert!(head_dim <= tables.width, "heads wider than the step limits");
+    let (turns, fresh) = match &job.rotation {
+        Some(rotation) => tables.table((rotation.id, rotation.magnitude.to_bits())),
+        None => (&mut tables.tables[0].turns, false),
+    };
+    assert!(turns.len() >= rows * 2 * pairs, "more rows than the step limits");
+    let (key_stride, value_stride) = (kv.key_stride(), kv.value_stride());
+    let (keys, values) = kv.layer_mut(layer);
+    let (turns, qkv) = (turns.shared(), Shared::new(qkv));
+    let (keys, values) = (Shared::new(keys), Shared::new(values));
+    // Some 20 microseconds a chunk; computing a table costs ten times a rotation.
+    let grain = (1 << 13) / width.max(1) + 1;
+    turn.run(rows, grain, &|_, range| {
+        for row in range {
+            let slot = batch.slots[row] as usize;
+            let (block, offset) = (slot / BLOCK_TOKENS, slot % BLOCK_TOKENS);
+            // SAFETY: row, slot and table row are inside their arrays by the assertions above. A row belongs to one
+            // range of one thread, and a batch gives every row a slot of its own.
+            unsafe {
+                let turns = turns.get().add(row * 2 * pairs);
+                if fresh && let Some(rotation) = &job.rotation {
+                    let turns = std::slice::from_raw_parts_mut(turns, 2 * pairs);
+                    fill(rotation, batch.positions[row], turns);
+                }
+                let row = QkvRow {
+                    job,
+                    row: qkv.get().add(row * width),
+                    turns,
+                    keys: keys.get().add(block * kv_heads * key_stride + offset),
+                    values: values.get().add(block * kv_heads * value_stride + offset * padded(head_dim)),
+                    key_stride,
+                    value_stride,
+                };
+                dispatch(tier, row);
+            }
+        }
+    });
+}
+
+/// Cosines, then sines, of one position. The angle is a product in f32, as models are trained with.
+fn fill(rotation: &Rotation<'_>, position: u32, turns: &mut [f32]) {
+    let (cosines, sines) = turns.split_at_mut(rotation.inv_freq.len());
+    for ((cosine, sine), frequency) in cosines.iter_mut().zip(sines).zip(rotation.inv_freq) {
+        let (sin, cos) = f64::from(position as f32 * frequency).sin_cos();
+        *cosine = (cos * f64::from(rotation.magnitude)) as f32;
+        *sine = (sin * f64::from(rotation.magnitude)) as f32;
+    }
+}
