@@ -1,1 +1,376 @@
+//! The decoder against the transformers library (tests/data/make_golden.py says how its numbers were made): tiny
+//! models of every family, as safetensors and as GGUF, in F32, F16 and BF16, on the reference backend and on every
+//! tier of the CPU backend; and the demonstration model.
 
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use half::{bf16, f16};
+use hanzo_engine_kernels::cpu::{CpuBackend, ThreadPool, Tier};
+use hanzo_engine_kernels::reference::ReferenceBackend;
+use hanzo_engine_kernels::{BLOCK_TOKENS, DType, SequenceSpan};
+use safetensors::tensor::{Dtype, TensorView};
+
+use super::*;
+
+/// The largest allowed difference of a logit, as a share of the range of the golden ones.
+const TOLERANCE: f32 = 1e-3;
+const CASES: &[&str] = &["qwen3", "llama3", "llama-linear", "qwen2-yarn", "mistral"];
+
+pub(crate) fn data(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data").join(name)
+}
+
+/// What the transformers library computed.
+struct Golden {
+    prompt: Vec<u32>,
+    greedy: Vec<u32>,
+    logits: Vec<f32>, // (prompt + greedy - 1, vocab)
+}
+
+impl Golden {
+    fn open(case: &str) -> Self {
+        let bytes = fs::read(data("tiny").join(case).join("golden.safetensors")).unwrap();
+        let tensors = crate::safetensors::parse("golden", &bytes.into()).unwrap();
+        let by_name = |name: &str| tensors.iter().find(|tensor| tensor.name == name).unwrap();
+        let tokens = |name: &str| {
+            by_name(name).bytes.as_chunks::<4>().0.iter().map(|&bytes| u32::from_le_bytes(bytes)).collect()
+        };
+        Self {
+            prompt: tokens("prompt"),
+            greedy: tokens("greedy"),
+            logits: by_name("logits").to_f32().unwrap(),
+        }
+    }
+
+    fn text(&self) -> Vec<u32> {
+        let text = [&self.prompt[..], &self.greedy].concat();
+        text[..text.len() - 1].to_vec()
+    }
+}
+
+/// One sequence of a step: its tokens so far, of which the last `rows` are new, and its blocks.
+struct Work<'a> {
+    tokens: &'a [u32],
+    rows: usize,
+    blocks: &'a [u32],
+}
+
+/// A decoder with a cache, made for up to `ROWS` rows of all logits.
+pub(crate) struct Runner<B: Backend> {
+    backend: B,
+    decoder: Decoder<B>,
+    kv: B::Kv,
+}
+
+const ROWS: usize = 256;
+const BLOCKS: usize = 40;
+
+impl<B: Backend> Runner<B> {
+    pub(crate) fn new(mut backend: B, files: &ModelFiles) -> Self {
+        let mut decoder = Decoder::load(&backend, files, &mut |_| ()).unwrap();
+        let limits =
+            StepLimits { logit_rows: ROWS, ..decoder.spec().step_limits(ROWS, 8, BLOCKS * BLOCK_TOKENS) };
+        decoder.prepare(&mut backend, &limits).unwrap();
+        let kv = backend.kv(&decoder.kv_spec(BLOCKS)).unwrap();
+        Self { backend, decoder, kv }
+    }
+
+    /// Logits of all new rows, `(rows, vocab)`.
+    fn step(&mut self, works: &[Work<'_>]) -> Vec<f32> {
+        let mut batch = Batch::default();
+        for work in works {
+            let first = work.tokens.len() - work.rows;
+            batch.sequences.push(SequenceSpan {
+                row_first: batch.tokens.len() as u32,
+                rows: work.rows as u32,
+                context: work.tokens.len() as u32,
+                table_first: batch.block_tables.len() as u32,
+            });
+            for (position, &token) in work.tokens.iter().enumerate().skip(first) {
+                batch.tokens.push(token);
+                batch.positions.push(position as u32);
+                let block = work.blocks[position / BLOCK_TOKENS];
+                batch.slots.push(block * BLOCK_TOKENS as u32 + (position % BLOCK_TOKENS) as u32);
+            }
+            batch.block_tables.extend(&work.blocks[..work.tokens.len().div_ceil(BLOCK_TOKENS)]);
+        }
+        batch.logit_rows = (0..batch.tokens.len() as u32).collect();
+        let mut logits = vec![0.0; batch.tokens.len() * self.decoder.spec().vocab];
+        self.decoder.forward(&mut self.backend, &batch, &mut self.kv, &mut logits).unwrap();
+        logits
+    }
+
+    /// Logits of every token of a text, in one step, its blocks scattered over the cache.
+    pub(crate) fn prefill(&mut self, tokens: &[u32]) -> Vec<f32> {
+        self.step(&[Work { tokens, rows: tokens.len(), blocks: &scattered(0) }])
+    }
+
+    /// Logits of the last token of a text that is taken in chunks, then `count` tokens, each the likeliest. `stop`
+    /// sees the two best logits before each and ends the text when it says so.
+    pub(crate) fn greedy(
+        &mut self,
+        prompt: &[u32],
+        chunk: usize,
+        count: usize,
+        mut stop: impl FnMut(usize, f32, f32) -> bool,
+    ) -> Vec<u32> {
+        let vocab = self.decoder.spec().vocab;
+        let blocks = scattered(1);
+        let mut tokens = Vec::new();
+        let mut logits = Vec::new();
+        for rows in prompt.chunks(chunk) {
+            tokens.extend(rows);
+            logits = self.step(&[Work { tokens: &tokens, rows: rows.len(), blocks: &blocks }]);
+        }
+        for index in 0..count {
+            let (best, first, second) = best_two(&logits[logits.len() - vocab..]);
+            if stop(index, first, second) {
+                break;
+            }
+            tokens.push(best);
+            logits = self.step(&[Work { tokens: &tokens, rows: 1, blocks: &blocks }]);
+        }
+        tokens.split_off(prompt.len())
+    }
+}
+
+/// Half of the cache's blocks, in no order.
+fn scattered(half: u32) -> Vec<u32> {
+    let count = BLOCKS as u32 / 2;
+    (0..count).map(|index| 2 * ((index * 7 + 3) % count) + half).collect()
+}
+
+/// The likeliest token, its logit and the next best one.
+fn best_two(logits: &[f32]) -> (u32, f32, f32) {
+    let mut best = (0, f32::NEG_INFINITY, f32::NEG_INFINITY);
+    for (token, &logit) in logits.iter().enumerate() {
+        if logit > best.1 {
+            best = (token as u32, logit, best.1);
+        } else if logit > best.2 {
+            best.2 = logit;
+        }
+    }
+    best
+}
+
+fn range(values: &[f32]) -> f32 {
+    let (min, max) =
+        values.iter().fold((f32::MAX, f32::MIN), |(min, max), &value| (min.min(value), max.max(value)));
+    max - min
+}
+
+fn largest_difference(a: &[f32], b: &[f32]) -> f32 {
+    assert_eq!(a.len(), b.len());
+    // `max` drops NaN; a NaN must not pass.
+    a.iter()
+        .zip(b)
+        .map(|(a, b)| (a - b).abs())
+        .fold(0.0, |most, d| if d > most || d.is_nan() { d } else { most })
+}
+
+/// Runs a check on the reference backend and on every tier this machine has of the CPU backend.
+macro_rules! on_every_backend {
+    ($files:expr, $what:expr, |$runner:ident, $label:ident| $check:block) => {{
+        {
+            let mut $runner = Runner::new(ReferenceBackend::new(), $files);
+            let $label = format!("{} on the reference", $what);
+            $check
+        }
+        for tier in Tier::available() {
+            let mut $runner = Runner::new(CpuBackend::new(Arc::new(ThreadPool::new(2)), tier), $files);
+            let $label = format!("{} on {tier:?}", $what);
+            $check
+        }
+    }};
+}
+
+fn check_golden(files: &ModelFiles, case: &str, what: &str) {
+    let golden = Golden::open(case);
+    let allowed = TOLERANCE * range(&golden.logits);
+    on_every_backend!(files, format!("{case} {what}"), |runner, label| {
+        let found = largest_difference(&runner.prefill(&golden.text()), &golden.logits);
+        println!("{label}: largest difference {found:.2e}, allowed {allowed:.2e}");
+        assert!(found <= allowed, "{label}: logits differ by {found}, allowed are {allowed}");
+        let greedy = runner.greedy(&golden.prompt, 7, golden.greedy.len(), |_, _, _| false);
+        assert_eq!(greedy, golden.greedy, "{label}");
+    });
+}
+
+#[test]
+fn safetensors_models_compute_what_transformers_does() {
+    for case in CASES {
+        let files = ModelFiles::open(&data("tiny").join(case)).unwrap();
+        check_golden(&files, case, "safetensors");
+    }
+}
+
+#[test]
+fn gguf_models_compute_what_transformers_does() {
+    for case in CASES {
+        let files = ModelFiles::open(&data("tiny").join(case).join("model.gguf")).unwrap();
+        check_golden(&files, case, "GGUF");
+    }
+}
+
+/// A copy of a tiny model's directory with its weights in another type, which holds them exactly.
+pub(crate) fn with_weights_as(case: &str, dtype: DType, shards: usize) -> tempfile::TempDir {
+    let source = data("tiny").join(case);
+    let directory = tempfile::tempdir().unwrap();
+    for name in ["config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"] {
+        fs::copy(source.join(name), directory.path().join(name)).unwrap();
+    }
+    let bytes = fs::read(source.join("model.safetensors")).unwrap();
+    let tensors = crate::safetensors::parse("model", &bytes.into()).unwrap();
+    let (st_dtype, encode): (Dtype, fn(f32) -> Vec<u8>) = match dtype {
+        DType::F32 => (Dtype::F32, |x| x.to_le_bytes().into()),
+        DType::F16 => (Dtype::F16, |x| f16::from_f32(x).to_le_bytes().into()),
+        DType::BF16 => (Dtype::BF16, |x| bf16::from_f32(x).to_le_bytes().into()),
+        other => panic!("{other} is not a plain type"),
+    };
+    let mut parts: Vec<BTreeMap<String, (Vec<usize>, Vec<u8>)>> = vec![BTreeMap::new(); shards];
+    for (index, tensor) in tensors.iter().enumerate() {
+        let values = tensor.to_f32().unwrap().into_iter().flat_map(encode).collect();
+        parts[index % shards].insert(tensor.name.clone(), (tensor.shape.clone(), values));
+    }
+    let mut weight_map = serde_json::Map::new();
+    for (index, part) in parts.iter().enumerate() {
+        let name = if shards == 1 {
+            "model.safetensors".to_owned()
+        } else {
+            format!("model-{:05}-of-{shards:05}.safetensors", index + 1)
+        };
+        let views = part.iter().map(|(tensor, (shape, values))| {
+            weight_map.insert(tensor.clone(), name.clone().into());
+            (tensor.clone(), TensorView::new(st_dtype, shape.clone(), values).unwrap())
+        });
+        let views: Vec<_> = views.collect();
+        fs::write(directory.path().join(&name), safetensors::serialize(views, None).unwrap()).unwrap();
+    }
+    if shards > 1 {
+        let index = serde_json::json!({ "metadata": {}, "weight_map": weight_map });
+        fs::write(directory.path().join("model.safetensors.index.json"), index.to_string()).unwrap();
+    }
+    directory
+}
+
+#[test]
+fn every_plain_type_computes_the_same() {
+    for (dtype, shards) in [(DType::F32, 1), (DType::F16, 3)] {
+        for case in ["qwen3", "llama-linear"] {
+            let directory = with_weights_as(case, dtype, shards);
+            let files = ModelFiles::open(directory.path()).unwrap();
+            assert_eq!(files.info.quantization, dtype.label());
+            assert_eq!(files.info.files.len(), shards);
+            check_golden(&files, case, dtype.label());
+        }
+    }
+}
+
+#[test]
+fn both_formats_hold_the_same_model() {
+    for case in CASES {
+        let text = Golden::open(case).text();
+        let logits = |path: PathBuf| {
+            let files = ModelFiles::open(&path).unwrap();
+            Runner::new(ReferenceBackend::new(), &files).prefill(&text)
+        };
+        let safetensors = logits(data("tiny").join(case));
+        let gguf = logits(data("tiny").join(case).join("model.gguf"));
+        let allowed = if case.starts_with("qwen") {
+            0.0 // The same numbers in the same order.
+        } else {
+            // Dot products of permuted heads add up in another order, and halves round the other way at times.
+            0.1 * TOLERANCE * range(&safetensors)
+        };
+        let found = largest_difference(&safetensors, &gguf);
+        assert!(found <= allowed, "{case}: {found}, allowed are {allowed}");
+    }
+}
+
+#[test]
+fn a_sequence_computes_the_same_in_company() {
+    let files = ModelFiles::open(&data("tiny/qwen3")).unwrap();
+    let text = Golden::open("qwen3").text();
+    let vocab = files.spec.vocab;
+    on_every_backend!(&files, "qwen3", |runner, label| {
+        let alone = runner.prefill(&text);
+        let (own, other) = (scattered(1), scattered(0));
+        // A chunk of the text beside the start of another, then its last token beside a longer chunk of that.
+        let split = text.len() - 1;
+        let stranger: Vec<u32> = text.iter().rev().copied().collect();
+        let first = runner.step(&[
+            Work { tokens: &stranger[..5], rows: 5, blocks: &other },
+            Work { tokens: &text[..split], rows: split, blocks: &own },
+        ]);
+        let last = runner.step(&[
+            Work { tokens: &text, rows: 1, blocks: &own },
+            Work { tokens: &stranger[..30], rows: 25, blocks: &other },
+        ]);
+        assert!(first[5 * vocab..] == alone[..split * vocab], "{label}: prefill in company differs");
+        assert!(last[..vocab] == alone[split * vocab..], "{label}: decode in company differs");
+    });
+}
+
+#[test]
+fn the_plan_is_what_loading_takes() {
+    let files = ModelFiles::open(&data("tiny/llama-linear")).unwrap();
+    let backend = CpuBackend::new(Arc::new(ThreadPool::new(1)), Tier::available().last().unwrap());
+    let plan = Decoder::plan(&backend, &files);
+    let mut heard = Vec::new();
+    let decoder = Decoder::load(&backend, &files, &mut |done| heard.push(done)).unwrap();
+    assert!(heard.is_sorted() && heard.last() == Some(&1.0), "{heard:?}");
+
+    let matrices =
+        decoder.layers.iter().flat_map(|layer| [&layer.qkv, &layer.output, &layer.gate_up, &layer.down]);
+    let matrix_bytes: usize =
+        matrices.chain([&decoder.embedding]).chain(&decoder.head).map(|matrix| matrix.bytes()).sum();
+    let (hidden, q, qkv) = (64, 64, 128); // llama-linear's widths
+    let vectors = 2 * (2 * hidden + qkv + hidden) + hidden + decoder.spec.rope.dim / 2;
+    assert_eq!(plan.weights_bytes, (matrix_bytes + 4 * vectors) as u64);
+    assert_eq!(plan.kv_bytes_per_block, backend.kv_bytes(&decoder.kv_spec(1)) as u64);
+
+    let limits = decoder.spec().step_limits(10, 2, 100);
+    let buffers = 4 * 10 * (hidden + hidden + qkv + q + 96 + hidden);
+    assert_eq!(plan.scratch_bytes(&backend, &limits), (buffers + backend.scratch_bytes(&limits)) as u64);
+}
+
+#[test]
+fn a_type_without_kernels_is_refused_before_anything_is_packed() {
+    let path = data("tiny/qwen3/model.gguf");
+    let mut file = fs::read(&path).unwrap();
+    // Q4_0 of the embedding's 10,240 weights takes fewer bytes than BF16: the file stays sound.
+    let name = b"token_embd.weight";
+    let at = file.windows(name.len()).position(|window| window == name).unwrap() + name.len() + 4 + 2 * 8;
+    assert_eq!(file[at..at + 4], 30u32.to_le_bytes());
+    file[at..at + 4].copy_from_slice(&24u32.to_le_bytes());
+    let files = ModelFiles::from_bytes("odd", file.into()).unwrap();
+    let backend = ReferenceBackend::new();
+    assert!(Decoder::plan(&backend, &files).weights_bytes > 0);
+    let mut progress = |_| panic!("nothing is packed");
+    let error = Decoder::load(&backend, &files, &mut progress).err().unwrap().to_string();
+    assert_eq!(error, "tensor token_embd.weight: element type I8 cannot be computed on reference: 1 thread");
+}
+
+/// One prompt of tests/data/golden.json: the demonstration model's bf16 weights in float32.
+#[derive(serde::Deserialize)]
+pub(crate) struct DemoPrompt {
+    pub(crate) prompt_ids: Vec<u32>,
+    pub(crate) greedy_ids: Vec<u32>,
+    pub(crate) last4_logits_first8: Vec<Vec<f32>>,
+    pub(crate) last4_argmax: Vec<u32>,
+    pub(crate) last4_max: Vec<f32>,
+    pub(crate) ids_until_eos: usize,
+    pub(crate) smallest_margin_until_eos: f32,
+}
+
+pub(crate) fn demo_prompts() -> Vec<DemoPrompt> {
+    #[derive(serde::Deserialize)]
+    struct File {
+        prompts: Vec<DemoPrompt>,
+    }
+    let bytes = fs::read(data("golden.json")).unwrap();
+    serde_json::from_slice::<File>(&bytes).unwrap().prompts
+}

@@ -7,7 +7,7 @@ mod metadata;
 mod reader;
 mod split;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
