@@ -108,6 +108,7 @@ class Pair:
             "HANZO_ENGINE_GATEWAY_HOST": "127.0.0.1",
             "HANZO_ENGINE_GATEWAY_PORT": str(self.http),
             "HANZO_ENGINE_GATEWAY_ENGINE": f"http://127.0.0.1:{self.grpc}",
+            "HANZO_ENGINE_LOG_LEVEL": "info",
         }
         # One environment for both, as one engine.env is read by both units.
         shared = {**daemon_environment, **gateway_environment}
