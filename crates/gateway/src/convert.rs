@@ -143,6 +143,16 @@ pub(crate) fn detokenize_request(mut fields: Fields) -> Result<v1::DetokenizeReq
     Ok(v1::DetokenizeRequest { model, ids, skip_special_tokens })
 }
 
+/// The word that `/tokenize` and `/detokenize` have for a field of the engine's requests.
+pub(crate) fn tokens_field(engine: &str) -> String {
+    match engine {
+        "text" | "input" => "prompt",
+        "ids" => "tokens",
+        word => word,
+    }
+    .to_owned()
+}
+
 #[cfg(test)]
 mod tests {
     use hanzo_engine_proto::v1::{self, ModelState};

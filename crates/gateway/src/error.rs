@@ -122,7 +122,10 @@ impl ApiError {
 
     /// 500 with an id that is in the log beside `detail`, which the client does not see.
     pub(crate) fn internal(detail: &str) -> ApiError {
-        let id = format!("err_{}", &random_id()[..16]);
+        ApiError::internal_as(&format!("err-{}", &random_id()[..16]), detail)
+    }
+
+    fn internal_as(id: &str, detail: &str) -> ApiError {
         tracing::error!(error_id = %id, detail, "internal error");
         let message = format!("internal error; the server's log has the details under {id}");
         ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, SERVER, Some("internal_error"), message)
@@ -167,10 +170,13 @@ impl From<Status> for ApiError {
             return ApiError::internal(&format!("engine: {code}: {}", status.message()));
         };
         let http = StatusCode::from_u16(http).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        if http == StatusCode::INTERNAL_SERVER_ERROR {
-            return ApiError::internal(&format!("engine: {code}: {}", status.message()));
-        }
         let metadata = |key| status.metadata().get(key).and_then(|value| value.to_str().ok());
+        if http == StatusCode::INTERNAL_SERVER_ERROR {
+            let detail = format!("engine: {code}: {}", status.message());
+            // The engine's own id, where it gave one, is in both logs.
+            return metadata("error-id")
+                .map_or_else(|| ApiError::internal(&detail), |id| ApiError::internal_as(id, &detail));
+        }
         let message = match (code, status.message()) {
             (Code::Unavailable, message) if lost || std::error::Error::source(&status).is_some() => {
                 format!("the engine cannot be reached: {message}")
@@ -221,7 +227,9 @@ pub(crate) fn quote(input: &str) -> String {
 fn truncate(text: &mut String, bytes_max: usize) {
     const ELLIPSIS: char = '…';
     if text.len() > bytes_max {
-        text.truncate(text.floor_char_boundary(bytes_max - ELLIPSIS.len_utf8()));
+        let fits = |end: &usize| text.is_char_boundary(*end);
+        let end = (0..=bytes_max - ELLIPSIS.len_utf8()).rev().find(fits);
+        text.truncate(end.unwrap_or(0));
         text.push(ELLIPSIS);
     }
 }
@@ -274,7 +282,9 @@ mod tests {
         let (status, error, _) = check(Code::Internal, "secret path", &[]);
         let message = error["message"].as_str().unwrap();
         assert_eq!(status, 500);
-        assert!(message.contains("err_") && !message.contains("secret"), "{message}");
+        assert!(message.contains("err-") && !message.contains("secret"), "{message}");
+        let (_, error, _) = check(Code::Internal, "x", &[("error-id", "err-of-the-engine")]);
+        assert!(error["message"].as_str().unwrap().contains("err-of-the-engine"));
     }
 
     #[test]

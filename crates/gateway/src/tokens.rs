@@ -14,7 +14,8 @@ pub(crate) async fn tokenize(
     body: Body,
 ) -> Result<Json<Value>, ApiError> {
     let request = convert::tokenize_request(body::read(&app, &headers, body).await?)?;
-    let answer = app.engine.clone().tokenize(request).await?;
+    let answer = app.engine.clone().tokenize(request).await;
+    let answer = answer.map_err(|status| ApiError::from(status).renamed(convert::tokens_field))?;
     Ok(Json(convert::tokenize_answer(answer)))
 }
 
@@ -25,6 +26,7 @@ pub(crate) async fn detokenize(
     body: Body,
 ) -> Result<Json<Value>, ApiError> {
     let request = convert::detokenize_request(body::read(&app, &headers, body).await?)?;
-    let answer = app.engine.clone().detokenize(request).await?;
+    let answer = app.engine.clone().detokenize(request).await;
+    let answer = answer.map_err(|status| ApiError::from(status).renamed(convert::tokens_field))?;
     Ok(Json(json!({"prompt": answer.text})))
 }

@@ -57,8 +57,10 @@ const CHAT: [(&str, Neutral); 10] = [
 
 const COMPLETION: [(&str, Neutral); 1] = [("suffix", Neutral::EmptyText)];
 
+type IsType = fn(&Value) -> bool;
+
 /// Fields that change nothing in the answer, and the JSON type they must have.
-const HARMLESS: [(&str, fn(&Value) -> bool, &str); 7] = [
+const HARMLESS: [(&str, IsType, &str); 7] = [
     ("user", Value::is_string, "a string"),
     ("metadata", Value::is_object, "an object"),
     ("store", Value::is_boolean, "a boolean"),

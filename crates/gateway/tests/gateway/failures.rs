@@ -4,7 +4,7 @@
 use hanzo_engine_gateway::{Config, Gateway};
 use hanzo_engine_proto::v1::FinishReason;
 use serde_json::json;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tonic::{Code, Status, metadata::MetadataMap};
 
 use crate::{
@@ -143,6 +143,26 @@ async fn a_failure_in_the_middle_ends_a_stream_with_an_error_event() {
         let answer = chat(&server, false).await;
         assert_eq!((answer.status, answer.json()["error"]["code"].as_str()), (http, Some(code)), "{end:?}");
     }
+}
+
+#[tokio::test]
+async fn a_connection_lost_in_the_middle_is_unavailable() {
+    let server = Server::start(script(|_| Ok(vec![started(), delta(0, "Hel"), Step::Hang]))).await;
+    // A second gateway, whose connection to the same engine can be cut.
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let between = listener.local_addr().unwrap();
+    let engine = server.fake.address;
+    let wire = tokio::spawn(async move {
+        let (mut near, _) = listener.accept().await.unwrap();
+        let mut far = TcpStream::connect(engine).await.unwrap();
+        let _ = tokio::io::copy_bidirectional(&mut near, &mut far).await;
+    });
+    let cut_off = Server::with(script(hello), |config| config.engine = format!("http://{between}")).await;
+    let mut live = Live::chat(cut_off.address).await;
+    live.read_until("Hel").await;
+    wire.abort();
+    let events = live.rest().await.events();
+    assert_eq!(events.last().unwrap()["error"]["code"], "unavailable", "{events:?}");
 }
 
 #[tokio::test]

@@ -277,6 +277,9 @@ impl Engine for Service {
         request: Request<v1::DetokenizeRequest>,
     ) -> Result<Response<v1::DetokenizeResponse>, Status> {
         let ids = request.into_inner().ids;
+        if let Some(id) = ids.iter().find(|id| **id > 999) {
+            return Err(Status::invalid_argument(format!("ids: token {id} is not in the vocabulary")));
+        }
         let text = ids.iter().filter_map(|id| char::from_u32(*id)).collect();
         Ok(Response::new(v1::DetokenizeResponse { text }))
     }

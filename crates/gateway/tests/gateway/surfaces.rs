@@ -49,6 +49,8 @@ async fn tokens() {
         ("/tokenize", json!({"prompt": "x", "messages": []}), "messages"),
         ("/detokenize", json!({}), "tokens"),
         ("/detokenize", json!({"tokens": ["a"]}), "tokens[0]"),
+        // The engine's word for it is another.
+        ("/detokenize", json!({"tokens": [1000]}), "tokens"),
     ] {
         let answer = post(server.address, path, &body).await;
         assert_eq!(answer.status, 400, "{path} {body}");
