@@ -14,8 +14,12 @@ pub const GGUF_ARRAY_MAX: usize = 16 << 20;
 pub const LAYERS_MAX: usize = 1024;
 /// Bytes a chat template may render to.
 pub const TEMPLATE_OUTPUT_BYTES_MAX: usize = 64 << 20;
+/// Bytes of a text to be tokenized.
+pub const PROMPT_BYTES_MAX: usize = 64 << 20;
 /// Steps a chat template's program may take before it is taken for an endless loop.
 pub const TEMPLATE_FUEL: u64 = 50_000_000;
+/// Macros inside macros of a chat template.
+pub const TEMPLATE_RECURSION_MAX: usize = 100;
 /// Stop strings of a request.
 pub const STOP_STRINGS_MAX: usize = 16;
 /// Bytes of one stop string.

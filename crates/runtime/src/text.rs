@@ -1,30 +1,49 @@
-//! The text side of a model: tokenizer, template, end tokens, defaults.
+//! The text side of a model: everything about it that is not numbers. A conversation becomes a prompt here, by the
+//! model's own template and tokenizer.
 
 use crate::{
     chat::Chat,
     error::{LoadError, RequestError},
-    load::{GenerationDefaults, ModelFiles, ModelInfo},
+    load::{GenerationDefaults, ModelFiles, ModelInfo, TextFiles, TokenizerSource},
     template::ChatTemplate,
-    tokenizer::Tokenizer,
+    tokenizer::{Tokenizer, hf},
 };
 
+/// The markers of every family that writes its reasoning out.
+const THINK: (&str, &str) = ("<think>", "</think>");
+
+/// Control tokens that end a turn or a text, whatever a GGUF file's `eos_token_id` says: files made from base
+/// models often name only the end of text.
+const END_TOKENS: &[&str] = &[
+    "<|im_end|>",
+    "<|eot_id|>",
+    "<|eom_id|>",
+    "<|end|>",
+    "<|endoftext|>",
+    "<|end_of_text|>",
+    "<end_of_turn>",
+    "<|end_of_turn|>",
+    "<｜end▁of▁sentence｜>",
+];
+
 /// Everything of a model that is not numbers.
+#[derive(Debug)]
 pub struct TextModel {
     /// Text to tokens and back.
     pub tokenizer: Tokenizer,
     /// The chat template, if the model has one.
     pub template: Option<ChatTemplate>,
-    /// End-of-sequence tokens.
+    /// Tokens that end a completion, ascending.
     pub eos: Vec<u32>,
-    /// The model's own sampling defaults.
+    /// How the model's makers would sample it.
     pub generation: GenerationDefaults,
-    /// How the model marks its reasoning.
+    /// How the model marks its reasoning, if it writes it out.
     pub reasoning: Option<ReasoningMarkers>,
     /// What the model is.
     pub info: ModelInfo,
-    /// Rows of the head.
+    /// Rows of the head: logits per token. The tokenizer may know fewer tokens.
     pub vocab: usize,
-    /// Tokens of its context.
+    /// Tokens of the longest context the model was made for.
     pub context_tokens_max: u32,
 }
 
@@ -44,23 +63,121 @@ pub struct Prompt {
     pub text: String,
     /// Its tokens.
     pub tokens: Vec<u32>,
-    /// The template left the reasoning section open.
+    /// The prompt ends inside the reasoning section: what comes is reasoning from its first token.
     pub starts_in_reasoning: bool,
 }
 
 impl TextModel {
-    /// From a model's files.
-    pub fn load(_files: &ModelFiles) -> Result<TextModel, LoadError> {
-        todo!()
+    /// The text side of an opened model.
+    ///
+    /// # Errors
+    /// [`LoadError`] naming the file and the key.
+    pub fn load(files: &ModelFiles) -> Result<TextModel, LoadError> {
+        let text = &files.text;
+        let tokenizer = Tokenizer::load(text)?;
+        let vocab = files.spec.vocab;
+        if tokenizer.vocab_size() > vocab {
+            return Err(LoadError::Corrupt {
+                file: text.file.clone(),
+                what: "tokenizer".into(),
+                reason: format!(
+                    "it has {} tokens, and the model's head {vocab} rows",
+                    tokenizer.vocab_size()
+                ),
+            });
+        }
+        let (bos, eos) = boundary_tokens(text, &tokenizer);
+        let template = match &text.chat_template {
+            Some(source) => Some(ChatTemplate::new(source, &bos, &eos, &text.file)?),
+            None => None,
+        };
+        Ok(TextModel {
+            eos: end_tokens(text, &tokenizer, &eos),
+            reasoning: reasoning(text, &tokenizer),
+            tokenizer,
+            template,
+            generation: text.generation,
+            info: files.info.clone(),
+            vocab,
+            context_tokens_max: files.spec.context_tokens_max,
+        })
     }
 
     /// The prompt's text.
-    pub fn render(&self, _chat: &Chat) -> Result<String, RequestError> {
-        todo!()
+    ///
+    /// # Errors
+    /// [`RequestError::NoChatTemplate`], and those of [`ChatTemplate::render`].
+    pub fn render(&self, chat: &Chat) -> Result<String, RequestError> {
+        let template = self.template.as_ref();
+        let template =
+            template.ok_or_else(|| RequestError::NoChatTemplate { model: self.info.name.clone() })?;
+        template.render(chat)
     }
 
-    /// The prompt's text and tokens.
-    pub fn prompt_from_chat(&self, _chat: &Chat) -> Result<Prompt, RequestError> {
-        todo!()
+    /// The prompt's text and tokens. A template writes its own beginning of sequence, so none is added.
+    ///
+    /// # Errors
+    /// Those of [`TextModel::render`] and [`Tokenizer::encode`].
+    pub fn prompt_from_chat(&self, chat: &Chat) -> Result<Prompt, RequestError> {
+        let text = self.render(chat)?;
+        let tokens = self.tokenizer.encode(&text, false)?;
+        let starts_in_reasoning =
+            self.reasoning.as_ref().is_some_and(|markers| markers.are_open_at_end(chat, &text));
+        Ok(Prompt { text, tokens, starts_in_reasoning })
     }
+}
+
+impl ReasoningMarkers {
+    /// Whether a prompt ends inside the section: its generation prompt opened it, or the message to be continued
+    /// has not closed it.
+    fn are_open_at_end(&self, chat: &Chat, prompt: &str) -> bool {
+        if chat.continue_final_message {
+            let content = chat.messages.last().map_or("", |message| message.content.as_str());
+            return content.rfind(&self.open).is_some_and(|open| !content[open..].contains(&self.close));
+        }
+        chat.add_generation_prompt && prompt.trim_end().ends_with(&self.open)
+    }
+}
+
+/// The texts of the tokens that begin and end a text, as a template's variables; empty where there is none.
+fn boundary_tokens(text: &TextFiles, tokenizer: &Tokenizer) -> (String, String) {
+    let spelled = |id: u32| String::from_utf8_lossy(tokenizer.token_bytes(id)).into_owned();
+    let by_id = |id: Option<u32>| id.map(spelled).unwrap_or_default();
+    match &text.tokenizer {
+        TokenizerSource::HuggingFace { tokenizer_config: Some(config), .. } => {
+            let token = |key: &str, id: Option<u32>| match config.get(key) {
+                Some(value) => hf::token_text(value).unwrap_or_default().to_owned(),
+                None => by_id(id),
+            };
+            (token("bos_token", text.bos), token("eos_token", text.eos.first().copied()))
+        }
+        TokenizerSource::HuggingFace { tokenizer_config: None, .. } => {
+            (by_id(text.bos), by_id(text.eos.first().copied()))
+        }
+        TokenizerSource::Gguf(metadata) => {
+            let eos = metadata.u32("tokenizer.ggml.eos_token_id").ok().flatten();
+            (by_id(text.bos), by_id(eos))
+        }
+    }
+}
+
+/// The end tokens the files name, and those they forget.
+fn end_tokens(text: &TextFiles, tokenizer: &Tokenizer, eos: &str) -> Vec<u32> {
+    let mut tokens = text.eos.clone();
+    tokens.extend(tokenizer.token_id(eos));
+    if let TokenizerSource::Gguf(_) = text.tokenizer {
+        let forgotten = END_TOKENS.iter().filter_map(|token| tokenizer.token_id(token));
+        tokens.extend(forgotten.filter(|&id| tokenizer.is_special(id)));
+    }
+    tokens.sort_unstable();
+    tokens.dedup();
+    tokens
+}
+
+/// Markers that the template writes, or that the vocabulary has tokens for.
+fn reasoning(text: &TextFiles, tokenizer: &Tokenizer) -> Option<ReasoningMarkers> {
+    let (open, close) = THINK;
+    let in_template = text.chat_template.as_ref().is_some_and(|template| template.contains(close));
+    let in_vocabulary = tokenizer.token_id(open).is_some() && tokenizer.token_id(close).is_some();
+    (in_template || in_vocabulary).then(|| ReasoningMarkers { open: open.into(), close: close.into() })
 }

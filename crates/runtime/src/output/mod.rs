@@ -1,41 +1,121 @@
-//! Tokens to text, stop strings and reasoning.
+//! The output of one completion: tokens become characters, characters are split into reasoning and answer, and
+//! the answer ends at a stop string. One pipe, token by token; it holds back only what is not yet certain.
 
-use crate::{job::StopConditions, text::TextModel};
+mod reasoning;
+mod stop;
+
+use crate::{
+    detokenizer::Detokenizer,
+    job::StopConditions,
+    text::{ReasoningMarkers, TextModel},
+};
+use reasoning::Section;
+use stop::StopMatcher;
 
 /// The output of one completion, token by token.
+#[derive(Debug)]
 pub struct OutputText {
-    _private: (),
+    detokenizer: Detokenizer,
+    /// The model's markers, if its reasoning is to be split from the answer.
+    markers: Option<ReasoningMarkers>,
+    section: Section,
+    stop: StopMatcher,
+    /// A stop string has matched: nothing follows.
+    stopped: bool,
+    /// Characters of the current token.
+    characters: String,
 }
 
-/// What became certain.
+/// What became certain with a token.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Chunk {
     /// Text of the answer.
     pub text: String,
     /// Text of the reasoning section.
     pub reasoning: String,
-    /// The stop string that matched.
+    /// The stop string that matched: the text ends before it, or with it where that was asked for.
     pub stop: Option<String>,
 }
 
 impl OutputText {
-    /// An empty one.
-    pub fn new(_text: &TextModel, _stop: &StopConditions, _starts_in_reasoning: bool, _split_reasoning: bool) -> Self {
-        todo!()
+    /// The empty output of a completion. With `split_reasoning`, text between the model's reasoning markers goes
+    /// to [`Chunk::reasoning`], where no stop string matches; `starts_in_reasoning` says that the prompt opened
+    /// the section already. Otherwise, and for models without markers, all is answer.
+    pub fn new(
+        text: &TextModel,
+        stop: &StopConditions,
+        starts_in_reasoning: bool,
+        split_reasoning: bool,
+    ) -> Self {
+        let markers = text.reasoning.clone().filter(|_| split_reasoning);
+        let section = match &markers {
+            None => Section::Answer,
+            Some(_) if starts_in_reasoning => Section::inside(),
+            Some(_) => Section::Start { held: String::new() },
+        };
+        OutputText {
+            detokenizer: Detokenizer::new(true),
+            markers,
+            section,
+            stop: StopMatcher::new(&stop.strings, stop.include_stop_string),
+            stopped: false,
+            characters: String::new(),
+        }
     }
 
-    /// Adds a token.
-    pub fn push(&mut self, _text: &TextModel, _id: u32) -> Chunk {
-        todo!()
+    /// Adds a token. A stop string that may still become a longer one, or that begins inside what may become one,
+    /// is reported once that is decided.
+    pub fn push(&mut self, text: &TextModel, id: u32) -> Chunk {
+        self.characters.clear();
+        match self.marker(text, id) {
+            Some(marker) => self.characters.push_str(marker),
+            None => self.detokenizer.push(&text.tokenizer, id, &mut self.characters),
+        }
+        self.pass_on()
     }
 
-    /// Flushes everything held back.
+    /// The completion has ended: flushes everything held back.
     pub fn finish(&mut self, _text: &TextModel) -> Chunk {
-        todo!()
+        self.characters.clear();
+        self.detokenizer.finish(&mut self.characters);
+        let mut chunk = self.pass_on();
+        if self.stopped {
+            return chunk;
+        }
+        let mut answer = String::new();
+        self.section.finish(&mut chunk.reasoning, &mut answer);
+        chunk.stop = self.stop.push(&answer, &mut chunk.text).or_else(|| self.stop.finish(&mut chunk.text));
+        self.stopped = true;
+        chunk
     }
 
     /// Whether the last token was inside the reasoning section.
     pub fn in_reasoning(&self) -> bool {
-        todo!()
+        matches!(self.section, Section::Reasoning { .. })
+    }
+
+    /// A marker that the vocabulary has as a control token, which is otherwise left out of the text.
+    fn marker<'a>(&self, text: &'a TextModel, id: u32) -> Option<&'a str> {
+        let markers = self.markers.as_ref().filter(|_| text.tokenizer.is_special(id))?;
+        let written = std::str::from_utf8(text.tokenizer.token_bytes(id)).ok()?;
+        (written == markers.open || written == markers.close).then_some(written)
+    }
+
+    /// Passes the current characters through the rest of the pipe.
+    fn pass_on(&mut self) -> Chunk {
+        let mut chunk = Chunk::default();
+        if self.stopped || self.characters.is_empty() {
+            return chunk;
+        }
+        chunk.stop = match &self.markers {
+            None => self.stop.push(&self.characters, &mut chunk.text),
+            Some(markers) => {
+                let mut answer = String::new();
+                self.section.push(markers, &self.characters, &mut chunk.reasoning, &mut answer);
+                self.stop.push(&answer, &mut chunk.text)
+            }
+        };
+        self.stopped = chunk.stop.is_some();
+        chunk
     }
 }

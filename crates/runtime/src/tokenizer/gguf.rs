@@ -1,0 +1,270 @@
+//! A tokenizer from GGUF metadata: `gpt2` (byte-level BPE) and `llama` (SentencePiece BPE). What the keys mean is
+//! GGUF's specification and the practice of the files there are.
+
+use std::collections::HashMap;
+
+use tokenizers::{
+    AddedToken, NormalizerWrapper, PreTokenizerWrapper,
+    normalizers::NFC,
+    pre_tokenizers::{
+        byte_level::ByteLevel,
+        sequence::Sequence,
+        split::{Split, SplitPattern},
+    },
+    tokenizer::SplitDelimiterBehavior,
+};
+
+use super::{
+    Encoder, Tokenizer,
+    bpe::{Part, Parts},
+    byte_level::ByteChars,
+    pre::{self, PreTokenizer},
+    sentencepiece::{SentencePiece, Settings, byte_token},
+    table::TokenTable,
+};
+use crate::{error::LoadError, gguf::Metadata, limits::VOCAB_MAX};
+
+const MODEL: &str = "tokenizer.ggml.model";
+const PRE: &str = "tokenizer.ggml.pre";
+const TOKENS: &str = "tokenizer.ggml.tokens";
+const TYPES: &str = "tokenizer.ggml.token_type";
+const SCORES: &str = "tokenizer.ggml.scores";
+const MERGES: &str = "tokenizer.ggml.merges";
+const BOS: &str = "tokenizer.ggml.bos_token_id";
+const EOS: &str = "tokenizer.ggml.eos_token_id";
+const ADD_BOS: &str = "tokenizer.ggml.add_bos_token";
+const ADD_EOS: &str = "tokenizer.ggml.add_eos_token";
+const ADD_SPACE: &str = "tokenizer.ggml.add_space_prefix";
+
+/// What a token is for: the values of `tokenizer.ggml.token_type`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Kind {
+    Normal,
+    /// Stands for what has no token.
+    Unknown,
+    /// Structures the text and is not part of it.
+    Control,
+    /// Added to the vocabulary: found in text before merging, and shown.
+    UserDefined,
+    /// Never written.
+    Unused,
+    /// One byte, spelled `<0x00>`.
+    Byte,
+}
+
+/// Tokens in order of id.
+pub(super) struct Vocabulary<'a> {
+    pub(super) texts: &'a [String],
+    pub(super) kinds: Vec<Kind>,
+}
+
+impl Vocabulary<'_> {
+    /// Ids of tokens that are found in text before merging.
+    pub(super) fn added(&self) -> impl Iterator<Item = u32> {
+        let is_added = |kind: Kind| matches!(kind, Kind::Control | Kind::UserDefined | Kind::Unknown);
+        (0..self.texts.len())
+            .filter(move |&id| is_added(self.kinds[id]) && !self.texts[id].is_empty())
+            .map(|id| id as u32)
+    }
+
+    fn is_special(&self, id: u32) -> bool {
+        matches!(self.kinds[id as usize], Kind::Control | Kind::Unknown)
+    }
+}
+
+/// The tokenizer that a file's `tokenizer.ggml` keys describe.
+pub(super) fn load(metadata: &Metadata) -> Result<Tokenizer, LoadError> {
+    match metadata.string(MODEL)?.ok_or_else(|| metadata.missing(MODEL))? {
+        "gpt2" => byte_level(metadata),
+        "llama" => sentence_piece(metadata),
+        other => Err(unsupported(metadata, MODEL, other, "gpt2 and llama are")),
+    }
+}
+
+fn byte_level(metadata: &Metadata) -> Result<Tokenizer, LoadError> {
+    let vocabulary = vocabulary(metadata)?;
+    let pre_name = metadata.string(PRE)?.unwrap_or("default");
+    let pre = pre::by_name(pre_name).ok_or_else(|| unsupported(metadata, PRE, pre_name, pre::KNOWN))?;
+    if metadata.bool(ADD_SPACE)? == Some(true) {
+        return Err(unsupported(metadata, ADD_SPACE, "true", "with gpt2 only false is"));
+    }
+    let (prefix, suffix) = affixes(metadata, &vocabulary, pre.add_bos)?;
+    let parts = Parts {
+        vocab: ids(metadata, &vocabulary)?,
+        merges: merges(metadata)?,
+        added: vocabulary
+            .added()
+            .map(|id| {
+                AddedToken::from(vocabulary.texts[id as usize].clone(), vocabulary.is_special(id))
+                    .normalized(false)
+            })
+            .collect(),
+        normalizer: pre.nfc.then_some(NormalizerWrapper::NFC(NFC)),
+        pre_tokenizer: Some(
+            pre_tokenizer(&pre).map_err(|reason| unsupported(metadata, PRE, pre_name, &reason))?,
+        ),
+        ignore_merges: pre.ignore_merges,
+        ..Parts::default()
+    };
+    let tokenizer = parts.build().map_err(|unusable| {
+        let key = match unusable.part {
+            Part::Merges => MERGES,
+            Part::Vocab | Part::Added | Part::Unknown | Part::Normalizer => TOKENS,
+        };
+        metadata.corrupt(key, unusable.reason)
+    })?;
+    let chars = ByteChars::new();
+    let table = table(metadata, &vocabulary, |text, out| chars.decode(text, out))?;
+    Ok(Tokenizer { encoder: Encoder::Bpe(Box::new(tokenizer)), prefix, suffix, table, strips_space: false })
+}
+
+fn pre_tokenizer(pre: &PreTokenizer) -> Result<PreTokenizerWrapper, String> {
+    let mut steps = Vec::new();
+    for &pattern in pre.patterns {
+        let pattern = SplitPattern::Regex(pattern.to_owned());
+        let split = Split::new(pattern, SplitDelimiterBehavior::Isolated, false)
+            .map_err(|error| error.to_string())?;
+        steps.push(PreTokenizerWrapper::Split(split));
+    }
+    steps.push(PreTokenizerWrapper::ByteLevel(ByteLevel::new(false, true, false)));
+    Ok(PreTokenizerWrapper::Sequence(Sequence::new(steps)))
+}
+
+fn sentence_piece(metadata: &Metadata) -> Result<Tokenizer, LoadError> {
+    let vocabulary = vocabulary(metadata)?;
+    let count = vocabulary.texts.len();
+    let scores = metadata.floats(SCORES)?.ok_or_else(|| metadata.missing(SCORES))?;
+    if scores.len() != count {
+        return Err(metadata.corrupt(SCORES, format!("{} scores for {count} tokens", scores.len())));
+    }
+    if let Some(id) = scores.iter().position(|score| score.is_nan()) {
+        return Err(metadata.corrupt(SCORES, format!("the score of token {id} is not a number")));
+    }
+    let add_space = metadata.bool(ADD_SPACE)?.unwrap_or(true);
+    let (prefix, suffix) = affixes(metadata, &vocabulary, true)?;
+    let ids = ids(metadata, &vocabulary)?;
+    let table =
+        table(metadata, &vocabulary, |text, out| out.extend_from_slice(text.replace('▁', " ").as_bytes()))?;
+    // Phi-3's control tokens swallow the white space after them; its files do not say so.
+    let name = metadata.string("general.name")?.unwrap_or_default().to_lowercase();
+    let settings =
+        Settings { add_space, strip_after_control: name.contains("phi-3") || name.contains("phi3") };
+    let encoder = SentencePiece::new(&vocabulary, &scores, ids, settings)
+        .map_err(|reason| metadata.corrupt(TOKENS, reason))?;
+    Ok(Tokenizer { encoder: Encoder::SentencePiece(encoder), prefix, suffix, table, strips_space: add_space })
+}
+
+fn vocabulary(metadata: &Metadata) -> Result<Vocabulary<'_>, LoadError> {
+    let texts = metadata.strings(TOKENS)?.ok_or_else(|| metadata.missing(TOKENS))?;
+    if texts.is_empty() || texts.len() > VOCAB_MAX {
+        return Err(
+            metadata.corrupt(TOKENS, format!("{} tokens; 1 to {VOCAB_MAX} are possible", texts.len()))
+        );
+    }
+    let kinds = match metadata.integers(TYPES)? {
+        None => vec![Kind::Normal; texts.len()],
+        Some(types) if types.len() != texts.len() => {
+            return Err(metadata.corrupt(TYPES, format!("{} types for {} tokens", types.len(), texts.len())));
+        }
+        Some(types) => {
+            let mut kinds = Vec::with_capacity(types.len());
+            for (id, number) in types.into_iter().enumerate() {
+                kinds.push(match number {
+                    // 0 is undefined: files that say so mean an ordinary token.
+                    0 | 1 => Kind::Normal,
+                    2 => Kind::Unknown,
+                    3 => Kind::Control,
+                    4 => Kind::UserDefined,
+                    5 => Kind::Unused,
+                    6 => Kind::Byte,
+                    _ => {
+                        return Err(metadata
+                            .corrupt(TYPES, format!("token {id} has type {number}; 0 to 6 are known")));
+                    }
+                });
+            }
+            kinds
+        }
+    };
+    Ok(Vocabulary { texts, kinds })
+}
+
+/// Ids by text; empty texts, which some files pad with, have none.
+fn ids(metadata: &Metadata, vocabulary: &Vocabulary) -> Result<HashMap<String, u32>, LoadError> {
+    let mut ids = HashMap::with_capacity(vocabulary.texts.len());
+    for (id, text) in vocabulary.texts.iter().enumerate() {
+        if text.is_empty() {
+            continue;
+        }
+        if let Some(first) = ids.insert(text.clone(), id as u32) {
+            return Err(metadata.corrupt(TOKENS, format!("{text:?} is both token {first} and token {id}")));
+        }
+    }
+    Ok(ids)
+}
+
+fn merges(metadata: &Metadata) -> Result<Vec<(String, String)>, LoadError> {
+    let lines = metadata.strings(MERGES)?.ok_or_else(|| metadata.missing(MERGES))?;
+    let mut merges = Vec::with_capacity(lines.len());
+    for (rank, line) in lines.iter().enumerate() {
+        let Some((left, right)) = line.split_once(' ') else {
+            return Err(
+                metadata.corrupt(MERGES, format!("merge {rank} is {line:?}, not two tokens and a space"))
+            );
+        };
+        merges.push((left.to_owned(), right.to_owned()));
+    }
+    Ok(merges)
+}
+
+fn table(
+    metadata: &Metadata,
+    vocabulary: &Vocabulary,
+    decode: impl Fn(&str, &mut Vec<u8>),
+) -> Result<TokenTable, LoadError> {
+    let tokens = vocabulary.texts.iter().enumerate().map(|(id, text)| {
+        let mut bytes = Vec::new();
+        match vocabulary.kinds[id] {
+            Kind::Normal => decode(text, &mut bytes),
+            Kind::Byte => match byte_token(text) {
+                Some(byte) => bytes.push(byte),
+                None => decode(text, &mut bytes),
+            },
+            Kind::Control | Kind::Unknown | Kind::UserDefined => bytes.extend_from_slice(text.as_bytes()),
+            Kind::Unused => {}
+        }
+        (bytes, vocabulary.is_special(id as u32))
+    });
+    TokenTable::new(tokens).ok_or_else(|| metadata.corrupt(TOKENS, "the tokens' texts are over 4 GiB"))
+}
+
+/// The tokens put before and after a text.
+fn affixes(
+    metadata: &Metadata,
+    vocabulary: &Vocabulary,
+    bos_by_default: bool,
+) -> Result<(Vec<u32>, Vec<u32>), LoadError> {
+    let one = |flag: &'static str, by_default: bool, key: &'static str| {
+        let wanted = metadata.bool(flag)?;
+        if !wanted.unwrap_or(by_default) {
+            return Ok(Vec::new());
+        }
+        match metadata.u32(key)? {
+            Some(id) if (id as usize) < vocabulary.texts.len() => Ok(vec![id]),
+            Some(id) => Err(metadata
+                .corrupt(key, format!("token {id} is not among the {} tokens", vocabulary.texts.len()))),
+            None if wanted == Some(true) => Err(metadata.missing(key)),
+            None => Ok(Vec::new()),
+        }
+    };
+    Ok((one(ADD_BOS, bos_by_default, BOS)?, one(ADD_EOS, false, EOS)?))
+}
+
+fn unsupported(metadata: &Metadata, key: &str, value: &str, reason: &str) -> LoadError {
+    LoadError::Unsupported {
+        file: metadata.file().to_owned(),
+        key: key.to_owned(),
+        value: value.to_owned(),
+        reason: reason.to_owned(),
+    }
+}

@@ -1,0 +1,399 @@
+//! A tokenizer from Hugging Face's `tokenizer.json` and `tokenizer_config.json`. Models of type BPE, byte-level
+//! or in SentencePiece's manner. Only what is listed here is handed to the `tokenizers` crate; padding, truncation,
+//! post-processing and decoding are read here, or are none of a model's business.
+
+use std::collections::HashMap;
+
+use serde::Deserialize;
+use serde_json::Value;
+use tokenizers::AddedToken;
+
+use super::{
+    Encoder, Tokenizer,
+    bpe::{Part, Parts},
+    byte_level::ByteChars,
+    sentencepiece::byte_token,
+    table::TokenTable,
+};
+use crate::{error::LoadError, limits::VOCAB_MAX};
+
+/// Characters of a replacement or prefix that a normalizer may insert.
+const INSERT_CHARS_MAX: usize = 16;
+
+/// Steps that change text before it is split.
+const NORMALIZERS: &[&str] =
+    &["Sequence", "NFC", "NFD", "NFKC", "NFKD", "Prepend", "Replace", "Lowercase", "Strip", "StripAccents"];
+/// Steps that split text into words.
+const PRE_TOKENIZERS: &[&str] = &[
+    "Sequence",
+    "Split",
+    "ByteLevel",
+    "Digits",
+    "Metaspace",
+    "Punctuation",
+    "Whitespace",
+    "WhitespaceSplit",
+];
+
+#[derive(Deserialize)]
+struct File {
+    #[serde(default)]
+    added_tokens: Vec<Added>,
+    normalizer: Option<Value>,
+    pre_tokenizer: Option<Value>,
+    post_processor: Option<Value>,
+    decoder: Option<Value>,
+    model: Value,
+}
+
+#[derive(Deserialize)]
+struct Added {
+    id: u32,
+    content: String,
+    #[serde(default)]
+    single_word: bool,
+    #[serde(default)]
+    lstrip: bool,
+    #[serde(default)]
+    rstrip: bool,
+    #[serde(default)]
+    normalized: bool,
+    #[serde(default)]
+    special: bool,
+}
+
+#[derive(Deserialize)]
+struct Model {
+    vocab: HashMap<String, u32>,
+    merges: Vec<Merge>,
+    dropout: Option<f32>,
+    unk_token: Option<String>,
+    continuing_subword_prefix: Option<String>,
+    end_of_word_suffix: Option<String>,
+    #[serde(default)]
+    fuse_unk: bool,
+    #[serde(default)]
+    byte_fallback: bool,
+    #[serde(default)]
+    ignore_merges: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Merge {
+    Pair(String, String),
+    Line(String),
+}
+
+/// How a model's token texts stand for bytes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Spelling {
+    /// GPT-2's characters.
+    ByteLevel,
+    /// SentencePiece's `▁`, and `<0x00>` where there is byte fallback.
+    Metaspace { strips_space: bool },
+}
+
+/// Names the file in errors.
+struct Source<'a>(&'a str);
+
+impl Source<'_> {
+    fn corrupt(&self, key: &str, reason: impl Into<String>) -> LoadError {
+        LoadError::Corrupt { file: self.0.to_owned(), what: format!("key {key}"), reason: reason.into() }
+    }
+
+    fn unsupported(&self, key: &str, value: impl Into<String>, reason: &str) -> LoadError {
+        LoadError::Unsupported {
+            file: self.0.to_owned(),
+            key: key.to_owned(),
+            value: value.into(),
+            reason: reason.to_owned(),
+        }
+    }
+}
+
+/// The tokenizer of a directory's two files; `file` names the first in errors.
+pub(super) fn load(
+    file: &str,
+    tokenizer_json: &[u8],
+    config: Option<&Value>,
+) -> Result<Tokenizer, LoadError> {
+    let source = Source(file);
+    let parsed: File = serde_json::from_slice(tokenizer_json).map_err(|error| LoadError::Corrupt {
+        file: file.to_owned(),
+        what: "JSON".into(),
+        reason: error.to_string(),
+    })?;
+    let model = model(&source, parsed.model)?;
+    let spelling = spelling(&source, parsed.decoder.as_ref())?;
+    let mut vocab = model.vocab;
+    let mut special = HashMap::new();
+    let mut added = Vec::with_capacity(parsed.added_tokens.len());
+    for token in parsed.added_tokens {
+        if token.content.is_empty() {
+            return Err(source.corrupt("added_tokens", format!("token {} has no content", token.id)));
+        }
+        let id = *vocab.entry(token.content.clone()).or_insert(token.id);
+        if id != token.id {
+            let reason =
+                format!("{:?} is token {} here and token {id} in the vocabulary", token.content, token.id);
+            return Err(source.corrupt("added_tokens", reason));
+        }
+        special.insert(id, token.special);
+        added.push(
+            AddedToken::from(token.content, token.special)
+                .single_word(token.single_word)
+                .lstrip(token.lstrip)
+                .rstrip(token.rstrip)
+                .normalized(token.normalized),
+        );
+    }
+    let table = table(&source, &vocab, &special, spelling, model.byte_fallback)?;
+    let (prefix, suffix) = affixes(&source, parsed.post_processor.as_ref(), config, &vocab)?;
+    let parts = Parts {
+        vocab,
+        merges: merges(&source, model.merges)?,
+        added,
+        normalizer: step(&source, "normalizer", parsed.normalizer, NORMALIZERS)?,
+        pre_tokenizer: step(&source, "pre_tokenizer", parsed.pre_tokenizer, PRE_TOKENIZERS)?,
+        ignore_merges: model.ignore_merges,
+        byte_fallback: model.byte_fallback,
+        unknown: model.unk_token,
+        fuse_unknown: model.fuse_unk,
+    };
+    let tokenizer = parts.build().map_err(|unusable| {
+        let key = match unusable.part {
+            Part::Vocab => "model.vocab",
+            Part::Merges => "model.merges",
+            Part::Added => "added_tokens",
+            Part::Unknown => "model.unk_token",
+            Part::Normalizer => "normalizer",
+        };
+        source.corrupt(key, unusable.reason)
+    })?;
+    let strips_space = spelling == Spelling::Metaspace { strips_space: true };
+    Ok(Tokenizer { encoder: Encoder::Bpe(Box::new(tokenizer)), prefix, suffix, table, strips_space })
+}
+
+fn model(source: &Source, model: Value) -> Result<Model, LoadError> {
+    match model.get("type") {
+        None | Some(Value::Null) => {}
+        Some(kind) if kind == "BPE" => {}
+        Some(kind) => return Err(source.unsupported("model.type", text_of(kind), "BPE is")),
+    }
+    let model: Model =
+        serde_json::from_value(model).map_err(|error| source.corrupt("model", error.to_string()))?;
+    if let Some(dropout) = model.dropout.filter(|&dropout| dropout != 0.0) {
+        return Err(source.unsupported(
+            "model.dropout",
+            dropout.to_string(),
+            "only none is: text has one encoding",
+        ));
+    }
+    for (key, affix) in [
+        ("model.continuing_subword_prefix", &model.continuing_subword_prefix),
+        ("model.end_of_word_suffix", &model.end_of_word_suffix),
+    ] {
+        if let Some(affix) = affix.as_ref().filter(|affix| !affix.is_empty()) {
+            return Err(source.unsupported(key, affix, "only none is"));
+        }
+    }
+    Ok(model)
+}
+
+fn merges(source: &Source, merges: Vec<Merge>) -> Result<Vec<(String, String)>, LoadError> {
+    let pair = |(rank, merge)| match merge {
+        Merge::Pair(left, right) => Ok((left, right)),
+        Merge::Line(line) => match line.split_once(' ') {
+            Some((left, right)) => Ok((left.to_owned(), right.to_owned())),
+            None => Err(source
+                .corrupt("model.merges", format!("merge {rank} is {line:?}, not two tokens and a space"))),
+        },
+    };
+    merges.into_iter().enumerate().map(pair).collect()
+}
+
+/// A normalizer or pre-tokenizer, after a look at every step of it.
+fn step<T: serde::de::DeserializeOwned>(
+    source: &Source,
+    key: &str,
+    value: Option<Value>,
+    known: &[&str],
+) -> Result<Option<T>, LoadError> {
+    let Some(value) = value else { return Ok(None) };
+    let mut steps = vec![&value];
+    while let Some(step) = steps.pop() {
+        let kind = step.get("type").map(text_of).unwrap_or_default();
+        if !known.contains(&kind.as_str()) {
+            return Err(source.unsupported(key, kind, &format!("{} are", known.join(", "))));
+        }
+        for list in ["normalizers", "pretokenizers"] {
+            steps.extend(step.get(list).and_then(Value::as_array).into_iter().flatten());
+        }
+        for inserted in ["content", "prepend"] {
+            let is_long = |text: &str| text.chars().nth(INSERT_CHARS_MAX).is_some();
+            if step.get(inserted).and_then(Value::as_str).is_some_and(is_long) {
+                return Err(source.corrupt(key, format!("{inserted} is over {INSERT_CHARS_MAX} characters")));
+            }
+        }
+    }
+    serde_json::from_value(value).map(Some).map_err(|error| source.corrupt(key, error.to_string()))
+}
+
+fn spelling(source: &Source, decoder: Option<&Value>) -> Result<Spelling, LoadError> {
+    let refuse =
+        |kind: String| source.unsupported("decoder.type", kind, "ByteLevel, Metaspace and their like are");
+    let Some(decoder) = decoder else { return Err(refuse("null".into())) };
+    let steps = match decoder.get("decoders").and_then(Value::as_array) {
+        Some(steps) => steps.as_slice(),
+        None => std::slice::from_ref(decoder),
+    };
+    let mut spelling = None;
+    for step in steps {
+        let kind = step.get("type").map(text_of).unwrap_or_default();
+        match kind.as_str() {
+            "ByteLevel" => spelling = Some(Spelling::ByteLevel),
+            "Metaspace" => {
+                let never = step.get("prepend_scheme").is_some_and(|scheme| scheme == "never")
+                    || step.get("add_prefix_space").is_some_and(|add| add == false);
+                spelling = Some(Spelling::Metaspace { strips_space: !never });
+                let replacement = step.get("replacement").map(text_of).unwrap_or_default();
+                if replacement != "▁" {
+                    return Err(source.unsupported("decoder.replacement", replacement, "▁ is"));
+                }
+            }
+            "Replace" => {
+                let from = step.pointer("/pattern/String").map(text_of).unwrap_or_default();
+                if from != "▁" || step.get("content").is_none_or(|to| to != " ") {
+                    return Err(source.unsupported("decoder.pattern", from, "▁ for a space is"));
+                }
+                spelling.get_or_insert(Spelling::Metaspace { strips_space: false });
+            }
+            "Strip" => {
+                let is_one_space = step.get("content").is_some_and(|content| content == " ")
+                    && step.get("start").is_some_and(|start| start == 1)
+                    && step.get("stop").is_some_and(|stop| stop == 0);
+                if !is_one_space {
+                    return Err(source.unsupported(
+                        "decoder",
+                        step.to_string(),
+                        "stripping one space in front is",
+                    ));
+                }
+                spelling = Some(Spelling::Metaspace { strips_space: true });
+            }
+            "ByteFallback" | "Fuse" => {}
+            _ => return Err(refuse(kind)),
+        }
+    }
+    spelling.ok_or_else(|| refuse(decoder.get("type").map(text_of).unwrap_or_default()))
+}
+
+fn table(
+    source: &Source,
+    vocab: &HashMap<String, u32>,
+    special: &HashMap<u32, bool>,
+    spelling: Spelling,
+    byte_fallback: bool,
+) -> Result<TokenTable, LoadError> {
+    let mut count = 0;
+    for (text, &id) in vocab {
+        if id as usize >= VOCAB_MAX {
+            let reason = format!("token {text:?} has id {id}, above the limit of {VOCAB_MAX}");
+            return Err(source.corrupt("model.vocab", reason));
+        }
+        count = count.max(id as usize + 1);
+    }
+    let mut texts: Vec<Option<&str>> = vec![None; count];
+    for (text, &id) in vocab {
+        if let Some(other) = texts[id as usize].replace(text) {
+            return Err(source.corrupt("model.vocab", format!("token {id} is both {other:?} and {text:?}")));
+        }
+    }
+    let chars = ByteChars::new();
+    let tokens = texts.into_iter().enumerate().map(|(id, text)| {
+        let mut bytes = Vec::new();
+        let text = text.unwrap_or_default();
+        match (special.get(&(id as u32)), spelling) {
+            (Some(_), _) => bytes.extend_from_slice(text.as_bytes()),
+            (None, Spelling::ByteLevel) => chars.decode(text, &mut bytes),
+            (None, Spelling::Metaspace { .. }) => match byte_token(text).filter(|_| byte_fallback) {
+                Some(byte) => bytes.push(byte),
+                None => bytes.extend_from_slice(text.replace('▁', " ").as_bytes()),
+            },
+        }
+        (bytes, special.get(&(id as u32)) == Some(&true))
+    });
+    TokenTable::new(tokens).ok_or_else(|| source.corrupt("model.vocab", "the tokens' texts are over 4 GiB"))
+}
+
+/// The tokens put before and after a text: the post-processor's, unless `tokenizer_config.json` says otherwise.
+fn affixes(
+    source: &Source,
+    post_processor: Option<&Value>,
+    config: Option<&Value>,
+    vocab: &HashMap<String, u32>,
+) -> Result<(Vec<u32>, Vec<u32>), LoadError> {
+    let (mut prefix, mut suffix) = (Vec::new(), Vec::new());
+    let processors = match post_processor {
+        None => &[],
+        Some(value) => match value.get("processors").and_then(Value::as_array) {
+            Some(list) => list.as_slice(),
+            None => std::slice::from_ref(value),
+        },
+    };
+    for processor in processors {
+        let kind = processor.get("type").map(text_of).unwrap_or_default();
+        match kind.as_str() {
+            "ByteLevel" => {}
+            "TemplateProcessing" => {
+                let pieces = processor.get("single").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+                let mut side = &mut prefix;
+                for piece in pieces {
+                    if piece.get("Sequence").is_some() {
+                        side = &mut suffix;
+                        continue;
+                    }
+                    let token = piece.pointer("/SpecialToken/id").and_then(Value::as_str);
+                    let id = token.and_then(|token| vocab.get(token).copied());
+                    side.push(id.ok_or_else(|| {
+                        source
+                            .corrupt("post_processor.single", format!("{piece} is neither text nor a token"))
+                    })?);
+                }
+            }
+            _ => {
+                let known = "TemplateProcessing and ByteLevel are";
+                return Err(source.unsupported("post_processor.type", kind, known));
+            }
+        }
+    }
+    for (flag, key, side) in
+        [("add_bos_token", "bos_token", &mut prefix), ("add_eos_token", "eos_token", &mut suffix)]
+    {
+        let Some(wanted) = config.and_then(|config| config.get(flag)).and_then(Value::as_bool) else {
+            continue;
+        };
+        side.clear();
+        if wanted {
+            let token = config.and_then(|config| token_text(config.get(key)?));
+            match token.and_then(|token| vocab.get(token).copied()) {
+                Some(id) => side.push(id),
+                None => {
+                    let reason = format!("{flag} is true, and {key} is {}", token.unwrap_or("missing"));
+                    return Err(source.corrupt(&format!("tokenizer_config.{key}"), reason));
+                }
+            }
+        }
+    }
+    Ok((prefix, suffix))
+}
+
+/// A token in `tokenizer_config.json`: its text, or an object with it.
+pub(crate) fn token_text(value: &Value) -> Option<&str> {
+    value.as_str().or_else(|| value.get("content")?.as_str())
+}
+
+fn text_of(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}

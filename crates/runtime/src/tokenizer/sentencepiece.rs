@@ -1,0 +1,294 @@
+//! SentencePiece's byte-pair encoding (`llama` in GGUF files): spaces become `▁`, then the pair of neighbours
+//! whose union is the best-scored piece is joined until none is left; characters without a piece become byte
+//! tokens. Scores, not a list of merges, decide.
+
+use std::{
+    cmp::Ordering,
+    collections::{BinaryHeap, HashMap},
+};
+
+use aho_corasick::{AhoCorasick, MatchKind};
+
+use super::gguf::{Kind, Vocabulary};
+
+/// The character SentencePiece writes for a space.
+const SPACE: char = '▁';
+
+/// What the file says about the text around pieces.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Settings {
+    /// A space is put before a text, and after each added token within it.
+    pub(super) add_space: bool,
+    /// White space after a control token is dropped.
+    pub(super) strip_after_control: bool,
+}
+
+/// A SentencePiece encoder.
+#[derive(Debug)]
+pub(super) struct SentencePiece {
+    pieces: HashMap<String, Piece>,
+    /// Byte tokens by byte; all of them or none.
+    bytes: Option<Box<[u32; 256]>>,
+    /// What characters become where there are no byte tokens.
+    unknown: Option<u32>,
+    /// Finds added tokens: the leftmost, then the longest.
+    added_matcher: AhoCorasick,
+    /// (id, white space after it is dropped), by pattern of the matcher.
+    added: Vec<(u32, bool)>,
+    add_space: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Piece {
+    id: u32,
+    score: f32,
+    use_: Use,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Use {
+    /// Written, and joined towards.
+    Written,
+    /// Joined towards, but taken apart again at the end.
+    Unused,
+    /// Neither: control and byte tokens.
+    Reserved,
+}
+
+/// The byte that a byte token's text, `<0x00>` to `<0xFF>`, stands for.
+pub(super) fn byte_token(text: &str) -> Option<u8> {
+    let digits = text.strip_prefix("<0x")?.strip_suffix('>')?;
+    let is_plain = digits.len() == 2 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+    u8::from_str_radix(digits, 16).ok().filter(|_| is_plain)
+}
+
+impl SentencePiece {
+    /// The encoder of a vocabulary; `ids` are the vocabulary's by text. Errors say what is wrong with the tokens.
+    pub(super) fn new(
+        vocabulary: &Vocabulary,
+        scores: &[f32],
+        ids: HashMap<String, u32>,
+        settings: Settings,
+    ) -> Result<Self, String> {
+        let kind = |id: u32| vocabulary.kinds[id as usize];
+        let unknown = (0..vocabulary.texts.len() as u32).find(|&id| kind(id) == Kind::Unknown);
+        let mut found = [None; 256];
+        for (id, text) in vocabulary.texts.iter().enumerate() {
+            if let Some(byte) = byte_token(text).filter(|_| kind(id as u32) == Kind::Byte) {
+                found[usize::from(byte)] = Some(id as u32);
+            }
+        }
+        let bytes = match found.iter().flatten().count() {
+            256 => {
+                Some(Box::new(found.map(|id| id.expect("every byte has a token because 256 were counted"))))
+            }
+            0 if unknown.is_some() => None,
+            0 => return Err("there are neither byte tokens nor an unknown token".into()),
+            some => return Err(format!("{some} of 256 byte tokens are there")),
+        };
+        let mut added = Vec::new();
+        let mut patterns = Vec::new();
+        for id in vocabulary.added() {
+            let text = vocabulary.texts[id as usize].as_str();
+            let strips = settings.strip_after_control
+                && kind(id) == Kind::Control
+                && !matches!(text, "<s>" | "<|endoftext|>");
+            added.push((id, strips));
+            patterns.push(text);
+        }
+        let added_matcher = AhoCorasick::builder()
+            .match_kind(MatchKind::LeftmostLongest)
+            .build(&patterns)
+            .map_err(|error| format!("the added tokens cannot be searched for: {error}"))?;
+        let pieces = ids
+            .into_iter()
+            .map(|(text, id)| {
+                let use_ = match kind(id) {
+                    Kind::Normal | Kind::UserDefined => Use::Written,
+                    Kind::Unused => Use::Unused,
+                    Kind::Control | Kind::Unknown | Kind::Byte => Use::Reserved,
+                };
+                (text, Piece { id, score: scores[id as usize], use_ })
+            })
+            .collect();
+        Ok(SentencePiece { pieces, bytes, unknown, added_matcher, added, add_space: settings.add_space })
+    }
+
+    /// The id of a token by its text.
+    pub(super) fn id(&self, text: &str) -> Option<u32> {
+        self.pieces.get(text).map(|piece| piece.id)
+    }
+
+    /// Appends the tokens of a text.
+    pub(super) fn encode(&self, text: &str, out: &mut Vec<u32>) {
+        let mut at = 0;
+        for found in self.added_matcher.find_iter(text) {
+            if found.start() < at {
+                continue; // a space of its own that the token before it has swallowed
+            }
+            self.encode_plain(&text[at..found.start()], out);
+            let (id, strips) = self.added[found.pattern().as_usize()];
+            out.push(id);
+            at = found.end();
+            if strips {
+                at += text[at..].len() - text[at..].trim_ascii_start().len();
+            }
+        }
+        self.encode_plain(&text[at..], out);
+    }
+
+    /// Appends the tokens of a text without added tokens.
+    fn encode_plain(&self, text: &str, out: &mut Vec<u32>) {
+        if text.is_empty() {
+            return;
+        }
+        let mut spelled = String::with_capacity(text.len() + 8);
+        if self.add_space {
+            spelled.push(SPACE);
+        }
+        spelled.extend(text.chars().map(|c| if c == ' ' { SPACE } else { c }));
+        let mut merging = Merging::new(self, &spelled);
+        merging.run();
+        let mut last_unknown = false;
+        for (start, end) in merging.segments() {
+            match self.pieces.get(&spelled[start..end]) {
+                Some(piece) if piece.use_ == Use::Written => {
+                    out.push(piece.id);
+                    last_unknown = false;
+                }
+                _ => match (&self.bytes, self.unknown) {
+                    (Some(bytes), _) => {
+                        out.extend(spelled[start..end].bytes().map(|byte| bytes[usize::from(byte)]))
+                    }
+                    (None, Some(unknown)) if !last_unknown => {
+                        out.push(unknown);
+                        last_unknown = true;
+                    }
+                    (None, _) => {}
+                },
+            }
+        }
+    }
+}
+
+/// No neighbour.
+const NONE: u32 = u32::MAX;
+
+/// A stretch of the text, one character at first.
+#[derive(Clone, Copy)]
+struct Symbol {
+    /// Bytes; empty once it is part of the symbol to its left.
+    start: u32,
+    end: u32,
+    previous: u32,
+    next: u32,
+}
+
+/// Two neighbours whose union is a piece.
+struct Pair {
+    score: f32,
+    left: u32,
+    right: u32,
+    /// Bytes of the union: if they have changed, the pair is out of date.
+    length: u32,
+}
+
+impl Ord for Pair {
+    /// The best score first, the leftmost on a tie.
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.score.total_cmp(&other.score).then(other.left.cmp(&self.left))
+    }
+}
+
+impl PartialOrd for Pair {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Pair {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for Pair {}
+
+/// One text being encoded.
+struct Merging<'a> {
+    model: &'a SentencePiece,
+    text: &'a str,
+    symbols: Vec<Symbol>,
+    pairs: BinaryHeap<Pair>,
+    /// Where an unused piece, by start and end, was joined.
+    joints: HashMap<(u32, u32), u32>,
+}
+
+impl<'a> Merging<'a> {
+    fn new(model: &'a SentencePiece, text: &'a str) -> Self {
+        let mut symbols: Vec<Symbol> = Vec::with_capacity(text.len());
+        for (start, c) in text.char_indices() {
+            let index = symbols.len() as u32;
+            let previous = index.checked_sub(1).unwrap_or(NONE);
+            let end = (start + c.len_utf8()) as u32;
+            symbols.push(Symbol { start: start as u32, end, previous, next: index + 1 });
+        }
+        if let Some(last) = symbols.last_mut() {
+            last.next = NONE;
+        }
+        Merging { model, text, symbols, pairs: BinaryHeap::new(), joints: HashMap::new() }
+    }
+
+    fn run(&mut self) {
+        for right in 1..self.symbols.len() as u32 {
+            self.consider(right - 1, right);
+        }
+        while let Some(pair) = self.pairs.pop() {
+            let (left, right) = (self.symbols[pair.left as usize], self.symbols[pair.right as usize]);
+            let is_gone = left.start == left.end || right.start == right.end;
+            if is_gone || right.end - left.start != pair.length {
+                continue;
+            }
+            self.symbols[pair.left as usize] = Symbol { end: right.end, next: right.next, ..left };
+            self.symbols[pair.right as usize].end = right.start;
+            if right.next != NONE {
+                self.symbols[right.next as usize].previous = pair.left;
+            }
+            self.consider(left.previous, pair.left);
+            self.consider(pair.left, right.next);
+        }
+    }
+
+    fn consider(&mut self, left: u32, right: u32) {
+        if left == NONE || right == NONE {
+            return;
+        }
+        let (start, joint) = (self.symbols[left as usize].start, self.symbols[left as usize].end);
+        let end = self.symbols[right as usize].end;
+        let Some(piece) = self.model.pieces.get(&self.text[start as usize..end as usize]) else { return };
+        match piece.use_ {
+            Use::Reserved => return,
+            Use::Unused => {
+                self.joints.insert((start, end), joint);
+            }
+            Use::Written => {}
+        }
+        self.pairs.push(Pair { score: piece.score, left, right, length: end - start });
+    }
+
+    /// What the symbols are now, in order, with unused pieces taken apart.
+    fn segments(&self) -> Vec<(usize, usize)> {
+        let mut segments = Vec::new();
+        let mut apart = Vec::new();
+        for symbol in self.symbols.iter().filter(|symbol| symbol.start < symbol.end) {
+            apart.push((symbol.start, symbol.end));
+            while let Some((start, end)) = apart.pop() {
+                match self.joints.get(&(start, end)) {
+                    Some(&joint) => apart.extend([(joint, end), (start, joint)]),
+                    None => segments.push((start as usize, end as usize)),
+                }
+            }
+        }
+        segments
+    }
+}
