@@ -235,6 +235,11 @@ impl DaemonHandle {
         Ok(reply::model_status(&view))
     }
 
+    #[cfg(test)]
+    pub(crate) fn core(&self) -> Arc<Core> {
+        self.core.clone()
+    }
+
     /// Every model now, in order of name.
     pub fn models(&self) -> Vec<v1::ModelStatus> {
         self.core.models.registry.views().iter().map(reply::model_status).collect()

@@ -40,5 +40,8 @@ pub use hanzo_engine_store as store;
 /// The name of the model inside this program, which can be loaded by it everywhere.
 pub const DEMO_MODEL: &str = "hanzo-demo";
 
+/// Its GGUF file: a few megabytes, so that an installed binary has something to run with no network.
+pub static DEMO_GGUF: &[u8] = include_bytes!("../../../models/hanzo-demo/hanzo-demo-Q8_0.gguf");
+
 #[cfg(test)]
 mod tests;

@@ -243,11 +243,13 @@ impl Models {
                         load_ms = began.elapsed().as_millis() as u64,
                         "model ready"
                     );
-                    self.registry.set(&life.name, life.number, |entry| entry.state = State::Ready(served));
+                    let ready = served.clone();
+                    self.registry.set(&life.name, life.number, |entry| entry.state = State::Ready(ready));
                     if life.stop.is_cancelled() {
-                        // Everything was ended while it was loading: nobody else will tell it.
-                        self.close();
+                        // Ended while it was loading: whoever did so saw no worker to tell.
+                        served.worker.tell(Command::Stop(SHUTTING_DOWN));
                     }
+                    drop(served);
                     self.note_used(&life);
                     match running.exit().await {
                         Exit::Left => {

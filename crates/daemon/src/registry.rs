@@ -174,11 +174,6 @@ impl Registry {
         }
     }
 
-    /// Names of all models, in order.
-    pub(crate) fn names(&self) -> Vec<String> {
-        self.lock().values().map(|entry| entry.name.clone()).collect()
-    }
-
     /// Every model now, in order of name.
     pub(crate) fn views(&self) -> Vec<ModelView> {
         self.lock().values().map(Entry::view).collect()

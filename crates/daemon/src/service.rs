@@ -13,6 +13,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+#[cfg(test)]
+pub(crate) use infer::infer;
+
 use futures_util::Stream;
 use hanzo_engine_proto::v1::{self, engine_server::Engine};
 use tonic::{Request, Response, Status};

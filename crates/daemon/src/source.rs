@@ -7,13 +7,10 @@ use hanzo_engine_runtime::{LoadError, ModelFiles, ModelInfo};
 use hanzo_engine_store::{NewModel, Store, StoreError, derive_name};
 
 use crate::{
-    DEMO_MODEL,
+    DEMO_GGUF, DEMO_MODEL,
     clock::now_unix_ms,
     error::{Error, Failure},
 };
-
-/// The demo model: a few megabytes, so that an installed binary has something to run with no network.
-static DEMO_BYTES: &[u8] = include_bytes!("../../../models/hanzo-demo/hanzo-demo-Q8_0.gguf");
 
 /// Where a model's files are.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,7 +39,7 @@ impl Source {
     /// The file that cannot be used, and why.
     pub(crate) fn open(&self) -> Result<ModelFiles, LoadError> {
         match self {
-            Source::Demo => ModelFiles::from_static(DEMO_MODEL, DEMO_BYTES),
+            Source::Demo => ModelFiles::from_static(DEMO_MODEL, DEMO_GGUF),
             Source::Path(path) => ModelFiles::open(path),
         }
     }
@@ -137,7 +134,7 @@ mod tests {
     fn a_path_is_registered_and_then_found_by_name() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("Tiny-1.gguf");
-        std::fs::write(&path, DEMO_BYTES).unwrap();
+        std::fs::write(&path, DEMO_GGUF).unwrap();
         let store = Store::open(&dir.path().join("store")).unwrap();
         let first = resolve(path.to_str().unwrap(), Some(&store)).unwrap();
         assert_eq!((first.name.as_str(), first.stored), ("Tiny-1", true));

@@ -1,0 +1,123 @@
+//! The processor, with engines that a test conducts: at full speed, step by step with a pause, or into a failure.
+
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use hanzo_engine_kernels::KernelError;
+use hanzo_engine_runtime::{
+    EngineConfig, EngineStats, Event, Job, JobId, LoadError, ModelFiles, StepError, StepReport, TextModel,
+    engine::EngineMemory,
+};
+
+use crate::device::{Cpu, Device, Steps};
+
+/// What the next steps of the engines do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Conduct {
+    /// Run.
+    Run,
+    /// Run, this long after the step before.
+    Slow(Duration),
+    /// The next step of the engine made by this many-th build panics; then run.
+    PanicIn(usize),
+    /// The next step of the engine made by this many-th build fails; then run.
+    FailIn(usize),
+}
+
+pub(super) struct DemoDevice {
+    cpu: Cpu,
+    conduct: Arc<Mutex<Conduct>>,
+    builds: AtomicUsize,
+}
+
+struct DemoEngine {
+    inner: Box<dyn Steps>,
+    conduct: Arc<Mutex<Conduct>>,
+    number: usize,
+}
+
+impl DemoDevice {
+    pub(super) fn new() -> Arc<Self> {
+        let cpu = Cpu::new(Some(2)).unwrap();
+        Arc::new(Self { cpu, conduct: Arc::new(Mutex::new(Conduct::Run)), builds: AtomicUsize::new(0) })
+    }
+
+    pub(super) fn conduct(&self, conduct: Conduct) {
+        *self.conduct.lock().unwrap() = conduct;
+    }
+
+    /// Engines made so far; the first is number 1.
+    pub(super) fn builds(&self) -> usize {
+        self.builds.load(Relaxed)
+    }
+}
+
+impl Device for DemoDevice {
+    fn describe(&self) -> String {
+        self.cpu.describe()
+    }
+
+    fn memory(&self, files: &ModelFiles, config: &EngineConfig) -> EngineMemory {
+        self.cpu.memory(files, config)
+    }
+
+    fn build(
+        &self,
+        files: &ModelFiles,
+        text: Arc<TextModel>,
+        config: EngineConfig,
+        progress: &mut dyn FnMut(f32),
+    ) -> Result<Box<dyn Steps>, LoadError> {
+        let number = self.builds.fetch_add(1, Relaxed) + 1;
+        let inner = self.cpu.build(files, text, config, progress)?;
+        Ok(Box::new(DemoEngine { inner, conduct: self.conduct.clone(), number }))
+    }
+}
+
+impl Steps for DemoEngine {
+    fn submit(&mut self, job: &Job) {
+        self.inner.submit(job);
+    }
+
+    fn cancel(&mut self, job: JobId) {
+        self.inner.cancel(job);
+    }
+
+    fn set_paused(&mut self, job: JobId, paused: bool) {
+        self.inner.set_paused(job, paused);
+    }
+
+    fn step(&mut self, events: &mut Vec<Event>) -> Result<StepReport, StepError> {
+        let conduct = {
+            let mut conduct = self.conduct.lock().unwrap();
+            let now = *conduct;
+            if matches!(now, Conduct::PanicIn(number) | Conduct::FailIn(number) if number == self.number) {
+                *conduct = Conduct::Run;
+            }
+            now
+        };
+        match conduct {
+            Conduct::Slow(pause) => std::thread::sleep(pause),
+            Conduct::PanicIn(number) if number == self.number => panic!("a test broke this engine"),
+            Conduct::FailIn(number) if number == self.number => {
+                let reason = "a test broke this device".to_owned();
+                return Err(StepError::Kernel(KernelError::Device { device: "test".to_owned(), reason }));
+            }
+            _ => {}
+        }
+        self.inner.step(events)
+    }
+
+    fn has_work(&self) -> bool {
+        self.inner.has_work()
+    }
+
+    fn stats(&self) -> EngineStats {
+        self.inner.stats()
+    }
+}

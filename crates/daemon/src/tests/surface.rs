@@ -1,0 +1,172 @@
+//! The other surfaces: health, reflection, the admin port, the store's calls, what is not in this build.
+
+use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
+use tonic_reflection::pb::v1::{
+    ServerReflectionRequest, server_reflection_client::ServerReflectionClient,
+    server_reflection_request::MessageRequest, server_reflection_response::MessageResponse,
+};
+
+use super::*;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn health_is_told_per_service_and_per_model() {
+    let rig = Rig::start().await;
+    let client = HealthClient::new(rig.channel.clone());
+    let status = async |service: &str| {
+        let request = HealthCheckRequest { service: service.into() };
+        client.clone().check(request).await.map(|answer| answer.into_inner().status).map_err(|status| status.code())
+    };
+    for service in ["", "hanzo.engine.v1.Engine", DEMO_MODEL] {
+        rig.until("it serves", async |_| status(service).await == Ok(1)).await;
+    }
+    let request = v1::UnloadRequest { model: DEMO_MODEL.into(), force: false };
+    rig.client().unload(request).await.unwrap();
+    rig.until("it is gone", async |_| status(DEMO_MODEL).await == Err(Code::NotFound)).await;
+    assert_eq!(status("").await, Ok(1));
+    rig.stopped().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn reflection_lists_the_services() {
+    let rig = Rig::start_with(|_| ()).await;
+    let mut client = ServerReflectionClient::new(rig.channel.clone());
+    let message_request = Some(MessageRequest::ListServices(String::new()));
+    let request = ServerReflectionRequest { host: String::new(), message_request };
+    let answers = client.server_reflection_info(futures_util::stream::iter([request])).await.unwrap();
+    let answer = answers.into_inner().message().await.unwrap().unwrap().message_response;
+    let Some(MessageResponse::ListServicesResponse(list)) = answer else { panic!("{answer:?}") };
+    let names: Vec<&str> = list.service.iter().map(|service| service.name.as_str()).collect();
+    for service in ["hanzo.engine.v1.Engine", "grpc.health.v1.Health"] {
+        assert!(names.contains(&service), "{names:?}");
+    }
+    rig.stopped().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn readiness_is_a_model_that_answers() {
+    let rig = Rig::start_with(|_| ()).await;
+    assert_eq!(rig.admin("/healthz").await.0, 200);
+    assert_eq!(rig.admin("/readyz").await.0, 503);
+    rig.load(DEMO_MODEL, "").await.unwrap();
+    let (code, body) = rig.admin("/readyz").await;
+    assert_eq!(code, 200);
+    let body: serde_json::Value = serde_json::from_str(&body).unwrap();
+    assert_eq!(body["models"][0]["state"], "ready");
+    assert_eq!(rig.admin("/nothing").await.0, 404);
+    rig.stopped().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn models_of_the_configuration_are_loaded_and_one_that_is_bad_does_not_matter() {
+    let models = |sources: &[&str]| {
+        let model = |source: &&str| crate::config::ModelConfig { source: (*source).to_owned(), ..Default::default() };
+        sources.iter().map(model).collect::<Vec<_>>()
+    };
+    let rig = Rig::start_with(|config| config.models = models(&["/no/such.gguf", DEMO_MODEL])).await;
+    rig.until("it is ready", async |rig| rig.handle.is_ready()).await;
+    rig.events(text("a", 1)).await;
+    rig.stopped().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn metrics_have_the_standards_names_and_true_numbers() {
+    let rig = Rig::start().await;
+    rig.events(v1::InferRequest { choices: 2, ..endless(20) }).await;
+    rig.infer(v1::InferRequest { model: "made-up".into(), ..endless(1) }).await.unwrap_err();
+    let prompt = rig.stats("").await.prompt_tokens;
+    let (code, text) = rig.admin("/metrics").await;
+    assert_eq!(code, 200);
+    let model = r#"{model="hanzo-demo"}"#;
+    let lines = [
+        format!(r#"requests_total{{model="hanzo-demo",status="ok"}} 1"#),
+        format!(r#"requests_total{{model="",status="not_found"}} 1"#),
+        format!("tokens_generated_total{model} 40"),
+        format!("prompt_tokens_total{model} {prompt}"),
+        format!("time_to_first_token_seconds_count{model} 2"),
+        format!("request_duration_seconds_count{model} 1"),
+        format!("tokens_per_second{model} "),
+        format!("kv_cache_utilization{model} 0"),
+        format!("batch_size{model} 0"),
+        format!("queue_depth{model} 0"),
+        format!("prefix_cache_query_tokens_total{model} "),
+        format!("prefix_cache_hit_tokens_total{model} "),
+        format!("preemptions_total{model} 0"),
+        format!(r#"requests_finished_total{{finish_reason="length",model="hanzo-demo"}} 1"#),
+        format!("requests_cancelled_total{model} 0"),
+        format!(r#"model_loads_total{{model="hanzo-demo",result="ok"}} 1"#),
+        format!("requests_running{model} 0"),
+        format!(r#"kv_blocks{{model="hanzo-demo",state="used"}} 0"#),
+        format!(r#"memory_bytes{{kind="weights",model="hanzo-demo"}} "#),
+        format!("memory_budget_bytes {}", 2_u64 << 30),
+        "models_loaded 1".to_owned(),
+        "model_info{architecture=\"qwen3\"".to_owned(),
+        format!(r#"build_info{{version="{}"}} 1"#, env!("CARGO_PKG_VERSION")),
+        format!("worker_up{model} 1"),
+        format!("inter_token_latency_seconds_count{model} "),
+        format!("time_per_output_token_seconds_count{model} 2"),
+        format!("request_queue_time_seconds_count{model} 1"),
+        format!("request_prefill_time_seconds_count{model} 2"),
+        format!("request_decode_time_seconds_count{model} 2"),
+        format!("request_prompt_tokens_count{model} 1"),
+        format!("request_generation_tokens_sum{model} 40"),
+        format!("model_load_duration_seconds_count{model} 1"),
+    ];
+    for line in lines {
+        assert!(text.contains(&format!("\nhanzo_engine_{line}")), "{line} is not in\n{text}");
+    }
+    assert!(!text.contains("made-up"), "names that clients make up are not kept");
+    rig.stopped().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_store_remembers_what_was_loaded_by_path() {
+    let rig = Rig::start().await;
+    let path = rig.dir.path().join("My-Model.gguf");
+    std::fs::write(&path, crate::DEMO_GGUF).unwrap();
+    rig.load(path.to_str().unwrap(), "").await.unwrap();
+    let list = rig.client().list(v1::ListRequest {}).await.unwrap().into_inner().models;
+    let names: Vec<(&str, bool)> = list.iter().map(|model| (model.name.as_str(), model.loaded)).collect();
+    assert_eq!(names, [("My-Model", true), (DEMO_MODEL, true)]);
+
+    let show = |model: &str| v1::ShowRequest { model: model.into() };
+    let shown = rig.client().show(show("my-model")).await.unwrap().into_inner();
+    assert_eq!((shown.architecture.as_str(), shown.files.len()), ("qwen3", 1));
+    assert!(shown.chat_template.contains("im_start") && shown.status.is_some() && shown.parameters > 5_000_000);
+    assert_eq!(shown.capabilities, [v1::Capability::Chat as i32, v1::Capability::Completion as i32]);
+    let demo = rig.client().show(show(DEMO_MODEL)).await.unwrap().into_inner();
+    assert_eq!((demo.parameters, demo.files.len()), (shown.parameters, 0));
+
+    for name in ["my-model", DEMO_MODEL] {
+        rig.client().unload(v1::UnloadRequest { model: name.into(), force: false }).await.unwrap();
+    }
+    let list = rig.client().list(v1::ListRequest {}).await.unwrap().into_inner().models;
+    assert_eq!(list.len(), 1);
+    rig.until("its use is noted", async |rig| {
+        rig.client().list(v1::ListRequest {}).await.unwrap().into_inner().models[0].used_at_unix_ms > 0
+    })
+    .await;
+    let status = rig.infer(v1::InferRequest { model: "x".into(), ..text("a", 1) }).await.unwrap_err();
+    assert!(status.message().contains("in the store: my-model") || status.message().contains("My-Model"), "{status:?}");
+    let remove = |model: &str| v1::RemoveRequest { model: model.into() };
+    let removed = rig.client().remove(remove("MY-model")).await.unwrap().into_inner();
+    assert_eq!((removed.freed_bytes, removed.model.unwrap().name.as_str()), (0, "My-Model"));
+    assert!(path.exists());
+    check_refused(&rig.client().remove(remove("my-model")).await.unwrap_err(), Code::NotFound, "");
+    assert_eq!(rig.client().show(show("my-model")).await.unwrap_err().code(), Code::NotFound);
+    rig.stopped().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_not_in_this_build_says_so() {
+    let rig = Rig::start_with(|config| config.server.message_bytes_max = 10_000).await;
+    let mut client = rig.client();
+    let codes = [
+        client.embed(v1::EmbedRequest::default()).await.unwrap_err().code(),
+        client.rerank(v1::RerankRequest::default()).await.unwrap_err().code(),
+        client.pull(v1::PullRequest::default()).await.unwrap_err().code(),
+    ];
+    assert_eq!(codes, [Code::Unimplemented; 3]);
+    let long = rig.infer(text(&"x".repeat(20_000), 1)).await.unwrap_err();
+    assert_eq!(long.code(), Code::OutOfRange, "{long:?}");
+    rig.stopped().await;
+}
