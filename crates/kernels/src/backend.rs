@@ -234,7 +234,8 @@ pub trait Backend: Send + 'static {
     );
 
     /// On rows of `[q | k | v]`: norms and turns queries in place, norms and turns keys, and writes keys and
-    /// values to the batch's slots of the layer's cache.
+    /// values to the batch's slots of the layer's cache. What `qkv` holds of keys and values afterwards is the
+    /// device's own business.
     fn rope(
         &mut self,
         qkv: &mut Self::Buffer,
@@ -254,7 +255,8 @@ pub trait Backend: Send + 'static {
     );
 
     /// `hidden[r] = activation(gate · x[r]) * (up · x[r])`, `out[r] = down · hidden[r]`. `gate_up` holds gate's
-    /// rows, then up's; `hidden` is `(rows, gate_up.rows / 2)`.
+    /// rows, then up's; `hidden` is scratch of `(rows, gate_up.rows / 2)`, and what it holds afterwards the device's
+    /// own business.
     fn gated_mlp(
         &mut self,
         gate_up: &Self::Matrix,

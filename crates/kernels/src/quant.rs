@@ -21,23 +21,14 @@ use crate::DType;
 
 /// Whether [`dequantize_row`] knows this type.
 pub const fn can_dequantize(dtype: DType) -> bool {
-    match dtype {
-        DType::F32 | DType::F16 | DType::BF16 => true,
-        DType::Q4_0 | DType::Q4_1 | DType::Q5_0 | DType::Q5_1 | DType::Q8_0 => true,
-        DType::Q2_K | DType::Q3_K | DType::Q4_K | DType::Q5_K | DType::Q6_K => true,
-        DType::IQ4_NL | DType::IQ4_XS | DType::MXFP4 => true,
-        _ => false,
-    }
+    use DType::*;
+    can_quantize(dtype) || matches!(dtype, Q2_K | Q3_K | IQ4_NL | IQ4_XS)
 }
 
 /// Whether [`quantize_row`] knows this type.
 pub const fn can_quantize(dtype: DType) -> bool {
-    match dtype {
-        DType::F32 | DType::F16 | DType::BF16 => true,
-        DType::Q4_0 | DType::Q4_1 | DType::Q5_0 | DType::Q5_1 | DType::Q8_0 => true,
-        DType::Q4_K | DType::Q5_K | DType::Q6_K | DType::MXFP4 => true,
-        _ => false,
-    }
+    use DType::*;
+    matches!(dtype, F32 | F16 | BF16 | Q4_0 | Q4_1 | Q5_0 | Q5_1 | Q8_0 | Q4_K | Q5_K | Q6_K | MXFP4)
 }
 
 /// Decodes whole blocks (one row, or many contiguous ones) to the numbers they stand for, bit for bit as GGML's

@@ -1,7 +1,5 @@
 //! Checks of `attention` over the paged cache.
 
-use half::f16;
-
 use super::bounds::{FLOAT, HALF, Tally, same_bits};
 use super::random::Random;
 use super::rig::Rig;
@@ -11,7 +9,7 @@ use crate::{AttentionParams, Backend, HeadShape, SequenceSpan};
 
 /// Heads, key-value heads, elements of a head.
 const SHAPES: [(usize, usize, usize); 8] =
-    [(8, 2, 64), (2, 2, 128), (4, 2, 80), (4, 1, 256), (14, 2, 64), (8, 1, 128), (3, 3, 64), (6, 3, 80)];
+    [(8, 2, 64), (2, 2, 128), (4, 2, 80), (4, 1, 256), (7, 1, 64), (8, 1, 128), (3, 3, 64), (6, 3, 80)];
 /// Context and rows of each sequence: decodes and prefill chunks, within a block, at its edge and over many.
 const CAUSAL: [(u32, u32); 11] = [
     (600, 1),
@@ -22,12 +20,12 @@ const CAUSAL: [(u32, u32); 11] = [
     (16, 16),
     (17, 1),
     (129, 1),
-    (257, 33),
+    (257, 17),
     (48, 16),
     (2, 1),
 ];
 /// Sequences that are encoded whole.
-const WHOLE: [(u32, u32); 6] = [(1, 1), (5, 5), (16, 16), (33, 33), (130, 130), (49, 49)];
+const WHOLE: [(u32, u32); 6] = [(1, 1), (5, 5), (16, 16), (33, 33), (70, 70), (49, 49)];
 
 /// `attention` on mixed batches of decodes and prefill chunks: grouped heads, windows, softcap, sinks, causal or not.
 ///
@@ -54,10 +52,10 @@ pub fn check_attention<B: Backend>(make: &impl Fn() -> B) {
 /// If a bit differs.
 pub fn check_attention_invariance<B: Backend>(make: &impl Fn() -> B) {
     let mut random = Random::new(31);
-    let lengths = [1, 19, 50, 130, 290];
+    let lengths = [1, 19, 50, 130, 200];
     let tokens = lengths.iter().sum::<u32>() as usize;
     assert!(tokens <= STEP_ROWS_MAX, "all sequences fit one step");
-    for (heads, kv_heads, head_dim) in [(14, 2, 64), (4, 2, 128), (2, 2, 80)] {
+    for (heads, kv_heads, head_dim) in [(7, 1, 64), (4, 2, 128), (2, 2, 80)] {
         let shape = HeadShape { heads, kv_heads, head_dim };
         let plain =
             Setting { scale: usual_scale(shape), softcap: None, window: None, sinks: None, causal: true };
@@ -196,11 +194,10 @@ fn sigmas(scene: &Scene, setting: &Setting, sequence: usize, span: SequenceSpan,
         let mut scores = Vec::new();
         let mut moves = Vec::new();
         for key in keys.clone() {
-            let key: Vec<f32> =
-                element(key as usize, heads + kv_head).iter().map(|&k| f16::from_f32(k).to_f32()).collect();
-            scores.push(formulas::score(query, &key, setting.scale, setting.softcap));
-            let squares: f64 = query.iter().zip(&key).map(|(&q, &k)| f64::from(q * k).powi(2)).sum();
-            moves.push(f64::from(setting.scale) * HALF * squares.sqrt() + HALF);
+            let key = element(key as usize, heads + kv_head);
+            scores.push(formulas::score(query, key, setting.scale, setting.softcap));
+            let squares: f32 = query.iter().zip(key).map(|(q, k)| (q * k).powi(2)).sum();
+            moves.push(f64::from(setting.scale) * HALF * f64::from(squares).sqrt() + HALF);
         }
         let sink = setting.sinks.as_ref().map_or(f64::NEG_INFINITY, |sinks| f64::from(sinks[head]));
         let largest = scores.iter().copied().fold(sink, f64::max);

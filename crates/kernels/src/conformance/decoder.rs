@@ -13,12 +13,14 @@ use crate::{
 
 const LAYERS: usize = 2;
 const WIDTH: usize = 256;
-const HIDDEN: usize = 512;
+const HIDDEN: usize = 256;
 const VOCAB: usize = 100;
 const EPS: f32 = 1e-6;
 const SHAPE: HeadShape = HeadShape { heads: 4, kv_heads: 2, head_dim: 64 };
 /// Tokens of each sequence: a prompt, then what is decoded one by one.
-const LENGTHS: [u32; 5] = [5, 37, 2, 66, 20];
+const LENGTHS: [u32; 5] = [5, 17, 2, 34, 20];
+/// The longest of them.
+const LENGTH_MAX: usize = 34;
 /// Of those, the tokens that are decoded.
 const DECODED: u32 = 2;
 
@@ -30,35 +32,34 @@ const DECODED: u32 = 2;
 pub fn check_decoder<B: Backend>(make: &impl Fn() -> B) {
     let mut random = Random::new(50);
     let types = supported(&make());
-    for (i, &dtype) in types.iter().enumerate() {
-        let model = Model::random([dtype, types[(i + 1) % types.len()]], &mut random);
+    for pair in types.chunks(2) {
+        let model = Model::random([pair[0], pair[pair.len() - 1]], &mut random);
         let mut scene = Scene::new(SHAPE, &LENGTHS, None, &mut random);
         let mut rig = Rig::new(make(), &limits());
-        let all: Vec<usize> = (0..LENGTHS.len()).collect();
-        let expected = model.run(&mut rig, &scene, &served(&all, u32::MAX));
-        let mut same = |scene: &Scene, name: &str, steps: &[Vec<Chunk>]| {
-            let found = model.run(&mut rig, scene, steps);
-            for (sequence, (found, expected)) in found.iter().zip(&expected).enumerate() {
-                // A sequence that was not asked for has no logits.
-                if !found[0].is_nan() {
-                    let what = format!("decoder of {:?}, sequence {sequence}, {name}", model.types);
-                    same_bits(&what, found, expected, VOCAB);
-                }
+        let packed = Packed::new(&rig, &model);
+        let all = [0, 1, 2, 3, 4];
+        let expected = packed.run(&mut rig, &scene, &served(&all, u32::MAX));
+        let mut same = |scene: &Scene, name: &str, sequences: &[usize], chunk: u32| {
+            let found = packed.run(&mut rig, scene, &served(sequences, chunk));
+            for &sequence in sequences {
+                let what = format!("decoder of {:?}, sequence {sequence}, {name}", model.types);
+                assert!(expected[sequence].iter().all(|logit| logit.is_finite()), "{what}: not a number");
+                same_bits(&what, &found[sequence], &expected[sequence], VOCAB);
             }
         };
-        same(&scene, "alone", &served(&[3], u32::MAX));
-        same(&scene, "in another order", &served(&[4, 2, 0, 3, 1], u32::MAX));
-        same(&scene, "in chunks of 7", &served(&all, 7));
-        same(&scene, "token by token", &served(&[1], 1));
+        same(&scene, "alone", &[3], u32::MAX);
+        same(&scene, "token by token", &[1], 1);
         scene.move_blocks(&mut random);
-        same(&scene, "in other blocks", &served(&all, 23));
+        same(&scene, "in another order, in chunks of 7, in other blocks", &[4, 2, 0, 3, 1], 7);
     }
-    for &dtype in types.iter().filter(|&&dtype| matches!(dtype, DType::F32 | DType::F16 | DType::BF16)) {
+    if let Some(&dtype) = types.iter().find(|dtype| dtype.block_weights() == 1) {
         let model = Model::random([dtype; 2], &mut random);
         let scene = Scene::new(SHAPE, &LENGTHS, None, &mut random);
         let steps = served(&[0, 1, 2, 3, 4], 30);
-        let found = model.run(&mut Rig::new(make(), &limits()), &scene, &steps);
-        let expected = model.run(&mut Rig::new(ReferenceBackend::new(), &limits()), &scene, &steps);
+        let mut rig = Rig::new(make(), &limits());
+        let found = Packed::new(&rig, &model).run(&mut rig, &scene, &steps);
+        let mut reference = Rig::new(ReferenceBackend::new(), &limits());
+        let expected = Packed::new(&reference, &model).run(&mut reference, &scene, &steps);
         for (found, expected) in found.iter().zip(&expected) {
             let largest = expected.iter().fold(0.0f32, |m, v| m.max(v.abs()));
             for (i, (found, expected)) in found.iter().zip(expected).enumerate() {
@@ -79,7 +80,7 @@ fn limits() -> StepLimits {
         rows,
         sequences: LENGTHS.len(),
         logit_rows: rows,
-        context: 66,
+        context: LENGTH_MAX,
         width: 2 * HIDDEN,
         vocab: VOCAB,
         heads: SHAPE,
@@ -126,9 +127,17 @@ struct Model {
 }
 
 /// A layer on the device.
-struct Packed<B: Backend> {
+struct PackedLayer<B: Backend> {
     matrices: [B::Matrix; 4],
     vectors: [B::Vector; 5],
+}
+
+/// A model on the device.
+struct Packed<B: Backend> {
+    embedding: B::Matrix,
+    layers: Vec<PackedLayer<B>>,
+    norm: B::Vector,
+    inv_freq: B::Vector,
 }
 
 impl Model {
@@ -158,18 +167,26 @@ impl Model {
         let inv_freq = (0..SHAPE.head_dim / 2).map(|pair| 10_000f32.powf(-(pair as f32) / 32.0)).collect();
         Self { types, embedding, layers, norm: norm(WIDTH), inv_freq }
     }
+}
 
-    /// Logits of every position of every sequence, NaN where no step reached.
-    fn run<B: Backend>(&self, rig: &mut Rig<B>, scene: &Scene, steps: &[Vec<Chunk>]) -> Vec<Vec<f32>> {
-        let pack = |layer: &Layer| Packed::<B> {
+impl<B: Backend> Packed<B> {
+    fn new(rig: &Rig<B>, model: &Model) -> Self {
+        let pack = |layer: &Layer| PackedLayer {
             matrices: [&layer.qkv[..], &layer.out, &layer.gate_up, &layer.down]
                 .map(|parts| rig.matrix(parts)),
             vectors: [&layer.norms[0], &layer.norms[1], &layer.norms[2], &layer.norms[3], &layer.bias]
                 .map(|values| rig.vector(values)),
         };
-        let layers: Vec<Packed<B>> = self.layers.iter().map(pack).collect();
-        let embedding = rig.matrix(&self.embedding);
-        let (norm, inv_freq) = (rig.vector(&self.norm), rig.vector(&self.inv_freq));
+        Self {
+            embedding: rig.matrix(&model.embedding),
+            layers: model.layers.iter().map(pack).collect(),
+            norm: rig.vector(&model.norm),
+            inv_freq: rig.vector(&model.inv_freq),
+        }
+    }
+
+    /// Logits of every position of every sequence, NaN where no step reached.
+    fn run(&self, rig: &mut Rig<B>, scene: &Scene, steps: &[Vec<Chunk>]) -> Vec<Vec<f32>> {
         let blocks =
             scene.sequences.iter().flat_map(|s| &s.blocks).max().map_or(1, |&last| last as usize + 1);
         let HeadShape { kv_heads, head_dim, .. } = SHAPE;
@@ -187,8 +204,8 @@ impl Model {
             let mut out = vec![f32::NAN; batch.rows() * VOCAB];
             rig.step(&batch, |rig| {
                 let device = &mut rig.backend;
-                device.embed(&embedding, 2.0, &mut residual);
-                for (i, layer) in layers.iter().enumerate() {
+                device.embed(&self.embedding, 2.0, &mut residual);
+                for (i, layer) in self.layers.iter().enumerate() {
                     let [qkv_weight, out_weight, gate_up, down] = &layer.matrices;
                     let [attention_norm, mlp_norm, q_norm, k_norm, bias] = &layer.vectors;
                     if i == 0 {
@@ -197,7 +214,7 @@ impl Model {
                         device.add_rms_norm(&mut residual, &y, attention_norm, EPS, &mut x);
                     }
                     device.matmul(qkv_weight, Some(bias), &x, &mut qkv);
-                    let rope = Some(Rope { kind: RopeKind::Neox, inv_freq: &inv_freq, magnitude: 1.0 });
+                    let rope = Some(Rope { kind: RopeKind::Neox, inv_freq: &self.inv_freq, magnitude: 1.0 });
                     let (q_norm, k_norm) = (Some(q_norm), Some(k_norm));
                     let params = QkvParams { shape: SHAPE, q_norm, k_norm, norm_eps: EPS, rope };
                     device.rope(&mut qkv, &params, &mut kv, i);
@@ -216,8 +233,8 @@ impl Model {
                     device.add_rms_norm(&mut residual, &y, mlp_norm, EPS, &mut x);
                     device.gated_mlp(gate_up, down, Activation::Silu, &x, &mut hidden, &mut y);
                 }
-                device.add_rms_norm(&mut residual, &y, &norm, EPS, &mut x);
-                ok("logits", device.logits(&embedding, &x, &mut out));
+                device.add_rms_norm(&mut residual, &y, &self.norm, EPS, &mut x);
+                ok("logits", device.logits(&self.embedding, &x, &mut out));
             });
             let mut rest = &out[..];
             for chunk in step {

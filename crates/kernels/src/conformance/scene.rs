@@ -1,6 +1,8 @@
 //! Sequences with known queries, keys and values, laid out in a paged cache with shuffled blocks, and steps over
 //! any part of them: what the checks of attention and of whole steps are played on.
 
+use half::f16;
+
 use super::random::Random;
 use super::rig::Rig;
 use crate::{
@@ -49,7 +51,8 @@ const LAYER: usize = 1;
 pub(super) const STEP_ROWS_MAX: usize = 512;
 
 impl Scene {
-    /// Sequences of these lengths. Keys and values are normal; of the queries, half the heads' are normal, and the
+    /// Sequences of these lengths. Keys and values are normal, and exact
+    /// in half precision; of the queries, half the heads' are normal, and the
     /// others point at one key each, so that its weight in the softmax is near 1 if the row may see it: its own, its
     /// neighbours, the first, those at the edges of the window, or any. A mask off by one is then off by everything.
     pub(super) fn new(shape: HeadShape, lengths: &[u32], window: Option<u32>, random: &mut Random) -> Self {
@@ -225,6 +228,9 @@ fn projections(shape: HeadShape, length: u32, window: Option<u32>, random: &mut 
                 qkv[query + i] = factor * qkv[key + i];
             }
         }
+    }
+    for row in qkv.chunks_exact_mut(width) {
+        row[shape.q_width()..].iter_mut().for_each(|v| *v = f16::from_f32(*v).to_f32());
     }
     qkv
 }

@@ -1,6 +1,129 @@
-//! The suite passes what is right.
+//! The suite passes what is right, and fails each of a list of faults in the check, and for the reason, that it
+//! should: a suite that cannot fail proves nothing.
+
+mod faulty;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use faulty::{Fault, Faulty};
+
+use super::*;
 use crate::reference::ReferenceBackend;
+
 #[test]
 fn the_reference_conforms() {
-    super::check_all(ReferenceBackend::new);
+    check_all(ReferenceBackend::new);
+}
+
+#[test]
+fn allowed_rounding_conforms() {
+    check_all(|| Faulty::new(Fault::None));
+}
+
+/// Runs a check that must fail with these words in its message.
+fn must_fail(fault: Fault, words: &str, check: impl FnOnce()) {
+    match catch_unwind(AssertUnwindSafe(check)) {
+        Ok(()) => panic!("{fault:?} was not caught"),
+        Err(panic) => {
+            let message = panic.downcast_ref::<String>().cloned().unwrap_or_default();
+            assert!(message.contains(words), "{fault:?} was caught for another reason: {message}");
+        }
+    }
+}
+
+macro_rules! caught {
+    ($($fault:ident by $check:ident: $words:literal;)*) => {
+        $(must_fail(Fault::$fault, $words, || $check(&|| Faulty::new(Fault::$fault)));)*
+    };
+}
+
+#[test]
+fn faulty_matrices_are_caught() {
+    caught! {
+        SixBitActivations by check_matmul: "matmul of";
+        EightBitsBeforeFloats by check_matmul: "matmul of F32";
+        ScaleTwoPercentOff by check_matmul: "squared errors";
+        LastGroupDropped by check_matmul: "matmul of";
+        LastOutputsSkipped by check_matmul: "matmul of";
+        MinsIgnored by check_matmul: "matmul of Q4_K";
+        BiasIgnored by check_matmul: "with bias";
+        RowBehindBatchWritten by check_matmul: "rows behind the batch";
+        PartsSwapped by check_mixed_matrix: "matmul of F32 + F16";
+        SumOrderOfBatch by check_matmul_invariance: "in one batch";
+        ScaleOfBatch by check_matmul_invariance: "in one batch";
+        NextTokenEmbedded by check_embed: "embed of";
+        EmbedScaleIgnored by check_embed: "embed of";
+        FirstRowsLogits by check_logits: "logits of";
+        SixBitActivations by check_logits: "logits of";
+        GeluSwapped by check_gated_mlp: "gated_mlp, Gelu";
+        GateUpSwapped by check_gated_mlp: "gated_mlp";
+        ActivationOfUp by check_gated_mlp: "gated_mlp";
+        LastGroupDropped by check_gated_mlp: "gated_mlp";
+        SixBitActivations by check_gated_mlp: "gated_mlp";
+        ScaleOfBatch by check_gated_mlp: "in one batch";
+    }
+}
+
+#[test]
+fn faulty_norms_are_caught() {
+    caught! {
+        EpsIgnored by check_rms_norm: "rms_norm";
+        NormOverPaddedWidth by check_rms_norm: "rms_norm [16, 33]";
+        NormWeightIgnored by check_rms_norm: "rms_norm";
+        RowBehindBatchWritten by check_rms_norm: "rows behind the batch";
+        EpsIgnored by check_add_rms_norm: "add_rms_norm";
+        ResidualKept by check_add_rms_norm: "residual";
+    }
+}
+
+#[test]
+fn faulty_rope_is_caught() {
+    caught! {
+        KindSwapped by check_rope: "rope, queries";
+        WholeHeadTurned by check_rope: "rope, queries";
+        MagnitudeIgnored by check_rope: "rope, queries";
+        QueriesNotNormed by check_rope: "rope, queries";
+        NormAfterRope by check_rope: "rope, queries";
+        PositionFromRow by check_rope: "rope, queries";
+        KeysNotNormed by check_rope: "attention over what rope stored";
+        KeysNotTurned by check_rope: "attention over what rope stored";
+        ValuesTurned by check_rope: "what rope stored";
+    }
+}
+
+#[test]
+fn faulty_attention_is_caught() {
+    caught! {
+        ScaleIgnored by check_attention: "attention";
+        WindowIgnored by check_attention: "window: Some";
+        WindowOneMore by check_attention: "window: Some";
+        WindowOneLess by check_attention: "window: Some";
+        SoftcapIgnored by check_attention: "softcap: Some";
+        SinksIgnored by check_attention: "sinks: Some";
+        FutureSeen by check_attention: "causal: true";
+        AlwaysCausal by check_attention: "causal: false";
+        HeadsInterleaved by check_attention: "attention";
+        LayerIgnored by check_attention: "attention";
+        TablesIgnored by check_attention: "attention";
+        LastKeyMissed by check_attention: "attention";
+        RowsOfChunkMatter by check_attention_invariance: "token by token";
+    }
+}
+
+#[test]
+fn faulty_steps_are_caught() {
+    caught! {
+        SumOrderOfBatch by check_decoder: "in one batch";
+        RowsOfChunkMatter by check_decoder: "in one batch";
+        PositionFromRow by check_decoder: "in one batch";
+        BiasIgnored by check_decoder: "decoder of F32";
+        LayerIgnored by check_decoder: "decoder of";
+        FirstRowRead by check_transfers: "some rows read back";
+        DirtyBuffers by check_transfers: "a new buffer";
+        ShortBytesTaken by check_pack: "pack took";
+        UnsupportedTaken by check_pack: "pack took";
+        UnnamedTensor by check_pack: "does not name the tensor";
+        SizeHalved by check_sizes: "matrix_bytes";
+        EndOnce by check_steps: "end before any step";
+    }
 }

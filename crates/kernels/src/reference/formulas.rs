@@ -6,14 +6,14 @@ use crate::{Activation, RopeKind};
 /// `Σ a[i] b[i]`, over eight interleaved partial sums.
 pub fn dot(a: &[f32], b: &[f32]) -> f64 {
     assert_eq!(a.len(), b.len(), "a dot product of unequal lengths");
+    let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<8>(), b.as_chunks::<8>());
     let mut lanes = [0.0f64; 8];
-    let (a, b) = (a.chunks_exact(8), b.chunks_exact(8));
-    let rest: f64 = a.remainder().iter().zip(b.remainder()).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum();
-    for (a, b) in a.zip(b) {
+    for (a, b) in a.iter().zip(b) {
         for i in 0..8 {
             lanes[i] += f64::from(a[i]) * f64::from(b[i]);
         }
     }
+    let rest: f64 = a_rest.iter().zip(b_rest).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum();
     lanes.iter().sum::<f64>() + rest
 }
 

@@ -1,0 +1,560 @@
+//! A backend with one fault, or with none but the rounding that the bounds allow: the reference, wrapped.
+
+use half::f16;
+
+use crate::quant::{dequantize_row, scale_min};
+use crate::reference::{ReferenceBackend, ReferenceBuffer, ReferenceKv, formulas};
+use crate::{
+    Activation, AttentionParams, BLOCK_TOKENS, Backend, Batch, DType, HeadShape, KernelError, KvSpec,
+    MatrixShape, MatrixSource, QkvParams, Rope, RopeKind, StepLimits,
+};
+
+/// What is wrong with the backend.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Fault {
+    /// Nothing: activations are rounded to 8 bits before quantised weights, queries to half precision.
+    None,
+    SixBitActivations,
+    EightBitsBeforeFloats,
+    ScaleTwoPercentOff,
+    LastGroupDropped,
+    LastOutputsSkipped,
+    MinsIgnored,
+    PartsSwapped,
+    BiasIgnored,
+    SumOrderOfBatch,
+    ScaleOfBatch,
+    RowBehindBatchWritten,
+    NextTokenEmbedded,
+    EmbedScaleIgnored,
+    FirstRowsLogits,
+    EpsIgnored,
+    NormOverPaddedWidth,
+    NormWeightIgnored,
+    ResidualKept,
+    GeluSwapped,
+    GateUpSwapped,
+    ActivationOfUp,
+    KindSwapped,
+    WholeHeadTurned,
+    MagnitudeIgnored,
+    QueriesNotNormed,
+    KeysNotNormed,
+    NormAfterRope,
+    KeysNotTurned,
+    PositionFromRow,
+    ValuesTurned,
+    ScaleIgnored,
+    WindowIgnored,
+    WindowOneMore,
+    WindowOneLess,
+    SoftcapIgnored,
+    SinksIgnored,
+    FutureSeen,
+    AlwaysCausal,
+    HeadsInterleaved,
+    LayerIgnored,
+    TablesIgnored,
+    LastKeyMissed,
+    RowsOfChunkMatter,
+    FirstRowRead,
+    DirtyBuffers,
+    ShortBytesTaken,
+    UnsupportedTaken,
+    UnnamedTensor,
+    SizeHalved,
+    EndOnce,
+}
+
+pub(super) struct Faulty {
+    inner: ReferenceBackend,
+    fault: Fault,
+    batch: Batch,
+    open: bool,
+}
+
+pub(super) struct Part {
+    shape: MatrixShape,
+    floats: Vec<f32>,
+}
+
+impl Faulty {
+    pub(super) fn new(fault: Fault) -> Self {
+        Self { inner: ReferenceBackend::new(), fault, batch: Batch::default(), open: false }
+    }
+
+    fn rows_of(&self, buffer: &ReferenceBuffer, cols: usize) -> Vec<f32> {
+        let mut rows = vec![0.0; self.batch.rows() * cols];
+        self.inner.read_rows(buffer, 0, &mut rows).unwrap();
+        rows
+    }
+
+    /// `(rows, outputs)`.
+    fn product(&self, parts: &[Part], bias: Option<&[f32]>, x: &[f32]) -> Vec<f32> {
+        let cols = parts[0].shape.cols;
+        let rows = x.len() / cols;
+        let batch_max = x.iter().fold(0.0f32, |m, v| m.max(v.abs()));
+        let mut out = Vec::new();
+        for x in x.chunks_exact(cols) {
+            let mut outputs = Vec::new();
+            for part in parts {
+                let quantised =
+                    part.shape.dtype.block_weights() > 1 || self.fault == Fault::EightBitsBeforeFloats;
+                let (levels, shared) = match self.fault {
+                    Fault::SixBitActivations => (31.0, 0.0),
+                    Fault::ScaleOfBatch => (127.0, batch_max),
+                    _ => (127.0, 0.0),
+                };
+                let mut x = if quantised { rounded(x, levels, shared) } else { x.to_vec() };
+                if self.fault == Fault::LastGroupDropped {
+                    x[cols - cols.min(32)..].fill(0.0);
+                }
+                for weights in part.floats.chunks_exact(cols) {
+                    let mut sum = if self.fault == Fault::SumOrderOfBatch {
+                        // What a kernel that adds up in f32, by another order for larger batches, would do.
+                        let products = weights.iter().zip(&x).map(|(w, x)| w * x);
+                        if rows > 4 {
+                            products.rev().sum::<f32>().into()
+                        } else {
+                            products.sum::<f32>().into()
+                        }
+                    } else {
+                        formulas::dot(weights, &x)
+                    };
+                    if self.fault == Fault::ScaleTwoPercentOff && quantised {
+                        sum *= 1.02;
+                    }
+                    outputs.push(sum);
+                }
+            }
+            if self.fault == Fault::PartsSwapped {
+                outputs.rotate_left(parts[0].shape.rows);
+            }
+            if let Some(bias) = bias.filter(|_| self.fault != Fault::BiasIgnored) {
+                outputs.iter_mut().zip(bias).for_each(|(out, &bias)| *out += f64::from(bias));
+            }
+            if self.fault == Fault::LastOutputsSkipped {
+                let whole = outputs.len() / 16 * 16;
+                outputs[whole..].fill(0.0);
+            }
+            out.extend(outputs.into_iter().map(|v| v as f32));
+        }
+        out
+    }
+
+    fn store(&mut self, buffer: &mut ReferenceBuffer, mut rows: Vec<f32>) {
+        if self.fault == Fault::RowBehindBatchWritten {
+            let cols = rows.len() / self.batch.rows();
+            rows.extend(vec![0.0; cols]);
+        }
+        self.inner.write_rows(buffer, 0, &rows).unwrap();
+    }
+
+    /// Runs an op on a batch changed for it.
+    fn with_batch(&mut self, batch: &Batch, op: impl FnOnce(&mut ReferenceBackend)) {
+        self.inner.end().unwrap();
+        self.inner.begin(batch).unwrap();
+        op(&mut self.inner);
+        self.inner.end().unwrap();
+        self.inner.begin(&self.batch).unwrap();
+    }
+
+    fn norm(&self, x: &[f32], weight: &[f32], eps: f32) -> Vec<f32> {
+        let cols = weight.len();
+        let eps = if self.fault == Fault::EpsIgnored { 0.0 } else { eps };
+        let weight = if self.fault == Fault::NormWeightIgnored { vec![1.0; cols] } else { weight.to_vec() };
+        let mut out = vec![0.0; x.len()];
+        for (x, out) in x.chunks_exact(cols).zip(out.chunks_exact_mut(cols)) {
+            if self.fault == Fault::NormOverPaddedWidth {
+                let mut padded = x.to_vec();
+                padded.resize(cols.next_multiple_of(16), 0.0);
+                let mut weight = weight.clone();
+                weight.resize(padded.len(), 0.0);
+                let mut wide = padded.clone();
+                formulas::rms_norm(&padded, &weight, eps, &mut wide);
+                out.copy_from_slice(&wide[..cols]);
+            } else {
+                formulas::rms_norm(x, &weight, eps, out);
+            }
+        }
+        out
+    }
+}
+
+impl Backend for Faulty {
+    type Matrix = Vec<Part>;
+    type Vector = Vec<f32>;
+    type Buffer = ReferenceBuffer;
+    type Kv = ReferenceKv;
+
+    fn device(&self) -> String {
+        format!("faulty: {:?}", self.fault)
+    }
+
+    fn supports(&self, dtype: DType) -> bool {
+        self.inner.supports(dtype)
+    }
+
+    fn matrix_bytes(&self, parts: &[MatrixShape]) -> usize {
+        self.inner.matrix_bytes(parts) / if self.fault == Fault::SizeHalved { 8 } else { 1 }
+    }
+
+    fn pack(&self, sources: &[MatrixSource<'_>]) -> Result<Vec<Part>, KernelError> {
+        if !matches!(self.fault, Fault::ShortBytesTaken | Fault::UnsupportedTaken) {
+            let checked = self.inner.pack(sources);
+            if let (Fault::UnnamedTensor, Err(KernelError::BadShape { reason, .. })) = (self.fault, &checked)
+            {
+                return Err(KernelError::BadShape { tensor: "?".to_owned(), reason: reason.clone() });
+            }
+            checked?;
+        } else if self.fault == Fault::UnsupportedTaken
+            && sources.iter().all(|s| self.supports(s.shape.dtype))
+        {
+            self.inner.pack(sources)?;
+        }
+        let decode = |source: &MatrixSource<'_>| {
+            let MatrixShape { rows, cols, dtype } = source.shape;
+            let mut floats = vec![0.0; rows * cols];
+            let mut bytes = source.bytes.to_vec();
+            if self.fault == Fault::MinsIgnored && dtype == DType::Q4_K {
+                for block in bytes.chunks_exact_mut(dtype.block_bytes()) {
+                    assert!((0..8).any(|group| scale_min(&block[4..16], group).1 > 0));
+                    block[2..4].fill(0);
+                }
+            }
+            if dtype.bytes_of(rows * cols) == Some(bytes.len()) && self.supports(dtype) {
+                dequantize_row(dtype, &bytes, &mut floats);
+            }
+            Part { shape: source.shape, floats }
+        };
+        Ok(sources.iter().map(decode).collect())
+    }
+
+    fn vector(&self, values: &[f32]) -> Result<Vec<f32>, KernelError> {
+        Ok(values.to_vec())
+    }
+
+    fn buffer(&self, rows: usize, cols: usize) -> Result<ReferenceBuffer, KernelError> {
+        let mut buffer = self.inner.buffer(rows, cols)?;
+        if self.fault == Fault::DirtyBuffers {
+            ReferenceBackend::new().write_rows(&mut buffer, 0, &vec![0.5; rows * cols])?;
+        }
+        Ok(buffer)
+    }
+
+    fn kv_bytes(&self, spec: &KvSpec) -> usize {
+        self.inner.kv_bytes(spec)
+    }
+
+    fn kv(&self, spec: &KvSpec) -> Result<ReferenceKv, KernelError> {
+        self.inner.kv(spec)
+    }
+
+    fn scratch_bytes(&self, limits: &StepLimits) -> usize {
+        self.inner.scratch_bytes(limits)
+    }
+
+    fn reserve(&mut self, limits: &StepLimits) -> Result<(), KernelError> {
+        self.inner.reserve(limits)
+    }
+
+    fn begin(&mut self, batch: &Batch) -> Result<(), KernelError> {
+        self.batch = batch.clone();
+        self.open = true;
+        if self.fault == Fault::PositionFromRow {
+            self.batch.positions = (0..batch.rows() as u32).collect();
+        }
+        self.inner.begin(&self.batch)
+    }
+
+    fn embed(&mut self, table: &Vec<Part>, scale: f32, out: &mut ReferenceBuffer) {
+        let MatrixShape { rows, cols, .. } = table[0].shape;
+        let scale = if self.fault == Fault::EmbedScaleIgnored { 1.0 } else { scale };
+        let skip = usize::from(self.fault == Fault::NextTokenEmbedded);
+        let row = |&token: &u32| &table[0].floats[(token as usize + skip) % rows * cols..][..cols];
+        let values =
+            self.batch.tokens.iter().flat_map(|token| row(token).iter().map(|w| scale * w)).collect();
+        self.store(out, values);
+    }
+
+    fn rms_norm(&mut self, x: &ReferenceBuffer, weight: &Vec<f32>, eps: f32, out: &mut ReferenceBuffer) {
+        let x = self.rows_of(x, weight.len());
+        let normed = self.norm(&x, weight, eps);
+        self.store(out, normed);
+    }
+
+    fn add_rms_norm(
+        &mut self,
+        residual: &mut ReferenceBuffer,
+        x: &ReferenceBuffer,
+        weight: &Vec<f32>,
+        eps: f32,
+        out: &mut ReferenceBuffer,
+    ) {
+        let before = self.rows_of(residual, weight.len());
+        let sum: Vec<f32> = before.iter().zip(self.rows_of(x, weight.len())).map(|(a, b)| a + b).collect();
+        let normed = self.norm(&sum, weight, eps);
+        if self.fault != Fault::ResidualKept {
+            self.store(residual, sum);
+        }
+        self.store(out, normed);
+    }
+
+    fn matmul(
+        &mut self,
+        weight: &Vec<Part>,
+        bias: Option<&Vec<f32>>,
+        x: &ReferenceBuffer,
+        out: &mut ReferenceBuffer,
+    ) {
+        let x = self.rows_of(x, weight[0].shape.cols);
+        let product = self.product(weight, bias.map(|bias| &bias[..]), &x);
+        self.store(out, product);
+    }
+
+    fn rope(
+        &mut self,
+        qkv: &mut ReferenceBuffer,
+        params: &QkvParams<'_, Vec<f32>>,
+        kv: &mut ReferenceKv,
+        layer: usize,
+    ) {
+        let layer = if self.fault == Fault::LayerIgnored { 0 } else { layer };
+        let width = params.shape.qkv_width();
+        let head_dim = params.shape.head_dim;
+        let mut longer = Vec::new();
+        let mut rope = params.rope.as_ref().map(|rope| Rope { ..*rope });
+        if let Some(rope) = &mut rope {
+            match self.fault {
+                Fault::KindSwapped => {
+                    rope.kind = match rope.kind {
+                        RopeKind::Neox => RopeKind::Interleaved,
+                        RopeKind::Interleaved => RopeKind::Neox,
+                    };
+                }
+                Fault::WholeHeadTurned => {
+                    longer = rope.inv_freq.clone();
+                    longer.resize(head_dim / 2, 1e-2);
+                }
+                Fault::MagnitudeIgnored => rope.magnitude = 1.0,
+                _ => {}
+            }
+            if !longer.is_empty() {
+                rope.inv_freq = &longer;
+            }
+        }
+        let mut changed = QkvParams { rope, ..*params };
+        match self.fault {
+            Fault::QueriesNotNormed => changed.q_norm = None,
+            Fault::KeysNotNormed => changed.k_norm = None,
+            Fault::KeysNotTurned => {
+                // The cache gets normed keys; the queries are turned beside it.
+                let raw = self.rows_of(qkv, width);
+                self.inner.rope(qkv, &QkvParams { rope: None, ..changed }, kv, layer);
+                self.store(qkv, raw);
+                self.inner.rope(qkv, &changed, &mut kv.clone(), layer);
+                return;
+            }
+            Fault::NormAfterRope => {
+                let norms = (changed.q_norm, changed.k_norm);
+                (changed.q_norm, changed.k_norm) = (None, None);
+                self.inner.rope(qkv, &changed, &mut kv.clone(), layer);
+                (changed.q_norm, changed.k_norm) = norms;
+                changed.rope = None;
+            }
+            Fault::ValuesTurned => {
+                let mut rows = self.rows_of(qkv, width);
+                if let Some(rope) = &changed.rope {
+                    for (row, &position) in rows.chunks_exact_mut(width).zip(&self.batch.positions) {
+                        let first = width - params.shape.kv_heads * head_dim;
+                        for head in row[first..].chunks_exact_mut(head_dim) {
+                            formulas::rotate(head, rope.kind, rope.inv_freq, rope.magnitude, position);
+                        }
+                    }
+                }
+                self.store(qkv, rows);
+            }
+            _ => {}
+        }
+        self.inner.rope(qkv, &changed, kv, layer);
+    }
+
+    fn attention(
+        &mut self,
+        qkv: &ReferenceBuffer,
+        params: &AttentionParams<'_, Vec<f32>>,
+        kv: &ReferenceKv,
+        layer: usize,
+        out: &mut ReferenceBuffer,
+    ) {
+        let shape = params.shape;
+        let HeadShape { heads, kv_heads, head_dim } = shape;
+        let layer = if self.fault == Fault::LayerIgnored { 0 } else { layer };
+        let mut changed = AttentionParams { ..*params };
+        match self.fault {
+            Fault::ScaleIgnored => changed.scale = 1.0 / (head_dim as f32).sqrt(),
+            Fault::WindowIgnored => changed.window = None,
+            Fault::WindowOneMore => changed.window = params.window.map(|window| window + 1),
+            Fault::WindowOneLess => changed.window = params.window.map(|window| (window - 1).max(1)),
+            Fault::SoftcapIgnored => changed.softcap = None,
+            Fault::SinksIgnored => changed.sinks = None,
+            Fault::FutureSeen => changed.causal = false,
+            Fault::AlwaysCausal => changed.causal = true,
+            _ => {}
+        }
+        match self.fault {
+            Fault::TablesIgnored => {
+                let mut batch = self.batch.clone();
+                batch.block_tables.iter_mut().enumerate().for_each(|(i, block)| *block = i as u32);
+                renumber_slots(&mut batch);
+                self.with_batch(&batch, |inner| inner.attention(qkv, &changed, kv, layer, out));
+            }
+            Fault::LastKeyMissed => {
+                let mut batch = self.batch.clone();
+                for span in
+                    batch.sequences.iter_mut().filter(|s| s.rows == 1 && s.context % 16 == 1 && s.context > 1)
+                {
+                    span.context -= 1;
+                }
+                renumber_slots(&mut batch);
+                self.with_batch(&batch, |inner| inner.attention(qkv, &changed, kv, layer, out));
+            }
+            Fault::HeadsInterleaved => {
+                // Query head h goes where key-value head h % kv_heads is read, and comes back after.
+                let home = |head: usize| (head % kv_heads) * (heads / kv_heads) + head / kv_heads;
+                let width = shape.qkv_width();
+                let rows = self.rows_of(qkv, width);
+                let mut moved = rows.clone();
+                for (from, to) in rows.chunks_exact(width).zip(moved.chunks_exact_mut(width)) {
+                    for head in 0..heads {
+                        to[home(head) * head_dim..][..head_dim]
+                            .copy_from_slice(&from[head * head_dim..][..head_dim]);
+                    }
+                }
+                let mut buffer = qkv.clone();
+                self.store(&mut buffer, moved);
+                self.inner.attention(&buffer, &changed, kv, layer, out);
+                let mixed = self.rows_of(out, shape.q_width());
+                let mut sorted = mixed.clone();
+                for (from, to) in
+                    mixed.chunks_exact(shape.q_width()).zip(sorted.chunks_exact_mut(shape.q_width()))
+                {
+                    for head in 0..heads {
+                        to[head * head_dim..][..head_dim]
+                            .copy_from_slice(&from[home(head) * head_dim..][..head_dim]);
+                    }
+                }
+                self.store(out, sorted);
+            }
+            Fault::RowsOfChunkMatter => {
+                self.inner.attention(qkv, &changed, kv, layer, out);
+                let mut rows = self.rows_of(out, shape.q_width());
+                for span in self.batch.sequences.iter().filter(|span| span.rows > 1) {
+                    let at = span.row_first as usize * shape.q_width();
+                    rows[at] *= 1.0 + f32::EPSILON;
+                }
+                self.store(out, rows);
+            }
+            _ => {
+                let mut rows = self.rows_of(qkv, shape.qkv_width());
+                for row in rows.chunks_exact_mut(shape.qkv_width()) {
+                    row[..shape.q_width()].iter_mut().for_each(|q| *q = f16::from_f32(*q).to_f32());
+                }
+                let mut buffer = qkv.clone();
+                self.inner.write_rows(&mut buffer, 0, &rows).unwrap();
+                self.inner.attention(&buffer, &changed, kv, layer, out);
+            }
+        }
+    }
+
+    fn gated_mlp(
+        &mut self,
+        gate_up: &Vec<Part>,
+        down: &Vec<Part>,
+        activation: Activation,
+        x: &ReferenceBuffer,
+        _hidden: &mut ReferenceBuffer,
+        out: &mut ReferenceBuffer,
+    ) {
+        let x = self.rows_of(x, gate_up[0].shape.cols);
+        let both = self.product(gate_up, None, &x);
+        let width = down[0].shape.cols;
+        let activation = match (self.fault, activation) {
+            (Fault::GeluSwapped, Activation::GeluErf) => Activation::GeluTanh,
+            (Fault::GeluSwapped, Activation::GeluTanh) => Activation::GeluErf,
+            _ => activation,
+        };
+        let act = |v: f32| formulas::activate(activation, f64::from(v)) as f32;
+        let hidden: Vec<f32> = both
+            .chunks_exact(2 * width)
+            .flat_map(|row| {
+                let (gate, up) = row.split_at(width);
+                let (gate, up) = if self.fault == Fault::GateUpSwapped { (up, gate) } else { (gate, up) };
+                gate.iter().zip(up).map(|(&gate, &up)| match self.fault {
+                    Fault::ActivationOfUp => act(gate) * act(up),
+                    _ => act(gate) * up,
+                })
+            })
+            .collect();
+        let product = self.product(down, None, &hidden);
+        self.store(out, product);
+    }
+
+    fn logits(&mut self, head: &Vec<Part>, x: &ReferenceBuffer, out: &mut [f32]) -> Result<(), KernelError> {
+        let cols = head[0].shape.cols;
+        let rows = self.rows_of(x, cols);
+        for (i, (out, &row)) in
+            out.chunks_exact_mut(head[0].shape.rows).zip(&self.batch.logit_rows).enumerate()
+        {
+            let row = if self.fault == Fault::FirstRowsLogits { i } else { row as usize };
+            out.copy_from_slice(&self.product(head, None, &rows[row * cols..][..cols]));
+        }
+        Ok(())
+    }
+
+    fn end(&mut self) -> Result<(), KernelError> {
+        if self.fault == Fault::EndOnce && !self.open {
+            return Err(KernelError::Device { device: self.device(), reason: "no step is open".to_owned() });
+        }
+        self.open = false;
+        self.inner.end()
+    }
+
+    fn read_rows(&self, x: &ReferenceBuffer, row_first: usize, out: &mut [f32]) -> Result<(), KernelError> {
+        let first = if self.fault == Fault::FirstRowRead { 0 } else { row_first };
+        self.inner.read_rows(x, first, out)
+    }
+
+    fn write_rows(
+        &mut self,
+        x: &mut ReferenceBuffer,
+        row_first: usize,
+        rows: &[f32],
+    ) -> Result<(), KernelError> {
+        self.inner.write_rows(x, row_first, rows)
+    }
+}
+
+/// Activations as a device may hold them: integers of up to ±`levels` for each 256, by the largest of them or, if it
+/// is larger, by `shared`.
+fn rounded(x: &[f32], levels: f32, shared: f32) -> Vec<f32> {
+    x.chunks(256)
+        .flat_map(|x| {
+            let largest = x.iter().fold(shared, |m, v| m.max(v.abs()));
+            let step = largest / levels;
+            x.iter().map(move |v| if step < f32::MIN_POSITIVE { 0.0 } else { (v / step).round() * step })
+        })
+        .collect()
+}
+
+/// Puts each row's slot where the changed block table has its position.
+fn renumber_slots(batch: &mut Batch) {
+    for span in &batch.sequences {
+        for row in 0..span.rows {
+            let position = (span.context - span.rows + row) as usize;
+            let block = batch.block_tables[span.table_first as usize + position / BLOCK_TOKENS];
+            batch.slots[(span.row_first + row) as usize] =
+                block * BLOCK_TOKENS as u32 + (position % BLOCK_TOKENS) as u32;
+        }
+    }
+}
