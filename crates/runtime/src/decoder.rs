@@ -2,22 +2,19 @@
 //! on buffers made beforehand. Which sequences run, and where their keys and values live, is the scheduler's.
 
 use hanzo_engine_kernels::{
-    AttentionParams, Backend, Batch, KernelError, KvSpec, MatrixShape, MatrixSource, QkvParams, Rope,
-    StepLimits,
+    AttentionParams, Backend, Batch, KernelError, MatrixShape, MatrixSource, QkvParams, Rope, StepLimits,
 };
 
 use crate::error::LoadError;
 use crate::load::{ModelFiles, Tensor};
 use crate::spec::{DecoderSpec, LayerWeight, Weight};
 
-/// What a decoder takes, before it is loaded.
+/// What a decoder takes besides its KV cache, before it is loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemoryPlan {
     /// Packed weights, to the byte. A matrix of a type the backend cannot pack counts as its file's bytes;
     /// [`Decoder::load`] refuses it.
     pub weights_bytes: u64,
-    /// One block of 16 tokens of the KV cache, all layers.
-    pub kv_bytes_per_block: u64,
     buffer_cols: [usize; 6],
 }
 
@@ -94,11 +91,7 @@ impl<B: Backend> Decoder<B> {
         let vectors = spec.weights().into_iter().filter(|(_, shape)| shape.len() == 1);
         let vector_elements: usize = vectors.map(|(_, shape)| shape[0]).sum();
         weights_bytes += (vector_elements + spec.rope.dim / 2) * size_of::<f32>();
-        MemoryPlan {
-            weights_bytes: weights_bytes as u64,
-            kv_bytes_per_block: backend.kv_bytes(&spec.kv_spec(1)) as u64,
-            buffer_cols: buffer_cols(spec),
-        }
+        MemoryPlan { weights_bytes: weights_bytes as u64, buffer_cols: buffer_cols(spec) }
     }
 
     /// Reads and packs all weights. `progress` hears the share that is done, up to 1. At no time is more held
@@ -117,7 +110,8 @@ impl<B: Backend> Decoder<B> {
             }
         }
         check_tied_twin(files)?;
-        let mut loader = Loader { backend, files, progress, bytes_done: 0 };
+        let mut loader =
+            Loader { backend, files, progress, bytes_done: 0, bytes_total: files.weight_bytes() };
         let embedding = loader.matrix(&[Weight::TokenEmbedding])?;
         let layers: Result<Vec<_>, _> = (0..spec.layers).map(|layer| loader.layer(&spec, layer)).collect();
         Ok(Self {
@@ -134,11 +128,6 @@ impl<B: Backend> Decoder<B> {
     /// What this decoder is.
     pub fn spec(&self) -> &DecoderSpec {
         &self.spec
-    }
-
-    /// The paged cache of `blocks` blocks of 16 tokens that [`Decoder::forward`] works on.
-    pub fn kv_spec(&self, blocks: usize) -> KvSpec {
-        self.spec.kv_spec(blocks)
     }
 
     /// Makes all buffers and the backend's scratch for steps within `limits`. Called once, before the first step.
@@ -248,6 +237,7 @@ struct Loader<'a, B: Backend> {
     files: &'a ModelFiles,
     progress: &'a mut dyn FnMut(f32),
     bytes_done: u64,
+    bytes_total: u64,
 }
 
 impl<B: Backend> Loader<'_, B> {
@@ -305,7 +295,7 @@ impl<B: Backend> Loader<'_, B> {
             bytes.release();
             self.bytes_done += bytes.len() as u64;
         }
-        (self.progress)((self.bytes_done as f64 / self.files.weight_bytes() as f64) as f32);
+        (self.progress)((self.bytes_done as f64 / self.bytes_total as f64) as f32);
     }
 }
 
@@ -347,4 +337,4 @@ fn check_tied_twin(files: &ModelFiles) -> Result<(), LoadError> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -1,1 +1,275 @@
+//! Settings of published models, and settings that must be refused.
 
+use hanzo_engine_kernels::{HeadShape, RopeKind};
+use serde_json::{Value, json};
+
+use super::*;
+use crate::gguf::Gguf;
+use crate::gguf::tests::Builder;
+
+fn read(config: Value) -> Result<DecoderSpec, LoadError> {
+    let Value::Object(settings) = config else { panic!("a configuration is an object") };
+    from_config(&Config::new("config.json", settings))
+}
+
+fn changed(base: &Value, changes: Value) -> Value {
+    let mut config = base.clone();
+    for (key, value) in changes.as_object().unwrap() {
+        config[key] = value.clone();
+    }
+    config
+}
+
+/// As published with Qwen3-0.6B.
+fn qwen3() -> Value {
+    json!({
+        "architectures": ["Qwen3ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+        "bos_token_id": 151643, "eos_token_id": 151645, "head_dim": 128, "hidden_act": "silu",
+        "hidden_size": 1024, "initializer_range": 0.02, "intermediate_size": 3072,
+        "max_position_embeddings": 40960, "max_window_layers": 28, "model_type": "qwen3",
+        "num_attention_heads": 16, "num_hidden_layers": 28, "num_key_value_heads": 8, "rms_norm_eps": 1e-6,
+        "rope_scaling": null, "rope_theta": 1000000, "sliding_window": null, "tie_word_embeddings": true,
+        "torch_dtype": "bfloat16", "transformers_version": "4.51.0", "use_cache": true,
+        "use_sliding_window": false, "vocab_size": 151936
+    })
+}
+
+/// As published with Llama-3.2-1B.
+fn llama() -> Value {
+    json!({
+        "architectures": ["LlamaForCausalLM"], "attention_bias": false, "head_dim": 64, "hidden_act": "silu",
+        "hidden_size": 2048, "intermediate_size": 8192, "max_position_embeddings": 131072, "mlp_bias": false,
+        "model_type": "llama", "num_attention_heads": 32, "num_hidden_layers": 16, "num_key_value_heads": 8,
+        "pretraining_tp": 1, "rms_norm_eps": 1e-5,
+        "rope_scaling": { "factor": 32.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0,
+                          "original_max_position_embeddings": 8192, "rope_type": "llama3" },
+        "rope_theta": 500000.0, "tie_word_embeddings": true, "vocab_size": 128256
+    })
+}
+
+#[test]
+fn published_configurations_are_understood() {
+    let spec = read(qwen3()).unwrap();
+    assert_eq!(spec.heads, HeadShape { heads: 16, kv_heads: 8, head_dim: 128 });
+    assert_eq!((spec.vocab, spec.hidden, spec.layers, spec.ffn), (151_936, 1024, 28, 3072));
+    assert!(spec.qk_norm && spec.tied_embeddings && !spec.qkv_bias && !spec.o_bias);
+    assert_eq!((spec.rope.kind, spec.rope.base, spec.rope.dim), (RopeKind::Neox, 1e6, 128));
+    assert_eq!(spec.context_tokens_max, 40_960);
+    assert_eq!(spec.windows, vec![None; 28]);
+    let limits = spec.step_limits(64, 4, 1000);
+    assert_eq!((limits.width, limits.vocab, limits.logit_rows), (6144, 151_936, 4));
+
+    let spec = read(llama()).unwrap();
+    assert_eq!(spec.heads, HeadShape { heads: 32, kv_heads: 8, head_dim: 64 });
+    assert!(!spec.qk_norm);
+    // The fastest pair is not scaled, the slowest by the whole factor.
+    let frequencies = spec.rope.inv_freq();
+    assert_eq!(frequencies.len(), 32);
+    assert_eq!(frequencies[0], 1.0);
+    let slowest = 500_000f64.powf(-62.0 / 64.0) / 32.0;
+    assert!((f64::from(frequencies[31]) / slowest - 1.0).abs() < 1e-6);
+}
+
+#[test]
+fn newer_spellings_mean_the_same() {
+    let mut newer = llama();
+    let settings = newer.as_object_mut().unwrap();
+    let mut rope = settings.remove("rope_scaling").unwrap();
+    rope["rope_theta"] = settings.remove("rope_theta").unwrap();
+    settings.insert("rope_parameters".into(), rope);
+    assert_eq!(read(newer).unwrap(), read(llama()).unwrap());
+}
+
+#[test]
+fn yarn_stretches_context_and_magnitude() {
+    let yarn = json!({ "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768 });
+    let spec = read(changed(&qwen3(), json!({ "rope_scaling": yarn }))).unwrap();
+    assert_eq!(spec.context_tokens_max, 131_072);
+    assert!((spec.rope.magnitude - (0.1 * 4f32.ln() + 1.0)).abs() < 1e-6);
+    // Fast pairs as they were, slow ones stretched.
+    let (plain, stretched) = (read(qwen3()).unwrap().rope.inv_freq(), spec.rope.inv_freq());
+    assert_eq!(plain[0], stretched[0]);
+    assert!((plain[63] / stretched[63] - 4.0).abs() < 1e-5);
+
+    let given = json!({ "type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768, "attention_factor": 0.5 });
+    assert_eq!(read(changed(&qwen3(), json!({ "rope_scaling": given }))).unwrap().rope.magnitude, 0.5);
+}
+
+#[test]
+fn windows_follow_the_family() {
+    let windowed = |base: &Value, changes: Value| read(changed(base, changes)).unwrap().windows;
+    let mistral = changed(
+        &llama(),
+        json!({ "model_type": "mistral", "architectures": ["MistralForCausalLM"], "rope_scaling": null }),
+    );
+    assert_eq!(windowed(&mistral, json!({ "sliding_window": 4096 })), vec![Some(4096); 16]);
+    assert_eq!(windowed(&mistral, json!({ "sliding_window": null })), vec![None; 16]);
+    let upper = json!({ "sliding_window": 100, "use_sliding_window": true, "max_window_layers": 27 });
+    let mut expected = vec![None; 28];
+    expected[27] = Some(100);
+    assert_eq!(windowed(&qwen3(), upper), expected);
+    let off = json!({ "sliding_window": 100, "use_sliding_window": false, "max_window_layers": 0 });
+    assert_eq!(windowed(&qwen3(), off), vec![None; 28]);
+    let types: Vec<&str> =
+        (0..28).map(|layer| if layer == 3 { "sliding_attention" } else { "full_attention" }).collect();
+    let named = json!({ "sliding_window": 7, "use_sliding_window": true, "layer_types": types });
+    let mut expected = vec![None; 28];
+    expected[3] = Some(7);
+    assert_eq!(windowed(&qwen3(), named), expected);
+}
+
+#[test]
+fn settings_that_cannot_be_honoured_are_refused_by_name() {
+    let rope = |changes: Value| changed(&llama(), json!({ "rope_scaling": changes }));
+    let l = |changes: Value| changed(&llama(), changes);
+    let q = |changes: Value| changed(&qwen3(), changes);
+    let cases = [
+        (l(json!({ "model_type": "mixtral" })), "model_type = mixtral is not supported"),
+        (l(json!({ "model_type": null })), "key model_type is missing"),
+        (l(json!({ "architectures": ["LlamaForSequenceClassification"] })), "architectures = "),
+        (l(json!({ "mlp_bias": true })), "mlp_bias = true is not supported"),
+        (l(json!({ "num_local_experts": 8 })), "num_local_experts = 8 is not supported"),
+        (l(json!({ "quantization_config": { "bits": 4 } })), "quantization_config = {\"bits\":4} is not"),
+        (l(json!({ "final_logit_softcapping": 30.0 })), "final_logit_softcapping = 30.0 is not supported"),
+        (l(json!({ "partial_rotary_factor": 0.5 })), "partial_rotary_factor = 0.5 is not supported"),
+        (l(json!({ "hidden_act": "relu2" })), "hidden_act = relu2 is not supported"),
+        (rope(json!({ "rope_type": "longrope", "factor": 2.0 })), "rope_type = longrope is not supported"),
+        (rope(json!({ "type": "dynamic", "factor": 2.0 })), "rope_type = dynamic is not supported"),
+        (rope(json!({ "type": "linear" })), "key factor is missing"),
+        (rope(json!({ "type": "linear", "factor": -2.0 })), "key factor: -2 is not above 0"),
+        (rope(json!({ "type": "linear", "factor": 2.0, "short_factor": [] })), "short_factor = [] is not"),
+        (q(json!({ "layer_types": ["full_attention"] })), "key layer_types: 1 types for 28 layers"),
+        (
+            q(json!({ "layer_types": vec!["linear_attention"; 28] })),
+            "layer_types = \"linear_attention\" is not",
+        ),
+        (q(json!({ "hidden_size": 0 })), "key hidden_size: it is 0"),
+        (q(json!({ "hidden_size": "1024" })), "key hidden_size: expected a whole number"),
+        (q(json!({ "hidden_size": -1 })), "key hidden_size: expected a whole number"),
+        (q(json!({ "hidden_size": 1e300 })), "key hidden_size: expected a whole number"),
+        (q(json!({ "num_hidden_layers": u64::MAX })), "key num_hidden_layers: it is more than 1024"),
+        (q(json!({ "num_key_value_heads": 5 })), "16 query heads are not a multiple of 5 key-value heads"),
+        (q(json!({ "head_dim": 127 })), "127 dimensions; an even number"),
+        (q(json!({ "rms_norm_eps": 1e300 })), "key rms_norm_eps: it is too large"),
+        (q(json!({ "vocab_size": null })), "key vocab_size is missing"),
+        (q(json!({ "tie_word_embeddings": 1 })), "key tie_word_embeddings: expected true or false, found 1"),
+    ];
+    for (config, expected) in cases {
+        let error = read(config).unwrap_err().to_string();
+        assert!(error.starts_with("config.json: ") && error.contains(expected), "{expected:?} in {error:?}");
+    }
+}
+
+fn gguf_llama() -> Builder {
+    Builder::new()
+        .string("general.architecture", "llama")
+        .u32("llama.block_count", 2)
+        .u32("llama.context_length", 128)
+        .u32("llama.embedding_length", 16)
+        .u32("llama.feed_forward_length", 32)
+        .u32("llama.attention.head_count", 4)
+        .u32("llama.attention.head_count_kv", 2)
+        .f32("llama.attention.layer_norm_rms_epsilon", 1e-5)
+        .zeros("token_embd.weight", &[10, 16])
+}
+
+fn read_gguf(builder: &Builder) -> Result<DecoderSpec, LoadError> {
+    from_gguf(&Gguf::parse("a.gguf", &builder.build().into()).unwrap())
+}
+
+#[test]
+fn gguf_metadata_is_understood() {
+    let spec = read_gguf(&gguf_llama()).unwrap();
+    assert_eq!(spec.heads, HeadShape { heads: 4, kv_heads: 2, head_dim: 4 });
+    assert_eq!((spec.vocab, spec.rope.kind, spec.rope.base), (10, RopeKind::Interleaved, 10_000.0));
+    assert!(spec.tied_embeddings && !spec.qkv_bias && !spec.o_bias);
+
+    let rich = gguf_llama()
+        .u32("llama.rope.dimension_count", 2)
+        .string("llama.rope.scaling.type", "linear")
+        .f32("llama.rope.scaling.factor", 4.0)
+        .u32("llama.expert_count", 0)
+        .u32("llama.vocab_size", 10)
+        .zeros("output.weight", &[10, 16])
+        .zeros("blk.0.attn_q.bias", &[16]);
+    let spec = read_gguf(&rich).unwrap();
+    assert!(!spec.tied_embeddings && spec.qkv_bias);
+    assert_eq!(spec.rope.inv_freq(), [0.25]);
+}
+
+#[test]
+fn rope_factors_divide_frequencies() {
+    let factors: Vec<u8> = [1.0f32, 8.0].iter().flat_map(|factor| factor.to_le_bytes()).collect();
+    let spec = read_gguf(&gguf_llama().tensor("rope_freqs.weight", &[2], 0, &factors)).unwrap();
+    assert_eq!(spec.rope.inv_freq(), [1.0, 0.01 / 8.0]);
+    let wrong = gguf_llama().tensor("rope_freqs.weight", &[1], 0, &factors[..4]);
+    assert!(read_gguf(&wrong).unwrap_err().to_string().contains("expected 2 factors, found 1"));
+    let zero = gguf_llama().tensor("rope_freqs.weight", &[2], 0, &[0; 8]);
+    assert!(read_gguf(&zero).unwrap_err().to_string().contains("a factor is not a number above 0"));
+}
+
+#[test]
+fn gguf_settings_that_cannot_be_honoured_are_refused_by_name() {
+    let embedding = [10, 16];
+    let bare = |architecture: &str| {
+        Builder::new().string("general.architecture", architecture).zeros("token_embd.weight", &embedding)
+    };
+    let cases = [
+        (Builder::new(), "key general.architecture is missing"),
+        (
+            bare("gemma3"),
+            "general.architecture = gemma3 is not supported: this build runs llama, qwen2, qwen3",
+        ),
+        (bare("llama"), "key llama.embedding_length is missing"),
+        (bare("llama").u32("llama.embedding_length", 0), "key llama.embedding_length: 0 is not from 1"),
+        (gguf_llama().u32("llama.expert_count", 8), "llama.expert_count = 8 is not supported"),
+        (gguf_llama().f32("llama.logit_scale", 0.5), "llama.logit_scale = 0.5 is not supported"),
+        (gguf_llama().u32("llama.attention.value_length", 8), "llama.attention.value_length = 8 is not"),
+        (
+            gguf_llama().string("llama.rope.scaling.type", "longrope"),
+            "llama.rope.scaling.type = longrope is not",
+        ),
+        (
+            gguf_llama().f32("llama.rope.freq_base", f32::NAN),
+            "llama.rope.freq_base: NaN is not a number above 0",
+        ),
+        (
+            gguf_llama().u32("llama.rope.dimension_count", 6),
+            "6 dimensions; an even number up to the head's 4",
+        ),
+        (gguf_llama().u32("llama.attention.key_length", 5), "5 dimensions; an even number"),
+        (
+            gguf_llama().raw(b"llama.attention.causal", 7, &[0]),
+            "llama.attention.causal = false is not supported",
+        ),
+    ];
+    for (builder, expected) in cases {
+        let error = read_gguf(&builder).unwrap_err().to_string();
+        assert!(error.starts_with("a.gguf: ") && error.contains(expected), "{expected:?} in {error:?}");
+    }
+}
+
+#[test]
+fn counts_given_for_every_layer_must_agree() {
+    let with = |counts: &[u32]| {
+        let numbers: Vec<u8> = counts.iter().flat_map(|count| count.to_le_bytes()).collect();
+        let array = [&4u32.to_le_bytes()[..], &(counts.len() as u64).to_le_bytes(), &numbers].concat();
+        let mut builder = Builder::new()
+            .string("general.architecture", "qwen3")
+            .raw(b"qwen3.feed_forward_length", 9, &array)
+            .f32("qwen3.attention.layer_norm_rms_epsilon", 1e-6)
+            .zeros("token_embd.weight", &[10, 16]);
+        for (key, value) in [
+            ("block_count", 2),
+            ("context_length", 64),
+            ("embedding_length", 16),
+            ("attention.head_count", 4),
+        ] {
+            builder = builder.u32(&format!("qwen3.{key}"), value);
+        }
+        read_gguf(&builder)
+    };
+    assert_eq!(with(&[32, 32]).unwrap().ffn, 32);
+    assert!(with(&[32, 48]).unwrap_err().to_string().contains("qwen3.feed_forward_length = [32, 48] is not"));
+    assert!(with(&[]).unwrap_err().to_string().contains("qwen3.feed_forward_length"));
+}
