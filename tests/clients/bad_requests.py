@@ -1,5 +1,5 @@
 """Requests that are wrong: each gets the right 4xx with a body that names what is wrong, and the next good one works."""
-import json, socket, sys, urllib.request
+import json, re, socket, sys, urllib.request
 
 from engine import Engine, check, run_checks
 
@@ -129,7 +129,7 @@ def each_bad_request_is_refused(engine):
         except Exception as why:
             faults.append(f"{shown!r}: {got} {answer[:200]!r}: {why!r}")
             continue
-        if got != status or (param and error["param"] != param) or word not in error["message"] or len(answer) > 2048:
+        if got != status or (param and re.split(r"[.\[]", error["param"] or "")[0] != param) or word not in error["message"] or len(answer) > 2048:
             faults.append(f"{shown!r}: {got} {answer[:300]!r}, want {status} {param} {word!r}")
         if works(engine) != hello:
             faults.append(f"after {shown!r} the good request fails")

@@ -52,19 +52,25 @@ def deadline(stub, _):
 @check
 def cancel_frees_the_cache(stub, _):
     used = lambda: stub.Stats(pb.StatsRequest(model=MODEL)).models[0].kv_blocks_used
-    before = used()
+
+    def until(condition, what):
+        wait = threading.Event()
+        for _ in range(1000):
+            if condition():
+                return
+            wait.wait(0.01)
+        raise AssertionError(f"{what}: {used()} blocks in use")
+
+    until(lambda: used() == 0, "what the deadline ended is freed")
     call = stub.Infer(ask("Count from 1 to 40.", stop=pb.StopConditions(max_tokens=4000, ignore_eos=True)))
     for event in call:
         if event.WhichOneof("event") == "delta":
             break
-    assert used() > before
+    during = used()
+    assert during > 0
     call.cancel()
-    done = threading.Event()
-    for _ in range(200):
-        if used() == before:
-            return f"{before} blocks before and after"
-        done.wait(0.01)
-    raise AssertionError(f"{used()} blocks in use, {before} before")
+    until(lambda: used() == 0, "what was cancelled is freed")
+    return f"{during} blocks in use while it ran, 0 after"
 
 
 @check

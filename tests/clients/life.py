@@ -2,7 +2,7 @@
 import os, signal, sys, time, urllib.request
 
 from engine import Engine, check, run_checks
-from many_streams import body, stream, together, until
+from streams import body, stream, together, until
 
 
 def eight_streams(engine, tokens):

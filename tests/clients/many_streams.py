@@ -1,48 +1,11 @@
-"""32 streams of different lengths at once; half of them killed; a full queue refused; eight streams through a SIGTERM."""
-import json, socket, sys, threading, time, urllib.request
+"""32 streams of different lengths at once; half of them killed; a full queue refused."""
+import json, socket, sys, urllib.error
 
 from engine import Engine, check, run_checks
+from streams import body, stream, together, until
 
 QUESTIONS = ["What is the capital of France?", "Who are you?", "Explain paged attention.", "Tell me a story about a fox named Mia.",
              "Count from 1 to 40.", "What is an embedding?", "Hello!", "What is 27 + 45?"]
-
-
-def body(question, **more):
-    return json.dumps({"model": "hanzo-demo", "messages": [{"role": "user", "content": question}], "stream": True,
-                       "chat_template_kwargs": {"enable_thinking": False}, **more}).encode()
-
-
-def stream(engine, data, on_text=None):
-    """-> text, finish_reason, whether [DONE] came, error"""
-    request = urllib.request.Request(f"http://{engine.http}/v1/chat/completions", data, {"content-type": "application/json"})
-    text, reason, done, error = "", None, False, None
-    with urllib.request.urlopen(request, timeout=120) as answer:
-        for line in answer:
-            if not line.startswith(b"data: "):
-                continue
-            if line.strip() == b"data: [DONE]":
-                done = True
-                continue
-            event = json.loads(line[6:])
-            if "error" in event:
-                error = event["error"]
-                continue
-            for choice in event["choices"]:
-                text += choice["delta"].get("content") or ""
-                reason = choice["finish_reason"] or reason
-            if on_text and text:
-                on_text()
-                on_text = None
-    return text, reason, done, error
-
-
-def together(functions):
-    threads = [threading.Thread(target=f) for f in functions]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(180)
-    assert not any(thread.is_alive() for thread in threads), "a client hangs"
 
 
 def stats(engine):
@@ -58,19 +21,16 @@ def blocks_used(engine):
     return next(value for name, value in stats(engine).items() if name.startswith("hanzo_engine_kv_blocks{") and 'state="used"' in name)
 
 
-def until(condition, what, seconds=30):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
-
-
 @check
 def thirty_two_clients():
     with Engine() as engine:
-        alone = {(q, n): stream(engine, body(q, max_tokens=n)) for q in QUESTIONS for n in (8, 30, 60, 90)}
+        def ask(key):
+            question, tokens, temperature = key
+            return stream(engine, body(question, max_tokens=tokens, temperature=temperature, seed=tokens))
+
+        alone = {key: ask(key) for key in ((q, n, t) for q in QUESTIONS for n, t in ((8, 0), (30, 1), (60, 0), (90, 1)))}
         got = {}
-        together([lambda key=key: got.__setitem__(key, stream(engine, body(key[0], max_tokens=key[1]))) for key in alone])
+        together([lambda key=key: got.__setitem__(key, ask(key)) for key in alone])
         assert got == alone, {k: (alone[k], got.get(k)) for k in alone if alone[k] != got.get(k)}
         assert len(got) == 32 and all(done and error is None for _, _, done, error in got.values())
         return f"32 streams together give what each gives alone ({sum(len(t[0]) for t in got.values())} characters)"
