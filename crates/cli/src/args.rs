@@ -25,8 +25,7 @@ const STYLES: Styles = Styles::styled()
   hanzo-engine run ./qwen3-4b                      talk to a safetensors directory
   hanzo-engine bench --model ./qwen3-4b-Q8_0.gguf -p 512 -n 64
 
-A MODEL is the name of a known model (case and owner may be left out), hanzo-demo, or a path to a GGUF
-file or a safetensors directory. `hanzo-engine COMMAND --help` tells more of each command.",
+A MODEL is hanzo-demo, the name of a model used before (case and owner may be left out), or a path to a GGUF file or a safetensors directory. `hanzo-engine COMMAND --help` tells more of each command.",
     disable_help_subcommand = true,
     arg_required_else_help = true
 )]
@@ -110,7 +109,7 @@ impl LogLevel {
   hanzo-engine serve --port 0 --grpc-port 0 --admin-port 0    free ports, printed at start
 
 Without --model, and without models in the configuration, it serves the built-in hanzo-demo.
-Settings come from the defaults, then --config, then the environment (HANZO_ENGINE_{SECTION}_{KEY}), then flags.
+Settings come from the defaults, then --config, then the environment, then flags.
 Ctrl-C or SIGTERM lets running answers finish; a second one ends them at once.")]
 pub(crate) struct ServeArgs {
     /// Model to load at start, by name or path; may be given several times
@@ -158,8 +157,7 @@ pub(crate) struct ServeArgs {
   cat notes.txt | hanzo-engine run qwen3-4b \"Sum this up:\"
   hanzo-engine run qwen3-4b --raw \"Once upon a time\" --max-tokens 64 --seed 7
 
-The answer goes to stdout, the model's reasoning and everything else to stderr. A running daemon does the
-work where one answers; else this process loads the model itself.")]
+The answer goes to stdout, the model's reasoning and everything else to stderr. A running daemon does the work where one answers; else this process loads the model itself.")]
 pub(crate) struct RunArgs {
     /// Name of a model, or path to a GGUF file or a safetensors directory
     #[arg(value_name = "MODEL")]
@@ -218,7 +216,7 @@ pub(crate) struct ListArgs {
 /// `show`
 #[derive(Debug, Args)]
 pub(crate) struct ShowArgs {
-    /// Name of the model
+    /// Name of the model, or path to a GGUF file or a safetensors directory
     #[arg(value_name = "MODEL")]
     pub(crate) model: String,
     /// Print JSON: one object
@@ -278,9 +276,7 @@ pub(crate) struct StopArgs {
   hanzo-engine bench --model ./qwen3-4b-Q8_0.gguf -p 512 -n 64 -r 3 --threads 8
   hanzo-engine bench --model ./qwen3-4b-Q8_0.gguf -p 128,512 -n 0 --json
 
-pp512 is the speed of reading a prompt of 512 tokens, tg64 that of generating 64 tokens one by one, both in
-tokens per second, mean and standard deviation over the repetitions. --json prints an array of
-{\"test\", \"tokens_per_s\", \"stddev\"}.")]
+pp512 is the speed of reading a prompt of 512 tokens, tg64 that of generating 64 tokens one by one: tokens per second, mean and standard deviation over the repetitions. --json prints an array of {\"test\", \"tokens_per_s\", \"stddev\"}.")]
 pub(crate) struct BenchArgs {
     /// Path to a GGUF file or a safetensors directory, or the name of a model
     #[arg(long, short, value_name = "FILE", default_value = hanzo_engine_daemon::DEMO_MODEL)]

@@ -7,8 +7,9 @@ use crate::size::{now_ms, show_age, show_bytes, show_parameters};
 use crate::table::Table;
 use crate::term::{Paint, tell};
 use crate::view::{Card, Loaded, Model};
-use hanzo_engine_daemon::DEMO_MODEL;
+use hanzo_engine_daemon::config::LogConfig;
 use hanzo_engine_daemon::store::{Store, StoreError, default_dir};
+use hanzo_engine_daemon::{DEMO_MODEL, log};
 use hanzo_engine_proto::v1;
 use serde::Serialize;
 use std::io::{Write, stdout};
@@ -53,28 +54,23 @@ pub(crate) async fn list(args: ListArgs) -> Result<(), CliError> {
     print_table(&table)
 }
 
-/// Prints all that is known of one model.
+/// Prints all that is known of one model. The files say more than the record: without a running daemon, one in this
+/// process reads them.
 pub(crate) async fn show(args: ShowArgs) -> Result<(), CliError> {
-    let request = v1::ShowRequest { model: args.model.clone() };
-    let card = match connect::find(&args.engine).await? {
-        Some(mut daemon) => {
-            let shown = daemon.client.show(request).await.map_err(CliError::Engine)?;
-            Card::from_proto(shown.into_inner(), daemon.here)
+    let request = v1::ShowRequest { model: connect::model_source(&args.model)? };
+    let (shown, here) = match connect::find(&args.engine).await? {
+        Some(mut daemon) => (daemon.client.show(request).await, daemon.here),
+        None => {
+            log::init(&LogConfig { level: "error".to_owned(), ..LogConfig::default() })?;
+            // The built-in model is in no record.
+            let store_optional = args.model.eq_ignore_ascii_case(DEMO_MODEL);
+            let mut daemon = InProcess::start(args.store.model_dir, store_optional).await?;
+            let shown = daemon.client.show(request).await;
+            daemon.close().await?;
+            (shown, true)
         }
-        None => match open(&args.store).and_then(|store| Ok(store.get(&args.model)?)) {
-            Ok(record) => Card::from_record(&record),
-            // The built-in model is in no store: a daemon in this process reads it.
-            Err(CliError::Store(StoreError::NotFound { .. } | StoreError::Locked { .. }))
-                if args.model.eq_ignore_ascii_case(DEMO_MODEL) =>
-            {
-                let mut daemon = InProcess::start(args.store.model_dir, true).await?;
-                let shown = daemon.client.show(request).await.map_err(CliError::Engine)?;
-                daemon.close().await?;
-                Card::from_proto(shown.into_inner(), true)
-            }
-            Err(error) => return Err(error),
-        },
     };
+    let card = Card::from_proto(shown.map_err(CliError::Engine)?.into_inner(), here);
     if args.json { print_json(&card) } else { print_card(&card).map_err(CliError::Output) }
 }
 

@@ -1,7 +1,7 @@
 //! Models as the commands print them, in tables and in JSON. The one place that knows both the protocol's and the
 //! store's own records.
 
-use hanzo_engine_daemon::store::{FileState, ModelRecord};
+use hanzo_engine_daemon::store::ModelRecord;
 use hanzo_engine_proto::v1::{self, Capability, ModelState};
 use serde::Serialize;
 use std::path::Path;
@@ -32,9 +32,7 @@ pub(crate) struct Card {
     pub(crate) parameters: u64,
     pub(crate) context_tokens_max: u32,
     pub(crate) license: String,
-    /// Known to a daemon that has the model loaded.
     pub(crate) capabilities: Vec<&'static str>,
-    /// As above.
     pub(crate) chat_template: String,
     pub(crate) files: Vec<File>,
     pub(crate) status: Option<Loaded>,
@@ -123,27 +121,6 @@ impl Card {
             chat_template: shown.chat_template,
             files: shown.files.into_iter().map(file).collect(),
             status: shown.status.map(Loaded::from_proto),
-        }
-    }
-
-    /// As [`Model::from_record`].
-    pub(crate) fn from_record(record: &ModelRecord) -> Self {
-        let files = record.files.iter().map(|file| File {
-            path: file.path.display().to_string(),
-            size_bytes: file.size_bytes,
-            sha256: file.sha256.clone(),
-            missing: file.state() == FileState::Missing,
-        });
-        Self {
-            model: Model::from_record(record),
-            architecture: record.architecture.clone(),
-            parameters: record.parameters,
-            context_tokens_max: record.context_tokens_max,
-            license: record.license.clone().unwrap_or_default(),
-            capabilities: Vec::new(),
-            chat_template: String::new(),
-            files: files.collect(),
-            status: None,
         }
     }
 }
