@@ -3,7 +3,7 @@
 //!
 //! Every `check_` function panics at the first difference, naming the op, the type, the shape and the element.
 //! Give it a function that makes a fresh backend; it is called once for each set of limits. What may differ is
-//! in [`bounds`]: backends may round activations to 8 bits before quantised weights, and queries, keys and
+//! in `bounds.rs`: backends may round activations to 8 bits before quantised weights, and queries, keys and
 //! softmax weights to half precision, no more.
 //!
 //! Data is random from fixed seeds, with the awkward cases put in by hand: zeros, outliers, tiny and huge rows,

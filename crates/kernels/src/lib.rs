@@ -1,6 +1,6 @@
 //! The numerical contract of the engine and its CPU implementation.
 //!
-//! Start with [`backend`]: the ops a decoder step is made of, on packed rows with no padding. [`reference`]
+//! Start with [`backend`]: the ops a decoder step is made of, on packed rows with no padding. [`mod@reference`]
 //! is the naive, obviously right version of each; [`conformance`] compares any backend with it, and a backend
 //! is right if and only if it passes. [`cpu`] is the fast one for x86-64 and aarch64.
 //!

@@ -63,7 +63,7 @@ impl ReferenceBackend {
     }
 
     fn limits(&self) -> &StepLimits {
-        self.limits.as_ref().expect("reserve was called, because begin asserts it and ops are inside a step")
+        self.limits.as_ref().expect("limits are known, because begin asserts them before any step")
     }
 }
 
@@ -173,9 +173,8 @@ impl Backend for ReferenceBackend {
 
     fn begin(&mut self, batch: &Batch) -> Result<(), KernelError> {
         assert!(!self.open, "begin inside a step; call end first");
-        let limits =
-            self.limits.expect("reserve is called before the first step, because the contract says so");
-        check_batch(batch, &limits);
+        assert!(self.limits.is_some(), "begin before reserve");
+        check_batch(batch, self.limits());
         self.batch = batch.clone();
         self.open = true;
         Ok(())
