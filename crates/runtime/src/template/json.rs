@@ -136,8 +136,7 @@ impl Layout {
                 '\u{8}' => out.push_str("\\b"),
                 '\u{c}' => out.push_str("\\f"),
                 '\0'..='\u{1f}' => write_escape(c, out),
-                // json.dumps escapes DEL only with ensure_ascii's rule, which leaves it: it is ASCII.
-                c if self.ensure_ascii && !c.is_ascii() => write_escape(c, out),
+                c if self.ensure_ascii && !(' '..='~').contains(&c) => write_escape(c, out),
                 c => out.push(c),
             }
         }

@@ -118,7 +118,7 @@ fn byte_level(metadata: &Metadata) -> Result<Tokenizer, LoadError> {
     Ok(Tokenizer { encoder: Encoder::Bpe(Box::new(tokenizer)), prefix, suffix, table, strips_space: false })
 }
 
-fn pre_tokenizer(pre: &PreTokenizer) -> Result<PreTokenizerWrapper, String> {
+pub(super) fn pre_tokenizer(pre: &PreTokenizer) -> Result<PreTokenizerWrapper, String> {
     let mut steps = Vec::new();
     for &pattern in pre.patterns {
         let pattern = SplitPattern::Regex(pattern.to_owned());
