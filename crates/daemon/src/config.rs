@@ -319,6 +319,7 @@ pub fn parse_bytes(text: &str) -> Result<u64, String> {
 }
 
 #[cfg(test)]
+#[expect(clippy::result_large_err, reason = "the closures' error type is figment's")]
 mod tests {
     use std::io::Write as _;
 

@@ -17,6 +17,7 @@ use tonic::{
     Status,
     transport::server::{Router, Server, TcpIncoming},
 };
+use tonic_health::pb::health_server::{Health, HealthServer};
 
 use crate::{
     Config, ConfigError, admin,
@@ -186,7 +187,14 @@ impl Daemon {
         let (models, drain) = (&core.models, &core.drain);
         let closing = CancellationToken::new();
         let mut servers = JoinSet::new();
-        servers.spawn(serve_grpc(grpc, router(core, config.server.message_bytes_max), closing.clone()));
+        let (reporter, health) = tonic_health::server::health_reporter();
+        let router = router(core, health, config.server.message_bytes_max)?;
+        servers.spawn(serve_grpc(grpc, router, closing.clone()));
+        let following = health::follow(reporter, models.clone(), drain.clone());
+        servers.spawn(async move {
+            following.await;
+            Ok(())
+        });
         servers.spawn(serve_admin(admin, core.clone(), closing.clone()));
         for model in config.models {
             tokio::spawn(load_wanted(models.clone(), model));
@@ -283,7 +291,11 @@ async fn open_store(config: StoreConfig) -> Result<(Option<Store>, String), Daem
     }
 }
 
-fn router(core: &Arc<Core>, message_bytes_max: usize) -> Result<Router, DaemonError> {
+fn router(
+    core: &Arc<Core>,
+    health: HealthServer<impl Health>,
+    message_bytes_max: usize,
+) -> Result<Router, DaemonError> {
     let reflection = || {
         tonic_reflection::server::Builder::configure()
             .register_encoded_file_descriptor_set(v1::FILE_DESCRIPTOR_SET)
@@ -293,8 +305,6 @@ fn router(core: &Arc<Core>, message_bytes_max: usize) -> Result<Router, DaemonEr
         what: "reflection",
         reason: error.to_string(),
     };
-    let (reporter, health) = tonic_health::server::health_reporter();
-    tokio::spawn(health::follow(reporter, core.models.clone(), core.drain.clone()));
     let engine = EngineServer::new(EngineService(core.clone()))
         .max_decoding_message_size(message_bytes_max)
         // What the engine says may be longer than what it is told: a prompt is echoed, logits are listed.
@@ -313,11 +323,11 @@ fn router(core: &Arc<Core>, message_bytes_max: usize) -> Result<Router, DaemonEr
 
 async fn serve_grpc(
     listener: TcpListener,
-    router: Result<Router, DaemonError>,
+    router: Router,
     closing: CancellationToken,
 ) -> Result<(), DaemonError> {
     let incoming = TcpIncoming::from(listener).with_nodelay(Some(true)).with_keepalive(Some(TCP_KEEPALIVE));
-    let served = router?.serve_with_incoming_shutdown(incoming, closing.cancelled_owned()).await;
+    let served = router.serve_with_incoming_shutdown(incoming, closing.cancelled_owned()).await;
     served.map_err(|error| DaemonError::Server { what: "gRPC", reason: error.to_string() })
 }
 

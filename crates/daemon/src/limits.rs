@@ -52,8 +52,9 @@ pub(crate) const RESTART_FORGET: Duration = Duration::from_secs(600);
 const _: () = assert!(RESTART_FIRST.as_secs() <= RESTART_LAST.as_secs());
 const _: () = assert!(RESTART_LAST.as_secs() < RESTART_FORGET.as_secs());
 
-/// A worker with work whose loop has not come round for this long is stuck: it is not ready.
-pub(crate) const STUCK_AFTER: Duration = Duration::from_secs(30);
+/// A worker with work whose loop has not come round for this long is stuck: it is not ready. A step of many prompt
+/// tokens of a large model takes a minute on a few cores.
+pub(crate) const STUCK_AFTER: Duration = Duration::from_secs(120);
 
 /// Bounds of `retry-after-ms`.
 pub(crate) const RETRY_AFTER_MS_MIN: u64 = 100;

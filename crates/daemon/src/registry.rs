@@ -16,6 +16,7 @@ use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    admission::QueuePlace,
     error::{Error, Failure},
     limits::{CHANGES_MAX, MODELS_MAX},
     metrics::ModelMetrics,
@@ -37,6 +38,18 @@ pub(crate) struct Served {
 }
 
 impl Served {
+    /// Takes a place in the queue.
+    ///
+    /// # Errors
+    /// [`Error::QueueFull`].
+    pub(crate) fn enter(&self) -> Result<QueuePlace, Error> {
+        self.worker.vitals().admission.enter().map_err(|full| Error::QueueFull {
+            model: self.name.clone(),
+            capacity: full.capacity,
+            retry_after_ms: full.retry_after_ms,
+        })
+    }
+
     /// A name for the next job.
     pub(crate) fn next_job(&self) -> JobId {
         JobId(self.jobs.fetch_add(1, Relaxed))

@@ -162,18 +162,19 @@ impl Ticket {
         admission: &Admission,
     ) -> bool {
         let timings = self.measure(&event, now, metrics);
-        let finished = matches!(event.kind, EventKind::Finished { .. });
-        // There is room: the job is paused while another step's events might not fit. A client that left is seen
-        // by the next look.
-        let _ = self.events.try_send(JobEvent { choice: event.choice, kind: event.kind, timings });
-        self.unfinished -= u32::from(finished);
-        if self.unfinished == 0 {
+        self.unfinished -= u32::from(matches!(event.kind, EventKind::Finished { .. }));
+        let over = self.unfinished == 0;
+        // First: a client that has read its last event finds its place free.
+        if over {
             if let Place::Running { since, .. } = &self.place {
                 admission.served(now - *since);
             }
             self.finish(JobEnd::Done);
         }
-        self.unfinished == 0
+        // There is room: the job is paused while another step's events might not fit. A client that left is seen
+        // by the next look.
+        let _ = self.events.try_send(JobEvent { choice: event.choice, kind: event.kind, timings });
+        over
     }
 
     /// Whether the job must pause, because its next step's events might not fit. Not asked again until it resumed.

@@ -13,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use hanzo_engine_runtime::{EngineStats, Event, JobId, StepError, StepReport};
+use hanzo_engine_runtime::{EngineStats, Event, EventKind, JobId, StepError, StepReport};
 
 use crate::{
     admission::Admission,
@@ -79,9 +79,11 @@ impl Worker {
                 self.park();
                 continue;
             }
+            let began = Instant::now();
             let report = self.engine.step(&mut events)?;
-            self.pass_on(&mut events, Instant::now());
+            // First: a client that has read its last event finds its blocks free.
             self.publish(report);
+            self.pass_on(&mut events, began, Instant::now());
         }
     }
 
@@ -130,9 +132,11 @@ impl Worker {
         }
     }
 
-    fn pass_on(&mut self, events: &mut Vec<Event>, now: Instant) {
+    /// The step that made `events` ran from `began` to `ended`.
+    fn pass_on(&mut self, events: &mut Vec<Event>, began: Instant, ended: Instant) {
         for event in events.drain(..) {
             let id = event.job;
+            let now = if matches!(event.kind, EventKind::Started { .. }) { began } else { ended };
             let Some(ticket) = self.jobs.get_mut(&id) else { continue };
             if ticket.pass(event, now, &self.metrics, &self.vitals.admission) {
                 self.jobs.remove(&id);

@@ -80,11 +80,7 @@ async fn begin(
     let served = core.models.serving(&wire.model).await?;
     record.model = Some((served.name.clone(), served.metrics.clone()));
     let ask = request::infer(wire)?;
-    let place = served.worker.vitals().admission.enter().map_err(|full| Error::QueueFull {
-        model: served.name.clone(),
-        capacity: full.capacity,
-        retry_after_ms: full.retry_after_ms,
-    })?;
+    let place = served.enter()?;
     let of = served.clone();
     let built = within(answer_by(deadline), core.prompts.run(move || build(ask, &of))).await?;
     let context = EventContext {

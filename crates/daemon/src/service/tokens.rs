@@ -18,11 +18,7 @@ pub(super) async fn tokenize(
     let v1::TokenizeRequest { model, input, add_special_tokens } = request.into_inner();
     let served = core.models.serving(&model).await?;
     // It waits like any request: in the model's queue, which is bounded.
-    let _place = served.worker.vitals().admission.enter().map_err(|full| Error::QueueFull {
-        model: served.name.clone(),
-        capacity: full.capacity,
-        retry_after_ms: full.retry_after_ms,
-    })?;
+    let _place = served.enter()?;
     let input = request::tokenize(input, add_special_tokens)?;
     let text = served.text.clone();
     let work = core.prompts.run(move || Ok(prompt::tokenize(input, &text)?));

@@ -5,7 +5,10 @@ use super::*;
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_is_started_deltas_finished() {
     let rig = Rig::start().await;
-    let request = v1::InferRequest { request_id: "abc-1".into(), ..chat(question("What is the capital of France?"), 40) };
+    let request = v1::InferRequest {
+        request_id: "abc-1".into(),
+        ..chat(question("What is the capital of France?"), 40)
+    };
     let events = rig.events(request).await;
     let start = started(&events);
     assert_eq!((start.request_id.as_str(), start.model.as_str()), ("abc-1", DEMO_MODEL));
@@ -82,7 +85,8 @@ async fn completions_stop_where_they_are_told() {
     let rig = Rig::start().await;
     let ask = question("What is the capital of France?");
     let whole = said(&rig.events(chat(ask.clone(), 40)).await, 0);
-    let stop = v1::StopConditions { strings: vec!["Paris".into()], max_tokens: Some(40), ..Default::default() };
+    let stop =
+        v1::StopConditions { strings: vec!["Paris".into()], max_tokens: Some(40), ..Default::default() };
     let events = rig.events(v1::InferRequest { stop: Some(stop.clone()), ..chat(ask.clone(), 1) }).await;
     let end = finished(&events, 0);
     assert_eq!((end.reason(), end.stop_string.as_str()), (v1::FinishReason::Stop, "Paris"));
@@ -100,7 +104,8 @@ async fn completions_stop_where_they_are_told() {
 #[tokio::test(flavor = "multi_thread")]
 async fn echo_and_logprobs_are_sent_when_asked_for() {
     let rig = Rig::start().await;
-    let request = v1::InferRequest { echo: true, logprobs: true, top_logprobs: 2, choices: 2, ..text("Once upon", 4) };
+    let request =
+        v1::InferRequest { echo: true, logprobs: true, top_logprobs: 2, choices: 2, ..text("Once upon", 4) };
     let events = rig.events(request).await;
     for choice in 0..2 {
         assert!(said(&events, choice).starts_with("Once upon"), "{:?}", said(&events, choice));
@@ -157,7 +162,10 @@ async fn what_is_wrong_is_named_and_nothing_else_changes() {
     let context = rig.stats("").await.status.unwrap().context_tokens_max;
     let status = rig.infer(tokens(vec![5; 10_000])).await.unwrap_err();
     check_refused(&status, Code::InvalidArgument, "prompt: ");
-    assert!(status.message().contains("10000") && status.message().contains(&context.to_string()), "{status:?}");
+    assert!(
+        status.message().contains("10000") && status.message().contains(&context.to_string()),
+        "{status:?}"
+    );
     assert_eq!(metadata(&status, "error-code").as_deref(), Some("context_length_exceeded"));
 
     let status = rig.infer(v1::InferRequest { model: "gpt-9".into(), ..text("a", 1) }).await.unwrap_err();

@@ -12,7 +12,10 @@ async fn models_load_and_unload_while_others_serve() {
     let second = rig.load(DEMO_MODEL, "second").await.unwrap();
     assert!(second.load_ms > 0);
     let model = second.model.unwrap();
-    assert_eq!((model.name.as_str(), model.state(), model.architecture.as_str()), ("second", S::Ready, "qwen3"));
+    assert_eq!(
+        (model.name.as_str(), model.state(), model.architecture.as_str()),
+        ("second", S::Ready, "qwen3")
+    );
     assert!(model.weights_bytes > 0 && model.kv_bytes > 0 && model.device.starts_with("cpu"), "{model:?}");
     assert_eq!(rig.load(DEMO_MODEL, "second").await.unwrap().load_ms, 0);
 
@@ -62,7 +65,10 @@ async fn an_unload_lets_requests_finish_unless_forced() {
 async fn two_loads_of_one_model_are_one() {
     let rig = Rig::start_with(|_| ()).await;
     let (first, second) = tokio::join!(rig.load(DEMO_MODEL, ""), rig.load("HANZO-demo", ""));
-    assert_eq!((first.unwrap().model.unwrap().state(), second.unwrap().model.unwrap().state()), (S::Ready, S::Ready));
+    assert_eq!(
+        (first.unwrap().model.unwrap().state(), second.unwrap().model.unwrap().state()),
+        (S::Ready, S::Ready)
+    );
     assert_eq!(rig.device.builds(), 1);
     let path = rig.dir.path().join("hanzo-demo.gguf");
     std::fs::write(&path, crate::DEMO_GGUF).unwrap();
@@ -76,7 +82,8 @@ async fn two_loads_of_one_model_are_one() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_watcher_sees_every_state() {
     let rig = Rig::start().await;
-    let mut watch = rig.client().watch(v1::WatchRequest { model: "second".into() }).await.unwrap().into_inner();
+    let mut watch =
+        rig.client().watch(v1::WatchRequest { model: "second".into() }).await.unwrap().into_inner();
     let mut all = rig.client().watch(v1::WatchRequest::default()).await.unwrap().into_inner();
     let now = in_time(all.message()).await.unwrap().unwrap().model.unwrap();
     assert_eq!((now.name.as_str(), now.state()), (DEMO_MODEL, S::Ready));
@@ -113,7 +120,8 @@ async fn a_worker_that_panics_or_fails_comes_back_and_others_do_not_notice() {
         let waiting = rig.infer(ask(DEMO_MODEL, 5)).await.unwrap();
         let mut other = rig.infer(ask("other", 200)).await.unwrap();
         begun(&mut other).await;
-        let used = rig.client().stats(v1::StatsRequest::default()).await.unwrap().into_inner().memory_used_bytes;
+        let used =
+            rig.client().stats(v1::StatsRequest::default()).await.unwrap().into_inner().memory_used_bytes;
         rig.device.conduct(breaks);
         let status = collect(running).await.unwrap_err();
         check_refused(&status, Code::Internal, "the model's worker failed; the log has more under err-");

@@ -34,7 +34,8 @@ async fn a_client_that_leaves_frees_its_blocks() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_queue_turns_away_and_says_when_to_come_back() {
-    let small = |config: &mut Config| (config.engine.sequences_max, config.engine.queue_requests_max) = (1, 2);
+    let small =
+        |config: &mut Config| (config.engine.sequences_max, config.engine.queue_requests_max) = (1, 2);
     let rig = Rig::start_with(small).await;
     rig.load(DEMO_MODEL, "").await.unwrap();
     rig.device.conduct(SLOW);

@@ -31,7 +31,10 @@ async fn a_drain_lets_streams_finish_and_turns_away_new_ones() {
     for stream in streams {
         assert_eq!(tokens(&collect(stream).await.unwrap(), 0).len(), 100);
     }
-    let ended = async { while watch.message().await?.is_some() {}; Ok::<_, Status>(()) };
+    let ended = async {
+        while watch.message().await?.is_some() {}
+        Ok::<_, Status>(())
+    };
     check_refused(&in_time(ended).await.unwrap_err(), Code::Unavailable, "");
     health.check(tonic_health::pb::HealthCheckRequest::default()).await.ok();
     rig.stopped().await;

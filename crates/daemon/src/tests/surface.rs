@@ -14,7 +14,12 @@ async fn health_is_told_per_service_and_per_model() {
     let client = HealthClient::new(rig.channel.clone());
     let status = async |service: &str| {
         let request = HealthCheckRequest { service: service.into() };
-        client.clone().check(request).await.map(|answer| answer.into_inner().status).map_err(|status| status.code())
+        client
+            .clone()
+            .check(request)
+            .await
+            .map(|answer| answer.into_inner().status)
+            .map_err(|status| status.code())
     };
     for service in ["", "hanzo.engine.v1.Engine", DEMO_MODEL] {
         rig.until("it serves", async |_| status(service).await == Ok(1)).await;
@@ -59,7 +64,8 @@ async fn readiness_is_a_model_that_answers() {
 #[tokio::test(flavor = "multi_thread")]
 async fn models_of_the_configuration_are_loaded_and_one_that_is_bad_does_not_matter() {
     let models = |sources: &[&str]| {
-        let model = |source: &&str| crate::config::ModelConfig { source: (*source).to_owned(), ..Default::default() };
+        let model =
+            |source: &&str| crate::config::ModelConfig { source: (*source).to_owned(), ..Default::default() };
         sources.iter().map(model).collect::<Vec<_>>()
     };
     let rig = Rig::start_with(|config| config.models = models(&["/no/such.gguf", DEMO_MODEL])).await;
@@ -78,8 +84,8 @@ async fn metrics_have_the_standards_names_and_true_numbers() {
     assert_eq!(code, 200);
     let model = r#"{model="hanzo-demo"}"#;
     let lines = [
-        format!(r#"requests_total{{model="hanzo-demo",status="ok"}} 1"#),
-        format!(r#"requests_total{{model="",status="not_found"}} 1"#),
+        r#"requests_total{model="hanzo-demo",status="ok"} 1"#.to_owned(),
+        r#"requests_total{model="",status="not_found"} 1"#.to_owned(),
         format!("tokens_generated_total{model} 40"),
         format!("prompt_tokens_total{model} {prompt}"),
         format!("time_to_first_token_seconds_count{model} 2"),
@@ -91,12 +97,12 @@ async fn metrics_have_the_standards_names_and_true_numbers() {
         format!("prefix_cache_query_tokens_total{model} "),
         format!("prefix_cache_hit_tokens_total{model} "),
         format!("preemptions_total{model} 0"),
-        format!(r#"requests_finished_total{{finish_reason="length",model="hanzo-demo"}} 1"#),
+        r#"requests_finished_total{finish_reason="length",model="hanzo-demo"} 1"#.to_owned(),
         format!("requests_cancelled_total{model} 0"),
-        format!(r#"model_loads_total{{model="hanzo-demo",result="ok"}} 1"#),
+        r#"model_loads_total{model="hanzo-demo",result="ok"} 1"#.to_owned(),
         format!("requests_running{model} 0"),
-        format!(r#"kv_blocks{{model="hanzo-demo",state="used"}} 0"#),
-        format!(r#"memory_bytes{{kind="weights",model="hanzo-demo"}} "#),
+        r#"kv_blocks{model="hanzo-demo",state="used"} 0"#.to_owned(),
+        r#"memory_bytes{kind="weights",model="hanzo-demo"} "#.to_owned(),
         format!("memory_budget_bytes {}", 2_u64 << 30),
         "models_loaded 1".to_owned(),
         "model_info{architecture=\"qwen3\"".to_owned(),
@@ -131,7 +137,9 @@ async fn the_store_remembers_what_was_loaded_by_path() {
     let show = |model: &str| v1::ShowRequest { model: model.into() };
     let shown = rig.client().show(show("my-model")).await.unwrap().into_inner();
     assert_eq!((shown.architecture.as_str(), shown.files.len()), ("qwen3", 1));
-    assert!(shown.chat_template.contains("im_start") && shown.status.is_some() && shown.parameters > 5_000_000);
+    assert!(
+        shown.chat_template.contains("im_start") && shown.status.is_some() && shown.parameters > 5_000_000
+    );
     assert_eq!(shown.capabilities, [v1::Capability::Chat as i32, v1::Capability::Completion as i32]);
     let demo = rig.client().show(show(DEMO_MODEL)).await.unwrap().into_inner();
     assert_eq!((demo.parameters, demo.files.len()), (shown.parameters, 0));
@@ -146,7 +154,10 @@ async fn the_store_remembers_what_was_loaded_by_path() {
     })
     .await;
     let status = rig.infer(v1::InferRequest { model: "x".into(), ..text("a", 1) }).await.unwrap_err();
-    assert!(status.message().contains("in the store: my-model") || status.message().contains("My-Model"), "{status:?}");
+    assert!(
+        status.message().contains("in the store: my-model") || status.message().contains("My-Model"),
+        "{status:?}"
+    );
     let remove = |model: &str| v1::RemoveRequest { model: model.into() };
     let removed = rig.client().remove(remove("MY-model")).await.unwrap().into_inner();
     assert_eq!((removed.freed_bytes, removed.model.unwrap().name.as_str()), (0, "My-Model"));
