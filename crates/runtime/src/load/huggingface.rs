@@ -49,10 +49,10 @@ pub(super) fn open(directory: &Path) -> Result<ModelFiles, LoadError> {
     Ok(ModelFiles { info, spec, text, tensors, tied_twin })
 }
 
-/// Buffers older library versions saved with the weights: rope's frequencies, which follow from the
-/// configuration, and causal masks.
+/// Rope's frequencies, which older versions of the library saved with the weights; they follow from the
+/// configuration.
 fn is_harmless(name: &str) -> bool {
-    name.ends_with(".rotary_emb.inv_freq") || name.ends_with(".masked_bias") || name.ends_with(".attn.bias")
+    name.ends_with(".rotary_emb.inv_freq")
 }
 
 fn read_config(directory: &Path, name: &str) -> Result<Option<Config>, LoadError> {

@@ -250,32 +250,43 @@ fn gguf_tensors_and_defaults() {
     );
 }
 
+/// Opens and loads the tiny qwen3 with one more tensor of the embedding's shape, made from its bytes.
+fn load_with(name: &str, bytes: impl Fn(&[u8]) -> Vec<u8>) -> Result<(), String> {
+    let model = copy("qwen3");
+    let path = model.path().join("model.safetensors");
+    let file = fs::read(&path).unwrap();
+    let tensors = ::safetensors::SafeTensors::deserialize(&file).unwrap();
+    let embedding = tensors.tensor("model.embed_tokens.weight").unwrap();
+    let (dtype, shape, bytes) = (embedding.dtype(), embedding.shape().to_vec(), bytes(embedding.data()));
+    let view = ::safetensors::tensor::TensorView::new(dtype, shape, &bytes).unwrap();
+    let mut views = tensors.tensors();
+    views.push((name.into(), view));
+    let with_tensor = ::safetensors::serialize(views, None).unwrap();
+    fs::write(&path, with_tensor).unwrap();
+    let loaded = ModelFiles::open(model.path())
+        .and_then(|files| Decoder::load(&ReferenceBackend::new(), &files, &mut |_| ()).map(|_| ()));
+    loaded.map_err(|error| error.to_string())
+}
+
 #[test]
 fn a_head_beside_a_tied_embedding_must_be_the_same() {
-    let with_head = |head: &dyn Fn(&[u8]) -> Vec<u8>| {
-        let model = copy("qwen3");
-        let path = model.path().join("model.safetensors");
-        let bytes = fs::read(&path).unwrap();
-        let tensors = ::safetensors::SafeTensors::deserialize(&bytes).unwrap();
-        let embedding = tensors.tensor("model.embed_tokens.weight").unwrap();
-        let head = head(embedding.data());
-        let view =
-            ::safetensors::tensor::TensorView::new(embedding.dtype(), embedding.shape().to_vec(), &head)
-                .unwrap();
-        let mut views = tensors.tensors();
-        views.push(("lm_head.weight".into(), view));
-        let with_head = ::safetensors::serialize(views, None).unwrap();
-        fs::write(&path, with_head).unwrap();
-        let files = ModelFiles::open(model.path()).unwrap();
-        Decoder::load(&ReferenceBackend::new(), &files, &mut |_| ())
-            .map(|_| ())
-            .map_err(|error| error.to_string())
-    };
-    assert_eq!(with_head(&|embedding| embedding.to_vec()), Ok(()));
-    let error = with_head(&|embedding| embedding.iter().map(|byte| byte ^ 1).collect()).unwrap_err();
+    assert_eq!(load_with("lm_head.weight", |embedding| embedding.to_vec()), Ok(()));
+    let error = load_with("lm_head.weight", |embedding| embedding.iter().map(|byte| byte ^ 1).collect());
+    let error = error.unwrap_err();
     assert!(error.contains("tie_word_embeddings = true is not supported"), "{error}");
     assert!(
         error.ends_with("tensor lm_head.weight differs from model.embed_tokens.weight, to which it is tied")
+    );
+}
+
+#[test]
+fn only_known_buffers_may_be_left_out() {
+    let zeros = |embedding: &[u8]| vec![0; embedding.len()];
+    assert_eq!(load_with("model.layers.0.self_attn.rotary_emb.inv_freq", zeros), Ok(()));
+    let error = load_with("model.layers.0.mlp.gate_proj.weight_scale", zeros).unwrap_err();
+    assert!(
+        error.contains("tensor model.layers.0.mlp.gate_proj.weight_scale = [160, 64] of BF16"),
+        "{error}"
     );
 }
 
