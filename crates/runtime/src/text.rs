@@ -181,3 +181,90 @@ fn reasoning(text: &TextFiles, tokenizer: &Tokenizer) -> Option<ReasoningMarkers
     let in_vocabulary = tokenizer.token_id(open).is_some() && tokenizer.token_id(close).is_some();
     (in_template || in_vocabulary).then(|| ReasoningMarkers { open: open.into(), close: close.into() })
 }
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::path::Path;
+
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::chat::Message;
+
+    /// The demo model's text side.
+    pub(crate) fn demo() -> TextModel {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/hanzo-demo/hanzo-demo-Q8_0.gguf");
+        TextModel::load(&ModelFiles::open(&path).expect("the demo model opens")).expect("and has a text side")
+    }
+
+    /// A row of the golden files as a conversation.
+    fn chat(row: &Value) -> Chat {
+        let text = |message: &Value, key: &str| message[key].as_str().map(str::to_owned);
+        let message = |message: &Value| Message {
+            role: text(message, "role").expect("a role"),
+            content: text(message, "content").unwrap_or_default(),
+            tool_calls: message["tool_calls"].as_array().cloned().unwrap_or_default(),
+            reasoning_content: text(message, "reasoning_content"),
+            ..Message::default()
+        };
+        Chat {
+            messages: row["messages"].as_array().expect("messages").iter().map(message).collect(),
+            tools: row["tools"].as_array().cloned().unwrap_or_default(),
+            kwargs: json!({"enable_thinking": row["enable_thinking"]})
+                .as_object()
+                .cloned()
+                .expect("an object"),
+            add_generation_prompt: true,
+            continue_final_message: false,
+        }
+    }
+
+    #[test]
+    fn the_demos_prompts_are_the_golden_ones() {
+        let model = demo();
+        assert_eq!(model.eos, [4087, 4089]);
+        assert_eq!(model.vocab, 4096);
+        let golden: Value =
+            serde_json::from_str(include_str!("../../../tests/data/golden.json")).expect("JSON");
+        let rows = golden["prompts"].as_array().expect("prompts");
+        assert_eq!(rows.len(), 12);
+        for row in rows {
+            let prompt = model.prompt_from_chat(&chat(row)).expect("renders");
+            assert_eq!(prompt.text, row["prompt"], "{}", row["messages"]);
+            assert_eq!(json!(prompt.tokens), row["prompt_ids"], "{}", row["messages"]);
+            assert!(!prompt.starts_in_reasoning);
+            assert_eq!(model.tokenizer.decode(&prompt.tokens, false), prompt.text);
+        }
+    }
+
+    #[test]
+    fn the_evaluations_prompts_have_the_golden_lengths() {
+        let model = demo();
+        let mut rows = 0;
+        for line in include_str!("../../../tests/data/eval.jsonl").lines() {
+            let row: Value = serde_json::from_str(line).expect("JSON");
+            let prompt = model.prompt_from_chat(&chat(&row)).expect("renders");
+            assert_eq!(json!(prompt.tokens.len()), row["prompt_tokens"], "{}", row["messages"]);
+            rows += 1;
+        }
+        assert_eq!(rows, 400);
+    }
+
+    #[test]
+    fn an_open_reasoning_section_is_seen() {
+        let markers = ReasoningMarkers { open: "<think>".into(), close: "</think>".into() };
+        let chat = |content: &str, continues: bool| Chat {
+            messages: vec![Message { role: "user".into(), content: content.into(), ..Message::default() }],
+            add_generation_prompt: !continues,
+            continue_final_message: continues,
+            ..Chat::default()
+        };
+        let open = |content, continues, prompt| markers.are_open_at_end(&chat(content, continues), prompt);
+        assert!(open("hi", false, "user: hi\nassistant: <think>\n"));
+        assert!(!open("hi", false, "user: hi\nassistant: <think>\n\n</think>\n\n"));
+        assert!(!open("<think>", false, "user: <think>\nassistant: "), "a user cannot open it");
+        assert!(open("<think>so", true, "<think>so"));
+        assert!(!open("<think>so</think>then", true, "<think>so</think>then"));
+        assert!(!open("plain", true, "plain"));
+    }
+}

@@ -119,3 +119,107 @@ impl OutputText {
         chunk
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::text::tests::demo;
+
+    /// The output of a text, tokenized whole or character by character, and every chunk on the way.
+    fn output(
+        model: &TextModel,
+        text: &str,
+        stop: &StopConditions,
+        by_char: bool,
+        split: bool,
+    ) -> (Chunk, Vec<Chunk>) {
+        let encode = |text: &str| model.tokenizer.encode(text, false).expect("encodes");
+        let tokens = match by_char {
+            true => text.chars().flat_map(|c| encode(&c.to_string())).collect(),
+            false => encode(text),
+        };
+        let mut output = OutputText::new(model, stop, false, split);
+        let mut chunks: Vec<Chunk> = tokens.into_iter().map(|id| output.push(model, id)).collect();
+        if chunks.iter().all(|chunk| chunk.stop.is_none()) {
+            chunks.push(output.finish(model));
+        }
+        let whole = Chunk {
+            text: chunks.iter().map(|chunk| chunk.text.as_str()).collect(),
+            reasoning: chunks.iter().map(|chunk| chunk.reasoning.as_str()).collect(),
+            stop: chunks.iter().find_map(|chunk| chunk.stop.clone()),
+        };
+        (whole, chunks)
+    }
+
+    fn chunk(reasoning: &str, text: &str, stop: Option<&str>) -> Chunk {
+        Chunk { text: text.into(), reasoning: reasoning.into(), stop: stop.map(str::to_owned) }
+    }
+
+    #[test]
+    fn reasoning_and_stop_strings_are_found_in_any_tokenization() {
+        let model = demo();
+        let stops = |strings: &[&str]| StopConditions {
+            strings: strings.iter().map(|&string| string.to_owned()).collect(),
+            ..StopConditions::default()
+        };
+        let text = "<think>\nNot STOP yet.\n</think>\n\nThe answer 😀 is 42.STOP and more";
+        let cases = [
+            (stops(&[]), true, chunk("Not STOP yet.", "The answer 😀 is 42.STOP and more", None)),
+            (stops(&["STOP"]), true, chunk("Not STOP yet.", "The answer 😀 is 42.", Some("STOP"))),
+            (stops(&["42", "answer 😀"]), true, chunk("Not STOP yet.", "The ", Some("answer 😀"))),
+            (
+                stops(&["ST", "STOP and"]),
+                true,
+                chunk("Not STOP yet.", "The answer 😀 is 42.", Some("STOP and")),
+            ),
+            (stops(&["more!", "STOP"]), true, chunk("Not STOP yet.", "The answer 😀 is 42.", Some("STOP"))),
+            (
+                stops(&["more", "STOP and more!"]),
+                true,
+                chunk("Not STOP yet.", "The answer 😀 is 42.STOP and ", Some("more")),
+            ),
+            (stops(&["STOP"]), false, chunk("", "<think>\nNot ", Some("STOP"))),
+        ];
+        for (stop, split, expected) in cases {
+            for by_char in [false, true] {
+                assert_eq!(output(&model, text, &stop, by_char, split).0, expected, "{stop:?}");
+            }
+        }
+        let included = StopConditions { include_stop_string: true, ..stops(&["STOP"]) };
+        assert_eq!(output(&model, "a STOP b", &included, true, true).0, chunk("", "a STOP", Some("STOP")));
+    }
+
+    #[test]
+    fn text_comes_as_soon_as_it_is_certain() {
+        let model = demo();
+        let (_, chunks) = output(&model, "Hi 😀<|im_end|>!", &StopConditions::default(), false, true);
+        let texts: Vec<&str> =
+            chunks.iter().map(|chunk| chunk.text.as_str()).filter(|text| !text.is_empty()).collect();
+        assert_eq!(texts.concat(), "Hi 😀!");
+        assert!(texts.len() >= 3, "{texts:?}");
+        let mut output = OutputText::new(&model, &StopConditions::default(), true, true);
+        assert!(output.in_reasoning());
+        let mut push = |text: &str| {
+            let tokens = model.tokenizer.encode(text, false).expect("encodes");
+            let chunks: Vec<Chunk> = tokens.into_iter().map(|id| output.push(&model, id)).collect();
+            let inside = output.in_reasoning();
+            let text = |part: fn(&Chunk) -> &str| chunks.iter().map(part).collect::<String>();
+            (text(|chunk| &chunk.reasoning), text(|chunk| &chunk.text), inside)
+        };
+        assert_eq!(push("so"), ("so".into(), "".into(), true));
+        assert_eq!(push("</think>"), ("".into(), "".into(), false));
+        assert_eq!(push("\n\n42"), ("".into(), "42".into(), false));
+    }
+
+    #[test]
+    fn an_unfinished_character_ends_as_a_replacement() {
+        let model = demo();
+        let mut tokens = model.tokenizer.encode("a😀", false).expect("encodes");
+        tokens.pop();
+        let mut output = OutputText::new(&model, &StopConditions::default(), false, true);
+        let mut text: String = tokens.into_iter().map(|id| output.push(&model, id).text).collect();
+        assert_eq!(text, "a");
+        text += &output.finish(&model).text;
+        assert_eq!(text, "a\u{fffd}");
+    }
+}
