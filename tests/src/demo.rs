@@ -5,8 +5,8 @@ use std::sync::{Arc, OnceLock};
 use hanzo_engine_daemon::DEMO_GGUF;
 use hanzo_engine_kernels::cpu::{CpuBackend, ThreadPool, Tier};
 use hanzo_engine_runtime::{
-    Engine, EngineConfig, Event, EventKind, FinishReason, Job, JobId, ModelFiles, SamplingParams, StopConditions,
-    TextModel,
+    Engine, EngineConfig, Event, EventKind, FinishReason, Job, JobId, ModelFiles, SamplingParams,
+    StopConditions, TextModel,
     chat::{Chat, Message},
     decoder::Decoder,
 };
@@ -40,7 +40,7 @@ pub fn engine_with(change: impl FnOnce(&mut EngineConfig)) -> Engine<CpuBackend>
     change(&mut config);
     static POOL: OnceLock<Arc<ThreadPool>> = OnceLock::new();
     let pool = POOL.get_or_init(|| Arc::new(ThreadPool::new(2))).clone();
-    let backend = CpuBackend::new(pool, Tier::detect());
+    let backend = CpuBackend::new(pool, Tier::detect().expect("a sound HANZO_ENGINE_CPU_TIER, or none"));
     let decoder = Decoder::load(&backend, &files(), &mut |_| ()).expect("the embedded weights are sound");
     Engine::new(backend, decoder, text(), config).expect("memory for the demo model")
 }

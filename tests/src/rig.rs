@@ -94,9 +94,11 @@ impl Rig {
             .header("content-type", "application/json")
             .body(Full::new(body.unwrap_or_default()))
             .expect("a sound request");
-        let answer = timeout(PATIENCE, self.client.request(request)).await.expect("in time").expect("an answer");
+        let answer =
+            timeout(PATIENCE, self.client.request(request)).await.expect("in time").expect("an answer");
         let (head, body) = answer.into_parts();
-        let body = timeout(PATIENCE, body.collect()).await.expect("in time").expect("a whole body").to_bytes();
+        let body =
+            timeout(PATIENCE, body.collect()).await.expect("in time").expect("a whole body").to_bytes();
         (head.status.as_u16(), head.headers, body)
     }
 

@@ -120,7 +120,8 @@ fn no_drawers() {
 
 #[test]
 fn every_file_says_what_lives_in_it() {
-    let opens = |text: &str| text.lines().find(|line| !line.starts_with("#!")).is_some_and(|l| l.starts_with("//! "));
+    let opens =
+        |text: &str| text.lines().find(|line| !line.starts_with("#!")).is_some_and(|l| l.starts_with("//! "));
     let faults = sources().into_iter().filter(|(_, text)| !opens(text)).map(|(path, _)| path).collect();
     report("files without an opening `//!` paragraph", faults);
 }
@@ -132,7 +133,8 @@ fn files_fit_in_a_head() {
         let excused = text.lines().take(30).any(|line| line.contains("Longer than 600 lines because"));
         (lines > FILE_LINES_MAX && !excused).then(|| format!("{path}: {lines} lines"))
     };
-    let what = format!("files over {FILE_LINES_MAX} lines (`//! Longer than 600 lines because …` excuses one)");
+    let what =
+        format!("files over {FILE_LINES_MAX} lines (`//! Longer than 600 lines because …` excuses one)");
     report(&what, sources().into_iter().filter_map(too_long).collect());
 }
 
@@ -187,7 +189,9 @@ fn every_file_is_part_of_a_crate() {
             continue;
         }
         let (module, home) = match stem.as_str() {
-            "mod" => (dir.file_name().expect("a module's folder").to_string_lossy().into_owned(), dir.parent()),
+            "mod" => {
+                (dir.file_name().expect("a module's folder").to_string_lossy().into_owned(), dir.parent())
+            }
             _ => (stem, Some(dir)),
         };
         let home = home.expect("below the root");
@@ -201,7 +205,13 @@ fn every_file_is_part_of_a_crate() {
         }
         let declares = |parent: &PathBuf| {
             fs::read_to_string(root.join(parent)).is_ok_and(|text| {
-                text.lines().any(|line| line.trim_start().split("//").next().unwrap_or_default().contains(&format!("mod {module};")))
+                text.lines().any(|line| {
+                    line.trim_start()
+                        .split("//")
+                        .next()
+                        .unwrap_or_default()
+                        .contains(&format!("mod {module};"))
+                })
             })
         };
         if !parents.iter().any(declares) {
@@ -217,10 +227,13 @@ fn documents_name_what_exists() {
     let root = root();
     let mut faults = Vec::new();
     for document in ["README.md", "ARCHITECTURE.md"] {
-        let text = fs::read_to_string(root.join(document)).unwrap_or_else(|_| panic!("{document} is missing"));
+        let text =
+            fs::read_to_string(root.join(document)).unwrap_or_else(|_| panic!("{document} is missing"));
         for word in text.split('`').skip(1).step_by(2) {
-            let tops = ["crates/", "proto/", "tests/", "models/", "deploy/", "systemd/", "helm/", "docs/", ".ci/"];
-            let is_path = tops.iter().any(|top| word.starts_with(top)) && !word.contains([' ', '*', '{', '…']);
+            let tops =
+                ["crates/", "proto/", "tests/", "models/", "deploy/", "systemd/", "helm/", "docs/", ".ci/"];
+            let is_path =
+                tops.iter().any(|top| word.starts_with(top)) && !word.contains([' ', '*', '{', '…']);
             if is_path && !root.join(word.split(':').next().unwrap_or_default()).exists() {
                 faults.push(format!("{document}: {word}"));
             }
@@ -246,7 +259,8 @@ fn no_path_of_one_machine() {
         let Ok(text) = fs::read_to_string(path) else { continue };
         for (at, line) in text.lines().enumerate() {
             let quoted = |home: &String| {
-                line.match_indices(home.as_str()).any(|(i, _)| i == 0 || !line.as_bytes()[i - 1].is_ascii_alphanumeric())
+                line.match_indices(home.as_str())
+                    .any(|(i, _)| i == 0 || !line.as_bytes()[i - 1].is_ascii_alphanumeric())
             };
             if homes.iter().any(quoted) && !line.contains("/home/user") {
                 faults.push(format!("{}:{}", path.display(), at + 1));

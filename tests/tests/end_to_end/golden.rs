@@ -21,13 +21,15 @@ fn prompts_and_greedy_continuations_are_the_reference_s() {
     let golden: Value = serde_json::from_str(&data("golden.json")).expect("JSON");
     let mut engine = demo::engine();
     for row in golden["prompts"].as_array().expect("prompts") {
-        let chat = demo::chat(&row["messages"], &row["tools"], row["enable_thinking"].as_bool().expect("a bool"));
+        let chat =
+            demo::chat(&row["messages"], &row["tools"], row["enable_thinking"].as_bool().expect("a bool"));
         let prompt = engine.text().prompt_from_chat(&chat).expect("a prompt");
         assert_eq!(prompt.text, row["prompt"].as_str().expect("a prompt"));
         assert_eq!(prompt.tokens, ids(&row["prompt_ids"]), "{}", prompt.text);
 
         let want = ids(&row["greedy_ids"]);
-        let answer = demo::run(&mut engine, [Asked::greedy(prompt.tokens).tokens(64).past_the_end()]).remove(0);
+        let answer =
+            demo::run(&mut engine, [Asked::greedy(prompt.tokens).tokens(64).past_the_end()]).remove(0);
         let sure = match row["smallest_margin_until_eos"].as_f64().expect("a margin") {
             margin if margin < MARGIN_MIN => close_call(row, &want),
             // Past the end token the reference's margins were not recorded; it still decodes the same up to there.
@@ -51,7 +53,8 @@ fn solves_what_its_card_says() {
     let mut engine = demo::engine();
     let mut asked = Vec::new();
     for row in &rows {
-        let chat = demo::chat(&row["messages"], &row["tools"], row["enable_thinking"].as_bool().expect("a bool"));
+        let chat =
+            demo::chat(&row["messages"], &row["tools"], row["enable_thinking"].as_bool().expect("a bool"));
         let prompt = engine.text().prompt_from_chat(&chat).expect("a prompt");
         assert_eq!(prompt.tokens.len() as u64, row["prompt_tokens"].as_u64().expect("a count"));
         let reference = row["reference"].as_str().expect("a reference");
@@ -61,7 +64,8 @@ fn solves_what_its_card_says() {
     let answers = demo::run(&mut engine, asked);
     let solved = rows.iter().zip(&answers).filter(|(row, answer)| passes(row, &answer.text)).count();
     let card = rows.iter().filter(|row| row["pass"] == true).count();
-    let same = rows.iter().zip(&answers).filter(|(row, answer)| row["output"] == answer.text.as_str()).count();
+    let same =
+        rows.iter().zip(&answers).filter(|(row, answer)| row["output"] == answer.text.as_str()).count();
     println!("solved {solved} of {}, the card says {card}; {same} answers equal to the letter", rows.len());
     let point = rows.len() / 100;
     assert!(solved.abs_diff(card) <= point, "solved {solved} of {}, the card says {card}", rows.len());
