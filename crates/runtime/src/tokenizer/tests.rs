@@ -202,6 +202,52 @@ fn sentencepiece_settings_are_honoured() {
     assert_eq!(ids.iter().filter(|&&id| id == 0).count(), 1);
 }
 
+/// The SentencePiece model of the fixture as transformers converts it: merges from scores, byte fallback, `▁`.
+fn sentencepiece_json(fixture: &Json) -> Json {
+    let tokens: Vec<&str> =
+        fixture["tokens"].as_array().expect("a list").iter().flat_map(Json::as_str).collect();
+    let kind = |id: usize| fixture["types"][id].as_i64().expect("a type");
+    let ids: BTreeMap<&str, usize> = tokens.iter().enumerate().map(|(id, &token)| (token, id)).collect();
+    let mut merges = Vec::new();
+    for (id, token) in tokens.iter().enumerate().filter(|&(id, _)| kind(id) == 1) {
+        let halves = token.char_indices().skip(1).map(|(at, _)| token.split_at(at));
+        let mut both: Vec<_> = halves
+            .filter_map(|(l, r)| Some((*ids.get(l)?, *ids.get(r)?)))
+            .filter(|&(l, r)| kind(l).max(kind(r)) == 1)
+            .collect();
+        both.sort_unstable();
+        let score = fixture["scores"][id].as_f64().expect("a score");
+        merges.extend(both.into_iter().map(|(l, r)| (score, tokens[l], tokens[r])));
+    }
+    merges.sort_by(|a, b| b.0.total_cmp(&a.0));
+    let special = |id: usize| json!({"id": id, "content": tokens[id], "special": true, "normalized": false});
+    json!({
+        "added_tokens": [special(0), special(1), special(2)],
+        "normalizer": {"type": "Sequence", "normalizers": [
+            {"type": "Prepend", "prepend": "▁"},
+            {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}]},
+        "decoder": {"type": "Sequence", "decoders": [
+            {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}, {"type": "ByteFallback"},
+            {"type": "Fuse"}, {"type": "Strip", "content": " ", "start": 1, "stop": 0}]},
+        "model": {"type": "BPE", "unk_token": "<unk>", "fuse_unk": true, "byte_fallback": true, "vocab": ids,
+                  "merges": merges.iter().map(|(_, l, r)| json!([l, r])).collect::<Vec<_>>()},
+    })
+}
+
+#[test]
+fn sentencepiece_in_a_tokenizer_json_is_the_same() {
+    let (fixture, _) = sentencepiece_fixture();
+    let tokenizer = from_json(bytes(&sentencepiece_json(&fixture)), None).expect("loads");
+    assert_cases(&tokenizer, &cases(&fixture["cases"]));
+    let gguf = from_metadata(Metadata::new("s.gguf", sentencepiece(&fixture, sentencepiece_fixture().1)))
+        .expect("loads");
+    for id in 0..700 {
+        assert_eq!(tokenizer.token_bytes(id), gguf.token_bytes(id), "{id}");
+        assert_eq!(tokenizer.is_special(id), gguf.is_special(id), "{id}");
+    }
+    assert_eq!(tokenizer.token_id("<s>"), gguf.token_id("<s>"));
+}
+
 #[test]
 fn every_pre_tokenizer_keeps_every_byte() {
     let texts: Vec<String> = demo_cases().into_iter().map(|case| case.decoded).collect();
