@@ -2,8 +2,8 @@
 //!
 //! A *column* is one row of activations. A tile computes 16 outputs of each of NP panels for NC columns over a run of
 //! blocks, adding to sums kept in memory: `sums[panel][column][16]`. Per output the order of floating-point
-//! operations is that of the blocks and nothing else: integer products inside a block are exact, and each block then
-//! takes the same steps whatever NP and NC are and wherever the run of blocks is cut. So a row's result has the same
+//! operations is that of the blocks and nothing else: the integer sum of a block, small scales included, is exact, and
+//! each block then takes the same steps whatever NP and NC are and wherever the run of blocks is cut. So a row's result has the same
 //! bits whether it is computed alone or among others, streamed or from an expanded panel.
 
 #![allow(unsafe_op_in_unsafe_fn)] // The contract is that of `lanes`, and of the makers of the kernels below.
@@ -11,7 +11,10 @@
 use std::marker::PhantomData;
 
 use super::lanes::{Kernel, Lanes};
-use super::matrix::PANEL_ROWS;
+use super::matrix::{PANEL_ROWS, PanelKind};
+
+/// Bytes ahead of the weights in use that the next ones are asked for.
+const AHEAD: usize = 4096;
 
 /// Where a tile finds its activations. Strides count elements from one column to the next.
 #[derive(Clone, Copy)]
@@ -76,10 +79,12 @@ pub(super) struct TileArgs {
 
 /// The arithmetic of one kind of panel.
 pub(super) trait Format: 'static {
-    /// Bytes of a block's codes.
-    const CODE_BYTES: usize;
-    /// Bytes of a block's scales.
-    const SCALE_BYTES: usize;
+    /// Its layout.
+    const KIND: PanelKind;
+    /// Bytes from a block's codes to the next block's.
+    const CODE_STRIDE: usize = Self::KIND.code_stride();
+    /// Bytes from a block's scales to the next block's.
+    const SCALE_STRIDE: usize = Self::KIND.scales_at(0, 1);
     /// Sub-blocks of 32 whose codes must be unpacked before use: 0 where the stored form is used as it is.
     const PACKED_GROUPS: usize;
 
@@ -89,19 +94,30 @@ pub(super) trait Format: 'static {
     /// Inside `L::vectorize`; `args` covers NP = 1 panel and NC columns.
     unsafe fn panel<L: Lanes, const NC: usize, const EXPANDED: bool>(args: &TileArgs, sums: &mut [L::F; NC]);
 
-    /// Adds blocks to the sums of NP panels.
+    /// Adds blocks to the sums of NP panels, which advance together: memory is read fastest as several streams.
     ///
     /// # Safety
-    /// Inside `L::vectorize`; `args` covers NP panels and NC columns.
+    /// Inside `L::vectorize`; `args` covers NP panels and NC columns, not expanded where NP is not 1.
     #[inline(always)]
     unsafe fn panels<L: Lanes, const NP: usize, const NC: usize, const EXPANDED: bool>(
         args: &TileArgs,
         sums: &mut [[L::F; NC]; NP],
     ) {
-        for (p, sums) in sums.iter_mut().enumerate() {
-            let offset = p * args.panel_bytes;
-            let one = TileArgs { codes: args.codes.add(offset), scales: args.scales.add(offset), ..*args };
-            Self::panel::<L, NC, EXPANDED>(&one, sums);
+        if NP == 1 {
+            return Self::panel::<L, NC, EXPANDED>(args, &mut sums[0]);
+        }
+        for block in args.block_first..args.block_end {
+            for (p, sums) in sums.iter_mut().enumerate() {
+                let offset = p * args.panel_bytes;
+                let one = TileArgs {
+                    codes: args.codes.add(offset),
+                    scales: args.scales.add(offset),
+                    block_first: block,
+                    block_end: block + 1,
+                    ..*args
+                };
+                Self::panel::<L, NC, EXPANDED>(&one, sums);
+            }
         }
     }
 
@@ -156,7 +172,7 @@ impl<F: Format> Kernel for Expand<F> {
         let mut out = self.out;
         for block in self.first..self.end {
             for group in 0..F::PACKED_GROUPS {
-                for w in F::unpack::<L>(self.codes.add(block * F::CODE_BYTES), group) {
+                for w in F::unpack::<L>(self.codes.add(block * F::CODE_STRIDE), group) {
                     L::store_w(out, w);
                     out = out.add(64);
                 }
@@ -197,7 +213,18 @@ unsafe fn group<F: Format, L: Lanes, const EXPANDED: bool>(
     if EXPANDED {
         vectors::<L>(args.codes.add(((block - args.block_first) * F::PACKED_GROUPS + group) * 512))
     } else {
-        F::unpack::<L>(args.codes.add(block * F::CODE_BYTES), group)
+        let codes = args.codes.add(block * F::CODE_STRIDE);
+        ahead::<L>(codes.wrapping_add(group * F::CODE_STRIDE / 8), F::CODE_STRIDE / 8);
+        F::unpack::<L>(codes, group)
+    }
+}
+
+/// Asks for `bytes` some way ahead of those at `at`. Weights that are streamed once come from memory, and the
+/// processor on its own does not ask for enough of them at a time.
+#[inline(always)]
+unsafe fn ahead<L: Lanes>(at: *const u8, bytes: usize) {
+    for line in (0..bytes).step_by(64) {
+        L::prefetch(at.wrapping_add(AHEAD + line));
     }
 }
 
@@ -208,8 +235,7 @@ macro_rules! float_format {
         pub(super) struct $name;
 
         impl Format for $name {
-            const CODE_BYTES: usize = $bytes;
-            const SCALE_BYTES: usize = 0;
+            const KIND: PanelKind = PanelKind::$name;
             const PACKED_GROUPS: usize = 0;
 
             #[inline(always)]
@@ -268,16 +294,17 @@ float_format!(
 pub(super) struct Q8<const WIDE: bool>;
 
 impl<const WIDE: bool> Format for Q8<WIDE> {
-    const CODE_BYTES: usize = 512;
-    const SCALE_BYTES: usize = if WIDE { 64 } else { 32 };
+    const KIND: PanelKind = if WIDE { PanelKind::Q8Wide } else { PanelKind::Q8 };
     const PACKED_GROUPS: usize = 0;
 
     #[inline(always)]
     unsafe fn panel<L: Lanes, const NC: usize, const EXPANDED: bool>(args: &TileArgs, sums: &mut [L::F; NC]) {
         let x = &args.columns;
         for b in args.block_first..args.block_end {
-            let w = vectors::<L>(args.codes.add(b * Self::CODE_BYTES));
-            let scales = args.scales.add(b * Self::SCALE_BYTES);
+            let codes = args.codes.add(b * Self::CODE_STRIDE);
+            ahead::<L>(codes, Self::CODE_STRIDE);
+            let w = vectors::<L>(codes);
+            let scales = args.scales.add(b * Self::SCALE_STRIDE);
             let d = if WIDE { L::load(scales.cast()) } else { L::load_f16(scales.cast()) };
             for (c, sum) in sums.iter_mut().enumerate() {
                 let offset = L::splat_i(x.offsets.add(c * x.offsets_stride + b).read());
@@ -298,16 +325,17 @@ impl<const WIDE: bool> Format for Q8<WIDE> {
 pub(super) struct Q8Min;
 
 impl Format for Q8Min {
-    const CODE_BYTES: usize = 512;
-    const SCALE_BYTES: usize = 64;
+    const KIND: PanelKind = PanelKind::Q8Min;
     const PACKED_GROUPS: usize = 0;
 
     #[inline(always)]
     unsafe fn panel<L: Lanes, const NC: usize, const EXPANDED: bool>(args: &TileArgs, sums: &mut [L::F; NC]) {
         let x = &args.columns;
         for b in args.block_first..args.block_end {
-            let w = vectors::<L>(args.codes.add(b * Self::CODE_BYTES));
-            let scales = args.scales.add(b * Self::SCALE_BYTES).cast::<u16>();
+            let codes = args.codes.add(b * Self::CODE_STRIDE);
+            ahead::<L>(codes, Self::CODE_STRIDE);
+            let w = vectors::<L>(codes);
+            let scales = args.scales.add(b * Self::SCALE_STRIDE).cast::<u16>();
             let (d, m) = (L::load_f16(scales), L::load_f16(scales.add(16)));
             for (c, sum) in sums.iter_mut().enumerate() {
                 let dot = L::dot32::<5>(L::splat_i(0), &w, x.codes.add(c * x.codes_stride + 32 * b));
@@ -329,22 +357,21 @@ impl Format for Q8Min {
 pub(super) struct KMin<const BITS: u32>;
 
 impl<const BITS: u32> Format for KMin<BITS> {
-    const CODE_BYTES: usize = 8 * 64 * BITS as usize;
-    const SCALE_BYTES: usize = 320;
+    const KIND: PanelKind = if BITS == 4 { PanelKind::Q4K } else { PanelKind::Q5K };
     const PACKED_GROUPS: usize = 8;
 
     #[inline(always)]
     unsafe fn panel<L: Lanes, const NC: usize, const EXPANDED: bool>(args: &TileArgs, sums: &mut [L::F; NC]) {
         let x = &args.columns;
         for b in args.block_first..args.block_end {
-            let scales = args.scales.add(b * Self::SCALE_BYTES);
-            let mut parts = [L::splat(0.0); NC];
+            let scales = args.scales.add(b * Self::SCALE_STRIDE);
+            let mut parts = [L::splat_i(0); NC];
             for g in 0..8 {
                 let w = group::<Self, L, EXPANDED>(args, b, g);
-                let scale = L::load_u8(scales.add(64 + 16 * g));
+                let scale = L::bytes_u(scales.add(64 + 16 * g));
                 for (c, part) in parts.iter_mut().enumerate() {
                     let a = x.codes.add(c * x.codes_stride + 256 * b + 32 * g);
-                    *part = L::fma(L::to_f(L::dot32::<BITS>(L::splat_i(0), &w, a)), scale, *part);
+                    *part = L::mul_add(L::dot32::<BITS>(L::splat_i(0), &w, a), scale, *part);
                 }
             }
             let (d, dmin) = (L::load_f16(scales.cast()), L::load_f16(scales.add(32).cast()));
@@ -355,7 +382,7 @@ impl<const BITS: u32> Format for KMin<BITS> {
                     mins = L::dot_pair(mins, scales.add(192 + 32 * pair), a);
                 }
                 let factor = L::splat(x.scales.add(c * x.scales_stride + b).read());
-                *sum = L::fma(parts[c], L::mul(d, factor), *sum);
+                *sum = L::fma(L::to_f(parts[c]), L::mul(d, factor), *sum);
                 *sum = L::fnma(L::to_f(mins), L::mul(dmin, factor), *sum);
             }
         }
@@ -389,33 +416,32 @@ impl<const BITS: u32> Format for KMin<BITS> {
 pub(super) struct Q6K;
 
 impl Format for Q6K {
-    const CODE_BYTES: usize = 8 * 64 * 6;
-    const SCALE_BYTES: usize = 288;
+    const KIND: PanelKind = PanelKind::Q6K;
     const PACKED_GROUPS: usize = 8;
 
     #[inline(always)]
     unsafe fn panel<L: Lanes, const NC: usize, const EXPANDED: bool>(args: &TileArgs, sums: &mut [L::F; NC]) {
         let x = &args.columns;
         for b in args.block_first..args.block_end {
-            let scales = args.scales.add(b * Self::SCALE_BYTES);
-            let mut parts = [L::splat(0.0); NC];
+            let scales = args.scales.add(b * Self::SCALE_STRIDE);
+            let mut parts = [L::splat_i(0); NC];
             for g in 0..8 {
                 let w = group::<Self, L, EXPANDED>(args, b, g);
-                let low = L::load_i8(scales.add(32 + 32 * g));
-                let high = L::load_i8(scales.add(48 + 32 * g));
+                let low = L::bytes_i(scales.add(32 + 32 * g));
+                let high = L::bytes_i(scales.add(48 + 32 * g));
                 for (c, part) in parts.iter_mut().enumerate() {
                     let a = x.codes.add(c * x.codes_stride + 256 * b + 32 * g);
                     let offsets = x.offsets.add(c * x.offsets_stride + 16 * b + 2 * g);
                     let one = L::dot16(L::splat_i(offsets.read()), &w, 0, a);
                     let two = L::dot16(L::splat_i(offsets.add(1).read()), &w, 4, a.add(16));
-                    *part = L::fma(L::to_f(one), low, *part);
-                    *part = L::fma(L::to_f(two), high, *part);
+                    *part = L::mul_add(one, low, *part);
+                    *part = L::mul_add(two, high, *part);
                 }
             }
             let d = L::load_f16(scales.cast());
             for (c, sum) in sums.iter_mut().enumerate() {
                 let factor = L::splat(x.scales.add(c * x.scales_stride + b).read());
-                *sum = L::fma(parts[c], L::mul(d, factor), *sum);
+                *sum = L::fma(L::to_f(parts[c]), L::mul(d, factor), *sum);
             }
         }
     }

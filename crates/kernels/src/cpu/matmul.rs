@@ -319,7 +319,7 @@ unsafe fn panel_sums(
 ) {
     let sums = &mut scratch.sums[at..at + count * column_count * PANEL_ROWS];
     let job = PanelJob {
-        codes: segment.panels_from(panel_first).as_ptr(),
+        panel: segment.panels_from(panel_first).as_ptr(),
         panel_bytes: segment.panel_bytes,
         panels: count,
         blocks: segment.blocks(),
@@ -348,7 +348,7 @@ unsafe fn panel_sums(
 /// What `panel_sums` computes.
 #[derive(Clone, Copy)]
 struct PanelJob {
-    codes: *const u8,
+    panel: *const u8,
     panel_bytes: usize,
     panels: usize,
     blocks: usize,
@@ -367,9 +367,10 @@ impl<F: Format> Kernel for PanelSums<F> {
     unsafe fn run<L: Lanes>(self) {
         let job = self.0;
         let args = TileArgs {
-            codes: job.codes,
-            // SAFETY: a panel's scales follow the codes of all its blocks.
-            scales: unsafe { job.codes.add(job.blocks * F::CODE_BYTES) },
+            // SAFETY: these are the first block's places in a panel.
+            codes: unsafe { job.panel.add(F::KIND.codes_at(0)) },
+            // SAFETY: as above.
+            scales: unsafe { job.panel.add(F::KIND.scales_at(job.blocks, 0)) },
             panel_bytes: job.panel_bytes,
             columns: job.columns,
             block_first: 0,
@@ -384,7 +385,7 @@ impl<F: Format> Kernel for PanelSums<F> {
             if F::PACKED_GROUPS > 0 && job.column_count >= EXPAND_COLUMNS_MIN {
                 let run = EXPAND_INPUTS / (32 * F::PACKED_GROUPS.max(1));
                 for panel in 0..job.panels {
-                    let codes = job.codes.add(panel * job.panel_bytes);
+                    let codes = args.codes.add(panel * job.panel_bytes);
                     for first in (0..job.blocks).step_by(run) {
                         let end = job.blocks.min(first + run);
                         let out = job.expanded;
@@ -400,12 +401,13 @@ impl<F: Format> Kernel for PanelSums<F> {
                         across::<F, L, 1, true>(run_args, job.column_count);
                     }
                 }
-            } else if F::PACKED_GROUPS == 0 && F::SCALE_BYTES == 0 && job.column_count < L::COLS {
+            } else if job.column_count < L::COLS {
                 let mut panel = 0;
                 while panel < job.panels {
                     let four = panel + STREAM_PANELS <= job.panels;
                     let part = TileArgs {
                         codes: args.codes.add(panel * job.panel_bytes),
+                        scales: args.scales.add(panel * job.panel_bytes),
                         sums: args.sums.add(panel * args.sums_stride),
                         ..args
                     };

@@ -1,6 +1,8 @@
 //! Packed weights: 16 rows interleaved into a panel, so that one vector load gives 16 outputs their next inputs.
 //!
-//! A panel is `(codes of all blocks | scales of all blocks)`. In the codes, a 64-byte vector holds four consecutive
+//! A panel is `(codes of all blocks | scales of all blocks)` where blocks are of 32 inputs, and `(scales | codes)` block
+//! after block where they are of 256: memory is then read in order, or nearly so, and codes lie on cache lines. In the
+//! codes, a 64-byte vector holds four consecutive
 //! inputs of rows 0 to 15, four bytes a row: what an int8 dot-product instruction multiplies with four broadcast
 //! activation bytes. Codes narrower than a byte share vectors within a sub-block of 32 inputs, that is eight vectors:
 //!
@@ -131,7 +133,41 @@ impl PanelKind {
     /// Bytes of a panel.
     pub(super) const fn panel_bytes(self, cols: usize) -> usize {
         let blocks = cols / self.block();
-        (blocks.saturating_mul(self.code_bytes() + self.scale_bytes())).next_multiple_of(ALIGN)
+        blocks.saturating_mul(self.code_stride() + self.scale_stride()).next_multiple_of(ALIGN)
+    }
+
+    /// Whether each block's scales precede its codes.
+    const fn interleaved(self) -> bool {
+        self.block() == 256
+    }
+
+    /// Bytes that scales take before the codes of their block.
+    const fn scale_space(self) -> usize {
+        self.scale_bytes().next_multiple_of(ALIGN)
+    }
+
+    /// Bytes from a block's codes to the next block's.
+    pub(super) const fn code_stride(self) -> usize {
+        if self.interleaved() { self.scale_space() + self.code_bytes() } else { self.code_bytes() }
+    }
+
+    /// Bytes that scales on their own take for a block.
+    const fn scale_stride(self) -> usize {
+        if self.interleaved() { 0 } else { self.scale_bytes() }
+    }
+
+    /// Where in a panel of `blocks` the codes of a block are.
+    pub(super) const fn codes_at(self, block: usize) -> usize {
+        block * self.code_stride() + if self.interleaved() { self.scale_space() } else { 0 }
+    }
+
+    /// Where in a panel of `blocks` the scales of a block are.
+    pub(super) const fn scales_at(self, blocks: usize, block: usize) -> usize {
+        if self.interleaved() {
+            block * self.code_stride()
+        } else {
+            blocks * self.code_bytes() + block * self.scale_bytes()
+        }
     }
 
     pub(super) const fn acts(self) -> ActKind {

@@ -9,6 +9,7 @@ use super::{Kernel, Lanes};
 pub(in crate::cpu) struct Avx2;
 
 #[target_feature(enable = "avx2,fma,f16c")]
+#[inline(never)]
 unsafe fn enter<K: Kernel>(kernel: K) -> K::Out {
     kernel.run::<Avx2>()
 }
@@ -70,20 +71,6 @@ impl Lanes for Avx2 {
         [
             _mm256_castsi256_ps(_mm256_slli_epi32::<16>(low)),
             _mm256_castsi256_ps(_mm256_slli_epi32::<16>(high)),
-        ]
-    }
-    #[inline(always)]
-    unsafe fn load_u8(from: *const u8) -> Self::F {
-        [
-            _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(from.cast()))),
-            _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(from.add(8).cast()))),
-        ]
-    }
-    #[inline(always)]
-    unsafe fn load_i8(from: *const u8) -> Self::F {
-        [
-            _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(from.cast()))),
-            _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(from.add(8).cast()))),
         ]
     }
 
@@ -172,6 +159,27 @@ impl Lanes for Avx2 {
         [_mm256_set1_epi32(x); 2]
     }
     #[inline(always)]
+    unsafe fn bytes_u(from: *const u8) -> Self::I {
+        [
+            _mm256_cvtepu8_epi32(_mm_loadl_epi64(from.cast())),
+            _mm256_cvtepu8_epi32(_mm_loadl_epi64(from.add(8).cast())),
+        ]
+    }
+    #[inline(always)]
+    unsafe fn bytes_i(from: *const u8) -> Self::I {
+        [
+            _mm256_cvtepi8_epi32(_mm_loadl_epi64(from.cast())),
+            _mm256_cvtepi8_epi32(_mm_loadl_epi64(from.add(8).cast())),
+        ]
+    }
+    #[inline(always)]
+    unsafe fn mul_add(a: Self::I, b: Self::I, c: Self::I) -> Self::I {
+        [
+            _mm256_add_epi32(_mm256_mullo_epi32(a[0], b[0]), c[0]),
+            _mm256_add_epi32(_mm256_mullo_epi32(a[1], b[1]), c[1]),
+        ]
+    }
+    #[inline(always)]
     unsafe fn to_f(x: Self::I) -> Self::F {
         [_mm256_cvtepi32_ps(x[0]), _mm256_cvtepi32_ps(x[1])]
     }
@@ -179,6 +187,10 @@ impl Lanes for Avx2 {
     #[inline(always)]
     unsafe fn load_w(from: *const u8) -> Self::W {
         [_mm256_loadu_si256(from.cast()), _mm256_loadu_si256(from.add(32).cast())]
+    }
+    #[inline(always)]
+    unsafe fn prefetch(at: *const u8) {
+        _mm_prefetch::<_MM_HINT_T0>(at.cast());
     }
     #[inline(always)]
     unsafe fn store_w(to: *mut u8, w: Self::W) {

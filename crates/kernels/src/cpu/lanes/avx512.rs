@@ -9,11 +9,13 @@ use super::{Kernel, Lanes};
 pub(in crate::cpu) struct Avx512<const VNNI: bool>;
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+#[inline(never)]
 unsafe fn enter<K: Kernel>(kernel: K) -> K::Out {
     kernel.run::<Avx512<false>>()
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+#[inline(never)]
 unsafe fn enter_vnni<K: Kernel>(kernel: K) -> K::Out {
     kernel.run::<Avx512<true>>()
 }
@@ -65,14 +67,6 @@ impl<const VNNI: bool> Lanes for Avx512<VNNI> {
     unsafe fn load_bf16(from: *const u16) -> __m512 {
         let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.cast()));
         _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide))
-    }
-    #[inline(always)]
-    unsafe fn load_u8(from: *const u8) -> __m512 {
-        _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(from.cast())))
-    }
-    #[inline(always)]
-    unsafe fn load_i8(from: *const u8) -> __m512 {
-        _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(from.cast())))
     }
 
     #[inline(always)]
@@ -142,6 +136,18 @@ impl<const VNNI: bool> Lanes for Avx512<VNNI> {
         _mm512_set1_epi32(x)
     }
     #[inline(always)]
+    unsafe fn bytes_u(from: *const u8) -> __m512i {
+        _mm512_cvtepu8_epi32(_mm_loadu_si128(from.cast()))
+    }
+    #[inline(always)]
+    unsafe fn bytes_i(from: *const u8) -> __m512i {
+        _mm512_cvtepi8_epi32(_mm_loadu_si128(from.cast()))
+    }
+    #[inline(always)]
+    unsafe fn mul_add(a: __m512i, b: __m512i, c: __m512i) -> __m512i {
+        _mm512_add_epi32(_mm512_mullo_epi32(a, b), c)
+    }
+    #[inline(always)]
     unsafe fn to_f(x: __m512i) -> __m512 {
         _mm512_cvtepi32_ps(x)
     }
@@ -149,6 +155,10 @@ impl<const VNNI: bool> Lanes for Avx512<VNNI> {
     #[inline(always)]
     unsafe fn load_w(from: *const u8) -> __m512i {
         _mm512_loadu_si512(from.cast())
+    }
+    #[inline(always)]
+    unsafe fn prefetch(at: *const u8) {
+        _mm_prefetch::<_MM_HINT_T0>(at.cast());
     }
     #[inline(always)]
     unsafe fn store_w(to: *mut u8, w: __m512i) {

@@ -45,7 +45,8 @@ pub(super) trait Lanes: Copy + 'static {
     /// Columns of the widest GEMM tile whose accumulators fit the registers: 4 or 8.
     const COLS: usize;
 
-    /// Runs a kernel with the instruction set's features on.
+    /// Runs a kernel with the instruction set's features on. Never inlined, so that a kernel which calls for another
+    /// has it as a function with registers of its own: the tiles need them all.
     ///
     /// # Safety
     /// The processor has the instruction set; the kernel's own demands hold.
@@ -63,10 +64,6 @@ pub(super) trait Lanes: Copy + 'static {
     unsafe fn store_f16(to: *mut u16, x: Self::F);
     /// Reads 16 bfloat16.
     unsafe fn load_bf16(from: *const u16) -> Self::F;
-    /// Reads 16 unsigned bytes.
-    unsafe fn load_u8(from: *const u8) -> Self::F;
-    /// Reads 16 signed bytes.
-    unsafe fn load_i8(from: *const u8) -> Self::F;
 
     /// a + b.
     unsafe fn add(a: Self::F, b: Self::F) -> Self::F;
@@ -101,11 +98,19 @@ pub(super) trait Lanes: Copy + 'static {
 
     /// The same number in every lane.
     unsafe fn splat_i(x: i32) -> Self::I;
+    /// Reads 16 unsigned bytes.
+    unsafe fn bytes_u(from: *const u8) -> Self::I;
+    /// Reads 16 signed bytes.
+    unsafe fn bytes_i(from: *const u8) -> Self::I;
+    /// a * b + c, none of which leaves the range.
+    unsafe fn mul_add(a: Self::I, b: Self::I, c: Self::I) -> Self::I;
     /// To f32, rounded to nearest even.
     unsafe fn to_f(x: Self::I) -> Self::F;
 
     /// Reads 64 bytes.
     unsafe fn load_w(from: *const u8) -> Self::W;
+    /// Asks for the cache line at an address, which need not be valid.
+    unsafe fn prefetch(at: *const u8);
     /// Writes 64 bytes.
     unsafe fn store_w(to: *mut u8, w: Self::W);
     /// Each byte and `mask`.

@@ -11,11 +11,13 @@ use super::{Kernel, Lanes};
 pub(in crate::cpu) struct Neon<const DOT: bool>;
 
 #[target_feature(enable = "neon")]
+#[inline(never)]
 unsafe fn enter<K: Kernel>(kernel: K) -> K::Out {
     kernel.run::<Neon<false>>()
 }
 
 #[target_feature(enable = "neon,dotprod")]
+#[inline(never)]
 unsafe fn enter_dot<K: Kernel>(kernel: K) -> K::Out {
     kernel.run::<Neon<true>>()
 }
@@ -57,25 +59,20 @@ unsafe fn quad(a: *const i8) -> int8x16_t {
 }
 
 #[inline(always)]
-unsafe fn bytes_u(x: uint8x16_t) -> [float32x4_t; 4] {
+unsafe fn widen_u8(x: uint8x16_t) -> [int32x4_t; 4] {
     let (low, high) = (vmovl_u8(vget_low_u8(x)), vmovl_high_u8(x));
     [
-        vcvtq_f32_u32(vmovl_u16(vget_low_u16(low))),
-        vcvtq_f32_u32(vmovl_high_u16(low)),
-        vcvtq_f32_u32(vmovl_u16(vget_low_u16(high))),
-        vcvtq_f32_u32(vmovl_high_u16(high)),
+        vreinterpretq_s32_u32(vmovl_u16(vget_low_u16(low))),
+        vreinterpretq_s32_u32(vmovl_high_u16(low)),
+        vreinterpretq_s32_u32(vmovl_u16(vget_low_u16(high))),
+        vreinterpretq_s32_u32(vmovl_high_u16(high)),
     ]
 }
 
 #[inline(always)]
-unsafe fn bytes_i(x: int8x16_t) -> [float32x4_t; 4] {
+unsafe fn widen_i8(x: int8x16_t) -> [int32x4_t; 4] {
     let (low, high) = (vmovl_s8(vget_low_s8(x)), vmovl_high_s8(x));
-    [
-        vcvtq_f32_s32(vmovl_s16(vget_low_s16(low))),
-        vcvtq_f32_s32(vmovl_high_s16(low)),
-        vcvtq_f32_s32(vmovl_s16(vget_low_s16(high))),
-        vcvtq_f32_s32(vmovl_high_s16(high)),
-    ]
+    [vmovl_s16(vget_low_s16(low)), vmovl_high_s16(low), vmovl_s16(vget_low_s16(high)), vmovl_high_s16(high)]
 }
 
 /// The same operation on each of the four registers.
@@ -134,14 +131,6 @@ impl<const DOT: bool> Lanes for Neon<DOT> {
             vreinterpretq_f32_u32(vshll_n_u16::<16>(wide[2])),
             vreinterpretq_f32_u32(vshll_n_u16::<16>(wide[3])),
         ]
-    }
-    #[inline(always)]
-    unsafe fn load_u8(from: *const u8) -> Self::F {
-        bytes_u(vld1q_u8(from))
-    }
-    #[inline(always)]
-    unsafe fn load_i8(from: *const u8) -> Self::F {
-        bytes_i(vld1q_s8(from.cast()))
     }
 
     #[inline(always)]
@@ -223,6 +212,18 @@ impl<const DOT: bool> Lanes for Neon<DOT> {
         [vdupq_n_s32(x); 4]
     }
     #[inline(always)]
+    unsafe fn bytes_u(from: *const u8) -> Self::I {
+        widen_u8(vld1q_u8(from))
+    }
+    #[inline(always)]
+    unsafe fn bytes_i(from: *const u8) -> Self::I {
+        widen_i8(vld1q_s8(from.cast()))
+    }
+    #[inline(always)]
+    unsafe fn mul_add(a: Self::I, b: Self::I, c: Self::I) -> Self::I {
+        each!(vmlaq_s32(c, a, b))
+    }
+    #[inline(always)]
     unsafe fn to_f(x: Self::I) -> Self::F {
         each!(vcvtq_f32_s32(x))
     }
@@ -230,6 +231,10 @@ impl<const DOT: bool> Lanes for Neon<DOT> {
     #[inline(always)]
     unsafe fn load_w(from: *const u8) -> Self::W {
         [vld1q_u8(from), vld1q_u8(from.add(16)), vld1q_u8(from.add(32)), vld1q_u8(from.add(48))]
+    }
+    #[inline(always)]
+    unsafe fn prefetch(at: *const u8) {
+        asm!("prfm pldl1keep, [{at}]", at = in(reg) at, options(nostack, preserves_flags, readonly));
     }
     #[inline(always)]
     unsafe fn store_w(to: *mut u8, w: Self::W) {

@@ -34,7 +34,7 @@ impl Lanes for Portable {
     type W = [u8; 64];
     const COLS: usize = 4;
 
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn vectorize<K: Kernel>(kernel: K) -> K::Out {
         kernel.run::<Portable>()
     }
@@ -64,14 +64,6 @@ impl Lanes for Portable {
     #[inline(always)]
     unsafe fn load_bf16(from: *const u16) -> Self::F {
         map(|i| bf16::from_bits(from.add(i).read_unaligned()).to_f32())
-    }
-    #[inline(always)]
-    unsafe fn load_u8(from: *const u8) -> Self::F {
-        map(|i| f32::from(from.add(i).read()))
-    }
-    #[inline(always)]
-    unsafe fn load_i8(from: *const u8) -> Self::F {
-        map(|i| f32::from(from.add(i).read() as i8))
     }
 
     #[inline(always)]
@@ -143,6 +135,18 @@ impl Lanes for Portable {
         [x; LANES]
     }
     #[inline(always)]
+    unsafe fn bytes_u(from: *const u8) -> Self::I {
+        std::array::from_fn(|i| i32::from(from.add(i).read()))
+    }
+    #[inline(always)]
+    unsafe fn bytes_i(from: *const u8) -> Self::I {
+        std::array::from_fn(|i| i32::from(from.add(i).read() as i8))
+    }
+    #[inline(always)]
+    unsafe fn mul_add(a: Self::I, b: Self::I, c: Self::I) -> Self::I {
+        std::array::from_fn(|i| a[i] * b[i] + c[i])
+    }
+    #[inline(always)]
     unsafe fn to_f(x: Self::I) -> Self::F {
         x.map(|x| x as f32)
     }
@@ -151,6 +155,8 @@ impl Lanes for Portable {
     unsafe fn load_w(from: *const u8) -> Self::W {
         from.cast::<Self::W>().read()
     }
+    #[inline(always)]
+    unsafe fn prefetch(_at: *const u8) {}
     #[inline(always)]
     unsafe fn store_w(to: *mut u8, w: Self::W) {
         to.cast::<Self::W>().write(w);

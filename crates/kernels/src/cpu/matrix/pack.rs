@@ -40,35 +40,28 @@ pub(super) fn pack_segment(
 /// Writes one row into its lane of a panel.
 fn pack_row(kind: PanelKind, dtype: DType, source: &[u8], cols: usize, lane: usize, panel: &mut [u8]) {
     let blocks = cols / kind.block();
-    let (codes, scales) = panel.split_at_mut(blocks * kind.code_bytes());
     if dtype == DType::Q2_K {
         let mut weights = [0.0; 256];
         for (at, block) in source.chunks_exact(dtype.block_bytes()).enumerate() {
             dequantize_row(dtype, block, &mut weights);
             for (i, &weight) in weights.iter().enumerate() {
-                put(codes, (at * 256 + i) * 32, lane, f16::from_f32(weight).to_le_bytes());
+                put(&mut panel[kind.codes_at(256 * at + i)..], 0, lane, f16::from_f32(weight).to_le_bytes());
             }
         }
         return;
     }
-    match kind {
-        PanelKind::F32 => {
-            for (col, weight) in source.chunks_exact(4).enumerate() {
-                put(codes, col * 64, lane, [weight[0], weight[1], weight[2], weight[3]]);
-            }
-        }
-        PanelKind::F16 | PanelKind::Bf16 => {
-            for (col, weight) in source.chunks_exact(2).enumerate() {
-                put(codes, col * 32, lane, [weight[0], weight[1]]);
-            }
-        }
-        PanelKind::Q8 | PanelKind::Q8Wide | PanelKind::Q8Min => {
-            let blocks32 = source.chunks_exact(dtype.block_bytes()).flat_map(|block| {
-                (0..dtype.block_weights() / 32).map(move |part| bytes32(dtype, block, part))
-            });
-            for (at, (bytes, scale)) in blocks32.enumerate() {
-                put_bytes(&mut codes[at * kind.code_bytes()..], lane, &bytes);
-                let scales = &mut scales[at * kind.scale_bytes()..];
+    // The file's blocks, cut where they are longer than the panel's.
+    let parts = dtype.block_weights() / kind.block();
+    let pieces = source.chunks_exact(dtype.block_bytes()).flat_map(|b| (0..parts).map(move |part| (b, part)));
+    for (at, (block, part)) in pieces.enumerate() {
+        let (codes_at, scales_at) = (kind.codes_at(at), kind.scales_at(blocks, at));
+        match kind {
+            PanelKind::F32 => put(&mut panel[codes_at..], 0, lane, [block[0], block[1], block[2], block[3]]),
+            PanelKind::F16 | PanelKind::Bf16 => put(&mut panel[codes_at..], 0, lane, [block[0], block[1]]),
+            PanelKind::Q8 | PanelKind::Q8Wide | PanelKind::Q8Min => {
+                let (bytes, scale) = bytes32(dtype, block, part);
+                put_bytes(&mut panel[codes_at..], lane, &bytes);
+                let scales = &mut panel[scales_at..];
                 match scale {
                     Scale::Half(d) => put(scales, 0, lane, d),
                     Scale::Single(d) => put(scales, 0, lane, d.to_le_bytes()),
@@ -78,21 +71,19 @@ fn pack_row(kind: PanelKind, dtype: DType, source: &[u8], cols: usize, lane: usi
                     }
                 }
             }
-        }
-        PanelKind::Q4K | PanelKind::Q5K | PanelKind::Q6K => {
-            for (at, block) in source.chunks_exact(dtype.block_bytes()).enumerate() {
+            PanelKind::Q4K | PanelKind::Q5K | PanelKind::Q6K => {
                 let values = match dtype {
                     DType::Q4_K => codes_q4_k(block),
                     DType::Q5_K => codes_q5_k(block),
                     DType::Q3_K => codes_q3_k(block),
                     _ => codes_q6_k(block),
                 };
-                put_codes(kind, &mut codes[at * kind.code_bytes()..], lane, &values);
-                let scales = &mut scales[at * kind.scale_bytes()..];
+                put_codes(kind, &mut panel[codes_at..], lane, &values);
+                let scales = &mut panel[scales_at..];
                 match dtype {
                     DType::Q4_K | DType::Q5_K => put_scales_min(scales, lane, block),
                     DType::Q3_K => {
-                        put_scales(scales, lane, [block[108], block[109]], scales_q3(&block[96..108]))
+                        put_scales(scales, lane, [block[108], block[109]], scales_q3(&block[96..108]));
                     }
                     _ => {
                         let small = std::array::from_fn(|i| block[192 + i] as i8);

@@ -9,12 +9,9 @@ pub(in crate::cpu) fn unpack_row(segment: &Segment, row: usize, factor: f32, out
     assert!(row < segment.rows && out.len() == segment.cols, "row {row} of {}", segment.rows);
     let (kind, lane) = (segment.kind, row % PANEL_ROWS);
     let panel = segment.panel(row / PANEL_ROWS);
-    let (codes, scales) = panel.split_at(segment.blocks() * kind.code_bytes());
-    let scale_bytes = kind.scale_bytes();
-    for (at, (out, codes)) in
-        out.chunks_exact_mut(kind.block()).zip(codes.chunks_exact(kind.code_bytes())).enumerate()
-    {
-        let scales = &scales[at * scale_bytes..][..scale_bytes];
+    for (at, out) in out.chunks_exact_mut(kind.block()).enumerate() {
+        let codes = &panel[kind.codes_at(at)..][..kind.code_bytes()];
+        let scales = &panel[kind.scales_at(segment.blocks(), at)..][..kind.scale_bytes()];
         match kind {
             PanelKind::F32 => {
                 let c = &codes[4 * lane..];
