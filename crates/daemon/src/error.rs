@@ -291,7 +291,10 @@ pub(crate) fn random_u64() -> u64 {
 
 /// A piece of the input for a message: in quotes, escaped and short.
 pub(crate) fn quote(input: &str) -> String {
-    let cut = input.floor_char_boundary(QUOTE_BYTES_MAX);
+    let mut cut = input.len().min(QUOTE_BYTES_MAX);
+    while !input.is_char_boundary(cut) {
+        cut -= 1;
+    }
     let ellipsis = if cut < input.len() { "…" } else { "" };
     format!("{:?}{ellipsis}", &input[..cut])
 }

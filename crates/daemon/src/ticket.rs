@@ -33,6 +33,21 @@ pub(crate) struct JobEvent {
     pub(crate) timings: Option<Timings>,
 }
 
+impl JobEvent {
+    /// Whether a completion begins with it.
+    pub(crate) fn begins(&self) -> bool {
+        matches!(self.kind, EventKind::Started { .. })
+    }
+
+    /// Tokens of the completion that finishes with it; 0 for any other event.
+    pub(crate) fn completion_tokens(&self) -> u32 {
+        match &self.kind {
+            EventKind::Finished { usage, .. } => usage.completion_tokens,
+            EventKind::Started { .. } | EventKind::Delta { .. } => 0,
+        }
+    }
+}
+
 /// Where one completion's time went.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Timings {

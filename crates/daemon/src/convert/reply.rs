@@ -1,26 +1,49 @@
 //! Engine to wire.
 
+use std::sync::Arc;
+
 use hanzo_engine_kernels::BLOCK_TOKENS;
 use hanzo_engine_proto::v1;
-use hanzo_engine_runtime::{EventKind, FinishReason, ModelInfo, TextModel, TokenLogprob, Usage};
+use hanzo_engine_runtime::{
+    EventKind, FinishReason, Job, ModelFiles, ModelInfo, TextModel, TokenLogprob, Usage,
+};
 use hanzo_engine_store::ModelRecord;
 
 use crate::{
     error::Error,
-    registry::{ModelView, StateView, WorkerView},
+    registry::{ModelView, Served, StateView, WorkerView},
     ticket::{JobEnd, JobEvent, Timings},
 };
 
 /// What every event of one request shares.
 pub(crate) struct EventContext {
-    pub(crate) request_id: String,
-    pub(crate) model: String,
-    pub(crate) prompt_tokens: u32,
-    pub(crate) seed: u64,
+    request_id: String,
+    model: String,
+    text: Arc<TextModel>,
+    prompt_tokens: u32,
+    seed: u64,
+}
+
+impl EventContext {
+    /// Of the request that asked `served` for `job`.
+    pub(crate) fn new(request_id: String, served: &Served, job: &Job) -> Self {
+        Self {
+            request_id,
+            model: served.name.clone(),
+            text: served.text.clone(),
+            prompt_tokens: narrow(job.prompt.len()),
+            seed: job.sampling.seed,
+        }
+    }
+
+    /// Tokens of the prompt.
+    pub(crate) fn prompt_tokens(&self) -> u32 {
+        self.prompt_tokens
+    }
 }
 
 /// One event.
-pub(crate) fn event(event: JobEvent, context: &EventContext, text: &TextModel) -> v1::InferEvent {
+pub(crate) fn event(event: JobEvent, context: &EventContext) -> v1::InferEvent {
     use v1::infer_event::Event as E;
     let choice = event.choice;
     let event = match event.kind {
@@ -36,7 +59,7 @@ pub(crate) fn event(event: JobEvent, context: &EventContext, text: &TextModel) -
             text: answer,
             reasoning,
             token_ids: tokens,
-            logprobs: logprobs.into_iter().map(|logprob| token_logprob(logprob, text)).collect(),
+            logprobs: logprobs.into_iter().map(|logprob| token_logprob(logprob, &context.text)).collect(),
         }),
         EventKind::Finished { reason, stop_string, usage } => {
             let reason = match reason {
@@ -140,7 +163,7 @@ pub(crate) fn model_status(view: &ModelView) -> v1::ModelStatus {
 }
 
 /// What a decoder can do.
-pub(crate) fn capabilities(has_template: bool) -> Vec<i32> {
+fn capabilities(has_template: bool) -> Vec<i32> {
     let chat = has_template.then_some(v1::Capability::Chat.into());
     chat.into_iter().chain([v1::Capability::Completion.into()]).collect()
 }
@@ -208,8 +231,47 @@ pub(crate) fn unstored_model(
     }
 }
 
+/// Everything known of a model, from its record in the store, its files and the model that is loaded from them,
+/// as far as each is there.
+pub(crate) fn show(
+    name: &str,
+    source: &str,
+    record: Option<&ModelRecord>,
+    files: Option<&ModelFiles>,
+    view: Option<&ModelView>,
+) -> v1::ShowResponse {
+    let loaded = view.is_some_and(|view| view.worker.is_some());
+    let info = files.map(|files| &files.info);
+    let template = files.and_then(|files| files.text.chat_template.clone());
+    let shown = v1::ShowResponse {
+        capabilities: files.map(|_| capabilities(template.is_some())).unwrap_or_default(),
+        chat_template: template.unwrap_or_default(),
+        status: view.map(model_status),
+        ..Default::default()
+    };
+    match record {
+        Some(record) => v1::ShowResponse {
+            model: Some(stored_model(record, loaded)),
+            architecture: record.architecture.clone(),
+            parameters: record.parameters,
+            context_tokens_max: record.context_tokens_max,
+            license: record.license.clone().unwrap_or_default(),
+            files: stored_files(record),
+            ..shown
+        },
+        None => v1::ShowResponse {
+            model: Some(unstored_model(name, info, source, loaded)),
+            architecture: info.map(|info| info.architecture.clone()).unwrap_or_default(),
+            parameters: info.map_or(0, |info| info.parameters),
+            context_tokens_max: info.map_or(0, |info| info.context_tokens_max),
+            license: info.and_then(|info| info.license.clone()).unwrap_or_default(),
+            ..shown
+        },
+    }
+}
+
 /// The files of a model of the store.
-pub(crate) fn stored_files(record: &ModelRecord) -> Vec<v1::StoredFile> {
+fn stored_files(record: &ModelRecord) -> Vec<v1::StoredFile> {
     let file = |file: &hanzo_engine_store::FileRecord| v1::StoredFile {
         path: file.path.display().to_string(),
         size_bytes: file.size_bytes,

@@ -11,7 +11,6 @@ use std::{
 
 use futures_util::Stream;
 use hanzo_engine_proto::v1;
-use hanzo_engine_runtime::{EventKind, TextModel};
 use tonic::{Request, Status};
 
 use super::{Core, answer_by, deadline, within};
@@ -32,7 +31,6 @@ use crate::{
 pub(crate) struct InferStream {
     events: JobEvents,
     context: EventContext,
-    text: Arc<TextModel>,
     echo: Option<String>,
     ready: VecDeque<v1::InferEvent>,
     record: Record,
@@ -56,8 +54,8 @@ pub(crate) async fn infer(
         ended: false,
     };
     match begin(core, request, arrived, &mut record).await {
-        Ok((events, context, text, echo, active)) => {
-            Ok(InferStream { events, context, text, echo, ready: VecDeque::new(), record, _active: active })
+        Ok((events, context, echo, active)) => {
+            Ok(InferStream { events, context, echo, ready: VecDeque::new(), record, _active: active })
         }
         Err(error) => {
             record.end(Some(&error));
@@ -66,7 +64,7 @@ pub(crate) async fn infer(
     }
 }
 
-type Begun = (JobEvents, EventContext, Arc<TextModel>, Option<String>, Active);
+type Begun = (JobEvents, EventContext, Option<String>, Active);
 
 async fn begin(
     core: &Arc<Core>,
@@ -83,14 +81,8 @@ async fn begin(
     let place = served.enter()?;
     let of = served.clone();
     let built = within(answer_by(deadline), core.prompts.run(move || build(ask, &of))).await?;
-    let context = EventContext {
-        request_id: record.request_id.clone(),
-        model: served.name.clone(),
-        // The context's length is 32 bits.
-        prompt_tokens: built.job.prompt.len() as u32,
-        seed: built.job.sampling.seed,
-    };
-    record.prompt_tokens = context.prompt_tokens;
+    let context = EventContext::new(record.request_id.clone(), &served, &built.job);
+    record.prompt_tokens = context.prompt_tokens();
     let (ticket, events) = ticket(built.job, place, arrived, deadline, served.worker.thread().clone());
     if !served.worker.tell(Command::Run(ticket)) {
         // It left between the look and the word: say what the model is doing now.
@@ -98,7 +90,7 @@ async fn begin(
         return Err(core.models.serving(&served.name).await.err().unwrap_or(gone));
     }
     record.queued = true;
-    Ok((events, context, served.text.clone(), built.echo, active))
+    Ok((events, context, built.echo, active))
 }
 
 impl Stream for InferStream {
@@ -114,13 +106,11 @@ impl Stream for InferStream {
         }
         match ready!(this.events.poll_next(context)) {
             Ok(event) => {
-                if let EventKind::Finished { usage, .. } = &event.kind {
-                    this.record.completion_tokens += usage.completion_tokens;
-                }
-                if let (EventKind::Started { .. }, Some(prompt)) = (&event.kind, &this.echo) {
+                this.record.completion_tokens += event.completion_tokens();
+                if let Some(prompt) = this.echo.as_ref().filter(|_| event.begins()) {
                     this.ready.push_back(reply::echo(event.choice, prompt));
                 }
-                Poll::Ready(Some(Ok(reply::event(event, &this.context, &this.text))))
+                Poll::Ready(Some(Ok(reply::event(event, &this.context))))
             }
             Err(end) => {
                 let error = reply::job_end(end);

@@ -3,14 +3,13 @@
 use std::{sync::Arc, time::Instant};
 
 use hanzo_engine_proto::v1;
-use hanzo_engine_runtime::ModelFiles;
 use hanzo_engine_store::StoreError;
 use tonic::Request;
 
 use super::{Core, answer_by, deadline, within};
 use crate::{
     convert::{reply, request},
-    error::Error,
+    error::{Error, Failure},
     models::blocking,
     registry::ModelView,
     source::{Source, resolve},
@@ -82,42 +81,15 @@ pub(super) async fn show(core: &Arc<Core>, asked: String) -> Result<v1::ShowResp
             (Some(store), Source::Path(path)) => store.find_path(path)?,
             _ => None,
         };
-        // A record outlives its files; what they say is then left out.
-        let files = source.open();
-        let loaded = view.as_ref().is_some_and(|view| view.worker.is_some());
-        let response = match (&record, files) {
-            (Some(record), files) => v1::ShowResponse {
-                model: Some(reply::stored_model(record, loaded)),
-                architecture: record.architecture.clone(),
-                parameters: record.parameters,
-                context_tokens_max: record.context_tokens_max,
-                license: record.license.clone().unwrap_or_default(),
-                files: reply::stored_files(record),
-                ..from_files(files.ok().as_ref())
-            },
-            (None, Ok(files)) => v1::ShowResponse {
-                model: Some(reply::unstored_model(&name, Some(&files.info), &source.describe(), loaded)),
-                architecture: files.info.architecture.clone(),
-                parameters: files.info.parameters,
-                context_tokens_max: files.info.context_tokens_max,
-                license: files.info.license.clone().unwrap_or_default(),
-                ..from_files(Some(&files))
-            },
-            (None, Err(error)) => return Err(Error::Load(crate::error::Failure::new(error))),
+        let files = match (source.open(), &record) {
+            (Ok(files), _) => Some(files),
+            // A record outlives its files; what they say is then left out.
+            (Err(_), Some(_)) => None,
+            (Err(error), None) => return Err(Error::Load(Failure::new(error))),
         };
-        Ok(v1::ShowResponse { status: view.as_ref().map(reply::model_status), ..response })
+        Ok(reply::show(&name, &source.describe(), record.as_ref(), files.as_ref(), view.as_ref()))
     })
     .await
-}
-
-/// What only the files say.
-fn from_files(files: Option<&ModelFiles>) -> v1::ShowResponse {
-    let template = files.and_then(|files| files.text.chat_template.clone());
-    v1::ShowResponse {
-        capabilities: files.map(|_| reply::capabilities(template.is_some())).unwrap_or_default(),
-        chat_template: template.unwrap_or_default(),
-        ..Default::default()
-    }
 }
 
 /// Forgets a model of the store. One that is loaded stays loaded.
