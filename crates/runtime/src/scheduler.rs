@@ -227,7 +227,8 @@ impl Scheduler {
 
     /// Whether another completion of the same job is at the shared prompt: it is computed once, then found.
     fn prompt_is_being_computed(&self, sequence: &Sequence) -> bool {
-        sequence.choice > 0 && self.running.iter().any(|other| other.job == sequence.job && other.prefills())
+        sequence.choice > 0
+            && self.running.iter().any(|other| other.job == sequence.job && other.computes_shareable())
     }
 
     fn write(&self, batch: &mut Batch) -> StepReport {

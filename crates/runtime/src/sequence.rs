@@ -98,9 +98,9 @@ impl Sequence {
         self.remaining() == 1
     }
 
-    /// Whether the prompt is not all in the cache yet.
-    pub fn prefills(&self) -> bool {
-        self.computed + 1 < self.prompt_tokens
+    /// Whether it is still computing blocks of the prompt that others with the same prompt could share.
+    pub fn computes_shareable(&self) -> bool {
+        self.computed < (self.prompt_tokens - 1) / BLOCK_TOKENS * BLOCK_TOKENS
     }
 
     /// Tokens whose keys and values are in the cache.
