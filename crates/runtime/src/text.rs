@@ -41,7 +41,7 @@ pub struct TextModel {
     pub reasoning: Option<ReasoningMarkers>,
     /// What the model is.
     pub info: ModelInfo,
-    /// Rows of the head: logits per token. The tokenizer may know fewer tokens.
+    /// Rows of the head: logits per token. The tokenizer may know fewer tokens, or more that cannot be used.
     pub vocab: usize,
     /// Tokens of the longest context the model was made for.
     pub context_tokens_max: u32,
@@ -75,17 +75,6 @@ impl TextModel {
     pub fn load(files: &ModelFiles) -> Result<TextModel, LoadError> {
         let text = &files.text;
         let tokenizer = Tokenizer::load(text)?;
-        let vocab = files.spec.vocab;
-        if tokenizer.vocab_size() > vocab {
-            return Err(LoadError::Corrupt {
-                file: text.file.clone(),
-                what: "tokenizer".into(),
-                reason: format!(
-                    "it has {} tokens, and the model's head {vocab} rows",
-                    tokenizer.vocab_size()
-                ),
-            });
-        }
         let (bos, eos) = boundary_tokens(text, &tokenizer);
         let template = match &text.chat_template {
             Some(source) => Some(ChatTemplate::new(source, &bos, &eos, &text.file)?),
@@ -98,7 +87,7 @@ impl TextModel {
             template,
             generation: text.generation,
             info: files.info.clone(),
-            vocab,
+            vocab: files.spec.vocab,
             context_tokens_max: files.spec.context_tokens_max,
         })
     }

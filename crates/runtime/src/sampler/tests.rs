@@ -146,7 +146,7 @@ fn what_is_not_finite_is_refused() {
                 .sample(&mut logits, banned)
                 .map(|sampled| sampled.token)
         };
-        assert_eq!(sample(vec![1.0; 40], &[]).is_ok(), true);
+        assert!(sample(vec![1.0; 40], &[]).is_ok());
         for at in [0, 17, 39] {
             for bad in [f32::NAN, f32::INFINITY] {
                 let mut logits = vec![1.0; 40];

@@ -220,7 +220,9 @@ fn refusal(error: &Error) -> RequestError {
 }
 
 fn shortened(words: &str) -> String {
-    words[..words.floor_char_boundary(ERROR_BYTES_MAX)].to_owned()
+    let fitting =
+        words.char_indices().map(|(at, c)| at + c.len_utf8()).take_while(|&end| end <= ERROR_BYTES_MAX);
+    words[..fitting.last().unwrap_or(0)].to_owned()
 }
 
 /// Output up to [`TEMPLATE_OUTPUT_BYTES_MAX`].
