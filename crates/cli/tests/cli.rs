@@ -1,6 +1,10 @@
 //! The program as a person meets it: started as a process, spoken to over plain sockets, ended by signals. Every
 //! test has its own store in a temporary directory and free ports.
 
+// In the functions that tests share, too, a step that fails fails the test.
+#![allow(clippy::unwrap_used)]
+
+use hanzo_engine_daemon::Config;
 use hanzo_engine_daemon::store::{NewModel, Store};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -217,6 +221,18 @@ fn a_closed_pipe_is_quiet() {
     drop(child.stdout.take());
     let output = child.wait_with_output().unwrap();
     assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), String::new()));
+}
+
+#[test]
+fn the_configuration_in_the_readme_is_one() {
+    let readme = include_str!("../../../README.md");
+    let example = readme.split_once("```toml\n").unwrap().1.split_once("```").unwrap().0;
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("engine.toml");
+    std::fs::write(&file, example).unwrap();
+    let config = Config::load(Some(&file), figment::Figment::new()).unwrap();
+    assert_eq!(config.models[0].alias.as_deref(), Some("qwen3-4b"));
+    assert_eq!(config.server, Config::default().server, "what the README calls the defaults");
 }
 
 // ---------------------------------------------------------------- serving
