@@ -7,6 +7,8 @@
 //!
 //! Absent on purpose: OpenAI's words, HTTP but for the admin port, and anything that computes.
 
+#![forbid(unsafe_code)]
+
 mod admin;
 mod admission;
 pub mod bench;

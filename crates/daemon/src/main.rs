@@ -1,5 +1,7 @@
 //! `engined`: flags, configuration, logging; then bind, serve, drain. All else is in the library.
 
+#![forbid(unsafe_code)]
+
 use std::{path::PathBuf, process::ExitCode};
 
 use clap::Parser;
