@@ -12,6 +12,7 @@ use serde_json::{Map, Value, json};
 use tonic::metadata::MetadataMap;
 
 use crate::{
+    clock::now_unix_ms,
     error::{Error, quote, random_u64},
     limits::{CHAT_MESSAGES_MAX, CHAT_TOOLS_MAX, REQUEST_ID_BYTES_MAX},
     models::LoadWish,
@@ -105,6 +106,10 @@ pub(crate) fn tokenize(
     use v1::tokenize_request::Input;
     match input {
         Some(Input::Text(text)) => Ok(TokenizeInput::Text { text, add_special: add_special.unwrap_or(true) }),
+        Some(Input::Chat(_)) if add_special.is_some() => {
+            let reason = "must be unset with chat: the model's template says which special tokens there are";
+            Err(Error::field("add_special_tokens", reason))
+        }
         Some(Input::Chat(wire)) => Ok(TokenizeInput::Chat(chat(wire)?)),
         None => Err(Error::field("input", "must be set: one of text, chat")),
     }
@@ -124,15 +129,18 @@ fn chat(wire: v1::Chat) -> Result<Chat, Error> {
     }
     let messages = wire.messages.into_iter().enumerate();
     let tools = wire.tools_json.iter().enumerate();
+    let mut kwargs = match wire.template_kwargs_json.as_str() {
+        "" => Map::new(),
+        json => object("template_kwargs_json", json)?,
+    };
+    // The runtime has no clock; templates that write today's date take it from here.
+    kwargs.entry("now").or_insert_with(|| (now_unix_ms() / 1000).into());
     Ok(Chat {
         messages: messages.map(|(at, wire)| message(at, wire)).collect::<Result<_, _>>()?,
         tools: tools
             .map(|(at, json)| object(&format!("tools[{at}]"), json).map(Value::Object))
             .collect::<Result<_, _>>()?,
-        kwargs: match wire.template_kwargs_json.as_str() {
-            "" => Map::new(),
-            json => object("template_kwargs_json", json)?,
-        },
+        kwargs,
         add_generation_prompt: wire.add_generation_prompt.unwrap_or(!wire.continue_final_message),
         continue_final_message: wire.continue_final_message,
     })
