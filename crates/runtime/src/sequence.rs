@@ -1,5 +1,6 @@
 //! One completion on its way: its tokens, how many of them are in the cache and in which blocks, and what
-//! turns its logits into text.
+//! turns its logits into text. What waits costs next to nothing: the completions of a job share its prompt until
+//! they write to it, and what sampling needs is made with the first token.
 
 use std::{mem, sync::Arc};
 
@@ -10,7 +11,7 @@ use crate::{
     job::{Event, EventKind, FinishReason, Job, JobId, StopConditions, TokenLogprob, Usage},
     kv::{BlockHash, BlockPool},
     output::{Chunk, OutputText},
-    sampler::Sampler,
+    sampler::{Sampler, SamplingParams},
     text::TextModel,
 };
 
@@ -34,15 +35,17 @@ pub struct Sequence {
     pub held: bool,
     /// Rows it has in the batch being run; 0 when it is not part of it.
     pub scheduled: usize,
-    tokens: Vec<u32>, // the prompt, then what was generated
+    tokens: Arc<Vec<u32>>, // the prompt, then what was generated; copied when the first is
     prompt_tokens: usize,
-    computed: usize,        // of `tokens`, those whose keys and values are in the cache
-    blocks: Vec<u32>,       // room for `blocks.len() * 16` tokens
-    hashes: Vec<BlockHash>, // of every full block of `tokens`
-    published: usize,       // of `hashes`, those whose blocks can be found
+    computed: usize,             // of `tokens`, those whose keys and values are in the cache
+    blocks: Vec<u32>,            // room for `blocks.len() * 16` tokens
+    hashes: Arc<Vec<BlockHash>>, // of every full block of `tokens`; copied as they are
+    published: usize,            // of `hashes`, those whose blocks can be found
     stop: Arc<StopConditions>,
     ends: Arc<[u32]>, // tokens that end it
-    sampler: Sampler,
+    sampling: Arc<SamplingParams>,
+    seed: u64,
+    sampler: Option<Sampler>, // from the first token on
     output: OutputText,
     usage: Usage,
     started: bool,
@@ -60,31 +63,33 @@ impl Sequence {
         let stop = Arc::new(job.stop.clone());
         let own_ends = if stop.ignore_eos { &[] } else { text.eos.as_slice() };
         let ends: Arc<[u32]> = own_ends.iter().chain(&stop.token_ids).copied().collect();
-        (0..job.choices).map(move |choice| {
-            let seed = job.sampling.seed.wrapping_add(choice.into());
-            let mut sequence = Sequence {
-                job: job.id,
-                choice,
-                order: Order { priority: job.priority, arrival, choice },
-                held: false,
-                scheduled: 0,
-                tokens: job.prompt.to_vec(),
-                prompt_tokens: job.prompt.len(),
-                computed: 0,
-                blocks: Vec::new(),
-                hashes: Vec::new(),
-                published: 0,
-                sampler: Sampler::new(&job.sampling, seed, text.vocab, &job.prompt),
-                output: OutputText::new(text, &job.stop, job.starts_in_reasoning, job.split_reasoning),
-                stop: stop.clone(),
-                ends: ends.clone(),
-                usage: Usage { prompt_tokens: job.prompt.len() as u32, ..Usage::default() },
-                started: false,
-                unsent: Vec::new(),
-                unsent_logprobs: Vec::new(),
-            };
-            sequence.hash_full_blocks();
-            sequence
+        let sampling = Arc::new(job.sampling.clone());
+        let tokens = Arc::new(job.prompt.to_vec());
+        let mut hashes = Vec::with_capacity(tokens.len() / BLOCK_TOKENS);
+        hash_full_blocks(&tokens, &mut hashes);
+        let hashes = Arc::new(hashes);
+        (0..job.choices).map(move |choice| Sequence {
+            job: job.id,
+            choice,
+            order: Order { priority: job.priority, arrival, choice },
+            held: false,
+            scheduled: 0,
+            tokens: tokens.clone(),
+            prompt_tokens: job.prompt.len(),
+            computed: 0,
+            blocks: Vec::new(),
+            hashes: hashes.clone(),
+            published: 0,
+            sampling: sampling.clone(),
+            seed: job.sampling.seed.wrapping_add(choice.into()),
+            sampler: None,
+            output: OutputText::new(text, &job.stop, job.starts_in_reasoning, job.split_reasoning),
+            stop: stop.clone(),
+            ends: ends.clone(),
+            usage: Usage { prompt_tokens: job.prompt.len() as u32, ..Usage::default() },
+            started: false,
+            unsent: Vec::new(),
+            unsent_logprobs: Vec::new(),
         })
     }
 
@@ -129,7 +134,8 @@ impl Sequence {
         self.tokens.len().div_ceil(BLOCK_TOKENS) - shared + of_them_free
     }
 
-    /// Takes blocks for all its tokens, sharing what is there; the caller has checked that they are.
+    /// Takes blocks for all its tokens, sharing what is there; the caller has checked that they are. Gives the
+    /// tokens of the prompt found in the cache, counted the first time it enters.
     pub fn enter(&mut self, pool: &mut BlockPool, events: &mut Vec<Event>) -> usize {
         debug_assert!(self.blocks.is_empty() && self.computed == 0);
         let (shared, _) = pool.find_prefix(self.shareable());
@@ -146,8 +152,9 @@ impl Sequence {
             self.started = true;
             self.usage.cached_tokens = self.computed as u32;
             self.emit(events, EventKind::Started { cached_tokens: self.computed as u32 });
+            return self.computed;
         }
-        self.computed
+        0
     }
 
     /// Makes room for the next token; false when no block is free.
@@ -194,8 +201,10 @@ impl Sequence {
     fn draw(&mut self, logits: &mut [f32]) -> Result<u32, StepError> {
         let early = self.usage.completion_tokens < self.stop.min_tokens;
         let banned: &[u32] = if early { &self.ends } else { &[] };
-        let sampled =
-            self.sampler.sample(logits, banned).map_err(|_| StepError::NotFinite { job: self.job.0 })?;
+        let sampler = self.sampler.get_or_insert_with(|| {
+            Sampler::new(&self.sampling, self.seed, logits.len(), &self.tokens[..self.prompt_tokens])
+        });
+        let sampled = sampler.sample(logits, banned).map_err(|_| StepError::NotFinite { job: self.job.0 })?;
         self.unsent_logprobs.extend(sampled.logprob);
         Ok(sampled.token)
     }
@@ -207,8 +216,10 @@ impl Sequence {
         context_tokens_max: usize,
         events: &mut Vec<Event>,
     ) -> bool {
-        self.tokens.push(token);
-        self.hash_full_blocks();
+        Arc::make_mut(&mut self.tokens).push(token);
+        if self.tokens.len().is_multiple_of(BLOCK_TOKENS) {
+            hash_full_blocks(&self.tokens, Arc::make_mut(&mut self.hashes));
+        }
         self.unsent.push(token);
         self.usage.completion_tokens += 1;
 
@@ -246,13 +257,58 @@ impl Sequence {
     fn emit(&self, events: &mut Vec<Event>, kind: EventKind) {
         events.push(Event { job: self.job, choice: self.choice, kind });
     }
+}
 
-    fn hash_full_blocks(&mut self) {
-        while let Some(tokens) =
-            self.tokens.get(self.hashes.len() * BLOCK_TOKENS..(self.hashes.len() + 1) * BLOCK_TOKENS)
-        {
-            let parent = self.hashes.last().copied().unwrap_or_else(|| BlockHash::root(b""));
-            self.hashes.push(BlockHash::chain(parent, tokens));
+/// Adds the names of the full blocks of `tokens` that `hashes` lacks.
+fn hash_full_blocks(tokens: &[u32], hashes: &mut Vec<BlockHash>) {
+    let (blocks, _) = tokens.as_chunks::<BLOCK_TOKENS>();
+    for block in &blocks[hashes.len()..] {
+        let parent = hashes.last().copied().unwrap_or_else(|| BlockHash::root(b""));
+        hashes.push(BlockHash::chain(parent, block));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::text::tests::demo;
+
+    #[test]
+    fn completions_that_wait_share_what_they_were_given() {
+        let job = Job {
+            id: JobId(1),
+            prompt: (0..1000).collect(),
+            choices: 3,
+            sampling: SamplingParams { repetition_penalty: 1.1, logprobs: Some(1), ..Default::default() },
+            stop: StopConditions { max_tokens: 40, ..StopConditions::default() },
+            priority: 0,
+            starts_in_reasoning: false,
+            split_reasoning: false,
+        };
+        let text = demo();
+        let mut sequences: Vec<Sequence> = Sequence::of_job(&job, &text, 1).collect();
+        assert_eq!(sequences[0].hashes.len(), 62);
+        for other in &sequences[1..] {
+            assert!(Arc::ptr_eq(&sequences[0].tokens, &other.tokens));
+            assert!(Arc::ptr_eq(&sequences[0].hashes, &other.hashes));
+            assert!(Arc::ptr_eq(&sequences[0].sampling, &other.sampling));
+            assert!(other.sampler.is_none());
         }
+        // What one draws is its own: neither its tokens nor its names show in the others.
+        let (mut pool, mut events) = (BlockPool::new(80, true), Vec::new());
+        sequences[0].enter(&mut pool, &mut events);
+        for _ in 0..8 {
+            sequences[0].scheduled = sequences[0].remaining();
+            assert!(sequences[0].grow(&mut pool));
+            let mut logits = vec![0.0; text.vocab];
+            logits[278] = 9.0;
+            sequences[0].advance(Some(&mut logits), &text, 1280, &mut pool, &mut events).unwrap();
+        }
+        assert_eq!((sequences[0].tokens.len(), sequences[1].tokens.len()), (1008, 1000));
+        assert_eq!((sequences[0].hashes.len(), sequences[1].hashes.len()), (63, 62));
+        let tokens: Vec<u32> = (0..1000).chain([278; 8]).collect();
+        let mut hashes = Vec::new();
+        hash_full_blocks(&tokens, &mut hashes);
+        assert_eq!(*sequences[0].hashes, hashes, "names do not depend on how the tokens came");
     }
 }

@@ -173,6 +173,20 @@ fn the_last_in_line_gives_way_and_comes_back() {
 }
 
 #[test]
+fn what_a_sequence_finds_of_its_own_is_no_hit() {
+    let mut bench = Bench::new(8, |_| ());
+    bench.submit(1, 30, 60, |_| ());
+    bench.submit(2, 30, 60, |_| ());
+    let mut steps = Vec::new();
+    while bench.scheduler.has_work() {
+        steps.push(bench.step());
+        assert!(steps.len() < 400, "still work: {:?}", bench.scheduler.counts());
+    }
+    assert!(steps.contains(&vec![33]), "of its 65 tokens, two blocks are still there: {steps:?}");
+    assert_eq!(bench.scheduler.counters().prefix_hit_tokens, 0);
+}
+
+#[test]
 fn a_long_prompt_is_not_overtaken() {
     let mut bench = Bench::new(8, |_| ());
     bench.submit(1, 60, 30, |_| ());
