@@ -56,7 +56,7 @@ impl Job {
         self.stop.validate(vocab)?;
         // The last token drawn is never computed, so it needs no room; but a context is what users count in.
         let (prompt_tokens, completion_tokens) = (self.prompt.len(), self.stop.max_tokens as usize);
-        if prompt_tokens + completion_tokens > context_tokens_max {
+        if prompt_tokens.saturating_add(completion_tokens) > context_tokens_max {
             return Err(RequestError::ContextLength { prompt_tokens, completion_tokens, context_tokens_max });
         }
         Ok(())

@@ -26,6 +26,8 @@ pub const STOP_STRINGS_MAX: usize = 16;
 pub const STOP_STRING_BYTES_MAX: usize = 1024;
 /// Alternatives reported with a token's log probability.
 pub const TOP_LOGPROBS_MAX: usize = 20;
+/// Entries of a request's `logit_bias`; all are applied at every token.
+pub const LOGIT_BIAS_MAX: usize = 4096;
 /// Completions of one request.
 pub const CHOICES_MAX: u32 = 128;
 /// Arrays inside arrays of a GGUF file.

@@ -1,6 +1,9 @@
 //! How a request wants its tokens chosen, and the ranges that are accepted.
 
-use crate::{error::RequestError, limits::TOP_LOGPROBS_MAX};
+use crate::{
+    error::RequestError,
+    limits::{LOGIT_BIAS_MAX, TOP_LOGPROBS_MAX},
+};
 
 /// How tokens are chosen. The default is neutral: greedy, nothing penalised, nothing reported.
 #[derive(Clone, Debug, PartialEq)]
@@ -19,7 +22,7 @@ pub struct SamplingParams {
     pub frequency_penalty: f32,
     /// Subtracted once from tokens that were generated; -2 to 2, 0: off.
     pub presence_penalty: f32,
-    /// Added to a token's logit, -100 to 100; entries of one token add up.
+    /// Added to a token's logit, -100 to 100; entries of one token add up. At most [`LOGIT_BIAS_MAX`] of them.
     pub logit_bias: Vec<(u32, f32)>,
     /// Seed of the first completion; completion i draws with seed + i.
     pub seed: u64,
@@ -59,6 +62,10 @@ impl SamplingParams {
         }
         within("frequency_penalty", self.frequency_penalty, -2.0, 2.0)?;
         within("presence_penalty", self.presence_penalty, -2.0, 2.0)?;
+        if self.logit_bias.len() > LOGIT_BIAS_MAX {
+            let reason = format!("must have at most {LOGIT_BIAS_MAX} entries, not {}", self.logit_bias.len());
+            return Err(RequestError::invalid("logit_bias", reason));
+        }
         for &(token, bias) in &self.logit_bias {
             if token as usize >= vocab {
                 let reason = format!("token {token} is not in the vocabulary of {vocab} tokens");
@@ -114,6 +121,10 @@ mod tests {
         for entry in [(0, f32::NAN), (0, 100.5), (0, -101.0), (10, 1.0)] {
             assert_eq!(bad(SamplingParams { logit_bias: vec![entry], ..neutral() }), "logit_bias");
         }
+        let many = vec![(0, 1.0); LOGIT_BIAS_MAX + 1];
+        assert_eq!(bad(SamplingParams { logit_bias: many, ..neutral() }), "logit_bias");
+        let most = SamplingParams { logit_bias: vec![(0, 1.0); LOGIT_BIAS_MAX], ..neutral() };
+        assert_eq!(most.validate(10), Ok(()));
         assert_eq!(bad(SamplingParams { logprobs: Some(21), ..neutral() }), "top_logprobs");
         let edges = SamplingParams {
             temperature: 2.0,

@@ -4,7 +4,7 @@
 use hanzo_engine_kernels::{Activation, HeadShape, RopeKind};
 
 use super::rope::yarn_magnitude;
-use super::{DecoderSpec, LayerWeight, Naming, RopeScaling, RopeSpec, Weight};
+use super::{DecoderSpec, LayerWeight, Naming, RopeScaling, RopeSpec, Weight, shorten};
 use crate::error::LoadError;
 use crate::gguf::{Array, Gguf, Metadata, Value};
 use crate::limits::{CONTEXT_TOKENS_MAX, HEAD_DIM_MAX, HEADS_MAX, LAYERS_MAX, VOCAB_MAX, WIDTH_MAX};
@@ -154,7 +154,7 @@ impl Keys<'_> {
         LoadError::Unsupported {
             file: self.metadata.file().to_owned(),
             key: self.key(name),
-            value: value.to_string(),
+            value: shorten(value.to_string()),
             reason: reason.to_owned(),
         }
     }

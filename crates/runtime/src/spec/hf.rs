@@ -6,7 +6,7 @@ use hanzo_engine_kernels::{Activation, HeadShape, RopeKind};
 use serde_json::{Map, Value};
 
 use super::rope::yarn_magnitude;
-use super::{DecoderSpec, RopeScaling, RopeSpec};
+use super::{DecoderSpec, RopeScaling, RopeSpec, shorten};
 use crate::error::LoadError;
 use crate::limits::{CONTEXT_TOKENS_MAX, HEAD_DIM_MAX, HEADS_MAX, LAYERS_MAX, VOCAB_MAX, WIDTH_MAX};
 
@@ -470,13 +470,4 @@ impl Config {
 
 fn shortened(value: &Value) -> String {
     shorten(value.to_string())
-}
-
-/// Errors show the first characters of a long value.
-fn shorten(text: String) -> String {
-    const SHOWN: usize = 120; // characters
-    match text.char_indices().nth(SHOWN) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text,
-    }
 }

@@ -103,9 +103,21 @@ impl DecoderSpec {
                 format!("expected {} factors, found {}", self.rope.dim / 2, factors.len()),
             );
         }
+        if !self.rope.magnitude.is_finite() {
+            return corrupt("rotary embedding", "its factor on cosine and sine is not finite".into());
+        }
         if !self.rope.inv_freq().iter().all(|frequency| frequency.is_finite()) {
             return corrupt("rotary embedding", "its frequencies are not finite".into());
         }
         Ok(self)
+    }
+}
+
+/// Errors show the first characters of a long value.
+fn shorten(text: String) -> String {
+    const SHOWN: usize = 120; // characters
+    match text.char_indices().nth(SHOWN) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text,
     }
 }

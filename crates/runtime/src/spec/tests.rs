@@ -138,6 +138,10 @@ fn settings_that_cannot_be_honoured_are_refused_by_name() {
         (rope(json!({ "type": "linear" })), "key factor is missing"),
         (rope(json!({ "type": "linear", "factor": -2.0 })), "key factor: -2 is not above 0"),
         (rope(json!({ "type": "linear", "factor": 2.0, "short_factor": [] })), "short_factor = [] is not"),
+        (
+            rope(json!({ "type": "yarn", "factor": 1e30, "mscale": 3e38, "mscale_all_dim": 1.0 })),
+            "rotary embedding: its factor on cosine and sine",
+        ),
         (q(json!({ "layer_types": ["full_attention"] })), "key layer_types: 1 types for 28 layers"),
         (
             q(json!({ "layer_types": vec!["linear_attention"; 28] })),
@@ -271,5 +275,7 @@ fn counts_given_for_every_layer_must_agree() {
     };
     assert_eq!(with(&[32, 32]).unwrap().ffn, 32);
     assert!(with(&[32, 48]).unwrap_err().to_string().contains("qwen3.feed_forward_length = [32, 48] is not"));
+    let long: Vec<u32> = (1..100_000).collect();
+    assert!(with(&long).unwrap_err().to_string().len() < 400, "an error a person can read");
     assert!(with(&[]).unwrap_err().to_string().contains("qwen3.feed_forward_length"));
 }

@@ -3,6 +3,7 @@
 
 use std::fmt::Write;
 
+use crate::limits::TEMPLATE_OUTPUT_BYTES_MAX;
 use minijinja::{
     Error, ErrorKind, Value,
     value::{Kwargs, Rest, ValueKind},
@@ -59,6 +60,11 @@ impl Layout {
     fn write(&self, value: &Value, depth: usize, out: &mut String) -> Result<(), Error> {
         if depth > DEPTH_MAX {
             return Err(Error::new(ErrorKind::BadSerialization, "the value is too deeply nested for tojson"));
+        }
+        // Indentation makes a text hundreds of times as long as the value that was sent.
+        if out.len() > TEMPLATE_OUTPUT_BYTES_MAX {
+            let reason = format!("tojson makes a text of over {TEMPLATE_OUTPUT_BYTES_MAX} bytes");
+            return Err(Error::new(ErrorKind::BadSerialization, reason));
         }
         match value.kind() {
             ValueKind::None => out.push_str("null"),

@@ -77,6 +77,14 @@ fn a_template_cannot_run_for_ever_or_fill_the_memory() {
     assert!(refused(forever, &chat).1.contains("did not finish"));
     let huge = "{% set x = 'a' * 1000000 %}{% for a in range(1000) %}{{ x }}{% endfor %}";
     assert!(refused(huge, &chat).1.contains("over 67108864 bytes"));
+    let mut deep = json!(vec![0; 300_000]);
+    for _ in 0..60 {
+        deep = json!([deep]);
+    }
+    let indented = Chat { kwargs: Map::from_iter([("deep".to_owned(), deep)]), ..chat.clone() };
+    assert!(
+        refused("{{ (deep | tojson(indent=4)) | length }}", &indented).1.contains("of over 67108864 bytes")
+    );
     let recursive = "{% macro f(x) %}{{ f(x) }}{% endmacro %}{{ f(1) }}";
     assert!(refused(recursive, &chat).1.contains("recursion"));
     let long = "{{ raise_exception('é' * 100000) }}";

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{error::LoadError, limits::VOCAB_MAX};
 
-/// Characters of a replacement or prefix that a normalizer may insert.
+/// Characters that all steps of a normalizer together may make of one, or put before a text.
 const INSERT_CHARS_MAX: usize = 16;
 
 /// Steps that change text before it is split.
@@ -222,6 +222,7 @@ fn step<T: serde::de::DeserializeOwned>(
 ) -> Result<Option<T>, LoadError> {
     let Some(value) = value else { return Ok(None) };
     let mut steps = vec![&value];
+    let mut inserted_chars = 1usize;
     while let Some(step) = steps.pop() {
         let kind = step.get("type").map(text_of).unwrap_or_default();
         if !known.contains(&kind.as_str()) {
@@ -230,11 +231,13 @@ fn step<T: serde::de::DeserializeOwned>(
         for list in ["normalizers", "pretokenizers"] {
             steps.extend(step.get(list).and_then(Value::as_array).into_iter().flatten());
         }
+        // Each step works on what the one before has made, so they multiply.
         for inserted in ["content", "prepend"] {
-            let is_long = |text: &str| text.chars().nth(INSERT_CHARS_MAX).is_some();
-            if step.get(inserted).and_then(Value::as_str).is_some_and(is_long) {
-                return Err(source.corrupt(key, format!("{inserted} is over {INSERT_CHARS_MAX} characters")));
-            }
+            let chars = step.get(inserted).and_then(Value::as_str).map_or(1, |text| text.chars().count());
+            inserted_chars = inserted_chars.saturating_mul(chars.max(1));
+        }
+        if inserted_chars > INSERT_CHARS_MAX {
+            return Err(source.corrupt(key, format!("it inserts over {INSERT_CHARS_MAX} characters for one")));
         }
     }
     serde_json::from_value(value).map(Some).map_err(|error| source.corrupt(key, error.to_string()))

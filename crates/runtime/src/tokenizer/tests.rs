@@ -404,6 +404,13 @@ fn a_broken_tokenizer_json_is_refused_by_file_and_key() {
         ("/normalizer", json!({"type": "Precompiled"}), "normalizer = Precompiled"),
         ("/normalizer", json!({"type": "Prepend", "prepend": "x".repeat(99)}), "key normalizer"),
         ("/normalizer", json!({"type": "Sequence", "normalizers": [{"type": "Nmt"}]}), "normalizer = Nmt"),
+        (
+            "/normalizer",
+            json!({"type": "Sequence", "normalizers": vec![
+                json!({"type": "Replace", "pattern": {"String": "a"}, "content": "a".repeat(9)}); 9
+            ]}),
+            "key normalizer",
+        ),
         ("/pre_tokenizer", json!({"type": "FixedLength", "length": 0}), "pre_tokenizer = FixedLength"),
         (
             "/pre_tokenizer",
