@@ -3,6 +3,7 @@
 
 use std::{
     fs,
+    path::{Component, Path},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -78,16 +79,73 @@ fn available_bytes() -> Option<u64> {
         Ok(text) => meminfo_available(&text),
         Err(_) => physical_bytes(),
     };
-    let group = || {
-        let read = |file: &str| {
-            fs::read_to_string(format!("/sys/fs/cgroup/{file}")).ok()?.trim().parse::<u64>().ok()
-        };
-        Some(read("memory.max")?.saturating_sub(read("memory.current").unwrap_or(0)))
-    };
-    match (machine, group()) {
+    let group = fs::read_to_string("/proc/self/cgroup")
+        .ok()
+        .and_then(|groups| groups_available(&groups, Path::new("/sys/fs/cgroup")));
+    match (machine, group) {
         (Some(machine), Some(group)) => Some(machine.min(group)),
         (machine, group) => machine.or(group),
     }
+}
+
+/// Where a version of control groups keeps a group's memory.
+struct GroupFiles {
+    under: &'static str,
+    limit: &'static str,
+    used: &'static str,
+    /// Lines of `memory.stat`: file pages, which are given back when memory is wanted, as `MemAvailable` counts them.
+    cached: [&'static str; 2],
+}
+
+const GROUPS_V2: GroupFiles = GroupFiles {
+    under: "",
+    limit: "memory.max",
+    used: "memory.current",
+    cached: ["active_file", "inactive_file"],
+};
+const GROUPS_V1: GroupFiles = GroupFiles {
+    under: "memory",
+    limit: "memory.limit_in_bytes",
+    used: "memory.usage_in_bytes",
+    cached: ["total_active_file", "total_inactive_file"],
+};
+
+/// What the tightest limit leaves of those of this process's group and the groups around it, such as a unit's
+/// `MemoryMax=` and its slice's. `groups` is `/proc/self/cgroup`, `root` where groups are mounted. In a container the
+/// path may be the host's, and only the root is there. `None`: nothing limits it.
+fn groups_available(groups: &str, root: &Path) -> Option<u64> {
+    let own = groups.lines().filter_map(|line| {
+        let mut parts = line.splitn(3, ':').skip(1);
+        let (controllers, path) = (parts.next()?, parts.next()?);
+        match controllers {
+            "" => Some((&GROUPS_V2, path)),
+            v1 if v1.split(',').any(|name| name == "memory") => Some((&GROUPS_V1, path)),
+            _ => None,
+        }
+    });
+    own.flat_map(|(files, path)| {
+        let names = Path::new(path).components().filter(|part| matches!(part, Component::Normal(_)));
+        let own = root.join(files.under).join(names.collect::<std::path::PathBuf>());
+        let around: Vec<_> =
+            own.ancestors().take_while(|dir| dir.starts_with(root)).map(Path::to_owned).collect();
+        around.into_iter().filter_map(|dir| group_available(&dir, files))
+    })
+    .min()
+}
+
+fn group_available(dir: &Path, files: &GroupFiles) -> Option<u64> {
+    let text = |name: &str| fs::read_to_string(dir.join(name)).ok();
+    let number = |name: &str| text(name)?.trim().parse::<u64>().ok();
+    // `max` is no number: no limit.
+    let limit = number(files.limit)?;
+    let stat = text("memory.stat").unwrap_or_default();
+    let cached: u64 = stat
+        .lines()
+        .filter_map(|line| line.split_once(' '))
+        .filter(|(name, _)| files.cached.contains(name))
+        .filter_map(|(_, bytes)| bytes.trim().parse::<u64>().ok())
+        .sum();
+    Some(limit.saturating_sub(number(files.used).unwrap_or(0).saturating_sub(cached)))
 }
 
 fn meminfo_available(text: &str) -> Option<u64> {
@@ -118,6 +176,36 @@ mod tests {
         assert_eq!(budget.used_bytes(), 40);
         drop(second);
         assert_eq!(budget.used_bytes(), 0);
+    }
+
+    #[test]
+    fn the_tightest_group_around_the_process_counts() {
+        let root = tempfile::tempdir().unwrap();
+        let set = |dir: &str, file: &str, text: &str| {
+            let dir = root.path().join(dir);
+            fs::create_dir_all(&dir).unwrap();
+            fs::write(dir.join(file), text).unwrap();
+        };
+        let check = |groups: &str| groups_available(groups, root.path());
+        let groups = "0::/system.slice/engined.service\n";
+        assert_eq!(check(groups), None);
+        set("system.slice/engined.service", "memory.max", "max\n");
+        assert_eq!(check(groups), None);
+        set("system.slice", "memory.max", "1000\n");
+        set("system.slice", "memory.current", "700\n");
+        assert_eq!(check(groups), Some(300));
+        set("system.slice", "memory.stat", "anon 100\nactive_file 150\ninactive_file 50\nfile 600\n");
+        assert_eq!(check(groups), Some(500));
+        set("system.slice/engined.service", "memory.max", "400\n");
+        assert_eq!(check(groups), Some(400));
+        // Another's limit is not ours, and a path that is not there leaves the root.
+        assert_eq!(check("0::/user.slice\n"), None);
+        set("", "memory.max", "90\n");
+        assert_eq!(check("0::/docker/1\n"), Some(90));
+        assert_eq!(check("0::/../..\n"), Some(90));
+        set("memory/a", "memory.limit_in_bytes", "60\n");
+        set("memory/a", "memory.usage_in_bytes", "10\n");
+        assert_eq!(check("5:cpu,memory:/a\n4:pids:/a\n0::/\n"), Some(50));
     }
 
     #[test]
