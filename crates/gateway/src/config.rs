@@ -8,7 +8,7 @@ use figment::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::GatewayError;
+use crate::{GatewayError, limits::SECONDS_MAX};
 
 /// The gateway's settings.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -109,6 +109,15 @@ impl Config {
         if self.request_timeout_s == Some(0) {
             return refuse("request_timeout_s: must be at least 1; leave it out for no limit");
         }
+        let seconds = [
+            ("body_timeout_s", self.body_timeout_s),
+            ("sse_keep_alive_s", self.sse_keep_alive_s),
+            ("drain_s", self.drain_s),
+            ("request_timeout_s", self.request_timeout_s.unwrap_or(0)),
+        ];
+        if let Some((name, _)) = seconds.iter().find(|(_, value)| *value > SECONDS_MAX) {
+            return refuse(&format!("{name}: must be at most {SECONDS_MAX}"));
+        }
         let at_least_one = [
             ("body_bytes_max", self.body_bytes_max),
             ("connections_max", self.connections_max),
@@ -162,6 +171,8 @@ mod tests {
             (json!({"host": "example.com/x"}), "host"),
             (json!({"choices_max": 0}), "choices_max"),
             (json!({"request_timeout_s": 0}), "request_timeout_s"),
+            (json!({"request_timeout_s": u64::MAX}), "request_timeout_s"),
+            (json!({"drain_s": u64::MAX}), "drain_s"),
             (json!({"bodies_bytes_max": 5}), "bodies_bytes_max"),
         ] {
             let error = Config::load(None, &flags).unwrap_err().to_string();

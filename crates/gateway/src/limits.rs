@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+/// Largest setting in seconds: a week, which a clock can add.
+pub(crate) const SECONDS_MAX: u64 = 7 * 24 * 3600;
 /// Bytes of an error's `message`: validation never echoes more of the input than this.
 pub(crate) const MESSAGE_BYTES_MAX: usize = 1024;
 /// Bytes of an error's `param`.

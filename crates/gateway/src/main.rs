@@ -18,7 +18,7 @@ struct Args {
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// What is logged: error, warn, info, debug or trace, or a filter such as hanzo_engine_gateway=debug.
-    #[arg(long, value_name = "LEVEL", env = "HANZO_ENGINE_LOG", default_value = "info")]
+    #[arg(long, value_name = "LEVEL", env = "HANZO_ENGINE_LOG_LEVEL", default_value = "info")]
     log_level: String,
     #[command(flatten)]
     flags: Flags,
@@ -88,16 +88,23 @@ async fn run(args: Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Resolves at the first SIGTERM or Ctrl-C.
+/// Resolves at the first SIGTERM or Ctrl-C; a second one exits at once, with status 130.
 #[cfg(unix)]
 fn shutdown() -> io::Result<impl Future<Output = ()> + Send + 'static> {
     use tokio::signal::unix::{SignalKind, signal};
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    Ok(async move {
+    let mut next = async move || {
         tokio::select! {
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
         }
+    };
+    Ok(async move {
+        next().await;
+        tokio::spawn(async move {
+            next().await;
+            std::process::exit(130);
+        });
     })
 }
 
