@@ -39,6 +39,11 @@ impl JobEvent {
         matches!(self.kind, EventKind::Started { .. })
     }
 
+    /// Whether a completion ends with it.
+    pub(crate) fn finishes(&self) -> bool {
+        matches!(self.kind, EventKind::Finished { .. })
+    }
+
     /// Tokens of the completion that finishes with it; 0 for any other event.
     pub(crate) fn completion_tokens(&self) -> u32 {
         match &self.kind {

@@ -40,7 +40,18 @@ pub(crate) struct Worker {
     jobs: HashMap<JobId, Ticket>,
     vitals: Arc<Vitals>,
     metrics: Arc<ModelMetrics>,
-    leaving: bool,
+    course: Course,
+}
+
+/// Where a worker is heading.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Course {
+    /// It takes what comes.
+    Serving,
+    /// It leaves when everything has ended.
+    Leaving,
+    /// It leaves now: what still comes, from a client that saw it serving, ends at once.
+    Stopped(&'static str),
 }
 
 /// What others may know of a worker, without asking it.
@@ -72,7 +83,7 @@ impl Worker {
             self.vitals.beat();
             self.take_commands();
             self.look_after_jobs(Instant::now());
-            if self.leaving && self.jobs.is_empty() {
+            if self.course != Course::Serving && self.jobs.is_empty() {
                 return Ok(());
             }
             if !self.engine.has_work() {
@@ -91,17 +102,28 @@ impl Worker {
         loop {
             match self.commands.try_recv() {
                 Ok(Command::Run(ticket)) => {
+                    if let Course::Stopped(why) = self.course {
+                        self.metrics.failed.inc();
+                        ticket.end(JobEnd::Stopped(why));
+                        continue;
+                    }
                     self.engine.submit(&ticket.job);
                     self.jobs.insert(ticket.job.id, ticket);
                 }
-                Ok(Command::Drain) => self.leaving = true,
+                Ok(Command::Drain) => self.leave(),
                 Ok(Command::Stop(why)) => self.stop(why),
                 Err(TryRecvError::Empty) => return,
                 Err(TryRecvError::Disconnected) => {
-                    self.leaving = true;
+                    self.leave();
                     return;
                 }
             }
+        }
+    }
+
+    fn leave(&mut self) {
+        if self.course == Course::Serving {
+            self.course = Course::Leaving;
         }
     }
 
@@ -175,7 +197,7 @@ impl Worker {
             ticket.end(JobEnd::Stopped(why));
         }
         self.publish(StepReport::default());
-        self.leaving = true;
+        self.course = Course::Stopped(why);
     }
 
     /// Ends every request after a panic or an error: those that run with an error of the engine, those that wait
@@ -259,7 +281,8 @@ impl Worker {
         vitals: Arc<Vitals>,
         metrics: Arc<ModelMetrics>,
     ) -> Self {
-        let worker = Self { engine, commands, jobs: HashMap::new(), vitals, metrics, leaving: false };
+        let worker =
+            Self { engine, commands, jobs: HashMap::new(), vitals, metrics, course: Course::Serving };
         worker.publish(StepReport::default());
         worker
     }

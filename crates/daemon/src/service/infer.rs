@@ -33,6 +33,7 @@ pub(crate) struct InferStream {
     context: EventContext,
     echo: Option<String>,
     ready: VecDeque<v1::InferEvent>,
+    unfinished: u32, // choices
     record: Record,
     _active: Active,
 }
@@ -54,9 +55,15 @@ pub(crate) async fn infer(
         ended: false,
     };
     match begin(core, request, arrived, &mut record).await {
-        Ok((events, context, echo, active)) => {
-            Ok(InferStream { events, context, echo, ready: VecDeque::new(), record, _active: active })
-        }
+        Ok(Begun { events, context, echo, choices, active }) => Ok(InferStream {
+            events,
+            context,
+            echo,
+            ready: VecDeque::new(),
+            unfinished: choices,
+            record,
+            _active: active,
+        }),
         Err(error) => {
             record.end(Some(&error));
             Err(error)
@@ -64,7 +71,14 @@ pub(crate) async fn infer(
     }
 }
 
-type Begun = (JobEvents, EventContext, Option<String>, Active);
+/// A request in its worker's queue.
+struct Begun {
+    events: JobEvents,
+    context: EventContext,
+    echo: Option<String>,
+    choices: u32,
+    active: Active,
+}
 
 async fn begin(
     core: &Arc<Core>,
@@ -83,6 +97,7 @@ async fn begin(
     let built = within(answer_by(deadline), core.prompts.run(move || build(ask, &of))).await?;
     let context = EventContext::new(record.request_id.clone(), &served, &built.job);
     record.prompt_tokens = context.prompt_tokens();
+    let choices = built.job.choices;
     let (ticket, events) = ticket(built.job, place, arrived, deadline, served.worker.thread().clone());
     if !served.worker.tell(Command::Run(ticket)) {
         // It left between the look and the word: say what the model is doing now.
@@ -90,7 +105,7 @@ async fn begin(
         return Err(core.models.serving(&served.name).await.err().unwrap_or(gone));
     }
     record.queued = true;
-    Ok((events, context, built.echo, active))
+    Ok(Begun { events, context, echo: built.echo, choices, active })
 }
 
 impl Stream for InferStream {
@@ -107,6 +122,11 @@ impl Stream for InferStream {
         match ready!(this.events.poll_next(context)) {
             Ok(event) => {
                 this.record.completion_tokens += event.completion_tokens();
+                this.unfinished -= u32::from(event.finishes());
+                if this.unfinished == 0 {
+                    // Now: a client that has its last event may leave before it asks for the stream's end.
+                    this.record.end(None);
+                }
                 if let Some(prompt) = this.echo.as_ref().filter(|_| event.begins()) {
                     this.ready.push_back(reply::echo(event.choice, prompt));
                 }

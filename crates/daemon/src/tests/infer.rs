@@ -48,6 +48,25 @@ async fn a_chat_and_its_tokens_are_the_same_prompt() {
     rig.stopped().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_leaves_with_its_last_event_is_answered_and_not_cancelled() {
+    use futures_util::StreamExt as _;
+    let rig = Rig::start().await;
+    let request = v1::InferRequest { choices: 2, ..endless(4) };
+    let core = rig.handle.core();
+    let mut stream = Box::pin(crate::service::infer(&core, tonic::Request::new(request)).await.unwrap());
+    let mut unfinished = 2;
+    while unfinished > 0 {
+        let event = in_time(stream.next()).await.unwrap().unwrap().event.unwrap();
+        unfinished -= u32::from(matches!(event, Event::Finished(_)));
+    }
+    drop(stream);
+    let (_, metrics) = rig.admin("/metrics").await;
+    let answered = format!("requests_total{{model=\"{DEMO_MODEL}\",status=\"ok\"}} 1");
+    assert!(metrics.contains(&answered) && !metrics.contains("status=\"cancelled\""), "{metrics}");
+    rig.stopped().await;
+}
+
 fn seeded(seed: Option<u64>, choices: u32) -> v1::InferRequest {
     let sampling = v1::Sampling { temperature: Some(1.5), seed, ..Default::default() };
     v1::InferRequest { sampling: Some(sampling), choices, ..endless(24) }

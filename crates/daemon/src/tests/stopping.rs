@@ -56,6 +56,26 @@ async fn the_drains_deadline_ends_what_is_left_with_a_status() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_comes_behind_the_stop_ends_with_it() {
+    let rig = Rig::start().await;
+    let served = rig.handle.core().models.registry.serving("").unwrap();
+    let ask = crate::convert::request::infer(endless(4000)).unwrap();
+    let job = crate::prompt::build(ask, &served).unwrap().job;
+    let (place, worker) = (served.enter().unwrap(), served.worker.thread().clone());
+    let (ticket, mut events) = crate::ticket::ticket(job, place, Instant::now(), None, worker);
+    // In a step, so that it takes both commands at once.
+    rig.device.conduct(Conduct::Slow(Duration::from_millis(200)));
+    let mut running = rig.infer(endless(4000)).await.unwrap();
+    begun(&mut running).await;
+    assert!(served.worker.tell(crate::worker::Command::Stop("it was stopped")));
+    assert!(served.worker.tell(crate::worker::Command::Run(ticket)));
+    let end = in_time(std::future::poll_fn(|context| events.poll_next(context))).await.unwrap_err();
+    assert_eq!(end, crate::ticket::JobEnd::Stopped("it was stopped"));
+    drop(served);
+    rig.stopped().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_daemon_that_is_dropped_lets_go_of_everything() {
     let dir = tempfile::tempdir().unwrap();
     let mut config = Config::default();
