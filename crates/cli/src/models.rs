@@ -57,7 +57,7 @@ pub(crate) async fn list(args: ListArgs) -> Result<(), CliError> {
 /// Prints all that is known of one model. The files say more than the record: without a running daemon, one in this
 /// process reads them.
 pub(crate) async fn show(args: ShowArgs) -> Result<(), CliError> {
-    let request = v1::ShowRequest { model: connect::model_source(&args.model)? };
+    let request = v1::ShowRequest { model: connect::model_source(&args.model)?, known_only: false };
     let (shown, here) = match connect::find(&args.engine).await? {
         Some(mut daemon) => (daemon.client.show(request).await, daemon.here),
         None => {

@@ -58,6 +58,12 @@ pub(crate) enum Error {
         "model {name} is loaded from {source_loaded} already; unload it first, or give this one an alias"
     )]
     NameTaken { name: String, source_loaded: String },
+    /// It is loaded with another size than was asked for.
+    #[error(
+        "model {name} is loaded already, with another context or KV cache; unload it first, or leave \
+         context_tokens_max and kv_bytes out"
+    )]
+    LoadedOtherwise { name: String },
     /// No room for another.
     #[error("{models_max} models are loaded, which is the most; unload one first")]
     TooManyModels { models_max: usize },
@@ -142,7 +148,7 @@ impl Error {
                 Code::InvalidArgument
             }
             E::NotLoaded { .. } | E::NoSource { .. } => Code::NotFound,
-            E::NameTaken { .. } | E::NoStore { .. } => Code::FailedPrecondition,
+            E::NameTaken { .. } | E::LoadedOtherwise { .. } | E::NoStore { .. } => Code::FailedPrecondition,
             E::QueueFull { .. } | E::TooManyModels { .. } => Code::ResourceExhausted,
             E::Loading { .. } | E::Unloading { .. } | E::Failed { .. } => Code::Unavailable,
             E::Draining { .. } | E::Stopped { .. } | E::WorkerNotReached { .. } => Code::Unavailable,

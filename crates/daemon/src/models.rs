@@ -20,7 +20,7 @@ use crate::{
     launch::{Exit, Launch, Running},
     limits::{RESTART_FIRST, RESTART_FORGET, RESTART_LAST, RESTARTS_MAX},
     metrics::{Metrics, ModelMetrics},
-    registry::{Entry, Meeting, ModelView, Progress, Registry, Served, State, StateView},
+    registry::{Begun, Entry, Meeting, ModelView, Progress, Registry, Served, State, StateView},
     sizing::{self, Want},
     source::{Resolved, Source, resolve},
     worker::Command,
@@ -94,6 +94,9 @@ impl Models {
                 State::Failed { .. } => Ok(Meeting::Replace),
                 _ if entry.source != source => Err(taken()),
                 State::Draining(_) => Err(Error::Unloading { name: entry.name.clone() }),
+                _ if want != Want::default() && want != entry.want => {
+                    Err(Error::LoadedOtherwise { name: entry.name.clone() })
+                }
                 State::Loading(_) => Ok(Meeting::Join),
                 State::Ready(_) => {
                     joined = Joined::Loaded;
@@ -101,9 +104,10 @@ impl Models {
                 }
             }
         };
-        let metrics = self.metrics.model(name);
-        if let Some((number, stop, progress)) =
-            self.registry.begin(name, source.clone(), metrics.clone(), meet)?
+        // Made only for a life that begins: names of loads that are refused are no labels.
+        let metrics = || self.metrics.model(name);
+        if let Some(Begun { life: number, stop, metrics, progress }) =
+            self.registry.begin(name, source.clone(), want, metrics, meet)?
         {
             let life = Life { name: name.to_owned(), number, source, stored, want, stop, metrics };
             tokio::spawn(self.clone().live(life, progress));

@@ -20,6 +20,7 @@ use crate::{
     error::{Error, Failure},
     limits::{CHANGES_MAX, MODELS_MAX},
     metrics::ModelMetrics,
+    sizing::Want,
     source::Source,
     worker::WorkerHandle,
 };
@@ -88,6 +89,8 @@ impl Progress {
 pub(crate) struct Entry {
     pub(crate) name: String,
     pub(crate) source: Source,
+    /// What this life was asked to be.
+    pub(crate) want: Want,
     pub(crate) info: Option<ModelInfo>,
     pub(crate) metrics: Arc<ModelMetrics>,
     pub(crate) state: State,
@@ -253,9 +256,10 @@ impl Registry {
         &self,
         name: &str,
         source: Source,
-        metrics: Arc<ModelMetrics>,
+        want: Want,
+        metrics: impl FnOnce() -> Arc<ModelMetrics>,
         meet: impl FnOnce(&Entry) -> Result<Meeting, Error>,
-    ) -> Result<Option<(u64, CancellationToken, Arc<Progress>)>, Error> {
+    ) -> Result<Option<Begun>, Error> {
         let mut entries = self.lock();
         let key = key(name);
         if let Some(entry) = entries.get(&key) {
@@ -270,17 +274,20 @@ impl Registry {
             let Some(oldest) = given_up.map(|(key, _)| key.clone()) else {
                 return Err(Error::TooManyModels { models_max: MODELS_MAX });
             };
-            entries.remove(&oldest);
+            if let Some(entry) = entries.remove(&oldest) {
+                self.tell(ModelView { state: StateView::Unloaded, worker: None, ..entry.view() });
+            }
         }
+        let metrics = metrics();
         let progress = Arc::new(Progress::default());
         let stop = CancellationToken::new();
         let life = self.lives.fetch_add(1, Relaxed);
         let state = State::Loading(progress.clone());
-        let entry =
-            Entry { name: name.to_owned(), source, info: None, metrics, state, life, stop: stop.clone() };
+        let entry = Entry { name: name.to_owned(), source, want, info: None, metrics, state, life, stop };
         self.tell(entry.view());
+        let begun = Begun { life, stop: entry.stop.clone(), metrics: entry.metrics.clone(), progress };
         entries.insert(key, entry);
-        Ok(Some((life, stop, progress)))
+        Ok(Some(begun))
     }
 
     /// All entries, to end them.
@@ -306,6 +313,14 @@ impl Registry {
         // Entries are replaced whole; a panic in between leaves none half-made.
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// A life that has begun.
+pub(crate) struct Begun {
+    pub(crate) life: u64,
+    pub(crate) stop: CancellationToken,
+    pub(crate) metrics: Arc<ModelMetrics>,
+    pub(crate) progress: Arc<Progress>,
 }
 
 /// What to do where a name is taken.

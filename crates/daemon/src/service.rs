@@ -101,7 +101,7 @@ impl Engine for EngineService {
     }
 
     async fn show(&self, request: Request<v1::ShowRequest>) -> Reply<v1::ShowResponse> {
-        reply(models::show(&self.0, request.into_inner().model).await)
+        reply(models::show(&self.0, request.into_inner()).await)
     }
 
     async fn remove(&self, request: Request<v1::RemoveRequest>) -> Reply<v1::RemoveResponse> {

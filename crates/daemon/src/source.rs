@@ -53,31 +53,60 @@ impl Source {
     }
 }
 
+/// What a model argument turned out to be.
+pub(crate) enum Found {
+    /// The embedded model, or one of the store.
+    Known(Resolved),
+    /// A file or directory on this machine; absolute.
+    Path(PathBuf),
+}
+
 /// Finds what `asked` stands for. A path that the store does not know is registered there, in place.
 ///
 /// # Errors
 /// [`Error::NoSource`] when it stands for nothing, [`Error::Load`] when the files cannot be used, the store's own.
 pub(crate) fn resolve(asked: &str, store: Option<&Store>) -> Result<Resolved, Error> {
+    match find(asked, store, false)? {
+        Found::Known(resolved) => Ok(resolved),
+        Found::Path(path) => register(path, store),
+    }
+}
+
+/// Finds what `asked` stands for and changes nothing. `known_only`: the disk is not asked whether it is a path.
+///
+/// # Errors
+/// [`Error::NoSource`] when it stands for nothing, [`Error::Load`] when there is no such path, the store's own.
+pub(crate) fn find(asked: &str, store: Option<&Store>, known_only: bool) -> Result<Found, Error> {
     if asked.is_empty() {
         return Err(Error::field("model", "must name a model in the store, or a path"));
     }
     if asked.eq_ignore_ascii_case(DEMO_MODEL) {
-        return Ok(Resolved { name: DEMO_MODEL.to_owned(), source: Source::Demo, stored: false });
+        let resolved = Resolved { name: DEMO_MODEL.to_owned(), source: Source::Demo, stored: false };
+        return Ok(Found::Known(resolved));
     }
     let mut known = Vec::new();
     if let Some(store) = store {
         match store.get(asked) {
             Ok(record) => {
-                return Ok(Resolved { name: record.name, source: Source::Path(record.path), stored: true });
+                let source = Source::Path(record.path);
+                return Ok(Found::Known(Resolved { name: record.name, source, stored: true }));
             }
             Err(StoreError::NotFound { known: names, .. }) => known = names,
             Err(StoreError::BadName { .. }) => {}
             Err(error) => return Err(error.into()),
         }
     }
+    if known_only {
+        return Err(Error::NoSource { asked: asked.to_owned(), stored: known });
+    }
     let path = Path::new(asked.strip_prefix("file://").unwrap_or(asked));
     match path.canonicalize() {
-        Ok(path) => register(path, store),
+        Ok(path) if path.is_file() || path.is_dir() => Ok(Found::Path(path)),
+        // Reading a pipe or a device could take for ever.
+        Ok(path) => {
+            let source = std::io::Error::other("neither a file nor a directory");
+            Err(Error::Load(Failure::new(LoadError::Io { path, source })))
+        }
         Err(source) if looks_like_path(asked) => {
             Err(Error::Load(Failure::new(LoadError::Io { path: path.to_owned(), source })))
         }
@@ -128,6 +157,16 @@ mod tests {
         assert!(matches!(resolve("no-such-model", None), Err(Error::NoSource { .. })));
         assert!(matches!(resolve("/no/such/file.gguf", None), Err(Error::Load(_))));
         assert!(matches!(resolve("", None), Err(Error::Field { .. })));
+    }
+
+    #[test]
+    fn who_asks_for_known_models_only_learns_nothing_of_the_disk() {
+        let here = std::env::current_exe().unwrap();
+        for asked in [here.to_str().unwrap(), "/no/such/file.gguf", "."] {
+            assert!(matches!(find(asked, None, true), Err(Error::NoSource { .. })), "{asked}");
+        }
+        assert!(matches!(find(here.to_str().unwrap(), None, false), Ok(Found::Path(_))));
+        assert!(matches!(find(DEMO_MODEL, None, true), Ok(Found::Known(_))));
     }
 
     #[test]

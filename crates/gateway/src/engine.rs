@@ -63,9 +63,9 @@ impl Engine {
         within(ENGINE_STATE_TIMEOUT, self.0.list(v1::ListRequest::default())).await
     }
 
-    /// One model by any of its names.
+    /// One model by any of its names. Never by a path: an HTTP client is not to look around on the engine's disk.
     pub(crate) async fn show(&mut self, model: String) -> Result<v1::ShowResponse, Status> {
-        within(ENGINE_STATE_TIMEOUT, self.0.show(v1::ShowRequest { model })).await
+        within(ENGINE_STATE_TIMEOUT, self.0.show(v1::ShowRequest { model, known_only: true })).await
     }
 
     /// Text or a chat to token ids.

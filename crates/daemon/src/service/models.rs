@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Instant};
 
 use hanzo_engine_proto::v1;
-use hanzo_engine_store::StoreError;
+use hanzo_engine_store::{StoreError, derive_name};
 use tonic::Request;
 
 use super::{Core, answer_by, deadline, within};
@@ -12,7 +12,7 @@ use crate::{
     error::{Error, Failure},
     models::blocking,
     registry::ModelView,
-    source::{Source, resolve},
+    source::{Found, Source, find},
 };
 
 /// Loads a model; the load goes on when the caller's time is over.
@@ -65,17 +65,18 @@ pub(super) async fn list(core: &Arc<Core>) -> Result<v1::ListResponse, Error> {
     Ok(v1::ListResponse { models })
 }
 
-/// One model: by the name it is served under, its name in the store, or a path.
-pub(super) async fn show(core: &Arc<Core>, asked: String) -> Result<v1::ShowResponse, Error> {
+/// One model: by the name it is served under, its name in the store, or a path. Nothing is registered.
+pub(super) async fn show(core: &Arc<Core>, request: v1::ShowRequest) -> Result<v1::ShowResponse, Error> {
+    let v1::ShowRequest { model: asked, known_only } = request;
     let view = core.models.registry.view(&asked).ok();
     let store = core.models.store.clone();
     blocking(move || {
         let (name, source) = match &view {
             Some(view) => (view.name.clone(), view.source.clone()),
-            None => {
-                let resolved = resolve(&asked, store.as_ref())?;
-                (resolved.name, resolved.source)
-            }
+            None => match find(&asked, store.as_ref(), known_only)? {
+                Found::Known(resolved) => (resolved.name, resolved.source),
+                Found::Path(path) => (derive_name(&path), Source::Path(path)),
+            },
         };
         let record = match (&store, &source) {
             (Some(store), Source::Path(path)) => store.find_path(path)?,

@@ -134,7 +134,7 @@ async fn the_store_remembers_what_was_loaded_by_path() {
     let names: Vec<(&str, bool)> = list.iter().map(|model| (model.name.as_str(), model.loaded)).collect();
     assert_eq!(names, [("My-Model", true), (DEMO_MODEL, true)]);
 
-    let show = |model: &str| v1::ShowRequest { model: model.into() };
+    let show = |model: &str| v1::ShowRequest { model: model.into(), known_only: false };
     let shown = rig.client().show(show("my-model")).await.unwrap().into_inner();
     assert_eq!((shown.architecture.as_str(), shown.files.len()), ("qwen3", 1));
     assert!(
@@ -164,6 +164,48 @@ async fn the_store_remembers_what_was_loaded_by_path() {
     assert!(path.exists());
     check_refused(&rig.client().remove(remove("my-model")).await.unwrap_err(), Code::NotFound, "");
     assert_eq!(rig.client().show(show("my-model")).await.unwrap_err().code(), Code::NotFound);
+    rig.stopped().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_loaded_model_is_not_taken_for_one_of_another_size() {
+    let rig = Rig::start().await;
+    let load = |context_tokens_max, kv_bytes| v1::LoadRequest {
+        model: DEMO_MODEL.into(),
+        context_tokens_max,
+        kv_bytes,
+        ..Default::default()
+    };
+    assert_eq!(rig.client().load(load(0, 0)).await.unwrap().into_inner().load_ms, 0);
+    for other in [load(64, 0), load(0, 32 << 20)] {
+        let refused = rig.client().load(other).await.unwrap_err();
+        check_refused(&refused, Code::FailedPrecondition, "model hanzo-demo is loaded already");
+    }
+    let unload = v1::UnloadRequest { model: DEMO_MODEL.into(), force: false };
+    rig.client().unload(unload).await.unwrap();
+    let loaded = rig.client().load(load(64, 0)).await.unwrap().into_inner().model.unwrap();
+    assert_eq!(loaded.context_tokens_max, 64);
+    rig.client().load(load(64, 0)).await.unwrap();
+    rig.stopped().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn showing_a_path_registers_nothing_and_can_be_ruled_out() {
+    let rig = Rig::start_with(|_| ()).await;
+    let path = rig.dir.path().join("a.gguf");
+    std::fs::write(&path, crate::DEMO_GGUF).unwrap();
+    let show = |known_only| v1::ShowRequest { model: path.to_str().unwrap().into(), known_only };
+    let shown = rig.client().show(show(false)).await.unwrap().into_inner();
+    assert_eq!((shown.architecture.as_str(), shown.model.unwrap().name.as_str()), ("qwen3", "a"));
+    assert!(rig.client().list(v1::ListRequest {}).await.unwrap().into_inner().models.is_empty());
+    let refused = rig.client().show(show(true)).await.unwrap_err();
+    std::fs::remove_file(&path).unwrap();
+    assert_eq!(refused.code(), Code::NotFound);
+    // What is there and what is not look the same.
+    assert_eq!(rig.client().show(show(true)).await.unwrap_err().message(), refused.message());
+    let pipe = v1::ShowRequest { model: "/dev/null".into(), known_only: false };
+    let refused = rig.client().show(pipe).await.unwrap_err();
+    assert!(refused.message().contains("neither a file nor a directory"), "{refused:?}");
     rig.stopped().await;
 }
 

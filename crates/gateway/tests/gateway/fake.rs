@@ -249,7 +249,9 @@ impl Engine for Service {
     }
 
     async fn show(&self, request: Request<v1::ShowRequest>) -> Result<Response<v1::ShowResponse>, Status> {
-        match request.into_inner().model.as_str() {
+        let request = request.into_inner();
+        match request.model.as_str() {
+            _ if !request.known_only => Err(Status::internal("asked to look for a path")),
             "READY" => {
                 let status = ready_stats().models.remove(0).status;
                 Ok(Response::new(v1::ShowResponse { status, ..Default::default() }))
