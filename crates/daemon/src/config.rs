@@ -235,6 +235,10 @@ impl Config {
                 return refuse(key, format!("must be 1 to {max}, not {value}"));
             }
         }
+        if self.server.drain_s > limits::DRAIN_S_LIMIT {
+            let reason = format!("must be at most {}, not {}", limits::DRAIN_S_LIMIT, self.server.drain_s);
+            return refuse("server.drain_s", reason);
+        }
         if engine.sequences_max > engine.step_tokens_max {
             let reason = format!(
                 "must not be above engine.step_tokens_max ({}): each running sequence takes one token of a step",
@@ -244,6 +248,12 @@ impl Config {
         }
         if self.models.iter().any(|model| model.source.is_empty()) {
             return refuse("models", "each needs a source: a name in the store or a path".to_owned());
+        }
+        if self.models.iter().any(|model| model.context_tokens_max == Some(0)) {
+            return refuse(
+                "models",
+                "context_tokens_max must be at least 1; leave it out for the model's own".to_owned(),
+            );
         }
         if self.models.len() > limits::MODELS_MAX {
             return refuse("models", format!("at most {} at once", limits::MODELS_MAX));
@@ -398,6 +408,8 @@ mod tests {
             ("engine.queue_requests_max", serde_json::json!(0)),
             ("engine.sequences_max", serde_json::json!(1000)),
             ("engine.threads", serde_json::json!(0)),
+            ("server.drain_s", serde_json::json!(u64::MAX)),
+            ("models", serde_json::json!([{"source": "m", "context_tokens_max": 0}])),
         ] {
             let error = Config::load(None, Serialized::default(key, value)).unwrap_err().to_string();
             assert!(error.contains(key), "{key}: {error}");

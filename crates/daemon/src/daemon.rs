@@ -8,6 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use futures_util::StreamExt as _;
 use hanzo_engine_kernels::KernelError;
 use hanzo_engine_proto::v1::{self, engine_server::EngineServer};
 use hanzo_engine_store::{Store, StoreError};
@@ -28,7 +29,8 @@ use crate::{
     drain::Drain,
     health,
     limits::{
-        FLUSH_GRACE, HTTP2_KEEPALIVE, HTTP2_KEEPALIVE_TIMEOUT, STREAMS_PER_CONNECTION_MAX, TCP_KEEPALIVE,
+        ACCEPT_PAUSE, FLUSH_GRACE, HTTP2_KEEPALIVE, HTTP2_KEEPALIVE_TIMEOUT, STREAMS_PER_CONNECTION_MAX,
+        TCP_KEEPALIVE,
     },
     metrics::Metrics,
     models::{LoadWish, Models},
@@ -327,6 +329,14 @@ async fn serve_grpc(
     closing: CancellationToken,
 ) -> Result<(), DaemonError> {
     let incoming = TcpIncoming::from(listener).with_nodelay(Some(true)).with_keepalive(Some(TCP_KEEPALIVE));
+    let incoming = incoming.then(|accepted| async {
+        if let Err(error) = &accepted {
+            // File descriptors ran out: to try again at once would only burn a core.
+            tracing::warn!(%error, "cannot accept a gRPC connection");
+            tokio::time::sleep(ACCEPT_PAUSE).await;
+        }
+        accepted
+    });
     let served = router.serve_with_incoming_shutdown(incoming, closing.cancelled_owned()).await;
     served.map_err(|error| DaemonError::Server { what: "gRPC", reason: error.to_string() })
 }

@@ -24,6 +24,8 @@ const _: () = assert!(MODELS_MAX <= CHANGES_MAX);
 pub(crate) const QUEUE_REQUESTS_LIMIT: usize = 65_536;
 /// Room in a worker's channel beside requests: one drain, one end, and one spare.
 pub(crate) const CONTROL_COMMANDS_MAX: usize = 3;
+/// Largest `server.drain_s`: a week, which a clock can add.
+pub(crate) const DRAIN_S_LIMIT: u64 = 7 * 24 * 3600;
 /// Largest `engine.sequences_max`.
 pub(crate) const SEQUENCES_LIMIT: usize = 4_096;
 /// Largest `engine.step_tokens_max`.
@@ -76,6 +78,8 @@ pub(crate) const STREAMS_PER_CONNECTION_MAX: u32 = 4_096;
 pub(crate) const HTTP2_KEEPALIVE: Duration = Duration::from_secs(30);
 /// See [`HTTP2_KEEPALIVE`].
 pub(crate) const HTTP2_KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);
+/// Pause after a connection could not be accepted.
+pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Idle time after which TCP probes.
 pub(crate) const TCP_KEEPALIVE: Duration = Duration::from_secs(60);
 

@@ -33,12 +33,16 @@ pub(super) async fn detokenize(
     request: Request<v1::DetokenizeRequest>,
 ) -> Result<v1::DetokenizeResponse, Error> {
     let _active = core.drain.enter()?;
+    let by = answer_by(deadline(&request, Instant::now())?);
     let v1::DetokenizeRequest { model, ids, skip_special_tokens } = request.into_inner();
     let served = core.models.serving(&model).await?;
     let vocab = served.text.vocab;
     if let Some(id) = ids.iter().find(|&&id| id as usize >= vocab) {
         return Err(Error::field("ids", format!("token {id} is not in the vocabulary of {vocab} tokens")));
     }
-    // A message's size bounds the work: one look-up a token.
-    Ok(v1::DetokenizeResponse { text: served.text.tokenizer.decode(&ids, skip_special_tokens) })
+    let _place = served.enter()?;
+    let text = served.text.clone();
+    // Millions of tokens fit into a message.
+    let work = core.prompts.run(move || Ok(text.tokenizer.decode(&ids, skip_special_tokens)));
+    Ok(v1::DetokenizeResponse { text: within(by, work).await? })
 }
