@@ -14,13 +14,15 @@ use crate::KernelError;
 pub(super) struct Activations {
     rows: usize,
     width: usize,
-    codes: Aligned<i8>,     // (rows, width)
+    codes: Aligned<i8>,     // (rows, width + PAD)
     scales: Aligned<f32>,   // (rows, width / 32)
     offsets: Aligned<i32>,  // (rows, width / 16)
     sums: Aligned<i16>,     // (rows, width / 32)
     gathered: Aligned<f32>, // (logit_rows, width)
 }
 
+/// Bytes between rows of codes, so that the same place of 16 rows falls on 16 lines of a cache and not on few.
+const PAD: usize = 64;
 /// A row below this is taken for zeros: its reciprocal would overflow.
 const SMALLEST: f32 = 1.2e-36;
 
@@ -29,7 +31,7 @@ impl Activations {
     pub(super) fn bytes(rows: usize, width: usize, logit_rows: usize) -> usize {
         let width = width.next_multiple_of(256);
         let all = rows.max(logit_rows);
-        all.saturating_mul(width + width / 32 * 4 + width / 16 * 4 + width / 32 * 2)
+        all.saturating_mul(width + PAD + width / 32 * 4 + width / 16 * 4 + width / 32 * 2)
             .saturating_add(logit_rows.saturating_mul(width * 4))
     }
 
@@ -40,7 +42,7 @@ impl Activations {
         Ok(Activations {
             rows: all,
             width,
-            codes: Aligned::zeroed(all.saturating_mul(width), what)?,
+            codes: Aligned::zeroed(all.saturating_mul(width + PAD), what)?,
             scales: Aligned::zeroed(all.saturating_mul(width / 32), what)?,
             offsets: Aligned::zeroed(all.saturating_mul(width / 16), what)?,
             sums: Aligned::zeroed(all.saturating_mul(width / 32), what)?,
@@ -84,13 +86,15 @@ impl Activations {
             floats: x,
             floats_stride: cols,
             codes: self.codes.as_ptr(),
-            codes_stride: cols,
+            codes_stride: cols + PAD,
             scales: self.scales.as_ptr(),
             scales_stride,
             offsets: self.offsets.as_ptr(),
             offsets_stride,
             sums: self.sums.as_ptr(),
             sums_stride: cols / 32,
+            out: std::ptr::null(),
+            out_stride: 0,
         };
         if kind == ActKind::Float {
             return columns;
@@ -113,7 +117,7 @@ impl Activations {
                     let at = Quantize {
                         x: x.get().add(row * cols).cast_const(),
                         cols,
-                        codes: codes.get().add(row * cols),
+                        codes: codes.get().add(row * (cols + PAD)),
                         scales: scales.get().add(row * scales_stride),
                         offsets: offsets.get().add(row * offsets_stride),
                         sums: sums.get().add(row * (cols / 32)),

@@ -34,6 +34,10 @@ pub(super) struct Columns {
     /// Sum of 32 codes; only where scales are per 256.
     pub(super) sums: *const i16,
     pub(super) sums_stride: usize,
+    /// Where the outputs of the columns' first row will be written, or null. They are far apart, so their cache lines
+    /// are asked for while there is still arithmetic to do; nothing is read or written through this.
+    pub(super) out: *const f32,
+    pub(super) out_stride: usize,
 }
 
 // SAFETY: the pointers are read from only, while a loop runs whose caller keeps what they point to alive and unchanged.
@@ -54,7 +58,26 @@ impl Columns {
             scales: self.scales.wrapping_add(first * self.scales_stride),
             offsets: self.offsets.wrapping_add(first * self.offsets_stride),
             sums: self.sums.wrapping_add(first * self.sums_stride),
+            out: if self.out.is_null() { self.out } else { self.out.wrapping_add(first * self.out_stride) },
             ..self
+        }
+    }
+
+    /// The columns, whose outputs will go to `(columns, stride)` at `out`.
+    pub(super) fn towards(self, out: *const f32, stride: usize) -> Columns {
+        Columns { out, out_stride: stride, ..self }
+    }
+
+    /// Asks for the lines that the outputs of columns `from..to` of panel `panel` will go to.
+    ///
+    /// # Safety
+    /// Inside `L::vectorize`.
+    #[inline(always)]
+    pub(super) unsafe fn ask<L: Lanes>(&self, panel: usize, from: usize, to: usize) {
+        if !self.out.is_null() {
+            for column in from..to {
+                L::prefetch_write(self.out.wrapping_add(column * self.out_stride + panel * PANEL_ROWS));
+            }
         }
     }
 }
@@ -71,7 +94,7 @@ pub(super) struct TileArgs {
     pub(super) columns: Columns,
     pub(super) block_first: usize,
     pub(super) block_end: usize,
-    /// `(NP, sums_stride / 16, 16)`, the first tile's column first.
+    /// `(NP, sums_stride / 16, 16)`, the first tile's column first. Whatever they are, block 0 starts from zeros.
     pub(super) sums: *mut f32,
     /// Elements from a panel's sums to the next panel's.
     pub(super) sums_stride: usize,
@@ -141,9 +164,11 @@ impl<F: Format, const NP: usize, const NC: usize, const EXPANDED: bool> Kernel f
     unsafe fn run<L: Lanes>(self) {
         let args = self.args;
         let mut sums = [[L::splat(0.0); NC]; NP];
-        for (p, sums) in sums.iter_mut().enumerate() {
-            for (c, sum) in sums.iter_mut().enumerate() {
-                *sum = L::load(args.sums.add(p * args.sums_stride + c * PANEL_ROWS));
+        if args.block_first > 0 {
+            for (p, sums) in sums.iter_mut().enumerate() {
+                for (c, sum) in sums.iter_mut().enumerate() {
+                    *sum = L::load(args.sums.add(p * args.sums_stride + c * PANEL_ROWS));
+                }
             }
         }
         F::panels::<L, NP, NC, EXPANDED>(&args, &mut sums);

@@ -5,6 +5,8 @@ use std::ops::Range;
 
 use super::activations::Activations;
 use super::aligned::{Aligned, Shared};
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+use super::amx;
 use super::gemm::{self, Columns, Expand, Format, Tile, TileArgs};
 use super::lanes::{Kernel, Lanes, dispatch};
 use super::math;
@@ -21,19 +23,27 @@ const EXPAND_INPUTS: usize = 1024;
 const ITEM_COLUMNS_MAX: usize = 512;
 /// Bytes of activations an item covers at most, so that they stay in the second-level cache.
 const ITEM_ACTIVATION_BYTES: usize = 768 << 10;
+/// About how long a thread works before it asks for more.
+const CHUNK_NS: usize = 60_000;
 /// Panels of an item when there are few columns.
 const STREAM_PANELS: usize = 4;
 /// Columns that count as few: the weights are what takes the time.
 const STREAM_COLUMNS_MAX: usize = 8;
-/// Sums of a thread: `(3, ITEM_COLUMNS_MAX, 16)`, for gate, up, and a panel of which only part is wanted.
-const SUMS: usize = 3 * ITEM_COLUMNS_MAX * PANEL_ROWS;
-const _: () = assert!(3 * STREAM_PANELS * STREAM_COLUMNS_MAX * PANEL_ROWS <= SUMS);
+/// Panels of an item at most when there are many columns.
+const WIDE_PANELS: usize = 2;
+/// Sums of an item: `(panels, columns, 16)`.
+const SLAB: usize = WIDE_PANELS * ITEM_COLUMNS_MAX * PANEL_ROWS;
+/// Sums of a thread: slabs for gate and for up, and a panel of which only part is wanted.
+const SUMS: usize = 2 * SLAB + ITEM_COLUMNS_MAX * PANEL_ROWS;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+const _: () = assert!(amx::PLANE_BYTES <= EXPAND_INPUTS * PANEL_ROWS);
+const _: () = assert!(STREAM_PANELS * STREAM_COLUMNS_MAX * PANEL_ROWS <= SLAB);
 
 /// What one thread needs while it works on products.
 #[derive(Debug)]
 pub(super) struct PanelScratch {
     expanded: Aligned<u8>, // (EXPAND_INPUTS / 4, 16, 4)
-    sums: Aligned<f32>,    // SUMS
+    sums: Aligned<f32>,    // 2 slabs and a panel
 }
 
 impl PanelScratch {
@@ -79,15 +89,14 @@ impl Product<'_> {
         let (rows, stride) = (input.rows, matrix.rows());
         assert!(out.len() >= rows * stride, "out does not hold [{rows}, {stride}]");
         assert!(bias.is_none_or(|bias| bias.len() == stride), "one bias an output");
-        let (tier, out) = (self.tier, Shared::new(out));
-        // SAFETY: the caller's promise on `input.x`.
+        let tier = self.tier;
+        // SAFETY: the caller's promise on `input.x`; `out` holds what is written to it (asserted); each item owns its
+        // part of it, and its sums are there.
         unsafe {
-            self.rows(matrix, 0..stride, input, &|item, scratch| {
+            self.rows(matrix, 0..stride, input, Shared::new(out), &|item, scratch, out| {
                 let bias = bias.map(|bias| bias[item.row_first..].as_ptr());
-                // SAFETY: each item owns its part of `out`, which holds them all (asserted); its sums are there.
-                let out = out.get().add(item.column_first * stride + item.row_first);
-                let sums = scratch.sums.as_ptr();
-                dispatch(tier, StoreSums { sums, columns: item.columns, rows: item.rows, bias, out, stride });
+                let (sums, columns, rows) = (scratch.sums.as_ptr(), item.columns, item.rows);
+                dispatch(tier, StoreSums { sums, columns, rows, bias, out, stride });
             });
         }
     }
@@ -113,18 +122,12 @@ impl Product<'_> {
             // Gate and up want their input prepared differently: gate's outputs wait in `hidden` for up's.
             // SAFETY: the caller's promise on `input.x`; each item owns its part of `hidden`, its sums are there.
             unsafe {
-                self.rows(matrix, 0..stride, input, &|item, scratch| {
-                    let out = out.get().add(item.column_first * stride + item.row_first);
-                    let (sums, bias) = (scratch.sums.as_ptr(), None);
-                    dispatch(
-                        tier,
-                        StoreSums { sums, columns: item.columns, rows: item.rows, bias, out, stride },
-                    );
+                self.rows(matrix, 0..stride, input, out, &|item, scratch, out| {
+                    let (sums, bias, columns, rows) = (scratch.sums.as_ptr(), None, item.columns, item.rows);
+                    dispatch(tier, StoreSums { sums, columns, rows, bias, out, stride });
                 });
-                self.rows(matrix, stride..2 * stride, input, &|item, scratch| {
-                    let out = out.get().add(item.column_first * stride + item.row_first - stride);
-                    let (gate, up) = (None, scratch.sums.as_ptr());
-                    let (columns, rows) = (item.columns, item.rows);
+                self.rows(matrix, stride..2 * stride, input, out, &|item, scratch, out| {
+                    let (gate, up, columns, rows) = (None, scratch.sums.as_ptr(), item.columns, item.rows);
                     dispatch(tier, GateSums { gate, up, columns, rows, activation, out, stride });
                 });
             }
@@ -134,34 +137,37 @@ impl Product<'_> {
         let columns =
             unsafe { self.activations.prepare(kind, input.x, rows, matrix.cols(), self.tier, self.turn) };
         let panel_bytes = matrix.segments().iter().map(|segment| segment.panel_bytes).max().unwrap_or(0);
-        let plan = Plan::new(stride, 2 * panel_bytes, rows, matrix.cols());
+        let plan = Plan::new(tier, self.turn.threads(), stride, 2 * panel_bytes, rows, matrix.cols());
         plan.run(self.turn, self.scratch, &|item, scratch| {
-            // SAFETY: the rows are the matrix's, the columns the input's; a slab is a third of the sums, which
+            // SAFETY: the rows are the matrix's, the columns the input's; the slabs hold what
             // `Plan` bounds an item by; each item owns its part of `hidden`.
             unsafe {
                 let columns = columns.from(item.column_first);
+                let target = out.get().add(item.column_first * stride + item.row_first);
                 row_sums(tier, matrix, item.row_first, item.rows, columns, item.columns, scratch, 0);
+                let columns =
+                    if item.columns > STREAM_COLUMNS_MAX { columns.towards(target, stride) } else { columns };
                 row_sums(tier, matrix, stride + item.row_first, item.rows, columns, item.columns, scratch, 1);
                 let gate = Some(scratch.sums.as_ptr());
-                let up = scratch.sums.as_ptr().add(SUMS / 3);
-                let out = out.get().add(item.column_first * stride + item.row_first);
-                let (columns, rows) = (item.columns, item.rows);
+                let up = scratch.sums.as_ptr().add(SLAB);
+                let (columns, rows, out) = (item.columns, item.rows, target);
                 dispatch(tier, GateSums { gate, up, columns, rows, activation, out, stride });
             }
         });
     }
 
     /// Computes sums of a range of matrix rows, item by item in slab 0 of a thread's scratch, and calls `finish` with
-    /// each item, whose rows count from the matrix's first.
+    /// each item, whose rows count from the matrix's first, and its place in `out`, `(input.rows, range.len())`.
     ///
     /// # Safety
-    /// `input.x` holds `(input.rows, matrix.cols)` numbers.
+    /// `input.x` holds `(input.rows, matrix.cols)` numbers, `out` what it says.
     unsafe fn rows(
         &mut self,
         matrix: &CpuMatrix,
         range: Range<usize>,
         input: Input,
-        finish: &(dyn Fn(&Item, &PanelScratch) + Sync),
+        out: Shared<f32>,
+        finish: &(dyn Fn(&Item, &PanelScratch, *mut f32) + Sync),
     ) {
         let tier = self.tier;
         for kind in [ActKind::Float, ActKind::Int32, ActKind::Int256] {
@@ -178,15 +184,22 @@ impl Product<'_> {
                         self.activations.prepare(kind, input.x, input.rows, matrix.cols(), tier, self.turn)
                     }
                 });
-                let plan = Plan::new(end - first, segment.panel_bytes, input.rows, segment.cols);
+                let (threads, bytes) = (self.turn.threads(), segment.panel_bytes);
+                let plan = Plan::new(tier, threads, end - first, bytes, input.rows, segment.cols);
                 plan.run(self.turn, self.scratch, &|item, scratch| {
                     let item = Item { row_first: first + item.row_first, ..item };
-                    // SAFETY: the rows are the matrix's, the columns the input's; `Plan` bounds the sums.
+                    // SAFETY: the rows are the matrix's, the columns the input's; `Plan` bounds the sums; `out` holds
+                    // the item's part.
                     unsafe {
-                        let columns = columns.from(item.column_first);
+                        let out =
+                            out.get().add(item.column_first * range.len() + item.row_first - range.start);
+                        let mut columns = columns.from(item.column_first);
+                        if item.columns > STREAM_COLUMNS_MAX {
+                            columns = columns.towards(out, range.len());
+                        }
                         row_sums(tier, matrix, item.row_first, item.rows, columns, item.columns, scratch, 0);
+                        finish(&item, scratch, out);
                     }
-                    finish(&item, scratch);
                 });
             }
         }
@@ -212,16 +225,21 @@ struct Item {
 }
 
 impl Plan {
-    fn new(rows: usize, panel_bytes: usize, columns: usize, cols: usize) -> Plan {
-        let (panels, item_columns) = if columns <= STREAM_COLUMNS_MAX {
-            (STREAM_PANELS, columns)
-        } else {
-            (1, (ITEM_ACTIVATION_BYTES / cols.max(1)).clamp(64, ITEM_COLUMNS_MAX) / 8 * 8)
-        };
-        // About 60 microseconds a chunk: a byte takes 0.1 ns to stream, a multiply-add 0.006 ns.
-        let item_ns =
-            (panels * panel_bytes) / 10 + panels * PANEL_ROWS * cols * columns.min(item_columns) / 160;
-        let grain = 60_000 / (item_ns + 1) + 1;
+    fn new(tier: Tier, threads: usize, rows: usize, panel_bytes: usize, columns: usize, cols: usize) -> Plan {
+        // 1000 multiply-adds take 6 ns by vectors, 2 by matrices; 10 bytes take 1 ns to stream.
+        let (mut panels, mut item_columns, mut ns_per_1000) = (STREAM_PANELS, columns, 6);
+        if columns > STREAM_COLUMNS_MAX {
+            item_columns = (ITEM_ACTIVATION_BYTES / cols.max(1)).clamp(64, ITEM_COLUMNS_MAX) / 32 * 32;
+            panels = 1;
+            if tier == Tier::Amx {
+                let items = rows.div_ceil(WIDE_PANELS * PANEL_ROWS) * columns.div_ceil(item_columns);
+                panels = if items >= 8 * threads { WIDE_PANELS } else { 1 };
+                ns_per_1000 = 2;
+            }
+        }
+        let products = panels * PANEL_ROWS * cols * columns.min(item_columns);
+        let item_ns = panels * panel_bytes / 10 + products / 1000 * ns_per_1000;
+        let grain = CHUNK_NS / (item_ns + 1) + 1;
         Plan { rows, columns, item_rows: panels * PANEL_ROWS, item_columns: item_columns.max(1), grain }
     }
 
@@ -281,7 +299,7 @@ unsafe fn row_sums(
             let local = row - segment.row_first;
             let left = (rows - done).min(segment.rows - local);
             let (panel, lane, lane_out) = (local / PANEL_ROWS, local % PANEL_ROWS, done % PANEL_ROWS);
-            let slab_at = slab * (SUMS / 3) + done / PANEL_ROWS * count * PANEL_ROWS;
+            let slab_at = slab * SLAB + done / PANEL_ROWS * count * PANEL_ROWS;
             if lane == 0 && lane_out == 0 {
                 let panels = left.div_ceil(PANEL_ROWS);
                 // SAFETY: the caller's promise; these panels are in the segment.
@@ -290,8 +308,8 @@ unsafe fn row_sums(
                 continue;
             }
             let part = left.min(PANEL_ROWS - lane).min(PANEL_ROWS - lane_out);
-            let spare = 2 * (SUMS / 3);
-            // SAFETY: as above; the third slab holds one panel.
+            let spare = 2 * SLAB;
+            // SAFETY: as above; after the slabs is space for one panel.
             unsafe { panel_sums(tier, segment, panel, 1, columns, count, scratch, spare) };
             for column in 0..count {
                 let from = spare + column * PANEL_ROWS + lane;
@@ -317,7 +335,28 @@ unsafe fn panel_sums(
     scratch: &mut PanelScratch,
     at: usize,
 ) {
+    debug_assert!(panel_first + count <= segment.panels());
     let sums = &mut scratch.sums[at..at + count * column_count * PANEL_ROWS];
+    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+    if tier == Tier::Amx && column_count >= amx::COLUMNS_MIN && amx::supports(segment.kind) {
+        for first in (0..count).step_by(amx::PANELS_MAX) {
+            let job = amx::Job {
+                kind: segment.kind,
+                panel: segment.panels_from(panel_first + first).as_ptr(),
+                panel_bytes: segment.panel_bytes,
+                panels: amx::PANELS_MAX.min(count - first),
+                blocks: segment.blocks(),
+                columns,
+                column_count,
+                sums: sums[first * column_count * PANEL_ROWS..].as_mut_ptr(),
+                planes: scratch.expanded.as_mut_ptr(),
+            };
+            // SAFETY: the tier is available, there is a kernel, and the job's pointers are those of the segment's
+            // panels, the caller's columns, and the scratch, which holds a job's planes (asserted above).
+            unsafe { amx::panel_sums(&job) };
+        }
+        return;
+    }
     let job = PanelJob {
         panel: segment.panels_from(panel_first).as_ptr(),
         panel_bytes: segment.panel_bytes,
@@ -328,7 +367,6 @@ unsafe fn panel_sums(
         sums: sums.as_mut_ptr(),
         expanded: scratch.expanded.as_mut_ptr(),
     };
-    debug_assert!(panel_first + count <= segment.panels());
     // SAFETY: the job's pointers are those of the segment's panels and the caller's columns and sums.
     unsafe {
         match segment.kind {
@@ -381,7 +419,6 @@ impl<F: Format> Kernel for PanelSums<F> {
         // SAFETY: the maker of a `PanelJob` vouches for panels, columns and sums; runs of blocks stay inside them,
         // and an expanded run is at most EXPAND_INPUTS inputs.
         unsafe {
-            std::ptr::write_bytes(job.sums, 0, job.panels * args.sums_stride);
             if F::PACKED_GROUPS > 0 && job.column_count >= EXPAND_COLUMNS_MIN {
                 let run = EXPAND_INPUTS / (32 * F::PACKED_GROUPS.max(1));
                 for panel in 0..job.panels {
@@ -398,6 +435,9 @@ impl<F: Format> Kernel for PanelSums<F> {
                             sums: job.sums.add(panel * args.sums_stride),
                             ..args
                         };
+                        if end == job.blocks {
+                            job.columns.ask::<L>(panel, 0, job.column_count);
+                        }
                         across::<F, L, 1, true>(run_args, job.column_count);
                     }
                 }

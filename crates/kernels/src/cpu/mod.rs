@@ -10,6 +10,8 @@
 
 mod activations;
 mod aligned;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod amx;
 mod attention;
 mod backend;
 mod gemm;

@@ -3,7 +3,11 @@
 use std::sync::Arc;
 
 use super::{CpuBackend, ThreadPool, Tier};
-use crate::conformance;
+use crate::quant::quantize_row;
+use crate::{
+    Backend, Batch, DType, HeadShape, KernelError, MatrixShape, MatrixSource, SequenceSpan, StepLimits,
+    conformance,
+};
 
 #[test]
 fn every_tier_conforms() {
@@ -12,4 +16,66 @@ fn every_tier_conforms() {
         println!("tier {tier}");
         conformance::check_all(|| CpuBackend::new(Arc::clone(&pool), tier));
     }
+}
+
+/// The tier's promise: matrix instructions change nothing but the time.
+#[test]
+fn amx_has_the_bits_of_avx512vnni() {
+    if !Tier::Amx.is_available() {
+        println!("skipped: this processor has no AMX");
+        return;
+    }
+    let pool = Arc::new(ThreadPool::new(2));
+    for (dtype, cols) in [(DType::Q4_K, 1280), (DType::Q5_K, 256), (DType::Q6_K, 768), (DType::Q8_0, 1120)] {
+        for (rows, columns) in [(1024, 150), (48, 16), (72, 33)] {
+            let weights: Vec<f32> =
+                (0..rows * cols).map(|i| ((i * 7919 % 1013) as f32 - 506.0) * 1e-3).collect();
+            let mut bytes = vec![0; dtype.bytes_of(rows * cols).expect("whole blocks")];
+            quantize_row(dtype, &weights, &mut bytes);
+            let source = MatrixSource { name: "w", shape: MatrixShape { rows, cols, dtype }, bytes: &bytes };
+            let x: Vec<f32> = (0..columns * cols).map(|i| (i as f32 * 0.37).sin() + 0.1).collect();
+            let results = [Tier::Avx512Vnni, Tier::Amx].map(|tier| {
+                let mut backend = CpuBackend::new(Arc::clone(&pool), tier);
+                product(&mut backend, &source, &x, columns).expect("a product")
+            });
+            let bits = |result: &[f32]| result.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+            assert!(bits(&results[0]) == bits(&results[1]), "{dtype} [{rows}, {cols}] by {columns}");
+        }
+    }
+}
+
+/// `matrix · x` for each of `rows` rows of `x`.
+fn product(
+    backend: &mut CpuBackend,
+    source: &MatrixSource<'_>,
+    x: &[f32],
+    rows: usize,
+) -> Result<Vec<f32>, KernelError> {
+    let MatrixShape { rows: outputs, cols, .. } = source.shape;
+    backend.reserve(&StepLimits {
+        rows,
+        sequences: 1,
+        logit_rows: 1,
+        context: rows,
+        width: outputs.max(cols),
+        vocab: 1,
+        heads: HeadShape { heads: 1, kv_heads: 1, head_dim: 16 },
+    })?;
+    let matrix = backend.pack(&[*source])?;
+    let (mut input, mut output) = (backend.buffer(rows, cols)?, backend.buffer(rows, outputs)?);
+    backend.write_rows(&mut input, 0, x)?;
+    let count = rows as u32;
+    backend.begin(&Batch {
+        tokens: vec![0; rows],
+        positions: (0..count).collect(),
+        slots: (0..count).collect(),
+        sequences: vec![SequenceSpan { row_first: 0, rows: count, context: count, table_first: 0 }],
+        block_tables: (0..count.div_ceil(16)).collect(),
+        logit_rows: Vec::new(),
+    })?;
+    backend.matmul(&matrix, None, &input, &mut output);
+    backend.end()?;
+    let mut result = vec![0.0; rows * outputs];
+    backend.read_rows(&output, 0, &mut result)?;
+    Ok(result)
 }

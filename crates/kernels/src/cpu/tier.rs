@@ -18,13 +18,16 @@ pub enum Tier {
     Avx512,
     /// AVX-512 with its int8 dot product.
     Avx512Vnni,
+    /// The same, and matrix products of many rows by AMX, with the same results. Linux only.
+    Amx,
     /// Arm NEON, with its int8 dot product where the processor has it.
     Neon,
 }
 
 impl Tier {
     /// Every tier, slowest first.
-    pub const ALL: &[Tier] = &[Tier::Portable, Tier::Neon, Tier::Avx2, Tier::Avx512, Tier::Avx512Vnni];
+    pub const ALL: &[Tier] =
+        &[Tier::Portable, Tier::Neon, Tier::Avx2, Tier::Avx512, Tier::Avx512Vnni, Tier::Amx];
 
     /// The name in `HANZO_ENGINE_CPU_TIER` and in reports.
     pub const fn name(self) -> &'static str {
@@ -33,6 +36,7 @@ impl Tier {
             Tier::Avx2 => "avx2",
             Tier::Avx512 => "avx512",
             Tier::Avx512Vnni => "avx512vnni",
+            Tier::Amx => "amx",
             Tier::Neon => "neon",
         }
     }
@@ -57,6 +61,8 @@ impl Tier {
             }
             #[cfg(target_arch = "x86_64")]
             Tier::Avx512Vnni => Tier::Avx512.is_available() && is_x86_feature_detected!("avx512vnni"),
+            #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+            Tier::Amx => Tier::Avx512Vnni.is_available() && super::amx::is_available(),
             #[cfg(target_arch = "aarch64")]
             Tier::Neon => std::arch::is_aarch64_feature_detected!("neon"),
             #[allow(unreachable_patterns)]

@@ -193,6 +193,10 @@ impl Lanes for Avx2 {
         _mm_prefetch::<_MM_HINT_T0>(at.cast());
     }
     #[inline(always)]
+    unsafe fn prefetch_write(at: *const f32) {
+        _mm_prefetch::<_MM_HINT_ET0>(at.cast());
+    }
+    #[inline(always)]
     unsafe fn store_w(to: *mut u8, w: Self::W) {
         _mm256_storeu_si256(to.cast(), w[0]);
         _mm256_storeu_si256(to.add(32).cast(), w[1]);

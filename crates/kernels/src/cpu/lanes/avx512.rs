@@ -161,6 +161,10 @@ impl<const VNNI: bool> Lanes for Avx512<VNNI> {
         _mm_prefetch::<_MM_HINT_T0>(at.cast());
     }
     #[inline(always)]
+    unsafe fn prefetch_write(at: *const f32) {
+        _mm_prefetch::<_MM_HINT_ET0>(at.cast());
+    }
+    #[inline(always)]
     unsafe fn store_w(to: *mut u8, w: __m512i) {
         _mm512_storeu_si512(to.cast(), w)
     }

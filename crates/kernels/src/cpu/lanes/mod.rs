@@ -111,6 +111,8 @@ pub(super) trait Lanes: Copy + 'static {
     unsafe fn load_w(from: *const u8) -> Self::W;
     /// Asks for the cache line at an address, which need not be valid.
     unsafe fn prefetch(at: *const u8);
+    /// Asks for the cache line at an address, which need not be valid, in order to write to it.
+    unsafe fn prefetch_write(at: *const f32);
     /// Writes 64 bytes.
     unsafe fn store_w(to: *mut u8, w: Self::W);
     /// Each byte and `mask`.
@@ -144,7 +146,7 @@ pub(super) unsafe fn dispatch<K: Kernel>(tier: Tier, kernel: K) -> K::Out {
         #[cfg(target_arch = "x86_64")]
         Tier::Avx512 => avx512::Avx512::<false>::vectorize(kernel),
         #[cfg(target_arch = "x86_64")]
-        Tier::Avx512Vnni => avx512::Avx512::<true>::vectorize(kernel),
+        Tier::Avx512Vnni | Tier::Amx => avx512::Avx512::<true>::vectorize(kernel),
         #[cfg(target_arch = "aarch64")]
         Tier::Neon => {
             if std::arch::is_aarch64_feature_detected!("dotprod") {

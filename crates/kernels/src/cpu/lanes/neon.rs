@@ -237,6 +237,10 @@ impl<const DOT: bool> Lanes for Neon<DOT> {
         asm!("prfm pldl1keep, [{at}]", at = in(reg) at, options(nostack, preserves_flags, readonly));
     }
     #[inline(always)]
+    unsafe fn prefetch_write(at: *const f32) {
+        asm!("prfm pstl1keep, [{at}]", at = in(reg) at, options(nostack, preserves_flags, readonly));
+    }
+    #[inline(always)]
     unsafe fn store_w(to: *mut u8, w: Self::W) {
         for (i, w) in w.into_iter().enumerate() {
             vst1q_u8(to.add(16 * i), w);

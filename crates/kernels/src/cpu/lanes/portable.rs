@@ -158,6 +158,8 @@ impl Lanes for Portable {
     #[inline(always)]
     unsafe fn prefetch(_at: *const u8) {}
     #[inline(always)]
+    unsafe fn prefetch_write(_at: *const f32) {}
+    #[inline(always)]
     unsafe fn store_w(to: *mut u8, w: Self::W) {
         to.cast::<Self::W>().write(w);
     }
