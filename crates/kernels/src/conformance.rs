@@ -24,7 +24,7 @@ mod storage;
 mod tests;
 mod weights;
 
-pub use attention::{check_attention, check_attention_invariance};
+pub use attention::{check_attention, check_attention_invariance, check_attention_long_contexts};
 pub use decoder::check_decoder;
 pub use linear::{check_embed, check_logits, check_matmul, check_matmul_invariance, check_mixed_matrix};
 pub use mlp::check_gated_mlp;
@@ -55,5 +55,6 @@ pub fn check_all<B: Backend>(make: impl Fn() -> B) {
     check_rope(make);
     check_attention(make);
     check_attention_invariance(make);
+    check_attention_long_contexts(make);
     check_decoder(make);
 }

@@ -85,6 +85,42 @@ pub fn check_attention_invariance<B: Backend>(make: &impl Fn() -> B) {
     }
 }
 
+/// The same bits for the last rows of contexts over a thousand tokens, whether they come together or one by one: a
+/// device may cut so many keys into parts, and who computes a part must not matter.
+///
+/// # Panics
+/// If a bit differs.
+pub fn check_attention_long_contexts<B: Backend>(make: &impl Fn() -> B) {
+    let mut random = Random::new(33);
+    let (lengths, starts) = ([1300, 1030], [1294, 1020]);
+    let shape = HeadShape { heads: 4, kv_heads: 2, head_dim: 64 };
+    let plain = Setting { scale: usual_scale(shape), softcap: None, window: None, sinks: None, causal: true };
+    let sinks = Some(random.normals(shape.heads));
+    for setting in [plain.clone(), Setting { softcap: Some(20.0), window: Some(600), sinks, ..plain }] {
+        let scene = Scene::new(shape, &lengths, setting.window, &mut random);
+        let mut rig = Rig::new(make(), &scene.limits());
+        let mut play = |steps: Vec<Vec<Chunk>>| {
+            let before = history(&starts);
+            let attend_from = before.len();
+            scene.play(&mut rig, &setting, &[before, steps].concat(), attend_from)
+        };
+        let rest = |sequence: usize, start: u32, end: u32| Chunk { sequence, start, rows: end - start };
+        let expected = play(vec![(0..2).map(|i| rest(i, starts[i], lengths[i])).collect()]);
+        let singly = |i: usize| (starts[i]..lengths[i]).map(move |at| vec![rest(i, at, at + 1)]);
+        let alone = play((0..2).flat_map(singly).collect());
+        let mut in_step: Vec<Vec<Chunk>> = singly(1).collect();
+        in_step.iter_mut().zip(singly(0)).for_each(|(step, other)| step.extend(other));
+        let beside = play(in_step);
+        for (found, name) in [(alone, "one by one"), (beside, "one by one beside another")] {
+            for (sequence, &start) in starts.iter().enumerate() {
+                let first = start as usize * shape.q_width();
+                let what = format!("attention, {setting:?}, long sequence {sequence}, {name}");
+                same_bits(&what, &found[sequence][first..], &expected[sequence][first..], shape.q_width());
+            }
+        }
+    }
+}
+
 /// The settings of attention, plain and mixed.
 fn settings(shape: HeadShape, random: &mut Random) -> Vec<Setting> {
     let plain = Setting { scale: usual_scale(shape), softcap: None, window: None, sinks: None, causal: true };

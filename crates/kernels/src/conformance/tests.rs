@@ -107,6 +107,7 @@ fn faulty_attention_is_caught() {
         TablesIgnored by check_attention: "attention";
         LastKeyMissed by check_attention: "attention";
         RowsOfChunkMatter by check_attention_invariance: "token by token";
+        RowsOfChunkMatter by check_attention_long_contexts: "one by one";
     }
 }
 
