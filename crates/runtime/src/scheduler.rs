@@ -195,7 +195,7 @@ impl Scheduler {
     /// The first in line that wants to enter. Nobody overtakes it, or a long prompt would starve.
     fn next_waiting(&self, pool: &BlockPool) -> Option<Order> {
         let wants = |sequence: &Sequence| {
-            !sequence.held && !(pool.shares() && self.prompt_is_being_computed(sequence))
+            !(sequence.held || pool.shares() && self.prompt_is_being_computed(sequence))
         };
         self.waiting.iter().find(|(_, sequence)| wants(sequence)).map(|(order, _)| *order)
     }
