@@ -26,7 +26,8 @@ pub(super) const PARTITION: usize = 512;
 pub(super) const VECTORS: usize = 32;
 /// Query vectors that go through a tile together.
 pub(super) const TOGETHER: usize = 8;
-const _: () = assert!(PARTITION % TILE == 0 && TILE % BLOCK_TOKENS == 0 && VECTORS % TOGETHER == 0);
+const _: () = assert!(PARTITION.is_multiple_of(TILE) && TILE.is_multiple_of(BLOCK_TOKENS));
+const _: () = assert!(VECTORS.is_multiple_of(TOGETHER));
 
 /// Scratch of the whole pool.
 #[derive(Debug)]

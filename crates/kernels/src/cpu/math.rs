@@ -42,7 +42,7 @@ unsafe fn silu<L: Lanes>(x: L::F) -> L::F {
 #[inline(always)]
 unsafe fn gelu_tanh<L: Lanes>(x: L::F) -> L::F {
     let cubic = L::fma(L::mul(x, x), L::splat(0.044715), L::splat(1.0));
-    let y = L::mul(L::mul(x, cubic), L::splat(-2.0 * 0.797_884_56));
+    let y = L::mul(L::mul(x, cubic), L::splat(-2.0 * 0.797_884_6));
     L::div(x, L::add(L::splat(1.0), exp::<L>(y)))
 }
 

@@ -265,10 +265,10 @@ impl TileStep<'_> {
                 for (d, value) in value.iter_mut().enumerate() {
                     *value = L::load_f16(values.add(t * width + d * LANES));
                 }
-                for q in 0..NQ {
+                for (q, sums) in sums.iter_mut().enumerate() {
                     let weight = L::splat(scores.add(q * TILE + t).read());
-                    for d in 0..ND {
-                        sums[q][d] = L::fma(value[d], weight, sums[q][d]);
+                    for (sum, &value) in sums.iter_mut().zip(&value) {
+                        *sum = L::fma(value, weight, *sum);
                     }
                 }
             }

@@ -21,7 +21,7 @@ pub(super) fn pack_segment(
     let row_bytes = part.bytes.len() / rows;
     let shared = data.shared();
     // A few hundred microseconds a chunk.
-    let grain = (1 << 18) / (PANEL_ROWS * cols) + 1;
+    let grain = (1 << 19) / (PANEL_ROWS * cols) + 1;
     turn.run(panels, grain, &|_, range| {
         for panel in range {
             // SAFETY: the panels lie one after the other in `data`, asserted above to hold them all, and each
@@ -29,75 +29,107 @@ pub(super) fn pack_segment(
             let out =
                 unsafe { std::slice::from_raw_parts_mut(shared.get().add(panel * panel_bytes), panel_bytes) };
             let first = panel * PANEL_ROWS;
-            for (lane, row) in (first..rows.min(first + PANEL_ROWS)).enumerate() {
-                let source = &part.bytes[row * row_bytes..][..row_bytes];
-                pack_row(kind, dtype, source, cols, lane, out);
-            }
+            let end = rows.min(first + PANEL_ROWS);
+            pack_panel(kind, dtype, &part.bytes[first * row_bytes..end * row_bytes], row_bytes, cols, out);
         }
     });
 }
 
-/// Writes one row into its lane of a panel.
-fn pack_row(kind: PanelKind, dtype: DType, source: &[u8], cols: usize, lane: usize, panel: &mut [u8]) {
+/// Packs up to 16 rows, the lanes of a panel.
+fn pack_panel(kind: PanelKind, dtype: DType, rows: &[u8], row_bytes: usize, cols: usize, panel: &mut [u8]) {
     let blocks = cols / kind.block();
-    if dtype == DType::Q2_K {
-        let mut weights = [0.0; 256];
-        for (at, block) in source.chunks_exact(dtype.block_bytes()).enumerate() {
-            dequantize_row(dtype, block, &mut weights);
-            for (i, &weight) in weights.iter().enumerate() {
-                put(&mut panel[kind.codes_at(256 * at + i)..], 0, lane, f16::from_f32(weight).to_le_bytes());
+    match kind {
+        _ if dtype == DType::Q2_K => {
+            let mut weights = [0.0; 256];
+            for (lane, row) in rows.chunks_exact(row_bytes).enumerate() {
+                for (at, block) in row.chunks_exact(dtype.block_bytes()).enumerate() {
+                    dequantize_row(dtype, block, &mut weights);
+                    for (i, &weight) in weights.iter().enumerate() {
+                        let half = f16::from_f32(weight).to_le_bytes();
+                        put(&mut panel[kind.codes_at(256 * at + i)..], lane, half);
+                    }
+                }
             }
         }
-        return;
-    }
-    // The file's blocks, cut where they are longer than the panel's.
-    let parts = dtype.block_weights() / kind.block();
-    let pieces = source.chunks_exact(dtype.block_bytes()).flat_map(|b| (0..parts).map(move |part| (b, part)));
-    for (at, (block, part)) in pieces.enumerate() {
-        let (codes_at, scales_at) = (kind.codes_at(at), kind.scales_at(blocks, at));
-        match kind {
-            PanelKind::F32 => put(&mut panel[codes_at..], 0, lane, [block[0], block[1], block[2], block[3]]),
-            PanelKind::F16 | PanelKind::Bf16 => put(&mut panel[codes_at..], 0, lane, [block[0], block[1]]),
-            PanelKind::Q8 | PanelKind::Q8Wide | PanelKind::Q8Min => {
-                let (bytes, scale) = bytes32(dtype, block, part);
-                put_bytes(&mut panel[codes_at..], lane, &bytes);
-                let scales = &mut panel[scales_at..];
-                match scale {
-                    Scale::Half(d) => put(scales, 0, lane, d),
-                    Scale::Single(d) => put(scales, 0, lane, d.to_le_bytes()),
-                    Scale::Affine(d, m) => {
-                        put(scales, 0, lane, d);
-                        put(scales, 32, lane, m);
+        PanelKind::F32 => pack_floats::<4>(rows, row_bytes, cols, panel),
+        PanelKind::F16 | PanelKind::Bf16 => pack_floats::<2>(rows, row_bytes, cols, panel),
+        PanelKind::Q8 | PanelKind::Q8Wide | PanelKind::Q8Min => {
+            let parts = dtype.block_weights() / 32;
+            let block_bytes = dtype.block_bytes();
+            for at in 0..blocks {
+                let (codes_at, scales_at) = (kind.codes_at(at), kind.scales_at(blocks, at));
+                for (lane, row) in rows.chunks_exact(row_bytes).enumerate() {
+                    let block = &row[at / parts * block_bytes..][..block_bytes];
+                    let (bytes, scale) = bytes32(dtype, block, at % parts);
+                    for (j, four) in bytes.chunks_exact(4).enumerate() {
+                        put(&mut panel[codes_at + 64 * j..], lane, [four[0], four[1], four[2], four[3]]);
                     }
+                    put_scale(&mut panel[scales_at..], lane, &scale);
                 }
             }
-            PanelKind::Q4K | PanelKind::Q5K | PanelKind::Q6K => {
-                let values = match dtype {
-                    DType::Q4_K => codes_q4_k(block),
-                    DType::Q5_K => codes_q5_k(block),
-                    DType::Q3_K => codes_q3_k(block),
-                    _ => codes_q6_k(block),
-                };
-                put_codes(kind, &mut panel[codes_at..], lane, &values);
-                let scales = &mut panel[scales_at..];
-                match dtype {
-                    DType::Q4_K | DType::Q5_K => put_scales_min(scales, lane, block),
-                    DType::Q3_K => {
-                        put_scales(scales, lane, [block[108], block[109]], scales_q3(&block[96..108]));
-                    }
-                    _ => {
-                        let small = std::array::from_fn(|i| block[192 + i] as i8);
-                        put_scales(scales, lane, [block[208], block[209]], small);
+        }
+        PanelKind::Q4K | PanelKind::Q5K | PanelKind::Q6K => {
+            let mut codes = [[0; 256]; PANEL_ROWS];
+            for at in 0..blocks {
+                let (codes_at, scales_at) = (kind.codes_at(at), kind.scales_at(blocks, at));
+                for (lane, row) in rows.chunks_exact(row_bytes).enumerate() {
+                    let block = &row[at * dtype.block_bytes()..][..dtype.block_bytes()];
+                    let scales = &mut panel[scales_at..];
+                    match dtype {
+                        DType::Q4_K => {
+                            codes_q4_k(block, &mut codes[lane]);
+                            put_scales_min(scales, lane, block);
+                        }
+                        DType::Q5_K => {
+                            codes_q5_k(block, &mut codes[lane]);
+                            put_scales_min(scales, lane, block);
+                        }
+                        DType::Q3_K => {
+                            codes_q3_k(block, &mut codes[lane]);
+                            put_scales(scales, lane, [block[108], block[109]], scales_q3(&block[96..108]));
+                        }
+                        _ => {
+                            codes_q6_k(block, &mut codes[lane]);
+                            let small = std::array::from_fn(|i| block[192 + i] as i8);
+                            put_scales(scales, lane, [block[208], block[209]], small);
+                        }
                     }
                 }
+                put_codes(kind, &codes, &mut panel[codes_at..][..kind.code_bytes()]);
             }
         }
     }
 }
 
-/// Writes the lane of a vector of N-byte elements at a byte offset.
-fn put<const N: usize>(to: &mut [u8], at: usize, lane: usize, bytes: [u8; N]) {
-    to[at + lane * N..][..N].copy_from_slice(&bytes);
+/// Numbers of N bytes, a stretch of inputs at a time so that what is written stays in the nearest cache.
+fn pack_floats<const N: usize>(rows: &[u8], row_bytes: usize, cols: usize, panel: &mut [u8]) {
+    const STRETCH: usize = 128;
+    for first in (0..cols).step_by(STRETCH) {
+        let count = STRETCH.min(cols - first);
+        let out = &mut panel[first * N * PANEL_ROWS..][..count * N * PANEL_ROWS];
+        for (lane, row) in rows.chunks_exact(row_bytes).enumerate() {
+            let row = &row[first * N..][..count * N];
+            for (weight, out) in row.chunks_exact(N).zip(out.chunks_exact_mut(N * PANEL_ROWS)) {
+                out[lane * N..][..N].copy_from_slice(weight);
+            }
+        }
+    }
+}
+
+/// Writes the lane of a vector of N-byte elements.
+fn put<const N: usize>(to: &mut [u8], lane: usize, bytes: [u8; N]) {
+    to[lane * N..][..N].copy_from_slice(&bytes);
+}
+
+fn put_scale(to: &mut [u8], lane: usize, scale: &Scale) {
+    match *scale {
+        Scale::Half(d) => put(to, lane, d),
+        Scale::Single(d) => put(to, lane, d.to_le_bytes()),
+        Scale::Affine(d, m) => {
+            put(to, lane, d);
+            put(&mut to[32..], lane, m);
+        }
+    }
 }
 
 /// The scale of a block of 32.
@@ -146,61 +178,82 @@ fn bytes32(dtype: DType, block: &[u8], part: usize) -> ([u8; 32], Scale) {
     }
 }
 
-/// 32 codes of a byte each into the lane of eight vectors.
-fn put_bytes(to: &mut [u8], lane: usize, bytes: &[u8; 32]) {
-    for (j, four) in bytes.chunks_exact(4).enumerate() {
-        put(to, 64 * j, lane, [four[0], four[1], four[2], four[3]]);
-    }
-}
-
-/// 256 codes of 4, 5 or 6 bits into the lane of a block.
-fn put_codes(kind: PanelKind, to: &mut [u8], lane: usize, codes: &[u8; 256]) {
-    let group_bytes = kind.code_bytes() / 8;
-    for (codes, to) in codes.chunks_exact(32).zip(to.chunks_exact_mut(group_bytes)) {
-        for (i, &code) in codes.iter().enumerate() {
-            let (vector, byte) = (i / 4, lane * 4 + i % 4);
-            to[64 * (vector % 4) + byte] |= (code & 15) << (4 * (vector / 4));
-            match kind {
-                PanelKind::Q5K => to[256 + byte] |= (code >> 4) << vector,
-                PanelKind::Q6K => to[256 + 64 * (vector / 4) + byte] |= (code >> 4) << (2 * (vector % 4)),
-                _ => {}
+/// 256 codes of 4, 5 or 6 bits of 16 rows into a block, four codes at a time.
+fn put_codes(kind: PanelKind, codes: &[[u8; 256]; PANEL_ROWS], to: &mut [u8]) {
+    let four = |lane: usize, at: usize| {
+        let codes = &codes[lane][4 * at..];
+        u32::from_le_bytes([codes[0], codes[1], codes[2], codes[3]])
+    };
+    for (group, to) in to.chunks_exact_mut(kind.code_bytes() / 8).enumerate() {
+        let (nibbles, high) = to.split_at_mut(4 * 64);
+        for (vector, out) in nibbles.chunks_exact_mut(64).enumerate() {
+            for (lane, out) in out.chunks_exact_mut(4).enumerate() {
+                let (low, high) = (four(lane, 8 * group + vector), four(lane, 8 * group + vector + 4));
+                out.copy_from_slice(&(low & 0x0f0f_0f0f | (high & 0x0f0f_0f0f) << 4).to_le_bytes());
+            }
+        }
+        let (width, mask) = if kind == PanelKind::Q5K { (1, 0x0101_0101) } else { (2, 0x0303_0303) };
+        let vectors = 8 / width;
+        for (part, out) in high.chunks_exact_mut(64).enumerate() {
+            for (lane, out) in out.chunks_exact_mut(4).enumerate() {
+                let bits = (0..vectors).fold(0, |bits, vector| {
+                    let code = four(lane, 8 * group + vectors * part + vector);
+                    bits | (code >> 4 & mask) << (width * vector)
+                });
+                out.copy_from_slice(&bits.to_le_bytes());
             }
         }
     }
 }
 
-fn codes_q4_k(block: &[u8]) -> [u8; 256] {
-    std::array::from_fn(|i| (block[16 + 32 * (i / 64) + i % 32] >> (4 * (i / 32 % 2))) & 15)
+fn codes_q4_k(block: &[u8], codes: &mut [u8; 256]) {
+    for (codes, bytes) in codes.chunks_exact_mut(64).zip(block[16..144].chunks_exact(32)) {
+        let (low, high) = codes.split_at_mut(32);
+        for i in 0..32 {
+            (low[i], high[i]) = (bytes[i] & 15, bytes[i] >> 4);
+        }
+    }
 }
 
-fn codes_q5_k(block: &[u8]) -> [u8; 256] {
-    std::array::from_fn(|i| {
-        let low = (block[48 + 32 * (i / 64) + i % 32] >> (4 * (i / 32 % 2))) & 15;
-        low | (block[16 + i % 32] >> (i / 32) & 1) << 4
-    })
+fn codes_q5_k(block: &[u8], codes: &mut [u8; 256]) {
+    let fifth = &block[16..48];
+    for (part, (codes, bytes)) in codes.chunks_exact_mut(64).zip(block[48..176].chunks_exact(32)).enumerate()
+    {
+        let (low, high) = codes.split_at_mut(32);
+        for i in 0..32 {
+            let bits = fifth[i] >> (2 * part);
+            (low[i], high[i]) = (bytes[i] & 15 | (bits & 1) << 4, bytes[i] >> 4 | (bits & 2) << 3);
+        }
+    }
 }
 
-fn codes_q6_k(block: &[u8]) -> [u8; 256] {
-    std::array::from_fn(|i| {
-        let (half, quarter, l) = (i / 128, i / 32 % 4, i % 32);
-        let low = (block[64 * half + 32 * (quarter % 2) + l] >> (4 * (quarter / 2))) & 15;
-        low | (block[128 + 32 * half + l] >> (2 * quarter) & 3) << 4
-    })
+fn codes_q6_k(block: &[u8], codes: &mut [u8; 256]) {
+    for (half, codes) in codes.chunks_exact_mut(128).enumerate() {
+        let (low, high) = (&block[64 * half..][..64], &block[128 + 32 * half..][..32]);
+        for i in 0..32 {
+            codes[i] = low[i] & 15 | (high[i] & 3) << 4;
+            codes[32 + i] = low[32 + i] & 15 | (high[i] >> 2 & 3) << 4;
+            codes[64 + i] = low[i] >> 4 | (high[i] >> 4 & 3) << 4;
+            codes[96 + i] = low[32 + i] >> 4 | (high[i] >> 6) << 4;
+        }
+    }
 }
 
 /// Q3_K's weights plus 32.
-fn codes_q3_k(block: &[u8]) -> [u8; 256] {
-    std::array::from_fn(|i| {
-        let (half, quarter, l) = (i / 128, i / 32 % 4, i % 32);
-        let low = (block[32 + 32 * half + l] >> (2 * quarter)) & 3;
-        low + (block[l] >> (i / 32) & 1) * 4 + 28
-    })
+fn codes_q3_k(block: &[u8], codes: &mut [u8; 256]) {
+    let third = &block[..32];
+    for (group, codes) in codes.chunks_exact_mut(32).enumerate() {
+        let low = &block[32 + 32 * (group / 4)..][..32];
+        for i in 0..32 {
+            codes[i] = (low[i] >> (2 * (group % 4)) & 3) + (third[i] >> group & 1) * 4 + 28;
+        }
+    }
 }
 
 /// Scales and minimums of Q4_K and Q5_K.
 fn put_scales_min(to: &mut [u8], lane: usize, block: &[u8]) {
-    put(to, 0, lane, [block[0], block[1]]);
-    put(to, 32, lane, [block[2], block[3]]);
+    put(to, lane, [block[0], block[1]]);
+    put(&mut to[32..], lane, [block[2], block[3]]);
     for group in 0..8 {
         let (scale, min) = scale_min(&block[4..16], group);
         to[64 + 16 * group + lane] = scale;
@@ -210,7 +263,7 @@ fn put_scales_min(to: &mut [u8], lane: usize, block: &[u8]) {
 
 /// Scales of Q6_K.
 fn put_scales(to: &mut [u8], lane: usize, d: [u8; 2], scales: [i8; 16]) {
-    put(to, 0, lane, d);
+    put(to, lane, d);
     for (group, scale) in scales.into_iter().enumerate() {
         to[32 + 16 * group + lane] = scale as u8;
     }
