@@ -1,6 +1,8 @@
 //! What one step runs on: ragged sequences packed row after row, with no padding, and where each finds its
 //! keys and values in the paged cache. Plain data: a GPU backend uploads it as it is.
 
+use crate::StepLimits;
+
 /// Tokens in one block of the paged KV cache.
 pub const BLOCK_TOKENS: usize = 16;
 
@@ -48,6 +50,53 @@ impl Batch {
         self.sequences.clear();
         self.block_tables.clear();
         self.logit_rows.clear();
+    }
+
+    /// Asserts that a batch is within the limits and is what the fields above promise, so that a backend may write
+    /// each row's slots and outputs from a thread of its own. `written` is scratch; nothing is allocated where it
+    /// has room for the rows.
+    ///
+    /// # Panics
+    /// Where it is not: whoever made the batch is wrong.
+    pub fn check(&self, limits: &StepLimits, written: &mut Vec<u32>) {
+        let rows = self.rows();
+        assert!(rows > 0, "an empty batch");
+        assert!(rows <= limits.rows, "{rows} rows, reserved {}", limits.rows);
+        assert!(self.sequences.len() <= limits.sequences, "more sequences than reserved");
+        assert!(self.logit_rows.len() <= limits.logit_rows, "more logit rows than reserved");
+        assert_eq!((self.positions.len(), self.slots.len()), (rows, rows), "one position and one slot a row");
+        assert!(
+            self.logit_rows.iter().all(|&row| (row as usize) < rows),
+            "logits of a row outside the batch"
+        );
+        assert!(self.logit_rows.is_sorted(), "logit rows ascend");
+        let mut row_next = 0;
+        for span in &self.sequences {
+            assert_eq!(span.row_first, row_next, "the sequences cover the rows in order");
+            assert!(span.rows > 0 && span.rows <= span.context, "{span:?}: a context holds its own rows");
+            assert!(span.context as usize <= limits.context, "a context longer than reserved");
+            for row in 0..span.rows {
+                let key = span.context - span.rows + row;
+                let found = self.slots[(span.row_first + row) as usize] as usize;
+                assert_eq!(
+                    found,
+                    self.slot(span, key),
+                    "row {row} of {span:?}: a slot beside its block table"
+                );
+            }
+            row_next += span.rows;
+        }
+        assert_eq!(row_next as usize, rows, "the sequences cover every row");
+        written.clear();
+        written.extend_from_slice(&self.slots);
+        written.sort_unstable();
+        assert!(written.is_sorted_by(|a, b| a < b), "two rows write one slot");
+    }
+
+    /// The cache slot of one key of a sequence.
+    pub fn slot(&self, span: &SequenceSpan, key: u32) -> usize {
+        let (block, offset) = (key as usize / BLOCK_TOKENS, key as usize % BLOCK_TOKENS);
+        self.blocks(span)[block] as usize * BLOCK_TOKENS + offset
     }
 
     /// Block ids of one sequence.

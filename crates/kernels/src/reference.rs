@@ -174,7 +174,7 @@ impl Backend for ReferenceBackend {
     fn begin(&mut self, batch: &Batch) -> Result<(), KernelError> {
         assert!(!self.open, "begin inside a step; call end first");
         assert!(self.limits.is_some(), "begin before reserve");
-        check_batch(batch, self.limits());
+        batch.check(self.limits(), &mut Vec::new());
         self.batch = batch.clone();
         self.open = true;
         Ok(())
@@ -298,7 +298,7 @@ impl Backend for ReferenceBackend {
         for span in &batch.sequences {
             for row in 0..span.rows {
                 let slots: Vec<usize> =
-                    visible(params, span, row).map(|key| slot(batch, span, key)).collect();
+                    visible(params, span, row).map(|key| batch.slot(span, key)).collect();
                 let row = (span.row_first + row) as usize;
                 for head in 0..heads {
                     let kv_head = head * kv_heads / heads;
@@ -396,12 +396,6 @@ pub(crate) fn visible<V>(
     start..end
 }
 
-/// Where the cache holds position `key` of a sequence.
-fn slot(batch: &Batch, span: &SequenceSpan, key: u32) -> usize {
-    let (block, offset) = (key as usize / BLOCK_TOKENS, key as usize % BLOCK_TOKENS);
-    batch.blocks(span)[block] as usize * BLOCK_TOKENS + offset
-}
-
 fn store_halves(from: &[f32], to: &mut [f32]) {
     for (to, &from) in to.iter_mut().zip(from) {
         *to = f16::from_f32(from).to_f32();
@@ -448,29 +442,4 @@ fn check_heads(shape: &HeadShape, spec: &KvSpec) {
         (spec.kv_heads, spec.head_dim),
         "heads and cache differ in shape"
     );
-}
-
-/// Asserts that a batch is within the limits and says what [`Batch`] promises.
-fn check_batch(batch: &Batch, limits: &StepLimits) {
-    let rows = batch.rows();
-    assert!(rows > 0, "an empty batch");
-    assert!(rows <= limits.rows, "{rows} rows, reserved {}", limits.rows);
-    assert!(batch.sequences.len() <= limits.sequences, "more sequences than reserved");
-    assert!(batch.logit_rows.len() <= limits.logit_rows, "more logit rows than reserved");
-    assert_eq!((batch.positions.len(), batch.slots.len()), (rows, rows), "one position and one slot a row");
-    assert!(batch.logit_rows.iter().all(|&row| (row as usize) < rows), "logits of a row outside the batch");
-    assert!(batch.logit_rows.is_sorted(), "logit rows ascend");
-    let mut row_next = 0;
-    for span in &batch.sequences {
-        assert_eq!(span.row_first, row_next, "the sequences cover the rows in order");
-        assert!(span.rows > 0 && span.rows <= span.context, "{span:?}: a context holds its own rows");
-        assert!(span.context as usize <= limits.context, "a context longer than reserved");
-        for row in 0..span.rows {
-            let key = span.context - span.rows + row;
-            let found = batch.slots[(span.row_first + row) as usize] as usize;
-            assert_eq!(found, slot(batch, span, key), "row {row} of {span:?}: a slot beside its block table");
-        }
-        row_next += span.rows;
-    }
-    assert_eq!(row_next as usize, rows, "the sequences cover every row");
 }

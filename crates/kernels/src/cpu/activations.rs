@@ -160,12 +160,17 @@ unsafe fn quantize<L: Lanes, const N: usize>(x: *const f32, codes: *mut i8, sums
         }
         let top = L::top(top);
         let inverse = L::splat(if top < SMALLEST { 0.0 } else { 127.0 / top });
+        // What is not a number has no code and would be lost; it is kept in the scale instead. Infinity comes here
+        // as 0 * infinity.
+        let mut codes_sum = 0.0;
         for (i, sum) in sums.iter_mut().enumerate() {
             let whole = L::round(L::mul(L::load(x.add(16 * i)), inverse));
             L::store_i8(codes.add(16 * i), whole);
-            *sum = L::sum(whole) as i32;
+            let total = L::sum(whole);
+            codes_sum += total;
+            *sum = total as i32;
         }
-        top * (1.0 / 127.0)
+        if codes_sum.is_nan() { f32::NAN } else { top * (1.0 / 127.0) }
     }
 }
 

@@ -28,6 +28,7 @@ pub struct CpuBackend {
     /// Held while a step is open.
     turn: Option<Turn>,
     batch: Batch,
+    written: Vec<u32>, // scratch of `Batch::check`
 }
 
 /// A vector of f32.
@@ -71,7 +72,7 @@ impl CpuBackend {
     /// If this processor does not have the tier ([`Tier::is_available`]).
     pub fn new(pool: Arc<ThreadPool>, tier: Tier) -> CpuBackend {
         assert!(tier.is_available(), "this processor has no {tier}");
-        CpuBackend { pool, tier, scratch: None, turn: None, batch: Batch::default() }
+        CpuBackend { pool, tier, scratch: None, turn: None, batch: Batch::default(), written: Vec::new() }
     }
 
     /// The open step.
@@ -202,32 +203,15 @@ impl Backend for CpuBackend {
         self.batch.sequences.reserve(limits.sequences);
         self.batch.block_tables.reserve(table);
         self.batch.logit_rows.reserve(limits.logit_rows);
+        self.written.reserve(limits.rows);
         Ok(())
     }
 
     fn begin(&mut self, batch: &Batch) -> Result<(), KernelError> {
         assert!(self.turn.is_none(), "begin inside a step");
         let Some(scratch) = &mut self.scratch else { panic!("begin before reserve") };
-        let limits = &scratch.limits;
-        assert!(batch.rows() <= limits.rows, "{} rows, the limit is {}", batch.rows(), limits.rows);
-        assert!(
-            batch.sequences.len() <= limits.sequences,
-            "more sequences than the limit {}",
-            limits.sequences
-        );
-        assert!(
-            batch.logit_rows.len() <= limits.logit_rows,
-            "more logit rows than the limit {}",
-            limits.logit_rows
-        );
-        assert!(
-            batch.positions.len() == batch.rows() && batch.slots.len() == batch.rows(),
-            "one of each a row"
-        );
-        assert!(
-            batch.logit_rows.iter().all(|&row| (row as usize) < batch.rows()),
-            "a logit row outside the batch"
-        );
+        // What every op relies on when it writes rows and slots from several threads.
+        batch.check(&scratch.limits, &mut self.written);
         scratch.rope.clear();
         self.batch.tokens.clone_from(&batch.tokens);
         self.batch.positions.clone_from(&batch.positions);
