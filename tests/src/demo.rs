@@ -142,6 +142,7 @@ pub fn run(engine: &mut Engine<CpuBackend>, asked: impl IntoIterator<Item = Aske
                     answer.tokens.extend(tokens);
                 }
                 EventKind::Finished { reason, .. } => answer.reason = Some(reason),
+                EventKind::Failed => panic!("the demo model computed something that is not a number"),
             }
         }
     }

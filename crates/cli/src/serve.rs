@@ -57,10 +57,11 @@ pub(crate) async fn serve(args: ServeArgs) -> Result<(), CliError> {
         ended = &mut daemon => return joined(ended)?.map_err(CliError::from),
     }
     let deadline = Instant::now() + drain;
-    // The gateway first: its running answers come from the daemon.
+    // Both at once, so that neither is ready nor takes anything new; the daemon lets finish what the gateway still
+    // streams.
     stop_gateway.cancel();
-    joined(gateway.await)??;
     stop_daemon.cancel();
+    joined(gateway.await)??;
     // What other gRPC clients still wait for ends by the same deadline.
     match timeout_at(deadline.max(Instant::now() + LAST_MOMENTS), daemon).await {
         Ok(ended) => Ok(joined(ended)??),

@@ -170,6 +170,8 @@ pub enum ConfigError {
 /// Sections that `HANZO_ENGINE_{SECTION}_{KEY}` can reach: those with scalar keys. Other words after
 /// `HANZO_ENGINE_` belong to the other programs, which share the environment.
 const ENV_SECTIONS: [&str; 4] = ["server", "store", "engine", "log"];
+/// Refused, because whoever sets it expects to be protected.
+const AUTH_TOKEN: &str = "HANZO_ENGINE_AUTH_TOKEN";
 /// Keys in those sections that belong to the other programs.
 const ENV_ELSEWHERE: [&str; 1] = ["server.port"];
 
@@ -189,6 +191,12 @@ impl Config {
                 Figment::from(Toml::file_exact(path))
             };
             layers.push((path.display().to_string(), read));
+        }
+        if std::env::var_os(AUTH_TOKEN).is_some() {
+            let reason = format!(
+                "{AUTH_TOKEN}: this build cannot check keys; unset it, and put a proxy that does in front"
+            );
+            return Err(ConfigError::Layer { layer: "environment".to_owned(), reason });
         }
         layers.push(("environment".to_owned(), environment()));
         layers.push(("flags".to_owned(), Figment::from(flags)));

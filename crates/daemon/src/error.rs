@@ -84,6 +84,12 @@ pub(crate) enum Error {
     /// The worker died under the request.
     #[error("the model's worker failed; the log has more under {error_id}")]
     Worker { error_id: String },
+    /// The model's numbers left what it can compute with.
+    #[error(
+        "the model computed something that is not a number for this prompt; other requests are not concerned \
+         ({error_id})"
+    )]
+    NotANumber { error_id: String },
     /// The worker died before it came to the request.
     #[error("the model's worker failed before it came to the request; it is being restarted ({error_id})")]
     WorkerNotReached { error_id: String },
@@ -152,7 +158,7 @@ impl Error {
             E::QueueFull { .. } | E::TooManyModels { .. } => Code::ResourceExhausted,
             E::Loading { .. } | E::Unloading { .. } | E::Failed { .. } => Code::Unavailable,
             E::Draining { .. } | E::Stopped { .. } | E::WorkerNotReached { .. } => Code::Unavailable,
-            E::Worker { .. } | E::Internal { .. } => Code::Internal,
+            E::Worker { .. } | E::NotANumber { .. } | E::Internal { .. } => Code::Internal,
             E::Deadline => Code::DeadlineExceeded,
             E::Unimplemented(_) => Code::Unimplemented,
             E::Store(error) => store_code(error),
@@ -188,7 +194,9 @@ impl Error {
     fn error_id(&self) -> Option<&str> {
         match self {
             Error::Failed { failure, .. } | Error::Load(failure) => Some(&failure.id),
-            Error::Worker { error_id } | Error::WorkerNotReached { error_id } => Some(error_id),
+            Error::Worker { error_id }
+            | Error::NotANumber { error_id }
+            | Error::WorkerNotReached { error_id } => Some(error_id),
             Error::Internal { error_id, .. } => Some(error_id),
             _ => None,
         }

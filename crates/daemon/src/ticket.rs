@@ -48,7 +48,7 @@ impl JobEvent {
     pub(crate) fn completion_tokens(&self) -> u32 {
         match &self.kind {
             EventKind::Finished { usage, .. } => usage.completion_tokens,
-            EventKind::Started { .. } | EventKind::Delta { .. } => 0,
+            EventKind::Started { .. } | EventKind::Delta { .. } | EventKind::Failed => 0,
         }
     }
 }
@@ -75,6 +75,8 @@ pub(crate) enum JobEnd {
     Stopped(&'static str),
     /// The worker failed under it.
     WorkerFailed { error_id: String },
+    /// The model computed something that is not a number for it.
+    NotANumber { error_id: String },
     /// The worker failed before the job's first step.
     NotReached { error_id: String },
 }
@@ -270,6 +272,8 @@ impl Ticket {
                 self.count_finished(*reason, metrics);
                 Some(timings)
             }
+            // The worker ends the whole job.
+            EventKind::Failed => None,
         }
     }
 

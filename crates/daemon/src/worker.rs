@@ -18,6 +18,7 @@ use hanzo_engine_runtime::{EngineStats, Event, EventKind, JobId, StepError, Step
 use crate::{
     admission::Admission,
     device::Steps,
+    error::error_id,
     limits::{CONTROL_COMMANDS_MAX, STUCK_AFTER},
     metrics::ModelMetrics,
     ticket::{JobEnd, Look, Ticket},
@@ -159,6 +160,10 @@ impl Worker {
         for event in events.drain(..) {
             let id = event.job;
             let now = if matches!(event.kind, EventKind::Started { .. }) { began } else { ended };
+            if event.kind == EventKind::Failed {
+                self.end_failed(id);
+                continue;
+            }
             let Some(ticket) = self.jobs.get_mut(&id) else { continue };
             if ticket.pass(event, now, &self.metrics, &self.vitals.admission) {
                 self.jobs.remove(&id);
@@ -169,6 +174,16 @@ impl Worker {
                 self.engine.set_paused(id, true);
             }
         }
+    }
+
+    /// One completion failed: the request ends with an error, and nothing else changes.
+    fn end_failed(&mut self, id: JobId) {
+        self.engine.cancel(id);
+        let Some(ticket) = self.jobs.remove(&id) else { return };
+        let error_id = error_id();
+        tracing::error!(error_id, job = id.0, "the model computed something that is not a number");
+        self.metrics.failed.inc();
+        ticket.end(JobEnd::NotANumber { error_id });
     }
 
     /// Makes what was done visible.

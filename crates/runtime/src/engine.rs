@@ -150,7 +150,7 @@ impl<B: Backend> Engine<B> {
         }
         let logits = &mut self.logits[..self.batch.logit_rows.len() * self.text.vocab];
         self.decoder.forward(&mut self.backend, &self.batch, &mut self.kv, logits)?;
-        self.scheduler.commit(logits, &self.text, &mut self.pool, events)?;
+        self.scheduler.commit(logits, &self.text, &mut self.pool, events);
         self.steps += 1;
         Ok(report)
     }

@@ -119,10 +119,4 @@ pub enum StepError {
     /// The device failed.
     #[error(transparent)]
     Kernel(#[from] KernelError),
-    /// The model computed something that is not a number.
-    #[error("logits of job {job} are not finite: the model or its weights are broken")]
-    NotFinite {
-        /// The job.
-        job: u64,
-    },
 }

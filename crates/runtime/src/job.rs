@@ -186,4 +186,7 @@ pub enum EventKind {
         /// What it used.
         usage: Usage,
     },
+    /// The model computed something that is not a number for this completion: its prompt, or its weights, are out
+    /// of the range the model can run. No further event names it; other completions are not concerned.
+    Failed,
 }

@@ -10,7 +10,6 @@ use std::collections::BTreeMap;
 use hanzo_engine_kernels::{BLOCK_TOKENS, Batch, SequenceSpan};
 
 use crate::{
-    error::StepError,
     job::{Event, Job, JobId},
     kv::BlockPool,
     sequence::{Order, Sequence},
@@ -270,29 +269,20 @@ impl Scheduler {
         text: &TextModel,
         pool: &mut BlockPool,
         events: &mut Vec<Event>,
-    ) -> Result<(), StepError> {
+    ) {
         let mut rows = logits.chunks_exact_mut(text.vocab);
-        let mut failed = None;
         self.running.retain_mut(|sequence| {
-            if sequence.scheduled == 0 || failed.is_some() {
+            if sequence.scheduled == 0 {
                 return true;
             }
             let row = if sequence.scheduled == sequence.remaining() { rows.next() } else { None };
             self.counters.generated_tokens += u64::from(row.is_some());
-            match sequence.advance(row, text, self.config.context_tokens_max, pool, events) {
-                Ok(ended) => {
-                    if ended {
-                        sequence.leave(pool);
-                    }
-                    !ended
-                }
-                Err(error) => {
-                    failed = Some(error);
-                    true
-                }
+            let ended = sequence.advance(row, text, self.config.context_tokens_max, pool, events);
+            if ended {
+                sequence.leave(pool);
             }
+            !ended
         });
-        failed.map_or(Ok(()), Err)
     }
 }
 

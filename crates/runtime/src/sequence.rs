@@ -7,11 +7,10 @@ use std::{mem, sync::Arc};
 use hanzo_engine_kernels::BLOCK_TOKENS;
 
 use crate::{
-    error::StepError,
     job::{Event, EventKind, FinishReason, Job, JobId, StopConditions, TokenLogprob, Usage},
     kv::{BlockHash, BlockPool},
     output::{Chunk, OutputText},
-    sampler::{Sampler, SamplingParams},
+    sampler::{NotFinite, Sampler, SamplingParams},
     text::TextModel,
 };
 
@@ -187,24 +186,27 @@ impl Sequence {
         context_tokens_max: usize,
         pool: &mut BlockPool,
         events: &mut Vec<Event>,
-    ) -> Result<bool, StepError> {
+    ) -> bool {
         self.computed += mem::take(&mut self.scheduled);
         while self.published < self.computed / BLOCK_TOKENS {
             pool.publish(self.blocks[self.published], self.hashes[self.published]);
             self.published += 1;
         }
-        let Some(logits) = logits else { return Ok(false) };
-        let token = self.draw(logits)?;
-        Ok(self.take_token(token, text, context_tokens_max, events))
+        let Some(logits) = logits else { return false };
+        let Ok(token) = self.draw(logits) else {
+            self.emit(events, EventKind::Failed);
+            return true;
+        };
+        self.take_token(token, text, context_tokens_max, events)
     }
 
-    fn draw(&mut self, logits: &mut [f32]) -> Result<u32, StepError> {
+    fn draw(&mut self, logits: &mut [f32]) -> Result<u32, NotFinite> {
         let early = self.usage.completion_tokens < self.stop.min_tokens;
         let banned: &[u32] = if early { &self.ends } else { &[] };
         let sampler = self.sampler.get_or_insert_with(|| {
             Sampler::new(&self.sampling, self.seed, logits.len(), &self.tokens[..self.prompt_tokens])
         });
-        let sampled = sampler.sample(logits, banned).map_err(|_| StepError::NotFinite { job: self.job.0 })?;
+        let sampled = sampler.sample(logits, banned)?;
         self.unsent_logprobs.extend(sampled.logprob);
         Ok(sampled.token)
     }
@@ -302,7 +304,7 @@ mod tests {
             assert!(sequences[0].grow(&mut pool));
             let mut logits = vec![0.0; text.vocab];
             logits[278] = 9.0;
-            sequences[0].advance(Some(&mut logits), &text, 1280, &mut pool, &mut events).unwrap();
+            sequences[0].advance(Some(&mut logits), &text, 1280, &mut pool, &mut events);
         }
         assert_eq!((sequences[0].tokens.len(), sequences[1].tokens.len()), (1008, 1000));
         assert_eq!((sequences[0].hashes.len(), sequences[1].hashes.len()), (63, 62));

@@ -61,6 +61,9 @@ pub(crate) fn event(event: JobEvent, context: &EventContext) -> v1::InferEvent {
             token_ids: tokens,
             logprobs: logprobs.into_iter().map(|logprob| token_logprob(logprob, &context.text)).collect(),
         }),
+        EventKind::Failed => {
+            E::Finished(v1::Finished { choice, reason: v1::FinishReason::Error.into(), ..Default::default() })
+        }
         EventKind::Finished { reason, stop_string, usage } => {
             let reason = match reason {
                 FinishReason::Stop => v1::FinishReason::Stop,
@@ -95,6 +98,7 @@ pub(crate) fn job_end(end: JobEnd) -> Option<Error> {
         JobEnd::Done => None,
         JobEnd::Deadline => Some(Error::Deadline),
         JobEnd::Stopped(what) => Some(Error::Stopped { what }),
+        JobEnd::NotANumber { error_id } => Some(Error::NotANumber { error_id }),
         JobEnd::WorkerFailed { error_id } => Some(Error::Worker { error_id }),
         JobEnd::NotReached { error_id } => Some(Error::WorkerNotReached { error_id }),
     }

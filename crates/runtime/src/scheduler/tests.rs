@@ -17,6 +17,7 @@ struct Bench {
     text: TextModel,
     batch: Batch,
     events: Vec<Event>,
+    broken: bool, // the first row of logits is not a number
 }
 
 impl Bench {
@@ -35,6 +36,7 @@ impl Bench {
             text: TextModel::load(&ModelFiles::open(&path).unwrap()).unwrap(),
             batch: Batch::default(),
             events: Vec::new(),
+            broken: false,
         }
     }
 
@@ -61,8 +63,11 @@ impl Bench {
         for row in logits.chunks_exact_mut(self.text.vocab) {
             row[TOKEN as usize] = 1.0;
         }
+        if self.broken {
+            logits[0] = f32::NAN;
+        }
         self.check_batch();
-        self.scheduler.commit(&mut logits, &self.text, &mut self.pool, &mut self.events).unwrap();
+        self.scheduler.commit(&mut logits, &self.text, &mut self.pool, &mut self.events);
         self.batch.sequences.iter().map(|span| span.rows).collect()
     }
 
@@ -259,4 +264,20 @@ fn a_thousand_waiting_are_served_in_order() {
         .map(|event| event.job.0)
         .collect();
     assert_eq!(ends, (0..1000).collect::<Vec<_>>());
+}
+
+#[test]
+fn what_is_not_a_number_ends_one_sequence_alone() {
+    let mut bench = Bench::new(64, |_| ());
+    bench.submit(1, 20, 5, |_| ());
+    bench.submit(2, 20, 5, |_| ());
+    bench.step();
+    bench.broken = true;
+    bench.step();
+    bench.broken = false;
+    bench.run(20);
+    let failed = |event: &&Event| event.job == JobId(1) && event.kind == EventKind::Failed;
+    assert_eq!(bench.events.iter().filter(failed).count(), 1);
+    assert_eq!((bench.generated(1), bench.finished(1)), (1, 0));
+    assert_eq!((bench.generated(2), bench.finished(2), bench.pool.used()), (5, 1, 0));
 }
