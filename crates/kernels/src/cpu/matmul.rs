@@ -1,15 +1,17 @@
 //! Matrix products as loops of the pool: what is one item, where its sums go, and what is done with them.
 
+mod epilogue;
+
 use std::marker::PhantomData;
 use std::ops::Range;
 
+use self::epilogue::{GateSums, StoreSums};
 use super::activations::Activations;
 use super::aligned::{Aligned, Shared};
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 use super::amx;
 use super::gemm::{self, Columns, Expand, Format, Tile, TileArgs};
 use super::lanes::{Kernel, Lanes, dispatch};
-use super::math;
 use super::matrix::{ActKind, CpuMatrix, PANEL_ROWS, PanelKind, Segment};
 use super::pool::Turn;
 use super::tier::Tier;
@@ -505,107 +507,5 @@ unsafe fn across<F: Format, L: Lanes, const NP: usize, const EXPANDED: bool>(arg
                 column += 1;
             }
         }
-    }
-}
-
-/// Adds the bias and writes sums to their rows.
-struct StoreSums {
-    sums: *const f32, // (panels, columns, 16)
-    columns: usize,
-    rows: usize,
-    bias: Option<*const f32>, // (rows)
-    out: *mut f32,            // (columns, stride)
-    stride: usize,
-}
-
-impl Kernel for StoreSums {
-    type Out = ();
-
-    #[inline(always)]
-    unsafe fn run<L: Lanes>(self) {
-        for row in (0..self.rows).step_by(PANEL_ROWS) {
-            let count = PANEL_ROWS.min(self.rows - row);
-            let mut bias = [0.0; PANEL_ROWS];
-            if let Some(from) = self.bias {
-                // SAFETY: there is one bias a row.
-                unsafe { std::ptr::copy_nonoverlapping(from.add(row), bias.as_mut_ptr(), count) };
-            }
-            for column in 0..self.columns {
-                // SAFETY: the sums are whole panels; `count` outputs of the column belong to this item.
-                unsafe {
-                    let sum = L::load(self.sums.add((row / PANEL_ROWS * self.columns + column) * PANEL_ROWS));
-                    let sum = if self.bias.is_some() { L::add(sum, L::load(bias.as_ptr())) } else { sum };
-                    put::<L>(self.out.add(column * self.stride + row), sum, count);
-                }
-            }
-        }
-    }
-}
-
-/// Joins gate and up.
-struct GateSums {
-    /// `(panels, columns, 16)`; where there is none, gate's outputs are in `out`.
-    gate: Option<*const f32>,
-    up: *const f32, // (panels, columns, 16)
-    columns: usize,
-    rows: usize,
-    activation: Activation,
-    out: *mut f32, // (columns, stride)
-    stride: usize,
-}
-
-impl Kernel for GateSums {
-    type Out = ();
-
-    #[inline(always)]
-    unsafe fn run<L: Lanes>(self) {
-        for row in (0..self.rows).step_by(PANEL_ROWS) {
-            let count = PANEL_ROWS.min(self.rows - row);
-            for column in 0..self.columns {
-                let at = (row / PANEL_ROWS * self.columns + column) * PANEL_ROWS;
-                // SAFETY: as in `StoreSums`.
-                unsafe {
-                    let out = self.out.add(column * self.stride + row);
-                    let gate = match self.gate {
-                        Some(gate) => L::load(gate.add(at)),
-                        None => get::<L>(out, count),
-                    };
-                    let gate = math::activate::<L>(self.activation, gate);
-                    put::<L>(out, L::mul(gate, L::load(self.up.add(at))), count);
-                }
-            }
-        }
-    }
-}
-
-/// Writes the first `count` lanes.
-///
-/// # Safety
-/// Inside `L::vectorize`; `count` numbers at `to` may be written.
-#[inline(always)]
-unsafe fn put<L: Lanes>(to: *mut f32, x: L::F, count: usize) {
-    // SAFETY: the caller's promise; a whole vector is written only where all its lanes are wanted.
-    unsafe {
-        if count == PANEL_ROWS {
-            L::store(to, x);
-        } else {
-            let mut lanes = [0.0; PANEL_ROWS];
-            L::store(lanes.as_mut_ptr(), x);
-            std::ptr::copy_nonoverlapping(lanes.as_ptr(), to, count);
-        }
-    }
-}
-
-/// The first `count` numbers at `from`, then zeros.
-///
-/// # Safety
-/// Inside `L::vectorize`; `count` numbers at `from` may be read.
-#[inline(always)]
-unsafe fn get<L: Lanes>(from: *const f32, count: usize) -> L::F {
-    let mut lanes = [0.0; PANEL_ROWS];
-    // SAFETY: the caller's promise.
-    unsafe {
-        std::ptr::copy_nonoverlapping(from, lanes.as_mut_ptr(), count);
-        L::load(lanes.as_ptr())
     }
 }
