@@ -9,7 +9,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     let file = root.join("hanzo/engine/v1/engine.proto");
     println!("cargo:rerun-if-changed={}", file.display());
     let descriptors = protox::compile([&file], [&root])?;
-    fs::write(PathBuf::from(env::var("OUT_DIR")?).join("engine_descriptor.bin"), descriptors.encode_to_vec())?;
+    fs::write(
+        PathBuf::from(env::var("OUT_DIR")?).join("engine_descriptor.bin"),
+        descriptors.encode_to_vec(),
+    )?;
     tonic_prost_build::configure().bytes(".").compile_fds(descriptors)?;
     Ok(())
 }

@@ -366,7 +366,6 @@ mod tests {
                 jail.set_env("HANZO_ENGINE_SERVER_ADMIN_PORT", 20);
                 jail.set_env("HANZO_ENGINE_SERVER_GRPC_PORT", 10);
                 jail.set_env("HANZO_ENGINE_SERVER_PORT", 8080);
-                jail.set_env("HANZO_ENGINE_AUTH_TOKEN", "secret");
                 jail.set_env("HANZO_MODELS_DIR", "/models");
                 let flags = Figment::from(Serialized::default("server.grpc_port", 100));
                 let config = Config::load(Some(Path::new(name)), flags).unwrap();
@@ -404,25 +403,32 @@ mod tests {
             jail.set_env("HANZO_ENGINE_SERVER_GRPC_PROT", 1);
             let error = Config::load(None, Figment::new()).unwrap_err().to_string();
             assert!(error.starts_with("environment: server.grpc_prot"), "{error}");
+            jail.set_env(AUTH_TOKEN, "secret");
+            let error = Config::load(None, Figment::new()).unwrap_err().to_string();
+            assert!(error.contains("cannot check keys"), "{error}");
             Ok(())
         });
     }
 
     #[test]
     fn values_out_of_range_and_of_the_wrong_type_are_named() {
-        for (key, value) in [
-            ("server.host", serde_json::json!("example.com")),
-            ("server.grpc_port", serde_json::json!("many")),
-            ("engine.queue_requests_max", serde_json::json!(0)),
-            ("engine.sequences_max", serde_json::json!(1000)),
-            ("engine.threads", serde_json::json!(0)),
-            ("server.drain_s", serde_json::json!(u64::MAX)),
-            ("models", serde_json::json!([{"source": "m", "context_tokens_max": 0}])),
-        ] {
-            let error = Config::load(None, Serialized::default(key, value)).unwrap_err().to_string();
-            assert!(error.contains(key), "{key}: {error}");
-        }
-        assert!(Config::load(Some(Path::new("/no/such/file.toml")), Figment::new()).is_err());
+        // No other test's environment in the meantime.
+        figment::Jail::expect_with(|_| {
+            for (key, value) in [
+                ("server.host", serde_json::json!("example.com")),
+                ("server.grpc_port", serde_json::json!("many")),
+                ("engine.queue_requests_max", serde_json::json!(0)),
+                ("engine.sequences_max", serde_json::json!(1000)),
+                ("engine.threads", serde_json::json!(0)),
+                ("server.drain_s", serde_json::json!(u64::MAX)),
+                ("models", serde_json::json!([{"source": "m", "context_tokens_max": 0}])),
+            ] {
+                let error = Config::load(None, Serialized::default(key, value)).unwrap_err().to_string();
+                assert!(error.contains(key), "{key}: {error}");
+            }
+            assert!(Config::load(Some(Path::new("/no/such/file.toml")), Figment::new()).is_err());
+            Ok(())
+        });
     }
 
     #[test]

@@ -280,5 +280,6 @@ pub trait Backend: Send + 'static {
     fn read_rows(&self, x: &Self::Buffer, row_first: usize, out: &mut [f32]) -> Result<(), KernelError>;
 
     /// Copies rows from the host: media embeddings, tests.
-    fn write_rows(&mut self, x: &mut Self::Buffer, row_first: usize, rows: &[f32]) -> Result<(), KernelError>;
+    fn write_rows(&mut self, x: &mut Self::Buffer, row_first: usize, rows: &[f32])
+    -> Result<(), KernelError>;
 }

@@ -15,8 +15,10 @@ pub mod error;
 pub mod quant;
 pub mod reference;
 
-pub use backend::{Activation, AttentionParams, Backend, HeadShape, KvSpec, KvType, MatrixShape, MatrixSource,
-    QkvParams, Rope, RopeKind, StepLimits};
+pub use backend::{
+    Activation, AttentionParams, Backend, HeadShape, KvSpec, KvType, MatrixShape, MatrixSource, QkvParams,
+    Rope, RopeKind, StepLimits,
+};
 pub use batch::{BLOCK_TOKENS, Batch, SequenceSpan};
 pub use dtype::DType;
 pub use error::KernelError;

@@ -297,8 +297,7 @@ impl Backend for ReferenceBackend {
         assert!(params.sinks.is_none_or(|sinks| sinks.len() == heads), "one sink a head");
         for span in &batch.sequences {
             for row in 0..span.rows {
-                let slots: Vec<usize> =
-                    visible(params, span, row).map(|key| batch.slot(span, key)).collect();
+                let slots: Vec<usize> = visible(params, span, row).map(|key| batch.slot(span, key)).collect();
                 let row = (span.row_first + row) as usize;
                 for head in 0..heads {
                     let kv_head = head * kv_heads / heads;

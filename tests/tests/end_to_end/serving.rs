@@ -111,7 +111,8 @@ async fn thirty_two_streams_and_sixteen_killed() {
         let (i, (events, done)) = joined.expect("no panic");
         assert!(done);
         assert_eq!(streamed_text(&events, 0), alone[i]["message"]["content"].as_str().expect("a text"));
-        let reason = events.iter().filter_map(|event| event["choices"][0]["finish_reason"].as_str()).last();
+        let reason =
+            events.iter().filter_map(|event| event["choices"][0]["finish_reason"].as_str()).next_back();
         assert_eq!(reason, alone[i]["finish_reason"].as_str());
     }
     rig.until("the killed streams' blocks are free", async |rig| rig.blocks_used().await == before).await;

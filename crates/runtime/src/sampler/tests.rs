@@ -308,34 +308,3 @@ proptest! {
         }
     }
 }
-
-#[test]
-#[ignore = "a measurement: cargo test --release -- --ignored --nocapture sampling_speed"]
-fn sampling_speed() {
-    let vocab = 152_000;
-    let cases = [
-        ("greedy", SamplingParams::default(), 2.5),
-        ("plain", neutral(), 2.5),
-        ("top_k 40", SamplingParams { top_k: 40, ..neutral() }, 2.5),
-        ("top_p 0.9", SamplingParams { top_p: 0.9, ..neutral() }, 2.5),
-        ("top_p 0.9, flat", SamplingParams { top_p: 0.9, ..neutral() }, 0.2),
-        (
-            "all",
-            SamplingParams { top_k: 40, top_p: 0.9, min_p: 0.05, repetition_penalty: 1.1, ..neutral() },
-            2.5,
-        ),
-        ("logprobs", SamplingParams { logprobs: Some(20), ..neutral() }, 2.5),
-    ];
-    for (name, params, spread) in cases {
-        let logits = pseudo_logits(vocab, spread, 1);
-        let mut sampler = Sampler::new(&params, 1, vocab, &[]);
-        let mut best = f64::INFINITY;
-        for _ in 0..50 {
-            let mut scratch = logits.clone();
-            let start = std::time::Instant::now();
-            sampler.sample(&mut scratch, &[]).expect("finite");
-            best = best.min(start.elapsed().as_secs_f64());
-        }
-        println!("{name}: {:.0} us", best * 1e6);
-    }
-}

@@ -51,7 +51,7 @@ pub(super) enum Part {
 
 impl Parts {
     /// Checks the parts and builds the tokenizer. Added tokens must be in `vocab`.
-    pub(super) fn build(mut self) -> Result<Tokenizer, Unusable> {
+    pub(super) fn build(self) -> Result<Tokenizer, Unusable> {
         let unusable = |part, reason| Unusable { part, reason };
         if let Some((text, id)) = self.vocab.iter().find(|&(_, &id)| id as usize >= VOCAB_MAX) {
             return Err(unusable(
@@ -59,20 +59,18 @@ impl Parts {
                 format!("token {text:?} has id {id}, above the limit of {VOCAB_MAX}"),
             ));
         }
-        for (rank, (left, right)) in self.merges.iter().enumerate() {
-            if let Some(token) = [left, right].into_iter().find(|&token| !self.vocab.contains_key(token)) {
-                let reason = format!("merge {rank} ({left:?}, {right:?}): {token:?} is not a token");
-                return Err(unusable(Part::Merges, reason));
-            }
-        }
-        // A merge whose result is not a token makes none: files that were cut down to a smaller vocabulary have them.
         let mut merged = String::new();
-        self.merges.retain(|(left, right)| {
+        for (rank, (left, right)) in self.merges.iter().enumerate() {
             merged.clear();
             merged.push_str(left);
             merged.push_str(right);
-            self.vocab.contains_key(&merged)
-        });
+            for token in [left, right, &merged] {
+                if !self.vocab.contains_key(token) {
+                    let reason = format!("merge {rank} ({left:?}, {right:?}): {token:?} is not a token");
+                    return Err(unusable(Part::Merges, reason));
+                }
+            }
+        }
         if let Some(unknown) = self.unknown.as_ref().filter(|&token| !self.vocab.contains_key(token)) {
             return Err(unusable(Part::Unknown, format!("{unknown:?} is not a token")));
         }

@@ -89,9 +89,13 @@ fn byte_level(metadata: &Metadata) -> Result<Tokenizer, LoadError> {
         return Err(unsupported(metadata, ADD_SPACE, "true", "with gpt2 only false is"));
     }
     let (prefix, suffix) = affixes(metadata, &vocabulary, pre.add_bos)?;
+    let (vocab, mut merges) = (ids(metadata, &vocabulary)?, merges(metadata)?);
+    // Two tokens that make no token are never joined: files whose vocabulary was cut down still have such merges.
+    let known = |text: &str| vocab.contains_key(text);
+    merges.retain(|(left, right)| !(known(left) && known(right)) || known(&[left.as_str(), right].concat()));
     let parts = Parts {
-        vocab: ids(metadata, &vocabulary)?,
-        merges: merges(metadata)?,
+        vocab,
+        merges,
         added: vocabulary
             .added()
             .map(|id| {
