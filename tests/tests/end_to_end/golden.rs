@@ -20,6 +20,7 @@ const MARGIN_MIN: f64 = 0.05;
 fn prompts_and_greedy_continuations_are_the_reference_s() {
     let golden: Value = serde_json::from_str(&data("golden.json")).expect("JSON");
     let mut engine = demo::engine();
+    let mut compared = 0;
     for row in golden["prompts"].as_array().expect("prompts") {
         let chat =
             demo::chat(&row["messages"], &row["tools"], row["enable_thinking"].as_bool().expect("a bool"));
@@ -27,23 +28,19 @@ fn prompts_and_greedy_continuations_are_the_reference_s() {
         assert_eq!(prompt.text, row["prompt"].as_str().expect("a prompt"));
         assert_eq!(prompt.tokens, ids(&row["prompt_ids"]), "{}", prompt.text);
 
+        // What comes after a call this close is a matter of rounding; the decoder's own test goes up to the call.
+        if row["smallest_margin_until_eos"].as_f64().expect("a margin") < MARGIN_MIN {
+            continue;
+        }
+        // Past the end token the reference's margins were not recorded.
+        let sure = row["ids_until_eos"].as_u64().expect("a count") as usize;
         let want = ids(&row["greedy_ids"]);
         let answer =
             demo::run(&mut engine, [Asked::greedy(prompt.tokens).tokens(64).past_the_end()]).remove(0);
-        let sure = match row["smallest_margin_until_eos"].as_f64().expect("a margin") {
-            margin if margin < MARGIN_MIN => close_call(row, &want),
-            // Past the end token the reference's margins were not recorded; it still decodes the same up to there.
-            _ => row["ids_until_eos"].as_u64().expect("a count") as usize,
-        };
-        assert!(sure > 0);
         assert_eq!(answer.tokens[..sure], want[..sure], "{}", prompt.text);
+        compared += 1;
     }
-}
-
-/// Where the reference itself is undecided nothing is asked of the tokens after; the call is somewhere before the
-/// end, so only the first half of the story is compared.
-fn close_call(row: &Value, want: &[u32]) -> usize {
-    row["ids_until_eos"].as_u64().map_or(want.len(), |n| n as usize) / 2
+    assert!(compared > 10, "{compared} prompts compared");
 }
 
 #[test]
