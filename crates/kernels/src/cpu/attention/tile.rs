@@ -77,7 +77,7 @@ impl Kernel for PartitionSums {
                 let step =
                     TileStep { vectors, state: self.state, scores: self.scores, tile, keys_first, keys, v };
                 v += match left {
-                    TOGETHER.. => L::vectorize(Wide::<TOGETHER>(step)),
+                    TOGETHER.. if L::COLS >= TOGETHER => L::vectorize(Wide::<TOGETHER>(step)),
                     4.. => L::vectorize(Wide::<4>(step)),
                     2.. => L::vectorize(Wide::<2>(step)),
                     _ => L::vectorize(Wide::<1>(step)),
@@ -135,10 +135,10 @@ impl TileStep<'_> {
     /// Dot products of NQ queries with the tile's keys, several blocks at a time so that enough sums are under way.
     #[inline(always)]
     unsafe fn scores<L: Lanes, const NQ: usize>(&self) {
-        match NQ {
-            1 | 2 => self.scores_of::<L, NQ, 4>(),
-            4 => self.scores_of::<L, NQ, 2>(),
-            _ => self.scores_of::<L, NQ, 1>(),
+        match L::COLS / NQ {
+            0 | 1 => self.scores_of::<L, NQ, 1>(),
+            2 | 3 => self.scores_of::<L, NQ, 2>(),
+            _ => self.scores_of::<L, NQ, 4>(),
         }
     }
 
@@ -229,15 +229,17 @@ impl TileStep<'_> {
     unsafe fn values<L: Lanes, const NQ: usize>(&self, fade: &[f32; NQ]) {
         let chunks = padded(self.vectors.head_dim) / LANES;
         let mut chunk = 0;
-        if NQ <= 2 {
+        if 2 * L::COLS / NQ >= 8 {
             while chunk + 4 <= chunks {
                 self.values_of::<L, NQ, 4>(fade, chunk);
                 chunk += 4;
             }
         }
-        while chunk + 2 <= chunks {
-            self.values_of::<L, NQ, 2>(fade, chunk);
-            chunk += 2;
+        if L::COLS / NQ >= 2 || L::COLS >= 8 {
+            while chunk + 2 <= chunks {
+                self.values_of::<L, NQ, 2>(fade, chunk);
+                chunk += 2;
+            }
         }
         while chunk < chunks {
             self.values_of::<L, NQ, 1>(fade, chunk);

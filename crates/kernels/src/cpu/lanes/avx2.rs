@@ -227,12 +227,13 @@ impl Lanes for Avx2 {
         for half in 0..2 {
             let mut sum = init[half];
             if BITS == 8 {
-                // 255 * 127 twice does not fit an i16; seven bits do, and the eighth does on its own.
+                // 255 * 127 twice does not fit an i16, so the weights themselves, signed, are multiplied: their
+                // magnitudes by the activations with the weights' signs. Their correction, `init`, falls away.
+                sum = _mm256_setzero_si256();
                 for (j, w) in w.iter().enumerate() {
-                    let a = quad(a.add(4 * j));
-                    let low = _mm256_maddubs_epi16(_mm256_and_si256(w[half], _mm256_set1_epi8(0x7f)), a);
-                    let high = _mm256_maddubs_epi16(_mm256_and_si256(w[half], _mm256_set1_epi8(-0x80)), a);
-                    sum = _mm256_add_epi32(sum, _mm256_add_epi32(widen(low), widen(high)));
+                    let w = _mm256_xor_si256(w[half], _mm256_set1_epi8(-0x80));
+                    let a = _mm256_sign_epi8(quad(a.add(4 * j)), w);
+                    sum = _mm256_add_epi32(sum, widen(_mm256_maddubs_epi16(_mm256_abs_epi8(w), a)));
                 }
             } else {
                 // As many products of a code and a byte as an i16 holds: 2^15 / (2 * 127 * 2^BITS).

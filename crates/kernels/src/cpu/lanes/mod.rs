@@ -42,7 +42,7 @@ pub(super) trait Lanes: Copy + 'static {
     type I: Copy;
     /// Sixteen groups of four bytes: lane i holds four consecutive inputs of weight row i.
     type W: Copy;
-    /// Columns of the widest GEMM tile whose accumulators fit the registers: 4 or 8.
+    /// Columns of the widest tile whose accumulators fit the registers, 4 or 8; attention takes queries likewise.
     const COLS: usize;
 
     /// Runs a kernel with the instruction set's features on. Never inlined, so that a kernel which calls for another

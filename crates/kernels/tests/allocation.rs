@@ -1,0 +1,141 @@
+//! A step allocates nothing: an allocator that counts sees the same number before and after.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use hanzo_engine_kernels::cpu::{CpuBackend, ThreadPool, Tier};
+use hanzo_engine_kernels::quant::quantize_row;
+use hanzo_engine_kernels::{
+    Activation, AttentionParams, BLOCK_TOKENS, Backend, Batch, DType, HeadShape, KernelError, KvSpec, KvType,
+    MatrixShape, MatrixSource, QkvParams, Rope, RopeKind, SequenceSpan, StepLimits,
+};
+
+/// The system's allocator, counted.
+struct Counting;
+
+static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: every call goes to the system's allocator unchanged.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::SeqCst);
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc(layout) }
+    }
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise.
+        unsafe { System.dealloc(memory, layout) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+const WIDTH: usize = 256;
+const HIDDEN: usize = 512;
+const VOCAB: usize = 300;
+const HEADS: HeadShape = HeadShape { heads: 4, kv_heads: 2, head_dim: 64 };
+const LIMITS: StepLimits = StepLimits {
+    rows: 24,
+    sequences: 3,
+    logit_rows: 3,
+    context: 1200,
+    width: 2 * HIDDEN,
+    vocab: VOCAB,
+    heads: HEADS,
+};
+
+/// Sequences of (rows, context), each with blocks of its own.
+fn batch(sequences: &[(u32, u32)]) -> Batch {
+    let mut batch = Batch::default();
+    let blocks = LIMITS.context.div_ceil(BLOCK_TOKENS) as u32;
+    for (index, &(rows, context)) in sequences.iter().enumerate() {
+        let first = index as u32 * blocks;
+        batch.sequences.push(SequenceSpan {
+            row_first: batch.rows() as u32,
+            rows,
+            context,
+            table_first: batch.block_tables.len() as u32,
+        });
+        batch.block_tables.extend(first..first + context.div_ceil(BLOCK_TOKENS as u32));
+        for position in context - rows..context {
+            batch.tokens.push(position % VOCAB as u32);
+            batch.positions.push(position);
+            batch.slots.push(first * BLOCK_TOKENS as u32 + position);
+        }
+        batch.logit_rows.push(batch.rows() as u32 - 1);
+    }
+    batch
+}
+
+#[test]
+fn a_step_allocates_nothing() -> Result<(), KernelError> {
+    let pool = Arc::new(ThreadPool::new(3));
+    for tier in Tier::available() {
+        let mut backend = CpuBackend::new(Arc::clone(&pool), tier);
+        backend.reserve(&LIMITS)?;
+        let matrix = |backend: &CpuBackend, dtype: DType, rows: usize, cols: usize| {
+            let weights: Vec<f32> = (0..rows * cols).map(|i| (i as f32 * 0.7).sin() * 0.05).collect();
+            let mut bytes = vec![0; dtype.bytes_of(rows * cols).expect("whole blocks")];
+            quantize_row(dtype, &weights, &mut bytes);
+            backend.pack(&[MatrixSource {
+                name: "w",
+                shape: MatrixShape { rows, cols, dtype },
+                bytes: &bytes,
+            }])
+        };
+        let table = matrix(&backend, DType::Q6_K, VOCAB, WIDTH)?;
+        let qkv_weight = matrix(&backend, DType::Q4_K, HEADS.qkv_width(), WIDTH)?;
+        let gate_up = matrix(&backend, DType::Q8_0, 2 * HIDDEN, WIDTH)?;
+        let down = matrix(&backend, DType::F16, WIDTH, HIDDEN)?;
+        let norm = backend.vector(&[1.0; WIDTH])?;
+        let inv_freq = backend.vector(&[0.1; 32])?;
+        let mut kv = backend.kv(&KvSpec {
+            layers: 1,
+            kv_heads: HEADS.kv_heads,
+            head_dim: HEADS.head_dim,
+            blocks: LIMITS.sequences * LIMITS.context.div_ceil(BLOCK_TOKENS),
+            kv_type: KvType::F16,
+        })?;
+        let (mut x, mut residual) =
+            (backend.buffer(LIMITS.rows, WIDTH)?, backend.buffer(LIMITS.rows, WIDTH)?);
+        let mut qkv = backend.buffer(LIMITS.rows, HEADS.qkv_width())?;
+        let mut mixed = backend.buffer(LIMITS.rows, HEADS.q_width())?;
+        let mut hidden = backend.buffer(LIMITS.rows, HIDDEN)?;
+        let mut logits = vec![0.0; LIMITS.logit_rows * VOCAB];
+        let qkv_params = QkvParams {
+            shape: HEADS,
+            q_norm: None,
+            k_norm: None,
+            norm_eps: 1e-6,
+            rope: Some(Rope { kind: RopeKind::Neox, inv_freq: &inv_freq, magnitude: 1.0 }),
+        };
+        let attention = AttentionParams {
+            shape: HEADS,
+            scale: 0.125,
+            softcap: None,
+            window: None,
+            sinks: None,
+            causal: true,
+        };
+        let batches = [batch(&[(20, 20)]), batch(&[(1, 1200)]), batch(&[(1, 21), (20, 700), (3, 3)])];
+        let before = ALLOCATIONS.load(Ordering::SeqCst);
+        for batch in &batches {
+            backend.begin(batch)?;
+            backend.embed(&table, 1.0, &mut residual);
+            backend.rms_norm(&residual, &norm, 1e-6, &mut x);
+            backend.matmul(&qkv_weight, None, &x, &mut qkv);
+            backend.rope(&mut qkv, &qkv_params, &mut kv, 0);
+            backend.attention(&qkv, &attention, &kv, 0, &mut mixed);
+            backend.add_rms_norm(&mut residual, &mixed, &norm, 1e-6, &mut x);
+            backend.gated_mlp(&gate_up, &down, Activation::Silu, &x, &mut hidden, &mut mixed);
+            backend.logits(&table, &mixed, &mut logits[..batch.logit_rows.len() * VOCAB])?;
+            backend.end()?;
+        }
+        let allocations = ALLOCATIONS.load(Ordering::SeqCst) - before;
+        assert_eq!(allocations, 0, "allocations in {} steps on {tier}", batches.len());
+        assert!(logits.iter().all(|x| x.is_finite()));
+    }
+    Ok(())
+}
