@@ -2,13 +2,16 @@
 //! bytes mean; the layouts that fast kernels read are made from it or checked against it. The formats are those
 //! of github.com/ggml-org/ggml (`ggml-common.h`); [`DType`] gives each one's block size.
 //!
-//! Absent: the remaining codebook types (IQ1, IQ2, IQ3), the ternary types, and the integers;
-//! [`can_dequantize`] says which exist.
+//! Absent: the integers and GGML's types for activations, [`can_dequantize`] says which exist; and encoders for the
+//! codebook types of 1 to 3 bits, which are of no use without an importance matrix.
 
 mod block32;
 mod codebook;
+mod grids;
+mod iq;
 mod kquant;
 mod search;
+mod ternary;
 #[cfg(test)]
 mod tests;
 
@@ -21,14 +24,20 @@ use crate::DType;
 
 /// Whether [`dequantize_row`] knows this type.
 pub const fn can_dequantize(dtype: DType) -> bool {
-    use DType::*;
-    can_quantize(dtype) || matches!(dtype, Q2_K | Q3_K | IQ4_NL | IQ4_XS)
+    can_quantize(dtype) || has_groups(dtype)
 }
 
 /// Whether [`quantize_row`] knows this type.
 pub const fn can_quantize(dtype: DType) -> bool {
     use DType::*;
-    matches!(dtype, F32 | F16 | BF16 | Q4_0 | Q4_1 | Q5_0 | Q5_1 | Q8_0 | Q4_K | Q5_K | Q6_K | MXFP4)
+    matches!(dtype, F32 | F16 | BF16 | Q4_0 | Q4_1 | Q5_0 | Q5_1 | Q8_0)
+        || matches!(dtype, Q2_K | Q3_K | Q4_K | Q5_K | Q6_K | IQ4_NL | IQ4_XS | MXFP4 | TQ1_0 | TQ2_0)
+}
+
+/// Whether [`decode_groups`] knows this type.
+pub const fn has_groups(dtype: DType) -> bool {
+    use DType::*;
+    matches!(dtype, IQ1_S | IQ1_M | IQ2_XXS | IQ2_XS | IQ2_S | IQ3_XXS | IQ3_S | TQ1_0 | TQ2_0)
 }
 
 /// Decodes whole blocks (one row, or many contiguous ones) to the numbers they stand for, bit for bit as GGML's
@@ -60,12 +69,52 @@ pub fn dequantize_row(dtype: DType, bytes: &[u8], out: &mut [f32]) {
         DType::IQ4_NL => codebook::decode_iq4_nl,
         DType::IQ4_XS => codebook::decode_iq4_xs,
         DType::MXFP4 => codebook::decode_mxfp4,
+        _ if has_groups(dtype) => {
+            let blocks = bytes.chunks_exact(dtype.block_bytes());
+            return blocks.zip(out.as_chunks_mut::<256>().0).for_each(|(b, w)| scale_groups(dtype, b, w));
+        }
         _ => panic!("{dtype} cannot be dequantised; can_dequantize says so"),
     };
     let blocks = bytes.chunks_exact(dtype.block_bytes());
     for (block, weights) in blocks.zip(out.chunks_exact_mut(dtype.block_weights())) {
         decode(block, weights);
     }
+}
+
+/// Decodes one block of 256 weights to signed bytes and a scale per 16 of them, for kernels that keep blocks as
+/// stored: weight i is `scales[i / 16] * codes[i]`, a product that is exact and has the bits [`dequantize_row`]
+/// gives. Codes lie within ±62.
+///
+/// # Panics
+/// If the type is not one [`has_groups`] names, or `block` is not one block.
+pub fn decode_groups(dtype: DType, block: &[u8], codes: &mut [i8; 256], scales: &mut [f32; 16]) {
+    match dtype {
+        DType::IQ1_S => iq::iq1_s(sized(block), bytemuck::cast_mut(codes), scales),
+        DType::IQ1_M => iq::iq1_m(sized(block), bytemuck::cast_mut(codes), scales),
+        DType::IQ2_XXS => iq::iq2_xxs(sized(block), bytemuck::cast_mut(codes), scales),
+        DType::IQ2_XS => iq::iq2_xs(sized(block), bytemuck::cast_mut(codes), scales),
+        DType::IQ2_S => iq::iq2_s(sized(block), bytemuck::cast_mut(codes), scales),
+        DType::IQ3_XXS => iq::iq3_xxs(sized(block), bytemuck::cast_mut(codes), scales),
+        DType::IQ3_S => iq::iq3_s(sized(block), bytemuck::cast_mut(codes), scales),
+        DType::TQ1_0 => ternary::tq1_0(sized(block), codes, scales),
+        DType::TQ2_0 => ternary::tq2_0(sized(block), codes, scales),
+        _ => panic!("{dtype} has no groups of codes; has_groups says so"),
+    }
+}
+
+/// One block of [`decode_groups`] as the numbers it stands for.
+fn scale_groups(dtype: DType, block: &[u8], weights: &mut [f32; 256]) {
+    let (mut codes, mut scales) = ([0; 256], [0.0; 16]);
+    decode_groups(dtype, block, &mut codes, &mut scales);
+    for (i, w) in weights.iter_mut().enumerate() {
+        *w = scales[i / 16] * f32::from(codes[i]);
+    }
+}
+
+/// The bytes of one block.
+fn sized<const N: usize>(block: &[u8]) -> &[u8; N] {
+    let Ok(sized) = block.try_into() else { panic!("a block of {N} bytes was given as {}", block.len()) };
+    sized
 }
 
 /// Encodes whole blocks, with the rounding and the scale search of GGML's reference quantisers (no importance
@@ -89,10 +138,16 @@ pub fn quantize_row(dtype: DType, weights: &[f32], out: &mut [u8]) {
         DType::Q5_0 => block32::encode_q5_0,
         DType::Q5_1 => block32::encode_q5_1,
         DType::Q8_0 => block32::encode_q8_0,
+        DType::Q2_K => kquant::encode_q2,
+        DType::Q3_K => kquant::encode_q3,
         DType::Q4_K => kquant::encode_q4,
         DType::Q5_K => kquant::encode_q5,
         DType::Q6_K => kquant::encode_q6,
+        DType::IQ4_NL => codebook::encode_iq4_nl,
+        DType::IQ4_XS => codebook::encode_iq4_xs,
         DType::MXFP4 => codebook::encode_mxfp4,
+        DType::TQ1_0 => ternary::encode_tq1_0,
+        DType::TQ2_0 => ternary::encode_tq2_0,
         _ => panic!("{dtype} cannot be quantised; can_quantize says so"),
     };
     let blocks = out.chunks_exact_mut(dtype.block_bytes());

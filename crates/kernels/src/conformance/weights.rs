@@ -77,6 +77,11 @@ fn scales(dtype: DType) -> (usize, Option<usize>, f32) {
         DType::Q6_K => (208, None, 2e-5),
         DType::IQ4_NL => (0, None, 4e-4),
         DType::IQ4_XS => (0, None, 2e-5),
+        DType::IQ1_S => (0, None, 3e-3),
+        DType::IQ2_XXS | DType::IQ2_XS | DType::IQ2_S => (0, None, 3e-4),
+        DType::IQ3_XXS | DType::IQ3_S => (0, None, 1e-4),
+        DType::TQ1_0 => (52, None, 0.02),
+        DType::TQ2_0 => (64, None, 0.02),
         _ => unreachable!("{dtype} has no half-precision scale, or none that is known here"),
     }
 }
@@ -93,6 +98,15 @@ fn fill(dtype: DType, block: &mut [u8], row: usize, random: &mut Random) {
     };
     if dtype == DType::MXFP4 {
         block[0] = if factor == 0.0 { 110 } else { (121 + random.below(4)) as u8 };
+        return;
+    }
+    if dtype == DType::IQ1_M {
+        // The scale lies in the top nibbles of four words, the lowest first.
+        let bits = f16::from_f32(3e-3 * factor).to_bits();
+        for part in 0..4 {
+            let byte = &mut block[49 + 2 * part];
+            *byte = (*byte & 15) | ((bits >> (4 * part) & 15) << 4) as u8;
+        }
         return;
     }
     let (scale_at, min_at, usual) = scales(dtype);

@@ -118,7 +118,7 @@ fn put_fives(bytes: &mut [u8], code: impl Fn(usize) -> u8) {
 }
 
 /// The number of largest magnitude, with its sign; the first of equals.
-fn extreme(weights: &[f32]) -> f32 {
+pub(super) fn extreme(weights: &[f32]) -> f32 {
     weights.iter().fold(0.0, |best: f32, &w| if w.abs() > best.abs() { w } else { best })
 }
 

@@ -1,8 +1,9 @@
 //! The types whose 4-bit codes index a table: IQ4_NL and IQ4_XS (a table of 16 integers spaced like a normal
 //! distribution) and MXFP4 (4-bit floats, opencompute.org "OCP Microscaling Formats").
 
-use super::block32::{nibble, put_nibbles};
-use super::half_at;
+use super::block32::{extreme, nibble, put_nibbles};
+use super::search::{iq4_code, iq4_scale};
+use super::{half_at, inverse, put_half};
 
 /// Values of the codes of IQ4_NL and IQ4_XS.
 pub const IQ4_VALUES: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
@@ -39,6 +40,34 @@ pub(super) fn decode_iq4_xs(block: &[u8], out: &mut [f32]) {
         for (i, w) in weights.iter_mut().enumerate() {
             *w = dl * f32::from(IQ4_VALUES[nibble(codes, i) as usize]);
         }
+    }
+}
+
+/// Searches the scale and rounds the weights with it.
+pub(super) fn encode_iq4_nl(weights: &[f32], block: &mut [u8]) {
+    let d = iq4_scale(weights);
+    put_half(block, 0, d);
+    let id = inverse(d);
+    put_nibbles(&mut block[2..], |i| iq4_code(id * weights[i]) as u8);
+}
+
+/// Searches each group's scale, quantises those to 6 bits, and rounds the weights again with what is left of them.
+pub(super) fn encode_iq4_xs(weights: &[f32], block: &mut [u8]) {
+    let mut scales = [0.0f32; 8];
+    for (scale, group) in scales.iter_mut().zip(weights.chunks_exact(32)) {
+        *scale = iq4_scale(group);
+    }
+    let largest = extreme(&scales);
+    put_half(block, 0, largest / -32.0);
+    let (d, to_code) = (half_at(block, 0), -32.0 * inverse(largest));
+    block[2..8].fill(0);
+    for (group, weights) in weights.chunks_exact(32).enumerate() {
+        let scale = (to_code * scales[group]).round_ties_even().clamp(-32.0, 31.0);
+        let code = (scale + 32.0) as u8;
+        block[2 + group / 4] |= (code >> 4) << (2 * (group % 4));
+        block[4 + group / 2] |= (code & 15) << (4 * (group % 2));
+        let id = inverse(d * scale);
+        put_nibbles(&mut block[8 + 16 * group..][..16], |i| iq4_code(id * weights[i]) as u8);
     }
 }
 

@@ -4,6 +4,7 @@
 //! Where codes of 2 or 4 bits share bytes, the planes of a byte are weights 32 apart, so that a vector of 32 bytes
 //! gives 32 consecutive weights with one shift and mask.
 
+use super::block32::extreme;
 use super::search::{affine_scale, symmetric_scale};
 use super::{half_at, inverse, put_half};
 
@@ -89,6 +90,60 @@ pub(super) fn decode_q6(block: &[u8], out: &mut [f32]) {
     }
 }
 
+/// Searches each group's scale and minimum, quantises those to 4 bits against the largest, and rounds the weights
+/// again with what is left of them.
+pub(super) fn encode_q2(weights: &[f32], block: &mut [u8]) {
+    let mut fits = [(0.0f32, 0.0f32); 16];
+    for (fit, group) in fits.iter_mut().zip(weights.chunks_exact(16)) {
+        *fit = affine_scale(group, 3, -0.5, 15);
+    }
+    let scale_max = fits.iter().fold(0.0f32, |m, f| m.max(f.0));
+    let min_max = fits.iter().fold(0.0f32, |m, f| m.max(f.1));
+    put_half(block, 80, scale_max / 15.0);
+    put_half(block, 82, min_max / 15.0);
+    let (d, dmin) = (half_at(block, 80), half_at(block, 82));
+    let nibble =
+        |value: f32, largest: f32| (15.0 * inverse(largest) * value).round_ties_even().min(15.0) as u8;
+    let mut codes = [0; 256];
+    for (group, (scale, min)) in fits.into_iter().enumerate() {
+        let (scale, min) = (nibble(scale, scale_max), nibble(min, min_max));
+        block[group] = scale | min << 4;
+        let id = inverse(d * f32::from(scale));
+        let min = dmin * f32::from(min);
+        for i in group * 16..group * 16 + 16 {
+            codes[i] = ((weights[i] + min) * id).round_ties_even().clamp(0.0, 3.0) as u8;
+        }
+    }
+    put_two_bits(&mut block[16..80], &codes);
+}
+
+/// Searches each group's scale, quantises those to 6 bits, and rounds the weights again with what is left of them.
+pub(super) fn encode_q3(weights: &[f32], block: &mut [u8]) {
+    let mut scales = [0.0f32; 16];
+    for (scale, group) in scales.iter_mut().zip(weights.chunks_exact(16)) {
+        *scale = symmetric_scale(group, 4);
+    }
+    let largest = extreme(&scales);
+    put_half(block, 108, largest / -32.0);
+    let (d, to_code) = (half_at(block, 108), -32.0 * inverse(largest));
+    block[..32].fill(0);
+    block[96..108].fill(0);
+    let mut codes = [0; 256];
+    for (group, weights) in weights.chunks_exact(16).enumerate() {
+        let scale = (to_code * scales[group]).round_ties_even().clamp(-32.0, 31.0);
+        let code = (scale + 32.0) as u8;
+        block[96 + group % 8] |= (code & 15) << (4 * (group / 8));
+        block[104 + group % 4] |= (code >> 4) << (2 * (group / 4));
+        let id = inverse(d * scale);
+        for (j, w) in weights.iter().enumerate() {
+            let i = group * 16 + j;
+            codes[i] = ((w * id).round_ties_even().clamp(-4.0, 3.0) + 4.0) as u8;
+            block[i % 32] |= (codes[i] >> 2) << (i / 32);
+        }
+    }
+    put_two_bits(&mut block[32..96], &codes);
+}
+
 /// Searches each group's scale and minimum, quantises those against the largest, and rounds the weights again
 /// with what is left of them.
 pub(super) fn encode_q4(weights: &[f32], block: &mut [u8]) {
@@ -113,7 +168,7 @@ pub(super) fn encode_q6(weights: &[f32], block: &mut [u8]) {
     for (scale, group) in scales.iter_mut().zip(weights.chunks_exact(16)) {
         *scale = symmetric_scale(group, 32);
     }
-    let largest = scales.iter().fold(0.0f32, |best, &s| if s.abs() > best.abs() { s } else { best });
+    let largest = extreme(&scales);
     if largest.abs() < super::search::EPSILON {
         return;
     }
@@ -175,6 +230,14 @@ fn put_scale_min(scales: &mut [u8], j: usize, scale: u8, min: u8) {
 /// Two-bit code of weight `i`: each half of the block has 32 bytes of four planes.
 fn two_bits(codes: &[u8], i: usize) -> u8 {
     codes[i / 128 * 32 + i % 32] >> (2 * (i / 32 % 4)) & 3
+}
+
+/// The inverse of [`two_bits`], of the codes' low bits.
+fn put_two_bits(bytes: &mut [u8], codes: &[u8; 256]) {
+    for (i, byte) in bytes.iter_mut().enumerate() {
+        let first = i / 32 * 128 + i % 32;
+        *byte = (0..4).fold(0, |byte, plane| byte | (codes[first + 32 * plane] & 3) << (2 * plane));
+    }
 }
 
 /// Four-bit code of weight `i` of a group of 32: two groups share 32 bytes.

@@ -2,32 +2,54 @@
 //! scale for each set of codes, keep the best. Large weights count for more, since they matter more to a dot
 //! product and a plain least-squares fit would sacrifice them.
 
+use super::IQ4_VALUES;
+use super::block32::extreme;
+
 /// Groups whose largest magnitude is below this are stored as zeros.
 pub(super) const EPSILON: f32 = 1e-15;
 
 /// Best scale s for `w ≈ s * q`, q from `-levels` to `levels - 1`, squared errors weighted by w². May be negative:
 /// the number of largest magnitude takes the code that has no opposite.
 pub(super) fn symmetric_scale(weights: &[f32], levels: i32) -> f32 {
-    let extreme = weights.iter().fold(0.0f32, |best, &w| if w.abs() > best.abs() { w } else { best });
-    if extreme.abs() < EPSILON {
+    let end = extreme(weights);
+    if end.abs() < EPSILON {
         return 0.0;
     }
     let levels = levels as f32;
-    // The weighted error of the best scale for given codes is Σw⁴ - sum_wq² / sum_qq: maximise the quotient.
-    let fit = |to_code: f32| {
+    let steps = std::iter::once(0).chain((-9..=9).filter(|&step| step != 0));
+    let to_codes = steps.map(|step| -(levels + 0.1 * step as f32) / end);
+    fitted_scale(weights, to_codes, |w| w.round_ties_even().clamp(-levels, levels - 1.0))
+}
+
+/// Best scale s for `w ≈ s * q`, q one of [`IQ4_VALUES`], squared errors weighted by w². May be negative: the
+/// values reach further below zero than above.
+pub(super) fn iq4_scale(weights: &[f32]) -> f32 {
+    let end = extreme(weights);
+    if end.abs() < EPSILON {
+        return 0.0;
+    }
+    // The extreme takes the far end of the longer side, or lies up to 7 before or beyond it; or it clips on the
+    // shorter side.
+    let ends = std::iter::once(127.0).chain((-7..=7).map(|step| step as f32 - 127.0));
+    fitted_scale(weights, ends.map(|value| value / end), |w| f32::from(IQ4_VALUES[iq4_code(w)]))
+}
+
+/// The code whose value is nearest, the upper of equals.
+pub(super) fn iq4_code(w: f32) -> usize {
+    IQ4_VALUES.windows(2).filter(|pair| 2.0 * w >= f32::from(pair[0]) + f32::from(pair[1])).count()
+}
+
+/// The scale with the least error among the best ones for the codes that each of `to_codes` gives.
+fn fitted_scale(weights: &[f32], to_codes: impl Iterator<Item = f32>, round: impl Fn(f32) -> f32) -> f32 {
+    let (mut scale, mut best) = (0.0, 0.0);
+    for to_code in to_codes {
+        // The weighted error of the best scale for given codes is Σw⁴ - sum_wq² / sum_qq: maximise the quotient.
         let (mut sum_wq, mut sum_qq) = (0.0f32, 0.0f32);
         for w in weights {
-            let q = (to_code * w).round_ties_even().clamp(-levels, levels - 1.0);
+            let q = round(to_code * w);
             sum_wq += w * w * w * q;
             sum_qq += w * w * q * q;
         }
-        (sum_wq, sum_qq)
-    };
-    let (sum_wq, sum_qq) = fit(-levels / extreme);
-    let mut scale = if sum_qq > 0.0 { sum_wq / sum_qq } else { 0.0 };
-    let mut best = scale * sum_wq;
-    for step in (-9..=9).filter(|&step| step != 0) {
-        let (sum_wq, sum_qq) = fit(-(levels + 0.1 * step as f32) / extreme);
         if sum_qq > 0.0 && sum_wq * sum_wq > best * sum_qq {
             scale = sum_wq / sum_qq;
             best = scale * sum_wq;

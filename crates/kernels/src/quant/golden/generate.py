@@ -14,22 +14,33 @@ rng = np.random.default_rng(20250901)
 HALVES = {
     T.F16: [0], T.Q4_0: [0], T.Q4_1: [0, 2], T.Q5_0: [0], T.Q5_1: [0, 2], T.Q8_0: [0], T.Q2_K: [80, 82],
     T.Q3_K: [108], T.Q4_K: [0, 2], T.Q5_K: [0, 2], T.Q6_K: [208], T.IQ4_NL: [0], T.IQ4_XS: [0],
+    T.IQ2_XXS: [0], T.IQ2_XS: [0], T.IQ2_S: [0], T.IQ3_XXS: [0], T.IQ3_S: [0], T.IQ1_S: [0], T.TQ1_0: [52], T.TQ2_0: [64],
 }
+# Two blocks are enough where all 256 weights have one half-precision scale: one subnormal, one usual.
+FEW = [T.IQ2_XXS, T.IQ2_XS, T.IQ2_S, T.IQ3_XXS, T.IQ3_S, T.IQ1_S, T.IQ1_M, T.TQ1_0, T.TQ2_0]
 SPECIAL = np.array([0.0, -0.0, 6e-8, -3e-6, 60000.0, 1.0, -1.0], dtype=np.float16)
 
 
 def decode(dtype):
     weights, size = GGML_QUANT_SIZES[dtype]
-    count = 8 if weights > 1 else 64
+    count = 2 if dtype in FEW else 8 if weights > 1 else 64
     blocks = rng.integers(0, 256, (count, size), dtype=np.uint8)
     for at in HALVES.get(dtype, []):
         scales = (rng.standard_normal(count) * 0.02).astype(np.float16)
-        scales[: len(SPECIAL)] = SPECIAL if at in (0, 80, 108, 208) else SPECIAL[::-1]
+        if dtype in FEW:
+            scales[0] = -3e-6
+        else:
+            scales[: len(SPECIAL)] = SPECIAL if at in (0, 80, 108, 208) else SPECIAL[::-1]
         blocks[:, at:at + 2] = scales.view(np.uint8).reshape(count, 2)
     if dtype == T.F32:
         blocks = rng.standard_normal(count).astype(np.float32).view(np.uint8).reshape(count, 4)
     if dtype == T.BF16:
         blocks[:, 1] &= 0xBF  # no infinities
+    if dtype == T.IQ1_M:
+        # The scale's nibbles, the lowest first, are the top ones of four words.
+        for block, scale in zip(blocks, np.array([-3e-6, 0.013], dtype=np.float16).view(np.uint16)):
+            for part in range(4):
+                block[49 + 2 * part] = block[49 + 2 * part] & 15 | (int(scale) >> 4 * part & 15) << 4
     if dtype == T.MXFP4:
         blocks[:, 0] = [0, 1, 2, 3, 120, 127, 131, 250]
     return blocks, gguf.quants.dequantize(blocks, dtype)
@@ -37,7 +48,7 @@ def decode(dtype):
 
 def encode(dtype):
     weights, size = GGML_QUANT_SIZES[dtype]
-    count = 12 if weights > 1 else 64
+    count = 5 if dtype in FEW else 12 if weights > 1 else 64
     x = rng.standard_normal((count, weights)).astype(np.float32)
     x *= 10.0 ** rng.integers(-3, 3, (count, 1)).astype(np.float32)
     x[0] = 0.0
@@ -58,5 +69,15 @@ def write(path, types, make):
 
 
 write("decode.bin", [T.F32, T.F16, T.BF16, T.Q4_0, T.Q4_1, T.Q5_0, T.Q5_1, T.Q8_0, T.Q2_K, T.Q3_K, T.Q4_K, T.Q5_K, T.Q6_K,
-                     T.IQ4_NL, T.IQ4_XS, T.MXFP4], decode)
-write("encode.bin", [T.F32, T.F16, T.BF16, T.Q4_0, T.Q4_1, T.Q5_0, T.Q5_1, T.Q8_0, T.MXFP4], encode)
+                     T.IQ4_NL, T.IQ4_XS, T.MXFP4, *FEW], decode)
+write("encode.bin", [T.F32, T.F16, T.BF16, T.Q4_0, T.Q4_1, T.Q5_0, T.Q5_1, T.Q8_0, T.MXFP4, T.TQ1_0, T.TQ2_0],
+      encode)
+
+# The expanded codebooks, one byte a weight, as FNV-1a sums: what tests.rs has in `codebooks_are_those_of_the_format`.
+for quant in ("IQ1_S", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S"):
+    quant = getattr(gguf.quants, quant)
+    quant.init_grid()
+    total = 0xCBF29CE484222325
+    for byte in quant.grid.astype(np.int8).tobytes():
+        total = (total ^ byte) * 0x100000001B3 % 2**64
+    print(f"{quant.__name__} {total:#018x}")
