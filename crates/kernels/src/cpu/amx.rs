@@ -20,7 +20,7 @@ use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
 use std::sync::OnceLock;
 
-use super::gemm::{Columns, Format, KMin, Q6K};
+use super::gemm::{self, Columns, Kind};
 use super::lanes::Lanes;
 use super::lanes::avx512::Avx512;
 use super::matrix::{PANEL_ROWS, PanelKind};
@@ -80,7 +80,8 @@ pub(super) fn is_available() -> bool {
 
 /// Whether there is a kernel for the kind.
 pub(super) const fn supports(kind: PanelKind) -> bool {
-    matches!(kind, PanelKind::Q4K | PanelKind::Q5K | PanelKind::Q6K | PanelKind::Q8 | PanelKind::Q8Wide)
+    use PanelKind::*;
+    !matches!(kind, F32 | F16 | Bf16 | Stored(_))
 }
 
 /// Adds a job's products to its sums.
@@ -90,10 +91,20 @@ pub(super) const fn supports(kind: PanelKind) -> bool {
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
 pub(super) unsafe fn panel_sums(job: &Job) {
     match job.kind {
-        PanelKind::Q4K => blocks_of_256::<Min<4>>(job),
-        PanelKind::Q5K => blocks_of_256::<Min<5>>(job),
-        PanelKind::Q6K => blocks_of_256::<Signed>(job),
-        _ => blocks_of_32(job),
+        PanelKind::Q4 => blocks_of_32::<gemm::Q4>(job),
+        PanelKind::Q4Min => blocks_of_32::<gemm::Q4Min>(job),
+        PanelKind::Q5 => blocks_of_32::<gemm::Q5>(job),
+        PanelKind::Q5Min => blocks_of_32::<gemm::Q5Min>(job),
+        PanelKind::Q8 => blocks_of_32::<gemm::Q8>(job),
+        PanelKind::Nl4 => blocks_of_32::<gemm::Nl4>(job),
+        PanelKind::Mx4 => blocks_of_32::<gemm::Mx4>(job),
+        PanelKind::Q2K => blocks_of_256::<gemm::Q2K>(job),
+        PanelKind::Q3K => blocks_of_256::<gemm::Q3K>(job),
+        PanelKind::Q4K => blocks_of_256::<gemm::Q4K>(job),
+        PanelKind::Q5K => blocks_of_256::<gemm::Q5K>(job),
+        PanelKind::Q6K => blocks_of_256::<gemm::Q6K>(job),
+        PanelKind::Nl4K => blocks_of_256::<gemm::Nl4K>(job),
+        PanelKind::F32 | PanelKind::F16 | PanelKind::Bf16 | PanelKind::Stored(_) => {}
     }
     asm!("tilerelease", options(nostack, preserves_flags, nomem));
 }
@@ -149,35 +160,6 @@ macro_rules! tile_dot {
     };
 }
 
-/// What blocks of 256 differ in.
-trait Block {
-    /// Whether the high plane is signed. (The low one never is.)
-    const SIGNED: bool;
-
-    /// Makes the planes of a block from its codes and scales.
-    unsafe fn planes(codes: *const u8, scales: *const u8, planes: *mut u8);
-
-    /// What `finish` needs of a block's scales, in registers.
-    type Scales;
-
-    unsafe fn scales(at: *const u8) -> Self::Scales;
-
-    /// Adds the integer sums of columns `from..to` of a unit, which lie in its tiles.
-    unsafe fn finish(
-        scales: &Self::Scales,
-        unit: &Unit,
-        x: &Columns,
-        from: usize,
-        to: usize,
-        tiles: *const i32,
-    );
-}
-
-/// Q4_K and Q5_K.
-struct Min<const BITS: u32>;
-/// Q6_K.
-struct Signed;
-
 /// One block of one panel by up to 32 columns, multiplied but not yet added.
 #[derive(Clone, Copy)]
 struct Unit {
@@ -201,7 +183,11 @@ impl Unit {
 /// While the products of a unit are under way the one before is added, a quarter after each quarter, so that the matrix
 /// unit and the vectors work at once: the processor looks only some hundred instructions ahead.
 #[inline(always)]
-unsafe fn blocks_of_256<B: Block>(job: &Job) {
+unsafe fn blocks_of_256<K: Kind>(job: &Job) {
+    let signed = !K::KIND.has_min();
+    // A code of 2 bits times a scale of 4 leaves the high plane empty.
+    let narrow = matches!(K::KIND, PanelKind::Q2K);
+
     let mut tiles = MaybeUninit::<[__m512i; 4 * TILE / 16]>::uninit();
     let tiles = tiles.as_mut_ptr().cast::<i32>();
     let x = &job.columns;
@@ -218,7 +204,7 @@ unsafe fn blocks_of_256<B: Block>(job: &Job) {
             let panel = job.panel.add(p * job.panel_bytes);
             let codes = panel.add(job.kind.codes_at(block));
             let scales = panel.add(job.kind.scales_at(job.blocks, block));
-            B::planes(codes, scales, job.planes.add(p * PANEL_PLANES));
+            planes::<K>(codes, scales, job.planes.add(p * PANEL_PLANES));
         }
         for column in (0..job.column_count).step_by(32) {
             let left = job.column_count - column;
@@ -238,7 +224,7 @@ unsafe fn blocks_of_256<B: Block>(job: &Job) {
                 }
                 let low = job.planes.add(p * PANEL_PLANES);
                 let high = low.add(PLANE);
-                let scales = B::scales(before.scales);
+                let scales = BlockScales::load::<K>(before.scales);
                 tile_zero!("tmm0", "tmm1", "tmm2", "tmm3");
                 for k in 0..4 {
                     tile_load!("tmm4", one.add(64 * k), x.codes_stride);
@@ -246,15 +232,18 @@ unsafe fn blocks_of_256<B: Block>(job: &Job) {
                     tile_dot!("tdpbsud", "tmm0", "tmm4", "tmm6");
                     tile_load!("tmm5", two.add(64 * k), x.codes_stride);
                     tile_dot!("tdpbsud", "tmm2", "tmm5", "tmm6");
-                    tile_load!("tmm7", high.add(1024 * k), 64usize);
-                    if B::SIGNED {
+                    if !narrow {
+                        tile_load!("tmm7", high.add(1024 * k), 64usize);
+                    }
+                    if narrow {
+                    } else if signed {
                         tile_dot!("tdpbssd", "tmm1", "tmm4", "tmm7");
                         tile_dot!("tdpbssd", "tmm3", "tmm5", "tmm7");
                     } else {
                         tile_dot!("tdpbsud", "tmm1", "tmm4", "tmm7");
                         tile_dot!("tdpbsud", "tmm3", "tmm5", "tmm7");
                     }
-                    B::finish(&scales, &before, x, 8 * k, before.count.min(8 * k + 8), tiles);
+                    scales.finish::<K>(&before, x, 8 * k, before.count.min(8 * k + 8), tiles);
                 }
                 tile_store!("tmm0", tiles);
                 tile_store!("tmm1", tiles.add(TILE));
@@ -270,7 +259,7 @@ unsafe fn blocks_of_256<B: Block>(job: &Job) {
             }
         }
     }
-    B::finish(&B::scales(before.scales), &before, x, 0, before.count, tiles);
+    BlockScales::load::<K>(before.scales).finish::<K>(&before, x, 0, before.count, tiles);
 }
 
 /// The integer sum of one column: `low + 256 * high`. Of each 16 columns the low parts are a tile, then the high.
@@ -298,49 +287,78 @@ unsafe fn twice(scale: __m512i) -> __m512i {
     _mm512_or_si512(_mm512_and_si512(scale, _mm512_set1_epi32(0xffff)), _mm512_slli_epi32::<16>(scale))
 }
 
-impl<const BITS: u32> Block for Min<BITS> {
-    const SIGNED: bool = false;
+/// Makes the planes of a block: codes less their zero, times their small scales. Where there are minimums nothing is
+/// negative, and both planes are unsigned; otherwise the high one is signed.
+#[inline(always)]
+unsafe fn planes<K: Kind>(codes: *const u8, scales: *const u8, planes: *mut u8) {
+    let zero = _mm512_set1_epi8(K::KIND.zero() as i8);
+    for group in 0..8 {
+        let (low, high) = if K::KIND.group() == 32 {
+            let scale = twice(gemm::group_scale::<V>(K::KIND, scales, group));
+            (scale, scale)
+        } else {
+            let one = gemm::group_scale::<V>(K::KIND, scales, 2 * group);
+            let two = gemm::group_scale::<V>(K::KIND, scales, 2 * group + 1);
+            (twice(one), twice(two))
+        };
+        for (j, w) in gemm::unpack::<V>(K::KIND, codes, group).into_iter().enumerate() {
+            let scale = if j < 4 { low } else { high };
+            let w = _mm512_sub_epi8(w, zero);
+            let even = _mm512_mullo_epi16(_mm512_srai_epi16::<8>(_mm512_slli_epi16::<8>(w)), scale);
+            let odd = _mm512_mullo_epi16(_mm512_srai_epi16::<8>(w), scale);
+            split(even, odd, planes.add(64 * (8 * group + j)));
+        }
+    }
+}
 
+/// What the last pass needs of a block's scales, in registers.
+struct BlockScales {
+    d: __m512,
+    dmin: __m512,
+    /// Minimums of groups of 32, as `minimums` reads them.
+    mins: [__m512i; 4],
+    at: *const u8,
+}
+
+impl BlockScales {
     #[inline(always)]
-    unsafe fn planes(codes: *const u8, scales: *const u8, planes: *mut u8) {
-        for group in 0..8 {
-            let scale = twice(V::bytes_u(scales.add(64 + 16 * group)));
-            for (j, w) in KMin::<BITS>::unpack::<V>(codes, group).into_iter().enumerate() {
-                let even = _mm512_mullo_epi16(_mm512_and_si512(w, _mm512_set1_epi16(0xff)), scale);
-                let odd = _mm512_mullo_epi16(_mm512_srli_epi16::<8>(w), scale);
-                split(even, odd, planes.add(64 * (8 * group + j)));
+    unsafe fn load<K: Kind>(at: *const u8) -> BlockScales {
+        let mut scales =
+            BlockScales { d: V::load_f16(at.cast()), dmin: V::splat(0.0), mins: [V::splat_i(0); 4], at };
+        if K::KIND.has_min() {
+            scales.dmin = V::load_f16(at.add(32).cast());
+            if K::KIND.group() == 32 {
+                for (pair, mins) in scales.mins.iter_mut().enumerate() {
+                    *mins = _mm512_cvtepu8_epi16(_mm256_loadu_si256(at.add(192 + 32 * pair).cast()));
+                }
             }
         }
+        scales
     }
 
-    type Scales = (__m512, __m512, [__m512i; 4]);
-
+    /// Adds the integer sums of columns `from..to` of a unit, which lie in its tiles, with the steps of `gemm::Block256`.
     #[inline(always)]
-    unsafe fn scales(at: *const u8) -> Self::Scales {
-        let mut mins = [V::splat_i(0); 4];
-        for (pair, mins) in mins.iter_mut().enumerate() {
-            *mins = _mm512_cvtepu8_epi16(_mm256_loadu_si256(at.add(192 + 32 * pair).cast()));
-        }
-        (V::load_f16(at.cast()), V::load_f16(at.add(32).cast()), mins)
-    }
-
-    #[inline(always)]
-    unsafe fn finish(
-        (d, dmin, mins): &Self::Scales,
-        unit: &Unit,
-        x: &Columns,
-        from: usize,
-        to: usize,
-        tiles: *const i32,
-    ) {
-        let totals = x.sums.add(unit.column * x.sums_stride + 8 * unit.block);
+    unsafe fn finish<K: Kind>(&self, unit: &Unit, x: &Columns, from: usize, to: usize, tiles: *const i32) {
         let factors = x.scales.add(unit.column * x.scales_stride + unit.block);
         for c in from..to {
-            let total = minimums(mins, totals.add(c * x.sums_stride));
-            let factor = V::splat(factors.add(c * x.scales_stride).read());
+            let factor = factors.add(c * x.scales_stride).read();
             let at = unit.sums.add(c * PANEL_ROWS);
-            let sum = V::fma(V::to_f(joined(tiles, c)), V::mul(*d, factor), unit.before(at));
-            V::store(at, V::fnma(V::to_f(total), V::mul(*dmin, factor), sum));
+            let scale = V::mul(self.d, V::splat(factor));
+            let mut sum = V::fma(V::to_f(joined(tiles, c)), scale, unit.before(at));
+            if K::KIND.has_min() && K::KIND.group() == 32 {
+                let totals = x.sums.add((unit.column + c) * x.sums_stride + 8 * unit.block);
+                let total = minimums(&self.mins, totals);
+                sum = V::fnma(V::to_f(total), V::mul(self.dmin, V::splat(factor)), sum);
+            } else if K::KIND.has_min() {
+                let offsets = x.offsets.add((unit.column + c) * x.offsets_stride + 16 * unit.block);
+                let mut total = V::splat_i(0);
+                for group in 0..16 {
+                    let min = gemm::group_min::<V>(self.at, group);
+                    total = V::mul_add(V::splat_i(offsets.add(group).read()), min, total);
+                }
+                sum = V::fma(V::to_f(total), V::mul(self.dmin, V::splat(factor * (1.0 / 32.0))), sum);
+            }
+            V::store(at, sum);
         }
     }
 }
@@ -367,46 +385,10 @@ unsafe fn minimums(mins: &[__m512i; 4], sums: *const i16) -> __m512i {
     total
 }
 
-impl Block for Signed {
-    const SIGNED: bool = true;
-
-    #[inline(always)]
-    unsafe fn planes(codes: *const u8, scales: *const u8, planes: *mut u8) {
-        for group in 0..8 {
-            let low = twice(V::bytes_i(scales.add(32 + 32 * group)));
-            let high = twice(V::bytes_i(scales.add(48 + 32 * group)));
-            for (j, w) in Q6K::unpack::<V>(codes, group).into_iter().enumerate() {
-                let scale = if j < 4 { low } else { high };
-                let w = _mm512_sub_epi8(w, _mm512_set1_epi8(32));
-                let even = _mm512_mullo_epi16(_mm512_srai_epi16::<8>(_mm512_slli_epi16::<8>(w)), scale);
-                let odd = _mm512_mullo_epi16(_mm512_srai_epi16::<8>(w), scale);
-                split(even, odd, planes.add(64 * (8 * group + j)));
-            }
-        }
-    }
-
-    type Scales = __m512;
-
-    #[inline(always)]
-    unsafe fn scales(at: *const u8) -> __m512 {
-        V::load_f16(at.cast())
-    }
-
-    #[inline(always)]
-    unsafe fn finish(d: &__m512, unit: &Unit, x: &Columns, from: usize, to: usize, tiles: *const i32) {
-        let factors = x.scales.add(unit.column * x.scales_stride + unit.block);
-        for c in from..to {
-            let factor = V::splat(factors.add(c * x.scales_stride).read());
-            let at = unit.sums.add(c * PANEL_ROWS);
-            V::store(at, V::fma(V::to_f(joined(tiles, c)), V::mul(*d, factor), unit.before(at)));
-        }
-    }
-}
-
-/// Q8 and Q8Wide: each block of 32 is one product, four of them under way at a time; a group of 16 columns keeps its
+/// Each block of 32 is one product, four of them under way at a time; a group of 16 columns keeps its
 /// sums in registers.
 #[inline(always)]
-unsafe fn blocks_of_32(job: &Job) {
+unsafe fn blocks_of_32<K: Kind>(job: &Job) {
     let mut tiles = MaybeUninit::<[__m512i; 4 * TILE / 16]>::uninit();
     let tiles = tiles.as_mut_ptr().cast::<i32>();
     let mut shape = 0;
@@ -414,9 +396,13 @@ unsafe fn blocks_of_32(job: &Job) {
         let panel = job.panel.add(p * job.panel_bytes);
         for run in (0..job.blocks).step_by(RUN) {
             let end = job.blocks.min(run + RUN);
-            for vector in 0..8 * (end - run) {
-                let w = V::load_w(panel.add(512 * run + 64 * vector));
-                V::store_w(job.planes.add(64 * vector), _mm512_xor_si512(w, _mm512_set1_epi8(-0x80)));
+            let zero = _mm512_set1_epi8(K::KIND.zero() as i8);
+            for block in run..end {
+                let codes = panel.add(K::KIND.codes_at(block));
+                for (vector, w) in gemm::unpack::<V>(K::KIND, codes, 0).into_iter().enumerate() {
+                    let at = 512 * (block - run) + 64 * vector;
+                    V::store_w(job.planes.add(at), _mm512_sub_epi8(w, zero));
+                }
             }
             for column in (0..job.column_count).step_by(16) {
                 let count = (job.column_count - column).min(16);
@@ -426,7 +412,7 @@ unsafe fn blocks_of_32(job: &Job) {
                     Shapes::load([sum, sum, sum, sum, a, a, b, b]);
                 }
                 let group = Group { job, panel, tiles, column, count };
-                group.run(run, end);
+                group.run::<K>(run, end);
             }
         }
     }
@@ -443,7 +429,7 @@ struct Group<'a> {
 
 impl Group<'_> {
     #[inline(always)]
-    unsafe fn run(&self, first: usize, end: usize) {
+    unsafe fn run<K: Kind>(&self, first: usize, end: usize) {
         let x = &self.job.columns;
         let panel_index = self.panel.offset_from_unsigned(self.job.panel) / self.job.panel_bytes;
         let sums = self.job.sums.add((panel_index * self.job.column_count + self.column) * PANEL_ROWS);
@@ -471,7 +457,7 @@ impl Group<'_> {
                     tile_dot!("tdpbssd", $sum, $a, $b);
                 }
                 if block >= first + 4 && block - 4 < end {
-                    self.finish(block - 4, tile, &mut all);
+                    self.finish::<K>(block - 4, tile, &mut all);
                 }
                 if block < end {
                     tile_store!($sum, tile);
@@ -489,22 +475,23 @@ impl Group<'_> {
         }
     }
 
-    /// Adds one block's products, in the order and with the steps of `gemm::Q8`.
+    /// Adds one block's products, in the order and with the steps of `gemm::Block32`.
     #[inline(always)]
-    unsafe fn finish(&self, block: usize, tile: *const i32, sums: &mut [__m512; 16]) {
+    unsafe fn finish<K: Kind>(&self, block: usize, tile: *const i32, sums: &mut [__m512; 16]) {
         let x = &self.job.columns;
-        let scales = self.panel.add(self.job.kind.scales_at(self.job.blocks, block));
-        let d = if matches!(self.job.kind, PanelKind::Q8Wide) {
-            V::load(scales.cast())
-        } else {
-            V::load_f16(scales.cast())
-        };
+        let scales = self.panel.add(K::KIND.scales_at(self.job.blocks, block));
+        let d = gemm::scale_of_32::<V>(K::KIND, scales);
         for (c, sum) in sums.iter_mut().enumerate() {
             // Columns past the last repeat it; what becomes of them is not stored.
             let column = self.column + c.min(self.count - 1);
             let dot = _mm512_loadu_si512(tile.add(16 * c).cast());
-            let scale = V::mul(d, V::splat(x.scales.add(column * x.scales_stride + block).read()));
-            *sum = V::fma(V::to_f(dot), scale, *sum);
+            let factor = x.scales.add(column * x.scales_stride + block).read();
+            *sum = V::fma(V::to_f(dot), V::mul(d, V::splat(factor)), *sum);
+            if K::KIND.has_min() {
+                let min = V::load_f16(scales.add(32).cast());
+                let total = gemm::total_of_32(x.offsets.add(column * x.offsets_stride + block).read());
+                *sum = V::fma(min, V::splat(factor * total), *sum);
+            }
         }
     }
 }

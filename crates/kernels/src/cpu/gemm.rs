@@ -11,7 +11,8 @@
 use std::marker::PhantomData;
 
 use super::lanes::{Kernel, Lanes};
-use super::matrix::{PANEL_ROWS, PanelKind};
+use super::matrix::{PANEL_ROWS, PanelKind, Plane};
+use crate::DType;
 
 /// Bytes ahead of the weights in use that the next ones are asked for.
 const AHEAD: usize = 4096;
@@ -100,6 +101,25 @@ pub(super) struct TileArgs {
     pub(super) sums_stride: usize,
 }
 
+/// A kind of panel as a type, so that each has loops of its own.
+pub(super) trait Kind: 'static {
+    const KIND: PanelKind;
+}
+
+macro_rules! kinds {
+    ($($name:ident)*) => {
+        $(
+            #[doc = concat!("`PanelKind::", stringify!($name), "`.")]
+            pub(super) struct $name;
+            impl Kind for $name {
+                const KIND: PanelKind = PanelKind::$name;
+            }
+        )*
+    };
+}
+
+kinds!(F32 F16 Bf16 Q4 Q4Min Q5 Q5Min Q8 Nl4 Mx4 Q2K Q3K Q4K Q5K Q6K Nl4K);
+
 /// The arithmetic of one kind of panel.
 pub(super) trait Format: 'static {
     /// Its layout.
@@ -108,8 +128,8 @@ pub(super) trait Format: 'static {
     const CODE_STRIDE: usize = Self::KIND.code_stride();
     /// Bytes from a block's scales to the next block's.
     const SCALE_STRIDE: usize = Self::KIND.scales_at(0, 1);
-    /// Sub-blocks of 32 whose codes must be unpacked before use: 0 where the stored form is used as it is.
-    const PACKED_GROUPS: usize;
+    /// Sub-blocks of 32 of a block whose codes must be unpacked before use: 0 where the stored form is used as it is.
+    const PACKED_GROUPS: usize = if Self::KIND.packed() { Self::KIND.block() / 32 } else { 0 };
 
     /// Adds blocks to the sums of one panel. `EXPANDED` codes are a byte each.
     ///
@@ -143,12 +163,6 @@ pub(super) trait Format: 'static {
             }
         }
     }
-
-    /// The codes of sub-block `group` of the block at `codes`, unpacked to eight vectors.
-    ///
-    /// # Safety
-    /// Inside `L::vectorize`; the block is there.
-    unsafe fn unpack<L: Lanes>(codes: *const u8, group: usize) -> [L::W; 8];
 }
 
 /// A tile as a kernel. The maker vouches for `args`: NP panels, NC columns, blocks inside them, sums for all.
@@ -197,7 +211,7 @@ impl<F: Format> Kernel for Expand<F> {
         let mut out = self.out;
         for block in self.first..self.end {
             for group in 0..F::PACKED_GROUPS {
-                for w in F::unpack::<L>(self.codes.add(block * F::CODE_STRIDE), group) {
+                for w in unpack::<L>(F::KIND, self.codes.add(block * F::CODE_STRIDE), group) {
                     L::store_w(out, w);
                     out = out.add(64);
                 }
@@ -206,7 +220,7 @@ impl<F: Format> Kernel for Expand<F> {
     }
 }
 
-/// Eight stored vectors of a byte a code.
+/// Eight vectors of a byte a code.
 #[inline(always)]
 unsafe fn vectors<L: Lanes>(codes: *const u8) -> [L::W; 8] {
     let mut w = [L::load_w(codes); 8];
@@ -216,16 +230,45 @@ unsafe fn vectors<L: Lanes>(codes: *const u8) -> [L::W; 8] {
     w
 }
 
-/// Low nibbles of four stored vectors, then high nibbles.
+/// The codes of sub-block `group` of the block at `codes`, a byte each and looked up. `kind` is a constant here.
+///
+/// # Safety
+/// Inside `L::vectorize`; the block is there.
 #[inline(always)]
-unsafe fn nibbles<L: Lanes>(codes: *const u8) -> [L::W; 8] {
+pub(super) unsafe fn unpack<L: Lanes>(kind: PanelKind, codes: *const u8, group: usize) -> [L::W; 8] {
+    let codes = codes.add(group * (kind.code_bytes() / (kind.block() / 32)));
+    let [low, high] = kind.planes();
+    if low.width == 8 {
+        return vectors::<L>(codes);
+    }
     let mut w = [L::load_w(codes); 8];
-    for j in 0..4 {
-        let stored = L::load_w(codes.add(64 * j));
-        w[j] = L::and(stored, 15);
-        w[j + 4] = L::and(L::shr::<4>(stored), 15);
+    for (vector, w) in w.iter_mut().enumerate() {
+        *w = plane::<L>(low, codes, vector);
+        if high.width > 0 {
+            *w = L::or(*w, plane::<L>(high, codes, vector));
+        }
+        if let Some(table) = kind.table() {
+            *w = L::lookup(table, *w);
+        }
     }
     w
+}
+
+/// One plane's bits of a vector, in their places.
+#[inline(always)]
+unsafe fn plane<L: Lanes>(plane: Plane, codes: *const u8, vector: usize) -> L::W {
+    let Plane { width, first, at } = plane;
+    let stored = L::load_w(codes.add(at + 64 * (vector % width)));
+    let from = vector / width * width;
+    let mask = ((1u16 << width) - 1) << first;
+    let placed = if from > first {
+        L::shr(stored, from - first)
+    } else if from < first {
+        L::shl(stored, first - from)
+    } else {
+        stored
+    };
+    L::and(placed, mask as u8)
 }
 
 /// The codes of a sub-block, from the block or from its expansion.
@@ -239,8 +282,9 @@ unsafe fn group<F: Format, L: Lanes, const EXPANDED: bool>(
         vectors::<L>(args.codes.add(((block - args.block_first) * F::PACKED_GROUPS + group) * 512))
     } else {
         let codes = args.codes.add(block * F::CODE_STRIDE);
-        ahead::<L>(codes.wrapping_add(group * F::CODE_STRIDE / 8), F::CODE_STRIDE / 8);
-        F::unpack::<L>(codes, group)
+        let bytes = F::CODE_STRIDE / (F::KIND.block() / 32);
+        ahead::<L>(codes.wrapping_add(group * bytes), bytes);
+        unpack::<L>(F::KIND, codes, group)
     }
 }
 
@@ -255,13 +299,9 @@ unsafe fn ahead<L: Lanes>(at: *const u8, bytes: usize) {
 
 /// Floats: one fused multiply-add an input.
 macro_rules! float_format {
-    ($(#[$doc:meta])* $name:ident, $bytes:literal, $load:ident, $element:ty) => {
-        $(#[$doc])*
-        pub(super) struct $name;
-
+    ($name:ident, $bytes:literal, $load:ident, $element:ty) => {
         impl Format for $name {
             const KIND: PanelKind = PanelKind::$name;
-            const PACKED_GROUPS: usize = 0;
 
             #[inline(always)]
             unsafe fn panel<L: Lanes, const NC: usize, const EXPANDED: bool>(
@@ -293,97 +333,77 @@ macro_rules! float_format {
                     }
                 }
             }
-
-            #[inline(always)]
-            unsafe fn unpack<L: Lanes>(codes: *const u8, _group: usize) -> [L::W; 8] {
-                vectors::<L>(codes)
-            }
         }
     };
 }
 
-float_format!(
-    /// `PanelKind::F32`.
-    F32, 64, load, f32
-);
-float_format!(
-    /// `PanelKind::F16`.
-    F16, 32, load_f16, u16
-);
-float_format!(
-    /// `PanelKind::Bf16`.
-    Bf16, 32, load_bf16, u16
-);
+float_format!(F32, 64, load, f32);
+float_format!(F16, 32, load_f16, u16);
+float_format!(Bf16, 32, load_bf16, u16);
 
-/// `PanelKind::Q8`, and with an f32 scale `PanelKind::Q8Wide`.
-pub(super) struct Q8<const WIDE: bool>;
+/// `dot32` of codes of a kind's width.
+#[inline(always)]
+unsafe fn dot32<L: Lanes>(kind: PanelKind, init: L::I, w: &[L::W; 8], a: *const i8) -> L::I {
+    match kind.dot_bits() {
+        0..=4 => L::dot32::<4>(init, w, a),
+        5 => L::dot32::<5>(init, w, a),
+        6 | 7 => L::dot32::<7>(init, w, a),
+        _ => L::dot32::<8>(init, w, a),
+    }
+}
 
-impl<const WIDE: bool> Format for Q8<WIDE> {
-    const KIND: PanelKind = if WIDE { PanelKind::Q8Wide } else { PanelKind::Q8 };
-    const PACKED_GROUPS: usize = 0;
+/// The scale of a block of 32.
+///
+/// # Safety
+/// Inside `L::vectorize`; the scales are there.
+#[inline(always)]
+pub(super) unsafe fn scale_of_32<L: Lanes>(kind: PanelKind, scales: *const u8) -> L::F {
+    if matches!(kind, PanelKind::Mx4) { L::load_bf16(scales.cast()) } else { L::load_f16(scales.cast()) }
+}
+
+/// Kinds with blocks of 32 codes.
+pub(super) struct Block32<K>(PhantomData<K>);
+
+impl<K: Kind> Format for Block32<K> {
+    const KIND: PanelKind = K::KIND;
 
     #[inline(always)]
     unsafe fn panel<L: Lanes, const NC: usize, const EXPANDED: bool>(args: &TileArgs, sums: &mut [L::F; NC]) {
         let x = &args.columns;
         for b in args.block_first..args.block_end {
-            let codes = args.codes.add(b * Self::CODE_STRIDE);
-            ahead::<L>(codes, Self::CODE_STRIDE);
-            let w = vectors::<L>(codes);
+            let w = group::<Self, L, EXPANDED>(args, b, 0);
             let scales = args.scales.add(b * Self::SCALE_STRIDE);
-            let d = if WIDE { L::load(scales.cast()) } else { L::load_f16(scales.cast()) };
+            let d = scale_of_32::<L>(K::KIND, scales);
             for (c, sum) in sums.iter_mut().enumerate() {
-                let offset = L::splat_i(x.offsets.add(c * x.offsets_stride + b).read());
-                let dot = L::dot32::<8>(offset, &w, x.codes.add(c * x.codes_stride + 32 * b));
-                let scale = L::mul(d, L::splat(x.scales.add(c * x.scales_stride + b).read()));
-                *sum = L::fma(L::to_f(dot), scale, *sum);
+                let offset = x.offsets.add(c * x.offsets_stride + b).read();
+                let init = match K::KIND.zero() {
+                    128 => offset,
+                    zero => (offset >> 7) * zero,
+                };
+                let a = x.codes.add(c * x.codes_stride + 32 * b);
+                let dot = dot32::<L>(K::KIND, L::splat_i(init), &w, a);
+                let factor = x.scales.add(c * x.scales_stride + b).read();
+                *sum = L::fma(L::to_f(dot), L::mul(d, L::splat(factor)), *sum);
+                if K::KIND.has_min() {
+                    let min = L::load_f16(scales.add(32).cast());
+                    *sum = L::fma(min, L::splat(factor * total_of_32(offset)), *sum);
+                }
             }
         }
     }
-
-    #[inline(always)]
-    unsafe fn unpack<L: Lanes>(codes: *const u8, _group: usize) -> [L::W; 8] {
-        vectors::<L>(codes)
-    }
 }
 
-/// `PanelKind::Q8Min`.
-pub(super) struct Q8Min;
-
-impl Format for Q8Min {
-    const KIND: PanelKind = PanelKind::Q8Min;
-    const PACKED_GROUPS: usize = 0;
-
-    #[inline(always)]
-    unsafe fn panel<L: Lanes, const NC: usize, const EXPANDED: bool>(args: &TileArgs, sums: &mut [L::F; NC]) {
-        let x = &args.columns;
-        for b in args.block_first..args.block_end {
-            let codes = args.codes.add(b * Self::CODE_STRIDE);
-            ahead::<L>(codes, Self::CODE_STRIDE);
-            let w = vectors::<L>(codes);
-            let scales = args.scales.add(b * Self::SCALE_STRIDE).cast::<u16>();
-            let (d, m) = (L::load_f16(scales), L::load_f16(scales.add(16)));
-            for (c, sum) in sums.iter_mut().enumerate() {
-                let dot = L::dot32::<5>(L::splat_i(0), &w, x.codes.add(c * x.codes_stride + 32 * b));
-                let scale = x.scales.add(c * x.scales_stride + b).read();
-                let total = x.offsets.add(c * x.offsets_stride + b).read() as f32 * (-1.0 / 128.0);
-                *sum = L::fma(L::to_f(dot), L::mul(d, L::splat(scale)), *sum);
-                *sum = L::fma(m, L::splat(scale * total), *sum);
-            }
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn unpack<L: Lanes>(codes: *const u8, _group: usize) -> [L::W; 8] {
-        vectors::<L>(codes)
-    }
+/// The sum of 32 activation codes, from their offset.
+#[inline(always)]
+pub(super) fn total_of_32(offset: i32) -> f32 {
+    offset as f32 * (-1.0 / 128.0)
 }
 
-/// `PanelKind::Q4K` and, with BITS = 5, `PanelKind::Q5K`.
-pub(super) struct KMin<const BITS: u32>;
+/// Kinds with blocks of 256 codes.
+pub(super) struct Block256<K>(PhantomData<K>);
 
-impl<const BITS: u32> Format for KMin<BITS> {
-    const KIND: PanelKind = if BITS == 4 { PanelKind::Q4K } else { PanelKind::Q5K };
-    const PACKED_GROUPS: usize = 8;
+impl<K: Kind> Format for Block256<K> {
+    const KIND: PanelKind = K::KIND;
 
     #[inline(always)]
     unsafe fn panel<L: Lanes, const NC: usize, const EXPANDED: bool>(args: &TileArgs, sums: &mut [L::F; NC]) {
@@ -391,97 +411,123 @@ impl<const BITS: u32> Format for KMin<BITS> {
         for b in args.block_first..args.block_end {
             let scales = args.scales.add(b * Self::SCALE_STRIDE);
             let mut parts = [L::splat_i(0); NC];
+            let mut mins = [L::splat_i(0); NC];
             for g in 0..8 {
                 let w = group::<Self, L, EXPANDED>(args, b, g);
-                let scale = L::bytes_u(scales.add(64 + 16 * g));
-                for (c, part) in parts.iter_mut().enumerate() {
-                    let a = x.codes.add(c * x.codes_stride + 256 * b + 32 * g);
-                    *part = L::mul_add(L::dot32::<BITS>(L::splat_i(0), &w, a), scale, *part);
+                if K::KIND.group() == 32 {
+                    let scale = group_scale::<L>(K::KIND, scales, g);
+                    for (c, part) in parts.iter_mut().enumerate() {
+                        let a = x.codes.add(c * x.codes_stride + 256 * b + 32 * g);
+                        let init = match K::KIND.zero() {
+                            0 => 0,
+                            zero => {
+                                let sum = x.sums.add(c * x.sums_stride + 8 * b + g).read();
+                                -zero * i32::from(sum)
+                            }
+                        };
+                        let dot = dot32::<L>(K::KIND, L::splat_i(init), &w, a);
+                        *part = L::mul_add(dot, scale, *part);
+                    }
+                    continue;
                 }
-            }
-            let (d, dmin) = (L::load_f16(scales.cast()), L::load_f16(scales.add(32).cast()));
-            for (c, sum) in sums.iter_mut().enumerate() {
-                let mut mins = L::splat_i(0);
-                for pair in 0..4 {
-                    let a = x.sums.add(c * x.sums_stride + 8 * b + 2 * pair);
-                    mins = L::dot_pair(mins, scales.add(192 + 32 * pair), a);
-                }
-                let factor = L::splat(x.scales.add(c * x.scales_stride + b).read());
-                *sum = L::fma(L::to_f(parts[c]), L::mul(d, factor), *sum);
-                *sum = L::fnma(L::to_f(mins), L::mul(dmin, factor), *sum);
-            }
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn unpack<L: Lanes>(codes: *const u8, group: usize) -> [L::W; 8] {
-        let codes = codes.add(group * 64 * BITS as usize);
-        let mut w = nibbles::<L>(codes);
-        if BITS == 5 {
-            let bits = L::load_w(codes.add(256));
-            let high = [
-                L::shl::<4>(bits),
-                L::shl::<3>(bits),
-                L::shl::<2>(bits),
-                L::shl::<1>(bits),
-                bits,
-                L::shr::<1>(bits),
-                L::shr::<2>(bits),
-                L::shr::<3>(bits),
-            ];
-            for j in 0..8 {
-                w[j] = L::or(w[j], L::and(high[j], 16));
-            }
-        }
-        w
-    }
-}
-
-/// `PanelKind::Q6K`.
-pub(super) struct Q6K;
-
-impl Format for Q6K {
-    const KIND: PanelKind = PanelKind::Q6K;
-    const PACKED_GROUPS: usize = 8;
-
-    #[inline(always)]
-    unsafe fn panel<L: Lanes, const NC: usize, const EXPANDED: bool>(args: &TileArgs, sums: &mut [L::F; NC]) {
-        let x = &args.columns;
-        for b in args.block_first..args.block_end {
-            let scales = args.scales.add(b * Self::SCALE_STRIDE);
-            let mut parts = [L::splat_i(0); NC];
-            for g in 0..8 {
-                let w = group::<Self, L, EXPANDED>(args, b, g);
-                let low = L::bytes_i(scales.add(32 + 32 * g));
-                let high = L::bytes_i(scales.add(48 + 32 * g));
-                for (c, part) in parts.iter_mut().enumerate() {
-                    let a = x.codes.add(c * x.codes_stride + 256 * b + 32 * g);
-                    let offsets = x.offsets.add(c * x.offsets_stride + 16 * b + 2 * g);
-                    let one = L::dot16(L::splat_i(offsets.read()), &w, 0, a);
-                    let two = L::dot16(L::splat_i(offsets.add(1).read()), &w, 4, a.add(16));
-                    *part = L::mul_add(one, low, *part);
-                    *part = L::mul_add(two, high, *part);
+                for half in 0..2 {
+                    let scale = group_scale::<L>(K::KIND, scales, 2 * g + half);
+                    for c in 0..NC {
+                        let a = x.codes.add(c * x.codes_stride + 256 * b + 32 * g + 16 * half);
+                        let offset = x.offsets.add(c * x.offsets_stride + 16 * b + 2 * g + half).read();
+                        let init = match K::KIND.zero() {
+                            32 => offset,
+                            zero => (offset >> 5) * zero,
+                        };
+                        let dot = L::dot16::<6>(L::splat_i(init), &w, 4 * half, a);
+                        parts[c] = L::mul_add(dot, scale, parts[c]);
+                        if K::KIND.has_min() {
+                            let min = group_min::<L>(scales, 2 * g + half);
+                            mins[c] = L::mul_add(L::splat_i(offset), min, mins[c]);
+                        }
+                    }
                 }
             }
             let d = L::load_f16(scales.cast());
             for (c, sum) in sums.iter_mut().enumerate() {
-                let factor = L::splat(x.scales.add(c * x.scales_stride + b).read());
-                *sum = L::fma(L::to_f(parts[c]), L::mul(d, factor), *sum);
+                let factor = x.scales.add(c * x.scales_stride + b).read();
+                *sum = L::fma(L::to_f(parts[c]), L::mul(d, L::splat(factor)), *sum);
+                if !K::KIND.has_min() {
+                    continue;
+                }
+                let dmin = L::load_f16(scales.add(32).cast());
+                if K::KIND.group() == 16 {
+                    *sum = L::fma(L::to_f(mins[c]), L::mul(dmin, L::splat(factor * (1.0 / 32.0))), *sum);
+                    continue;
+                }
+                for pair in 0..4 {
+                    let a = x.sums.add(c * x.sums_stride + 8 * b + 2 * pair);
+                    mins[c] = L::dot_pair(mins[c], scales.add(192 + 32 * pair), a);
+                }
+                *sum = L::fnma(L::to_f(mins[c]), L::mul(dmin, L::splat(factor)), *sum);
             }
         }
     }
+}
 
+/// The small scale of a group in a block of 256.
+///
+/// # Safety
+/// Inside `L::vectorize`; the scales are there.
+#[inline(always)]
+pub(super) unsafe fn group_scale<L: Lanes>(kind: PanelKind, scales: *const u8, group: usize) -> L::I {
+    match kind {
+        PanelKind::Q2K => L::nibbles::<false>(scales.add(64 + 16 * group)),
+        PanelKind::Q4K | PanelKind::Q5K => L::bytes_u(scales.add(64 + 16 * group)),
+        _ => L::bytes_i(scales.add(32 + 16 * group)),
+    }
+}
+
+/// The small minimum of a group of 16 of Q2_K.
+///
+/// # Safety
+/// As for `group_scale`.
+#[inline(always)]
+pub(super) unsafe fn group_min<L: Lanes>(scales: *const u8, group: usize) -> L::I {
+    L::nibbles::<true>(scales.add(64 + 16 * group))
+}
+
+/// Blocks of a codebook or ternary type that [`super::stored`] has decoded: codes plus 64, then `(16, 16)` f32 scales.
+pub(super) struct Decoded;
+
+/// The zero of decoded blocks.
+pub(super) const DECODED_ZERO: i32 = 64;
+
+impl Format for Decoded {
+    const KIND: PanelKind = PanelKind::Stored(DType::IQ2_XXS);
+    const CODE_STRIDE: usize = 256 * PANEL_ROWS;
+    const SCALE_STRIDE: usize = 16 * PANEL_ROWS * 4;
+    const PACKED_GROUPS: usize = 8;
+
+    /// `args.codes` and `args.scales` are those of `block_first`.
     #[inline(always)]
-    unsafe fn unpack<L: Lanes>(codes: *const u8, group: usize) -> [L::W; 8] {
-        let codes = codes.add(group * 384);
-        let mut w = nibbles::<L>(codes);
-        for half in 0..2 {
-            let bits = L::load_w(codes.add(256 + 64 * half));
-            let high = [L::shl::<4>(bits), L::shl::<2>(bits), bits, L::shr::<2>(bits)];
-            for j in 0..4 {
-                w[4 * half + j] = L::or(w[4 * half + j], L::and(high[j], 48));
+    unsafe fn panel<L: Lanes, const NC: usize, const EXPANDED: bool>(args: &TileArgs, sums: &mut [L::F; NC]) {
+        let x = &args.columns;
+        for b in args.block_first..args.block_end {
+            let scales = args.scales.add((b - args.block_first) * Self::SCALE_STRIDE).cast::<f32>();
+            let mut parts = [L::splat(0.0); NC];
+            for g in 0..8 {
+                let w = group::<Self, L, true>(args, b, g);
+                for half in 0..2 {
+                    let scale = L::load(scales.add(16 * (2 * g + half)));
+                    for (c, part) in parts.iter_mut().enumerate() {
+                        let a = x.codes.add(c * x.codes_stride + 256 * b + 32 * g + 16 * half);
+                        let offset = x.offsets.add(c * x.offsets_stride + 16 * b + 2 * g + half).read();
+                        let init = L::splat_i(offset * (DECODED_ZERO / 32));
+                        let dot = L::dot16::<7>(init, &w, 4 * half, a);
+                        *part = L::fma(L::to_f(dot), scale, *part);
+                    }
+                }
+            }
+            for (c, sum) in sums.iter_mut().enumerate() {
+                let factor = L::splat(x.scales.add(c * x.scales_stride + b).read());
+                *sum = L::fma(parts[c], factor, *sum);
             }
         }
-        w
     }
 }

@@ -10,12 +10,13 @@ use super::activations::Activations;
 use super::aligned::{Aligned, Shared};
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 use super::amx;
-use super::gemm::{self, Columns, Expand, Format, Tile, TileArgs};
+use super::gemm::{self, Block32, Block256, Columns, Decoded, Expand, Format, Tile, TileArgs};
 use super::lanes::{Kernel, Lanes, dispatch};
 use super::matrix::{ActKind, CpuMatrix, PANEL_ROWS, PanelKind, Segment};
 use super::pool::Turn;
+use super::stored;
 use super::tier::Tier;
-use crate::{Activation, KernelError};
+use crate::{Activation, DType, KernelError};
 
 /// Columns from which a packed panel is expanded to bytes once, rather than unpacked again for each tile.
 const EXPAND_COLUMNS_MIN: usize = 16;
@@ -39,22 +40,26 @@ const SLAB: usize = WIDE_PANELS * ITEM_COLUMNS_MAX * PANEL_ROWS;
 const SUMS: usize = 2 * SLAB + ITEM_COLUMNS_MAX * PANEL_ROWS;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 const _: () = assert!(amx::PLANE_BYTES <= EXPAND_INPUTS * PANEL_ROWS);
+/// Blocks of 256 that are decoded together where panels hold them as stored.
+const STORED_RUN: usize = EXPAND_INPUTS / 256;
 const _: () = assert!(STREAM_PANELS * STREAM_COLUMNS_MAX * PANEL_ROWS <= SLAB);
 
 /// What one thread needs while it works on products.
 #[derive(Debug)]
 pub(super) struct PanelScratch {
     expanded: Aligned<u8>, // (EXPAND_INPUTS / 4, 16, 4)
+    scales: Aligned<f32>,  // (EXPAND_INPUTS / 16, 16)
     sums: Aligned<f32>,    // 2 slabs and a panel
 }
 
 impl PanelScratch {
-    pub(super) const BYTES: usize = EXPAND_INPUTS * PANEL_ROWS + SUMS * 4;
+    pub(super) const BYTES: usize = EXPAND_INPUTS * PANEL_ROWS + EXPAND_INPUTS * 4 + SUMS * 4;
 
     pub(super) fn new() -> Result<PanelScratch, KernelError> {
         let what = "matrix product scratch";
         Ok(PanelScratch {
             expanded: Aligned::zeroed(EXPAND_INPUTS * PANEL_ROWS, what)?,
+            scales: Aligned::zeroed(EXPAND_INPUTS, what)?,
             sums: Aligned::zeroed(SUMS, what)?,
         })
     }
@@ -375,13 +380,67 @@ unsafe fn panel_sums(
             PanelKind::F32 => dispatch(tier, PanelSums::<gemm::F32>(job, PhantomData)),
             PanelKind::F16 => dispatch(tier, PanelSums::<gemm::F16>(job, PhantomData)),
             PanelKind::Bf16 => dispatch(tier, PanelSums::<gemm::Bf16>(job, PhantomData)),
-            PanelKind::Q8 => dispatch(tier, PanelSums::<gemm::Q8<false>>(job, PhantomData)),
-            PanelKind::Q8Wide => dispatch(tier, PanelSums::<gemm::Q8<true>>(job, PhantomData)),
-            PanelKind::Q8Min => dispatch(tier, PanelSums::<gemm::Q8Min>(job, PhantomData)),
-            PanelKind::Q4K => dispatch(tier, PanelSums::<gemm::KMin<4>>(job, PhantomData)),
-            PanelKind::Q5K => dispatch(tier, PanelSums::<gemm::KMin<5>>(job, PhantomData)),
-            PanelKind::Q6K => dispatch(tier, PanelSums::<gemm::Q6K>(job, PhantomData)),
+            PanelKind::Q4 => dispatch(tier, PanelSums::<Block32<gemm::Q4>>(job, PhantomData)),
+            PanelKind::Q4Min => dispatch(tier, PanelSums::<Block32<gemm::Q4Min>>(job, PhantomData)),
+            PanelKind::Q5 => dispatch(tier, PanelSums::<Block32<gemm::Q5>>(job, PhantomData)),
+            PanelKind::Q5Min => dispatch(tier, PanelSums::<Block32<gemm::Q5Min>>(job, PhantomData)),
+            PanelKind::Q8 => dispatch(tier, PanelSums::<Block32<gemm::Q8>>(job, PhantomData)),
+            PanelKind::Nl4 => dispatch(tier, PanelSums::<Block32<gemm::Nl4>>(job, PhantomData)),
+            PanelKind::Mx4 => dispatch(tier, PanelSums::<Block32<gemm::Mx4>>(job, PhantomData)),
+            PanelKind::Q2K => dispatch(tier, PanelSums::<Block256<gemm::Q2K>>(job, PhantomData)),
+            PanelKind::Q3K => dispatch(tier, PanelSums::<Block256<gemm::Q3K>>(job, PhantomData)),
+            PanelKind::Q4K => dispatch(tier, PanelSums::<Block256<gemm::Q4K>>(job, PhantomData)),
+            PanelKind::Q5K => dispatch(tier, PanelSums::<Block256<gemm::Q5K>>(job, PhantomData)),
+            PanelKind::Q6K => dispatch(tier, PanelSums::<Block256<gemm::Q6K>>(job, PhantomData)),
+            PanelKind::Nl4K => dispatch(tier, PanelSums::<Block256<gemm::Nl4K>>(job, PhantomData)),
+            PanelKind::Stored(dtype) => stored_sums(tier, dtype, &job, &mut scratch.scales),
         }
+    }
+}
+
+/// `panel_sums` of blocks as stored: some are decoded, then used for all columns.
+///
+/// # Safety
+/// The job's pointers are good for its panels, columns and sums; `tier` is available.
+unsafe fn stored_sums(tier: Tier, dtype: DType, job: &PanelJob, scales: &mut [f32]) {
+    let kind = PanelKind::Stored(dtype);
+    for panel in 0..job.panels {
+        for first in (0..job.blocks).step_by(STORED_RUN) {
+            let end = job.blocks.min(first + STORED_RUN);
+            // SAFETY: the blocks are in the panel, whose bytes nothing writes; the scratch holds a run of codes.
+            unsafe {
+                let blocks = std::slice::from_raw_parts(
+                    job.panel.add(panel * job.panel_bytes + kind.codes_at(first)),
+                    kind.codes_at(end) - kind.codes_at(first),
+                );
+                let codes = std::slice::from_raw_parts_mut(job.expanded, (end - first) * 256 * PANEL_ROWS);
+                stored::decode(dtype, blocks, codes, scales);
+                let args = TileArgs {
+                    codes: job.expanded,
+                    scales: scales.as_ptr().cast(),
+                    panel_bytes: 0,
+                    columns: job.columns,
+                    block_first: first,
+                    block_end: end,
+                    sums: job.sums.add(panel * job.column_count * PANEL_ROWS),
+                    sums_stride: job.column_count * PANEL_ROWS,
+                };
+                dispatch(tier, DecodedSums(args, job.column_count));
+            }
+        }
+    }
+}
+
+/// Tiles of one decoded run. The maker vouches for its arguments.
+struct DecodedSums(TileArgs, usize);
+
+impl Kernel for DecodedSums {
+    type Out = ();
+
+    #[inline(always)]
+    unsafe fn run<L: Lanes>(self) {
+        // SAFETY: the maker's promise.
+        unsafe { across::<Decoded, L, 1, true>(self.0, self.1) };
     }
 }
 

@@ -2,22 +2,21 @@
 //!
 //! A panel is `(codes of all blocks | scales of all blocks)` where blocks are of 32 inputs, and `(scales | codes)` block
 //! after block where they are of 256: memory is then read in order, or nearly so, and codes lie on cache lines. In the
-//! codes, a 64-byte vector holds four consecutive
-//! inputs of rows 0 to 15, four bytes a row: what an int8 dot-product instruction multiplies with four broadcast
-//! activation bytes. Codes narrower than a byte share vectors within a sub-block of 32 inputs, that is eight vectors:
+//! codes, a 64-byte *vector* holds four consecutive inputs of rows 0 to 15, four bytes a row: what an int8 dot-product
+//! instruction multiplies with four broadcast activation bytes. Codes narrower than a byte share the bytes of stored
+//! vectors within a sub-block of 32 inputs, that is eight vectors. They are cut into *planes* of 4, 2 or 1 bits (see
+//! [`PanelKind::planes`]); a plane of w bits is w stored vectors, and vector v lies in the stored vector `v % w`, from bit
+//! `v / w * w` of each byte on.
 //!
-//! - low nibbles: byte b of stored vector j (0..4) holds that byte of vector j in its low half and of vector j + 4 in
-//!   its high half;
-//! - a fifth bit: bit j of byte b of one stored vector is the bit of byte b of vector j;
-//! - a fifth and sixth: two stored vectors, for vectors 0..4 and 4..8, two bits each.
-//!
-//! What the scales of a block are is said at each [`PanelKind`]. Rows past the last are zeros.
+//! What the scales of a block are is said at each [`PanelKind`]. Rows past the last are zeros. A packed matrix takes at
+//! most a tenth more than the file's blocks.
 
 mod pack;
 mod unpack;
 
 use super::aligned::{ALIGN, Aligned};
 use super::pool::Turn;
+use crate::quant::{FP4_VALUES, IQ4_VALUES, has_groups};
 use crate::{DType, KernelError, MatrixShape, MatrixSource};
 
 pub(super) use unpack::unpack_row;
@@ -45,7 +44,8 @@ pub(super) struct Segment {
     data: Aligned<u8>, // (panels, panel_bytes)
 }
 
-/// What a panel holds.
+/// What a panel holds. Where a kind has a *zero*, a weight is `scale * (code - zero)`, or `scale * table[code]` with the
+/// zero already added to the table's values; where it has minimums instead, `scale * code` plus or minus the minimum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PanelKind {
     /// One f32 a weight, no scales.
@@ -54,19 +54,35 @@ pub(super) enum PanelKind {
     F16,
     /// One bfloat16 a weight.
     Bf16,
-    /// Blocks of 32 bytes plus 128; a half scale. Also Q4_0, Q5_0 and IQ4_NL, whose weights are whole bytes times a
-    /// half as well, so nothing is lost.
+    /// Q4_0: blocks of 32 codes of 4 bits, zero 8; a half scale.
+    Q4,
+    /// Q4_1: blocks of 32 codes of 4 bits; a half scale and a half minimum that is added.
+    Q4Min,
+    /// Q5_0: blocks of 32 codes of 5 bits, zero 16; a half scale.
+    Q5,
+    /// Q5_1: blocks of 32 codes of 5 bits; a half scale and a half minimum that is added.
+    Q5Min,
+    /// Q8_0: blocks of 32 bytes, zero 128; a half scale.
     Q8,
-    /// As Q8 with an f32 scale: IQ4_XS and MXFP4, whose scales no half can hold.
-    Q8Wide,
-    /// Blocks of 32 unsigned bytes below 32; a half scale and a half minimum that is added: Q4_1, Q5_1.
-    Q8Min,
-    /// 256 codes of 4 bits; `d`, `dmin` halves, then scales `(8, 16)` bytes, then minimums `(4, 16, 2)` bytes.
+    /// IQ4_NL: blocks of 32 indices of 4 bits, zero 128; a half scale.
+    Nl4,
+    /// MXFP4: blocks of 32 indices of 4 bits, zero 12; a bfloat16 scale.
+    Mx4,
+    /// Q2_K: blocks of 256 codes of 2 bits; `d`, `dmin` halves, then `(16, 16)` bytes, a group's scale in the low nibble,
+    /// its minimum in the high.
+    Q2K,
+    /// Q3_K: blocks of 256 codes of 3 bits, zero 4; `d` halves, then scales `(16, 16)` signed bytes.
+    Q3K,
+    /// Q4_K: blocks of 256 codes of 4 bits; `d`, `dmin` halves, then scales `(8, 16)` bytes, then minimums `(4, 16, 2)` bytes.
     Q4K,
-    /// As Q4K with 5 bits.
+    /// Q5_K: as Q4K with 5 bits.
     Q5K,
-    /// 256 codes of 6 bits, plus 32; `d` halves, then scales `(16, 16)` signed bytes. Also Q3_K, losslessly.
+    /// Q6_K: as Q3K with 6 bits, zero 32.
     Q6K,
+    /// IQ4_XS: blocks of 256 indices of 4 bits, zero 128; `d` halves, then scales `(8, 16)` signed bytes.
+    Nl4K,
+    /// A codebook or ternary type: the file's blocks of 256, `(block, 16, block_bytes)`. Each is decoded where it is used.
+    Stored(DType),
 }
 
 /// How activations must be prepared for a panel.
@@ -80,53 +96,150 @@ pub(super) enum ActKind {
     Int256,
 }
 
+/// Bits of a code that are stored together.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Plane {
+    /// How many: 8, 4, 2 or 1.
+    pub(super) width: usize,
+    /// The lowest of them.
+    pub(super) first: usize,
+    /// Where the plane begins in the sub-block's bytes.
+    pub(super) at: usize,
+}
+
 impl PanelKind {
-    /// The panel for a file's element type. Q2_K, whose groups of 16 have minimums, is kept as halves for now: its
-    /// weights are rounded to 11 bits.
-    pub(super) fn of(dtype: DType) -> Option<PanelKind> {
+    /// The panel for a file's element type.
+    pub(super) const fn of(dtype: DType) -> Option<PanelKind> {
         Some(match dtype {
             DType::F32 => PanelKind::F32,
-            DType::F16 | DType::Q2_K => PanelKind::F16,
+            DType::F16 => PanelKind::F16,
             DType::BF16 => PanelKind::Bf16,
-            DType::Q8_0 | DType::Q4_0 | DType::Q5_0 | DType::IQ4_NL => PanelKind::Q8,
-            DType::IQ4_XS | DType::MXFP4 => PanelKind::Q8Wide,
-            DType::Q4_1 | DType::Q5_1 => PanelKind::Q8Min,
+            DType::Q4_0 => PanelKind::Q4,
+            DType::Q4_1 => PanelKind::Q4Min,
+            DType::Q5_0 => PanelKind::Q5,
+            DType::Q5_1 => PanelKind::Q5Min,
+            DType::Q8_0 => PanelKind::Q8,
+            DType::IQ4_NL => PanelKind::Nl4,
+            DType::MXFP4 => PanelKind::Mx4,
+            DType::Q2_K => PanelKind::Q2K,
+            DType::Q3_K => PanelKind::Q3K,
             DType::Q4_K => PanelKind::Q4K,
             DType::Q5_K => PanelKind::Q5K,
-            DType::Q6_K | DType::Q3_K => PanelKind::Q6K,
+            DType::Q6_K => PanelKind::Q6K,
+            DType::IQ4_XS => PanelKind::Nl4K,
+            _ if has_groups(dtype) => PanelKind::Stored(dtype),
             _ => return None,
         })
     }
 
     /// Inputs of a block.
     pub(super) const fn block(self) -> usize {
+        use PanelKind::*;
         match self {
-            PanelKind::F32 | PanelKind::F16 | PanelKind::Bf16 => 1,
-            PanelKind::Q8 | PanelKind::Q8Wide | PanelKind::Q8Min => 32,
-            PanelKind::Q4K | PanelKind::Q5K | PanelKind::Q6K => 256,
+            F32 | F16 | Bf16 => 1,
+            Q4 | Q4Min | Q5 | Q5Min | Q8 | Nl4 | Mx4 => 32,
+            Q2K | Q3K | Q4K | Q5K | Q6K | Nl4K | Stored(_) => 256,
         }
+    }
+
+    /// Bits of a stored code.
+    const fn bits(self) -> usize {
+        use PanelKind::*;
+        match self {
+            F32 => 32,
+            F16 | Bf16 => 16,
+            Q8 | Stored(_) => 8,
+            Q6K => 6,
+            Q5 | Q5Min | Q5K => 5,
+            Q4 | Q4Min | Nl4 | Mx4 | Q4K | Nl4K => 4,
+            Q3K => 3,
+            Q2K => 2,
+        }
+    }
+
+    /// Bits of a code once it is unpacked and looked up: those of the largest factor of a dot product.
+    pub(super) const fn dot_bits(self) -> u32 {
+        match self {
+            PanelKind::Nl4 | PanelKind::Nl4K => 8,
+            PanelKind::Mx4 => 5,
+            _ => self.bits() as u32,
+        }
+    }
+
+    /// The unpacked code that stands for zero.
+    pub(super) const fn zero(self) -> i32 {
+        use PanelKind::*;
+        match self {
+            Q8 | Nl4 | Nl4K => 128,
+            Q6K => 32,
+            Q5 => 16,
+            Mx4 => 12,
+            Q4 => 8,
+            Q3K => 4,
+            _ => 0,
+        }
+    }
+
+    /// What codes index, where they do: weights plus the zero.
+    pub(super) const fn table(self) -> Option<&'static [u8; 16]> {
+        const IQ4: [u8; 16] = raised(IQ4_VALUES, PanelKind::Nl4.zero());
+        const FP4: [u8; 16] = raised(FP4_VALUES, PanelKind::Mx4.zero());
+        match self {
+            PanelKind::Nl4 | PanelKind::Nl4K => Some(&IQ4),
+            PanelKind::Mx4 => Some(&FP4),
+            _ => None,
+        }
+    }
+
+    /// The planes of a code in a sub-block of 32; the second's width is 0 where there is one only.
+    pub(super) const fn planes(self) -> [Plane; 2] {
+        let (low, high) = match self.bits() {
+            2 => (2, 0),
+            3 => (2, 1),
+            4 => (4, 0),
+            5 => (4, 1),
+            6 => (4, 2),
+            _ => (8, 0),
+        };
+        [Plane { width: low, first: 0, at: 0 }, Plane { width: high, first: low, at: 64 * low }]
+    }
+
+    /// Whether codes must be unpacked before use.
+    pub(super) const fn packed(self) -> bool {
+        self.bits() < 8
+    }
+
+    /// Whether blocks have minimums.
+    pub(super) const fn has_min(self) -> bool {
+        use PanelKind::*;
+        matches!(self, Q4Min | Q5Min | Q2K | Q4K | Q5K)
+    }
+
+    /// Inputs that share a scale within a block of 256.
+    pub(super) const fn group(self) -> usize {
+        use PanelKind::*;
+        if matches!(self, Q2K | Q3K | Q6K | Stored(_)) { 16 } else { 32 }
     }
 
     /// Bytes of the codes of a block of 16 rows.
     pub(super) const fn code_bytes(self) -> usize {
         match self {
-            PanelKind::F32 => 64,
-            PanelKind::F16 | PanelKind::Bf16 => 32,
-            PanelKind::Q8 | PanelKind::Q8Wide | PanelKind::Q8Min => 8 * 64,
-            PanelKind::Q4K => 8 * 4 * 64,
-            PanelKind::Q5K => 8 * 5 * 64,
-            PanelKind::Q6K => 8 * 6 * 64,
+            PanelKind::Stored(dtype) => PANEL_ROWS * dtype.block_bytes(),
+            _ => PANEL_ROWS * self.block() * self.bits() / 8,
         }
     }
 
     /// Bytes of the scales of a block of 16 rows.
     pub(super) const fn scale_bytes(self) -> usize {
+        use PanelKind::*;
         match self {
-            PanelKind::F32 | PanelKind::F16 | PanelKind::Bf16 => 0,
-            PanelKind::Q8 => 32,
-            PanelKind::Q8Wide | PanelKind::Q8Min => 64,
-            PanelKind::Q4K | PanelKind::Q5K => 32 + 32 + 128 + 128,
-            PanelKind::Q6K => 32 + 256,
+            F32 | F16 | Bf16 | Stored(_) => 0,
+            Q4 | Q5 | Q8 | Nl4 | Mx4 => 32,
+            Q4Min | Q5Min => 64,
+            Q2K => 32 + 32 + 256,
+            Q4K | Q5K => 32 + 32 + 128 + 128,
+            Q3K | Q6K => 32 + 256,
+            Nl4K => 32 + 128,
         }
     }
 
@@ -173,10 +286,20 @@ impl PanelKind {
     pub(super) const fn acts(self) -> ActKind {
         match self {
             PanelKind::F32 | PanelKind::F16 | PanelKind::Bf16 => ActKind::Float,
-            PanelKind::Q8 | PanelKind::Q8Wide | PanelKind::Q8Min => ActKind::Int32,
-            PanelKind::Q4K | PanelKind::Q5K | PanelKind::Q6K => ActKind::Int256,
+            _ if self.block() == 32 => ActKind::Int32,
+            _ => ActKind::Int256,
         }
     }
+}
+
+const fn raised(values: [i8; 16], zero: i32) -> [u8; 16] {
+    let mut table = [0; 16];
+    let mut i = 0;
+    while i < 16 {
+        table[i] = (values[i] as i32 + zero) as u8;
+        i += 1;
+    }
+    table
 }
 
 impl Segment {

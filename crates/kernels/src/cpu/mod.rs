@@ -23,6 +23,7 @@ mod matrix;
 mod norm;
 mod pool;
 mod rope;
+mod stored;
 #[cfg(test)]
 mod tests;
 mod tier;

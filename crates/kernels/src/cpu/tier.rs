@@ -14,6 +14,8 @@ pub enum Tier {
     Portable,
     /// AVX2 with FMA and F16C.
     Avx2,
+    /// AVX2 and the int8 dot product of AVX-VNNI.
+    AvxVnni,
     /// AVX-512 F, BW, DQ and VL.
     Avx512,
     /// AVX-512 with its int8 dot product.
@@ -27,13 +29,14 @@ pub enum Tier {
 impl Tier {
     /// Every tier, slowest first.
     pub const ALL: &[Tier] =
-        &[Tier::Portable, Tier::Neon, Tier::Avx2, Tier::Avx512, Tier::Avx512Vnni, Tier::Amx];
+        &[Tier::Portable, Tier::Neon, Tier::Avx2, Tier::AvxVnni, Tier::Avx512, Tier::Avx512Vnni, Tier::Amx];
 
     /// The name in `HANZO_ENGINE_CPU_TIER` and in reports.
     pub const fn name(self) -> &'static str {
         match self {
             Tier::Portable => "portable",
             Tier::Avx2 => "avx2",
+            Tier::AvxVnni => "avxvnni",
             Tier::Avx512 => "avx512",
             Tier::Avx512Vnni => "avx512vnni",
             Tier::Amx => "amx",
@@ -51,6 +54,8 @@ impl Tier {
                     && is_x86_feature_detected!("fma")
                     && is_x86_feature_detected!("f16c")
             }
+            #[cfg(target_arch = "x86_64")]
+            Tier::AvxVnni => Tier::Avx2.is_available() && is_x86_feature_detected!("avxvnni"),
             #[cfg(target_arch = "x86_64")]
             Tier::Avx512 => {
                 Tier::Avx2.is_available()

@@ -1,17 +1,23 @@
-//! AVX2 with FMA and F16C: sixteen lanes in two registers.
+//! AVX2 with FMA and F16C: sixteen lanes in two registers; with or without the int8 dot product (AVX-VNNI).
 
 use std::arch::x86_64::*;
 
 use super::{Kernel, Lanes};
 
-/// AVX2, FMA, F16C.
+/// AVX2, FMA, F16C; and AVX-VNNI where the parameter says so.
 #[derive(Clone, Copy)]
-pub(in crate::cpu) struct Avx2;
+pub(in crate::cpu) struct Avx2<const VNNI: bool>;
 
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline(never)]
 unsafe fn enter<K: Kernel>(kernel: K) -> K::Out {
-    kernel.run::<Avx2>()
+    kernel.run::<Avx2<false>>()
+}
+
+#[target_feature(enable = "avx2,fma,f16c,avxvnni")]
+#[inline(never)]
+unsafe fn enter_vnni<K: Kernel>(kernel: K) -> K::Out {
+    kernel.run::<Avx2<true>>()
 }
 
 /// Four activation bytes in every lane.
@@ -31,7 +37,7 @@ unsafe fn half_mask(x: __m256, limit: __m256, value: __m256) -> __m256 {
     _mm256_and_ps(_mm256_cmp_ps::<_CMP_GE_OQ>(x, limit), value)
 }
 
-impl Lanes for Avx2 {
+impl<const VNNI: bool> Lanes for Avx2<VNNI> {
     type F = [__m256; 2];
     type I = [__m256i; 2];
     type W = [__m256i; 2];
@@ -39,7 +45,7 @@ impl Lanes for Avx2 {
 
     #[inline(always)]
     unsafe fn vectorize<K: Kernel>(kernel: K) -> K::Out {
-        enter(kernel)
+        if VNNI { enter_vnni(kernel) } else { enter(kernel) }
     }
 
     #[inline(always)]
@@ -173,6 +179,11 @@ impl Lanes for Avx2 {
         ]
     }
     #[inline(always)]
+    unsafe fn nibbles<const HIGH: bool>(from: *const u8) -> Self::I {
+        let low = _mm256_set1_epi32(15);
+        Self::bytes_u(from).map(|b| if HIGH { _mm256_srli_epi32::<4>(b) } else { _mm256_and_si256(b, low) })
+    }
+    #[inline(always)]
     unsafe fn mul_add(a: Self::I, b: Self::I, c: Self::I) -> Self::I {
         [
             _mm256_add_epi32(_mm256_mullo_epi32(a[0], b[0]), c[0]),
@@ -211,14 +222,19 @@ impl Lanes for Avx2 {
         [_mm256_or_si256(a[0], b[0]), _mm256_or_si256(a[1], b[1])]
     }
     #[inline(always)]
-    unsafe fn shr<const N: u32>(w: Self::W) -> Self::W {
-        let count = _mm_cvtsi32_si128(N as i32);
+    unsafe fn shr(w: Self::W, n: usize) -> Self::W {
+        let count = _mm_cvtsi32_si128(n as i32);
         [_mm256_srl_epi16(w[0], count), _mm256_srl_epi16(w[1], count)]
     }
     #[inline(always)]
-    unsafe fn shl<const N: u32>(w: Self::W) -> Self::W {
-        let count = _mm_cvtsi32_si128(N as i32);
+    unsafe fn shl(w: Self::W, n: usize) -> Self::W {
+        let count = _mm_cvtsi32_si128(n as i32);
         [_mm256_sll_epi16(w[0], count), _mm256_sll_epi16(w[1], count)]
+    }
+    #[inline(always)]
+    unsafe fn lookup(table: &[u8; 16], w: Self::W) -> Self::W {
+        let table = _mm256_broadcastsi128_si256(_mm_loadu_si128(table.as_ptr().cast()));
+        [_mm256_shuffle_epi8(table, w[0]), _mm256_shuffle_epi8(table, w[1])]
     }
 
     #[inline(always)]
@@ -226,7 +242,11 @@ impl Lanes for Avx2 {
         let mut dot = init;
         for half in 0..2 {
             let mut sum = init[half];
-            if BITS == 8 {
+            if VNNI {
+                for (j, w) in w.iter().enumerate() {
+                    sum = _mm256_dpbusd_avx_epi32(sum, w[half], quad(a.add(4 * j)));
+                }
+            } else if BITS == 8 {
                 // 255 * 127 twice does not fit an i16, so the weights themselves, signed, are multiplied: their
                 // magnitudes by the activations with the weights' signs. Their correction, `init`, falls away.
                 sum = _mm256_setzero_si256();
@@ -258,9 +278,25 @@ impl Lanes for Avx2 {
         dot
     }
     #[inline(always)]
-    unsafe fn dot16(init: Self::I, w: &[Self::W; 8], first: usize, a: *const i8) -> Self::I {
+    unsafe fn dot16<const BITS: u32>(
+        init: Self::I,
+        w: &[Self::W; 8],
+        first: usize,
+        a: *const i8,
+    ) -> Self::I {
         let mut dot = init;
         for half in 0..2 {
+            if VNNI || BITS == 7 {
+                for j in 0..4 {
+                    let (w, a) = (w[first + j][half], quad(a.add(4 * j)));
+                    dot[half] = if VNNI {
+                        _mm256_dpbusd_avx_epi32(dot[half], w, a)
+                    } else {
+                        _mm256_add_epi32(dot[half], widen(_mm256_maddubs_epi16(w, a)))
+                    };
+                }
+                continue;
+            }
             for j in [0, 2] {
                 let one = _mm256_maddubs_epi16(w[first + j][half], quad(a.add(4 * j)));
                 let two = _mm256_maddubs_epi16(w[first + j + 1][half], quad(a.add(4 * j + 4)));
@@ -275,7 +311,11 @@ impl Lanes for Avx2 {
         let mut dot = init;
         for (half, dot) in dot.iter_mut().enumerate() {
             let m = _mm256_cvtepu8_epi16(_mm_loadu_si128(m.add(16 * half).cast()));
-            *dot = _mm256_add_epi32(*dot, _mm256_madd_epi16(m, a));
+            *dot = if VNNI {
+                _mm256_dpwssd_avx_epi32(*dot, m, a)
+            } else {
+                _mm256_add_epi32(*dot, _mm256_madd_epi16(m, a))
+            };
         }
         dot
     }

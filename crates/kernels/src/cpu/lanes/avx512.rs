@@ -144,6 +144,11 @@ impl<const VNNI: bool> Lanes for Avx512<VNNI> {
         _mm512_cvtepi8_epi32(_mm_loadu_si128(from.cast()))
     }
     #[inline(always)]
+    unsafe fn nibbles<const HIGH: bool>(from: *const u8) -> __m512i {
+        let bytes = Self::bytes_u(from);
+        if HIGH { _mm512_srli_epi32::<4>(bytes) } else { _mm512_and_si512(bytes, _mm512_set1_epi32(15)) }
+    }
+    #[inline(always)]
     unsafe fn mul_add(a: __m512i, b: __m512i, c: __m512i) -> __m512i {
         _mm512_add_epi32(_mm512_mullo_epi32(a, b), c)
     }
@@ -177,12 +182,16 @@ impl<const VNNI: bool> Lanes for Avx512<VNNI> {
         _mm512_or_si512(a, b)
     }
     #[inline(always)]
-    unsafe fn shr<const N: u32>(w: __m512i) -> __m512i {
-        _mm512_srli_epi16::<N>(w)
+    unsafe fn shr(w: __m512i, n: usize) -> __m512i {
+        _mm512_srl_epi16(w, _mm_cvtsi32_si128(n as i32))
     }
     #[inline(always)]
-    unsafe fn shl<const N: u32>(w: __m512i) -> __m512i {
-        _mm512_slli_epi16::<N>(w)
+    unsafe fn shl(w: __m512i, n: usize) -> __m512i {
+        _mm512_sll_epi16(w, _mm_cvtsi32_si128(n as i32))
+    }
+    #[inline(always)]
+    unsafe fn lookup(table: &[u8; 16], w: __m512i) -> __m512i {
+        _mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_loadu_si128(table.as_ptr().cast())), w)
     }
 
     #[inline(always)]
@@ -221,11 +230,20 @@ impl<const VNNI: bool> Lanes for Avx512<VNNI> {
         dot
     }
     #[inline(always)]
-    unsafe fn dot16(init: __m512i, w: &[__m512i; 8], first: usize, a: *const i8) -> __m512i {
+    unsafe fn dot16<const BITS: u32>(
+        init: __m512i,
+        w: &[__m512i; 8],
+        first: usize,
+        a: *const i8,
+    ) -> __m512i {
         let mut dot = init;
         if VNNI {
             for j in 0..4 {
                 dot = _mm512_dpbusd_epi32(dot, w[first + j], quad(a.add(4 * j)));
+            }
+        } else if BITS == 7 {
+            for j in 0..4 {
+                dot = _mm512_add_epi32(dot, widen(_mm512_maddubs_epi16(w[first + j], quad(a.add(4 * j)))));
             }
         } else {
             for j in [0, 2] {

@@ -1,4 +1,4 @@
-//! Sixteen lanes: the vector that every kernel is written in, and its five implementations.
+//! Sixteen lanes: the vector that every kernel is written in, and its implementations.
 //!
 //! A kernel is written once, generic over [`Lanes`], and compiled once per instruction set: [`Lanes::vectorize`] is a
 //! function compiled with the instruction set's features into which the generic code, all of it `inline(always)`,
@@ -102,6 +102,8 @@ pub(super) trait Lanes: Copy + 'static {
     unsafe fn bytes_u(from: *const u8) -> Self::I;
     /// Reads 16 signed bytes.
     unsafe fn bytes_i(from: *const u8) -> Self::I;
+    /// Reads 16 bytes and keeps their low nibbles, or their high ones.
+    unsafe fn nibbles<const HIGH: bool>(from: *const u8) -> Self::I;
     /// a * b + c, none of which leaves the range.
     unsafe fn mul_add(a: Self::I, b: Self::I, c: Self::I) -> Self::I;
     /// To f32, rounded to nearest even.
@@ -119,17 +121,19 @@ pub(super) trait Lanes: Copy + 'static {
     unsafe fn and(w: Self::W, mask: u8) -> Self::W;
     /// Bitwise or.
     unsafe fn or(a: Self::W, b: Self::W) -> Self::W;
-    /// Shifts right by N bits below 8. Bits of a neighbouring byte may come in: mask afterwards.
-    unsafe fn shr<const N: u32>(w: Self::W) -> Self::W;
-    /// Shifts left by N bits below 8. As for `shr`.
-    unsafe fn shl<const N: u32>(w: Self::W) -> Self::W;
+    /// Shifts right by `n` bits below 8. Bits of a neighbouring byte may come in: mask afterwards.
+    unsafe fn shr(w: Self::W, n: usize) -> Self::W;
+    /// Shifts left by `n` bits below 8. As for `shr`.
+    unsafe fn shl(w: Self::W, n: usize) -> Self::W;
+    /// `table[byte]` for each byte, all below 16.
+    unsafe fn lookup(table: &[u8; 16], w: Self::W) -> Self::W;
 
     /// `init + Σ w · a` over 32 inputs: eight `w` of codes below 2^BITS and 32 signed bytes at `a`, none -128.
     /// BITS is at most 8; when it is 8, codes are weights plus 128 and every lane of `init` must be `-128 * Σ a`.
     /// Exact.
     unsafe fn dot32<const BITS: u32>(init: Self::I, w: &[Self::W; 8], a: *const i8) -> Self::I;
-    /// `init + Σ w · a` over 16 inputs, the four `w` from `first` on: codes below 64. Exact.
-    unsafe fn dot16(init: Self::I, w: &[Self::W; 8], first: usize, a: *const i8) -> Self::I;
+    /// `init + Σ w · a` over 16 inputs, the four `w` from `first` on: codes below 2^BITS, at most 7. Exact.
+    unsafe fn dot16<const BITS: u32>(init: Self::I, w: &[Self::W; 8], first: usize, a: *const i8) -> Self::I;
     /// `init + m0 * a[0] + m1 * a[1]` where lane i's (m0, m1) are the unsigned bytes `2i, 2i + 1` at `m`. Exact.
     unsafe fn dot_pair(init: Self::I, m: *const u8, a: *const i16) -> Self::I;
 }
@@ -142,7 +146,9 @@ pub(super) trait Lanes: Copy + 'static {
 pub(super) unsafe fn dispatch<K: Kernel>(tier: Tier, kernel: K) -> K::Out {
     match tier {
         #[cfg(target_arch = "x86_64")]
-        Tier::Avx2 => avx2::Avx2::vectorize(kernel),
+        Tier::Avx2 => avx2::Avx2::<false>::vectorize(kernel),
+        #[cfg(target_arch = "x86_64")]
+        Tier::AvxVnni => avx2::Avx2::<true>::vectorize(kernel),
         #[cfg(target_arch = "x86_64")]
         Tier::Avx512 => avx512::Avx512::<false>::vectorize(kernel),
         #[cfg(target_arch = "x86_64")]

@@ -220,6 +220,11 @@ impl<const DOT: bool> Lanes for Neon<DOT> {
         widen_i8(vld1q_s8(from.cast()))
     }
     #[inline(always)]
+    unsafe fn nibbles<const HIGH: bool>(from: *const u8) -> Self::I {
+        let bytes = vld1q_u8(from);
+        widen_u8(if HIGH { vshrq_n_u8::<4>(bytes) } else { vandq_u8(bytes, vdupq_n_u8(15)) })
+    }
+    #[inline(always)]
     unsafe fn mul_add(a: Self::I, b: Self::I, c: Self::I) -> Self::I {
         each!(vmlaq_s32(c, a, b))
     }
@@ -256,14 +261,19 @@ impl<const DOT: bool> Lanes for Neon<DOT> {
         each!(vorrq_u8(a, b))
     }
     #[inline(always)]
-    unsafe fn shr<const N: u32>(w: Self::W) -> Self::W {
-        let by = [vdupq_n_s8(-(N as i8)); 4];
+    unsafe fn shr(w: Self::W, n: usize) -> Self::W {
+        let by = [vdupq_n_s8(-(n as i8)); 4];
         each!(vshlq_u8(w, by))
     }
     #[inline(always)]
-    unsafe fn shl<const N: u32>(w: Self::W) -> Self::W {
-        let by = [vdupq_n_s8(N as i8); 4];
+    unsafe fn shl(w: Self::W, n: usize) -> Self::W {
+        let by = [vdupq_n_s8(n as i8); 4];
         each!(vshlq_u8(w, by))
+    }
+    #[inline(always)]
+    unsafe fn lookup(table: &[u8; 16], w: Self::W) -> Self::W {
+        let table = [vld1q_u8(table.as_ptr()); 4];
+        each!(vqtbl1q_u8(table, w))
     }
 
     #[inline(always)]
@@ -280,7 +290,7 @@ impl<const DOT: bool> Lanes for Neon<DOT> {
         dot
     }
     #[inline(always)]
-    unsafe fn dot16(init: Self::I, w: &[Self::W; 8], first: usize, a: *const i8) -> Self::I {
+    unsafe fn dot16<const BITS: u32>(init: Self::I, w: &[Self::W; 8], first: usize, a: *const i8) -> Self::I {
         let mut dot = init;
         for j in 0..4 {
             let a = quad(a.add(4 * j));

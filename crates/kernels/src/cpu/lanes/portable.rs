@@ -143,6 +143,10 @@ impl Lanes for Portable {
         std::array::from_fn(|i| i32::from(from.add(i).read() as i8))
     }
     #[inline(always)]
+    unsafe fn nibbles<const HIGH: bool>(from: *const u8) -> Self::I {
+        Self::bytes_u(from).map(|b| if HIGH { b >> 4 } else { b & 15 })
+    }
+    #[inline(always)]
     unsafe fn mul_add(a: Self::I, b: Self::I, c: Self::I) -> Self::I {
         std::array::from_fn(|i| a[i] * b[i] + c[i])
     }
@@ -172,12 +176,16 @@ impl Lanes for Portable {
         std::array::from_fn(|i| a[i] | b[i])
     }
     #[inline(always)]
-    unsafe fn shr<const N: u32>(w: Self::W) -> Self::W {
-        w.map(|b| b >> N)
+    unsafe fn shr(w: Self::W, n: usize) -> Self::W {
+        w.map(|b| b >> n)
     }
     #[inline(always)]
-    unsafe fn shl<const N: u32>(w: Self::W) -> Self::W {
-        w.map(|b| b << N)
+    unsafe fn shl(w: Self::W, n: usize) -> Self::W {
+        w.map(|b| b << n)
+    }
+    #[inline(always)]
+    unsafe fn lookup(table: &[u8; 16], w: Self::W) -> Self::W {
+        w.map(|b| table[usize::from(b & 15)])
     }
 
     #[inline(always)]
@@ -185,7 +193,7 @@ impl Lanes for Portable {
         dot_quads(init, w, a)
     }
     #[inline(always)]
-    unsafe fn dot16(init: Self::I, w: &[Self::W; 8], first: usize, a: *const i8) -> Self::I {
+    unsafe fn dot16<const BITS: u32>(init: Self::I, w: &[Self::W; 8], first: usize, a: *const i8) -> Self::I {
         dot_quads(init, &w[first..first + 4], a)
     }
     #[inline(always)]

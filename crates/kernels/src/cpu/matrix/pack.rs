@@ -2,10 +2,10 @@
 
 use super::super::aligned::Aligned;
 use super::super::pool::Turn;
-use super::{PANEL_ROWS, PanelKind};
-use crate::quant::{FP4_VALUES, IQ4_VALUES, dequantize_row, e8m0_half, scale_min, scales_q3};
+use super::{PANEL_ROWS, PanelKind, Plane};
+use crate::quant::{e8m0_half, scale_min, scales_q3};
 use crate::{DType, MatrixSource};
-use half::f16;
+use half::bf16;
 
 /// Packs all rows of `part` into `data`, `(panels, panel_bytes)` zeros, which must be the size of its panels.
 pub(super) fn pack_segment(
@@ -39,63 +39,69 @@ pub(super) fn pack_segment(
 fn pack_panel(kind: PanelKind, dtype: DType, rows: &[u8], row_bytes: usize, cols: usize, panel: &mut [u8]) {
     let blocks = cols / kind.block();
     match kind {
-        _ if dtype == DType::Q2_K => {
-            let mut weights = [0.0; 256];
-            for (lane, row) in rows.chunks_exact(row_bytes).enumerate() {
-                for (at, block) in row.chunks_exact(dtype.block_bytes()).enumerate() {
-                    dequantize_row(dtype, block, &mut weights);
-                    for (i, &weight) in weights.iter().enumerate() {
-                        let half = f16::from_f32(weight).to_le_bytes();
-                        put(&mut panel[kind.codes_at(256 * at + i)..], lane, half);
-                    }
-                }
-            }
-        }
         PanelKind::F32 => pack_floats::<4>(rows, row_bytes, cols, panel),
         PanelKind::F16 | PanelKind::Bf16 => pack_floats::<2>(rows, row_bytes, cols, panel),
-        PanelKind::Q8 | PanelKind::Q8Wide | PanelKind::Q8Min => {
-            let parts = dtype.block_weights() / 32;
+        PanelKind::Stored(_) => {
             let block_bytes = dtype.block_bytes();
-            for at in 0..blocks {
-                let (codes_at, scales_at) = (kind.codes_at(at), kind.scales_at(blocks, at));
-                for (lane, row) in rows.chunks_exact(row_bytes).enumerate() {
-                    let block = &row[at / parts * block_bytes..][..block_bytes];
-                    let (bytes, scale) = bytes32(dtype, block, at % parts);
-                    for (j, four) in bytes.chunks_exact(4).enumerate() {
-                        put(&mut panel[codes_at + 64 * j..], lane, [four[0], four[1], four[2], four[3]]);
-                    }
-                    put_scale(&mut panel[scales_at..], lane, &scale);
+            for (lane, row) in rows.chunks_exact(row_bytes).enumerate() {
+                for (at, block) in row.chunks_exact(block_bytes).enumerate() {
+                    panel[kind.codes_at(at) + lane * block_bytes..][..block_bytes].copy_from_slice(block);
                 }
             }
         }
-        PanelKind::Q4K | PanelKind::Q5K | PanelKind::Q6K => {
-            let mut codes = [[0; 256]; PANEL_ROWS];
+        _ if kind.block() == 32 => {
+            let mut codes = [[0; 32]; PANEL_ROWS];
             for at in 0..blocks {
-                let (codes_at, scales_at) = (kind.codes_at(at), kind.scales_at(blocks, at));
                 for (lane, row) in rows.chunks_exact(row_bytes).enumerate() {
                     let block = &row[at * dtype.block_bytes()..][..dtype.block_bytes()];
-                    let scales = &mut panel[scales_at..];
-                    match dtype {
-                        DType::Q4_K => {
+                    let scales = &mut panel[kind.scales_at(blocks, at)..];
+                    codes[lane] = codes_of_32(kind, block);
+                    put_scales_of_32(kind, scales, lane, block);
+                }
+                put_codes(kind, &codes, &mut panel[kind.codes_at(at)..][..kind.code_bytes()]);
+            }
+        }
+        _ => {
+            let mut codes = [[0; 256]; PANEL_ROWS];
+            for at in 0..blocks {
+                for (lane, row) in rows.chunks_exact(row_bytes).enumerate() {
+                    let block = &row[at * dtype.block_bytes()..][..dtype.block_bytes()];
+                    let scales = &mut panel[kind.scales_at(blocks, at)..];
+                    match kind {
+                        PanelKind::Q2K => {
+                            codes_q2_k(block, &mut codes[lane]);
+                            put(scales, lane, [block[80], block[81]]);
+                            put(&mut scales[32..], lane, [block[82], block[83]]);
+                            put_groups(&mut scales[64..], lane, &block[..16]);
+                        }
+                        PanelKind::Q3K => {
+                            codes_q3_k(block, &mut codes[lane]);
+                            put(scales, lane, [block[108], block[109]]);
+                            put_groups(&mut scales[32..], lane, &scales_q3(&block[96..108]).map(|s| s as u8));
+                        }
+                        PanelKind::Q4K => {
                             codes_q4_k(block, &mut codes[lane]);
                             put_scales_min(scales, lane, block);
                         }
-                        DType::Q5_K => {
+                        PanelKind::Q5K => {
                             codes_q5_k(block, &mut codes[lane]);
                             put_scales_min(scales, lane, block);
                         }
-                        DType::Q3_K => {
-                            codes_q3_k(block, &mut codes[lane]);
-                            put_scales(scales, lane, [block[108], block[109]], scales_q3(&block[96..108]));
+                        PanelKind::Nl4K => {
+                            for (group, codes) in codes[lane].chunks_exact_mut(32).enumerate() {
+                                codes.copy_from_slice(&nibbles(&block[8 + 16 * group..]));
+                            }
+                            put(scales, lane, [block[0], block[1]]);
+                            put_groups(&mut scales[32..], lane, &scales_iq4(block).map(|s| s as u8));
                         }
                         _ => {
                             codes_q6_k(block, &mut codes[lane]);
-                            let small = std::array::from_fn(|i| block[192 + i] as i8);
-                            put_scales(scales, lane, [block[208], block[209]], small);
+                            put(scales, lane, [block[208], block[209]]);
+                            put_groups(&mut scales[32..], lane, &block[192..208]);
                         }
                     }
                 }
-                put_codes(kind, &codes, &mut panel[codes_at..][..kind.code_bytes()]);
+                put_codes(kind, &codes, &mut panel[kind.codes_at(at)..][..kind.code_bytes()]);
             }
         }
     }
@@ -121,87 +127,66 @@ fn put<const N: usize>(to: &mut [u8], lane: usize, bytes: [u8; N]) {
     to[lane * N..][..N].copy_from_slice(&bytes);
 }
 
-fn put_scale(to: &mut [u8], lane: usize, scale: &Scale) {
-    match *scale {
-        Scale::Half(d) => put(to, lane, d),
-        Scale::Single(d) => put(to, lane, d.to_le_bytes()),
-        Scale::Affine(d, m) => {
-            put(to, lane, d);
-            put(&mut to[32..], lane, m);
-        }
-    }
+/// The 32 nibbles of 16 bytes, the low ones first.
+fn nibbles(bytes: &[u8]) -> [u8; 32] {
+    std::array::from_fn(|i| if i < 16 { bytes[i] & 15 } else { bytes[i - 16] >> 4 })
 }
 
-/// The scale of a block of 32.
-enum Scale {
-    Half([u8; 2]),
-    Single(f32),
-    Affine([u8; 2], [u8; 2]),
-}
-
-/// Part `part` (of 32 weights) of a block as bytes, and its scale.
-fn bytes32(dtype: DType, block: &[u8], part: usize) -> ([u8; 32], Scale) {
-    let d = [block[0], block[1]];
-    let nibble = |codes: &[u8], i: usize| if i < 16 { codes[i] & 15 } else { codes[i - 16] >> 4 };
-    let bit = |bits: &[u8], i: usize| (bits[i / 8] >> (i % 8)) & 1;
-    // Signed weights are stored plus 128.
-    let signed = |weight: i8| (weight as u8) ^ 0x80;
-    fn array(code: &dyn Fn(usize) -> u8) -> [u8; 32] {
-        std::array::from_fn(code)
-    }
-    match dtype {
-        DType::Q4_0 => (array(&|i| signed(nibble(&block[2..], i) as i8 - 8)), Scale::Half(d)),
-        DType::Q4_1 => (array(&|i| nibble(&block[4..], i)), Scale::Affine(d, [block[2], block[3]])),
-        DType::Q5_0 => {
-            let weight = |i| (nibble(&block[6..], i) | bit(&block[2..], i) << 4) as i8 - 16;
-            (array(&|i| signed(weight(i))), Scale::Half(d))
+/// The codes of a block of 32 weights.
+fn codes_of_32(kind: PanelKind, block: &[u8]) -> [u8; 32] {
+    let fives = |high: &[u8], low: &[u8]| {
+        let mut codes = nibbles(low);
+        for (i, code) in codes.iter_mut().enumerate() {
+            *code |= (high[i / 8] >> (i % 8) & 1) << 4;
         }
-        DType::Q5_1 => {
-            let code = |i| nibble(&block[8..], i) | bit(&block[4..], i) << 4;
-            (array(&code), Scale::Affine(d, [block[2], block[3]]))
-        }
-        DType::IQ4_NL => (array(&|i| signed(IQ4_VALUES[nibble(&block[2..], i) as usize])), Scale::Half(d)),
-        DType::IQ4_XS => {
-            let codes = &block[8 + 16 * part..];
-            let low = (block[4 + part / 2] >> (4 * (part % 2))) & 15;
-            let high = (u16::from_le_bytes([block[2], block[3]]) >> (2 * part)) & 3;
-            let small = f32::from(low) + f32::from(high) * 16.0 - 32.0;
-            let scale = Scale::Single(f16::from_le_bytes(d).to_f32() * small);
-            (array(&|i| signed(IQ4_VALUES[nibble(codes, i) as usize])), scale)
-        }
-        DType::MXFP4 => {
-            let scale = Scale::Single(e8m0_half(block[0]));
-            (array(&|i| signed(FP4_VALUES[nibble(&block[1..], i) as usize])), scale)
-        }
-        // Q8_0, the only other type with panels of bytes.
-        _ => (array(&|i: usize| block[2 + i] ^ 0x80), Scale::Half(d)),
-    }
-}
-
-/// 256 codes of 4, 5 or 6 bits of 16 rows into a block, four codes at a time.
-fn put_codes(kind: PanelKind, codes: &[[u8; 256]; PANEL_ROWS], to: &mut [u8]) {
-    let four = |lane: usize, at: usize| {
-        let codes = &codes[lane][4 * at..];
-        u32::from_le_bytes([codes[0], codes[1], codes[2], codes[3]])
+        codes
     };
-    for (group, to) in to.chunks_exact_mut(kind.code_bytes() / 8).enumerate() {
-        let (nibbles, high) = to.split_at_mut(4 * 64);
-        for (vector, out) in nibbles.chunks_exact_mut(64).enumerate() {
-            for (lane, out) in out.chunks_exact_mut(4).enumerate() {
-                let (low, high) = (four(lane, 8 * group + vector), four(lane, 8 * group + vector + 4));
-                out.copy_from_slice(&(low & 0x0f0f_0f0f | (high & 0x0f0f_0f0f) << 4).to_le_bytes());
+    match kind {
+        PanelKind::Q4 | PanelKind::Nl4 => nibbles(&block[2..]),
+        PanelKind::Q4Min => nibbles(&block[4..]),
+        PanelKind::Q5 => fives(&block[2..], &block[6..]),
+        PanelKind::Q5Min => fives(&block[4..], &block[8..]),
+        PanelKind::Mx4 => nibbles(&block[1..]),
+        // Q8, the only other kind with blocks of 32: signed bytes.
+        _ => std::array::from_fn(|i| block[2 + i] ^ 0x80),
+    }
+}
+
+fn put_scales_of_32(kind: PanelKind, to: &mut [u8], lane: usize, block: &[u8]) {
+    if kind == PanelKind::Mx4 {
+        // A power of two, and exact as a bfloat16: even the smallest, which is not normal.
+        return put(to, lane, bf16::from_f32(e8m0_half(block[0])).to_le_bytes());
+    }
+    put(to, lane, [block[0], block[1]]);
+    if kind.has_min() {
+        put(&mut to[32..], lane, [block[2], block[3]]);
+    }
+}
+
+/// Codes of 16 rows into a block's planes, four codes at a time. `N` is whole sub-blocks of 32.
+fn put_codes<const N: usize>(kind: PanelKind, codes: &[[u8; N]; PANEL_ROWS], to: &mut [u8]) {
+    for (group, to) in to.chunks_exact_mut(kind.code_bytes() / (N / 32)).enumerate() {
+        for Plane { width, first, at } in kind.planes().into_iter().filter(|plane| plane.width > 0) {
+            let mask = 0x0101_0101 * ((1 << width) - 1) as u32;
+            for (stored, out) in to[at..].chunks_exact_mut(64).take(width).enumerate() {
+                for (lane, out) in out.chunks_exact_mut(4).enumerate() {
+                    let bits = (0..8 / width).fold(0, |bits, slot| {
+                        let codes = &codes[lane][32 * group + 4 * (stored + slot * width)..];
+                        let four = u32::from_le_bytes([codes[0], codes[1], codes[2], codes[3]]);
+                        bits | (four >> first & mask) << (slot * width)
+                    });
+                    out.copy_from_slice(&bits.to_le_bytes());
+                }
             }
         }
-        let (width, mask) = if kind == PanelKind::Q5K { (1, 0x0101_0101) } else { (2, 0x0303_0303) };
-        let vectors = 8 / width;
-        for (part, out) in high.chunks_exact_mut(64).enumerate() {
-            for (lane, out) in out.chunks_exact_mut(4).enumerate() {
-                let bits = (0..vectors).fold(0, |bits, vector| {
-                    let code = four(lane, 8 * group + vectors * part + vector);
-                    bits | (code >> 4 & mask) << (width * vector)
-                });
-                out.copy_from_slice(&bits.to_le_bytes());
-            }
+    }
+}
+
+fn codes_q2_k(block: &[u8], codes: &mut [u8; 256]) {
+    for (group, codes) in codes.chunks_exact_mut(32).enumerate() {
+        let bytes = &block[16 + 32 * (group / 4)..][..32];
+        for i in 0..32 {
+            codes[i] = bytes[i] >> (2 * (group % 4)) & 3;
         }
     }
 }
@@ -239,15 +224,25 @@ fn codes_q6_k(block: &[u8], codes: &mut [u8; 256]) {
     }
 }
 
-/// Q3_K's weights plus 32.
+/// Q3_K's weights plus 4.
 fn codes_q3_k(block: &[u8], codes: &mut [u8; 256]) {
     let third = &block[..32];
     for (group, codes) in codes.chunks_exact_mut(32).enumerate() {
         let low = &block[32 + 32 * (group / 4)..][..32];
         for i in 0..32 {
-            codes[i] = (low[i] >> (2 * (group % 4)) & 3) + (third[i] >> group & 1) * 4 + 28;
+            codes[i] = (low[i] >> (2 * (group % 4)) & 3) + (third[i] >> group & 1) * 4;
         }
     }
+}
+
+/// The eight scales of an IQ4_XS block.
+fn scales_iq4(block: &[u8]) -> [i8; 8] {
+    let high = u16::from_le_bytes([block[2], block[3]]);
+    std::array::from_fn(|group| {
+        let low = block[4 + group / 2] >> (4 * (group % 2)) & 15;
+        let high = (high >> (2 * group) & 3) as u8;
+        (low | high << 4) as i8 - 32
+    })
 }
 
 /// Scales and minimums of Q4_K and Q5_K.
@@ -261,10 +256,9 @@ fn put_scales_min(to: &mut [u8], lane: usize, block: &[u8]) {
     }
 }
 
-/// Scales of Q6_K.
-fn put_scales(to: &mut [u8], lane: usize, d: [u8; 2], scales: [i8; 16]) {
-    put(to, lane, d);
-    for (group, scale) in scales.into_iter().enumerate() {
-        to[32 + 16 * group + lane] = scale as u8;
+/// A byte for each group of a row.
+fn put_groups(to: &mut [u8], lane: usize, groups: &[u8]) {
+    for (group, &byte) in groups.iter().enumerate() {
+        to[16 * group + lane] = byte;
     }
 }

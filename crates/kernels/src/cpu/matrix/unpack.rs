@@ -2,7 +2,8 @@
 
 use half::{bf16, f16};
 
-use super::{PANEL_ROWS, PanelKind, Segment};
+use super::{PANEL_ROWS, PanelKind, Plane, Segment};
+use crate::quant::dequantize_row;
 
 /// Writes row `row` of a segment times `factor`, `segment.cols` numbers.
 pub(in crate::cpu) fn unpack_row(segment: &Segment, row: usize, factor: f32, out: &mut [f32]) {
@@ -18,34 +19,21 @@ pub(in crate::cpu) fn unpack_row(segment: &Segment, row: usize, factor: f32, out
                 out[0] = factor * f32::from_le_bytes([c[0], c[1], c[2], c[3]]);
             }
             PanelKind::F16 => out[0] = factor * half_at(codes, lane),
-            PanelKind::Bf16 => {
-                out[0] = factor * bf16::from_le_bytes([codes[2 * lane], codes[2 * lane + 1]]).to_f32();
-            }
-            PanelKind::Q8 => bytes(codes, lane, out, |q| factor * (half_at(scales, lane) * (q - 128.0))),
-            PanelKind::Q8Wide => {
-                let s = &scales[4 * lane..];
-                let d = f32::from_le_bytes([s[0], s[1], s[2], s[3]]);
-                bytes(codes, lane, out, |q| factor * (d * (q - 128.0)));
-            }
-            PanelKind::Q8Min => {
-                let (d, m) = (half_at(scales, lane), half_at(&scales[32..], lane));
-                bytes(codes, lane, out, |q| factor * (d * q + m));
-            }
-            PanelKind::Q4K | PanelKind::Q5K => {
-                let (d, dmin) = (half_at(scales, lane), half_at(&scales[32..], lane));
-                for (group, out) in out.chunks_exact_mut(32).enumerate() {
-                    let scale = d * f32::from(scales[64 + 16 * group + lane]);
-                    let min = dmin * f32::from(scales[192 + 32 * (group / 2) + 2 * lane + group % 2]);
-                    for (i, out) in out.iter_mut().enumerate() {
-                        *out = factor * (scale * code(kind, codes, group, lane, i) - min);
-                    }
+            PanelKind::Bf16 => out[0] = factor * bf16_at(codes, lane),
+            PanelKind::Stored(dtype) => {
+                let bytes = dtype.block_bytes();
+                dequantize_row(dtype, &codes[lane * bytes..][..bytes], out);
+                for weight in out {
+                    *weight *= factor;
                 }
             }
-            PanelKind::Q6K => {
-                let d = half_at(scales, lane);
-                for (i, out) in out.iter_mut().enumerate() {
-                    let scale = d * f32::from(scales[32 + 16 * (i / 16) + lane] as i8);
-                    *out = factor * (scale * (code(kind, codes, i / 32, lane, i % 32) - 32.0));
+            _ => {
+                let groups = out.chunks_exact_mut(kind.group());
+                for (group, out) in groups.enumerate() {
+                    let (scale, min) = scale_and_min(kind, scales, lane, group);
+                    for (i, out) in out.iter_mut().enumerate() {
+                        *out = factor * (scale * code(kind, codes, lane, group * kind.group() + i) + min);
+                    }
                 }
             }
         }
@@ -56,23 +44,41 @@ fn half_at(halves: &[u8], lane: usize) -> f32 {
     f16::from_le_bytes([halves[2 * lane], halves[2 * lane + 1]]).to_f32()
 }
 
-fn bytes(codes: &[u8], lane: usize, out: &mut [f32], value: impl Fn(f32) -> f32) {
-    for (four, vector) in out.chunks_exact_mut(4).zip(codes.chunks_exact(64)) {
-        for (out, &code) in four.iter_mut().zip(&vector[4 * lane..]) {
-            *out = value(f32::from(code));
+fn bf16_at(halves: &[u8], lane: usize) -> f32 {
+    bf16::from_le_bytes([halves[2 * lane], halves[2 * lane + 1]]).to_f32()
+}
+
+/// The scale of a group of a block, and what is added to its weights.
+fn scale_and_min(kind: PanelKind, scales: &[u8], lane: usize, group: usize) -> (f32, f32) {
+    let byte = |at: usize| scales[at + 16 * group + lane];
+    match kind {
+        PanelKind::Mx4 => (bf16_at(scales, lane), 0.0),
+        PanelKind::Q4Min | PanelKind::Q5Min => (half_at(scales, lane), half_at(&scales[32..], lane)),
+        PanelKind::Q2K => {
+            let (d, dmin) = (half_at(scales, lane), half_at(&scales[32..], lane));
+            (d * f32::from(byte(64) & 15), -(dmin * f32::from(byte(64) >> 4)))
         }
+        PanelKind::Q4K | PanelKind::Q5K => {
+            let (d, dmin) = (half_at(scales, lane), half_at(&scales[32..], lane));
+            let min = scales[192 + 32 * (group / 2) + 2 * lane + group % 2];
+            (d * f32::from(byte(64)), -(dmin * f32::from(min)))
+        }
+        PanelKind::Q3K | PanelKind::Q6K | PanelKind::Nl4K => {
+            (half_at(scales, lane) * f32::from(byte(32) as i8), 0.0)
+        }
+        _ => (half_at(scales, lane), 0.0),
     }
 }
 
-/// Code `i` of a sub-block of 32.
-fn code(kind: PanelKind, codes: &[u8], group: usize, lane: usize, i: usize) -> f32 {
-    let codes = &codes[group * kind.code_bytes() / 8..];
-    let (vector, byte) = (i / 4, lane * 4 + i % 4);
-    let low = codes[64 * (vector % 4) + byte] >> (4 * (vector / 4)) & 15;
-    let high = match kind {
-        PanelKind::Q5K => codes[256 + byte] >> vector & 1,
-        PanelKind::Q6K => codes[256 + 64 * (vector / 4) + byte] >> (2 * (vector % 4)) & 3,
-        _ => 0,
-    };
-    f32::from(low | high << 4)
+/// Code `i` of a block less the zero.
+fn code(kind: PanelKind, codes: &[u8], lane: usize, i: usize) -> f32 {
+    let codes = &codes[i / 32 * (kind.code_bytes() / (kind.block() / 32))..];
+    let (vector, byte) = (i % 32 / 4, lane * 4 + i % 4);
+    let mut code = 0;
+    for Plane { width, first, at } in kind.planes().into_iter().filter(|plane| plane.width > 0) {
+        let bits = codes[at + 64 * (vector % width) + byte] >> (vector / width * width);
+        code |= (u16::from(bits) & ((1 << width) - 1)) << first;
+    }
+    let code = kind.table().map_or(code, |table| u16::from(table[usize::from(code)]));
+    (i32::from(code) - kind.zero()) as f32
 }
