@@ -7,11 +7,12 @@
 //! bits whether it is computed alone or among others, streamed or from an expanded panel.
 
 #![allow(unsafe_op_in_unsafe_fn)] // The contract is that of `lanes`, and of the makers of the kernels below.
+#![allow(clippy::needless_range_loop)] // Loops over constants by index: they unroll, and the arrays become registers.
 
 use std::marker::PhantomData;
 
 use super::lanes::{Kernel, Lanes};
-use super::matrix::{PANEL_ROWS, PanelKind, Plane};
+use super::matrix::{ActKind, PANEL_ROWS, PanelKind, Plane};
 use crate::DType;
 
 /// Bytes ahead of the weights in use that the next ones are asked for.
@@ -90,8 +91,10 @@ pub(super) struct TileArgs {
     pub(super) codes: *const u8,
     /// Scales of the first panel's block 0.
     pub(super) scales: *const u8,
-    /// Bytes from a panel to the next.
-    pub(super) panel_bytes: usize,
+    /// Bytes from a panel's codes to the next panel's.
+    pub(super) codes_stride: usize,
+    /// Bytes from a panel's scales to the next panel's.
+    pub(super) scales_stride: usize,
     pub(super) columns: Columns,
     pub(super) block_first: usize,
     pub(super) block_end: usize,
@@ -137,10 +140,21 @@ pub(super) trait Format: 'static {
     /// Inside `L::vectorize`; `args` covers NP = 1 panel and NC columns.
     unsafe fn panel<L: Lanes, const NC: usize, const EXPANDED: bool>(args: &TileArgs, sums: &mut [L::F; NC]);
 
-    /// Adds blocks to the sums of NP panels, which advance together: memory is read fastest as several streams.
+    /// As `panel` for NP panels in one tile of registers, so that an activation once broadcast serves them all. Codes
+    /// are a byte each, `EXPANDED` or stored so.
     ///
     /// # Safety
-    /// Inside `L::vectorize`; `args` covers NP panels and NC columns, not expanded where NP is not 1.
+    /// As for `panel`; `args` covers NP panels.
+    unsafe fn joint<L: Lanes, const NP: usize, const NC: usize, const EXPANDED: bool>(
+        args: &TileArgs,
+        sums: &mut [[L::F; NC]; NP],
+    );
+
+    /// Adds blocks to the sums of NP panels. Streamed panels advance together: memory is read fastest as several
+    /// streams.
+    ///
+    /// # Safety
+    /// Inside `L::vectorize`; `args` covers NP panels and NC columns.
     #[inline(always)]
     unsafe fn panels<L: Lanes, const NP: usize, const NC: usize, const EXPANDED: bool>(
         args: &TileArgs,
@@ -149,17 +163,74 @@ pub(super) trait Format: 'static {
         if NP == 1 {
             return Self::panel::<L, NC, EXPANDED>(args, &mut sums[0]);
         }
+        if NP == JOINT_PANELS {
+            return Self::joint::<L, NP, NC, EXPANDED>(args, sums);
+        }
         for block in args.block_first..args.block_end {
             for (p, sums) in sums.iter_mut().enumerate() {
-                let offset = p * args.panel_bytes;
                 let one = TileArgs {
-                    codes: args.codes.add(offset),
-                    scales: args.scales.add(offset),
+                    codes: args.codes.add(p * args.codes_stride),
+                    scales: args.scales.add(p * args.scales_stride),
                     block_first: block,
                     block_end: block + 1,
                     ..*args
                 };
                 Self::panel::<L, NC, EXPANDED>(&one, sums);
+            }
+        }
+    }
+
+    /// Whether a joint tile is the fastest for many columns.
+    #[inline(always)]
+    fn is_joint<L: Lanes>() -> bool {
+        L::JOINT || (L::COLS >= 8 && matches!(Self::KIND.acts(), ActKind::Float))
+    }
+
+    /// Codes of a sub-block, a byte each.
+    ///
+    /// # Safety
+    /// The block is there.
+    #[inline(always)]
+    unsafe fn bytes<const EXPANDED: bool>(
+        args: &TileArgs,
+        panel: usize,
+        block: usize,
+        group: usize,
+    ) -> *const u8 {
+        let codes = args.codes.add(panel * args.codes_stride + 512 * group);
+        if EXPANDED {
+            codes.add((block - args.block_first) * Self::PACKED_GROUPS * 512)
+        } else {
+            codes.add(block * Self::CODE_STRIDE)
+        }
+    }
+}
+
+/// Panels of a joint tile.
+pub(super) const JOINT_PANELS: usize = 2;
+/// Columns of a joint tile: with the panels, as many sums as keep the dot-product units busy for their latency and
+/// still fit the registers twice, for a block's parts and a sub-block's.
+pub(super) const JOINT_COLUMNS: usize = 6;
+
+/// Adds the products of N vectors at `codes` and the columns' activations at `a` to dots.
+///
+/// # Safety
+/// Inside `L::vectorize`; codes and activations are there.
+#[inline(always)]
+unsafe fn joint_dots<L: Lanes, const NP: usize, const NC: usize, const N: usize>(
+    codes: &[*const u8; NP],
+    a: *const i8,
+    stride: usize,
+    dots: &mut [[L::I; NC]; NP],
+) {
+    for j in 0..N {
+        let mut w = [L::load_w(codes[0].add(64 * j)); NP];
+        for p in 1..NP {
+            w[p] = L::load_w(codes[p].add(64 * j));
+        }
+        for c in 0..NC {
+            for p in 0..NP {
+                dots[p][c] = L::dot4(dots[p][c], w[p], a.add(c * stride + 4 * j));
             }
         }
     }
@@ -313,6 +384,14 @@ macro_rules! float_format {
                 *sums = all[0];
             }
 
+            #[inline(always)]
+            unsafe fn joint<L: Lanes, const NP: usize, const NC: usize, const EXPANDED: bool>(
+                args: &TileArgs,
+                sums: &mut [[L::F; NC]; NP],
+            ) {
+                Self::panels::<L, NP, NC, EXPANDED>(args, sums);
+            }
+
             // The panels advance together: a sum waits for its last multiply-add, so several must be under way.
             #[inline(always)]
             unsafe fn panels<L: Lanes, const NP: usize, const NC: usize, const EXPANDED: bool>(
@@ -322,7 +401,7 @@ macro_rules! float_format {
                 for k in args.block_first..args.block_end {
                     let mut w = [L::splat(0.0); NP];
                     for (p, w) in w.iter_mut().enumerate() {
-                        let at = args.codes.add(p * args.panel_bytes + k * $bytes);
+                        let at = args.codes.add(p * args.codes_stride + k * $bytes);
                         *w = L::$load(at.cast::<$element>());
                     }
                     for c in 0..NC {
@@ -376,20 +455,70 @@ impl<K: Kind> Format for Block32<K> {
             let d = scale_of_32::<L>(K::KIND, scales);
             for (c, sum) in sums.iter_mut().enumerate() {
                 let offset = x.offsets.add(c * x.offsets_stride + b).read();
-                let init = match K::KIND.zero() {
-                    128 => offset,
-                    zero => (offset >> 7) * zero,
-                };
                 let a = x.codes.add(c * x.codes_stride + 32 * b);
-                let dot = dot32::<L>(K::KIND, L::splat_i(init), &w, a);
+                let dot = dot32::<L>(K::KIND, L::splat_i(start_of_32(K::KIND, offset)), &w, a);
                 let factor = x.scales.add(c * x.scales_stride + b).read();
-                *sum = L::fma(L::to_f(dot), L::mul(d, L::splat(factor)), *sum);
-                if K::KIND.has_min() {
-                    let min = L::load_f16(scales.add(32).cast());
-                    *sum = L::fma(min, L::splat(factor * total_of_32(offset)), *sum);
+                add_of_32::<L>(K::KIND, dot, d, scales, offset, factor, sum);
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn joint<L: Lanes, const NP: usize, const NC: usize, const EXPANDED: bool>(
+        args: &TileArgs,
+        sums: &mut [[L::F; NC]; NP],
+    ) {
+        let x = &args.columns;
+        for b in args.block_first..args.block_end {
+            let mut codes = [args.codes; NP];
+            for (p, codes) in codes.iter_mut().enumerate() {
+                *codes = Self::bytes::<EXPANDED>(args, p, b, 0);
+            }
+            let mut dots = [[L::splat_i(0); NC]; NP];
+            for c in 0..NC {
+                let offset = x.offsets.add(c * x.offsets_stride + b).read();
+                for dots in &mut dots {
+                    dots[c] = L::splat_i(start_of_32(K::KIND, offset));
+                }
+            }
+            joint_dots::<L, NP, NC, 8>(&codes, x.codes.add(32 * b), x.codes_stride, &mut dots);
+            for (p, (sums, dots)) in sums.iter_mut().zip(&dots).enumerate() {
+                let scales = args.scales.add(p * args.scales_stride + b * Self::SCALE_STRIDE);
+                let d = scale_of_32::<L>(K::KIND, scales);
+                for (c, sum) in sums.iter_mut().enumerate() {
+                    let offset = x.offsets.add(c * x.offsets_stride + b).read();
+                    let factor = x.scales.add(c * x.scales_stride + b).read();
+                    add_of_32::<L>(K::KIND, dots[c], d, scales, offset, factor, sum);
                 }
             }
         }
+    }
+}
+
+/// What the dot product of a block of 32 begins with, so that codes count from their zero.
+#[inline(always)]
+fn start_of_32(kind: PanelKind, offset: i32) -> i32 {
+    match kind.zero() {
+        128 => offset,
+        zero => (offset >> 7) * zero,
+    }
+}
+
+/// Adds a block of 32 to a sum.
+#[inline(always)]
+unsafe fn add_of_32<L: Lanes>(
+    kind: PanelKind,
+    dot: L::I,
+    d: L::F,
+    scales: *const u8,
+    offset: i32,
+    factor: f32,
+    sum: &mut L::F,
+) {
+    *sum = L::fma(L::to_f(dot), L::mul(d, L::splat(factor)), *sum);
+    if kind.has_min() {
+        let min = L::load_f16(scales.add(32).cast());
+        *sum = L::fma(min, L::splat(factor * total_of_32(offset)), *sum);
     }
 }
 
@@ -418,14 +547,8 @@ impl<K: Kind> Format for Block256<K> {
                     let scale = group_scale::<L>(K::KIND, scales, g);
                     for (c, part) in parts.iter_mut().enumerate() {
                         let a = x.codes.add(c * x.codes_stride + 256 * b + 32 * g);
-                        let init = match K::KIND.zero() {
-                            0 => 0,
-                            zero => {
-                                let sum = x.sums.add(c * x.sums_stride + 8 * b + g).read();
-                                -zero * i32::from(sum)
-                            }
-                        };
-                        let dot = dot32::<L>(K::KIND, L::splat_i(init), &w, a);
+                        let start = L::splat_i(start_of_group(K::KIND, x, c, b, g));
+                        let dot = dot32::<L>(K::KIND, start, &w, a);
                         *part = L::mul_add(dot, scale, *part);
                     }
                     continue;
@@ -435,11 +558,8 @@ impl<K: Kind> Format for Block256<K> {
                     for c in 0..NC {
                         let a = x.codes.add(c * x.codes_stride + 256 * b + 32 * g + 16 * half);
                         let offset = x.offsets.add(c * x.offsets_stride + 16 * b + 2 * g + half).read();
-                        let init = match K::KIND.zero() {
-                            32 => offset,
-                            zero => (offset >> 5) * zero,
-                        };
-                        let dot = L::dot16::<6>(L::splat_i(init), &w, 4 * half, a);
+                        let start = L::splat_i(start_of_group(K::KIND, x, c, b, 2 * g + half));
+                        let dot = L::dot16::<6>(start, &w, 4 * half, a);
                         parts[c] = L::mul_add(dot, scale, parts[c]);
                         if K::KIND.has_min() {
                             let min = group_min::<L>(scales, 2 * g + half);
@@ -448,25 +568,103 @@ impl<K: Kind> Format for Block256<K> {
                     }
                 }
             }
-            let d = L::load_f16(scales.cast());
-            for (c, sum) in sums.iter_mut().enumerate() {
-                let factor = x.scales.add(c * x.scales_stride + b).read();
-                *sum = L::fma(L::to_f(parts[c]), L::mul(d, L::splat(factor)), *sum);
-                if !K::KIND.has_min() {
-                    continue;
+            add_of_256::<L, NC>(K::KIND, x, b, scales, &parts, &mins, sums);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn joint<L: Lanes, const NP: usize, const NC: usize, const EXPANDED: bool>(
+        args: &TileArgs,
+        sums: &mut [[L::F; NC]; NP],
+    ) {
+        let x = &args.columns;
+        for b in args.block_first..args.block_end {
+            let mut parts = [[L::splat_i(0); NC]; NP];
+            let mut mins = [[L::splat_i(0); NC]; NP];
+            let groups = 256 / K::KIND.group();
+            for group in 0..groups {
+                let first = group * K::KIND.group();
+                let mut codes = [args.codes; NP];
+                let mut dots = [[L::splat_i(0); NC]; NP];
+                for p in 0..NP {
+                    codes[p] = Self::bytes::<EXPANDED>(args, p, b, 0).add(PANEL_ROWS * first);
                 }
-                let dmin = L::load_f16(scales.add(32).cast());
-                if K::KIND.group() == 16 {
-                    *sum = L::fma(L::to_f(mins[c]), L::mul(dmin, L::splat(factor * (1.0 / 32.0))), *sum);
-                    continue;
+                if K::KIND.zero() != 0 {
+                    for c in 0..NC {
+                        let start = L::splat_i(start_of_group(K::KIND, x, c, b, group));
+                        for p in 0..NP {
+                            dots[p][c] = start;
+                        }
+                    }
                 }
-                for pair in 0..4 {
-                    let a = x.sums.add(c * x.sums_stride + 8 * b + 2 * pair);
-                    mins[c] = L::dot_pair(mins[c], scales.add(192 + 32 * pair), a);
+                let a = x.codes.add(256 * b + first);
+                if K::KIND.group() == 32 {
+                    joint_dots::<L, NP, NC, 8>(&codes, a, x.codes_stride, &mut dots);
+                } else {
+                    joint_dots::<L, NP, NC, 4>(&codes, a, x.codes_stride, &mut dots);
                 }
-                *sum = L::fnma(L::to_f(mins[c]), L::mul(dmin, L::splat(factor)), *sum);
+                for p in 0..NP {
+                    let scales = args.scales.add(p * args.scales_stride + b * Self::SCALE_STRIDE);
+                    let scale = group_scale::<L>(K::KIND, scales, group);
+                    for c in 0..NC {
+                        parts[p][c] = L::mul_add(dots[p][c], scale, parts[p][c]);
+                        if K::KIND.has_min() && K::KIND.group() == 16 {
+                            let offset = x.offsets.add(c * x.offsets_stride + 16 * b + group).read();
+                            let min = group_min::<L>(scales, group);
+                            mins[p][c] = L::mul_add(L::splat_i(offset), min, mins[p][c]);
+                        }
+                    }
+                }
+            }
+            for (p, sums) in sums.iter_mut().enumerate() {
+                let scales = args.scales.add(p * args.scales_stride + b * Self::SCALE_STRIDE);
+                add_of_256::<L, NC>(K::KIND, x, b, scales, &parts[p], &mins[p], sums);
             }
         }
+    }
+}
+
+/// What the dot product of a group of a block of 256 begins with, so that codes count from their zero.
+#[inline(always)]
+unsafe fn start_of_group(kind: PanelKind, x: &Columns, column: usize, block: usize, group: usize) -> i32 {
+    match (kind.zero(), kind.group()) {
+        (0, _) => 0,
+        (zero, 32) => -zero * i32::from(x.sums.add(column * x.sums_stride + 8 * block + group).read()),
+        (32, _) => x.offsets.add(column * x.offsets_stride + 16 * block + group).read(),
+        (zero, _) => (x.offsets.add(column * x.offsets_stride + 16 * block + group).read() >> 5) * zero,
+    }
+}
+
+/// Adds a block of 256 to the sums of a panel's columns. `mins` are those of groups of 16; of groups of 32 they are
+/// computed here, and `mins` is zeros.
+#[inline(always)]
+unsafe fn add_of_256<L: Lanes, const NC: usize>(
+    kind: PanelKind,
+    x: &Columns,
+    block: usize,
+    scales: *const u8,
+    parts: &[L::I; NC],
+    mins: &[L::I; NC],
+    sums: &mut [L::F; NC],
+) {
+    let d = L::load_f16(scales.cast());
+    for (c, sum) in sums.iter_mut().enumerate() {
+        let factor = x.scales.add(c * x.scales_stride + block).read();
+        *sum = L::fma(L::to_f(parts[c]), L::mul(d, L::splat(factor)), *sum);
+        if !kind.has_min() {
+            continue;
+        }
+        let dmin = L::load_f16(scales.add(32).cast());
+        if kind.group() == 16 {
+            *sum = L::fma(L::to_f(mins[c]), L::mul(dmin, L::splat(factor * (1.0 / 32.0))), *sum);
+            continue;
+        }
+        let mut min = mins[c];
+        for pair in 0..4 {
+            let a = x.sums.add(c * x.sums_stride + 8 * block + 2 * pair);
+            min = L::dot_pair(min, scales.add(192 + 32 * pair), a);
+        }
+        *sum = L::fnma(L::to_f(min), L::mul(dmin, L::splat(factor)), *sum);
     }
 }
 
@@ -503,6 +701,22 @@ impl Format for Decoded {
     const CODE_STRIDE: usize = 256 * PANEL_ROWS;
     const SCALE_STRIDE: usize = 16 * PANEL_ROWS * 4;
     const PACKED_GROUPS: usize = 8;
+
+    /// Never asked for: decoding takes longer than any tile.
+    #[inline(always)]
+    unsafe fn joint<L: Lanes, const NP: usize, const NC: usize, const EXPANDED: bool>(
+        args: &TileArgs,
+        sums: &mut [[L::F; NC]; NP],
+    ) {
+        for (p, sums) in sums.iter_mut().enumerate() {
+            let one = TileArgs {
+                codes: args.codes.add(p * args.codes_stride),
+                scales: args.scales.add(p * args.scales_stride),
+                ..*args
+            };
+            Self::panel::<L, NC, EXPANDED>(&one, sums);
+        }
+    }
 
     /// `args.codes` and `args.scales` are those of `block_first`.
     #[inline(always)]

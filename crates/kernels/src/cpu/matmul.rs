@@ -10,7 +10,9 @@ use super::activations::Activations;
 use super::aligned::{Aligned, Shared};
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 use super::amx;
-use super::gemm::{self, Block32, Block256, Columns, Decoded, Expand, Format, Tile, TileArgs};
+use super::gemm::{
+    self, Block32, Block256, Columns, Decoded, Expand, Format, JOINT_COLUMNS, JOINT_PANELS, Tile, TileArgs,
+};
 use super::lanes::{Kernel, Lanes, dispatch};
 use super::matrix::{ActKind, CpuMatrix, PANEL_ROWS, PanelKind, Segment};
 use super::pool::Turn;
@@ -144,7 +146,8 @@ impl Product<'_> {
         let columns =
             unsafe { self.activations.prepare(kind, input.x, rows, matrix.cols(), self.tier, self.turn) };
         let panel_bytes = matrix.segments().iter().map(|segment| segment.panel_bytes).max().unwrap_or(0);
-        let plan = Plan::new(tier, self.turn.threads(), stride, 2 * panel_bytes, rows, matrix.cols());
+        let column = (rows, kind.bytes(matrix.cols()));
+        let plan = Plan::new(tier, self.turn.threads(), (stride, 2 * panel_bytes), column, matrix.cols());
         plan.run(self.turn, self.scratch, &|item, scratch| {
             // SAFETY: the rows are the matrix's, the columns the input's; the slabs hold what
             // `Plan` bounds an item by; each item owns its part of `hidden`.
@@ -191,8 +194,9 @@ impl Product<'_> {
                         self.activations.prepare(kind, input.x, input.rows, matrix.cols(), tier, self.turn)
                     }
                 });
-                let (threads, bytes) = (self.turn.threads(), segment.panel_bytes);
-                let plan = Plan::new(tier, threads, end - first, bytes, input.rows, segment.cols);
+                let (outputs, column) =
+                    ((end - first, segment.panel_bytes), (input.rows, kind.bytes(segment.cols)));
+                let plan = Plan::new(tier, self.turn.threads(), outputs, column, segment.cols);
                 plan.run(self.turn, self.scratch, &|item, scratch| {
                     let item = Item { row_first: first + item.row_first, ..item };
                     // SAFETY: the rows are the matrix's, the columns the input's; `Plan` bounds the sums; `out` holds
@@ -232,17 +236,22 @@ struct Item {
 }
 
 impl Plan {
-    fn new(tier: Tier, threads: usize, rows: usize, panel_bytes: usize, columns: usize, cols: usize) -> Plan {
+    /// `rows` outputs, panels of `panel_bytes`, by `columns` columns of `column_bytes`, each of `cols` inputs.
+    fn new(
+        tier: Tier,
+        threads: usize,
+        (rows, panel_bytes): (usize, usize),
+        (columns, column_bytes): (usize, usize),
+        cols: usize,
+    ) -> Plan {
         // 1000 multiply-adds take 6 ns by vectors, 2 by matrices; 10 bytes take 1 ns to stream.
-        let (mut panels, mut item_columns, mut ns_per_1000) = (STREAM_PANELS, columns, 6);
+        let (mut panels, mut item_columns) = (STREAM_PANELS, columns);
+        let ns_per_1000 = if tier == Tier::Amx { 2 } else { 6 };
         if columns > STREAM_COLUMNS_MAX {
-            item_columns = (ITEM_ACTIVATION_BYTES / cols.max(1)).clamp(64, ITEM_COLUMNS_MAX) / 32 * 32;
-            panels = 1;
-            if tier == Tier::Amx {
-                let items = rows.div_ceil(WIDE_PANELS * PANEL_ROWS) * columns.div_ceil(item_columns);
-                panels = if items >= 8 * threads { WIDE_PANELS } else { 1 };
-                ns_per_1000 = 2;
-            }
+            item_columns =
+                (ITEM_ACTIVATION_BYTES / column_bytes.max(1)).clamp(64, ITEM_COLUMNS_MAX) / 32 * 32;
+            let items = rows.div_ceil(WIDE_PANELS * PANEL_ROWS) * columns.div_ceil(item_columns);
+            panels = if items >= 8 * threads { WIDE_PANELS } else { 1 };
         }
         let products = panels * PANEL_ROWS * cols * columns.min(item_columns);
         let item_ns = panels * panel_bytes / 10 + products / 1000 * ns_per_1000;
@@ -418,7 +427,8 @@ unsafe fn stored_sums(tier: Tier, dtype: DType, job: &PanelJob, scales: &mut [f3
                 let args = TileArgs {
                     codes: job.expanded,
                     scales: scales.as_ptr().cast(),
-                    panel_bytes: 0,
+                    codes_stride: 0,
+                    scales_stride: 0,
                     columns: job.columns,
                     block_first: first,
                     block_end: end,
@@ -470,67 +480,73 @@ impl<F: Format> Kernel for PanelSums<F> {
             codes: unsafe { job.panel.add(F::KIND.codes_at(0)) },
             // SAFETY: as above.
             scales: unsafe { job.panel.add(F::KIND.scales_at(job.blocks, 0)) },
-            panel_bytes: job.panel_bytes,
+            codes_stride: job.panel_bytes,
+            scales_stride: job.panel_bytes,
             columns: job.columns,
             block_first: 0,
             block_end: job.blocks,
             sums: job.sums,
             sums_stride: job.column_count * PANEL_ROWS,
         };
-        // SAFETY: the maker of a `PanelJob` vouches for panels, columns and sums; runs of blocks stay inside them,
-        // and an expanded run is at most EXPAND_INPUTS inputs.
-        unsafe {
-            if F::PACKED_GROUPS > 0 && job.column_count >= EXPAND_COLUMNS_MIN {
-                let run = EXPAND_INPUTS / (32 * F::PACKED_GROUPS.max(1));
-                for panel in 0..job.panels {
-                    let codes = args.codes.add(panel * job.panel_bytes);
-                    for first in (0..job.blocks).step_by(run) {
-                        let end = job.blocks.min(first + run);
-                        let out = job.expanded;
-                        L::vectorize(Expand::<F> { codes, first, end, out, format: PhantomData });
-                        let run_args = TileArgs {
-                            codes: job.expanded,
-                            scales: args.scales.add(panel * job.panel_bytes),
-                            block_first: first,
-                            block_end: end,
-                            sums: job.sums.add(panel * args.sums_stride),
-                            ..args
-                        };
-                        if end == job.blocks {
-                            job.columns.ask::<L>(panel, 0, job.column_count);
-                        }
-                        across::<F, L, 1, true>(run_args, job.column_count);
-                    }
-                }
-            } else if job.column_count < L::COLS {
-                let mut panel = 0;
-                while panel < job.panels {
-                    let four = panel + STREAM_PANELS <= job.panels;
-                    let part = TileArgs {
-                        codes: args.codes.add(panel * job.panel_bytes),
-                        scales: args.scales.add(panel * job.panel_bytes),
-                        sums: args.sums.add(panel * args.sums_stride),
-                        ..args
-                    };
-                    if four {
-                        across::<F, L, STREAM_PANELS, false>(part, job.column_count);
-                        panel += STREAM_PANELS;
-                    } else {
-                        across::<F, L, 1, false>(part, job.column_count);
-                        panel += 1;
-                    }
-                }
-            } else {
-                for panel in 0..job.panels {
-                    let part = TileArgs {
-                        codes: args.codes.add(panel * job.panel_bytes),
-                        scales: args.scales.add(panel * job.panel_bytes),
-                        sums: args.sums.add(panel * args.sums_stride),
-                        ..args
-                    };
-                    across::<F, L, 1, false>(part, job.column_count);
+        let many = job.column_count >= EXPAND_COLUMNS_MIN;
+        let together = match job.column_count {
+            0..STREAM_COLUMNS_MAX => STREAM_PANELS,
+            _ if many && F::is_joint::<L>() => JOINT_PANELS,
+            _ => 1,
+        };
+        let mut panel = 0;
+        while panel < job.panels {
+            let count = if panel + together <= job.panels { together } else { 1 };
+            // SAFETY: the maker of a `PanelJob` vouches for panels, columns and sums; runs of blocks stay inside them.
+            unsafe {
+                let args = TileArgs {
+                    codes: args.codes.add(panel * job.panel_bytes),
+                    scales: args.scales.add(panel * job.panel_bytes),
+                    sums: args.sums.add(panel * args.sums_stride),
+                    ..args
+                };
+                match count {
+                    STREAM_PANELS => across::<F, L, STREAM_PANELS, false>(args, job.column_count),
+                    JOINT_PANELS => runs::<F, L, JOINT_PANELS>(args, &job, panel),
+                    _ if many => runs::<F, L, 1>(args, &job, panel),
+                    _ => across::<F, L, 1, false>(args, job.column_count),
                 }
             }
+            panel += count;
+        }
+    }
+}
+
+/// NP panels by many columns, a run of blocks at a time: its codes, unpacked once, stay in the nearest cache for all
+/// columns.
+///
+/// # Safety
+/// Inside `L::vectorize`; `args` covers NP panels, `panel` the first of them, and the job's columns.
+#[inline(always)]
+unsafe fn runs<F: Format, L: Lanes, const NP: usize>(args: TileArgs, job: &PanelJob, panel: usize) {
+    let run = (EXPAND_INPUTS / (NP * F::KIND.block())).max(1);
+    for first in (0..job.blocks).step_by(run) {
+        let end = job.blocks.min(first + run);
+        let mut args = TileArgs { block_first: first, block_end: end, ..args };
+        // SAFETY: the run's blocks are in the panels; NP expanded runs are at most EXPAND_INPUTS inputs.
+        unsafe {
+            if end == job.blocks {
+                for p in panel..panel + NP {
+                    job.columns.ask::<L>(p, 0, job.column_count);
+                }
+            }
+            if F::PACKED_GROUPS == 0 {
+                across::<F, L, NP, false>(args, job.column_count);
+                continue;
+            }
+            args.codes_stride = (end - first) * F::PACKED_GROUPS * 512;
+            for p in 0..NP {
+                let codes = args.codes.add(p * args.scales_stride);
+                let out = job.expanded.add(p * args.codes_stride);
+                L::vectorize(Expand::<F> { codes, first, end, out, format: PhantomData });
+            }
+            args.codes = job.expanded;
+            across::<F, L, NP, true>(args, job.column_count);
         }
     }
 }
@@ -552,7 +568,10 @@ unsafe fn across<F: Format, L: Lanes, const NP: usize, const EXPANDED: bool>(arg
                 ..args
             };
             let format = PhantomData;
-            if L::COLS >= 8 && NP == 1 && left >= 8 {
+            if NP == JOINT_PANELS && left >= JOINT_COLUMNS {
+                L::vectorize(Tile::<F, NP, JOINT_COLUMNS, EXPANDED> { args, format });
+                column += JOINT_COLUMNS;
+            } else if L::COLS >= 8 && NP == 1 && left >= 8 {
                 L::vectorize(Tile::<F, NP, 8, EXPANDED> { args, format });
                 column += 8;
             } else if left >= 4 {

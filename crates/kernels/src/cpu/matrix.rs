@@ -96,6 +96,13 @@ pub(super) enum ActKind {
     Int256,
 }
 
+impl ActKind {
+    /// Bytes of the activations of a row of `cols`.
+    pub(super) fn bytes(self, cols: usize) -> usize {
+        if self == ActKind::Float { 4 * cols } else { cols }
+    }
+}
+
 /// Bits of a code that are stored together.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Plane {

@@ -278,12 +278,22 @@ impl<const VNNI: bool> Lanes for Avx2<VNNI> {
         dot
     }
     #[inline(always)]
-    unsafe fn dot16<const BITS: u32>(
-        init: Self::I,
-        w: &[Self::W; 8],
-        first: usize,
-        a: *const i8,
-    ) -> Self::I {
+    unsafe fn dot4(init: Self::I, w: Self::W, a: *const i8) -> Self::I {
+        let a = quad(a);
+        let mut dot = init;
+        for (dot, w) in dot.iter_mut().zip(w) {
+            *dot = if VNNI {
+                _mm256_dpbusd_avx_epi32(*dot, w, a)
+            } else {
+                let low = _mm256_maddubs_epi16(_mm256_and_si256(w, _mm256_set1_epi8(0x7f)), a);
+                let high = _mm256_maddubs_epi16(_mm256_and_si256(w, _mm256_set1_epi8(-0x80)), a);
+                _mm256_add_epi32(*dot, _mm256_add_epi32(widen(low), widen(high)))
+            };
+        }
+        dot
+    }
+    #[inline(always)]
+    unsafe fn dot16<const BITS: u32>(init: Self::I, w: &[Self::W; 8], first: usize, a: *const i8) -> Self::I {
         let mut dot = init;
         for half in 0..2 {
             if VNNI || BITS == 7 {

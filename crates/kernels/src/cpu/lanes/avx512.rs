@@ -37,6 +37,7 @@ impl<const VNNI: bool> Lanes for Avx512<VNNI> {
     type I = __m512i;
     type W = __m512i;
     const COLS: usize = 8;
+    const JOINT: bool = VNNI;
 
     #[inline(always)]
     unsafe fn vectorize<K: Kernel>(kernel: K) -> K::Out {
@@ -230,12 +231,16 @@ impl<const VNNI: bool> Lanes for Avx512<VNNI> {
         dot
     }
     #[inline(always)]
-    unsafe fn dot16<const BITS: u32>(
-        init: __m512i,
-        w: &[__m512i; 8],
-        first: usize,
-        a: *const i8,
-    ) -> __m512i {
+    unsafe fn dot4(init: __m512i, w: __m512i, a: *const i8) -> __m512i {
+        if VNNI {
+            return _mm512_dpbusd_epi32(init, w, quad(a));
+        }
+        let low = _mm512_maddubs_epi16(_mm512_and_si512(w, _mm512_set1_epi8(0x7f)), quad(a));
+        let high = _mm512_maddubs_epi16(_mm512_and_si512(w, _mm512_set1_epi8(-0x80)), quad(a));
+        _mm512_add_epi32(init, _mm512_add_epi32(widen(low), widen(high)))
+    }
+    #[inline(always)]
+    unsafe fn dot16<const BITS: u32>(init: __m512i, w: &[__m512i; 8], first: usize, a: *const i8) -> __m512i {
         let mut dot = init;
         if VNNI {
             for j in 0..4 {

@@ -45,6 +45,9 @@ pub(super) trait Lanes: Copy + 'static {
     /// Columns of the widest tile whose accumulators fit the registers, 4 or 8; attention takes queries likewise.
     const COLS: usize;
 
+    /// Whether tiles of two panels by six columns fit the registers and `dot4` is one instruction.
+    const JOINT: bool = false;
+
     /// Runs a kernel with the instruction set's features on. Never inlined, so that a kernel which calls for another
     /// has it as a function with registers of its own: the tiles need them all.
     ///
@@ -132,6 +135,8 @@ pub(super) trait Lanes: Copy + 'static {
     /// BITS is at most 8; when it is 8, codes are weights plus 128 and every lane of `init` must be `-128 * Σ a`.
     /// Exact.
     unsafe fn dot32<const BITS: u32>(init: Self::I, w: &[Self::W; 8], a: *const i8) -> Self::I;
+    /// `init + Σ w · a` over 4 inputs: codes of up to 8 bits, the same `a` for all lanes. Exact.
+    unsafe fn dot4(init: Self::I, w: Self::W, a: *const i8) -> Self::I;
     /// `init + Σ w · a` over 16 inputs, the four `w` from `first` on: codes below 2^BITS, at most 7. Exact.
     unsafe fn dot16<const BITS: u32>(init: Self::I, w: &[Self::W; 8], first: usize, a: *const i8) -> Self::I;
     /// `init + m0 * a[0] + m1 * a[1]` where lane i's (m0, m1) are the unsigned bytes `2i, 2i + 1` at `m`. Exact.

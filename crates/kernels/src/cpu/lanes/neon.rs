@@ -290,6 +290,19 @@ impl<const DOT: bool> Lanes for Neon<DOT> {
         dot
     }
     #[inline(always)]
+    unsafe fn dot4(init: Self::I, w: Self::W, a: *const i8) -> Self::I {
+        // The eighth bit of a code on its own: it is a sign to the instruction.
+        let a = quad(a);
+        let mut dot = init;
+        for (dot, w) in dot.iter_mut().zip(w) {
+            let low = vreinterpretq_s8_u8(vandq_u8(w, vdupq_n_u8(0x7f)));
+            let high = vreinterpretq_s8_u8(vshrq_n_u8::<7>(w));
+            let eighths = dot4::<DOT>(vdupq_n_s32(0), high, a);
+            *dot = dot4::<DOT>(vaddq_s32(*dot, vshlq_n_s32::<7>(eighths)), low, a);
+        }
+        dot
+    }
+    #[inline(always)]
     unsafe fn dot16<const BITS: u32>(init: Self::I, w: &[Self::W; 8], first: usize, a: *const i8) -> Self::I {
         let mut dot = init;
         for j in 0..4 {

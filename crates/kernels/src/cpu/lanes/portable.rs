@@ -193,6 +193,10 @@ impl Lanes for Portable {
         dot_quads(init, w, a)
     }
     #[inline(always)]
+    unsafe fn dot4(init: Self::I, w: Self::W, a: *const i8) -> Self::I {
+        dot_quads(init, &[w], a)
+    }
+    #[inline(always)]
     unsafe fn dot16<const BITS: u32>(init: Self::I, w: &[Self::W; 8], first: usize, a: *const i8) -> Self::I {
         dot_quads(init, &w[first..first + 4], a)
     }
