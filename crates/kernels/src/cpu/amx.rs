@@ -149,6 +149,24 @@ macro_rules! tile_dot {
     };
 }
 
+/// Four products of full tiles of zeros, `rounds` times, none waiting for another: the unit's peak. Returns the
+/// operations, a multiplication and an addition being two.
+///
+/// # Safety
+/// `is_available()`.
+#[target_feature(enable = "avx512f")]
+pub(super) unsafe fn multiply_only(rounds: usize) -> u64 {
+    Shapes::load([(16, 64); 8]);
+    for _ in 0..rounds {
+        tile_dot!("tdpbssd", "tmm0", "tmm4", "tmm6");
+        tile_dot!("tdpbssd", "tmm1", "tmm4", "tmm7");
+        tile_dot!("tdpbssd", "tmm2", "tmm5", "tmm6");
+        tile_dot!("tdpbssd", "tmm3", "tmm5", "tmm7");
+    }
+    asm!("tilerelease", options(nostack, preserves_flags, nomem));
+    2 * (rounds * 4 * 16 * 16 * 64) as u64
+}
+
 /// What blocks of 256 differ in.
 trait Block {
     /// Whether the high plane is signed. (The low one never is.)
