@@ -14,19 +14,19 @@ mod rows;
 
 use std::time::Duration;
 
-use criterion::{Criterion, criterion_group, criterion_main};
+use criterion::Criterion;
 
 /// Few samples of little time each: every kernel together takes minutes.
-fn criterion() -> Criterion {
-    Criterion::default()
+fn main() {
+    let mut criterion = Criterion::default()
         .sample_size(10)
         .warm_up_time(Duration::from_millis(200))
         .measurement_time(Duration::from_secs(1))
+        .configure_from_args();
+    matmul::decode_and_prefill(&mut criterion);
+    matmul::activations(&mut criterion);
+    attention::decode_and_prefill(&mut criterion);
+    rows::norms(&mut criterion);
+    rows::rope(&mut criterion);
+    criterion.final_summary();
 }
-
-criterion_group! {
-    name = kernels;
-    config = criterion();
-    targets = matmul::decode_and_prefill, matmul::activations, attention::decode_and_prefill, rows::norms, rows::rope
-}
-criterion_main!(kernels);

@@ -167,20 +167,28 @@ unsafe fn int8_tile<L: Lanes, const COLS: usize, const WEIGHTS: usize>(
     rounds: usize,
     activations: &[i8; ACTIVATION_BYTES],
 ) -> u64 {
-    const { assert!(COLS * 512 <= ACTIVATION_BYTES) };
+    const { assert!(COLS * 512 <= ACTIVATION_BYTES && COLS <= 8 && (WEIGHTS == 1 || WEIGHTS == 2)) };
     let codes = black_box([5u8; 64]);
     // SAFETY: inside `vectorize`; a column walks over 512 bytes of its own.
     unsafe {
         // The same code in every place: which it is changes no speed, and registers are needed for sums.
         let weights = [[L::load_w(codes.as_ptr()); 8]; WEIGHTS];
         let mut sums = [[L::splat_i(0); WEIGHTS]; COLS];
+        // Written out, not looped over: only sums at constant places stay in registers.
+        macro_rules! columns {
+            ($at:expr; $($column:literal),*) => {
+                $(if $column < COLS {
+                    let from = activations.as_ptr().add(512 * $column + $at);
+                    sums[$column % COLS][0] = L::dot32::<4>(sums[$column % COLS][0], &weights[0], from);
+                    if WEIGHTS == 2 {
+                        sums[$column % COLS][WEIGHTS - 1] =
+                            L::dot32::<4>(sums[$column % COLS][WEIGHTS - 1], &weights[WEIGHTS - 1], from);
+                    }
+                })*
+            };
+        }
         for round in 0..rounds {
-            let from = activations.as_ptr().add(round % 16 * 32);
-            for (column, sums) in sums.iter_mut().enumerate() {
-                for (weights, sum) in weights.iter().zip(sums) {
-                    *sum = L::dot32::<4>(*sum, weights, from.add(512 * column));
-                }
-            }
+            columns!(round % 16 * 32; 0, 1, 2, 3, 4, 5, 6, 7);
         }
         let mut seen = [0.0; 16];
         for sum in sums.iter().flatten() {
