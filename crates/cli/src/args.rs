@@ -273,10 +273,15 @@ pub(crate) struct StopArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   hanzo-engine bench                                            the built-in demo model
-  hanzo-engine bench --model ./qwen3-4b-Q8_0.gguf -p 512 -n 64 -r 3 --threads 8
-  hanzo-engine bench --model ./qwen3-4b-Q8_0.gguf -p 128,512 -n 0 --json
+  hanzo-engine bench --model ./qwen3-4b-Q8_0.gguf -p 512 -n 64 -r 3 --threads 8 --limits
+  hanzo-engine bench --model ./qwen3-4b-Q8_0.gguf -p 512 -n 64 --depth 0,4096
+  hanzo-engine bench --model ./qwen3-4b-Q8_0.gguf -p 0 -n 64 --batch 1,4,16 --json
 
-pp512 is the speed of reading a prompt of 512 tokens, tg64 that of generating 64 tokens one by one: tokens per second, mean and standard deviation over the repetitions. --json prints an array of {\"test\", \"tokens_per_s\", \"stddev\"}.")]
+pp512 is the speed of reading a prompt of 512 tokens, tg64 that of generating 64 tokens one by one: tokens per second, mean and standard deviation over the repetitions. tg64@d4096 begins with 4096 tokens in the KV cache, which are not timed. tg64 b16 is 16 sequences that generate together, each 64 tokens; the speed is that of all.
+
+--limits measures what this machine's threads can do at most: bytes read from memory in a second, and multiplications and additions of bytes (int8) and of f32. A generation's share of reads is that of the weights and the KV cache it had to read; the share of arithmetic is that of its matrices' products, without attention. The table shows the larger.
+
+--json prints {\"device\", \"limits\": null or {\"read_bytes_per_s\", \"int8_ops_per_s\", \"f32_ops_per_s\"}, \"rows\": [{\"test\", \"kind\": \"prompt\" or \"generation\", \"n_prompt\", \"n_gen\", \"depth\", \"batch\", \"tokens_per_s\", \"stddev\", \"samples\", \"shares\": null or {\"read\": null for prompts, \"arithmetic\"}}]}; shares are 1 at the limit.")]
 pub(crate) struct BenchArgs {
     /// Path to a GGUF file or a safetensors directory, or the name of a model
     #[arg(long, short, value_name = "FILE", default_value = hanzo_engine_daemon::DEMO_MODEL)]
@@ -289,12 +294,23 @@ pub(crate) struct BenchArgs {
     #[arg(short = 'n', long, value_name = "N", value_delimiter = ',', default_value = "128",
           value_parser = clap::value_parser!(u32).range(0..=1 << 20))]
     pub(crate) generate: Vec<u32>,
+    /// Tokens in the KV cache before each test, in whole blocks of 16, separated by commas
+    #[arg(short = 'd', long, value_name = "N", value_delimiter = ',', default_value = "0",
+          value_parser = clap::value_parser!(u32).range(0..=1 << 20))]
+    pub(crate) depth: Vec<u32>,
+    /// Sequences that generate together, separated by commas
+    #[arg(short = 'b', long, value_name = "N", value_delimiter = ',', default_value = "1",
+          value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub(crate) batch: Vec<u32>,
     /// Repetitions of each test
     #[arg(short = 'r', long, value_name = "N", default_value = "5", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) repetitions: u32,
     /// Threads to compute with [default: one for each core]
     #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) threads: Option<u16>,
+    /// Measure this machine too, and show each result as a share of what it can do
+    #[arg(long)]
+    pub(crate) limits: bool,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,

@@ -6,13 +6,13 @@ use crate::error::CliError;
 use crate::models::{print_json, print_table};
 use crate::table::Table;
 use crate::term::tell;
-use hanzo_engine_daemon::bench::{self, Progress};
-use std::io::{IsTerminal, stderr};
+use hanzo_engine_daemon::bench::{self, Limits, Progress, Report, Shares};
+use std::io::{IsTerminal, Write, stderr, stdout};
 
 /// Runs the command.
 pub(crate) fn bench(args: BenchArgs) -> Result<(), CliError> {
-    let some =
-        |lens: &[u32]| lens.iter().filter(|len| **len > 0).map(|len| *len as usize).collect::<Vec<_>>();
+    let all = |numbers: &[u32]| numbers.iter().map(|number| *number as usize).collect::<Vec<_>>();
+    let some = |lens: &[u32]| all(lens).into_iter().filter(|len| *len > 0).collect::<Vec<_>>();
     let (prompt_lens, gen_lens) = (some(&args.prompt), some(&args.generate));
     if prompt_lens.is_empty() && gen_lens.is_empty() {
         return Err(CliError::Usage("no test is left: give -p or -n a length above 0".to_owned()));
@@ -22,30 +22,110 @@ pub(crate) fn bench(args: BenchArgs) -> Result<(), CliError> {
         store_dir: args.store.model_dir.clone(),
         prompt_lens,
         gen_lens,
+        depths: all(&args.depth),
+        batches: all(&args.batch),
         reps: args.repetitions as usize,
         threads: args.threads.map(usize::from),
+        limits: args.limits,
     };
     let waiting = stderr().is_terminal();
-    let rows = bench::run(&asked, |progress| {
+    let report = bench::run(&asked, |progress| {
         if waiting {
-            tell(&match progress {
-                Progress::Loading(percent) => format!("\r\x1b[Kloading, {percent} %"),
-                Progress::Running(test, 0) => format!("\r\x1b[K{test}: warming up"),
-                Progress::Running(test, run) => format!("\r\x1b[K{test}: {run} of {}", args.repetitions),
-            });
+            tell(&format!("\r\x1b[K{}", said(&progress, args.repetitions)));
         }
     });
     if waiting {
         tell("\r\x1b[K");
     }
-    let rows = rows?;
-    if args.json {
-        return print_json(&rows);
+    let report = report?;
+    if args.json { print_json(&report) } else { print_report(&args.model, &report) }
+}
+
+/// One line of where it is.
+fn said(progress: &Progress, repetitions: u32) -> String {
+    match progress {
+        Progress::Loading(percent) => format!("loading, {percent} %"),
+        Progress::Limits => "measuring this machine".to_owned(),
+        Progress::Filling { test, percent } => format!("{test}: filling the cache, {percent} %"),
+        Progress::Running { test, run, percent } => {
+            let run = match run {
+                0 => "warming up".to_owned(),
+                run => format!("{run} of {repetitions}"),
+            };
+            match percent {
+                0 => format!("{test}: {run}"),
+                percent => format!("{test}: {run}, {percent} %"),
+            }
+        }
     }
-    let mut table = Table::new(&["MODEL", "TEST", ">TOKENS/S"]);
-    for row in &rows {
+}
+
+fn print_report(model: &str, report: &Report) -> Result<(), CliError> {
+    if let Some(limits) = &report.limits {
+        writeln!(stdout().lock(), "{}\n", show_limits(&report.device, limits)).map_err(CliError::Output)?;
+    }
+    let headings = &["MODEL", "TEST", ">TOKENS/S", "SHARE OF LIMIT"];
+    let columns = if report.limits.is_some() { 4 } else { 3 };
+    let mut table = Table::new(&headings[..columns]);
+    for row in &report.rows {
         let speed = format!("{:.2} ± {:.2}", row.tokens_per_s, row.stddev);
-        table.row([args.model.clone(), row.test.clone(), speed]);
+        let cells = [model.to_owned(), row.test.clone(), speed];
+        match &row.shares {
+            Some(shares) => {
+                let [model, test, speed] = cells;
+                table.row([model, test, speed, show_shares(shares)]);
+            }
+            None => table.row(cells),
+        }
     }
     print_table(&table)
+}
+
+fn show_limits(device: &str, limits: &Limits) -> String {
+    format!(
+        "{device}: reads {:.1} GB/s, int8 {:.2} TOP/s, f32 {:.2} TFLOP/s",
+        limits.read_bytes_per_s * 1e-9,
+        limits.int8_ops_per_s * 1e-12,
+        limits.f32_ops_per_s * 1e-12
+    )
+}
+
+/// What binds first: of the two shares the larger.
+fn show_shares(shares: &Shares) -> String {
+    let percent = |share: f64, of: &str| format!("{:.0} % of {of}", share * 100.0);
+    match shares.read {
+        Some(read) if read >= shares.arithmetic => percent(read, "reads"),
+        _ => percent(shares.arithmetic, "arithmetic"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_larger_share_is_the_one_that_binds() {
+        let show = |read, arithmetic| show_shares(&Shares { read, arithmetic });
+        assert_eq!(show(Some(0.804), 0.03), "80 % of reads");
+        assert_eq!(show(Some(0.2), 0.456), "46 % of arithmetic");
+        assert_eq!(show(None, 0.5), "50 % of arithmetic");
+    }
+
+    #[test]
+    fn limits_have_units() {
+        let limits = Limits { read_bytes_per_s: 21.34e9, int8_ops_per_s: 0.987e12, f32_ops_per_s: 2.5e11 };
+        let line = show_limits("cpu: avx2, 2 threads", &limits);
+        assert_eq!(line, "cpu: avx2, 2 threads: reads 21.3 GB/s, int8 0.99 TOP/s, f32 0.25 TFLOP/s");
+    }
+
+    #[test]
+    fn progress_is_one_line() {
+        let running = |run, percent| said(&Progress::Running { test: "pp512".into(), run, percent }, 5);
+        assert_eq!(
+            (running(0, 0), running(2, 40)),
+            ("pp512: warming up".into(), "pp512: 2 of 5, 40 %".into())
+        );
+        let filling = Progress::Filling { test: "tg64@d4096".into(), percent: 12 };
+        assert_eq!(said(&filling, 5), "tg64@d4096: filling the cache, 12 %");
+    }
 }

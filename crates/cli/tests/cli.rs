@@ -508,23 +508,31 @@ fn the_built_in_model_can_be_shown_without_a_daemon() {
 #[test]
 fn bench_has_a_row_for_each_test() {
     let dir = tempfile::tempdir().unwrap();
-    let args = ["bench", "--model", DEMO, "-p", "64,0", "-n", "8", "-r", "2", "--threads", "2"];
-    let rows: serde_json::Value =
-        serde_json::from_str(&ok(dir.path(), &[&args[..], &["--json"]].concat())).unwrap();
-    let rows = rows.as_array().unwrap();
+    let args = ["bench", "--model", DEMO, "-p", "64,0", "-n", "8", "-r", "2", "-d", "0,32", "-b", "1,3"];
+    let report: serde_json::Value =
+        serde_json::from_str(&ok(dir.path(), &[&args[..], &["--json", "--limits"]].concat())).unwrap();
+    let rows = report["rows"].as_array().unwrap();
     let tests: Vec<_> = rows.iter().map(|row| row["test"].as_str().unwrap()).collect();
-    assert_eq!(tests, ["pp64", "tg8"]);
+    assert_eq!(tests, ["pp64", "pp64@d32", "tg8", "tg8 b3", "tg8@d32", "tg8@d32 b3"]);
+    for limit in ["read_bytes_per_s", "int8_ops_per_s", "f32_ops_per_s"] {
+        assert!(report["limits"][limit].as_f64().unwrap() > 0.0, "{report}");
+    }
     for row in rows {
         let keys: Vec<_> = row.as_object().unwrap().keys().map(String::as_str).collect();
-        assert_eq!(keys, ["test", "tokens_per_s", "stddev"]);
-        assert!(
-            row["tokens_per_s"].as_f64().unwrap() > 0.0 && row["stddev"].as_f64().unwrap() >= 0.0,
-            "{row}"
-        );
+        let numbers = ["n_prompt", "n_gen", "depth", "batch", "tokens_per_s", "stddev"];
+        assert_eq!(keys, [&["test", "kind"], &numbers[..], &["samples", "shares"]].concat());
+        assert!(numbers.iter().all(|number| row[number].as_f64().unwrap() >= 0.0), "{row}");
+        assert_eq!(row["samples"].as_array().unwrap().len(), 2);
+        assert_eq!(row["shares"]["read"].is_null(), row["kind"] == "prompt");
+        assert!(row["shares"]["arithmetic"].as_f64().unwrap() > 0.0, "{row}");
     }
-    let table = ok(dir.path(), &args);
-    assert!(table.contains("pp64") && table.contains('±'), "{table}");
+    let table = ok(dir.path(), &["bench", "--model", DEMO, "-p", "64", "-n", "8", "-r", "2", "-t", "2"]);
+    assert!(table.contains("pp64") && table.contains('±') && !table.contains("SHARE"), "{table}");
+    let shares = ok(dir.path(), &["bench", "--model", DEMO, "-p", "64", "-n", "8", "-r", "1", "--limits"]);
+    assert!(shares.contains("GB/s") && shares.contains("% of "), "{shares}");
     assert!(fails(dir.path(), 2, &["bench", "-p", "0", "-n", "0"]).contains("no test"));
     assert!(fails(dir.path(), 1, &["bench", "--model", "./none.gguf"]).contains("none.gguf"));
     assert!(fails(dir.path(), 1, &["bench", "-p", "100000"]).contains("100000"));
+    assert!(fails(dir.path(), 1, &["bench", "-d", "100"]).contains("96 or 112"));
+    assert!(fails(dir.path(), 1, &["bench", "-b", "1000"]).contains("512"));
 }

@@ -1,23 +1,34 @@
 //! Speed of one model on this machine, measured on the runtime itself, as llama-bench does: `ppN` is a prompt of N
-//! random tokens, `tgN` is N tokens generated one after the other; each is run once to warm up and then `reps`
-//! times.
+//! random tokens, `tgN` is N tokens generated one after the other; `@dN` says that N tokens were in the KV cache
+//! before, `bN` that N sequences generate together. Each is run once to warm up and then `reps` times. Filling the
+//! cache is not timed.
 
-use std::{path::PathBuf, sync::Arc, time::Instant};
+mod case;
+mod limits;
+mod stopwatch;
+#[cfg(test)]
+mod tests;
+
+use std::{path::PathBuf, sync::Arc};
 
 use hanzo_engine_kernels::BLOCK_TOKENS;
 use hanzo_engine_runtime::{
-    EngineConfig, Event, EventKind, Job, JobId, LoadError, RequestError, SamplingParams, StepError,
-    StopConditions, TextModel,
+    EngineConfig, LoadError, ModelFiles, RequestError, StepError, TextModel, engine::EngineMemory,
 };
 use hanzo_engine_store::{Store, StoreError};
 use serde::Serialize;
 
 use crate::{
+    budget,
     config::EngineSection,
-    device::{Cpu, Device, Steps},
-    error::{Error, random_u64},
+    device::{Cpu, Device},
+    error::Error,
     source::resolve,
 };
+use case::{Case, Kind};
+use limits::Costs;
+pub use limits::{Limits, Shares};
+use stopwatch::Stopwatch;
 
 /// What to measure.
 #[derive(Clone, Debug)]
@@ -26,25 +37,56 @@ pub struct Args {
     pub model: String,
     /// The store's directory, for a name; unset: the default one. Not opened for a path.
     pub store_dir: Option<PathBuf>,
-    /// Lengths of prompts, in tokens; each makes a row `ppN`.
+    /// Lengths of prompts, in tokens; each makes a row `ppN` at each depth.
     pub prompt_lens: Vec<usize>,
-    /// Tokens to generate; each makes a row `tgN`.
+    /// Tokens to generate; each makes a row `tgN` at each depth and batch.
     pub gen_lens: Vec<usize>,
+    /// Tokens in the KV cache before, in whole blocks of 16; 0 for none.
+    pub depths: Vec<usize>,
+    /// Sequences that generate together, at least 1.
+    pub batches: Vec<usize>,
     /// Measurements of each; at least 1.
     pub reps: usize,
     /// Threads that compute; unset: one for each core.
     pub threads: Option<usize>,
+    /// Measure this machine too, and each row as a share of it.
+    pub limits: bool,
+}
+
+/// All that was measured.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Report {
+    /// What computed: `cpu: avx512vnni, 8 threads`.
+    pub device: String,
+    /// What the machine can do at most, if it was asked for.
+    pub limits: Option<Limits>,
+    /// One row a test.
+    pub rows: Vec<Row>,
 }
 
 /// One test's result.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
-    /// `pp512`, `tg64`.
+    /// `pp512`, `tg64@d4096`, `tg64 b16`.
     pub test: String,
-    /// Mean over the measurements.
+    /// `prompt` or `generation`.
+    pub kind: &'static str,
+    /// Tokens of the prompt that was timed; 0 for a generation.
+    pub n_prompt: usize,
+    /// Tokens that each sequence generated; 0 for a prompt.
+    pub n_gen: usize,
+    /// Tokens of each sequence that were in the KV cache before.
+    pub depth: usize,
+    /// Sequences that ran together.
+    pub batch: usize,
+    /// Mean over the measurements, of all sequences together.
     pub tokens_per_s: f64,
     /// Sample standard deviation of the same; 0 for one measurement.
     pub stddev: f64,
+    /// The measurements, in their order.
+    pub samples: Vec<f64>, // (reps) tokens per second
+    /// Of the limits, if they were asked for.
+    pub shares: Option<Shares>,
 }
 
 /// Where a run is, for people.
@@ -52,8 +94,24 @@ pub struct Row {
 pub enum Progress {
     /// The model is being read, in percent.
     Loading(u32),
-    /// A test runs: its name, and which of its measurements, from 0 for the warm-up.
-    Running(String, usize),
+    /// The machine is being measured.
+    Limits,
+    /// The KV cache is being filled for a test.
+    Filling {
+        /// Its name.
+        test: String,
+        /// How far.
+        percent: u32,
+    },
+    /// A test runs.
+    Running {
+        /// Its name.
+        test: String,
+        /// Which of its measurements, from 0 for the warm-up.
+        run: usize,
+        /// How far into a prompt; stays 0 where tokens are generated.
+        percent: u32,
+    },
 }
 
 /// Why nothing was measured.
@@ -65,7 +123,7 @@ pub enum BenchError {
     /// The store cannot be opened.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The model cannot be loaded.
+    /// The model cannot be loaded, or not with room for the tests.
     #[error(transparent)]
     Load(#[from] LoadError),
     /// A length does not fit the model.
@@ -74,62 +132,127 @@ pub enum BenchError {
     /// The engine failed.
     #[error(transparent)]
     Step(#[from] StepError),
-    /// The arguments make no test.
+    /// The arguments make no test, or one that cannot be measured.
     #[error("{0}")]
-    Args(&'static str),
+    Args(String),
+    /// The model computes something that is no number, so its speed says nothing.
+    #[error("the model's logits are not numbers")]
+    NotFinite,
 }
 
 /// Loads the model and measures. Blocks for as long as that takes.
 ///
 /// # Errors
 /// [`BenchError`].
-pub fn run(args: &Args, mut progress: impl FnMut(Progress)) -> Result<Vec<Row>, BenchError> {
-    let lens = || args.prompt_lens.iter().chain(&args.gen_lens);
-    if args.reps == 0 || lens().any(|&len| len == 0) {
-        return Err(BenchError::Args("repetitions and lengths must be at least 1"));
-    }
-    let Some(&longest) = lens().max() else { return Err(BenchError::Args("nothing to measure")) };
+pub fn run(args: &Args, mut progress: impl FnMut(Progress)) -> Result<Report, BenchError> {
+    let step_tokens_max = EngineSection::default().step_tokens_max;
+    let cases = Case::all(args, step_tokens_max)?;
     let source = resolve(&args.model, store(args)?.as_ref()).map_err(model_error)?.source;
     let files = source.open()?;
-    // Prompt and generated tokens of the longest test, with a block to spare.
-    let context_tokens_max = longest + BLOCK_TOKENS;
-    let context_has = files.info.context_tokens_max as usize;
-    if context_tokens_max > context_has {
-        let (prompt_tokens, completion_tokens) = (longest, BLOCK_TOKENS);
-        let error =
-            RequestError::ContextLength { prompt_tokens, completion_tokens, context_tokens_max: context_has };
-        return Err(error.into());
-    }
     let device = Cpu::new(args.threads).map_err(LoadError::from)?;
-    let step_tokens_max = EngineSection::default().step_tokens_max;
-    let config = EngineConfig {
-        kv_blocks: context_tokens_max.div_ceil(BLOCK_TOKENS) + 1,
-        step_tokens_max,
-        prefill_tokens_beside_decodes: step_tokens_max,
-        sequences_max: 1,
-        context_tokens_max,
-        prefix_cache: false,
-    };
+    let config = config(&cases, step_tokens_max, &files)?;
+    check_fits(&device.memory(&files, &config), &files)?;
     let text = Arc::new(TextModel::load(&files)?);
     let mut told = |fraction: f32| progress(Progress::Loading((fraction * 100.0) as u32));
     let engine = device.build(&files, text.clone(), config, &mut told)?;
-    let mut bench = Bench { engine, text, context_tokens_max, jobs: 0 };
-    let prompts = args.prompt_lens.iter().map(|&len| (format!("pp{len}"), len, Kind::Prompt));
-    let generations = args.gen_lens.iter().map(|&len| (format!("tg{len}"), len, Kind::Generation));
-    let mut rows = Vec::new();
-    for (test, len, kind) in prompts.chain(generations) {
-        let mut rates = Vec::with_capacity(args.reps);
-        for rep in 0..=args.reps {
-            progress(Progress::Running(test.clone(), rep));
-            let rate = bench.measure(len, kind)?;
-            if rep > 0 {
-                rates.push(rate);
-            }
+    let costs = Costs::new(&device.backend(), &files);
+    drop(files);
+    let mut stopwatch = Stopwatch::new(engine, text, config.context_tokens_max);
+    let mut limits = measured_limits(args, &device, &mut progress)?;
+    let mut rows = cases
+        .iter()
+        .map(|case| row(*case, args.reps, &mut stopwatch, &mut progress))
+        .collect::<Result<Vec<_>, _>>()?;
+    // Again after the tests: a machine that was busy for a second then was not slow for all of them.
+    if let (Some(before), Some(after)) = (limits, measured_limits(args, &device, &mut progress)?) {
+        let best = before.max(after);
+        for (case, row) in cases.iter().zip(&mut rows) {
+            row.shares = Some(costs.shares(case, row.tokens_per_s, &best));
         }
-        let (tokens_per_s, stddev) = mean_and_deviation(&rates);
-        rows.push(Row { test, tokens_per_s, stddev });
+        limits = Some(best);
     }
-    Ok(rows)
+    Ok(Report { device: device.describe(), limits, rows })
+}
+
+/// An engine with room for the largest of the tests.
+fn config(cases: &[Case], step_tokens_max: usize, files: &ModelFiles) -> Result<EngineConfig, BenchError> {
+    let most = |of: fn(&Case) -> usize| cases.iter().map(of).max().unwrap_or(1);
+    let context_tokens_max = most(Case::context_tokens);
+    let model_context = files.info.context_tokens_max as usize;
+    if let Some(case) = cases.iter().find(|case| case.context_tokens() > model_context) {
+        let (prompt_tokens, completion_tokens) = match case.kind {
+            Kind::Prompt => (case.depth + case.len, 1),
+            Kind::Generation => (case.depth + 1, case.len),
+        };
+        let context_tokens_max = model_context;
+        return Err(
+            RequestError::ContextLength { prompt_tokens, completion_tokens, context_tokens_max }.into()
+        );
+    }
+    Ok(EngineConfig {
+        kv_blocks: most(Case::blocks).max(context_tokens_max.div_ceil(BLOCK_TOKENS)),
+        step_tokens_max,
+        prefill_tokens_beside_decodes: step_tokens_max,
+        sequences_max: most(|case| case.batch),
+        context_tokens_max,
+        // What is in the cache before a test is found again by its prefix.
+        prefix_cache: true,
+    })
+}
+
+/// Refuses what would not fit the memory that is free, where the system says how much that is.
+fn check_fits(memory: &EngineMemory, files: &ModelFiles) -> Result<(), LoadError> {
+    let Some(free_bytes) = budget::default_bytes().filter(|&free| memory.total() > free) else {
+        return Ok(());
+    };
+    Err(LoadError::DoesNotFit {
+        model: files.info.name.clone(),
+        needed_bytes: memory.total(),
+        weights_bytes: memory.weights_bytes,
+        kv_bytes: memory.kv_bytes,
+        scratch_bytes: memory.scratch_bytes,
+        free_bytes,
+        hint: "; shorter tests, less depth or a smaller batch need less".to_owned(),
+    })
+}
+
+fn measured_limits(
+    args: &Args,
+    device: &Cpu,
+    progress: &mut impl FnMut(Progress),
+) -> Result<Option<Limits>, LoadError> {
+    if !args.limits {
+        return Ok(None);
+    }
+    progress(Progress::Limits);
+    Limits::measure(device).map(Some)
+}
+
+fn row(
+    case: Case,
+    reps: usize,
+    stopwatch: &mut Stopwatch,
+    progress: &mut impl FnMut(Progress),
+) -> Result<Row, BenchError> {
+    let test = case.name();
+    let prepared = stopwatch
+        .prepare(case, &mut |percent| progress(Progress::Filling { test: test.clone(), percent }))?;
+    let mut samples = Vec::with_capacity(reps);
+    for run in 0..=reps {
+        let mut told = |percent| progress(Progress::Running { test: test.clone(), run, percent });
+        told(0);
+        let rate = stopwatch.measure(&prepared, &mut told)?;
+        if run > 0 {
+            samples.push(rate);
+        }
+    }
+    let (tokens_per_s, stddev) = mean_and_deviation(&samples);
+    let (kind, n_prompt, n_gen) = match case.kind {
+        Kind::Prompt => ("prompt", case.len, 0),
+        Kind::Generation => ("generation", 0, case.len),
+    };
+    let Case { depth, batch, .. } = case;
+    Ok(Row { test, kind, n_prompt, n_gen, depth, batch, tokens_per_s, stddev, samples, shares: None })
 }
 
 /// The store, where the model is no path and no part of this program.
@@ -146,59 +269,6 @@ fn model_error(error: Error) -> BenchError {
     BenchError::Model(error.to_string())
 }
 
-#[derive(Clone, Copy)]
-enum Kind {
-    Prompt,
-    Generation,
-}
-
-struct Bench {
-    engine: Box<dyn Steps>,
-    text: Arc<TextModel>,
-    context_tokens_max: usize,
-    jobs: u64,
-}
-
-impl Bench {
-    /// Tokens per second of one run. A generation begins with a prompt of one token, so that N steps of one row
-    /// make N tokens.
-    fn measure(&mut self, len: usize, kind: Kind) -> Result<f64, BenchError> {
-        let (prompt_len, max_tokens) = match kind {
-            Kind::Prompt => (len, 1),
-            Kind::Generation => (1, len),
-        };
-        self.jobs += 1;
-        let vocab = self.text.vocab as u64;
-        let prompt: Vec<u32> = (0..prompt_len).map(|_| (random_u64() % vocab) as u32).collect();
-        let job = Job {
-            id: JobId(self.jobs),
-            prompt: prompt.into(),
-            choices: 1,
-            sampling: SamplingParams::default(),
-            stop: StopConditions {
-                max_tokens: u32::try_from(max_tokens).unwrap_or(u32::MAX),
-                ignore_eos: true,
-                ..StopConditions::default()
-            },
-            priority: 0,
-            starts_in_reasoning: false,
-            split_reasoning: false,
-        };
-        job.validate(&self.text, self.context_tokens_max)?;
-        let mut events: Vec<Event> = Vec::new();
-        let began = Instant::now();
-        self.engine.submit(&job);
-        while self.engine.has_work() {
-            events.clear();
-            self.engine.step(&mut events)?;
-        }
-        let seconds = began.elapsed().as_secs_f64();
-        let ended = events.iter().any(|event| matches!(event.kind, EventKind::Finished { .. }));
-        assert!(ended, "an engine without work has finished its only job");
-        Ok(len as f64 / seconds)
-    }
-}
-
 fn mean_and_deviation(values: &[f64]) -> (f64, f64) {
     let count = values.len() as f64;
     let mean = values.iter().sum::<f64>() / count;
@@ -207,45 +277,4 @@ fn mean_and_deviation(values: &[f64]) -> (f64, f64) {
     }
     let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
     (mean, (squares / (count - 1.0)).sqrt())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn deviation_is_of_a_sample() {
-        assert_eq!(mean_and_deviation(&[2.0, 4.0]), (3.0, 2.0_f64.sqrt()));
-        assert_eq!(mean_and_deviation(&[5.0]), (5.0, 0.0));
-    }
-
-    fn args() -> Args {
-        Args {
-            model: crate::DEMO_MODEL.into(),
-            store_dir: None,
-            prompt_lens: vec![20],
-            gen_lens: vec![3],
-            reps: 2,
-            threads: Some(1),
-        }
-    }
-
-    #[test]
-    fn the_demo_model_has_a_speed() {
-        let mut seen = Vec::new();
-        let rows = run(&args(), |progress| seen.push(progress)).unwrap();
-        let tests: Vec<&str> = rows.iter().map(|row| row.test.as_str()).collect();
-        assert_eq!(tests, ["pp20", "tg3"]);
-        assert!(rows.iter().all(|row| row.tokens_per_s > 0.0 && row.stddev.is_finite()), "{rows:?}");
-        assert!(seen.contains(&Progress::Running("tg3".into(), 2)));
-    }
-
-    #[test]
-    fn what_cannot_be_measured_says_why() {
-        let too_long = Args { prompt_lens: vec![10_000_000], ..args() };
-        assert!(matches!(run(&too_long, |_| {}), Err(BenchError::Request(_))));
-        let nothing = Args { prompt_lens: vec![], gen_lens: vec![], ..args() };
-        assert!(matches!(run(&nothing, |_| {}), Err(BenchError::Args(_))));
-        assert!(matches!(run(&Args { reps: 0, ..args() }, |_| {}), Err(BenchError::Args(_))));
-    }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use hanzo_engine_kernels::{
     Backend, KernelError,
-    cpu::{CpuBackend, ThreadPool, Tier},
+    cpu::{CpuBackend, ThreadPool, Tier, limits::Probe},
 };
 use hanzo_engine_runtime::{
     Engine, EngineConfig, EngineStats, Event, Job, JobId, LoadError, ModelFiles, StepError, StepReport,
@@ -85,6 +85,14 @@ impl Cpu {
 
     pub(crate) fn backend(&self) -> CpuBackend {
         CpuBackend::new(self.pool.clone(), self.tier)
+    }
+
+    /// Loops that measure what these threads can do at most; one reads so many bytes.
+    ///
+    /// # Errors
+    /// When there is no such memory.
+    pub(crate) fn probe(&self, bytes: usize) -> Result<Probe, KernelError> {
+        Probe::new(self.pool.clone(), self.tier, bytes)
     }
 }
 

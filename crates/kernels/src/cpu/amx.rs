@@ -160,6 +160,24 @@ macro_rules! tile_dot {
     };
 }
 
+/// Four products of full tiles of zeros, `rounds` times, none waiting for another: the unit's peak. Returns the
+/// operations, a multiplication and an addition being two.
+///
+/// # Safety
+/// `is_available()`.
+#[target_feature(enable = "avx512f")]
+pub(super) unsafe fn multiply_only(rounds: usize) -> u64 {
+    Shapes::load([(16, 64); 8]);
+    for _ in 0..rounds {
+        tile_dot!("tdpbssd", "tmm0", "tmm4", "tmm6");
+        tile_dot!("tdpbssd", "tmm1", "tmm4", "tmm7");
+        tile_dot!("tdpbssd", "tmm2", "tmm5", "tmm6");
+        tile_dot!("tdpbssd", "tmm3", "tmm5", "tmm7");
+    }
+    asm!("tilerelease", options(nostack, preserves_flags, nomem));
+    2 * (rounds * 4 * 16 * 16 * 64) as u64
+}
+
 /// One block of one panel by up to 32 columns, multiplied but not yet added.
 #[derive(Clone, Copy)]
 struct Unit {

@@ -17,6 +17,7 @@ mod backend;
 mod gemm;
 mod kv;
 mod lanes;
+pub mod limits;
 mod math;
 mod matmul;
 mod matrix;

@@ -1,0 +1,251 @@
+//! What this machine can do at most, and what share of it a test reached.
+//!
+//! A generated token cannot come sooner than its weights and its keys and values are read; a token of a prompt not
+//! sooner than its products are multiplied. The operations of attention, norms and sampling are not counted, nor are
+//! activations read or written, so a share is a little less than what the machine really did. What is counted comes
+//! from the model as it was loaded: bytes as packed, shapes as they are.
+
+use std::time::{Duration, Instant};
+
+use hanzo_engine_kernels::{BLOCK_TOKENS, Backend, MatrixShape, cpu::limits::Probe};
+use hanzo_engine_runtime::{LoadError, ModelFiles, spec::Weight};
+use serde::Serialize;
+
+use super::case::{Case, Kind};
+use crate::{budget, device::Cpu};
+
+/// Memory that is read through to measure bandwidth, where a third of what is free is not less.
+const READ_BYTES_MAX: u64 = 1 << 30;
+/// And where the system does not say what is free.
+const READ_BYTES_UNKNOWN: u64 = 256 << 20;
+/// Passes over the memory, and runs of each loop of products; the best counts.
+const PASSES: usize = 8;
+/// Least time of one run of a loop.
+const RUN_TIME_MIN: Duration = Duration::from_millis(25);
+
+/// What the threads reach together in loops that do nothing else.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Limits {
+    /// Bytes read from memory in a second.
+    pub read_bytes_per_s: f64,
+    /// Multiplications and additions of bytes in a second, each counted.
+    pub int8_ops_per_s: f64,
+    /// The same in f32.
+    pub f32_ops_per_s: f64,
+}
+
+impl Limits {
+    /// Measures them, in a second or two.
+    ///
+    /// # Errors
+    /// When there is no memory to read.
+    pub(super) fn measure(device: &Cpu) -> Result<Limits, LoadError> {
+        let third = budget::default_bytes().map_or(READ_BYTES_UNKNOWN, |bytes| bytes / 3);
+        let mut probe: Probe = device.probe(third.min(READ_BYTES_MAX) as usize)?;
+        Ok(Limits {
+            read_bytes_per_s: best_rate(|| probe.read()),
+            int8_ops_per_s: peak(|rounds| probe.multiply_int8(rounds)),
+            f32_ops_per_s: peak(|rounds| probe.multiply_f32(rounds)),
+        })
+    }
+
+    /// The better of two measurements: what disturbs one only ever makes it slower.
+    pub(super) fn max(self, other: Limits) -> Limits {
+        Limits {
+            read_bytes_per_s: self.read_bytes_per_s.max(other.read_bytes_per_s),
+            int8_ops_per_s: self.int8_ops_per_s.max(other.int8_ops_per_s),
+            f32_ops_per_s: self.f32_ops_per_s.max(other.f32_ops_per_s),
+        }
+    }
+
+    fn seconds(&self, products: Products) -> f64 {
+        2.0 * (products.int8 / self.int8_ops_per_s + products.f32 / self.f32_ops_per_s)
+    }
+}
+
+/// The best of some runs, in what one run returns per second.
+fn best_rate(mut run: impl FnMut() -> u64) -> f64 {
+    (0..PASSES)
+        .map(|_| timed(&mut run))
+        .map(|(units, time)| units as f64 / time.as_secs_f64())
+        .fold(0.0, f64::max)
+}
+
+/// The best rate of a loop with as many rounds as last long enough to be timed.
+fn peak(mut run: impl FnMut(usize) -> u64) -> f64 {
+    let mut rounds = 1000;
+    while timed(&mut || run(rounds)).1 < RUN_TIME_MIN && rounds < usize::MAX / 4 {
+        rounds *= 2;
+    }
+    best_rate(|| run(rounds))
+}
+
+fn timed(run: &mut dyn FnMut() -> u64) -> (u64, Duration) {
+    let began = Instant::now();
+    let units = run();
+    (units, began.elapsed())
+}
+
+/// Shares of the limits, 1 being all of one.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Shares {
+    /// Of the read bandwidth: weights and KV cache, for generations.
+    pub read: Option<f64>,
+    /// Of the arithmetic: the matrices' products, at the peak of bytes where weights are quantised and at that of f32
+    /// where they are not.
+    pub arithmetic: f64,
+}
+
+/// Multiplications of matrices, each with an addition, for one token.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Products {
+    int8: f64,
+    f32: f64,
+}
+
+impl Products {
+    fn add(&mut self, shape: MatrixShape) {
+        let count = shape.rows as f64 * shape.cols as f64;
+        if shape.dtype.block_weights() > 1 {
+            self.int8 += count;
+        } else {
+            self.f32 += count;
+        }
+    }
+
+    fn times(self, tokens: f64) -> Products {
+        Products { int8: self.int8 * tokens, f32: self.f32 * tokens }
+    }
+
+    fn plus(self, other: Products) -> Products {
+        Products { int8: self.int8 + other.int8, f32: self.f32 + other.f32 }
+    }
+}
+
+/// What a model's steps take.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Costs {
+    /// Read by every step that draws a token: layers, norms and head, as packed.
+    weights_bytes: f64,
+    /// Read for each token in the cache by one layer.
+    kv_bytes: f64,
+    /// Of the layers, for each token; of the head, for each token drawn.
+    layers: Products,
+    head: Products,
+    windows: Vec<Option<u32>>, // (layers)
+}
+
+impl Costs {
+    /// Of the model in `files` once `backend` has packed it.
+    pub(super) fn new<B: Backend>(backend: &B, files: &ModelFiles) -> Costs {
+        let spec = &files.spec;
+        let head_weight = if spec.tied_embeddings { Weight::TokenEmbedding } else { Weight::Output };
+        let (mut layers, mut head) = (Products::default(), Products::default());
+        let mut weights_bytes = 0;
+        for (weight, shape) in spec.weights() {
+            let &[rows, cols] = shape.as_slice() else {
+                weights_bytes += shape.iter().product::<usize>() * size_of::<f32>();
+                continue;
+            };
+            let part = MatrixShape { rows, cols, dtype: files.tensor(weight).dtype };
+            if weight == head_weight {
+                head.add(part);
+            } else if weight == Weight::TokenEmbedding {
+                // One row of it a token: nothing beside the rest.
+                continue;
+            } else {
+                layers.add(part);
+            }
+            weights_bytes += backend.matrix_bytes(&[part]);
+        }
+        let block_bytes =
+            backend.kv_bytes(&spec.kv_spec(2)).saturating_sub(backend.kv_bytes(&spec.kv_spec(1)));
+        Costs {
+            weights_bytes: weights_bytes as f64,
+            kv_bytes: block_bytes as f64 / (BLOCK_TOKENS * spec.layers) as f64,
+            layers,
+            head,
+            windows: spec.windows.clone(),
+        }
+    }
+
+    /// The shares of a test that ran at so many tokens per second.
+    pub(super) fn shares(&self, case: &Case, tokens_per_s: f64, limits: &Limits) -> Shares {
+        let seconds = case.tokens() as f64 / tokens_per_s;
+        let drawn = match case.kind {
+            Kind::Prompt => 1.0,
+            Kind::Generation => case.tokens() as f64,
+        };
+        let products = self.layers.times(case.tokens() as f64).plus(self.head.times(drawn));
+        let read = (case.kind == Kind::Generation)
+            .then(|| self.generation_bytes(case) / limits.read_bytes_per_s / seconds);
+        Shares { read, arithmetic: limits.seconds(products) / seconds }
+    }
+
+    /// Bytes that all steps of a generation read: the weights once for all sequences, and the keys and values each
+    /// sees.
+    fn generation_bytes(&self, case: &Case) -> f64 {
+        let mut bytes = self.weights_bytes * case.len as f64;
+        for step in 0..case.len {
+            let context = case.depth + step + 1;
+            let seen = |window: &Option<u32>| window.map_or(context, |window| context.min(window as usize));
+            let keys: usize = self.windows.iter().map(seen).sum();
+            bytes += case.batch as f64 * keys as f64 * self.kv_bytes;
+        }
+        bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: Limits = Limits { read_bytes_per_s: 1e6, int8_ops_per_s: 1e9, f32_ops_per_s: 1e8 };
+
+    fn costs() -> Costs {
+        Costs {
+            weights_bytes: 10_000.0,
+            kv_bytes: 10.0,
+            layers: Products { int8: 5e5, f32: 0.0 },
+            head: Products { int8: 0.0, f32: 5e4 },
+            windows: vec![None, Some(4)],
+        }
+    }
+
+    fn near(left: f64, right: f64) {
+        assert!((left / right - 1.0).abs() < 1e-9, "{left} is not {right}");
+    }
+
+    #[test]
+    fn a_generation_reads_its_weights_and_what_its_windows_let_it_see() {
+        let case = Case { kind: Kind::Generation, len: 2, depth: 16, batch: 3 };
+        // Steps see 17 and 18 keys in one layer and 4 in the other.
+        let bytes = 2.0 * 10_000.0 + 3.0 * 10.0 * (17.0 + 18.0 + 4.0 + 4.0);
+        let shares = costs().shares(&case, 60.0, &LIMITS);
+        near(shares.read.unwrap(), bytes / 1e6 / 0.1);
+        // Six tokens of a million operations of bytes, and of a hundred thousand in f32, in a tenth of a second.
+        near(shares.arithmetic, (6.0 * 1e6 / 1e9 + 6.0 * 1e5 / 1e8) / 0.1);
+    }
+
+    #[test]
+    fn a_prompt_draws_one_token_and_its_share_is_of_the_arithmetic() {
+        let case = Case { kind: Kind::Prompt, len: 100, depth: 16, batch: 1 };
+        let shares = costs().shares(&case, 500.0, &LIMITS);
+        assert_eq!(shares.read, None);
+        near(shares.arithmetic, (100.0 * 1e6 / 1e9 + 1e5 / 1e8) / 0.2);
+    }
+
+    #[test]
+    fn costs_are_those_of_the_model() {
+        let files = crate::source::resolve(crate::DEMO_MODEL, None).unwrap().source.open().unwrap();
+        let device = Cpu::new(Some(1)).unwrap();
+        let costs = Costs::new(&device.backend(), &files);
+        let spec = &files.spec;
+        let attention = spec.hidden * (spec.heads.qkv_width() + spec.heads.q_width());
+        let layers = spec.layers * (attention + 3 * spec.hidden * spec.ffn);
+        near(costs.layers.int8 + costs.layers.f32, layers as f64);
+        near(costs.head.int8 + costs.head.f32, (spec.vocab * spec.hidden) as f64);
+        near(costs.kv_bytes, (4 * spec.heads.kv_heads * spec.heads.head_dim) as f64);
+        assert!(costs.weights_bytes > 0.5 * files.weight_bytes() as f64, "{costs:?}");
+    }
+}

@@ -1,0 +1,148 @@
+//! Runs one test on an engine and times the steps that count.
+//!
+//! What is before the test in the KV cache is put there by prompts of their own, once for all measurements: their blocks
+//! are found again by their prefix, so that a measurement begins at its depth. Only steps are timed, and all of a
+//! measurement's steps are.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use hanzo_engine_runtime::{
+    Event, EventKind, Job, JobId, SamplingParams, StepReport, StopConditions, TextModel,
+};
+
+use super::{
+    BenchError,
+    case::{Case, Kind},
+};
+use crate::{device::Steps, error::random_u64};
+
+/// An engine that runs nothing but tests.
+pub(super) struct Stopwatch {
+    engine: Box<dyn Steps>,
+    text: Arc<TextModel>,
+    context_tokens_max: usize,
+    jobs: u64,
+}
+
+/// A test whose cache is filled.
+pub(super) struct Prepared {
+    case: Case,
+    /// What each sequence begins with.
+    before: Vec<Vec<u32>>, // (batch, depth)
+}
+
+/// What some steps did.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Lap {
+    time: Duration,
+    steps: usize,
+    tokens: usize,
+}
+
+impl Stopwatch {
+    /// Takes an engine with nothing to do, prefix cache on.
+    pub(super) fn new(engine: Box<dyn Steps>, text: Arc<TextModel>, context_tokens_max: usize) -> Self {
+        Self { engine, text, context_tokens_max, jobs: 0 }
+    }
+
+    /// Fills the cache as deep as the test asks; `progress` is told in percent.
+    pub(super) fn prepare(
+        &mut self,
+        case: Case,
+        progress: &mut dyn FnMut(u32),
+    ) -> Result<Prepared, BenchError> {
+        let before: Vec<Vec<u32>> = (0..case.batch).map(|_| self.random_tokens(case.depth)).collect();
+        if case.depth > 0 {
+            for prompt in &before {
+                self.submit(prompt.clone(), 1)?;
+            }
+            self.run(case.depth * case.batch, progress)?;
+        }
+        Ok(Prepared { case, before })
+    }
+
+    /// Tokens per second of one run of the test, of all its sequences together. A long prompt tells its `progress`
+    /// in percent.
+    pub(super) fn measure(
+        &mut self,
+        prepared: &Prepared,
+        progress: &mut dyn FnMut(u32),
+    ) -> Result<f64, BenchError> {
+        let case = &prepared.case;
+        let (prompt_len, max_tokens) = match case.kind {
+            Kind::Prompt => (case.len, 1),
+            Kind::Generation => (1, case.len),
+        };
+        for before in &prepared.before {
+            let mut prompt = before.clone();
+            prompt.extend(self.random_tokens(prompt_len));
+            self.submit(prompt, max_tokens)?;
+        }
+        let lap = match case.kind {
+            Kind::Prompt => self.run(case.tokens(), progress)?,
+            Kind::Generation => self.run(case.tokens(), &mut |_| {})?,
+        };
+        assert_eq!(
+            lap.tokens,
+            case.tokens(),
+            "the cache holds what it was filled with, and no step did more"
+        );
+        if case.kind == Kind::Generation {
+            assert_eq!(lap.steps, case.len, "all sequences decode in every step");
+        }
+        Ok(lap.tokens as f64 / lap.time.as_secs_f64())
+    }
+
+    fn random_tokens(&self, len: usize) -> Vec<u32> {
+        let vocab = self.text.vocab as u64;
+        (0..len).map(|_| (random_u64() % vocab) as u32).collect()
+    }
+
+    fn submit(&mut self, prompt: Vec<u32>, max_tokens: usize) -> Result<(), BenchError> {
+        self.jobs += 1;
+        let job = Job {
+            id: JobId(self.jobs),
+            prompt: prompt.into(),
+            choices: 1,
+            sampling: SamplingParams::default(),
+            stop: StopConditions {
+                max_tokens: u32::try_from(max_tokens).unwrap_or(u32::MAX),
+                ignore_eos: true,
+                ..StopConditions::default()
+            },
+            priority: 0,
+            starts_in_reasoning: false,
+            split_reasoning: false,
+        };
+        job.validate(&self.text, self.context_tokens_max)?;
+        self.engine.submit(&job);
+        Ok(())
+    }
+
+    /// Steps until nothing is left to do. `tokens` are expected to go through the model.
+    fn run(&mut self, tokens: usize, progress: &mut dyn FnMut(u32)) -> Result<Lap, BenchError> {
+        let mut events: Vec<Event> = Vec::new();
+        let mut lap = Lap::default();
+        let mut told = 0;
+        while self.engine.has_work() {
+            events.clear();
+            let began = Instant::now();
+            let report: StepReport = self.engine.step(&mut events)?;
+            lap.time += began.elapsed();
+            lap.steps += 1;
+            lap.tokens += report.prefill_tokens + report.decode_tokens;
+            if events.iter().any(|event| matches!(event.kind, EventKind::Failed)) {
+                return Err(BenchError::NotFinite);
+            }
+            let percent = (lap.tokens * 100 / tokens.max(1)) as u32;
+            if percent > told {
+                told = percent;
+                progress(percent);
+            }
+        }
+        Ok(lap)
+    }
+}

@@ -1,0 +1,71 @@
+//! What every benchmark here stands on: a backend with room for its steps, one batch, and numbers to compute with.
+
+use std::sync::Arc;
+
+use hanzo_engine_kernels::cpu::{CpuBackend, CpuBuffer, ThreadPool, Tier};
+use hanzo_engine_kernels::{BLOCK_TOKENS, Backend, Batch, HeadShape, SequenceSpan, StepLimits};
+
+/// Rows of a prefill step.
+pub(crate) const PREFILL: usize = 512;
+/// The longest context.
+pub(crate) const CONTEXT: usize = 4096;
+/// Those of Qwen3-0.6B.
+pub(crate) const HEADS: HeadShape = HeadShape { heads: 16, kv_heads: 8, head_dim: 128 };
+/// More than any cache this is likely to run on.
+pub(crate) const COLD_BYTES: usize = 384 << 20;
+
+/// A backend on all cores, its scratch made for steps of one sequence.
+pub(crate) fn backend() -> CpuBackend {
+    let tier = Tier::detect().expect("a tier this processor has, as the variable must name one");
+    let mut backend = CpuBackend::new(Arc::new(ThreadPool::new(0)), tier);
+    let limits = StepLimits {
+        rows: PREFILL,
+        sequences: 1,
+        logit_rows: 1,
+        context: CONTEXT,
+        width: HEADS.qkv_width(),
+        vocab: 1,
+        heads: HEADS,
+    };
+    backend.reserve(&limits).expect("memory for one step's scratch");
+    backend
+}
+
+/// The last `rows` tokens of a sequence of `context`.
+pub(crate) fn batch(rows: usize, context: usize) -> Batch {
+    let first = (context - rows) as u32;
+    let span = SequenceSpan { row_first: 0, rows: rows as u32, context: context as u32, table_first: 0 };
+    Batch {
+        tokens: vec![0; rows],
+        positions: (first..context as u32).collect(),
+        slots: (first..context as u32).collect(),
+        sequences: vec![span],
+        block_tables: (0..context.div_ceil(BLOCK_TOKENS) as u32).collect(),
+        logit_rows: Vec::new(),
+    }
+}
+
+/// Numbers between -1 and 1 that look like none in particular.
+pub(crate) fn numbers(count: usize) -> Vec<f32> {
+    (0..count).map(|i| (i as f32 * 0.37).sin()).collect()
+}
+
+/// A buffer of such numbers, `(rows, cols)`.
+pub(crate) fn filled(backend: &mut CpuBackend, rows: usize, cols: usize) -> CpuBuffer {
+    let mut buffer = backend.buffer(rows, cols).expect("memory for activations");
+    backend.write_rows(&mut buffer, 0, &numbers(rows * cols)).expect("rows the buffer has");
+    buffer
+}
+
+/// Runs `body` within one step of a batch.
+pub(crate) fn step<T>(
+    backend: &mut CpuBackend,
+    rows: usize,
+    context: usize,
+    body: impl FnOnce(&mut CpuBackend) -> T,
+) -> T {
+    backend.begin(&batch(rows, context)).expect("a processor always begins");
+    let result = body(backend);
+    backend.end().expect("a processor always ends");
+    result
+}

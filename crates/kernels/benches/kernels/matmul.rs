@@ -1,0 +1,98 @@
+//! Matrix products of every element type that the backend packs.
+
+use criterion::{BenchmarkId, Criterion, Throughput};
+use hanzo_engine_kernels::cpu::{CpuBackend, CpuMatrix};
+use hanzo_engine_kernels::quant::{can_quantize, quantize_row};
+use hanzo_engine_kernels::{Backend, DType, MatrixShape, MatrixSource};
+
+use crate::bed;
+
+/// A projection of Qwen3-0.6B: an MLP's gate.
+const ROWS: usize = 3072;
+const COLS: usize = 1024;
+/// Rows of one panel of weights.
+const PANEL: usize = 16;
+
+/// Few rows: bytes of weights, each read once. Many: operations.
+pub(crate) fn decode_and_prefill(criterion: &mut Criterion) {
+    let mut backend = bed::backend();
+    let x = bed::filled(&mut backend, bed::PREFILL, COLS);
+    let mut out = backend.buffer(bed::PREFILL, ROWS).expect("memory for activations");
+    for &dtype in DType::ALL {
+        if !backend.supports(dtype) {
+            continue;
+        }
+        let shape = MatrixShape { rows: ROWS, cols: COLS, dtype };
+        let packed_bytes = backend.matrix_bytes(&[shape]);
+        // Packed when the first benchmark that passes the filter wants them.
+        let mut weights = None;
+        let mut group = criterion.benchmark_group(format!("matmul/{dtype}"));
+        for rows in [1, 4, 8, bed::PREFILL] {
+            group.throughput(if rows < bed::PREFILL {
+                Throughput::Bytes(packed_bytes as u64)
+            } else {
+                Throughput::Elements(2 * (rows * ROWS * COLS) as u64)
+            });
+            group.bench_function(BenchmarkId::from_parameter(rows), |bencher| {
+                let weights: &Vec<CpuMatrix> =
+                    weights.get_or_insert_with(|| matrices(&backend, shape, bed::COLD_BYTES / packed_bytes));
+                let mut next = weights.iter().cycle();
+                bed::step(&mut backend, rows, rows, |backend| {
+                    bencher.iter(|| {
+                        if let Some(matrix) = next.next() {
+                            backend.matmul(matrix, None, &x, &mut out);
+                        }
+                    });
+                });
+            });
+        }
+        group.finish();
+    }
+}
+
+/// A matrix of one panel is hardly any work: what is left is preparing the activations, in bytes of f32.
+pub(crate) fn activations(criterion: &mut Criterion) {
+    let mut backend = bed::backend();
+    let x = bed::filled(&mut backend, bed::PREFILL, COLS);
+    let mut out = backend.buffer(bed::PREFILL, PANEL).expect("memory for activations");
+    for dtype in [DType::F32, DType::Q8_0, DType::Q4_K] {
+        let shape = MatrixShape { rows: PANEL, cols: COLS, dtype };
+        let mut group = criterion.benchmark_group(format!("activations/{dtype}"));
+        for rows in [1, bed::PREFILL] {
+            group.throughput(Throughput::Bytes((rows * COLS * size_of::<f32>()) as u64));
+            group.bench_function(BenchmarkId::from_parameter(rows), |bencher| {
+                let weights = matrices(&backend, shape, 1);
+                bed::step(&mut backend, rows, rows, |backend| {
+                    bencher.iter(|| backend.matmul(&weights[0], None, &x, &mut out));
+                });
+            });
+        }
+        group.finish();
+    }
+}
+
+fn matrices(backend: &CpuBackend, shape: MatrixShape, count: usize) -> Vec<CpuMatrix> {
+    let bytes = blocks(shape);
+    let source = [MatrixSource { name: "weights", shape, bytes: &bytes }];
+    (0..count.max(1))
+        .map(|_| backend.pack(&source).expect("memory, and a type the backend supports"))
+        .collect()
+}
+
+/// A tensor of some weights; or, where there is no encoder, of blocks whose bytes are below 64, which are codes and
+/// finite scales in every format.
+fn blocks(shape: MatrixShape) -> Vec<u8> {
+    let weights = shape.rows * shape.cols;
+    let size = shape.dtype.bytes_of(weights).expect("a number of columns that is whole blocks of every type");
+    let mut bytes = vec![0; size];
+    if can_quantize(shape.dtype) {
+        quantize_row(shape.dtype, &bed::numbers(weights), &mut bytes);
+    } else {
+        let mut state = 1_u32;
+        for byte in &mut bytes {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            *byte = (state >> 26) as u8;
+        }
+    }
+    bytes
+}

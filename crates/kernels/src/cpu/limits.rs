@@ -1,0 +1,290 @@
+//! What bounds every kernel on this machine: loops that only read memory, and loops that only multiply.
+//!
+//! They run on the pool and the tier the kernels run on, so that a kernel's speed can be told as a share of what the
+//! same threads reach with the same instructions. No clock is here: a loop says how much it did, its caller measures.
+
+use std::hint::black_box;
+use std::sync::Arc;
+
+use super::aligned::{Aligned, Shared};
+use super::lanes::{Kernel, Lanes, dispatch};
+use super::pool::ThreadPool;
+use super::tier::Tier;
+use crate::KernelError;
+
+/// Bytes that one item of a reading loop reads.
+const CHUNK_BYTES: usize = 1 << 20;
+/// Parts of a chunk that are read together: one stream alone does not keep enough loads in flight.
+const STREAMS: usize = 8;
+const STREAM_BYTES: usize = CHUNK_BYTES / STREAMS;
+/// Bytes ahead of its loads that each stream asks for.
+const AHEAD: usize = 1024;
+/// Items a thread of a multiplying loop has on average: a core that is taken away costs its share only.
+const ITEMS_PER_THREAD: usize = 16;
+/// Bytes of activations the int8 loop walks over; well inside the first-level cache.
+const ACTIVATION_BYTES: usize = 4096;
+
+/// The loops, and the memory that one of them reads.
+#[derive(Debug)]
+pub struct Probe {
+    pool: Arc<ThreadPool>,
+    tier: Tier,
+    memory: Aligned<u64>, // whole chunks
+}
+
+impl Probe {
+    /// Takes and fills `bytes` of memory, rounded up to whole mebibytes; at least one. They should be many times the
+    /// last cache's.
+    ///
+    /// # Errors
+    /// When there is no such memory.
+    ///
+    /// # Panics
+    /// If this processor does not have the tier ([`Tier::is_available`]).
+    pub fn new(pool: Arc<ThreadPool>, tier: Tier, bytes: usize) -> Result<Probe, KernelError> {
+        assert!(tier.is_available(), "this processor has no {tier}");
+        let chunks = bytes.div_ceil(CHUNK_BYTES).max(1);
+        let words = CHUNK_BYTES / size_of::<u64>();
+        let mut memory = Aligned::<u64>::zeroed(chunks.saturating_mul(words), "memory to read")?;
+        let shared = memory.shared();
+        // Pages that were never written all stand for one page of zeros, which stays in the cache.
+        pool.turn().run(chunks, 1, &|_, range| {
+            for chunk in range {
+                // SAFETY: the memory is whole chunks, and each is one item of one thread.
+                let words = unsafe { std::slice::from_raw_parts_mut(shared.get().add(chunk * words), words) };
+                words.fill(0x5555_aaaa_3333_cccc ^ chunk as u64);
+            }
+        });
+        Ok(Probe { pool, tier, memory })
+    }
+
+    /// Reads all of the memory once. Returns the bytes read.
+    pub fn read(&mut self) -> u64 {
+        let bytes = std::mem::size_of_val(&self.memory[..]);
+        let first = Shared::new_const(self.memory.as_ptr());
+        let tier = self.tier;
+        self.pool.turn().run(bytes / CHUNK_BYTES, 4, &|_, range| {
+            for chunk in range {
+                let first = first.get().cast_const().cast::<u8>().wrapping_add(chunk * CHUNK_BYTES);
+                // SAFETY: the tier is there (`new`), and the memory holds the chunk.
+                unsafe { dispatch(tier, Read { first }) };
+            }
+        });
+        bytes as u64
+    }
+
+    /// Multiplies and adds bytes in registers, `rounds` times in each of some items. Returns the operations, a
+    /// multiplication and an addition being two.
+    pub fn multiply_int8(&mut self, rounds: usize) -> u64 {
+        let tier = self.tier;
+        self.items(|| {
+            #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+            if tier == Tier::Amx {
+                // SAFETY: the tier is there (`new`).
+                return unsafe { super::amx::multiply_only(rounds) };
+            }
+            // SAFETY: the tier is there (`new`); the kernel asks for nothing else.
+            unsafe { dispatch(tier, Int8 { rounds }) }
+        })
+    }
+
+    /// The same in f32: fused where the tier fuses.
+    pub fn multiply_f32(&mut self, rounds: usize) -> u64 {
+        let tier = self.tier;
+        // SAFETY: as above.
+        self.items(|| unsafe { dispatch(tier, Float { rounds }) })
+    }
+
+    /// Runs `item`, which returns the operations it did, many times on all threads. Returns all operations.
+    fn items(&self, item: impl Fn() -> u64 + Sync) -> u64 {
+        use std::sync::atomic::{AtomicU64, Ordering};
+        let done = AtomicU64::new(0);
+        self.pool.turn().run(self.pool.threads() * ITEMS_PER_THREAD, 1, &|_, range| {
+            for _ in range {
+                done.fetch_add(item(), Ordering::Relaxed);
+            }
+        });
+        done.into_inner()
+    }
+}
+
+/// Reads CHUNK_BYTES at `first`.
+struct Read {
+    first: *const u8,
+}
+
+impl Kernel for Read {
+    type Out = ();
+
+    #[inline(always)]
+    unsafe fn run<L: Lanes>(self) {
+        // SAFETY: inside `vectorize`; every load is within the chunk.
+        unsafe {
+            let mut all = [L::load_w(self.first); STREAMS];
+            for at in (0..STREAM_BYTES).step_by(64) {
+                for (stream, all) in all.iter_mut().enumerate() {
+                    let from = self.first.add(stream * STREAM_BYTES + at);
+                    L::prefetch(from.wrapping_add(AHEAD));
+                    *all = L::or(*all, L::load_w(from));
+                }
+            }
+            let mut seen = [0; 64];
+            for all in all {
+                L::store_w(seen.as_mut_ptr(), all);
+                black_box(&seen);
+            }
+        }
+    }
+}
+
+/// Products of bytes as in a tile of a matrix product, all operands but the activations in registers.
+struct Int8 {
+    rounds: usize,
+}
+
+impl Kernel for Int8 {
+    type Out = u64;
+
+    #[inline(always)]
+    unsafe fn run<L: Lanes>(self) -> u64 {
+        let activations = black_box([3i8; ACTIVATION_BYTES]);
+        // SAFETY: inside `vectorize`; the tiles read what `activations` holds.
+        unsafe {
+            // Where registers are few, one vector of weights; else two, so that a broadcast serves two products.
+            if L::COLS == 8 {
+                int8_tile::<L, 8, 2>(self.rounds, &activations)
+            } else {
+                int8_tile::<L, 4, 1>(self.rounds, &activations)
+            }
+        }
+    }
+}
+
+/// # Safety
+/// Inside `L::vectorize`.
+#[inline(always)]
+unsafe fn int8_tile<L: Lanes, const COLS: usize, const WEIGHTS: usize>(
+    rounds: usize,
+    activations: &[i8; ACTIVATION_BYTES],
+) -> u64 {
+    const { assert!(COLS * 512 <= ACTIVATION_BYTES && COLS <= 8 && (WEIGHTS == 1 || WEIGHTS == 2)) };
+    let codes = black_box([5u8; 64]);
+    // SAFETY: inside `vectorize`; a column walks over 512 bytes of its own.
+    unsafe {
+        // The same code in every place: which it is changes no speed, and registers are needed for sums.
+        let weights = [[L::load_w(codes.as_ptr()); 8]; WEIGHTS];
+        let mut sums = [[L::splat_i(0); WEIGHTS]; COLS];
+        // Written out, not looped over: only sums at constant places stay in registers.
+        macro_rules! columns {
+            ($at:expr; $($column:literal),*) => {
+                $(if $column < COLS {
+                    let from = activations.as_ptr().add(512 * $column + $at);
+                    sums[$column % COLS][0] = L::dot32::<4>(sums[$column % COLS][0], &weights[0], from);
+                    if WEIGHTS == 2 {
+                        sums[$column % COLS][WEIGHTS - 1] =
+                            L::dot32::<4>(sums[$column % COLS][WEIGHTS - 1], &weights[WEIGHTS - 1], from);
+                    }
+                })*
+            };
+        }
+        for round in 0..rounds {
+            columns!(round % 16 * 32; 0, 1, 2, 3, 4, 5, 6, 7);
+        }
+        let mut seen = [0.0; 16];
+        for sum in sums.iter().flatten() {
+            L::store(seen.as_mut_ptr(), L::to_f(*sum));
+            black_box(&seen);
+        }
+    }
+    2 * (rounds * COLS * WEIGHTS * 32 * 16) as u64
+}
+
+/// Fused multiply-adds on sums that do not wait for each other.
+struct Float {
+    rounds: usize,
+}
+
+impl Kernel for Float {
+    type Out = u64;
+
+    #[inline(always)]
+    unsafe fn run<L: Lanes>(self) -> u64 {
+        // SAFETY: inside `vectorize`.
+        unsafe {
+            if L::COLS == 8 { float_sums::<L, 16>(self.rounds) } else { float_sums::<L, 6>(self.rounds) }
+        }
+    }
+}
+
+/// # Safety
+/// Inside `L::vectorize`.
+#[inline(always)]
+unsafe fn float_sums<L: Lanes, const SUMS: usize>(rounds: usize) -> u64 {
+    // SAFETY: inside `vectorize`.
+    unsafe {
+        // Each sum goes towards 2 and stays there: neither subnormal nor infinite.
+        let (factor, addend) = (L::splat(black_box(0.5)), L::splat(black_box(1.0)));
+        let mut sums = [L::splat(black_box(1.5)); SUMS];
+        for _ in 0..rounds {
+            for sum in &mut sums {
+                *sum = L::fma(*sum, factor, addend);
+            }
+        }
+        let mut seen = [0.0; 16];
+        for sum in sums {
+            L::store(seen.as_mut_ptr(), sum);
+            black_box(&seen);
+        }
+    }
+    2 * (rounds * SUMS * 16) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Instant;
+
+    /// Units per second of the best of a few calls.
+    fn rate(mut call: impl FnMut() -> u64) -> f64 {
+        let one = || {
+            let began = Instant::now();
+            let units = call();
+            units as f64 / began.elapsed().as_secs_f64()
+        };
+        std::iter::repeat_with(one).take(5).fold(0.0, f64::max)
+    }
+
+    #[test]
+    fn every_tier_has_positive_and_finite_limits() {
+        for tier in Tier::available() {
+            let mut probe = Probe::new(Arc::new(ThreadPool::new(2)), tier, 3 << 20).unwrap();
+            let rates = [
+                rate(|| probe.read()),
+                rate(|| probe.multiply_int8(2000)),
+                rate(|| probe.multiply_f32(2000)),
+            ];
+            println!("{tier}: {rates:?}");
+            for rate in rates {
+                // No machine that runs this is slower than a million a second or faster than 10^18.
+                assert!(rate > 1e6 && rate < 1e18, "{tier}: {rates:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_loop_says_what_it_did() {
+        for tier in Tier::available() {
+            let mut probe = Probe::new(Arc::new(ThreadPool::new(3)), tier, (2 << 20) + 1).unwrap();
+            assert_eq!(probe.read(), 3 << 20);
+            assert_eq!(probe.multiply_int8(20), 10 * probe.multiply_int8(2), "{tier}");
+            assert_eq!(probe.multiply_f32(20), 10 * probe.multiply_f32(2), "{tier}");
+            assert!(probe.multiply_int8(1) > 0 && probe.multiply_f32(1) > 0);
+        }
+    }
+
+    #[test]
+    fn memory_is_written_before_it_is_read() {
+        let probe = Probe::new(Arc::new(ThreadPool::new(2)), Tier::Portable, 4 << 20).unwrap();
+        assert!(probe.memory.iter().all(|&word| word != 0));
+    }
+}
