@@ -31,6 +31,8 @@ pub(super) const PARTITION: usize = 512;
 pub(super) const VECTORS: usize = 96;
 /// Query vectors of an item where there are too few for all threads.
 const VECTORS_FEW: usize = 24;
+/// Query vectors for which it does not pay to widen keys and values first.
+const FEW: usize = 8;
 /// Items for each thread that are enough.
 const ITEMS_ENOUGH: usize = 4;
 const _: () = assert!(PARTITION.is_multiple_of(TILE) && TILE.is_multiple_of(BLOCK_TOKENS));
@@ -192,10 +194,10 @@ impl Vectors {
         ((position + 1).saturating_sub(self.window), end)
     }
 
-    /// Whether they are all of one row, and so see the same keys.
+    /// Whether they are all of one row, or so few that they may as well go row by row.
     #[inline(always)]
-    pub(super) fn one_row(&self) -> bool {
-        self.first / self.group == (self.first + self.count - 1) / self.group
+    pub(super) fn are_few(&self) -> bool {
+        self.count <= FEW || self.first / self.group == (self.first + self.count - 1) / self.group
     }
 
     /// Positions that any of them sees.
@@ -333,7 +335,8 @@ pub(super) fn attention(
                 let vectors = vectors_of(index, kv_head, 0, share.vectors);
                 // SAFETY: slots are counted over the items that split, of which there are at most `parts_max`
                 // (asserted); each item has its own.
-                let slot = unsafe { parts.get().add(slot_of(&shares, &splits, kv_heads, index, local) * slot_size) };
+                let slot =
+                    unsafe { parts.get().add(slot_of(&shares, &splits, kv_heads, index, local) * slot_size) };
                 let state = State { first: slot, head_dim };
                 let partition = share.first_partition + partition;
                 // SAFETY: the queries, the sequence's blocks and the state are there (asserted above).

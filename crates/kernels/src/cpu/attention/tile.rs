@@ -1,9 +1,9 @@
 //! The inner loops of attention: scores of a tile of keys, their softmax as it grows, and the weighted sum of values.
 //!
 //! There are two ways through a tile, with the same result bit for bit, since each score and each sum is one chain
-//! of the same operations in the same order in both. The vectors of one row, as in decode, read the cache itself,
-//! each key and value once. Those of many rows first widen the tile to f32 on the thread's desk and then meet it in
-//! groups as large as the registers hold, so that the loops do nothing but multiply and add.
+//! of the same operations in the same order in both. A few vectors, or those of one row, as in decode, read the cache
+//! itself. Many first widen the tile to f32 on the thread's desk and then meet it in groups as large as the registers
+//! hold, so that the loops do nothing but multiply and add.
 
 #![allow(unsafe_op_in_unsafe_fn)] // The contract is that of `lanes`, and of the makers of the kernels below.
 
@@ -39,7 +39,7 @@ pub(super) struct Pack {
 
 /// One partition of keys for some vectors whose queries are on the desk, into a fresh state. The maker vouches for
 /// the vectors' pointers, the blocks of the whole context, the desk, and a state of [`super::VECTORS`], or of
-/// `vectors.count` if they are of one row.
+/// `vectors.count` if they are few.
 pub(super) struct PartitionSums {
     pub(super) vectors: Vectors,
     pub(super) partition: usize,
@@ -47,16 +47,37 @@ pub(super) struct PartitionSums {
     pub(super) desk: Desk,
 }
 
-/// How many vectors go through a tile together, of `left` ones. Of many rows the last group may be larger than what
-/// is left: what it computes beyond that is not looked at.
+/// How many vectors from `v` on go through a tile together. Where they read the cache itself they are of one row; else
+/// the last group may be larger than what is left, and what it computes beyond that is not looked at.
 #[inline(always)]
-fn together<L: Lanes>(one_row: bool, left: usize) -> usize {
-    match (one_row, L::COLS >= 8) {
-        (true, true) if left >= 8 => 8,
-        (true, _) if left >= 4 => 4,
-        (true, _) => left.min(2),
-        (false, true) => if left > 4 { 12 } else { 4 },
-        (false, false) => if left > 2 { 6 } else { 2 },
+fn together<L: Lanes>(vectors: &Vectors, v: usize) -> usize {
+    let left = vectors.count - v;
+    let wide = L::COLS >= 8;
+    if vectors.are_few() {
+        let of_row = vectors.group - (vectors.first + v) % vectors.group;
+        return match left.min(of_row) {
+            8.. if wide => 8,
+            4.. => 4,
+            left => left.min(2),
+        };
+    }
+    match left {
+        9.. if wide => 12,
+        5.. => {
+            if wide {
+                8
+            } else {
+                6
+            }
+        }
+        3.. => 4,
+        _ => {
+            if wide {
+                4
+            } else {
+                2
+            }
+        }
     }
 }
 
@@ -77,7 +98,7 @@ impl Pack {
     unsafe fn queries<L: Lanes, C: Format>(&self) {
         let mut v = 0;
         while v < self.vectors.count {
-            v += match together::<L>(self.vectors.one_row(), self.vectors.count - v) {
+            v += match together::<L>(&self.vectors, v) {
                 12 => self.group::<L, C, 12>(v),
                 8 => self.group::<L, C, 8>(v),
                 6 => self.group::<L, C, 6>(v),
@@ -94,7 +115,8 @@ impl Pack {
         let mut from = [vectors.q; N];
         for (q, from) in from.iter_mut().enumerate() {
             let v = vectors.first + (v + q).min(vectors.count - 1);
-            *from = vectors.q.add(v / vectors.group * vectors.q_stride + v % vectors.group * vectors.head_dim);
+            *from =
+                vectors.q.add(v / vectors.group * vectors.q_stride + v % vectors.group * vectors.head_dim);
         }
         C::pack::<L, N>(&from, vectors.head_dim, self.desk.queries.add(v * width(vectors.head_dim)));
         N
@@ -123,12 +145,12 @@ impl PartitionSums {
         let begin = first.max(self.partition * PARTITION) / TILE;
         let end = end.min((self.partition + 1) * PARTITION).div_ceil(TILE);
         for tile in begin..end {
-            if self.vectors.one_row() {
-                self.one_row::<L, C>(tile);
+            if self.vectors.are_few() {
+                self.few::<L, C>(tile);
             } else if L::COLS >= 8 {
-                self.many_rows::<L, C, 2>(tile);
+                self.many::<L, C, 2>(tile);
             } else {
-                self.many_rows::<L, C, 1>(tile);
+                self.many::<L, C, 1>(tile);
             }
         }
     }
@@ -145,10 +167,10 @@ impl PartitionSums {
     }
 
     #[inline(always)]
-    unsafe fn one_row<L: Lanes, C: Format>(&self, tile: usize) {
+    unsafe fn few<L: Lanes, C: Format>(&self, tile: usize) {
         let mut v = 0;
         while v < self.vectors.count {
-            let count = together::<L>(true, self.vectors.count - v);
+            let count = together::<L>(&self.vectors, v);
             let step = self.step(tile, v, count);
             match (count, L::COLS >= 8) {
                 (8, _) => L::vectorize(OneRow::<C, 8, 2, 2>(step, PhantomData)),
@@ -164,39 +186,38 @@ impl PartitionSums {
     }
 
     #[inline(always)]
-    unsafe fn many_rows<L: Lanes, C: Format, const NV: usize>(&self, tile: usize) {
+    unsafe fn many<L: Lanes, C: Format, const NV: usize>(&self, tile: usize) {
         let vectors = &self.vectors;
         let all = self.step(tile, 0, vectors.count);
         let finite = L::vectorize(Widen::<C, NV>(all, PhantomData));
-        let parts = 2 * vectors.count.div_ceil(together::<L>(false, vectors.count));
-        let (mut v, mut part) = (0, 0);
+        let mut v = 0;
         while v < vectors.count {
-            let count = together::<L>(false, vectors.count - v);
+            let count = together::<L>(vectors, v);
             let step = self.step(tile, v, count);
-            step.ahead::<L>(part, parts);
             match count {
                 12 => L::vectorize(Scores::<C, 12, NV>(step, PhantomData)),
+                8 => L::vectorize(Scores::<C, 8, NV>(step, PhantomData)),
                 6 => L::vectorize(Scores::<C, 6, NV>(step, PhantomData)),
                 4 => L::vectorize(Scores::<C, 4, NV>(step, PhantomData)),
                 _ => L::vectorize(Scores::<C, 2, NV>(step, PhantomData)),
             }
-            (v, part) = (v + count, part + 1);
+            v += count;
         }
         v = 0;
         while v < vectors.count {
             // Beside what is not a number or not finite even a weight of 0 would tell, so that every vector then
             // takes only what it sees.
-            let count = if finite { together::<L>(false, vectors.count - v) } else { 1 };
+            let count = if finite { together::<L>(vectors, v) } else { 1 };
             let step = self.step(tile, v, count);
-            step.ahead::<L>(part, parts);
             match count {
-                12 => L::vectorize(Values::<12, NV>(step)),
-                6 => L::vectorize(Values::<6, NV>(step)),
-                4 => L::vectorize(Values::<4, NV>(step)),
-                2 => L::vectorize(Values::<2, NV>(step)),
-                _ => L::vectorize(Values::<1, NV>(step)),
+                12 => L::vectorize(Values::<C, 12, NV>(step, PhantomData)),
+                8 => L::vectorize(Values::<C, 8, NV>(step, PhantomData)),
+                6 => L::vectorize(Values::<C, 6, NV>(step, PhantomData)),
+                4 => L::vectorize(Values::<C, 4, NV>(step, PhantomData)),
+                2 => L::vectorize(Values::<C, 2, NV>(step, PhantomData)),
+                _ => L::vectorize(Values::<C, 1, NV>(step, PhantomData)),
             }
-            (v, part) = (v + count, part + 1);
+            v += count;
         }
     }
 }
@@ -249,22 +270,19 @@ impl Step<'_> {
         self.desk.scores.add(self.v * TILE)
     }
 
-    /// Asks memory for a part of the next tile.
+    /// The block of the next tile that lies where this one does, to be asked for ahead of time; itself at the end.
     #[inline(always)]
-    unsafe fn ahead<L: Lanes>(&self, part: usize, parts: usize) {
-        let &Vectors { kv_type, head_dim, context, .. } = self.vectors;
-        let keys = key_stride(kv_type, head_dim).div_ceil(CACHE_LINE);
-        let values = value_stride(kv_type, head_dim).div_ceil(CACHE_LINE);
-        for block in TILE_BLOCKS..2 * TILE_BLOCKS {
-            if (self.tile * TILE_BLOCKS + block) * BLOCK_TOKENS >= context {
-                return;
-            }
-            for line in keys * part / parts..keys * (part + 1) / parts {
-                L::prefetch(self.keys(block).wrapping_add(line * CACHE_LINE));
-            }
-            for line in values * part / parts..values * (part + 1) / parts {
-                L::prefetch(self.values(block).wrapping_add(line * CACHE_LINE));
-            }
+    fn next(&self, block: usize) -> usize {
+        let next = block + TILE_BLOCKS;
+        if (self.tile * TILE_BLOCKS + next) * BLOCK_TOKENS < self.vectors.context { next } else { block }
+    }
+
+    /// Asks memory for the next tile's keys of a block.
+    #[inline(always)]
+    unsafe fn keys_ahead<L: Lanes>(&self, block: usize) {
+        let keys = self.keys(self.next(block));
+        for at in (0..key_stride(self.vectors.kv_type, self.vectors.head_dim)).step_by(CACHE_LINE) {
+            L::prefetch(keys.add(at));
         }
     }
 
@@ -282,7 +300,11 @@ impl Step<'_> {
     }
 
     #[inline(always)]
-    unsafe fn store_sums<L: Lanes, const N: usize, const ND: usize>(&self, chunk: usize, sums: &[[L::F; ND]; N]) {
+    unsafe fn store_sums<L: Lanes, const N: usize, const ND: usize>(
+        &self,
+        chunk: usize,
+        sums: &[[L::F; ND]; N],
+    ) {
         for (q, sums) in sums.iter().enumerate() {
             for (d, &sum) in sums.iter().enumerate() {
                 L::store(self.state.sums(self.v + q).add((chunk + d) * LANES), sum);
@@ -306,9 +328,6 @@ impl<C: Format, const N: usize, const NB: usize, const ND: usize> Kernel for One
         let (first, end) = (step.from / BLOCK_TOKENS, step.to.div_ceil(BLOCK_TOKENS));
         let mut block = first;
         while block < end {
-            if step.v == 0 {
-                step.ahead::<L>(block / NB, 2 * TILE_BLOCKS / NB);
-            }
             let mut keys = [step.vectors.keys; NB];
             for (b, keys) in keys.iter_mut().enumerate() {
                 // Past the last block the last one is read again; those scores are never looked at.
@@ -348,16 +367,27 @@ impl<C: Format, const N: usize, const NB: usize, const ND: usize> OneRow<'_, C, 
     #[inline(always)]
     unsafe fn values<L: Lanes, const D: usize>(&self, chunk: usize) {
         let step = &self.0;
+        let &Vectors { kv_type, head_dim, .. } = step.vectors;
+        let key_part = key_stride(kv_type, head_dim) / BLOCK_TOKENS;
+        let value_part = value_stride(kv_type, head_dim) / BLOCK_TOKENS;
         let mut sums = step.load_sums::<L, N, D>(chunk);
         for block in step.from / BLOCK_TOKENS..step.to.div_ceil(BLOCK_TOKENS) {
-            if step.v == 0 && chunk == 0 {
-                step.ahead::<L>(TILE_BLOCKS + block, 2 * TILE_BLOCKS);
-            }
+            let next = step.next(block);
+            let (next_keys, next_values) = (step.keys(next), step.values(next));
             let values = step.values(block);
             let scales = C::scales::<L>(values, step.vectors.head_dim, chunk, D);
             let weights = step.scores().add(block * BLOCK_TOKENS);
             let from = step.from.saturating_sub(block * BLOCK_TOKENS);
             for t in from..BLOCK_TOKENS.min(step.to - block * BLOCK_TOKENS) {
+                if step.v == 0 && chunk == 0 {
+                    // A little with each token, so that memory always has something to do and never too much.
+                    for at in (t * key_part..(t + 1) * key_part).step_by(CACHE_LINE) {
+                        L::prefetch(next_keys.wrapping_add(at));
+                    }
+                    for at in (t * value_part..(t + 1) * value_part).step_by(CACHE_LINE) {
+                        L::prefetch(next_values.wrapping_add(at));
+                    }
+                }
                 for d in 0..D {
                     let value = C::value::<L>(values, step.vectors.head_dim, t, chunk + d, &scales, d);
                     for (q, sums) in sums.iter_mut().enumerate() {
@@ -416,7 +446,7 @@ impl<C: Format, const NV: usize> Kernel for Widen<'_, C, NV> {
     }
 }
 
-/// Scores of N vectors and their softmax.
+/// Scores of N vectors and their softmax. The first vectors of an item ask for the next tile's keys on the way.
 struct Scores<'a, C, const N: usize, const NV: usize>(Step<'a>, PhantomData<C>);
 
 impl<C: Format, const N: usize, const NV: usize> Kernel for Scores<'_, C, N, NV> {
@@ -428,49 +458,71 @@ impl<C: Format, const N: usize, const NV: usize> Kernel for Scores<'_, C, N, NV>
         if step.is_blind() {
             return;
         }
-        let head_dim = step.vectors.head_dim;
-        let (mut block, end) = (step.from / BLOCK_TOKENS, step.to.div_ceil(BLOCK_TOKENS));
-        if C::WIDENS_KEYS {
-            block = block / NV * NV;
-        }
-        while block < end {
-            if !C::WIDENS_KEYS {
-                let [dots] = C::dots::<L, N, 1>(step.queries(), &[step.keys(block)], head_dim);
+        let (first, end) = (step.from / BLOCK_TOKENS, step.to.div_ceil(BLOCK_TOKENS));
+        if !C::WIDENS_KEYS {
+            for block in first..end {
+                if step.v == 0 {
+                    step.keys_ahead::<L>(block);
+                }
+                let [dots] = C::dots::<L, N, 1>(step.queries(), &[step.keys(block)], step.vectors.head_dim);
                 for (q, &dot) in dots.iter().enumerate() {
                     L::store(step.scores().add(q * TILE + block * BLOCK_TOKENS), dot);
                 }
-                block += 1;
-                continue;
             }
-            let keys = step.desk.keys.add(block * head_dim * LANES);
-            let mut dots = [[L::splat(0.0); NV]; N];
-            for d in 0..head_dim {
-                let mut key = [L::splat(0.0); NV];
-                for (b, key) in key.iter_mut().enumerate() {
-                    *key = L::load(keys.add((d * NV + b) * LANES));
-                }
-                for (q, dots) in dots.iter_mut().enumerate() {
-                    let query = L::splat(step.queries().add(d * N + q).read());
-                    for (dot, &key) in dots.iter_mut().zip(&key) {
-                        *dot = L::fma(key, query, *dot);
-                    }
+        } else {
+            for block in (first / NV * NV..end).step_by(NV) {
+                if step.v == 0 {
+                    self.wide_dots::<L, true>(block);
+                } else {
+                    self.wide_dots::<L, false>(block);
                 }
             }
-            for (q, dots) in dots.iter().enumerate() {
-                for (b, &dot) in dots.iter().enumerate() {
-                    L::store(step.scores().add(q * TILE + (block + b) * BLOCK_TOKENS), dot);
-                }
-            }
-            block += NV;
         }
         step.softmax::<L>();
     }
 }
 
-/// The weighted sum of values of N vectors.
-struct Values<'a, const N: usize, const NV: usize>(Step<'a>);
+impl<C: Format, const N: usize, const NV: usize> Scores<'_, C, N, NV> {
+    /// Dot products with NV blocks of widened keys.
+    #[inline(always)]
+    unsafe fn wide_dots<L: Lanes, const AHEAD: bool>(&self, block: usize) {
+        let step = &self.0;
+        let (queries, head_dim) = (step.queries(), step.vectors.head_dim);
+        let keys = step.desk.keys.add(block * head_dim * LANES);
+        let mut next = [step.vectors.keys; NV];
+        for (b, next) in next.iter_mut().enumerate() {
+            *next = step.keys(step.next((block + b).min(step.to.div_ceil(BLOCK_TOKENS) - 1)));
+        }
+        let mut dots = [[L::splat(0.0); NV]; N];
+        for d in 0..head_dim {
+            if AHEAD {
+                for next in next {
+                    L::prefetch(next.add(d * BLOCK_TOKENS * size_of::<u16>()));
+                }
+            }
+            let mut key = [L::splat(0.0); NV];
+            for (b, key) in key.iter_mut().enumerate() {
+                *key = L::load(keys.add((d * NV + b) * LANES));
+            }
+            for (q, dots) in dots.iter_mut().enumerate() {
+                let query = L::splat(queries.add(d * N + q).read());
+                for (dot, &key) in dots.iter_mut().zip(&key) {
+                    *dot = L::fma(key, query, *dot);
+                }
+            }
+        }
+        for (q, dots) in dots.iter().enumerate() {
+            for (b, &dot) in dots.iter().enumerate() {
+                L::store(step.scores().add(q * TILE + (block + b) * BLOCK_TOKENS), dot);
+            }
+        }
+    }
+}
 
-impl<const N: usize, const NV: usize> Kernel for Values<'_, N, NV> {
+/// The weighted sum of values of N vectors. The first of an item ask for the next tile's values on the way.
+struct Values<'a, C, const N: usize, const NV: usize>(Step<'a>, PhantomData<C>);
+
+impl<C: Format, const N: usize, const NV: usize> Kernel for Values<'_, C, N, NV> {
     type Out = ();
 
     #[inline(always)]
@@ -480,21 +532,47 @@ impl<const N: usize, const NV: usize> Kernel for Values<'_, N, NV> {
             return;
         }
         for chunk in (0..step.vectors.head_dim.div_ceil(LANES)).step_by(NV) {
-            let mut sums = step.load_sums::<L, N, NV>(chunk);
-            let values = step.desk.values.add(chunk * TILE * LANES);
-            for t in step.from..step.to {
-                let mut value = [L::splat(0.0); NV];
-                for (d, value) in value.iter_mut().enumerate() {
-                    *value = L::load(values.add((t * NV + d) * LANES));
-                }
-                for (q, sums) in sums.iter_mut().enumerate() {
-                    let weight = L::splat(step.scores().add(q * TILE + t).read());
-                    for (sum, &value) in sums.iter_mut().zip(&value) {
-                        *sum = L::fma(value, weight, *sum);
-                    }
+            if step.v == 0 {
+                self.chunks::<L, true>(chunk);
+            } else {
+                self.chunks::<L, false>(chunk);
+            }
+        }
+    }
+}
+
+impl<C: Format, const N: usize, const NV: usize> Values<'_, C, N, NV> {
+    /// NV chunks of the sums.
+    #[inline(always)]
+    unsafe fn chunks<L: Lanes, const AHEAD: bool>(&self, chunk: usize) {
+        let step = &self.0;
+        let &Vectors { kv_type, head_dim, .. } = step.vectors;
+        let mut next = [step.vectors.values; TILE_BLOCKS];
+        if AHEAD {
+            for block in step.from / BLOCK_TOKENS..step.to.div_ceil(BLOCK_TOKENS) {
+                let part = value_stride(kv_type, head_dim) / head_dim.div_ceil(LANES) * chunk;
+                next[block] = step.values(step.next(block)).add(part);
+            }
+        }
+        let mut sums = step.load_sums::<L, N, NV>(chunk);
+        let values = step.desk.values.add(chunk * TILE * LANES);
+        for t in step.from..step.to {
+            if AHEAD {
+                // This many chunks' share of the block: each of 16 tokens asks for one part of it.
+                let part = NV * LANES * size_of::<u16>();
+                L::prefetch(next[t / BLOCK_TOKENS].wrapping_add(t % BLOCK_TOKENS * part));
+            }
+            let mut value = [L::splat(0.0); NV];
+            for (d, value) in value.iter_mut().enumerate() {
+                *value = L::load(values.add((t * NV + d) * LANES));
+            }
+            for (q, sums) in sums.iter_mut().enumerate() {
+                let weight = L::splat(step.scores().add(q * TILE + t).read());
+                for (sum, &value) in sums.iter_mut().zip(&value) {
+                    *sum = L::fma(value, weight, *sum);
                 }
             }
-            step.store_sums::<L, N, NV>(chunk, &sums);
         }
+        step.store_sums::<L, N, NV>(chunk, &sums);
     }
 }
