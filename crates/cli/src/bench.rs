@@ -24,6 +24,7 @@ pub(crate) fn bench(args: BenchArgs) -> Result<(), CliError> {
         gen_lens,
         reps: args.repetitions as usize,
         threads: args.threads.map(usize::from),
+        kv_type: args.kv_type.0,
     };
     let waiting = stderr().is_terminal();
     let rows = bench::run(&asked, |progress| {

@@ -4,7 +4,7 @@
 
 use std::{path::PathBuf, sync::Arc, time::Instant};
 
-use hanzo_engine_kernels::BLOCK_TOKENS;
+use hanzo_engine_kernels::{BLOCK_TOKENS, KvType};
 use hanzo_engine_runtime::{
     EngineConfig, Event, EventKind, Job, JobId, LoadError, RequestError, SamplingParams, StepError,
     StopConditions, TextModel,
@@ -34,6 +34,8 @@ pub struct Args {
     pub reps: usize,
     /// Threads that compute; unset: one for each core.
     pub threads: Option<usize>,
+    /// How keys and values are stored.
+    pub kv_type: KvType,
 }
 
 /// One test's result.
@@ -104,6 +106,7 @@ pub fn run(args: &Args, mut progress: impl FnMut(Progress)) -> Result<Vec<Row>, 
     let step_tokens_max = EngineSection::default().step_tokens_max;
     let config = EngineConfig {
         kv_blocks: context_tokens_max.div_ceil(BLOCK_TOKENS) + 1,
+        kv_type: args.kv_type,
         step_tokens_max,
         prefill_tokens_beside_decodes: step_tokens_max,
         sequences_max: 1,
