@@ -1,5 +1,5 @@
 //! How fast the CPU kernels are here: bytes of weights read per second with one row of activations (decode), and
-//! multiplies and adds per second with many (prefill), for each element type and tier; then attention at depth.
+//! multiplies and adds per second with many (prefill), for each element type and tier.
 //!
 //! `cargo run --release -p hanzo-engine-kernels --example throughput [threads] [tier] [type]`
 
@@ -9,14 +9,13 @@ use std::time::Instant;
 use hanzo_engine_kernels::cpu::{CpuBackend, ThreadPool, Tier};
 use hanzo_engine_kernels::quant::quantize_row;
 use hanzo_engine_kernels::{
-    AttentionParams, BLOCK_TOKENS, Backend, Batch, DType, HeadShape, KernelError, KvSpec, KvType,
-    MatrixShape, MatrixSource, SequenceSpan, StepLimits,
+    BLOCK_TOKENS, Backend, Batch, DType, HeadShape, KernelError, MatrixShape, MatrixSource, SequenceSpan,
+    StepLimits,
 };
 
 const ROWS: usize = 3072;
 const COLS: usize = 1024;
 const PREFILL: usize = 512;
-const CONTEXT: usize = 4096;
 const HEADS: HeadShape = HeadShape { heads: 16, kv_heads: 8, head_dim: 128 };
 /// Weights to cycle through, so that decode reads memory and not a cache.
 const COLD_BYTES: usize = 384 << 20;
@@ -68,7 +67,7 @@ fn main() -> Result<(), KernelError> {
             rows: PREFILL,
             sequences: 1,
             logit_rows: 1,
-            context: CONTEXT,
+            context: PREFILL,
             width: ROWS.max(COLS),
             vocab: 1,
             heads: HEADS,
@@ -104,39 +103,6 @@ fn main() -> Result<(), KernelError> {
             backend.end()?;
             let gops = 2.0 * (PREFILL * ROWS * COLS) as f64 / one * 1e-9;
             println!("  {PREFILL} rows {gops:7.1} GOP/s");
-        }
-        if type_name.is_none() && tier != Tier::Portable {
-            let kv = backend.kv(&KvSpec {
-                layers: 1,
-                kv_heads: HEADS.kv_heads,
-                head_dim: HEADS.head_dim,
-                blocks: CONTEXT / BLOCK_TOKENS,
-                kv_type: KvType::F16,
-            })?;
-            let params = AttentionParams {
-                shape: HEADS,
-                scale: 0.1,
-                softcap: None,
-                window: None,
-                sinks: None,
-                causal: true,
-            };
-            let qkv = backend.buffer(PREFILL, HEADS.qkv_width())?;
-            let mut mixed = backend.buffer(PREFILL, HEADS.q_width())?;
-            for (rows, context) in [(1, 512), (1, CONTEXT), (PREFILL, PREFILL), (PREFILL, CONTEXT)] {
-                backend.begin(&batch(rows, context))?;
-                let one = seconds(|| backend.attention(&qkv, &params, &kv, 0, &mut mixed));
-                backend.end()?;
-                let pairs = rows * context - rows * (rows - 1) / 2;
-                let flops = 4.0 * (pairs * HEADS.q_width()) as f64;
-                let read = 4.0 * (context * HEADS.kv_heads * HEADS.head_dim) as f64;
-                println!(
-                    "attention of {rows} rows over {context}: {:8.1} us {:6.1} GFLOP/s, cache read once {:5.1} GB/s",
-                    one * 1e6,
-                    flops / one * 1e-9,
-                    read / one * 1e-9
-                );
-            }
         }
     }
     Ok(())

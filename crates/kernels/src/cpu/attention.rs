@@ -11,6 +11,8 @@
 mod format;
 mod softmax;
 mod state;
+#[cfg(test)]
+mod tests;
 mod tile;
 
 use super::aligned::{Aligned, Shared};

@@ -549,9 +549,10 @@ impl<C: Format, const N: usize, const NV: usize> Values<'_, C, N, NV> {
         let &Vectors { kv_type, head_dim, .. } = step.vectors;
         let mut next = [step.vectors.values; TILE_BLOCKS];
         if AHEAD {
-            for block in step.from / BLOCK_TOKENS..step.to.div_ceil(BLOCK_TOKENS) {
-                let part = value_stride(kv_type, head_dim) / head_dim.div_ceil(LANES) * chunk;
-                next[block] = step.values(step.next(block)).add(part);
+            let part = value_stride(kv_type, head_dim) / head_dim.div_ceil(LANES) * chunk;
+            let blocks = step.from / BLOCK_TOKENS..step.to.div_ceil(BLOCK_TOKENS);
+            for (block, next) in next.iter_mut().enumerate().take(blocks.end).skip(blocks.start) {
+                *next = step.values(step.next(block)).add(part);
             }
         }
         let mut sums = step.load_sums::<L, N, NV>(chunk);
