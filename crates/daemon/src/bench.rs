@@ -230,6 +230,7 @@ mod tests {
             gen_lens: vec![3],
             reps: 2,
             threads: Some(1),
+            kv_type: KvType::Q8_0,
         }
     }
 
