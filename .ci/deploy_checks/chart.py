@@ -189,6 +189,7 @@ REFUSED = [
     ("engine.threads=0", "threads"),
     ("engine.thread=4", "thread"),
     ("engine.memory_budget_bytes=8Gi", "memory_budget_bytes"),
+    ("engine.kv_type=q4_0", "kv_type"),
     ("engine.prefix_cache=1", "prefix_cache"),
     ("log.format=xml", "format"),
     ("gateway.port=80", "port"),

@@ -1,7 +1,9 @@
 //! What can be typed: every command, argument and flag, with its help. A flag exists only if it does something.
 
+use clap::builder::PossibleValue;
 use clap::builder::styling::{AnsiColor, Styles};
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use hanzo_engine_daemon::config::KvType;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
@@ -100,6 +102,20 @@ impl LogLevel {
     }
 }
 
+/// A type of KV cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct KvTypeName(pub(crate) KvType);
+
+impl ValueEnum for KvTypeName {
+    fn value_variants<'a>() -> &'a [Self] {
+        &[Self(KvType::F16), Self(KvType::Q8_0)]
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        Some(PossibleValue::new(self.0.name()))
+    }
+}
+
 /// `serve`
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
@@ -138,6 +154,9 @@ pub(crate) struct ServeArgs {
     /// Memory that all models may take together, such as 8GiB [default: 80 % of what is available]
     #[arg(long, value_name = "SIZE", value_parser = hanzo_engine_daemon::config::parse_bytes)]
     pub(crate) memory_budget: Option<u64>,
+    /// How keys and values are stored: q8_0 keeps and reads about half the bytes of f16 [default: f16]
+    #[arg(long, value_name = "TYPE")]
+    pub(crate) kv_type: Option<KvTypeName>,
     /// How much is logged, on stderr [default: info]
     #[arg(long, value_name = "LEVEL")]
     pub(crate) log_level: Option<LogLevel>,
@@ -192,6 +211,9 @@ pub(crate) struct RunArgs {
     /// Print token counts and times to stderr
     #[arg(long, short)]
     pub(crate) verbose: bool,
+    /// How keys and values are stored, when this process loads the model itself [default: f16]
+    #[arg(long, value_name = "TYPE")]
+    pub(crate) kv_type: Option<KvTypeName>,
     /// How much is logged, on stderr, when this process loads the model itself
     #[arg(long, value_name = "LEVEL", default_value = "error")]
     pub(crate) log_level: LogLevel,
@@ -308,6 +330,9 @@ pub(crate) struct BenchArgs {
     /// Threads to compute with [default: one for each core]
     #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) threads: Option<u16>,
+    /// How keys and values are stored
+    #[arg(long, value_name = "TYPE", default_value = "f16")]
+    pub(crate) kv_type: KvTypeName,
     /// Measure this machine too, and show each result as a share of what it can do
     #[arg(long)]
     pub(crate) limits: bool,
@@ -352,6 +377,7 @@ mod tests {
             "serve --port 70000",
             "serve --threads 0",
             "serve --memory-budget lots",
+            "serve --kv-type q4_0",
             "serve --host example",
             "run m --temperature nan",
             "run m --temperature 2.5",

@@ -1,6 +1,6 @@
 //! Where a command gets its answers: the running daemon, the store itself, or a daemon in this process.
 
-use crate::args::EngineArgs;
+use crate::args::{EngineArgs, KvTypeName};
 use crate::error::CliError;
 use figment::Figment;
 use hanzo_engine_daemon::{Config, Daemon, DaemonError};
@@ -120,8 +120,13 @@ pub(crate) struct InProcess {
 }
 
 impl InProcess {
-    /// Starts one. `store_optional`: go on without the store when another process has it.
-    pub(crate) async fn start(model_dir: Option<PathBuf>, store_optional: bool) -> Result<Self, CliError> {
+    /// Starts one. `store_optional`: go on without the store when another process has it. `kv_type`: over the
+    /// environment's.
+    pub(crate) async fn start(
+        model_dir: Option<PathBuf>,
+        store_optional: bool,
+        kv_type: Option<KvTypeName>,
+    ) -> Result<Self, CliError> {
         let mut config = Config::load(None, Figment::new())?;
         config.server.host = "127.0.0.1".to_owned();
         (config.server.grpc_port, config.server.admin_port) = (0, 0);
@@ -130,6 +135,9 @@ impl InProcess {
         config.store.optional = store_optional;
         if let Some(dir) = model_dir {
             config.store.dir = Some(dir);
+        }
+        if let Some(KvTypeName(kv_type)) = kv_type {
+            config.engine.kv_type = kv_type;
         }
         let daemon = Daemon::bind(config).await?;
         let address = format!("http://{}", daemon.grpc_addr());

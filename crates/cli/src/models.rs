@@ -64,7 +64,7 @@ pub(crate) async fn show(args: ShowArgs) -> Result<(), CliError> {
             log::init(&LogConfig { level: "error".to_owned(), ..LogConfig::default() })?;
             // The built-in model is in no record.
             let store_optional = args.model.eq_ignore_ascii_case(DEMO_MODEL);
-            let mut daemon = InProcess::start(args.store.model_dir, store_optional).await?;
+            let mut daemon = InProcess::start(args.store.model_dir, store_optional, None).await?;
             let shown = daemon.client.show(request).await;
             daemon.close().await?;
             (shown, true)

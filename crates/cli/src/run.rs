@@ -89,6 +89,12 @@ impl<'a> Session<'a> {
         let mut source = connect::model_source(&args.model)?;
         let here = connect::absolute(&args.model).ok();
         let (mut client, in_process) = match connect::find(&args.engine).await? {
+            Some(_) if args.kv_type.is_some() => {
+                return Err(CliError::Usage(
+                    "--kv-type is for a model that this process loads itself, and a daemon answers: add --engine none"
+                        .to_owned(),
+                ));
+            }
             Some(Running { client, .. }) => (client, None),
             None => {
                 log::init(&LogConfig {
@@ -97,7 +103,8 @@ impl<'a> Session<'a> {
                 })?;
                 // A path and the built-in model need no record.
                 let store_optional = here.is_some() || source.eq_ignore_ascii_case(DEMO_MODEL);
-                let daemon = InProcess::start(args.store.model_dir.clone(), store_optional).await?;
+                let daemon =
+                    InProcess::start(args.store.model_dir.clone(), store_optional, args.kv_type).await?;
                 (daemon.client.clone(), Some(daemon))
             }
         };

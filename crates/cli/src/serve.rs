@@ -84,6 +84,7 @@ fn daemon_config(args: &ServeArgs) -> Result<Config, CliError> {
     set("engine", "threads", args.threads.map(|threads| json!(threads)));
     set("engine", "context_tokens_max", args.max_context.map(|tokens| json!(tokens)));
     set("engine", "memory_budget_bytes", args.memory_budget.map(|bytes| json!(bytes)));
+    set("engine", "kv_type", args.kv_type.map(|kv_type| json!(kv_type.0.name())));
     set("log", "level", args.log_level.map(|level| json!(level.as_str())));
     let mut config = Config::load(args.config.as_deref(), Serialized::defaults(flags))?;
     if !args.model.is_empty() {

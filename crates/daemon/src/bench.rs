@@ -11,7 +11,7 @@ mod tests;
 
 use std::{path::PathBuf, sync::Arc};
 
-use hanzo_engine_kernels::BLOCK_TOKENS;
+use hanzo_engine_kernels::{BLOCK_TOKENS, KvType};
 use hanzo_engine_runtime::{
     EngineConfig, LoadError, ModelFiles, RequestError, StepError, TextModel, engine::EngineMemory,
 };
@@ -49,6 +49,8 @@ pub struct Args {
     pub reps: usize,
     /// Threads that compute; unset: one for each core.
     pub threads: Option<usize>,
+    /// How keys and values are stored.
+    pub kv_type: KvType,
     /// Measure this machine too, and each row as a share of it.
     pub limits: bool,
 }
@@ -150,12 +152,12 @@ pub fn run(args: &Args, mut progress: impl FnMut(Progress)) -> Result<Report, Be
     let source = resolve(&args.model, store(args)?.as_ref()).map_err(model_error)?.source;
     let files = source.open()?;
     let device = Cpu::new(args.threads).map_err(LoadError::from)?;
-    let config = config(&cases, step_tokens_max, &files)?;
+    let config = config(&cases, step_tokens_max, args.kv_type, &files)?;
     check_fits(&device.memory(&files, &config), &files)?;
     let text = Arc::new(TextModel::load(&files)?);
     let mut told = |fraction: f32| progress(Progress::Loading((fraction * 100.0) as u32));
     let engine = device.build(&files, text.clone(), config, &mut told)?;
-    let costs = Costs::new(&device.backend(), &files);
+    let costs = Costs::new(&device.backend(), &files, args.kv_type);
     drop(files);
     let mut stopwatch = Stopwatch::new(engine, text, config.context_tokens_max);
     let mut limits = measured_limits(args, &device, &mut progress)?;
@@ -175,7 +177,12 @@ pub fn run(args: &Args, mut progress: impl FnMut(Progress)) -> Result<Report, Be
 }
 
 /// An engine with room for the largest of the tests.
-fn config(cases: &[Case], step_tokens_max: usize, files: &ModelFiles) -> Result<EngineConfig, BenchError> {
+fn config(
+    cases: &[Case],
+    step_tokens_max: usize,
+    kv_type: KvType,
+    files: &ModelFiles,
+) -> Result<EngineConfig, BenchError> {
     let most = |of: fn(&Case) -> usize| cases.iter().map(of).max().unwrap_or(1);
     let context_tokens_max = most(Case::context_tokens);
     let model_context = files.info.context_tokens_max as usize;
@@ -191,6 +198,7 @@ fn config(cases: &[Case], step_tokens_max: usize, files: &ModelFiles) -> Result<
     }
     Ok(EngineConfig {
         kv_blocks: most(Case::blocks).max(context_tokens_max.div_ceil(BLOCK_TOKENS)),
+        kv_type,
         step_tokens_max,
         prefill_tokens_beside_decodes: step_tokens_max,
         sequences_max: most(|case| case.batch),

@@ -10,6 +10,7 @@ use figment::{
     Figment, Provider,
     providers::{Env, Format, Serialized, Toml, Yaml},
 };
+pub use hanzo_engine_kernels::KvType;
 use serde::{Deserialize, Serialize};
 
 use crate::limits;
@@ -74,8 +75,26 @@ pub struct EngineSection {
     pub step_tokens_max: usize,
     /// Bytes of one model's KV cache; unset: chosen from the memory budget.
     pub kv_bytes: Option<u64>,
+    /// How keys and values are stored: `f16`, or `q8_0` for about half the bytes to keep and to read.
+    #[serde(with = "by_name")]
+    pub kv_type: KvType,
     /// Share the KV cache between requests that begin alike.
     pub prefix_cache: bool,
+}
+
+/// A [`KvType`] as its name.
+mod by_name {
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    use super::KvType;
+
+    pub(super) fn serialize<S: Serializer>(kv_type: &KvType, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(kv_type.name())
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<KvType, D::Error> {
+        String::deserialize(from)?.parse().map_err(D::Error::custom)
+    }
 }
 
 /// A model to load at the start.
@@ -135,6 +154,7 @@ impl Default for EngineSection {
             sequences_max: 64,
             step_tokens_max: 512,
             kv_bytes: None,
+            kv_type: KvType::F16,
             prefix_cache: true,
         }
     }
@@ -420,6 +440,8 @@ mod tests {
                 ("engine.queue_requests_max", serde_json::json!(0)),
                 ("engine.sequences_max", serde_json::json!(1000)),
                 ("engine.threads", serde_json::json!(0)),
+                ("engine.kv_type", serde_json::json!("q4_0")),
+                ("engine.kv_type", serde_json::json!(8)),
                 ("server.drain_s", serde_json::json!(u64::MAX)),
                 ("models", serde_json::json!([{"source": "m", "context_tokens_max": 0}])),
             ] {
@@ -427,6 +449,19 @@ mod tests {
                 assert!(error.contains(key), "{key}: {error}");
             }
             assert!(Config::load(Some(Path::new("/no/such/file.toml")), Figment::new()).is_err());
+            Ok(())
+        });
+    }
+
+    #[test]
+    fn a_kv_type_goes_by_its_name() {
+        figment::Jail::expect_with(|jail| {
+            assert_eq!(Config::load(None, Figment::new()).unwrap().engine.kv_type, KvType::F16);
+            jail.set_env("HANZO_ENGINE_ENGINE_KV_TYPE", "q8_0");
+            assert_eq!(Config::load(None, Figment::new()).unwrap().engine.kv_type, KvType::Q8_0);
+            jail.set_env("HANZO_ENGINE_ENGINE_KV_TYPE", "q4_0");
+            let error = Config::load(None, Figment::new()).unwrap_err().to_string();
+            assert!(error.contains("q4_0") && error.contains("f16, q8_0"), "{error}");
             Ok(())
         });
     }

@@ -113,6 +113,8 @@ impl Device for Cpu {
         progress: &mut dyn FnMut(f32),
     ) -> Result<Box<dyn Steps>, LoadError> {
         let backend = self.backend();
+        // Before the weights are read, which takes long.
+        files.spec.kv_spec(config.kv_blocks, config.kv_type).check()?;
         let decoder = Decoder::load(&backend, files, progress)?;
         Ok(Box::new(Engine::new(backend, decoder, text, config)?))
     }

@@ -10,6 +10,7 @@ use std::{
     time::Instant,
 };
 
+use hanzo_engine_kernels::KvType;
 use hanzo_engine_runtime::{EngineConfig, EngineStats, JobId, ModelInfo, TextModel, engine::EngineMemory};
 use hanzo_engine_store::{Match, find_name};
 use tokio::sync::broadcast;
@@ -128,6 +129,7 @@ pub(crate) struct WorkerView {
     pub(crate) device: String,
     pub(crate) has_template: bool,
     pub(crate) context_tokens_max: usize,
+    pub(crate) kv_type: KvType,
     pub(crate) memory: EngineMemory,
     pub(crate) loaded_at_unix_ms: i64,
     pub(crate) requests_running: usize,
@@ -394,6 +396,7 @@ impl Served {
             device: self.device.clone(),
             has_template: self.text.template.is_some(),
             context_tokens_max: self.config.context_tokens_max,
+            kv_type: self.config.kv_type,
             memory: self.memory,
             loaded_at_unix_ms: self.loaded_at_unix_ms,
             requests_running: vitals.admission.running(),

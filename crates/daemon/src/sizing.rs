@@ -38,6 +38,7 @@ pub(crate) fn choose(
         let (numerator, denominator) = PREFILL_SHARE_BESIDE_DECODES;
         EngineConfig {
             kv_blocks,
+            kv_type: section.kv_type,
             step_tokens_max: section.step_tokens_max,
             prefill_tokens_beside_decodes: (section.step_tokens_max * numerator / denominator).max(1),
             sequences_max,

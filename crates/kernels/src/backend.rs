@@ -8,6 +8,9 @@
 //! Results must not depend on what else is in the batch: a row's numbers are bit-for-bit the same alone, among
 //! others, in any order, and however its prompt was cut into chunks.
 
+use std::fmt;
+use std::str::FromStr;
+
 use crate::{Batch, DType, KernelError};
 
 /// Shape of one part of a matrix: `rows` outputs, each the dot product of `cols` inputs.
@@ -127,6 +130,48 @@ pub enum KvType {
     /// IEEE half.
     #[default]
     F16,
+    /// GGML's Q8_0: each 32 elements of a head are bytes with one IEEE half as their scale. Heads are whole groups
+    /// of 32.
+    Q8_0,
+}
+
+impl KvType {
+    /// Every type.
+    pub const ALL: &[KvType] = &[KvType::F16, KvType::Q8_0];
+
+    /// The name in settings and reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            KvType::F16 => "f16",
+            KvType::Q8_0 => "q8_0",
+        }
+    }
+
+    /// Elements of a head that are stored together: a head must be whole groups of them.
+    pub const fn group(self) -> usize {
+        match self {
+            KvType::F16 => 1,
+            KvType::Q8_0 => 32,
+        }
+    }
+}
+
+impl fmt::Display for KvType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for KvType {
+    type Err = String;
+
+    /// By [`KvType::name`]; the error lists the names there are.
+    fn from_str(name: &str) -> Result<KvType, String> {
+        KvType::ALL.iter().copied().find(|kv_type| kv_type.name() == name).ok_or_else(|| {
+            let names: Vec<&str> = KvType::ALL.iter().map(|kv_type| kv_type.name()).collect();
+            format!("there is no KV cache type {name:?}; there are {}", names.join(", "))
+        })
+    }
 }
 
 /// The paged cache of all layers.
@@ -142,6 +187,21 @@ pub struct KvSpec {
     pub blocks: usize,
     /// How keys and values are stored.
     pub kv_type: KvType,
+}
+
+impl KvSpec {
+    /// Whether heads of this width can be stored so.
+    ///
+    /// # Errors
+    /// [`KernelError::BadKvType`] if a head is not whole groups of the type.
+    pub fn check(&self) -> Result<(), KernelError> {
+        let &KvSpec { kv_type, head_dim, .. } = self;
+        if head_dim.is_multiple_of(kv_type.group()) {
+            Ok(())
+        } else {
+            Err(KernelError::BadKvType { kv_type, head_dim })
+        }
+    }
 }
 
 /// The largest step that will be asked for, so that all scratch can be made at once.
@@ -196,7 +256,7 @@ pub trait Backend: Send + 'static {
     /// Bytes [`Backend::kv`] would take.
     fn kv_bytes(&self, spec: &KvSpec) -> usize;
 
-    /// Makes the paged cache. Its content before the first write is never read.
+    /// Makes the paged cache. Its content before the first write is never read. Refuses what [`KvSpec::check`] does.
     fn kv(&self, spec: &KvSpec) -> Result<Self::Kv, KernelError>;
 
     /// Bytes [`Backend::reserve`] would take.

@@ -1,6 +1,6 @@
 //! Operating errors of a backend. Wrong shapes inside a step are programmer errors and assert instead.
 
-use crate::DType;
+use crate::{DType, KvType};
 
 /// What can go wrong between a model file and a running step.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -38,6 +38,18 @@ pub enum KernelError {
         tensor: String,
         /// What is wrong with it.
         reason: String,
+    },
+    /// Heads that cannot be stored in a KV cache of this type.
+    #[error(
+        "a KV cache of type {kv_type} holds heads of whole groups of {}, and the model's have {head_dim} elements; \
+         choose type f16",
+        kv_type.group()
+    )]
+    BadKvType {
+        /// The type asked for.
+        kv_type: KvType,
+        /// Elements of a head.
+        head_dim: usize,
     },
     /// The device could not give the memory.
     #[error("{device} could not allocate {bytes} bytes for {what}")]

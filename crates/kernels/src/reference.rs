@@ -1,5 +1,5 @@
 //! The naive, obviously right backend: one thread, plain loops, sums in f64 ([`formulas`]), weights kept as f32,
-//! keys and values rounded to half precision. Every other backend is compared with this one.
+//! keys and values rounded to the cache's type. Every other backend is compared with this one.
 //!
 //! It is also a strict one: what the contract leaves to the caller (limits kept, steps opened and closed, slots
 //! where the block table says) it asserts, so that a runtime tested on it can be trusted with a faster device.
@@ -8,11 +8,9 @@ pub mod formulas;
 #[cfg(test)]
 mod tests;
 
-use half::f16;
-
-use crate::quant::{can_dequantize, dequantize_row};
+use crate::quant::{can_dequantize, dequantize_row, quantize_row};
 use crate::{
-    Activation, AttentionParams, BLOCK_TOKENS, Backend, Batch, DType, HeadShape, KernelError, KvSpec,
+    Activation, AttentionParams, BLOCK_TOKENS, Backend, Batch, DType, HeadShape, KernelError, KvSpec, KvType,
     MatrixShape, MatrixSource, QkvParams, SequenceSpan, StepLimits,
 };
 
@@ -46,7 +44,7 @@ pub struct ReferenceBuffer {
 #[derive(Clone, Debug)]
 pub struct ReferenceKv {
     spec: KvSpec,
-    keys: Vec<f32>,   // (layer, slot, kv_head, head_dim), each an f16's value
+    keys: Vec<f32>,   // (layer, slot, kv_head, head_dim), what the cache's type keeps of each
     values: Vec<f32>, // likewise
 }
 
@@ -156,6 +154,7 @@ impl Backend for ReferenceBackend {
     }
 
     fn kv(&self, spec: &KvSpec) -> Result<ReferenceKv, KernelError> {
+        spec.check()?;
         let elements = kv_elements(spec);
         let (keys, values) = (filled(elements, f32::NAN, "keys")?, filled(elements, f32::NAN, "values")?);
         Ok(ReferenceKv { spec: *spec, keys, values })
@@ -275,8 +274,12 @@ impl Backend for ReferenceBackend {
             {
                 prepare(key, params.k_norm, position);
                 let at = kv.at(layer, slot, kv_head);
-                store_halves(key, &mut kv.keys[at.clone()]);
-                store_halves(value, &mut kv.values[at]);
+                let dtype = match kv.spec.kv_type {
+                    KvType::F16 => DType::F16,
+                    KvType::Q8_0 => DType::Q8_0,
+                };
+                store_rounded(dtype, key, &mut kv.keys[at.clone()]);
+                store_rounded(dtype, value, &mut kv.values[at]);
             }
         }
     }
@@ -395,10 +398,12 @@ pub(crate) fn visible<V>(
     start..end
 }
 
-fn store_halves(from: &[f32], to: &mut [f32]) {
-    for (to, &from) in to.iter_mut().zip(from) {
-        *to = f16::from_f32(from).to_f32();
-    }
+/// What is left of numbers that are stored in this type.
+fn store_rounded(dtype: DType, from: &[f32], to: &mut [f32]) {
+    let size = dtype.bytes_of(from.len()).expect("heads are whole blocks, because `kv` refuses others");
+    let mut bytes = vec![0; size];
+    quantize_row(dtype, from, &mut bytes);
+    dequantize_row(dtype, &bytes, to);
 }
 
 fn kv_elements(spec: &KvSpec) -> usize {

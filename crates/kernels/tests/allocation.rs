@@ -72,7 +72,7 @@ fn batch(sequences: &[(u32, u32)]) -> Batch {
 #[test]
 fn a_step_allocates_nothing() -> Result<(), KernelError> {
     let pool = Arc::new(ThreadPool::new(3));
-    for tier in Tier::available() {
+    for (tier, &kv_type) in Tier::available().flat_map(|tier| KvType::ALL.iter().map(move |t| (tier, t))) {
         let mut backend = CpuBackend::new(Arc::clone(&pool), tier);
         backend.reserve(&LIMITS)?;
         let matrix = |backend: &CpuBackend, dtype: DType, rows: usize, cols: usize| {
@@ -96,7 +96,7 @@ fn a_step_allocates_nothing() -> Result<(), KernelError> {
             kv_heads: HEADS.kv_heads,
             head_dim: HEADS.head_dim,
             blocks: LIMITS.sequences * LIMITS.context.div_ceil(BLOCK_TOKENS),
-            kv_type: KvType::F16,
+            kv_type,
         })?;
         let (mut x, mut residual) =
             (backend.buffer(LIMITS.rows, WIDTH)?, backend.buffer(LIMITS.rows, WIDTH)?);
@@ -134,7 +134,7 @@ fn a_step_allocates_nothing() -> Result<(), KernelError> {
             backend.end()?;
         }
         let allocations = ALLOCATIONS.load(Ordering::SeqCst) - before;
-        assert_eq!(allocations, 0, "allocations in {} steps on {tier}", batches.len());
+        assert_eq!(allocations, 0, "allocations in {} steps on {tier}, {kv_type}", batches.len());
         assert!(logits.iter().all(|x| x.is_finite()));
     }
     Ok(())

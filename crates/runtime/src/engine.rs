@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use hanzo_engine_kernels::{BLOCK_TOKENS, Backend, Batch, KernelError};
+use hanzo_engine_kernels::{BLOCK_TOKENS, Backend, Batch, KernelError, KvType};
 
 pub use crate::scheduler::StepReport;
 use crate::{
@@ -22,6 +22,8 @@ use crate::{
 pub struct EngineConfig {
     /// Blocks of 16 tokens in the KV cache.
     pub kv_blocks: usize,
+    /// How keys and values are stored; [`hanzo_engine_kernels::KvSpec::check`] says whether a model's heads allow it.
+    pub kv_type: KvType,
     /// Rows of a step: prompt tokens and decoding sequences together.
     pub step_tokens_max: usize,
     /// Of them, prompt tokens beside sequences that decode.
@@ -99,7 +101,7 @@ impl<B: Backend> Engine<B> {
             files.spec.step_limits(config.step_tokens_max, config.sequences_max, config.context_tokens_max);
         EngineMemory {
             weights_bytes: plan.weights_bytes,
-            kv_bytes: backend.kv_bytes(&files.spec.kv_spec(config.kv_blocks)) as u64,
+            kv_bytes: backend.kv_bytes(&files.spec.kv_spec(config.kv_blocks, config.kv_type)) as u64,
             scratch_bytes: plan.scratch_bytes(backend, &limits) + logits as u64,
         }
     }
@@ -124,7 +126,7 @@ impl<B: Backend> Engine<B> {
         );
         decoder.prepare(&mut backend, &limits)?;
         Ok(Engine {
-            kv: backend.kv(&decoder.spec().kv_spec(config.kv_blocks))?,
+            kv: backend.kv(&decoder.spec().kv_spec(config.kv_blocks, config.kv_type))?,
             pool: BlockPool::new(config.kv_blocks, config.prefix_cache),
             scheduler: Scheduler::new(SchedulerConfig {
                 rows_max: config.step_tokens_max,

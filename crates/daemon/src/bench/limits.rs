@@ -7,7 +7,7 @@
 
 use std::time::{Duration, Instant};
 
-use hanzo_engine_kernels::{BLOCK_TOKENS, Backend, MatrixShape, cpu::limits::Probe};
+use hanzo_engine_kernels::{BLOCK_TOKENS, Backend, KvType, MatrixShape, cpu::limits::Probe};
 use hanzo_engine_runtime::{LoadError, ModelFiles, spec::Weight};
 use serde::Serialize;
 
@@ -137,7 +137,7 @@ pub(super) struct Costs {
 
 impl Costs {
     /// Of the model in `files` once `backend` has packed it.
-    pub(super) fn new<B: Backend>(backend: &B, files: &ModelFiles) -> Costs {
+    pub(super) fn new<B: Backend>(backend: &B, files: &ModelFiles, kv_type: KvType) -> Costs {
         let spec = &files.spec;
         let head_weight = if spec.tied_embeddings { Weight::TokenEmbedding } else { Weight::Output };
         let (mut layers, mut head) = (Products::default(), Products::default());
@@ -158,8 +158,8 @@ impl Costs {
             }
             weights_bytes += backend.matrix_bytes(&[part]);
         }
-        let block_bytes =
-            backend.kv_bytes(&spec.kv_spec(2)).saturating_sub(backend.kv_bytes(&spec.kv_spec(1)));
+        let kv_bytes = |blocks| backend.kv_bytes(&spec.kv_spec(blocks, kv_type));
+        let block_bytes = kv_bytes(2).saturating_sub(kv_bytes(1));
         Costs {
             weights_bytes: weights_bytes as f64,
             kv_bytes: block_bytes as f64 / (BLOCK_TOKENS * spec.layers) as f64,
@@ -239,7 +239,7 @@ mod tests {
     fn costs_are_those_of_the_model() {
         let files = crate::source::resolve(crate::DEMO_MODEL, None).unwrap().source.open().unwrap();
         let device = Cpu::new(Some(1)).unwrap();
-        let costs = Costs::new(&device.backend(), &files);
+        let costs = Costs::new(&device.backend(), &files, KvType::F16);
         let spec = &files.spec;
         let attention = spec.hidden * (spec.heads.qkv_width() + spec.heads.q_width());
         let layers = spec.layers * (attention + 3 * spec.hidden * spec.ffn);

@@ -13,6 +13,7 @@ fn args() -> Args {
         reps: 2,
         threads: Some(1),
         limits: false,
+        kv_type: KvType::F16,
     }
 }
 

@@ -5,7 +5,7 @@ use super::random::Random;
 use super::rig::Rig;
 use super::scene::{Chunk, STEP_ROWS_MAX, Scene, Setting, history};
 use crate::reference::{ReferenceBackend, formulas, visible};
-use crate::{AttentionParams, Backend, HeadShape, SequenceSpan};
+use crate::{AttentionParams, Backend, HeadShape, KvType, SequenceSpan};
 
 /// Heads, key-value heads, elements of a head.
 const SHAPES: [(usize, usize, usize); 8] =
@@ -41,7 +41,9 @@ pub fn check_attention<B: Backend>(make: &impl Fn() -> B) {
                 continue;
             }
             let work = if setting.causal { &CAUSAL[..] } else { &WHOLE[..] };
-            check_scene(make, shape, &setting, work, &mut random);
+            for &kv_type in kv_types(shape) {
+                check_scene(make, shape, kv_type, &setting, work, &mut random);
+            }
         }
     }
 }
@@ -61,15 +63,18 @@ pub fn check_attention_invariance<B: Backend>(make: &impl Fn() -> B) {
             Setting { scale: usual_scale(shape), softcap: None, window: None, sinks: None, causal: true };
         let sinks = Some(random.normals(heads));
         let full = Setting { softcap: Some(20.0), window: Some(45), sinks, ..plain.clone() };
-        for setting in [plain, full] {
-            let mut scene = Scene::new(shape, &lengths, setting.window, &mut random);
+        let settings = [plain, full]
+            .map(|setting| kv_types(shape).iter().map(move |&kv_type| (kv_type, setting.clone())));
+        for (kv_type, setting) in settings.into_iter().flatten() {
+            let mut scene = Scene::new(shape, kv_type, &lengths, setting.window, &mut random);
             let mut rig = Rig::new(make(), &scene.limits());
             let together = vec![whole(&lengths, &[0, 1, 2, 3, 4])];
             let expected = scene.play(&mut rig, &setting, &together, 0);
             let mut same = |scene: &Scene, name: &str, steps: &[Vec<Chunk>]| {
                 let found = scene.play(&mut rig, &setting, steps, 0);
                 for (sequence, (found, expected)) in found.iter().zip(&expected).enumerate() {
-                    let what = format!("attention, {shape:?}, {setting:?}, sequence {sequence}, {name}");
+                    let what =
+                        format!("attention, {shape:?}, {kv_type}, {setting:?}, sequence {sequence}, {name}");
                     same_bits(&what, found, expected, shape.q_width());
                 }
             };
@@ -96,8 +101,11 @@ pub fn check_attention_long_contexts<B: Backend>(make: &impl Fn() -> B) {
     let shape = HeadShape { heads: 4, kv_heads: 2, head_dim: 64 };
     let plain = Setting { scale: usual_scale(shape), softcap: None, window: None, sinks: None, causal: true };
     let sinks = Some(random.normals(shape.heads));
-    for setting in [plain.clone(), Setting { softcap: Some(20.0), window: Some(600), sinks, ..plain }] {
-        let scene = Scene::new(shape, &lengths, setting.window, &mut random);
+    let full = Setting { softcap: Some(20.0), window: Some(600), sinks, ..plain.clone() };
+    let settings =
+        [plain, full].map(|setting| kv_types(shape).iter().map(move |&kv_type| (kv_type, setting.clone())));
+    for (kv_type, setting) in settings.into_iter().flatten() {
+        let scene = Scene::new(shape, kv_type, &lengths, setting.window, &mut random);
         let mut rig = Rig::new(make(), &scene.limits());
         let mut play = |steps: Vec<Vec<Chunk>>| {
             let before = history(&starts);
@@ -114,7 +122,7 @@ pub fn check_attention_long_contexts<B: Backend>(make: &impl Fn() -> B) {
         for (found, name) in [(alone, "one by one"), (beside, "one by one beside another")] {
             for (sequence, &start) in starts.iter().enumerate() {
                 let first = start as usize * shape.q_width();
-                let what = format!("attention, {setting:?}, long sequence {sequence}, {name}");
+                let what = format!("attention, {kv_type}, {setting:?}, long sequence {sequence}, {name}");
                 same_bits(&what, &found[sequence][first..], &expected[sequence][first..], shape.q_width());
             }
         }
@@ -142,6 +150,12 @@ fn settings(shape: HeadShape, random: &mut Random) -> Vec<Setting> {
         Setting { causal: false, softcap: Some(10.0), sinks, ..plain.clone() },
         Setting { scale: 1.5 * plain.scale, sinks: Some(vec![-1e30; shape.heads]), ..plain },
     ]
+}
+
+/// The types of cache that can hold such heads.
+fn kv_types(shape: HeadShape) -> &'static [KvType] {
+    let whole = shape.head_dim.is_multiple_of(KvType::Q8_0.group());
+    if whole { KvType::ALL } else { &[KvType::F16] }
 }
 
 fn usual_scale(shape: HeadShape) -> f32 {
@@ -172,13 +186,14 @@ fn cut(lengths: &[u32], size: &mut dyn FnMut() -> u32) -> Vec<Vec<Chunk>> {
 fn check_scene<B: Backend>(
     make: &impl Fn() -> B,
     shape: HeadShape,
+    kv_type: KvType,
     setting: &Setting,
     work: &[(u32, u32)],
     random: &mut Random,
 ) {
     let lengths: Vec<u32> = work.iter().map(|w| w.0).collect();
     let starts: Vec<u32> = work.iter().map(|w| w.0 - w.1).collect();
-    let scene = Scene::new(shape, &lengths, setting.window, random);
+    let scene = Scene::new(shape, kv_type, &lengths, setting.window, random);
     let mut steps = history(&starts);
     let attend_from = steps.len();
     let chunk =
@@ -188,7 +203,7 @@ fn check_scene<B: Backend>(
     let found = scene.play(&mut Rig::new(make(), &scene.limits()), setting, &steps, attend_from);
     let mut reference = Rig::new(ReferenceBackend::new(), &scene.limits());
     let expected = scene.play(&mut reference, setting, &steps, attend_from);
-    let mut tally = Tally::new(format!("attention, {shape:?}, {setting:?}"));
+    let mut tally = Tally::new(format!("attention, {shape:?}, {kv_type}, {setting:?}"));
     for (sequence, &(context, rows)) in work.iter().enumerate() {
         for row in 0..rows {
             let span = SequenceSpan { row_first: 0, rows, context, table_first: 0 };
@@ -207,7 +222,8 @@ fn check_scene<B: Backend>(
 /// σ of a row of output, where a device may hold queries and softmax weights in half precision. Rounding the query
 /// moves score j by σ_j = `scale 2⁻¹² sqrt(Σ (q k_j)²)`, rounding weight p_j moves it by 2⁻¹² of itself, and a
 /// change of ε in score j moves the output by `p_j ε (v_j - out)`: no more than `Σ p_j (σ_j + 2⁻¹²) |v_j - out|`
-/// even if all moved together. Sums in f32 add [`FLOAT`] of `Σ p_j |v_j|`.
+/// even if all moved together. Sums in f32 add [`FLOAT`] of `Σ p_j |v_j|`. Queries that meet keys of Q8_0 may be rounded
+/// to 1/127 of the largest of their 32, an error uniform over one step, of variance step²/12.
 fn sigmas(scene: &Scene, setting: &Setting, sequence: usize, span: SequenceSpan, row: u32) -> Vec<f64> {
     let HeadShape { heads, kv_heads, head_dim } = scene.shape;
     let width = scene.shape.qkv_width();
@@ -233,7 +249,9 @@ fn sigmas(scene: &Scene, setting: &Setting, sequence: usize, span: SequenceSpan,
             let key = element(key as usize, heads + kv_head);
             scores.push(formulas::score(query, key, setting.scale, setting.softcap));
             let squares: f32 = query.iter().zip(key).map(|(q, k)| (q * k).powi(2)).sum();
-            moves.push(f64::from(setting.scale) * HALF * f64::from(squares).sqrt() + HALF);
+            let rounding = rounding_variance(scene.kv_type, query, key);
+            let moved = (HALF * HALF * f64::from(squares) + rounding).sqrt();
+            moves.push(f64::from(setting.scale) * moved + HALF);
         }
         let sink = setting.sinks.as_ref().map_or(f64::NEG_INFINITY, |sinks| f64::from(sinks[head]));
         let largest = scores.iter().copied().fold(sink, f64::max);
@@ -253,4 +271,19 @@ fn sigmas(scene: &Scene, setting: &Setting, sequence: usize, span: SequenceSpan,
         out.extend(sigma);
     }
     out
+}
+
+/// Variance of a dot product from rounding the query as the type of cache allows.
+fn rounding_variance(kv_type: KvType, query: &[f32], key: &[f32]) -> f64 {
+    match kv_type {
+        KvType::F16 => 0.0,
+        KvType::Q8_0 => {
+            let groups = query.chunks(kv_type.group()).zip(key.chunks(kv_type.group()));
+            let variance = |(query, key): (&[f32], &[f32])| {
+                let step = f64::from(query.iter().fold(0.0f32, |largest, q| largest.max(q.abs()))) / 127.0;
+                step * step / 12.0 * key.iter().map(|&k| f64::from(k).powi(2)).sum::<f64>()
+            };
+            groups.map(variance).sum()
+        }
+    }
 }

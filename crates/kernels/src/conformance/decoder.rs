@@ -34,7 +34,7 @@ pub fn check_decoder<B: Backend>(make: &impl Fn() -> B) {
     let types = supported(&make());
     for pair in types.chunks(2) {
         let model = Model::random([pair[0], pair[pair.len() - 1]], &mut random);
-        let mut scene = Scene::new(SHAPE, &LENGTHS, None, &mut random);
+        let mut scene = Scene::new(SHAPE, KvType::F16, &LENGTHS, None, &mut random);
         let mut rig = Rig::new(make(), &limits());
         let packed = Packed::new(&rig, &model);
         let all = [0, 1, 2, 3, 4];
@@ -54,7 +54,7 @@ pub fn check_decoder<B: Backend>(make: &impl Fn() -> B) {
     }
     if let Some(&dtype) = types.iter().find(|dtype| dtype.block_weights() == 1) {
         let model = Model::random([dtype; 2], &mut random);
-        let scene = Scene::new(SHAPE, &LENGTHS, None, &mut random);
+        let scene = Scene::new(SHAPE, KvType::F16, &LENGTHS, None, &mut random);
         let steps = served(&[0, 1, 2, 3, 4], 30);
         let mut rig = Rig::new(make(), &limits());
         let found = Packed::new(&rig, &model).run(&mut rig, &scene, &steps);

@@ -18,6 +18,7 @@ const LAYER: usize = 1;
 #[derive(Debug)]
 struct Case {
     shape: HeadShape,
+    kv_type: KvType,
     q_norm: Option<Vec<f32>>,
     k_norm: Option<Vec<f32>>,
     norm_eps: f32,
@@ -42,19 +43,22 @@ pub fn check_rope<B: Backend>(make: &impl Fn() -> B) {
         [(4, 2, 64), (2, 2, 80), (8, 1, 128), (4, 4, 256), (7, 1, 64), (6, 2, 128)].into_iter().enumerate()
     {
         let shape = HeadShape { heads, kv_heads, head_dim };
-        for case in cases(shape, i, &mut random) {
-            check_case(make, &case, &mut random);
+        let whole = head_dim.is_multiple_of(KvType::Q8_0.group());
+        for &kv_type in if whole { KvType::ALL } else { &[KvType::F16] } {
+            for case in cases(shape, kv_type, i, &mut random) {
+                check_case(make, &case, &mut random);
+            }
         }
     }
 }
 
-fn cases(shape: HeadShape, i: usize, random: &mut Random) -> Vec<Case> {
+fn cases(shape: HeadShape, kv_type: KvType, i: usize, random: &mut Random) -> Vec<Case> {
     let mut norm =
         |on: bool| on.then(|| (0..shape.head_dim).map(|_| 0.5 + random.uniform()).collect::<Vec<f32>>());
     let case = |kind, rotary_dim: usize, magnitude, q_norm, k_norm| {
         let frequency = |pair: usize| 10_000f32.powf(-2.0 * pair as f32 / rotary_dim as f32);
         let rope = Some((kind, (0..rotary_dim / 2).map(frequency).collect(), magnitude));
-        Case { shape, q_norm, k_norm, norm_eps: 1e-6, rope }
+        Case { shape, kv_type, q_norm, k_norm, norm_eps: 1e-6, rope }
     };
     let (first, second) = match i % 2 {
         0 => (RopeKind::Neox, RopeKind::Interleaved),
@@ -65,7 +69,7 @@ fn cases(shape: HeadShape, i: usize, random: &mut Random) -> Vec<Case> {
         case(second, shape.head_dim, 1.0, norm(true), norm(true)),
         case(first, shape.head_dim / 2, 1.25, norm(true), None),
         case(second, shape.head_dim / 4 + 2, 0.8, None, norm(true)),
-        Case { shape, q_norm: norm(true), k_norm: norm(true), norm_eps: 0.3, rope: None },
+        Case { shape, kv_type, q_norm: norm(true), k_norm: norm(true), norm_eps: 0.3, rope: None },
     ]
 }
 
@@ -81,13 +85,27 @@ fn check_case<B: Backend>(make: &impl Fn() -> B, case: &Case, random: &mut Rando
     let q_width = case.shape.q_width();
     let mut tally = Tally::new(format!("attention over what rope stored, {case:?}"));
     let mut values = Tally::new(format!("values that rope stored, {case:?}"));
+    // Where keys are rounded to some hundredth, so are the scores, and queries besides.
+    let slack = match case.kv_type {
+        KvType::F16 => 0.03,
+        KvType::Q8_0 => 0.06,
+    };
+    // One unit of what a value is rounded to: which way a tie goes is the device's own business.
+    let step = |i: usize, value: f32| match case.kv_type {
+        KvType::F16 => 1e-3 * f64::from(value).abs(),
+        KvType::Q8_0 => {
+            let group =
+                &expected.values[i / case.kv_type.group() * case.kv_type.group()..][..case.kv_type.group()];
+            1.002 / 127.0 * f64::from(group.iter().fold(0.0f32, |largest, v| largest.max(v.abs())))
+        }
+    };
     for (i, expected_out) in expected.attended.iter().enumerate() {
         let at = (i / q_width, i % q_width);
         // Keys may differ in the last bit of half precision, and by the angle's rounding at large positions: with
         // scores near 1 that is a few thousandths of the values' unit variance. A key not normed or turned, or
         // turned another way, is off by some tenths.
-        tally.see(at, found.attended[i], *expected_out, 0.0, 0.03);
-        values.see(at, found.values[i], expected.values[i], 0.0, 1e-3 * f64::from(expected.values[i]).abs());
+        tally.see(at, found.attended[i], *expected_out, 0.0, slack);
+        values.see(at, found.values[i], expected.values[i], 0.0, step(i, expected.values[i]));
     }
     tally.finish();
     values.finish();
@@ -165,7 +183,7 @@ fn run<B: Backend>(
     let (width, q_width) = (shape.qkv_width(), shape.q_width());
     let blocks = 1 + 2 * SPANS.len();
     let HeadShape { kv_heads, head_dim, .. } = shape;
-    let spec = KvSpec { layers: 2, kv_heads, head_dim, blocks, kv_type: KvType::F16 };
+    let spec = KvSpec { layers: 2, kv_heads, head_dim, blocks, kv_type: case.kv_type };
     let mut kv = ok("kv", rig.backend.kv(&spec));
     let vector = |values: &Option<Vec<f32>>| values.as_ref().map(|values| rig.vector(values));
     let (q_norm, k_norm) = (vector(&case.q_norm), vector(&case.k_norm));

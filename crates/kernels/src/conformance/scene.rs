@@ -40,6 +40,7 @@ pub(super) struct Setting {
 
 pub(super) struct Scene {
     pub(super) shape: HeadShape,
+    pub(super) kv_type: KvType,
     pub(super) sequences: Vec<Sequence>,
     blocks: usize,
 }
@@ -51,11 +52,17 @@ const LAYER: usize = 1;
 pub(super) const STEP_ROWS_MAX: usize = 512;
 
 impl Scene {
-    /// Sequences of these lengths. Keys and values are normal, and exact
-    /// in half precision; of the queries, half the heads' are normal, and the
+    /// Sequences of these lengths. Keys and values are normal, and exactly what the type of cache can hold, so that
+    /// storing them rounds nothing; of the queries, half the heads' are normal, and the
     /// others point at one key each, so that its weight in the softmax is near 1 if the row may see it: its own, its
     /// neighbours, the first, those at the edges of the window, or any. A mask off by one is then off by everything.
-    pub(super) fn new(shape: HeadShape, lengths: &[u32], window: Option<u32>, random: &mut Random) -> Self {
+    pub(super) fn new(
+        shape: HeadShape,
+        kv_type: KvType,
+        lengths: &[u32],
+        window: Option<u32>,
+        random: &mut Random,
+    ) -> Self {
         let needed: Vec<usize> =
             lengths.iter().map(|&length| (length as usize).div_ceil(BLOCK_TOKENS)).collect();
         let blocks = needed.iter().sum::<usize>() + 3;
@@ -67,10 +74,10 @@ impl Scene {
             .map(|(&length, needed)| Sequence {
                 length,
                 blocks: free.split_off(free.len() - needed),
-                qkv: projections(shape, length, window, random),
+                qkv: projections(shape, kv_type, length, window, random),
             })
             .collect();
-        Self { shape, sequences, blocks }
+        Self { shape, kv_type, sequences, blocks }
     }
 
     pub(super) fn limits(&self) -> StepLimits {
@@ -135,7 +142,7 @@ impl Scene {
             kv_heads: shape.kv_heads,
             head_dim: shape.head_dim,
             blocks: self.blocks,
-            kv_type: KvType::F16,
+            kv_type: self.kv_type,
         };
         let mut kv = super::rig::ok("kv", rig.backend.kv(&spec));
         let sinks = setting.sinks.as_ref().map(|sinks| rig.vector(sinks));
@@ -200,7 +207,13 @@ pub(super) fn history(starts: &[u32]) -> Vec<Vec<Chunk>> {
     steps
 }
 
-fn projections(shape: HeadShape, length: u32, window: Option<u32>, random: &mut Random) -> Vec<f32> {
+fn projections(
+    shape: HeadShape,
+    kv_type: KvType,
+    length: u32,
+    window: Option<u32>,
+    random: &mut Random,
+) -> Vec<f32> {
     let HeadShape { heads, kv_heads, head_dim } = shape;
     let width = shape.qkv_width();
     let mut qkv = random.normals(length as usize * width);
@@ -230,7 +243,25 @@ fn projections(shape: HeadShape, length: u32, window: Option<u32>, random: &mut 
         }
     }
     for row in qkv.chunks_exact_mut(width) {
-        row[shape.q_width()..].iter_mut().for_each(|v| *v = f16::from_f32(*v).to_f32());
+        row[shape.q_width()..].chunks_exact_mut(head_dim).for_each(|head| hold(kv_type, head));
     }
     qkv
+}
+
+/// Rounds a key or value to what the type of cache holds exactly, however a device comes by the scale.
+fn hold(kv_type: KvType, head: &mut [f32]) {
+    match kv_type {
+        KvType::F16 => head.iter_mut().for_each(|v| *v = f16::from_f32(*v).to_f32()),
+        KvType::Q8_0 => {
+            for group in head.chunks_exact_mut(kv_type.group()) {
+                let largest = group.iter().fold(0.0f32, |largest, v| largest.max(v.abs()));
+                let scale = f16::from_f32(largest / 127.0).to_f32();
+                for v in group {
+                    // The largest is 127 steps, so that the group's scale is this one again.
+                    *v = if v.abs() == largest { 127.0f32.copysign(*v) } else { (*v / scale).round() };
+                    *v = v.clamp(-127.0, 127.0) * scale;
+                }
+            }
+        }
+    }
 }

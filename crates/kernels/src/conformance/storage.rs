@@ -72,22 +72,27 @@ pub fn check_sizes<B: Backend>(make: &impl Fn() -> B) {
         }
     }
     let heads = HeadShape { heads: 8, kv_heads: 2, head_dim: 64 };
-    let kv = |layers, blocks| {
-        let spec = KvSpec {
-            layers,
-            kv_heads: heads.kv_heads,
-            head_dim: heads.head_dim,
-            blocks,
-            kv_type: KvType::F16,
+    for (&kv_type, layers, blocks) in
+        KvType::ALL.iter().flat_map(|kv_type| [(kv_type, 1, 64), (kv_type, 28, 100), (kv_type, 2, 1000)])
+    {
+        let (kv_heads, head_dim) = (heads.kv_heads, heads.head_dim);
+        let found = backend.kv_bytes(&KvSpec { layers, kv_heads, head_dim, blocks, kv_type });
+        let elements = 2 * layers * blocks * 16 * kv_heads * head_dim;
+        let least = match kv_type {
+            KvType::F16 => 2 * elements,
+            KvType::Q8_0 => elements + elements / 32 * 2,
         };
-        (backend.kv_bytes(&spec), layers * blocks * 16 * heads.kv_heads * heads.head_dim * 2 * 2)
-    };
-    for (layers, blocks) in [(1, 64), (28, 100), (2, 1000)] {
-        let (found, least) = kv(layers, blocks);
+        // At most f32, where that is what a device computes with.
         assert!(
-            (least..=3 * least).contains(&found),
-            "kv_bytes of {layers} layers, {blocks} blocks is {found}"
+            (least..=8 * elements).contains(&found),
+            "kv_bytes of {layers} layers, {blocks} blocks of {kv_type} is {found}"
         );
+    }
+    let odd = KvSpec { layers: 1, kv_heads: 1, head_dim: 80, blocks: 1, kv_type: KvType::Q8_0 };
+    match backend.kv(&odd) {
+        Err(KernelError::BadKvType { kv_type: KvType::Q8_0, head_dim: 80 }) => {}
+        Err(error) => panic!("a cache of Q8_0 for heads of 80 was refused for another reason: {error}"),
+        Ok(_) => panic!("a cache of Q8_0 for heads of 80, which are not whole groups of 32, was made"),
     }
     let limits = |rows, context| StepLimits {
         rows,

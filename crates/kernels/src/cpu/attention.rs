@@ -1,39 +1,49 @@
 //! Attention over the paged cache: what is one item of the loop, and how the parts of a long context join.
 //!
 //! The queries of one sequence that read the same key-value head, over all its rows, are *vectors* of one list; an
-//! item is up to [`VECTORS`] of them, so that each key and value is read once for all. The keys are taken in tiles of
+//! item is up to [`VECTORS`] of them, so that each key and value is read once for all, or fewer where that makes too
+//! few items. The keys are taken in tiles of
 //! 64 by absolute position, gathered in partitions of 512 that each end in a maximum, a total and a weighted sum, and
 //! partitions are merged in order. That is done in the same way whether one thread takes all partitions of an item,
 //! as in prefill, or several take one each, as when one long sequence decodes: so a row's bits depend on its own
 //! position alone.
 
+mod format;
+mod softmax;
+mod state;
+#[cfg(test)]
+mod tests;
 mod tile;
 
 use super::aligned::{Aligned, Shared};
-use super::kv::{CpuKv, padded};
+use super::kv::CpuKv;
 use super::lanes::dispatch;
 use super::pool::Turn;
 use super::tier::Tier;
-use crate::{BLOCK_TOKENS, Batch, HeadShape, KernelError};
+use crate::{BLOCK_TOKENS, Batch, HeadShape, KernelError, KvType};
 
-use tile::{Finish, Merge, PartitionSums, State};
+use state::{Finish, Merge, State};
+use tile::{Desk, Pack, PartitionSums};
 
 /// Keys of a tile.
 pub(super) const TILE: usize = 64;
 /// Keys of a partition.
 pub(super) const PARTITION: usize = 512;
-/// Query vectors of an item.
-pub(super) const VECTORS: usize = 32;
-/// Query vectors that go through a tile together.
-pub(super) const TOGETHER: usize = 8;
+/// Query vectors of an item where there are many: whole groups of any tier.
+pub(super) const VECTORS: usize = 96;
+/// Query vectors of an item where there are too few for all threads.
+const VECTORS_FEW: usize = 24;
+/// Query vectors for which it does not pay to widen keys and values first.
+const FEW: usize = 8;
+/// Items for each thread that are enough.
+const ITEMS_ENOUGH: usize = 4;
 const _: () = assert!(PARTITION.is_multiple_of(TILE) && TILE.is_multiple_of(BLOCK_TOKENS));
-const _: () = assert!(VECTORS.is_multiple_of(TOGETHER));
+const _: () = assert!(VECTORS.is_multiple_of(12) && VECTORS_FEW.is_multiple_of(12) && VECTORS_FEW <= VECTORS);
 
 /// Scratch of the whole pool.
 #[derive(Debug)]
 pub(super) struct AttentionScratch {
     width: usize,
-    /// Two states and a tile's scores for each thread.
     threads: Vec<ThreadScratch>,
     /// Parts of contexts that several threads share: (slots, slot_vectors) states.
     parts: Aligned<f32>,
@@ -45,9 +55,43 @@ pub(super) struct AttentionScratch {
 
 #[derive(Debug)]
 struct ThreadScratch {
-    part: Aligned<f32>,   // VECTORS states
-    total: Aligned<f32>,  // VECTORS states
-    scores: Aligned<f32>, // (TOGETHER, TILE)
+    part: Aligned<f32>,  // VECTORS states
+    total: Aligned<f32>, // VECTORS states
+    desk: Aligned<f32>,  // what a `Desk` points at
+    width: usize,
+}
+
+impl ThreadScratch {
+    /// f32s of the desk.
+    fn desk_len(width: usize) -> usize {
+        VECTORS * (width + TILE + 1) + 2 * TILE * width
+    }
+
+    fn new(head_dim: usize) -> Result<ThreadScratch, KernelError> {
+        let what = "attention scratch";
+        let width = state::width(head_dim);
+        Ok(ThreadScratch {
+            part: Aligned::zeroed(VECTORS * State::size(head_dim), what)?,
+            total: Aligned::zeroed(VECTORS * State::size(head_dim), what)?,
+            desk: Aligned::zeroed(ThreadScratch::desk_len(width), what)?,
+            width,
+        })
+    }
+
+    fn desk(&mut self) -> Desk {
+        let (tile, vectors) = (TILE * self.width, VECTORS * self.width);
+        let (keys, rest) = self.desk.split_at_mut(tile);
+        let (values, rest) = rest.split_at_mut(tile);
+        let (queries, rest) = rest.split_at_mut(vectors);
+        let (scores, fades) = rest.split_at_mut(VECTORS * TILE);
+        Desk {
+            queries: queries.as_mut_ptr(),
+            scores: scores.as_mut_ptr(),
+            fades: fades.as_mut_ptr(),
+            keys: keys.as_mut_ptr(),
+            values: values.as_mut_ptr(),
+        }
+    }
 }
 
 /// What decides the size of the scratch.
@@ -66,7 +110,7 @@ impl AttentionLimits {
     }
 
     fn slot_vectors(&self) -> usize {
-        (self.heads.heads / self.heads.kv_heads.max(1)).min(VECTORS)
+        (self.heads.heads / self.heads.kv_heads.max(1)).min(VECTORS_FEW)
     }
 
     /// Parts there can be at a time.
@@ -77,7 +121,7 @@ impl AttentionLimits {
 
     pub(super) fn bytes(&self) -> usize {
         let state = State::size(self.heads.head_dim);
-        let thread = 2 * VECTORS * state + TOGETHER * TILE;
+        let thread = 2 * VECTORS * state + ThreadScratch::desk_len(state::width(self.heads.head_dim));
         let parts = self.parts_max().saturating_mul(self.slot_vectors() * state);
         (self.threads * thread).saturating_add(parts).saturating_mul(size_of::<f32>())
             + (self.sequences + 1) * size_of::<usize>()
@@ -86,21 +130,13 @@ impl AttentionLimits {
 
 impl AttentionScratch {
     pub(super) fn new(limits: &AttentionLimits) -> Result<AttentionScratch, KernelError> {
-        let what = "attention scratch";
-        let state = State::size(limits.heads.head_dim);
-        let mut threads = Vec::with_capacity(limits.threads);
-        for _ in 0..limits.threads {
-            threads.push(ThreadScratch {
-                part: Aligned::zeroed(VECTORS * state, what)?,
-                total: Aligned::zeroed(VECTORS * state, what)?,
-                scores: Aligned::zeroed(TOGETHER * TILE, what)?,
-            });
-        }
+        let head_dim = limits.heads.head_dim;
         let (parts_max, slot_vectors) = (limits.parts_max(), limits.slot_vectors());
+        let parts = parts_max.saturating_mul(slot_vectors * State::size(head_dim));
         Ok(AttentionScratch {
-            width: padded(limits.heads.head_dim),
-            threads,
-            parts: Aligned::zeroed(parts_max.saturating_mul(slot_vectors * state), what)?,
+            width: state::width(head_dim),
+            threads: (0..limits.threads).map(|_| ThreadScratch::new(head_dim)).collect::<Result<_, _>>()?,
+            parts: Aligned::zeroed(parts, "attention scratch")?,
             parts_max,
             slot_vectors,
             item_first: Vec::with_capacity(limits.sequences + 1),
@@ -143,11 +179,12 @@ pub(super) struct Vectors {
     pub(super) causal: bool,
     /// The sequence's block ids.
     pub(super) blocks: *const u32,
-    /// This head's part of block 0, and elements from a block to the next.
-    pub(super) keys: *const u16,
+    /// This head's part of block 0, and bytes from a block to the next.
+    pub(super) keys: *const u8,
     pub(super) key_block_stride: usize,
-    pub(super) values: *const u16,
+    pub(super) values: *const u8,
     pub(super) value_block_stride: usize,
+    pub(super) kv_type: KvType,
 }
 
 impl Vectors {
@@ -159,8 +196,15 @@ impl Vectors {
         ((position + 1).saturating_sub(self.window), end)
     }
 
+    /// Whether they are all of one row, or so few that they may as well go row by row.
+    #[inline(always)]
+    pub(super) fn are_few(&self) -> bool {
+        self.count <= FEW || self.first / self.group == (self.first + self.count - 1) / self.group
+    }
+
     /// Positions that any of them sees.
-    fn span(&self) -> (usize, usize) {
+    #[inline(always)]
+    pub(super) fn span(&self) -> (usize, usize) {
         // Both ends only grow with the row.
         (self.visible(0).0, self.visible(self.count - 1).1)
     }
@@ -175,7 +219,7 @@ struct Share {
 }
 
 impl Share {
-    fn new(batch: &Batch, index: usize, job: &AttentionJob<'_>) -> Share {
+    fn new(batch: &Batch, index: usize, job: &AttentionJob<'_>, item_vectors: usize) -> Share {
         let span = &batch.sequences[index];
         let vectors = span.rows as usize * (job.shape.heads / job.shape.kv_heads);
         let context = span.context as usize;
@@ -183,7 +227,7 @@ impl Share {
             (context - span.rows as usize + 1).saturating_sub(job.window.map_or(usize::MAX, |w| w as usize));
         let first_partition = oldest / PARTITION;
         let partitions = context.div_ceil(PARTITION) - first_partition;
-        Share { vectors, chunks: vectors.div_ceil(VECTORS), first_partition, partitions }
+        Share { vectors, chunks: vectors.div_ceil(item_vectors), first_partition, partitions }
     }
 }
 
@@ -209,7 +253,7 @@ pub(super) fn attention(
         spec.kv_heads == kv_heads && spec.head_dim == head_dim && layer < spec.layers,
         "another cache's heads"
     );
-    assert!(padded(head_dim) <= scratch.width, "heads wider than the step limits");
+    assert!(state::width(head_dim) <= scratch.width, "heads wider than the step limits");
     assert!(job.sinks.is_none_or(|sinks| sinks.len() == heads), "one sink a head");
     assert!(scratch.threads.len() >= turn.threads(), "scratch for every thread");
     for span in &batch.sequences {
@@ -218,9 +262,14 @@ pub(super) fn attention(
         assert!(span.rows <= span.context && (span.row_first + span.rows) as usize <= rows, "a bad span");
     }
 
-    let shares = |index: usize| Share::new(batch, index, job);
-    let items: usize = (0..batch.sequences.len()).map(|index| shares(index).chunks * kv_heads).sum();
-    let split = items < 2 * turn.threads() && turn.threads() > 1;
+    let items_of = |item_vectors: usize| -> usize {
+        let chunks = |index| Share::new(batch, index, job, item_vectors).chunks;
+        (0..batch.sequences.len()).map(chunks).sum::<usize>() * kv_heads
+    };
+    let enough = items_of(VECTORS) >= ITEMS_ENOUGH * turn.threads();
+    let item_vectors = if enough { VECTORS } else { VECTORS_FEW };
+    let shares = |index: usize| Share::new(batch, index, job, item_vectors);
+    let split = items_of(item_vectors) < 2 * turn.threads() && turn.threads() > 1;
     let splits = |share: &Share| {
         split && share.chunks == 1 && share.partitions > 1 && share.vectors <= scratch.slot_vectors
     };
@@ -267,6 +316,7 @@ pub(super) fn attention(
             key_block_stride: kv_heads * kv.key_stride(),
             values: layer_values[kv_head * kv.value_stride()..].as_ptr(),
             value_block_stride: kv_heads * kv.value_stride(),
+            kv_type: spec.kv_type,
         }
     };
     let state_size = State::size(head_dim);
@@ -277,6 +327,7 @@ pub(super) fn attention(
     turn.run(total, 1, &|worker, range| {
         // SAFETY: the pool gives each thread a number of its own, below the length asserted above.
         let scratch = unsafe { &mut *threads.get().add(worker) };
+        let desk = scratch.desk();
         for item in range {
             let index = item_first.partition_point(|&first| first <= item) - 1;
             let share = shares(index);
@@ -286,34 +337,34 @@ pub(super) fn attention(
                 let vectors = vectors_of(index, kv_head, 0, share.vectors);
                 // SAFETY: slots are counted over the items that split, of which there are at most `parts_max`
                 // (asserted); each item has its own.
-                let slot = unsafe { parts.get().add(slot_of(batch, job, &splits, index, local) * slot_size) };
+                let slot =
+                    unsafe { parts.get().add(slot_of(&shares, &splits, kv_heads, index, local) * slot_size) };
                 let state = State { first: slot, head_dim };
-                let sums = PartitionSums {
-                    vectors,
-                    partition: share.first_partition + partition,
-                    state,
-                    scores: scratch.scores.as_mut_ptr(),
-                };
+                let partition = share.first_partition + partition;
                 // SAFETY: the queries, the sequence's blocks and the state are there (asserted above).
-                unsafe { dispatch(tier, sums) };
+                unsafe {
+                    dispatch(tier, Pack { vectors, desk });
+                    dispatch(tier, PartitionSums { vectors, partition, state, desk });
+                }
                 continue;
             }
             let (kv_head, chunk) = (local / share.chunks, local % share.chunks);
             // The last rows see most keys: they go first.
-            let first = (share.chunks - 1 - chunk) * VECTORS;
-            let vectors = vectors_of(index, kv_head, first, VECTORS.min(share.vectors - first));
+            let first = (share.chunks - 1 - chunk) * item_vectors;
+            let vectors = vectors_of(index, kv_head, first, item_vectors.min(share.vectors - first));
             let (begin, end) = vectors.span();
-            let mut total = State { first: scratch.total.as_mut_ptr(), head_dim };
-            let mut part = State { first: scratch.part.as_mut_ptr(), head_dim };
+            let total = State { first: scratch.total.as_mut_ptr(), head_dim };
+            let part = State { first: scratch.part.as_mut_ptr(), head_dim };
+            // SAFETY: the queries are there (asserted above), and the desk holds VECTORS of them.
+            unsafe { dispatch(tier, Pack { vectors, desk }) };
             for partition in begin / PARTITION..end.div_ceil(PARTITION) {
                 let first_part = partition == begin / PARTITION;
                 let state = if first_part { total } else { part };
-                let sums = PartitionSums { vectors, partition, state, scores: scratch.scores.as_mut_ptr() };
                 // SAFETY: as above; a thread's states hold VECTORS vectors.
                 unsafe {
-                    dispatch(tier, sums);
+                    dispatch(tier, PartitionSums { vectors, partition, state, desk });
                     if !first_part {
-                        dispatch(tier, Merge { total: &mut total, part: &mut part, count: vectors.count });
+                        dispatch(tier, Merge { total, part, count: vectors.count });
                     }
                 }
             }
@@ -332,17 +383,16 @@ pub(super) fn attention(
                 continue;
             }
             let vectors = vectors_of(index, kv_head, 0, share.vectors);
-            let slot = slot_of(batch, job, &splits, index, kv_head * share.partitions);
+            let slot = slot_of(&shares, &splits, kv_heads, index, kv_head * share.partitions);
             // SAFETY: these slots were filled by the loop above and belong to this item alone now.
             unsafe {
                 let at = |partition: usize| State {
                     first: parts.get().add((slot + partition) * slot_size),
                     head_dim,
                 };
-                let mut total = at(0);
+                let total = at(0);
                 for partition in 1..share.partitions {
-                    let mut part = at(partition);
-                    dispatch(tier, Merge { total: &mut total, part: &mut part, count: vectors.count });
+                    dispatch(tier, Merge { total, part: at(partition), count: vectors.count });
                 }
                 dispatch(tier, Finish { vectors, state: total });
             }
@@ -352,16 +402,12 @@ pub(super) fn attention(
 
 /// The slot of item `local` of sequence `index`: those of the sequences before it that split, then its own.
 fn slot_of(
-    batch: &Batch,
-    job: &AttentionJob<'_>,
+    shares: &impl Fn(usize) -> Share,
     splits: &impl Fn(&Share) -> bool,
+    kv_heads: usize,
     index: usize,
     local: usize,
 ) -> usize {
-    let before: usize = (0..index)
-        .map(|index| Share::new(batch, index, job))
-        .filter(|share| splits(share))
-        .map(|share| share.partitions * job.shape.kv_heads)
-        .sum();
-    before + local
+    let before = (0..index).map(shares).filter(splits).map(|share| share.partitions * kv_heads);
+    before.sum::<usize>() + local
 }

@@ -1,13 +1,14 @@
 //! Queries and keys between projection and cache: per-head norm, rotation, and the write of keys and values to their
 //! slots. Sines and cosines are computed once a step for each table of frequencies, by the first layer that asks.
 
+use super::activations::quantize;
 use super::aligned::{Aligned, Shared};
-use super::kv::{CpuKv, padded};
+use super::kv::{CpuKv, GROUP, padded};
 use super::lanes::{Kernel, Lanes, dispatch};
 use super::norm::{rms_factor, scale};
 use super::pool::Turn;
 use super::tier::Tier;
-use crate::{BLOCK_TOKENS, Batch, HeadShape, KernelError, RopeKind};
+use crate::{BLOCK_TOKENS, Batch, HeadShape, KernelError, KvType, RopeKind};
 
 /// Tables kept through a step: local and global layers differ in at most their frequencies.
 const TABLES: usize = 2;
@@ -84,10 +85,12 @@ struct QkvRow<'a> {
     job: &'a QkvJob<'a>,
     row: *mut f32,     // (qkv_width)
     turns: *const f32, // (2, pairs)
-    keys: *mut u16,    // the slot's element 0 of KV head 0, elements 16 apart
-    values: *mut u16,  // the slot's element 0 of KV head 0
-    key_stride: usize, // from a KV head to the next
+    keys: *mut u8,     // the slot's block, KV head 0
+    values: *mut u8,   // likewise
+    offset: usize,     // the slot's token in the block
+    key_stride: usize, // bytes from a KV head to the next
     value_stride: usize,
+    kv_type: KvType,
 }
 
 impl Kernel for QkvRow<'_> {
@@ -111,24 +114,95 @@ impl Kernel for QkvRow<'_> {
             }
         }
         for head in 0..kv_heads {
-            // SAFETY: the maker vouches for the slot in every KV head; `halves` is as long as a vector.
+            // SAFETY: the maker vouches for the slot in every KV head.
             unsafe {
                 let key = self.row.add((heads + head) * head_dim);
                 let value = key.add(kv_heads * head_dim);
-                let key_out = self.keys.add(head * self.key_stride);
-                let value_out = self.values.add(head * self.value_stride);
-                for at in (0..head_dim).step_by(LANES) {
-                    let count = LANES.min(head_dim - at);
-                    let mut halves = [0u16; LANES];
-                    L::store_f16(halves.as_mut_ptr(), some::<L>(key.add(at), count));
-                    for (i, half) in halves[..count].iter().enumerate() {
-                        key_out.add((at + i) * BLOCK_TOKENS).write(*half);
-                    }
-                    // The value's row is padded to whole vectors.
-                    L::store_f16(value_out.add(at), some::<L>(value.add(at), count));
+                let (keys, values) =
+                    (self.keys.add(head * self.key_stride), self.values.add(head * self.value_stride));
+                match self.kv_type {
+                    KvType::F16 => store_halves::<L>(key, value, keys, values, self.offset, head_dim),
+                    KvType::Q8_0 => store_bytes::<L>(key, value, keys, values, self.offset, head_dim),
                 }
             }
         }
+    }
+}
+
+/// Writes one head's key and value to token `offset` of a block in halves.
+///
+/// # Safety
+/// Inside `L::vectorize`; `key` and `value` hold `head_dim` numbers, `keys` and `values` are that head's parts of a
+/// block of [`KvType::F16`].
+#[inline(always)]
+unsafe fn store_halves<L: Lanes>(
+    key: *const f32,
+    value: *const f32,
+    keys: *mut u8,
+    values: *mut u8,
+    offset: usize,
+    head_dim: usize,
+) {
+    // SAFETY: the caller's promise; `halves` is as long as a vector, and a value's row is padded to whole vectors.
+    unsafe {
+        let keys = keys.cast::<u16>().add(offset);
+        let values = values.cast::<u16>().add(offset * padded(head_dim));
+        for at in (0..head_dim).step_by(LANES) {
+            let count = LANES.min(head_dim - at);
+            let mut halves = [0u16; LANES];
+            L::store_f16(halves.as_mut_ptr(), some::<L>(key.add(at), count));
+            for (i, half) in halves[..count].iter().enumerate() {
+                keys.add((at + i) * BLOCK_TOKENS).write(*half);
+            }
+            L::store_f16(values.add(at), some::<L>(value.add(at), count));
+        }
+    }
+}
+
+/// Writes one head's key and value to token `offset` of a block in bytes and scales.
+///
+/// # Safety
+/// As for [`store_halves`], for a block of [`KvType::Q8_0`].
+#[inline(always)]
+unsafe fn store_bytes<L: Lanes>(
+    key: *const f32,
+    value: *const f32,
+    keys: *mut u8,
+    values: *mut u8,
+    offset: usize,
+    head_dim: usize,
+) {
+    // SAFETY: the caller's promise; scales lie behind the block's codes.
+    unsafe {
+        let codes_bytes = BLOCK_TOKENS * head_dim;
+        let scales = |part: *mut u8| part.add(codes_bytes).cast::<u16>().add(offset);
+        for at in (0..head_dim).step_by(GROUP) {
+            let mut sums = [0; 2];
+            let mut codes = [0u32; GROUP / 4];
+            let scale = quantize::<L, 2>(key.add(at), codes.as_mut_ptr().cast(), &mut sums);
+            for (i, four) in codes.iter().enumerate() {
+                let to = keys.cast::<u32>().add((at / 4 + i) * BLOCK_TOKENS + offset);
+                to.write_unaligned(four ^ 0x8080_8080);
+            }
+            store_scale::<L>(scales(keys).add(at / GROUP * BLOCK_TOKENS), scale);
+            let row = values.add(offset * head_dim + at).cast();
+            let scale = quantize::<L, 2>(value.add(at), row, &mut sums);
+            store_scale::<L>(scales(values).add(at / GROUP * BLOCK_TOKENS), scale);
+        }
+    }
+}
+
+/// Writes one half.
+///
+/// # Safety
+/// Inside `L::vectorize`; `to` can be written.
+#[inline(always)]
+unsafe fn store_scale<L: Lanes>(to: *mut u16, scale: f32) {
+    let mut halves = [0u16; LANES];
+    // SAFETY: `halves` is as long as a vector; the caller's promise.
+    unsafe {
+        L::store_f16(halves.as_mut_ptr(), L::splat(scale));
+        to.write_unaligned(halves[0]);
     }
 }
 
@@ -232,10 +306,12 @@ pub(super) fn rope(
                     job,
                     row: qkv.get().add(row * width),
                     turns,
-                    keys: keys.get().add(block * kv_heads * key_stride + offset),
-                    values: values.get().add(block * kv_heads * value_stride + offset * padded(head_dim)),
+                    keys: keys.get().add(block * kv_heads * key_stride),
+                    values: values.get().add(block * kv_heads * value_stride),
+                    offset,
                     key_stride,
                     value_stride,
+                    kv_type: spec.kv_type,
                 };
                 dispatch(tier, row);
             }

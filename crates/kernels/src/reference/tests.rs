@@ -226,7 +226,7 @@ fn rope_norms_turns_and_stores() {
     // Three quarter turns make (a, b) into (b, -a).
     close(&qkv.values[..4], &[1.131_370_9, -0.848_528_1, std::f32::consts::SQRT_2, 0.0]);
     let slot = 16; // block 1, offset 0
-    let halves = |x: f32| f16::from_f32(x).to_f32();
+    let halves = |x: f32| half::f16::from_f32(x).to_f32();
     close(&kv.keys[kv.at(0, slot, 0)], &[halves(2.262_741_7), halves(-0.848_528_1)]);
     close(&kv.keys[kv.at(0, slot, 1)], &[2.0, -1.0]);
     assert_eq!(kv.values[kv.at(0, slot, 0)], [5.0, 6.0]);

@@ -74,7 +74,7 @@ impl<B: Backend> Runner<B> {
         let limits =
             StepLimits { logit_rows: ROWS, ..decoder.spec().step_limits(ROWS, 8, BLOCKS * BLOCK_TOKENS) };
         decoder.prepare(&mut backend, &limits).unwrap();
-        let kv = backend.kv(&decoder.spec().kv_spec(BLOCKS)).unwrap();
+        let kv = backend.kv(&decoder.spec().kv_spec(BLOCKS, hanzo_engine_kernels::KvType::F16)).unwrap();
         Self { backend, decoder, kv }
     }
 

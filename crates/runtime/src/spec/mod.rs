@@ -58,14 +58,14 @@ impl DecoderSpec {
         1.0 / (self.heads.head_dim as f32).sqrt()
     }
 
-    /// The paged cache of `blocks` blocks of 16 tokens.
-    pub fn kv_spec(&self, blocks: usize) -> KvSpec {
+    /// The paged cache of `blocks` blocks of 16 tokens, stored as `kv_type`.
+    pub fn kv_spec(&self, blocks: usize, kv_type: KvType) -> KvSpec {
         KvSpec {
             layers: self.layers,
             kv_heads: self.heads.kv_heads,
             head_dim: self.heads.head_dim,
             blocks,
-            kv_type: KvType::F16,
+            kv_type,
         }
     }
 

@@ -1,59 +1,126 @@
 //! The inner loops of attention: scores of a tile of keys, their softmax as it grows, and the weighted sum of values.
+//!
+//! There are two ways through a tile, with the same result bit for bit, since each score and each sum is one chain
+//! of the same operations in the same order in both. A few vectors, or those of one row, as in decode, read the cache
+//! itself. Many first widen the tile to f32 on the thread's desk and then meet it in groups as large as the registers
+//! hold, so that the loops do nothing but multiply and add.
 
 #![allow(unsafe_op_in_unsafe_fn)] // The contract is that of `lanes`, and of the makers of the kernels below.
 
-use super::super::kv::padded;
+use std::marker::PhantomData;
+
+use super::super::kv::{key_stride, value_stride};
 use super::super::lanes::{Kernel, Lanes};
-use super::super::math;
-use super::{PARTITION, TILE, TOGETHER, Vectors};
-use crate::BLOCK_TOKENS;
+use super::format::{Bytes, Format, Halves};
+use super::state::{State, width};
+use super::{PARTITION, TILE, Vectors};
+use crate::{BLOCK_TOKENS, KvType};
 
 const LANES: usize = 16;
 const TILE_BLOCKS: usize = TILE / BLOCK_TOKENS;
 const _: () = assert!(BLOCK_TOKENS == LANES);
+const CACHE_LINE: usize = 64; // bytes
 
-/// Softmax sums of some vectors: for each `(maximum, total, padding, weighted sum of values)`.
+/// A thread's memory while it works at an item.
 #[derive(Clone, Copy)]
-pub(super) struct State {
-    pub(super) first: *mut f32,
-    pub(super) head_dim: usize,
+pub(super) struct Desk {
+    pub(super) queries: *mut f32, // (VECTORS, width), as the format packs them
+    pub(super) scores: *mut f32,  // (VECTORS, TILE)
+    pub(super) fades: *mut f32,   // (VECTORS)
+    pub(super) keys: *mut f32,    // (TILE, width)
+    pub(super) values: *mut f32,  // (TILE, width)
 }
 
-impl State {
-    /// f32s a vector takes.
-    pub(super) fn size(head_dim: usize) -> usize {
-        LANES + padded(head_dim)
-    }
-
-    #[inline(always)]
-    unsafe fn top(&self, v: usize) -> *mut f32 {
-        self.first.add(v * State::size(self.head_dim))
-    }
-
-    #[inline(always)]
-    unsafe fn total(&self, v: usize) -> *mut f32 {
-        self.top(v).add(1)
-    }
-
-    #[inline(always)]
-    unsafe fn sums(&self, v: usize) -> *mut f32 {
-        self.top(v).add(LANES)
-    }
-
-    #[inline(always)]
-    unsafe fn clear(&self, v: usize) {
-        std::ptr::write_bytes(self.top(v), 0, State::size(self.head_dim));
-        self.top(v).write(f32::NEG_INFINITY);
-    }
+/// Puts an item's queries on the desk. The maker vouches for the vectors' pointers and the desk.
+pub(super) struct Pack {
+    pub(super) vectors: Vectors,
+    pub(super) desk: Desk,
 }
 
-/// One partition of keys for some vectors, into a fresh state. The maker vouches for the vectors' pointers, the
-/// blocks of the whole context, a state of `vectors.count` and scores of `(TOGETHER, TILE)`.
+/// One partition of keys for some vectors whose queries are on the desk, into a fresh state. The maker vouches for
+/// the vectors' pointers, the blocks of the whole context, the desk, and a state of [`super::VECTORS`], or of
+/// `vectors.count` if they are few.
 pub(super) struct PartitionSums {
     pub(super) vectors: Vectors,
     pub(super) partition: usize,
     pub(super) state: State,
-    pub(super) scores: *mut f32,
+    pub(super) desk: Desk,
+}
+
+/// How many vectors from `v` on go through a tile together. Where they read the cache itself they are of one row; else
+/// the last group may be larger than what is left, and what it computes beyond that is not looked at.
+#[inline(always)]
+fn together<L: Lanes>(vectors: &Vectors, v: usize) -> usize {
+    let left = vectors.count - v;
+    let wide = L::COLS >= 8;
+    if vectors.are_few() {
+        let of_row = vectors.group - (vectors.first + v) % vectors.group;
+        return match left.min(of_row) {
+            8.. if wide => 8,
+            4.. => 4,
+            left => left.min(2),
+        };
+    }
+    match left {
+        9.. if wide => 12,
+        5.. => {
+            if wide {
+                8
+            } else {
+                6
+            }
+        }
+        3.. => 4,
+        _ => {
+            if wide {
+                4
+            } else {
+                2
+            }
+        }
+    }
+}
+
+impl Kernel for Pack {
+    type Out = ();
+
+    #[inline(always)]
+    unsafe fn run<L: Lanes>(self) {
+        match self.vectors.kv_type {
+            KvType::F16 => self.queries::<L, Halves>(),
+            KvType::Q8_0 => self.queries::<L, Bytes>(),
+        }
+    }
+}
+
+impl Pack {
+    #[inline(always)]
+    unsafe fn queries<L: Lanes, C: Format>(&self) {
+        let mut v = 0;
+        while v < self.vectors.count {
+            v += match together::<L>(&self.vectors, v) {
+                12 => self.group::<L, C, 12>(v),
+                8 => self.group::<L, C, 8>(v),
+                6 => self.group::<L, C, 6>(v),
+                4 => self.group::<L, C, 4>(v),
+                2 => self.group::<L, C, 2>(v),
+                _ => self.group::<L, C, 1>(v),
+            };
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn group<L: Lanes, C: Format, const N: usize>(&self, v: usize) -> usize {
+        let vectors = &self.vectors;
+        let mut from = [vectors.q; N];
+        for (q, from) in from.iter_mut().enumerate() {
+            let v = vectors.first + (v + q).min(vectors.count - 1);
+            *from =
+                vectors.q.add(v / vectors.group * vectors.q_stride + v % vectors.group * vectors.head_dim);
+        }
+        C::pack::<L, N>(&from, vectors.head_dim, self.desk.queries.add(v * width(vectors.head_dim)));
+        N
+    }
 }
 
 impl Kernel for PartitionSums {
@@ -61,220 +128,183 @@ impl Kernel for PartitionSums {
 
     #[inline(always)]
     unsafe fn run<L: Lanes>(self) {
-        let vectors = &self.vectors;
-        for v in 0..vectors.count {
+        for v in 0..self.vectors.count {
             self.state.clear(v);
         }
-        let (first_key, end) = vectors.span();
-        let begin = first_key.max(self.partition * PARTITION) / TILE;
-        let end = end.min((self.partition + 1) * PARTITION);
-        for tile in begin..end.div_ceil(TILE) {
-            let keys = (end - tile * TILE).min(TILE);
-            let keys_first = first_key.saturating_sub(tile * TILE);
-            let mut v = 0;
-            while v < vectors.count {
-                let left = vectors.count - v;
-                let step =
-                    TileStep { vectors, state: self.state, scores: self.scores, tile, keys_first, keys, v };
-                v += match left {
-                    TOGETHER.. if L::COLS >= TOGETHER => L::vectorize(Wide::<TOGETHER>(step)),
-                    4.. => L::vectorize(Wide::<4>(step)),
-                    2.. => L::vectorize(Wide::<2>(step)),
-                    _ => L::vectorize(Wide::<1>(step)),
-                };
-            }
+        match self.vectors.kv_type {
+            KvType::F16 => self.sums::<L, Halves>(),
+            KvType::Q8_0 => self.sums::<L, Bytes>(),
         }
     }
 }
 
-/// One tile for a few vectors from `v` on.
-struct TileStep<'a> {
-    vectors: &'a Vectors,
-    state: State,
-    scores: *mut f32, // (NQ, TILE)
-    tile: usize,
-    /// Keys of the tile that any vector of the item sees, first and end. No value outside is read, so that whatever
-    /// lies there, NaN included, has no weight.
-    keys_first: usize,
-    keys: usize,
-    v: usize,
-}
+impl PartitionSums {
+    #[inline(always)]
+    unsafe fn sums<L: Lanes, C: Format>(&self) {
+        let (first, end) = self.vectors.span();
+        let begin = first.max(self.partition * PARTITION) / TILE;
+        let end = end.min((self.partition + 1) * PARTITION).div_ceil(TILE);
+        for tile in begin..end {
+            if self.vectors.are_few() {
+                self.few::<L, C>(tile);
+            } else if L::COLS >= 8 {
+                self.many::<L, C, 2>(tile);
+            } else {
+                self.many::<L, C, 1>(tile);
+            }
+        }
+    }
 
-struct Wide<'a, const NQ: usize>(TileStep<'a>);
-
-impl<const NQ: usize> Kernel for Wide<'_, NQ> {
-    type Out = usize;
+    /// What some vectors see of a tile.
+    #[inline(always)]
+    unsafe fn step(&self, tile: usize, v: usize, count: usize) -> Step<'_> {
+        let vectors = &self.vectors;
+        let count = count.min(vectors.count - v);
+        let first = tile * TILE;
+        let from = vectors.visible(v).0.saturating_sub(first).min(TILE);
+        let to = vectors.visible(v + count - 1).1.saturating_sub(first).min(TILE);
+        Step { vectors, state: self.state, desk: self.desk, tile, v, count, from, to }
+    }
 
     #[inline(always)]
-    unsafe fn run<L: Lanes>(self) -> usize {
-        let step = &self.0;
-        let (first, end) = (step.tile * TILE, step.tile * TILE + step.keys);
-        let unseen = (0..NQ).all(|q| {
-            let (from, to) = step.vectors.visible(step.v + q);
-            from.max(first) >= to.min(end)
-        });
-        // A vector that sees nothing of a tile comes out of it with the bits it went in with; this only saves time.
-        if !unseen {
-            step.scores::<L, NQ>();
-            let mut fade = [0.0; NQ];
-            for (q, fade) in fade.iter_mut().enumerate() {
-                *fade = step.softmax::<L>(q);
+    unsafe fn few<L: Lanes, C: Format>(&self, tile: usize) {
+        let mut v = 0;
+        while v < self.vectors.count {
+            let count = together::<L>(&self.vectors, v);
+            let step = self.step(tile, v, count);
+            match (count, L::COLS >= 8) {
+                (8, _) => L::vectorize(OneRow::<C, 8, 2, 2>(step, PhantomData)),
+                (4, true) => L::vectorize(OneRow::<C, 4, 4, 4>(step, PhantomData)),
+                (4, false) => L::vectorize(OneRow::<C, 4, 1, 1>(step, PhantomData)),
+                (2, true) => L::vectorize(OneRow::<C, 2, 4, 8>(step, PhantomData)),
+                (2, false) => L::vectorize(OneRow::<C, 2, 2, 2>(step, PhantomData)),
+                (_, true) => L::vectorize(OneRow::<C, 1, 4, 8>(step, PhantomData)),
+                (_, false) => L::vectorize(OneRow::<C, 1, 4, 4>(step, PhantomData)),
             }
-            step.values::<L, NQ>(&fade);
+            v += count;
         }
-        NQ
+    }
+
+    #[inline(always)]
+    unsafe fn many<L: Lanes, C: Format, const NV: usize>(&self, tile: usize) {
+        let vectors = &self.vectors;
+        let all = self.step(tile, 0, vectors.count);
+        let finite = L::vectorize(Widen::<C, NV>(all, PhantomData));
+        let mut v = 0;
+        while v < vectors.count {
+            let count = together::<L>(vectors, v);
+            let step = self.step(tile, v, count);
+            match count {
+                12 => L::vectorize(Scores::<C, 12, NV>(step, PhantomData)),
+                8 => L::vectorize(Scores::<C, 8, NV>(step, PhantomData)),
+                6 => L::vectorize(Scores::<C, 6, NV>(step, PhantomData)),
+                4 => L::vectorize(Scores::<C, 4, NV>(step, PhantomData)),
+                _ => L::vectorize(Scores::<C, 2, NV>(step, PhantomData)),
+            }
+            v += count;
+        }
+        v = 0;
+        while v < vectors.count {
+            // Beside what is not a number or not finite even a weight of 0 would tell, so that every vector then
+            // takes only what it sees.
+            let count = if finite { together::<L>(vectors, v) } else { 1 };
+            let step = self.step(tile, v, count);
+            match count {
+                12 => L::vectorize(Values::<C, 12, NV>(step, PhantomData)),
+                8 => L::vectorize(Values::<C, 8, NV>(step, PhantomData)),
+                6 => L::vectorize(Values::<C, 6, NV>(step, PhantomData)),
+                4 => L::vectorize(Values::<C, 4, NV>(step, PhantomData)),
+                2 => L::vectorize(Values::<C, 2, NV>(step, PhantomData)),
+                _ => L::vectorize(Values::<C, 1, NV>(step, PhantomData)),
+            }
+            v += count;
+        }
     }
 }
 
-impl TileStep<'_> {
+/// One tile for a few vectors.
+#[derive(Clone, Copy)]
+pub(super) struct Step<'a> {
+    pub(super) vectors: &'a Vectors,
+    pub(super) state: State,
+    pub(super) desk: Desk,
+    pub(super) tile: usize,
+    /// The first of them, and how many there are: their queries, scores, fades and states lie from there on.
+    pub(super) v: usize,
+    pub(super) count: usize,
+    /// Keys of the tile that any of them sees, first and end; all see them if they are of one row. No value outside
+    /// is read.
+    pub(super) from: usize,
+    pub(super) to: usize,
+}
+
+impl Step<'_> {
+    /// Whether none of them sees anything of the tile. They would come out of it with the bits they went in with.
+    #[inline(always)]
+    fn is_blind(&self) -> bool {
+        self.from >= self.to
+    }
+
     #[inline(always)]
     unsafe fn block(&self, block: usize) -> usize {
         self.vectors.blocks.add(self.tile * TILE_BLOCKS + block).read() as usize
     }
 
-    /// Dot products of NQ queries with the tile's keys, several blocks at a time so that enough sums are under way.
     #[inline(always)]
-    unsafe fn scores<L: Lanes, const NQ: usize>(&self) {
-        match L::COLS / NQ {
-            0 | 1 => self.scores_of::<L, NQ, 1>(),
-            2 | 3 => self.scores_of::<L, NQ, 2>(),
-            _ => self.scores_of::<L, NQ, 4>(),
-        }
+    unsafe fn keys(&self, block: usize) -> *const u8 {
+        self.vectors.keys.add(self.block(block) * self.vectors.key_block_stride)
     }
 
     #[inline(always)]
-    unsafe fn scores_of<L: Lanes, const NQ: usize, const NB: usize>(&self) {
-        let vectors = self.vectors;
-        let mut queries = [vectors.q; NQ];
-        for (q, query) in queries.iter_mut().enumerate() {
-            let v = vectors.first + self.v + q;
-            *query =
-                vectors.q.add(v / vectors.group * vectors.q_stride + v % vectors.group * vectors.head_dim);
-        }
-        let blocks = self.keys.div_ceil(BLOCK_TOKENS);
-        for first in (0..blocks).step_by(NB) {
-            let mut keys = [vectors.keys; NB];
-            for (b, keys) in keys.iter_mut().enumerate() {
-                // Past the last block the last one is read again; those scores are never looked at.
-                let id = self.block((first + b).min(blocks - 1));
-                *keys = vectors.keys.add(id * vectors.key_block_stride);
-            }
-            let mut dots = [[L::splat(0.0); NQ]; NB];
-            for d in 0..vectors.head_dim {
-                for b in 0..NB {
-                    let key = L::load_f16(keys[b].add(d * BLOCK_TOKENS));
-                    for q in 0..NQ {
-                        dots[b][q] = L::fma(key, L::splat(queries[q].add(d).read()), dots[b][q]);
-                    }
-                }
-            }
-            for (b, dots) in dots.iter().enumerate() {
-                for (q, &dot) in dots.iter().enumerate() {
-                    L::store(self.scores.add(q * TILE + (first + b) * BLOCK_TOKENS), dot);
-                }
-            }
-        }
-    }
-
-    /// Turns vector q's scores into weights, adds them to its total, and says what its sums so far must be
-    /// multiplied by.
-    #[inline(always)]
-    unsafe fn softmax<L: Lanes>(&self, q: usize) -> f32 {
-        let vectors = self.vectors;
-        let scores = self.scores.add(q * TILE);
-        let scale = L::splat(vectors.scale);
-        let mut s = [L::splat(0.0); TILE_BLOCKS];
-        for (b, s) in s.iter_mut().enumerate() {
-            *s = L::mul(L::load(scores.add(b * LANES)), scale);
-            if let Some(cap) = vectors.softcap {
-                *s = L::mul(math::tanh::<L>(L::div(*s, L::splat(cap))), L::splat(cap));
-            }
-        }
-        let (from, to) = vectors.visible(self.v + q);
-        let first = self.tile * TILE;
-        if from > first || to < first + TILE {
-            for (b, &s) in s.iter().enumerate() {
-                L::store(scores.add(b * LANES), s);
-            }
-            for key in 0..TILE {
-                if first + key < from || first + key >= to {
-                    scores.add(key).write(f32::NEG_INFINITY);
-                }
-            }
-            for (b, s) in s.iter_mut().enumerate() {
-                *s = L::load(scores.add(b * LANES));
-            }
-        }
-        let top_before = self.state.top(self.v + q).read();
-        let top_tile = L::top(L::max(L::max(s[0], s[1]), L::max(s[2], s[3])));
-        let top = if top_tile > top_before { top_tile } else { top_before };
-        if top == f32::NEG_INFINITY {
-            std::ptr::write_bytes(scores, 0, TILE);
-            return 1.0;
-        }
-        for (b, s) in s.iter_mut().enumerate() {
-            *s = math::exp::<L>(L::sub(*s, L::splat(top)));
-            L::store(scores.add(b * LANES), *s);
-        }
-        let sum = L::sum(L::add(L::add(s[0], s[1]), L::add(s[2], s[3])));
-        let fade = weight::<L>(top_before, top);
-        let total = self.state.total(self.v + q);
-        total.write(total.read() * fade + sum);
-        self.state.top(self.v + q).write(top);
-        fade
-    }
-
-    /// `sums = sums * fade + weights · values`.
-    #[inline(always)]
-    unsafe fn values<L: Lanes, const NQ: usize>(&self, fade: &[f32; NQ]) {
-        let chunks = padded(self.vectors.head_dim) / LANES;
-        let mut chunk = 0;
-        if 2 * L::COLS / NQ >= 8 {
-            while chunk + 4 <= chunks {
-                self.values_of::<L, NQ, 4>(fade, chunk);
-                chunk += 4;
-            }
-        }
-        if L::COLS / NQ >= 2 || L::COLS >= 8 {
-            while chunk + 2 <= chunks {
-                self.values_of::<L, NQ, 2>(fade, chunk);
-                chunk += 2;
-            }
-        }
-        while chunk < chunks {
-            self.values_of::<L, NQ, 1>(fade, chunk);
-            chunk += 1;
-        }
+    unsafe fn values(&self, block: usize) -> *const u8 {
+        self.vectors.values.add(self.block(block) * self.vectors.value_block_stride)
     }
 
     #[inline(always)]
-    unsafe fn values_of<L: Lanes, const NQ: usize, const ND: usize>(&self, fade: &[f32; NQ], chunk: usize) {
-        let vectors = self.vectors;
-        let width = padded(vectors.head_dim);
-        let mut sums = [[L::splat(0.0); ND]; NQ];
+    unsafe fn queries(&self) -> *const f32 {
+        self.desk.queries.add(self.v * width(self.vectors.head_dim))
+    }
+
+    #[inline(always)]
+    unsafe fn scores(&self) -> *mut f32 {
+        self.desk.scores.add(self.v * TILE)
+    }
+
+    /// The block of the next tile that lies where this one does, to be asked for ahead of time; itself at the end.
+    #[inline(always)]
+    fn next(&self, block: usize) -> usize {
+        let next = block + TILE_BLOCKS;
+        if (self.tile * TILE_BLOCKS + next) * BLOCK_TOKENS < self.vectors.context { next } else { block }
+    }
+
+    /// Asks memory for the next tile's keys of a block.
+    #[inline(always)]
+    unsafe fn keys_ahead<L: Lanes>(&self, block: usize) {
+        let keys = self.keys(self.next(block));
+        for at in (0..key_stride(self.vectors.kv_type, self.vectors.head_dim)).step_by(CACHE_LINE) {
+            L::prefetch(keys.add(at));
+        }
+    }
+
+    /// `sums = sums * fade + weights · values`, of ND chunks of the output from `chunk` on for N vectors.
+    #[inline(always)]
+    unsafe fn load_sums<L: Lanes, const N: usize, const ND: usize>(&self, chunk: usize) -> [[L::F; ND]; N] {
+        let mut sums = [[L::splat(0.0); ND]; N];
         for (q, sums) in sums.iter_mut().enumerate() {
+            let fade = L::splat(self.desk.fades.add(self.v + q).read());
             for (d, sum) in sums.iter_mut().enumerate() {
-                let at = self.state.sums(self.v + q).add((chunk + d) * LANES);
-                *sum = L::mul(L::load(at), L::splat(fade[q]));
+                *sum = L::mul(L::load(self.state.sums(self.v + q).add((chunk + d) * LANES)), fade);
             }
         }
-        for block in self.keys_first / BLOCK_TOKENS..self.keys.div_ceil(BLOCK_TOKENS) {
-            let values = vectors.values.add(self.block(block) * vectors.value_block_stride + chunk * LANES);
-            let scores = self.scores.add(block * BLOCK_TOKENS);
-            let from = self.keys_first.saturating_sub(block * BLOCK_TOKENS);
-            for t in from..BLOCK_TOKENS.min(self.keys - block * BLOCK_TOKENS) {
-                let mut value = [L::splat(0.0); ND];
-                for (d, value) in value.iter_mut().enumerate() {
-                    *value = L::load_f16(values.add(t * width + d * LANES));
-                }
-                for (q, sums) in sums.iter_mut().enumerate() {
-                    let weight = L::splat(scores.add(q * TILE + t).read());
-                    for (sum, &value) in sums.iter_mut().zip(&value) {
-                        *sum = L::fma(value, weight, *sum);
-                    }
-                }
-            }
-        }
+        sums
+    }
+
+    #[inline(always)]
+    unsafe fn store_sums<L: Lanes, const N: usize, const ND: usize>(
+        &self,
+        chunk: usize,
+        sums: &[[L::F; ND]; N],
+    ) {
         for (q, sums) in sums.iter().enumerate() {
             for (d, &sum) in sums.iter().enumerate() {
                 L::store(self.state.sums(self.v + q).add((chunk + d) * LANES), sum);
@@ -283,78 +313,267 @@ impl TileStep<'_> {
     }
 }
 
-/// `exp(x - top)`.
-#[inline(always)]
-unsafe fn weight<L: Lanes>(x: f32, top: f32) -> f32 {
-    L::top(math::exp::<L>(L::splat(x - top)))
-}
+/// A tile for N vectors of one row, read from the cache: NB blocks of keys, then ND chunks of values at a time.
+struct OneRow<'a, C, const N: usize, const NB: usize, const ND: usize>(Step<'a>, PhantomData<C>);
 
-/// Adds a part to a total. The maker vouches for `count` vectors in both.
-pub(super) struct Merge<'a> {
-    pub(super) total: &'a mut State,
-    pub(super) part: &'a mut State,
-    pub(super) count: usize,
-}
-
-impl Kernel for Merge<'_> {
+impl<C: Format, const N: usize, const NB: usize, const ND: usize> Kernel for OneRow<'_, C, N, NB, ND> {
     type Out = ();
 
     #[inline(always)]
     unsafe fn run<L: Lanes>(self) {
-        for v in 0..self.count {
-            let (one, two) = (self.total.top(v).read(), self.part.top(v).read());
-            // A part that saw nothing changes nothing; a total that saw nothing becomes the part.
-            if two == f32::NEG_INFINITY {
-                continue;
+        let step = &self.0;
+        if step.is_blind() {
+            return;
+        }
+        let (first, end) = (step.from / BLOCK_TOKENS, step.to.div_ceil(BLOCK_TOKENS));
+        let mut block = first;
+        while block < end {
+            let mut keys = [step.vectors.keys; NB];
+            for (b, keys) in keys.iter_mut().enumerate() {
+                // Past the last block the last one is read again; those scores are never looked at.
+                *keys = step.keys((block + b).min(end - 1));
             }
-            let top = if one > two { one } else { two };
-            let (fade, gain) = (weight::<L>(one, top), weight::<L>(two, top));
-            let total = self.total.total(v);
-            total.write(total.read() * fade + self.part.total(v).read() * gain);
-            self.total.top(v).write(top);
-            for at in (0..padded(self.total.head_dim)).step_by(LANES) {
-                let sum = self.total.sums(v).add(at);
-                let part = L::mul(L::load(self.part.sums(v).add(at)), L::splat(gain));
-                L::store(sum, L::fma(L::load(sum), L::splat(fade), part));
+            let dots = C::dots::<L, N, NB>(step.queries(), &keys, step.vectors.head_dim);
+            for (b, dots) in dots.iter().enumerate() {
+                for (q, &dot) in dots.iter().enumerate() {
+                    if block + b < end {
+                        L::store(step.scores().add(q * TILE + (block + b) * BLOCK_TOKENS), dot);
+                    }
+                }
+            }
+            block += NB;
+        }
+        step.softmax::<L>();
+        let chunks = step.vectors.head_dim.div_ceil(LANES);
+        let mut chunk = 0;
+        while chunk + ND <= chunks {
+            self.values::<L, ND>(chunk);
+            chunk += ND;
+        }
+        if ND > 2 {
+            while chunk + 2 <= chunks {
+                self.values::<L, 2>(chunk);
+                chunk += 2;
+            }
+        }
+        while chunk < chunks {
+            self.values::<L, 1>(chunk);
+            chunk += 1;
+        }
+    }
+}
+
+impl<C: Format, const N: usize, const NB: usize, const ND: usize> OneRow<'_, C, N, NB, ND> {
+    #[inline(always)]
+    unsafe fn values<L: Lanes, const D: usize>(&self, chunk: usize) {
+        let step = &self.0;
+        let &Vectors { kv_type, head_dim, .. } = step.vectors;
+        let key_part = key_stride(kv_type, head_dim) / BLOCK_TOKENS;
+        let value_part = value_stride(kv_type, head_dim) / BLOCK_TOKENS;
+        let mut sums = step.load_sums::<L, N, D>(chunk);
+        for block in step.from / BLOCK_TOKENS..step.to.div_ceil(BLOCK_TOKENS) {
+            let next = step.next(block);
+            let (next_keys, next_values) = (step.keys(next), step.values(next));
+            let values = step.values(block);
+            let scales = C::scales::<L>(values, step.vectors.head_dim, chunk, D);
+            let weights = step.scores().add(block * BLOCK_TOKENS);
+            let from = step.from.saturating_sub(block * BLOCK_TOKENS);
+            for t in from..BLOCK_TOKENS.min(step.to - block * BLOCK_TOKENS) {
+                if step.v == 0 && chunk == 0 {
+                    // A little with each token, so that memory always has something to do and never too much.
+                    for at in (t * key_part..(t + 1) * key_part).step_by(CACHE_LINE) {
+                        L::prefetch(next_keys.wrapping_add(at));
+                    }
+                    for at in (t * value_part..(t + 1) * value_part).step_by(CACHE_LINE) {
+                        L::prefetch(next_values.wrapping_add(at));
+                    }
+                }
+                for d in 0..D {
+                    let value = C::value::<L>(values, step.vectors.head_dim, t, chunk + d, &scales, d);
+                    for (q, sums) in sums.iter_mut().enumerate() {
+                        sums[d] = L::fma(value, L::splat(weights.add(q * TILE + t).read()), sums[d]);
+                    }
+                }
+            }
+        }
+        step.store_sums::<L, N, D>(chunk, &sums);
+    }
+}
+
+/// Widens what is seen of a tile: keys, where the format wants it, to `(block / NV, head_dim, NV, 16)`, values to
+/// `(chunk / NV, key, NV, 16)`, with zeros for chunks that are not there. Says whether all values are finite.
+struct Widen<'a, C, const NV: usize>(Step<'a>, PhantomData<C>);
+
+impl<C: Format, const NV: usize> Kernel for Widen<'_, C, NV> {
+    type Out = bool;
+
+    #[inline(always)]
+    unsafe fn run<L: Lanes>(self) -> bool {
+        let step = &self.0;
+        let head_dim = step.vectors.head_dim;
+        let chunks = head_dim.div_ceil(LANES);
+        // What is finite is 0 times itself, the rest is not a number.
+        let mut zeros = [L::splat(0.0); 2];
+        for block in step.from / BLOCK_TOKENS..step.to.div_ceil(BLOCK_TOKENS) {
+            if C::WIDENS_KEYS {
+                let to = step.desk.keys.add((block / NV * head_dim * NV + block % NV) * LANES);
+                let keys = step.keys(block).cast::<u16>();
+                for d in 0..head_dim {
+                    L::store(to.add(d * NV * LANES), L::load_f16(keys.add(d * BLOCK_TOKENS)));
+                }
+            }
+            let values = step.values(block);
+            let from = step.from.saturating_sub(block * BLOCK_TOKENS);
+            let tokens = from..BLOCK_TOKENS.min(step.to - block * BLOCK_TOKENS);
+            let to = |chunk: usize, t: usize| {
+                (chunk / NV * TILE * NV + (block * BLOCK_TOKENS + t) * NV + chunk % NV) * LANES
+            };
+            for chunk in 0..chunks {
+                let scales = C::scales::<L>(values, head_dim, chunk, 1);
+                for t in tokens.clone() {
+                    let value = C::value::<L>(values, head_dim, t, chunk, &scales, 0);
+                    L::store(step.desk.values.add(to(chunk, t)), value);
+                    zeros[t % 2] = L::fma(value, L::splat(0.0), zeros[t % 2]);
+                }
+            }
+            if !chunks.is_multiple_of(NV) {
+                for t in tokens {
+                    L::store(step.desk.values.add(to(chunks, t)), L::splat(0.0));
+                }
+            }
+        }
+        L::sum(L::add(zeros[0], zeros[1])) == 0.0
+    }
+}
+
+/// Scores of N vectors and their softmax. The first vectors of an item ask for the next tile's keys on the way.
+struct Scores<'a, C, const N: usize, const NV: usize>(Step<'a>, PhantomData<C>);
+
+impl<C: Format, const N: usize, const NV: usize> Kernel for Scores<'_, C, N, NV> {
+    type Out = ();
+
+    #[inline(always)]
+    unsafe fn run<L: Lanes>(self) {
+        let step = &self.0;
+        if step.is_blind() {
+            return;
+        }
+        let (first, end) = (step.from / BLOCK_TOKENS, step.to.div_ceil(BLOCK_TOKENS));
+        if !C::WIDENS_KEYS {
+            for block in first..end {
+                if step.v == 0 {
+                    step.keys_ahead::<L>(block);
+                }
+                let [dots] = C::dots::<L, N, 1>(step.queries(), &[step.keys(block)], step.vectors.head_dim);
+                for (q, &dot) in dots.iter().enumerate() {
+                    L::store(step.scores().add(q * TILE + block * BLOCK_TOKENS), dot);
+                }
+            }
+        } else {
+            for block in (first / NV * NV..end).step_by(NV) {
+                if step.v == 0 {
+                    self.wide_dots::<L, true>(block);
+                } else {
+                    self.wide_dots::<L, false>(block);
+                }
+            }
+        }
+        step.softmax::<L>();
+    }
+}
+
+impl<C: Format, const N: usize, const NV: usize> Scores<'_, C, N, NV> {
+    /// Dot products with NV blocks of widened keys.
+    #[inline(always)]
+    unsafe fn wide_dots<L: Lanes, const AHEAD: bool>(&self, block: usize) {
+        let step = &self.0;
+        let (queries, head_dim) = (step.queries(), step.vectors.head_dim);
+        let keys = step.desk.keys.add(block * head_dim * LANES);
+        let mut next = [step.vectors.keys; NV];
+        for (b, next) in next.iter_mut().enumerate() {
+            *next = step.keys(step.next((block + b).min(step.to.div_ceil(BLOCK_TOKENS) - 1)));
+        }
+        let mut dots = [[L::splat(0.0); NV]; N];
+        for d in 0..head_dim {
+            if AHEAD {
+                for next in next {
+                    L::prefetch(next.add(d * BLOCK_TOKENS * size_of::<u16>()));
+                }
+            }
+            let mut key = [L::splat(0.0); NV];
+            for (b, key) in key.iter_mut().enumerate() {
+                *key = L::load(keys.add((d * NV + b) * LANES));
+            }
+            for (q, dots) in dots.iter_mut().enumerate() {
+                let query = L::splat(queries.add(d * N + q).read());
+                for (dot, &key) in dots.iter_mut().zip(&key) {
+                    *dot = L::fma(key, query, *dot);
+                }
+            }
+        }
+        for (q, dots) in dots.iter().enumerate() {
+            for (b, &dot) in dots.iter().enumerate() {
+                L::store(step.scores().add(q * TILE + (block + b) * BLOCK_TOKENS), dot);
             }
         }
     }
 }
 
-/// Divides by the totals, sinks included, and writes the output. The maker vouches for the state and the output.
-pub(super) struct Finish {
-    pub(super) vectors: Vectors,
-    pub(super) state: State,
-}
+/// The weighted sum of values of N vectors. The first of an item ask for the next tile's values on the way.
+struct Values<'a, C, const N: usize, const NV: usize>(Step<'a>, PhantomData<C>);
 
-impl Kernel for Finish {
+impl<C: Format, const N: usize, const NV: usize> Kernel for Values<'_, C, N, NV> {
     type Out = ();
 
     #[inline(always)]
     unsafe fn run<L: Lanes>(self) {
-        let vectors = &self.vectors;
-        for v in 0..vectors.count {
-            let (row, head) = ((vectors.first + v) / vectors.group, (vectors.first + v) % vectors.group);
-            let (top, mut total) = (self.state.top(v).read(), self.state.total(v).read());
-            let mut factor = 1.0;
-            if let Some(sinks) = vectors.sinks {
-                let sink = sinks.add(head).read();
-                let with_sink = if sink > top { sink } else { top };
-                factor = weight::<L>(top, with_sink);
-                total = total * factor + weight::<L>(sink, with_sink);
+        let step = &self.0;
+        if step.is_blind() {
+            return;
+        }
+        for chunk in (0..step.vectors.head_dim.div_ceil(LANES)).step_by(NV) {
+            if step.v == 0 {
+                self.chunks::<L, true>(chunk);
+            } else {
+                self.chunks::<L, false>(chunk);
             }
-            let factor = factor / total;
-            let out = vectors.out.add(row * vectors.out_stride + head * vectors.head_dim);
-            for at in (0..vectors.head_dim).step_by(LANES) {
-                let value = L::mul(L::load(self.state.sums(v).add(at)), L::splat(factor));
-                if at + LANES <= vectors.head_dim {
-                    L::store(out.add(at), value);
-                } else {
-                    let mut lanes = [0.0f32; LANES];
-                    L::store(lanes.as_mut_ptr(), value);
-                    std::ptr::copy_nonoverlapping(lanes.as_ptr(), out.add(at), vectors.head_dim - at);
+        }
+    }
+}
+
+impl<C: Format, const N: usize, const NV: usize> Values<'_, C, N, NV> {
+    /// NV chunks of the sums.
+    #[inline(always)]
+    unsafe fn chunks<L: Lanes, const AHEAD: bool>(&self, chunk: usize) {
+        let step = &self.0;
+        let &Vectors { kv_type, head_dim, .. } = step.vectors;
+        let mut next = [step.vectors.values; TILE_BLOCKS];
+        if AHEAD {
+            let part = value_stride(kv_type, head_dim) / head_dim.div_ceil(LANES) * chunk;
+            let blocks = step.from / BLOCK_TOKENS..step.to.div_ceil(BLOCK_TOKENS);
+            for (block, next) in next.iter_mut().enumerate().take(blocks.end).skip(blocks.start) {
+                *next = step.values(step.next(block)).add(part);
+            }
+        }
+        let mut sums = step.load_sums::<L, N, NV>(chunk);
+        let values = step.desk.values.add(chunk * TILE * LANES);
+        for t in step.from..step.to {
+            if AHEAD {
+                // This many chunks' share of the block: each of 16 tokens asks for one part of it.
+                let part = NV * LANES * size_of::<u16>();
+                L::prefetch(next[t / BLOCK_TOKENS].wrapping_add(t % BLOCK_TOKENS * part));
+            }
+            let mut value = [L::splat(0.0); NV];
+            for (d, value) in value.iter_mut().enumerate() {
+                *value = L::load(values.add((t * NV + d) * LANES));
+            }
+            for (q, sums) in sums.iter_mut().enumerate() {
+                let weight = L::splat(step.scores().add(q * TILE + t).read());
+                for (sum, &value) in sums.iter_mut().zip(&value) {
+                    *sum = L::fma(value, weight, *sum);
                 }
             }
         }
+        step.store_sums::<L, N, NV>(chunk, &sums);
     }
 }

@@ -1,0 +1,174 @@
+//! What the two types of cache differ in: how queries are laid out to meet their keys, the dot products, and what a
+//! stored value stands for.
+
+#![allow(unsafe_op_in_unsafe_fn)] // The contract is that of `lanes`, and what each method says of its pointers.
+
+use super::super::activations::quantize;
+use super::super::kv::{GROUP, padded};
+use super::super::lanes::Lanes;
+use crate::BLOCK_TOKENS;
+
+const LANES: usize = 16;
+
+/// Value scales of a block that are at hand at a time: those of eight chunks.
+pub(super) type Scales = [[f32; BLOCK_TOKENS]; 4];
+
+/// A type of cache. Pointers to keys and values are one head's part of a block, of heads of `head_dim` elements; a
+/// *chunk* is 16 elements of a value.
+pub(super) trait Format: 'static {
+    /// Whether the dot products are of f32, so that keys many queries meet are better widened once for all.
+    const WIDENS_KEYS: bool;
+
+    /// Lays out N queries for `dots`, in no more than N times `head_dim` f32.
+    unsafe fn pack<L: Lanes, const N: usize>(from: &[*const f32; N], head_dim: usize, to: *mut f32);
+
+    /// Dot products of N packed queries with the 16 keys of each of NB blocks.
+    unsafe fn dots<L: Lanes, const N: usize, const NB: usize>(
+        queries: *const f32,
+        keys: &[*const u8; NB],
+        head_dim: usize,
+    ) -> [[L::F; N]; NB];
+
+    /// The scales that `value` needs for up to eight chunks from `chunk` on, which is even unless there is one.
+    unsafe fn scales<L: Lanes>(values: *const u8, head_dim: usize, chunk: usize, chunks: usize) -> Scales;
+
+    /// Chunk `chunk` of a token's value; `nth` is its number from where `scales` began.
+    unsafe fn value<L: Lanes>(
+        values: *const u8,
+        head_dim: usize,
+        token: usize,
+        chunk: usize,
+        scales: &Scales,
+        nth: usize,
+    ) -> L::F;
+}
+
+/// Halves.
+pub(super) struct Halves;
+
+impl Format for Halves {
+    const WIDENS_KEYS: bool = true;
+
+    /// `(head_dim, N)`.
+    #[inline(always)]
+    unsafe fn pack<L: Lanes, const N: usize>(from: &[*const f32; N], head_dim: usize, to: *mut f32) {
+        for (q, from) in from.iter().enumerate() {
+            for d in 0..head_dim {
+                to.add(d * N + q).write(from.add(d).read());
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn dots<L: Lanes, const N: usize, const NB: usize>(
+        queries: *const f32,
+        keys: &[*const u8; NB],
+        head_dim: usize,
+    ) -> [[L::F; N]; NB] {
+        let mut dots = [[L::splat(0.0); N]; NB];
+        for d in 0..head_dim {
+            for (keys, dots) in keys.iter().zip(&mut dots) {
+                let key = L::load_f16(keys.cast::<u16>().add(d * BLOCK_TOKENS));
+                for (q, dot) in dots.iter_mut().enumerate() {
+                    *dot = L::fma(key, L::splat(queries.add(d * N + q).read()), *dot);
+                }
+            }
+        }
+        dots
+    }
+
+    #[inline(always)]
+    unsafe fn scales<L: Lanes>(_: *const u8, _: usize, _: usize, _: usize) -> Scales {
+        Scales::default()
+    }
+
+    #[inline(always)]
+    unsafe fn value<L: Lanes>(
+        values: *const u8,
+        head_dim: usize,
+        token: usize,
+        chunk: usize,
+        _: &Scales,
+        _: usize,
+    ) -> L::F {
+        L::load_f16(values.cast::<u16>().add(token * padded(head_dim) + chunk * LANES))
+    }
+}
+
+/// Bytes with a scale for 32. Queries become such too, so that dot products are of bytes and exact within a group.
+pub(super) struct Bytes;
+
+/// f32s of a query's group: 32 codes, the correction for keys stored with 128 added, the scale.
+const PACKED_GROUP: usize = GROUP / 4 + 2;
+const _: () = assert!(PACKED_GROUP <= GROUP);
+
+impl Format for Bytes {
+    const WIDENS_KEYS: bool = false;
+
+    /// `(head_dim / 32, N, PACKED_GROUP)`.
+    #[inline(always)]
+    unsafe fn pack<L: Lanes, const N: usize>(from: &[*const f32; N], head_dim: usize, to: *mut f32) {
+        for group in 0..head_dim / GROUP {
+            for (q, from) in from.iter().enumerate() {
+                let to = to.add((group * N + q) * PACKED_GROUP);
+                let mut sums = [0; 2];
+                let scale = quantize::<L, 2>(from.add(group * GROUP), to.cast(), &mut sums);
+                to.add(GROUP / 4).cast::<i32>().write(-128 * (sums[0] + sums[1]));
+                to.add(GROUP / 4 + 1).write(scale);
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn dots<L: Lanes, const N: usize, const NB: usize>(
+        queries: *const f32,
+        keys: &[*const u8; NB],
+        head_dim: usize,
+    ) -> [[L::F; N]; NB] {
+        let mut dots = [[L::splat(0.0); N]; NB];
+        for group in 0..head_dim / GROUP {
+            for (keys, dots) in keys.iter().zip(&mut dots) {
+                let codes = keys.add(group * GROUP * BLOCK_TOKENS);
+                let mut w = [L::load_w(codes); 8];
+                for (i, w) in w.iter_mut().enumerate() {
+                    *w = L::load_w(codes.add(i * 4 * BLOCK_TOKENS));
+                }
+                let scales = keys.add(head_dim * BLOCK_TOKENS).cast::<u16>().add(group * BLOCK_TOKENS);
+                let scales = L::load_f16(scales);
+                for (q, dot) in dots.iter_mut().enumerate() {
+                    let query = queries.add((group * N + q) * PACKED_GROUP);
+                    let correction = L::splat_i(query.add(GROUP / 4).cast::<i32>().read());
+                    let sum = L::to_f(L::dot32::<8>(correction, &w, query.cast()));
+                    let scales = L::mul(scales, L::splat(query.add(GROUP / 4 + 1).read()));
+                    *dot = L::fma(sum, scales, *dot);
+                }
+            }
+        }
+        dots
+    }
+
+    #[inline(always)]
+    unsafe fn scales<L: Lanes>(values: *const u8, head_dim: usize, chunk: usize, chunks: usize) -> Scales {
+        let mut scales = Scales::default();
+        let halves = values.add(head_dim * BLOCK_TOKENS).cast::<u16>();
+        for (i, scales) in scales.iter_mut().enumerate().take(chunks.div_ceil(2)) {
+            let group = chunk * LANES / GROUP + i;
+            L::store(scales.as_mut_ptr(), L::load_f16(halves.add(group * BLOCK_TOKENS)));
+        }
+        scales
+    }
+
+    #[inline(always)]
+    unsafe fn value<L: Lanes>(
+        values: *const u8,
+        head_dim: usize,
+        token: usize,
+        chunk: usize,
+        scales: &Scales,
+        nth: usize,
+    ) -> L::F {
+        let codes = L::to_f(L::bytes_i(values.add(token * head_dim + chunk * LANES)));
+        // Exact: a code of 7 bits times a half of 11.
+        L::mul(codes, L::splat(scales[nth / 2][token]))
+    }
+}

@@ -1,0 +1,76 @@
+//! Scores of a tile turned into weights, under the largest score so far.
+
+#![allow(unsafe_op_in_unsafe_fn)] // The contract is that of `lanes`, and of the maker of a `Step`.
+
+use super::super::lanes::Lanes;
+use super::super::math;
+use super::TILE;
+use super::tile::Step;
+
+const LANES: usize = 16;
+const VECTORS: usize = TILE / LANES;
+const _: () = assert!(VECTORS == 4);
+
+impl Step<'_> {
+    /// Turns the vectors' dot products into weights, adds these to their totals, and leaves what their sums so far
+    /// must be multiplied by. The keys that a vector does not see get weight 0, whatever their score.
+    #[inline(always)]
+    pub(super) unsafe fn softmax<L: Lanes>(&self) {
+        let mut before = [f32::NEG_INFINITY; LANES];
+        let mut tops = [f32::NEG_INFINITY; LANES];
+        for q in 0..self.count {
+            before[q] = self.state.top(self.v + q).read();
+            tops[q] = self.logits::<L>(q);
+        }
+        let top = L::max(L::load(tops.as_ptr()), L::load(before.as_ptr()));
+        let mut fades = [0.0; LANES];
+        L::store(fades.as_mut_ptr(), math::exp::<L>(L::sub(L::load(before.as_ptr()), top)));
+        L::store(tops.as_mut_ptr(), top);
+        for q in 0..self.count {
+            let row = self.desk.scores.add((self.v + q) * TILE);
+            let fade = self.desk.fades.add(self.v + q);
+            if tops[q] == f32::NEG_INFINITY {
+                std::ptr::write_bytes(row, 0, TILE);
+                fade.write(1.0);
+                continue;
+            }
+            let mut weights = [L::splat(0.0); VECTORS];
+            for (i, weights) in weights.iter_mut().enumerate() {
+                *weights = math::exp::<L>(L::sub(L::load(row.add(i * LANES)), L::splat(tops[q])));
+                L::store(row.add(i * LANES), *weights);
+            }
+            let sum = L::sum(L::add(L::add(weights[0], weights[1]), L::add(weights[2], weights[3])));
+            let total = self.state.total(self.v + q);
+            total.write(total.read() * fades[q] + sum);
+            self.state.top(self.v + q).write(tops[q]);
+            fade.write(fades[q]);
+        }
+    }
+
+    /// Scales and caps vector q's dot products, hides what it does not see, and gives the largest.
+    #[inline(always)]
+    unsafe fn logits<L: Lanes>(&self, q: usize) -> f32 {
+        let vectors = self.vectors;
+        let row = self.desk.scores.add((self.v + q) * TILE);
+        let (from, to) = vectors.visible(self.v + q);
+        let from = from.saturating_sub(self.tile * TILE).min(TILE);
+        let to = to.saturating_sub(self.tile * TILE).min(TILE);
+        let mut scores = [L::splat(0.0); VECTORS];
+        for (i, score) in scores.iter_mut().enumerate() {
+            *score = L::mul(L::load(row.add(i * LANES)), L::splat(vectors.scale));
+            if let Some(cap) = vectors.softcap {
+                *score = L::mul(math::tanh::<L>(L::div(*score, L::splat(cap))), L::splat(cap));
+            }
+            L::store(row.add(i * LANES), *score);
+        }
+        if from > 0 || to < TILE {
+            let row = std::slice::from_raw_parts_mut(row, TILE);
+            row[..from].fill(f32::NEG_INFINITY);
+            row[to.max(from)..].fill(f32::NEG_INFINITY);
+            for (i, score) in scores.iter_mut().enumerate() {
+                *score = L::load(row[i * LANES..].as_ptr());
+            }
+        }
+        L::top(L::max(L::max(scores[0], scores[1]), L::max(scores[2], scores[3])))
+    }
+}
