@@ -151,7 +151,11 @@ struct Per256(Quantize);
 /// # Safety
 /// Inside `L::vectorize`; `x` and `codes` hold 16 N numbers.
 #[inline(always)]
-pub(super) unsafe fn quantize<L: Lanes, const N: usize>(x: *const f32, codes: *mut i8, sums: &mut [i32; N]) -> f32 {
+pub(super) unsafe fn quantize<L: Lanes, const N: usize>(
+    x: *const f32,
+    codes: *mut i8,
+    sums: &mut [i32; N],
+) -> f32 {
     // SAFETY: the caller's promise covers every vector below.
     unsafe {
         let mut top = L::splat(0.0);

@@ -47,7 +47,7 @@ type V = Avx512<true>;
 pub(super) struct Job {
     pub(super) kind: PanelKind,
     pub(super) panel: *const u8,
-    pub(super) panel_bytes: usize,
+    pub(super) panel_stride: usize,
     pub(super) panels: usize,
     pub(super) blocks: usize,
     pub(super) columns: Columns,
@@ -219,7 +219,7 @@ unsafe fn blocks_of_256<K: Kind>(job: &Job) {
     };
     for block in 0..job.blocks {
         for p in 0..job.panels {
-            let panel = job.panel.add(p * job.panel_bytes);
+            let panel = job.panel.add(p * job.panel_stride);
             let codes = panel.add(job.kind.codes_at(block));
             let scales = panel.add(job.kind.scales_at(job.blocks, block));
             planes::<K>(codes, scales, job.planes.add(p * PANEL_PLANES));
@@ -268,7 +268,7 @@ unsafe fn blocks_of_256<K: Kind>(job: &Job) {
                 tile_store!("tmm2", tiles.add(2 * TILE));
                 tile_store!("tmm3", tiles.add(3 * TILE));
                 before = Unit {
-                    scales: job.panel.add(p * job.panel_bytes + job.kind.scales_at(job.blocks, block)),
+                    scales: job.panel.add(p * job.panel_stride + job.kind.scales_at(job.blocks, block)),
                     block,
                     column,
                     count: left.min(32),
@@ -411,7 +411,7 @@ unsafe fn blocks_of_32<K: Kind>(job: &Job) {
     let tiles = tiles.as_mut_ptr().cast::<i32>();
     let mut shape = 0;
     for p in 0..job.panels {
-        let panel = job.panel.add(p * job.panel_bytes);
+        let panel = job.panel.add(p * job.panel_stride);
         for run in (0..job.blocks).step_by(RUN) {
             let end = job.blocks.min(run + RUN);
             let zero = _mm512_set1_epi8(K::KIND.zero() as i8);
@@ -449,7 +449,7 @@ impl Group<'_> {
     #[inline(always)]
     unsafe fn run<K: Kind>(&self, first: usize, end: usize) {
         let x = &self.job.columns;
-        let panel_index = self.panel.offset_from_unsigned(self.job.panel) / self.job.panel_bytes;
+        let panel_index = self.panel.offset_from_unsigned(self.job.panel) / self.job.panel_stride;
         let sums = self.job.sums.add((panel_index * self.job.column_count + self.column) * PANEL_ROWS);
         let codes = x.codes.add(self.column * x.codes_stride);
         let mut all = [V::splat(0.0); 16];

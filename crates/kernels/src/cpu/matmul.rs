@@ -14,7 +14,7 @@ use super::gemm::{
     self, Block32, Block256, Columns, Decoded, Expand, Format, JOINT_COLUMNS, JOINT_PANELS, Tile, TileArgs,
 };
 use super::lanes::{Kernel, Lanes, dispatch};
-use super::matrix::{ActKind, CpuMatrix, PANEL_ROWS, PanelKind, Segment};
+use super::matrix::{ActKind, CpuMatrix, PANEL_ROWS, PanelKind, STREAM_PANELS, Segment};
 use super::pool::Turn;
 use super::stored;
 use super::tier::Tier;
@@ -30,8 +30,6 @@ const ITEM_COLUMNS_MAX: usize = 512;
 const ITEM_ACTIVATION_BYTES: usize = 768 << 10;
 /// About how long a thread works before it asks for more.
 const CHUNK_NS: usize = 60_000;
-/// Panels of an item when there are few columns.
-const STREAM_PANELS: usize = 4;
 /// Columns that count as few: the weights are what takes the time.
 const STREAM_COLUMNS_MAX: usize = 8;
 /// Panels of an item at most when there are many columns.
@@ -352,40 +350,56 @@ unsafe fn panel_sums(
     at: usize,
 ) {
     debug_assert!(panel_first + count <= segment.panels());
-    let sums = &mut scratch.sums[at..at + count * column_count * PANEL_ROWS];
+    let mut done = 0;
+    while done < count {
+        let (even, stride) = segment.even_panels(panel_first + done, count - done);
+        let sums = &mut scratch.sums[at + done * column_count * PANEL_ROWS..];
+        let job = PanelJob {
+            panel: segment.panel(panel_first + done).as_ptr(),
+            panel_stride: stride,
+            panels: even,
+            blocks: segment.blocks(),
+            columns,
+            column_count,
+            sums: sums[..even * column_count * PANEL_ROWS].as_mut_ptr(),
+            expanded: scratch.expanded.as_mut_ptr(),
+        };
+        // SAFETY: the job's pointers are those of the segment's panels and the caller's columns and sums.
+        unsafe { even_sums(tier, segment.kind, &job, &mut scratch.scales) };
+        done += even;
+    }
+}
+
+/// `panel_sums` of panels at equal distances.
+///
+/// # Safety
+/// The job's pointers are good for its panels of `kind`, its columns and its sums; `tier` is available.
+unsafe fn even_sums(tier: Tier, kind: PanelKind, job: &PanelJob, scales: &mut [f32]) {
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-    if tier == Tier::Amx && column_count >= amx::COLUMNS_MIN && amx::supports(segment.kind) {
-        for first in (0..count).step_by(amx::PANELS_MAX) {
-            let job = amx::Job {
-                kind: segment.kind,
-                panel: segment.panels_from(panel_first + first).as_ptr(),
-                panel_bytes: segment.panel_bytes,
-                panels: amx::PANELS_MAX.min(count - first),
-                blocks: segment.blocks(),
-                columns,
-                column_count,
-                sums: sums[first * column_count * PANEL_ROWS..].as_mut_ptr(),
-                planes: scratch.expanded.as_mut_ptr(),
-            };
-            // SAFETY: the tier is available, there is a kernel, and the job's pointers are those of the segment's
-            // panels, the caller's columns, and the scratch, which holds a job's planes (asserted above).
-            unsafe { amx::panel_sums(&job) };
+    if tier == Tier::Amx && job.column_count >= amx::COLUMNS_MIN && amx::supports(kind) {
+        for first in (0..job.panels).step_by(amx::PANELS_MAX) {
+            // SAFETY: the tier is available, there is a kernel, and the job's pointers are the caller's; the scratch
+            // holds a job's planes (asserted above).
+            unsafe {
+                amx::panel_sums(&amx::Job {
+                    kind,
+                    panel: job.panel.add(first * job.panel_stride),
+                    panel_stride: job.panel_stride,
+                    panels: amx::PANELS_MAX.min(job.panels - first),
+                    blocks: job.blocks,
+                    columns: job.columns,
+                    column_count: job.column_count,
+                    sums: job.sums.add(first * job.column_count * PANEL_ROWS),
+                    planes: job.expanded,
+                });
+            }
         }
         return;
     }
-    let job = PanelJob {
-        panel: segment.panels_from(panel_first).as_ptr(),
-        panel_bytes: segment.panel_bytes,
-        panels: count,
-        blocks: segment.blocks(),
-        columns,
-        column_count,
-        sums: sums.as_mut_ptr(),
-        expanded: scratch.expanded.as_mut_ptr(),
-    };
-    // SAFETY: the job's pointers are those of the segment's panels and the caller's columns and sums.
+    let job = *job;
+    // SAFETY: the caller's promise.
     unsafe {
-        match segment.kind {
+        match kind {
             PanelKind::F32 => dispatch(tier, PanelSums::<gemm::F32>(job, PhantomData)),
             PanelKind::F16 => dispatch(tier, PanelSums::<gemm::F16>(job, PhantomData)),
             PanelKind::Bf16 => dispatch(tier, PanelSums::<gemm::Bf16>(job, PhantomData)),
@@ -402,7 +416,7 @@ unsafe fn panel_sums(
             PanelKind::Q5K => dispatch(tier, PanelSums::<Block256<gemm::Q5K>>(job, PhantomData)),
             PanelKind::Q6K => dispatch(tier, PanelSums::<Block256<gemm::Q6K>>(job, PhantomData)),
             PanelKind::Nl4K => dispatch(tier, PanelSums::<Block256<gemm::Nl4K>>(job, PhantomData)),
-            PanelKind::Stored(dtype) => stored_sums(tier, dtype, &job, &mut scratch.scales),
+            PanelKind::Stored(dtype) => stored_sums(tier, dtype, &job, scales),
         }
     }
 }
@@ -419,7 +433,7 @@ unsafe fn stored_sums(tier: Tier, dtype: DType, job: &PanelJob, scales: &mut [f3
             // SAFETY: the blocks are in the panel, whose bytes nothing writes; the scratch holds a run of codes.
             unsafe {
                 let blocks = std::slice::from_raw_parts(
-                    job.panel.add(panel * job.panel_bytes + kind.codes_at(first)),
+                    job.panel.add(panel * job.panel_stride + kind.codes_at(first)),
                     kind.codes_at(end) - kind.codes_at(first),
                 );
                 let codes = std::slice::from_raw_parts_mut(job.expanded, (end - first) * 256 * PANEL_ROWS);
@@ -458,7 +472,8 @@ impl Kernel for DecodedSums {
 #[derive(Clone, Copy)]
 struct PanelJob {
     panel: *const u8,
-    panel_bytes: usize,
+    /// Bytes from a panel to the next.
+    panel_stride: usize,
     panels: usize,
     blocks: usize,
     columns: Columns,
@@ -480,8 +495,8 @@ impl<F: Format> Kernel for PanelSums<F> {
             codes: unsafe { job.panel.add(F::KIND.codes_at(0)) },
             // SAFETY: as above.
             scales: unsafe { job.panel.add(F::KIND.scales_at(job.blocks, 0)) },
-            codes_stride: job.panel_bytes,
-            scales_stride: job.panel_bytes,
+            codes_stride: job.panel_stride,
+            scales_stride: job.panel_stride,
             columns: job.columns,
             block_first: 0,
             block_end: job.blocks,
@@ -500,8 +515,8 @@ impl<F: Format> Kernel for PanelSums<F> {
             // SAFETY: the maker of a `PanelJob` vouches for panels, columns and sums; runs of blocks stay inside them.
             unsafe {
                 let args = TileArgs {
-                    codes: args.codes.add(panel * job.panel_bytes),
-                    scales: args.scales.add(panel * job.panel_bytes),
+                    codes: args.codes.add(panel * job.panel_stride),
+                    scales: args.scales.add(panel * job.panel_stride),
                     sums: args.sums.add(panel * args.sums_stride),
                     ..args
                 };

@@ -23,6 +23,9 @@ pub(super) use unpack::unpack_row;
 
 /// Rows of a panel.
 pub(super) const PANEL_ROWS: usize = 16;
+/// Panels that are streamed together when there are few columns, each from a part of memory of its own: far apart, they
+/// keep more of the memory's banks busy than neighbours would.
+pub(super) const STREAM_PANELS: usize = 4;
 
 /// A matrix in the layout the CPU kernels read: segments stacked by rows.
 #[derive(Debug)]
@@ -41,7 +44,7 @@ pub(super) struct Segment {
     pub(super) rows: usize,
     pub(super) cols: usize,
     pub(super) panel_bytes: usize,
-    data: Aligned<u8>, // (panels, panel_bytes)
+    data: Aligned<u8>, // (panels, panel_bytes), a panel where `place` says
 }
 
 /// What a panel holds. Where a kind has a *zero*, a weight is `scale * (code - zero)`, or `scale * table[code]` with the
@@ -299,6 +302,17 @@ impl PanelKind {
     }
 }
 
+/// Where a panel of `panels` is stored: panels 0, 4, 8, … one after the other, then 1, 5, 9, … and so on; those past the
+/// last whole four at the end.
+const fn place(panel: usize, panels: usize) -> usize {
+    let streams = panels / STREAM_PANELS;
+    if panel < streams * STREAM_PANELS {
+        panel % STREAM_PANELS * streams + panel / STREAM_PANELS
+    } else {
+        panel
+    }
+}
+
 const fn raised(values: [i8; 16], zero: i32) -> [u8; 16] {
     let mut table = [0; 16];
     let mut i = 0;
@@ -314,13 +328,19 @@ impl Segment {
         self.rows.div_ceil(PANEL_ROWS)
     }
 
+    /// The bytes of a panel.
     pub(super) fn panel(&self, panel: usize) -> &[u8] {
-        &self.data[panel * self.panel_bytes..][..self.panel_bytes]
+        &self.data[place(panel, self.panels()) * self.panel_bytes..][..self.panel_bytes]
     }
 
-    /// The panels from one on.
-    pub(super) fn panels_from(&self, panel: usize) -> &[u8] {
-        &self.data[panel * self.panel_bytes..]
+    /// How many panels from one on, at most `count`, lie at equal distances, and the distance in bytes.
+    pub(super) fn even_panels(&self, panel: usize, count: usize) -> (usize, usize) {
+        let streams = self.panels() / STREAM_PANELS;
+        if panel < streams * STREAM_PANELS {
+            (count.min(STREAM_PANELS - panel % STREAM_PANELS), streams * self.panel_bytes)
+        } else {
+            (count, self.panel_bytes)
+        }
     }
 
     pub(super) fn blocks(&self) -> usize {

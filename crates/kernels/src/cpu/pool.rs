@@ -1,10 +1,11 @@
 //! The one thread pool of a process: fork, join, and nothing in between.
 //!
 //! A step is some hundreds of short parallel loops, so a loop costs no allocation, no spawn and, while the workers
-//! are still spinning from the loop before, no system call. The thread that asks takes part. Work is handed out in
-//! chunks from one counter, large first and small last, never a fixed share for each thread: a thread that the
-//! operating system has taken off its core keeps only the chunk in its hand from being finished, and one that never
-//! came to the loop is not waited for. Workers that find nothing for some microseconds park, so idle costs nothing.
+//! are still spinning from the loop before, no system call. The thread that asks takes part. Each thread begins with
+//! an equal share of neighbouring items, which it takes in order, some at a time, so that memory is read in long runs;
+//! one that has none left takes half of what another still has. So a thread that the operating system has taken off
+//! its core keeps only the chunk in its hand from being finished, and one that never came to the loop is not waited
+//! for. Workers that find nothing for some microseconds park, so idle costs nothing.
 //!
 //! Models that share the pool take turns by whole steps: a [`Turn`] is the right to run loops, given first come,
 //! first served.
@@ -41,8 +42,9 @@ pub struct Turn {
 struct Shared {
     /// `epoch << 17 | OPEN | active`: which loop this is, whether workers may still join it, how many have.
     state: AtomicU64,
-    /// First item not yet handed out.
-    next: AtomicUsize,
+    /// What is left of each thread's share of the items, `first << 32 | end`. A thread takes from the front of its own
+    /// share, so that it reads memory in order, and when that is empty from the back of another's.
+    shares: Box<[Share]>,
     /// The loop; written only while closed with nobody active, read only by those who joined.
     job: UnsafeCell<Job>,
     /// Workers that are parked or about to.
@@ -58,6 +60,10 @@ struct Shared {
     line_moved: Condvar,
 }
 
+/// On a cache line of its own: its thread writes it all the time.
+#[repr(align(128))]
+struct Share(AtomicU64);
+
 /// Who may run loops next.
 struct Line {
     ticket_next: u64,
@@ -67,7 +73,6 @@ struct Line {
 #[derive(Clone, Copy)]
 struct Job {
     body: Option<*const Body<'static>>,
-    items: usize,
     grain: usize,
     threads: usize,
 }
@@ -100,8 +105,8 @@ impl ThreadPool {
         let wanted = wanted.min(THREADS_MAX);
         let shared = Arc::new(Shared {
             state: AtomicU64::new(0),
-            next: AtomicUsize::new(0),
-            job: UnsafeCell::new(Job { body: None, items: 0, grain: 1, threads: 1 }),
+            shares: (0..wanted).map(|_| Share(AtomicU64::new(0))).collect(),
+            job: UnsafeCell::new(Job { body: None, grain: 1, threads: 1 }),
             sleepers: AtomicUsize::new(0),
             sleep: Mutex::new(()),
             wake: Condvar::new(),
@@ -185,11 +190,14 @@ impl Turn {
         // their leaving; this function does not return or unwind before the loop is closed and the last has left.
         let body_static: *const Body<'static> =
             unsafe { std::mem::transmute::<*const Body<'_>, *const Body<'static>>(std::ptr::from_ref(body)) };
-        let job = Job { body: Some(body_static), items, grain, threads };
+        let job = Job { body: Some(body_static), grain, threads };
         // SAFETY: this is the only turn (`&mut self`, one ticket served), the loop before was closed and left by
         // all, so no worker reads `job` now.
         unsafe { *shared.job.get() = job };
-        shared.next.store(0, Ordering::Relaxed);
+        assert!(items <= u32::MAX as usize, "{items} items in one loop");
+        for (thread, share) in shared.shares.iter().take(threads).enumerate() {
+            share.put(items * thread / threads..items * (thread + 1) / threads);
+        }
         let epoch = (shared.state.load(Ordering::Relaxed) & !(OPEN | ACTIVE)).wrapping_add(EPOCH);
         shared.state.store(epoch | OPEN, Ordering::SeqCst);
         if shared.sleepers.load(Ordering::SeqCst) > 0 {
@@ -222,6 +230,47 @@ impl fmt::Debug for Turn {
     }
 }
 
+impl Share {
+    /// Sets what is left. Only where the share is empty, or nobody takes from it, or what is left will not matter.
+    fn put(&self, range: Range<usize>) {
+        self.0.store((range.start as u64) << 32 | range.end as u64, Ordering::Relaxed);
+    }
+
+    /// Up to `grain` items from the front; half of those left at most, so that there is something for others to take.
+    fn take_front(&self, grain: usize) -> Option<Range<usize>> {
+        self.take(|first, end| {
+            let count = ((end - first) / 2).clamp(1, grain);
+            (first..first + count, first + count..end)
+        })
+    }
+
+    /// The back half of those left; the last one too.
+    fn take_back(&self) -> Option<Range<usize>> {
+        self.take(|first, end| {
+            let middle = first + (end - first) / 2;
+            (middle..end, first..middle)
+        })
+    }
+
+    /// Divides what is left into what is taken and what stays. The value is all there is to a share, so an exchange
+    /// that finds it as it was is right whatever happened between.
+    fn take(&self, divide: impl Fn(usize, usize) -> (Range<usize>, Range<usize>)) -> Option<Range<usize>> {
+        let mut left = self.0.load(Ordering::Relaxed);
+        loop {
+            let (first, end) = ((left >> 32) as usize, (left & 0xffff_ffff) as usize);
+            if first >= end {
+                return None;
+            }
+            let (taken, stays) = divide(first, end);
+            let next = (stays.start as u64) << 32 | stays.end as u64;
+            match self.0.compare_exchange_weak(left, next, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => return Some(taken),
+                Err(now) => left = now,
+            }
+        }
+    }
+}
+
 impl Shared {
     /// Takes chunks until none is left. Never unwinds.
     fn take_part(&self, worker: usize, job: Job) {
@@ -230,30 +279,28 @@ impl Shared {
             // SAFETY: the caller of `Turn::run` keeps the body alive while the loop is open or anyone is active,
             // and whoever runs this is the caller itself or has joined.
             let body = unsafe { &*body };
-            while let Some(range) = self.chunk(&job) {
+            while let Some(range) = self.chunk(worker, &job) {
                 body(worker, range);
             }
         }));
         if let Err(payload) = outcome {
-            self.next.store(job.items, Ordering::Relaxed);
+            for share in &self.shares {
+                share.put(0..0);
+            }
             lock(&self.panic).get_or_insert(payload);
         }
     }
 
-    /// The next chunk: half of an even share of what is left, at most the grain.
-    fn chunk(&self, job: &Job) -> Option<Range<usize>> {
-        let mut first = self.next.load(Ordering::Relaxed);
+    /// A worker's next chunk: of its own share, or else of half of what another has left.
+    fn chunk(&self, worker: usize, job: &Job) -> Option<Range<usize>> {
         loop {
-            if first >= job.items {
-                return None;
+            if let Some(range) = self.shares[worker].take_front(job.grain) {
+                return Some(range);
             }
-            let left = job.items - first;
-            let count = (left / (2 * job.threads)).clamp(1, job.grain);
-            match self.next.compare_exchange_weak(first, first + count, Ordering::Relaxed, Ordering::Relaxed)
-            {
-                Ok(_) => return Some(first..first + count),
-                Err(now) => first = now,
-            }
+            // What another thread has taken and not yet put in its share, it will do itself before it leaves.
+            let mut others = (1..job.threads).map(|other| &self.shares[(worker + other) % job.threads]);
+            let range = others.find_map(Share::take_back)?;
+            self.shares[worker].put(range);
         }
     }
 

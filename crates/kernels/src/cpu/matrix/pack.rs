@@ -2,7 +2,7 @@
 
 use super::super::aligned::Aligned;
 use super::super::pool::Turn;
-use super::{PANEL_ROWS, PanelKind, Plane};
+use super::{PANEL_ROWS, PanelKind, Plane, place};
 use crate::quant::{e8m0_half, scale_min, scales_q3};
 use crate::{DType, MatrixSource};
 use half::bf16;
@@ -24,10 +24,10 @@ pub(super) fn pack_segment(
     let grain = (1 << 19) / (PANEL_ROWS * cols) + 1;
     turn.run(panels, grain, &|_, range| {
         for panel in range {
-            // SAFETY: the panels lie one after the other in `data`, asserted above to hold them all, and each
-            // panel index is in one range of one thread.
-            let out =
-                unsafe { std::slice::from_raw_parts_mut(shared.get().add(panel * panel_bytes), panel_bytes) };
+            let at = place(panel, panels) * panel_bytes;
+            // SAFETY: every panel has a place of its own in `data`, asserted above to hold them all, and each panel
+            // index is in one range of one thread.
+            let out = unsafe { std::slice::from_raw_parts_mut(shared.get().add(at), panel_bytes) };
             let first = panel * PANEL_ROWS;
             let end = rows.min(first + PANEL_ROWS);
             pack_panel(kind, dtype, &part.bytes[first * row_bytes..end * row_bytes], row_bytes, cols, out);
