@@ -62,7 +62,7 @@ fn compare(base: &str, models: &[String]) -> Result<(), Failure> {
     for model in models {
         // Opened again for each, since a base is too large to hold.
         let base = Base::open(base)?;
-        let judged = judge(base, model, tier).map_err(|failure| format!("{model}: {failure}"))?;
+        let judged = judge(base, model, tier)?;
         let (perplexity, mean, same_top) = judged.means();
         let (most, nearly_most) = (judged.quantile(1.0), judged.quantile(0.999));
         println!(
@@ -206,7 +206,9 @@ fn judge(mut base: Base, model: &str, tier: Tier) -> Result<Judged, Failure> {
     let files = ModelFiles::open(Path::new(model))?;
     let vocab = files.spec.vocab;
     if vocab != base.vocab {
-        return Err(format!("its vocabulary is {vocab}, that of {} {}", base.name, base.vocab).into());
+        return Err(
+            format!("{model}: its vocabulary is {vocab}, that of {} {}", base.name, base.vocab).into()
+        );
     }
     // In place of each chunk's first token, where the model wants texts to begin so.
     let opening = Tokenizer::load(&files.text)?.encode("", true)?;
