@@ -1,0 +1,108 @@
+//! Panels of blocks of 32 codes.
+
+#![allow(unsafe_op_in_unsafe_fn)] // The contract is that of `lanes`, and of the makers of the kernels.
+#![allow(clippy::needless_range_loop)] // Loops over constants by index: they unroll, and the arrays become registers.
+
+use std::marker::PhantomData;
+
+use super::unpack::group;
+use super::{Format, Kind, TileArgs, dot32, joint_dots};
+use crate::cpu::lanes::Lanes;
+use crate::cpu::matrix::PanelKind;
+
+/// The scale of a block of 32.
+///
+/// # Safety
+/// Inside `L::vectorize`; the scales are there.
+#[inline(always)]
+pub(in crate::cpu) unsafe fn scale_of_32<L: Lanes>(kind: PanelKind, scales: *const u8) -> L::F {
+    if matches!(kind, PanelKind::Mx4) { L::load_bf16(scales.cast()) } else { L::load_f16(scales.cast()) }
+}
+
+/// Kinds with blocks of 32 codes.
+pub(in crate::cpu) struct Block32<K>(PhantomData<K>);
+
+impl<K: Kind> Format for Block32<K> {
+    const KIND: PanelKind = K::KIND;
+
+    #[inline(always)]
+    unsafe fn panel<L: Lanes, const NC: usize, const EXPANDED: bool>(args: &TileArgs, sums: &mut [L::F; NC]) {
+        let x = &args.columns;
+        for b in args.block_first..args.block_end {
+            let w = group::<Self, L, EXPANDED>(args, b, 0);
+            let scales = args.scales.add(b * Self::SCALE_STRIDE);
+            let d = scale_of_32::<L>(K::KIND, scales);
+            for (c, sum) in sums.iter_mut().enumerate() {
+                let offset = x.offsets.add(c * x.offsets_stride + b).read();
+                let a = x.codes.add(c * x.codes_stride + 32 * b);
+                let dot = dot32::<L>(K::KIND, L::splat_i(start_of_32(K::KIND, offset)), &w, a);
+                let factor = x.scales.add(c * x.scales_stride + b).read();
+                add_of_32::<L>(K::KIND, dot, d, scales, offset, factor, sum);
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn joint<L: Lanes, const NP: usize, const NC: usize, const EXPANDED: bool>(
+        args: &TileArgs,
+        sums: &mut [[L::F; NC]; NP],
+    ) {
+        let x = &args.columns;
+        for b in args.block_first..args.block_end {
+            let mut codes = [args.codes; NP];
+            for (p, codes) in codes.iter_mut().enumerate() {
+                *codes = Self::bytes::<EXPANDED>(args, p, b, 0);
+            }
+            let mut dots = [[L::splat_i(0); NC]; NP];
+            for c in 0..NC {
+                let offset = x.offsets.add(c * x.offsets_stride + b).read();
+                for dots in &mut dots {
+                    dots[c] = L::splat_i(start_of_32(K::KIND, offset));
+                }
+            }
+            joint_dots::<L, NP, NC, 8>(&codes, x.codes.add(32 * b), x.codes_stride, &mut dots);
+            for (p, (sums, dots)) in sums.iter_mut().zip(&dots).enumerate() {
+                let scales = args.scales.add(p * args.scales_stride + b * Self::SCALE_STRIDE);
+                let d = scale_of_32::<L>(K::KIND, scales);
+                for (c, sum) in sums.iter_mut().enumerate() {
+                    let offset = x.offsets.add(c * x.offsets_stride + b).read();
+                    let factor = x.scales.add(c * x.scales_stride + b).read();
+                    add_of_32::<L>(K::KIND, dots[c], d, scales, offset, factor, sum);
+                }
+            }
+        }
+    }
+}
+
+/// What the dot product of a block of 32 begins with, so that codes count from their zero.
+#[inline(always)]
+fn start_of_32(kind: PanelKind, offset: i32) -> i32 {
+    match kind.zero() {
+        128 => offset,
+        zero => (offset >> 7) * zero,
+    }
+}
+
+/// Adds a block of 32 to a sum.
+#[inline(always)]
+unsafe fn add_of_32<L: Lanes>(
+    kind: PanelKind,
+    dot: L::I,
+    d: L::F,
+    scales: *const u8,
+    offset: i32,
+    factor: f32,
+    sum: &mut L::F,
+) {
+    *sum = L::fma(L::to_f(dot), L::mul(d, L::splat(factor)), *sum);
+    if kind.has_min() {
+        let min = L::load_f16(scales.add(32).cast());
+        *sum = L::fma(min, L::splat(factor * total_of_32(offset)), *sum);
+    }
+}
+
+/// The sum of 32 activation codes, from their offset.
+#[inline(always)]
+pub(in crate::cpu) fn total_of_32(offset: i32) -> f32 {
+    offset as f32 * (-1.0 / 128.0)
+}

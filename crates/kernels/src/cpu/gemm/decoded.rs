@@ -1,0 +1,61 @@
+//! Panels of codebook and ternary types, decoded a run of blocks at a time.
+
+#![allow(unsafe_op_in_unsafe_fn)] // The contract is that of `lanes`, and of the makers of the kernels.
+#![allow(clippy::needless_range_loop)] // Loops over constants by index: they unroll, and the arrays become registers.
+
+use super::unpack::group;
+use super::{Format, TileArgs};
+use crate::DType;
+use crate::cpu::lanes::Lanes;
+use crate::cpu::matrix::{PANEL_ROWS, PanelKind};
+
+/// Blocks of a codebook or ternary type that [`super::stored`] has decoded: codes plus 64, then `(16, 16)` f32 scales.
+pub(in crate::cpu) struct Decoded;
+
+/// The zero of decoded blocks.
+pub(in crate::cpu) const DECODED_ZERO: i32 = 64;
+
+impl Format for Decoded {
+    const KIND: PanelKind = PanelKind::Stored(DType::IQ2_XXS);
+    const CODE_STRIDE: usize = 256 * PANEL_ROWS;
+    const SCALE_STRIDE: usize = 16 * PANEL_ROWS * 4;
+    const PACKED_GROUPS: usize = 8;
+
+    /// Never asked for: decoding takes longer than any tile.
+    #[inline(always)]
+    unsafe fn joint<L: Lanes, const NP: usize, const NC: usize, const EXPANDED: bool>(
+        args: &TileArgs,
+        sums: &mut [[L::F; NC]; NP],
+    ) {
+        for (p, sums) in sums.iter_mut().enumerate() {
+            Self::panel::<L, NC, EXPANDED>(&args.panel(p), sums);
+        }
+    }
+
+    /// `args.codes` and `args.scales` are those of `block_first`.
+    #[inline(always)]
+    unsafe fn panel<L: Lanes, const NC: usize, const EXPANDED: bool>(args: &TileArgs, sums: &mut [L::F; NC]) {
+        let x = &args.columns;
+        for b in args.block_first..args.block_end {
+            let scales = args.scales.add((b - args.block_first) * Self::SCALE_STRIDE).cast::<f32>();
+            let mut parts = [L::splat(0.0); NC];
+            for g in 0..8 {
+                let w = group::<Self, L, true>(args, b, g);
+                for half in 0..2 {
+                    let scale = L::load(scales.add(16 * (2 * g + half)));
+                    for (c, part) in parts.iter_mut().enumerate() {
+                        let a = x.codes.add(c * x.codes_stride + 256 * b + 32 * g + 16 * half);
+                        let offset = x.offsets.add(c * x.offsets_stride + 16 * b + 2 * g + half).read();
+                        let init = L::splat_i(offset * (DECODED_ZERO / 32));
+                        let dot = L::dot16::<7>(init, &w, 4 * half, a);
+                        *part = L::fma(L::to_f(dot), scale, *part);
+                    }
+                }
+            }
+            for (c, sum) in sums.iter_mut().enumerate() {
+                let factor = L::splat(x.scales.add(c * x.scales_stride + b).read());
+                *sum = L::fma(parts[c], factor, *sum);
+            }
+        }
+    }
+}

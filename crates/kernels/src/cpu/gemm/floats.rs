@@ -1,0 +1,60 @@
+//! Panels of floats.
+
+#![allow(unsafe_op_in_unsafe_fn)] // The contract is that of `lanes`, and of the makers of the kernels.
+#![allow(clippy::needless_range_loop)] // Loops over constants by index: they unroll, and the arrays become registers.
+
+use super::{Bf16, F16, F32, Format, TileArgs};
+use crate::cpu::lanes::Lanes;
+use crate::cpu::matrix::PanelKind;
+
+/// Floats: one fused multiply-add an input.
+macro_rules! float_format {
+    ($name:ident, $bytes:literal, $load:ident, $element:ty) => {
+        impl Format for $name {
+            const KIND: PanelKind = PanelKind::$name;
+
+            #[inline(always)]
+            unsafe fn panel<L: Lanes, const NC: usize, const EXPANDED: bool>(
+                args: &TileArgs,
+                sums: &mut [L::F; NC],
+            ) {
+                let mut all = [*sums];
+                Self::panels::<L, 1, NC, EXPANDED>(args, &mut all);
+                *sums = all[0];
+            }
+
+            #[inline(always)]
+            unsafe fn joint<L: Lanes, const NP: usize, const NC: usize, const EXPANDED: bool>(
+                args: &TileArgs,
+                sums: &mut [[L::F; NC]; NP],
+            ) {
+                Self::panels::<L, NP, NC, EXPANDED>(args, sums);
+            }
+
+            // The panels advance together: a sum waits for its last multiply-add, so several must be under way.
+            #[inline(always)]
+            unsafe fn panels<L: Lanes, const NP: usize, const NC: usize, const EXPANDED: bool>(
+                args: &TileArgs,
+                sums: &mut [[L::F; NC]; NP],
+            ) {
+                for k in args.block_first..args.block_end {
+                    let mut w = [L::splat(0.0); NP];
+                    for (p, w) in w.iter_mut().enumerate() {
+                        let at = args.codes.add(p * args.codes_stride + k * $bytes);
+                        *w = L::$load(at.cast::<$element>());
+                    }
+                    for c in 0..NC {
+                        let x = L::splat(args.columns.floats.add(c * args.columns.floats_stride + k).read());
+                        for p in 0..NP {
+                            sums[p][c] = L::fma(w[p], x, sums[p][c]);
+                        }
+                    }
+                }
+            }
+        }
+    };
+}
+
+float_format!(F32, 64, load, f32);
+float_format!(F16, 32, load_f16, u16);
+float_format!(Bf16, 32, load_bf16, u16);

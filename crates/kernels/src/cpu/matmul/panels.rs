@@ -1,0 +1,302 @@
+//! Sums of whole panels: which tiles cover them.
+
+use std::marker::PhantomData;
+
+use super::{EXPAND_INPUTS, PanelScratch, STORED_RUN, WIDE_COLUMNS_MIN};
+use crate::DType;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+use crate::cpu::amx;
+use crate::cpu::gemm::{
+    self, Block32, Block256, Columns, Decoded, Expand, Format, JOINT_COLUMNS, JOINT_PANELS, Tile, TileArgs,
+    Tiles,
+};
+use crate::cpu::lanes::{Kernel, Lanes, dispatch};
+use crate::cpu::matrix::{PANEL_ROWS, PanelKind, STREAM_PANELS, Segment};
+use crate::cpu::stored;
+use crate::cpu::tier::Tier;
+
+/// Sums of `count` whole panels for `columns` columns at element `at` of the scratch sums, `(count, columns, 16)`.
+///
+/// # Safety
+/// The panels are in the segment; the columns are there and prepared for its kind; the sums fit the scratch;
+/// `tier` is available.
+pub(super) unsafe fn panel_sums(
+    tier: Tier,
+    segment: &Segment,
+    panel_first: usize,
+    count: usize,
+    columns: Columns,
+    column_count: usize,
+    scratch: &mut PanelScratch,
+    at: usize,
+) {
+    debug_assert!(panel_first + count <= segment.panels());
+    let mut done = 0;
+    while done < count {
+        let (even, stride) = segment.even_panels(panel_first + done, count - done);
+        let sums = &mut scratch.sums[at + done * column_count * PANEL_ROWS..];
+        let job = PanelJob {
+            panel: segment.panel(panel_first + done).as_ptr(),
+            panel_stride: stride,
+            panels: even,
+            blocks: segment.blocks(),
+            columns,
+            column_count,
+            sums: sums[..even * column_count * PANEL_ROWS].as_mut_ptr(),
+            expanded: scratch.expanded.as_mut_ptr(),
+        };
+        // SAFETY: the job's pointers are those of the segment's panels and the caller's columns and sums.
+        unsafe { even_sums(tier, segment.kind, &job, &mut scratch.scales) };
+        done += even;
+    }
+}
+
+/// `panel_sums` of panels at equal distances.
+///
+/// # Safety
+/// The job's pointers are good for its panels of `kind`, its columns and its sums; `tier` is available.
+unsafe fn even_sums(tier: Tier, kind: PanelKind, job: &PanelJob, scales: &mut [f32]) {
+    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+    if tier == Tier::Amx && job.column_count >= amx::COLUMNS_MIN && amx::supports(kind) {
+        for first in (0..job.panels).step_by(amx::PANELS_MAX) {
+            // SAFETY: the tier is available, there is a kernel, and the job's pointers are the caller's; the scratch
+            // holds a job's planes (asserted above).
+            unsafe {
+                amx::panel_sums(&amx::Job {
+                    kind,
+                    panel: job.panel.add(first * job.panel_stride),
+                    panel_stride: job.panel_stride,
+                    panels: amx::PANELS_MAX.min(job.panels - first),
+                    blocks: job.blocks,
+                    columns: job.columns,
+                    column_count: job.column_count,
+                    sums: job.sums.add(first * job.column_count * PANEL_ROWS),
+                    planes: job.expanded,
+                });
+            }
+        }
+        return;
+    }
+    let job = *job;
+    // SAFETY: the caller's promise.
+    unsafe {
+        match kind {
+            PanelKind::F32 => dispatch(tier, PanelSums::<gemm::F32>(job, PhantomData)),
+            PanelKind::F16 => dispatch(tier, PanelSums::<gemm::F16>(job, PhantomData)),
+            PanelKind::Bf16 => dispatch(tier, PanelSums::<gemm::Bf16>(job, PhantomData)),
+            PanelKind::Q4 => dispatch(tier, PanelSums::<Block32<gemm::Q4>>(job, PhantomData)),
+            PanelKind::Q4Min => dispatch(tier, PanelSums::<Block32<gemm::Q4Min>>(job, PhantomData)),
+            PanelKind::Q5 => dispatch(tier, PanelSums::<Block32<gemm::Q5>>(job, PhantomData)),
+            PanelKind::Q5Min => dispatch(tier, PanelSums::<Block32<gemm::Q5Min>>(job, PhantomData)),
+            PanelKind::Q8 => dispatch(tier, PanelSums::<Block32<gemm::Q8>>(job, PhantomData)),
+            PanelKind::Nl4 => dispatch(tier, PanelSums::<Block32<gemm::Nl4>>(job, PhantomData)),
+            PanelKind::Mx4 => dispatch(tier, PanelSums::<Block32<gemm::Mx4>>(job, PhantomData)),
+            PanelKind::Q2K => dispatch(tier, PanelSums::<Block256<gemm::Q2K>>(job, PhantomData)),
+            PanelKind::Q3K => dispatch(tier, PanelSums::<Block256<gemm::Q3K>>(job, PhantomData)),
+            PanelKind::Q4K => dispatch(tier, PanelSums::<Block256<gemm::Q4K>>(job, PhantomData)),
+            PanelKind::Q5K => dispatch(tier, PanelSums::<Block256<gemm::Q5K>>(job, PhantomData)),
+            PanelKind::Q6K => dispatch(tier, PanelSums::<Block256<gemm::Q6K>>(job, PhantomData)),
+            PanelKind::Nl4K => dispatch(tier, PanelSums::<Block256<gemm::Nl4K>>(job, PhantomData)),
+            PanelKind::Stored(dtype) => stored_sums(tier, dtype, &job, scales),
+        }
+    }
+}
+
+/// `panel_sums` of blocks as stored: some are decoded, then used for all columns.
+///
+/// # Safety
+/// The job's pointers are good for its panels, columns and sums; `tier` is available.
+unsafe fn stored_sums(tier: Tier, dtype: DType, job: &PanelJob, scales: &mut [f32]) {
+    let kind = PanelKind::Stored(dtype);
+    for panel in 0..job.panels {
+        for first in (0..job.blocks).step_by(STORED_RUN) {
+            let end = job.blocks.min(first + STORED_RUN);
+            // SAFETY: the blocks are in the panel, whose bytes nothing writes; the scratch holds a run of codes.
+            unsafe {
+                let blocks = std::slice::from_raw_parts(
+                    job.panel.add(panel * job.panel_stride + kind.codes_at(first)),
+                    kind.codes_at(end) - kind.codes_at(first),
+                );
+                let codes = std::slice::from_raw_parts_mut(job.expanded, (end - first) * 256 * PANEL_ROWS);
+                stored::decode(dtype, blocks, codes, scales);
+                let args = TileArgs {
+                    codes: job.expanded,
+                    scales: scales.as_ptr().cast(),
+                    codes_stride: 0,
+                    scales_stride: 0,
+                    columns: job.columns,
+                    block_first: first,
+                    block_end: end,
+                    sums: job.sums.add(panel * job.column_count * PANEL_ROWS),
+                    sums_stride: job.column_count * PANEL_ROWS,
+                };
+                dispatch(tier, DecodedSums(args, job.column_count));
+            }
+        }
+    }
+}
+
+/// Tiles of one decoded run. The maker vouches for its arguments.
+struct DecodedSums(TileArgs, usize);
+
+impl Kernel for DecodedSums {
+    type Out = ();
+
+    #[inline(always)]
+    unsafe fn run<L: Lanes>(self) {
+        // SAFETY: the maker's promise.
+        unsafe { across::<Decoded, L, 1, true>(self.0, self.1) };
+    }
+}
+
+/// What `panel_sums` computes.
+#[derive(Clone, Copy)]
+struct PanelJob {
+    panel: *const u8,
+    /// Bytes from a panel to the next.
+    panel_stride: usize,
+    panels: usize,
+    blocks: usize,
+    columns: Columns,
+    column_count: usize,
+    sums: *mut f32,
+    expanded: *mut u8,
+}
+
+struct PanelSums<F>(PanelJob, PhantomData<F>);
+
+impl<F: Format> Kernel for PanelSums<F> {
+    type Out = ();
+
+    #[inline(always)]
+    unsafe fn run<L: Lanes>(self) {
+        let job = self.0;
+        let args = TileArgs {
+            // SAFETY: these are the first block's places in a panel.
+            codes: unsafe { job.panel.add(F::KIND.codes_at(0)) },
+            // SAFETY: as above.
+            scales: unsafe { job.panel.add(F::KIND.scales_at(job.blocks, 0)) },
+            codes_stride: job.panel_stride,
+            scales_stride: job.panel_stride,
+            columns: job.columns,
+            block_first: 0,
+            block_end: job.blocks,
+            sums: job.sums,
+            sums_stride: job.column_count * PANEL_ROWS,
+        };
+        let few = job.column_count < WIDE_COLUMNS_MIN;
+        let mut panel = 0;
+        while panel < job.panels {
+            let left = job.panels - panel;
+            // SAFETY: the maker of a `PanelJob` vouches for panels, columns and sums; runs of blocks stay inside them.
+            unsafe {
+                let args = TileArgs {
+                    codes: args.codes.add(panel * job.panel_stride),
+                    scales: args.scales.add(panel * job.panel_stride),
+                    sums: args.sums.add(panel * args.sums_stride),
+                    ..args
+                };
+                if few && left >= STREAM_PANELS {
+                    across::<F, L, STREAM_PANELS, false>(args, job.column_count);
+                    panel += STREAM_PANELS;
+                    continue;
+                }
+                if Tiles::<F, L, 1>::JOINT && !few && left >= JOINT_PANELS {
+                    runs::<F, L, JOINT_PANELS>(args, &job, panel);
+                    panel += JOINT_PANELS;
+                } else {
+                    runs::<F, L, 1>(args, &job, panel);
+                    panel += 1;
+                }
+            }
+        }
+    }
+}
+
+/// NP panels by all columns, a run of blocks at a time: its codes, unpacked once, stay in the nearest cache for all
+/// columns.
+///
+/// # Safety
+/// Inside `L::vectorize`; `args` covers NP panels, `panel` the first of them, and the job's columns.
+#[inline(always)]
+unsafe fn runs<F: Format, L: Lanes, const NP: usize>(args: TileArgs, job: &PanelJob, panel: usize) {
+    let run = (EXPAND_INPUTS / (NP * F::KIND.block())).max(1);
+    for first in (0..job.blocks).step_by(run) {
+        let end = job.blocks.min(first + run);
+        let mut args = TileArgs { block_first: first, block_end: end, ..args };
+        // SAFETY: the run's blocks are in the panels; NP expanded runs are at most EXPAND_INPUTS inputs.
+        unsafe {
+            if end == job.blocks {
+                for p in panel..panel + NP {
+                    job.columns.ask::<L>(p, 0, job.column_count);
+                }
+            }
+            if Tiles::<F, L, NP>::PACKED {
+                args.codes_stride = (end - first) * F::PACKED_GROUPS * 512;
+                for p in 0..NP {
+                    let codes = args.codes.add(p * args.scales_stride);
+                    let out = job.expanded.add(p * args.codes_stride);
+                    L::vectorize(Expand::<F> { codes, first, end, out, format: PhantomData });
+                }
+                args.codes = job.expanded;
+                joint::<F, L, NP, true>(args, job.column_count);
+            } else {
+                joint::<F, L, NP, false>(args, job.column_count);
+            }
+        }
+    }
+}
+
+/// Joint tiles of NP panels over the columns, if NP is more than one; and for what is left, tiles of each panel.
+///
+/// # Safety
+/// As for `across`.
+#[inline(always)]
+unsafe fn joint<F: Format, L: Lanes, const NP: usize, const EXPANDED: bool>(args: TileArgs, columns: usize) {
+    let mut done = 0;
+    // SAFETY: `done + the tile's columns <= columns`.
+    unsafe {
+        if Tiles::<F, L, NP>::PAIR {
+            while columns - done >= JOINT_COLUMNS {
+                let args = args.from(done);
+                L::vectorize(Tile::<F, JOINT_PANELS, JOINT_COLUMNS, EXPANDED, true> {
+                    args,
+                    format: PhantomData,
+                });
+                done += JOINT_COLUMNS;
+            }
+        }
+        for panel in 0..NP {
+            across::<F, L, 1, EXPANDED>(args.panel(panel).from(done), columns - done);
+        }
+    }
+}
+
+/// Tiles of NP panels over all columns, the widest first.
+///
+/// # Safety
+/// Inside `L::vectorize`; `args` covers NP panels and `columns` columns.
+#[inline(always)]
+unsafe fn across<F: Format, L: Lanes, const NP: usize, const EXPANDED: bool>(args: TileArgs, columns: usize) {
+    let (mut done, format) = (0, PhantomData);
+    while done < columns {
+        let left = columns - done;
+        // SAFETY: `done + the tile's columns <= columns`.
+        unsafe {
+            let args = args.from(done);
+            if Tiles::<F, L, NP>::EIGHT && left >= 8 {
+                L::vectorize(Tile::<F, NP, 8, EXPANDED, false> { args, format });
+                done += 8;
+            } else if left >= 4 {
+                L::vectorize(Tile::<F, NP, 4, EXPANDED, false> { args, format });
+                done += 4;
+            } else if left >= 2 {
+                L::vectorize(Tile::<F, NP, 2, EXPANDED, false> { args, format });
+                done += 2;
+            } else {
+                L::vectorize(Tile::<F, NP, 1, EXPANDED, false> { args, format });
+                done += 1;
+            }
+        }
+    }
+}
