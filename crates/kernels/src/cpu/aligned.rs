@@ -1,4 +1,4 @@
-//! Memory that starts on a cache line, made once and freed once.
+//! Memory that starts on a cache line, made once and freed once; large arrays on huge pages where the system has them.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::fmt;
@@ -6,16 +6,33 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
 use bytemuck::Zeroable;
+use memmap2::MmapMut;
 
 use crate::KernelError;
 
 /// Bytes of a cache line and of the widest vector.
 pub(super) const ALIGN: usize = 64;
 
+/// What huge pages are multiples of, and the smallest array that is worth a mapping of its own. Weights are read in
+/// several streams, and outputs written a row apart: with small pages the processor spends its time on addresses.
+const HUGE_PAGE: usize = 2 << 20;
+
 /// A zeroed array whose first element lies on a 64-byte boundary.
 pub(super) struct Aligned<T> {
     first: NonNull<T>,
     len: usize,
+    memory: Memory,
+}
+
+/// Where an array lives.
+enum Memory {
+    /// Nowhere: it is empty.
+    None,
+    Heap(Layout),
+    /// Somewhere in it, from a huge page's boundary on.
+    Mapped {
+        _owner: MmapMut,
+    },
 }
 
 /// A pointer that threads of one loop share; each writes only the elements its items own.
@@ -31,18 +48,38 @@ unsafe impl<T: Send> Send for Shared<T> {}
 unsafe impl<T: Send> Sync for Shared<T> {}
 
 impl<T: Zeroable> Aligned<T> {
-    /// `len` zeros; `what` names them in the error.
+    /// `len` zeros, all of them in memory already; `what` names them in the error.
     pub(super) fn zeroed(len: usize, what: &'static str) -> Result<Aligned<T>, KernelError> {
+        let mut array = Aligned::untouched(len, what)?;
+        if let Memory::Mapped { .. } = array.memory {
+            array.fill_with(T::zeroed);
+        }
+        Ok(array)
+    }
+
+    /// `len` zeros, which the system need not have put into memory yet: it does so as they are written. `what` names them
+    /// in the error.
+    pub(super) fn untouched(len: usize, what: &'static str) -> Result<Aligned<T>, KernelError> {
         let bytes = len.saturating_mul(size_of::<T>());
         let no_memory = || KernelError::OutOfMemory { device: "cpu".into(), bytes, what };
         if bytes == 0 {
-            return Ok(Aligned { first: NonNull::dangling(), len });
+            return Ok(Aligned { first: NonNull::dangling(), len, memory: Memory::None });
+        }
+        if bytes >= HUGE_PAGE {
+            let mut owner = MmapMut::map_anon(bytes.saturating_add(HUGE_PAGE)).map_err(|_| no_memory())?;
+            // Only a hint: a system without huge pages gives small ones.
+            #[cfg(target_os = "linux")]
+            let _ = owner.advise(memmap2::Advice::HugePage);
+            let at = owner.as_ptr().align_offset(HUGE_PAGE);
+            let first = owner[at..at + bytes].as_mut_ptr();
+            let first = NonNull::new(first.cast::<T>()).ok_or_else(no_memory)?;
+            return Ok(Aligned { first, len, memory: Memory::Mapped { _owner: owner } });
         }
         let layout = Layout::from_size_align(bytes, ALIGN).map_err(|_| no_memory())?;
         // SAFETY: the layout's size is not zero. All-zero bytes are a value of a `Zeroable` type.
         let memory = unsafe { alloc_zeroed(layout) };
         let first = NonNull::new(memory.cast::<T>()).ok_or_else(no_memory)?;
-        Ok(Aligned { first, len })
+        Ok(Aligned { first, len, memory: Memory::Heap(layout) })
     }
 
     pub(super) fn shared(&mut self) -> Shared<T> {
@@ -52,11 +89,8 @@ impl<T: Zeroable> Aligned<T> {
 
 impl<T> Drop for Aligned<T> {
     fn drop(&mut self) {
-        let bytes = self.len * size_of::<T>();
-        if bytes > 0
-            && let Ok(layout) = Layout::from_size_align(bytes, ALIGN)
-        {
-            // SAFETY: allocated in `zeroed` with this same layout; `T` is `Zeroable`, plain data without drop.
+        if let Memory::Heap(layout) = self.memory {
+            // SAFETY: allocated in `untouched` with this same layout; `T` is `Zeroable`, plain data without drop.
             unsafe { dealloc(self.first.as_ptr().cast(), layout) };
         }
     }

@@ -16,6 +16,7 @@ mod floats;
 mod unpack;
 
 use std::marker::PhantomData;
+use std::ops::Range;
 
 pub(super) use block32::{Block32, scale_of_32, total_of_32};
 pub(super) use block256::{Block256, group_min, group_scale};
@@ -27,9 +28,11 @@ use super::matrix::{ActKind, PANEL_ROWS, PanelKind};
 
 /// Panels of a joint tile.
 pub(super) const JOINT_PANELS: usize = 2;
-/// Columns of a joint tile: with the panels, as many sums as keep the dot-product units busy for their latency and
-/// still fit the registers twice, for a block's parts and a sub-block's.
-pub(super) const JOINT_COLUMNS: usize = 6;
+/// Columns of a joint tile at most: with the panels, as many sums as still fit the registers twice, for a block's parts
+/// and a sub-block's.
+pub(super) const JOINT_COLUMNS_MAX: usize = 6;
+/// Columns of a joint tile at least: as many sums as keep the dot-product units busy for their latency.
+pub(super) const JOINT_COLUMNS_MIN: usize = 4;
 
 /// Where a tile finds its activations. Strides count elements from one column to the next.
 #[derive(Clone, Copy)]
@@ -108,6 +111,9 @@ pub(super) struct TileArgs {
     pub(super) codes_stride: usize,
     /// Bytes from a panel's scales to the next panel's.
     pub(super) scales_stride: usize,
+    /// Where what follows these blocks is stored, `scales_stride` apart, if a joint tile is to ask for it while it
+    /// computes; else null.
+    pub(super) next: *const u8,
     pub(super) columns: Columns,
     pub(super) block_first: usize,
     pub(super) block_end: usize,
@@ -136,6 +142,7 @@ impl TileArgs {
         TileArgs {
             codes: self.codes.add(index * self.codes_stride),
             scales: self.scales.add(index * self.scales_stride),
+            next: std::ptr::null(),
             sums: self.sums.add(index * self.sums_stride),
             ..self
         }
@@ -172,39 +179,40 @@ pub(super) trait Format: 'static {
     /// Sub-blocks of 32 of a block whose codes must be unpacked before use: 0 where the stored form is used as it is.
     const PACKED_GROUPS: usize = if Self::KIND.packed() { Self::KIND.block() / 32 } else { 0 };
 
-    /// Adds blocks to the sums of one panel. `EXPANDED` codes are a byte each.
+    /// Adds blocks to the sums of NP panels, a sub-block of each in turn: streamed panels advance together, because memory
+    /// is read fastest as several streams. `EXPANDED` codes are a byte each.
     ///
     /// # Safety
-    /// Inside `L::vectorize`; `args` covers NP = 1 panel and NC columns.
-    unsafe fn panel<L: Lanes, const NC: usize, const EXPANDED: bool>(args: &TileArgs, sums: &mut [L::F; NC]);
+    /// Inside `L::vectorize`; `args` covers NP panels and NC columns.
+    unsafe fn panels<L: Lanes, const NP: usize, const NC: usize, const EXPANDED: bool>(
+        args: &TileArgs,
+        sums: &mut [[L::F; NC]; NP],
+    );
 
-    /// As `panel` for NP panels in one tile of registers, so that an activation once broadcast serves them all. Codes
+    /// As `panels`, in one tile of registers, so that an activation once broadcast serves them all. Codes
     /// are a byte each, `EXPANDED` or stored so.
     ///
     /// # Safety
-    /// As for `panel`; `args` covers NP panels.
+    /// As for `panels`.
     unsafe fn joint<L: Lanes, const NP: usize, const NC: usize, const EXPANDED: bool>(
         args: &TileArgs,
         sums: &mut [[L::F; NC]; NP],
     );
 
-    /// Adds blocks to the sums of NP panels. Streamed panels advance together: memory is read fastest as several
-    /// streams.
+    /// Asks for the share of the next blocks that lies as far into them as `inputs` of block `block` do into these.
     ///
     /// # Safety
-    /// Inside `L::vectorize`; `args` covers NP panels and NC columns.
+    /// Inside `L::vectorize`.
     #[inline(always)]
-    unsafe fn panels<L: Lanes, const NP: usize, const NC: usize, const EXPANDED: bool>(
-        args: &TileArgs,
-        sums: &mut [[L::F; NC]; NP],
-    ) {
-        if NP == 1 {
-            return Self::panel::<L, NC, EXPANDED>(args, &mut sums[0]);
+    unsafe fn ask<L: Lanes, const NP: usize>(args: &TileArgs, block: usize, inputs: Range<usize>) {
+        if args.next.is_null() {
+            return;
         }
-        for block in args.block_first..args.block_end {
-            for (p, sums) in sums.iter_mut().enumerate() {
-                let one = TileArgs { block_first: block, block_end: block + 1, ..args.panel(p) };
-                Self::panel::<L, NC, EXPANDED>(&one, sums);
+        let bytes = |input: usize| input * Self::CODE_STRIDE / Self::KIND.block();
+        let next = args.next.wrapping_add((block - args.block_first) * Self::CODE_STRIDE);
+        for p in 0..NP {
+            for line in (bytes(inputs.start)..bytes(inputs.end)).step_by(64) {
+                L::prefetch(next.wrapping_add(p * args.scales_stride + line));
             }
         }
     }

@@ -32,9 +32,9 @@ const ITEM_ACTIVATION_BYTES: usize = 768 << 10;
 /// About how long a thread works before it asks for more.
 const CHUNK_NS: usize = 60_000;
 /// Panels of an item at most when there are many columns.
-const WIDE_PANELS: usize = 2;
-/// Sums of an item: `(panels, columns, 16)`.
-const SLAB: usize = WIDE_PANELS * ITEM_COLUMNS_MAX * PANEL_ROWS;
+const WIDE_PANELS: usize = 8;
+/// Sums of an item at most: `(panels, columns, 16)`.
+const SLAB: usize = 2 * ITEM_COLUMNS_MAX * PANEL_ROWS;
 /// Sums of a thread: slabs for gate and for up, and a panel of which only part is wanted.
 const SUMS: usize = 2 * SLAB + ITEM_COLUMNS_MAX * PANEL_ROWS;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]

@@ -384,7 +384,7 @@ impl CpuMatrix {
             let kind = supported(part, device)?;
             let (rows, panel_bytes) = (part.shape.rows, kind.panel_bytes(cols));
             let bytes = rows.div_ceil(PANEL_ROWS).saturating_mul(panel_bytes);
-            let mut data = Aligned::zeroed(bytes, "weights")?;
+            let mut data = Aligned::untouched(bytes, "weights")?;
             pack::pack_segment(kind, part, &mut data, panel_bytes, turn);
             segments.push(Segment { kind, row_first, rows, cols, panel_bytes, data });
             row_first += rows;

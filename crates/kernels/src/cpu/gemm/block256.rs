@@ -17,40 +17,23 @@ impl<K: Kind> Format for Block256<K> {
     const KIND: PanelKind = K::KIND;
 
     #[inline(always)]
-    unsafe fn panel<L: Lanes, const NC: usize, const EXPANDED: bool>(args: &TileArgs, sums: &mut [L::F; NC]) {
+    unsafe fn panels<L: Lanes, const NP: usize, const NC: usize, const EXPANDED: bool>(
+        args: &TileArgs,
+        sums: &mut [[L::F; NC]; NP],
+    ) {
         let x = &args.columns;
         for b in args.block_first..args.block_end {
-            let scales = args.scales.add(b * Self::SCALE_STRIDE);
-            let mut parts = [L::splat_i(0); NC];
-            let mut mins = [L::splat_i(0); NC];
+            let mut parts = [[L::splat_i(0); NC]; NP];
+            let mut mins = [[L::splat_i(0); NC]; NP];
             for g in 0..8 {
-                let w = group::<Self, L, EXPANDED>(args, b, g);
-                if K::KIND.group() == 32 {
-                    let scale = group_scale::<L>(K::KIND, scales, g);
-                    for (c, part) in parts.iter_mut().enumerate() {
-                        let a = x.codes.add(c * x.codes_stride + 256 * b + 32 * g);
-                        let start = L::splat_i(start_of_group(K::KIND, x, c, b, g));
-                        let dot = dot32::<L>(K::KIND, start, &w, a);
-                        *part = L::mul_add(dot, scale, *part);
-                    }
-                    continue;
-                }
-                for half in 0..2 {
-                    let scale = group_scale::<L>(K::KIND, scales, 2 * g + half);
-                    for c in 0..NC {
-                        let a = x.codes.add(c * x.codes_stride + 256 * b + 32 * g + 16 * half);
-                        let offset = x.offsets.add(c * x.offsets_stride + 16 * b + 2 * g + half).read();
-                        let start = L::splat_i(start_of_group(K::KIND, x, c, b, 2 * g + half));
-                        let dot = L::dot16::<6>(start, &w, 4 * half, a);
-                        parts[c] = L::mul_add(dot, scale, parts[c]);
-                        if K::KIND.has_min() {
-                            let min = group_min::<L>(scales, 2 * g + half);
-                            mins[c] = L::mul_add(L::splat_i(offset), min, mins[c]);
-                        }
-                    }
+                for p in 0..NP {
+                    sub_block::<K, L, NC, EXPANDED>(&args.panel(p), b, g, &mut parts[p], &mut mins[p]);
                 }
             }
-            add_of_256::<L, NC>(K::KIND, x, b, scales, &parts, &mins, sums);
+            for (p, sums) in sums.iter_mut().enumerate() {
+                let scales = args.scales.add(p * args.scales_stride + b * Self::SCALE_STRIDE);
+                add_of_256::<L, NC>(K::KIND, x, b, scales, &parts[p], &mins[p], sums);
+            }
         }
     }
 
@@ -66,6 +49,7 @@ impl<K: Kind> Format for Block256<K> {
             let groups = 256 / K::KIND.group();
             for group in 0..groups {
                 let first = group * K::KIND.group();
+                Self::ask::<L, NP>(args, b, first..first + K::KIND.group());
                 let mut codes = [args.codes; NP];
                 let mut dots = [[L::splat_i(0); NC]; NP];
                 for p in 0..NP {
@@ -101,6 +85,48 @@ impl<K: Kind> Format for Block256<K> {
             for (p, sums) in sums.iter_mut().enumerate() {
                 let scales = args.scales.add(p * args.scales_stride + b * Self::SCALE_STRIDE);
                 add_of_256::<L, NC>(K::KIND, x, b, scales, &parts[p], &mins[p], sums);
+            }
+        }
+    }
+}
+
+/// Adds sub-block `g` of 32 codes of block `b` of a panel to the integer sums of its columns: scaled products, and of
+/// groups of 16 the minimums.
+///
+/// # Safety
+/// Inside `L::vectorize`; `args` covers the panel and NC columns.
+#[inline(always)]
+unsafe fn sub_block<K: Kind, L: Lanes, const NC: usize, const EXPANDED: bool>(
+    args: &TileArgs,
+    b: usize,
+    g: usize,
+    parts: &mut [L::I; NC],
+    mins: &mut [L::I; NC],
+) {
+    let x = &args.columns;
+    let scales = args.scales.add(b * Block256::<K>::SCALE_STRIDE);
+    let w = group::<Block256<K>, L, EXPANDED>(args, b, g);
+    if K::KIND.group() == 32 {
+        let scale = group_scale::<L>(K::KIND, scales, g);
+        for (c, part) in parts.iter_mut().enumerate() {
+            let a = x.codes.add(c * x.codes_stride + 256 * b + 32 * g);
+            let start = L::splat_i(start_of_group(K::KIND, x, c, b, g));
+            let dot = dot32::<L>(K::KIND, start, &w, a);
+            *part = L::mul_add(dot, scale, *part);
+        }
+        return;
+    }
+    for half in 0..2 {
+        let group = 2 * g + half;
+        let scale = group_scale::<L>(K::KIND, scales, group);
+        for c in 0..NC {
+            let a = x.codes.add(c * x.codes_stride + 256 * b + 16 * group);
+            let start = L::splat_i(start_of_group(K::KIND, x, c, b, group));
+            let dot = L::dot16::<6>(start, &w, 4 * half, a);
+            parts[c] = L::mul_add(dot, scale, parts[c]);
+            if K::KIND.has_min() {
+                let offset = x.offsets.add(c * x.offsets_stride + 16 * b + group).read();
+                mins[c] = L::mul_add(L::splat_i(offset), group_min::<L>(scales, group), mins[c]);
             }
         }
     }

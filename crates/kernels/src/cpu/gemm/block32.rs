@@ -26,18 +26,23 @@ impl<K: Kind> Format for Block32<K> {
     const KIND: PanelKind = K::KIND;
 
     #[inline(always)]
-    unsafe fn panel<L: Lanes, const NC: usize, const EXPANDED: bool>(args: &TileArgs, sums: &mut [L::F; NC]) {
+    unsafe fn panels<L: Lanes, const NP: usize, const NC: usize, const EXPANDED: bool>(
+        args: &TileArgs,
+        sums: &mut [[L::F; NC]; NP],
+    ) {
         let x = &args.columns;
         for b in args.block_first..args.block_end {
-            let w = group::<Self, L, EXPANDED>(args, b, 0);
-            let scales = args.scales.add(b * Self::SCALE_STRIDE);
-            let d = scale_of_32::<L>(K::KIND, scales);
-            for (c, sum) in sums.iter_mut().enumerate() {
-                let offset = x.offsets.add(c * x.offsets_stride + b).read();
-                let a = x.codes.add(c * x.codes_stride + 32 * b);
-                let dot = dot32::<L>(K::KIND, L::splat_i(start_of_32(K::KIND, offset)), &w, a);
-                let factor = x.scales.add(c * x.scales_stride + b).read();
-                add_of_32::<L>(K::KIND, dot, d, scales, offset, factor, sum);
+            for (p, sums) in sums.iter_mut().enumerate() {
+                let w = group::<Self, L, EXPANDED>(&args.panel(p), b, 0);
+                let scales = args.scales.add(p * args.scales_stride + b * Self::SCALE_STRIDE);
+                let d = scale_of_32::<L>(K::KIND, scales);
+                for (c, sum) in sums.iter_mut().enumerate() {
+                    let offset = x.offsets.add(c * x.offsets_stride + b).read();
+                    let a = x.codes.add(c * x.codes_stride + 32 * b);
+                    let dot = dot32::<L>(K::KIND, L::splat_i(start_of_32(K::KIND, offset)), &w, a);
+                    let factor = x.scales.add(c * x.scales_stride + b).read();
+                    add_of_32::<L>(K::KIND, dot, d, scales, offset, factor, sum);
+                }
             }
         }
     }
@@ -49,6 +54,7 @@ impl<K: Kind> Format for Block32<K> {
     ) {
         let x = &args.columns;
         for b in args.block_first..args.block_end {
+            Self::ask::<L, NP>(args, b, 0..32);
             let mut codes = [args.codes; NP];
             for (p, codes) in codes.iter_mut().enumerate() {
                 *codes = Self::bytes::<EXPANDED>(args, p, b, 0);

@@ -27,35 +27,46 @@ impl Format for Decoded {
         args: &TileArgs,
         sums: &mut [[L::F; NC]; NP],
     ) {
-        for (p, sums) in sums.iter_mut().enumerate() {
-            Self::panel::<L, NC, EXPANDED>(&args.panel(p), sums);
-        }
+        Self::panels::<L, NP, NC, EXPANDED>(args, sums);
     }
 
-    /// `args.codes` and `args.scales` are those of `block_first`.
     #[inline(always)]
-    unsafe fn panel<L: Lanes, const NC: usize, const EXPANDED: bool>(args: &TileArgs, sums: &mut [L::F; NC]) {
-        let x = &args.columns;
-        for b in args.block_first..args.block_end {
-            let scales = args.scales.add((b - args.block_first) * Self::SCALE_STRIDE).cast::<f32>();
-            let mut parts = [L::splat(0.0); NC];
-            for g in 0..8 {
-                let w = group::<Self, L, true>(args, b, g);
-                for half in 0..2 {
-                    let scale = L::load(scales.add(16 * (2 * g + half)));
-                    for (c, part) in parts.iter_mut().enumerate() {
-                        let a = x.codes.add(c * x.codes_stride + 256 * b + 32 * g + 16 * half);
-                        let offset = x.offsets.add(c * x.offsets_stride + 16 * b + 2 * g + half).read();
-                        let init = L::splat_i(offset * (DECODED_ZERO / 32));
-                        let dot = L::dot16::<7>(init, &w, 4 * half, a);
-                        *part = L::fma(L::to_f(dot), scale, *part);
-                    }
+    unsafe fn panels<L: Lanes, const NP: usize, const NC: usize, const EXPANDED: bool>(
+        args: &TileArgs,
+        sums: &mut [[L::F; NC]; NP],
+    ) {
+        for (p, sums) in sums.iter_mut().enumerate() {
+            panel::<L, NC>(&args.panel(p), sums);
+        }
+    }
+}
+
+/// One panel; `args.codes` and `args.scales` are those of `block_first`.
+///
+/// # Safety
+/// Inside `L::vectorize`; `args` covers the panel and NC columns.
+#[inline(always)]
+unsafe fn panel<L: Lanes, const NC: usize>(args: &TileArgs, sums: &mut [L::F; NC]) {
+    let x = &args.columns;
+    for b in args.block_first..args.block_end {
+        let scales = args.scales.add((b - args.block_first) * Decoded::SCALE_STRIDE).cast::<f32>();
+        let mut parts = [L::splat(0.0); NC];
+        for g in 0..8 {
+            let w = group::<Decoded, L, true>(args, b, g);
+            for half in 0..2 {
+                let scale = L::load(scales.add(16 * (2 * g + half)));
+                for (c, part) in parts.iter_mut().enumerate() {
+                    let a = x.codes.add(c * x.codes_stride + 256 * b + 32 * g + 16 * half);
+                    let offset = x.offsets.add(c * x.offsets_stride + 16 * b + 2 * g + half).read();
+                    let init = L::splat_i(offset * (DECODED_ZERO / 32));
+                    let dot = L::dot16::<7>(init, &w, 4 * half, a);
+                    *part = L::fma(L::to_f(dot), scale, *part);
                 }
             }
-            for (c, sum) in sums.iter_mut().enumerate() {
-                let factor = L::splat(x.scales.add(c * x.scales_stride + b).read());
-                *sum = L::fma(parts[c], factor, *sum);
-            }
+        }
+        for (c, sum) in sums.iter_mut().enumerate() {
+            let factor = L::splat(x.scales.add(c * x.scales_stride + b).read());
+            *sum = L::fma(parts[c], factor, *sum);
         }
     }
 }

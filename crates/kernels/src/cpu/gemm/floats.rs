@@ -14,16 +14,6 @@ macro_rules! float_format {
             const KIND: PanelKind = PanelKind::$name;
 
             #[inline(always)]
-            unsafe fn panel<L: Lanes, const NC: usize, const EXPANDED: bool>(
-                args: &TileArgs,
-                sums: &mut [L::F; NC],
-            ) {
-                let mut all = [*sums];
-                Self::panels::<L, 1, NC, EXPANDED>(args, &mut all);
-                *sums = all[0];
-            }
-
-            #[inline(always)]
             unsafe fn joint<L: Lanes, const NP: usize, const NC: usize, const EXPANDED: bool>(
                 args: &TileArgs,
                 sums: &mut [[L::F; NC]; NP],

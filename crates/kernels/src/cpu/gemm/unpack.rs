@@ -8,7 +8,7 @@ use crate::cpu::lanes::Lanes;
 use crate::cpu::matrix::{PanelKind, Plane};
 
 /// Bytes ahead of the weights in use that the next ones are asked for.
-const AHEAD: usize = 4096;
+const AHEAD: usize = 2048;
 
 /// Eight vectors of a byte a code.
 #[inline(always)]
@@ -72,17 +72,17 @@ pub(super) unsafe fn group<F: Format, L: Lanes, const EXPANDED: bool>(
         vectors::<L>(args.codes.add(((block - args.block_first) * F::PACKED_GROUPS + group) * 512))
     } else {
         let codes = args.codes.add(block * F::CODE_STRIDE);
-        let bytes = F::CODE_STRIDE / (F::KIND.block() / 32);
-        ahead::<L>(codes.wrapping_add(group * bytes), bytes);
+        ahead_of::<F, L>(codes, group);
         unpack::<L>(F::KIND, codes, group)
     }
 }
 
-/// Asks for `bytes` some way ahead of those at `at`. Weights that are streamed once come from memory, and the
-/// processor on its own does not ask for enough of them at a time.
+/// Asks for what lies some way ahead of sub-block `group` of the block at `codes`, as many bytes. Weights that are
+/// streamed once come from memory, and the processor on its own does not ask for enough of them at a time.
 #[inline(always)]
-unsafe fn ahead<L: Lanes>(at: *const u8, bytes: usize) {
+unsafe fn ahead_of<F: Format, L: Lanes>(codes: *const u8, group: usize) {
+    let bytes = F::CODE_STRIDE / (F::KIND.block() / 32);
     for line in (0..bytes).step_by(64) {
-        L::prefetch(at.wrapping_add(AHEAD + line));
+        L::prefetch(codes.wrapping_add(AHEAD + group * bytes + line));
     }
 }

@@ -7,8 +7,8 @@ use crate::DType;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 use crate::cpu::amx;
 use crate::cpu::gemm::{
-    self, Block32, Block256, Columns, Decoded, Expand, Format, JOINT_COLUMNS, JOINT_PANELS, Tile, TileArgs,
-    Tiles,
+    self, Block32, Block256, Columns, Decoded, Expand, Format, JOINT_COLUMNS_MAX, JOINT_COLUMNS_MIN,
+    JOINT_PANELS, Tile, TileArgs, Tiles,
 };
 use crate::cpu::lanes::{Kernel, Lanes, dispatch};
 use crate::cpu::matrix::{PANEL_ROWS, PanelKind, STREAM_PANELS, Segment};
@@ -124,6 +124,7 @@ unsafe fn stored_sums(tier: Tier, dtype: DType, job: &PanelJob, scales: &mut [f3
                     scales: scales.as_ptr().cast(),
                     codes_stride: 0,
                     scales_stride: 0,
+                    next: std::ptr::null(),
                     columns: job.columns,
                     block_first: first,
                     block_end: end,
@@ -178,6 +179,7 @@ impl<F: Format> Kernel for PanelSums<F> {
             scales: unsafe { job.panel.add(F::KIND.scales_at(job.blocks, 0)) },
             codes_stride: job.panel_stride,
             scales_stride: job.panel_stride,
+            next: std::ptr::null(),
             columns: job.columns,
             block_first: 0,
             block_end: job.blocks,
@@ -231,6 +233,10 @@ unsafe fn runs<F: Format, L: Lanes, const NP: usize>(args: TileArgs, job: &Panel
                     job.columns.ask::<L>(p, 0, job.column_count);
                 }
             }
+            if Tiles::<F, L, NP>::PAIR {
+                // In a stream, a panel follows a panel: past the last block lies the next one's first.
+                args.next = args.codes.wrapping_add(end * F::CODE_STRIDE);
+            }
             if Tiles::<F, L, NP>::PACKED {
                 args.codes_stride = (end - first) * F::PACKED_GROUPS * 512;
                 for p in 0..NP {
@@ -247,23 +253,34 @@ unsafe fn runs<F: Format, L: Lanes, const NP: usize>(args: TileArgs, job: &Panel
     }
 }
 
+/// Columns of the next joint tile, so that all are cut into as few as possible, as even as possible. None but for 7 and
+/// fewer than 4.
+fn joint_columns(left: usize) -> usize {
+    if left < JOINT_COLUMNS_MIN || left == 7 { 0 } else { left.div_ceil(left.div_ceil(JOINT_COLUMNS_MAX)) }
+}
+
 /// Joint tiles of NP panels over the columns, if NP is more than one; and for what is left, tiles of each panel.
 ///
 /// # Safety
 /// As for `across`.
 #[inline(always)]
 unsafe fn joint<F: Format, L: Lanes, const NP: usize, const EXPANDED: bool>(args: TileArgs, columns: usize) {
-    let mut done = 0;
+    let (mut done, format) = (0, PhantomData);
     // SAFETY: `done + the tile's columns <= columns`.
     unsafe {
         if Tiles::<F, L, NP>::PAIR {
-            while columns - done >= JOINT_COLUMNS {
-                let args = args.from(done);
-                L::vectorize(Tile::<F, JOINT_PANELS, JOINT_COLUMNS, EXPANDED, true> {
-                    args,
-                    format: PhantomData,
-                });
-                done += JOINT_COLUMNS;
+            loop {
+                let mut args = args.from(done);
+                if done > 0 {
+                    args.next = std::ptr::null();
+                }
+                match joint_columns(columns - done) {
+                    6 => L::vectorize(Tile::<F, JOINT_PANELS, 6, EXPANDED, true> { args, format }),
+                    5 => L::vectorize(Tile::<F, JOINT_PANELS, 5, EXPANDED, true> { args, format }),
+                    4 => L::vectorize(Tile::<F, JOINT_PANELS, 4, EXPANDED, true> { args, format }),
+                    _ => break,
+                }
+                done += joint_columns(columns - done);
             }
         }
         for panel in 0..NP {

@@ -1,6 +1,6 @@
 //! How a product is cut into items of the pool.
 
-use super::{CHUNK_NS, ITEM_ACTIVATION_BYTES, ITEM_COLUMNS_MAX, PanelScratch, WIDE_COLUMNS_MIN, WIDE_PANELS};
+use super::{CHUNK_NS, ITEM_ACTIVATION_BYTES, PanelScratch, SLAB, WIDE_COLUMNS_MIN, WIDE_PANELS};
 use crate::cpu::aligned::Shared;
 use crate::cpu::matrix::{PANEL_ROWS, STREAM_PANELS};
 use crate::cpu::pool::Turn;
@@ -37,10 +37,18 @@ impl Plan {
         let (mut panels, mut item_columns) = (STREAM_PANELS, columns);
         let ns_per_1000 = if tier == Tier::Amx { 2 } else { 6 };
         if columns >= WIDE_COLUMNS_MIN {
-            item_columns =
-                (ITEM_ACTIVATION_BYTES / column_bytes.max(1)).clamp(64, ITEM_COLUMNS_MAX) / 32 * 32;
-            let items = rows.div_ceil(WIDE_PANELS * PANEL_ROWS) * columns.div_ceil(item_columns);
-            panels = if items >= 8 * threads { WIDE_PANELS } else { 1 };
+            // Matrices unpack a panel anew for each item, which many columns must pay for. Vectors do so in passing, and
+            // more of a row's outputs at a time are fewer pages to write to.
+            let panels_max = if tier == Tier::Amx { 2 } else { WIDE_PANELS };
+            let columns_max = SLAB / (panels_max * PANEL_ROWS);
+            item_columns = (ITEM_ACTIVATION_BYTES / column_bytes.max(1)).clamp(64, columns_max) / 32 * 32;
+            let columns = columns.div_ceil(item_columns);
+            let enough = |panels: &usize| rows.div_ceil(panels * PANEL_ROWS) * columns >= 8 * threads;
+            panels = [WIDE_PANELS, 4, 2]
+                .into_iter()
+                .filter(|&panels| panels <= panels_max)
+                .find(enough)
+                .unwrap_or(1);
         }
         let products = panels * PANEL_ROWS * cols * columns.min(item_columns);
         let item_ns = panels * panel_bytes / 10 + products / 1000 * ns_per_1000;
