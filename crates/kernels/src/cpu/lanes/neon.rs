@@ -76,6 +76,17 @@ unsafe fn dot4<const LEVEL: u8>(sum: int32x4_t, w: uint8x16_t, a: int8x16_t) -> 
     sum
 }
 
+/// `dot4` of all rows. The places are constants: only so do sums stay in registers.
+#[inline(always)]
+unsafe fn step<const LEVEL: u8>(dot: [int32x4_t; 4], w: [uint8x16_t; 4], a: int8x16_t) -> [int32x4_t; 4] {
+    [
+        dot4::<LEVEL>(dot[0], w[0], a),
+        dot4::<LEVEL>(dot[1], w[1], a),
+        dot4::<LEVEL>(dot[2], w[2], a),
+        dot4::<LEVEL>(dot[3], w[3], a),
+    ]
+}
+
 /// Adds the products of eight codes of each of two rows with eight activations of each of two columns.
 #[inline(always)]
 unsafe fn square(sums: int32x4_t, w: uint8x16_t, a: int8x16_t) -> int32x4_t {
@@ -83,6 +94,34 @@ unsafe fn square(sums: int32x4_t, w: uint8x16_t, a: int8x16_t) -> int32x4_t {
     asm!("usmmla {sums:v}.4s, {w:v}.16b, {a:v}.16b", sums = inout(vreg) sums, w = in(vreg) w, a = in(vreg) a,
         options(pure, nomem, nostack, preserves_flags));
     sums
+}
+
+/// `Lanes::dots` of a panel's rows 4 Q to 4 Q + 3. `pairs[c][i]` are inputs 8 i.. of columns c and c + 1, c even; an odd
+/// last column is its own partner.
+#[inline(always)]
+unsafe fn quarter<const Q: usize, const NC: usize, const N: usize>(
+    codes: *const u8,
+    pairs: &[[int8x16_t; N]; NC],
+    dots: &mut [[int32x4_t; 4]; NC],
+) {
+    let mut sums = [[vdupq_n_s32(0); 2]; NC];
+    for c in (0..NC).step_by(2) {
+        let (one, two) = (dots[c][Q], dots[(c + 1).min(NC - 1)][Q]);
+        sums[c] = [vzip1q_s32(one, two), vzip2q_s32(one, two)];
+    }
+    for i in 0..N / 2 {
+        let from = codes.add(i / 2 * 256 + Q * 64 + i % 2 * 32);
+        let (r01, r23) = (vld1q_u8(from), vld1q_u8(from.add(16)));
+        for c in (0..NC).step_by(2) {
+            sums[c][0] = square(sums[c][0], r01, pairs[c][i]);
+            sums[c][1] = square(sums[c][1], r23, pairs[c][i]);
+        }
+    }
+    for c in (0..NC).step_by(2) {
+        let [r01, r23] = sums[c];
+        dots[c][Q] = vuzp1q_s32(r01, r23);
+        dots[(c + 1).min(NC - 1)][Q] = vuzp2q_s32(r01, r23);
+    }
 }
 
 /// Sums of matrix products that [`multiply_only`] keeps under way: enough for four units of a latency of four.
@@ -348,12 +387,9 @@ impl<const LEVEL: u8> Lanes for Neon<LEVEL> {
         // falls away.
         let signed = BITS == 8 && LEVEL < I8MM;
         let mut dot = if signed { [vdupq_n_s32(0); 4] } else { init };
-        for (j, w) in w.iter().enumerate() {
-            let a = quad(a.add(4 * j));
-            for (dot, &w) in dot.iter_mut().zip(w) {
-                let w = if signed { veorq_u8(w, vdupq_n_u8(0x80)) } else { w };
-                *dot = dot4::<LEVEL>(*dot, w, a);
-            }
+        for j in 0..8 {
+            let w = if signed { w[j].map(|w| veorq_u8(w, vdupq_n_u8(0x80))) } else { w[j] };
+            dot = step::<LEVEL>(dot, w, quad(a.add(4 * j)));
         }
         dot
     }
@@ -416,38 +452,19 @@ impl<const LEVEL: u8> Lanes for Neon<LEVEL> {
             }
         }
         // Quarters of the rows one after the other, all columns together: each code is loaded once, and the sums under
-        // way are few enough for registers.
-        for (&codes, dots) in codes.iter().zip(dots) {
-            for quarter in 0..4 {
-                let mut sums = [[vdupq_n_s32(0); 2]; NC];
-                for c in (0..NC).step_by(2) {
-                    let (one, two) = (dots[c][quarter], dots[(c + 1).min(NC - 1)][quarter]);
-                    sums[c] = [vzip1q_s32(one, two), vzip2q_s32(one, two)];
-                }
-                for i in 0..N / 2 {
-                    let from = codes.add(i / 2 * 256 + quarter * 64 + i % 2 * 32);
-                    let (r01, r23) = (vld1q_u8(from), vld1q_u8(from.add(16)));
-                    for c in (0..NC).step_by(2) {
-                        sums[c][0] = square(sums[c][0], r01, pairs[c][i]);
-                        sums[c][1] = square(sums[c][1], r23, pairs[c][i]);
-                    }
-                }
-                for c in (0..NC).step_by(2) {
-                    let [r01, r23] = sums[c];
-                    dots[c][quarter] = vuzp1q_s32(r01, r23);
-                    dots[(c + 1).min(NC - 1)][quarter] = vuzp2q_s32(r01, r23);
-                }
-            }
+        // way are few enough for registers. Written out, not looped over: only sums at constant places stay in them.
+        for p in 0..NP {
+            quarter::<0, NC, N>(codes[p], &pairs, &mut dots[p]);
+            quarter::<1, NC, N>(codes[p], &pairs, &mut dots[p]);
+            quarter::<2, NC, N>(codes[p], &pairs, &mut dots[p]);
+            quarter::<3, NC, N>(codes[p], &pairs, &mut dots[p]);
         }
     }
     #[inline(always)]
     unsafe fn dot16<const BITS: u32>(init: Self::I, w: &[Self::W; 8], first: usize, a: *const i8) -> Self::I {
         let mut dot = init;
         for j in 0..4 {
-            let a = quad(a.add(4 * j));
-            for (dot, &w) in dot.iter_mut().zip(&w[first + j]) {
-                *dot = dot4::<LEVEL>(*dot, w, a);
-            }
+            dot = step::<LEVEL>(dot, w[first + j], quad(a.add(4 * j)));
         }
         dot
     }
