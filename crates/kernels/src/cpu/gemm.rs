@@ -18,8 +18,12 @@ mod unpack;
 use std::marker::PhantomData;
 use std::ops::Range;
 
-pub(super) use block32::{Block32, scale_of_32, total_of_32};
-pub(super) use block256::{Block256, group_min, group_scale};
+pub(super) use block32::Block32;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+pub(super) use block32::{scale_of_32, total_of_32};
+pub(super) use block256::Block256;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+pub(super) use block256::{group_min, group_scale};
 pub(super) use decoded::{DECODED_ZERO, Decoded};
 pub(super) use unpack::unpack;
 
@@ -176,8 +180,8 @@ pub(super) trait Format: 'static {
     const CODE_STRIDE: usize = Self::KIND.code_stride();
     /// Bytes from a block's scales to the next block's.
     const SCALE_STRIDE: usize = Self::KIND.scales_at(0, 1);
-    /// Sub-blocks of 32 of a block whose codes must be unpacked before use: 0 where the stored form is used as it is.
-    const PACKED_GROUPS: usize = if Self::KIND.packed() { Self::KIND.block() / 32 } else { 0 };
+    /// Sub-blocks of 32 codes of a block; 0 of floats.
+    const GROUPS: usize = Self::KIND.block() / 32;
 
     /// Adds blocks to the sums of NP panels, a sub-block of each in turn: streamed panels advance together, because memory
     /// is read fastest as several streams. `EXPANDED` codes are a byte each.
@@ -189,8 +193,8 @@ pub(super) trait Format: 'static {
         sums: &mut [[L::F; NC]; NP],
     );
 
-    /// As `panels`, in one tile of registers, so that an activation once broadcast serves them all. Codes
-    /// are a byte each, `EXPANDED` or stored so.
+    /// As `panels`, in one tile of registers, integers by `Lanes::dots`: codes are a byte each in its order, `EXPANDED` or
+    /// stored so.
     ///
     /// # Safety
     /// As for `panels`.
@@ -230,7 +234,7 @@ pub(super) trait Format: 'static {
     ) -> *const u8 {
         let codes = args.codes.add(panel * args.codes_stride + 512 * group);
         if EXPANDED {
-            codes.add((block - args.block_first) * Self::PACKED_GROUPS * 512)
+            codes.add((block - args.block_first) * Self::GROUPS * 512)
         } else {
             codes.add(block * Self::CODE_STRIDE)
         }
@@ -242,12 +246,15 @@ pub(super) trait Format: 'static {
 pub(super) struct Tiles<F, L, const NP: usize>(PhantomData<(F, L)>);
 
 impl<F: Format, L: Lanes, const NP: usize> Tiles<F, L, NP> {
-    /// Whether codes are unpacked to a byte each before columns use them.
-    pub(super) const PACKED: bool = F::PACKED_GROUPS > 0;
+    /// Whether a panel's columns are multiplied in pairs. Decoding takes longer than any tile, so there it is not worth
+    /// the order it needs.
+    pub(super) const PAIRS: bool = L::PAIRS && F::GROUPS > 0 && !matches!(F::KIND, PanelKind::Stored(_));
+    /// Whether codes are brought to a byte each, in the order of tiles, before columns use them.
+    pub(super) const EXPAND: bool = F::KIND.packed() || Self::PAIRS;
     /// Whether a joint tile is the fastest for many columns.
     pub(super) const JOINT: bool = L::JOINT || (L::COLS >= 8 && matches!(F::KIND.acts(), ActKind::Float));
     /// Whether NP panels are those of a joint tile.
-    pub(super) const PAIR: bool = NP == JOINT_PANELS;
+    pub(super) const TOGETHER: bool = NP == JOINT_PANELS;
     /// Whether eight columns of NP panels fit the registers.
     pub(super) const EIGHT: bool = NP == 1 && L::COLS >= 8;
 }
@@ -288,7 +295,7 @@ impl<F: Format, const NP: usize, const NC: usize, const EXPANDED: bool, const JO
     }
 }
 
-/// Unpacks blocks `first..end` of one panel to a byte a code, for use by many columns.
+/// Unpacks blocks `first..end` of one panel to a byte a code, in the order of `Lanes::paired`, for use by many columns.
 pub(super) struct Expand<F> {
     pub(super) codes: *const u8,
     pub(super) first: usize,
@@ -304,8 +311,9 @@ impl<F: Format> Kernel for Expand<F> {
     unsafe fn run<L: Lanes>(self) {
         let mut out = self.out;
         for block in self.first..self.end {
-            for group in 0..F::PACKED_GROUPS {
-                for w in unpack::<L>(F::KIND, self.codes.add(block * F::CODE_STRIDE), group) {
+            for group in 0..F::GROUPS {
+                let w = unpack::<L>(F::KIND, self.codes.add(block * F::CODE_STRIDE), group);
+                for w in L::paired(w) {
                     L::store_w(out, w);
                     out = out.add(64);
                 }
@@ -322,29 +330,5 @@ unsafe fn dot32<L: Lanes>(kind: PanelKind, init: L::I, w: &[L::W; 8], a: *const 
         5 => L::dot32::<5>(init, w, a),
         6 | 7 => L::dot32::<7>(init, w, a),
         _ => L::dot32::<8>(init, w, a),
-    }
-}
-
-/// Adds the products of N vectors at `codes` and the columns' activations at `a` to dots.
-///
-/// # Safety
-/// Inside `L::vectorize`; codes and activations are there.
-#[inline(always)]
-unsafe fn joint_dots<L: Lanes, const NP: usize, const NC: usize, const N: usize>(
-    codes: &[*const u8; NP],
-    a: *const i8,
-    stride: usize,
-    dots: &mut [[L::I; NC]; NP],
-) {
-    for j in 0..N {
-        let mut w = [L::load_w(codes[0].add(64 * j)); NP];
-        for p in 1..NP {
-            w[p] = L::load_w(codes[p].add(64 * j));
-        }
-        for c in 0..NC {
-            for p in 0..NP {
-                dots[p][c] = L::dot4(dots[p][c], w[p], a.add(c * stride + 4 * j));
-            }
-        }
     }
 }

@@ -83,6 +83,11 @@ impl Probe {
                 // SAFETY: the tier is there (`new`).
                 return unsafe { super::amx::multiply_only(rounds) };
             }
+            #[cfg(target_arch = "aarch64")]
+            if tier == Tier::NeonI8mm {
+                // SAFETY: as above.
+                return unsafe { super::lanes::neon::multiply_only(rounds) };
+            }
             // SAFETY: the tier is there (`new`); the kernel asks for nothing else.
             unsafe { dispatch(tier, Int8 { rounds }) }
         })

@@ -314,7 +314,9 @@ impl Shared {
                 std::hint::spin_loop();
             } else {
                 let mut guard = lock(&self.sleep);
-                self.caller_waits.store(true, Ordering::SeqCst);
+                // As an exchange: emulators of Arm let a load overtake a store before it, and the last worker would then
+                // see nobody waiting.
+                self.caller_waits.swap(true, Ordering::SeqCst);
                 while self.state.load(Ordering::SeqCst) & ACTIVE != 0 {
                     guard = self.done.wait(guard).unwrap_or_else(PoisonError::into_inner);
                 }

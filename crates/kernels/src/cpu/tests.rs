@@ -21,26 +21,54 @@ fn every_tier_conforms() {
 /// The tier's promise: matrix instructions change nothing but the time.
 #[test]
 fn amx_has_the_bits_of_avx512vnni() {
-    if !Tier::Amx.is_available() {
-        println!("skipped: this processor has no AMX");
+    for (dtype, cols) in [(DType::Q4_K, 1280), (DType::Q5_K, 256), (DType::Q6_K, 768), (DType::Q8_0, 1120)] {
+        same_bits([Tier::Avx512Vnni, Tier::Amx], dtype, cols, &[(1024, 150), (48, 16), (72, 33)]);
+    }
+}
+
+/// The tier's promise, as above; and a column has the same bits in tiles of one column, of two and of four.
+#[test]
+fn neoni8mm_has_the_bits_of_neondot() {
+    for (dtype, cols) in [
+        (DType::F16, 96),
+        (DType::Q4_0, 1056),
+        (DType::Q4_1, 96),
+        (DType::Q5_0, 96),
+        (DType::Q5_1, 96),
+        (DType::Q8_0, 1120),
+        (DType::IQ4_NL, 96),
+        (DType::MXFP4, 96),
+        (DType::Q2_K, 256),
+        (DType::Q3_K, 256),
+        (DType::Q4_K, 1280),
+        (DType::Q5_K, 256),
+        (DType::Q6_K, 768),
+        (DType::IQ4_XS, 256),
+        (DType::TQ2_0, 256),
+    ] {
+        same_bits([Tier::NeonDot, Tier::NeonI8mm], dtype, cols, &[(72, 11), (16, 8), (48, 33), (40, 3)]);
+    }
+}
+
+/// Checks that products of some `(rows, columns)` have the same bits on both tiers, if the processor has the second.
+fn same_bits(tiers: [Tier; 2], dtype: DType, cols: usize, shapes: &[(usize, usize)]) {
+    if !tiers[1].is_available() {
+        println!("skipped: this processor has no {}", tiers[1]);
         return;
     }
     let pool = Arc::new(ThreadPool::new(2));
-    for (dtype, cols) in [(DType::Q4_K, 1280), (DType::Q5_K, 256), (DType::Q6_K, 768), (DType::Q8_0, 1120)] {
-        for (rows, columns) in [(1024, 150), (48, 16), (72, 33)] {
-            let weights: Vec<f32> =
-                (0..rows * cols).map(|i| ((i * 7919 % 1013) as f32 - 506.0) * 1e-3).collect();
-            let mut bytes = vec![0; dtype.bytes_of(rows * cols).expect("whole blocks")];
-            quantize_row(dtype, &weights, &mut bytes);
-            let source = MatrixSource { name: "w", shape: MatrixShape { rows, cols, dtype }, bytes: &bytes };
-            let x: Vec<f32> = (0..columns * cols).map(|i| (i as f32 * 0.37).sin() + 0.1).collect();
-            let results = [Tier::Avx512Vnni, Tier::Amx].map(|tier| {
-                let mut backend = CpuBackend::new(Arc::clone(&pool), tier);
-                product(&mut backend, &source, &x, columns).expect("a product")
-            });
-            let bits = |result: &[f32]| result.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
-            assert!(bits(&results[0]) == bits(&results[1]), "{dtype} [{rows}, {cols}] by {columns}");
-        }
+    for &(rows, columns) in shapes {
+        let weights: Vec<f32> = (0..rows * cols).map(|i| ((i * 7919 % 1013) as f32 - 506.0) * 1e-3).collect();
+        let mut bytes = vec![0; dtype.bytes_of(rows * cols).expect("whole blocks")];
+        quantize_row(dtype, &weights, &mut bytes);
+        let source = MatrixSource { name: "w", shape: MatrixShape { rows, cols, dtype }, bytes: &bytes };
+        let x: Vec<f32> = (0..columns * cols).map(|i| (i as f32 * 0.37).sin() + 0.1).collect();
+        let results = tiers.map(|tier| {
+            let mut backend = CpuBackend::new(Arc::clone(&pool), tier);
+            product(&mut backend, &source, &x, columns).expect("a product")
+        });
+        let bits = |result: &[f32]| result.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+        assert!(bits(&results[0]) == bits(&results[1]), "{dtype} [{rows}, {cols}] by {columns}");
     }
 }
 

@@ -22,14 +22,27 @@ pub enum Tier {
     Avx512Vnni,
     /// The same, and matrix products of many rows by AMX, with the same results. Linux only.
     Amx,
-    /// Arm NEON, with its int8 dot product where the processor has it.
+    /// Arm NEON.
     Neon,
+    /// NEON and its int8 dot product.
+    NeonDot,
+    /// NEON, its int8 dot product and, for products of many rows, its int8 matrix product; with the same results.
+    NeonI8mm,
 }
 
 impl Tier {
     /// Every tier, slowest first.
-    pub const ALL: &[Tier] =
-        &[Tier::Portable, Tier::Neon, Tier::Avx2, Tier::AvxVnni, Tier::Avx512, Tier::Avx512Vnni, Tier::Amx];
+    pub const ALL: &[Tier] = &[
+        Tier::Portable,
+        Tier::Neon,
+        Tier::NeonDot,
+        Tier::NeonI8mm,
+        Tier::Avx2,
+        Tier::AvxVnni,
+        Tier::Avx512,
+        Tier::Avx512Vnni,
+        Tier::Amx,
+    ];
 
     /// The name in `HANZO_ENGINE_CPU_TIER` and in reports.
     pub const fn name(self) -> &'static str {
@@ -41,6 +54,8 @@ impl Tier {
             Tier::Avx512Vnni => "avx512vnni",
             Tier::Amx => "amx",
             Tier::Neon => "neon",
+            Tier::NeonDot => "neondot",
+            Tier::NeonI8mm => "neoni8mm",
         }
     }
 
@@ -70,6 +85,10 @@ impl Tier {
             Tier::Amx => Tier::Avx512Vnni.is_available() && super::amx::is_available(),
             #[cfg(target_arch = "aarch64")]
             Tier::Neon => std::arch::is_aarch64_feature_detected!("neon"),
+            #[cfg(target_arch = "aarch64")]
+            Tier::NeonDot => Tier::Neon.is_available() && std::arch::is_aarch64_feature_detected!("dotprod"),
+            #[cfg(target_arch = "aarch64")]
+            Tier::NeonI8mm => Tier::NeonDot.is_available() && std::arch::is_aarch64_feature_detected!("i8mm"),
             #[allow(unreachable_patterns)]
             _ => false,
         }

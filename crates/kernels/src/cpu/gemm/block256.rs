@@ -6,7 +6,7 @@
 use std::marker::PhantomData;
 
 use super::unpack::group;
-use super::{Columns, Format, Kind, TileArgs, dot32, joint_dots};
+use super::{Columns, Format, Kind, TileArgs, dot32};
 use crate::cpu::lanes::Lanes;
 use crate::cpu::matrix::{PANEL_ROWS, PanelKind};
 
@@ -65,9 +65,9 @@ impl<K: Kind> Format for Block256<K> {
                 }
                 let a = x.codes.add(256 * b + first);
                 if K::KIND.group() == 32 {
-                    joint_dots::<L, NP, NC, 8>(&codes, a, x.codes_stride, &mut dots);
+                    L::dots::<NP, NC, 8>(&codes, a, x.codes_stride, &mut dots);
                 } else {
-                    joint_dots::<L, NP, NC, 4>(&codes, a, x.codes_stride, &mut dots);
+                    L::dots::<NP, NC, 4>(&codes, a, x.codes_stride, &mut dots);
                 }
                 for p in 0..NP {
                     let scales = args.scales.add(p * args.scales_stride + b * Self::SCALE_STRIDE);

@@ -6,7 +6,7 @@
 use std::marker::PhantomData;
 
 use super::unpack::group;
-use super::{Format, Kind, TileArgs, dot32, joint_dots};
+use super::{Format, Kind, TileArgs, dot32};
 use crate::cpu::lanes::Lanes;
 use crate::cpu::matrix::PanelKind;
 
@@ -66,7 +66,7 @@ impl<K: Kind> Format for Block32<K> {
                     dots[c] = L::splat_i(start_of_32(K::KIND, offset));
                 }
             }
-            joint_dots::<L, NP, NC, 8>(&codes, x.codes.add(32 * b), x.codes_stride, &mut dots);
+            L::dots::<NP, NC, 8>(&codes, x.codes.add(32 * b), x.codes_stride, &mut dots);
             for (p, (sums, dots)) in sums.iter_mut().zip(&dots).enumerate() {
                 let scales = args.scales.add(p * args.scales_stride + b * Self::SCALE_STRIDE);
                 let d = scale_of_32::<L>(K::KIND, scales);

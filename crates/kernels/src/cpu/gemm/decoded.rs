@@ -19,7 +19,6 @@ impl Format for Decoded {
     const KIND: PanelKind = PanelKind::Stored(DType::IQ2_XXS);
     const CODE_STRIDE: usize = 256 * PANEL_ROWS;
     const SCALE_STRIDE: usize = 16 * PANEL_ROWS * 4;
-    const PACKED_GROUPS: usize = 8;
 
     /// Never asked for: decoding takes longer than any tile.
     #[inline(always)]

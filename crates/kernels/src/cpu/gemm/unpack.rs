@@ -69,7 +69,7 @@ pub(super) unsafe fn group<F: Format, L: Lanes, const EXPANDED: bool>(
     group: usize,
 ) -> [L::W; 8] {
     if EXPANDED {
-        vectors::<L>(args.codes.add(((block - args.block_first) * F::PACKED_GROUPS + group) * 512))
+        vectors::<L>(args.codes.add(((block - args.block_first) * F::GROUPS + group) * 512))
     } else {
         let codes = args.codes.add(block * F::CODE_STRIDE);
         ahead_of::<F, L>(codes, group);

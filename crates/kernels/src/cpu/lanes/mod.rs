@@ -11,6 +11,7 @@
 //! these files, whose every line is such a call, allow unsafe operations in unsafe functions without a block each.
 
 #![allow(unsafe_op_in_unsafe_fn)]
+#![allow(clippy::needless_range_loop)] // Loops over constants by index: they unroll, and the arrays become registers.
 
 #[cfg(target_arch = "x86_64")]
 pub(super) mod avx2;
@@ -47,6 +48,9 @@ pub(super) trait Lanes: Copy + 'static {
 
     /// Whether tiles of two panels by six columns fit the registers and `dot4` is one instruction.
     const JOINT: bool = false;
+
+    /// Whether `dots` multiplies columns two at a time, faster than one by one, if codes are in the order of `paired`.
+    const PAIRS: bool = false;
 
     /// Runs a kernel with the instruction set's features on. Never inlined, so that a kernel which calls for another
     /// has it as a function with registers of its own: the tiles need them all.
@@ -137,10 +141,48 @@ pub(super) trait Lanes: Copy + 'static {
     unsafe fn dot32<const BITS: u32>(init: Self::I, w: &[Self::W; 8], a: *const i8) -> Self::I;
     /// `init + Σ w · a` over 4 inputs: codes of up to 8 bits, the same `a` for all lanes. Exact.
     unsafe fn dot4(init: Self::I, w: Self::W, a: *const i8) -> Self::I;
+    /// The order in which `dots` wants the eight vectors of 32 inputs; the first four come of the first four.
+    #[inline(always)]
+    unsafe fn paired(w: [Self::W; 8]) -> [Self::W; 8] {
+        w
+    }
+    /// Adds `Σ w · a` over 4 N inputs to the dots of NP panels by NC columns: N is 4 or 8, a panel's N vectors of codes
+    /// of up to 8 bits lie at its place in `codes` in the order of `paired`, and column c's activations at
+    /// `a + c * stride`. Exact.
+    #[inline(always)]
+    unsafe fn dots<const NP: usize, const NC: usize, const N: usize>(
+        codes: &[*const u8; NP],
+        a: *const i8,
+        stride: usize,
+        dots: &mut [[Self::I; NC]; NP],
+    ) {
+        dots_one_by_one::<Self, NP, NC, N>(codes, a, stride, dots);
+    }
     /// `init + Σ w · a` over 16 inputs, the four `w` from `first` on: codes below 2^BITS, at most 7. Exact.
     unsafe fn dot16<const BITS: u32>(init: Self::I, w: &[Self::W; 8], first: usize, a: *const i8) -> Self::I;
     /// `init + m0 * a[0] + m1 * a[1]` where lane i's (m0, m1) are the unsigned bytes `2i, 2i + 1` at `m`. Exact.
     unsafe fn dot_pair(init: Self::I, m: *const u8, a: *const i16) -> Self::I;
+}
+
+/// `Lanes::dots` of codes in the order of inputs by `dot4`, an activation once broadcast serving all panels.
+#[inline(always)]
+unsafe fn dots_one_by_one<L: Lanes, const NP: usize, const NC: usize, const N: usize>(
+    codes: &[*const u8; NP],
+    a: *const i8,
+    stride: usize,
+    dots: &mut [[L::I; NC]; NP],
+) {
+    for j in 0..N {
+        let mut w = [L::load_w(codes[0].add(64 * j)); NP];
+        for p in 1..NP {
+            w[p] = L::load_w(codes[p].add(64 * j));
+        }
+        for c in 0..NC {
+            for p in 0..NP {
+                dots[p][c] = L::dot4(dots[p][c], w[p], a.add(c * stride + 4 * j));
+            }
+        }
+    }
 }
 
 /// Runs a kernel on a tier.
@@ -159,13 +201,11 @@ pub(super) unsafe fn dispatch<K: Kernel>(tier: Tier, kernel: K) -> K::Out {
         #[cfg(target_arch = "x86_64")]
         Tier::Avx512Vnni | Tier::Amx => avx512::Avx512::<true>::vectorize(kernel),
         #[cfg(target_arch = "aarch64")]
-        Tier::Neon => {
-            if std::arch::is_aarch64_feature_detected!("dotprod") {
-                neon::Neon::<true>::vectorize(kernel)
-            } else {
-                neon::Neon::<false>::vectorize(kernel)
-            }
-        }
+        Tier::Neon => neon::Neon::<{ neon::PLAIN }>::vectorize(kernel),
+        #[cfg(target_arch = "aarch64")]
+        Tier::NeonDot => neon::Neon::<{ neon::DOT }>::vectorize(kernel),
+        #[cfg(target_arch = "aarch64")]
+        Tier::NeonI8mm => neon::Neon::<{ neon::I8MM }>::vectorize(kernel),
         _ => portable::Portable::vectorize(kernel),
     }
 }

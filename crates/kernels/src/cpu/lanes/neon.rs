@@ -1,25 +1,43 @@
-//! Arm NEON: sixteen lanes in four registers, with or without the int8 dot product. The dot product and the
-//! conversions of halves have no stable intrinsics yet, so they are one instruction of assembly each.
+//! Arm NEON: sixteen lanes in four registers, with or without the int8 dot product and the int8 matrix product. These
+//! products and the conversions of halves have no stable intrinsics yet, so they are one instruction of assembly each.
+//!
+//! The matrix product, `usmmla`, multiplies two rows by two columns over eight inputs, twice the work of a dot product:
+//! codes are unsigned in it and activations signed, as they are stored. What it adds to holds two rows' sums for two
+//! columns, `[r0c0, r0c1, r1c0, r1c1]`, so sums go into pairs by a zip of two columns' lanes and come back by an unzip.
 
 use std::arch::aarch64::*;
 use std::arch::asm;
+use std::hint::black_box;
 
 use super::{Kernel, Lanes};
 
-/// NEON; and the dot product where the parameter says so.
+/// NEON alone.
+pub(in crate::cpu) const PLAIN: u8 = 0;
+/// NEON and the dot product, `sdot`.
+pub(in crate::cpu) const DOT: u8 = 1;
+/// NEON, the dot product, and those of unsigned by signed bytes, `usdot` and `usmmla`.
+pub(in crate::cpu) const I8MM: u8 = 2;
+
+/// NEON at one of the three levels.
 #[derive(Clone, Copy)]
-pub(in crate::cpu) struct Neon<const DOT: bool>;
+pub(in crate::cpu) struct Neon<const LEVEL: u8>;
 
 #[target_feature(enable = "neon")]
 #[inline(never)]
 unsafe fn enter<K: Kernel>(kernel: K) -> K::Out {
-    kernel.run::<Neon<false>>()
+    kernel.run::<Neon<PLAIN>>()
 }
 
 #[target_feature(enable = "neon,dotprod")]
 #[inline(never)]
 unsafe fn enter_dot<K: Kernel>(kernel: K) -> K::Out {
-    kernel.run::<Neon<true>>()
+    kernel.run::<Neon<DOT>>()
+}
+
+#[target_feature(enable = "neon,dotprod,i8mm")]
+#[inline(never)]
+unsafe fn enter_i8mm<K: Kernel>(kernel: K) -> K::Out {
+    kernel.run::<Neon<I8MM>>()
 }
 
 #[inline(always)]
@@ -38,19 +56,101 @@ unsafe fn narrow_f16(x: float32x4_t) -> uint16x4_t {
     narrow
 }
 
-/// Adds to each i32 the four products of its bytes.
+/// Adds to each i32 the four products of its bytes. Those of `w` are below 128, or signed, or at level `I8MM` unsigned.
 #[inline(always)]
-unsafe fn dot4<const DOT: bool>(sum: int32x4_t, w: int8x16_t, a: int8x16_t) -> int32x4_t {
-    if DOT {
-        let mut sum = sum;
-        asm!("sdot {sum:v}.4s, {w:v}.16b, {a:v}.16b", sum = inout(vreg) sum, w = in(vreg) w, a = in(vreg) a,
-            options(pure, nomem, nostack, preserves_flags));
-        sum
-    } else {
+unsafe fn dot4<const LEVEL: u8>(sum: int32x4_t, w: uint8x16_t, a: int8x16_t) -> int32x4_t {
+    if LEVEL == PLAIN {
+        let w = vreinterpretq_s8_u8(w);
         let low = vpaddlq_s16(vmull_s8(vget_low_s8(w), vget_low_s8(a)));
         let high = vpaddlq_s16(vmull_high_s8(w, a));
-        vaddq_s32(sum, vpaddq_s32(low, high))
+        return vaddq_s32(sum, vpaddq_s32(low, high));
     }
+    let mut sum = sum;
+    if LEVEL == DOT {
+        asm!("sdot {sum:v}.4s, {w:v}.16b, {a:v}.16b", sum = inout(vreg) sum, w = in(vreg) w, a = in(vreg) a,
+            options(pure, nomem, nostack, preserves_flags));
+    } else {
+        asm!("usdot {sum:v}.4s, {w:v}.16b, {a:v}.16b", sum = inout(vreg) sum, w = in(vreg) w, a = in(vreg) a,
+            options(pure, nomem, nostack, preserves_flags));
+    }
+    sum
+}
+
+/// `dot4` of all rows. The places are constants: only so do sums stay in registers.
+#[inline(always)]
+unsafe fn step<const LEVEL: u8>(dot: [int32x4_t; 4], w: [uint8x16_t; 4], a: int8x16_t) -> [int32x4_t; 4] {
+    [
+        dot4::<LEVEL>(dot[0], w[0], a),
+        dot4::<LEVEL>(dot[1], w[1], a),
+        dot4::<LEVEL>(dot[2], w[2], a),
+        dot4::<LEVEL>(dot[3], w[3], a),
+    ]
+}
+
+/// Adds the products of eight codes of each of two rows with eight activations of each of two columns.
+#[inline(always)]
+unsafe fn square(sums: int32x4_t, w: uint8x16_t, a: int8x16_t) -> int32x4_t {
+    let mut sums = sums;
+    asm!("usmmla {sums:v}.4s, {w:v}.16b, {a:v}.16b", sums = inout(vreg) sums, w = in(vreg) w, a = in(vreg) a,
+        options(pure, nomem, nostack, preserves_flags));
+    sums
+}
+
+/// `Lanes::dots` of a panel's rows 4 Q to 4 Q + 3. `pairs[c][i]` are inputs 8 i.. of columns c and c + 1, c even; an odd
+/// last column is its own partner.
+#[inline(always)]
+unsafe fn quarter<const Q: usize, const NC: usize, const N: usize>(
+    codes: *const u8,
+    pairs: &[[int8x16_t; N]; NC],
+    dots: &mut [[int32x4_t; 4]; NC],
+) {
+    let mut sums = [[vdupq_n_s32(0); 2]; NC];
+    for c in (0..NC).step_by(2) {
+        let (one, two) = (dots[c][Q], dots[(c + 1).min(NC - 1)][Q]);
+        sums[c] = [vzip1q_s32(one, two), vzip2q_s32(one, two)];
+    }
+    for i in 0..N / 2 {
+        let from = codes.add(i / 2 * 256 + Q * 64 + i % 2 * 32);
+        let (r01, r23) = (vld1q_u8(from), vld1q_u8(from.add(16)));
+        for c in (0..NC).step_by(2) {
+            sums[c][0] = square(sums[c][0], r01, pairs[c][i]);
+            sums[c][1] = square(sums[c][1], r23, pairs[c][i]);
+        }
+    }
+    for c in (0..NC).step_by(2) {
+        let [r01, r23] = sums[c];
+        dots[c][Q] = vuzp1q_s32(r01, r23);
+        dots[(c + 1).min(NC - 1)][Q] = vuzp2q_s32(r01, r23);
+    }
+}
+
+/// Sums of matrix products that [`multiply_only`] keeps under way: enough for four units of a latency of four.
+const SQUARES: usize = 16;
+
+/// Multiplies and adds in registers as tiles do, `rounds` times. Returns the operations, a multiplication and an
+/// addition being two.
+///
+/// # Safety
+/// The processor has what [`I8MM`] says.
+#[target_feature(enable = "neon,dotprod,i8mm")]
+pub(in crate::cpu) unsafe fn multiply_only(rounds: usize) -> u64 {
+    let (codes, activations) = (black_box([5u8; 64]), black_box([3i8; 64]));
+    let mut sums = [vdupq_n_s32(0); SQUARES];
+    let mut w = [vld1q_u8(codes.as_ptr()); 4];
+    let mut a = [vld1q_s8(activations.as_ptr()); 4];
+    for i in 1..4 {
+        w[i] = vld1q_u8(codes.as_ptr().add(16 * i));
+        a[i] = vld1q_s8(activations.as_ptr().add(16 * i));
+    }
+    for _ in 0..rounds {
+        for (i, sums) in sums.iter_mut().enumerate() {
+            *sums = square(*sums, w[i % 4], a[i / 4]);
+        }
+    }
+    for sums in sums {
+        black_box(vaddvq_s32(sums));
+    }
+    2 * (rounds * SQUARES * 4 * 8) as u64
 }
 
 #[inline(always)]
@@ -82,15 +182,20 @@ macro_rules! each {
     };
 }
 
-impl<const DOT: bool> Lanes for Neon<DOT> {
+impl<const LEVEL: u8> Lanes for Neon<LEVEL> {
     type F = [float32x4_t; 4];
     type I = [int32x4_t; 4];
     type W = [uint8x16_t; 4];
     const COLS: usize = 4;
+    const PAIRS: bool = LEVEL == I8MM;
 
     #[inline(always)]
     unsafe fn vectorize<K: Kernel>(kernel: K) -> K::Out {
-        if DOT { enter_dot(kernel) } else { enter(kernel) }
+        match LEVEL {
+            PLAIN => enter(kernel),
+            DOT => enter_dot(kernel),
+            _ => enter_i8mm(kernel),
+        }
     }
 
     #[inline(always)]
@@ -278,38 +383,88 @@ impl<const DOT: bool> Lanes for Neon<DOT> {
 
     #[inline(always)]
     unsafe fn dot32<const BITS: u32>(init: Self::I, w: &[Self::W; 8], a: *const i8) -> Self::I {
-        // Codes of eight bits become the signed weights themselves, so their correction, `init`, falls away.
-        let mut dot = if BITS == 8 { [vdupq_n_s32(0); 4] } else { init };
-        for (j, w) in w.iter().enumerate() {
-            let a = quad(a.add(4 * j));
-            for (dot, &w) in dot.iter_mut().zip(w) {
-                let w = if BITS == 8 { veorq_u8(w, vdupq_n_u8(0x80)) } else { w };
-                *dot = dot4::<DOT>(*dot, vreinterpretq_s8_u8(w), a);
-            }
+        // Where codes of eight bits must be signed, they become the weights themselves, and their correction, `init`,
+        // falls away.
+        let signed = BITS == 8 && LEVEL < I8MM;
+        let mut dot = if signed { [vdupq_n_s32(0); 4] } else { init };
+        for j in 0..8 {
+            let w = if signed { w[j].map(|w| veorq_u8(w, vdupq_n_u8(0x80))) } else { w[j] };
+            dot = step::<LEVEL>(dot, w, quad(a.add(4 * j)));
         }
         dot
     }
     #[inline(always)]
     unsafe fn dot4(init: Self::I, w: Self::W, a: *const i8) -> Self::I {
-        // The eighth bit of a code on its own: it is a sign to the instruction.
         let a = quad(a);
         let mut dot = init;
         for (dot, w) in dot.iter_mut().zip(w) {
-            let low = vreinterpretq_s8_u8(vandq_u8(w, vdupq_n_u8(0x7f)));
-            let high = vreinterpretq_s8_u8(vshrq_n_u8::<7>(w));
-            let eighths = dot4::<DOT>(vdupq_n_s32(0), high, a);
-            *dot = dot4::<DOT>(vaddq_s32(*dot, vshlq_n_s32::<7>(eighths)), low, a);
+            if LEVEL == I8MM {
+                *dot = dot4::<LEVEL>(*dot, w, a);
+                continue;
+            }
+            // The eighth bit of a code on its own: it is a sign to the instruction.
+            let eighths = dot4::<LEVEL>(vdupq_n_s32(0), vshrq_n_u8::<7>(w), a);
+            let low = vandq_u8(w, vdupq_n_u8(0x7f));
+            *dot = dot4::<LEVEL>(vaddq_s32(*dot, vshlq_n_s32::<7>(eighths)), low, a);
         }
         dot
+    }
+    /// Of each quarter of the rows, 16 inputs after 16 inputs: rows 0 and 1, then 2 and 3, of eight inputs, and of
+    /// eight more.
+    #[inline(always)]
+    unsafe fn paired(w: [Self::W; 8]) -> [Self::W; 8] {
+        if LEVEL < I8MM {
+            return w;
+        }
+        let zip = |a, b| {
+            let (a, b) = (vreinterpretq_s32_u8(a), vreinterpretq_s32_u8(b));
+            [vreinterpretq_u8_s32(vzip1q_s32(a, b)), vreinterpretq_u8_s32(vzip2q_s32(a, b))]
+        };
+        let mut pairs = w;
+        for half in 0..2 {
+            for quarter in 0..4 {
+                let [one, two, three, four] = [0, 1, 2, 3].map(|j| w[4 * half + j][quarter]);
+                let ([r01, r23], [r01_next, r23_next]) = (zip(one, two), zip(three, four));
+                pairs[4 * half + quarter] = [r01, r23, r01_next, r23_next];
+            }
+        }
+        pairs
+    }
+    #[inline(always)]
+    unsafe fn dots<const NP: usize, const NC: usize, const N: usize>(
+        codes: &[*const u8; NP],
+        a: *const i8,
+        stride: usize,
+        dots: &mut [[Self::I; NC]; NP],
+    ) {
+        if LEVEL < I8MM {
+            return super::dots_one_by_one::<Self, NP, NC, N>(codes, a, stride, dots);
+        }
+        // Eight inputs of a column and of its partner, the next; an odd last column is its own.
+        let mut pairs = [[vdupq_n_s8(0); N]; NC];
+        for c in (0..NC).step_by(2) {
+            let (one, two) = (a.add(c * stride), a.add((c + 1).min(NC - 1) * stride));
+            for i in (0..N / 2).step_by(2) {
+                let one = vreinterpretq_s64_s8(vld1q_s8(one.add(8 * i)));
+                let two = vreinterpretq_s64_s8(vld1q_s8(two.add(8 * i)));
+                pairs[c][i] = vreinterpretq_s8_s64(vzip1q_s64(one, two));
+                pairs[c][i + 1] = vreinterpretq_s8_s64(vzip2q_s64(one, two));
+            }
+        }
+        // Quarters of the rows one after the other, all columns together: each code is loaded once, and the sums under
+        // way are few enough for registers. Written out, not looped over: only sums at constant places stay in them.
+        for p in 0..NP {
+            quarter::<0, NC, N>(codes[p], &pairs, &mut dots[p]);
+            quarter::<1, NC, N>(codes[p], &pairs, &mut dots[p]);
+            quarter::<2, NC, N>(codes[p], &pairs, &mut dots[p]);
+            quarter::<3, NC, N>(codes[p], &pairs, &mut dots[p]);
+        }
     }
     #[inline(always)]
     unsafe fn dot16<const BITS: u32>(init: Self::I, w: &[Self::W; 8], first: usize, a: *const i8) -> Self::I {
         let mut dot = init;
         for j in 0..4 {
-            let a = quad(a.add(4 * j));
-            for (dot, &w) in dot.iter_mut().zip(&w[first + j]) {
-                *dot = dot4::<DOT>(*dot, vreinterpretq_s8_u8(w), a);
-            }
+            dot = step::<LEVEL>(dot, w[first + j], quad(a.add(4 * j)));
         }
         dot
     }

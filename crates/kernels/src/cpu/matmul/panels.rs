@@ -233,12 +233,12 @@ unsafe fn runs<F: Format, L: Lanes, const NP: usize>(args: TileArgs, job: &Panel
                     job.columns.ask::<L>(p, 0, job.column_count);
                 }
             }
-            if Tiles::<F, L, NP>::PAIR {
+            if Tiles::<F, L, NP>::TOGETHER {
                 // In a stream, a panel follows a panel: past the last block lies the next one's first.
                 args.next = args.codes.wrapping_add(end * F::CODE_STRIDE);
             }
-            if Tiles::<F, L, NP>::PACKED {
-                args.codes_stride = (end - first) * F::PACKED_GROUPS * 512;
+            if Tiles::<F, L, NP>::EXPAND {
+                args.codes_stride = (end - first) * F::GROUPS * 512;
                 for p in 0..NP {
                     let codes = args.codes.add(p * args.scales_stride);
                     let out = job.expanded.add(p * args.codes_stride);
@@ -268,7 +268,7 @@ unsafe fn joint<F: Format, L: Lanes, const NP: usize, const EXPANDED: bool>(args
     let (mut done, format) = (0, PhantomData);
     // SAFETY: `done + the tile's columns <= columns`.
     unsafe {
-        if Tiles::<F, L, NP>::PAIR {
+        if Tiles::<F, L, NP>::TOGETHER {
             loop {
                 let mut args = args.from(done);
                 if done > 0 {
@@ -284,7 +284,38 @@ unsafe fn joint<F: Format, L: Lanes, const NP: usize, const EXPANDED: bool>(args
             }
         }
         for panel in 0..NP {
-            across::<F, L, 1, EXPANDED>(args.panel(panel).from(done), columns - done);
+            let args = args.panel(panel).from(done);
+            if EXPANDED && Tiles::<F, L, NP>::PAIRS {
+                pairs::<F, L>(args, columns - done);
+            } else {
+                across::<F, L, 1, EXPANDED>(args, columns - done);
+            }
+        }
+    }
+}
+
+/// Tiles of an expanded panel over all columns, in pairs but for a last odd one.
+///
+/// # Safety
+/// Inside `L::vectorize`; `args` covers a panel and `columns` columns.
+#[inline(always)]
+unsafe fn pairs<F: Format, L: Lanes>(args: TileArgs, columns: usize) {
+    let (mut done, format) = (0, PhantomData);
+    while done < columns {
+        let left = columns - done;
+        // SAFETY: `done + the tile's columns <= columns`.
+        unsafe {
+            let args = args.from(done);
+            if left >= 4 {
+                L::vectorize(Tile::<F, 1, 4, true, true> { args, format });
+                done += 4;
+            } else if left >= 2 {
+                L::vectorize(Tile::<F, 1, 2, true, true> { args, format });
+                done += 2;
+            } else {
+                L::vectorize(Tile::<F, 1, 1, true, true> { args, format });
+                done += 1;
+            }
         }
     }
 }
