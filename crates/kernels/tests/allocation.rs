@@ -44,6 +44,8 @@ const LIMITS: StepLimits = StepLimits {
     width: 2 * HIDDEN,
     vocab: VOCAB,
     heads: HEADS,
+    experts: 8,
+    experts_used: 2,
 };
 
 /// Sequences of (rows, context), each with blocks of its own.

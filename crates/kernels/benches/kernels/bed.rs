@@ -26,6 +26,8 @@ pub(crate) fn backend() -> CpuBackend {
         width: HEADS.qkv_width(),
         vocab: 1,
         heads: HEADS,
+        experts: 0,
+        experts_used: 0,
     };
     backend.reserve(&limits).expect("memory for one step's scratch");
     backend

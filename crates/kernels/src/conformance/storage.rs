@@ -102,6 +102,8 @@ pub fn check_sizes<B: Backend>(make: &impl Fn() -> B) {
         width: 512,
         vocab: 1000,
         heads,
+        experts: 0,
+        experts_used: 0,
     };
     let size = |rows, context| backend.scratch_bytes(&limits(rows, context));
     assert_eq!(size(64, 512), size(64, 512), "scratch_bytes changes its mind");

@@ -15,7 +15,7 @@ use super::rope::{self, QkvJob, RopeTables, Rotation};
 use super::tier::Tier;
 use crate::{
     Activation, AttentionParams, Backend, Batch, DType, KernelError, KvSpec, MatrixShape, MatrixSource,
-    QkvParams, StepLimits,
+    MoeParams, QkvParams, StepLimits,
 };
 
 /// Decoder steps on the processor's cores. Between `begin` and `end` it holds a turn of its pool, so models that
@@ -344,6 +344,45 @@ impl Backend for CpuBackend {
         // SAFETY: `x` holds the batch's rows of the matrix's inputs, checked above.
         unsafe { step.product().gated(gate_up, activation, input, &mut hidden.data) };
         step.matmul(down, None, hidden, out);
+    }
+
+    fn moe(
+        &mut self,
+        router: &CpuMatrix,
+        gate_up: &[CpuMatrix],
+        down: &[CpuMatrix],
+        params: &MoeParams,
+        x: &CpuBuffer,
+        hidden: &mut CpuBuffer,
+        out: &mut CpuBuffer,
+    ) {
+        let mut step = self.step();
+        let (rows, cols, width) = (step.batch.rows(), router.cols(), down[0].cols());
+        x.check(rows, cols, "x");
+        hidden.check(rows, params.experts_used * width, "hidden");
+        out.check(rows, cols, "out");
+        let mut scores = vec![0.0; router.rows()];
+        let mut output = vec![0.0; cols];
+        for row in 0..rows {
+            let input = Input { x: x.data[row * cols..].as_ptr(), rows: 1 };
+            let sums = &mut out.data[row * cols..][..cols];
+            // SAFETY: `x` holds the row, checked above.
+            unsafe { step.product().store(router, None, input, &mut scores) };
+            let Some(chosen) = crate::reference::formulas::route(&scores, params) else {
+                sums.fill(f32::NAN);
+                continue;
+            };
+            sums.fill(0.0);
+            for (expert, weight) in chosen {
+                // SAFETY: as above; `hidden` holds an expert's outputs.
+                unsafe {
+                    step.product().gated(&gate_up[expert], params.activation, input, &mut hidden.data);
+                    let input = Input { x: hidden.data.as_ptr(), rows: 1 };
+                    step.product().store(&down[expert], None, input, &mut output);
+                }
+                sums.iter_mut().zip(&output).for_each(|(sum, output)| *sum += weight as f32 * output);
+            }
+        }
     }
 
     fn logits(&mut self, head: &CpuMatrix, x: &CpuBuffer, out: &mut [f32]) -> Result<(), KernelError> {

@@ -83,8 +83,17 @@ const SHAPE: HeadShape = HeadShape { heads: 2, kv_heads: 2, head_dim: 2 };
 
 fn ready(heads: HeadShape) -> ReferenceBackend {
     let mut backend = ReferenceBackend::new();
-    let limits =
-        StepLimits { rows: 64, sequences: 4, logit_rows: 4, context: 64, width: 64, vocab: 8, heads };
+    let limits = StepLimits {
+        rows: 64,
+        sequences: 4,
+        logit_rows: 4,
+        context: 64,
+        width: 64,
+        vocab: 8,
+        heads,
+        experts: 4,
+        experts_used: 4,
+    };
     backend.reserve(&limits).unwrap();
     backend
 }
