@@ -1,5 +1,7 @@
 //! A backend with one fault, or with none but the rounding that the bounds allow: the reference, wrapped.
 
+mod moe;
+
 use half::f16;
 
 use crate::quant::{dequantize_row, scale_min};
@@ -35,6 +37,18 @@ pub(super) enum Fault {
     GeluSwapped,
     GateUpSwapped,
     ActivationOfUp,
+    LastOfEquals,
+    NextExpert,
+    LastExpertDropped,
+    WeightsNotNormed,
+    WeightsAlwaysNormed,
+    ScoringSwapped,
+    RoutedScaleIgnored,
+    ChosenOfFirstRow,
+    FullExpertSkipped,
+    NanIgnored,
+    NanZeroed,
+    NanSpread,
     KindSwapped,
     WholeHeadTurned,
     MagnitudeIgnored,
@@ -514,23 +528,8 @@ impl Backend for Faulty {
         _hidden: &mut ReferenceBuffer,
         out: &mut ReferenceBuffer,
     ) {
-        let cols = router[0].shape.cols;
-        let x = self.rows_of(x, cols);
-        let mut sums = Vec::new();
-        for x in x.chunks_exact(cols) {
-            let scores = self.product(router, None, x);
-            let Some(chosen) = formulas::route(&scores, params) else {
-                sums.extend(vec![f32::NAN; cols]);
-                continue;
-            };
-            let mut sum = vec![0.0; cols];
-            for (expert, weight) in chosen {
-                let hidden = self.gated(&gate_up[expert], params.activation, x);
-                let outputs = self.product(&down[expert], None, &hidden);
-                sum.iter_mut().zip(outputs).for_each(|(sum, output)| *sum += weight * f64::from(output));
-            }
-            sums.extend(sum.into_iter().map(|v| v as f32));
-        }
+        let x = self.rows_of(x, router[0].shape.cols);
+        let sums = self.mixture(router, gate_up, down, params, &x);
         self.store(out, sums);
     }
 
