@@ -123,7 +123,7 @@ fn params(i: usize) -> MoeParams {
     MoeParams {
         experts_used: 2,
         scoring: [ExpertScoring::Softmax, ExpertScoring::Sigmoid][i % 2],
-        normalized: i / 2 % 2 == 0,
+        normalized: i % 4 < 2,
         scale: [1.0, 2.5, 1.0][i % 3],
         activation: ACTIVATIONS[i % 3],
     }

@@ -65,8 +65,13 @@ fn matrix(
     backend.pack(&sources)
 }
 
-/// Outputs of all rows, then those of some rows each alone.
-fn run(tier: Tier, threads: usize, kind: usize) -> Result<(Vec<f32>, Vec<(usize, Vec<f32>)>), KernelError> {
+/// Outputs of all rows, and those of some rows each alone.
+struct Outputs {
+    all: Vec<f32>, // (rows, WIDTH)
+    alone: Vec<(usize, Vec<f32>)>,
+}
+
+fn run(tier: Tier, threads: usize, kind: usize) -> Result<Outputs, KernelError> {
     let mut backend = CpuBackend::new(Arc::new(ThreadPool::new(threads)), tier);
     // As narrow as can be, so that copies of f32 rows are made in several runs.
     backend.reserve(&StepLimits {
@@ -116,7 +121,7 @@ fn run(tier: Tier, threads: usize, kind: usize) -> Result<(Vec<f32>, Vec<(usize,
     };
     let all = mix(&x)?;
     let alone = [0, 17, 151, 299].map(|row| Ok((row, mix(&x[row * WIDTH..][..WIDTH])?)));
-    Ok((all, alone.into_iter().collect::<Result<_, KernelError>>()?))
+    Ok(Outputs { all, alone: alone.into_iter().collect::<Result<_, KernelError>>()? })
 }
 
 #[test]
@@ -125,14 +130,14 @@ fn large_steps_have_the_bits_of_single_rows() -> Result<(), KernelError> {
     let tier =
         Tier::available().filter(|&tier| tier != Tier::Amx).last().expect("the portable tier always is");
     for kind in 0..3 {
-        let (all, alone) = run(tier, 3, kind)?;
+        let Outputs { all, alone } = run(tier, 3, kind)?;
         assert!(all.iter().all(|v| v.is_finite()) && all.iter().any(|v| v.abs() > 1e-3), "experts {kind}");
         for (row, alone) in alone {
             assert!(bits(&alone) == bits(&all[row * WIDTH..][..WIDTH]), "experts {kind}, row {row} alone");
         }
-        assert!(bits(&run(tier, 1, kind)?.0) == bits(&all), "experts {kind} on one thread");
+        assert!(bits(&run(tier, 1, kind)?.all) == bits(&all), "experts {kind} on one thread");
         if Tier::Amx.is_available() {
-            assert!(bits(&run(Tier::Amx, 2, kind)?.0) == bits(&all), "experts {kind} by AMX");
+            assert!(bits(&run(Tier::Amx, 2, kind)?.all) == bits(&all), "experts {kind} by AMX");
         }
     }
     Ok(())
