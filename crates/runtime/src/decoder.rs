@@ -89,7 +89,6 @@ const QKV_BIAS: &[LayerWeight] = &[LayerWeight::QueryBias, LayerWeight::KeyBias,
 const OUTPUT: &[LayerWeight] = &[LayerWeight::AttentionOutput];
 const GATE_UP: &[LayerWeight] = &[LayerWeight::Gate, LayerWeight::Up];
 const DOWN: &[LayerWeight] = &[LayerWeight::Down];
-const ROUTER: &[LayerWeight] = &[LayerWeight::Router];
 
 fn expert_gate_up(expert: usize) -> [LayerWeight; 2] {
     [LayerWeight::ExpertGate(expert), LayerWeight::ExpertUp(expert)]
@@ -295,14 +294,14 @@ impl<B: Backend> Loader<'_, B> {
     }
 
     fn experts(&mut self, params: MoeParams, count: usize, layer: usize) -> Result<Mlp<B>, LoadError> {
-        let router =
-            self.matrix(&ROUTER.iter().map(|&part| Weight::Layer(layer, part)).collect::<Vec<_>>())?;
-        let mut mlp = (Vec::with_capacity(count), Vec::with_capacity(count));
+        let of_layer = |part| Weight::Layer(layer, part);
+        let router = self.matrix(&[of_layer(LayerWeight::Router)])?;
+        let (mut gate_up, mut down) = (Vec::with_capacity(count), Vec::with_capacity(count));
         for expert in 0..count {
-            mlp.0.push(self.matrix(&expert_gate_up(expert).map(|part| Weight::Layer(layer, part)))?);
-            mlp.1.push(self.matrix(&expert_down(expert).map(|part| Weight::Layer(layer, part)))?);
+            gate_up.push(self.matrix(&expert_gate_up(expert).map(of_layer))?);
+            down.push(self.matrix(&expert_down(expert).map(of_layer))?);
         }
-        Ok(Mlp::Experts { params, router, gate_up: mlp.0, down: mlp.1 })
+        Ok(Mlp::Experts { params, router, gate_up, down })
     }
 
     fn matrix(&mut self, parts: &[Weight]) -> Result<B::Matrix, LoadError> {
@@ -358,7 +357,7 @@ fn matrix_groups(spec: &DecoderSpec) -> Vec<Vec<Weight>> {
                 push(DOWN);
             }
             Some(moe) => {
-                push(ROUTER);
+                push(&[LayerWeight::Router]);
                 for expert in 0..moe.experts {
                     push(&expert_gate_up(expert));
                     push(&expert_down(expert));

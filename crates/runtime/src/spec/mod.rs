@@ -1,6 +1,7 @@
 //! A model family as data: what the one decoder must know to run it, and which weights that takes. Read from
 //! GGUF metadata ([`gguf`]) or a Hugging Face `config.json` ([`hf`]); a setting it cannot express is a load error.
 
+mod config;
 mod gguf;
 mod hf;
 mod moe;
@@ -9,10 +10,11 @@ mod rope;
 mod tests;
 mod weights;
 
+pub use config::Config;
 pub(crate) use gguf::ROPE_FACTORS;
 pub use gguf::from_gguf;
 use hanzo_engine_kernels::{Activation, HeadShape, KvSpec, KvType, StepLimits};
-pub use hf::{Config, from_config};
+pub use hf::from_config;
 pub use moe::MoeSpec;
 pub use rope::{RopeScaling, RopeSpec};
 pub use weights::{LayerWeight, Naming, Weight};
