@@ -3,25 +3,26 @@
     pip install torch transformers safetensors gguf numpy tokenizers
     python make_golden.py            # all cases, or: python make_golden.py qwen3 mistral
 
-Each folder holds one random model twice, `model.safetensors` (bf16, with config and tokenizer) and `model.gguf`
-(the same numbers, with llama's query and key rows permuted as the llama.cpp converter does), and
-`golden.safetensors`: `prompt` and `greedy` token ids (32 greedy tokens after the prompt) and `logits`, one row for
+Each folder holds one random model twice, `model.safetensors` (bf16, with config and tokenizer; names as the library
+itself saves them) and `model.gguf` (the same numbers, with llama's query and key rows permuted and experts stacked as
+the llama.cpp converter does; not for layers of both kinds, which GGUF's qwen3moe cannot say), and `golden.safetensors`: `prompt` and `greedy` token ids (32 greedy tokens after the prompt) and `logits`, one row for
 every token of prompt and greedy but the last, computed in float32.
 
 Every weight is a multiple of 1/512 below 1/2 (norms: of 1/64, around 1), so that F32, F16 and BF16 hold it exactly
 and one set of golden values serves all three. Seeds are searched for a greedy path whose best two logits are never
-close, so that rounding cannot change it, and which is not one token over and over.
+close, so that rounding cannot change it, and which is not one token over and over; and for routers whose last expert
+chosen and first not chosen are never close either.
 """
-import json, sys
+import json, sys, tempfile
 from pathlib import Path
 
 import gguf, numpy as np, torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, CONFIG_MAPPING
 
 HERE = Path(__file__).parent / "tiny"
-VOCAB, PROMPT, GREEDY, MARGIN, VARIETY = 160, 24, 32, 0.05, 10
+VOCAB, PROMPT, GREEDY, MARGIN, VARIETY, ROUTER_MARGIN = 160, 24, 32, 0.05, 10, 0.003
 BASE = dict(vocab_size=VOCAB, hidden_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
             intermediate_size=96, max_position_embeddings=128, bos_token_id=1, eos_token_id=2, attn_implementation="eager")
 
@@ -38,7 +39,16 @@ CASES = {
                        rope_parameters={"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 32}),
     # A window shorter than the text, untied.
     "mistral": dict(model_type="mistral", tie_word_embeddings=False, sliding_window=10, rms_norm_eps=1e-5, rope_parameters={"rope_type": "default", "rope_theta": 1e4}),
+    # Experts in every layer, weights that add up to 1, untied.
+    "qwen3-moe": dict(model_type="qwen3_moe", head_dim=32, tie_word_embeddings=False, rms_norm_eps=1e-6, num_experts=8, num_experts_per_tok=3, moe_intermediate_size=24, norm_topk_prob=True,
+                      rope_parameters={"rope_type": "default", "rope_theta": 1e6}),
+    # Experts in the middle layer alone, weights that do not add up to 1, tied.
+    "qwen3-moe-mixed": dict(model_type="qwen3_moe", head_dim=32, num_hidden_layers=3, tie_word_embeddings=True, intermediate_size=48, rms_norm_eps=1e-6, num_experts=4, num_experts_per_tok=2,
+                            moe_intermediate_size=24, norm_topk_prob=False, decoder_sparse_step=2, rope_parameters={"rope_type": "default", "rope_theta": 1e6}),
+    # Experts, untied.
+    "mixtral": dict(model_type="mixtral", tie_word_embeddings=False, intermediate_size=40, rms_norm_eps=1e-5, num_local_experts=5, num_experts_per_tok=2, rope_parameters={"rope_type": "default", "rope_theta": 1e6}),
 }
+GGUF_ARCHITECTURES = {"mistral": "llama", "mixtral": "llama", "qwen3_moe": "qwen3moe"}
 
 
 def build(case, seed):
@@ -49,8 +59,14 @@ def build(case, seed):
     with torch.no_grad():
         for name, p in model.named_parameters():
             if "norm" in name: p.copy_(1 + torch.round(torch.randn_like(p) * 8).clamp(-31, 31) / 64)
-            else: p.copy_(torch.round(torch.randn_like(p) * (0.2 if "o_proj" in name or "down_proj" in name else 0.12) * 512).clamp(-255, 255) / 512)
+            else: p.copy_(torch.round(torch.randn_like(p) * spread(name) * 512).clamp(-255, 255) / 512)
     return config, model
+
+
+def spread(name):
+    """Standard deviation of a matrix's weights. Experts' are larger: each counts for less than a whole MLP."""
+    if "experts" in name: return 0.3 if "down_proj" in name else 0.2
+    return 0.2 if "o_proj" in name or "down_proj" in name else 0.12
 
 
 @torch.no_grad()
@@ -61,11 +77,18 @@ def run(model, seed):
         if best.values[0] - best.values[1] < MARGIN: return None
         ids = torch.cat([ids, best.indices[:1].view(1, 1)], dim=1)
     if len(set(ids[0, PROMPT:].tolist())) < VARIETY: return None
-    return ids[0], model(ids[:, :-1], use_cache=False).logits[0].float()
+    out = model(ids[:, :-1], use_cache=False, **({"output_router_logits": True} if hasattr(model.config, "num_experts_per_tok") else {}))
+    for scores in getattr(out, "router_logits", None) or ():
+        used = model.config.num_experts_per_tok
+        best = scores.topk(used + 1).values
+        if (best[:, used - 1] - best[:, used]).min() < ROUTER_MARGIN: return None
+    return ids[0], out.logits[0].float()
 
 
 GGUF_NAMES = {"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm",
-              "self_attn.k_norm": "attn_k_norm", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down", "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm"}
+              "self_attn.k_norm": "attn_k_norm", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down", "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
+              "mlp.gate": "ffn_gate_inp", "block_sparse_moe.gate": "ffn_gate_inp"}
+EXPERT_NAMES = {"gate_proj": "ffn_gate_exps", "up_proj": "ffn_up_exps", "down_proj": "ffn_down_exps", "w1": "ffn_gate_exps", "w3": "ffn_up_exps", "w2": "ffn_down_exps"}
 
 
 def gguf_name(name):
@@ -75,6 +98,16 @@ def gguf_name(name):
     _, _, layer, rest = name.split(".", 3)
     part, kind = rest.rsplit(".", 1)
     return f"blk.{layer}.{GGUF_NAMES[part]}.{kind}"
+
+
+def stacked_experts(weights):
+    """Each layer's experts as one tensor for each of their three matrices, under GGUF's names."""
+    stacks = {}
+    for key, tensor in weights.items():
+        if ".experts." not in key: continue
+        _, _, layer, _, _, expert, part, _ = key.split(".")
+        stacks.setdefault(f"blk.{layer}.{EXPERT_NAMES[part]}.weight", {})[int(expert)] = tensor.numpy()
+    return {name: np.stack([experts[e] for e in range(len(experts))]) for name, experts in stacks.items()}
 
 
 def permuted(a, heads):
@@ -98,7 +131,7 @@ def llama3_factors(config):
 
 
 def write_gguf(path, name, config, weights):
-    arch = "llama" if config.model_type == "mistral" else config.model_type
+    arch = GGUF_ARCHITECTURES.get(config.model_type, config.model_type)
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     g = gguf.GGUFWriter(path, arch)
     g.add_type("model"); g.add_name(f"tiny-{name}"); g.add_license("apache-2.0"); g.add_file_type(gguf.LlamaFileType.MOSTLY_BF16)
@@ -111,15 +144,21 @@ def write_gguf(path, name, config, weights):
     if rope["rope_type"] == "yarn":
         g.add_rope_scaling_type(gguf.RopeScalingType.YARN); g.add_rope_scaling_factor(rope["factor"]); g.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
     if config.model_type == "mistral": g.add_sliding_window(config.sliding_window)
+    if hasattr(config, "num_experts_per_tok"): g.add_expert_count(config.num_local_experts); g.add_expert_used_count(config.num_experts_per_tok)
+    if hasattr(config, "moe_intermediate_size"): g.add_expert_feed_forward_length(config.moe_intermediate_size)
     g.add_tokenizer_model("gpt2"); g.add_tokenizer_pre("default"); g.add_token_list(vocabulary()); g.add_token_types([gguf.TokenType.CONTROL] * 3 + [gguf.TokenType.NORMAL] * (VOCAB - 3)); g.add_token_merges([])
     g.add_bos_token_id(1); g.add_eos_token_id(2); g.add_add_bos_token(False)
     if rope["rope_type"] == "llama3": g.add_tensor("rope_freqs.weight", llama3_factors(config))
+    bf16 = lambda a: dict(tensor=gguf.quants.quantize(np.ascontiguousarray(a), gguf.GGMLQuantizationType.BF16), raw_dtype=gguf.GGMLQuantizationType.BF16)
+    for name, a in stacked_experts(weights).items(): g.add_tensor(name, **bf16(a))
     for key, tensor in weights.items():
+        if ".experts." in key: continue
         a = tensor.numpy()
         if arch == "llama" and "q_proj" in key: a = permuted(a, config.num_attention_heads)
         if arch == "llama" and "k_proj" in key: a = permuted(a, config.num_key_value_heads)
-        if a.ndim == 1: g.add_tensor(gguf_name(key), np.ascontiguousarray(a))
-        else: g.add_tensor(gguf_name(key), gguf.quants.quantize(np.ascontiguousarray(a), gguf.GGMLQuantizationType.BF16), raw_dtype=gguf.GGMLQuantizationType.BF16)
+        # The converter keeps routers in F32, as it does norms.
+        if a.ndim == 1 or "ffn_gate_inp" in gguf_name(key): g.add_tensor(gguf_name(key), np.ascontiguousarray(a))
+        else: g.add_tensor(gguf_name(key), **bf16(a))
     g.write_header_to_file(); g.write_kv_data_to_file(); g.write_tensors_to_file(); g.close()
 
 
@@ -135,13 +174,16 @@ def write_text_files(folder):
 
 
 def make(name, case):
-    for seed in range(1000):
+    for seed in range(10000):
         config, model = build(case, seed)
         if (golden := run(model, seed)) is not None: break
     ids, logits = golden
     folder = HERE / name
     folder.mkdir(parents=True, exist_ok=True)
-    weights = {k: v.detach().clone() for k, v in model.state_dict().items() if not (config.tie_word_embeddings and k == "lm_head.weight")}
+    with tempfile.TemporaryDirectory() as saved:
+        model.save_pretrained(saved)
+        weights = load_file(f"{saved}/model.safetensors")
+    assert ("lm_head.weight" in weights) != config.tie_word_embeddings
     assert all(torch.equal(w, w.half().float()) and torch.equal(w, w.bfloat16().float()) for w in weights.values())
     save_file({k: v.bfloat16() for k, v in weights.items()}, folder / "model.safetensors", metadata={"format": "pt"})
     settings = config.to_dict() | {"architectures": [type(model).__name__]}
@@ -149,10 +191,11 @@ def make(name, case):
         rope = settings.pop("rope_parameters")
         settings["rope_theta"] = rope.pop("rope_theta")
         settings["rope_scaling"] = rope if rope["rope_type"] != "default" else None
+    if name == "qwen3-moe": settings["num_experts"] = settings.pop("num_local_experts")  # As published; newer versions save it so.
     (folder / "config.json").write_text(json.dumps(settings, indent=1, default=str) + "\n")
     (folder / "generation_config.json").write_text(json.dumps({"bos_token_id": 1, "eos_token_id": [2], "temperature": 0.6, "top_k": 20, "top_p": 0.95, "do_sample": True}) + "\n")
     write_text_files(folder)
-    write_gguf(folder / "model.gguf", name, config, weights)
+    if name != "qwen3-moe-mixed": write_gguf(folder / "model.gguf", name, config, weights)
     save_file({"prompt": ids[:PROMPT].int(), "greedy": ids[PROMPT:].int(), "logits": logits.contiguous()}, folder / "golden.safetensors")
     for file in folder.iterdir(): file.chmod(0o644)
     print(name, "seed", seed, "logits", float(logits.min()), float(logits.max()), "greedy", ids[PROMPT:].tolist())

@@ -124,6 +124,31 @@ pub enum Activation {
     GeluErf,
 }
 
+/// How a router's scores become weights. Either is of all experts, in f32.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExpertScoring {
+    /// `exp(score) / Σ exp(scores)` over all experts (Mixtral, Qwen3-MoE).
+    Softmax,
+    /// `1 / (1 + exp(-score))`, each expert for itself (DeepSeek-V3).
+    Sigmoid,
+}
+
+/// A mixture of experts: which of them a row goes to, and what each counts for (arxiv.org/abs/2101.03961).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MoeParams {
+    /// Experts each row goes to; 1 to as many as there are.
+    pub experts_used: usize,
+    /// How scores become weights.
+    pub scoring: ExpertScoring,
+    /// Whether the weights of the chosen are divided by their sum (`norm_topk_prob`). Where all of them are zero they
+    /// stay zero.
+    pub normalized: bool,
+    /// Factor on the weights afterwards (`routed_scaling_factor`), usually 1.
+    pub scale: f32,
+    /// The non-linearity of every expert.
+    pub activation: Activation,
+}
+
 /// Element type of the KV cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum KvType {
@@ -221,6 +246,10 @@ pub struct StepLimits {
     pub vocab: usize,
     /// Heads of the attention layers.
     pub heads: HeadShape,
+    /// Experts of the layers that have most of them; 0 where no layer has any.
+    pub experts: usize,
+    /// Experts that a row of those layers goes to at most; 0 where no layer has any.
+    pub experts_used: usize,
 }
 
 /// A device that decoder steps run on.
@@ -322,6 +351,27 @@ pub trait Backend: Send + 'static {
         gate_up: &Self::Matrix,
         down: &Self::Matrix,
         activation: Activation,
+        x: &Self::Buffer,
+        hidden: &mut Self::Buffer,
+        out: &mut Self::Buffer,
+    );
+
+    /// A gated MLP chosen row by row: `out[r] = Σ_i w_i * down[e_i] · hidden_i`,
+    /// `hidden_i = activation(gate[e_i] · x[r]) * (up[e_i] · x[r])`, over the `experts_used` experts `e_i` whose scores
+    /// `router · x[r]` are largest, in descending order of score; of equal scores the lower index comes first. The
+    /// weights `w` are made of the scores as `params` say.
+    ///
+    /// `router` is `(experts, cols)`; `gate_up[e]` holds gate's rows, then up's, and experts are alike in shape and may
+    /// differ in type. `hidden` is scratch of `(rows, experts_used * gate_up[0].rows / 2)`, and what it holds
+    /// afterwards the device's own business.
+    ///
+    /// A row with a score that is not a number has no order of experts: all its outputs are NaN.
+    fn moe(
+        &mut self,
+        router: &Self::Matrix,
+        gate_up: &[Self::Matrix],
+        down: &[Self::Matrix],
+        params: &MoeParams,
         x: &Self::Buffer,
         hidden: &mut Self::Buffer,
         out: &mut Self::Buffer,

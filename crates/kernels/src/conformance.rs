@@ -14,6 +14,7 @@ mod bounds;
 mod decoder;
 mod linear;
 mod mlp;
+mod moe;
 mod norms;
 mod random;
 mod rig;
@@ -28,6 +29,7 @@ pub use attention::{check_attention, check_attention_invariance, check_attention
 pub use decoder::check_decoder;
 pub use linear::{check_embed, check_logits, check_matmul, check_matmul_invariance, check_mixed_matrix};
 pub use mlp::check_gated_mlp;
+pub use moe::{check_moe, check_moe_choice, check_moe_invariance};
 pub use norms::{check_add_rms_norm, check_rms_norm};
 pub use rope::check_rope;
 pub use storage::{check_pack, check_sizes, check_steps, check_transfers};
@@ -51,6 +53,9 @@ pub fn check_all<B: Backend>(make: impl Fn() -> B) {
     check_mixed_matrix(make);
     check_matmul_invariance(make);
     check_gated_mlp(make);
+    check_moe(make);
+    check_moe_choice(make);
+    check_moe_invariance(make);
     check_logits(make);
     check_rope(make);
     check_attention(make);

@@ -16,8 +16,8 @@ pub mod quant;
 pub mod reference;
 
 pub use backend::{
-    Activation, AttentionParams, Backend, HeadShape, KvSpec, KvType, MatrixShape, MatrixSource, QkvParams,
-    Rope, RopeKind, StepLimits,
+    Activation, AttentionParams, Backend, ExpertScoring, HeadShape, KvSpec, KvType, MatrixShape,
+    MatrixSource, MoeParams, QkvParams, Rope, RopeKind, StepLimits,
 };
 pub use batch::{BLOCK_TOKENS, Batch, SequenceSpan};
 pub use dtype::DType;

@@ -11,7 +11,7 @@ mod tests;
 use crate::quant::{can_dequantize, dequantize_row, quantize_row};
 use crate::{
     Activation, AttentionParams, BLOCK_TOKENS, Backend, Batch, DType, HeadShape, KernelError, KvSpec, KvType,
-    MatrixShape, MatrixSource, QkvParams, SequenceSpan, StepLimits,
+    MatrixShape, MatrixSource, MoeParams, QkvParams, SequenceSpan, StepLimits,
 };
 
 const DEVICE: &str = "reference: 1 thread";
@@ -345,6 +345,63 @@ impl Backend for ReferenceBackend {
             }
         }
         self.matmul(down, None, hidden, out);
+    }
+
+    fn moe(
+        &mut self,
+        router: &ReferenceMatrix,
+        gate_up: &[ReferenceMatrix],
+        down: &[ReferenceMatrix],
+        params: &MoeParams,
+        x: &ReferenceBuffer,
+        hidden: &mut ReferenceBuffer,
+        out: &mut ReferenceBuffer,
+    ) {
+        let (rows, limits) = (self.step().rows(), self.limits());
+        let (experts, used) = (router.rows, params.experts_used);
+        assert_eq!(
+            (gate_up.len(), down.len()),
+            (experts, experts),
+            "gate, up and down for each row of the router"
+        );
+        assert!(used > 0 && used <= experts, "{used} of {experts} experts");
+        assert!(
+            experts <= limits.experts && used <= limits.experts_used,
+            "more experts than the step's limits"
+        );
+        let width = down[0].cols;
+        let widest = experts.max(router.cols).max(2 * width);
+        assert!(widest <= limits.width, "experts wider than the step's limits");
+        for (gate_up, down) in gate_up.iter().zip(down) {
+            assert_eq!((gate_up.rows, gate_up.cols), (2 * width, router.cols), "gate and up of an expert");
+            assert_eq!((down.rows, down.cols), (router.cols, width), "down of an expert");
+        }
+        x.check(rows, router.cols, "x");
+        hidden.check(rows, used * width, "hidden");
+        out.check(rows, router.cols, "out");
+        for row in 0..rows {
+            let scores: Vec<f32> =
+                (0..experts).map(|e| formulas::dot(router.row(e), x.row(row)) as f32).collect();
+            let Some(chosen) = formulas::route(&scores, params) else {
+                out.row_mut(row).fill(f32::NAN);
+                continue;
+            };
+            let mut sums = vec![0.0; router.cols];
+            for (i, &(expert, weight)) in chosen.iter().enumerate() {
+                let hidden = &mut hidden.row_mut(row)[i * width..][..width];
+                for (i, hidden) in hidden.iter_mut().enumerate() {
+                    let gate = formulas::dot(gate_up[expert].row(i), x.row(row));
+                    let up = formulas::dot(gate_up[expert].row(width + i), x.row(row));
+                    *hidden = (formulas::activate(params.activation, gate) * up) as f32;
+                }
+                for (i, sum) in sums.iter_mut().enumerate() {
+                    *sum += weight * formulas::dot(down[expert].row(i), hidden);
+                }
+            }
+            for (out, sum) in out.row_mut(row).iter_mut().zip(sums) {
+                *out = sum as f32;
+            }
+        }
     }
 
     fn logits(

@@ -4,11 +4,12 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use hanzo_engine_kernels::cpu::{CpuBackend, ThreadPool, Tier};
+use hanzo_engine_kernels::cpu::{CpuBackend, CpuMatrix, ThreadPool, Tier};
 use hanzo_engine_kernels::quant::quantize_row;
 use hanzo_engine_kernels::{
-    Activation, AttentionParams, BLOCK_TOKENS, Backend, Batch, DType, HeadShape, KernelError, KvSpec, KvType,
-    MatrixShape, MatrixSource, QkvParams, Rope, RopeKind, SequenceSpan, StepLimits,
+    Activation, AttentionParams, BLOCK_TOKENS, Backend, Batch, DType, ExpertScoring, HeadShape, KernelError,
+    KvSpec, KvType, MatrixShape, MatrixSource, MoeParams, QkvParams, Rope, RopeKind, SequenceSpan,
+    StepLimits,
 };
 
 /// The system's allocator, counted.
@@ -44,6 +45,8 @@ const LIMITS: StepLimits = StepLimits {
     width: 2 * HIDDEN,
     vocab: VOCAB,
     heads: HEADS,
+    experts: 6,
+    experts_used: 2,
 };
 
 /// Sequences of (rows, context), each with blocks of its own.
@@ -69,6 +72,25 @@ fn batch(sequences: &[(u32, u32)]) -> Batch {
     batch
 }
 
+/// A matrix of parts of `rows` each.
+fn stacked(
+    backend: &CpuBackend,
+    types: &[DType],
+    rows: usize,
+    cols: usize,
+) -> Result<CpuMatrix, KernelError> {
+    let weights: Vec<f32> = (0..rows * cols).map(|i| (i as f32 * 0.7).sin() * 0.05).collect();
+    let encode = |&dtype: &DType| {
+        let mut bytes = vec![0; dtype.bytes_of(rows * cols).expect("whole blocks")];
+        quantize_row(dtype, &weights, &mut bytes);
+        (MatrixShape { rows, cols, dtype }, bytes)
+    };
+    let parts: Vec<(MatrixShape, Vec<u8>)> = types.iter().map(encode).collect();
+    let sources: Vec<MatrixSource<'_>> =
+        parts.iter().map(|(shape, bytes)| MatrixSource { name: "w", shape: *shape, bytes }).collect();
+    backend.pack(&sources)
+}
+
 #[test]
 fn a_step_allocates_nothing() -> Result<(), KernelError> {
     let pool = Arc::new(ThreadPool::new(3));
@@ -76,19 +98,30 @@ fn a_step_allocates_nothing() -> Result<(), KernelError> {
         let mut backend = CpuBackend::new(Arc::clone(&pool), tier);
         backend.reserve(&LIMITS)?;
         let matrix = |backend: &CpuBackend, dtype: DType, rows: usize, cols: usize| {
-            let weights: Vec<f32> = (0..rows * cols).map(|i| (i as f32 * 0.7).sin() * 0.05).collect();
-            let mut bytes = vec![0; dtype.bytes_of(rows * cols).expect("whole blocks")];
-            quantize_row(dtype, &weights, &mut bytes);
-            backend.pack(&[MatrixSource {
-                name: "w",
-                shape: MatrixShape { rows, cols, dtype },
-                bytes: &bytes,
-            }])
+            stacked(backend, &[dtype], rows, cols)
         };
         let table = matrix(&backend, DType::Q6_K, VOCAB, WIDTH)?;
         let qkv_weight = matrix(&backend, DType::Q4_K, HEADS.qkv_width(), WIDTH)?;
         let gate_up = matrix(&backend, DType::Q8_0, 2 * HIDDEN, WIDTH)?;
         let down = matrix(&backend, DType::F16, WIDTH, HIDDEN)?;
+        let router = matrix(&backend, DType::F32, LIMITS.experts, WIDTH)?;
+        // Experts of every kind of activations, and one whose gate and up differ in it.
+        let types = [DType::Q4_K, DType::Q8_0, DType::F16];
+        let mut experts_gate_up = Vec::new();
+        let mut experts_down = Vec::new();
+        for expert in 0..LIMITS.experts {
+            let dtype = types[expert % types.len()];
+            let up = if expert == 1 { DType::Q6_K } else { dtype };
+            experts_gate_up.push(stacked(&backend, &[dtype, up], HIDDEN, WIDTH)?);
+            experts_down.push(matrix(&backend, dtype, WIDTH, HIDDEN)?);
+        }
+        let mixture = MoeParams {
+            experts_used: LIMITS.experts_used,
+            scoring: ExpertScoring::Softmax,
+            normalized: false,
+            scale: 1.0,
+            activation: Activation::Silu,
+        };
         let norm = backend.vector(&[1.0; WIDTH])?;
         let inv_freq = backend.vector(&[0.1; 32])?;
         let mut kv = backend.kv(&KvSpec {
@@ -103,6 +136,7 @@ fn a_step_allocates_nothing() -> Result<(), KernelError> {
         let mut qkv = backend.buffer(LIMITS.rows, HEADS.qkv_width())?;
         let mut mixed = backend.buffer(LIMITS.rows, HEADS.q_width())?;
         let mut hidden = backend.buffer(LIMITS.rows, HIDDEN)?;
+        let mut hidden_experts = backend.buffer(LIMITS.rows, LIMITS.experts_used * HIDDEN)?;
         let mut logits = vec![0.0; LIMITS.logit_rows * VOCAB];
         let qkv_params = QkvParams {
             shape: HEADS,
@@ -130,6 +164,16 @@ fn a_step_allocates_nothing() -> Result<(), KernelError> {
             backend.attention(&qkv, &attention, &kv, 0, &mut mixed);
             backend.add_rms_norm(&mut residual, &mixed, &norm, 1e-6, &mut x);
             backend.gated_mlp(&gate_up, &down, Activation::Silu, &x, &mut hidden, &mut mixed);
+            backend.add_rms_norm(&mut residual, &mixed, &norm, 1e-6, &mut x);
+            backend.moe(
+                &router,
+                &experts_gate_up,
+                &experts_down,
+                &mixture,
+                &x,
+                &mut hidden_experts,
+                &mut mixed,
+            );
             backend.logits(&table, &mixed, &mut logits[..batch.logit_rows.len() * VOCAB])?;
             backend.end()?;
         }

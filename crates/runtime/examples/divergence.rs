@@ -20,7 +20,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use hanzo_engine_kernels::cpu::{CpuBackend, ThreadPool, Tier};
-use hanzo_engine_kernels::{BLOCK_TOKENS, Backend, Batch, SequenceSpan, StepLimits};
+use hanzo_engine_kernels::{BLOCK_TOKENS, Backend, Batch, KvType, SequenceSpan, StepLimits};
 use hanzo_engine_runtime::ModelFiles;
 use hanzo_engine_runtime::decoder::Decoder;
 use hanzo_engine_runtime::tokenizer::Tokenizer;
@@ -219,7 +219,7 @@ fn judge(mut base: Base, model: &str, tier: Tier) -> Result<Judged, Failure> {
     let (context, scored) = (base.context, base.scored());
     let limits = StepLimits { logit_rows: scored, ..decoder.spec().step_limits(context, 1, context) };
     decoder.prepare(&mut backend, &limits)?;
-    let mut kv = backend.kv(&decoder.spec().kv_spec(context.div_ceil(BLOCK_TOKENS)))?;
+    let mut kv = backend.kv(&decoder.spec().kv_spec(context.div_ceil(BLOCK_TOKENS), KvType::F16))?;
 
     let mut judged = Judged::default();
     let mut logits = vec![0.0; scored * vocab];

@@ -2,12 +2,13 @@
 //! on buffers made beforehand. Which sequences run, and where their keys and values live, is the scheduler's.
 
 use hanzo_engine_kernels::{
-    AttentionParams, Backend, Batch, KernelError, MatrixShape, MatrixSource, QkvParams, Rope, StepLimits,
+    AttentionParams, Backend, Batch, KernelError, MatrixShape, MatrixSource, MoeParams, QkvParams, Rope,
+    StepLimits,
 };
 
 use crate::error::LoadError;
 use crate::load::{ModelFiles, Tensor};
-use crate::spec::{DecoderSpec, LayerWeight, Weight};
+use crate::spec::{DecoderSpec, LayerWeight, MoeSpec, Weight};
 
 /// What a decoder takes besides its KV cache, before it is loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,7 +16,7 @@ pub struct MemoryPlan {
     /// Packed weights, to the byte. A matrix of a type the backend cannot pack counts as its file's bytes;
     /// [`Decoder::load`] refuses it.
     pub weights_bytes: u64,
-    buffer_cols: [usize; 6],
+    buffer_cols: [usize; 7],
 }
 
 impl MemoryPlan {
@@ -46,25 +47,40 @@ struct Layer<B: Backend> {
     output: B::Matrix,              // (hidden, q_width)
     output_bias: Option<B::Vector>, // (hidden)
     mlp_norm: B::Vector,            // (hidden)
-    gate_up: B::Matrix,             // (2 * ffn, hidden)
-    down: B::Matrix,                // (hidden, ffn)
+    mlp: Mlp<B>,
     window: Option<u32>,
+}
+
+enum Mlp<B: Backend> {
+    Dense {
+        gate_up: B::Matrix, // (2 * ffn, hidden)
+        down: B::Matrix,    // (hidden, ffn)
+    },
+    Experts {
+        params: MoeParams,
+        router: B::Matrix,       // (experts, hidden)
+        gate_up: Vec<B::Matrix>, // (experts), each (2 * moe.ffn, hidden)
+        down: Vec<B::Matrix>,    // (experts), each (hidden, moe.ffn)
+    },
 }
 
 /// Activations of one step, all `(rows, _)`.
 struct Buffers<B: Backend> {
     rows: usize,
-    residual: B::Buffer,   // (rows, hidden)
-    normed: B::Buffer,     // (rows, hidden)
-    qkv: B::Buffer,        // (rows, qkv_width)
-    attended: B::Buffer,   // (rows, q_width)
-    mlp_hidden: B::Buffer, // (rows, ffn)
-    branch: B::Buffer,     // (rows, hidden): what a layer's half adds to the residual
+    residual: B::Buffer,       // (rows, hidden)
+    normed: B::Buffer,         // (rows, hidden)
+    qkv: B::Buffer,            // (rows, qkv_width)
+    attended: B::Buffer,       // (rows, q_width)
+    mlp_hidden: B::Buffer,     // (rows, ffn)
+    experts_hidden: B::Buffer, // (rows, moe.ffn_used)
+    branch: B::Buffer,         // (rows, hidden): what a layer's half adds to the residual
 }
 
 /// Columns of [`Buffers`]' members, in their order.
-fn buffer_cols(spec: &DecoderSpec) -> [usize; 6] {
-    [spec.hidden, spec.hidden, spec.heads.qkv_width(), spec.heads.q_width(), spec.ffn, spec.hidden]
+fn buffer_cols(spec: &DecoderSpec) -> [usize; 7] {
+    let DecoderSpec { hidden, ffn, heads, moe, .. } = spec;
+    let experts_ffn = moe.as_ref().map_or(0, MoeSpec::ffn_used);
+    [*hidden, *hidden, heads.qkv_width(), heads.q_width(), *ffn, experts_ffn, *hidden]
 }
 
 /// What a layer's matrices are packed from: parts stacked by rows.
@@ -73,6 +89,14 @@ const QKV_BIAS: &[LayerWeight] = &[LayerWeight::QueryBias, LayerWeight::KeyBias,
 const OUTPUT: &[LayerWeight] = &[LayerWeight::AttentionOutput];
 const GATE_UP: &[LayerWeight] = &[LayerWeight::Gate, LayerWeight::Up];
 const DOWN: &[LayerWeight] = &[LayerWeight::Down];
+
+fn expert_gate_up(expert: usize) -> [LayerWeight; 2] {
+    [LayerWeight::ExpertGate(expert), LayerWeight::ExpertUp(expert)]
+}
+
+fn expert_down(expert: usize) -> [LayerWeight; 1] {
+    [LayerWeight::ExpertDown(expert)]
+}
 
 impl<B: Backend> Decoder<B> {
     /// What [`Decoder::load`] and [`Decoder::prepare`] would take. Reads no weights.
@@ -88,7 +112,7 @@ impl<B: Backend> Decoder<B> {
                 group.iter().map(|&weight| files.tensor(weight).bytes.len()).sum()
             };
         }
-        let vectors = spec.weights().into_iter().filter(|(_, shape)| shape.len() == 1);
+        let vectors = spec.weights().filter(|(_, shape)| shape.len() == 1);
         let vector_elements: usize = vectors.map(|(_, shape)| shape[0]).sum();
         weights_bytes += (vector_elements + spec.rope.dim / 2) * size_of::<f32>();
         MemoryPlan { weights_bytes: weights_bytes as u64, buffer_cols: buffer_cols(spec) }
@@ -136,7 +160,7 @@ impl<B: Backend> Decoder<B> {
     /// The backend's, when it cannot give the memory.
     pub fn prepare(&mut self, backend: &mut B, limits: &StepLimits) -> Result<(), KernelError> {
         let rows = limits.rows;
-        let [residual, normed, qkv, attended, mlp_hidden, branch] = buffer_cols(&self.spec);
+        let [residual, normed, qkv, attended, mlp_hidden, experts_hidden, branch] = buffer_cols(&self.spec);
         self.buffers = Some(Buffers {
             rows,
             residual: backend.buffer(rows, residual)?,
@@ -144,6 +168,7 @@ impl<B: Backend> Decoder<B> {
             qkv: backend.buffer(rows, qkv)?,
             attended: backend.buffer(rows, attended)?,
             mlp_hidden: backend.buffer(rows, mlp_hidden)?,
+            experts_hidden: backend.buffer(rows, experts_hidden)?,
             branch: backend.buffer(rows, branch)?,
         });
         backend.reserve(limits)
@@ -217,14 +242,16 @@ impl<B: Backend> Decoder<B> {
             backend.matmul(&layer.output, layer.output_bias.as_ref(), &b.attended, &mut b.branch);
             backend.all_reduce(&mut b.branch);
             backend.add_rms_norm(&mut b.residual, &b.branch, &layer.mlp_norm, eps, &mut b.normed);
-            backend.gated_mlp(
-                &layer.gate_up,
-                &layer.down,
-                spec.activation,
-                &b.normed,
-                &mut b.mlp_hidden,
-                &mut b.branch,
-            );
+            match &layer.mlp {
+                Mlp::Dense { gate_up, down } => {
+                    let (x, hidden, out) = (&b.normed, &mut b.mlp_hidden, &mut b.branch);
+                    backend.gated_mlp(gate_up, down, spec.activation, x, hidden, out);
+                }
+                Mlp::Experts { params, router, gate_up, down } => {
+                    let (x, hidden, out) = (&b.normed, &mut b.experts_hidden, &mut b.branch);
+                    backend.moe(router, gate_up, down, params, x, hidden, out);
+                }
+            }
             backend.all_reduce(&mut b.branch);
             backend.add_rms_norm(&mut b.residual, &b.branch, norm_after(index), eps, &mut b.normed);
         }
@@ -255,10 +282,26 @@ impl<B: Backend> Loader<'_, B> {
             output: self.matrix(&of_layer(OUTPUT))?,
             output_bias: self.vector_if(spec.o_bias, &norm_of(LayerWeight::AttentionOutputBias))?,
             mlp_norm: self.vector(&norm_of(LayerWeight::MlpNorm))?,
-            gate_up: self.matrix(&of_layer(GATE_UP))?,
-            down: self.matrix(&of_layer(DOWN))?,
+            mlp: match spec.moe_of(layer) {
+                None => Mlp::Dense {
+                    gate_up: self.matrix(&of_layer(GATE_UP))?,
+                    down: self.matrix(&of_layer(DOWN))?,
+                },
+                Some(moe) => self.experts(moe.params(spec.activation), moe.experts, layer)?,
+            },
             window: spec.windows[layer],
         })
+    }
+
+    fn experts(&mut self, params: MoeParams, count: usize, layer: usize) -> Result<Mlp<B>, LoadError> {
+        let of_layer = |part| Weight::Layer(layer, part);
+        let router = self.matrix(&[of_layer(LayerWeight::Router)])?;
+        let (mut gate_up, mut down) = (Vec::with_capacity(count), Vec::with_capacity(count));
+        for expert in 0..count {
+            gate_up.push(self.matrix(&expert_gate_up(expert).map(of_layer))?);
+            down.push(self.matrix(&expert_down(expert).map(of_layer))?);
+        }
+        Ok(Mlp::Experts { params, router, gate_up, down })
     }
 
     fn matrix(&mut self, parts: &[Weight]) -> Result<B::Matrix, LoadError> {
@@ -303,8 +346,23 @@ impl<B: Backend> Loader<'_, B> {
 fn matrix_groups(spec: &DecoderSpec) -> Vec<Vec<Weight>> {
     let mut groups = vec![vec![Weight::TokenEmbedding]];
     for layer in 0..spec.layers {
-        for parts in [QKV, OUTPUT, GATE_UP, DOWN] {
+        let mut push = |parts: &[LayerWeight]| {
             groups.push(parts.iter().map(|&part| Weight::Layer(layer, part)).collect());
+        };
+        push(QKV);
+        push(OUTPUT);
+        match spec.moe_of(layer) {
+            None => {
+                push(GATE_UP);
+                push(DOWN);
+            }
+            Some(moe) => {
+                push(&[LayerWeight::Router]);
+                for expert in 0..moe.experts {
+                    push(&expert_gate_up(expert));
+                    push(&expert_down(expert));
+                }
+            }
         }
     }
     if !spec.tied_embeddings {

@@ -40,8 +40,10 @@ pub const GGUF_ALIGNMENT_MAX: u64 = 1 << 20;
 pub const TENSOR_DIMENSIONS_MAX: usize = 4;
 /// Files one model is split into.
 pub const MODEL_PARTS_MAX: usize = 4096;
-/// Elements of a hidden state, or of an MLP's inside.
+/// Elements of a hidden state, of an MLP's inside, or of the insides of all experts a token goes to.
 pub const WIDTH_MAX: usize = 1 << 20;
+/// Experts of a layer.
+pub const EXPERTS_MAX: usize = 4096;
 /// Query heads of a layer.
 pub const HEADS_MAX: usize = 4096;
 /// Elements of a head.

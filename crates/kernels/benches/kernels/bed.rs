@@ -11,6 +11,10 @@ pub(crate) const PREFILL: usize = 512;
 pub(crate) const CONTEXT: usize = 4096;
 /// Those of Qwen3-0.6B.
 pub(crate) const HEADS: HeadShape = HeadShape { heads: 16, kv_heads: 8, head_dim: 128 };
+/// Those of a layer of Qwen3-30B-A3B.
+pub(crate) const EXPERTS: usize = 128;
+/// Those that a row goes to.
+pub(crate) const EXPERTS_USED: usize = 8;
 /// More than any cache this is likely to run on.
 pub(crate) const COLD_BYTES: usize = 384 << 20;
 
@@ -26,6 +30,8 @@ pub(crate) fn backend() -> CpuBackend {
         width: HEADS.qkv_width(),
         vocab: 1,
         heads: HEADS,
+        experts: EXPERTS,
+        experts_used: EXPERTS_USED,
     };
     backend.reserve(&limits).expect("memory for one step's scratch");
     backend

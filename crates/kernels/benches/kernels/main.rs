@@ -10,6 +10,7 @@
 mod attention;
 mod bed;
 mod matmul;
+mod moe;
 mod rows;
 
 use std::time::Duration;
@@ -25,6 +26,7 @@ fn main() {
         .configure_from_args();
     matmul::decode_and_prefill(&mut criterion);
     matmul::activations(&mut criterion);
+    moe::decode_and_prefill(&mut criterion);
     attention::decode_and_prefill(&mut criterion);
     rows::norms(&mut criterion);
     rows::rope(&mut criterion);

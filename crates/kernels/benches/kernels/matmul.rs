@@ -71,7 +71,7 @@ pub(crate) fn activations(criterion: &mut Criterion) {
     }
 }
 
-fn matrices(backend: &CpuBackend, shape: MatrixShape, count: usize) -> Vec<CpuMatrix> {
+pub(crate) fn matrices(backend: &CpuBackend, shape: MatrixShape, count: usize) -> Vec<CpuMatrix> {
     let bytes = blocks(shape);
     let source = [MatrixSource { name: "weights", shape, bytes: &bytes }];
     (0..count.max(1))

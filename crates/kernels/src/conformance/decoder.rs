@@ -84,6 +84,8 @@ fn limits() -> StepLimits {
         width: 2 * HIDDEN,
         vocab: VOCAB,
         heads: SHAPE,
+        experts: 0,
+        experts_used: 0,
     }
 }
 

@@ -9,7 +9,7 @@ use crate::reference::formulas::{activate, dot};
 use crate::{Activation, Backend, DType};
 
 const ROWS_MAX: usize = 11;
-const ACTIVATIONS: [Activation; 3] = [Activation::Silu, Activation::GeluTanh, Activation::GeluErf];
+pub(super) const ACTIVATIONS: [Activation; 3] = [Activation::Silu, Activation::GeluTanh, Activation::GeluErf];
 
 /// `gated_mlp` for every supported type and activation, with parts of different types, and the same bits for a row
 /// in any batch. `hidden` is the device's own business; only `out` is judged.
@@ -89,7 +89,8 @@ impl Mlp {
         let all = run(&x);
         let mut tally = Tally::new(self.name());
         for (row, x) in x.chunks_exact(width).enumerate() {
-            for (col, (expected, sigma)) in self.expected(x).into_iter().enumerate() {
+            let expected = gated_outputs(self.activation, &self.gate_up, &self.down[0], x);
+            for (col, (expected, sigma)) in expected.into_iter().enumerate() {
                 tally.see((row, col), all[row * width + col], expected as f32, sigma, 1e-30);
             }
         }
@@ -105,34 +106,38 @@ impl Mlp {
             );
         }
     }
+}
 
-    /// Each output and its σ: those of gate and up go through the activation to first order (and their product), are
-    /// carried by down's weights, and meet down's own.
-    fn expected(&self, x: &[f32]) -> Vec<(f64, f64)> {
-        let ([gate, up], [down]) = (&self.gate_up, &self.down);
-        let (mut hidden, mut variances) = (Vec::new(), Vec::new());
-        for i in 0..gate.shape.rows {
-            let (g, u) = (dot(gate.row(i), x), dot(up.row(i), x));
-            let g_sigma = dot_sigma(gate.row(i), x, quantised(gate.shape.dtype));
-            let u_sigma = dot_sigma(up.row(i), x, quantised(up.shape.dtype));
-            let act = |g| activate(self.activation, g);
-            let step = 1e-4 * (1.0 + g.abs());
-            let slope = (act(g + step) - act(g - step)) / (2.0 * step);
-            // Where the curve bends (by at most 1.2) within the error, its square moves the result too.
-            let act_sigma = slope.abs() * g_sigma + (0.6 * g_sigma * g_sigma).min(1.2 * g_sigma);
-            hidden.push((act(g) * u) as f32);
-            variances.push(
-                (act_sigma * u).powi(2)
-                    + (act(g) * u_sigma).powi(2)
-                    + (act_sigma * u_sigma).powi(2)
-                    + (FLOAT * g * u).powi(2),
-            );
-        }
-        let output = |weights: &[f32]| {
-            let own = dot_sigma(weights, &hidden, quantised(down.shape.dtype));
-            let carried: f64 = weights.iter().zip(&variances).map(|(&w, v)| f64::from(w).powi(2) * v).sum();
-            (dot(weights, &hidden), (own * own + carried).sqrt())
-        };
-        down.floats.chunks_exact(down.shape.cols).map(output).collect()
+/// Each output of a gated MLP and its σ: those of gate and up go through the activation to first order (and their
+/// product), are carried by down's weights, and meet down's own.
+pub(super) fn gated_outputs(
+    activation: Activation,
+    [gate, up]: &[Weights; 2],
+    down: &Weights,
+    x: &[f32],
+) -> Vec<(f64, f64)> {
+    let (mut hidden, mut variances) = (Vec::new(), Vec::new());
+    for i in 0..gate.shape.rows {
+        let (g, u) = (dot(gate.row(i), x), dot(up.row(i), x));
+        let g_sigma = dot_sigma(gate.row(i), x, quantised(gate.shape.dtype));
+        let u_sigma = dot_sigma(up.row(i), x, quantised(up.shape.dtype));
+        let act = |g| activate(activation, g);
+        let step = 1e-4 * (1.0 + g.abs());
+        let slope = (act(g + step) - act(g - step)) / (2.0 * step);
+        // Where the curve bends (by at most 1.2) within the error, its square moves the result too.
+        let act_sigma = slope.abs() * g_sigma + (0.6 * g_sigma * g_sigma).min(1.2 * g_sigma);
+        hidden.push((act(g) * u) as f32);
+        variances.push(
+            (act_sigma * u).powi(2)
+                + (act(g) * u_sigma).powi(2)
+                + (act_sigma * u_sigma).powi(2)
+                + (FLOAT * g * u).powi(2),
+        );
     }
+    let output = |weights: &[f32]| {
+        let own = dot_sigma(weights, &hidden, quantised(down.shape.dtype));
+        let carried: f64 = weights.iter().zip(&variances).map(|(&w, v)| f64::from(w).powi(2) * v).sum();
+        (dot(weights, &hidden), (own * own + carried).sqrt())
+    };
+    down.floats.chunks_exact(down.shape.cols).map(output).collect()
 }

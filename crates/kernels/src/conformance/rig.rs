@@ -20,11 +20,12 @@ impl<B: Backend> Rig<B> {
 
     /// A backend for steps without attention.
     pub(super) fn for_rows(backend: B, rows: usize, width: usize, vocab: usize) -> Self {
-        let heads = HeadShape { heads: 1, kv_heads: 1, head_dim: 64 };
-        Self::new(
-            backend,
-            &StepLimits { rows, sequences: rows, logit_rows: rows, context: rows, width, vocab, heads },
-        )
+        Self::new(backend, &row_limits(rows, width, vocab))
+    }
+
+    /// A backend for steps of such rows through experts.
+    pub(super) fn for_experts(backend: B, rows: usize, width: usize, experts: usize, used: usize) -> Self {
+        Self::new(backend, &StepLimits { experts, experts_used: used, ..row_limits(rows, width, 1) })
     }
 
     pub(super) fn matrix(&self, parts: &[Weights]) -> B::Matrix {
@@ -68,6 +69,21 @@ impl<B: Backend> Rig<B> {
         let result = ops(self);
         ok("end", self.backend.end());
         result
+    }
+}
+
+/// Limits of steps without attention.
+fn row_limits(rows: usize, width: usize, vocab: usize) -> StepLimits {
+    StepLimits {
+        rows,
+        sequences: rows,
+        logit_rows: rows,
+        context: rows,
+        width,
+        vocab,
+        heads: HeadShape { heads: 1, kv_heads: 1, head_dim: 64 },
+        experts: 0,
+        experts_used: 0,
     }
 }
 

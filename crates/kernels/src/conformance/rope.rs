@@ -164,6 +164,8 @@ fn limits(case: &Case) -> StepLimits {
         width: case.shape.qkv_width(),
         vocab: 1,
         heads: case.shape,
+        experts: 0,
+        experts_used: 0,
     }
 }
 

@@ -90,6 +90,8 @@ impl Scene {
             width: self.shape.qkv_width(),
             vocab: 1,
             heads: self.shape,
+            experts: 0,
+            experts_used: 0,
         }
     }
 

@@ -102,7 +102,16 @@ pub fn check_sizes<B: Backend>(make: &impl Fn() -> B) {
         width: 512,
         vocab: 1000,
         heads,
+        experts: 0,
+        experts_used: 0,
     };
+    let with_experts = |experts, experts_used| {
+        backend.scratch_bytes(&StepLimits { experts, experts_used, ..limits(64, 512) })
+    };
+    assert!(
+        with_experts(0, 0) <= with_experts(8, 2) && with_experts(8, 2) <= with_experts(64, 8),
+        "scratch shrinks as experts grow in number"
+    );
     let size = |rows, context| backend.scratch_bytes(&limits(rows, context));
     assert_eq!(size(64, 512), size(64, 512), "scratch_bytes changes its mind");
     assert!(

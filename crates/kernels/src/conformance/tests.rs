@@ -65,6 +65,32 @@ fn faulty_matrices_are_caught() {
 }
 
 #[test]
+fn faulty_experts_are_caught() {
+    caught! {
+        GeluSwapped by check_moe: "activation: Gelu";
+        GateUpSwapped by check_moe: "moe";
+        LastGroupDropped by check_moe: "moe";
+        SixBitActivations by check_moe: "moe";
+        NextExpert by check_moe: "clear choices";
+        LastExpertDropped by check_moe: "clear choices";
+        ChosenOfFirstRow by check_moe: "clear choices";
+        WeightsNotNormed by check_moe: "normalized: true";
+        WeightsAlwaysNormed by check_moe: "normalized: false";
+        ScoringSwapped by check_moe: "clear choices";
+        RoutedScaleIgnored by check_moe: "scale: 2.5";
+        FullExpertSkipped by check_moe: "70 rows";
+        RowBehindBatchWritten by check_moe: "rows behind the batch";
+        LastOfEquals by check_moe_choice: "all experts equal";
+        NanIgnored by check_moe_choice: "numbers made of a score that is none";
+        NanZeroed by check_moe_choice: "numbers made of a row with NaN";
+        NanSpread by check_moe_choice: "beside rows that are not numbers";
+        SumOrderOfBatch by check_moe_invariance: "in one batch";
+        ScaleOfBatch by check_moe_invariance: "in one batch";
+        FullExpertSkipped by check_moe_invariance: "in one batch";
+    }
+}
+
+#[test]
 fn faulty_norms_are_caught() {
     caught! {
         EpsIgnored by check_rms_norm: "rms_norm";

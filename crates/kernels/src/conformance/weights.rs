@@ -38,6 +38,17 @@ impl Weights {
         Self { shape, bytes, floats }
     }
 
+    /// Numbers, `(rows, cols)`, as a type that can be encoded keeps them.
+    pub(super) fn of(dtype: DType, rows: usize, cols: usize, numbers: &[f32]) -> Self {
+        let size = dtype
+            .bytes_of(rows * cols)
+            .unwrap_or_else(|| panic!("{dtype}: {cols} columns are not whole blocks"));
+        let (mut bytes, mut floats) = (vec![0; size], vec![0.0; rows * cols]);
+        quantize_row(dtype, numbers, &mut bytes);
+        dequantize_row(dtype, &bytes, &mut floats);
+        Self { shape: MatrixShape { rows, cols, dtype }, bytes, floats }
+    }
+
     pub(super) fn source(&self) -> MatrixSource<'_> {
         MatrixSource { name: "weights", shape: self.shape, bytes: &self.bytes }
     }

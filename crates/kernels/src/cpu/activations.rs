@@ -1,7 +1,10 @@
 //! Activations as signed bytes, made once per matmul input: a factor per 32 or per 256 of them, and the sums that
-//! correct for weights stored with an offset.
+//! correct for weights stored with an offset. Where rows are wanted in other places than they have, some of them more
+//! than once, each is made once and copied.
 
-use super::aligned::Aligned;
+use std::ops::Range;
+
+use super::aligned::{Aligned, Shared};
 use super::gemm::Columns;
 use super::lanes::{Kernel, Lanes, dispatch};
 use super::matrix::ActKind;
@@ -9,12 +12,41 @@ use super::pool::Turn;
 use super::tier::Tier;
 use crate::KernelError;
 
+/// `(rows, cols)` f32 that a product reads.
+#[derive(Clone, Copy)]
+pub(super) struct Input<'a> {
+    pub(super) x: *const f32,
+    pub(super) rows: usize,
+    /// Which columns of the product the rows are; without, each row is one.
+    pub(super) places: Option<Places<'a>>,
+}
+
+/// What columns the rows of an input become.
+#[derive(Clone, Copy)]
+pub(super) struct Places<'a> {
+    /// Columns that are copies of each row, all of them different; [`NOWHERE`] for none. `(rows, each)`
+    pub(super) of: &'a [u32],
+    pub(super) each: usize,
+    /// Columns there are; each is a copy of one row.
+    pub(super) columns: usize,
+}
+
+/// A copy of a row that is not wanted.
+pub(super) const NOWHERE: u32 = u32::MAX;
+
+impl Input<'_> {
+    /// Columns of the product.
+    pub(super) fn columns(&self) -> usize {
+        self.places.map_or(self.rows, |places| places.columns)
+    }
+}
+
 /// Scratch for the activations of one matmul.
 #[derive(Debug)]
 pub(super) struct Activations {
     rows: usize,
     width: usize,
-    codes: Aligned<i8>,     // (rows, width + PAD)
+    codes: Aligned<i8>,     // (rows, width + PAD); or copies of rows as f32
     scales: Aligned<f32>,   // (rows, width / 32)
     offsets: Aligned<i32>,  // (rows, width / 16)
     sums: Aligned<i16>,     // (rows, width / 32)
@@ -27,12 +59,18 @@ const PAD: usize = 64;
 const SMALLEST: f32 = 1.2e-36;
 
 impl Activations {
-    /// Bytes of scratch for `rows` rows of up to `width`, of which `logit_rows` may be picked out of order.
+    /// Bytes of scratch for `rows` columns of up to `width`; `logit_rows` may be picked out of order.
     pub(super) fn bytes(rows: usize, width: usize, logit_rows: usize) -> usize {
         let width = width.next_multiple_of(256);
         let all = rows.max(logit_rows);
-        all.saturating_mul(width + PAD + width / 32 * 4 + width / 16 * 4 + width / 32 * 2)
+        all.saturating_mul(width / 32 * 4 + width / 16 * 4 + width / 32 * 2)
+            .saturating_add(Self::code_bytes(all, width))
             .saturating_add(logit_rows.saturating_mul(width * 4))
+    }
+
+    /// At least one column of f32 has room among the codes.
+    fn code_bytes(rows: usize, width: usize) -> usize {
+        rows.saturating_mul(width + PAD).max(4 * width)
     }
 
     pub(super) fn new(rows: usize, width: usize, logit_rows: usize) -> Result<Activations, KernelError> {
@@ -42,7 +80,7 @@ impl Activations {
         Ok(Activations {
             rows: all,
             width,
-            codes: Aligned::zeroed(all.saturating_mul(width + PAD), what)?,
+            codes: Aligned::zeroed(Self::code_bytes(all, width), what)?,
             scales: Aligned::zeroed(all.saturating_mul(width / 32), what)?,
             offsets: Aligned::zeroed(all.saturating_mul(width / 16), what)?,
             sums: Aligned::zeroed(all.saturating_mul(width / 32), what)?,
@@ -59,21 +97,30 @@ impl Activations {
         self.gathered.as_ptr()
     }
 
-    /// Prepares `rows` rows of `cols` at `x` for panels of a kind.
+    /// How many columns of an input can be prepared at a time.
+    pub(super) fn columns_max(&self, kind: ActKind, input: &Input<'_>, cols: usize) -> usize {
+        match (kind, input.places) {
+            (ActKind::Float, Some(_)) => self.codes.len() / (4 * cols),
+            _ => input.columns().max(1),
+        }
+    }
+
+    /// Prepares columns `window`, at most [`Activations::columns_max`], of an input of `cols` for panels of a kind.
     ///
     /// # Safety
-    /// `x` holds `(rows, cols)` f32 until the columns' last use; `tier` is available.
+    /// `input.x` holds `(input.rows, cols)` f32 until the columns' last use; its places are all different; `tier` is
+    /// available.
     pub(super) unsafe fn prepare(
         &mut self,
         kind: ActKind,
-        x: *const f32,
-        rows: usize,
+        input: &Input<'_>,
+        window: Range<usize>,
         cols: usize,
         tier: Tier,
         turn: &mut Turn,
     ) -> Columns {
         let group = match kind {
-            ActKind::Float => 0,
+            ActKind::Float => 1,
             ActKind::Int32 => 32,
             ActKind::Int256 => 256,
         };
@@ -82,8 +129,8 @@ impl Activations {
             ActKind::Int32 => (cols / 32, cols / 32),
             ActKind::Int256 => (cols / 256, cols / 16),
         };
-        let columns = Columns {
-            floats: x,
+        let mut columns = Columns {
+            floats: input.x.wrapping_add(window.start * cols),
             floats_stride: cols,
             codes: self.codes.as_ptr(),
             codes_stride: cols + PAD,
@@ -96,41 +143,132 @@ impl Activations {
             out: std::ptr::null(),
             out_stride: 0,
         };
-        if kind == ActKind::Float {
-            return columns;
-        }
-        assert!(
-            rows <= self.rows && cols <= self.width,
-            "[{rows}, {cols}] activations are over the step limits"
-        );
+        let copies = match (kind, input.places) {
+            (ActKind::Float, None) => return columns,
+            (ActKind::Float, Some(_)) => {
+                columns.floats = self.codes.as_ptr().cast();
+                window.len() * 4 * cols <= self.codes.len()
+            }
+            _ => window.len() <= self.rows && cols <= self.width,
+        };
+        assert!(copies, "[{}, {cols}] activations are over the step limits", window.len());
         assert!(cols.is_multiple_of(group), "quantised weights come in whole blocks");
-        let x = super::aligned::Shared::new_const(x);
-        let (codes, scales) = (self.codes.shared(), self.scales.shared());
-        let (offsets, sums) = (self.offsets.shared(), self.sums.shared());
+        let places = input.places;
+        assert!(
+            places.is_none_or(|places| places.of.len() == input.rows * places.each),
+            "places for each row"
+        );
+        let x = Shared::new_const(input.x);
+        let to = Prepared {
+            kind,
+            cols,
+            codes: self.codes.shared(),
+            scales: self.scales.shared(),
+            scales_stride,
+            offsets: self.offsets.shared(),
+            offsets_stride,
+            sums: self.sums.shared(),
+        };
         // Some 20 microseconds a chunk.
-        let grain = (1 << 16) / cols + 1;
-        turn.run(rows, grain, &|_, range| {
+        let grain = (1 << 16) / (cols * places.map_or(1, |places| places.each)) + 1;
+        turn.run(input.rows, grain, &|_, range| {
             for row in range {
-                // SAFETY: the row lies inside each array by the assertion above (strides are at most the widths the
-                // arrays were made with), each row is in one range of one thread, and `x` is the caller's promise.
-                unsafe {
-                    let at = Quantize {
-                        x: x.get().add(row * cols).cast_const(),
-                        cols,
-                        codes: codes.get().add(row * (cols + PAD)),
-                        scales: scales.get().add(row * scales_stride),
-                        offsets: offsets.get().add(row * offsets_stride),
-                        sums: sums.get().add(row * (cols / 32)),
-                    };
-                    match kind {
-                        ActKind::Int256 => dispatch(tier, Per256(at)),
-                        _ => dispatch(tier, Per32(at)),
+                let own = [row as u32];
+                let of = places.map_or(&own[..], |places| &places.of[row * places.each..][..places.each]);
+                let mut made = None;
+                for &place in of {
+                    let place = place as usize;
+                    if !window.contains(&place) {
+                        continue;
                     }
+                    let place = place - window.start;
+                    // SAFETY: the window's columns lie inside each array by the assertions above (strides are at most the
+                    // widths the arrays were made with); each is a copy of one row, which is in one range of one
+                    // thread; and `x` is the caller's promise.
+                    unsafe {
+                        match made {
+                            Some(from) => to.copy(from, place),
+                            None => to.make(x.get().add(row * cols).cast_const(), place, tier),
+                        }
+                    }
+                    made = made.or(Some(place));
                 }
             }
         });
         columns
     }
+}
+
+/// Where prepared columns go.
+struct Prepared {
+    kind: ActKind,
+    cols: usize,
+    codes: Shared<i8>,
+    scales: Shared<f32>,
+    scales_stride: usize,
+    offsets: Shared<i32>,
+    offsets_stride: usize,
+    sums: Shared<i16>,
+}
+
+impl Prepared {
+    /// Prepares a row at `x` as column `place`.
+    ///
+    /// # Safety
+    /// `x` holds `cols` f32, the arrays the column, which nobody else has; `tier` is available.
+    unsafe fn make(&self, x: *const f32, place: usize, tier: Tier) {
+        let cols = self.cols;
+        // SAFETY: the caller's promise.
+        unsafe {
+            let to = Quantize {
+                x,
+                cols,
+                codes: self.codes.get().add(place * (cols + PAD)),
+                scales: self.scales.get().add(place * self.scales_stride),
+                offsets: self.offsets.get().add(place * self.offsets_stride),
+                sums: self.sums.get().add(place * (cols / 32)),
+            };
+            match self.kind {
+                ActKind::Float => x.copy_to_nonoverlapping(self.floats(place), cols),
+                ActKind::Int32 => dispatch(tier, Per32(to)),
+                ActKind::Int256 => dispatch(tier, Per256(to)),
+            }
+        }
+    }
+
+    /// Makes column `to` what column `from` is.
+    ///
+    /// # Safety
+    /// The arrays hold both columns, which nobody else has and which are not the same.
+    unsafe fn copy(&self, from: usize, to: usize) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            if self.kind == ActKind::Float {
+                self.floats(from).copy_to_nonoverlapping(self.floats(to), self.cols);
+                return;
+            }
+            copy(&self.codes, self.cols + PAD, from, to, self.cols);
+            copy(&self.scales, self.scales_stride, from, to, self.scales_stride);
+            copy(&self.offsets, self.offsets_stride, from, to, self.offsets_stride);
+            if self.kind == ActKind::Int256 {
+                copy(&self.sums, self.cols / 32, from, to, self.cols / 32);
+            }
+        }
+    }
+
+    /// The column as f32, in the place of codes.
+    fn floats(&self, place: usize) -> *mut f32 {
+        self.codes.get().cast::<f32>().wrapping_add(place * self.cols)
+    }
+}
+
+/// Copies `count` elements of row `from` to row `to`.
+///
+/// # Safety
+/// Both are there, nobody else has them, and they are not the same.
+unsafe fn copy<T>(array: &Shared<T>, stride: usize, from: usize, to: usize, count: usize) {
+    // SAFETY: the caller's promise; rows `stride` apart of at most as many elements do not overlap.
+    unsafe { array.get().add(from * stride).copy_to_nonoverlapping(array.get().add(to * stride), count) };
 }
 
 /// One row: where it is and where its parts go.

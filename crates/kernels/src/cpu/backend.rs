@@ -3,19 +3,20 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::activations::Activations;
+use super::activations::{Activations, Input};
 use super::aligned::Aligned;
 use super::attention::{self, AttentionJob, AttentionLimits, AttentionScratch};
 use super::kv::CpuKv;
-use super::matmul::{Input, PanelScratch, Product};
+use super::matmul::{Groups, PanelScratch, Plan, Product};
 use super::matrix::{CpuMatrix, PanelKind, packed_bytes, unpack_row};
+use super::moe::{self, MoeJob, MoeScratch};
 use super::norm;
 use super::pool::{ThreadPool, Turn};
 use super::rope::{self, QkvJob, RopeTables, Rotation};
 use super::tier::Tier;
 use crate::{
     Activation, AttentionParams, Backend, Batch, DType, KernelError, KvSpec, MatrixShape, MatrixSource,
-    QkvParams, StepLimits,
+    MoeParams, QkvParams, StepLimits,
 };
 
 /// Decoder steps on the processor's cores. Between `begin` and `end` it holds a turn of its pool, so models that
@@ -52,7 +53,9 @@ pub struct CpuBuffer {
 struct Scratch {
     limits: StepLimits,
     activations: Activations,
+    plan: Plan,
     panels: Vec<PanelScratch>, // one a thread
+    moe: MoeScratch,
     rope: RopeTables,
     attention: AttentionScratch,
 }
@@ -99,19 +102,20 @@ impl CpuBackend {
 impl Step<'_> {
     /// A matrix product over the batch's rows of `x`.
     fn product(&mut self) -> Product<'_> {
-        Product {
-            tier: self.tier,
-            turn: self.turn,
-            activations: &mut self.scratch.activations,
-            scratch: &mut self.scratch.panels,
-        }
+        self.experts().0
+    }
+
+    /// Products, and what experts need beside.
+    fn experts(&mut self) -> (Product<'_>, &mut MoeScratch) {
+        let Scratch { activations, plan, panels, moe, .. } = &mut *self.scratch;
+        (Product { tier: self.tier, turn: self.turn, activations, plan, scratch: panels }, moe)
     }
 
     fn matmul(&mut self, weight: &CpuMatrix, bias: Option<&CpuVector>, x: &CpuBuffer, out: &mut CpuBuffer) {
         let rows = self.batch.rows();
         x.check(rows, weight.cols(), "x");
         out.check(rows, weight.rows(), "out");
-        let input = Input { x: x.data.as_ptr(), rows };
+        let input = Input { x: x.data.as_ptr(), rows, places: None };
         let bias = bias.map(|bias| &bias.values[..]);
         // SAFETY: `x` holds the batch's rows of the matrix's inputs, checked above.
         unsafe { self.product().store(weight, bias, input, &mut out.data) };
@@ -128,7 +132,9 @@ impl CpuBuffer {
 
 impl Scratch {
     fn bytes(limits: &StepLimits, attention: &AttentionLimits) -> usize {
-        Activations::bytes(limits.rows, limits.width, limits.logit_rows)
+        Activations::bytes(MoeScratch::columns(limits), limits.width, limits.logit_rows)
+            .saturating_add(Plan::bytes(limits.experts))
+            .saturating_add(MoeScratch::bytes(limits))
             .saturating_add(attention.threads * PanelScratch::BYTES)
             .saturating_add(RopeTables::bytes(limits.rows, limits.heads.head_dim))
             .saturating_add(attention.bytes())
@@ -137,8 +143,10 @@ impl Scratch {
     fn new(limits: &StepLimits, attention: &AttentionLimits) -> Result<Scratch, KernelError> {
         Ok(Scratch {
             limits: *limits,
-            activations: Activations::new(limits.rows, limits.width, limits.logit_rows)?,
+            activations: Activations::new(MoeScratch::columns(limits), limits.width, limits.logit_rows)?,
+            plan: Plan::new(limits.experts)?,
             panels: (0..attention.threads).map(|_| PanelScratch::new()).collect::<Result<_, _>>()?,
+            moe: MoeScratch::new(limits)?,
             rope: RopeTables::new(limits.rows, limits.heads.head_dim)?,
             attention: AttentionScratch::new(attention)?,
         })
@@ -340,10 +348,44 @@ impl Backend for CpuBackend {
         let rows = step.batch.rows();
         x.check(rows, gate_up.cols(), "x");
         hidden.check(rows, gate_up.rows() / 2, "hidden");
-        let input = Input { x: x.data.as_ptr(), rows };
+        let input = Input { x: x.data.as_ptr(), rows, places: None };
+        let groups = Groups { matrices: std::slice::from_ref(gate_up), firsts: &[0, rows as u32] };
         // SAFETY: `x` holds the batch's rows of the matrix's inputs, checked above.
-        unsafe { step.product().gated(gate_up, activation, input, &mut hidden.data) };
+        unsafe { step.product().gated(groups, activation, input, &mut hidden.data) };
         step.matmul(down, None, hidden, out);
+    }
+
+    fn moe(
+        &mut self,
+        router: &CpuMatrix,
+        gate_up: &[CpuMatrix],
+        down: &[CpuMatrix],
+        params: &MoeParams,
+        x: &CpuBuffer,
+        hidden: &mut CpuBuffer,
+        out: &mut CpuBuffer,
+    ) {
+        let mut step = self.step();
+        let (rows, cols) = (step.batch.rows(), router.cols());
+        let (experts, used, limits) = (router.rows(), params.experts_used, step.scratch.limits);
+        assert_eq!((gate_up.len(), down.len()), (experts, experts), "an expert for each row of the router");
+        assert!(used > 0 && used <= experts, "{used} of {experts} experts");
+        assert!(
+            experts <= limits.experts && used <= limits.experts_used,
+            "more experts than the step limits"
+        );
+        let width = down[0].cols();
+        for (gate_up, down) in gate_up.iter().zip(down) {
+            assert_eq!((gate_up.rows(), gate_up.cols()), (2 * width, cols), "gate and up of an expert");
+            assert_eq!((down.rows(), down.cols()), (cols, width), "down of an expert");
+        }
+        assert!(cols.max(width) <= limits.width, "experts wider than the step limits");
+        x.check(rows, cols, "x");
+        hidden.check(rows, used * width, "hidden");
+        out.check(rows, cols, "out");
+        let job = MoeJob { router, gate_up, down, params, x: &x.data, rows };
+        let (mut product, scratch) = step.experts();
+        moe::moe(&mut product, scratch, &job, &mut hidden.data, &mut out.data);
     }
 
     fn logits(&mut self, head: &CpuMatrix, x: &CpuBuffer, out: &mut [f32]) -> Result<(), KernelError> {
@@ -353,8 +395,8 @@ impl Backend for CpuBackend {
         let rows = batch.logit_rows.len();
         assert_eq!(out.len(), rows * head.rows(), "out holds one row of logits a logit row");
         assert!(head.cols() <= step.scratch.limits.width, "a head wider than the step limits");
-        let input =
-            Input { x: step.scratch.activations.gather(&x.data, head.cols(), &batch.logit_rows), rows };
+        let gathered = step.scratch.activations.gather(&x.data, head.cols(), &batch.logit_rows);
+        let input = Input { x: gathered, rows, places: None };
         // SAFETY: `gather` has put that many rows of the matrix's inputs there.
         unsafe { step.product().store(head, None, input, out) };
         Ok(())

@@ -30,6 +30,12 @@ pub(super) unsafe fn tanh<L: Lanes>(x: L::F) -> L::F {
     L::sub(L::splat(1.0), L::div(L::splat(2.0), L::add(e, L::splat(1.0))))
 }
 
+/// `1 / (1 + exp(-x))`.
+#[inline(always)]
+pub(super) unsafe fn sigmoid<L: Lanes>(x: L::F) -> L::F {
+    L::div(L::splat(1.0), L::add(L::splat(1.0), exp::<L>(L::sub(L::splat(0.0), x))))
+}
+
 /// `x / (1 + exp(-x))`.
 #[inline(always)]
 unsafe fn silu<L: Lanes>(x: L::F) -> L::F {

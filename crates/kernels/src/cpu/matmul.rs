@@ -7,15 +7,17 @@ mod plan;
 use std::ops::Range;
 
 use self::epilogue::{GateSums, StoreSums};
+pub(super) use self::epilogue::{get, put};
 use self::panels::panel_sums;
-use self::plan::{Item, Plan};
-use super::activations::Activations;
+pub(super) use self::plan::Plan;
+use self::plan::{Item, Work};
+use super::activations::{Activations, Input};
 use super::aligned::{Aligned, Shared};
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 use super::amx;
 use super::gemm::Columns;
 use super::lanes::dispatch;
-use super::matrix::{ActKind, CpuMatrix, PANEL_ROWS, STREAM_PANELS};
+use super::matrix::{ActKind, CpuMatrix, PANEL_ROWS, STREAM_PANELS, Segment};
 use super::pool::Turn;
 use super::tier::Tier;
 use crate::{Activation, KernelError};
@@ -69,15 +71,47 @@ pub(super) struct Product<'a> {
     pub(super) tier: Tier,
     pub(super) turn: &'a mut Turn,
     pub(super) activations: &'a mut Activations,
+    pub(super) plan: &'a mut Plan,
     /// One for each thread of the pool.
     pub(super) scratch: &'a mut [PanelScratch],
 }
 
-/// `(rows, cols)` f32 that a product reads.
+/// Matrices alike in shape, each for some columns of the input: a matrix for all of them, or experts.
 #[derive(Clone, Copy)]
-pub(super) struct Input {
-    pub(super) x: *const f32,
-    pub(super) rows: usize,
+pub(super) struct Groups<'a> {
+    pub(super) matrices: &'a [CpuMatrix],
+    /// Matrix g is for the columns from `firsts[g]` to `firsts[g + 1]`.
+    pub(super) firsts: &'a [u32],
+}
+
+/// Columns as `Activations` hold them, for as long as nothing else is prepared.
+pub(super) struct Ready {
+    kind: ActKind,
+    window: Range<usize>,
+    columns: Columns,
+}
+
+/// What is done with the sums of an item, which slab 0 of the scratch holds: it is given the item's place in the output.
+type Finish<'a> = dyn Fn(&Item, &PanelScratch, *mut f32) + Sync + 'a;
+
+impl<'a> Groups<'a> {
+    /// The matrices that have columns in a window, which of them they are, and those columns.
+    fn within(self, window: Range<usize>) -> impl Iterator<Item = (usize, &'a CpuMatrix, Range<usize>)> {
+        self.matrices.iter().zip(self.firsts.windows(2)).enumerate().filter_map(
+            move |(group, (matrix, ends))| {
+                let columns = window.start.max(ends[0] as usize)..window.end.min(ends[1] as usize);
+                (!columns.is_empty()).then_some((group, matrix, columns))
+            },
+        )
+    }
+
+    /// Outputs and inputs of every matrix.
+    fn shape(self) -> (usize, usize) {
+        let shape = |matrix: &CpuMatrix| (matrix.rows(), matrix.cols());
+        let first = self.matrices.first().map_or((0, 0), shape);
+        assert!(self.matrices.iter().all(|matrix| shape(matrix) == first), "matrices of one shape");
+        first
+    }
 }
 
 impl Product<'_> {
@@ -89,17 +123,38 @@ impl Product<'_> {
         &mut self,
         matrix: &CpuMatrix,
         bias: Option<&[f32]>,
-        input: Input,
+        input: Input<'_>,
         out: &mut [f32],
     ) {
-        let (rows, stride) = (input.rows, matrix.rows());
-        assert!(out.len() >= rows * stride, "out does not hold [{rows}, {stride}]");
-        assert!(bias.is_none_or(|bias| bias.len() == stride), "one bias an output");
+        let groups = Groups { matrices: std::slice::from_ref(matrix), firsts: &[0, input.columns() as u32] };
+        // SAFETY: the caller's promise.
+        unsafe { self.store_rows(groups, 0..matrix.rows(), bias, input, &mut None, out) };
+    }
+
+    /// As `store`, of the outputs `range` of each group's matrix for its columns; `out` is
+    /// `(input.columns(), range.len())`.
+    ///
+    /// # Safety
+    /// `input.x` holds `(input.rows, cols)` numbers, and its places are all different; what `ready` holds was
+    /// prepared of this input and no other since.
+    pub(super) unsafe fn store_rows(
+        &mut self,
+        groups: Groups<'_>,
+        range: Range<usize>,
+        bias: Option<&[f32]>,
+        input: Input<'_>,
+        ready: &mut Option<Ready>,
+        out: &mut [f32],
+    ) {
+        let (outputs, stride) = (groups.shape().0, range.len());
+        assert!(range.end <= outputs, "rows {range:?} of a matrix of {outputs}");
+        assert!(out.len() >= input.columns() * stride, "out does not hold [{}, {stride}]", input.columns());
+        assert!(bias.is_none_or(|bias| bias.len() == outputs), "one bias an output");
         let tier = self.tier;
-        // SAFETY: the caller's promise on `input.x`; `out` holds what is written to it (asserted); each item owns its
-        // part of it, and its sums are there.
+        // SAFETY: the caller's promise on `input` and `ready`; `out` holds what is written to it (asserted); each item
+        // owns its part of it, and its sums are there.
         unsafe {
-            self.rows(matrix, 0..stride, input, Shared::new(out), &|item, scratch, out| {
+            self.rows(groups, &|_| true, range, input, ready, Shared::new(out), &|item, scratch, out| {
                 let bias = bias.map(|bias| bias[item.row_first..].as_ptr());
                 let (sums, columns, rows) = (scratch.sums.as_ptr(), item.columns, item.rows);
                 dispatch(tier, StoreSums { sums, columns, rows, bias, out, stride });
@@ -107,110 +162,183 @@ impl Product<'_> {
         }
     }
 
-    /// `hidden[r][i] = activation(matrix[i] · x[r]) * (matrix[i + half] · x[r])`, `half = matrix.rows / 2`;
-    /// `hidden` is `(input.rows, half)`.
+    /// `hidden[c][i] = activation(matrix[i] · x[c]) * (matrix[i + half] · x[c])` of each group's matrix for its columns,
+    /// `half = matrix.rows / 2`; `hidden` is `(input.columns(), half)`.
     ///
     /// # Safety
-    /// `input.x` holds `(input.rows, matrix.cols)` numbers.
+    /// `input.x` holds `(input.rows, cols)` numbers, and its places are all different.
     pub(super) unsafe fn gated(
         &mut self,
-        matrix: &CpuMatrix,
+        groups: Groups<'_>,
         activation: Activation,
-        input: Input,
+        input: Input<'_>,
         hidden: &mut [f32],
     ) {
-        let (rows, stride) = (input.rows, matrix.rows() / 2);
-        assert!(matrix.rows().is_multiple_of(2), "gate and up have as many rows");
-        assert!(hidden.len() >= rows * stride, "hidden does not hold [{rows}, {stride}]");
+        let ((outputs, cols), columns) = (groups.shape(), input.columns());
+        let stride = outputs / 2;
+        assert!(outputs.is_multiple_of(2), "gate and up have as many rows");
+        assert!(hidden.len() >= columns * stride, "hidden does not hold [{columns}, {stride}]");
         let (tier, out) = (self.tier, Shared::new(hidden));
-        let kind = matrix.segments().first().map_or(ActKind::Float, |segment| segment.kind.acts());
-        if matrix.segments().iter().any(|segment| segment.kind.acts() != kind) {
-            // Gate and up want their input prepared differently: gate's outputs wait in `hidden` for up's.
-            // SAFETY: the caller's promise on `input.x`; each item owns its part of `hidden`, its sums are there.
+        for kind in ActKind::ALL {
+            let joint = |matrix: &CpuMatrix| matrix.acts() == Some(kind);
+            let alike = groups.within(0..columns).filter(|(_, matrix, _)| joint(matrix)).count();
+            if alike == 0 {
+                continue;
+            }
+            let most = self.activations.columns_max(kind, &input, cols);
+            for first in (0..columns).step_by(most) {
+                let window = first..columns.min(first + most);
+                // SAFETY: the caller's promise on `input`.
+                let prepared = unsafe {
+                    self.activations.prepare(kind, &input, window.clone(), cols, self.tier, self.turn)
+                };
+                let body = |item: &Item, scratch: &mut PanelScratch| {
+                    let matrix = &groups.matrices[item.group];
+                    // SAFETY: the rows are the matrix's, the columns the window's; the slabs hold what
+                    // `Plan` bounds an item by; each item owns its part of `hidden`.
+                    unsafe {
+                        let columns = prepared.from(item.column_first - first);
+                        let target = out.get().add(item.column_first * stride + item.row_first);
+                        row_sums(tier, matrix, item.row_first, item.rows, columns, item.columns, scratch, 0);
+                        let columns = if item.columns >= WIDE_COLUMNS_MIN {
+                            columns.towards(target, stride)
+                        } else {
+                            columns
+                        };
+                        let up_first = stride + item.row_first;
+                        row_sums(tier, matrix, up_first, item.rows, columns, item.columns, scratch, 1);
+                        let gate = Some(scratch.sums.as_ptr());
+                        let up = scratch.sums.as_ptr().add(SLAB);
+                        let (columns, rows, out) = (item.columns, item.rows, target);
+                        dispatch(tier, GateSums { gate, up, columns, rows, activation, out, stride });
+                    }
+                };
+                self.plan.clear();
+                for (group, matrix, columns) in
+                    groups.within(window.clone()).filter(|(_, matrix, _)| joint(matrix))
+                {
+                    let panel = matrix.segments().iter().map(|segment| segment.panel_bytes).max();
+                    let panel_bytes = 2 * panel.unwrap_or(0);
+                    let (rows, column_bytes) = (0..stride, kind.bytes(cols));
+                    self.add(Work { group, rows, panel_bytes, columns, column_bytes, cols, alike }, &body);
+                }
+                self.plan.run(self.turn, self.scratch, &body);
+            }
+        }
+        // Where gate and up want their input prepared differently, gate's outputs wait in `hidden` for up's.
+        let apart = |matrix: &CpuMatrix| matrix.acts().is_none();
+        if groups.within(0..columns).any(|(_, matrix, _)| apart(matrix)) {
+            // SAFETY: the caller's promise on `input`; each item owns its part of `hidden`, its sums are there.
             unsafe {
-                self.rows(matrix, 0..stride, input, out, &|item, scratch, out| {
+                self.rows(groups, &apart, 0..stride, input, &mut None, out, &|item, scratch, out| {
                     let (sums, bias, columns, rows) = (scratch.sums.as_ptr(), None, item.columns, item.rows);
                     dispatch(tier, StoreSums { sums, columns, rows, bias, out, stride });
                 });
-                self.rows(matrix, stride..2 * stride, input, out, &|item, scratch, out| {
+                self.rows(groups, &apart, stride..outputs, input, &mut None, out, &|item, scratch, out| {
                     let (gate, up, columns, rows) = (None, scratch.sums.as_ptr(), item.columns, item.rows);
                     dispatch(tier, GateSums { gate, up, columns, rows, activation, out, stride });
                 });
             }
-            return;
         }
-        // SAFETY: the caller's promise on `input.x`.
-        let columns =
-            unsafe { self.activations.prepare(kind, input.x, rows, matrix.cols(), self.tier, self.turn) };
-        let panel_bytes = matrix.segments().iter().map(|segment| segment.panel_bytes).max().unwrap_or(0);
-        let column = (rows, kind.bytes(matrix.cols()));
-        let plan = Plan::new(tier, self.turn.threads(), (stride, 2 * panel_bytes), column, matrix.cols());
-        plan.run(self.turn, self.scratch, &|item, scratch| {
-            // SAFETY: the rows are the matrix's, the columns the input's; the slabs hold what
-            // `Plan` bounds an item by; each item owns its part of `hidden`.
-            unsafe {
-                let columns = columns.from(item.column_first);
-                let target = out.get().add(item.column_first * stride + item.row_first);
-                row_sums(tier, matrix, item.row_first, item.rows, columns, item.columns, scratch, 0);
-                let columns =
-                    if item.columns >= WIDE_COLUMNS_MIN { columns.towards(target, stride) } else { columns };
-                row_sums(tier, matrix, stride + item.row_first, item.rows, columns, item.columns, scratch, 1);
-                let gate = Some(scratch.sums.as_ptr());
-                let up = scratch.sums.as_ptr().add(SLAB);
-                let (columns, rows, out) = (item.columns, item.rows, target);
-                dispatch(tier, GateSums { gate, up, columns, rows, activation, out, stride });
-            }
-        });
     }
 
-    /// Computes sums of a range of matrix rows, item by item in slab 0 of a thread's scratch, and calls `finish` with
-    /// each item, whose rows count from the matrix's first, and its place in `out`, `(input.rows, range.len())`.
+    /// Computes sums of a range of rows of those matrices that are `wanted`, item by item, and calls `finish` with each,
+    /// whose rows count from the matrix's first, and its place in `out`, `(input.columns(), range.len())`.
     ///
     /// # Safety
-    /// `input.x` holds `(input.rows, matrix.cols)` numbers, `out` what it says.
+    /// `input.x` holds `(input.rows, cols)` numbers, and its places are all different; `out` is what it says; what
+    /// `ready` holds was prepared of this input and no other since.
     unsafe fn rows(
         &mut self,
-        matrix: &CpuMatrix,
+        groups: Groups<'_>,
+        wanted: &dyn Fn(&CpuMatrix) -> bool,
         range: Range<usize>,
-        input: Input,
+        input: Input<'_>,
+        ready: &mut Option<Ready>,
         out: Shared<f32>,
-        finish: &(dyn Fn(&Item, &PanelScratch, *mut f32) + Sync),
+        finish: &Finish<'_>,
     ) {
-        let tier = self.tier;
-        for kind in [ActKind::Float, ActKind::Int32, ActKind::Int256] {
-            let mut prepared = None;
-            for segment in matrix.segments().iter().filter(|segment| segment.kind.acts() == kind) {
-                let first = range.start.max(segment.row_first);
-                let end = range.end.min(segment.row_first + segment.rows);
-                if first >= end {
-                    continue;
-                }
-                let columns = *prepared.get_or_insert_with(|| {
-                    // SAFETY: the caller's promise on `input.x`.
-                    unsafe {
-                        self.activations.prepare(kind, input.x, input.rows, matrix.cols(), tier, self.turn)
-                    }
-                });
-                let (outputs, column) =
-                    ((end - first, segment.panel_bytes), (input.rows, kind.bytes(segment.cols)));
-                let plan = Plan::new(tier, self.turn.threads(), outputs, column, segment.cols);
-                plan.run(self.turn, self.scratch, &|item, scratch| {
-                    let item = Item { row_first: first + item.row_first, ..item };
-                    // SAFETY: the rows are the matrix's, the columns the input's; `Plan` bounds the sums; `out` holds
+        let (tier, stride, row_first) = (self.tier, range.len(), range.start);
+        let (cols, columns_all) = (groups.shape().1, input.columns());
+        let overlap = |segment: &Segment| {
+            range.start.max(segment.row_first)..range.end.min(segment.row_first + segment.rows)
+        };
+        for kind in ActKind::ALL {
+            let parts = |window: Range<usize>| {
+                groups.within(window).filter(|(_, matrix, _)| wanted(matrix)).flat_map(
+                    move |(group, matrix, columns)| {
+                        let segments =
+                            matrix.segments().iter().filter(move |segment| segment.kind.acts() == kind);
+                        segments.map(move |segment| (group, segment, columns.clone()))
+                    },
+                )
+            };
+            let parts = |window| parts(window).filter(|(_, segment, _)| !overlap(segment).is_empty());
+            let alike = parts(0..columns_all).count();
+            if alike == 0 {
+                continue;
+            }
+            let most = self.activations.columns_max(kind, &input, cols);
+            for first in (0..columns_all).step_by(most) {
+                let window = first..columns_all.min(first + most);
+                // SAFETY: the caller's promise on `input` and `ready`.
+                let prepared = unsafe { self.prepare(kind, &input, &window, cols, ready) };
+                let body = |item: &Item, scratch: &mut PanelScratch| {
+                    let matrix = &groups.matrices[item.group];
+                    // SAFETY: the rows are the matrix's, the columns the window's; `Plan` bounds the sums; `out` holds
                     // the item's part.
                     unsafe {
-                        let out =
-                            out.get().add(item.column_first * range.len() + item.row_first - range.start);
-                        let mut columns = columns.from(item.column_first);
+                        let out = out.get().add(item.column_first * stride + item.row_first - row_first);
+                        let mut columns = prepared.from(item.column_first - first);
                         if item.columns >= WIDE_COLUMNS_MIN {
-                            columns = columns.towards(out, range.len());
+                            columns = columns.towards(out, stride);
                         }
                         row_sums(tier, matrix, item.row_first, item.rows, columns, item.columns, scratch, 0);
-                        finish(&item, scratch, out);
+                        finish(item, scratch, out);
                     }
-                });
+                };
+                self.plan.clear();
+                for (group, segment, columns) in parts(window) {
+                    let (rows, panel_bytes) = (overlap(segment), segment.panel_bytes);
+                    let column_bytes = kind.bytes(cols);
+                    self.add(Work { group, rows, panel_bytes, columns, column_bytes, cols, alike }, &body);
+                }
+                self.plan.run(self.turn, self.scratch, &body);
             }
         }
+    }
+
+    /// Adds to the plan; one that is full is run first.
+    fn add(&mut self, work: Work, body: &(dyn Fn(&Item, &mut PanelScratch) + Sync)) {
+        if self.plan.is_full() {
+            self.plan.run(self.turn, self.scratch, body);
+        }
+        self.plan.add(self.tier, self.turn.threads(), work);
+    }
+
+    /// Columns of the input prepared for a kind, unless they already are.
+    ///
+    /// # Safety
+    /// As for `rows`.
+    unsafe fn prepare(
+        &mut self,
+        kind: ActKind,
+        input: &Input<'_>,
+        window: &Range<usize>,
+        cols: usize,
+        ready: &mut Option<Ready>,
+    ) -> Columns {
+        if let Some(ready) = ready
+            && ready.kind == kind
+            && ready.window == *window
+        {
+            return ready.columns;
+        }
+        // SAFETY: the caller's promise.
+        let columns =
+            unsafe { self.activations.prepare(kind, input, window.clone(), cols, self.tier, self.turn) };
+        *ready = Some(Ready { kind, window: window.clone(), columns });
+        columns
     }
 }
 

@@ -100,6 +100,9 @@ pub(super) enum ActKind {
 }
 
 impl ActKind {
+    /// Every kind.
+    pub(super) const ALL: [ActKind; 3] = [ActKind::Float, ActKind::Int32, ActKind::Int256];
+
     /// Bytes of the activations of a row of `cols`.
     pub(super) fn bytes(self, cols: usize) -> usize {
         if self == ActKind::Float { 4 * cols } else { cols }
@@ -362,6 +365,12 @@ impl CpuMatrix {
     /// Bytes it takes.
     pub fn bytes(&self) -> usize {
         self.segments.iter().map(|segment| segment.data.len()).sum()
+    }
+
+    /// How activations must be prepared for it, if they must for all its rows alike.
+    pub(super) fn acts(&self) -> Option<ActKind> {
+        let kind = self.segments.first()?.kind.acts();
+        self.segments.iter().all(|segment| segment.kind.acts() == kind).then_some(kind)
     }
 
     pub(super) fn segments(&self) -> &[Segment] {

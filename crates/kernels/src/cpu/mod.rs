@@ -1,7 +1,7 @@
 //! The CPU backend: packed weights, a fork-join pool, and kernels written once over sixteen lanes.
 //!
 //! [`CpuBackend`] is the contract's ops, each one or two loops of the [`ThreadPool`]. Weights are laid out by
-//! `matrix`, multiplied by the tiles of `gemm`, which `matmul` cuts into items; `attention` reads the paged cache of
+//! `matrix`, multiplied by the tiles of `gemm`, which `matmul` cuts into items; `moe` has products of many matrices in one loop; `attention` reads the paged cache of
 //! `kv` that `rope` writes. All arithmetic is generic over the instruction sets of `lanes`.
 //!
 //! What makes results independent of the batch: per output, floating-point operations come in an order fixed by
@@ -21,6 +21,7 @@ pub mod limits;
 mod math;
 mod matmul;
 mod matrix;
+mod moe;
 mod norm;
 mod pool;
 mod rope;

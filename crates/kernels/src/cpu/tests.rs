@@ -88,6 +88,8 @@ fn product(
         width: outputs.max(cols),
         vocab: 1,
         heads: HeadShape { heads: 1, kv_heads: 1, head_dim: 16 },
+        experts: 0,
+        experts_used: 0,
     })?;
     let matrix = backend.pack(&[*source])?;
     let (mut input, mut output) = (backend.buffer(rows, cols)?, backend.buffer(rows, outputs)?);

@@ -1,7 +1,7 @@
 //! Each op on one row, as its formula says: sums and functions in f64 in a fixed order, rounded to f32 once at the
 //! end. Nothing here knows batches, caches or devices.
 
-use crate::{Activation, RopeKind};
+use crate::{Activation, ExpertScoring, MoeParams, RopeKind};
 
 /// `Σ a[i] b[i]`, over eight interleaved partial sums.
 pub fn dot(a: &[f32], b: &[f32]) -> f64 {
@@ -88,6 +88,38 @@ pub fn activate(activation: Activation, x: f64) -> f64 {
         }
         Activation::GeluErf => 0.5 * x * (1.0 + erf(x * std::f64::consts::FRAC_1_SQRT_2)),
     }
+}
+
+/// Experts and their weights, in descending order of score, of equal scores the lower index first; `None` if a score is
+/// not a number.
+pub fn route(scores: &[f32], params: &MoeParams) -> Option<Vec<(usize, f64)>> {
+    if scores.iter().any(|score| score.is_nan()) {
+        return None;
+    }
+    let mut order: Vec<usize> = (0..scores.len()).collect();
+    // A stable sort keeps equal scores in the order of their indices. (0 and -0 are equal.)
+    order.sort_by(|&a, &b| {
+        scores[b].partial_cmp(&scores[a]).expect("numbers, as asserted above, have an order")
+    });
+    let largest = f64::from(scores[order[0]]);
+    let weight = |&expert: &usize| {
+        let score = f64::from(scores[expert]);
+        match params.scoring {
+            ExpertScoring::Softmax => {
+                let total: f64 = scores.iter().map(|&score| (f64::from(score) - largest).exp()).sum();
+                (score - largest).exp() / total
+            }
+            ExpertScoring::Sigmoid => 1.0 / (1.0 + (-score).exp()),
+        }
+    };
+    order.truncate(params.experts_used);
+    let mut weights: Vec<f64> = order.iter().map(weight).collect();
+    let total: f64 = weights.iter().sum();
+    if params.normalized && total != 0.0 {
+        weights.iter_mut().for_each(|weight| *weight /= total);
+    }
+    weights.iter_mut().for_each(|weight| *weight *= f64::from(params.scale));
+    Some(order.into_iter().zip(weights).collect())
 }
 
 /// The error function by its series of positive terms,

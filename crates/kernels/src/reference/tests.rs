@@ -1,8 +1,8 @@
 //! The reference against numbers worked out by hand.
 
-use super::formulas::{activate, attend, dot, rms_norm, rotate, score};
+use super::formulas::{activate, attend, dot, rms_norm, rotate, route, score};
 use super::*;
-use crate::{KvType, Rope, RopeKind};
+use crate::{ExpertScoring, KvType, Rope, RopeKind};
 
 fn close(found: &[f32], expected: &[f32]) {
     assert_eq!(found.len(), expected.len());
@@ -46,6 +46,56 @@ fn rotation_pairs_by_kind() {
     close(&turned(RopeKind::Interleaved, &[quarter, quarter], 1.0, 0), &[1.0, 2.0, 3.0, 4.0]);
 }
 
+/// Two of the experts, their weights as they are.
+const MIXTURE: MoeParams = MoeParams {
+    experts_used: 2,
+    scoring: ExpertScoring::Softmax,
+    normalized: false,
+    scale: 1.0,
+    activation: Activation::Silu,
+};
+
+#[test]
+fn experts_are_chosen_by_score_then_index() {
+    let chosen = |scores: &[f32], params: MoeParams| -> (Vec<usize>, Vec<f32>) {
+        let chosen = route(scores, &params).unwrap().into_iter();
+        chosen.map(|(expert, weight)| (expert, weight as f32)).unzip()
+    };
+    // Softmax of ln 1, ln 2, ln 5, ln 2.
+    let scores = [1f32, 2.0, 5.0, 2.0].map(f32::ln);
+    let (experts, weights) = chosen(&scores, MIXTURE);
+    assert_eq!(experts, [2, 1]);
+    close(&weights, &[0.5, 0.2]);
+    let (experts, weights) = chosen(&scores, MoeParams { normalized: true, scale: 7.0, ..MIXTURE });
+    assert_eq!(experts, [2, 1]);
+    close(&weights, &[5.0, 2.0]);
+    let sigmoid = MoeParams { scoring: ExpertScoring::Sigmoid, ..MIXTURE };
+    close(&chosen(&scores, sigmoid).1, &[5.0 / 6.0, 2.0 / 3.0]);
+    assert_eq!(chosen(&[0.0, -0.0, 1.0, 0.0], MoeParams { experts_used: 4, ..MIXTURE }).0, [2, 0, 1, 3]);
+    let none = chosen(&[f32::NEG_INFINITY; 2], MoeParams { normalized: true, ..sigmoid });
+    assert_eq!(none, (vec![0, 1], vec![0.0, 0.0]), "weights of zero stay zero");
+    assert_eq!(route(&[0.0, f32::NAN, 1.0], &MIXTURE), None);
+}
+
+#[test]
+fn a_mixture_by_hand() {
+    let mut backend = ready(SHAPE);
+    let matrix = |rows, cols, weights: &[f32]| ReferenceMatrix { rows, cols, weights: weights.to_vec() };
+    // Expert e computes (e + 1) * silu(x0) * x1 in both outputs; the router scores ln 1, ln 2 and ln 6 where x0 is 1.
+    let router = matrix(3, 2, &[0.0, 0.0, 2f32.ln(), 0.0, 6f32.ln(), 0.0]);
+    let gate_up = vec![matrix(2, 2, &[1.0, 0.0, 0.0, 1.0]); 3];
+    let down: Vec<_> = (1..=3).map(|e| matrix(2, 1, &[e as f32; 2])).collect();
+    let mut x = backend.buffer(2, 2).unwrap();
+    let (mut hidden, mut out) = (backend.buffer(2, 2).unwrap(), backend.buffer(2, 2).unwrap());
+    backend.write_rows(&mut x, 0, &[1.0, 4.0, f32::NAN, 1.0]).unwrap();
+    backend.begin(&prompt(2)).unwrap();
+    backend.moe(&router, &gate_up, &down, &MIXTURE, &x, &mut hidden, &mut out);
+    // 6/9 of the third expert and 2/9 of the second: (18 + 4) / 9.
+    let silu = 1.0 / (1.0 + (-1f32).exp());
+    close(&out.values[..2], &[22.0 / 9.0 * 4.0 * silu; 2]);
+    assert!(out.values[2..].iter().all(|v| v.is_nan()), "a row of NaN has no experts");
+}
+
 #[test]
 fn attention_of_one_head_by_hand() {
     let values = [[4.0f32, 0.0], [8.0, 1.0]];
@@ -83,8 +133,17 @@ const SHAPE: HeadShape = HeadShape { heads: 2, kv_heads: 2, head_dim: 2 };
 
 fn ready(heads: HeadShape) -> ReferenceBackend {
     let mut backend = ReferenceBackend::new();
-    let limits =
-        StepLimits { rows: 64, sequences: 4, logit_rows: 4, context: 64, width: 64, vocab: 8, heads };
+    let limits = StepLimits {
+        rows: 64,
+        sequences: 4,
+        logit_rows: 4,
+        context: 64,
+        width: 64,
+        vocab: 8,
+        heads,
+        experts: 4,
+        experts_used: 4,
+    };
     backend.reserve(&limits).unwrap();
     backend
 }

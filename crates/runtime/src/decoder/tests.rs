@@ -17,7 +17,9 @@ use super::*;
 
 /// The largest allowed difference of a logit, as a share of the range of the golden ones.
 const TOLERANCE: f32 = 1e-3;
-const CASES: &[&str] = &["qwen3", "llama3", "llama-linear", "qwen2-yarn", "mistral"];
+const CASES: &[&str] = &["qwen3", "llama3", "llama-linear", "qwen2-yarn", "mistral", "qwen3-moe", "mixtral"];
+/// Of which there is no GGUF file.
+const SAFETENSORS_ONLY: &[&str] = &["qwen3-moe-mixed"];
 
 pub(crate) fn data(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data").join(name)
@@ -201,7 +203,7 @@ fn check_golden(files: &ModelFiles, case: &str, what: &str) {
 
 #[test]
 fn safetensors_models_compute_what_transformers_does() {
-    for case in CASES {
+    for case in CASES.iter().chain(SAFETENSORS_ONLY) {
         let files = ModelFiles::open(&data("tiny").join(case)).unwrap();
         check_golden(&files, case, "safetensors");
     }
@@ -260,7 +262,7 @@ pub(crate) fn with_weights_as(case: &str, dtype: DType, shards: usize) -> tempfi
 #[test]
 fn every_plain_type_computes_the_same() {
     for (dtype, shards) in [(DType::F32, 1), (DType::F16, 3)] {
-        for case in ["qwen3", "llama-linear"] {
+        for case in ["qwen3", "llama-linear", "qwen3-moe"] {
             let directory = with_weights_as(case, dtype, shards);
             let files = ModelFiles::open(directory.path()).unwrap();
             assert_eq!(files.info.quantization, dtype.label());
@@ -291,13 +293,22 @@ fn both_formats_hold_the_same_model() {
     }
 }
 
-#[test]
-fn a_sequence_computes_the_same_in_company() {
-    let files = ModelFiles::open(&data("tiny/qwen3")).unwrap();
-    let text = Golden::open("qwen3").text();
+fn check_company(case: &str) {
+    let files = ModelFiles::open(&data("tiny").join(case)).unwrap();
+    let text = Golden::open(case).text();
     let vocab = files.spec.vocab;
-    on_every_backend!(&files, "qwen3", |runner, label| {
+    on_every_backend!(&files, case, |runner, label| {
         let alone = runner.prefill(&text);
+        for chunk in [1, 7, 16] {
+            let taken: Vec<f32> = (0..text.len())
+                .step_by(chunk)
+                .flat_map(|first| {
+                    let tokens = &text[..text.len().min(first + chunk)];
+                    runner.step(&[Work { tokens, rows: tokens.len() - first, blocks: &scattered(1) }])
+                })
+                .collect();
+            assert!(taken == alone, "{label}: chunks of {chunk} differ");
+        }
         let (own, other) = (scattered(1), scattered(0));
         // A chunk of the text beside the start of another, then its last token beside a longer chunk of that.
         let split = text.len() - 1;
@@ -316,25 +327,50 @@ fn a_sequence_computes_the_same_in_company() {
 }
 
 #[test]
-fn the_plan_is_what_loading_takes() {
-    let files = ModelFiles::open(&data("tiny/llama-linear")).unwrap();
+fn a_sequence_computes_the_same_in_company_and_in_chunks() {
+    for case in ["qwen3", "qwen3-moe", "qwen3-moe-mixed", "mixtral"] {
+        check_company(case);
+    }
+}
+
+/// Loads a model and checks that it takes what was planned. `vectors` is how many numbers its vectors hold,
+/// `buffer_cols` the widths of a step's buffers together.
+fn check_plan(case: &str, vectors: usize, buffer_cols: usize) {
+    let files = ModelFiles::open(&data("tiny").join(case)).unwrap();
     let backend = CpuBackend::new(Arc::new(ThreadPool::new(1)), Tier::available().last().unwrap());
     let plan = Decoder::plan(&backend, &files);
     let mut heard = Vec::new();
     let decoder = Decoder::load(&backend, &files, &mut |done| heard.push(done)).unwrap();
     assert!(heard.is_sorted() && heard.last() == Some(&1.0), "{heard:?}");
 
-    let matrices =
-        decoder.layers.iter().flat_map(|layer| [&layer.qkv, &layer.output, &layer.gate_up, &layer.down]);
+    let matrices = decoder.layers.iter().flat_map(|layer| {
+        let mlp: Vec<_> = match &layer.mlp {
+            Mlp::Dense { gate_up, down } => vec![gate_up, down],
+            Mlp::Experts { router, gate_up, down, .. } => {
+                gate_up.iter().chain(down).chain([router]).collect()
+            }
+        };
+        mlp.into_iter().chain([&layer.qkv, &layer.output])
+    });
     let matrix_bytes: usize =
         matrices.chain([&decoder.embedding]).chain(&decoder.head).map(|matrix| matrix.bytes()).sum();
-    let (hidden, q, qkv) = (64, 64, 128); // llama-linear's widths
-    let vectors = 2 * (2 * hidden + qkv + hidden) + hidden + decoder.spec.rope.dim / 2;
+    let vectors = vectors + decoder.spec.rope.dim / 2;
     assert_eq!(plan.weights_bytes, (matrix_bytes + 4 * vectors) as u64);
 
     let limits = decoder.spec().step_limits(10, 2, 100);
-    let buffers = 4 * 10 * (hidden + hidden + qkv + q + 96 + hidden);
+    let buffers = 4 * 10 * buffer_cols;
     assert_eq!(plan.scratch_bytes(&backend, &limits), (buffers + backend.scratch_bytes(&limits)) as u64);
+}
+
+#[test]
+fn the_plan_is_what_loading_takes() {
+    let (hidden, q, qkv) = (64, 64, 128); // llama-linear's widths
+    check_plan("llama-linear", 2 * (2 * hidden + qkv + hidden) + hidden, 3 * hidden + qkv + q + 96);
+    let (q, qkv, head) = (128, 256, 32);
+    // Two experts of 24 for each token beside an MLP of 48.
+    check_plan("qwen3-moe-mixed", 3 * (2 * hidden + 2 * head) + hidden, 3 * hidden + qkv + q + 48 + 2 * 24);
+    // Three of eight; no layer has an MLP of its own.
+    check_plan("qwen3-moe", 2 * (2 * hidden + 2 * head) + hidden, 3 * hidden + qkv + q + 3 * 24);
 }
 
 #[test]

@@ -30,7 +30,7 @@ pub(super) fn open(directory: &Path) -> Result<ModelFiles, LoadError> {
     check_tokens(&name, &spec, &text)?;
     let (tensors, files) = safetensors::open(directory)?;
     let Resolved { tensors, parameters, tied_twin } =
-        resolve(&name, &spec, Naming::HuggingFace, tensors, is_harmless)?;
+        resolve(&name, &spec, Naming::of_model_type(&spec.architecture), tensors, is_harmless)?;
     let info = ModelInfo {
         name: directory
             .canonicalize()

@@ -20,7 +20,7 @@ pub use tensor::Tensor;
 use crate::error::LoadError;
 use crate::gguf::Metadata;
 use crate::mapped::ModelBytes;
-use crate::spec::{DecoderSpec, Naming, Weight};
+use crate::spec::{DecoderSpec, LayerWeight, Naming, Weight};
 
 /// What a model is, for people.
 #[derive(Clone, Debug, PartialEq)]
@@ -185,6 +185,7 @@ fn resolve(
 ) -> Result<Resolved, LoadError> {
     let mut by_name: HashMap<String, Tensor> =
         tensors.into_iter().map(|tensor| (tensor.name.clone(), tensor)).collect();
+    unstack(spec, naming, &mut by_name)?;
     let mut resolved = Resolved { tensors: BTreeMap::new(), parameters: 0, tied_twin: None };
     for (weight, shape) in spec.weights() {
         let name = weight.name(naming);
@@ -192,7 +193,10 @@ fn resolve(
             return Err(LoadError::Missing {
                 file: file.to_owned(),
                 what: format!("tensor {name} {shape:?}"),
-                hint: String::new(),
+                hint: match weight.stack_name(naming) {
+                    Some(stack) => format!(", and so is {stack}"),
+                    None => String::new(),
+                },
             });
         };
         check_shape(&tensor, &shape)?;
@@ -218,6 +222,38 @@ fn resolve(
             ),
         }),
     }
+}
+
+/// Replaces each tensor that holds one matrix of all of a layer's experts by those matrices, under their own names.
+fn unstack(
+    spec: &DecoderSpec,
+    naming: Naming,
+    by_name: &mut HashMap<String, Tensor>,
+) -> Result<(), LoadError> {
+    let Some(moe) = &spec.moe else { return Ok(()) };
+    let parts: [(fn(usize) -> LayerWeight, [usize; 2]); 3] = [
+        (LayerWeight::ExpertGate, [moe.ffn, spec.hidden]),
+        (LayerWeight::ExpertUp, [moe.ffn, spec.hidden]),
+        (LayerWeight::ExpertDown, [spec.hidden, moe.ffn]),
+    ];
+    for layer in (0..spec.layers).filter(|&layer| moe.sparse[layer]) {
+        for (part, [rows, cols]) in parts {
+            let of_expert = |expert| Weight::Layer(layer, part(expert));
+            let stack = of_expert(0).stack_name(naming).and_then(|name| by_name.remove(&name));
+            let Some(stack) = stack else { continue };
+            check_shape(&stack, &[moe.experts, rows, cols])?;
+            for (expert, tensor) in stack.parts().enumerate() {
+                if let Some(twice) = by_name.insert(of_expert(expert).name(naming), tensor) {
+                    return Err(LoadError::Corrupt {
+                        file: twice.file.to_string(),
+                        what: format!("tensor {}", twice.name),
+                        reason: format!("it is in {} too", stack.name),
+                    });
+                }
+            }
+        }
+    }
+    Ok(())
 }
 
 fn check_shape(tensor: &Tensor, expected: &[usize]) -> Result<(), LoadError> {

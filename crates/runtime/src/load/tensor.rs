@@ -29,6 +29,23 @@ impl Tensor {
         self.shape.iter().product()
     }
 
+    /// The tensors that this one holds along its outermost dimension, sharing its bytes.
+    pub fn parts(&self) -> impl Iterator<Item = Tensor> {
+        let (count, shape) = (self.shape[0], &self.shape[1..]);
+        // Whole, because a part is whole rows, and those are whole blocks.
+        let part_bytes = self.bytes.len() / count;
+        (0..count).map(move |index| Tensor {
+            file: self.file.clone(),
+            name: format!("{}[{index}]", self.name),
+            dtype: self.dtype,
+            shape: shape.to_vec(),
+            bytes: self
+                .bytes
+                .slice(index * part_bytes..(index + 1) * part_bytes)
+                .expect("inside, because all parts together are not longer than the whole"),
+        })
+    }
+
     /// Its numbers. For norm weights, biases and the like, which files keep unquantised.
     ///
     /// # Errors

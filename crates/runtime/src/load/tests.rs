@@ -250,6 +250,155 @@ fn gguf_tensors_and_defaults() {
     );
 }
 
+/// The smallest llama that is a mixture of three experts, as Mixtral is, with these tensors of them.
+fn mixture_gguf(tensors: &[(&str, &[usize])]) -> Result<ModelFiles, String> {
+    let mut builder = Builder::new()
+        .string("general.architecture", "llama")
+        .u32("llama.block_count", 1)
+        .u32("llama.context_length", 32)
+        .u32("llama.embedding_length", 4)
+        .u32("llama.feed_forward_length", 8)
+        .u32("llama.expert_count", 3)
+        .u32("llama.expert_used_count", 2)
+        .u32("llama.attention.head_count", 2)
+        .f32("llama.attention.layer_norm_rms_epsilon", 1e-5)
+        .zeros("token_embd.weight", &[10, 4])
+        .zeros("output_norm.weight", &[4])
+        .zeros("blk.0.attn_norm.weight", &[4])
+        .zeros("blk.0.ffn_norm.weight", &[4]);
+    for name in ["attn_q", "attn_k", "attn_v", "attn_output"] {
+        builder = builder.zeros(&format!("blk.0.{name}.weight"), &[4, 4]);
+    }
+    for (name, shape) in tensors {
+        builder = builder.zeros(&format!("blk.0.{name}.weight"), shape);
+    }
+    ModelFiles::from_bytes("tiny", builder.build().into()).map_err(|error| error.to_string())
+}
+
+#[test]
+fn stacked_experts_must_have_the_shapes_of_the_spec() {
+    type Named<'a> = (&'a str, &'a [usize]);
+    let router: Named = ("ffn_gate_inp", &[3, 4]);
+    let (gate, up): (Named, Named) = (("ffn_gate_exps", &[3, 8, 4]), ("ffn_up_exps", &[3, 8, 4]));
+    let down: Named = ("ffn_down_exps", &[3, 4, 8]);
+    let files = mixture_gguf(&[router, gate, up, down]).unwrap();
+    assert_eq!(files.info.parameters, 10 * 4 + 4 + 2 * 4 + 4 * 16 + 12 + 3 * 96);
+    let one = files.tensor(Weight::Layer(0, LayerWeight::ExpertDown(2)));
+    assert_eq!((one.name.as_str(), one.shape.as_slice()), ("blk.0.ffn_down_exps.weight[2]", &[4, 8][..]));
+    assert_eq!(one.bytes.len(), 4 * 32);
+
+    let cases: [(&[Named], &str); 8] = [
+        (
+            &[router, up, down],
+            "tensor blk.0.ffn_gate.0.weight [8, 4] is missing, and so is blk.0.ffn_gate_exps.weight",
+        ),
+        (&[gate, up, down], "tensor blk.0.ffn_gate_inp.weight [3, 4] is missing"),
+        (&[("ffn_gate_inp", &[2, 4]), gate, up, down], "expected [3, 4], file has [2, 4]"),
+        (
+            &[router, gate, up, ("ffn_down_exps", &[2, 4, 8])],
+            "tensor blk.0.ffn_down_exps.weight: expected [3, 4, 8], file has [2, 4, 8]",
+        ),
+        (
+            &[router, gate, ("ffn_up_exps", &[3, 4, 8]), down],
+            "tensor blk.0.ffn_up_exps.weight: expected [3, 8, 4], file has [3, 4, 8]",
+        ),
+        (
+            &[router, ("ffn_gate_exps", &[24, 4]), up, down],
+            "tensor blk.0.ffn_gate_exps.weight: expected [3, 8, 4], file has [24, 4]",
+        ),
+        (
+            &[router, gate, ("ffn_gate.1", &[8, 4]), up, down],
+            "tensor blk.0.ffn_gate.1.weight: it is in blk.0.ffn_gate_exps.weight too",
+        ),
+        (
+            &[router, gate, up, down, ("ffn_gate_shexp", &[8, 4])],
+            "tensor blk.0.ffn_gate_shexp.weight = [8, 4] of F32 is not supported",
+        ),
+    ];
+    for (tensors, expected) in cases {
+        let error = mixture_gguf(tensors).unwrap_err();
+        assert!(error.contains(expected), "{expected:?} in {error:?}");
+    }
+}
+
+#[test]
+fn experts_of_old_files_are_tensors_of_their_own() {
+    let names: Vec<String> =
+        (0..3).flat_map(|expert| ["gate", "up", "down"].map(|part| format!("ffn_{part}.{expert}"))).collect();
+    let mut tensors: Vec<(&str, &[usize])> = vec![("ffn_gate_inp", &[3, 4])];
+    for name in &names {
+        tensors.push((name, if name.contains("down") { &[4, 8] } else { &[8, 4] }));
+    }
+    let files = mixture_gguf(&tensors).unwrap();
+    assert_eq!(files.tensor(Weight::Layer(0, LayerWeight::ExpertUp(1))).name, "blk.0.ffn_up.1.weight");
+    let without = |name: &str| {
+        let left: Vec<_> = tensors.iter().copied().filter(|(tensor, _)| *tensor != name).collect();
+        mixture_gguf(&left).unwrap_err()
+    };
+    assert!(without("ffn_down.2").contains("tensor blk.0.ffn_down.2.weight [4, 8] is missing"));
+}
+
+#[test]
+fn a_stack_is_cut_where_its_experts_meet() {
+    let bytes: Vec<u8> = (0..2 * 3 * 34).map(|byte| byte as u8).collect();
+    let stack = Tensor {
+        file: "a".into(),
+        name: "t".into(),
+        dtype: DType::Q8_0,
+        shape: vec![2, 3, 32],
+        bytes: bytes.clone().into(),
+    };
+    let parts: Vec<Tensor> = stack.parts().collect();
+    assert_eq!(parts.len(), 2);
+    for (part, bytes) in parts.iter().zip(bytes.chunks(3 * 34)) {
+        assert_eq!((part.shape.as_slice(), &part.bytes[..]), (&[3, 32][..], bytes));
+    }
+}
+
+#[test]
+fn experts_of_a_directory_must_be_those_of_the_configuration() {
+    for (case, key, router, expert) in [
+        ("qwen3-moe", "num_experts", "mlp.gate.weight", "mlp.experts.7.down_proj.weight"),
+        (
+            "mixtral",
+            "num_local_experts",
+            "block_sparse_moe.gate.weight",
+            "block_sparse_moe.experts.4.w2.weight",
+        ),
+    ] {
+        let model = copy(case);
+        let files = ModelFiles::open(model.path()).unwrap();
+        let moe = files.spec.moe.clone().unwrap();
+        let last = Weight::Layer(1, LayerWeight::ExpertDown(moe.experts - 1));
+        assert_eq!(files.tensor(last).name, format!("model.layers.1.{expert}"));
+        let with_experts = |count: usize| {
+            edit(model.path(), "config.json", |config| {
+                config.insert(key.into(), json!(count));
+            });
+            error_of(model.path())
+        };
+        for count in [moe.experts + 1, moe.experts - 1] {
+            let expected = format!(
+                "tensor model.layers.0.{router}: expected [{count}, 64], file has [{}, 64]",
+                moe.experts
+            );
+            let error = with_experts(count);
+            assert!(error.ends_with(&expected), "{expected:?} in {error:?}");
+        }
+
+        let model = copy(case);
+        let path = model.path().join("model.safetensors");
+        let file = fs::read(&path).unwrap();
+        let tensors = ::safetensors::SafeTensors::deserialize(&file).unwrap();
+        let name = format!("model.layers.1.{expert}");
+        let views: Vec<_> = tensors.tensors().into_iter().filter(|(tensor, _)| *tensor != name).collect();
+        fs::write(&path, ::safetensors::serialize(views, None).unwrap()).unwrap();
+        let expected = format!("tensor {name} [64, {}] is missing", moe.ffn);
+        let error = error_of(model.path());
+        assert!(error.ends_with(&expected), "{expected:?} in {error:?}");
+    }
+}
+
 /// Opens and loads the tiny qwen3 with one more tensor of the embedding's shape, made from its bytes.
 fn load_with(name: &str, bytes: impl Fn(&[u8]) -> Vec<u8>) -> Result<(), String> {
     let model = copy("qwen3");
@@ -356,7 +505,7 @@ proptest! {
     /// Truncated and changed models give an error or a model, whatever was done to them.
     #[test]
     fn damaged_models_give_a_result(
-        case in prop::sample::select(vec!["qwen3", "llama-linear"]),
+        case in prop::sample::select(vec!["qwen3", "llama-linear", "qwen3-moe"]),
         cut in prop::option::of(any::<prop::sample::Index>()),
         // The headers are in the first 8 KiB, and what lies behind is weights.
         changes in prop::collection::vec((0usize..8192, any::<u8>()), 0..8),

@@ -1,13 +1,15 @@
 //! [`DecoderSpec`] from GGUF metadata. Keys under the architecture's name that are not known here are refused:
 //! what they say could change what the model computes.
 
-use hanzo_engine_kernels::{Activation, HeadShape, RopeKind};
+use hanzo_engine_kernels::{Activation, ExpertScoring, HeadShape, RopeKind};
 
 use super::rope::yarn_magnitude;
-use super::{DecoderSpec, LayerWeight, Naming, RopeScaling, RopeSpec, Weight, shorten};
+use super::{DecoderSpec, LayerWeight, MoeSpec, Naming, RopeScaling, RopeSpec, Weight, shorten};
 use crate::error::LoadError;
 use crate::gguf::{Array, Gguf, Metadata, Value};
-use crate::limits::{CONTEXT_TOKENS_MAX, HEAD_DIM_MAX, HEADS_MAX, LAYERS_MAX, VOCAB_MAX, WIDTH_MAX};
+use crate::limits::{
+    CONTEXT_TOKENS_MAX, EXPERTS_MAX, HEAD_DIM_MAX, HEADS_MAX, LAYERS_MAX, VOCAB_MAX, WIDTH_MAX,
+};
 use crate::load::Tensor;
 
 /// What an architecture's name stands for, where its metadata does not say.
@@ -17,14 +19,44 @@ struct Family {
     /// Query, key and value biases, where the tensors do not decide.
     qkv_bias: Option<bool>,
     qk_norm: bool,
+    experts: Experts,
+}
+
+/// Whether an architecture's layers are mixtures of experts.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Experts {
+    Never,
+    /// Where there is an `expert_count`; `feed_forward_length` is then of one expert (Mixtral).
+    IfCounted,
+    /// All of `expert_feed_forward_length`.
+    Always,
 }
 
 /// The converter stores llama's query and key rows permuted, so that rope turns neighbours (Mistral and Yi too:
 /// they are llama there).
 const FAMILIES: &[Family] = &[
-    Family { name: "llama", rope: RopeKind::Interleaved, qkv_bias: None, qk_norm: false },
-    Family { name: "qwen2", rope: RopeKind::Neox, qkv_bias: Some(true), qk_norm: false },
-    Family { name: "qwen3", rope: RopeKind::Neox, qkv_bias: None, qk_norm: true },
+    Family {
+        name: "llama",
+        rope: RopeKind::Interleaved,
+        qkv_bias: None,
+        qk_norm: false,
+        experts: Experts::IfCounted,
+    },
+    Family {
+        name: "qwen2",
+        rope: RopeKind::Neox,
+        qkv_bias: Some(true),
+        qk_norm: false,
+        experts: Experts::Never,
+    },
+    Family { name: "qwen3", rope: RopeKind::Neox, qkv_bias: None, qk_norm: true, experts: Experts::Never },
+    Family {
+        name: "qwen3moe",
+        rope: RopeKind::Neox,
+        qkv_bias: None,
+        qk_norm: true,
+        experts: Experts::Always,
+    },
 ];
 
 /// Keys that are read below.
@@ -48,6 +80,14 @@ const READ: &[&str] = &[
     "rope.scaling.type",
     "rope.scaling.yarn_beta_fast",
     "rope.scaling.yarn_beta_slow",
+];
+
+/// Keys of mixtures of experts that are read below. Others (shared experts, groups, factors, other scorings) are not
+/// known to these architectures.
+const EXPERTS_READ: &[(&str, &[Experts])] = &[
+    ("expert_count", &[Experts::IfCounted, Experts::Always]),
+    ("expert_feed_forward_length", &[Experts::Always]),
+    ("expert_used_count", &[Experts::IfCounted, Experts::Always]),
 ];
 
 /// Keys that do not change what a decoder computes: the vocabulary is the embedding's rows, and the others say
@@ -82,7 +122,7 @@ pub fn from_gguf(gguf: &Gguf) -> Result<DecoderSpec, LoadError> {
         });
     };
     let keys = Keys { metadata, architecture };
-    keys.refuse_unknown()?;
+    keys.refuse_unknown(family)?;
     let has = |weight: Weight| find(gguf, &weight.name(Naming::Gguf)).is_some();
 
     let embedding = Weight::TokenEmbedding.name(Naming::Gguf);
@@ -112,13 +152,16 @@ pub fn from_gguf(gguf: &Gguf) -> Result<DecoderSpec, LoadError> {
         // Qwen windows only some layers, and the metadata does not say which.
         return Err(keys.unsupported("attention.sliding_window", window, "only llama's is known"));
     }
+    let moe = keys.experts(family, layers)?;
+    let ffn = if moe.is_some() { 0 } else { keys.required("feed_forward_length", WIDTH_MAX)? };
     DecoderSpec {
         architecture: architecture.to_owned(),
         vocab,
         hidden,
         layers,
         heads,
-        ffn: keys.required("feed_forward_length", WIDTH_MAX)?,
+        ffn,
+        moe,
         norm_eps: keys.epsilon()?,
         qkv_bias: family.qkv_bias.unwrap_or_else(|| has(Weight::Layer(0, LayerWeight::QueryBias))),
         o_bias: has(Weight::Layer(0, LayerWeight::AttentionOutputBias)),
@@ -159,11 +202,12 @@ impl Keys<'_> {
         }
     }
 
-    fn refuse_unknown(&self) -> Result<(), LoadError> {
+    fn refuse_unknown(&self, family: &Family) -> Result<(), LoadError> {
         let prefix = self.key("");
         for (key, value) in self.metadata.iter() {
             let Some(name) = key.strip_prefix(&prefix) else { continue };
             let known = READ.contains(&name)
+                || EXPERTS_READ.iter().any(|(key, by)| *key == name && by.contains(&family.experts))
                 || HARMLESS.contains(&name)
                 || (HARMLESS_AT_ZERO.contains(&name) && is_zero(value))
                 || (name == "attention.causal" && *value == Value::Bool(true));
@@ -217,6 +261,31 @@ impl Keys<'_> {
             }
             value => Ok(value),
         }
+    }
+
+    /// The mixture of experts that all layers are: weights by softmax that add up to 1, as llama.cpp runs these
+    /// architectures whatever else a model's makers may have done.
+    fn experts(&self, family: &Family, layers: usize) -> Result<Option<MoeSpec>, LoadError> {
+        let ffn = match family.experts {
+            Experts::Never => return Ok(None),
+            Experts::IfCounted => {
+                let none = |name: &str| self.metadata.get(&self.key(name)).is_none_or(is_zero);
+                if none("expert_count") && none("expert_used_count") {
+                    return Ok(None);
+                }
+                "feed_forward_length"
+            }
+            Experts::Always => "expert_feed_forward_length",
+        };
+        Ok(Some(MoeSpec {
+            experts: self.required("expert_count", EXPERTS_MAX)?,
+            experts_used: self.required("expert_used_count", EXPERTS_MAX)?,
+            ffn: self.required(ffn, WIDTH_MAX)?,
+            scoring: ExpertScoring::Softmax,
+            normalized: true,
+            scale: 1.0,
+            sparse: vec![true; layers],
+        }))
     }
 
     fn epsilon(&self) -> Result<f32, LoadError> {

@@ -1,14 +1,16 @@
 //! [`DecoderSpec`] from a Hugging Face `config.json`. What a setting means is what the transformers library's
 //! class of the same name makes of it; settings that class does not read change nothing there or here. Settings
-//! known to make another model of it (experts, quantised weights, soft caps) are refused.
+//! known to make another model of it (experts the family has not, quantised weights, soft caps) are refused.
 
-use hanzo_engine_kernels::{Activation, HeadShape, RopeKind};
+use hanzo_engine_kernels::{Activation, ExpertScoring, HeadShape, RopeKind};
 use serde_json::{Map, Value};
 
 use super::rope::yarn_magnitude;
-use super::{DecoderSpec, RopeScaling, RopeSpec, shorten};
+use super::{Config, DecoderSpec, MoeSpec, RopeScaling, RopeSpec};
 use crate::error::LoadError;
-use crate::limits::{CONTEXT_TOKENS_MAX, HEAD_DIM_MAX, HEADS_MAX, LAYERS_MAX, VOCAB_MAX, WIDTH_MAX};
+use crate::limits::{
+    CONTEXT_TOKENS_MAX, EXPERTS_MAX, HEAD_DIM_MAX, HEADS_MAX, LAYERS_MAX, VOCAB_MAX, WIDTH_MAX,
+};
 
 /// What a model type stands for, where its settings do not say.
 struct Family {
@@ -19,6 +21,21 @@ struct Family {
     window: Window,
     /// Size of a head where `head_dim` is not given; otherwise `hidden_size / num_attention_heads`.
     head_dim: Option<usize>,
+    /// Base of rope's frequencies where `rope_theta` is not given.
+    rope_base: f32,
+    /// Epsilon of the norms where `rms_norm_eps` is not given.
+    norm_eps: f32,
+    experts: Experts,
+}
+
+#[derive(Clone, Copy)]
+enum Experts {
+    Never,
+    /// `intermediate_size` is of one expert, every layer is a mixture, weights add up to 1.
+    All,
+    /// `moe_intermediate_size` is of one expert, layers are mixtures as `decoder_sparse_step` and `mlp_only_layers`
+    /// say, weights add up to 1 where `norm_topk_prob` says so.
+    Some,
 }
 
 #[derive(Clone, Copy)]
@@ -35,6 +52,8 @@ enum Window {
     Never,
     /// `sliding_window` on every layer.
     All,
+    /// `sliding_window` on every layer, where `use_sliding_window` says so.
+    AllIfUsed,
     /// `sliding_window` on the layers `layer_types` or `max_window_layers` name, where `use_sliding_window` says so.
     Some,
 }
@@ -47,6 +66,9 @@ const FAMILIES: &[Family] = &[
         qk_norm: false,
         window: Window::Never,
         head_dim: None,
+        rope_base: 1e4,
+        norm_eps: 1e-6,
+        experts: Experts::Never,
     },
     Family {
         model_type: "mistral",
@@ -55,6 +77,9 @@ const FAMILIES: &[Family] = &[
         qk_norm: false,
         window: Window::All,
         head_dim: None,
+        rope_base: 1e4,
+        norm_eps: 1e-6,
+        experts: Experts::Never,
     },
     Family {
         model_type: "qwen2",
@@ -63,6 +88,9 @@ const FAMILIES: &[Family] = &[
         qk_norm: false,
         window: Window::Some,
         head_dim: None,
+        rope_base: 1e4,
+        norm_eps: 1e-6,
+        experts: Experts::Never,
     },
     Family {
         model_type: "qwen3",
@@ -71,6 +99,31 @@ const FAMILIES: &[Family] = &[
         qk_norm: true,
         window: Window::Some,
         head_dim: Some(128),
+        rope_base: 1e4,
+        norm_eps: 1e-6,
+        experts: Experts::Never,
+    },
+    Family {
+        model_type: "qwen3_moe",
+        class: "Qwen3MoeForCausalLM",
+        bias: Bias::AsConfigured,
+        qk_norm: true,
+        window: Window::AllIfUsed,
+        head_dim: None,
+        rope_base: 1e4,
+        norm_eps: 1e-6,
+        experts: Experts::Some,
+    },
+    Family {
+        model_type: "mixtral",
+        class: "MixtralForCausalLM",
+        bias: Bias::Never,
+        qk_norm: false,
+        window: Window::All,
+        head_dim: None,
+        rope_base: 1e6,
+        norm_eps: 1e-5,
+        experts: Experts::All,
     },
 ];
 
@@ -81,12 +134,18 @@ const REFUSED: &[&str] = &[
     "final_logit_softcapping",
     "is_encoder_decoder",
     "mlp_bias",
-    "moe_intermediate_size",
     "n_routed_experts",
-    "num_experts",
-    "num_local_experts",
+    "n_shared_experts",
     "quantization_config",
+    "shared_expert_intermediate_size",
     "vision_config",
+];
+
+/// Settings of mixtures of experts, by the families that read them.
+const EXPERT_SETTINGS: &[(&str, fn(Experts) -> bool)] = &[
+    ("moe_intermediate_size", |experts| matches!(experts, Experts::Some)),
+    ("num_experts", |experts| matches!(experts, Experts::Some)),
+    ("num_local_experts", |experts| !matches!(experts, Experts::Never)),
 ];
 
 /// Settings that make another model of it unless they are absent, null or 1.
@@ -143,15 +202,18 @@ pub fn from_config(config: &Config) -> Result<DecoderSpec, LoadError> {
         Bias::AsConfigured => (biased, biased),
     };
     let context = config.required("max_position_embeddings", CONTEXT_TOKENS_MAX)?;
-    let rope = rope(config, heads.head_dim, context)?;
+    let rope = rope(config, family, heads.head_dim, context)?;
+    let moe = experts(config, family, layers)?;
+    let has_dense = moe.as_ref().is_none_or(|moe| moe.sparse.contains(&false));
     DecoderSpec {
         architecture: model_type.to_owned(),
         vocab: config.required("vocab_size", VOCAB_MAX)?,
         hidden,
         layers,
         heads,
-        ffn: config.required("intermediate_size", WIDTH_MAX)?,
-        norm_eps: config.positive("rms_norm_eps")?.unwrap_or(1e-6),
+        ffn: if has_dense { config.required("intermediate_size", WIDTH_MAX)? } else { 0 },
+        moe,
+        norm_eps: config.positive("rms_norm_eps")?.unwrap_or(family.norm_eps),
         qkv_bias,
         o_bias,
         qk_norm: family.qk_norm,
@@ -168,6 +230,11 @@ fn refuse(config: &Config, family: &Family) -> Result<(), LoadError> {
     for &key in REFUSED {
         if let Some(value) = config.get(key).filter(|value| !is_nothing(value)) {
             return Err(config.unsupported(key, value, "this build cannot run models that have it"));
+        }
+    }
+    for (key, _) in EXPERT_SETTINGS.iter().filter(|(_, read_by)| !read_by(family.experts)) {
+        if let Some(value) = config.get(key).filter(|value| !is_nothing(value)) {
+            return Err(config.unsupported(key, value, "this family does not read it"));
         }
     }
     for &key in REFUSED_UNLESS_ONE {
@@ -210,6 +277,59 @@ fn heads(config: &Config, family: &Family, hidden: usize) -> Result<HeadShape, L
     Ok(HeadShape { heads, kv_heads, head_dim })
 }
 
+fn experts(config: &Config, family: &Family, layers: usize) -> Result<Option<MoeSpec>, LoadError> {
+    const NAMES: [&str; 2] = ["num_experts", "num_local_experts"];
+    let (ffn, normalized, sparse) = match family.experts {
+        Experts::Never => return Ok(None),
+        Experts::All => ("intermediate_size", true, vec![true; layers]),
+        Experts::Some => {
+            let normalized = config.bool("norm_topk_prob")?.unwrap_or(false);
+            ("moe_intermediate_size", normalized, sparse_layers(config, layers)?)
+        }
+    };
+    // The library has called it both ways for the same class.
+    let counts = [config.whole(NAMES[0], EXPERTS_MAX)?, config.whole(NAMES[1], EXPERTS_MAX)?];
+    let experts = match counts {
+        [Some(one), Some(other)] if one != other => {
+            return Err(config.corrupt(NAMES[0], format!("it is {one}, and {} is {other}", NAMES[1])));
+        }
+        [one, other] => one.or(other).ok_or_else(|| {
+            let all = matches!(family.experts, Experts::All);
+            config.missing(NAMES[usize::from(all)])
+        })?,
+    };
+    if experts == 0 && matches!(family.experts, Experts::All) {
+        return Err(config.corrupt(NAMES[1], "it is 0"));
+    }
+    if experts == 0 || !sparse.contains(&true) {
+        return Ok(None);
+    }
+    Ok(Some(MoeSpec {
+        experts,
+        experts_used: config.required("num_experts_per_tok", EXPERTS_MAX)?,
+        ffn: config.required(ffn, WIDTH_MAX)?,
+        scoring: ExpertScoring::Softmax,
+        normalized,
+        scale: 1.0,
+        sparse,
+    }))
+}
+
+/// Every `decoder_sparse_step`th layer, but for those that `mlp_only_layers` names.
+fn sparse_layers(config: &Config, layers: usize) -> Result<Vec<bool>, LoadError> {
+    const DENSE: &str = "mlp_only_layers";
+    let step = config.count("decoder_sparse_step", LAYERS_MAX)?.unwrap_or(1);
+    let mut sparse: Vec<bool> = (1..=layers).map(|number| number.is_multiple_of(step)).collect();
+    for value in config.typed(DENSE, "a list of layers", Value::as_array)?.into_iter().flatten() {
+        let layer = value.as_u64().and_then(|layer| usize::try_from(layer).ok());
+        let Some(is_sparse) = layer.and_then(|layer| sparse.get_mut(layer)) else {
+            return Err(config.corrupt(DENSE, format!("{value} is not one of {layers} layers")));
+        };
+        *is_sparse = false;
+    }
+    Ok(sparse)
+}
+
 fn activation(config: &Config) -> Result<Activation, LoadError> {
     match config.string("hidden_act")?.unwrap_or("silu") {
         "silu" | "swish" => Ok(Activation::Silu),
@@ -229,8 +349,13 @@ fn windows(config: &Config, family: &Family, layers: usize) -> Result<Vec<Option
     };
     let layer_types = config.get("layer_types");
     match family.window {
-        Window::Never | Window::All => {
-            let window = if matches!(family.window, Window::All) { window()? } else { None };
+        Window::Never | Window::All | Window::AllIfUsed => {
+            let windowed = match family.window {
+                Window::All => true,
+                Window::AllIfUsed => config.bool("use_sliding_window")?.unwrap_or(false),
+                _ => false,
+            };
+            let window = if windowed { window()? } else { None };
             let all_full = |types: &Value| {
                 types.as_array().is_some_and(|types| types.iter().all(|layer_type| layer_type == FULL))
             };
@@ -279,7 +404,7 @@ fn windows_by_type(
         .collect()
 }
 
-fn rope(config: &Config, head_dim: usize, context: usize) -> Result<RopeSpec, LoadError> {
+fn rope(config: &Config, family: &Family, head_dim: usize, context: usize) -> Result<RopeSpec, LoadError> {
     // Newer configurations put all of rope into `rope_parameters`; in older ones `rope_scaling` stands beside
     // `rope_theta`.
     let settings = match config.object("rope_scaling")? {
@@ -297,7 +422,7 @@ fn rope(config: &Config, head_dim: usize, context: usize) -> Result<RopeSpec, Lo
     }
     let base = match settings.positive("rope_theta")? {
         Some(base) => base,
-        None => config.positive("rope_theta")?.unwrap_or(10_000.0),
+        None => config.positive("rope_theta")?.unwrap_or(family.rope_base),
     };
     let rope_type = match settings.string("rope_type")? {
         Some(rope_type) => rope_type,
@@ -368,106 +493,4 @@ fn stretched_context(scaling: &RopeScaling, context: usize) -> u32 {
         }
         _ => context as u32,
     }
-}
-
-/// The settings of a `config.json`, and the file's name for errors. A setting that is null is absent.
-#[derive(Clone, Debug)]
-pub struct Config {
-    file: String,
-    settings: Map<String, Value>,
-}
-
-impl Config {
-    /// Settings read from `file`.
-    pub fn new(file: impl Into<String>, settings: Map<String, Value>) -> Self {
-        Self { file: file.into(), settings }
-    }
-
-    /// A setting; a null one is absent.
-    pub fn get(&self, key: &str) -> Option<&Value> {
-        self.settings.get(key).filter(|value| !value.is_null())
-    }
-
-    /// A string.
-    pub fn string(&self, key: &str) -> Result<Option<&str>, LoadError> {
-        self.typed(key, "a string", Value::as_str)
-    }
-
-    /// A truth value.
-    pub fn bool(&self, key: &str) -> Result<Option<bool>, LoadError> {
-        self.typed(key, "true or false", Value::as_bool)
-    }
-
-    /// A whole number up to `max`.
-    pub fn whole(&self, key: &str, max: usize) -> Result<Option<usize>, LoadError> {
-        let number = self.typed(key, "a whole number, 0 or more", Value::as_u64)?;
-        match number.map(usize::try_from) {
-            None => Ok(None),
-            Some(Ok(number)) if number <= max => Ok(Some(number)),
-            Some(_) => Err(self.corrupt(key, format!("it is more than {max}"))),
-        }
-    }
-
-    /// A float that is a finite number.
-    pub fn f32(&self, key: &str) -> Result<Option<f32>, LoadError> {
-        let number = self.typed(key, "a number", Value::as_f64)?;
-        match number.map(|number| number as f32) {
-            Some(number) if !number.is_finite() => Err(self.corrupt(key, "it is too large")),
-            number => Ok(number),
-        }
-    }
-
-    fn count(&self, key: &str, max: usize) -> Result<Option<usize>, LoadError> {
-        match self.whole(key, max)? {
-            Some(0) => Err(self.corrupt(key, "it is 0")),
-            number => Ok(number),
-        }
-    }
-
-    fn required(&self, key: &str, max: usize) -> Result<usize, LoadError> {
-        self.count(key, max)?.ok_or_else(|| self.missing(key))
-    }
-
-    fn positive(&self, key: &str) -> Result<Option<f32>, LoadError> {
-        match self.f32(key)? {
-            Some(number) if number <= 0.0 => Err(self.corrupt(key, format!("{number} is not above 0"))),
-            number => Ok(number),
-        }
-    }
-
-    fn object(&self, key: &str) -> Result<Option<Config>, LoadError> {
-        let object = self.typed(key, "an object", Value::as_object)?;
-        Ok(object.map(|settings| Config::new(self.file.clone(), settings.clone())))
-    }
-
-    fn typed<'a, T>(
-        &'a self,
-        key: &str,
-        wanted: &str,
-        read: impl FnOnce(&'a Value) -> Option<T>,
-    ) -> Result<Option<T>, LoadError> {
-        let Some(value) = self.get(key) else { return Ok(None) };
-        match read(value) {
-            Some(read) => Ok(Some(read)),
-            None => Err(self.corrupt(key, format!("expected {wanted}, found {}", shortened(value)))),
-        }
-    }
-
-    /// The error for a setting whose value makes no sense.
-    pub fn corrupt(&self, key: &str, reason: impl Into<String>) -> LoadError {
-        LoadError::Corrupt { file: self.file.clone(), what: format!("key {key}"), reason: reason.into() }
-    }
-
-    fn missing(&self, key: &str) -> LoadError {
-        LoadError::Missing { file: self.file.clone(), what: format!("key {key}"), hint: String::new() }
-    }
-
-    fn unsupported(&self, key: &str, value: impl ToString, reason: impl Into<String>) -> LoadError {
-        let value = shorten(value.to_string());
-        LoadError::Unsupported { file: self.file.clone(), key: key.to_owned(), value, reason: reason.into() }
-    }
-}
-
-fn shortened(value: &Value) -> String {
-    shorten(value.to_string())
 }

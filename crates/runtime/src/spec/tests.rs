@@ -1,6 +1,6 @@
 //! Settings of published models, and settings that must be refused.
 
-use hanzo_engine_kernels::{HeadShape, RopeKind};
+use hanzo_engine_kernels::{ExpertScoring, HeadShape, RopeKind};
 use serde_json::{Value, json};
 
 use super::*;
@@ -45,6 +45,97 @@ fn llama() -> Value {
                           "original_max_position_embeddings": 8192, "rope_type": "llama3" },
         "rope_theta": 500000.0, "tie_word_embeddings": true, "vocab_size": 128256
     })
+}
+
+/// As published with Qwen3-30B-A3B.
+fn qwen3_moe() -> Value {
+    json!({
+        "architectures": ["Qwen3MoeForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+        "bos_token_id": 151643, "decoder_sparse_step": 1, "eos_token_id": 151645, "head_dim": 128,
+        "hidden_act": "silu", "hidden_size": 2048, "initializer_range": 0.02, "intermediate_size": 6144,
+        "max_position_embeddings": 40960, "max_window_layers": 48, "mlp_only_layers": [],
+        "model_type": "qwen3_moe", "moe_intermediate_size": 768, "norm_topk_prob": true,
+        "num_attention_heads": 32, "num_experts": 128, "num_experts_per_tok": 8, "num_hidden_layers": 48,
+        "num_key_value_heads": 4, "output_router_logits": false, "rms_norm_eps": 1e-6, "rope_scaling": null,
+        "rope_theta": 1000000.0, "router_aux_loss_coef": 0.001, "sliding_window": null,
+        "tie_word_embeddings": false, "torch_dtype": "bfloat16", "transformers_version": "4.51.0",
+        "use_cache": true, "use_sliding_window": false, "vocab_size": 151936
+    })
+}
+
+/// As published with Mixtral-8x7B-v0.1.
+fn mixtral() -> Value {
+    json!({
+        "architectures": ["MixtralForCausalLM"], "attention_dropout": 0.0, "bos_token_id": 1,
+        "eos_token_id": 2, "hidden_act": "silu", "hidden_size": 4096, "initializer_range": 0.02,
+        "intermediate_size": 14336, "max_position_embeddings": 32768, "model_type": "mixtral",
+        "num_attention_heads": 32, "num_experts_per_tok": 2, "num_hidden_layers": 32,
+        "num_key_value_heads": 8, "num_local_experts": 8, "output_router_logits": false,
+        "rms_norm_eps": 1e-5, "rope_theta": 1000000.0, "router_aux_loss_coef": 0.02, "sliding_window": null,
+        "tie_word_embeddings": false, "torch_dtype": "bfloat16", "transformers_version": "4.36.0.dev0",
+        "use_cache": true, "vocab_size": 32000
+    })
+}
+
+#[test]
+fn published_mixtures_of_experts_are_understood() {
+    let spec = read(qwen3_moe()).unwrap();
+    assert_eq!(spec.heads, HeadShape { heads: 32, kv_heads: 4, head_dim: 128 });
+    assert_eq!((spec.hidden, spec.layers, spec.ffn, spec.qk_norm), (2048, 48, 0, true));
+    let expected = MoeSpec {
+        experts: 128,
+        experts_used: 8,
+        ffn: 768,
+        scoring: ExpertScoring::Softmax,
+        normalized: true,
+        scale: 1.0,
+        sparse: vec![true; 48],
+    };
+    assert_eq!(spec.moe.as_ref(), Some(&expected));
+    let limits = spec.step_limits(64, 4, 1000);
+    assert_eq!((limits.width, limits.experts, limits.experts_used), (5120, 128, 8));
+    let weights: Vec<_> = spec.weights().collect();
+    assert_eq!(weights.len(), 3 + 48 * (2 + 6 + 1 + 3 * 128));
+    assert!(weights.contains(&(Weight::Layer(47, LayerWeight::ExpertDown(127)), vec![2048, 768])));
+
+    let spec = read(mixtral()).unwrap();
+    assert_eq!(spec.heads, HeadShape { heads: 32, kv_heads: 8, head_dim: 128 });
+    let moe = spec.moe.as_ref().unwrap();
+    assert_eq!((moe.experts, moe.experts_used, moe.ffn), (8, 2, 14_336));
+    assert_eq!((moe.normalized, moe.ffn_used(), spec.ffn), (true, 28_672, 0));
+    assert_eq!(spec.step_limits(64, 4, 1000).width, 28_672);
+    // What its class makes of settings that are not there.
+    let mut bare = mixtral();
+    bare.as_object_mut().unwrap().retain(|key, _| key != "rope_theta" && key != "rms_norm_eps");
+    assert_eq!(read(bare).unwrap(), spec);
+    assert_eq!(read(qwen3()).unwrap().step_limits(64, 4, 1000).experts, 0);
+}
+
+#[test]
+fn some_layers_are_mixtures_of_experts_and_some_are_not() {
+    let with = |changes: Value| read(changed(&qwen3_moe(), changes)).unwrap();
+    let sparse = |changes: Value| with(changes).moe.map(|moe| moe.sparse);
+    let four = |step: usize, dense: &[usize]| {
+        sparse(json!({ "num_hidden_layers": 4, "decoder_sparse_step": step, "mlp_only_layers": dense }))
+    };
+    assert_eq!(four(1, &[]), Some(vec![true; 4]));
+    assert_eq!(four(2, &[]), Some(vec![false, true, false, true]));
+    assert_eq!(four(2, &[3, 0]), Some(vec![false, true, false, false]));
+    assert_eq!(four(5, &[]), None);
+    assert_eq!(sparse(json!({ "num_experts": 0 })), None);
+    assert_eq!(sparse(json!({ "mlp_only_layers": null, "decoder_sparse_step": null })), Some(vec![true; 48]));
+
+    let mixed = with(json!({ "num_hidden_layers": 4, "decoder_sparse_step": 2 }));
+    assert_eq!(mixed.ffn, 6144);
+    assert!(mixed.moe_of(0).is_none() && mixed.moe_of(1).is_some());
+    let has = |weight| mixed.weights().any(|(name, _)| name == weight);
+    assert!(has(Weight::Layer(0, LayerWeight::Gate)) && !has(Weight::Layer(0, LayerWeight::Router)));
+    assert!(!has(Weight::Layer(1, LayerWeight::Gate)) && has(Weight::Layer(1, LayerWeight::Router)));
+
+    // The newest spelling of the number, and a default that is not what published models have.
+    let newer = with(json!({ "num_experts": null, "num_local_experts": 128 }));
+    assert_eq!(newer, with(json!({})));
+    assert!(!with(json!({ "norm_topk_prob": null })).moe.unwrap().normalized);
 }
 
 #[test]
@@ -104,6 +195,11 @@ fn windows_follow_the_family() {
     );
     assert_eq!(windowed(&mistral, json!({ "sliding_window": 4096 })), vec![Some(4096); 16]);
     assert_eq!(windowed(&mistral, json!({ "sliding_window": null })), vec![None; 16]);
+    assert_eq!(windowed(&mixtral(), json!({ "sliding_window": 4096 })), vec![Some(4096); 32]);
+    // This class does not read `max_window_layers`.
+    let used = json!({ "sliding_window": 100, "use_sliding_window": true });
+    assert_eq!(windowed(&qwen3_moe(), used), vec![Some(100); 48]);
+    assert_eq!(windowed(&qwen3_moe(), json!({ "sliding_window": 100 })), vec![None; 48]);
     let upper = json!({ "sliding_window": 100, "use_sliding_window": true, "max_window_layers": 27 });
     let mut expected = vec![None; 28];
     expected[27] = Some(100);
@@ -123,8 +219,31 @@ fn settings_that_cannot_be_honoured_are_refused_by_name() {
     let rope = |changes: Value| changed(&llama(), json!({ "rope_scaling": changes }));
     let l = |changes: Value| changed(&llama(), changes);
     let q = |changes: Value| changed(&qwen3(), changes);
+    let e = |changes: Value| changed(&qwen3_moe(), changes);
+    let x = |changes: Value| changed(&mixtral(), changes);
     let cases = [
-        (l(json!({ "model_type": "mixtral" })), "model_type = mixtral is not supported"),
+        (l(json!({ "model_type": "dbrx" })), "model_type = dbrx is not supported"),
+        (q(json!({ "num_experts": 8 })), "num_experts = 8 is not supported: this family does not read it"),
+        (q(json!({ "moe_intermediate_size": 8 })), "moe_intermediate_size = 8 is not supported"),
+        (x(json!({ "num_experts": 8 })), "num_experts = 8 is not supported"),
+        (x(json!({ "num_local_experts": 0 })), "key num_local_experts: it is 0"),
+        (x(json!({ "num_local_experts": null })), "key num_local_experts is missing"),
+        (e(json!({ "num_experts": null })), "key num_experts is missing"),
+        (e(json!({ "num_experts": 4097 })), "key num_experts: it is more than 4096"),
+        (e(json!({ "num_local_experts": 8 })), "key num_experts: it is 128, and num_local_experts is 8"),
+        (e(json!({ "num_experts_per_tok": 0 })), "key num_experts_per_tok: it is 0"),
+        (e(json!({ "num_experts_per_tok": null })), "key num_experts_per_tok is missing"),
+        (e(json!({ "num_experts_per_tok": 129 })), "experts: a token goes to 129 of 128"),
+        (e(json!({ "moe_intermediate_size": null })), "key moe_intermediate_size is missing"),
+        (e(json!({ "moe_intermediate_size": 1 << 20 })), "experts: 8 times 1048576 elements"),
+        (e(json!({ "shared_expert_intermediate_size": 8 })), "shared_expert_intermediate_size = 8 is not"),
+        (e(json!({ "n_shared_experts": 1 })), "n_shared_experts = 1 is not supported"),
+        (e(json!({ "decoder_sparse_step": 0 })), "key decoder_sparse_step: it is 0"),
+        (e(json!({ "mlp_only_layers": 3 })), "key mlp_only_layers: expected a list of layers, found 3"),
+        (e(json!({ "mlp_only_layers": [48] })), "key mlp_only_layers: 48 is not one of 48 layers"),
+        (e(json!({ "mlp_only_layers": [-1] })), "key mlp_only_layers: -1 is not one of 48 layers"),
+        (e(json!({ "mlp_only_layers": [0], "intermediate_size": null })), "key intermediate_size is missing"),
+        (e(json!({ "norm_topk_prob": 1 })), "key norm_topk_prob: expected true or false, found 1"),
         (l(json!({ "model_type": null })), "key model_type is missing"),
         (l(json!({ "architectures": ["LlamaForSequenceClassification"] })), "architectures = "),
         (l(json!({ "mlp_bias": true })), "mlp_bias = true is not supported"),
@@ -202,6 +321,44 @@ fn gguf_metadata_is_understood() {
 }
 
 #[test]
+fn gguf_mixtures_of_experts_are_understood() {
+    let mixture = |ffn| MoeSpec {
+        experts: 8,
+        experts_used: 2,
+        ffn,
+        scoring: ExpertScoring::Softmax,
+        normalized: true,
+        scale: 1.0,
+        sparse: vec![true; 2],
+    };
+    let counted = gguf_llama().u32("llama.expert_count", 8).u32("llama.expert_used_count", 2);
+    let spec = read_gguf(&counted).unwrap();
+    assert_eq!((spec.moe.as_ref(), spec.ffn), (Some(&mixture(32)), 0));
+    let spec = read_gguf(&gguf_qwen3moe().u32("qwen3moe.expert_feed_forward_length", 12)).unwrap();
+    assert_eq!((spec.moe.as_ref(), spec.ffn), (Some(&mixture(12)), 0));
+    assert_eq!((spec.rope.kind, spec.qk_norm), (RopeKind::Neox, true));
+}
+
+fn gguf_qwen3moe() -> Builder {
+    let mut builder = Builder::new()
+        .string("general.architecture", "qwen3moe")
+        .f32("qwen3moe.attention.layer_norm_rms_epsilon", 1e-6)
+        .zeros("token_embd.weight", &[10, 16]);
+    for (key, value) in [
+        ("block_count", 2),
+        ("context_length", 64),
+        ("embedding_length", 16),
+        ("feed_forward_length", 48),
+        ("attention.head_count", 4),
+        ("expert_count", 8),
+        ("expert_used_count", 2),
+    ] {
+        builder = builder.u32(&format!("qwen3moe.{key}"), value);
+    }
+    builder
+}
+
+#[test]
 fn rope_factors_divide_frequencies() {
     let factors: Vec<u8> = [1.0f32, 8.0].iter().flat_map(|factor| factor.to_le_bytes()).collect();
     let spec = read_gguf(&gguf_llama().tensor("rope_freqs.weight", &[2], 0, &factors)).unwrap();
@@ -222,11 +379,33 @@ fn gguf_settings_that_cannot_be_honoured_are_refused_by_name() {
         (Builder::new(), "key general.architecture is missing"),
         (
             bare("gemma3"),
-            "general.architecture = gemma3 is not supported: this build runs llama, qwen2, qwen3",
+            "general.architecture = gemma3 is not supported: this build runs llama, qwen2, qwen3, qwen3moe",
         ),
         (bare("llama"), "key llama.embedding_length is missing"),
         (bare("llama").u32("llama.embedding_length", 0), "key llama.embedding_length: 0 is not from 1"),
-        (gguf_llama().u32("llama.expert_count", 8), "llama.expert_count = 8 is not supported"),
+        (gguf_llama().u32("llama.expert_count", 8), "key llama.expert_used_count is missing"),
+        (gguf_llama().u32("llama.expert_used_count", 2), "key llama.expert_count is missing"),
+        (
+            gguf_llama().u32("llama.expert_count", 2).u32("llama.expert_used_count", 3),
+            "experts: a token goes to 3 of 2",
+        ),
+        (
+            gguf_llama().u32("llama.expert_feed_forward_length", 8),
+            "llama.expert_feed_forward_length = 8 is not supported",
+        ),
+        (gguf_qwen3moe(), "key qwen3moe.expert_feed_forward_length is missing"),
+        (
+            gguf_qwen3moe().u32("qwen3moe.expert_shared_count", 1),
+            "qwen3moe.expert_shared_count = 1 is not supported",
+        ),
+        (
+            gguf_qwen3moe().f32("qwen3moe.expert_weights_scale", 2.5),
+            "qwen3moe.expert_weights_scale = 2.5 is not supported",
+        ),
+        (
+            gguf_qwen3moe().u32("qwen3moe.attention.sliding_window", 9),
+            "qwen3moe.attention.sliding_window = 9 is not supported",
+        ),
         (gguf_llama().f32("llama.logit_scale", 0.5), "llama.logit_scale = 0.5 is not supported"),
         (gguf_llama().u32("llama.attention.value_length", 8), "llama.attention.value_length = 8 is not"),
         (

@@ -1,12 +1,14 @@
 //! A backend with one fault, or with none but the rounding that the bounds allow: the reference, wrapped.
 
+mod moe;
+
 use half::f16;
 
 use crate::quant::{dequantize_row, scale_min};
 use crate::reference::{ReferenceBackend, ReferenceBuffer, ReferenceKv, formulas};
 use crate::{
     Activation, AttentionParams, BLOCK_TOKENS, Backend, Batch, DType, HeadShape, KernelError, KvSpec,
-    MatrixShape, MatrixSource, QkvParams, Rope, RopeKind, StepLimits,
+    MatrixShape, MatrixSource, MoeParams, QkvParams, Rope, RopeKind, StepLimits,
 };
 
 /// What is wrong with the backend.
@@ -35,6 +37,18 @@ pub(super) enum Fault {
     GeluSwapped,
     GateUpSwapped,
     ActivationOfUp,
+    LastOfEquals,
+    NextExpert,
+    LastExpertDropped,
+    WeightsNotNormed,
+    WeightsAlwaysNormed,
+    ScoringSwapped,
+    RoutedScaleIgnored,
+    ChosenOfFirstRow,
+    FullExpertSkipped,
+    NanIgnored,
+    NanZeroed,
+    NanSpread,
     KindSwapped,
     WholeHeadTurned,
     MagnitudeIgnored,
@@ -140,6 +154,28 @@ impl Faulty {
             out.extend(outputs.into_iter().map(|v| v as f32));
         }
         out
+    }
+
+    /// `(rows, hidden)`.
+    fn gated(&self, gate_up: &[Part], activation: Activation, x: &[f32]) -> Vec<f32> {
+        let both = self.product(gate_up, None, x);
+        let width = gate_up.iter().map(|part| part.shape.rows).sum::<usize>() / 2;
+        let activation = match (self.fault, activation) {
+            (Fault::GeluSwapped, Activation::GeluErf) => Activation::GeluTanh,
+            (Fault::GeluSwapped, Activation::GeluTanh) => Activation::GeluErf,
+            _ => activation,
+        };
+        let act = |v: f32| formulas::activate(activation, f64::from(v)) as f32;
+        both.chunks_exact(2 * width)
+            .flat_map(|row| {
+                let (gate, up) = row.split_at(width);
+                let (gate, up) = if self.fault == Fault::GateUpSwapped { (up, gate) } else { (gate, up) };
+                gate.iter().zip(up).map(|(&gate, &up)| match self.fault {
+                    Fault::ActivationOfUp => act(gate) * act(up),
+                    _ => act(gate) * up,
+                })
+            })
+            .collect()
     }
 
     fn store(&mut self, buffer: &mut ReferenceBuffer, mut rows: Vec<f32>) {
@@ -477,27 +513,24 @@ impl Backend for Faulty {
         out: &mut ReferenceBuffer,
     ) {
         let x = self.rows_of(x, gate_up[0].shape.cols);
-        let both = self.product(gate_up, None, &x);
-        let width = down[0].shape.cols;
-        let activation = match (self.fault, activation) {
-            (Fault::GeluSwapped, Activation::GeluErf) => Activation::GeluTanh,
-            (Fault::GeluSwapped, Activation::GeluTanh) => Activation::GeluErf,
-            _ => activation,
-        };
-        let act = |v: f32| formulas::activate(activation, f64::from(v)) as f32;
-        let hidden: Vec<f32> = both
-            .chunks_exact(2 * width)
-            .flat_map(|row| {
-                let (gate, up) = row.split_at(width);
-                let (gate, up) = if self.fault == Fault::GateUpSwapped { (up, gate) } else { (gate, up) };
-                gate.iter().zip(up).map(|(&gate, &up)| match self.fault {
-                    Fault::ActivationOfUp => act(gate) * act(up),
-                    _ => act(gate) * up,
-                })
-            })
-            .collect();
+        let hidden = self.gated(gate_up, activation, &x);
         let product = self.product(down, None, &hidden);
         self.store(out, product);
+    }
+
+    fn moe(
+        &mut self,
+        router: &Vec<Part>,
+        gate_up: &[Vec<Part>],
+        down: &[Vec<Part>],
+        params: &MoeParams,
+        x: &ReferenceBuffer,
+        _hidden: &mut ReferenceBuffer,
+        out: &mut ReferenceBuffer,
+    ) {
+        let x = self.rows_of(x, router[0].shape.cols);
+        let sums = self.mixture(router, gate_up, down, params, &x);
+        self.store(out, sums);
     }
 
     fn logits(&mut self, head: &Vec<Part>, x: &ReferenceBuffer, out: &mut [f32]) -> Result<(), KernelError> {

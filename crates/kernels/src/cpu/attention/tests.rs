@@ -22,6 +22,8 @@ fn attend(tier: Tier, kv_type: KvType, window: u32, qkv: &[f32]) -> Result<Vec<f
         width: HEADS.qkv_width(),
         vocab: 1,
         heads: HEADS,
+        experts: 0,
+        experts_used: 0,
     })?;
     let blocks = ROWS.div_ceil(BLOCK_TOKENS);
     let mut kv = backend.kv(&KvSpec { layers: 1, kv_heads: 1, head_dim: HEADS.head_dim, blocks, kv_type })?;

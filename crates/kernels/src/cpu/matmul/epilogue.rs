@@ -80,7 +80,7 @@ impl Kernel for GateSums {
 /// # Safety
 /// Inside `L::vectorize`; `count` numbers at `to` may be written.
 #[inline(always)]
-unsafe fn put<L: Lanes>(to: *mut f32, x: L::F, count: usize) {
+pub(in crate::cpu) unsafe fn put<L: Lanes>(to: *mut f32, x: L::F, count: usize) {
     // SAFETY: the caller's promise; a whole vector is written only where all its lanes are wanted.
     unsafe {
         if count == PANEL_ROWS {
@@ -98,10 +98,13 @@ unsafe fn put<L: Lanes>(to: *mut f32, x: L::F, count: usize) {
 /// # Safety
 /// Inside `L::vectorize`; `count` numbers at `from` may be read.
 #[inline(always)]
-unsafe fn get<L: Lanes>(from: *const f32, count: usize) -> L::F {
-    let mut lanes = [0.0; PANEL_ROWS];
-    // SAFETY: the caller's promise.
+pub(in crate::cpu) unsafe fn get<L: Lanes>(from: *const f32, count: usize) -> L::F {
+    // SAFETY: the caller's promise; a whole vector is read only where all its lanes are there.
     unsafe {
+        if count == PANEL_ROWS {
+            return L::load(from);
+        }
+        let mut lanes = [0.0; PANEL_ROWS];
         std::ptr::copy_nonoverlapping(from, lanes.as_mut_ptr(), count);
         L::load(lanes.as_ptr())
     }

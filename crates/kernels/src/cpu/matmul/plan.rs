@@ -1,23 +1,53 @@
-//! How a product is cut into items of the pool.
+//! How products are cut into items of the pool: all that can be computed side by side is one loop.
+
+use std::ops::Range;
 
 use super::{CHUNK_NS, ITEM_ACTIVATION_BYTES, PanelScratch, SLAB, WIDE_COLUMNS_MIN, WIDE_PANELS};
+use crate::KernelError;
 use crate::cpu::aligned::Shared;
 use crate::cpu::matrix::{PANEL_ROWS, STREAM_PANELS};
 use crate::cpu::pool::Turn;
 use crate::cpu::tier::Tier;
 
-/// How the outputs of a product are cut into items.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Plan {
-    rows: usize,
-    columns: usize,
+/// Products that one loop of the pool computes.
+#[derive(Debug)]
+pub(in crate::cpu) struct Plan {
+    parts: Vec<Part>,
+    /// About how long one thread would take for all of them.
+    ns: usize,
+}
+
+/// Rows of a matrix by columns of activations, cut into items.
+#[derive(Debug)]
+struct Part {
+    group: usize,
+    rows: Range<usize>,
+    columns: Range<usize>,
     item_rows: usize,
     item_columns: usize,
-    grain: usize,
+    /// Items of the parts up to this one, it included.
+    item_end: usize,
+}
+
+/// What is to be added to a plan.
+pub(super) struct Work {
+    /// Whose matrix it is.
+    pub(super) group: usize,
+    pub(super) rows: Range<usize>,
+    /// Bytes of weights that 16 of the rows take.
+    pub(super) panel_bytes: usize,
+    pub(super) columns: Range<usize>,
+    /// Bytes of a column's activations.
+    pub(super) column_bytes: usize,
+    /// Inputs of a row.
+    pub(super) cols: usize,
+    /// How many of about this size there will be.
+    pub(super) alike: usize,
 }
 
 /// Rows of weights by columns of activations that one thread computes at a time.
 pub(super) struct Item {
+    pub(super) group: usize,
     pub(super) row_first: usize,
     pub(super) rows: usize,
     pub(super) column_first: usize,
@@ -25,14 +55,39 @@ pub(super) struct Item {
 }
 
 impl Plan {
-    /// `rows` outputs, panels of `panel_bytes`, by `columns` columns of `column_bytes`, each of `cols` inputs.
-    pub(super) fn new(
-        tier: Tier,
-        threads: usize,
-        (rows, panel_bytes): (usize, usize),
-        (columns, column_bytes): (usize, usize),
-        cols: usize,
-    ) -> Plan {
+    /// Parts of a plan where no model has more experts.
+    const PARTS_MIN: usize = 4;
+
+    /// Bytes of [`Plan::new`].
+    pub(in crate::cpu) fn bytes(experts: usize) -> usize {
+        experts.max(Self::PARTS_MIN).saturating_mul(size_of::<Part>())
+    }
+
+    /// An empty plan with room for a part of each expert.
+    pub(in crate::cpu) fn new(experts: usize) -> Result<Plan, KernelError> {
+        let mut parts = Vec::new();
+        let (bytes, what) = (Self::bytes(experts), "the plan of a product");
+        parts.try_reserve_exact(experts.max(Self::PARTS_MIN)).map_err(|_| KernelError::OutOfMemory {
+            device: "cpu".into(),
+            bytes,
+            what,
+        })?;
+        Ok(Plan { parts, ns: 0 })
+    }
+
+    /// Forgets all parts.
+    pub(super) fn clear(&mut self) {
+        self.parts.clear();
+        self.ns = 0;
+    }
+
+    /// Whether one more part would need memory: then run what is there first.
+    pub(super) fn is_full(&self) -> bool {
+        self.parts.len() == self.parts.capacity()
+    }
+
+    pub(super) fn add(&mut self, tier: Tier, threads: usize, work: Work) {
+        let (rows, columns) = (work.rows.len(), work.columns.len());
         // 1000 multiply-adds take 6 ns by vectors, 2 by matrices; 10 bytes take 1 ns to stream.
         let (mut panels, mut item_columns) = (STREAM_PANELS, columns);
         let ns_per_1000 = if tier == Tier::Amx { 2 } else { 6 };
@@ -41,48 +96,68 @@ impl Plan {
             // more of a row's outputs at a time are fewer pages to write to.
             let panels_max = if tier == Tier::Amx { 2 } else { WIDE_PANELS };
             let columns_max = SLAB / (panels_max * PANEL_ROWS);
-            item_columns = (ITEM_ACTIVATION_BYTES / column_bytes.max(1)).clamp(64, columns_max) / 32 * 32;
-            let columns = columns.div_ceil(item_columns);
-            let enough = |panels: &usize| rows.div_ceil(panels * PANEL_ROWS) * columns >= 8 * threads;
-            panels = [WIDE_PANELS, 4, 2]
-                .into_iter()
-                .filter(|&panels| panels <= panels_max)
-                .find(enough)
-                .unwrap_or(1);
+            item_columns =
+                (ITEM_ACTIVATION_BYTES / work.column_bytes.max(1)).clamp(64, columns_max) / 32 * 32;
+            let alike = work.alike * columns.div_ceil(item_columns);
+            let enough = |panels: &usize| rows.div_ceil(panels * PANEL_ROWS) * alike >= 8 * threads;
+            let mut sizes = [WIDE_PANELS, 4, 2].into_iter().filter(|&panels| panels <= panels_max);
+            panels = sizes.find(enough).unwrap_or(1);
         }
-        let products = panels * PANEL_ROWS * cols * columns.min(item_columns);
-        let item_ns = panels * panel_bytes / 10 + products / 1000 * ns_per_1000;
-        let grain = CHUNK_NS / (item_ns + 1) + 1;
-        Plan { rows, columns, item_rows: panels * PANEL_ROWS, item_columns: item_columns.max(1), grain }
+        let products = panels * PANEL_ROWS * work.cols * columns.min(item_columns);
+        let item_ns = panels * work.panel_bytes / 10 + products / 1000 * ns_per_1000;
+        let (item_rows, item_columns) = (panels * PANEL_ROWS, item_columns.max(1));
+        let items = rows.div_ceil(item_rows) * columns.div_ceil(item_columns);
+        self.ns = self.ns.saturating_add(items * item_ns);
+        self.parts.push(Part {
+            group: work.group,
+            rows: work.rows,
+            columns: work.columns,
+            item_rows,
+            item_columns,
+            item_end: self.items() + items,
+        });
+    }
+
+    fn items(&self) -> usize {
+        self.parts.last().map_or(0, |part| part.item_end)
     }
 
     /// Items that share columns follow each other, so that their activations are still in the cache.
     fn item(&self, index: usize) -> Item {
-        let down = self.rows.div_ceil(self.item_rows);
-        let (row_first, column_first) = (index % down * self.item_rows, index / down * self.item_columns);
+        let at = self.parts.partition_point(|part| part.item_end <= index);
+        let first = at.checked_sub(1).map_or(0, |before| self.parts[before].item_end);
+        let Part { group, rows, columns, item_rows, item_columns, .. } = &self.parts[at];
+        let down = rows.len().div_ceil(*item_rows);
+        let row_first = rows.start + (index - first) % down * item_rows;
+        let column_first = columns.start + (index - first) / down * item_columns;
         Item {
+            group: *group,
             row_first,
-            rows: self.item_rows.min(self.rows - row_first),
+            rows: (*item_rows).min(rows.end - row_first),
             column_first,
-            columns: self.item_columns.min(self.columns - column_first),
+            columns: (*item_columns).min(columns.end - column_first),
         }
     }
 
+    /// Computes all parts and forgets them.
     pub(super) fn run(
-        &self,
+        &mut self,
         turn: &mut Turn,
         scratch: &mut [PanelScratch],
-        body: &(dyn Fn(Item, &mut PanelScratch) + Sync),
+        body: &(dyn Fn(&Item, &mut PanelScratch) + Sync),
     ) {
         assert!(scratch.len() >= turn.threads(), "scratch for every thread");
-        let items = self.rows.div_ceil(self.item_rows) * self.columns.div_ceil(self.item_columns);
+        let items = self.items();
+        let grain = CHUNK_NS / (self.ns / items.max(1) + 1) + 1;
         let scratch = Shared::new(scratch);
-        turn.run(items, self.grain, &|worker, range| {
+        let plan = &*self;
+        turn.run(items, grain, &|worker, range| {
             // SAFETY: the pool gives each thread a number of its own below the length asserted above.
             let scratch = unsafe { &mut *scratch.get().add(worker) };
             for index in range {
-                body(self.item(index), scratch);
+                body(&plan.item(index), scratch);
             }
         });
+        self.clear();
     }
 }

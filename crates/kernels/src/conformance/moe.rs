@@ -1,0 +1,313 @@
+//! Checks of `moe`.
+//!
+//! Which experts a row goes to is not continuous in its scores: where the last of the chosen and the first of the others
+//! are within rounding of each other, two right backends may choose differently. So rows are drawn until the reference's
+//! choice is clear: each chosen score is above each other by more than both may err. (The order among the chosen does
+//! not matter that much: where two of them come the other way round, the same sum is added up in another order.) Exact
+//! ties are made of scores that are zero on any device, those of a router's rows of zeros.
+
+use super::bounds::{FLOAT, Tally, dot_sigma, same_bits};
+use super::linear::gather;
+use super::mlp::{ACTIVATIONS, gated_outputs};
+use super::random::Random;
+use super::rig::{Rig, rows_batch};
+use super::weights::{Weights, quantised, supported};
+use crate::quant::can_quantize;
+use crate::reference::formulas::{dot, route};
+use crate::{Backend, DType, ExpertScoring, MoeParams};
+
+/// Largest batch of these checks.
+const ROWS_MAX: usize = 70;
+/// Widest matrix of these checks.
+const WIDTH_MAX: usize = 1024;
+const EXPERTS_MAX: usize = 64;
+const USED_MAX: usize = 8;
+/// Rows drawn before a router is taken for one that never chooses clearly.
+const DRAWS_MAX: usize = 10_000;
+
+/// `moe` for every supported type, with parts and experts of different types, scorings, numbers of experts and of rows,
+/// ragged shapes, and rows that all go to one expert.
+///
+/// # Panics
+/// If a number is out of bounds.
+pub fn check_moe<B: Backend>(make: &impl Fn() -> B) {
+    let mut rig = Rig::for_experts(make(), ROWS_MAX, WIDTH_MAX, EXPERTS_MAX, USED_MAX);
+    let mut random = Random::new(21);
+    let types = supported(&rig.backend);
+    let plain = plain(&types);
+    for (i, &dtype) in types.iter().enumerate() {
+        let (other, third) = (types[(i + 1) % types.len()], types[random.below(types.len())]);
+        let router = if can_quantize(dtype) { dtype } else { plain };
+        let params = params(i);
+        // Gate and up of one type, down of another; then gate and up of different types, and experts too.
+        let moe = Moe::random(router, |_| [dtype, dtype, other], (5, 256, 256), params, &mut random);
+        moe.check(&mut rig, 9, &mut random);
+        let mixed = |expert: usize| if expert.is_multiple_of(2) { [dtype, other, third] } else { [dtype; 3] };
+        let moe = Moe::random(plain, mixed, (4, 256, 512), self::params(i + 1), &mut random);
+        moe.check(&mut rig, 13, &mut random);
+    }
+    for (i, &dtype) in types.iter().filter(|dtype| dtype.block_weights() <= 32).enumerate() {
+        // Widths that fill no tile, where a type allows them.
+        let unit = if quantised(dtype) { 32 } else { 10 };
+        for (experts, used, rows) in [(2, 1, 1), (3, 3, 2), (8, 2, 33), (7, 4, 20)] {
+            let params = MoeParams { experts_used: used, ..params(i + experts) };
+            let shape = (experts, 3 * unit, 7 * unit);
+            Moe::random(plain, |_| [dtype; 3], shape, params, &mut random).check(&mut rig, rows, &mut random);
+        }
+    }
+    // Some experts with many rows, some with one or none.
+    for (experts, used, dtype) in [(64, 8, plain), (64, 8, types[types.len() / 2]), (8, 2, plain)] {
+        for i in 0..2 {
+            let params = MoeParams { experts_used: used, ..params(2 * i + experts / 64) };
+            let mut moe = Moe::random(plain, |_| [dtype; 3], (experts, 256, 256), params, &mut random);
+            if i == 1 {
+                moe.favour(2, 6.0);
+            }
+            moe.check(&mut rig, ROWS_MAX, &mut random);
+        }
+    }
+}
+
+/// `moe` where scores are equal, and where they are not numbers.
+///
+/// # Panics
+/// If an expert of a higher index is chosen before its equal, a row without an order of experts has an output that is a
+/// number, or such a row changes another.
+pub fn check_moe_choice<B: Backend>(make: &impl Fn() -> B) {
+    let mut rig = Rig::for_experts(make(), ROWS_MAX, WIDTH_MAX, EXPERTS_MAX, USED_MAX);
+    let mut random = Random::new(22);
+    let plain = plain(&supported(&rig.backend));
+    for (i, (experts, used)) in [(4, 1), (6, 3), (19, 8), (64, 8)].into_iter().enumerate() {
+        let params = MoeParams { experts_used: used, ..params(i) };
+        let mut moe = Moe::random(plain, |_| [plain; 3], (experts, 32, 48), params, &mut random);
+        // All scores are zero; then one is above, and the rest are equal.
+        moe.router = Weights::of(plain, experts, 32, &vec![0.0; experts * 32]);
+        moe.check_rows(&mut rig, &random.normals(5 * 32), "all experts equal");
+        moe.favour(experts - 2, 1.0);
+        let x: Vec<f32> = random.normals(5 * 32).iter().map(|x| x.abs() + 0.1).collect();
+        moe.check_rows(&mut rig, &x, "all experts but one equal");
+        moe.check_not_numbers(&mut rig, &mut random);
+        moe.favour(experts - 1, f32::NAN);
+        let packed = moe.pack(&rig);
+        let found = moe.run(&mut rig, &packed, &x);
+        assert!(found.iter().all(|v| v.is_nan()), "{}: numbers made of a score that is none", moe.name());
+    }
+}
+
+/// The same bits for a row alone, among others, and in any order; for each supported type.
+///
+/// # Panics
+/// If a bit differs.
+pub fn check_moe_invariance<B: Backend>(make: &impl Fn() -> B) {
+    let mut rig = Rig::for_experts(make(), ROWS_MAX, WIDTH_MAX, EXPERTS_MAX, USED_MAX);
+    let mut random = Random::new(23);
+    let types = supported(&rig.backend);
+    for (i, &dtype) in types.iter().enumerate() {
+        let other = types[(i + 5) % types.len()];
+        let router = if can_quantize(dtype) { dtype } else { plain(&types) };
+        let parts = |expert| if expert == 1 { [dtype, other, other] } else { [dtype; 3] };
+        let moe = Moe::random(router, parts, (6, 256, 256), params(i), &mut random);
+        let x = random.normals(ROWS_MAX * 256);
+        let packed = moe.pack(&rig);
+        let all = moe.run(&mut rig, &packed, &x);
+        for batch in [1, 1, 2, 7, 8, 9, 23, 40, ROWS_MAX] {
+            let chosen = &random.permutation(ROWS_MAX)[..batch];
+            let found = moe.run(&mut rig, &packed, &gather(&x, 256, chosen));
+            same_bits(&format!("{}, batch of {batch}", moe.name()), &found, &gather(&all, 256, chosen), 256);
+        }
+    }
+}
+
+/// Parameters in turns: how scores become weights, and which activation.
+fn params(i: usize) -> MoeParams {
+    MoeParams {
+        experts_used: 2,
+        scoring: [ExpertScoring::Softmax, ExpertScoring::Sigmoid][i % 2],
+        normalized: i % 4 < 2,
+        scale: [1.0, 2.5, 1.0][i % 3],
+        activation: ACTIVATIONS[i % 3],
+    }
+}
+
+/// A type of the fewest bits lost, for routers.
+fn plain(types: &[DType]) -> DType {
+    let plain = |dtype: &&DType| dtype.block_weights() == 1;
+    *types.iter().find(plain).expect("a backend supports one of the plain types")
+}
+
+struct Moe {
+    params: MoeParams,
+    router: Weights,
+    gate_up: Vec<[Weights; 2]>, // (experts)
+    down: Vec<Weights>,         // (experts)
+}
+
+/// The same on a device.
+struct Packed<B: Backend> {
+    router: B::Matrix,
+    gate_up: Vec<B::Matrix>,
+    down: Vec<B::Matrix>,
+}
+
+impl Moe {
+    /// Experts of `(experts, width, hidden)`, gate, up and down of each of the types given for it.
+    fn random(
+        router: DType,
+        types: impl Fn(usize) -> [DType; 3],
+        (experts, width, hidden): (usize, usize, usize),
+        params: MoeParams,
+        random: &mut Random,
+    ) -> Self {
+        // Scores of variance 2: some experts count for much more than others.
+        let factor = (2.0 / width as f32).sqrt();
+        let numbers: Vec<f32> = random.normals(experts * width).iter().map(|w| w * factor).collect();
+        let gate_up = |expert| {
+            let [gate, up, _] = types(expert);
+            [gate, up].map(|dtype| (dtype, hidden, width))
+        };
+        let gate_up: Vec<_> = (0..experts)
+            .map(|expert| {
+                gate_up(expert).map(|(dtype, rows, cols)| Weights::random(dtype, rows, cols, random))
+            })
+            .collect();
+        let down =
+            (0..experts).map(|expert| Weights::random(types(expert)[2], width, hidden, random)).collect();
+        Self { params, router: Weights::of(router, experts, width, &numbers), gate_up, down }
+    }
+
+    /// Adds to what an expert scores for each input above zero (rows drawn by `clear` have a first such).
+    fn favour(&mut self, expert: usize, by: f32) {
+        let cols = self.width();
+        let mut numbers = self.router.floats.clone();
+        numbers[expert * cols] += by;
+        self.router = Weights::of(self.router.shape.dtype, self.router.shape.rows, cols, &numbers);
+    }
+
+    fn width(&self) -> usize {
+        self.router.shape.cols
+    }
+
+    fn name(&self) -> String {
+        let [gate, up] = &self.gate_up[0];
+        format!(
+            "moe, {:?}, router {}, gate {}, up {}, down {} [{}, {}], {} experts",
+            self.params,
+            self.router.shape.dtype,
+            gate.shape.dtype,
+            up.shape.dtype,
+            self.down[0].shape.dtype,
+            self.down[0].shape.rows,
+            self.down[0].shape.cols,
+            self.down.len()
+        )
+    }
+
+    fn pack<B: Backend>(&self, rig: &Rig<B>) -> Packed<B> {
+        Packed {
+            router: rig.matrix(std::slice::from_ref(&self.router)),
+            gate_up: self.gate_up.iter().map(|parts| rig.matrix(parts)).collect(),
+            down: self.down.iter().map(|part| rig.matrix(std::slice::from_ref(part))).collect(),
+        }
+    }
+
+    fn run<B: Backend>(&self, rig: &mut Rig<B>, packed: &Packed<B>, x: &[f32]) -> Vec<f32> {
+        let (width, hidden_width) = (self.width(), self.params.experts_used * self.down[0].shape.cols);
+        let rows = x.len() / width;
+        let buffer = rig.upload(x, width);
+        let mut hidden = rig.blank(rows, hidden_width);
+        let mut out = rig.blank(rows, width);
+        rig.step(&rows_batch(&vec![0; rows]), |rig| {
+            let Packed { router, gate_up, down } = packed;
+            rig.backend.moe(router, gate_up, down, &self.params, &buffer, &mut hidden, &mut out);
+        });
+        rig.download("hidden", &hidden, rows, hidden_width);
+        rig.download("moe", &out, rows, width)
+    }
+
+    fn check<B: Backend>(&self, rig: &mut Rig<B>, rows: usize, random: &mut Random) {
+        let x: Vec<f32> = (0..rows).flat_map(|_| self.clear(random)).collect();
+        self.check_rows(rig, &x, "clear choices");
+    }
+
+    fn check_rows<B: Backend>(&self, rig: &mut Rig<B>, x: &[f32], what: &str) {
+        let width = self.width();
+        let packed = self.pack(rig);
+        let found = self.run(rig, &packed, x);
+        let mut tally = Tally::new(format!("{}, {} rows, {what}", self.name(), x.len() / width));
+        for (row, x) in x.chunks_exact(width).enumerate() {
+            for (col, (expected, sigma)) in self.expected(x).into_iter().enumerate() {
+                tally.see((row, col), found[row * width + col], expected as f32, sigma, 1e-30);
+            }
+        }
+        tally.finish();
+    }
+
+    /// Rows with NaN and infinities among others: they change no other row, and a row with NaN has no other output.
+    fn check_not_numbers<B: Backend>(&self, rig: &mut Rig<B>, random: &mut Random) {
+        let (rows, width) = (11, self.width());
+        let mut x = random.normals(rows * width);
+        let packed = self.pack(rig);
+        let before = self.run(rig, &packed, &x);
+        for (row, value) in [(2, f32::NAN), (5, f32::INFINITY), (8, f32::NEG_INFINITY), (10, -f32::NAN)] {
+            x[row * width + random.below(width)] = value;
+        }
+        let after = self.run(rig, &packed, &x);
+        let others: Vec<usize> = (0..rows).filter(|row| ![2, 5, 8, 10].contains(row)).collect();
+        let what = format!("{}, beside rows that are not numbers", self.name());
+        same_bits(&what, &gather(&after, width, &others), &gather(&before, width, &others), width);
+        let alone = self.run(rig, &packed, &gather(&x, width, &[10]));
+        for out in [&after[2 * width..][..width], &after[10 * width..], &alone] {
+            assert!(
+                out.iter().all(|v| v.is_nan()),
+                "{}: numbers made of a row with NaN: {out:?}",
+                self.name()
+            );
+        }
+    }
+
+    /// Each score and its σ.
+    fn scores(&self, x: &[f32]) -> (Vec<f32>, Vec<f64>) {
+        let rows = self.router.floats.chunks_exact(self.width());
+        let lossy = quantised(self.router.shape.dtype);
+        rows.map(|weights| (dot(weights, x) as f32, dot_sigma(weights, x, lossy))).unzip()
+    }
+
+    /// A row whose experts are clear.
+    fn clear(&self, random: &mut Random) -> Vec<f32> {
+        for _ in 0..DRAWS_MAX {
+            let mut x = random.normals(self.width());
+            x[0] = 1.0 + x[0].abs();
+            let (scores, sigmas) = self.scores(&x);
+            let mut order: Vec<usize> = (0..scores.len()).collect();
+            order.sort_by(|&a, &b| scores[b].total_cmp(&scores[a]));
+            let (chosen, others) = order.split_at(self.params.experts_used);
+            // As far as `Tally` lets each of them be off.
+            let apart = |a: usize, b: usize| f64::from(scores[a] - scores[b]) > 8.0 * (sigmas[a] + sigmas[b]);
+            if chosen.iter().all(|&a| others.iter().all(|&b| apart(a, b))) {
+                return x;
+            }
+        }
+        panic!("{}: no row of {DRAWS_MAX} chooses its experts clearly", self.name());
+    }
+
+    /// Each output and its σ: those of the chosen experts' outputs times their weights, and what the weights err by. A
+    /// weight's relative error is that of its score and of the scores it is divided by, together at most twice the
+    /// largest of them; a score's error counts as it is, whatever the score.
+    fn expected(&self, x: &[f32]) -> Vec<(f64, f64)> {
+        let (scores, sigmas) = self.scores(x);
+        let chosen = route(&scores, &self.params).expect("scores of finite rows are numbers");
+        let weight_error = 2.0 * sigmas.iter().fold(0.0f64, |m, &s| m.max(s)) + FLOAT;
+        let mut outputs = vec![(0.0, 0.0, 0.0); self.width()]; // sum, variance, sum of magnitudes
+        for (expert, weight) in chosen {
+            let parts = gated_outputs(self.params.activation, &self.gate_up[expert], &self.down[expert], x);
+            for ((sum, variance, size), (part, sigma)) in outputs.iter_mut().zip(parts) {
+                *sum += weight * part;
+                *variance += (weight * sigma).powi(2) + (weight * part * weight_error).powi(2);
+                *size += (weight * part).abs();
+            }
+        }
+        let output =
+            |(sum, variance, size): (f64, f64, f64)| (sum, (variance + (FLOAT * size).powi(2)).sqrt());
+        outputs.into_iter().map(output).collect()
+    }
+}

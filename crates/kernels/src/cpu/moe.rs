@@ -1,0 +1,317 @@
+//! A mixture of experts: which rows go to which expert, each expert's products for all its rows at once, and their sums.
+//!
+//! A *pair* is a row and one of the experts it chose. Pairs are put in the order of the experts, so that the pairs of an
+//! expert are neighbouring columns of its products, and all experts' products are one loop of the pool: a step of one
+//! row streams the chosen experts with all threads, and where an expert has many rows its weights serve them all. What
+//! an expert makes of a row does not depend on the row's place, and a row adds its experts up in its own order, so a
+//! row has the same bits whatever shares the batch.
+
+#[cfg(test)]
+mod tests;
+
+use super::activations::{Input, NOWHERE, Places};
+use super::aligned::{Aligned, Shared};
+use super::lanes::{Kernel, Lanes, dispatch};
+use super::math;
+use super::matmul::{Groups, Product, get, put};
+use super::matrix::CpuMatrix;
+use super::pool::Turn;
+use super::tier::Tier;
+use crate::{ExpertScoring, KernelError, MoeParams, StepLimits};
+
+/// Lanes of a vector.
+const LANES: usize = 16;
+/// Outputs of the experts, in f32, that wait to be added up: 4 MiB, so that they are still in a cache when they are.
+const PARTIAL: usize = 1 << 20;
+/// Outputs of each pair that are computed together at least: whole streams of panels.
+const PARTIAL_OUTPUTS_MIN: usize = 256;
+/// Outputs that one item of the last loop adds up.
+const SUM_OUTPUTS: usize = 512;
+
+/// What a mixture needs beside what its products do.
+#[derive(Debug)]
+pub(super) struct MoeScratch {
+    scores: Aligned<f32>,  // (rows, experts)
+    experts: Aligned<u32>, // (rows, experts_used), in descending order of score; NOWHERE where there is no order
+    weights: Aligned<f32>, // (rows, experts_used)
+    places: Aligned<u32>,  // (rows, experts_used): the pair's column in the products
+    firsts: Aligned<u32>,  // (experts + 2): first columns of the experts; and one for counting
+    partial: Aligned<f32>, // (pairs, outputs)
+}
+
+/// The operands.
+pub(super) struct MoeJob<'a> {
+    pub(super) router: &'a CpuMatrix,
+    pub(super) gate_up: &'a [CpuMatrix],
+    pub(super) down: &'a [CpuMatrix],
+    pub(super) params: &'a MoeParams,
+    /// `(rows, router.cols)`.
+    pub(super) x: &'a [f32],
+    pub(super) rows: usize,
+}
+
+impl MoeScratch {
+    fn pairs(limits: &StepLimits) -> usize {
+        limits.rows.saturating_mul(limits.experts_used)
+    }
+
+    /// Columns that the products of a step have at most.
+    pub(super) fn columns(limits: &StepLimits) -> usize {
+        limits.rows.max(Self::pairs(limits))
+    }
+
+    fn partials(limits: &StepLimits) -> usize {
+        let pairs = Self::pairs(limits);
+        pairs.saturating_mul(limits.width).min(PARTIAL.max(pairs.saturating_mul(PARTIAL_OUTPUTS_MIN)))
+    }
+
+    fn scores(limits: &StepLimits) -> usize {
+        limits.rows.saturating_mul(limits.experts)
+    }
+
+    /// Bytes of [`MoeScratch::new`].
+    pub(super) fn bytes(limits: &StepLimits) -> usize {
+        let words = Self::pairs(limits).saturating_mul(3).saturating_add(limits.experts + 2);
+        words.saturating_add(Self::scores(limits)).saturating_add(Self::partials(limits)).saturating_mul(4)
+    }
+
+    pub(super) fn new(limits: &StepLimits) -> Result<MoeScratch, KernelError> {
+        let (pairs, what) = (Self::pairs(limits), "the experts' scratch");
+        Ok(MoeScratch {
+            scores: Aligned::zeroed(Self::scores(limits), what)?,
+            experts: Aligned::zeroed(pairs, what)?,
+            weights: Aligned::zeroed(pairs, what)?,
+            places: Aligned::zeroed(pairs, what)?,
+            firsts: Aligned::zeroed(limits.experts + 2, what)?,
+            partial: Aligned::zeroed(Self::partials(limits), what)?,
+        })
+    }
+
+    /// The experts of each row, their weights, and the columns of all pairs. Returns how many columns there are.
+    fn route(&mut self, product: &mut Product<'_>, job: &MoeJob<'_>) -> usize {
+        let (rows, experts, used) = (job.rows, job.router.rows(), job.params.experts_used);
+        let input = Input { x: job.x.as_ptr(), rows, places: None };
+        // SAFETY: `x` holds the rows, as `moe` asserts.
+        unsafe { product.store(job.router, None, input, &mut self.scores[..rows * experts]) };
+        choose(product.tier, product.turn, job, &self.scores, &mut self.experts, &mut self.weights);
+        // Counted two places on and added up, an expert's number is where its columns begin one place on; counted up
+        // there once more, pair by pair, it is where the next one's begin.
+        let firsts = &mut self.firsts[..experts + 2];
+        firsts.fill(0);
+        let chosen = &self.experts[..rows * used];
+        chosen
+            .iter()
+            .filter(|&&expert| expert != NOWHERE)
+            .for_each(|&expert| firsts[expert as usize + 2] += 1);
+        for i in 1..firsts.len() {
+            firsts[i] += firsts[i - 1];
+        }
+        for (place, &expert) in self.places.iter_mut().zip(chosen) {
+            *place = NOWHERE;
+            if expert != NOWHERE {
+                let first = &mut firsts[expert as usize + 1];
+                *place = *first;
+                *first += 1;
+            }
+        }
+        firsts[experts] as usize
+    }
+}
+
+/// The contract's `moe`; `hidden` is `(rows * experts_used, down.cols)`, `out` as `x`.
+pub(super) fn moe(
+    product: &mut Product<'_>,
+    scratch: &mut MoeScratch,
+    job: &MoeJob<'_>,
+    hidden: &mut [f32],
+    out: &mut [f32],
+) {
+    let (rows, outputs, used) = (job.rows, job.router.cols(), job.params.experts_used);
+    assert!(job.x.len() >= rows * outputs && out.len() >= rows * outputs, "rows of the router's inputs");
+    let columns = scratch.route(product, job);
+    let MoeScratch { weights, places, firsts, partial, .. } = scratch;
+    let firsts = &firsts[..job.router.rows() + 1];
+    let places = Places { of: &places[..rows * used], each: used, columns };
+    let gate_up = Groups { matrices: job.gate_up, firsts };
+    let input = Input { x: job.x.as_ptr(), rows, places: Some(places) };
+    // SAFETY: `x` holds the rows (asserted); each pair has a column of its own.
+    unsafe { product.gated(gate_up, job.params.activation, input, hidden) };
+    let down = Groups { matrices: job.down, firsts };
+    let input = Input { x: hidden.as_ptr(), rows: columns, places: None };
+    let mut ready = None;
+    // So many outputs at a time that those of all pairs stay in a cache until they are added up.
+    let width = if columns * outputs <= PARTIAL {
+        outputs
+    } else {
+        (PARTIAL / columns / PARTIAL_OUTPUTS_MIN * PARTIAL_OUTPUTS_MIN).max(PARTIAL_OUTPUTS_MIN).min(outputs)
+    };
+    for first in (0..outputs).step_by(width) {
+        let range = first..outputs.min(first + width);
+        // SAFETY: `hidden` holds a row of down's inputs for each column (`gated` asserts it has room for them, and has
+        // written them), and nothing else is prepared meanwhile.
+        unsafe { product.store_rows(down, range.clone(), None, input, &mut ready, partial) };
+        let stride = range.len();
+        let target = Shared::new(out);
+        let (partial, of) = (Shared::new_const(partial.as_ptr()), places.of);
+        let (tier, pieces) = (product.tier, stride.div_ceil(SUM_OUTPUTS));
+        // Some ten microseconds a chunk.
+        product.turn.run(rows * pieces, (1 << 6) / used + 1, &|_, items| {
+            for item in items {
+                let (row, piece) = (item / pieces, item % pieces * SUM_OUTPUTS);
+                let of = &of[row * used..][..used];
+                // SAFETY: `out` holds the row and `partial` the columns of its pairs, `stride` wide each; the item owns
+                // the piece; `weights` has one for each pair.
+                unsafe {
+                    let out = target.get().add(row * outputs + first + piece);
+                    let count = SUM_OUTPUTS.min(stride - piece);
+                    if of.contains(&NOWHERE) {
+                        std::slice::from_raw_parts_mut(out, count).fill(f32::NAN);
+                        continue;
+                    }
+                    let (partial, weights) = (partial.get().add(piece), weights[row * used..].as_ptr());
+                    dispatch(tier, WeightedSum { partial, stride, places: of, weights, out, count });
+                }
+            }
+        });
+    }
+}
+
+/// The experts of each row and what they count for.
+fn choose(
+    tier: Tier,
+    turn: &mut Turn,
+    job: &MoeJob<'_>,
+    scores: &[f32],
+    experts: &mut [u32],
+    weights: &mut [f32],
+) {
+    let (rows, count, used) = (job.rows, job.router.rows(), job.params.experts_used);
+    assert!(experts.len() >= rows * used && weights.len() >= rows * used, "room for the chosen");
+    let (experts, weights) = (Shared::new(experts), Shared::new(weights));
+    turn.run(rows, (1 << 13) / count + 1, &|_, range| {
+        for row in range {
+            let scores = &scores[row * count..][..count];
+            // SAFETY: the row is there (asserted) and in one range of one thread.
+            let (experts, weights) = unsafe {
+                (
+                    std::slice::from_raw_parts_mut(experts.get().add(row * used), used),
+                    std::slice::from_raw_parts_mut(weights.get().add(row * used), used),
+                )
+            };
+            let ordered = largest(scores, experts, weights);
+            // A softmax over scores of which one is infinite is not a number either.
+            if !ordered || (job.params.scoring == ExpertScoring::Softmax && !weights[0].is_finite()) {
+                experts.fill(NOWHERE);
+                continue;
+            }
+            // SAFETY: the tier is the backend's, which is available.
+            unsafe { dispatch(tier, Weigh { scores, weights, params: job.params }) };
+        }
+    });
+}
+
+/// The largest scores, in descending order, and whose they are; of equal ones the lower index first. False if one of
+/// all is not a number.
+fn largest(scores: &[f32], experts: &mut [u32], top: &mut [f32]) -> bool {
+    let mut found = 0;
+    for (expert, &score) in scores.iter().enumerate() {
+        if score.is_nan() {
+            return false;
+        }
+        if found == top.len() && score <= top[found - 1] {
+            continue;
+        }
+        found = top.len().min(found + 1);
+        let mut at = found - 1;
+        while at > 0 && score > top[at - 1] {
+            (top[at], experts[at]) = (top[at - 1], experts[at - 1]);
+            at -= 1;
+        }
+        (top[at], experts[at]) = (score, expert as u32);
+    }
+    true
+}
+
+/// Makes weights of the scores of the chosen, the largest first. All scores but the chosen ones may be -∞, none is NaN.
+struct Weigh<'a> {
+    scores: &'a [f32],
+    weights: &'a mut [f32],
+    params: &'a MoeParams,
+}
+
+impl Kernel for Weigh<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    unsafe fn run<L: Lanes>(self) {
+        let Weigh { scores, weights, params } = self;
+        // SAFETY: inside `vectorize`; every vector is whole or made whole by `padded`.
+        unsafe {
+            let top = L::splat(weights[0]);
+            let weigh = |scores: &[f32]| {
+                let scores = L::load(padded(scores).as_ptr());
+                match params.scoring {
+                    ExpertScoring::Softmax => math::exp::<L>(L::sub(scores, top)),
+                    ExpertScoring::Sigmoid => math::sigmoid::<L>(scores),
+                }
+            };
+            let sum = |scores: &[f32]| {
+                let mut total = L::splat(0.0);
+                for scores in scores.chunks(LANES) {
+                    total = L::add(total, weigh(scores));
+                }
+                L::sum(total)
+            };
+            let total = match params.scoring {
+                _ if params.normalized => sum(weights),
+                ExpertScoring::Softmax => sum(scores),
+                ExpertScoring::Sigmoid => 1.0,
+            };
+            let total = if total == 0.0 { 1.0 } else { total };
+            let (total, scale) = (L::splat(total), L::splat(params.scale));
+            for weights in weights.chunks_mut(LANES) {
+                let weight = L::mul(L::div(weigh(weights), total), scale);
+                put::<L>(weights.as_mut_ptr(), weight, weights.len());
+            }
+        }
+    }
+}
+
+/// Scores and then those of experts that count for nothing.
+#[inline(always)]
+fn padded(scores: &[f32]) -> [f32; LANES] {
+    let mut all = [f32::NEG_INFINITY; LANES];
+    all[..scores.len()].copy_from_slice(scores);
+    all
+}
+
+/// `out = Σ weights[i] * partial[places[i]]`, in the order of i. The maker vouches for `count` numbers at `out` and in
+/// each row of `partial`, and a weight for each place.
+struct WeightedSum<'a> {
+    partial: *const f32, // (_, stride)
+    stride: usize,
+    places: &'a [u32],
+    weights: *const f32,
+    out: *mut f32,
+    count: usize,
+}
+
+impl Kernel for WeightedSum<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    unsafe fn run<L: Lanes>(self) {
+        for at in (0..self.count).step_by(LANES) {
+            let count = LANES.min(self.count - at);
+            // SAFETY: the maker's promise.
+            unsafe {
+                let mut sum = L::splat(0.0);
+                for (i, &place) in self.places.iter().enumerate() {
+                    let part = get::<L>(self.partial.add(place as usize * self.stride + at), count);
+                    sum = L::fma(L::splat(self.weights.add(i).read()), part, sum);
+                }
+                put::<L>(self.out.add(at), sum, count);
+            }
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! What the conformance suite does not reach: steps so large that products are computed in several runs, on more and
+//! fewer threads and by matrix instructions.
+
+use std::sync::Arc;
+
+use super::largest;
+use crate::cpu::{CpuBackend, CpuMatrix, ThreadPool, Tier};
+use crate::quant::quantize_row;
+use crate::{
+    Activation, Backend, Batch, DType, ExpertScoring, HeadShape, KernelError, MatrixShape, MatrixSource,
+    MoeParams, SequenceSpan, StepLimits,
+};
+
+const WIDTH: usize = 512;
+const HIDDEN: usize = 256;
+const EXPERTS: usize = 10;
+const ROWS: usize = 300;
+const PARAMS: MoeParams = MoeParams {
+    experts_used: 8,
+    scoring: ExpertScoring::Softmax,
+    normalized: true,
+    scale: 1.0,
+    activation: Activation::Silu,
+};
+// Down's outputs are added up in several runs.
+const _: () =
+    assert!(ROWS * PARAMS.experts_used * WIDTH > super::PARTIAL && WIDTH > super::PARTIAL_OUTPUTS_MIN);
+
+#[test]
+fn the_largest_come_first_and_of_equals_the_first() {
+    let chosen = |scores: &[f32], used: usize| {
+        let (mut experts, mut top) = (vec![9; used], vec![0.0; used]);
+        largest(scores, &mut experts, &mut top).then_some((experts, top))
+    };
+    assert_eq!(chosen(&[1.0, 3.0, 2.0], 2), Some((vec![1, 2], vec![3.0, 2.0])));
+    assert_eq!(chosen(&[1.0, 3.0, 2.0], 3), Some((vec![1, 2, 0], vec![3.0, 2.0, 1.0])));
+    assert_eq!(chosen(&[0.0, -0.0, 0.0, 1.0, 1.0], 3), Some((vec![3, 4, 0], vec![1.0, 1.0, 0.0])));
+    let low = f32::NEG_INFINITY;
+    assert_eq!(chosen(&[low, low, f32::INFINITY], 2), Some((vec![2, 0], vec![f32::INFINITY, low])));
+    for at in 0..3 {
+        let mut scores = [1.0, 2.0, 3.0];
+        scores[at] = f32::NAN;
+        assert_eq!(chosen(&scores, 1), None);
+    }
+}
+
+/// A matrix of parts of `rows` each, unlike those of another seed.
+fn matrix(
+    backend: &CpuBackend,
+    types: &[DType],
+    rows: usize,
+    cols: usize,
+    seed: usize,
+) -> Result<CpuMatrix, KernelError> {
+    let weights: Vec<f32> =
+        (0..rows * cols).map(|i| (((i + 97 * seed) * 7919 % 1013) as f32 - 506.0) * 1e-4).collect();
+    let encode = |&dtype: &DType| {
+        let mut bytes = vec![0; dtype.bytes_of(rows * cols).expect("whole blocks")];
+        quantize_row(dtype, &weights, &mut bytes);
+        (MatrixShape { rows, cols, dtype }, bytes)
+    };
+    let parts: Vec<(MatrixShape, Vec<u8>)> = types.iter().map(encode).collect();
+    let sources: Vec<MatrixSource<'_>> =
+        parts.iter().map(|(shape, bytes)| MatrixSource { name: "w", shape: *shape, bytes }).collect();
+    backend.pack(&sources)
+}
+
+/// Outputs of all rows, and those of some rows each alone.
+struct Outputs {
+    all: Vec<f32>, // (rows, WIDTH)
+    alone: Vec<(usize, Vec<f32>)>,
+}
+
+fn run(tier: Tier, threads: usize, kind: usize) -> Result<Outputs, KernelError> {
+    let mut backend = CpuBackend::new(Arc::new(ThreadPool::new(threads)), tier);
+    // As narrow as can be, so that copies of f32 rows are made in several runs.
+    backend.reserve(&StepLimits {
+        rows: ROWS,
+        sequences: 1,
+        logit_rows: 1,
+        context: ROWS,
+        width: WIDTH,
+        vocab: 1,
+        heads: HeadShape { heads: 1, kv_heads: 1, head_dim: 16 },
+        experts: EXPERTS,
+        experts_used: PARAMS.experts_used,
+    })?;
+    let gate_types = |expert: usize| match kind {
+        0 => [DType::Q4_K; 2],
+        1 => [DType::F16; 2],
+        _ => [[DType::Q4_K, DType::F16], [DType::Q8_0, DType::Q8_0], [DType::F16, DType::Q6_K]][expert % 3],
+    };
+    let router = matrix(&backend, &[DType::F32], EXPERTS, WIDTH, 0)?;
+    let gate_up: Vec<CpuMatrix> = (0..EXPERTS)
+        .map(|expert| matrix(&backend, &gate_types(expert), HIDDEN, WIDTH, 1 + expert))
+        .collect::<Result<_, _>>()?;
+    // More parts than there are experts: more than a plan holds.
+    let down: Vec<CpuMatrix> = (0..EXPERTS)
+        .map(|expert| matrix(&backend, &[DType::Q4_K, DType::Q6_K], WIDTH / 2, HIDDEN, 50 + expert))
+        .collect::<Result<_, _>>()?;
+    let x: Vec<f32> = (0..ROWS * WIDTH).map(|i| (i as f32 * 0.37).sin() + 0.1).collect();
+    let mut mix = |x: &[f32]| -> Result<Vec<f32>, KernelError> {
+        let rows = x.len() / WIDTH;
+        let (mut input, mut out) = (backend.buffer(rows, WIDTH)?, backend.buffer(rows, WIDTH)?);
+        let mut hidden = backend.buffer(rows, PARAMS.experts_used * HIDDEN)?;
+        backend.write_rows(&mut input, 0, x)?;
+        let count = rows as u32;
+        backend.begin(&Batch {
+            tokens: vec![0; rows],
+            positions: (0..count).collect(),
+            slots: (0..count).collect(),
+            sequences: vec![SequenceSpan { row_first: 0, rows: count, context: count, table_first: 0 }],
+            block_tables: (0..count.div_ceil(16)).collect(),
+            logit_rows: Vec::new(),
+        })?;
+        backend.moe(&router, &gate_up, &down, &PARAMS, &input, &mut hidden, &mut out);
+        backend.end()?;
+        let mut result = vec![0.0; rows * WIDTH];
+        backend.read_rows(&out, 0, &mut result)?;
+        Ok(result)
+    };
+    let all = mix(&x)?;
+    let alone = [0, 17, 151, 299].map(|row| Ok((row, mix(&x[row * WIDTH..][..WIDTH])?)));
+    Ok(Outputs { all, alone: alone.into_iter().collect::<Result<_, KernelError>>()? })
+}
+
+#[test]
+fn large_steps_have_the_bits_of_single_rows() -> Result<(), KernelError> {
+    let bits = |values: &[f32]| values.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+    let tier =
+        Tier::available().filter(|&tier| tier != Tier::Amx).last().expect("the portable tier always is");
+    for kind in 0..3 {
+        let Outputs { all, alone } = run(tier, 3, kind)?;
+        assert!(all.iter().all(|v| v.is_finite()) && all.iter().any(|v| v.abs() > 1e-3), "experts {kind}");
+        for (row, alone) in alone {
+            assert!(bits(&alone) == bits(&all[row * WIDTH..][..WIDTH]), "experts {kind}, row {row} alone");
+        }
+        assert!(bits(&run(tier, 1, kind)?.all) == bits(&all), "experts {kind} on one thread");
+        if Tier::Amx.is_available() {
+            assert!(bits(&run(Tier::Amx, 2, kind)?.all) == bits(&all), "experts {kind} by AMX");
+        }
+    }
+    Ok(())
+}
