@@ -3,12 +3,16 @@
 //! A generated token cannot come sooner than its weights and its keys and values are read; a token of a prompt not
 //! sooner than its products are multiplied. The operations of attention, norms and sampling are not counted, nor are
 //! activations read or written, so a share is a little less than what the machine really did. What is counted comes
-//! from the model as it was loaded: bytes as packed, shapes as they are.
+//! from the model as it was loaded: bytes as packed, shapes as they are. Of experts, products are those of the experts
+//! a token goes to, and bytes those of the different experts that the tokens of a step go to if routers favour none.
 
 use std::time::{Duration, Instant};
 
 use hanzo_engine_kernels::{BLOCK_TOKENS, Backend, KvType, MatrixShape, cpu::limits::Probe};
-use hanzo_engine_runtime::{LoadError, ModelFiles, spec::Weight};
+use hanzo_engine_runtime::{
+    LoadError, ModelFiles,
+    spec::{LayerWeight, Weight},
+};
 use serde::Serialize;
 
 use super::case::{Case, Kind};
@@ -125,8 +129,12 @@ impl Products {
 /// What a model's steps take.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Costs {
-    /// Read by every step that draws a token: layers, norms and head, as packed.
+    /// Read by every step that draws a token: layers but for their experts, norms and head, as packed.
     weights_bytes: f64,
+    /// Of all experts, as packed.
+    experts_bytes: f64,
+    /// Of its layer's experts, the share that a token goes to.
+    experts_share: f64,
     /// Read for each token in the cache by one layer.
     kv_bytes: f64,
     /// Of the layers, for each token; of the head, for each token drawn.
@@ -141,14 +149,20 @@ impl Costs {
         let spec = &files.spec;
         let head_weight = if spec.tied_embeddings { Weight::TokenEmbedding } else { Weight::Output };
         let (mut layers, mut head) = (Products::default(), Products::default());
-        let mut weights_bytes = 0;
+        let (mut weights_bytes, mut experts_bytes) = (0, 0);
+        let experts_share = spec.moe.as_ref().map_or(0.0, |moe| moe.experts_used as f64 / moe.experts as f64);
+        let mut experts = Products::default();
         for (weight, shape) in spec.weights() {
             let &[rows, cols] = shape.as_slice() else {
                 weights_bytes += shape.iter().product::<usize>() * size_of::<f32>();
                 continue;
             };
             let part = MatrixShape { rows, cols, dtype: files.tensor(weight).dtype };
-            if weight == head_weight {
+            if is_experts(weight) {
+                experts.add(part);
+                experts_bytes += backend.matrix_bytes(&[part]);
+                continue;
+            } else if weight == head_weight {
                 head.add(part);
             } else if weight == Weight::TokenEmbedding {
                 // One row of it a token: nothing beside the rest.
@@ -162,8 +176,10 @@ impl Costs {
         let block_bytes = kv_bytes(2).saturating_sub(kv_bytes(1));
         Costs {
             weights_bytes: weights_bytes as f64,
+            experts_bytes: experts_bytes as f64,
+            experts_share,
             kv_bytes: block_bytes as f64 / (BLOCK_TOKENS * spec.layers) as f64,
-            layers,
+            layers: layers.plus(experts.times(experts_share)),
             head,
             windows: spec.windows.clone(),
         }
@@ -182,10 +198,11 @@ impl Costs {
         Shares { read, arithmetic: limits.seconds(products) / seconds }
     }
 
-    /// Bytes that all steps of a generation read: the weights once for all sequences, and the keys and values each
-    /// sees.
+    /// Bytes that all steps of a generation read: the weights once for all sequences, of experts those that any
+    /// sequence goes to, and the keys and values each sees.
     fn generation_bytes(&self, case: &Case) -> f64 {
-        let mut bytes = self.weights_bytes * case.len as f64;
+        let experts_met = 1.0 - (1.0 - self.experts_share).powf(case.batch as f64);
+        let mut bytes = (self.weights_bytes + experts_met * self.experts_bytes) * case.len as f64;
         for step in 0..case.len {
             let context = case.depth + step + 1;
             let seen = |window: &Option<u32>| window.map_or(context, |window| context.min(window as usize));
@@ -194,6 +211,11 @@ impl Costs {
         }
         bytes
     }
+}
+
+fn is_experts(weight: Weight) -> bool {
+    use LayerWeight::{ExpertDown, ExpertGate, ExpertUp};
+    matches!(weight, Weight::Layer(_, ExpertGate(_) | ExpertUp(_) | ExpertDown(_)))
 }
 
 #[cfg(test)]
@@ -205,6 +227,8 @@ mod tests {
     fn costs() -> Costs {
         Costs {
             weights_bytes: 10_000.0,
+            experts_bytes: 0.0,
+            experts_share: 0.0,
             kv_bytes: 10.0,
             layers: Products { int8: 5e5, f32: 0.0 },
             head: Products { int8: 0.0, f32: 5e4 },
@@ -233,6 +257,32 @@ mod tests {
         let shares = costs().shares(&case, 500.0, &LIMITS);
         assert_eq!(shares.read, None);
         near(shares.arithmetic, (100.0 * 1e6 / 1e9 + 1e5 / 1e8) / 0.2);
+    }
+
+    #[test]
+    fn a_step_reads_the_experts_that_its_sequences_go_to() {
+        let costs = Costs { experts_bytes: 1000.0, experts_share: 0.25, kv_bytes: 0.0, ..costs() };
+        let read =
+            |batch| costs.generation_bytes(&Case { kind: Kind::Generation, len: 2, depth: 0, batch }) / 2.0;
+        near(read(1), 10_000.0 + 250.0);
+        near(read(2), 10_000.0 + 1000.0 * (1.0 - 0.75 * 0.75));
+        near(read(1000), 11_000.0);
+    }
+
+    #[test]
+    fn costs_of_a_mixture_of_experts_are_those_of_the_experts_used() {
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/tiny/qwen3-moe");
+        let files = ModelFiles::open(&path).unwrap();
+        let device = Cpu::new(Some(1)).unwrap();
+        let costs = Costs::new(&device.backend(), &files, KvType::F16);
+        let spec = &files.spec;
+        let attention = spec.hidden * (spec.heads.qkv_width() + spec.heads.q_width());
+        // Eight experts of 24, three of them for a token.
+        let layers = spec.layers * (attention + spec.hidden * 8 + 3 * 3 * spec.hidden * 24);
+        near(costs.layers.int8 + costs.layers.f32, layers as f64);
+        near(costs.experts_share, 3.0 / 8.0);
+        let experts = spec.layers * 8 * 3 * spec.hidden * 24;
+        assert!(costs.experts_bytes >= 2.0 * experts as f64, "{costs:?}");
     }
 
     #[test]
