@@ -224,6 +224,9 @@ fn resolve(
     }
 }
 
+/// One of the weights an expert has.
+type OfExpert = fn(usize) -> LayerWeight;
+
 /// Replaces each tensor that holds one matrix of all of a layer's experts by those matrices, under their own names.
 fn unstack(
     spec: &DecoderSpec,
@@ -231,7 +234,7 @@ fn unstack(
     by_name: &mut HashMap<String, Tensor>,
 ) -> Result<(), LoadError> {
     let Some(moe) = &spec.moe else { return Ok(()) };
-    let parts: [(fn(usize) -> LayerWeight, [usize; 2]); 3] = [
+    let parts: [(OfExpert, [usize; 2]); 3] = [
         (LayerWeight::ExpertGate, [moe.ffn, spec.hidden]),
         (LayerWeight::ExpertUp, [moe.ffn, spec.hidden]),
         (LayerWeight::ExpertDown, [spec.hidden, moe.ffn]),

@@ -141,8 +141,11 @@ const REFUSED: &[&str] = &[
     "vision_config",
 ];
 
+/// Whether a family reads a setting.
+type ReadBy = fn(Experts) -> bool;
+
 /// Settings of mixtures of experts, by the families that read them.
-const EXPERT_SETTINGS: &[(&str, fn(Experts) -> bool)] = &[
+const EXPERT_SETTINGS: &[(&str, ReadBy)] = &[
     ("moe_intermediate_size", |experts| matches!(experts, Experts::Some)),
     ("num_experts", |experts| matches!(experts, Experts::Some)),
     ("num_local_experts", |experts| !matches!(experts, Experts::Never)),
