@@ -207,6 +207,15 @@ impl<B: Backend> Decoder<B> {
         backend.end().and(computed)
     }
 
+    /// Rows of the last step as the head reads them, after the last norm, from row `first` on: `out` is `(n, hidden)`.
+    ///
+    /// # Errors
+    /// The backend's.
+    pub fn read_hidden(&self, backend: &B, first: usize, out: &mut [f32]) -> Result<(), KernelError> {
+        let buffers = self.buffers.as_ref().expect("prepared, because a step has run on the buffers");
+        backend.read_rows(&buffers.normed, first, out)
+    }
+
     /// From tokens to the rows the head reads, in the order of the papers.
     fn layers_forward(&mut self, backend: &mut B, batch: &Batch, kv: &mut B::Kv) {
         let (spec, eps) = (&self.spec, self.spec.norm_eps);

@@ -10,10 +10,11 @@ pub use crate::scheduler::StepReport;
 use crate::{
     decoder::Decoder,
     error::StepError,
-    job::{Event, Job, JobId},
+    embedding::Embedder,
+    job::{EmbedJob, Event, Job, JobId},
     kv::BlockPool,
     load::ModelFiles,
-    scheduler::{Scheduler, SchedulerConfig},
+    scheduler::{Hidden, Scheduler, SchedulerConfig},
     text::TextModel,
 };
 
@@ -85,10 +86,12 @@ pub struct Engine<B: Backend> {
     decoder: Decoder<B>,
     kv: B::Kv,
     text: Arc<TextModel>,
+    embedder: Arc<Embedder>,
     pool: BlockPool,
     scheduler: Scheduler,
     batch: Batch,
     logits: Vec<f32>, // (sequences_max, vocab)
+    hidden: Vec<f32>, // hidden states of one input, as many rows as it has in a step
     steps: u64,
 }
 
@@ -111,6 +114,7 @@ impl<B: Backend> Engine<B> {
         mut backend: B,
         mut decoder: Decoder<B>,
         text: Arc<TextModel>,
+        embedder: Arc<Embedder>,
         config: EngineConfig,
     ) -> Result<Self, KernelError> {
         assert!(
@@ -136,10 +140,12 @@ impl<B: Backend> Engine<B> {
             }),
             batch: Batch::default(),
             logits: vec![0.0; config.sequences_max * text.vocab],
+            hidden: Vec::new(),
             steps: 0,
             backend,
             decoder,
             text,
+            embedder,
         })
     }
 
@@ -152,7 +158,13 @@ impl<B: Backend> Engine<B> {
         }
         let logits = &mut self.logits[..self.batch.logit_rows.len() * self.text.vocab];
         self.decoder.forward(&mut self.backend, &self.batch, &mut self.kv, logits)?;
-        self.scheduler.commit(logits, &self.text, &mut self.pool, events);
+        let (backend, decoder) = (&self.backend, &self.decoder);
+        let mut hidden = Hidden {
+            embedder: &self.embedder,
+            read: &mut |first, out| decoder.read_hidden(backend, first, out),
+            rows: &mut self.hidden,
+        };
+        self.scheduler.commit(logits, &mut hidden, &self.text, &mut self.pool, events)?;
         self.steps += 1;
         Ok(report)
     }
@@ -160,6 +172,11 @@ impl<B: Backend> Engine<B> {
     /// Takes a job in line. [`Job::validate`] has passed.
     pub fn submit(&mut self, job: &Job) {
         self.scheduler.submit(job, &self.text);
+    }
+
+    /// Takes the inputs of an embedding job in line. They have come from [`Embedder`], and each fits the context.
+    pub fn submit_inputs(&mut self, job: &EmbedJob) {
+        self.scheduler.submit_inputs(job, &self.embedder);
     }
 
     /// Forgets a job, whatever state it is in, and frees its blocks. No further event names it.

@@ -98,6 +98,14 @@ pub enum RequestError {
         /// Tokens there are.
         context_tokens_max: usize,
     },
+    /// An input is longer than the model takes.
+    #[error("inputs: this model takes {tokens_max} tokens, special ones included; one input has {tokens} (truncate cuts it)")]
+    InputLength {
+        /// Tokens of the input.
+        tokens: usize,
+        /// Tokens there may be.
+        tokens_max: usize,
+    },
     /// The model has no chat template.
     #[error("messages: model {model} has no chat template; send text instead")]
     NoChatTemplate {

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use crate::{
+    embedding::{Computed, Output},
     error::RequestError,
     limits::{CHOICES_MAX, STOP_STRING_BYTES_MAX, STOP_STRINGS_MAX, STOP_TOKENS_MAX},
     sampler::SamplingParams,
@@ -61,6 +62,30 @@ impl Job {
         }
         Ok(())
     }
+}
+
+/// Inputs to be read by the network once: vectors or scores of each.
+#[derive(Clone, Debug)]
+pub struct EmbedJob {
+    /// Its name.
+    pub id: JobId,
+    /// At least one.
+    pub inputs: Vec<EmbedInput>,
+    /// What is computed of each.
+    pub output: Output,
+    /// Lower runs earlier.
+    pub priority: i32,
+}
+
+/// One text, or pair of texts, as tokens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EmbedInput {
+    /// Special tokens included; not empty.
+    pub tokens: Arc<[u32]>,
+    /// The type of each token; empty: all 0.
+    pub types: Vec<u32>,
+    /// Tokens at the beginning that are left out of pooling.
+    pub prompt_tokens: usize,
 }
 
 /// When a completion ends, besides the end of the context.
@@ -151,7 +176,7 @@ pub struct TokenLogprob {
 pub struct Event {
     /// The job.
     pub job: JobId,
-    /// Which of its completions.
+    /// Which of its completions, or inputs.
     pub choice: u32,
     /// What happened.
     pub kind: EventKind,
@@ -186,6 +211,8 @@ pub enum EventKind {
         /// What it used.
         usage: Usage,
     },
+    /// An input of an [`EmbedJob`] is done; `choice` is its index.
+    Computed(Computed),
     /// The model computed something that is not a number for this completion: its prompt, or its weights, are out
     /// of the range the model can run. No further event names it; other completions are not concerned.
     Failed,

@@ -1,14 +1,17 @@
 //! Tokens in, tokens out. Start with [`engine`]: its `step` is the whole system. A model file becomes a
 //! [`spec::DecoderSpec`] and packed weights ([`load`]); one [`decoder`] runs every family; [`scheduler`] and
-//! [`kv`] decide what runs and where its keys and values live; [`sampler`] and [`output`] turn logits into text.
+//! [`kv`] decide what runs and where its keys and values live; [`sampler`] and [`output`] turn logits into text, and
+//! [`embedding`] hidden states into vectors and scores.
 //!
 //! Absent on purpose: async, network, wall clock, device names, threads. The same jobs give the same tokens.
 
 pub mod chat;
 pub mod decoder;
 pub mod detokenizer;
+pub mod embedding;
 pub mod engine;
 pub mod error;
+pub mod fair;
 pub mod gguf;
 pub mod job;
 pub mod kv;
@@ -27,7 +30,10 @@ pub mod tokenizer;
 
 pub use engine::{Engine, EngineConfig, EngineStats, StepReport};
 pub use error::{LoadError, RequestError, StepError};
-pub use job::{Event, EventKind, FinishReason, Job, JobId, StopConditions, TokenLogprob, Usage};
+pub use embedding::{Computed, Embedder, EmbeddingSpec, Output, Prompt, Task};
+pub use job::{
+    EmbedInput, EmbedJob, Event, EventKind, FinishReason, Job, JobId, StopConditions, TokenLogprob, Usage,
+};
 pub use load::{ModelFiles, ModelInfo};
 pub use sampler::SamplingParams;
 pub use text::TextModel;

@@ -52,3 +52,5 @@ pub const HEAD_DIM_MAX: usize = 4096;
 pub const CONTEXT_TOKENS_MAX: usize = 64 << 20;
 /// Stop tokens of a request.
 pub const STOP_TOKENS_MAX: usize = 256;
+/// Modules of a sentence-transformers model.
+pub const EMBEDDING_MODULES_MAX: usize = 32;

@@ -2,17 +2,19 @@
 //! a chunk of its prompt (prefilling), within one budget of rows; sequences join and leave between steps.
 //!
 //! Order: decodes first, so that no prompt stalls them; then prompts already begun; then new ones, by priority
-//! and arrival. A sequence enters with blocks for all the tokens it has, so only decodes can run out of blocks;
+//! and a fair line ([`crate::fair`]). A sequence enters with blocks for all the tokens it has, so only decodes can run out of blocks;
 //! then the last in line gives its blocks back and computes again later (recompute preemption).
 
 use std::collections::BTreeMap;
 
-use hanzo_engine_kernels::{BLOCK_TOKENS, Batch, SequenceSpan};
+use hanzo_engine_kernels::{BLOCK_TOKENS, Batch, KernelError, SequenceSpan};
 
 use crate::{
-    job::{Event, Job, JobId},
+    embedding::Embedder,
+    fair::{FairLine, Order},
+    job::{EmbedJob, Event, Job, JobId},
     kv::BlockPool,
-    sequence::{Order, Sequence},
+    sequence::{HiddenRows, Sequence},
     text::TextModel,
 };
 
@@ -56,7 +58,7 @@ pub struct Counters {
 /// The waiting and the running.
 pub struct Scheduler {
     config: SchedulerConfig,
-    arrivals: u64,
+    line: FairLine,
     waiting: BTreeMap<Order, Sequence>,
     running: Vec<Sequence>, // in line order at the start of a step
     counters: Counters,
@@ -68,21 +70,48 @@ impl Scheduler {
         assert!(config.sequences_max >= 1 && config.sequences_max <= config.rows_max);
         assert!(config.prefill_rows_beside_decodes >= 1 && config.context_tokens_max >= 1);
         let running = Vec::with_capacity(config.sequences_max);
-        Scheduler { config, arrivals: 0, waiting: BTreeMap::new(), running, counters: Counters::default() }
+        Scheduler {
+            config,
+            line: FairLine::default(),
+            waiting: BTreeMap::new(),
+            running,
+            counters: Counters::default(),
+        }
     }
 
     /// Puts a job's completions in line.
     pub fn submit(&mut self, job: &Job, text: &TextModel) {
-        self.arrivals += 1;
-        for sequence in Sequence::of_job(job, text, self.arrivals) {
+        let arrival = self.line.arrive(job.priority);
+        for sequence in Sequence::of_job(job, text, arrival) {
             self.counters.prompt_tokens += job.prompt.len() as u64;
-            self.waiting.insert(sequence.order, sequence);
+            self.wait(sequence);
         }
+    }
+
+    /// Puts a job's inputs in line.
+    pub fn submit_inputs(&mut self, job: &EmbedJob, embedder: &Embedder) {
+        let arrival = self.line.arrive(job.priority);
+        for sequence in Sequence::of_inputs(job, embedder, arrival) {
+            self.counters.prompt_tokens += sequence.remaining() as u64;
+            self.wait(sequence);
+        }
+    }
+
+    fn wait(&mut self, sequence: Sequence) {
+        self.line.wait(sequence.job);
+        self.waiting.insert(sequence.order, sequence);
     }
 
     /// Forgets a job and frees its blocks.
     pub fn cancel(&mut self, job: JobId, pool: &mut BlockPool) {
-        self.waiting.retain(|_, sequence| sequence.job != job);
+        let line = &mut self.line;
+        self.waiting.retain(|_, sequence| {
+            let keep = sequence.job != job;
+            if !keep {
+                line.leave(job);
+            }
+            keep
+        });
         self.running.retain_mut(|sequence| {
             let keep = sequence.job != job;
             if !keep {
@@ -185,6 +214,8 @@ impl Scheduler {
             }
             let mut sequence = self.waiting.remove(&order).expect("next_waiting just saw it");
             self.counters.prefix_hit_tokens += sequence.enter(pool, events) as u64;
+            self.line.begin(order, sequence.remaining());
+            self.line.leave(sequence.job);
             sequence.scheduled = sequence.remaining().min(budget);
             budget -= sequence.scheduled;
             self.running.push(sequence);
@@ -194,7 +225,7 @@ impl Scheduler {
     /// The first in line that wants to enter. Nobody overtakes it, or a long prompt would starve.
     fn next_waiting(&self, pool: &BlockPool) -> Option<Order> {
         let wants = |sequence: &Sequence| {
-            !(sequence.held || pool.shares() && self.prompt_is_being_computed(sequence))
+            !(sequence.held || pool.shares() && self.prompt_is_being_computed(sequence, pool))
         };
         self.waiting.iter().find(|(_, sequence)| wants(sequence)).map(|(order, _)| *order)
     }
@@ -221,13 +252,16 @@ impl Scheduler {
         let mut sequence = self.running.remove(at);
         sequence.leave(pool);
         self.counters.preemptions += 1;
-        self.waiting.insert(sequence.order, sequence);
+        self.wait(sequence);
     }
 
     /// Whether another completion of the same job is at the shared prompt: it is computed once, then found.
-    fn prompt_is_being_computed(&self, sequence: &Sequence) -> bool {
+    fn prompt_is_being_computed(&self, sequence: &Sequence, pool: &BlockPool) -> bool {
         sequence.choice > 0
-            && self.running.iter().any(|other| other.job == sequence.job && other.computes_shareable())
+            && self
+                .running
+                .iter()
+                .any(|other| other.job == sequence.job && other.is_computing_for(sequence, pool))
     }
 
     fn write(&self, batch: &mut Batch) -> StepReport {
@@ -249,7 +283,7 @@ impl Scheduler {
             batch.slots.extend((computed..context).map(|position| {
                 blocks[position / BLOCK_TOKENS] * BLOCK_TOKENS as u32 + (position % BLOCK_TOKENS) as u32
             }));
-            if rows == sequence.remaining() {
+            if rows == sequence.remaining() && sequence.generates() {
                 batch.logit_rows.push((first + rows - 1) as u32);
             }
             match sequence.decodes() {
@@ -261,29 +295,63 @@ impl Scheduler {
         report
     }
 
-    /// The step ran: draws a token for each sequence that has logits (`(logit_rows, vocab)`, in batch order), and
-    /// lets go of those that ended.
+    /// The step ran: draws a token for each completion that has logits (`(logit_rows, vocab)`, in batch order), reads
+    /// the hidden states of inputs, and lets go of those that ended.
+    ///
+    /// # Errors
+    /// Those of reading the hidden states.
     pub fn commit(
         &mut self,
         logits: &mut [f32],
+        hidden: &mut Hidden<'_>,
         text: &TextModel,
         pool: &mut BlockPool,
         events: &mut Vec<Event>,
-    ) {
+    ) -> Result<(), KernelError> {
         let mut rows = logits.chunks_exact_mut(text.vocab);
+        let (mut first, mut failed) = (0, Ok(()));
         self.running.retain_mut(|sequence| {
             if sequence.scheduled == 0 {
                 return true;
             }
-            let row = if sequence.scheduled == sequence.remaining() { rows.next() } else { None };
-            self.counters.generated_tokens += u64::from(row.is_some());
-            let ended = sequence.advance(row, text, self.config.context_tokens_max, pool, events);
+            let count = sequence.scheduled;
+            let ended = if sequence.generates() {
+                let row = if count == sequence.remaining() { rows.next() } else { None };
+                self.counters.generated_tokens += u64::from(row.is_some());
+                sequence.advance(row, text, self.config.context_tokens_max, pool, events)
+            } else {
+                let mut rows = HiddenRows {
+                    first,
+                    hidden: hidden.embedder.hidden,
+                    read: &mut *hidden.read,
+                    rows: &mut *hidden.rows,
+                };
+                match sequence.read(hidden.embedder, &mut rows, pool, events) {
+                    Ok(ended) => ended,
+                    Err(error) => {
+                        failed = Err(error);
+                        true
+                    }
+                }
+            };
+            first += count;
             if ended {
                 sequence.leave(pool);
             }
             !ended
         });
+        failed
     }
+}
+
+/// The hidden states of the step that just ran, and what to make of them.
+pub struct Hidden<'a> {
+    /// What vectors are made by.
+    pub embedder: &'a Embedder,
+    /// Copies rows of the batch, from the given one on, to the host.
+    pub read: &'a mut dyn FnMut(usize, &mut [f32]) -> Result<(), KernelError>,
+    /// Room for them.
+    pub rows: &'a mut Vec<f32>,
 }
 
 #[cfg(test)]

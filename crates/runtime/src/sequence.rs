@@ -1,32 +1,27 @@
-//! One completion on its way: its tokens, how many of them are in the cache and in which blocks, and what
-//! turns its logits into text. What waits costs next to nothing: the completions of a job share its prompt until
-//! they write to it, and what sampling needs is made with the first token.
+//! One completion, or one input of an embedding job, on its way: its tokens, how many of them are in the cache and in
+//! which blocks, and what turns its logits into text or its hidden states into a vector. What waits costs next to
+//! nothing: the completions of a job share its prompt until they write to it, and what sampling needs is made with the
+//! first token.
 
 use std::{mem, sync::Arc};
 
-use hanzo_engine_kernels::BLOCK_TOKENS;
+use hanzo_engine_kernels::{BLOCK_TOKENS, KernelError};
 
 use crate::{
-    job::{Event, EventKind, FinishReason, Job, JobId, StopConditions, TokenLogprob, Usage},
+    embedding::{Embedder, Output, Readout, Rows},
+    fair::{Arrival, Order},
+    job::{EmbedJob, Event, EventKind, FinishReason, Job, JobId, StopConditions, TokenLogprob, Usage},
     kv::{BlockHash, BlockPool},
     output::{Chunk, OutputText},
     sampler::{NotFinite, Sampler, SamplingParams},
     text::TextModel,
 };
 
-/// Where a sequence stands in line: priority, then arrival, then choice. Smaller runs earlier.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Order {
-    priority: i32,
-    arrival: u64,
-    choice: u32,
-}
-
-/// One completion of a job.
+/// One completion or input of a job.
 pub struct Sequence {
     /// The job it belongs to.
     pub job: JobId,
-    /// Which of the job's completions.
+    /// Which of the job's completions or inputs.
     pub choice: u32,
     /// Its place in line.
     pub order: Order,
@@ -40,6 +35,18 @@ pub struct Sequence {
     blocks: Vec<u32>,            // room for `blocks.len() * 16` tokens
     hashes: Arc<Vec<BlockHash>>, // of every full block of `tokens`; copied as they are
     published: usize,            // of `hashes`, those whose blocks can be found
+    started: bool,
+    purpose: Purpose,
+}
+
+/// What a sequence is computed for.
+enum Purpose {
+    Generate(Generation),
+    Read(Reading),
+}
+
+/// A completion's way from logits to text.
+struct Generation {
     stop: Arc<StopConditions>,
     ends: Arc<[u32]>, // tokens that end it
     sampling: Arc<SamplingParams>,
@@ -47,9 +54,16 @@ pub struct Sequence {
     sampler: Option<Sampler>, // from the first token on
     output: OutputText,
     usage: Usage,
-    started: bool,
     unsent: Vec<u32>, // tokens whose text is held back
     unsent_logprobs: Vec<TokenLogprob>,
+}
+
+/// An input's way from hidden states to a vector.
+struct Reading {
+    output: Output,
+    first: usize, // rows before it are left out of pooling
+    rows: Rows,
+    readout: Option<Readout>, // from the first row on
 }
 
 impl Sequence {
@@ -57,7 +71,7 @@ impl Sequence {
     pub fn of_job<'a>(
         job: &'a Job,
         text: &'a TextModel,
-        arrival: u64,
+        mut arrival: Arrival,
     ) -> impl Iterator<Item = Sequence> + 'a {
         let stop = Arc::new(job.stop.clone());
         let own_ends = if stop.ignore_eos { &[] } else { text.eos.as_slice() };
@@ -70,7 +84,8 @@ impl Sequence {
         (0..job.choices).map(move |choice| Sequence {
             job: job.id,
             choice,
-            order: Order { priority: job.priority, arrival, choice },
+            // Completions of one prompt share its computation: they stand together.
+            order: arrival.next(0),
             held: false,
             scheduled: 0,
             tokens: tokens.clone(),
@@ -79,16 +94,51 @@ impl Sequence {
             blocks: Vec::new(),
             hashes: hashes.clone(),
             published: 0,
-            sampling: sampling.clone(),
-            seed: job.sampling.seed.wrapping_add(choice.into()),
-            sampler: None,
-            output: OutputText::new(text, &job.stop, job.starts_in_reasoning, job.split_reasoning),
-            stop: stop.clone(),
-            ends: ends.clone(),
-            usage: Usage { prompt_tokens: job.prompt.len() as u32, ..Usage::default() },
             started: false,
-            unsent: Vec::new(),
-            unsent_logprobs: Vec::new(),
+            purpose: Purpose::Generate(Generation {
+                sampling: sampling.clone(),
+                seed: job.sampling.seed.wrapping_add(choice.into()),
+                sampler: None,
+                output: OutputText::new(text, &job.stop, job.starts_in_reasoning, job.split_reasoning),
+                stop: stop.clone(),
+                ends: ends.clone(),
+                usage: Usage { prompt_tokens: job.prompt.len() as u32, ..Usage::default() },
+                unsent: Vec::new(),
+                unsent_logprobs: Vec::new(),
+            }),
+        })
+    }
+
+    /// The inputs of an embedding job.
+    pub fn of_inputs<'a>(
+        job: &'a EmbedJob,
+        embedder: &'a Embedder,
+        mut arrival: Arrival,
+    ) -> impl Iterator<Item = Sequence> + 'a {
+        job.inputs.iter().zip(0..).map(move |(input, choice)| {
+            let tokens = Arc::new(input.tokens.to_vec());
+            let mut hashes = Vec::with_capacity(tokens.len() / BLOCK_TOKENS);
+            hash_full_blocks(&tokens, &mut hashes);
+            Sequence {
+                job: job.id,
+                choice,
+                order: arrival.next(tokens.len()),
+                held: false,
+                scheduled: 0,
+                prompt_tokens: tokens.len(),
+                tokens,
+                computed: 0,
+                blocks: Vec::new(),
+                hashes: Arc::new(hashes),
+                published: 0,
+                started: false,
+                purpose: Purpose::Read(Reading {
+                    output: job.output,
+                    first: input.prompt_tokens,
+                    rows: Readout::new(embedder, job.output, input.prompt_tokens).rows(),
+                    readout: None,
+                }),
+            }
         })
     }
 
@@ -99,12 +149,20 @@ impl Sequence {
 
     /// Whether the next step draws a token from one row.
     pub fn decodes(&self) -> bool {
-        self.remaining() == 1
+        self.remaining() == 1 && self.generates()
     }
 
-    /// Whether it is still computing blocks of the prompt that others with the same prompt could share.
-    pub fn computes_shareable(&self) -> bool {
-        self.computed < (self.prompt_tokens - 1) / BLOCK_TOKENS * BLOCK_TOKENS
+    /// Whether it is a completion.
+    pub fn generates(&self) -> bool {
+        matches!(self.purpose, Purpose::Generate(_))
+    }
+
+    /// Whether another would find a block in the cache that this one is about to compute: the first of the other's
+    /// that is not there yet.
+    pub fn is_computing_for(&self, other: &Sequence, pool: &BlockPool) -> bool {
+        let (found, _) = pool.find_prefix(other.shareable());
+        let next = other.shareable().get(found);
+        self.computed / BLOCK_TOKENS <= found && next.is_some() && self.hashes.get(found) == next
     }
 
     /// Tokens whose keys and values are in the cache.
@@ -122,9 +180,13 @@ impl Sequence {
         &self.tokens[self.computed..self.computed + self.scheduled]
     }
 
-    /// Blocks of the prompt that could be shared: never the last token's, whose logits are needed.
+    /// Blocks of the prompt that could be shared: never the last token's, whose logits are needed, and none where every
+    /// row is.
     fn shareable(&self) -> &[BlockHash] {
-        &self.hashes[..(self.tokens.len() - 1) / BLOCK_TOKENS]
+        match &self.purpose {
+            Purpose::Read(Reading { rows: Rows::All | Rows::First, .. }) => &[],
+            _ => &self.hashes[..(self.tokens.len() - 1) / BLOCK_TOKENS],
+        }
     }
 
     /// Free blocks that [`Sequence::enter`] would use up.
@@ -149,8 +211,14 @@ impl Sequence {
         self.published = shared;
         if !self.started {
             self.started = true;
-            self.usage.cached_tokens = self.computed as u32;
-            self.emit(events, EventKind::Started { cached_tokens: self.computed as u32 });
+            let cached_tokens = self.computed as u32;
+            match &mut self.purpose {
+                Purpose::Generate(generation) => generation.usage.cached_tokens = cached_tokens,
+                // One is enough for a job of thousands.
+                Purpose::Read(_) if self.choice > 0 => return self.computed,
+                Purpose::Read(_) => {}
+            }
+            self.emit(events, EventKind::Started { cached_tokens });
             return self.computed;
         }
         0
@@ -176,6 +244,9 @@ impl Sequence {
         self.computed = 0;
         self.published = 0;
         self.scheduled = 0;
+        if let Purpose::Read(reading) = &mut self.purpose {
+            reading.readout = None;
+        }
     }
 
     /// The step ran its rows. With `logits` of its last row, draws the next token; says whether that was the end.
@@ -187,41 +258,88 @@ impl Sequence {
         pool: &mut BlockPool,
         events: &mut Vec<Event>,
     ) -> bool {
+        self.count_computed(pool);
+        let (Some(logits), Purpose::Generate(generation)) = (logits, &mut self.purpose) else { return false };
+        let Ok(token) = generation.draw(logits, &self.tokens[..self.prompt_tokens]) else {
+            self.emit(events, EventKind::Failed);
+            return true;
+        };
+        Arc::make_mut(&mut self.tokens).push(token);
+        if self.tokens.len().is_multiple_of(BLOCK_TOKENS) {
+            hash_full_blocks(&self.tokens, Arc::make_mut(&mut self.hashes));
+        }
+        let full = self.tokens.len() >= context_tokens_max;
+        let (delta, finished) = generation.take(token, text, full);
+        let ended = finished.is_some();
+        for kind in [delta, finished].into_iter().flatten() {
+            self.emit(events, kind);
+        }
+        ended
+    }
+
+    /// The step ran its rows, whose hidden states `rows` reads, `(n, hidden)` from the first of them on; says whether
+    /// they were its last.
+    ///
+    /// # Errors
+    /// Those of `rows`.
+    pub fn read(
+        &mut self,
+        embedder: &Embedder,
+        rows: &mut HiddenRows<'_>,
+        pool: &mut BlockPool,
+        events: &mut Vec<Event>,
+    ) -> Result<bool, KernelError> {
+        let (before, count) = (self.computed, self.scheduled);
+        self.count_computed(pool);
+        let ends = self.computed == self.tokens.len();
+        let Purpose::Read(reading) = &mut self.purpose else { return Ok(false) };
+        let new = || Readout::new(embedder, reading.output, reading.first);
+        let readout = reading.readout.get_or_insert_with(new);
+        match reading.rows {
+            Rows::All => readout.push(rows.read(0, count)?, embedder),
+            Rows::First if before == 0 => readout.push(rows.read(0, 1)?, embedder),
+            Rows::Last if ends => readout.push(rows.read(count - 1, 1)?, embedder),
+            Rows::First | Rows::Last => {}
+        }
+        if ends {
+            let computed = reading.readout.take().and_then(|readout| readout.finish(embedder));
+            self.emit(events, computed.map_or(EventKind::Failed, EventKind::Computed));
+        }
+        Ok(ends)
+    }
+
+    fn count_computed(&mut self, pool: &mut BlockPool) {
         self.computed += mem::take(&mut self.scheduled);
         while self.published < self.computed / BLOCK_TOKENS {
             pool.publish(self.blocks[self.published], self.hashes[self.published]);
             self.published += 1;
         }
-        let Some(logits) = logits else { return false };
-        let Ok(token) = self.draw(logits) else {
-            self.emit(events, EventKind::Failed);
-            return true;
-        };
-        self.take_token(token, text, context_tokens_max, events)
     }
 
-    fn draw(&mut self, logits: &mut [f32]) -> Result<u32, NotFinite> {
+    fn emit(&self, events: &mut Vec<Event>, kind: EventKind) {
+        events.push(Event { job: self.job, choice: self.choice, kind });
+    }
+}
+
+impl Generation {
+    fn draw(&mut self, logits: &mut [f32], prompt: &[u32]) -> Result<u32, NotFinite> {
         let early = self.usage.completion_tokens < self.stop.min_tokens;
         let banned: &[u32] = if early { &self.ends } else { &[] };
-        let sampler = self.sampler.get_or_insert_with(|| {
-            Sampler::new(&self.sampling, self.seed, logits.len(), &self.tokens[..self.prompt_tokens])
-        });
+        let sampler = self
+            .sampler
+            .get_or_insert_with(|| Sampler::new(&self.sampling, self.seed, logits.len(), prompt));
         let sampled = sampler.sample(logits, banned)?;
         self.unsent_logprobs.extend(sampled.logprob);
         Ok(sampled.token)
     }
 
-    fn take_token(
+    /// Takes a token that was drawn; `full` when the context is. What is to be said of it: a delta, and the end.
+    fn take(
         &mut self,
         token: u32,
         text: &TextModel,
-        context_tokens_max: usize,
-        events: &mut Vec<Event>,
-    ) -> bool {
-        Arc::make_mut(&mut self.tokens).push(token);
-        if self.tokens.len().is_multiple_of(BLOCK_TOKENS) {
-            hash_full_blocks(&self.tokens, Arc::make_mut(&mut self.hashes));
-        }
+        full: bool,
+    ) -> (Option<EventKind>, Option<EventKind>) {
         self.unsent.push(token);
         self.usage.completion_tokens += 1;
 
@@ -231,9 +349,7 @@ impl Sequence {
 
         let reason = if ends || chunk.stop.is_some() {
             Some(FinishReason::Stop)
-        } else if self.usage.completion_tokens >= self.stop.max_tokens
-            || self.tokens.len() >= context_tokens_max
-        {
+        } else if self.usage.completion_tokens >= self.stop.max_tokens || full {
             Some(FinishReason::Length)
         } else {
             None
@@ -244,20 +360,38 @@ impl Sequence {
             chunk.reasoning.push_str(&held_back.reasoning);
             chunk.stop = held_back.stop;
         }
-        if reason.is_some() || !chunk.text.is_empty() || !chunk.reasoning.is_empty() {
-            let (tokens, logprobs) = (mem::take(&mut self.unsent), mem::take(&mut self.unsent_logprobs));
-            let kind = EventKind::Delta { text: chunk.text, reasoning: chunk.reasoning, tokens, logprobs };
-            self.emit(events, kind);
-        }
-        if let Some(reason) = reason {
+        let says = reason.is_some() || !chunk.text.is_empty() || !chunk.reasoning.is_empty();
+        let delta = says.then(|| EventKind::Delta {
+            text: chunk.text,
+            reasoning: chunk.reasoning,
+            tokens: mem::take(&mut self.unsent),
+            logprobs: mem::take(&mut self.unsent_logprobs),
+        });
+        let finished = reason.map(|reason| {
             let reason = if chunk.stop.is_some() { FinishReason::Stop } else { reason };
-            self.emit(events, EventKind::Finished { reason, stop_string: chunk.stop, usage: self.usage });
-        }
-        reason.is_some()
+            EventKind::Finished { reason, stop_string: chunk.stop, usage: self.usage }
+        });
+        (delta, finished)
     }
+}
 
-    fn emit(&self, events: &mut Vec<Event>, kind: EventKind) {
-        events.push(Event { job: self.job, choice: self.choice, kind });
+/// Reads the hidden states of a sequence's rows in the step that just ran.
+pub struct HiddenRows<'a> {
+    /// The sequence's first row in the batch.
+    pub first: usize,
+    /// Elements of a row.
+    pub hidden: usize,
+    /// Copies rows of the batch, from the given one on, to the host.
+    pub read: &'a mut dyn FnMut(usize, &mut [f32]) -> Result<(), KernelError>,
+    /// Room for them.
+    pub rows: &'a mut Vec<f32>,
+}
+
+impl HiddenRows<'_> {
+    fn read(&mut self, first: usize, count: usize) -> Result<&[f32], KernelError> {
+        self.rows.resize(count * self.hidden, 0.0);
+        (self.read)(self.first + first, self.rows)?;
+        Ok(self.rows)
     }
 }
 
@@ -273,7 +407,7 @@ fn hash_full_blocks(tokens: &[u32], hashes: &mut Vec<BlockHash>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::text::tests::demo;
+    use crate::{fair::FairLine, text::tests::demo};
 
     #[test]
     fn completions_that_wait_share_what_they_were_given() {
@@ -288,12 +422,17 @@ mod tests {
             split_reasoning: false,
         };
         let text = demo();
-        let mut sequences: Vec<Sequence> = Sequence::of_job(&job, &text, 1).collect();
+        let arrival = FairLine::default().arrive(0);
+        let mut sequences: Vec<Sequence> = Sequence::of_job(&job, &text, arrival).collect();
         assert_eq!(sequences[0].hashes.len(), 62);
         for other in &sequences[1..] {
             assert!(Arc::ptr_eq(&sequences[0].tokens, &other.tokens));
             assert!(Arc::ptr_eq(&sequences[0].hashes, &other.hashes));
-            assert!(Arc::ptr_eq(&sequences[0].sampling, &other.sampling));
+            let (Purpose::Generate(first), Purpose::Generate(other)) = (&sequences[0].purpose, &other.purpose)
+            else {
+                panic!("completions")
+            };
+            assert!(Arc::ptr_eq(&first.sampling, &other.sampling));
             assert!(other.sampler.is_none());
         }
         // What one draws is its own: neither its tokens nor its names show in the others.

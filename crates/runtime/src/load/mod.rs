@@ -259,7 +259,7 @@ fn unstack(
     Ok(())
 }
 
-fn check_shape(tensor: &Tensor, expected: &[usize]) -> Result<(), LoadError> {
+pub(crate) fn check_shape(tensor: &Tensor, expected: &[usize]) -> Result<(), LoadError> {
     if tensor.shape == expected {
         return Ok(());
     }
@@ -302,7 +302,7 @@ fn check_tokens(file: &str, spec: &DecoderSpec, text: &TextFiles) -> Result<(), 
 }
 
 /// Reads a whole file of at most `bytes_max` bytes.
-fn read_file(path: &Path, bytes_max: u64) -> Result<Vec<u8>, LoadError> {
+pub(crate) fn read_file(path: &Path, bytes_max: u64) -> Result<Vec<u8>, LoadError> {
     let io = |source| LoadError::Io { path: path.to_owned(), source };
     let length = fs::metadata(path).map_err(io)?.len();
     if length > bytes_max {

@@ -53,14 +53,14 @@ impl Config {
         }
     }
 
-    pub(super) fn count(&self, key: &str, max: usize) -> Result<Option<usize>, LoadError> {
+    pub(crate) fn count(&self, key: &str, max: usize) -> Result<Option<usize>, LoadError> {
         match self.whole(key, max)? {
             Some(0) => Err(self.corrupt(key, "it is 0")),
             number => Ok(number),
         }
     }
 
-    pub(super) fn required(&self, key: &str, max: usize) -> Result<usize, LoadError> {
+    pub(crate) fn required(&self, key: &str, max: usize) -> Result<usize, LoadError> {
         self.count(key, max)?.ok_or_else(|| self.missing(key))
     }
 
@@ -76,7 +76,7 @@ impl Config {
         Ok(object.map(|settings| Config::new(self.file.clone(), settings.clone())))
     }
 
-    pub(super) fn typed<'a, T>(
+    pub(crate) fn typed<'a, T>(
         &'a self,
         key: &str,
         wanted: &str,
@@ -94,11 +94,11 @@ impl Config {
         LoadError::Corrupt { file: self.file.clone(), what: format!("key {key}"), reason: reason.into() }
     }
 
-    pub(super) fn missing(&self, key: &str) -> LoadError {
+    pub(crate) fn missing(&self, key: &str) -> LoadError {
         LoadError::Missing { file: self.file.clone(), what: format!("key {key}"), hint: String::new() }
     }
 
-    pub(super) fn unsupported(
+    pub(crate) fn unsupported(
         &self,
         key: &str,
         value: impl ToString,

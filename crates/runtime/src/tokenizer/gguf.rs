@@ -1,4 +1,5 @@
-//! A tokenizer from GGUF metadata: `gpt2` (byte-level BPE) and `llama` (SentencePiece BPE). What the keys mean is
+//! A tokenizer from GGUF metadata: `gpt2` (byte-level BPE) and `llama` (SentencePiece BPE); those of encoders are in
+//! [`super::gguf_pieces`]. What the keys mean is
 //! GGUF's specification and the practice of the files there are.
 
 use std::collections::HashMap;
@@ -16,8 +17,10 @@ use tokenizers::{
 
 use super::{
     Encoder, Tokenizer,
+    affixes::Affixes,
     bpe::{Part, Parts},
     byte_level::ByteChars,
+    gguf_pieces,
     pre::{self, PreTokenizer},
     sentencepiece::{SentencePiece, Settings, byte_token},
     table::TokenTable,
@@ -26,9 +29,9 @@ use crate::{error::LoadError, gguf::Metadata, limits::VOCAB_MAX};
 
 const MODEL: &str = "tokenizer.ggml.model";
 const PRE: &str = "tokenizer.ggml.pre";
-const TOKENS: &str = "tokenizer.ggml.tokens";
+pub(super) const TOKENS: &str = "tokenizer.ggml.tokens";
 const TYPES: &str = "tokenizer.ggml.token_type";
-const SCORES: &str = "tokenizer.ggml.scores";
+pub(super) const SCORES: &str = "tokenizer.ggml.scores";
 const MERGES: &str = "tokenizer.ggml.merges";
 const BOS: &str = "tokenizer.ggml.bos_token_id";
 const EOS: &str = "tokenizer.ggml.eos_token_id";
@@ -77,7 +80,9 @@ pub(super) fn load(metadata: &Metadata) -> Result<Tokenizer, LoadError> {
     match metadata.string(MODEL)?.ok_or_else(|| metadata.missing(MODEL))? {
         "gpt2" => byte_level(metadata),
         "llama" => sentence_piece(metadata),
-        other => Err(unsupported(metadata, MODEL, other, "gpt2 and llama are")),
+        "bert" => gguf_pieces::word_piece(metadata),
+        "t5" => gguf_pieces::unigram(metadata),
+        other => Err(unsupported(metadata, MODEL, other, "gpt2, llama, bert and t5 are")),
     }
 }
 
@@ -88,7 +93,7 @@ fn byte_level(metadata: &Metadata) -> Result<Tokenizer, LoadError> {
     if metadata.bool(ADD_SPACE)? == Some(true) {
         return Err(unsupported(metadata, ADD_SPACE, "true", "with gpt2 only false is"));
     }
-    let (prefix, suffix) = affixes(metadata, &vocabulary, pre.add_bos)?;
+    let affixes = affixes(metadata, &vocabulary, pre.add_bos)?;
     let (vocab, mut merges) = (ids(metadata, &vocabulary)?, merges(metadata)?);
     // Two tokens that make no token are never joined: files whose vocabulary was cut down still have such merges.
     let known = |text: &str| vocab.contains_key(text);
@@ -119,7 +124,7 @@ fn byte_level(metadata: &Metadata) -> Result<Tokenizer, LoadError> {
     })?;
     let chars = ByteChars::new();
     let table = table(metadata, &vocabulary, |text, out| chars.decode(text, out))?;
-    Ok(Tokenizer { encoder: Encoder::Bpe(Box::new(tokenizer)), prefix, suffix, table, strips_space: false })
+    Ok(Tokenizer { encoder: Encoder::Crate(Box::new(tokenizer)), affixes, table, strips_space: false })
 }
 
 pub(super) fn pre_tokenizer(pre: &PreTokenizer) -> Result<PreTokenizerWrapper, String> {
@@ -145,7 +150,7 @@ fn sentence_piece(metadata: &Metadata) -> Result<Tokenizer, LoadError> {
         return Err(metadata.corrupt(SCORES, format!("the score of token {id} is not a number")));
     }
     let add_space = metadata.bool(ADD_SPACE)?.unwrap_or(true);
-    let (prefix, suffix) = affixes(metadata, &vocabulary, true)?;
+    let affixes = affixes(metadata, &vocabulary, true)?;
     let ids = ids(metadata, &vocabulary)?;
     let table =
         table(metadata, &vocabulary, |text, out| out.extend_from_slice(text.replace('▁', " ").as_bytes()))?;
@@ -155,10 +160,10 @@ fn sentence_piece(metadata: &Metadata) -> Result<Tokenizer, LoadError> {
         Settings { add_space, strip_after_control: name.contains("phi-3") || name.contains("phi3") };
     let encoder = SentencePiece::new(&vocabulary, &scores, ids, settings)
         .map_err(|reason| metadata.corrupt(TOKENS, reason))?;
-    Ok(Tokenizer { encoder: Encoder::SentencePiece(encoder), prefix, suffix, table, strips_space: add_space })
+    Ok(Tokenizer { encoder: Encoder::SentencePiece(encoder), affixes, table, strips_space: add_space })
 }
 
-fn vocabulary(metadata: &Metadata) -> Result<Vocabulary<'_>, LoadError> {
+pub(super) fn vocabulary(metadata: &Metadata) -> Result<Vocabulary<'_>, LoadError> {
     let texts = metadata.strings(TOKENS)?.ok_or_else(|| metadata.missing(TOKENS))?;
     if texts.is_empty() || texts.len() > VOCAB_MAX {
         return Err(
@@ -194,7 +199,7 @@ fn vocabulary(metadata: &Metadata) -> Result<Vocabulary<'_>, LoadError> {
 }
 
 /// Ids by text; empty texts, which some files pad with, have none.
-fn ids(metadata: &Metadata, vocabulary: &Vocabulary) -> Result<HashMap<String, u32>, LoadError> {
+pub(super) fn ids(metadata: &Metadata, vocabulary: &Vocabulary) -> Result<HashMap<String, u32>, LoadError> {
     let mut ids = HashMap::with_capacity(vocabulary.texts.len());
     for (id, text) in vocabulary.texts.iter().enumerate() {
         if text.is_empty() {
@@ -221,7 +226,7 @@ fn merges(metadata: &Metadata) -> Result<Vec<(String, String)>, LoadError> {
     Ok(merges)
 }
 
-fn table(
+pub(super) fn table(
     metadata: &Metadata,
     vocabulary: &Vocabulary,
     decode: impl Fn(&str, &mut Vec<u8>),
@@ -247,7 +252,7 @@ fn affixes(
     metadata: &Metadata,
     vocabulary: &Vocabulary,
     bos_by_default: bool,
-) -> Result<(Vec<u32>, Vec<u32>), LoadError> {
+) -> Result<Affixes, LoadError> {
     let one = |flag: &'static str, by_default: bool, key: &'static str| {
         let wanted = metadata.bool(flag)?;
         if !wanted.unwrap_or(by_default) {
@@ -261,7 +266,11 @@ fn affixes(
             None => Ok(Vec::new()),
         }
     };
-    Ok((one(ADD_BOS, bos_by_default, BOS)?, one(ADD_EOS, false, EOS)?))
+    Ok(Affixes {
+        prefix: one(ADD_BOS, bos_by_default, BOS)?,
+        suffix: one(ADD_EOS, false, EOS)?,
+        pair: None,
+    })
 }
 
 fn unsupported(metadata: &Metadata, key: &str, value: &str, reason: &str) -> LoadError {

@@ -1,5 +1,5 @@
 //! A tokenizer from Hugging Face's `tokenizer.json` and `tokenizer_config.json`. Models of type BPE, byte-level
-//! or in SentencePiece's manner. Only what is listed here is handed to the `tokenizers` crate; padding, truncation,
+//! or in SentencePiece's manner, WordPiece and Unigram. Only what is listed here is handed to the `tokenizers` crate; padding, truncation,
 //! post-processing and decoding are read here, or are none of a model's business.
 
 use std::collections::HashMap;
@@ -10,8 +10,10 @@ use tokenizers::AddedToken;
 
 use super::{
     Encoder, Tokenizer,
+    affixes::{self, Affixes},
     bpe::{Part, Parts},
     byte_level::ByteChars,
+    pieces,
     sentencepiece::byte_token,
     table::TokenTable,
 };
@@ -22,7 +24,21 @@ const INSERT_CHARS_MAX: usize = 16;
 
 /// Steps that change text before it is split.
 const NORMALIZERS: &[&str] =
-    &["Sequence", "NFC", "NFD", "NFKC", "NFKD", "Prepend", "Replace", "Lowercase", "Strip", "StripAccents"];
+    &[
+    "Sequence",
+    "NFC",
+    "NFD",
+    "NFKC",
+    "NFKD",
+    "Prepend",
+    "Replace",
+    "Lowercase",
+    "Strip",
+    "StripAccents",
+    "BertNormalizer",
+    "Precompiled",
+    "Nmt",
+];
 /// Steps that split text into words.
 const PRE_TOKENIZERS: &[&str] = &[
     "Sequence",
@@ -33,6 +49,7 @@ const PRE_TOKENIZERS: &[&str] = &[
     "Punctuation",
     "Whitespace",
     "WhitespaceSplit",
+    "BertPreTokenizer",
 ];
 
 #[derive(Deserialize)]
@@ -92,17 +109,22 @@ enum Spelling {
     ByteLevel,
     /// SentencePiece's `▁`, and `<0x00>` where there is byte fallback.
     Metaspace { strips_space: bool },
+    /// Words with a space between them; the prefix marks pieces inside a word.
+    WordPiece,
 }
 
+/// The mark of a piece inside a word, where nothing else is said.
+const CONTINUING: &str = "##";
+
 /// Names the file in errors.
-struct Source<'a>(&'a str);
+pub(super) struct Source<'a>(&'a str);
 
 impl Source<'_> {
-    fn corrupt(&self, key: &str, reason: impl Into<String>) -> LoadError {
+    pub(super) fn corrupt(&self, key: &str, reason: impl Into<String>) -> LoadError {
         LoadError::Corrupt { file: self.0.to_owned(), what: format!("key {key}"), reason: reason.into() }
     }
 
-    fn unsupported(&self, key: &str, value: impl Into<String>, reason: &str) -> LoadError {
+    pub(super) fn unsupported(&self, key: &str, value: impl Into<String>, reason: &str) -> LoadError {
         LoadError::Unsupported {
             file: self.0.to_owned(),
             key: key.to_owned(),
@@ -124,32 +146,16 @@ pub(super) fn load(
         what: "JSON".into(),
         reason: error.to_string(),
     })?;
+    let kind = parsed.model.get("type").and_then(Value::as_str).unwrap_or("BPE").to_owned();
+    if matches!(kind.as_str(), "WordPiece" | "Unigram") {
+        return load_pieces(&source, &kind, parsed, config);
+    }
     let model = model(&source, parsed.model)?;
     let spelling = spelling(&source, parsed.decoder.as_ref())?;
     let mut vocab = model.vocab;
-    let mut special = HashMap::new();
-    let mut added = Vec::with_capacity(parsed.added_tokens.len());
-    for token in parsed.added_tokens {
-        if token.content.is_empty() {
-            return Err(source.corrupt("added_tokens", format!("token {} has no content", token.id)));
-        }
-        let id = *vocab.entry(token.content.clone()).or_insert(token.id);
-        if id != token.id {
-            let reason =
-                format!("{:?} is token {} here and token {id} in the vocabulary", token.content, token.id);
-            return Err(source.corrupt("added_tokens", reason));
-        }
-        special.insert(id, token.special);
-        added.push(
-            AddedToken::from(token.content, token.special)
-                .single_word(token.single_word)
-                .lstrip(token.lstrip)
-                .rstrip(token.rstrip)
-                .normalized(token.normalized),
-        );
-    }
+    let (added, special) = added(&source, parsed.added_tokens, &mut vocab)?;
     let table = table(&source, &vocab, &special, spelling, model.byte_fallback)?;
-    let (prefix, suffix) = affixes(&source, parsed.post_processor.as_ref(), config, &vocab)?;
+    let affixes = affixes::of_json(&source, parsed.post_processor.as_ref(), config, &vocab)?;
     let parts = Parts {
         vocab,
         merges: merges(&source, model.merges)?,
@@ -172,7 +178,105 @@ pub(super) fn load(
         source.corrupt(key, unusable.reason)
     })?;
     let strips_space = spelling == Spelling::Metaspace { strips_space: true };
-    Ok(Tokenizer { encoder: Encoder::Bpe(Box::new(tokenizer)), prefix, suffix, table, strips_space })
+    Ok(Tokenizer { encoder: Encoder::Crate(Box::new(tokenizer)), affixes, table, strips_space })
+}
+
+#[derive(Deserialize)]
+struct WordPieceModel {
+    vocab: HashMap<String, u32>,
+    unk_token: String,
+    #[serde(default = "continuing")]
+    continuing_subword_prefix: String,
+    max_input_chars_per_word: Option<usize>,
+}
+
+#[derive(Deserialize)]
+struct UnigramModel {
+    vocab: Vec<(String, f64)>,
+    unk_id: Option<usize>,
+    #[serde(default)]
+    byte_fallback: bool,
+}
+
+fn continuing() -> String {
+    CONTINUING.to_owned()
+}
+
+/// A tokenizer whose model is WordPiece or Unigram.
+fn load_pieces(
+    source: &Source,
+    kind: &str,
+    parsed: File,
+    config: Option<&Value>,
+) -> Result<Tokenizer, LoadError> {
+    let bad_model = |error: serde_json::Error| source.corrupt("model", error.to_string());
+    let (model, mut vocab, spelling, byte_fallback) = if kind == "WordPiece" {
+        let model: WordPieceModel = serde_json::from_value(parsed.model).map_err(bad_model)?;
+        let parts = pieces::Model::WordPiece {
+            vocab: model.vocab.clone(),
+            unknown: model.unk_token,
+            continuing: model.continuing_subword_prefix,
+            word_chars_max: model.max_input_chars_per_word.unwrap_or(100),
+        };
+        (parts, model.vocab, Spelling::WordPiece, false)
+    } else {
+        let model: UnigramModel = serde_json::from_value(parsed.model).map_err(bad_model)?;
+        let mut vocab = HashMap::with_capacity(model.vocab.len());
+        for (id, (piece, _)) in model.vocab.iter().enumerate() {
+            // Of equal pieces the first is found; the others only take up numbers.
+            vocab.entry(piece.clone()).or_insert(id as u32);
+        }
+        let (unknown, byte_fallback) = (model.unk_id, model.byte_fallback);
+        let parts = pieces::Model::Unigram { pieces: model.vocab, unknown, byte_fallback };
+        (parts, vocab, Spelling::Metaspace { strips_space: true }, byte_fallback)
+    };
+    let (added, special) = added(source, parsed.added_tokens, &mut vocab)?;
+    let table = table(source, &vocab, &special, spelling, byte_fallback)?;
+    let affixes = affixes::of_json(source, parsed.post_processor.as_ref(), config, &vocab)?;
+    let parts = pieces::Parts {
+        model,
+        added,
+        normalizer: step(source, "normalizer", parsed.normalizer, NORMALIZERS)?,
+        pre_tokenizer: step(source, "pre_tokenizer", parsed.pre_tokenizer, PRE_TOKENIZERS)?,
+    };
+    let tokenizer = parts.build().map_err(|unusable| {
+        let key = match unusable.part {
+            "normalizer" | "added_tokens" => unusable.part.to_owned(),
+            part => format!("model.{part}"),
+        };
+        source.corrupt(&key, unusable.reason)
+    })?;
+    Ok(Tokenizer { encoder: Encoder::Crate(Box::new(tokenizer)), affixes, table, strips_space: true })
+}
+
+/// The added tokens, which join the vocabulary, and which of them are special by id.
+fn added(
+    source: &Source,
+    tokens: Vec<Added>,
+    vocab: &mut HashMap<String, u32>,
+) -> Result<(Vec<AddedToken>, HashMap<u32, bool>), LoadError> {
+    let mut special = HashMap::new();
+    let mut added = Vec::with_capacity(tokens.len());
+    for token in tokens {
+        if token.content.is_empty() {
+            return Err(source.corrupt("added_tokens", format!("token {} has no content", token.id)));
+        }
+        let id = *vocab.entry(token.content.clone()).or_insert(token.id);
+        if id != token.id {
+            let reason =
+                format!("{:?} is token {} here and token {id} in the vocabulary", token.content, token.id);
+            return Err(source.corrupt("added_tokens", reason));
+        }
+        special.insert(id, token.special);
+        added.push(
+            AddedToken::from(token.content, token.special)
+                .single_word(token.single_word)
+                .lstrip(token.lstrip)
+                .rstrip(token.rstrip)
+                .normalized(token.normalized),
+        );
+    }
+    Ok((added, special))
 }
 
 fn model(source: &Source, model: Value) -> Result<Model, LoadError> {
@@ -320,6 +424,13 @@ fn table(
         match (special.get(&(id as u32)), spelling) {
             (Some(_), _) => bytes.extend_from_slice(text.as_bytes()),
             (None, Spelling::ByteLevel) => chars.decode(text, &mut bytes),
+            (None, Spelling::WordPiece) => match text.strip_prefix(CONTINUING) {
+                Some(inside) => bytes.extend_from_slice(inside.as_bytes()),
+                None => {
+                    bytes.push(b' ');
+                    bytes.extend_from_slice(text.as_bytes());
+                }
+            },
             (None, Spelling::Metaspace { .. }) => match byte_token(text).filter(|_| byte_fallback) {
                 Some(byte) => bytes.push(byte),
                 None => bytes.extend_from_slice(text.replace('▁', " ").as_bytes()),
@@ -330,73 +441,11 @@ fn table(
     TokenTable::new(tokens).ok_or_else(|| source.corrupt("model.vocab", "the tokens' texts are over 4 GiB"))
 }
 
-/// The tokens put before and after a text: the post-processor's, unless `tokenizer_config.json` says otherwise.
-fn affixes(
-    source: &Source,
-    post_processor: Option<&Value>,
-    config: Option<&Value>,
-    vocab: &HashMap<String, u32>,
-) -> Result<(Vec<u32>, Vec<u32>), LoadError> {
-    let (mut prefix, mut suffix) = (Vec::new(), Vec::new());
-    let processors = match post_processor {
-        None => &[],
-        Some(value) => match value.get("processors").and_then(Value::as_array) {
-            Some(list) => list.as_slice(),
-            None => std::slice::from_ref(value),
-        },
-    };
-    for processor in processors {
-        let kind = processor.get("type").map(text_of).unwrap_or_default();
-        match kind.as_str() {
-            "ByteLevel" => {}
-            "TemplateProcessing" => {
-                let pieces = processor.get("single").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
-                let mut side = &mut prefix;
-                for piece in pieces {
-                    if piece.get("Sequence").is_some() {
-                        side = &mut suffix;
-                        continue;
-                    }
-                    let token = piece.pointer("/SpecialToken/id").and_then(Value::as_str);
-                    let id = token.and_then(|token| vocab.get(token).copied());
-                    side.push(id.ok_or_else(|| {
-                        source
-                            .corrupt("post_processor.single", format!("{piece} is neither text nor a token"))
-                    })?);
-                }
-            }
-            _ => {
-                let known = "TemplateProcessing and ByteLevel are";
-                return Err(source.unsupported("post_processor.type", kind, known));
-            }
-        }
-    }
-    for (flag, key, side) in
-        [("add_bos_token", "bos_token", &mut prefix), ("add_eos_token", "eos_token", &mut suffix)]
-    {
-        let Some(wanted) = config.and_then(|config| config.get(flag)).and_then(Value::as_bool) else {
-            continue;
-        };
-        side.clear();
-        if wanted {
-            let token = config.and_then(|config| token_text(config.get(key)?));
-            match token.and_then(|token| vocab.get(token).copied()) {
-                Some(id) => side.push(id),
-                None => {
-                    let reason = format!("{flag} is true, and {key} is {}", token.unwrap_or("missing"));
-                    return Err(source.corrupt(&format!("tokenizer_config.{key}"), reason));
-                }
-            }
-        }
-    }
-    Ok((prefix, suffix))
-}
-
 /// A token in `tokenizer_config.json`: its text, or an object with it.
 pub(crate) fn token_text(value: &Value) -> Option<&str> {
     value.as_str().or_else(|| value.get("content")?.as_str())
 }
 
-fn text_of(value: &Value) -> String {
+pub(super) fn text_of(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }

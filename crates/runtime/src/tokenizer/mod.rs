@@ -2,10 +2,13 @@
 //! way it is an encoder, and a table of the exact bytes of every token. Turning a stream of tokens into text as
 //! it comes is [`crate::detokenizer`]'s part.
 
+mod affixes;
 mod bpe;
 mod byte_level;
 mod gguf;
+mod gguf_pieces;
 pub(crate) mod hf;
+mod pieces;
 mod pre;
 mod sentencepiece;
 mod table;
@@ -20,16 +23,76 @@ use crate::{
     load::{TextFiles, TokenizerSource},
 };
 
+use affixes::Affixes;
 use sentencepiece::SentencePiece;
 use table::TokenTable;
+
+/// Which end of a text that is too long is cut off.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CutSide {
+    /// The beginning stays.
+    #[default]
+    Right,
+    /// The end stays.
+    Left,
+}
+
+/// Two texts as one input.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EncodedPair {
+    /// All tokens.
+    pub tokens: Vec<u32>,
+    /// The type of each.
+    pub types: Vec<u32>,
+    /// How many there were before any were cut off.
+    pub tokens_uncut: usize,
+}
+
+impl EncodedPair {
+    fn put(&mut self, tokens: &[(u32, u32)]) {
+        self.tokens.extend(tokens.iter().map(|&(id, _)| id));
+        self.types.extend(tokens.iter().map(|&(_, of_type)| of_type));
+    }
+
+    fn put_text(&mut self, tokens: &[u32], of_type: u32) {
+        self.tokens.extend_from_slice(tokens);
+        self.types.extend(tokens.iter().map(|_| of_type));
+    }
+}
+
+/// What is left of a text's tokens.
+pub fn cut(tokens: &[u32], tokens_max: usize, side: CutSide) -> &[u32] {
+    let kept = tokens.len().min(tokens_max);
+    match side {
+        CutSide::Right => &tokens[..kept],
+        CutSide::Left => &tokens[tokens.len() - kept..],
+    }
+}
+
+/// How many tokens two texts may keep of `room`: the longer one loses first, and keeps the odd token, as Hugging
+/// Face's `longest_first` has it.
+fn share(first: usize, second: usize, room: usize) -> (usize, usize) {
+    if first + second <= room {
+        return (first, second);
+    }
+    let half = room / 2;
+    if first <= half {
+        (first, room - first)
+    } else if second <= half {
+        (room - second, second)
+    } else if first > second {
+        (room - half, half)
+    } else {
+        (half, room - half)
+    }
+}
 
 /// A model's tokenizer.
 #[derive(Debug)]
 pub struct Tokenizer {
     encoder: Encoder,
-    /// Tokens put before and after a text, where special tokens are asked for.
-    prefix: Vec<u32>,
-    suffix: Vec<u32>,
+    /// Tokens put around texts, where special tokens are asked for.
+    affixes: Affixes,
     table: TokenTable,
     /// Encoding puts a space before a text; decoding takes it away.
     strips_space: bool,
@@ -37,7 +100,8 @@ pub struct Tokenizer {
 
 #[derive(Debug)]
 enum Encoder {
-    Bpe(Box<tokenizers::Tokenizer>),
+    /// BPE, WordPiece and Unigram.
+    Crate(Box<tokenizers::Tokenizer>),
     SentencePiece(SentencePiece),
 }
 
@@ -67,9 +131,9 @@ impl Tokenizer {
             let reason = format!("has {} bytes; at most {PROMPT_BYTES_MAX} are possible", text.len());
             return Err(RequestError::invalid("prompt", reason));
         }
-        let mut tokens = if add_special { self.prefix.clone() } else { Vec::new() };
+        let mut tokens = if add_special { self.affixes.prefix.clone() } else { Vec::new() };
         match &self.encoder {
-            Encoder::Bpe(tokenizer) => {
+            Encoder::Crate(tokenizer) => {
                 let encoding = tokenizer.encode_fast(text, false).map_err(|error| {
                     RequestError::invalid("prompt", format!("cannot be tokenized: {error}"))
                 })?;
@@ -78,9 +142,63 @@ impl Tokenizer {
             Encoder::SentencePiece(encoder) => encoder.encode(text, &mut tokens),
         }
         if add_special {
-            tokens.extend_from_slice(&self.suffix);
+            tokens.extend_from_slice(&self.affixes.suffix);
         }
         Ok(tokens)
+    }
+
+    /// How many tokens stand before and after a text, where special tokens are asked for.
+    pub fn special_around(&self) -> (usize, usize) {
+        (self.affixes.prefix.len(), self.affixes.suffix.len())
+    }
+
+    /// The tokens of a text as a model expects it alone, `tokens_max` at most: what is too long loses tokens of its
+    /// own on one side. The second value is how many it had.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::encode`].
+    pub fn encode_cut(
+        &self,
+        text: &str,
+        tokens_max: usize,
+        side: CutSide,
+    ) -> Result<(Vec<u32>, usize), RequestError> {
+        let own = self.encode(text, false)?;
+        let Affixes { prefix, suffix, .. } = &self.affixes;
+        let (around, count) = (prefix.len() + suffix.len(), own.len());
+        let own = cut(&own, tokens_max.saturating_sub(around), side);
+        Ok(([prefix, own, suffix].concat(), around + count))
+    }
+
+    /// The tokens of a pair of texts and the type of each, `tokens_max` at most: while it is too long, the longer
+    /// text loses tokens of its own on one side. The third value is how many it had. None: the model does not say
+    /// what a pair looks like.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::encode`].
+    pub fn encode_pair(
+        &self,
+        first: &str,
+        second: &str,
+        tokens_max: usize,
+        side: CutSide,
+    ) -> Result<Option<EncodedPair>, RequestError> {
+        let Some(pair) = &self.affixes.pair else { return Ok(None) };
+        let (first, second) = (self.encode(first, false)?, self.encode(second, false)?);
+        let around = pair.before.len() + pair.between.len() + pair.after.len();
+        let room = tokens_max.saturating_sub(around);
+        let (first_max, second_max) = share(first.len(), second.len(), room);
+        let mut encoded = EncodedPair {
+            tokens: Vec::new(),
+            types: Vec::new(),
+            tokens_uncut: around + first.len() + second.len(),
+        };
+        encoded.put(&pair.before);
+        encoded.put_text(cut(&first, first_max, side), pair.types[0]);
+        encoded.put(&pair.between);
+        encoded.put_text(cut(&second, second_max, side), pair.types[1]);
+        encoded.put(&pair.after);
+        Ok(Some(encoded))
     }
 
     /// The text of tokens; bytes that are not UTF-8 become U+FFFD, unknown ids nothing. Control tokens are left
@@ -115,7 +233,7 @@ impl Tokenizer {
     /// The id of a token by its text as the vocabulary spells it.
     pub fn token_id(&self, token: &str) -> Option<u32> {
         match &self.encoder {
-            Encoder::Bpe(tokenizer) => tokenizer.token_to_id(token),
+            Encoder::Crate(tokenizer) => tokenizer.token_to_id(token),
             Encoder::SentencePiece(encoder) => encoder.id(token),
         }
     }

@@ -1,0 +1,221 @@
+//! A model that makes vectors or scores, but for its network: texts to inputs, and all that follows the hidden states.
+
+use crate::{
+    error::{LoadError, RequestError},
+    job::EmbedInput,
+    tokenizer::{CutSide, Tokenizer, cut},
+};
+
+use super::{
+    Classifier, EmbeddingSpec,
+    instruction::{DEFAULT_TASK, YesNoPrompt, query_prompt, with_task},
+};
+
+/// What a model can be asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Task {
+    /// Vectors.
+    Embed,
+    /// Sparse vectors.
+    EmbedSparse,
+    /// A score of a query and a document.
+    Rerank,
+    /// A score for each label.
+    Classify,
+}
+
+/// What is put before a text.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Prompt {
+    /// What the model's files say.
+    #[default]
+    Default,
+    /// One of the model's own.
+    Named(String),
+    /// An instruction, as the model's family writes one.
+    Instruction(String),
+}
+
+/// The makers of a question about a pair of texts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PairPrompt {
+    /// The tokenizer joins them.
+    Joined,
+    /// A decoder is asked.
+    YesNo(YesNoPrompt),
+}
+
+/// Everything of an embedder, reranker or classifier that is not its network.
+#[derive(Clone, Debug)]
+pub struct Embedder {
+    /// What its files say.
+    pub spec: EmbeddingSpec,
+    /// Elements of a hidden state.
+    pub hidden: usize,
+    /// Tokens there are.
+    pub vocab: usize,
+    /// Tokens of an input at most, special ones included.
+    pub tokens_max: usize,
+    /// The layers on top of a classifier.
+    pub classifier: Option<Classifier>,
+    /// It has a masked-language head.
+    pub sparse: bool,
+    /// How a pair becomes an input; none: it takes no pairs.
+    pub pair: Option<PairPrompt>,
+}
+
+impl Embedder {
+    /// What it can be asked.
+    pub fn tasks(&self) -> Vec<Task> {
+        match &self.classifier {
+            Some(classifier) if classifier.labels.len() == 1 && self.pair.is_some() => {
+                vec![Task::Rerank, Task::Classify]
+            }
+            Some(_) => vec![Task::Classify],
+            None if self.sparse => vec![Task::Embed, Task::EmbedSparse],
+            None => vec![Task::Embed],
+        }
+    }
+
+    /// Elements of its vectors; 0 where it makes none.
+    pub fn dimensions(&self) -> usize {
+        if self.classifier.is_some() { 0 } else { self.spec.dimensions(self.hidden) }
+    }
+
+    /// A text as an input. With `cut_side` none, one that is too long is refused.
+    ///
+    /// # Errors
+    /// [`RequestError`] naming the field.
+    pub fn text(
+        &self,
+        tokenizer: &Tokenizer,
+        text: &str,
+        prompt: &Prompt,
+        cut_side: Option<CutSide>,
+    ) -> Result<EmbedInput, RequestError> {
+        if text.is_empty() {
+            return Err(RequestError::invalid("inputs", "must not be empty"));
+        }
+        let before = self.prompt(prompt)?;
+        let mut whole = [before.as_str(), text].concat();
+        if self.spec.lowercase {
+            whole = whole.to_lowercase();
+        }
+        let (tokens, count) = tokenizer.encode_cut(&whole, self.tokens_max, cut_side.unwrap_or_default())?;
+        self.check_length(count, cut_side)?;
+        let prompt_tokens = if self.spec.include_prompt || before.is_empty() {
+            0
+        } else {
+            // As sentence-transformers counts: what the tokenizer makes of the prompt alone, but for its end.
+            tokenizer.special_around().0 + tokenizer.encode(&before, false)?.len()
+        };
+        self.checked(EmbedInput { tokens: tokens.into(), types: Vec::new(), prompt_tokens })
+    }
+
+    /// Tokens as an input, taken as they are.
+    ///
+    /// # Errors
+    /// [`RequestError`] naming the field.
+    pub fn tokens(&self, tokens: &[u32], cut_side: Option<CutSide>) -> Result<EmbedInput, RequestError> {
+        self.check_length(tokens.len(), cut_side)?;
+        let tokens = cut(tokens, self.tokens_max, cut_side.unwrap_or_default());
+        self.checked(EmbedInput { tokens: tokens.into(), types: Vec::new(), prompt_tokens: 0 })
+    }
+
+    /// A pair of texts as an input. `task` is what a decoder is told the query is for.
+    ///
+    /// # Errors
+    /// [`RequestError`] naming the field.
+    pub fn pair(
+        &self,
+        tokenizer: &Tokenizer,
+        first: &str,
+        second: &str,
+        task: Option<&str>,
+        cut_side: Option<CutSide>,
+    ) -> Result<EmbedInput, RequestError> {
+        let (tokens, types, count) = match &self.pair {
+            Some(PairPrompt::YesNo(prompt)) => {
+                let task = task.unwrap_or(DEFAULT_TASK);
+                let (tokens, count) = prompt.tokens(tokenizer, task, first, second, self.tokens_max)?;
+                (tokens, Vec::new(), count)
+            }
+            Some(PairPrompt::Joined) => {
+                if task.is_some() {
+                    return Err(RequestError::invalid("instruction", "is none of what this model takes"));
+                }
+                let side = cut_side.unwrap_or_default();
+                let pair = tokenizer.encode_pair(first, second, self.tokens_max, side)?;
+                let pair = pair.ok_or_else(|| RequestError::invalid("inputs", "this model takes no pairs"))?;
+                (pair.tokens, pair.types, pair.tokens_uncut)
+            }
+            None => return Err(RequestError::invalid("inputs", "this model takes no pairs of texts")),
+        };
+        self.check_length(count, cut_side)?;
+        self.checked(EmbedInput { tokens: tokens.into(), types, prompt_tokens: 0 })
+    }
+
+    /// The text put before an input.
+    fn prompt(&self, prompt: &Prompt) -> Result<String, RequestError> {
+        let prompts = &self.spec.prompts;
+        match prompt {
+            Prompt::Default => {
+                let by_default = self.spec.default_prompt.as_ref().and_then(|name| prompts.get(name));
+                Ok(by_default.cloned().unwrap_or_default())
+            }
+            Prompt::Named(name) => prompts.get(name).cloned().ok_or_else(|| {
+                let known: Vec<&str> = prompts.keys().map(String::as_str).collect();
+                let known = if known.is_empty() { "has none".to_owned() } else { format!("has {}", known.join(", ")) };
+                RequestError::invalid("prompt_name", format!("no prompt of this model; it {known}"))
+            }),
+            Prompt::Instruction(task) => {
+                let told = prompts.values().find_map(|prompt| with_task(prompt, task));
+                told.ok_or_else(|| {
+                    RequestError::invalid("instruction", "this model takes none; its prompts are chosen by prompt_name")
+                })
+            }
+        }
+    }
+
+    fn check_length(&self, tokens: usize, cut_side: Option<CutSide>) -> Result<(), RequestError> {
+        if cut_side.is_none() && tokens > self.tokens_max {
+            return Err(RequestError::InputLength { tokens, tokens_max: self.tokens_max });
+        }
+        Ok(())
+    }
+
+    fn checked(&self, input: EmbedInput) -> Result<EmbedInput, RequestError> {
+        if input.tokens.is_empty() {
+            return Err(RequestError::invalid("inputs", "must have at least one token"));
+        }
+        match input.tokens.iter().find(|&&token| token as usize >= self.vocab) {
+            Some(token) => {
+                let reason = format!("token {token} is not below the vocabulary's {}", self.vocab);
+                Err(RequestError::invalid("inputs", reason))
+            }
+            None => Ok(input),
+        }
+    }
+}
+
+impl EmbeddingSpec {
+    /// Adds the prompts that Qwen3's embedders are published with, where the files bring none.
+    pub(crate) fn add_query_prompt(&mut self) {
+        if self.prompts.is_empty() {
+            self.prompts.insert("query".to_owned(), query_prompt(DEFAULT_TASK));
+            self.prompts.insert("document".to_owned(), String::new());
+        }
+    }
+}
+
+/// The question of a reranker that is a decoder, in its own tokens.
+///
+/// # Errors
+/// Where the tokenizer cannot read it.
+pub(crate) fn yes_no(tokenizer: &Tokenizer, file: &str) -> Result<PairPrompt, LoadError> {
+    YesNoPrompt::new(tokenizer).map(PairPrompt::YesNo).map_err(|error| LoadError::Corrupt {
+        file: file.to_owned(),
+        what: "tokenizer".into(),
+        reason: error.to_string(),
+    })
+}

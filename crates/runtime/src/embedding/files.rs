@@ -1,0 +1,299 @@
+//! [`EmbeddingSpec`] from a model's files: sentence-transformers' `modules.json` and what it names, or GGUF's
+//! `pooling_type`. A module that cannot be run is an error that names it.
+
+use std::collections::BTreeMap;
+use std::path::{Component, Path, PathBuf};
+
+use serde_json::Value;
+
+use super::{
+    EmbeddingSpec, Module, Pooling, Splade,
+    modules::{Dense, HostActivation},
+};
+use crate::error::LoadError;
+use crate::gguf::Metadata;
+use crate::limits::{CONTEXT_TOKENS_MAX, EMBEDDING_MODULES_MAX, TEXT_FILE_BYTES_MAX, WIDTH_MAX};
+use crate::load::{Tensor, read_json};
+use crate::safetensors;
+use crate::spec::Config;
+
+/// The longest prompt of a model's own, in bytes.
+const PROMPT_BYTES_MAX: usize = 1 << 16;
+
+/// Of the model in a Hugging Face directory, whose network has `hidden` elements; none where its files say nothing.
+pub(crate) fn read(directory: &Path, hidden: usize) -> Result<Option<EmbeddingSpec>, LoadError> {
+    let modules_path = directory.join("modules.json");
+    if !modules_path.exists() {
+        return Ok(None);
+    }
+    let mut spec = EmbeddingSpec { stated: true, pooling: Vec::new(), ..EmbeddingSpec::plain(Pooling::Mean, false) };
+    let mut width = hidden;
+    for (kind, folder) in module_list(directory, &modules_path)? {
+        let unsupported = |reason: &str| LoadError::Unsupported {
+            file: modules_path.display().to_string(),
+            key: "type".into(),
+            value: kind.clone(),
+            reason: reason.to_owned(),
+        };
+        match kind.as_str() {
+            "Transformer" | "MLMTransformer" => transformer(directory, &folder, &mut spec)?,
+            "Pooling" => {
+                pooling(&folder, &mut spec)?;
+                width = hidden * spec.pooling.len();
+            }
+            "Dense" => {
+                let dense = dense(&folder, width)?;
+                width = dense.outputs;
+                spec.modules.push(Module::Dense(dense));
+            }
+            "LayerNorm" => spec.modules.push(layer_norm(&folder, width)?),
+            "Normalize" => spec.modules.push(Module::Normalize),
+            "Dropout" => {} // Does nothing outside of training.
+            "SpladePooling" => spec.splade = splade(&folder)?,
+            _ => {
+                return Err(unsupported(
+                    "Transformer, MLMTransformer, Pooling, Dense, LayerNorm, Normalize, Dropout and SpladePooling are",
+                ));
+            }
+        }
+    }
+    if spec.pooling.is_empty() {
+        spec.pooling = vec![Pooling::Mean];
+    }
+    prompts(directory, &mut spec)?;
+    Ok(Some(spec))
+}
+
+/// Where the network of a directory lies: itself, or the folder that `modules.json` names.
+pub(crate) fn network_folder(directory: &Path) -> Result<PathBuf, LoadError> {
+    let modules_path = directory.join("modules.json");
+    if directory.join("config.json").exists() || !modules_path.exists() {
+        return Ok(directory.to_owned());
+    }
+    let modules = module_list(directory, &modules_path)?;
+    let network = modules.into_iter().find(|(kind, _)| matches!(kind.as_str(), "Transformer" | "MLMTransformer"));
+    Ok(network.map_or_else(|| directory.to_owned(), |(_, folder)| folder))
+}
+
+/// The modules, by the last segment of their types, and their folders.
+fn module_list(directory: &Path, path: &Path) -> Result<Vec<(String, PathBuf)>, LoadError> {
+    let corrupt = |reason: String| LoadError::Corrupt {
+        file: path.display().to_string(),
+        what: "file".into(),
+        reason,
+    };
+    let bytes = crate::load::read_file(path, TEXT_FILE_BYTES_MAX)?;
+    let list: Vec<Value> = serde_json::from_slice(&bytes).map_err(|error| corrupt(error.to_string()))?;
+    if list.len() > EMBEDDING_MODULES_MAX {
+        return Err(corrupt(format!("{} modules; at most {EMBEDDING_MODULES_MAX} are possible", list.len())));
+    }
+    let module = |entry: Value| {
+        let text = |key: &str| entry.get(key).and_then(Value::as_str);
+        let kind = text("type").ok_or_else(|| corrupt(format!("{entry} has no type")))?;
+        let folder = Path::new(text("path").unwrap_or_default());
+        // A name could point outside of the model.
+        if !folder.components().all(|part| matches!(part, Component::Normal(_))) {
+            return Err(corrupt(format!("path {} is not a folder of the model", folder.display())));
+        }
+        let kind = kind.rsplit('.').next().unwrap_or_default().to_owned();
+        Ok((kind, directory.join(folder)))
+    };
+    list.into_iter().map(module).collect()
+}
+
+fn config(folder: &Path, name: &str) -> Result<Config, LoadError> {
+    let path = folder.join(name);
+    Ok(Config::new(path.display().to_string(), read_json(&path, TEXT_FILE_BYTES_MAX)?))
+}
+
+fn config_if(folder: &Path, name: &str) -> Result<Option<Config>, LoadError> {
+    if folder.join(name).exists() { config(folder, name).map(Some) } else { Ok(None) }
+}
+
+/// The names of `sentence_bert_config.json` over the years.
+const TRANSFORMER_CONFIGS: &[&str] = &[
+    "sentence_bert_config.json",
+    "sentence_roberta_config.json",
+    "sentence_distilbert_config.json",
+    "sentence_camembert_config.json",
+    "sentence_albert_config.json",
+    "sentence_xlm-roberta_config.json",
+    "sentence_xlnet_config.json",
+];
+
+fn transformer(directory: &Path, folder: &Path, spec: &mut EmbeddingSpec) -> Result<(), LoadError> {
+    for (place, name) in
+        [folder, directory].into_iter().flat_map(|place| TRANSFORMER_CONFIGS.iter().map(move |name| (place, name)))
+    {
+        if let Some(config) = config_if(place, name)? {
+            spec.tokens_max = config.count("max_seq_length", CONTEXT_TOKENS_MAX)?;
+            spec.lowercase = config.bool("do_lower_case")?.unwrap_or(false);
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// The older way to name modes, one switch each.
+const POOLING_SWITCHES: &[(&str, Pooling)] = &[
+    ("pooling_mode_cls_token", Pooling::Cls),
+    ("pooling_mode_max_tokens", Pooling::Max),
+    ("pooling_mode_mean_tokens", Pooling::Mean),
+    ("pooling_mode_mean_sqrt_len_tokens", Pooling::MeanSqrtLen),
+    ("pooling_mode_weightedmean_tokens", Pooling::WeightedMean),
+    ("pooling_mode_lasttoken", Pooling::Last),
+];
+
+fn pooling(folder: &Path, spec: &mut EmbeddingSpec) -> Result<(), LoadError> {
+    let config = config(folder, "config.json")?;
+    let named = |value: &Value| {
+        let mode = value.as_str().and_then(Pooling::by_name);
+        mode.ok_or_else(|| {
+            let names = Pooling::ALL.map(Pooling::name).join(", ");
+            config.unsupported("pooling_mode", value, format!("{names} are"))
+        })
+    };
+    let modes = match config.get("pooling_mode") {
+        Some(Value::Array(values)) => values.iter().map(named).collect::<Result<Vec<_>, _>>()?,
+        Some(value) => vec![named(value)?],
+        None => {
+            let mut modes = Vec::new();
+            for &(key, mode) in POOLING_SWITCHES {
+                if config.bool(key)?.unwrap_or(false) {
+                    modes.push(mode);
+                }
+            }
+            modes
+        }
+    };
+    if modes.len() > Pooling::ALL.len() {
+        return Err(config.corrupt("pooling_mode", format!("{} modes", modes.len())));
+    }
+    spec.pooling = if modes.is_empty() { vec![Pooling::Mean] } else { modes };
+    spec.include_prompt = config.bool("include_prompt")?.unwrap_or(true);
+    Ok(())
+}
+
+fn dense(folder: &Path, width: usize) -> Result<Dense, LoadError> {
+    let config = config(folder, "config.json")?;
+    let inputs = config.required("in_features", WIDTH_MAX)?;
+    let outputs = config.required("out_features", WIDTH_MAX)?;
+    if inputs != width {
+        let reason = format!("{inputs}, and what comes before has {width} elements");
+        return Err(config.corrupt("in_features", reason));
+    }
+    if config.bool("use_residual")?.unwrap_or(false) {
+        return Err(config.unsupported("use_residual", "true", "only false is"));
+    }
+    for key in ["module_input_name", "module_output_name"] {
+        if let Some(name) = config.string(key)?.filter(|&name| name != "sentence_embedding") {
+            return Err(config.unsupported(key, name, "only sentence_embedding is"));
+        }
+    }
+    let activation = match config.string("activation_function")? {
+        None => HostActivation::Tanh,
+        Some(name) => match name.rsplit('.').next().unwrap_or_default() {
+            "Identity" => HostActivation::Identity,
+            "Tanh" => HostActivation::Tanh,
+            "Sigmoid" => HostActivation::Sigmoid,
+            "ReLU" => HostActivation::Relu,
+            "GELU" => HostActivation::Gelu,
+            "SiLU" => HostActivation::Silu,
+            _ => {
+                let known = "Identity, Tanh, Sigmoid, ReLU, GELU and SiLU are";
+                return Err(config.unsupported("activation_function", name, known));
+            }
+        },
+    };
+    let mut tensors = tensors(folder)?;
+    let weight = take(&mut tensors, folder, "linear.weight", &[outputs, inputs])?;
+    let bias = match config.bool("bias")?.unwrap_or(true) {
+        true => Some(take(&mut tensors, folder, "linear.bias", &[outputs])?),
+        false => None,
+    };
+    Ok(Dense { weight, bias, inputs, outputs, activation })
+}
+
+fn layer_norm(folder: &Path, width: usize) -> Result<Module, LoadError> {
+    let mut tensors = tensors(folder)?;
+    let weight = take(&mut tensors, folder, "norm.weight", &[width])?;
+    Ok(Module::LayerNorm { weight, bias: take(&mut tensors, folder, "norm.bias", &[width])? })
+}
+
+fn splade(folder: &Path) -> Result<Splade, LoadError> {
+    let config = config(folder, "config.json")?;
+    let sums = match config.string("pooling_strategy")?.unwrap_or("max") {
+        "max" => false,
+        "sum" => true,
+        other => return Err(config.unsupported("pooling_strategy", other, "max and sum are")),
+    };
+    let log_twice = match config.string("activation_function")?.unwrap_or("relu") {
+        "relu" => false,
+        "log1p_relu" => true,
+        other => return Err(config.unsupported("activation_function", other, "relu and log1p_relu are")),
+    };
+    Ok(Splade { sums, log_twice })
+}
+
+fn tensors(folder: &Path) -> Result<BTreeMap<String, Tensor>, LoadError> {
+    let (tensors, _) = safetensors::open(folder)?;
+    Ok(tensors.into_iter().map(|tensor| (tensor.name.clone(), tensor)).collect())
+}
+
+fn take(
+    tensors: &mut BTreeMap<String, Tensor>,
+    folder: &Path,
+    name: &str,
+    shape: &[usize],
+) -> Result<Vec<f32>, LoadError> {
+    let missing = || LoadError::Missing {
+        file: folder.display().to_string(),
+        what: format!("tensor {name} {shape:?}"),
+        hint: String::new(),
+    };
+    let tensor = tensors.remove(name).ok_or_else(missing)?;
+    crate::load::check_shape(&tensor, shape)?;
+    tensor.to_f32()
+}
+
+fn prompts(directory: &Path, spec: &mut EmbeddingSpec) -> Result<(), LoadError> {
+    let Some(config) = config_if(directory, "config_sentence_transformers.json")? else { return Ok(()) };
+    if let Some(prompts) = config.typed("prompts", "an object of texts", Value::as_object)? {
+        for (name, prompt) in prompts {
+            let text = prompt.as_str().filter(|text| text.len() <= PROMPT_BYTES_MAX);
+            let text = text.ok_or_else(|| {
+                config.corrupt("prompts", format!("{name:?} is no text, or longer than {PROMPT_BYTES_MAX} bytes"))
+            })?;
+            spec.prompts.insert(name.clone(), text.to_owned());
+        }
+    }
+    if let Some(name) = config.string("default_prompt_name")? {
+        if !spec.prompts.contains_key(name) {
+            return Err(config.corrupt("default_prompt_name", format!("there is no prompt {name:?}")));
+        }
+        spec.default_prompt = Some(name.to_owned());
+    }
+    Ok(())
+}
+
+/// Of a GGUF file; none where it says nothing. llama.cpp's vectors have length 1.
+pub(crate) fn of_gguf(metadata: &Metadata, architecture: &str) -> Result<Option<EmbeddingSpec>, LoadError> {
+    let key = format!("{architecture}.pooling_type");
+    let mode = match metadata.u32(&key)? {
+        None | Some(0) => return Ok(None),
+        Some(1) => Pooling::Mean,
+        // 4 is a reranker, whose classifier looks at the first row of encoders; of decoders, see the embedder.
+        Some(2) => Pooling::Cls,
+        Some(3) => Pooling::Last,
+        Some(4) => Pooling::Last,
+        Some(other) => {
+            return Err(LoadError::Unsupported {
+                file: metadata.file().to_owned(),
+                key,
+                value: other.to_string(),
+                reason: "1 (mean), 2 (cls), 3 (last) and 4 (rank) are".into(),
+            });
+        }
+    };
+    Ok(Some(EmbeddingSpec { stated: true, ..EmbeddingSpec::plain(mode, true) }))
+}

@@ -1,0 +1,78 @@
+//! Prompts that carry an instruction: what Qwen3's embedders write before a query, and what its rerankers are asked.
+//! Byte for byte as published; a space more or less changes the scores.
+
+use crate::{error::RequestError, tokenizer::{CutSide, Tokenizer, cut}};
+
+/// What the query is for, where nobody says.
+pub(super) const DEFAULT_TASK: &str =
+    "Given a web search query, retrieve relevant passages that answer the query";
+
+const INSTRUCT: &str = "Instruct: ";
+const QUERY: &str = "\nQuery:";
+
+/// The prompt of a query for a task, without a space after the colon.
+pub(super) fn query_prompt(task: &str) -> String {
+    format!("{INSTRUCT}{task}{QUERY}")
+}
+
+/// `prompt` with another task in it, where it is one that carries a task.
+pub(super) fn with_task(prompt: &str, task: &str) -> Option<String> {
+    let rest = prompt.strip_prefix(INSTRUCT)?;
+    let at = rest.rfind(QUERY)?;
+    Some(format!("{INSTRUCT}{task}{}", &rest[at..]))
+}
+
+const PREFIX: &str = "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the \
+                      Instruct provided. Note that the answer can only be \"yes\" or \"no\".<|im_end|>\n<|im_start|>user\n";
+const SUFFIX: &str = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n";
+
+/// A decoder's question whether a document answers a query; the answer is its next token, yes or no.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct YesNoPrompt {
+    prefix: Vec<u32>,
+    suffix: Vec<u32>,
+}
+
+impl YesNoPrompt {
+    /// In a model's tokens.
+    pub(super) fn new(tokenizer: &Tokenizer) -> Result<YesNoPrompt, RequestError> {
+        Ok(YesNoPrompt {
+            prefix: tokenizer.encode(PREFIX, false)?,
+            suffix: tokenizer.encode(SUFFIX, false)?,
+        })
+    }
+
+    /// The tokens of one question, `tokens_max` at most, and how many there were before the end of the document was
+    /// cut off.
+    pub(super) fn tokens(
+        &self,
+        tokenizer: &Tokenizer,
+        task: &str,
+        query: &str,
+        document: &str,
+        tokens_max: usize,
+    ) -> Result<(Vec<u32>, usize), RequestError> {
+        let body = format!("<Instruct>: {task}\n<Query>: {query}\n<Document>: {document}");
+        let body = tokenizer.encode(&body, false)?;
+        let around = self.prefix.len() + self.suffix.len();
+        let kept = cut(&body, tokens_max.saturating_sub(around), CutSide::Right);
+        Ok(([&self.prefix, kept, &self.suffix].concat(), around + body.len()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_task_takes_the_place_of_another() {
+        let published = query_prompt(DEFAULT_TASK);
+        assert_eq!(
+            published,
+            "Instruct: Given a web search query, retrieve relevant passages that answer the query\nQuery:"
+        );
+        assert_eq!(with_task(&published, "Find code").as_deref(), Some("Instruct: Find code\nQuery:"));
+        assert_eq!(with_task("Instruct: a\nQuery: ", "b").as_deref(), Some("Instruct: b\nQuery: "));
+        assert_eq!(with_task("query: ", "b"), None);
+    }
+}

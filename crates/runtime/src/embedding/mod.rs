@@ -1,0 +1,23 @@
+//! From texts to vectors and scores, around the network: prompts and tokens before it, pooling and what follows after
+//! it. Encoders and decoders share all of it; which rows the network computes, and when, is the engine's.
+
+mod classifier;
+mod embedder;
+mod files;
+mod instruction;
+mod modules;
+mod pooling;
+mod readout;
+mod spec;
+
+pub use classifier::{Classifier, ClassifierLayer, ClassifierNorm, Scores};
+pub use embedder::{Embedder, PairPrompt, Prompt, Task};
+pub(crate) use embedder::yes_no;
+pub(crate) use files::{of_gguf, read};
+pub use modules::{Dense, HostActivation, Module};
+pub use pooling::{Pooled, Pooling};
+pub use readout::{Computed, Output, Readout, Rows};
+pub use spec::{EmbeddingSpec, Splade};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,74 @@
+//! What a model's files say lies around its network, as data.
+
+use std::collections::BTreeMap;
+
+use super::{Module, Pooling};
+
+/// How texts become inputs, and hidden states vectors.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EmbeddingSpec {
+    /// The files say so themselves: the model was made to embed. Otherwise these are defaults.
+    pub stated: bool,
+    /// At least one; vectors of several are joined.
+    pub pooling: Vec<Pooling>,
+    /// Rows of a prompt count in pooling.
+    pub include_prompt: bool,
+    /// What follows pooling.
+    pub modules: Vec<Module>,
+    /// Texts that are put before an input, by name.
+    pub prompts: BTreeMap<String, String>,
+    /// The prompt of requests that name none.
+    pub default_prompt: Option<String>,
+    /// Tokens of an input at most, where the files say less than the network can take.
+    pub tokens_max: Option<usize>,
+    /// Texts are put in lower case first.
+    pub lowercase: bool,
+    /// How a masked-language head's logits become sparse weights.
+    pub splade: Splade,
+}
+
+/// From logits over the vocabulary to one weight for each token (arxiv.org/abs/2107.05720):
+/// `log(1 + max(logit, 0))`, over all rows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Splade {
+    /// The sum over rows instead of the largest.
+    pub sums: bool,
+    /// The logarithm is taken twice.
+    pub log_twice: bool,
+}
+
+impl EmbeddingSpec {
+    /// Pooling of one kind and, where `normalizes`, length 1; nothing else.
+    pub fn plain(pooling: Pooling, normalizes: bool) -> EmbeddingSpec {
+        EmbeddingSpec {
+            stated: false,
+            pooling: vec![pooling],
+            include_prompt: true,
+            modules: if normalizes { vec![Module::Normalize] } else { Vec::new() },
+            prompts: BTreeMap::new(),
+            default_prompt: None,
+            tokens_max: None,
+            lowercase: false,
+            splade: Splade::default(),
+        }
+    }
+
+    /// Elements of the vectors of a network with so many.
+    pub fn dimensions(&self, hidden: usize) -> usize {
+        let dense = |module: &Module| match module {
+            Module::Dense(dense) => Some(dense.outputs),
+            Module::LayerNorm { .. } | Module::Normalize => None,
+        };
+        self.modules.iter().rev().find_map(dense).unwrap_or(hidden * self.pooling.len())
+    }
+
+    /// Whether vectors have length 1 unless asked otherwise.
+    pub fn normalizes(&self) -> bool {
+        self.modules.last() == Some(&Module::Normalize)
+    }
+
+    /// Such as `mean`, or `cls+max`.
+    pub fn pooling_name(&self) -> String {
+        self.pooling.iter().map(|mode| mode.name()).collect::<Vec<_>>().join("+")
+    }
+}

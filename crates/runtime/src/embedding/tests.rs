@@ -1,0 +1,1 @@
+//! Pooling, prompts and read-outs, without a network.

@@ -1,0 +1,157 @@
+//! WordPiece (`bert`) and Unigram (`t5`) tokenizers from GGUF metadata, as llama.cpp's converter writes them: pieces
+//! that begin a word carry `▁`, those inside one carry nothing.
+
+use std::collections::HashMap;
+
+use tokenizers::{
+    AddedToken, NormalizerWrapper, PreTokenizerWrapper,
+    normalizers::{BertNormalizer, Precompiled},
+    pre_tokenizers::{
+        bert::BertPreTokenizer,
+        metaspace::{Metaspace, PrependScheme},
+        sequence::Sequence,
+        whitespace::WhitespaceSplit,
+    },
+};
+
+use super::{
+    Encoder, Tokenizer,
+    affixes::Affixes,
+    gguf::{Kind, SCORES, TOKENS, Vocabulary, ids, table, vocabulary},
+    pieces::{Model, Parts, Unusable},
+};
+use crate::{error::LoadError, gguf::Metadata};
+
+const UNKNOWN: &str = "tokenizer.ggml.unknown_token_id";
+const CLS: &str = "tokenizer.ggml.cls_token_id";
+const BOS: &str = "tokenizer.ggml.bos_token_id";
+/// The misspelling is the format's.
+const SEPARATOR: &str = "tokenizer.ggml.seperator_token_id";
+const EOS: &str = "tokenizer.ggml.eos_token_id";
+const CHARS_MAP: &str = "tokenizer.ggml.precompiled_charsmap";
+const REMOVE_EXTRA: &str = "tokenizer.ggml.remove_extra_whitespaces";
+const WORD: char = '▁';
+const CONTINUING: &str = "##";
+/// BERT's own.
+const WORD_CHARS_MAX: usize = 100;
+
+/// `tokenizer.ggml.model` is `bert`.
+pub(super) fn word_piece(metadata: &Metadata) -> Result<Tokenizer, LoadError> {
+    let vocabulary = vocabulary(metadata)?;
+    let spelled = |text: &str, kind: Kind| match text.strip_prefix(WORD) {
+        Some(word) => word.to_owned(),
+        None if kind != Kind::Normal || text.starts_with('[') && text.ends_with(']') => text.to_owned(),
+        None => format!("{CONTINUING}{text}"),
+    };
+    let mut vocab = HashMap::with_capacity(vocabulary.texts.len());
+    for (id, text) in vocabulary.texts.iter().enumerate() {
+        // Of equal pieces the first is found; the others only take up numbers.
+        vocab.entry(spelled(text, vocabulary.kinds[id])).or_insert(id as u32);
+    }
+    // The files do not say whether a model is cased; a vocabulary with capital letters is of one that is.
+    let is_capital = |text: &str| text.strip_prefix(WORD).unwrap_or(text).contains(|c: char| c.is_ascii_uppercase());
+    let lowercase = !vocabulary.texts.iter().zip(&vocabulary.kinds).any(|(text, &kind)| {
+        kind == Kind::Normal && !text.starts_with('[') && is_capital(text)
+    });
+    let unknown = token(metadata, &vocabulary, UNKNOWN)?.ok_or_else(|| metadata.missing(UNKNOWN))?;
+    let parts = Parts {
+        model: Model::WordPiece {
+            vocab,
+            unknown: vocabulary.texts[unknown as usize].clone(),
+            continuing: CONTINUING.to_owned(),
+            word_chars_max: WORD_CHARS_MAX,
+        },
+        added: added(&vocabulary),
+        normalizer: Some(NormalizerWrapper::BertNormalizer(BertNormalizer::new(true, true, None, lowercase))),
+        pre_tokenizer: Some(PreTokenizerWrapper::BertPreTokenizer(BertPreTokenizer)),
+    };
+    let affixes = match (boundary(metadata, &vocabulary, [CLS, BOS])?, boundary(metadata, &vocabulary, [SEPARATOR, EOS])?) {
+        (Some(cls), Some(sep)) => Affixes::of_bert(cls, sep, 1, 1),
+        (None, _) => return Err(metadata.missing(CLS)),
+        (_, None) => return Err(metadata.missing(SEPARATOR)),
+    };
+    finish(metadata, parts, &vocabulary, affixes)
+}
+
+/// `tokenizer.ggml.model` is `t5`: a SentencePiece Unigram, that of XLM-RoBERTa among them.
+pub(super) fn unigram(metadata: &Metadata) -> Result<Tokenizer, LoadError> {
+    let vocabulary = vocabulary(metadata)?;
+    let scores = metadata.floats(SCORES)?.ok_or_else(|| metadata.missing(SCORES))?;
+    if scores.len() != vocabulary.texts.len() {
+        let reason = format!("{} scores for {} tokens", scores.len(), vocabulary.texts.len());
+        return Err(metadata.corrupt(SCORES, reason));
+    }
+    let unknown = token(metadata, &vocabulary, UNKNOWN)?.ok_or_else(|| metadata.missing(UNKNOWN))?;
+    ids(metadata, &vocabulary)?;
+    let normalizer = match metadata.integers(CHARS_MAP)? {
+        None => None,
+        Some(numbers) => {
+            // Stored as signed bytes by some.
+            let bytes: Vec<u8> = numbers.iter().map(|&number| number as u8).collect();
+            let map = Precompiled::from(&bytes).map_err(|error| metadata.corrupt(CHARS_MAP, error.to_string()))?;
+            Some(NormalizerWrapper::Precompiled(map))
+        }
+    };
+    let metaspace = PreTokenizerWrapper::Metaspace(Metaspace::new(WORD, PrependScheme::Always, true));
+    let pre_tokenizer = match metadata.bool(REMOVE_EXTRA)?.unwrap_or(true) {
+        true => PreTokenizerWrapper::Sequence(Sequence::new(vec![
+            PreTokenizerWrapper::WhitespaceSplit(WhitespaceSplit),
+            metaspace,
+        ])),
+        false => metaspace,
+    };
+    let pieces = vocabulary.texts.iter().cloned().zip(scores.iter().map(|&score| f64::from(score))).collect();
+    let parts = Parts {
+        model: Model::Unigram { pieces, unknown: Some(unknown as usize), byte_fallback: false },
+        added: added(&vocabulary),
+        normalizer,
+        pre_tokenizer: Some(pre_tokenizer),
+    };
+    let affixes = match (boundary(metadata, &vocabulary, [CLS, BOS])?, boundary(metadata, &vocabulary, [SEPARATOR, EOS])?) {
+        (Some(cls), Some(sep)) => Affixes::of_bert(cls, sep, 2, 0),
+        (None, _) => return Err(metadata.missing(BOS)),
+        (_, None) => return Err(metadata.missing(EOS)),
+    };
+    finish(metadata, parts, &vocabulary, affixes)
+}
+
+fn added(vocabulary: &Vocabulary) -> Vec<AddedToken> {
+    let token = |id: u32| AddedToken::from(vocabulary.texts[id as usize].clone(), true).normalized(false);
+    vocabulary.added().map(token).collect()
+}
+
+fn finish(
+    metadata: &Metadata,
+    parts: Parts,
+    vocabulary: &Vocabulary,
+    affixes: Affixes,
+) -> Result<Tokenizer, LoadError> {
+    let tokenizer = parts
+        .build()
+        .map_err(|Unusable { part, reason }| metadata.corrupt(TOKENS, format!("{part}: {reason}")))?;
+    let table =
+        table(metadata, vocabulary, |text, out| out.extend_from_slice(text.replace(WORD, " ").as_bytes()))?;
+    Ok(Tokenizer { encoder: Encoder::Crate(Box::new(tokenizer)), affixes, table, strips_space: true })
+}
+
+/// The first token of the two keys that a file has.
+fn boundary(
+    metadata: &Metadata,
+    vocabulary: &Vocabulary,
+    keys: [&'static str; 2],
+) -> Result<Option<u32>, LoadError> {
+    match token(metadata, vocabulary, keys[0])? {
+        Some(id) => Ok(Some(id)),
+        None => token(metadata, vocabulary, keys[1]),
+    }
+}
+
+fn token(metadata: &Metadata, vocabulary: &Vocabulary, key: &'static str) -> Result<Option<u32>, LoadError> {
+    match metadata.u32(key)? {
+        Some(id) if id as usize >= vocabulary.texts.len() => {
+            let reason = format!("token {id} is not among the {} tokens", vocabulary.texts.len());
+            Err(metadata.corrupt(key, reason))
+        }
+        id => Ok(id),
+    }
+}
