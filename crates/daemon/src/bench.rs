@@ -13,7 +13,7 @@ use std::{path::PathBuf, sync::Arc};
 
 use hanzo_engine_kernels::{BLOCK_TOKENS, KvType};
 use hanzo_engine_runtime::{
-    EngineConfig, LoadError, ModelFiles, RequestError, StepError, TextModel, engine::EngineMemory,
+    EngineConfig, LoadError, ModelInfo, RequestError, StepError, engine::EngineMemory,
 };
 use hanzo_engine_store::{Store, StoreError};
 use serde::Serialize;
@@ -21,7 +21,7 @@ use serde::Serialize;
 use crate::{
     budget,
     config::EngineSection,
-    device::{Cpu, Device},
+    device::{Cpu, Device, Sides},
     error::Error,
     source::resolve,
 };
@@ -150,15 +150,23 @@ pub fn run(args: &Args, mut progress: impl FnMut(Progress)) -> Result<Report, Be
     let step_tokens_max = EngineSection::default().step_tokens_max;
     let cases = Case::all(args, step_tokens_max)?;
     let source = resolve(&args.model, store(args)?.as_ref()).map_err(model_error)?.source;
-    let files = source.open()?;
+    let opened = source.open()?;
+    let files = opened.decoder().filter(|_| opened.generates()).ok_or_else(|| LoadError::Unsupported {
+        file: opened.info().name.clone(),
+        key: "architecture".into(),
+        value: opened.info().architecture.clone(),
+        reason: "a benchmark generates tokens, and this model does not".into(),
+    })?;
     let device = Cpu::new(args.threads).map_err(LoadError::from)?;
-    let config = config(&cases, step_tokens_max, args.kv_type, &files)?;
-    check_fits(&device.memory(&files, &config), &files)?;
-    let text = Arc::new(TextModel::load(&files)?);
+    let config = config(&cases, step_tokens_max, args.kv_type, &files.info)?;
+    check_fits(&device.memory(&opened, &config), &files.info)?;
+    let text = Arc::new(opened.text_model()?);
+    let embedder = Arc::new(opened.embedder(&text.tokenizer, config.context_tokens_max)?);
+    let sides = Sides { text: text.clone(), embedder };
     let mut told = |fraction: f32| progress(Progress::Loading((fraction * 100.0) as u32));
-    let engine = device.build(&files, text.clone(), config, &mut told)?;
-    let costs = Costs::new(&device.backend(), &files, args.kv_type);
-    drop(files);
+    let engine = device.build(&opened, sides, config, &mut told)?;
+    let costs = Costs::new(&device.backend(), files, args.kv_type);
+    drop(opened);
     let mut stopwatch = Stopwatch::new(engine, text, config.context_tokens_max);
     let mut limits = measured_limits(args, &device, &mut progress)?;
     let mut rows = cases
@@ -181,11 +189,11 @@ fn config(
     cases: &[Case],
     step_tokens_max: usize,
     kv_type: KvType,
-    files: &ModelFiles,
+    info: &ModelInfo,
 ) -> Result<EngineConfig, BenchError> {
     let most = |of: fn(&Case) -> usize| cases.iter().map(of).max().unwrap_or(1);
     let context_tokens_max = most(Case::context_tokens);
-    let model_context = files.info.context_tokens_max as usize;
+    let model_context = info.context_tokens_max as usize;
     if let Some(case) = cases.iter().find(|case| case.context_tokens() > model_context) {
         let (prompt_tokens, completion_tokens) = match case.kind {
             Kind::Prompt => (case.depth + case.len, 1),
@@ -209,12 +217,12 @@ fn config(
 }
 
 /// Refuses what would not fit the memory that is free, where the system says how much that is.
-fn check_fits(memory: &EngineMemory, files: &ModelFiles) -> Result<(), LoadError> {
+fn check_fits(memory: &EngineMemory, info: &ModelInfo) -> Result<(), LoadError> {
     let Some(free_bytes) = budget::default_bytes().filter(|&free| memory.total() > free) else {
         return Ok(());
     };
     Err(LoadError::DoesNotFit {
-        model: files.info.name.clone(),
+        model: info.name.clone(),
         needed_bytes: memory.total(),
         weights_bytes: memory.weights_bytes,
         kv_bytes: memory.kv_bytes,

@@ -9,13 +9,15 @@ use hanzo_engine_kernels::{
     cpu::{CpuBackend, ThreadPool, Tier, limits::Probe},
 };
 use hanzo_engine_runtime::{
-    Engine, EngineConfig, EngineStats, Event, Job, JobId, LoadError, ModelFiles, StepError, StepReport,
-    TextModel, decoder::Decoder, engine::EngineMemory,
+    EmbedJob, Embedder, EncoderConfig, EncoderEngine, Engine, EngineConfig, EngineStats, Event, Job, JobId,
+    LoadError, Network, Opened, StepError, StepReport, TextModel, decoder::Decoder, encoder::Encoder,
+    engine::EngineMemory,
 };
 
 /// An engine as its worker sees it; see [`Engine`] for what each does.
 pub(crate) trait Steps: Send {
     fn submit(&mut self, job: &Job);
+    fn submit_inputs(&mut self, job: &EmbedJob);
     fn cancel(&mut self, job: JobId);
     fn set_paused(&mut self, job: JobId, paused: bool);
     fn step(&mut self, events: &mut Vec<Event>) -> Result<StepReport, StepError>;
@@ -26,6 +28,10 @@ pub(crate) trait Steps: Send {
 impl<B: Backend> Steps for Engine<B> {
     fn submit(&mut self, job: &Job) {
         Engine::submit(self, job);
+    }
+
+    fn submit_inputs(&mut self, job: &EmbedJob) {
+        Engine::submit_inputs(self, job);
     }
 
     fn cancel(&mut self, job: JobId) {
@@ -49,19 +55,58 @@ impl<B: Backend> Steps for Engine<B> {
     }
 }
 
+impl<B: Backend> Steps for EncoderEngine<B> {
+    fn submit(&mut self, job: &Job) {
+        unreachable!("job {} generates, and `Served::must_generate` refuses that of an encoder", job.id.0);
+    }
+
+    fn submit_inputs(&mut self, job: &EmbedJob) {
+        EncoderEngine::submit_inputs(self, job);
+    }
+
+    fn cancel(&mut self, job: JobId) {
+        EncoderEngine::cancel(self, job);
+    }
+
+    fn set_paused(&mut self, job: JobId, paused: bool) {
+        EncoderEngine::set_paused(self, job, paused);
+    }
+
+    fn step(&mut self, events: &mut Vec<Event>) -> Result<StepReport, StepError> {
+        EncoderEngine::step(self, events)
+    }
+
+    fn has_work(&self) -> bool {
+        EncoderEngine::has_work(self)
+    }
+
+    fn stats(&self) -> EngineStats {
+        EncoderEngine::stats(self)
+    }
+}
+
+/// What an engine needs to know of its model besides the network.
+#[derive(Clone)]
+pub(crate) struct Sides {
+    /// Tokens, template, sampling.
+    pub(crate) text: Arc<TextModel>,
+    /// Prompts, pooling, scores.
+    pub(crate) embedder: Arc<Embedder>,
+}
+
 /// What engines are made on.
 pub(crate) trait Device: Send + Sync + 'static {
     /// For people: `cpu: avx512vnni, 8 threads`.
     fn describe(&self) -> String;
 
     /// What an engine of this configuration would take, to the byte.
-    fn memory(&self, files: &ModelFiles, config: &EngineConfig) -> EngineMemory;
+    fn memory(&self, files: &Opened, config: &EngineConfig) -> EngineMemory;
 
     /// Makes the engine. Takes as long as reading the weights does; `progress` is told 0 to 1.
     fn build(
         &self,
-        files: &ModelFiles,
-        text: Arc<TextModel>,
+        files: &Opened,
+        sides: Sides,
         config: EngineConfig,
         progress: &mut dyn FnMut(f32),
     ) -> Result<Box<dyn Steps>, LoadError>;
@@ -101,21 +146,44 @@ impl Device for Cpu {
         self.backend().device()
     }
 
-    fn memory(&self, files: &ModelFiles, config: &EngineConfig) -> EngineMemory {
-        Engine::memory(&self.backend(), files, config)
+    fn memory(&self, files: &Opened, config: &EngineConfig) -> EngineMemory {
+        match &files.network {
+            Network::Decoder(files) => Engine::memory(&self.backend(), files, config),
+            Network::Encoder(files) => {
+                EncoderEngine::memory(&self.backend(), files, &encoder_config(config))
+            }
+        }
     }
 
     fn build(
         &self,
-        files: &ModelFiles,
-        text: Arc<TextModel>,
+        files: &Opened,
+        sides: Sides,
         config: EngineConfig,
         progress: &mut dyn FnMut(f32),
     ) -> Result<Box<dyn Steps>, LoadError> {
         let backend = self.backend();
-        // Before the weights are read, which takes long.
-        files.spec.kv_spec(config.kv_blocks, config.kv_type).check()?;
-        let decoder = Decoder::load(&backend, files, progress)?;
-        Ok(Box::new(Engine::new(backend, decoder, text, config)?))
+        let Sides { text, embedder } = sides;
+        match &files.network {
+            Network::Decoder(files) => {
+                // Before the weights are read, which takes long.
+                files.spec.kv_spec(config.kv_blocks, config.kv_type).check()?;
+                let decoder = Decoder::load(&backend, files, progress)?;
+                Ok(Box::new(Engine::new(backend, decoder, text, embedder, config)?))
+            }
+            Network::Encoder(files) => {
+                let encoder = Encoder::load(&backend, files, progress)?;
+                Ok(Box::new(EncoderEngine::new(backend, encoder, embedder, encoder_config(&config))?))
+            }
+        }
+    }
+}
+
+/// The size of an encoder's engine; see [`crate::sizing::choose_encoder`].
+fn encoder_config(config: &EngineConfig) -> EncoderConfig {
+    EncoderConfig {
+        step_tokens: config.step_tokens_max,
+        sequences_max: config.sequences_max,
+        input_tokens_max: config.context_tokens_max,
     }
 }

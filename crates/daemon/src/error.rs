@@ -67,6 +67,9 @@ pub(crate) enum Error {
     /// No room for another.
     #[error("{models_max} models are loaded, which is the most; unload one first")]
     TooManyModels { models_max: usize },
+    /// The model is of another kind.
+    #[error("model {model} cannot {wanted}; it can {}", can.join(", "))]
+    CannotDo { model: String, wanted: &'static str, can: Vec<&'static str> },
     /// Too many wait for the model.
     #[error(
         "model {model} has {capacity} requests waiting, which is the most; try again in {retry_after_ms} ms"
@@ -150,9 +153,12 @@ impl Error {
         match self {
             E::Field { .. } | E::Unnamed { .. } | E::Ambiguous { .. } => Code::InvalidArgument,
             E::Request(RequestError::NoChatTemplate { .. }) => Code::FailedPrecondition,
-            E::Request(RequestError::Invalid { .. } | RequestError::ContextLength { .. }) => {
-                Code::InvalidArgument
-            }
+            E::Request(
+                RequestError::Invalid { .. }
+                | RequestError::ContextLength { .. }
+                | RequestError::InputLength { .. },
+            ) => Code::InvalidArgument,
+            E::CannotDo { .. } => Code::FailedPrecondition,
             E::NotLoaded { .. } | E::NoSource { .. } => Code::NotFound,
             E::NameTaken { .. } | E::LoadedOtherwise { .. } | E::NoStore { .. } => Code::FailedPrecondition,
             E::QueueFull { .. } | E::TooManyModels { .. } => Code::ResourceExhausted,
@@ -174,7 +180,9 @@ impl Error {
     /// `error-code`: for what a status code alone does not say.
     fn word(&self) -> Option<&'static str> {
         match self {
-            Error::Request(RequestError::ContextLength { .. }) => Some("context_length_exceeded"),
+            Error::Request(RequestError::ContextLength { .. } | RequestError::InputLength { .. }) => {
+                Some("context_length_exceeded")
+            }
             _ => None,
         }
     }

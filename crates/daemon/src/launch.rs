@@ -8,13 +8,13 @@ use std::{
     thread,
 };
 
-use hanzo_engine_runtime::{EngineConfig, LoadError, ModelFiles, TextModel};
+use hanzo_engine_runtime::{EngineConfig, LoadError, Opened};
 use tokio::sync::oneshot;
 
 use crate::{
     admission::Admission,
     budget::Reservation,
-    device::{Device, Steps},
+    device::{Device, Sides, Steps},
     error::{Failure, FailureReason},
     metrics::ModelMetrics,
     worker::{Command, Vitals, Worker, WorkerHandle, channel},
@@ -23,7 +23,7 @@ use crate::{
 /// Everything a worker is made from.
 pub(crate) struct Launch {
     pub(crate) device: Arc<dyn Device>,
-    pub(crate) files: ModelFiles,
+    pub(crate) files: Opened,
     pub(crate) config: EngineConfig,
     pub(crate) reservation: Reservation,
     pub(crate) queue_requests_max: usize,
@@ -42,14 +42,14 @@ pub(crate) enum Exit {
     Failed(Arc<Failure>),
 }
 
-type Ready = oneshot::Sender<Result<Arc<TextModel>, Arc<Failure>>>;
+type Ready = oneshot::Sender<Result<Sides, Arc<Failure>>>;
 
 impl Launch {
     /// Starts the thread and waits until it is ready to run requests.
     ///
     /// # Errors
     /// Why it is not; everything has been given back.
-    pub(crate) async fn start(self) -> Result<(Arc<TextModel>, WorkerHandle, Running), Arc<Failure>> {
+    pub(crate) async fn start(self) -> Result<(Sides, WorkerHandle, Running), Arc<Failure>> {
         let admission = Admission::new(self.queue_requests_max);
         let (commands, received) = channel(&admission);
         let vitals = Vitals::new(admission);
@@ -66,21 +66,23 @@ impl Launch {
             .spawn(body)
             .map_err(|error| Failure::new(FailureReason::Thread(error)))?;
         let handle = WorkerHandle::new(commands, thread.thread().clone(), vitals);
-        let text = is_ready.await.unwrap_or_else(|_| Err(Failure::new(FailureReason::Lost)))?;
-        Ok((text, handle, Running(exited)))
+        let sides = is_ready.await.unwrap_or_else(|_| Err(Failure::new(FailureReason::Lost)))?;
+        Ok((sides, handle, Running(exited)))
     }
 
     fn run(self, commands: Receiver<Command>, vitals: Arc<Vitals>, ready: Ready) -> Exit {
         let Launch { device, files, config, reservation, metrics, mut progress, .. } = self;
         let made = catch_unwind(AssertUnwindSafe(|| -> Result<_, LoadError> {
-            let text = Arc::new(TextModel::load(&files)?);
-            Ok((text.clone(), device.build(&files, text, config, &mut progress)?))
+            let text = Arc::new(files.text_model()?);
+            let embedder = Arc::new(files.embedder(&text.tokenizer, config.context_tokens_max)?);
+            let sides = Sides { text, embedder };
+            Ok((sides.clone(), device.build(&files, sides, config, &mut progress)?))
         }));
         drop(files);
         let failure = match made {
-            Ok(Ok((text, engine))) => {
+            Ok(Ok((sides, engine))) => {
                 // Nobody waits for it any more: it is not wanted.
-                if ready.send(Ok(text)).is_err() {
+                if ready.send(Ok(sides)).is_err() {
                     return Exit::Left;
                 }
                 return run_engine(engine, commands, vitals, metrics, reservation);

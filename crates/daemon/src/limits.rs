@@ -32,6 +32,14 @@ pub(crate) const SEQUENCES_LIMIT: usize = 4_096;
 pub(crate) const STEP_TOKENS_LIMIT: usize = 65_536;
 /// Prompts rendered and tokenized at the same time; more wait, holding a place in their model's queue.
 pub(crate) const PROMPT_BUILDS_MAX: usize = 4;
+/// Inputs of one embedding request that go to the worker together: while they are computed, the next are tokenized.
+pub(crate) const EMBED_JOB_INPUTS: usize = 64;
+/// Inputs of one embedding request.
+pub(crate) const EMBED_INPUTS_MAX: usize = 65_536;
+/// Such batches of one request that are on their way at once.
+pub(crate) const EMBED_JOBS_MAX: usize = 2;
+/// Bytes of an embedding request's answer, so that it fits a message.
+pub(crate) const EMBED_ANSWER_BYTES_MAX: usize = 256 << 20;
 /// Messages of one chat.
 pub(crate) const CHAT_MESSAGES_MAX: usize = 16_384;
 /// Tools of one chat.

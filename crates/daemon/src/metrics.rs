@@ -31,6 +31,9 @@ const TOKENS: &[f64] = &[
     131072.0,
 ];
 
+/// Upper bounds of histograms of batches, in inputs.
+const INPUTS: &[f64] = &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0];
+
 /// Every metric of one daemon.
 pub(crate) struct Metrics {
     registry: Registry,
@@ -67,6 +70,8 @@ pub(crate) struct Metrics {
     prefill_time: HistogramVec,
     decode_time: HistogramVec,
     prompt_length: HistogramVec,
+    embed_batch_size: HistogramVec,
+    embedded: IntCounterVec,
     generation_length: HistogramVec,
     load_duration: HistogramVec,
 }
@@ -90,6 +95,8 @@ pub(crate) struct ModelMetrics {
     pub(crate) prefill_time: Histogram,
     pub(crate) decode_time: Histogram,
     pub(crate) prompt_length: Histogram,
+    pub(crate) embed_batch_size: Histogram,
+    pub(crate) embedded: IntCounter,
     pub(crate) generation_length: Histogram,
     /// Tokens drawn, over the last seconds.
     pub(crate) rate: Rate,
@@ -234,6 +241,16 @@ impl Metrics {
                 SECONDS,
             ),
             prompt_length: make.histogram("request_prompt_tokens", "Tokens of a request's prompt.", TOKENS),
+            embedded: make.counter(
+                "inputs_embedded_total",
+                "Inputs that were embedded, reranked or classified.",
+                model,
+            ),
+            embed_batch_size: make.histogram(
+                "embed_batch_size",
+                "Inputs that are embedded, reranked or classified together.",
+                INPUTS,
+            ),
             generation_length: make.histogram(
                 "request_generation_tokens",
                 "Tokens generated for a choice.",
@@ -272,6 +289,8 @@ impl Metrics {
             prefill_time: observed(&self.prefill_time),
             decode_time: observed(&self.decode_time),
             prompt_length: observed(&self.prompt_length),
+            embed_batch_size: observed(&self.embed_batch_size),
+            embedded: self.embedded.with_label_values(&[model]),
             generation_length: observed(&self.generation_length),
             rate: Rate::default(),
         })

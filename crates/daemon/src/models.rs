@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use hanzo_engine_runtime::TextModel;
+use hanzo_engine_runtime::Network;
 use hanzo_engine_store::{Store, StoreError, check_name};
 use tokio::sync::broadcast::error::RecvError;
 use tokio_util::sync::CancellationToken;
@@ -15,7 +15,7 @@ use crate::{
     budget::Budget,
     clock::now_unix_ms,
     config::EngineSection,
-    device::Device,
+    device::{Device, Sides},
     error::{Error, Failure, FailureReason},
     launch::{Exit, Launch, Running},
     limits::{RESTART_FIRST, RESTART_FORGET, RESTART_LAST, RESTARTS_MAX},
@@ -305,19 +305,24 @@ impl Models {
         let (models, source, name, want) = (self.clone(), life.source.clone(), life.name.clone(), life.want);
         let opened = blocking(move || {
             let files = source.open().map_err(Failure::new)?;
-            let context = files.info.context_tokens_max as usize;
             let (reservation, size) = models
                 .budget
                 .reserve(|free| {
                     let memory = |config: &_| models.device.memory(&files, config);
-                    let size = sizing::choose(&name, context, &models.section, want, free, memory)?;
+                    let (context, section) = (files.tokens_max(), &models.section);
+                    let size = match &files.network {
+                        Network::Decoder(_) => sizing::choose(&name, context, section, want, free, memory)?,
+                        Network::Encoder(_) => {
+                            sizing::choose_encoder(&name, context, section, want, free, memory)?
+                        }
+                    };
                     Ok((size.1.total(), size))
                 })
                 .map_err(|error: hanzo_engine_runtime::LoadError| Failure::new(error))?;
             Ok::<_, Arc<Failure>>((files, reservation, size))
         });
         let (files, reservation, (config, memory)) = opened.await?;
-        let info = files.info.clone();
+        let (info, generates) = (files.info().clone(), files.generates());
         self.registry.set(&life.name, life.number, |entry| entry.info = Some(info));
         let (models, name, number) = (self.clone(), life.name.clone(), life.number);
         let told = move |fraction: f32| {
@@ -334,10 +339,12 @@ impl Models {
             metrics: life.metrics.clone(),
             progress: Box::new(told),
         };
-        let (text, worker, running): (Arc<TextModel>, _, _) = launch.start().await?;
+        let (Sides { text, embedder }, worker, running) = launch.start().await?;
         let served = Served {
             name: life.name.clone(),
             text,
+            embedder,
+            generates,
             config,
             memory,
             device: self.device.describe(),

@@ -11,7 +11,9 @@ use std::{
 };
 
 use hanzo_engine_kernels::KvType;
-use hanzo_engine_runtime::{EngineConfig, EngineStats, JobId, ModelInfo, TextModel, engine::EngineMemory};
+use hanzo_engine_runtime::{
+    Embedder, EngineConfig, EngineStats, JobId, ModelInfo, Task, TextModel, engine::EngineMemory,
+};
 use hanzo_engine_store::{Match, find_name};
 use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
@@ -30,6 +32,9 @@ use crate::{
 pub(crate) struct Served {
     pub(crate) name: String,
     pub(crate) text: Arc<TextModel>,
+    pub(crate) embedder: Arc<Embedder>,
+    /// It continues texts.
+    pub(crate) generates: bool,
     pub(crate) config: EngineConfig,
     pub(crate) memory: EngineMemory,
     pub(crate) device: String,
@@ -52,9 +57,36 @@ impl Served {
         })
     }
 
+    /// # Errors
+    /// [`Error::CannotDo`], with what it can do.
+    pub(crate) fn must_generate(&self) -> Result<(), Error> {
+        if self.generates { Ok(()) } else { Err(self.cannot("generate text")) }
+    }
+
+    /// # Errors
+    /// [`Error::CannotDo`], with what it can do.
+    pub(crate) fn must_do(&self, task: Task) -> Result<(), Error> {
+        if self.embedder.tasks.contains(&task) { Ok(()) } else { Err(self.cannot(task_words(task))) }
+    }
+
+    fn cannot(&self, wanted: &'static str) -> Error {
+        let generates = self.generates.then_some("generate text");
+        let can = generates.into_iter().chain(self.embedder.tasks.iter().copied().map(task_words)).collect();
+        Error::CannotDo { model: self.name.clone(), wanted, can }
+    }
+
     /// A name for the next job.
     pub(crate) fn next_job(&self) -> JobId {
         JobId(self.jobs.fetch_add(1, Relaxed))
+    }
+}
+
+fn task_words(task: Task) -> &'static str {
+    match task {
+        Task::Embed => "embed texts",
+        Task::EmbedSparse => "make sparse embeddings",
+        Task::Rerank => "rerank documents",
+        Task::Classify => "classify texts",
     }
 }
 
@@ -128,6 +160,8 @@ pub(crate) enum StateView {
 pub(crate) struct WorkerView {
     pub(crate) device: String,
     pub(crate) has_template: bool,
+    pub(crate) generates: bool,
+    pub(crate) embedder: Arc<Embedder>,
     pub(crate) context_tokens_max: usize,
     pub(crate) kv_type: KvType,
     pub(crate) memory: EngineMemory,
@@ -395,6 +429,8 @@ impl Served {
         WorkerView {
             device: self.device.clone(),
             has_template: self.text.template.is_some(),
+            generates: self.generates,
+            embedder: self.embedder.clone(),
             context_tokens_max: self.config.context_tokens_max,
             kv_type: self.config.kv_type,
             memory: self.memory,

@@ -1,8 +1,10 @@
 //! The `hanzo.engine.v1.Engine` service: each call is one function of a module below, which speaks of
 //! [`crate::error::Error`]; statuses are made here.
 
+mod embed;
 mod infer;
 mod models;
+mod record;
 mod stats;
 mod tokens;
 mod watch;
@@ -13,6 +15,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+pub(crate) use embed::Answer;
 #[cfg(test)]
 pub(crate) use infer::infer;
 
@@ -80,12 +83,16 @@ impl Engine for EngineService {
         reply(infer::infer(&self.0, request).await.map(|stream| Box::pin(stream) as Self::InferStream))
     }
 
-    async fn embed(&self, _: Request<v1::EmbedRequest>) -> Reply<v1::EmbedResponse> {
-        Err(Error::Unimplemented("Embed").into())
+    async fn embed(&self, request: Request<v1::EmbedRequest>) -> Reply<v1::EmbedResponse> {
+        reply(embed::embed(&self.0, request).await)
     }
 
-    async fn rerank(&self, _: Request<v1::RerankRequest>) -> Reply<v1::RerankResponse> {
-        Err(Error::Unimplemented("Rerank").into())
+    async fn rerank(&self, request: Request<v1::RerankRequest>) -> Reply<v1::RerankResponse> {
+        reply(embed::rerank(&self.0, request).await)
+    }
+
+    async fn classify(&self, request: Request<v1::ClassifyRequest>) -> Reply<v1::ClassifyResponse> {
+        reply(embed::classify(&self.0, request).await)
     }
 
     async fn stats(&self, request: Request<v1::StatsRequest>) -> Reply<v1::StatsResponse> {

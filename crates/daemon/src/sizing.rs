@@ -101,6 +101,52 @@ pub(crate) fn choose(
     Ok((config, memory))
 }
 
+/// Chooses the size of a load of an encoder, whose inputs have at most `input_tokens` tokens, in `free_bytes`.
+///
+/// # Errors
+/// [`LoadError::DoesNotFit`] with the numbers; [`LoadError::Unsupported`] where a KV cache is asked for.
+pub(crate) fn choose_encoder(
+    model: &str,
+    input_tokens: usize,
+    section: &EngineSection,
+    want: Want,
+    free_bytes: u64,
+    memory: impl Fn(&EngineConfig) -> EngineMemory,
+) -> Result<(EngineConfig, EngineMemory), LoadError> {
+    if let Some(bytes) = want.kv_bytes {
+        return Err(LoadError::Unsupported {
+            file: model.to_owned(),
+            key: "kv_bytes".into(),
+            value: bytes.to_string(),
+            reason: "an encoder has no KV cache; leave it out".into(),
+        });
+    }
+    let asked = want.context_tokens_max.or(section.context_tokens_max).map(|tokens| tokens as usize);
+    let config = EngineConfig {
+        kv_blocks: 0,
+        kv_type: section.kv_type,
+        step_tokens_max: section.step_tokens_max,
+        prefill_tokens_beside_decodes: section.step_tokens_max,
+        // Every input has a token at least.
+        sequences_max: section.step_tokens_max,
+        context_tokens_max: asked.map_or(input_tokens, |asked| asked.min(input_tokens)).max(1),
+        prefix_cache: false,
+    };
+    let memory = memory(&config);
+    if memory.total() <= free_bytes {
+        return Ok((config, memory));
+    }
+    Err(LoadError::DoesNotFit {
+        model: model.to_owned(),
+        needed_bytes: memory.total(),
+        weights_bytes: memory.weights_bytes,
+        kv_bytes: 0,
+        scratch_bytes: memory.scratch_bytes,
+        free_bytes,
+        hint: "; unload another model, raise the memory budget or lower context_tokens_max".to_owned(),
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use hanzo_engine_runtime::{LoadError, ModelFiles, ModelInfo};
+use hanzo_engine_runtime::{LoadError, ModelInfo, Opened};
 use hanzo_engine_store::{NewModel, Store, StoreError, derive_name};
 
 use crate::{
@@ -37,10 +37,10 @@ impl Source {
     ///
     /// # Errors
     /// The file that cannot be used, and why.
-    pub(crate) fn open(&self) -> Result<ModelFiles, LoadError> {
+    pub(crate) fn open(&self) -> Result<Opened, LoadError> {
         match self {
-            Source::Demo => ModelFiles::from_static(DEMO_MODEL, DEMO_GGUF),
-            Source::Path(path) => ModelFiles::open(path),
+            Source::Demo => Opened::from_static(DEMO_MODEL, DEMO_GGUF),
+            Source::Path(path) => Opened::open(path),
         }
     }
 
@@ -121,9 +121,9 @@ fn looks_like_path(asked: &str) -> bool {
 
 fn register(path: PathBuf, store: Option<&Store>) -> Result<Resolved, Error> {
     let failed = |error: LoadError| Error::Load(Failure::new(error));
-    let files = ModelFiles::open(&path).map_err(failed)?;
+    let files = Opened::open(&path).map_err(failed)?;
     let name = match store {
-        Some(store) => store.register(None, new_model(path.clone(), &files.info), now_unix_ms())?.name,
+        Some(store) => store.register(None, new_model(path.clone(), files.info()), now_unix_ms())?.name,
         None => derive_name(&path),
     };
     Ok(Resolved { name, source: Source::Path(path), stored: store.is_some() })

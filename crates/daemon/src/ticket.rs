@@ -2,6 +2,8 @@
 //! [`JobEvents`]. At most `EVENTS_MAX` events lie between them; the worker never waits for the client, it pauses
 //! the job. Dropping the events is the cancellation.
 
+mod embed;
+
 use std::{
     pin::Pin,
     sync::{
@@ -15,6 +17,8 @@ use std::{
 
 use hanzo_engine_runtime::{Event, EventKind, FinishReason, Job};
 use tokio::sync::mpsc;
+
+pub(crate) use embed::{EmbedTicket, Results, embed_ticket};
 
 use crate::{
     admission::{Admission, QueuePlace, RunningPlace},
@@ -48,7 +52,10 @@ impl JobEvent {
     pub(crate) fn completion_tokens(&self) -> u32 {
         match &self.kind {
             EventKind::Finished { usage, .. } => usage.completion_tokens,
-            EventKind::Started { .. } | EventKind::Delta { .. } | EventKind::Failed => 0,
+            EventKind::Started { .. }
+            | EventKind::Delta { .. }
+            | EventKind::Computed(_)
+            | EventKind::Failed => 0,
         }
     }
 }
@@ -272,8 +279,8 @@ impl Ticket {
                 self.count_finished(*reason, metrics);
                 Some(timings)
             }
-            // The worker ends the whole job.
-            EventKind::Failed => None,
+            // The worker ends the whole job; nothing is computed of a completion but its text.
+            EventKind::Failed | EventKind::Computed(_) => None,
         }
     }
 

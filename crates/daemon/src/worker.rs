@@ -3,7 +3,7 @@
 //! request's own deadline.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, hash_map::Entry},
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
@@ -19,15 +19,17 @@ use crate::{
     admission::Admission,
     device::Steps,
     error::error_id,
-    limits::{CONTROL_COMMANDS_MAX, STUCK_AFTER},
+    limits::{CONTROL_COMMANDS_MAX, EMBED_JOBS_MAX, STUCK_AFTER},
     metrics::ModelMetrics,
-    ticket::{JobEnd, Look, Ticket},
+    ticket::{EmbedTicket, JobEnd, Look, Ticket},
 };
 
 /// What a worker can be told.
 pub(crate) enum Command {
     /// Run this.
     Run(Ticket),
+    /// Embed this, with a place for its batch.
+    Embed(EmbedTicket),
     /// Take nothing more, and leave when everything has ended.
     Drain,
     /// End everything and leave.
@@ -38,10 +40,52 @@ pub(crate) enum Command {
 pub(crate) struct Worker {
     engine: Box<dyn Steps>,
     commands: Receiver<Command>,
-    jobs: HashMap<JobId, Ticket>,
+    jobs: HashMap<JobId, Pending>,
     vitals: Arc<Vitals>,
     metrics: Arc<ModelMetrics>,
     course: Course,
+}
+
+/// A job that has not ended.
+enum Pending {
+    Infer(Ticket),
+    Embed(EmbedTicket),
+}
+
+impl Pending {
+    fn deadline(&self) -> Option<Instant> {
+        match self {
+            Pending::Infer(ticket) => ticket.deadline(),
+            Pending::Embed(ticket) => ticket.deadline(),
+        }
+    }
+
+    fn look(&self, now: Instant) -> Look {
+        match self {
+            Pending::Infer(ticket) => ticket.look(now),
+            Pending::Embed(ticket) => ticket.look(now),
+        }
+    }
+
+    /// Whether its client must read before it may go on. An embedding's results are as many as its inputs, and
+    /// there is room for them.
+    fn must_pause(&self) -> bool {
+        matches!(self, Pending::Infer(ticket) if ticket.must_pause())
+    }
+
+    fn end(self, end: JobEnd) {
+        match self {
+            Pending::Infer(ticket) => ticket.end(end),
+            Pending::Embed(ticket) => ticket.end(end),
+        }
+    }
+
+    fn fail(self, error_id: &str) {
+        match self {
+            Pending::Infer(ticket) => ticket.fail(error_id),
+            Pending::Embed(ticket) => ticket.fail(error_id),
+        }
+    }
 }
 
 /// Where a worker is heading.
@@ -102,15 +146,8 @@ impl Worker {
     fn take_commands(&mut self) {
         loop {
             match self.commands.try_recv() {
-                Ok(Command::Run(ticket)) => {
-                    if let Course::Stopped(why) = self.course {
-                        self.metrics.failed.inc();
-                        ticket.end(JobEnd::Stopped(why));
-                        continue;
-                    }
-                    self.engine.submit(&ticket.job);
-                    self.jobs.insert(ticket.job.id, ticket);
-                }
+                Ok(Command::Run(ticket)) => self.take(Pending::Infer(ticket)),
+                Ok(Command::Embed(ticket)) => self.take(Pending::Embed(ticket)),
                 Ok(Command::Drain) => self.leave(),
                 Ok(Command::Stop(why)) => self.stop(why),
                 Err(TryRecvError::Empty) => return,
@@ -120,6 +157,24 @@ impl Worker {
                 }
             }
         }
+    }
+
+    fn take(&mut self, pending: Pending) {
+        if let Course::Stopped(why) = self.course {
+            self.metrics.failed.inc();
+            return pending.end(JobEnd::Stopped(why));
+        }
+        let id = match &pending {
+            Pending::Infer(ticket) => {
+                self.engine.submit(&ticket.job);
+                ticket.job.id
+            }
+            Pending::Embed(ticket) => {
+                self.engine.submit_inputs(&ticket.job);
+                ticket.job.id
+            }
+        };
+        self.jobs.insert(id, pending);
     }
 
     fn leave(&mut self) {
@@ -164,9 +219,13 @@ impl Worker {
                 self.end_failed(id);
                 continue;
             }
-            let Some(ticket) = self.jobs.get_mut(&id) else { continue };
-            if ticket.pass(event, now, &self.metrics, &self.vitals.admission) {
-                self.jobs.remove(&id);
+            let Entry::Occupied(mut entry) = self.jobs.entry(id) else { continue };
+            let over = match entry.get_mut() {
+                Pending::Infer(ticket) => ticket.pass(event, now, &self.metrics, &self.vitals.admission),
+                Pending::Embed(ticket) => ticket.take(event, now, &self.metrics),
+            };
+            if over && let Pending::Embed(ticket) = entry.remove() {
+                ticket.done();
             }
         }
         for (&id, ticket) in &self.jobs {
@@ -199,7 +258,7 @@ impl Worker {
     fn park(&self) {
         self.vitals.batch_size.store(0, Relaxed);
         self.vitals.progress_ms.store(0, Relaxed);
-        match self.jobs.values().filter_map(Ticket::deadline).min() {
+        match self.jobs.values().filter_map(Pending::deadline).min() {
             Some(deadline) => thread::park_timeout(deadline.saturating_duration_since(Instant::now())),
             None => thread::park(),
         }
@@ -223,10 +282,13 @@ impl Worker {
             ticket.fail(error_id);
         }
         while let Ok(command) = self.commands.try_recv() {
-            if let Command::Run(ticket) = command {
-                self.metrics.failed.inc();
-                ticket.fail(error_id);
-            }
+            let pending = match command {
+                Command::Run(ticket) => Pending::Infer(ticket),
+                Command::Embed(ticket) => Pending::Embed(ticket),
+                Command::Drain | Command::Stop(_) => continue,
+            };
+            self.metrics.failed.inc();
+            pending.fail(error_id);
         }
     }
 }
@@ -284,8 +346,9 @@ impl Vitals {
 
 /// The channel to a worker that is to be.
 pub(crate) fn channel(admission: &Admission) -> (SyncSender<Command>, Receiver<Command>) {
-    // Every request in the channel holds a place in the queue, so the channel is never full of them.
-    sync_channel(admission.capacity() + CONTROL_COMMANDS_MAX)
+    // Every request in the channel holds a place in the queue and has a bounded number of jobs, so the channel is never
+    // full of them.
+    sync_channel(admission.capacity() * EMBED_JOBS_MAX + CONTROL_COMMANDS_MAX)
 }
 
 impl Worker {

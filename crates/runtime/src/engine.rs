@@ -2,11 +2,14 @@
 //!
 //! It belongs to one thread and knows no clock: its caller decides when to step, and measures.
 
+mod encoder;
+
 use std::sync::Arc;
 
 use hanzo_engine_kernels::{BLOCK_TOKENS, Backend, Batch, KernelError, KvType};
 
 pub use crate::scheduler::StepReport;
+pub use encoder::{EncoderConfig, EncoderEngine};
 use crate::{
     decoder::Decoder,
     error::StepError,

@@ -9,6 +9,7 @@ pub mod chat;
 pub mod decoder;
 pub mod detokenizer;
 pub mod embedding;
+pub mod encoder;
 pub mod engine;
 pub mod error;
 pub mod fair;
@@ -28,12 +29,12 @@ pub mod template;
 pub mod text;
 pub mod tokenizer;
 
-pub use engine::{Engine, EngineConfig, EngineStats, StepReport};
+pub use engine::{EncoderConfig, EncoderEngine, Engine, EngineConfig, EngineStats, StepReport};
 pub use error::{LoadError, RequestError, StepError};
 pub use embedding::{Computed, Embedder, EmbeddingSpec, Output, Prompt, Task};
 pub use job::{
     EmbedInput, EmbedJob, Event, EventKind, FinishReason, Job, JobId, StopConditions, TokenLogprob, Usage,
 };
-pub use load::{ModelFiles, ModelInfo};
+pub use load::{ModelFiles, ModelInfo, Network, Opened};
 pub use sampler::SamplingParams;
 pub use text::TextModel;

@@ -73,7 +73,19 @@ impl TextModel {
     /// # Errors
     /// [`LoadError`] naming the file and the key.
     pub fn load(files: &ModelFiles) -> Result<TextModel, LoadError> {
-        let text = &files.text;
+        TextModel::new(&files.text, &files.info, files.spec.vocab, files.spec.context_tokens_max)
+    }
+
+    /// The text side of a model with so many tokens and so long a context.
+    ///
+    /// # Errors
+    /// [`LoadError`] naming the file and the key.
+    pub fn new(
+        text: &TextFiles,
+        info: &ModelInfo,
+        vocab: usize,
+        context_tokens_max: u32,
+    ) -> Result<TextModel, LoadError> {
         let tokenizer = Tokenizer::load(text)?;
         let (bos, eos) = boundary_tokens(text, &tokenizer);
         let template = match &text.chat_template {
@@ -86,9 +98,9 @@ impl TextModel {
             tokenizer,
             template,
             generation: text.generation,
-            info: files.info.clone(),
-            vocab: files.spec.vocab,
-            context_tokens_max: files.spec.context_tokens_max,
+            info: info.clone(),
+            vocab,
+            context_tokens_max,
         })
     }
 

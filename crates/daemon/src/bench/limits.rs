@@ -287,9 +287,10 @@ mod tests {
 
     #[test]
     fn costs_are_those_of_the_model() {
-        let files = crate::source::resolve(crate::DEMO_MODEL, None).unwrap().source.open().unwrap();
+        let opened = crate::source::resolve(crate::DEMO_MODEL, None).unwrap().source.open().unwrap();
+        let files = opened.decoder().unwrap();
         let device = Cpu::new(Some(1)).unwrap();
-        let costs = Costs::new(&device.backend(), &files, KvType::F16);
+        let costs = Costs::new(&device.backend(), files, KvType::F16);
         let spec = &files.spec;
         let attention = spec.hidden * (spec.heads.qkv_width() + spec.heads.q_width());
         let layers = spec.layers * (attention + 3 * spec.hidden * spec.ffn);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use hanzo_engine_kernels::BLOCK_TOKENS;
 use hanzo_engine_proto::v1;
 use hanzo_engine_runtime::{
-    EventKind, FinishReason, Job, ModelFiles, ModelInfo, TextModel, TokenLogprob, Usage,
+    EventKind, FinishReason, Job, ModelInfo, Opened, Task, TextModel, TokenLogprob, Usage,
 };
 use hanzo_engine_store::ModelRecord;
 
@@ -154,7 +154,8 @@ pub(crate) fn model_status(view: &ModelView) -> v1::ModelStatus {
     }
     if let Some(worker) = &view.worker {
         status.device = worker.device.clone();
-        status.capabilities = capabilities(worker.has_template);
+        status.capabilities = capabilities(worker.generates, worker.has_template, &worker.embedder.tasks);
+        status.embedder = Some(super::embed::embedder(&worker.embedder));
         status.context_tokens_max = narrow(worker.context_tokens_max);
         status.weights_bytes = worker.memory.weights_bytes;
         status.kv_bytes = worker.memory.kv_bytes;
@@ -167,10 +168,18 @@ pub(crate) fn model_status(view: &ModelView) -> v1::ModelStatus {
     status
 }
 
-/// What a decoder can do.
-fn capabilities(has_template: bool) -> Vec<i32> {
-    let chat = has_template.then_some(v1::Capability::Chat.into());
-    chat.into_iter().chain([v1::Capability::Completion.into()]).collect()
+/// What a model can do.
+fn capabilities(generates: bool, has_template: bool, tasks: &[Task]) -> Vec<i32> {
+    let chat = (generates && has_template).then_some(v1::Capability::Chat);
+    let completion = generates.then_some(v1::Capability::Completion);
+    let task = |task| match task {
+        Task::Embed => v1::Capability::Embed,
+        Task::EmbedSparse => v1::Capability::EmbedSparse,
+        Task::Rerank => v1::Capability::Rerank,
+        Task::Classify => v1::Capability::Classify,
+    };
+    let tasks = tasks.iter().copied().map(task);
+    chat.into_iter().chain(completion).chain(tasks).map(i32::from).collect()
 }
 
 /// A model's counters and gauges.
@@ -242,14 +251,15 @@ pub(crate) fn show(
     name: &str,
     source: &str,
     record: Option<&ModelRecord>,
-    files: Option<&ModelFiles>,
+    files: Option<&Opened>,
     view: Option<&ModelView>,
 ) -> v1::ShowResponse {
     let loaded = view.is_some_and(|view| view.worker.is_some());
-    let info = files.map(|files| &files.info);
-    let template = files.and_then(|files| files.text.chat_template.clone());
+    let info = files.map(Opened::info);
+    let template = files.and_then(|files| files.text_files().chat_template.clone());
+    let can = |files: &Opened| capabilities(files.generates(), template.is_some(), &files.tasks());
     let shown = v1::ShowResponse {
-        capabilities: files.map(|_| capabilities(template.is_some())).unwrap_or_default(),
+        capabilities: files.map(can).unwrap_or_default(),
         chat_template: template.unwrap_or_default(),
         status: view.map(model_status),
         ..Default::default()

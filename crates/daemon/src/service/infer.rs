@@ -13,7 +13,7 @@ use futures_util::Stream;
 use hanzo_engine_proto::v1;
 use tonic::{Request, Status};
 
-use super::{Core, answer_by, deadline, within};
+use super::{Core, answer_by, deadline, record::Record, within};
 use crate::{
     convert::{
         reply::{self, EventContext},
@@ -21,7 +21,6 @@ use crate::{
     },
     drain::Active,
     error::Error,
-    metrics::{Metrics, ModelMetrics},
     prompt::build,
     ticket::{JobEvents, ticket},
     worker::Command,
@@ -44,16 +43,8 @@ pub(crate) async fn infer(
     request: Request<v1::InferRequest>,
 ) -> Result<InferStream, Error> {
     let arrived = Instant::now();
-    let mut record = Record {
-        metrics: core.models.metrics.clone(),
-        request_id: request::request_id(&request.get_ref().request_id),
-        arrived,
-        model: None,
-        prompt_tokens: 0,
-        completion_tokens: 0,
-        queued: false,
-        ended: false,
-    };
+    let request_id = request::request_id(&request.get_ref().request_id);
+    let mut record = Record::new("infer", core.models.metrics.clone(), request_id, arrived);
     match begin(core, request, arrived, &mut record).await {
         Ok(Begun { events, context, echo, choices, active }) => Ok(InferStream {
             events,
@@ -91,6 +82,7 @@ async fn begin(
     let wire = request.into_inner();
     let served = core.models.serving(&wire.model).await?;
     record.model = Some((served.name.clone(), served.metrics.clone()));
+    served.must_generate()?;
     let ask = request::infer(wire)?;
     let place = served.enter()?;
     let of = served.clone();
@@ -138,59 +130,5 @@ impl Stream for InferStream {
                 Poll::Ready(error.map(|error| Err(error.into())))
             }
         }
-    }
-}
-
-/// What is counted and logged of one request, when it ends or is dropped.
-struct Record {
-    metrics: Arc<Metrics>,
-    request_id: String,
-    arrived: Instant,
-    model: Option<(String, Arc<ModelMetrics>)>,
-    prompt_tokens: u32,
-    completion_tokens: u32,
-    queued: bool,
-    ended: bool,
-}
-
-impl Record {
-    fn end(&mut self, error: Option<&Error>) {
-        if let Some(reason) = error.and_then(Error::rejection) {
-            self.metrics.rejected(self.model(), reason);
-        }
-        self.note(error.map_or("ok", Error::outcome), error);
-    }
-
-    fn model(&self) -> Option<&str> {
-        self.model.as_ref().map(|(name, _)| name.as_str())
-    }
-
-    fn note(&mut self, outcome: &str, error: Option<&Error>) {
-        self.ended = true;
-        let elapsed = self.arrived.elapsed();
-        self.metrics.request(self.model(), outcome, elapsed.as_secs_f64());
-        tracing::info!(
-            request_id = self.request_id,
-            model = self.model(),
-            outcome,
-            error = error.map(tracing::field::display),
-            prompt_tokens = self.prompt_tokens,
-            completion_tokens = self.completion_tokens,
-            ms = elapsed.as_millis() as u64,
-            "infer"
-        );
-    }
-}
-
-impl Drop for Record {
-    fn drop(&mut self) {
-        if self.ended {
-            return;
-        }
-        // The worker counts the jobs that it cancels; this one never came so far.
-        if let Some((_, metrics)) = self.model.as_ref().filter(|_| !self.queued) {
-            metrics.cancelled.inc();
-        }
-        self.note("cancelled", None);
     }
 }

@@ -10,11 +10,11 @@ use std::{
 
 use hanzo_engine_kernels::KernelError;
 use hanzo_engine_runtime::{
-    EngineConfig, EngineStats, Event, Job, JobId, LoadError, ModelFiles, StepError, StepReport, TextModel,
+    EmbedJob, EngineConfig, EngineStats, Event, Job, JobId, LoadError, Opened, StepError, StepReport,
     engine::EngineMemory,
 };
 
-use crate::device::{Cpu, Device, Steps};
+use crate::device::{Cpu, Device, Sides, Steps};
 
 /// What the next steps of the engines do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,19 +62,19 @@ impl Device for DemoDevice {
         self.cpu.describe()
     }
 
-    fn memory(&self, files: &ModelFiles, config: &EngineConfig) -> EngineMemory {
+    fn memory(&self, files: &Opened, config: &EngineConfig) -> EngineMemory {
         self.cpu.memory(files, config)
     }
 
     fn build(
         &self,
-        files: &ModelFiles,
-        text: Arc<TextModel>,
+        files: &Opened,
+        sides: Sides,
         config: EngineConfig,
         progress: &mut dyn FnMut(f32),
     ) -> Result<Box<dyn Steps>, LoadError> {
         let number = self.builds.fetch_add(1, Relaxed) + 1;
-        let inner = self.cpu.build(files, text, config, progress)?;
+        let inner = self.cpu.build(files, sides, config, progress)?;
         Ok(Box::new(DemoEngine { inner, conduct: self.conduct.clone(), number }))
     }
 }
@@ -82,6 +82,10 @@ impl Device for DemoDevice {
 impl Steps for DemoEngine {
     fn submit(&mut self, job: &Job) {
         self.inner.submit(job);
+    }
+
+    fn submit_inputs(&mut self, job: &EmbedJob) {
+        self.inner.submit_inputs(job);
     }
 
     fn cancel(&mut self, job: JobId) {

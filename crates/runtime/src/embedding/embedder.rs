@@ -48,6 +48,8 @@ pub enum PairPrompt {
 /// Everything of an embedder, reranker or classifier that is not its network.
 #[derive(Clone, Debug)]
 pub struct Embedder {
+    /// What it can be asked.
+    pub tasks: Vec<Task>,
     /// What its files say.
     pub spec: EmbeddingSpec,
     /// Elements of a hidden state.
@@ -65,18 +67,6 @@ pub struct Embedder {
 }
 
 impl Embedder {
-    /// What it can be asked.
-    pub fn tasks(&self) -> Vec<Task> {
-        match &self.classifier {
-            Some(classifier) if classifier.labels.len() == 1 && self.pair.is_some() => {
-                vec![Task::Rerank, Task::Classify]
-            }
-            Some(_) => vec![Task::Classify],
-            None if self.sparse => vec![Task::Embed, Task::EmbedSparse],
-            None => vec![Task::Embed],
-        }
-    }
-
     /// Elements of its vectors; 0 where it makes none.
     pub fn dimensions(&self) -> usize {
         if self.classifier.is_some() { 0 } else { self.spec.dimensions(self.hidden) }

@@ -13,7 +13,7 @@ mod spec;
 pub use classifier::{Classifier, ClassifierLayer, ClassifierNorm, Scores};
 pub use embedder::{Embedder, PairPrompt, Prompt, Task};
 pub(crate) use embedder::yes_no;
-pub(crate) use files::{of_gguf, read};
+pub(crate) use files::{network_folder, of_gguf, read};
 pub use modules::{Dense, HostActivation, Module};
 pub use pooling::{Pooled, Pooling};
 pub use readout::{Computed, Output, Readout, Rows};

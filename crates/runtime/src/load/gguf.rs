@@ -70,7 +70,7 @@ pub(super) fn assemble(
     };
     check_tokens(file, &spec, &text)?;
     let bytes_in_memory: u64 = gguf.tensors.iter().map(|tensor| tensor.bytes.len() as u64).sum();
-    let Resolved { tensors, parameters, tied_twin } =
+    let Resolved { tensors, parameters, tied_twin, score } =
         resolve(file, &spec, Naming::Gguf, gguf.tensors, |name| name == spec::ROPE_FACTORS)?;
     let info = ModelInfo {
         name: metadata.string("general.name")?.unwrap_or(fallback_name).to_owned(),
@@ -83,7 +83,7 @@ pub(super) fn assemble(
         license: metadata.string("general.license")?.map(str::to_owned),
         files,
     };
-    Ok(ModelFiles { info, spec, text, tensors, tied_twin })
+    Ok(ModelFiles { info, spec, text, tensors, tied_twin, score })
 }
 
 fn end_tokens(metadata: &Metadata) -> Result<Vec<u32>, LoadError> {

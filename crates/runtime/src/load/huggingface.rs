@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::{
-    GenerationDefaults, ModelFiles, ModelInfo, Resolved, TextFiles, TokenizerSource, check_tokens,
+    GenerationDefaults, ModelFiles, ModelInfo, Resolved, Tensor, TextFiles, TokenizerSource, check_tokens,
     dominant_type, read_file, read_json, resolve, size_bytes,
 };
 use crate::error::LoadError;
@@ -16,7 +16,7 @@ use crate::spec::{self, Config, Naming};
 
 pub(super) fn open(directory: &Path) -> Result<ModelFiles, LoadError> {
     let name = directory.display().to_string();
-    let Some(config) = read_config(directory, "config.json")? else {
+    let Some(mut config) = read_config(directory, "config.json")? else {
         return Err(LoadError::Missing {
             file: name,
             what: "config.json".into(),
@@ -24,19 +24,16 @@ pub(super) fn open(directory: &Path) -> Result<ModelFiles, LoadError> {
                 .into(),
         });
     };
+    let (mut tensors, files) = safetensors::open(directory)?;
+    from_bare_network(&mut config, &mut tensors);
     let spec = spec::from_config(&config)?;
     let generation_config = read_config(directory, "generation_config.json")?;
     let text = text_files(directory, &config, generation_config.as_ref())?;
     check_tokens(&name, &spec, &text)?;
-    let (tensors, files) = safetensors::open(directory)?;
-    let Resolved { tensors, parameters, tied_twin } =
+    let Resolved { tensors, parameters, tied_twin, score } =
         resolve(&name, &spec, Naming::of_model_type(&spec.architecture), tensors, is_harmless)?;
     let info = ModelInfo {
-        name: directory
-            .canonicalize()
-            .ok()
-            .and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()))
-            .unwrap_or(name),
+        name: name_of(directory),
         format: "safetensors",
         architecture: spec.architecture.clone(),
         quantization: dominant_type(&tensors),
@@ -46,7 +43,25 @@ pub(super) fn open(directory: &Path) -> Result<ModelFiles, LoadError> {
         license: None,
         files,
     };
-    Ok(ModelFiles { info, spec, text, tensors, tied_twin })
+    Ok(ModelFiles { info, spec, text, tensors, tied_twin, score })
+}
+
+/// What a model in a directory is called.
+pub(super) fn name_of(directory: &Path) -> String {
+    let path = directory.canonicalize().ok();
+    let name = path.and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()));
+    name.unwrap_or_else(|| directory.display().to_string())
+}
+
+/// Embedders are saved without the part that generates: their tensors lack the prefix of those that have it, and the
+/// head is not there whatever the configuration says.
+fn from_bare_network(config: &mut Config, tensors: &mut [Tensor]) {
+    const PREFIX: &str = "model.";
+    const EMBEDDING: &str = "embed_tokens.weight";
+    if tensors.iter().any(|tensor| tensor.name == EMBEDDING) {
+        tensors.iter_mut().for_each(|tensor| tensor.name.insert_str(0, PREFIX));
+        config.set("tie_word_embeddings", true.into());
+    }
 }
 
 /// Rope's frequencies, which older versions of the library saved with the weights; they follow from the
@@ -55,7 +70,7 @@ fn is_harmless(name: &str) -> bool {
     name.ends_with(".rotary_emb.inv_freq")
 }
 
-fn read_config(directory: &Path, name: &str) -> Result<Option<Config>, LoadError> {
+pub(super) fn read_config(directory: &Path, name: &str) -> Result<Option<Config>, LoadError> {
     let path = directory.join(name);
     if !path.exists() {
         return Ok(None);
@@ -63,7 +78,7 @@ fn read_config(directory: &Path, name: &str) -> Result<Option<Config>, LoadError
     Ok(Some(Config::new(path.display().to_string(), read_json(&path, TEXT_FILE_BYTES_MAX)?)))
 }
 
-fn text_files(
+pub(crate) fn text_files(
     directory: &Path,
     config: &Config,
     generation_config: Option<&Config>,

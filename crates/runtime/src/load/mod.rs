@@ -4,6 +4,7 @@
 
 mod gguf;
 mod huggingface;
+mod opened;
 mod tensor;
 #[cfg(test)]
 mod tests;
@@ -15,6 +16,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
+pub use opened::{Network, Opened};
 pub use tensor::Tensor;
 
 use crate::error::LoadError;
@@ -107,6 +109,8 @@ pub struct ModelFiles {
     tensors: BTreeMap<Weight, Tensor>,
     /// A head stored beside the embedding it is tied to: checked to be the same when weights are read.
     tied_twin: Option<Tensor>,
+    /// The rows of yes and no, of a GGUF file made to rerank: (2, hidden).
+    pub(crate) score: Option<Tensor>,
 }
 
 impl ModelFiles {
@@ -120,6 +124,12 @@ impl ModelFiles {
         if found.is_dir() {
             return huggingface::open(path);
         }
+        let (stem, gguf, files) = Self::open_gguf(path)?;
+        gguf::assemble(&stem, gguf, files)
+    }
+
+    /// A GGUF file's header, after its name, and the files it is in.
+    fn open_gguf(path: &Path) -> Result<(String, crate::gguf::Gguf, Vec<PathBuf>), LoadError> {
         if path.extension().is_some_and(|extension| extension == "safetensors") {
             return Err(LoadError::Unsupported {
                 file: path.display().to_string(),
@@ -130,7 +140,7 @@ impl ModelFiles {
         }
         let (gguf, files) = crate::gguf::open(path)?;
         let stem = path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
-        gguf::assemble(&stem, gguf, files)
+        Ok((stem, gguf, files))
     }
 
     /// Opens a GGUF file built into the program.
@@ -172,7 +182,11 @@ struct Resolved {
     tensors: BTreeMap<Weight, Tensor>,
     parameters: u64,
     tied_twin: Option<Tensor>,
+    score: Option<Tensor>,
 }
+
+/// The rows of yes and no in a GGUF file.
+const SCORE: &str = "cls.output.weight";
 
 /// Finds each weight of the spec and checks its shape. `harmless` names tensors that a file may have although
 /// the spec does not ask for them.
@@ -186,7 +200,7 @@ fn resolve(
     let mut by_name: HashMap<String, Tensor> =
         tensors.into_iter().map(|tensor| (tensor.name.clone(), tensor)).collect();
     unstack(spec, naming, &mut by_name)?;
-    let mut resolved = Resolved { tensors: BTreeMap::new(), parameters: 0, tied_twin: None };
+    let mut resolved = Resolved { tensors: BTreeMap::new(), parameters: 0, tied_twin: None, score: None };
     for (weight, shape) in spec.weights() {
         let name = weight.name(naming);
         let Some(tensor) = by_name.remove(&name) else {
@@ -208,6 +222,12 @@ fn resolve(
         if let Some(twin) = &resolved.tied_twin {
             check_shape(twin, &[spec.vocab, spec.hidden])?;
         }
+    }
+    if naming == Naming::Gguf
+        && let Some(score) = by_name.remove(SCORE)
+    {
+        check_shape(&score, &[2, spec.hidden])?;
+        resolved.score = Some(score);
     }
     let unused = by_name.values().filter(|tensor| !harmless(&tensor.name)).min_by_key(|tensor| &tensor.name);
     match unused {

@@ -19,6 +19,11 @@ impl Config {
         Self { file: file.into(), settings }
     }
 
+    /// Puts a setting in place of what the file says.
+    pub(crate) fn set(&mut self, key: &str, value: Value) {
+        self.settings.insert(key.to_owned(), value);
+    }
+
     /// A setting; a null one is absent.
     pub fn get(&self, key: &str) -> Option<&Value> {
         self.settings.get(key).filter(|value| !value.is_null())

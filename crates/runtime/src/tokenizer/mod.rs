@@ -147,6 +147,18 @@ impl Tokenizer {
         Ok(tokens)
     }
 
+    /// Ends every text with a token, where it ends with none yet and there is such a token.
+    pub(crate) fn end_with(&mut self, token: &str) {
+        if self.affixes.suffix.is_empty() {
+            self.affixes.suffix.extend(self.token_id(token));
+        }
+    }
+
+    /// Whether the model says what a pair of texts looks like.
+    pub fn takes_pairs(&self) -> bool {
+        self.affixes.pair.is_some()
+    }
+
     /// How many tokens stand before and after a text, where special tokens are asked for.
     pub fn special_around(&self) -> (usize, usize) {
         (self.affixes.prefix.len(), self.affixes.suffix.len())

@@ -1,0 +1,221 @@
+//! Wire to engine and back for vectors and scores.
+
+use std::sync::Arc;
+
+use hanzo_engine_proto::v1;
+use hanzo_engine_runtime::{Computed, Embedder, Output, Prompt, Task, tokenizer::CutSide};
+
+use crate::{error::Error, service::Answer};
+
+/// A request that names a model and what is wanted of it.
+pub(crate) trait Wire: Send + 'static {
+    /// The model's name; may be empty.
+    fn model(&self) -> &str;
+
+    /// What the model must be able to do.
+    fn task(&self) -> Task;
+}
+
+/// What is asked.
+pub(crate) struct Ask {
+    pub(crate) inputs: Vec<Source>,
+    /// What the wire calls the inputs.
+    pub(crate) field: &'static str,
+    pub(crate) encode: Encode,
+    pub(crate) output: Output,
+    pub(crate) priority: i32,
+}
+
+/// One input as it was sent.
+pub(crate) enum Source {
+    Text(String),
+    Tokens(Vec<u32>),
+    /// The first text is shared by the documents of a query.
+    Pair(Arc<str>, String),
+}
+
+/// How inputs become tokens.
+pub(crate) struct Encode {
+    pub(crate) prompt: Prompt,
+    /// What a reranker is told the query is for.
+    pub(crate) task: Option<String>,
+    /// None: what is too long is refused.
+    pub(crate) cut: Option<CutSide>,
+}
+
+fn cut(truncate: bool, side: v1::TruncateSide) -> Option<CutSide> {
+    truncate.then_some(match side {
+        v1::TruncateSide::Left => CutSide::Left,
+        v1::TruncateSide::Right | v1::TruncateSide::Unspecified => CutSide::Right,
+    })
+}
+
+/// Vectors.
+pub(crate) fn embed(wire: v1::EmbedRequest, embedder: &Embedder) -> Result<Ask, Error> {
+    use v1::embed_input::Input;
+    let (side, output) = (wire.truncate_side(), wire.output());
+    let prompt = match (wire.prompt_name.is_empty(), wire.instruction.is_empty()) {
+        (true, true) => Prompt::Default,
+        (false, true) => Prompt::Named(wire.prompt_name),
+        (true, false) => Prompt::Instruction(wire.instruction),
+        (false, false) => return Err(Error::field("instruction", "must be empty where prompt_name is set")),
+    };
+    let dimensions = wire.dimensions as usize;
+    let of_vectors = output == v1::EmbedOutput::Unspecified || output == v1::EmbedOutput::Pooled;
+    if dimensions > embedder.dimensions() {
+        let reason = format!("this model's vectors have {}; {dimensions} are asked for", embedder.dimensions());
+        return Err(Error::field("dimensions", reason));
+    }
+    if !of_vectors && dimensions > 0 {
+        return Err(Error::field("dimensions", "is of pooled vectors only"));
+    }
+    if !of_vectors && wire.normalize.is_some() {
+        return Err(Error::field("normalize", "is of pooled vectors only"));
+    }
+    let output = match output {
+        v1::EmbedOutput::Tokens => Output::Tokens,
+        v1::EmbedOutput::Sparse => Output::Sparse,
+        v1::EmbedOutput::Pooled | v1::EmbedOutput::Unspecified => {
+            Output::Vector { dimensions: (dimensions > 0).then_some(dimensions), normalize: wire.normalize }
+        }
+    };
+    let source = |(index, input): (usize, v1::EmbedInput)| match input.input {
+        Some(Input::Text(text)) => Ok(Source::Text(text)),
+        Some(Input::Tokens(tokens)) => Ok(Source::Tokens(tokens.ids)),
+        None => Err(Error::field("inputs", format!("input {index} is neither text nor tokens"))),
+    };
+    let inputs: Vec<Source> = wire.inputs.into_iter().enumerate().map(source).collect::<Result<_, _>>()?;
+    let encode = Encode { prompt, task: None, cut: cut(wire.truncate, side) };
+    ask(inputs, "inputs", encode, output, wire.priority)
+}
+
+/// Scores of documents.
+pub(crate) fn rerank(wire: v1::RerankRequest) -> Result<Ask, Error> {
+    if wire.query.is_empty() {
+        return Err(Error::field("query", "must not be empty"));
+    }
+    if let Some(index) = wire.documents.iter().position(String::is_empty) {
+        return Err(Error::field("documents", format!("document {index} is empty")));
+    }
+    let query: Arc<str> = wire.query.into();
+    let inputs = wire.documents.into_iter().map(|document| Source::Pair(query.clone(), document)).collect();
+    let task = (!wire.instruction.is_empty()).then_some(wire.instruction);
+    let encode =
+        Encode { prompt: Prompt::Default, task, cut: cut(wire.truncate, v1::TruncateSide::Right) };
+    ask(inputs, "documents", encode, Output::Scores { raw: wire.raw_scores }, wire.priority)
+}
+
+/// Scores of labels.
+pub(crate) fn classify(wire: v1::ClassifyRequest) -> Result<Ask, Error> {
+    let side = wire.truncate_side();
+    if let Some(index) = wire.inputs.iter().position(|input| input.text.is_empty()) {
+        return Err(Error::field("inputs", format!("input {index} is empty")));
+    }
+    let source = |input: v1::ClassifyInput| match input.pair {
+        Some(pair) => Source::Pair(input.text.into(), pair),
+        None => Source::Text(input.text),
+    };
+    let inputs = wire.inputs.into_iter().map(source).collect();
+    let encode = Encode { prompt: Prompt::Default, task: None, cut: cut(wire.truncate, side) };
+    ask(inputs, "inputs", encode, Output::Scores { raw: wire.raw_scores }, wire.priority)
+}
+
+fn ask(
+    inputs: Vec<Source>,
+    field: &'static str,
+    encode: Encode,
+    output: Output,
+    priority: i32,
+) -> Result<Ask, Error> {
+    if inputs.is_empty() {
+        return Err(Error::field(field, "must have at least one"));
+    }
+    Ok(Ask { inputs, field, encode, output, priority })
+}
+
+fn prompt_tokens(answer: &Answer) -> u32 {
+    answer.tokens.iter().fold(0u32, |sum, &tokens| sum.saturating_add(tokens))
+}
+
+/// The answer of Embed.
+pub(crate) fn embeddings(answer: Answer, packed: bool) -> v1::EmbedResponse {
+    let prompt_tokens = prompt_tokens(&answer);
+    let Answer { model, computed, tokens } = answer;
+    let mut dimensions = 0;
+    let embedding = |(computed, tokens): (Computed, u32)| match computed {
+        Computed::Dense { values, rows } => {
+            dimensions = values.len() / rows.max(1);
+            let rows = rows as u32;
+            if packed {
+                let packed = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+                v1::Embedding { packed, rows, tokens, ..Default::default() }
+            } else {
+                v1::Embedding { values, rows, tokens, ..Default::default() }
+            }
+        }
+        Computed::Sparse(weights) => {
+            let weight = |(token_id, weight)| v1::SparseWeight { token_id, weight };
+            v1::Embedding {
+                sparse: weights.into_iter().map(weight).collect(),
+                rows: 1,
+                tokens,
+                ..Default::default()
+            }
+        }
+    };
+    let embeddings = computed.into_iter().zip(tokens).map(embedding).collect();
+    v1::EmbedResponse { embeddings, prompt_tokens, model, dimensions: dimensions as u32 }
+}
+
+/// A result's numbers; a classifier's are never sparse.
+fn scores(computed: Computed) -> Vec<f32> {
+    match computed {
+        Computed::Dense { values, .. } => values,
+        Computed::Sparse(_) => Vec::new(),
+    }
+}
+
+/// The answer of Rerank.
+pub(crate) fn ranking(answer: Answer, top_n: usize) -> v1::RerankResponse {
+    let prompt_tokens = prompt_tokens(&answer);
+    let score = |(index, computed): (u32, Computed)| {
+        let score = scores(computed).first().copied().unwrap_or_default();
+        v1::RerankResult { index, score }
+    };
+    let mut results: Vec<v1::RerankResult> = (0..).zip(answer.computed).map(score).collect();
+    // Stable: of equal scores the lower index stays first.
+    results.sort_by(|a, b| b.score.total_cmp(&a.score));
+    if top_n > 0 {
+        results.truncate(top_n);
+    }
+    v1::RerankResponse { results, prompt_tokens, model: answer.model }
+}
+
+/// The answer of Classify.
+pub(crate) fn classifications(answer: Answer, labels: &[String]) -> v1::ClassifyResponse {
+    let prompt_tokens = prompt_tokens(&answer);
+    let classification = |computed| {
+        let label = |(label, score): (&String, f32)| v1::LabelScore { label: label.clone(), score };
+        v1::Classification { labels: labels.iter().zip(scores(computed)).map(label).collect() }
+    };
+    let classifications = answer.computed.into_iter().map(classification).collect();
+    v1::ClassifyResponse { classifications, prompt_tokens, model: answer.model }
+}
+
+/// What is known of a model that makes vectors or scores.
+pub(crate) fn embedder(embedder: &Embedder) -> v1::Embedder {
+    let spec = &embedder.spec;
+    let labels = embedder.classifier.as_ref().map(|classifier| classifier.labels.clone());
+    v1::Embedder {
+        dimensions: embedder.dimensions() as u32,
+        pooling: match &embedder.classifier {
+            Some(classifier) => classifier.input.name().to_owned(),
+            None => spec.pooling_name(),
+        },
+        normalizes: embedder.classifier.is_none() && spec.normalizes(),
+        input_tokens_max: embedder.tokens_max as u32,
+        prompt_names: spec.prompts.keys().cloned().collect(),
+        default_prompt_name: spec.default_prompt.clone().unwrap_or_default(),
+        labels: labels.unwrap_or_default(),
+    }
+}

@@ -1,0 +1,89 @@
+//! What is counted and logged of one request: once, whatever its end, in one line.
+
+use std::{sync::Arc, time::Instant};
+
+use crate::{
+    error::Error,
+    metrics::{Metrics, ModelMetrics},
+};
+
+/// What is counted and logged of one request, when it ends or is dropped.
+pub(super) struct Record {
+    call: &'static str,
+    metrics: Arc<Metrics>,
+    pub(super) request_id: String,
+    arrived: Instant,
+    pub(super) model: Option<(String, Arc<ModelMetrics>)>,
+    pub(super) prompt_tokens: u32,
+    pub(super) completion_tokens: u32,
+    pub(super) inputs: usize,
+    /// The worker has it, and counts it when it is cancelled.
+    pub(super) queued: bool,
+    pub(super) ended: bool,
+}
+
+impl Record {
+    /// Of a request that arrived at `arrived`.
+    pub(super) fn new(
+        call: &'static str,
+        metrics: Arc<Metrics>,
+        request_id: String,
+        arrived: Instant,
+    ) -> Record {
+        Record {
+            call,
+            metrics,
+            request_id,
+            arrived,
+            model: None,
+            prompt_tokens: 0,
+            completion_tokens: 0,
+            inputs: 0,
+            queued: false,
+            ended: false,
+        }
+    }
+
+    /// It has ended.
+    pub(super) fn end(&mut self, error: Option<&Error>) {
+        if let Some(reason) = error.and_then(Error::rejection) {
+            self.metrics.rejected(self.model(), reason);
+        }
+        self.note(error.map_or("ok", Error::outcome), error);
+    }
+
+    fn model(&self) -> Option<&str> {
+        self.model.as_ref().map(|(name, _)| name.as_str())
+    }
+
+    fn note(&mut self, outcome: &str, error: Option<&Error>) {
+        self.ended = true;
+        let elapsed = self.arrived.elapsed();
+        self.metrics.request(self.model(), outcome, elapsed.as_secs_f64());
+        tracing::info!(
+            request_id = self.request_id,
+            model = self.model(),
+            outcome,
+            error = error.map(tracing::field::display),
+            prompt_tokens = self.prompt_tokens,
+            completion_tokens = self.completion_tokens,
+            inputs = self.inputs,
+            ms = elapsed.as_millis() as u64,
+            "{}",
+            self.call
+        );
+    }
+}
+
+impl Drop for Record {
+    fn drop(&mut self) {
+        if self.ended {
+            return;
+        }
+        // The worker counts the jobs that it cancels; this one never came so far.
+        if let Some((_, metrics)) = self.model.as_ref().filter(|_| !self.queued) {
+            metrics.cancelled.inc();
+        }
+        self.note("cancelled", None);
+    }
+}

@@ -1,0 +1,98 @@
+//! One batch of inputs between its client and its worker: the worker fills in results, and the client gets all of them
+//! at once. Dropping the client's end is the cancellation.
+
+use std::time::Instant;
+
+use hanzo_engine_runtime::{Computed, EmbedJob, Event, EventKind};
+use tokio::sync::oneshot;
+
+use super::{JobEnd, Look};
+use crate::metrics::ModelMetrics;
+
+/// What a client is answered: results in the order of the inputs.
+pub(crate) type Results = Result<Vec<Computed>, JobEnd>;
+
+/// The worker's end.
+pub(crate) struct EmbedTicket {
+    /// What is to be done.
+    pub(crate) job: EmbedJob,
+    results: Vec<Option<Computed>>, // by input
+    missing: usize,
+    answer: oneshot::Sender<Results>,
+    deadline: Option<Instant>,
+    arrived: Instant,
+    started: bool,
+}
+
+/// The two ends of a job.
+pub(crate) fn embed_ticket(
+    job: EmbedJob,
+    arrived: Instant,
+    deadline: Option<Instant>,
+) -> (EmbedTicket, oneshot::Receiver<Results>) {
+    let (answer, answered) = oneshot::channel();
+    let missing = job.inputs.len();
+    let results = vec![None; missing];
+    (EmbedTicket { job, results, missing, answer, deadline, arrived, started: false }, answered)
+}
+
+impl EmbedTicket {
+    /// When it must have ended.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.deadline
+    }
+
+    /// Whether its client left or is late.
+    pub(crate) fn look(&self, now: Instant) -> Look {
+        if self.answer.is_closed() {
+            Look::Left
+        } else if self.deadline.is_some_and(|deadline| deadline <= now) {
+            Look::Late
+        } else {
+            Look::Fine
+        }
+    }
+
+    /// Takes what happened. True when it was the last.
+    pub(crate) fn take(&mut self, event: Event, now: Instant, metrics: &ModelMetrics) -> bool {
+        match event.kind {
+            EventKind::Started { .. } if !self.started => {
+                self.started = true;
+                metrics.queue_time.observe((now - self.arrived).as_secs_f64());
+                metrics.embed_batch_size.observe(self.job.inputs.len() as f64);
+                for input in &self.job.inputs {
+                    metrics.prompt_tokens.inc_by(input.tokens.len() as u64);
+                    metrics.prompt_length.observe(input.tokens.len() as f64);
+                }
+            }
+            EventKind::Computed(computed) => {
+                if let Some(place) = self.results.get_mut(event.choice as usize) {
+                    self.missing -= usize::from(place.is_none());
+                    *place = Some(computed);
+                }
+            }
+            // An embedding job has no others; the worker ends one that failed.
+            _ => {}
+        }
+        self.missing == 0
+    }
+
+    /// Answers with the results: all are there.
+    pub(crate) fn done(self) {
+        // The client may have left.
+        let _ = self.answer.send(Ok(self.results.into_iter().flatten().collect()));
+    }
+
+    /// Ends it early.
+    pub(crate) fn end(self, end: JobEnd) {
+        let _ = self.answer.send(Err(end));
+    }
+
+    /// Ends it because its worker failed.
+    pub(crate) fn fail(self, error_id: &str) {
+        let error_id = error_id.to_owned();
+        let end =
+            if self.started { JobEnd::WorkerFailed { error_id } } else { JobEnd::NotReached { error_id } };
+        self.end(end);
+    }
+}

@@ -1,0 +1,264 @@
+//! The engine of encoders: inputs in, vectors and scores out, one step at a time. As [`super::Engine`], but every input
+//! is whole in one step: there is no cache, and nothing to go on with.
+//!
+//! A step takes inputs in the order of the fair line until its rows are full. Rows are packed with no padding, so
+//! inputs need not be sorted by length.
+
+use std::{
+    collections::{BTreeMap, HashSet},
+    sync::Arc,
+};
+
+use hanzo_engine_kernels::{Backend, Batch, KernelError, SequenceSpan};
+
+use super::{EngineMemory, EngineStats, StepReport};
+use crate::{
+    embedding::{Embedder, Output, Readout, Rows},
+    encoder::{Encoder, EncoderFiles},
+    error::StepError,
+    fair::{FairLine, Order},
+    job::{EmbedInput, EmbedJob, Event, EventKind, JobId},
+};
+
+/// How large an encoder's engine is made. All bounds are at least 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EncoderConfig {
+    /// Rows at which a step is full; one that takes a single input may have as many as that.
+    pub step_tokens: usize,
+    /// Inputs of a step.
+    pub sequences_max: usize,
+    /// Tokens of an input.
+    pub input_tokens_max: usize,
+}
+
+impl EncoderConfig {
+    /// Rows of the largest step.
+    fn rows_max(&self) -> usize {
+        self.step_tokens.max(self.input_tokens_max)
+    }
+}
+
+/// One encoder on one device.
+pub struct EncoderEngine<B: Backend> {
+    backend: B,
+    encoder: Encoder<B>,
+    embedder: Arc<Embedder>,
+    config: EncoderConfig,
+    line: FairLine,
+    waiting: BTreeMap<Order, Waiting>,
+    held: HashSet<JobId>,
+    batch: Batch,
+    step: Vec<Waiting>, // of the batch, in its order
+    rows: Vec<f32>,     // hidden states, or logits over the vocabulary
+    prompt_tokens: u64,
+    steps: u64,
+}
+
+/// An input in line.
+struct Waiting {
+    job: JobId,
+    choice: u32,
+    input: EmbedInput,
+    output: Output,
+}
+
+impl<B: Backend> EncoderEngine<B> {
+    /// What [`EncoderEngine::new`] and the weights it is given take.
+    pub fn memory(backend: &B, files: &EncoderFiles, config: &EncoderConfig) -> EngineMemory {
+        let plan = Encoder::plan(backend, files);
+        let EncoderConfig { sequences_max, input_tokens_max, .. } = *config;
+        let limits = files.spec.step_limits(config.rows_max(), sequences_max, input_tokens_max);
+        let width = if files.spec.masked_lm.is_some() { files.spec.vocab } else { files.spec.hidden };
+        let rows = (config.rows_max() * width * size_of::<f32>()) as u64;
+        EngineMemory {
+            weights_bytes: plan.weights_bytes,
+            kv_bytes: 0,
+            scratch_bytes: plan.scratch_bytes(backend, &limits) + rows,
+        }
+    }
+
+    /// Makes all scratch. Nothing of the kind is made later.
+    ///
+    /// # Errors
+    /// The backend's, when it cannot give the memory.
+    pub fn new(
+        mut backend: B,
+        mut encoder: Encoder<B>,
+        embedder: Arc<Embedder>,
+        config: EncoderConfig,
+    ) -> Result<Self, KernelError> {
+        let EncoderConfig { sequences_max, input_tokens_max, .. } = config;
+        let limits = encoder.spec().step_limits(config.rows_max(), sequences_max, input_tokens_max);
+        encoder.prepare(&mut backend, &limits)?;
+        let width = if embedder.sparse { embedder.vocab } else { embedder.hidden };
+        Ok(EncoderEngine {
+            backend,
+            encoder,
+            config,
+            line: FairLine::default(),
+            waiting: BTreeMap::new(),
+            held: HashSet::new(),
+            batch: Batch::default(),
+            step: Vec::with_capacity(sequences_max),
+            rows: Vec::with_capacity(config.rows_max() * width),
+            prompt_tokens: 0,
+            steps: 0,
+            embedder,
+        })
+    }
+
+    /// One step: as many inputs as fit it. Does nothing when there is nothing to do. After an error the engine is of no
+    /// further use.
+    ///
+    /// # Errors
+    /// The backend's.
+    pub fn step(&mut self, events: &mut Vec<Event>) -> Result<StepReport, StepError> {
+        let report = self.schedule(events);
+        if report.sequences == 0 {
+            return Ok(report);
+        }
+        self.encoder.forward(&mut self.backend, &self.batch)?;
+        self.commit(events)?;
+        self.steps += 1;
+        Ok(report)
+    }
+
+    /// Takes the inputs of a job in line. They have come from [`Embedder`].
+    pub fn submit_inputs(&mut self, job: &EmbedJob) {
+        let mut arrival = self.line.arrive(job.priority);
+        for (input, choice) in job.inputs.iter().zip(0..) {
+            self.prompt_tokens += input.tokens.len() as u64;
+            self.line.wait(job.id);
+            let waiting = Waiting { job: job.id, choice, input: input.clone(), output: job.output };
+            self.waiting.insert(arrival.next(input.tokens.len()), waiting);
+        }
+    }
+
+    /// Forgets a job. No further event names it.
+    pub fn cancel(&mut self, job: JobId) {
+        let line = &mut self.line;
+        self.waiting.retain(|_, waiting| {
+            let keep = waiting.job != job;
+            if !keep {
+                line.leave(job);
+            }
+            keep
+        });
+        self.held.remove(&job);
+    }
+
+    /// Runs nothing of a job until it is set back.
+    pub fn set_paused(&mut self, job: JobId, paused: bool) {
+        if paused { self.held.insert(job) } else { self.held.remove(&job) };
+    }
+
+    /// Whether a step would run something.
+    pub fn has_work(&self) -> bool {
+        self.waiting.values().any(|waiting| !self.held.contains(&waiting.job))
+    }
+
+    /// Gauges and counters, now.
+    pub fn stats(&self) -> EngineStats {
+        EngineStats {
+            waiting: self.waiting.len(),
+            prompt_tokens: self.prompt_tokens,
+            steps: self.steps,
+            ..EngineStats::default()
+        }
+    }
+
+    /// Fills the batch with the first in line.
+    fn schedule(&mut self, events: &mut Vec<Event>) -> StepReport {
+        self.batch.clear();
+        self.step.clear();
+        while self.step.len() < self.config.sequences_max {
+            let held = &self.held;
+            let next = self.waiting.iter().find(|(_, waiting)| !held.contains(&waiting.job));
+            let Some((&order, waiting)) = next else { break };
+            let tokens = waiting.input.tokens.len();
+            if self.batch.rows() > 0 && self.batch.rows() + tokens > self.config.step_tokens {
+                break;
+            }
+            let waiting = self.waiting.remove(&order).expect("it was just seen");
+            self.line.begin(order, tokens);
+            self.line.leave(waiting.job);
+            if waiting.choice == 0 {
+                let kind = EventKind::Started { cached_tokens: 0 };
+                events.push(Event { job: waiting.job, choice: 0, kind });
+            }
+            put(&mut self.batch, &waiting.input);
+            self.step.push(waiting);
+        }
+        StepReport { prefill_tokens: self.batch.rows(), decode_tokens: 0, sequences: self.step.len() }
+    }
+
+    /// Reads what the step has computed.
+    fn commit(&mut self, events: &mut Vec<Event>) -> Result<(), KernelError> {
+        let Self { backend, encoder, embedder, batch, rows, .. } = self;
+        let readouts: Vec<Readout> = self
+            .step
+            .iter()
+            .map(|waiting| Readout::new(embedder, waiting.output, waiting.input.prompt_tokens))
+            .collect();
+        let (hidden, vocab) = (embedder.hidden, embedder.vocab);
+        let wants_all = |readout: &Readout| readout.rows() == Rows::All && !readout.wants_vocabulary();
+        // One copy of all rows rather than many of a few.
+        let all = readouts.iter().any(wants_all);
+        if all {
+            rows.resize(batch.rows() * hidden, 0.0);
+            encoder.read_rows(backend, 0, rows)?;
+        }
+        let mut vocabulary_wanted = false;
+        for ((waiting, mut readout), span) in self.step.iter().zip(readouts).zip(&batch.sequences) {
+            if readout.wants_vocabulary() {
+                vocabulary_wanted = true;
+                continue;
+            }
+            let (first, count) = (span.row_first as usize, span.rows as usize);
+            let wanted = match readout.rows() {
+                Rows::All => first..first + count,
+                Rows::First => first..first + 1,
+                Rows::Last => first + count - 1..first + count,
+            };
+            if all {
+                readout.push(&rows[wanted.start * hidden..wanted.end * hidden], embedder);
+            } else {
+                rows.resize(hidden, 0.0);
+                encoder.read_rows(backend, wanted.start, rows)?;
+                readout.push(rows, embedder);
+            }
+            finish(waiting, readout, embedder, events);
+        }
+        if vocabulary_wanted {
+            rows.resize(batch.rows() * vocab, 0.0);
+            encoder.vocabulary_logits(backend, batch, rows)?;
+            for (waiting, span) in self.step.iter().zip(&batch.sequences) {
+                let mut readout = Readout::new(embedder, waiting.output, waiting.input.prompt_tokens);
+                if readout.wants_vocabulary() {
+                    let (first, count) = (span.row_first as usize, span.rows as usize);
+                    readout.push(&rows[first * vocab..(first + count) * vocab], embedder);
+                    finish(waiting, readout, embedder, events);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn finish(waiting: &Waiting, readout: Readout, embedder: &Embedder, events: &mut Vec<Event>) {
+    let kind = readout.finish(embedder).map_or(EventKind::Failed, EventKind::Computed);
+    events.push(Event { job: waiting.job, choice: waiting.choice, kind });
+}
+
+/// Adds an input's rows to a batch.
+fn put(batch: &mut Batch, input: &EmbedInput) {
+    let (first, rows) = (batch.rows() as u32, input.tokens.len() as u32);
+    batch.sequences.push(SequenceSpan { row_first: first, rows, context: rows, table_first: 0 });
+    batch.tokens.extend_from_slice(&input.tokens);
+    batch.positions.extend(0..rows);
+    if input.types.is_empty() {
+        batch.types.resize(batch.tokens.len(), 0);
+    } else {
+        batch.types.extend_from_slice(&input.types);
+    }
+}

@@ -1,0 +1,262 @@
+//! A model of either kind, opened: a decoder or an encoder, and what its files say of embedding.
+
+use std::path::Path;
+
+use hanzo_engine_kernels::quant::dequantize_row;
+use serde_json::Value;
+
+use super::{ModelFiles, ModelInfo, Tensor, TextFiles, TokenizerSource, huggingface};
+use crate::embedding::{
+    self, Classifier, ClassifierLayer, Dense, Embedder, EmbeddingSpec, HostActivation, PairPrompt, Pooling, Scores,
+    Task,
+};
+use crate::encoder::{self, EncoderFiles};
+use crate::error::LoadError;
+use crate::mapped::ModelBytes;
+use crate::spec::Weight;
+use crate::text::TextModel;
+use crate::tokenizer::Tokenizer;
+
+/// An opened model.
+#[derive(Debug)]
+pub struct Opened {
+    /// Its network.
+    pub network: Network,
+    /// What lies around it when it embeds.
+    pub embedding: EmbeddingSpec,
+}
+
+/// A network's files.
+#[derive(Debug)]
+#[allow(clippy::large_enum_variant)] // There is one for each load.
+pub enum Network {
+    /// Generates, and embeds.
+    Decoder(ModelFiles),
+    /// Embeds, reranks, classifies.
+    Encoder(EncoderFiles),
+}
+
+impl Opened {
+    /// Opens a GGUF file (of a split model, any of its files), or a directory with `config.json`, `tokenizer.json` and
+    /// safetensors.
+    ///
+    /// # Errors
+    /// [`LoadError`] naming the file and the key, tensor or file in it.
+    pub fn open(path: &Path) -> Result<Opened, LoadError> {
+        if !path.is_dir() {
+            return match ModelFiles::open_gguf(path)? {
+                (stem, gguf, files) if encoder::is_encoder_gguf(&gguf.metadata)? => {
+                    let metadata = gguf.metadata.clone();
+                    let files = EncoderFiles::from_gguf(&stem, gguf, files)?;
+                    let stated = embedding::of_gguf(&metadata, &files.spec.architecture)?;
+                    let embedding = stated.unwrap_or_else(|| EmbeddingSpec::plain(Pooling::Mean, true));
+                    Ok(Opened { network: Network::Encoder(files), embedding })
+                }
+                (stem, gguf, files) => Self::of_decoder(super::gguf::assemble(&stem, gguf, files)?),
+            };
+        }
+        let folder = embedding::network_folder(path)?;
+        match huggingface::read_config(&folder, "config.json")? {
+            Some(config) if encoder::is_encoder(&config)? => {
+                let mut files = EncoderFiles::from_directory(&folder, &config)?;
+                if folder != path {
+                    files.info.name = huggingface::name_of(path);
+                }
+                let stated = embedding::read(path, files.spec.hidden)?;
+                let embedding = stated.unwrap_or_else(|| EmbeddingSpec::plain(Pooling::Mean, false));
+                Ok(Opened { network: Network::Encoder(files), embedding })
+            }
+            _ => {
+                let files = ModelFiles::open(path)?;
+                let stated = embedding::read(path, files.spec.hidden)?;
+                let embedding = stated.unwrap_or_else(|| EmbeddingSpec::plain(Pooling::Last, true));
+                Ok(Opened { network: Network::Decoder(files), embedding })
+            }
+        }
+    }
+
+    /// Opens a decoder's GGUF file built into the program.
+    ///
+    /// # Errors
+    /// As [`Opened::open`].
+    pub fn from_static(name: &str, gguf: &'static [u8]) -> Result<Opened, LoadError> {
+        let gguf = crate::gguf::Gguf::parse(name, &ModelBytes::from_static(gguf))?;
+        Self::of_decoder(super::gguf::assemble(name, gguf, Vec::new())?)
+    }
+
+    fn of_decoder(files: ModelFiles) -> Result<Opened, LoadError> {
+        let stated = match &files.text.tokenizer {
+            TokenizerSource::Gguf(metadata) => embedding::of_gguf(metadata, &files.spec.architecture)?,
+            TokenizerSource::HuggingFace { .. } => None,
+        };
+        let embedding = stated.unwrap_or_else(|| EmbeddingSpec::plain(Pooling::Last, true));
+        Ok(Opened { network: Network::Decoder(files), embedding })
+    }
+
+    /// The network, where it is a decoder.
+    pub fn decoder(&self) -> Option<&ModelFiles> {
+        match &self.network {
+            Network::Decoder(files) => Some(files),
+            Network::Encoder(_) => None,
+        }
+    }
+
+    /// What it is.
+    pub fn info(&self) -> &ModelInfo {
+        match &self.network {
+            Network::Decoder(files) => &files.info,
+            Network::Encoder(files) => &files.info,
+        }
+    }
+
+    /// Its text files.
+    pub fn text_files(&self) -> &TextFiles {
+        match &self.network {
+            Network::Decoder(files) => &files.text,
+            Network::Encoder(files) => &files.text,
+        }
+    }
+
+    /// Whether it generates: a decoder that was not made into an embedder or a reranker.
+    pub fn generates(&self) -> bool {
+        matches!(&self.network, Network::Decoder(files) if !self.embedding.stated && !is_reranker(files))
+    }
+
+    /// What it can be asked besides generating.
+    pub fn tasks(&self) -> Vec<Task> {
+        match &self.network {
+            Network::Decoder(files) if is_reranker(files) => vec![Task::Rerank],
+            Network::Decoder(_) => vec![Task::Embed],
+            Network::Encoder(files) => match &files.classifier {
+                Some(classifier) if classifier.labels.len() == 1 => vec![Task::Rerank, Task::Classify],
+                Some(_) => vec![Task::Classify],
+                None if files.spec.masked_lm.is_some() => vec![Task::Embed, Task::EmbedSparse],
+                None => vec![Task::Embed],
+            },
+        }
+    }
+
+    /// Tokens of one input or context, as far as the files say.
+    pub fn tokens_max(&self) -> usize {
+        match &self.network {
+            Network::Decoder(files) => {
+                let context = files.spec.context_tokens_max as usize;
+                self.embedding.tokens_max.unwrap_or(context).min(context)
+            }
+            Network::Encoder(files) => {
+                let stated = self.embedding.tokens_max.or_else(|| tokenizer_length(&files.text));
+                stated.unwrap_or(usize::MAX).min(files.spec.input_tokens_max as usize)
+            }
+        }
+    }
+
+    /// Its text side.
+    ///
+    /// # Errors
+    /// [`LoadError`] naming the file and the key.
+    pub fn text_model(&self) -> Result<TextModel, LoadError> {
+        let (vocab, context) = match &self.network {
+            Network::Decoder(files) => (files.spec.vocab, files.spec.context_tokens_max),
+            Network::Encoder(files) => (files.spec.vocab, files.spec.input_tokens_max),
+        };
+        let mut text = TextModel::new(self.text_files(), self.info(), vocab, context)?;
+        // Qwen3's embedders end every input with the end of text, and their older GGUF files do not say so.
+        if let Network::Decoder(files) = &self.network
+            && self.embedding.stated
+            && files.spec.architecture == "qwen3"
+            && matches!(files.text.tokenizer, TokenizerSource::Gguf(_))
+            && !is_reranker(files)
+        {
+            text.tokenizer.end_with("<|endoftext|>");
+        }
+        Ok(text)
+    }
+
+    /// The side of it that embeds, reranks or classifies, for inputs of at most `tokens_max` tokens.
+    ///
+    /// # Errors
+    /// [`LoadError`] naming the file and the key.
+    pub fn embedder(&self, tokenizer: &Tokenizer, tokens_max: usize) -> Result<Embedder, LoadError> {
+        let tokens_max = tokens_max.min(self.tokens_max());
+        let (mut spec, tasks) = (self.embedding.clone(), self.tasks());
+        match &self.network {
+            Network::Decoder(files) => {
+                let (mut classifier, mut pair) = (None, None);
+                if is_reranker(files) {
+                    classifier = Some(yes_no_classifier(files, tokenizer)?);
+                    pair = Some(embedding::yes_no(tokenizer, &files.text.file)?);
+                } else if spec.stated && files.spec.architecture == "qwen3" {
+                    spec.add_query_prompt();
+                }
+                let (hidden, vocab) = (files.spec.hidden, files.spec.vocab);
+                Ok(Embedder { tasks, spec, hidden, vocab, tokens_max, classifier, sparse: false, pair })
+            }
+            Network::Encoder(files) => Ok(Embedder {
+                tasks,
+                spec,
+                hidden: files.spec.hidden,
+                vocab: files.spec.vocab,
+                tokens_max,
+                classifier: files.classifier.clone(),
+                sparse: files.spec.masked_lm.is_some(),
+                pair: tokenizer.takes_pairs().then_some(PairPrompt::Joined),
+            }),
+        }
+    }
+}
+
+/// `model_max_length` of `tokenizer_config.json`; enormous numbers stand for none.
+fn tokenizer_length(text: &TextFiles) -> Option<usize> {
+    let TokenizerSource::HuggingFace { tokenizer_config: Some(config), .. } = &text.tokenizer else { return None };
+    let length = config.get("model_max_length").and_then(Value::as_u64)?;
+    usize::try_from(length).ok().filter(|&length| length > 0 && length < 1 << 24)
+}
+
+/// Whether a decoder was made to answer yes or no: it has rows for the two, or it says so.
+fn is_reranker(files: &ModelFiles) -> bool {
+    let says = || {
+        files.info.name.to_lowercase().contains("rerank")
+            || files.text.chat_template.as_ref().is_some_and(|template| template.contains("Judge whether the Document"))
+    };
+    files.score.is_some() || files.spec.architecture == "qwen3" && says()
+}
+
+/// The score of a yes over a no: one row, that of yes less that of no.
+fn yes_no_classifier(files: &ModelFiles, tokenizer: &Tokenizer) -> Result<Classifier, LoadError> {
+    let hidden = files.spec.hidden;
+    let (yes, no) = match &files.score {
+        Some(tensor) => (row(tensor, 0), row(tensor, 1)),
+        None => {
+            let id = |word: &str| {
+                tokenizer.token_id(word).filter(|&id| (id as usize) < files.spec.vocab).ok_or_else(|| {
+                    LoadError::Missing {
+                        file: files.text.file.clone(),
+                        what: format!("token {word:?}"),
+                        hint: "; a reranker's score is that of its answers yes and no".into(),
+                    }
+                })
+            };
+            let head = if files.spec.tied_embeddings { Weight::TokenEmbedding } else { Weight::Output };
+            let head = files.tensor(head);
+            (row(head, id("yes")? as usize), row(head, id("no")? as usize))
+        }
+    };
+    let weight: Vec<f32> = yes.iter().zip(&no).map(|(yes, no)| yes - no).collect();
+    let dense =
+        Dense { weight, bias: None, inputs: hidden, outputs: 1, activation: HostActivation::Identity };
+    Ok(Classifier {
+        input: Pooling::Last,
+        layers: vec![ClassifierLayer { dense, norm: None }],
+        labels: vec!["yes".to_owned()],
+        scores: Scores::Sigmoid,
+    })
+}
+
+/// One row of a matrix as numbers.
+fn row(tensor: &Tensor, index: usize) -> Vec<f32> {
+    let (rows, cols) = (tensor.shape[0], tensor.shape[1]);
+    let bytes = tensor.bytes.len() / rows;
+    let mut values = vec![0.0; cols];
+    dequantize_row(tensor.dtype, &tensor.bytes[index * bytes..(index + 1) * bytes], &mut values);
+    values
+}
