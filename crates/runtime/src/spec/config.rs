@@ -9,8 +9,8 @@ use crate::error::LoadError;
 /// The settings of a `config.json`, and the file's name for errors. A setting that is null is absent.
 #[derive(Clone, Debug)]
 pub struct Config {
-    pub(super) file: String,
-    pub(super) settings: Map<String, Value>,
+    pub(crate) file: String,
+    pub(crate) settings: Map<String, Value>,
 }
 
 impl Config {
@@ -53,30 +53,30 @@ impl Config {
         }
     }
 
-    pub(super) fn count(&self, key: &str, max: usize) -> Result<Option<usize>, LoadError> {
+    pub(crate) fn count(&self, key: &str, max: usize) -> Result<Option<usize>, LoadError> {
         match self.whole(key, max)? {
             Some(0) => Err(self.corrupt(key, "it is 0")),
             number => Ok(number),
         }
     }
 
-    pub(super) fn required(&self, key: &str, max: usize) -> Result<usize, LoadError> {
+    pub(crate) fn required(&self, key: &str, max: usize) -> Result<usize, LoadError> {
         self.count(key, max)?.ok_or_else(|| self.missing(key))
     }
 
-    pub(super) fn positive(&self, key: &str) -> Result<Option<f32>, LoadError> {
+    pub(crate) fn positive(&self, key: &str) -> Result<Option<f32>, LoadError> {
         match self.f32(key)? {
             Some(number) if number <= 0.0 => Err(self.corrupt(key, format!("{number} is not above 0"))),
             number => Ok(number),
         }
     }
 
-    pub(super) fn object(&self, key: &str) -> Result<Option<Config>, LoadError> {
+    pub(crate) fn object(&self, key: &str) -> Result<Option<Config>, LoadError> {
         let object = self.typed(key, "an object", Value::as_object)?;
         Ok(object.map(|settings| Config::new(self.file.clone(), settings.clone())))
     }
 
-    pub(super) fn typed<'a, T>(
+    pub(crate) fn typed<'a, T>(
         &'a self,
         key: &str,
         wanted: &str,
@@ -94,11 +94,11 @@ impl Config {
         LoadError::Corrupt { file: self.file.clone(), what: format!("key {key}"), reason: reason.into() }
     }
 
-    pub(super) fn missing(&self, key: &str) -> LoadError {
+    pub(crate) fn missing(&self, key: &str) -> LoadError {
         LoadError::Missing { file: self.file.clone(), what: format!("key {key}"), hint: String::new() }
     }
 
-    pub(super) fn unsupported(
+    pub(crate) fn unsupported(
         &self,
         key: &str,
         value: impl ToString,
