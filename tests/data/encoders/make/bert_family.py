@@ -1,7 +1,7 @@
 """BERT and the models laid out like it: absolute or bucketed positions, LayerNorm behind each block."""
 import torch
-from sentence_transformers import CrossEncoder, SentenceTransformer, SparseEncoder
-from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForSequenceClassification, AutoTokenizer
+from sentence_transformers import SentenceTransformer, SparseEncoder
+from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForSequenceClassification
 
 import tokens
 from reference import *
@@ -12,67 +12,6 @@ BERT = {"architectures": ["BertModel"], "attention_probs_dropout_prob": 0.1, "cl
 BERT_TOKENS = {"clean_up_tokenization_spaces": True, "cls_token": "[CLS]", "do_lower_case": True, "mask_token": "[MASK]", "model_max_length": 64, "pad_token": "[PAD]", "sep_token": "[SEP]", "strip_accents": None,
                "tokenize_chinese_chars": True, "tokenizer_class": "BertTokenizer", "unk_token": "[UNK]"}
 LABELS = {"id2label": {"0": "bad", "1": "so-so", "2": "good"}, "label2id": {"bad": 0, "good": 2, "so-so": 1}}
-
-
-def text_files(folder, tokenizer, settings):
-    folder.mkdir(parents=True, exist_ok=True)
-    tokenizer.save(str(folder / "tokenizer.json"), pretty=False)
-    write(folder / "tokenizer_config.json", settings)
-    write(folder / "special_tokens_map.json", {k: v for k, v in settings.items() if k.endswith("_token")})
-
-
-def checkpoint(name, config, model_class, tokenizer, tokenizer_config, seed, spreads=(), rename=None, extra=(), dtype=torch.float32):
-    """Writes the folder and reads it back with the library, as a user's would be. `rename`: from the library's tensor names to the published."""
-    folder = HERE / name
-    if folder.exists(): shutil.rmtree(folder)
-    write(folder / "config.json", config | {"vocab_size": tokenizer.get_vocab_size(), "torch_dtype": str(dtype)[6:]})
-    text_files(folder, tokenizer, tokenizer_config)
-    model = fill(model_class.from_config(transformers.AutoConfig.from_pretrained(folder)), seed, spreads)
-    weights = dict(model.state_dict())
-    # What save_pretrained leaves out: tied tensors and those that are no parameters.
-    keep = {n for n, _ in model.named_parameters()}
-    weights = {(rename(k) if rename else k): v for k, v in weights.items() if k in keep} | dict(extra)
-    save_weights(folder, weights, dtype=dtype)
-    loaded, report = model_class.from_pretrained(folder, output_loading_info=True, dtype=torch.float32)
-    assert not report["missing_keys"] and not report["mismatched_keys"], report
-    assert set(report["unexpected_keys"]) <= set(dict(extra)), report
-    for (n, a), (_, b) in zip(model.named_parameters(), loaded.named_parameters()): assert torch.equal(a, b), n
-    theirs = AutoTokenizer.from_pretrained(folder)
-    raw = type(tokenizer).from_file(str(folder / "tokenizer.json"))
-    raw.no_truncation(); raw.no_padding()
-    for text in TEXTS: assert theirs(text)["input_ids"] == raw.encode(text).ids, (text, theirs.tokenize(text), raw.encode(text).tokens)
-    lengths = [len(raw.encode(t).ids) for t in EQUAL]
-    assert lengths[0] == lengths[1] and 30 < len(raw.encode(LONG).ids) < 60 and len(raw.encode(OVER).ids) > 100, len(raw.encode(LONG).ids)
-    return folder, loaded.eval(), theirs
-
-
-def source(model, *more):
-    return f"{LIBRARIES}: " + ", ".join([type(model).__name__, *more])
-
-
-def score(folder, model, tokenizer, max_length, cases, activation, predict=False, types=True):
-    """Logits of each case alone, checked in one padded batch; `activation` makes the probabilities."""
-    out = []
-    with torch.no_grad():
-        for case in cases:
-            e = tokenizer(*([case] if isinstance(case, str) else case), truncation=True, max_length=max_length, return_tensors="pt")
-            logits = model(**e).logits[0]
-            out.append(({"text": case} if isinstance(case, str) else {"pair": list(case)}) | {"tokens": e["input_ids"][0].tolist(), "logits": floats(logits), "probabilities": floats(activation(logits))})
-            if "token_type_ids" in e and e["token_type_ids"].any(): out[-1]["types"] = e["token_type_ids"][0].tolist()
-        if isinstance(cases[0], str): e = tokenizer(list(cases), truncation=True, max_length=max_length, padding=True, return_tensors="pt")
-        else: e = tokenizer([a for a, _ in cases], [b for _, b in cases], truncation=True, max_length=max_length, padding=True, return_tensors="pt")
-        for item, logits in zip(out, model(**e).logits): same(logits, item["logits"], "logits in a batch")
-    if predict:
-        encoder = CrossEncoder(str(folder), device="cpu", max_length=max_length, model_kwargs={"dtype": torch.float32})
-        for item, pair in zip(out, cases):
-            item["predict"] = floats(encoder.predict([pair])[0])
-            raw = encoder.predict([pair], activation_fn=torch.nn.Identity())[0]
-            same(raw, item["logits"], "CrossEncoder's logits")
-    differ(out, folder.name)
-    return out
-
-
-def softmax(logits): return torch.softmax(logits, -1)
 
 
 @case
@@ -100,7 +39,7 @@ def bert_cls_dense():
     assert list(st.tokenize(["FOX"])["input_ids"][0]) == list(st.tokenize(["fox"])["input_ids"][0])
     embeddings = embed(st, TEXTS + [FOX.upper(), {"text": FOX, "truncate_dim": 7, "normalize": True}])
     same(embeddings[0]["vector"], embeddings[len(TEXTS)]["vector"], "lower-cased")
-    finish(folder, {"source": source(model, "SentenceTransformer"), "embeddings": embeddings, "hidden": hidden(model, hf, 64, [FOX, PAIR, OVER])})
+    finish(folder, {"source": source(model, "SentenceTransformer"), "hidden": hidden(model, hf, 64, [FOX, PAIR, OVER]), "embeddings": embeddings})
 
 
 @case
@@ -160,4 +99,129 @@ def bert_splade():
     rows = [encoder.encode(t, convert_to_sparse_tensor=False) for t in TEXTS]
     for row, other in zip(rows, encoder.encode(TEXTS, convert_to_sparse_tensor=False)): same(row, other, "sparse in a batch")
     finish(folder, {"source": source(model, "SparseEncoder"), "sparse": [{"text": t, "weights": {str(i): floats(w) for i, w in enumerate(row) if w > 0}} for t, row in zip(TEXTS, rows)],
-                    "hidden": hidden(model, hf, 64, [FOX], key="logits")})
+                    "hidden": hidden(model, hf, 64, ["fox"], key="logits")})
+
+
+# ---------------------------------------------------------------- roberta, distilbert, mpnet, deberta
+
+ROBERTA = {"architectures": ["RobertaModel"], "attention_probs_dropout_prob": 0.1, "bos_token_id": 0, "classifier_dropout": None, "eos_token_id": 2, "gradient_checkpointing": False, "hidden_act": "gelu",
+           "hidden_dropout_prob": 0.1, "hidden_size": 32, "initializer_range": 0.02, "intermediate_size": 40, "layer_norm_eps": 1e-5, "max_position_embeddings": 66, "model_type": "roberta", "num_attention_heads": 4,
+           "num_hidden_layers": 2, "pad_token_id": 1, "position_embedding_type": "absolute", "torch_dtype": "float32", "transformers_version": "4.41.0", "type_vocab_size": 1, "use_cache": True, "vocab_size": 0}
+ROBERTA_SPECIALS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+ROBERTA_TOKENS = {"add_prefix_space": False, "bos_token": "<s>", "clean_up_tokenization_spaces": True, "cls_token": "<s>", "eos_token": "</s>", "errors": "replace", "mask_token": "<mask>", "model_max_length": 64,
+                  "pad_token": "<pad>", "sep_token": "</s>", "tokenizer_class": "RobertaTokenizer", "trim_offsets": True, "unk_token": "<unk>"}
+
+
+def roberta_tokenizer():
+    tokenizer = tokens.byte_bpe(330, first=ROBERTA_SPECIALS)
+    tokenizer.post_processor = tokens.processors.RobertaProcessing(("</s>", 2), ("<s>", 0), trim_offsets=True, add_prefix_space=False)
+    return tokenizer
+
+
+@case
+def roberta():
+    """Positions from pad + 1; no token types to choose from; also padded on the left."""
+    folder, model, hf = checkpoint("roberta", ROBERTA, AutoModel, roberta_tokenizer(), ROBERTA_TOKENS, 11)
+    st_files(folder, 32, max_seq_length=50)
+    check_matters(model, probe(hf, 64), ignore=("pooler", "key.bias"))
+    st = SentenceTransformer(str(folder), device="cpu")
+    embeddings = embed(st, TEXTS, sides=("right", "left"))
+    differ(embeddings[:7], "roberta")
+    finish(folder, {"source": source(model, "SentenceTransformer"), "hidden": hidden(model, hf, 64, [FOX, PAIR, OVER]), "embeddings": embeddings})
+
+
+@case
+def roberta_classifier():
+    """The head is dense, tanh, out_proj on the first token; there is no pooler."""
+    folder, model, hf = checkpoint("roberta-classifier", ROBERTA | {"architectures": ["RobertaForSequenceClassification"]} | LABELS, AutoModelForSequenceClassification, roberta_tokenizer(), ROBERTA_TOKENS, 12, [("out_proj.weight", 0.5)], dtype=torch.float16)
+    check_matters(model, probe(hf, 64), ignore=("key.bias",))
+    finish(folder, {"source": source(model), "scores": score(folder, model, hf, 64, TEXTS, softmax)})
+
+
+XLM_R_TEMPLATE = ("<s> $A </s>", "<s> $A </s> </s> $B </s>")
+
+
+@case
+def xlm_roberta_reranker():
+    """As bge-reranker-v2-m3: unigram pieces behind a character map, one label, sigmoid."""
+    config = ROBERTA | {"architectures": ["XLMRobertaForSequenceClassification"], "model_type": "xlm-roberta", "id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}
+    settings = {k: v for k, v in ROBERTA_TOKENS.items() if k not in ("add_prefix_space", "errors", "trim_offsets")} | {"tokenizer_class": "XLMRobertaTokenizer"}
+    tokenizer = tokens.unigram(["<s>", "<pad>", "</s>", "<unk>"], ["<mask>"], "<unk>", *XLM_R_TEMPLATE)
+    folder, model, hf = checkpoint("xlm-roberta-reranker", config, AutoModelForSequenceClassification, tokenizer, settings, 13, [("out_proj.weight", 0.5)])
+    check_matters(model, probe(hf, 64), ignore=("key.bias",))
+    finish(folder, {"source": source(model, "CrossEncoder"), "scores": score(folder, model, hf, 64, PAIRS, torch.sigmoid, predict=True)})
+
+
+DISTILBERT = {"activation": "gelu", "architectures": ["DistilBertModel"], "attention_dropout": 0.1, "dim": 32, "dropout": 0.1, "hidden_dim": 40, "initializer_range": 0.02, "max_position_embeddings": 64, "model_type": "distilbert",
+              "n_heads": 4, "n_layers": 2, "pad_token_id": 0, "qa_dropout": 0.1, "seq_classif_dropout": 0.2, "sinusoidal_pos_embds": False, "tie_weights_": True, "torch_dtype": "float32", "transformers_version": "4.41.0", "vocab_size": 0}
+DISTILBERT_TOKENS = BERT_TOKENS | {"tokenizer_class": "DistilBertTokenizer"}
+
+
+@case
+def distilbert():
+    """The whole text as the model takes it: neither sentence_bert_config.json nor a max_seq_length, so the model's 64 positions."""
+    folder, model, hf = checkpoint("distilbert", DISTILBERT, AutoModel, tokens.wordpiece(), DISTILBERT_TOKENS, 14)
+    st_files(folder, 32, max_seq_length=None, normalize=False)
+    check_matters(model, probe(hf, 64, types=False), ignore=("k_lin.bias",))
+    st = SentenceTransformer(str(folder), device="cpu")
+    finish(folder, {"source": source(model, "SentenceTransformer"), "hidden": hidden(model, hf, 64, [FOX, PAIR, OVER], types=False), "embeddings": embed(st, TEXTS)})
+
+
+@case
+def distilbert_classifier():
+    """As distilbert-base-uncased-finetuned-sst-2: pre_classifier, relu, classifier on the first token."""
+    config = DISTILBERT | {"architectures": ["DistilBertForSequenceClassification"], "id2label": {"0": "NEGATIVE", "1": "POSITIVE"}, "label2id": {"NEGATIVE": 0, "POSITIVE": 1}, "finetuning_task": "sst-2"}
+    folder, model, hf = checkpoint("distilbert-classifier", config, AutoModelForSequenceClassification, tokens.wordpiece(), DISTILBERT_TOKENS, 15, [("classifier.weight", 0.4)], dtype=torch.float16)
+    check_matters(model, probe(hf, 64, types=False), ignore=("k_lin.bias",))
+    finish(folder, {"source": source(model), "scores": score(folder, model, hf, 64, TEXTS, softmax, types=False)})
+
+
+@case
+def mpnet():
+    """As all-mpnet-base-v2: positions from pad + 1 and, besides, one table of relative positions shared by all layers."""
+    config = {"architectures": ["MPNetModel"], "attention_probs_dropout_prob": 0.1, "bos_token_id": 0, "eos_token_id": 2, "gradient_checkpointing": False, "hidden_act": "gelu", "hidden_dropout_prob": 0.1, "hidden_size": 32, "initializer_range": 0.02,
+              "intermediate_size": 40, "layer_norm_eps": 1e-5, "max_position_embeddings": 66, "model_type": "mpnet", "num_attention_heads": 4, "num_hidden_layers": 2, "pad_token_id": 1, "relative_attention_num_buckets": 32,
+              "torch_dtype": "float32", "transformers_version": "4.41.0", "vocab_size": 0}
+    settings = {"bos_token": "<s>", "clean_up_tokenization_spaces": True, "cls_token": "<s>", "do_lower_case": True, "eos_token": "</s>", "mask_token": "<mask>", "model_max_length": 64, "pad_token": "<pad>", "sep_token": "</s>", "strip_accents": None,
+                "tokenize_chinese_chars": True, "tokenizer_class": "MPNetTokenizer", "unk_token": "[UNK]"}
+    tokenizer = tokens.wordpiece(specials=("<s>", "<pad>", "</s>", "[UNK]", "<mask>"), cls="<s>", sep="</s>", pair_separators=2)
+    folder, model, hf = checkpoint("mpnet", config, AutoModel, tokenizer, settings, 16, [("relative_attention_bias", 0.6)])
+    st_files(folder, 32, max_seq_length=48)
+    check_matters(model, probe(hf, 64), ignore=("pooler", "attn.k.bias"))
+    st = SentenceTransformer(str(folder), device="cpu")
+    embeddings = embed(st, TEXTS)
+    differ(embeddings[:7], "mpnet")
+    finish(folder, {"source": source(model, "SentenceTransformer"), "hidden": hidden(model, hf, 64, [FOX, PAIR, OVER]), "embeddings": embeddings})
+
+
+DEBERTA = {"architectures": ["DebertaV2Model"], "attention_probs_dropout_prob": 0.1, "hidden_act": "gelu", "hidden_dropout_prob": 0.1, "hidden_size": 32, "initializer_range": 0.02, "intermediate_size": 40, "layer_norm_eps": 1e-7,
+           "max_position_embeddings": 64, "max_relative_positions": -1, "model_type": "deberta-v2", "norm_rel_ebd": "layer_norm", "num_attention_heads": 4, "num_hidden_layers": 2, "pad_token_id": 0, "pooler_dropout": 0,
+           "pooler_hidden_act": "gelu", "pooler_hidden_size": 32, "pos_att_type": ["p2c", "c2p"], "position_biased_input": False, "position_buckets": 12, "relative_attention": True, "share_att_key": True,
+           "torch_dtype": "float32", "transformers_version": "4.41.0", "type_vocab_size": 0, "vocab_size": 0}
+DEBERTA_TOKENS = {"bos_token": "[CLS]", "clean_up_tokenization_spaces": True, "cls_token": "[CLS]", "do_lower_case": False, "eos_token": "[SEP]", "mask_token": "[MASK]", "model_max_length": 64, "pad_token": "[PAD]", "sep_token": "[SEP]",
+                  "sp_model_kwargs": {}, "split_by_punct": False, "tokenizer_class": "PreTrainedTokenizerFast", "unk_token": "[UNK]", "vocab_type": "spm"}
+
+
+def deberta_tokenizer():
+    return tokens.unigram(["[PAD]", "[CLS]", "[SEP]", "[UNK]"], ["[MASK]"], "[UNK]", "[CLS]:0 $A:0 [SEP]:0", "[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1", newer=True)
+
+
+@case
+def deberta_v2():
+    """As deberta-v3: relative positions in 12 log buckets each way through the shared query and key projections, both terms."""
+    folder, model, hf = checkpoint("deberta-v2", DEBERTA, AutoModel, deberta_tokenizer(), DEBERTA_TOKENS, 17)
+    st_files(folder, 32, max_seq_length=64)
+    check_matters(model, probe(hf, 64), settings=[("pos_att_type", ["c2p"]), ("pos_att_type", ["p2c"]), ("max_relative_positions", 128), ("norm_rel_ebd", "none")])
+    st = SentenceTransformer(str(folder), device="cpu")
+    embeddings = embed(st, TEXTS)
+    differ(embeddings[:7], "deberta-v2")
+    finish(folder, {"source": source(model, "SentenceTransformer"), "hidden": hidden(model, hf, 64, [FOX, PAIR, OVER]), "embeddings": embeddings})
+
+
+@case
+def deberta_v2_classifier():
+    """As deberta-v2-xlarge: a convolution beside the first layer; pos_att_type as one string; token types; gelu between pooler and classifier."""
+    config = DEBERTA | LABELS | {"architectures": ["DebertaV2ForSequenceClassification"], "attention_head_size": 8, "conv_act": "gelu", "conv_kernel_size": 3, "pos_att_type": "p2c|c2p", "type_vocab_size": 2}
+    folder, model, hf = checkpoint("deberta-v2-classifier", config, AutoModelForSequenceClassification, deberta_tokenizer(), DEBERTA_TOKENS, 18, [("classifier.weight", 0.5)], dtype=torch.float16)
+    check_matters(model, probe(hf, 64), settings=[("conv_act", "tanh")])
+    finish(folder, {"source": source(model), "scores": score(folder, model, hf, 64, TEXTS, softmax) + score(folder, model, hf, 64, PAIRS[:2], softmax)})

@@ -1,10 +1,13 @@
 """What every case shares: random weights, the files of a checkpoint, golden values and the checks on them."""
-import copy, json, logging, os, shutil, tempfile
+import atexit, copy, json, logging, os, shutil, tempfile
 from pathlib import Path
 
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", ""); os.environ.setdefault("HF_HUB_OFFLINE", "1"); os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 import numpy as np, torch, transformers, sentence_transformers
 from safetensors.torch import save_file
+
+from sentence_transformers import CrossEncoder, SentenceTransformer
+from transformers import AutoTokenizer
 
 import tokens
 
@@ -18,7 +21,7 @@ CAPITAL = "The capital of China is Beijing."
 GRAVITY = "Gravity is a force that attracts two bodies towards each other."
 UNICODE = "Café naïve, Ünïcode — 東京 is ﬁne №5 🙂 Straße"
 EQUAL = ["the cat and the dog sat in here", "the dog and the cat sat in here"]
-LONG = GRAVITY + " It gives weight to physical objects."
+LONG = GRAVITY + " It is gravity."
 OVER = LONG + " " + " ".join(tokens.CORPUS[3:8])
 PAIR = ("the cat and", FOX)
 TEXTS = [FOX, "fox", "   ", UNICODE, *EQUAL, LONG, OVER]
@@ -204,6 +207,82 @@ def probe(tokenizer, max_length, types=True):
             outs.append((o.logits if "logits" in o else o.last_hidden_state).flatten())
         return torch.cat(outs)
     return run
+
+
+def text_files(folder, tokenizer, settings):
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer.save(str(folder / "tokenizer.json"), pretty=False)
+    write(folder / "tokenizer_config.json", settings)
+    write(folder / "special_tokens_map.json", {k: v for k, v in settings.items() if k.endswith("_token")})
+
+
+def library_folder(folder, config):
+    """A copy of a folder with another config.json: for families whose published config.json the library cannot read itself."""
+    copied = Path(tempfile.mkdtemp())
+    atexit.register(shutil.rmtree, copied)
+    shutil.copytree(folder, copied, dirs_exist_ok=True)
+    write(copied / "config.json", json.loads((folder / "config.json").read_text()) if config is None else config)
+    return copied
+
+
+def checkpoint(name, config, model_class, tokenizer, tokenizer_config, seed, spreads=(), rename=None, extra=(), dtype=torch.float32, library=None, patch=None, tied=()):
+    """Writes the folder and reads it back with the library, as a user's would be. `rename`: from the library's tensors to the published
+    ones; `library`: the config in the library's own words where it cannot read the published one; `patch`: a last change to the model."""
+    folder = HERE / name
+    if folder.exists(): shutil.rmtree(folder)
+    write(folder / "config.json", config | {"vocab_size": tokenizer.get_vocab_size(), "torch_dtype": str(dtype)[6:]})
+    text_files(folder, tokenizer, tokenizer_config)
+    size = {"vocab_size": tokenizer.get_vocab_size()}
+    at = library_folder(folder, library | size) if library else folder
+    model = fill(model_class.from_config(transformers.AutoConfig.from_pretrained(at)), seed, spreads)
+    weights = dict(model.state_dict())
+    # What save_pretrained leaves out: tied tensors and those that are no parameters.
+    keep = {n for n, _ in model.named_parameters()}
+    weights = {k: v for k, v in weights.items() if k in keep}
+    weights = (rename(weights) if rename else weights) | dict(extra)
+    save_weights(folder, weights, dtype=dtype)
+    if library: at = library_folder(folder, library | size)
+    loaded, report = model_class.from_pretrained(at, output_loading_info=True, dtype=torch.float32)
+    assert not report["missing_keys"] and not report["mismatched_keys"], report
+    if patch: patch(model), patch(loaded)
+    assert set(report["unexpected_keys"]) <= set(dict(extra)), report
+    for (n, a), (_, b) in zip(model.named_parameters(), loaded.named_parameters()): assert torch.equal(a, b), n
+    theirs = AutoTokenizer.from_pretrained(at)
+    raw = type(tokenizer).from_file(str(folder / "tokenizer.json"))
+    raw.no_truncation(); raw.no_padding()
+    for text in TEXTS: assert theirs(text)["input_ids"] == raw.encode(text).ids, (text, theirs.tokenize(text), raw.encode(text).tokens)
+    lengths = [len(raw.encode(t).ids) for t in EQUAL]
+    assert lengths[0] == lengths[1] and 30 < len(raw.encode(LONG).ids) < 60 and len(raw.encode(OVER).ids) > 100, len(raw.encode(LONG).ids)
+    return folder, loaded.eval(), theirs
+
+
+def source(model, *more):
+    return f"{LIBRARIES}: " + ", ".join([type(model).__name__, *more])
+
+
+def score(folder, model, tokenizer, max_length, cases, activation, predict=False, types=True):
+    """Logits of each case alone, checked in one padded batch; `activation` makes the probabilities."""
+    out = []
+    with torch.no_grad():
+        for case in cases:
+            e = tokenizer(*([case] if isinstance(case, str) else case), truncation=True, max_length=max_length, return_tensors="pt")
+            logits = model(**e).logits[0]
+            out.append(({"text": case} if isinstance(case, str) else {"pair": list(case)}) | {"tokens": e["input_ids"][0].tolist(), "logits": floats(logits), "probabilities": floats(activation(logits))})
+            if "token_type_ids" in e and e["token_type_ids"].any(): out[-1]["types"] = e["token_type_ids"][0].tolist()
+        if isinstance(cases[0], str): e = tokenizer(list(cases), truncation=True, max_length=max_length, padding=True, return_tensors="pt")
+        else: e = tokenizer([a for a, _ in cases], [b for _, b in cases], truncation=True, max_length=max_length, padding=True, return_tensors="pt")
+        for item, logits in zip(out, model(**e).logits): same(logits, item["logits"], "logits in a batch")
+    if predict:
+        encoder = CrossEncoder(str(folder), device="cpu", max_length=max_length, model_kwargs={"dtype": torch.float32})
+        for item, pair in zip(out, cases):
+            item["predict"] = floats(encoder.predict([pair])[0])
+            raw = encoder.predict([pair], activation_fn=torch.nn.Identity())[0]
+            same(raw, item["logits"], "CrossEncoder's logits")
+    differ(out, folder.name)
+    return out
+
+
+def softmax(logits): return torch.softmax(logits, -1)
 
 
 def finish(folder, golden):

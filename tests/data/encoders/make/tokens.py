@@ -109,7 +109,7 @@ def unigram(first, last, unk, template, pair, size=200, newer=False):
     tokenizer = Tokenizer(models.Unigram(pieces, unk_id=list(first).index(unk), byte_fallback=False))
     normal = normalizers.Precompiled(character_map(CHARACTER_MAP))
     if newer:
-        tokenizer.normalizer = normalizers.Sequence([normal, normalizers.Replace(Regex(" {2,}"), " ")])
+        tokenizer.normalizer = normalizers.Sequence([normalizers.Strip(), normal, normalizers.Replace(Regex(" {2,}"), " ")])
         tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="always", split=True)
     else:
         tokenizer.normalizer = normal
