@@ -7,6 +7,7 @@
 pub mod chat;
 pub mod decoder;
 pub mod detokenizer;
+pub mod encoder;
 pub mod engine;
 pub mod error;
 pub mod gguf;

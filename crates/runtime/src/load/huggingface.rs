@@ -27,7 +27,7 @@ pub(super) fn open(directory: &Path) -> Result<ModelFiles, LoadError> {
     let spec = spec::from_config(&config)?;
     let generation_config = read_config(directory, "generation_config.json")?;
     let text = text_files(directory, &config, generation_config.as_ref())?;
-    check_tokens(&name, &spec, &text)?;
+    check_tokens(&name, spec.vocab, &text)?;
     let (tensors, files) = safetensors::open(directory)?;
     let Resolved { tensors, parameters, tied_twin } =
         resolve(&name, &spec, Naming::of_model_type(&spec.architecture), tensors, is_harmless)?;
@@ -39,7 +39,7 @@ pub(super) fn open(directory: &Path) -> Result<ModelFiles, LoadError> {
             .unwrap_or(name),
         format: "safetensors",
         architecture: spec.architecture.clone(),
-        quantization: dominant_type(&tensors),
+        quantization: dominant_type(tensors.values()),
         parameters,
         size_bytes: size_bytes(&files)?,
         context_tokens_max: spec.context_tokens_max,
@@ -63,7 +63,7 @@ fn read_config(directory: &Path, name: &str) -> Result<Option<Config>, LoadError
     Ok(Some(Config::new(path.display().to_string(), read_json(&path, TEXT_FILE_BYTES_MAX)?)))
 }
 
-fn text_files(
+pub(crate) fn text_files(
     directory: &Path,
     config: &Config,
     generation_config: Option<&Config>,

@@ -178,6 +178,7 @@ pub(super) fn distilbert(config: &Config) -> Result<Plan, LoadError> {
         heads: "n_heads",
         ffn: "hidden_dim",
         positions: "max_position_embeddings",
+        head_dim: None,
     };
     let activation = activation(config, "activation", "gelu")?;
     // Its epsilon is no setting. Sinusoidal positions are stored like learned ones.

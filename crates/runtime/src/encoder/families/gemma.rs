@@ -4,12 +4,12 @@
 use hanzo_engine_kernels::{HeadShape, RopeKind};
 use serde_json::Value;
 
-use super::{Plan, SIZE_KEYS, activation, epsilon, post_norm, refuse};
+use super::{Plan, SIZE_KEYS, SizeKeys, activation, epsilon, post_norm, refuse};
 use crate::encoder::names::Names;
 use crate::encoder::spec::{EncoderSpec, LayerSpec, MlpSpec, NormKind, NormOrder, NormSpec};
 use crate::encoder::head::HeadInput;
 use crate::error::LoadError;
-use crate::limits::{CONTEXT_TOKENS_MAX, HEAD_DIM_MAX, HEADS_MAX, LAYERS_MAX};
+use crate::limits::{CONTEXT_TOKENS_MAX, HEADS_MAX, LAYERS_MAX};
 use crate::spec::{Config, RopeScaling, RopeSpec};
 
 const NAMES: Names = Names {
@@ -42,19 +42,14 @@ pub(super) fn plan(config: &Config) -> Result<Plan, LoadError> {
     refuse(config, &["attn_logit_softcapping", "final_logit_softcapping"])?;
     let activation = activation(config, "hidden_activation", "gelu_pytorch_tanh")?;
     let eps = epsilon(config, "rms_norm_eps", 1e-6)?;
-    let head_dim = config.count("head_dim", HEAD_DIM_MAX)?.unwrap_or(256);
-    let heads = config.required(SIZE_KEYS.heads, HEADS_MAX)?;
-    let spec = post_norm(config, &SIZE_KEYS, eps, MlpSpec::Gated { activation, down_bias: false })?;
+    let keys = SizeKeys { head_dim: Some(("head_dim", 256)), ..SIZE_KEYS };
+    let spec = post_norm(config, &keys, eps, MlpSpec::Gated { activation, down_bias: false })?;
     let bias = config.bool("attention_bias")?.unwrap_or(false);
-    let [global, local] = ropes(config, head_dim)?;
+    let [global, local] = ropes(config, spec.heads.head_dim)?;
+    let kv_heads = config.count("num_key_value_heads", HEADS_MAX)?.unwrap_or(spec.heads.heads);
     let spec = EncoderSpec {
         layers: layers(config, spec.layers.len())?,
-        heads: HeadShape {
-            heads,
-            kv_heads: config.count("num_key_value_heads", HEADS_MAX)?.unwrap_or(heads),
-            head_dim,
-        },
-        // In the type the model was trained in, as the library rounds it only there.
+        heads: HeadShape { kv_heads, ..spec.heads },
         embedding_scale: (spec.hidden as f32).sqrt(),
         embedding_norm: false,
         norm: NormSpec { kind: NormKind::Rms { from_one: true }, eps },

@@ -238,6 +238,8 @@ struct SizeKeys {
     heads: &'static str,
     ffn: &'static str,
     positions: &'static str,
+    /// The size of a head and what it is where it is not given; otherwise heads split a hidden state.
+    head_dim: Option<(&'static str, usize)>,
 }
 
 const SIZE_KEYS: SizeKeys = SizeKeys {
@@ -246,6 +248,7 @@ const SIZE_KEYS: SizeKeys = SizeKeys {
     heads: "num_attention_heads",
     ffn: "intermediate_size",
     positions: "max_position_embeddings",
+    head_dim: None,
 };
 
 /// A BERT-like encoder of these sizes, its norms after its halves, all projections with biases, without embeddings
@@ -254,11 +257,14 @@ fn post_norm(config: &Config, keys: &SizeKeys, eps: f32, mlp: MlpSpec) -> Result
     let hidden = config.required(keys.hidden, WIDTH_MAX)?;
     let heads = config.required(keys.heads, HEADS_MAX)?;
     let layers = config.required(keys.layers, LAYERS_MAX)?;
-    if !hidden.is_multiple_of(heads) || hidden / heads > HEAD_DIM_MAX {
-        let reason = format!("hidden states of {hidden} do not split into {heads} heads");
-        return Err(config.corrupt(keys.heads, reason));
-    }
-    let head_dim = hidden / heads;
+    let head_dim = match keys.head_dim {
+        Some((key, default)) => config.count(key, HEAD_DIM_MAX)?.unwrap_or(default),
+        None if hidden.is_multiple_of(heads) && hidden / heads <= HEAD_DIM_MAX => hidden / heads,
+        None => {
+            let reason = format!("hidden states of {hidden} do not split into {heads} heads");
+            return Err(config.corrupt(keys.heads, reason));
+        }
+    };
     Ok(EncoderSpec {
         architecture: config.string("model_type")?.unwrap_or_default().to_owned(),
         vocab: config.required("vocab_size", VOCAB_MAX)?,
