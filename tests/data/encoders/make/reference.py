@@ -39,7 +39,7 @@ def fill(model, seed, spreads=()):
             low = name.lower()
             spread = next((s for part, s in spreads if part in name), None)
             if "norm" in low or "_ln" in low or "ln_" in low:
-                around = 0.0 if low.endswith("bias") or getattr(model, "norms_around_zero", False) else 1.0
+                around = 0.0 if low.endswith("bias") or "Gemma" in type(model).__name__ else 1.0
                 p.copy_(around + (noise * (spread or 0.2) * 64).round().clamp(-40, 40) / 64)
             else:
                 p.copy_((noise * (spread or (0.2 if low.endswith("bias") else 0.25)) * 256).round().clamp(-255, 255) / 256)
@@ -231,7 +231,7 @@ def checkpoint(name, config, model_class, tokenizer, tokenizer_config, seed, spr
     `absent`: tensors the library has and the published checkpoint has not."""
     folder = HERE / name
     if folder.exists(): shutil.rmtree(folder)
-    write(folder / "config.json", config | {"vocab_size": tokenizer.get_vocab_size(), "torch_dtype": str(dtype)[6:]})
+    write(folder / "config.json", config | {"vocab_size": tokenizer.get_vocab_size(), ("dtype" if "dtype" in config else "torch_dtype"): str(dtype)[6:]})
     text_files(folder, tokenizer, tokenizer_config)
     size = {"vocab_size": tokenizer.get_vocab_size()}
     at = library_folder(folder, library | size) if library else folder
