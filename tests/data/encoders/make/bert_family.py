@@ -1,6 +1,6 @@
 """BERT and the models laid out like it: absolute or bucketed positions, LayerNorm behind each block."""
 import torch
-from sentence_transformers import SentenceTransformer, SparseEncoder
+from sentence_transformers import SparseEncoder
 from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForSequenceClassification
 
 import tokens
@@ -22,7 +22,7 @@ def bert_mean():
     folder, model, hf = checkpoint("bert-mean", BERT, AutoModel, tokenizer, BERT_TOKENS, 1, extra={"embeddings.position_ids": torch.arange(64).unsqueeze(0)})
     st_files(folder, 32, old_pooling=True, max_seq_length=48, prompts={"query": "query: ", "passage": "passage: "}, default_prompt="query")
     check_matters(model, probe(hf, 64), ignore=("pooler", "key.bias"), settings=[("hidden_act", "gelu_new")])
-    st = SentenceTransformer(str(folder), device="cpu")
+    st = sentence_transformer(folder)
     embeddings = embed(st, TEXTS + [{"text": FOX, "prompt_name": "passage"}, {"text": OVER, "prompt_name": "passage"}, {"text": FOX, "prompt": ""}, {"text": FOX, "truncate_dim": 8}, {"text": FOX, "truncate_dim": 8, "normalize": True}])
     differ(embeddings[:6], "bert-mean")
     finish(folder, {"source": source(model, "SentenceTransformer"), "hidden": hidden(model, hf, 64, [FOX, PAIR, OVER]), "embeddings": embeddings})
@@ -32,10 +32,10 @@ def bert_mean():
 def bert_cls_dense():
     """The first token through a Dense layer with tanh; a cased tokenizer that sentence_bert_config.json says to lower-case."""
     settings = BERT_TOKENS | {"do_lower_case": False}
-    folder, model, hf = checkpoint("bert-cls-dense", BERT, AutoModel, tokens.wordpiece(lowercase=False), settings, 2)
+    folder, model, hf = checkpoint("bert-cls-dense", BERT, AutoModel, tokens.wordpiece(lowercase=False), settings, 2, dtype=torch.float16)
     st_files(folder, 32, ("cls",), lower=True, max_seq_length=40, dense=[dense_module(32, 20, True, "activation.Tanh", 2)])
     check_matters(model, probe(hf, 64), ignore=("pooler", "key.bias"))
-    st = SentenceTransformer(str(folder), device="cpu")
+    st = sentence_transformer(folder)
     assert list(st.tokenize(["FOX"])["input_ids"][0]) == list(st.tokenize(["fox"])["input_ids"][0])
     embeddings = embed(st, TEXTS + [FOX.upper(), {"text": FOX, "truncate_dim": 7, "normalize": True}])
     same(embeddings[0]["vector"], embeddings[len(TEXTS)]["vector"], "lower-cased")
@@ -45,18 +45,18 @@ def bert_cls_dense():
 @case
 def bert_pooling_all():
     """Three poolings side by side in 1_Pooling, without Normalize; others, and prompts left out of the pooling, in poolings/."""
-    folder, model, hf = checkpoint("bert-pooling-all", BERT, AutoModel, tokens.wordpiece(), BERT_TOKENS, 3)
+    folder, model, hf = checkpoint("bert-pooling-all", BERT, AutoModel, tokens.wordpiece(), BERT_TOKENS, 3, dtype=torch.float16)
     st_files(folder, 32, ("cls", "mean", "max"), normalize=False, max_seq_length=48, prompts={"query": "query: the "})
     modes = {mode: ((mode,), True) for mode in POOLINGS} | {f"{mode}-without-prompt": ((mode,), False) for mode in POOLINGS}
     requests = [FOX, UNICODE, "   ", LONG]
-    st = SentenceTransformer(str(folder), device="cpu")
+    st = sentence_transformer(folder)
     embeddings = embed(st, TEXTS + [{"text": FOX, "prompt_name": "query"}, {"text": FOX, "normalize": True}, {"text": FOX, "truncate_dim": 40}])
     for name, (mode, include_prompt) in modes.items():
         write(folder / f"poolings/{name}/config.json", pooling_config(32, mode, include_prompt))
         with tempfile.TemporaryDirectory() as copied:
             shutil.copytree(folder, copied, dirs_exist_ok=True)
             shutil.copy(folder / f"poolings/{name}/config.json", Path(copied) / "1_Pooling/config.json")
-            st = SentenceTransformer(copied, device="cpu")
+            st = sentence_transformer(copied)
             asked = [{"text": t} for t in requests] if include_prompt else []
             asked += [{"text": t, "prompt_name": "query"} for t in requests[:2] + ([OVER] if not include_prompt else [])]
             embeddings += [{"text": r["text"], "pooling": name} | {k: v for k, v in r.items() if k not in ("text",)} for r in embed(st, asked)]
@@ -121,10 +121,10 @@ def roberta_tokenizer():
 @case
 def roberta():
     """Positions from pad + 1; no token types to choose from; also padded on the left."""
-    folder, model, hf = checkpoint("roberta", ROBERTA, AutoModel, roberta_tokenizer(), ROBERTA_TOKENS, 11)
+    folder, model, hf = checkpoint("roberta", ROBERTA, AutoModel, roberta_tokenizer(), ROBERTA_TOKENS, 11, dtype=torch.float16)
     st_files(folder, 32, max_seq_length=50)
     check_matters(model, probe(hf, 64), ignore=("pooler", "key.bias"))
-    st = SentenceTransformer(str(folder), device="cpu")
+    st = sentence_transformer(folder)
     embeddings = embed(st, TEXTS, sides=("right", "left"))
     differ(embeddings[:7], "roberta")
     finish(folder, {"source": source(model, "SentenceTransformer"), "hidden": hidden(model, hf, 64, [FOX, PAIR, OVER]), "embeddings": embeddings})
@@ -160,10 +160,10 @@ DISTILBERT_TOKENS = BERT_TOKENS | {"tokenizer_class": "DistilBertTokenizer"}
 @case
 def distilbert():
     """The whole text as the model takes it: neither sentence_bert_config.json nor a max_seq_length, so the model's 64 positions."""
-    folder, model, hf = checkpoint("distilbert", DISTILBERT, AutoModel, tokens.wordpiece(), DISTILBERT_TOKENS, 14)
+    folder, model, hf = checkpoint("distilbert", DISTILBERT, AutoModel, tokens.wordpiece(), DISTILBERT_TOKENS, 14, dtype=torch.float16)
     st_files(folder, 32, max_seq_length=None, normalize=False)
     check_matters(model, probe(hf, 64, types=False), ignore=("k_lin.bias",))
-    st = SentenceTransformer(str(folder), device="cpu")
+    st = sentence_transformer(folder)
     finish(folder, {"source": source(model, "SentenceTransformer"), "hidden": hidden(model, hf, 64, [FOX, PAIR, OVER], types=False), "embeddings": embed(st, TEXTS)})
 
 
@@ -185,10 +185,10 @@ def mpnet():
     settings = {"bos_token": "<s>", "clean_up_tokenization_spaces": True, "cls_token": "<s>", "do_lower_case": True, "eos_token": "</s>", "mask_token": "<mask>", "model_max_length": 64, "pad_token": "<pad>", "sep_token": "</s>", "strip_accents": None,
                 "tokenize_chinese_chars": True, "tokenizer_class": "MPNetTokenizer", "unk_token": "[UNK]"}
     tokenizer = tokens.wordpiece(specials=("<s>", "<pad>", "</s>", "[UNK]", "<mask>"), cls="<s>", sep="</s>", pair_separators=2)
-    folder, model, hf = checkpoint("mpnet", config, AutoModel, tokenizer, settings, 16, [("relative_attention_bias", 0.6)])
+    folder, model, hf = checkpoint("mpnet", config, AutoModel, tokenizer, settings, 16, [("relative_attention_bias", 0.6)], dtype=torch.float16)
     st_files(folder, 32, max_seq_length=48)
     check_matters(model, probe(hf, 64), ignore=("pooler", "attn.k.bias"))
-    st = SentenceTransformer(str(folder), device="cpu")
+    st = sentence_transformer(folder)
     embeddings = embed(st, TEXTS)
     differ(embeddings[:7], "mpnet")
     finish(folder, {"source": source(model, "SentenceTransformer"), "hidden": hidden(model, hf, 64, [FOX, PAIR, OVER]), "embeddings": embeddings})
@@ -209,10 +209,10 @@ def deberta_tokenizer():
 @case
 def deberta_v2():
     """As deberta-v3: relative positions in 12 log buckets each way through the shared query and key projections, both terms."""
-    folder, model, hf = checkpoint("deberta-v2", DEBERTA, AutoModel, deberta_tokenizer(), DEBERTA_TOKENS, 17)
+    folder, model, hf = checkpoint("deberta-v2", DEBERTA, AutoModel, deberta_tokenizer(), DEBERTA_TOKENS, 17, dtype=torch.float16)
     st_files(folder, 32, max_seq_length=64)
     check_matters(model, probe(hf, 64), settings=[("pos_att_type", ["c2p"]), ("pos_att_type", ["p2c"]), ("max_relative_positions", 128), ("norm_rel_ebd", "none")])
-    st = SentenceTransformer(str(folder), device="cpu")
+    st = sentence_transformer(folder)
     embeddings = embed(st, TEXTS)
     differ(embeddings[:7], "deberta-v2")
     finish(folder, {"source": source(model, "SentenceTransformer"), "hidden": hidden(model, hf, 64, [FOX, PAIR, OVER]), "embeddings": embeddings})

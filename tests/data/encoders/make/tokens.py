@@ -1,5 +1,5 @@
 """Small tokenizers of each kind, trained on a few sentences, written as the published files are."""
-import base64, json, struct
+import json, struct
 from functools import cache
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
@@ -51,11 +51,11 @@ def qwen_pieces():
     return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(QWEN_SPLIT), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
 
 
-def byte_bpe(size, first=(), last=(), pieces=None, words=()):
+def byte_bpe(size, first=(), last=(), pieces=None, words=(), corpus=()):
     """Byte-level BPE: special tokens at the front (roberta, modernbert) or behind the rest (qwen). `words` get merges of their own."""
     trained = Tokenizer(models.BPE())
     trained.pre_tokenizer = pieces or pre_tokenizers.ByteLevel(add_prefix_space=False)
-    corpus = CORPUS + [w for w in words for _ in range(60)]
+    corpus = CORPUS + list(corpus) + [w for w in words for _ in range(60)]
     trained.train_from_iterator(corpus, trainers.BpeTrainer(vocab_size=size - len(last), special_tokens=list(first), initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False))
     tokenizer = Tokenizer.from_str(trained.to_str())
     tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in last])
@@ -118,4 +118,25 @@ def unigram(first, last, unk, template, pair, size=200, newer=False):
     tokenizer.add_special_tokens([t for t in (*first, *last)])
     used = sorted({word.split(":")[0] for word in (template + " " + pair).split() if not word.startswith("$")})
     tokenizer.post_processor = processors.TemplateProcessing(single=template, pair=pair, special_tokens=[(t, tokenizer.token_to_id(t)) for t in used])
+    return tokenizer
+
+
+def gemma(size):
+    """Gemma's kind: merges over characters with spaces as lower one eighth blocks, bytes for what is unknown, <bos> and <eos> around."""
+    specials = ["<pad>", "<eos>", "<bos>", "<unk>"]
+    byte_tokens = [f"<0x{b:02X}>" for b in range(256)]
+    trained = Tokenizer(models.BPE(unk_token="<unk>"))
+    trained.normalizer = normalizers.Replace(" ", "▁")
+    trained.pre_tokenizer = pre_tokenizers.Split("▁", "merged_with_next")
+    trained.train_from_iterator([" " + t for t in CORPUS], trainers.BpeTrainer(vocab_size=size - 256, special_tokens=specials, show_progress=False))
+    state = json.loads(trained.to_str())
+    learned = sorted((i, t) for t, i in state["model"]["vocab"].items() if i >= len(specials))
+    vocabulary = {t: i for i, t in enumerate([*specials, *byte_tokens, *(t for _, t in learned)])}
+    merges = [tuple(m.split(" ")) if isinstance(m, str) else tuple(m) for m in state["model"]["merges"]]
+    tokenizer = Tokenizer(models.BPE(vocabulary, merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    tokenizer.normalizer = normalizers.Replace(" ", "▁")
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
+    tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    tokenizer.add_special_tokens(specials)
+    tokenizer.post_processor = processors.TemplateProcessing(single="<bos>:0 $A:0 <eos>:0", pair="<bos>:0 $A:0 <eos>:0 <bos>:1 $B:1 <eos>:1", special_tokens=[("<bos>", 2), ("<eos>", 1)])
     return tokenizer
