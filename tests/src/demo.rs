@@ -5,21 +5,21 @@ use std::sync::{Arc, OnceLock};
 use hanzo_engine_daemon::DEMO_GGUF;
 use hanzo_engine_kernels::cpu::{CpuBackend, ThreadPool, Tier};
 use hanzo_engine_runtime::{
-    Engine, EngineConfig, Event, EventKind, FinishReason, Job, JobId, ModelFiles, SamplingParams,
-    StopConditions, TextModel,
+    Engine, EngineConfig, Event, EventKind, FinishReason, Job, JobId, Opened, SamplingParams, StopConditions,
+    TextModel,
     chat::{Chat, Message},
     decoder::Decoder,
 };
 use serde_json::Value;
 
-fn files() -> ModelFiles {
-    ModelFiles::from_static("hanzo-demo", DEMO_GGUF).expect("the embedded model is sound")
+fn opened() -> Opened {
+    Opened::from_static("hanzo-demo", DEMO_GGUF).expect("the embedded model is sound")
 }
 
 /// Its tokenizer and template.
 pub fn text() -> Arc<TextModel> {
     static TEXT: OnceLock<Arc<TextModel>> = OnceLock::new();
-    TEXT.get_or_init(|| Arc::new(TextModel::load(&files()).expect("the embedded tokenizer is sound"))).clone()
+    TEXT.get_or_init(|| Arc::new(opened().text_model().expect("the embedded tokenizer is sound"))).clone()
 }
 
 /// An engine with room for everything at once.
@@ -42,8 +42,11 @@ pub fn engine_with(change: impl FnOnce(&mut EngineConfig)) -> Engine<CpuBackend>
     static POOL: OnceLock<Arc<ThreadPool>> = OnceLock::new();
     let pool = POOL.get_or_init(|| Arc::new(ThreadPool::new(2))).clone();
     let backend = CpuBackend::new(pool, Tier::detect().expect("a sound HANZO_ENGINE_CPU_TIER, or none"));
-    let decoder = Decoder::load(&backend, &files(), &mut |_| ()).expect("the embedded weights are sound");
-    Engine::new(backend, decoder, text(), config).expect("memory for the demo model")
+    let (opened, text) = (opened(), text());
+    let files = opened.decoder().expect("the embedded model is a decoder");
+    let decoder = Decoder::load(&backend, files, &mut |_| ()).expect("the embedded weights are sound");
+    let embedder = opened.embedder(&text.tokenizer, config.context_tokens_max).expect("and embeds");
+    Engine::new(backend, decoder, text, Arc::new(embedder), config).expect("memory for the demo model")
 }
 
 /// A conversation from the JSON of the model's evaluation.
@@ -143,6 +146,7 @@ pub fn run(engine: &mut Engine<CpuBackend>, asked: impl IntoIterator<Item = Aske
                     answer.tokens.extend(tokens);
                 }
                 EventKind::Finished { reason, .. } => answer.reason = Some(reason),
+                EventKind::Computed(_) => panic!("nothing was to be embedded"),
                 EventKind::Failed => panic!("the demo model computed something that is not a number"),
             }
         }

@@ -11,6 +11,7 @@ use figment::{
     providers::{Env, Format, Serialized, Toml, Yaml},
 };
 pub use hanzo_engine_kernels::KvType;
+pub use hanzo_engine_runtime::encoder::WeightType;
 use serde::{Deserialize, Serialize};
 
 use crate::limits;
@@ -80,6 +81,9 @@ pub struct EngineSection {
     pub kv_type: KvType,
     /// Share the KV cache between requests that begin alike.
     pub prefix_cache: bool,
+    /// How encoders' matrices are packed: as `stored`, or `q8_0` for products of bytes, faster and less exact.
+    #[serde(with = "weight_by_name")]
+    pub encoder_weights: WeightType,
 }
 
 /// A [`KvType`] as its name.
@@ -94,6 +98,24 @@ mod by_name {
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<KvType, D::Error> {
         String::deserialize(from)?.parse().map_err(D::Error::custom)
+    }
+}
+
+/// A [`WeightType`] as its name.
+mod weight_by_name {
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    use super::WeightType;
+
+    pub(super) fn serialize<S: Serializer>(weights: &WeightType, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(weights.name())
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<WeightType, D::Error> {
+        let name = String::deserialize(from)?;
+        WeightType::ALL.into_iter().find(|weights| weights.name() == name).ok_or_else(|| {
+            D::Error::custom(format!("there are no weights of type {name:?}; there are stored and q8_0"))
+        })
     }
 }
 
@@ -155,6 +177,7 @@ impl Default for EngineSection {
             step_tokens_max: 512,
             kv_bytes: None,
             kv_type: KvType::F16,
+            encoder_weights: WeightType::Stored,
             prefix_cache: true,
         }
     }

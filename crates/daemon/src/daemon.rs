@@ -115,7 +115,8 @@ impl Daemon {
     /// [`DaemonError`], saying what to do.
     pub async fn bind(config: Config) -> Result<Daemon, DaemonError> {
         config.check()?;
-        let device = Arc::new(Cpu::new(config.engine.threads)?);
+        let device = Cpu::new(config.engine.threads)?.with_encoder_weights(config.engine.encoder_weights);
+        let device = Arc::new(device);
         Self::bind_on(config, device).await
     }
 

@@ -10,7 +10,9 @@ use hanzo_engine_kernels::{
 };
 use hanzo_engine_runtime::{
     EmbedJob, Embedder, EncoderConfig, EncoderEngine, Engine, EngineConfig, EngineStats, Event, Job, JobId,
-    LoadError, Network, Opened, StepError, StepReport, TextModel, decoder::Decoder, encoder::Encoder,
+    LoadError, Network, Opened, StepError, StepReport, TextModel,
+    decoder::Decoder,
+    encoder::{Encoder, WeightType},
     engine::EngineMemory,
 };
 
@@ -116,6 +118,7 @@ pub(crate) trait Device: Send + Sync + 'static {
 pub(crate) struct Cpu {
     pool: Arc<ThreadPool>,
     tier: Tier,
+    encoder_weights: WeightType,
 }
 
 impl Cpu {
@@ -125,7 +128,23 @@ impl Cpu {
     /// When the environment asks for instructions that this processor does not have.
     pub(crate) fn new(threads: Option<usize>) -> Result<Self, KernelError> {
         let threads = threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
-        Ok(Self { pool: Arc::new(ThreadPool::new(threads)), tier: Tier::detect()? })
+        let (pool, tier) = (Arc::new(ThreadPool::new(threads)), Tier::detect()?);
+        Ok(Self { pool, tier, encoder_weights: WeightType::Stored })
+    }
+
+    /// Packs encoders' matrices so.
+    pub(crate) fn with_encoder_weights(self, encoder_weights: WeightType) -> Self {
+        Self { encoder_weights, ..self }
+    }
+
+    /// The size of an encoder's engine; see [`crate::sizing::choose_encoder`].
+    fn encoder_config(&self, config: &EngineConfig) -> EncoderConfig {
+        EncoderConfig {
+            step_tokens: config.step_tokens_max,
+            sequences_max: config.sequences_max,
+            input_tokens_max: config.context_tokens_max,
+            weight_type: self.encoder_weights,
+        }
     }
 
     pub(crate) fn backend(&self) -> CpuBackend {
@@ -150,7 +169,7 @@ impl Device for Cpu {
         match &files.network {
             Network::Decoder(files) => Engine::memory(&self.backend(), files, config),
             Network::Encoder(files) => {
-                EncoderEngine::memory(&self.backend(), files, &encoder_config(config))
+                EncoderEngine::memory(&self.backend(), files, &self.encoder_config(config))
             }
         }
     }
@@ -172,18 +191,9 @@ impl Device for Cpu {
                 Ok(Box::new(Engine::new(backend, decoder, text, embedder, config)?))
             }
             Network::Encoder(files) => {
-                let encoder = Encoder::load(&backend, files, progress)?;
-                Ok(Box::new(EncoderEngine::new(backend, encoder, embedder, encoder_config(&config))?))
+                let encoder = Encoder::load(&backend, files, self.encoder_weights, progress)?;
+                Ok(Box::new(EncoderEngine::new(backend, encoder, embedder, self.encoder_config(&config))?))
             }
         }
-    }
-}
-
-/// The size of an encoder's engine; see [`crate::sizing::choose_encoder`].
-fn encoder_config(config: &EngineConfig) -> EncoderConfig {
-    EncoderConfig {
-        step_tokens: config.step_tokens_max,
-        sequences_max: config.sequences_max,
-        input_tokens_max: config.context_tokens_max,
     }
 }

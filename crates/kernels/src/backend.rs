@@ -1,4 +1,4 @@
-//! The contract: what a device must compute for a decoder to run on it.
+//! The contract: what a device must compute for a decoder or an encoder to run on it.
 //!
 //! A step is `begin`, a straight line of ops, `end`. Every op works on the rows of the batch given to `begin`,
 //! on buffers made beforehand; none allocates, locks or spawns. Shapes that do not fit are programmer errors
@@ -8,10 +8,14 @@
 //! Results must not depend on what else is in the batch: a row's numbers are bit-for-bit the same alone, among
 //! others, in any order, and however its prompt was cut into chunks.
 
+mod encoder;
+
 use std::fmt;
 use std::str::FromStr;
 
 use crate::{Batch, DType, KernelError};
+
+pub use encoder::{LayerNormParams, PositionBias, RowIds, SelfAttentionParams};
 
 /// Shape of one part of a matrix: `rows` outputs, each the dot product of `cols` inputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,15 +117,17 @@ pub struct AttentionParams<'a, V> {
     pub causal: bool,
 }
 
-/// The non-linearity of a gated MLP.
+/// The non-linearity of an MLP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activation {
     /// `x * sigmoid(x)`.
     Silu,
     /// GELU by tanh.
     GeluTanh,
-    /// GELU by erf.
+    /// GELU by erf, within 1e-6 of it.
     GeluErf,
+    /// `max(x, 0)`.
+    Relu,
 }
 
 /// How a router's scores become weights. Either is of all experts, in f32.
@@ -252,7 +258,7 @@ pub struct StepLimits {
     pub experts_used: usize,
 }
 
-/// A device that decoder steps run on.
+/// A device that steps run on.
 pub trait Backend: Send + 'static {
     /// Weights in the layout the device's kernels read.
     type Matrix: Send + Sync;
@@ -319,6 +325,49 @@ pub trait Backend: Send + 'static {
         weight: &Self::Matrix,
         bias: Option<&Self::Vector>,
         x: &Self::Buffer,
+        out: &mut Self::Buffer,
+    );
+
+    /// `out[r] = (x[r] - mean) / sqrt(variance + eps) * weight + bias`, mean and variance of the row's own numbers.
+    fn layer_norm(
+        &mut self,
+        x: &Self::Buffer,
+        params: &LayerNormParams<'_, Self::Vector>,
+        out: &mut Self::Buffer,
+    );
+
+    /// `residual[r] += x[r]`, then `out[r] = layer_norm(residual[r])`.
+    fn add_layer_norm(
+        &mut self,
+        residual: &mut Self::Buffer,
+        x: &Self::Buffer,
+        params: &LayerNormParams<'_, Self::Vector>,
+        out: &mut Self::Buffer,
+    );
+
+    /// `out[r] += table[id(r)]`, every id a row of the table.
+    fn add_embedding(&mut self, table: &Self::Matrix, ids: RowIds, out: &mut Self::Buffer);
+
+    /// `out[r] = activation(weight · x[r] + bias)`.
+    fn matmul_activated(
+        &mut self,
+        weight: &Self::Matrix,
+        bias: Option<&Self::Vector>,
+        activation: Activation,
+        x: &Self::Buffer,
+        out: &mut Self::Buffer,
+    );
+
+    /// Turns queries and keys of rows of `[q | k | v]` in place by each row's position. Values stay, and no cache is
+    /// written.
+    fn rotate(&mut self, qkv: &mut Self::Buffer, heads: HeadShape, rope: &Rope<'_, Self::Vector>);
+
+    /// Attention inside each sequence of the batch, all of which must be whole (`context == rows`): queries, keys and
+    /// values are its rows of `[q | k | v]`, in f32 throughout; `out` is `(rows, heads * head_dim)`. There is no cache.
+    fn self_attention(
+        &mut self,
+        qkv: &Self::Buffer,
+        params: &SelfAttentionParams<'_, Self::Vector>,
         out: &mut Self::Buffer,
     );
 

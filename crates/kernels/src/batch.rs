@@ -1,7 +1,7 @@
 //! What one step runs on: ragged sequences packed row after row, with no padding, and where each finds its
 //! keys and values in the paged cache. Plain data: a GPU backend uploads it as it is.
 
-use crate::StepLimits;
+use crate::{RowIds, StepLimits};
 
 /// Tokens in one block of the paged KV cache.
 pub const BLOCK_TOKENS: usize = 16;
@@ -15,7 +15,8 @@ pub struct SequenceSpan {
     pub rows: u32,
     /// Keys the last row may look at: everything cached before plus this step's rows.
     pub context: u32,
-    /// Where the sequence's block ids start in [`Batch::block_tables`]; `context.div_ceil(16)` of them count.
+    /// Where the sequence's block ids start in [`Batch::block_tables`]; `context.div_ceil(16)` of them count. Without a
+    /// cache it says nothing.
     pub table_first: u32,
 }
 
@@ -26,7 +27,10 @@ pub struct Batch {
     pub tokens: Vec<u32>, // (rows)
     /// Position of each row in its sequence, from 0: what rotary embedding turns by.
     pub positions: Vec<u32>, // (rows)
-    /// Cache slot each row's key and value are written to: `block_id * 16 + offset`.
+    /// Token type of each row (which of two texts it is of); empty where all are 0.
+    pub types: Vec<u32>, // (rows), or none
+    /// Cache slot each row's key and value are written to: `block_id * 16 + offset`. None, and no block tables, where
+    /// a step has no cache: an encoder's, every sequence of which is whole.
     pub slots: Vec<u32>, // (rows)
     /// The sequences, in row order; together they cover every row.
     pub sequences: Vec<SequenceSpan>,
@@ -46,6 +50,7 @@ impl Batch {
     pub fn clear(&mut self) {
         self.tokens.clear();
         self.positions.clear();
+        self.types.clear();
         self.slots.clear();
         self.sequences.clear();
         self.block_tables.clear();
@@ -64,7 +69,11 @@ impl Batch {
         assert!(rows <= limits.rows, "{rows} rows, reserved {}", limits.rows);
         assert!(self.sequences.len() <= limits.sequences, "more sequences than reserved");
         assert!(self.logit_rows.len() <= limits.logit_rows, "more logit rows than reserved");
-        assert_eq!((self.positions.len(), self.slots.len()), (rows, rows), "one position and one slot a row");
+        assert_eq!(self.positions.len(), rows, "one position a row");
+        assert!(self.types.is_empty() || self.types.len() == rows, "one type a row, or none at all");
+        let cached = !self.slots.is_empty();
+        assert!(!cached || self.slots.len() == rows, "one slot a row, or none at all");
+        assert!(cached || self.block_tables.is_empty(), "block tables, and no slots");
         assert!(
             self.logit_rows.iter().all(|&row| (row as usize) < rows),
             "logits of a row outside the batch"
@@ -75,7 +84,8 @@ impl Batch {
             assert_eq!(span.row_first, row_next, "the sequences cover the rows in order");
             assert!(span.rows > 0 && span.rows <= span.context, "{span:?}: a context holds its own rows");
             assert!(span.context as usize <= limits.context, "a context longer than reserved");
-            for row in 0..span.rows {
+            assert!(cached || span.context == span.rows, "{span:?}: without a cache a sequence is whole");
+            for row in (0..span.rows).filter(|_| cached) {
                 let key = span.context - span.rows + row;
                 let found = self.slots[(span.row_first + row) as usize] as usize;
                 assert_eq!(
@@ -91,6 +101,14 @@ impl Batch {
         written.extend_from_slice(&self.slots);
         written.sort_unstable();
         assert!(written.is_sorted_by(|a, b| a < b), "two rows write one slot");
+    }
+
+    /// Which row of an embedding table a row of the batch is given.
+    pub fn table_row(&self, ids: RowIds, row: usize) -> usize {
+        match ids {
+            RowIds::Positions { offset } => self.positions[row] as usize + offset as usize,
+            RowIds::Types => self.types.get(row).map_or(0, |&kind| kind as usize),
+        }
     }
 
     /// The cache slot of one key of a sequence.

@@ -1,6 +1,6 @@
 //! The numerical contract of the engine and its CPU implementation.
 //!
-//! Start with [`backend`]: the ops a decoder step is made of, on packed rows with no padding. [`mod@reference`]
+//! Start with [`backend`]: the ops a step is made of, on packed rows with no padding. [`mod@reference`]
 //! is the naive, obviously right version of each; [`conformance`] compares any backend with it, and a backend
 //! is right if and only if it passes. [`cpu`] is the fast one for x86-64 and aarch64.
 //!
@@ -16,8 +16,9 @@ pub mod quant;
 pub mod reference;
 
 pub use backend::{
-    Activation, AttentionParams, Backend, ExpertScoring, HeadShape, KvSpec, KvType, MatrixShape,
-    MatrixSource, MoeParams, QkvParams, Rope, RopeKind, StepLimits,
+    Activation, AttentionParams, Backend, ExpertScoring, HeadShape, KvSpec, KvType, LayerNormParams,
+    MatrixShape, MatrixSource, MoeParams, PositionBias, QkvParams, Rope, RopeKind, RowIds,
+    SelfAttentionParams, StepLimits,
 };
 pub use batch::{BLOCK_TOKENS, Batch, SequenceSpan};
 pub use dtype::DType;

@@ -4,6 +4,7 @@
 //! It is also a strict one: what the contract leaves to the caller (limits kept, steps opened and closed, slots
 //! where the block table says) it asserts, so that a runtime tested on it can be trusted with a faster device.
 
+mod encoder;
 pub mod formulas;
 #[cfg(test)]
 mod tests;
@@ -11,8 +12,11 @@ mod tests;
 use crate::quant::{can_dequantize, dequantize_row, quantize_row};
 use crate::{
     Activation, AttentionParams, BLOCK_TOKENS, Backend, Batch, DType, HeadShape, KernelError, KvSpec, KvType,
-    MatrixShape, MatrixSource, MoeParams, QkvParams, SequenceSpan, StepLimits,
+    LayerNormParams, MatrixShape, MatrixSource, MoeParams, QkvParams, Rope, RowIds, SelfAttentionParams,
+    SequenceSpan, StepLimits,
 };
+
+pub(crate) use encoder::seen;
 
 const DEVICE: &str = "reference: 1 thread";
 
@@ -62,6 +66,45 @@ impl ReferenceBackend {
 
     fn limits(&self) -> &StepLimits {
         self.limits.as_ref().expect("limits are known, because begin asserts them before any step")
+    }
+
+    /// `residual[r] += x[r]`.
+    fn add(&self, residual: &mut ReferenceBuffer, x: &ReferenceBuffer, cols: usize) {
+        let rows = self.step().rows();
+        residual.check(rows, cols, "residual");
+        x.check(rows, cols, "x");
+        for row in 0..rows {
+            for (residual, x) in residual.row_mut(row).iter_mut().zip(x.row(row)) {
+                *residual += x;
+            }
+        }
+    }
+
+    /// `out[r] = finish(weight · x[r] + bias)`.
+    fn product(
+        &self,
+        weight: &ReferenceMatrix,
+        bias: Option<&Vec<f32>>,
+        x: &ReferenceBuffer,
+        out: &mut ReferenceBuffer,
+        finish: impl Fn(f64) -> f64,
+    ) {
+        let rows = self.step().rows();
+        let width = self.limits().width;
+        assert!(weight.rows <= width && weight.cols <= width, "a matrix wider than the step's limits");
+        assert!(
+            bias.is_none_or(|bias| bias.len() == weight.rows),
+            "a bias of another length than the output"
+        );
+        x.check(rows, weight.cols, "x");
+        out.check(rows, weight.rows, "out");
+        for output in 0..weight.rows {
+            let bias = bias.map_or(0.0, |bias| f64::from(bias[output]));
+            for row in 0..rows {
+                let sum = formulas::dot(weight.row(output), x.row(row)) + bias;
+                out.row_mut(row)[output] = finish(sum) as f32;
+            }
+        }
     }
 }
 
@@ -206,14 +249,7 @@ impl Backend for ReferenceBackend {
         eps: f32,
         out: &mut ReferenceBuffer,
     ) {
-        let rows = self.step().rows();
-        residual.check(rows, weight.len(), "residual");
-        x.check(rows, weight.len(), "x");
-        for row in 0..rows {
-            for (residual, x) in residual.row_mut(row).iter_mut().zip(x.row(row)) {
-                *residual += x;
-            }
-        }
+        self.add(residual, x, weight.len());
         self.rms_norm(residual, weight, eps, out);
     }
 
@@ -224,21 +260,55 @@ impl Backend for ReferenceBackend {
         x: &ReferenceBuffer,
         out: &mut ReferenceBuffer,
     ) {
-        let rows = self.step().rows();
-        let width = self.limits().width;
-        assert!(weight.rows <= width && weight.cols <= width, "a matrix wider than the step's limits");
-        assert!(
-            bias.is_none_or(|bias| bias.len() == weight.rows),
-            "a bias of another length than the output"
-        );
-        x.check(rows, weight.cols, "x");
-        out.check(rows, weight.rows, "out");
-        for output in 0..weight.rows {
-            let bias = bias.map_or(0.0, |bias| f64::from(bias[output]));
-            for row in 0..rows {
-                out.row_mut(row)[output] = (formulas::dot(weight.row(output), x.row(row)) + bias) as f32;
-            }
-        }
+        self.product(weight, bias, x, out, |sum| sum);
+    }
+
+    fn layer_norm(
+        &mut self,
+        x: &ReferenceBuffer,
+        params: &LayerNormParams<'_, Vec<f32>>,
+        out: &mut ReferenceBuffer,
+    ) {
+        self.normed(x, params, out);
+    }
+
+    fn add_layer_norm(
+        &mut self,
+        residual: &mut ReferenceBuffer,
+        x: &ReferenceBuffer,
+        params: &LayerNormParams<'_, Vec<f32>>,
+        out: &mut ReferenceBuffer,
+    ) {
+        self.add(residual, x, params.weight.len());
+        self.normed(residual, params, out);
+    }
+
+    fn add_embedding(&mut self, table: &ReferenceMatrix, ids: RowIds, out: &mut ReferenceBuffer) {
+        self.embedded(table, ids, out);
+    }
+
+    fn matmul_activated(
+        &mut self,
+        weight: &ReferenceMatrix,
+        bias: Option<&Vec<f32>>,
+        activation: Activation,
+        x: &ReferenceBuffer,
+        out: &mut ReferenceBuffer,
+    ) {
+        self.product(weight, bias, x, out, |sum| formulas::activate(activation, sum));
+    }
+
+    fn rotate(&mut self, qkv: &mut ReferenceBuffer, heads: HeadShape, rope: &Rope<'_, Vec<f32>>) {
+        self.turned(qkv, heads, rope);
+    }
+
+    fn self_attention(
+        &mut self,
+        qkv: &ReferenceBuffer,
+        params: &SelfAttentionParams<'_, Vec<f32>>,
+        out: &mut ReferenceBuffer,
+    ) {
+        self.attended(qkv, params, out);
     }
 
     fn rope(

@@ -16,14 +16,19 @@ pub struct MemoryPlan {
     /// Packed weights, to the byte. A matrix of a type the backend cannot pack counts as its file's bytes;
     /// [`Decoder::load`] refuses it.
     pub weights_bytes: u64,
-    buffer_cols: [usize; 7],
+    /// Columns of all buffers.
+    buffer_cols: usize,
 }
 
 impl MemoryPlan {
+    /// Of these packed weights, and buffers that have this many columns together.
+    pub(crate) fn new(weights_bytes: u64, buffer_cols: usize) -> Self {
+        Self { weights_bytes, buffer_cols }
+    }
+
     /// Buffers and the backend's scratch for steps within `limits`.
     pub fn scratch_bytes<B: Backend>(&self, backend: &B, limits: &StepLimits) -> u64 {
-        let cols: usize = self.buffer_cols.iter().sum();
-        (limits.rows * cols * size_of::<f32>()) as u64 + backend.scratch_bytes(limits) as u64
+        (limits.rows * self.buffer_cols * size_of::<f32>()) as u64 + backend.scratch_bytes(limits) as u64
     }
 }
 
@@ -115,7 +120,7 @@ impl<B: Backend> Decoder<B> {
         let vectors = spec.weights().filter(|(_, shape)| shape.len() == 1);
         let vector_elements: usize = vectors.map(|(_, shape)| shape[0]).sum();
         weights_bytes += (vector_elements + spec.rope.dim / 2) * size_of::<f32>();
-        MemoryPlan { weights_bytes: weights_bytes as u64, buffer_cols: buffer_cols(spec) }
+        MemoryPlan::new(weights_bytes as u64, buffer_cols(spec).iter().sum())
     }
 
     /// Reads and packs all weights. `progress` hears the share that is done, up to 1. At no time is more held

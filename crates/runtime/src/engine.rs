@@ -9,17 +9,17 @@ use std::sync::Arc;
 use hanzo_engine_kernels::{BLOCK_TOKENS, Backend, Batch, KernelError, KvType};
 
 pub use crate::scheduler::StepReport;
-pub use encoder::{EncoderConfig, EncoderEngine};
 use crate::{
     decoder::Decoder,
-    error::StepError,
     embedding::Embedder,
+    error::StepError,
     job::{EmbedJob, Event, Job, JobId},
     kv::BlockPool,
     load::ModelFiles,
     scheduler::{Hidden, Scheduler, SchedulerConfig},
     text::TextModel,
 };
+pub use encoder::{EncoderConfig, EncoderEngine};
 
 /// How large an engine is made. All bounds are at least 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -99,7 +99,9 @@ pub enum RequestError {
         context_tokens_max: usize,
     },
     /// An input is longer than the model takes.
-    #[error("inputs: this model takes {tokens_max} tokens, special ones included; one input has {tokens} (truncate cuts it)")]
+    #[error(
+        "inputs: this model takes {tokens_max} tokens, special ones included; one input has {tokens} (truncate cuts it)"
+    )]
     InputLength {
         /// Tokens of the input.
         tokens: usize,

@@ -29,9 +29,9 @@ pub mod template;
 pub mod text;
 pub mod tokenizer;
 
+pub use embedding::{Computed, Embedder, EmbeddingSpec, Output, Prompt, Task};
 pub use engine::{EncoderConfig, EncoderEngine, Engine, EngineConfig, EngineStats, StepReport};
 pub use error::{LoadError, RequestError, StepError};
-pub use embedding::{Computed, Embedder, EmbeddingSpec, Output, Prompt, Task};
 pub use job::{
     EmbedInput, EmbedJob, Event, EventKind, FinishReason, Job, JobId, StopConditions, TokenLogprob, Usage,
 };

@@ -48,6 +48,10 @@ pub const EXPERTS_MAX: usize = 4096;
 pub const HEADS_MAX: usize = 4096;
 /// Elements of a head.
 pub const HEAD_DIM_MAX: usize = 4096;
+/// Rows of an encoder's token type embedding.
+pub const ENCODER_TYPES_MAX: usize = 1024;
+/// Numbers a classifier gives.
+pub const LABELS_MAX: usize = 65_536;
 /// Tokens of a context.
 pub const CONTEXT_TOKENS_MAX: usize = 64 << 20;
 /// Stop tokens of a request.

@@ -325,21 +325,15 @@ impl Generation {
     fn draw(&mut self, logits: &mut [f32], prompt: &[u32]) -> Result<u32, NotFinite> {
         let early = self.usage.completion_tokens < self.stop.min_tokens;
         let banned: &[u32] = if early { &self.ends } else { &[] };
-        let sampler = self
-            .sampler
-            .get_or_insert_with(|| Sampler::new(&self.sampling, self.seed, logits.len(), prompt));
+        let sampler =
+            self.sampler.get_or_insert_with(|| Sampler::new(&self.sampling, self.seed, logits.len(), prompt));
         let sampled = sampler.sample(logits, banned)?;
         self.unsent_logprobs.extend(sampled.logprob);
         Ok(sampled.token)
     }
 
     /// Takes a token that was drawn; `full` when the context is. What is to be said of it: a delta, and the end.
-    fn take(
-        &mut self,
-        token: u32,
-        text: &TextModel,
-        full: bool,
-    ) -> (Option<EventKind>, Option<EventKind>) {
+    fn take(&mut self, token: u32, text: &TextModel, full: bool) -> (Option<EventKind>, Option<EventKind>) {
         self.unsent.push(token);
         self.usage.completion_tokens += 1;
 
@@ -428,7 +422,8 @@ mod tests {
         for other in &sequences[1..] {
             assert!(Arc::ptr_eq(&sequences[0].tokens, &other.tokens));
             assert!(Arc::ptr_eq(&sequences[0].hashes, &other.hashes));
-            let (Purpose::Generate(first), Purpose::Generate(other)) = (&sequences[0].purpose, &other.purpose)
+            let (Purpose::Generate(first), Purpose::Generate(other)) =
+                (&sequences[0].purpose, &other.purpose)
             else {
                 panic!("completions")
             };

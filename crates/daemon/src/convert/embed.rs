@@ -63,7 +63,8 @@ pub(crate) fn embed(wire: v1::EmbedRequest, embedder: &Embedder) -> Result<Ask, 
     let dimensions = wire.dimensions as usize;
     let of_vectors = output == v1::EmbedOutput::Unspecified || output == v1::EmbedOutput::Pooled;
     if dimensions > embedder.dimensions() {
-        let reason = format!("this model's vectors have {}; {dimensions} are asked for", embedder.dimensions());
+        let reason =
+            format!("this model's vectors have {}; {dimensions} are asked for", embedder.dimensions());
         return Err(Error::field("dimensions", reason));
     }
     if !of_vectors && dimensions > 0 {
@@ -100,8 +101,7 @@ pub(crate) fn rerank(wire: v1::RerankRequest) -> Result<Ask, Error> {
     let query: Arc<str> = wire.query.into();
     let inputs = wire.documents.into_iter().map(|document| Source::Pair(query.clone(), document)).collect();
     let task = (!wire.instruction.is_empty()).then_some(wire.instruction);
-    let encode =
-        Encode { prompt: Prompt::Default, task, cut: cut(wire.truncate, v1::TruncateSide::Right) };
+    let encode = Encode { prompt: Prompt::Default, task, cut: cut(wire.truncate, v1::TruncateSide::Right) };
     ask(inputs, "documents", encode, Output::Scores { raw: wire.raw_scores }, wire.priority)
 }
 

@@ -61,7 +61,8 @@ pub(crate) fn event(event: JobEvent, context: &EventContext) -> v1::InferEvent {
             token_ids: tokens,
             logprobs: logprobs.into_iter().map(|logprob| token_logprob(logprob, &context.text)).collect(),
         }),
-        EventKind::Failed => {
+        // A completion that failed ends by its job's end; nothing is computed of one but text.
+        EventKind::Failed | EventKind::Computed(_) => {
             E::Finished(v1::Finished { choice, reason: v1::FinishReason::Error.into(), ..Default::default() })
         }
         EventKind::Finished { reason, stop_string, usage } => {

@@ -170,7 +170,8 @@ impl Run<'_> {
 
     fn submit(&mut self, inputs: Vec<EmbedInput>) -> Result<(), Error> {
         self.answer.tokens.extend(inputs.iter().map(|input| input.tokens.len() as u32));
-        let job = EmbedJob { id: self.served.next_job(), inputs, output: self.output, priority: self.priority };
+        let job =
+            EmbedJob { id: self.served.next_job(), inputs, output: self.output, priority: self.priority };
         let (ticket, results) = embed_ticket(job, self.arrived, self.deadline);
         if !self.served.worker.tell(Command::Embed(ticket)) {
             return Err(Error::Stopped { what: "the model's worker ended" });

@@ -44,6 +44,7 @@ pub(crate) fn batch(rows: usize, context: usize) -> Batch {
     Batch {
         tokens: vec![0; rows],
         positions: (first..context as u32).collect(),
+        types: Vec::new(),
         slots: (first..context as u32).collect(),
         sequences: vec![span],
         block_tables: (0..context.div_ceil(BLOCK_TOKENS) as u32).collect(),

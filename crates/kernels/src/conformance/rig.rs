@@ -98,6 +98,7 @@ pub(super) fn rows_batch(tokens: &[u32]) -> Batch {
     Batch {
         tokens: tokens.to_vec(),
         positions: (0..rows).collect(),
+        types: Vec::new(),
         slots: (0..rows).collect(),
         sequences: vec![SequenceSpan { row_first: 0, rows, context: rows, table_first: 0 }],
         block_tables: (0..rows.div_ceil(16)).collect(),

@@ -214,6 +214,7 @@ fn run<B: Backend>(
     let opening = Batch {
         tokens: vec![0; BLOCK_TOKENS],
         positions: (0..16).collect(),
+        types: Vec::new(),
         slots: (0..16).collect(),
         sequences: vec![SequenceSpan { row_first: 0, rows: 16, context: 16, table_first: 0 }],
         block_tables: vec![0],

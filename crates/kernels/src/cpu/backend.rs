@@ -8,15 +8,16 @@ use super::aligned::Aligned;
 use super::attention::{self, AttentionJob, AttentionLimits, AttentionScratch};
 use super::kv::CpuKv;
 use super::matmul::{Groups, PanelScratch, Plan, Product};
-use super::matrix::{CpuMatrix, PanelKind, packed_bytes, unpack_row};
+use super::matrix::{CpuMatrix, PanelKind, Segment, packed_bytes, unpack_row};
 use super::moe::{self, MoeJob, MoeScratch};
-use super::norm;
+use super::norm::{self, LayerNorm};
 use super::pool::{ThreadPool, Turn};
 use super::rope::{self, QkvJob, RopeTables, Rotation};
+use super::self_attention::{self, Bias, SelfAttentionJob};
 use super::tier::Tier;
 use crate::{
-    Activation, AttentionParams, Backend, Batch, DType, KernelError, KvSpec, MatrixShape, MatrixSource,
-    MoeParams, QkvParams, StepLimits,
+    Activation, AttentionParams, Backend, Batch, DType, HeadShape, KernelError, KvSpec, LayerNormParams,
+    MatrixShape, MatrixSource, MoeParams, QkvParams, Rope, RowIds, SelfAttentionParams, StepLimits,
 };
 
 /// Decoder steps on the processor's cores. Between `begin` and `end` it holds a turn of its pool, so models that
@@ -111,14 +112,21 @@ impl Step<'_> {
         (Product { tier: self.tier, turn: self.turn, activations, plan, scratch: panels }, moe)
     }
 
-    fn matmul(&mut self, weight: &CpuMatrix, bias: Option<&CpuVector>, x: &CpuBuffer, out: &mut CpuBuffer) {
+    fn matmul(
+        &mut self,
+        weight: &CpuMatrix,
+        bias: Option<&CpuVector>,
+        activation: Option<Activation>,
+        x: &CpuBuffer,
+        out: &mut CpuBuffer,
+    ) {
         let rows = self.batch.rows();
         x.check(rows, weight.cols(), "x");
         out.check(rows, weight.rows(), "out");
         let input = Input { x: x.data.as_ptr(), rows, places: None };
         let bias = bias.map(|bias| &bias.values[..]);
         // SAFETY: `x` holds the batch's rows of the matrix's inputs, checked above.
-        unsafe { self.product().store(weight, bias, input, &mut out.data) };
+        unsafe { self.product().store(weight, bias, activation, input, &mut out.data) };
     }
 }
 
@@ -127,6 +135,29 @@ impl CpuBuffer {
     fn check(&self, rows: usize, cols: usize, name: &str) {
         assert!(self.rows >= rows, "{name} has {} rows, the batch {rows}", self.rows);
         assert_eq!(self.cols, cols, "{name} has {} columns, the op needs {cols}", self.cols);
+    }
+}
+
+/// Where a row of a table lies.
+fn table_row(table: &CpuMatrix, row: usize) -> (&Segment, usize) {
+    let has = |segment: &&Segment| (segment.row_first..segment.row_first + segment.rows).contains(&row);
+    let Some(segment) = table.segments().iter().find(has) else {
+        panic!("row {row} of a table of {}", table.rows());
+    };
+    (segment, row - segment.row_first)
+}
+
+impl CpuVector {
+    fn rotation<'a>(rope: &Rope<'a, CpuVector>) -> Rotation<'a> {
+        let Rope { kind, inv_freq, magnitude } = *rope;
+        Rotation { kind, inv_freq: &inv_freq.values, id: inv_freq.id, magnitude }
+    }
+}
+
+impl<'a> From<&LayerNormParams<'a, CpuVector>> for LayerNorm<'a> {
+    fn from(params: &LayerNormParams<'a, CpuVector>) -> LayerNorm<'a> {
+        let bias = params.bias.map(|bias| &bias.values[..]);
+        LayerNorm { weight: &params.weight.values, bias, eps: params.eps }
     }
 }
 
@@ -207,6 +238,7 @@ impl Backend for CpuBackend {
         let table = limits.sequences.saturating_mul(limits.context.div_ceil(crate::BLOCK_TOKENS));
         self.batch.tokens.reserve(limits.rows);
         self.batch.positions.reserve(limits.rows);
+        self.batch.types.reserve(limits.rows);
         self.batch.slots.reserve(limits.rows);
         self.batch.sequences.reserve(limits.sequences);
         self.batch.block_tables.reserve(table);
@@ -223,6 +255,7 @@ impl Backend for CpuBackend {
         scratch.rope.clear();
         self.batch.tokens.clone_from(&batch.tokens);
         self.batch.positions.clone_from(&batch.positions);
+        self.batch.types.clone_from(&batch.types);
         self.batch.slots.clone_from(&batch.slots);
         self.batch.sequences.clone_from(&batch.sequences);
         self.batch.block_tables.clone_from(&batch.block_tables);
@@ -242,14 +275,8 @@ impl Backend for CpuBackend {
                 let token = tokens[row] as usize;
                 // SAFETY: the buffer holds the row (checked above), which is in one range of one thread.
                 let out = unsafe { std::slice::from_raw_parts_mut(shared.get().add(row * cols), cols) };
-                let segment = table
-                    .segments()
-                    .iter()
-                    .find(|segment| token >= segment.row_first && token < segment.row_first + segment.rows);
-                let Some(segment) = segment else {
-                    panic!("token {token} of a vocabulary of {}", table.rows());
-                };
-                unpack_row(segment, token - segment.row_first, scale, out);
+                let (segment, row) = table_row(table, token);
+                unpack_row(segment, row, scale, 0, out);
             }
         });
     }
@@ -280,7 +307,91 @@ impl Backend for CpuBackend {
     }
 
     fn matmul(&mut self, weight: &CpuMatrix, bias: Option<&CpuVector>, x: &CpuBuffer, out: &mut CpuBuffer) {
-        self.step().matmul(weight, bias, x, out);
+        self.step().matmul(weight, bias, None, x, out);
+    }
+
+    fn layer_norm(&mut self, x: &CpuBuffer, params: &LayerNormParams<'_, CpuVector>, out: &mut CpuBuffer) {
+        let step = self.step();
+        let (rows, cols) = (step.batch.rows(), params.weight.values.len());
+        x.check(rows, cols, "x");
+        out.check(rows, cols, "out");
+        norm::layer_norm(step.tier, step.turn, rows, &x.data, None, params.into(), &mut out.data);
+    }
+
+    fn add_layer_norm(
+        &mut self,
+        residual: &mut CpuBuffer,
+        x: &CpuBuffer,
+        params: &LayerNormParams<'_, CpuVector>,
+        out: &mut CpuBuffer,
+    ) {
+        let step = self.step();
+        let (rows, cols) = (step.batch.rows(), params.weight.values.len());
+        residual.check(rows, cols, "residual");
+        x.check(rows, cols, "x");
+        out.check(rows, cols, "out");
+        let residual = Some(&mut residual.data[..]);
+        norm::layer_norm(step.tier, step.turn, rows, &x.data, residual, params.into(), &mut out.data);
+    }
+
+    fn add_embedding(&mut self, table: &CpuMatrix, ids: RowIds, out: &mut CpuBuffer) {
+        /// Numbers that are unpacked at a time: whole blocks of every kind.
+        const PART: usize = 1024;
+        let step = self.step();
+        let (rows, cols) = (step.batch.rows(), table.cols());
+        out.check(rows, cols, "out");
+        let shared = out.data.shared();
+        step.turn.run(rows, (1 << 14) / cols.max(1) + 1, &|_, range| {
+            let mut part = [0.0; PART];
+            for row in range {
+                // SAFETY: the buffer holds the row (checked above), which is in one range of one thread.
+                let out = unsafe { std::slice::from_raw_parts_mut(shared.get().add(row * cols), cols) };
+                let (segment, row) = table_row(table, step.batch.table_row(ids, row));
+                for (index, out) in out.chunks_mut(PART).enumerate() {
+                    let part = &mut part[..out.len()];
+                    unpack_row(segment, row, 1.0, index * PART, part);
+                    out.iter_mut().zip(part).for_each(|(out, part)| *out += *part);
+                }
+            }
+        });
+    }
+
+    fn matmul_activated(
+        &mut self,
+        weight: &CpuMatrix,
+        bias: Option<&CpuVector>,
+        activation: Activation,
+        x: &CpuBuffer,
+        out: &mut CpuBuffer,
+    ) {
+        self.step().matmul(weight, bias, Some(activation), x, out);
+    }
+
+    fn rotate(&mut self, qkv: &mut CpuBuffer, heads: HeadShape, rope: &Rope<'_, CpuVector>) {
+        let step = self.step();
+        qkv.check(step.batch.rows(), heads.qkv_width(), "qkv");
+        let rotation = CpuVector::rotation(rope);
+        let tables = &mut step.scratch.rope;
+        rope::rotate(step.tier, step.turn, tables, step.batch, heads, &rotation, &mut qkv.data);
+    }
+
+    fn self_attention(
+        &mut self,
+        qkv: &CpuBuffer,
+        params: &SelfAttentionParams<'_, CpuVector>,
+        out: &mut CpuBuffer,
+    ) {
+        let step = self.step();
+        qkv.check(step.batch.rows(), params.heads.qkv_width(), "qkv");
+        out.check(step.batch.rows(), params.heads.q_width(), "out");
+        let job = SelfAttentionJob {
+            shape: params.heads,
+            scale: params.scale,
+            reach: params.reach,
+            causal: params.causal,
+            bias: Bias::new(&params.bias, params.heads, |vector| &vector.values),
+        };
+        self_attention::self_attention(step.tier, step.turn, step.batch, &job, &qkv.data, &mut out.data);
     }
 
     fn rope(&mut self, qkv: &mut CpuBuffer, params: &QkvParams<'_, CpuVector>, kv: &mut CpuKv, layer: usize) {
@@ -291,12 +402,7 @@ impl Backend for CpuBackend {
             q_norm: params.q_norm.map(|norm| &norm.values[..]),
             k_norm: params.k_norm.map(|norm| &norm.values[..]),
             norm_eps: params.norm_eps,
-            rotation: params.rope.as_ref().map(|rope| Rotation {
-                kind: rope.kind,
-                inv_freq: &rope.inv_freq.values,
-                id: rope.inv_freq.id,
-                magnitude: rope.magnitude,
-            }),
+            rotation: params.rope.as_ref().map(CpuVector::rotation),
         };
         let tables = &mut step.scratch.rope;
         rope::rope(step.tier, step.turn, tables, step.batch, &job, &mut qkv.data, kv, layer);
@@ -352,7 +458,7 @@ impl Backend for CpuBackend {
         let groups = Groups { matrices: std::slice::from_ref(gate_up), firsts: &[0, rows as u32] };
         // SAFETY: `x` holds the batch's rows of the matrix's inputs, checked above.
         unsafe { step.product().gated(groups, activation, input, &mut hidden.data) };
-        step.matmul(down, None, hidden, out);
+        step.matmul(down, None, None, hidden, out);
     }
 
     fn moe(
@@ -398,7 +504,7 @@ impl Backend for CpuBackend {
         let gathered = step.scratch.activations.gather(&x.data, head.cols(), &batch.logit_rows);
         let input = Input { x: gathered, rows, places: None };
         // SAFETY: `gather` has put that many rows of the matrix's inputs there.
-        unsafe { step.product().store(head, None, input, out) };
+        unsafe { step.product().store(head, None, None, input, out) };
         Ok(())
     }
 

@@ -67,12 +67,13 @@ unsafe fn gelu_erf<L: Lanes>(x: L::F) -> L::F {
     L::sub(L::max(x, L::splat(0.0)), part)
 }
 
-/// The non-linearity of a gated MLP.
+/// The non-linearity of an MLP.
 #[inline(always)]
 pub(super) unsafe fn activate<L: Lanes>(activation: Activation, x: L::F) -> L::F {
     match activation {
         Activation::Silu => silu::<L>(x),
         Activation::GeluTanh => gelu_tanh::<L>(x),
         Activation::GeluErf => gelu_erf::<L>(x),
+        Activation::Relu => L::max(L::splat(0.0), x),
     }
 }

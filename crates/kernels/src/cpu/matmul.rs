@@ -115,7 +115,7 @@ impl<'a> Groups<'a> {
 }
 
 impl Product<'_> {
-    /// `out[r][i] = matrix[i] · x[r] + bias[i]`; `out` is `(input.rows, matrix.rows)`.
+    /// `out[r][i] = activation(matrix[i] · x[r] + bias[i])`; `out` is `(input.rows, matrix.rows)`.
     ///
     /// # Safety
     /// `input.x` holds `(input.rows, matrix.cols)` numbers.
@@ -123,12 +123,13 @@ impl Product<'_> {
         &mut self,
         matrix: &CpuMatrix,
         bias: Option<&[f32]>,
+        activation: Option<Activation>,
         input: Input<'_>,
         out: &mut [f32],
     ) {
         let groups = Groups { matrices: std::slice::from_ref(matrix), firsts: &[0, input.columns() as u32] };
         // SAFETY: the caller's promise.
-        unsafe { self.store_rows(groups, 0..matrix.rows(), bias, input, &mut None, out) };
+        unsafe { self.store_rows(groups, 0..matrix.rows(), bias, activation, input, &mut None, out) };
     }
 
     /// As `store`, of the outputs `range` of each group's matrix for its columns; `out` is
@@ -142,6 +143,7 @@ impl Product<'_> {
         groups: Groups<'_>,
         range: Range<usize>,
         bias: Option<&[f32]>,
+        activation: Option<Activation>,
         input: Input<'_>,
         ready: &mut Option<Ready>,
         out: &mut [f32],
@@ -157,7 +159,7 @@ impl Product<'_> {
             self.rows(groups, &|_| true, range, input, ready, Shared::new(out), &|item, scratch, out| {
                 let bias = bias.map(|bias| bias[item.row_first..].as_ptr());
                 let (sums, columns, rows) = (scratch.sums.as_ptr(), item.columns, item.rows);
-                dispatch(tier, StoreSums { sums, columns, rows, bias, out, stride });
+                dispatch(tier, StoreSums { sums, columns, rows, bias, activation, out, stride });
             });
         }
     }
@@ -232,7 +234,8 @@ impl Product<'_> {
             unsafe {
                 self.rows(groups, &apart, 0..stride, input, &mut None, out, &|item, scratch, out| {
                     let (sums, bias, columns, rows) = (scratch.sums.as_ptr(), None, item.columns, item.rows);
-                    dispatch(tier, StoreSums { sums, columns, rows, bias, out, stride });
+                    let activation = None;
+                    dispatch(tier, StoreSums { sums, columns, rows, bias, activation, out, stride });
                 });
                 self.rows(groups, &apart, stride..outputs, input, &mut None, out, &|item, scratch, out| {
                     let (gate, up, columns, rows) = (None, scratch.sums.as_ptr(), item.columns, item.rows);

@@ -25,6 +25,7 @@ mod moe;
 mod norm;
 mod pool;
 mod rope;
+mod self_attention;
 mod stored;
 #[cfg(test)]
 mod tests;

@@ -92,7 +92,7 @@ impl MoeScratch {
         let (rows, experts, used) = (job.rows, job.router.rows(), job.params.experts_used);
         let input = Input { x: job.x.as_ptr(), rows, places: None };
         // SAFETY: `x` holds the rows, as `moe` asserts.
-        unsafe { product.store(job.router, None, input, &mut self.scores[..rows * experts]) };
+        unsafe { product.store(job.router, None, None, input, &mut self.scores[..rows * experts]) };
         choose(product.tier, product.turn, job, &self.scores, &mut self.experts, &mut self.weights);
         // Counted two places on and added up, an expert's number is where its columns begin one place on; counted up
         // there once more, pair by pair, it is where the next one's begin.
@@ -149,7 +149,7 @@ pub(super) fn moe(
         let range = first..outputs.min(first + width);
         // SAFETY: `hidden` holds a row of down's inputs for each column (`gated` asserts it has room for them, and has
         // written them), and nothing else is prepared meanwhile.
-        unsafe { product.store_rows(down, range.clone(), None, input, &mut ready, partial) };
+        unsafe { product.store_rows(down, range.clone(), None, None, input, &mut ready, partial) };
         let stride = range.len();
         let target = Shared::new(out);
         let (partial, of) = (Shared::new_const(partial.as_ptr()), places.of);

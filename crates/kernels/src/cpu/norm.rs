@@ -75,19 +75,167 @@ impl Kernel for Row {
         unsafe {
             let mut x = self.x;
             if let Some(residual) = self.residual {
-                let whole = self.cols / LANES * LANES;
-                for at in (0..whole).step_by(LANES) {
-                    L::store(residual.add(at), L::add(L::load(residual.add(at)), L::load(x.add(at))));
-                }
-                for at in whole..self.cols {
-                    *residual.add(at) += x.add(at).read();
-                }
+                add::<L>(residual, x, self.cols);
                 x = residual;
             }
             let factor = rms_factor::<L>(x, self.cols, self.eps);
             scale::<L>(x, factor, self.weight, self.cols, self.out);
         }
     }
+}
+
+/// `x += added` over `count` numbers.
+///
+/// # Safety
+/// Inside `L::vectorize`; both hold `count` numbers.
+#[inline(always)]
+unsafe fn add<L: Lanes>(x: *mut f32, added: *const f32, count: usize) {
+    let whole = count / LANES * LANES;
+    // SAFETY: every vector and element below is before `count`.
+    unsafe {
+        for at in (0..whole).step_by(LANES) {
+            L::store(x.add(at), L::add(L::load(x.add(at)), L::load(added.add(at))));
+        }
+        for at in whole..count {
+            *x.add(at) += added.add(at).read();
+        }
+    }
+}
+
+/// `Σ f(x)` over `count` numbers, of vectors and of what is left.
+///
+/// # Safety
+/// Inside `L::vectorize`; `x` holds `count` numbers.
+#[inline(always)]
+unsafe fn sum_of<L: Lanes>(
+    x: *const f32,
+    count: usize,
+    step: impl Fn(L::F, L::F) -> L::F,
+    rest: impl Fn(f32) -> f32,
+) -> f32 {
+    const CHAINS: usize = 4;
+    let whole = count / LANES * LANES;
+    // SAFETY: every vector and element below is before `count`.
+    unsafe {
+        let mut sums = [L::splat(0.0); CHAINS];
+        let mut at = 0;
+        while at + CHAINS * LANES <= whole {
+            for (i, sum) in sums.iter_mut().enumerate() {
+                *sum = step(L::load(x.add(at + i * LANES)), *sum);
+            }
+            at += CHAINS * LANES;
+        }
+        while at < whole {
+            sums[0] = step(L::load(x.add(at)), sums[0]);
+            at += LANES;
+        }
+        let mut sum = L::sum(L::add(L::add(sums[0], sums[1]), L::add(sums[2], sums[3])));
+        for at in whole..count {
+            sum += rest(x.add(at).read());
+        }
+        sum
+    }
+}
+
+/// One row of a layer norm, and first, where there is a residual, the addition to it. As for [`Row`].
+struct LayerRow {
+    x: *const f32,
+    residual: Option<*mut f32>,
+    weight: *const f32,
+    bias: Option<*const f32>,
+    eps: f32,
+    cols: usize,
+    out: *mut f32,
+}
+
+impl Kernel for LayerRow {
+    type Out = ();
+
+    #[inline(always)]
+    unsafe fn run<L: Lanes>(self) {
+        let (cols, whole) = (self.cols, self.cols / LANES * LANES);
+        // SAFETY: the maker's promise.
+        unsafe {
+            let mut x = self.x;
+            if let Some(residual) = self.residual {
+                add::<L>(residual, x, cols);
+                x = residual;
+            }
+            // The row stays in the first-level cache: a second look at it costs less than the digits which
+            // `mean(x²) - mean²` would lose.
+            let mean = sum_of::<L>(x, cols, |x, sum| L::add(x, sum), |x| x) / cols as f32;
+            let means = L::splat(mean);
+            let square = |x, sum| {
+                let apart = L::sub(x, means);
+                L::fma(apart, apart, sum)
+            };
+            let squares = sum_of::<L>(x, cols, square, |x| (x - mean) * (x - mean));
+            let factor = 1.0 / (squares / cols as f32 + self.eps).sqrt();
+            let factors = L::splat(factor);
+            for at in (0..whole).step_by(LANES) {
+                let scaled = L::mul(L::sub(L::load(x.add(at)), means), factors);
+                let weight = L::load(self.weight.add(at));
+                let value = match self.bias {
+                    Some(bias) => L::fma(scaled, weight, L::load(bias.add(at))),
+                    None => L::mul(scaled, weight),
+                };
+                L::store(self.out.add(at), value);
+            }
+            for at in whole..cols {
+                let bias = self.bias.map_or(0.0, |bias| bias.add(at).read());
+                let scaled = (x.add(at).read() - mean) * factor;
+                self.out.add(at).write(scaled * self.weight.add(at).read() + bias);
+            }
+        }
+    }
+}
+
+/// A layer norm's parameters.
+#[derive(Clone, Copy)]
+pub(super) struct LayerNorm<'a> {
+    pub(super) weight: &'a [f32],
+    pub(super) bias: Option<&'a [f32]>,
+    pub(super) eps: f32,
+}
+
+/// `out[r] = layer_norm(x[r])`; with a residual, `residual[r] += x[r]` first and the norm is of that.
+pub(super) fn layer_norm(
+    tier: Tier,
+    turn: &mut Turn,
+    rows: usize,
+    x: &[f32],
+    residual: Option<&mut [f32]>,
+    params: LayerNorm<'_>,
+    out: &mut [f32],
+) {
+    let LayerNorm { weight, bias, eps } = params;
+    let cols = weight.len();
+    assert!(x.len() >= rows * cols && out.len() >= rows * cols, "a norm of more rows than its buffers hold");
+    assert!(bias.is_none_or(|bias| bias.len() == cols), "one weight and one bias a column");
+    assert!(
+        residual.as_ref().is_none_or(|residual| residual.len() >= rows * cols),
+        "a residual of fewer rows"
+    );
+    let residual = residual.map(Shared::new);
+    let out = Shared::new(out);
+    turn.run(rows, grain(cols), &|_, range| {
+        for row in range {
+            let at = row * cols;
+            // SAFETY: the row is inside each buffer by the assertions, and in one range of one thread; the backend
+            // has checked its tier.
+            unsafe {
+                let residual = residual.map(|residual| residual.get().add(at));
+                let (x, weight) = (x.as_ptr().add(at), weight.as_ptr());
+                let bias = bias.map(<[f32]>::as_ptr);
+                dispatch(tier, LayerRow { x, residual, weight, bias, eps, cols, out: out.get().add(at) });
+            }
+        }
+    });
+}
+
+/// Rows of a chunk of some 20 microseconds.
+fn grain(cols: usize) -> usize {
+    (1 << 15) / cols.max(1) + 1
 }
 
 /// `out[r] = rms_norm(x[r])`; with a residual, `residual[r] += x[r]` first and the norm is of that.
@@ -109,9 +257,7 @@ pub(super) fn rms_norm(
     );
     let residual = residual.map(Shared::new);
     let out = Shared::new(out);
-    // Some 20 microseconds a chunk.
-    let grain = (1 << 15) / cols.max(1) + 1;
-    turn.run(rows, grain, &|_, range| {
+    turn.run(rows, grain(cols), &|_, range| {
         for row in range {
             let at = row * cols;
             // SAFETY: the row is inside each buffer by the assertions, and in one range of one thread; the backend

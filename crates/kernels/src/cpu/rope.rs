@@ -288,9 +288,7 @@ pub(super) fn rope(
     let (keys, values) = kv.layer_mut(layer);
     let (turns, qkv) = (turns.shared(), Shared::new(qkv));
     let (keys, values) = (Shared::new(keys), Shared::new(values));
-    // Some 20 microseconds a chunk; computing a table costs ten times a rotation.
-    let grain = (1 << 13) / width.max(1) + 1;
-    turn.run(rows, grain, &|_, range| {
+    turn.run(rows, grain(width), &|_, range| {
         for row in range {
             let slot = batch.slots[row] as usize;
             let (block, offset) = (slot / BLOCK_TOKENS, slot % BLOCK_TOKENS);
@@ -317,6 +315,70 @@ pub(super) fn rope(
             }
         }
     });
+}
+
+/// One row whose queries and keys are turned and nothing else.
+struct TurnedRow<'a> {
+    heads: usize, // queries' and keys'
+    head_dim: usize,
+    rotation: &'a Rotation<'a>,
+    row: *mut f32,
+    turns: *const f32, // (2, pairs)
+}
+
+impl Kernel for TurnedRow<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    unsafe fn run<L: Lanes>(self) {
+        for head in 0..self.heads {
+            // SAFETY: the maker vouches for a row of all heads, and for turns of the rotation's pairs.
+            unsafe {
+                let x = self.row.add(head * self.head_dim);
+                turn_head::<L>(self.rotation.kind, x, self.turns, self.rotation.inv_freq.len());
+            }
+        }
+    }
+}
+
+/// Turns queries and keys of the batch's rows of `qkv`.
+pub(super) fn rotate(
+    tier: Tier,
+    turn: &mut Turn,
+    tables: &mut RopeTables,
+    batch: &Batch,
+    shape: HeadShape,
+    rotation: &Rotation<'_>,
+    qkv: &mut [f32],
+) {
+    let (rows, width, head_dim) = (batch.rows(), shape.qkv_width(), shape.head_dim);
+    let pairs = rotation.inv_freq.len();
+    assert!(qkv.len() >= rows * width, "qkv holds fewer rows than the batch");
+    assert!(2 * pairs <= head_dim, "rotary embedding of {pairs} pairs on a head of {head_dim}");
+    assert!(head_dim <= tables.width, "heads wider than the step limits");
+    let (turns, fresh) = tables.table((rotation.id, rotation.magnitude.to_bits()));
+    assert!(turns.len() >= rows * 2 * pairs, "more rows than the step limits");
+    let (turns, qkv) = (turns.shared(), Shared::new(qkv));
+    turn.run(rows, grain(width), &|_, range| {
+        for row in range {
+            // SAFETY: the row and its part of the table are inside their arrays by the assertions above, and belong to
+            // one range of one thread.
+            unsafe {
+                let turns = turns.get().add(row * 2 * pairs);
+                if fresh {
+                    fill(rotation, batch.positions[row], std::slice::from_raw_parts_mut(turns, 2 * pairs));
+                }
+                let heads = shape.heads + shape.kv_heads;
+                let row = qkv.get().add(row * width);
+                dispatch(tier, TurnedRow { heads, head_dim, rotation, row, turns });
+            }
+        }
+    });
+}
+
+/// Rows of a chunk of some 20 microseconds; computing a table costs ten times a rotation.
+fn grain(width: usize) -> usize {
+    (1 << 13) / width.max(1) + 1
 }
 
 /// Cosines, then sines, of one position. The angle is a product in f32, as models are trained with.

@@ -1,7 +1,7 @@
 //! Each op on one row, as its formula says: sums and functions in f64 in a fixed order, rounded to f32 once at the
 //! end. Nothing here knows batches, caches or devices.
 
-use crate::{Activation, ExpertScoring, MoeParams, RopeKind};
+use crate::{Activation, ExpertScoring, MoeParams, PositionBias, RopeKind, SelfAttentionParams};
 
 /// `Σ a[i] b[i]`, over eight interleaved partial sums.
 pub fn dot(a: &[f32], b: &[f32]) -> f64 {
@@ -23,6 +23,18 @@ pub fn rms_norm(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
     let factor = 1.0 / (mean + f64::from(eps)).sqrt();
     for ((out, &x), &weight) in out.iter_mut().zip(x).zip(weight) {
         *out = (f64::from(x) * factor * f64::from(weight)) as f32;
+    }
+}
+
+/// `out[i] = (x[i] - mean) / sqrt(variance + eps) * weight[i] + bias[i]` (arxiv.org/abs/1607.06450).
+pub fn layer_norm(x: &[f32], weight: &[f32], bias: Option<&[f32]>, eps: f32, out: &mut [f32]) {
+    let count = x.len() as f64;
+    let mean = x.iter().map(|&x| f64::from(x)).sum::<f64>() / count;
+    let variance = x.iter().map(|&x| (f64::from(x) - mean).powi(2)).sum::<f64>() / count;
+    let factor = 1.0 / (variance + f64::from(eps)).sqrt();
+    for (i, out) in out.iter_mut().enumerate() {
+        let bias = bias.map_or(0.0, |bias| f64::from(bias[i]));
+        *out = ((f64::from(x[i]) - mean) * factor * f64::from(weight[i]) + bias) as f32;
     }
 }
 
@@ -76,7 +88,37 @@ pub fn score(query: &[f32], key: &[f32], scale: f32, softcap: Option<f32>) -> f6
     softcap.map_or(score, |cap| f64::from(cap) * (score / f64::from(cap)).tanh())
 }
 
-/// The non-linearity of a gated MLP:
+/// What is added to the score of query i and key j of head `head`, whose query and key are given.
+pub fn position_bias(
+    params: &SelfAttentionParams<'_, Vec<f32>>,
+    head: usize,
+    (i, query): (u32, &[f32]),
+    (j, key): (u32, &[f32]),
+) -> f64 {
+    // From -reach to reach, as an index from 0.
+    let clamped = |distance: i64, reach: u32| {
+        let reach = i64::from(reach);
+        (distance.clamp(-reach, reach) + reach) as usize
+    };
+    let distance = i64::from(i) - i64::from(j);
+    match &params.bias {
+        PositionBias::None => 0.0,
+        PositionBias::Alibi { slopes } => -f64::from(slopes[head]) * distance.abs() as f64,
+        PositionBias::ByDistance { table, reach } => {
+            f64::from(table[head * (2 * *reach as usize + 1) + clamped(-distance, *reach)])
+        }
+        PositionBias::Disentangled { keys, queries, bucket_of, reach, .. } => {
+            let head_dim = params.heads.head_dim;
+            let bucket = bucket_of[clamped(distance, *reach)] as usize;
+            let at = bucket * params.heads.q_width() + head * head_dim;
+            let keys = keys.map_or(0.0, |keys| dot(query, &keys[at..][..head_dim]));
+            let queries = queries.map_or(0.0, |queries| dot(key, &queries[at..][..head_dim]));
+            f64::from(params.scale) * (keys + queries)
+        }
+    }
+}
+
+/// The non-linearity of an MLP: ReLU `max(x, 0)`;
 /// SiLU `x / (1 + exp(-x))`; GELU `x/2 (1 + erf(x / √2))`, or with `tanh(√(2/π) (x + 0.044715 x³))` for the `erf`
 /// (arxiv.org/abs/1606.08415).
 pub fn activate(activation: Activation, x: f64) -> f64 {
@@ -87,6 +129,8 @@ pub fn activate(activation: Activation, x: f64) -> f64 {
             0.5 * x * (1.0 + inner.tanh())
         }
         Activation::GeluErf => 0.5 * x * (1.0 + erf(x * std::f64::consts::FRAC_1_SQRT_2)),
+        Activation::Relu if x < 0.0 => 0.0,
+        Activation::Relu => x,
     }
 }
 

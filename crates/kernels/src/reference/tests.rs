@@ -154,6 +154,7 @@ fn prompt(rows: u32) -> Batch {
     Batch {
         tokens: (0..rows).collect(),
         positions: (0..rows).collect(),
+        types: Vec::new(),
         slots: (0..rows).map(|p| blocks[p as usize / 16] * 16 + p % 16).collect(),
         sequences: vec![SequenceSpan { row_first: 0, rows, context: rows, table_first: 0 }],
         block_tables: blocks,

@@ -1,13 +1,14 @@
 //! A model that makes vectors or scores, but for its network: texts to inputs, and all that follows the hidden states.
 
 use crate::{
+    encoder::Classifier,
     error::{LoadError, RequestError},
     job::EmbedInput,
     tokenizer::{CutSide, Tokenizer, cut},
 };
 
 use super::{
-    Classifier, EmbeddingSpec,
+    EmbeddingSpec,
     instruction::{DEFAULT_TASK, YesNoPrompt, query_prompt, with_task},
 };
 
@@ -136,7 +137,8 @@ impl Embedder {
                 }
                 let side = cut_side.unwrap_or_default();
                 let pair = tokenizer.encode_pair(first, second, self.tokens_max, side)?;
-                let pair = pair.ok_or_else(|| RequestError::invalid("inputs", "this model takes no pairs"))?;
+                let pair =
+                    pair.ok_or_else(|| RequestError::invalid("inputs", "this model takes no pairs"))?;
                 (pair.tokens, pair.types, pair.tokens_uncut)
             }
             None => return Err(RequestError::invalid("inputs", "this model takes no pairs of texts")),
@@ -155,13 +157,20 @@ impl Embedder {
             }
             Prompt::Named(name) => prompts.get(name).cloned().ok_or_else(|| {
                 let known: Vec<&str> = prompts.keys().map(String::as_str).collect();
-                let known = if known.is_empty() { "has none".to_owned() } else { format!("has {}", known.join(", ")) };
+                let known = if known.is_empty() {
+                    "has none".to_owned()
+                } else {
+                    format!("has {}", known.join(", "))
+                };
                 RequestError::invalid("prompt_name", format!("no prompt of this model; it {known}"))
             }),
             Prompt::Instruction(task) => {
                 let told = prompts.values().find_map(|prompt| with_task(prompt, task));
                 told.ok_or_else(|| {
-                    RequestError::invalid("instruction", "this model takes none; its prompts are chosen by prompt_name")
+                    RequestError::invalid(
+                        "instruction",
+                        "this model takes none; its prompts are chosen by prompt_name",
+                    )
                 })
             }
         }

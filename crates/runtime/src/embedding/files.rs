@@ -26,7 +26,8 @@ pub(crate) fn read(directory: &Path, hidden: usize) -> Result<Option<EmbeddingSp
     if !modules_path.exists() {
         return Ok(None);
     }
-    let mut spec = EmbeddingSpec { stated: true, pooling: Vec::new(), ..EmbeddingSpec::plain(Pooling::Mean, false) };
+    let mut spec =
+        EmbeddingSpec { stated: true, pooling: Vec::new(), ..EmbeddingSpec::plain(Pooling::Mean, false) };
     let mut width = hidden;
     for (kind, folder) in module_list(directory, &modules_path)? {
         let unsupported = |reason: &str| LoadError::Unsupported {
@@ -71,17 +72,15 @@ pub(crate) fn network_folder(directory: &Path) -> Result<PathBuf, LoadError> {
         return Ok(directory.to_owned());
     }
     let modules = module_list(directory, &modules_path)?;
-    let network = modules.into_iter().find(|(kind, _)| matches!(kind.as_str(), "Transformer" | "MLMTransformer"));
+    let network =
+        modules.into_iter().find(|(kind, _)| matches!(kind.as_str(), "Transformer" | "MLMTransformer"));
     Ok(network.map_or_else(|| directory.to_owned(), |(_, folder)| folder))
 }
 
 /// The modules, by the last segment of their types, and their folders.
 fn module_list(directory: &Path, path: &Path) -> Result<Vec<(String, PathBuf)>, LoadError> {
-    let corrupt = |reason: String| LoadError::Corrupt {
-        file: path.display().to_string(),
-        what: "file".into(),
-        reason,
-    };
+    let corrupt =
+        |reason: String| LoadError::Corrupt { file: path.display().to_string(), what: "file".into(), reason };
     let bytes = crate::load::read_file(path, TEXT_FILE_BYTES_MAX)?;
     let list: Vec<Value> = serde_json::from_slice(&bytes).map_err(|error| corrupt(error.to_string()))?;
     if list.len() > EMBEDDING_MODULES_MAX {
@@ -122,8 +121,9 @@ const TRANSFORMER_CONFIGS: &[&str] = &[
 ];
 
 fn transformer(directory: &Path, folder: &Path, spec: &mut EmbeddingSpec) -> Result<(), LoadError> {
-    for (place, name) in
-        [folder, directory].into_iter().flat_map(|place| TRANSFORMER_CONFIGS.iter().map(move |name| (place, name)))
+    for (place, name) in [folder, directory]
+        .into_iter()
+        .flat_map(|place| TRANSFORMER_CONFIGS.iter().map(move |name| (place, name)))
     {
         if let Some(config) = config_if(place, name)? {
             spec.tokens_max = config.count("max_seq_length", CONTEXT_TOKENS_MAX)?;
@@ -262,7 +262,10 @@ fn prompts(directory: &Path, spec: &mut EmbeddingSpec) -> Result<(), LoadError> 
         for (name, prompt) in prompts {
             let text = prompt.as_str().filter(|text| text.len() <= PROMPT_BYTES_MAX);
             let text = text.ok_or_else(|| {
-                config.corrupt("prompts", format!("{name:?} is no text, or longer than {PROMPT_BYTES_MAX} bytes"))
+                config.corrupt(
+                    "prompts",
+                    format!("{name:?} is no text, or longer than {PROMPT_BYTES_MAX} bytes"),
+                )
             })?;
             spec.prompts.insert(name.clone(), text.to_owned());
         }

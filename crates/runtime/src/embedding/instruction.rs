@@ -1,7 +1,10 @@
 //! Prompts that carry an instruction: what Qwen3's embedders write before a query, and what its rerankers are asked.
 //! Byte for byte as published; a space more or less changes the scores.
 
-use crate::{error::RequestError, tokenizer::{CutSide, Tokenizer, cut}};
+use crate::{
+    error::RequestError,
+    tokenizer::{CutSide, Tokenizer, cut},
+};
 
 /// What the query is for, where nobody says.
 pub(super) const DEFAULT_TASK: &str =
@@ -36,10 +39,7 @@ pub struct YesNoPrompt {
 impl YesNoPrompt {
     /// In a model's tokens.
     pub(super) fn new(tokenizer: &Tokenizer) -> Result<YesNoPrompt, RequestError> {
-        Ok(YesNoPrompt {
-            prefix: tokenizer.encode(PREFIX, false)?,
-            suffix: tokenizer.encode(SUFFIX, false)?,
-        })
+        Ok(YesNoPrompt { prefix: tokenizer.encode(PREFIX, false)?, suffix: tokenizer.encode(SUFFIX, false)? })
     }
 
     /// The tokens of one question, `tokens_max` at most, and how many there were before the end of the document was

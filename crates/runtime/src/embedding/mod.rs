@@ -1,7 +1,6 @@
 //! From texts to vectors and scores, around the network: prompts and tokens before it, pooling and what follows after
 //! it. Encoders and decoders share all of it; which rows the network computes, and when, is the engine's.
 
-mod classifier;
 mod embedder;
 mod files;
 mod instruction;
@@ -10,9 +9,8 @@ mod pooling;
 mod readout;
 mod spec;
 
-pub use classifier::{Classifier, ClassifierLayer, ClassifierNorm, Scores};
-pub use embedder::{Embedder, PairPrompt, Prompt, Task};
 pub(crate) use embedder::yes_no;
+pub use embedder::{Embedder, PairPrompt, Prompt, Task};
 pub(crate) use files::{network_folder, of_gguf, read};
 pub use modules::{Dense, HostActivation, Module};
 pub use pooling::{Pooled, Pooling};

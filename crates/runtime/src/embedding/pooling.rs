@@ -90,7 +90,9 @@ impl Pooled {
                     Pooling::WeightedMean => {
                         part.iter_mut().zip(row).for_each(|(sum, x)| *sum += weight * x);
                     }
-                    Pooling::Max => part.iter_mut().zip(row).for_each(|(most, x)| *most = pick_max(*most, *x)),
+                    Pooling::Max => {
+                        part.iter_mut().zip(row).for_each(|(most, x)| *most = pick_max(*most, *x))
+                    }
                 }
             }
         }

@@ -5,6 +5,7 @@ use super::{
     modules::normalize,
     pooling::{Pooled, Pooling},
 };
+use crate::encoder::HeadInput;
 
 /// What is computed of an input.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -73,7 +74,7 @@ impl Readout {
     pub fn new(embedder: &Embedder, output: Output, prompt_tokens: usize) -> Readout {
         let spec = &embedder.spec;
         let (modes, first): (&[Pooling], usize) = match (output, &embedder.classifier) {
-            (Output::Scores { .. }, Some(classifier)) => (std::slice::from_ref(&classifier.input), 0),
+            (Output::Scores { .. }, Some(classifier)) => (classifier_pooling(classifier.input), 0),
             _ if spec.include_prompt => (&spec.pooling, 0),
             _ => (&spec.pooling, prompt_tokens),
         };
@@ -157,6 +158,15 @@ impl Readout {
             Computed::Dense { values, .. } if values.iter().any(|value| !value.is_finite()) => None,
             _ => Some(computed),
         }
+    }
+}
+
+/// How a classifier's row comes about.
+fn classifier_pooling(input: HeadInput) -> &'static [Pooling] {
+    match input {
+        HeadInput::Cls => &[Pooling::Cls],
+        HeadInput::Mean => &[Pooling::Mean],
+        HeadInput::Last => &[Pooling::Last],
     }
 }
 

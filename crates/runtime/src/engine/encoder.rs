@@ -14,11 +14,14 @@ use hanzo_engine_kernels::{Backend, Batch, KernelError, SequenceSpan};
 use super::{EngineMemory, EngineStats, StepReport};
 use crate::{
     embedding::{Embedder, Output, Readout, Rows},
-    encoder::{Encoder, EncoderFiles},
+    encoder::{Encoder, EncoderFiles, WeightType},
     error::StepError,
     fair::{FairLine, Order},
     job::{EmbedInput, EmbedJob, Event, EventKind, JobId},
 };
+
+/// Rows whose logits over the vocabulary are on the host at once.
+const VOCABULARY_ROWS: usize = 64;
 
 /// How large an encoder's engine is made. All bounds are at least 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +32,8 @@ pub struct EncoderConfig {
     pub sequences_max: usize,
     /// Tokens of an input.
     pub input_tokens_max: usize,
+    /// How matrices are packed.
+    pub weight_type: WeightType,
 }
 
 impl EncoderConfig {
@@ -65,15 +70,15 @@ struct Waiting {
 impl<B: Backend> EncoderEngine<B> {
     /// What [`EncoderEngine::new`] and the weights it is given take.
     pub fn memory(backend: &B, files: &EncoderFiles, config: &EncoderConfig) -> EngineMemory {
-        let plan = Encoder::plan(backend, files);
+        let plan = Encoder::plan(backend, files, config.weight_type);
         let EncoderConfig { sequences_max, input_tokens_max, .. } = *config;
         let limits = files.spec.step_limits(config.rows_max(), sequences_max, input_tokens_max);
-        let width = if files.spec.masked_lm.is_some() { files.spec.vocab } else { files.spec.hidden };
-        let rows = (config.rows_max() * width * size_of::<f32>()) as u64;
+        let vocabulary = if files.spec.masked_lm.is_some() { VOCABULARY_ROWS * files.spec.vocab } else { 0 };
+        let rows = (config.rows_max() * files.spec.hidden).max(vocabulary) * size_of::<f32>();
         EngineMemory {
             weights_bytes: plan.weights_bytes,
             kv_bytes: 0,
-            scratch_bytes: plan.scratch_bytes(backend, &limits) + rows,
+            scratch_bytes: plan.scratch_bytes(backend, &limits) + rows as u64,
         }
     }
 
@@ -90,7 +95,6 @@ impl<B: Backend> EncoderEngine<B> {
         let EncoderConfig { sequences_max, input_tokens_max, .. } = config;
         let limits = encoder.spec().step_limits(config.rows_max(), sequences_max, input_tokens_max);
         encoder.prepare(&mut backend, &limits)?;
-        let width = if embedder.sparse { embedder.vocab } else { embedder.hidden };
         Ok(EncoderEngine {
             backend,
             encoder,
@@ -100,7 +104,7 @@ impl<B: Backend> EncoderEngine<B> {
             held: HashSet::new(),
             batch: Batch::default(),
             step: Vec::with_capacity(sequences_max),
-            rows: Vec::with_capacity(config.rows_max() * width),
+            rows: Vec::new(),
             prompt_tokens: 0,
             steps: 0,
             embedder,
@@ -149,7 +153,11 @@ impl<B: Backend> EncoderEngine<B> {
 
     /// Runs nothing of a job until it is set back.
     pub fn set_paused(&mut self, job: JobId, paused: bool) {
-        if paused { self.held.insert(job) } else { self.held.remove(&job) };
+        if paused {
+            self.held.insert(job)
+        } else {
+            self.held.remove(&job)
+        };
     }
 
     /// Whether a step would run something.
@@ -230,15 +238,23 @@ impl<B: Backend> EncoderEngine<B> {
             finish(waiting, readout, embedder, events);
         }
         if vocabulary_wanted {
-            rows.resize(batch.rows() * vocab, 0.0);
-            encoder.vocabulary_logits(backend, batch, rows)?;
-            for (waiting, span) in self.step.iter().zip(&batch.sequences) {
+            for (index, waiting) in self.step.iter().enumerate() {
                 let mut readout = Readout::new(embedder, waiting.output, waiting.input.prompt_tokens);
-                if readout.wants_vocabulary() {
-                    let (first, count) = (span.row_first as usize, span.rows as usize);
-                    readout.push(&rows[first * vocab..(first + count) * vocab], embedder);
-                    finish(waiting, readout, embedder, events);
+                if !readout.wants_vocabulary() {
+                    continue;
                 }
+                let SequenceSpan { row_first, rows: count, .. } = batch.sequences[index];
+                let mut row = row_first;
+                while row < row_first + count {
+                    let end = (row_first + count).min(row + VOCABULARY_ROWS as u32);
+                    batch.logit_rows.clear();
+                    batch.logit_rows.extend(row..end);
+                    rows.resize((end - row) as usize * vocab, 0.0);
+                    encoder.vocabulary_logits(backend, batch, rows)?;
+                    readout.push(rows, embedder);
+                    row = end;
+                }
+                finish(waiting, readout, embedder, events);
             }
         }
         Ok(())

@@ -1,6 +1,7 @@
 //! [`ModelFiles`] from a parsed GGUF file.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use super::{
     GenerationDefaults, ModelFiles, ModelInfo, Resolved, TextFiles, TokenizerSource, check_tokens,
@@ -60,15 +61,8 @@ pub(super) fn assemble(
     let spec = spec::from_gguf(&gguf)?;
     let metadata = gguf.metadata;
     let file = metadata.file();
-    let text = TextFiles {
-        file: file.to_owned(),
-        tokenizer: TokenizerSource::Gguf(metadata.clone()),
-        chat_template: metadata.string("tokenizer.chat_template")?.map(str::to_owned),
-        bos: metadata.u32("tokenizer.ggml.bos_token_id")?,
-        eos: end_tokens(&metadata)?,
-        generation: generation(&metadata)?,
-    };
-    check_tokens(file, &spec, &text)?;
+    let text = text_files(&metadata)?;
+    check_tokens(file, spec.vocab, &text)?;
     let bytes_in_memory: u64 = gguf.tensors.iter().map(|tensor| tensor.bytes.len() as u64).sum();
     let Resolved { tensors, parameters, tied_twin, score } =
         resolve(file, &spec, Naming::Gguf, gguf.tensors, |name| name == spec::ROPE_FACTORS)?;
@@ -76,7 +70,7 @@ pub(super) fn assemble(
         name: metadata.string("general.name")?.unwrap_or(fallback_name).to_owned(),
         format: "gguf",
         architecture: spec.architecture.clone(),
-        quantization: file_type(&metadata)?.unwrap_or_else(|| dominant_type(&tensors)),
+        quantization: file_type(&metadata)?.unwrap_or_else(|| dominant_type(tensors.values())),
         parameters,
         size_bytes: if files.is_empty() { bytes_in_memory } else { size_bytes(&files)? },
         context_tokens_max: spec.context_tokens_max,
@@ -84,6 +78,18 @@ pub(super) fn assemble(
         files,
     };
     Ok(ModelFiles { info, spec, text, tensors, tied_twin, score })
+}
+
+/// What a file says about text.
+pub(crate) fn text_files(metadata: &Arc<Metadata>) -> Result<TextFiles, LoadError> {
+    Ok(TextFiles {
+        file: metadata.file().to_owned(),
+        tokenizer: TokenizerSource::Gguf(metadata.clone()),
+        chat_template: metadata.string("tokenizer.chat_template")?.map(str::to_owned),
+        bos: metadata.u32("tokenizer.ggml.bos_token_id")?,
+        eos: end_tokens(metadata)?,
+        generation: generation(metadata)?,
+    })
 }
 
 fn end_tokens(metadata: &Metadata) -> Result<Vec<u32>, LoadError> {
@@ -108,7 +114,8 @@ fn generation(metadata: &Metadata) -> Result<GenerationDefaults, LoadError> {
     })
 }
 
-fn file_type(metadata: &Metadata) -> Result<Option<String>, LoadError> {
+/// The name of a file's quantisation, where it says its number.
+pub(crate) fn file_type(metadata: &Metadata) -> Result<Option<String>, LoadError> {
     let Some(number) = metadata.u32("general.file_type")? else { return Ok(None) };
     Ok(FILE_TYPES.iter().find(|(id, _)| *id == number).map(|(_, name)| (*name).to_owned()))
 }

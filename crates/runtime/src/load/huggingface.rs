@@ -29,14 +29,14 @@ pub(super) fn open(directory: &Path) -> Result<ModelFiles, LoadError> {
     let spec = spec::from_config(&config)?;
     let generation_config = read_config(directory, "generation_config.json")?;
     let text = text_files(directory, &config, generation_config.as_ref())?;
-    check_tokens(&name, &spec, &text)?;
+    check_tokens(&name, spec.vocab, &text)?;
     let Resolved { tensors, parameters, tied_twin, score } =
         resolve(&name, &spec, Naming::of_model_type(&spec.architecture), tensors, is_harmless)?;
     let info = ModelInfo {
         name: name_of(directory),
         format: "safetensors",
         architecture: spec.architecture.clone(),
-        quantization: dominant_type(&tensors),
+        quantization: dominant_type(tensors.values()),
         parameters,
         size_bytes: size_bytes(&files)?,
         context_tokens_max: spec.context_tokens_max,

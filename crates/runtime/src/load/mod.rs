@@ -2,8 +2,8 @@
 //! [`Weight`]. Opening reads headers and checks every shape against the spec; weights are read when a
 //! [`crate::decoder::Decoder`] packs them.
 
-mod gguf;
-mod huggingface;
+pub(crate) mod gguf;
+pub(crate) mod huggingface;
 mod opened;
 mod tensor;
 #[cfg(test)]
@@ -291,16 +291,16 @@ pub(crate) fn check_shape(tensor: &Tensor, expected: &[usize]) -> Result<(), Loa
 }
 
 /// The type most bytes of the matrices are stored in.
-fn dominant_type(tensors: &BTreeMap<Weight, Tensor>) -> String {
+pub(crate) fn dominant_type<'a>(tensors: impl Iterator<Item = &'a Tensor>) -> String {
     let mut bytes_of = BTreeMap::new();
-    for tensor in tensors.values().filter(|tensor| tensor.shape.len() > 1) {
+    for tensor in tensors.filter(|tensor| tensor.shape.len() > 1) {
         *bytes_of.entry(tensor.dtype).or_insert(0u64) += tensor.bytes.len() as u64;
     }
     let dominant = bytes_of.into_iter().max_by_key(|&(_, bytes)| bytes);
     dominant.map_or_else(|| "unknown".to_owned(), |(dtype, _)| dtype.to_string())
 }
 
-fn size_bytes(files: &[PathBuf]) -> Result<u64, LoadError> {
+pub(crate) fn size_bytes(files: &[PathBuf]) -> Result<u64, LoadError> {
     let mut total = 0;
     for path in files {
         let found = fs::metadata(path).map_err(|source| LoadError::Io { path: path.clone(), source })?;
@@ -310,13 +310,13 @@ fn size_bytes(files: &[PathBuf]) -> Result<u64, LoadError> {
 }
 
 /// Refuses token ids that no row of the head belongs to.
-fn check_tokens(file: &str, spec: &DecoderSpec, text: &TextFiles) -> Result<(), LoadError> {
-    match text.bos.iter().chain(&text.eos).find(|&&token| token as usize >= spec.vocab) {
+pub(crate) fn check_tokens(file: &str, vocab: usize, text: &TextFiles) -> Result<(), LoadError> {
+    match text.bos.iter().chain(&text.eos).find(|&&token| token as usize >= vocab) {
         None => Ok(()),
         Some(token) => Err(LoadError::Corrupt {
             file: file.to_owned(),
             what: "begin and end tokens".into(),
-            reason: format!("token {token} is not among the {} of the vocabulary", spec.vocab),
+            reason: format!("token {token} is not among the {vocab} of the vocabulary"),
         }),
     }
 }

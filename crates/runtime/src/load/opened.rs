@@ -6,11 +6,8 @@ use hanzo_engine_kernels::quant::dequantize_row;
 use serde_json::Value;
 
 use super::{ModelFiles, ModelInfo, Tensor, TextFiles, TokenizerSource, huggingface};
-use crate::embedding::{
-    self, Classifier, ClassifierLayer, Dense, Embedder, EmbeddingSpec, HostActivation, PairPrompt, Pooling, Scores,
-    Task,
-};
-use crate::encoder::{self, EncoderFiles};
+use crate::embedding::{self, Embedder, EmbeddingSpec, PairPrompt, Pooling, Task};
+use crate::encoder::{self, Classifier, EncoderFiles, Head, HeadActivation, HeadInput, HeadLayer, Scores};
 use crate::error::LoadError;
 use crate::mapped::ModelBytes;
 use crate::spec::Weight;
@@ -127,10 +124,12 @@ impl Opened {
         match &self.network {
             Network::Decoder(files) if is_reranker(files) => vec![Task::Rerank],
             Network::Decoder(_) => vec![Task::Embed],
-            Network::Encoder(files) => match &files.classifier {
-                Some(classifier) if classifier.labels.len() == 1 => vec![Task::Rerank, Task::Classify],
-                Some(_) => vec![Task::Classify],
-                None if files.spec.masked_lm.is_some() => vec![Task::Embed, Task::EmbedSparse],
+            Network::Encoder(files) => match &files.head {
+                Some(Head::Classifier(classifier)) if classifier.labels.len() == 1 => {
+                    vec![Task::Rerank, Task::Classify]
+                }
+                Some(Head::Classifier(_)) => vec![Task::Classify],
+                Some(Head::MaskedLm) => vec![Task::Embed, Task::EmbedSparse],
                 None => vec![Task::Embed],
             },
         }
@@ -197,7 +196,10 @@ impl Opened {
                 hidden: files.spec.hidden,
                 vocab: files.spec.vocab,
                 tokens_max,
-                classifier: files.classifier.clone(),
+                classifier: match &files.head {
+                    Some(Head::Classifier(classifier)) => Some(classifier.clone()),
+                    Some(Head::MaskedLm) | None => None,
+                },
                 sparse: files.spec.masked_lm.is_some(),
                 pair: tokenizer.takes_pairs().then_some(PairPrompt::Joined),
             }),
@@ -207,7 +209,9 @@ impl Opened {
 
 /// `model_max_length` of `tokenizer_config.json`; enormous numbers stand for none.
 fn tokenizer_length(text: &TextFiles) -> Option<usize> {
-    let TokenizerSource::HuggingFace { tokenizer_config: Some(config), .. } = &text.tokenizer else { return None };
+    let TokenizerSource::HuggingFace { tokenizer_config: Some(config), .. } = &text.tokenizer else {
+        return None;
+    };
     let length = config.get("model_max_length").and_then(Value::as_u64)?;
     usize::try_from(length).ok().filter(|&length| length > 0 && length < 1 << 24)
 }
@@ -216,7 +220,11 @@ fn tokenizer_length(text: &TextFiles) -> Option<usize> {
 fn is_reranker(files: &ModelFiles) -> bool {
     let says = || {
         files.info.name.to_lowercase().contains("rerank")
-            || files.text.chat_template.as_ref().is_some_and(|template| template.contains("Judge whether the Document"))
+            || files
+                .text
+                .chat_template
+                .as_ref()
+                .is_some_and(|template| template.contains("Judge whether the Document"))
     };
     files.score.is_some() || files.spec.architecture == "qwen3" && says()
 }
@@ -242,11 +250,17 @@ fn yes_no_classifier(files: &ModelFiles, tokenizer: &Tokenizer) -> Result<Classi
         }
     };
     let weight: Vec<f32> = yes.iter().zip(&no).map(|(yes, no)| yes - no).collect();
-    let dense =
-        Dense { weight, bias: None, inputs: hidden, outputs: 1, activation: HostActivation::Identity };
+    let layer = HeadLayer {
+        weight,
+        inputs: hidden,
+        outputs: 1,
+        bias: None,
+        activation: HeadActivation::Identity,
+        norm: None,
+    };
     Ok(Classifier {
-        input: Pooling::Last,
-        layers: vec![ClassifierLayer { dense, norm: None }],
+        input: HeadInput::Last,
+        layers: vec![layer],
         labels: vec!["yes".to_owned()],
         scores: Scores::Sigmoid,
     })

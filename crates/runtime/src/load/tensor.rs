@@ -1,5 +1,6 @@
 //! One tensor of a model file, as stored: its name there, type, shape and bytes.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use half::{bf16, f16};
@@ -44,6 +45,28 @@ impl Tensor {
                 .slice(index * part_bytes..(index + 1) * part_bytes)
                 .expect("inside, because all parts together are not longer than the whole"),
         })
+    }
+
+    /// Rows along its outermost dimension, sharing its bytes.
+    ///
+    /// # Panics
+    /// Outside of its rows.
+    pub(crate) fn rows(&self, rows: Range<usize>) -> Tensor {
+        assert!(rows.start <= rows.end && rows.end <= self.shape[0], "rows inside the tensor");
+        // A row of a vector is one number, and of a matrix whole blocks.
+        let row_bytes = self.bytes.len() / self.shape[0];
+        let mut shape = self.shape.clone();
+        shape[0] = rows.len();
+        Tensor {
+            file: self.file.clone(),
+            name: self.name.clone(),
+            dtype: self.dtype,
+            shape,
+            bytes: self
+                .bytes
+                .slice(rows.start * row_bytes..rows.end * row_bytes)
+                .expect("inside, because its rows are"),
+        }
     }
 
     /// Its numbers. For norm weights, biases and the like, which files keep unquantised.

@@ -9,8 +9,8 @@ use crate::error::LoadError;
 /// The settings of a `config.json`, and the file's name for errors. A setting that is null is absent.
 #[derive(Clone, Debug)]
 pub struct Config {
-    pub(super) file: String,
-    pub(super) settings: Map<String, Value>,
+    pub(crate) file: String,
+    pub(crate) settings: Map<String, Value>,
 }
 
 impl Config {
@@ -69,14 +69,14 @@ impl Config {
         self.count(key, max)?.ok_or_else(|| self.missing(key))
     }
 
-    pub(super) fn positive(&self, key: &str) -> Result<Option<f32>, LoadError> {
+    pub(crate) fn positive(&self, key: &str) -> Result<Option<f32>, LoadError> {
         match self.f32(key)? {
             Some(number) if number <= 0.0 => Err(self.corrupt(key, format!("{number} is not above 0"))),
             number => Ok(number),
         }
     }
 
-    pub(super) fn object(&self, key: &str) -> Result<Option<Config>, LoadError> {
+    pub(crate) fn object(&self, key: &str) -> Result<Option<Config>, LoadError> {
         let object = self.typed(key, "an object", Value::as_object)?;
         Ok(object.map(|settings| Config::new(self.file.clone(), settings.clone())))
     }

@@ -248,11 +248,7 @@ pub(super) fn table(
 }
 
 /// The tokens put before and after a text.
-fn affixes(
-    metadata: &Metadata,
-    vocabulary: &Vocabulary,
-    bos_by_default: bool,
-) -> Result<Affixes, LoadError> {
+fn affixes(metadata: &Metadata, vocabulary: &Vocabulary, bos_by_default: bool) -> Result<Affixes, LoadError> {
     let one = |flag: &'static str, by_default: bool, key: &'static str| {
         let wanted = metadata.bool(flag)?;
         if !wanted.unwrap_or(by_default) {
@@ -266,11 +262,7 @@ fn affixes(
             None => Ok(Vec::new()),
         }
     };
-    Ok(Affixes {
-        prefix: one(ADD_BOS, bos_by_default, BOS)?,
-        suffix: one(ADD_EOS, false, EOS)?,
-        pair: None,
-    })
+    Ok(Affixes { prefix: one(ADD_BOS, bos_by_default, BOS)?, suffix: one(ADD_EOS, false, EOS)?, pair: None })
 }
 
 fn unsupported(metadata: &Metadata, key: &str, value: &str, reason: &str) -> LoadError {

@@ -49,10 +49,13 @@ pub(super) fn word_piece(metadata: &Metadata) -> Result<Tokenizer, LoadError> {
         vocab.entry(spelled(text, vocabulary.kinds[id])).or_insert(id as u32);
     }
     // The files do not say whether a model is cased; a vocabulary with capital letters is of one that is.
-    let is_capital = |text: &str| text.strip_prefix(WORD).unwrap_or(text).contains(|c: char| c.is_ascii_uppercase());
-    let lowercase = !vocabulary.texts.iter().zip(&vocabulary.kinds).any(|(text, &kind)| {
-        kind == Kind::Normal && !text.starts_with('[') && is_capital(text)
-    });
+    let is_capital =
+        |text: &str| text.strip_prefix(WORD).unwrap_or(text).contains(|c: char| c.is_ascii_uppercase());
+    let lowercase = !vocabulary
+        .texts
+        .iter()
+        .zip(&vocabulary.kinds)
+        .any(|(text, &kind)| kind == Kind::Normal && !text.starts_with('[') && is_capital(text));
     let unknown = token(metadata, &vocabulary, UNKNOWN)?.ok_or_else(|| metadata.missing(UNKNOWN))?;
     let parts = Parts {
         model: Model::WordPiece {
@@ -65,7 +68,10 @@ pub(super) fn word_piece(metadata: &Metadata) -> Result<Tokenizer, LoadError> {
         normalizer: Some(NormalizerWrapper::BertNormalizer(BertNormalizer::new(true, true, None, lowercase))),
         pre_tokenizer: Some(PreTokenizerWrapper::BertPreTokenizer(BertPreTokenizer)),
     };
-    let affixes = match (boundary(metadata, &vocabulary, [CLS, BOS])?, boundary(metadata, &vocabulary, [SEPARATOR, EOS])?) {
+    let affixes = match (
+        boundary(metadata, &vocabulary, [CLS, BOS])?,
+        boundary(metadata, &vocabulary, [SEPARATOR, EOS])?,
+    ) {
         (Some(cls), Some(sep)) => Affixes::of_bert(cls, sep, 1, 1),
         (None, _) => return Err(metadata.missing(CLS)),
         (_, None) => return Err(metadata.missing(SEPARATOR)),
@@ -88,7 +94,8 @@ pub(super) fn unigram(metadata: &Metadata) -> Result<Tokenizer, LoadError> {
         Some(numbers) => {
             // Stored as signed bytes by some.
             let bytes: Vec<u8> = numbers.iter().map(|&number| number as u8).collect();
-            let map = Precompiled::from(&bytes).map_err(|error| metadata.corrupt(CHARS_MAP, error.to_string()))?;
+            let map =
+                Precompiled::from(&bytes).map_err(|error| metadata.corrupt(CHARS_MAP, error.to_string()))?;
             Some(NormalizerWrapper::Precompiled(map))
         }
     };
@@ -107,7 +114,10 @@ pub(super) fn unigram(metadata: &Metadata) -> Result<Tokenizer, LoadError> {
         normalizer,
         pre_tokenizer: Some(pre_tokenizer),
     };
-    let affixes = match (boundary(metadata, &vocabulary, [CLS, BOS])?, boundary(metadata, &vocabulary, [SEPARATOR, EOS])?) {
+    let affixes = match (
+        boundary(metadata, &vocabulary, [CLS, BOS])?,
+        boundary(metadata, &vocabulary, [SEPARATOR, EOS])?,
+    ) {
         (Some(cls), Some(sep)) => Affixes::of_bert(cls, sep, 2, 0),
         (None, _) => return Err(metadata.missing(BOS)),
         (_, None) => return Err(metadata.missing(EOS)),

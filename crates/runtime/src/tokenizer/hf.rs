@@ -23,8 +23,7 @@ use crate::{error::LoadError, limits::VOCAB_MAX};
 const INSERT_CHARS_MAX: usize = 16;
 
 /// Steps that change text before it is split.
-const NORMALIZERS: &[&str] =
-    &[
+const NORMALIZERS: &[&str] = &[
     "Sequence",
     "NFC",
     "NFD",

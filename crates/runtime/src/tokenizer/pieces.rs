@@ -77,11 +77,16 @@ impl Model {
                     .map_err(|error| Unusable { part: "vocab", reason: error.to_string() })
             }
             Model::Unigram { pieces, unknown, byte_fallback } => {
-                if let Some(id) = pieces.iter().position(|(text, score)| text.is_empty() || !score.is_finite()) {
+                if let Some(id) =
+                    pieces.iter().position(|(text, score)| text.is_empty() || !score.is_finite())
+                {
                     return unusable("vocab", format!("piece {id} is empty, or its score is not a number"));
                 }
                 if pieces.len() > VOCAB_MAX {
-                    return unusable("vocab", format!("{} pieces; at most {VOCAB_MAX} are possible", pieces.len()));
+                    return unusable(
+                        "vocab",
+                        format!("{} pieces; at most {VOCAB_MAX} are possible", pieces.len()),
+                    );
                 }
                 if unknown.is_none_or(|unknown| unknown >= pieces.len()) {
                     return unusable("unk_id", format!("{unknown:?} is not among {} pieces", pieces.len()));

@@ -1,14 +1,15 @@
 //! A backend with one fault, or with none but the rounding that the bounds allow: the reference, wrapped.
 
+mod attention;
+mod encoder;
 mod moe;
-
-use half::f16;
 
 use crate::quant::{dequantize_row, scale_min};
 use crate::reference::{ReferenceBackend, ReferenceBuffer, ReferenceKv, formulas};
 use crate::{
     Activation, AttentionParams, BLOCK_TOKENS, Backend, Batch, DType, HeadShape, KernelError, KvSpec,
-    MatrixShape, MatrixSource, MoeParams, QkvParams, Rope, RopeKind, StepLimits,
+    LayerNormParams, MatrixShape, MatrixSource, MoeParams, QkvParams, Rope, RopeKind, RowIds,
+    SelfAttentionParams, StepLimits,
 };
 
 /// What is wrong with the backend.
@@ -70,6 +71,27 @@ pub(super) enum Fault {
     LayerIgnored,
     TablesIgnored,
     LastKeyMissed,
+    MeanKept,
+    LayerBiasIgnored,
+    VarianceUnbiased,
+    VarianceByDifference,
+    EmbeddingReplaces,
+    OffsetIgnored,
+    TypesIgnored,
+    ActivationSkipped,
+    ActivationBeforeBias,
+    ReachIgnored,
+    ReachOneMore,
+    ReachOneLess,
+    NeighboursSeen,
+    KeysHalved,
+    PositionBiasIgnored,
+    PositionBiasMirrored,
+    PositionBiasOfFirstHead,
+    FarBiasIgnored,
+    KeyTermDropped,
+    QueryTermDropped,
+    TermsNotScaled,
     RowsOfChunkMatter,
     FirstRowRead,
     DirtyBuffers,
@@ -156,16 +178,20 @@ impl Faulty {
         out
     }
 
-    /// `(rows, hidden)`.
-    fn gated(&self, gate_up: &[Part], activation: Activation, x: &[f32]) -> Vec<f32> {
-        let both = self.product(gate_up, None, x);
-        let width = gate_up.iter().map(|part| part.shape.rows).sum::<usize>() / 2;
+    fn act(&self, activation: Activation, v: f32) -> f32 {
         let activation = match (self.fault, activation) {
             (Fault::GeluSwapped, Activation::GeluErf) => Activation::GeluTanh,
             (Fault::GeluSwapped, Activation::GeluTanh) => Activation::GeluErf,
             _ => activation,
         };
-        let act = |v: f32| formulas::activate(activation, f64::from(v)) as f32;
+        formulas::activate(activation, f64::from(v)) as f32
+    }
+
+    /// `(rows, hidden)`.
+    fn gated(&self, gate_up: &[Part], activation: Activation, x: &[f32]) -> Vec<f32> {
+        let both = self.product(gate_up, None, x);
+        let width = gate_up.iter().map(|part| part.shape.rows).sum::<usize>() / 2;
+        let act = |v: f32| self.act(activation, v);
         both.chunks_exact(2 * width)
             .flat_map(|row| {
                 let (gate, up) = row.split_at(width);
@@ -176,6 +202,11 @@ impl Faulty {
                 })
             })
             .collect()
+    }
+
+    fn summed(&self, residual: &ReferenceBuffer, x: &ReferenceBuffer, cols: usize) -> Vec<f32> {
+        let before = self.rows_of(residual, cols);
+        before.iter().zip(self.rows_of(x, cols)).map(|(a, b)| a + b).collect()
     }
 
     fn store(&mut self, buffer: &mut ReferenceBuffer, mut rows: Vec<f32>) {
@@ -327,8 +358,7 @@ impl Backend for Faulty {
         eps: f32,
         out: &mut ReferenceBuffer,
     ) {
-        let before = self.rows_of(residual, weight.len());
-        let sum: Vec<f32> = before.iter().zip(self.rows_of(x, weight.len())).map(|(a, b)| a + b).collect();
+        let sum = self.summed(residual, x, weight.len());
         let normed = self.norm(&sum, weight, eps);
         if self.fault != Fault::ResidualKept {
             self.store(residual, sum);
@@ -346,6 +376,63 @@ impl Backend for Faulty {
         let x = self.rows_of(x, weight[0].shape.cols);
         let product = self.product(weight, bias.map(|bias| &bias[..]), &x);
         self.store(out, product);
+    }
+
+    fn layer_norm(
+        &mut self,
+        x: &ReferenceBuffer,
+        params: &LayerNormParams<'_, Vec<f32>>,
+        out: &mut ReferenceBuffer,
+    ) {
+        let x = self.rows_of(x, params.weight.len());
+        let normed = self.layer_normed(&x, params);
+        self.store(out, normed);
+    }
+
+    fn add_layer_norm(
+        &mut self,
+        residual: &mut ReferenceBuffer,
+        x: &ReferenceBuffer,
+        params: &LayerNormParams<'_, Vec<f32>>,
+        out: &mut ReferenceBuffer,
+    ) {
+        let sum = self.summed(residual, x, params.weight.len());
+        let normed = self.layer_normed(&sum, params);
+        if self.fault != Fault::ResidualKept {
+            self.store(residual, sum);
+        }
+        self.store(out, normed);
+    }
+
+    fn add_embedding(&mut self, table: &Vec<Part>, ids: RowIds, out: &mut ReferenceBuffer) {
+        let rows = self.embedded(table, ids, out);
+        self.store(out, rows);
+    }
+
+    fn matmul_activated(
+        &mut self,
+        weight: &Vec<Part>,
+        bias: Option<&Vec<f32>>,
+        activation: Activation,
+        x: &ReferenceBuffer,
+        out: &mut ReferenceBuffer,
+    ) {
+        let x = self.rows_of(x, weight[0].shape.cols);
+        let rows = self.activated(weight, bias, activation, &x);
+        self.store(out, rows);
+    }
+
+    fn rotate(&mut self, qkv: &mut ReferenceBuffer, heads: HeadShape, rope: &Rope<'_, Vec<f32>>) {
+        self.turned(qkv, heads, rope);
+    }
+
+    fn self_attention(
+        &mut self,
+        qkv: &ReferenceBuffer,
+        params: &SelfAttentionParams<'_, Vec<f32>>,
+        out: &mut ReferenceBuffer,
+    ) {
+        self.attend_within(qkv, params, out);
     }
 
     fn rope(
@@ -423,84 +510,7 @@ impl Backend for Faulty {
         layer: usize,
         out: &mut ReferenceBuffer,
     ) {
-        let shape = params.shape;
-        let HeadShape { heads, kv_heads, head_dim } = shape;
-        let layer = if self.fault == Fault::LayerIgnored { 0 } else { layer };
-        let mut changed = AttentionParams { ..*params };
-        match self.fault {
-            Fault::ScaleIgnored => changed.scale = 1.0 / (head_dim as f32).sqrt(),
-            Fault::WindowIgnored => changed.window = None,
-            Fault::WindowOneMore => changed.window = params.window.map(|window| window + 1),
-            Fault::WindowOneLess => changed.window = params.window.map(|window| (window - 1).max(1)),
-            Fault::SoftcapIgnored => changed.softcap = None,
-            Fault::SinksIgnored => changed.sinks = None,
-            Fault::FutureSeen => changed.causal = false,
-            Fault::AlwaysCausal => changed.causal = true,
-            _ => {}
-        }
-        match self.fault {
-            Fault::TablesIgnored => {
-                let mut batch = self.batch.clone();
-                batch.block_tables.iter_mut().enumerate().for_each(|(i, block)| *block = i as u32);
-                renumber_slots(&mut batch);
-                self.with_batch(&batch, |inner| inner.attention(qkv, &changed, kv, layer, out));
-            }
-            Fault::LastKeyMissed => {
-                let mut batch = self.batch.clone();
-                for span in
-                    batch.sequences.iter_mut().filter(|s| s.rows == 1 && s.context % 16 == 1 && s.context > 1)
-                {
-                    span.context -= 1;
-                }
-                renumber_slots(&mut batch);
-                self.with_batch(&batch, |inner| inner.attention(qkv, &changed, kv, layer, out));
-            }
-            Fault::HeadsInterleaved => {
-                // Query head h goes where key-value head h % kv_heads is read, and comes back after.
-                let home = |head: usize| (head % kv_heads) * (heads / kv_heads) + head / kv_heads;
-                let width = shape.qkv_width();
-                let rows = self.rows_of(qkv, width);
-                let mut moved = rows.clone();
-                for (from, to) in rows.chunks_exact(width).zip(moved.chunks_exact_mut(width)) {
-                    for head in 0..heads {
-                        to[home(head) * head_dim..][..head_dim]
-                            .copy_from_slice(&from[head * head_dim..][..head_dim]);
-                    }
-                }
-                let mut buffer = qkv.clone();
-                self.store(&mut buffer, moved);
-                self.inner.attention(&buffer, &changed, kv, layer, out);
-                let mixed = self.rows_of(out, shape.q_width());
-                let mut sorted = mixed.clone();
-                for (from, to) in
-                    mixed.chunks_exact(shape.q_width()).zip(sorted.chunks_exact_mut(shape.q_width()))
-                {
-                    for head in 0..heads {
-                        to[head * head_dim..][..head_dim]
-                            .copy_from_slice(&from[home(head) * head_dim..][..head_dim]);
-                    }
-                }
-                self.store(out, sorted);
-            }
-            Fault::RowsOfChunkMatter => {
-                self.inner.attention(qkv, &changed, kv, layer, out);
-                let mut rows = self.rows_of(out, shape.q_width());
-                for span in self.batch.sequences.iter().filter(|span| span.rows > 1) {
-                    let at = span.row_first as usize * shape.q_width();
-                    rows[at] *= 1.0 + f32::EPSILON;
-                }
-                self.store(out, rows);
-            }
-            _ => {
-                let mut rows = self.rows_of(qkv, shape.qkv_width());
-                for row in rows.chunks_exact_mut(shape.qkv_width()) {
-                    row[..shape.q_width()].iter_mut().for_each(|q| *q = f16::from_f32(*q).to_f32());
-                }
-                let mut buffer = qkv.clone();
-                self.inner.write_rows(&mut buffer, 0, &rows).unwrap();
-                self.inner.attention(&buffer, &changed, kv, layer, out);
-            }
-        }
+        self.attend(qkv, params, kv, layer, out);
     }
 
     fn gated_mlp(

@@ -34,6 +34,7 @@ fn attend(tier: Tier, kv_type: KvType, window: u32, qkv: &[f32]) -> Result<Vec<f
     backend.begin(&Batch {
         tokens: vec![0; ROWS],
         positions: (0..rows).collect(),
+        types: Vec::new(),
         slots: (0..rows).collect(),
         sequences: vec![SequenceSpan { row_first: 0, rows, context: rows, table_first: 0 }],
         block_tables: (0..blocks as u32).collect(),

@@ -1,17 +1,18 @@
-//! What is done with a product's sums: bias and the way to their rows, or gate and up joined.
+//! What is done with a product's sums: bias, activation and the way to their rows, or gate and up joined.
 
 use crate::Activation;
 use crate::cpu::lanes::{Kernel, Lanes};
 use crate::cpu::math;
 use crate::cpu::matrix::PANEL_ROWS;
 
-/// Adds the bias and writes sums to their rows.
+/// Adds the bias, applies the activation and writes sums to their rows.
 pub(super) struct StoreSums {
     pub(super) sums: *const f32, // (panels, columns, 16)
     pub(super) columns: usize,
     pub(super) rows: usize,
     pub(super) bias: Option<*const f32>, // (rows)
-    pub(super) out: *mut f32,            // (columns, stride)
+    pub(super) activation: Option<Activation>,
+    pub(super) out: *mut f32, // (columns, stride)
     pub(super) stride: usize,
 }
 
@@ -32,6 +33,7 @@ impl Kernel for StoreSums {
                 unsafe {
                     let sum = L::load(self.sums.add((row / PANEL_ROWS * self.columns + column) * PANEL_ROWS));
                     let sum = if self.bias.is_some() { L::add(sum, L::load(bias.as_ptr())) } else { sum };
+                    let sum = self.activation.map_or(sum, |activation| math::activate::<L>(activation, sum));
                     put::<L>(self.out.add(column * self.stride + row), sum, count);
                 }
             }

@@ -5,12 +5,14 @@ use half::{bf16, f16};
 use super::{PANEL_ROWS, PanelKind, Plane, Segment};
 use crate::quant::dequantize_row;
 
-/// Writes row `row` of a segment times `factor`, `segment.cols` numbers.
-pub(in crate::cpu) fn unpack_row(segment: &Segment, row: usize, factor: f32, out: &mut [f32]) {
-    assert!(row < segment.rows && out.len() == segment.cols, "row {row} of {}", segment.rows);
+/// Writes row `row` of a segment times `factor`: its numbers from `first` on, as many whole blocks as `out` holds.
+pub(in crate::cpu) fn unpack_row(segment: &Segment, row: usize, factor: f32, first: usize, out: &mut [f32]) {
+    assert!(row < segment.rows && first + out.len() <= segment.cols, "row {row} of {}", segment.rows);
     let (kind, lane) = (segment.kind, row % PANEL_ROWS);
-    let panel = segment.panel(row / PANEL_ROWS);
+    assert!(first.is_multiple_of(kind.block()), "part of a block");
+    let (panel, block_first) = (segment.panel(row / PANEL_ROWS), first / kind.block());
     for (at, out) in out.chunks_exact_mut(kind.block()).enumerate() {
+        let at = block_first + at;
         let codes = &panel[kind.codes_at(at)..][..kind.code_bytes()];
         let scales = &panel[kind.scales_at(segment.blocks(), at)..][..kind.scale_bytes()];
         match kind {

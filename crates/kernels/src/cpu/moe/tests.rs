@@ -108,6 +108,7 @@ fn run(tier: Tier, threads: usize, kind: usize) -> Result<Outputs, KernelError> 
         backend.begin(&Batch {
             tokens: vec![0; rows],
             positions: (0..count).collect(),
+            types: Vec::new(),
             slots: (0..count).collect(),
             sequences: vec![SequenceSpan { row_first: 0, rows: count, context: count, table_first: 0 }],
             block_tables: (0..count.div_ceil(16)).collect(),

@@ -1,0 +1,75 @@
+//! Parameters of the ops that encoders are made of: rows of whole sequences, no cache.
+
+use super::HeadShape;
+
+/// Scale and shift of a layer norm (arxiv.org/abs/1607.06450).
+#[derive(Debug)]
+pub struct LayerNormParams<'a, V> {
+    /// One factor a column.
+    pub weight: &'a V,
+    /// One addend a column.
+    pub bias: Option<&'a V>,
+    /// What is added to the variance.
+    pub eps: f32,
+}
+
+/// What picks a row of an embedding table for each row of the batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RowIds {
+    /// The row's position in its sequence plus `offset`.
+    Positions {
+        /// Table row of position 0.
+        offset: u32,
+    },
+    /// The row's token type, [`Batch::types`](crate::Batch::types).
+    Types,
+}
+
+/// What is added to a score, by where the query (row i of its sequence) and the key (row j) stand.
+#[derive(Debug)]
+pub enum PositionBias<'a, V> {
+    /// Nothing.
+    None,
+    /// `-slope[head] * |i - j|` (arxiv.org/abs/2108.12409, seen from both sides).
+    Alibi {
+        /// (heads)
+        slopes: &'a V,
+    },
+    /// `table[head][clamp(j - i, -reach, reach) + reach]`: T5's and MPNet's learned bias, its buckets spread out.
+    ByDistance {
+        /// (heads, 2 * reach + 1)
+        table: &'a V,
+        /// The distance from which on all are alike.
+        reach: u32,
+    },
+    /// DeBERTa's content to position and position to content (arxiv.org/abs/2006.03654):
+    /// `(q_i · keys[b] + k_j · queries[b]) * scale`, `b = bucket_of[clamp(i - j, -reach, reach) + reach]`, with the
+    /// parts of `keys[b]` and `queries[b]` that are the query's head's and the key's row of the head it reads.
+    Disentangled {
+        /// (buckets, heads * head_dim); or none, and that term is 0.
+        keys: Option<&'a V>,
+        /// (buckets, heads * head_dim); likewise.
+        queries: Option<&'a V>,
+        /// Rows of `keys` and `queries`.
+        buckets: u32,
+        /// (2 * reach + 1), each below `buckets`.
+        bucket_of: &'a [u32],
+        /// The distance from which on all are alike.
+        reach: u32,
+    },
+}
+
+/// `softmax(scale * q·k + bias) · v` over the keys of the row's own sequence that it may see.
+#[derive(Debug)]
+pub struct SelfAttentionParams<'a, V> {
+    /// The heads.
+    pub heads: HeadShape,
+    /// Factor on the dot products, usually `1 / sqrt(head_dim)`.
+    pub scale: f32,
+    /// Keys a query sees on each side of itself: `|i - j| <= reach`. None: the whole sequence.
+    pub reach: Option<u32>,
+    /// Whether a row sees no keys after itself.
+    pub causal: bool,
+    /// What is added to the scores.
+    pub bias: PositionBias<'a, V>,
+}

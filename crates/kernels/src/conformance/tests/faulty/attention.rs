@@ -1,0 +1,98 @@
+//! The faults of attention over the cache.
+
+use half::f16;
+
+use super::{Fault, Faulty, renumber_slots};
+use crate::reference::{ReferenceBackend, ReferenceBuffer, ReferenceKv};
+use crate::{AttentionParams, Backend, HeadShape};
+
+impl Faulty {
+    /// `attention`.
+    pub(super) fn attend(
+        &mut self,
+        qkv: &ReferenceBuffer,
+        params: &AttentionParams<'_, Vec<f32>>,
+        kv: &ReferenceKv,
+        layer: usize,
+        out: &mut ReferenceBuffer,
+    ) {
+        let shape = params.shape;
+        let HeadShape { heads, kv_heads, head_dim } = shape;
+        let layer = if self.fault == Fault::LayerIgnored { 0 } else { layer };
+        let mut changed = AttentionParams { ..*params };
+        match self.fault {
+            Fault::ScaleIgnored => changed.scale = 1.0 / (head_dim as f32).sqrt(),
+            Fault::WindowIgnored => changed.window = None,
+            Fault::WindowOneMore => changed.window = params.window.map(|window| window + 1),
+            Fault::WindowOneLess => changed.window = params.window.map(|window| (window - 1).max(1)),
+            Fault::SoftcapIgnored => changed.softcap = None,
+            Fault::SinksIgnored => changed.sinks = None,
+            Fault::FutureSeen => changed.causal = false,
+            Fault::AlwaysCausal => changed.causal = true,
+            _ => {}
+        }
+        match self.fault {
+            Fault::TablesIgnored => {
+                let mut batch = self.batch.clone();
+                batch.block_tables.iter_mut().enumerate().for_each(|(i, block)| *block = i as u32);
+                renumber_slots(&mut batch);
+                self.with_batch(&batch, |inner| inner.attention(qkv, &changed, kv, layer, out));
+            }
+            Fault::LastKeyMissed => {
+                let mut batch = self.batch.clone();
+                for span in
+                    batch.sequences.iter_mut().filter(|s| s.rows == 1 && s.context % 16 == 1 && s.context > 1)
+                {
+                    span.context -= 1;
+                }
+                renumber_slots(&mut batch);
+                self.with_batch(&batch, |inner| inner.attention(qkv, &changed, kv, layer, out));
+            }
+            Fault::HeadsInterleaved => {
+                // Query head h goes where key-value head h % kv_heads is read, and comes back after.
+                let home = |head: usize| (head % kv_heads) * (heads / kv_heads) + head / kv_heads;
+                let width = shape.qkv_width();
+                let rows = self.rows_of(qkv, width);
+                let mut moved = rows.clone();
+                for (from, to) in rows.chunks_exact(width).zip(moved.chunks_exact_mut(width)) {
+                    for head in 0..heads {
+                        to[home(head) * head_dim..][..head_dim]
+                            .copy_from_slice(&from[head * head_dim..][..head_dim]);
+                    }
+                }
+                let mut buffer = qkv.clone();
+                self.store(&mut buffer, moved);
+                self.inner.attention(&buffer, &changed, kv, layer, out);
+                let mixed = self.rows_of(out, shape.q_width());
+                let mut sorted = mixed.clone();
+                for (from, to) in
+                    mixed.chunks_exact(shape.q_width()).zip(sorted.chunks_exact_mut(shape.q_width()))
+                {
+                    for head in 0..heads {
+                        to[head * head_dim..][..head_dim]
+                            .copy_from_slice(&from[home(head) * head_dim..][..head_dim]);
+                    }
+                }
+                self.store(out, sorted);
+            }
+            Fault::RowsOfChunkMatter => {
+                self.inner.attention(qkv, &changed, kv, layer, out);
+                let mut rows = self.rows_of(out, shape.q_width());
+                for span in self.batch.sequences.iter().filter(|span| span.rows > 1) {
+                    let at = span.row_first as usize * shape.q_width();
+                    rows[at] *= 1.0 + f32::EPSILON;
+                }
+                self.store(out, rows);
+            }
+            _ => {
+                let mut rows = self.rows_of(qkv, shape.qkv_width());
+                for row in rows.chunks_exact_mut(shape.qkv_width()) {
+                    row[..shape.q_width()].iter_mut().for_each(|q| *q = f16::from_f32(*q).to_f32());
+                }
+                let mut buffer = qkv.clone();
+                self.inner.write_rows(&mut buffer, 0, &rows).unwrap();
+                self.inner.attention(&buffer, &changed, kv, layer, out);
+            }
+        }
+    }
+}

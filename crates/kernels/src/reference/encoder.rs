@@ -1,0 +1,110 @@
+//! The reference's ops for rows of whole sequences without a cache.
+
+use super::{ReferenceBackend, ReferenceBuffer, ReferenceMatrix, formulas};
+use crate::{HeadShape, LayerNormParams, PositionBias, Rope, RowIds, SelfAttentionParams};
+
+impl ReferenceBackend {
+    pub(super) fn normed(
+        &self,
+        x: &ReferenceBuffer,
+        params: &LayerNormParams<'_, Vec<f32>>,
+        out: &mut ReferenceBuffer,
+    ) {
+        let (rows, cols) = (self.step().rows(), params.weight.len());
+        assert!(params.bias.is_none_or(|bias| bias.len() == cols), "one weight and one bias a column");
+        x.check(rows, cols, "x");
+        out.check(rows, cols, "out");
+        for row in 0..rows {
+            let bias = params.bias.map(|bias| &bias[..]);
+            formulas::layer_norm(x.row(row), params.weight, bias, params.eps, out.row_mut(row));
+        }
+    }
+
+    pub(super) fn embedded(&self, table: &ReferenceMatrix, ids: RowIds, out: &mut ReferenceBuffer) {
+        let batch = self.step();
+        out.check(batch.rows(), table.cols, "out");
+        for row in 0..batch.rows() {
+            let id = batch.table_row(ids, row);
+            assert!(id < table.rows, "row {id} of a table of {}", table.rows);
+            for (out, weight) in out.row_mut(row).iter_mut().zip(table.row(id)) {
+                *out += weight;
+            }
+        }
+    }
+
+    pub(super) fn turned(&self, qkv: &mut ReferenceBuffer, heads: HeadShape, rope: &Rope<'_, Vec<f32>>) {
+        let batch = self.step();
+        qkv.check(batch.rows(), heads.qkv_width(), "qkv");
+        for (row, &position) in batch.positions.iter().enumerate() {
+            let both = (heads.heads + heads.kv_heads) * heads.head_dim;
+            for head in qkv.row_mut(row)[..both].chunks_exact_mut(heads.head_dim) {
+                formulas::rotate(head, rope.kind, rope.inv_freq, rope.magnitude, position);
+            }
+        }
+    }
+
+    pub(super) fn attended(
+        &self,
+        qkv: &ReferenceBuffer,
+        params: &SelfAttentionParams<'_, Vec<f32>>,
+        out: &mut ReferenceBuffer,
+    ) {
+        let batch = self.step();
+        let HeadShape { heads, kv_heads, head_dim } = params.heads;
+        qkv.check(batch.rows(), params.heads.qkv_width(), "qkv");
+        out.check(batch.rows(), params.heads.q_width(), "out");
+        assert!(heads.is_multiple_of(kv_heads), "{:?}: key-value heads divide the heads", params.heads);
+        check_bias(params);
+        for span in &batch.sequences {
+            assert_eq!(span.context, span.rows, "{span:?}: a sequence that is not whole");
+            let element = |row: u32, head: usize| {
+                &qkv.row((span.row_first + row) as usize)[head * head_dim..][..head_dim]
+            };
+            for i in 0..span.rows {
+                let keys = seen(params, span.rows, i);
+                for head in 0..heads {
+                    let kv_head = head * kv_heads / heads;
+                    let query = element(i, head);
+                    let mut scores: Vec<f64> = keys
+                        .clone()
+                        .map(|j| {
+                            let key = element(j, heads + kv_head);
+                            let bias = formulas::position_bias(params, head, (i, query), (j, key));
+                            formulas::score(query, key, params.scale, None) + bias
+                        })
+                        .collect();
+                    let values = keys.clone().map(|j| element(j, heads + kv_heads + kv_head));
+                    let at = head * head_dim..(head + 1) * head_dim;
+                    let out = &mut out.row_mut((span.row_first + i) as usize)[at];
+                    formulas::attend(&mut scores, values, None, out);
+                }
+            }
+        }
+    }
+}
+
+/// Keys that row `i` of a sequence of `rows` sees.
+pub(crate) fn seen<V>(params: &SelfAttentionParams<'_, V>, rows: u32, i: u32) -> std::ops::Range<u32> {
+    let reach = params.reach.unwrap_or(u32::MAX);
+    let end = if params.causal { i + 1 } else { i.saturating_add(reach).saturating_add(1).min(rows) };
+    i.saturating_sub(reach)..end
+}
+
+/// Asserts that a bias has the shape it says.
+fn check_bias(params: &SelfAttentionParams<'_, Vec<f32>>) {
+    let (heads, width) = (params.heads.heads, params.heads.q_width());
+    match &params.bias {
+        PositionBias::None => {}
+        PositionBias::Alibi { slopes } => assert_eq!(slopes.len(), heads, "one slope a head"),
+        PositionBias::ByDistance { table, reach } => {
+            assert_eq!(table.len(), heads * (2 * *reach as usize + 1), "one bias a head and distance");
+        }
+        PositionBias::Disentangled { keys, queries, buckets, bucket_of, reach } => {
+            assert_eq!(bucket_of.len(), 2 * *reach as usize + 1, "one bucket a distance");
+            assert!(bucket_of.iter().all(|bucket| bucket < buckets), "a bucket of more than {buckets}");
+            for table in [keys, queries].into_iter().flatten() {
+                assert_eq!(table.len(), *buckets as usize * width, "one row a bucket");
+            }
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! DeBERTa v2 and v3: scores between contents and distances.
+
+use serde_json::Value;
+
+use super::{
+    Plan, SIZE_KEYS, activation, dense, dense_classifier, epsilon, head_activation, post_norm, refuse,
+    type_vocab, with_positions,
+};
+use crate::encoder::distance::Buckets;
+use crate::encoder::names::Names;
+use crate::encoder::spec::{Disentangled, Distance, EncoderSpec, MaskedLmSpec, MlpSpec};
+use crate::error::LoadError;
+use crate::limits::WIDTH_MAX;
+use crate::spec::Config;
+
+const NAMES: Names = Names {
+    prefix: "deberta.",
+    distance_embedding: "encoder.rel_embeddings",
+    distance_norm: "encoder.LayerNorm",
+    query: "attention.self.query_proj",
+    key: "attention.self.key_proj",
+    value: "attention.self.value_proj",
+    distance_key: "attention.self.pos_key_proj",
+    distance_query: "attention.self.pos_query_proj",
+    attention_output: "attention.output.dense",
+    attention_norm: "attention.output.LayerNorm",
+    up: "intermediate.dense",
+    down: "output.dense",
+    mlp_norm: "output.LayerNorm",
+    lm_dense: "cls.predictions.transform.dense",
+    lm_norm: "cls.predictions.transform.LayerNorm",
+    lm_decoder: "cls.predictions.decoder",
+    lm_bias: "cls.predictions.bias",
+    ..Names::NONE
+};
+
+/// Distances that no table needs to be longer for.
+const DISTANCE_MAX: usize = 1 << 16;
+
+pub(super) fn plan(config: &Config) -> Result<Plan, LoadError> {
+    refuse(config, &["conv_kernel_size"])?;
+    let activation = activation(config, "hidden_act", "gelu")?;
+    let eps = epsilon(config, "layer_norm_eps", 1e-7)?;
+    let mut spec = post_norm(config, &SIZE_KEYS, eps, MlpSpec::Plain { activation, bias: true })?;
+    for key in ["embedding_size", "pooler_hidden_size"] {
+        if let Some(width) = config.count(key, WIDTH_MAX)?.filter(|&width| width != spec.hidden) {
+            return Err(config.unsupported(
+                key,
+                width,
+                format!("the hidden states' {} is known", spec.hidden),
+            ));
+        }
+    }
+    if let Some(width) =
+        config.count("attention_head_size", WIDTH_MAX)?.filter(|&width| width != spec.heads.head_dim)
+    {
+        let reason = format!("hidden_size / num_attention_heads = {} is known", spec.heads.head_dim);
+        return Err(config.unsupported("attention_head_size", width, reason));
+    }
+    spec.type_vocab = type_vocab(config, 0)?;
+    if config.bool("position_biased_input")?.unwrap_or(true) {
+        spec = with_positions(spec, 0);
+    }
+    let kinds = kinds(config)?;
+    let terms = 1 + kinds.iter().filter(|&&kind| kind).count();
+    spec.attention_scale = 1.0 / ((spec.heads.head_dim * terms) as f32).sqrt();
+    if config.bool("relative_attention")?.unwrap_or(false) {
+        spec.distance = Distance::Disentangled(disentangled(config, &spec, kinds)?);
+    } else if terms > 1 {
+        let kinds = config.get("pos_att_type").map(ToString::to_string).unwrap_or_default();
+        return Err(config.unsupported("pos_att_type", kinds, "it needs relative_attention"));
+    }
+    let pooler = head_activation(config, "pooler_hidden_act", "gelu")?;
+    Ok(Plan {
+        spec: spec.checked(&config.file)?,
+        names: NAMES,
+        classifier: dense_classifier(dense("pooler.dense", false, pooler), "classifier"),
+        masked_lm: match config.bool("legacy")? {
+            // Another head, with a decoder of its own kind.
+            Some(false) => None,
+            _ => Some(MaskedLmSpec {
+                activation,
+                dense_bias: true,
+                tied: super::tied(config)?,
+                decoder_bias: true,
+            }),
+        },
+        heads: &["pooler.", "cls.", "classifier.", "lm_predictions.", "mask_predictions."],
+    })
+}
+
+/// Whether `c2p` and `p2c` are among the kinds of scores.
+fn kinds(config: &Config) -> Result<[bool; 2], LoadError> {
+    const KEY: &str = "pos_att_type";
+    let names: Vec<&str> = match config.get(KEY) {
+        None => Vec::new(),
+        Some(Value::String(names)) => {
+            names.split('|').map(str::trim).filter(|name| !name.is_empty()).collect()
+        }
+        Some(Value::Array(names)) => names.iter().map(|name| name.as_str().unwrap_or_default()).collect(),
+        Some(other) => return Err(config.corrupt(KEY, format!("{other} is not a list"))),
+    };
+    if let Some(unknown) = names.iter().find(|name| !["c2p", "p2c"].contains(name)) {
+        return Err(config.unsupported(KEY, unknown, "c2p and p2c are known"));
+    }
+    Ok([names.contains(&"c2p"), names.contains(&"p2c")])
+}
+
+fn disentangled(config: &Config, spec: &EncoderSpec, kinds: [bool; 2]) -> Result<Disentangled, LoadError> {
+    // Both may be -1, which stands for absent.
+    let above_zero = |key: &str| {
+        let number = config.typed(key, "a whole number", Value::as_i64)?;
+        match number.map(usize::try_from) {
+            Some(Ok(number)) if number > DISTANCE_MAX => {
+                Err(config.corrupt(key, format!("it is more than {DISTANCE_MAX}")))
+            }
+            Some(Ok(number)) if number > 0 => Ok(Some(number as u32)),
+            _ => Ok(None),
+        }
+    };
+    let distance_max = above_zero("max_relative_positions")?.unwrap_or(spec.input_tokens_max);
+    let buckets = match above_zero("position_buckets")? {
+        None => Buckets { span: distance_max, distance_max: None },
+        Some(span) if span >= 4 && distance_max > span / 2 + 1 => {
+            Buckets { span, distance_max: Some(distance_max) }
+        }
+        Some(span) => {
+            return Err(config.unsupported(
+                "position_buckets",
+                span,
+                "4 or more, and below twice the largest distance, can be used",
+            ));
+        }
+    };
+    let norms = config.string("norm_rel_ebd")?.unwrap_or("none");
+    let normed = norms.split('|').any(|norm| norm.trim().eq_ignore_ascii_case("layer_norm"));
+    if !normed && !norms.eq_ignore_ascii_case("none") {
+        return Err(config.unsupported("norm_rel_ebd", norms, "none and layer_norm are known"));
+    }
+    let [keys, queries] = kinds;
+    let shared = config.bool("share_att_key")?.unwrap_or(false);
+    Ok(Disentangled { keys, queries, shared, normed, buckets })
+}

@@ -1,0 +1,298 @@
+//! The encoder families of GGUF files. Keys under the architecture's name that are not known here are refused.
+
+use hanzo_engine_kernels::{Activation, HeadShape, RopeKind};
+
+use super::{ClassifierPlan, HeadLayerPlan};
+use crate::encoder::head::{HeadActivation, HeadInput};
+use crate::encoder::names::{GateUp, Names};
+use crate::encoder::spec::{
+    Distance, EncoderSpec, LayerSpec, MlpSpec, NormKind, NormOrder, NormSpec, PositionTable,
+};
+use crate::encoder::weights::Part;
+use crate::error::LoadError;
+use crate::gguf::{Gguf, Metadata, Value};
+use crate::limits::{CONTEXT_TOKENS_MAX, HEAD_DIM_MAX, HEADS_MAX, LAYERS_MAX, VOCAB_MAX, WIDTH_MAX};
+use crate::spec::{RopeScaling, RopeSpec};
+
+/// An architecture's differences.
+struct Architecture {
+    name: &'static str,
+    names: Names,
+    distance: Distance,
+    positions: Positions,
+    /// A gated MLP's non-linearity, or a plain one's where it has no gate.
+    gated: Option<Activation>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Positions {
+    Learned,
+    Rotary,
+    None,
+}
+
+const NAMES: Names = Names {
+    token_embedding: "token_embd",
+    position_embedding: "position_embd",
+    type_embedding: "token_types",
+    embedding_norm: "token_embd_norm",
+    layer: "blk.",
+    query: "attn_q",
+    key: "attn_k",
+    value: "attn_v",
+    attention_output: "attn_output",
+    attention_norm: "attn_output_norm",
+    gate: "ffn_gate",
+    up: "ffn_up",
+    down: "ffn_down",
+    mlp_norm: "layer_output_norm",
+    ..Names::NONE
+};
+
+/// BERT, RoBERTa and DistilBERT all; the converter has cut off the position embedding's first rows where positions
+/// begin behind them.
+const ARCHITECTURES: &[Architecture] = &[
+    Architecture {
+        name: "bert",
+        names: NAMES,
+        distance: Distance::None,
+        positions: Positions::Learned,
+        gated: None,
+    },
+    Architecture {
+        name: "nomic-bert",
+        names: NAMES,
+        distance: Distance::None,
+        positions: Positions::Rotary,
+        gated: Some(Activation::Silu),
+    },
+    Architecture {
+        name: "jina-bert-v2",
+        names: NAMES,
+        distance: Distance::Alibi,
+        positions: Positions::None,
+        gated: Some(Activation::GeluErf),
+    },
+];
+
+/// Keys that are read below.
+const READ: &[&str] = &[
+    "attention.causal",
+    "attention.head_count",
+    "attention.layer_norm_epsilon",
+    "block_count",
+    "classifier.output_labels",
+    "context_length",
+    "embedding_length",
+    "feed_forward_length",
+    "rope.freq_base",
+];
+
+/// Keys that do not change what an encoder computes: the vocabulary is the embedding's rows, and pooling is done with
+/// what it gives.
+const HARMLESS: &[&str] = &["pooling_type", "vocab_size", "tensor_data_layout"];
+
+/// What a GGUF file says about an encoder.
+pub(in crate::encoder) struct GgufPlan {
+    pub(in crate::encoder) spec: EncoderSpec,
+    pub(in crate::encoder) names: Names,
+    pub(in crate::encoder) classifier: Option<ClassifierPlan>,
+    pub(in crate::encoder) labels: Option<Vec<String>>,
+}
+
+/// Whether a GGUF file is an encoder's.
+///
+/// # Errors
+/// `Corrupt` where its architecture is not a string.
+pub fn is_encoder_gguf(metadata: &Metadata) -> Result<bool, LoadError> {
+    Ok(architecture(metadata)?.is_some())
+}
+
+fn architecture(metadata: &Metadata) -> Result<Option<&'static Architecture>, LoadError> {
+    let name = metadata.string("general.architecture")?;
+    Ok(ARCHITECTURES.iter().find(|architecture| Some(architecture.name) == name))
+}
+
+/// Reads an encoder's spec from a file's metadata, and from its tensors where those decide.
+pub(in crate::encoder) fn plan(gguf: &Gguf) -> Result<GgufPlan, LoadError> {
+    let metadata: &Metadata = &gguf.metadata;
+    let Some(architecture) = architecture(metadata)? else {
+        let known: Vec<&str> = ARCHITECTURES.iter().map(|architecture| architecture.name).collect();
+        return Err(LoadError::Unsupported {
+            file: metadata.file().to_owned(),
+            key: "general.architecture".into(),
+            value: metadata.string("general.architecture")?.unwrap_or("nothing").to_owned(),
+            reason: format!("encoders known are {}", known.join(", ")),
+        });
+    };
+    let keys = Keys { metadata, architecture: architecture.name };
+    keys.refuse_unknown()?;
+    let spec = keys.spec(architecture, gguf)?;
+    let mut names = architecture.names;
+    let tensor = |name: &str| gguf.tensors.iter().find(|tensor| tensor.name == name);
+    let has = |name: &str| tensor(name).is_some();
+    if has("blk.0.attn_qkv.weight") {
+        names.qkv = Some("attn_qkv");
+    }
+    // Jina's gate and up are one tensor unless there is a gate.
+    if architecture.gated.is_some() && !has("blk.0.ffn_gate.weight") {
+        names.gate_up = Some(GateUp { name: "ffn_up", gate_first: true });
+        names.gate = "ffn_gate.part";
+        names.up = "ffn_up.part";
+    }
+    Ok(GgufPlan {
+        names,
+        classifier: classifier(metadata, &has)?,
+        labels: metadata.strings(&keys.key("classifier.output_labels"))?.map(<[String]>::to_vec),
+        spec: spec.checked(metadata.file())?,
+    })
+}
+
+fn classifier(metadata: &Metadata, has: &dyn Fn(&str) -> bool) -> Result<Option<ClassifierPlan>, LoadError> {
+    let layer = |name, weight_bias: &str, activation| HeadLayerPlan {
+        name,
+        in_encoder: false,
+        bias: has(weight_bias),
+        activation,
+        norm: None,
+    };
+    match (has("cls.weight"), has("cls.output.weight")) {
+        (false, false) => Ok(None),
+        // Which of two layers a single one is, and what came before it, the file does not say.
+        (true, false) => Err(LoadError::Unsupported {
+            file: metadata.file().to_owned(),
+            key: "tensor cls.weight".into(),
+            value: "there".into(),
+            reason: "a classifier has cls.output.weight too".into(),
+        }),
+        (dense, true) => {
+            let mut layers = Vec::with_capacity(2);
+            if dense {
+                layers.push(layer("cls", "cls.bias", HeadActivation::Tanh));
+            }
+            layers.push(layer("cls.output", "cls.output.bias", HeadActivation::Identity));
+            Ok(Some(ClassifierPlan { input: HeadInput::Cls, layers }))
+        }
+    }
+}
+
+/// The keys under the architecture's name.
+struct Keys<'a> {
+    metadata: &'a Metadata,
+    architecture: &'static str,
+}
+
+impl Keys<'_> {
+    fn key(&self, name: &str) -> String {
+        format!("{}.{name}", self.architecture)
+    }
+
+    fn unsupported(&self, name: &str, value: impl ToString, reason: &str) -> LoadError {
+        LoadError::Unsupported {
+            file: self.metadata.file().to_owned(),
+            key: self.key(name),
+            value: value.to_string(),
+            reason: reason.to_owned(),
+        }
+    }
+
+    fn refuse_unknown(&self) -> Result<(), LoadError> {
+        let prefix = self.key("");
+        for (key, value) in self.metadata.iter() {
+            let Some(name) = key.strip_prefix(&prefix) else { continue };
+            if !READ.contains(&name) && !HARMLESS.contains(&name) {
+                return Err(self.unsupported(name, value, "this build does not know what to do with it"));
+            }
+            if name == "attention.causal" && *value != Value::Bool(false) {
+                return Err(self.unsupported(name, value, "an encoder sees its whole text"));
+            }
+        }
+        Ok(())
+    }
+
+    fn required(&self, name: &str, max: usize) -> Result<usize, LoadError> {
+        let key = self.key(name);
+        let number = self.metadata.integer(&key)?.ok_or_else(|| self.metadata.missing(&key))?;
+        match usize::try_from(number) {
+            Ok(number) if (1..=max).contains(&number) => Ok(number),
+            _ => Err(self.metadata.corrupt(&key, format!("{number} is not from 1 to {max}"))),
+        }
+    }
+
+    fn positive(&self, name: &str) -> Result<Option<f32>, LoadError> {
+        let key = self.key(name);
+        match self.metadata.f32(&key)? {
+            Some(value) if !(value.is_finite() && value > 0.0) => {
+                Err(self.metadata.corrupt(&key, format!("{value} is not a number above 0")))
+            }
+            value => Ok(value),
+        }
+    }
+
+    fn spec(&self, architecture: &Architecture, gguf: &Gguf) -> Result<EncoderSpec, LoadError> {
+        const EPSILON: &str = "attention.layer_norm_epsilon";
+        let tensor = |name: &str| gguf.tensors.iter().find(|tensor| tensor.name == name);
+        let has = |name: &str| tensor(name).is_some();
+        let rows =
+            |part: Part| tensor(&architecture.names.of("", part.weight())).map(|tensor| tensor.shape[0]);
+        let hidden = self.required("embedding_length", WIDTH_MAX)?;
+        let layers = self.required("block_count", LAYERS_MAX)?;
+        let heads = self.required("attention.head_count", HEADS_MAX)?;
+        if !hidden.is_multiple_of(heads) || hidden / heads > HEAD_DIM_MAX {
+            let reason = format!("embeddings of {hidden} do not split into {heads} heads");
+            return Err(self.metadata.corrupt(&self.key("attention.head_count"), reason));
+        }
+        let head_dim = hidden / heads;
+        let context = self.required("context_length", CONTEXT_TOKENS_MAX)?;
+        let vocab = rows(Part::TokenEmbedding).filter(|&rows| rows <= VOCAB_MAX);
+        let Some(vocab) = vocab else {
+            return Err(LoadError::Missing {
+                file: self.metadata.file().to_owned(),
+                what: format!("tensor token_embd.weight with at most {VOCAB_MAX} rows"),
+                hint: String::new(),
+            });
+        };
+        let rope = RopeSpec {
+            kind: RopeKind::Neox,
+            base: self.positive("rope.freq_base")?.unwrap_or(10_000.0),
+            dim: head_dim,
+            scaling: RopeScaling::None,
+            factors: None,
+            magnitude: 1.0,
+        };
+        let rotary = architecture.positions == Positions::Rotary;
+        Ok(EncoderSpec {
+            architecture: architecture.name.to_owned(),
+            vocab,
+            hidden,
+            layers: vec![LayerSpec { rope: rotary.then_some(0), reach: None }; layers],
+            heads: HeadShape { heads, kv_heads: heads, head_dim },
+            ffn: self.required("feed_forward_length", WIDTH_MAX / 2)?,
+            embedding_scale: 1.0,
+            positions: (architecture.positions == Positions::Learned).then_some(PositionTable {
+                rows: rows(Part::PositionEmbedding).unwrap_or(context),
+                offset: 0,
+            }),
+            type_vocab: rows(Part::TypeEmbedding).unwrap_or(0),
+            embedding_norm: true,
+            norm: NormSpec {
+                kind: NormKind::Layer { bias: true },
+                eps: self.positive(EPSILON)?.ok_or_else(|| self.metadata.missing(&self.key(EPSILON)))?,
+            },
+            order: NormOrder::Post,
+            ropes: if rotary { vec![rope] } else { Vec::new() },
+            distance: architecture.distance,
+            attention_scale: 1.0 / (head_dim as f32).sqrt(),
+            qkv_bias: has("blk.0.attn_q.bias") || has("blk.0.attn_qkv.bias"),
+            output_bias: has("blk.0.attn_output.bias"),
+            qk_norm: false,
+            mlp: match architecture.gated {
+                Some(activation) => MlpSpec::Gated { activation, down_bias: has("blk.0.ffn_down.bias") },
+                // The files do not name it; the models they are made from have this one.
+                None => MlpSpec::Plain { activation: Activation::GeluErf, bias: has("blk.0.ffn_up.bias") },
+            },
+            masked_lm: None,
+            input_tokens_max: context as u32,
+        })
+    }
+}

@@ -1,0 +1,346 @@
+//! The encoder families of `config.json`: each a mapping to an [`EncoderSpec`] and a table of names. What a setting
+//! means is what the model's own class makes of it; a setting known to make another model of it is refused by name.
+
+mod bert;
+mod deberta;
+mod gemma;
+pub(super) mod gguf;
+mod modernbert;
+mod nomic;
+
+use hanzo_engine_kernels::{Activation, HeadShape};
+use serde_json::Value;
+
+use super::head::{HeadActivation, HeadInput};
+use super::names::Names;
+use super::spec::{
+    Distance, EncoderSpec, LayerSpec, MaskedLmSpec, MlpSpec, NormKind, NormOrder, NormSpec, PositionTable,
+};
+use crate::error::LoadError;
+use crate::limits::{
+    CONTEXT_TOKENS_MAX, ENCODER_TYPES_MAX, HEAD_DIM_MAX, HEADS_MAX, LAYERS_MAX, VOCAB_MAX, WIDTH_MAX,
+};
+use crate::spec::Config;
+
+/// A family as its files say it.
+pub(super) struct Family {
+    /// What `model_type` says.
+    model_types: &'static [&'static str],
+    /// What its classes' names begin with.
+    class: &'static str,
+    /// Reads `config.json`.
+    plan: fn(&Config) -> Result<Plan, LoadError>,
+}
+
+/// What a `config.json` says about a model, before its tensors are seen.
+pub(super) struct Plan {
+    /// The encoder, without a head.
+    pub(super) spec: EncoderSpec,
+    /// What its tensors are called.
+    pub(super) names: Names,
+    /// What its class for sequence classification puts on top.
+    pub(super) classifier: ClassifierPlan,
+    /// What its class for masked language models puts on top.
+    pub(super) masked_lm: Option<MaskedLmSpec>,
+    /// What the names of tensors begin with that other classes of the family put on top, without the names' prefix.
+    /// They are left out.
+    pub(super) heads: &'static [&'static str],
+}
+
+/// A classifier's layers by name.
+pub(super) struct ClassifierPlan {
+    pub(super) input: HeadInput,
+    pub(super) layers: Vec<HeadLayerPlan>,
+}
+
+/// One layer of a classifier by name.
+pub(super) struct HeadLayerPlan {
+    pub(super) name: &'static str,
+    /// Its name comes after the encoder's prefix.
+    pub(super) in_encoder: bool,
+    pub(super) bias: bool,
+    pub(super) activation: HeadActivation,
+    /// The layer norm after it.
+    pub(super) norm: Option<&'static str>,
+}
+
+/// What a model was made for, by the class that saved it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Task {
+    Encoder,
+    MaskedLm,
+    Classifier,
+}
+
+const FAMILIES: &[Family] = &[
+    // Before bert: their `model_type` is the same.
+    Family { model_types: &["bert", "jina_bert"], class: "JinaBert", plan: bert::jina },
+    Family { model_types: &["bert"], class: "Bert", plan: bert::bert },
+    Family { model_types: &["roberta"], class: "Roberta", plan: bert::roberta },
+    Family { model_types: &["xlm-roberta"], class: "XLMRoberta", plan: bert::roberta },
+    Family { model_types: &["camembert"], class: "Camembert", plan: bert::roberta },
+    Family { model_types: &["distilbert"], class: "DistilBert", plan: bert::distilbert },
+    Family { model_types: &["mpnet"], class: "MPNet", plan: bert::mpnet },
+    Family { model_types: &["new"], class: "New", plan: bert::gte },
+    Family { model_types: &["gte"], class: "Gte", plan: bert::gte },
+    Family { model_types: &["modernbert"], class: "ModernBert", plan: modernbert::plan },
+    Family { model_types: &["nomic_bert"], class: "NomicBert", plan: nomic::plan },
+    Family { model_types: &["deberta-v2"], class: "DebertaV2", plan: deberta::plan },
+    Family { model_types: &["gemma3_text"], class: "Gemma3", plan: gemma::plan },
+];
+
+/// Settings that make another model of any family unless they are absent, null, false, zero or empty.
+const REFUSED: &[&str] = &[
+    "add_cross_attention",
+    "is_decoder",
+    "is_encoder_decoder",
+    "lora_adaptations",
+    "num_experts",
+    "num_local_experts",
+    "moe_every_n_layers",
+    "quantization_config",
+    "vision_config",
+];
+
+/// The family of a `config.json`, or none where it is no encoder's.
+pub(super) fn family_of(config: &Config) -> Result<Option<&'static Family>, LoadError> {
+    let Some(model_type) = config.string("model_type")? else { return Ok(None) };
+    let of_type: Vec<&Family> =
+        FAMILIES.iter().filter(|family| family.model_types.contains(&model_type)).collect();
+    if model_type == "gemma3_text" && config.bool("use_bidirectional_attention")? != Some(true) {
+        return Ok(None);
+    }
+    let Some(&last) = of_type.last() else { return Ok(None) };
+    // Classes that come with the model are named beside those that are saved with it.
+    let classes: Vec<&str> = classes(config)?;
+    let said = of_type.iter().copied().find(|family| classes.iter().any(|class| family.owns(class)));
+    Ok(Some(said.unwrap_or(last)))
+}
+
+impl Family {
+    /// Whether a class is one of the family's: `BertModel` and `BertForMaskedLM` are bert's.
+    fn owns(&self, class: &str) -> bool {
+        let rest = class.strip_prefix(self.class);
+        rest.is_some_and(|rest| {
+            ["For", "Model", "Config", "TextModel", "TextConfig"].iter().any(|next| rest.starts_with(next))
+        })
+    }
+
+    /// Reads `config.json`.
+    pub(super) fn plan(&self, config: &Config) -> Result<(Plan, Task), LoadError> {
+        refuse(config, REFUSED)?;
+        let task = self.task(config)?;
+        if let Some(class) = custom_classes(config)?.into_iter().find(|class| !self.owns(class)) {
+            return Err(config.unsupported(
+                "auto_map",
+                class,
+                format!("classes named {}… are known", self.class),
+            ));
+        }
+        Ok(((self.plan)(config)?, task))
+    }
+
+    fn task(&self, config: &Config) -> Result<Task, LoadError> {
+        let Some(&class) = saved_classes(config)?.first() else { return Ok(Task::Encoder) };
+        match class.strip_prefix(self.class) {
+            Some("Model" | "TextModel") => Ok(Task::Encoder),
+            Some("ForMaskedLM" | "ForPreTraining") => Ok(Task::MaskedLm),
+            Some("ForSequenceClassification") => Ok(Task::Classifier),
+            _ => {
+                let known = ["Model", "ForMaskedLM", "ForPreTraining", "ForSequenceClassification"];
+                let known = known.map(|task| format!("{}{task}", self.class)).join(", ");
+                Err(config.unsupported("architectures", class, format!("{known} are known")))
+            }
+        }
+    }
+}
+
+/// All classes a `config.json` names, without the modules they are in.
+fn classes(config: &Config) -> Result<Vec<&str>, LoadError> {
+    let mut classes = custom_classes(config)?;
+    classes.extend(saved_classes(config)?);
+    Ok(classes)
+}
+
+fn saved_classes(config: &Config) -> Result<Vec<&str>, LoadError> {
+    const KEY: &str = "architectures";
+    let classes = config.typed(KEY, "a list of classes", Value::as_array)?.into_iter().flatten();
+    classes
+        .map(|class| class.as_str().ok_or_else(|| config.corrupt(KEY, format!("{class} is not a class"))))
+        .collect()
+}
+
+/// Classes of the code that comes with a model.
+fn custom_classes(config: &Config) -> Result<Vec<&str>, LoadError> {
+    let map = config.typed("auto_map", "an object", Value::as_object)?.into_iter().flatten();
+    // A tokenizer's entry is a list.
+    let paths = map.filter_map(|(_, path)| path.as_str());
+    Ok(paths.map(|path| path.rsplit('.').next().unwrap_or(path)).collect())
+}
+
+/// Refuses settings that say something.
+fn refuse(config: &Config, keys: &[&str]) -> Result<(), LoadError> {
+    for &key in keys {
+        if let Some(value) = config.get(key).filter(|value| !is_nothing(value)) {
+            return Err(config.unsupported(key, value, "this build cannot run models that have it"));
+        }
+    }
+    Ok(())
+}
+
+fn is_nothing(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Bool(truth) => !truth,
+        Value::Number(number) => number.as_f64() == Some(0.0),
+        Value::String(text) => text.is_empty(),
+        Value::Array(values) => values.is_empty(),
+        Value::Object(map) => map.is_empty(),
+    }
+}
+
+/// Refuses a setting that is there with another value.
+fn only(config: &Config, key: &str, allowed: &str) -> Result<(), LoadError> {
+    match config.get(key) {
+        Some(value) if value.as_str() != Some(allowed) => {
+            Err(config.unsupported(key, value, format!("{allowed} is known")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The non-linearity a setting names.
+fn activation(config: &Config, key: &str, default: &str) -> Result<Activation, LoadError> {
+    let name = config.string(key)?.unwrap_or(default);
+    activation_named(name).ok_or_else(|| {
+        let reason = "gelu, gelu_new, gelu_fast, gelu_pytorch_tanh, relu and silu are known";
+        config.unsupported(key, name, reason)
+    })
+}
+
+fn activation_named(name: &str) -> Option<Activation> {
+    match name {
+        "gelu" | "gelu_python" => Some(Activation::GeluErf),
+        "gelu_new" | "gelu_fast" | "gelu_pytorch_tanh" => Some(Activation::GeluTanh),
+        "relu" => Some(Activation::Relu),
+        "silu" | "swish" => Some(Activation::Silu),
+        _ => None,
+    }
+}
+
+/// The non-linearity of a head that a setting names.
+fn head_activation(config: &Config, key: &str, default: &str) -> Result<HeadActivation, LoadError> {
+    if config.string(key)?.unwrap_or(default) == "tanh" {
+        return Ok(HeadActivation::Tanh);
+    }
+    Ok(match activation(config, key, default)? {
+        Activation::GeluErf => HeadActivation::Gelu,
+        Activation::GeluTanh => HeadActivation::GeluTanh,
+        Activation::Relu => HeadActivation::Relu,
+        Activation::Silu => HeadActivation::Silu,
+    })
+}
+
+/// What the settings of an encoder's sizes are called.
+struct SizeKeys {
+    hidden: &'static str,
+    layers: &'static str,
+    heads: &'static str,
+    ffn: &'static str,
+    positions: &'static str,
+    /// The size of a head and what it is where it is not given; otherwise heads split a hidden state.
+    head_dim: Option<(&'static str, usize)>,
+}
+
+const SIZE_KEYS: SizeKeys = SizeKeys {
+    hidden: "hidden_size",
+    layers: "num_hidden_layers",
+    heads: "num_attention_heads",
+    ffn: "intermediate_size",
+    positions: "max_position_embeddings",
+    head_dim: None,
+};
+
+/// A BERT-like encoder of these sizes, its norms after its halves, all projections with biases, without embeddings
+/// of positions and types and without an MLP's non-linearity settled.
+fn post_norm(config: &Config, keys: &SizeKeys, eps: f32, mlp: MlpSpec) -> Result<EncoderSpec, LoadError> {
+    let hidden = config.required(keys.hidden, WIDTH_MAX)?;
+    let heads = config.required(keys.heads, HEADS_MAX)?;
+    let layers = config.required(keys.layers, LAYERS_MAX)?;
+    let head_dim = match keys.head_dim {
+        Some((key, default)) => config.count(key, HEAD_DIM_MAX)?.unwrap_or(default),
+        None if hidden.is_multiple_of(heads) && hidden / heads <= HEAD_DIM_MAX => hidden / heads,
+        None => {
+            let reason = format!("hidden states of {hidden} do not split into {heads} heads");
+            return Err(config.corrupt(keys.heads, reason));
+        }
+    };
+    Ok(EncoderSpec {
+        architecture: config.string("model_type")?.unwrap_or_default().to_owned(),
+        vocab: config.required("vocab_size", VOCAB_MAX)?,
+        hidden,
+        layers: vec![LayerSpec::default(); layers],
+        heads: HeadShape { heads, kv_heads: heads, head_dim },
+        ffn: config.required(keys.ffn, WIDTH_MAX / 2)?,
+        embedding_scale: 1.0,
+        positions: None,
+        type_vocab: 0,
+        embedding_norm: true,
+        norm: NormSpec { kind: NormKind::Layer { bias: true }, eps },
+        order: NormOrder::Post,
+        ropes: Vec::new(),
+        distance: Distance::None,
+        attention_scale: 1.0 / (head_dim as f32).sqrt(),
+        qkv_bias: true,
+        output_bias: true,
+        qk_norm: false,
+        mlp,
+        masked_lm: None,
+        input_tokens_max: config.required(keys.positions, CONTEXT_TOKENS_MAX)? as u32,
+    })
+}
+
+/// Adds a learned embedding of positions whose first row in use is `offset`.
+fn with_positions(spec: EncoderSpec, offset: u32) -> EncoderSpec {
+    let rows = spec.input_tokens_max;
+    EncoderSpec {
+        positions: Some(PositionTable { rows: rows as usize, offset }),
+        input_tokens_max: rows.saturating_sub(offset),
+        ..spec
+    }
+}
+
+fn epsilon(config: &Config, key: &str, default: f32) -> Result<f32, LoadError> {
+    Ok(config.positive(key)?.unwrap_or(default))
+}
+
+fn type_vocab(config: &Config, default: usize) -> Result<usize, LoadError> {
+    Ok(config.whole("type_vocab_size", ENCODER_TYPES_MAX)?.unwrap_or(default))
+}
+
+/// The decoder of a masked language model is the token embedding unless a setting says otherwise.
+fn tied(config: &Config) -> Result<bool, LoadError> {
+    Ok(config.bool("tie_word_embeddings")?.unwrap_or(true))
+}
+
+/// BERT's and most others' head: `dense`, non-linearity, norm, decoder, all with biases.
+fn masked_lm(config: &Config, activation: Activation) -> Result<Option<MaskedLmSpec>, LoadError> {
+    Ok(Some(MaskedLmSpec { activation, dense_bias: true, tied: tied(config)?, decoder_bias: true }))
+}
+
+/// A dense layer and a non-linearity, then the layer of the labels.
+fn dense_classifier(dense: HeadLayerPlan, labels: &'static str) -> ClassifierPlan {
+    let labels = HeadLayerPlan {
+        name: labels,
+        in_encoder: false,
+        bias: true,
+        activation: HeadActivation::Identity,
+        norm: None,
+    };
+    ClassifierPlan { input: HeadInput::Cls, layers: vec![dense, labels] }
+}
+
+/// BERT's pooler, or a layer like it that stands outside of the encoder.
+fn dense(name: &'static str, in_encoder: bool, activation: HeadActivation) -> HeadLayerPlan {
+    HeadLayerPlan { name, in_encoder, bias: true, activation, norm: None }
+}

@@ -1,0 +1,29 @@
+"""Makes the tiny encoders, rerankers and classifiers beside it and what independent implementations compute with them.
+
+    pip install torch transformers sentence-transformers safetensors tokenizers gguf numpy
+    python make_golden.py            # all cases, or: python make_golden.py bert-mean roberta; each with its GGUF twins
+
+Each folder is a random checkpoint laid out as users download it (the file names, config keys and tensor names are those of the
+published models of its family, not those the newest library would save) and `golden.json`, computed in float32:
+
+    source      what computed it
+    hidden      [{text | pair, tokens, types?, last_hidden_state}]   one row of floats for each token
+    embeddings  [{text, prompt_name? | prompt? | instruction?, pooling?, truncate_dim?, normalize?, vector}]   SentenceTransformer.encode;
+                no prompt_name means the default prompt where the folder names one, `prompt` is a literal prefix ("" for none),
+                `pooling` reads poolings/<it>/config.json in place of 1_Pooling/config.json
+    scores      [{text | pair | (query, document, instruction?), logits, probabilities, predict?, tokens}]   predict: CrossEncoder.predict's default
+    sparse      [{text, weights: {token id: weight}}]   weights above zero
+
+Every vector is computed from its text alone and must come out the same, to 1e-5, from one padded batch of all texts. Every weight
+is a multiple of 1/256 below 1 (norms: of 1/64, around 1), so F32, F16 and BF16 hold it exactly. Every tensor and every setting a
+case lists as `matters` must change the result when changed, or the script stops.
+"""
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent / "make"))
+import bert_family, rotary_family, decoders  # noqa: F401  each registers its cases
+from reference import CASES
+
+for name in sys.argv[1:] or CASES:
+    CASES[name]()
