@@ -24,6 +24,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent / "make"))
 import bert_family, rotary_family, decoders  # noqa: F401  each registers its cases
 from reference import CASES
+from twins import TWINS
 
 for name in sys.argv[1:] or CASES:
     CASES[name]()
+    if name in TWINS: TWINS[name]()

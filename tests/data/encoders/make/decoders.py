@@ -122,7 +122,7 @@ def embeddinggemma():
     requests = TEXTS + [{"text": t, "prompt_name": p} for t in (FOX, OVER) for p in ("query", "document")] + [{"text": FOX, "truncate_dim": 16, "normalize": True}, {"text": FOX, "prompt_name": "query", "truncate_dim": 8, "normalize": True}]
     embeddings = embed(st, requests, sides=("right", "left"))
     differ(embeddings[:7], "embeddinggemma")
-    finish(folder, {"source": source(model, "SentenceTransformer"), "hidden": hidden(model, hf, 64, [FOX, "fox", OVER]), "embeddings": embeddings})
+    finish(folder, {"source": source(model, "SentenceTransformer"), "hidden": hidden(model, hf, 64, [FOX, "fox", LONG]), "embeddings": embeddings})
 
 
 # ---------------------------------------------------------------- plain decoders by their pooling
@@ -138,7 +138,7 @@ def qwen2_embedding():
     st = sentence_transformer(folder)
     embeddings = embed(st, TEXTS + [{"text": FOX, "prompt_name": "query"}, {"text": UNICODE, "prompt_name": "query"}, {"text": FOX, "normalize": True}], sides=("right", "left"))
     differ(embeddings[:7], "qwen2-embedding")
-    finish(folder, {"source": source(model, "SentenceTransformer"), "hidden": hidden(model, hf, 64, [FOX, "fox", OVER]), "embeddings": embeddings})
+    finish(folder, {"source": source(model, "SentenceTransformer"), "hidden": hidden(model, hf, 64, [FOX, "fox", LONG]), "embeddings": embeddings})
 
 
 @case
@@ -156,4 +156,4 @@ def llama_embedding_mean():
     st = sentence_transformer(folder)
     embeddings = embed(st, TEXTS, sides=("right", "left"))
     differ(embeddings[:7], "llama-embedding-mean")
-    finish(folder, {"source": source(model, "SentenceTransformer"), "hidden": hidden(model, hf, 64, [FOX, "fox", OVER]), "embeddings": embeddings})
+    finish(folder, {"source": source(model, "SentenceTransformer"), "hidden": hidden(model, hf, 64, [FOX, "fox", LONG]), "embeddings": embeddings})
