@@ -1,1 +1,388 @@
-//! Pooling, prompts and read-outs, without a network.
+//! Whole models, from texts to vectors and scores, beside what transformers and sentence-transformers make of them
+//! (`tests/data/encoders`, whose script makes both). Alone, together and in any order they are the same.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use hanzo_engine_kernels::KvType;
+use hanzo_engine_kernels::cpu::{CpuBackend, ThreadPool, Tier};
+use serde_json::Value;
+
+use super::*;
+use crate::decoder::Decoder;
+use crate::encoder::{Encoder, WeightType};
+use crate::error::RequestError;
+use crate::job::{EmbedInput, EmbedJob, EventKind, JobId};
+use crate::text::TextModel;
+use crate::tokenizer::CutSide;
+use crate::{EncoderConfig, EncoderEngine, Engine, EngineConfig, Event, Network, Opened};
+
+fn data() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/encoders")
+}
+
+/// A model that runs.
+struct Model {
+    text: Arc<TextModel>,
+    embedder: Arc<Embedder>,
+    engine: AnyEngine,
+    jobs: u64,
+}
+
+enum AnyEngine {
+    Decoder(Engine<CpuBackend>),
+    Encoder(EncoderEngine<CpuBackend>),
+}
+
+impl Model {
+    fn open(path: &Path) -> Model {
+        let opened = Opened::open(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        let text = Arc::new(opened.text_model().unwrap());
+        let embedder = Arc::new(opened.embedder(&text.tokenizer, 4096).unwrap());
+        let backend = CpuBackend::new(Arc::new(ThreadPool::new(2)), Tier::detect().unwrap());
+        let engine = match &opened.network {
+            Network::Encoder(files) => {
+                let config = EncoderConfig {
+                    step_tokens: 300,
+                    sequences_max: 16,
+                    input_tokens_max: embedder.tokens_max,
+                    weight_type: WeightType::Stored,
+                };
+                let encoder = Encoder::load(&backend, files, WeightType::Stored, &mut |_| ()).unwrap();
+                AnyEngine::Encoder(EncoderEngine::new(backend, encoder, embedder.clone(), config).unwrap())
+            }
+            Network::Decoder(files) => {
+                let context_tokens_max = files.spec.context_tokens_max as usize;
+                let config = EngineConfig {
+                    kv_blocks: 4 * context_tokens_max.div_ceil(16),
+                    kv_type: KvType::F16,
+                    step_tokens_max: 100,
+                    prefill_tokens_beside_decodes: 50,
+                    sequences_max: 16,
+                    context_tokens_max,
+                    prefix_cache: true,
+                };
+                let decoder = Decoder::load(&backend, files, &mut |_| ()).unwrap();
+                let engine = Engine::new(backend, decoder, text.clone(), embedder.clone(), config);
+                AnyEngine::Decoder(engine.unwrap())
+            }
+        };
+        Model { text, embedder, engine, jobs: 0 }
+    }
+
+    /// What is computed of inputs that are asked for together.
+    fn run(&mut self, inputs: Vec<EmbedInput>, output: Output) -> Vec<Computed> {
+        self.jobs += 1;
+        let mut results = vec![None; inputs.len()];
+        let job = EmbedJob { id: JobId(self.jobs), inputs, output, priority: 0 };
+        match &mut self.engine {
+            AnyEngine::Decoder(engine) => engine.submit_inputs(&job),
+            AnyEngine::Encoder(engine) => engine.submit_inputs(&job),
+        }
+        let mut events = Vec::new();
+        loop {
+            let report = match &mut self.engine {
+                AnyEngine::Decoder(engine) => engine.step(&mut events).unwrap(),
+                AnyEngine::Encoder(engine) => engine.step(&mut events).unwrap(),
+            };
+            for Event { choice, kind, .. } in events.drain(..) {
+                match kind {
+                    EventKind::Started { .. } => {}
+                    EventKind::Computed(computed) => results[choice as usize] = Some(computed),
+                    other => panic!("{other:?}"),
+                }
+            }
+            if report.sequences == 0 {
+                return results.into_iter().map(|result| result.expect("an input was forgotten")).collect();
+            }
+        }
+    }
+
+    fn text_input(&self, text: &str, prompt: &Prompt) -> EmbedInput {
+        self.embedder.text(&self.text.tokenizer, text, prompt, Some(CutSide::Right)).unwrap()
+    }
+}
+
+fn numbers(value: &Value) -> Vec<f32> {
+    value.as_array().unwrap().iter().map(|number| number.as_f64().unwrap() as f32).collect()
+}
+
+fn dense(computed: &Computed) -> &[f32] {
+    match computed {
+        Computed::Dense { values, .. } => values,
+        Computed::Sparse(_) => panic!("sparse"),
+    }
+}
+
+fn cosine(a: &[f32], b: &[f32]) -> f64 {
+    assert_eq!(a.len(), b.len());
+    let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum::<f64>();
+    dot(a, b) / (dot(a, a) * dot(b, b)).sqrt()
+}
+
+fn length(vector: &[f32]) -> f64 {
+    vector.iter().map(|&x| f64::from(x) * f64::from(x)).sum::<f64>().sqrt()
+}
+
+/// How far a decoder may be from the reference: its keys and values are halves.
+const HALVES: f64 = 1e-4;
+/// How far an encoder may be.
+const FLOATS: f64 = 1e-6;
+
+/// The vectors of every embedding of a golden file: beside the reference, and the same alone, together and reversed.
+fn check_embeddings(name: &str, golden: &str) -> usize {
+    let mut model = Model::open(&data().join(name));
+    let text = std::fs::read_to_string(data().join(golden).join("golden.json")).unwrap();
+    let golden: Value = serde_json::from_str(&text).unwrap();
+    let apart = if matches!(model.engine, AnyEngine::Decoder(_)) { HALVES } else { FLOATS };
+    let mut checked = 0;
+    let mut plain = Vec::new();
+    for case in golden["embeddings"].as_array().unwrap() {
+        let has = |key: &str| case.get(key).is_some_and(|value| !value.is_null());
+        // Another model's pooling, checked with its own files; no prompt at all where there is one by default.
+        if has("pooling") || has("prompt") {
+            continue;
+        }
+        let prompt = match (case["prompt_name"].as_str(), case["instruction"].as_str()) {
+            (Some(name), _) => Prompt::Named(name.to_owned()),
+            (_, Some(task)) => Prompt::Instruction(task.to_owned()),
+            _ => Prompt::Default,
+        };
+        let input = model.text_input(case["text"].as_str().unwrap(), &prompt);
+        let dimensions = case["truncate_dim"].as_u64().map(|dimensions| dimensions as usize);
+        let output = Output::Vector { dimensions, normalize: case["normalize"].as_bool() };
+        let computed = model.run(vec![input.clone()], output);
+        let (vector, expected) = (dense(&computed[0]), numbers(&case["vector"]));
+        let close = cosine(vector, &expected);
+        assert!(close > 1.0 - apart, "{name} {case}: cosine {close}, {} tokens", input.tokens.len());
+        // sentence-transformers cuts after the vector has its length; here the cut vector has it.
+        if dimensions.is_none() || case["normalize"] == true {
+            let (ours, theirs) = (length(vector), length(&expected));
+            assert!((ours / theirs - 1.0).abs() < apart.sqrt(), "{name}: length {ours}, not {theirs}");
+        }
+        if dimensions.is_none() && !has("normalize") {
+            plain.push((input, computed.into_iter().next().unwrap()));
+        }
+        checked += 1;
+    }
+    let output = Output::Vector { dimensions: None, normalize: None };
+    let (inputs, alone): (Vec<_>, Vec<_>) = plain.into_iter().unzip();
+    assert_eq!(model.run(inputs.clone(), output), alone, "{name}: together as alone");
+    let mut backwards = model.run(inputs.into_iter().rev().collect(), output);
+    backwards.reverse();
+    assert_eq!(backwards, alone, "{name}: in any order");
+    checked
+}
+
+#[test]
+fn embeddings_are_those_of_sentence_transformers() {
+    let mut checked = 0;
+    for name in [
+        "bert-mean",
+        "bert-cls-dense",
+        "bert-pooling-all",
+        "roberta",
+        "distilbert",
+        "mpnet",
+        "modernbert",
+        "nomic-bert",
+        "gte-new",
+        "jina-bert-v2",
+        "deberta-v2",
+        "embeddinggemma",
+        "qwen3-embedding",
+        "qwen2-embedding",
+        "llama-embedding-mean",
+    ] {
+        let here = check_embeddings(name, name);
+        assert!(here >= 5, "{name}: only {here} cases");
+        checked += here;
+    }
+    assert!(checked > 120, "{checked}");
+}
+
+#[test]
+fn embeddings_of_gguf_files_are_those_of_their_twins() {
+    for (file, twin) in [
+        ("bert-mean.gguf", "bert-mean"),
+        ("nomic-bert.gguf", "nomic-bert"),
+        ("qwen3-embedding.gguf", "qwen3-embedding"),
+        ("qwen3-embedding-without-eos.gguf", "qwen3-embedding"),
+    ] {
+        let mut of_file = Model::open(&data().join(file));
+        let mut of_twin = Model::open(&data().join(twin));
+        let output = Output::Vector { dimensions: None, normalize: Some(true) };
+        for text in ["The quick brown fox jumps over the lazy dog.", "naïve café, 42!", "a"] {
+            // Neither file's prompts: GGUF has none.
+            let prompt = Prompt::Default;
+            let (of_file_input, mut of_twin_input) =
+                (of_file.text_input(text, &prompt), of_twin.text_input(text, &prompt));
+            if of_twin.embedder.spec.default_prompt.is_some() {
+                of_twin_input = of_file_input.clone();
+            }
+            assert_eq!(of_file_input.tokens, of_twin_input.tokens, "{file}: {text}");
+            let ours = of_file.run(vec![of_file_input], output);
+            let theirs = of_twin.run(vec![of_twin_input], output);
+            let close = cosine(dense(&ours[0]), dense(&theirs[0]));
+            assert!(close > 1.0 - HALVES, "{file}: cosine {close}");
+        }
+    }
+}
+
+#[test]
+fn every_pooling_is_that_of_sentence_transformers() {
+    let text = std::fs::read_to_string(data().join("bert-pooling-all/golden.json")).unwrap();
+    let golden: Value = serde_json::from_str(&text).unwrap();
+    let cases = golden["embeddings"].as_array().unwrap();
+    let mut checked = 0;
+    for folder in std::fs::read_dir(data().join("bert-pooling-all/poolings")).unwrap() {
+        let folder = folder.unwrap();
+        let mode = folder.file_name().into_string().unwrap();
+        // The model with another pooling in its place.
+        let copy = tempfile::tempdir().unwrap();
+        copy_tree(&data().join("bert-pooling-all"), copy.path());
+        std::fs::copy(pooling_config(&folder.path()), copy.path().join("1_Pooling/config.json")).unwrap();
+        let mut model = Model::open(copy.path());
+        for case in cases.iter().filter(|case| case["pooling"] == mode.as_str()) {
+            let prompt = match case["prompt_name"].as_str() {
+                Some(name) => Prompt::Named(name.to_owned()),
+                None => Prompt::Default,
+            };
+            let input = model.text_input(case["text"].as_str().unwrap(), &prompt);
+            let computed = model.run(vec![input], Output::Vector { dimensions: None, normalize: None });
+            let close = cosine(dense(&computed[0]), &numbers(&case["vector"]));
+            assert!(close > 1.0 - FLOATS, "{mode} {case}: cosine {close}");
+            checked += 1;
+        }
+    }
+    assert!(checked >= 40, "{checked}");
+}
+
+fn pooling_config(path: &Path) -> PathBuf {
+    let inner = path.join("config.json");
+    if inner.exists() { inner } else { path.join("1_Pooling/config.json") }
+}
+
+fn copy_tree(from: &Path, to: &Path) {
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let target = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            std::fs::create_dir_all(&target).unwrap();
+            copy_tree(&entry.path(), &target);
+        } else {
+            std::fs::copy(entry.path(), target).unwrap();
+        }
+    }
+}
+
+#[test]
+fn scores_are_those_of_transformers() {
+    let mut checked = 0;
+    for name in [
+        "bert-classifier",
+        "bert-multilabel",
+        "bert-crossencoder",
+        "distilbert-classifier",
+        "roberta-classifier",
+        "xlm-roberta-reranker",
+        "modernbert-classifier",
+        "modernbert-classifier-cls",
+        "gte-new-reranker",
+        "deberta-v2-classifier",
+        "qwen3-reranker",
+    ] {
+        let mut model = Model::open(&data().join(name));
+        checked += check_scores(&mut model, name, name);
+    }
+    let mut model = Model::open(&data().join("qwen3-reranker.gguf"));
+    checked += check_scores(&mut model, "qwen3-reranker.gguf", "qwen3-reranker");
+    assert!(checked > 60, "{checked}");
+}
+
+fn check_scores(model: &mut Model, name: &str, golden: &str) -> usize {
+    let text = std::fs::read_to_string(data().join(golden).join("golden.json")).unwrap();
+    let golden: Value = serde_json::from_str(&text).unwrap();
+    let cases = golden["scores"].as_array().unwrap();
+    let decoder = matches!(model.engine, AnyEngine::Decoder(_));
+    let tolerance = if decoder { 2e-2 } else { 2e-5 };
+    let mut inputs = Vec::new();
+    for case in cases {
+        let tokenizer = &model.text.tokenizer;
+        let cut = Some(CutSide::Right);
+        let input = if let Some(query) = case["query"].as_str() {
+            let (document, task) = (case["document"].as_str().unwrap(), case["instruction"].as_str());
+            model.embedder.pair(tokenizer, query, document, task, cut).unwrap()
+        } else if let Some([first, second]) = case["pair"].as_array().map(Vec::as_slice) {
+            let (first, second) = (first.as_str().unwrap(), second.as_str().unwrap());
+            model.embedder.pair(tokenizer, first, second, None, cut).unwrap()
+        } else {
+            model.text_input(case["text"].as_str().unwrap(), &Prompt::Default)
+        };
+        let tokens: Vec<f32> = input.tokens.iter().map(|&token| token as f32).collect();
+        assert_eq!(tokens, numbers(&case["tokens"]), "{name}: {case}");
+        let logits = model.run(vec![input.clone()], Output::Scores { raw: true });
+        let scores = model.run(vec![input.clone()], Output::Scores { raw: false });
+        let (mut expected_logits, mut expected_scores) =
+            (numbers(&case["logits"]), numbers(&case["probabilities"]));
+        if case["query"].is_string() {
+            // The reference says what no and yes get; ours is the one over the other.
+            expected_logits = vec![expected_logits[1] - expected_logits[0]];
+            expected_scores = vec![expected_scores[1]];
+        }
+        let pairs = dense(&logits[0]).iter().zip(&expected_logits);
+        for (ours, theirs) in pairs.chain(dense(&scores[0]).iter().zip(&expected_scores)) {
+            assert!(
+                (ours - theirs).abs() < tolerance * theirs.abs().max(1.0),
+                "{name} {case}: {ours} is not {theirs}"
+            );
+        }
+        inputs.push((input, logits.into_iter().next().unwrap()));
+    }
+    let (inputs, alone): (Vec<_>, Vec<_>) = inputs.into_iter().unzip();
+    assert_eq!(model.run(inputs, Output::Scores { raw: true }), alone, "{name}: together as alone");
+    cases.len()
+}
+
+#[test]
+fn sparse_weights_are_those_of_sentence_transformers() {
+    let mut model = Model::open(&data().join("bert-splade"));
+    let text = std::fs::read_to_string(data().join("bert-splade/golden.json")).unwrap();
+    let golden: Value = serde_json::from_str(&text).unwrap();
+    for case in golden["sparse"].as_array().unwrap() {
+        let input = model.text_input(case["text"].as_str().unwrap(), &Prompt::Default);
+        let Computed::Sparse(weights) = model.run(vec![input], Output::Sparse).remove(0) else {
+            panic!("dense")
+        };
+        let expected = case["weights"].as_object().unwrap();
+        for (token, weight) in &weights {
+            let theirs = expected.get(&token.to_string()).map_or(0.0, |value| value.as_f64().unwrap() as f32);
+            assert!((weight - theirs).abs() < 1e-4, "{token}: {weight} is not {theirs}");
+        }
+        let ours: Vec<String> = weights.iter().map(|(token, _)| token.to_string()).collect();
+        for (token, weight) in expected {
+            assert!(ours.contains(token) || weight.as_f64().unwrap() < 1e-4, "{token} is missing");
+        }
+    }
+}
+
+#[test]
+fn what_a_model_cannot_be_asked_is_said() {
+    let model = Model::open(&data().join("bert-mean"));
+    let tokenizer = &model.text.tokenizer;
+    let text = |text: &str, prompt: Prompt, cut| model.embedder.text(tokenizer, text, &prompt, cut);
+    assert!(text("", Prompt::Default, None).unwrap_err().to_string().contains("empty"));
+    let named = text("a", Prompt::Named("nonsense".into()), None).unwrap_err().to_string();
+    assert!(named.contains("prompt_name") && named.contains("passage"), "{named}");
+    let instruction = text("a", Prompt::Instruction("b".into()), None).unwrap_err().to_string();
+    assert!(instruction.contains("instruction"), "{instruction}");
+    let long = "word ".repeat(1000);
+    let error = text(&long, Prompt::Default, None).unwrap_err();
+    assert!(matches!(error, RequestError::InputLength { .. }), "{error}");
+    for side in [CutSide::Left, CutSide::Right] {
+        let input = text(&long, Prompt::Default, Some(side)).unwrap();
+        assert_eq!(input.tokens.len(), model.embedder.tokens_max);
+    }
+    assert!(model.embedder.tokens(&[], None).is_err());
+    assert!(model.embedder.tokens(&[1 << 30], None).unwrap_err().to_string().contains("vocabulary"));
+}

@@ -5,7 +5,9 @@ use std::path::Path;
 use super::*;
 use crate::{
     job::{EventKind, StopConditions},
-    load::ModelFiles,
+    embedding::{Computed, Output, Pooling},
+    job::EmbedInput,
+    load::Opened,
     sampler::SamplingParams,
 };
 
@@ -15,6 +17,7 @@ struct Bench {
     scheduler: Scheduler,
     pool: BlockPool,
     text: TextModel,
+    embedder: Embedder,
     batch: Batch,
     events: Vec<Event>,
     broken: bool, // the first row of logits is not a number
@@ -30,10 +33,13 @@ impl Bench {
             context_tokens_max: blocks * BLOCK_TOKENS,
         };
         change(&mut config);
+        let opened = Opened::open(&path).unwrap();
+        let text = opened.text_model().unwrap();
         Bench {
             scheduler: Scheduler::new(config),
             pool: BlockPool::new(blocks, true),
-            text: TextModel::load(&ModelFiles::open(&path).unwrap()).unwrap(),
+            embedder: opened.embedder(&text.tokenizer, blocks * BLOCK_TOKENS).unwrap(),
+            text,
             batch: Batch::default(),
             events: Vec::new(),
             broken: false,
@@ -67,7 +73,19 @@ impl Bench {
             logits[0] = f32::NAN;
         }
         self.check_batch();
-        self.scheduler.commit(&mut logits, &self.text, &mut self.pool, &mut self.events);
+        // Each row's hidden state says which token it is of.
+        let (tokens, width) = (&self.batch.tokens, self.embedder.hidden);
+        let mut read = |first: usize, out: &mut [f32]| {
+            for (row, out) in out.chunks_exact_mut(width).enumerate() {
+                out.fill(tokens[first + row] as f32);
+            }
+            Ok(())
+        };
+        let mut rows = Vec::new();
+        let mut hidden = Hidden { embedder: &self.embedder, read: &mut read, rows: &mut rows };
+        let committed =
+            self.scheduler.commit(&mut logits, &mut hidden, &self.text, &mut self.pool, &mut self.events);
+        committed.unwrap();
         self.batch.sequences.iter().map(|span| span.rows).collect()
     }
 
@@ -280,4 +298,128 @@ fn what_is_not_a_number_ends_one_sequence_alone() {
     assert_eq!(bench.events.iter().filter(failed).count(), 1);
     assert_eq!((bench.generated(1), bench.finished(1)), (1, 0));
     assert_eq!((bench.generated(2), bench.finished(2), bench.pool.used()), (5, 1, 0));
+}
+
+/// Job `id` with inputs of so many tokens; input i begins with token `1000 + i`, unless they share `prefix` tokens.
+fn inputs(id: u64, lengths: &[usize], prefix: usize) -> EmbedJob {
+    let input = |(index, &length): (usize, &usize)| EmbedInput {
+        tokens: (0..length as u32)
+            .map(|i| if (i as usize) < prefix { i } else { 1000 + index as u32 * 10 + i % 10 })
+            .collect(),
+        types: Vec::new(),
+        prompt_tokens: 0,
+    };
+    EmbedJob {
+        id: JobId(id),
+        inputs: lengths.iter().enumerate().map(input).collect(),
+        output: Output::Vector { dimensions: Some(1), normalize: Some(false) },
+        priority: 0,
+    }
+}
+
+/// The first element of what was computed of each input of a job, in the order it came.
+fn computed(events: &[Event], id: u64) -> Vec<(u32, f32)> {
+    let of_job = events.iter().filter(|event| event.job == JobId(id));
+    of_job
+        .filter_map(|event| match &event.kind {
+            EventKind::Computed(Computed::Dense { values, rows: 1 }) => Some((event.choice, values[0])),
+            _ => None,
+        })
+        .collect()
+}
+
+#[test]
+fn inputs_are_read_from_their_own_rows() {
+    let mut bench = Bench::new(64, |_| ());
+    bench.submit(1, 20, 40, |_| ());
+    bench.step();
+    let job = inputs(2, &[5, 100, 1, 17], 0);
+    bench.scheduler.submit_inputs(&job, &bench.embedder);
+    for _ in 0..20 {
+        bench.step();
+    }
+    let mut found = computed(&bench.events, 2);
+    found.sort_by_key(|&(choice, _)| choice);
+    // Pooled by the last token.
+    let last = |input: &EmbedInput| *input.tokens.last().unwrap() as f32;
+    let expected: Vec<(u32, f32)> = (0..).zip(job.inputs.iter().map(last)).collect();
+    assert_eq!(found, expected);
+    assert_eq!(bench.pool.used(), 4, "the completion's blocks only: 20 tokens and 20 steps");
+}
+
+#[test]
+fn means_are_taken_over_chunks_and_find_nothing_in_the_cache() {
+    let mut bench = Bench::new(64, |_| ());
+    bench.embedder.spec.pooling = vec![Pooling::Mean];
+    let job = inputs(1, &[200, 200], 0);
+    let mean = |input: &EmbedInput| input.tokens.iter().map(|&t| t as f32).sum::<f32>() / 200.0;
+    for id in 1..3 {
+        let job = EmbedJob { id: JobId(id), ..job.clone() };
+        bench.scheduler.submit_inputs(&job, &bench.embedder);
+        for _ in 0..10 {
+            bench.step();
+        }
+        for (choice, value) in computed(&bench.events, id) {
+            assert!((value - mean(&job.inputs[choice as usize])).abs() < 1e-2, "{value}");
+        }
+        assert_eq!(computed(&bench.events, id).len(), 2);
+    }
+    assert_eq!(bench.scheduler.counters().prefix_hit_tokens, 0);
+}
+
+#[test]
+fn inputs_that_begin_alike_compute_that_once() {
+    let mut bench = Bench::new(256, |_| ());
+    let job = inputs(1, &[80; 10], 64);
+    bench.scheduler.submit_inputs(&job, &bench.embedder);
+    assert_eq!(bench.step(), [64], "the others wait for the first");
+    for _ in 0..20 {
+        bench.step();
+    }
+    assert_eq!(computed(&bench.events, 1).len(), 10);
+    assert_eq!(bench.scheduler.counters().prefix_hit_tokens, 9 * 64);
+    assert_eq!(bench.pool.used(), 0);
+}
+
+#[test]
+fn a_small_job_does_not_wait_for_a_large_one() {
+    let mut bench = Bench::new(256, |_| ());
+    let bulk = inputs(1, &[60; 40], 0);
+    bench.scheduler.submit_inputs(&bulk, &bench.embedder);
+    bench.step();
+    bench.scheduler.submit_inputs(&inputs(2, &[10], 0), &bench.embedder);
+    let mut steps = 0;
+    while computed(&bench.events, 2).is_empty() {
+        bench.step();
+        steps += 1;
+    }
+    assert!(steps <= 4, "{steps} steps");
+    assert!(computed(&bench.events, 1).len() < 10);
+    for _ in 0..60 {
+        bench.step();
+    }
+    assert_eq!(computed(&bench.events, 1).len(), 40);
+}
+
+#[test]
+fn an_input_that_is_not_a_number_fails_alone() {
+    let mut bench = Bench::new(64, |_| ());
+    let job = inputs(1, &[4, 4], 0);
+    bench.scheduler.submit_inputs(&job, &bench.embedder);
+    bench.scheduler.schedule(&mut bench.pool, &mut bench.batch, &mut bench.events);
+    let width = bench.embedder.hidden;
+    let mut read = |first: usize, out: &mut [f32]| {
+        let value = if first / 4 == 0 { f32::NAN } else { 1.0 };
+        out[..width].fill(value);
+        Ok(())
+    };
+    let mut rows = Vec::new();
+    let mut hidden = Hidden { embedder: &bench.embedder, read: &mut read, rows: &mut rows };
+    let committed =
+        bench.scheduler.commit(&mut [], &mut hidden, &bench.text, &mut bench.pool, &mut bench.events);
+    committed.unwrap();
+    let failed = bench.events.iter().filter(|event| event.kind == EventKind::Failed);
+    assert_eq!(failed.map(|event| event.choice).collect::<Vec<_>>(), [0]);
+    assert_eq!(computed(&bench.events, 1), [(1, 1.0)]);
+    assert_eq!(bench.pool.used(), 0);
 }
