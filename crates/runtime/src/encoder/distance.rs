@@ -47,7 +47,7 @@ impl Buckets {
 
 /// ALiBi's slope of each head: powers of a ratio, and those of twice as many heads in between where the heads are no
 /// power of two.
-pub fn alibi_slopes(heads: usize) -> Vec<f32> {
+pub(super) fn alibi_slopes(heads: usize) -> Vec<f32> {
     let powers = |count: usize| {
         let first = 2f64.powf(-(2f64.powf(-((count as f64).log2() - 3.0))));
         (0..count).map(move |head| first.powi(head as i32 + 1) as f32)
@@ -61,7 +61,7 @@ pub fn alibi_slopes(heads: usize) -> Vec<f32> {
 
 /// MPNet's learned biases, `weights` of (buckets, heads), spread out to `(heads, 2 * distance_max + 1)` by
 /// `key - query` from `-distance_max`.
-pub fn learned_table(weights: &[f32], heads: usize, buckets: usize, distance_max: u32) -> Vec<f32> {
+pub(super) fn learned_table(weights: &[f32], heads: usize, buckets: usize, distance_max: u32) -> Vec<f32> {
     let reach = i64::from(distance_max);
     (0..heads)
         .flat_map(|head| {

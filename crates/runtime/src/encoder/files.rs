@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use hanzo_engine_kernels::DType;
 use serde_json::Value;
 
-use super::families::{self, ClassifierPlan, Plan, Task};
+use super::families::{self, ClassifierPlan, Task};
 use super::head::{self, Classifier, Head, HeadLayer, HeadNorm, Scores};
 use super::names::{GateUp, Names};
 use super::spec::{EncoderSpec, MaskedLmSpec, NormKind};
@@ -146,6 +146,11 @@ impl EncoderFiles {
     /// Bytes of all weights, as stored.
     pub fn weight_bytes(&self) -> u64 {
         self.tensors.values().map(|tensor| tensor.bytes.len() as u64).sum()
+    }
+
+    #[cfg(test)]
+    pub(super) fn tensors_mut(&mut self) -> &mut BTreeMap<Weight, Tensor> {
+        &mut self.tensors
     }
 
     /// The decoder a file has beside the token embedding that it is.
