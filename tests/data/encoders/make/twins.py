@@ -67,6 +67,7 @@ def bert_twin(name):
     writer.add_layer_norm_eps(config["layer_norm_epsilon" if nomic else "layer_norm_eps"])
     writer.add_causal_attention(False); writer.add_pooling_type(gguf.PoolingType.MEAN)
     wordpiece_keys(writer, tokenizer)
+    if not nomic: writer.add_bool("tokenizer.ggml.normalizer.lowercase", True)  # Only the newest converters write it.
     add_tensors(writer, arch, load_file(folder / "model.safetensors"))
     close(writer)
 
