@@ -167,6 +167,7 @@ impl<B: Backend> Runner<B> {
         let rows = self.hidden(&[text]).remove(0);
         let row: Vec<f32> = match classifier.input {
             HeadInput::Cls => rows[..hidden].to_vec(),
+            HeadInput::Last => rows[rows.len() - hidden..].to_vec(),
             HeadInput::Mean => {
                 let count = text.tokens.len() as f32;
                 (0..hidden).map(|at| rows.iter().skip(at).step_by(hidden).sum::<f32>() / count).collect()

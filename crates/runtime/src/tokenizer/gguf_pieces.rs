@@ -29,6 +29,7 @@ const BOS: &str = "tokenizer.ggml.bos_token_id";
 const SEPARATOR: &str = "tokenizer.ggml.seperator_token_id";
 const EOS: &str = "tokenizer.ggml.eos_token_id";
 const CHARS_MAP: &str = "tokenizer.ggml.precompiled_charsmap";
+const LOWERCASE: &str = "tokenizer.ggml.normalizer.lowercase";
 const REMOVE_EXTRA: &str = "tokenizer.ggml.remove_extra_whitespaces";
 const WORD: char = '▁';
 const CONTINUING: &str = "##";
@@ -48,14 +49,11 @@ pub(super) fn word_piece(metadata: &Metadata) -> Result<Tokenizer, LoadError> {
         // Of equal pieces the first is found; the others only take up numbers.
         vocab.entry(spelled(text, vocabulary.kinds[id])).or_insert(id as u32);
     }
-    // The files do not say whether a model is cased; a vocabulary with capital letters is of one that is.
-    let is_capital =
-        |text: &str| text.strip_prefix(WORD).unwrap_or(text).contains(|c: char| c.is_ascii_uppercase());
-    let lowercase = !vocabulary
-        .texts
-        .iter()
-        .zip(&vocabulary.kinds)
-        .any(|(text, &kind)| kind == Kind::Normal && !text.starts_with('[') && is_capital(text));
+    let lowercase = match metadata.bool(LOWERCASE)? {
+        Some(stated) => stated,
+        // Older files do not say; a vocabulary with capital letters is of a model that is cased.
+        None => !has_capitals(&vocabulary),
+    };
     let unknown = token(metadata, &vocabulary, UNKNOWN)?.ok_or_else(|| metadata.missing(UNKNOWN))?;
     let parts = Parts {
         model: Model::WordPiece {
@@ -123,6 +121,11 @@ pub(super) fn unigram(metadata: &Metadata) -> Result<Tokenizer, LoadError> {
         (_, None) => return Err(metadata.missing(EOS)),
     };
     finish(metadata, parts, &vocabulary, affixes)
+}
+
+fn has_capitals(vocabulary: &Vocabulary) -> bool {
+    let word = |text: &str| text.strip_prefix(WORD).is_some_and(|word| word.contains(|c: char| c.is_ascii_uppercase()));
+    vocabulary.texts.iter().zip(&vocabulary.kinds).any(|(text, &kind)| kind == Kind::Normal && word(text))
 }
 
 fn added(vocabulary: &Vocabulary) -> Vec<AddedToken> {
