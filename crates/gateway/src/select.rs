@@ -13,8 +13,8 @@ pub(crate) struct Selected {
     pub(crate) capability: Capability,
 }
 
-/// The model of that name; of those that can do what is `wanted` the only one where the name is empty. The earlier
-/// in `wanted`, the rather.
+/// The model of that name; of those that can do what is `wanted` the only one where the name is empty, or the only one
+/// that does nothing but such things. The earlier in `wanted`, the rather.
 ///
 /// # Errors
 /// 400 where none or several of the loaded models can do it, 404 where none is loaded, 503 while the only one is
@@ -47,6 +47,9 @@ pub(crate) async fn sole(app: &App, wanted: &[Capability]) -> Result<ModelStats,
         for capability in wanted {
             let able = |m: &&ModelStats| (!ready_only || ready(m)) && has(&status(m), *capability);
             let able: Vec<&ModelStats> = models.iter().filter(able).collect();
+            // Where several can, one that does not also write text is made for it.
+            let made_for_it: Vec<_> = able.iter().copied().filter(|m| !writes(&status(m))).collect();
+            let able = if made_for_it.len() == 1 { made_for_it } else { able };
             match able[..] {
                 [] => {}
                 [model] => return Ok(model.clone()),
@@ -73,6 +76,10 @@ pub(crate) async fn sole(app: &App, wanted: &[Capability]) -> Result<ModelStats,
     let problem =
         format!("model: none that can {} is loaded; loaded: {}", wanted.join(" or "), loaded.join(", "));
     Err(Status::failed_precondition(problem).into())
+}
+
+fn writes(status: &ModelStatus) -> bool {
+    has(status, Capability::Chat) || has(status, Capability::Completion)
 }
 
 fn has(status: &ModelStatus, capability: Capability) -> bool {

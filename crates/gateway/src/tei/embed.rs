@@ -14,7 +14,7 @@ use crate::{
     openai::{convert, embeddings::field_name},
     request_id::RequestId,
     select::select,
-    tei::TeiError,
+    tei::{TeiError, no_parameters},
     vectors::{answer as http, calls, json::Shape, request},
 };
 
@@ -72,6 +72,7 @@ pub(super) async fn answer(
 ) -> Result<Response, TeiError> {
     let inputs = request::inputs(fields.require("inputs")?, app.config.embedding_inputs_max)?;
     let base = request::options(&mut fields)?;
+    no_parameters(&mut fields)?;
     fields.finish()?;
     let pooled = matches!(shape, Shape::OpenAi { .. } | Shape::Vectors);
     let refused = [("dimensions", base.dimensions > 0), ("normalize", base.normalize.is_some())];

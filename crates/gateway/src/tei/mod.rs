@@ -20,6 +20,7 @@ use crate::{
     app::App,
     body,
     error::{self, ApiError},
+    fields::Fields,
     openai::convert,
     request_id::RequestId,
     select::select,
@@ -53,6 +54,14 @@ impl IntoResponse for TeiError {
             _ => "Backend",
         };
         error.respond(json!({"error": error.message(), "error_type": error_type}))
+    }
+}
+
+/// Takes the object out that huggingface_hub sends beside the inputs, which TEI has no use for: it must be empty.
+fn no_parameters(fields: &mut Fields) -> Result<(), ApiError> {
+    match fields.take("parameters") {
+        Some(parameters) => parameters.object()?.finish(),
+        None => Ok(()),
     }
 }
 

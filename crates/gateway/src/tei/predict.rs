@@ -22,7 +22,7 @@ use crate::{
     request_id::RequestId,
     scores::rerank::best,
     select::select,
-    tei::TeiError,
+    tei::{TeiError, no_parameters},
     vectors::{calls, request},
 };
 
@@ -62,6 +62,7 @@ pub(super) async fn answer(
         priority: convert::priority(&mut fields)?,
         ..v1::ClassifyRequest::default()
     };
+    no_parameters(&mut fields)?;
     fields.finish()?;
     let name = |field: &str| field_name(field, "inputs", single);
     let (classifications, _) = calls::classify(app, base, inputs, id, name).await?;

@@ -368,9 +368,12 @@ async fn which_model_is_meant() {
     let embeds: &[Capability] = &[Capability::Embed];
     let chats: &[Capability] = &[Capability::Chat];
     let (ready, loading) = (ModelState::Ready, ModelState::Loading);
-    let cases: [(&[_], u16, Option<&str>, &str); 6] = [
-        (&[("a", ready, chats), ("b", ready, embeds)], 200, None, ""),
-        (&[("a", ready, embeds), ("b", loading, embeds)], 200, None, ""),
+    let both: &[Capability] = &[Capability::Chat, Capability::Embed];
+    let cases: [(&[_], u16, Option<&str>, &str); 8] = [
+        (&[("a", ready, both), ("b", ready, embeds)], 200, None, "b"),
+        (&[("a", ready, both), ("b", ready, both)], 400, None, "several loaded models can embed: a, b"),
+        (&[("a", ready, chats), ("b", ready, embeds)], 200, None, "b"),
+        (&[("a", ready, embeds), ("b", loading, embeds)], 200, None, "a"),
         (&[("a", ready, embeds), ("b", ready, embeds)], 400, None, "several loaded models can embed: a, b"),
         (&[("a", ready, chats)], 400, Some("model_not_capable"), "loaded: a (chat)"),
         (&[("a", ready, chats), ("b", loading, &[])], 503, Some("unavailable"), "b is being loaded"),
@@ -381,7 +384,9 @@ async fn which_model_is_meant() {
         server.fake.set_stats(Ok(crate::vectors::stats(models)));
         let answer = embed(&server, json!({"input": "x"})).await;
         assert_eq!(answer.status, status, "{models:?}: {}", answer.text);
-        if status != 200 {
+        if status == 200 {
+            assert_eq!(server.fake.embeds()[0].model, word, "{models:?}");
+        } else {
             let error = &answer.json()["error"];
             assert_eq!(error["code"].as_str(), code, "{error}");
             assert!(error["message"].as_str().unwrap().contains(word), "{error}");

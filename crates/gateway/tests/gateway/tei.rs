@@ -42,6 +42,9 @@ async fn embed() {
             [of("a"), of("b")]
         );
     }
+    // As huggingface_hub sends it.
+    let answer = post(server.address, "/", &json!({"inputs": "a", "parameters": {}})).await;
+    assert_eq!(rows(&answer), [of("a")]);
     let request = server.fake.embeds().remove(0);
     // TEI's default.
     assert_eq!(
@@ -213,6 +216,7 @@ async fn errors_have_teis_body_and_everyones_status() {
         (json!({"inputs": []}), "Empty", "inputs: must not be empty"),
         (json!({"inputs": ["a", [1]]}), "Validation", "inputs[1]: cannot be mixed"),
         (json!({"inputs": "a", "mood": 1}), "Validation", "mood: unknown"),
+        (json!({"inputs": "a", "parameters": {"mood": 1}}), "Validation", "parameters.mood: unknown"),
         (json!({"inputs": vec!["a"; 2049]}), "Validation", "2049"),
     ] {
         refused(&post(server.address, "/embed", &body).await, 400, error_type, word, &body);
