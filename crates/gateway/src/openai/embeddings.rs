@@ -13,7 +13,7 @@ use crate::{
     openai::{convert, unsupported},
     request_id::RequestId,
     select::select,
-    vectors::{answer, calls, json::Shape, request},
+    vectors::{answer, calls::Asker, json::Shape, request},
 };
 
 /// The route's handler.
@@ -34,7 +34,8 @@ pub(crate) async fn handle(
     let model = select(&app, model, &[Capability::Embed]).await?.model;
     let base = v1::EmbedRequest { model, output: EmbedOutput::Pooled.into(), ..base };
     let single = inputs.single;
-    let calls = calls::embed(&app, base, inputs.inputs, &id, move |field| field_name(field, "input", single));
+    let name = move |field: &str| field_name(field, "input", single);
+    let calls = Asker::new(&app, &id).embed(base, inputs.inputs, name);
     answer::respond(&app, calls, Shape::OpenAi { base64: format == Some("base64") }).await
 }
 

@@ -15,7 +15,7 @@ use crate::{
     request_id::RequestId,
     scores::{List, rerank::best},
     select::select,
-    vectors::{calls, request},
+    vectors::{calls::Asker, request},
 };
 
 /// The route's handler.
@@ -49,8 +49,8 @@ pub(crate) async fn handle(
     fields.finish()?;
     let model = select(&app, model, &[Capability::Classify]).await?.model;
     let base = v1::ClassifyRequest { model, ..base };
-    let name = |field: &str| field_name(field, "input", single);
-    let (classifications, spent) = calls::classify(&app, base, inputs, &id, name).await?;
+    let name = move |field: &str| field_name(field, "input", single);
+    let (classifications, spent) = Asker::new(&app, &id).classify(base, inputs, name).await?;
     let datum = |(index, c): (usize, v1::Classification)| {
         let scores: Vec<f32> = c.labels.iter().map(|l| l.score).collect();
         let best = best(&scores, 1);

@@ -23,7 +23,7 @@ use crate::{
     request_id::{RequestId, random_id},
     scores::Usage,
     select::select,
-    vectors::{calls, request},
+    vectors::{calls::Asker, request},
 };
 
 /// Documents that Cohere counts as one search.
@@ -109,7 +109,7 @@ pub(crate) async fn answer(
     let mut texts: Vec<Option<String>> =
         if return_documents { documents.iter().cloned().map(Some).collect() } else { Vec::new() };
     let search_units = documents.len().div_ceil(SEARCH_DOCUMENTS);
-    let (scores, spent) = calls::rerank(app, base, documents, id, str::to_owned).await?;
+    let (scores, spent) = Asker::new(app, id).rerank(base, documents, str::to_owned).await?;
     let ranked = |index: usize| Ranked {
         index,
         relevance_score: scores[index],

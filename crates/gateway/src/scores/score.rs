@@ -20,7 +20,7 @@ use crate::{
     scores::{List, rerank},
     select::select,
     vectors::{
-        calls::{self, Spent},
+        calls::{Asker, FieldName, Spent},
         request,
     },
 };
@@ -42,6 +42,7 @@ pub(crate) async fn handle(
     fields.finish()?;
     let selected = select(&app, model, &[Capability::Rerank, Capability::Embed]).await?;
     let model = selected.model;
+    let asker = Asker::new(&app, &id);
     let (scores, spent) = match selected.capability {
         Capability::Embed => {
             if raw_scores_given {
@@ -55,9 +56,9 @@ pub(crate) async fn handle(
                 priority: options.priority,
                 ..v1::EmbedRequest::default()
             };
-            pairs.cosines(&app, base, &id).await?
+            pairs.cosines(&asker, base).await?
         }
-        _ => pairs.ranked(&app, v1::RerankRequest { model, instruction, ..options }, &id).await?,
+        _ => pairs.ranked(&asker, v1::RerankRequest { model, instruction, ..options }).await?,
     };
     let datum = |(index, score)| Datum { index, object: "score", score };
     let data = scores.into_iter().enumerate().map(datum).collect();
@@ -98,12 +99,7 @@ impl Pairs {
     }
 
     /// A reranker's scores: each different first text is a query.
-    async fn ranked(
-        self,
-        app: &App,
-        base: v1::RerankRequest,
-        id: &RequestId,
-    ) -> Result<(Vec<f32>, Spent), ApiError> {
+    async fn ranked(self, asker: &Asker, base: v1::RerankRequest) -> Result<(Vec<f32>, Spent), ApiError> {
         let Pairs { first, second, names: [query_name, document_name] } = self;
         let count = second.len();
         let mut queries: Vec<(String, Vec<usize>, Vec<String>)> = Vec::new();
@@ -130,9 +126,9 @@ impl Pairs {
         let base = &base;
         let mut answers = stream::iter(queries.into_iter().enumerate())
             .map(|(q, (query, places, documents))| {
-                let (base, id) = (v1::RerankRequest { query, ..base.clone() }, id.nested(q, several));
+                let (base, asker) = (v1::RerankRequest { query, ..base.clone() }, asker.nested(q, several));
                 Box::pin(async move {
-                    let (scores, spent) = calls::rerank(app, base, documents, &id, name).await?;
+                    let (scores, spent) = asker.rerank(base, documents, name).await?;
                     Ok::<_, ApiError>((places, scores, spent))
                 })
             })
@@ -149,12 +145,7 @@ impl Pairs {
     }
 
     /// The cosines of an embedder's vectors.
-    async fn cosines(
-        self,
-        app: &App,
-        base: v1::EmbedRequest,
-        id: &RequestId,
-    ) -> Result<(Vec<f32>, Spent), ApiError> {
+    async fn cosines(self, asker: &Asker, base: v1::EmbedRequest) -> Result<(Vec<f32>, Spent), ApiError> {
         let Pairs { first, second, names } = self;
         let one = first.len() == 1;
         // A first text, then what it is compared with, then the next one.
@@ -179,24 +170,23 @@ impl Pairs {
                 None => field.to_owned(),
             }
         };
-        cosines(app, base, texts, &firsts, id, name).await
+        cosines(asker, base, texts, &firsts, name).await
     }
 }
 
 /// The cosine of each text that is not a first one with the first one before it, rounded from f64. `firsts[0]` must be
 /// true.
 pub(crate) async fn cosines(
-    app: &App,
+    asker: &Asker,
     base: v1::EmbedRequest,
     texts: Vec<String>,
     firsts: &[bool],
-    id: &RequestId,
-    name: impl Fn(&str) -> String + Clone + Send + 'static,
+    name: impl FieldName,
 ) -> Result<(Vec<f32>, Spent), ApiError> {
     let base =
         v1::EmbedRequest { packed: true, normalize: Some(true), output: EmbedOutput::Pooled.into(), ..base };
     let inputs = texts.into_iter().map(request::text_input).collect();
-    let mut answers = calls::embed(app, base, inputs, id, name);
+    let mut answers = asker.embed(base, inputs, name);
     let (mut scores, mut spent) = (Vec::new(), Spent::default());
     let (mut first, mut firsts) = (Vec::new(), firsts.iter());
     while let Some(answer) = answers.try_next().await? {

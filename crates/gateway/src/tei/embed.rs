@@ -15,7 +15,7 @@ use crate::{
     request_id::RequestId,
     select::select,
     tei::{TeiError, no_parameters},
-    vectors::{answer as http, calls, json::Shape, request},
+    vectors::{answer as http, calls::Asker, json::Shape, request},
 };
 
 /// One vector for each input.
@@ -92,6 +92,7 @@ pub(super) async fn answer(
         ..base
     };
     let single = inputs.single;
-    let calls = calls::embed(app, base, inputs.inputs, id, move |field| field_name(field, "inputs", single));
+    let name = move |field: &str| field_name(field, "inputs", single);
+    let calls = Asker::new(app, id).embed(base, inputs.inputs, name);
     Ok(http::respond(app, calls, shape).await?)
 }

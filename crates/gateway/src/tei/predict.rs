@@ -23,7 +23,7 @@ use crate::{
     scores::rerank::best,
     select::select,
     tei::{TeiError, no_parameters},
-    vectors::{calls, request},
+    vectors::{calls::Asker, request},
 };
 
 /// The route's handler.
@@ -64,8 +64,8 @@ pub(super) async fn answer(
     };
     no_parameters(&mut fields)?;
     fields.finish()?;
-    let name = |field: &str| field_name(field, "inputs", single);
-    let (classifications, _) = calls::classify(app, base, inputs, id, name).await?;
+    let name = move |field: &str| field_name(field, "inputs", single);
+    let (classifications, _) = Asker::new(app, id).classify(base, inputs, name).await?;
     let mut predictions: Vec<Vec<Prediction>> = classifications.into_iter().map(predictions).collect();
     match predictions.pop() {
         Some(only) if single => Ok(Json(only).into_response()),

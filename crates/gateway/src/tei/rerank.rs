@@ -22,7 +22,7 @@ use crate::{
     scores,
     select::select,
     tei::TeiError,
-    vectors::{calls, request},
+    vectors::{calls::Asker, request},
 };
 
 /// The route's handler.
@@ -61,7 +61,7 @@ pub(super) async fn answer(app: &App, id: &RequestId, mut fields: Fields) -> Res
     let mut shown: Vec<Option<String>> =
         if return_text { texts.iter().cloned().map(Some).collect() } else { Vec::new() };
     let name = |field: &str| field.replacen("documents", "texts", 1);
-    let (scores, _) = calls::rerank(app, base, texts, id, name).await?;
+    let (scores, _) = Asker::new(app, id).rerank(base, texts, name).await?;
     let rank = |index: usize| Rank {
         index,
         text: shown.get_mut(index).and_then(Option::take),

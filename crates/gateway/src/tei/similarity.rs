@@ -6,8 +6,14 @@ use axum::{Extension, Json, body::Body, extract::State, http::HeaderMap};
 use hanzo_engine_proto::v1::{self, Capability};
 
 use crate::{
-    app::App, body, openai::convert, request_id::RequestId, scores::score, select::select, tei::TeiError,
-    vectors::request,
+    app::App,
+    body,
+    openai::convert,
+    request_id::RequestId,
+    scores::score,
+    select::select,
+    tei::TeiError,
+    vectors::{calls::Asker, request},
 };
 
 /// The route's handler.
@@ -47,5 +53,5 @@ pub(crate) async fn handle(
         }
         None => field.to_owned(),
     };
-    Ok(Json(score::cosines(&app, base, texts, &firsts, &id, name).await?.0))
+    Ok(Json(score::cosines(&Asker::new(&app, &id), base, texts, &firsts, name).await?.0))
 }

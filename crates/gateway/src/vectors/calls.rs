@@ -2,11 +2,15 @@
 
 use std::{iter::Peekable, vec};
 
-use futures_util::{Stream, StreamExt as _, stream};
+use futures_util::{Stream, StreamExt as _, TryStreamExt as _, stream};
 use hanzo_engine_proto::v1::{self, EmbedOutput, embed_input::Input};
+use tokio::time::Instant;
+use tokio_util::task::AbortOnDropHandle;
+use tonic::Status;
 
 use crate::{
     app::App,
+    engine::Engine,
     error::ApiError,
     limits::{CALL_BYTES_MAX, CALL_INPUTS_MAX, CALLS_RUNNING_MAX, WIDE_CALL_BYTES_MAX, WIDE_CALL_INPUTS_MAX},
     request_id::RequestId,
@@ -85,112 +89,143 @@ impl<T: Weighed> Iterator for Pieces<T> {
     }
 }
 
-/// The engine's answers to an embedding request, in the order of its inputs, each checked against what was asked.
-/// `name` is the surface's word for a field of the engine's request, of which `inputs[i]` has the whole request's
-/// index.
-pub(crate) fn embed(
-    app: &App,
-    base: v1::EmbedRequest,
-    inputs: Vec<v1::EmbedInput>,
-    id: &RequestId,
-    name: impl Fn(&str) -> String + Clone + Send + 'static,
-) -> impl Stream<Item = Result<v1::EmbedResponse, ApiError>> + Send + Unpin + 'static {
-    let limit = match base.output() {
-        EmbedOutput::Tokens | EmbedOutput::Sparse => CallLimit::WIDE,
-        EmbedOutput::Unspecified | EmbedOutput::Pooled => CallLimit::NARROW,
-    };
-    let (engine, until, id) = (app.engine.clone(), Until::of(app), id.clone());
-    let pieces = pieces(inputs, limit).peekable();
-    let calls = calls(pieces).map(move |Call { i, several, start, items }| {
-        let (mut engine, until, name) = (engine.clone(), until.clone(), name.clone());
-        let (count, output) = (items.len(), base.output());
-        let request = v1::EmbedRequest { inputs: items, request_id: id.of_call(i, several), ..base.clone() };
-        Box::pin(async move {
-            let answer = until.run(engine.embed(request, until.deadline)).await;
-            let answer = answer.map_err(|e| e.renamed(|field| name(&shifted(field, start))))?;
+/// Asks the engine on behalf of one HTTP request: under its id, until its deadline.
+#[derive(Debug, Clone)]
+pub(crate) struct Asker {
+    engine: Engine,
+    until: Until,
+    id: RequestId,
+}
+
+impl Asker {
+    /// For the request of that id, which begins now.
+    pub(crate) fn new(app: &App, id: &RequestId) -> Asker {
+        Asker { engine: app.engine.clone(), until: Until::of(app), id: id.clone() }
+    }
+
+    /// For the `i`th of several parts of the same request.
+    pub(crate) fn nested(&self, i: usize, several: bool) -> Asker {
+        Asker { id: RequestId::nested(&self.id, i, several), ..self.clone() }
+    }
+
+    /// The engine's answers to an embedding request, in the order of its inputs, each checked against what was asked.
+    /// `name` is the surface's word for a field of the engine's request, of which `inputs[i]` has the whole request's
+    /// index.
+    pub(crate) fn embed(
+        &self,
+        base: v1::EmbedRequest,
+        inputs: Vec<v1::EmbedInput>,
+        name: impl FieldName,
+    ) -> impl Stream<Item = Result<v1::EmbedResponse, ApiError>> + Send + Unpin + 'static {
+        let output = base.output();
+        let limit = match output {
+            EmbedOutput::Tokens | EmbedOutput::Sparse => CallLimit::WIDE,
+            EmbedOutput::Unspecified | EmbedOutput::Pooled => CallLimit::NARROW,
+        };
+        let ask = move |mut engine: Engine, deadline, request_id, inputs| {
+            let request = v1::EmbedRequest { inputs, request_id, ..base.clone() };
+            async move { engine.embed(request, deadline).await }
+        };
+        self.answers(inputs, limit, name, ask).map(move |answer| {
+            let Answer { count, answer, .. } = answer?;
             checked(&answer, count, output)?;
             Ok(answer)
         })
-    });
-    calls.buffered(CALLS_RUNNING_MAX)
-}
+    }
 
-/// The engine's scores of `documents` for a query, by document: all calls have succeeded. Also how many tokens it
-/// read, and the model's name.
-pub(crate) async fn rerank(
-    app: &App,
-    base: v1::RerankRequest,
-    documents: Vec<String>,
-    id: &RequestId,
-    name: impl Fn(&str) -> String + Clone,
-) -> Result<(Vec<f32>, Spent), ApiError> {
-    let until = Until::of(app);
-    let mut scores = vec![None; documents.len()];
-    let pieces = pieces(documents, CallLimit::NARROW).peekable();
-    let mut answers = calls(pieces)
-        .map(|Call { i, several, start, items }| {
-            let (mut engine, until, name) = (app.engine.clone(), until.clone(), name.clone());
-            let request =
-                v1::RerankRequest { documents: items, request_id: id.of_call(i, several), ..base.clone() };
-            Box::pin(async move {
-                let answer = until.run(engine.rerank(request, until.deadline)).await;
-                let answer = answer.map_err(|e| e.renamed(|field| name(&shifted(field, start))))?;
-                Ok::<_, ApiError>((start, answer))
-            })
-        })
-        .buffered(CALLS_RUNNING_MAX);
-    let mut spent = Spent::default();
-    while let Some(answer) = answers.next().await {
-        let (start, answer) = answer?;
-        spent.add(answer.prompt_tokens, answer.model);
-        for result in answer.results {
-            let score = scores.get_mut(start + result.index as usize);
-            *score.ok_or_else(|| odd("ranked a document that it was not sent"))? = Some(result.score);
+    /// The engine's scores of `documents` for a query, by document; every call has succeeded.
+    pub(crate) async fn rerank(
+        &self,
+        base: v1::RerankRequest,
+        documents: Vec<String>,
+        name: impl FieldName,
+    ) -> Result<(Vec<f32>, Spent), ApiError> {
+        let mut scores = vec![None; documents.len()];
+        let ask = move |mut engine: Engine, deadline, request_id, documents| {
+            let request = v1::RerankRequest { documents, request_id, ..base.clone() };
+            async move { engine.rerank(request, deadline).await }
+        };
+        let mut answers = self.answers(documents, CallLimit::NARROW, name, ask);
+        let mut spent = Spent::default();
+        while let Some(Answer { start, count, answer }) = answers.try_next().await? {
+            spent.add(answer.prompt_tokens, answer.model);
+            let scores = &mut scores[start..start + count];
+            for result in answer.results {
+                let score = scores.get_mut(result.index as usize);
+                *score.ok_or_else(|| odd("ranked a document that it was not sent"))? = Some(result.score);
+            }
         }
+        let finite = |score: Option<f32>| score.filter(|s| s.is_finite());
+        let scores: Option<Vec<f32>> = scores.into_iter().map(finite).collect();
+        Ok((scores.ok_or_else(|| odd("left a document without a score"))?, spent))
     }
-    drop(answers);
-    let finite = |score: Option<f32>| score.filter(|s| s.is_finite());
-    let scores: Option<Vec<f32>> = scores.into_iter().map(finite).collect();
-    Ok((scores.ok_or_else(|| odd("left a document without a score"))?, spent))
+
+    /// The engine's labels of each input; every call has succeeded.
+    pub(crate) async fn classify(
+        &self,
+        base: v1::ClassifyRequest,
+        inputs: Vec<v1::ClassifyInput>,
+        name: impl FieldName,
+    ) -> Result<(Vec<v1::Classification>, Spent), ApiError> {
+        let mut classifications = Vec::with_capacity(inputs.len());
+        let ask = move |mut engine: Engine, deadline, request_id, inputs| {
+            let request = v1::ClassifyRequest { inputs, request_id, ..base.clone() };
+            async move { engine.classify(request, deadline).await }
+        };
+        let mut answers = self.answers(inputs, CallLimit::NARROW, name, ask);
+        let mut spent = Spent::default();
+        let whole =
+            |c: &v1::Classification| !c.labels.is_empty() && c.labels.iter().all(|l| l.score.is_finite());
+        while let Some(Answer { count, answer, .. }) = answers.try_next().await? {
+            if answer.classifications.len() != count || !answer.classifications.iter().all(whole) {
+                return Err(odd("left an input without its labels"));
+            }
+            spent.add(answer.prompt_tokens, answer.model);
+            classifications.extend(answer.classifications);
+        }
+        Ok((classifications, spent))
+    }
+
+    /// What `ask` comes to for each piece of `items`, in order.
+    fn answers<T, A, F, Ask>(
+        &self,
+        items: Vec<T>,
+        limit: CallLimit,
+        name: impl FieldName,
+        ask: Ask,
+    ) -> impl Stream<Item = Result<Answer<A>, ApiError>> + Send + Unpin + 'static
+    where
+        T: Weighed + Send + 'static,
+        A: Send + 'static,
+        F: Future<Output = Result<A, Status>> + Send + 'static,
+        Ask: Fn(Engine, Option<Instant>, String, Vec<T>) -> F + Send + 'static,
+    {
+        let Asker { engine, until, id } = self.clone();
+        let calls = calls(pieces(items, limit).peekable()).map(move |Call { i, several, start, items }| {
+            let (until, name, count) = (until.clone(), name.clone(), items.len());
+            let call = ask(engine.clone(), until.deadline, id.of_call(i, several), items);
+            // On a task of its own: what the engine has sent is taken in although a slow client is not ready for it.
+            // All requests share the connection to the engine, and nobody else's answers may wait behind it.
+            let call = AbortOnDropHandle::new(tokio::spawn(async move {
+                let answer = until.run(call).await;
+                let answer = answer.map_err(|e| e.renamed(|field| name(&shifted(field, start))))?;
+                Ok(Answer { start, count, answer })
+            }));
+            Box::pin(async move { call.await.unwrap_or_else(|e| Err(ApiError::internal(&e.to_string()))) })
+        });
+        calls.buffered(CALLS_RUNNING_MAX)
+    }
 }
 
-/// The engine's labels of each input.
-pub(crate) async fn classify(
-    app: &App,
-    base: v1::ClassifyRequest,
-    inputs: Vec<v1::ClassifyInput>,
-    id: &RequestId,
-    name: impl Fn(&str) -> String + Clone,
-) -> Result<(Vec<v1::Classification>, Spent), ApiError> {
-    let until = Until::of(app);
-    let mut classifications = Vec::with_capacity(inputs.len());
-    let pieces = pieces(inputs, CallLimit::NARROW).peekable();
-    let mut answers = calls(pieces)
-        .map(|Call { i, several, start, items }| {
-            let (mut engine, until, name) = (app.engine.clone(), until.clone(), name.clone());
-            let count = items.len();
-            let request =
-                v1::ClassifyRequest { inputs: items, request_id: id.of_call(i, several), ..base.clone() };
-            Box::pin(async move {
-                let answer = until.run(engine.classify(request, until.deadline)).await;
-                let answer = answer.map_err(|e| e.renamed(|field| name(&shifted(field, start))))?;
-                let whole = |c: &v1::Classification| {
-                    !c.labels.is_empty() && c.labels.iter().all(|l| l.score.is_finite())
-                };
-                if answer.classifications.len() != count || !answer.classifications.iter().all(whole) {
-                    return Err(odd("left an input without its labels"));
-                }
-                Ok(answer)
-            })
-        })
-        .buffered(CALLS_RUNNING_MAX);
-    let mut spent = Spent::default();
-    while let Some(answer) = answers.next().await {
-        let answer = answer?;
-        spent.add(answer.prompt_tokens, answer.model);
-        classifications.extend(answer.classifications);
-    }
-    Ok((classifications, spent))
+/// A surface's word for a field of the engine's request.
+pub(crate) trait FieldName: Fn(&str) -> String + Clone + Send + 'static {}
+impl<F: Fn(&str) -> String + Clone + Send + 'static> FieldName for F {}
+
+/// What a call for the items from `start` on came to.
+struct Answer<A> {
+    start: usize,
+    count: usize,
+    answer: A,
 }
 
 /// What a request's calls read, and which model read it.

@@ -10,7 +10,7 @@ use crate::{
     fake::{Step, hello},
     http::{Answer, Live, get, json_request, post},
     script,
-    vectors::{CUT_SHORT, DIMENSIONS, NOT_A_NUMBER, ONE_TOO_FEW, all_kinds, vector},
+    vectors::{CUT_SHORT, DIMENSIONS, HUGE, NOT_A_NUMBER, ONE_TOO_FEW, all_kinds, vector},
 };
 
 pub(crate) async fn start() -> Server {
@@ -339,6 +339,29 @@ async fn what_does_not_fit_is_sent_as_it_comes_and_breaks_off_where_it_fails() {
     let mut live = Live::open(server.address, json_request("/v1/embeddings", body.to_string())).await;
     assert_eq!(live.status(), 200);
     assert!(live.breaks_off().await, "an answer that failed ended as if it were whole");
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_read_holds_up_nobody_else() {
+    // Nothing is held, so that what comes is sent at once; and it is more than all the buffers on the way take.
+    let server = Server::with(script(hello), |config| config.embeddings_bytes_max = 0).await;
+    server.fake.set_stats(Ok(all_kinds()));
+    let input = vec!["x".repeat(600_000); 10];
+    let body = json!({"input": input, "dimensions": HUGE, "encoding_format": "base64"}).to_string();
+    let mut slow = Vec::new();
+    for _ in 0..2 {
+        slow.push(Live::open(server.address, json_request("/v1/embeddings", body.clone())).await);
+    }
+    // Until the slow ones have stopped asking for more, and on.
+    let (mut asked, mut since) = (0, 0);
+    while since < 60 {
+        assert_eq!(embed(&server, json!({"input": "y"})).await.status, 200);
+        let now = server.fake.embeds().iter().filter(|call| call.dimensions == HUGE).count();
+        since = if now == asked { since + 1 } else { 0 };
+        asked = now;
+    }
+    assert!(asked < 2 * input.len(), "nothing was held up: the answers are too small for this test");
+    drop(slow);
 }
 
 #[tokio::test]

@@ -11,6 +11,9 @@ pub(crate) const NOT_A_NUMBER: u32 = 1001;
 pub(crate) const ONE_TOO_FEW: u32 = 1002;
 pub(crate) const CUT_SHORT: u32 = 1003;
 
+/// The `dimensions` of a request that is answered with zeros: 4 MB for each input.
+pub(crate) const HUGE: u32 = 1_000_000;
+
 /// The bytes of an input: the text's, or the ids' lowest.
 pub(crate) fn bytes_of(input: &v1::EmbedInput) -> Vec<u8> {
     match input.input.as_ref().unwrap() {
@@ -53,6 +56,12 @@ pub(crate) fn embed(request: &v1::EmbedRequest) -> v1::EmbedResponse {
                 let rows: Vec<_> = bytes.iter().map(|b| vector(&[*b], dimensions, false)).collect();
                 v1::Embedding { packed: packed(&rows), rows: tokens, tokens, ..Default::default() }
             }
+            _ if request.dimensions == HUGE => v1::Embedding {
+                packed: vec![0; dimensions * 4].into(),
+                rows: 1,
+                tokens,
+                ..Default::default()
+            },
             EmbedOutput::Unspecified | EmbedOutput::Pooled => {
                 let row = vector(&bytes, dimensions, request.normalize != Some(false));
                 v1::Embedding { packed: packed(&[row]), rows: 1, tokens, ..Default::default() }
