@@ -3,7 +3,8 @@ import json, sys, urllib.error, urllib.request
 
 import cohere
 
-from scripted_engine import Gateway, check, run_checks
+from engine import check, run_checks
+from scripted_engine import Gateway
 
 QUERY, DOCUMENTS = "Which is the longest?", ["short", "the longest of all of them", "of some length", "short"]
 ORDER = [1, 2, 0, 3]

@@ -1,17 +1,11 @@
 """`engine-gateway` in front of an engine of a few lines, for clients of what no small model can do: scores follow from the texts' lengths."""
-import importlib, os, re, struct, subprocess, sys, tempfile, threading
+import os, re, struct, subprocess, threading
 from concurrent import futures
 
 import grpc
-from grpc_tools import protoc
 
-from engine import BINARY, ROOT, CHECKS, check, run_checks  # noqa: F401
-
-stubs = tempfile.mkdtemp(prefix="hanzo-stubs-")
-assert protoc.main(["protoc", f"-I{ROOT}/proto", f"--python_out={stubs}", f"--grpc_python_out={stubs}", f"{ROOT}/proto/hanzo/engine/v1/engine.proto"]) == 0
-sys.path.insert(0, stubs)
-pb = importlib.import_module("hanzo.engine.v1.engine_pb2")
-pb_grpc = importlib.import_module("hanzo.engine.v1.engine_pb2_grpc")
+from engine import BINARY
+from stubs import pb, pb_grpc
 
 DIMENSIONS = 384
 
