@@ -5,7 +5,7 @@
 //! and changes the events that come back. [`Gateway`] is the server, [`Config`] its settings. A request goes
 //! `track` (id, metrics, admission) → `body` (bytes to JSON) → `openai::chat` or `openai::completions` (fields
 //! to a plan, by `openai::convert`) → `openai::generation` (gRPC events) → `openai::sse` or one JSON answer. Vectors
-//! go `vectors::request` → `vectors::calls` (several gRPC calls) → `vectors::answer`; what is asked for scores is in
+//! go `vectors::convert` → `vectors::calls` (several gRPC calls) → `vectors::answer`; what is asked for scores is in
 //! `scores`, TEI's routes in `tei`.
 
 mod app;

@@ -1,5 +1,6 @@
 //! From OpenAI's request fields to the engine's requests. The way back is in [`events`].
 
+pub(crate) mod embeddings;
 pub(crate) mod events;
 mod messages;
 

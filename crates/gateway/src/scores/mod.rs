@@ -8,6 +8,7 @@ use crate::{
 };
 
 pub(crate) mod classify;
+pub(crate) mod convert;
 pub(crate) mod rerank;
 pub(crate) mod score;
 

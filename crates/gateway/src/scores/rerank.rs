@@ -10,20 +10,21 @@ use axum::{
     http::HeaderMap,
     response::{IntoResponse as _, Response},
 };
-use hanzo_engine_proto::v1::{self, Capability, TruncateSide};
+use hanzo_engine_proto::v1::Capability;
 use serde::Serialize;
-use serde_json::Value;
 
 use crate::{
     app::App,
     body,
     error::ApiError,
-    fields::{Field, Fields},
-    openai::{convert, unsupported},
+    fields::Fields,
     request_id::{RequestId, random_id},
-    scores::Usage,
+    scores::{
+        Usage,
+        convert::{self, Ranking},
+    },
     select::select,
-    vectors::{calls::Asker, request},
+    vectors::calls::Asker,
 };
 
 /// Documents that Cohere counts as one search.
@@ -90,26 +91,16 @@ struct Tokens {
 pub(crate) async fn answer(
     app: &App,
     id: &RequestId,
-    mut fields: Fields,
+    fields: Fields,
     version: &'static str,
 ) -> Result<Response, ApiError> {
-    let model = convert::model(&mut fields)?;
-    let query = request::filled(fields.require("query")?)?;
-    let documents = request::elements(fields.require("documents")?, app.config.embedding_inputs_max)?;
-    let documents: Vec<String> = documents.into_iter().map(document).collect::<Result<_, _>>()?;
-    let top_n = fields.take("top_n").map(|f| f.integer(0..=u32::MAX)).transpose()?.unwrap_or(0);
-    let return_documents = fields.flag("return_documents")?;
-    let base = options(&mut fields)?;
-    let instruction = request::either(&mut fields, "instruction", "task_instruction")?;
-    let instruction = instruction.map(request::filled).transpose()?.unwrap_or_default();
-    unsupported::scores(&mut fields)?;
-    fields.finish()?;
-    let model = select(app, model, &[Capability::Rerank]).await?.model;
-    let base = v1::RerankRequest { model, query, instruction, ..base };
+    let Ranking { mut request, documents, top_n, return_documents } =
+        convert::ranking(fields, app.config.embedding_inputs_max)?;
+    request.model = select(app, request.model, &[Capability::Rerank]).await?.model;
     let mut texts: Vec<Option<String>> =
         if return_documents { documents.iter().cloned().map(Some).collect() } else { Vec::new() };
     let search_units = documents.len().div_ceil(SEARCH_DOCUMENTS);
-    let (scores, spent) = Asker::new(app, id).rerank(base, documents, str::to_owned).await?;
+    let (scores, spent) = Asker::new(app, id).rerank(request, documents, str::to_owned).await?;
     let ranked = |index: usize| Ranked {
         index,
         relevance_score: scores[index],
@@ -127,41 +118,6 @@ pub(crate) async fn answer(
         model: spent.model,
     };
     Ok(Json(answer).into_response())
-}
-
-/// The fields of what is scored by a reranker that are the same on all surfaces.
-pub(crate) fn options(fields: &mut Fields) -> Result<v1::RerankRequest, ApiError> {
-    Ok(v1::RerankRequest {
-        raw_scores: fields.flag("raw_scores")?,
-        truncate: right_truncation(fields)?,
-        priority: convert::priority(fields)?,
-        ..v1::RerankRequest::default()
-    })
-}
-
-/// Whether documents that are too long are cut, which is done at their end.
-fn right_truncation(fields: &mut Fields) -> Result<bool, ApiError> {
-    let named = ["truncation_direction", "truncation_side"].into_iter().find(|name| fields.has(name));
-    let truncation = request::truncation(fields)?;
-    if truncation.side == TruncateSide::Left {
-        let problem = "not supported by this build: documents are cut at their end";
-        return Err(ApiError::unsupported(named.unwrap_or("truncate"), problem));
-    }
-    Ok(truncation.truncate)
-}
-
-/// A document: a string, or an object with a `text`.
-fn document(field: Field) -> Result<String, ApiError> {
-    match field.value() {
-        Value::Object(_) => {
-            let mut object = field.object()?;
-            let text = object.require("text")?.string()?;
-            object.finish()?;
-            Ok(text)
-        }
-        Value::String(_) => field.string(),
-        _ => Err(field.error("expected a string or an object with a text")),
-    }
 }
 
 /// The indices of the `top_n` best scores, all of them where it is 0, the best first. Of equal ones the lower index

@@ -7,21 +7,21 @@ use axum::{Extension, Json, body::Body, extract::State, http::HeaderMap};
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use hanzo_engine_proto::v1::{self, Capability, EmbedOutput};
 use serde::Serialize;
-use serde_json::Value;
 
 use crate::{
     app::App,
     body,
     error::ApiError,
-    fields::{Field, Fields},
     limits::CALLS_RUNNING_MAX,
-    openai::{convert, unsupported},
     request_id::RequestId,
-    scores::{List, rerank},
+    scores::{
+        List,
+        convert::{self, Scoring},
+    },
     select::select,
     vectors::{
         calls::{Asker, FieldName, Spent},
-        request,
+        convert::text_input,
     },
 };
 
@@ -32,33 +32,19 @@ pub(crate) async fn handle(
     headers: HeaderMap,
     body: Body,
 ) -> Result<Json<List<Datum>>, ApiError> {
-    let mut fields = body::read(&app, &headers, body).await?;
-    let model = convert::model(&mut fields)?;
-    let pairs = Pairs::take(&mut fields, app.config.embedding_inputs_max)?;
-    let instruction = fields.take("instruction").map(request::filled).transpose()?.unwrap_or_default();
-    let raw_scores_given = fields.has("raw_scores");
-    let options = rerank::options(&mut fields)?;
-    unsupported::scores(&mut fields)?;
-    fields.finish()?;
-    let selected = select(&app, model, &[Capability::Rerank, Capability::Embed]).await?;
-    let model = selected.model;
+    let fields = body::read(&app, &headers, body).await?;
+    let Scoring { mut request, raw_scores_given, pairs } =
+        convert::scoring(fields, app.config.embedding_inputs_max)?;
+    let selected = select(&app, request.model, &[Capability::Rerank, Capability::Embed]).await?;
+    request.model = selected.model;
     let asker = Asker::new(&app, &id);
     let (scores, spent) = match selected.capability {
-        Capability::Embed => {
-            if raw_scores_given {
-                let problem = "not supported with a model that embeds: its score is a cosine";
-                return Err(ApiError::unsupported("raw_scores", problem));
-            }
-            let base = v1::EmbedRequest {
-                model,
-                instruction,
-                truncate: options.truncate,
-                priority: options.priority,
-                ..v1::EmbedRequest::default()
-            };
-            pairs.cosines(&asker, base).await?
+        Capability::Embed if raw_scores_given => {
+            let problem = "not supported with a model that embeds: its score is a cosine";
+            return Err(ApiError::unsupported("raw_scores", problem));
         }
-        _ => pairs.ranked(&asker, v1::RerankRequest { model, instruction, ..options }).await?,
+        Capability::Embed => pairs.cosines(&asker, convert::embedding(request)).await?,
+        _ => pairs.ranked(&asker, request).await?,
     };
     let datum = |(index, score)| Datum { index, object: "score", score };
     let data = scores.into_iter().enumerate().map(datum).collect();
@@ -74,30 +60,15 @@ pub(crate) struct Datum {
 }
 
 /// One text and several, or as many as on the other side.
-struct Pairs {
-    first: Vec<String>,
-    second: Vec<String>,
-    names: [&'static str; 2],
+#[derive(Debug)]
+pub(crate) struct Pairs {
+    pub(crate) first: Vec<String>,
+    pub(crate) second: Vec<String>,
+    /// What the two sides are called in the body.
+    pub(crate) names: [&'static str; 2],
 }
 
 impl Pairs {
-    fn take(fields: &mut Fields, max: usize) -> Result<Pairs, ApiError> {
-        let families = [["text_1", "text_2"], ["queries", "documents"]];
-        let names = families.into_iter().find(|names| fields.has(names[0])).unwrap_or(families[0]);
-        let mut side = |name| texts(fields.require(name)?, max);
-        let (first, second) = (side(names[0])?, side(names[1])?);
-        if first.len() != 1 && first.len() != second.len() {
-            let problem = format!(
-                "has {} texts and {} has {}; send one to be paired with all, or as many",
-                first.len(),
-                names[1],
-                second.len()
-            );
-            return Err(ApiError::field(names[0], problem));
-        }
-        Ok(Pairs { first, second, names })
-    }
-
     /// A reranker's scores: each different first text is a query.
     async fn ranked(self, asker: &Asker, base: v1::RerankRequest) -> Result<(Vec<f32>, Spent), ApiError> {
         let Pairs { first, second, names: [query_name, document_name] } = self;
@@ -185,7 +156,7 @@ pub(crate) async fn cosines(
 ) -> Result<(Vec<f32>, Spent), ApiError> {
     let base =
         v1::EmbedRequest { packed: true, normalize: Some(true), output: EmbedOutput::Pooled.into(), ..base };
-    let inputs = texts.into_iter().map(request::text_input).collect();
+    let inputs = texts.into_iter().map(text_input).collect();
     let mut answers = asker.embed(base, inputs, name);
     let (mut scores, mut spent) = (Vec::new(), Spent::default());
     let (mut first, mut firsts) = (Vec::new(), firsts.iter());
@@ -210,15 +181,6 @@ fn cosine(a: &[f64], b: &[f64]) -> f32 {
     let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(x, y)| x * y).sum::<f64>();
     let lengths = (dot(a, a) * dot(b, b)).sqrt();
     if lengths > 0.0 { (dot(a, b) / lengths) as f32 } else { 0.0 }
-}
-
-/// A text or a list of them.
-fn texts(field: Field, max: usize) -> Result<Vec<String>, ApiError> {
-    match field.value() {
-        Value::Array(_) => request::elements(field, max)?.into_iter().map(request::filled).collect(),
-        Value::String(_) => Ok(vec![request::filled(field)?]),
-        _ => Err(field.error("expected a string or an array of strings")),
-    }
 }
 
 #[cfg(test)]

@@ -4,18 +4,21 @@
 use std::sync::Arc;
 
 use axum::{Extension, body::Body, extract::State, http::HeaderMap, response::Response};
-use hanzo_engine_proto::v1::{self, Capability, EmbedOutput};
+use hanzo_engine_proto::v1::{self, Capability};
 
 use crate::{
     app::App,
     body,
-    error::ApiError,
     fields::Fields,
-    openai::{convert, embeddings::field_name},
+    openai::convert::model,
     request_id::RequestId,
     select::select,
-    tei::{TeiError, no_parameters},
-    vectors::{answer as http, calls::Asker, json::Shape, request},
+    tei::{TeiError, convert},
+    vectors::{
+        answer as http,
+        calls::Asker,
+        convert::{field_name, json::Shape},
+    },
 };
 
 /// One vector for each input.
@@ -57,7 +60,7 @@ async fn handle(
     shape: Shape,
 ) -> Result<Response, TeiError> {
     let mut fields = body::read(&app, &headers, body).await?;
-    let model = convert::model(&mut fields)?;
+    let model = model(&mut fields)?;
     let model = select(&app, model, &[capability]).await?.model;
     answer(&app, &id, model, fields, shape).await
 }
@@ -67,32 +70,13 @@ pub(super) async fn answer(
     app: &App,
     id: &RequestId,
     model: String,
-    mut fields: Fields,
+    fields: Fields,
     shape: Shape,
 ) -> Result<Response, TeiError> {
-    let inputs = request::inputs(fields.require("inputs")?, app.config.embedding_inputs_max)?;
-    let base = request::options(&mut fields)?;
-    no_parameters(&mut fields)?;
-    fields.finish()?;
-    let pooled = matches!(shape, Shape::OpenAi { .. } | Shape::Vectors);
-    let refused = [("dimensions", base.dimensions > 0), ("normalize", base.normalize.is_some())];
-    if let Some((name, _)) = refused.iter().find(|(_, given)| !pooled && *given) {
-        return Err(ApiError::field(name, "only of /embed: nothing is pooled here").into());
-    }
-    let output = match shape {
-        Shape::OpenAi { .. } | Shape::Vectors => EmbedOutput::Pooled,
-        Shape::TokenVectors => EmbedOutput::Tokens,
-        Shape::SparseVectors => EmbedOutput::Sparse,
-    };
-    let base = v1::EmbedRequest {
-        model,
-        output: output.into(),
-        // TEI's default, also of models whose files say nothing.
-        normalize: if pooled { Some(base.normalize.unwrap_or(true)) } else { None },
-        ..base
-    };
+    let (request, inputs) = convert::embedding(fields, app.config.embedding_inputs_max, shape)?;
+    let request = v1::EmbedRequest { model, ..request };
     let single = inputs.single;
     let name = move |field: &str| field_name(field, "inputs", single);
-    let calls = Asker::new(app, id).embed(base, inputs.inputs, name);
+    let calls = Asker::new(app, id).embed(request, inputs.inputs, name);
     Ok(http::respond(app, calls, shape).await?)
 }

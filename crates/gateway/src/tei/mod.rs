@@ -20,13 +20,13 @@ use crate::{
     app::App,
     body,
     error::{self, ApiError},
-    fields::Fields,
-    openai::convert,
+    openai::convert::model,
     request_id::RequestId,
     select::select,
-    vectors::json::Shape,
+    vectors::convert::json::Shape,
 };
 
+mod convert;
 pub(crate) mod embed;
 pub(crate) mod info;
 pub(crate) mod predict;
@@ -57,14 +57,6 @@ impl IntoResponse for TeiError {
     }
 }
 
-/// Takes the object out that huggingface_hub sends beside the inputs, which TEI has no use for: it must be empty.
-fn no_parameters(fields: &mut Fields) -> Result<(), ApiError> {
-    match fields.take("parameters") {
-        Some(parameters) => parameters.object()?.finish(),
-        None => Ok(()),
-    }
-}
-
 /// `POST /`: ranks where there are `texts`, else embeds, or classifies where that is what the model is for.
 pub(crate) async fn root(
     State(app): State<Arc<App>>,
@@ -76,7 +68,7 @@ pub(crate) async fn root(
     if fields.has("texts") {
         return rerank::answer(&app, &id, fields).await;
     }
-    let model = convert::model(&mut fields)?;
+    let model = model(&mut fields)?;
     let selected = select(&app, model, &[Capability::Embed, Capability::Classify]).await?;
     match selected.capability {
         Capability::Classify => predict::answer(&app, &id, selected.model, fields).await,

@@ -9,20 +9,19 @@ use axum::{
     http::HeaderMap,
     response::{IntoResponse as _, Response},
 };
-use hanzo_engine_proto::v1::{self, Capability};
+use hanzo_engine_proto::v1::Capability;
 use serde::Serialize;
 
 use crate::{
     app::App,
     body,
     error::ApiError,
-    fields::{Field, Fields},
-    openai::convert,
+    fields::Fields,
     request_id::RequestId,
     scores,
     select::select,
-    tei::TeiError,
-    vectors::{calls::Asker, request},
+    tei::{TeiError, convert},
+    vectors::calls::Asker,
 };
 
 /// The route's handler.
@@ -48,20 +47,13 @@ struct Rank {
 }
 
 /// Ranks the texts of a body.
-pub(super) async fn answer(app: &App, id: &RequestId, mut fields: Fields) -> Result<Response, TeiError> {
-    let model = convert::model(&mut fields)?;
-    let query = request::filled(fields.require("query")?)?;
-    let texts = request::elements(fields.require("texts")?, app.config.embedding_inputs_max)?;
-    let texts: Vec<String> = texts.into_iter().map(Field::string).collect::<Result<_, _>>()?;
-    let return_text = fields.flag("return_text")?;
-    let base = scores::rerank::options(&mut fields)?;
-    fields.finish()?;
-    let model = select(app, model, &[Capability::Rerank]).await?.model;
-    let base = v1::RerankRequest { model, query, ..base };
+pub(super) async fn answer(app: &App, id: &RequestId, fields: Fields) -> Result<Response, TeiError> {
+    let (mut request, texts, return_text) = convert::ranking(fields, app.config.embedding_inputs_max)?;
+    request.model = select(app, request.model, &[Capability::Rerank]).await?.model;
     let mut shown: Vec<Option<String>> =
         if return_text { texts.iter().cloned().map(Some).collect() } else { Vec::new() };
     let name = |field: &str| field.replacen("documents", "texts", 1);
-    let (scores, _) = Asker::new(app, id).rerank(base, texts, name).await?;
+    let (scores, _) = Asker::new(app, id).rerank(request, texts, name).await?;
     let rank = |index: usize| Rank {
         index,
         text: shown.get_mut(index).and_then(Option::take),

@@ -7,5 +7,4 @@
 
 pub(crate) mod answer;
 pub(crate) mod calls;
-pub(crate) mod json;
-pub(crate) mod request;
+pub(crate) mod convert;

@@ -1,4 +1,7 @@
-//! Reads what is to be embedded, and how.
+//! Where the words for vectors in JSON and the engine's meet: reading what is to be embedded, and how. What the engine
+//! answers is written in `json`.
+
+pub(crate) mod json;
 
 use hanzo_engine_proto::v1::{self, TruncateSide, embed_input::Input};
 use serde_json::Value;
@@ -167,6 +170,16 @@ pub(crate) fn options(fields: &mut Fields) -> Result<v1::EmbedRequest, ApiError>
         priority: convert::priority(fields)?,
         ..v1::EmbedRequest::default()
     })
+}
+
+/// A surface's word for a field of `EmbedRequest`, where the inputs are called `input` there, and may be one alone.
+pub(crate) fn field_name(engine: &str, input: &str, single: bool) -> String {
+    match engine.strip_prefix("inputs") {
+        Some(_) if single => input.to_owned(),
+        Some(index) => format!("{input}{index}"),
+        None if matches!(engine, "text" | "tokens") => input.to_owned(),
+        None => engine.to_owned(),
+    }
 }
 
 /// A field that has two names, of which one may be used.
