@@ -1,18 +1,12 @@
 """A gRPC client generated from the proto, as an application that embeds the engine would use it."""
-import importlib, os, sys, tempfile, threading
+import os, sys, threading
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
-from grpc_tools import protoc
 
-from engine import ROOT, Engine, check, run_checks
-
-stubs = tempfile.mkdtemp(prefix="hanzo-stubs-")
-assert protoc.main(["protoc", f"-I{ROOT}/proto", f"--python_out={stubs}", f"--grpc_python_out={stubs}", f"{ROOT}/proto/hanzo/engine/v1/engine.proto"]) == 0
-sys.path.insert(0, stubs)
-pb = importlib.import_module("hanzo.engine.v1.engine_pb2")
-pb_grpc = importlib.import_module("hanzo.engine.v1.engine_pb2_grpc")
+from engine import Engine, check, run_checks
+from stubs import pb, pb_grpc
 
 MODEL = "hanzo-demo"
 

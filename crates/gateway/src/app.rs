@@ -12,7 +12,7 @@ use tokio::sync::Semaphore;
 
 use crate::{
     Config, GatewayError, drain::Drain, engine::Engine, error::ApiError, metrics::Metrics, openai, ops,
-    tokens, track,
+    scores, tei, tokens, track,
 };
 
 /// The gateway's state. Nothing in it belongs to one request, and nothing outlives the process.
@@ -24,6 +24,8 @@ pub(crate) struct App {
     pub(crate) drain: Drain,
     /// Bytes of request bodies that may be held: `Config::bodies_bytes_max` in all.
     pub(crate) bodies: Semaphore,
+    /// Bytes of vectors that may be held: `Config::embeddings_bytes_max` in all.
+    pub(crate) vectors: Arc<Semaphore>,
 }
 
 impl App {
@@ -35,6 +37,7 @@ impl App {
             metrics,
             drain: Drain::default(),
             bodies: Semaphore::new(config.bodies_bytes_max),
+            vectors: Arc::new(Semaphore::new(config.embeddings_bytes_max)),
             config,
         })
     }
@@ -44,6 +47,22 @@ impl App {
         Router::new()
             .route("/v1/chat/completions", post(openai::chat::handle))
             .route("/v1/completions", post(openai::completions::handle))
+            .route("/v1/embeddings", post(openai::embeddings::handle))
+            .route("/embeddings", post(openai::embeddings::handle))
+            .route("/v1/rerank", post(scores::rerank::handle))
+            .route("/rerank", post(tei::rerank::either))
+            .route("/v2/rerank", post(scores::rerank::handle))
+            .route("/v1/score", post(scores::score::handle))
+            .route("/score", post(scores::score::handle))
+            .route("/v1/classify", post(scores::classify::handle))
+            .route("/classify", post(scores::classify::handle))
+            .route("/", post(tei::root))
+            .route("/embed", post(tei::embed::embed))
+            .route("/embed_all", post(tei::embed::embed_all))
+            .route("/embed_sparse", post(tei::embed::embed_sparse))
+            .route("/predict", post(tei::predict::handle))
+            .route("/similarity", post(tei::similarity::handle))
+            .route("/info", get(tei::info::handle))
             .route("/v1/models", get(openai::models::list))
             .route("/v1/models/{*id}", get(openai::models::show))
             .route("/tokenize", post(tokens::tokenize))

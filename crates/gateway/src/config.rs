@@ -38,11 +38,16 @@ pub struct Config {
     pub prompts_max: usize,
     /// Prompts of one `/v1/completions` request that run at the same time.
     pub prompts_running_max: usize,
+    /// Texts of one request to embed, to rank, to compare or to classify.
+    pub embedding_inputs_max: usize,
+    /// Bytes of vectors held at once, over all requests, so that a request that fails half-way has a status of its
+    /// own; an answer that does not fit is sent as it comes, and breaks off where it fails.
+    pub embeddings_bytes_max: usize,
     /// Seconds of silence on a stream after which a keep-alive comment is sent.
     pub sse_keep_alive_s: u64,
     /// Seconds that requests may go on after the shutdown signal.
     pub drain_s: u64,
-    /// Seconds after which a generation ends with 504; unset: no limit.
+    /// Seconds after which a generation, or a request for vectors or scores, ends with 504; unset: no limit.
     pub request_timeout_s: Option<u64>,
 }
 
@@ -61,6 +66,8 @@ impl Default for Config {
             choices_max: 128,
             prompts_max: 1024,
             prompts_running_max: 8,
+            embedding_inputs_max: 2048,
+            embeddings_bytes_max: 256_000_000,
             sse_keep_alive_s: 15,
             drain_s: 30,
             request_timeout_s: None,
@@ -111,6 +118,9 @@ impl Config {
         if self.bodies_bytes_max > tokio::sync::Semaphore::MAX_PERMITS.min(u32::MAX as usize) {
             return refuse("bodies_bytes_max: must be under 4 GiB");
         }
+        if self.embeddings_bytes_max > tokio::sync::Semaphore::MAX_PERMITS.min(u32::MAX as usize) {
+            return refuse("embeddings_bytes_max: must be under 4 GiB");
+        }
         if self.request_timeout_s == Some(0) {
             return refuse("request_timeout_s: must be at least 1; leave it out for no limit");
         }
@@ -129,6 +139,7 @@ impl Config {
             ("choices_max", self.choices_max as usize),
             ("prompts_max", self.prompts_max),
             ("prompts_running_max", self.prompts_running_max),
+            ("embedding_inputs_max", self.embedding_inputs_max),
             ("sse_keep_alive_s", usize::from(self.sse_keep_alive_s > 0)),
             ("body_timeout_s", usize::from(self.body_timeout_s > 0)),
         ];
@@ -175,6 +186,8 @@ mod tests {
             (json!({"port": "many"}), "port"),
             (json!({"host": "example.com/x"}), "host"),
             (json!({"choices_max": 0}), "choices_max"),
+            (json!({"embedding_inputs_max": 0}), "embedding_inputs_max"),
+            (json!({"embeddings_bytes_max": u64::MAX}), "embeddings_bytes_max"),
             (json!({"request_timeout_s": 0}), "request_timeout_s"),
             (json!({"request_timeout_s": u64::MAX}), "request_timeout_s"),
             (json!({"drain_s": u64::MAX}), "drain_s"),

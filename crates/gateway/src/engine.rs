@@ -46,11 +46,34 @@ impl Engine {
         request: v1::InferRequest,
         deadline: Option<Instant>,
     ) -> Result<Streaming<v1::InferEvent>, Status> {
-        let mut request = Request::new(request);
-        if let Some(deadline) = deadline {
-            request.set_timeout(deadline.saturating_duration_since(Instant::now()));
-        }
-        self.0.infer(request).await.map(Response::into_inner)
+        self.0.infer(timed(request, deadline)).await.map(Response::into_inner)
+    }
+
+    /// Embeds. Dropping the future cancels it in the engine.
+    pub(crate) async fn embed(
+        &mut self,
+        request: v1::EmbedRequest,
+        deadline: Option<Instant>,
+    ) -> Result<v1::EmbedResponse, Status> {
+        self.0.embed(timed(request, deadline)).await.map(Response::into_inner)
+    }
+
+    /// Scores documents against a query. Dropping the future cancels it in the engine.
+    pub(crate) async fn rerank(
+        &mut self,
+        request: v1::RerankRequest,
+        deadline: Option<Instant>,
+    ) -> Result<v1::RerankResponse, Status> {
+        self.0.rerank(timed(request, deadline)).await.map(Response::into_inner)
+    }
+
+    /// Scores texts by labels. Dropping the future cancels it in the engine.
+    pub(crate) async fn classify(
+        &mut self,
+        request: v1::ClassifyRequest,
+        deadline: Option<Instant>,
+    ) -> Result<v1::ClassifyResponse, Status> {
+        self.0.classify(timed(request, deadline)).await.map(Response::into_inner)
     }
 
     /// Every loaded model, now.
@@ -83,6 +106,15 @@ impl Engine {
     ) -> Result<v1::DetokenizeResponse, Status> {
         within(ENGINE_TOKENS_TIMEOUT, self.0.detokenize(request)).await
     }
+}
+
+/// A call that the engine ends at the deadline too.
+fn timed<T>(request: T, deadline: Option<Instant>) -> Request<T> {
+    let mut request = Request::new(request);
+    if let Some(deadline) = deadline {
+        request.set_timeout(deadline.saturating_duration_since(Instant::now()));
+    }
+    request
 }
 
 async fn within<T>(

@@ -33,6 +33,8 @@ const STATUSES: [(Code, u16, &str, Option<&str>); 15] = [
 ];
 const INVALID: &str = "invalid_request_error";
 const SERVER: &str = "server_error";
+/// The code of a text that is empty where one is needed.
+pub(crate) const EMPTY: &str = "empty_input";
 
 /// An answer that is not 2xx: `{"error":{"message","type","param","code"}}`.
 #[derive(Debug, Clone)]
@@ -65,6 +67,11 @@ impl ApiError {
         let mut error = ApiError::new(StatusCode::BAD_REQUEST, INVALID, None, message);
         error.param = Some(param);
         error
+    }
+
+    /// 400 on a text, or a list of texts, that has nothing in it.
+    pub(crate) fn empty(param: &str) -> ApiError {
+        ApiError { code: Some(EMPTY.to_owned()), ..ApiError::field(param, "must not be empty") }
     }
 
     /// 400 on a field that is known and that this build cannot honour.
@@ -150,6 +157,25 @@ impl ApiError {
         self.status
     }
 
+    /// The error's `code`.
+    pub(crate) fn code(&self) -> Option<&str> {
+        self.code.as_deref()
+    }
+
+    /// What is wrong, in words.
+    pub(crate) fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// The answer with a body of another shape: the same status and headers.
+    pub(crate) fn respond(&self, body: Value) -> Response {
+        let mut response = (self.status, axum::Json(body)).into_response();
+        if let Some(seconds) = self.retry_after_s {
+            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        response
+    }
+
     /// The body, which is also the data of a stream's last event.
     pub(crate) fn json(&self) -> Value {
         json!({"error": {
@@ -200,11 +226,7 @@ impl From<Status> for ApiError {
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        let mut response = (self.status, axum::Json(self.json())).into_response();
-        if let Some(seconds) = self.retry_after_s {
-            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
-        }
-        response
+        self.respond(self.json())
     }
 }
 

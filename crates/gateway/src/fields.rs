@@ -54,6 +54,11 @@ impl Fields {
         Ok(self.take(name).map(Field::boolean).transpose()?.unwrap_or(false))
     }
 
+    /// Whether a field is there, null or not.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.map.contains_key(name)
+    }
+
     /// The path of one of this object's fields.
     pub(crate) fn path_of(&self, name: &str) -> String {
         if self.path.is_empty() { name.to_owned() } else { format!("{}.{name}", self.path) }

@@ -27,8 +27,21 @@ pub(crate) const COMPLETION_LOGPROBS_MAX: u64 = 5;
 pub(crate) const REQUEST_ID_CHARS_MAX: usize = 128;
 /// Seconds that a `Retry-After` asks for at most.
 pub(crate) const RETRY_AFTER_S_MAX: u64 = 3600;
-/// Bytes of one message from the engine: the token ids of the largest body.
-pub(crate) const ENGINE_MESSAGE_BYTES_MAX: usize = 64 << 20;
+/// Bytes of one message from the engine: the token ids of the largest body, or the vectors of one call, of
+/// which one for each token of an input is the largest: 8,192 of 4,096 numbers.
+pub(crate) const ENGINE_MESSAGE_BYTES_MAX: usize = (128 << 20) + (1 << 20);
+/// Texts of one call to the engine. More of them are several calls.
+pub(crate) const CALL_INPUTS_MAX: usize = 256;
+/// Bytes of the texts of one call, unless one text alone is larger. Well under what a daemon takes as a message.
+pub(crate) const CALL_BYTES_MAX: usize = 1 << 20;
+/// Texts of one call that answers much more than a vector for each: vectors of tokens, sparse weights.
+pub(crate) const WIDE_CALL_INPUTS_MAX: usize = 16;
+/// Bytes of the texts of such a call. A token is a byte or more, and each token's vector up to 16 KiB.
+pub(crate) const WIDE_CALL_BYTES_MAX: usize = 4096;
+/// Calls of one request that run at the same time.
+pub(crate) const CALLS_RUNNING_MAX: usize = 4;
+/// Bytes of JSON written before they are sent.
+pub(crate) const JSON_FRAME_BYTES: usize = 64 << 10;
 /// A refused body is read and thrown away up to this many times the limit, so that a client that sends
 /// all before it reads gets the 413 and not a broken connection.
 pub(crate) const REFUSED_BODY_TIMES_MAX: usize = 8;

@@ -47,7 +47,7 @@ struct Flags {
     #[arg(long, value_name = "SECONDS")]
     #[serde(skip_serializing_if = "Option::is_none")]
     drain_s: Option<u64>,
-    /// Seconds after which a generation ends with 504 [default: no limit].
+    /// Seconds after which a request to the engine ends with 504 [default: no limit].
     #[arg(long, value_name = "SECONDS")]
     #[serde(skip_serializing_if = "Option::is_none")]
     request_timeout_s: Option<u64>,

@@ -1,4 +1,5 @@
-//! The name of one request: the client's `x-request-id` where it sent one, or one made up here.
+//! The name of one request: the client's `x-request-id` where it sent one, or one made up here. Also what names
+//! an answer: a unique id and the second it was made.
 
 use std::{
     collections::hash_map::RandomState,
@@ -7,6 +8,7 @@ use std::{
         LazyLock,
         atomic::{AtomicU64, Ordering},
     },
+    time::SystemTime,
 };
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
@@ -35,6 +37,16 @@ impl RequestId {
         &self.0
     }
 
+    /// The id of the `i`th call that serves this request, where there are `several`.
+    pub(crate) fn of_call(&self, i: usize, several: bool) -> String {
+        if several { format!("{}/{i}", self.0) } else { self.0.clone() }
+    }
+
+    /// The same, to be divided again.
+    pub(crate) fn nested(&self, i: usize, several: bool) -> RequestId {
+        RequestId(self.of_call(i, several))
+    }
+
     /// The id as a header's value.
     pub(crate) fn header(&self) -> HeaderValue {
         HeaderValue::from_str(&self.0).unwrap_or_else(|_| HeaderValue::from_static("invalid"))
@@ -47,6 +59,11 @@ pub(crate) fn random_id() -> String {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
     format!("{:016x}{:016x}", KEYS[0].hash_one(count), KEYS[1].hash_one(count))
+}
+
+/// Seconds since 1970.
+pub(crate) fn unix_seconds() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! From OpenAI's request fields to the engine's requests. The way back is in [`events`].
 
+pub(crate) mod embeddings;
 pub(crate) mod events;
 mod messages;
 
@@ -79,9 +80,10 @@ pub(crate) fn completion(
     plan.requests = prompts
         .into_iter()
         .enumerate()
-        .map(|(i, prompt)| {
-            let request_id = if several { format!("{}/{i}", id.as_str()) } else { id.as_str().to_owned() };
-            v1::InferRequest { prompt: Some(prompt), request_id, ..base.clone() }
+        .map(|(i, prompt)| v1::InferRequest {
+            prompt: Some(prompt),
+            request_id: id.of_call(i, several),
+            ..base.clone()
         })
         .collect();
     Ok((plan, logprobs))
@@ -106,7 +108,7 @@ fn common(fields: &mut Fields, config: &Config, id: &RequestId) -> Result<Plan, 
         top_logprobs: 0,
         logprobs: false,
         request_id: id.as_str().to_owned(),
-        priority: fields.take("priority").map(|f| f.integer(i32::MIN..=i32::MAX)).transpose()?.unwrap_or(0),
+        priority: priority(fields)?,
         echo: false,
         suffix: String::new(),
     };
@@ -125,6 +127,11 @@ pub(crate) fn model(fields: &mut Fields) -> Result<String, ApiError> {
         }
         _ => Ok(name),
     }
+}
+
+/// Lower runs earlier; 0 where it is absent.
+pub(crate) fn priority(fields: &mut Fields) -> Result<i32, ApiError> {
+    Ok(fields.take("priority").map(|f| f.integer(i32::MIN..=i32::MAX)).transpose()?.unwrap_or(0))
 }
 
 fn stream_options(mut options: Fields) -> Result<bool, ApiError> {

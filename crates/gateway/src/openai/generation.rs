@@ -1,10 +1,7 @@
 //! One generation: the engine's event streams of one HTTP request, merged, checked and counted. The streamed
 //! and the collected answer are both made from it.
 
-use std::{
-    pin::Pin,
-    time::{Duration, SystemTime},
-};
+use std::{pin::Pin, time::Duration};
 
 use axum::{
     Json,
@@ -14,7 +11,6 @@ use futures_util::{Stream, StreamExt as _, TryStreamExt as _, stream};
 use hanzo_engine_proto::v1::{self, FinishReason, infer_event};
 use serde::Serialize;
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
 use crate::{
@@ -25,7 +21,8 @@ use crate::{
         sse::{self, Frames},
         tally::Tally,
     },
-    request_id::random_id,
+    request_id::{random_id, unix_seconds},
+    until::Until,
 };
 
 /// A checked request: what to ask the engine, and how to answer.
@@ -116,10 +113,9 @@ impl Head {
         let hash = seed.bytes().chain(model.bytes()).fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
         });
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         Head {
             id: format!("{prefix}-{}", random_id()),
-            created: now.as_secs(),
+            created: unix_seconds(),
             model,
             fingerprint: format!("fp_{:010x}", hash >> 24),
         }
@@ -135,15 +131,15 @@ pub(crate) struct Generation {
     choices: u32,
     finished: Vec<bool>, // (prompt, choice)
     pub(crate) tally: Tally,
-    deadline: Option<Instant>,
-    cut: CancellationToken,
+    until: Until,
     field_name: fn(&str) -> String,
 }
 
 impl Generation {
     /// Starts the plan's requests, and waits for the first event. Returns the name of the model that answers.
     async fn start(app: &App, plan: Plan) -> Result<(Generation, String), ApiError> {
-        let deadline = app.config.request_timeout_s.map(|s| Instant::now() + Duration::from_secs(s));
+        let until = Until::of(app);
+        let deadline = until.deadline;
         let engine = app.engine.clone();
         let prompts = plan.requests.len();
         let events = stream::iter(plan.requests)
@@ -156,8 +152,7 @@ impl Generation {
             choices: plan.choices,
             finished: vec![false; prompts * plan.choices as usize],
             tally: Tally::new(prompts),
-            deadline,
-            cut: app.drain.cut(),
+            until,
             field_name: plan.field_name,
         };
         let (prompt, event) = match generation.event().await? {
@@ -198,23 +193,8 @@ impl Generation {
 
     async fn event(&mut self) -> Result<Option<(u32, infer_event::Event)>, ApiError> {
         let Some(events) = &mut self.events else { return Ok(None) };
-        let deadline = async {
-            match self.deadline {
-                Some(deadline) => tokio::time::sleep_until(deadline).await,
-                None => std::future::pending().await,
-            }
-        };
-        let event = tokio::select! {
-            biased;
-            () = self.cut.cancelled() => Err(ApiError::draining()),
-            () = deadline => Err(ApiError::deadline()),
-            event = events.next() => match event.transpose() {
-                Ok(event) => Ok(event),
-                // The engine keeps the same deadline, and may be the first to notice.
-                Err(_) if self.deadline.is_some_and(|d| d <= Instant::now()) => Err(ApiError::deadline()),
-                Err(status) => Err(ApiError::from(status).renamed(self.field_name)),
-            },
-        };
+        let event = self.until.run(async { events.next().await.transpose() }).await;
+        let event = event.map_err(|error| error.renamed(self.field_name));
         if !matches!(event, Ok(Some(_))) {
             self.events = None;
         }

@@ -57,6 +57,26 @@ const CHAT: [(&str, Neutral); 10] = [
 
 const COMPLETION: [(&str, Neutral); 1] = [("suffix", Neutral::EmptyText)];
 
+const EMBEDDING: [(&str, Neutral); 7] = [
+    ("messages", Neutral::None),
+    ("modality", Neutral::Word("text")),
+    ("late_chunking", Neutral::False),
+    ("embed_dtype", Neutral::Word("float32")),
+    ("endianness", Neutral::Word("little")),
+    ("cache_salt", Neutral::None),
+    ("mm_processor_kwargs", Neutral::None),
+];
+
+/// Of what ranks, scores and classifies.
+const SCORES: [(&str, Neutral); 6] = [
+    ("max_tokens_per_doc", Neutral::None),
+    ("max_tokens_per_query", Neutral::None),
+    ("max_chunks_per_doc", Neutral::None),
+    ("rank_fields", Neutral::None),
+    ("cache_salt", Neutral::None),
+    ("mm_processor_kwargs", Neutral::None),
+];
+
 type IsType = fn(&Value) -> bool;
 
 /// Fields that change nothing in the answer, and the JSON type they must have.
@@ -78,6 +98,16 @@ pub(crate) fn chat(fields: &mut Fields) -> Result<(), ApiError> {
 /// Takes a completion's unsupported and harmless fields out of `fields`.
 pub(crate) fn completion(fields: &mut Fields) -> Result<(), ApiError> {
     refuse(fields, COMMON.iter().chain(&COMPLETION))
+}
+
+/// Takes an embedding request's unsupported and harmless fields out of `fields`.
+pub(crate) fn embedding(fields: &mut Fields) -> Result<(), ApiError> {
+    refuse(fields, EMBEDDING.iter())
+}
+
+/// Takes the unsupported and harmless fields of a request for scores out of `fields`.
+pub(crate) fn scores(fields: &mut Fields) -> Result<(), ApiError> {
+    refuse(fields, SCORES.iter())
 }
 
 fn refuse<'a>(

@@ -19,7 +19,7 @@ use tokio::{
 use tokio_stream::{Stream, wrappers::TcpListenerStream};
 use tonic::{Request, Response, Status};
 
-use crate::PATIENCE;
+use crate::{PATIENCE, vectors};
 
 /// What happens on a stream.
 #[derive(Debug, Clone)]
@@ -31,6 +31,9 @@ pub(crate) enum Step {
     /// Says nothing more, and does not end.
     Hang,
 }
+
+/// What happens to a request that has one answer, before it is given; what it does not say goes well.
+pub(crate) type Obstacle = Arc<dyn Fn(&str) -> Option<Step> + Send + Sync>;
 
 pub(crate) type Script = Arc<dyn Fn(&InferRequest) -> Result<Vec<Step>, Status> + Send + Sync>;
 
@@ -48,6 +51,10 @@ struct Shared {
     gate: Semaphore,
     dropped: mpsc::UnboundedSender<bool>,
     stats: Mutex<Result<v1::StatsResponse, Status>>,
+    obstacle: Mutex<Option<Obstacle>>,
+    embeds: Mutex<Vec<v1::EmbedRequest>>,
+    reranks: Mutex<Vec<v1::RerankRequest>>,
+    classifies: Mutex<Vec<v1::ClassifyRequest>>,
 }
 
 impl Fake {
@@ -62,6 +69,10 @@ impl Fake {
             gate: Semaphore::new(0),
             dropped,
             stats: Mutex::new(Ok(ready_stats())),
+            obstacle: Mutex::default(),
+            embeds: Mutex::default(),
+            reranks: Mutex::default(),
+            classifies: Mutex::default(),
         });
         let service = EngineServer::new(Service(Arc::clone(&shared))).max_decoding_message_size(64 << 20);
         let server = tonic::transport::Server::builder().add_service(service);
@@ -94,6 +105,32 @@ impl Fake {
     pub(crate) async fn stream_over(&self) -> bool {
         let mut dropped = self.dropped.lock().await;
         tokio::time::timeout(PATIENCE, dropped.recv()).await.expect("no stream was dropped").unwrap()
+    }
+
+    /// Lets a request for vectors or scores meet what `obstacle` says of its request id.
+    pub(crate) fn obstruct(&self, obstacle: impl Fn(&str) -> Option<Step> + Send + Sync + 'static) {
+        *self.shared.obstacle.lock().unwrap() = Some(Arc::new(obstacle));
+    }
+
+    /// The embedding requests so far, in the order of their request ids.
+    pub(crate) fn embeds(&self) -> Vec<v1::EmbedRequest> {
+        let mut seen = self.shared.embeds.lock().unwrap().clone();
+        seen.sort_by_key(|r| (r.request_id.len(), r.request_id.clone()));
+        seen
+    }
+
+    /// The reranking requests so far, in the order of their request ids.
+    pub(crate) fn reranks(&self) -> Vec<v1::RerankRequest> {
+        let mut seen = self.shared.reranks.lock().unwrap().clone();
+        seen.sort_by_key(|r| (r.request_id.len(), r.request_id.clone()));
+        seen
+    }
+
+    /// The classifying requests so far, in the order of their request ids.
+    pub(crate) fn classifies(&self) -> Vec<v1::ClassifyRequest> {
+        let mut seen = self.shared.classifies.lock().unwrap().clone();
+        seen.sort_by_key(|r| (r.request_id.len(), r.request_id.clone()));
+        seen
     }
 
     pub(crate) fn set_stats(&self, stats: Result<v1::StatsResponse, Status>) {
@@ -200,6 +237,25 @@ impl Drop for OnDrop {
     }
 }
 
+impl Service {
+    /// Meets the obstacle of a request, then answers.
+    async fn after_obstacle<T>(&self, id: &str, answer: T) -> Result<Response<T>, Status> {
+        let watch = OnDrop { shared: Arc::clone(&self.0), complete: false };
+        let obstacle = self.0.obstacle.lock().unwrap().clone();
+        match obstacle.and_then(|obstacle| obstacle(id)) {
+            Some(Step::Fail(status)) => {
+                watch.complete();
+                return Err(status);
+            }
+            Some(Step::Gate) => self.0.gate.acquire().await.unwrap().forget(),
+            Some(Step::Hang) => std::future::pending().await,
+            Some(Step::Send(_)) | None => {}
+        }
+        watch.complete();
+        Ok(Response::new(answer))
+    }
+}
+
 type Events<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 #[tonic::async_trait]
@@ -256,7 +312,13 @@ impl Engine for Service {
                 let status = ready_stats().models.remove(0).status;
                 Ok(Response::new(v1::ShowResponse { status, ..Default::default() }))
             }
-            other => Err(Status::not_found(format!("no model {other}; loaded: owner/ready"))),
+            other => {
+                let models = self.0.stats.lock().unwrap().clone()?.models;
+                let status = models.into_iter().filter_map(|m| m.status).find(|s| s.name == other);
+                let none = || Status::not_found(format!("no model {other}; loaded: owner/ready"));
+                let status = Some(status.ok_or_else(none)?);
+                Ok(Response::new(v1::ShowResponse { status, ..Default::default() }))
+            }
         }
     }
 
@@ -294,12 +356,30 @@ impl Engine for Service {
         Err(Status::unimplemented("unload"))
     }
 
-    async fn embed(&self, _: Request<v1::EmbedRequest>) -> Result<Response<v1::EmbedResponse>, Status> {
-        Err(Status::unimplemented("embed"))
+    async fn embed(&self, request: Request<v1::EmbedRequest>) -> Result<Response<v1::EmbedResponse>, Status> {
+        let timeout = request.metadata().get("grpc-timeout").map(|t| t.to_str().unwrap().to_owned());
+        self.0.timeouts.lock().unwrap().push(timeout);
+        let request = request.into_inner();
+        self.0.embeds.lock().unwrap().push(request.clone());
+        self.after_obstacle(&request.request_id, vectors::embed(&request)).await
     }
 
-    async fn rerank(&self, _: Request<v1::RerankRequest>) -> Result<Response<v1::RerankResponse>, Status> {
-        Err(Status::unimplemented("rerank"))
+    async fn rerank(
+        &self,
+        request: Request<v1::RerankRequest>,
+    ) -> Result<Response<v1::RerankResponse>, Status> {
+        let request = request.into_inner();
+        self.0.reranks.lock().unwrap().push(request.clone());
+        self.after_obstacle(&request.request_id, vectors::rerank(&request)).await
+    }
+
+    async fn classify(
+        &self,
+        request: Request<v1::ClassifyRequest>,
+    ) -> Result<Response<v1::ClassifyResponse>, Status> {
+        let request = request.into_inner();
+        self.0.classifies.lock().unwrap().push(request.clone());
+        self.after_obstacle(&request.request_id, vectors::classify(&request)).await
     }
 
     async fn pull(&self, _: Request<v1::PullRequest>) -> Result<Response<Self::PullStream>, Status> {

@@ -114,6 +114,19 @@ impl Live {
         tokio::time::timeout(PATIENCE, read).await.expect("the text did not come")
     }
 
+    /// Reads until the connection fails (true) or the answer ends (false).
+    pub(crate) async fn breaks_off(&mut self) -> bool {
+        let read = async {
+            while let Some(frame) = self.response.frame().await {
+                if frame.is_err() {
+                    return true;
+                }
+            }
+            false
+        };
+        tokio::time::timeout(PATIENCE, read).await.expect("no end")
+    }
+
     /// Reads to the end.
     pub(crate) async fn rest(self) -> Answer {
         let (parts, body) = self.response.into_parts();

@@ -3,13 +3,17 @@
 // A test that cannot go on has failed.
 #![allow(clippy::unwrap_used)]
 
+mod embeddings;
 mod failures;
 mod fake;
 mod http;
 mod refusals;
 mod requests;
+mod scores;
 mod shapes;
 mod surfaces;
+mod tei;
+mod vectors;
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 

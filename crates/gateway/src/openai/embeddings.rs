@@ -1,0 +1,37 @@
+//! `POST /v1/embeddings` (and `/embeddings`, which TEI and Infinity have): OpenAI's embeddings, with what vLLM, Jina
+//! and Cohere add to the request.
+
+use std::sync::Arc;
+
+use axum::{Extension, body::Body, extract::State, http::HeaderMap, response::Response};
+use hanzo_engine_proto::v1::Capability;
+
+use crate::{
+    app::App,
+    body,
+    error::ApiError,
+    openai::convert::{self, embeddings::Embeddings},
+    request_id::RequestId,
+    select::select,
+    vectors::{
+        answer,
+        calls::Asker,
+        convert::{field_name, json::Shape},
+    },
+};
+
+/// The route's handler.
+pub(crate) async fn handle(
+    State(app): State<Arc<App>>,
+    Extension(id): Extension<RequestId>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, ApiError> {
+    let fields = body::read(&app, &headers, body).await?;
+    let Embeddings { mut request, inputs, base64 } = convert::embeddings::request(fields, &app.config)?;
+    request.model = select(&app, request.model, &[Capability::Embed]).await?.model;
+    let single = inputs.single;
+    let name = move |field: &str| field_name(field, "input", single);
+    let calls = Asker::new(&app, &id).embed(request, inputs.inputs, name);
+    answer::respond(&app, calls, Shape::OpenAi { base64 }).await
+}

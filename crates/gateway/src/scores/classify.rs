@@ -1,0 +1,52 @@
+//! `POST /v1/classify` (and `/classify`) in vLLM's shape.
+
+use std::sync::Arc;
+
+use axum::{Extension, Json, body::Body, extract::State, http::HeaderMap};
+use hanzo_engine_proto::v1::Capability;
+use serde::Serialize;
+
+use crate::{
+    app::App,
+    body,
+    error::ApiError,
+    request_id::RequestId,
+    scores::{
+        List,
+        convert::{self, Classifying},
+        rerank::best,
+    },
+    select::select,
+    vectors::{calls::Asker, convert::field_name},
+};
+
+/// The route's handler.
+pub(crate) async fn handle(
+    State(app): State<Arc<App>>,
+    Extension(id): Extension<RequestId>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Json<List<Datum>>, ApiError> {
+    let fields = body::read(&app, &headers, body).await?;
+    let Classifying { mut request, inputs, single } =
+        convert::classifying(fields, app.config.embedding_inputs_max)?;
+    request.model = select(&app, request.model, &[Capability::Classify]).await?.model;
+    let name = move |field: &str| field_name(field, "input", single);
+    let (classifications, spent) = Asker::new(&app, &id).classify(request, inputs, name).await?;
+    let datum = |(index, classification)| {
+        let (labels, probs) = convert::labels(classification);
+        let label = best(&probs, 1).first().map(|i| labels[*i].clone()).unwrap_or_default();
+        Datum { index, label, num_classes: probs.len(), probs }
+    };
+    let data = classifications.into_iter().enumerate().map(datum).collect();
+    Ok(Json(List::new("classify", spent, data)))
+}
+
+/// One text's class.
+#[derive(Serialize)]
+pub(crate) struct Datum {
+    index: usize,
+    label: String,   // the most likely one
+    probs: Vec<f32>, // of each label, in the model's order
+    num_classes: usize,
+}

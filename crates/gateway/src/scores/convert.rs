@@ -1,0 +1,178 @@
+//! Where the words for scores of Jina, Cohere and vLLM and the engine's meet.
+
+use hanzo_engine_proto::v1::{self, TruncateSide};
+use serde_json::Value;
+
+use crate::{
+    error::ApiError,
+    fields::{Field, Fields},
+    openai::{
+        convert::{model, priority},
+        unsupported,
+    },
+    scores::score::Pairs,
+    vectors::convert::{either, elements, filled, truncation},
+};
+
+/// What a body asks to be ranked.
+#[derive(Debug)]
+pub(crate) struct Ranking {
+    /// Without its documents and its id; the model is empty where none is named.
+    pub(crate) request: v1::RerankRequest,
+    pub(crate) documents: Vec<String>,
+    /// How many results; 0: all.
+    pub(crate) top_n: u32,
+    pub(crate) return_documents: bool,
+}
+
+/// Reads a body of `/v1/rerank`.
+pub(crate) fn ranking(mut fields: Fields, documents_max: usize) -> Result<Ranking, ApiError> {
+    let model = model(&mut fields)?;
+    let query = filled(fields.require("query")?)?;
+    let documents = elements(fields.require("documents")?, documents_max)?;
+    let documents = documents.into_iter().map(document).collect::<Result<_, _>>()?;
+    let top_n = fields.take("top_n").map(|f| f.integer(0..=u32::MAX)).transpose()?.unwrap_or(0);
+    let return_documents = fields.flag("return_documents")?;
+    let options = rerank_options(&mut fields)?;
+    let instruction = either(&mut fields, "instruction", "task_instruction")?;
+    let instruction = instruction.map(filled).transpose()?.unwrap_or_default();
+    unsupported::scores(&mut fields)?;
+    fields.finish()?;
+    let request = v1::RerankRequest { model, query, instruction, ..options };
+    Ok(Ranking { request, documents, top_n, return_documents })
+}
+
+/// The fields of what is scored by a reranker that are the same on all surfaces.
+pub(crate) fn rerank_options(fields: &mut Fields) -> Result<v1::RerankRequest, ApiError> {
+    Ok(v1::RerankRequest {
+        raw_scores: fields.flag("raw_scores")?,
+        truncate: right_truncation(fields)?,
+        priority: priority(fields)?,
+        ..v1::RerankRequest::default()
+    })
+}
+
+/// Whether documents that are too long are cut, which is done at their end.
+fn right_truncation(fields: &mut Fields) -> Result<bool, ApiError> {
+    let named = ["truncation_direction", "truncation_side"].into_iter().find(|name| fields.has(name));
+    let truncation = truncation(fields)?;
+    if truncation.side == TruncateSide::Left {
+        let problem = "not supported by this build: documents are cut at their end";
+        return Err(ApiError::unsupported(named.unwrap_or("truncate"), problem));
+    }
+    Ok(truncation.truncate)
+}
+
+/// A document: a string, or an object with a `text`.
+fn document(field: Field) -> Result<String, ApiError> {
+    match field.value() {
+        Value::Object(_) => {
+            let mut object = field.object()?;
+            let text = object.require("text")?.string()?;
+            object.finish()?;
+            Ok(text)
+        }
+        Value::String(_) => field.string(),
+        _ => Err(field.error("expected a string or an object with a text")),
+    }
+}
+
+/// What a body asks to be scored.
+#[derive(Debug)]
+pub(crate) struct Scoring {
+    /// Without the texts and its id; the model is empty where none is named.
+    pub(crate) request: v1::RerankRequest,
+    pub(crate) raw_scores_given: bool,
+    pub(crate) pairs: Pairs,
+}
+
+/// Reads a body of `/v1/score`.
+pub(crate) fn scoring(mut fields: Fields, texts_max: usize) -> Result<Scoring, ApiError> {
+    let model = model(&mut fields)?;
+    let pairs = pairs(&mut fields, texts_max)?;
+    let instruction = fields.take("instruction").map(filled).transpose()?.unwrap_or_default();
+    let raw_scores_given = fields.has("raw_scores");
+    let options = rerank_options(&mut fields)?;
+    unsupported::scores(&mut fields)?;
+    fields.finish()?;
+    let request = v1::RerankRequest { model, instruction, ..options };
+    Ok(Scoring { request, raw_scores_given, pairs })
+}
+
+/// The two sides of a body.
+fn pairs(fields: &mut Fields, max: usize) -> Result<Pairs, ApiError> {
+    let families = [["text_1", "text_2"], ["queries", "documents"]];
+    let names = families.into_iter().find(|names| fields.has(names[0])).unwrap_or(families[0]);
+    let mut side = |name| texts(fields.require(name)?, max);
+    let (first, second) = (side(names[0])?, side(names[1])?);
+    if first.len() != 1 && first.len() != second.len() {
+        let problem = format!(
+            "has {} texts and {} has {}; send one to be paired with all, or as many",
+            first.len(),
+            names[1],
+            second.len()
+        );
+        return Err(ApiError::field(names[0], problem));
+    }
+    Ok(Pairs { first, second, names })
+}
+
+/// A text or a list of them.
+fn texts(field: Field, max: usize) -> Result<Vec<String>, ApiError> {
+    match field.value() {
+        Value::Array(_) => elements(field, max)?.into_iter().map(filled).collect(),
+        Value::String(_) => Ok(vec![filled(field)?]),
+        _ => Err(field.error("expected a string or an array of strings")),
+    }
+}
+
+/// What is asked of an embedder in place of a reranker.
+pub(crate) fn embedding(request: v1::RerankRequest) -> v1::EmbedRequest {
+    v1::EmbedRequest {
+        model: request.model,
+        instruction: request.instruction,
+        truncate: request.truncate,
+        priority: request.priority,
+        ..v1::EmbedRequest::default()
+    }
+}
+
+/// What a body asks to be classified.
+#[derive(Debug)]
+pub(crate) struct Classifying {
+    /// Without its inputs and its id; the model is empty where none is named.
+    pub(crate) request: v1::ClassifyRequest,
+    pub(crate) inputs: Vec<v1::ClassifyInput>,
+    /// The input came alone, not in a list.
+    pub(crate) single: bool,
+}
+
+/// Reads a body of `/v1/classify`.
+pub(crate) fn classifying(mut fields: Fields, inputs_max: usize) -> Result<Classifying, ApiError> {
+    let model = model(&mut fields)?;
+    let input = fields.require("input")?;
+    let single = input.value().is_string();
+    let inputs = texts(input, inputs_max)?;
+    let inputs = inputs.into_iter().map(|text| v1::ClassifyInput { text, pair: None }).collect();
+    let options = classify_options(&mut fields)?;
+    unsupported::scores(&mut fields)?;
+    fields.finish()?;
+    Ok(Classifying { request: v1::ClassifyRequest { model, ..options }, inputs, single })
+}
+
+/// The fields of what is classified that are the same on all surfaces.
+pub(crate) fn classify_options(fields: &mut Fields) -> Result<v1::ClassifyRequest, ApiError> {
+    let truncation = truncation(fields)?;
+    Ok(v1::ClassifyRequest {
+        raw_scores: fields.flag("raw_scores")?,
+        truncate: truncation.truncate,
+        truncate_side: truncation.side.into(),
+        priority: priority(fields)?,
+        ..v1::ClassifyRequest::default()
+    })
+}
+
+/// The labels and their scores, in the model's order.
+pub(crate) fn labels(classification: v1::Classification) -> (Vec<String>, Vec<f32>) {
+    classification.labels.into_iter().map(|label| (label.label, label.score)).unzip()
+}

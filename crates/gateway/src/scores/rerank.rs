@@ -1,0 +1,146 @@
+//! `POST /v1/rerank`, `/v2/rerank`, and `/rerank` where the body has `documents`: the shape that Jina, Cohere and
+//! vLLM share.
+
+use std::sync::Arc;
+
+use axum::{
+    Extension, Json,
+    body::Body,
+    extract::{MatchedPath, State},
+    http::HeaderMap,
+    response::{IntoResponse as _, Response},
+};
+use hanzo_engine_proto::v1::Capability;
+use serde::Serialize;
+
+use crate::{
+    app::App,
+    body,
+    error::ApiError,
+    fields::Fields,
+    request_id::{RequestId, random_id},
+    scores::{
+        Usage,
+        convert::{self, Ranking},
+    },
+    select::select,
+    vectors::calls::Asker,
+};
+
+/// Documents that Cohere counts as one search.
+const SEARCH_DOCUMENTS: usize = 100;
+
+/// The handler of `/v1/rerank` and `/v2/rerank`.
+pub(crate) async fn handle(
+    State(app): State<Arc<App>>,
+    Extension(id): Extension<RequestId>,
+    path: MatchedPath,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, ApiError> {
+    let version = if path.as_str().starts_with("/v2") { "2" } else { "1" };
+    answer(&app, &id, body::read(&app, &headers, body).await?, version).await
+}
+
+#[derive(Serialize)]
+struct Answer {
+    id: String,
+    model: String,
+    results: Vec<Ranked>,
+    usage: Usage,
+    meta: Meta,
+}
+
+#[derive(Serialize)]
+struct Ranked {
+    index: usize,
+    relevance_score: f32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    document: Option<Document>,
+}
+
+#[derive(Serialize)]
+struct Document {
+    text: String,
+}
+
+/// Cohere's: of which of its versions this is the shape, and what it would count.
+#[derive(Serialize)]
+struct Meta {
+    api_version: ApiVersion,
+    billed_units: BilledUnits,
+    tokens: Tokens,
+}
+
+#[derive(Serialize)]
+struct ApiVersion {
+    version: &'static str,
+}
+
+#[derive(Serialize)]
+struct BilledUnits {
+    search_units: usize,
+}
+
+#[derive(Serialize)]
+struct Tokens {
+    input_tokens: u64,
+}
+
+/// Ranks the documents of a body.
+pub(crate) async fn answer(
+    app: &App,
+    id: &RequestId,
+    fields: Fields,
+    version: &'static str,
+) -> Result<Response, ApiError> {
+    let Ranking { mut request, documents, top_n, return_documents } =
+        convert::ranking(fields, app.config.embedding_inputs_max)?;
+    request.model = select(app, request.model, &[Capability::Rerank]).await?.model;
+    let mut texts: Vec<Option<String>> =
+        if return_documents { documents.iter().cloned().map(Some).collect() } else { Vec::new() };
+    let search_units = documents.len().div_ceil(SEARCH_DOCUMENTS);
+    let (scores, spent) = Asker::new(app, id).rerank(request, documents, str::to_owned).await?;
+    let ranked = |index: usize| Ranked {
+        index,
+        relevance_score: scores[index],
+        document: texts.get_mut(index).and_then(Option::take).map(|text| Document { text }),
+    };
+    let answer = Answer {
+        id: format!("rerank-{}", random_id()),
+        results: best(&scores, top_n).into_iter().map(ranked).collect(),
+        usage: Usage::from(&spent),
+        meta: Meta {
+            api_version: ApiVersion { version },
+            billed_units: BilledUnits { search_units },
+            tokens: Tokens { input_tokens: spent.prompt_tokens },
+        },
+        model: spent.model,
+    };
+    Ok(Json(answer).into_response())
+}
+
+/// The indices of the `top_n` best scores, all of them where it is 0, the best first. Of equal ones the lower index
+/// is first.
+pub(crate) fn best(scores: &[f32], top_n: u32) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..scores.len()).collect();
+    // A stable sort.
+    order.sort_by(|a, b| scores[*b].total_cmp(&scores[*a]));
+    if top_n > 0 {
+        order.truncate(top_n as usize);
+    }
+    order
+}
+
+#[cfg(test)]
+mod tests {
+    use super::best;
+
+    #[test]
+    fn the_best_first_and_ties_by_index() {
+        let scores = [0.5, 0.9, 0.5, -1.0, 0.9];
+        assert_eq!(best(&scores, 0), [1, 4, 0, 2, 3]);
+        assert_eq!(best(&scores, 2), [1, 4]);
+        assert_eq!(best(&scores, 99).len(), 5);
+    }
+}

@@ -1,0 +1,179 @@
+//! Where TEI's words and the engine's meet.
+
+use hanzo_engine_proto::v1::{self, Capability, EmbedOutput, Embedder};
+use serde_json::{Map, Value, json};
+
+use crate::{
+    error::ApiError,
+    fields::{Field, Fields},
+    openai::convert::model,
+    scores::convert::{Classifying, classify_options, rerank_options},
+    vectors::convert::{Inputs, elements, filled, inputs, json::Shape, options, truncation},
+};
+
+/// Reads a body of `/embed`, `/embed_all` or `/embed_sparse`, without its model: a request without inputs and id.
+pub(super) fn embedding(
+    mut fields: Fields,
+    inputs_max: usize,
+    shape: Shape,
+) -> Result<(v1::EmbedRequest, Inputs), ApiError> {
+    let inputs = inputs(fields.require("inputs")?, inputs_max)?;
+    let options = options(&mut fields)?;
+    no_parameters(&mut fields)?;
+    fields.finish()?;
+    let pooled = matches!(shape, Shape::OpenAi { .. } | Shape::Vectors);
+    let refused = [("dimensions", options.dimensions > 0), ("normalize", options.normalize.is_some())];
+    if let Some((name, _)) = refused.iter().find(|(_, given)| !pooled && *given) {
+        return Err(ApiError::field(name, "only of /embed: nothing is pooled here"));
+    }
+    let output = match shape {
+        Shape::OpenAi { .. } | Shape::Vectors => EmbedOutput::Pooled,
+        Shape::TokenVectors => EmbedOutput::Tokens,
+        Shape::SparseVectors => EmbedOutput::Sparse,
+    };
+    // TEI's default, also of models whose files say nothing.
+    let normalize = if pooled { Some(options.normalize.unwrap_or(true)) } else { None };
+    Ok((v1::EmbedRequest { output: output.into(), normalize, ..options }, inputs))
+}
+
+/// Takes the object out that huggingface_hub sends beside the inputs, which TEI has no use for: it must be empty.
+fn no_parameters(fields: &mut Fields) -> Result<(), ApiError> {
+    match fields.take("parameters") {
+        Some(parameters) => parameters.object()?.finish(),
+        None => Ok(()),
+    }
+}
+
+/// Reads a body of `/rerank` with `texts`: a request without documents and id, the texts, and whether they are shown.
+pub(super) fn ranking(
+    mut fields: Fields,
+    texts_max: usize,
+) -> Result<(v1::RerankRequest, Vec<String>, bool), ApiError> {
+    let model = model(&mut fields)?;
+    let query = filled(fields.require("query")?)?;
+    let texts = elements(fields.require("texts")?, texts_max)?;
+    let texts = texts.into_iter().map(Field::string).collect::<Result<_, _>>()?;
+    let return_text = fields.flag("return_text")?;
+    let options = rerank_options(&mut fields)?;
+    fields.finish()?;
+    Ok((v1::RerankRequest { model, query, ..options }, texts, return_text))
+}
+
+/// Reads a body of `/predict`, without its model.
+pub(super) fn predicting(mut fields: Fields, inputs_max: usize) -> Result<Classifying, ApiError> {
+    let (inputs, single) = sequences(fields.require("inputs")?, inputs_max)?;
+    let request = classify_options(&mut fields)?;
+    no_parameters(&mut fields)?;
+    fields.finish()?;
+    Ok(Classifying { request, inputs, single })
+}
+
+const EXPECTED: &str =
+    "expected a string, a pair [string, string], or a list [[string], [string, string], …]";
+
+/// What to classify, and whether it is one. `["a", "b"]` is a pair; a list is a list of lists.
+fn sequences(field: Field, max: usize) -> Result<(Vec<v1::ClassifyInput>, bool), ApiError> {
+    let first = match field.value() {
+        Value::String(_) => {
+            return Ok((vec![v1::ClassifyInput { text: filled(field)?, pair: None }], true));
+        }
+        Value::Array(list) => list.first(),
+        _ => return Err(field.error(EXPECTED)),
+    };
+    match first {
+        Some(Value::String(_)) => Ok((vec![sequence(field)?], true)),
+        Some(Value::Array(_)) => {
+            let inputs = elements(field, max)?.into_iter().map(sequence);
+            Ok((inputs.collect::<Result<_, _>>()?, false))
+        }
+        None => Err(ApiError::empty(field.path())),
+        Some(_) => Err(field.error(EXPECTED)),
+    }
+}
+
+/// A list of one or two strings.
+fn sequence(field: Field) -> Result<v1::ClassifyInput, ApiError> {
+    let Value::Array(list) = field.value() else { return Err(field.error(EXPECTED)) };
+    if !(1..=2).contains(&list.len()) {
+        let problem = format!("has {} elements; a text is one string, a pair two", list.len());
+        return Err(field.error(problem));
+    }
+    let mut strings = field.list()?.into_iter();
+    let text = strings.next().map(filled).transpose()?.unwrap_or_default();
+    Ok(v1::ClassifyInput { text, pair: strings.next().map(filled).transpose()? })
+}
+
+/// Reads a body of `/similarity`: a request without inputs and id, and the source sentence before the others.
+pub(super) fn similarity(
+    mut fields: Fields,
+    sentences_max: usize,
+) -> Result<(v1::EmbedRequest, Vec<String>), ApiError> {
+    let model = model(&mut fields)?;
+    let mut inputs = fields.require("inputs")?.object()?;
+    let source = filled(inputs.require("source_sentence")?)?;
+    let sentences = elements(inputs.require("sentences")?, sentences_max)?;
+    let sentences: Vec<String> = sentences.into_iter().map(filled).collect::<Result<_, _>>()?;
+    inputs.finish()?;
+    let mut request = v1::EmbedRequest { model, ..v1::EmbedRequest::default() };
+    if let Some(parameters) = fields.take("parameters") {
+        let mut parameters = parameters.object()?;
+        let truncation = truncation(&mut parameters)?;
+        request.truncate = truncation.truncate;
+        request.truncate_side = truncation.side.into();
+        let prompt_name = parameters.take("prompt_name").map(filled).transpose()?;
+        request.prompt_name = prompt_name.unwrap_or_default();
+        parameters.finish()?;
+    }
+    fields.finish()?;
+    let mut texts = vec![source];
+    texts.extend(sentences);
+    Ok((request, texts))
+}
+
+/// The answer of `/info`: the model as the first of `kinds` that it is.
+pub(super) fn info(stats: v1::ModelStats, kinds: &[Capability], inputs_max: usize) -> Value {
+    let status = stats.status.unwrap_or_default();
+    let embedder = status.embedder.clone().unwrap_or_default();
+    let some = |n: u32| (n > 0).then_some(n);
+    let kind = kinds.iter().copied().find(|kind| status.capabilities().any(|c| c == *kind));
+    let model_type = match kind {
+        Some(Capability::Rerank) => json!({"reranker": labels(&embedder)}),
+        Some(Capability::Classify) => json!({"classifier": labels(&embedder)}),
+        Some(Capability::EmbedSparse) => json!({"embedding": {"pooling": "splade"}}),
+        _ => json!({"embedding": {"pooling": embedder.pooling}}),
+    };
+    json!({
+        "model_id": status.name,
+        "model_sha": null,
+        "model_dtype": dtype(&status.quantization),
+        "model_type": model_type,
+        "max_concurrent_requests": some(stats.queue_capacity),
+        "max_input_length": some(embedder.input_tokens_max).or(some(status.context_tokens_max)),
+        "max_batch_tokens": null,
+        "max_batch_requests": null,
+        "max_client_batch_size": inputs_max,
+        "auto_truncate": false,
+        "tokenization_workers": null,
+        "version": env!("CARGO_PKG_VERSION"),
+        "sha": null,
+        "docker_label": null,
+    })
+}
+
+fn labels(embedder: &Embedder) -> Value {
+    let pairs = || embedder.labels.iter().enumerate();
+    let id2label: Map<String, Value> = pairs().map(|(i, l)| (i.to_string(), json!(l))).collect();
+    let label2id: Map<String, Value> = pairs().map(|(i, l)| (l.clone(), json!(i))).collect();
+    json!({"id2label": id2label, "label2id": label2id})
+}
+
+/// TEI's word for how the weights are stored; the engine's own where TEI has none.
+fn dtype(quantization: &str) -> Option<String> {
+    match quantization.to_ascii_lowercase().as_str() {
+        "" => None,
+        "f32" => Some("float32".to_owned()),
+        "f16" => Some("float16".to_owned()),
+        "bf16" => Some("bfloat16".to_owned()),
+        _ => Some(quantization.to_owned()),
+    }
+}

@@ -1,0 +1,22 @@
+//! `GET /info`: the model and the limits, null where this server has no such thing.
+
+use std::sync::Arc;
+
+use axum::{Json, extract::State};
+use hanzo_engine_proto::v1::Capability;
+use serde_json::Value;
+
+use crate::{
+    app::App,
+    select::sole,
+    tei::{TeiError, convert},
+};
+
+/// The route's handler: of the model that an embedding request without a name would go to, else a reranking one,
+/// else a classifying one.
+pub(crate) async fn handle(State(app): State<Arc<App>>) -> Result<Json<Value>, TeiError> {
+    const KINDS: [Capability; 4] =
+        [Capability::Embed, Capability::Rerank, Capability::Classify, Capability::EmbedSparse];
+    let stats = sole(&app, &KINDS).await?;
+    Ok(Json(convert::info(stats, &KINDS, app.config.embedding_inputs_max)))
+}

@@ -1,0 +1,75 @@
+//! `POST /predict`: the labels of a text, of a pair of texts, or of a list of either, the most likely first.
+
+use std::sync::Arc;
+
+use axum::{
+    Extension, Json,
+    body::Body,
+    extract::State,
+    http::HeaderMap,
+    response::{IntoResponse as _, Response},
+};
+use hanzo_engine_proto::v1::{self, Capability};
+use serde::Serialize;
+
+use crate::{
+    app::App,
+    body,
+    fields::Fields,
+    openai::convert::model,
+    request_id::RequestId,
+    scores::{
+        convert::{Classifying, labels},
+        rerank::best,
+    },
+    select::select,
+    tei::{TeiError, convert},
+    vectors::{calls::Asker, convert::field_name},
+};
+
+/// The route's handler.
+pub(crate) async fn handle(
+    State(app): State<Arc<App>>,
+    Extension(id): Extension<RequestId>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, TeiError> {
+    let mut fields = body::read(&app, &headers, body).await?;
+    let model = model(&mut fields)?;
+    let model = select(&app, model, &[Capability::Classify]).await?.model;
+    answer(&app, &id, model, fields).await
+}
+
+#[derive(Serialize)]
+struct Prediction {
+    score: f32,
+    label: String,
+}
+
+/// Classifies what a body without its `model` says.
+pub(super) async fn answer(
+    app: &App,
+    id: &RequestId,
+    model: String,
+    fields: Fields,
+) -> Result<Response, TeiError> {
+    let Classifying { request, inputs, single } =
+        convert::predicting(fields, app.config.embedding_inputs_max)?;
+    let request = v1::ClassifyRequest { model, ..request };
+    let name = move |field: &str| field_name(field, "inputs", single);
+    let (classifications, _) = Asker::new(app, id).classify(request, inputs, name).await?;
+    let mut predictions: Vec<Vec<Prediction>> = classifications.into_iter().map(predictions).collect();
+    match predictions.pop() {
+        Some(only) if single => Ok(Json(only).into_response()),
+        last => {
+            predictions.extend(last);
+            Ok(Json(predictions).into_response())
+        }
+    }
+}
+
+fn predictions(classification: v1::Classification) -> Vec<Prediction> {
+    let (labels, scores) = labels(classification);
+    let prediction = |i: usize| Prediction { score: scores[i], label: labels[i].clone() };
+    best(&scores, 0).into_iter().map(prediction).collect()
+}

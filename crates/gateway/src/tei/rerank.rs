@@ -1,0 +1,64 @@
+//! `POST /rerank`: TEI's where the body has `texts`, the shape of Jina, Cohere and vLLM where it has not.
+
+use std::sync::Arc;
+
+use axum::{
+    Extension, Json,
+    body::Body,
+    extract::State,
+    http::HeaderMap,
+    response::{IntoResponse as _, Response},
+};
+use hanzo_engine_proto::v1::Capability;
+use serde::Serialize;
+
+use crate::{
+    app::App,
+    body,
+    error::ApiError,
+    fields::Fields,
+    request_id::RequestId,
+    scores,
+    select::select,
+    tei::{TeiError, convert},
+    vectors::calls::Asker,
+};
+
+/// The route's handler.
+pub(crate) async fn either(
+    State(app): State<Arc<App>>,
+    Extension(id): Extension<RequestId>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, ApiError> {
+    let fields = body::read(&app, &headers, body).await?;
+    if fields.has("texts") {
+        return Ok(answer(&app, &id, fields).await.into_response());
+    }
+    scores::rerank::answer(&app, &id, fields, "1").await
+}
+
+#[derive(Serialize)]
+struct Rank {
+    index: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    text: Option<String>,
+    score: f32,
+}
+
+/// Ranks the texts of a body.
+pub(super) async fn answer(app: &App, id: &RequestId, fields: Fields) -> Result<Response, TeiError> {
+    let (mut request, texts, return_text) = convert::ranking(fields, app.config.embedding_inputs_max)?;
+    request.model = select(app, request.model, &[Capability::Rerank]).await?.model;
+    let mut shown: Vec<Option<String>> =
+        if return_text { texts.iter().cloned().map(Some).collect() } else { Vec::new() };
+    let name = |field: &str| field.replacen("documents", "texts", 1);
+    let (scores, _) = Asker::new(app, id).rerank(request, texts, name).await?;
+    let rank = |index: usize| Rank {
+        index,
+        text: shown.get_mut(index).and_then(Option::take),
+        score: scores[index],
+    };
+    let ranks: Vec<Rank> = scores::rerank::best(&scores, 0).into_iter().map(rank).collect();
+    Ok(Json(ranks).into_response())
+}

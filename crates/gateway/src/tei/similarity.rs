@@ -1,0 +1,38 @@
+//! `POST /similarity`: the cosine of each sentence with a source sentence.
+
+use std::sync::Arc;
+
+use axum::{Extension, Json, body::Body, extract::State, http::HeaderMap};
+use hanzo_engine_proto::v1::Capability;
+
+use crate::{
+    app::App,
+    body,
+    request_id::RequestId,
+    scores::score,
+    select::select,
+    tei::{TeiError, convert},
+    vectors::calls::Asker,
+};
+
+/// The route's handler.
+pub(crate) async fn handle(
+    State(app): State<Arc<App>>,
+    Extension(id): Extension<RequestId>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Json<Vec<f32>>, TeiError> {
+    let fields = body::read(&app, &headers, body).await?;
+    let (mut request, texts) = convert::similarity(fields, app.config.embedding_inputs_max)?;
+    request.model = select(&app, request.model, &[Capability::Embed]).await?.model;
+    let firsts: Vec<bool> = (0..texts.len()).map(|i| i == 0).collect();
+    let name = |field: &str| match field.strip_prefix("inputs[").and_then(|rest| rest.strip_suffix(']')) {
+        Some("0") => "inputs.source_sentence".to_owned(),
+        Some(index) => {
+            let sentence = index.parse::<usize>().ok().and_then(|i| i.checked_sub(1));
+            sentence.map_or_else(|| field.to_owned(), |i| format!("inputs.sentences[{i}]"))
+        }
+        None => field.to_owned(),
+    };
+    Ok(Json(score::cosines(&Asker::new(&app, &id), request, texts, &firsts, name).await?.0))
+}

@@ -1,0 +1,46 @@
+//! How long the work of one request may go on: its deadline, and the end of the drain.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tonic::Status;
+
+use crate::{app::App, error::ApiError};
+
+/// Ends what runs in it with 504 at the deadline, and with 503 when the drain's time is over.
+#[derive(Debug, Clone)]
+pub(crate) struct Until {
+    /// None where no `request_timeout_s` is configured.
+    pub(crate) deadline: Option<Instant>,
+    cut: CancellationToken,
+}
+
+impl Until {
+    /// For a request that begins now.
+    pub(crate) fn of(app: &App) -> Until {
+        let deadline = app.config.request_timeout_s.map(|s| Instant::now() + Duration::from_secs(s));
+        Until { deadline, cut: app.drain.cut() }
+    }
+
+    /// What `work` comes to, if it is in time.
+    pub(crate) async fn run<T>(&self, work: impl Future<Output = Result<T, Status>>) -> Result<T, ApiError> {
+        let deadline = async {
+            match self.deadline {
+                Some(deadline) => tokio::time::sleep_until(deadline).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            () = self.cut.cancelled() => Err(ApiError::draining()),
+            () = deadline => Err(ApiError::deadline()),
+            done = work => match done {
+                Ok(done) => Ok(done),
+                // The engine keeps the same deadline, and may be the first to notice.
+                Err(_) if self.deadline.is_some_and(|d| d <= Instant::now()) => Err(ApiError::deadline()),
+                Err(status) => Err(status.into()),
+            },
+        }
+    }
+}

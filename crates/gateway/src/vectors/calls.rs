@@ -1,0 +1,337 @@
+//! One request as several calls to the engine, each of bounded size, a few at a time, answered in order.
+
+use std::{iter::Peekable, vec};
+
+use futures_util::{Stream, StreamExt as _, TryStreamExt as _, stream};
+use hanzo_engine_proto::v1::{self, EmbedOutput, embed_input::Input};
+use tokio::time::Instant;
+use tokio_util::task::AbortOnDropHandle;
+use tonic::Status;
+
+use crate::{
+    app::App,
+    engine::Engine,
+    error::ApiError,
+    limits::{CALL_BYTES_MAX, CALL_INPUTS_MAX, CALLS_RUNNING_MAX, WIDE_CALL_BYTES_MAX, WIDE_CALL_INPUTS_MAX},
+    request_id::RequestId,
+    until::Until,
+};
+
+/// Something that weighs as many bytes in a call.
+pub(crate) trait Weighed {
+    /// About what it adds to the call's message.
+    fn bytes(&self) -> usize;
+}
+
+impl Weighed for String {
+    fn bytes(&self) -> usize {
+        self.len()
+    }
+}
+
+impl Weighed for v1::EmbedInput {
+    fn bytes(&self) -> usize {
+        match &self.input {
+            Some(Input::Text(text)) => text.len(),
+            // Five bytes is the longest varint of an id.
+            Some(Input::Tokens(tokens)) => tokens.ids.len() * 5,
+            None => 0,
+        }
+    }
+}
+
+impl Weighed for v1::ClassifyInput {
+    fn bytes(&self) -> usize {
+        self.text.len() + self.pair.as_ref().map_or(0, String::len)
+    }
+}
+
+/// What one call takes at most, unless it takes one item alone.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct CallLimit {
+    inputs: usize,
+    bytes: usize,
+}
+
+impl CallLimit {
+    /// Of calls whose answer is a vector or a number for each input.
+    pub(crate) const NARROW: CallLimit = CallLimit { inputs: CALL_INPUTS_MAX, bytes: CALL_BYTES_MAX };
+    /// Of calls whose answer is far larger than what was asked.
+    pub(crate) const WIDE: CallLimit = CallLimit { inputs: WIDE_CALL_INPUTS_MAX, bytes: WIDE_CALL_BYTES_MAX };
+}
+
+/// The items in pieces, each with the index of its first item.
+pub(crate) struct Pieces<T> {
+    items: Peekable<vec::IntoIter<T>>,
+    next: usize,
+    limit: CallLimit,
+}
+
+/// Cuts `items` into pieces within `limit`.
+pub(crate) fn pieces<T: Weighed>(items: Vec<T>, limit: CallLimit) -> Pieces<T> {
+    Pieces { items: items.into_iter().peekable(), next: 0, limit }
+}
+
+impl<T: Weighed> Iterator for Pieces<T> {
+    type Item = (usize, Vec<T>);
+
+    fn next(&mut self) -> Option<(usize, Vec<T>)> {
+        let first = self.items.next()?;
+        let (start, mut bytes) = (self.next, first.bytes());
+        let mut piece = vec![first];
+        let fits = |count: usize, bytes: usize| count < self.limit.inputs && bytes <= self.limit.bytes;
+        while let Some(item) = self.items.next_if(|item| fits(piece.len(), bytes + item.bytes())) {
+            bytes += item.bytes();
+            piece.push(item);
+        }
+        self.next += piece.len();
+        Some((start, piece))
+    }
+}
+
+/// Asks the engine on behalf of one HTTP request: under its id, until its deadline.
+#[derive(Debug, Clone)]
+pub(crate) struct Asker {
+    engine: Engine,
+    until: Until,
+    id: RequestId,
+}
+
+impl Asker {
+    /// For the request of that id, which begins now.
+    pub(crate) fn new(app: &App, id: &RequestId) -> Asker {
+        Asker { engine: app.engine.clone(), until: Until::of(app), id: id.clone() }
+    }
+
+    /// For the `i`th of several parts of the same request.
+    pub(crate) fn nested(&self, i: usize, several: bool) -> Asker {
+        Asker { id: RequestId::nested(&self.id, i, several), ..self.clone() }
+    }
+
+    /// The engine's answers to an embedding request, in the order of its inputs, each checked against what was asked.
+    /// `name` is the surface's word for a field of the engine's request, of which `inputs[i]` has the whole request's
+    /// index.
+    pub(crate) fn embed(
+        &self,
+        base: v1::EmbedRequest,
+        inputs: Vec<v1::EmbedInput>,
+        name: impl FieldName,
+    ) -> impl Stream<Item = Result<v1::EmbedResponse, ApiError>> + Send + Unpin + 'static {
+        let output = base.output();
+        let limit = match output {
+            EmbedOutput::Tokens | EmbedOutput::Sparse => CallLimit::WIDE,
+            EmbedOutput::Unspecified | EmbedOutput::Pooled => CallLimit::NARROW,
+        };
+        let ask = move |mut engine: Engine, deadline, request_id, inputs| {
+            let request = v1::EmbedRequest { inputs, request_id, ..base.clone() };
+            async move { engine.embed(request, deadline).await }
+        };
+        self.answers(inputs, limit, name, ask).map(move |answer| {
+            let Answer { count, answer, .. } = answer?;
+            checked(&answer, count, output)?;
+            Ok(answer)
+        })
+    }
+
+    /// The engine's scores of `documents` for a query, by document; every call has succeeded.
+    pub(crate) async fn rerank(
+        &self,
+        base: v1::RerankRequest,
+        documents: Vec<String>,
+        name: impl FieldName,
+    ) -> Result<(Vec<f32>, Spent), ApiError> {
+        let mut scores = vec![None; documents.len()];
+        let ask = move |mut engine: Engine, deadline, request_id, documents| {
+            let request = v1::RerankRequest { documents, request_id, ..base.clone() };
+            async move { engine.rerank(request, deadline).await }
+        };
+        let mut answers = self.answers(documents, CallLimit::NARROW, name, ask);
+        let mut spent = Spent::default();
+        while let Some(Answer { start, count, answer }) = answers.try_next().await? {
+            spent.add(answer.prompt_tokens, answer.model);
+            let scores = &mut scores[start..start + count];
+            for result in answer.results {
+                let score = scores.get_mut(result.index as usize);
+                *score.ok_or_else(|| odd("ranked a document that it was not sent"))? = Some(result.score);
+            }
+        }
+        let finite = |score: Option<f32>| score.filter(|s| s.is_finite());
+        let scores: Option<Vec<f32>> = scores.into_iter().map(finite).collect();
+        Ok((scores.ok_or_else(|| odd("left a document without a score"))?, spent))
+    }
+
+    /// The engine's labels of each input; every call has succeeded.
+    pub(crate) async fn classify(
+        &self,
+        base: v1::ClassifyRequest,
+        inputs: Vec<v1::ClassifyInput>,
+        name: impl FieldName,
+    ) -> Result<(Vec<v1::Classification>, Spent), ApiError> {
+        let mut classifications = Vec::with_capacity(inputs.len());
+        let ask = move |mut engine: Engine, deadline, request_id, inputs| {
+            let request = v1::ClassifyRequest { inputs, request_id, ..base.clone() };
+            async move { engine.classify(request, deadline).await }
+        };
+        let mut answers = self.answers(inputs, CallLimit::NARROW, name, ask);
+        let mut spent = Spent::default();
+        let whole =
+            |c: &v1::Classification| !c.labels.is_empty() && c.labels.iter().all(|l| l.score.is_finite());
+        while let Some(Answer { count, answer, .. }) = answers.try_next().await? {
+            if answer.classifications.len() != count || !answer.classifications.iter().all(whole) {
+                return Err(odd("left an input without its labels"));
+            }
+            spent.add(answer.prompt_tokens, answer.model);
+            classifications.extend(answer.classifications);
+        }
+        Ok((classifications, spent))
+    }
+
+    /// What `ask` comes to for each piece of `items`, in order.
+    fn answers<T, A, F, Ask>(
+        &self,
+        items: Vec<T>,
+        limit: CallLimit,
+        name: impl FieldName,
+        ask: Ask,
+    ) -> impl Stream<Item = Result<Answer<A>, ApiError>> + Send + Unpin + 'static
+    where
+        T: Weighed + Send + 'static,
+        A: Send + 'static,
+        F: Future<Output = Result<A, Status>> + Send + 'static,
+        Ask: Fn(Engine, Option<Instant>, String, Vec<T>) -> F + Send + 'static,
+    {
+        let Asker { engine, until, id } = self.clone();
+        let calls = calls(pieces(items, limit).peekable()).map(move |Call { i, several, start, items }| {
+            let (until, name, count) = (until.clone(), name.clone(), items.len());
+            let call = ask(engine.clone(), until.deadline, id.of_call(i, several), items);
+            // On a task of its own: what the engine has sent is taken in although a slow client is not ready for it.
+            // All requests share the connection to the engine, and nobody else's answers may wait behind it.
+            let call = AbortOnDropHandle::new(tokio::spawn(async move {
+                let answer = until.run(call).await;
+                let answer = answer.map_err(|e| e.renamed(|field| name(&shifted(field, start))))?;
+                Ok(Answer { start, count, answer })
+            }));
+            Box::pin(async move { call.await.unwrap_or_else(|e| Err(ApiError::internal(&e.to_string()))) })
+        });
+        calls.buffered(CALLS_RUNNING_MAX)
+    }
+}
+
+/// A surface's word for a field of the engine's request.
+pub(crate) trait FieldName: Fn(&str) -> String + Clone + Send + 'static {}
+impl<F: Fn(&str) -> String + Clone + Send + 'static> FieldName for F {}
+
+/// What a call for the items from `start` on came to.
+struct Answer<A> {
+    start: usize,
+    count: usize,
+    answer: A,
+}
+
+/// What a request's calls read, and which model read it.
+#[derive(Debug, Default)]
+pub(crate) struct Spent {
+    pub(crate) prompt_tokens: u64,
+    pub(crate) model: String,
+}
+
+impl Spent {
+    /// Counts one call.
+    pub(crate) fn add(&mut self, prompt_tokens: u32, model: String) {
+        self.prompt_tokens += u64::from(prompt_tokens);
+        if self.model.is_empty() {
+            self.model = model;
+        }
+    }
+}
+
+struct Call<T> {
+    i: usize,
+    several: bool,
+    start: usize, // index of the first item
+    items: Vec<T>,
+}
+
+fn calls<T: Weighed>(mut pieces: Peekable<Pieces<T>>) -> impl Stream<Item = Call<T>> + Unpin {
+    let mut i = 0;
+    let mut several = false;
+    stream::iter(std::iter::from_fn(move || {
+        let (start, items) = pieces.next()?;
+        several |= pieces.peek().is_some();
+        let call = Call { i, several, start, items };
+        i += 1;
+        Some(call)
+    }))
+}
+
+/// A field of a call as a field of the whole request: the index in `inputs[3]` or `documents[3]` counts from `start`.
+fn shifted(field: &str, start: usize) -> String {
+    let parts = field.split_once('[').and_then(|(list, rest)| {
+        let (index, rest) = rest.split_once(']')?;
+        Some((list, index.parse::<usize>().ok()?, rest))
+    });
+    match parts {
+        Some((list @ ("inputs" | "documents"), index, rest)) => format!("{list}[{}]{rest}", start + index),
+        _ => field.to_owned(),
+    }
+}
+
+/// 500: the engine did something that the contract does not have.
+fn odd(what: &str) -> ApiError {
+    ApiError::internal(&format!("the engine {what}"))
+}
+
+fn checked(answer: &v1::EmbedResponse, count: usize, output: EmbedOutput) -> Result<(), ApiError> {
+    if answer.embeddings.len() != count {
+        return Err(odd(&format!("answered {} inputs of {count}", answer.embeddings.len())));
+    }
+    let row_bytes = answer.dimensions as usize * 4;
+    let finite = |bytes: &[u8]| {
+        bytes.chunks_exact(4).all(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]).is_finite())
+    };
+    for embedding in &answer.embeddings {
+        let whole = match output {
+            EmbedOutput::Sparse => embedding.sparse.iter().all(|s| s.weight.is_finite()),
+            EmbedOutput::Unspecified | EmbedOutput::Pooled if embedding.rows != 1 => false,
+            _ => {
+                row_bytes > 0
+                    && embedding.packed.len() == embedding.rows as usize * row_bytes
+                    && finite(&embedding.packed)
+            }
+        };
+        if !whole {
+            return Err(odd("answered a vector that is not whole, or not of finite numbers"));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{CallLimit, pieces, shifted};
+
+    #[test]
+    fn pieces_are_bounded_by_count_and_by_bytes() {
+        let cut = |lengths: &[usize], inputs, bytes| -> Vec<(usize, Vec<usize>)> {
+            let items = lengths.iter().map(|n| "x".repeat(*n)).collect();
+            pieces(items, CallLimit { inputs, bytes })
+                .map(|(start, piece)| (start, piece.iter().map(String::len).collect()))
+                .collect()
+        };
+        assert_eq!(cut(&[], 2, 10), []);
+        assert_eq!(cut(&[1, 2, 3], 2, 10), [(0, vec![1, 2]), (2, vec![3])]);
+        assert_eq!(cut(&[4, 6, 1], 9, 10), [(0, vec![4, 6]), (2, vec![1])]);
+        // One that is over the limit goes alone.
+        assert_eq!(cut(&[1, 99, 1], 9, 10), [(0, vec![1]), (1, vec![99]), (2, vec![1])]);
+    }
+
+    #[test]
+    fn indices_count_from_the_start_of_the_request() {
+        assert_eq!(shifted("inputs[3]", 256), "inputs[259]");
+        assert_eq!(shifted("inputs[3].tokens[4]", 1), "inputs[4].tokens[4]");
+        assert_eq!(shifted("documents[0]", 7), "documents[7]");
+        for same in ["model", "inputs", "query", "labels[1]", "inputs[x]", "inputs["] {
+            assert_eq!(shifted(same, 7), same);
+        }
+    }
+}

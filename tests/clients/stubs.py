@@ -1,0 +1,12 @@
+"""What protoc makes of the proto: the messages `pb` and the services `pb_grpc`."""
+import importlib, sys, tempfile
+
+from grpc_tools import protoc
+
+from engine import ROOT
+
+stubs = tempfile.mkdtemp(prefix="hanzo-stubs-")
+assert protoc.main(["protoc", f"-I{ROOT}/proto", f"--python_out={stubs}", f"--grpc_python_out={stubs}", f"{ROOT}/proto/hanzo/engine/v1/engine.proto"]) == 0
+sys.path.insert(0, stubs)
+pb = importlib.import_module("hanzo.engine.v1.engine_pb2")
+pb_grpc = importlib.import_module("hanzo.engine.v1.engine_pb2_grpc")
