@@ -1,9 +1,10 @@
 """Clients of embeddings, unmodified, against `hanzo-engine serve` with all-MiniLM-L6-v2: openai, cohere, langchain's for OpenAI and
 for Hugging Face, and the shapes of text-embeddings-inference by plain HTTP.
 usage: embeddings_client.py HANZO_ENGINE_BINARY DIRECTORY_OF_THE_MODEL"""
-import json, math, sys, urllib.error, urllib.request
+import base64, json, math, sys, urllib.error, urllib.request
+from pathlib import Path
 
-import cohere, openai
+import cohere, numpy, openai
 from huggingface_hub import InferenceClient
 from langchain_huggingface import HuggingFaceEndpointEmbeddings
 from langchain_openai import OpenAIEmbeddings
@@ -73,6 +74,28 @@ def one_is_as_many(served):
     many = [TEXTS[i % len(TEXTS)] for i in range(2048)]
     for i, vector in enumerate(served.embed(many)):
         near(vector, together[i % len(TEXTS)], 0)
+
+
+@check
+def vectors_are_those_of_sentence_transformers(served):
+    folder = Path(__file__).parent.parent / "data" / "minilm"
+    golden, words = json.loads((folder / "golden.json").read_text()), (folder / "prose.txt").read_text().split()
+    texts = [text if isinstance(text, str) else " ".join(words[text[0] : text[0] + text[1]]) for text in golden["texts"]]
+    expected = numpy.frombuffer(base64.b64decode(golden["vectors"]), "<f2").reshape(len(texts), golden["width"]).astype("f8")
+    assert len(texts) == 500, len(texts)
+    alone = numpy.array([served.embed(text, extra_body={"truncate": True})[0] for text in texts])
+    cosines = (alone * expected).sum(1) / numpy.linalg.norm(expected, axis=1) / numpy.linalg.norm(alone, axis=1)
+    assert cosines.min() >= 0.99999, (cosines.min(), texts[cosines.argmin()][:100])
+    lengths = numpy.linalg.norm(alone, axis=1)
+    assert abs(lengths - 1).max() < 1e-6, lengths
+    together = numpy.array(served.embed(texts, extra_body={"truncate": True}))
+    order = numpy.random.default_rng(1).permutation(len(texts))
+    permuted = numpy.empty_like(together)
+    permuted[order] = served.embed([texts[i] for i in order], extra_body={"truncate": True})
+    assert (together == alone).all() and (permuted == alone).all(), "a vector depends on what is beside it"
+    usage = served.client.embeddings.create(model=served.model, input=texts, extra_body={"truncate": True}).usage
+    assert usage.prompt_tokens == sum(golden["tokens"]), (usage, sum(golden["tokens"]))
+    return f"500 texts, cosine at least {cosines.min():.7f}; alone, together and permuted the same bits"
 
 
 @check

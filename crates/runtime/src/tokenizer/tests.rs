@@ -342,7 +342,7 @@ fn broken_metadata_is_refused_by_file_and_key() {
     let broken = [
         (&byte_level, "model", None),
         (&byte_level, "model", Some(Value::U32(1))),
-        (&byte_level, "model", Some(Value::String("bert".into()))),
+        (&byte_level, "model", Some(Value::String("rwkv".into()))),
         (&byte_level, "pre", Some(Value::String("nobody-knows".into()))),
         (&byte_level, "tokens", None),
         (&byte_level, "tokens", Some(strings(&[]))),
@@ -384,7 +384,7 @@ fn a_broken_tokenizer_json_is_refused_by_file_and_key() {
     });
     assert!(from_json(bytes(&good), None).is_ok());
     let broken = [
-        ("/model/type", json!("WordPiece"), "model.type = WordPiece"),
+        ("/model/type", json!("WordLevel"), "model.type = WordLevel"),
         ("/model/type", json!(7), "model.type = 7"),
         ("/model/vocab", json!({"a": 0, "b": 1}), "model.merges"),
         ("/model/vocab", json!({"a": 0, "b": 1, "ab": -2}), "key model"),
