@@ -16,8 +16,8 @@ use super::rope::{self, QkvJob, RopeTables, Rotation};
 use super::self_attention::{self, Bias, SelfAttentionJob};
 use super::tier::Tier;
 use crate::{
-    Activation, AttentionParams, Backend, Batch, DType, HeadShape, KernelError, KvSpec, LayerNormParams,
-    MatrixShape, MatrixSource, MoeParams, QkvParams, Rope, RowIds, SelfAttentionParams, StepLimits,
+    Activation, AttentionParams, Backend, Batch, DType, KernelError, KvSpec, LayerNormParams, MatrixShape,
+    MatrixSource, MoeParams, QkvParams, Rope, RowIds, SelfAttentionParams, StepLimits,
 };
 
 /// Decoder steps on the processor's cores. Between `begin` and `end` it holds a turn of its pool, so models that
@@ -181,6 +181,17 @@ impl Scratch {
             rope: RopeTables::new(limits.rows, limits.heads.head_dim)?,
             attention: AttentionScratch::new(attention)?,
         })
+    }
+}
+
+/// What is done to queries and keys, with the vectors' numbers in place of the vectors.
+fn qkv_job<'a>(params: &'a QkvParams<'_, CpuVector>) -> QkvJob<'a> {
+    QkvJob {
+        shape: params.shape,
+        q_norm: params.q_norm.map(|norm| &norm.values[..]),
+        k_norm: params.k_norm.map(|norm| &norm.values[..]),
+        norm_eps: params.norm_eps,
+        rotation: params.rope.as_ref().map(CpuVector::rotation),
     }
 }
 
@@ -367,12 +378,11 @@ impl Backend for CpuBackend {
         self.step().matmul(weight, bias, Some(activation), x, out);
     }
 
-    fn rotate(&mut self, qkv: &mut CpuBuffer, heads: HeadShape, rope: &Rope<'_, CpuVector>) {
+    fn rotate(&mut self, qkv: &mut CpuBuffer, params: &QkvParams<'_, CpuVector>) {
         let step = self.step();
-        qkv.check(step.batch.rows(), heads.qkv_width(), "qkv");
-        let rotation = CpuVector::rotation(rope);
+        qkv.check(step.batch.rows(), params.shape.qkv_width(), "qkv");
         let tables = &mut step.scratch.rope;
-        rope::rotate(step.tier, step.turn, tables, step.batch, heads, &rotation, &mut qkv.data);
+        rope::rotate(step.tier, step.turn, tables, step.batch, &qkv_job(params), &mut qkv.data);
     }
 
     fn self_attention(
@@ -397,15 +407,8 @@ impl Backend for CpuBackend {
     fn rope(&mut self, qkv: &mut CpuBuffer, params: &QkvParams<'_, CpuVector>, kv: &mut CpuKv, layer: usize) {
         let step = self.step();
         qkv.check(step.batch.rows(), params.shape.qkv_width(), "qkv");
-        let job = QkvJob {
-            shape: params.shape,
-            q_norm: params.q_norm.map(|norm| &norm.values[..]),
-            k_norm: params.k_norm.map(|norm| &norm.values[..]),
-            norm_eps: params.norm_eps,
-            rotation: params.rope.as_ref().map(CpuVector::rotation),
-        };
         let tables = &mut step.scratch.rope;
-        rope::rope(step.tier, step.turn, tables, step.batch, &job, &mut qkv.data, kv, layer);
+        rope::rope(step.tier, step.turn, tables, step.batch, &qkv_job(params), &mut qkv.data, kv, layer);
     }
 
     fn attention(

@@ -15,7 +15,9 @@ use super::weights::{LayerPart, Part, Weight};
 use crate::error::LoadError;
 use crate::gguf::Gguf;
 use crate::limits::LABELS_MAX;
-use crate::load::{ModelInfo, Tensor, TextFiles, check_shape, check_tokens, dominant_type, huggingface, size_bytes};
+use crate::load::{
+    ModelInfo, Tensor, TextFiles, check_shape, check_tokens, dominant_type, huggingface, size_bytes,
+};
 use crate::safetensors;
 use crate::spec::Config;
 
@@ -159,7 +161,8 @@ impl EncoderFiles {
 
 impl HeadLayer {
     fn parameters(&self) -> u64 {
-        let norm = self.norm.as_ref().map_or(0, |norm| norm.weight.len() + norm.bias.as_ref().map_or(0, Vec::len));
+        let norm =
+            self.norm.as_ref().map_or(0, |norm| norm.weight.len() + norm.bias.as_ref().map_or(0, Vec::len));
         (self.weight.len() + self.bias.as_ref().map_or(0, Vec::len) + norm) as u64
     }
 }
@@ -186,7 +189,9 @@ impl Labels {
             return Ok(Self { names: None, problem });
         };
         if map.len() > LABELS_MAX {
-            return Err(config.corrupt(NAMES, format!("{} labels; at most {LABELS_MAX} are allowed", map.len())));
+            return Err(
+                config.corrupt(NAMES, format!("{} labels; at most {LABELS_MAX} are allowed", map.len()))
+            );
         }
         let mut names = vec![None; map.len()];
         for (id, name) in map {
@@ -419,7 +424,8 @@ impl Found {
     fn left_out(self, architecture: &str, heads: &[&str]) -> Result<Vec<String>, LoadError> {
         let harmless = |tensor: &Tensor| {
             let own = tensor.name.strip_prefix(self.prefix).unwrap_or(&tensor.name);
-            is_buffer(tensor) || heads.iter().any(|head| own.starts_with(head) || tensor.name.starts_with(head))
+            is_buffer(tensor)
+                || heads.iter().any(|head| own.starts_with(head) || tensor.name.starts_with(head))
         };
         if let Some(tensor) =
             self.by_name.values().filter(|tensor| !harmless(tensor)).min_by_key(|tensor| &tensor.name)

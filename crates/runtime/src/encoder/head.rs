@@ -1,8 +1,8 @@
 //! What stands on top of an encoder for a task: a classifier's layers, computed on the host because they see one row
 //! of a text, or the head of a masked language model, which the encoder computes itself.
 
-use crate::load::Tensor;
 use crate::error::LoadError;
+use crate::load::Tensor;
 
 /// A task's head.
 #[derive(Clone, Debug, PartialEq)]
@@ -106,7 +106,9 @@ impl Scores {
     pub fn apply(self, logits: &mut [f32]) {
         match self {
             Scores::Raw => {}
-            Scores::Sigmoid => logits.iter_mut().for_each(|x| *x = (1.0 / (1.0 + (-f64::from(*x)).exp())) as f32),
+            Scores::Sigmoid => {
+                logits.iter_mut().for_each(|x| *x = (1.0 / (1.0 + (-f64::from(*x)).exp())) as f32)
+            }
             Scores::Softmax => {
                 let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
                 let powers: Vec<f64> = logits.iter().map(|&x| f64::from(x - largest).exp()).collect();
@@ -147,7 +149,8 @@ impl HeadNorm {
 
 impl HeadActivation {
     fn apply(self, x: f32) -> f32 {
-        let gelu_tanh = |x: f64| 0.5 * x * (1.0 + (0.797_884_560_802_865_4 * (x + 0.044_715 * x * x * x)).tanh());
+        let gelu_tanh =
+            |x: f64| 0.5 * x * (1.0 + (0.797_884_560_802_865_4 * (x + 0.044_715 * x * x * x)).tanh());
         let wide = f64::from(x);
         match self {
             HeadActivation::Identity => x,

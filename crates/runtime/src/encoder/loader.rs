@@ -134,8 +134,11 @@ fn vector_elements(spec: &EncoderSpec) -> usize {
 
 /// The matrix that a gated MLP's bias is made, one row for each token type.
 fn down_bias_shape(spec: &EncoderSpec) -> Option<MatrixShape> {
-    matches!(spec.mlp, MlpSpec::Gated { down_bias: true, .. })
-        .then_some(MatrixShape { rows: spec.type_vocab.max(1), cols: spec.hidden, dtype: DType::F32 })
+    matches!(spec.mlp, MlpSpec::Gated { down_bias: true, .. }).then_some(MatrixShape {
+        rows: spec.type_vocab.max(1),
+        cols: spec.hidden,
+        dtype: DType::F32,
+    })
 }
 
 pub(super) fn load<B: Backend>(
@@ -155,7 +158,8 @@ pub(super) fn load<B: Backend>(
     }
     check_tied_twin(files)?;
     let bytes_total = files.weight_bytes();
-    let mut loader = Loader { backend, files, spec: &spec, weight_type, progress, bytes_done: 0, bytes_total };
+    let mut loader =
+        Loader { backend, files, spec: &spec, weight_type, progress, bytes_done: 0, bytes_total };
     let embedding = loader.table(Part::TokenEmbedding)?;
     let positions = loader.table_if(spec.positions.is_some(), Part::PositionEmbedding)?;
     let types = loader.table_if(spec.type_vocab > 0, Part::TypeEmbedding)?;
@@ -329,7 +333,10 @@ impl<B: Backend> Loader<'_, B> {
         Ok(Some(MaskedLm {
             dense: self.pack(&[Part::LmDense], true)?,
             dense_bias: match head.dense_bias {
-                true => Some(self.backend.vector(&self.files.tensor(Part::LmDense.bias()).to_f32()?)?),
+                true => {
+                    let bias = self.take(Part::LmDense.bias())?;
+                    Some(self.backend.vector(&bias)?)
+                }
                 false => None,
             },
             norm: self.norm(Part::LmNorm)?,

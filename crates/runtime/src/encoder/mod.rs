@@ -35,13 +35,13 @@ use crate::error::LoadError;
 /// An encoder's weights on a backend, and what it takes to run them.
 pub struct Encoder<B: Backend> {
     spec: EncoderSpec,
-    embedding: B::Matrix,              // (vocab, hidden)
-    positions: Option<B::Matrix>,      // (positions, hidden)
-    types: Option<B::Matrix>,          // (type_vocab, hidden)
-    embedding_norm: Option<Norm<B>>,   // (hidden)
-    first_norm: Option<Norm<B>>,       // (hidden): before the first layer, where norms stand before halves
+    embedding: B::Matrix,            // (vocab, hidden)
+    positions: Option<B::Matrix>,    // (positions, hidden)
+    types: Option<B::Matrix>,        // (type_vocab, hidden)
+    embedding_norm: Option<Norm<B>>, // (hidden)
+    first_norm: Option<Norm<B>>,     // (hidden): before the first layer, where norms stand before halves
     layers: Vec<Layer<B>>,
-    ropes: Vec<B::Vector>,             // each (rope.dim / 2)
+    ropes: Vec<B::Vector>, // each (rope.dim / 2)
     distance: DistanceTables<B>,
     masked_lm: Option<MaskedLm<B>>,
     buffers: Option<Buffers<B>>,
@@ -53,19 +53,19 @@ struct Norm<B: Backend> {
 }
 
 struct Layer<B: Backend> {
-    qkv: B::Matrix,                   // (qkv_width, hidden): query, key and value projections
-    qkv_bias: Option<B::Vector>,      // (qkv_width)
-    q_norm: Option<B::Vector>,        // (head_dim)
-    k_norm: Option<B::Vector>,        // (head_dim)
-    distance_keys: Option<B::Vector>, // (buckets, heads * head_dim)
-    distance_queries: Option<B::Vector>, // (buckets, heads * head_dim)
-    output: B::Matrix,                // (hidden, q_width)
-    output_bias: Option<B::Vector>,   // (hidden)
+    qkv: B::Matrix,                       // (qkv_width, hidden): query, key and value projections
+    qkv_bias: Option<B::Vector>,          // (qkv_width)
+    q_norm: Option<B::Vector>,            // (head_dim)
+    k_norm: Option<B::Vector>,            // (head_dim)
+    distance_keys: Option<B::Vector>,     // (buckets, heads * head_dim)
+    distance_queries: Option<B::Vector>,  // (buckets, heads * head_dim)
+    output: B::Matrix,                    // (hidden, q_width)
+    output_bias: Option<B::Vector>,       // (hidden)
     attention_post_norm: Option<Norm<B>>, // of what attention adds
-    middle_norm: Norm<B>,             // of the sum after attention
+    middle_norm: Norm<B>,                 // of the sum after attention
     mlp: Mlp<B>,
-    mlp_post_norm: Option<Norm<B>>,   // of what the MLP adds
-    last_norm: Norm<B>,               // of the sum after the MLP: the next layer's first where norms stand before halves
+    mlp_post_norm: Option<Norm<B>>, // of what the MLP adds
+    last_norm: Norm<B>, // of the sum after the MLP: the next layer's first where norms stand before halves
 }
 
 enum Mlp<B: Backend> {
@@ -76,8 +76,8 @@ enum Mlp<B: Backend> {
         down_bias: Option<B::Vector>, // (hidden)
     },
     Gated {
-        gate_up: B::Matrix,           // (2 * ffn, hidden)
-        down: B::Matrix,              // (hidden, ffn)
+        gate_up: B::Matrix, // (2 * ffn, hidden)
+        down: B::Matrix,    // (hidden, ffn)
         /// The bias once for each token type, which is how it is added: (type_vocab or 1, hidden).
         down_bias: Option<B::Matrix>,
     },
@@ -86,8 +86,8 @@ enum Mlp<B: Backend> {
 /// What all layers share of what scores get from distances.
 enum DistanceTables<B: Backend> {
     None,
-    Alibi { slopes: B::Vector },                // (heads)
-    Learned { table: B::Vector, reach: u32 },   // (heads, 2 * reach + 1)
+    Alibi { slopes: B::Vector },              // (heads)
+    Learned { table: B::Vector, reach: u32 }, // (heads, 2 * reach + 1)
     Disentangled { bucket_of: Vec<u32>, reach: u32, buckets: u32 },
 }
 

@@ -227,10 +227,7 @@ impl EncoderSpec {
             if rope.dim == 0 || !rope.dim.is_multiple_of(2) || rope.dim > head_dim {
                 return corrupt(
                     "rotary embedding",
-                    format!(
-                        "{} dimensions; an even number up to the head's {head_dim} is needed",
-                        rope.dim
-                    ),
+                    format!("{} dimensions; an even number up to the head's {head_dim} is needed", rope.dim),
                 );
             }
             if !rope.inv_freq().iter().all(|frequency| frequency.is_finite()) {

@@ -3,8 +3,8 @@
 use hanzo_engine_kernels::{Activation, RopeKind};
 
 use super::{
-    Plan, SIZE_KEYS, SizeKeys, activation, dense, dense_classifier, epsilon, masked_lm, only, post_norm, refuse,
-    type_vocab, with_positions,
+    Plan, SIZE_KEYS, SizeKeys, activation, dense, dense_classifier, epsilon, masked_lm, only, post_norm,
+    refuse, type_vocab, with_positions,
 };
 use crate::encoder::head::HeadActivation;
 use crate::encoder::names::{GateUp, Names};
@@ -152,7 +152,11 @@ pub(super) fn mpnet(config: &Config) -> Result<Plan, LoadError> {
     let eps = epsilon(config, "layer_norm_eps", 1e-12)?;
     let buckets = config.count(BUCKETS, HEADS_MAX)?.unwrap_or(32);
     if buckets < 4 || !buckets.is_multiple_of(4) {
-        return Err(config.unsupported(BUCKETS, buckets, "a multiple of four can be split by sign and by half"));
+        return Err(config.unsupported(
+            BUCKETS,
+            buckets,
+            "a multiple of four can be split by sign and by half",
+        ));
     }
     let spec = EncoderSpec {
         // From 128 tokens on all distances are alike, which is no setting.
@@ -188,7 +192,13 @@ pub(super) fn distilbert(config: &Config) -> Result<Plan, LoadError> {
         names: DISTILBERT,
         classifier: dense_classifier(dense("pre_classifier", false, HeadActivation::Relu), "classifier"),
         masked_lm: masked_lm(config, activation)?,
-        heads: &["pre_classifier.", "classifier.", "vocab_transform.", "vocab_layer_norm.", "vocab_projector."],
+        heads: &[
+            "pre_classifier.",
+            "classifier.",
+            "vocab_transform.",
+            "vocab_layer_norm.",
+            "vocab_projector.",
+        ],
     })
 }
 
@@ -252,7 +262,11 @@ pub(super) fn jina(config: &Config) -> Result<Plan, LoadError> {
     only(config, POSITIONS, "alibi")?;
     let custom = config.get("auto_map").map(ToString::to_string).unwrap_or_default();
     if custom.contains("qk-post-norm") {
-        return Err(config.unsupported("auto_map", custom, "queries and keys that are normed as a whole are not known"));
+        return Err(config.unsupported(
+            "auto_map",
+            custom,
+            "queries and keys that are normed as a whole are not known",
+        ));
     }
     let hidden_act = activation(config, "hidden_act", "gelu")?;
     let kind = config.string("feed_forward_type")?.unwrap_or("original");
@@ -261,7 +275,11 @@ pub(super) fn jina(config: &Config) -> Result<Plan, LoadError> {
         "reglu" => (MlpSpec::Gated { activation: Activation::Relu, down_bias: true }, JINA),
         "original" => (MlpSpec::Plain { activation: hidden_act, bias: true }, BERT),
         other => {
-            return Err(config.unsupported("feed_forward_type", other, "original, geglu and reglu are known"));
+            return Err(config.unsupported(
+                "feed_forward_type",
+                other,
+                "original, geglu and reglu are known",
+            ));
         }
     };
     let eps = epsilon(config, "layer_norm_eps", 1e-12)?;

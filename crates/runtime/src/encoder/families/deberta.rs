@@ -2,7 +2,10 @@
 
 use serde_json::Value;
 
-use super::{Plan, SIZE_KEYS, activation, dense, dense_classifier, epsilon, head_activation, post_norm, refuse, type_vocab, with_positions};
+use super::{
+    Plan, SIZE_KEYS, activation, dense, dense_classifier, epsilon, head_activation, post_norm, refuse,
+    type_vocab, with_positions,
+};
 use crate::encoder::distance::Buckets;
 use crate::encoder::names::Names;
 use crate::encoder::spec::{Disentangled, Distance, EncoderSpec, MaskedLmSpec, MlpSpec};
@@ -41,10 +44,16 @@ pub(super) fn plan(config: &Config) -> Result<Plan, LoadError> {
     let mut spec = post_norm(config, &SIZE_KEYS, eps, MlpSpec::Plain { activation, bias: true })?;
     for key in ["embedding_size", "pooler_hidden_size"] {
         if let Some(width) = config.count(key, WIDTH_MAX)?.filter(|&width| width != spec.hidden) {
-            return Err(config.unsupported(key, width, format!("the hidden states' {} is known", spec.hidden)));
+            return Err(config.unsupported(
+                key,
+                width,
+                format!("the hidden states' {} is known", spec.hidden),
+            ));
         }
     }
-    if let Some(width) = config.count("attention_head_size", WIDTH_MAX)?.filter(|&width| width != spec.heads.head_dim) {
+    if let Some(width) =
+        config.count("attention_head_size", WIDTH_MAX)?.filter(|&width| width != spec.heads.head_dim)
+    {
         let reason = format!("hidden_size / num_attention_heads = {} is known", spec.heads.head_dim);
         return Err(config.unsupported("attention_head_size", width, reason));
     }
@@ -85,7 +94,9 @@ fn kinds(config: &Config) -> Result<[bool; 2], LoadError> {
     const KEY: &str = "pos_att_type";
     let names: Vec<&str> = match config.get(KEY) {
         None => Vec::new(),
-        Some(Value::String(names)) => names.split('|').map(str::trim).filter(|name| !name.is_empty()).collect(),
+        Some(Value::String(names)) => {
+            names.split('|').map(str::trim).filter(|name| !name.is_empty()).collect()
+        }
         Some(Value::Array(names)) => names.iter().map(|name| name.as_str().unwrap_or_default()).collect(),
         Some(other) => return Err(config.corrupt(KEY, format!("{other} is not a list"))),
     };
@@ -114,7 +125,11 @@ fn disentangled(config: &Config, spec: &EncoderSpec, kinds: [bool; 2]) -> Result
             Buckets { span, distance_max: Some(distance_max) }
         }
         Some(span) => {
-            return Err(config.unsupported("position_buckets", span, "4 or more, and below twice the largest distance, can be used"));
+            return Err(config.unsupported(
+                "position_buckets",
+                span,
+                "4 or more, and below twice the largest distance, can be used",
+            ));
         }
     };
     let norms = config.string("norm_rel_ebd")?.unwrap_or("none");

@@ -5,9 +5,9 @@ use hanzo_engine_kernels::{HeadShape, RopeKind};
 use serde_json::Value;
 
 use super::{Plan, SIZE_KEYS, SizeKeys, activation, epsilon, post_norm, refuse};
+use crate::encoder::head::HeadInput;
 use crate::encoder::names::Names;
 use crate::encoder::spec::{EncoderSpec, LayerSpec, MlpSpec, NormKind, NormOrder, NormSpec};
-use crate::encoder::head::HeadInput;
 use crate::error::LoadError;
 use crate::limits::{CONTEXT_TOKENS_MAX, HEADS_MAX, LAYERS_MAX};
 use crate::spec::{Config, RopeScaling, RopeSpec};

@@ -5,7 +5,9 @@ use hanzo_engine_kernels::{Activation, HeadShape, RopeKind};
 use super::{ClassifierPlan, HeadLayerPlan};
 use crate::encoder::head::{HeadActivation, HeadInput};
 use crate::encoder::names::{GateUp, Names};
-use crate::encoder::spec::{Distance, EncoderSpec, LayerSpec, MlpSpec, NormKind, NormOrder, NormSpec, PositionTable};
+use crate::encoder::spec::{
+    Distance, EncoderSpec, LayerSpec, MlpSpec, NormKind, NormOrder, NormSpec, PositionTable,
+};
 use crate::encoder::weights::Part;
 use crate::error::LoadError;
 use crate::gguf::{Gguf, Metadata, Value};
@@ -50,7 +52,13 @@ const NAMES: Names = Names {
 /// BERT, RoBERTa and DistilBERT all; the converter has cut off the position embedding's first rows where positions
 /// begin behind them.
 const ARCHITECTURES: &[Architecture] = &[
-    Architecture { name: "bert", names: NAMES, distance: Distance::None, positions: Positions::Learned, gated: None },
+    Architecture {
+        name: "bert",
+        names: NAMES,
+        distance: Distance::None,
+        positions: Positions::Learned,
+        gated: None,
+    },
     Architecture {
         name: "nomic-bert",
         names: NAMES,
@@ -225,7 +233,8 @@ impl Keys<'_> {
         const EPSILON: &str = "attention.layer_norm_epsilon";
         let tensor = |name: &str| gguf.tensors.iter().find(|tensor| tensor.name == name);
         let has = |name: &str| tensor(name).is_some();
-        let rows = |part: Part| tensor(&architecture.names.of("", part.weight())).map(|tensor| tensor.shape[0]);
+        let rows =
+            |part: Part| tensor(&architecture.names.of("", part.weight())).map(|tensor| tensor.shape[0]);
         let hidden = self.required("embedding_length", WIDTH_MAX)?;
         let layers = self.required("block_count", LAYERS_MAX)?;
         let heads = self.required("attention.head_count", HEADS_MAX)?;
@@ -260,8 +269,10 @@ impl Keys<'_> {
             heads: HeadShape { heads, kv_heads: heads, head_dim },
             ffn: self.required("feed_forward_length", WIDTH_MAX / 2)?,
             embedding_scale: 1.0,
-            positions: (architecture.positions == Positions::Learned)
-                .then_some(PositionTable { rows: rows(Part::PositionEmbedding).unwrap_or(context), offset: 0 }),
+            positions: (architecture.positions == Positions::Learned).then_some(PositionTable {
+                rows: rows(Part::PositionEmbedding).unwrap_or(context),
+                offset: 0,
+            }),
             type_vocab: rows(Part::TypeEmbedding).unwrap_or(0),
             embedding_norm: true,
             norm: NormSpec {
@@ -276,9 +287,7 @@ impl Keys<'_> {
             output_bias: has("blk.0.attn_output.bias"),
             qk_norm: false,
             mlp: match architecture.gated {
-                Some(activation) => {
-                    MlpSpec::Gated { activation, down_bias: has("blk.0.ffn_down.bias") }
-                }
+                Some(activation) => MlpSpec::Gated { activation, down_bias: has("blk.0.ffn_down.bias") },
                 // The files do not name it; the models they are made from have this one.
                 None => MlpSpec::Plain { activation: Activation::GeluErf, bias: has("blk.0.ffn_up.bias") },
             },

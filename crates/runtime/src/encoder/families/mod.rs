@@ -17,7 +17,9 @@ use super::spec::{
     Distance, EncoderSpec, LayerSpec, MaskedLmSpec, MlpSpec, NormKind, NormOrder, NormSpec, PositionTable,
 };
 use crate::error::LoadError;
-use crate::limits::{CONTEXT_TOKENS_MAX, ENCODER_TYPES_MAX, HEAD_DIM_MAX, HEADS_MAX, LAYERS_MAX, VOCAB_MAX, WIDTH_MAX};
+use crate::limits::{
+    CONTEXT_TOKENS_MAX, ENCODER_TYPES_MAX, HEAD_DIM_MAX, HEADS_MAX, LAYERS_MAX, VOCAB_MAX, WIDTH_MAX,
+};
 use crate::spec::Config;
 
 /// A family as its files say it.
@@ -119,7 +121,9 @@ impl Family {
     /// Whether a class is one of the family's: `BertModel` and `BertForMaskedLM` are bert's.
     fn owns(&self, class: &str) -> bool {
         let rest = class.strip_prefix(self.class);
-        rest.is_some_and(|rest| ["For", "Model", "Config", "TextModel", "TextConfig"].iter().any(|next| rest.starts_with(next)))
+        rest.is_some_and(|rest| {
+            ["For", "Model", "Config", "TextModel", "TextConfig"].iter().any(|next| rest.starts_with(next))
+        })
     }
 
     /// Reads `config.json`.
@@ -127,7 +131,11 @@ impl Family {
         refuse(config, REFUSED)?;
         let task = self.task(config)?;
         if let Some(class) = custom_classes(config)?.into_iter().find(|class| !self.owns(class)) {
-            return Err(config.unsupported("auto_map", class, format!("classes named {}… are known", self.class)));
+            return Err(config.unsupported(
+                "auto_map",
+                class,
+                format!("classes named {}… are known", self.class),
+            ));
         }
         Ok(((self.plan)(config)?, task))
     }
@@ -157,7 +165,9 @@ fn classes(config: &Config) -> Result<Vec<&str>, LoadError> {
 fn saved_classes(config: &Config) -> Result<Vec<&str>, LoadError> {
     const KEY: &str = "architectures";
     let classes = config.typed(KEY, "a list of classes", Value::as_array)?.into_iter().flatten();
-    classes.map(|class| class.as_str().ok_or_else(|| config.corrupt(KEY, format!("{class} is not a class")))).collect()
+    classes
+        .map(|class| class.as_str().ok_or_else(|| config.corrupt(KEY, format!("{class} is not a class"))))
+        .collect()
 }
 
 /// Classes of the code that comes with a model.

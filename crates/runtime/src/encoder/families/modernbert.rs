@@ -3,7 +3,10 @@
 use hanzo_engine_kernels::RopeKind;
 use serde_json::Value;
 
-use super::{ClassifierPlan, HeadLayerPlan, Plan, SIZE_KEYS, activation, epsilon, head_activation, post_norm, refuse, tied};
+use super::{
+    ClassifierPlan, HeadLayerPlan, Plan, SIZE_KEYS, activation, epsilon, head_activation, post_norm, refuse,
+    tied,
+};
 use crate::encoder::head::{HeadActivation, HeadInput};
 use crate::encoder::names::{GateUp, Names};
 use crate::encoder::spec::{EncoderSpec, LayerSpec, MaskedLmSpec, MlpSpec, NormKind, NormOrder, NormSpec};
@@ -70,7 +73,9 @@ pub(super) fn plan(config: &Config) -> Result<Plan, LoadError> {
             input: match config.string("classifier_pooling")?.unwrap_or("cls") {
                 "cls" => HeadInput::Cls,
                 "mean" => HeadInput::Mean,
-                other => return Err(config.unsupported("classifier_pooling", other, "cls and mean are known")),
+                other => {
+                    return Err(config.unsupported("classifier_pooling", other, "cls and mean are known"));
+                }
             },
             layers: vec![
                 HeadLayerPlan {
@@ -111,7 +116,9 @@ fn layers(config: &Config, count: usize) -> Result<Vec<LayerSpec>, LoadError> {
     let local = LayerSpec { rope: Some(LOCAL_ROPE), reach: Some(window as u32 / 2) };
     let every = config.count("global_attn_every_n_layers", LAYERS_MAX)?.unwrap_or(3);
     let Some(types) = config.typed(TYPES, "a list of layer types", Value::as_array)? else {
-        return Ok((0..count).map(|layer| if layer.is_multiple_of(every) { global } else { local }).collect());
+        return Ok((0..count)
+            .map(|layer| if layer.is_multiple_of(every) { global } else { local })
+            .collect());
     };
     if types.len() != count {
         return Err(config.corrupt(TYPES, format!("{} types for {count} layers", types.len())));
@@ -129,7 +136,8 @@ fn rope_bases(config: &Config) -> Result<[f32; 2], LoadError> {
     refuse(config, &["rope_scaling"])?;
     let nested = config.object("rope_parameters")?;
     let base = |layer_type: &str, key: &str, default: f32| {
-        let Some(settings) = nested.as_ref().map(|nested| nested.object(layer_type)).transpose()?.flatten() else {
+        let Some(settings) = nested.as_ref().map(|nested| nested.object(layer_type)).transpose()?.flatten()
+        else {
             return Ok(config.positive(key)?.unwrap_or(default));
         };
         for (key, value) in &settings.settings {

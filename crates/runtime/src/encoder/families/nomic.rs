@@ -28,15 +28,14 @@ const NAMES: Names = Names {
     ..Names::NONE
 };
 
-const KEYS: SizeKeys =
-    SizeKeys {
-        hidden: "n_embd",
-        layers: "n_layer",
-        heads: "n_head",
-        ffn: "n_inner",
-        positions: "n_positions",
-        head_dim: None,
-    };
+const KEYS: SizeKeys = SizeKeys {
+    hidden: "n_embd",
+    layers: "n_layer",
+    heads: "n_head",
+    ffn: "n_inner",
+    positions: "n_positions",
+    head_dim: None,
+};
 
 /// Settings that make another model of it.
 const REFUSED: &[&str] = &[
