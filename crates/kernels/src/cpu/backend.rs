@@ -13,7 +13,7 @@ use super::moe::{self, MoeJob, MoeScratch};
 use super::norm::{self, LayerNorm};
 use super::pool::{ThreadPool, Turn};
 use super::rope::{self, QkvJob, RopeTables, Rotation};
-use super::self_attention::{self, Bias, SelfAttentionJob};
+use super::self_attention::{self, Bias, SelfAttentionJob, SelfAttentionScratch};
 use super::tier::Tier;
 use crate::{
     Activation, AttentionParams, Backend, Batch, DType, KernelError, KvSpec, LayerNormParams, MatrixShape,
@@ -59,6 +59,7 @@ struct Scratch {
     moe: MoeScratch,
     rope: RopeTables,
     attention: AttentionScratch,
+    self_attention: SelfAttentionScratch,
 }
 
 /// An open step: what the ops work with.
@@ -169,6 +170,11 @@ impl Scratch {
             .saturating_add(attention.threads * PanelScratch::BYTES)
             .saturating_add(RopeTables::bytes(limits.rows, limits.heads.head_dim))
             .saturating_add(attention.bytes())
+            .saturating_add(SelfAttentionScratch::bytes(
+                limits.heads.head_dim,
+                limits.sequences,
+                attention.threads,
+            ))
     }
 
     fn new(limits: &StepLimits, attention: &AttentionLimits) -> Result<Scratch, KernelError> {
@@ -180,6 +186,11 @@ impl Scratch {
             moe: MoeScratch::new(limits)?,
             rope: RopeTables::new(limits.rows, limits.heads.head_dim)?,
             attention: AttentionScratch::new(attention)?,
+            self_attention: SelfAttentionScratch::new(
+                limits.heads.head_dim,
+                limits.sequences,
+                attention.threads,
+            )?,
         })
     }
 }
@@ -401,7 +412,16 @@ impl Backend for CpuBackend {
             causal: params.causal,
             bias: Bias::new(&params.bias, params.heads, |vector| &vector.values),
         };
-        self_attention::self_attention(step.tier, step.turn, step.batch, &job, &qkv.data, &mut out.data);
+        let scratch = &mut step.scratch.self_attention;
+        self_attention::self_attention(
+            step.tier,
+            step.turn,
+            scratch,
+            step.batch,
+            &job,
+            &qkv.data,
+            &mut out.data,
+        );
     }
 
     fn rope(&mut self, qkv: &mut CpuBuffer, params: &QkvParams<'_, CpuVector>, kv: &mut CpuKv, layer: usize) {
