@@ -358,9 +358,9 @@ pub trait Backend: Send + 'static {
         out: &mut Self::Buffer,
     );
 
-    /// Turns queries and keys of rows of `[q | k | v]` in place by each row's position. Values stay, and no cache is
-    /// written.
-    fn rotate(&mut self, qkv: &mut Self::Buffer, heads: HeadShape, rope: &Rope<'_, Self::Vector>);
+    /// On rows of `[q | k | v]`, in place: norms queries and keys and turns them by each row's position. Values stay, and
+    /// no cache is written.
+    fn rotate(&mut self, qkv: &mut Self::Buffer, params: &QkvParams<'_, Self::Vector>);
 
     /// Attention inside each sequence of the batch, all of which must be whole (`context == rows`): queries, keys and
     /// values are its rows of `[q | k | v]`, in f32 throughout; `out` is `(rows, heads * head_dim)`. There is no cache.

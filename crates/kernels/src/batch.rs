@@ -123,3 +123,64 @@ impl Batch {
         &self.block_tables[first..first + (span.context as usize).div_ceil(BLOCK_TOKENS)]
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::HeadShape;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    /// Two sequences of 3 and 2 rows, with a cache or without.
+    fn batch(cached: bool) -> Batch {
+        let span =
+            |row_first, rows, table_first| SequenceSpan { row_first, rows, context: rows, table_first };
+        Batch {
+            tokens: vec![7; 5],
+            positions: vec![0, 1, 2, 0, 1],
+            types: Vec::new(),
+            slots: if cached { vec![16, 17, 18, 0, 1] } else { Vec::new() },
+            sequences: vec![span(0, 3, 0), span(3, 2, 1)],
+            block_tables: if cached { vec![1, 0] } else { Vec::new() },
+            logit_rows: vec![4],
+        }
+    }
+
+    fn passes(batch: &Batch) -> bool {
+        let heads = HeadShape { heads: 1, kv_heads: 1, head_dim: 8 };
+        let limits = StepLimits {
+            rows: 5,
+            sequences: 2,
+            logit_rows: 1,
+            context: 40,
+            width: 8,
+            vocab: 1,
+            heads,
+            experts: 0,
+            experts_used: 0,
+        };
+        catch_unwind(AssertUnwindSafe(|| batch.check(&limits, &mut Vec::new()))).is_ok()
+    }
+
+    #[test]
+    fn a_batch_has_a_cache_or_whole_sequences() {
+        for cached in [true, false] {
+            assert!(passes(&batch(cached)));
+            assert!(passes(&Batch { types: vec![0, 0, 1, 1, 0], ..batch(cached) }));
+            assert!(!passes(&Batch { types: vec![0, 0, 1], ..batch(cached) }), "too few types");
+            assert!(!passes(&Batch { positions: vec![0; 4], ..batch(cached) }), "too few positions");
+        }
+        assert!(!passes(&Batch { slots: Vec::new(), ..batch(true) }), "block tables and no slots");
+        assert!(!passes(&Batch { block_tables: vec![1], slots: vec![16, 17], ..batch(true) }), "some slots");
+        let mut longer = batch(false);
+        longer.sequences[1].context = 3;
+        assert!(!passes(&longer), "a sequence that is not whole, and no cache");
+    }
+
+    #[test]
+    fn rows_of_embedding_tables() {
+        let plain = batch(false);
+        assert_eq!(plain.table_row(RowIds::Positions { offset: 2 }, 2), 4);
+        assert_eq!(plain.table_row(RowIds::Types, 2), 0);
+        assert_eq!(Batch { types: vec![0, 0, 3, 0, 0], ..plain }.table_row(RowIds::Types, 2), 3);
+    }
+}

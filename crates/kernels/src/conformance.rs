@@ -4,7 +4,7 @@
 //! Every `check_` function panics at the first difference, naming the op, the type, the shape and the element.
 //! Give it a function that makes a fresh backend; it is called once for each set of limits. What may differ is
 //! in `bounds.rs`: backends may round activations to 8 bits before quantised weights, and queries, keys and
-//! softmax weights to half precision, no more.
+//! softmax weights to half precision, no more. (Inside a sequence, without a cache, not even that.)
 //!
 //! Data is random from fixed seeds, with the awkward cases put in by hand: zeros, outliers, tiny and huge rows,
 //! ragged shapes, buffers larger than the batch, shuffled block tables, neighbours of every length.
@@ -12,6 +12,7 @@
 mod attention;
 mod bounds;
 mod decoder;
+mod encoder;
 mod linear;
 mod mlp;
 mod moe;
@@ -20,6 +21,7 @@ mod random;
 mod rig;
 mod rope;
 mod scene;
+mod self_attention;
 mod storage;
 #[cfg(test)]
 mod tests;
@@ -27,11 +29,13 @@ mod weights;
 
 pub use attention::{check_attention, check_attention_invariance, check_attention_long_contexts};
 pub use decoder::check_decoder;
+pub use encoder::{check_add_embedding, check_matmul_activated};
 pub use linear::{check_embed, check_logits, check_matmul, check_matmul_invariance, check_mixed_matrix};
 pub use mlp::check_gated_mlp;
 pub use moe::{check_moe, check_moe_choice, check_moe_invariance};
-pub use norms::{check_add_rms_norm, check_rms_norm};
-pub use rope::check_rope;
+pub use norms::{check_add_layer_norm, check_add_rms_norm, check_layer_norm, check_rms_norm};
+pub use rope::{check_rope, check_rotate};
+pub use self_attention::{check_self_attention, check_self_attention_invariance};
 pub use storage::{check_pack, check_sizes, check_steps, check_transfers};
 
 use crate::Backend;
@@ -49,17 +53,24 @@ pub fn check_all<B: Backend>(make: impl Fn() -> B) {
     check_embed(make);
     check_rms_norm(make);
     check_add_rms_norm(make);
+    check_layer_norm(make);
+    check_add_layer_norm(make);
+    check_add_embedding(make);
     check_matmul(make);
     check_mixed_matrix(make);
     check_matmul_invariance(make);
+    check_matmul_activated(make);
     check_gated_mlp(make);
     check_moe(make);
     check_moe_choice(make);
     check_moe_invariance(make);
     check_logits(make);
     check_rope(make);
+    check_rotate(make);
     check_attention(make);
     check_attention_invariance(make);
     check_attention_long_contexts(make);
+    check_self_attention(make);
+    check_self_attention_invariance(make);
     check_decoder(make);
 }

@@ -12,10 +12,11 @@ mod tests;
 use crate::quant::{can_dequantize, dequantize_row, quantize_row};
 use crate::{
     Activation, AttentionParams, BLOCK_TOKENS, Backend, Batch, DType, HeadShape, KernelError, KvSpec, KvType,
-    LayerNormParams, MatrixShape, MatrixSource, MoeParams, QkvParams, Rope, RowIds, SelfAttentionParams,
+    LayerNormParams, MatrixShape, MatrixSource, MoeParams, QkvParams, RowIds, SelfAttentionParams,
     SequenceSpan, StepLimits,
 };
 
+use encoder::prepare;
 pub(crate) use encoder::seen;
 
 const DEVICE: &str = "reference: 1 thread";
@@ -298,8 +299,8 @@ impl Backend for ReferenceBackend {
         self.product(weight, bias, x, out, |sum| formulas::activate(activation, sum));
     }
 
-    fn rotate(&mut self, qkv: &mut ReferenceBuffer, heads: HeadShape, rope: &Rope<'_, Vec<f32>>) {
-        self.turned(qkv, heads, rope);
+    fn rotate(&mut self, qkv: &mut ReferenceBuffer, params: &QkvParams<'_, Vec<f32>>) {
+        self.turned(qkv, params);
     }
 
     fn self_attention(
@@ -322,27 +323,17 @@ impl Backend for ReferenceBackend {
         let HeadShape { heads, kv_heads, head_dim } = params.shape;
         qkv.check(batch.rows(), params.shape.qkv_width(), "qkv");
         check_heads(&params.shape, &kv.spec);
-        let prepare = |head: &mut [f32], norm: Option<&Vec<f32>>, position: u32| {
-            if let Some(weight) = norm {
-                assert_eq!(weight.len(), head_dim, "a head's norm has one weight an element");
-                let x = head.to_vec();
-                formulas::rms_norm(&x, weight, params.norm_eps, head);
-            }
-            if let Some(rope) = &params.rope {
-                formulas::rotate(head, rope.kind, rope.inv_freq, rope.magnitude, position);
-            }
-        };
         for row in 0..batch.rows() {
             let (position, slot) = (batch.positions[row], batch.slots[row] as usize);
             let (queries, rest) = qkv.row_mut(row).split_at_mut(heads * head_dim);
             let (keys, values) = rest.split_at_mut(kv_heads * head_dim);
             for query in queries.chunks_exact_mut(head_dim) {
-                prepare(query, params.q_norm, position);
+                prepare(query, params.q_norm, params, position);
             }
             for (kv_head, (key, value)) in
                 keys.chunks_exact_mut(head_dim).zip(values.chunks_exact(head_dim)).enumerate()
             {
-                prepare(key, params.k_norm, position);
+                prepare(key, params.k_norm, params, position);
                 let at = kv.at(layer, slot, kv_head);
                 let dtype = match kv.spec.kv_type {
                     KvType::F16 => DType::F16,

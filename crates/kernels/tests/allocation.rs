@@ -8,8 +8,8 @@ use hanzo_engine_kernels::cpu::{CpuBackend, CpuMatrix, ThreadPool, Tier};
 use hanzo_engine_kernels::quant::quantize_row;
 use hanzo_engine_kernels::{
     Activation, AttentionParams, BLOCK_TOKENS, Backend, Batch, DType, ExpertScoring, HeadShape, KernelError,
-    KvSpec, KvType, MatrixShape, MatrixSource, MoeParams, QkvParams, Rope, RopeKind, SequenceSpan,
-    StepLimits,
+    KvSpec, KvType, LayerNormParams, MatrixShape, MatrixSource, MoeParams, PositionBias, QkvParams, Rope,
+    RopeKind, RowIds, SelfAttentionParams, SequenceSpan, StepLimits,
 };
 
 /// The system's allocator, counted.
@@ -181,5 +181,77 @@ fn a_step_allocates_nothing() -> Result<(), KernelError> {
         assert_eq!(allocations, 0, "allocations in {} steps on {tier}, {kv_type}", batches.len());
         assert!(logits.iter().all(|x| x.is_finite()));
     }
+    for tier in Tier::available() {
+        encoder_steps(CpuBackend::new(Arc::clone(&pool), tier))?;
+    }
     Ok(())
+}
+
+/// Steps of an encoder's ops, without a cache. (A part of the one test there is: others would allocate beside it.)
+fn encoder_steps(mut backend: CpuBackend) -> Result<(), KernelError> {
+    backend.reserve(&LIMITS)?;
+    let table = stacked(&backend, &[DType::F32], VOCAB, WIDTH)?;
+    let qkv_weight = stacked(&backend, &[DType::F32], HEADS.qkv_width(), WIDTH)?;
+    let (up, down) =
+        (stacked(&backend, &[DType::F32], HIDDEN, WIDTH)?, stacked(&backend, &[DType::BF16], WIDTH, HIDDEN)?);
+    let (weight, bias) = (backend.vector(&[1.0; WIDTH])?, backend.vector(&[0.1; HIDDEN])?);
+    let inv_freq = backend.vector(&[0.1; 16])?;
+    let reach = 20;
+    let distances = backend.vector(&vec![0.2; HEADS.heads * (2 * reach as usize + 1)])?;
+    let slopes = backend.vector(&vec![0.2; HEADS.heads])?;
+    let buckets = backend.vector(&vec![0.1; 2 * HEADS.q_width()])?;
+    let bucket_of: Vec<u32> = (0..2 * reach + 1).map(|i| i % 2).collect();
+    let params = |bias| SelfAttentionParams { heads: HEADS, scale: 0.125, reach: None, causal: false, bias };
+    let attentions = [
+        params(PositionBias::None),
+        params(PositionBias::Alibi { slopes: &slopes }),
+        params(PositionBias::ByDistance { table: &distances, reach }),
+        params(PositionBias::Disentangled {
+            keys: Some(&buckets),
+            queries: Some(&buckets),
+            buckets: 2,
+            bucket_of: &bucket_of,
+            reach,
+        }),
+    ];
+    let norm = LayerNormParams { weight: &weight, bias: None, eps: 1e-12 };
+    let rope = Rope { kind: RopeKind::Neox, inv_freq: &inv_freq, magnitude: 1.0 };
+    let (mut x, mut residual) = (backend.buffer(LIMITS.rows, WIDTH)?, backend.buffer(LIMITS.rows, WIDTH)?);
+    let mut qkv = backend.buffer(LIMITS.rows, HEADS.qkv_width())?;
+    let mut mixed = backend.buffer(LIMITS.rows, HEADS.q_width())?;
+    let mut hidden = backend.buffer(LIMITS.rows, HIDDEN)?;
+    let batches = [whole(&[20]), whole(&[1, 3, 17])];
+    let before = ALLOCATIONS.load(Ordering::SeqCst);
+    for batch in &batches {
+        backend.begin(batch)?;
+        backend.embed(&table, 1.0, &mut residual);
+        backend.add_embedding(&table, RowIds::Positions { offset: 2 }, &mut residual);
+        backend.add_embedding(&table, RowIds::Types, &mut residual);
+        backend.layer_norm(&residual, &norm, &mut x);
+        backend.matmul(&qkv_weight, None, &x, &mut qkv);
+        backend.rotate(&mut qkv, HEADS, &rope);
+        for attention in &attentions {
+            backend.self_attention(&qkv, attention, &mut mixed);
+        }
+        backend.add_layer_norm(&mut residual, &mixed, &norm, &mut x);
+        backend.matmul_activated(&up, Some(&bias), Activation::GeluErf, &x, &mut hidden);
+        backend.matmul(&down, None, &hidden, &mut x);
+        backend.end()?;
+    }
+    let allocations = ALLOCATIONS.load(Ordering::SeqCst) - before;
+    assert_eq!(allocations, 0, "allocations in {} steps of {}", batches.len(), backend.device());
+    Ok(())
+}
+
+/// Whole sequences of these lengths, without a cache.
+fn whole(lengths: &[u32]) -> Batch {
+    let mut batch = Batch::default();
+    for &rows in lengths {
+        let row_first = batch.rows() as u32;
+        batch.sequences.push(SequenceSpan { row_first, rows, context: rows, table_first: 0 });
+        batch.tokens.extend((0..rows).map(|token| token % VOCAB as u32));
+        batch.positions.extend(0..rows);
+        batch.types.extend((0..rows).map(|row| row % 2));
+    }
+    batch
 }

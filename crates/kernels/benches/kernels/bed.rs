@@ -20,16 +20,21 @@ pub(crate) const COLD_BYTES: usize = 384 << 20;
 
 /// A backend on all cores, its scratch made for steps of one sequence.
 pub(crate) fn backend() -> CpuBackend {
+    backend_for(HEADS, PREFILL, 1)
+}
+
+/// A backend on all cores for steps of so many rows and sequences.
+pub(crate) fn backend_for(heads: HeadShape, rows: usize, sequences: usize) -> CpuBackend {
     let tier = Tier::detect().expect("a tier this processor has, as the variable must name one");
     let mut backend = CpuBackend::new(Arc::new(ThreadPool::new(0)), tier);
     let limits = StepLimits {
-        rows: PREFILL,
-        sequences: 1,
+        rows,
+        sequences,
         logit_rows: 1,
         context: CONTEXT,
-        width: HEADS.qkv_width(),
+        width: HEADS.qkv_width().max(heads.qkv_width()),
         vocab: 1,
-        heads: HEADS,
+        heads,
         experts: EXPERTS,
         experts_used: EXPERTS_USED,
     };
@@ -52,6 +57,18 @@ pub(crate) fn batch(rows: usize, context: usize) -> Batch {
     }
 }
 
+/// Whole sequences of these lengths, without a cache.
+pub(crate) fn whole(lengths: &[usize]) -> Batch {
+    let mut batch = Batch::default();
+    for &length in lengths {
+        let (row_first, rows) = (batch.rows() as u32, length as u32);
+        batch.tokens.extend(0..rows);
+        batch.positions.extend(0..rows);
+        batch.sequences.push(SequenceSpan { row_first, rows, context: rows, table_first: 0 });
+    }
+    batch
+}
+
 /// Numbers between -1 and 1 that look like none in particular.
 pub(crate) fn numbers(count: usize) -> Vec<f32> {
     (0..count).map(|i| (i as f32 * 0.37).sin()).collect()
@@ -71,7 +88,16 @@ pub(crate) fn step<T>(
     context: usize,
     body: impl FnOnce(&mut CpuBackend) -> T,
 ) -> T {
-    backend.begin(&batch(rows, context)).expect("a processor always begins");
+    step_of(backend, &batch(rows, context), body)
+}
+
+/// Runs `body` within one step of this batch.
+pub(crate) fn step_of<T>(
+    backend: &mut CpuBackend,
+    batch: &Batch,
+    body: impl FnOnce(&mut CpuBackend) -> T,
+) -> T {
+    backend.begin(batch).expect("a processor always begins");
     let result = body(backend);
     backend.end().expect("a processor always ends");
     result

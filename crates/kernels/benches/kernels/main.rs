@@ -12,6 +12,7 @@ mod bed;
 mod matmul;
 mod moe;
 mod rows;
+mod self_attention;
 
 use std::time::Duration;
 
@@ -28,7 +29,10 @@ fn main() {
     matmul::activations(&mut criterion);
     moe::decode_and_prefill(&mut criterion);
     attention::decode_and_prefill(&mut criterion);
+    self_attention::encoders(&mut criterion);
+    matmul::activated(&mut criterion);
     rows::norms(&mut criterion);
+    rows::layer_norms(&mut criterion);
     rows::rope(&mut criterion);
     criterion.final_summary();
 }

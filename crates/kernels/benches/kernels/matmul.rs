@@ -3,7 +3,7 @@
 use criterion::{BenchmarkId, Criterion, Throughput};
 use hanzo_engine_kernels::cpu::{CpuBackend, CpuMatrix};
 use hanzo_engine_kernels::quant::{can_quantize, quantize_row};
-use hanzo_engine_kernels::{Backend, DType, MatrixShape, MatrixSource};
+use hanzo_engine_kernels::{Activation, Backend, DType, MatrixShape, MatrixSource};
 
 use crate::bed;
 
@@ -69,6 +69,36 @@ pub(crate) fn activations(criterion: &mut Criterion) {
         }
         group.finish();
     }
+}
+
+/// An encoder's first MLP matrix, all-MiniLM-L6-v2's shape, with a bias: in operations of the product alone, so that what
+/// an activation costs is seen beside none.
+pub(crate) fn activated(criterion: &mut Criterion) {
+    const HIDDEN: usize = 1536;
+    const WIDTH: usize = 384;
+    let mut backend = bed::backend();
+    let x = bed::filled(&mut backend, bed::PREFILL, WIDTH);
+    let mut out = backend.buffer(bed::PREFILL, HIDDEN).expect("memory for activations");
+    let bias = backend.vector(&bed::numbers(HIDDEN)).expect("memory for a vector");
+    let shape = MatrixShape { rows: HIDDEN, cols: WIDTH, dtype: DType::F32 };
+    let weights = matrices(&backend, shape, 1);
+    let mut group = criterion.benchmark_group("matmul_activated/F32");
+    group.throughput(Throughput::Elements(2 * (bed::PREFILL * HIDDEN * WIDTH) as u64));
+    let activations = [Activation::Relu, Activation::GeluErf, Activation::GeluTanh, Activation::Silu];
+    for activation in std::iter::once(None).chain(activations.map(Some)) {
+        let name = activation.map_or("none".into(), |activation| format!("{activation:?}"));
+        group.bench_function(name, |bencher| {
+            bed::step(&mut backend, bed::PREFILL, bed::PREFILL, |backend| {
+                bencher.iter(|| match activation {
+                    Some(activation) => {
+                        backend.matmul_activated(&weights[0], Some(&bias), activation, &x, &mut out);
+                    }
+                    None => backend.matmul(&weights[0], Some(&bias), &x, &mut out),
+                });
+            });
+        });
+    }
+    group.finish();
 }
 
 pub(crate) fn matrices(backend: &CpuBackend, shape: MatrixShape, count: usize) -> Vec<CpuMatrix> {

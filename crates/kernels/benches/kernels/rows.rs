@@ -1,11 +1,15 @@
 //! Ops that go over rows of activations once: norms, and what stands between the projections and the cache.
 
 use criterion::{BenchmarkId, Criterion, Throughput};
-use hanzo_engine_kernels::{BLOCK_TOKENS, Backend, KvSpec, KvType, QkvParams, Rope, RopeKind};
+use hanzo_engine_kernels::{
+    BLOCK_TOKENS, Backend, KvSpec, KvType, LayerNormParams, QkvParams, Rope, RopeKind,
+};
 
 use crate::bed;
 
 const COLS: usize = 1024;
+/// Those of all-MiniLM-L6-v2.
+const ENCODER_COLS: usize = 384;
 const ROWS: [usize; 2] = [1, bed::PREFILL];
 
 /// In bytes of activations read.
@@ -34,6 +38,33 @@ pub(crate) fn norms(criterion: &mut Criterion) {
             });
         });
     }
+    group.finish();
+}
+
+/// In bytes of activations read.
+pub(crate) fn layer_norms(criterion: &mut Criterion) {
+    let mut backend = bed::backend();
+    let x = bed::filled(&mut backend, bed::PREFILL, ENCODER_COLS);
+    let mut residual = bed::filled(&mut backend, bed::PREFILL, ENCODER_COLS);
+    let mut out = backend.buffer(bed::PREFILL, ENCODER_COLS).expect("memory for activations");
+    let weight = backend.vector(&bed::numbers(ENCODER_COLS)).expect("memory for a vector");
+    let params = LayerNormParams { weight: &weight, bias: Some(&weight), eps: 1e-12 };
+    let bytes = (bed::PREFILL * ENCODER_COLS * size_of::<f32>()) as u64;
+    let mut group = criterion.benchmark_group("norm/layer");
+    group.throughput(Throughput::Bytes(bytes));
+    group.bench_function(BenchmarkId::from_parameter(bed::PREFILL), |bencher| {
+        bed::step(&mut backend, bed::PREFILL, bed::PREFILL, |backend| {
+            bencher.iter(|| backend.layer_norm(&x, &params, &mut out));
+        });
+    });
+    group.finish();
+    let mut group = criterion.benchmark_group("norm/add_layer");
+    group.throughput(Throughput::Bytes(2 * bytes));
+    group.bench_function(BenchmarkId::from_parameter(bed::PREFILL), |bencher| {
+        bed::step(&mut backend, bed::PREFILL, bed::PREFILL, |backend| {
+            bencher.iter(|| backend.add_layer_norm(&mut residual, &x, &params, &mut out));
+        });
+    });
     group.finish();
 }
 

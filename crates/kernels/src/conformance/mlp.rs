@@ -122,10 +122,7 @@ pub(super) fn gated_outputs(
         let g_sigma = dot_sigma(gate.row(i), x, quantised(gate.shape.dtype));
         let u_sigma = dot_sigma(up.row(i), x, quantised(up.shape.dtype));
         let act = |g| activate(activation, g);
-        let step = 1e-4 * (1.0 + g.abs());
-        let slope = (act(g + step) - act(g - step)) / (2.0 * step);
-        // Where the curve bends (by at most 1.2) within the error, its square moves the result too.
-        let act_sigma = slope.abs() * g_sigma + (0.6 * g_sigma * g_sigma).min(1.2 * g_sigma);
+        let act_sigma = act_sigma(activation, g, g_sigma);
         hidden.push((act(g) * u) as f32);
         variances.push(
             (act_sigma * u).powi(2)
@@ -140,4 +137,16 @@ pub(super) fn gated_outputs(
         (dot(weights, &hidden), (own * own + carried).sqrt())
     };
     down.floats.chunks_exact(down.shape.cols).map(output).collect()
+}
+
+/// σ of an activation of `x`, which has this σ itself.
+pub(super) fn act_sigma(activation: Activation, x: f64, sigma: f64) -> f64 {
+    let act = |x| activate(activation, x);
+    let step = 1e-4 * (1.0 + x.abs());
+    let slope = (act(x + step) - act(x - step)) / (2.0 * step);
+    // Where the curve bends (by at most 1.2) within the error, its square moves the result too; where it breaks,
+    // either side's slope may be the right one.
+    let breaks = activation == Activation::Relu && x.abs() < 8.0 * sigma;
+    let slope = if breaks { 1.0 } else { slope };
+    slope.abs() * sigma + (0.6 * sigma * sigma).min(1.2 * sigma)
 }

@@ -1,11 +1,11 @@
-//! Checks of `rms_norm` and `add_rms_norm`.
+//! Checks of `rms_norm`, `layer_norm` and either after an addition.
 
 use super::bounds::{FLOAT, Tally, same_bits};
 use super::linear::{activations, gather};
 use super::random::Random;
 use super::rig::{Rig, rows_batch};
-use crate::Backend;
 use crate::reference::formulas;
+use crate::{Backend, LayerNormParams};
 
 const ROWS_MAX: usize = 33;
 const SHAPES: [(usize, usize, f32); 7] = [
@@ -74,6 +74,106 @@ fn check_unequal_halves<B: Backend>(make: &impl Fn() -> B) {
     same_bits("add_rms_norm, x", &rig.download("x", &added, rows, cols), &x, cols);
     let found = rig.download("add_rms_norm", &out, rows, cols);
     compare("add_rms_norm", &found, &after, &vec![1.0; cols], 1e-6);
+}
+
+/// `layer_norm`: any width, with and without a bias, rows far from 0, zero, tiny and huge ones, the same bits in any
+/// batch.
+///
+/// # Panics
+/// If a number is out of bounds or a bit differs.
+pub fn check_layer_norm<B: Backend>(make: &impl Fn() -> B) {
+    check_layers(make, 13, "layer_norm", |rig, x, cols, params, out| {
+        let x = rig.upload(x, cols);
+        rig.step(&rows_batch(&vec![0; out.1]), |rig| rig.backend.layer_norm(&x, params, &mut out.0));
+    });
+}
+
+/// `add_layer_norm`: as `layer_norm`, and the residual to the bit.
+///
+/// # Panics
+/// If a number is out of bounds or a bit differs.
+pub fn check_add_layer_norm<B: Backend>(make: &impl Fn() -> B) {
+    check_layers(make, 14, "add_layer_norm", |rig, sum, cols, params, out| {
+        // A quarter and three, which one cannot take for each other, and which add up to the bit.
+        let quarter: Vec<f32> = sum.iter().map(|v| v * 0.25).collect();
+        let rest: Vec<f32> = sum.iter().zip(&quarter).map(|(sum, quarter)| sum - quarter).collect();
+        let total: Vec<f32> = quarter.iter().zip(&rest).map(|(a, b)| a + b).collect();
+        let (mut residual, x) = (rig.upload(&quarter, cols), rig.upload(&rest, cols));
+        rig.step(&rows_batch(&vec![0; out.1]), |rig| {
+            rig.backend.add_layer_norm(&mut residual, &x, params, &mut out.0);
+        });
+        same_bits(
+            "add_layer_norm, residual",
+            &rig.download("residual", &residual, out.1, cols),
+            &total,
+            cols,
+        );
+        same_bits("add_layer_norm, x", &rig.download("x", &x, out.1, cols), &rest, cols);
+    });
+}
+
+/// Runs a layer norm on rows of every awkward kind, `run` writing to a buffer of so many rows.
+fn check_layers<B: Backend>(
+    make: &impl Fn() -> B,
+    seed: u64,
+    name: &str,
+    run: impl Fn(&mut Rig<B>, &[f32], usize, &LayerNormParams<'_, B::Vector>, &mut (B::Buffer, usize)),
+) {
+    let mut rig = Rig::for_rows(make(), ROWS_MAX, 4096, 1);
+    let mut random = Random::new(seed);
+    for (case, (rows, cols, eps)) in SHAPES.into_iter().enumerate() {
+        let (weight, bias) = (random.normals(cols), random.normals(cols));
+        let mut x = activations(rows, cols, &mut random);
+        // Every third row lies far from 0, where a difference of squares has lost all its digits.
+        for row in x.chunks_exact_mut(cols).step_by(3) {
+            row.iter_mut().for_each(|x| *x += 300.0);
+        }
+        let bias = (case % 3 != 1).then_some(&bias[..]);
+        let (weights, biases) = (rig.vector(&weight), bias.map(|bias| rig.vector(bias)));
+        let params = LayerNormParams { weight: &weights, bias: biases.as_ref(), eps };
+        let with = if bias.is_some() { ", with bias" } else { "" };
+        let what = format!("{name} [{rows}, {cols}], eps {eps:e}{with}");
+        let mut normed = |x: &[f32]| {
+            let rows = x.len() / cols;
+            let mut out = (rig.blank(rows, cols), rows);
+            run(&mut rig, x, cols, &params, &mut out);
+            rig.download(name, &out.0, rows, cols)
+        };
+        let all = normed(&x);
+        let mut tally = Tally::new(what.clone());
+        for (row, x) in x.chunks_exact(cols).enumerate() {
+            let mut expected = vec![0.0; cols];
+            formulas::layer_norm(x, &weight, bias, eps, &mut expected);
+            for (col, sigma) in layer_sigmas(x, &weight, bias, eps).into_iter().enumerate() {
+                tally.see((row, col), all[row * cols + col], expected[col], sigma, 1e-28);
+            }
+        }
+        tally.finish();
+        for batch in [1, 2, 5, 16].into_iter().filter(|&batch| batch <= rows) {
+            let chosen = &random.permutation(rows)[..batch];
+            let found = normed(&gather(&x, cols, chosen));
+            same_bits(&format!("{what}, batch of {batch}"), &found, &gather(&all, cols, chosen), cols);
+        }
+    }
+}
+
+/// σ of a layer norm: the mean is rounded as the numbers it is of are, which moves a number's distance from it; and
+/// beside [`FLOAT`] of the output itself the variance may be that much off.
+fn layer_sigmas(x: &[f32], weight: &[f32], bias: Option<&[f32]>, eps: f32) -> Vec<f64> {
+    let count = x.len() as f64;
+    let mean = x.iter().map(|&x| f64::from(x)).sum::<f64>() / count;
+    let size = x.iter().map(|&x| f64::from(x).abs()).sum::<f64>() / count;
+    let variance = x.iter().map(|&x| (f64::from(x) - mean).powi(2)).sum::<f64>() / count;
+    let factor = 1.0 / (variance + f64::from(eps)).sqrt();
+    // A mean that is off counts squared in the variance.
+    let mean_sigma = 0.1 * FLOAT * size;
+    let stretch = FLOAT + (8.0 * mean_sigma * factor).powi(2);
+    let sigma = |(i, &x): (usize, &f32)| {
+        let apart = (f64::from(x) - mean).abs();
+        let bias = bias.map_or(0.0, |bias| f64::from(bias[i]).abs());
+        f64::from(weight[i]).abs() * factor * (mean_sigma + apart * stretch) + FLOAT * bias
+    };
+    x.iter().enumerate().map(sigma).collect()
 }
 
 fn check<B: Backend>(

@@ -105,3 +105,15 @@ pub(super) fn rows_batch(tokens: &[u32]) -> Batch {
         logit_rows: vec![],
     }
 }
+
+/// A batch of whole sequences of these lengths, without a cache.
+pub(super) fn whole_batch(lengths: &[u32]) -> Batch {
+    let mut batch = Batch::default();
+    for &rows in lengths {
+        let row_first = batch.rows() as u32;
+        batch.tokens.extend(0..rows);
+        batch.positions.extend(0..rows);
+        batch.sequences.push(SequenceSpan { row_first, rows, context: rows, table_first: 0 });
+    }
+    batch
+}

@@ -1,9 +1,9 @@
-//! Check of `rope`: what it does to queries, and by way of attention what it put into the cache.
+//! Checks of `rope`: what it does to queries, and by way of attention what it put into the cache; and of `rotate`.
 
 use super::bounds::{Tally, same_bits};
 use super::random::Random;
-use super::rig::{Rig, ok};
-use crate::reference::ReferenceBackend;
+use super::rig::{Rig, ok, whole_batch};
+use crate::reference::{ReferenceBackend, formulas};
 use crate::{
     AttentionParams, BLOCK_TOKENS, Backend, Batch, HeadShape, KvSpec, KvType, QkvParams, Rope, RopeKind,
     SequenceSpan, StepLimits,
@@ -133,27 +133,121 @@ fn compare_queries(case: &Case, found: &[f32], expected: &[f32]) {
     let q_width = case.shape.q_width();
     let positions = SPANS.iter().flat_map(|&(context, rows)| context - rows..context);
     let mut tally = Tally::new(format!("rope, queries, {case:?}"));
+    let rope = case.rope.as_ref().map(|(kind, inv_freq, _)| (*kind, &inv_freq[..]));
     for (row, position) in positions.enumerate() {
         for col in 0..q_width {
             let (head, element) = (col / head_dim, col % head_dim);
-            let at = |element: usize| f64::from(expected[row * q_width + head * head_dim + element]);
-            let turned = case.rope.as_ref().and_then(|(kind, inv_freq, _)| {
-                let pairs = inv_freq.len();
-                let (pair, other) = match kind {
-                    _ if element >= 2 * pairs => return None,
-                    RopeKind::Neox => (element % pairs, (element + pairs) % (2 * pairs)),
-                    RopeKind::Interleaved => (element / 2, element ^ 1),
-                };
-                Some((at(element).hypot(at(other)), f64::from(position) * f64::from(inv_freq[pair])))
-            });
-            let (size, angle) = turned.unwrap_or((at(element).abs(), 0.0));
-            let slack = size * (8e-6 + angle / 4_194_304.0);
+            let slack = turn_slack(rope, &expected[row * q_width + head * head_dim..], element, position);
             let i = row * q_width + col;
             tally.see((row, col), found[i], expected[i], 0.0, slack);
         }
     }
     tally.finish();
 }
+
+/// What an element of a turned head may be off by.
+fn turn_slack(rope: Option<(RopeKind, &[f32])>, head: &[f32], element: usize, position: u32) -> f64 {
+    let at = |element: usize| f64::from(head[element]);
+    let turned = rope.and_then(|(kind, inv_freq)| {
+        let pairs = inv_freq.len();
+        let (pair, other) = match kind {
+            _ if element >= 2 * pairs => return None,
+            RopeKind::Neox => (element % pairs, (element + pairs) % (2 * pairs)),
+            RopeKind::Interleaved => (element / 2, element ^ 1),
+        };
+        Some((at(element).hypot(at(other)), f64::from(position) * f64::from(inv_freq[pair])))
+    });
+    let (size, angle) = turned.unwrap_or((at(element).abs(), 0.0));
+    size * (8e-6 + angle / 4_194_304.0)
+}
+
+/// `rotate` of queries and keys, either kind, whole and partial, with magnitudes, tables that alternate within a step;
+/// values and elements past the rotary part to the bit; the same bits for a row in any batch.
+///
+/// # Panics
+/// If a number is out of bounds or a bit differs.
+pub fn check_rotate<B: Backend>(make: &impl Fn() -> B) {
+    let mut random = Random::new(41);
+    let lengths = [1u32, 40, 3, 17, 70];
+    for (i, (heads, kv_heads, head_dim)) in
+        [(12, 12, 64), (4, 2, 80), (3, 1, 32), (16, 16, 8)].into_iter().enumerate()
+    {
+        let shape = HeadShape { heads, kv_heads, head_dim };
+        let (width, both) = (shape.qkv_width(), (heads + kv_heads) * head_dim);
+        let rows = lengths.iter().sum::<u32>() as usize;
+        let limits = StepLimits { rows, width, heads: shape, ..LIMITS };
+        for (kind, rotary_dim, magnitude, base) in [
+            (RopeKind::Neox, head_dim, 1.0, 10_000f32),
+            (RopeKind::Interleaved, head_dim, 1.0, 160_000.0),
+            ([RopeKind::Neox, RopeKind::Interleaved][i % 2], head_dim / 4 * 2, 1.25, 10_000.0),
+        ] {
+            let inv_freq: Vec<f32> =
+                (0..rotary_dim / 2).map(|pair| base.powf(-2.0 * pair as f32 / rotary_dim as f32)).collect();
+            let what = format!("rotate, {shape:?}, {kind:?}, {rotary_dim} elements, magnitude {magnitude}");
+            let x = random.normals(rows * width);
+            let first: Vec<usize> =
+                (0..lengths.len()).map(|i| lengths[..i].iter().sum::<u32>() as usize * width).collect();
+            let mut rig = Rig::new(make(), &limits);
+            let mut run = |order: &[usize]| {
+                let lengths: Vec<u32> = order.iter().map(|&sequence| lengths[sequence]).collect();
+                let part = |&sequence: &usize| {
+                    let end = first.get(sequence + 1).copied().unwrap_or(x.len());
+                    x[first[sequence]..end].iter().copied()
+                };
+                let chosen: Vec<f32> = order.iter().flat_map(part).collect();
+                let rows = chosen.len() / width;
+                let (mut other, mut qkv) = (rig.upload(&chosen, width), rig.upload(&chosen, width));
+                let (inv_freq, slow) = (rig.vector(&inv_freq), rig.vector(&vec![1e-3; head_dim / 2]));
+                rig.step(&whole_batch(&lengths), |rig| {
+                    rig.backend.rotate(&mut other, shape, &Rope { kind, inv_freq: &slow, magnitude: 1.0 });
+                    rig.backend.rotate(&mut qkv, shape, &Rope { kind, inv_freq: &inv_freq, magnitude });
+                });
+                rig.download("rotate", &qkv, rows, width)
+            };
+            let all = run(&[0, 1, 2, 3, 4]);
+            let mut tally = Tally::new(what.clone());
+            let positions = lengths.iter().flat_map(|&length| 0..length);
+            for (row, position) in positions.enumerate() {
+                let mut expected = x[row * width..][..width].to_vec();
+                for head in expected[..both].chunks_exact_mut(head_dim) {
+                    formulas::rotate(head, kind, &inv_freq, magnitude, position);
+                }
+                let found = &all[row * width..][..width];
+                same_bits(&format!("{what}, values"), &found[both..], &expected[both..], width - both);
+                for col in 0..both {
+                    let (head, element) = (col / head_dim * head_dim, col % head_dim);
+                    let slack = turn_slack(Some((kind, &inv_freq)), &expected[head..], element, position);
+                    let slack = if element < rotary_dim { slack } else { 0.0 };
+                    tally.see((row, col), found[col], expected[col], 0.0, slack);
+                }
+            }
+            tally.finish();
+            for order in [&[0][..], &[4], &[3, 0, 1], &[4, 3, 2, 1, 0]] {
+                let found = run(order);
+                let mut rest = &found[..];
+                for &sequence in order {
+                    let (found, after) = rest.split_at(lengths[sequence] as usize * width);
+                    let what = format!("{what}, sequence {sequence} in {order:?}");
+                    same_bits(&what, found, &all[first[sequence]..][..found.len()], width);
+                    rest = after;
+                }
+            }
+        }
+    }
+}
+
+/// Limits of `rotate`'s steps but for the shapes.
+const LIMITS: StepLimits = StepLimits {
+    rows: 0,
+    sequences: 8,
+    logit_rows: 0,
+    context: 128,
+    width: 0,
+    vocab: 1,
+    heads: HeadShape { heads: 1, kv_heads: 1, head_dim: 8 },
+    experts: 0,
+    experts_used: 0,
+};
 
 fn limits(case: &Case) -> StepLimits {
     StepLimits {

@@ -103,6 +103,86 @@ fn faulty_norms_are_caught() {
 }
 
 #[test]
+fn faulty_layer_norms_are_caught() {
+    caught! {
+        EpsIgnored by check_layer_norm: "layer_norm";
+        MeanKept by check_layer_norm: "layer_norm";
+        LayerBiasIgnored by check_layer_norm: "with bias";
+        NormWeightIgnored by check_layer_norm: "layer_norm";
+        NormOverPaddedWidth by check_layer_norm: "layer_norm [16, 33]";
+        VarianceUnbiased by check_layer_norm: "layer_norm";
+        VarianceByDifference by check_layer_norm: "layer_norm";
+        RowBehindBatchWritten by check_layer_norm: "rows behind the batch";
+        MeanKept by check_add_layer_norm: "layer_norm";
+        ResidualKept by check_add_layer_norm: "residual";
+    }
+}
+
+#[test]
+fn faulty_embeddings_are_caught() {
+    caught! {
+        EmbeddingReplaces by check_add_embedding: "positions";
+        OffsetIgnored by check_add_embedding: "positions from 2 on";
+        TypesIgnored by check_add_embedding: "types";
+        PositionFromRow by check_add_embedding: "positions";
+        RowBehindBatchWritten by check_add_embedding: "rows behind the batch";
+    }
+}
+
+#[test]
+fn faulty_activated_products_are_caught() {
+    caught! {
+        ActivationSkipped by check_matmul_activated: "matmul_activated";
+        ActivationBeforeBias by check_matmul_activated: "with bias";
+        BiasIgnored by check_matmul_activated: "with bias";
+        GeluSwapped by check_matmul_activated: "Gelu";
+        SixBitActivations by check_matmul_activated: "matmul_activated";
+        LastOutputsSkipped by check_matmul_activated: "matmul_activated";
+        SumOrderOfBatch by check_matmul_activated: "in one batch";
+        RowBehindBatchWritten by check_matmul_activated: "rows behind the batch";
+    }
+}
+
+#[test]
+fn faulty_rotation_is_caught() {
+    caught! {
+        KindSwapped by check_rotate: "rotate";
+        WholeHeadTurned by check_rotate: "rotate";
+        MagnitudeIgnored by check_rotate: "magnitude 1.25";
+        PositionFromRow by check_rotate: "rotate";
+        KeysNotTurned by check_rotate: "rotate";
+        ValuesTurned by check_rotate: "values";
+        RowBehindBatchWritten by check_rotate: "rows behind the batch";
+    }
+}
+
+#[test]
+fn faulty_attention_inside_sequences_is_caught() {
+    caught! {
+        ScaleIgnored by check_self_attention: "self_attention";
+        ReachIgnored by check_self_attention: "reach: Some";
+        ReachOneMore by check_self_attention: "reach: Some";
+        ReachOneLess by check_self_attention: "reach: Some";
+        FutureSeen by check_self_attention: "causal: true";
+        AlwaysCausal by check_self_attention: "causal: false";
+        NeighboursSeen by check_self_attention: "self_attention";
+        LastKeyMissed by check_self_attention: "self_attention";
+        HeadsInterleaved by check_self_attention: "self_attention";
+        KeysHalved by check_self_attention: "self_attention";
+        PositionBiasIgnored by check_self_attention: "a";
+        PositionBiasMirrored by check_self_attention: "to ";
+        PositionBiasOfFirstHead by check_self_attention: "a";
+        FarBiasIgnored by check_self_attention: "bias by distance";
+        KeyTermDropped by check_self_attention: "keys true";
+        QueryTermDropped by check_self_attention: "queries true";
+        TermsNotScaled by check_self_attention: "disentangled";
+        RowBehindBatchWritten by check_self_attention: "rows behind the batch";
+        RowsOfChunkMatter by check_self_attention_invariance: "in one batch";
+        NeighboursSeen by check_self_attention_invariance: "in one batch";
+    }
+}
+
+#[test]
 fn faulty_rope_is_caught() {
     caught! {
         KindSwapped by check_rope: "rope, queries";

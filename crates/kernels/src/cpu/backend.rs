@@ -13,11 +13,11 @@ use super::moe::{self, MoeJob, MoeScratch};
 use super::norm::{self, LayerNorm};
 use super::pool::{ThreadPool, Turn};
 use super::rope::{self, QkvJob, RopeTables, Rotation};
-use super::self_attention::{self, Bias, SelfAttentionJob};
+use super::self_attention::{self, Bias, SelfAttentionJob, SelfAttentionScratch};
 use super::tier::Tier;
 use crate::{
-    Activation, AttentionParams, Backend, Batch, DType, HeadShape, KernelError, KvSpec, LayerNormParams,
-    MatrixShape, MatrixSource, MoeParams, QkvParams, Rope, RowIds, SelfAttentionParams, StepLimits,
+    Activation, AttentionParams, Backend, Batch, DType, KernelError, KvSpec, LayerNormParams, MatrixShape,
+    MatrixSource, MoeParams, QkvParams, Rope, RowIds, SelfAttentionParams, StepLimits,
 };
 
 /// Decoder steps on the processor's cores. Between `begin` and `end` it holds a turn of its pool, so models that
@@ -59,6 +59,7 @@ struct Scratch {
     moe: MoeScratch,
     rope: RopeTables,
     attention: AttentionScratch,
+    self_attention: SelfAttentionScratch,
 }
 
 /// An open step: what the ops work with.
@@ -169,6 +170,11 @@ impl Scratch {
             .saturating_add(attention.threads * PanelScratch::BYTES)
             .saturating_add(RopeTables::bytes(limits.rows, limits.heads.head_dim))
             .saturating_add(attention.bytes())
+            .saturating_add(SelfAttentionScratch::bytes(
+                limits.heads.head_dim,
+                limits.sequences,
+                attention.threads,
+            ))
     }
 
     fn new(limits: &StepLimits, attention: &AttentionLimits) -> Result<Scratch, KernelError> {
@@ -180,7 +186,23 @@ impl Scratch {
             moe: MoeScratch::new(limits)?,
             rope: RopeTables::new(limits.rows, limits.heads.head_dim)?,
             attention: AttentionScratch::new(attention)?,
+            self_attention: SelfAttentionScratch::new(
+                limits.heads.head_dim,
+                limits.sequences,
+                attention.threads,
+            )?,
         })
+    }
+}
+
+/// What is done to queries and keys, with the vectors' numbers in place of the vectors.
+fn qkv_job<'a>(params: &'a QkvParams<'_, CpuVector>) -> QkvJob<'a> {
+    QkvJob {
+        shape: params.shape,
+        q_norm: params.q_norm.map(|norm| &norm.values[..]),
+        k_norm: params.k_norm.map(|norm| &norm.values[..]),
+        norm_eps: params.norm_eps,
+        rotation: params.rope.as_ref().map(CpuVector::rotation),
     }
 }
 
@@ -367,12 +389,11 @@ impl Backend for CpuBackend {
         self.step().matmul(weight, bias, Some(activation), x, out);
     }
 
-    fn rotate(&mut self, qkv: &mut CpuBuffer, heads: HeadShape, rope: &Rope<'_, CpuVector>) {
+    fn rotate(&mut self, qkv: &mut CpuBuffer, params: &QkvParams<'_, CpuVector>) {
         let step = self.step();
-        qkv.check(step.batch.rows(), heads.qkv_width(), "qkv");
-        let rotation = CpuVector::rotation(rope);
+        qkv.check(step.batch.rows(), params.shape.qkv_width(), "qkv");
         let tables = &mut step.scratch.rope;
-        rope::rotate(step.tier, step.turn, tables, step.batch, heads, &rotation, &mut qkv.data);
+        rope::rotate(step.tier, step.turn, tables, step.batch, &qkv_job(params), &mut qkv.data);
     }
 
     fn self_attention(
@@ -391,21 +412,23 @@ impl Backend for CpuBackend {
             causal: params.causal,
             bias: Bias::new(&params.bias, params.heads, |vector| &vector.values),
         };
-        self_attention::self_attention(step.tier, step.turn, step.batch, &job, &qkv.data, &mut out.data);
+        let scratch = &mut step.scratch.self_attention;
+        self_attention::self_attention(
+            step.tier,
+            step.turn,
+            scratch,
+            step.batch,
+            &job,
+            &qkv.data,
+            &mut out.data,
+        );
     }
 
     fn rope(&mut self, qkv: &mut CpuBuffer, params: &QkvParams<'_, CpuVector>, kv: &mut CpuKv, layer: usize) {
         let step = self.step();
         qkv.check(step.batch.rows(), params.shape.qkv_width(), "qkv");
-        let job = QkvJob {
-            shape: params.shape,
-            q_norm: params.q_norm.map(|norm| &norm.values[..]),
-            k_norm: params.k_norm.map(|norm| &norm.values[..]),
-            norm_eps: params.norm_eps,
-            rotation: params.rope.as_ref().map(CpuVector::rotation),
-        };
         let tables = &mut step.scratch.rope;
-        rope::rope(step.tier, step.turn, tables, step.batch, &job, &mut qkv.data, kv, layer);
+        rope::rope(step.tier, step.turn, tables, step.batch, &qkv_job(params), &mut qkv.data, kv, layer);
     }
 
     fn attention(

@@ -52,19 +52,42 @@ unsafe fn gelu_tanh<L: Lanes>(x: L::F) -> L::F {
     L::div(x, L::add(L::splat(1.0), exp::<L>(y)))
 }
 
-/// `x / 2 (1 + erf(x / √2))`; the complement of erf by Abramowitz and Stegun 7.1.26, error below 2e-7 of x.
+/// `2^x` for x up to 0, relative error about 2e-7; of numbers below -125, -∞ among them, what -125 gives, which beside
+/// 1 is nothing. Fewer operations than `exp`.
+#[inline(always)]
+pub(super) unsafe fn exp2_falling<L: Lanes>(x: L::F) -> L::F {
+    let x = L::max(x, L::splat(-125.0));
+    let n = L::round(x);
+    let r = L::sub(x, n);
+    let mut p = L::splat(1.327_647_2e-3);
+    for coefficient in [9.675_542e-3, 5.550_713e-2, 0.240_221_2, 0.693_146_94, 1.000_000_1] {
+        p = L::fma(p, r, L::splat(coefficient));
+    }
+    L::scale2(p, n)
+}
+
+/// `x / 2 (1 + erf(x / √2))`, absolute error below 3e-7 and, on the left, 2e-5 of itself down to -6. What the positive
+/// side lacks to x and the negative has beyond 0 is `|x| / 2` times the complement of erf, which is `2^-p(|x|)` with a
+/// polynomial fitted to its logarithm. It needs no division.
 #[inline(always)]
 unsafe fn gelu_erf<L: Lanes>(x: L::F) -> L::F {
-    let z = L::mul(L::abs(x), L::splat(std::f32::consts::FRAC_1_SQRT_2));
-    let t = L::div(L::splat(1.0), L::fma(z, L::splat(0.327_591_1), L::splat(1.0)));
-    let mut p = L::splat(1.061_405_4);
-    for coefficient in [-1.453_152, 1.421_413_8, -0.284_496_73, 0.254_829_6] {
+    let size = L::abs(x);
+    // Beyond, the complement is far below the smallest number; the polynomial must not overflow.
+    let t = L::min(size, L::splat(14.0));
+    let mut p = L::splat(-1.975_722_3e-7);
+    for coefficient in [
+        2.613_863e-6,
+        2.146_003_5e-5,
+        -7.453_617e-4,
+        8.045_991e-3,
+        -5.335_318_3e-2,
+        -0.458_843_74,
+        -1.151_161_6,
+    ] {
         p = L::fma(p, t, L::splat(coefficient));
     }
-    let tail = L::mul(L::mul(p, t), exp::<L>(L::sub(L::splat(0.0), L::mul(z, z))));
-    // Half the complement of |x|, times |x|: what the positive side lacks to x and the negative has beyond 0.
-    let part = L::mul(L::mul(L::abs(x), L::splat(0.5)), tail);
-    L::sub(L::max(x, L::splat(0.0)), part)
+    let complement = exp2_falling::<L>(L::mul(p, t));
+    L::sub(L::max(L::splat(0.0), x), L::mul(L::mul(size, L::splat(0.5)), complement))
 }
 
 /// The non-linearity of an MLP.

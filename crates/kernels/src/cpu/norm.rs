@@ -102,36 +102,35 @@ unsafe fn add<L: Lanes>(x: *mut f32, added: *const f32, count: usize) {
     }
 }
 
-/// `Σ f(x)` over `count` numbers, of vectors and of what is left.
+/// `Σ (x - center)` over `count` numbers, or of the squares.
 ///
 /// # Safety
 /// Inside `L::vectorize`; `x` holds `count` numbers.
 #[inline(always)]
-unsafe fn sum_of<L: Lanes>(
-    x: *const f32,
-    count: usize,
-    step: impl Fn(L::F, L::F) -> L::F,
-    rest: impl Fn(f32) -> f32,
-) -> f32 {
+unsafe fn sum_apart<L: Lanes, const SQUARES: bool>(x: *const f32, count: usize, center: f32) -> f32 {
     const CHAINS: usize = 4;
     let whole = count / LANES * LANES;
     // SAFETY: every vector and element below is before `count`.
     unsafe {
+        let centers = L::splat(center);
         let mut sums = [L::splat(0.0); CHAINS];
         let mut at = 0;
         while at + CHAINS * LANES <= whole {
             for (i, sum) in sums.iter_mut().enumerate() {
-                *sum = step(L::load(x.add(at + i * LANES)), *sum);
+                let apart = L::sub(L::load(x.add(at + i * LANES)), centers);
+                *sum = if SQUARES { L::fma(apart, apart, *sum) } else { L::add(apart, *sum) };
             }
             at += CHAINS * LANES;
         }
         while at < whole {
-            sums[0] = step(L::load(x.add(at)), sums[0]);
+            let apart = L::sub(L::load(x.add(at)), centers);
+            sums[0] = if SQUARES { L::fma(apart, apart, sums[0]) } else { L::add(apart, sums[0]) };
             at += LANES;
         }
         let mut sum = L::sum(L::add(L::add(sums[0], sums[1]), L::add(sums[2], sums[3])));
         for at in whole..count {
-            sum += rest(x.add(at).read());
+            let apart = x.add(at).read() - center;
+            sum += if SQUARES { apart * apart } else { apart };
         }
         sum
     }
@@ -163,15 +162,10 @@ impl Kernel for LayerRow {
             }
             // The row stays in the first-level cache: a second look at it costs less than the digits which
             // `mean(x²) - mean²` would lose.
-            let mean = sum_of::<L>(x, cols, |x, sum| L::add(x, sum), |x| x) / cols as f32;
-            let means = L::splat(mean);
-            let square = |x, sum| {
-                let apart = L::sub(x, means);
-                L::fma(apart, apart, sum)
-            };
-            let squares = sum_of::<L>(x, cols, square, |x| (x - mean) * (x - mean));
+            let mean = sum_apart::<L, false>(x, cols, 0.0) / cols as f32;
+            let squares = sum_apart::<L, true>(x, cols, mean);
             let factor = 1.0 / (squares / cols as f32 + self.eps).sqrt();
-            let factors = L::splat(factor);
+            let (means, factors) = (L::splat(mean), L::splat(factor));
             for at in (0..whole).step_by(LANES) {
                 let scaled = L::mul(L::sub(L::load(x.add(at)), means), factors);
                 let weight = L::load(self.weight.add(at));

@@ -59,6 +59,24 @@ impl RopeTables {
         self.tables[index].key = Some(key);
         (&mut self.tables[index].turns, known.is_none())
     }
+
+    /// The table for a job on `rows` rows, whether it has yet to be computed, and its pairs. Asserts that the job fits
+    /// its heads and the table its rows.
+    fn of(&mut self, job: &QkvJob<'_>, rows: usize) -> (&mut Aligned<f32>, bool, usize) {
+        let head_dim = job.shape.head_dim;
+        for norm in [job.q_norm, job.k_norm].into_iter().flatten() {
+            assert_eq!(norm.len(), head_dim, "a head's norm has one weight an element");
+        }
+        let pairs = job.rotation.map_or(0, |rotation| rotation.inv_freq.len());
+        assert!(2 * pairs <= head_dim, "rotary embedding of {pairs} pairs on a head of {head_dim}");
+        assert!(head_dim <= self.width, "heads wider than the step limits");
+        let (turns, fresh) = match &job.rotation {
+            Some(rotation) => self.table((rotation.id, rotation.magnitude.to_bits())),
+            None => (&mut self.tables[0].turns, false),
+        };
+        assert!(turns.len() >= rows * 2 * pairs, "more rows than the step limits");
+        (turns, fresh, pairs)
+    }
 }
 
 /// A rotation's parameters.
@@ -99,20 +117,8 @@ impl Kernel for QkvRow<'_> {
     #[inline(always)]
     unsafe fn run<L: Lanes>(self) {
         let HeadShape { heads, kv_heads, head_dim } = self.job.shape;
-        for head in 0..heads + kv_heads {
-            let norm = if head < heads { self.job.q_norm } else { self.job.k_norm };
-            // SAFETY: the maker vouches for a row of all heads, and for turns of the rotation's pairs.
-            unsafe {
-                let x = self.row.add(head * head_dim);
-                if let Some(weight) = norm {
-                    let factor = rms_factor::<L>(x, head_dim, self.job.norm_eps);
-                    scale::<L>(x, factor, weight.as_ptr(), head_dim, x);
-                }
-                if let Some(rotation) = &self.job.rotation {
-                    turn_head::<L>(rotation.kind, x, self.turns, rotation.inv_freq.len());
-                }
-            }
-        }
+        // SAFETY: the maker vouches for a row of all heads, and for turns of the rotation's pairs.
+        unsafe { turn_row::<L>(self.job, self.row, self.turns) };
         for head in 0..kv_heads {
             // SAFETY: the maker vouches for the slot in every KV head.
             unsafe {
@@ -124,6 +130,30 @@ impl Kernel for QkvRow<'_> {
                     KvType::F16 => store_halves::<L>(key, value, keys, values, self.offset, head_dim),
                     KvType::Q8_0 => store_bytes::<L>(key, value, keys, values, self.offset, head_dim),
                 }
+            }
+        }
+    }
+}
+
+/// Norms and turns the queries and keys of a row.
+///
+/// # Safety
+/// Inside `L::vectorize`; `row` holds all heads, `turns` two numbers for each of the rotation's pairs, and a norm has a
+/// weight for each element of a head.
+#[inline(always)]
+unsafe fn turn_row<L: Lanes>(job: &QkvJob<'_>, row: *mut f32, turns: *const f32) {
+    let HeadShape { heads, kv_heads, head_dim } = job.shape;
+    for head in 0..heads + kv_heads {
+        let norm = if head < heads { job.q_norm } else { job.k_norm };
+        // SAFETY: the caller's promise.
+        unsafe {
+            let x = row.add(head * head_dim);
+            if let Some(weight) = norm {
+                let factor = rms_factor::<L>(x, head_dim, job.norm_eps);
+                scale::<L>(x, factor, weight.as_ptr(), head_dim, x);
+            }
+            if let Some(rotation) = &job.rotation {
+                turn_head::<L>(rotation.kind, x, turns, rotation.inv_freq.len());
             }
         }
     }
@@ -273,17 +303,7 @@ pub(super) fn rope(
     );
     let slots = spec.blocks * BLOCK_TOKENS;
     assert!(batch.slots.iter().all(|&slot| (slot as usize) < slots), "a slot outside the cache");
-    for norm in [job.q_norm, job.k_norm].into_iter().flatten() {
-        assert_eq!(norm.len(), head_dim, "a head's norm has one weight an element");
-    }
-    let pairs = job.rotation.map_or(0, |rotation| rotation.inv_freq.len());
-    assert!(2 * pairs <= head_dim, "rotary embedding of {pairs} pairs on a head of {head_dim}");
-    assert!(head_dim <= tables.width, "heads wider than the step limits");
-    let (turns, fresh) = match &job.rotation {
-        Some(rotation) => tables.table((rotation.id, rotation.magnitude.to_bits())),
-        None => (&mut tables.tables[0].turns, false),
-    };
-    assert!(turns.len() >= rows * 2 * pairs, "more rows than the step limits");
+    let (turns, fresh, pairs) = tables.of(job, rows);
     let (key_stride, value_stride) = (kv.key_stride(), kv.value_stride());
     let (keys, values) = kv.layer_mut(layer);
     let (turns, qkv) = (turns.shared(), Shared::new(qkv));
@@ -317,12 +337,10 @@ pub(super) fn rope(
     });
 }
 
-/// One row whose queries and keys are turned and nothing else.
+/// One row whose queries and keys are normed and turned and nothing else.
 struct TurnedRow<'a> {
-    heads: usize, // queries' and keys'
-    head_dim: usize,
-    rotation: &'a Rotation<'a>,
-    row: *mut f32,
+    job: &'a QkvJob<'a>,
+    row: *mut f32,     // (qkv_width)
     turns: *const f32, // (2, pairs)
 }
 
@@ -331,46 +349,34 @@ impl Kernel for TurnedRow<'_> {
 
     #[inline(always)]
     unsafe fn run<L: Lanes>(self) {
-        for head in 0..self.heads {
-            // SAFETY: the maker vouches for a row of all heads, and for turns of the rotation's pairs.
-            unsafe {
-                let x = self.row.add(head * self.head_dim);
-                turn_head::<L>(self.rotation.kind, x, self.turns, self.rotation.inv_freq.len());
-            }
-        }
+        // SAFETY: the maker vouches for a row of all heads, and for turns of the rotation's pairs.
+        unsafe { turn_row::<L>(self.job, self.row, self.turns) }
     }
 }
 
-/// Turns queries and keys of the batch's rows of `qkv`.
+/// Norms and turns queries and keys of the batch's rows of `qkv`.
 pub(super) fn rotate(
     tier: Tier,
     turn: &mut Turn,
     tables: &mut RopeTables,
     batch: &Batch,
-    shape: HeadShape,
-    rotation: &Rotation<'_>,
+    job: &QkvJob<'_>,
     qkv: &mut [f32],
 ) {
-    let (rows, width, head_dim) = (batch.rows(), shape.qkv_width(), shape.head_dim);
-    let pairs = rotation.inv_freq.len();
+    let (rows, width) = (batch.rows(), job.shape.qkv_width());
     assert!(qkv.len() >= rows * width, "qkv holds fewer rows than the batch");
-    assert!(2 * pairs <= head_dim, "rotary embedding of {pairs} pairs on a head of {head_dim}");
-    assert!(head_dim <= tables.width, "heads wider than the step limits");
-    let (turns, fresh) = tables.table((rotation.id, rotation.magnitude.to_bits()));
-    assert!(turns.len() >= rows * 2 * pairs, "more rows than the step limits");
+    let (turns, fresh, pairs) = tables.of(job, rows);
     let (turns, qkv) = (turns.shared(), Shared::new(qkv));
     turn.run(rows, grain(width), &|_, range| {
         for row in range {
-            // SAFETY: the row and its part of the table are inside their arrays by the assertions above, and belong to
-            // one range of one thread.
+            // SAFETY: the row and its part of the table are inside their arrays by the assertions above and in `of`, and
+            // belong to one range of one thread.
             unsafe {
                 let turns = turns.get().add(row * 2 * pairs);
-                if fresh {
+                if fresh && let Some(rotation) = &job.rotation {
                     fill(rotation, batch.positions[row], std::slice::from_raw_parts_mut(turns, 2 * pairs));
                 }
-                let heads = shape.heads + shape.kv_heads;
-                let row = qkv.get().add(row * width);
-                dispatch(tier, TurnedRow { heads, head_dim, rotation, row, turns });
+                dispatch(tier, TurnedRow { job, row: qkv.get().add(row * width), turns });
             }
         }
     });

@@ -1,19 +1,118 @@
 //! Attention inside each sequence of the batch, whose queries, keys and values are all rows of `[q | k | v]`.
+//!
+//! An item of the loop is some heads of one sequence, or a block of the queries of one head where that makes items
+//! enough for all threads. It takes the keys in blocks of [`KEYS`], lays keys and values out for the tiles, and has
+//! groups of queries meet them: scores, the bias, weights under the largest score so far, and their sum of values. A
+//! sequence of up to [`KEYS`] rows is one block, and its sums never leave the registers.
+//!
+//! Groups begin at fixed rows of their sequence and see the same blocks of keys however the items are cut, so that a
+//! row's bits depend on its sequence alone. Scores are kept times log₂ e: powers of two cost less than those of e.
 
 #![allow(unsafe_op_in_unsafe_fn)] // The contract is that of `lanes`, and of the makers of the kernels below.
 
 mod bias;
+#[cfg(test)]
+mod tests;
+mod tile;
 
-pub(super) use bias::Bias;
+use std::f32::consts::LOG2_E;
 
-use super::aligned::Shared;
+pub(super) use self::bias::Bias;
+use self::tile::{Added, Desk, Group, Lay, Seen, group_rows};
+use super::aligned::{Aligned, Shared};
 use super::lanes::{Kernel, Lanes, dispatch};
-use super::matmul::{get, put};
 use super::pool::Turn;
 use super::tier::Tier;
-use crate::{Batch, HeadShape};
+use crate::{Batch, HeadShape, KernelError};
 
 const LANES: usize = 16;
+/// Keys of a block: with their values they stay in the second-level cache.
+const KEYS: usize = 256;
+/// Queries of an item at most.
+const QUERIES: usize = 264;
+/// Queries of an item at most where scores have terms of content and position, which are laid out for each item.
+const QUERIES_WITH_TERMS: usize = 96;
+/// Queries of an item at least, if its sequence has as many.
+const QUERIES_FEW: usize = 24;
+/// Queries that any tier's groups are whole parts of.
+const QUERIES_UNIT: usize = 12;
+/// Queries of a group at most.
+const GROUP_MAX: usize = 12;
+/// Scores of a query, and a vector that is written and not looked at. Rows of a power of two would share cache sets.
+const SCORES: usize = KEYS + LANES;
+/// Distances between the queries of an item and a block of keys, and vectors that are read and not looked at.
+const DISTANCES: usize = QUERIES + KEYS + 2 * LANES;
+/// The same where there are terms.
+const TERMS: usize = QUERIES_WITH_TERMS + KEYS + 2 * LANES;
+/// Items a thread has on average: a core that is taken away costs its share only.
+const ITEMS_PER_THREAD: usize = 8;
+/// Pairs of a query's and a key's elements for which an item is worth its while: some microseconds.
+const ITEM_PRODUCTS_MIN: usize = 100_000;
+const _: () =
+    assert!(QUERIES.is_multiple_of(QUERIES_UNIT) && QUERIES_WITH_TERMS.is_multiple_of(QUERIES_UNIT));
+const _: () = assert!(KEYS.is_multiple_of(2 * LANES));
+
+/// Columns of values a head takes: whole pairs of vectors.
+const fn width(head_dim: usize) -> usize {
+    head_dim.next_multiple_of(2 * LANES)
+}
+
+/// Scratch of the whole pool.
+#[derive(Debug)]
+pub(super) struct SelfAttentionScratch {
+    head_dim: usize,
+    threads: Vec<Aligned<f32>>, // a desk each
+    /// First item of each sequence in the loop at hand, and the number of items.
+    item_first: Vec<usize>, // (sequences + 1)
+}
+
+impl SelfAttentionScratch {
+    /// f32s of a thread's desk, part by part.
+    fn parts(head_dim: usize) -> [usize; 8] {
+        let width = width(head_dim);
+        [
+            KEYS * head_dim,
+            KEYS * width,
+            LANES * width,
+            GROUP_MAX * SCORES,
+            (QUERIES + GROUP_MAX) * (LANES + width),
+            DISTANCES,
+            TERMS * head_dim,
+            TERMS * head_dim,
+        ]
+    }
+
+    pub(super) fn bytes(head_dim: usize, sequences: usize, threads: usize) -> usize {
+        let desk = SelfAttentionScratch::parts(head_dim).iter().sum::<usize>() * size_of::<f32>();
+        threads.saturating_mul(desk) + (sequences + 1) * size_of::<usize>()
+    }
+
+    pub(super) fn new(
+        head_dim: usize,
+        sequences: usize,
+        threads: usize,
+    ) -> Result<SelfAttentionScratch, KernelError> {
+        let size = SelfAttentionScratch::parts(head_dim).iter().sum();
+        let desk = |_| Aligned::zeroed(size, "scratch of attention inside sequences");
+        Ok(SelfAttentionScratch {
+            head_dim,
+            threads: (0..threads).map(desk).collect::<Result<_, _>>()?,
+            item_first: Vec::with_capacity(sequences + 1),
+        })
+    }
+}
+
+/// The parts of a thread's memory.
+fn desk(memory: &mut [f32], head_dim: usize) -> Desk {
+    let mut rest = memory;
+    let parts = SelfAttentionScratch::parts(head_dim).map(|size| {
+        let (part, after) = std::mem::take(&mut rest).split_at_mut(size);
+        rest = after;
+        part.as_mut_ptr()
+    });
+    let [keys, values, queries, scores, states, distances, key_terms, query_terms] = parts;
+    Desk { keys, values, queries, scores, states, distances, key_terms, query_terms }
+}
 
 /// The op's parameters.
 #[derive(Clone, Copy)]
@@ -26,86 +125,154 @@ pub(super) struct SelfAttentionJob<'a> {
 }
 
 impl SelfAttentionJob<'_> {
-    /// Keys that row `i` of a sequence of `rows` sees, first and end.
+    fn reach(&self) -> usize {
+        self.reach.map_or(usize::MAX, |reach| reach as usize)
+    }
+
+    /// Keys that row `i` of a sequence of `rows` sees, first and end. Both only grow with the row.
     fn seen(&self, rows: usize, i: usize) -> (usize, usize) {
-        let reach = self.reach.map_or(usize::MAX, |reach| reach as usize);
-        let end = if self.causal { i + 1 } else { i.saturating_add(reach).saturating_add(1).min(rows) };
-        (i.saturating_sub(reach), end)
+        let end =
+            if self.causal { i + 1 } else { i.saturating_add(self.reach()).saturating_add(1).min(rows) };
+        (i.saturating_sub(self.reach()), end)
+    }
+
+    /// Products of a head of a sequence of `rows`, about.
+    fn products(&self, rows: usize) -> usize {
+        rows * rows.min(self.reach().saturating_mul(2).saturating_add(1)) * self.shape.head_dim
     }
 }
 
-/// One query's attention, one key after the other.
-struct Query<'a> {
+/// How a sequence is cut into items.
+struct Share {
+    /// Queries of an item, and items that the queries of a head make.
+    queries: usize,
+    blocks: usize,
+    /// Heads of an item, and items that heads make.
+    heads: usize,
+    chunks: usize,
+}
+
+impl Share {
+    /// Items of about `products`.
+    fn new(job: &SelfAttentionJob<'_>, rows: usize, products: usize) -> Share {
+        let most = if matches!(job.bias, Bias::Disentangled(_)) { QUERIES_WITH_TERMS } else { QUERIES };
+        let head = job.products(rows).max(1);
+        let blocks = head.div_ceil(products).min(rows.div_ceil(QUERIES_FEW)).max(rows.div_ceil(most));
+        let queries = rows.div_ceil(blocks).next_multiple_of(QUERIES_UNIT);
+        let blocks = rows.div_ceil(queries);
+        let heads = if blocks == 1 { (products / head).clamp(1, job.shape.heads) } else { 1 };
+        Share { queries, blocks, heads, chunks: job.shape.heads.div_ceil(heads) }
+    }
+}
+
+/// Some queries of some heads of one sequence. The maker vouches for the sequence's rows of `qkv`, for the rows and
+/// heads of the output, and for a desk of the heads' width.
+struct Part<'a> {
     job: &'a SelfAttentionJob<'a>,
-    head: usize,
-    first: *const f32, // row 0 of the sequence in qkv
-    row: usize,
+    desk: Desk,
+    heads: std::ops::Range<usize>,
+    queries: std::ops::Range<usize>,
+    /// Rows of the sequence; and of the batch from its first row on.
     rows: usize,
+    readable: usize,
+    qkv: *const f32, // from the sequence's first row on
     out: *mut f32,
 }
 
-impl Query<'_> {
-    #[inline(always)]
-    unsafe fn dot<L: Lanes>(&self, a: *const f32, b: *const f32) -> f32 {
-        let head_dim = self.job.shape.head_dim;
-        let mut sum = L::splat(0.0);
-        for at in (0..head_dim).step_by(LANES) {
-            let count = LANES.min(head_dim - at);
-            sum = L::fma(get::<L>(a.add(at), count), get::<L>(b.add(at), count), sum);
-        }
-        L::sum(sum)
-    }
-}
-
-impl Kernel for Query<'_> {
+impl Kernel for Part<'_> {
     type Out = ();
 
     #[inline(always)]
     unsafe fn run<L: Lanes>(self) {
-        let HeadShape { heads, kv_heads, head_dim } = self.job.shape;
-        let (width, kv_head) = (self.job.shape.qkv_width(), self.head * kv_heads / heads);
-        let query = self.first.add(self.row * width + self.head * head_dim);
-        let (from, to) = self.job.seen(self.rows, self.row);
-        let (mut top, mut total) = (f32::NEG_INFINITY, 0.0f32);
-        for j in from..to {
-            let key = self.first.add(j * width + (heads + kv_head) * head_dim);
-            let value = key.add(kv_heads * head_dim);
-            let mut score = self.dot::<L>(query, key) * self.job.scale;
-            match self.job.bias {
-                Bias::None => {}
-                Bias::Distance(distance) => score += distance.at(self.head, j as i64 - self.row as i64),
-                Bias::Disentangled(tables) => {
-                    let at = tables.at(self.job.shape, self.head, self.row as i64 - j as i64);
-                    let keys = tables.keys.map_or(0.0, |keys| self.dot::<L>(query, keys[at..].as_ptr()));
-                    let queries =
-                        tables.queries.map_or(0.0, |table| self.dot::<L>(key, table[at..].as_ptr()));
-                    score += self.job.scale * (keys + queries);
+        let job = self.job;
+        let HeadShape { heads, kv_heads, head_dim } = job.shape;
+        let (stride, scale) = (job.shape.qkv_width(), job.scale * LOG2_E);
+        let (first, end) =
+            (job.seen(self.rows, self.queries.start).0, job.seen(self.rows, self.queries.end - 1).1);
+        let mut laid = None;
+        for head in self.heads.clone() {
+            let kv_head = head * kv_heads / heads;
+            for block in first / KEYS..end.div_ceil(KEYS) {
+                let key_first = block * KEYS;
+                let (from, to) = (first.max(key_first) - key_first, end.min(key_first + KEYS) - key_first);
+                if laid != Some((kv_head, block)) {
+                    laid = Some((kv_head, block));
+                    let keys = self.qkv.add(key_first * stride + (heads + kv_head) * head_dim);
+                    let value_offset = kv_heads * head_dim;
+                    let desk = self.desk;
+                    L::vectorize(Lay { desk, keys, value_offset, stride, head_dim, scale, from, to });
+                }
+                let added = self.lay_bias(head, key_first, to, scale);
+                for query in self.queries.clone().step_by(group_rows::<L>()) {
+                    self.group::<L>(head, query, key_first, added);
                 }
             }
-            let raised = if score > top { score } else { top };
-            let fade = (top - raised).exp();
-            let weight = (score - raised).exp();
-            top = raised;
-            total = total * fade + weight;
-            for at in (0..head_dim).step_by(LANES) {
-                let count = LANES.min(head_dim - at);
-                let before = if j == from { L::splat(0.0) } else { get::<L>(self.out.add(at), count) };
-                let faded = L::mul(before, L::splat(fade));
-                put::<L>(
-                    self.out.add(at),
-                    L::fma(get::<L>(value.add(at), count), L::splat(weight), faded),
-                    count,
-                );
+        }
+    }
+}
+
+impl Part<'_> {
+    /// Puts on the desk what is added to scores with the first `keys` keys of a block.
+    unsafe fn lay_bias(&self, head: usize, key_first: usize, keys: usize, scale: f32) -> Added {
+        let Part { job, desk, queries, .. } = self;
+        let ahead = key_first as isize - (queries.end - 1) as isize;
+        let count = queries.len() + keys - 1;
+        match job.bias {
+            Bias::None => Added::Nothing,
+            Bias::Distance(distance) => {
+                let to = std::slice::from_raw_parts_mut(desk.distances, count);
+                distance.fill(head, ahead, LOG2_E, to);
+                Added::Distances
+            }
+            Bias::Disentangled(tables) => {
+                let size = TERMS * job.shape.head_dim;
+                // Keys lie on the desk with the scale, queries without.
+                for (table, to, factor) in
+                    [(tables.keys, desk.key_terms, scale), (tables.queries, desk.query_terms, 1.0)]
+                {
+                    if let Some(table) = table {
+                        let to = std::slice::from_raw_parts_mut(to, size);
+                        tables.fill(table, (job.shape, head), (ahead, count), factor, to, TERMS);
+                    }
+                }
+                Added::Terms { keys: tables.keys.is_some(), queries: tables.queries.is_some() }
             }
         }
-        for at in (0..head_dim).step_by(LANES) {
-            let count = LANES.min(head_dim - at);
-            put::<L>(
-                self.out.add(at),
-                L::mul(get::<L>(self.out.add(at), count), L::splat(1.0 / total)),
-                count,
-            );
+    }
+
+    /// A group of queries from `query` on and a block of keys.
+    #[inline(always)]
+    unsafe fn group<L: Lanes>(&self, head: usize, query: usize, key_first: usize, added: Added) {
+        let job = self.job;
+        let HeadShape { head_dim, .. } = job.shape;
+        let (stride, out_stride) = (job.shape.qkv_width(), job.shape.q_width());
+        let count = (self.queries.end - query).min(group_rows::<L>());
+        let (first, end) = (job.seen(self.rows, query).0, job.seen(self.rows, query + count - 1).1);
+        let (from, to) = (first.max(key_first), end.min(key_first + KEYS));
+        if from >= to {
+            return;
         }
+        let reach = job.reach().min(self.rows) as isize;
+        let at = query as isize - key_first as isize;
+        let group = Group {
+            desk: self.desk,
+            added,
+            query: self.qkv.add(query * stride + head * head_dim),
+            stride,
+            count,
+            readable: self.readable - query,
+            head_dim,
+            state: query - self.queries.start,
+            from: from - key_first,
+            to: to - key_first,
+            seen: Seen { from: at - reach, to: if job.causal { at + 1 } else { at + reach + 1 } },
+            added_at: self.queries.end - 1 - query,
+            first: first >= key_first,
+            last: end <= key_first + KEYS,
+            out: self.out.add(query * out_stride + head * head_dim),
+            out_stride,
+        };
+        group.run::<L>();
     }
 }
 
@@ -113,6 +280,7 @@ impl Kernel for Query<'_> {
 pub(super) fn self_attention(
     tier: Tier,
     turn: &mut Turn,
+    scratch: &mut SelfAttentionScratch,
     batch: &Batch,
     job: &SelfAttentionJob<'_>,
     qkv: &[f32],
@@ -122,26 +290,50 @@ pub(super) fn self_attention(
     let (rows, width, q_width) = (batch.rows(), job.shape.qkv_width(), job.shape.q_width());
     assert!(heads.is_multiple_of(kv_heads), "key-value heads divide heads");
     assert!(qkv.len() >= rows * width && out.len() >= rows * q_width, "fewer rows than the batch");
+    assert!(head_dim <= scratch.head_dim, "heads wider than the step limits");
+    assert!(scratch.threads.len() >= turn.threads(), "scratch for every thread");
     for span in &batch.sequences {
         assert_eq!(span.context, span.rows, "{span:?}: a sequence that is not whole");
         assert!((span.row_first + span.rows) as usize <= rows, "a bad span");
     }
-    let qkv = Shared::new_const(qkv.as_ptr());
-    let out = Shared::new(out);
-    turn.run(rows, 1, &|_, range| {
-        for row in range {
-            let index = batch.sequences.partition_point(|span| span.row_first as usize <= row) - 1;
+    let products = batch.sequences.iter().map(|span| job.products(span.rows as usize) * heads);
+    let products = products.fold(0, usize::saturating_add) / (turn.threads() * ITEMS_PER_THREAD);
+    let products = products.max(ITEM_PRODUCTS_MIN);
+    let share = |index: usize| Share::new(job, batch.sequences[index].rows as usize, products);
+    scratch.item_first.clear();
+    scratch.item_first.push(0);
+    let mut items = 0;
+    for index in 0..batch.sequences.len() {
+        let Share { blocks, chunks, .. } = share(index);
+        items += blocks * chunks;
+        scratch.item_first.push(items);
+    }
+    let item_first = &scratch.item_first[..];
+    let (qkv, out) = (Shared::new_const(qkv.as_ptr()), Shared::new(out));
+    let threads = Shared::new(&mut scratch.threads);
+    turn.run(items, 1, &|worker, range| {
+        // SAFETY: the pool gives each thread a number of its own, below the length asserted above.
+        let memory = unsafe { &mut *threads.get().add(worker) };
+        let desk = desk(memory, head_dim);
+        for item in range {
+            let index = item_first.partition_point(|&first| first <= item) - 1;
+            let (share, local) = (share(index), item - item_first[index]);
+            let (chunk, block) = (local / share.blocks, local % share.blocks);
             let span = &batch.sequences[index];
-            let row_first = span.row_first as usize;
-            for head in 0..heads {
-                // SAFETY: the rows of the sequence and of the output are there (asserted); the item's row of the output
-                // is its own.
-                unsafe {
-                    let first = qkv.get().add(row_first * width).cast_const();
-                    let out = out.get().add(row * q_width + head * head_dim);
-                    let rows = span.rows as usize;
-                    dispatch(tier, Query { job, head, first, row: row - row_first, rows, out });
-                }
+            let (row, count) = (span.row_first as usize, span.rows as usize);
+            // SAFETY: the sequence's rows are there (asserted), and its part of the output is the item's own.
+            unsafe {
+                let part = Part {
+                    job,
+                    desk,
+                    heads: chunk * share.heads..heads.min((chunk + 1) * share.heads),
+                    queries: block * share.queries..count.min((block + 1) * share.queries),
+                    rows: count,
+                    readable: rows - row,
+                    qkv: qkv.get().add(row * width),
+                    out: out.get().add(row * q_width),
+                };
+                dispatch(tier, part);
             }
         }
     });

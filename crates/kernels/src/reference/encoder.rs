@@ -1,7 +1,7 @@
 //! The reference's ops for rows of whole sequences without a cache.
 
 use super::{ReferenceBackend, ReferenceBuffer, ReferenceMatrix, formulas};
-use crate::{HeadShape, LayerNormParams, PositionBias, Rope, RowIds, SelfAttentionParams};
+use crate::{HeadShape, LayerNormParams, PositionBias, QkvParams, RowIds, SelfAttentionParams};
 
 impl ReferenceBackend {
     pub(super) fn normed(
@@ -32,13 +32,15 @@ impl ReferenceBackend {
         }
     }
 
-    pub(super) fn turned(&self, qkv: &mut ReferenceBuffer, heads: HeadShape, rope: &Rope<'_, Vec<f32>>) {
+    pub(super) fn turned(&self, qkv: &mut ReferenceBuffer, params: &QkvParams<'_, Vec<f32>>) {
         let batch = self.step();
-        qkv.check(batch.rows(), heads.qkv_width(), "qkv");
+        let HeadShape { heads, kv_heads, head_dim } = params.shape;
+        qkv.check(batch.rows(), params.shape.qkv_width(), "qkv");
         for (row, &position) in batch.positions.iter().enumerate() {
-            let both = (heads.heads + heads.kv_heads) * heads.head_dim;
-            for head in qkv.row_mut(row)[..both].chunks_exact_mut(heads.head_dim) {
-                formulas::rotate(head, rope.kind, rope.inv_freq, rope.magnitude, position);
+            let all = qkv.row_mut(row).chunks_exact_mut(head_dim).enumerate();
+            for (index, head) in all.take(heads + kv_heads) {
+                let norm = if index < heads { params.q_norm } else { params.k_norm };
+                prepare(head, norm, params, position);
             }
         }
     }
@@ -80,6 +82,23 @@ impl ReferenceBackend {
                 }
             }
         }
+    }
+}
+
+/// Norms and turns one head of a query or key.
+pub(super) fn prepare(
+    head: &mut [f32],
+    norm: Option<&Vec<f32>>,
+    params: &QkvParams<'_, Vec<f32>>,
+    position: u32,
+) {
+    if let Some(weight) = norm {
+        assert_eq!(weight.len(), head.len(), "a head's norm has one weight an element");
+        let x = head.to_vec();
+        formulas::rms_norm(&x, weight, params.norm_eps, head);
+    }
+    if let Some(rope) = &params.rope {
+        formulas::rotate(head, rope.kind, rope.inv_freq, rope.magnitude, position);
     }
 }
 

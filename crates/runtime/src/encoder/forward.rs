@@ -181,9 +181,7 @@ impl<B: Backend> Encoder<B> {
                     norm_eps: spec.norm.eps,
                     rope,
                 };
-                if let Some(rope) = &params.rope {
-                    backend.rotate(&mut b.qkv, spec.heads, rope);
-                }
+                backend.rotate(&mut b.qkv, &params);
             }
             let params = SelfAttentionParams {
                 heads: spec.heads,

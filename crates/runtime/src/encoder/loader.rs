@@ -344,7 +344,10 @@ impl<B: Backend> Loader<'_, B> {
         Ok(Some(MaskedLm {
             dense: self.pack(&[Part::LmDense], true)?,
             dense_bias: match head.dense_bias {
-                true => Some(self.backend.vector(&self.files.tensor(Part::LmDense.bias()).to_f32()?)?),
+                true => {
+                    let bias = self.take(Part::LmDense.bias())?;
+                    Some(self.backend.vector(&bias)?)
+                }
                 false => None,
             },
             norm: self.norm(Part::LmNorm)?,

@@ -422,8 +422,8 @@ impl Backend for Faulty {
         self.store(out, rows);
     }
 
-    fn rotate(&mut self, qkv: &mut ReferenceBuffer, heads: HeadShape, rope: &Rope<'_, Vec<f32>>) {
-        self.turned(qkv, heads, rope);
+    fn rotate(&mut self, qkv: &mut ReferenceBuffer, params: &QkvParams<'_, Vec<f32>>) {
+        self.turned(qkv, params);
     }
 
     fn self_attention(

@@ -71,6 +71,43 @@ impl<const VNNI: bool> Lanes for Avx512<VNNI> {
     }
 
     #[inline(always)]
+    unsafe fn transpose(from: *const f32, stride: usize, factor: f32, to: *mut f32, to_stride: usize) {
+        let factor = _mm512_set1_ps(factor);
+        // Four rows at a time: in each quarter of `fours[4 * r + c]` is column c of four rows, of four neighbouring
+        // columns a quarter each.
+        let mut fours = [factor; 16];
+        for r in 0..4 {
+            let mut rows = [factor; 4];
+            for j in 0..4 {
+                rows[j] = _mm512_mul_ps(_mm512_loadu_ps(from.add((4 * r + j) * stride)), factor);
+            }
+            let [a, b, c, d] = rows;
+            let (ab, cd) = (_mm512_unpacklo_ps(a, b), _mm512_unpacklo_ps(c, d));
+            let (ab_high, cd_high) = (_mm512_unpackhi_ps(a, b), _mm512_unpackhi_ps(c, d));
+            fours[4 * r] = _mm512_shuffle_ps::<0b01_00_01_00>(ab, cd);
+            fours[4 * r + 1] = _mm512_shuffle_ps::<0b11_10_11_10>(ab, cd);
+            fours[4 * r + 2] = _mm512_shuffle_ps::<0b01_00_01_00>(ab_high, cd_high);
+            fours[4 * r + 3] = _mm512_shuffle_ps::<0b11_10_11_10>(ab_high, cd_high);
+        }
+        for c in 0..4 {
+            let (a, b, d, e) = (fours[c], fours[4 + c], fours[8 + c], fours[12 + c]);
+            let (even, odd) =
+                (_mm512_shuffle_f32x4::<0b10_00_10_00>(a, b), _mm512_shuffle_f32x4::<0b11_01_11_01>(a, b));
+            let (even_rest, odd_rest) =
+                (_mm512_shuffle_f32x4::<0b10_00_10_00>(d, e), _mm512_shuffle_f32x4::<0b11_01_11_01>(d, e));
+            let columns = [
+                _mm512_shuffle_f32x4::<0b10_00_10_00>(even, even_rest),
+                _mm512_shuffle_f32x4::<0b10_00_10_00>(odd, odd_rest),
+                _mm512_shuffle_f32x4::<0b11_01_11_01>(even, even_rest),
+                _mm512_shuffle_f32x4::<0b11_01_11_01>(odd, odd_rest),
+            ];
+            for (quarter, column) in columns.into_iter().enumerate() {
+                _mm512_storeu_ps(to.add((4 * quarter + c) * to_stride), column);
+            }
+        }
+    }
+
+    #[inline(always)]
     unsafe fn add(a: __m512, b: __m512) -> __m512 {
         _mm512_add_ps(a, b)
     }

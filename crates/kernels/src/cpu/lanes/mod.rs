@@ -72,6 +72,13 @@ pub(super) trait Lanes: Copy + 'static {
     /// Reads 16 bfloat16.
     unsafe fn load_bf16(from: *const u16) -> Self::F;
 
+    /// Sixteen rows of sixteen f32, `stride` apart, as columns, times a factor: `to[i * to_stride + j]` is
+    /// `from[j * stride + i] * factor`.
+    #[inline(always)]
+    unsafe fn transpose(from: *const f32, stride: usize, factor: f32, to: *mut f32, to_stride: usize) {
+        transpose_part(from, stride, (16, 16), factor, to, to_stride);
+    }
+
     /// a + b.
     unsafe fn add(a: Self::F, b: Self::F) -> Self::F;
     /// a - b.
@@ -162,6 +169,23 @@ pub(super) trait Lanes: Copy + 'static {
     unsafe fn dot16<const BITS: u32>(init: Self::I, w: &[Self::W; 8], first: usize, a: *const i8) -> Self::I;
     /// `init + m0 * a[0] + m1 * a[1]` where lane i's (m0, m1) are the unsigned bytes `2i, 2i + 1` at `m`. Exact.
     unsafe fn dot_pair(init: Self::I, m: *const u8, a: *const i16) -> Self::I;
+}
+
+/// As `Lanes::transpose` for `rows` of `cols` numbers each.
+#[inline(always)]
+pub(super) unsafe fn transpose_part(
+    from: *const f32,
+    stride: usize,
+    (rows, cols): (usize, usize),
+    factor: f32,
+    to: *mut f32,
+    to_stride: usize,
+) {
+    for i in 0..cols {
+        for j in 0..rows {
+            to.add(i * to_stride + j).write(from.add(j * stride + i).read() * factor);
+        }
+    }
 }
 
 /// `Lanes::dots` of codes in the order of inputs by `dot4`, an activation once broadcast serving all panels.

@@ -33,7 +33,10 @@ impl Kernel for StoreSums {
                 unsafe {
                     let sum = L::load(self.sums.add((row / PANEL_ROWS * self.columns + column) * PANEL_ROWS));
                     let sum = if self.bias.is_some() { L::add(sum, L::load(bias.as_ptr())) } else { sum };
-                    let sum = self.activation.map_or(sum, |activation| math::activate::<L>(activation, sum));
+                    let sum = match self.activation {
+                        Some(activation) => math::activate::<L>(activation, sum),
+                        None => sum,
+                    };
                     put::<L>(self.out.add(column * self.stride + row), sum, count);
                 }
             }

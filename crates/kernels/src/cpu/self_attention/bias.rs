@@ -63,25 +63,50 @@ impl<'a> Bias<'a> {
 }
 
 impl Distance<'_> {
-    /// What is added where the key stands `ahead` rows behind the query's row.
-    pub(super) fn at(self, head: usize, ahead: i64) -> f32 {
+    /// Writes `factor` times what is added for a head where the key stands `ahead` rows behind the query's, one more for
+    /// each further number.
+    pub(super) fn fill(self, head: usize, ahead: isize, factor: f32, to: &mut [f32]) {
         match self {
-            Distance::Slopes(slopes) => -slopes[head] * ahead.unsigned_abs() as f32,
-            Distance::Table(table, reach) => table[head * (2 * reach as usize + 1) + clamped(ahead, reach)],
+            Distance::Slopes(slopes) => {
+                let slope = -factor * slopes[head];
+                for (to, ahead) in to.iter_mut().zip(ahead..) {
+                    *to = slope * ahead.unsigned_abs() as f32;
+                }
+            }
+            Distance::Table(table, reach) => {
+                let table = &table[head * (2 * reach as usize + 1)..];
+                for (to, ahead) in to.iter_mut().zip(ahead..) {
+                    *to = factor * table[clamped(ahead, reach)];
+                }
+            }
         }
     }
 }
 
 impl Disentangled<'_> {
-    /// Where in the tables the row for a distance has the part of a head.
-    pub(super) fn at(self, shape: HeadShape, head: usize, distance: i64) -> usize {
-        let bucket = self.bucket_of[clamped(distance, self.reach)] as usize;
-        bucket * shape.q_width() + head * shape.head_dim
+    /// Writes the columns of `table` for a head, where the key stands `ahead` rows behind the query's, one more for each
+    /// of `count` columns: element d of column c to `to[d * stride + c]`, times `factor`.
+    pub(super) fn fill(
+        &self,
+        table: &[f32],
+        (shape, head): (HeadShape, usize),
+        (ahead, count): (isize, usize),
+        factor: f32,
+        to: &mut [f32],
+        stride: usize,
+    ) {
+        for (column, ahead) in (ahead..).take(count).enumerate() {
+            let bucket = self.bucket_of[clamped(-ahead, self.reach)] as usize;
+            let row = &table[bucket * shape.q_width() + head * shape.head_dim..][..shape.head_dim];
+            for (to, value) in to[column..].iter_mut().step_by(stride).zip(row) {
+                *to = factor * value;
+            }
+        }
     }
 }
 
 /// A distance from `-reach` to `reach` as an index from 0.
-fn clamped(distance: i64, reach: u32) -> usize {
-    let reach = i64::from(reach);
+fn clamped(distance: isize, reach: u32) -> usize {
+    let reach = reach as isize;
     (distance.clamp(-reach, reach) + reach) as usize
 }

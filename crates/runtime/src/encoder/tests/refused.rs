@@ -40,7 +40,11 @@ fn settings_that_make_another_model_are_named() {
         ("bert-mean", json!({"is_decoder": true}), "is_decoder = true"),
         ("bert-mean", json!({"add_cross_attention": true}), "add_cross_attention"),
         ("bert-mean", json!({"hidden_act": "mish"}), "hidden_act = mish"),
-        ("bert-mean", json!({"architectures": ["BertForTokenClassification"]}), "architectures = BertForToken"),
+        (
+            "bert-mean",
+            json!({"architectures": ["BertForTokenClassification"]}),
+            "architectures = BertForToken",
+        ),
         ("bert-mean", json!({"architectures": ["GPT2Model"]}), "architectures = GPT2Model"),
         ("bert-mean", json!({"auto_map": {"AutoModel": "x/y--modeling.OddModel"}}), "auto_map = OddModel"),
         ("bert-mean", json!({"quantization_config": {"bits": 4}}), "quantization_config"),
@@ -86,6 +90,8 @@ fn settings_that_make_another_model_are_named() {
         ("bert-classifier", json!({"id2label": {"0": "a", "2": "b"}}), "key id2label"),
         ("bert-classifier", json!({"id2label": {"0": "a", "1": "b"}}), "classifier.weight: expected [2, 32]"),
     ];
+    let convolution = open_at(&directory("deberta-v2-classifier")).unwrap_err();
+    assert!(convolution.contains("conv_kernel_size = 3 is not supported"), "{convolution}");
     for (case, settings, expected) in cases {
         let error = error_with(case, settings);
         assert!(error.contains(expected), "{expected:?} in {error:?}");
@@ -133,16 +139,25 @@ fn missing_misshapen_and_strange_tensors_are_named() {
     let keep = |name: &str, shape: &[usize]| Some((name.to_owned(), shape.to_vec()));
     let missing = error(&|name, shape| if name == key { None } else { keep(name, shape) });
     assert!(missing.ends_with(&format!("tensor {key} [32, 32] is missing")), "{missing}");
-    let misshapen =
-        error(&|name, shape| keep(name, if name == key { &[16, 64] } else { shape }));
-    assert!(misshapen.ends_with(&format!("tensor {key}: expected [32, 32], file has [16, 64]")), "{misshapen}");
-    let strange = error(&|name, shape| keep(if name == "pooler.dense.bias" { "adapter.bias" } else { name }, shape));
-    assert!(strange.contains("tensor adapter.bias = [32] of F32 is not supported: a bert model"), "{strange}");
+    let misshapen = error(&|name, shape| keep(name, if name == key { &[16, 64] } else { shape }));
+    assert!(
+        misshapen.ends_with(&format!("tensor {key}: expected [32, 32], file has [16, 64]")),
+        "{misshapen}"
+    );
+    let strange =
+        error(&|name, shape| keep(if name == "pooler.dense.bias" { "adapter.bias" } else { name }, shape));
+    assert!(
+        strange.contains("tensor adapter.bias = [32] of F32 is not supported: a bert model"),
+        "{strange}"
+    );
 }
 
 #[test]
 fn what_is_left_out_is_listed() {
-    assert_eq!(open("bert-mean").left_out, ["embeddings.position_ids", "pooler.dense.bias", "pooler.dense.weight"]);
+    assert_eq!(
+        open("bert-mean").left_out,
+        ["embeddings.position_ids", "pooler.dense.bias", "pooler.dense.weight"]
+    );
     assert!(open("bert-classifier").left_out.is_empty());
     // A head that a configuration does not name.
     let model = copy("bert-splade");
@@ -151,14 +166,19 @@ fn what_is_left_out_is_listed() {
     fs::write(model.path().join("config.json"), Value::Object(config).to_string()).unwrap();
     let files = open_at(model.path()).unwrap();
     assert_eq!(files.head, None);
-    assert!(files.left_out.contains(&"cls.predictions.transform.dense.weight".to_owned()), "{:?}", files.left_out);
+    assert!(
+        files.left_out.contains(&"cls.predictions.transform.dense.weight".to_owned()),
+        "{:?}",
+        files.left_out
+    );
 }
 
 #[test]
 fn names_of_the_first_releases_are_known() {
     let model = copy("bert-mean");
     rewrite(model.path(), |name, shape| {
-        let old = name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta");
+        let old =
+            name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta");
         Some((old, shape.to_vec()))
     });
     assert_eq!(open_at(model.path()).unwrap().spec, open("bert-mean").spec);
@@ -232,10 +252,10 @@ fn gguf_encoders_open_as_their_tensors_say() {
     assert_eq!((bert.spec.vocab, bert.spec.type_vocab, bert.spec.input_tokens_max), (10, 2, 16));
     assert!(!bert.spec.qkv_bias && bert.head.is_none());
     let nomic = tiny("nomic-bert", |builder| {
-        builder.f32("nomic-bert.rope.freq_base", 1000.0).zeros("blk.0.ffn_up.weight", &[8, 4]).zeros(
-            "blk.0.ffn_gate.weight",
-            &[8, 4],
-        )
+        builder
+            .f32("nomic-bert.rope.freq_base", 1000.0)
+            .zeros("blk.0.ffn_up.weight", &[8, 4])
+            .zeros("blk.0.ffn_gate.weight", &[8, 4])
     });
     let nomic = nomic.unwrap();
     assert_eq!((nomic.spec.ropes[0].base, nomic.spec.layers[0].rope), (1000.0, Some(0)));

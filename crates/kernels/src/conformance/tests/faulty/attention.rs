@@ -3,7 +3,7 @@
 use half::f16;
 
 use super::{Fault, Faulty, renumber_slots};
-use crate::reference::{ReferenceBackend, ReferenceBuffer, ReferenceKv};
+use crate::reference::{ReferenceBuffer, ReferenceKv};
 use crate::{AttentionParams, Backend, HeadShape};
 
 impl Faulty {

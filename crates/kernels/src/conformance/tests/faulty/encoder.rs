@@ -5,7 +5,7 @@ use half::f16;
 use super::{Fault, Faulty, Part};
 use crate::reference::{ReferenceBuffer, formulas};
 use crate::{
-    Activation, Backend, HeadShape, LayerNormParams, PositionBias, Rope, RopeKind, RowIds,
+    Activation, Backend, HeadShape, LayerNormParams, PositionBias, QkvParams, Rope, RopeKind, RowIds,
     SelfAttentionParams, SequenceSpan,
 };
 
@@ -92,10 +92,13 @@ impl Faulty {
     }
 
     /// `rotate`.
-    pub(super) fn turned(&mut self, qkv: &mut ReferenceBuffer, heads: HeadShape, rope: &Rope<'_, Vec<f32>>) {
+    pub(super) fn turned(&mut self, qkv: &mut ReferenceBuffer, params: &QkvParams<'_, Vec<f32>>) {
+        let heads = params.shape;
+        let Some(rope) = &params.rope else { panic!("every check of `rotate` turns") };
         let mut changed = Rope { ..*rope };
         let mut longer = rope.inv_freq.clone();
         let mut turned = heads;
+        let (mut q_norm, mut k_norm) = (params.q_norm, params.k_norm);
         match self.fault {
             Fault::KindSwapped => {
                 changed.kind = match rope.kind {
@@ -112,6 +115,8 @@ impl Faulty {
             Fault::KeysNotTurned => {
                 turned = HeadShape { heads: heads.heads - heads.kv_heads, ..heads };
             }
+            Fault::QueriesNotNormed => q_norm = None,
+            Fault::KeysNotNormed => k_norm = None,
             Fault::ValuesTurned => turned = HeadShape { heads: heads.heads + heads.kv_heads, ..heads },
             _ => {}
         }
@@ -119,7 +124,11 @@ impl Faulty {
         let mut rows = self.rows_of(qkv, width);
         for (row, &position) in rows.chunks_exact_mut(width).zip(&self.batch.positions) {
             let end = (turned.heads + turned.kv_heads) * heads.head_dim;
-            for head in row[..end].chunks_exact_mut(heads.head_dim) {
+            for (index, head) in row[..end].chunks_exact_mut(heads.head_dim).enumerate() {
+                if let Some(norm) = if index < heads.heads { q_norm } else { k_norm } {
+                    let x = head.to_vec();
+                    formulas::rms_norm(&x, norm, params.norm_eps, head);
+                }
                 formulas::rotate(head, changed.kind, changed.inv_freq, changed.magnitude, position);
             }
         }

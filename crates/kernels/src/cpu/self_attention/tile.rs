@@ -1,0 +1,402 @@
+//! The inner loops: keys and values laid out for them, scores of a few queries, and the weighted sum of values.
+
+#![allow(unsafe_op_in_unsafe_fn)] // The contract is that of `lanes`, and of the makers of the kernels below.
+
+use super::super::lanes::{Kernel, Lanes, transpose_part};
+use super::super::math;
+use super::super::matmul::{get, put};
+use super::{GROUP_MAX, KEYS, LANES, SCORES, TERMS, width};
+
+/// A thread's memory while it works at an item.
+#[derive(Clone, Copy)]
+pub(super) struct Desk {
+    pub(super) keys: *mut f32,   // (16-key block / NV, head_dim, NV, 16), times the scale
+    pub(super) values: *mut f32, // (chunk / NV, KEYS, NV, 16)
+    pub(super) queries: *mut f32, // (width, 16)
+    pub(super) scores: *mut f32, // (GROUP_MAX, SCORES)
+    pub(super) states: *mut f32, // (QUERIES, LANES + width): maximum, total, padding, weighted sum of values
+    pub(super) distances: *mut f32, // what is added to scores, by distance
+    pub(super) key_terms: *mut f32, // (head_dim, TERMS), times the scale
+    pub(super) query_terms: *mut f32, // (head_dim, TERMS)
+}
+
+/// Vectors of keys, or of columns of values, that a tile holds.
+pub(super) const fn vectors<L: Lanes>() -> usize {
+    if L::COLS >= 8 { 2 } else { 1 }
+}
+
+/// Queries that a tile holds.
+pub(super) const fn group_rows<L: Lanes>() -> usize {
+    if L::COLS >= 8 { 12 } else { 6 }
+}
+
+/// Lays out keys and values `from..to` of a block of keys. Keys of a vector that are not there are zeros.
+pub(super) struct Lay {
+    pub(super) desk: Desk,
+    /// The block's first key; values lie `value_offset` further.
+    pub(super) keys: *const f32,
+    pub(super) value_offset: usize,
+    pub(super) stride: usize,
+    pub(super) head_dim: usize,
+    pub(super) scale: f32,
+    pub(super) from: usize,
+    pub(super) to: usize,
+}
+
+impl Kernel for Lay {
+    type Out = ();
+
+    #[inline(always)]
+    unsafe fn run<L: Lanes>(self) {
+        let (nv, head_dim) = (const { vectors::<L>() }, self.head_dim);
+        for block in self.from / LANES..self.to.div_ceil(LANES) {
+            let from = self.keys.add(block * LANES * self.stride);
+            let to = self.desk.keys.add((block / nv * head_dim * nv + block % nv) * LANES);
+            let rows = LANES.min(self.to - block * LANES);
+            columns::<L>(from, self.stride, (rows, head_dim), self.scale, to, nv * LANES);
+        }
+        let chunks = head_dim.div_ceil(LANES);
+        for t in self.from..self.to {
+            let from = self.keys.add(t * self.stride + self.value_offset);
+            for chunk in 0..chunks.next_multiple_of(nv) {
+                let at = (chunk / nv * KEYS * nv + t * nv + chunk % nv) * LANES;
+                let count = LANES.min(head_dim.saturating_sub(chunk * LANES));
+                let value = if count == 0 { L::splat(0.0) } else { get::<L>(from.add(chunk * LANES), count) };
+                L::store(self.desk.values.add(at), value);
+            }
+        }
+    }
+}
+
+/// Up to sixteen rows of `cols` numbers as columns; rows that are not there as zeros.
+#[inline(always)]
+unsafe fn columns<L: Lanes>(
+    from: *const f32,
+    stride: usize,
+    (rows, cols): (usize, usize),
+    factor: f32,
+    to: *mut f32,
+    to_stride: usize,
+) {
+    let whole = if rows == LANES { cols / LANES * LANES } else { 0 };
+    for at in (0..whole).step_by(LANES) {
+        L::transpose(from.add(at), stride, factor, to.add(at * to_stride), to_stride);
+    }
+    if whole < cols {
+        if rows < LANES {
+            for at in whole..cols {
+                L::store(to.add(at * to_stride), L::splat(0.0));
+            }
+        }
+        let (from, to) = (from.add(whole), to.add(whole * to_stride));
+        transpose_part(from, stride, (rows, cols - whole), factor, to, to_stride);
+    }
+}
+
+/// Turns scores into weights under these maxima. (No closure: one would be a function without the instruction set.)
+#[inline(always)]
+unsafe fn weigh<L: Lanes>(scores: *mut f32, tops: L::F) -> L::F {
+    let weights = math::exp2_falling::<L>(L::sub(L::load(scores), tops));
+    L::store(scores, weights);
+    weights
+}
+
+/// What is added to a score beside the dot product.
+#[derive(Clone, Copy)]
+pub(super) enum Added {
+    Nothing,
+    /// The desk's `distances`.
+    Distances,
+    /// Products with the desk's terms, each if it is there.
+    Terms {
+        keys: bool,
+        queries: bool,
+    },
+}
+
+/// Up to [`GROUP_MAX`] queries that meet a block of keys together.
+#[derive(Clone, Copy)]
+pub(super) struct Group {
+    pub(super) desk: Desk,
+    pub(super) added: Added,
+    /// The first of them, rows to the next, and how many.
+    pub(super) query: *const f32,
+    pub(super) stride: usize,
+    pub(super) count: usize,
+    /// Rows from the first one on that may be read.
+    pub(super) readable: usize,
+    pub(super) head_dim: usize,
+    /// The first one's state among the desk's.
+    pub(super) state: usize,
+    /// Keys of the block that any of them sees, first and end.
+    pub(super) from: usize,
+    pub(super) to: usize,
+    /// Those that the first one sees.
+    pub(super) seen: Seen,
+    /// Where the first query finds what is added to the score of the block's first key; one less for each further.
+    pub(super) added_at: usize,
+    /// Whether this is the first block of keys they see, and whether it is the last.
+    pub(super) first: bool,
+    pub(super) last: bool,
+    pub(super) out: *mut f32,
+    pub(super) out_stride: usize,
+}
+
+/// Keys of a block that the first query of a group sees, from the block's first one on, but for the sequence's ends; each
+/// further query's lie one key on. May lie outside the block.
+#[derive(Clone, Copy)]
+pub(super) struct Seen {
+    pub(super) from: isize,
+    pub(super) to: isize,
+}
+
+impl Seen {
+    /// Keys that query `q` of the group sees, within a range.
+    #[inline(always)]
+    fn of(&self, q: usize, from: usize, to: usize) -> (usize, usize) {
+        let place = |at: isize| (at + q as isize).clamp(from as isize, to as isize) as usize;
+        (place(self.from), place(self.to).max(place(self.from)))
+    }
+}
+
+impl Kernel for Group {
+    type Out = ();
+
+    #[inline(always)]
+    unsafe fn run<L: Lanes>(self) {
+        // The queries as columns: a tile reads one number of each.
+        let quick = const { vectors::<L>() == 2 } && self.readable >= LANES;
+        let rows = if quick { LANES } else { self.count };
+        columns::<L>(self.query, self.stride, (rows, self.head_dim), 1.0, self.desk.queries, LANES);
+        // What a larger tile computes for queries that are not there is not looked at.
+        if const { vectors::<L>() == 2 } {
+            match self.count {
+                9.. => L::vectorize(Tile::<12, 2>(self)),
+                5.. => L::vectorize(Tile::<8, 2>(self)),
+                _ => L::vectorize(Tile::<4, 2>(self)),
+            }
+        } else {
+            match self.count {
+                5.. => L::vectorize(Tile::<6, 1>(self)),
+                3.. => L::vectorize(Tile::<4, 1>(self)),
+                _ => L::vectorize(Tile::<2, 1>(self)),
+            }
+        }
+    }
+}
+
+/// N queries by NV vectors.
+struct Tile<const N: usize, const NV: usize>(Group);
+
+impl<const N: usize, const NV: usize> Kernel for Tile<N, NV> {
+    type Out = ();
+
+    #[inline(always)]
+    unsafe fn run<L: Lanes>(self) {
+        const { assert!(N <= GROUP_MAX) };
+        let group = &self.0;
+        let (first, end) = (group.from / LANES, group.to.div_ceil(LANES));
+        for block in (first / NV * NV..end).step_by(NV) {
+            if NV > 1 && block + 1 == end {
+                self.dots::<L, 1>(block);
+            } else {
+                self.dots::<L, NV>(block);
+            }
+        }
+        if let Added::Terms { keys, queries } = group.added {
+            let mut block = first;
+            while block < end {
+                // Past the last block it reads what the desk holds there, and nobody looks at the result.
+                self.terms::<L, 2>(block, keys, queries);
+                block += 2;
+            }
+        }
+        let mut fades = [0.0; N];
+        for (q, fade) in fades.iter_mut().enumerate().take(group.count) {
+            *fade = self.weights::<L>(q);
+        }
+        for chunk in (0..group.head_dim.div_ceil(LANES)).step_by(NV) {
+            self.values::<L>(chunk, &fades);
+        }
+        if group.last {
+            self.finish::<L>();
+        }
+    }
+}
+
+impl<const N: usize, const NV: usize> Tile<N, NV> {
+    /// Dot products with the first K of NV blocks of keys.
+    #[inline(always)]
+    unsafe fn dots<L: Lanes, const K: usize>(&self, block: usize) {
+        let Group { desk, head_dim, .. } = self.0;
+        let keys = desk.keys.add(block * head_dim * LANES);
+        let mut dots = [[L::splat(0.0); K]; N];
+        for d in 0..head_dim {
+            let mut key = [L::splat(0.0); K];
+            for (k, key) in key.iter_mut().enumerate() {
+                *key = L::load(keys.add((d * NV + k) * LANES));
+            }
+            for (q, dots) in dots.iter_mut().enumerate() {
+                let query = L::splat(desk.queries.add(d * LANES + q).read());
+                for (dot, &key) in dots.iter_mut().zip(&key) {
+                    *dot = L::fma(key, query, *dot);
+                }
+            }
+        }
+        for (q, dots) in dots.iter().enumerate() {
+            for (k, &dot) in dots.iter().enumerate() {
+                L::store(desk.scores.add(q * SCORES + (block + k) * LANES), dot);
+            }
+        }
+    }
+
+    /// Adds what content and position give together, to K blocks of keys.
+    #[inline(always)]
+    unsafe fn terms<L: Lanes, const K: usize>(&self, block: usize, with_keys: bool, with_queries: bool) {
+        let Group { desk, head_dim, count, added_at, .. } = self.0;
+        for q in 0..count {
+            let scores = desk.scores.add(q * SCORES + block * LANES);
+            let at = added_at - q + block * LANES;
+            let mut sums = [L::splat(0.0); K];
+            for (k, sum) in sums.iter_mut().enumerate() {
+                *sum = L::load(scores.add(k * LANES));
+            }
+            for d in 0..head_dim {
+                if with_keys {
+                    let query = L::splat(desk.queries.add(d * LANES + q).read());
+                    for (k, sum) in sums.iter_mut().enumerate() {
+                        let term = L::load(desk.key_terms.add(d * TERMS + at + k * LANES));
+                        *sum = L::fma(term, query, *sum);
+                    }
+                }
+                if with_queries {
+                    for (k, sum) in sums.iter_mut().enumerate() {
+                        let block = block + k;
+                        let key = (block / NV * head_dim * NV + d * NV + block % NV) * LANES;
+                        let term = L::load(desk.query_terms.add(d * TERMS + at + k * LANES));
+                        *sum = L::fma(term, L::load(desk.keys.add(key)), *sum);
+                    }
+                }
+            }
+            for (k, &sum) in sums.iter().enumerate() {
+                L::store(scores.add(k * LANES), sum);
+            }
+        }
+    }
+
+    /// Turns query `q`'s scores into weights under the largest score so far, keeps maximum and total, and gives what its
+    /// weighted sum of the blocks before, 0 before the first, must be multiplied by.
+    #[inline(always)]
+    unsafe fn weights<L: Lanes>(&self, q: usize) -> f32 {
+        let group = &self.0;
+        let (first, end) = (group.from / LANES * LANES, group.to.div_ceil(LANES) * LANES);
+        let (from, to) = group.seen.of(q, group.from, group.to);
+        let row = group.desk.scores.add(q * SCORES);
+        let state = self.state(q);
+        if group.first {
+            std::ptr::write_bytes(state, 0, LANES + width(group.head_dim));
+            state.write(f32::NEG_INFINITY);
+        }
+        if from == to {
+            std::slice::from_raw_parts_mut(row, end)[first..].fill(0.0);
+            return 1.0;
+        }
+        if let Added::Distances = group.added {
+            let added = group.desk.distances.add(group.added_at - q);
+            for at in (first..end).step_by(LANES) {
+                L::store(row.add(at), L::add(L::load(row.add(at)), L::load(added.add(at))));
+            }
+        }
+        let seen = std::slice::from_raw_parts_mut(row, end);
+        seen[first..from].fill(f32::NEG_INFINITY);
+        seen[to..].fill(f32::NEG_INFINITY);
+        let mut tops = [L::splat(f32::NEG_INFINITY); 2];
+        let mut at = first;
+        while at + 2 * LANES <= end {
+            tops[0] = L::max(tops[0], L::load(row.add(at)));
+            tops[1] = L::max(tops[1], L::load(row.add(at + LANES)));
+            at += 2 * LANES;
+        }
+        if at < end {
+            tops[0] = L::max(tops[0], L::load(row.add(at)));
+        }
+        let here = L::top(L::max(tops[0], tops[1]));
+        let before = state.read();
+        let top = if before > here { before } else { here };
+        let tops = L::splat(top);
+        let mut sums = [L::splat(0.0); 2];
+        at = first;
+        while at + 2 * LANES <= end {
+            sums[0] = L::add(sums[0], weigh::<L>(row.add(at), tops));
+            sums[1] = L::add(sums[1], weigh::<L>(row.add(at + LANES), tops));
+            at += 2 * LANES;
+        }
+        if at < end {
+            sums[0] = L::add(sums[0], weigh::<L>(row.add(at), tops));
+        }
+        let seen = std::slice::from_raw_parts_mut(row, end);
+        seen[group.from..from].fill(0.0);
+        seen[to..].fill(0.0);
+        let fade = L::top(math::exp2_falling::<L>(L::splat(before - top)));
+        let total = state.add(1).read() * fade;
+        state.write(top);
+        state.add(1).write(total + L::sum(L::add(sums[0], sums[1])));
+        fade
+    }
+
+    /// `sums = sums * fade + weights · values` of NV chunks of columns.
+    #[inline(always)]
+    unsafe fn values<L: Lanes>(&self, chunk: usize, fades: &[f32; N]) {
+        let group = &self.0;
+        let mut sums = [[L::splat(0.0); NV]; N];
+        let states = self.state(0).add((1 + chunk) * LANES);
+        let state_width = LANES + width(group.head_dim);
+        for (q, sums) in sums.iter_mut().enumerate() {
+            for (v, sum) in sums.iter_mut().enumerate() {
+                let before = L::load(states.add(q * state_width + v * LANES));
+                *sum = L::mul(before, L::splat(fades[q]));
+            }
+        }
+        let values = group.desk.values.add(chunk * KEYS * LANES);
+        for t in group.from..group.to {
+            let mut value = [L::splat(0.0); NV];
+            for (v, value) in value.iter_mut().enumerate() {
+                *value = L::load(values.add((t * NV + v) * LANES));
+            }
+            for (q, sums) in sums.iter_mut().enumerate() {
+                let weight = L::splat(group.desk.scores.add(q * SCORES + t).read());
+                for (sum, &value) in sums.iter_mut().zip(&value) {
+                    *sum = L::fma(value, weight, *sum);
+                }
+            }
+        }
+        // All of them, plainly, and what comes of them in a loop of its own: only sums that no large loop looks at stay
+        // in registers in the one above.
+        for (q, sums) in sums.iter().enumerate() {
+            for (v, &sum) in sums.iter().enumerate() {
+                L::store(states.add(q * state_width + v * LANES), sum);
+            }
+        }
+    }
+
+    /// Divides by the totals and writes the output.
+    #[inline(always)]
+    unsafe fn finish<L: Lanes>(&self) {
+        let group = &self.0;
+        for q in 0..group.count {
+            let (state, out) = (self.state(q), group.out.add(q * group.out_stride));
+            let factor = L::splat(1.0 / state.add(1).read());
+            for at in (0..group.head_dim).step_by(LANES) {
+                let value = L::mul(L::load(state.add(LANES + at)), factor);
+                put::<L>(out.add(at), value, LANES.min(group.head_dim - at));
+            }
+        }
+    }
+
+    /// The state of query `q`. Those of queries that are not there are spare.
+    #[inline(always)]
+    unsafe fn state(&self, q: usize) -> *mut f32 {
+        let group = &self.0;
+        group.desk.states.add((group.state + q) * (LANES + width(group.head_dim)))
+    }
+}

@@ -1,0 +1,233 @@
+//! Golden checkpoints in other clothes: as GGUF files, and with heads that have no golden numbers of their own.
+
+use half::f16;
+use hanzo_engine_kernels::{DType, quant};
+use safetensors::tensor::{Dtype, TensorView};
+use serde_json::json;
+
+use super::*;
+use crate::gguf::Gguf;
+use crate::gguf::tests::Builder;
+
+/// What GGUF files call the parts, and whether they quantise them.
+fn gguf_name(weight: Weight) -> (String, bool) {
+    let (stem, quantised) = match weight.part {
+        Part::TokenEmbedding => ("token_embd", true),
+        Part::PositionEmbedding => ("position_embd", false),
+        Part::TypeEmbedding => ("token_types", false),
+        Part::EmbeddingNorm => ("token_embd_norm", false),
+        Part::Layer(layer, part) => {
+            let (stem, quantised) = match part {
+                LayerPart::Query => ("attn_q", true),
+                LayerPart::Key => ("attn_k", true),
+                LayerPart::Value => ("attn_v", true),
+                LayerPart::AttentionOutput => ("attn_output", true),
+                LayerPart::AttentionNorm => ("attn_output_norm", false),
+                LayerPart::Gate => ("ffn_gate", true),
+                LayerPart::Up => ("ffn_up", true),
+                LayerPart::Down => ("ffn_down", true),
+                LayerPart::MlpNorm => ("layer_output_norm", false),
+                other => panic!("no GGUF encoder has {other:?}"),
+            };
+            let suffix = if weight.bias { "bias" } else { "weight" };
+            return (format!("blk.{layer}.{stem}.{suffix}"), quantised && !weight.bias);
+        }
+        other => panic!("no GGUF encoder has {other:?}"),
+    };
+    (format!("{stem}.{}", if weight.bias { "bias" } else { "weight" }), quantised)
+}
+
+/// A checkpoint as a GGUF file with its matrices in a type, where their columns are whole blocks of it.
+fn as_gguf(case: &str, architecture: &str, dtype: DType) -> EncoderFiles {
+    let files = open(case);
+    let spec = &files.spec;
+    let key = |name: &str| format!("{architecture}.{name}");
+    let mut builder = Builder::new()
+        .string("general.architecture", architecture)
+        .u32(&key("block_count"), spec.layers.len() as u32)
+        .u32(&key("context_length"), spec.input_tokens_max)
+        .u32(&key("embedding_length"), spec.hidden as u32)
+        .u32(&key("feed_forward_length"), spec.ffn as u32)
+        .u32(&key("attention.head_count"), spec.heads.heads as u32)
+        .f32(&key("attention.layer_norm_epsilon"), spec.norm.eps)
+        .raw(key("attention.causal").as_bytes(), 7, &[0]);
+    if let Some(rope) = spec.ropes.first() {
+        builder = builder.f32(&key("rope.freq_base"), rope.base);
+    }
+    for (weight, shape) in spec.weights() {
+        let (name, quantised) = gguf_name(weight);
+        let mut values = files.tensor(weight).to_f32().unwrap();
+        let mut rows = shape.clone();
+        if let (Part::PositionEmbedding, Some(table)) = (weight.part, spec.positions) {
+            // The converter cuts off what lies before the first position.
+            values.drain(..table.offset as usize * spec.hidden);
+            rows[0] -= table.offset as usize;
+        }
+        let whole = shape[shape.len() - 1].is_multiple_of(dtype.block_weights());
+        let dtype = if quantised && whole { dtype } else { DType::F32 };
+        let mut bytes = vec![0; dtype.bytes_of(values.len()).unwrap()];
+        quant::quantize_row(dtype, &values, &mut bytes);
+        let dimensions: Vec<u64> = rows.iter().rev().map(|&size| size as u64).collect();
+        builder = builder.tensor(&name, &dimensions, dtype as u32, &bytes);
+    }
+    let gguf = Gguf::parse(case, &builder.build().into()).unwrap();
+    EncoderFiles::from_gguf(case, gguf, Vec::new()).unwrap()
+}
+
+#[test]
+fn gguf_files_hold_the_same_models() {
+    for (case, architecture) in [
+        ("bert-mean", "bert"),
+        ("roberta", "bert"),
+        ("distilbert", "bert"),
+        ("nomic-bert", "nomic-bert"),
+        ("jina-bert-v2", "jina-bert-v2"),
+    ] {
+        let texts = golden(case, "hidden", "last_hidden_state");
+        // Weights are exact in F16 too.
+        for dtype in [DType::F32, DType::F16] {
+            let files = as_gguf(case, architecture, dtype);
+            let what = format!("{case} as GGUF in {dtype}");
+            on_every_backend!(&files, what, |runner, label| {
+                for text in &texts {
+                    let found = largest_difference(&runner.hidden(&[text])[0], &text.expected);
+                    assert!(found <= TOLERANCE * range(&text.expected), "{label}: {found}");
+                }
+            });
+        }
+        let files = as_gguf(case, architecture, DType::Q8_0);
+        let tier = Tier::available().last().unwrap();
+        let mut runner = Runner::new(CpuBackend::new(Arc::new(ThreadPool::new(2)), tier), &files);
+        for text in &texts {
+            let cosine = cosine(&runner.hidden(&[text])[0], &text.expected);
+            println!("{case} as GGUF in Q8_0: cosine {cosine}");
+            assert!(cosine > 0.99, "{case}: cosine {cosine}");
+        }
+    }
+}
+
+/// A golden checkpoint under another class, with that class's tensors added as zeros of F16.
+fn with_head(case: &str, class: &str, tensors: &[(&str, &[usize])]) -> Result<EncoderFiles, String> {
+    let copy = tempfile::tempdir().unwrap();
+    fs::copy(directory(case).join("tokenizer.json"), copy.path().join("tokenizer.json")).unwrap();
+    let mut settings = read_json(&directory(case).join("config.json"), TEXT_FILE_BYTES_MAX).unwrap();
+    settings.insert("architectures".into(), json!([class]));
+    settings.insert("id2label".into(), json!({"0": "no", "1": "yes"}));
+    let file = fs::read(directory(case).join("model.safetensors")).unwrap();
+    let stored = ::safetensors::SafeTensors::deserialize(&file).unwrap();
+    let zeros = vec![0; 1 << 16];
+    let mut views = stored.tensors();
+    for (name, shape) in tensors {
+        let bytes = shape.iter().product::<usize>() * size_of::<f16>();
+        let view = TensorView::new(Dtype::F16, shape.to_vec(), &zeros[..bytes]).unwrap();
+        views.push(((*name).to_owned(), view));
+    }
+    fs::write(copy.path().join("model.safetensors"), ::safetensors::serialize(views, None).unwrap()).unwrap();
+    let config = Config::new("config.json", settings);
+    EncoderFiles::from_directory(copy.path(), &config).map_err(|error| error.to_string())
+}
+
+#[test]
+fn classifiers_of_every_family_find_their_layers() {
+    let dense: &[usize] = &[32, 32];
+    let dense_bias: &[usize] = &[32];
+    for (case, class, names, activation) in [
+        (
+            "roberta",
+            "RobertaForSequenceClassification",
+            ["classifier.dense", "classifier.out_proj"],
+            HeadActivation::Tanh,
+        ),
+        (
+            "mpnet",
+            "MPNetForSequenceClassification",
+            ["classifier.dense", "classifier.out_proj"],
+            HeadActivation::Tanh,
+        ),
+        (
+            "deberta-v2",
+            "DebertaV2ForSequenceClassification",
+            ["pooler.dense", "classifier"],
+            HeadActivation::Gelu,
+        ),
+        (
+            "distilbert",
+            "DistilBertForSequenceClassification",
+            ["pre_classifier", "classifier"],
+            HeadActivation::Relu,
+        ),
+        ("gte-new", "NewForSequenceClassification", ["pooler.dense", "classifier"], HeadActivation::Tanh),
+        (
+            "nomic-bert",
+            "NomicBertForSequenceClassification",
+            ["pooler.dense", "classifier"],
+            HeadActivation::Tanh,
+        ),
+    ] {
+        let [first, last] = names;
+        let weights = [first, last].map(|name| format!("{name}.weight"));
+        let biases = [first, last].map(|name| format!("{name}.bias"));
+        let all: [(&str, &[usize]); 4] =
+            [(&weights[0], dense), (&biases[0], dense_bias), (&weights[1], &[2, 32]), (&biases[1], &[2])];
+        // Files of plain encoders may have a pooler already.
+        let stored = fs::read(directory(case).join("model.safetensors")).unwrap();
+        let stored = ::safetensors::SafeTensors::deserialize(&stored).unwrap();
+        let added: Vec<_> = all.into_iter().filter(|(name, _)| stored.tensor(name).is_err()).collect();
+        let files = with_head(case, class, &added).unwrap_or_else(|error| panic!("{case}: {error}"));
+        let Some(Head::Classifier(classifier)) = files.head else { panic!("{case}: a classifier") };
+        assert_eq!(classifier.labels, ["no", "yes"], "{case}");
+        assert_eq!((classifier.layers.len(), classifier.layers[0].activation), (2, activation), "{case}");
+        let error = with_head(case, class, &added[..added.len() - 1]).unwrap_err();
+        assert!(error.contains(&format!("tensor {last}.bias [2] is missing")), "{case}: {error}");
+    }
+}
+
+#[test]
+fn masked_language_models_of_every_family_find_their_heads() {
+    for (case, class, dense, norm, bias) in [
+        ("roberta", "RobertaForMaskedLM", "lm_head.dense", "lm_head.layer_norm", "lm_head.bias"),
+        ("mpnet", "MPNetForMaskedLM", "lm_head.dense", "lm_head.layer_norm", "lm_head.decoder.bias"),
+        (
+            "distilbert",
+            "DistilBertForMaskedLM",
+            "vocab_transform",
+            "vocab_layer_norm",
+            "vocab_projector.bias",
+        ),
+        ("modernbert", "ModernBertForMaskedLM", "head.dense", "head.norm", "decoder.bias"),
+        ("gte-new", "NewForMaskedLM", "lm_head.dense", "lm_head.norm", "lm_head.decoder.bias"),
+        (
+            "deberta-v2",
+            "DebertaV2ForMaskedLM",
+            "cls.predictions.transform.dense",
+            "cls.predictions.transform.LayerNorm",
+            "cls.predictions.bias",
+        ),
+    ] {
+        let vocab = open(case).spec.vocab;
+        let modern = case == "modernbert";
+        let weights = [format!("{dense}.weight"), format!("{norm}.weight")];
+        let biases = [format!("{dense}.bias"), format!("{norm}.bias")];
+        let hidden = open(case).spec.hidden;
+        let (matrix, vector, words): ([usize; 2], [usize; 1], [usize; 1]) =
+            ([hidden, hidden], [hidden], [vocab]);
+        let mut tensors: Vec<(&str, &[usize])> =
+            vec![(&weights[0], &matrix), (&weights[1], &vector), (bias, &words)];
+        if !modern {
+            tensors.extend([(biases[0].as_str(), &vector[..]), (biases[1].as_str(), &vector[..])]);
+        }
+        let files = with_head(case, class, &tensors).unwrap_or_else(|error| panic!("{case}: {error}"));
+        assert_eq!(files.head, Some(Head::MaskedLm), "{case}");
+        let mut runner = Runner::new(ReferenceBackend::new(), &files);
+        let texts = golden(case, "hidden", "last_hidden_state");
+        runner.hidden(&[&texts[0]]);
+        let mut batch = batch_of(&[&texts[0]]);
+        batch.logit_rows = vec![1];
+        let mut logits = vec![1.0; vocab];
+        runner.encoder.vocabulary_logits(&mut runner.backend, &batch, &mut logits).unwrap();
+        // A head of zeros gives zeros.
+        assert!(logits.iter().all(|&logit| logit == 0.0), "{case}");
+        // Files of embedding models name the class and leave the head out.
+        assert_eq!(with_head(case, class, &[]).unwrap().head, None, "{case}");
+    }
+}
