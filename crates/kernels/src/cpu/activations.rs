@@ -1,10 +1,13 @@
-//! Activations as signed bytes, made once per matmul input: a factor per 32 or per 256 of them, and the sums that
-//! correct for weights stored with an offset. Where rows are wanted in other places than they have, some of them more
+//! Activations as products want them, made once per matmul input. For integers they are signed bytes: a factor per 32 or
+//! per 256 of them, and the sums that correct for weights stored with an offset. For floats they are taken as they are;
+//! but the matrix unit wants them split in two (see `amx::floats`). Where rows are wanted in other places than they have, some of them more
 //! than once, each is made once and copied.
 
 use std::ops::Range;
 
 use super::aligned::{Aligned, Shared};
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+use super::amx::floats::{split_bytes, split_row};
 use super::gemm::Columns;
 use super::lanes::{Kernel, Lanes, dispatch};
 use super::matrix::ActKind;
@@ -46,41 +49,64 @@ impl Input<'_> {
 pub(super) struct Activations {
     rows: usize,
     width: usize,
-    codes: Aligned<i8>,     // (rows, width + PAD); or copies of rows as f32
-    scales: Aligned<f32>,   // (rows, width / 32)
-    offsets: Aligned<i32>,  // (rows, width / 16)
-    sums: Aligned<i16>,     // (rows, width / 32)
+    /// Whether floats are split.
+    splits: bool,
+    codes: Aligned<i8>, // (rows, width + PAD); or copies of rows as f32, or split rows, as many as there is room for
+    scales: Aligned<f32>, // (rows, width / 32)
+    offsets: Aligned<i32>, // (rows, width / 16)
+    sums: Aligned<i16>, // (rows, width / 32)
     gathered: Aligned<f32>, // (logit_rows, width)
 }
 
 /// Bytes between rows of codes, so that the same place of 16 rows falls on 16 lines of a cache and not on few.
 const PAD: usize = 64;
+/// Bytes for split rows, if they do not all take less: of more, a product computes as many at a time as fit.
+const SPLIT_BYTES_MAX: usize = 16 << 20;
 /// A row below this is taken for zeros: its reciprocal would overflow.
 const SMALLEST: f32 = 1.2e-36;
 
 impl Activations {
     /// Bytes of scratch for `rows` columns of up to `width`; `logit_rows` may be picked out of order.
-    pub(super) fn bytes(rows: usize, width: usize, logit_rows: usize) -> usize {
+    pub(super) fn bytes(tier: Tier, rows: usize, width: usize, logit_rows: usize) -> usize {
         let width = width.next_multiple_of(256);
         let all = rows.max(logit_rows);
         all.saturating_mul(width / 32 * 4 + width / 16 * 4 + width / 32 * 2)
-            .saturating_add(Self::code_bytes(all, width))
+            .saturating_add(Self::code_bytes(tier, all, width))
             .saturating_add(logit_rows.saturating_mul(width * 4))
     }
 
-    /// At least one column of f32 has room among the codes.
-    fn code_bytes(rows: usize, width: usize) -> usize {
-        rows.saturating_mul(width + PAD).max(4 * width)
+    /// At least one column of f32, or split, has room among the codes.
+    fn code_bytes(tier: Tier, rows: usize, width: usize) -> usize {
+        let one = Self::split_stride(width).max(4 * width);
+        let split = if tier == Tier::Amx { rows.saturating_mul(one).min(SPLIT_BYTES_MAX) } else { 0 };
+        rows.saturating_mul(width + PAD).max(split).max(one)
     }
 
-    pub(super) fn new(rows: usize, width: usize, logit_rows: usize) -> Result<Activations, KernelError> {
+    /// Bytes from a split row of `cols` to the next.
+    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+    const fn split_stride(cols: usize) -> usize {
+        split_bytes(cols) + PAD
+    }
+
+    #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
+    const fn split_stride(_: usize) -> usize {
+        0
+    }
+
+    pub(super) fn new(
+        tier: Tier,
+        rows: usize,
+        width: usize,
+        logit_rows: usize,
+    ) -> Result<Activations, KernelError> {
         let width = width.next_multiple_of(256);
         let all = rows.max(logit_rows);
         let what = "quantised activations";
         Ok(Activations {
             rows: all,
             width,
-            codes: Aligned::zeroed(Self::code_bytes(all, width), what)?,
+            splits: tier == Tier::Amx,
+            codes: Aligned::zeroed(Self::code_bytes(tier, all, width), what)?,
             scales: Aligned::zeroed(all.saturating_mul(width / 32), what)?,
             offsets: Aligned::zeroed(all.saturating_mul(width / 16), what)?,
             sums: Aligned::zeroed(all.saturating_mul(width / 32), what)?,
@@ -100,6 +126,9 @@ impl Activations {
     /// How many columns of an input can be prepared at a time.
     pub(super) fn columns_max(&self, kind: ActKind, input: &Input<'_>, cols: usize) -> usize {
         match (kind, input.places) {
+            (ActKind::Float, _) if self.splits => {
+                (self.codes.len() / Self::split_stride(cols)).min(input.columns()).max(1)
+            }
             (ActKind::Float, Some(_)) => self.codes.len() / (4 * cols),
             _ => input.columns().max(1),
         }
@@ -143,7 +172,15 @@ impl Activations {
             out: std::ptr::null(),
             out_stride: 0,
         };
+        let split = kind == ActKind::Float && self.splits;
+        if split {
+            columns.codes_stride = Self::split_stride(cols);
+            columns.scales_stride = 1;
+        }
         let copies = match (kind, input.places) {
+            (ActKind::Float, _) if split => {
+                window.len() * columns.codes_stride <= self.codes.len() && window.len() <= self.scales.len()
+            }
             (ActKind::Float, None) => return columns,
             (ActKind::Float, Some(_)) => {
                 columns.floats = self.codes.as_ptr().cast();
@@ -161,17 +198,17 @@ impl Activations {
         let x = Shared::new_const(input.x);
         let to = Prepared {
             kind,
+            split,
             cols,
             codes: self.codes.shared(),
+            codes_stride: columns.codes_stride,
             scales: self.scales.shared(),
-            scales_stride,
+            scales_stride: columns.scales_stride,
             offsets: self.offsets.shared(),
             offsets_stride,
             sums: self.sums.shared(),
         };
-        // Some 20 microseconds a chunk.
-        let grain = (1 << 16) / (cols * places.map_or(1, |places| places.each)) + 1;
-        turn.run(input.rows, grain, &|_, range| {
+        let make = |range: Range<usize>| {
             for row in range {
                 let own = [row as u32];
                 let of = places.map_or(&own[..], |places| &places.of[row * places.each..][..places.each]);
@@ -194,7 +231,14 @@ impl Activations {
                     made = made.or(Some(place));
                 }
             }
-        });
+        };
+        // Some 20 microseconds a chunk; what takes few is not worth the other threads' coming.
+        let grain = (1 << 16) / (cols * places.map_or(1, |places| places.each)) + 1;
+        if input.rows <= grain / 4 {
+            make(0..input.rows);
+        } else {
+            turn.run(input.rows, grain, &|_, range| make(range));
+        }
         columns
     }
 }
@@ -202,8 +246,11 @@ impl Activations {
 /// Where prepared columns go.
 struct Prepared {
     kind: ActKind,
+    /// Floats are split.
+    split: bool,
     cols: usize,
     codes: Shared<i8>,
+    codes_stride: usize,
     scales: Shared<f32>,
     scales_stride: usize,
     offsets: Shared<i32>,
@@ -223,12 +270,17 @@ impl Prepared {
             let to = Quantize {
                 x,
                 cols,
-                codes: self.codes.get().add(place * (cols + PAD)),
+                codes: self.codes.get().add(place * self.codes_stride),
                 scales: self.scales.get().add(place * self.scales_stride),
                 offsets: self.offsets.get().add(place * self.offsets_stride),
                 sums: self.sums.get().add(place * (cols / 32)),
             };
             match self.kind {
+                #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+                ActKind::Float if self.split => {
+                    let split = split_row(x, cols, to.codes.cast());
+                    to.scales.write(if split { 0.0 } else { 1.0 });
+                }
                 ActKind::Float => x.copy_to_nonoverlapping(self.floats(place), cols),
                 ActKind::Int32 => dispatch(tier, Per32(to)),
                 ActKind::Int256 => dispatch(tier, Per256(to)),
@@ -243,11 +295,16 @@ impl Prepared {
     unsafe fn copy(&self, from: usize, to: usize) {
         // SAFETY: the caller's promise.
         unsafe {
+            if self.split {
+                copy(&self.codes, self.codes_stride, from, to, self.codes_stride);
+                copy(&self.scales, 1, from, to, 1);
+                return;
+            }
             if self.kind == ActKind::Float {
                 self.floats(from).copy_to_nonoverlapping(self.floats(to), self.cols);
                 return;
             }
-            copy(&self.codes, self.cols + PAD, from, to, self.cols);
+            copy(&self.codes, self.codes_stride, from, to, self.cols);
             copy(&self.scales, self.scales_stride, from, to, self.scales_stride);
             copy(&self.offsets, self.offsets_stride, from, to, self.offsets_stride);
             if self.kind == ActKind::Int256 {

@@ -10,7 +10,9 @@
 //! afterwards. A block then needs one pass of floating point, not eight or sixteen. Blocks of 32 have factors on both
 //! sides, so each is a product on its own, of half the unit's depth.
 //!
-//! The intrinsics are not stable yet, so the six instructions are assembly. No compiled code touches the tile
+//! Floats are products of bfloat16: see `floats`.
+//!
+//! The intrinsics are not stable yet, so the instructions are assembly. No compiled code touches the tile
 //! registers, so nothing needs to be declared as clobbered.
 
 #![allow(unsafe_op_in_unsafe_fn)] // The contract is that of `lanes`, and what `Job` promises.
@@ -25,24 +27,27 @@ use super::lanes::Lanes;
 use super::lanes::avx512::Avx512;
 use super::matrix::{PANEL_ROWS, PanelKind};
 
-/// Columns from which the unit is worth the preparation of its operands.
-pub(super) const COLUMNS_MIN: usize = 16;
-/// Panels that are prepared together, so that a column's bytes are used twice.
-pub(super) const PANELS_MAX: usize = 2;
-/// Bytes of planes that one thread needs: `(PANELS_MAX, 2, 4, 16, 64)`, or 1024 inputs of one panel.
-pub(super) const PLANE_BYTES: usize = PANELS_MAX * PANEL_PLANES;
+/// Columns from which the unit is worth the preparation of integer operands.
+const COLUMNS_MIN: usize = 16;
+/// Panels of integers that are prepared together, so that a column's bytes are used twice.
+const PANELS_MAX: usize = 2;
+/// Bytes of planes that one thread needs for integers: `(PANELS_MAX, 2, 4, 16, 64)`, or 1024 inputs of one panel.
+const CODE_PLANES: usize = PANELS_MAX * PANEL_PLANES;
+/// Bytes of planes that one thread needs.
+pub(super) const PLANE_BYTES: usize =
+    if CODE_PLANES > floats::PLANE_BYTES { CODE_PLANES } else { floats::PLANE_BYTES };
 const PANEL_PLANES: usize = 2 * PLANE;
 /// One plane of a block: 256 inputs of 16 rows.
 const PLANE: usize = 4096;
 /// Blocks of 32 whose prepared codes fit the planes.
-const RUN: usize = PLANE_BYTES / 512;
+const RUN: usize = CODE_PLANES / 512;
 /// i32s of a tile.
 const TILE: usize = 256;
 
 type V = Avx512<true>;
 
-/// Sums to add to. The maker vouches for `panels` panels of `blocks` blocks of `kind` at `panel`, `column_count`
-/// columns prepared for it, sums of `(panels, column_count, 16)`, and PLANE_BYTES of planes.
+/// Sums to compute. The maker vouches for `panels` panels of `blocks` blocks of `kind` at `panel`, `column_count`
+/// columns prepared for it and this tier, sums of `(panels, column_count, 16)`, and PLANE_BYTES of planes.
 #[derive(Clone, Copy)]
 pub(super) struct Job {
     pub(super) kind: PanelKind,
@@ -50,21 +55,23 @@ pub(super) struct Job {
     pub(super) panel_stride: usize,
     pub(super) panels: usize,
     pub(super) blocks: usize,
+    /// Whether all weights are finite as bfloat16 too.
+    pub(super) finite: bool,
     pub(super) columns: Columns,
     pub(super) column_count: usize,
     pub(super) sums: *mut f32,
     pub(super) planes: *mut u8,
 }
 
-/// Whether the processor has the unit for bytes and the kernel lets this process use it. Asks once.
+/// Whether the processor has the unit, for bytes and bfloat16, and the kernel lets this process use it. Asks once.
 pub(super) fn is_available() -> bool {
     static ASKED: OnceLock<bool> = OnceLock::new();
     *ASKED.get_or_init(|| {
-        const TILE_AND_INT8: u32 = 1 << 24 | 1 << 25;
+        const BF16_TILE_INT8: u32 = 1 << 22 | 1 << 24 | 1 << 25;
         const ARCH_PRCTL: i64 = 158;
         const ARCH_REQ_XCOMP_PERM: u64 = 0x1023;
         const XFEATURE_XTILEDATA: u64 = 18;
-        if !is_x86_feature_detected!("avx512vnni") || __cpuid_count(7, 0).edx & TILE_AND_INT8 != TILE_AND_INT8 {
+        if !is_x86_feature_detected!("avx512vnni") || __cpuid_count(7, 0).edx & BF16_TILE_INT8 != BF16_TILE_INT8 {
             return false;
         }
         let mut result = ARCH_PRCTL;
@@ -78,18 +85,47 @@ pub(super) fn is_available() -> bool {
     })
 }
 
-/// Whether there is a kernel for the kind.
-pub(super) const fn supports(kind: PanelKind) -> bool {
+/// Whether products of so many columns are the unit's. Those of floats are, whatever their number, because they have
+/// other bits than those of vectors.
+pub(super) const fn takes(kind: PanelKind, columns: usize) -> bool {
     use PanelKind::*;
-    !matches!(kind, F32 | F16 | Bf16 | Stored(_))
+    match kind {
+        F32 | F16 | Bf16 => true,
+        Stored(_) => false,
+        _ => columns >= COLUMNS_MIN,
+    }
 }
 
-/// Adds a job's products to its sums.
+/// Computes a job's sums.
 ///
 /// # Safety
-/// `is_available()`, `supports(job.kind)`, and what `Job` promises.
+/// `is_available()`, `takes(job.kind, job.column_count)`, and what `Job` promises.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
 pub(super) unsafe fn panel_sums(job: &Job) {
+    match job.kind {
+        PanelKind::F32 => floats::sums::<gemm::F32>(job),
+        PanelKind::F16 => floats::sums::<gemm::F16>(job),
+        PanelKind::Bf16 => floats::sums::<gemm::Bf16>(job),
+        _ => code_sums(job),
+    }
+    asm!("tilerelease", options(nostack, preserves_flags, nomem));
+}
+
+/// `panel_sums` of integers, as many panels at a time as there are planes for.
+#[inline(always)]
+unsafe fn code_sums(job: &Job) {
+    for first in (0..job.panels).step_by(PANELS_MAX) {
+        few_code_sums(&Job {
+            panel: job.panel.add(first * job.panel_stride),
+            panels: PANELS_MAX.min(job.panels - first),
+            sums: job.sums.add(first * job.column_count * PANEL_ROWS),
+            ..*job
+        });
+    }
+}
+
+#[inline(always)]
+unsafe fn few_code_sums(job: &Job) {
     match job.kind {
         PanelKind::Q4 => blocks_of_32::<gemm::Q4>(job),
         PanelKind::Q4Min => blocks_of_32::<gemm::Q4Min>(job),
@@ -106,7 +142,6 @@ pub(super) unsafe fn panel_sums(job: &Job) {
         PanelKind::Nl4K => blocks_of_256::<gemm::Nl4K>(job),
         PanelKind::F32 | PanelKind::F16 | PanelKind::Bf16 | PanelKind::Stored(_) => {}
     }
-    asm!("tilerelease", options(nostack, preserves_flags, nomem));
 }
 
 /// The shapes of the eight tile registers, as `ldtilecfg` reads them.
@@ -159,6 +194,9 @@ macro_rules! tile_dot {
         asm!(concat!($op, " ", $sum, ", ", $a, ", ", $b), options(nostack, preserves_flags, nomem))
     };
 }
+
+// After the macros, which it uses.
+pub(super) mod floats;
 
 /// Four products of full tiles of zeros, `rounds` times, none waiting for another: the unit's peak. Returns the
 /// operations, a multiplication and an addition being two.

@@ -163,8 +163,8 @@ impl<'a> From<&LayerNormParams<'a, CpuVector>> for LayerNorm<'a> {
 }
 
 impl Scratch {
-    fn bytes(limits: &StepLimits, attention: &AttentionLimits) -> usize {
-        Activations::bytes(MoeScratch::columns(limits), limits.width, limits.logit_rows)
+    fn bytes(tier: Tier, limits: &StepLimits, attention: &AttentionLimits) -> usize {
+        Activations::bytes(tier, MoeScratch::columns(limits), limits.width, limits.logit_rows)
             .saturating_add(Plan::bytes(limits.experts))
             .saturating_add(MoeScratch::bytes(limits))
             .saturating_add(attention.threads * PanelScratch::BYTES)
@@ -177,10 +177,15 @@ impl Scratch {
             ))
     }
 
-    fn new(limits: &StepLimits, attention: &AttentionLimits) -> Result<Scratch, KernelError> {
+    fn new(tier: Tier, limits: &StepLimits, attention: &AttentionLimits) -> Result<Scratch, KernelError> {
         Ok(Scratch {
             limits: *limits,
-            activations: Activations::new(MoeScratch::columns(limits), limits.width, limits.logit_rows)?,
+            activations: Activations::new(
+                tier,
+                MoeScratch::columns(limits),
+                limits.width,
+                limits.logit_rows,
+            )?,
             plan: Plan::new(limits.experts)?,
             panels: (0..attention.threads).map(|_| PanelScratch::new()).collect::<Result<_, _>>()?,
             moe: MoeScratch::new(limits)?,
@@ -251,12 +256,12 @@ impl Backend for CpuBackend {
     }
 
     fn scratch_bytes(&self, limits: &StepLimits) -> usize {
-        Scratch::bytes(limits, &self.attention_limits(limits))
+        Scratch::bytes(self.tier, limits, &self.attention_limits(limits))
     }
 
     fn reserve(&mut self, limits: &StepLimits) -> Result<(), KernelError> {
         assert!(self.scratch.is_none(), "reserve is called once");
-        self.scratch = Some(Scratch::new(limits, &self.attention_limits(limits))?);
+        self.scratch = Some(Scratch::new(self.tier, limits, &self.attention_limits(limits))?);
         let table = limits.sequences.saturating_mul(limits.context.div_ceil(crate::BLOCK_TOKENS));
         self.batch.tokens.reserve(limits.rows);
         self.batch.positions.reserve(limits.rows);

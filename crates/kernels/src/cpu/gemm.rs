@@ -44,10 +44,10 @@ pub(super) struct Columns {
     /// For float panels: (columns, cols).
     pub(super) floats: *const f32,
     pub(super) floats_stride: usize,
-    /// For integer panels: (columns, cols), none -128.
+    /// For integer panels: (columns, cols), none -128. For float panels on the matrix unit, rows as `amx::floats` wants them.
     pub(super) codes: *const i8,
     pub(super) codes_stride: usize,
-    /// One factor per 32 or 256 codes.
+    /// One factor per 32 or 256 codes; for rows for the matrix unit one number each, 0 where the row is split.
     pub(super) scales: *const f32,
     pub(super) scales_stride: usize,
     /// Per 32 codes, `-128 * sum`; or, where scales are per 256, per 16 codes, `-32 * sum`.

@@ -31,6 +31,8 @@ const EXPAND_INPUTS: usize = 1024;
 const ITEM_COLUMNS_MAX: usize = 512;
 /// Bytes of activations an item covers at most, so that they stay in the second-level cache.
 const ITEM_ACTIVATION_BYTES: usize = 768 << 10;
+/// The same of activations that are split for the matrix unit.
+const ITEM_SPLIT_BYTES: usize = 1 << 20;
 /// About how long a thread works before it asks for more.
 const CHUNK_NS: usize = 60_000;
 /// Panels of an item at most when there are many columns.
@@ -39,8 +41,12 @@ const WIDE_PANELS: usize = 8;
 const SLAB: usize = 2 * ITEM_COLUMNS_MAX * PANEL_ROWS;
 /// Sums of a thread: slabs for gate and for up, and a panel of which only part is wanted.
 const SUMS: usize = 2 * SLAB + ITEM_COLUMNS_MAX * PANEL_ROWS;
+/// Bytes a thread has for expanded codes, or for what the matrix unit wants.
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-const _: () = assert!(amx::PLANE_BYTES <= EXPAND_INPUTS * PANEL_ROWS);
+const EXPANDED: usize =
+    if amx::PLANE_BYTES > EXPAND_INPUTS * PANEL_ROWS { amx::PLANE_BYTES } else { EXPAND_INPUTS * PANEL_ROWS };
+#[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
+const EXPANDED: usize = EXPAND_INPUTS * PANEL_ROWS;
 /// Blocks of 256 that are decoded together where panels hold them as stored.
 const STORED_RUN: usize = EXPAND_INPUTS / 256;
 const _: () = assert!(STREAM_PANELS * WIDE_COLUMNS_MIN * PANEL_ROWS <= SLAB);
@@ -48,18 +54,18 @@ const _: () = assert!(STREAM_PANELS * WIDE_COLUMNS_MIN * PANEL_ROWS <= SLAB);
 /// What one thread needs while it works on products.
 #[derive(Debug)]
 pub(super) struct PanelScratch {
-    expanded: Aligned<u8>, // (EXPAND_INPUTS / 4, 16, 4)
+    expanded: Aligned<u8>, // (EXPAND_INPUTS / 4, 16, 4), or planes
     scales: Aligned<f32>,  // (EXPAND_INPUTS / 16, 16)
     sums: Aligned<f32>,    // 2 slabs and a panel
 }
 
 impl PanelScratch {
-    pub(super) const BYTES: usize = EXPAND_INPUTS * PANEL_ROWS + EXPAND_INPUTS * 4 + SUMS * 4;
+    pub(super) const BYTES: usize = EXPANDED + EXPAND_INPUTS * 4 + SUMS * 4;
 
     pub(super) fn new() -> Result<PanelScratch, KernelError> {
         let what = "matrix product scratch";
         Ok(PanelScratch {
-            expanded: Aligned::zeroed(EXPAND_INPUTS * PANEL_ROWS, what)?,
+            expanded: Aligned::zeroed(EXPANDED, what)?,
             scales: Aligned::zeroed(EXPAND_INPUTS, what)?,
             sums: Aligned::zeroed(SUMS, what)?,
         })
@@ -221,8 +227,9 @@ impl Product<'_> {
                 {
                     let panel = matrix.segments().iter().map(|segment| segment.panel_bytes).max();
                     let panel_bytes = 2 * panel.unwrap_or(0);
-                    let (rows, column_bytes) = (0..stride, kind.bytes(cols));
-                    self.add(Work { group, rows, panel_bytes, columns, column_bytes, cols, alike }, &body);
+                    let (rows, column_bytes, floats) = (0..stride, kind.bytes(cols), kind == ActKind::Float);
+                    let work = Work { group, rows, panel_bytes, columns, column_bytes, cols, floats, alike };
+                    self.add(work, &body);
                 }
                 self.plan.run(self.turn, self.scratch, &body);
             }
@@ -303,8 +310,9 @@ impl Product<'_> {
                 self.plan.clear();
                 for (group, segment, columns) in parts(window) {
                     let (rows, panel_bytes) = (overlap(segment), segment.panel_bytes);
-                    let column_bytes = kind.bytes(cols);
-                    self.add(Work { group, rows, panel_bytes, columns, column_bytes, cols, alike }, &body);
+                    let (column_bytes, floats) = (kind.bytes(cols), kind == ActKind::Float);
+                    let work = Work { group, rows, panel_bytes, columns, column_bytes, cols, floats, alike };
+                    self.add(work, &body);
                 }
                 self.plan.run(self.turn, self.scratch, &body);
             }

@@ -44,6 +44,8 @@ pub(super) struct Segment {
     pub(super) rows: usize,
     pub(super) cols: usize,
     pub(super) panel_bytes: usize,
+    /// Whether all weights are finite, even when they are rounded to bfloat16; of floats only.
+    pub(super) finite: bool,
     data: Aligned<u8>, // (panels, panel_bytes), a panel where `place` says
 }
 
@@ -394,8 +396,8 @@ impl CpuMatrix {
             let (rows, panel_bytes) = (part.shape.rows, kind.panel_bytes(cols));
             let bytes = rows.div_ceil(PANEL_ROWS).saturating_mul(panel_bytes);
             let mut data = Aligned::untouched(bytes, "weights")?;
-            pack::pack_segment(kind, part, &mut data, panel_bytes, turn);
-            segments.push(Segment { kind, row_first, rows, cols, panel_bytes, data });
+            let finite = pack::pack_segment(kind, part, &mut data, panel_bytes, turn);
+            segments.push(Segment { kind, row_first, rows, cols, panel_bytes, finite, data });
             row_first += rows;
         }
         Ok(CpuMatrix { rows: row_first, cols, segments })

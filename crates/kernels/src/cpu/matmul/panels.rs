@@ -40,6 +40,7 @@ pub(super) unsafe fn panel_sums(
             panel_stride: stride,
             panels: even,
             blocks: segment.blocks(),
+            finite: segment.finite,
             columns,
             column_count,
             sums: sums[..even * column_count * PANEL_ROWS].as_mut_ptr(),
@@ -57,23 +58,22 @@ pub(super) unsafe fn panel_sums(
 /// The job's pointers are good for its panels of `kind`, its columns and its sums; `tier` is available.
 unsafe fn even_sums(tier: Tier, kind: PanelKind, job: &PanelJob, scales: &mut [f32]) {
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-    if tier == Tier::Amx && job.column_count >= amx::COLUMNS_MIN && amx::supports(kind) {
-        for first in (0..job.panels).step_by(amx::PANELS_MAX) {
-            // SAFETY: the tier is available, there is a kernel, and the job's pointers are the caller's; the scratch
-            // holds a job's planes (asserted above).
-            unsafe {
-                amx::panel_sums(&amx::Job {
-                    kind,
-                    panel: job.panel.add(first * job.panel_stride),
-                    panel_stride: job.panel_stride,
-                    panels: amx::PANELS_MAX.min(job.panels - first),
-                    blocks: job.blocks,
-                    columns: job.columns,
-                    column_count: job.column_count,
-                    sums: job.sums.add(first * job.column_count * PANEL_ROWS),
-                    planes: job.expanded,
-                });
-            }
+    if tier == Tier::Amx && amx::takes(kind, job.column_count) {
+        // SAFETY: the tier is available, the unit takes the job, whose pointers are the caller's; the scratch holds a
+        // job's planes (asserted above).
+        unsafe {
+            amx::panel_sums(&amx::Job {
+                kind,
+                panel: job.panel,
+                panel_stride: job.panel_stride,
+                panels: job.panels,
+                blocks: job.blocks,
+                finite: job.finite,
+                columns: job.columns,
+                column_count: job.column_count,
+                sums: job.sums,
+                planes: job.expanded,
+            });
         }
         return;
     }
@@ -158,6 +158,7 @@ struct PanelJob {
     panel_stride: usize,
     panels: usize,
     blocks: usize,
+    finite: bool,
     columns: Columns,
     column_count: usize,
     sums: *mut f32,

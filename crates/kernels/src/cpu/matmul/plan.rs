@@ -2,7 +2,9 @@
 
 use std::ops::Range;
 
-use super::{CHUNK_NS, ITEM_ACTIVATION_BYTES, PanelScratch, SLAB, WIDE_COLUMNS_MIN, WIDE_PANELS};
+use super::{
+    CHUNK_NS, ITEM_ACTIVATION_BYTES, ITEM_SPLIT_BYTES, PanelScratch, SLAB, WIDE_COLUMNS_MIN, WIDE_PANELS,
+};
 use crate::KernelError;
 use crate::cpu::aligned::Shared;
 use crate::cpu::matrix::{PANEL_ROWS, STREAM_PANELS};
@@ -41,6 +43,8 @@ pub(super) struct Work {
     pub(super) column_bytes: usize,
     /// Inputs of a row.
     pub(super) cols: usize,
+    /// Whether activations are floats.
+    pub(super) floats: bool,
     /// How many of about this size there will be.
     pub(super) alike: usize,
 }
@@ -96,8 +100,13 @@ impl Plan {
             // more of a row's outputs at a time are fewer pages to write to.
             let panels_max = if tier == Tier::Amx { 2 } else { WIDE_PANELS };
             let columns_max = SLAB / (panels_max * PANEL_ROWS);
-            item_columns =
-                (ITEM_ACTIVATION_BYTES / work.column_bytes.max(1)).clamp(64, columns_max) / 32 * 32;
+            // Split anew means more work for floats: rather some more columns.
+            let more = tier == Tier::Amx && work.floats;
+            let bytes = if more { ITEM_SPLIT_BYTES } else { ITEM_ACTIVATION_BYTES };
+            item_columns = (bytes / work.column_bytes.max(1)).clamp(64, columns_max) / 32 * 32;
+            if more {
+                item_columns = columns.div_ceil(columns.div_ceil(item_columns)).next_multiple_of(32);
+            }
             let alike = work.alike * columns.div_ceil(item_columns);
             let enough = |panels: &usize| rows.div_ceil(panels * PANEL_ROWS) * alike >= 8 * threads;
             let mut sizes = [WIDE_PANELS, 4, 2].into_iter().filter(|&panels| panels <= panels_max);

@@ -1,5 +1,7 @@
 //! From a file's blocks to panels: read once, written once, each panel by one task.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use super::super::aligned::Aligned;
 use super::super::pool::Turn;
 use super::{PANEL_ROWS, PanelKind, Plane, place};
@@ -8,18 +10,20 @@ use crate::{DType, MatrixSource};
 use half::bf16;
 
 /// Packs all rows of `part` into `data`, `(panels, panel_bytes)` zeros, which must be the size of its panels.
+/// Returns whether floats are all finite, as bfloat16 too.
 pub(super) fn pack_segment(
     kind: PanelKind,
     part: &MatrixSource<'_>,
     data: &mut Aligned<u8>,
     panel_bytes: usize,
     turn: &mut Turn,
-) {
+) -> bool {
     let (rows, cols, dtype) = (part.shape.rows, part.shape.cols, part.shape.dtype);
     let panels = rows.div_ceil(PANEL_ROWS);
     assert_eq!(data.len(), panels * panel_bytes, "panels of another size");
     let row_bytes = part.bytes.len() / rows;
     let shared = data.shared();
+    let finite = AtomicBool::new(true);
     // A few hundred microseconds a chunk.
     let grain = (1 << 19) / (PANEL_ROWS * cols) + 1;
     turn.run(panels, grain, &|_, range| {
@@ -30,9 +34,32 @@ pub(super) fn pack_segment(
             let out = unsafe { std::slice::from_raw_parts_mut(shared.get().add(at), panel_bytes) };
             let first = panel * PANEL_ROWS;
             let end = rows.min(first + PANEL_ROWS);
-            pack_panel(kind, dtype, &part.bytes[first * row_bytes..end * row_bytes], row_bytes, cols, out);
+            let rows = &part.bytes[first * row_bytes..end * row_bytes];
+            pack_panel(kind, dtype, rows, row_bytes, cols, out);
+            if !all_finite(kind, rows) {
+                finite.store(false, Ordering::Relaxed);
+            }
         }
     });
+    finite.into_inner()
+}
+
+/// Whether all floats are finite, as bfloat16 too. The maximum of their magnitudes as integers is one loop of vectors.
+fn all_finite(kind: PanelKind, rows: &[u8]) -> bool {
+    let top16 = || {
+        let magnitudes = rows.chunks_exact(2).map(|w| u16::from_le_bytes([w[0], w[1]]) & 0x7fff);
+        magnitudes.fold(0, u16::max)
+    };
+    match kind {
+        PanelKind::F32 => {
+            let magnitudes =
+                rows.chunks_exact(4).map(|w| u32::from_le_bytes([w[0], w[1], w[2], w[3]]) & 0x7fff_ffff);
+            magnitudes.fold(0, u32::max) < 0x7f7f_8000
+        }
+        PanelKind::F16 => top16() < 0x7c00,
+        PanelKind::Bf16 => top16() < 0x7f80,
+        _ => true,
+    }
 }
 
 /// Packs up to 16 rows, the lanes of a panel.

@@ -1,0 +1,472 @@
+//! Products of floats by the unit, which multiplies bfloat16 and adds in f32.
+//!
+//! A number is split in two, `x = hi + lo`, each a bfloat16, which loses up to 2^-17 of it. A product is then
+//! `lo · w.hi + hi · w.hi + hi · w.lo`, in this order for every 32 inputs; `lo · w.lo`, up to 2^-16, is left out. Errors of
+//! both signs are as likely: that of one product is 4.4 · 10^-6 of it (root mean square; 2.6 · 10^-5 at most), that of a
+//! dot product of 384 like numbers 3.6 · 10^-7 of `Σ|w x|`. Where few of a row's numbers dominate, nothing averages
+//! out, so the row is computed by vectors of f32 instead: where `(Σ|x|)² < 16 Σx²`, which bounds the error by about
+//! 10^-6 of `Σ|w x|`. Three pieces and six products would be as exact as f32 for everything, at 0.6 to 0.8 of the speed.
+//! Weights that are bfloat16 already have no `lo`. Activations are split once a product (`split_row`), weights where
+//! they are used, while the unit works on those before.
+//!
+//! The unit takes subnormal numbers for zeros, on either side and as results. What is not finite would become NaN in
+//! the split (infinity less infinity) or beside a `lo` of zero; so a row of activations that holds such a number, and
+//! all rows where weights do, is computed by vectors too. Which rows are depends on nothing but the row and the matrix.
+//!
+//! On this tier every number of columns is computed so, one column as well as thousands: the steps of an output are
+//! the same in all shapes of tiles.
+
+#![allow(unsafe_op_in_unsafe_fn)] // The contract is that of `lanes`, and what `Job` promises.
+
+use std::arch::asm;
+use std::arch::x86_64::*;
+use std::mem::MaybeUninit;
+
+use super::{Job, Shapes, V};
+use crate::cpu::gemm;
+use crate::cpu::lanes::Lanes;
+use crate::cpu::matrix::{PANEL_ROWS, PanelKind};
+
+/// Inputs that the unit multiplies at a time.
+const STEP: usize = 32;
+/// Bytes of a tile: 16 rows of 64.
+const TILE: usize = 1024;
+/// Bytes of a step's weights of a panel: `hi`, then `lo`.
+const STEP_BYTES: usize = 2 * TILE;
+/// Steps whose split weights are kept for all columns.
+const RUN: usize = 48;
+/// Pairs of inputs of a step.
+const PAIRS: usize = STEP / 2;
+/// Panels of a tile of more than 16 columns, and of at most 16.
+const PANELS: usize = 2;
+const PANELS_FEW: usize = 4;
+/// Of few columns: places for a step of a panel's split weights, and how many are split before the unit needs them. The
+/// unit waits for stores that it is to read.
+const RING: usize = 4;
+const LEAD: usize = 2;
+/// Bytes of planes that one thread needs: `(RUN, PANELS, 2, 16, 64)`.
+pub(in crate::cpu) const PLANE_BYTES: usize = PANELS * RUN * STEP_BYTES;
+/// Bytes ahead that a stream of weights asks for.
+const AHEAD: usize = 1024;
+
+/// Bytes of a row of activations when split: `(cols / 32, hi and lo, 32)` bfloat16, whole steps of them; or, for vectors,
+/// as it was.
+pub(in crate::cpu) const fn split_bytes(cols: usize) -> usize {
+    cols.div_ceil(STEP) * 4 * STEP
+}
+
+/// As many numbers of one size have the ratio `(Σ|x|)² / Σx²` that a row must have.
+const LIKE_MIN: f32 = 16.0;
+
+/// The upper halves of lanes.
+const UPPER: i32 = 0xffff_0000_u32 as i32;
+/// Half of a bfloat16's last bit.
+const HALF: i32 = 0x8000;
+/// An exponent that is none.
+const EXPONENT: i32 = 0x7f80_0000;
+
+/// Writes `cols` numbers at `x` to `out` and says whether they are for the unit: split. If not, they are as they were.
+///
+/// # Safety
+/// The processor has AVX-512; `x` holds `cols` f32, and `split_bytes(cols)` at `out` may be written.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+pub(in crate::cpu) unsafe fn split_row(x: *const f32, cols: usize, out: *mut u8) -> bool {
+    let exponent = _mm512_set1_epi32(EXPONENT);
+    let (half, upper) = (_mm512_set1_epi32(HALF), _mm512_set1_epi32(UPPER));
+    let (mut total, mut squares) = (V::splat(0.0), V::splat(0.0));
+    for at in (0..cols.next_multiple_of(STEP)).step_by(16) {
+        let left = cols.saturating_sub(at).min(16);
+        let x = _mm512_maskz_loadu_ps(((1_u32 << left) - 1) as u16, x.wrapping_add(at));
+        total = V::add(total, V::abs(x));
+        squares = V::fma(x, x, squares);
+        let bits = _mm512_castps_si512(x);
+        let rounded = _mm512_and_si512(_mm512_add_epi32(bits, half), upper);
+        // Next to the largest number rounding would leave the range; cut off instead, the rest is in `lo`.
+        let over = _mm512_cmpeq_epi32_mask(_mm512_and_si512(rounded, exponent), exponent);
+        let hi = _mm512_mask_and_epi32(rounded, over, bits, upper);
+        let lo = low(x, hi);
+        let out = out.add(at / STEP * 4 * STEP + at % STEP * 2);
+        _mm256_storeu_si256(out.cast(), _mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(hi)));
+        _mm256_storeu_si256(out.add(2 * STEP).cast(), _mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(lo)));
+    }
+    let (total, squares) = (V::sum(total), V::sum(squares));
+    // False for what is not finite, and where squares are not.
+    let even = total * total < f32::INFINITY && total * total >= LIKE_MIN * squares;
+    if !even {
+        x.copy_to_nonoverlapping(out.cast(), cols);
+    }
+    even
+}
+
+/// Weights of a kind as the unit wants them.
+pub(super) trait Halves {
+    const KIND: PanelKind;
+    /// Whether they have a `lo`.
+    const LOW: bool;
+
+    /// Sixteen weights of input `k`.
+    ///
+    /// # Safety
+    /// AVX-512; the panel has the input.
+    unsafe fn load(panel: *const u8, k: usize) -> __m512;
+
+    /// `hi` and `lo` of inputs `k` and `k + 1`: lane i holds both of row i.
+    ///
+    /// # Safety
+    /// AVX-512; the panel has both inputs.
+    #[inline(always)]
+    unsafe fn pair(panel: *const u8, k: usize) -> (__m512i, __m512i) {
+        pair_of(Self::load(panel, k), Self::load(panel, k + 1))
+    }
+
+    /// As `pair` where `k` is the last input.
+    ///
+    /// # Safety
+    /// AVX-512; the panel has the input.
+    #[inline(always)]
+    unsafe fn last(panel: *const u8, k: usize) -> (__m512i, __m512i) {
+        pair_of(Self::load(panel, k), V::splat(0.0))
+    }
+}
+
+/// A number rounded to bfloat16.
+#[inline(always)]
+unsafe fn high(w: __m512) -> __m512i {
+    let rounded = _mm512_add_epi32(_mm512_castps_si512(w), _mm512_set1_epi32(HALF));
+    _mm512_and_si512(rounded, _mm512_set1_epi32(UPPER))
+}
+
+/// What rounding left, with half a bfloat16's last bit added, so that its upper half is it rounded.
+#[inline(always)]
+unsafe fn low(w: __m512, high: __m512i) -> __m512i {
+    let rest = _mm512_sub_ps(w, _mm512_castsi512_ps(high));
+    _mm512_add_epi32(_mm512_castps_si512(rest), _mm512_set1_epi32(HALF))
+}
+
+#[inline(always)]
+unsafe fn pair_of(one: __m512, two: __m512) -> (__m512i, __m512i) {
+    let (high_one, high_two) = (high(one), high(two));
+    let (low_one, low_two) = (low(one, high_one), low(two, high_two));
+    let low_two = _mm512_and_si512(low_two, _mm512_set1_epi32(UPPER));
+    (
+        _mm512_or_si512(_mm512_srli_epi32::<16>(high_one), high_two),
+        _mm512_or_si512(_mm512_srli_epi32::<16>(low_one), low_two),
+    )
+}
+
+impl Halves for gemm::F32 {
+    const KIND: PanelKind = PanelKind::F32;
+    const LOW: bool = true;
+
+    #[inline(always)]
+    unsafe fn load(panel: *const u8, k: usize) -> __m512 {
+        V::load(panel.add(64 * k).cast())
+    }
+}
+
+impl Halves for gemm::F16 {
+    const KIND: PanelKind = PanelKind::F16;
+    const LOW: bool = true;
+
+    #[inline(always)]
+    unsafe fn load(panel: *const u8, k: usize) -> __m512 {
+        V::load_f16(panel.add(32 * k).cast())
+    }
+}
+
+impl Halves for gemm::Bf16 {
+    const KIND: PanelKind = PanelKind::Bf16;
+    const LOW: bool = false;
+
+    #[inline(always)]
+    unsafe fn load(panel: *const u8, k: usize) -> __m512 {
+        V::load_bf16(panel.add(32 * k).cast())
+    }
+
+    #[inline(always)]
+    unsafe fn pair(panel: *const u8, k: usize) -> (__m512i, __m512i) {
+        let one = _mm512_cvtepu16_epi32(_mm256_loadu_si256(panel.add(32 * k).cast()));
+        let two = _mm512_cvtepu16_epi32(_mm256_loadu_si256(panel.add(32 * k + 32).cast()));
+        (_mm512_or_si512(one, _mm512_slli_epi32::<16>(two)), _mm512_setzero_si512())
+    }
+
+    #[inline(always)]
+    unsafe fn last(panel: *const u8, k: usize) -> (__m512i, __m512i) {
+        let one = _mm512_cvtepu16_epi32(_mm256_loadu_si256(panel.add(32 * k).cast()));
+        (one, _mm512_setzero_si512())
+    }
+}
+
+/// Splits pairs `from..to` of a step of a panel, which has them all, into two tiles at `out`.
+#[inline(always)]
+unsafe fn split_pairs<W: Halves>(panel: *const u8, step: usize, out: *mut u8, from: usize, to: usize) {
+    for pair in from..to {
+        let (k, bytes) = (STEP * step + 2 * pair, W::KIND.code_bytes());
+        for line in (0..2 * bytes).step_by(64) {
+            V::prefetch(panel.wrapping_add(k * bytes + AHEAD + line));
+        }
+        put::<W>(out, pair, W::pair(panel, k));
+    }
+}
+
+/// Splits a step of a panel of `cols` inputs into two tiles at `out`; zeros where there are no inputs.
+#[inline(always)]
+unsafe fn split_step<W: Halves>(panel: *const u8, step: usize, cols: usize, out: *mut u8) {
+    let left = cols - STEP * step;
+    split_pairs::<W>(panel, step, out, 0, (left / 2).min(PAIRS));
+    for pair in left / 2..PAIRS {
+        let last = if 2 * pair < left { W::last(panel, cols - 1) } else { (V::splat_i(0), V::splat_i(0)) };
+        put::<W>(out, pair, last);
+    }
+}
+
+#[inline(always)]
+unsafe fn put<W: Halves>(out: *mut u8, pair: usize, (hi, lo): (__m512i, __m512i)) {
+    V::store_w(out.add(64 * pair), hi);
+    if W::LOW {
+        V::store_w(out.add(TILE + 64 * pair), lo);
+    }
+}
+
+/// Computes a job's sums.
+///
+/// # Safety
+/// The unit for bfloat16 is there, and what `Job` promises.
+#[inline(always)]
+pub(super) unsafe fn sums<W: Halves>(job: &Job) {
+    if job.finite && job.column_count <= 16 {
+        few::<W>(job);
+    } else if job.finite {
+        many::<W>(job);
+    }
+    for column in 0..job.column_count {
+        let split = *job.columns.scales.add(column * job.columns.scales_stride) == 0.0;
+        if split && job.finite {
+            continue;
+        }
+        for first in (0..job.panels).step_by(PANELS_FEW) {
+            match job.panels - first {
+                1 => by_vectors::<W, 1>(job, first, column, split),
+                2 => by_vectors::<W, 2>(job, first, column, split),
+                3 => by_vectors::<W, 3>(job, first, column, split),
+                _ => by_vectors::<W, PANELS_FEW>(job, first, column, split),
+            }
+        }
+    }
+}
+
+/// Up to 16 columns: the weights are what takes the time, so each is split, used and forgotten.
+#[inline(always)]
+unsafe fn few<W: Halves>(job: &Job) {
+    let mut ring = MaybeUninit::<[__m512i; RING * STEP_BYTES / 64]>::uninit();
+    let ring = ring.as_mut_ptr().cast::<u8>();
+    let (x, stride) = (job.columns.codes.cast::<u8>(), job.columns.codes_stride);
+    let rows = job.column_count as u8;
+    let row = (rows, 64);
+    Shapes::load([row, row, row, row, row, row, (16, 64), (16, 64)]);
+    let steps = job.blocks.div_ceil(STEP);
+    for first in (0..job.panels).step_by(PANELS_FEW) {
+        let panels = (job.panels - first).min(PANELS_FEW);
+        let from = job.panel.add(first * job.panel_stride);
+        let sums = job.sums.add(first * job.column_count * PANEL_ROWS);
+        // A step of a panel is a unit, panels fastest.
+        macro_rules! split {
+            ($unit:expr) => {{
+                let unit = $unit;
+                if unit < panels * steps {
+                    let panel = from.add(unit % panels * job.panel_stride);
+                    split_step::<W>(panel, unit / panels, job.blocks, ring.add(unit % RING * STEP_BYTES));
+                }
+            }};
+        }
+        tile_zero!("tmm0", "tmm1", "tmm2", "tmm3");
+        for unit in 0..LEAD {
+            split!(unit);
+        }
+        for step in 0..steps {
+            tile_load!("tmm4", x.add(4 * STEP * step), stride);
+            tile_load!("tmm5", x.add(4 * STEP * step + 2 * STEP), stride);
+            macro_rules! panel {
+                ($p:literal, $sum:literal) => {
+                    if $p < panels {
+                        let unit = step * panels + $p;
+                        let w = ring.add(unit % RING * STEP_BYTES);
+                        tile_load!("tmm6", w, 64usize);
+                        tile_dot!("tdpbf16ps", $sum, "tmm5", "tmm6");
+                        tile_dot!("tdpbf16ps", $sum, "tmm4", "tmm6");
+                        if W::LOW {
+                            tile_load!("tmm7", w.add(TILE), 64usize);
+                            tile_dot!("tdpbf16ps", $sum, "tmm4", "tmm7");
+                        }
+                        split!(unit + LEAD);
+                    }
+                };
+            }
+            panel!(0, "tmm0");
+            panel!(1, "tmm1");
+            panel!(2, "tmm2");
+            panel!(3, "tmm3");
+        }
+        macro_rules! store {
+            ($p:literal, $sum:literal) => {
+                if $p < panels {
+                    tile_store!($sum, sums.add($p * job.column_count * PANEL_ROWS));
+                }
+            };
+        }
+        store!(0, "tmm0");
+        store!(1, "tmm1");
+        store!(2, "tmm2");
+        store!(3, "tmm3");
+    }
+}
+
+/// More than 16 columns: a run of steps is split while the first columns are multiplied, and used for all.
+#[inline(always)]
+unsafe fn many<W: Halves>(job: &Job) {
+    let (x, stride) = (job.columns.codes.cast::<u8>(), job.columns.codes_stride);
+    let steps = job.blocks.div_ceil(STEP);
+    let run = steps.div_ceil(steps.div_ceil(RUN));
+    let mut shape = (0, 0);
+    for first in (0..job.panels).step_by(PANELS) {
+        // Where there is no second panel, the first stands in for it and goes nowhere.
+        let second = usize::from(first + 1 < job.panels);
+        let one = job.panel.add(first * job.panel_stride);
+        let two = one.add(second * job.panel_stride);
+        for begin in (0..steps).step_by(run) {
+            let end = steps.min(begin + run);
+            split_step::<W>(one, begin, job.blocks, job.planes);
+            split_step::<W>(two, begin, job.blocks, job.planes.add(STEP_BYTES));
+            for column in (0..job.column_count).step_by(32) {
+                let left = job.column_count - column;
+                let counts = (left.min(16), left.saturating_sub(16).min(16));
+                // As with panels: one row of the first group stands in for a second group.
+                let rows = (counts.0 as u8, counts.1.max(1) as u8);
+                if rows != shape {
+                    shape = rows;
+                    let (a, b) = (rows.0, rows.1);
+                    Shapes::load([(a, 64), (a, 64), (b, 64), (b, 64), (a, 64), (b, 64), (16, 64), (16, 64)]);
+                }
+                let x_one = x.add(column * stride);
+                let x_two = if counts.1 > 0 { x_one.add(16 * stride) } else { x_one };
+                let sums_one = job.sums.add((first * job.column_count + column) * PANEL_ROWS);
+                let sums_two = sums_one.wrapping_add(job.column_count * PANEL_ROWS);
+                tile_zero!("tmm0", "tmm1", "tmm2", "tmm3");
+                if begin > 0 {
+                    tile_load!("tmm0", sums_one, 64usize);
+                    if second > 0 {
+                        tile_load!("tmm1", sums_two, 64usize);
+                    }
+                    if counts.1 > 0 {
+                        tile_load!("tmm2", sums_one.add(TILE / 4), 64usize);
+                        if second > 0 {
+                            tile_load!("tmm3", sums_two.add(TILE / 4), 64usize);
+                        }
+                    }
+                }
+                if end == steps {
+                    for p in first..first + 1 + second {
+                        job.columns.ask::<V>(p, column, column + left.min(32));
+                    }
+                }
+                for step in begin..end {
+                    let (x_one, x_two) = (x_one.add(4 * STEP * step), x_two.add(4 * STEP * step));
+                    let w_one = job.planes.add((step - begin) * PANELS * STEP_BYTES);
+                    let w_two = w_one.add(STEP_BYTES);
+                    // Between its products, the weights that follow are split: the processor looks ahead some hundred
+                    // instructions only.
+                    macro_rules! products {
+                        ($split:ident) => {
+                            tile_load!("tmm4", x_one.add(2 * STEP), stride);
+                            tile_load!("tmm6", w_one, 64usize);
+                            tile_dot!("tdpbf16ps", "tmm0", "tmm4", "tmm6");
+                            $split!(one, w_one, 0, 3);
+                            tile_load!("tmm7", w_two, 64usize);
+                            tile_dot!("tdpbf16ps", "tmm1", "tmm4", "tmm7");
+                            $split!(one, w_one, 3, 6);
+                            tile_load!("tmm5", x_two.add(2 * STEP), stride);
+                            tile_dot!("tdpbf16ps", "tmm2", "tmm5", "tmm6");
+                            $split!(one, w_one, 6, 9);
+                            tile_dot!("tdpbf16ps", "tmm3", "tmm5", "tmm7");
+                            $split!(one, w_one, 9, 12);
+                            tile_load!("tmm4", x_one, stride);
+                            tile_dot!("tdpbf16ps", "tmm0", "tmm4", "tmm6");
+                            $split!(one, w_one, 12, 14);
+                            tile_dot!("tdpbf16ps", "tmm1", "tmm4", "tmm7");
+                            $split!(one, w_one, 14, 16);
+                            tile_load!("tmm5", x_two, stride);
+                            tile_dot!("tdpbf16ps", "tmm2", "tmm5", "tmm6");
+                            $split!(two, w_two, 0, 2);
+                            tile_dot!("tdpbf16ps", "tmm3", "tmm5", "tmm7");
+                            $split!(two, w_two, 2, 4);
+                            if W::LOW {
+                                tile_load!("tmm6", w_one.add(TILE), 64usize);
+                                tile_dot!("tdpbf16ps", "tmm0", "tmm4", "tmm6");
+                                $split!(two, w_two, 4, 7);
+                                tile_load!("tmm7", w_two.add(TILE), 64usize);
+                                tile_dot!("tdpbf16ps", "tmm1", "tmm4", "tmm7");
+                                $split!(two, w_two, 7, 10);
+                                tile_dot!("tdpbf16ps", "tmm2", "tmm5", "tmm6");
+                                $split!(two, w_two, 10, 13);
+                                tile_dot!("tdpbf16ps", "tmm3", "tmm5", "tmm7");
+                                $split!(two, w_two, 13, 16);
+                            } else {
+                                $split!(two, w_two, 4, 16);
+                            }
+                        };
+                    }
+                    macro_rules! split_next {
+                        ($panel:ident, $plane:ident, $from:literal, $to:literal) => {
+                            split_pairs::<W>($panel, step + 1, $plane.add(PANELS * STEP_BYTES), $from, $to)
+                        };
+                    }
+                    macro_rules! split_nothing {
+                        ($($any:tt)*) => {};
+                    }
+                    let splits = column == 0 && step + 1 < end;
+                    if splits && STEP * (step + 2) <= job.blocks {
+                        products!(split_next);
+                        continue;
+                    }
+                    products!(split_nothing);
+                    if splits {
+                        split_step::<W>(one, step + 1, job.blocks, w_one.add(PANELS * STEP_BYTES));
+                        split_step::<W>(two, step + 1, job.blocks, w_two.add(PANELS * STEP_BYTES));
+                    }
+                }
+                tile_store!("tmm0", sums_one);
+                if second > 0 {
+                    tile_store!("tmm1", sums_two);
+                }
+                if counts.1 > 0 {
+                    tile_store!("tmm2", sums_one.add(TILE / 4));
+                    if second > 0 {
+                        tile_store!("tmm3", sums_two.add(TILE / 4));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// One column of NP panels by vectors of f32. What was split is joined again.
+#[inline(always)]
+unsafe fn by_vectors<W: Halves, const NP: usize>(job: &Job, first: usize, column: usize, split: bool) {
+    let x = job.columns.codes.cast::<u8>().add(column * job.columns.codes_stride);
+    let panel = job.panel.add(first * job.panel_stride);
+    let mut sums = [V::splat(0.0); NP];
+    for k in 0..job.blocks {
+        let x = if split {
+            let at = x.cast::<u16>().add(k / STEP * 2 * STEP + k % STEP);
+            f32::from_bits(u32::from(*at) << 16) + f32::from_bits(u32::from(*at.add(STEP)) << 16)
+        } else {
+            *x.cast::<f32>().add(k)
+        };
+        for (p, sum) in sums.iter_mut().enumerate() {
+            *sum = V::fma(W::load(panel.add(p * job.panel_stride), k), V::splat(x), *sum);
+        }
+    }
+    for (p, &sum) in sums.iter().enumerate() {
+        V::store(job.sums.add(((first + p) * job.column_count + column) * PANEL_ROWS), sum);
+    }
+}
