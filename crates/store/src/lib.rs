@@ -5,23 +5,35 @@
 //! Reads no model file (the runtime does, and hands over what it read), and changes no file that is not its own: a
 //! model registered in place is forgotten by [`Store::remove`] and its files stay.
 
+mod acquire;
 mod alias;
 mod collect;
 mod database;
 mod digest;
+mod download;
 mod error;
 mod file_name;
+mod http;
+mod journal;
 mod layout;
 mod limits;
 mod lookup;
 mod name;
 mod pins;
+mod plan;
+mod prefix;
+mod progress;
 mod publish;
+mod pull;
+mod pull_error;
 mod record;
 mod reference;
 mod repair;
 mod schema;
+mod settings;
+mod source;
 mod store;
+mod stream;
 mod verify;
 
 pub use alias::Alias;
@@ -34,11 +46,16 @@ pub use limits::{
 };
 pub use lookup::Found;
 pub use name::{Match, check_name, derive_name, find_name};
+pub use plan::Proposal;
+pub use progress::{FileProgress, Phase, Progress};
 pub use publish::{Description, Inspect};
+pub use pull::{Pull, PullOptions, PullState, Puller};
+pub use pull_error::PullError;
 pub use record::{FileRecord, FileState, Held, ModelRecord, NewModel, Role, SideTexts};
 pub use reference::{HubReference, OllamaReference, Reference, UrlReference};
 pub use repair::Repaired;
 pub use schema::PullRecord;
+pub use settings::Settings;
 pub use store::{CorruptRecord, Listing, Removed, Store, default_dir};
 pub use verify::{Checked, FileCheck, Health};
 

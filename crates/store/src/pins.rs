@@ -1,7 +1,7 @@
 //! What pulls that run count on: blobs that must stay until their model's record is there, and that nothing is
 //! collected meanwhile.
 
-use crate::Store;
+use crate::{PullRecord, Store, StoreError};
 use std::collections::HashMap;
 use std::sync::PoisonError;
 
@@ -13,6 +13,11 @@ pub(crate) struct Pins {
 }
 
 impl Pins {
+    /// Whether a pull counts on the blob.
+    pub(crate) fn holds(&self, sha256: &str) -> bool {
+        self.blobs.contains_key(sha256)
+    }
+
     /// Pulls that run.
     pub(crate) fn pulls(&self) -> usize {
         self.pulls
@@ -32,8 +37,9 @@ impl Store {
         Pin { store: self.clone(), blobs: Vec::new() }
     }
 
-    pub(crate) fn is_pinned(&self, sha256: &str) -> bool {
-        self.pins.lock().unwrap_or_else(PoisonError::into_inner).blobs.contains_key(sha256)
+    /// Notes that a pull began, until it ends with its model's record.
+    pub(crate) fn begin_pull(&self, record: &PullRecord) -> Result<(), StoreError> {
+        self.database.put_pull(&record.reference, record)
     }
 
     /// Pulls, copies and imports that are running.

@@ -279,7 +279,9 @@ impl Store {
             tracing::warn!(folder = %folder.display(), %error, "a removed model's folder stays");
         }
         let sizes = record.blobs();
-        for sha256 in orphans.iter().filter(|sha256| !self.is_pinned(sha256)) {
+        // Held while blobs go: a pull that begins to count on one comes before or after.
+        let pins = self.pins.lock().unwrap_or_else(PoisonError::into_inner);
+        for sha256 in orphans.iter().filter(|sha256| !pins.holds(sha256)) {
             match std::fs::remove_file(self.layout.blob(sha256)) {
                 Ok(()) => freed_bytes += sizes.get(sha256.as_str()).copied().unwrap_or(0),
                 Err(error) => tracing::warn!(sha256, %error, "a removed model's blob stays"),
