@@ -7,6 +7,7 @@
 
 mod acquire;
 mod alias;
+mod archive;
 mod collect;
 mod database;
 mod digest;
@@ -37,6 +38,7 @@ mod stream;
 mod verify;
 
 pub use alias::Alias;
+pub use archive::Exported;
 pub use collect::{Collected, DiskUsage, ModelUsage};
 pub use digest::Digest;
 pub use error::StoreError;
@@ -51,7 +53,7 @@ pub use progress::{FileProgress, Phase, Progress};
 pub use publish::{Description, Inspect};
 pub use pull::{Pull, PullOptions, PullState, Puller};
 pub use pull_error::PullError;
-pub use record::{FileRecord, FileState, Held, ModelRecord, NewModel, Role, SideTexts};
+pub use record::{FileRecord, FileState, Held, ModelRecord, NewModel, Role, SideTexts, params_beside};
 pub use reference::{HubReference, OllamaReference, Reference, UrlReference};
 pub use repair::Repaired;
 pub use schema::PullRecord;

@@ -191,6 +191,19 @@ impl ModelRecord {
     }
 }
 
+/// The default sampling options that came with the pulled model at `path`, a JSON object; none for a model that is
+/// not in a folder of the store.
+pub fn params_beside(path: &Path) -> Option<String> {
+    let folder = if path.is_dir() { path } else { path.parent()? };
+    if !folder.join(crate::layout::MANIFEST).is_file() {
+        return None;
+    }
+    let mut text = String::new();
+    let opened = std::fs::File::open(folder.join("params.json")).ok()?;
+    opened.take(SIDE_TEXT_BYTES_MAX).read_to_string(&mut text).ok()?;
+    Some(text)
+}
+
 impl FileRecord {
     /// Looks at the file at `path` (absolute) and records it without a digest.
     ///

@@ -2,6 +2,11 @@
 
 use axum::body::Bytes;
 use sha2::{Digest as _, Sha256};
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+
+type Digests = (String, String);
+static KNOWN: Mutex<BTreeMap<(u64, u64), Digests>> = Mutex::new(BTreeMap::new());
 
 /// A file.
 #[derive(Clone, Debug)]
@@ -55,16 +60,34 @@ impl Content {
     }
 
     pub fn sha256(&self) -> String {
-        let mut hasher = Sha256::new();
-        self.pieces(|piece| hasher.update(piece));
-        hex(&hasher.finalize())
+        self.digests().0
     }
 
     /// Git's digest of it.
     pub fn git(&self) -> String {
-        let mut hasher = sha1::Sha1::new_with_prefix(format!("blob {}\0", self.len()));
-        self.pieces(|piece| hasher.update(piece));
-        hex(&hasher.finalize())
+        self.digests().1
+    }
+
+    /// SHA-256 and git's digest, computed once for each made file.
+    fn digests(&self) -> Digests {
+        let key = match self {
+            Self::Made { seed, bytes } => Some((*seed, *bytes)),
+            Self::Given(_) => None,
+        };
+        if let Some(known) = key.and_then(|key| KNOWN.lock().unwrap().get(&key).cloned()) {
+            return known;
+        }
+        let mut sha256 = Sha256::new();
+        let mut git = sha1::Sha1::new_with_prefix(format!("blob {}\0", self.len()));
+        self.pieces(|piece| {
+            sha256.update(piece);
+            git.update(piece);
+        });
+        let digests = (hex(&sha256.finalize()), hex(&git.finalize()));
+        if let Some(key) = key {
+            KNOWN.lock().unwrap().insert(key, digests.clone());
+        }
+        digests
     }
 
     fn pieces(&self, mut each: impl FnMut(&[u8])) {
