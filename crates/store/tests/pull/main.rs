@@ -1,8 +1,14 @@
 //! Pulls against servers on loopback ports that behave as the real ones do, and misbehave as they do.
 
+mod archives;
 mod content;
+mod faults;
+mod hostile;
 mod hub;
 mod hub_pulls;
+mod kills;
+mod ollama_pulls;
+mod registry;
 mod server;
 
 use hanzo_engine_store::{Puller, Settings, Store};
