@@ -10,7 +10,7 @@ use std::{
 
 use futures_util::StreamExt as _;
 use hanzo_engine_kernels::KernelError;
-use hanzo_engine_proto::v1::{self, engine_server::EngineServer};
+use hanzo_engine_proto::v1::{self, engine_server::EngineServer, store_server::StoreServer};
 use hanzo_engine_store::{Store, StoreError};
 use tokio::{net::TcpListener, task::JoinSet, time::timeout};
 use tokio_util::sync::CancellationToken;
@@ -29,14 +29,16 @@ use crate::{
     drain::Drain,
     health,
     limits::{
+        ARCHIVE_MESSAGE_BYTES_MAX,
         ACCEPT_PAUSE, FLUSH_GRACE, HTTP2_KEEPALIVE, HTTP2_KEEPALIVE_TIMEOUT, STREAMS_PER_CONNECTION_MAX,
         TCP_KEEPALIVE,
     },
     metrics::Metrics,
     models::{LoadWish, Models},
     prompt::PromptBuilder,
+    pulls::Pulls,
     registry::Registry,
-    service::{Core, EngineService},
+    service::{Core, EngineService, StoreService},
     sizing::Want,
 };
 
@@ -136,13 +138,14 @@ impl Daemon {
             registry: Registry::new(),
             budget: Budget::new(budget_bytes),
             metrics: Metrics::new(budget_bytes),
-            store,
-            store_missing,
+            store: store.clone(),
+            store_missing: store_missing.clone(),
             device,
             section: config.engine.clone(),
         });
         let core = Arc::new(Core {
             models: models.clone(),
+            pulls: Pulls::new(store, store_missing),
             drain: Drain::new(),
             prompts: PromptBuilder::new(),
             started: Instant::now(),
@@ -214,6 +217,7 @@ impl Daemon {
             tracing::warn!("the drain's deadline is over; what still runs is ended");
         }
         models.close();
+        core.pulls.close();
         // The last statuses are on their way to their clients.
         let _ = timeout(FLUSH_GRACE, drain.idle()).await;
         closing.cancel();
@@ -312,11 +316,14 @@ fn router(
         .max_decoding_message_size(message_bytes_max)
         // What the engine says may be longer than what it is told: a prompt is echoed, logits are listed.
         .max_encoding_message_size(usize::MAX);
+    let store = StoreServer::new(StoreService(core.clone()))
+        .max_decoding_message_size(message_bytes_max.max(ARCHIVE_MESSAGE_BYTES_MAX));
     let server = Server::builder()
         .http2_keepalive_interval(Some(HTTP2_KEEPALIVE))
         .http2_keepalive_timeout(Some(HTTP2_KEEPALIVE_TIMEOUT))
         .max_concurrent_streams(STREAMS_PER_CONNECTION_MAX)
         .add_service(engine)
+        .add_service(store)
         .add_service(health)
         .add_service(reflection().build_v1().map_err(failed)?)
         // Clients that have not moved on yet.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use hanzo_engine_kernels::KernelError;
 use hanzo_engine_runtime::{LoadError, RequestError};
-use hanzo_engine_store::StoreError;
+use hanzo_engine_store::{PullError, StoreError};
 use tonic::{Code, Status, metadata::MetadataMap};
 
 use crate::limits::{NAMES_LISTED_MAX, QUOTE_BYTES_MAX, RETRY_AFTER_MS_MAX, RETRY_AFTER_MS_MIN};
@@ -35,6 +35,9 @@ pub(crate) enum Error {
         list(stored)
     )]
     NoSource { asked: String, stored: Vec<String> },
+    /// A model that is not on this machine, and can be pulled.
+    #[error("model: {} is not in the store; pull it first: {reference}", quote(asked))]
+    NotPulled { asked: String, reference: String },
     /// The request names no model, and it is not clear which.
     #[error("model: name one of those that are loaded: {}", list(loaded))]
     Unnamed { loaded: Vec<String> },
@@ -99,6 +102,9 @@ pub(crate) enum Error {
     /// The store refuses.
     #[error(transparent)]
     Store(Arc<StoreError>),
+    /// A pull failed.
+    #[error(transparent)]
+    Pull(Arc<PullError>),
     /// There is no store.
     #[error("this engine runs without a model store: {reason}")]
     NoStore { reason: String },
@@ -159,7 +165,7 @@ impl Error {
                 | RequestError::InputLength { .. },
             ) => Code::InvalidArgument,
             E::CannotDo { .. } => Code::FailedPrecondition,
-            E::NotLoaded { .. } | E::NoSource { .. } => Code::NotFound,
+            E::NotLoaded { .. } | E::NoSource { .. } | E::NotPulled { .. } => Code::NotFound,
             E::NameTaken { .. } | E::LoadedOtherwise { .. } | E::NoStore { .. } => Code::FailedPrecondition,
             E::QueueFull { .. } | E::TooManyModels { .. } => Code::ResourceExhausted,
             E::Loading { .. } | E::Unloading { .. } | E::Failed { .. } => Code::Unavailable,
@@ -168,6 +174,7 @@ impl Error {
             E::Deadline => Code::DeadlineExceeded,
             E::Unimplemented(_) => Code::Unimplemented,
             E::Store(error) => store_code(error),
+            E::Pull(error) => pull_code(error),
             E::Load(failure) => match &failure.reason {
                 FailureReason::Load(error) => load_code(error),
                 FailureReason::Store(error) => store_code(error),
@@ -183,6 +190,7 @@ impl Error {
             Error::Request(RequestError::ContextLength { .. } | RequestError::InputLength { .. }) => {
                 Some("context_length_exceeded")
             }
+            Error::NotPulled { .. } => Some("not_pulled"),
             _ => None,
         }
     }
@@ -235,6 +243,12 @@ impl From<StoreError> for Error {
     }
 }
 
+impl From<PullError> for Error {
+    fn from(error: PullError) -> Self {
+        Error::Pull(Arc::new(error))
+    }
+}
+
 impl From<Error> for Status {
     fn from(error: Error) -> Self {
         let mut metadata = MetadataMap::new();
@@ -268,11 +282,31 @@ fn store_code(error: &StoreError) -> Code {
     match error {
         StoreError::NotFound { .. } => Code::NotFound,
         StoreError::Ambiguous { .. } | StoreError::BadName { .. } => Code::InvalidArgument,
+        StoreError::BadReference { .. } | StoreError::BadAlias { .. } => Code::InvalidArgument,
+        StoreError::Archive { .. } => Code::InvalidArgument,
+        StoreError::DiskFull { .. } => Code::ResourceExhausted,
+        StoreError::Busy { .. } => Code::FailedPrecondition,
         StoreError::NameTaken { .. } => Code::AlreadyExists,
         StoreError::Limit { .. } => Code::ResourceExhausted,
         StoreError::Locked { .. } => Code::Unavailable,
         StoreError::File { .. } | StoreError::Corrupt { .. } => Code::FailedPrecondition,
         _ => Code::Internal,
+    }
+}
+
+fn pull_code(error: &PullError) -> Code {
+    match error {
+        PullError::Store(error) => store_code(error),
+        PullError::NotFound { .. } => Code::NotFound,
+        PullError::Forbidden { .. } => Code::PermissionDenied,
+        PullError::Choice { .. } => Code::InvalidArgument,
+        PullError::Status { .. } | PullError::Network { .. } | PullError::Unsteady { .. } => Code::Unavailable,
+        PullError::DigestMismatch { .. } => Code::DataLoss,
+        PullError::Cancelled => Code::Cancelled,
+        PullError::TooMany { .. } => Code::ResourceExhausted,
+        PullError::Disk { .. } | PullError::Internal(_) => Code::Internal,
+        // The source, or how this machine is set up, is at fault.
+        _ => Code::FailedPrecondition,
     }
 }
 

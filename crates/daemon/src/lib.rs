@@ -27,6 +27,7 @@ pub mod log;
 mod metrics;
 mod models;
 mod prompt;
+mod pulls;
 mod registry;
 mod service;
 pub mod signal;
@@ -36,6 +37,7 @@ mod ticket;
 mod worker;
 
 pub use config::{Config, ConfigError};
+pub use pulls::puller;
 pub use daemon::{Daemon, DaemonError, DaemonHandle};
 pub use hanzo_engine_store as store;
 

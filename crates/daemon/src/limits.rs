@@ -86,6 +86,8 @@ pub(crate) const STREAMS_PER_CONNECTION_MAX: u32 = 4_096;
 pub(crate) const HTTP2_KEEPALIVE: Duration = Duration::from_secs(30);
 /// See [`HTTP2_KEEPALIVE`].
 pub(crate) const HTTP2_KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);
+/// A message of an archive: a piece of 1 MiB, and what is around it.
+pub(crate) const ARCHIVE_MESSAGE_BYTES_MAX: usize = 2 << 20;
 /// Pause after a connection could not be accepted.
 pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Idle time after which TCP probes.

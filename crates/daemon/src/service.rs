@@ -4,8 +4,10 @@
 mod embed;
 mod infer;
 mod models;
+mod pull;
 mod record;
 mod stats;
+mod storage;
 mod tokens;
 mod watch;
 
@@ -19,17 +21,21 @@ pub(crate) use embed::Answer;
 #[cfg(test)]
 pub(crate) use infer::infer;
 
+pub(crate) use storage::StoreService;
+
 use futures_util::Stream;
 use hanzo_engine_proto::v1::{self, engine_server::Engine};
 use tonic::{Request, Response, Status};
 
 use crate::{
     convert, drain::Drain, error::Error, limits::DEADLINE_MARGIN, models::Models, prompt::PromptBuilder,
+    pulls::Pulls,
 };
 
 /// What every call can reach.
 pub(crate) struct Core {
     pub(crate) models: Arc<Models>,
+    pub(crate) pulls: Pulls,
     pub(crate) drain: Drain,
     pub(crate) prompts: PromptBuilder,
     pub(crate) started: Instant,
@@ -99,8 +105,9 @@ impl Engine for EngineService {
         reply(stats::stats(&self.0, &request.into_inner().model))
     }
 
-    async fn pull(&self, _: Request<v1::PullRequest>) -> Reply<Self::PullStream> {
-        Err(Error::Unimplemented("Pull").into())
+    async fn pull(&self, request: Request<v1::PullRequest>) -> Reply<Self::PullStream> {
+        let pulled = pull::pull(&self.0, request.into_inner()).await;
+        reply(pulled.map(|stream| Box::pin(stream) as Self::PullStream))
     }
 
     async fn list(&self, _: Request<v1::ListRequest>) -> Reply<v1::ListResponse> {

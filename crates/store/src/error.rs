@@ -96,6 +96,47 @@ pub enum StoreError {
         /// What is wrong with it.
         why: String,
     },
+    /// The text is no reference to a model.
+    #[error("{text:?} is no reference to a model: {why}")]
+    BadReference {
+        /// The text, cut to 200 bytes.
+        text: String,
+        /// What is wrong with it, and what to write.
+        why: String,
+    },
+    /// The name can be no alias, or leads nowhere.
+    #[error("alias {alias:?}: {why}")]
+    BadAlias {
+        /// The alias.
+        alias: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// Something that may not happen while models are pulled.
+    #[error("{pulls} pulls are running: try again when they have ended")]
+    Busy {
+        /// How many.
+        pulls: usize,
+    },
+    /// An archive that is to be imported is not as an export makes it. Nothing of it became visible.
+    #[error("the archive cannot be imported: {why}")]
+    Archive {
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The disk has no room.
+    #[error(
+        "not enough space on the disk of {}: {needed_bytes} bytes are needed and {free_bytes} are free; free some (hanzo-engine gc, hanzo-engine rm) or name another directory (--model-dir)",
+        dir.display()
+    )]
+    DiskFull {
+        /// The store's directory.
+        dir: PathBuf,
+        /// What is still to be written.
+        needed_bytes: u64,
+        /// What is free for this user.
+        free_bytes: u64,
+    },
     /// A limit of the store is reached.
     #[error("{what} is {value}, the store's limit is {max}")]
     Limit {
@@ -106,6 +147,22 @@ pub enum StoreError {
         /// How large it may be.
         max: u64,
     },
+}
+
+impl StoreError {
+    /// A file that cannot be read or written.
+    pub(crate) fn file(path: &std::path::Path) -> impl FnOnce(std::io::Error) -> Self {
+        let path = path.to_owned();
+        move |source| Self::File { path, source }
+    }
+
+    pub(crate) fn limit(what: impl Into<String>, value: u64, max: u64) -> Self {
+        Self::Limit { what: what.into(), value, max }
+    }
+
+    pub(crate) fn reference(text: &str, why: impl Into<String>) -> Self {
+        Self::BadReference { text: text.chars().take(200).collect(), why: why.into() }
+    }
 }
 
 /// At most this many names in a message: an error is one line.

@@ -1,22 +1,65 @@
-//! The record of the models on this machine: what they are called, where their files lie, what the files say of
-//! themselves. One sled database at `<dir>/db`, opened by one process at a time.
+//! The models on this machine: what they are called, where their files lie, what the files say of themselves, and
+//! how they get here and leave. One sled database at `<dir>/db`, opened by one process at a time; files once each
+//! in `<dir>/blobs`, and a folder for each model in `<dir>/models`.
 //!
-//! Reads no model file (the runtime does, and hands over what it read), fetches nothing, and deletes nothing: a
+//! Reads no model file (the runtime does, and hands over what it read), and changes no file that is not its own: a
 //! model registered in place is forgotten by [`Store::remove`] and its files stay.
 
+mod acquire;
+mod alias;
+mod archive;
+mod collect;
+mod database;
 mod digest;
+mod download;
 mod error;
+mod file_name;
+mod http;
+mod journal;
+mod layout;
 mod limits;
+mod lookup;
 mod name;
+mod pins;
+mod plan;
+mod prefix;
+mod progress;
+mod publish;
+mod pull;
+mod pull_error;
 mod record;
+mod reference;
+mod repair;
 mod schema;
+mod settings;
+mod source;
 mod store;
+mod stream;
+mod verify;
 
+pub use alias::Alias;
+pub use archive::Exported;
+pub use collect::{Collected, DiskUsage, ModelUsage};
+pub use digest::Digest;
 pub use error::StoreError;
-pub use limits::{DIGEST_EAGER_BYTES_MAX, FILES_MAX, MODELS_MAX, NAME_BYTES_MAX, RECORD_BYTES_MAX};
+pub use limits::{
+    ALIASES_MAX, DIGEST_EAGER_BYTES_MAX, FILE_BYTES_MAX, FILES_MAX, MODEL_BYTES_MAX, MODELS_MAX,
+    NAME_BYTES_MAX, ORPHAN_AGE, PULLS_MAX, RECORD_BYTES_MAX,
+};
+pub use lookup::Found;
 pub use name::{Match, check_name, derive_name, find_name};
-pub use record::{FileRecord, FileState, ModelRecord, NewModel};
+pub use plan::Proposal;
+pub use progress::{FileProgress, Phase, Progress};
+pub use publish::{Description, Inspect};
+pub use pull::{Pull, PullOptions, PullState, Puller};
+pub use pull_error::PullError;
+pub use record::{FileRecord, FileState, Held, ModelRecord, NewModel, Role, SideTexts, params_beside};
+pub use reference::{HubReference, OllamaReference, Reference, UrlReference};
+pub use repair::Repaired;
+pub use schema::PullRecord;
+pub use settings::Settings;
 pub use store::{CorruptRecord, Listing, Removed, Store, default_dir};
+pub use verify::{Checked, FileCheck, Health};
 
 #[cfg(test)]
 mod tests;

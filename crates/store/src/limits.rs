@@ -1,4 +1,6 @@
-//! Every bound of the store.
+//! Every bound of the store and of what it fetches.
+
+use std::time::Duration;
 
 /// Models the store keeps a record of.
 pub const MODELS_MAX: usize = 10_000;
@@ -17,7 +19,59 @@ pub const DIGEST_EAGER_BYTES_MAX: u64 = 32 << 20;
 pub(crate) const LOCK_WAIT_MS: u64 = 300;
 /// sled's page cache: the whole record is small.
 pub(crate) const CACHE_BYTES: u64 = 8 << 20;
+/// Aliases a user may make.
+pub const ALIASES_MAX: usize = 10_000;
+/// Aliases that lead to aliases.
+pub(crate) const ALIAS_HOPS_MAX: usize = 8;
+
+/// Bytes of a reference as it is typed.
+pub(crate) const REFERENCE_BYTES_MAX: usize = 2_048;
+/// Bytes of one file of a model: sixteen times the largest there is.
+pub const FILE_BYTES_MAX: u64 = 1 << 40;
+/// Bytes of a model's files together.
+pub const MODEL_BYTES_MAX: u64 = 4 << 40;
+/// Bytes of a listing or manifest that a server sends.
+pub(crate) const MANIFEST_BYTES_MAX: usize = 16 << 20;
+/// Files a listing may name, of which a model takes some.
+pub(crate) const LISTED_FILES_MAX: usize = 50_000;
+/// Bytes of a file's name within its model, folders included.
+pub(crate) const FILE_NAME_BYTES_MAX: usize = 255;
+/// Folders above a file within its model.
+pub(crate) const FILE_FOLDERS_MAX: usize = 4;
+/// Bytes read of a text that comes with a model: its template, system prompt, parameters or license.
+pub(crate) const SIDE_TEXT_BYTES_MAX: u64 = 1 << 20;
+/// Redirects followed from one request.
+pub(crate) const REDIRECTS_MAX: usize = 8;
+/// Globs of one pull.
+pub(crate) const GLOBS_MAX: usize = 64;
+
+/// One request asks for this much of a large file.
+pub(crate) const CHUNK_BYTES: u64 = 16 << 20;
+/// What arrived is written, and noted in the journal, each time so much has gathered: what a kill can cost each
+/// stream, and what each stream holds in memory.
+pub(crate) const WRITE_BYTES: usize = 1 << 20;
+/// Requests at once for one file.
+pub(crate) const STREAMS_MAX: usize = 4;
+/// Files at once; together with [`STREAMS_MAX`], the connections of one pull.
+pub(crate) const FILES_AT_ONCE: usize = 2;
+/// Pulls at once; one more is refused.
+pub const PULLS_MAX: usize = 8;
+/// Attempts without a byte before a file is given up.
+pub(crate) const ATTEMPTS_MAX: u32 = 8;
+/// Times a file is begun again because the server's copy changed meanwhile.
+pub(crate) const RESTARTS_MAX: u32 = 3;
+/// The longest a server may make a pull wait by Retry-After.
+pub(crate) const RETRY_AFTER_MAX: Duration = Duration::from_secs(120);
+/// Free space a pull leaves on the disk.
+pub(crate) const SPARE_BYTES: u64 = 16 << 20;
+/// How old an orphan is before it is collected.
+pub const ORPHAN_AGE: Duration = Duration::from_secs(3_600);
+/// How often progress is told.
+pub(crate) const PROGRESS_EVERY: Duration = Duration::from_millis(100);
 
 // Paths are at most 4,096 bytes on Linux, yet a thousand of them rarely come near that: the record's own limit is
 // what holds, and it must at least take the largest model seen so far (about 200 shards) with long paths.
 const _: () = assert!(RECORD_BYTES_MAX >= 200 * 4_096);
+// What all pulls together gather in memory.
+const _: () = assert!(PULLS_MAX * FILES_AT_ONCE * STREAMS_MAX * WRITE_BYTES <= 64 << 20);
+const _: () = assert!(CHUNK_BYTES > WRITE_BYTES as u64);

@@ -17,19 +17,27 @@ pub enum Match<'a> {
 }
 
 /// Finds what `query` stands for among `names`: the same name whatever the case; failing that, when the query has
-/// no owner, the one model of that name whoever owns it.
+/// no owner, the one model of that name whoever owns it; failing that, when it has no `:quant` either, the one
+/// model that has the name in any quantisation.
 pub fn find_name<'a>(query: &str, names: impl IntoIterator<Item = &'a str>) -> Match<'a> {
     let query = fold(query);
     let mut owned = Vec::new();
+    let mut tagged = Vec::new();
+    let without_owner = |name: &str| name.split_once('/').map(|(_, model)| model.to_owned());
     for name in names {
         let folded = fold(name);
         if folded == query {
             return Match::One(name);
         }
-        if folded.split_once('/').is_some_and(|(_, model)| model == query) {
+        if without_owner(&folded).is_some_and(|model| model == query) {
             owned.push(name);
+        } else if let Some((untagged, _)) = folded.split_once(':')
+            && (untagged == query || without_owner(untagged).is_some_and(|model| model == query))
+        {
+            tagged.push(name);
         }
     }
+    let mut owned = if owned.is_empty() { tagged } else { owned };
     owned.sort_unstable();
     match owned[..] {
         [] => Match::None,

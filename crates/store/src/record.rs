@@ -1,6 +1,9 @@
 //! What the store remembers of a model: plain data, and how it compares with the files as they lie now.
 
+use crate::limits::SIDE_TEXT_BYTES_MAX;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
@@ -55,8 +58,13 @@ pub struct ModelRecord {
     pub added_at_unix_ms: i64,
     /// When it was last loaded, Unix milliseconds; 0: never.
     pub used_at_unix_ms: i64,
-    /// The license's name, when the files state one; cut to 1,024 bytes.
+    /// The license's name, when the files or the source state one; cut to 1,024 bytes.
     pub license: Option<String>,
+    /// What to pull to get the same model again, such as `hf://Qwen/Qwen3-4B-GGUF:Q4_K_M`; as `source` for one
+    /// registered where it lies.
+    pub reference: String,
+    /// Which state of its source it is: a commit, or a manifest's digest.
+    pub revision: Option<String>,
 }
 
 /// One file of a model, as it was when it was registered.
@@ -70,6 +78,61 @@ pub struct FileRecord {
     pub modified_at_unix_ms: i64,
     /// Digest in hexadecimal; absent until it was computed, see [`crate::Store::digest`].
     pub sha256: Option<String>,
+    /// What it is to the model.
+    pub role: Role,
+    /// Whose file it is.
+    pub held: Held,
+}
+
+/// What a file is to its model.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    /// Weights, tokenizer, configuration: what the runtime opens.
+    #[default]
+    Model,
+    /// A vision or audio projector beside the model.
+    Projector,
+    /// An adapter to be applied to the model.
+    Adapter,
+    /// A chat template in another language than Jinja: kept for show.
+    Template,
+    /// A system prompt.
+    System,
+    /// Default sampling options, a JSON object.
+    Params,
+    /// Messages that begin every conversation, a JSON list.
+    Messages,
+    /// The license's text.
+    License,
+}
+
+/// Whose a file is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Held {
+    /// Somebody else's, used where it lies: never deleted.
+    #[default]
+    Elsewhere,
+    /// A blob of the store under the name of the model's file; it goes with the last model that has it.
+    Blob,
+    /// A link to a file of another program's store; the link goes with the model, the file stays.
+    Linked,
+}
+
+/// The texts that came with a model, beside what is in its weights' own files.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SideTexts {
+    /// A chat template that is not Jinja.
+    pub template: Option<String>,
+    /// A system prompt.
+    pub system: Option<String>,
+    /// Default sampling options, a JSON object.
+    pub params: Option<String>,
+    /// Messages that begin every conversation, a JSON list.
+    pub messages: Option<String>,
+    /// The license's text.
+    pub license: Option<String>,
 }
 
 /// How a file compares with its record.
@@ -90,10 +153,55 @@ impl ModelRecord {
         self.files.iter().filter(gone).map(|file| file.path.as_path()).collect()
     }
 
+    /// Reads the texts that came with the model, each to 1 MiB; what cannot be read is left out.
+    pub fn side_texts(&self) -> SideTexts {
+        let mut texts = SideTexts::default();
+        for file in &self.files {
+            let slot = match file.role {
+                Role::Template => &mut texts.template,
+                Role::System => &mut texts.system,
+                Role::Params => &mut texts.params,
+                Role::Messages => &mut texts.messages,
+                Role::License => &mut texts.license,
+                Role::Model | Role::Projector | Role::Adapter => continue,
+            };
+            let mut read = Vec::new();
+            let opened = std::fs::File::open(&file.path);
+            if opened.and_then(|file| file.take(SIDE_TEXT_BYTES_MAX).read_to_end(&mut read)).is_ok() {
+                let text = String::from_utf8_lossy(&read).into_owned();
+                *slot = Some(match slot.take() {
+                    Some(before) => before + "\n\n" + &text,
+                    None => text,
+                });
+            }
+        }
+        texts
+    }
+
+    /// SHA-256 of each blob it has, with its size; each once.
+    pub(crate) fn blobs(&self) -> BTreeMap<&str, u64> {
+        let blob = |file: &'_ FileRecord| file.held == Held::Blob;
+        let files = self.files.iter().filter(|file| blob(file));
+        files.filter_map(|file| Some((file.sha256.as_deref()?, file.size_bytes))).collect()
+    }
+
     /// The newest change of any file, Unix milliseconds.
     pub fn modified_at_unix_ms(&self) -> i64 {
         self.files.iter().map(|file| file.modified_at_unix_ms).max().unwrap_or(0)
     }
+}
+
+/// The default sampling options that came with the pulled model at `path`, a JSON object; none for a model that is
+/// not in a folder of the store.
+pub fn params_beside(path: &Path) -> Option<String> {
+    let folder = if path.is_dir() { path } else { path.parent()? };
+    if !folder.join(crate::layout::MANIFEST).is_file() {
+        return None;
+    }
+    let mut text = String::new();
+    let opened = std::fs::File::open(folder.join("params.json")).ok()?;
+    opened.take(SIDE_TEXT_BYTES_MAX).read_to_string(&mut text).ok()?;
+    Some(text)
 }
 
 impl FileRecord {
@@ -111,7 +219,8 @@ impl FileRecord {
             .ok()
             .and_then(|time| time.duration_since(UNIX_EPOCH).ok())
             .map_or(0, |since| since.as_millis().min(i64::MAX as u128) as i64);
-        Ok(Self { path, size_bytes: meta.len(), modified_at_unix_ms, sha256: None })
+        let (role, held) = Default::default();
+        Ok(Self { path, size_bytes: meta.len(), modified_at_unix_ms, sha256: None, role, held })
     }
 
     /// Compares the record with the file as it is now. Looks at the disk.

@@ -2,38 +2,26 @@
 //! it answers.
 
 use crate::StoreError;
+use crate::database::{Change, Database, Entry};
 use crate::digest::sha256;
-use crate::limits::{
-    CACHE_BYTES, DIGEST_EAGER_BYTES_MAX, FILES_MAX, LOCK_WAIT_MS, MODELS_MAX, RECORD_BYTES_MAX,
-    TEXT_BYTES_MAX,
-};
-use crate::name::{self, Match, fold};
+use crate::layout::Layout;
+use crate::limits::{DIGEST_EAGER_BYTES_MAX, FILES_MAX, MODELS_MAX, TEXT_BYTES_MAX};
+use crate::name::{self, fold};
+use crate::pins::Pins;
 use crate::record::{FileRecord, FileState, ModelRecord, NewModel};
 use crate::schema::{self, CURRENT, Schema};
-use sled::transaction::{ConflictableTransactionError, TransactionError, Transactional};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
-
-const VERSION_KEY: &str = "schema_version";
 
 /// An open store. Cloning it is cheap and shares the database; the last clone to be dropped closes it.
 #[derive(Clone)]
 pub struct Store {
-    dir: PathBuf,
-    db: sled::Db,
-    pub(crate) models: sled::Tree,
+    pub(crate) layout: Layout,
+    pub(crate) database: Arc<Database>,
     // A change reads, decides and writes: one at a time.
     writing: Arc<Mutex<()>>,
-}
-
-/// A record as it lies in the database.
-struct Entry {
-    /// The key itself: in a corrupt database it may be no text.
-    key: sled::IVec,
-    /// The key as text: the model's folded name.
-    name: String,
-    encoded: sled::IVec,
+    /// What pulls that run are counting on.
+    pub(crate) pins: Arc<Mutex<Pins>>,
 }
 
 /// All records: those that decode, and the names of those that do not.
@@ -65,7 +53,9 @@ impl From<CorruptRecord> for StoreError {
 pub struct Removed {
     /// Its name; in lower case when the record was corrupt.
     pub name: String,
-    /// What was known of it; none when the record was corrupt.
+    /// What it stood for, when it was a user's alias: the model itself stays.
+    pub alias_of: Option<String>,
+    /// What was known of it; none for an alias, and when the record was corrupt.
     pub record: Option<ModelRecord>,
     /// Bytes deleted: 0 for a model registered in place.
     pub freed_bytes: u64,
@@ -93,20 +83,23 @@ impl Store {
     }
 
     pub(crate) fn open_as(dir: &Path, schema: &Schema) -> Result<Self, StoreError> {
-        let open_error = |why: String| StoreError::Open { dir: dir.to_owned(), why };
-        std::fs::create_dir_all(dir).map_err(|error| open_error(error.to_string()))?;
-        let dir = dir.canonicalize().map_err(|error| open_error(error.to_string()))?;
-        let db = open_database(&dir)?;
-        let meta = db.open_tree("meta").map_err(|error| open_error(error.to_string()))?;
-        let models = db.open_tree("models").map_err(|error| open_error(error.to_string()))?;
-        let store = Self { dir, db, models, writing: Arc::default() };
-        store.bring_to(schema, &meta)?;
-        Ok(store)
+        let open_error = |error: std::io::Error| StoreError::Open {
+            dir: dir.to_owned(),
+            why: error.to_string(),
+        };
+        std::fs::create_dir_all(dir).map_err(open_error)?;
+        let dir = dir.canonicalize().map_err(open_error)?;
+        let layout = Layout::new(dir);
+        let database = Database::open(layout.dir(), &layout.database(), schema)?;
+        for folder in [layout.blobs(), layout.partial(), layout.models()] {
+            std::fs::create_dir_all(folder).map_err(open_error)?;
+        }
+        Ok(Self { layout, database: Arc::new(database), writing: Arc::default(), pins: Arc::default() })
     }
 
     /// The store's directory, absolute.
     pub fn dir(&self) -> &Path {
-        &self.dir
+        self.layout.dir()
     }
 
     /// Every record, in order of name. A corrupt record does not hide the others.
@@ -115,7 +108,7 @@ impl Store {
     /// [`StoreError::Database`].
     pub fn list(&self) -> Result<Listing, StoreError> {
         let mut listing = Listing::default();
-        for Entry { name, encoded, .. } in self.entries()? {
+        for Entry { name, encoded, .. } in self.database.entries()? {
             match schema::decode(&name, &encoded) {
                 Ok(record) => listing.models.push(record),
                 Err(StoreError::Corrupt { name, why }) => listing.corrupt.push(CorruptRecord { name, why }),
@@ -125,12 +118,12 @@ impl Store {
         Ok(listing)
     }
 
-    /// The model that `name` stands for, see [`crate::find_name`].
+    /// The model that `name` stands for, see [`crate::find_name`]; the user's aliases go first.
     ///
     /// # Errors
     /// [`StoreError::NotFound`], [`StoreError::Ambiguous`], [`StoreError::Corrupt`], [`StoreError::Database`].
     pub fn get(&self, name: &str) -> Result<ModelRecord, StoreError> {
-        let entry = self.resolve(name)?;
+        let entry = self.database.find(&self.follow(name)?)?;
         schema::decode(&entry.name, &entry.encoded)
     }
 
@@ -139,8 +132,14 @@ impl Store {
     /// # Errors
     /// [`StoreError::Database`].
     pub fn find_path(&self, path: &Path) -> Result<Option<ModelRecord>, StoreError> {
-        let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-        Ok(self.list()?.models.into_iter().find(|record| record.path == path))
+        let mut found = self.database.at_path(path)?;
+        if found.is_empty()
+            && let Ok(canonical) = path.canonicalize()
+            && canonical != path
+        {
+            found = self.database.at_path(&canonical)?;
+        }
+        Ok(found.into_iter().next())
     }
 
     /// Records a model where it lies. Small models are digested now, large ones when asked ([`Store::digest`]).
@@ -160,58 +159,65 @@ impl Store {
         name.map_or(Ok(()), name::check_name)?;
         let mut record = look_at(model)?;
         let _writing = self.lock();
-        let Listing { models, corrupt } = self.list()?;
-        let same_path = |known: &&ModelRecord| known.path == record.path;
-        let same_name = |known: &&ModelRecord| name.is_none_or(|name| fold(name) == fold(&known.name));
-        let before = models.iter().find(|known| same_path(known) && same_name(known));
-        record.name = match (before, name) {
+        let same_name = |known: &ModelRecord| name.is_none_or(|name| fold(name) == fold(&known.name));
+        let before = self.database.at_path(&record.path)?.into_iter().find(same_name);
+        record.name = match (&before, name) {
             (Some(before), _) => before.name.clone(),
             (None, Some(name)) => {
-                if let Some(other) = models.iter().find(|known| fold(&known.name) == fold(name)) {
-                    return Err(StoreError::NameTaken { name: name.to_owned(), path: other.path.clone() });
+                if let Some(entry) = self.database.exact(name)? {
+                    let path = schema::decode(&entry.name, &entry.encoded).map(|other| other.path);
+                    return Err(StoreError::NameTaken {
+                        name: name.to_owned(),
+                        path: path.unwrap_or_default(),
+                    });
                 }
                 name.to_owned()
             }
             (None, None) => {
-                let taken = |name: &str| {
-                    let name = fold(name);
-                    models.iter().any(|known| fold(&known.name) == name)
-                        || corrupt.iter().any(|known| known.name == name)
-                };
-                free_name(&record.path, taken)
+                let model = name::derive_name(&record.path);
+                let owned = name::derive_owned_name(&record.path, &model);
+                self.free_name(&model, owned)?
             }
         };
-        (record.added_at_unix_ms, record.used_at_unix_ms) = match before {
+        (record.added_at_unix_ms, record.used_at_unix_ms) = match &before {
             Some(before) => (before.added_at_unix_ms, before.used_at_unix_ms),
             None => (now_unix_ms, 0),
         };
-        if before.is_none() && models.len() + corrupt.len() >= MODELS_MAX {
-            return Err(limit("the number of models", models.len() + corrupt.len() + 1, MODELS_MAX));
-        }
-        if let Some(before) = before {
-            keep_digests(&mut record, before);
+        match &before {
+            Some(before) => keep_digests(&mut record, before),
+            None => self.check_room_for_one()?,
         }
         if record.size_bytes <= DIGEST_EAGER_BYTES_MAX {
             digest_files(&mut record)?;
         }
-        self.write(&record)?;
+        self.database.apply(&Change { put: Some(&record), ..Change::default() })?;
         Ok(record)
     }
 
-    /// Forgets the model that `name` stands for. Files of a model registered in place are left alone. A corrupt
-    /// record is removed by its name too.
+    /// Forgets the model that `name` stands for, and deletes its files as far as they are the store's own and no
+    /// other model has them. A user's alias is forgotten alone. A corrupt record is removed by its name too.
     ///
     /// # Errors
     /// [`StoreError::NotFound`], [`StoreError::Ambiguous`], [`StoreError::Database`].
     pub fn remove(&self, name: &str) -> Result<Removed, StoreError> {
         let _writing = self.lock();
-        let entry = self.resolve(name)?;
-        let doing = || format!("removing {}", entry.name);
-        self.models.remove(&entry.key).map_err(|error| self.database(doing(), &error))?;
-        self.flush()?;
+        if let Some(alias) = self.database.alias(name)? {
+            self.database.remove_alias(name)?;
+            let (name, alias_of) = (alias.alias, Some(alias.target));
+            return Ok(Removed { name, alias_of, record: None, freed_bytes: 0 });
+        }
+        let entry = match self.database.find(name) {
+            Err(error @ StoreError::NotFound { .. }) => match self.find_reference(name)? {
+                Some(record) => self.database.exact(&record.name)?.ok_or(error)?,
+                None => return Err(error),
+            },
+            other => other?,
+        };
+        let orphans = self.database.apply(&Change { remove: Some(&entry), ..Change::default() })?;
         let record = schema::decode(&entry.name, &entry.encoded).ok();
+        let freed_bytes = record.as_ref().map_or(0, |record| self.release(record, &orphans));
         let name = record.as_ref().map_or(entry.name, |record| record.name.clone());
-        Ok(Removed { name, record, freed_bytes: 0 })
+        Ok(Removed { name, alias_of: None, record, freed_bytes })
     }
 
     /// Notes that the model was used.
@@ -222,7 +228,7 @@ impl Store {
         let _writing = self.lock();
         let mut record = self.get(name)?;
         record.used_at_unix_ms = now_unix_ms;
-        self.write(&record)?;
+        self.database.apply(&Change { put: Some(&record), ..Change::default() })?;
         Ok(record)
     }
 
@@ -238,139 +244,63 @@ impl Store {
         // It may have been used or removed while its files were read.
         let now = self.get(&record.name)?;
         record.used_at_unix_ms = now.used_at_unix_ms;
-        self.write(&record)?;
+        self.database.apply(&Change { put: Some(&record), ..Change::default() })?;
         Ok(record)
     }
 
-    fn bring_to(&self, schema: &Schema, meta: &sled::Tree) -> Result<(), StoreError> {
-        let doing = "reading its schema version";
-        let stated = meta.get(VERSION_KEY).map_err(|error| self.database(doing, &error))?;
-        let found = match stated {
-            None => {
-                // Nothing was ever written here.
-                meta.insert(VERSION_KEY, schema.version.to_string().as_bytes())
-                    .map_err(|error| self.database("writing its schema version", &error))?;
-                return self.flush();
-            }
-            Some(text) => String::from_utf8_lossy(&text).parse::<u32>().ok().filter(|version| *version > 0),
-        };
-        let Some(found) = found else {
-            let why = "its schema version is unreadable".to_owned();
-            return Err(StoreError::Open { dir: self.dir.clone(), why });
-        };
-        if found > schema.version {
-            return Err(StoreError::Newer { dir: self.dir.clone(), found, known: schema.version });
-        }
-        if found < schema.version {
-            self.migrate(schema, meta, found)?;
+    /// Fails when the store is full.
+    pub(crate) fn check_room_for_one(&self) -> Result<(), StoreError> {
+        let count = self.database.count();
+        if count >= MODELS_MAX {
+            return Err(StoreError::limit("the number of models", count as u64 + 1, MODELS_MAX as u64));
         }
         Ok(())
     }
 
-    /// All records and the version in one transaction: after a crash the database is wholly of one version.
-    fn migrate(&self, schema: &Schema, meta: &sled::Tree, found: u32) -> Result<(), StoreError> {
-        let mut migrated = Vec::new();
-        for entry in self.models.iter() {
-            let (key, encoded) = entry.map_err(|error| self.database("migrating", &error))?;
-            match schema.migrate(found, &encoded) {
-                Ok(encoded) => migrated.push((key, encoded)),
-                Err(why) => tracing::warn!(name = %String::from_utf8_lossy(&key), why, "record not migrated"),
+    /// `first`, or `second`, or `first` with the first number that is not taken.
+    pub(crate) fn free_name(&self, first: &str, second: Option<String>) -> Result<String, StoreError> {
+        let numbered = (2_u64..).map(|number| format!("{first}-{number}"));
+        for name in std::iter::once(first.to_owned()).chain(second).chain(numbered) {
+            // The store holds at most MODELS_MAX names, so this ends long before the numbers do.
+            if self.database.exact(&name)?.is_none() {
+                return Ok(name);
             }
         }
-        (meta, &self.models)
-            .transaction(|(meta, models)| {
-                for (key, encoded) in &migrated {
-                    models.insert(key, encoded.as_slice())?;
-                }
-                meta.insert(VERSION_KEY, schema.version.to_string().as_bytes())?;
-                Ok::<(), ConflictableTransactionError<()>>(())
-            })
-            .map_err(|error| match error {
-                TransactionError::Storage(error) => self.database("migrating", &error),
-                TransactionError::Abort(()) => {
-                    self.database("migrating", &sled::Error::Unsupported("aborted".into()))
-                }
-            })?;
-        tracing::info!(from = found, to = schema.version, records = migrated.len(), "model store migrated");
-        self.flush()
+        Ok(first.to_owned())
     }
 
-    /// The entry that `name` stands for.
-    fn resolve(&self, name: &str) -> Result<Entry, StoreError> {
-        let mut entries = self.entries()?;
-        let found = match name::find_name(name, entries.iter().map(|entry| entry.name.as_str())) {
-            Match::One(found) => entries.iter().position(|entry| entry.name == found),
-            Match::Ambiguous(candidates) => {
-                let candidates = candidates.into_iter().map(str::to_owned).collect();
-                return Err(StoreError::Ambiguous { name: name.to_owned(), candidates });
-            }
-            Match::None => None,
-        };
-        found.map(|at| entries.swap_remove(at)).ok_or_else(|| StoreError::NotFound {
-            name: name.to_owned(),
-            known: entries.into_iter().map(|entry| entry.name).collect(),
-        })
-    }
-
-    /// Everything there is, in order of name.
-    fn entries(&self) -> Result<Vec<Entry>, StoreError> {
-        let entry = |entry: sled::Result<(sled::IVec, sled::IVec)>| {
-            let (key, encoded) = entry.map_err(|error| self.database("reading", &error))?;
-            Ok(Entry { name: String::from_utf8_lossy(&key).into_owned(), key, encoded })
-        };
-        self.models.iter().map(entry).collect()
-    }
-
-    fn write(&self, record: &ModelRecord) -> Result<(), StoreError> {
-        let encoded = schema::encode(record)?;
-        if encoded.len() > RECORD_BYTES_MAX {
-            return Err(limit(
-                format!("the record of {:?} in bytes", record.name),
-                encoded.len(),
-                RECORD_BYTES_MAX,
-            ));
+    /// Deletes what was the store's own of a model whose record is gone. What cannot be deleted now is an orphan
+    /// that a collection finds.
+    pub(crate) fn release(&self, record: &ModelRecord, orphans: &[String]) -> u64 {
+        let mut freed_bytes = 0;
+        if let Some(folder) = self.folder_of(record)
+            && let Err(error) = std::fs::remove_dir_all(&folder)
+        {
+            tracing::warn!(folder = %folder.display(), %error, "a removed model's folder stays");
         }
-        self.models
-            .insert(fold(&record.name), encoded)
-            .map_err(|error| self.database(format!("writing {}", record.name), &error))?;
-        self.flush()
+        let sizes = record.blobs();
+        // Held while blobs go: a pull that begins to count on one comes before or after.
+        let pins = self.pins.lock().unwrap_or_else(PoisonError::into_inner);
+        for sha256 in orphans.iter().filter(|sha256| !pins.holds(sha256)) {
+            match std::fs::remove_file(self.layout.blob(sha256)) {
+                Ok(()) => freed_bytes += sizes.get(sha256.as_str()).copied().unwrap_or(0),
+                Err(error) => tracing::warn!(sha256, %error, "a removed model's blob stays"),
+            }
+        }
+        freed_bytes
     }
 
-    fn flush(&self) -> Result<(), StoreError> {
-        self.db.flush().map(drop).map_err(|error| self.database("writing to disk", &error))
+    /// The folder under `models/` that a record's files lie in, when the store made it.
+    pub(crate) fn folder_of(&self, record: &ModelRecord) -> Option<PathBuf> {
+        let models = self.layout.models();
+        let below = record.path.strip_prefix(&models).ok()?;
+        below.components().next().map(|folder| models.join(folder))
     }
 
-    fn lock(&self) -> MutexGuard<'_, ()> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, ()> {
         // The lock guards no data: a holder that panicked leaves nothing half-done behind it.
         self.writing.lock().unwrap_or_else(PoisonError::into_inner)
     }
-
-    fn database(&self, doing: impl Into<String>, error: &sled::Error) -> StoreError {
-        StoreError::Database { dir: self.dir.clone(), doing: doing.into(), why: error.to_string() }
-    }
-}
-
-/// Opens sled at `dir/db`, waiting a little for a process that is just leaving.
-fn open_database(dir: &Path) -> Result<sled::Db, StoreError> {
-    // No background flushing: every change is flushed by its caller, and an idle store costs nothing.
-    let config = sled::Config::new().path(dir.join("db")).cache_capacity(CACHE_BYTES).flush_every_ms(None);
-    let until = Instant::now() + Duration::from_millis(LOCK_WAIT_MS);
-    loop {
-        match config.open() {
-            Ok(db) => return Ok(db),
-            Err(error) if !is_locked(&error) => {
-                return Err(StoreError::Open { dir: dir.to_owned(), why: error.to_string() });
-            }
-            Err(_) if Instant::now() >= until => return Err(StoreError::Locked { dir: dir.to_owned() }),
-            Err(_) => std::thread::sleep(Duration::from_millis(20)),
-        }
-    }
-}
-
-/// sled has no variant for it: it wraps the failed file lock in an I/O error of its own wording.
-fn is_locked(error: &sled::Error) -> bool {
-    matches!(error, sled::Error::Io(error) if error.kind() == std::io::ErrorKind::WouldBlock
-        || error.to_string().contains("could not acquire lock"))
 }
 
 /// The record of a new model, without name, times and digests.
@@ -381,7 +311,8 @@ fn look_at(model: NewModel) -> Result<ModelRecord, StoreError> {
     let path = absolute(&model.path)?;
     let paths = if model.files.is_empty() { vec![path.clone()] } else { model.files };
     if paths.len() > FILES_MAX {
-        return Err(limit(format!("the number of files of {}", path.display()), paths.len(), FILES_MAX));
+        let what = format!("the number of files of {}", path.display());
+        return Err(StoreError::limit(what, paths.len() as u64, FILES_MAX as u64));
     }
     let mut files = Vec::with_capacity(paths.len());
     for file in paths {
@@ -397,6 +328,8 @@ fn look_at(model: NewModel) -> Result<ModelRecord, StoreError> {
         size_bytes: files.iter().map(|file| file.size_bytes).sum(),
         context_tokens_max: model.context_tokens_max,
         source: format!("file://{}", path.display()),
+        reference: format!("file://{}", path.display()),
+        revision: None,
         path,
         files,
         in_place: true,
@@ -404,15 +337,6 @@ fn look_at(model: NewModel) -> Result<ModelRecord, StoreError> {
         used_at_unix_ms: 0,
         license: model.license.map(cut),
     })
-}
-
-/// A name for the model at `path` that is not taken.
-fn free_name(path: &Path, taken: impl Fn(&str) -> bool) -> String {
-    let model = name::derive_name(path);
-    let first = [Some(model.clone()), name::derive_owned_name(path, &model)];
-    let numbered = (2_u64..).map(|number| format!("{model}-{number}"));
-    // The store holds at most MODELS_MAX names, so the numbers end long before the type does.
-    first.into_iter().flatten().chain(numbered).find(|name| !taken(name)).unwrap_or(model)
 }
 
 /// Digests of files that did not change still hold.
@@ -435,21 +359,17 @@ fn digest_files(record: &mut ModelRecord) -> Result<(), StoreError> {
         // Looked at before it is read: a file changed meanwhile then shows as changed.
         let now = FileRecord::of(file.path.clone()).map_err(failed)?;
         let digest = sha256(&file.path).map_err(failed)?;
-        *file = FileRecord { sha256: Some(digest), ..now };
+        *file = FileRecord { sha256: Some(digest), role: file.role, held: file.held, ..now };
     }
     record.size_bytes = record.files.iter().map(|file| file.size_bytes).sum();
     Ok(())
 }
 
-fn cut(mut text: String) -> String {
+pub(crate) fn cut(mut text: String) -> String {
     let mut end = text.len().min(TEXT_BYTES_MAX);
     while !text.is_char_boundary(end) {
         end -= 1;
     }
     text.truncate(end);
     text
-}
-
-fn limit(what: impl Into<String>, value: usize, max: usize) -> StoreError {
-    StoreError::Limit { what: what.into(), value: value as u64, max: max as u64 }
 }

@@ -64,6 +64,17 @@ fn names_match_without_case_and_owner() {
 }
 
 #[test]
+fn a_quantization_may_be_left_out() {
+    let names = ["Qwen/Qwen3-4B:Q4_K_M", "Qwen/Qwen3-8B:Q4_K_M", "Qwen/Qwen3-8B:Q8_0", "Qwen/Qwen3-1B", "x/Qwen3-1B:Q8_0"];
+    assert_eq!(find_name("qwen3-4b", names), Match::One("Qwen/Qwen3-4B:Q4_K_M"));
+    assert_eq!(find_name("qwen/qwen3-4b", names), Match::One("Qwen/Qwen3-4B:Q4_K_M"));
+    assert_eq!(find_name("qwen3-8b:q8_0", names), Match::One("Qwen/Qwen3-8B:Q8_0"));
+    assert_eq!(find_name("qwen3-8b", names), Match::Ambiguous(vec!["Qwen/Qwen3-8B:Q4_K_M", "Qwen/Qwen3-8B:Q8_0"]));
+    assert_eq!(find_name("qwen3-1b", names), Match::One("Qwen/Qwen3-1B"), "the name itself goes first");
+    assert_eq!(find_name("qwen3-4b:q8_0", names), Match::None);
+}
+
+#[test]
 fn ambiguous_and_unknown_names_list_what_there_is() {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(dir.path()).unwrap();
@@ -184,7 +195,7 @@ fn a_corrupt_record_is_named_and_hides_nothing() {
     let store = Store::open(&dir.path().join("store")).unwrap();
     store.register(Some("good"), model(&file(dir.path(), "g.gguf", b"g")), NOW).unwrap();
     let good = {
-        let db = &store.models;
+        let db = &store.database.models;
         db.insert("bad/one", &b"{\"name\":"[..]).unwrap();
         let good = db.get("good").unwrap().unwrap();
         db.insert("impostor", good.clone()).unwrap();
@@ -204,13 +215,13 @@ fn a_corrupt_record_is_named_and_hides_nothing() {
     assert_eq!(store.list().unwrap().corrupt, []);
     // Every cut and every flipped bit of a record is a record or an error, never a panic.
     for cut in 0..good.len() {
-        store.models.insert("good", &good[..cut]).unwrap();
+        store.database.models.insert("good", &good[..cut]).unwrap();
         assert!(matches!(store.get("good"), Err(StoreError::Corrupt { .. })));
     }
     for bit in 0..good.len() * 8 {
         let mut flipped = good.to_vec();
         flipped[bit / 8] ^= 1 << (bit % 8);
-        store.models.insert("good", flipped).unwrap();
+        store.database.models.insert("good", flipped).unwrap();
         if let Err(error) = store.get("good") {
             assert!(matches!(error, StoreError::Corrupt { .. }), "{error}");
         }
@@ -220,10 +231,10 @@ fn a_corrupt_record_is_named_and_hides_nothing() {
 #[test]
 fn a_newer_schema_is_refused() {
     let dir = tempfile::tempdir().unwrap();
-    let newer = Schema { version: CURRENT.version + 1, migrations: &[|_| Ok(())] };
+    let newer = Schema { version: CURRENT.version + 1, migrations: &[|_| Ok(()), |_| Ok(())] };
     drop(Store::open_as(dir.path(), &newer).unwrap());
     let error = Store::open(dir.path()).err().unwrap();
-    assert!(matches!(error, StoreError::Newer { found: 2, known: 1, .. }), "{error}");
+    assert!(matches!(error, StoreError::Newer { found: 3, known: 2, .. }), "{error}");
     assert!(error.to_string().contains("newer version"), "{error}");
 }
 
@@ -234,7 +245,7 @@ fn an_older_schema_is_migrated_once_and_whole() {
     let at = dir.path().join("store");
     let store = Store::open(&at).unwrap();
     store.register(Some("a"), model(&path), NOW).unwrap();
-    store.models.insert("broken", &b"not json"[..]).unwrap();
+    store.database.models.insert("broken", &b"not json"[..]).unwrap();
     drop(store);
 
     fn mark(record: &mut serde_json::Value) -> Result<(), String> {
@@ -242,7 +253,7 @@ fn an_older_schema_is_migrated_once_and_whole() {
         record["quantization"] = format!("{quantization}+").into();
         Ok(())
     }
-    let next = Schema { version: 3, migrations: &[mark, mark] };
+    let next = Schema { version: 4, migrations: &[mark, mark, mark] };
     for _ in 0..2 {
         let store = Store::open_as(&at, &next).unwrap();
         assert_eq!(
@@ -254,7 +265,35 @@ fn an_older_schema_is_migrated_once_and_whole() {
         assert_eq!(corrupt.len(), 1, "what cannot be migrated is told by name");
         assert_eq!(corrupt[0].name, "broken");
     }
-    assert!(matches!(Store::open(&at), Err(StoreError::Newer { found: 3, .. })));
+    assert!(matches!(Store::open(&at), Err(StoreError::Newer { found: 4, .. })));
+}
+
+/// A database as version 1 wrote it, word for word.
+#[test]
+fn a_store_of_version_1_is_taken_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = file(dir.path(), "m.gguf", b"abc").canonicalize().unwrap();
+    let at = dir.path().join("store");
+    std::fs::create_dir_all(&at).unwrap();
+    let db = sled::open(at.join("db")).unwrap();
+    db.open_tree("meta").unwrap().insert("schema_version", "1").unwrap();
+    let old = serde_json::json!({
+        "name": "Old/M", "format": "gguf", "architecture": "qwen3", "quantization": "Q8_0", "parameters": 7,
+        "size_bytes": 3, "context_tokens_max": 32, "path": path,
+        "files": [{"path": path, "size_bytes": 3, "modified_at_unix_ms": 5, "sha256": "ab"}],
+        "source": format!("file://{}", path.display()), "in_place": true, "added_at_unix_ms": 1,
+        "used_at_unix_ms": 2, "license": null
+    });
+    db.open_tree("models").unwrap().insert("old/m", serde_json::to_vec(&old).unwrap()).unwrap();
+    drop(db);
+    for _ in 0..2 {
+        let store = Store::open(&at).unwrap();
+        let record = store.get("m").unwrap();
+        assert_eq!((record.name.as_str(), record.parameters, record.used_at_unix_ms), ("Old/M", 7, 2));
+        assert_eq!((record.reference.clone(), record.revision.clone()), (record.source.clone(), None));
+        assert_eq!((record.files[0].role, record.files[0].held), (Role::Model, Held::Elsewhere));
+        assert_eq!(store.find_path(&path).unwrap(), Some(record), "what follows from it was made");
+    }
 }
 
 #[test]
@@ -308,6 +347,40 @@ fn a_change_is_on_disk_when_it_answers() {
     let mut expected: Vec<_> = (0..20).step_by(2).map(|number| format!("m{number}")).collect();
     expected.sort_by_key(|name| fold(name));
     assert_eq!(names(&Store::open(&killed).unwrap()), expected);
+}
+
+/// 10,000 models are listed, and one of them found, in less than 0.1 s.
+#[test]
+fn ten_thousand_models_are_listed_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    let path = file(dir.path(), "m.gguf", b"m");
+    let record = store.register(Some("owner/model-00000"), model(&path), NOW).unwrap();
+    // Written past the store's calls, which wait for the disk each time.
+    let mut batch = sled::Batch::default();
+    for number in 1..MODELS_MAX {
+        let name = format!("owner/model-{number:05}");
+        let record = ModelRecord { name: name.clone(), ..record.clone() };
+        batch.insert(name.as_bytes(), crate::schema::encode(&record).unwrap());
+    }
+    store.database.models.apply_batch(batch).unwrap();
+    drop(store);
+    let store = Store::open(dir.path()).unwrap();
+    let timed = |work: &dyn Fn()| {
+        let time = || {
+            let began = std::time::Instant::now();
+            work();
+            began.elapsed()
+        };
+        // The best of a few: other programs run here too.
+        (0..5).map(|_| time()).min().unwrap()
+    };
+    let listed = timed(&|| assert_eq!(store.list().unwrap().models.len(), MODELS_MAX));
+    let found = timed(&|| assert_eq!(store.get("MODEL-09999").unwrap().name, "owner/model-09999"));
+    println!("{MODELS_MAX} models listed in {listed:?}, one found by half its name in {found:?}");
+    assert!(listed.as_millis() < 100 && found.as_millis() < 100, "{listed:?}, {found:?}");
+    let full = store.register(Some("one-more"), model(&path), NOW).unwrap_err();
+    assert!(matches!(full, StoreError::Limit { .. }), "{full}");
 }
 
 fn copy_tree(from: &Path, to: &Path) {

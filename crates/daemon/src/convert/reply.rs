@@ -222,6 +222,9 @@ pub(crate) fn stored_model(record: &ModelRecord, loaded: bool) -> v1::StoredMode
         in_place: record.in_place,
         loaded,
         used_at_unix_ms: record.used_at_unix_ms,
+        reference: record.reference.clone(),
+        revision: record.revision.clone().unwrap_or_default(),
+        architecture: record.architecture.clone(),
     }
 }
 
@@ -266,15 +269,22 @@ pub(crate) fn show(
         ..Default::default()
     };
     match record {
-        Some(record) => v1::ShowResponse {
+        Some(record) => {
+            let beside = record.side_texts();
+            v1::ShowResponse {
             model: Some(stored_model(record, loaded)),
             architecture: record.architecture.clone(),
             parameters: record.parameters,
             context_tokens_max: record.context_tokens_max,
             license: record.license.clone().unwrap_or_default(),
             files: stored_files(record),
+            system: beside.system.unwrap_or_default(),
+            params_json: beside.params.unwrap_or_default(),
+            source_template: beside.template.unwrap_or_default(),
+            license_text: beside.license.unwrap_or_default(),
             ..shown
-        },
+            }
+        }
         None => v1::ShowResponse {
             model: Some(unstored_model(name, info, source, loaded)),
             architecture: info.map(|info| info.architecture.clone()).unwrap_or_default(),
@@ -292,6 +302,8 @@ fn stored_files(record: &ModelRecord) -> Vec<v1::StoredFile> {
         path: file.path.display().to_string(),
         size_bytes: file.size_bytes,
         sha256: file.sha256.clone().unwrap_or_default(),
+        role: super::store::role(file.role).to_owned(),
+        held: super::store::held(file.held).to_owned(),
     };
     record.files.iter().map(file).collect()
 }

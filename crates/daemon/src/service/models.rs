@@ -116,5 +116,6 @@ pub(super) async fn remove(core: &Arc<Core>, asked: String) -> Result<v1::Remove
         }
         None => reply::unstored_model(&removed.name, None, "", false),
     };
-    Ok(v1::RemoveResponse { model: Some(model), freed_bytes: removed.freed_bytes })
+    let alias_of = removed.alias_of.unwrap_or_default();
+    Ok(v1::RemoveResponse { model: Some(model), freed_bytes: removed.freed_bytes, alias_of })
 }

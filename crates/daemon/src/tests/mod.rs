@@ -5,6 +5,7 @@ mod demo_device;
 mod infer;
 mod lifecycle;
 mod limits;
+mod pulls;
 mod stopping;
 mod surface;
 

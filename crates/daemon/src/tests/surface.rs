@@ -216,9 +216,8 @@ async fn what_is_not_in_this_build_says_so() {
     let codes = [
         client.embed(v1::EmbedRequest::default()).await.unwrap_err().code(),
         client.rerank(v1::RerankRequest::default()).await.unwrap_err().code(),
-        client.pull(v1::PullRequest::default()).await.unwrap_err().code(),
     ];
-    assert_eq!(codes, [Code::Unimplemented; 3]);
+    assert_eq!(codes, [Code::Unimplemented; 2]);
     let long = rig.infer(text(&"x".repeat(20_000), 1)).await.unwrap_err();
     assert_eq!(long.code(), Code::OutOfRange, "{long:?}");
     rig.stopped().await;

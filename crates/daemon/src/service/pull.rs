@@ -1,0 +1,87 @@
+//! Pull: progress as it is made, to everybody who asked for the same model; and what else there is to say of pulls.
+//! A client that leaves stops nothing.
+
+use std::sync::Arc;
+
+use futures_util::{Stream, stream};
+use hanzo_engine_proto::v1;
+use hanzo_engine_store::{Pull, PullState};
+use tonic::Status;
+
+use super::Core;
+use crate::{convert::store as convert, error::Error, limits::RETRY_AFTER_MS_UNMEASURED};
+
+struct Watcher {
+    core: Arc<Core>,
+    pull: Pull,
+    joined: bool,
+    /// What was said last.
+    last: v1::PullProgress,
+    over: bool,
+}
+
+/// Begins a pull or joins it; the stream ends with the model, or with a status.
+pub(super) async fn pull(
+    core: &Arc<Core>,
+    request: v1::PullRequest,
+) -> Result<impl Stream<Item = Result<v1::PullProgress, Status>> + use<>, Error> {
+    let _active = core.drain.enter()?;
+    let (reference, options) = convert::pull_request(request);
+    let pull = core.pulls.puller()?.pull(&reference, &options)?;
+    let joined = pull.joined();
+    let watcher = Watcher { core: core.clone(), pull, joined, last: Default::default(), over: false };
+    Ok(stream::unfold(watcher, |mut watcher| async move {
+        let said = watcher.next().await?;
+        Some((said, watcher))
+    }))
+}
+
+impl Watcher {
+    async fn next(&mut self) -> Option<Result<v1::PullProgress, Status>> {
+        if self.over {
+            return None;
+        }
+        let state = tokio::select! {
+            state = self.pull.next() => state,
+            () = self.core.drain.begun() => {
+                self.over = true;
+                let retry_after_ms = RETRY_AFTER_MS_UNMEASURED;
+                return Some(Err(Error::Draining { retry_after_ms }.into()));
+            }
+        };
+        Some(match state {
+            PullState::Running(progress) => {
+                self.last = convert::pull_progress(progress, self.joined);
+                Ok(self.last.clone())
+            }
+            PullState::Done(record) => {
+                self.over = true;
+                Ok(convert::pull_done(&record, std::mem::take(&mut self.last)))
+            }
+            PullState::Failed(error) => {
+                self.over = true;
+                Err(Error::Pull(error).into())
+            }
+        })
+    }
+}
+
+/// What a pull would do.
+pub(super) async fn propose(core: &Arc<Core>, request: v1::PullRequest) -> Result<v1::PullProposal, Error> {
+    let (reference, options) = convert::pull_request(request);
+    let proposal = core.pulls.puller()?.propose(&reference, &options).await?;
+    Ok(convert::proposal(proposal))
+}
+
+/// Ends pulls.
+pub(super) fn cancel(core: &Arc<Core>, reference: &str) -> Result<v1::CancelPullResponse, Error> {
+    let cancelled = core.pulls.puller()?.cancel(reference)?;
+    Ok(v1::CancelPullResponse { cancelled: u32::try_from(cancelled).unwrap_or(u32::MAX) })
+}
+
+/// Every pull that runs or broke off.
+pub(super) async fn pulls(core: &Arc<Core>) -> Result<v1::PullsResponse, Error> {
+    let running = core.pulls.puller()?.running();
+    let known = core.models.with_store(|store| store.pulls()).await?;
+    Ok(convert::pulls(running, known))
+}

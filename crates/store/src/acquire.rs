@@ -1,0 +1,400 @@
+//! One pull from reference to record: what the model is, what of it is on this machine, the rest from the server,
+//! and then all of it visible at once.
+
+use crate::digest::{Digest, Hasher, digest_file};
+use crate::download::{Wanted, disk, part_key, write_failed};
+use crate::layout;
+use crate::limits::{FILES_AT_ONCE, SPARE_BYTES};
+use crate::pins::Pin;
+use crate::plan::{Origin, Plan, PlanFile, Proposal};
+use crate::progress::{FileState, Phase, PullProgress};
+use crate::publish::{Arrived, ArrivedFile, Description};
+use crate::pull::{PullOptions, Shared, now_unix_ms};
+use crate::record::{FileState as OnDisk, ModelRecord, NewModel};
+use crate::reference::Reference;
+use crate::source::choose::Globs;
+use crate::source::here::Elsewhere;
+use crate::source::{file, hub, ollama, url};
+use crate::{PullError, PullRecord, StoreError};
+use std::collections::BTreeSet;
+use std::fs::OpenOptions;
+use std::io::{Read as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+/// What a pull works with.
+pub(crate) struct Acquire {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) reference: Reference,
+    pub(crate) include: Globs,
+    pub(crate) exclude: Globs,
+    pub(crate) options: PullOptions,
+    pub(crate) progress: Arc<PullProgress>,
+    pub(crate) cancel: CancellationToken,
+}
+
+/// Where a file is to be had.
+enum Way {
+    /// It is a blob already.
+    Blob(String),
+    /// Another program has it; its bytes are still to be looked at.
+    Here(PathBuf),
+    Fetch(Arc<Wanted>),
+    Copy(PathBuf),
+}
+
+impl Acquire {
+    pub(crate) async fn propose(self) -> Result<Proposal, PullError> {
+        let plan = self.plan().await?;
+        let elsewhere = Elsewhere::new(&self.shared.settings);
+        let (mut fetch_bytes, mut present_bytes) = (0, 0);
+        for file in &plan.files {
+            let bytes = file.size_bytes.unwrap_or(0);
+            match self.way(file, &elsewhere) {
+                Way::Blob(_) | Way::Here(_) => present_bytes += bytes,
+                Way::Copy(_) if !self.options.copy => present_bytes += bytes,
+                Way::Copy(_) => fetch_bytes += bytes,
+                Way::Fetch(wanted) => {
+                    let before = self.shared.downloader.fetched_before(&wanted).min(bytes);
+                    fetch_bytes += bytes - before;
+                    present_bytes += before;
+                }
+            }
+        }
+        let files = plan.files.into_iter().map(|file| (file.name, file.size_bytes)).collect();
+        let (name, reference, license) = (plan.name, plan.reference, plan.said.license);
+        Ok(Proposal { name, reference, files, fetch_bytes, present_bytes, license })
+    }
+
+    pub(crate) async fn run(self) -> Result<ModelRecord, PullError> {
+        let plan = self.plan().await?;
+        let state = |file: &PlanFile| FileState::new(&file.name, file.size_bytes);
+        let states: Vec<Arc<FileState>> = plan.files.iter().map(state).collect();
+        self.progress.begin(&plan.name, states.clone());
+        if matches!(self.reference, Reference::File(_)) && !self.options.copy {
+            return self.register(plan).await;
+        }
+        if let Some(record) = self.already(&plan)? {
+            return Ok(record);
+        }
+        // From here on nothing is collected, and blobs that are counted on stay.
+        let pin = Arc::new(Mutex::new(self.shared.store.pin()));
+        let record = PullRecord { reference: plan.reference.clone(), began_at_unix_ms: now_unix_ms() };
+        self.shared.store.begin_pull(&record)?;
+        let ways = self.ways(&plan, &pin);
+        self.check_room(&plan, &ways)?;
+        let files = self.bring(&plan, ways, &states, &pin).await?;
+        for state in &states {
+            state.set(Phase::Verifying);
+        }
+        let arrived = Arrived {
+            name: plan.name,
+            ends_pull: Some(plan.reference.clone()),
+            reference: plan.reference,
+            source: plan.source,
+            revision: plan.revision,
+            said: plan.said,
+            files,
+        };
+        let shared = self.shared.clone();
+        blocking(move || {
+            let inspect = shared.inspect.as_ref();
+            let published = shared.store.publish(arrived, inspect, now_unix_ms())?;
+            // The pin lasts until the record is there.
+            drop(pin);
+            Ok(published)
+        })
+        .await
+    }
+
+    async fn plan(&self) -> Result<Plan, PullError> {
+        let Shared { http, settings, .. } = &*self.shared;
+        let (include, exclude) = (&self.include, &self.exclude);
+        let plan = match &self.reference {
+            Reference::Hub(wanted) => hub::plan(http, settings, wanted, include, exclude).await?,
+            Reference::Ollama(wanted) => ollama::plan(http, settings, wanted).await?,
+            Reference::Url(wanted) => url::plan(wanted)?,
+            Reference::File(path) => {
+                let (path, include, exclude) = (path.clone(), include.clone(), exclude.clone());
+                blocking(move || file::plan(&path, &include, &exclude)).await?
+            }
+            Reference::Name(name) => return Err(StoreError::reference(name, "it is a name").into()),
+        };
+        plan.check()?;
+        Ok(plan)
+    }
+
+    /// The same model, if it is there and whole.
+    fn already(&self, plan: &Plan) -> Result<Option<ModelRecord>, PullError> {
+        if self.options.force {
+            return Ok(None);
+        }
+        let Some(record) = self.shared.store.find_reference(&plan.reference)? else { return Ok(None) };
+        let folder = self.shared.store.folder_of(&record).unwrap_or_default();
+        let has: BTreeSet<&Path> =
+            record.files.iter().filter_map(|file| file.path.strip_prefix(&folder).ok()).collect();
+        let wants: BTreeSet<&Path> = plan.files.iter().map(|file| Path::new(&file.name)).collect();
+        let sound = record.files.iter().all(|file| file.state() == OnDisk::Unchanged);
+        Ok((record.revision == plan.revision && has == wants && sound).then_some(record))
+    }
+
+    /// Uses a file or folder of this machine where it lies.
+    async fn register(self, plan: Plan) -> Result<ModelRecord, PullError> {
+        let Reference::File(path) = self.reference else {
+            return Err(PullError::Internal("only a file is registered".to_owned()));
+        };
+        blocking(move || {
+            let path = path.canonicalize().map_err(disk(&path))?;
+            let read = self.shared.inspect.as_ref().map(|inspect| inspect(&path));
+            let read = read.transpose().map_err(|why| PullError::refused(path.display().to_string(), why))?;
+            let read = read.unwrap_or_else(|| plan.said.clone());
+            let at = |file: PlanFile| match file.origin {
+                Origin::Copy(path) | Origin::Here(path) => Some(path),
+                Origin::Url { .. } => None,
+            };
+            let Description { format, architecture, quantization, parameters, context_tokens_max, license } = read;
+            let model = NewModel {
+                path,
+                files: plan.files.into_iter().filter_map(at).collect(),
+                format,
+                architecture,
+                quantization,
+                parameters,
+                context_tokens_max,
+                license,
+            };
+            Ok(self.shared.store.register(None, model, now_unix_ms())?)
+        })
+        .await
+    }
+
+    /// Where each file is to be had. Blobs are counted on before they are looked for.
+    fn ways(&self, plan: &Plan, pin: &Mutex<Pin>) -> Vec<Way> {
+        let elsewhere = Elsewhere::new(&self.shared.settings);
+        let mut pin = pin.lock().unwrap_or_else(PoisonError::into_inner);
+        let way = |file: &PlanFile| {
+            if let Some(Digest::Sha256(sha256)) = &file.digest {
+                pin.hold(sha256);
+            }
+            self.way(file, &elsewhere)
+        };
+        plan.files.iter().map(way).collect()
+    }
+
+    fn way(&self, file: &PlanFile, elsewhere: &Elsewhere) -> Way {
+        if let (Some(Digest::Sha256(sha256)), false) = (&file.digest, self.options.force) {
+            let meta = std::fs::metadata(self.shared.store.layout.blob(sha256));
+            if meta.is_ok_and(|meta| file.size_bytes.is_none_or(|size| size == meta.len())) {
+                return Way::Blob(sha256.clone());
+            }
+        }
+        match &file.origin {
+            Origin::Here(path) => Way::Here(path.clone()),
+            Origin::Copy(path) => Way::Copy(path.clone()),
+            Origin::Url { url, auth } => {
+                let here = file.digest.as_ref().filter(|_| !self.options.force);
+                if let Some(path) = here.and_then(|digest| elsewhere.find(digest, file.size_bytes)) {
+                    return Way::Here(path);
+                }
+                Way::Fetch(Arc::new(Wanted {
+                    name: file.name.clone(),
+                    url: url.clone(),
+                    auth: auth.clone(),
+                    size_bytes: file.size_bytes,
+                    digest: file.digest.clone(),
+                }))
+            }
+        }
+    }
+
+    /// Whether the disk has room for what is still to be written.
+    fn check_room(&self, plan: &Plan, ways: &[Way]) -> Result<(), PullError> {
+        let needed = |(file, way): (&PlanFile, &Way)| match way {
+            Way::Blob(_) | Way::Here(_) => 0,
+            Way::Copy(_) => file.size_bytes.unwrap_or(0),
+            Way::Fetch(wanted) => {
+                file.size_bytes.unwrap_or(0).saturating_sub(self.shared.downloader.fetched_before(wanted))
+            }
+        };
+        let needed_bytes: u64 = plan.files.iter().zip(ways).map(needed).sum();
+        let dir = self.shared.store.dir();
+        let mut free_bytes = layout::free_bytes(dir).map_err(disk(dir))?;
+        if let Some(room) = &self.shared.downloader.room {
+            free_bytes = free_bytes.min(room.load(Relaxed).saturating_add(SPARE_BYTES));
+        }
+        if needed_bytes > 0 && needed_bytes.saturating_add(SPARE_BYTES) > free_bytes {
+            return Err(StoreError::DiskFull { dir: dir.to_owned(), needed_bytes, free_bytes }.into());
+        }
+        Ok(())
+    }
+
+    async fn bring(
+        &self,
+        plan: &Plan,
+        ways: Vec<Way>,
+        states: &[Arc<FileState>],
+        pin: &Arc<Mutex<Pin>>,
+    ) -> Result<Vec<ArrivedFile>, PullError> {
+        let turns = Arc::new(Semaphore::new(FILES_AT_ONCE));
+        let mut tasks = JoinSet::new();
+        for (index, (way, state)) in ways.into_iter().zip(states).enumerate() {
+            let (file, state, turns) = (plan.files[index].clone(), state.clone(), turns.clone());
+            let work = Bring { shared: self.shared.clone(), force: self.options.force, pin: pin.clone() };
+            let cancel = self.cancel.clone();
+            state.set(Phase::Downloading);
+            tasks.spawn(async move {
+                let _turn = turns.acquire_owned().await;
+                work.one(file, way, &state, cancel).await.map(|file| (index, file))
+            });
+        }
+        let mut files: Vec<Option<ArrivedFile>> = vec![None; plan.files.len()];
+        while let Some(ended) = tasks.join_next().await {
+            let (index, file) = ended
+                .map_err(|error| PullError::Internal(error.to_string()))?
+                .map_err(|error| self.explained(error, plan))?;
+            files[index] = Some(file);
+        }
+        Ok(files.into_iter().flatten().collect())
+    }
+
+    /// A hub that lists a repository and refuses its files wants a licence accepted.
+    fn explained(&self, error: PullError, plan: &Plan) -> PullError {
+        match (error, &self.reference, Reference::parse(&plan.reference)) {
+            (PullError::Forbidden { status, .. }, Reference::Hub(_), Ok(Reference::Hub(kept))) => {
+                let hint = hub::gate_hint(&self.shared.settings, &kept.repo);
+                PullError::Forbidden { what: kept.repo, status, hint }
+            }
+            (error, ..) => error,
+        }
+    }
+}
+
+/// Brings one file.
+struct Bring {
+    shared: Arc<Shared>,
+    force: bool,
+    pin: Arc<Mutex<Pin>>,
+}
+
+impl Bring {
+    async fn one(
+        &self,
+        file: PlanFile,
+        way: Way,
+        state: &Arc<FileState>,
+        cancel: CancellationToken,
+    ) -> Result<ArrivedFile, PullError> {
+        let PlanFile { name, role, digest, size_bytes, .. } = file;
+        let arrived = |sha256: String, at| ArrivedFile { name, sha256: Some(sha256), role, at };
+        match way {
+            Way::Blob(sha256) => {
+                state.complete(size_bytes.unwrap_or(0));
+                Ok(arrived(sha256, None))
+            }
+            Way::Here(path) => {
+                let (state, read) = (state.clone(), path.clone());
+                let sha256 = blocking(move || look_at(&read, digest.as_ref(), &state, &cancel)).await?;
+                Ok(arrived(sha256, Some(path)))
+            }
+            Way::Copy(path) => {
+                let (shared, state, pin) = (self.shared.clone(), state.clone(), self.pin.clone());
+                let sha256 = blocking(move || copy(&shared, &path, &state, &cancel, &pin)).await?;
+                Ok(arrived(sha256, None))
+            }
+            Way::Fetch(wanted) => {
+                let lock = self.shared.part_lock(&part_key(&wanted));
+                let _mine = lock.lock().await;
+                if let (Some(Digest::Sha256(sha256)), false) = (&wanted.digest, self.force) {
+                    // Another pull may have brought it while this one waited.
+                    if let Ok(meta) = std::fs::metadata(self.shared.store.layout.blob(sha256)) {
+                        state.complete(meta.len());
+                        return Ok(arrived(sha256.clone(), None));
+                    }
+                }
+                let (sha256, _) = self.shared.downloader.fetch(&wanted, state, &self.pin).await?;
+                Ok(arrived(sha256, None))
+            }
+        }
+    }
+}
+
+/// Reads another program's file to see whether it is what it is called.
+fn look_at(
+    path: &Path,
+    digest: Option<&Digest>,
+    state: &FileState,
+    cancel: &CancellationToken,
+) -> Result<String, PullError> {
+    state.set(Phase::Verifying);
+    let bytes = std::fs::metadata(path).map_err(disk(path))?.len();
+    state.total.store(bytes, Relaxed);
+    let git = matches!(digest, Some(Digest::Git(_))).then_some(bytes);
+    let seen = |bytes| {
+        state.done.fetch_add(bytes, Relaxed);
+        !cancel.is_cancelled()
+    };
+    let hasher = digest_file(path, Hasher::new(git), seen).map_err(disk(path))?;
+    let (sha256, found) = hasher.finish(digest);
+    match (digest, found) {
+        (Some(expected), Some(found)) if *expected != found => {
+            let why = format!("its digest is {found}, and its name says {expected}; pull with --force to fetch it");
+            Err(PullError::refused(path.display().to_string(), why))
+        }
+        _ => {
+            state.complete(bytes);
+            Ok(sha256)
+        }
+    }
+}
+
+/// Copies a file of this machine to a blob.
+fn copy(
+    shared: &Shared,
+    path: &Path,
+    state: &FileState,
+    cancel: &CancellationToken,
+    pin: &Mutex<Pin>,
+) -> Result<String, PullError> {
+    let layout = &shared.store.layout;
+    let key = crate::digest::sha256_of(path.as_os_str().as_encoded_bytes());
+    let part = layout.partial().join(format!("copy-{}.part", &key[..32]));
+    let mut from = std::fs::File::open(path).map_err(disk(path))?;
+    let bytes = from.metadata().map_err(disk(path))?.len();
+    state.total.store(bytes, Relaxed);
+    let mut to = OpenOptions::new().write(true).create(true).truncate(true).open(&part).map_err(disk(&part))?;
+    let mut hasher = Hasher::new(None);
+    let mut piece = vec![0_u8; 1 << 20];
+    let mut copied = 0;
+    loop {
+        let read = match from.read(&mut piece) {
+            Ok(0) => break,
+            Ok(read) => read,
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(disk(path)(error)),
+        };
+        if cancel.is_cancelled() {
+            return Err(PullError::Cancelled);
+        }
+        to.write_all(&piece[..read]).map_err(|error| write_failed(&part, bytes, error))?;
+        hasher.update(&piece[..read]);
+        copied += read as u64;
+        state.done.store(copied, Relaxed);
+    }
+    let (sha256, _) = hasher.finish(None);
+    pin.lock().unwrap_or_else(PoisonError::into_inner).hold(&sha256);
+    let blob = layout.blob(&sha256);
+    layout::publish(&part, &blob).map_err(disk(&blob))?;
+    state.complete(copied);
+    Ok(sha256)
+}
+
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, PullError> + Send + 'static,
+) -> Result<T, PullError> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.unwrap_or_else(|error| Err(PullError::Internal(error.to_string())))
+}

@@ -1,0 +1,195 @@
+//! What lies on the disk: how much each model takes, and what nobody needs any more.
+
+use crate::layout::is_stage;
+use crate::limits::ORPHAN_AGE;
+use crate::record::{Held, ModelRecord};
+use crate::{PullRecord, Store, StoreError, layout};
+use std::collections::HashSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+/// What a collection did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Collected {
+    /// Files and folders that were deleted, or would have been.
+    pub paths: Vec<PathBuf>,
+    /// Bytes they took.
+    pub freed_bytes: u64,
+    /// Orphans left for now: younger than an hour.
+    pub young: usize,
+}
+
+/// How much of the disk the store takes, in bytes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DiskUsage {
+    /// In order of name.
+    pub models: Vec<ModelUsage>,
+    /// All blobs.
+    pub blobs_bytes: u64,
+    /// Of them, those no model has.
+    pub orphan_bytes: u64,
+    /// Files that are being fetched, or were when a pull broke off.
+    pub partial_bytes: u64,
+    /// The database.
+    pub database_bytes: u64,
+    /// Files of models that lie elsewhere.
+    pub elsewhere_bytes: u64,
+    /// Free on the disk for this user.
+    pub free_bytes: u64,
+}
+
+/// What a model takes, in bytes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ModelUsage {
+    /// Its name.
+    pub name: String,
+    /// All its files.
+    pub size_bytes: u64,
+    /// Blobs that only it has: what removing it frees.
+    pub own_bytes: u64,
+    /// Blobs that other models have too.
+    pub shared_bytes: u64,
+    /// Files that lie elsewhere.
+    pub elsewhere_bytes: u64,
+}
+
+impl Store {
+    /// Deletes what nobody needs and is older than an hour: blobs no model has, folders of models that are gone,
+    /// and what broken-off pulls left. `dry_run` only says what that is. Counts of blobs are made anew.
+    ///
+    /// # Errors
+    /// [`StoreError::Busy`] while models are pulled, [`StoreError::File`], [`StoreError::Database`].
+    pub fn gc(&self, dry_run: bool) -> Result<Collected, StoreError> {
+        self.gc_older_than(ORPHAN_AGE, dry_run)
+    }
+
+    /// [`Store::gc`] with another age.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn gc_older_than(&self, age: Duration, dry_run: bool) -> Result<Collected, StoreError> {
+        let _writing = self.lock();
+        // Held to the end: a pull that begins now would count on what is being deleted.
+        let pins = self.pins.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if pins.pulls() > 0 {
+            return Err(StoreError::Busy { pulls: pins.pulls() });
+        }
+        let listing = self.list()?;
+        let mut collected = Collected::default();
+        // What a record that cannot be read has is not known: then only what was never finished goes.
+        if listing.corrupt.is_empty() {
+            self.database.derive()?;
+            let blobs: HashSet<PathBuf> = listing
+                .models
+                .iter()
+                .flat_map(|record| record.blobs().into_keys().map(|sha256| self.layout.blob(sha256)))
+                .collect();
+            let folders: HashSet<PathBuf> =
+                listing.models.iter().filter_map(|record| self.folder_of(record)).collect();
+            sweep(&self.layout.blobs(), age, dry_run, &mut collected, |path| blobs.contains(path))?;
+            sweep(&self.layout.models(), age, dry_run, &mut collected, |path| folders.contains(path))?;
+        } else {
+            let finished = |path: &Path| !path.file_name().is_some_and(|name| is_stage(&name.to_string_lossy()));
+            sweep(&self.layout.models(), age, dry_run, &mut collected, finished)?;
+        }
+        sweep(&self.layout.partial(), age, dry_run, &mut collected, |_| false)?;
+        if !dry_run && is_empty(&self.layout.partial()) {
+            self.database.remove_pulls(None)?;
+        }
+        Ok(collected)
+    }
+
+    /// How much of the disk everything takes.
+    ///
+    /// # Errors
+    /// [`StoreError::Database`], [`StoreError::File`].
+    pub fn disk_usage(&self) -> Result<DiskUsage, StoreError> {
+        let mut usage = DiskUsage::default();
+        let listing = self.list()?;
+        for record in &listing.models {
+            let model = self.usage_of(record)?;
+            usage.elsewhere_bytes += model.elsewhere_bytes;
+            usage.models.push(model);
+        }
+        let dir = self.layout.blobs();
+        for entry in fs::read_dir(&dir).map_err(StoreError::file(&dir))?.flatten() {
+            let bytes = entry.metadata().map_or(0, |meta| meta.len());
+            usage.blobs_bytes += bytes;
+            let name = entry.file_name();
+            let sha256 = name.to_str().and_then(|name| name.strip_prefix("sha256-"));
+            let known = sha256.map(|sha256| self.database.blob(sha256)).transpose()?.flatten();
+            usage.orphan_bytes += if known.is_some() { 0 } else { bytes };
+        }
+        usage.partial_bytes = allocated_bytes(&self.layout.partial());
+        usage.database_bytes = allocated_bytes(&self.layout.database());
+        usage.free_bytes = layout::free_bytes(self.dir()).map_err(StoreError::file(self.dir()))?;
+        Ok(usage)
+    }
+
+    fn usage_of(&self, record: &ModelRecord) -> Result<ModelUsage, StoreError> {
+        let mut usage =
+            ModelUsage { name: record.name.clone(), size_bytes: record.size_bytes, ..ModelUsage::default() };
+        for (sha256, bytes) in record.blobs() {
+            match self.database.blob(sha256)? {
+                Some(blob) if blob.refs > 1 => usage.shared_bytes += bytes,
+                _ => usage.own_bytes += bytes,
+            }
+        }
+        let elsewhere = record.files.iter().filter(|file| file.held != Held::Blob);
+        usage.elsewhere_bytes = elsewhere.map(|file| file.size_bytes).sum();
+        Ok(usage)
+    }
+
+    /// Pulls that began and did not end: those that run, and those a crash or an error broke off, which go on from
+    /// where they were when the same is pulled again.
+    ///
+    /// # Errors
+    /// [`StoreError::Database`].
+    pub fn pulls(&self) -> Result<Vec<PullRecord>, StoreError> {
+        self.database.pulls()
+    }
+}
+
+fn sweep(
+    dir: &Path,
+    age: Duration,
+    dry_run: bool,
+    collected: &mut Collected,
+    needed: impl Fn(&Path) -> bool,
+) -> Result<(), StoreError> {
+    for entry in fs::read_dir(dir).map_err(StoreError::file(dir))?.flatten() {
+        let path = entry.path();
+        if needed(&path) {
+            continue;
+        }
+        let Ok(meta) = entry.metadata() else { continue };
+        // A time in the future, from before a clock was set back, says nothing: such a file is left until it is old.
+        let old = meta.modified().ok().and_then(|time| SystemTime::now().duration_since(time).ok());
+        if old.is_none_or(|old| old < age) {
+            collected.young += 1;
+            continue;
+        }
+        collected.freed_bytes += if meta.is_dir() { 0 } else { allocated_bytes(&path) };
+        if !dry_run {
+            let deleted = if meta.is_dir() { fs::remove_dir_all(&path) } else { layout::delete_file(&path) };
+            deleted.map_err(StoreError::file(&path))?;
+        }
+        collected.paths.push(path);
+    }
+    Ok(())
+}
+
+fn is_empty(dir: &Path) -> bool {
+    fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_none())
+}
+
+/// Bytes a file or a folder takes on the disk: a file that is being fetched has holes.
+fn allocated_bytes(path: &Path) -> u64 {
+    use std::os::unix::fs::MetadataExt as _;
+    let Ok(meta) = path.symlink_metadata() else { return 0 };
+    if !meta.is_dir() {
+        return meta.blocks() * 512;
+    }
+    fs::read_dir(path).map_or(0, |entries| entries.flatten().map(|entry| allocated_bytes(&entry.path())).sum())
+}

@@ -1,0 +1,357 @@
+//! Requests over HTTP: redirects followed by hand, so that credentials go to one origin and no further; statuses
+//! always looked at; waits bounded.
+
+use crate::PullError;
+use crate::limits::{ATTEMPTS_MAX, REDIRECTS_MAX, RETRY_AFTER_MAX};
+use crate::reference::is_loopback;
+use crate::settings::Settings;
+use bytes::Bytes;
+use reqwest::header::{ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, HeaderMap, LOCATION, RANGE, RETRY_AFTER, WWW_AUTHENTICATE};
+use reqwest::{Client, Response, StatusCode, Url};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+const BACKOFF_MAX: Duration = Duration::from_secs(30);
+/// Bytes of an error's body that are shown.
+const DETAIL_BYTES_MAX: usize = 200;
+const TOKEN_BYTES_MAX: usize = 64 << 10;
+
+/// A client with its manners.
+pub(crate) struct Http {
+    far: Client,
+    /// For this machine's own addresses: no proxy.
+    near: Client,
+    offline: bool,
+    pub(crate) stall: Duration,
+    backoff: Duration,
+}
+
+/// Credentials and the only origin they are for.
+#[derive(Clone)]
+pub(crate) struct Auth {
+    origin: Url,
+    /// The whole header, such as `Bearer …`.
+    header: Arc<Mutex<Option<String>>>,
+    /// The origin says where to get a token, and again when it has expired.
+    asks: bool,
+}
+
+impl Auth {
+    /// A token that one server knows.
+    pub(crate) fn token(origin: &Url, token: &str) -> Self {
+        let header = Arc::new(Mutex::new(Some(format!("Bearer {token}"))));
+        Self { origin: origin.clone(), header, asks: false }
+    }
+
+    /// None until the server asks for one, as registries do.
+    pub(crate) fn when_asked(origin: &Url) -> Self {
+        Self { origin: origin.clone(), header: Arc::default(), asks: true }
+    }
+
+    fn header_for(&self, url: &Url) -> Option<String> {
+        let header = || self.header.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        (self.origin.origin() == url.origin()).then(header).flatten()
+    }
+}
+
+/// A request.
+#[derive(Clone)]
+pub(crate) struct Ask<'a> {
+    pub(crate) url: &'a Url,
+    pub(crate) auth: Option<&'a Auth>,
+    /// First byte, and last byte inclusive.
+    pub(crate) range: Option<(u64, u64)>,
+    pub(crate) accept: Option<&'a str>,
+}
+
+/// What a server answered, its body not read yet. The status is a success.
+pub(crate) struct Answer {
+    pub(crate) response: Response,
+    /// Where redirects led.
+    pub(crate) url: Url,
+}
+
+/// Why there is no answer.
+pub(crate) enum Fault {
+    /// It may go better another time.
+    Passing { why: String, after: Option<Duration> },
+    /// A status that means no.
+    Status { status: StatusCode, url: Url, headers: HeaderMap, detail: String },
+    /// Something that no other time will better.
+    Final(PullError),
+}
+
+impl Http {
+    pub(crate) fn new(settings: &Settings) -> Result<Self, PullError> {
+        // Whoever installed one first is as good.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let internal = |error: reqwest::Error| PullError::Internal(format!("no HTTP client: {error}"));
+        let builder = || {
+            Client::builder()
+                .redirect(reqwest::redirect::Policy::none())
+                .user_agent(concat!("hanzo-engine/", env!("CARGO_PKG_VERSION")))
+                .connect_timeout(settings.stall)
+                .pool_idle_timeout(Duration::from_secs(30))
+        };
+        let far = match &settings.proxy {
+            Some(proxy) => builder().proxy(reqwest::Proxy::all(proxy.clone()).map_err(internal)?),
+            None => builder(),
+        };
+        Ok(Self {
+            far: far.build().map_err(internal)?,
+            near: builder().no_proxy().build().map_err(internal)?,
+            offline: settings.offline,
+            stall: settings.stall,
+            backoff: settings.backoff,
+        })
+    }
+
+    /// Asks, following redirects.
+    pub(crate) async fn get(&self, ask: &Ask<'_>) -> Result<Answer, Fault> {
+        let mut url = ask.url.clone();
+        let mut been = Vec::new();
+        let mut asked = false;
+        loop {
+            let response = self.send(&url, ask).await?;
+            let status = response.status();
+            if status == StatusCode::UNAUTHORIZED
+                && let Some(auth) = ask.auth.filter(|auth| auth.asks && auth.origin.origin() == url.origin())
+                && let Some(challenge) = response.headers().get(WWW_AUTHENTICATE)
+                && !std::mem::replace(&mut asked, true)
+            {
+                let token = self.token(&url, challenge.to_str().unwrap_or_default()).await?;
+                let header = format!("Bearer {token}");
+                *auth.header.lock().unwrap_or_else(PoisonError::into_inner) = Some(header);
+                continue;
+            }
+            if !status.is_redirection() || status == StatusCode::NOT_MODIFIED {
+                return self.judge(response, url).await;
+            }
+            let headers = response.headers();
+            let refused = |why: &str| {
+                Fault::Final(PullError::Redirect { url: shown(&url), why: why.to_owned() })
+            };
+            let location = headers.get(LOCATION).and_then(|value| value.to_str().ok());
+            let next = location.and_then(|location| url.join(location).ok());
+            let mut next = next.ok_or_else(|| refused("to no address"))?;
+            next.set_fragment(None);
+            if !matches!(next.scheme(), "http" | "https") {
+                return Err(refused("to something that is not http"));
+            }
+            if url.scheme() == "https" && next.scheme() == "http" {
+                return Err(refused("from https to plain http, where what comes may have been changed"));
+            }
+            if is_loopback(&next) && !is_loopback(&url) {
+                return Err(refused("to this machine"));
+            }
+            if next == url || been.contains(&next) {
+                return Err(refused("in a circle"));
+            }
+            been.push(std::mem::replace(&mut url, next));
+            if been.len() > REDIRECTS_MAX {
+                return Err(Fault::Final(PullError::Redirect {
+                    url: shown(ask.url),
+                    why: format!("more than {REDIRECTS_MAX} times"),
+                }));
+            }
+        }
+    }
+
+    async fn send(&self, url: &Url, ask: &Ask<'_>) -> Result<Response, Fault> {
+        if self.offline {
+            return Err(Fault::Final(PullError::Offline { what: shown(url) }));
+        }
+        let client = if is_loopback(url) { &self.near } else { &self.far };
+        // Compressed, byte ranges would be of something else.
+        let mut request = client.get(url.clone()).header(ACCEPT_ENCODING, "identity");
+        if let Some(accept) = ask.accept {
+            request = request.header(ACCEPT, accept);
+        }
+        if let Some((first, last)) = ask.range {
+            request = request.header(RANGE, format!("bytes={first}-{last}"));
+        }
+        if let Some(header) = ask.auth.and_then(|auth| auth.header_for(url)) {
+            request = request.header(AUTHORIZATION, header);
+        }
+        match tokio::time::timeout(self.stall, request.send()).await {
+            Ok(Ok(response)) => Ok(response),
+            Ok(Err(error)) => Err(Fault::Passing { why: causes(&error), after: None }),
+            Err(_) => Err(stalled(self.stall)),
+        }
+    }
+
+    /// Gets a token from where a registry says, without credentials.
+    async fn token(&self, registry: &Url, challenge: &str) -> Result<String, Fault> {
+        let refused = |why: &str| Fault::Final(PullError::refused(shown(registry), why));
+        let fields = bearer_fields(challenge).ok_or_else(|| refused("it asks for credentials nobody has"))?;
+        let realm = fields.iter().find(|(key, _)| key == "realm").map(|(_, value)| value.as_str());
+        let realm = realm.and_then(|realm| Url::parse(realm).ok());
+        let mut realm = realm.ok_or_else(|| refused("it asks for a token from no address"))?;
+        let safe = realm.scheme() == "https" || is_loopback(registry);
+        if !safe || (is_loopback(&realm) && !is_loopback(registry)) {
+            return Err(refused("it asks for a token from where none may be had"));
+        }
+        realm
+            .query_pairs_mut()
+            .extend_pairs(fields.iter().filter(|(key, _)| key == "service" || key == "scope"));
+        let ask = Ask { url: &realm, auth: None, range: None, accept: None };
+        let mut response = self.send(&realm, &ask).await?;
+        if response.status().is_redirection() {
+            return Err(refused("it asks for a token from an address that redirects"));
+        }
+        if !response.status().is_success() {
+            return Err(match self.judge(response, realm.clone()).await {
+                Err(fault) => fault,
+                Ok(_) => refused("no token"),
+            });
+        }
+        let mut read = Vec::new();
+        while let Some(piece) = self.piece(&mut response).await? {
+            read.extend_from_slice(&piece);
+            if read.len() > TOKEN_BYTES_MAX {
+                return Err(refused("the token is too long"));
+            }
+        }
+        let answer: serde_json::Value = serde_json::from_slice(&read).unwrap_or_default();
+        let token = answer["token"].as_str().or_else(|| answer["access_token"].as_str());
+        let token = token.filter(|token| !token.is_empty() && token.bytes().all(|byte| byte.is_ascii_graphic()));
+        token.map(str::to_owned).ok_or_else(|| refused("the answer has no token"))
+    }
+
+    async fn judge(&self, mut response: Response, url: Url) -> Result<Answer, Fault> {
+        let status = response.status();
+        if status.is_success() {
+            return Ok(Answer { response, url });
+        }
+        if status == StatusCode::TOO_MANY_REQUESTS || status.is_server_error() {
+            let after = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok());
+            let after = after.and_then(|value| value.trim().parse().ok()).map(Duration::from_secs);
+            if let Some(after) = after.filter(|after| *after > RETRY_AFTER_MAX) {
+                let detail = format!("and asks to wait for {} s: pull again then", after.as_secs());
+                let (url, status) = (shown(&url), status.as_u16());
+                return Err(Fault::Final(PullError::Status { url, status, detail }));
+            }
+            return Err(Fault::Passing { why: format!("{} answered {status}", shown(&url)), after });
+        }
+        let headers = response.headers().clone();
+        let piece = tokio::time::timeout(self.stall, response.chunk()).await;
+        let piece = piece.ok().and_then(Result::ok).flatten().unwrap_or_default();
+        let detail = String::from_utf8_lossy(&piece[..piece.len().min(DETAIL_BYTES_MAX)]).into_owned();
+        let detail = detail.split(char::is_control).collect::<Vec<_>>().join(" ").trim().to_owned();
+        Err(Fault::Status { status, url, headers, detail })
+    }
+
+    /// The next piece of a body; none at its end.
+    pub(crate) async fn piece(&self, response: &mut Response) -> Result<Option<Bytes>, Fault> {
+        match tokio::time::timeout(self.stall, response.chunk()).await {
+            Ok(Ok(piece)) => Ok(piece),
+            Ok(Err(error)) => Err(Fault::Passing { why: causes(&error), after: None }),
+            Err(_) => Err(stalled(self.stall)),
+        }
+    }
+
+    /// A whole small body, tried as often as may be. A status that means no is for `no` to explain.
+    pub(crate) async fn small(
+        &self,
+        ask: &Ask<'_>,
+        bytes_max: usize,
+        no: impl Fn(StatusCode, &HeaderMap) -> Option<PullError> + Send + Sync,
+    ) -> Result<(Vec<u8>, HeaderMap), PullError> {
+        let mut attempts = 0;
+        loop {
+            let (why, after) = match self.small_once(ask, bytes_max).await {
+                Ok(read) => return Ok(read),
+                Err(Fault::Final(error)) => return Err(error),
+                Err(Fault::Status { status, url, headers, detail }) => {
+                    let plain = PullError::Status { url: shown(&url), status: status.as_u16(), detail };
+                    return Err(no(status, &headers).unwrap_or(plain));
+                }
+                Err(Fault::Passing { why, after }) => (why, after),
+            };
+            attempts += 1;
+            if attempts >= ATTEMPTS_MAX {
+                return Err(PullError::Network { url: shown(ask.url), attempts, why });
+            }
+            self.pause(attempts, after).await;
+        }
+    }
+
+    async fn small_once(&self, ask: &Ask<'_>, bytes_max: usize) -> Result<(Vec<u8>, HeaderMap), Fault> {
+        let Answer { mut response, url } = self.get(ask).await?;
+        let headers = response.headers().clone();
+        let mut read = Vec::new();
+        while let Some(piece) = self.piece(&mut response).await? {
+            read.extend_from_slice(&piece);
+            if read.len() > bytes_max {
+                let why = format!("it is longer than {bytes_max} bytes");
+                return Err(Fault::Final(PullError::refused(shown(&url), why)));
+            }
+        }
+        Ok((read, headers))
+    }
+
+    /// Waits before something is tried again: as long as the server asked, or twice as long as before, each a
+    /// little differently, so that many clients do not come back at once.
+    pub(crate) async fn pause(&self, attempts: u32, after: Option<Duration>) {
+        let doubled = self.backoff.saturating_mul(1 << attempts.saturating_sub(1).min(16)).min(BACKOFF_MAX);
+        // From half to one and a half.
+        let jitter = 0.5 + (random() % 1024) as f64 / 1024.0;
+        let wait = after.unwrap_or_default().max(doubled.mul_f64(jitter));
+        tokio::time::sleep(wait).await;
+    }
+}
+
+/// What `Bearer realm="…",service="…",scope="…"` says.
+fn bearer_fields(challenge: &str) -> Option<Vec<(String, String)>> {
+    let (scheme, mut rest) = challenge.trim().split_once(' ')?;
+    if !scheme.eq_ignore_ascii_case("bearer") {
+        return None;
+    }
+    let mut fields = Vec::new();
+    while let Some((key, after)) = rest.split_once("=\"") {
+        let (value, after) = after.split_once('"')?;
+        let key = key.trim_matches([' ', ',']).to_ascii_lowercase();
+        fields.push((key, value.to_owned()));
+        rest = after;
+    }
+    Some(fields)
+}
+
+fn stalled(stall: Duration) -> Fault {
+    Fault::Passing { why: format!("no byte came for {} s", stall.as_secs_f32()), after: None }
+}
+
+/// Bits from the standard library's keyed hasher, whose key comes from the system's generator.
+fn random() -> u64 {
+    use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+    RandomState::new().build_hasher().finish()
+}
+
+/// An entity tag without its quotes; a weak one says too little.
+pub(crate) fn unquoted(value: &reqwest::header::HeaderValue) -> Option<String> {
+    let value = value.to_str().ok()?.trim();
+    (!value.starts_with("W/")).then(|| value.trim_matches('"').to_owned())
+}
+
+/// A URL for people and logs: a query may be a signature.
+pub(crate) fn shown(url: &Url) -> String {
+    let mut url = url.clone();
+    url.set_query(None);
+    url.to_string()
+}
+
+/// An error with what caused it; its URL, which may be signed, left out.
+fn causes(error: &reqwest::Error) -> String {
+    let mut said = Vec::new();
+    let mut cause = std::error::Error::source(error);
+    while let Some(error) = cause {
+        said.push(error.to_string());
+        cause = error.source();
+    }
+    match said.last() {
+        // The last says what happened; those above say where in the client.
+        Some(last) => last.clone(),
+        None if error.is_timeout() => "the connection timed out".to_owned(),
+        None => "the connection failed".to_owned(),
+    }
+}

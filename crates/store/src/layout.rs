@@ -1,0 +1,145 @@
+//! Where things lie in the store's directory, and the few ways files get there: every one of them leaves either the
+//! whole file under its name or nothing.
+//!
+//! `blobs/sha256-<hex>` holds each file once, whatever models share it. `models/<folder>/` is what the runtime
+//! opens: a folder with the model's own file names, each a hard link to its blob. Hard links, because a folder
+//! must stay whole when a blob's own entry is collected or replaced by a forced pull (its bytes live until the last
+//! link goes), because programs that canonicalise a path must find `model.gguf` and not `sha256-…`, and because
+//! they cost nothing and cannot dangle. Where the file system has none, a symbolic link stands in. A file of
+//! another program's store on another disk is a symbolic link always.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// The description of a model that lies beside its files: what the database is rebuilt from.
+pub(crate) const MANIFEST: &str = ".hanzo-model.json";
+const STAGE: &str = ".stage-";
+
+/// Paths within the store's directory.
+#[derive(Clone, Debug)]
+pub(crate) struct Layout {
+    dir: PathBuf,
+}
+
+impl Layout {
+    pub(crate) fn new(dir: PathBuf) -> Self {
+        Self { dir }
+    }
+
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    pub(crate) fn database(&self) -> PathBuf {
+        self.dir.join("db")
+    }
+
+    pub(crate) fn blobs(&self) -> PathBuf {
+        self.dir.join("blobs")
+    }
+
+    /// The blob with this SHA-256, in hexadecimal.
+    pub(crate) fn blob(&self, sha256: &str) -> PathBuf {
+        self.blobs().join(format!("sha256-{sha256}"))
+    }
+
+    /// Files that are being fetched, and their journals.
+    pub(crate) fn partial(&self) -> PathBuf {
+        self.dir.join("partial")
+    }
+
+    pub(crate) fn models(&self) -> PathBuf {
+        self.dir.join("models")
+    }
+
+    /// A fresh folder to assemble a model in; [`Layout::settle`] makes it visible.
+    pub(crate) fn stage(&self, folder: &str) -> io::Result<PathBuf> {
+        let path = self.models().join(format!("{STAGE}{folder}"));
+        if path.exists() {
+            fs::remove_dir_all(&path)?;
+        }
+        fs::create_dir_all(&path)?;
+        Ok(path)
+    }
+
+    /// Gives a staged folder its name, or the next free one after it: a folder that is there already may be open
+    /// in a program, and is never changed.
+    pub(crate) fn settle(&self, stage: &Path, folder: &str) -> io::Result<PathBuf> {
+        sync_tree(stage)?;
+        let names = std::iter::once(folder.to_owned()).chain((2_u32..).map(|n| format!("{folder}-{n}")));
+        for name in names {
+            let path = self.models().join(name);
+            if path.symlink_metadata().is_ok() {
+                continue;
+            }
+            fs::rename(stage, &path)?;
+            sync_dir(&self.models())?;
+            return Ok(path);
+        }
+        Err(io::Error::other("no free folder name"))
+    }
+}
+
+/// Whether a name under `models/` is a folder that was never finished.
+pub(crate) fn is_stage(name: &str) -> bool {
+    name.starts_with(STAGE)
+}
+
+/// Makes `to` the same file as `from`.
+pub(crate) fn link(from: &Path, to: &Path) -> io::Result<()> {
+    match fs::hard_link(from, to) {
+        Ok(()) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(error),
+        Err(_) => symlink(from, to),
+    }
+}
+
+#[cfg(unix)]
+pub(crate) fn symlink(from: &Path, to: &Path) -> io::Result<()> {
+    std::os::unix::fs::symlink(from, to)
+}
+
+/// Writes a small file under a name that is free.
+pub(crate) fn write_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    use io::Write as _;
+    let mut file = fs::OpenOptions::new().write(true).create_new(true).open(path)?;
+    file.write_all(bytes)?;
+    file.sync_all()
+}
+
+/// Moves a finished file to its place, so that it is there after a power cut too.
+pub(crate) fn publish(from: &Path, to: &Path) -> io::Result<()> {
+    File::open(from)?.sync_all()?;
+    fs::rename(from, to)?;
+    to.parent().map_or(Ok(()), sync_dir)
+}
+
+/// Makes the entries of a directory durable.
+pub(crate) fn sync_dir(dir: &Path) -> io::Result<()> {
+    File::open(dir)?.sync_all()
+}
+
+fn sync_tree(dir: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            sync_tree(&entry.path())?;
+        }
+    }
+    sync_dir(dir)
+}
+
+/// Free bytes for this user on the disk that `dir` lies on.
+pub(crate) fn free_bytes(dir: &Path) -> io::Result<u64> {
+    let stat = rustix::fs::statvfs(dir)?;
+    Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+}
+
+/// A file that is gone already is as good as deleted.
+pub(crate) fn delete_file(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}

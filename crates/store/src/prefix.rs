@@ -1,0 +1,97 @@
+//! The digest of a file while it is being written: a thread follows the part that is whole from the start, reading
+//! what was just written out of the page cache. Nothing has to be held for pieces that arrive out of order, and a
+//! file is not read again when it is done.
+
+use crate::digest::Hasher;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt as _;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use tokio::task::JoinHandle;
+
+const PIECE_BYTES: usize = 256 << 10;
+
+/// How far the file is whole. Dropping it ends the thread.
+pub(crate) struct Follower {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<io::Result<Option<Hasher>>>>,
+}
+
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    end: u64,
+    /// No more will come; or nobody wants the digest any more.
+    closed: Option<Closed>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Closed {
+    Whole,
+    Abandoned,
+}
+
+impl Follower {
+    /// Begins to follow `file`, of which nothing is whole yet.
+    pub(crate) fn start(file: Arc<File>, hasher: Hasher) -> Self {
+        let shared = Arc::new(Shared::default());
+        let watched = shared.clone();
+        let thread = tokio::task::spawn_blocking(move || follow(&file, hasher, &watched));
+        Self { shared, thread: Some(thread) }
+    }
+
+    /// The file is whole up to `end`.
+    pub(crate) fn whole_to(&self, end: u64) {
+        let mut state = self.shared.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.end = state.end.max(end);
+        self.shared.changed.notify_one();
+    }
+
+    /// The file is complete: waits until it is read.
+    pub(crate) async fn finish(mut self) -> io::Result<Hasher> {
+        self.close(Closed::Whole);
+        let thread = self.thread.take().ok_or_else(|| io::Error::other("finished twice"))?;
+        let hasher = thread.await.map_err(io::Error::other)??;
+        hasher.ok_or_else(|| io::Error::other("abandoned"))
+    }
+
+    fn close(&self, how: Closed) {
+        let mut state = self.shared.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.closed.get_or_insert(how);
+        self.shared.changed.notify_one();
+    }
+}
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        self.close(Closed::Abandoned);
+    }
+}
+
+fn follow(file: &File, mut hasher: Hasher, shared: &Shared) -> io::Result<Option<Hasher>> {
+    let mut piece = vec![0_u8; PIECE_BYTES];
+    let mut at = 0;
+    loop {
+        let end = {
+            let mut state = shared.state.lock().unwrap_or_else(PoisonError::into_inner);
+            loop {
+                match state.closed {
+                    Some(Closed::Abandoned) => return Ok(None),
+                    Some(Closed::Whole) if state.end == at => return Ok(Some(hasher)),
+                    _ if state.end > at => break state.end,
+                    _ => state = shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+                }
+            }
+        };
+        // A piece at a time, so that an end is noticed soon.
+        let length = (end - at).min(PIECE_BYTES as u64) as usize;
+        file.read_exact_at(&mut piece[..length], at)?;
+        hasher.update(&piece[..length]);
+        at += length as u64;
+    }
+}

@@ -1,0 +1,202 @@
+//! How far a pull is: counted by whoever moves bytes, read by whoever watches.
+
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+/// What is being done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Phase {
+    /// Asking the source what the model is.
+    #[default]
+    Resolving,
+    /// Fetching, or waiting to.
+    Downloading,
+    /// Comparing digests, and making the model visible.
+    Verifying,
+    /// There.
+    Done,
+}
+
+/// How far a pull is.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Progress {
+    /// The name the model will have; until that is known, what was asked for.
+    pub model: String,
+    /// The least advanced of any file's.
+    pub phase: Phase,
+    /// Each file, in the order of the model.
+    pub files: Vec<FileProgress>,
+    /// Bytes of all files that are on this machine.
+    pub bytes_done: u64,
+    /// Bytes of all files, as far as they are known.
+    pub bytes_total: u64,
+    /// Bytes that came over the network in this pull.
+    pub bytes_fetched: u64,
+    /// Of late, bytes a second.
+    pub bytes_per_s: f64,
+    /// Seconds to go at that rate; none while there is no saying.
+    pub eta_s: Option<f64>,
+}
+
+/// How far a file is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FileProgress {
+    /// Its name within the model.
+    pub name: String,
+    /// What is being done with it.
+    pub phase: Phase,
+    /// Bytes on this machine.
+    pub bytes_done: u64,
+    /// Bytes it has; 0 while that is unknown.
+    pub bytes_total: u64,
+}
+
+/// The counters of one file.
+#[derive(Default)]
+pub(crate) struct FileState {
+    pub(crate) name: String,
+    pub(crate) total: AtomicU64,
+    pub(crate) done: AtomicU64,
+    pub(crate) fetched: AtomicU64,
+    phase: AtomicU8,
+}
+
+/// The counters of a pull.
+#[derive(Default)]
+pub(crate) struct PullProgress {
+    inner: Mutex<Inner>,
+}
+
+#[derive(Default)]
+struct Inner {
+    model: String,
+    files: Vec<Arc<FileState>>,
+    rate: Rate,
+}
+
+/// Bytes a second, the last seconds counting most.
+#[derive(Default)]
+struct Rate {
+    last: Option<(Instant, u64)>,
+    bytes_per_s: Option<f64>,
+}
+
+/// What was so many seconds ago counts a third as much.
+const MEMORY_S: f64 = 3.0;
+
+impl FileState {
+    pub(crate) fn new(name: &str, total: Option<u64>) -> Arc<Self> {
+        let total = AtomicU64::new(total.unwrap_or(0));
+        Arc::new(Self { name: name.to_owned(), total, ..Self::default() })
+    }
+
+    pub(crate) fn set(&self, phase: Phase) {
+        self.phase.store(phase as u8, Relaxed);
+    }
+
+    /// So many bytes came over the network and are on disk.
+    pub(crate) fn arrived(&self, bytes: u64) {
+        self.done.fetch_add(bytes, Relaxed);
+        self.fetched.fetch_add(bytes, Relaxed);
+    }
+
+    /// All of it is on this machine.
+    pub(crate) fn complete(&self, bytes: u64) {
+        self.total.store(bytes, Relaxed);
+        self.done.store(bytes, Relaxed);
+        self.set(Phase::Done);
+    }
+
+    fn phase(&self) -> Phase {
+        let phases = [Phase::Resolving, Phase::Downloading, Phase::Verifying, Phase::Done];
+        phases[usize::from(self.phase.load(Relaxed)).min(3)]
+    }
+}
+
+impl PullProgress {
+    pub(crate) fn begin(&self, model: &str, files: Vec<Arc<FileState>>) {
+        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        model.clone_into(&mut inner.model);
+        inner.files = files;
+    }
+
+    /// As it is now. To be called from one place: the rate is over the time since the last call.
+    pub(crate) fn look(&self) -> Progress {
+        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let files: Vec<FileProgress> = inner
+            .files
+            .iter()
+            .map(|file| FileProgress {
+                name: file.name.clone(),
+                phase: file.phase(),
+                bytes_done: file.done.load(Relaxed),
+                bytes_total: file.total.load(Relaxed),
+            })
+            .collect();
+        let bytes_fetched = inner.files.iter().map(|file| file.fetched.load(Relaxed)).sum();
+        let bytes_per_s = inner.rate.after(bytes_fetched, Instant::now());
+        let bytes_done: u64 = files.iter().map(|file| file.bytes_done).sum();
+        let bytes_total: u64 = files.iter().map(|file| file.bytes_total).sum();
+        let to_go = bytes_total.saturating_sub(bytes_done) as f64;
+        let lengths_known = files.iter().all(|file| file.bytes_total > 0 || file.phase == Phase::Done);
+        let eta_s = (lengths_known && bytes_per_s >= 1.0).then(|| to_go / bytes_per_s);
+        // Done is said when the model is there, not when its last file is.
+        let phase = files.iter().map(|file| file.phase).min().unwrap_or_default().min(Phase::Verifying);
+        let model = inner.model.clone();
+        Progress { model, phase, files, bytes_done, bytes_total, bytes_fetched, bytes_per_s, eta_s }
+    }
+}
+
+impl Rate {
+    fn after(&mut self, bytes: u64, now: Instant) -> f64 {
+        if let Some((then, before)) = self.last {
+            let seconds = now.saturating_duration_since(then).as_secs_f64();
+            if seconds < 1e-3 {
+                return self.bytes_per_s.unwrap_or(0.0);
+            }
+            let latest = bytes.saturating_sub(before) as f64 / seconds;
+            let kept = (-seconds / MEMORY_S).exp();
+            let known = self.bytes_per_s.unwrap_or(latest);
+            self.bytes_per_s = Some(known * kept + latest * (1.0 - kept));
+        }
+        self.last = Some((now, bytes));
+        self.bytes_per_s.unwrap_or(0.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn a_steady_rate_is_told_and_a_stop_is_forgotten_slowly() {
+        let mut rate = Rate::default();
+        let start = Instant::now();
+        let at = |ms: u64| start + Duration::from_millis(ms);
+        assert_eq!(rate.after(0, at(0)), 0.0);
+        for step in 1..=100 {
+            rate.after(step * 1_000, at(step * 100));
+        }
+        assert!((rate.after(101_000, at(10_100)) - 10_000.0).abs() < 1e-6);
+        let after = rate.after(101_000, at(13_100));
+        assert!((3_000.0..4_000.0).contains(&after), "{after}");
+    }
+
+    #[test]
+    fn the_phase_is_that_of_the_last_file() {
+        let pull = PullProgress::default();
+        assert_eq!(pull.look().phase, Phase::Resolving);
+        let files = [FileState::new("a", Some(10)), FileState::new("b", None)];
+        pull.begin("m", files.to_vec());
+        files[0].complete(10);
+        files[1].set(Phase::Downloading);
+        files[1].arrived(5);
+        let seen = pull.look();
+        assert_eq!((seen.phase, seen.bytes_done, seen.bytes_total), (Phase::Downloading, 15, 10));
+        assert_eq!(seen.eta_s, None, "a length is unknown");
+        files[1].complete(5);
+        assert_eq!(pull.look().phase, Phase::Verifying);
+    }
+}

@@ -1,0 +1,222 @@
+//! Making a model visible: its files are assembled in a folder nobody sees, the folder gets its name, and then one
+//! transaction makes the record. A crash before the transaction leaves an orphan, and after it a model.
+
+use crate::database::Change;
+use crate::digest::sha256_of;
+use crate::layout::{self, MANIFEST};
+use crate::limits::{FILES_MAX, MODEL_BYTES_MAX};
+use crate::name::fold;
+use crate::record::{FileRecord, Held, ModelRecord, Role};
+use crate::schema;
+use crate::store::cut;
+use crate::{Store, StoreError, file_name};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// A model whose files are all there.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Arrived {
+    /// The name it should have; another model's name is left to that one.
+    pub(crate) name: String,
+    /// See [`ModelRecord::reference`].
+    pub(crate) reference: String,
+    /// See [`ModelRecord::source`].
+    pub(crate) source: String,
+    /// See [`ModelRecord::revision`].
+    pub(crate) revision: Option<String>,
+    /// What the source says of the model.
+    pub(crate) said: Description,
+    /// Weights first.
+    pub(crate) files: Vec<ArrivedFile>,
+    /// The pull that ends with it.
+    pub(crate) ends_pull: Option<String>,
+}
+
+/// A file of [`Arrived`].
+#[derive(Clone, Debug)]
+pub(crate) struct ArrivedFile {
+    /// Its name within the model.
+    pub(crate) name: String,
+    pub(crate) sha256: Option<String>,
+    pub(crate) role: Role,
+    /// A file of another program; none: the blob of that digest.
+    pub(crate) at: Option<PathBuf>,
+}
+
+/// What a model's files say of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Description {
+    /// `gguf` or `safetensors`.
+    pub format: String,
+    /// Such as `qwen3`.
+    pub architecture: String,
+    /// Such as `Q8_0`.
+    pub quantization: String,
+    /// Number of weights.
+    pub parameters: u64,
+    /// Tokens the model was made for.
+    pub context_tokens_max: u32,
+    /// The license's name.
+    pub license: Option<String>,
+}
+
+/// Reads what a model's files say of it: the runtime does, which the store knows nothing of. The path is the GGUF
+/// file or the folder. An error is noted in the log and the model is kept: another version may open it.
+pub type Inspect = Arc<dyn Fn(&Path) -> Result<Description, String> + Send + Sync>;
+
+impl Store {
+    /// Makes the model visible under its name, in place of what its reference gave before.
+    pub(crate) fn publish(
+        &self,
+        model: Arrived,
+        inspect: Option<&Inspect>,
+        now_unix_ms: i64,
+    ) -> Result<ModelRecord, StoreError> {
+        if model.files.is_empty() || model.files.len() > FILES_MAX {
+            let what = format!("the number of files of {}", model.reference);
+            return Err(StoreError::limit(what, model.files.len() as u64, FILES_MAX as u64));
+        }
+        let mut named = model.files.iter().map(|file| file.name.as_str());
+        if let Some(name) = named.clone().find(|name| file_name::check_file_name(name).is_err()) {
+            return Err(StoreError::Archive { why: format!("{name:?} is no file name") });
+        }
+        if let Some(name) = file_name::clash(named.by_ref()) {
+            return Err(StoreError::Archive { why: format!("{name:?} stands there twice") });
+        }
+        let _writing = self.lock();
+        let (name, before) = self.name_for(&model)?;
+        if before.is_none() {
+            self.check_room_for_one()?;
+        }
+        let folder = folder_name(&name, &model.files);
+        let stage = self.layout.stage(&folder).map_err(StoreError::file(&self.layout.models()))?;
+        for file in &model.files {
+            self.place(file, &stage).map_err(StoreError::file(&stage.join(&file.name)))?;
+        }
+        let entry = entry_file(&model.files);
+        let at = |folder: &Path| entry.map_or(folder.to_owned(), |name| folder.join(name));
+        let inspected = inspect.map(|inspect| inspect(&at(&stage))).transpose().unwrap_or_else(|why| {
+            tracing::warn!(model = name, why, "the model's files cannot be read by this version");
+            None
+        });
+        // The folder's final name is only known once it has it, and its manifest is written before: paths in
+        // the manifest are relative.
+        let mut record = ModelRecord {
+            name: name.clone(),
+            ..self.record(&model, inspected.unwrap_or_default(), &stage)?
+        };
+        (record.added_at_unix_ms, record.used_at_unix_ms) =
+            before.as_ref().map_or((now_unix_ms, 0), |before| (now_unix_ms, before.used_at_unix_ms));
+        let total: u64 = record.files.iter().map(|file| file.size_bytes).sum();
+        if total > MODEL_BYTES_MAX {
+            return Err(StoreError::limit(format!("the size of {name}"), total, MODEL_BYTES_MAX));
+        }
+        record.path = at(Path::new(""));
+        for (file, arrived) in record.files.iter_mut().zip(&model.files) {
+            file.path = PathBuf::from(&arrived.name);
+        }
+        let manifest = stage.join(MANIFEST);
+        layout::write_new(&manifest, &schema::encode(&record)?).map_err(StoreError::file(&manifest))?;
+        let folder = self.layout.settle(&stage, &folder).map_err(StoreError::file(&stage))?;
+        absolute(&mut record, &folder);
+        let ends_pull = model.ends_pull.as_deref();
+        let orphans = self.database.apply(&Change { put: Some(&record), ends_pull, remove: None })?;
+        if let Some(before) = before {
+            self.release(&before, &orphans);
+        }
+        Ok(record)
+    }
+
+    /// The name a model gets, and what its reference gave before.
+    fn name_for(&self, model: &Arrived) -> Result<(String, Option<ModelRecord>), StoreError> {
+        crate::check_name(&model.name)?;
+        let mut name = model.name.clone();
+        for number in 2_u64.. {
+            let Some(entry) = self.database.exact(&name)? else { break };
+            // A record that cannot be read is no model any more.
+            let Ok(known) = schema::decode(&entry.name, &entry.encoded) else { break };
+            if fold(&known.reference) == fold(&model.reference) {
+                return Ok((known.name.clone(), Some(known)));
+            }
+            name = format!("{}-{number}", model.name);
+        }
+        Ok((name, None))
+    }
+
+    fn place(&self, file: &ArrivedFile, stage: &Path) -> std::io::Result<()> {
+        let to = stage.join(&file.name);
+        if let Some(folder) = to.parent() {
+            std::fs::create_dir_all(folder)?;
+        }
+        match (&file.at, &file.sha256) {
+            (Some(at), _) => layout::symlink(&at.canonicalize()?, &to),
+            (None, Some(sha256)) => layout::link(&self.layout.blob(sha256), &to),
+            (None, None) => Err(std::io::Error::other("a blob without a digest")),
+        }
+    }
+
+    fn record(&self, model: &Arrived, read: Description, stage: &Path) -> Result<ModelRecord, StoreError> {
+        let mut files = Vec::with_capacity(model.files.len());
+        for file in &model.files {
+            let path = stage.join(&file.name);
+            let seen = FileRecord::of(path.clone()).map_err(StoreError::file(&path))?;
+            let held = if file.at.is_some() { Held::Linked } else { Held::Blob };
+            files.push(FileRecord { sha256: file.sha256.clone(), role: file.role, held, ..seen });
+        }
+        let said = model.said.clone();
+        let first = |read: String, said: String| cut(if read.is_empty() { said } else { read });
+        Ok(ModelRecord {
+            name: String::new(),
+            format: first(read.format, said.format),
+            architecture: first(read.architecture, said.architecture),
+            quantization: first(read.quantization, said.quantization),
+            parameters: if read.parameters == 0 { said.parameters } else { read.parameters },
+            size_bytes: files.iter().map(|file| file.size_bytes).sum(),
+            context_tokens_max: read.context_tokens_max.max(said.context_tokens_max),
+            path: PathBuf::new(),
+            in_place: files.iter().all(|file| file.held != Held::Blob),
+            files,
+            source: model.source.clone(),
+            added_at_unix_ms: 0,
+            used_at_unix_ms: 0,
+            license: read.license.or(said.license).map(cut),
+            reference: model.reference.clone(),
+            revision: model.revision.clone(),
+        })
+    }
+}
+
+/// Puts a record whose paths are relative to its folder where the folder is.
+pub(crate) fn absolute(record: &mut ModelRecord, folder: &Path) {
+    let join = |path: &Path| if path.as_os_str().is_empty() { folder.to_owned() } else { folder.join(path) };
+    record.path = join(&record.path);
+    for file in &mut record.files {
+        file.path = join(&file.path);
+    }
+}
+
+/// What the runtime opens: the first GGUF file of the model itself, or the folder.
+fn entry_file(files: &[ArrivedFile]) -> Option<&str> {
+    let is_gguf = |name: &str| name.to_ascii_lowercase().ends_with(".gguf");
+    let mut weights: Vec<&str> = files
+        .iter()
+        .filter(|file| file.role == Role::Model && is_gguf(&file.name))
+        .map(|file| file.name.as_str())
+        .collect();
+    weights.sort_unstable();
+    weights.first().copied()
+}
+
+/// A name for the folder: the model's, and a digest of what is in it.
+fn folder_name(name: &str, files: &[ArrivedFile]) -> String {
+    let plain: String = fold(name)
+        .chars()
+        .map(|c| if c.is_ascii_alphanumeric() || matches!(c, '.' | '_') { c } else { '-' })
+        .take(80)
+        .collect();
+    let mut text = fold(name);
+    for file in files {
+        text += &format!("\n{}\0{:?}\0{:?}", file.name, file.sha256, file.at);
+    }
+    format!("{plain}-{}", &sha256_of(text.as_bytes())[..12])
+}

@@ -1,0 +1,332 @@
+//! Pulls: each runs in a task of its own, whoever asked for it comes or goes; who asks for the same meanwhile joins.
+
+use crate::acquire::Acquire;
+use crate::download::Downloader;
+use crate::http::Http;
+use crate::limits::{PROGRESS_EVERY, PULLS_MAX};
+use crate::plan::Proposal;
+use crate::progress::{Progress, PullProgress};
+use crate::publish::Inspect;
+use crate::record::ModelRecord;
+use crate::reference::Reference;
+use crate::settings::Settings;
+use crate::source::choose::Globs;
+use crate::{PullError, Store, StoreError, alias};
+use std::collections::HashMap;
+use std::pin::pin;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+/// How a model is to be pulled.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PullOptions {
+    /// Fetch everything again, whatever is there.
+    pub force: bool,
+    /// Such as `Q4_K_M`; none: the reference's, or the default.
+    pub quantization: Option<String>,
+    /// A branch, tag or commit; none: the reference's, or `main`.
+    pub revision: Option<String>,
+    /// Globs: exactly the files that match one, instead of the usual choice.
+    pub include: Vec<String>,
+    /// Globs: none of the files that match one.
+    pub exclude: Vec<String>,
+    /// Copy a file of this machine into the store instead of using it where it lies.
+    pub copy: bool,
+}
+
+/// Pulls models into a store. Cloning it is cheap and shares the pulls.
+#[derive(Clone)]
+pub struct Puller {
+    shared: Arc<Shared>,
+}
+
+pub(crate) struct Shared {
+    pub(crate) store: Store,
+    pub(crate) settings: Settings,
+    pub(crate) http: Arc<Http>,
+    pub(crate) downloader: Downloader,
+    pub(crate) inspect: Option<Inspect>,
+    jobs: Mutex<HashMap<String, Job>>,
+    /// One fetches a file, others that want it wait: by the name of its part.
+    parts: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
+}
+
+struct Job {
+    reference: String,
+    states: watch::Receiver<PullState>,
+    cancel: CancellationToken,
+}
+
+/// How a pull is.
+#[derive(Clone, Debug)]
+pub enum PullState {
+    /// Under way.
+    Running(Progress),
+    /// The model is there.
+    Done(Arc<ModelRecord>),
+    /// It failed, or was cancelled. Nothing of it is visible.
+    Failed(Arc<PullError>),
+}
+
+/// A pull that somebody watches. Dropping it leaves the pull running.
+pub struct Pull {
+    states: watch::Receiver<PullState>,
+    cancel: CancellationToken,
+    joined: bool,
+    seen_first: bool,
+}
+
+impl Puller {
+    /// Pulls go into `store`. `inspect` reads what a model's files say of it.
+    ///
+    /// # Errors
+    /// [`PullError::Internal`] when no HTTP client can be made.
+    pub fn new(store: Store, settings: Settings, inspect: Option<Inspect>) -> Result<Self, PullError> {
+        let http = Arc::new(Http::new(&settings)?);
+        let room = settings.write_bytes_max.map(|bytes| Arc::new(AtomicU64::new(bytes)));
+        let downloader = Downloader { http: http.clone(), layout: store.layout.clone(), room };
+        let (jobs, parts) = Default::default();
+        Ok(Self { shared: Arc::new(Shared { store, settings, http, downloader, inspect, jobs, parts }) })
+    }
+
+    /// The store it pulls into.
+    pub fn store(&self) -> &Store {
+        &self.shared.store
+    }
+
+    /// Begins a pull, or joins one of the same that is running. `text` is a reference, an alias, or the name of a
+    /// stored model, which is then pulled again from where it came. Must be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// [`StoreError::BadReference`], [`PullError::Refused`] for a bad glob, [`PullError::TooMany`].
+    pub fn pull(&self, text: &str, options: &PullOptions) -> Result<Pull, PullError> {
+        let reference = self.reference(text, options)?;
+        let (include, exclude) = globs(options)?;
+        let shown = reference.to_string();
+        let key = format!("{shown}\0{options:?}").to_lowercase();
+        let mut jobs = self.jobs();
+        if let Some(job) = jobs.get(&key) {
+            let (states, cancel) = (job.states.clone(), job.cancel.clone());
+            return Ok(Pull { states, cancel, joined: true, seen_first: false });
+        }
+        if jobs.len() >= PULLS_MAX {
+            return Err(PullError::TooMany { max: PULLS_MAX });
+        }
+        let progress = Arc::new(PullProgress::default());
+        progress.begin(text, Vec::new());
+        let (sender, states) = watch::channel(PullState::Running(progress.look()));
+        let cancel = CancellationToken::new();
+        let job = Job { reference: shown, states: states.clone(), cancel: cancel.clone() };
+        jobs.insert(key.clone(), job);
+        drop(jobs);
+        let work = Acquire {
+            shared: self.shared.clone(),
+            reference,
+            include,
+            exclude,
+            options: options.clone(),
+            progress: progress.clone(),
+            cancel: cancel.clone(),
+        };
+        let leave = Leave { shared: self.shared.clone(), key };
+        tokio::spawn(run(work, progress, sender, cancel.clone(), leave));
+        Ok(Pull { states, cancel, joined: false, seen_first: false })
+    }
+
+    /// What a pull would do. Asks the source, and fetches nothing.
+    ///
+    /// # Errors
+    /// As [`Puller::pull`], and those of the source.
+    pub async fn propose(&self, text: &str, options: &PullOptions) -> Result<Proposal, PullError> {
+        let (include, exclude) = globs(options)?;
+        let work = Acquire {
+            shared: self.shared.clone(),
+            reference: self.reference(text, options)?,
+            include,
+            exclude,
+            options: options.clone(),
+            progress: Arc::default(),
+            cancel: CancellationToken::new(),
+        };
+        work.propose().await
+    }
+
+    /// Ends the pulls of what `text` refers to; what they fetched stays for the next. Gives how many there were.
+    ///
+    /// # Errors
+    /// As [`Puller::pull`].
+    pub fn cancel(&self, text: &str) -> Result<usize, PullError> {
+        let reference = self.reference(text, &PullOptions::default())?.to_string();
+        let jobs = self.jobs();
+        let same = |job: &&Job| job.reference.eq_ignore_ascii_case(&reference) || is_named(job, text);
+        let cancelled = jobs.values().filter(same).map(|job| job.cancel.cancel()).count();
+        Ok(cancelled)
+    }
+
+    /// Every pull that is running: its reference and how far it is.
+    pub fn running(&self) -> Vec<(String, Progress)> {
+        let running = |job: &Job| match &*job.states.borrow() {
+            PullState::Running(progress) => Some((job.reference.clone(), progress.clone())),
+            _ => None,
+        };
+        self.jobs().values().filter_map(running).collect()
+    }
+
+    /// Ends every pull: a daemon that stops does.
+    pub fn close(&self) {
+        self.jobs().values().for_each(|job| job.cancel.cancel());
+    }
+
+    /// What is to be pulled when a user writes `text`.
+    fn reference(&self, text: &str, options: &PullOptions) -> Result<Reference, PullError> {
+        let text = self.shared.store.follow(text)?;
+        let mut reference = match alias::lookup(&text)? {
+            Some(reference) => reference,
+            None => Reference::parse(&text)?,
+        };
+        if let Reference::Name(name) = &reference {
+            let unknown = || {
+                let why = "no alias and no stored model is called that; write owner/model for Hugging Face, \
+                           ollama://model:tag, https://…/model.gguf or ./path";
+                StoreError::reference(name, why)
+            };
+            reference = match self.shared.store.get(name) {
+                Ok(record) => Reference::parse(&record.reference)?,
+                Err(StoreError::NotFound { .. }) => return Err(unknown().into()),
+                Err(error) => return Err(error.into()),
+            };
+        }
+        if let Some(quantization) = &options.quantization {
+            reference = reference.with_quantization(quantization)?;
+        }
+        if let Some(revision) = &options.revision {
+            reference = reference.with_revision(revision)?;
+        }
+        Ok(reference)
+    }
+
+    fn jobs(&self) -> MutexGuard<'_, HashMap<String, Job>> {
+        self.shared.jobs()
+    }
+}
+
+impl Shared {
+    fn jobs(&self) -> MutexGuard<'_, HashMap<String, Job>> {
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The lock of a part file.
+    pub(crate) fn part_lock(&self, key: &str) -> Arc<tokio::sync::Mutex<()>> {
+        let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
+        // Locks nobody holds any more are dropped on the way.
+        parts.retain(|_, lock| Arc::strong_count(lock) > 1);
+        parts.entry(key.to_owned()).or_default().clone()
+    }
+}
+
+fn is_named(job: &Job, text: &str) -> bool {
+    matches!(&*job.states.borrow(), PullState::Running(progress) if progress.model.eq_ignore_ascii_case(text))
+}
+
+fn globs(options: &PullOptions) -> Result<(Globs, Globs), PullError> {
+    Ok((Globs::new("include", &options.include)?, Globs::new("exclude", &options.exclude)?))
+}
+
+/// Takes the pull off the list when it ends, however that is.
+struct Leave {
+    shared: Arc<Shared>,
+    key: String,
+}
+
+impl Drop for Leave {
+    fn drop(&mut self) {
+        self.shared.jobs().remove(&self.key);
+    }
+}
+
+async fn run(
+    work: Acquire,
+    progress: Arc<PullProgress>,
+    states: watch::Sender<PullState>,
+    cancel: CancellationToken,
+    leave: Leave,
+) {
+    let reference = work.reference.to_string();
+    let result = {
+        let mut work = pin!(work.run());
+        let mut ticks = tokio::time::interval(PROGRESS_EVERY);
+        loop {
+            tokio::select! {
+                biased;
+                () = cancel.cancelled() => break Err(PullError::Cancelled),
+                result = &mut work => break result,
+                _ = ticks.tick() => {
+                    states.send_replace(PullState::Running(progress.look()));
+                }
+            }
+        }
+    };
+    // Off the list before it is said: who pulls again on that word begins anew.
+    drop(leave);
+    states.send_replace(match result {
+        Ok(record) => {
+            tracing::info!(reference, model = record.name, bytes = record.size_bytes, "pulled");
+            PullState::Done(Arc::new(record))
+        }
+        Err(error) => {
+            tracing::warn!(reference, %error, "pull failed");
+            PullState::Failed(Arc::new(error))
+        }
+    });
+}
+
+impl Pull {
+    /// Whether the pull was running before.
+    pub fn joined(&self) -> bool {
+        self.joined
+    }
+
+    /// How it is now, and at each later call how it is after something changed; at most every 0.1 s. After `Done`
+    /// or `Failed` there is nothing more to wait for.
+    pub async fn next(&mut self) -> PullState {
+        if std::mem::replace(&mut self.seen_first, true) && self.states.changed().await.is_err() {
+            // The task is gone. Its last word stands, unless it died without one.
+            return match self.states.borrow().clone() {
+                PullState::Running(_) => {
+                    PullState::Failed(Arc::new(PullError::Internal("the pull's task died".to_owned())))
+                }
+                last => last,
+            };
+        }
+        self.states.borrow_and_update().clone()
+    }
+
+    /// Waits until it ends.
+    ///
+    /// # Errors
+    /// Why it failed.
+    pub async fn done(mut self) -> Result<ModelRecord, Arc<PullError>> {
+        loop {
+            match self.next().await {
+                PullState::Running(_) => {}
+                PullState::Done(record) => return Ok((*record).clone()),
+                PullState::Failed(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Ends it, for everybody who watches it.
+    pub fn cancel(&self) {
+        self.cancel.cancel();
+    }
+}
+
+/// Unix milliseconds.
+pub(crate) fn now_unix_ms() -> i64 {
+    // A clock before 1970 is a clock that was not set.
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
+}

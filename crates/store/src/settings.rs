@@ -1,0 +1,93 @@
+//! What a pull takes from its surroundings: servers, tokens, other programs' stores, patience.
+
+use crate::PullError;
+use reqwest::Url;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Where models are pulled from, and how patiently.
+#[derive(Clone)]
+pub struct Settings {
+    /// The Hugging Face hub (`HF_ENDPOINT`).
+    pub hub: Url,
+    /// Sent to the hub and to nobody else (`HF_TOKEN`, or the file that `hf auth login` writes).
+    pub hub_token: Option<String>,
+    /// Hugging Face's own cache (`HF_HUB_CACHE`, `HF_HOME`): what is there is used in place.
+    pub hub_cache: Option<PathBuf>,
+    /// Ollama's registry.
+    pub ollama: Url,
+    /// Ollama's own store (`OLLAMA_MODELS`): what is there is used in place.
+    pub ollama_store: Option<PathBuf>,
+    /// Nothing is asked over the network (`HF_HUB_OFFLINE`).
+    pub offline: bool,
+    /// Every request goes through this proxy; none: as `HTTPS_PROXY`, `HTTP_PROXY`, `ALL_PROXY` and `NO_PROXY` say.
+    /// Never used for this machine's own addresses.
+    pub proxy: Option<Url>,
+    /// A connection that brings no byte for so long is given up, and tried again.
+    pub stall: Duration,
+    /// The first wait before something is tried again; later ones double, to 30 s.
+    pub backoff: Duration,
+    /// The store may take so much of the disk at most, beside what is free: to try a full disk.
+    pub write_bytes_max: Option<u64>,
+}
+
+const HUB: &str = "https://huggingface.co";
+const OLLAMA: &str = "https://registry.ollama.ai";
+
+impl Settings {
+    /// As the environment says.
+    ///
+    /// # Errors
+    /// [`PullError::Setting`] for a variable that cannot be read.
+    pub fn from_env() -> Result<Self, PullError> {
+        let home = std::env::home_dir().filter(|home| !home.as_os_str().is_empty());
+        let path = |name: &str| text(name).map(PathBuf::from);
+        let under_home = |below: &str| home.as_ref().map(|home| home.join(below));
+        let hub_home = path("HF_HOME").or_else(|| {
+            let cache = path("XDG_CACHE_HOME").or_else(|| under_home(".cache"))?;
+            Some(cache.join("huggingface"))
+        });
+        let hub_cache = path("HF_HUB_CACHE").or_else(|| hub_home.as_ref().map(|home| home.join("hub")));
+        let token_file = path("HF_TOKEN_PATH").or_else(|| hub_home.as_ref().map(|home| home.join("token")));
+        let hub_token = text("HF_TOKEN").or_else(|| {
+            let read = std::fs::read_to_string(token_file?).ok()?;
+            Some(read.trim().to_owned()).filter(|token| !token.is_empty())
+        });
+        let ollama_store = path("OLLAMA_MODELS").or_else(|| {
+            let own = under_home(".ollama/models").filter(|path| path.is_dir());
+            own.or_else(|| Some(PathBuf::from("/usr/share/ollama/.ollama/models")))
+        });
+        Ok(Self {
+            hub: server("HF_ENDPOINT", HUB)?,
+            hub_token,
+            hub_cache,
+            ollama: server("HANZO_OLLAMA_REGISTRY", OLLAMA)?,
+            ollama_store,
+            offline: flag("HF_HUB_OFFLINE")?,
+            proxy: None,
+            stall: Duration::from_secs(30),
+            backoff: Duration::from_millis(500),
+            write_bytes_max: None,
+        })
+    }
+}
+
+fn text(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+fn server(name: &str, default: &str) -> Result<Url, PullError> {
+    let value = text(name).unwrap_or_else(|| default.to_owned());
+    let url = Url::parse(&value).ok().filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
+    url.ok_or_else(|| PullError::Setting { name: name.to_owned(), why: format!("{value:?} is no http(s) URL") })
+}
+
+fn flag(name: &str) -> Result<bool, PullError> {
+    match text(name).map(|value| value.to_ascii_lowercase()).as_deref() {
+        None | Some("0" | "false" | "no" | "off") => Ok(false),
+        Some("1" | "true" | "yes" | "on") => Ok(true),
+        Some(other) => {
+            Err(PullError::Setting { name: name.to_owned(), why: format!("{other:?} is neither 1 nor 0") })
+        }
+    }
+}

@@ -1,0 +1,8 @@
+//! Where models come from: each source turns a reference into a [`crate::plan::Plan`].
+
+pub(crate) mod choose;
+pub(crate) mod file;
+pub(crate) mod here;
+pub(crate) mod hub;
+pub(crate) mod ollama;
+pub(crate) mod url;

@@ -1,0 +1,366 @@
+//! Which files of a repository make a model: of GGUF files one quantisation, of safetensors all of them with
+//! tokenizer and configuration.
+
+use crate::PullError;
+use crate::digest::Digest;
+use crate::limits::GLOBS_MAX;
+use globset::{Glob, GlobSet, GlobSetBuilder};
+use std::collections::BTreeMap;
+
+/// A file that a source has.
+#[derive(Clone, Debug)]
+pub(crate) struct Listed {
+    pub(crate) name: String,
+    pub(crate) size_bytes: Option<u64>,
+    pub(crate) digest: Option<Digest>,
+}
+
+/// What is wanted of a repository.
+pub(crate) struct Wish<'a> {
+    /// A quantisation or a file's name.
+    pub(crate) choice: Option<&'a str>,
+    /// Safetensors, though there may be GGUF.
+    pub(crate) mlx: bool,
+    pub(crate) include: &'a Globs,
+    pub(crate) exclude: &'a Globs,
+}
+
+/// What was chosen.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Chosen {
+    /// Indices of the listing, weights first.
+    pub(crate) files: Vec<usize>,
+    /// `gguf` or `safetensors`.
+    pub(crate) format: &'static str,
+    /// The GGUF files' quantisation, or a file's name where that says none.
+    pub(crate) choice: Option<String>,
+    /// The quantisation, in upper case.
+    pub(crate) quantization: Option<String>,
+}
+
+/// Globs over file names; none match nothing.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Globs(Option<GlobSet>);
+
+impl Globs {
+    pub(crate) fn new(field: &str, patterns: &[String]) -> Result<Self, PullError> {
+        if patterns.is_empty() {
+            return Ok(Self(None));
+        }
+        if patterns.len() > GLOBS_MAX {
+            return Err(PullError::refused(field, format!("more than {GLOBS_MAX} patterns")));
+        }
+        let mut set = GlobSetBuilder::new();
+        for pattern in patterns {
+            let glob = Glob::new(pattern).map_err(|error| PullError::refused(field, error.to_string()))?;
+            set.add(glob);
+        }
+        set.build().map(|set| Self(Some(set))).map_err(|error| PullError::refused(field, error.to_string()))
+    }
+
+    fn matches(&self, name: &str) -> bool {
+        self.0.as_ref().is_some_and(|set| set.is_match(name))
+    }
+}
+
+/// The quantisations, as GGUF files' names state them.
+const QUANTIZATIONS: &[&str] = &[
+    "Q2_K_S", "Q2_K_L", "Q2_K_XL", "Q2_K", "Q3_K_S", "Q3_K_M", "Q3_K_L", "Q3_K_XL", "Q3_K", "Q4_K_S", "Q4_K_M",
+    "Q4_K_L", "Q4_K_XL", "Q4_K", "Q5_K_S", "Q5_K_M", "Q5_K_L", "Q5_K_XL", "Q5_K", "Q6_K_L", "Q6_K_XL", "Q6_K",
+    "Q8_K_XL", "Q4_0_4_4", "Q4_0_4_8", "Q4_0_8_8", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q8_1", "IQ1_S", "IQ1_M",
+    "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ2_M", "IQ3_XXS", "IQ3_XS", "IQ3_S", "IQ3_M", "IQ4_XS", "IQ4_NL", "TQ1_0",
+    "TQ2_0", "MXFP4_MOE", "MXFP4", "BF16", "F16", "F32", "FP16", "FP32",
+];
+
+/// Taken when nobody says which, in this order.
+const DEFAULTS: &[&str] = &["Q4_K_M", "Q8_0"];
+
+/// Chooses. `folders` are those that `modules.json` names.
+pub(crate) fn choose(
+    what: &str,
+    listing: &[Listed],
+    folders: &[String],
+    wish: &Wish<'_>,
+) -> Result<Chosen, PullError> {
+    let mut chosen = if wish.include.0.is_some() {
+        let files = (0..listing.len()).filter(|at| wish.include.matches(&listing[*at].name)).collect();
+        Chosen { files, format: "", choice: wish.choice.map(str::to_owned), quantization: None }
+    } else {
+        let ggufs: Vec<usize> = (0..listing.len()).filter(|at| is_gguf_weights(&listing[*at].name)).collect();
+        let has_safetensors = listing.iter().any(|file| is_root(&file.name, ".safetensors"));
+        let named = wish.choice.filter(|choice| listing.iter().any(|file| file.name == **choice));
+        match (named, wish.choice) {
+            (Some(name), _) => one_file(what, listing, name)?,
+            (None, choice) if !wish.mlx && !ggufs.is_empty() && (choice.is_some() || !has_safetensors) => {
+                gguf(what, listing, &ggufs, choice)?
+            }
+            (None, Some(choice)) => {
+                let candidates = ggufs.iter().map(|at| listing[*at].name.clone()).collect();
+                let why = format!("it has no file or quantization {choice:?}");
+                return Err(choice_error(what, why, candidates));
+            }
+            (None, None) => safetensors(listing, folders),
+        }
+    };
+    chosen.files.retain(|at| !wish.exclude.matches(&listing[*at].name));
+    chosen.files.sort_by_key(|at| (!is_weights(&listing[*at].name), listing[*at].name.clone()));
+    let Some(first) = chosen.files.first().filter(|at| is_weights(&listing[**at].name)) else {
+        let why = "no safetensors, GGUF or PyTorch weights are among its files, or those chosen";
+        return Err(PullError::refused(what, why));
+    };
+    chosen.format = if is_gguf(&listing[*first].name) { "gguf" } else { "safetensors" };
+    if chosen.format == "gguf" && chosen.quantization.is_none() {
+        chosen.quantization = quantization_of(&listing[*first].name).map(|(label, _)| label);
+    }
+    Ok(chosen)
+}
+
+fn choice_error(what: &str, why: impl Into<String>, mut candidates: Vec<String>) -> PullError {
+    candidates.sort();
+    candidates.dedup();
+    let more = candidates.len().saturating_sub(20);
+    candidates.truncate(20);
+    match (candidates.is_empty(), more) {
+        (true, _) => candidates.push("none".to_owned()),
+        (_, 0) => {}
+        (_, more) => candidates.push(format!("{more} more")),
+    }
+    PullError::Choice { what: what.to_owned(), why: why.into(), candidates }
+}
+
+/// A file by its name, and if it is part of a split one, the others.
+fn one_file(what: &str, listing: &[Listed], name: &str) -> Result<Chosen, PullError> {
+    let (stem, _) = without_part(name);
+    let files: Vec<usize> =
+        (0..listing.len()).filter(|at| without_part(&listing[*at].name).0 == stem).collect();
+    check_parts(what, listing, &files)?;
+    let quantization = quantization_of(name).map(|(label, _)| label);
+    Ok(Chosen { files, format: "", choice: Some(name.to_owned()), quantization })
+}
+
+/// All parts of the one quantisation that is asked for, or the default.
+fn gguf(
+    what: &str,
+    listing: &[Listed],
+    ggufs: &[usize],
+    choice: Option<&str>,
+) -> Result<Chosen, PullError> {
+    // Models of a repository, each with its parts: by name without the part's number.
+    let mut models: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+    for at in ggufs {
+        models.entry(without_part(&listing[*at].name).0).or_default().push(*at);
+    }
+    let labels = |name: &str| quantization_of(name).map(|(short, long)| [short, long]);
+    let having = |wanted: &str| -> Vec<&Vec<usize>> {
+        let wanted = wanted.to_ascii_uppercase();
+        let has = |name: &String| labels(name).is_some_and(|labels| labels.contains(&wanted));
+        models.iter().filter(|(name, _)| has(name)).map(|(_, files)| files).collect()
+    };
+    let candidates = || {
+        let label = |name: &String| labels(name).map_or(name.clone(), |[_, long]| long);
+        models.keys().map(label).collect::<Vec<_>>()
+    };
+    let found = match choice {
+        Some(choice) => having(choice),
+        None if models.len() == 1 => models.values().collect(),
+        None => DEFAULTS.iter().map(|label| having(label)).find(|found| !found.is_empty()).unwrap_or_default(),
+    };
+    let files = match found[..] {
+        [files] => files.clone(),
+        [] => {
+            let why = match choice {
+                Some(choice) => format!("it has no quantization {choice:?}"),
+                None => "say which quantization (--quant)".to_owned(),
+            };
+            return Err(choice_error(what, why, candidates()));
+        }
+        _ => {
+            let names = found.iter().filter_map(|files| files.first()).map(|at| listing[*at].name.clone());
+            let why = "several models of it have that quantization, so name a file (:FILE)";
+            return Err(choice_error(what, why, names.collect()));
+        }
+    };
+    check_parts(what, listing, &files)?;
+    let name = &listing[files[0]].name;
+    let label = quantization_of(name).map(|(short, long)| if having(&short).len() > 1 { long } else { short });
+    let choice = label.clone().unwrap_or_else(|| name.clone());
+    Ok(Chosen { files, format: "", choice: Some(choice), quantization: label })
+}
+
+/// Weights, tokenizer and configuration in the repository's root, and what `modules.json` names below it.
+fn safetensors(listing: &[Listed], folders: &[String]) -> Chosen {
+    let has = |end: &str| listing.iter().any(|file| is_root(&file.name, end));
+    let has_own = listing.iter().any(|file| file.name.starts_with("model") && is_root(&file.name, ".safetensors"));
+    let has_safetensors = has(".safetensors");
+    let wanted = |name: &str| {
+        let (folder, file) = name.rsplit_once('/').unwrap_or(("", name));
+        if !folder.is_empty() {
+            return folders.iter().any(|known| known == folder) && is_side_file(file, has_safetensors);
+        }
+        // Some publish the same weights a second time in their makers' own layout.
+        let twice = has_own && file.starts_with("consolidated");
+        !twice && is_side_file(file, has_safetensors)
+    };
+    let files = (0..listing.len()).filter(|at| wanted(&listing[*at].name)).collect();
+    Chosen { files, format: "safetensors", choice: None, quantization: None }
+}
+
+fn is_side_file(file: &str, has_safetensors: bool) -> bool {
+    let lower = file.to_ascii_lowercase();
+    let ends = [".safetensors", ".json", ".jinja", ".model", ".tiktoken"];
+    let whole = ["merges.txt", "vocab.txt", "license", "license.txt", "license.md"];
+    let pytorch = lower.starts_with("pytorch_model") && lower.ends_with(".bin");
+    ends.iter().any(|end| lower.ends_with(end)) || whole.contains(&lower.as_str()) || pytorch && !has_safetensors
+}
+
+fn is_root(name: &str, end: &str) -> bool {
+    !name.contains('/') && name.to_ascii_lowercase().ends_with(end)
+}
+
+pub(crate) fn is_gguf(name: &str) -> bool {
+    name.to_ascii_lowercase().ends_with(".gguf")
+}
+
+/// A projector is no model by itself, and an importance matrix is none at all.
+fn is_gguf_weights(name: &str) -> bool {
+    let file = name.rsplit('/').next().unwrap_or(name).to_ascii_lowercase();
+    is_gguf(name) && !file.starts_with("mmproj") && !file.contains("-mmproj") && !file.contains("imatrix")
+}
+
+fn is_weights(name: &str) -> bool {
+    let lower = name.to_ascii_lowercase();
+    is_gguf_weights(name) || lower.ends_with(".safetensors") || lower.ends_with(".bin")
+}
+
+/// A name without `-00001-of-00003`, and how many parts there are.
+fn without_part(name: &str) -> (String, Option<usize>) {
+    let Some(stem) = name.len().checked_sub(5).filter(|at| is_gguf(name) && name.is_char_boundary(*at)) else {
+        return (name.to_owned(), None);
+    };
+    let stem = &name[..stem];
+    let digits = |text: &str| text.len() == 5 && text.bytes().all(|byte| byte.is_ascii_digit());
+    if let Some((head, count)) = stem.rsplit_once("-of-")
+        && let Some((model, part)) = head.rsplit_once('-')
+        && digits(part)
+        && digits(count)
+    {
+        return (format!("{model}.gguf"), count.parse().ok());
+    }
+    (name.to_owned(), None)
+}
+
+/// A split model is no model without all of its parts.
+fn check_parts(what: &str, listing: &[Listed], files: &[usize]) -> Result<(), PullError> {
+    let count = files.iter().find_map(|at| without_part(&listing[*at].name).1);
+    match count {
+        Some(count) if count != files.len() => {
+            let why = format!("{} has {} of its {count} parts", listing[files[0]].name, files.len());
+            Err(PullError::refused(what, why))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The quantisation that a file's name or folder states, in upper case: as it is, and with what is put before it
+/// (`UD-Q4_K_XL`).
+pub(crate) fn quantization_of(name: &str) -> Option<(String, String)> {
+    let upper = name.to_ascii_uppercase();
+    let bytes = upper.as_bytes();
+    let alone = |at: usize, label: &str| {
+        let before = at.checked_sub(1).map(|before| bytes[before]);
+        let after = bytes.get(at + label.len());
+        before.is_none_or(|byte| !byte.is_ascii_alphanumeric() && byte != b'_')
+            && after.is_none_or(|byte| !byte.is_ascii_alphanumeric() && *byte != b'_')
+    };
+    // The last place counts: model names may have such words too.
+    let places = QUANTIZATIONS.iter().flat_map(|label| {
+        upper.match_indices(label).filter(|(at, label)| alone(*at, label)).map(|(at, _)| (at, *label))
+    });
+    let (at, label) = places.max_by_key(|(at, label)| (*at, label.len()))?;
+    let prefixed = upper[..at].ends_with("UD-");
+    Some((label.to_owned(), if prefixed { format!("UD-{label}") } else { label.to_owned() }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chosen(names: &[&str], choice: Option<&str>, folders: &[&str]) -> Result<Vec<String>, PullError> {
+        chosen_with(names, choice, folders, &[], &[])
+    }
+
+    fn chosen_with(
+        names: &[&str],
+        choice: Option<&str>,
+        folders: &[&str],
+        include: &[&str],
+        exclude: &[&str],
+    ) -> Result<Vec<String>, PullError> {
+        let listing: Vec<Listed> = names
+            .iter()
+            .map(|name| Listed { name: (*name).to_owned(), size_bytes: None, digest: None })
+            .collect();
+        let owned = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
+        let (include, exclude) = (Globs::new("include", &owned(include))?, Globs::new("exclude", &owned(exclude))?);
+        let wish = Wish { choice, mlx: false, include: &include, exclude: &exclude };
+        let chosen = choose("o/r", &listing, &owned(folders), &wish)?;
+        Ok(chosen.files.into_iter().map(|at| listing[at].name.clone()).collect())
+    }
+
+    #[test]
+    fn of_gguf_one_quantization_whole() {
+        let names = [
+            "README.md", "mmproj-m-F16.gguf", "m-Q4_K_M.gguf", "m-Q4_K_S.gguf", "Q8_0/m-Q8_0-00001-of-00002.gguf",
+            "Q8_0/m-Q8_0-00002-of-00002.gguf", "m-UD-Q2_K_XL.gguf", "m-BF16.gguf",
+        ];
+        assert_eq!(chosen(&names, None, &[]).unwrap(), ["m-Q4_K_M.gguf"]);
+        let parts = ["Q8_0/m-Q8_0-00001-of-00002.gguf", "Q8_0/m-Q8_0-00002-of-00002.gguf"];
+        assert_eq!(chosen(&names, Some("q8_0"), &[]).unwrap(), parts);
+        assert_eq!(chosen(&names, Some(parts[1]), &[]).unwrap(), parts);
+        assert_eq!(chosen(&names, Some("UD-Q2_K_XL"), &[]).unwrap(), ["m-UD-Q2_K_XL.gguf"]);
+        assert_eq!(chosen(&names, Some("Q2_K_XL"), &[]).unwrap(), ["m-UD-Q2_K_XL.gguf"]);
+        let error = chosen(&names, Some("Q5_K_M"), &[]).unwrap_err().to_string();
+        assert!(error.contains("Q5_K_M") && error.contains("Q4_K_S") && error.contains("UD-Q2_K_XL"), "{error}");
+        let error = chosen(&names[..5], Some("Q8_0"), &[]).unwrap_err().to_string();
+        assert!(error.contains("1 of its 2 parts"), "{error}");
+        assert_eq!(chosen(&["a-Q8_0.gguf", "a-Q5_0.gguf"], None, &[]).unwrap(), ["a-Q8_0.gguf"]);
+        assert_eq!(chosen(&["only-F16.gguf"], None, &[]).unwrap(), ["only-F16.gguf"]);
+        assert!(matches!(chosen(&["a-F16.gguf", "b-F32.gguf"], None, &[]), Err(PullError::Choice { .. })));
+        assert!(matches!(chosen(&["a-Q8_0.gguf", "b-Q8_0.gguf"], None, &[]), Err(PullError::Choice { .. })));
+    }
+
+    #[test]
+    fn of_safetensors_what_the_runtime_reads() {
+        let names = [
+            "config.json", "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors", "README.md",
+            "tokenizer.json", "consolidated.safetensors", "onnx/model.onnx", "pytorch_model.bin", "1_Pooling/config.json",
+            "modules.json", "original/params.json", "chat_template.jinja", "m.gguf", "LICENSE", "a.py",
+        ];
+        let found = chosen(&names, None, &["1_Pooling"]).unwrap();
+        assert_eq!(
+            found,
+            [
+                "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors", "1_Pooling/config.json",
+                "LICENSE", "chat_template.jinja", "config.json", "modules.json", "tokenizer.json",
+            ]
+        );
+        assert_eq!(chosen(&["config.json", "pytorch_model.bin"], None, &[]).unwrap().len(), 2);
+        assert!(matches!(chosen(&["config.json", "README.md"], None, &[]), Err(PullError::Refused { .. })));
+        assert!(matches!(chosen(&["model.safetensors"], Some("Q8_0"), &[]), Err(PullError::Choice { .. })));
+        let by_glob = chosen_with(&names, None, &[], &["*.gguf", "*.json"], &["mod*.json"]).unwrap();
+        assert_eq!(by_glob, ["m.gguf", "1_Pooling/config.json", "config.json", "original/params.json", "tokenizer.json"]);
+        assert!(chosen_with(&names, None, &[], &["["], &[]).is_err());
+    }
+
+    #[test]
+    fn quantizations_are_read_from_names() {
+        let of = |name| quantization_of(name).map(|(label, _)| label);
+        assert_eq!(of("Qwen3-4B-Q4_K_M.gguf"), Some("Q4_K_M".into()));
+        assert_eq!(of("qwen3.q8_0.gguf"), Some("Q8_0".into()));
+        assert_eq!(of("model-IQ4_XS.gguf"), Some("IQ4_XS".into()));
+        assert_eq!(of("F16-finetune-Q4_K.gguf"), Some("Q4_K".into()));
+        assert_eq!(of("bf16/model.gguf"), Some("BF16".into()));
+        assert_eq!(of("model.gguf"), None);
+        assert_eq!(of("SEQ8_0X.gguf"), None);
+    }
+}

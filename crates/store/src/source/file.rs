@@ -1,0 +1,65 @@
+//! A model that is on this machine already: to be used where it lies, or copied into the store.
+
+use crate::PullError;
+use crate::download::disk;
+use crate::limits::FILES_MAX;
+use crate::name::derive_name;
+use crate::plan::{Origin, Plan, PlanFile};
+use crate::publish::Description;
+use crate::record::Role;
+use crate::source::choose::{Globs, Listed, Wish, choose};
+use crate::source::hub::parse_modules;
+use std::fs;
+use std::path::Path;
+
+/// Plans to copy the file or folder.
+pub(crate) fn plan(path: &Path, include: &Globs, exclude: &Globs) -> Result<Plan, PullError> {
+    let path = path.canonicalize().map_err(disk(path))?;
+    let shown = path.display().to_string();
+    let is_dir = path.is_dir();
+    let folder = if is_dir { path.as_path() } else { path.parent().unwrap_or(&path) };
+    let mut listing = Vec::new();
+    let modules = folder.join("modules.json");
+    let folders = match is_dir && modules.is_file() {
+        true => parse_modules(&fs::read(&modules).map_err(disk(&modules))?)
+            .map_err(|why| PullError::refused(modules.display().to_string(), why))?,
+        false => Vec::new(),
+    };
+    list(folder, "", &mut listing)?;
+    for below in &folders {
+        crate::file_name::check_file_name(below).map_err(|why| PullError::refused(below, why))?;
+        list(&folder.join(below), &format!("{below}/"), &mut listing)?;
+    }
+    let asked = if is_dir { None } else { path.file_name().and_then(|name| name.to_str()) };
+    let wish = Wish { choice: asked, mlx: false, include, exclude };
+    let chosen = choose(&shown, &listing, &folders, &wish)?;
+    let files = chosen.files.iter().map(|at| {
+        let Listed { name, size_bytes, digest } = listing[*at].clone();
+        PlanFile { origin: Origin::Copy(folder.join(&name)), name, role: Role::Model, size_bytes, digest }
+    });
+    Ok(Plan {
+        name: derive_name(&path),
+        reference: format!("file://{shown}"),
+        source: format!("file://{shown}"),
+        revision: None,
+        said: Description {
+            format: chosen.format.to_owned(),
+            quantization: chosen.quantization.clone().unwrap_or_default(),
+            ..Description::default()
+        },
+        files: files.collect(),
+    })
+}
+
+/// Regular files; links are followed, because many folders of models are made of them.
+fn list(folder: &Path, prefix: &str, listing: &mut Vec<Listed>) -> Result<(), PullError> {
+    for entry in fs::read_dir(folder).map_err(disk(folder))?.flatten() {
+        let Ok(meta) = fs::metadata(entry.path()) else { continue };
+        if let (true, Ok(name)) = (meta.is_file(), entry.file_name().into_string())
+            && listing.len() < 16 * FILES_MAX
+        {
+            listing.push(Listed { name: format!("{prefix}{name}"), size_bytes: Some(meta.len()), digest: None });
+        }
+    }
+    Ok(())
+}

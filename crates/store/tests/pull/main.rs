@@ -1,0 +1,48 @@
+//! Pulls against servers on loopback ports that behave as the real ones do, and misbehave as they do.
+
+mod archives;
+mod content;
+mod faults;
+mod hostile;
+mod hub;
+mod hub_pulls;
+mod kills;
+mod ollama_pulls;
+mod registry;
+mod server;
+
+use hanzo_engine_store::{Puller, Settings, Store};
+use std::path::Path;
+use std::time::Duration;
+
+/// Nothing of the machine's own: no caches, no tokens, no proxies.
+pub fn settings(hub: &str) -> Settings {
+    Settings {
+        hub: hub.parse().unwrap(),
+        hub_token: None,
+        hub_cache: None,
+        ollama: hub.parse().unwrap(),
+        ollama_store: None,
+        offline: false,
+        proxy: None,
+        stall: Duration::from_secs(20),
+        backoff: Duration::from_millis(5),
+        write_bytes_max: None,
+    }
+}
+
+pub fn puller(dir: &Path, settings: Settings) -> Puller {
+    Puller::new(Store::open(dir).unwrap(), settings, None).unwrap()
+}
+
+/// Whether nothing is visible: no record, no folder, and no blob that is not whole.
+pub fn nothing_visible(store: &Store) {
+    assert!(store.list().unwrap().models.is_empty());
+    let models = std::fs::read_dir(store.dir().join("models")).unwrap();
+    assert_eq!(models.count(), 0, "no folder of a model");
+    for blob in std::fs::read_dir(store.dir().join("blobs")).unwrap() {
+        let path = blob.unwrap().path();
+        let content = content::Content::given(std::fs::read(&path).unwrap());
+        assert!(path.to_string_lossy().ends_with(&content.sha256()), "{} is whole", path.display());
+    }
+}
