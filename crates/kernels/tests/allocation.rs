@@ -215,7 +215,14 @@ fn encoder_steps(mut backend: CpuBackend) -> Result<(), KernelError> {
         }),
     ];
     let norm = LayerNormParams { weight: &weight, bias: None, eps: 1e-12 };
-    let rope = Rope { kind: RopeKind::Neox, inv_freq: &inv_freq, magnitude: 1.0 };
+    let head_norm = backend.vector(&vec![1.0; HEADS.head_dim])?;
+    let turned = QkvParams {
+        shape: HEADS,
+        q_norm: Some(&head_norm),
+        k_norm: Some(&head_norm),
+        norm_eps: 1e-6,
+        rope: Some(Rope { kind: RopeKind::Neox, inv_freq: &inv_freq, magnitude: 1.0 }),
+    };
     let (mut x, mut residual) = (backend.buffer(LIMITS.rows, WIDTH)?, backend.buffer(LIMITS.rows, WIDTH)?);
     let mut qkv = backend.buffer(LIMITS.rows, HEADS.qkv_width())?;
     let mut mixed = backend.buffer(LIMITS.rows, HEADS.q_width())?;
@@ -229,7 +236,7 @@ fn encoder_steps(mut backend: CpuBackend) -> Result<(), KernelError> {
         backend.add_embedding(&table, RowIds::Types, &mut residual);
         backend.layer_norm(&residual, &norm, &mut x);
         backend.matmul(&qkv_weight, None, &x, &mut qkv);
-        backend.rotate(&mut qkv, HEADS, &rope);
+        backend.rotate(&mut qkv, &turned);
         for attention in &attentions {
             backend.self_attention(&qkv, attention, &mut mixed);
         }

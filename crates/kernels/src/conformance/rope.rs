@@ -161,8 +161,11 @@ fn turn_slack(rope: Option<(RopeKind, &[f32])>, head: &[f32], element: usize, po
     size * (8e-6 + angle / 4_194_304.0)
 }
 
-/// `rotate` of queries and keys, either kind, whole and partial, with magnitudes, tables that alternate within a step;
-/// values and elements past the rotary part to the bit; the same bits for a row in any batch.
+/// Epsilon of the norms that `rotate` is checked with.
+const EPS: f32 = 1e-6;
+
+/// `rotate` of queries and keys, normed and not, either kind, whole and partial, with magnitudes, tables that alternate
+/// within a step; values and elements past the rotary part to the bit; the same bits for a row in any batch.
 ///
 /// # Panics
 /// If a number is out of bounds or a bit differs.
@@ -176,14 +179,25 @@ pub fn check_rotate<B: Backend>(make: &impl Fn() -> B) {
         let (width, both) = (shape.qkv_width(), (heads + kv_heads) * head_dim);
         let rows = lengths.iter().sum::<u32>() as usize;
         let limits = StepLimits { rows, width, heads: shape, ..LIMITS };
-        for (kind, rotary_dim, magnitude, base) in [
-            (RopeKind::Neox, head_dim, 1.0, 10_000f32),
-            (RopeKind::Interleaved, head_dim, 1.0, 160_000.0),
-            ([RopeKind::Neox, RopeKind::Interleaved][i % 2], head_dim / 4 * 2, 1.25, 10_000.0),
+        for (kind, rotary_dim, magnitude, base, normed) in [
+            (RopeKind::Neox, head_dim, 1.0, 10_000f32, [false, false]),
+            (RopeKind::Interleaved, head_dim, 1.0, 160_000.0, [true, true]),
+            (
+                [RopeKind::Neox, RopeKind::Interleaved][i % 2],
+                head_dim / 4 * 2,
+                1.25,
+                10_000.0,
+                [i % 2 == 0, i % 2 == 1],
+            ),
         ] {
+            let norms = normed.map(|normed| {
+                normed.then(|| random.normals(head_dim).iter().map(|x| 1.0 + 0.3 * x).collect::<Vec<f32>>())
+            });
             let inv_freq: Vec<f32> =
                 (0..rotary_dim / 2).map(|pair| base.powf(-2.0 * pair as f32 / rotary_dim as f32)).collect();
-            let what = format!("rotate, {shape:?}, {kind:?}, {rotary_dim} elements, magnitude {magnitude}");
+            let what = format!(
+                "rotate, {shape:?}, {kind:?}, {rotary_dim} elements, magnitude {magnitude}, normed {normed:?}"
+            );
             let x = random.normals(rows * width);
             let first: Vec<usize> =
                 (0..lengths.len()).map(|i| lengths[..i].iter().sum::<u32>() as usize * width).collect();
@@ -197,10 +211,19 @@ pub fn check_rotate<B: Backend>(make: &impl Fn() -> B) {
                 let chosen: Vec<f32> = order.iter().flat_map(part).collect();
                 let rows = chosen.len() / width;
                 let (mut other, mut qkv) = (rig.upload(&chosen, width), rig.upload(&chosen, width));
+                let [q_norm, k_norm] =
+                    [0, 1].map(|part: usize| norms[part].as_ref().map(|norm| rig.vector(norm)));
                 let (inv_freq, slow) = (rig.vector(&inv_freq), rig.vector(&vec![1e-3; head_dim / 2]));
                 rig.step(&whole_batch(&lengths), |rig| {
-                    rig.backend.rotate(&mut other, shape, &Rope { kind, inv_freq: &slow, magnitude: 1.0 });
-                    rig.backend.rotate(&mut qkv, shape, &Rope { kind, inv_freq: &inv_freq, magnitude });
+                    let params = |inv_freq, magnitude| QkvParams {
+                        shape,
+                        q_norm: q_norm.as_ref(),
+                        k_norm: k_norm.as_ref(),
+                        norm_eps: EPS,
+                        rope: Some(Rope { kind, inv_freq, magnitude }),
+                    };
+                    rig.backend.rotate(&mut other, &params(&slow, 1.0));
+                    rig.backend.rotate(&mut qkv, &params(&inv_freq, magnitude));
                 });
                 rig.download("rotate", &qkv, rows, width)
             };
@@ -209,7 +232,11 @@ pub fn check_rotate<B: Backend>(make: &impl Fn() -> B) {
             let positions = lengths.iter().flat_map(|&length| 0..length);
             for (row, position) in positions.enumerate() {
                 let mut expected = x[row * width..][..width].to_vec();
-                for head in expected[..both].chunks_exact_mut(head_dim) {
+                for (index, head) in expected[..both].chunks_exact_mut(head_dim).enumerate() {
+                    if let Some(norm) = &norms[usize::from(index >= heads)] {
+                        let plain = head.to_vec();
+                        formulas::rms_norm(&plain, norm, EPS, head);
+                    }
                     formulas::rotate(head, kind, &inv_freq, magnitude, position);
                 }
                 let found = &all[row * width..][..width];
@@ -217,7 +244,8 @@ pub fn check_rotate<B: Backend>(make: &impl Fn() -> B) {
                 for col in 0..both {
                     let (head, element) = (col / head_dim * head_dim, col % head_dim);
                     let slack = turn_slack(Some((kind, &inv_freq)), &expected[head..], element, position);
-                    let slack = if element < rotary_dim { slack } else { 0.0 };
+                    let changed = element < rotary_dim || normed[usize::from(col >= heads * head_dim)];
+                    let slack = if changed { slack } else { 0.0 };
                     tally.see((row, col), found[col], expected[col], 0.0, slack);
                 }
             }

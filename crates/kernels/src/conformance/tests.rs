@@ -149,6 +149,9 @@ fn faulty_rotation_is_caught() {
         KindSwapped by check_rotate: "rotate";
         WholeHeadTurned by check_rotate: "rotate";
         MagnitudeIgnored by check_rotate: "magnitude 1.25";
+        QueriesNotNormed by check_rotate: "normed [true, true]";
+        KeysNotNormed by check_rotate: "normed [true, true]";
+        NormAfterRope by check_rotate: "normed [true, true]";
         PositionFromRow by check_rotate: "rotate";
         KeysNotTurned by check_rotate: "rotate";
         ValuesTurned by check_rotate: "values";

@@ -125,11 +125,21 @@ impl Faulty {
         for (row, &position) in rows.chunks_exact_mut(width).zip(&self.batch.positions) {
             let end = (turned.heads + turned.kv_heads) * heads.head_dim;
             for (index, head) in row[..end].chunks_exact_mut(heads.head_dim).enumerate() {
-                if let Some(norm) = if index < heads.heads { q_norm } else { k_norm } {
-                    let x = head.to_vec();
-                    formulas::rms_norm(&x, norm, params.norm_eps, head);
+                let norm = if index < heads.heads { q_norm } else { k_norm };
+                let normed = |head: &mut [f32]| {
+                    if let Some(norm) = norm {
+                        let x = head.to_vec();
+                        formulas::rms_norm(&x, norm, params.norm_eps, head);
+                    }
+                };
+                let late = self.fault == Fault::NormAfterRope;
+                if !late {
+                    normed(head);
                 }
                 formulas::rotate(head, changed.kind, changed.inv_freq, changed.magnitude, position);
+                if late {
+                    normed(head);
+                }
             }
         }
         self.store(qkv, rows);
