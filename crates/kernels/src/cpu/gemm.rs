@@ -255,6 +255,8 @@ impl<F: Format, L: Lanes, const NP: usize> Tiles<F, L, NP> {
     pub(super) const JOINT: bool = L::JOINT || (L::COLS >= 8 && matches!(F::KIND.acts(), ActKind::Float));
     /// Whether NP panels are those of a joint tile.
     pub(super) const TOGETHER: bool = NP == JOINT_PANELS;
+    /// Whether twelve columns of NP panels of floats fit the registers.
+    pub(super) const TWELVE: bool = L::COLS >= 8;
     /// Whether eight columns of NP panels fit the registers.
     pub(super) const EIGHT: bool = NP == 1 && L::COLS >= 8;
 }

@@ -27,6 +27,8 @@ use crate::{Activation, KernelError};
 const WIDE_COLUMNS_MIN: usize = 8;
 /// Inputs of a panel that are expanded at a time: 16 KiB, a third of a first-level cache.
 const EXPAND_INPUTS: usize = 1024;
+/// Inputs of a panel of floats that are multiplied at a time: 24 KiB of f32, half a first-level cache.
+const FLOAT_INPUTS: usize = 384;
 /// Columns an item covers at most, so that its sums fit the thread's scratch.
 const ITEM_COLUMNS_MAX: usize = 512;
 /// Bytes of activations an item covers at most, so that they stay in the second-level cache.

@@ -1,5 +1,7 @@
 //! The conformance suite on every tier this processor has.
 
+mod floats;
+
 use std::sync::Arc;
 
 use super::{CpuBackend, ThreadPool, Tier};

@@ -27,18 +27,44 @@ macro_rules! float_format {
                 args: &TileArgs,
                 sums: &mut [[L::F; NC]; NP],
             ) {
-                for k in args.block_first..args.block_end {
-                    let mut w = [L::splat(0.0); NP];
-                    for (p, w) in w.iter_mut().enumerate() {
-                        let at = args.codes.add(p * args.codes_stride + k * $bytes);
-                        *w = L::$load(at.cast::<$element>());
-                    }
-                    for c in 0..NC {
-                        let x = L::splat(args.columns.floats.add(c * args.columns.floats_stride + k).read());
-                        for p in 0..NP {
-                            sums[p][c] = L::fma(w[p], x, sums[p][c]);
+                // Three columns an address, the second and third at one and two strides from it; and some inputs a
+                // round: with fewer the processor would be busy with addresses.
+                const { assert!(NC <= 12) };
+                let stride = args.columns.floats_stride;
+                let mut x = [args.columns.floats.wrapping_add(args.block_first); 4];
+                for (i, x) in x.iter_mut().enumerate() {
+                    *x = x.wrapping_add(3 * i * stride);
+                }
+                let mut codes = args.codes.add(args.block_first * $bytes);
+                let mut left = args.block_end - args.block_first;
+                macro_rules! inputs {
+                    ($count:literal) => {
+                        for k in 0..$count {
+                            let mut w = [L::splat(0.0); NP];
+                            for (p, w) in w.iter_mut().enumerate() {
+                                *w = L::$load(
+                                    codes.add(p * args.codes_stride + k * $bytes).cast::<$element>(),
+                                );
+                            }
+                            for c in 0..NC {
+                                let x = L::splat(x[c / 3].wrapping_add(c % 3 * stride + k).read());
+                                for p in 0..NP {
+                                    sums[p][c] = L::fma(w[p], x, sums[p][c]);
+                                }
+                            }
                         }
-                    }
+                        for x in x.iter_mut().take(NC.div_ceil(3)) {
+                            *x = x.wrapping_add($count);
+                        }
+                        codes = codes.wrapping_add($count * $bytes);
+                        left -= $count;
+                    };
+                }
+                while left >= 4 {
+                    inputs!(4);
+                }
+                while left > 0 {
+                    inputs!(1);
                 }
             }
         }

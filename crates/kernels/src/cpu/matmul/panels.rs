@@ -2,7 +2,7 @@
 
 use std::marker::PhantomData;
 
-use super::{EXPAND_INPUTS, PanelScratch, STORED_RUN, WIDE_COLUMNS_MIN};
+use super::{EXPAND_INPUTS, FLOAT_INPUTS, PanelScratch, STORED_RUN, WIDE_COLUMNS_MIN};
 use crate::DType;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 use crate::cpu::amx;
@@ -187,7 +187,9 @@ impl<F: Format> Kernel for PanelSums<F> {
             sums: job.sums,
             sums_stride: job.column_count * PANEL_ROWS,
         };
-        let few = job.column_count < WIDE_COLUMNS_MIN;
+        // Sums of a stream's floats fill few registers soon.
+        let floats_few = F::GROUPS == 0 && L::COLS < 8;
+        let few = job.column_count < if floats_few { 4 } else { WIDE_COLUMNS_MIN };
         let mut panel = 0;
         while panel < job.panels {
             let left = job.panels - panel;
@@ -223,7 +225,8 @@ impl<F: Format> Kernel for PanelSums<F> {
 /// Inside `L::vectorize`; `args` covers NP panels, `panel` the first of them, and the job's columns.
 #[inline(always)]
 unsafe fn runs<F: Format, L: Lanes, const NP: usize>(args: TileArgs, job: &PanelJob, panel: usize) {
-    let run = (EXPAND_INPUTS / (NP * F::KIND.block())).max(1);
+    let inputs = if F::GROUPS == 0 { FLOAT_INPUTS } else { EXPAND_INPUTS };
+    let run = (inputs / (NP * F::KIND.block())).max(1);
     for first in (0..job.blocks).step_by(run) {
         let end = job.blocks.min(first + run);
         let mut args = TileArgs { block_first: first, block_end: end, ..args };
@@ -247,9 +250,47 @@ unsafe fn runs<F: Format, L: Lanes, const NP: usize>(args: TileArgs, job: &Panel
                 }
                 args.codes = job.expanded;
                 joint::<F, L, NP, true>(args, job.column_count);
+            } else if F::GROUPS == 0 {
+                floats::<F, L, NP>(args, job.column_count);
             } else {
                 joint::<F, L, NP, false>(args, job.column_count);
             }
+        }
+    }
+}
+
+/// Tiles of NP panels of floats over the columns, as wide as the registers allow: each weight that is loaded is used for
+/// all columns of a tile, each activation for all panels.
+///
+/// # Safety
+/// As for `across`.
+#[inline(always)]
+unsafe fn floats<F: Format, L: Lanes, const NP: usize>(args: TileArgs, columns: usize) {
+    let (mut done, format) = (0, PhantomData);
+    while done < columns {
+        // SAFETY: `done + the tile's columns <= columns`.
+        unsafe {
+            let args = args.from(done);
+            let left = columns - done;
+            done += if Tiles::<F, L, NP>::TWELVE && left >= 12 {
+                L::vectorize(Tile::<F, NP, 12, false, false> { args, format });
+                12
+            } else if Tiles::<F, L, NP>::TWELVE && left >= 8 {
+                L::vectorize(Tile::<F, NP, 8, false, false> { args, format });
+                8
+            } else if !Tiles::<F, L, NP>::TWELVE && left >= 6 {
+                L::vectorize(Tile::<F, NP, 6, false, false> { args, format });
+                6
+            } else if left >= 4 {
+                L::vectorize(Tile::<F, NP, 4, false, false> { args, format });
+                4
+            } else if left >= 2 {
+                L::vectorize(Tile::<F, NP, 2, false, false> { args, format });
+                2
+            } else {
+                L::vectorize(Tile::<F, NP, 1, false, false> { args, format });
+                1
+            };
         }
     }
 }
