@@ -185,7 +185,7 @@ mod tests {
 
     #[test]
     fn options_in_other_words_fill_what_is_not_said() {
-        let mut files = Source::Demo.open().unwrap();
+        let Network::Decoder(mut files) = Source::Demo.open().unwrap().network else { panic!("an encoder") };
         let own = files.text.generation;
         take_defaults("[]", &mut files);
         assert_eq!(files.text.generation, own);
