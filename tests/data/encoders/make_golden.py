@@ -18,9 +18,10 @@ published models of its family, not those the newest library would save) and `go
 The .gguf files are the same weights (matrices in F16) as llama.cpp's converter writes them; qwen3-embedding-without-eos.gguf is of the
 older kind that does not say that <|endoftext|> is to be appended.
 
-Every vector is computed from its text alone and must come out the same, to 1e-5, from one padded batch of all texts. Every weight
-is a multiple of 1/256 below 1 (norms: of 1/64, around 1), so F32, F16 and BF16 hold it exactly. Every tensor and every setting a
-case lists as `matters` must change the result when changed, or the script stops.
+Every vector is computed from its text alone and must come out the same from one padded batch of all texts: to 1e-5, 3e-5 for
+qwen3-reranker's logits, 5e-5 for the rows of `hidden`. Every weight is a multiple of 1/256 below 1 (norms: of 1/64, around 1), so F32,
+F16 and BF16 hold it exactly. Where a case calls check_matters, changing any tensor (but biases of keys, which the softmax takes out
+again, and poolers nobody reads) or any setting it lists changes the result, or the script stops.
 """
 import sys
 from pathlib import Path
