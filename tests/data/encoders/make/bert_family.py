@@ -39,7 +39,7 @@ def bert_cls_dense():
     assert list(st.tokenize(["FOX"])["input_ids"][0]) == list(st.tokenize(["fox"])["input_ids"][0])
     embeddings = embed(st, TEXTS + [FOX.upper(), {"text": FOX, "truncate_dim": 7, "normalize": True}])
     same(embeddings[0]["vector"], embeddings[len(TEXTS)]["vector"], "lower-cased")
-    finish(folder, {"source": source(model, "SentenceTransformer"), "hidden": hidden(model, hf, 64, [FOX, PAIR, OVER]), "embeddings": embeddings})
+    finish(folder, {"source": source(model, "SentenceTransformer"), "hidden": hidden(model, hf, 64, [FOX, PAIR, LONG]), "embeddings": embeddings})
 
 
 @case
@@ -67,7 +67,7 @@ def bert_pooling_all():
 def bert_crossencoder():
     """As ms-marco-MiniLM: one label, and a config.json that tells CrossEncoder to give the bare logit."""
     config = BERT | {"architectures": ["BertForSequenceClassification"], "id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}, "sentence_transformers": {"activation_fn": "torch.nn.modules.linear.Identity", "version": "4.0.1"}}
-    folder, model, hf = checkpoint("bert-crossencoder", config, AutoModelForSequenceClassification, tokens.wordpiece(), BERT_TOKENS, 4, spreads=[("classifier.weight", 0.5)])
+    folder, model, hf = checkpoint("bert-crossencoder", config, AutoModelForSequenceClassification, tokens.wordpiece(), BERT_TOKENS, 4, dtype=torch.float16, spreads=[("classifier.weight", 0.5)])
     check_matters(model, probe(hf, 64), ignore=("key.bias",))
     finish(folder, {"source": source(model, "CrossEncoder"), "scores": score(folder, model, hf, 64, PAIRS, torch.sigmoid, predict=True)})
 
@@ -215,7 +215,7 @@ def deberta_v2():
     st = sentence_transformer(folder)
     embeddings = embed(st, TEXTS)
     differ(embeddings[:7], "deberta-v2")
-    finish(folder, {"source": source(model, "SentenceTransformer"), "hidden": hidden(model, hf, 64, [FOX, PAIR, OVER]), "embeddings": embeddings})
+    finish(folder, {"source": source(model, "SentenceTransformer"), "hidden": hidden(model, hf, 64, [FOX, PAIR, LONG]), "embeddings": embeddings})
 
 
 @case

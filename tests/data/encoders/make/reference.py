@@ -12,6 +12,7 @@ from transformers import AutoTokenizer
 import tokens
 
 transformers.logging.set_verbosity_error(); logging.disable(logging.WARNING); transformers.utils.logging.disable_progress_bar()
+torch.set_num_threads(1)
 HERE = Path(__file__).parent.parent
 LIBRARIES = f"transformers {transformers.__version__}, sentence-transformers {sentence_transformers.__version__}, torch {torch.__version__.split('+')[0]}"
 CLOSE, MATTERS = 1e-5, 1e-3

@@ -86,13 +86,13 @@ def nomic_names(weights):
 @case
 def nomic_bert():
     """As nomic-embed-text-v1.5 (GPT-2's config keys). The library reads the same model.safetensors with the settings in its own words."""
-    folder, model, hf = checkpoint("nomic-bert", NOMIC, AutoModel, tokens.wordpiece(size=180), BERT_TOKENS | {"model_max_length": 8192}, 24, rename=nomic_names, library=NOMIC_LIBRARY)
+    folder, model, hf = checkpoint("nomic-bert", NOMIC, AutoModel, tokens.wordpiece(size=180), BERT_TOKENS | {"model_max_length": 8192}, 24, rename=nomic_names, library=NOMIC_LIBRARY, dtype=torch.float16)
     st_files(folder, 32, max_seq_length=64, normalize=False)
     check_matters(model, probe(hf, 64), settings=[("rope_parameters.rope_theta", 10000.0), ("hidden_act", "gelu")])
     st = sentence_transformer(library_folder(folder, NOMIC_LIBRARY | {"vocab_size": model.config.vocab_size}))
     embeddings = embed(st, TEXTS + ["search_query: " + FOX, {"text": FOX, "truncate_dim": 16, "normalize": True}])
     differ(embeddings[:7], "nomic-bert")
-    finish(folder, {"source": source(model, "SentenceTransformer"), "hidden": hidden(model, hf, 64, [FOX, PAIR, OVER]), "embeddings": embeddings})
+    finish(folder, {"source": source(model, "SentenceTransformer"), "hidden": hidden(model, hf, 64, [FOX, PAIR, LONG]), "embeddings": embeddings})
 
 
 # ---------------------------------------------------------------- gte's new-impl
@@ -150,7 +150,7 @@ def gte_new():
     assert abs(before - st.encode(OVER)).max() > MATTERS
     embeddings = embed(st, TEXTS)
     differ(embeddings[:7], "gte-new")
-    finish(folder, {"source": source(model, "SentenceTransformer; rotary frequencies set to new-impl's fixed NTK scaling, token type table zero"), "hidden": hidden(model, hf, 64, [FOX, PAIR, OVER], types=False), "embeddings": embeddings})
+    finish(folder, {"source": source(model, "SentenceTransformer; rotary frequencies set to new-impl's fixed NTK scaling, token type table zero"), "hidden": hidden(model, hf, 64, [FOX, PAIR, LONG], types=False), "embeddings": embeddings})
 
 
 @case
@@ -256,7 +256,7 @@ def jina_bert_v2():
     st = jina_sentence_transformer(folder, model)
     embeddings = embed(st, TEXTS + [{"text": FOX, "normalize": True}])
     differ(embeddings[:7], "jina-bert-v2")
-    finish(folder, {"source": f"{LIBRARIES}: jina-bert-implementation's JinaBertModel written anew in plain torch from its published modelling code (rotary_family.py), SentenceTransformer", "hidden": hidden(model, hf, 64, [FOX, PAIR, OVER]), "embeddings": embeddings})
+    finish(folder, {"source": f"{LIBRARIES}: jina-bert-implementation's JinaBertModel written anew in plain torch from its published modelling code (rotary_family.py), SentenceTransformer", "hidden": hidden(model, hf, 64, [FOX, PAIR, LONG]), "embeddings": embeddings})
 
 
 def jina_sentence_transformer(folder, model):

@@ -1,5 +1,6 @@
 """Small tokenizers of each kind, trained on a few sentences, written as the published files are."""
-import json, struct
+import json, math, struct
+from collections import Counter
 from functools import cache
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
@@ -23,13 +24,34 @@ def truncated_and_padded(tokenizer):
     tokenizer.enable_truncation(20); tokenizer.enable_padding(length=20, pad_id=tokenizer.token_to_id("[PAD]"), pad_token="[PAD]")
 
 
+def joined_pieces(words, count, join=lambda a, b: a + b):
+    """The alphabet of `words` (each a tuple of symbols), then the `count` most frequent joins of two, with how often each occurs.
+    Written out here because the library's trainers for these kinds do not give the same pieces every time."""
+    words = Counter(words)
+    pieces = {s: sum(n for word, n in words.items() for t in word if t == s) for s in sorted({s for word in words for s in word})}
+    while len(pieces) < count:
+        pairs = Counter()
+        for word, n in words.items():
+            for pair in zip(word, word[1:]): pairs[pair] += n
+        (a, b), often = min(pairs.items(), key=lambda p: (-p[1], p[0]))
+        pieces[join(a, b)] = often
+        joined = Counter()
+        for word, n in words.items():
+            out, i = [], 0
+            while i < len(word):
+                both = word[i:i + 2] == (a, b)
+                out.append(join(a, b) if both else word[i]); i += 2 if both else 1
+            joined[tuple(out)] += n
+        words = joined
+    return pieces
+
+
 @cache
 def wordpiece_vocabulary(size, specials, lowercase):
-    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.train_from_iterator(CORPUS + ["京 é"], trainers.WordPieceTrainer(vocab_size=size, special_tokens=list(specials), show_progress=False))
-    return tokenizer.get_vocab()
+    normalizer, splitter = normalizers.BertNormalizer(lowercase=lowercase), pre_tokenizers.BertPreTokenizer()
+    words = [w for text in CORPUS + ["京 é"] for w, _ in splitter.pre_tokenize_str(normalizer.normalize_str(text))]
+    pieces = joined_pieces([(w[0], *("##" + c for c in w[1:])) for w in words], size - len(specials), lambda a, b: a + b.removeprefix("##"))
+    return {t: i for i, t in enumerate([*specials, *pieces])}
 
 
 def wordpiece(size=180, specials=tuple(BERT_SPECIALS), lowercase=True, cls="[CLS]", sep="[SEP]", pair_separators=1):
@@ -97,13 +119,12 @@ def character_map(pairs):
 
 @cache
 def unigram_pieces(size):
-    trained = Tokenizer(models.Unigram())
-    trained.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()])
-    trained.train_from_iterator(CORPUS, trainers.UnigramTrainer(vocab_size=size, show_progress=False, unk_token="<unk>", special_tokens=["<unk>"]))
-    return [(piece, round(score, 5)) for piece, score in json.loads(trained.to_str())["model"]["vocab"] if piece != "<unk>"]
+    pieces = joined_pieces([tuple("▁" + w) for text in CORPUS for w in text.split()], size)
+    total = sum(pieces.values())
+    return [(piece, round(math.log(often / total), 5)) for piece, often in sorted(pieces.items(), key=lambda p: (-p[1], p[0]))]
 
 
-def unigram(first, last, unk, template, pair, size=200, newer=False):
+def unigram(first, last, unk, template, pair, size=170, newer=False):
     """XLM-R's and DeBERTa's kind: a character map, words with a lower one eighth block before them, most likely pieces."""
     pieces = [(t, 0.0) for t in first] + unigram_pieces(size) + [(t, 0.0) for t in last]
     tokenizer = Tokenizer(models.Unigram(pieces, unk_id=list(first).index(unk), byte_fallback=False))
