@@ -198,7 +198,7 @@ fn encoder_steps(mut backend: CpuBackend) -> Result<(), KernelError> {
     let inv_freq = backend.vector(&[0.1; 16])?;
     let reach = 20;
     let distances = backend.vector(&vec![0.2; HEADS.heads * (2 * reach as usize + 1)])?;
-    let slopes = backend.vector(&vec![0.2; HEADS.heads])?;
+    let slopes = backend.vector(&[0.2; HEADS.heads])?;
     let buckets = backend.vector(&vec![0.1; 2 * HEADS.q_width()])?;
     let bucket_of: Vec<u32> = (0..2 * reach + 1).map(|i| i % 2).collect();
     let params = |bias| SelfAttentionParams { heads: HEADS, scale: 0.125, reach: None, causal: false, bias };
@@ -215,7 +215,7 @@ fn encoder_steps(mut backend: CpuBackend) -> Result<(), KernelError> {
         }),
     ];
     let norm = LayerNormParams { weight: &weight, bias: None, eps: 1e-12 };
-    let head_norm = backend.vector(&vec![1.0; HEADS.head_dim])?;
+    let head_norm = backend.vector(&[1.0; HEADS.head_dim])?;
     let turned = QkvParams {
         shape: HEADS,
         q_norm: Some(&head_norm),

@@ -7,9 +7,8 @@ mod moe;
 use crate::quant::{dequantize_row, scale_min};
 use crate::reference::{ReferenceBackend, ReferenceBuffer, ReferenceKv, formulas};
 use crate::{
-    Activation, AttentionParams, BLOCK_TOKENS, Backend, Batch, DType, KernelError, KvSpec,
-    LayerNormParams, MatrixShape, MatrixSource, MoeParams, QkvParams, Rope, RopeKind, RowIds,
-    SelfAttentionParams, StepLimits,
+    Activation, AttentionParams, BLOCK_TOKENS, Backend, Batch, DType, KernelError, KvSpec, LayerNormParams,
+    MatrixShape, MatrixSource, MoeParams, QkvParams, Rope, RopeKind, RowIds, SelfAttentionParams, StepLimits,
 };
 
 /// What is wrong with the backend.

@@ -106,6 +106,24 @@ fn gguf_files_hold_the_same_models() {
     }
 }
 
+#[test]
+fn gguf_files_of_the_converter_hold_the_same_models() {
+    for case in ["bert-mean", "nomic-bert"] {
+        let (gguf, files) = crate::gguf::open(&data("encoders").join(format!("{case}.gguf"))).unwrap();
+        assert!(is_encoder_gguf(&gguf.metadata).unwrap());
+        let files = EncoderFiles::from_gguf(case, gguf, files).unwrap();
+        assert_eq!(files.info.name, format!("tiny-{case}"));
+        assert_eq!(files.info.quantization, "F16");
+        let texts = golden(case, "hidden", "last_hidden_state");
+        on_every_backend!(&files, format!("{case}.gguf"), |runner, label| {
+            for text in &texts {
+                let found = largest_difference(&runner.hidden(&[text])[0], &text.expected);
+                assert!(found <= TOLERANCE * range(&text.expected), "{label}: {found}");
+            }
+        });
+    }
+}
+
 /// A golden checkpoint under another class, with that class's tensors added as zeros of F16.
 fn with_head(case: &str, class: &str, tensors: &[(&str, &[usize])]) -> Result<EncoderFiles, String> {
     let copy = tempfile::tempdir().unwrap();

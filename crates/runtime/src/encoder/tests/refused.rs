@@ -112,8 +112,11 @@ fn what_is_no_encoder_is_told_apart() {
     assert!(!is(json!({})));
 }
 
+/// A tensor's new name and shape.
+type Renamed = (String, Vec<usize>);
+
 /// Rewrites a checkpoint's tensors: `change` gives each its new name and shape, or takes it away.
-fn rewrite(at: &std::path::Path, change: impl Fn(&str, &[usize]) -> Option<(String, Vec<usize>)>) {
+fn rewrite(at: &std::path::Path, change: impl Fn(&str, &[usize]) -> Option<Renamed>) {
     let path = at.join("model.safetensors");
     let file = fs::read(&path).unwrap();
     let tensors = ::safetensors::SafeTensors::deserialize(&file).unwrap();
@@ -131,7 +134,7 @@ fn rewrite(at: &std::path::Path, change: impl Fn(&str, &[usize]) -> Option<(Stri
 #[test]
 fn missing_misshapen_and_strange_tensors_are_named() {
     let key = "encoder.layer.1.attention.self.key.weight";
-    let error = |change: &dyn Fn(&str, &[usize]) -> Option<(String, Vec<usize>)>| {
+    let error = |change: &dyn Fn(&str, &[usize]) -> Option<Renamed>| {
         let model = copy("bert-mean");
         rewrite(model.path(), change);
         open_at(model.path()).unwrap_err()
