@@ -72,14 +72,14 @@ fn errors_are_those_of_f32_or_those_stated() {
             let (rms_max, largest_max) = if tier == Tier::Amx && cols > 16 {
                 (1.4 * 4.4e-6 * (1.6 / cols as f64).sqrt(), 5.0 * 4.4e-6 * (1.6 / cols as f64).sqrt() + 2e-6)
             } else {
-                (1e-7, 1e-6)
+                (4e-7, 3e-6)
             };
             assert!(rms < rms_max && largest < largest_max, "{tier}, {dtype}, {cols}: {rms:e}, {largest:e}");
             // One number in each row outweighs all others.
             let mut spiky = x;
             spiky.iter_mut().step_by(cols).for_each(|x| *x = 1e4);
             let (rms, largest) = errors(&weights, &spiky, &weights.times(tier, 2, &spiky));
-            assert!(rms < 1e-7 && largest < 1e-6, "{tier}, {dtype}, {cols}, spikes: {rms:e}, {largest:e}");
+            assert!(rms < 1.5e-6 && largest < 1e-5, "{tier}, {dtype}, {cols}, spikes: {rms:e}, {largest:e}");
         }
     }
 }
