@@ -300,7 +300,9 @@ fn pull_code(error: &PullError) -> Code {
         PullError::NotFound { .. } => Code::NotFound,
         PullError::Forbidden { .. } => Code::PermissionDenied,
         PullError::Choice { .. } => Code::InvalidArgument,
-        PullError::Status { .. } | PullError::Network { .. } | PullError::Unsteady { .. } => Code::Unavailable,
+        PullError::Status { .. } | PullError::Network { .. } | PullError::Unsteady { .. } => {
+            Code::Unavailable
+        }
         PullError::DigestMismatch { .. } => Code::DataLoss,
         PullError::Cancelled => Code::Cancelled,
         PullError::TooMany { .. } => Code::ResourceExhausted,

@@ -37,9 +37,9 @@ mod ticket;
 mod worker;
 
 pub use config::{Config, ConfigError};
-pub use pulls::puller;
 pub use daemon::{Daemon, DaemonError, DaemonHandle};
 pub use hanzo_engine_store as store;
+pub use pulls::puller;
 
 /// The name of the model inside this program, which can be loaded by it everywhere.
 pub const DEMO_MODEL: &str = "hanzo-demo";

@@ -4,7 +4,9 @@
 use std::path::{Path, PathBuf};
 
 use hanzo_engine_runtime::{LoadError, ModelFiles, ModelInfo, Network, Opened};
-use hanzo_engine_store::{Found as Stored, NewModel, Reference, Store, StoreError, derive_name, params_beside};
+use hanzo_engine_store::{
+    Found as Stored, NewModel, Reference, Store, StoreError, derive_name, params_beside,
+};
 use serde_json::Value;
 
 use crate::{
@@ -68,7 +70,8 @@ fn take_defaults(params: &str, files: &mut ModelFiles) {
     let defaults = &mut files.text.generation;
     let Ok(Value::Object(params)) = serde_json::from_str(params) else { return };
     let number = |name: &str| params.get(name).and_then(Value::as_f64).map(|value| value as f32);
-    let count = |name: &str| params.get(name).and_then(Value::as_u64).and_then(|value| u32::try_from(value).ok());
+    let count =
+        |name: &str| params.get(name).and_then(Value::as_u64).and_then(|value| u32::try_from(value).ok());
     defaults.temperature = defaults.temperature.or_else(|| number("temperature"));
     defaults.top_k = defaults.top_k.or_else(|| count("top_k"));
     defaults.top_p = defaults.top_p.or_else(|| number("top_p"));
@@ -194,7 +197,10 @@ mod tests {
         let params = r#"{"temperature":0.7,"top_k":9,"repeat_penalty":1.1,"num_predict":-1,"stop":["x"],"min_p":"no"}"#;
         take_defaults(params, &mut files);
         let taken = files.text.generation;
-        assert_eq!((taken.temperature, taken.top_k, taken.repetition_penalty), (Some(0.7), Some(3), Some(1.1)));
+        assert_eq!(
+            (taken.temperature, taken.top_k, taken.repetition_penalty),
+            (Some(0.7), Some(3), Some(1.1))
+        );
         assert_eq!((taken.min_p, taken.max_new_tokens), (own.min_p, own.max_new_tokens));
     }
 
@@ -203,7 +209,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::open(dir.path()).unwrap();
         let error = resolve("zen-nano", Some(&store)).unwrap_err();
-        assert!(matches!(&error, Error::NotPulled { reference, .. } if reference == "hf://Qwen/Qwen3-0.6B-GGUF:Q8_0"));
+        assert!(
+            matches!(&error, Error::NotPulled { reference, .. } if reference == "hf://Qwen/Qwen3-0.6B-GGUF:Q8_0")
+        );
         assert!(error.to_string().contains("pull it first"), "{error}");
     }
 

@@ -156,7 +156,8 @@ impl Acquire {
                 Origin::Copy(path) | Origin::Here(path) => Some(path),
                 Origin::Url { .. } => None,
             };
-            let Description { format, architecture, quantization, parameters, context_tokens_max, license } = read;
+            let Description { format, architecture, quantization, parameters, context_tokens_max, license } =
+                read;
             let model = NewModel {
                 path,
                 files: plan.files.into_iter().filter_map(at).collect(),
@@ -341,7 +342,8 @@ fn look_at(
     let (sha256, found) = hasher.finish(digest);
     match (digest, found) {
         (Some(expected), Some(found)) if *expected != found => {
-            let why = format!("its digest is {found}, and its name says {expected}; pull with --force to fetch it");
+            let why =
+                format!("its digest is {found}, and its name says {expected}; pull with --force to fetch it");
             Err(PullError::refused(path.display().to_string(), why))
         }
         _ => {
@@ -365,7 +367,8 @@ fn copy(
     let mut from = std::fs::File::open(path).map_err(disk(path))?;
     let bytes = from.metadata().map_err(disk(path))?.len();
     state.total.store(bytes, Relaxed);
-    let mut to = OpenOptions::new().write(true).create(true).truncate(true).open(&part).map_err(disk(&part))?;
+    let mut to =
+        OpenOptions::new().write(true).create(true).truncate(true).open(&part).map_err(disk(&part))?;
     let mut hasher = Hasher::new(None);
     let mut piece = vec![0_u8; 1 << 20];
     let mut copied = 0;

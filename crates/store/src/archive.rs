@@ -97,7 +97,8 @@ impl Store {
             serde_json::to_vec_pretty(&Contents { version: VERSION, models: packed }).map_err(corrupt)?;
         let archive = Path::new("the archive");
         let mut tar = Builder::new(to);
-        append(&mut tar, CONTENTS, contents.len() as u64, &contents[..]).map_err(StoreError::file(archive))?;
+        append(&mut tar, CONTENTS, contents.len() as u64, &contents[..])
+            .map_err(StoreError::file(archive))?;
         for (sha256, path) in files {
             let file = File::open(&path).map_err(StoreError::file(&path))?;
             let bytes = file.metadata().map_err(StoreError::file(&path))?.len();
@@ -121,9 +122,11 @@ impl Store {
         let base = folder.as_deref().or(if is_dir { Some(&model.path) } else { model.path.parent() });
         let file = |file: &crate::FileRecord| {
             let below = base.and_then(|base| file.path.strip_prefix(base).ok()).unwrap_or(&file.path);
-            let unusable = || StoreError::file(&file.path)(io::Error::other("its name will not do in an archive"));
+            let unusable =
+                || StoreError::file(&file.path)(io::Error::other("its name will not do in an archive"));
             let name = below.to_str().filter(|name| crate::file_name::check_file_name(name).is_ok());
-            let (name, sha256) = (name.ok_or_else(unusable)?.to_owned(), file.sha256.clone().ok_or_else(unusable)?);
+            let (name, sha256) =
+                (name.ok_or_else(unusable)?.to_owned(), file.sha256.clone().ok_or_else(unusable)?);
             Ok(PackedFile { name, sha256, size_bytes: file.size_bytes, role: file.role })
         };
         Ok(Packed {
@@ -175,7 +178,8 @@ impl Store {
         let is_there = |sha256: &String, bytes: &u64| {
             std::fs::metadata(self.layout.blob(sha256)).is_ok_and(|meta| meta.len() == *bytes)
         };
-        let needed_bytes = missing.iter().filter(|(sha, bytes)| !is_there(sha, bytes)).map(|(_, bytes)| bytes).sum();
+        let needed_bytes =
+            missing.iter().filter(|(sha, bytes)| !is_there(sha, bytes)).map(|(_, bytes)| bytes).sum();
         let free_bytes = layout::free_bytes(self.dir()).map_err(StoreError::file(self.dir()))?;
         if needed_bytes > free_bytes.saturating_sub(SPARE_BYTES) {
             return Err(StoreError::DiskFull { dir: self.dir().to_owned(), needed_bytes, free_bytes });
@@ -196,7 +200,8 @@ impl Store {
             }
             self.take_blob(&sha256, &mut entry, &mut seen)?;
         }
-        let absent: BTreeSet<&String> = missing.iter().filter(|(sha, bytes)| !is_there(sha, bytes)).map(|(sha, _)| sha).collect();
+        let absent: BTreeSet<&String> =
+            missing.iter().filter(|(sha, bytes)| !is_there(sha, bytes)).map(|(sha, _)| sha).collect();
         if let Some(sha256) = absent.first() {
             return Err(refused(format!("blobs/sha256-{sha256} is not in it; was it cut off?")));
         }
@@ -277,7 +282,12 @@ fn check(contents: &Contents) -> Result<BTreeMap<String, u64>, StoreError> {
 }
 
 fn arrived(model: Packed) -> Arrived {
-    let file = |file: PackedFile| ArrivedFile { name: file.name, sha256: Some(file.sha256), role: file.role, at: None };
+    let file = |file: PackedFile| ArrivedFile {
+        name: file.name,
+        sha256: Some(file.sha256),
+        role: file.role,
+        at: None,
+    };
     Arrived {
         name: model.name,
         reference: model.reference,

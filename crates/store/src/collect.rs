@@ -90,7 +90,8 @@ impl Store {
             sweep(&self.layout.blobs(), age, dry_run, &mut collected, |path| blobs.contains(path))?;
             sweep(&self.layout.models(), age, dry_run, &mut collected, |path| folders.contains(path))?;
         } else {
-            let finished = |path: &Path| !path.file_name().is_some_and(|name| is_stage(&name.to_string_lossy()));
+            let finished =
+                |path: &Path| !path.file_name().is_some_and(|name| is_stage(&name.to_string_lossy()));
             sweep(&self.layout.models(), age, dry_run, &mut collected, finished)?;
         }
         sweep(&self.layout.partial(), age, dry_run, &mut collected, |_| false)?;
@@ -191,5 +192,6 @@ fn allocated_bytes(path: &Path) -> u64 {
     if !meta.is_dir() {
         return meta.blocks() * 512;
     }
-    fs::read_dir(path).map_or(0, |entries| entries.flatten().map(|entry| allocated_bytes(&entry.path())).sum())
+    fs::read_dir(path)
+        .map_or(0, |entries| entries.flatten().map(|entry| allocated_bytes(&entry.path())).sum())
 }

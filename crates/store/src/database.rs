@@ -130,9 +130,7 @@ impl Database {
             Match::One(found) => match self.exact(found)? {
                 Some(entry) => Ok(entry),
                 // A key that is no text has a name that leads nowhere; its entry has the key itself.
-                None => {
-                    self.entries()?.into_iter().find(|entry| entry.name == found).ok_or_else(not_found)
-                }
+                None => self.entries()?.into_iter().find(|entry| entry.name == found).ok_or_else(not_found),
             },
             Match::Ambiguous(candidates) => {
                 let candidates = candidates.into_iter().map(str::to_owned).collect();

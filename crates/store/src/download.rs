@@ -150,9 +150,9 @@ impl Downloader {
         let (first, total) = match self.first(wanted).await? {
             First::Ranges(answer, total) => (answer, total),
             First::Stream(answer, total) => {
-                return stream::whole_body(self, wanted, state, answer, total, part_path).await.map(
-                    |(hasher, size_bytes)| Whole { hasher, size_bytes, resumed: false },
-                );
+                return stream::whole_body(self, wanted, state, answer, total, part_path)
+                    .await
+                    .map(|(hasher, size_bytes)| Whole { hasher, size_bytes, resumed: false });
             }
         };
         self.check_length(wanted, total)?;

@@ -81,9 +81,32 @@ mod tests {
             check_file_name(good).unwrap();
         }
         for bad in [
-            "", "/etc/passwd", "../x", "a/../b", "a//b", "a/", ".hidden", "a/.git/config", "a\\b", "C:x", "x\0y",
-            "x\n", "modél", "a\u{202e}b", "\u{ff0e}\u{ff0e}/x", "a.", "a ", " a", "-rf", "nul", "COM1.txt", "~/x",
-            "a/b/c/d/e/f", "$HOME", "%2e%2e", &"a".repeat(256),
+            "",
+            "/etc/passwd",
+            "../x",
+            "a/../b",
+            "a//b",
+            "a/",
+            ".hidden",
+            "a/.git/config",
+            "a\\b",
+            "C:x",
+            "x\0y",
+            "x\n",
+            "modél",
+            "a\u{202e}b",
+            "\u{ff0e}\u{ff0e}/x",
+            "a.",
+            "a ",
+            " a",
+            "-rf",
+            "nul",
+            "COM1.txt",
+            "~/x",
+            "a/b/c/d/e/f",
+            "$HOME",
+            "%2e%2e",
+            &"a".repeat(256),
         ] {
             assert!(check_file_name(bad).is_err(), "{bad:?}");
         }

@@ -6,7 +6,9 @@ use crate::limits::{ATTEMPTS_MAX, REDIRECTS_MAX, RETRY_AFTER_MAX};
 use crate::reference::is_loopback;
 use crate::settings::Settings;
 use bytes::Bytes;
-use reqwest::header::{ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, HeaderMap, LOCATION, RANGE, RETRY_AFTER, WWW_AUTHENTICATE};
+use reqwest::header::{
+    ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, HeaderMap, LOCATION, RANGE, RETRY_AFTER, WWW_AUTHENTICATE,
+};
 use reqwest::{Client, Response, StatusCode, Url};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -128,9 +130,8 @@ impl Http {
                 return self.judge(response, url).await;
             }
             let headers = response.headers();
-            let refused = |why: &str| {
-                Fault::Final(PullError::Redirect { url: shown(&url), why: why.to_owned() })
-            };
+            let refused =
+                |why: &str| Fault::Final(PullError::Redirect { url: shown(&url), why: why.to_owned() });
             let location = headers.get(LOCATION).and_then(|value| value.to_str().ok());
             let next = location.and_then(|location| url.join(location).ok());
             let mut next = next.ok_or_else(|| refused("to no address"))?;
@@ -214,7 +215,8 @@ impl Http {
         }
         let answer: serde_json::Value = serde_json::from_slice(&read).unwrap_or_default();
         let token = answer["token"].as_str().or_else(|| answer["access_token"].as_str());
-        let token = token.filter(|token| !token.is_empty() && token.bytes().all(|byte| byte.is_ascii_graphic()));
+        let token =
+            token.filter(|token| !token.is_empty() && token.bytes().all(|byte| byte.is_ascii_graphic()));
         token.map(str::to_owned).ok_or_else(|| refused("the answer has no token"))
     }
 

@@ -45,7 +45,8 @@ impl Journal {
         let Some(header) = header else { return Ok(None) };
         let mut done = Ranges::default();
         for line in lines {
-            let range = line.split_once(' ').and_then(|(from, to)| Some((from.parse().ok()?, to.parse().ok()?)));
+            let range =
+                line.split_once(' ').and_then(|(from, to)| Some((from.parse().ok()?, to.parse().ok()?)));
             match range {
                 Some((from, to)) if from < to && to <= header.total => done.add(from, to),
                 _ => return Ok(None),
@@ -85,7 +86,9 @@ impl Ranges {
     pub(crate) fn add(&mut self, from: u64, to: u64) {
         let first = self.0.partition_point(|range| range.1 < from);
         let last = self.0.partition_point(|range| range.0 <= to);
-        let merged = self.0[first..last].iter().fold((from, to), |all, range| (all.0.min(range.0), all.1.max(range.1)));
+        let merged = self.0[first..last]
+            .iter()
+            .fold((from, to), |all, range| (all.0.min(range.0), all.1.max(range.1)));
         self.0.splice(first..last, [merged]);
     }
 

@@ -117,7 +117,8 @@ impl Store {
         let builtin: Vec<Alias> = builtin
             .map(|(alias, target)| Alias { alias: alias.clone(), target: target.clone(), builtin: true })
             .collect();
-        let own = own.into_iter().map(|AliasRecord { alias, target }| Alias { alias, target, builtin: false });
+        let own =
+            own.into_iter().map(|AliasRecord { alias, target }| Alias { alias, target, builtin: false });
         Ok(own.chain(builtin).collect())
     }
 

@@ -101,10 +101,8 @@ impl Store {
         });
         // The folder's final name is only known once it has it, and its manifest is written before: paths in
         // the manifest are relative.
-        let mut record = ModelRecord {
-            name: name.clone(),
-            ..self.record(&model, inspected.unwrap_or_default(), &stage)?
-        };
+        let mut record =
+            ModelRecord { name: name.clone(), ..self.record(&model, inspected.unwrap_or_default(), &stage)? };
         (record.added_at_unix_ms, record.used_at_unix_ms) =
             before.as_ref().map_or((now_unix_ms, 0), |before| (now_unix_ms, before.used_at_unix_ms));
         let total: u64 = record.files.iter().map(|file| file.size_bytes).sum();

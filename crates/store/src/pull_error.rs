@@ -55,7 +55,9 @@ pub enum PullError {
         detail: String,
     },
     /// A server could not be reached, or broke off, again and again.
-    #[error("{url} failed {attempts} times, the last time so: {why}; pull again to go on from where it stopped")]
+    #[error(
+        "{url} failed {attempts} times, the last time so: {why}; pull again to go on from where it stopped"
+    )]
     Network {
         /// Without its query.
         url: String,

@@ -99,9 +99,7 @@ impl Reference {
             },
             None if text.starts_with(['/', '.', '~']) => file(text, text).map(Self::File),
             None if text.matches('/').count() == 1 => hub(text, text, false).map(Self::Hub),
-            None if text.contains('/') => {
-                bad("write owner/model, or ./path for a file on this machine")
-            }
+            None if text.contains('/') => bad("write owner/model, or ./path for a file on this machine"),
             None => Ok(Self::Name(text.to_owned())),
         }
     }
@@ -207,7 +205,11 @@ fn ollama(text: &str, rest: &str) -> Result<OllamaReference, StoreError> {
         [model] => (None, OLLAMA_LIBRARY, model),
         [namespace, model] => (None, namespace, model),
         [host, namespace, model] => (Some(host), namespace, model),
-        _ => return Err(bad("write ollama://model:tag, ollama://namespace/model:tag or with a host before it")),
+        _ => {
+            return Err(bad(
+                "write ollama://model:tag, ollama://namespace/model:tag or with a host before it",
+            ));
+        }
     };
     let (model, tag) = model.split_once(':').unwrap_or((model, "latest"));
     if ![namespace, model, tag].into_iter().all(is_word) {
@@ -215,7 +217,9 @@ fn ollama(text: &str, rest: &str) -> Result<OllamaReference, StoreError> {
     }
     let host = match host {
         Some(host) if host.eq_ignore_ascii_case("registry.ollama.ai") => None,
-        Some(host) if !is_host(host) => return Err(bad("the host is a name or an address, with a port or without")),
+        Some(host) if !is_host(host) => {
+            return Err(bad("the host is a name or an address, with a port or without"));
+        }
         other => other.map(str::to_ascii_lowercase),
     };
     let (namespace, model, tag) = (namespace.to_owned(), model.to_owned(), tag.to_owned());
@@ -232,12 +236,17 @@ fn url(text: &str) -> Result<UrlReference, StoreError> {
         None => None,
         Some(fragment) => {
             let hex = fragment.strip_prefix("sha256=").filter(|hex| is_hex(hex, 64));
-            Some(hex.and_then(Digest::sha256).ok_or_else(|| bad("after '#' stands sha256= and 64 hexadecimal digits"))?)
+            Some(
+                hex.and_then(Digest::sha256)
+                    .ok_or_else(|| bad("after '#' stands sha256= and 64 hexadecimal digits"))?,
+            )
         }
     };
     url.set_fragment(None);
     if url.scheme() == "http" && digest.is_none() && !is_loopback(&url) {
-        return Err(bad("what comes over plain http may have been changed: write https://, or add #sha256=…"));
+        return Err(bad(
+            "what comes over plain http may have been changed: write https://, or add #sha256=…",
+        ));
     }
     let name = url.path().rsplit('/').next().unwrap_or_default();
     if !name.to_ascii_lowercase().ends_with(".gguf") {
@@ -324,11 +333,32 @@ mod tests {
     #[test]
     fn what_is_refused() {
         for bad in [
-            "", "a/b/c", "hf://", "hf://a", "hf://../b", "hf://a/..", "hf://a/b@../../c", "hf://a/b:../c", "hf://a/b@",
-            "hf://a/b:/etc/passwd", "ollama://", "ollama://a/b/c/d", "ollama://a/../c", "ollama://ho st/b/c",
-            "ollama://h:99999/b/c", "ftp://x/y.gguf", "https://user:pass@host/m.gguf", "http://far.example/m.gguf",
-            "https://h/m.gguf#sha256=12", "https://h/m.zip", "https://h/", "https:///m.gguf?", "a\nb", "hf://a\u{202e}/b",
-            "ollama://a:b:c", &"a".repeat(3000),
+            "",
+            "a/b/c",
+            "hf://",
+            "hf://a",
+            "hf://../b",
+            "hf://a/..",
+            "hf://a/b@../../c",
+            "hf://a/b:../c",
+            "hf://a/b@",
+            "hf://a/b:/etc/passwd",
+            "ollama://",
+            "ollama://a/b/c/d",
+            "ollama://a/../c",
+            "ollama://ho st/b/c",
+            "ollama://h:99999/b/c",
+            "ftp://x/y.gguf",
+            "https://user:pass@host/m.gguf",
+            "http://far.example/m.gguf",
+            "https://h/m.gguf#sha256=12",
+            "https://h/m.zip",
+            "https://h/",
+            "https:///m.gguf?",
+            "a\nb",
+            "hf://a\u{202e}/b",
+            "ollama://a:b:c",
+            &"a".repeat(3000),
         ] {
             let error = Reference::parse(bad).unwrap_err();
             assert!(matches!(error, StoreError::BadReference { .. }), "{bad:?}: {error}");

@@ -78,8 +78,12 @@ fn text(name: &str) -> Option<String> {
 
 fn server(name: &str, default: &str) -> Result<Url, PullError> {
     let value = text(name).unwrap_or_else(|| default.to_owned());
-    let url = Url::parse(&value).ok().filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
-    url.ok_or_else(|| PullError::Setting { name: name.to_owned(), why: format!("{value:?} is no http(s) URL") })
+    let url =
+        Url::parse(&value).ok().filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
+    url.ok_or_else(|| PullError::Setting {
+        name: name.to_owned(),
+        why: format!("{value:?} is no http(s) URL"),
+    })
 }
 
 fn flag(name: &str) -> Result<bool, PullError> {

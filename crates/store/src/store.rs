@@ -83,10 +83,8 @@ impl Store {
     }
 
     pub(crate) fn open_as(dir: &Path, schema: &Schema) -> Result<Self, StoreError> {
-        let open_error = |error: std::io::Error| StoreError::Open {
-            dir: dir.to_owned(),
-            why: error.to_string(),
-        };
+        let open_error =
+            |error: std::io::Error| StoreError::Open { dir: dir.to_owned(), why: error.to_string() };
         std::fs::create_dir_all(dir).map_err(open_error)?;
         let dir = dir.canonicalize().map_err(open_error)?;
         let layout = Layout::new(dir);

@@ -2,9 +2,7 @@
 
 use crate::PullError;
 use crate::digest::{Digest, Hasher};
-use crate::download::{
-    Downloader, Ended, Part, Wanted, content_range, disk, etag, write_at, write_failed,
-};
+use crate::download::{Downloader, Ended, Part, Wanted, content_range, disk, etag, write_at, write_failed};
 use crate::http::{Answer, Ask, Fault, shown};
 use crate::limits::{ATTEMPTS_MAX, CHUNK_BYTES, FILE_BYTES_MAX, STREAMS_MAX, WRITE_BYTES};
 use crate::prefix::Follower;
@@ -297,7 +295,9 @@ pub(crate) fn final_fault(wanted: &Wanted, fault: Fault) -> PullError {
                 status,
                 hint: format!("{} says {}", url.host_str().unwrap_or_default(), said(&detail)),
             },
-            404 | 410 => PullError::NotFound { what: wanted.name.clone(), hint: format!("looked at {}", shown(&url)) },
+            404 | 410 => {
+                PullError::NotFound { what: wanted.name.clone(), hint: format!("looked at {}", shown(&url)) }
+            }
             status => PullError::Status { url: shown(&url), status, detail },
         },
     }

@@ -65,11 +65,20 @@ fn names_match_without_case_and_owner() {
 
 #[test]
 fn a_quantization_may_be_left_out() {
-    let names = ["Qwen/Qwen3-4B:Q4_K_M", "Qwen/Qwen3-8B:Q4_K_M", "Qwen/Qwen3-8B:Q8_0", "Qwen/Qwen3-1B", "x/Qwen3-1B:Q8_0"];
+    let names = [
+        "Qwen/Qwen3-4B:Q4_K_M",
+        "Qwen/Qwen3-8B:Q4_K_M",
+        "Qwen/Qwen3-8B:Q8_0",
+        "Qwen/Qwen3-1B",
+        "x/Qwen3-1B:Q8_0",
+    ];
     assert_eq!(find_name("qwen3-4b", names), Match::One("Qwen/Qwen3-4B:Q4_K_M"));
     assert_eq!(find_name("qwen/qwen3-4b", names), Match::One("Qwen/Qwen3-4B:Q4_K_M"));
     assert_eq!(find_name("qwen3-8b:q8_0", names), Match::One("Qwen/Qwen3-8B:Q8_0"));
-    assert_eq!(find_name("qwen3-8b", names), Match::Ambiguous(vec!["Qwen/Qwen3-8B:Q4_K_M", "Qwen/Qwen3-8B:Q8_0"]));
+    assert_eq!(
+        find_name("qwen3-8b", names),
+        Match::Ambiguous(vec!["Qwen/Qwen3-8B:Q4_K_M", "Qwen/Qwen3-8B:Q8_0"])
+    );
     assert_eq!(find_name("qwen3-1b", names), Match::One("Qwen/Qwen3-1B"), "the name itself goes first");
     assert_eq!(find_name("qwen3-4b:q8_0", names), Match::None);
 }

@@ -82,7 +82,9 @@ fn check(file: &FileRecord, seen: &mut impl FnMut(u64) -> bool) -> Result<Health
     };
     let found = match digest_file(&file.path, Hasher::new(None), seen) {
         Ok(hasher) => hasher.finish(None).0,
-        Err(error) if error.kind() == ErrorKind::Interrupted => return Err(StoreError::file(&file.path)(error)),
+        Err(error) if error.kind() == ErrorKind::Interrupted => {
+            return Err(StoreError::file(&file.path)(error));
+        }
         Err(_) => return Ok(Health::Missing),
     };
     Ok(match (found == *expected, state, file.held) {

@@ -272,17 +272,17 @@ pub(crate) fn show(
         Some(record) => {
             let beside = record.side_texts();
             v1::ShowResponse {
-            model: Some(stored_model(record, loaded)),
-            architecture: record.architecture.clone(),
-            parameters: record.parameters,
-            context_tokens_max: record.context_tokens_max,
-            license: record.license.clone().unwrap_or_default(),
-            files: stored_files(record),
-            system: beside.system.unwrap_or_default(),
-            params_json: beside.params.unwrap_or_default(),
-            source_template: beside.template.unwrap_or_default(),
-            license_text: beside.license.unwrap_or_default(),
-            ..shown
+                model: Some(stored_model(record, loaded)),
+                architecture: record.architecture.clone(),
+                parameters: record.parameters,
+                context_tokens_max: record.context_tokens_max,
+                license: record.license.clone().unwrap_or_default(),
+                files: stored_files(record),
+                system: beside.system.unwrap_or_default(),
+                params_json: beside.params.unwrap_or_default(),
+                source_template: beside.template.unwrap_or_default(),
+                license_text: beside.license.unwrap_or_default(),
+                ..shown
             }
         }
         None => v1::ShowResponse {

@@ -2,8 +2,8 @@
 
 use hanzo_engine_proto::v1;
 use hanzo_engine_store::{
-    Alias, Checked, Collected, DiskUsage, FileCheck, FileProgress, Health, Held, ModelRecord, Phase, Progress,
-    Proposal, PullOptions, PullRecord, Role,
+    Alias, Checked, Collected, DiskUsage, FileCheck, FileProgress, Health, Held, ModelRecord, Phase,
+    Progress, Proposal, PullOptions, PullRecord, Role,
 };
 
 use super::reply::stored_model;

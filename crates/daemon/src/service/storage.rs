@@ -145,7 +145,8 @@ impl StoreService {
                 let _ = sender.blocking_send(Err(error.into()));
             }
         });
-        let stream: Box<dyn Stream<Item = Result<T, Status>> + Send> = Box::new(ReceiverStream::new(receiver));
+        let stream: Box<dyn Stream<Item = Result<T, Status>> + Send> =
+            Box::new(ReceiverStream::new(receiver));
         Ok(Box::into_pin(stream))
     }
 }
@@ -168,7 +169,8 @@ fn verify(store: &Store, model: String, to: &Sender<v1::VerifyProgress>) -> Resu
                 return !to.is_closed();
             }
             said = bytes_done;
-            let progress = v1::VerifyProgress { model: name.clone(), bytes_done, bytes_total, ..Default::default() };
+            let progress =
+                v1::VerifyProgress { model: name.clone(), bytes_done, bytes_total, ..Default::default() };
             to.blocking_send(Ok(progress)).is_ok()
         })?;
         let gone = Error::Stopped { what: "the client left" };

@@ -40,15 +40,23 @@ async fn a_model_is_pulled_served_moved_and_forgotten() {
     let rig = Rig::start().await;
     let (url, mut store) = (served().await, StoreClient::new(rig.channel.clone()));
     let not_there = rig.load(&url, "").await.unwrap_err();
-    assert_eq!((not_there.code(), not_there.metadata()["error-code"].to_str().unwrap()), (Code::NotFound, "not_pulled"));
+    assert_eq!(
+        (not_there.code(), not_there.metadata()["error-code"].to_str().unwrap()),
+        (Code::NotFound, "not_pulled")
+    );
     let proposal = store.propose(pull(&url)).await.unwrap().into_inner();
     assert_eq!((proposal.name.as_str(), proposal.files.len()), ("Small-Q8_0", 1));
 
-    let (one, two) = (rig.client().pull(pull(&url)).await.unwrap(), rig.client().pull(pull(&url)).await.unwrap());
+    let (one, two) =
+        (rig.client().pull(pull(&url)).await.unwrap(), rig.client().pull(pull(&url)).await.unwrap());
     let (one, two) = tokio::join!(last(one.into_inner()), last(two.into_inner()));
     let stored = one.stored.unwrap();
     assert_eq!((one.phase(), &stored), (Phase::Done, two.stored.as_ref().unwrap()));
-    assert_eq!((stored.name.as_str(), stored.architecture.as_str()), ("Small-Q8_0", "qwen3"), "its files were read");
+    assert_eq!(
+        (stored.name.as_str(), stored.architecture.as_str()),
+        ("Small-Q8_0", "qwen3"),
+        "its files were read"
+    );
     assert_eq!((one.bytes_done, stored.in_place), (crate::DEMO_GGUF.len() as u64, false));
     assert!(store.pulls(v1::PullsRequest {}).await.unwrap().into_inner().broken_off.is_empty());
 
@@ -65,7 +73,10 @@ async fn a_model_is_pulled_served_moved_and_forgotten() {
     let checked = checks.message().await.unwrap().unwrap();
     assert!(checked.sound && checked.files[0].health == "sound", "{checked:?}");
     let usage = store.disk_usage(v1::DiskUsageRequest {}).await.unwrap().into_inner();
-    assert_eq!((usage.models[0].own_bytes, usage.blobs_bytes, usage.orphan_bytes), (stored.size_bytes, stored.size_bytes, 0));
+    assert_eq!(
+        (usage.models[0].own_bytes, usage.blobs_bytes, usage.orphan_bytes),
+        (stored.size_bytes, stored.size_bytes, 0)
+    );
     let collected = store.collect(v1::CollectRequest { dry_run: true }).await.unwrap().into_inner();
     assert!(collected.paths.is_empty());
 
@@ -98,7 +109,8 @@ async fn a_model_is_pulled_served_moved_and_forgotten() {
 async fn pulls_that_cannot_be_say_why() {
     let rig = Rig::start().await;
     let mut store = StoreClient::new(rig.channel.clone());
-    let cases = [("", Code::InvalidArgument), ("a/b/c", Code::InvalidArgument), ("nobody", Code::InvalidArgument)];
+    let cases =
+        [("", Code::InvalidArgument), ("a/b/c", Code::InvalidArgument), ("nobody", Code::InvalidArgument)];
     for (reference, code) in cases {
         let refused = rig.client().pull(pull(reference)).await.unwrap_err();
         assert_eq!(refused.code(), code, "{refused:?}");

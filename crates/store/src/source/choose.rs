@@ -65,11 +65,59 @@ impl Globs {
 
 /// The quantisations, as GGUF files' names state them.
 const QUANTIZATIONS: &[&str] = &[
-    "Q2_K_S", "Q2_K_L", "Q2_K_XL", "Q2_K", "Q3_K_S", "Q3_K_M", "Q3_K_L", "Q3_K_XL", "Q3_K", "Q4_K_S", "Q4_K_M",
-    "Q4_K_L", "Q4_K_XL", "Q4_K", "Q5_K_S", "Q5_K_M", "Q5_K_L", "Q5_K_XL", "Q5_K", "Q6_K_L", "Q6_K_XL", "Q6_K",
-    "Q8_K_XL", "Q4_0_4_4", "Q4_0_4_8", "Q4_0_8_8", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q8_1", "IQ1_S", "IQ1_M",
-    "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ2_M", "IQ3_XXS", "IQ3_XS", "IQ3_S", "IQ3_M", "IQ4_XS", "IQ4_NL", "TQ1_0",
-    "TQ2_0", "MXFP4_MOE", "MXFP4", "BF16", "F16", "F32", "FP16", "FP32",
+    "Q2_K_S",
+    "Q2_K_L",
+    "Q2_K_XL",
+    "Q2_K",
+    "Q3_K_S",
+    "Q3_K_M",
+    "Q3_K_L",
+    "Q3_K_XL",
+    "Q3_K",
+    "Q4_K_S",
+    "Q4_K_M",
+    "Q4_K_L",
+    "Q4_K_XL",
+    "Q4_K",
+    "Q5_K_S",
+    "Q5_K_M",
+    "Q5_K_L",
+    "Q5_K_XL",
+    "Q5_K",
+    "Q6_K_L",
+    "Q6_K_XL",
+    "Q6_K",
+    "Q8_K_XL",
+    "Q4_0_4_4",
+    "Q4_0_4_8",
+    "Q4_0_8_8",
+    "Q4_0",
+    "Q4_1",
+    "Q5_0",
+    "Q5_1",
+    "Q8_0",
+    "Q8_1",
+    "IQ1_S",
+    "IQ1_M",
+    "IQ2_XXS",
+    "IQ2_XS",
+    "IQ2_S",
+    "IQ2_M",
+    "IQ3_XXS",
+    "IQ3_XS",
+    "IQ3_S",
+    "IQ3_M",
+    "IQ4_XS",
+    "IQ4_NL",
+    "TQ1_0",
+    "TQ2_0",
+    "MXFP4_MOE",
+    "MXFP4",
+    "BF16",
+    "F16",
+    "F32",
+    "FP16",
+    "FP32",
 ];
 
 /// Taken when nobody says which, in this order.
@@ -139,12 +187,7 @@ fn one_file(what: &str, listing: &[Listed], name: &str) -> Result<Chosen, PullEr
 }
 
 /// All parts of the one quantisation that is asked for, or the default.
-fn gguf(
-    what: &str,
-    listing: &[Listed],
-    ggufs: &[usize],
-    choice: Option<&str>,
-) -> Result<Chosen, PullError> {
+fn gguf(what: &str, listing: &[Listed], ggufs: &[usize], choice: Option<&str>) -> Result<Chosen, PullError> {
     // Models of a repository, each with its parts: by name without the part's number.
     let mut models: BTreeMap<String, Vec<usize>> = BTreeMap::new();
     for at in ggufs {
@@ -163,7 +206,9 @@ fn gguf(
     let found = match choice {
         Some(choice) => having(choice),
         None if models.len() == 1 => models.values().collect(),
-        None => DEFAULTS.iter().map(|label| having(label)).find(|found| !found.is_empty()).unwrap_or_default(),
+        None => {
+            DEFAULTS.iter().map(|label| having(label)).find(|found| !found.is_empty()).unwrap_or_default()
+        }
     };
     let files = match found[..] {
         [files] => files.clone(),
@@ -182,7 +227,8 @@ fn gguf(
     };
     check_parts(what, listing, &files)?;
     let name = &listing[files[0]].name;
-    let label = quantization_of(name).map(|(short, long)| if having(&short).len() > 1 { long } else { short });
+    let label =
+        quantization_of(name).map(|(short, long)| if having(&short).len() > 1 { long } else { short });
     let choice = label.clone().unwrap_or_else(|| name.clone());
     Ok(Chosen { files, format: "", choice: Some(choice), quantization: label })
 }
@@ -190,7 +236,8 @@ fn gguf(
 /// Weights, tokenizer and configuration in the repository's root, and what `modules.json` names below it.
 fn safetensors(listing: &[Listed], folders: &[String]) -> Chosen {
     let has = |end: &str| listing.iter().any(|file| is_root(&file.name, end));
-    let has_own = listing.iter().any(|file| file.name.starts_with("model") && is_root(&file.name, ".safetensors"));
+    let has_own =
+        listing.iter().any(|file| file.name.starts_with("model") && is_root(&file.name, ".safetensors"));
     let has_safetensors = has(".safetensors");
     let wanted = |name: &str| {
         let (folder, file) = name.rsplit_once('/').unwrap_or(("", name));
@@ -210,7 +257,9 @@ fn is_side_file(file: &str, has_safetensors: bool) -> bool {
     let ends = [".safetensors", ".json", ".jinja", ".model", ".tiktoken"];
     let whole = ["merges.txt", "vocab.txt", "license", "license.txt", "license.md"];
     let pytorch = lower.starts_with("pytorch_model") && lower.ends_with(".bin");
-    ends.iter().any(|end| lower.ends_with(end)) || whole.contains(&lower.as_str()) || pytorch && !has_safetensors
+    ends.iter().any(|end| lower.ends_with(end))
+        || whole.contains(&lower.as_str())
+        || pytorch && !has_safetensors
 }
 
 fn is_root(name: &str, end: &str) -> bool {
@@ -234,7 +283,8 @@ fn is_weights(name: &str) -> bool {
 
 /// A name without `-00001-of-00003`, and how many parts there are.
 fn without_part(name: &str) -> (String, Option<usize>) {
-    let Some(stem) = name.len().checked_sub(5).filter(|at| is_gguf(name) && name.is_char_boundary(*at)) else {
+    let Some(stem) = name.len().checked_sub(5).filter(|at| is_gguf(name) && name.is_char_boundary(*at))
+    else {
         return (name.to_owned(), None);
     };
     let stem = &name[..stem];
@@ -301,7 +351,8 @@ mod tests {
             .map(|name| Listed { name: (*name).to_owned(), size_bytes: None, digest: None })
             .collect();
         let owned = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
-        let (include, exclude) = (Globs::new("include", &owned(include))?, Globs::new("exclude", &owned(exclude))?);
+        let (include, exclude) =
+            (Globs::new("include", &owned(include))?, Globs::new("exclude", &owned(exclude))?);
         let wish = Wish { choice, mlx: false, include: &include, exclude: &exclude };
         let chosen = choose("o/r", &listing, &owned(folders), &wish)?;
         Ok(chosen.files.into_iter().map(|at| listing[at].name.clone()).collect())
@@ -310,8 +361,14 @@ mod tests {
     #[test]
     fn of_gguf_one_quantization_whole() {
         let names = [
-            "README.md", "mmproj-m-F16.gguf", "m-Q4_K_M.gguf", "m-Q4_K_S.gguf", "Q8_0/m-Q8_0-00001-of-00002.gguf",
-            "Q8_0/m-Q8_0-00002-of-00002.gguf", "m-UD-Q2_K_XL.gguf", "m-BF16.gguf",
+            "README.md",
+            "mmproj-m-F16.gguf",
+            "m-Q4_K_M.gguf",
+            "m-Q4_K_S.gguf",
+            "Q8_0/m-Q8_0-00001-of-00002.gguf",
+            "Q8_0/m-Q8_0-00002-of-00002.gguf",
+            "m-UD-Q2_K_XL.gguf",
+            "m-BF16.gguf",
         ];
         assert_eq!(chosen(&names, None, &[]).unwrap(), ["m-Q4_K_M.gguf"]);
         let parts = ["Q8_0/m-Q8_0-00001-of-00002.gguf", "Q8_0/m-Q8_0-00002-of-00002.gguf"];
@@ -320,7 +377,10 @@ mod tests {
         assert_eq!(chosen(&names, Some("UD-Q2_K_XL"), &[]).unwrap(), ["m-UD-Q2_K_XL.gguf"]);
         assert_eq!(chosen(&names, Some("Q2_K_XL"), &[]).unwrap(), ["m-UD-Q2_K_XL.gguf"]);
         let error = chosen(&names, Some("Q5_K_M"), &[]).unwrap_err().to_string();
-        assert!(error.contains("Q5_K_M") && error.contains("Q4_K_S") && error.contains("UD-Q2_K_XL"), "{error}");
+        assert!(
+            error.contains("Q5_K_M") && error.contains("Q4_K_S") && error.contains("UD-Q2_K_XL"),
+            "{error}"
+        );
         let error = chosen(&names[..5], Some("Q8_0"), &[]).unwrap_err().to_string();
         assert!(error.contains("1 of its 2 parts"), "{error}");
         assert_eq!(chosen(&["a-Q8_0.gguf", "a-Q5_0.gguf"], None, &[]).unwrap(), ["a-Q8_0.gguf"]);
@@ -332,23 +392,44 @@ mod tests {
     #[test]
     fn of_safetensors_what_the_runtime_reads() {
         let names = [
-            "config.json", "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors", "README.md",
-            "tokenizer.json", "consolidated.safetensors", "onnx/model.onnx", "pytorch_model.bin", "1_Pooling/config.json",
-            "modules.json", "original/params.json", "chat_template.jinja", "m.gguf", "LICENSE", "a.py",
+            "config.json",
+            "model-00001-of-00002.safetensors",
+            "model-00002-of-00002.safetensors",
+            "README.md",
+            "tokenizer.json",
+            "consolidated.safetensors",
+            "onnx/model.onnx",
+            "pytorch_model.bin",
+            "1_Pooling/config.json",
+            "modules.json",
+            "original/params.json",
+            "chat_template.jinja",
+            "m.gguf",
+            "LICENSE",
+            "a.py",
         ];
         let found = chosen(&names, None, &["1_Pooling"]).unwrap();
         assert_eq!(
             found,
             [
-                "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors", "1_Pooling/config.json",
-                "LICENSE", "chat_template.jinja", "config.json", "modules.json", "tokenizer.json",
+                "model-00001-of-00002.safetensors",
+                "model-00002-of-00002.safetensors",
+                "1_Pooling/config.json",
+                "LICENSE",
+                "chat_template.jinja",
+                "config.json",
+                "modules.json",
+                "tokenizer.json",
             ]
         );
         assert_eq!(chosen(&["config.json", "pytorch_model.bin"], None, &[]).unwrap().len(), 2);
         assert!(matches!(chosen(&["config.json", "README.md"], None, &[]), Err(PullError::Refused { .. })));
         assert!(matches!(chosen(&["model.safetensors"], Some("Q8_0"), &[]), Err(PullError::Choice { .. })));
         let by_glob = chosen_with(&names, None, &[], &["*.gguf", "*.json"], &["mod*.json"]).unwrap();
-        assert_eq!(by_glob, ["m.gguf", "1_Pooling/config.json", "config.json", "original/params.json", "tokenizer.json"]);
+        assert_eq!(
+            by_glob,
+            ["m.gguf", "1_Pooling/config.json", "config.json", "original/params.json", "tokenizer.json"]
+        );
         assert!(chosen_with(&names, None, &[], &["["], &[]).is_err());
     }
 

@@ -58,7 +58,11 @@ fn list(folder: &Path, prefix: &str, listing: &mut Vec<Listed>) -> Result<(), Pu
         if let (true, Ok(name)) = (meta.is_file(), entry.file_name().into_string())
             && listing.len() < 16 * FILES_MAX
         {
-            listing.push(Listed { name: format!("{prefix}{name}"), size_bytes: Some(meta.len()), digest: None });
+            listing.push(Listed {
+                name: format!("{prefix}{name}"),
+                size_bytes: Some(meta.len()),
+                digest: None,
+            });
         }
     }
     Ok(())

@@ -103,7 +103,8 @@ impl Elsewhere {
         let ollama = in_ollama.map(|dir| dir.join("blobs").join(format!("sha256-{hex}")));
         let hub = self.folders.iter().map(|folder| folder.join(hex));
         let fits = |path: &PathBuf| {
-            fs::metadata(path).is_ok_and(|meta| meta.is_file() && size_bytes.is_none_or(|size| size == meta.len()))
+            fs::metadata(path)
+                .is_ok_and(|meta| meta.is_file() && size_bytes.is_none_or(|size| size == meta.len()))
         };
         ollama.into_iter().chain(hub).find(fits)
     }
@@ -112,7 +113,10 @@ impl Elsewhere {
 /// The manifest that Ollama keeps of a model it has pulled.
 pub(crate) fn ollama_manifest(store: &Path, wanted: &OllamaReference) -> Option<Vec<u8>> {
     let host = wanted.host.as_deref().unwrap_or("registry.ollama.ai");
-    let path = store.join("manifests").join(host).join(&wanted.namespace).join(&wanted.model).join(&wanted.tag);
+    let path =
+        store.join("manifests").join(host).join(&wanted.namespace).join(&wanted.model).join(&wanted.tag);
     let meta = fs::metadata(&path).ok()?;
-    (meta.is_file() && meta.len() <= crate::limits::MANIFEST_BYTES_MAX as u64).then(|| fs::read(path).ok()).flatten()
+    (meta.is_file() && meta.len() <= crate::limits::MANIFEST_BYTES_MAX as u64)
+        .then(|| fs::read(path).ok())
+        .flatten()
 }

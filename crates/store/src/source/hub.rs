@@ -89,7 +89,9 @@ pub(crate) async fn plan(
     let auth = settings.hub_token.as_ref().map(|token| Auth::token(&settings.hub, token));
     let origin = |name: &str| match &repository.here {
         Some(folder) => Origin::Here(folder.join(name)),
-        None => Origin::Url { url: file_url(&settings.hub, &repository.id, commit, name), auth: auth.clone() },
+        None => {
+            Origin::Url { url: file_url(&settings.hub, &repository.id, commit, name), auth: auth.clone() }
+        }
     };
     let folders = match repository.listing.iter().any(|file| file.name == MODULES) {
         true => module_folders(http, &origin(MODULES)).await?,
@@ -102,7 +104,8 @@ pub(crate) async fn plan(
         PlanFile { origin: origin(&name), name, role: Role::Model, size_bytes, digest }
     });
     let files = files.collect();
-    let kept = HubReference { repo: repository.id.clone(), choice: chosen.choice.clone(), ..reference.clone() };
+    let kept =
+        HubReference { repo: repository.id.clone(), choice: chosen.choice.clone(), ..reference.clone() };
     Ok(Plan {
         name: name_of(&repository.id, reference, &chosen),
         reference: Reference::Hub(kept).to_string(),
@@ -169,7 +172,8 @@ async fn ask(http: &Http, settings: &Settings, wanted: &HubReference) -> Result<
     }
     let commit = info.sha.filter(|sha| crate::digest::is_hex(sha, 40));
     let commit = commit.ok_or_else(|| refused("it names no commit".to_owned()))?;
-    let listing = info.siblings.into_iter().map(Sibling::listed).collect::<Result<_, _>>().map_err(refused)?;
+    let listing =
+        info.siblings.into_iter().map(Sibling::listed).collect::<Result<_, _>>().map_err(refused)?;
     let license = info.card.as_ref().and_then(|card| card["license"].as_str()).map(str::to_owned);
     let gguf = info.gguf.unwrap_or_default();
     Ok(Repository { id, commit, listing, license, gguf, here: None })
@@ -184,7 +188,11 @@ impl Sibling {
                 let hex = lfs.sha256.as_ref().or(lfs.oid.as_ref()).ok_or_else(|| bad("no digest"))?;
                 Some(Digest::sha256(hex).ok_or_else(|| bad("its digest is no SHA-256"))?)
             }
-            None => self.blob_id.as_deref().map(|id| Digest::git(id).ok_or_else(|| bad("its digest is no SHA-1"))).transpose()?,
+            None => self
+                .blob_id
+                .as_deref()
+                .map(|id| Digest::git(id).ok_or_else(|| bad("its digest is no SHA-1")))
+                .transpose()?,
         };
         let size_bytes = self.lfs.and_then(|lfs| lfs.size).or(self.size);
         // Git's digest begins with the length.
@@ -215,7 +223,9 @@ fn no_such(
         }
         (status @ (401 | 403), _) => {
             let hint = match settings.hub_token {
-                None => format!("there is no public repository of that name; look at {page}, and set HF_TOKEN if it is private or asks for its licence to be accepted"),
+                None => format!(
+                    "there is no public repository of that name; look at {page}, and set HF_TOKEN if it is private or asks for its licence to be accepted"
+                ),
                 Some(_) => format!("HF_TOKEN gives no access to it; look at {page}"),
             };
             Some(PullError::Forbidden { what, status, hint })

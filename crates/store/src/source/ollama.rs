@@ -48,7 +48,11 @@ struct Config {
 }
 
 /// Plans to fetch a model of a registry.
-pub(crate) async fn plan(http: &Http, settings: &Settings, wanted: &OllamaReference) -> Result<Plan, PullError> {
+pub(crate) async fn plan(
+    http: &Http,
+    settings: &Settings,
+    wanted: &OllamaReference,
+) -> Result<Plan, PullError> {
     let what = Reference::Ollama(wanted.clone()).to_string();
     let registry = registry(settings, wanted)?;
     let auth = Auth::when_asked(&registry);
@@ -72,10 +76,11 @@ pub(crate) async fn plan(http: &Http, settings: &Settings, wanted: &OllamaRefere
         let parts = ["v2", &wanted.namespace, &wanted.model, "blobs", digest];
         address(&registry, &parts)
     };
-    let config = config(http, settings, &manifest.config, &blob, &auth).await.map_err(|error| match error {
-        PullError::Refused { why, .. } => refused(format!("its configuration: {why}")),
-        other => other,
-    })?;
+    let config =
+        config(http, settings, &manifest.config, &blob, &auth).await.map_err(|error| match error {
+            PullError::Refused { why, .. } => refused(format!("its configuration: {why}")),
+            other => other,
+        })?;
     let mut files = Vec::new();
     let mut licenses = 0;
     for layer in &manifest.layers {
@@ -151,9 +156,11 @@ async fn manifest(
         let (what, page) = (what.to_owned(), registry.as_str().trim_end_matches('/'));
         match status.as_u16() {
             404 => Some(PullError::NotFound { what, hint: format!("{page} has no such model or tag") }),
-            status @ (401 | 403) => {
-                Some(PullError::Forbidden { what, status, hint: format!("{page} has no public model of that name") })
-            }
+            status @ (401 | 403) => Some(PullError::Forbidden {
+                what,
+                status,
+                hint: format!("{page} has no public model of that name"),
+            }),
             _ => None,
         }
     };
@@ -162,7 +169,10 @@ async fn manifest(
     if let Some(promised) = promised {
         let found = Digest::Sha256(sha256_of(&body));
         if Digest::sha256(promised).as_ref() != Some(&found) {
-            return Err(PullError::refused(what, format!("its manifest has digest {found}, and the registry promised {promised:?}")));
+            return Err(PullError::refused(
+                what,
+                format!("its manifest has digest {found}, and the registry promised {promised:?}"),
+            ));
         }
     }
     Ok(body)
@@ -193,7 +203,11 @@ async fn config(
     };
     let found = Digest::Sha256(sha256_of(&body));
     if found != digest {
-        return Err(PullError::DigestMismatch { file: "the configuration".to_owned(), expected: digest, found });
+        return Err(PullError::DigestMismatch {
+            file: "the configuration".to_owned(),
+            expected: digest,
+            found,
+        });
     }
     // What it says is for show; one that says nothing is as good.
     Ok(serde_json::from_slice(&body).unwrap_or_default())

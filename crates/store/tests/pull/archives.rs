@@ -10,7 +10,10 @@ use std::path::Path;
 async fn pulled(dir: &Path) -> Store {
     let hub = Hub::start().await;
     let weights = Content::made(1, 3 << 20);
-    hub.put("a/one", &[("model.safetensors", weights.clone()), ("config.json", Content::given("{\"one\":1}"))]);
+    hub.put(
+        "a/one",
+        &[("model.safetensors", weights.clone()), ("config.json", Content::given("{\"one\":1}"))],
+    );
     hub.put("b/two", &[("model.safetensors", weights), ("config.json", Content::given("{\"two\":2}"))]);
     let puller = puller(dir, settings(&hub.url()));
     for name in ["a/one", "b/two"] {
@@ -69,7 +72,10 @@ async fn archives_that_are_refused() {
     let mut cases = 0;
     let mut refuse = |what: &str, archive: &[u8]| {
         let error = other.import(archive, |_| true).expect_err(what);
-        let told = matches!(error, StoreError::Archive { .. } | StoreError::BadName { .. } | StoreError::DiskFull { .. });
+        let told = matches!(
+            error,
+            StoreError::Archive { .. } | StoreError::BadName { .. } | StoreError::DiskFull { .. }
+        );
         assert!(told && !error.to_string().contains('\n'), "{what}: {error}");
         nothing_half(&other);
         cases += 1;
@@ -101,15 +107,42 @@ async fn archives_that_are_refused() {
     };
     use tar::EntryType::*;
     let (blob, bytes) = &blobs[0];
-    for name in ["../x", "/etc/x", "blobs/../../x", "blobs/sha256-../x", "x", "blobs/", "db/db", "blobs/sha256-AA", "models/x/y"] {
+    for name in [
+        "../x",
+        "/etc/x",
+        "blobs/../../x",
+        "blobs/sha256-../x",
+        "x",
+        "blobs/",
+        "db/db",
+        "blobs/sha256-AA",
+        "models/x/y",
+    ] {
         refuse(name, &tar(&contents, &[(Regular, name, b"x", None)]));
     }
-    for (kind, link) in [(Symlink, "/etc/passwd"), (Link, "/etc/passwd"), (Char, ""), (Block, ""), (Fifo, ""), (Directory, ""), (GNUSparse, ""), (XHeader, ""), (GNULongName, ""), (XGlobalHeader, "")] {
-        refuse(&format!("{kind:?}"), &tar(&contents, &[(kind, blob, b"", Some(link).filter(|link| !link.is_empty()))]));
+    for (kind, link) in [
+        (Symlink, "/etc/passwd"),
+        (Link, "/etc/passwd"),
+        (Char, ""),
+        (Block, ""),
+        (Fifo, ""),
+        (Directory, ""),
+        (GNUSparse, ""),
+        (XHeader, ""),
+        (GNULongName, ""),
+        (XGlobalHeader, ""),
+    ] {
+        refuse(
+            &format!("{kind:?}"),
+            &tar(&contents, &[(kind, blob, b"", Some(link).filter(|link| !link.is_empty()))]),
+        );
     }
     refuse("a blob twice", &tar(&contents, &[(Regular, blob, bytes, None)]));
     refuse("a blob of another length", &tar(&contents, &[(Regular, blob, b"xx", None)]));
-    refuse("a blob of no model", &tar(&contents, &[(Regular, &format!("blobs/sha256-{}", "a".repeat(64)), b"xx", None)]));
+    refuse(
+        "a blob of no model",
+        &tar(&contents, &[(Regular, &format!("blobs/sha256-{}", "a".repeat(64)), b"xx", None)]),
+    );
     for name in ["../../x", "/etc/x", "config.json", ".hidden", "a\\\\b", "x\\u0000y", "\\u202ex"] {
         refuse(name, &tar(&edited("\"name\": \"model.safetensors\"", &format!("\"name\": \"{name}\"")), &[]));
     }
@@ -118,13 +151,20 @@ async fn archives_that_are_refused() {
     }
     refuse("another version", &tar(&edited("\"version\": 1", "\"version\": 2"), &[]));
     refuse("a huge file", &tar(&edited("\"size_bytes\": 3145728", "\"size_bytes\": 999999999999999"), &[]));
-    refuse("a file larger than the disk", &tar(&edited("\"size_bytes\": 3145728", "\"size_bytes\": 1099511627776"), &[]));
+    refuse(
+        "a file larger than the disk",
+        &tar(&edited("\"size_bytes\": 3145728", "\"size_bytes\": 1099511627776"), &[]),
+    );
     refuse("a size below nothing", &tar(&edited("\"size_bytes\": 3145728", "\"size_bytes\": -1"), &[]));
     refuse("no models", &tar("{\"version\": 1, \"models\": []}", &[]));
     refuse("no object", &tar("[]", &[]));
     assert!(cases > 130, "{cases}");
     assert!(!dir.path().join("x").exists() && !dir.path().join("in/x").exists());
-    assert_eq!(other.import(&good[..], |_| true).unwrap().len(), 1, "the archive they were made from is good");
+    assert_eq!(
+        other.import(&good[..], |_| true).unwrap().len(),
+        1,
+        "the archive they were made from is good"
+    );
 }
 
 /// What was read before an import failed may stay as whole blobs; no model, no folder.
@@ -146,7 +186,13 @@ fn parts(archive: &[u8]) -> (String, Vec<(String, Vec<u8>)>) {
 }
 
 /// An entry whose name is written as it is: the usual ways refuse such names.
-fn append(tar: &mut tar::Builder<Vec<u8>>, kind: tar::EntryType, name: &str, bytes: &[u8], link: Option<&str>) {
+fn append(
+    tar: &mut tar::Builder<Vec<u8>>,
+    kind: tar::EntryType,
+    name: &str,
+    bytes: &[u8],
+    link: Option<&str>,
+) {
     let mut header = tar::Header::new_gnu();
     header.set_size(bytes.len() as u64);
     header.set_mode(0o644);

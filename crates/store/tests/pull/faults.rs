@@ -112,7 +112,9 @@ async fn a_wrong_last_byte() {
     let error = case.pull(&puller).await.unwrap_err();
     let PullError::DigestMismatch { expected, found, .. } = &*error else { panic!("{error}") };
     assert_eq!(expected.to_string(), format!("sha256:{}", case.content.sha256()));
-    assert!(error.to_string().contains(&found.to_string()) && error.to_string().contains(&expected.to_string()));
+    assert!(
+        error.to_string().contains(&found.to_string()) && error.to_string().contains(&expected.to_string())
+    );
     nothing_visible(puller.store());
     assert_eq!(std::fs::read_dir(puller.store().dir().join("partial")).unwrap().count(), 0, "it was deleted");
     case.files.fault(|faults| faults.flips_last = false);
@@ -137,7 +139,8 @@ async fn a_file_that_changes_between_its_parts() {
 async fn statuses_that_pass_and_statuses_that_do_not() {
     let case = Case::new().await;
     let wait = vec![("retry-after", "1".to_owned())];
-    case.files.fault(|faults| faults.statuses = [(503, vec![]), (429, wait), (500, vec![]), (502, vec![])].into());
+    case.files
+        .fault(|faults| faults.statuses = [(503, vec![]), (429, wait), (500, vec![]), (502, vec![])].into());
     let began = Instant::now();
     case.pull(&case.puller(case.settings())).await.unwrap();
     assert!(began.elapsed() >= Duration::from_secs(1), "Retry-After is kept to");
@@ -189,7 +192,9 @@ async fn a_real_disk_that_is_full() {
         .output()
         .is_ok_and(|output| output.status.success());
     if !mounted {
-        eprintln!("NOT CHECKED: a real full disk, because no tmpfs can be mounted here; an injected one is checked");
+        eprintln!(
+            "NOT CHECKED: a real full disk, because no tmpfs can be mounted here; an injected one is checked"
+        );
         return;
     }
     let _unmount = Unmount(at.clone());
@@ -203,13 +208,17 @@ async fn a_real_disk_that_is_full() {
     }
     let mut file = std::fs::File::create(&filler).unwrap();
     while std::io::Write::write_all(&mut file, &[1; 1 << 16]).is_ok() {}
+    drop(file);
     let error = pull.done().await.unwrap_err();
     assert!(matches!(&*error, PullError::Store(StoreError::DiskFull { .. })), "{error}");
     nothing_visible(puller.store());
     // Too small from the start: nothing is fetched.
     let requests = case.files.served();
     let error = case.pull(&puller).await.unwrap_err();
-    assert!(matches!(&*error, PullError::Store(StoreError::DiskFull { .. } | StoreError::Database { .. })), "{error}");
+    assert!(
+        matches!(&*error, PullError::Store(StoreError::DiskFull { .. } | StoreError::Database { .. })),
+        "{error}"
+    );
     assert!(case.files.served() - requests <= 17 << 20);
     std::fs::remove_file(filler).unwrap();
     drop(puller);
@@ -270,7 +279,8 @@ async fn clocks_that_jump() {
         path
     };
     let now = SystemTime::now();
-    let (past, future) = (orphan("old", now - Duration::from_secs(4_000)), orphan("new", now + Duration::from_secs(86_400)));
+    let (past, future) =
+        (orphan("old", now - Duration::from_secs(4_000)), orphan("new", now + Duration::from_secs(86_400)));
     let epoch = orphan("epoch", SystemTime::UNIX_EPOCH);
     let collected = puller.store().gc(false).unwrap();
     assert!(!past.exists() && !epoch.exists() && future.exists(), "{collected:?}");

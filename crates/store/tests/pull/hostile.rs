@@ -18,11 +18,57 @@ use std::sync::atomic::Ordering::SeqCst;
 fn bad_names(seed: u64) -> Vec<String> {
     let stems = ["x", "model", "a/b", "config", "weights-00001"];
     let tricks = [
-        "../{}", "../../{}", "/{}", "//{}", "a/../../{}", "./{}", "{}/..", "{}/../..", "..\\{}", "C:\\{}", "C:{}",
-        "\\\\host\\{}", "{}\0.x", "{}\n", "{}\r\nX: y", "\u{202e}{}", "{}\u{200b}", "\u{ff0e}\u{ff0e}/{}", "{}\u{0301}",
-        "．．/{}", "{}%2f..%2f", "%2e%2e/{}", "~/{}", "~root/{}", "$HOME/{}", "`{}`", "{} ", "{}.", " {}", "-{}",
-        ".{}", ".git/{}", ".hanzo-model.json/{}", "a//{}", "{}/", "con/{}", "NUL", "aux.{}", "com1", "LPT9.{}", "{}*",
-        "{}?", "{}|x", "{}<", "{}>", "{}\"", "a/b/c/d/e/f/{}", "é{}", "\u{feff}{}", "{}\u{2215}x", "",
+        "../{}",
+        "../../{}",
+        "/{}",
+        "//{}",
+        "a/../../{}",
+        "./{}",
+        "{}/..",
+        "{}/../..",
+        "..\\{}",
+        "C:\\{}",
+        "C:{}",
+        "\\\\host\\{}",
+        "{}\0.x",
+        "{}\n",
+        "{}\r\nX: y",
+        "\u{202e}{}",
+        "{}\u{200b}",
+        "\u{ff0e}\u{ff0e}/{}",
+        "{}\u{0301}",
+        "．．/{}",
+        "{}%2f..%2f",
+        "%2e%2e/{}",
+        "~/{}",
+        "~root/{}",
+        "$HOME/{}",
+        "`{}`",
+        "{} ",
+        "{}.",
+        " {}",
+        "-{}",
+        ".{}",
+        ".git/{}",
+        ".hanzo-model.json/{}",
+        "a//{}",
+        "{}/",
+        "con/{}",
+        "NUL",
+        "aux.{}",
+        "com1",
+        "LPT9.{}",
+        "{}*",
+        "{}?",
+        "{}|x",
+        "{}<",
+        "{}>",
+        "{}\"",
+        "a/b/c/d/e/f/{}",
+        "é{}",
+        "\u{feff}{}",
+        "{}\u{2215}x",
+        "",
     ];
     tricks
         .iter()
@@ -62,7 +108,10 @@ async fn names_in_a_hubs_listing() {
     for seed in 0..6 {
         for name in bad_names(seed) {
             // Asked for by a glob, so that the name itself is what is refused.
-            listings.push((format!("name {name:?}"), vec![file(&format!("{name}.gguf"), 1.into(), &digest), file(&name, 1.into(), &digest)]));
+            listings.push((
+                format!("name {name:?}"),
+                vec![file(&format!("{name}.gguf"), 1.into(), &digest), file(&name, 1.into(), &digest)],
+            ));
         }
     }
     let good = |name: &str| file(name, 1.into(), &digest);
@@ -122,22 +171,51 @@ async fn manifests_of_a_registry() {
         *manifest.pointer_mut(path).unwrap() = value;
         cases.push((what, manifest));
     };
-    for kind in ["", "model", "text/html", "application/octet-stream", &format!("{LAYER}tensor"), &format!("{LAYER}model/../x"), "application/vnd.oci.image.layer.v1.tar+gzip", &format!("{LAYER}MODEL")] {
+    for kind in [
+        "",
+        "model",
+        "text/html",
+        "application/octet-stream",
+        &format!("{LAYER}tensor"),
+        &format!("{LAYER}model/../x"),
+        "application/vnd.oci.image.layer.v1.tar+gzip",
+        &format!("{LAYER}MODEL"),
+    ] {
         changed(format!("layer type {kind}"), "/layers/0/mediaType", kind.into());
     }
     for (at, name) in bad_names(7).into_iter().enumerate() {
-        changed(format!("digest {name:?}"), "/layers/0/digest", if at % 2 == 0 { name.into() } else { format!("sha256:{name}").into() });
+        changed(
+            format!("digest {name:?}"),
+            "/layers/0/digest",
+            if at % 2 == 0 { name.into() } else { format!("sha256:{name}").into() },
+        );
     }
     for (at, name) in bad_names(8).into_iter().enumerate() {
-        changed(format!("configuration's digest {name:?}"), "/config/digest", if at % 2 == 0 { name.into() } else { format!("sha256:{name}").into() });
+        changed(
+            format!("configuration's digest {name:?}"),
+            "/config/digest",
+            if at % 2 == 0 { name.into() } else { format!("sha256:{name}").into() },
+        );
     }
-    for size in [json!(-1), json!(1_u64 << 42), json!("1"), json!(null), json!(1 << 15), json!((1 << 16) + 1), json!(0)] {
+    for size in [
+        json!(-1),
+        json!(1_u64 << 42),
+        json!("1"),
+        json!(null),
+        json!(1 << 15),
+        json!((1 << 16) + 1),
+        json!(0),
+    ] {
         changed(format!("size {size}"), "/layers/0/size", size);
     }
     for version in [json!(1), json!(3), json!("2"), json!(null)] {
         changed(format!("schema {version}"), "/schemaVersion", version);
     }
-    for kind in ["application/vnd.docker.distribution.manifest.list.v2+json", "application/vnd.oci.image.index.v1+json", "x"] {
+    for kind in [
+        "application/vnd.docker.distribution.manifest.list.v2+json",
+        "application/vnd.oci.image.index.v1+json",
+        "x",
+    ] {
         changed(format!("type {kind}"), "/mediaType", kind.into());
     }
     changed("no layers".into(), "/layers", json!([]));
@@ -164,14 +242,26 @@ fn references_that_lead_away() {
     let mut cases = 0;
     for seed in 20..22 {
         for name in bad_names(seed) {
-            for form in ["hf://{}/x", "hf://x/{}", "hf://a/b@{}", "hf://a/b:{}", "ollama://{}", "ollama://a/{}", "ollama://a:{}", "mlx://{}"] {
+            for form in [
+                "hf://{}/x",
+                "hf://x/{}",
+                "hf://a/b@{}",
+                "hf://a/b:{}",
+                "ollama://{}",
+                "ollama://a/{}",
+                "ollama://a:{}",
+                "mlx://{}",
+            ] {
                 let text = form.replace("{}", &name);
                 match Reference::parse(&text) {
                     Err(_) => cases += 1,
                     // Some are names like others there: then nothing of them leads away.
                     Ok(reference) => {
                         let kept = reference.to_string();
-                        assert!(!kept.contains("..") && !kept.contains('\\') && kept.is_ascii(), "{text:?} is {kept:?}");
+                        assert!(
+                            !kept.contains("..") && !kept.contains('\\') && kept.is_ascii(),
+                            "{text:?} is {kept:?}"
+                        );
                     }
                 }
             }
@@ -235,7 +325,11 @@ async fn credentials_stay_where_they_belong() {
                     let listing = json!({ "id": "a/b", "sha": "c".repeat(40), "siblings": siblings });
                     return Response::new(Body::from(listing.to_string()));
                 }
-                Response::builder().status(302).header("location", format!("{target}/x")).body(Body::empty()).unwrap()
+                Response::builder()
+                    .status(302)
+                    .header("location", format!("{target}/x"))
+                    .body(Body::empty())
+                    .unwrap()
             }
         };
         let hub = format!("http://{}", serve(Router::new().fallback(answer)).await);

@@ -74,7 +74,8 @@ impl Hub {
 
     /// The commit of a repository: of what is in it.
     pub fn commit(repo: &Repo) -> String {
-        let digests: String = repo.files.iter().map(|(name, content)| format!("{name}{}", content.git())).collect();
+        let digests: String =
+            repo.files.iter().map(|(name, content)| format!("{name}{}", content.git())).collect();
         Content::given(digests.into_bytes()).git()
     }
 
@@ -89,7 +90,8 @@ impl Hub {
             _ => return status(404, "EntryNotFound"),
         };
         let asked = format!("{owner}/{name}");
-        let canonical = self.repos.lock().unwrap().keys().find(|known| known.eq_ignore_ascii_case(&asked)).cloned();
+        let canonical =
+            self.repos.lock().unwrap().keys().find(|known| known.eq_ignore_ascii_case(&asked)).cloned();
         let canonical = self.renamed.lock().unwrap().get(&asked).cloned().or(canonical);
         let Some(canonical) = canonical else { return status(401, "RepoNotFound") };
         if canonical != asked {

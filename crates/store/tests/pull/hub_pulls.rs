@@ -89,7 +89,9 @@ async fn of_gguf_the_quantization_asked_for() {
     };
     let record = pull("org/m-gguf", PullOptions::default()).await.unwrap();
     assert_eq!((record.name.as_str(), record.reference.as_str()), ("Org/M:Q4_K_M", "hf://Org/M-GGUF:Q4_K_M"));
-    assert!(record.path.ends_with("m-Q4_K_M.gguf") && record.format == "gguf" && record.quantization == "Q4_K_M");
+    assert!(
+        record.path.ends_with("m-Q4_K_M.gguf") && record.format == "gguf" && record.quantization == "Q4_K_M"
+    );
     let options = PullOptions { quantization: Some("Q8_0".into()), ..PullOptions::default() };
     let split = pull("org/m-gguf", options).await.unwrap();
     assert_eq!((split.name.as_str(), split.files.len()), ("Org/M:Q8_0", 2));
@@ -109,7 +111,10 @@ async fn of_gguf_the_quantization_asked_for() {
 async fn doors_that_are_shut_say_where_to_knock() {
     let dir = tempfile::tempdir().unwrap();
     let hub = Hub::start().await;
-    hub.put("meta/Gated", &[("model.safetensors", Content::made(1, 1 << 20)), ("config.json", Content::given("{}"))]);
+    hub.put(
+        "meta/Gated",
+        &[("model.safetensors", Content::made(1, 1 << 20)), ("config.json", Content::given("{}"))],
+    );
     hub.change("meta/Gated", |repo| repo.gated_for = Some(TOKEN.into()));
     hub.put("me/Private", &tiny());
     hub.change("me/Private", |repo| repo.private = true);
@@ -121,7 +126,10 @@ async fn doors_that_are_shut_say_where_to_knock() {
     let error = without.pull("meta/gated", &PullOptions::default()).unwrap().done().await.unwrap_err();
     assert!(matches!(&*error, PullError::Forbidden { status: 401, .. }), "{error}");
     let message = error.to_string();
-    assert!(message.contains(&format!("{}/meta/Gated", hub.url())) && message.contains("HF_TOKEN"), "{message}");
+    assert!(
+        message.contains(&format!("{}/meta/Gated", hub.url())) && message.contains("HF_TOKEN"),
+        "{message}"
+    );
     nothing_visible(without.store());
     let other = puller(Some("hf_other"), "b");
     let error = other.pull("meta/gated", &PullOptions::default()).unwrap().done().await.unwrap_err();
@@ -142,7 +150,10 @@ async fn doors_that_are_shut_say_where_to_knock() {
 async fn two_pulls_of_one_model_are_one_and_can_be_cancelled() {
     let dir = tempfile::tempdir().unwrap();
     let hub = Hub::start().await;
-    hub.put("a/b", &[("model.safetensors", Content::made(1, 64 << 20)), ("config.json", Content::given("{}"))]);
+    hub.put(
+        "a/b",
+        &[("model.safetensors", Content::made(1, 64 << 20)), ("config.json", Content::given("{}"))],
+    );
     hub.cdn.fault(|faults| faults.rate = Some(8 << 20));
     let puller = puller(dir.path(), settings(&hub.url()));
     let mut first = puller.pull("a/b", &PullOptions::default()).unwrap();
@@ -185,7 +196,8 @@ async fn the_hubs_own_client_and_its_cache() {
             .build()
             .unwrap();
         let repo = api.model("Qwen/Tiny".to_owned());
-        let names: Vec<String> = repo.info().unwrap().siblings.into_iter().map(|file| file.rfilename).collect();
+        let names: Vec<String> =
+            repo.info().unwrap().siblings.into_iter().map(|file| file.rfilename).collect();
         names.iter().map(|name| repo.get(name).unwrap()).collect::<Vec<_>>()
     });
     let fetched = fetched.await.unwrap();
@@ -193,7 +205,8 @@ async fn the_hubs_own_client_and_its_cache() {
     assert_eq!(std::fs::read(&fetched[0]).unwrap().len(), 40 << 20);
 
     let served = hub.cdn.served();
-    let found = puller(&dir.path().join("a"), Settings { hub_cache: Some(cache.clone()), ..settings(&hub.url()) });
+    let found =
+        puller(&dir.path().join("a"), Settings { hub_cache: Some(cache.clone()), ..settings(&hub.url()) });
     let record = found.pull("qwen/tiny", &PullOptions::default()).unwrap().done().await.unwrap();
     assert_eq!(hub.cdn.served(), served, "no large file is fetched again");
     assert!(record.files.iter().filter(|file| file.held == Held::Linked).count() >= 2);
@@ -206,5 +219,8 @@ async fn the_hubs_own_client_and_its_cache() {
     let record = without.pull("qwen/tiny", &PullOptions::default()).unwrap().done().await.unwrap();
     assert!(record.in_place && record.files.len() == 7 && Path::new(&record.path).is_dir());
     let error = without.pull("qwen/other", &PullOptions::default()).unwrap().done().await.unwrap_err();
-    assert!(matches!(&*error, PullError::Offline { .. }) && error.to_string().contains("hf://qwen/other"), "{error}");
+    assert!(
+        matches!(&*error, PullError::Offline { .. }) && error.to_string().contains("hf://qwen/other"),
+        "{error}"
+    );
 }

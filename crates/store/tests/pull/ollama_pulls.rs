@@ -19,7 +19,9 @@ fn texts() -> Vec<(&'static str, Content)> {
 }
 
 fn config() -> Content {
-    Content::given("{\"model_format\":\"gguf\",\"model_family\":\"llama\",\"model_type\":\"3.2B\",\"file_type\":\"Q4_K_M\"}")
+    Content::given(
+        "{\"model_format\":\"gguf\",\"model_family\":\"llama\",\"model_type\":\"3.2B\",\"file_type\":\"Q4_K_M\"}",
+    )
 }
 
 fn manifest(registry: &Registry, model: &Content) -> Value {
@@ -59,7 +61,8 @@ async fn a_model_of_a_registry_with_its_texts() {
     registry.put("me/other/latest", &other);
     let served = registry.cdn.served();
     let other = puller.pull("ollama://me/other", &PullOptions::default()).unwrap().done().await.unwrap();
-    assert_eq!((other.name.as_str(), registry.cdn.served()), ("me/other:latest", served));
+    assert_eq!(other.name, "me/other:latest");
+    assert!(registry.cdn.served() < served + 1_000, "its configuration is all that came");
     let usage = puller.store().disk_usage().unwrap();
     assert_eq!((usage.models[0].shared_bytes, usage.orphan_bytes), (model.len() + 13, 0));
     assert!(puller.store().remove("llama3.2").unwrap().freed_bytes < 100);
@@ -132,7 +135,10 @@ impl RealRegistry {
         command.arg("serve").arg(&config).stdout(Stdio::null()).stderr(Stdio::null());
         let registry = Self { child: command.spawn().ok()?, url: format!("http://127.0.0.1:{port}") };
         for _ in 0..500 {
-            if reqwest::get(format!("{}/v2/", registry.url)).await.is_ok_and(|answer| answer.status().is_success()) {
+            if reqwest::get(format!("{}/v2/", registry.url))
+                .await
+                .is_ok_and(|answer| answer.status().is_success())
+            {
                 return Some(registry);
             }
             tokio::time::sleep(std::time::Duration::from_millis(20)).await;
@@ -185,7 +191,9 @@ async fn a_real_registry() {
     assert_eq!(put.status(), 201);
     let host = real.url.strip_prefix("http://").unwrap();
     let front = Registry::start(Some(real.url.clone())).await;
-    for (at, reference) in [("direct", format!("ollama://{host}/library/real")), ("front", "ollama://real".to_owned())] {
+    for (at, reference) in
+        [("direct", format!("ollama://{host}/library/real")), ("front", "ollama://real".to_owned())]
+    {
         let puller = puller(at, &front);
         let record = puller.pull(&reference, &PullOptions::default()).unwrap().done().await.unwrap();
         assert_eq!((record.name.as_str(), record.files.len()), ("real:latest", 6));

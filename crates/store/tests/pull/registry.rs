@@ -58,9 +58,13 @@ impl Registry {
     }
 
     fn answer(&self, uri: &Uri, headers: &HeaderMap) -> Response<Body> {
-        let plain = |status: u16, text: &str| Response::builder().status(status).body(Body::from(text.to_owned())).unwrap();
+        let plain = |status: u16, text: &str| {
+            Response::builder().status(status).body(Body::from(text.to_owned())).unwrap()
+        };
         if uri.path() == "/token" {
-            assert!(uri.query().unwrap().contains("scope=repository") && headers.get("authorization").is_none());
+            assert!(
+                uri.query().unwrap().contains("scope=repository") && headers.get("authorization").is_none()
+            );
             let number = self.tokens.fetch_add(1, SeqCst) + 1;
             return plain(200, &json!({ "token": format!("t{number}"), "expires_in": 300 }).to_string());
         }
@@ -70,8 +74,14 @@ impl Registry {
         self.seen.lock().unwrap().push(format!("{kind} {}", token.clone().unwrap_or_default()));
         if token != Some(format!("Bearer t{}", self.tokens.load(SeqCst))) {
             let realm = format!("{}/token", self.url());
-            let ask = format!("Bearer realm=\"{realm}\",service=\"registry\",scope=\"repository:{namespace}/{model}:pull\"");
-            return Response::builder().status(401).header("www-authenticate", ask).body(Body::empty()).unwrap();
+            let ask = format!(
+                "Bearer realm=\"{realm}\",service=\"registry\",scope=\"repository:{namespace}/{model}:pull\""
+            );
+            return Response::builder()
+                .status(401)
+                .header("www-authenticate", ask)
+                .body(Body::empty())
+                .unwrap();
         }
         match (kind, &self.behind) {
             ("manifests", None) => {

@@ -75,7 +75,10 @@ impl Files {
             return answer.body(Body::from("no")).unwrap();
         }
         let Some(content) = self.files.lock().unwrap().get(path).cloned() else {
-            return Response::builder().status(StatusCode::NOT_FOUND).body(Body::from("no such file")).unwrap();
+            return Response::builder()
+                .status(StatusCode::NOT_FOUND)
+                .body(Body::from("no such file"))
+                .unwrap();
         };
         let length = content.len();
         let etag = match faults.etag_changes_at {
