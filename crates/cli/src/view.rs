@@ -174,5 +174,7 @@ fn capability(capability: Capability) -> Option<&'static str> {
         Capability::Vision => Some("vision"),
         Capability::Audio => Some("audio"),
         Capability::Image => Some("image"),
+        Capability::Classify => Some("classify"),
+        Capability::EmbedSparse => Some("embed_sparse"),
     }
 }
