@@ -1,5 +1,9 @@
 //! What can be typed: every command, argument and flag, with its help. A flag exists only if it does something.
 
+mod embed;
+
+pub(crate) use embed::{EmbedArgs, InputFormat, RerankArgs};
+
 use clap::builder::PossibleValue;
 use clap::builder::styling::{AnsiColor, Styles};
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -25,6 +29,7 @@ const STYLES: Styles = Styles::styled()
   hanzo-engine serve --model ./qwen3-4b-Q8_0.gguf  serve a GGUF file
   hanzo-engine run hanzo-demo \"Hello!\"             ask once, streamed to the terminal
   hanzo-engine run ./qwen3-4b                      talk to a safetensors directory
+  hanzo-engine embed -m ./qwen3-embedding --input docs.jsonl --output docs.parquet
   hanzo-engine bench --model ./qwen3-4b-Q8_0.gguf -p 512 -n 64
 
 A MODEL is hanzo-demo, the name of a model used before (case and owner may be left out), or a path to a GGUF file or a safetensors directory. `hanzo-engine COMMAND --help` tells more of each command.",
@@ -43,6 +48,10 @@ pub(crate) enum Command {
     Serve(ServeArgs),
     /// Ask a model once, or talk to it
     Run(RunArgs),
+    /// Turn texts into vectors: a few, or a file of any size
+    Embed(EmbedArgs),
+    /// Order documents by how well they answer a query
+    Rerank(RerankArgs),
     /// List known models
     #[command(alias = "ls")]
     List(ListArgs),
@@ -384,6 +393,12 @@ mod tests {
             "run m --max-tokens 0",
             "run m --think --no-think",
             "run m --raw --system x",
+            "embed text",
+            "embed -m m text --input x.txt",
+            "embed -m m text --batch 0",
+            "embed -m m text --prompt-name query --instruction x",
+            "rerank -m m document",
+            "rerank -m m -q query --top-n 0 document",
             "bench -r 0",
             "bench -p -1",
             "rm",

@@ -10,8 +10,8 @@ use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
-use tonic::Request;
 use tonic::transport::{Channel, Endpoint, Uri};
+use tonic::{Request, Status};
 
 /// Where a daemon listens unless told otherwise.
 const ADDRESS: &str = "http://127.0.0.1:36901";
@@ -19,8 +19,8 @@ const ADDRESS: &str = "http://127.0.0.1:36901";
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// What a daemon may take to say that it is one.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
-/// A model's card with its chat template.
-const MESSAGE_BYTES_MAX: usize = 64 << 20;
+/// Of an answer: a model's card with its chat template, or a batch of vectors.
+pub(crate) const MESSAGE_BYTES_MAX: usize = 64 << 20;
 
 /// A client of a daemon.
 pub(crate) type Client = EngineClient<Channel>;
@@ -78,6 +78,14 @@ pub(crate) async fn connect(address: &str) -> Result<Running, CliError> {
         Ok(Ok(_)) => Ok(Running { client, here }),
         Ok(Err(status)) => Err(no_daemon(format!("what listens there said: {}", status.message()))),
         Err(_) => Err(no_daemon("what listens there says nothing".into())),
+    }
+}
+
+/// What a status says of a call that failed: the daemon's own words, or that there is none any more.
+pub(crate) fn failed(status: Status) -> CliError {
+    match std::error::Error::source(&status) {
+        Some(source) => CliError::Lost(root_cause(source)),
+        None => CliError::Engine(status),
     }
 }
 

@@ -1,5 +1,6 @@
 //! What a command can fail with, as one line for people: what happened and what to do.
 
+use crate::embed::PartialError;
 use hanzo_engine_daemon::{ConfigError, DaemonError, bench::BenchError, store::StoreError};
 use hanzo_engine_gateway::GatewayError;
 use std::io;
@@ -34,6 +35,36 @@ pub(crate) enum CliError {
         /// The daemon's answer.
         status: tonic::Status,
     },
+    /// The daemon is gone.
+    #[error("the daemon stopped answering ({0})")]
+    Lost(String),
+    /// A daemon of another version, perhaps.
+    #[error("the daemon's answer is not what was asked for: {0}")]
+    Odd(&'static str),
+    /// One item of an input.
+    #[error("{at}: {why} (--skip-errors goes on without it)")]
+    Item {
+        /// Where it is.
+        at: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// A bulk job that can go on.
+    #[error("{what}; {rows} rows are kept in {}, and the same command goes on from there", partial.display())]
+    Kept {
+        /// What ended it.
+        what: Box<CliError>,
+        /// Records of the partial result.
+        rows: u64,
+        /// Where it is.
+        partial: PathBuf,
+    },
+    /// A partial result that cannot be used.
+    #[error("{0}")]
+    Partial(#[from] PartialError),
+    /// Ctrl-C.
+    #[error("interrupted")]
+    Interrupted,
     /// The connection ended before the answer did.
     #[error("the daemon ended the answer early: ask again")]
     CutOff,
@@ -86,11 +117,13 @@ pub(crate) enum CliError {
 }
 
 impl CliError {
-    /// 0 ok, 1 error, 2 usage. Whoever closed the pipe had read enough: that is ok, and nothing is said.
+    /// 0 ok, 1 error, 2 usage, 130 interrupted. Whoever closed the pipe had read enough: that is ok, and nothing is said.
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => 0,
             Self::Usage(_) => 2,
+            Self::Interrupted => 130,
+            Self::Kept { what, .. } => what.exit_code(),
             _ => 1,
         }
     }

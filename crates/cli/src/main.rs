@@ -1,12 +1,16 @@
 //! `hanzo-engine`: what a person types. Reads the command line, runs one command, and turns its outcome into an
-//! exit code: 0 ok, 1 error, 2 usage. What a command does is in the file of its name.
+//! exit code: 0 ok, 1 error, 2 usage, 130 interrupted. What a command does is in the file of its name.
 
 mod args;
 mod bench;
 mod connect;
+mod embed;
 mod error;
+mod host;
+mod input;
 mod models;
 mod repl;
+mod rerank;
 mod run;
 mod serve;
 mod size;
@@ -34,6 +38,8 @@ fn execute(command: Command) -> Result<(), CliError> {
     match command {
         Command::Serve(args) => wait_for(serve::serve(args)),
         Command::Run(args) => wait_for(run::run(args)),
+        Command::Embed(args) => wait_for(embed::embed(args)),
+        Command::Rerank(args) => wait_for(rerank::rerank(args)),
         Command::List(args) => wait_for(models::list(args)),
         Command::Show(args) => wait_for(models::show(args)),
         Command::Rm(args) => wait_for(models::rm(args)),

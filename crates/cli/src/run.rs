@@ -1,12 +1,10 @@
 //! `run`: one question, or a conversation, with a model of the running daemon or of this process.
 
 use crate::args::RunArgs;
-use crate::connect::{self, Client, InProcess, Running};
 use crate::error::CliError;
+use crate::host::{Host, Wanted};
 use crate::repl;
 use crate::term::{Paint, harmless, tell};
-use hanzo_engine_daemon::config::{LogConfig, LogFormat};
-use hanzo_engine_daemon::{DEMO_MODEL, log};
 use hanzo_engine_proto::v1::infer_event::Event;
 use hanzo_engine_proto::v1::{self, FinishReason, InferRequest, Message, infer_request::Prompt};
 use std::future::Future;
@@ -19,10 +17,9 @@ const INPUT_BYTES_MAX: usize = 4 << 20;
 /// A model that is loaded and can be asked.
 pub(crate) struct Session<'a> {
     args: &'a RunArgs,
-    client: Client,
+    host: Host,
     /// The name it is served under.
     pub(crate) model: String,
-    in_process: Option<InProcess>,
 }
 
 /// What came of one question.
@@ -48,10 +45,7 @@ pub(crate) async fn run(args: RunArgs) -> Result<(), CliError> {
         }
         None => repl::talk(&mut session).await,
     };
-    match session.in_process {
-        Some(daemon) if done.is_ok() => daemon.close().await,
-        _ => done,
-    }
+    session.host.close(done).await
 }
 
 /// The words after MODEL and the piped input; none when a conversation is to begin.
@@ -86,46 +80,16 @@ fn prompt(args: &RunArgs) -> Result<Option<String>, CliError> {
 impl<'a> Session<'a> {
     /// Finds or starts a daemon and has it load the model.
     async fn open(args: &'a RunArgs) -> Result<Self, CliError> {
-        let mut source = connect::model_source(&args.model)?;
-        let here = connect::absolute(&args.model).ok();
-        let (mut client, in_process) = match connect::find(&args.engine).await? {
-            Some(_) if args.kv_type.is_some() => {
-                return Err(CliError::Usage(
-                    "--kv-type is for a model that this process loads itself, and a daemon answers: add --engine none"
-                        .to_owned(),
-                ));
-            }
-            Some(Running { client, .. }) => (client, None),
-            None => {
-                log::init(&LogConfig {
-                    level: args.log_level.as_str().to_owned(),
-                    format: LogFormat::Pretty,
-                })?;
-                // A path and the built-in model need no record.
-                let store_optional = here.is_some() || source.eq_ignore_ascii_case(DEMO_MODEL);
-                let daemon =
-                    InProcess::start(args.store.model_dir.clone(), store_optional, args.kv_type).await?;
-                (daemon.client.clone(), Some(daemon))
-            }
+        let wanted = Wanted {
+            model: &args.model,
+            engine: &args.engine,
+            store: &args.store,
+            kv_type: args.kv_type,
+            log_level: args.log_level,
+            quiet: false,
         };
-        let waiting = stderr().is_terminal();
-        if waiting {
-            tell(&format!("loading {}…", args.model));
-        }
-        let mut loaded = client.load(v1::LoadRequest { model: source.clone(), ..Default::default() }).await;
-        if let (Err(status), Some(here)) = (&loaded, here)
-            && status.code() == tonic::Code::NotFound
-            && source != here
-        {
-            source = here;
-            loaded = client.load(v1::LoadRequest { model: source, ..Default::default() }).await;
-        }
-        if waiting {
-            tell("\r\x1b[K");
-        }
-        let loaded = loaded.map_err(|status| CliError::Load { model: args.model.clone(), status })?;
-        let model = loaded.into_inner().model.unwrap_or_default().name;
-        Ok(Self { args, client, model, in_process })
+        let host = Host::open(wanted).await?;
+        Ok(Self { args, model: host.status.name.clone(), host })
     }
 
     /// Whether there is a conversation: raw text has no turns.
@@ -147,7 +111,7 @@ impl<'a> Session<'a> {
         let mut interrupt = pin!(interrupt);
         let request = self.request(text, turns);
         let stream = tokio::select! {
-            stream = self.client.infer(request) => stream.map_err(CliError::Engine)?,
+            stream = self.host.client.infer(request) => stream.map_err(CliError::Engine)?,
             () = &mut interrupt => return Ok(Answer { interrupted: true, ..answer }),
         };
         let mut stream = stream.into_inner();

@@ -175,6 +175,6 @@ fn capability(capability: Capability) -> Option<&'static str> {
         Capability::Audio => Some("audio"),
         Capability::Image => Some("image"),
         Capability::Classify => Some("classify"),
-        Capability::EmbedSparse => Some("embed-sparse"),
+        Capability::EmbedSparse => Some("embed_sparse"),
     }
 }

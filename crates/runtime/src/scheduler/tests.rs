@@ -4,9 +4,9 @@ use std::path::Path;
 
 use super::*;
 use crate::{
-    job::{EventKind, StopConditions},
     embedding::{Computed, Output, Pooling},
     job::EmbedInput,
+    job::{EventKind, StopConditions},
     load::Opened,
     sampler::SamplingParams,
 };

@@ -124,7 +124,9 @@ pub(super) fn unigram(metadata: &Metadata) -> Result<Tokenizer, LoadError> {
 }
 
 fn has_capitals(vocabulary: &Vocabulary) -> bool {
-    let word = |text: &str| text.strip_prefix(WORD).is_some_and(|word| word.contains(|c: char| c.is_ascii_uppercase()));
+    let word = |text: &str| {
+        text.strip_prefix(WORD).is_some_and(|word| word.contains(|c: char| c.is_ascii_uppercase()))
+    };
     vocabulary.texts.iter().zip(&vocabulary.kinds).any(|(text, &kind)| kind == Kind::Normal && word(text))
 }
 

@@ -1,0 +1,382 @@
+//! `embed`: texts into vectors. One loop for two texts and for a file of any size: a thread reads batches, a few of them
+//! are with the daemon at once, and records are written in the input's order.
+
+mod batch;
+mod npy;
+mod output;
+mod parquet;
+mod partial;
+mod progress;
+mod request;
+
+pub(crate) use partial::PartialError;
+
+use crate::args::{EmbedArgs, InputFormat};
+use crate::connect::MESSAGE_BYTES_MAX;
+use crate::error::CliError;
+use crate::host::{Host, Wanted};
+use crate::input::{Input, Survey};
+use crate::term::tell;
+use batch::{Batch, Landed};
+use hanzo_engine_proto::v1::{self, Capability};
+use output::Kind;
+use partial::{Outcome, Partial, Record, Tally};
+use progress::Progress;
+use request::Asker;
+use serde_json::{Map, Value, json};
+use std::collections::VecDeque;
+use std::future::pending;
+use std::io::{IsTerminal, Write, stdout};
+use std::path::{Path, PathBuf};
+use std::pin::pin;
+use tokio::sync::mpsc;
+use tokio::task::{JoinError, JoinHandle};
+
+/// Of an answer's vectors together: half of what a message may have.
+const ANSWER_BYTES_MAX: u64 = MESSAGE_BYTES_MAX as u64 / 2;
+
+/// Runs the command.
+pub(crate) async fn embed(args: EmbedArgs) -> Result<(), CliError> {
+    let plan = Plan::new(&args)?;
+    let survey = plan.input.survey()?;
+    let wanted = Wanted {
+        model: &args.model,
+        engine: &args.engine,
+        store: &args.store,
+        kv_type: None,
+        log_level: args.log_level,
+        quiet: args.quiet,
+    };
+    let host = Host::open(wanted).await?;
+    let asker = asker(&args, &host)?;
+    let done = match &plan.output {
+        Some(path) => to_file(&args, &plan, path, &host, asker, survey).await,
+        None => {
+            let quiet = args.quiet || !args.texts.is_empty() || stdout().is_terminal();
+            let progress = Progress::new(quiet, survey.map(|survey| survey.rows), 0);
+            Job { args: &args, plan: &plan, asker, sink: Sink::Stdout, progress, tally: Tally::default() }
+                .run()
+                .await
+                .map(drop)
+        }
+    };
+    host.close(done).await
+}
+
+/// From where, to where, as what.
+struct Plan {
+    input: Input,
+    kind: Kind,
+    /// None: stdout.
+    output: Option<PathBuf>,
+}
+
+impl Plan {
+    fn new(args: &EmbedArgs) -> Result<Self, CliError> {
+        let input = Input::new(&args.texts, args.input.as_deref(), args.input_format, args.field.as_deref())?;
+        let input = input.ok_or_else(|| {
+            CliError::Usage("nothing to embed: give texts, or --input with a file or -".to_owned())
+        })?;
+        let output = args.output.clone().filter(|path| path.as_os_str() != "-");
+        let kind = match &output {
+            Some(path) => Kind::of(path, args.with_text)?,
+            None if args.restart => {
+                return Err(CliError::Usage("--restart is for an --output that is a file".to_owned()));
+            }
+            None => Kind::Jsonl,
+        };
+        if args.with_text && !matches!(kind, Kind::Parquet { .. }) {
+            return Err(CliError::Usage("--with-text is for an --output that ends in .parquet".to_owned()));
+        }
+        if let Some(path) = &output
+            && !args.restart
+            && path.exists()
+            && !partial_of(path).exists()
+        {
+            let path = path.display();
+            return Err(CliError::Usage(format!("{path} exists already: --restart makes it anew")));
+        }
+        Ok(Self { input, kind, output })
+    }
+}
+
+fn partial_of(output: &Path) -> PathBuf {
+    output::with_suffix(output, ".partial")
+}
+
+/// What is asked of the model, which can do it.
+fn asker(args: &EmbedArgs, host: &Host) -> Result<Asker, CliError> {
+    let status = &host.status;
+    let usage = |message: String| Err(CliError::Usage(message));
+    let Some(embedder) =
+        status.embedder.as_ref().filter(|_| status.capabilities().any(|can| can == Capability::Embed))
+    else {
+        return usage(format!("{} makes no vectors", status.name));
+    };
+    let dimensions = args.dimensions.unwrap_or(embedder.dimensions);
+    if dimensions > embedder.dimensions {
+        return usage(format!(
+            "--dimensions {dimensions}: {}'s vectors have {}",
+            status.name, embedder.dimensions
+        ));
+    }
+    if let Some(name) = args.prompt_name.as_ref().filter(|name| !embedder.prompt_names.contains(name)) {
+        let known = match embedder.prompt_names.as_slice() {
+            [] => "none".to_owned(),
+            names => names.join(", "),
+        };
+        return usage(format!("--prompt-name {name}: {} has {known}", status.name));
+    }
+    let batch_max = ANSWER_BYTES_MAX / (u64::from(dimensions.max(1)) * size_of::<f32>() as u64);
+    if u64::from(args.batch) > batch_max {
+        return usage(format!("--batch {}: {batch_max} vectors of {dimensions} fit an answer", args.batch));
+    }
+    let request = v1::EmbedRequest {
+        model: status.name.clone(),
+        dimensions: args.dimensions.unwrap_or_default(),
+        normalize: args.normalizes(),
+        truncate: args.truncates(),
+        prompt_name: args.prompt_name.clone().unwrap_or_default(),
+        instruction: args.instruction.clone().unwrap_or_default(),
+        packed: true,
+        ..Default::default()
+    };
+    Ok(Asker { client: host.client.clone(), request, dimensions })
+}
+
+/// What must be the same for a partial result to go on: all that decides its bytes.
+fn header(plan: &Plan, host: &Host, asker: &Asker, survey: Option<&Survey>) -> Map<String, Value> {
+    let (status, request, input) = (&host.status, &asker.request, &plan.input);
+    let embedder = status.embedder.as_ref();
+    let field = (input.format == InputFormat::Jsonl).then_some(&input.field);
+    let kind = match plan.kind {
+        Kind::Jsonl => "jsonl",
+        Kind::Npy => "npy",
+        Kind::Parquet { .. } => "parquet",
+    };
+    let entries = [
+        ("model", json!(status.name)),
+        ("architecture", json!(status.architecture)),
+        ("quantization", json!(status.quantization)),
+        ("parameters", json!(status.parameters)),
+        ("pooling", json!(embedder.map(|embedder| &embedder.pooling))),
+        ("default_prompt", json!(embedder.map(|embedder| &embedder.default_prompt_name))),
+        ("dimensions", json!(asker.dimensions)),
+        ("normalize", json!(request.normalize)),
+        ("truncate", json!(request.truncate)),
+        ("prompt_name", json!(request.prompt_name)),
+        ("instruction", json!(request.instruction)),
+        ("field", json!(field)),
+        ("output", json!(kind)),
+        ("with_text", json!(plan.kind == Kind::Parquet { with_text: true })),
+        ("input_rows", json!(survey.map(|survey| survey.rows))),
+        ("input_sha256", json!(survey.map(|survey| &survey.sha256))),
+    ];
+    entries.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
+/// Goes on with the partial result beside `path`, or begins one, and turns it into the file once it is complete.
+async fn to_file(
+    args: &EmbedArgs,
+    plan: &Plan,
+    path: &Path,
+    host: &Host,
+    asker: Asker,
+    survey: Option<Survey>,
+) -> Result<(), CliError> {
+    let beside = partial_of(path);
+    if args.restart {
+        Partial::discard(&beside)?;
+    }
+    let dimensions = asker.dimensions;
+    let partial = Partial::open(&beside, &header(plan, host, &asker, survey.as_ref()))?;
+    if let (Some((number, why)), false) = (&partial.failed, args.skip_errors) {
+        return Err(CliError::Item { at: plan.input.at(*number), why: why.clone() });
+    }
+    let tally = partial.tally;
+    if tally.rows > 0 && !args.quiet {
+        tell(&format!("going on after {} rows in {}\n", tally.rows, beside.display()));
+    }
+    let progress = Progress::new(args.quiet, survey.map(|survey| survey.rows), tally.rows);
+    let mut job = Job { args, plan, asker, sink: Sink::File(partial), progress, tally };
+    let ended = job.run().await;
+    let (Sink::File(partial), tally) = (job.sink, job.tally) else { return ended };
+    let kept = |what: CliError, rows: u64| match rows {
+        0 => what,
+        rows => CliError::Kept { what: Box::new(what), rows, partial: beside.clone() },
+    };
+    if let Err(error) = ended {
+        if partial.tally.rows == 0 {
+            partial.remove()?;
+        }
+        return Err(kept(error, tally.rows));
+    }
+    let finished = output::finish(partial, path, plan.kind, plan.input.format, dimensions);
+    finished.map_err(|error| kept(error, tally.rows))?;
+    if !args.quiet {
+        tell(&format!("{}: {}\n", path.display(), summary(&tally, dimensions)));
+    }
+    Ok(())
+}
+
+/// `5000 vectors of 384 numbers; without one: 2 empty lines, 1 error`
+fn summary(tally: &Tally, dimensions: u32) -> String {
+    let some = |count: u64, what: &str| match count {
+        0 => None,
+        1 => Some(format!("1 {what}")),
+        count => Some(format!("{count} {what}s")),
+    };
+    let without: Vec<String> =
+        [some(tally.blank, "empty line"), some(tally.failed, "error")].into_iter().flatten().collect();
+    let vectors = tally.rows - tally.blank - tally.failed;
+    let mut line = format!("{vectors} vectors of {dimensions} numbers");
+    if !without.is_empty() {
+        line.push_str(&format!("; without one: {}", without.join(", ")));
+    }
+    line
+}
+
+/// Where records go.
+enum Sink {
+    Stdout,
+    File(Partial),
+}
+
+/// A run through an input.
+struct Job<'a> {
+    args: &'a EmbedArgs,
+    plan: &'a Plan,
+    asker: Asker,
+    sink: Sink,
+    progress: Progress,
+    tally: Tally,
+}
+
+type Flight = JoinHandle<Result<Landed, CliError>>;
+
+impl Job<'_> {
+    /// Reads, asks and writes until the input ends, or something ends the job.
+    async fn run(&mut self) -> Result<(), CliError> {
+        let ended = self.work().await;
+        let line = self.progress.end();
+        if let (Ok(()), Some(line)) = (&ended, line) {
+            tell(&format!("{line}\n"));
+        }
+        ended
+    }
+
+    async fn work(&mut self) -> Result<(), CliError> {
+        let mut batches = self.read()?;
+        let mut interrupt = pin!(tokio::signal::ctrl_c());
+        let mut flights: VecDeque<Flight> = VecDeque::new();
+        let mut reading = true;
+        while reading || !flights.is_empty() {
+            tokio::select! {
+                batch = batches.recv(), if reading && flights.len() < self.args.in_flight as usize => match batch {
+                    Some(batch) => flights.push_back(tokio::spawn(batch?.fly(self.asker.clone()))),
+                    None => reading = false,
+                },
+                landed = first(&mut flights), if !flights.is_empty() => {
+                    flights.pop_front();
+                    let lost = |error: JoinError| CliError::Start(format!("a request's task failed: {error}"));
+                    self.write(landed.map_err(lost)??)?;
+                }
+                _ = &mut interrupt => return Err(CliError::Interrupted),
+            }
+        }
+        Ok(())
+    }
+
+    /// A thread that reads batches ahead, one beside those on their way, from where the sink is.
+    fn read(&self) -> Result<mpsc::Receiver<Result<Batch, CliError>>, CliError> {
+        let (input, kind, rows) = (&self.plan.input, self.plan.kind, self.args.batch as usize);
+        let (mut items, name) = (input.items()?, input.name());
+        let unread = |name: &str, error: std::io::Error| CliError::Input(format!("{name}: {error}"));
+        if let Sink::File(partial) = &self.sink {
+            let (done, chain) = (partial.tally.rows, partial.chain);
+            if items.skip(done).map_err(|error| unread(&name, error))? != Some(chain) {
+                let what = format!("its {done} rows are not the first of {name} as it is now");
+                return Err(PartialError::Differs { path: partial.path().to_owned(), what }.into());
+            }
+        }
+        let (send, receive) = mpsc::channel(1);
+        let reader = std::thread::Builder::new().name("input".to_owned());
+        let read = move || loop {
+            let batch = match Batch::read(&mut items, kind, rows) {
+                Ok(None) => break,
+                Ok(Some(batch)) => Ok(batch),
+                Err(error) => Err(unread(&name, error)),
+            };
+            let last = batch.is_err();
+            // Nobody listens any more once the job has ended.
+            if send.blocking_send(batch).is_err() || last {
+                break;
+            }
+        };
+        reader.spawn(read).map_err(|error| CliError::Start(error.to_string()))?;
+        Ok(receive)
+    }
+
+    /// Writes the records of a batch, up to one that ends the job.
+    fn write(&mut self, landed: Landed) -> Result<(), CliError> {
+        let Landed { records, tokens } = landed;
+        let mut lines = Vec::new();
+        let mut ended = Ok(());
+        let rows = records.len() as u64;
+        for record in records {
+            if let Outcome::Failed(why) = &record.outcome {
+                let at = self.plan.input.at(record.number);
+                if !self.args.skip_errors {
+                    ended = Err(CliError::Item { at, why: why.clone() });
+                    break;
+                }
+                self.progress.say(&format!("{at}: {why}"));
+            }
+            self.put(&record, &mut lines)?;
+            self.tally.count(&record.outcome);
+        }
+        match &mut self.sink {
+            Sink::Stdout => {
+                let mut out = stdout().lock();
+                out.write_all(&lines).and_then(|()| out.flush()).map_err(CliError::Output)?;
+            }
+            Sink::File(partial) => partial.flush()?,
+        }
+        if ended.is_ok() {
+            self.progress.add(rows, tokens);
+        }
+        ended
+    }
+
+    fn put(&mut self, record: &Record, lines: &mut Vec<u8>) -> Result<(), CliError> {
+        match &mut self.sink {
+            Sink::Stdout => {
+                let line = output::json_line(record, self.plan.input.format).map_err(CliError::Output)?;
+                lines.extend(line);
+            }
+            Sink::File(partial) => partial.add(record)?,
+        }
+        Ok(())
+    }
+}
+
+/// Waits for the first of the flights; polling it and letting it go loses nothing.
+async fn first(flights: &mut VecDeque<Flight>) -> Result<Result<Landed, CliError>, JoinError> {
+    match flights.front_mut() {
+        Some(flight) => flight.await,
+        None => pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_summary_counts_what_has_no_vector() {
+        let all = Tally { rows: 5, blank: 0, failed: 0 };
+        assert_eq!(summary(&all, 384), "5 vectors of 384 numbers");
+        let some = Tally { rows: 9, blank: 2, failed: 1 };
+        assert_eq!(summary(&some, 4), "6 vectors of 4 numbers; without one: 2 empty lines, 1 error");
+    }
+}

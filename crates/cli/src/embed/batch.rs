@@ -1,0 +1,75 @@
+//! The items of one request, from the input to the records that are written.
+
+use super::output::Kind;
+use super::partial::{Outcome, Record};
+use super::request::Asker;
+use crate::error::CliError;
+use crate::input::{Items, Text};
+use std::io;
+
+/// Bytes of a batch's lines after which it takes no further one, so that it fits a daemon's message.
+const BATCH_BYTES_MAX: usize = 1 << 20;
+
+/// Items that are asked for together.
+pub(crate) struct Batch {
+    items: Vec<Waiting>,
+}
+
+struct Waiting {
+    number: u64,
+    chain: u64,
+    carried: Vec<u8>,
+    text: Text,
+}
+
+/// What came of a batch.
+#[derive(Debug)]
+pub(crate) struct Landed {
+    /// In the order of the items.
+    pub(crate) records: Vec<Record>,
+    /// Of all texts.
+    pub(crate) tokens: u64,
+}
+
+impl Batch {
+    /// Reads at most `rows` items; none at the end.
+    pub(crate) fn read(items: &mut Items, kind: Kind, rows: usize) -> io::Result<Option<Self>> {
+        let (mut batch, mut bytes) = (Vec::new(), 0);
+        while batch.len() < rows && bytes < BATCH_BYTES_MAX {
+            let Some(mut item) = items.next()? else { break };
+            bytes += item.line.len();
+            let carried = kind.carried(&mut item);
+            batch.push(Waiting { number: item.number, chain: item.chain, carried, text: item.text });
+        }
+        Ok((!batch.is_empty()).then_some(Self { items: batch }))
+    }
+
+    /// Asks for the vectors.
+    pub(crate) async fn fly(self, asker: Asker) -> Result<Landed, CliError> {
+        let mut texts = Vec::new();
+        let mut place = |text: Text| match text {
+            Text::Some(text) => {
+                texts.push(text);
+                None
+            }
+            Text::Blank => Some(Outcome::Blank),
+            Text::Bad(why) => Some(Outcome::Failed(why)),
+        };
+        let places: Vec<(Option<Outcome>, u64, u64, Vec<u8>)> = self
+            .items
+            .into_iter()
+            .map(|item| (place(item.text), item.number, item.chain, item.carried))
+            .collect();
+        let vectors = asker.vectors(texts).await?;
+        let mut each = vectors.each.into_iter().map(|vector| match vector {
+            Ok(vector) => Outcome::Vector(vector),
+            Err(why) => Outcome::Failed(why),
+        });
+        let mut records = Vec::new();
+        for (outcome, number, chain, carried) in places {
+            let outcome = outcome.or_else(|| each.next()).ok_or(CliError::Odd("a vector for each input"))?;
+            records.push(Record { number, chain, carried, outcome });
+        }
+        Ok(Landed { records, tokens: vectors.tokens })
+    }
+}

@@ -1,0 +1,242 @@
+//! What the result looks like: which format a file's name asks for, what each format repeats of an item, and the last
+//! step of a bulk job, which turns its partial result into the file. The file appears by renaming: whole or not at all.
+
+use super::npy;
+use super::parquet::{Ids, Writer};
+use super::partial::{Outcome, Partial, PartialError, Record};
+use crate::args::InputFormat;
+use crate::error::CliError;
+use crate::input::{Item, Object, Text};
+use ::parquet::errors::ParquetError;
+use serde::{Deserialize, Serialize};
+use serde_json::value::{RawValue, to_raw_value};
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+/// A format of results.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// An object a line: the item's own with `embedding` added.
+    Jsonl,
+    /// One array of f32: (rows, dimensions).
+    Npy,
+    Parquet {
+        with_text: bool,
+    },
+}
+
+impl Kind {
+    /// What the name of `path` asks for.
+    pub(crate) fn of(path: &Path, with_text: bool) -> Result<Self, CliError> {
+        let end = path.extension().map(|end| end.to_string_lossy().to_lowercase());
+        match end.as_deref() {
+            Some("jsonl" | "ndjson") => Ok(Self::Jsonl),
+            Some("npy") => Ok(Self::Npy),
+            Some("parquet") => Ok(Self::Parquet { with_text }),
+            _ => {
+                let path = path.display();
+                let message = format!("--output {path} ends neither in .jsonl, .npy nor .parquet");
+                Err(CliError::Usage(message))
+            }
+        }
+    }
+
+    /// What the output will need of an item.
+    pub(crate) fn carried(self, item: &mut Item) -> Vec<u8> {
+        match self {
+            Self::Jsonl => std::mem::take(&mut item.line),
+            Self::Npy => Vec::new(),
+            Self::Parquet { with_text } => {
+                let text = match &item.text {
+                    Text::Some(text) if with_text => Some(text.clone()),
+                    _ => None,
+                };
+                let carried = Carried { id: item.id.take(), text };
+                serde_json::to_vec(&carried).expect("values that were read can be written")
+            }
+        }
+    }
+}
+
+/// What a row of Parquet has beside its vector.
+#[derive(Debug, Default, Deserialize, Serialize)]
+pub(crate) struct Carried {
+    #[serde(default)]
+    pub(crate) id: Option<Box<RawValue>>,
+    #[serde(default)]
+    pub(crate) text: Option<String>,
+}
+
+impl Carried {
+    /// From what [`Kind::carried`] wrote.
+    pub(crate) fn read(bytes: &[u8]) -> Self {
+        serde_json::from_slice(bytes).unwrap_or_default()
+    }
+}
+
+/// One line of JSON for a record: the object it was read from, or one with the text, and the vector; where there is
+/// none, null, or in its place what was wrong.
+pub(crate) fn json_line(record: &Record, format: InputFormat) -> io::Result<Vec<u8>> {
+    let line = String::from_utf8_lossy(&record.carried);
+    let mut object = match (format, &record.outcome) {
+        (InputFormat::Jsonl, _) => Object::read(&line).unwrap_or(Object(Vec::new())),
+        (InputFormat::Txt, Outcome::Failed(_)) if line.is_empty() => Object(Vec::new()),
+        (InputFormat::Txt, _) => Object(vec![("text".to_owned(), to_raw_value(&line)?)]),
+    };
+    object.0.retain(|(name, _)| name != "embedding");
+    let (name, value) = match &record.outcome {
+        Outcome::Vector(vector) => {
+            let (values, _) = vector.as_chunks();
+            let values: Vec<f32> = values.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
+            ("embedding", to_raw_value(&values)?)
+        }
+        Outcome::Blank => ("embedding", to_raw_value(&())?),
+        Outcome::Failed(why) => {
+            object.0.retain(|(name, _)| name != "error");
+            ("error", to_raw_value(&format!("line {}: {why}", record.number))?)
+        }
+    };
+    object.0.push((name.to_owned(), value));
+    let mut line = serde_json::to_vec(&object)?;
+    line.push(b'\n');
+    Ok(line)
+}
+
+/// Turns a partial result into the file at `path` and removes it.
+pub(crate) fn finish(
+    partial: Partial,
+    path: &Path,
+    kind: Kind,
+    format: InputFormat,
+    dimensions: u32,
+) -> Result<(), CliError> {
+    let beside = with_suffix(path, ".finishing");
+    let failed = |source| CliError::Path { path: beside.clone(), source };
+    let written = File::create(&beside).map_err(failed).and_then(|file| {
+        let file = write(&partial, file, kind, format, dimensions).map_err(|error| match error {
+            Failure::Partial(error) => error,
+            Failure::Output(source) => failed(source),
+        })?;
+        file.sync_all().map_err(failed)?;
+        std::fs::rename(&beside, path).map_err(failed)
+    });
+    if written.is_err() {
+        // It is of no use, and the disk may be full.
+        let _ = std::fs::remove_file(&beside);
+    }
+    written?;
+    Ok(partial.remove()?)
+}
+
+/// `path` with more at its end.
+pub(crate) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
+}
+
+enum Failure {
+    Partial(CliError),
+    Output(io::Error),
+}
+
+impl From<PartialError> for Failure {
+    fn from(error: PartialError) -> Self {
+        Self::Partial(error.into())
+    }
+}
+
+fn write(
+    partial: &Partial,
+    file: File,
+    kind: Kind,
+    format: InputFormat,
+    dimensions: u32,
+) -> Result<File, Failure> {
+    let mut out = BufWriter::with_capacity(1 << 18, file);
+    let mut records = partial.records()?;
+    match kind {
+        Kind::Jsonl => {
+            while let Some(record) = records.next()? {
+                let line = json_line(&record, format).map_err(Failure::Output)?;
+                out.write_all(&line).map_err(Failure::Output)?;
+            }
+        }
+        Kind::Npy => {
+            out.write_all(&npy::header(partial.tally.rows, dimensions)).map_err(Failure::Output)?;
+            while let Some(record) = records.next()? {
+                npy::row(&mut out, &record.outcome, dimensions).map_err(Failure::Output)?;
+            }
+        }
+        Kind::Parquet { with_text } => {
+            // What the ids are decides their column, which comes first.
+            let mut ids = Ids::None;
+            while let Some(record) = records.next()? {
+                ids = ids.with(&Carried::read(&record.carried));
+            }
+            records = partial.records()?;
+            let output = |error| Failure::Output(system(error));
+            let mut writer = Writer::new(out, ids, with_text).map_err(output)?;
+            while let Some(record) = records.next()? {
+                writer.row(&record).map_err(output)?;
+            }
+            out = writer.finish().map_err(output)?;
+        }
+    }
+    out.into_inner().map_err(|error| Failure::Output(error.into_error()))
+}
+
+/// What the system said, if it was the system.
+fn system(error: ParquetError) -> io::Error {
+    match error {
+        ParquetError::External(source) => match source.downcast::<io::Error>() {
+            Ok(error) => *error,
+            Err(source) => io::Error::other(source),
+        },
+        error => io::Error::other(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(format: InputFormat, carried: &str, outcome: Outcome) -> String {
+        let record = Record { number: 7, chain: 0, carried: carried.into(), outcome };
+        String::from_utf8(json_line(&record, format).unwrap()).unwrap()
+    }
+
+    fn vector() -> Outcome {
+        Outcome::Vector([1.0f32, 0.1].iter().flat_map(|value| value.to_le_bytes()).collect())
+    }
+
+    #[test]
+    fn a_json_line_keeps_its_fields_as_they_were_written() {
+        let own = r#"{"id":12345678901234567890123, "f":1.50,"embedding":[0],"text":"a\u00e9"}"#;
+        let expected =
+            "{\"id\":12345678901234567890123,\"f\":1.50,\"text\":\"a\\u00e9\",\"embedding\":[1.0,0.1]}\n";
+        assert_eq!(line(InputFormat::Jsonl, own, vector()), expected);
+        let failed = Outcome::Failed("it is no good".into());
+        let expected = "{\"id\":1,\"error\":\"line 7: it is no good\"}\n";
+        assert_eq!(line(InputFormat::Jsonl, r#"{"id":1,"error":"old"}"#, failed.clone()), expected);
+        assert_eq!(line(InputFormat::Jsonl, "{broken", failed), "{\"error\":\"line 7: it is no good\"}\n");
+    }
+
+    #[test]
+    fn a_line_of_text_becomes_an_object() {
+        assert_eq!(
+            line(InputFormat::Txt, "a \"b\"", vector()),
+            "{\"text\":\"a \\\"b\\\"\",\"embedding\":[1.0,0.1]}\n"
+        );
+        assert_eq!(line(InputFormat::Txt, "", Outcome::Blank), "{\"text\":\"\",\"embedding\":null}\n");
+    }
+
+    #[test]
+    fn the_name_says_the_format() {
+        let of = |path: &str| Kind::of(Path::new(path), false);
+        assert_eq!((of("a.jsonl").unwrap(), of("b.NPY").unwrap()), (Kind::Jsonl, Kind::Npy));
+        assert_eq!(of("c.parquet").unwrap(), Kind::Parquet { with_text: false });
+        assert!(of("d.csv").unwrap_err().line().contains("--output d.csv"));
+    }
+}

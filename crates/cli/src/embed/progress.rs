@@ -1,0 +1,142 @@
+//! How far a bulk job is: a bar on a terminal, now and then a line elsewhere, or nothing.
+
+use crate::term::tell;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::io::{IsTerminal, stderr};
+use std::time::{Duration, Instant};
+
+/// Between lines, where there is no terminal.
+const LINE_EVERY: Duration = Duration::from_secs(10);
+
+/// What is counted.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Meter {
+    /// Rows there will be; a pipe does not say.
+    pub(crate) total: Option<u64>,
+    /// Rows that were done before.
+    pub(crate) before: u64,
+    /// Rows done by this process.
+    pub(crate) rows: u64,
+    /// Tokens of them.
+    pub(crate) tokens: u64,
+}
+
+impl Meter {
+    /// `1200 of 5000 inputs, 310.5 inputs/s, 9315 tokens/s, 12 s left`
+    pub(crate) fn line(&self, elapsed: Duration) -> String {
+        let seconds = elapsed.as_secs_f64().max(1e-3);
+        let (done, rate) = (self.before + self.rows, self.rows as f64 / seconds);
+        let of = self.total.map_or_else(String::new, |total| format!(" of {total}"));
+        let mut line =
+            format!("{done}{of} inputs, {rate:.1} inputs/s, {:.0} tokens/s", self.tokens as f64 / seconds);
+        if let Some(left) = self.total.map(|total| total.saturating_sub(done))
+            && left > 0
+            && self.rows > 0
+        {
+            line.push_str(&format!(", {} left", span(left as f64 / rate)));
+        }
+        line
+    }
+}
+
+/// `42 s`, `3 min 05 s`, `2 h 07 min`
+fn span(seconds: f64) -> String {
+    let seconds = seconds.ceil() as u64;
+    match seconds {
+        0..60 => format!("{seconds} s"),
+        60..3600 => format!("{} min {:02} s", seconds / 60, seconds % 60),
+        _ => format!("{} h {:02} min", seconds / 3600, seconds % 3600 / 60),
+    }
+}
+
+/// Shows it.
+pub(crate) struct Progress {
+    pub(crate) meter: Meter,
+    began: Instant,
+    shown: Shown,
+}
+
+enum Shown {
+    Bar(ProgressBar),
+    Lines { last: Instant },
+    Nothing,
+}
+
+impl Progress {
+    /// Begins; nothing was done yet by this process.
+    pub(crate) fn new(quiet: bool, total: Option<u64>, before: u64) -> Self {
+        let shown = match (quiet, stderr().is_terminal()) {
+            (true, _) => Shown::Nothing,
+            (false, true) => {
+                let bar = ProgressBar::with_draw_target(total, ProgressDrawTarget::stderr());
+                let template =
+                    if total.is_some() { "{wide_bar} {percent} %  {msg}" } else { "{spinner} {msg}" };
+                bar.set_style(ProgressStyle::with_template(template).expect("a template of known keys"));
+                Shown::Bar(bar)
+            }
+            (false, false) => Shown::Lines { last: Instant::now() },
+        };
+        let meter = Meter { total, before, ..Meter::default() };
+        let progress = Self { meter, began: Instant::now(), shown };
+        progress.draw();
+        progress
+    }
+
+    /// Counts.
+    pub(crate) fn add(&mut self, rows: u64, tokens: u64) {
+        self.meter.rows += rows;
+        self.meter.tokens += tokens;
+        self.draw();
+        if let Shown::Lines { last } = &mut self.shown
+            && last.elapsed() >= LINE_EVERY
+        {
+            *last = Instant::now();
+            tell(&format!("{}\n", self.meter.line(self.began.elapsed())));
+        }
+    }
+
+    /// Says something above the bar.
+    pub(crate) fn say(&self, line: &str) {
+        match &self.shown {
+            Shown::Bar(bar) => bar.suspend(|| tell(&format!("{line}\n"))),
+            Shown::Lines { .. } | Shown::Nothing => tell(&format!("{line}\n")),
+        }
+    }
+
+    /// Takes the bar away; what was done, unless it is to be quiet.
+    pub(crate) fn end(&self) -> Option<String> {
+        if let Shown::Bar(bar) = &self.shown {
+            bar.finish_and_clear();
+        }
+        let total = Meter { total: None, ..self.meter };
+        (!matches!(self.shown, Shown::Nothing)).then(|| total.line(self.began.elapsed()))
+    }
+
+    fn draw(&self) {
+        if let Shown::Bar(bar) = &self.shown {
+            bar.set_position(self.meter.before + self.meter.rows);
+            bar.set_message(self.meter.line(self.began.elapsed()));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn speed_is_of_what_this_process_did() {
+        let meter = Meter { total: Some(5_000), before: 1_000, rows: 200, tokens: 6_000 };
+        let line = "1200 of 5000 inputs, 100.0 inputs/s, 3000 tokens/s, 38 s left";
+        assert_eq!(meter.line(Duration::from_secs(2)), line);
+        let meter = Meter { total: None, ..meter };
+        assert_eq!(meter.line(Duration::from_secs(2)), "1200 inputs, 100.0 inputs/s, 3000 tokens/s");
+        let begun = Meter { total: Some(7), ..Meter::default() };
+        assert_eq!(begun.line(Duration::ZERO), "0 of 7 inputs, 0.0 inputs/s, 0 tokens/s");
+    }
+
+    #[test]
+    fn spans() {
+        assert_eq!([span(0.2), span(185.0), span(7_650.0)], ["1 s", "3 min 05 s", "2 h 07 min"]);
+    }
+}

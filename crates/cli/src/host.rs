@@ -1,0 +1,85 @@
+//! A model that is loaded and can be asked: by the running daemon, or by one in this process.
+
+use crate::args::{EngineArgs, KvTypeName, LogLevel, StoreArgs};
+use crate::connect::{self, Client, InProcess, Running};
+use crate::error::CliError;
+use crate::term::tell;
+use hanzo_engine_daemon::config::{LogConfig, LogFormat};
+use hanzo_engine_daemon::{DEMO_MODEL, log};
+use hanzo_engine_proto::v1;
+use std::io::{IsTerminal, stderr};
+
+/// What was typed of a model and of where to find it.
+pub(crate) struct Wanted<'a> {
+    pub(crate) model: &'a str,
+    pub(crate) engine: &'a EngineArgs,
+    pub(crate) store: &'a StoreArgs,
+    /// For a model that this process loads itself.
+    pub(crate) kv_type: Option<KvTypeName>,
+    pub(crate) log_level: LogLevel,
+    /// Do not say that it is loading.
+    pub(crate) quiet: bool,
+}
+
+/// A loaded model.
+pub(crate) struct Host {
+    /// To ask it.
+    pub(crate) client: Client,
+    /// What its daemon said of it once it was loaded.
+    pub(crate) status: v1::ModelStatus,
+    in_process: Option<InProcess>,
+}
+
+impl Host {
+    /// Finds or starts a daemon and has it load the model.
+    pub(crate) async fn open(wanted: Wanted<'_>) -> Result<Self, CliError> {
+        let mut source = connect::model_source(wanted.model)?;
+        let here = connect::absolute(wanted.model).ok();
+        let (mut client, in_process) = match connect::find(wanted.engine).await? {
+            Some(_) if wanted.kv_type.is_some() => {
+                return Err(CliError::Usage(
+                    "--kv-type is for a model that this process loads itself, and a daemon answers: add --engine none"
+                        .to_owned(),
+                ));
+            }
+            Some(Running { client, .. }) => (client, None),
+            None => {
+                log::init(&LogConfig {
+                    level: wanted.log_level.as_str().to_owned(),
+                    format: LogFormat::Pretty,
+                })?;
+                // A path and the built-in model need no record.
+                let store_optional = here.is_some() || source.eq_ignore_ascii_case(DEMO_MODEL);
+                let daemon =
+                    InProcess::start(wanted.store.model_dir.clone(), store_optional, wanted.kv_type).await?;
+                (daemon.client.clone(), Some(daemon))
+            }
+        };
+        let waiting = !wanted.quiet && stderr().is_terminal();
+        if waiting {
+            tell(&format!("loading {}…", wanted.model));
+        }
+        let mut loaded = client.load(v1::LoadRequest { model: source.clone(), ..Default::default() }).await;
+        if let (Err(status), Some(here)) = (&loaded, here)
+            && status.code() == tonic::Code::NotFound
+            && source != here
+        {
+            source = here;
+            loaded = client.load(v1::LoadRequest { model: source, ..Default::default() }).await;
+        }
+        if waiting {
+            tell("\r\x1b[K");
+        }
+        let loaded = loaded.map_err(|status| CliError::Load { model: wanted.model.to_owned(), status })?;
+        let status = loaded.into_inner().model.unwrap_or_default();
+        Ok(Self { client, status, in_process })
+    }
+
+    /// Lets it go once what was asked is done. After a failure the process ends anyway: nothing is waited for.
+    pub(crate) async fn close(self, done: Result<(), CliError>) -> Result<(), CliError> {
+        match self.in_process {
+            Some(daemon) if done.is_ok() => daemon.close().await,
+            _ => done,
+        }
+    }
+}
