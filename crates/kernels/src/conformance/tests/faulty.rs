@@ -2,7 +2,10 @@
 
 mod attention;
 mod encoder;
+mod fault;
 mod moe;
+
+pub(super) use fault::Fault;
 
 use crate::quant::{dequantize_row, scale_min};
 use crate::reference::{ReferenceBackend, ReferenceBuffer, ReferenceKv, formulas};
@@ -10,96 +13,6 @@ use crate::{
     Activation, AttentionParams, BLOCK_TOKENS, Backend, Batch, DType, KernelError, KvSpec, LayerNormParams,
     MatrixShape, MatrixSource, MoeParams, QkvParams, Rope, RopeKind, RowIds, SelfAttentionParams, StepLimits,
 };
-
-/// What is wrong with the backend.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Fault {
-    /// Nothing: activations are rounded to 8 bits before quantised weights, queries to half precision.
-    None,
-    SixBitActivations,
-    EightBitsBeforeFloats,
-    ScaleTwoPercentOff,
-    LastGroupDropped,
-    LastOutputsSkipped,
-    MinsIgnored,
-    PartsSwapped,
-    BiasIgnored,
-    SumOrderOfBatch,
-    ScaleOfBatch,
-    RowBehindBatchWritten,
-    NextTokenEmbedded,
-    EmbedScaleIgnored,
-    FirstRowsLogits,
-    EpsIgnored,
-    NormOverPaddedWidth,
-    NormWeightIgnored,
-    ResidualKept,
-    GeluSwapped,
-    GateUpSwapped,
-    ActivationOfUp,
-    LastOfEquals,
-    NextExpert,
-    LastExpertDropped,
-    WeightsNotNormed,
-    WeightsAlwaysNormed,
-    ScoringSwapped,
-    RoutedScaleIgnored,
-    ChosenOfFirstRow,
-    FullExpertSkipped,
-    NanIgnored,
-    NanZeroed,
-    NanSpread,
-    KindSwapped,
-    WholeHeadTurned,
-    MagnitudeIgnored,
-    QueriesNotNormed,
-    KeysNotNormed,
-    NormAfterRope,
-    KeysNotTurned,
-    PositionFromRow,
-    ValuesTurned,
-    ScaleIgnored,
-    WindowIgnored,
-    WindowOneMore,
-    WindowOneLess,
-    SoftcapIgnored,
-    SinksIgnored,
-    FutureSeen,
-    AlwaysCausal,
-    HeadsInterleaved,
-    LayerIgnored,
-    TablesIgnored,
-    LastKeyMissed,
-    MeanKept,
-    LayerBiasIgnored,
-    VarianceUnbiased,
-    VarianceByDifference,
-    EmbeddingReplaces,
-    OffsetIgnored,
-    TypesIgnored,
-    ActivationSkipped,
-    ActivationBeforeBias,
-    ReachIgnored,
-    ReachOneMore,
-    ReachOneLess,
-    NeighboursSeen,
-    KeysHalved,
-    PositionBiasIgnored,
-    PositionBiasMirrored,
-    PositionBiasOfFirstHead,
-    FarBiasIgnored,
-    KeyTermDropped,
-    QueryTermDropped,
-    TermsNotScaled,
-    RowsOfChunkMatter,
-    FirstRowRead,
-    DirtyBuffers,
-    ShortBytesTaken,
-    UnsupportedTaken,
-    UnnamedTensor,
-    SizeHalved,
-    EndOnce,
-}
 
 pub(super) struct Faulty {
     inner: ReferenceBackend,
