@@ -211,14 +211,14 @@ mod tests {
         assert_eq!(
             rows,
             [
-                r#"{id: 7, text: "größer", embedding: [1.0, -2.5]}"#,
+                r#"{id: 7, text: "größer", embedding: [1.0, -2.5E0]}"#,
                 "{id: null, text: null, embedding: null}",
                 r#"{id: -9, text: "x", embedding: null}"#,
                 r#"{id: null, text: "y", embedding: [3.25, 4.0]}"#,
             ]
         );
         let (rows, _) = through(Ids::None, false, &records[..1]);
-        assert_eq!(rows, ["{embedding: [1.0, -2.5]}"]);
+        assert_eq!(rows, ["{embedding: [1.0, -2.5E0]}"]);
         assert_eq!(through(Ids::None, false, &[]).0, [""; 0]);
     }
 
