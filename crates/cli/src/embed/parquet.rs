@@ -200,10 +200,10 @@ mod tests {
     #[test]
     fn rows_come_back_as_they_were() {
         let records = [
-            record(r#"{"id":7,"text":"größer"}"#, vector(&[1.0, -0.5])),
+            record(r#"{"id":7,"text":"größer"}"#, vector(&[1.0, -2.5])),
             record(r#"{"id":null,"text":null}"#, Outcome::Blank),
             record(r#"{"id":-9,"text":"x"}"#, Outcome::Failed("no".into())),
-            record(r#"{"text":"y"}"#, vector(&[3.25, 0.0])),
+            record(r#"{"text":"y"}"#, vector(&[3.25, 4.0])),
         ];
         let ids = records.iter().fold(Ids::None, |ids, record| ids.with(&Carried::read(&record.carried)));
         assert_eq!(ids, Ids::Integers);
@@ -211,14 +211,14 @@ mod tests {
         assert_eq!(
             rows,
             [
-                r#"{id: 7, text: "größer", embedding: [1.0, -0.5]}"#,
+                r#"{id: 7, text: "größer", embedding: [1.0, -2.5E0]}"#,
                 "{id: null, text: null, embedding: null}",
                 r#"{id: -9, text: "x", embedding: null}"#,
-                r#"{id: null, text: "y", embedding: [3.25, 0.0]}"#,
+                r#"{id: null, text: "y", embedding: [3.25, 4.0]}"#,
             ]
         );
         let (rows, _) = through(Ids::None, false, &records[..1]);
-        assert_eq!(rows, ["{embedding: [1.0, -0.5]}"]);
+        assert_eq!(rows, ["{embedding: [1.0, -2.5E0]}"]);
         assert_eq!(through(Ids::None, false, &[]).0, [""; 0]);
     }
 
