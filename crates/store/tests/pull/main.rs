@@ -1,5 +1,8 @@
 //! Pulls against servers on loopback ports that behave as the real ones do, and misbehave as they do.
 
+// In the functions that tests share, too, a step that fails fails the test.
+#![allow(clippy::unwrap_used)]
+
 mod archives;
 mod content;
 mod faults;
