@@ -41,7 +41,7 @@ async fn a_model_is_pulled_served_moved_and_forgotten() {
     let (url, mut store) = (served().await, StoreClient::new(rig.channel.clone()));
     let not_there = rig.load(&url, "").await.unwrap_err();
     assert_eq!(
-        (not_there.code(), not_there.metadata()["error-code"].to_str().unwrap()),
+        (not_there.code(), not_there.metadata().get("error-code").unwrap().to_str().unwrap()),
         (Code::NotFound, "not_pulled")
     );
     let proposal = store.propose(pull(&url)).await.unwrap().into_inner();
@@ -50,7 +50,7 @@ async fn a_model_is_pulled_served_moved_and_forgotten() {
     let (one, two) =
         (rig.client().pull(pull(&url)).await.unwrap(), rig.client().pull(pull(&url)).await.unwrap());
     let (one, two) = tokio::join!(last(one.into_inner()), last(two.into_inner()));
-    let stored = one.stored.unwrap();
+    let stored = one.stored.clone().unwrap();
     assert_eq!((one.phase(), &stored), (Phase::Done, two.stored.as_ref().unwrap()));
     assert_eq!(
         (stored.name.as_str(), stored.architecture.as_str()),

@@ -10,7 +10,7 @@ static KNOWN: Mutex<BTreeMap<(u64, u64), Digests>> = Mutex::new(BTreeMap::new())
 
 /// A file.
 #[derive(Clone, Debug)]
-pub enum Content {
+pub(crate) enum Content {
     /// As many bytes as wanted; beginning as a GGUF file.
     Made { seed: u64, bytes: u64 },
     /// These bytes.
@@ -18,15 +18,15 @@ pub enum Content {
 }
 
 impl Content {
-    pub fn made(seed: u64, bytes: u64) -> Self {
+    pub(crate) fn made(seed: u64, bytes: u64) -> Self {
         Self::Made { seed, bytes }
     }
 
-    pub fn given(bytes: impl Into<Bytes>) -> Self {
+    pub(crate) fn given(bytes: impl Into<Bytes>) -> Self {
         Self::Given(bytes.into())
     }
 
-    pub fn len(&self) -> u64 {
+    pub(crate) fn len(&self) -> u64 {
         match self {
             Self::Made { bytes, .. } => *bytes,
             Self::Given(bytes) => bytes.len() as u64,
@@ -34,7 +34,7 @@ impl Content {
     }
 
     /// The bytes from `from`, `length` of them or as many as there are.
-    pub fn read(&self, from: u64, length: u64) -> Bytes {
+    pub(crate) fn read(&self, from: u64, length: u64) -> Bytes {
         let to = (from + length).min(self.len());
         match self {
             Self::Given(bytes) => bytes.slice(from as usize..to as usize),
@@ -59,12 +59,12 @@ impl Content {
         }
     }
 
-    pub fn sha256(&self) -> String {
+    pub(crate) fn sha256(&self) -> String {
         self.digests().0
     }
 
     /// Git's digest of it.
-    pub fn git(&self) -> String {
+    pub(crate) fn git(&self) -> String {
         self.digests().1
     }
 
@@ -101,13 +101,13 @@ impl Content {
 }
 
 /// splitmix64.
-pub fn mix(seed: u64) -> u64 {
+pub(crate) fn mix(seed: u64) -> u64 {
     let mut z = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ (z >> 31)
 }
 
-pub fn hex(bytes: &[u8]) -> String {
+pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

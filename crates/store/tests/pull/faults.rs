@@ -5,7 +5,6 @@ use super::content::Content;
 use super::server::{Files, plain};
 use super::{nothing_visible, puller, settings};
 use hanzo_engine_store::{PullError, PullOptions, Puller, Settings, Store, StoreError};
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant, SystemTime};
@@ -290,7 +289,7 @@ async fn clocks_that_jump() {
     let record = puller.store().touch("m", -5).unwrap();
     std::fs::File::open(&record.path).unwrap().set_modified(now + Duration::from_secs(86_400)).unwrap();
     assert!(puller.store().verify("m", |_| true).unwrap().is_sound(), "its bytes are what they were");
-    assert_eq!(puller.store().gc(false).unwrap().paths, [Path::new(""); 0]);
+    assert!(puller.store().gc(false).unwrap().paths.is_empty());
     assert!(record.path.exists());
 }
 

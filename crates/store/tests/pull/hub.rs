@@ -13,31 +13,31 @@ use std::sync::{Arc, Mutex};
 
 /// One repository.
 #[derive(Clone, Default)]
-pub struct Repo {
-    pub files: Vec<(String, Content)>,
+pub(crate) struct Repo {
+    pub(crate) files: Vec<(String, Content)>,
     /// Only this token's bearer may have the files.
-    pub gated_for: Option<String>,
+    pub(crate) gated_for: Option<String>,
     /// Nobody may know of it.
-    pub private: bool,
+    pub(crate) private: bool,
     /// Put in place of the listing.
-    pub listing: Option<serde_json::Value>,
+    pub(crate) listing: Option<serde_json::Value>,
 }
 
 /// The hub and its content network.
-pub struct Hub {
-    pub repos: Mutex<HashMap<String, Repo>>,
-    pub renamed: Mutex<HashMap<String, String>>,
-    pub cdn: Arc<Files>,
-    pub credentials: Mutex<Vec<String>>,
-    pub api_requests: AtomicUsize,
+pub(crate) struct Hub {
+    pub(crate) repos: Mutex<HashMap<String, Repo>>,
+    pub(crate) renamed: Mutex<HashMap<String, String>>,
+    pub(crate) cdn: Arc<Files>,
+    pub(crate) credentials: Mutex<Vec<String>>,
+    pub(crate) api_requests: AtomicUsize,
     cdn_url: String,
-    pub url: Mutex<String>,
+    pub(crate) url: Mutex<String>,
 }
 
-pub const TOKEN: &str = "hf_secret";
+pub(crate) const TOKEN: &str = "hf_secret";
 
 impl Hub {
-    pub async fn start() -> Arc<Self> {
+    pub(crate) async fn start() -> Arc<Self> {
         let cdn = Arc::new(Files::default());
         // Another name for the same machine: another host for whoever holds credentials.
         let cdn_url = plain(&cdn).await.replace("127.0.0.1", "localhost");
@@ -59,21 +59,21 @@ impl Hub {
         hub
     }
 
-    pub fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         self.url.lock().unwrap().clone()
     }
 
-    pub fn put(&self, name: &str, files: &[(&str, Content)]) {
+    pub(crate) fn put(&self, name: &str, files: &[(&str, Content)]) {
         let files = files.iter().map(|(name, content)| ((*name).to_owned(), content.clone())).collect();
         self.repos.lock().unwrap().insert(name.to_owned(), Repo { files, ..Repo::default() });
     }
 
-    pub fn change(&self, name: &str, change: impl FnOnce(&mut Repo)) {
+    pub(crate) fn change(&self, name: &str, change: impl FnOnce(&mut Repo)) {
         change(self.repos.lock().unwrap().get_mut(name).unwrap());
     }
 
     /// The commit of a repository: of what is in it.
-    pub fn commit(repo: &Repo) -> String {
+    pub(crate) fn commit(repo: &Repo) -> String {
         let digests: String =
             repo.files.iter().map(|(name, content)| format!("{name}{}", content.git())).collect();
         Content::given(digests.into_bytes()).git()

@@ -1,5 +1,8 @@
 //! Pulls against servers on loopback ports that behave as the real ones do, and misbehave as they do.
 
+// In the functions that tests share, too, a step that fails fails the test.
+#![allow(clippy::unwrap_used)]
+
 mod archives;
 mod content;
 mod faults;
@@ -16,7 +19,7 @@ use std::path::Path;
 use std::time::Duration;
 
 /// Nothing of the machine's own: no caches, no tokens, no proxies.
-pub fn settings(hub: &str) -> Settings {
+pub(crate) fn settings(hub: &str) -> Settings {
     Settings {
         hub: hub.parse().unwrap(),
         hub_token: None,
@@ -31,12 +34,12 @@ pub fn settings(hub: &str) -> Settings {
     }
 }
 
-pub fn puller(dir: &Path, settings: Settings) -> Puller {
+pub(crate) fn puller(dir: &Path, settings: Settings) -> Puller {
     Puller::new(Store::open(dir).unwrap(), settings, None).unwrap()
 }
 
 /// Whether nothing is visible: no record, no folder, and no blob that is not whole.
-pub fn nothing_visible(store: &Store) {
+pub(crate) fn nothing_visible(store: &Store) {
     assert!(store.list().unwrap().models.is_empty());
     let models = std::fs::read_dir(store.dir().join("models")).unwrap();
     assert_eq!(models.count(), 0, "no folder of a model");

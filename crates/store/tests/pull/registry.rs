@@ -11,25 +11,25 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 
-pub const LAYER: &str = "application/vnd.ollama.image.";
-pub const MANIFEST: &str = "application/vnd.docker.distribution.manifest.v2+json";
+pub(crate) const LAYER: &str = "application/vnd.ollama.image.";
+pub(crate) const MANIFEST: &str = "application/vnd.docker.distribution.manifest.v2+json";
 
 #[derive(Default)]
-pub struct Registry {
+pub(crate) struct Registry {
     /// By `namespace/model/tag`.
-    pub manifests: Mutex<HashMap<String, Vec<u8>>>,
-    pub cdn: Arc<Files>,
+    pub(crate) manifests: Mutex<HashMap<String, Vec<u8>>>,
+    pub(crate) cdn: Arc<Files>,
     /// Tokens handed out; only the last is good.
-    pub tokens: AtomicUsize,
-    pub seen: Mutex<Vec<String>>,
+    pub(crate) tokens: AtomicUsize,
+    pub(crate) seen: Mutex<Vec<String>>,
     cdn_url: Mutex<String>,
     url: Mutex<String>,
     /// A registry without authentication that has the manifests and the blobs.
-    pub behind: Option<String>,
+    pub(crate) behind: Option<String>,
 }
 
 impl Registry {
-    pub async fn start(behind: Option<String>) -> Arc<Self> {
+    pub(crate) async fn start(behind: Option<String>) -> Arc<Self> {
         let registry = Arc::new(Self { behind, ..Self::default() });
         let cdn = plain(&registry.cdn).await.replace("127.0.0.1", "localhost");
         *registry.cdn_url.lock().unwrap() = cdn;
@@ -42,18 +42,18 @@ impl Registry {
         registry
     }
 
-    pub fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         self.url.lock().unwrap().clone()
     }
 
     /// A layer of a manifest, its blob served.
-    pub fn layer(&self, kind: &str, content: &Content) -> Value {
+    pub(crate) fn layer(&self, kind: &str, content: &Content) -> Value {
         let digest = format!("sha256:{}", content.sha256());
         self.cdn.put(&format!("/{digest}"), content.clone());
         json!({ "mediaType": kind, "digest": digest, "size": content.len() })
     }
 
-    pub fn put(&self, name: &str, manifest: &Value) {
+    pub(crate) fn put(&self, name: &str, manifest: &Value) {
         self.manifests.lock().unwrap().insert(name.to_owned(), manifest.to_string().into_bytes());
     }
 

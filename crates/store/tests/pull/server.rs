@@ -13,56 +13,56 @@ use std::time::Duration;
 
 /// What goes wrong.
 #[derive(Clone, Debug, Default)]
-pub struct Faults {
+pub(crate) struct Faults {
     /// Each answer breaks off after so many bytes.
-    pub reset_every: Option<u64>,
+    pub(crate) reset_every: Option<u64>,
     /// So many answers stop for ever after a megabyte.
-    pub stalls: usize,
+    pub(crate) stalls: usize,
     /// `Range` is not looked at.
-    pub ignores_range: bool,
+    pub(crate) ignores_range: bool,
     /// No length is said.
-    pub hides_length: bool,
+    pub(crate) hides_length: bool,
     /// The last byte is another.
-    pub flips_last: bool,
+    pub(crate) flips_last: bool,
     /// So many answers end early though they said the whole length.
-    pub truncates: usize,
+    pub(crate) truncates: usize,
     /// From this request on the entity tag is another, and changes each time when the flag is set.
-    pub etag_changes_at: Option<(usize, bool)>,
+    pub(crate) etag_changes_at: Option<(usize, bool)>,
     /// Statuses and headers that are answered first.
-    pub statuses: VecDeque<(u16, Vec<(&'static str, String)>)>,
+    pub(crate) statuses: VecDeque<(u16, Vec<(&'static str, String)>)>,
     /// Bytes a second of each answer.
-    pub rate: Option<u64>,
+    pub(crate) rate: Option<u64>,
 }
 
 /// A file server, or part of one.
 #[derive(Default)]
-pub struct Files {
-    pub files: Mutex<HashMap<String, Content>>,
-    pub faults: Mutex<Faults>,
-    pub requests: AtomicUsize,
-    pub served: AtomicU64,
+pub(crate) struct Files {
+    pub(crate) files: Mutex<HashMap<String, Content>>,
+    pub(crate) faults: Mutex<Faults>,
+    pub(crate) requests: AtomicUsize,
+    pub(crate) served: AtomicU64,
     /// Paths, with the ranges asked for.
-    pub log: Mutex<Vec<String>>,
+    pub(crate) log: Mutex<Vec<String>>,
     /// `Authorization` headers that came.
-    pub credentials: Mutex<Vec<String>>,
+    pub(crate) credentials: Mutex<Vec<String>>,
 }
 
 impl Files {
-    pub fn put(&self, path: &str, content: Content) {
+    pub(crate) fn put(&self, path: &str, content: Content) {
         self.files.lock().unwrap().insert(path.to_owned(), content);
     }
 
-    pub fn fault(&self, change: impl FnOnce(&mut Faults)) {
+    pub(crate) fn fault(&self, change: impl FnOnce(&mut Faults)) {
         change(&mut self.faults.lock().unwrap());
     }
 
     /// Bytes handed to connections so far; also what is still in their buffers.
-    pub fn served(&self) -> u64 {
+    pub(crate) fn served(&self) -> u64 {
         self.served.load(SeqCst)
     }
 
     /// Answers a request for a file.
-    pub fn answer(self: &Arc<Self>, path: &str, headers: &HeaderMap) -> Response<Body> {
+    pub(crate) fn answer(self: &Arc<Self>, path: &str, headers: &HeaderMap) -> Response<Body> {
         let number = self.requests.fetch_add(1, SeqCst);
         let text = |name: &str| headers.get(name).map(|value| value.to_str().unwrap().to_owned());
         let range = text("range");
@@ -170,7 +170,7 @@ impl Sending {
 }
 
 /// Serves on a free port until the test's runtime ends.
-pub async fn serve(router: Router) -> SocketAddr {
+pub(crate) async fn serve(router: Router) -> SocketAddr {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     tokio::spawn(async move { axum::serve(listener, router).await });
@@ -178,7 +178,7 @@ pub async fn serve(router: Router) -> SocketAddr {
 }
 
 /// A plain file server, and its address.
-pub async fn plain(files: &Arc<Files>) -> String {
+pub(crate) async fn plain(files: &Arc<Files>) -> String {
     let shared = files.clone();
     let router = Router::new().fallback(move |uri: axum::http::Uri, headers: HeaderMap| {
         let files = shared.clone();
