@@ -126,7 +126,7 @@ pub(crate) fn find(asked: &str, store: Option<&Store>, known_only: bool) -> Resu
             Err(error) => return Err(error.into()),
         }
     }
-    let nothing = |known| match missing {
+    let nothing = |known| match &missing {
         Some(reference) => Error::NotPulled { asked: asked.to_owned(), reference: reference.to_string() },
         None => Error::NoSource { asked: asked.to_owned(), stored: known },
     };
@@ -141,7 +141,7 @@ pub(crate) fn find(asked: &str, store: Option<&Store>, known_only: bool) -> Resu
             let source = std::io::Error::other("neither a file nor a directory");
             Err(Error::Load(Failure::new(LoadError::Io { path, source })))
         }
-        Err(source) if looks_like_path(asked) => {
+        Err(source) if missing.is_none() && looks_like_path(asked) => {
             Err(Error::Load(Failure::new(LoadError::Io { path: path.to_owned(), source })))
         }
         Err(_) => Err(nothing(known)),

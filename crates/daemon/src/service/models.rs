@@ -69,7 +69,7 @@ pub(super) async fn list(core: &Arc<Core>) -> Result<v1::ListResponse, Error> {
 pub(super) async fn show(core: &Arc<Core>, request: v1::ShowRequest) -> Result<v1::ShowResponse, Error> {
     let v1::ShowRequest { model: asked, known_only } = request;
     let view = core.models.registry.view(&asked).ok();
-    let store = core.models.store.clone();
+    let (core, store) = (core.clone(), core.models.store.clone());
     blocking(move || {
         let (name, source) = match &view {
             Some(view) => (view.name.clone(), view.source.clone()),
@@ -78,6 +78,9 @@ pub(super) async fn show(core: &Arc<Core>, request: v1::ShowRequest) -> Result<v
                 Found::Path(path) => (derive_name(&path), Source::Path(path)),
             },
         };
+        // An alias of the store leads to a model that is served under its own name.
+        let own = || core.models.registry.view(&name).ok().filter(|own| own.source == source);
+        let view = view.or_else(own);
         let record = match (&store, &source) {
             (Some(store), Source::Path(path)) => store.find_path(path)?,
             _ => None,
