@@ -7,7 +7,7 @@ Documents are spans of tests/data/minilm/prose.txt, 12 to 250 words each, drawn 
 of length 1, tokenizing included: `hanzo-engine serve` over HTTP (base64), sentence-transformers and onnxruntime in this process, sorted by
 length in batches of the size that is best for them, and llama-server over HTTP. `uniform` is documents of one length, for the share
 that mixed lengths cost. `latency` is one short text after another. A system that is not given is not timed; the script says so."""
-import argparse, base64, concurrent.futures, http.client, json, os, random, re, statistics, subprocess, sys, time
+import argparse, base64, concurrent.futures, http.client, json, os, random, re, statistics, subprocess, sys, tempfile, threading, time
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -41,11 +41,16 @@ class Server:
         self.local = {}
 
     def post(self, texts):
-        import threading
         connection = self.local.setdefault(threading.get_ident(), http.client.HTTPConnection(self.address, timeout=600))
         body = json.dumps({"input": texts, "encoding_format": "base64", **self.extra})
-        connection.request("POST", "/v1/embeddings", body, {"content-type": "application/json"})
-        answer = connection.getresponse(); payload = answer.read()
+        try:
+            connection.request("POST", "/v1/embeddings", body, {"content-type": "application/json"})
+            answer = connection.getresponse()
+        except (ConnectionError, http.client.RemoteDisconnected):  # closed while the others had their turn
+            connection.close()
+            connection.request("POST", "/v1/embeddings", body, {"content-type": "application/json"})
+            answer = connection.getresponse()
+        payload = answer.read()
         assert answer.status == 200, (answer.status, payload[:500])
         return json.loads(payload)
 
@@ -61,7 +66,7 @@ class Engine(Server):
     name, extra = "hanzo-engine", {"truncate": True}
 
     def __init__(self, args):
-        env = {**os.environ, "HANZO_ENGINE_ENGINE_ENCODER_WEIGHTS": args.weights}
+        env = {**os.environ, "HANZO_ENGINE_ENGINE_ENCODER_WEIGHTS": args.weights, "HANZO_MODELS_DIR": tempfile.mkdtemp()}
         command = [args.engine, "serve", "--model", args.model, "--port", "0", "--grpc-port", "0", "--admin-port", "0", "--threads", str(args.threads), "--log-level", "error"]
         def address(process):
             for line in process.stdout:
@@ -69,7 +74,6 @@ class Engine(Server):
                     return match[1]
             sys.exit("hanzo-engine did not start")
         super().__init__(command, address, env, batch=64)
-        import threading
         threading.Thread(target=lambda: [None for _ in self.process.stdout], daemon=True).start()
         while True:
             try: self.post(["ready?"]); break
@@ -88,7 +92,6 @@ class Llama(Server):
         port = random.randint(20000, 40000)
         command = [args.llama_server, "-m", args.gguf, "--embeddings", "--pooling", "mean", "-t", str(args.threads), "-tb", str(args.threads), "-b", "2048", "-ub", "2048", "-c", "16384", "-np", "32", "--port", str(port), "--host", "127.0.0.1"]
         super().__init__(command, lambda _: f"127.0.0.1:{port}")
-        import threading
         threading.Thread(target=lambda: [None for _ in self.process.stdout], daemon=True).start()
         deadline = time.time() + 60
         while True:
