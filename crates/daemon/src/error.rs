@@ -20,6 +20,9 @@ pub(crate) enum Error {
     /// The runtime refuses the request.
     #[error(transparent)]
     Request(#[from] RequestError),
+    /// An input of several cannot be embedded.
+    #[error("{place}: {}", what(error))]
+    Input { place: String, error: RequestError },
     /// No such model.
     #[error(
         "model: {} is not loaded; loaded: {}; in the store: {}",
@@ -111,9 +114,6 @@ pub(crate) enum Error {
     /// Something of this process failed that no request can cause.
     #[error("internal error: {what} ({error_id})")]
     Internal { what: &'static str, error_id: String },
-    /// A part of the contract that this build does not have.
-    #[error("{0} is not in this build")]
-    Unimplemented(&'static str),
 }
 
 /// Why a load or a worker failed; `id` is in the log.
@@ -147,6 +147,12 @@ impl Failure {
     }
 }
 
+/// What is wrong, without the field.
+fn what(error: &RequestError) -> String {
+    let said = error.to_string();
+    said.strip_prefix("inputs: ").map_or(said.clone(), str::to_owned)
+}
+
 impl Error {
     /// A wrong field.
     pub(crate) fn field(field: impl Into<String>, reason: impl Into<String>) -> Self {
@@ -159,6 +165,7 @@ impl Error {
         match self {
             E::Field { .. } | E::Unnamed { .. } | E::Ambiguous { .. } => Code::InvalidArgument,
             E::Request(RequestError::NoChatTemplate { .. }) => Code::FailedPrecondition,
+            E::Input { .. } => Code::InvalidArgument,
             E::Request(
                 RequestError::Invalid { .. }
                 | RequestError::ContextLength { .. }
@@ -172,7 +179,6 @@ impl Error {
             E::Draining { .. } | E::Stopped { .. } | E::WorkerNotReached { .. } => Code::Unavailable,
             E::Worker { .. } | E::NotANumber { .. } | E::Internal { .. } => Code::Internal,
             E::Deadline => Code::DeadlineExceeded,
-            E::Unimplemented(_) => Code::Unimplemented,
             E::Store(error) => store_code(error),
             E::Pull(error) => pull_code(error),
             E::Load(failure) => match &failure.reason {
@@ -187,9 +193,12 @@ impl Error {
     /// `error-code`: for what a status code alone does not say.
     fn word(&self) -> Option<&'static str> {
         match self {
-            Error::Request(RequestError::ContextLength { .. } | RequestError::InputLength { .. }) => {
-                Some("context_length_exceeded")
-            }
+            Error::Request(error) | Error::Input { error, .. } => match error {
+                RequestError::ContextLength { .. } | RequestError::InputLength { .. } => {
+                    Some("context_length_exceeded")
+                }
+                _ => None,
+            },
             Error::NotPulled { .. } => Some("not_pulled"),
             _ => None,
         }

@@ -5,7 +5,9 @@
 use std::{collections::VecDeque, sync::Arc, time::Instant};
 
 use hanzo_engine_proto::v1;
-use hanzo_engine_runtime::{Computed, EmbedInput, EmbedJob, Embedder, Output, Task, tokenizer::Tokenizer};
+use hanzo_engine_runtime::{
+    Computed, EmbedInput, EmbedJob, Embedder, Output, RequestError, Task, tokenizer::Tokenizer,
+};
 use tokio::sync::oneshot;
 use tonic::Request;
 
@@ -141,17 +143,20 @@ struct Run<'a> {
 
 impl Run<'_> {
     async fn all(mut self, ask: Ask, record: &mut Record) -> Result<Answer, Error> {
-        let Ask { inputs, encode, .. } = ask;
+        let Ask { inputs, field, encode, .. } = ask;
         let encode = Arc::new(encode);
-        let mut inputs = inputs.into_iter();
+        let mut inputs = inputs.into_iter().enumerate();
         loop {
-            let batch: Vec<Source> = inputs.by_ref().take(EMBED_JOB_INPUTS).collect();
+            let batch: Vec<(usize, Source)> = inputs.by_ref().take(EMBED_JOB_INPUTS).collect();
             if batch.is_empty() {
                 break;
             }
             let (encode, of) = (encode.clone(), self.served.clone());
             let read = move || {
-                let read = |source| encode.input(source, &of.text.tokenizer, &of.embedder);
+                let read = |(index, source)| {
+                    let input = encode.input(source, &of.text.tokenizer, &of.embedder);
+                    input.map_err(|error| encode.of_input(field, index, error))
+                };
                 batch.into_iter().map(read).collect::<Result<Vec<EmbedInput>, Error>>()
             };
             let inputs = self.core.prompts.run(read).await?;
@@ -203,14 +208,29 @@ impl Run<'_> {
 
 impl convert::Encode {
     /// One input, ready for the network.
-    fn input(&self, source: Source, tokenizer: &Tokenizer, embedder: &Embedder) -> Result<EmbedInput, Error> {
-        Ok(match source {
-            Source::Text(text) => embedder.text(tokenizer, &text, &self.prompt, self.cut)?,
-            Source::Tokens(tokens) => embedder.tokens(&tokens, self.cut)?,
+    fn input(
+        &self,
+        source: Source,
+        tokenizer: &Tokenizer,
+        embedder: &Embedder,
+    ) -> Result<EmbedInput, RequestError> {
+        match source {
+            Source::Text(text) => embedder.text(tokenizer, &text, &self.prompt, self.cut),
+            Source::Tokens(tokens) => embedder.tokens(&tokens, self.cut),
             Source::Pair(first, second) => {
-                embedder.pair(tokenizer, &first, &second, self.task.as_deref(), self.cut)?
+                embedder.pair(tokenizer, &first, &second, self.task.as_deref(), self.cut)
             }
-        })
+        }
+    }
+
+    /// An error of input `index`, or of what all of them share.
+    fn of_input(&self, field: &str, index: usize, error: RequestError) -> Error {
+        match error {
+            RequestError::Invalid { field: "inputs", .. } | RequestError::InputLength { .. } => {
+                Error::Input { place: format!("{field}[{index}]"), error }
+            }
+            shared => shared.into(),
+        }
     }
 }
 

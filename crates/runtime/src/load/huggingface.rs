@@ -61,6 +61,13 @@ fn from_bare_network(config: &mut Config, tensors: &mut [Tensor]) {
     if tensors.iter().any(|tensor| tensor.name == EMBEDDING) {
         tensors.iter_mut().for_each(|tensor| tensor.name.insert_str(0, PREFIX));
         config.set("tie_word_embeddings", true.into());
+        // `LlamaModel` is what `LlamaForCausalLM` has inside.
+        let classes = config.get("architectures").and_then(Value::as_array).cloned().unwrap_or_default();
+        let whole = |class: &Value| match class.as_str().and_then(|class| class.strip_suffix("Model")) {
+            Some(family) => Value::String(format!("{family}ForCausalLM")),
+            None => class.clone(),
+        };
+        config.set("architectures", classes.iter().map(whole).collect());
     }
 }
 

@@ -6,11 +6,10 @@ use std::collections::HashMap;
 
 use serde::Deserialize;
 use serde_json::Value;
-use tokenizers::AddedToken;
+use tokenizers::{AddedToken, normalizers::Precompiled};
 
 use super::{
-    Encoder, Tokenizer,
-    affixes::{self, Affixes},
+    Encoder, Tokenizer, affixes,
     bpe::{Part, Parts},
     byte_level::ByteChars,
     pieces,
@@ -330,6 +329,11 @@ fn step<T: serde::de::DeserializeOwned>(
         let kind = step.get("type").map(text_of).unwrap_or_default();
         if !known.contains(&kind.as_str()) {
             return Err(source.unsupported(key, kind, &format!("{} are", known.join(", "))));
+        }
+        // The crate panics on one it cannot read.
+        if kind == "Precompiled" {
+            serde_json::from_value::<Precompiled>(step.clone())
+                .map_err(|error| source.corrupt(key, format!("Precompiled: {error}")))?;
         }
         for list in ["normalizers", "pretokenizers"] {
             steps.extend(step.get(list).and_then(Value::as_array).into_iter().flatten());
