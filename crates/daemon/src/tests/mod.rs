@@ -2,6 +2,7 @@
 //! that a test can slow down and break.
 
 mod demo_device;
+mod embed;
 mod infer;
 mod lifecycle;
 mod limits;

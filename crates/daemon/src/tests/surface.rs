@@ -210,14 +210,8 @@ async fn showing_a_path_registers_nothing_and_can_be_ruled_out() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_not_in_this_build_says_so() {
+async fn a_message_over_the_limit_is_refused() {
     let rig = Rig::start_with(|config| config.server.message_bytes_max = 10_000).await;
-    let mut client = rig.client();
-    let codes = [
-        client.embed(v1::EmbedRequest::default()).await.unwrap_err().code(),
-        client.rerank(v1::RerankRequest::default()).await.unwrap_err().code(),
-    ];
-    assert_eq!(codes, [Code::Unimplemented; 2]);
     let long = rig.infer(text(&"x".repeat(20_000), 1)).await.unwrap_err();
     assert_eq!(long.code(), Code::OutOfRange, "{long:?}");
     rig.stopped().await;
