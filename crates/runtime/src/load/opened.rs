@@ -233,6 +233,7 @@ fn is_reranker(files: &ModelFiles) -> bool {
 fn yes_no_classifier(files: &ModelFiles, tokenizer: &Tokenizer) -> Result<Classifier, LoadError> {
     let hidden = files.spec.hidden;
     let (yes, no) = match &files.score {
+        Some(tensor) if is_no_first(files)? => (row(tensor, 1), row(tensor, 0)),
         Some(tensor) => (row(tensor, 0), row(tensor, 1)),
         None => {
             let id = |word: &str| {
@@ -264,6 +265,13 @@ fn yes_no_classifier(files: &ModelFiles, tokenizer: &Tokenizer) -> Result<Classi
         labels: vec!["yes".to_owned()],
         scores: Scores::Sigmoid,
     })
+}
+
+/// Whether a GGUF file names the rows of its classifier the other way round.
+fn is_no_first(files: &ModelFiles) -> Result<bool, LoadError> {
+    let TokenizerSource::Gguf(metadata) = &files.text.tokenizer else { return Ok(false) };
+    let labels = metadata.strings(&format!("{}.classifier.output_labels", files.spec.architecture))?;
+    Ok(labels.and_then(<[String]>::first).is_some_and(|first| first.eq_ignore_ascii_case("no")))
 }
 
 /// One row of a matrix as numbers.

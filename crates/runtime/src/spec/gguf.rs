@@ -92,7 +92,13 @@ const EXPERTS_READ: &[(&str, &[Experts])] = &[
 
 /// Keys that do not change what a decoder computes: the vocabulary is the embedding's rows, and the others say
 /// how the file was made or what pipelines around the decoder do.
-const HARMLESS: &[&str] = &["pooling_type", "rope.scaling.finetuned", "tensor_data_layout", "vocab_size"];
+const HARMLESS: &[&str] = &[
+    "classifier.output_labels",
+    "pooling_type",
+    "rope.scaling.finetuned",
+    "tensor_data_layout",
+    "vocab_size",
+];
 
 /// Keys that say nothing when they are zero or false.
 const HARMLESS_AT_ZERO: &[&str] = &[
