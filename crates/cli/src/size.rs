@@ -46,6 +46,18 @@ pub(crate) fn show_age(at_ms: i64, now_ms: i64) -> String {
     "just now".to_owned()
 }
 
+/// `42 s`, `3 min 05 s`, `2 h 07 min`, `12 days`
+pub(crate) fn show_span(seconds: f64) -> String {
+    let seconds = seconds.ceil() as u64;
+    match seconds {
+        0..60 => format!("{seconds} s"),
+        60..3_600 => format!("{} min {:02} s", seconds / 60, seconds % 60),
+        3_600..172_800 => format!("{} h {:02} min", seconds / 3_600, seconds % 3_600 / 60),
+        // Nobody waits so long: the digits say nothing.
+        _ => format!("{} days", (seconds / 86_400).min(999)),
+    }
+}
+
 /// Now, in Unix milliseconds.
 pub(crate) fn now_ms() -> i64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
@@ -71,6 +83,12 @@ mod tests {
         }
         assert_eq!(show_parameters(5_771_264), "5.8 M");
         assert_eq!(show_parameters(4_022_468_096), "4.0 B");
+    }
+
+    #[test]
+    fn spans() {
+        let spans = [show_span(0.2), show_span(185.0), show_span(7_650.0), show_span(1e9)];
+        assert_eq!(spans, ["1 s", "3 min 05 s", "2 h 07 min", "999 days"]);
     }
 
     #[test]
