@@ -60,8 +60,8 @@ pub(crate) async fn bring(
         }
     }
     let mut shown = Shown::for_people();
-    let fetched = pull::fetch(client, keeper, request, &mut shown).await?;
-    tell(&format!("pulled {} ({})\n", fetched.model.name, show_bytes(fetched.model.size_bytes)));
+    let pulled = pull::fetch(client, keeper, request, &mut shown).await?;
+    tell(&format!("pulled {} ({})\n", pulled.name, show_bytes(pulled.size_bytes)));
     Ok(())
 }
 

@@ -12,6 +12,7 @@ use crate::models::print_line;
 use crate::size::{show_bytes, show_span};
 use crate::view::Model;
 use hanzo_engine_proto::v1;
+use std::collections::HashSet;
 use std::path::Path;
 use std::pin::pin;
 use std::time::Instant;
@@ -34,36 +35,36 @@ pub(crate) async fn pull(args: PullArgs) -> Result<(), CliError> {
     };
     let mut stored = Stored::open(&args.engine, &args.store).await?;
     let began = Instant::now();
-    let fetched = fetch(&mut stored.client, &mut stored.keeper, request, &mut shown).await;
+    let before = paths(&mut stored.client).await;
+    let fetched = match before {
+        Ok(before) => {
+            let model = fetch(&mut stored.client, &mut stored.keeper, request, &mut shown).await;
+            model.map(|model| (before.contains(&model.path), model))
+        }
+        Err(error) => Err(error),
+    };
     let here = stored.here;
     let fetched = stored.close(fetched).await;
     if args.json {
-        shown::print_end(&fetched, here)?;
-        return fetched.map(drop);
+        let end = fetched.map(|(_, model)| Model::from_proto(model, here));
+        shown::print_end(&end)?;
+        return end.map(drop);
     }
-    let Fetched { model, bytes_fetched } = fetched?;
+    let (was_here, model) = fetched?;
     if args.quiet {
         return Ok(());
     }
-    let size = show_bytes(model.size_bytes);
-    print_line(&match bytes_fetched {
-        0 => format!("{} is here ({size}): nothing had to be fetched", model.name),
-        _ => format!("pulled {} ({size}) in {}", model.name, show_span(began.elapsed().as_secs_f64())),
+    let (name, size) = (model.name, show_bytes(model.size_bytes));
+    print_line(&match was_here {
+        true => format!("{name} is here already ({size})"),
+        false => format!("pulled {name} ({size}) in {}", show_span(began.elapsed().as_secs_f64())),
     })
 }
 
-/// What came of a pull.
-pub(crate) struct Fetched {
-    pub(crate) model: v1::StoredModel,
-    /// Over the network.
-    pub(crate) bytes_fetched: u64,
-}
-
-impl Fetched {
-    /// As the other commands print it.
-    fn view(&self, here: bool) -> Model {
-        Model::from_proto(self.model.clone(), here)
-    }
+/// Where the models lie that are there before a pull: what is fetched lies in a new folder.
+async fn paths(client: &mut Client) -> Result<HashSet<String>, CliError> {
+    let listed = client.list(v1::ListRequest {}).await.map_err(connect::failed)?.into_inner();
+    Ok(listed.models.into_iter().map(|model| model.path).collect())
 }
 
 /// Pulls, to the end or to Ctrl-C, which ends the pull for everybody. From here on Ctrl-C no longer ends the process
@@ -73,7 +74,7 @@ pub(crate) async fn fetch(
     keeper: &mut Keeper,
     request: v1::PullRequest,
     shown: &mut Shown,
-) -> Result<Fetched, CliError> {
+) -> Result<v1::StoredModel, CliError> {
     let asked = request.reference.clone();
     let mut interrupt = pin!(interrupted());
     let stream = tokio::select! {
@@ -93,14 +94,14 @@ pub(crate) async fn fetch(
         match progress {
             Err(status) => break Err(connect::failed(status)),
             Ok(None) => break Err(CliError::CutOff),
-            Ok(Some(v1::PullProgress { stored: Some(model), bytes_fetched, .. })) => {
-                break Ok(Fetched { model, bytes_fetched });
-            }
             Ok(Some(progress)) => {
                 if let Err(error) = shown.progress(&progress) {
                     break Err(error);
                 }
                 last = progress;
+                if let Some(model) = last.stored.take() {
+                    break Ok(model);
+                }
             }
         }
     };

@@ -153,7 +153,7 @@ mod tests {
 
     #[test]
     fn the_table_fits_the_terminal() {
-        let documents = [ranked(3, 0.98765, "Paris is the\ncapital of France"), ranked(0, -11.5, "short")];
+        let documents = [ranked(3, 0.98768, "Paris is the\ncapital of France"), ranked(0, -11.5, "short")];
         let written = |width| {
             let mut text = Vec::new();
             table(&documents, width).write(&mut text).unwrap();

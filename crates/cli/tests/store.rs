@@ -123,7 +123,10 @@ fn blobs(store: &Path) -> usize {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_model_is_pulled_kept_carried_and_removed() {
     let place = Place::new().await;
+    // Slow enough for something to be seen of it.
+    place.hub.cdn.fault(|faults| faults.rate = Some(8 << 20));
     let pulled = place.run("a", &["pull", "zen-nano"]);
+    place.hub.cdn.fault(|faults| faults.rate = None);
     let (stdout, stderr) = (text(&pulled.stdout), text(&pulled.stderr));
     assert!(pulled.status.success(), "{stderr}");
     assert!(stdout.starts_with("pulled Qwen/Qwen3-0.6B") && stdout.contains("6.3 MB"), "{stdout}");
@@ -131,7 +134,7 @@ async fn a_model_is_pulled_kept_carried_and_removed() {
     readable(&stdout);
     readable(&stderr);
     let again = place.ok("a", &["pull", "zen-nano"]);
-    assert!(again.contains("nothing had to be fetched"), "{again}");
+    assert!(again.contains("is here already"), "{again}");
     assert_eq!(place.run("a", &["pull", "zen-nano", "--quiet"]).stdout, b"");
 
     let listed = place.json("a", &["list"]);
@@ -423,7 +426,7 @@ async fn run_and_serve_pull_what_is_missing_when_they_may() {
     let locked = place.fails("b", 1, &["pull", "zen-nano"]);
     assert!(locked.contains("in use") && locked.contains("--engine"), "{locked}");
     assert!(place.fails("b", 1, &["doctor"]).contains("in use"));
-    assert!(ask(&["pull", "zen-nano"]).contains("nothing had to be fetched"));
+    assert!(ask(&["pull", "zen-nano"]).contains("is here already"));
     place.hub.put(
         "Owner/Other",
         &[("model.safetensors", Content::made(9, 1 << 20)), ("config.json", Content::given("{}"))],
@@ -437,6 +440,31 @@ async fn run_and_serve_pull_what_is_missing_when_they_may() {
     assert!(ask(&["rm", "owner/other"]).contains("freed"));
     assert!(ask(&["import", "other.tar"]).starts_with("imported Owner/Other"));
     assert!(ask(&["gc", "--dry-run"]).contains("would free"));
+
+    // Ctrl-C ends the pull in the daemon too, whatever of the reference the flags said.
+    let quants = [("m-Q4_K_M.gguf", Content::made(4, 64 << 20)), ("m-Q8_0.gguf", Content::made(5, 64 << 20))];
+    place.hub.put("Owner/Slow-GGUF", &quants);
+    place.hub.cdn.fault(|faults| faults.rate = Some(2 << 20));
+    let slow = ["pull", "owner/slow-gguf", "--quant", "Q8_0", "--json"];
+    let mut command = place.program("c", &slow);
+    let command = command.env("HANZO_ENGINE_ADDRESS", address).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut slow = Ended(command.spawn().unwrap());
+    let mut lines = BufReader::new(slow.0.stdout.take().unwrap());
+    let mut line = String::new();
+    while !line.contains(r#""phase":"downloading""#) {
+        line.clear();
+        assert_ne!(lines.read_line(&mut line).unwrap(), 0, "it ended");
+    }
+    let busy = place.program("c", &["gc"]).env("HANZO_ENGINE_ADDRESS", address).output().unwrap();
+    assert!(text(&busy.stderr).contains("1 pulls are running"), "{}", text(&busy.stderr));
+    assert!(Command::new("kill").args(["-INT", &slow.0.id().to_string()]).status().unwrap().success());
+    assert_eq!(slow.0.wait().unwrap().code(), Some(130));
+    // The daemon answers the command only when it has been told; its task ends in its own time.
+    let began = std::time::Instant::now();
+    while !place.program("c", &["gc"]).env("HANZO_ENGINE_ADDRESS", address).output().unwrap().status.success()
+    {
+        assert!(began.elapsed().as_secs() < 60, "the pull goes on");
+    }
     assert!(!place.path("c").exists(), "nobody opened another store");
 }
 
@@ -485,8 +513,9 @@ fn completions_for_bash_parse_and_name_every_command() {
     let parsed = Command::new("bash").arg("-n").arg(&file).output().unwrap();
     assert!(parsed.status.success(), "{}", text(&parsed.stderr));
     // As the shell would ask when a user has typed `hanzo-engine pu` and then Tab.
-    let ask = "source \"$1\"; COMP_WORDS=(hanzo-engine pu); COMP_CWORD=1; \
-               _hanzo-engine hanzo-engine pu hanzo-engine; printf '%s\\n' \"${COMPREPLY[@]}\"";
+    let ask = r#"source "$1"; function=$(complete -p hanzo-engine | sed 's/.*-F \([^ ]*\) .*/\1/')
+        COMP_WORDS=(hanzo-engine pu); COMP_CWORD=1; "$function" hanzo-engine pu hanzo-engine
+        printf '%s\n' "${COMPREPLY[@]}""#;
     let asked = Command::new("bash").args(["-c", ask, "bash"]).arg(&file).output().unwrap();
     assert_eq!(text(&asked.stdout).trim(), "pull", "{}", text(&asked.stderr));
     for shell in ["zsh", "fish", "elvish", "powershell"] {

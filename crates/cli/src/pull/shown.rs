@@ -1,6 +1,5 @@
 //! How far a pull is, for whoever looks: bars on a terminal, lines elsewhere, JSON for programs, or nothing.
 
-use super::Fetched;
 use super::bars::{Bars, cut, percent};
 use crate::error::CliError;
 use crate::size::{show_bytes, show_span};
@@ -206,9 +205,9 @@ fn word(phase: Phase) -> &'static str {
 }
 
 /// The last line of `pull --json`.
-pub(crate) fn print_end(end: &Result<Fetched, CliError>, here: bool) -> Result<(), CliError> {
+pub(crate) fn print_end(end: &Result<Model, CliError>) -> Result<(), CliError> {
     print_object(&match end {
-        Ok(fetched) => Event::Done { model: fetched.view(here) },
+        Ok(model) => Event::Done { model: model.clone() },
         // Nobody reads it.
         Err(CliError::Output(_)) => return Ok(()),
         Err(error) => Event::Failed { error: error.line() },
