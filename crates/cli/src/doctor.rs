@@ -3,7 +3,7 @@
 use crate::args::DoctorArgs;
 use crate::error::CliError;
 use crate::models::{print_json, print_line, store_dir};
-use crate::size::show_bytes;
+use crate::size::{show_bytes, show_count};
 use crate::term::harmless;
 use hanzo_engine_daemon::store::{FileState, Held, Repaired, Store, StoreError};
 use serde::Serialize;
@@ -72,7 +72,7 @@ impl Repair {
             print_line(&format!("skipped {}: {}", harmless(path), harmless(why)))?;
         }
         if self.relinked > 0 {
-            print_line(&format!("{} files found again in models' folders", self.relinked))?;
+            print_line(&format!("{} found again in models' folders", show_count(self.relinked, "file")))?;
         }
         if self.database_moved_to.is_none() && self.restored.is_empty() && self.relinked == 0 {
             print_line("nothing had to be repaired")?;
@@ -177,13 +177,8 @@ fn print(args: &DoctorArgs, report: Report) -> Result<(), CliError> {
     if let Some(repaired) = &report.repaired {
         repaired.print()?;
     }
-    let s = if report.models == 1 { "" } else { "s" };
-    print_line(&format!(
-        "{}: {} model{s}, {} free",
-        report.dir,
-        report.models,
-        show_bytes(report.free_bytes)
-    ))?;
+    let (models, free) = (show_count(report.models, "model"), show_bytes(report.free_bytes));
+    print_line(&format!("{}: {models}, {free} free", report.dir))?;
     for Finding { what, serious, message } in &report.findings {
         let mark = if *serious { "!" } else { "-" };
         print_line(&format!("{mark} {what}: {}", harmless(message)))?;

@@ -33,6 +33,15 @@ pub(crate) fn is_said_by(status: &tonic::Status) -> bool {
     status.metadata().get("error-code").is_some_and(|word| word == "not_pulled")
 }
 
+/// What would have to be pulled for `model`; none when it is there.
+async fn reference_of(keeper: &mut Keeper, model: &str) -> Result<Option<String>, tonic::Status> {
+    let request = v1::ResolveRequest { model: model.to_owned() };
+    Ok(match keeper.resolve(request).await?.into_inner().found {
+        Some(Found::Reference(reference)) => Some(reference),
+        Some(Found::Stored(_)) | None => None,
+    })
+}
+
 /// Pulls what `model` stands for, if it may; nothing when it is there.
 pub(crate) async fn bring(
     client: &mut Client,
@@ -40,9 +49,19 @@ pub(crate) async fn bring(
     model: &str,
     then: IfMissing,
 ) -> Result<(), CliError> {
-    let request = v1::ResolveRequest { model: model.to_owned() };
-    let found = keeper.resolve(request).await.map_err(connect::failed)?.into_inner().found;
-    let Some(Found::Reference(reference)) = found else { return Ok(()) };
+    match reference_of(keeper, model).await.map_err(connect::failed)? {
+        Some(reference) => fetch(client, keeper, model, reference, then).await,
+        None => Ok(()),
+    }
+}
+
+async fn fetch(
+    client: &mut Client,
+    keeper: &mut Keeper,
+    model: &str,
+    reference: String,
+    then: IfMissing,
+) -> Result<(), CliError> {
     let request = v1::PullRequest { reference: model.to_owned(), ..Default::default() };
     match then {
         IfMissing::Pull => tell(&format!("{model} is not on this machine: pulling {reference}\n")),
@@ -83,9 +102,12 @@ pub(crate) async fn bring_all(
     let mut stored = Stored::open_here(dir, store_optional).await?;
     let mut done = Ok(());
     for name in names {
-        done = match bring(&mut stored.client, &mut stored.keeper, name, then).await {
-            Err(CliError::Engine(status)) if is_no_model(&status) => Ok(()),
-            other => other,
+        let (client, keeper) = (&mut stored.client, &mut stored.keeper);
+        done = match reference_of(keeper, name).await {
+            Ok(Some(reference)) => fetch(client, keeper, name, reference, then).await,
+            Ok(None) => Ok(()),
+            Err(status) if is_no_model(&status) => Ok(()),
+            Err(status) => Err(connect::failed(status)),
         };
         if done.is_err() {
             break;

@@ -13,6 +13,11 @@ pub(crate) fn show_bytes(bytes: u64) -> String {
     format!("{bytes} B")
 }
 
+/// `1 file`, `7 files`: a number of things whose name takes an s.
+pub(crate) fn show_count(count: usize, thing: &str) -> String {
+    if count == 1 { format!("1 {thing}") } else { format!("{count} {thing}s") }
+}
+
 /// `4.0 B`, `751.6 M`: a number of weights.
 pub(crate) fn show_parameters(parameters: u64) -> String {
     match parameters {
@@ -81,6 +86,7 @@ mod tests {
         for (bytes, text) in shown {
             assert_eq!(show_bytes(bytes), text);
         }
+        assert_eq!([show_count(1, "file"), show_count(0, "file")], ["1 file", "0 files"]);
         assert_eq!(show_parameters(5_771_264), "5.8 M");
         assert_eq!(show_parameters(4_022_468_096), "4.0 B");
     }

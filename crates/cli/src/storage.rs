@@ -4,7 +4,7 @@ use crate::args::{CpArgs, DuArgs, GcArgs, VerifyArgs};
 use crate::connect::{self, Stored};
 use crate::error::CliError;
 use crate::models::{print_json, print_line, print_table};
-use crate::size::show_bytes;
+use crate::size::{show_bytes, show_count};
 use crate::table::Table;
 use crate::tally::Tally;
 use crate::term::harmless;
@@ -86,7 +86,7 @@ impl Checked {
 
     fn print(&self) -> Result<(), CliError> {
         let word = if self.sound { "sound" } else { "NOT SOUND" };
-        print_line(&format!("{}: {word}, {} files", self.model, self.files.len()))?;
+        print_line(&format!("{}: {word}, {}", self.model, show_count(self.files.len(), "file")))?;
         for file in self.files.iter().filter(|file| file.health != "sound") {
             print_line(&format!("  {}: {}", file.health, harmless(&file.path)))?;
             if let (Some(expected), Some(found)) = (&file.expected_sha256, &file.found_sha256) {
@@ -111,12 +111,9 @@ pub(crate) async fn verify(args: VerifyArgs) -> Result<(), CliError> {
     if bad.is_empty() {
         return Ok(());
     }
-    let of = checked.len();
-    let names = bad.join(", ");
-    Err(CliError::Unsound(format!(
-        "{} of {of} models not sound: {names}; `hanzo-engine pull --force MODEL` fetches one again",
-        bad.len()
-    )))
+    let (of, names) = (show_count(checked.len(), "model"), bad.join(", "));
+    let what = format!("{} of {of} not sound: {names}", bad.len());
+    Err(CliError::Unsound(format!("{what}; `hanzo-engine pull --force MODEL` fetches one again")))
 }
 
 /// The models in the order they were checked; each is printed when it was, unless it is to be quiet.

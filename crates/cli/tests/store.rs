@@ -396,6 +396,11 @@ async fn run_and_serve_pull_what_is_missing_when_they_may() {
             "{told}"
         );
     }
+    // A source that has no such model is told before anything listens.
+    let gone = place.run("a", &["serve", "--model", "zen-eco", "--yes"]);
+    let stderr = text(&gone.stderr);
+    assert_eq!((gone.status.code(), gone.stdout.is_empty()), (Some(1), true), "{stderr}");
+    assert!(stderr.lines().last().unwrap().contains("Qwen/Qwen3-4B-GGUF"), "{stderr}");
     let told = place.fails("a", 1, &["embed", "-m", "zen-nano", "hello"]);
     assert!(told.contains("`hanzo-engine pull zen-nano`") && !told.contains("--yes"), "{told}");
     assert_eq!(place.hub.cdn.served(), 0);

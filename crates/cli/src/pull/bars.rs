@@ -65,12 +65,12 @@ impl Bars {
             set(&row.bar, &name_cell(&file.name), file.bytes_done, file.bytes_total, &state);
         }
         let (done, of) = count_done(progress);
-        let name = match progress.phase() {
-            Phase::Resolving | Phase::Unspecified => "asking the source".to_owned(),
-            Phase::Downloading | Phase::Verifying | Phase::Done => format!("total, {done} of {of} files"),
-        };
+        if of == 0 {
+            return set(&self.total, &name_cell("asking the source"), 0, 0, "");
+        }
+        let name = name_cell(&format!("total, {done} of {of} files"));
         let pace = pace(progress.bytes_done, progress.bytes_per_s, progress.eta_s);
-        set(&self.total, &name_cell(&name), progress.bytes_done, progress.bytes_total, &pace);
+        set(&self.total, &name, progress.bytes_done, progress.bytes_total, &pace);
     }
 
     /// Takes the bars away.
@@ -103,7 +103,11 @@ fn set(bar: &ProgressBar, name: &str, done: u64, total: u64, state: &str) {
     bar.set_prefix(name.to_owned());
     bar.set_length(total.max(done).max(1));
     bar.set_position(done);
-    bar.set_message(format!("{} {state}", percent(done, total)));
+    bar.set_message(if state.is_empty() {
+        String::new()
+    } else {
+        format!("{} {state}", percent(done, total))
+    });
 }
 
 /// ` 43 %`

@@ -2,7 +2,7 @@
 
 use super::bars::{Bars, cut, percent};
 use crate::error::CliError;
-use crate::size::{show_bytes, show_span};
+use crate::size::{show_bytes, show_count, show_span};
 use crate::term::tell;
 use crate::view::Model;
 use hanzo_engine_proto::v1::{self, pull_progress::Phase};
@@ -96,8 +96,7 @@ impl Lines {
         if !self.begun {
             self.begun = true;
             let (_, files) = count_done(progress);
-            let s = if files == 1 { "" } else { "s" };
-            let rest = format!(": {files} file{s}, {}", show_bytes(progress.bytes_total));
+            let rest = format!(": {}, {}", show_count(files, "file"), show_bytes(progress.bytes_total));
             let rest = if progress.joined { rest + ", joining who pulls it already" } else { rest };
             let verb = "pulling ";
             lines.push(format!("{verb}{}{rest}", cut(&progress.model, COLUMNS - verb.len() - rest.len())));
