@@ -18,6 +18,9 @@ use std::path::PathBuf;
 
 /// Prints the known models.
 pub(crate) async fn list(args: ListArgs) -> Result<(), CliError> {
+    if args.aliases {
+        return crate::storage::aliases(args).await;
+    }
     let models: Vec<Model> = match connect::find(&args.engine).await? {
         Some(mut daemon) => {
             let listed = daemon.client.list(v1::ListRequest {}).await.map_err(CliError::Engine)?.into_inner();

@@ -1,6 +1,6 @@
-//! `cp`, `gc`, `verify` and `du`: what keeps the store in order.
+//! `cp`, `list --aliases`, `gc`, `verify` and `du`: what keeps the store in order.
 
-use crate::args::{CpArgs, DuArgs, GcArgs, VerifyArgs};
+use crate::args::{CpArgs, DuArgs, GcArgs, ListArgs, VerifyArgs};
 use crate::connect::{self, Stored};
 use crate::error::CliError;
 use crate::models::{print_json, print_line, print_table};
@@ -8,6 +8,7 @@ use crate::size::{show_bytes, show_count};
 use crate::table::Table;
 use crate::tally::Tally;
 use crate::term::harmless;
+use crate::view::Alias;
 use hanzo_engine_proto::v1;
 use serde::Serialize;
 
@@ -17,14 +18,23 @@ pub(crate) async fn cp(args: CpArgs) -> Result<(), CliError> {
     let made = stored.keeper.copy(v1::CopyRequest { model: args.old, alias: args.new }).await;
     let made = stored.close(made.map_err(connect::failed)).await?.into_inner();
     if args.json {
-        #[derive(Serialize)]
-        struct Alias {
-            alias: String,
-            target: String,
-        }
-        return print_json(&Alias { alias: made.alias, target: made.target });
+        return print_json(&Alias::from_proto(made));
     }
     print_line(&format!("{} is {}", made.alias, made.target))
+}
+
+/// Prints the names that stand for something else.
+pub(crate) async fn aliases(args: ListArgs) -> Result<(), CliError> {
+    let mut stored = Stored::open(&args.engine, &args.store).await?;
+    let aliases = stored.keeper.aliases(v1::AliasesRequest {}).await;
+    let aliases = stored.close(aliases.map_err(connect::failed)).await?.into_inner().aliases;
+    let aliases: Vec<Alias> = aliases.into_iter().map(Alias::from_proto).collect();
+    if args.json {
+        return print_json(&aliases);
+    }
+    let mut table = Table::new(&["ALIAS", "TARGET"]);
+    aliases.into_iter().for_each(|alias| table.row([alias.alias, alias.target]));
+    print_table(&table)
 }
 
 /// Deletes what nobody needs.

@@ -72,6 +72,15 @@ pub(crate) struct Removed {
     pub(crate) alias_of: Option<String>,
 }
 
+/// A name that stands for something else.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct Alias {
+    pub(crate) alias: String,
+    pub(crate) target: String,
+    /// Comes with the program.
+    pub(crate) builtin: bool,
+}
+
 /// A model in a daemon's memory.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Loaded {
@@ -174,6 +183,14 @@ impl Removed {
         let path = removed.record.map(|record| record.path.display().to_string()).unwrap_or_default();
         let store::Removed { name, freed_bytes, alias_of, .. } = removed;
         Self { name, path, freed_bytes, alias_of }
+    }
+}
+
+impl Alias {
+    /// What the daemon says.
+    pub(crate) fn from_proto(alias: v1::Alias) -> Self {
+        let v1::Alias { alias, target, builtin } = alias;
+        Self { alias, target, builtin }
     }
 }
 

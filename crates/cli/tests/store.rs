@@ -191,8 +191,13 @@ async fn a_model_is_pulled_kept_carried_and_removed() {
     assert!(shown.contains(&digest) && shown.contains("hf://Qwen/Qwen3-0.6B-GGUF:Q8_0"), "{shown}");
 
     let alias = place.json("a", &["cp", "zen-nano", "best"]);
-    assert_eq!(keys(&alias), ["alias", "target"]);
-    assert_eq!(alias["alias"], "best");
+    assert_eq!(keys(&alias), ["alias", "builtin", "target"]);
+    assert_eq!((&alias["alias"], &alias["builtin"]), (&"best".into(), &false.into()));
+    let aliases = place.json("a", &["list", "--aliases"]);
+    assert_eq!(aliases[0], alias, "one's own first");
+    let nano = aliases.as_array().unwrap().iter().find(|alias| alias["alias"] == "zen-nano").unwrap();
+    assert_eq!(nano["target"], "hf://Qwen/Qwen3-0.6B-GGUF:Q8_0");
+    assert!(place.ok("a", &["list", "--aliases"]).starts_with("ALIAS "));
     assert_eq!(place.json("a", &["show", "best"])["name"], name);
     let answer = place.ok("a", &["run", "best", QUESTION, "--temperature", "0"]);
     assert!(answer.contains("Paris"), "{answer}");

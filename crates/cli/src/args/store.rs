@@ -59,9 +59,12 @@ pub(crate) struct PullArgs {
 /// `list`
 #[derive(Debug, Args)]
 #[command(
-    after_help = "--json prints [{\"name\", \"format\", \"quantization\", \"size_bytes\", \"modified_at_unix_ms\", \"used_at_unix_ms\": 0 when never, \"path\", \"source\", \"reference\": what to pull to get the same, \"revision\": empty when its source has none, \"in_place\": its files are not the store's, \"loaded\", \"missing\": some of its files are gone}], in order of name."
+    after_help = "--json prints [{\"name\", \"format\", \"quantization\", \"size_bytes\", \"modified_at_unix_ms\", \"used_at_unix_ms\": 0 when never, \"path\", \"source\", \"reference\": what to pull to get the same, \"revision\": empty when its source has none, \"in_place\": its files are not the store's, \"loaded\", \"missing\": some of its files are gone}], in order of name; with --aliases [{\"alias\", \"target\", \"builtin\": comes with the program}], one's own first."
 )]
 pub(crate) struct ListArgs {
+    /// List other names instead: those that `cp` made, and those that come with the program
+    #[arg(long)]
+    pub(crate) aliases: bool,
     /// Print JSON: an array of models
     #[arg(long)]
     pub(crate) json: bool,
@@ -117,7 +120,7 @@ pub(crate) struct RmArgs {
 
 No file is copied: NEW is another name, and `rm NEW` takes it away. It may be used wherever a model is named.
 
---json prints {\"alias\", \"target\"}.")]
+--json prints {\"alias\", \"target\", \"builtin\": false}. `list --aliases` lists them.")]
 pub(crate) struct CpArgs {
     /// Name of a model, or a reference as `pull` takes it
     #[arg(value_name = "OLD")]
