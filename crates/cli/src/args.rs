@@ -1,8 +1,13 @@
 //! What can be typed: every command, argument and flag, with its help. A flag exists only if it does something.
 
 mod embed;
+mod store;
 
 pub(crate) use embed::{EmbedArgs, InputFormat, RerankArgs};
+pub(crate) use store::{
+    CompletionsArgs, CpArgs, DoctorArgs, DuArgs, ExportArgs, GcArgs, ImportArgs, ListArgs, PullArgs, RmArgs,
+    ShowArgs, VerifyArgs,
+};
 
 use clap::builder::PossibleValue;
 use clap::builder::styling::{AnsiColor, Styles};
@@ -28,11 +33,12 @@ const STYLES: Styles = Styles::styled()
   hanzo-engine serve                               serve the built-in demo model
   hanzo-engine serve --model ./qwen3-4b-Q8_0.gguf  serve a GGUF file
   hanzo-engine run hanzo-demo \"Hello!\"             ask once, streamed to the terminal
+  hanzo-engine run zen-nano                        pull a model, after asking, and talk to it
   hanzo-engine run ./qwen3-4b                      talk to a safetensors directory
   hanzo-engine embed -m ./qwen3-embedding --input docs.jsonl --output docs.parquet
   hanzo-engine bench --model ./qwen3-4b-Q8_0.gguf -p 512 -n 64
 
-A MODEL is hanzo-demo, the name of a model used before (case and owner may be left out), or a path to a GGUF file or a safetensors directory. `hanzo-engine COMMAND --help` tells more of each command.",
+A MODEL is hanzo-demo, the name of a model pulled or used before (case, owner and quantization may be left out), a reference as `pull` takes it, or a path to a GGUF file or a safetensors directory. `hanzo-engine COMMAND --help` tells more of each command.",
     disable_help_subcommand = true,
     arg_required_else_help = true
 )]
@@ -52,19 +58,37 @@ pub(crate) enum Command {
     Embed(EmbedArgs),
     /// Order documents by how well they answer a query
     Rerank(RerankArgs),
+    /// Fetch a model into the store
+    Pull(PullArgs),
     /// List known models
     #[command(alias = "ls")]
     List(ListArgs),
     /// Show what is known of a model
     Show(ShowArgs),
-    /// Forget a model; its files stay where they are
+    /// Remove a model; files that were used in place stay
     Rm(RmArgs),
+    /// Give a model another name
+    Cp(CpArgs),
+    /// Delete files that no model needs
+    Gc(GcArgs),
+    /// Read models' files again and compare digests
+    Verify(VerifyArgs),
+    /// Show how much of the disk each model takes
+    Du(DuArgs),
+    /// Write models into one archive
+    Export(ExportArgs),
+    /// Take the models of an archive in, without a network
+    Import(ImportArgs),
+    /// Look for what is wrong with the model store, and repair it
+    Doctor(DoctorArgs),
     /// List the models that are loaded in the running daemon
     Ps(PsArgs),
     /// Unload a model from the running daemon
     Stop(StopArgs),
     /// Measure how fast a model reads prompts and writes answers here
     Bench(BenchArgs),
+    /// Print a script that completes commands and flags in a shell
+    Completions(CompletionsArgs),
 }
 
 /// Where the models are kept.
@@ -130,16 +154,20 @@ impl ValueEnum for KvTypeName {
 #[command(after_help = "Examples:
   hanzo-engine serve
   hanzo-engine serve --model ./qwen3-4b-Q8_0.gguf --port 8080 --threads 8
-  hanzo-engine serve --model qwen3-4b --model hanzo-demo --memory-budget 8GiB
+  hanzo-engine serve --model qwen3-4b:Q8_0 --model hanzo-demo --memory-budget 8GiB
+  hanzo-engine serve --model zen-nano --yes                   pulled first if it is not here
   hanzo-engine serve --port 0 --grpc-port 0 --admin-port 0    free ports, printed at start
 
 Without --model, and without models in the configuration, it serves the built-in hanzo-demo.
 Settings come from the defaults, then --config, then the environment, then flags.
 Ctrl-C or SIGTERM lets running answers finish; a second one ends them at once.")]
 pub(crate) struct ServeArgs {
-    /// Model to load at start, by name or path; may be given several times
+    /// Model to load at start, by name, reference or path; may be given several times
     #[arg(long, short, value_name = "MODEL")]
     pub(crate) model: Vec<String>,
+    /// Pull models that are not on this machine without asking
+    #[arg(long, short)]
+    pub(crate) yes: bool,
     /// Port of the HTTP API; 0 picks a free one [default: 36900]
     #[arg(long, short, env = "HANZO_ENGINE_SERVER_PORT")]
     pub(crate) port: Option<u16>,
@@ -187,9 +215,12 @@ pub(crate) struct ServeArgs {
 
 The answer goes to stdout, the model's reasoning and everything else to stderr. A running daemon does the work where one answers; else this process loads the model itself.")]
 pub(crate) struct RunArgs {
-    /// Name of a model, or path to a GGUF file or a safetensors directory
+    /// Name of a model, reference, or path to a GGUF file or a safetensors directory
     #[arg(value_name = "MODEL")]
     pub(crate) model: String,
+    /// Pull a model that is not on this machine without asking
+    #[arg(long, short)]
+    pub(crate) yes: bool,
     /// What to ask; without it a conversation begins. Piped input is added to it
     #[arg(value_name = "PROMPT")]
     pub(crate) prompt: Vec<String>,
@@ -226,48 +257,6 @@ pub(crate) struct RunArgs {
     /// How much is logged, on stderr, when this process loads the model itself
     #[arg(long, value_name = "LEVEL", default_value = "error")]
     pub(crate) log_level: LogLevel,
-    #[command(flatten)]
-    pub(crate) engine: EngineArgs,
-    #[command(flatten)]
-    pub(crate) store: StoreArgs,
-}
-
-/// `list`
-#[derive(Debug, Args)]
-pub(crate) struct ListArgs {
-    /// Print JSON: an array of models
-    #[arg(long)]
-    pub(crate) json: bool,
-    #[command(flatten)]
-    pub(crate) engine: EngineArgs,
-    #[command(flatten)]
-    pub(crate) store: StoreArgs,
-}
-
-/// `show`
-#[derive(Debug, Args)]
-pub(crate) struct ShowArgs {
-    /// Name of the model, or path to a GGUF file or a safetensors directory
-    #[arg(value_name = "MODEL")]
-    pub(crate) model: String,
-    /// Print JSON: one object
-    #[arg(long)]
-    pub(crate) json: bool,
-    #[command(flatten)]
-    pub(crate) engine: EngineArgs,
-    #[command(flatten)]
-    pub(crate) store: StoreArgs,
-}
-
-/// `rm`
-#[derive(Debug, Args)]
-pub(crate) struct RmArgs {
-    /// Name of the model
-    #[arg(value_name = "MODEL")]
-    pub(crate) model: String,
-    /// Print JSON: one object
-    #[arg(long)]
-    pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) engine: EngineArgs,
     #[command(flatten)]
@@ -402,6 +391,12 @@ mod tests {
             "bench -r 0",
             "bench -p -1",
             "rm",
+            "pull",
+            "pull x --json --quiet",
+            "cp x",
+            "export x",
+            "import",
+            "completions tcsh",
         ];
         for line in refused {
             let words = ["hanzo-engine"].into_iter().chain(line.split(' '));
@@ -419,5 +414,11 @@ mod tests {
         let Command::Serve(serve) = Cli::try_parse_from(line.split(' ')).unwrap().command else { panic!() };
         assert_eq!(serve.model, ["a", "b"]);
         assert_eq!(serve.memory_budget, Some(8 << 30));
+        let line = "hanzo-engine export a b c.tar --json";
+        let Command::Export(export) = Cli::try_parse_from(line.split(' ')).unwrap().command else { panic!() };
+        assert_eq!((export.models, export.file), (vec!["a".to_owned(), "b".to_owned()], "c.tar".into()));
+        let line = "hanzo-engine pull x --include *.json --include *.gguf --quant Q8_0";
+        let Command::Pull(pull) = Cli::try_parse_from(line.split(' ')).unwrap().command else { panic!() };
+        assert_eq!((pull.include.len(), pull.quant.as_deref()), (2, Some("Q8_0")));
     }
 }

@@ -1,10 +1,11 @@
 //! Where a command gets its answers: the running daemon, the store itself, or a daemon in this process.
 
-use crate::args::{EngineArgs, KvTypeName};
+use crate::args::{EngineArgs, KvTypeName, StoreArgs};
 use crate::error::CliError;
 use figment::Figment;
-use hanzo_engine_daemon::{Config, Daemon, DaemonError};
-use hanzo_engine_proto::v1::{StatsRequest, engine_client::EngineClient};
+use hanzo_engine_daemon::config::LogConfig;
+use hanzo_engine_daemon::{Config, Daemon, DaemonError, log};
+use hanzo_engine_proto::v1::{StatsRequest, engine_client::EngineClient, store_client::StoreClient};
 use std::net::IpAddr;
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
@@ -24,11 +25,15 @@ pub(crate) const MESSAGE_BYTES_MAX: usize = 64 << 20;
 
 /// A client of a daemon.
 pub(crate) type Client = EngineClient<Channel>;
+/// A client of a daemon's store.
+pub(crate) type Keeper = StoreClient<Channel>;
 
 /// A daemon that answers.
 pub(crate) struct Running {
     /// To ask it.
     pub(crate) client: Client,
+    /// To ask its store.
+    pub(crate) keeper: Keeper,
     /// It runs on this machine, so its paths are ours.
     pub(crate) here: bool,
 }
@@ -71,11 +76,12 @@ pub(crate) async fn connect(address: &str) -> Result<Running, CliError> {
     });
     let endpoint = Endpoint::from(uri).connect_timeout(CONNECT_TIMEOUT).tcp_nodelay(true);
     let channel = endpoint.connect().await.map_err(|error| no_daemon(root_cause(&error)))?;
+    let keeper = StoreClient::new(channel.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX);
     let mut client = EngineClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX);
     // Something listens; is it a daemon?
     let probe = client.stats(Request::new(StatsRequest::default()));
     match tokio::time::timeout(PROBE_TIMEOUT, probe).await {
-        Ok(Ok(_)) => Ok(Running { client, here }),
+        Ok(Ok(_)) => Ok(Running { client, keeper, here }),
         Ok(Err(status)) => Err(no_daemon(format!("what listens there said: {}", status.message()))),
         Err(_) => Err(no_daemon("what listens there says nothing".into())),
     }
@@ -111,11 +117,13 @@ pub(crate) fn absolute(path: &str) -> Result<String, CliError> {
     }
 }
 
-/// `./x`, `../x`, `/x` and `x.gguf` are paths. `x` and `a/b` are names first, and paths if no model is called so.
-fn is_path(model: &str) -> bool {
+/// `./x`, `../x`, `/x` and `x.gguf` are paths. `x` and `a/b` are names first, and paths if no model is called so;
+/// `https://x/x.gguf` and `a/b:x.gguf` are references.
+pub(crate) fn is_path(model: &str) -> bool {
     let path = Path::new(model);
+    let ends_so = path.extension().is_some_and(|end| end.eq_ignore_ascii_case("gguf"));
     path.is_absolute()
-        || path.extension().is_some_and(|end| end.eq_ignore_ascii_case("gguf"))
+        || (ends_so && !model.contains(':'))
         || matches!(path.components().next(), Some(Component::CurDir | Component::ParentDir))
 }
 
@@ -123,6 +131,8 @@ fn is_path(model: &str) -> bool {
 pub(crate) struct InProcess {
     /// To ask it.
     pub(crate) client: Client,
+    /// To ask its store.
+    pub(crate) keeper: Keeper,
     stop: CancellationToken,
     served: JoinHandle<Result<(), DaemonError>>,
 }
@@ -151,8 +161,8 @@ impl InProcess {
         let address = format!("http://{}", daemon.grpc_addr());
         let stop = CancellationToken::new();
         let served = tokio::spawn(daemon.serve(stop.clone().cancelled_owned()));
-        let Running { client, .. } = connect(&address).await?;
-        Ok(Self { client, stop, served })
+        let Running { client, keeper, .. } = connect(&address).await?;
+        Ok(Self { client, keeper, stop, served })
     }
 
     /// Ends it and waits until its files and memory are let go.
@@ -165,6 +175,49 @@ impl InProcess {
     }
 }
 
+/// Who keeps the models: the running daemon, or one in this process that opens the store for as long as the command
+/// takes.
+pub(crate) struct Stored {
+    /// To pull.
+    pub(crate) client: Client,
+    /// For all else.
+    pub(crate) keeper: Keeper,
+    /// Its paths are this machine's.
+    pub(crate) here: bool,
+    in_process: Option<InProcess>,
+}
+
+impl Stored {
+    /// Finds or starts one.
+    pub(crate) async fn open(engine: &EngineArgs, store: &StoreArgs) -> Result<Self, CliError> {
+        match find(engine).await? {
+            Some(Running { client, keeper, here }) => Ok(Self { client, keeper, here, in_process: None }),
+            None => {
+                log::init(&LogConfig { level: "error".to_owned(), ..LogConfig::default() })?;
+                Self::open_here(store.model_dir.clone(), false).await
+            }
+        }
+    }
+
+    /// Opens the store on this machine, whoever else runs; logs nothing by itself. See [`InProcess::start`].
+    pub(crate) async fn open_here(dir: Option<PathBuf>, store_optional: bool) -> Result<Self, CliError> {
+        let daemon = InProcess::start(dir, store_optional, None).await?;
+        let (client, keeper) = (daemon.client.clone(), daemon.keeper.clone());
+        Ok(Self { client, keeper, here: true, in_process: Some(daemon) })
+    }
+
+    /// Lets the store go, also after a failure: another process may wait for it.
+    pub(crate) async fn close<T>(self, done: Result<T, CliError>) -> Result<T, CliError> {
+        let closed = match self.in_process {
+            Some(daemon) => daemon.close().await,
+            None => Ok(()),
+        };
+        let done = done?;
+        closed?;
+        Ok(done)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     #[test]
@@ -172,7 +225,10 @@ mod tests {
         for path in ["./x", "../x", "/nowhere/x", "x.gguf", "a/x.GGUF", "."] {
             assert!(super::is_path(path), "{path}");
         }
-        for name in ["qwen3-4b", "qwen/qwen3-4b", "hanzo-demo", "qwen2.5-7b", "src"] {
+        let references = ["https://host/x.gguf", "hf://a/b:x.gguf", "a/b:x.gguf", "zen-nano:Q8_0"];
+        for name in
+            ["qwen3-4b", "qwen/qwen3-4b", "hanzo-demo", "qwen2.5-7b", "src"].into_iter().chain(references)
+        {
             assert!(!super::is_path(name), "{name}");
         }
     }

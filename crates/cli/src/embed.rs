@@ -16,6 +16,7 @@ use crate::connect::MESSAGE_BYTES_MAX;
 use crate::error::CliError;
 use crate::host::{Host, Wanted};
 use crate::input::{Input, Survey};
+use crate::missing::IfMissing;
 use crate::term::tell;
 use batch::{Batch, Landed};
 use hanzo_engine_proto::v1::{self, Capability};
@@ -46,6 +47,7 @@ pub(crate) async fn embed(args: EmbedArgs) -> Result<(), CliError> {
         kv_type: None,
         log_level: args.log_level,
         quiet: args.quiet,
+        missing: IfMissing::Fail,
     };
     let host = Host::open(wanted).await?;
     let asker = asker(&args, &host)?;

@@ -35,6 +35,22 @@ pub(crate) enum CliError {
         /// The daemon's answer.
         status: tonic::Status,
     },
+    /// A model that could be pulled, and nobody said that it may.
+    #[error("{model} is not on this machine: `hanzo-engine pull {model}` fetches it from {reference}{or}")]
+    NotPulled {
+        /// As it was typed.
+        model: String,
+        /// What it stands for.
+        reference: String,
+        /// What else would do.
+        or: &'static str,
+    },
+    /// Somebody was asked whether it may be pulled, and said no.
+    #[error("{0} is not on this machine, and was not pulled")]
+    Declined(String),
+    /// Something of the store is not as it should be; what, was printed.
+    #[error("{0}")]
+    Unsound(String),
     /// The daemon is gone.
     #[error("the daemon stopped answering ({0})")]
     Lost(String),

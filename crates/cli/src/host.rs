@@ -3,6 +3,8 @@
 use crate::args::{EngineArgs, KvTypeName, LogLevel, StoreArgs};
 use crate::connect::{self, Client, InProcess, Running};
 use crate::error::CliError;
+use crate::missing::{self, IfMissing};
+use crate::pull::interrupted;
 use crate::term::tell;
 use hanzo_engine_daemon::config::{LogConfig, LogFormat};
 use hanzo_engine_daemon::{DEMO_MODEL, log};
@@ -19,6 +21,8 @@ pub(crate) struct Wanted<'a> {
     pub(crate) log_level: LogLevel,
     /// Do not say that it is loading.
     pub(crate) quiet: bool,
+    /// What to do when it is not on this machine.
+    pub(crate) missing: IfMissing,
 }
 
 /// A loaded model.
@@ -35,14 +39,14 @@ impl Host {
     pub(crate) async fn open(wanted: Wanted<'_>) -> Result<Self, CliError> {
         let mut source = connect::model_source(wanted.model)?;
         let here = connect::absolute(wanted.model).ok();
-        let (mut client, in_process) = match connect::find(wanted.engine).await? {
+        let (mut client, mut keeper, in_process) = match connect::find(wanted.engine).await? {
             Some(_) if wanted.kv_type.is_some() => {
                 return Err(CliError::Usage(
                     "--kv-type is for a model that this process loads itself, and a daemon answers: add --engine none"
                         .to_owned(),
                 ));
             }
-            Some(Running { client, .. }) => (client, None),
+            Some(Running { client, keeper, .. }) => (client, keeper, None),
             None => {
                 log::init(&LogConfig {
                     level: wanted.log_level.as_str().to_owned(),
@@ -52,7 +56,7 @@ impl Host {
                 let store_optional = here.is_some() || source.eq_ignore_ascii_case(DEMO_MODEL);
                 let daemon =
                     InProcess::start(wanted.store.model_dir.clone(), store_optional, wanted.kv_type).await?;
-                (daemon.client.clone(), Some(daemon))
+                (daemon.client.clone(), daemon.keeper.clone(), Some(daemon))
             }
         };
         let waiting = !wanted.quiet && stderr().is_terminal();
@@ -65,10 +69,27 @@ impl Host {
             && source != here
         {
             source = here;
-            loaded = client.load(v1::LoadRequest { model: source, ..Default::default() }).await;
+            loaded = client.load(v1::LoadRequest { model: source.clone(), ..Default::default() }).await;
         }
         if waiting {
             tell("\r\x1b[K");
+        }
+        if let Err(status) = &loaded
+            && missing::is_said_by(status)
+        {
+            missing::bring(&mut client, &mut keeper, &source, wanted.missing).await?;
+            if waiting {
+                tell(&format!("loading {}…", wanted.model));
+            }
+            let request = v1::LoadRequest { model: source.clone(), ..Default::default() };
+            // A pull that could be interrupted has taken Ctrl-C.
+            loaded = tokio::select! {
+                loaded = client.load(request) => loaded,
+                () = interrupted() => return Err(CliError::Interrupted),
+            };
+            if waiting {
+                tell("\r\x1b[K");
+            }
         }
         let loaded = loaded.map_err(|status| CliError::Load { model: wanted.model.to_owned(), status })?;
         let status = loaded.into_inner().model.unwrap_or_default();

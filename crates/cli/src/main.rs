@@ -1,20 +1,27 @@
 //! `hanzo-engine`: what a person types. Reads the command line, runs one command, and turns its outcome into an
 //! exit code: 0 ok, 1 error, 2 usage, 130 interrupted. What a command does is in the file of its name.
 
+mod archive;
 mod args;
 mod bench;
+mod completions;
 mod connect;
+mod doctor;
 mod embed;
 mod error;
 mod host;
 mod input;
+mod missing;
 mod models;
+mod pull;
 mod repl;
 mod rerank;
 mod run;
 mod serve;
 mod size;
+mod storage;
 mod table;
+mod tally;
 mod term;
 mod view;
 
@@ -40,13 +47,22 @@ fn execute(command: Command) -> Result<(), CliError> {
         Command::Run(args) => wait_for(run::run(args)),
         Command::Embed(args) => wait_for(embed::embed(args)),
         Command::Rerank(args) => wait_for(rerank::rerank(args)),
+        Command::Pull(args) => wait_for(pull::pull(args)),
         Command::List(args) => wait_for(models::list(args)),
         Command::Show(args) => wait_for(models::show(args)),
         Command::Rm(args) => wait_for(models::rm(args)),
+        Command::Cp(args) => wait_for(storage::cp(args)),
+        Command::Gc(args) => wait_for(storage::gc(args)),
+        Command::Verify(args) => wait_for(storage::verify(args)),
+        Command::Du(args) => wait_for(storage::du(args)),
+        Command::Export(args) => wait_for(archive::export(args)),
+        Command::Import(args) => wait_for(archive::import(args)),
+        Command::Doctor(args) => doctor::doctor(args),
         Command::Ps(args) => wait_for(models::ps(args)),
         Command::Stop(args) => wait_for(models::stop(args)),
         // It has the machine to itself: no runtime beside it.
         Command::Bench(args) => bench::bench(args),
+        Command::Completions(args) => completions::completions(args),
     }
 }
 

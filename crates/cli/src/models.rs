@@ -1,4 +1,5 @@
-//! `list`, `show`, `rm`, `ps` and `stop`: questions to the daemon that runs, or else to the store.
+//! `list`, `show`, `rm`, `ps` and `stop`: questions to the daemon that runs, or else to the store. What changes the
+//! store otherwise is in `pull.rs`, `storage.rs` and `archive.rs`.
 
 use crate::args::{ListArgs, PsArgs, RmArgs, ShowArgs, StopArgs, StoreArgs};
 use crate::connect::{self, InProcess};
@@ -6,16 +7,20 @@ use crate::error::CliError;
 use crate::size::{now_ms, show_age, show_bytes, show_parameters};
 use crate::table::Table;
 use crate::term::{Paint, tell};
-use crate::view::{Card, Loaded, Model};
+use crate::view::{Card, Loaded, Model, Removed};
 use hanzo_engine_daemon::config::LogConfig;
 use hanzo_engine_daemon::store::{Store, StoreError, default_dir};
 use hanzo_engine_daemon::{DEMO_MODEL, log};
 use hanzo_engine_proto::v1;
 use serde::Serialize;
 use std::io::{Write, stdout};
+use std::path::PathBuf;
 
 /// Prints the known models.
 pub(crate) async fn list(args: ListArgs) -> Result<(), CliError> {
+    if args.aliases {
+        return crate::storage::aliases(args).await;
+    }
     let models: Vec<Model> = match connect::find(&args.engine).await? {
         Some(mut daemon) => {
             let listed = daemon.client.list(v1::ListRequest {}).await.map_err(CliError::Engine)?.into_inner();
@@ -34,7 +39,7 @@ pub(crate) async fn list(args: ListArgs) -> Result<(), CliError> {
     }
     if models.is_empty() {
         tell(
-            "no models are known yet: `hanzo-engine serve --model FILE` adds one, and hanzo-demo is built in\n",
+            "no models are known yet: `hanzo-engine pull zen-nano` fetches one, and hanzo-demo is built in\n",
         );
     }
     let now = now_ms();
@@ -74,32 +79,26 @@ pub(crate) async fn show(args: ShowArgs) -> Result<(), CliError> {
     if args.json { print_json(&card) } else { print_card(&card).map_err(CliError::Output) }
 }
 
-/// Forgets a model.
+/// Removes a model, or an alias.
 pub(crate) async fn rm(args: RmArgs) -> Result<(), CliError> {
-    let (name, path, freed_bytes) = match connect::find(&args.engine).await? {
+    let removed = match connect::find(&args.engine).await? {
         Some(mut daemon) => {
             let request = v1::RemoveRequest { model: args.model };
             let removed = daemon.client.remove(request).await.map_err(CliError::Engine)?.into_inner();
-            let model = removed.model.unwrap_or_default();
-            (model.name, model.path, removed.freed_bytes)
+            Removed::from_proto(removed)
         }
-        None => {
-            let removed = open(&args.store)?.remove(&args.model)?;
-            let path = removed.record.map(|record| record.path.display().to_string()).unwrap_or_default();
-            (removed.name, path, removed.freed_bytes)
-        }
+        None => Removed::from_store(open(&args.store)?.remove(&args.model)?),
     };
     if args.json {
-        #[derive(Serialize)]
-        struct Removed {
-            name: String,
-            path: String,
-            freed_bytes: u64,
-        }
-        return print_json(&Removed { name, path, freed_bytes });
+        return print_json(&removed);
     }
-    let kept = if path.is_empty() { String::new() } else { format!("; its files stay at {path}") };
-    print_line(&format!("forgot {name}{kept}"))
+    let Removed { name, path, freed_bytes, alias_of } = removed;
+    print_line(&match (alias_of, freed_bytes, path.as_str()) {
+        (Some(target), ..) => format!("forgot {name}, an alias of {target}"),
+        (None, 0, "") => format!("forgot {name}"),
+        (None, 0, path) => format!("forgot {name}; its files stay at {path}"),
+        (None, freed_bytes, _) => format!("removed {name}, freed {}", show_bytes(freed_bytes)),
+    })
 }
 
 /// Prints the models in the daemon's memory.
@@ -141,11 +140,16 @@ pub(crate) async fn stop(args: StopArgs) -> Result<(), CliError> {
     print_line(&format!("{} {}", loaded.state, loaded.name))
 }
 
-fn open(args: &StoreArgs) -> Result<Store, CliError> {
+/// Where the models are kept.
+pub(crate) fn store_dir(args: &StoreArgs) -> Result<PathBuf, CliError> {
     let no_home =
         || CliError::Usage("there is no home directory: say where the models are with --model-dir".into());
-    let dir = args.model_dir.clone().or_else(default_dir).ok_or_else(no_home)?;
-    Ok(Store::open(&dir)?)
+    args.model_dir.clone().or_else(default_dir).ok_or_else(no_home)
+}
+
+/// The store on this machine.
+pub(crate) fn open(args: &StoreArgs) -> Result<Store, CliError> {
+    Ok(Store::open(&store_dir(args)?)?)
 }
 
 fn print_card(card: &Card) -> std::io::Result<()> {
@@ -168,6 +172,9 @@ fn print_card(card: &Card) -> std::io::Result<()> {
         ("capabilities", card.capabilities.join(", ")),
         ("license", card.license.clone()),
         ("source", model.source.clone()),
+        ("reference", model.reference.clone()),
+        ("revision", model.revision.clone()),
+        ("path", model.path.clone()),
         ("modified", show_age(model.modified_at_unix_ms, now)),
         ("last used", show_age(model.used_at_unix_ms, now)),
         (
@@ -186,16 +193,29 @@ fn print_card(card: &Card) -> std::io::Result<()> {
     }
     for file in &card.files {
         let state = if file.missing { " (missing)" } else { "" };
-        writeln!(out, "    {} {}{state}", show_bytes(file.size_bytes), file.path)?;
+        let role = if file.role.is_empty() { "" } else { &format!(", {}", file.role) };
+        let path = crate::term::harmless(&file.path);
+        writeln!(out, "    {}{role} {path}{state}", show_bytes(file.size_bytes))?;
         if let Some(digest) = &file.sha256 {
             writeln!(out, "      {}", paint.dim(&format!("sha256 {digest}")))?;
         }
     }
-    if !card.chat_template.is_empty() {
-        writeln!(out, "  chat template")?;
-        for line in crate::term::harmless(&card.chat_template).lines() {
+    let params = card.params.as_ref().map_or_else(String::new, serde_json::Value::to_string);
+    let texts = [
+        ("parameters it came with", &params),
+        ("system prompt", &card.system),
+        ("chat template", &card.chat_template),
+        ("template of its source, not used", &card.source_template),
+    ];
+    for (label, text) in texts.into_iter().filter(|(_, text)| !text.is_empty()) {
+        writeln!(out, "  {label}")?;
+        for line in crate::term::harmless(text).lines() {
             writeln!(out, "    {}", paint.dim(line))?;
         }
+    }
+    if !card.license_text.is_empty() {
+        let lines = card.license_text.lines().count();
+        writeln!(out, "  license text of {lines} lines: --json has it")?;
     }
     Ok(())
 }
@@ -205,7 +225,8 @@ pub(crate) fn print_table(table: &Table) -> Result<(), CliError> {
     table.write(&mut stdout().lock()).map_err(CliError::Output)
 }
 
-fn print_line(line: &str) -> Result<(), CliError> {
+/// A line on stdout.
+pub(crate) fn print_line(line: &str) -> Result<(), CliError> {
     writeln!(stdout().lock(), "{line}").map_err(CliError::Output)
 }
 

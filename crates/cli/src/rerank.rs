@@ -5,6 +5,7 @@ use crate::connect;
 use crate::error::CliError;
 use crate::host::{Host, Wanted};
 use crate::input::{Input, Text};
+use crate::missing::IfMissing;
 use crate::models::{print_json, print_table};
 use crate::table::Table;
 use console::{Term, truncate_str};
@@ -44,6 +45,7 @@ pub(crate) async fn rerank(args: RerankArgs) -> Result<(), CliError> {
         kv_type: None,
         log_level: args.log_level,
         quiet: false,
+        missing: IfMissing::Fail,
     };
     let mut host = Host::open(wanted).await?;
     let scored = score(&args, &mut host, &mut documents).await;
@@ -151,7 +153,7 @@ mod tests {
 
     #[test]
     fn the_table_fits_the_terminal() {
-        let documents = [ranked(3, 0.98765, "Paris is the\ncapital of France"), ranked(0, -11.5, "short")];
+        let documents = [ranked(3, 0.98768, "Paris is the\ncapital of France"), ranked(0, -11.5, "short")];
         let written = |width| {
             let mut text = Vec::new();
             table(&documents, width).write(&mut text).unwrap();

@@ -3,6 +3,8 @@
 use crate::args::RunArgs;
 use crate::error::CliError;
 use crate::host::{Host, Wanted};
+use crate::missing::IfMissing;
+use crate::pull::interrupted;
 use crate::repl;
 use crate::term::{Paint, harmless, tell};
 use hanzo_engine_proto::v1::infer_event::Event;
@@ -41,7 +43,8 @@ pub(crate) async fn run(args: RunArgs) -> Result<(), CliError> {
     let done = match prompt {
         Some(prompt) => {
             let asked = vec![message("user", &prompt)];
-            session.ask(&prompt, asked, std::future::pending()).await.map(drop)
+            let answer = session.ask(&prompt, asked, interrupted()).await;
+            answer.and_then(|answer| if answer.interrupted { Err(CliError::Interrupted) } else { Ok(()) })
         }
         None => repl::talk(&mut session).await,
     };
@@ -87,6 +90,7 @@ impl<'a> Session<'a> {
             kv_type: args.kv_type,
             log_level: args.log_level,
             quiet: false,
+            missing: IfMissing::of(args.yes),
         };
         let host = Host::open(wanted).await?;
         Ok(Self { args, model: host.status.name.clone(), host })

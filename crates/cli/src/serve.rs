@@ -3,6 +3,7 @@
 use crate::args::ServeArgs;
 use crate::connect::{self, Client};
 use crate::error::CliError;
+use crate::missing::{self, IfMissing};
 use crate::size::show_bytes;
 use crate::term::{Paint, tell};
 use figment::providers::Serialized;
@@ -33,6 +34,9 @@ const LAST_MOMENTS: Duration = Duration::from_secs(2);
 /// Runs the command.
 pub(crate) async fn serve(args: ServeArgs) -> Result<(), CliError> {
     let config = daemon_config(&args)?;
+    let sources = config.models.iter().map(|model| model.source.as_str());
+    let (dir, optional) = (config.store.dir.clone(), config.store.optional);
+    missing::bring_all(sources, dir, optional, IfMissing::of(args.yes)).await?;
     log::init(&config.log)?;
     let (models, drain) = (config.models.clone(), Duration::from_secs(config.server.drain_s));
     let http_config = gateway_config(&args, &config)?;

@@ -13,6 +13,11 @@ pub(crate) fn show_bytes(bytes: u64) -> String {
     format!("{bytes} B")
 }
 
+/// `1 file`, `7 files`: a number of things whose name takes an s.
+pub(crate) fn show_count(count: usize, thing: &str) -> String {
+    if count == 1 { format!("1 {thing}") } else { format!("{count} {thing}s") }
+}
+
 /// `4.0 B`, `751.6 M`: a number of weights.
 pub(crate) fn show_parameters(parameters: u64) -> String {
     match parameters {
@@ -46,6 +51,18 @@ pub(crate) fn show_age(at_ms: i64, now_ms: i64) -> String {
     "just now".to_owned()
 }
 
+/// `42 s`, `3 min 05 s`, `2 h 07 min`, `12 days`
+pub(crate) fn show_span(seconds: f64) -> String {
+    let seconds = seconds.ceil() as u64;
+    match seconds {
+        0..60 => format!("{seconds} s"),
+        60..3_600 => format!("{} min {:02} s", seconds / 60, seconds % 60),
+        3_600..172_800 => format!("{} h {:02} min", seconds / 3_600, seconds % 3_600 / 60),
+        // Nobody waits so long: the digits say nothing.
+        _ => format!("{} days", (seconds / 86_400).min(999)),
+    }
+}
+
 /// Now, in Unix milliseconds.
 pub(crate) fn now_ms() -> i64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
@@ -69,8 +86,15 @@ mod tests {
         for (bytes, text) in shown {
             assert_eq!(show_bytes(bytes), text);
         }
+        assert_eq!([show_count(1, "file"), show_count(0, "file")], ["1 file", "0 files"]);
         assert_eq!(show_parameters(5_771_264), "5.8 M");
         assert_eq!(show_parameters(4_022_468_096), "4.0 B");
+    }
+
+    #[test]
+    fn spans() {
+        let spans = [show_span(0.2), show_span(185.0), show_span(7_650.0), show_span(1e9)];
+        assert_eq!(spans, ["1 s", "3 min 05 s", "2 h 07 min", "999 days"]);
     }
 
     #[test]

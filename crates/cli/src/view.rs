@@ -1,7 +1,7 @@
 //! Models as the commands print them, in tables and in JSON. The one place that knows both the protocol's and the
 //! store's own records.
 
-use hanzo_engine_daemon::store::ModelRecord;
+use hanzo_engine_daemon::store::{self, ModelRecord};
 use hanzo_engine_proto::v1::{self, Capability, ModelState};
 use serde::Serialize;
 use std::path::Path;
@@ -17,6 +17,10 @@ pub(crate) struct Model {
     pub(crate) used_at_unix_ms: i64,
     pub(crate) path: String,
     pub(crate) source: String,
+    /// What to pull to get the same again.
+    pub(crate) reference: String,
+    /// Commit or digest; empty where the source has none.
+    pub(crate) revision: String,
     pub(crate) in_place: bool,
     pub(crate) loaded: bool,
     /// Some of its files are gone.
@@ -32,8 +36,15 @@ pub(crate) struct Card {
     pub(crate) parameters: u64,
     pub(crate) context_tokens_max: u32,
     pub(crate) license: String,
+    pub(crate) license_text: String,
     pub(crate) capabilities: Vec<&'static str>,
     pub(crate) chat_template: String,
+    /// One that is not Jinja: for show.
+    pub(crate) source_template: String,
+    /// The system prompt it came with.
+    pub(crate) system: String,
+    /// The sampling options it came with.
+    pub(crate) params: Option<serde_json::Value>,
     pub(crate) files: Vec<File>,
     pub(crate) status: Option<Loaded>,
 }
@@ -44,7 +55,30 @@ pub(crate) struct File {
     pub(crate) path: String,
     pub(crate) size_bytes: u64,
     pub(crate) sha256: Option<String>,
+    /// What it is to the model.
+    pub(crate) role: String,
+    /// Whose it is.
+    pub(crate) held: String,
     pub(crate) missing: bool,
+}
+
+/// A model or an alias that was removed.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct Removed {
+    pub(crate) name: String,
+    /// Where it was; empty for an alias.
+    pub(crate) path: String,
+    pub(crate) freed_bytes: u64,
+    pub(crate) alias_of: Option<String>,
+}
+
+/// A name that stands for something else.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct Alias {
+    pub(crate) alias: String,
+    pub(crate) target: String,
+    /// Comes with the program.
+    pub(crate) builtin: bool,
 }
 
 /// A model in a daemon's memory.
@@ -79,6 +113,8 @@ impl Model {
             used_at_unix_ms: model.used_at_unix_ms,
             path: model.path,
             source: model.source,
+            reference: model.reference,
+            revision: model.revision,
             in_place: model.in_place,
             loaded: model.loaded,
         }
@@ -95,6 +131,8 @@ impl Model {
             used_at_unix_ms: record.used_at_unix_ms,
             path: record.path.display().to_string(),
             source: record.source.clone(),
+            reference: record.reference.clone(),
+            revision: record.revision.clone().unwrap_or_default(),
             in_place: record.in_place,
             loaded: false,
             missing: !record.missing().is_empty(),
@@ -111,6 +149,8 @@ impl Card {
             path: file.path,
             size_bytes: file.size_bytes,
             sha256: Some(file.sha256).filter(|digest| !digest.is_empty()),
+            role: file.role,
+            held: file.held,
         };
         Self {
             model: Model::from_proto(shown.model.unwrap_or_default(), here),
@@ -118,11 +158,39 @@ impl Card {
             parameters: shown.parameters,
             context_tokens_max: shown.context_tokens_max,
             license: shown.license,
+            license_text: shown.license_text,
             capabilities,
             chat_template: shown.chat_template,
+            source_template: shown.source_template,
+            system: shown.system,
+            params: serde_json::from_str(&shown.params_json).ok(),
             files: shown.files.into_iter().map(file).collect(),
             status: shown.status.map(Loaded::from_proto),
         }
+    }
+}
+
+impl Removed {
+    /// What the daemon says.
+    pub(crate) fn from_proto(removed: v1::RemoveResponse) -> Self {
+        let model = removed.model.unwrap_or_default();
+        let alias_of = Some(removed.alias_of).filter(|target| !target.is_empty());
+        Self { name: model.name, path: model.path, freed_bytes: removed.freed_bytes, alias_of }
+    }
+
+    /// What the store says.
+    pub(crate) fn from_store(removed: store::Removed) -> Self {
+        let path = removed.record.map(|record| record.path.display().to_string()).unwrap_or_default();
+        let store::Removed { name, freed_bytes, alias_of, .. } = removed;
+        Self { name, path, freed_bytes, alias_of }
+    }
+}
+
+impl Alias {
+    /// What the daemon says.
+    pub(crate) fn from_proto(alias: v1::Alias) -> Self {
+        let v1::Alias { alias, target, builtin } = alias;
+        Self { alias, target, builtin }
     }
 }
 

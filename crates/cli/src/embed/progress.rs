@@ -1,5 +1,6 @@
 //! How far a bulk job is: a bar on a terminal, now and then a line elsewhere, or nothing.
 
+use crate::size::show_span;
 use crate::term::tell;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::{IsTerminal, stderr};
@@ -33,19 +34,9 @@ impl Meter {
             && left > 0
             && self.rows > 0
         {
-            line.push_str(&format!(", {} left", span(left as f64 / rate)));
+            line.push_str(&format!(", {} left", show_span(left as f64 / rate)));
         }
         line
-    }
-}
-
-/// `42 s`, `3 min 05 s`, `2 h 07 min`
-fn span(seconds: f64) -> String {
-    let seconds = seconds.ceil() as u64;
-    match seconds {
-        0..60 => format!("{seconds} s"),
-        60..3600 => format!("{} min {:02} s", seconds / 60, seconds % 60),
-        _ => format!("{} h {:02} min", seconds / 3600, seconds % 3600 / 60),
     }
 }
 
@@ -133,10 +124,5 @@ mod tests {
         assert_eq!(meter.line(Duration::from_secs(2)), "1200 inputs, 100.0 inputs/s, 3000 tokens/s");
         let begun = Meter { total: Some(7), ..Meter::default() };
         assert_eq!(begun.line(Duration::ZERO), "0 of 7 inputs, 0.0 inputs/s, 0 tokens/s");
-    }
-
-    #[test]
-    fn spans() {
-        assert_eq!([span(0.2), span(185.0), span(7_650.0)], ["1 s", "3 min 05 s", "2 h 07 min"]);
     }
 }

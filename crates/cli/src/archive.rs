@@ -1,0 +1,151 @@
+//! `export` and `import`: models in one file. The file is read and written by this process wherever the store is.
+
+use crate::args::{ExportArgs, ImportArgs};
+use crate::connect::{self, Keeper, Stored};
+use crate::error::CliError;
+use crate::models::{print_json, print_line};
+use crate::pull::interrupted;
+use crate::size::show_bytes;
+use crate::tally::Tally;
+use crate::view::Model;
+use hanzo_engine_proto::v1;
+use serde::Serialize;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::fs::File;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+
+/// Bytes of one message, see the contract.
+const PIECE_BYTES: usize = 1 << 20;
+/// Pieces that were read and are not sent yet.
+const PIECES_WAITING: usize = 4;
+
+/// Writes models into an archive, which appears when it is complete.
+pub(crate) async fn export(args: ExportArgs) -> Result<(), CliError> {
+    if args.file.exists() && !args.force {
+        let file = args.file.display();
+        return Err(CliError::Usage(format!("{file} exists already: --force writes over it")));
+    }
+    let part = part_of(&args.file);
+    let mut stored = Stored::open(&args.engine, &args.store).await?;
+    let written = tokio::select! {
+        written = write(&mut stored.keeper, args.models.clone(), &part, args.json) => written,
+        () = interrupted() => Err(CliError::Interrupted),
+    };
+    let written = stored.close(written).await;
+    let placed = written.and_then(|bytes| match std::fs::rename(&part, &args.file) {
+        Ok(()) => Ok(bytes),
+        Err(source) => Err(CliError::Path { path: args.file.clone(), source }),
+    });
+    let size_bytes = match placed {
+        Ok(bytes) => bytes,
+        Err(error) => {
+            // It may not be there; what failed is said.
+            let _ = std::fs::remove_file(&part);
+            return Err(error);
+        }
+    };
+    let (models, file) = (args.models, args.file.display().to_string());
+    if args.json {
+        #[derive(Serialize)]
+        struct Exported {
+            models: Vec<String>,
+            file: String,
+            size_bytes: u64,
+        }
+        return print_json(&Exported { models, file, size_bytes });
+    }
+    print_line(&format!("exported {} to {file} ({})", models.join(", "), show_bytes(size_bytes)))
+}
+
+fn part_of(file: &Path) -> PathBuf {
+    let mut part = file.as_os_str().to_owned();
+    part.push(".part");
+    part.into()
+}
+
+/// Gives the bytes of the archive, which are on the disk.
+async fn write(keeper: &mut Keeper, models: Vec<String>, to: &Path, quiet: bool) -> Result<u64, CliError> {
+    let failed = |source: io::Error| CliError::Path { path: to.to_owned(), source };
+    let mut stream = keeper.export(v1::ExportRequest { models }).await.map_err(connect::failed)?.into_inner();
+    let mut file = File::create(to).await.map_err(failed)?;
+    let mut tally = Tally::new("exporting", None, quiet);
+    let mut bytes = 0;
+    let end = loop {
+        match stream.message().await {
+            Ok(Some(piece)) => {
+                if let Err(source) = file.write_all(&piece.data).await {
+                    break Err(failed(source));
+                }
+                bytes += piece.data.len() as u64;
+                tally.add(piece.data.len() as u64);
+            }
+            Ok(None) => break Ok(bytes),
+            Err(status) => break Err(connect::failed(status)),
+        }
+    };
+    tally.end();
+    let bytes = end?;
+    file.sync_all().await.map_err(failed)?;
+    Ok(bytes)
+}
+
+/// Takes the models of an archive in.
+pub(crate) async fn import(args: ImportArgs) -> Result<(), CliError> {
+    let failed = |source: io::Error| CliError::Path { path: args.file.clone(), source };
+    let file = File::open(&args.file).await.map_err(failed)?;
+    let total = file.metadata().await.map_err(failed)?.len();
+    let mut stored = Stored::open(&args.engine, &args.store).await?;
+    let here = stored.here;
+    let (sender, receiver) = mpsc::channel(PIECES_WAITING);
+    let broke_off = Arc::<Mutex<Option<io::Error>>>::default();
+    let tally = Tally::new("importing", Some(total), args.json);
+    let reading = tokio::spawn(read(file, sender, tally, broke_off.clone()));
+    let imported = stored.keeper.import(ReceiverStream::new(receiver)).await;
+    // It ends by itself: nobody takes what it reads any more.
+    let _ = reading.await;
+    // An archive that could not be read on here looks cut off there: the reason is here.
+    let broke_off = broke_off.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let imported = match broke_off {
+        Some(source) => Err(failed(source)),
+        None => imported.map_err(connect::failed),
+    };
+    let imported = stored.close(imported).await?.into_inner();
+    let models: Vec<Model> =
+        imported.models.into_iter().map(|model| Model::from_proto(model, here)).collect();
+    if args.json {
+        return print_json(&models);
+    }
+    for model in models {
+        print_line(&format!("imported {} ({})", model.name, show_bytes(model.size_bytes)))?;
+    }
+    Ok(())
+}
+
+async fn read(
+    mut file: File,
+    to: mpsc::Sender<v1::ArchiveChunk>,
+    mut tally: Tally,
+    broke_off: Arc<Mutex<Option<io::Error>>>,
+) {
+    loop {
+        let mut piece = Vec::with_capacity(PIECE_BYTES);
+        match (&mut file).take(PIECE_BYTES as u64).read_to_end(&mut piece).await {
+            Ok(0) => break,
+            Ok(bytes) => {
+                if to.send(v1::ArchiveChunk { data: piece.into() }).await.is_err() {
+                    break;
+                }
+                tally.add(bytes as u64);
+            }
+            Err(error) => {
+                *broke_off.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+                break;
+            }
+        }
+    }
+    tally.end();
+}

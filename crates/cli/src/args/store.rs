@@ -1,0 +1,273 @@
+//! What the commands that keep models take: `pull`, `list`, `show`, `rm`, `cp`, `gc`, `verify`, `du`, `export`,
+//! `import`, `doctor`, and `completions`.
+
+use super::{EngineArgs, StoreArgs};
+use clap::Args;
+use clap_complete::Shell;
+use std::path::PathBuf;
+
+/// `pull`
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  hanzo-engine pull zen-nano                            an alias of the program
+  hanzo-engine pull qwen/qwen3-4b                       safetensors from Hugging Face
+  hanzo-engine pull Qwen/Qwen3-4B-GGUF --quant Q8_0     one quantization of a GGUF repository
+  hanzo-engine pull ollama://llama3.2:3b                from Ollama's registry
+  hanzo-engine pull mlx://mlx-community/Qwen3-4B-4bit   MLX's layout
+  hanzo-engine pull https://host/model.gguf#sha256=…    one file, its digest checked
+  hanzo-engine pull ./model.gguf --copy                 a file of this machine, copied
+
+What is on this machine already is not fetched again: files of other models, of Hugging Face's cache and of Ollama's store are used. Whatever ends a pull, the same pull goes on from where it stopped; nothing is visible before all of it is there and its digests are right. Two pulls of the same are one. Ctrl-C ends the pull for everybody who waits for it.
+
+HF_TOKEN (or the file that `hf auth login` writes) is sent to the hub; HF_ENDPOINT names another hub, HF_HUB_OFFLINE=1 asks no network, HTTPS_PROXY and NO_PROXY are followed. They count where the pull runs: in the daemon, if one answers.
+
+--json prints an object a line: {\"event\": \"progress\", \"model\", \"phase\": \"resolving\", \"downloading\", \"verifying\" or \"done\", \"bytes_done\", \"bytes_total\", \"bytes_fetched\", \"bytes_per_s\", \"eta_s\": null while unknown, \"joined\", \"files\": [{\"name\", \"phase\", \"bytes_done\", \"bytes_total\"}]}, twice a second at most; then {\"event\": \"done\", \"model\": as of `list --json`} or {\"event\": \"failed\", \"error\"}.")]
+pub(crate) struct PullArgs {
+    /// What to pull: owner/model, hf://, ollama://, mlx://, https://, file://, ./path, an alias or a known model
+    #[arg(value_name = "REF")]
+    pub(crate) reference: String,
+    /// Fetch everything again, whatever is there
+    #[arg(long, short)]
+    pub(crate) force: bool,
+    /// Quantization of a GGUF repository [default: Q4_K_M, else Q8_0]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) quant: Option<String>,
+    /// Branch, tag or commit [default: main]
+    #[arg(long, value_name = "REVISION")]
+    pub(crate) revision: Option<String>,
+    /// Exactly the files that match, instead of the usual choice; may be given several times
+    #[arg(long, value_name = "GLOB")]
+    pub(crate) include: Vec<String>,
+    /// None of the files that match; may be given several times
+    #[arg(long, value_name = "GLOB")]
+    pub(crate) exclude: Vec<String>,
+    /// Copy a file of this machine into the store instead of using it where it lies
+    #[arg(long)]
+    pub(crate) copy: bool,
+    /// Print JSON: an object a line
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Print nothing but errors
+    #[arg(long, short, conflicts_with = "json")]
+    pub(crate) quiet: bool,
+    #[command(flatten)]
+    pub(crate) engine: EngineArgs,
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+}
+
+/// `list`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "--json prints [{\"name\", \"format\", \"quantization\", \"size_bytes\", \"modified_at_unix_ms\", \"used_at_unix_ms\": 0 when never, \"path\", \"source\", \"reference\": what to pull to get the same, \"revision\": empty when its source has none, \"in_place\": its files are not the store's, \"loaded\", \"missing\": some of its files are gone}], in order of name; with --aliases [{\"alias\", \"target\", \"builtin\": comes with the program}], one's own first."
+)]
+pub(crate) struct ListArgs {
+    /// List other names instead: those that `cp` made, and those that come with the program
+    #[arg(long)]
+    pub(crate) aliases: bool,
+    /// Print JSON: an array of models
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) engine: EngineArgs,
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+}
+
+/// `show`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "--json prints an object of `list --json` and beside it \"architecture\", \"parameters\", \"context_tokens_max\", \"license\", \"license_text\", \"capabilities\": [names], \"chat_template\", \"source_template\": one that is not Jinja, \"system\": the prompt it came with, \"params\": null or the sampling options it came with, \"files\": [{\"path\", \"size_bytes\", \"sha256\": null while not computed, \"role\", \"held\": \"blob\", \"linked\" or \"elsewhere\", \"missing\"}], \"status\": null or as of `ps --json`."
+)]
+pub(crate) struct ShowArgs {
+    /// Name of the model, or path to a GGUF file or a safetensors directory
+    #[arg(value_name = "MODEL")]
+    pub(crate) model: String,
+    /// Print JSON: one object
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) engine: EngineArgs,
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+}
+
+/// `rm`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "A pulled model's files go, but for those that another model has too. A model that was used where it lies is forgotten, and its files stay. Of an alias that `cp` made, the alias alone goes.
+
+--json prints {\"name\", \"path\", \"freed_bytes\", \"alias_of\": null, or what the alias stood for}."
+)]
+pub(crate) struct RmArgs {
+    /// Name of the model, or an alias
+    #[arg(value_name = "MODEL")]
+    pub(crate) model: String,
+    /// Print JSON: one object
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) engine: EngineArgs,
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+}
+
+/// `cp`
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  hanzo-engine cp qwen3-4b:Q8_0 best
+  hanzo-engine cp hf://Qwen/Qwen3-4B@main judge     of a model that is not pulled yet
+
+No file is copied: NEW is another name, and `rm NEW` takes it away. It may be used wherever a model is named.
+
+--json prints {\"alias\", \"target\", \"builtin\": false}. `list --aliases` lists them.")]
+pub(crate) struct CpArgs {
+    /// Name of a model, or a reference as `pull` takes it
+    #[arg(value_name = "OLD")]
+    pub(crate) old: String,
+    /// Its other name
+    #[arg(value_name = "NEW")]
+    pub(crate) new: String,
+    /// Print JSON: one object
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) engine: EngineArgs,
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+}
+
+/// `gc`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Deletes what is older than an hour of: files no model has, folders of models that are gone, and what broken-off pulls left (they begin anew then). Not while models are pulled.
+
+--json prints {\"dry_run\", \"paths\": [deleted, or what would be], \"freed_bytes\", \"young\": how many were left for being younger than an hour}."
+)]
+pub(crate) struct GcArgs {
+    /// Only say what would be deleted
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Print JSON: one object
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) engine: EngineArgs,
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+}
+
+/// `verify`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Reads every file and compares its SHA-256 with the one it had. `pull --force` brings back what is corrupt. The exit code is 1 unless all is sound.
+
+--json prints [{\"model\", \"sound\", \"files\": [{\"path\", \"health\": \"sound\", \"unchecked\" (no digest is known), \"missing\", \"changed\" (by its owner) or \"corrupt\", \"expected_sha256\" and \"found_sha256\": null unless corrupt}]}]."
+)]
+pub(crate) struct VerifyArgs {
+    /// Name of the model [default: every model]
+    #[arg(value_name = "MODEL")]
+    pub(crate) model: Option<String>,
+    /// Print JSON: an array of models
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) engine: EngineArgs,
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+}
+
+/// `du`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "OWN is what `rm` frees, SHARED what other models have too, ELSEWHERE what lies where it lay.
+
+--json prints {\"dir\", \"models\": [{\"name\", \"size_bytes\", \"own_bytes\", \"shared_bytes\", \"elsewhere_bytes\"}], \"blobs_bytes\": all files of pulled models, \"orphan_bytes\": of them, those no model has, \"partial_bytes\": pulls that run or broke off, \"database_bytes\", \"elsewhere_bytes\", \"free_bytes\": of the disk}."
+)]
+pub(crate) struct DuArgs {
+    /// Print JSON: one object
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) engine: EngineArgs,
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+}
+
+/// `export`
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  hanzo-engine export qwen3-4b qwen3-4b.tar
+  hanzo-engine export zen-nano zen3-embedding models.tar
+
+For a machine without a network: `hanzo-engine import models.tar` there. A file that two models share is in the archive once. The archive appears when it is complete.
+
+--json prints {\"models\": [names as they were given], \"file\", \"size_bytes\"}.")]
+pub(crate) struct ExportArgs {
+    /// Names of models
+    #[arg(value_name = "MODEL", required = true)]
+    pub(crate) models: Vec<String>,
+    /// Archive to write
+    #[arg(value_name = "FILE.tar", required = true)]
+    pub(crate) file: PathBuf,
+    /// Write over an archive that is there
+    #[arg(long, short)]
+    pub(crate) force: bool,
+    /// Print JSON: one object
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) engine: EngineArgs,
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+}
+
+/// `import`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Needs no network. Nothing of the archive is visible before all of it was read and its digests are right.
+
+--json prints [models as of `list --json`]."
+)]
+pub(crate) struct ImportArgs {
+    /// Archive that `export` wrote
+    #[arg(value_name = "FILE.tar")]
+    pub(crate) file: PathBuf,
+    /// Print JSON: an array of models
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) engine: EngineArgs,
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+}
+
+/// `doctor`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Looks at the store on this machine, which no daemon may have open meanwhile. Without --repair it changes nothing. --repair moves a database aside that cannot be opened, and gives pulled models their records again by the manifests beside their files. The exit code is 1 while something is wrong.
+
+--json prints {\"dir\", \"sound\", \"models\": how many, \"free_bytes\", \"findings\": [{\"what\": \"database\", \"record\", \"files\", \"folder\", \"pull\" or \"orphans\", \"serious\": it makes the store unsound, \"message\"}], \"repaired\": null without --repair, or {\"database_moved_to\": null or a path, \"restored\": [names], \"skipped\": [{\"path\", \"why\"}], \"relinked\": how many files}}."
+)]
+pub(crate) struct DoctorArgs {
+    /// Repair what can be repaired
+    #[arg(long)]
+    pub(crate) repair: bool,
+    /// Print JSON: one object
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+}
+
+/// `completions`
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  source <(hanzo-engine completions bash)
+  hanzo-engine completions zsh > ~/.zfunc/_hanzo-engine
+  hanzo-engine completions fish > ~/.config/fish/completions/hanzo-engine.fish")]
+pub(crate) struct CompletionsArgs {
+    /// The shell
+    #[arg(value_name = "SHELL")]
+    pub(crate) shell: Shell,
+}

@@ -1,0 +1,14 @@
+//! `completions`: a script for a shell, made from the definition of the command line.
+
+use crate::args::{Cli, CompletionsArgs};
+use crate::error::CliError;
+use clap::CommandFactory;
+use std::io::{Write, stdout};
+
+/// Prints the script.
+pub(crate) fn completions(args: CompletionsArgs) -> Result<(), CliError> {
+    // Through memory: the generator takes a closed pipe for a broken program.
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut Cli::command(), "hanzo-engine", &mut script);
+    stdout().lock().write_all(&script).map_err(CliError::Output)
+}

@@ -1,0 +1,190 @@
+//! `doctor`: what is wrong with the model store of this machine, and its repair.
+
+use crate::args::DoctorArgs;
+use crate::error::CliError;
+use crate::models::{print_json, print_line, store_dir};
+use crate::size::{show_bytes, show_count};
+use crate::term::harmless;
+use hanzo_engine_daemon::store::{FileState, Held, Repaired, Store, StoreError};
+use serde::Serialize;
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+
+/// Where the store keeps a folder for each model it pulled, below its directory.
+const FOLDERS: &str = "models";
+/// What is in such a folder once it is whole.
+const MANIFEST: &str = ".hanzo-model.json";
+
+/// What was found, as it is printed.
+#[derive(Serialize)]
+struct Report {
+    dir: String,
+    sound: bool,
+    models: usize,
+    free_bytes: u64,
+    findings: Vec<Finding>,
+    repaired: Option<Repair>,
+}
+
+/// Something to know.
+#[derive(Serialize)]
+struct Finding {
+    what: &'static str,
+    /// It makes the store unsound.
+    serious: bool,
+    message: String,
+}
+
+/// What a repair did, as it is printed.
+#[derive(Serialize)]
+struct Repair {
+    database_moved_to: Option<String>,
+    restored: Vec<String>,
+    skipped: Vec<Skipped>,
+    relinked: usize,
+}
+
+#[derive(Serialize)]
+struct Skipped {
+    path: String,
+    why: String,
+}
+
+impl Repair {
+    fn from_store(repaired: Repaired) -> Self {
+        let skipped = |(path, why): (PathBuf, String)| Skipped { path: path.display().to_string(), why };
+        Self {
+            database_moved_to: repaired.database_moved_to.map(|path| path.display().to_string()),
+            restored: repaired.restored,
+            skipped: repaired.skipped.into_iter().map(skipped).collect(),
+            relinked: repaired.relinked,
+        }
+    }
+
+    fn print(&self) -> Result<(), CliError> {
+        if let Some(path) = &self.database_moved_to {
+            print_line(&format!("moved the database that could not be opened to {path}"))?;
+        }
+        for name in &self.restored {
+            print_line(&format!("restored {name}"))?;
+        }
+        for Skipped { path, why } in &self.skipped {
+            print_line(&format!("skipped {}: {}", harmless(path), harmless(why)))?;
+        }
+        if self.relinked > 0 {
+            print_line(&format!("{} found again in models' folders", show_count(self.relinked, "file")))?;
+        }
+        if self.database_moved_to.is_none() && self.restored.is_empty() && self.relinked == 0 {
+            print_line("nothing had to be repaired")?;
+        }
+        Ok(())
+    }
+}
+
+/// Runs the command.
+pub(crate) fn doctor(args: DoctorArgs) -> Result<(), CliError> {
+    let dir = store_dir(&args.store)?;
+    if args.repair {
+        let (store, repaired) = Store::repair(&dir)?;
+        return print(&args, examine(&store, Some(Repair::from_store(repaired)))?);
+    }
+    if !dir.exists() {
+        return print(&args, Report::empty(&dir));
+    }
+    match Store::open(&dir) {
+        Ok(store) => print(&args, examine(&store, None)?),
+        // One that is in use, or newer, is no broken one.
+        Err(error @ (StoreError::Open { .. } | StoreError::Database { .. })) => {
+            let broken = Finding { what: "database", serious: true, message: error.to_string() };
+            print(&args, Report { sound: false, findings: vec![broken], ..Report::empty(&dir) })
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+impl Report {
+    fn empty(dir: &Path) -> Self {
+        let dir = dir.display().to_string();
+        Self { dir, sound: true, models: 0, free_bytes: 0, findings: Vec::new(), repaired: None }
+    }
+}
+
+fn examine(store: &Store, repaired: Option<Repair>) -> Result<Report, CliError> {
+    let listing = store.list()?;
+    let mut findings = Vec::new();
+    let mut find = |what, serious, message| findings.push(Finding { what, serious, message });
+    for record in &listing.corrupt {
+        find("record", true, StoreError::from(record.clone()).to_string());
+    }
+    let mut folders = HashSet::new();
+    let root = store.dir().join(FOLDERS);
+    for record in &listing.models {
+        folders.extend(record.path.strip_prefix(&root).ok().and_then(|below| below.iter().next()));
+        let gone = record.missing();
+        if let Some(first) = gone.first() {
+            let more = if gone.len() > 1 { format!(" and {} more", gone.len() - 1) } else { String::new() };
+            let message = format!("{}: {}{more} not there", record.name, first.display());
+            find("files", true, message);
+        }
+        for file in record.files.iter().filter(|file| file.state() == FileState::Changed) {
+            // Others may change their own files; nobody may change the store's.
+            let own = file.held == Held::Blob;
+            let message = format!("{}: {} was changed since", record.name, file.path.display());
+            find("files", own, message);
+        }
+    }
+    for folder in std::fs::read_dir(&root).into_iter().flatten().flatten() {
+        let name = folder.file_name();
+        // Without a manifest it was never finished, and a collection takes it.
+        let whole = folder.path().join(MANIFEST).is_file();
+        if whole && !folders.contains(name.as_os_str()) {
+            let path = folder.path().display().to_string();
+            find("folder", true, format!("{path} is a model that has no record: --repair gives it one"));
+        }
+    }
+    for pull in store.pulls()? {
+        let message = format!("a pull of {} broke off: the same pull goes on from there", pull.reference);
+        find("pull", false, message);
+    }
+    let usage = store.disk_usage()?;
+    if usage.orphan_bytes > 0 {
+        let bytes = show_bytes(usage.orphan_bytes);
+        find("orphans", false, format!("{bytes} of files that no model has: `hanzo-engine gc` frees them"));
+    }
+    Ok(Report {
+        dir: store.dir().display().to_string(),
+        sound: findings.iter().all(|finding| !finding.serious),
+        models: listing.models.len(),
+        free_bytes: usage.free_bytes,
+        findings,
+        repaired,
+    })
+}
+
+fn print(args: &DoctorArgs, report: Report) -> Result<(), CliError> {
+    let unsound = match (report.sound, args.repair) {
+        (true, _) => Ok(()),
+        (false, true) => Err(CliError::Unsound("not everything could be repaired".to_owned())),
+        (false, false) => {
+            let why = "the model store is not sound: `hanzo-engine doctor --repair` repairs what it can";
+            Err(CliError::Unsound(why.to_owned()))
+        }
+    };
+    if args.json {
+        print_json(&report)?;
+        return unsound;
+    }
+    if let Some(repaired) = &report.repaired {
+        repaired.print()?;
+    }
+    let (models, free) = (show_count(report.models, "model"), show_bytes(report.free_bytes));
+    print_line(&format!("{}: {models}, {free} free", report.dir))?;
+    for Finding { what, serious, message } in &report.findings {
+        let mark = if *serious { "!" } else { "-" };
+        print_line(&format!("{mark} {what}: {}", harmless(message)))?;
+    }
+    if report.sound {
+        print_line("nothing is wrong")?;
+    }
+    unsound
+}

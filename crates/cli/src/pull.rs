@@ -1,0 +1,137 @@
+//! `pull`: fetches a model through the daemon, or through one in this process, and shows how far it is.
+
+mod bars;
+mod shown;
+
+pub(crate) use shown::Shown;
+
+use crate::args::PullArgs;
+use crate::connect::{self, Client, Keeper, Stored};
+use crate::error::CliError;
+use crate::models::print_line;
+use crate::size::{show_bytes, show_span};
+use crate::view::Model;
+use hanzo_engine_proto::v1;
+use std::collections::HashSet;
+use std::path::Path;
+use std::pin::pin;
+use std::time::Instant;
+
+/// Runs the command.
+pub(crate) async fn pull(args: PullArgs) -> Result<(), CliError> {
+    let request = v1::PullRequest {
+        reference: reference(&args.reference)?,
+        force: args.force,
+        quantization: args.quant.unwrap_or_default(),
+        revision: args.revision.unwrap_or_default(),
+        include: args.include,
+        exclude: args.exclude,
+        copy: args.copy,
+    };
+    let mut shown = match (args.json, args.quiet) {
+        (true, _) => Shown::json(),
+        (false, true) => Shown::Nothing,
+        (false, false) => Shown::for_people(),
+    };
+    let mut stored = Stored::open(&args.engine, &args.store).await?;
+    let began = Instant::now();
+    let before = paths(&mut stored.client).await;
+    let fetched = match before {
+        Ok(before) => {
+            let model = fetch(&mut stored.client, &mut stored.keeper, request, &mut shown).await;
+            model.map(|model| (before.contains(&model.path), model))
+        }
+        Err(error) => Err(error),
+    };
+    let here = stored.here;
+    let fetched = stored.close(fetched).await;
+    if args.json {
+        let end = fetched.map(|(_, model)| Model::from_proto(model, here));
+        shown::print_end(&end)?;
+        return end.map(drop);
+    }
+    let (was_here, model) = fetched?;
+    if args.quiet {
+        return Ok(());
+    }
+    let (name, size) = (model.name, show_bytes(model.size_bytes));
+    print_line(&match was_here {
+        true => format!("{name} is here already ({size})"),
+        false => format!("pulled {name} ({size}) in {}", show_span(began.elapsed().as_secs_f64())),
+    })
+}
+
+/// Where the models lie that are there before a pull: what is fetched lies in a new folder.
+async fn paths(client: &mut Client) -> Result<HashSet<String>, CliError> {
+    let listed = client.list(v1::ListRequest {}).await.map_err(connect::failed)?.into_inner();
+    Ok(listed.models.into_iter().map(|model| model.path).collect())
+}
+
+/// Pulls, to the end or to Ctrl-C, which ends the pull for everybody. From here on Ctrl-C no longer ends the process
+/// by itself.
+pub(crate) async fn fetch(
+    client: &mut Client,
+    keeper: &mut Keeper,
+    request: v1::PullRequest,
+    shown: &mut Shown,
+) -> Result<v1::StoredModel, CliError> {
+    let asked = request.reference.clone();
+    let mut interrupt = pin!(interrupted());
+    let stream = tokio::select! {
+        stream = client.pull(request) => stream.map_err(connect::failed)?,
+        () = &mut interrupt => return Err(CliError::Interrupted),
+    };
+    let mut stream = stream.into_inner();
+    let mut last = v1::PullProgress::default();
+    let end = loop {
+        let progress = tokio::select! {
+            progress = stream.message() => progress,
+            () = &mut interrupt => {
+                cancel(keeper, asked, last.model).await;
+                break Err(CliError::Interrupted);
+            }
+        };
+        match progress {
+            Err(status) => break Err(connect::failed(status)),
+            Ok(None) => break Err(CliError::CutOff),
+            Ok(Some(progress)) => {
+                if let Err(error) = shown.progress(&progress) {
+                    break Err(error);
+                }
+                last = progress;
+                if let Some(model) = last.stored.take() {
+                    break Ok(model);
+                }
+            }
+        }
+    };
+    shown.end();
+    end
+}
+
+/// Ends the pull: by what was asked for or, once that was resolved, by the name it will have. If neither is known
+/// any more, it has ended.
+async fn cancel(keeper: &mut Keeper, asked: String, name: String) {
+    for reference in [asked, name] {
+        let cancelled = keeper.cancel_pull(v1::CancelPullRequest { reference }).await;
+        if cancelled.is_ok_and(|cancelled| cancelled.into_inner().cancelled > 0) {
+            return;
+        }
+    }
+}
+
+/// Resolves on Ctrl-C; where that cannot be caught it ends the process as it always did.
+pub(crate) async fn interrupted() {
+    if tokio::signal::ctrl_c().await.is_err() {
+        std::future::pending().await
+    }
+}
+
+/// What was typed, with a path made absolute: the daemon's working directory is another.
+fn reference(text: &str) -> Result<String, CliError> {
+    let is_gguf_here = || connect::is_path(text) && Path::new(text).exists();
+    if text.starts_with(['.', '/']) || is_gguf_here() {
+        return connect::absolute(text);
+    }
+    Ok(text.to_owned())
+}

@@ -1,0 +1,235 @@
+//! `cp`, `list --aliases`, `gc`, `verify` and `du`: what keeps the store in order.
+
+use crate::args::{CpArgs, DuArgs, GcArgs, ListArgs, VerifyArgs};
+use crate::connect::{self, Stored};
+use crate::error::CliError;
+use crate::models::{print_json, print_line, print_table};
+use crate::size::{show_bytes, show_count};
+use crate::table::Table;
+use crate::tally::Tally;
+use crate::term::harmless;
+use crate::view::Alias;
+use hanzo_engine_proto::v1;
+use serde::Serialize;
+
+/// Gives a model another name.
+pub(crate) async fn cp(args: CpArgs) -> Result<(), CliError> {
+    let mut stored = Stored::open(&args.engine, &args.store).await?;
+    let made = stored.keeper.copy(v1::CopyRequest { model: args.old, alias: args.new }).await;
+    let made = stored.close(made.map_err(connect::failed)).await?.into_inner();
+    if args.json {
+        return print_json(&Alias::from_proto(made));
+    }
+    print_line(&format!("{} is {}", made.alias, made.target))
+}
+
+/// Prints the names that stand for something else.
+pub(crate) async fn aliases(args: ListArgs) -> Result<(), CliError> {
+    let mut stored = Stored::open(&args.engine, &args.store).await?;
+    let aliases = stored.keeper.aliases(v1::AliasesRequest {}).await;
+    let aliases = stored.close(aliases.map_err(connect::failed)).await?.into_inner().aliases;
+    let aliases: Vec<Alias> = aliases.into_iter().map(Alias::from_proto).collect();
+    if args.json {
+        return print_json(&aliases);
+    }
+    let mut table = Table::new(&["ALIAS", "TARGET"]);
+    aliases.into_iter().for_each(|alias| table.row([alias.alias, alias.target]));
+    print_table(&table)
+}
+
+/// Deletes what nobody needs.
+pub(crate) async fn gc(args: GcArgs) -> Result<(), CliError> {
+    let mut stored = Stored::open(&args.engine, &args.store).await?;
+    let collected = stored.keeper.collect(v1::CollectRequest { dry_run: args.dry_run }).await;
+    let collected = stored.close(collected.map_err(connect::failed)).await?.into_inner();
+    let v1::CollectResponse { paths, freed_bytes, young } = collected;
+    if args.json {
+        #[derive(Serialize)]
+        struct Collected {
+            dry_run: bool,
+            paths: Vec<String>,
+            freed_bytes: u64,
+            young: u32,
+        }
+        return print_json(&Collected { dry_run: args.dry_run, paths, freed_bytes, young });
+    }
+    for path in &paths {
+        print_line(&harmless(path))?;
+    }
+    let freed = if args.dry_run { "would free" } else { "freed" };
+    let left = match young {
+        0 => String::new(),
+        1 => "; 1 is younger than an hour and left for now".to_owned(),
+        young => format!("; {young} are younger than an hour and left for now"),
+    };
+    print_line(&format!("{freed} {}{left}", show_bytes(freed_bytes)))
+}
+
+/// What a check found, as it is printed.
+#[derive(Serialize)]
+struct Checked {
+    model: String,
+    sound: bool,
+    files: Vec<CheckedFile>,
+}
+
+#[derive(Serialize)]
+struct CheckedFile {
+    path: String,
+    health: String,
+    expected_sha256: Option<String>,
+    found_sha256: Option<String>,
+}
+
+impl Checked {
+    fn from_proto(checked: v1::VerifyProgress) -> Self {
+        let set = |text: String| Some(text).filter(|text| !text.is_empty());
+        let file = |file: v1::FileHealth| CheckedFile {
+            path: file.path,
+            health: file.health,
+            expected_sha256: set(file.expected_sha256),
+            found_sha256: set(file.found_sha256),
+        };
+        let files = checked.files.into_iter().map(file).collect();
+        Self { model: checked.model, sound: checked.sound, files }
+    }
+
+    fn print(&self) -> Result<(), CliError> {
+        let word = if self.sound { "sound" } else { "NOT SOUND" };
+        print_line(&format!("{}: {word}, {}", self.model, show_count(self.files.len(), "file")))?;
+        for file in self.files.iter().filter(|file| file.health != "sound") {
+            print_line(&format!("  {}: {}", file.health, harmless(&file.path)))?;
+            if let (Some(expected), Some(found)) = (&file.expected_sha256, &file.found_sha256) {
+                print_line(&format!("    was {expected}\n    is  {found}"))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Reads models' files again.
+pub(crate) async fn verify(args: VerifyArgs) -> Result<(), CliError> {
+    let mut stored = Stored::open(&args.engine, &args.store).await?;
+    let model = args.model.unwrap_or_default();
+    let checked = check(&mut stored, model, args.json).await;
+    let checked = stored.close(checked).await?;
+    if args.json {
+        print_json(&checked)?;
+    }
+    let bad: Vec<&str> =
+        checked.iter().filter(|model| !model.sound).map(|model| model.model.as_str()).collect();
+    if bad.is_empty() {
+        return Ok(());
+    }
+    let (of, names) = (show_count(checked.len(), "model"), bad.join(", "));
+    let what = format!("{} of {of} not sound: {names}", bad.len());
+    Err(CliError::Unsound(format!("{what}; `hanzo-engine pull --force MODEL` fetches one again")))
+}
+
+/// The models in the order they were checked; each is printed when it was, unless it is to be quiet.
+async fn check(stored: &mut Stored, model: String, quiet: bool) -> Result<Vec<Checked>, CliError> {
+    let asked = stored.keeper.verify(v1::VerifyRequest { model }).await;
+    let mut stream = asked.map_err(connect::failed)?.into_inner();
+    let mut checked = Vec::new();
+    let mut tally = Tally::new("reading", None, quiet);
+    let mut seen = 0;
+    let end = loop {
+        match stream.message().await {
+            Ok(Some(progress)) => {
+                tally.add(progress.bytes_done.saturating_sub(seen));
+                seen = progress.bytes_done;
+                if progress.files.is_empty() && !progress.sound {
+                    continue;
+                }
+                seen = 0;
+                let model = Checked::from_proto(progress);
+                tally.end();
+                if !quiet && let Err(error) = model.print() {
+                    break Err(error);
+                }
+                checked.push(model);
+            }
+            Ok(None) => break Ok(checked),
+            Err(status) => break Err(connect::failed(status)),
+        }
+    };
+    tally.end();
+    end
+}
+
+/// Shows what takes how much of the disk.
+pub(crate) async fn du(args: DuArgs) -> Result<(), CliError> {
+    let mut stored = Stored::open(&args.engine, &args.store).await?;
+    let usage = stored.keeper.disk_usage(v1::DiskUsageRequest {}).await;
+    let usage = stored.close(usage.map_err(connect::failed)).await?.into_inner();
+    if args.json {
+        return print_json(&Usage::from_proto(usage));
+    }
+    let mut table = Table::new(&["NAME", ">SIZE", ">OWN", ">SHARED", ">ELSEWHERE"]);
+    for model in usage.models {
+        let [size, own, shared, elsewhere] =
+            [model.size_bytes, model.own_bytes, model.shared_bytes, model.elsewhere_bytes].map(show_bytes);
+        table.row([model.name, size, own, shared, elsewhere]);
+    }
+    print_table(&table)?;
+    let rows = [
+        ("files of pulled models", usage.blobs_bytes),
+        ("of them no model's", usage.orphan_bytes),
+        ("pulls under way", usage.partial_bytes),
+        ("files elsewhere", usage.elsewhere_bytes),
+        ("the record itself", usage.database_bytes),
+        ("free on the disk", usage.free_bytes),
+    ];
+    print_line("")?;
+    for (what, bytes) in rows {
+        print_line(&format!("{what:<22}  {:>8}", show_bytes(bytes)))?;
+    }
+    if usage.orphan_bytes > 0 || usage.partial_bytes > 0 {
+        print_line("`hanzo-engine gc` frees what no model needs, once it is an hour old")?;
+    }
+    print_line(&format!("in {}", harmless(&usage.dir)))
+}
+
+/// What takes the disk, as it is printed.
+#[derive(Serialize)]
+struct Usage {
+    dir: String,
+    models: Vec<UsageOf>,
+    blobs_bytes: u64,
+    orphan_bytes: u64,
+    partial_bytes: u64,
+    database_bytes: u64,
+    elsewhere_bytes: u64,
+    free_bytes: u64,
+}
+
+#[derive(Serialize)]
+struct UsageOf {
+    name: String,
+    size_bytes: u64,
+    own_bytes: u64,
+    shared_bytes: u64,
+    elsewhere_bytes: u64,
+}
+
+impl Usage {
+    fn from_proto(usage: v1::DiskUsageResponse) -> Self {
+        let model = |model: v1::ModelUsage| UsageOf {
+            name: model.name,
+            size_bytes: model.size_bytes,
+            own_bytes: model.own_bytes,
+            shared_bytes: model.shared_bytes,
+            elsewhere_bytes: model.elsewhere_bytes,
+        };
+        Self {
+            dir: usage.dir,
+            models: usage.models.into_iter().map(model).collect(),
+            blobs_bytes: usage.blobs_bytes,
+            orphan_bytes: usage.orphan_bytes,
+            partial_bytes: usage.partial_bytes,
+            database_bytes: usage.database_bytes,
+            elsewhere_bytes: usage.elsewhere_bytes,
+            free_bytes: usage.free_bytes,
+        }
+    }
+}
