@@ -14,7 +14,7 @@ use crate::{
     fair::{FairLine, Order},
     job::{EmbedJob, Event, Job, JobId},
     kv::BlockPool,
-    sequence::{HiddenRows, Sequence},
+    sequence::{HiddenRows, ReadRows, Sequence},
     text::TextModel,
 };
 
@@ -348,8 +348,8 @@ impl Scheduler {
 pub struct Hidden<'a> {
     /// What vectors are made by.
     pub embedder: &'a Embedder,
-    /// Copies rows of the batch, from the given one on, to the host.
-    pub read: &'a mut dyn FnMut(usize, &mut [f32]) -> Result<(), KernelError>,
+    /// Where they come from.
+    pub read: &'a mut ReadRows<'a>,
     /// Room for them.
     pub rows: &'a mut Vec<f32>,
 }

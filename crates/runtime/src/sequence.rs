@@ -369,14 +369,17 @@ impl Generation {
     }
 }
 
+/// Copies rows of the batch that just ran, from the given one on, to the host.
+pub type ReadRows<'a> = dyn FnMut(usize, &mut [f32]) -> Result<(), KernelError> + 'a;
+
 /// Reads the hidden states of a sequence's rows in the step that just ran.
 pub struct HiddenRows<'a> {
     /// The sequence's first row in the batch.
     pub first: usize,
     /// Elements of a row.
     pub hidden: usize,
-    /// Copies rows of the batch, from the given one on, to the host.
-    pub read: &'a mut dyn FnMut(usize, &mut [f32]) -> Result<(), KernelError>,
+    /// Where they come from.
+    pub read: &'a mut ReadRows<'a>,
     /// Room for them.
     pub rows: &'a mut Vec<f32>,
 }

@@ -293,12 +293,12 @@ fn check_case<B: Backend>(make: &impl Fn() -> B, setting: &Setting, lengths: &[u
     let sizes = setting.params(&sizes);
     let q_width = setting.shape.q_width();
     let mut tally = Tally::new(setting.name());
-    for sequence in 0..lengths.len() {
+    for (sequence, &length) in lengths.iter().enumerate() {
         let rows = text.rows(sequence);
-        for i in 0..lengths[sequence] {
+        for i in 0..length {
             let row = rows.start + i as usize;
             for (col, sigma) in
-                sigmas(&text, &params, &sizes, (rows.start, lengths[sequence]), i).into_iter().enumerate()
+                sigmas(&text, &params, &sizes, (rows.start, length), i).into_iter().enumerate()
             {
                 let at = row * q_width + col;
                 tally.see((1000 * sequence + i as usize, col), found[at], expected[at], sigma, 1e-7);
