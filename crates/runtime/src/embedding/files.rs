@@ -6,10 +6,8 @@ use std::path::{Component, Path, PathBuf};
 
 use serde_json::Value;
 
-use super::{
-    EmbeddingSpec, Module, Pooling, Splade,
-    modules::{Dense, HostActivation},
-};
+use super::{EmbeddingSpec, Module, Pooling, Splade};
+use crate::encoder::{HeadActivation, HeadLayer, HeadNorm};
 use crate::error::LoadError;
 use crate::gguf::Metadata;
 use crate::limits::{CONTEXT_TOKENS_MAX, EMBEDDING_MODULES_MAX, TEXT_FILE_BYTES_MAX, WIDTH_MAX};
@@ -174,7 +172,7 @@ fn pooling(folder: &Path, spec: &mut EmbeddingSpec) -> Result<(), LoadError> {
     Ok(())
 }
 
-fn dense(folder: &Path, width: usize) -> Result<Dense, LoadError> {
+fn dense(folder: &Path, width: usize) -> Result<HeadLayer, LoadError> {
     let config = config(folder, "config.json")?;
     let inputs = config.required("in_features", WIDTH_MAX)?;
     let outputs = config.required("out_features", WIDTH_MAX)?;
@@ -191,14 +189,14 @@ fn dense(folder: &Path, width: usize) -> Result<Dense, LoadError> {
         }
     }
     let activation = match config.string("activation_function")? {
-        None => HostActivation::Tanh,
+        None => HeadActivation::Tanh,
         Some(name) => match name.rsplit('.').next().unwrap_or_default() {
-            "Identity" => HostActivation::Identity,
-            "Tanh" => HostActivation::Tanh,
-            "Sigmoid" => HostActivation::Sigmoid,
-            "ReLU" => HostActivation::Relu,
-            "GELU" => HostActivation::Gelu,
-            "SiLU" => HostActivation::Silu,
+            "Identity" => HeadActivation::Identity,
+            "Tanh" => HeadActivation::Tanh,
+            "Sigmoid" => HeadActivation::Sigmoid,
+            "ReLU" => HeadActivation::Relu,
+            "GELU" => HeadActivation::Gelu,
+            "SiLU" => HeadActivation::Silu,
             _ => {
                 let known = "Identity, Tanh, Sigmoid, ReLU, GELU and SiLU are";
                 return Err(config.unsupported("activation_function", name, known));
@@ -211,13 +209,15 @@ fn dense(folder: &Path, width: usize) -> Result<Dense, LoadError> {
         true => Some(take(&mut tensors, folder, "linear.bias", &[outputs])?),
         false => None,
     };
-    Ok(Dense { weight, bias, inputs, outputs, activation })
+    Ok(HeadLayer { weight, bias, inputs, outputs, activation, norm: None })
 }
 
 fn layer_norm(folder: &Path, width: usize) -> Result<Module, LoadError> {
     let mut tensors = tensors(folder)?;
     let weight = take(&mut tensors, folder, "norm.weight", &[width])?;
-    Ok(Module::LayerNorm { weight, bias: take(&mut tensors, folder, "norm.bias", &[width])? })
+    let bias = Some(take(&mut tensors, folder, "norm.bias", &[width])?);
+    // torch.nn.LayerNorm's epsilon, which the files do not say.
+    Ok(Module::LayerNorm(HeadNorm { weight, bias, eps: 1e-5 }))
 }
 
 fn splade(folder: &Path) -> Result<Splade, LoadError> {

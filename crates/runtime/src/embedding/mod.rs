@@ -12,7 +12,7 @@ mod spec;
 pub(crate) use embedder::yes_no;
 pub use embedder::{Embedder, PairPrompt, Prompt, Task};
 pub(crate) use files::{network_folder, of_gguf, read};
-pub use modules::{Dense, HostActivation, Module};
+pub use modules::Module;
 pub use pooling::{Pooled, Pooling};
 pub use readout::{Computed, Output, Readout, Rows};
 pub use spec::{EmbeddingSpec, Splade};

@@ -57,7 +57,7 @@ impl EmbeddingSpec {
     pub fn dimensions(&self, hidden: usize) -> usize {
         let dense = |module: &Module| match module {
             Module::Dense(dense) => Some(dense.outputs),
-            Module::LayerNorm { .. } | Module::Normalize => None,
+            Module::LayerNorm(_) | Module::Normalize => None,
         };
         self.modules.iter().rev().find_map(dense).unwrap_or(hidden * self.pooling.len())
     }

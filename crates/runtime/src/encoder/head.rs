@@ -91,6 +91,8 @@ pub enum HeadActivation {
     Relu,
     /// `x * sigmoid(x)`.
     Silu,
+    /// `1 / (1 + exp(-x))`.
+    Sigmoid,
 }
 
 /// How a classifier's numbers become what is reported.
@@ -135,7 +137,8 @@ impl Scores {
 }
 
 impl HeadLayer {
-    fn apply(&self, x: &[f32]) -> Vec<f32> {
+    /// Of one row.
+    pub(crate) fn apply(&self, x: &[f32]) -> Vec<f32> {
         assert_eq!(x.len(), self.inputs, "a row of the layer's width");
         let mut out: Vec<f32> = dense(&self.weight, self.bias.as_deref(), x);
         out.iter_mut().for_each(|x| *x = self.activation.apply(*x));
@@ -148,7 +151,7 @@ impl HeadLayer {
 
 impl HeadNorm {
     /// Norms one row in place.
-    pub(super) fn apply(&self, x: &mut [f32]) {
+    pub(crate) fn apply(&self, x: &mut [f32]) {
         let count = x.len() as f64;
         let mean = x.iter().map(|&x| f64::from(x)).sum::<f64>() / count;
         let variance = x.iter().map(|&x| (f64::from(x) - mean).powi(2)).sum::<f64>() / count;
@@ -172,6 +175,7 @@ impl HeadActivation {
             HeadActivation::GeluTanh => gelu_tanh(wide) as f32,
             HeadActivation::Relu => x.max(0.0),
             HeadActivation::Silu => (wide / (1.0 + (-wide).exp())) as f32,
+            HeadActivation::Sigmoid => (1.0 / (1.0 + (-wide).exp())) as f32,
         }
     }
 }
