@@ -44,7 +44,7 @@ impl Asker {
                 Ok(answer) => self.take(answer, texts.len(), &mut vectors)?,
                 Err(status) if !is_of_an_input(&status) => return Err(connect::failed(status)),
                 Err(status) if texts.len() == 1 => {
-                    let why = status.message().trim_start_matches("inputs: ").to_owned();
+                    let why = without_place(status.message()).to_owned();
                     vectors.each.push(Err(why));
                 }
                 Err(_) => {
@@ -86,10 +86,17 @@ impl Asker {
     }
 }
 
+/// What is wrong with an input, without its place in the request.
+fn without_place(message: &str) -> &str {
+    let rest = message.strip_prefix("inputs");
+    let why = rest.filter(|rest| rest.starts_with([':', '['])).and_then(|rest| rest.split_once(": "));
+    why.map_or(message, |(_, why)| why)
+}
+
 /// Whether one of the inputs is at fault: its length, its tokens, or its bytes, which are more than a message may have.
 fn is_of_an_input(status: &Status) -> bool {
     match status.code() {
-        Code::InvalidArgument => status.message().starts_with("inputs: "),
+        Code::InvalidArgument => without_place(status.message()) != status.message(),
         Code::OutOfRange => true,
         _ => false,
     }
@@ -112,6 +119,7 @@ mod tests {
     fn only_an_input_is_looked_for_in_halves() {
         let of = |code, message: &str| is_of_an_input(&Status::new(code, message));
         assert!(of(Code::InvalidArgument, "inputs: must not be empty"));
+        assert!(of(Code::InvalidArgument, "inputs[3]: must not be empty"));
         assert!(of(Code::OutOfRange, "decoded message length too large"));
         assert!(!of(Code::InvalidArgument, "prompt_name: no prompt of this model"));
         assert!(!of(Code::Unavailable, "inputs: "));
