@@ -330,9 +330,9 @@ fn step<T: serde::de::DeserializeOwned>(
         if !known.contains(&kind.as_str()) {
             return Err(source.unsupported(key, kind, &format!("{} are", known.join(", "))));
         }
-        // The crate panics on one it cannot read.
+        // The crate panics on one it cannot read; it reads text only.
         if kind == "Precompiled" {
-            serde_json::from_value::<Precompiled>(step.clone())
+            serde_json::from_str::<Precompiled>(&step.to_string())
                 .map_err(|error| source.corrupt(key, format!("Precompiled: {error}")))?;
         }
         for list in ["normalizers", "pretokenizers"] {

@@ -403,9 +403,13 @@ fn a_broken_tokenizer_json_is_refused_by_file_and_key() {
         ("/added_tokens", json!([{"id": 3}]), "JSON"),
         ("/decoder", json!(null), "decoder.type = null"),
         ("/decoder", json!({"type": "WordPiece"}), "decoder.type = WordPiece"),
-        ("/normalizer", json!({"type": "Precompiled"}), "normalizer = Precompiled"),
+        ("/normalizer", json!({"type": "Precompiled"}), "key normalizer: Precompiled"),
         ("/normalizer", json!({"type": "Prepend", "prepend": "x".repeat(99)}), "key normalizer"),
-        ("/normalizer", json!({"type": "Sequence", "normalizers": [{"type": "Nmt"}]}), "normalizer = Nmt"),
+        (
+            "/normalizer",
+            json!({"type": "Sequence", "normalizers": [{"type": "ByteLevel"}]}),
+            "normalizer = ByteLevel",
+        ),
         (
             "/normalizer",
             json!({"type": "Sequence", "normalizers": vec![
