@@ -115,11 +115,18 @@ def list_and_show(stub, _):
 
 
 @check
+def a_decoder_embeds(stub, _):
+    inputs = [pb.EmbedInput(text="The sea is blue."), pb.EmbedInput(tokens=pb.TokenIds(ids=[300, 301]))]
+    answer = stub.Embed(pb.EmbedRequest(model=MODEL, inputs=inputs))
+    assert len(answer.embeddings) == 2 and all(abs(sum(x * x for x in one.values) - 1) < 1e-5 for one in answer.embeddings), answer
+
+
+@check
 def errors(stub, _):
     code, details = code_of(lambda: list(stub.Infer(ask("Hi", sampling=pb.Sampling(temperature=float("nan"))))))
     assert code == grpc.StatusCode.INVALID_ARGUMENT and details.startswith("temperature"), details
-    code, _ = code_of(lambda: stub.Embed(pb.EmbedRequest(model=MODEL, inputs=[pb.EmbedInput(text="x")])))
-    assert code == grpc.StatusCode.UNIMPLEMENTED, code
+    code, details = code_of(lambda: stub.Rerank(pb.RerankRequest(model=MODEL, query="x", documents=["y"])))
+    assert code == grpc.StatusCode.FAILED_PRECONDITION and "embed texts" in details, (code, details)
     code, details = code_of(lambda: stub.Load(pb.LoadRequest(model="/nowhere/model.gguf")))
     assert code == grpc.StatusCode.NOT_FOUND and "/nowhere/model.gguf" in details, (code, details)
 
