@@ -423,7 +423,8 @@ fn a_broken_tokenizer_json_is_refused_by_file_and_key() {
             json!({"type": "Split", "pattern": {"Regex": "("}, "behavior": "Isolated", "invert": false}),
             "key pre_tokenizer",
         ),
-        ("/post_processor", json!({"type": "BertProcessing"}), "post_processor.type"),
+        ("/post_processor", json!({"type": "BertProcessing"}), "key post_processor: cls is not a token"),
+        ("/post_processor", json!({"type": "Unheard"}), "post_processor.type"),
         (
             "/post_processor",
             json!({"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<y>"}}]}),
