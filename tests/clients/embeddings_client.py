@@ -1,7 +1,7 @@
 """Clients of embeddings, unmodified, against `hanzo-engine serve` with all-MiniLM-L6-v2: openai, cohere, langchain's for OpenAI and
 for Hugging Face, and the shapes of text-embeddings-inference by plain HTTP.
 usage: embeddings_client.py HANZO_ENGINE_BINARY DIRECTORY_OF_THE_MODEL"""
-import base64, json, math, sys, urllib.error, urllib.request
+import base64, json, math, sys, time, urllib.error, urllib.request
 from pathlib import Path
 
 import cohere, numpy, openai
@@ -21,7 +21,15 @@ class Served:
     def __init__(self, engine):
         self.http = f"http://{engine.http}"
         self.client = openai.OpenAI(base_url=f"{self.http}/v1", api_key="none", max_retries=0, timeout=120)
-        (self.model,) = [model.id for model in self.client.models.list() if model.id != "hanzo-demo"]
+        # The engine answers as soon as one model does.
+        deadline = time.monotonic() + 60
+        while True:
+            (model,) = [model for model in self.client.models.list() if model.id != "hanzo-demo"]
+            if model.state == "ready":
+                break
+            assert time.monotonic() < deadline, model
+            time.sleep(0.05)
+        self.model = model.id
 
     def embed(self, texts, **kwargs):
         return [datum.embedding for datum in self.client.embeddings.create(model=self.model, input=texts, **kwargs).data]
