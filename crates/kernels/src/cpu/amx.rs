@@ -71,7 +71,7 @@ pub(super) fn is_available() -> bool {
         const ARCH_PRCTL: i64 = 158;
         const ARCH_REQ_XCOMP_PERM: u64 = 0x1023;
         const XFEATURE_XTILEDATA: u64 = 18;
-        if !is_x86_feature_detected!("avx512vnni") || __cpuid_count(7, 0).edx & BF16_TILE_INT8 != BF16_TILE_INT8 {
+        if !(is_x86_feature_detected!("avx512vnni") && is_x86_feature_detected!("avx512bf16")) || __cpuid_count(7, 0).edx & BF16_TILE_INT8 != BF16_TILE_INT8 {
             return false;
         }
         let mut result = ARCH_PRCTL;
@@ -100,7 +100,7 @@ pub(super) const fn takes(kind: PanelKind, columns: usize) -> bool {
 ///
 /// # Safety
 /// `is_available()`, `takes(job.kind, job.column_count)`, and what `Job` promises.
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512bf16,avx2,fma,f16c")]
 pub(super) unsafe fn panel_sums(job: &Job) {
     match job.kind {
         PanelKind::F32 => floats::sums::<gemm::F32>(job),
