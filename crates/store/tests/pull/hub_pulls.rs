@@ -1,5 +1,6 @@
 //! Pulls from a hub.
 
+use super::child::{child, part};
 use super::content::Content;
 use super::hub::{Hub, TOKEN};
 use super::{nothing_visible, puller, settings};
@@ -179,30 +180,45 @@ async fn two_pulls_of_one_model_are_one_and_can_be_cancelled() {
     assert!(puller.store().pulls().unwrap().is_empty() && puller.running().is_empty());
 }
 
+/// The part of the child that fetches a repository with the hub's own client, as it comes: where the hub is, and
+/// where its cache is, are in the environment.
+#[test]
+fn child_with_the_hubs_own_client() {
+    let Some((repo, _)) = part() else { return };
+    let api = hf_hub::api::sync::ApiBuilder::from_env().with_progress(false).build().unwrap();
+    let repo = api.model(repo);
+    for file in repo.info().unwrap().siblings {
+        println!("fetched {}", repo.get(&file.rfilename).unwrap().display());
+    }
+    // And the store's settings of the same environment.
+    let settings = Settings::from_env().unwrap();
+    println!("the store's hub {}", settings.hub);
+    println!("the store's cache {}", settings.hub_cache.unwrap().display());
+}
+
 /// The cache that Hugging Face's own client fills: first by that client itself, from the same hub.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_hubs_own_client_and_its_cache() {
     let dir = tempfile::tempdir().unwrap();
     let hub = Hub::start().await;
     hub.put("Qwen/Tiny", &tiny());
-    let (cache, url) = (dir.path().join("hf"), hub.url());
-    let at = cache.clone();
-    let fetched = tokio::task::spawn_blocking(move || {
-        let api = hf_hub::api::sync::ApiBuilder::new()
-            .with_endpoint(url)
-            .with_cache_dir(at)
-            .with_progress(false)
-            .with_token(None)
-            .build()
-            .unwrap();
-        let repo = api.model("Qwen/Tiny".to_owned());
-        let names: Vec<String> =
-            repo.info().unwrap().siblings.into_iter().map(|file| file.rfilename).collect();
-        names.iter().map(|name| repo.get(name).unwrap()).collect::<Vec<_>>()
-    });
-    let fetched = fetched.await.unwrap();
-    assert_eq!(fetched.len(), tiny().len());
-    assert_eq!(std::fs::read(&fetched[0]).unwrap().len(), 40 << 20);
+    let home = dir.path().join("hf");
+    let mut child = child("hub_pulls::child_with_the_hubs_own_client", dir.path(), "Qwen/Tiny");
+    for name in ["HF_TOKEN", "HF_TOKEN_PATH", "HF_HUB_CACHE", "HF_HUB_OFFLINE"] {
+        child.env_remove(name);
+    }
+    child.env("HF_ENDPOINT", hub.url()).env("HF_HOME", &home).env("NO_PROXY", "127.0.0.1,localhost");
+    let output = tokio::task::spawn_blocking(move || child.output().unwrap()).await.unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{said}");
+    let after = |prefix| said.lines().filter_map(move |line| line.split_once(prefix)).map(|(_, after)| after);
+    let fetched: Vec<&Path> = after("fetched ").map(Path::new).collect();
+    assert_eq!(fetched.len(), tiny().len(), "{said}");
+    assert_eq!(std::fs::read(fetched[0]).unwrap().len(), 40 << 20);
+    let cache = home.join("hub");
+    assert!(fetched.iter().all(|path| path.starts_with(&cache)), "{said}");
+    assert_eq!(after("the store's hub ").next(), Some(format!("{}/", hub.url()).as_str()));
+    assert_eq!(after("the store's cache ").next(), cache.to_str());
 
     let served = hub.cdn.served();
     let found =
@@ -212,7 +228,7 @@ async fn the_hubs_own_client_and_its_cache() {
     assert!(record.files.iter().filter(|file| file.held == Held::Linked).count() >= 2);
     assert!(found.store().verify("tiny", |_| true).unwrap().is_sound());
     assert!(found.store().remove("tiny").unwrap().freed_bytes < 1 << 20);
-    assert!(fetched.iter().all(|path: &std::path::PathBuf| path.exists()), "they are not ours to delete");
+    assert!(fetched.iter().all(|path| path.exists()), "they are not ours to delete");
 
     let offline = Settings { offline: true, hub_cache: Some(cache), ..settings("http://127.0.0.1:1") };
     let without = puller(&dir.path().join("b"), offline);
