@@ -94,8 +94,9 @@ pub(crate) enum Command {
 /// Where the models are kept.
 #[derive(Debug, Args)]
 pub(crate) struct StoreArgs {
-    /// Directory of the model store [default: ~/.hanzo/models]
-    #[arg(long, value_name = "DIR", env = "HANZO_MODELS_DIR")]
+    /// Directory of the model store, over HANZO_MODELS_DIR [default: ~/.hanzo/models]
+    // Whoever opens the store reads the variable, for which nothing is as good as none.
+    #[arg(long, value_name = "DIR")]
     pub(crate) model_dir: Option<PathBuf>,
 }
 

@@ -105,6 +105,14 @@ async fn a_store_that_is_no_directory() {
     assert_eq!((&report["sound"], &report["findings"][0]["what"]), (&false.into(), &"database".into()));
     assert!(place.fails("file", 1, &["doctor", "--repair"]).contains("file"));
     assert_eq!(std::fs::read(place.path("file")).unwrap(), b"not a directory");
+    // Set to nothing, the variable is as if it were not: the store is at home.
+    for command in [&["list"][..], &["doctor"], &["show", "zen-nano"]] {
+        let mut command = place.program("unused", command);
+        let output = command.env("HANZO_MODELS_DIR", "").env("HOME", place.path("home")).output().unwrap();
+        let stderr = text(&output.stderr);
+        assert!(output.status.success() || stderr.contains("pull it first"), "{stderr}");
+    }
+    assert!(place.path("home/.hanzo/models/db").is_dir());
 }
 
 /// Other programs' caches that are broken are as none.
