@@ -25,6 +25,10 @@ const PIECES_WAITING: usize = 4;
 
 /// Writes models into an archive, which appears when it is complete.
 pub(crate) async fn export(args: ExportArgs) -> Result<(), CliError> {
+    if args.file.is_dir() {
+        let file = args.file.display();
+        return Err(CliError::Usage(format!("{file} is a directory: say what the archive in it is called")));
+    }
     if args.file.exists() && !args.force {
         let file = args.file.display();
         return Err(CliError::Usage(format!("{file} exists already: --force writes over it")));

@@ -94,8 +94,9 @@ pub(crate) enum Command {
 /// Where the models are kept.
 #[derive(Debug, Args)]
 pub(crate) struct StoreArgs {
-    /// Directory of the model store [default: ~/.hanzo/models]
-    #[arg(long, value_name = "DIR", env = "HANZO_MODELS_DIR")]
+    /// Directory of the model store, over HANZO_MODELS_DIR [default: ~/.hanzo/models]
+    // Whoever opens the store reads the variable, for which nothing is as good as none.
+    #[arg(long, value_name = "DIR")]
     pub(crate) model_dir: Option<PathBuf>,
 }
 
@@ -224,19 +225,19 @@ pub(crate) struct RunArgs {
     /// What to ask; without it a conversation begins. Piped input is added to it
     #[arg(value_name = "PROMPT")]
     pub(crate) prompt: Vec<String>,
-    /// System message
+    /// System message [default: the one the model came with, if any]
     #[arg(long, short, value_name = "TEXT", conflicts_with = "raw")]
     pub(crate) system: Option<String>,
     /// 0 is greedy, higher is more varied, up to 2 [default: the model's own]
     #[arg(long, short, value_name = "T", value_parser = temperature)]
     pub(crate) temperature: Option<f32>,
-    /// Longest answer, in tokens [default: what the context leaves]
+    /// Longest answer, in tokens [default: the model's own limit, and what the context leaves]
     #[arg(long, short = 'n', value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) max_tokens: Option<u32>,
     /// Repeats a varied answer exactly
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
-    /// Text at which the answer ends; may be given up to 16 times
+    /// Text at which the answer ends, instead of those the model came with; may be given up to 16 times
     #[arg(long, value_name = "TEXT")]
     pub(crate) stop: Vec<String>,
     /// Let the model reason first, where its template has that switch

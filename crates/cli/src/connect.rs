@@ -45,8 +45,9 @@ const NONE: &str = "none";
 pub(crate) async fn find(args: &EngineArgs) -> Result<Option<Running>, CliError> {
     match args.engine.as_deref() {
         Some(NONE) => Ok(None),
+        // A variable that is set to nothing is as good as none.
+        None | Some("") => Ok(connect(ADDRESS).await.ok()),
         Some(address) => connect(address).await.map(Some),
-        None => Ok(connect(ADDRESS).await.ok()),
     }
 }
 
@@ -56,7 +57,7 @@ pub(crate) async fn need(args: &EngineArgs) -> Result<Running, CliError> {
         Some(NONE) => {
             Err(CliError::Usage("this asks a running daemon: --engine none leaves nobody to ask".into()))
         }
-        address => connect(address.unwrap_or(ADDRESS)).await,
+        address => connect(address.filter(|address| !address.is_empty()).unwrap_or(ADDRESS)).await,
     }
 }
 

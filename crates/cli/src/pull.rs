@@ -75,19 +75,27 @@ pub(crate) async fn fetch(
     request: v1::PullRequest,
     shown: &mut Shown,
 ) -> Result<v1::StoredModel, CliError> {
-    let asked = request.reference.clone();
+    let meant = v1::CancelPullRequest {
+        reference: request.reference.clone(),
+        quantization: request.quantization.clone(),
+        revision: request.revision.clone(),
+    };
     let mut interrupt = pin!(interrupted());
     let stream = tokio::select! {
         stream = client.pull(request) => stream.map_err(connect::failed)?,
         () = &mut interrupt => return Err(CliError::Interrupted),
     };
     let mut stream = stream.into_inner();
-    let mut last = v1::PullProgress::default();
     let end = loop {
         let progress = tokio::select! {
             progress = stream.message() => progress,
             () = &mut interrupt => {
-                cancel(keeper, asked, last.model).await;
+                tokio::select! {
+                    // If it cannot be told, or there is none any more, there is nothing to end.
+                    _ = keeper.cancel_pull(meant) => {}
+                    // Who is asked twice waits for nobody.
+                    () = interrupted() => {}
+                }
                 break Err(CliError::Interrupted);
             }
         };
@@ -98,8 +106,7 @@ pub(crate) async fn fetch(
                 if let Err(error) = shown.progress(&progress) {
                     break Err(error);
                 }
-                last = progress;
-                if let Some(model) = last.stored.take() {
+                if let Some(model) = progress.stored {
                     break Ok(model);
                 }
             }
@@ -107,17 +114,6 @@ pub(crate) async fn fetch(
     };
     shown.end();
     end
-}
-
-/// Ends the pull: by what was asked for or, once that was resolved, by the name it will have. If neither is known
-/// any more, it has ended.
-async fn cancel(keeper: &mut Keeper, asked: String, name: String) {
-    for reference in [asked, name] {
-        let cancelled = keeper.cancel_pull(v1::CancelPullRequest { reference }).await;
-        if cancelled.is_ok_and(|cancelled| cancelled.into_inner().cancelled > 0) {
-            return;
-        }
-    }
 }
 
 /// Resolves on Ctrl-C; where that cannot be caught it ends the process as it always did.
@@ -128,7 +124,7 @@ pub(crate) async fn interrupted() {
 }
 
 /// What was typed, with a path made absolute: the daemon's working directory is another.
-fn reference(text: &str) -> Result<String, CliError> {
+pub(crate) fn reference(text: &str) -> Result<String, CliError> {
     let is_gguf_here = || connect::is_path(text) && Path::new(text).exists();
     if text.starts_with(['.', '/']) || is_gguf_here() {
         return connect::absolute(text);

@@ -4,6 +4,7 @@ use crate::args::{CpArgs, DuArgs, GcArgs, ListArgs, VerifyArgs};
 use crate::connect::{self, Stored};
 use crate::error::CliError;
 use crate::models::{print_json, print_line, print_table};
+use crate::pull::reference;
 use crate::size::{show_bytes, show_count};
 use crate::table::Table;
 use crate::tally::Tally;
@@ -14,8 +15,9 @@ use serde::Serialize;
 
 /// Gives a model another name.
 pub(crate) async fn cp(args: CpArgs) -> Result<(), CliError> {
+    let model = reference(&args.old)?;
     let mut stored = Stored::open(&args.engine, &args.store).await?;
-    let made = stored.keeper.copy(v1::CopyRequest { model: args.old, alias: args.new }).await;
+    let made = stored.keeper.copy(v1::CopyRequest { model, alias: args.new }).await;
     let made = stored.close(made.map_err(connect::failed)).await?.into_inner();
     if args.json {
         return print_json(&Alias::from_proto(made));

@@ -331,7 +331,10 @@ fn environment() -> Figment {
     let sections = Env::prefixed("HANZO_ENGINE_")
         .map(|key| key.as_str().to_ascii_lowercase().replacen('_', ".", 1).into())
         .filter(move |key| known(key.as_str()));
-    let directory = Env::raw().only(&["HANZO_MODELS_DIR"]).map(|_| "store.dir".into());
+    // Set to nothing, it is as if it were not.
+    let is_set = std::env::var_os("HANZO_MODELS_DIR").is_some_and(|dir| !dir.is_empty());
+    let directory = Env::raw().only(if is_set { &["HANZO_MODELS_DIR"] } else { &[] });
+    let directory = directory.map(|_| "store.dir".into());
     Figment::from(directory).merge(sections)
 }
 
@@ -420,6 +423,8 @@ mod tests {
                 assert_eq!(config.models[0].source, "m");
                 assert_eq!(config.engine, EngineSection::default());
             }
+            jail.set_env("HANZO_MODELS_DIR", "");
+            assert_eq!(Config::load(None, Figment::new()).unwrap().store.dir, None);
             Ok(())
         });
     }

@@ -22,6 +22,7 @@ mod drain;
 mod error;
 mod health;
 mod launch;
+mod layers;
 mod limits;
 pub mod log;
 mod metrics;

@@ -7,7 +7,7 @@ use std::{
 };
 
 use hanzo_engine_runtime::Network;
-use hanzo_engine_store::{Store, StoreError, check_name};
+use hanzo_engine_store::{Found, Store, StoreError, check_name};
 use tokio::sync::broadcast::error::RecvError;
 use tokio_util::sync::CancellationToken;
 
@@ -20,7 +20,7 @@ use crate::{
     launch::{Exit, Launch, Running},
     limits::{RESTART_FIRST, RESTART_FORGET, RESTART_LAST, RESTARTS_MAX},
     metrics::{Metrics, ModelMetrics},
-    registry::{Begun, Entry, Meeting, ModelView, Progress, Registry, Served, State, StateView},
+    registry::{Begun, Entry, Meeting, ModelView, Progress, Registry, Served, State, StateView, key},
     sizing::{self, Want},
     source::{Resolved, Source, resolve},
     worker::Command,
@@ -76,6 +76,11 @@ impl Models {
             Some(alias) => {
                 check_name(&alias).map_err(|error| Error::field("alias", error.to_string()))?;
                 alias
+            }
+            // What is there under another name need not be there twice.
+            None if resolved.stored => {
+                let loaded = self.registry.name_of(&resolved.source, &resolved.name);
+                loaded.unwrap_or_else(|| resolved.name.clone())
             }
             None => resolved.name.clone(),
         };
@@ -137,10 +142,33 @@ impl Models {
         }
     }
 
-    /// The model that answers to a name; see [`Registry::serving`]. One that is not loaded is said to be in the
-    /// store where it is.
+    /// The name under which the model that `asked` stands for is loaded: itself, if a model is loaded under exactly
+    /// that; otherwise that of the stored model which the store knows by it, an alias first. `asked`, where neither
+    /// is: it may still be a part of a loaded model's name.
+    pub(crate) async fn loaded_name(&self, asked: &str) -> String {
+        let unknown = || asked.to_owned();
+        if asked.is_empty() || self.registry.has(asked) {
+            return unknown();
+        }
+        let wanted = asked.to_owned();
+        // The disk is not asked: only what has a record is found.
+        let found = self.with_store(move |store| Ok((store.resolve(&wanted)?, store.dir().to_owned()))).await;
+        // Why it is no name in the store does not matter to a name that is loaded.
+        let Ok((Found::Stored(record), dir)) = found else { return unknown() };
+        let same_files = self.registry.name_of(&Source::Path(record.path), &record.name);
+        // Pulled again since, it lies elsewhere in the store.
+        let before = || {
+            let view = self.registry.view(&record.name).ok()?;
+            let of_store = matches!(&view.source, Source::Path(path) if path.starts_with(&dir));
+            (of_store && key(&view.name) == key(&record.name)).then_some(view.name)
+        };
+        same_files.or_else(before).unwrap_or_else(unknown)
+    }
+
+    /// The model that answers to a name; see [`Models::loaded_name`] and [`Registry::serving`]. One that is not loaded
+    /// is said to be in the store where it is.
     pub(crate) async fn serving(&self, asked: &str) -> Result<Arc<Served>, Error> {
-        match self.registry.serving(asked) {
+        match self.registry.serving(&self.loaded_name(asked).await) {
             Err(Error::NotLoaded { asked, loaded, .. }) => {
                 let stored = self.stored_names().await;
                 Err(Error::NotLoaded { asked, loaded, stored })
@@ -173,11 +201,12 @@ impl Models {
     /// Unloads a model and waits until its memory is free. Running requests finish first, or end now with `force`.
     /// The model's last state is answered.
     pub(crate) async fn unload(&self, asked: &str, force: bool) -> Result<ModelView, Error> {
+        let asked = self.loaded_name(asked).await;
         let mut seen: Option<(u64, ModelView)> = None;
         let mut stopped = false;
         loop {
             let (_, mut changes) = self.registry.watch();
-            let asked = seen.as_ref().map_or(asked, |(_, view)| view.name.as_str());
+            let asked = seen.as_ref().map_or(asked.as_str(), |(_, view)| view.name.as_str());
             let look = self.registry.with(asked, |entry| {
                 let ours = seen.as_ref().is_none_or(|(life, _)| *life == entry.life);
                 let begun = ours && self.begin_unloading(entry, force, &mut stopped);
@@ -309,7 +338,11 @@ impl Models {
                 .budget
                 .reserve(|free| {
                     let memory = |config: &_| models.device.memory(&files, config);
-                    let (context, section) = (files.tokens_max(), &models.section);
+                    // The operator's word goes before the packager's, and a request's before both.
+                    let context_tokens_max =
+                        models.section.context_tokens_max.or(files.context_tokens_default);
+                    let section = EngineSection { context_tokens_max, ..models.section.clone() };
+                    let (context, section) = (files.tokens_max(), &section);
                     let size = match &files.network {
                         Network::Decoder(_) => sizing::choose(&name, context, section, want, free, memory)?,
                         Network::Encoder(_) => {

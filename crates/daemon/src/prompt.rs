@@ -89,6 +89,7 @@ impl PromptBuilder {
 /// The runtime's, naming the field.
 pub(crate) fn build(ask: Ask, served: &Served) -> Result<Built, Error> {
     let text = &served.text;
+    let own_stops = ask.stop.strings.is_empty() && ask.stop.token_ids.is_empty();
     let context_tokens_max = served.config.context_tokens_max;
     let (tokens, rendered, starts_in_reasoning, split_reasoning) = match ask.prompt {
         PromptSource::Chat(chat) => {
@@ -103,7 +104,14 @@ pub(crate) fn build(ask: Ask, served: &Served) -> Result<Built, Error> {
         choices: ask.choices,
         sampling: sampling(ask.sampling, &text.generation),
         stop: StopConditions {
-            max_tokens: ask.max_tokens.unwrap_or_else(|| room(tokens.len(), context_tokens_max)),
+            max_tokens: ask.max_tokens.unwrap_or_else(|| {
+                let room = room(tokens.len(), context_tokens_max);
+                // A request that wants more than that at least has said so.
+                text.generation.max_new_tokens.map_or(room, |own| own.max(ask.stop.min_tokens).clamp(1, room))
+            }),
+            // Who says what ends the completion says all of it.
+            strings: if own_stops { text.generation.stop.clone() } else { ask.stop.strings },
+            token_ids: if own_stops { text.stop_tokens.clone() } else { ask.stop.token_ids },
             ..ask.stop
         },
         priority: ask.priority,
@@ -134,10 +142,10 @@ fn sampling(asked: AskedSampling, model: &GenerationDefaults) -> SamplingParams 
         top_p: asked.top_p.or(model.top_p).unwrap_or(1.0),
         min_p: asked.min_p.or(model.min_p).unwrap_or(0.0),
         repetition_penalty: asked.repetition_penalty.or(model.repetition_penalty).unwrap_or(1.0),
-        frequency_penalty: asked.frequency_penalty.unwrap_or(0.0),
-        presence_penalty: asked.presence_penalty.unwrap_or(0.0),
+        frequency_penalty: asked.frequency_penalty.or(model.frequency_penalty).unwrap_or(0.0),
+        presence_penalty: asked.presence_penalty.or(model.presence_penalty).unwrap_or(0.0),
         logit_bias: asked.logit_bias,
-        seed: asked.seed.unwrap_or_else(random_u64),
+        seed: asked.seed.or(model.seed).unwrap_or_else(random_u64),
         logprobs: asked.logprobs,
     }
 }
@@ -186,6 +194,9 @@ mod tests {
         let seed = |seed| sampling(AskedSampling { seed, ..Default::default() }, &Default::default()).seed;
         assert_eq!(seed(Some(7)), 7);
         assert_ne!(seed(None), seed(None));
+        let model = GenerationDefaults { seed: Some(9), ..Default::default() };
+        assert_eq!(sampling(AskedSampling::default(), &model).seed, 9);
+        assert_eq!(sampling(AskedSampling { seed: Some(7), ..Default::default() }, &model).seed, 7);
     }
 
     #[test]

@@ -246,6 +246,21 @@ impl Registry {
         (entries.values().map(Entry::view).collect(), self.changes.subscribe())
     }
 
+    /// Whether a model is loaded under exactly this name.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.lock().contains_key(&key(name))
+    }
+
+    /// The name under which a model of these files is loaded, or being loaded: `name` itself if it may be.
+    pub(crate) fn name_of(&self, source: &Source, name: &str) -> Option<String> {
+        let entries = self.lock();
+        let of_these = || entries.values().filter(|entry| entry.source == *source);
+        let own = entries.get(&key(name)).filter(|entry| entry.source == *source);
+        let lives = |entry: &&Entry| !matches!(entry.state, State::Failed { .. });
+        let best = own.or_else(|| of_these().find(lives)).or_else(|| of_these().next());
+        best.map(|entry| entry.name.clone())
+    }
+
     /// Looks at, or changes, one model; a change of its state is told to the watchers. `None`: there is no such
     /// model.
     pub(crate) fn with<T>(

@@ -102,7 +102,7 @@ impl Engine for EngineService {
     }
 
     async fn stats(&self, request: Request<v1::StatsRequest>) -> Reply<v1::StatsResponse> {
-        reply(stats::stats(&self.0, &request.into_inner().model))
+        reply(stats::stats(&self.0, &request.into_inner().model).await)
     }
 
     async fn pull(&self, request: Request<v1::PullRequest>) -> Reply<Self::PullStream> {
@@ -131,6 +131,7 @@ impl Engine for EngineService {
     }
 
     async fn watch(&self, request: Request<v1::WatchRequest>) -> Reply<Self::WatchStream> {
-        reply(Ok(Box::pin(watch::watch(&self.0, request.into_inner().model)) as Self::WatchStream))
+        let model = self.0.models.loaded_name(&request.into_inner().model).await;
+        reply(Ok(Box::pin(watch::watch(&self.0, model)) as Self::WatchStream))
     }
 }

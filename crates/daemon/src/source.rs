@@ -3,16 +3,16 @@
 
 use std::path::{Path, PathBuf};
 
-use hanzo_engine_runtime::{LoadError, ModelFiles, ModelInfo, Network, Opened};
+use hanzo_engine_runtime::{LoadError, ModelInfo, Opened};
 use hanzo_engine_store::{
-    Found as Stored, NewModel, Reference, Store, StoreError, derive_name, params_beside,
+    Found as Stored, NewModel, Reference, Store, StoreError, derive_name, texts_beside,
 };
-use serde_json::Value;
 
 use crate::{
     DEMO_GGUF, DEMO_MODEL,
     clock::now_unix_ms,
     error::{Error, Failure},
+    layers,
 };
 
 /// Where a model's files are.
@@ -45,10 +45,8 @@ impl Source {
             Source::Demo => Opened::from_static(DEMO_MODEL, DEMO_GGUF),
             Source::Path(path) => {
                 let mut opened = Opened::open(path)?;
-                if let Some(params) = params_beside(path)
-                    && let Network::Decoder(files) = &mut opened.network
-                {
-                    take_defaults(&params, files);
+                if let Some(texts) = texts_beside(path) {
+                    layers::apply(&texts, &mut opened);
                 }
                 Ok(opened)
             }
@@ -62,23 +60,6 @@ impl Source {
             Source::Path(path) => path.display().to_string(),
         }
     }
-}
-
-/// Takes the sampling options that came with a pulled model, a JSON object in Ollama's words, where its own files
-/// say nothing. What an option is called otherwise, and what is no number, is not an option of ours.
-fn take_defaults(params: &str, files: &mut ModelFiles) {
-    let defaults = &mut files.text.generation;
-    let Ok(Value::Object(params)) = serde_json::from_str(params) else { return };
-    let number = |name: &str| params.get(name).and_then(Value::as_f64).map(|value| value as f32);
-    let count =
-        |name: &str| params.get(name).and_then(Value::as_u64).and_then(|value| u32::try_from(value).ok());
-    defaults.temperature = defaults.temperature.or_else(|| number("temperature"));
-    defaults.top_k = defaults.top_k.or_else(|| count("top_k"));
-    defaults.top_p = defaults.top_p.or_else(|| number("top_p"));
-    defaults.min_p = defaults.min_p.or_else(|| number("min_p"));
-    defaults.repetition_penalty = defaults.repetition_penalty.or_else(|| number("repeat_penalty"));
-    // -1 stands for no limit there, which is what nothing stands for here.
-    defaults.max_new_tokens = defaults.max_new_tokens.or_else(|| count("num_predict"));
 }
 
 /// What a model argument turned out to be.
@@ -184,24 +165,6 @@ mod tests {
     fn the_demo_model_is_found_whatever_the_case() {
         let resolved = resolve("Hanzo-DEMO", None).unwrap();
         assert_eq!((resolved.name.as_str(), resolved.source), (DEMO_MODEL, Source::Demo));
-    }
-
-    #[test]
-    fn options_in_other_words_fill_what_is_not_said() {
-        let Network::Decoder(mut files) = Source::Demo.open().unwrap().network else { panic!("an encoder") };
-        let own = files.text.generation;
-        take_defaults("[]", &mut files);
-        assert_eq!(files.text.generation, own);
-        files.text.generation.top_k = Some(3);
-        (files.text.generation.temperature, files.text.generation.repetition_penalty) = (None, None);
-        let params = r#"{"temperature":0.7,"top_k":9,"repeat_penalty":1.1,"num_predict":-1,"stop":["x"],"min_p":"no"}"#;
-        take_defaults(params, &mut files);
-        let taken = files.text.generation;
-        assert_eq!(
-            (taken.temperature, taken.top_k, taken.repetition_penalty),
-            (Some(0.7), Some(3), Some(1.1))
-        );
-        assert_eq!((taken.min_p, taken.max_new_tokens), (own.min_p, own.max_new_tokens));
     }
 
     #[test]

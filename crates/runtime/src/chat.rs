@@ -18,6 +18,15 @@ pub struct Chat {
     pub continue_final_message: bool,
 }
 
+/// What a model's makers put before every conversation.
+#[derive(Clone, Debug, Default)]
+pub struct Opening {
+    /// A system prompt, for conversations that begin without one.
+    pub system: Option<String>,
+    /// Messages between the system prompt and the conversation's first.
+    pub messages: Vec<Message>,
+}
+
 /// One message. Absent fields are not defined in the template, as its tests for definedness expect.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Message {
@@ -38,4 +47,41 @@ pub struct Message {
     /// The assistant's reasoning.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reasoning_content: Option<String>,
+}
+
+impl Message {
+    fn is_system(&self) -> bool {
+        matches!(self.role.as_str(), "system" | "developer")
+    }
+}
+
+impl Opening {
+    /// The conversation with what comes before it; none where nothing does.
+    pub fn before(&self, chat: &Chat) -> Option<Chat> {
+        let own = chat.messages.iter().take_while(|message| message.is_system()).count();
+        let system = self.system.as_ref().filter(|_| own == 0);
+        if system.is_none() && self.messages.is_empty() {
+            return None;
+        }
+        let (first, rest) = chat.messages.split_at(own);
+        let system = system.map(|text| Message {
+            role: "system".to_owned(),
+            content: text.clone(),
+            ..Message::default()
+        });
+        let messages = system.iter().chain(first).chain(&self.messages).chain(rest).cloned().collect();
+        Some(Chat { messages, ..chat.clone() })
+    }
+
+    /// The same for a template that knows no system prompts: ours begins the user's first message, as templates
+    /// that make do without write it. None where it is not ours that the conversation begins with.
+    pub fn within(&self, chat: &Chat) -> Option<Chat> {
+        let system = self.system.as_ref()?;
+        let mut chat =
+            self.before(chat).filter(|_| !chat.messages.first().is_some_and(Message::is_system))?;
+        chat.messages.remove(0);
+        let user = chat.messages.iter_mut().find(|message| message.role == "user")?;
+        user.content = format!("{system}\n\n{}", user.content);
+        Some(chat)
+    }
 }

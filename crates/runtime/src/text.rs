@@ -2,7 +2,7 @@
 //! model's own template and tokenizer.
 
 use crate::{
-    chat::Chat,
+    chat::{Chat, Opening},
     error::{LoadError, RequestError},
     load::{GenerationDefaults, ModelFiles, ModelInfo, TextFiles, TokenizerSource},
     template::ChatTemplate,
@@ -35,8 +35,12 @@ pub struct TextModel {
     pub template: Option<ChatTemplate>,
     /// Tokens that end a completion, ascending.
     pub eos: Vec<u32>,
-    /// How the model's makers would sample it.
+    /// How the model's makers would sample it. Of what ends a completion, the texts.
     pub generation: GenerationDefaults,
+    /// Of what its makers would have end a completion, the control tokens; ascending.
+    pub stop_tokens: Vec<u32>,
+    /// What its makers put before every conversation.
+    pub opening: Opening,
     /// How the model marks its reasoning, if it writes it out.
     pub reasoning: Option<ReasoningMarkers>,
     /// What the model is.
@@ -92,19 +96,22 @@ impl TextModel {
             Some(source) => Some(ChatTemplate::new(source, &bos, &eos, &text.file)?),
             None => None,
         };
+        let (stop, stop_tokens) = stops(&text.generation.stop, &tokenizer);
         Ok(TextModel {
             eos: end_tokens(text, &tokenizer, &eos),
             reasoning: reasoning(text, &tokenizer),
             tokenizer,
             template,
-            generation: text.generation,
+            generation: GenerationDefaults { stop, ..text.generation.clone() },
+            stop_tokens,
+            opening: text.opening.clone(),
             info: info.clone(),
             vocab,
             context_tokens_max,
         })
     }
 
-    /// The prompt's text.
+    /// The prompt's text: what the model's makers put before every conversation, and the conversation.
     ///
     /// # Errors
     /// [`RequestError::NoChatTemplate`], and those of [`ChatTemplate::render`].
@@ -112,7 +119,12 @@ impl TextModel {
         let template = self.template.as_ref();
         let template =
             template.ok_or_else(|| RequestError::NoChatTemplate { model: self.info.name.clone() })?;
-        template.render(chat)
+        let Some(opened) = self.opening.before(chat) else { return template.render(chat) };
+        template.render(&opened).or_else(|refusal| {
+            // The client sent no system prompt: that the template takes none is not its fault.
+            let within = self.opening.within(chat).ok_or(refusal)?;
+            template.render(&within)
+        })
     }
 
     /// The prompt's text and tokens. A template writes its own beginning of sequence, so none is added.
@@ -173,6 +185,20 @@ fn end_tokens(text: &TextFiles, tokenizer: &Tokenizer, eos: &str) -> Vec<u32> {
     tokens.sort_unstable();
     tokens.dedup();
     tokens
+}
+
+/// Texts that end a completion, and tokens that do: a control token's text never appears in a completion.
+fn stops(texts: &[String], tokenizer: &Tokenizer) -> (Vec<String>, Vec<u32>) {
+    let (mut left, mut tokens) = (Vec::new(), Vec::new());
+    for text in texts {
+        match tokenizer.token_id(text).filter(|&id| tokenizer.is_special(id)) {
+            Some(id) => tokens.push(id),
+            None => left.push(text.clone()),
+        }
+    }
+    tokens.sort_unstable();
+    tokens.dedup();
+    (left, tokens)
 }
 
 /// Markers that the template writes, or that the vocabulary has tokens for.
@@ -249,6 +275,60 @@ pub(crate) mod tests {
             rows += 1;
         }
         assert_eq!(rows, 400);
+    }
+
+    #[test]
+    fn what_comes_before_every_conversation() {
+        let message = |role: &str, content: &str| Message {
+            role: role.into(),
+            content: content.into(),
+            ..Message::default()
+        };
+        let chat = |messages: &[Message]| Chat {
+            messages: messages.to_vec(),
+            add_generation_prompt: true,
+            ..Chat::default()
+        };
+        let mut model = demo();
+        let plain = |model: &TextModel, messages: &[Message]| model.render(&chat(messages)).expect("renders");
+        let user = message("user", "hi");
+        let without = plain(&model, std::slice::from_ref(&user));
+        let kind = message("system", "Be kind.");
+        let with = plain(&model, &[kind.clone(), user.clone()]);
+        let shots = [message("user", "1"), message("assistant", "2")];
+        let with_shots = plain(&model, &[kind.clone(), shots[0].clone(), shots[1].clone(), user.clone()]);
+        assert!(with != without && with_shots != with);
+
+        model.opening.system = Some("Be kind.".into());
+        assert_eq!(plain(&model, std::slice::from_ref(&user)), with);
+        // A client's own goes instead of it.
+        let rude = message("system", "Be rude.");
+        let own = plain(&model, &[rude.clone(), user.clone()]);
+        assert!(own.contains("Be rude.") && !own.contains("Be kind."), "{own}");
+        model.opening.messages = shots.to_vec();
+        assert_eq!(plain(&model, std::slice::from_ref(&user)), with_shots);
+        assert_eq!(plain(&model, &[rude, user.clone()]), with_shots.replace("Be kind.", "Be rude."));
+
+        // A template that knows no system prompt, as Gemma's.
+        let source = "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system') }}{% endif %}\
+                      [{{ m.role }}: {{ m.content }}]{% endfor %}";
+        model.template = Some(ChatTemplate::new(source, "", "", "m.gguf").expect("a template"));
+        let prompt = "[user: Be kind.\n\n1][assistant: 2][user: hi]";
+        assert_eq!(plain(&model, std::slice::from_ref(&user)), prompt);
+        // One that the client sent is refused to the client.
+        let refusal = model.render(&chat(&[kind, user])).expect_err("refused");
+        assert!(refusal.to_string().contains("no system"), "{refusal}");
+    }
+
+    #[test]
+    fn a_control_token_that_ends_a_completion_is_a_token() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/hanzo-demo/hanzo-demo-Q8_0.gguf");
+        let mut files = ModelFiles::open(&path).expect("the demo model opens");
+        let special = (0..4096).find(|&id| demo().tokenizer.is_special(id)).expect("a control token");
+        let name = String::from_utf8_lossy(demo().tokenizer.token_bytes(special)).into_owned();
+        files.text.generation.stop = vec!["User:".into(), name.clone(), name];
+        let model = TextModel::load(&files).expect("loads");
+        assert_eq!((model.generation.stop, model.stop_tokens), (vec!["User:".into()], vec![special]));
     }
 
     #[test]

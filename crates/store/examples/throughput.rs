@@ -1,9 +1,10 @@
-//! How fast a pull is beside `curl -O` and then `sha256sum`, from the same server on a loopback port, in pairs:
+//! How fast a pull is beside `curl -O` and then `sha256sum`, from the same server on a loopback port; an export
+//! beside `tar -c` and `sha256sum`; an import beside `tar -x` and `sha256sum`. In pairs, whose order alternates:
 //!
 //! `cargo run --release -p hanzo-engine-store --example throughput [MEGABYTES] [PAIRS] [DIRECTORY]`
 //!
-//! The server is another process, so that both sides of a pair have the same to do. Each run's time is printed,
-//! with the pull's largest resident memory, and at the end the ratio of the medians.
+//! Each side of a pair is a process of its own, and so is the server, so that both have the same to do. Each run's
+//! time is printed, with our largest resident memory, and at the end the ratio of the medians.
 
 use axum::Router;
 use axum::body::{Body, Bytes};
@@ -25,6 +26,18 @@ fn main() -> Result<(), Failure> {
         Some("pull") => {
             let (url, dir) = (&arguments[1], PathBuf::from(&arguments[2]));
             runtime()?.block_on(pull(url, &dir))
+        }
+        Some("export") => {
+            let store = Store::open(Path::new(&arguments[1]))?;
+            let to = std::fs::File::create(&arguments[2])?;
+            let bytes = store.export(&["model".to_owned()], &to, |_| true)?.bytes;
+            to.sync_all()?;
+            say(bytes)
+        }
+        Some("import") => {
+            let store = Store::open(Path::new(&arguments[1]))?;
+            let models = store.import(std::fs::File::open(&arguments[2])?, |_| true)?;
+            say(models.iter().map(|model| model.size_bytes).sum())
         }
         _ => pairs(number(0, 1_000), number(1, 5), arguments.get(2).map(PathBuf::from)),
     }
@@ -75,16 +88,14 @@ async fn serve(megabytes: u64) -> Result<(), Failure> {
 async fn pull(url: &str, dir: &Path) -> Result<(), Failure> {
     let settings = Settings { hub_cache: None, ollama_store: None, ..Settings::from_env()? };
     let puller = Puller::new(Store::open(dir)?, settings, None)?;
-    let began = Instant::now();
-    let record = puller.pull(url, &PullOptions::default())?.done().await?;
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    say(puller.pull(url, &PullOptions::default())?.done().await?.size_bytes)
+}
+
+/// What a run of ours moved, and the most memory it had.
+fn say(bytes: u64) -> Result<(), Failure> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
     let peak = status.lines().find(|line| line.starts_with("VmHWM")).unwrap_or_default();
-    println!(
-        "{:.3} {} {}",
-        began.elapsed().as_secs_f64(),
-        record.size_bytes,
-        peak.replace(char::is_whitespace, "")
-    );
+    println!("{bytes} bytes, {}", peak.replace(char::is_whitespace, ""));
     Ok(())
 }
 
@@ -105,45 +116,73 @@ fn pairs(megabytes: u64, count: u64, at: Option<PathBuf>) -> Result<(), Failure>
     BufReader::new(server.0.stdout.take().ok_or("no output")?).read_line(&mut url)?;
     let url = url.trim();
     let dir = at.unwrap_or_else(std::env::temp_dir).join(format!("hanzo-throughput-{}", std::process::id()));
-    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    let ours = |words: &[&str]| {
+        let mut command = Command::new(&this);
+        command.args(words).current_dir(&dir);
+        command
+    };
+    let theirs = |line: &str| {
+        let mut command = Command::new("sh");
+        command.args(["-ec", line, url]).current_dir(&dir);
+        command
+    };
+    std::fs::create_dir_all(&dir)?;
+    let result = (|| {
+        let pull = || ours(&["pull", url, "made/store"]);
+        let curl = || theirs("cd made; curl -sS --noproxy '*' -O \"$0\"; sha256sum model.gguf > digest");
+        race("pull", "curl and sha256sum", count, &dir, pull, curl)?;
+        run(&mut ours(&["pull", url, "store"]))?;
+        run(&mut ours(&["export", "store", "model.tar"]))?;
+        let export = || ours(&["export", "store", "made/model.tar"]);
+        let pack =
+            || theirs("tar -cf made/model.tar -C store/blobs .; sha256sum store/blobs/* > made/digest");
+        race("export", "tar -c and sha256sum", count, &dir, export, pack)?;
+        let import = || ours(&["import", "made/store", "model.tar"]);
+        let unpack = || theirs("tar -xf model.tar -C made; sha256sum made/blobs/* > made/digest");
+        race("import", "tar -x and sha256sum", count, &dir, import, unpack)
+    })();
+    std::fs::remove_dir_all(&dir)?;
+    result
+}
+
+/// Both sides by turns, each into an empty folder `made`.
+fn race(
+    our_name: &str,
+    their_name: &str,
+    count: u64,
+    dir: &Path,
+    ours: impl Fn() -> Command,
+    theirs: impl Fn() -> Command,
+) -> Result<(), Failure> {
+    let (mut our_times, mut their_times) = (Vec::new(), Vec::new());
     for pair in 0..count {
         for turn in 0..2 {
-            std::fs::create_dir_all(&dir)?;
-            if (pair + turn) % 2 == 0 {
-                let began = Instant::now();
-                let output = Command::new(&this).arg("pull").arg(url).arg(dir.join("store")).output()?;
-                let time = began.elapsed();
-                if !output.status.success() {
-                    return Err(String::from_utf8_lossy(&output.stderr).into_owned().into());
-                }
-                println!(
-                    "pull {:.3} s: {}",
-                    time.as_secs_f64(),
-                    String::from_utf8_lossy(&output.stdout).trim()
-                );
-                ours.push(time);
-            } else {
-                let began = Instant::now();
-                let line = "curl -sS --noproxy '*' -O \"$0\" && sha256sum model.gguf > digest";
-                let status = Command::new("sh").args(["-c", line, url]).current_dir(&dir).status()?;
-                let time = began.elapsed();
-                if !status.success() {
-                    return Err("curl or sha256sum failed".into());
-                }
-                println!("curl and sha256sum {:.3} s", time.as_secs_f64());
-                theirs.push(time);
-            }
-            std::fs::remove_dir_all(&dir)?;
+            let made = dir.join("made");
+            std::fs::create_dir(&made)?;
+            let (name, mut command, times) = match (pair + turn) % 2 {
+                0 => (our_name, ours(), &mut our_times),
+                _ => (their_name, theirs(), &mut their_times),
+            };
+            let began = Instant::now();
+            let said = run(&mut command)?;
+            let time = began.elapsed();
+            println!("{name} {:.3} s {said}", time.as_secs_f64());
+            times.push(time);
+            std::fs::remove_dir_all(&made)?;
         }
     }
-    let (ours, theirs) = (median(&mut ours), median(&mut theirs));
-    println!(
-        "{megabytes} MiB, {count} pairs, medians: pull {:.3} s, curl and sha256sum {:.3} s, ratio {:.2}",
-        ours.as_secs_f64(),
-        theirs.as_secs_f64(),
-        ours.as_secs_f64() / theirs.as_secs_f64()
-    );
+    let (ours, theirs) = (median(&mut our_times).as_secs_f64(), median(&mut their_times).as_secs_f64());
+    let ratio = ours / theirs;
+    println!("{count} pairs, medians: {our_name} {ours:.3} s, {their_name} {theirs:.3} s, ratio {ratio:.2}");
     Ok(())
+}
+
+fn run(command: &mut Command) -> Result<String, Failure> {
+    let output = command.output()?;
+    if !output.status.success() {
+        return Err(format!("{command:?}: {}", String::from_utf8_lossy(&output.stderr)).into());
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
 fn median(times: &mut [Duration]) -> Duration {

@@ -71,7 +71,11 @@ impl Acquire {
     }
 
     pub(crate) async fn run(self) -> Result<ModelRecord, PullError> {
-        let plan = self.plan().await?;
+        let plan = match self.plan().await {
+            // Whether there is a newer one nobody can say; this one is here.
+            Err(offline @ PullError::Offline { .. }) => return self.kept()?.ok_or(offline),
+            plan => plan?,
+        };
         let state = |file: &PlanFile| FileState::new(&file.name, file.size_bytes);
         let states: Vec<Arc<FileState>> = plan.files.iter().map(state).collect();
         self.progress.begin(&plan.name, states.clone());
@@ -140,6 +144,17 @@ impl Acquire {
         let wants: BTreeSet<&Path> = plan.files.iter().map(|file| Path::new(&file.name)).collect();
         let sound = record.files.iter().all(|file| file.state() == OnDisk::Unchanged);
         Ok((record.revision == plan.revision && has == wants && sound).then_some(record))
+    }
+
+    /// What was pulled by the same reference, if it is whole: for when its source may not be asked.
+    fn kept(&self) -> Result<Option<ModelRecord>, PullError> {
+        let found = match self.options.force {
+            true => None,
+            false => self.shared.store.find_reference(&self.reference.to_string())?,
+        };
+        let is_whole =
+            |record: &ModelRecord| record.files.iter().all(|file| file.state() == OnDisk::Unchanged);
+        Ok(found.filter(is_whole))
     }
 
     /// Uses a file or folder of this machine where it lies.

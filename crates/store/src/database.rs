@@ -15,6 +15,7 @@
 use crate::StoreError;
 use crate::limits::{CACHE_BYTES, LOCK_WAIT_MS, RECORD_BYTES_MAX};
 use crate::name::{self, Match, fold};
+use crate::plan::cut_name;
 use crate::record::ModelRecord;
 use crate::schema::{self, BlobRecord, PullRecord, Schema};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -125,7 +126,7 @@ impl Database {
             return Ok(entry);
         }
         let names = self.names()?;
-        let not_found = || StoreError::NotFound { name: name.to_owned(), known: names.clone() };
+        let not_found = || StoreError::NotFound { name: cut_name(name), known: names.clone() };
         match name::find_name(name, names.iter().map(String::as_str)) {
             Match::One(found) => match self.exact(found)? {
                 Some(entry) => Ok(entry),

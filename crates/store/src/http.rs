@@ -11,7 +11,7 @@ use reqwest::header::{
 };
 use reqwest::{Client, Response, StatusCode, Url};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 const BACKOFF_MAX: Duration = Duration::from_secs(30);
 /// Bytes of an error's body that are shown.
@@ -227,7 +227,7 @@ impl Http {
         }
         if status == StatusCode::TOO_MANY_REQUESTS || status.is_server_error() {
             let after = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok());
-            let after = after.and_then(|value| value.trim().parse().ok()).map(Duration::from_secs);
+            let after = after.and_then(|value| retry_after(value, SystemTime::now()));
             if let Some(after) = after.filter(|after| *after > RETRY_AFTER_MAX) {
                 let detail = format!("and asks to wait for {} s: pull again then", after.as_secs());
                 let (url, status) = (shown(&url), status.as_u16());
@@ -303,6 +303,17 @@ impl Http {
     }
 }
 
+/// How long `Retry-After` says to wait: so many seconds, or until a date (RFC 9110, 10.2.3). A date that is past
+/// says nothing; what is neither is as if it were not there.
+fn retry_after(value: &str, now: SystemTime) -> Option<Duration> {
+    let value = value.trim();
+    if !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit()) {
+        // More digits than a number holds is longer than anybody waits.
+        return Some(value.parse().map_or(Duration::MAX, Duration::from_secs));
+    }
+    httpdate::parse_http_date(value).ok()?.duration_since(now).ok()
+}
+
 /// What `Bearer realm="…",service="…",scope="…"` says.
 fn bearer_fields(challenge: &str) -> Option<Vec<(String, String)>> {
     let (scheme, mut rest) = challenge.trim().split_once(' ')?;
@@ -355,5 +366,28 @@ fn causes(error: &reqwest::Error) -> String {
         Some(last) => last.clone(),
         None if error.is_timeout() => "the connection timed out".to_owned(),
         None => "the connection failed".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_is_seconds_or_a_date() {
+        // RFC 9110, 5.6.7: one instant in its three forms.
+        let then = SystemTime::UNIX_EPOCH + Duration::from_secs(784_111_777);
+        let before = then - Duration::from_secs(90);
+        for date in
+            ["Sun, 06 Nov 1994 08:49:37 GMT", "Sunday, 06-Nov-94 08:49:37 GMT", "Sun Nov  6 08:49:37 1994"]
+        {
+            assert_eq!(retry_after(date, before), Some(Duration::from_secs(90)), "{date}");
+            assert_eq!(retry_after(date, then + Duration::from_secs(1)), None, "{date} is past");
+        }
+        assert_eq!(retry_after(" 120 ", then), Some(Duration::from_secs(120)));
+        assert_eq!(retry_after("99999999999999999999999", then), Some(Duration::MAX));
+        for neither in ["", "-1", "+5", "1.5", "soon", "Sun, 99 Nov 1994 08:49:37 GMT", "Sun, 06 Nov 1994"] {
+            assert_eq!(retry_after(neither, before), None, "{neither:?}");
+        }
     }
 }

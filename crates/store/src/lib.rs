@@ -53,7 +53,7 @@ pub use progress::{FileProgress, Phase, Progress};
 pub use publish::{Description, Inspect};
 pub use pull::{Pull, PullOptions, PullState, Puller};
 pub use pull_error::PullError;
-pub use record::{FileRecord, FileState, Held, ModelRecord, NewModel, Role, SideTexts, params_beside};
+pub use record::{FileRecord, FileState, Held, ModelRecord, NewModel, Role, SideTexts, texts_beside};
 pub use reference::{HubReference, OllamaReference, Reference, UrlReference};
 pub use repair::Repaired;
 pub use schema::PullRecord;

@@ -25,7 +25,7 @@ impl Store {
     /// [`StoreError::NotFound`] when it is no reference either, [`StoreError::Ambiguous`],
     /// [`StoreError::BadReference`], [`StoreError::Corrupt`], [`StoreError::Database`].
     pub fn resolve(&self, text: &str) -> Result<Found, StoreError> {
-        let asked = self.follow(text)?;
+        let asked = self.target(text)?;
         let not_found = match self.get(&asked) {
             Ok(record) => return Ok(Found::Stored(record)),
             Err(error @ StoreError::NotFound { .. }) => error,
@@ -79,13 +79,16 @@ impl Store {
     /// Gives a stored model or a reference another name. The alias goes before the program's own of that name.
     ///
     /// # Errors
-    /// [`StoreError::BadName`], [`StoreError::BadAlias`] when a model has that name or the alias would lead to
-    /// itself, [`StoreError::Limit`], and as [`Store::resolve`] when the target is nothing.
+    /// [`StoreError::BadName`], [`StoreError::BadAlias`] when a model has that name, the alias would lead to itself, or
+    /// the target is a file that the store does not know, [`StoreError::Limit`], and as [`Store::resolve`] when the target is nothing.
     pub fn set_alias(&self, target: &str, alias: &str) -> Result<Alias, StoreError> {
         name::check_name(alias)?;
         let bad = |why: &str| StoreError::BadAlias { alias: alias.to_owned(), why: why.to_owned() };
         let target = match self.resolve(target)? {
             Found::Stored(record) => record.name,
+            Found::Missing(Reference::File(_)) => {
+                return Err(bad("a file or folder has no other name before it is pulled: pull it first"));
+            }
             Found::Missing(reference) => reference.to_string(),
         };
         if fold(&target) == fold(alias) {
@@ -120,6 +123,21 @@ impl Store {
         let own =
             own.into_iter().map(|AliasRecord { alias, target }| Alias { alias, target, builtin: false });
         Ok(own.chain(builtin).collect())
+    }
+
+    /// [`Store::follow`], which must lead somewhere. A model's name looks like a repository of a hub, and is another
+    /// one's once the model is gone.
+    ///
+    /// # Errors
+    /// [`StoreError::BadAlias`] for an alias of a model that is not there any more; as [`Store::follow`].
+    pub(crate) fn target(&self, text: &str) -> Result<String, StoreError> {
+        let target = self.follow(text)?;
+        // What an alias stands for is kept as a reference with its scheme, or as the whole name of a model.
+        if target == text || target.contains("://") || self.database.exact(&target)?.is_some() {
+            return Ok(target);
+        }
+        let why = format!("it stands for {target}, which is not here any more: pull that, or `rm` the alias");
+        Err(StoreError::BadAlias { alias: text.to_owned(), why })
     }
 
     /// Where the user's aliases lead from `text`: itself when it is none.

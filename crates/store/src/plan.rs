@@ -5,7 +5,7 @@ use crate::PullError;
 use crate::digest::Digest;
 use crate::file_name;
 use crate::http::Auth;
-use crate::limits::{FILE_BYTES_MAX, FILES_MAX, MODEL_BYTES_MAX};
+use crate::limits::{FILE_BYTES_MAX, FILES_MAX, MODEL_BYTES_MAX, NAME_BYTES_MAX};
 use crate::publish::Description;
 use crate::record::Role;
 use reqwest::Url;
@@ -101,5 +101,5 @@ const _: () = assert!(FILES_MAX as u128 * (FILE_BYTES_MAX as u128) < u64::MAX as
 
 /// A name that may be anything, for a message.
 pub(crate) fn cut_name(name: &str) -> String {
-    name.chars().take(80).collect()
+    name.chars().take(NAME_BYTES_MAX).collect()
 }

@@ -1,8 +1,9 @@
 //! How far a pull is: counted by whoever moves bytes, read by whoever watches.
 
+use crate::record::{FileRecord, ModelRecord};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// What is being done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -33,7 +34,7 @@ pub struct Progress {
     pub bytes_total: u64,
     /// Bytes that came over the network in this pull.
     pub bytes_fetched: u64,
-    /// Of late, bytes a second.
+    /// Of late, bytes a second; of a pull that is done, over all of it.
     pub bytes_per_s: f64,
     /// Seconds to go at that rate; none while there is no saying.
     pub eta_s: Option<f64>,
@@ -148,6 +149,31 @@ impl PullProgress {
     }
 }
 
+impl PullProgress {
+    /// As it was in the end: all of `record` is there, after so long.
+    pub(crate) fn finished(&self, record: &ModelRecord, took: Duration) -> Progress {
+        let mut last = self.look();
+        for file in &mut last.files {
+            let named = |known: &&FileRecord| known.path.ends_with(&file.name);
+            let bytes = record.files.iter().find(named).map_or(file.bytes_done, |known| known.size_bytes);
+            (file.phase, file.bytes_done, file.bytes_total) = (Phase::Done, bytes, bytes);
+        }
+        Progress {
+            model: record.name.clone(),
+            phase: Phase::Done,
+            bytes_done: record.size_bytes,
+            bytes_total: record.size_bytes,
+            // A clock that stood still says nothing of how fast it was.
+            bytes_per_s: match took.as_secs_f64() {
+                0.0 => 0.0,
+                seconds => last.bytes_fetched as f64 / seconds,
+            },
+            eta_s: Some(0.0),
+            ..last
+        }
+    }
+}
+
 impl Rate {
     fn after(&mut self, bytes: u64, now: Instant) -> f64 {
         if let Some((then, before)) = self.last {
@@ -168,7 +194,6 @@ impl Rate {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
 
     #[test]
     fn a_steady_rate_is_told_and_a_stop_is_forgotten_slowly() {

@@ -16,7 +16,7 @@ use std::collections::HashMap;
 use std::pin::pin;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -65,8 +65,8 @@ struct Job {
 pub enum PullState {
     /// Under way.
     Running(Progress),
-    /// The model is there.
-    Done(Arc<ModelRecord>),
+    /// The model is there: its record, and how the pull went.
+    Done(Arc<ModelRecord>, Progress),
     /// It failed, or was cancelled. Nothing of it is visible.
     Failed(Arc<PullError>),
 }
@@ -154,16 +154,28 @@ impl Puller {
         work.propose().await
     }
 
-    /// Ends the pulls of what `text` refers to; what they fetched stays for the next. Gives how many there were.
+    /// Ends the pulls of what `text` refers to, in the quantisation and revision of `options` and no other; where
+    /// there is none, those of a model that will be called `text`. What they fetched stays for the next. Gives how many
+    /// there were.
     ///
     /// # Errors
     /// As [`Puller::pull`].
-    pub fn cancel(&self, text: &str) -> Result<usize, PullError> {
-        let reference = self.reference(text, &PullOptions::default())?.to_string();
+    pub fn cancel(&self, text: &str, options: &PullOptions) -> Result<usize, PullError> {
+        let reference = self.reference(text, options);
         let jobs = self.jobs();
-        let same = |job: &&Job| job.reference.eq_ignore_ascii_case(&reference) || is_named(job, text);
-        let cancelled = jobs.values().filter(same).map(|job| job.cancel.cancel()).count();
-        Ok(cancelled)
+        let cancel = |is_meant: &dyn Fn(&&Job) -> bool| {
+            jobs.values().filter(is_meant).map(|job| job.cancel.cancel()).count()
+        };
+        let same = reference.as_ref().map(Reference::to_string);
+        let by_reference = same.map_or(0, |same| cancel(&|job| job.reference.eq_ignore_ascii_case(&same)));
+        let by_name = || match options.quantization.is_none() && options.revision.is_none() {
+            true => cancel(&|job| is_called(job, text)),
+            false => 0,
+        };
+        match if by_reference > 0 { by_reference } else { by_name() } {
+            0 => reference.map(|_| 0),
+            cancelled => Ok(cancelled),
+        }
     }
 
     /// Every pull that is running: its reference and how far it is.
@@ -182,7 +194,7 @@ impl Puller {
 
     /// What is to be pulled when a user writes `text`.
     fn reference(&self, text: &str, options: &PullOptions) -> Result<Reference, PullError> {
-        let text = self.shared.store.follow(text)?;
+        let text = self.shared.store.target(text)?;
         let mut reference = match alias::lookup(&text)? {
             Some(reference) => reference,
             None => Reference::parse(&text)?,
@@ -227,8 +239,11 @@ impl Shared {
     }
 }
 
-fn is_named(job: &Job, text: &str) -> bool {
-    matches!(&*job.states.borrow(), PullState::Running(progress) if progress.model.eq_ignore_ascii_case(text))
+/// Whether a pull's model will be called that. Until its source has answered, its files and its name are unknown.
+fn is_called(job: &Job, name: &str) -> bool {
+    let states = job.states.borrow();
+    matches!(&*states, PullState::Running(progress)
+        if !progress.files.is_empty() && progress.model.eq_ignore_ascii_case(name))
 }
 
 fn globs(options: &PullOptions) -> Result<(Globs, Globs), PullError> {
@@ -254,7 +269,7 @@ async fn run(
     cancel: CancellationToken,
     leave: Leave,
 ) {
-    let reference = work.reference.to_string();
+    let (reference, began) = (work.reference.to_string(), Instant::now());
     let result = {
         let mut work = pin!(work.run());
         let mut ticks = tokio::time::interval(PROGRESS_EVERY);
@@ -274,7 +289,8 @@ async fn run(
     states.send_replace(match result {
         Ok(record) => {
             tracing::info!(reference, model = record.name, bytes = record.size_bytes, "pulled");
-            PullState::Done(Arc::new(record))
+            let last = progress.finished(&record, began.elapsed());
+            PullState::Done(Arc::new(record), last)
         }
         Err(error) => {
             tracing::warn!(reference, %error, "pull failed");
@@ -312,7 +328,7 @@ impl Pull {
         loop {
             match self.next().await {
                 PullState::Running(_) => {}
-                PullState::Done(record) => return Ok((*record).clone()),
+                PullState::Done(record, _) => return Ok((*record).clone()),
                 PullState::Failed(error) => return Err(error),
             }
         }

@@ -1,6 +1,6 @@
 //! What the store remembers of a model: plain data, and how it compares with the files as they lie now.
 
-use crate::limits::SIDE_TEXT_BYTES_MAX;
+use crate::limits::{RECORD_BYTES_MAX, SIDE_TEXT_BYTES_MAX};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::Read as _;
@@ -191,17 +191,21 @@ impl ModelRecord {
     }
 }
 
-/// The default sampling options that came with the pulled model at `path`, a JSON object; none for a model that is
-/// not in a folder of the store.
-pub fn params_beside(path: &Path) -> Option<String> {
+/// The texts that came with the pulled model at `path`; none for a model that is not in a folder of the store.
+pub fn texts_beside(path: &Path) -> Option<SideTexts> {
     let folder = if path.is_dir() { path } else { path.parent()? };
-    if !folder.join(crate::layout::MANIFEST).is_file() {
-        return None;
-    }
-    let mut text = String::new();
-    let opened = std::fs::File::open(folder.join("params.json")).ok()?;
-    opened.take(SIDE_TEXT_BYTES_MAX).read_to_string(&mut text).ok()?;
-    Some(text)
+    let mut manifest = Vec::new();
+    let opened = std::fs::File::open(folder.join(crate::layout::MANIFEST)).ok()?;
+    opened.take(RECORD_BYTES_MAX as u64 + 1).read_to_end(&mut manifest).ok()?;
+    let mut record: ModelRecord = serde_json::from_slice(&manifest).ok()?;
+    // What a file is stands in the manifest: any repository may have a `params.json`.
+    let below = |file: &FileRecord| {
+        let name = file.path.to_str().filter(|name| crate::file_name::check_file_name(name).is_ok());
+        name.is_some()
+    };
+    record.files.retain(below);
+    crate::publish::absolute(&mut record, folder);
+    Some(record.side_texts())
 }
 
 impl FileRecord {

@@ -49,10 +49,13 @@ impl Settings {
         });
         let hub_cache = path("HF_HUB_CACHE").or_else(|| hub_home.as_ref().map(|home| home.join("hub")));
         let token_file = path("HF_TOKEN_PATH").or_else(|| hub_home.as_ref().map(|home| home.join("token")));
-        let hub_token = text("HF_TOKEN").or_else(|| {
-            let read = std::fs::read_to_string(token_file?).ok()?;
-            Some(read.trim().to_owned()).filter(|token| !token.is_empty())
-        });
+        let hub_token = match text("HF_TOKEN") {
+            Some(token) => token_of("HF_TOKEN", &token)?,
+            None => match token_file.map(|file| (std::fs::read_to_string(&file), file)) {
+                Some((Ok(token), file)) => token_of(&file.display().to_string(), &token)?,
+                _ => None,
+            },
+        };
         let ollama_store = path("OLLAMA_MODELS").or_else(|| {
             let own = under_home(".ollama/models").filter(|path| path.is_dir());
             own.or_else(|| Some(PathBuf::from("/usr/share/ollama/.ollama/models")))
@@ -76,6 +79,17 @@ fn text(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
+/// A token, without what stands around it; none where there is nothing. What goes into no header would fail every
+/// request with words about headers.
+fn token_of(name: &str, text: &str) -> Result<Option<String>, PullError> {
+    let token = text.trim();
+    if !token.bytes().all(|byte| byte.is_ascii_graphic()) {
+        let why = "a token is one word of ASCII characters".to_owned();
+        return Err(PullError::Setting { name: name.to_owned(), why });
+    }
+    Ok(Some(token.to_owned()).filter(|token| !token.is_empty()))
+}
+
 fn server(name: &str, default: &str) -> Result<Url, PullError> {
     let value = text(name).unwrap_or_else(|| default.to_owned());
     let url =
@@ -92,6 +106,21 @@ fn flag(name: &str) -> Result<bool, PullError> {
         Some("1" | "true" | "yes" | "on") => Ok(true),
         Some(other) => {
             Err(PullError::Setting { name: name.to_owned(), why: format!("{other:?} is neither 1 nor 0") })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_is_one_word() {
+        assert_eq!(token_of("HF_TOKEN", " hf_abc\n").unwrap().as_deref(), Some("hf_abc"));
+        assert_eq!(token_of("HF_TOKEN", " \n").unwrap(), None);
+        for bad in ["hf_a\nhf_b", "hf_a b", "hf_\u{e9}", "hf_\0"] {
+            let error = token_of("HF_TOKEN", bad).unwrap_err().to_string();
+            assert!(error.starts_with("HF_TOKEN: ") && !error.contains("hf_"), "{error}");
         }
     }
 }

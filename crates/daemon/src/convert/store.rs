@@ -2,11 +2,9 @@
 
 use hanzo_engine_proto::v1;
 use hanzo_engine_store::{
-    Alias, Checked, Collected, DiskUsage, FileCheck, FileProgress, Health, Held, ModelRecord, Phase,
-    Progress, Proposal, PullOptions, PullRecord, Role,
+    Alias, Checked, Collected, DiskUsage, FileCheck, FileProgress, Health, Held, Phase, Progress, Proposal,
+    PullOptions, PullRecord, Role,
 };
-
-use super::reply::stored_model;
 
 /// What to pull, and how.
 pub(crate) fn pull_request(wire: v1::PullRequest) -> (String, PullOptions) {
@@ -14,6 +12,12 @@ pub(crate) fn pull_request(wire: v1::PullRequest) -> (String, PullOptions) {
     let set = |text: String| (!text.is_empty()).then_some(text);
     let (quantization, revision) = (set(quantization), set(revision));
     (reference, PullOptions { force, quantization, revision, include, exclude, copy })
+}
+
+/// Which pull is to end.
+pub(crate) fn cancel_request(wire: v1::CancelPullRequest) -> (String, PullOptions) {
+    let v1::CancelPullRequest { reference, quantization, revision } = wire;
+    pull_request(v1::PullRequest { reference, quantization, revision, ..Default::default() })
 }
 
 /// How far a pull is.
@@ -31,26 +35,6 @@ pub(crate) fn pull_progress(progress: Progress, joined: bool) -> v1::PullProgres
         stored: None,
         joined,
         bytes_fetched: progress.bytes_fetched,
-    }
-}
-
-/// The last word of a pull that ended well, after the last that was said of how far it was.
-pub(crate) fn pull_done(record: &ModelRecord, last: v1::PullProgress) -> v1::PullProgress {
-    let done = v1::pull_progress::Phase::Done as i32;
-    let file = |file: v1::FileProgress| {
-        let bytes_total = file.bytes_total.max(file.bytes_done);
-        v1::FileProgress { phase: done, bytes_done: bytes_total, bytes_total, ..file }
-    };
-    v1::PullProgress {
-        model: record.name.clone(),
-        phase: done,
-        file: String::new(),
-        bytes_done: record.size_bytes,
-        bytes_total: record.size_bytes,
-        eta_s: 0.0,
-        files: last.files.into_iter().map(file).collect(),
-        stored: Some(stored_model(record, false)),
-        ..last
     }
 }
 

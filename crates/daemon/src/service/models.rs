@@ -68,8 +68,8 @@ pub(super) async fn list(core: &Arc<Core>) -> Result<v1::ListResponse, Error> {
 /// One model: by the name it is served under, its name in the store, or a path. Nothing is registered.
 pub(super) async fn show(core: &Arc<Core>, request: v1::ShowRequest) -> Result<v1::ShowResponse, Error> {
     let v1::ShowRequest { model: asked, known_only } = request;
-    let view = core.models.registry.view(&asked).ok();
-    let (core, store) = (core.clone(), core.models.store.clone());
+    let view = core.models.registry.view(&core.models.loaded_name(&asked).await).ok();
+    let store = core.models.store.clone();
     blocking(move || {
         let (name, source) = match &view {
             Some(view) => (view.name.clone(), view.source.clone()),
@@ -78,9 +78,6 @@ pub(super) async fn show(core: &Arc<Core>, request: v1::ShowRequest) -> Result<v
                 Found::Path(path) => (derive_name(&path), Source::Path(path)),
             },
         };
-        // An alias of the store leads to a model that is served under its own name.
-        let own = || core.models.registry.view(&name).ok().filter(|own| own.source == source);
-        let view = view.or_else(own);
         let record = match (&store, &source) {
             (Some(store), Source::Path(path)) => store.find_path(path)?,
             _ => None,

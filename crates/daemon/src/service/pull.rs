@@ -9,14 +9,16 @@ use hanzo_engine_store::{Pull, PullState};
 use tonic::Status;
 
 use super::Core;
-use crate::{convert::store as convert, error::Error, limits::RETRY_AFTER_MS_UNMEASURED};
+use crate::{
+    convert::{reply::stored_model, store as convert},
+    error::Error,
+    limits::RETRY_AFTER_MS_UNMEASURED,
+};
 
 struct Watcher {
     core: Arc<Core>,
     pull: Pull,
     joined: bool,
-    /// What was said last.
-    last: v1::PullProgress,
     over: bool,
 }
 
@@ -29,7 +31,7 @@ pub(super) async fn pull(
     let (reference, options) = convert::pull_request(request);
     let pull = core.pulls.puller()?.pull(&reference, &options)?;
     let joined = pull.joined();
-    let watcher = Watcher { core: core.clone(), pull, joined, last: Default::default(), over: false };
+    let watcher = Watcher { core: core.clone(), pull, joined, over: false };
     Ok(stream::unfold(watcher, |mut watcher| async move {
         let said = watcher.next().await?;
         Some((said, watcher))
@@ -50,13 +52,11 @@ impl Watcher {
             }
         };
         Some(match state {
-            PullState::Running(progress) => {
-                self.last = convert::pull_progress(progress, self.joined);
-                Ok(self.last.clone())
-            }
-            PullState::Done(record) => {
+            PullState::Running(progress) => Ok(convert::pull_progress(progress, self.joined)),
+            PullState::Done(record, progress) => {
                 self.over = true;
-                Ok(convert::pull_done(&record, std::mem::take(&mut self.last)))
+                let stored = Some(stored_model(&record, false));
+                Ok(v1::PullProgress { stored, ..convert::pull_progress(progress, self.joined) })
             }
             PullState::Failed(error) => {
                 self.over = true;
@@ -74,8 +74,12 @@ pub(super) async fn propose(core: &Arc<Core>, request: v1::PullRequest) -> Resul
 }
 
 /// Ends pulls.
-pub(super) fn cancel(core: &Arc<Core>, reference: &str) -> Result<v1::CancelPullResponse, Error> {
-    let cancelled = core.pulls.puller()?.cancel(reference)?;
+pub(super) fn cancel(
+    core: &Arc<Core>,
+    request: v1::CancelPullRequest,
+) -> Result<v1::CancelPullResponse, Error> {
+    let (reference, options) = convert::cancel_request(request);
+    let cancelled = core.pulls.puller()?.cancel(&reference, &options)?;
     Ok(v1::CancelPullResponse { cancelled: u32::try_from(cancelled).unwrap_or(u32::MAX) })
 }
 

@@ -8,10 +8,10 @@ use super::Core;
 use crate::{convert::reply, error::Error};
 
 /// Counters and gauges of every model, or of one.
-pub(crate) fn stats(core: &Arc<Core>, model: &str) -> Result<v1::StatsResponse, Error> {
+pub(crate) async fn stats(core: &Arc<Core>, model: &str) -> Result<v1::StatsResponse, Error> {
     let views = match model {
         "" => core.models.registry.views(),
-        model => vec![core.models.registry.view(model)?],
+        model => vec![core.models.registry.view(&core.models.loaded_name(model).await)?],
     };
     Ok(v1::StatsResponse {
         version: env!("CARGO_PKG_VERSION").to_owned(),

@@ -42,7 +42,7 @@ impl StoreApi for StoreService {
     }
 
     async fn cancel_pull(&self, request: Request<v1::CancelPullRequest>) -> Reply<v1::CancelPullResponse> {
-        reply(pull::cancel(&self.0, &request.into_inner().reference))
+        reply(pull::cancel(&self.0, request.into_inner()))
     }
 
     async fn pulls(&self, _: Request<v1::PullsRequest>) -> Reply<v1::PullsResponse> {

@@ -4,9 +4,11 @@ use axum::http::{HeaderMap, StatusCode};
 use hanzo_engine_proto::v1::{
     self, pull_progress::Phase, resolve_response::Found, store_client::StoreClient,
 };
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
 use tonic::{Code, Streaming};
 
-use super::Rig;
+use super::{Rig, chat, check_refused, finished, question, said, started, text};
 
 /// The demo model on a server, by an address that can be pulled.
 async fn served() -> String {
@@ -58,6 +60,8 @@ async fn a_model_is_pulled_served_moved_and_forgotten() {
         "its files were read"
     );
     assert_eq!((one.bytes_done, stored.in_place), (crate::DEMO_GGUF.len() as u64, false));
+    assert_eq!((one.bytes_total, one.eta_s, one.files[0].phase()), (one.bytes_done, 0.0, Phase::Done));
+    assert!(one.bytes_fetched == one.bytes_done && one.bytes_per_s > 0.0, "{one:?}");
     assert!(store.pulls(v1::PullsRequest {}).await.unwrap().into_inner().broken_off.is_empty());
 
     let copy = v1::CopyRequest { model: "small-q8_0".into(), alias: "mine".into() };
@@ -115,11 +119,146 @@ async fn pulls_that_cannot_be_say_why() {
         let refused = rig.client().pull(pull(reference)).await.unwrap_err();
         assert_eq!(refused.code(), code, "{refused:?}");
     }
-    let cancel = v1::CancelPullRequest { reference: "a/b".into() };
+    let cancel = v1::CancelPullRequest { reference: "a/b".into(), ..Default::default() };
     assert_eq!(store.cancel_pull(cancel).await.unwrap().into_inner().cancelled, 0);
     let aliases = store.aliases(v1::AliasesRequest {}).await.unwrap().into_inner().aliases;
     assert!(aliases.iter().any(|alias| alias.alias == "zen-nano" && alias.builtin));
     let nothing = store.export(v1::ExportRequest::default()).await.unwrap_err();
     assert_eq!(nothing.code(), Code::InvalidArgument);
+    rig.stopped().await;
+}
+
+/// A registry with one model: the demo model, and these layers beside it. Its reference.
+async fn registry(layers: &[(&str, &str)]) -> String {
+    let digest = |bytes: &[u8]| {
+        let hex: String = Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
+        format!("sha256:{hex}")
+    };
+    let mut blobs = vec![crate::DEMO_GGUF.to_vec(), b"{\"model_format\":\"gguf\"}".to_vec()];
+    blobs.extend(layers.iter().map(|(_, text)| text.as_bytes().to_vec()));
+    let layer =
+        |kind: &str, blob: &[u8]| json!({"mediaType": kind, "digest": digest(blob), "size": blob.len()});
+    let kinds = std::iter::once("model").chain(layers.iter().map(|(kind, _)| *kind));
+    let weights_first = std::iter::once(&blobs[0]).chain(&blobs[2..]);
+    let listed: Vec<Value> = kinds
+        .zip(weights_first)
+        .map(|(kind, blob)| layer(&format!("application/vnd.ollama.image.{kind}"), blob))
+        .collect();
+    let config = layer("application/vnd.docker.container.image.v1+json", &blobs[1]);
+    let manifest = json!({ "schemaVersion": 2, "config": config, "layers": listed }).to_string();
+    let answer = move |uri: axum::http::Uri| {
+        let wanted = blobs.iter().find(|blob| uri.path().ends_with(&digest(blob))).cloned();
+        let manifest = manifest.clone();
+        async move { wanted.unwrap_or_else(|| manifest.into_bytes()) }
+    };
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move { axum::serve(listener, axum::Router::new().fallback(answer)).await });
+    format!("ollama://{address}/library/small:latest")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_package_says_is_the_default_of_its_model() {
+    let rig = Rig::start_with(|_| ()).await;
+    let params = r#"{"stop":["Paris"],"num_predict":3,"num_ctx":512,"temperature":0,"seed":7,"mirostat":2}"#;
+    let layers = [("params", params), ("system", "You are a pirate."), ("template", "{{ .Prompt }}")];
+    let reference = registry(&layers).await;
+    last(rig.client().pull(pull(&reference)).await.unwrap().into_inner()).await;
+    let loaded = rig.load("small", "").await.unwrap().model.unwrap();
+    assert_eq!((loaded.name.as_str(), loaded.context_tokens_max), ("small:latest", 512));
+
+    // What the weights' own template makes of it, with the system prompt; a client's own goes instead of it.
+    let mut own = question("What is the capital of France?");
+    let rendered = async |chat: &v1::Chat| {
+        let input = Some(v1::tokenize_request::Input::Chat(chat.clone()));
+        let request = v1::TokenizeRequest { model: "small".into(), input, add_special_tokens: None };
+        rig.client().tokenize(request).await.unwrap().into_inner().text
+    };
+    assert!(rendered(&own).await.contains("You are a pirate."));
+    let words = |text: &str| vec![v1::ContentPart { part: Some(v1::content_part::Part::Text(text.into())) }];
+    let system = v1::Message { role: "system".into(), content: words("Be brief."), ..Default::default() };
+    own.messages.insert(0, system);
+    let text = rendered(&own).await;
+    assert!(text.contains("Be brief.") && !text.contains("pirate"), "{text}");
+
+    // Nothing said: three tokens, and what the request says instead.
+    let ask = |sampling: Option<v1::Sampling>, stop: Option<v1::StopConditions>| v1::InferRequest {
+        model: "small".into(),
+        sampling,
+        stop,
+        ..chat(own.clone(), 1)
+    };
+    let end = finished(&rig.events(ask(None, None)).await, 0);
+    assert_eq!((end.reason(), end.usage.unwrap().completion_tokens), (v1::FinishReason::Length, 3));
+    let long = |strings: &[&str]| v1::StopConditions {
+        max_tokens: Some(40),
+        strings: strings.iter().map(|text| (*text).to_owned()).collect(),
+        ..Default::default()
+    };
+    let stopped = rig.events(ask(None, Some(long(&[])))).await;
+    let end = finished(&stopped, 0);
+    assert_eq!((end.reason(), end.stop_string.as_str()), (v1::FinishReason::Stop, "Paris"));
+    let whole = said(&rig.events(ask(None, Some(long(&["never said"])))).await, 0);
+    assert!(whole.starts_with(&said(&stopped, 0)) && whole.contains("Paris"), "{whole}");
+    // The seed and the temperature, too.
+    let hot = |seed| v1::Sampling { temperature: Some(2.0), seed, ..Default::default() };
+    let drawn = async |seed| said(&rig.events(ask(Some(hot(seed)), Some(long(&["never said"])))).await, 0);
+    let (first, second, other) = (drawn(None).await, drawn(None).await, drawn(Some(8)).await);
+    assert_eq!(first, drawn(Some(7)).await);
+    assert!(first == second && first != other, "{first:?}, {other:?}");
+    // Whoever loads it says how long its context is.
+    let unload = v1::UnloadRequest { model: "small".into(), force: false };
+    rig.client().unload(unload).await.unwrap();
+    let longer = v1::LoadRequest { model: "small".into(), context_tokens_max: 1024, ..Default::default() };
+    let loaded = rig.client().load(longer).await.unwrap().into_inner().model.unwrap();
+    assert_eq!(loaded.context_tokens_max, 1024);
+    rig.stopped().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_loaded_model_answers_to_its_aliases() {
+    let rig = Rig::start_with(|_| ()).await;
+    let (url, mut store) = (served().await, StoreClient::new(rig.channel.clone()));
+    last(rig.client().pull(pull(&url)).await.unwrap().into_inner()).await;
+    let copy = v1::CopyRequest { model: "small-q8_0".into(), alias: "mine".into() };
+    store.copy(copy).await.unwrap();
+    let ask = |model: &str| v1::InferRequest { model: model.into(), ..text("Once upon a", 4) };
+    let not_loaded = rig.infer(ask("mine")).await.unwrap_err();
+    check_refused(&not_loaded, Code::NotFound, "model: ");
+
+    // Under its own name, and under one of the server's choice.
+    for served_as in ["", "fast"] {
+        let builds = rig.device.builds();
+        let name = rig.load("small-q8_0", served_as).await.unwrap().model.unwrap().name;
+        assert_eq!(name, if served_as.is_empty() { "Small-Q8_0" } else { "fast" });
+        let said_by_it = said(&rig.events(ask(&name)).await, 0);
+        for alias in ["mine", "MINE", "Small-Q8_0", "small-q8_0", &url] {
+            let events = rig.events(ask(alias)).await;
+            assert_eq!(
+                (started(&events).model, said(&events, 0)),
+                (name.clone(), said_by_it.clone()),
+                "{alias}"
+            );
+            let input = Some(v1::tokenize_request::Input::Text("a".into()));
+            let tokenize = v1::TokenizeRequest { model: alias.into(), input, add_special_tokens: None };
+            assert_eq!(rig.client().tokenize(tokenize).await.unwrap().into_inner().ids.len(), 1);
+            let stats = rig.stats(alias).await;
+            assert_eq!(stats.status.unwrap().name, name);
+            // To load it is to find it loaded.
+            assert_eq!(rig.load(alias, "").await.unwrap().model.unwrap().name, name);
+        }
+        assert_eq!(rig.device.builds(), builds + 1, "one copy");
+        let unload = v1::UnloadRequest { model: "mine".into(), force: false };
+        assert_eq!(rig.client().unload(unload).await.unwrap().into_inner().model.unwrap().name, name);
+    }
+
+    // Pulled anew while it is loaded, it lies elsewhere; the one that is loaded still answers.
+    rig.load("mine", "").await.unwrap();
+    let force = v1::PullRequest { force: true, ..pull(&url) };
+    last(rig.client().pull(force).await.unwrap().into_inner()).await;
+    assert_eq!(started(&rig.events(ask("mine")).await).model, "Small-Q8_0");
+    // A loaded model's own name goes before an alias.
+    rig.load(crate::DEMO_MODEL, "mine").await.unwrap();
+    assert_eq!(started(&rig.events(ask("mine")).await).model, "mine");
     rig.stopped().await;
 }

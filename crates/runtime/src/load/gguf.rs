@@ -7,6 +7,7 @@ use super::{
     GenerationDefaults, ModelFiles, ModelInfo, Resolved, TextFiles, TokenizerSource, check_tokens,
     dominant_type, resolve, size_bytes,
 };
+use crate::chat::Opening;
 use crate::error::LoadError;
 use crate::gguf::{Gguf, Metadata};
 use crate::spec::{self, Naming};
@@ -89,6 +90,7 @@ pub(crate) fn text_files(metadata: &Arc<Metadata>) -> Result<TextFiles, LoadErro
         bos: metadata.u32("tokenizer.ggml.bos_token_id")?,
         eos: end_tokens(metadata)?,
         generation: generation(metadata)?,
+        opening: Opening::default(),
     })
 }
 
@@ -110,7 +112,7 @@ fn generation(metadata: &Metadata) -> Result<GenerationDefaults, LoadError> {
         top_p: metadata.f32("general.sampling.top_p")?,
         min_p: metadata.f32("general.sampling.min_p")?,
         repetition_penalty: metadata.f32("general.sampling.penalty_repeat")?,
-        max_new_tokens: None,
+        ..GenerationDefaults::default()
     })
 }
 

@@ -9,6 +9,7 @@ use super::{
     GenerationDefaults, ModelFiles, ModelInfo, Resolved, Tensor, TextFiles, TokenizerSource, check_tokens,
     dominant_type, read_file, read_json, resolve, size_bytes,
 };
+use crate::chat::Opening;
 use crate::error::LoadError;
 use crate::limits::{TEXT_FILE_BYTES_MAX, VOCAB_MAX};
 use crate::safetensors;
@@ -114,6 +115,7 @@ pub(crate) fn text_files(
         bos: config.whole("bos_token_id", VOCAB_MAX)?.map(|token| token as u32),
         eos: end_tokens(config, generation_config)?,
         generation: generation_config.map(generation).transpose()?.unwrap_or_default(),
+        opening: Opening::default(),
     })
 }
 
@@ -174,5 +176,6 @@ fn generation(config: &Config) -> Result<GenerationDefaults, LoadError> {
         min_p: config.f32("min_p")?,
         repetition_penalty: config.f32("repetition_penalty")?,
         max_new_tokens: whole("max_new_tokens")?,
+        ..GenerationDefaults::default()
     })
 }

@@ -19,6 +19,7 @@ use serde_json::{Map, Value};
 pub use opened::{Network, Opened};
 pub use tensor::Tensor;
 
+use crate::chat::Opening;
 use crate::error::LoadError;
 use crate::gguf::Metadata;
 use crate::mapped::ModelBytes;
@@ -76,10 +77,12 @@ pub struct TextFiles {
     pub eos: Vec<u32>,
     /// How the model's makers would sample it.
     pub generation: GenerationDefaults,
+    /// What its makers put before every conversation.
+    pub opening: Opening,
 }
 
-/// Sampling settings a model comes with; what it does not say is `None`.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+/// Settings of sampling and stopping that a model comes with; what it does not say is `None` or empty.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct GenerationDefaults {
     /// False means greedy, whatever the other settings say.
     pub do_sample: Option<bool>,
@@ -93,8 +96,16 @@ pub struct GenerationDefaults {
     pub min_p: Option<f32>,
     /// Divides the logits of tokens that were there.
     pub repetition_penalty: Option<f32>,
+    /// Subtracted for each time a token was generated.
+    pub frequency_penalty: Option<f32>,
+    /// Subtracted once from tokens that were generated.
+    pub presence_penalty: Option<f32>,
+    /// What every request draws with.
+    pub seed: Option<u64>,
     /// Tokens to generate at most.
     pub max_new_tokens: Option<u32>,
+    /// Texts that end a completion; one that is a control token's is that token.
+    pub stop: Vec<String>,
 }
 
 /// An opened model.

@@ -21,6 +21,8 @@ pub struct Opened {
     pub network: Network,
     /// What lies around it when it embeds.
     pub embedding: EmbeddingSpec,
+    /// Tokens of the context it is to be loaded with unless somebody says otherwise; none: all it was made for.
+    pub context_tokens_default: Option<u32>,
 }
 
 /// A network's files.
@@ -47,7 +49,7 @@ impl Opened {
                     let files = EncoderFiles::from_gguf(&stem, gguf, files)?;
                     let stated = embedding::of_gguf(&metadata, &files.spec.architecture)?;
                     let embedding = stated.unwrap_or_else(|| EmbeddingSpec::plain(Pooling::Mean, true));
-                    Ok(Opened { network: Network::Encoder(files), embedding })
+                    Ok(Opened { network: Network::Encoder(files), embedding, context_tokens_default: None })
                 }
                 (stem, gguf, files) => Self::of_decoder(super::gguf::assemble(&stem, gguf, files)?),
             };
@@ -61,13 +63,13 @@ impl Opened {
                 }
                 let stated = embedding::read(path, files.spec.hidden)?;
                 let embedding = stated.unwrap_or_else(|| EmbeddingSpec::plain(Pooling::Mean, false));
-                Ok(Opened { network: Network::Encoder(files), embedding })
+                Ok(Opened { network: Network::Encoder(files), embedding, context_tokens_default: None })
             }
             _ => {
                 let files = ModelFiles::open(path)?;
                 let stated = embedding::read(path, files.spec.hidden)?;
                 let embedding = stated.unwrap_or_else(|| EmbeddingSpec::plain(Pooling::Last, true));
-                Ok(Opened { network: Network::Decoder(files), embedding })
+                Ok(Opened { network: Network::Decoder(files), embedding, context_tokens_default: None })
             }
         }
     }
@@ -87,7 +89,7 @@ impl Opened {
             TokenizerSource::HuggingFace { .. } => None,
         };
         let embedding = stated.unwrap_or_else(|| EmbeddingSpec::plain(Pooling::Last, true));
-        Ok(Opened { network: Network::Decoder(files), embedding })
+        Ok(Opened { network: Network::Decoder(files), embedding, context_tokens_default: None })
     }
 
     /// The network, where it is a decoder.
@@ -111,6 +113,14 @@ impl Opened {
         match &self.network {
             Network::Decoder(files) => &files.text,
             Network::Encoder(files) => &files.text,
+        }
+    }
+
+    /// Its text files, to be filled by what came with them.
+    pub fn text_files_mut(&mut self) -> &mut TextFiles {
+        match &mut self.network {
+            Network::Decoder(files) => &mut files.text,
+            Network::Encoder(files) => &mut files.text,
         }
     }
 

@@ -6,6 +6,7 @@ use serde_json::{Value as Json, json};
 
 use super::*;
 use crate::{
+    chat::Opening,
     gguf::{Array, Metadata, Value},
     load::{GenerationDefaults, ModelFiles},
 };
@@ -51,6 +52,7 @@ fn files(tokenizer: TokenizerSource) -> TextFiles {
         bos: None,
         eos: Vec::new(),
         generation: GenerationDefaults::default(),
+        opening: Opening::default(),
     }
 }
 

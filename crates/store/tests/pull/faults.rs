@@ -143,6 +143,14 @@ async fn statuses_that_pass_and_statuses_that_do_not() {
     let began = Instant::now();
     case.pull(&case.puller(case.settings())).await.unwrap();
     assert!(began.elapsed() >= Duration::from_secs(1), "Retry-After is kept to");
+    // As a date, which counts whole seconds: two from now are more than one.
+    let case = Case::new().await;
+    let date = httpdate::fmt_http_date(SystemTime::now() + Duration::from_secs(2));
+    case.files.fault(|faults| faults.statuses = [(503, vec![("retry-after", date)])].into());
+    let began = Instant::now();
+    case.pull(&case.puller(case.settings())).await.unwrap();
+    let waited = began.elapsed();
+    assert!(waited >= Duration::from_millis(950), "a date is kept to, not {waited:?}");
     for status in [400, 401, 403, 404, 410, 416, 451] {
         let case = Case::new().await;
         case.files.fault(|faults| faults.statuses = [(status, vec![])].into());
@@ -156,6 +164,12 @@ async fn statuses_that_pass_and_statuses_that_do_not() {
     case.files.fault(|faults| faults.statuses = [(429, long)].into());
     let error = case.pull(&case.puller(case.settings())).await.unwrap_err();
     assert!(error.to_string().contains("86400 s"), "{error}");
+    let case = Case::new().await;
+    let date = httpdate::fmt_http_date(SystemTime::now() + Duration::from_secs(7_200));
+    case.files.fault(|faults| faults.statuses = [(429, vec![("retry-after", date)])].into());
+    let error = case.pull(&case.puller(case.settings())).await.unwrap_err();
+    assert!(error.to_string().contains("asks to wait for 7"), "{error}");
+    assert_eq!(case.files.requests.load(SeqCst), 1, "it is not asked again");
     let case = Case::new().await;
     case.files.fault(|faults| faults.statuses = vec![(503, vec![]); 100].into());
     let error = case.pull(&case.puller(case.settings())).await.unwrap_err();

@@ -1,9 +1,10 @@
 //! Pulls from a hub.
 
+use super::child::{child, part};
 use super::content::Content;
 use super::hub::{Hub, TOKEN};
 use super::{nothing_visible, puller, settings};
-use hanzo_engine_store::{Found, Held, PullError, PullOptions, PullState, Settings};
+use hanzo_engine_store::{Found, Held, Phase, PullError, PullOptions, PullState, Settings};
 use std::path::Path;
 
 fn tiny() -> Vec<(&'static str, Content)> {
@@ -32,15 +33,23 @@ async fn a_repository_becomes_a_model() {
 
     // As typed in another case: the hub's own name is kept.
     let mut pull = puller.pull("qwen/tiny", &PullOptions::default()).unwrap();
-    let record = loop {
+    let began = std::time::Instant::now();
+    let (record, last) = loop {
         match pull.next().await {
             PullState::Running(progress) => assert!(progress.bytes_done <= proposal.fetch_bytes),
-            PullState::Done(record) => break record,
+            PullState::Done(record, last) => break (record, last),
             PullState::Failed(error) => panic!("{error}"),
         }
     };
     assert_eq!((record.name.as_str(), record.reference.as_str()), ("Qwen/Tiny", "hf://Qwen/Tiny"));
     assert_eq!(record.size_bytes, proposal.fetch_bytes);
+    // The last word: everything is there, and how fast it came on the whole.
+    assert_eq!((last.phase, last.model.as_str(), last.eta_s), (Phase::Done, "Qwen/Tiny", Some(0.0)));
+    assert_eq!((last.bytes_done, last.bytes_total), (record.size_bytes, record.size_bytes));
+    assert!(last.bytes_fetched >= record.size_bytes && last.files.len() == 7, "{last:?}");
+    assert!(last.files.iter().all(|file| file.phase == Phase::Done && file.bytes_done == file.bytes_total));
+    let slowest = last.bytes_fetched as f64 / began.elapsed().as_secs_f64();
+    assert!(last.bytes_per_s >= slowest * 0.99 && last.bytes_per_s.is_finite(), "{}", last.bytes_per_s);
     assert!(!record.in_place && record.path.is_dir() && record.revision.is_some());
     for (name, content) in tiny().into_iter().take(7) {
         let bytes = std::fs::read(record.path.join(name)).unwrap();
@@ -103,6 +112,15 @@ async fn of_gguf_the_quantization_asked_for() {
     assert!(puller.store().get("m").unwrap_err().to_string().contains("ambiguous"));
     let alias = puller.store().set_alias("m:Q8_0", "mine").unwrap();
     assert_eq!((alias.target.as_str(), puller.store().get("MINE").unwrap()), ("Org/M:Q8_0", split));
+    // Without the model its alias is nobody's, and no other repository's: Org/M is another one than Org/M-GGUF.
+    puller.store().remove("m:q8_0").unwrap();
+    for dangling in [
+        puller.store().resolve("mine").map(drop).unwrap_err().to_string(),
+        puller.pull("mine", &PullOptions::default()).map(drop).unwrap_err().to_string(),
+    ] {
+        assert!(dangling.contains("Org/M:Q8_0, which is not here any more"), "{dangling}");
+    }
+    assert_eq!(puller.store().remove("mine").unwrap().alias_of.as_deref(), Some("Org/M:Q8_0"));
     let error = pull("org/m-gguf:Q5_0", PullOptions::default()).await.unwrap_err();
     assert!(error.to_string().contains("Q4_K_M, Q8_0"), "{error}");
 }
@@ -167,7 +185,7 @@ async fn two_pulls_of_one_model_are_one_and_can_be_cancelled() {
         }
     }
     assert!(matches!(puller.store().gc(false), Err(hanzo_engine_store::StoreError::Busy { pulls: 1 })));
-    assert_eq!(puller.cancel("a/b").unwrap(), 1);
+    assert_eq!(puller.cancel("a/b", &PullOptions::default()).unwrap(), 1);
     assert!(matches!(*second.done().await.unwrap_err(), PullError::Cancelled));
     nothing_visible(puller.store());
     assert_eq!(puller.store().pulls().unwrap()[0].reference, "hf://a/b");
@@ -179,30 +197,94 @@ async fn two_pulls_of_one_model_are_one_and_can_be_cancelled() {
     assert!(puller.store().pulls().unwrap().is_empty() && puller.running().is_empty());
 }
 
+/// Who ends one pull of a repository leaves the others of it alone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_quantization_and_revision_is_cancelled_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let hub = Hub::start().await;
+    let part = |n| Content::made(n, 32 << 20);
+    hub.put(
+        "Org/M-GGUF",
+        &[("m-Q4_K_M.gguf", part(1)), ("m-Q5_K_M.gguf", part(2)), ("m-Q8_0.gguf", part(3))],
+    );
+    hub.cdn.fault(|faults| faults.rate = Some(1 << 20));
+    let puller = puller(dir.path(), settings(&hub.url()));
+    let with = |quantization: Option<&str>, revision: Option<&str>| PullOptions {
+        quantization: quantization.map(str::to_owned),
+        revision: revision.map(str::to_owned),
+        ..PullOptions::default()
+    };
+    let wanted = [
+        with(None, None),
+        with(Some("Q8_0"), None),
+        with(Some("Q8_0"), Some("main")),
+        with(Some("Q5_K_M"), None),
+    ];
+    let mut pulls: Vec<_> =
+        wanted.iter().map(|options| puller.pull("org/m-gguf", options).unwrap()).collect();
+    // Before any source has answered, and so before any has a name.
+    assert_eq!(puller.cancel("org/m-gguf", &wanted[3]).unwrap(), 1);
+    assert!(matches!(*pulls.pop().unwrap().done().await.unwrap_err(), PullError::Cancelled));
+    assert_eq!(puller.running().len(), 3);
+    for pull in &mut pulls {
+        while !matches!(pull.next().await, PullState::Running(progress) if !progress.files.is_empty()) {}
+    }
+    assert_eq!(puller.cancel("org/m-gguf", &with(Some("Q6_K"), None)).unwrap(), 0);
+    assert_eq!(puller.cancel("org/m-gguf", &with(None, Some("v1"))).unwrap(), 0);
+    assert_eq!(puller.cancel("ORG/m-gguf", &with(Some("Q8_0"), Some("main"))).unwrap(), 1);
+    assert!(matches!(*pulls.pop().unwrap().done().await.unwrap_err(), PullError::Cancelled));
+    let mut left: Vec<String> = puller.running().into_iter().map(|(reference, _)| reference).collect();
+    left.sort();
+    assert_eq!(left, ["hf://org/m-gguf", "hf://org/m-gguf:Q8_0"]);
+    // As it was typed, the choice left open; then by the name it will have.
+    assert_eq!(puller.cancel("org/m-gguf", &with(None, None)).unwrap(), 1);
+    assert_eq!(puller.cancel("org/m:q8_0", &with(None, None)).unwrap(), 1);
+    for pull in pulls {
+        assert!(matches!(*pull.done().await.unwrap_err(), PullError::Cancelled));
+    }
+    assert!(puller.cancel("nobody", &with(None, None)).is_err());
+    nothing_visible(puller.store());
+}
+
+/// The part of the child that fetches a repository with the hub's own client, as it comes: where the hub is, and
+/// where its cache is, are in the environment.
+#[test]
+fn child_with_the_hubs_own_client() {
+    let Some((repo, _)) = part() else { return };
+    let api = hf_hub::api::sync::ApiBuilder::from_env().with_progress(false).build().unwrap();
+    let repo = api.model(repo);
+    for file in repo.info().unwrap().siblings {
+        println!("fetched {}", repo.get(&file.rfilename).unwrap().display());
+    }
+    // And the store's settings of the same environment.
+    let settings = Settings::from_env().unwrap();
+    println!("the store's hub {}", settings.hub);
+    println!("the store's cache {}", settings.hub_cache.unwrap().display());
+}
+
 /// The cache that Hugging Face's own client fills: first by that client itself, from the same hub.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_hubs_own_client_and_its_cache() {
     let dir = tempfile::tempdir().unwrap();
     let hub = Hub::start().await;
     hub.put("Qwen/Tiny", &tiny());
-    let (cache, url) = (dir.path().join("hf"), hub.url());
-    let at = cache.clone();
-    let fetched = tokio::task::spawn_blocking(move || {
-        let api = hf_hub::api::sync::ApiBuilder::new()
-            .with_endpoint(url)
-            .with_cache_dir(at)
-            .with_progress(false)
-            .with_token(None)
-            .build()
-            .unwrap();
-        let repo = api.model("Qwen/Tiny".to_owned());
-        let names: Vec<String> =
-            repo.info().unwrap().siblings.into_iter().map(|file| file.rfilename).collect();
-        names.iter().map(|name| repo.get(name).unwrap()).collect::<Vec<_>>()
-    });
-    let fetched = fetched.await.unwrap();
-    assert_eq!(fetched.len(), tiny().len());
-    assert_eq!(std::fs::read(&fetched[0]).unwrap().len(), 40 << 20);
+    let home = dir.path().join("hf");
+    let mut child = child("hub_pulls::child_with_the_hubs_own_client", dir.path(), "Qwen/Tiny");
+    for name in ["HF_TOKEN", "HF_TOKEN_PATH", "HF_HUB_CACHE", "HF_HUB_OFFLINE"] {
+        child.env_remove(name);
+    }
+    child.env("HF_ENDPOINT", hub.url()).env("HF_HOME", &home).env("NO_PROXY", "127.0.0.1,localhost");
+    let output = tokio::task::spawn_blocking(move || child.output().unwrap()).await.unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{said}");
+    let after = |prefix| said.lines().filter_map(move |line| line.split_once(prefix)).map(|(_, after)| after);
+    let fetched: Vec<&Path> = after("fetched ").map(Path::new).collect();
+    assert_eq!(fetched.len(), tiny().len(), "{said}");
+    assert_eq!(std::fs::read(fetched[0]).unwrap().len(), 40 << 20);
+    let cache = home.join("hub");
+    assert!(fetched.iter().all(|path| path.starts_with(&cache)), "{said}");
+    assert_eq!(after("the store's hub ").next(), Some(format!("{}/", hub.url()).as_str()));
+    assert_eq!(after("the store's cache ").next(), cache.to_str());
 
     let served = hub.cdn.served();
     let found =
@@ -212,12 +294,29 @@ async fn the_hubs_own_client_and_its_cache() {
     assert!(record.files.iter().filter(|file| file.held == Held::Linked).count() >= 2);
     assert!(found.store().verify("tiny", |_| true).unwrap().is_sound());
     assert!(found.store().remove("tiny").unwrap().freed_bytes < 1 << 20);
-    assert!(fetched.iter().all(|path: &std::path::PathBuf| path.exists()), "they are not ours to delete");
+    assert!(fetched.iter().all(|path| path.exists()), "they are not ours to delete");
 
     let offline = Settings { offline: true, hub_cache: Some(cache), ..settings("http://127.0.0.1:1") };
     let without = puller(&dir.path().join("b"), offline);
     let record = without.pull("qwen/tiny", &PullOptions::default()).unwrap().done().await.unwrap();
     assert!(record.in_place && record.files.len() == 7 && Path::new(&record.path).is_dir());
+    // What is in the store needs neither network nor cache.
+    let offline = Settings { offline: true, ..settings("http://127.0.0.1:1") };
+    found.pull("qwen/tiny", &PullOptions::default()).unwrap().done().await.unwrap();
+    drop(found);
+    let stored = puller(&dir.path().join("a"), offline);
+    let kept = stored.pull("QWEN/tiny", &PullOptions::default()).unwrap().done().await.unwrap();
+    assert_eq!(kept.name, "Qwen/Tiny");
+    for options in [
+        PullOptions { force: true, ..PullOptions::default() },
+        PullOptions { revision: Some("v1".into()), ..PullOptions::default() },
+    ] {
+        let error = stored.pull("qwen/tiny", &options).unwrap().done().await.unwrap_err();
+        assert!(matches!(&*error, PullError::Offline { .. }), "{error}");
+    }
+    std::fs::remove_file(kept.path.join("config.json")).unwrap();
+    let error = stored.pull("qwen/tiny", &PullOptions::default()).unwrap().done().await.unwrap_err();
+    assert!(matches!(&*error, PullError::Offline { .. }), "{error}");
     let error = without.pull("qwen/other", &PullOptions::default()).unwrap().done().await.unwrap_err();
     assert!(
         matches!(&*error, PullError::Offline { .. }) && error.to_string().contains("hf://qwen/other"),

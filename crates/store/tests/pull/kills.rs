@@ -1,39 +1,20 @@
 //! kill -9 in the middle of a pull, and of everything else: a child process does it and dies.
 
+use super::child::{child, part};
 use super::content::{Content, mix};
 use super::server::{Files, plain};
 use super::{puller, settings};
 use hanzo_engine_store::{NewModel, PullOptions, Store};
 use std::collections::BTreeSet;
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-const ROLE: &str = "HANZO_STORE_TEST_CHILD";
 const BYTES: u64 = 300 << 20;
 const KILLS: u64 = 50;
 /// What one kill may cost: a chunk of each stream.
 const CHUNK_BYTES: u64 = 16 << 20;
 const STREAMS: u64 = 4;
-
-/// Runs this program again as the test `name`, which then plays its part.
-fn child(name: &str, dir: &Path, what: &str) -> Child {
-    Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", name, "--nocapture", "--test-threads", "1"])
-        .env(ROLE, what)
-        .env("HANZO_STORE_TEST_DIR", dir)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap()
-}
-
-fn part() -> Option<(String, std::path::PathBuf)> {
-    Some((std::env::var(ROLE).ok()?, std::env::var_os("HANZO_STORE_TEST_DIR")?.into()))
-}
 
 /// The part of the child that pulls.
 #[test]
@@ -60,7 +41,7 @@ async fn a_pull_that_is_killed_fifty_times() {
         let reference = format!("{url}{path}#sha256={}", content.sha256());
         let (before, first_kill) = (files.served(), kills);
         let whole = loop {
-            let mut child = child("kills::child_that_pulls", dir.path(), &reference);
+            let mut child = child("kills::child_that_pulls", dir.path(), &reference).spawn().unwrap();
             // The last model is let come to its end.
             let time = match kills < KILLS {
                 true => Duration::from_millis(20 + mix(kills ^ 0xabcd) % 400),
@@ -141,7 +122,7 @@ fn changes_that_are_killed_lose_nothing_and_invent_nothing() {
     let (mut changes, mut round) = (0, 0);
     while changes < 1_000 {
         round += 1;
-        let mut child = child("kills::child_that_changes", dir.path(), &round.to_string());
+        let mut child = child("kills::child_that_changes", dir.path(), &round.to_string()).spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let (mut pending, mut here) = (None, 0);
         let until = 20 + mix(round) % 120;

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod archives;
+mod child;
 mod content;
 mod faults;
 mod hostile;

@@ -47,7 +47,7 @@ async fn a_model_of_a_registry_with_its_texts() {
     assert_eq!(texts.template.as_deref(), Some("{{ .Prompt }}"));
     assert_eq!(texts.system.as_deref(), Some("You are kind."));
     assert_eq!(texts.license.as_deref(), Some("first\n\nsecond"));
-    assert!(hanzo_engine_store::params_beside(&record.path).unwrap().contains("temperature"));
+    assert_eq!(hanzo_engine_store::texts_beside(&record.path), Some(texts));
     assert!(puller.store().verify("llama3.2", |_| true).unwrap().is_sound());
     // The token went to the registry alone.
     assert_eq!(*registry.cdn.credentials.lock().unwrap(), [""; 0]);

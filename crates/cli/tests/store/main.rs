@@ -6,119 +6,25 @@
 
 // The hub of the store's own tests; what only those use is no mistake.
 #[allow(dead_code)]
-#[path = "../../store/tests/pull/content.rs"]
+#[path = "../../../store/tests/pull/content.rs"]
 mod content;
 #[allow(dead_code)]
-#[path = "../../store/tests/pull/hub.rs"]
+#[path = "../../../store/tests/pull/hub.rs"]
 mod hub;
 #[allow(dead_code)]
-#[path = "../../store/tests/pull/server.rs"]
+#[path = "../../../store/tests/pull/server.rs"]
 mod server;
 
+mod hostile;
+mod place;
+mod terminal;
+
 use content::Content;
-use hub::Hub;
+use place::{DEMO, Ended, NANO, Place, QUESTION, blobs, keys, readable, text};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read};
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
-use std::sync::Arc;
-use tempfile::TempDir;
-
-const DEMO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/hanzo-demo/hanzo-demo-Q8_0.gguf");
-/// The repository that the alias zen-nano names.
-const NANO: &str = "Qwen/Qwen3-0.6B-GGUF";
-const QUESTION: &str = "What is the capital of France?";
-
-/// A hub, and stores of models.
-struct Place {
-    hub: Arc<Hub>,
-    dir: TempDir,
-}
-
-impl Place {
-    /// The hub has the built-in model where zen-nano is, and a repository too small for words.
-    async fn new() -> Self {
-        let hub = Hub::start().await;
-        let demo = Content::given(std::fs::read(DEMO).unwrap());
-        hub.put(NANO, &[("Qwen3-0.6B-Q8_0.gguf", demo), ("README.md", Content::given("# x"))]);
-        Self { hub, dir: tempfile::tempdir().unwrap() }
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.dir.path().join(name)
-    }
-
-    /// The program with a store of its own, nobody's caches and tokens, and no daemon but one that is named.
-    fn program(&self, store: &str, args: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_hanzo-engine"));
-        for (name, _) in std::env::vars_os() {
-            let text = name.to_string_lossy();
-            let foreign = ["HANZO_", "HF_", "OLLAMA_"].iter().any(|prefix| text.starts_with(prefix));
-            if foreign || text.to_ascii_lowercase().ends_with("_proxy") {
-                command.env_remove(&name);
-            }
-        }
-        command
-            .env("HANZO_MODELS_DIR", self.path(store))
-            .env("HANZO_ENGINE_ADDRESS", "none")
-            .env("HF_ENDPOINT", self.hub.url())
-            .env("HF_HOME", self.path("no-cache"))
-            .env("OLLAMA_MODELS", self.path("no-ollama"))
-            .current_dir(self.dir.path())
-            .stdin(Stdio::null())
-            .args(args);
-        command
-    }
-
-    fn run(&self, store: &str, args: &[&str]) -> Output {
-        self.program(store, args).output().unwrap()
-    }
-
-    #[track_caller]
-    fn ok(&self, store: &str, args: &[&str]) -> String {
-        let output = self.run(store, args);
-        assert!(output.status.success(), "{args:?}: {}", text(&output.stderr));
-        text(&output.stdout)
-    }
-
-    #[track_caller]
-    fn json(&self, store: &str, args: &[&str]) -> Value {
-        serde_json::from_str(&self.ok(store, &[args, &["--json"]].concat())).unwrap()
-    }
-
-    /// Expects `code`, and one line of error at the end of stderr.
-    #[track_caller]
-    fn fails(&self, store: &str, code: i32, args: &[&str]) -> String {
-        let output = self.run(store, args);
-        let stderr = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(code), "{args:?}: {stderr}");
-        let last = stderr.lines().last().unwrap_or_default().to_owned();
-        assert!(last.starts_with("error: "), "{args:?}: {stderr}");
-        last
-    }
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_vec()).unwrap()
-}
-
-#[track_caller]
-fn keys(value: &Value) -> Vec<&str> {
-    let mut keys: Vec<&str> = value.as_object().unwrap().keys().map(String::as_str).collect();
-    keys.sort_unstable();
-    keys
-}
-
-#[track_caller]
-fn readable(text: &str) {
-    for line in text.lines() {
-        assert!(line.chars().count() <= 80 && !line.contains('\u{1b}'), "{line:?}");
-    }
-}
-
-fn blobs(store: &Path) -> usize {
-    std::fs::read_dir(store.join("blobs")).unwrap().count()
-}
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_model_is_pulled_kept_carried_and_removed() {
@@ -228,6 +134,16 @@ async fn a_model_is_pulled_kept_carried_and_removed() {
     assert_eq!((&checked[0]["sound"], &checked[0]["files"][0]["health"]), (&true.into(), &"sound".into()));
     assert!(place.ok("a", &["verify", "best"]).contains(": sound"));
 
+    // A path is absolute before it gets another name, and must be a model's.
+    let lone = place.path("lone.gguf");
+    std::fs::copy(DEMO, &lone).unwrap();
+    assert!(place.fails("a", 1, &["cp", "./lone.gguf", "alone"]).contains("pull it first"));
+    place.ok("a", &["pull", "./lone.gguf"]);
+    assert_eq!(place.json("a", &["cp", "./lone.gguf", "alone"])["target"], "lone");
+    place.ok("a", &["rm", "alone"]);
+    place.ok("a", &["rm", "lone"]);
+    assert!(lone.exists());
+
     // To a machine without a network.
     let exported = place.json("a", &["export", "best", "nano.tar"]);
     assert_eq!(keys(&exported), ["file", "models", "size_bytes"]);
@@ -235,6 +151,7 @@ async fn a_model_is_pulled_kept_carried_and_removed() {
     assert!(!place.path("nano.tar.part").exists());
     assert!(place.fails("a", 2, &["export", "best", "nano.tar"]).contains("--force"));
     place.ok("a", &["export", "best", "nano.tar", "--force"]);
+    assert!(place.fails("a", 2, &["export", "best", ".", "--force"]).contains("is a directory"));
     let offline = |args: &[&str]| {
         let mut command = place.program("b", args);
         command.env("HF_ENDPOINT", "http://127.0.0.1:9").env("HF_HUB_OFFLINE", "1").output().unwrap()
@@ -281,6 +198,35 @@ async fn a_model_is_pulled_kept_carried_and_removed() {
     let collected = place.json("a", &["gc"]);
     assert_eq!(keys(&collected), ["dry_run", "freed_bytes", "paths", "young"]);
     assert_eq!(collected["paths"], Value::Array(vec![]));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_nobody_needs_is_collected_once_it_is_old() {
+    let place = Place::new().await;
+    place.ok("a", &["pull", "zen-nano"]);
+    let orphan = |name: &str, bytes: usize, hours: u64| {
+        let path = place.path("a").join(name);
+        std::fs::write(&path, vec![1; bytes]).unwrap();
+        let time = std::time::SystemTime::now() - std::time::Duration::from_secs(hours * 3_600);
+        std::fs::File::options().write(true).open(&path).unwrap().set_modified(time).unwrap();
+        path.canonicalize().unwrap()
+    };
+    let blob = orphan(&format!("blobs/sha256-{}", "a".repeat(64)), 1_000, 2);
+    let part = orphan("partial/left.part", 500, 30);
+    let young = orphan("partial/new.part", 7, 0);
+    for dry_run in [true, false] {
+        let args = if dry_run { &["gc", "--dry-run"][..] } else { &["gc"] };
+        let collected = place.json("a", args);
+        let paths: Vec<_> =
+            collected["paths"].as_array().unwrap().iter().map(|path| path.as_str().unwrap()).collect();
+        assert_eq!(paths, [blob.to_str().unwrap(), part.to_str().unwrap()], "{collected}");
+        // What they took on the disk, which has blocks.
+        assert!(collected["freed_bytes"].as_u64() >= Some(1_500) && collected["young"] == 1, "{collected}");
+        assert_eq!(collected["dry_run"], dry_run);
+        assert_eq!((blob.exists(), part.exists(), young.exists()), (dry_run, dry_run, true));
+    }
+    assert!(place.ok("a", &["gc"]).contains("0 B"), "there is nothing more");
+    place.ok("a", &["verify"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -476,16 +422,6 @@ async fn run_and_serve_pull_what_is_missing_when_they_may() {
         assert!(began.elapsed().as_secs() < 60, "the pull goes on");
     }
     assert!(!place.path("c").exists(), "nobody opened another store");
-}
-
-/// A process that does not outlive its test.
-struct Ended(std::process::Child);
-
-impl Drop for Ended {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

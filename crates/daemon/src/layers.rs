@@ -1,0 +1,245 @@
+//! What a model's packager put beside its weights, in Ollama's words, becomes the defaults of a loaded model: options
+//! of sampling, stop strings, the context, a system prompt, first messages. A request's own values go before them.
+//! They go before what the weights' file says, because who packed the file knew it.
+//!
+//! The template of such a package is in Go's language and is kept for show: prompts are made by the file's own.
+
+use hanzo_engine_runtime::{
+    Opened, SamplingParams,
+    chat::{Message, Opening},
+    limits::{STOP_STRING_BYTES_MAX, STOP_STRINGS_MAX},
+    load::GenerationDefaults,
+};
+use hanzo_engine_store::SideTexts;
+use serde_json::{Map, Value};
+
+/// Messages that may come before every conversation.
+const MESSAGES_MAX: usize = 64;
+
+/// Options that say how Ollama runs a model, and nothing of what the model answers.
+const OF_THE_RUNNER: &[&str] = &[
+    "num_batch",
+    "num_gpu",
+    "num_keep",
+    "num_thread",
+    "main_gpu",
+    "use_mmap",
+    "use_mlock",
+    "low_vram",
+    "numa",
+    "f16_kv",
+];
+
+/// Takes the texts that came with a model as its defaults. What cannot be taken is left out, and named in the log.
+pub(crate) fn apply(texts: &SideTexts, opened: &mut Opened) {
+    let mut left_out = Vec::new();
+    if let Some(params) = &texts.params {
+        match serde_json::from_str(params) {
+            Ok(Value::Object(params)) => {
+                let generation = &mut opened.text_files_mut().generation;
+                options(&params, generation, &mut left_out);
+                opened.context_tokens_default = context(&params, &mut left_out);
+            }
+            _ => left_out.push("params".to_owned()),
+        }
+    }
+    let messages = texts.messages.as_deref().map_or(Some(Vec::new()), messages).unwrap_or_else(|| {
+        left_out.push("messages".to_owned());
+        Vec::new()
+    });
+    let system = texts.system.clone().filter(|system| !system.trim().is_empty());
+    opened.text_files_mut().opening = Opening { system, messages };
+    if !left_out.is_empty() {
+        let model = &opened.info().name;
+        tracing::warn!(model, left_out = left_out.join(", "), "options of the package are not applied");
+    }
+}
+
+/// Sets what `params` says; the names of what is not known, or not in range, are added to `left_out`.
+fn options(params: &Map<String, Value>, defaults: &mut GenerationDefaults, left_out: &mut Vec<String>) {
+    for (name, value) in params {
+        let mut taken = defaults.clone();
+        let number = || value.as_f64().map(|number| number as f32);
+        let known = match name.as_str() {
+            "temperature" => set(&mut taken.temperature, number()),
+            "top_k" => set(&mut taken.top_k, whole(value)),
+            "top_p" => set(&mut taken.top_p, number()),
+            "min_p" => set(&mut taken.min_p, number()),
+            "repeat_penalty" => set(&mut taken.repetition_penalty, number()),
+            "frequency_penalty" => set(&mut taken.frequency_penalty, number()),
+            "presence_penalty" => set(&mut taken.presence_penalty, number()),
+            // Below 0 they stand for no seed and no limit, which is what nothing stands for here.
+            "seed" if value.as_i64().is_some_and(|seed| seed < 0) => true,
+            "num_predict" if value.as_i64().is_some_and(|tokens| tokens < 0) => true,
+            "seed" => set(&mut taken.seed, value.as_u64()),
+            "num_predict" => set(&mut taken.max_new_tokens, whole(value).filter(|tokens| *tokens > 0)),
+            "stop" => match stops(value) {
+                Some(stop) => {
+                    taken.stop = stop;
+                    true
+                }
+                None => false,
+            },
+            "num_ctx" => true,
+            other => OF_THE_RUNNER.contains(&other),
+        };
+        if known && are_in_range(&taken) {
+            *defaults = taken;
+        } else {
+            left_out.push(name.clone());
+        }
+    }
+}
+
+fn set<T>(slot: &mut Option<T>, value: Option<T>) -> bool {
+    let known = value.is_some();
+    if known {
+        *slot = value;
+    }
+    known
+}
+
+fn whole(value: &Value) -> Option<u32> {
+    value.as_u64().and_then(|number| u32::try_from(number).ok())
+}
+
+/// One text or several, as many and as long as a request may have.
+fn stops(value: &Value) -> Option<Vec<String>> {
+    let texts = match value {
+        Value::String(text) => vec![text.clone()],
+        Value::Array(texts) => {
+            texts.iter().map(|text| text.as_str().map(str::to_owned)).collect::<Option<Vec<_>>>()?
+        }
+        _ => return None,
+    };
+    let fits = |text: &String| (1..=STOP_STRING_BYTES_MAX).contains(&text.len());
+    (texts.len() <= STOP_STRINGS_MAX && texts.iter().all(fits)).then_some(texts)
+}
+
+/// Whether a request with these values would be taken: a default must not refuse every request.
+fn are_in_range(defaults: &GenerationDefaults) -> bool {
+    let neutral = SamplingParams::default();
+    let params = SamplingParams {
+        temperature: defaults.temperature.unwrap_or(neutral.temperature),
+        top_p: defaults.top_p.unwrap_or(neutral.top_p),
+        min_p: defaults.min_p.unwrap_or(neutral.min_p),
+        repetition_penalty: defaults.repetition_penalty.unwrap_or(neutral.repetition_penalty),
+        frequency_penalty: defaults.frequency_penalty.unwrap_or(neutral.frequency_penalty),
+        presence_penalty: defaults.presence_penalty.unwrap_or(neutral.presence_penalty),
+        ..neutral
+    };
+    // No token is named, so that it does not matter how many there are.
+    params.validate(1).is_ok()
+}
+
+fn context(params: &Map<String, Value>, left_out: &mut Vec<String>) -> Option<u32> {
+    let value = params.get("num_ctx")?;
+    let tokens = whole(value).filter(|tokens| *tokens > 0);
+    if tokens.is_none() {
+        left_out.push("num_ctx".to_owned());
+    }
+    tokens
+}
+
+/// A list of `{"role", "content"}`; none when it is something else.
+fn messages(text: &str) -> Option<Vec<Message>> {
+    let list: Vec<Map<String, Value>> = serde_json::from_str(text).ok()?;
+    if list.len() > MESSAGES_MAX {
+        return None;
+    }
+    let message = |message: &Map<String, Value>| {
+        let text = |key: &str| message.get(key).and_then(Value::as_str).map(str::to_owned);
+        let role = text("role").filter(|role| matches!(role.as_str(), "system" | "user" | "assistant"))?;
+        Some(Message { role, content: text("content")?, ..Message::default() })
+    };
+    list.iter().map(message).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::source::Source;
+
+    fn taken(params: &str) -> (GenerationDefaults, Option<u32>) {
+        let mut opened = Source::Demo.open().unwrap();
+        // What the weights' file says gives way.
+        opened.text_files_mut().generation =
+            GenerationDefaults { top_k: Some(3), top_p: Some(0.5), ..Default::default() };
+        apply(&SideTexts { params: Some(params.to_owned()), ..Default::default() }, &mut opened);
+        (opened.text_files().generation.clone(), opened.context_tokens_default)
+    }
+
+    #[test]
+    fn options_in_other_words_are_defaults() {
+        let (taken, context) = taken(
+            r#"{"temperature":0.7,"top_k":9,"repeat_penalty":1.1,"num_predict":64,"stop":["x","User:"],"min_p":0.05,
+                "seed":42,"presence_penalty":0.5,"frequency_penalty":-0.5,"num_ctx":4096,"num_gpu":1}"#,
+        );
+        let expected = GenerationDefaults {
+            do_sample: None,
+            temperature: Some(0.7),
+            top_k: Some(9),
+            top_p: Some(0.5),
+            min_p: Some(0.05),
+            repetition_penalty: Some(1.1),
+            frequency_penalty: Some(-0.5),
+            presence_penalty: Some(0.5),
+            seed: Some(42),
+            max_new_tokens: Some(64),
+            stop: vec!["x".into(), "User:".into()],
+        };
+        assert_eq!((taken, context), (expected, Some(4096)));
+    }
+
+    #[test]
+    fn what_no_request_could_ask_for_is_left_out() {
+        let long = format!("{:?}", "x".repeat(STOP_STRING_BYTES_MAX + 1));
+        let many = format!("{:?}", vec!["x"; STOP_STRINGS_MAX + 1]);
+        let values = [
+            ("temperature", "[-1, 2.5, \"hot\", null, 1e300]".to_owned()),
+            ("top_p", "[0, 1.5, -0.1]".to_owned()),
+            ("top_k", "[-1, 1.5, 5000000000]".to_owned()),
+            ("repeat_penalty", "[0, -1]".to_owned()),
+            ("num_predict", "[-1, -2, 0, 1.5]".to_owned()),
+            ("seed", "[-1, 0.5]".to_owned()),
+            ("num_ctx", "[0, -1, 5000000000, \"x\"]".to_owned()),
+            ("stop", format!("[[\"\"], [1], {{}}, 7, [{long}], {many}]")),
+            ("mirostat", "[2]".to_owned()),
+        ];
+        let before = taken("{}");
+        assert_eq!(before.0.top_k, Some(3));
+        for (name, values) in values {
+            let values: Vec<Value> = serde_json::from_str(&values).unwrap();
+            for value in values {
+                assert_eq!(taken(&format!("{{\"{name}\":{value}}}")), before, "{name} {value}");
+            }
+        }
+        for broken in ["", "[]", "7", "{\"stop\":"] {
+            assert_eq!(taken(broken), before, "{broken:?}");
+        }
+        assert_eq!(taken("{\"stop\":\"one\"}").0.stop, ["one"]);
+    }
+
+    #[test]
+    fn a_system_prompt_and_first_messages() {
+        let mut opened = Source::Demo.open().unwrap();
+        let list = r#"[{"role":"user","content":"1"},{"role":"assistant","content":"2"}]"#;
+        let texts = |system: &str, messages: &str| SideTexts {
+            system: Some(system.to_owned()),
+            messages: Some(messages.to_owned()),
+            ..Default::default()
+        };
+        apply(&texts("Be kind.", list), &mut opened);
+        let opening = &opened.text_files().opening;
+        assert_eq!((opening.system.as_deref(), opening.messages.len()), (Some("Be kind."), 2));
+        assert_eq!(
+            (opening.messages[1].role.as_str(), opening.messages[1].content.as_str()),
+            ("assistant", "2")
+        );
+        for broken in [r#"[{"role":"tool","content":"1"}]"#, r#"[{"role":"user"}]"#, "{}", "no"] {
+            apply(&texts(" \n", broken), &mut opened);
+            let opening = &opened.text_files().opening;
+            assert_eq!((&opening.system, opening.messages.len()), (&None, 0), "{broken}");
+        }
+    }
+}
