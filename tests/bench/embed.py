@@ -58,6 +58,9 @@ class Server:
         parts = [texts[i : i + self.batch] for i in range(0, len(texts), self.batch)]
         return [datum for part in self.pool.map(self.post, parts) for datum in part["data"]]
 
+    def one(self, text):
+        return self.post([text])  # by this thread: handing over to another is not theirs to answer for
+
     def close(self):
         self.process.terminate(); self.process.wait(30)
 
@@ -124,6 +127,9 @@ class Torch:
     def embed(self, texts):
         return self.run(texts, self.batch)
 
+    def one(self, text):
+        return self.run([text], 1)
+
     def close(self): pass
 
 
@@ -161,6 +167,9 @@ class Onnx:
     def embed(self, texts):
         return self.run(texts, self.batch)
 
+    def one(self, text):
+        return self.run([text], 1)
+
     def close(self): pass
 
 
@@ -197,7 +206,7 @@ def main():
         for system in systems:
             results[system.name, "mixed"].append(len(mixed) / timed(lambda: system.embed(mixed)))
             results[system.name, "uniform"].append(len(uniform) / timed(lambda: system.embed(uniform)))
-            ms = sorted(1e3 * timed(lambda: system.embed([text])) for text in short)
+            ms = sorted(1e3 * timed(lambda: system.one(text)) for text in short)
             results[system.name, "latency"].append(statistics.median(ms))
     for system in systems: system.close()
     rows = []
