@@ -10,7 +10,7 @@
 //! afterwards. A block then needs one pass of floating point, not eight or sixteen. Blocks of 32 have factors on both
 //! sides, so each is a product on its own, of half the unit's depth.
 //!
-//! Floats are products of bfloat16: see `floats`.
+//! Floats are products of bfloat16: see `floats`, and `attention` for attention inside sequences.
 //!
 //! The intrinsics are not stable yet, so the instructions are assembly. No compiled code touches the tile
 //! registers, so nothing needs to be declared as clobbered.
@@ -177,7 +177,10 @@ macro_rules! tile_load {
 
 macro_rules! tile_store {
     ($tile:literal, $to:expr) => {
-        asm!(concat!("tilestored [{to} + {stride}], ", $tile), to = in(reg) $to, stride = in(reg) 64usize,
+        tile_store!($tile, $to, 64usize)
+    };
+    ($tile:literal, $to:expr, $stride:expr) => {
+        asm!(concat!("tilestored [{to} + {stride}], ", $tile), to = in(reg) $to, stride = in(reg) $stride,
             options(nostack, preserves_flags))
     };
 }
@@ -195,7 +198,8 @@ macro_rules! tile_dot {
     };
 }
 
-// After the macros, which it uses.
+// After the macros, which they use.
+pub(super) mod attention;
 pub(super) mod floats;
 
 /// Four products of full tiles of zeros, `rounds` times, none waiting for another: the unit's peak. Returns the

@@ -56,7 +56,13 @@ unsafe fn gelu_tanh<L: Lanes>(x: L::F) -> L::F {
 /// 1 is nothing. Fewer operations than `exp`.
 #[inline(always)]
 pub(super) unsafe fn exp2_falling<L: Lanes>(x: L::F) -> L::F {
-    let x = L::max(x, L::splat(-125.0));
+    exp2_from::<L>(-125.0, x)
+}
+
+/// As `exp2_falling`; of numbers below `low`, at least -125, what `low` gives.
+#[inline(always)]
+pub(super) unsafe fn exp2_from<L: Lanes>(low: f32, x: L::F) -> L::F {
+    let x = L::max(x, L::splat(low));
     let n = L::round(x);
     let r = L::sub(x, n);
     let mut p = L::splat(1.327_647_2e-3);

@@ -18,28 +18,32 @@ mod tile;
 use std::f32::consts::LOG2_E;
 
 pub(super) use self::bias::Bias;
-use self::tile::{Added, Desk, Group, Lay, Seen, group_rows};
+pub(super) use self::tile::{Added, Group, Lay};
+use self::tile::{Desk, Seen, Vectors};
 use super::aligned::{Aligned, Shared};
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+use super::amx;
 use super::lanes::{Kernel, Lanes, dispatch};
 use super::pool::Turn;
 use super::tier::Tier;
 use crate::{Batch, HeadShape, KernelError};
 
-const LANES: usize = 16;
+pub(super) const LANES: usize = 16;
 /// Keys of a block: with their values they stay in the second-level cache.
-const KEYS: usize = 256;
+pub(super) const KEYS: usize = 256;
 /// Queries of an item at most.
-const QUERIES: usize = 264;
+const QUERIES: usize = 288;
 /// Queries of an item at most where scores have terms of content and position, which are laid out for each item.
 const QUERIES_WITH_TERMS: usize = 96;
 /// Queries of an item at least, if its sequence has as many.
 const QUERIES_FEW: usize = 24;
-/// Queries that any tier's groups are whole parts of.
+/// Queries that the groups of vectors, and those of the matrix unit, are whole parts of.
 const QUERIES_UNIT: usize = 12;
+const QUERIES_UNIT_AMX: usize = 16;
 /// Queries of a group at most.
-const GROUP_MAX: usize = 12;
+const GROUP_MAX: usize = 16;
 /// Scores of a query, and a vector that is written and not looked at. Rows of a power of two would share cache sets.
-const SCORES: usize = KEYS + LANES;
+pub(super) const SCORES: usize = KEYS + LANES;
 /// Distances between the queries of an item and a block of keys, and vectors that are read and not looked at.
 const DISTANCES: usize = QUERIES + KEYS + 2 * LANES;
 /// The same where there are terms.
@@ -48,13 +52,27 @@ const TERMS: usize = QUERIES_WITH_TERMS + KEYS + 2 * LANES;
 const ITEMS_PER_THREAD: usize = 8;
 /// Pairs of a query's and a key's elements for which an item is worth its while: some microseconds.
 const ITEM_PRODUCTS_MIN: usize = 100_000;
-const _: () =
-    assert!(QUERIES.is_multiple_of(QUERIES_UNIT) && QUERIES_WITH_TERMS.is_multiple_of(QUERIES_UNIT));
+const _: () = assert!(QUERIES.is_multiple_of(QUERIES_UNIT) && QUERIES.is_multiple_of(QUERIES_UNIT_AMX));
+const _: () = assert!(QUERIES_WITH_TERMS.is_multiple_of(QUERIES_UNIT));
 const _: () = assert!(KEYS.is_multiple_of(2 * LANES));
 
 /// Columns of values a head takes: whole pairs of vectors.
-const fn width(head_dim: usize) -> usize {
+pub(super) const fn width(head_dim: usize) -> usize {
     head_dim.next_multiple_of(2 * LANES)
+}
+
+/// f32s that keys, values and queries take on the desk.
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+fn laid(head_dim: usize) -> [usize; 3] {
+    let [keys, values, queries] = amx::attention::parts(head_dim);
+    let [keys_here, values_here, queries_here] = laid_for_vectors(head_dim);
+    [keys.max(keys_here), values.max(values_here), queries.max(queries_here)]
+}
+#[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
+use self::laid_for_vectors as laid;
+
+fn laid_for_vectors(head_dim: usize) -> [usize; 3] {
+    [KEYS * head_dim, KEYS * width(head_dim), LANES * width(head_dim)]
 }
 
 /// Scratch of the whole pool.
@@ -70,10 +88,11 @@ impl SelfAttentionScratch {
     /// f32s of a thread's desk, part by part.
     fn parts(head_dim: usize) -> [usize; 8] {
         let width = width(head_dim);
+        let [keys, values, queries] = laid(head_dim);
         [
-            KEYS * head_dim,
-            KEYS * width,
-            LANES * width,
+            keys,
+            values,
+            queries,
             GROUP_MAX * SCORES,
             (QUERIES + GROUP_MAX) * (LANES + width),
             DISTANCES,
@@ -153,12 +172,12 @@ struct Share {
 }
 
 impl Share {
-    /// Items of about `products`.
-    fn new(job: &SelfAttentionJob<'_>, rows: usize, products: usize) -> Share {
+    /// Items of about `products`, whose queries are whole groups of `unit`.
+    fn new(job: &SelfAttentionJob<'_>, rows: usize, products: usize, unit: usize) -> Share {
         let most = if matches!(job.bias, Bias::Disentangled(_)) { QUERIES_WITH_TERMS } else { QUERIES };
         let head = job.products(rows).max(1);
         let blocks = head.div_ceil(products).min(rows.div_ceil(QUERIES_FEW)).max(rows.div_ceil(most));
-        let queries = rows.div_ceil(blocks).next_multiple_of(QUERIES_UNIT);
+        let queries = rows.div_ceil(blocks).next_multiple_of(unit);
         let blocks = rows.div_ceil(queries);
         let heads = if blocks == 1 { (products / head).clamp(1, job.shape.heads) } else { 1 };
         Share { queries, blocks, heads, chunks: job.shape.heads.div_ceil(heads) }
@@ -167,7 +186,7 @@ impl Share {
 
 /// Some queries of some heads of one sequence. The maker vouches for the sequence's rows of `qkv`, for the rows and
 /// heads of the output, and for a desk of the heads' width.
-struct Part<'a> {
+pub(super) struct Part<'a> {
     job: &'a SelfAttentionJob<'a>,
     desk: Desk,
     heads: std::ops::Range<usize>,
@@ -179,11 +198,37 @@ struct Part<'a> {
     out: *mut f32,
 }
 
-impl Kernel for Part<'_> {
+impl Kernel for &Part<'_> {
     type Out = ();
 
     #[inline(always)]
     unsafe fn run<L: Lanes>(self) {
+        self.attend::<Vectors<L>>();
+    }
+}
+
+/// How keys and values are laid out, and how queries meet them.
+pub(super) trait Tiles {
+    /// Queries of a group.
+    const ROWS: usize;
+
+    /// Lays out keys and values.
+    ///
+    /// # Safety
+    /// What `Lay` promises, and the instructions of the implementing type.
+    unsafe fn lay(lay: Lay);
+
+    /// Has a group meet the keys that lie on the desk.
+    ///
+    /// # Safety
+    /// What `Group` promises, and the instructions of the implementing type.
+    unsafe fn group(group: Group);
+}
+
+impl Part<'_> {
+    /// All heads and queries of the part.
+    #[inline(always)]
+    pub(super) unsafe fn attend<T: Tiles>(&self) {
         let job = self.job;
         let HeadShape { heads, kv_heads, head_dim } = job.shape;
         let (stride, scale) = (job.shape.qkv_width(), job.scale * LOG2_E);
@@ -200,18 +245,16 @@ impl Kernel for Part<'_> {
                     let keys = self.qkv.add(key_first * stride + (heads + kv_head) * head_dim);
                     let value_offset = kv_heads * head_dim;
                     let desk = self.desk;
-                    L::vectorize(Lay { desk, keys, value_offset, stride, head_dim, scale, from, to });
+                    T::lay(Lay { desk, keys, value_offset, stride, head_dim, scale, from, to });
                 }
                 let added = self.lay_bias(head, key_first, to, scale);
-                for query in self.queries.clone().step_by(group_rows::<L>()) {
-                    self.group::<L>(head, query, key_first, added);
+                for query in self.queries.clone().step_by(T::ROWS) {
+                    self.group::<T>(head, query, key_first, added);
                 }
             }
         }
     }
-}
 
-impl Part<'_> {
     /// Puts on the desk what is added to scores with the first `keys` keys of a block.
     unsafe fn lay_bias(&self, head: usize, key_first: usize, keys: usize, scale: f32) -> Added {
         let Part { job, desk, queries, .. } = self;
@@ -242,11 +285,12 @@ impl Part<'_> {
 
     /// A group of queries from `query` on and a block of keys.
     #[inline(always)]
-    unsafe fn group<L: Lanes>(&self, head: usize, query: usize, key_first: usize, added: Added) {
+    unsafe fn group<T: Tiles>(&self, head: usize, query: usize, key_first: usize, added: Added) {
         let job = self.job;
-        let HeadShape { head_dim, .. } = job.shape;
+        let HeadShape { heads, kv_heads, head_dim } = job.shape;
+        let kv_head = head * kv_heads / heads;
         let (stride, out_stride) = (job.shape.qkv_width(), job.shape.q_width());
-        let count = (self.queries.end - query).min(group_rows::<L>());
+        let count = (self.queries.end - query).min(T::ROWS);
         let (first, end) = (job.seen(self.rows, query).0, job.seen(self.rows, query + count - 1).1);
         let (from, to) = (first.max(key_first), end.min(key_first + KEYS));
         if from >= to {
@@ -258,6 +302,7 @@ impl Part<'_> {
             desk: self.desk,
             added,
             query: self.qkv.add(query * stride + head * head_dim),
+            values: self.qkv.add(key_first * stride + (heads + kv_heads + kv_head) * head_dim),
             stride,
             count,
             readable: self.readable - query,
@@ -272,7 +317,7 @@ impl Part<'_> {
             out: self.out.add(query * out_stride + head * head_dim),
             out_stride,
         };
-        group.run::<L>();
+        T::group(group);
     }
 }
 
@@ -299,7 +344,10 @@ pub(super) fn self_attention(
     let products = batch.sequences.iter().map(|span| job.products(span.rows as usize) * heads);
     let products = products.fold(0, usize::saturating_add) / (turn.threads() * ITEMS_PER_THREAD);
     let products = products.max(ITEM_PRODUCTS_MIN);
-    let share = |index: usize| Share::new(job, batch.sequences[index].rows as usize, products);
+    // Terms of content and position are the vectors' everywhere.
+    let by_unit = tier == Tier::Amx && !matches!(job.bias, Bias::Disentangled(_));
+    let unit = if by_unit { QUERIES_UNIT_AMX } else { QUERIES_UNIT };
+    let share = |index: usize| Share::new(job, batch.sequences[index].rows as usize, products, unit);
     scratch.item_first.clear();
     scratch.item_first.push(0);
     let mut items = 0;
@@ -333,7 +381,12 @@ pub(super) fn self_attention(
                     qkv: qkv.get().add(row * width),
                     out: out.get().add(row * q_width),
                 };
-                dispatch(tier, part);
+                #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+                if by_unit {
+                    amx::attention::attend(&part);
+                    continue;
+                }
+                dispatch(tier, &part);
             }
         }
     });

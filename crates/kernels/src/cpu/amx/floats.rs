@@ -130,14 +130,14 @@ pub(super) trait Halves {
 /// Numbers rounded to bfloat16, ties to even: those of `one`, then those of `two`. Subnormal ones become zeros.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bf16")]
-fn rounded(one: __m512, two: __m512) -> __m512i {
+pub(super) fn rounded(one: __m512, two: __m512) -> __m512i {
     // SAFETY: 32 bfloat16 in one vector, whatever it is called.
     unsafe { std::mem::transmute::<__m512bh, __m512i>(_mm512_cvtne2ps_pbh(two, one)) }
 }
 
 /// A number rounded to bfloat16, ties away from zero.
 #[inline(always)]
-unsafe fn high(w: __m512) -> __m512i {
+pub(super) unsafe fn high(w: __m512) -> __m512i {
     let rounded = _mm512_add_epi32(_mm512_castps_si512(w), _mm512_set1_epi32(HALF));
     _mm512_and_si512(rounded, _mm512_set1_epi32(UPPER))
 }
@@ -149,9 +149,9 @@ unsafe fn low(w: __m512, high: __m512i) -> __m512i {
     _mm512_add_epi32(_mm512_castps_si512(rest), _mm512_set1_epi32(HALF))
 }
 
-/// The processor's own conversion, which would leave the lanes' numbers apart, was measured to be no faster here.
+/// `hi` and `lo` of two vectors of numbers, those of `one` in the lower halves of lanes. The processor's own conversion, which would leave the lanes' numbers apart, was measured to be no faster here.
 #[inline(always)]
-unsafe fn pair_of(one: __m512, two: __m512) -> (__m512i, __m512i) {
+pub(super) unsafe fn pair_of(one: __m512, two: __m512) -> (__m512i, __m512i) {
     let (high_one, high_two) = (high(one), high(two));
     let (low_one, low_two) = (low(one, high_one), low(two, high_two));
     let low_two = _mm512_and_si512(low_two, _mm512_set1_epi32(UPPER));

@@ -2,22 +2,24 @@
 
 #![allow(unsafe_op_in_unsafe_fn)] // The contract is that of `lanes`, and of the makers of the kernels below.
 
+use std::marker::PhantomData;
+
 use super::super::lanes::{Kernel, Lanes, transpose_part};
 use super::super::math;
 use super::super::matmul::{get, put};
-use super::{GROUP_MAX, KEYS, LANES, SCORES, TERMS, width};
+use super::{GROUP_MAX, KEYS, LANES, SCORES, TERMS, Tiles, width};
 
 /// A thread's memory while it works at an item.
 #[derive(Clone, Copy)]
-pub(super) struct Desk {
-    pub(super) keys: *mut f32,   // (16-key block / NV, head_dim, NV, 16), times the scale
-    pub(super) values: *mut f32, // (chunk / NV, KEYS, NV, 16)
-    pub(super) queries: *mut f32, // (width, 16)
-    pub(super) scores: *mut f32, // (GROUP_MAX, SCORES)
-    pub(super) states: *mut f32, // (QUERIES, LANES + width): maximum, total, padding, weighted sum of values
-    pub(super) distances: *mut f32, // what is added to scores, by distance
-    pub(super) key_terms: *mut f32, // (head_dim, TERMS), times the scale
-    pub(super) query_terms: *mut f32, // (head_dim, TERMS)
+pub(in crate::cpu) struct Desk {
+    pub(in crate::cpu) keys: *mut f32, // (16-key block / NV, head_dim, NV, 16), times the scale
+    pub(in crate::cpu) values: *mut f32, // (chunk / NV, KEYS, NV, 16)
+    pub(in crate::cpu) queries: *mut f32, // (width, 16)
+    pub(in crate::cpu) scores: *mut f32, // (GROUP_MAX, SCORES)
+    pub(in crate::cpu) states: *mut f32, // (QUERIES, LANES + width): maximum, total, padding, weighted sum of values
+    pub(in crate::cpu) distances: *mut f32, // what is added to scores, by distance
+    pub(in crate::cpu) key_terms: *mut f32, // (head_dim, TERMS), times the scale
+    pub(in crate::cpu) query_terms: *mut f32, // (head_dim, TERMS)
 }
 
 /// Vectors of keys, or of columns of values, that a tile holds.
@@ -30,17 +32,34 @@ pub(super) const fn group_rows<L: Lanes>() -> usize {
     if L::COLS >= 8 { 12 } else { 6 }
 }
 
+/// The ways of vectors.
+pub(super) struct Vectors<L>(PhantomData<L>);
+
+impl<L: Lanes> Tiles for Vectors<L> {
+    const ROWS: usize = group_rows::<L>();
+
+    #[inline(always)]
+    unsafe fn lay(lay: Lay) {
+        L::vectorize(lay);
+    }
+
+    #[inline(always)]
+    unsafe fn group(group: Group) {
+        group.run::<L>();
+    }
+}
+
 /// Lays out keys and values `from..to` of a block of keys. Keys of a vector that are not there are zeros.
-pub(super) struct Lay {
-    pub(super) desk: Desk,
+pub(in crate::cpu) struct Lay {
+    pub(in crate::cpu) desk: Desk,
     /// The block's first key; values lie `value_offset` further.
-    pub(super) keys: *const f32,
-    pub(super) value_offset: usize,
-    pub(super) stride: usize,
-    pub(super) head_dim: usize,
-    pub(super) scale: f32,
-    pub(super) from: usize,
-    pub(super) to: usize,
+    pub(in crate::cpu) keys: *const f32,
+    pub(in crate::cpu) value_offset: usize,
+    pub(in crate::cpu) stride: usize,
+    pub(in crate::cpu) head_dim: usize,
+    pub(in crate::cpu) scale: f32,
+    pub(in crate::cpu) from: usize,
+    pub(in crate::cpu) to: usize,
 }
 
 impl Kernel for Lay {
@@ -103,7 +122,7 @@ unsafe fn weigh<L: Lanes>(scores: *mut f32, tops: L::F) -> L::F {
 
 /// What is added to a score beside the dot product.
 #[derive(Clone, Copy)]
-pub(super) enum Added {
+pub(in crate::cpu) enum Added {
     Nothing,
     /// The desk's `distances`.
     Distances,
@@ -116,44 +135,46 @@ pub(super) enum Added {
 
 /// Up to [`GROUP_MAX`] queries that meet a block of keys together.
 #[derive(Clone, Copy)]
-pub(super) struct Group {
-    pub(super) desk: Desk,
-    pub(super) added: Added,
+pub(in crate::cpu) struct Group {
+    pub(in crate::cpu) desk: Desk,
+    pub(in crate::cpu) added: Added,
     /// The first of them, rows to the next, and how many.
-    pub(super) query: *const f32,
-    pub(super) stride: usize,
-    pub(super) count: usize,
-    /// Rows from the first one on that may be read.
-    pub(super) readable: usize,
-    pub(super) head_dim: usize,
+    pub(in crate::cpu) query: *const f32,
+    pub(in crate::cpu) stride: usize,
+    pub(in crate::cpu) count: usize,
+    /// The value of the block's first key.
+    pub(in crate::cpu) values: *const f32,
+    /// Rows from the first query on that may be read.
+    pub(in crate::cpu) readable: usize,
+    pub(in crate::cpu) head_dim: usize,
     /// The first one's state among the desk's.
-    pub(super) state: usize,
+    pub(in crate::cpu) state: usize,
     /// Keys of the block that any of them sees, first and end.
-    pub(super) from: usize,
-    pub(super) to: usize,
+    pub(in crate::cpu) from: usize,
+    pub(in crate::cpu) to: usize,
     /// Those that the first one sees.
-    pub(super) seen: Seen,
+    pub(in crate::cpu) seen: Seen,
     /// Where the first query finds what is added to the score of the block's first key; one less for each further.
-    pub(super) added_at: usize,
+    pub(in crate::cpu) added_at: usize,
     /// Whether this is the first block of keys they see, and whether it is the last.
-    pub(super) first: bool,
-    pub(super) last: bool,
-    pub(super) out: *mut f32,
-    pub(super) out_stride: usize,
+    pub(in crate::cpu) first: bool,
+    pub(in crate::cpu) last: bool,
+    pub(in crate::cpu) out: *mut f32,
+    pub(in crate::cpu) out_stride: usize,
 }
 
 /// Keys of a block that the first query of a group sees, from the block's first one on, but for the sequence's ends; each
 /// further query's lie one key on. May lie outside the block.
 #[derive(Clone, Copy)]
-pub(super) struct Seen {
-    pub(super) from: isize,
-    pub(super) to: isize,
+pub(in crate::cpu) struct Seen {
+    pub(in crate::cpu) from: isize,
+    pub(in crate::cpu) to: isize,
 }
 
 impl Seen {
     /// Keys that query `q` of the group sees, within a range.
     #[inline(always)]
-    fn of(&self, q: usize, from: usize, to: usize) -> (usize, usize) {
+    pub(in crate::cpu) fn of(&self, q: usize, from: usize, to: usize) -> (usize, usize) {
         let place = |at: isize| (at + q as isize).clamp(from as isize, to as isize) as usize;
         (place(self.from), place(self.to).max(place(self.from)))
     }
