@@ -83,9 +83,10 @@ def theirs(test, options):
 
 
 def neighbours():
-    """One busy loop per core."""
+    """One busy loop per core, each in a session of its own, as neighbours are. Where Linux groups processes by session
+    (sched_autogroup), niceness only counts within one: a loop in ours would get next to nothing."""
     command = ["nice", "-n", "19", sys.executable, "-c", BUSY]
-    return [subprocess.Popen(command) for _ in range(len(os.sched_getaffinity(0)))]
+    return [subprocess.Popen(command, start_new_session=True) for _ in range(len(os.sched_getaffinity(0)))]
 
 
 def row(test, options):
