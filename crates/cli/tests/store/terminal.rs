@@ -187,7 +187,7 @@ async fn bars_fit_the_terminal_and_leave_nothing_behind() {
             // Each line stood in a line of its own: none went on in the next. The first says what is asked.
             assert!(screen.seen.len() > 3, "{:?}", screen.seen);
             for line in &screen.seen {
-                let whole = ["asking the source", "total, ", "model-0000"]
+                let whole = ["asking the source", "total, ", "model-0000", "config.json"]
                     .iter()
                     .any(|begin| line.starts_with(begin));
                 assert!(whole && line.chars().count() <= 80, "{line:?}");

@@ -158,6 +158,10 @@ struct PanelJob {
     panel_stride: usize,
     panels: usize,
     blocks: usize,
+    #[cfg_attr(
+        not(all(target_arch = "x86_64", target_os = "linux")),
+        expect(dead_code, reason = "only the matrix unit asks")
+    )]
     finite: bool,
     columns: Columns,
     column_count: usize,

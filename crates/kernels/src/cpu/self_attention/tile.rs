@@ -143,6 +143,10 @@ pub(in crate::cpu) struct Group {
     pub(in crate::cpu) stride: usize,
     pub(in crate::cpu) count: usize,
     /// The value of the block's first key.
+    #[cfg_attr(
+        not(all(target_arch = "x86_64", target_os = "linux")),
+        expect(dead_code, reason = "only the matrix unit asks")
+    )]
     pub(in crate::cpu) values: *const f32,
     /// Rows from the first query on that may be read.
     pub(in crate::cpu) readable: usize,
