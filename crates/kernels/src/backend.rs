@@ -363,7 +363,7 @@ pub trait Backend: Send + 'static {
     fn rotate(&mut self, qkv: &mut Self::Buffer, params: &QkvParams<'_, Self::Vector>);
 
     /// Attention inside each sequence of the batch, all of which must be whole (`context == rows`): queries, keys and
-    /// values are its rows of `[q | k | v]`, in f32 throughout; `out` is `(rows, heads * head_dim)`. There is no cache.
+    /// values are its rows of `[q | k | v]`, in f32; `out` is `(rows, heads * head_dim)`. There is no cache.
     fn self_attention(
         &mut self,
         qkv: &Self::Buffer,

@@ -228,9 +228,13 @@ pub fn check_self_attention<B: Backend>(make: &impl Fn() -> B) {
     }
     for (case, (heads, kv_heads, head_dim, lengths)) in LONG.into_iter().enumerate() {
         let shape = HeadShape { heads, kv_heads, head_dim };
-        for (reach, causal, kind) in
-            [(None, false, 0), (Some(64), false, [0, 5][case % 2]), (None, case % 2 == 1, 1 + case)]
-        {
+        for (reach, causal, kind) in [
+            (None, false, 0),
+            (Some(64), false, [0, 5][case % 2]),
+            (None, case % 2 == 1, 1 + case),
+            (Some(300), true, case % 3),
+            (Some(33), false, 2 - case % 2),
+        ] {
             let setting = plain(shape, reach, causal).with_bias(kind, 128, &mut random);
             check_case(make, &setting, lengths, &mut random);
         }

@@ -27,8 +27,8 @@ use super::lanes::Lanes;
 use super::lanes::avx512::Avx512;
 use super::matrix::{PANEL_ROWS, PanelKind};
 
-/// Columns from which the unit is worth the preparation of integer operands: with 16, a decode of 16 sequences ran at 0.65 of
-/// the speed that vectors have, with 24 at the same, with 32 faster.
+/// Columns from which the unit is worth the preparation of integer operands: sixteen sequences decode at 0.65 of the
+/// vectors' speed by the unit, 24 at the same, 32 faster.
 const COLUMNS_MIN: usize = 24;
 /// Panels of integers that are prepared together, so that a column's bytes are used twice.
 const PANELS_MAX: usize = 2;

@@ -2,8 +2,8 @@
 //!
 //! An item of the loop is some heads of one sequence, or a block of the queries of one head where that makes items
 //! enough for all threads. It takes the keys in blocks of [`KEYS`], lays keys and values out for the tiles, and has
-//! groups of queries meet them: scores, the bias, weights under the largest score so far, and their sum of values. A
-//! sequence of up to [`KEYS`] rows is one block, and its sums never leave the registers.
+//! groups of queries meet them: scores, the bias, weights under the largest score so far, and their sum of values. By
+//! vectors that is in f32 (`tile`), by the matrix unit in pieces of it (`amx::attention`).
 //!
 //! Groups begin at fixed rows of their sequence and see the same blocks of keys however the items are cut, so that a
 //! row's bits depend on its sequence alone. Scores are kept times log₂ e: powers of two cost less than those of e.
@@ -245,7 +245,8 @@ impl Part<'_> {
                     let keys = self.qkv.add(key_first * stride + (heads + kv_head) * head_dim);
                     let value_offset = kv_heads * head_dim;
                     let desk = self.desk;
-                    T::lay(Lay { desk, keys, value_offset, stride, head_dim, scale, from, to });
+                    let there = (self.rows - key_first).min(KEYS);
+                    T::lay(Lay { desk, keys, value_offset, stride, head_dim, scale, from, to, there });
                 }
                 let added = self.lay_bias(head, key_first, to, scale);
                 for query in self.queries.clone().step_by(T::ROWS) {

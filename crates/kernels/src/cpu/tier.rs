@@ -20,8 +20,8 @@ pub enum Tier {
     Avx512,
     /// AVX-512 with its int8 dot product.
     Avx512Vnni,
-    /// The same, and matrix products by AMX: of many rows by integers with the same results, of any number of rows by
-    /// floats with results of their own. Linux only.
+    /// The same, and matrix products by AMX: of many rows by integers with the same results; of any number of rows by
+    /// floats, and of attention inside sequences, with results of their own. Linux only.
     Amx,
     /// Arm NEON.
     Neon,

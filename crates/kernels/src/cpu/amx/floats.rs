@@ -149,7 +149,8 @@ unsafe fn low(w: __m512, high: __m512i) -> __m512i {
     _mm512_add_epi32(_mm512_castps_si512(rest), _mm512_set1_epi32(HALF))
 }
 
-/// `hi` and `lo` of two vectors of numbers, those of `one` in the lower halves of lanes. The processor's own conversion, which would leave the lanes' numbers apart, was measured to be no faster here.
+/// `hi` and `lo` of two vectors of numbers, those of `one` in the lower halves of lanes. The processor's own conversion,
+/// which would leave the lanes' numbers apart, was measured to be no faster here.
 #[inline(always)]
 pub(super) unsafe fn pair_of(one: __m512, two: __m512) -> (__m512i, __m512i) {
     let (high_one, high_two) = (high(one), high(two));

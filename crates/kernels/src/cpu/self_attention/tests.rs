@@ -13,8 +13,18 @@ const LENGTHS: [usize; 6] = [3, 300, 1, 97, 530, 64];
 const BUCKETS: usize = 9;
 const REACH: u32 = 6;
 
-/// Attention inside sequences of LENGTHS with a bias of some kind.
-fn attend(tier: Tier, threads: usize, kind: usize, reach: Option<u32>) -> Result<Vec<f32>, KernelError> {
+/// What the op is asked for: a kind of bias, and whether one value is infinite.
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    kind: usize,
+    reach: Option<u32>,
+    causal: bool,
+    infinite: bool,
+}
+
+/// Attention inside sequences of LENGTHS.
+fn attend(tier: Tier, threads: usize, case: Case) -> Result<Vec<f32>, KernelError> {
+    let Case { kind, reach, causal, infinite } = case;
     let rows = LENGTHS.iter().sum();
     let mut backend = CpuBackend::new(Arc::new(ThreadPool::new(threads)), tier);
     backend.reserve(&StepLimits {
@@ -30,7 +40,13 @@ fn attend(tier: Tier, threads: usize, kind: usize, reach: Option<u32>) -> Result
     })?;
     let numbers = |count: usize| (0..count).map(|i| (i as f32 * 0.731).sin()).collect::<Vec<f32>>();
     let mut qkv = backend.buffer(rows, HEADS.qkv_width())?;
-    backend.write_rows(&mut qkv, 0, &numbers(rows * HEADS.qkv_width()))?;
+    let mut projected = numbers(rows * HEADS.qkv_width());
+    if infinite {
+        // In the middle of a step of keys, which an item may see half of.
+        let (row, value) = (LENGTHS[0] + 50, HEADS.q_width() + HEADS.kv_heads * HEADS.head_dim);
+        projected[row * HEADS.qkv_width() + value] = f32::INFINITY;
+    }
+    backend.write_rows(&mut qkv, 0, &projected)?;
     let mut out = backend.buffer(rows, HEADS.q_width())?;
     let mut batch = Batch::default();
     for length in LENGTHS {
@@ -53,7 +69,7 @@ fn attend(tier: Tier, threads: usize, kind: usize, reach: Option<u32>) -> Result
             reach: REACH,
         },
     };
-    let params = SelfAttentionParams { heads: HEADS, scale: 0.3, reach, causal: false, bias };
+    let params = SelfAttentionParams { heads: HEADS, scale: 0.3, reach, causal, bias };
     backend.begin(&batch)?;
     backend.self_attention(&qkv, &params, &mut out);
     backend.end()?;
@@ -65,14 +81,18 @@ fn attend(tier: Tier, threads: usize, kind: usize, reach: Option<u32>) -> Result
 #[test]
 fn any_number_of_threads_gives_the_same_bits() -> Result<(), KernelError> {
     for tier in Tier::available() {
-        for kind in 0..3 {
-            for reach in [None, Some(70)] {
-                let expected = attend(tier, 1, kind, reach)?;
-                assert!(expected.iter().all(|x| x.is_finite()));
+        for (kind, (reach, causal)) in
+            (0..3).flat_map(|kind| [(None, false), (Some(70), false), (None, true)].map(|seen| (kind, seen)))
+        {
+            for infinite in [false, true] {
+                let case = Case { kind, reach, causal, infinite };
+                let expected = attend(tier, 1, case)?;
+                assert_eq!(expected.iter().all(|x| x.is_finite()), !infinite, "{tier}, {case:?}");
                 for threads in [2, 3, 7, 32] {
-                    let found = attend(tier, threads, kind, reach)?;
-                    let same = found.iter().zip(&expected).all(|(a, b)| a.to_bits() == b.to_bits());
-                    assert!(same, "{tier}, {threads} threads, bias {kind}, reach {reach:?}");
+                    let found = attend(tier, threads, case)?;
+                    let same =
+                        |(a, b): (&f32, &f32)| a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan());
+                    assert!(found.iter().zip(&expected).all(same), "{tier}, {threads} threads, {case:?}");
                 }
             }
         }

@@ -9,7 +9,8 @@ use super::super::math;
 use super::super::matmul::{get, put};
 use super::{GROUP_MAX, KEYS, LANES, SCORES, TERMS, Tiles, width};
 
-/// A thread's memory while it works at an item.
+/// A thread's memory while it works at an item. In brackets the vectors' layouts; those of the matrix unit are said where
+/// it puts something there.
 #[derive(Clone, Copy)]
 pub(in crate::cpu) struct Desk {
     pub(in crate::cpu) keys: *mut f32, // (16-key block / NV, head_dim, NV, 16), times the scale
@@ -60,6 +61,12 @@ pub(in crate::cpu) struct Lay {
     pub(in crate::cpu) scale: f32,
     pub(in crate::cpu) from: usize,
     pub(in crate::cpu) to: usize,
+    /// Keys of the block that the sequence has, for tiles that begin before `from` or end after `to`.
+    #[cfg_attr(
+        not(all(target_arch = "x86_64", target_os = "linux")),
+        expect(dead_code, reason = "only the matrix unit asks")
+    )]
+    pub(in crate::cpu) there: usize,
 }
 
 impl Kernel for Lay {
