@@ -82,6 +82,11 @@ class Engine(Server):
             try: self.post(["ready?"]); break
             except (AssertionError, OSError): time.sleep(0.1)
 
+    def tokens(self, texts):
+        """Tokens of texts, counted as the engine counts them."""
+        parts = [texts[i : i + self.batch] for i in range(0, len(texts), self.batch)]
+        return sum(self.post(part)["usage"]["prompt_tokens"] for part in parts)
+
     def vector(self, text):
         import struct
         packed = base64.b64decode(self.post([text])["data"][0]["embedding"])
@@ -208,6 +213,7 @@ def main():
             results[system.name, "uniform"].append(len(uniform) / timed(lambda: system.embed(uniform)))
             ms = sorted(1e3 * timed(lambda: system.one(text)) for text in short)
             results[system.name, "latency"].append(statistics.median(ms))
+    tokens = {"mixed": systems[0].tokens(mixed) / len(mixed), "uniform": systems[0].tokens(uniform) / len(uniform)}
     for system in systems: system.close()
     rows = []
     for system in systems:
@@ -216,11 +222,16 @@ def main():
             ours, theirs = results[Engine.name, kind], results[system.name, kind]
             ratios = [o / t if kind != "latency" else t / o for o, t in zip(ours, theirs)]
             row[kind], row[f"{kind}_ratio"] = statistics.median(theirs), statistics.median(ratios)
+        paces = zip(results[system.name, "mixed"], results[system.name, "uniform"])
+        row["mixed_tokens"], row["uniform_tokens"] = (row[kind] * tokens[kind] for kind in ("mixed", "uniform"))
+        row["mixed_over_uniform"] = statistics.median(m * tokens["mixed"] / (u * tokens["uniform"]) for m, u in paces)
         rows.append(row)
     if args.json: return print(json.dumps(rows, indent=2))
     print(f"{'':14} {'documents/s':>12} {'ours is':>8} {'uniform':>9} {'ours is':>8} {'latency ms':>11} {'ours is':>8}")
     for row in rows:
         print(f"{row['system']:14} {row['mixed']:12.1f} {row['mixed_ratio']:7.2f}x {row['uniform']:9.1f} {row['uniform_ratio']:7.2f}x {row['latency']:11.2f} {row['latency_ratio']:7.2f}x")
+    ours = rows[0]
+    print(f"ours: {ours['mixed_tokens']:.0f} tokens/s of mixed lengths ({tokens['mixed']:.0f} tokens on average), {ours['uniform_tokens']:.0f} of one length ({tokens['uniform']:.0f}); mixed over uniform, a token: {ours['mixed_over_uniform']:.2f}")
 
 
 if __name__ == "__main__":

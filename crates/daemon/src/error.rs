@@ -160,7 +160,7 @@ impl Error {
     }
 
     /// The table.
-    fn code(&self) -> Code {
+    pub(crate) fn code(&self) -> Code {
         use Error as E;
         match self {
             E::Field { .. } | E::Unnamed { .. } | E::Ambiguous { .. } => Code::InvalidArgument,

@@ -188,7 +188,7 @@ impl Metrics {
             ),
             finished: make.counter(
                 "requests_finished_total",
-                "Requests that ended with their client there, by why the last choice ended.",
+                "Requests that ended with their client there, by why the last choice ended; stop where there are none.",
                 &["model", "finish_reason"],
             ),
             rejected: make.counter(

@@ -43,9 +43,12 @@ impl JobEvent {
         matches!(self.kind, EventKind::Started { .. })
     }
 
-    /// Whether a completion ends with it.
-    pub(crate) fn finishes(&self) -> bool {
-        matches!(self.kind, EventKind::Finished { .. })
+    /// Why a completion ends with it; nothing when none does.
+    pub(crate) fn finish_reason(&self) -> Option<FinishReason> {
+        match self.kind {
+            EventKind::Finished { reason, .. } => Some(reason),
+            _ => None,
+        }
     }
 
     /// Tokens of the completion that finishes with it; 0 for any other event.
@@ -264,7 +267,7 @@ impl Ticket {
                 }
                 None
             }
-            EventKind::Finished { usage, reason, .. } => {
+            EventKind::Finished { usage, .. } => {
                 let started = clock.started.unwrap_or(now);
                 let first = clock.first.unwrap_or(now);
                 let timings =
@@ -276,17 +279,10 @@ impl Ticket {
                     let per_token = timings.decode.as_secs_f64() / f64::from(usage.completion_tokens - 1);
                     metrics.per_output_token.observe(per_token);
                 }
-                self.count_finished(*reason, metrics);
                 Some(timings)
             }
             // The worker ends the whole job; nothing is computed of a completion but its text.
             EventKind::Failed | EventKind::Computed(_) => None,
-        }
-    }
-
-    fn count_finished(&self, reason: FinishReason, metrics: &ModelMetrics) {
-        if self.unfinished == 1 {
-            metrics.finished(reason);
         }
     }
 }

@@ -161,7 +161,6 @@ impl Worker {
 
     fn take(&mut self, pending: Pending) {
         if let Course::Stopped(why) = self.course {
-            self.metrics.failed.inc();
             return pending.end(JobEnd::Stopped(why));
         }
         let id = match &pending {
@@ -184,7 +183,7 @@ impl Worker {
     }
 
     fn look_after_jobs(&mut self, now: Instant) {
-        let Self { engine, jobs, metrics, .. } = self;
+        let Self { engine, jobs, .. } = self;
         let mut gone = Vec::new();
         for (&id, ticket) in &*jobs {
             match ticket.look(now) {
@@ -197,12 +196,8 @@ impl Worker {
         let changed = !gone.is_empty();
         for (id, end) in gone {
             engine.cancel(id);
-            match (jobs.remove(&id), end) {
-                (Some(ticket), Some(end)) => {
-                    metrics.failed.inc();
-                    ticket.end(end);
-                }
-                _ => metrics.cancelled.inc(),
+            if let (Some(ticket), Some(end)) = (jobs.remove(&id), end) {
+                ticket.end(end);
             }
         }
         if changed {
@@ -241,7 +236,6 @@ impl Worker {
         let Some(ticket) = self.jobs.remove(&id) else { return };
         let error_id = error_id();
         tracing::error!(error_id, job = id.0, "the model computed something that is not a number");
-        self.metrics.failed.inc();
         ticket.end(JobEnd::NotANumber { error_id });
     }
 
@@ -267,7 +261,6 @@ impl Worker {
     fn stop(&mut self, why: &'static str) {
         for (id, ticket) in self.jobs.drain() {
             self.engine.cancel(id);
-            self.metrics.failed.inc();
             ticket.end(JobEnd::Stopped(why));
         }
         self.publish(StepReport::default());
@@ -278,7 +271,6 @@ impl Worker {
     /// with one that says to try again.
     pub(crate) fn fail(mut self, error_id: &str) {
         for (_, ticket) in self.jobs.drain() {
-            self.metrics.failed.inc();
             ticket.fail(error_id);
         }
         while let Ok(command) = self.commands.try_recv() {
@@ -287,7 +279,6 @@ impl Worker {
                 Command::Embed(ticket) => Pending::Embed(ticket),
                 Command::Drain | Command::Stop(_) => continue,
             };
-            self.metrics.failed.inc();
             pending.fail(error_id);
         }
     }

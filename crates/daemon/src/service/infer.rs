@@ -28,12 +28,12 @@ use crate::{
 
 /// The stream of one request; dropping it cancels the job.
 pub(crate) struct InferStream {
+    record: Record, // dropped first: who sees a cancelled job's blocks free finds it counted
     events: JobEvents,
     context: EventContext,
     echo: Option<String>,
     ready: VecDeque<v1::InferEvent>,
     unfinished: u32, // choices
-    record: Record,
     _active: Active,
 }
 
@@ -47,12 +47,12 @@ pub(crate) async fn infer(
     let mut record = Record::new("infer", core.models.metrics.clone(), request_id, arrived);
     match begin(core, request, arrived, &mut record).await {
         Ok(Begun { events, context, echo, choices, active }) => Ok(InferStream {
+            record,
             events,
             context,
             echo,
             ready: VecDeque::new(),
             unfinished: choices,
-            record,
             _active: active,
         }),
         Err(error) => {
@@ -114,7 +114,10 @@ impl Stream for InferStream {
         match ready!(this.events.poll_next(context)) {
             Ok(event) => {
                 this.record.completion_tokens += event.completion_tokens();
-                this.unfinished -= u32::from(event.finishes());
+                if let Some(reason) = event.finish_reason() {
+                    this.unfinished -= 1;
+                    this.record.reason = reason;
+                }
                 if this.unfinished == 0 {
                     // Now: a client that has its last event may leave before it asks for the stream's end.
                     this.record.end(None);

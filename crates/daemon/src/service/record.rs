@@ -2,6 +2,9 @@
 
 use std::{sync::Arc, time::Instant};
 
+use hanzo_engine_runtime::FinishReason;
+use tonic::Code;
+
 use crate::{
     error::Error,
     metrics::{Metrics, ModelMetrics},
@@ -17,8 +20,10 @@ pub(super) struct Record {
     pub(super) prompt_tokens: u32,
     pub(super) completion_tokens: u32,
     pub(super) inputs: usize,
-    /// The worker has it, and counts it when it is cancelled.
+    /// A worker has it, or part of it.
     pub(super) queued: bool,
+    /// Why its last choice ended; a request without choices just stops.
+    pub(super) reason: FinishReason,
     pub(super) ended: bool,
 }
 
@@ -40,6 +45,7 @@ impl Record {
             completion_tokens: 0,
             inputs: 0,
             queued: false,
+            reason: FinishReason::Stop,
             ended: false,
         }
     }
@@ -48,6 +54,14 @@ impl Record {
     pub(super) fn end(&mut self, error: Option<&Error>) {
         if let Some(reason) = error.and_then(Error::rejection) {
             self.metrics.rejected(self.model(), reason);
+        }
+        if let Some((_, metrics)) = self.model.as_ref().filter(|_| self.queued) {
+            match error {
+                None => metrics.finished(self.reason),
+                // Of an input behind the first batch: the request was refused, nothing failed.
+                Some(error) if error.code() == Code::InvalidArgument => {}
+                Some(_) => metrics.failed.inc(),
+            }
         }
         self.note(error.map_or("ok", Error::outcome), error);
     }
@@ -80,8 +94,7 @@ impl Drop for Record {
         if self.ended {
             return;
         }
-        // The worker counts the jobs that it cancels; this one never came so far.
-        if let Some((_, metrics)) = self.model.as_ref().filter(|_| !self.queued) {
+        if let Some((_, metrics)) = &self.model {
             metrics.cancelled.inc();
         }
         self.note("cancelled", None);

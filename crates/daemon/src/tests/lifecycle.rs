@@ -42,18 +42,20 @@ async fn models_load_and_unload_while_others_serve() {
 async fn an_unload_lets_requests_finish_unless_forced() {
     let rig = Rig::start().await;
     rig.device.conduct(Conduct::Slow(Duration::from_millis(5)));
-    let mut stream = rig.infer(endless(100)).await.unwrap();
+    let mut stream = rig.infer(endless(300)).await.unwrap();
     begun(&mut stream).await;
     let mut client = rig.client();
     let unload = |force| v1::UnloadRequest { model: DEMO_MODEL.into(), force };
     let unloading = tokio::spawn(async move { client.unload(unload(false)).await });
     rig.until("it drains", async |rig| rig.handle.models()[0].state() == S::Draining).await;
     check_refused(&rig.infer(endless(1)).await.unwrap_err(), Code::Unavailable, "model hanzo-demo is being");
-    assert_eq!(tokens(&collect(stream).await.unwrap(), 0).len(), 100);
+    rig.device.conduct(Conduct::Run);
+    assert_eq!(tokens(&collect(stream).await.unwrap(), 0).len(), 300);
     in_time(unloading).await.unwrap().unwrap();
     assert!(rig.handle.models().is_empty());
 
     rig.load(DEMO_MODEL, "").await.unwrap();
+    rig.device.conduct(Conduct::Slow(Duration::from_millis(5)));
     let mut stream = rig.infer(endless(4000)).await.unwrap();
     begun(&mut stream).await;
     in_time(rig.client().unload(unload(true))).await.unwrap();

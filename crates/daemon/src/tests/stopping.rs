@@ -10,7 +10,7 @@ async fn a_drain_lets_streams_finish_and_turns_away_new_ones() {
     let mut watch = rig.client().watch(v1::WatchRequest::default()).await.unwrap().into_inner();
     let mut streams = Vec::new();
     for _ in 0..8 {
-        let mut stream = rig.infer(endless(100)).await.unwrap();
+        let mut stream = rig.infer(endless(200)).await.unwrap();
         begun(&mut stream).await;
         streams.push(stream);
     }
@@ -28,8 +28,9 @@ async fn a_drain_lets_streams_finish_and_turns_away_new_ones() {
         health.clone().check(check).await.unwrap().into_inner().status == 2
     })
     .await;
+    rig.device.conduct(Conduct::Run);
     for stream in streams {
-        assert_eq!(tokens(&collect(stream).await.unwrap(), 0).len(), 100);
+        assert_eq!(tokens(&collect(stream).await.unwrap(), 0).len(), 200);
     }
     let ended = async {
         while watch.message().await?.is_some() {}

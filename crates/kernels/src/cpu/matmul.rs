@@ -51,7 +51,19 @@ const EXPANDED: usize =
 const EXPANDED: usize = EXPAND_INPUTS * PANEL_ROWS;
 /// Blocks of 256 that are decoded together where panels hold them as stored.
 const STORED_RUN: usize = EXPAND_INPUTS / 256;
+/// Columns of floats up to which the matrix unit streams panels, as vectors do with fewer than `WIDE_COLUMNS_MIN`.
+pub(super) const UNIT_STREAM_COLUMNS_MAX: usize = 16;
+const _: () = assert!(STREAM_PANELS * UNIT_STREAM_COLUMNS_MAX * PANEL_ROWS <= SLAB);
 const _: () = assert!(STREAM_PANELS * WIDE_COLUMNS_MIN * PANEL_ROWS <= SLAB);
+
+/// Whether items are cut for the matrix unit: for floats always, for bytes where it computes all kinds. Kinds that it
+/// takes with fewer columns (`amx::takes`) are streamed, in items cut as for vectors.
+fn unit_takes(tier: Tier, floats: bool, columns: usize) -> bool {
+    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+    return tier == Tier::Amx && (floats || columns >= amx::COLUMNS_MIN);
+    #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
+    return false;
+}
 
 /// What one thread needs while it works on products.
 #[derive(Debug)]

@@ -25,6 +25,7 @@ use std::mem::MaybeUninit;
 use super::{Job, Shapes, V};
 use crate::cpu::gemm;
 use crate::cpu::lanes::Lanes;
+use crate::cpu::matmul::UNIT_STREAM_COLUMNS_MAX;
 use crate::cpu::matrix::{PANEL_ROWS, PanelKind};
 
 /// Inputs that the unit multiplies at a time.
@@ -40,14 +41,13 @@ const PAIRS: usize = STEP / 2;
 /// Panels of a tile of more than 16 columns, and of at most 16.
 const PANELS: usize = 2;
 const PANELS_FEW: usize = 4;
-/// Of few columns: places for a step of a panel's split weights, and how many are split before the unit needs them. The
-/// unit waits for stores that it is to read.
+/// Of few columns: places for a step of a panel's split weights, those of two pairs of panels. The unit waits for stores
+/// that it is to read, so a pair's are split while the pair before is multiplied.
 const RING: usize = 4;
-const LEAD: usize = 2;
 /// Bytes of planes that one thread needs: `(RUN, PANELS, 2, 16, 64)`.
 pub(in crate::cpu) const PLANE_BYTES: usize = PANELS * RUN * STEP_BYTES;
-/// Bytes ahead that a stream of weights asks for.
-const AHEAD: usize = 1024;
+/// Bytes ahead that a stream of weights asks for: a step, which a round of panels takes. Half of one came too late.
+const AHEAD: usize = 2048;
 
 /// Bytes of a row of activations when split: `(cols / 32, hi and lo, 32)` bfloat16, whole steps of them; or, for vectors,
 /// as it was.
@@ -242,7 +242,7 @@ unsafe fn put<W: Halves>(out: *mut u8, pair: usize, (hi, lo): (__m512i, __m512i)
 /// The unit for bfloat16 is there, and what `Job` promises.
 #[inline(always)]
 pub(super) unsafe fn sums<W: Halves>(job: &Job) {
-    if job.finite && job.column_count <= 16 {
+    if job.finite && job.column_count <= UNIT_STREAM_COLUMNS_MAX {
         few::<W>(job);
     } else if job.finite {
         many::<W>(job);
@@ -263,57 +263,76 @@ pub(super) unsafe fn sums<W: Halves>(job: &Job) {
     }
 }
 
-/// Up to 16 columns: the weights are what takes the time, so each is split, used and forgotten.
+/// Up to 16 columns: the weights are what takes the time, so each is split, used and forgotten. A sum waits for the
+/// product before, 52 cycles, so panels advance in pairs.
 #[inline(always)]
 unsafe fn few<W: Halves>(job: &Job) {
     let mut ring = MaybeUninit::<[__m512i; RING * STEP_BYTES / 64]>::uninit();
     let ring = ring.as_mut_ptr().cast::<u8>();
     let (x, stride) = (job.columns.codes.cast::<u8>(), job.columns.codes_stride);
-    let rows = job.column_count as u8;
-    let row = (rows, 64);
+    let row = (job.column_count as u8, 64);
     Shapes::load([row, row, row, row, row, row, (16, 64), (16, 64)]);
     let steps = job.blocks.div_ceil(STEP);
     for first in (0..job.panels).step_by(PANELS_FEW) {
+        // Where there is no other panel of a pair, the one there is stands in for it and goes nowhere.
         let panels = (job.panels - first).min(PANELS_FEW);
-        let from = job.panel.add(first * job.panel_stride);
+        let pairs = panels.div_ceil(2);
+        let panel = |p: usize| job.panel.add((first + p.min(panels - 1)) * job.panel_stride);
+        let from = [panel(0), panel(1), panel(2), panel(3)];
         let sums = job.sums.add(first * job.column_count * PANEL_ROWS);
-        // A step of a panel is a unit, panels fastest.
-        macro_rules! split {
-            ($unit:expr) => {{
-                let unit = $unit;
-                if unit < panels * steps {
-                    let panel = from.add(unit % panels * job.panel_stride);
-                    split_step::<W>(panel, unit / panels, job.blocks, ring.add(unit % RING * STEP_BYTES));
-                }
-            }};
-        }
+        let place = |unit: usize| ring.add(unit % RING * STEP_BYTES);
         tile_zero!("tmm0", "tmm1", "tmm2", "tmm3");
-        for unit in 0..LEAD {
-            split!(unit);
-        }
+        // A step of a panel is a unit: those of a pair follow each other, then come the steps' pairs.
+        split_step::<W>(from[0], 0, job.blocks, place(0));
+        split_step::<W>(from[1], 0, job.blocks, place(1));
         for step in 0..steps {
             tile_load!("tmm4", x.add(4 * STEP * step), stride);
             tile_load!("tmm5", x.add(4 * STEP * step + 2 * STEP), stride);
-            macro_rules! panel {
-                ($p:literal, $sum:literal) => {
-                    if $p < panels {
-                        let unit = step * panels + $p;
-                        let w = ring.add(unit % RING * STEP_BYTES);
-                        tile_load!("tmm6", w, 64usize);
-                        tile_dot!("tdpbf16ps", $sum, "tmm5", "tmm6");
-                        tile_dot!("tdpbf16ps", $sum, "tmm4", "tmm6");
-                        if W::LOW {
-                            tile_load!("tmm7", w.add(TILE), 64usize);
-                            tile_dot!("tdpbf16ps", $sum, "tmm4", "tmm7");
+            macro_rules! pair {
+                ($p:literal, $one:literal, $two:literal) => {
+                    if $p < pairs {
+                        let unit = 2 * (step * pairs + $p);
+                        let (w_one, w_two) = (place(unit), place(unit + 1));
+                        let (out_one, out_two) = (place(unit + 2), place(unit + 3));
+                        let (next, step_next) = if $p + 1 < pairs { ($p + 1, step) } else { (0, step + 1) };
+                        let (next_one, next_two) = (from[2 * next], from[2 * next + 1]);
+                        let whole = STEP * (step_next + 1) <= job.blocks;
+                        macro_rules! split {
+                            ($panel:expr, $out:expr, $from:literal, $to:literal) => {
+                                if whole {
+                                    split_pairs::<W>($panel, step_next, $out, $from, $to);
+                                }
+                            };
                         }
-                        split!(unit + LEAD);
+                        tile_load!("tmm6", w_one, 64usize);
+                        tile_dot!("tdpbf16ps", $one, "tmm5", "tmm6");
+                        split!(next_one, out_one, 0, 6);
+                        tile_load!("tmm7", w_two, 64usize);
+                        tile_dot!("tdpbf16ps", $two, "tmm5", "tmm7");
+                        split!(next_one, out_one, 6, 11);
+                        tile_dot!("tdpbf16ps", $one, "tmm4", "tmm6");
+                        split!(next_one, out_one, 11, 16);
+                        tile_dot!("tdpbf16ps", $two, "tmm4", "tmm7");
+                        if W::LOW {
+                            split!(next_two, out_two, 0, 6);
+                            tile_load!("tmm6", w_one.add(TILE), 64usize);
+                            tile_dot!("tdpbf16ps", $one, "tmm4", "tmm6");
+                            split!(next_two, out_two, 6, 11);
+                            tile_load!("tmm7", w_two.add(TILE), 64usize);
+                            tile_dot!("tdpbf16ps", $two, "tmm4", "tmm7");
+                            split!(next_two, out_two, 11, 16);
+                        } else {
+                            split!(next_two, out_two, 0, 16);
+                        }
+                        if !whole && step_next < steps {
+                            split_step::<W>(next_one, step_next, job.blocks, out_one);
+                            split_step::<W>(next_two, step_next, job.blocks, out_two);
+                        }
                     }
                 };
             }
-            panel!(0, "tmm0");
-            panel!(1, "tmm1");
-            panel!(2, "tmm2");
-            panel!(3, "tmm3");
+            pair!(0, "tmm0", "tmm1");
+            pair!(1, "tmm2", "tmm3");
         }
         macro_rules! store {
             ($p:literal, $sum:literal) => {

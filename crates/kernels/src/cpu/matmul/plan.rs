@@ -3,7 +3,8 @@
 use std::ops::Range;
 
 use super::{
-    CHUNK_NS, ITEM_ACTIVATION_BYTES, ITEM_SPLIT_BYTES, PanelScratch, SLAB, WIDE_COLUMNS_MIN, WIDE_PANELS,
+    CHUNK_NS, ITEM_ACTIVATION_BYTES, ITEM_SPLIT_BYTES, PanelScratch, SLAB, UNIT_STREAM_COLUMNS_MAX,
+    WIDE_COLUMNS_MIN, WIDE_PANELS, unit_takes,
 };
 use crate::KernelError;
 use crate::cpu::aligned::Shared;
@@ -94,21 +95,28 @@ impl Plan {
         let (rows, columns) = (work.rows.len(), work.columns.len());
         // 1000 multiply-adds take 6 ns by vectors, 2 by matrices; 10 bytes take 1 ns to stream.
         let (mut panels, mut item_columns) = (STREAM_PANELS, columns);
-        let ns_per_1000 = if tier == Tier::Amx { 2 } else { 6 };
-        if columns >= WIDE_COLUMNS_MIN {
-            // Matrices unpack a panel anew for each item, which many columns must pay for. Vectors do so in passing, and
+        let unit = unit_takes(tier, work.floats, columns);
+        let ns_per_1000 = if unit { 2 } else { 6 };
+        if unit && work.floats && columns <= UNIT_STREAM_COLUMNS_MAX {
+            // Panels advance side by side: as many as leave every thread some items.
+            let enough = |panels: &usize| rows.div_ceil(panels * PANEL_ROWS) * work.alike >= 2 * threads;
+            panels = [STREAM_PANELS, 2].into_iter().find(enough).unwrap_or(1);
+        } else if columns >= WIDE_COLUMNS_MIN {
+            // The unit unpacks a panel anew for each item, which many columns must pay for. Vectors do so in passing, and
             // more of a row's outputs at a time are fewer pages to write to.
-            let panels_max = if tier == Tier::Amx { 2 } else { WIDE_PANELS };
+            let panels_max = if unit { 2 } else { WIDE_PANELS };
             let columns_max = SLAB / (panels_max * PANEL_ROWS);
             // Split anew means more work for floats: rather some more columns.
-            let more = tier == Tier::Amx && work.floats;
+            let more = unit && work.floats;
             let bytes = if more { ITEM_SPLIT_BYTES } else { ITEM_ACTIVATION_BYTES };
             item_columns = (bytes / work.column_bytes.max(1)).clamp(64, columns_max) / 32 * 32;
             if more {
                 item_columns = columns.div_ceil(columns.div_ceil(item_columns)).next_multiple_of(32);
             }
             let alike = work.alike * columns.div_ceil(item_columns);
-            let enough = |panels: &usize| rows.div_ceil(panels * PANEL_ROWS) * alike >= 8 * threads;
+            // The unit at half its speed costs more than a thread that ends early.
+            let items_min = if unit { 2 * threads } else { 8 * threads };
+            let enough = |panels: &usize| rows.div_ceil(panels * PANEL_ROWS) * alike >= items_min;
             let mut sizes = [WIDE_PANELS, 4, 2].into_iter().filter(|&panels| panels <= panels_max);
             panels = sizes.find(enough).unwrap_or(1);
         }
