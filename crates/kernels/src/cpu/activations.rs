@@ -405,8 +405,11 @@ impl Kernel for Per256 {
                 row.scales.add(block).write(scale);
                 for (i, pair) in sums.chunks_exact(2).enumerate() {
                     row.sums.add(8 * block + i).write((pair[0] + pair[1]) as i16);
-                    row.offsets.add(16 * block + 2 * i).write(-32 * pair[0]);
-                    row.offsets.add(16 * block + 2 * i + 1).write(-32 * pair[1]);
+                }
+                for (i, sum) in sums.into_iter().enumerate() {
+                    let group = 16 * block + i;
+                    let offset = if L::WORDS { L::word_sums(row.codes.add(16 * group)) } else { -32 * sum };
+                    row.offsets.add(group).write(offset);
                 }
             }
         }

@@ -50,7 +50,8 @@ pub(super) struct Columns {
     /// One factor per 32 or 256 codes; for rows for the matrix unit one number each, 0 where the row is split.
     pub(super) scales: *const f32,
     pub(super) scales_stride: usize,
-    /// Per 32 codes, `-128 * sum`; or, where scales are per 256, per 16 codes, `-32 * sum`.
+    /// Per 32 codes, `-128 * sum`; or, where scales are per 256, per 16 codes, `-32 * sum` or two words (see
+    /// [`Columns::offset_of_16`]).
     pub(super) offsets: *const i32,
     pub(super) offsets_stride: usize,
     /// Sum of 32 codes; only where scales are per 256.
@@ -83,6 +84,16 @@ impl Columns {
             out: if self.out.is_null() { self.out } else { self.out.wrapping_add(first * self.out_stride) },
             ..self
         }
+    }
+
+    /// `-32 * sum` of 16 codes of a column whose scales are per 256.
+    ///
+    /// # Safety
+    /// The column has them, prepared by `L`.
+    #[inline(always)]
+    unsafe fn offset_of_16<L: Lanes>(&self, column: usize, group: usize) -> i32 {
+        let offset = self.offsets.add(column * self.offsets_stride + group).read();
+        if L::WORDS { -32 * (i32::from(offset as i16) + (offset >> 16)) } else { offset }
     }
 
     /// The columns, whose outputs will go to `(columns, stride)` at `out`.
@@ -251,6 +262,8 @@ impl<F: Format, L: Lanes, const NP: usize> Tiles<F, L, NP> {
     pub(super) const PAIRS: bool = L::PAIRS && F::GROUPS > 0 && !matches!(F::KIND, PanelKind::Stored(_));
     /// Whether codes are brought to a byte each, in the order of tiles, before columns use them.
     pub(super) const EXPAND: bool = F::KIND.packed() || Self::PAIRS;
+    /// Whether a panel's products are added up in words of 16 bits: its codes times bytes are small enough.
+    pub(super) const WORDS: bool = L::WORDS && (F::GROUPS == 1 || F::GROUPS == 8 && words_of(F::KIND) > 0);
     /// Whether a joint tile is the fastest for many columns.
     pub(super) const JOINT: bool = L::JOINT || (L::COLS >= 8 && matches!(F::KIND.acts(), ActKind::Float));
     /// Whether NP panels are those of a joint tile.
@@ -259,6 +272,17 @@ impl<F: Format, L: Lanes, const NP: usize> Tiles<F, L, NP> {
     pub(super) const TWELVE: bool = L::COLS >= 8;
     /// Whether eight columns of NP panels fit the registers.
     pub(super) const EIGHT: bool = NP == 1 && L::COLS >= 8;
+}
+
+/// How many products of two codes and two bytes an i16 holds: codes of groups of 16 count from their zero. None of codes of
+/// 8 bits.
+const fn words_of(kind: PanelKind) -> usize {
+    if matches!(kind, PanelKind::Stored(_)) || kind.dot_bits() == 8 {
+        return 0;
+    }
+    let top = (1 << kind.dot_bits()) - 1;
+    let zero = if kind.group() == 16 { kind.zero() as usize } else { 0 };
+    i16::MAX as usize / (2 * 127 * if zero > top - zero { zero } else { top - zero })
 }
 
 /// A tile as a kernel; its panels are `JOINT` or not. The maker vouches for `args`: NP panels, NC columns, blocks inside

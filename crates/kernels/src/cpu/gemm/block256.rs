@@ -6,7 +6,7 @@
 use std::marker::PhantomData;
 
 use super::unpack::group;
-use super::{Columns, Format, Kind, TileArgs, dot32};
+use super::{Columns, Format, Kind, TileArgs, Tiles, dot32, words_of};
 use crate::cpu::lanes::Lanes;
 use crate::cpu::matrix::{PANEL_ROWS, PanelKind};
 
@@ -50,6 +50,12 @@ impl<K: Kind> Format for Block256<K> {
             for group in 0..groups {
                 let first = group * K::KIND.group();
                 Self::ask::<L, NP>(args, b, first..first + K::KIND.group());
+                if Tiles::<Self, L, NP>::WORDS {
+                    for (p, parts) in parts.iter_mut().enumerate() {
+                        words::<Self, L, NC, EXPANDED>(args, p, b, group, parts, &mut mins[p]);
+                    }
+                    continue;
+                }
                 let mut codes = [args.codes; NP];
                 let mut dots = [[L::splat_i(0); NC]; NP];
                 for p in 0..NP {
@@ -57,7 +63,7 @@ impl<K: Kind> Format for Block256<K> {
                 }
                 if K::KIND.zero() != 0 {
                     for c in 0..NC {
-                        let start = L::splat_i(start_of_group(K::KIND, x, c, b, group));
+                        let start = L::splat_i(start_of_group::<L>(K::KIND, x, c, b, group));
                         for p in 0..NP {
                             dots[p][c] = start;
                         }
@@ -75,7 +81,7 @@ impl<K: Kind> Format for Block256<K> {
                     for c in 0..NC {
                         parts[p][c] = L::mul_add(dots[p][c], scale, parts[p][c]);
                         if K::KIND.has_min() && K::KIND.group() == 16 {
-                            let offset = x.offsets.add(c * x.offsets_stride + 16 * b + group).read();
+                            let offset = x.offset_of_16::<L>(c, 16 * b + group);
                             let min = group_min::<L>(scales, group);
                             mins[p][c] = L::mul_add(L::splat_i(offset), min, mins[p][c]);
                         }
@@ -86,6 +92,39 @@ impl<K: Kind> Format for Block256<K> {
                 let scales = args.scales.add(p * args.scales_stride + b * Self::SCALE_STRIDE);
                 add_of_256::<L, NC>(K::KIND, x, b, scales, &parts[p], &mins[p], sums);
             }
+        }
+    }
+}
+
+/// Adds a group of codes to the integer sums of a panel's columns, products added up in words.
+///
+/// # Safety
+/// Inside `L::vectorize`; `args` covers the panel and NC columns.
+#[inline(always)]
+unsafe fn words<F: Format, L: Lanes, const NC: usize, const EXPANDED: bool>(
+    args: &TileArgs,
+    panel: usize,
+    block: usize,
+    group: usize,
+    parts: &mut [L::I; NC],
+    mins: &mut [L::I; NC],
+) {
+    let (x, first) = (&args.columns, group * F::KIND.group());
+    let codes = F::bytes::<EXPANDED>(args, panel, block, 0).add(PANEL_ROWS * first);
+    let scales = args.scales.add(panel * args.scales_stride + block * F::SCALE_STRIDE);
+    let scale = group_scale::<L>(F::KIND, scales, group);
+    let a = x.codes.add(256 * block + first);
+    if F::KIND.group() == 32 {
+        L::words::<NC, 8>(words_of(F::KIND), codes, scale, (a, x.codes_stride), None, parts);
+        return;
+    }
+    let at = x.offsets.add(16 * block + group);
+    let start = (F::KIND.zero() != 0).then_some((F::KIND.zero(), at, x.offsets_stride));
+    L::words::<NC, 4>(words_of(F::KIND), codes, scale, (a, x.codes_stride), start, parts);
+    if F::KIND.has_min() {
+        for (c, sum) in mins.iter_mut().enumerate() {
+            let offset = x.offset_of_16::<L>(c, 16 * block + group);
+            *sum = L::mul_add(L::splat_i(offset), group_min::<L>(scales, group), *sum);
         }
     }
 }
@@ -110,22 +149,33 @@ unsafe fn sub_block<K: Kind, L: Lanes, const NC: usize, const EXPANDED: bool>(
         let scale = group_scale::<L>(K::KIND, scales, g);
         for (c, part) in parts.iter_mut().enumerate() {
             let a = x.codes.add(c * x.codes_stride + 256 * b + 32 * g);
-            let start = L::splat_i(start_of_group(K::KIND, x, c, b, g));
+            if Tiles::<Block256<K>, L, 1>::WORDS {
+                *part = L::word_dot::<8>(words_of(K::KIND), &w, scale, a, None, *part);
+                continue;
+            }
+            let start = L::splat_i(start_of_group::<L>(K::KIND, x, c, b, g));
             let dot = dot32::<L>(K::KIND, start, &w, a);
             *part = L::mul_add(dot, scale, *part);
         }
         return;
     }
-    for half in 0..2 {
+    let [w0, w1, w2, w3, w4, w5, w6, w7] = w;
+    for (half, w_half) in [[w0, w1, w2, w3], [w4, w5, w6, w7]].iter().enumerate() {
         let group = 2 * g + half;
         let scale = group_scale::<L>(K::KIND, scales, group);
         for c in 0..NC {
             let a = x.codes.add(c * x.codes_stride + 256 * b + 16 * group);
-            let start = L::splat_i(start_of_group(K::KIND, x, c, b, group));
-            let dot = L::dot16::<6>(start, &w, 4 * half, a);
-            parts[c] = L::mul_add(dot, scale, parts[c]);
+            if Tiles::<Block256<K>, L, 1>::WORDS {
+                let sums = x.offsets.add(c * x.offsets_stride + 16 * b + group).read();
+                let start = (K::KIND.zero() != 0).then_some((K::KIND.zero(), sums));
+                parts[c] = L::word_dot::<4>(words_of(K::KIND), w_half, scale, a, start, parts[c]);
+            } else {
+                let start = L::splat_i(start_of_group::<L>(K::KIND, x, c, b, group));
+                let dot = L::dot16::<6>(start, &w, 4 * half, a);
+                parts[c] = L::mul_add(dot, scale, parts[c]);
+            }
             if K::KIND.has_min() {
-                let offset = x.offsets.add(c * x.offsets_stride + 16 * b + group).read();
+                let offset = x.offset_of_16::<L>(c, 16 * b + group);
                 mins[c] = L::mul_add(L::splat_i(offset), group_min::<L>(scales, group), mins[c]);
             }
         }
@@ -134,12 +184,18 @@ unsafe fn sub_block<K: Kind, L: Lanes, const NC: usize, const EXPANDED: bool>(
 
 /// What the dot product of a group of a block of 256 begins with, so that codes count from their zero.
 #[inline(always)]
-unsafe fn start_of_group(kind: PanelKind, x: &Columns, column: usize, block: usize, group: usize) -> i32 {
+unsafe fn start_of_group<L: Lanes>(
+    kind: PanelKind,
+    x: &Columns,
+    column: usize,
+    block: usize,
+    group: usize,
+) -> i32 {
     match (kind.zero(), kind.group()) {
         (0, _) => 0,
         (zero, 32) => -zero * i32::from(x.sums.add(column * x.sums_stride + 8 * block + group).read()),
-        (32, _) => x.offsets.add(column * x.offsets_stride + 16 * block + group).read(),
-        (zero, _) => (x.offsets.add(column * x.offsets_stride + 16 * block + group).read() >> 5) * zero,
+        (32, _) => x.offset_of_16::<L>(column, 16 * block + group),
+        (zero, _) => (x.offset_of_16::<L>(column, 16 * block + group) >> 5) * zero,
     }
 }
 

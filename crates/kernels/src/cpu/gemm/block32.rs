@@ -6,7 +6,7 @@
 use std::marker::PhantomData;
 
 use super::unpack::group;
-use super::{Format, Kind, TileArgs, dot32};
+use super::{Format, Kind, TileArgs, Tiles, dot32, words_of};
 use crate::cpu::lanes::Lanes;
 use crate::cpu::matrix::PanelKind;
 
@@ -60,13 +60,28 @@ impl<K: Kind> Format for Block32<K> {
                 *codes = Self::bytes::<EXPANDED>(args, p, b, 0);
             }
             let mut dots = [[L::splat_i(0); NC]; NP];
-            for c in 0..NC {
-                let offset = x.offsets.add(c * x.offsets_stride + b).read();
-                for dots in &mut dots {
-                    dots[c] = L::splat_i(start_of_32(K::KIND, offset));
+            // Words of codes of 8 bits count from their zero.
+            if !Tiles::<Self, L, NP>::WORDS || words_of(K::KIND) > 0 {
+                for c in 0..NC {
+                    let offset = x.offsets.add(c * x.offsets_stride + b).read();
+                    for dots in &mut dots {
+                        dots[c] = L::splat_i(start_of_32(K::KIND, offset));
+                    }
                 }
             }
-            L::dots::<NP, NC, 8>(&codes, x.codes.add(32 * b), x.codes_stride, &mut dots);
+            let a = x.codes.add(32 * b);
+            if Tiles::<Self, L, NP>::WORDS {
+                for (&codes, dots) in codes.iter().zip(&mut dots) {
+                    let a = (a, x.codes_stride);
+                    if words_of(K::KIND) == 0 {
+                        L::signed_words::<NC, 8>(codes, a, dots);
+                    } else {
+                        L::words::<NC, 8>(words_of(K::KIND), codes, L::splat_i(1), a, None, dots);
+                    }
+                }
+            } else {
+                L::dots::<NP, NC, 8>(&codes, a, x.codes_stride, &mut dots);
+            }
             for (p, (sums, dots)) in sums.iter_mut().zip(&dots).enumerate() {
                 let scales = args.scales.add(p * args.scales_stride + b * Self::SCALE_STRIDE);
                 let d = scale_of_32::<L>(K::KIND, scales);

@@ -56,7 +56,7 @@ unsafe fn panel<L: Lanes, const NC: usize>(args: &TileArgs, sums: &mut [L::F; NC
                 let scale = L::load(scales.add(16 * (2 * g + half)));
                 for (c, part) in parts.iter_mut().enumerate() {
                     let a = x.codes.add(c * x.codes_stride + 256 * b + 32 * g + 16 * half);
-                    let offset = x.offsets.add(c * x.offsets_stride + 16 * b + 2 * g + half).read();
+                    let offset = x.offset_of_16::<L>(c, 16 * b + 2 * g + half);
                     let init = L::splat_i(offset * (DECODED_ZERO / 32));
                     let dot = L::dot16::<7>(init, &w, 4 * half, a);
                     *part = L::fma(L::to_f(dot), scale, *part);

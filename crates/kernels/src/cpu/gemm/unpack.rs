@@ -7,9 +7,6 @@ use super::{Format, TileArgs};
 use crate::cpu::lanes::Lanes;
 use crate::cpu::matrix::{PanelKind, Plane};
 
-/// Bytes ahead of the weights in use that the next ones are asked for.
-const AHEAD: usize = 2048;
-
 /// Eight vectors of a byte a code.
 #[inline(always)]
 unsafe fn vectors<L: Lanes>(codes: *const u8) -> [L::W; 8] {
@@ -83,6 +80,6 @@ pub(super) unsafe fn group<F: Format, L: Lanes, const EXPANDED: bool>(
 unsafe fn ahead_of<F: Format, L: Lanes>(codes: *const u8, group: usize) {
     let bytes = F::CODE_STRIDE / (F::KIND.block() / 32);
     for line in (0..bytes).step_by(64) {
-        L::prefetch(codes.wrapping_add(AHEAD + group * bytes + line));
+        L::prefetch(codes.wrapping_add(L::AHEAD + group * bytes + line));
     }
 }

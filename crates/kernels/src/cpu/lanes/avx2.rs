@@ -1,5 +1,6 @@
 //! AVX2 with FMA and F16C: sixteen lanes in two registers; with or without the int8 dot product (AVX-VNNI).
 
+use std::arch::asm;
 use std::arch::x86_64::*;
 
 use super::{Kernel, Lanes};
@@ -37,11 +38,91 @@ unsafe fn half_mask(x: __m256, limit: __m256, value: __m256) -> __m256 {
     _mm256_and_ps(_mm256_cmp_ps::<_CMP_GE_OQ>(x, limit), value)
 }
 
+/// A scale in both words of a lane: multiplying sums of words by it widens them too.
+#[inline(always)]
+unsafe fn in_both_words(scale: [__m256i; 2]) -> [__m256i; 2] {
+    let both = _mm_setr_epi32(0x0100_0100, 0x0504_0504, 0x0908_0908, 0x0d0c_0d0c);
+    let both = _mm256_broadcastsi128_si256(both);
+    [_mm256_shuffle_epi8(scale[0], both), _mm256_shuffle_epi8(scale[1], both)]
+}
+
+/// What sums of words begin with, so that codes count from their zero.
+#[inline(always)]
+unsafe fn words_from(zero: i32, word_sums: i32) -> __m256i {
+    _mm256_mullo_epi16(_mm256_set1_epi32(word_sums), _mm256_set1_epi16(-zero as i16))
+}
+
+/// Adds the products of four vectors of codes and 16 activations of each of four columns to words. Written out, because
+/// compilers take sums of integers apart and then have more of them under way than there are registers.
+#[target_feature(enable = "avx2")]
+#[inline]
+unsafe fn four_columns(codes: *const u8, a: *const i8, stride: usize, words: &mut [[__m256i; 2]; 4]) {
+    macro_rules! column {
+        ($at:literal, $place:literal, $low:literal, $high:literal) => {
+            concat!(
+                "vpbroadcastd {q}, dword ptr [{a}",
+                $place,
+                " + 4 * ",
+                $at,
+                "]\n",
+                "vpmaddubsw {p0}, {w0}, {q}\n",
+                "vpmaddubsw {p1}, {w1}, {q}\n",
+                "vpaddw {",
+                $low,
+                "}, {",
+                $low,
+                "}, {p0}\n",
+                "vpaddw {",
+                $high,
+                "}, {",
+                $high,
+                "}, {p1}\n",
+            )
+        };
+    }
+    macro_rules! vectors {
+        ($($at:literal)*) => {
+            concat!($(
+                "vmovdqu {w0}, ymmword ptr [{w} + 64 * ", $at, "]\n",
+                "vmovdqu {w1}, ymmword ptr [{w} + 64 * ", $at, " + 32]\n",
+                column!($at, "", "c0l", "c0h"),
+                column!($at, " + {s}", "c1l", "c1h"),
+                column!($at, " + 2 * {s}", "c2l", "c2h"),
+                column!($at, " + {s3}", "c3l", "c3h"),
+            )*)
+        };
+    }
+    let [[c0l, c0h], [c1l, c1h], [c2l, c2h], [c3l, c3h]] = words;
+    asm!(
+        vectors!(0 1 2 3),
+        w = in(reg) codes,
+        a = in(reg) a,
+        s = in(reg) stride,
+        s3 = in(reg) 3 * stride,
+        w0 = out(ymm_reg) _,
+        w1 = out(ymm_reg) _,
+        q = out(ymm_reg) _,
+        p0 = out(ymm_reg) _,
+        p1 = out(ymm_reg) _,
+        c0l = inout(ymm_reg) *c0l,
+        c0h = inout(ymm_reg) *c0h,
+        c1l = inout(ymm_reg) *c1l,
+        c1h = inout(ymm_reg) *c1h,
+        c2l = inout(ymm_reg) *c2l,
+        c2h = inout(ymm_reg) *c2h,
+        c3l = inout(ymm_reg) *c3l,
+        c3h = inout(ymm_reg) *c3h,
+        options(pure, readonly, nostack, preserves_flags)
+    );
+}
+
 impl<const VNNI: bool> Lanes for Avx2<VNNI> {
     type F = [__m256; 2];
     type I = [__m256i; 2];
     type W = [__m256i; 2];
     const COLS: usize = 4;
+    const WORDS: bool = !VNNI;
+    const AHEAD: usize = if VNNI { 2048 } else { 512 };
 
     #[inline(always)]
     unsafe fn vectorize<K: Kernel>(kernel: K) -> K::Out {
@@ -314,6 +395,105 @@ impl<const VNNI: bool> Lanes for Avx2<VNNI> {
             }
         }
         dot
+    }
+    #[inline(always)]
+    unsafe fn words<const NC: usize, const N: usize>(
+        fit: usize,
+        codes: *const u8,
+        scale: Self::I,
+        (a, stride): (*const i8, usize),
+        start: Option<(i32, *const i32, usize)>,
+        parts: &mut [Self::I; NC],
+    ) {
+        debug_assert!(N % 4 == 0 && fit >= 4 && (start.is_none() || fit >= N));
+        let scale = in_both_words(scale);
+        let mut words = [[_mm256_setzero_si256(); 2]; NC];
+        if let Some((zero, sums, stride)) = start {
+            // Sums wrap around on the way, but where they end fits.
+            for (c, words) in words.iter_mut().enumerate() {
+                *words = [words_from(zero, sums.add(c * stride).read()); 2];
+            }
+        }
+        for first in (0..N).step_by(4) {
+            if first > 0 && fit < N {
+                words = [[_mm256_setzero_si256(); 2]; NC];
+            }
+            let codes = codes.add(64 * first);
+            if let Some(words) = words.first_chunk_mut::<4>().filter(|_| NC == 4) {
+                four_columns(codes, a.add(4 * first), stride, words);
+            } else {
+                for j in 0..4 {
+                    let w = Self::load_w(codes.add(64 * j));
+                    for (c, words) in words.iter_mut().enumerate() {
+                        let a = quad(a.add(c * stride + 4 * (first + j)));
+                        for (word, w) in words.iter_mut().zip(w) {
+                            *word = _mm256_add_epi16(*word, _mm256_maddubs_epi16(w, a));
+                        }
+                    }
+                }
+            }
+            if first + 4 < N && fit >= N {
+                continue;
+            }
+            for (part, words) in parts.iter_mut().zip(&words) {
+                for ((part, &word), scale) in part.iter_mut().zip(words).zip(scale) {
+                    *part = _mm256_add_epi32(*part, _mm256_madd_epi16(word, scale));
+                }
+            }
+        }
+    }
+    #[inline(always)]
+    unsafe fn word_dot<const N: usize>(
+        fit: usize,
+        w: &[Self::W; N],
+        scale: Self::I,
+        a: *const i8,
+        start: Option<(i32, i32)>,
+        part: Self::I,
+    ) -> Self::I {
+        let scale = in_both_words(scale);
+        let mut part = part;
+        for half in 0..2 {
+            let mut words = match start {
+                Some((zero, sums)) => words_from(zero, sums),
+                None => _mm256_setzero_si256(),
+            };
+            for (j, w) in w.iter().enumerate() {
+                let product = _mm256_maddubs_epi16(w[half], quad(a.add(4 * j)));
+                words = if j % fit == 0 && j > 0 { product } else { _mm256_add_epi16(words, product) };
+                if j % fit == fit - 1 || j == N - 1 {
+                    part[half] = _mm256_add_epi32(part[half], _mm256_madd_epi16(words, scale[half]));
+                }
+            }
+        }
+        part
+    }
+    #[inline(always)]
+    unsafe fn signed_words<const NC: usize, const N: usize>(
+        codes: *const u8,
+        (a, stride): (*const i8, usize),
+        dots: &mut [Self::I; NC],
+    ) {
+        for j in 0..N {
+            // Magnitudes by the activations with the weights' signs: two products just fit an i16.
+            let sign = _mm256_set1_epi8(-0x80);
+            let [low, high] = Self::load_w(codes.add(64 * j));
+            let w = [_mm256_xor_si256(low, sign), _mm256_xor_si256(high, sign)];
+            let magnitudes = [_mm256_abs_epi8(w[0]), _mm256_abs_epi8(w[1])];
+            for (c, dots) in dots.iter_mut().enumerate() {
+                let a = quad(a.add(c * stride + 4 * j));
+                for ((dot, w), magnitude) in dots.iter_mut().zip(w).zip(magnitudes) {
+                    let product = _mm256_maddubs_epi16(magnitude, _mm256_sign_epi8(a, w));
+                    *dot = _mm256_add_epi32(*dot, widen(product));
+                }
+            }
+        }
+    }
+    #[inline(always)]
+    unsafe fn word_sums(a: *const i8) -> i32 {
+        let pairs = _mm_maddubs_epi16(_mm_set1_epi8(1), _mm_loadu_si128(a.cast()));
+        let two = _mm_add_epi16(pairs, _mm_shuffle_epi32::<0b01_00_11_10>(pairs));
+        _mm_cvtsi128_si32(_mm_add_epi16(two, _mm_shuffle_epi32::<0b10_11_00_01>(two)))
     }
     #[inline(always)]
     unsafe fn dot_pair(init: Self::I, m: *const u8, a: *const i16) -> Self::I {

@@ -52,6 +52,13 @@ pub(super) trait Lanes: Copy + 'static {
     /// Whether `dots` multiplies columns two at a time, faster than one by one, if codes are in the order of `paired`.
     const PAIRS: bool = false;
 
+    /// Whether `words` is faster than `dots`: products of bytes are added in pairs, to words, at first. What it begins with is
+    /// then prepared with the activations, by `word_sums`.
+    const WORDS: bool = false;
+
+    /// Bytes ahead of the weights in use that the next ones are asked for when they are streamed.
+    const AHEAD: usize = 2048;
+
     /// Runs a kernel with the instruction set's features on. Never inlined, so that a kernel which calls for another
     /// has it as a function with registers of its own: the tiles need them all.
     ///
@@ -167,6 +174,54 @@ pub(super) trait Lanes: Copy + 'static {
     }
     /// `init + Σ w · a` over 16 inputs, the four `w` from `first` on: codes below 2^BITS, at most 7. Exact.
     unsafe fn dot16<const BITS: u32>(init: Self::I, w: &[Self::W; 8], first: usize, a: *const i8) -> Self::I;
+    /// Adds `scale * Σ (w - zero) · a` over 4 N inputs to the parts of NC columns: N vectors of codes lie at `codes`, a
+    /// column's activations at `a` and strides from there; up to `fit`, at least 4, products of two codes and two bytes fit an i16.
+    /// `start`: the zero, if there is one and N products fit, and where the columns' `word_sums` are. Exact.
+    #[inline(always)]
+    unsafe fn words<const NC: usize, const N: usize>(
+        fit: usize,
+        codes: *const u8,
+        scale: Self::I,
+        (a, stride): (*const i8, usize),
+        start: Option<(i32, *const i32, usize)>,
+        parts: &mut [Self::I; NC],
+    ) {
+        let _ = (fit, codes, scale, a, stride, start, parts);
+        unreachable!("this instruction set adds to 32 bits at once");
+    }
+    /// As `words` for one column, its part given and returned, of codes `w`; its `start` is the zero and the column's
+    /// `word_sums`.
+    #[inline(always)]
+    unsafe fn word_dot<const N: usize>(
+        fit: usize,
+        w: &[Self::W; N],
+        scale: Self::I,
+        a: *const i8,
+        start: Option<(i32, i32)>,
+        part: Self::I,
+    ) -> Self::I {
+        let _ = (fit, w, scale, a, start, part);
+        unreachable!("this instruction set adds to 32 bits at once");
+    }
+    /// Adds `Σ (w - 128) · a` over 4 N inputs to the dots of NC columns, for codes of 8 bits; the rest as for `words`. Exact.
+    #[inline(always)]
+    unsafe fn signed_words<const NC: usize, const N: usize>(
+        codes: *const u8,
+        (a, stride): (*const i8, usize),
+        dots: &mut [Self::I; NC],
+    ) {
+        let _ = (codes, a, stride, dots);
+        unreachable!("this instruction set adds to 32 bits at once");
+    }
+    /// Of 16 activations the sum of every first two of four, in the low word, and of every last two, in the high one.
+    #[inline(always)]
+    unsafe fn word_sums(a: *const i8) -> i32 {
+        let mut sums = [0i16; 2];
+        for i in 0..16 {
+            sums[i % 4 / 2] += i16::from(a.add(i).read());
+        }
+        i32::from(sums[1]) << 16 | i32::from(sums[0] as u16)
+    }
     /// `init + m0 * a[0] + m1 * a[1]` where lane i's (m0, m1) are the unsigned bytes `2i, 2i + 1` at `m`. Exact.
     unsafe fn dot_pair(init: Self::I, m: *const u8, a: *const i16) -> Self::I;
 }

@@ -331,8 +331,8 @@ unsafe fn joint<F: Format, L: Lanes, const NP: usize, const EXPANDED: bool>(args
         }
         for panel in 0..NP {
             let args = args.panel(panel).from(done);
-            if EXPANDED && Tiles::<F, L, NP>::PAIRS {
-                pairs::<F, L>(args, columns - done);
+            if Tiles::<F, L, NP>::WORDS || EXPANDED && Tiles::<F, L, NP>::PAIRS {
+                pairs::<F, L, EXPANDED>(args, columns - done);
             } else {
                 across::<F, L, 1, EXPANDED>(args, columns - done);
             }
@@ -340,12 +340,12 @@ unsafe fn joint<F: Format, L: Lanes, const NP: usize, const EXPANDED: bool>(args
     }
 }
 
-/// Tiles of an expanded panel over all columns, in pairs but for a last odd one.
+/// Tiles of one panel by `Format::joint` over all columns, in pairs but for a last odd one.
 ///
 /// # Safety
 /// Inside `L::vectorize`; `args` covers a panel and `columns` columns.
 #[inline(always)]
-unsafe fn pairs<F: Format, L: Lanes>(args: TileArgs, columns: usize) {
+unsafe fn pairs<F: Format, L: Lanes, const EXPANDED: bool>(args: TileArgs, columns: usize) {
     let (mut done, format) = (0, PhantomData);
     while done < columns {
         let left = columns - done;
@@ -353,13 +353,13 @@ unsafe fn pairs<F: Format, L: Lanes>(args: TileArgs, columns: usize) {
         unsafe {
             let args = args.from(done);
             if left >= 4 {
-                L::vectorize(Tile::<F, 1, 4, true, true> { args, format });
+                L::vectorize(Tile::<F, 1, 4, EXPANDED, true> { args, format });
                 done += 4;
             } else if left >= 2 {
-                L::vectorize(Tile::<F, 1, 2, true, true> { args, format });
+                L::vectorize(Tile::<F, 1, 2, EXPANDED, true> { args, format });
                 done += 2;
             } else {
-                L::vectorize(Tile::<F, 1, 1, true, true> { args, format });
+                L::vectorize(Tile::<F, 1, 1, EXPANDED, true> { args, format });
                 done += 1;
             }
         }
