@@ -405,7 +405,7 @@ impl<const VNNI: bool> Lanes for Avx2<VNNI> {
         start: Option<(i32, *const i32, usize)>,
         parts: &mut [Self::I; NC],
     ) {
-        debug_assert!(N % 4 == 0 && fit >= 4 && (start.is_none() || fit >= N));
+        debug_assert!(N.is_multiple_of(4) && fit >= 4 && (start.is_none() || fit >= N));
         let scale = in_both_words(scale);
         let mut words = [[_mm256_setzero_si256(); 2]; NC];
         if let Some((zero, sums, stride)) = start {
