@@ -37,6 +37,15 @@ impl Rig {
 
     /// Started with another configuration.
     pub async fn start_with(change: impl FnOnce(&mut Config)) -> Rig {
+        Rig::start_how(false, change).await
+    }
+
+    /// Started as `serve` does it: the gateway calls the daemon without a connection.
+    pub async fn start_in_one() -> Rig {
+        Rig::start_how(true, |_| ()).await
+    }
+
+    async fn start_how(in_one: bool, change: impl FnOnce(&mut Config)) -> Rig {
         let models = tempfile::tempdir().expect("a temporary folder");
         let mut config = Config::default();
         config.server.grpc_port = 0;
@@ -47,7 +56,7 @@ impl Rig {
         change(&mut config);
         let daemon = Daemon::bind(config).await.expect("free ports");
         let grpc = daemon.grpc_addr();
-        let handle = daemon.handle();
+        let (handle, engine) = (daemon.handle(), daemon.engine());
         let (stop_daemon, stopped) = oneshot::channel::<()>();
         let daemon = tokio::spawn(async move {
             daemon.serve(async { drop(stopped.await) }).await.expect("the daemon ends well");
@@ -56,11 +65,14 @@ impl Rig {
 
         let config = hanzo_engine_gateway::Config {
             port: 0,
-            engine: format!("http://{grpc}"),
+            // Of no use where there is no connection.
+            engine: if in_one { "http://0.0.0.0:1".to_owned() } else { format!("http://{grpc}") },
             drain_s: 5,
             ..hanzo_engine_gateway::Config::default()
         };
-        let gateway = Gateway::bind(config).await.expect("a free port");
+        let gateway =
+            if in_one { Gateway::bind_to(config, engine).await } else { Gateway::bind(config).await };
+        let gateway = gateway.expect("a free port");
         let http = gateway.local_addr();
         let (stop_gateway, stopped) = oneshot::channel::<()>();
         let gateway = tokio::spawn(async move {

@@ -42,9 +42,7 @@ pub(crate) async fn serve(args: ServeArgs) -> Result<(), CliError> {
     let http_config = gateway_config(&args, &config)?;
     let daemon = Daemon::bind(config).await.map_err(daemon_error)?;
     let (grpc, admin) = (reachable(daemon.grpc_addr()), reachable(daemon.admin_addr()));
-    let engine = format!("http://{grpc}");
-    let http_config = hanzo_engine_gateway::Config { engine, ..http_config };
-    let gateway = Gateway::bind(http_config).await.map_err(gateway_error)?;
+    let gateway = Gateway::bind_to(http_config, daemon.engine()).await.map_err(gateway_error)?;
     let addresses = Addresses { http: reachable(gateway.local_addr()), grpc, admin };
     let asked_to_end = signal::shutdown().map_err(|error| CliError::Start(error.to_string()))?;
     print_addresses(addresses).map_err(CliError::Output)?;

@@ -1,6 +1,7 @@
 //! The daemon: bind everything first, then serve until told to stop, then drain within a deadline.
 
 use std::{
+    convert::Infallible,
     io,
     net::SocketAddr,
     path::PathBuf,
@@ -16,6 +17,8 @@ use tokio::{net::TcpListener, task::JoinSet, time::timeout};
 use tokio_util::sync::CancellationToken;
 use tonic::{
     Status,
+    body::Body,
+    codegen::{Service, http},
     transport::server::{Router, Server, TcpIncoming},
 };
 use tonic_health::pb::health_server::{Health, HealthServer};
@@ -168,6 +171,24 @@ impl Daemon {
         self.handle.admin_addr
     }
 
+    /// The Engine service for calls from inside this process: what a connection would reach, without one. It answers while
+    /// the daemon is served, and counts and drains with it.
+    pub fn engine(
+        &self,
+    ) -> impl Service<
+        http::Request<Body>,
+        Response = http::Response<Body>,
+        Error = Infallible,
+        Future: Send + 'static,
+    >
+    + Clone
+    + Send
+    + Sync
+    + 'static
+    + use<> {
+        engine_server(&self.handle.core, self.config.server.message_bytes_max)
+    }
+
     /// A handle that outlives [`Daemon::serve`].
     pub fn handle(&self) -> DaemonHandle {
         self.handle.clone()
@@ -297,6 +318,13 @@ async fn open_store(config: StoreConfig) -> Result<(Option<Store>, String), Daem
     }
 }
 
+fn engine_server(core: &Arc<Core>, message_bytes_max: usize) -> EngineServer<EngineService> {
+    EngineServer::new(EngineService(core.clone()))
+        .max_decoding_message_size(message_bytes_max)
+        // What the engine says may be longer than what it is told: a prompt is echoed, logits are listed.
+        .max_encoding_message_size(usize::MAX)
+}
+
 fn router(
     core: &Arc<Core>,
     health: HealthServer<impl Health>,
@@ -311,10 +339,7 @@ fn router(
         what: "reflection",
         reason: error.to_string(),
     };
-    let engine = EngineServer::new(EngineService(core.clone()))
-        .max_decoding_message_size(message_bytes_max)
-        // What the engine says may be longer than what it is told: a prompt is echoed, logits are listed.
-        .max_encoding_message_size(usize::MAX);
+    let engine = engine_server(core, message_bytes_max);
     let store = StoreServer::new(StoreService(core.clone()))
         .max_decoding_message_size(message_bytes_max.max(ARCHIVE_MESSAGE_BYTES_MAX));
     let server = Server::builder()

@@ -29,11 +29,11 @@ pub(crate) struct App {
 }
 
 impl App {
-    /// The state for `config`; connects to nothing.
-    pub(crate) fn new(config: Config) -> Result<App, GatewayError> {
+    /// The state for `config` and an engine; connects to nothing.
+    pub(crate) fn new(config: Config, engine: Engine) -> Result<App, GatewayError> {
         let metrics = Metrics::new().map_err(|e| GatewayError::Config(format!("metrics: {e}")))?;
         Ok(App {
-            engine: Engine::connect_lazy(&config.engine)?,
+            engine,
             metrics,
             drain: Drain::default(),
             bodies: Semaphore::new(config.bodies_bytes_max),

@@ -1,13 +1,17 @@
-//! The gateway's client of `hanzo.engine.v1`: one lazily opened connection that all requests share.
+//! The gateway's client of `hanzo.engine.v1`: one lazily opened connection that all requests share, or the engine itself
+//! where it is in this process.
 
-use std::time::Duration;
+use std::{convert::Infallible, time::Duration};
 
 use hanzo_engine_proto::v1::{self, engine_client::EngineClient};
 use tokio::time::Instant;
 use tonic::{
     Request, Response, Status, Streaming,
-    transport::{Channel, Endpoint},
+    body::Body,
+    codegen::{Service, http},
+    transport::{self, Endpoint},
 };
+use tower::{ServiceExt as _, util::BoxCloneSyncService};
 
 use crate::{
     GatewayError,
@@ -17,9 +21,35 @@ use crate::{
     },
 };
 
+/// An engine in this process: its gRPC service, which is called without a connection.
+pub trait LocalEngine:
+    Service<http::Request<Body>, Response = http::Response<Body>, Error = Infallible, Future: Send + 'static>
+    + Clone
+    + Send
+    + Sync
+    + 'static
+{
+}
+
+impl<S> LocalEngine for S where
+    S: Service<
+            http::Request<Body>,
+            Response = http::Response<Body>,
+            Error = Infallible,
+            Future: Send + 'static,
+        > + Clone
+        + Send
+        + Sync
+        + 'static
+{
+}
+
+/// What takes a call to the engine.
+type Carrier = BoxCloneSyncService<http::Request<Body>, http::Response<Body>, transport::Error>;
+
 /// A handle on the engine; cloning it is cheap.
 #[derive(Clone, Debug)]
-pub(crate) struct Engine(EngineClient<Channel>);
+pub(crate) struct Engine(EngineClient<Carrier>);
 
 impl Engine {
     /// A client of the engine at `uri`. It connects with the first call, and again after a failure.
@@ -36,8 +66,16 @@ impl Engine {
             .keep_alive_timeout(ENGINE_PING_TIMEOUT)
             // An idle gateway sends nothing.
             .keep_alive_while_idle(false);
-        let client = EngineClient::new(endpoint.connect_lazy());
-        Ok(Engine(client.max_decoding_message_size(ENGINE_MESSAGE_BYTES_MAX)))
+        Ok(Engine::over(BoxCloneSyncService::new(endpoint.connect_lazy())))
+    }
+
+    /// A client of the engine in this process.
+    pub(crate) fn local(engine: impl LocalEngine) -> Engine {
+        Engine::over(BoxCloneSyncService::new(engine.map_err(|never| match never {})))
+    }
+
+    fn over(carrier: Carrier) -> Engine {
+        Engine(EngineClient::new(carrier).max_decoding_message_size(ENGINE_MESSAGE_BYTES_MAX))
     }
 
     /// Starts a generation. Dropping the future or the stream cancels it in the engine.

@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     Config,
     app::App,
+    engine::{Engine, LocalEngine},
     limits::{ACCEPT_PAUSE, ENGINE_PING_TIMEOUT, HEADERS_TIMEOUT, LINGER_TIMEOUT},
 };
 
@@ -60,9 +61,22 @@ impl Gateway {
     /// [`GatewayError`] where a setting is out of range, the address is taken, or the engine's URI is not one.
     pub async fn bind(config: Config) -> Result<Gateway, GatewayError> {
         let config = config.checked()?;
+        let engine = Engine::connect_lazy(&config.engine)?;
+        Gateway::bind_with(config, engine).await
+    }
+
+    /// As [`Gateway::bind`], before an engine in this process: calls go to it directly, and `config.engine` is not used.
+    ///
+    /// # Errors
+    /// As for [`Gateway::bind`].
+    pub async fn bind_to(config: Config, engine: impl LocalEngine) -> Result<Gateway, GatewayError> {
+        Gateway::bind_with(config.checked()?, Engine::local(engine)).await
+    }
+
+    async fn bind_with(config: Config, engine: Engine) -> Result<Gateway, GatewayError> {
         let ip = config.address().ok_or_else(|| GatewayError::Config(format!("host: {}", config.host)))?;
         let address = SocketAddr::new(ip, config.port);
-        let app = Arc::new(App::new(config)?);
+        let app = Arc::new(App::new(config, engine)?);
         let bound = TcpListener::bind(address).await;
         let listener = bound.map_err(|source| GatewayError::Bind { address, source })?;
         let local_addr = listener.local_addr().map_err(|source| GatewayError::Bind { address, source })?;

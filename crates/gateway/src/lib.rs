@@ -31,4 +31,5 @@ mod until;
 mod vectors;
 
 pub use config::Config;
+pub use engine::LocalEngine;
 pub use gateway::{Gateway, GatewayError};

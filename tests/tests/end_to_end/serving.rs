@@ -16,7 +16,11 @@ const COUNT: &str = "Count from 1 to 40.";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn answers_and_streams_the_same() {
-    let rig = Rig::start().await;
+    answer_and_stream(Rig::start().await).await;
+    answer_and_stream(Rig::start_in_one().await).await;
+}
+
+async fn answer_and_stream(rig: Rig) {
     let (status, _, answer) = rig.chat(FRANCE, json!({})).await;
     assert_eq!(status, 200, "{answer}");
     let text = answer["choices"][0]["message"]["content"].as_str().expect("a text");
@@ -65,7 +69,12 @@ async fn text_survives_stops_and_seeds() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn thirty_two_streams_and_sixteen_killed() {
-    let rig = Arc::new(Rig::start().await);
+    kill_sixteen(Rig::start().await).await;
+    kill_sixteen(Rig::start_in_one().await).await;
+}
+
+async fn kill_sixteen(rig: Rig) {
+    let rig = Arc::new(rig);
     let before = rig.blocks_used().await;
     let asked: Vec<(String, Value)> = (0..32)
         .map(|i| {
@@ -154,7 +163,11 @@ async fn a_full_queue_is_429_and_then_all_is_well() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_drain_lets_streams_finish() {
-    let mut rig = Rig::start().await;
+    drain_beside_a_stream(Rig::start().await).await;
+    drain_beside_a_stream(Rig::start_in_one().await).await;
+}
+
+async fn drain_beside_a_stream(mut rig: Rig) {
     let body = chat_body(COUNT, json!({"stream": true, "max_tokens": 400, "ignore_eos": true})).to_string();
     let mut socket = TcpStream::connect(rig.http).await.expect("the gateway listens");
     let head = format!(

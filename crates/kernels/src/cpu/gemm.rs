@@ -126,9 +126,11 @@ pub(super) struct TileArgs {
     pub(super) codes_stride: usize,
     /// Bytes from a panel's scales to the next panel's.
     pub(super) scales_stride: usize,
-    /// Where what follows these blocks is stored, `scales_stride` apart, if a joint tile is to ask for it while it
-    /// computes; else null.
+    /// Where what follows these blocks is stored, `scales_stride` apart, if a joint tile or one of floats is to ask for it
+    /// while it computes; else null.
     pub(super) next: *const u8,
+    /// Bytes from a line that a tile of floats asks for to the next.
+    pub(super) next_step: usize,
     pub(super) columns: Columns,
     pub(super) block_first: usize,
     pub(super) block_end: usize,
@@ -270,6 +272,8 @@ impl<F: Format, L: Lanes, const NP: usize> Tiles<F, L, NP> {
     pub(super) const TOGETHER: bool = NP == JOINT_PANELS;
     /// Whether twelve columns of NP panels of floats fit the registers.
     pub(super) const TWELVE: bool = L::COLS >= 8;
+    /// Whether tiles of floats ask for the weights of the next ones.
+    pub(super) const FLOATS_ASK: bool = F::GROUPS == 0 && !Self::TWELVE;
     /// Whether eight columns of NP panels fit the registers.
     pub(super) const EIGHT: bool = NP == 1 && L::COLS >= 8;
 }

@@ -348,6 +348,11 @@ impl Segment {
         }
     }
 
+    /// Where a panel lies, or null past the last: to ask for it.
+    pub(super) fn after(&self, panel: usize) -> *const u8 {
+        if panel < self.panels() { self.panel(panel).as_ptr() } else { std::ptr::null() }
+    }
+
     pub(super) fn blocks(&self) -> usize {
         self.cols / self.kind.block()
     }

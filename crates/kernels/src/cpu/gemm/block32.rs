@@ -59,25 +59,26 @@ impl<K: Kind> Format for Block32<K> {
             for (p, codes) in codes.iter_mut().enumerate() {
                 *codes = Self::bytes::<EXPANDED>(args, p, b, 0);
             }
+            let a = x.codes.add(32 * b);
+            if Tiles::<Self, L, NP>::WORDS && words_of(K::KIND) == 0 {
+                for (p, (&codes, sums)) in codes.iter().zip(sums.iter_mut()).enumerate() {
+                    let scales = args.scales.add(p * args.scales_stride + b * Self::SCALE_STRIDE);
+                    let (d, factors) = (scale_of_32::<L>(K::KIND, scales), x.scales.add(b));
+                    L::signed_words::<NC>(codes, (a, x.codes_stride), d, (factors, x.scales_stride), sums);
+                }
+                continue;
+            }
             let mut dots = [[L::splat_i(0); NC]; NP];
-            // Words of codes of 8 bits count from their zero.
-            if !Tiles::<Self, L, NP>::WORDS || words_of(K::KIND) > 0 {
-                for c in 0..NC {
-                    let offset = x.offsets.add(c * x.offsets_stride + b).read();
-                    for dots in &mut dots {
-                        dots[c] = L::splat_i(start_of_32(K::KIND, offset));
-                    }
+            for c in 0..NC {
+                let offset = x.offsets.add(c * x.offsets_stride + b).read();
+                for dots in &mut dots {
+                    dots[c] = L::splat_i(start_of_32(K::KIND, offset));
                 }
             }
-            let a = x.codes.add(32 * b);
             if Tiles::<Self, L, NP>::WORDS {
                 for (&codes, dots) in codes.iter().zip(&mut dots) {
-                    let a = (a, x.codes_stride);
-                    if words_of(K::KIND) == 0 {
-                        L::signed_words::<NC, 8>(codes, a, dots);
-                    } else {
-                        L::words::<NC, 8>(words_of(K::KIND), codes, L::splat_i(1), a, None, dots);
-                    }
+                    let (fit, a) = (words_of(K::KIND), (a, x.codes_stride));
+                    L::words::<NC, 8>(fit, codes, L::splat_i(1), a, None, dots);
                 }
             } else {
                 L::dots::<NP, NC, 8>(&codes, a, x.codes_stride, &mut dots);

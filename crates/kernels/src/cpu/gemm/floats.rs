@@ -3,9 +3,22 @@
 #![allow(unsafe_op_in_unsafe_fn)] // The contract is that of `lanes`, and of the makers of the kernels.
 #![allow(clippy::needless_range_loop)] // Loops over constants by index: they unroll, and the arrays become registers.
 
+use std::arch::asm;
+
 use super::{Bf16, F16, F32, Format, TileArgs};
 use crate::cpu::lanes::Lanes;
 use crate::cpu::matrix::PanelKind;
+
+/// The same address, which the compiler does not know to be: it keeps it in a register of its own, rather than add it up anew
+/// for each input.
+#[inline(always)]
+#[expect(clippy::pointers_in_nomem_asm_block, reason = "nothing is read through it here")]
+fn apart<T>(address: *const T) -> *const T {
+    let mut address = address;
+    // SAFETY: nothing is executed.
+    unsafe { asm!("/* {0} */", inout(reg) address, options(pure, nomem, nostack, preserves_flags)) };
+    address
+}
 
 /// Floats: one fused multiply-add an input.
 macro_rules! float_format {
@@ -33,7 +46,7 @@ macro_rules! float_format {
                 let stride = args.columns.floats_stride;
                 let mut x = [args.columns.floats.wrapping_add(args.block_first); 4];
                 for (i, x) in x.iter_mut().enumerate() {
-                    *x = x.wrapping_add(3 * i * stride);
+                    *x = apart(x.wrapping_add(3 * i * stride));
                 }
                 let mut codes = args.codes.add(args.block_first * $bytes);
                 let mut left = args.block_end - args.block_first;
@@ -59,6 +72,15 @@ macro_rules! float_format {
                         codes = codes.wrapping_add($count * $bytes);
                         left -= $count;
                     };
+                }
+                if !args.next.is_null() {
+                    let mut next = args.next;
+                    while left >= 4 {
+                        L::prefetch(next);
+                        L::prefetch(next.wrapping_add(args.next_step));
+                        next = next.wrapping_add(2 * args.next_step);
+                        inputs!(4);
+                    }
                 }
                 while left >= 4 {
                     inputs!(4);

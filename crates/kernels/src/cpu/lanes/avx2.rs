@@ -1,8 +1,10 @@
 //! AVX2 with FMA and F16C: sixteen lanes in two registers; with or without the int8 dot product (AVX-VNNI).
 
-use std::arch::asm;
+mod columns;
+
 use std::arch::x86_64::*;
 
+use self::columns::{four_columns, four_signed_columns};
 use super::{Kernel, Lanes};
 
 /// AVX2, FMA, F16C; and AVX-VNNI where the parameter says so.
@@ -50,70 +52,6 @@ unsafe fn in_both_words(scale: [__m256i; 2]) -> [__m256i; 2] {
 #[inline(always)]
 unsafe fn words_from(zero: i32, word_sums: i32) -> __m256i {
     _mm256_mullo_epi16(_mm256_set1_epi32(word_sums), _mm256_set1_epi16(-zero as i16))
-}
-
-/// Adds the products of four vectors of codes and 16 activations of each of four columns to words. Written out, because
-/// compilers take sums of integers apart and then have more of them under way than there are registers.
-#[target_feature(enable = "avx2")]
-#[inline]
-unsafe fn four_columns(codes: *const u8, a: *const i8, stride: usize, words: &mut [[__m256i; 2]; 4]) {
-    macro_rules! column {
-        ($at:literal, $place:literal, $low:literal, $high:literal) => {
-            concat!(
-                "vpbroadcastd {q}, dword ptr [{a}",
-                $place,
-                " + 4 * ",
-                $at,
-                "]\n",
-                "vpmaddubsw {p0}, {w0}, {q}\n",
-                "vpmaddubsw {p1}, {w1}, {q}\n",
-                "vpaddw {",
-                $low,
-                "}, {",
-                $low,
-                "}, {p0}\n",
-                "vpaddw {",
-                $high,
-                "}, {",
-                $high,
-                "}, {p1}\n",
-            )
-        };
-    }
-    macro_rules! vectors {
-        ($($at:literal)*) => {
-            concat!($(
-                "vmovdqu {w0}, ymmword ptr [{w} + 64 * ", $at, "]\n",
-                "vmovdqu {w1}, ymmword ptr [{w} + 64 * ", $at, " + 32]\n",
-                column!($at, "", "c0l", "c0h"),
-                column!($at, " + {s}", "c1l", "c1h"),
-                column!($at, " + 2 * {s}", "c2l", "c2h"),
-                column!($at, " + {s3}", "c3l", "c3h"),
-            )*)
-        };
-    }
-    let [[c0l, c0h], [c1l, c1h], [c2l, c2h], [c3l, c3h]] = words;
-    asm!(
-        vectors!(0 1 2 3),
-        w = in(reg) codes,
-        a = in(reg) a,
-        s = in(reg) stride,
-        s3 = in(reg) 3 * stride,
-        w0 = out(ymm_reg) _,
-        w1 = out(ymm_reg) _,
-        q = out(ymm_reg) _,
-        p0 = out(ymm_reg) _,
-        p1 = out(ymm_reg) _,
-        c0l = inout(ymm_reg) *c0l,
-        c0h = inout(ymm_reg) *c0h,
-        c1l = inout(ymm_reg) *c1l,
-        c1h = inout(ymm_reg) *c1h,
-        c2l = inout(ymm_reg) *c2l,
-        c2h = inout(ymm_reg) *c2h,
-        c3l = inout(ymm_reg) *c3l,
-        c3h = inout(ymm_reg) *c3h,
-        options(pure, readonly, nostack, preserves_flags)
-    );
 }
 
 impl<const VNNI: bool> Lanes for Avx2<VNNI> {
@@ -415,12 +353,18 @@ impl<const VNNI: bool> Lanes for Avx2<VNNI> {
             }
         }
         for first in (0..N).step_by(4) {
-            if first > 0 && fit < N {
+            let fresh = if first == 0 { start.is_none() } else { fit < N };
+            if first > 0 && fresh {
                 words = [[_mm256_setzero_si256(); 2]; NC];
             }
             let codes = codes.add(64 * first);
             if let Some(words) = words.first_chunk_mut::<4>().filter(|_| NC == 4) {
-                four_columns(codes, a.add(4 * first), stride, words);
+                let a = a.add(4 * first);
+                if fresh {
+                    four_columns::<true>(codes, a, stride, words);
+                } else {
+                    four_columns::<false>(codes, a, stride, words);
+                }
             } else {
                 for j in 0..4 {
                     let w = Self::load_w(codes.add(64 * j));
@@ -469,16 +413,22 @@ impl<const VNNI: bool> Lanes for Avx2<VNNI> {
         part
     }
     #[inline(always)]
-    unsafe fn signed_words<const NC: usize, const N: usize>(
+    unsafe fn signed_words<const NC: usize>(
         codes: *const u8,
         (a, stride): (*const i8, usize),
-        dots: &mut [Self::I; NC],
+        d: Self::F,
+        (factors, factors_stride): (*const f32, usize),
+        sums: &mut [Self::F; NC],
     ) {
-        for j in 0..N {
-            // Magnitudes by the activations with the weights' signs: two products just fit an i16.
-            let sign = _mm256_set1_epi8(-0x80);
+        if let Some(sums) = sums.first_chunk_mut::<4>().filter(|_| NC == 4) {
+            four_signed_columns(codes, (a, stride), &d, (factors, factors_stride), sums);
+            return;
+        }
+        let mut dots = [[_mm256_setzero_si256(); 2]; NC];
+        for j in 0..8 {
+            let flip = _mm256_set1_epi8(-0x80);
             let [low, high] = Self::load_w(codes.add(64 * j));
-            let w = [_mm256_xor_si256(low, sign), _mm256_xor_si256(high, sign)];
+            let w = [_mm256_xor_si256(low, flip), _mm256_xor_si256(high, flip)];
             let magnitudes = [_mm256_abs_epi8(w[0]), _mm256_abs_epi8(w[1])];
             for (c, dots) in dots.iter_mut().enumerate() {
                 let a = quad(a.add(c * stride + 4 * j));
@@ -487,6 +437,10 @@ impl<const VNNI: bool> Lanes for Avx2<VNNI> {
                     *dot = _mm256_add_epi32(*dot, widen(product));
                 }
             }
+        }
+        for (c, (sum, dot)) in sums.iter_mut().zip(dots).enumerate() {
+            let factor = Self::splat(factors.add(c * factors_stride).read());
+            *sum = Self::fma(Self::to_f(dot), Self::mul(d, factor), *sum);
         }
     }
     #[inline(always)]

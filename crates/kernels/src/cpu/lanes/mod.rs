@@ -203,14 +203,17 @@ pub(super) trait Lanes: Copy + 'static {
         let _ = (fit, w, scale, a, start, part);
         unreachable!("this instruction set adds to 32 bits at once");
     }
-    /// Adds `Σ (w - 128) · a` over 4 N inputs to the dots of NC columns, for codes of 8 bits; the rest as for `words`. Exact.
+    /// Adds `Σ (w - 128) · a` over 32 inputs, times `d` and the column's factor, to the sums of NC columns, for codes of 8
+    /// bits; a column's factor is at `factors` and strides from there, the rest as for `words`. The integers are exact.
     #[inline(always)]
-    unsafe fn signed_words<const NC: usize, const N: usize>(
+    unsafe fn signed_words<const NC: usize>(
         codes: *const u8,
         (a, stride): (*const i8, usize),
-        dots: &mut [Self::I; NC],
+        d: Self::F,
+        (factors, factors_stride): (*const f32, usize),
+        sums: &mut [Self::F; NC],
     ) {
-        let _ = (codes, a, stride, dots);
+        let _ = (codes, a, stride, d, factors, factors_stride, sums);
         unreachable!("this instruction set adds to 32 bits at once");
     }
     /// Of 16 activations the sum of every first two of four, in the low word, and of every last two, in the high one.

@@ -15,6 +15,9 @@ use crate::cpu::matrix::{PANEL_ROWS, PanelKind, STREAM_PANELS, Segment};
 use crate::cpu::stored;
 use crate::cpu::tier::Tier;
 
+/// Columns of floats up to which tiles ask for the weights of the next ones: with more, these are the smaller part of the time.
+const ASK_COLUMNS_MAX: usize = 24;
+
 /// Sums of `count` whole panels for `columns` columns at element `at` of the scratch sums, `(count, columns, 16)`.
 ///
 /// # Safety
@@ -39,6 +42,7 @@ pub(super) unsafe fn panel_sums(
             panel: segment.panel(panel_first + done).as_ptr(),
             panel_stride: stride,
             panels: even,
+            after: segment.after(panel_first + done + even),
             blocks: segment.blocks(),
             finite: segment.finite,
             columns,
@@ -125,6 +129,7 @@ unsafe fn stored_sums(tier: Tier, dtype: DType, job: &PanelJob, scales: &mut [f3
                     codes_stride: 0,
                     scales_stride: 0,
                     next: std::ptr::null(),
+                    next_step: 0,
                     columns: job.columns,
                     block_first: first,
                     block_end: end,
@@ -157,6 +162,8 @@ struct PanelJob {
     /// Bytes from a panel to the next.
     panel_stride: usize,
     panels: usize,
+    /// Where the panel after the last lies, or null.
+    after: *const u8,
     blocks: usize,
     #[cfg_attr(
         not(all(target_arch = "x86_64", target_os = "linux")),
@@ -185,6 +192,7 @@ impl<F: Format> Kernel for PanelSums<F> {
             codes_stride: job.panel_stride,
             scales_stride: job.panel_stride,
             next: std::ptr::null(),
+            next_step: 0,
             columns: job.columns,
             block_first: 0,
             block_end: job.blocks,
@@ -244,6 +252,14 @@ unsafe fn runs<F: Format, L: Lanes, const NP: usize>(args: TileArgs, job: &Panel
             if Tiles::<F, L, NP>::TOGETHER {
                 // In a stream, a panel follows a panel: past the last block lies the next one's first.
                 args.next = args.codes.wrapping_add(end * F::CODE_STRIDE);
+            } else if Tiles::<F, L, NP>::FLOATS_ASK && job.column_count <= ASK_COLUMNS_MAX {
+                args.next = if end < job.blocks {
+                    args.codes.wrapping_add(end * F::CODE_STRIDE)
+                } else if panel + NP < job.panels {
+                    args.codes.wrapping_add(NP * job.panel_stride)
+                } else {
+                    job.after
+                };
             }
             if Tiles::<F, L, NP>::EXPAND {
                 args.codes_stride = (end - first) * F::GROUPS * 512;
@@ -271,31 +287,52 @@ unsafe fn runs<F: Format, L: Lanes, const NP: usize>(args: TileArgs, job: &Panel
 #[inline(always)]
 unsafe fn floats<F: Format, L: Lanes, const NP: usize>(args: TileArgs, columns: usize) {
     let (mut done, format) = (0, PhantomData);
+    let (mut next, bytes) = (args.next, (args.block_end - args.block_first) * F::CODE_STRIDE);
     while done < columns {
+        let left = columns - done;
         // SAFETY: `done + the tile's columns <= columns`.
         unsafe {
-            let args = args.from(done);
-            let left = columns - done;
-            done += if Tiles::<F, L, NP>::TWELVE && left >= 12 {
-                L::vectorize(Tile::<F, NP, 12, false, false> { args, format });
-                12
-            } else if Tiles::<F, L, NP>::TWELVE && left >= 8 {
-                L::vectorize(Tile::<F, NP, 8, false, false> { args, format });
-                8
-            } else if !Tiles::<F, L, NP>::TWELVE && left >= 6 {
-                L::vectorize(Tile::<F, NP, 6, false, false> { args, format });
-                6
-            } else if left >= 4 {
-                L::vectorize(Tile::<F, NP, 4, false, false> { args, format });
-                4
-            } else if left >= 2 {
-                L::vectorize(Tile::<F, NP, 2, false, false> { args, format });
-                2
+            let mut args = args.from(done);
+            let width = float_columns(left, Tiles::<F, L, NP>::TWELVE);
+            if Tiles::<F, L, NP>::FLOATS_ASK {
+                // Two tiles ask for half of what comes next each; a lone one for every other line.
+                (args.next, args.next_step) = (next, if width == columns { 128 } else { 64 });
+                next = if done == 0 && !next.is_null() {
+                    next.wrapping_add(bytes / 2)
+                } else {
+                    std::ptr::null()
+                };
+            }
+            if Tiles::<F, L, NP>::TWELVE {
+                match width {
+                    12 => L::vectorize(Tile::<F, NP, 12, false, false> { args, format }),
+                    8 => L::vectorize(Tile::<F, NP, 8, false, false> { args, format }),
+                    4 => L::vectorize(Tile::<F, NP, 4, false, false> { args, format }),
+                    2 => L::vectorize(Tile::<F, NP, 2, false, false> { args, format }),
+                    _ => L::vectorize(Tile::<F, NP, 1, false, false> { args, format }),
+                }
             } else {
-                L::vectorize(Tile::<F, NP, 1, false, false> { args, format });
-                1
-            };
+                match width {
+                    6 => L::vectorize(Tile::<F, NP, 6, false, false> { args, format }),
+                    5 => L::vectorize(Tile::<F, NP, 5, false, false> { args, format }),
+                    4 => L::vectorize(Tile::<F, NP, 4, false, false> { args, format }),
+                    3 => L::vectorize(Tile::<F, NP, 3, false, false> { args, format }),
+                    2 => L::vectorize(Tile::<F, NP, 2, false, false> { args, format }),
+                    _ => L::vectorize(Tile::<F, NP, 1, false, false> { args, format }),
+                }
+            }
+            done += width;
         }
+    }
+}
+
+/// Columns of the next tile of floats. Where six fit, all are cut into as few as possible, as even as possible: a sum waits
+/// for its last multiply-add, so that a small tile takes as long as a larger one.
+fn float_columns(left: usize, twelve: bool) -> usize {
+    if twelve {
+        [12, 8, 4, 2].into_iter().find(|&width| width <= left).unwrap_or(1)
+    } else {
+        left.div_ceil(left.div_ceil(6))
     }
 }
 
