@@ -153,6 +153,9 @@ pub struct MoeParams {
     pub scale: f32,
     /// The non-linearity of every expert.
     pub activation: Activation,
+    /// Whether an expert multiplies what it activates with a second product (SwiGLU and its like), rather than
+    /// activates its only one (Nomic).
+    pub gated: bool,
 }
 
 /// Element type of the KV cache.
@@ -345,6 +348,19 @@ pub trait Backend: Send + 'static {
         out: &mut Self::Buffer,
     );
 
+    /// As `layer_norm`, in place, of columns `first..first + weight` of each row, as many as there are weights; the
+    /// others stay.
+    fn layer_norm_columns(
+        &mut self,
+        x: &mut Self::Buffer,
+        first: usize,
+        params: &LayerNormParams<'_, Self::Vector>,
+    );
+
+    /// What a convolution along the tokens multiplies: `out[r][c * window + t] = x[r + t - window / 2][c]`, or 0 where
+    /// that is not a row of r's own sequence. `window` is odd; `out` is `(rows, cols * window)`.
+    fn unfold(&mut self, x: &Self::Buffer, window: usize, out: &mut Self::Buffer);
+
     /// `out[r] += table[id(r)]`, every id a row of the table.
     fn add_embedding(&mut self, table: &Self::Matrix, ids: RowIds, out: &mut Self::Buffer);
 
@@ -405,13 +421,13 @@ pub trait Backend: Send + 'static {
         out: &mut Self::Buffer,
     );
 
-    /// A gated MLP chosen row by row: `out[r] = Σ_i w_i * down[e_i] · hidden_i`,
-    /// `hidden_i = activation(gate[e_i] · x[r]) * (up[e_i] · x[r])`, over the `experts_used` experts `e_i` whose scores
-    /// `router · x[r]` are largest, in descending order of score; of equal scores the lower index comes first. The
-    /// weights `w` are made of the scores as `params` say.
+    /// An MLP chosen row by row: `out[r] = Σ_i w_i * down[e_i] · hidden_i`,
+    /// `hidden_i = activation(gate[e_i] · x[r]) * (up[e_i] · x[r])`, or `activation(up[e_i] · x[r])` where experts are
+    /// not gated, over the `experts_used` experts `e_i` whose scores `router · x[r]` are largest, in descending order
+    /// of score; of equal scores the lower index comes first. The weights `w` are made of the scores as `params` say.
     ///
-    /// `router` is `(experts, cols)`; `gate_up[e]` holds gate's rows, then up's, and experts are alike in shape and may
-    /// differ in type. `hidden` is scratch of `(rows, experts_used * gate_up[0].rows / 2)`, and what it holds
+    /// `router` is `(experts, cols)`; `gate_up[e]` holds gate's rows, then up's, or up's alone, and experts are alike in
+    /// shape and may differ in type. `hidden` is scratch of `(rows, experts_used * down[0].cols)`, and what it holds
     /// afterwards the device's own business.
     ///
     /// A row with a score that is not a number has no order of experts: all its outputs are NaN.

@@ -25,6 +25,7 @@ mod self_attention;
 mod storage;
 #[cfg(test)]
 mod tests;
+mod unfold;
 mod weights;
 
 pub use attention::{check_attention, check_attention_invariance, check_attention_long_contexts};
@@ -33,10 +34,13 @@ pub use encoder::{check_add_embedding, check_matmul_activated};
 pub use linear::{check_embed, check_logits, check_matmul, check_matmul_invariance, check_mixed_matrix};
 pub use mlp::check_gated_mlp;
 pub use moe::{check_moe, check_moe_choice, check_moe_invariance};
-pub use norms::{check_add_layer_norm, check_add_rms_norm, check_layer_norm, check_rms_norm};
+pub use norms::{
+    check_add_layer_norm, check_add_rms_norm, check_layer_norm, check_layer_norm_columns, check_rms_norm,
+};
 pub use rope::{check_rope, check_rotate};
 pub use self_attention::{check_self_attention, check_self_attention_invariance};
 pub use storage::{check_pack, check_sizes, check_steps, check_transfers};
+pub use unfold::check_unfold;
 
 use crate::Backend;
 
@@ -55,6 +59,8 @@ pub fn check_all<B: Backend>(make: impl Fn() -> B) {
     check_add_rms_norm(make);
     check_layer_norm(make);
     check_add_layer_norm(make);
+    check_layer_norm_columns(make);
+    check_unfold(make);
     check_add_embedding(make);
     check_matmul(make);
     check_mixed_matrix(make);

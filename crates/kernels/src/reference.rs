@@ -127,6 +127,11 @@ impl ReferenceMatrix {
 }
 
 impl ReferenceBuffer {
+    #[cfg(test)]
+    pub(crate) fn cols(&self) -> usize {
+        self.cols
+    }
+
     fn row(&self, row: usize) -> &[f32] {
         &self.values[row * self.cols..][..self.cols]
     }
@@ -284,6 +289,19 @@ impl Backend for ReferenceBackend {
         self.normed(residual, params, out);
     }
 
+    fn layer_norm_columns(
+        &mut self,
+        x: &mut ReferenceBuffer,
+        first: usize,
+        params: &LayerNormParams<'_, Vec<f32>>,
+    ) {
+        self.normed_columns(x, first, params);
+    }
+
+    fn unfold(&mut self, x: &ReferenceBuffer, window: usize, out: &mut ReferenceBuffer) {
+        self.unfolded(x, window, out);
+    }
+
     fn add_embedding(&mut self, table: &ReferenceMatrix, ids: RowIds, out: &mut ReferenceBuffer) {
         self.embedded(table, ids, out);
     }
@@ -431,10 +449,15 @@ impl Backend for ReferenceBackend {
             "more experts than the step's limits"
         );
         let width = down[0].cols;
-        let widest = experts.max(router.cols).max(2 * width);
+        let parts = if params.gated { 2 } else { 1 };
+        let widest = experts.max(router.cols).max(parts * width);
         assert!(widest <= limits.width, "experts wider than the step's limits");
         for (gate_up, down) in gate_up.iter().zip(down) {
-            assert_eq!((gate_up.rows, gate_up.cols), (2 * width, router.cols), "gate and up of an expert");
+            assert_eq!(
+                (gate_up.rows, gate_up.cols),
+                (parts * width, router.cols),
+                "gate and up of an expert"
+            );
             assert_eq!((down.rows, down.cols), (router.cols, width), "down of an expert");
         }
         x.check(rows, router.cols, "x");
@@ -451,9 +474,9 @@ impl Backend for ReferenceBackend {
             for (i, &(expert, weight)) in chosen.iter().enumerate() {
                 let hidden = &mut hidden.row_mut(row)[i * width..][..width];
                 for (i, hidden) in hidden.iter_mut().enumerate() {
-                    let gate = formulas::dot(gate_up[expert].row(i), x.row(row));
-                    let up = formulas::dot(gate_up[expert].row(width + i), x.row(row));
-                    *hidden = (formulas::activate(params.activation, gate) * up) as f32;
+                    let product = |i| formulas::dot(gate_up[expert].row(i), x.row(row));
+                    let factor = if params.gated { product(width + i) } else { 1.0 };
+                    *hidden = (formulas::activate(params.activation, product(i)) * factor) as f32;
                 }
                 for (i, sum) in sums.iter_mut().enumerate() {
                     *sum += weight * formulas::dot(down[expert].row(i), hidden);

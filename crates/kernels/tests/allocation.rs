@@ -121,6 +121,7 @@ fn a_step_allocates_nothing() -> Result<(), KernelError> {
             normalized: false,
             scale: 1.0,
             activation: Activation::Silu,
+            gated: true,
         };
         let norm = backend.vector(&[1.0; WIDTH])?;
         let inv_freq = backend.vector(&[0.1; 32])?;
@@ -216,6 +217,7 @@ fn encoder_steps(mut backend: CpuBackend) -> Result<(), KernelError> {
     ];
     let norm = LayerNormParams { weight: &weight, bias: None, eps: 1e-12 };
     let head_norm = backend.vector(&[1.0; HEADS.head_dim])?;
+    let columns_norm = LayerNormParams { weight: &head_norm, bias: None, eps: 1e-12 };
     let turned = QkvParams {
         shape: HEADS,
         q_norm: Some(&head_norm),
@@ -227,6 +229,7 @@ fn encoder_steps(mut backend: CpuBackend) -> Result<(), KernelError> {
     let mut qkv = backend.buffer(LIMITS.rows, HEADS.qkv_width())?;
     let mut mixed = backend.buffer(LIMITS.rows, HEADS.q_width())?;
     let mut hidden = backend.buffer(LIMITS.rows, HIDDEN)?;
+    let mut unfolded = backend.buffer(LIMITS.rows, 3 * WIDTH)?;
     let batches = [whole(&[20]), whole(&[1, 3, 17])];
     let before = ALLOCATIONS.load(Ordering::SeqCst);
     for batch in &batches {
@@ -236,6 +239,8 @@ fn encoder_steps(mut backend: CpuBackend) -> Result<(), KernelError> {
         backend.add_embedding(&table, RowIds::Types, &mut residual);
         backend.layer_norm(&residual, &norm, &mut x);
         backend.matmul(&qkv_weight, None, &x, &mut qkv);
+        backend.unfold(&x, 3, &mut unfolded);
+        backend.layer_norm_columns(&mut qkv, HEADS.head_dim, &columns_norm);
         backend.rotate(&mut qkv, &turned);
         for attention in &attentions {
             backend.self_attention(&qkv, attention, &mut mixed);

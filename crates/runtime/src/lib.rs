@@ -20,6 +20,7 @@ pub mod limits;
 pub mod load;
 pub mod mapped;
 pub mod output;
+pub mod pytorch;
 pub mod safetensors;
 pub mod sampler;
 pub mod scheduler;

@@ -1,8 +1,6 @@
-//! Safetensors files (github.com/huggingface/safetensors): one, or several named by an index. Reads headers
-//! only; tensors are views of the files' bytes.
+//! Safetensors files (github.com/huggingface/safetensors). Reads headers only; tensors are views of the files' bytes.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use hanzo_engine_kernels::DType;
@@ -11,99 +9,18 @@ use safetensors::{SafeTensorError, SafeTensors};
 use serde_json::{Map, Value};
 
 use crate::error::LoadError;
-use crate::limits::{GGUF_ENTRIES_MAX, MODEL_PARTS_MAX, TENSOR_DIMENSIONS_MAX, TEXT_FILE_BYTES_MAX};
-use crate::load::{Tensor, read_json};
+use crate::limits::{GGUF_ENTRIES_MAX, TENSOR_DIMENSIONS_MAX};
+use crate::load::Tensor;
 use crate::mapped::ModelBytes;
 
-const SINGLE: &str = "model.safetensors";
-const INDEX: &str = "model.safetensors.index.json";
 /// Bytes of the length that begins a file.
 const LENGTH_BYTES: usize = 8;
 
-/// Opens all tensors of a model directory, and gives the files they are in.
+/// Maps and parses a file.
 ///
 /// # Errors
-/// `Missing` where there is neither a file nor an index, or a file the index names is not there, `Io` for what
-/// cannot be read, and those of [`parse`].
-pub fn open(directory: &Path) -> Result<(Vec<Tensor>, Vec<PathBuf>), LoadError> {
-    let index_path = directory.join(INDEX);
-    if index_path.exists() {
-        return open_index(directory, &index_path);
-    }
-    let path = directory.join(SINGLE);
-    if !path.exists() {
-        return Err(LoadError::Missing {
-            file: directory.display().to_string(),
-            what: SINGLE.into(),
-            hint: format!("; the weights are expected there, or in the files that {INDEX} names"),
-        });
-    }
-    Ok((parse_file(&path)?, vec![path]))
-}
-
-fn open_index(directory: &Path, index_path: &Path) -> Result<(Vec<Tensor>, Vec<PathBuf>), LoadError> {
-    let index = read_json(index_path, TEXT_FILE_BYTES_MAX)?;
-    let file_of = weight_map(&index, index_path)?;
-    let names: BTreeSet<&str> = file_of.values().copied().collect();
-    let corrupt = |what: String, reason: String| LoadError::Corrupt {
-        file: index_path.display().to_string(),
-        what,
-        reason,
-    };
-    if names.len() > MODEL_PARTS_MAX {
-        let reason = format!("{} files; at most {MODEL_PARTS_MAX} are allowed", names.len());
-        return Err(corrupt("key weight_map".into(), reason));
-    }
-    let mut tensors = Vec::with_capacity(file_of.len());
-    let mut paths = Vec::with_capacity(names.len());
-    for name in names {
-        // A name with a folder in it could point outside of the model.
-        if Path::new(name).file_name() != Some(name.as_ref()) {
-            return Err(corrupt("key weight_map".into(), format!("{name} is not a plain file name")));
-        }
-        let path = directory.join(name);
-        if !path.exists() {
-            return Err(LoadError::Missing {
-                file: index_path.display().to_string(),
-                what: format!("file {name}"),
-                hint: "; the index names it".into(),
-            });
-        }
-        for tensor in parse_file(&path)? {
-            if file_of.get(tensor.name.as_str()) != Some(&name) {
-                return Err(corrupt(
-                    format!("tensor {}", tensor.name),
-                    format!("it is in {name}, and the index does not say so"),
-                ));
-            }
-            tensors.push(tensor);
-        }
-        paths.push(path);
-    }
-    let found: BTreeSet<&str> = tensors.iter().map(|tensor| tensor.name.as_str()).collect();
-    if let Some((missing, name)) = file_of.iter().find(|(tensor, _)| !found.contains(*tensor)) {
-        return Err(corrupt(format!("tensor {missing}"), format!("it is not in {name}, as the index says")));
-    }
-    Ok((tensors, paths))
-}
-
-/// Which file each tensor is in.
-fn weight_map<'a>(
-    index: &'a Map<String, Value>,
-    index_path: &Path,
-) -> Result<BTreeMap<&'a str, &'a str>, LoadError> {
-    let entries = index.get("weight_map").and_then(Value::as_object);
-    let map: Option<BTreeMap<&str, &str>> = entries.and_then(|entries| {
-        entries.iter().map(|(tensor, file)| Some((tensor.as_str(), file.as_str()?))).collect()
-    });
-    map.ok_or_else(|| LoadError::Corrupt {
-        file: index_path.display().to_string(),
-        what: "key weight_map".into(),
-        reason: "expected an object of tensor names and file names".into(),
-    })
-}
-
-fn parse_file(path: &Path) -> Result<Vec<Tensor>, LoadError> {
+/// `Io` where it cannot be mapped, and those of [`parse`].
+pub fn open(path: &Path) -> Result<Vec<Tensor>, LoadError> {
     let bytes = ModelBytes::map(path).map_err(|source| LoadError::Io { path: path.to_owned(), source })?;
     parse(&path.display().to_string(), &bytes)
 }

@@ -92,6 +92,7 @@ pub(crate) fn embed(wire: v1::EmbedRequest, embedder: &Embedder) -> Result<Ask, 
 
 /// Scores of documents.
 pub(crate) fn rerank(wire: v1::RerankRequest) -> Result<Ask, Error> {
+    let side = wire.truncate_side();
     if wire.query.is_empty() {
         return Err(Error::field("query", "must not be empty"));
     }
@@ -101,7 +102,7 @@ pub(crate) fn rerank(wire: v1::RerankRequest) -> Result<Ask, Error> {
     let query: Arc<str> = wire.query.into();
     let inputs = wire.documents.into_iter().map(|document| Source::Pair(query.clone(), document)).collect();
     let task = (!wire.instruction.is_empty()).then_some(wire.instruction);
-    let encode = Encode { prompt: Prompt::Default, task, cut: cut(wire.truncate, v1::TruncateSide::Right) };
+    let encode = Encode { prompt: Prompt::Default, task, cut: cut(wire.truncate, side) };
     ask(inputs, "documents", encode, Output::Scores { raw: wire.raw_scores }, wire.priority)
 }
 

@@ -124,9 +124,30 @@ async fn documents_are_ranked_and_texts_classified() {
     let of =
         |response: &v1::RerankResponse| response.results.iter().map(|r| r.index).take(3).collect::<Vec<_>>();
     assert_eq!((few.results.len(), of(&few)), (3, of(&all)));
-    let refused = v1::RerankRequest { instruction: "be kind".into(), ..request };
+    let refused = v1::RerankRequest { instruction: "be kind".into(), ..request.clone() };
     let refused = rig.client().rerank(refused).await.unwrap_err();
     check_refused(&refused, Code::InvalidArgument, "instruction: ");
+
+    // What is too long is refused, or cut at the side that is asked for; a decoder's at its end.
+    let long = format!("The quick brown fox. {} The lazy dog.", "Gravity is a force. ".repeat(100));
+    let documents =
+        vec![long, "The quick brown fox. Gravity".into(), "Gravity is a force. The lazy dog.".into()];
+    let request = v1::RerankRequest { documents, raw_scores: true, ..request };
+    let refused = rig.client().rerank(request.clone()).await.unwrap_err();
+    check_refused(&refused, Code::InvalidArgument, "documents[0]: ");
+    let mut cut = Vec::new();
+    for side in [v1::TruncateSide::Right, v1::TruncateSide::Left] {
+        let request = v1::RerankRequest { truncate: true, truncate_side: side.into(), ..request.clone() };
+        let scored = rig.client().rerank(request).await.unwrap().into_inner();
+        cut.push(scored.results.iter().find(|result| result.index == 0).unwrap().score);
+    }
+    assert_ne!(cut[0], cut[1], "the same is kept on either side");
+    rig.load(&tiny("qwen3-reranker"), "decoder").await.unwrap();
+    let left = v1::TruncateSide::Left.into();
+    let request =
+        v1::RerankRequest { model: "decoder".into(), truncate: true, truncate_side: left, ..request };
+    let refused = rig.client().rerank(request).await.unwrap_err();
+    check_refused(&refused, Code::InvalidArgument, "truncate_side: ");
 
     let golden = golden("bert-classifier");
     let case = &golden["scores"][0];

@@ -1,6 +1,6 @@
 //! Where the words for scores of Jina, Cohere and vLLM and the engine's meet.
 
-use hanzo_engine_proto::v1::{self, TruncateSide};
+use hanzo_engine_proto::v1;
 use serde_json::Value;
 
 use crate::{
@@ -44,23 +44,14 @@ pub(crate) fn ranking(mut fields: Fields, documents_max: usize) -> Result<Rankin
 
 /// The fields of what is scored by a reranker that are the same on all surfaces.
 pub(crate) fn rerank_options(fields: &mut Fields) -> Result<v1::RerankRequest, ApiError> {
+    let truncation = truncation(fields)?;
     Ok(v1::RerankRequest {
         raw_scores: fields.flag("raw_scores")?,
-        truncate: right_truncation(fields)?,
+        truncate: truncation.truncate,
+        truncate_side: truncation.side.into(),
         priority: priority(fields)?,
         ..v1::RerankRequest::default()
     })
-}
-
-/// Whether documents that are too long are cut, which is done at their end.
-fn right_truncation(fields: &mut Fields) -> Result<bool, ApiError> {
-    let named = ["truncation_direction", "truncation_side"].into_iter().find(|name| fields.has(name));
-    let truncation = truncation(fields)?;
-    if truncation.side == TruncateSide::Left {
-        let problem = "not supported by this build: documents are cut at their end";
-        return Err(ApiError::unsupported(named.unwrap_or("truncate"), problem));
-    }
-    Ok(truncation.truncate)
 }
 
 /// A document: a string, or an object with a `text`.

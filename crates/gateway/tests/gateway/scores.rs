@@ -55,7 +55,7 @@ async fn ranking() {
 async fn ranking_fields() {
     let server = start().await;
     let body = json!({"query": "q", "documents": ["four", "a", "seventh"], "top_n": 2, "return_documents": true,
-        "raw_scores": true, "instruction": "i", "truncate": true, "priority": 5, "user": "u"});
+        "raw_scores": true, "instruction": "i", "truncate": "START", "priority": 5, "user": "u"});
     let answer = post(server.address, "/v1/rerank", &body).await.json();
     let expected = json!([{"index": 1, "relevance_score": logit("a"), "document": {"text": "a"}},
         {"index": 0, "relevance_score": logit("four"), "document": {"text": "four"}}]);
@@ -71,6 +71,7 @@ async fn ranking_fields() {
         truncate: true,
         request_id: request.request_id.clone(),
         priority: 5,
+        truncate_side: v1::TruncateSide::Left.into(),
     };
     assert_eq!(request, expected);
 }
@@ -120,11 +121,11 @@ async fn what_cannot_be_ranked() {
             "not supported",
         ),
         (json!({"query": "q", "documents": ["a"], "rank_fields": ["t"]}), "rank_fields", "not supported"),
-        (json!({"query": "q", "documents": ["a"], "truncate": "START"}), "truncate", "at their end"),
+        (json!({"query": "q", "documents": ["a"], "truncate": "MIDDLE"}), "truncate", "START"),
         (
-            json!({"query": "q", "documents": ["a"], "truncation_side": "left"}),
+            json!({"query": "q", "documents": ["a"], "truncate": "END", "truncation_side": "left"}),
             "truncation_side",
-            "at their end",
+            "another side",
         ),
         (json!({"query": "q", "documents": ["a"], "mood": 1}), "mood", "unknown"),
     ] {

@@ -104,18 +104,19 @@ async fn rerank() {
         assert_eq!(answer[0]["score"].as_f64().unwrap() as f32, sigmoid(logit("a")));
     }
     let body = json!({"query": "q", "texts": ["four", "a"], "raw_scores": true, "return_text": true,
-        "truncate": true, "truncation_direction": "Right"});
+        "truncate": true, "truncation_direction": "Left"});
     let answer = post(server.address, "/rerank", &body).await.json();
     let expected = json!([{"index": 1, "text": "a", "score": logit("a")}, {"index": 0, "text": "four", "score": logit("four")}]);
     assert_eq!(answer, expected);
-    assert!(server.fake.reranks().iter().any(|r| r.truncate && r.raw_scores));
+    let cut = |r: &v1::RerankRequest| r.truncate && r.truncate_side() == v1::TruncateSide::Left;
+    assert!(server.fake.reranks().iter().any(|r| cut(r) && r.raw_scores));
     for (body, error_type, word) in [
         (json!({"query": "q", "texts": []}), "Empty", "texts: must not be empty"),
         (json!({"query": "", "texts": ["a"]}), "Empty", "query"),
         (json!({"texts": ["a"]}), "Validation", "query: required"),
         (json!({"query": "q", "texts": [5]}), "Validation", "texts[0]: expected a string"),
         (
-            json!({"query": "q", "texts": ["a"], "truncation_direction": "Left"}),
+            json!({"query": "q", "texts": ["a"], "truncation_direction": "Middle"}),
             "Validation",
             "truncation_direction",
         ),

@@ -15,6 +15,7 @@ const PARAMS: MoeParams = MoeParams {
     normalized: true,
     scale: 1.0,
     activation: Activation::Silu,
+    gated: true,
 };
 /// Inputs of few rows, taken in turns, that choose different experts: together all of them.
 const INPUTS: usize = bed::EXPERTS / bed::EXPERTS_USED;

@@ -89,7 +89,8 @@ impl Mlp {
         let all = run(&x);
         let mut tally = Tally::new(self.name());
         for (row, x) in x.chunks_exact(width).enumerate() {
-            let expected = gated_outputs(self.activation, &self.gate_up, &self.down[0], x);
+            let [gate, up] = &self.gate_up;
+            let expected = mlp_outputs(self.activation, gate, Some(up), &self.down[0], x);
             for (col, (expected, sigma)) in expected.into_iter().enumerate() {
                 tally.see((row, col), all[row * width + col], expected as f32, sigma, 1e-30);
             }
@@ -108,19 +109,22 @@ impl Mlp {
     }
 }
 
-/// Each output of a gated MLP and its σ: those of gate and up go through the activation to first order (and their
-/// product), are carried by down's weights, and meet down's own.
-pub(super) fn gated_outputs(
+/// Each output of an MLP and its σ: those of gate and up go through the activation to first order (and their product),
+/// are carried by down's weights, and meet down's own. Without up, what is activated is multiplied by 1.
+pub(super) fn mlp_outputs(
     activation: Activation,
-    [gate, up]: &[Weights; 2],
+    gate: &Weights,
+    up: Option<&Weights>,
     down: &Weights,
     x: &[f32],
 ) -> Vec<(f64, f64)> {
     let (mut hidden, mut variances) = (Vec::new(), Vec::new());
+    let product = |weights: &Weights, i: usize| {
+        let row = weights.row(i);
+        (dot(row, x), dot_sigma(row, x, quantised(weights.shape.dtype)))
+    };
     for i in 0..gate.shape.rows {
-        let (g, u) = (dot(gate.row(i), x), dot(up.row(i), x));
-        let g_sigma = dot_sigma(gate.row(i), x, quantised(gate.shape.dtype));
-        let u_sigma = dot_sigma(up.row(i), x, quantised(up.shape.dtype));
+        let ((g, g_sigma), (u, u_sigma)) = (product(gate, i), up.map_or((1.0, 0.0), |up| product(up, i)));
         let act = |g| activate(activation, g);
         let act_sigma = act_sigma(activation, g, g_sigma);
         hidden.push((act(g) * u) as f32);

@@ -8,7 +8,7 @@
 
 use super::bounds::{FLOAT, Tally, dot_sigma, same_bits};
 use super::linear::gather;
-use super::mlp::{ACTIVATIONS, gated_outputs};
+use super::mlp::{ACTIVATIONS, mlp_outputs};
 use super::random::Random;
 use super::rig::{Rig, rows_batch};
 use super::weights::{Weights, quantised, supported};
@@ -25,7 +25,7 @@ const USED_MAX: usize = 8;
 /// Rows drawn before a router is taken for one that never chooses clearly.
 const DRAWS_MAX: usize = 10_000;
 
-/// `moe` for every supported type, with parts and experts of different types, scorings, numbers of experts and of rows,
+/// `moe` for every supported type, with parts and experts of different types, gated and not, scorings, numbers of experts and of rows,
 /// ragged shapes, and rows that all go to one expert.
 ///
 /// # Panics
@@ -126,6 +126,7 @@ fn params(i: usize) -> MoeParams {
         normalized: i % 4 < 2,
         scale: [1.0, 2.5, 1.0][i % 3],
         activation: ACTIVATIONS[i % 3],
+        gated: i % 5 < 3,
     }
 }
 
@@ -138,7 +139,7 @@ fn plain(types: &[DType]) -> DType {
 struct Moe {
     params: MoeParams,
     router: Weights,
-    gate_up: Vec<[Weights; 2]>, // (experts)
+    gate_up: Vec<Vec<Weights>>, // (experts): gate and up, or up
     down: Vec<Weights>,         // (experts)
 }
 
@@ -161,13 +162,13 @@ impl Moe {
         // Scores of variance 2: some experts count for much more than others.
         let factor = (2.0 / width as f32).sqrt();
         let numbers: Vec<f32> = random.normals(experts * width).iter().map(|w| w * factor).collect();
-        let gate_up = |expert| {
-            let [gate, up, _] = types(expert);
-            [gate, up].map(|dtype| (dtype, hidden, width))
-        };
-        let gate_up: Vec<_> = (0..experts)
+        let parts = if params.gated { 2 } else { 1 };
+        let gate_up: Vec<Vec<Weights>> = (0..experts)
             .map(|expert| {
-                gate_up(expert).map(|(dtype, rows, cols)| Weights::random(dtype, rows, cols, random))
+                types(expert)[..parts]
+                    .iter()
+                    .map(|&dtype| Weights::random(dtype, hidden, width, random))
+                    .collect()
             })
             .collect();
         let down =
@@ -188,13 +189,12 @@ impl Moe {
     }
 
     fn name(&self) -> String {
-        let [gate, up] = &self.gate_up[0];
+        let parts: Vec<String> = self.gate_up[0].iter().map(|part| part.shape.dtype.to_string()).collect();
         format!(
-            "moe, {:?}, router {}, gate {}, up {}, down {} [{}, {}], {} experts",
+            "moe, {:?}, router {}, gate and up {}, down {} [{}, {}], {} experts",
             self.params,
             self.router.shape.dtype,
-            gate.shape.dtype,
-            up.shape.dtype,
+            parts.join(" and "),
             self.down[0].shape.dtype,
             self.down[0].shape.rows,
             self.down[0].shape.cols,
@@ -292,17 +292,20 @@ impl Moe {
 
     /// Each output and its σ: those of the chosen experts' outputs times their weights, and what the weights err by. A
     /// weight's relative error is that of its score and of the scores it is divided by, together at most twice the
-    /// largest of them; a score's error counts as it is, whatever the score.
+    /// largest of them; a score's error counts as it is, whatever the score. Without a second factor, whose sign is any,
+    /// what x is rounded by moves all hidden units alike where weights are not 0 on average: σ is taken twice as large.
     fn expected(&self, x: &[f32]) -> Vec<(f64, f64)> {
         let (scores, sigmas) = self.scores(x);
         let chosen = route(&scores, &self.params).expect("scores of finite rows are numbers");
         let weight_error = 2.0 * sigmas.iter().fold(0.0f64, |m, &s| m.max(s)) + FLOAT;
+        let alike = if self.params.gated { 1.0 } else { 2.0 };
         let mut outputs = vec![(0.0, 0.0, 0.0); self.width()]; // sum, variance, sum of magnitudes
         for (expert, weight) in chosen {
-            let parts = gated_outputs(self.params.activation, &self.gate_up[expert], &self.down[expert], x);
+            let (gate_up, down) = (&self.gate_up[expert], &self.down[expert]);
+            let parts = mlp_outputs(self.params.activation, &gate_up[0], gate_up.get(1), down, x);
             for ((sum, variance, size), (part, sigma)) in outputs.iter_mut().zip(parts) {
                 *sum += weight * part;
-                *variance += (weight * sigma).powi(2) + (weight * part * weight_error).powi(2);
+                *variance += (alike * weight * sigma).powi(2) + (weight * part * weight_error).powi(2);
                 *size += (weight * part).abs();
             }
         }

@@ -1,4 +1,4 @@
-//! Checks of `rms_norm`, `layer_norm` and either after an addition.
+//! Checks of `rms_norm`, `layer_norm`, either after an addition, and a layer norm of some columns.
 
 use super::bounds::{FLOAT, Tally, same_bits};
 use super::linear::{activations, gather};
@@ -110,6 +110,40 @@ pub fn check_add_layer_norm<B: Backend>(make: &impl Fn() -> B) {
         );
         same_bits("add_layer_norm, x", &rig.download("x", &x, out.1, cols), &rest, cols);
     });
+}
+
+/// `layer_norm_columns`: those columns as `layer_norm` has them, to the bit, and the others as they were.
+///
+/// # Panics
+/// If a bit differs.
+pub fn check_layer_norm_columns<B: Backend>(make: &impl Fn() -> B) {
+    let mut rig = Rig::for_rows(make(), ROWS_MAX, 4096, 1);
+    let mut random = Random::new(15);
+    for (case, (rows, cols, first, count)) in
+        [(ROWS_MAX, 192, 64, 64), (5, 64, 0, 64), (9, 100, 37, 33), (1, 3000, 1000, 1000)]
+            .into_iter()
+            .enumerate()
+    {
+        let (weight, bias) = (rig.vector(&random.normals(count)), rig.vector(&random.normals(count)));
+        let bias = (case % 2 == 0).then_some(&bias);
+        let params = LayerNormParams { weight: &weight, bias, eps: 1e-3 };
+        let x = activations(rows, cols, &mut random);
+        let part: Vec<f32> =
+            x.chunks_exact(cols).flat_map(|row| &row[first..first + count]).copied().collect();
+        let part = rig.upload(&part, count);
+        let (mut found, mut normed) = (rig.upload(&x, cols), rig.blank(rows, count));
+        rig.step(&rows_batch(&vec![0; rows]), |rig| {
+            rig.backend.layer_norm_columns(&mut found, first, &params);
+            rig.backend.layer_norm(&part, &params, &mut normed);
+        });
+        let normed = rig.download("layer_norm", &normed, rows, count);
+        let mut expected = x;
+        for (row, normed) in expected.chunks_exact_mut(cols).zip(normed.chunks_exact(count)) {
+            row[first..first + count].copy_from_slice(normed);
+        }
+        let what = format!("layer_norm_columns {first}..{} of [{rows}, {cols}]", first + count);
+        same_bits(&what, &rig.download("layer_norm_columns", &found, rows, cols), &expected, cols);
+    }
 }
 
 /// Runs a layer norm on rows of every awkward kind, `run` writing to a buffer of so many rows.

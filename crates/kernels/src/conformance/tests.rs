@@ -68,7 +68,8 @@ fn faulty_matrices_are_caught() {
 fn faulty_experts_are_caught() {
     caught! {
         GeluSwapped by check_moe: "activation: Gelu";
-        GateUpSwapped by check_moe: "moe";
+        GateUpSwapped by check_moe: "gated: true";
+        ActivationSkipped by check_moe: "gated: false";
         LastGroupDropped by check_moe: "moe";
         SixBitActivations by check_moe: "moe";
         NextExpert by check_moe: "clear choices";
@@ -115,6 +116,18 @@ fn faulty_layer_norms_are_caught() {
         RowBehindBatchWritten by check_layer_norm: "rows behind the batch";
         MeanKept by check_add_layer_norm: "layer_norm";
         ResidualKept by check_add_layer_norm: "residual";
+        ColumnsFromFirst by check_layer_norm_columns: "layer_norm_columns 64..128";
+        OtherColumnsNormed by check_layer_norm_columns: "layer_norm_columns 64..128";
+        RowBehindBatchWritten by check_layer_norm_columns: "rows behind the batch";
+    }
+}
+
+#[test]
+fn faulty_unfolding_is_caught() {
+    caught! {
+        UnfoldedBackwards by check_unfold: "unfold of";
+        NeighboursSeen by check_unfold: "unfold of";
+        RowBehindBatchWritten by check_unfold: "rows behind the batch";
     }
 }
 

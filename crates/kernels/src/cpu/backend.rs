@@ -15,6 +15,7 @@ use super::pool::{ThreadPool, Turn};
 use super::rope::{self, QkvJob, RopeTables, Rotation};
 use super::self_attention::{self, Bias, SelfAttentionJob, SelfAttentionScratch};
 use super::tier::Tier;
+use super::unfold;
 use crate::{
     Activation, AttentionParams, Backend, Batch, DType, KernelError, KvSpec, LayerNormParams, MatrixShape,
     MatrixSource, MoeParams, QkvParams, Rope, RowIds, SelfAttentionParams, StepLimits,
@@ -361,6 +362,26 @@ impl Backend for CpuBackend {
         norm::layer_norm(step.tier, step.turn, rows, &x.data, residual, params.into(), &mut out.data);
     }
 
+    fn layer_norm_columns(
+        &mut self,
+        x: &mut CpuBuffer,
+        first: usize,
+        params: &LayerNormParams<'_, CpuVector>,
+    ) {
+        let step = self.step();
+        let (rows, cols) = (step.batch.rows(), x.cols);
+        x.check(rows, cols, "x");
+        norm::layer_norm_columns(step.tier, step.turn, rows, &mut x.data, cols, first, params.into());
+    }
+
+    fn unfold(&mut self, x: &CpuBuffer, window: usize, out: &mut CpuBuffer) {
+        let step = self.step();
+        let (rows, cols) = (step.batch.rows(), x.cols);
+        x.check(rows, cols, "x");
+        out.check(rows, cols * window, "out");
+        unfold::unfold(step.turn, step.batch, &x.data, cols, window, &mut out.data);
+    }
+
     fn add_embedding(&mut self, table: &CpuMatrix, ids: RowIds, out: &mut CpuBuffer) {
         /// Numbers that are unpacked at a time: whole blocks of every kind.
         const PART: usize = 1024;
@@ -509,8 +530,9 @@ impl Backend for CpuBackend {
             "more experts than the step limits"
         );
         let width = down[0].cols();
+        let parts = if params.gated { 2 } else { 1 };
         for (gate_up, down) in gate_up.iter().zip(down) {
-            assert_eq!((gate_up.rows(), gate_up.cols()), (2 * width, cols), "gate and up of an expert");
+            assert_eq!((gate_up.rows(), gate_up.cols()), (parts * width, cols), "gate and up of an expert");
             assert_eq!((down.rows(), down.cols()), (cols, width), "down of an expert");
         }
         assert!(cols.max(width) <= limits.width, "experts wider than the step limits");

@@ -30,6 +30,7 @@ mod stored;
 #[cfg(test)]
 mod tests;
 mod tier;
+mod unfold;
 
 pub use backend::{CpuBackend, CpuBuffer, CpuVector};
 pub use kv::CpuKv;

@@ -134,8 +134,16 @@ pub(super) fn moe(
     let places = Places { of: &places[..rows * used], each: used, columns };
     let gate_up = Groups { matrices: job.gate_up, firsts };
     let input = Input { x: job.x.as_ptr(), rows, places: Some(places) };
+    let activation = job.params.activation;
     // SAFETY: `x` holds the rows (asserted); each pair has a column of its own.
-    unsafe { product.gated(gate_up, job.params.activation, input, hidden) };
+    unsafe {
+        if job.params.gated {
+            product.gated(gate_up, activation, input, hidden);
+        } else {
+            let outputs = 0..job.down[0].cols();
+            product.store_rows(gate_up, outputs, None, Some(activation), input, &mut None, hidden);
+        }
+    }
     let down = Groups { matrices: job.down, firsts };
     let input = Input { x: hidden.as_ptr(), rows: columns, places: None };
     let mut ready = None;
@@ -147,7 +155,7 @@ pub(super) fn moe(
     };
     for first in (0..outputs).step_by(width) {
         let range = first..outputs.min(first + width);
-        // SAFETY: `hidden` holds a row of down's inputs for each column (`gated` asserts it has room for them, and has
+        // SAFETY: `hidden` holds a row of down's inputs for each column (the products above assert it has room for them, and have
         // written them), and nothing else is prepared meanwhile.
         unsafe { product.store_rows(down, range.clone(), None, None, input, &mut ready, partial) };
         let stride = range.len();

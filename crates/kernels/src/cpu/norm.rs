@@ -136,7 +136,8 @@ unsafe fn sum_apart<L: Lanes, const SQUARES: bool>(x: *const f32, count: usize, 
     }
 }
 
-/// One row of a layer norm, and first, where there is a residual, the addition to it. As for [`Row`].
+/// One row of a layer norm, and first, where there is a residual, the addition to it. As for [`Row`]; without a residual
+/// `out` may be `x`.
 struct LayerRow {
     x: *const f32,
     residual: Option<*mut f32>,
@@ -222,6 +223,37 @@ pub(super) fn layer_norm(
                 let (x, weight) = (x.as_ptr().add(at), weight.as_ptr());
                 let bias = bias.map(<[f32]>::as_ptr);
                 dispatch(tier, LayerRow { x, residual, weight, bias, eps, cols, out: out.get().add(at) });
+            }
+        }
+    });
+}
+
+/// As `layer_norm`, in place, of columns `first..first + weight.len()` of rows of `cols`.
+pub(super) fn layer_norm_columns(
+    tier: Tier,
+    turn: &mut Turn,
+    rows: usize,
+    x: &mut [f32],
+    cols: usize,
+    first: usize,
+    params: LayerNorm<'_>,
+) {
+    let LayerNorm { weight, bias, eps } = params;
+    let count = weight.len();
+    assert!(x.len() >= rows * cols && first + count <= cols, "a norm of more than the rows hold");
+    assert!(bias.is_none_or(|bias| bias.len() == count), "one weight and one bias a column");
+    let x = Shared::new(x);
+    turn.run(rows, grain(count), &|_, range| {
+        for row in range {
+            // SAFETY: the columns are inside the row and the row inside `x` by the assertions, in one range of one
+            // thread; a number is read before its place is written; the backend has checked its tier.
+            unsafe {
+                let (part, weight) = (x.get().add(row * cols + first), weight.as_ptr());
+                let bias = bias.map(<[f32]>::as_ptr);
+                dispatch(
+                    tier,
+                    LayerRow { x: part, residual: None, weight, bias, eps, cols: count, out: part },
+                );
             }
         }
     });

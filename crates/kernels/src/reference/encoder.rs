@@ -20,6 +20,42 @@ impl ReferenceBackend {
         }
     }
 
+    pub(super) fn normed_columns(
+        &self,
+        x: &mut ReferenceBuffer,
+        first: usize,
+        params: &LayerNormParams<'_, Vec<f32>>,
+    ) {
+        let (rows, count) = (self.step().rows(), params.weight.len());
+        assert!(params.bias.is_none_or(|bias| bias.len() == count), "one weight and one bias a column");
+        x.check(rows, x.cols, "x");
+        assert!(first + count <= x.cols, "columns the rows have");
+        for row in 0..rows {
+            let part = &mut x.row_mut(row)[first..first + count];
+            let plain = part.to_vec();
+            let bias = params.bias.map(|bias| &bias[..]);
+            formulas::layer_norm(&plain, params.weight, bias, params.eps, part);
+        }
+    }
+
+    pub(super) fn unfolded(&self, x: &ReferenceBuffer, window: usize, out: &mut ReferenceBuffer) {
+        let batch = self.step();
+        assert!(window % 2 == 1, "a window has a middle");
+        x.check(batch.rows(), x.cols, "x");
+        out.check(batch.rows(), x.cols * window, "out");
+        for span in &batch.sequences {
+            let rows = span.row_first as usize..(span.row_first + span.rows) as usize;
+            for row in rows.clone() {
+                for t in 0..window {
+                    let from = (row + t).checked_sub(window / 2).filter(|from| rows.contains(from));
+                    for c in 0..x.cols {
+                        out.row_mut(row)[c * window + t] = from.map_or(0.0, |from| x.row(from)[c]);
+                    }
+                }
+            }
+        }
+    }
+
     pub(super) fn embedded(&self, table: &ReferenceMatrix, ids: RowIds, out: &mut ReferenceBuffer) {
         let batch = self.step();
         out.check(batch.rows(), table.cols, "out");

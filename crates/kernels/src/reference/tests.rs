@@ -53,6 +53,7 @@ const MIXTURE: MoeParams = MoeParams {
     normalized: false,
     scale: 1.0,
     activation: Activation::Silu,
+    gated: true,
 };
 
 #[test]

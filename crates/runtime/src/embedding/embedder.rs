@@ -127,6 +127,11 @@ impl Embedder {
     ) -> Result<EmbedInput, RequestError> {
         let (tokens, types, count) = match &self.pair {
             Some(PairPrompt::YesNo(prompt)) => {
+                if cut_side == Some(CutSide::Left) {
+                    let problem =
+                        "left is not what this model's texts can be cut at: what it is asked stands there";
+                    return Err(RequestError::invalid("truncate_side", problem));
+                }
                 let task = task.unwrap_or(DEFAULT_TASK);
                 let (tokens, count) = prompt.tokens(tokenizer, task, first, second, self.tokens_max)?;
                 (tokens, Vec::new(), count)

@@ -12,7 +12,7 @@ use crate::error::LoadError;
 use crate::gguf::Metadata;
 use crate::limits::{CONTEXT_TOKENS_MAX, EMBEDDING_MODULES_MAX, TEXT_FILE_BYTES_MAX, WIDTH_MAX};
 use crate::load::{Tensor, read_json};
-use crate::safetensors;
+use crate::load::weights;
 use crate::spec::Config;
 
 /// The longest prompt of a model's own, in bytes.
@@ -236,7 +236,7 @@ fn splade(folder: &Path) -> Result<Splade, LoadError> {
 }
 
 fn tensors(folder: &Path) -> Result<BTreeMap<String, Tensor>, LoadError> {
-    let (tensors, _) = safetensors::open(folder)?;
+    let tensors = weights::open(folder)?.tensors;
     Ok(tensors.into_iter().map(|tensor| (tensor.name.clone(), tensor)).collect())
 }
 

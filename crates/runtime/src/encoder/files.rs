@@ -9,16 +9,16 @@ use serde_json::Value;
 
 use super::families::{self, ClassifierPlan, Task};
 use super::head::{self, Classifier, Head, HeadLayer, HeadNorm, Scores};
-use super::names::{GateUp, Names};
-use super::spec::{EncoderSpec, MaskedLmSpec, NormKind};
+use super::names::{Experts, GateUp, Names};
+use super::spec::{ConvolutionSpec, EncoderSpec, ExpertsSpec, MaskedLmSpec, NormKind};
 use super::weights::{LayerPart, Part, Weight};
 use crate::error::LoadError;
 use crate::gguf::Gguf;
 use crate::limits::LABELS_MAX;
 use crate::load::{
     ModelInfo, Tensor, TextFiles, check_shape, check_tokens, dominant_type, huggingface, size_bytes,
+    weights::{self, Weights},
 };
-use crate::safetensors;
 use crate::spec::Config;
 
 /// An opened encoder.
@@ -47,7 +47,7 @@ pub fn is_encoder(config: &Config) -> Result<bool, LoadError> {
 }
 
 impl EncoderFiles {
-    /// Opens a directory with `config.json`, `tokenizer.json` and safetensors whose [`is_encoder`].
+    /// Opens a directory with `config.json`, `tokenizer.json` and weights whose [`is_encoder`].
     ///
     /// # Errors
     /// [`LoadError`] naming the file and the key, tensor or file in it.
@@ -60,7 +60,7 @@ impl EncoderFiles {
         let (plan, task) = family.plan(config)?;
         let text = huggingface::text_files(directory, config, None)?;
         check_tokens(&name, plan.spec.vocab, &text)?;
-        let (tensors, files) = safetensors::open(directory)?;
+        let Weights { tensors, files, format } = weights::open(directory)?;
         let mut found = Found::new(&name, &plan.names, tensors)?;
         let mut spec = plan.spec;
         if task == Task::MaskedLm {
@@ -84,7 +84,7 @@ impl EncoderFiles {
                 .ok()
                 .and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()))
                 .unwrap_or(name),
-            format: "safetensors",
+            format,
             architecture: spec.architecture.clone(),
             quantization: dominant_type(tensors.values()),
             parameters,
@@ -287,6 +287,43 @@ impl Found {
                 }
                 self.cut(names, layer, name, false, &[2 * spec.ffn, hidden], &parts)?;
             }
+            if spec.layers[layer].experts
+                && let (Some(stacks), Some(experts)) = (names.experts, spec.experts)
+            {
+                self.unstack_experts(spec, names, layer, stacks, experts)?;
+            }
+        }
+        if let Some(ConvolutionSpec { window, .. }) = spec.convolution {
+            let name = names.of(self.prefix, Part::Convolution.weight());
+            let mut tensor = self.take(&name, &[hidden, hidden, window])?;
+            tensor.shape = vec![hidden, hidden * window];
+            self.by_name.insert(name, tensor);
+        }
+        Ok(())
+    }
+
+    /// Cuts a layer's stacks of experts' matrices, of three dimensions or of two, into those.
+    fn unstack_experts(
+        &mut self,
+        spec: &EncoderSpec,
+        names: &Names,
+        layer: usize,
+        stacks: Experts,
+        experts: ExpertsSpec,
+    ) -> Result<(), LoadError> {
+        let (ffn, hidden) = (spec.ffn, spec.hidden);
+        let down = if experts.down_transposed { [ffn, hidden] } else { [hidden, ffn] };
+        for (name, [rows, cols]) in [(stacks.up, [ffn, hidden]), (stacks.down, down)] {
+            let name = names.in_layer(self.prefix, layer, name);
+            let flat = [experts.count * rows, cols];
+            let is_flat = self.by_name.get(&name).is_some_and(|tensor| tensor.shape.len() == 2);
+            let mut whole = match is_flat {
+                true => self.take(&name, &flat)?,
+                false => self.take(&name, &[experts.count, rows, cols])?,
+            };
+            whole.shape = vec![experts.count, rows, cols];
+            // Named by their numbers, as `Names` names them.
+            self.by_name.extend(whole.parts().map(|part| (part.name.clone(), part)));
         }
         Ok(())
     }
@@ -300,7 +337,8 @@ impl Found {
         shape: &[usize],
         parts: &[(LayerPart, usize)],
     ) -> Result<(), LoadError> {
-        let name = names.in_layer(self.prefix, layer, stem, if bias { "bias" } else { "weight" });
+        let suffix = if bias { "bias" } else { "weight" };
+        let name = names.in_layer(self.prefix, layer, &format!("{stem}.{suffix}"));
         let whole = self.take(&name, shape)?;
         let mut first = 0;
         for &(part, rows) in parts {

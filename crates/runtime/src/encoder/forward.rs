@@ -5,7 +5,7 @@ use hanzo_engine_kernels::{
     SelfAttentionParams,
 };
 
-use super::spec::{EncoderSpec, MlpSpec, NormKind, NormOrder, NormSpec};
+use super::spec::{EncoderSpec, NormKind, NormOrder, NormSpec, QkNorm};
 use super::{DistanceTables, Encoder, Layer, Mlp, Norm};
 
 /// Activations of one step, all `(rows, _)`.
@@ -13,22 +13,28 @@ pub(super) struct Buffers<B: Backend> {
     rows: usize,
     /// (rows, hidden): the sum that halves add to; the hidden states once a step has ended.
     residual: B::Buffer,
-    normed: B::Buffer,     // (rows, hidden)
-    qkv: B::Buffer,        // (rows, qkv_width)
-    attended: B::Buffer,   // (rows, q_width)
-    mlp_hidden: B::Buffer, // (rows, ffn)
-    branch: B::Buffer,     // (rows, hidden): what a layer's half adds
+    normed: B::Buffer,                 // (rows, hidden)
+    qkv: B::Buffer,                    // (rows, qkv_width)
+    attended: B::Buffer,               // (rows, q_width)
+    mlp_hidden: B::Buffer,             // (rows, ffn)
+    branch: B::Buffer,                 // (rows, hidden): what a layer's half adds
+    experts_hidden: Option<B::Buffer>, // (rows, experts used * ffn)
+    unfolded: Option<B::Buffer>,       // (rows, hidden * window): what a convolution multiplies
 }
 
-/// Columns of [`Buffers`]' members, in their order.
-pub(super) fn buffer_cols(spec: &EncoderSpec) -> [usize; 6] {
-    let EncoderSpec { hidden, ffn, heads, .. } = spec;
-    [*hidden, *hidden, heads.qkv_width(), heads.q_width(), *ffn, *hidden]
+/// Columns of [`Buffers`]' members, in their order; 0 where there is none.
+pub(super) fn buffer_cols(spec: &EncoderSpec) -> [usize; 8] {
+    let &EncoderSpec { hidden, ffn, heads, .. } = spec;
+    let experts = spec.experts.map_or(0, |experts| experts.used * ffn);
+    let unfolded = spec.convolution.map_or(0, |convolution| hidden * convolution.window);
+    [hidden, hidden, heads.qkv_width(), heads.q_width(), ffn, hidden, experts, unfolded]
 }
 
 impl<B: Backend> Buffers<B> {
     pub(super) fn new(backend: &B, spec: &EncoderSpec, rows: usize) -> Result<Self, KernelError> {
-        let [residual, normed, qkv, attended, mlp_hidden, branch] = buffer_cols(spec);
+        let [residual, normed, qkv, attended, mlp_hidden, branch, experts_hidden, unfolded] =
+            buffer_cols(spec);
+        let some = |cols: usize| (cols > 0).then(|| backend.buffer(rows, cols)).transpose();
         Ok(Self {
             rows,
             residual: backend.buffer(rows, residual)?,
@@ -37,6 +43,8 @@ impl<B: Backend> Buffers<B> {
             attended: backend.buffer(rows, attended)?,
             mlp_hidden: backend.buffer(rows, mlp_hidden)?,
             branch: backend.buffer(rows, branch)?,
+            experts_hidden: some(experts_hidden)?,
+            unfolded: some(unfolded)?,
         })
     }
 }
@@ -159,13 +167,16 @@ impl<B: Backend> Encoder<B> {
             std::mem::swap(&mut b.residual, &mut b.normed);
         }
         // Where norms stand after halves, what a half reads is the sum itself.
-        let on_sum = spec.order == NormOrder::Post;
+        let on_sum = spec.order.on_sum();
         let mut reads_sum = on_sum;
         match &self.first_norm {
             Some(norm) => normer(norm).run(backend, &b.residual, &mut b.normed),
             None => reads_sum = true,
         }
-        for (layer, layer_spec) in self.layers.iter().zip(&spec.layers) {
+        if let (Some(convolution), Some(unfolded)) = (spec.convolution, &mut b.unfolded) {
+            backend.unfold(&b.residual, convolution.window, unfolded);
+        }
+        for (index, (layer, layer_spec)) in self.layers.iter().zip(&spec.layers).enumerate() {
             let x = if reads_sum { &b.residual } else { &b.normed };
             backend.matmul(&layer.qkv, layer.qkv_bias.as_ref(), x, &mut b.qkv);
             let rope = layer_spec.rope.map(|rope| Rope {
@@ -173,11 +184,16 @@ impl<B: Backend> Encoder<B> {
                 inv_freq: &self.ropes[rope],
                 magnitude: spec.ropes[rope].magnitude,
             });
-            if rope.is_some() || layer.q_norm.is_some() {
+            let heads_normed = spec.qk_norm == QkNorm::Heads;
+            if let (QkNorm::Whole, Some(queries), Some(keys)) = (spec.qk_norm, &layer.q_norm, &layer.k_norm) {
+                backend.layer_norm_columns(&mut b.qkv, 0, &normer(queries).params());
+                backend.layer_norm_columns(&mut b.qkv, spec.heads.q_width(), &normer(keys).params());
+            }
+            if rope.is_some() || heads_normed {
                 let params = QkvParams {
                     shape: spec.heads,
-                    q_norm: layer.q_norm.as_ref(),
-                    k_norm: layer.k_norm.as_ref(),
+                    q_norm: layer.q_norm.as_ref().filter(|_| heads_normed).map(|norm| &norm.weight),
+                    k_norm: layer.k_norm.as_ref().filter(|_| heads_normed).map(|norm| &norm.weight),
                     norm_eps: spec.norm.eps,
                     rope,
                 };
@@ -193,7 +209,12 @@ impl<B: Backend> Encoder<B> {
             backend.self_attention(&b.qkv, &params, &mut b.attended);
             backend.matmul(&layer.output, layer.output_bias.as_ref(), &b.attended, &mut b.branch);
             if let Some(norm) = &layer.attention_post_norm {
-                normer(norm).run(backend, &b.branch, &mut b.normed);
+                match spec.order {
+                    NormOrder::PostTwice => {
+                        normer(norm).add(backend, &mut b.branch, &b.residual, &mut b.normed);
+                    }
+                    _ => normer(norm).run(backend, &b.branch, &mut b.normed),
+                }
                 std::mem::swap(&mut b.branch, &mut b.normed);
             }
             normer(&layer.middle_norm).add(backend, &mut b.residual, &b.branch, &mut b.normed);
@@ -201,7 +222,11 @@ impl<B: Backend> Encoder<B> {
                 std::mem::swap(&mut b.residual, &mut b.normed);
             }
             let x = if on_sum { &b.residual } else { &b.normed };
-            mlp_forward(backend, &layer.mlp, activation(spec), x, &mut b.mlp_hidden, &mut b.branch);
+            let hidden = match (&layer.mlp, &mut b.experts_hidden) {
+                (Mlp::Experts { .. }, Some(hidden)) => hidden,
+                _ => &mut b.mlp_hidden,
+            };
+            mlp_forward(backend, &layer.mlp, spec.mlp.activation(), x, hidden, &mut b.branch);
             if let Some(norm) = &layer.mlp_post_norm {
                 normer(norm).run(backend, &b.branch, &mut b.normed);
                 std::mem::swap(&mut b.branch, &mut b.normed);
@@ -211,17 +236,20 @@ impl<B: Backend> Encoder<B> {
                 std::mem::swap(&mut b.residual, &mut b.normed);
             }
             reads_sum = on_sum;
+            if index == 0
+                && let (Some(weights), Some(convolution), Some(unfolded)) =
+                    (&self.convolution, spec.convolution, &b.unfolded)
+            {
+                let (weight, bias) = (&weights.weight, Some(&weights.bias));
+                backend.matmul_activated(weight, bias, convolution.activation, unfolded, &mut b.branch);
+                normer(&weights.norm).add(backend, &mut b.residual, &b.branch, &mut b.normed);
+                std::mem::swap(&mut b.residual, &mut b.normed);
+            }
         }
         if !on_sum {
             // The last norm's output is what the step gives.
             std::mem::swap(&mut b.residual, &mut b.normed);
         }
-    }
-}
-
-fn activation(spec: &EncoderSpec) -> Activation {
-    match spec.mlp {
-        MlpSpec::Plain { activation, .. } | MlpSpec::Gated { activation, .. } => activation,
     }
 }
 
@@ -241,6 +269,12 @@ fn mlp_forward<B: Backend>(
         Mlp::Gated { gate_up, down, down_bias } => {
             backend.gated_mlp(gate_up, down, activation, x, hidden, out);
             if let Some(rows) = down_bias {
+                backend.add_embedding(rows, RowIds::Types, out);
+            }
+        }
+        Mlp::Experts { params, router, up, down, bias } => {
+            backend.moe(router, up, down, params, x, hidden, out);
+            if let Some(rows) = bias {
                 backend.add_embedding(rows, RowIds::Types, out);
             }
         }

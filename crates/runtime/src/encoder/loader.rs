@@ -1,156 +1,20 @@
-//! From an opened encoder's tensors to weights on a backend: groups of parts packed as one matrix, tables computed
-//! once on the host, and, where it is asked for, matrices packed in eight bits.
+//! From an opened encoder's tensors to weights on a backend: groups of parts packed as one matrix (`packing`), and tables
+//! computed once on the host.
 
 use std::borrow::Cow;
 
-use hanzo_engine_kernels::{Backend, DType, KernelError, MatrixShape, MatrixSource, quant};
+use hanzo_engine_kernels::{Backend, DType, ExpertScoring, KernelError, MatrixSource, MoeParams, quant};
 
 use super::distance::{alibi_slopes, learned_table};
-use super::forward::buffer_cols;
 use super::head::{HeadNorm, dense};
-use super::spec::{Disentangled, Distance, EncoderSpec, MlpSpec, NormKind, NormOrder};
+use super::packing::{
+    DOWN, GATE_UP, Group, OUTPUT, QKV, UP, WeightType, groups, is_transposed, row_bias_shape,
+};
+use super::spec::{Disentangled, Distance, EncoderSpec, ExpertsSpec, MlpSpec, NormKind, NormOrder, QkNorm};
 use super::weights::{LayerPart, Part, Weight};
-use super::{DistanceTables, Encoder, EncoderFiles, Layer, MaskedLm, Mlp, Norm};
-use crate::decoder::MemoryPlan;
+use super::{Convolution, DistanceTables, Encoder, EncoderFiles, Layer, MaskedLm, Mlp, Norm};
 use crate::error::LoadError;
 use crate::load::Tensor;
-
-/// How matrices are packed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum WeightType {
-    /// As the file has them.
-    #[default]
-    Stored,
-    /// Floats that are multiplied with activations as Q8_0, so that both are integers; those whose columns are not
-    /// whole blocks, and embeddings, as stored.
-    Q8_0,
-}
-
-impl WeightType {
-    /// Every one.
-    pub const ALL: [WeightType; 2] = [WeightType::Stored, WeightType::Q8_0];
-
-    /// The name in settings.
-    pub const fn name(self) -> &'static str {
-        match self {
-            WeightType::Stored => "stored",
-            WeightType::Q8_0 => "q8_0",
-        }
-    }
-
-    /// What a tensor that is multiplied with activations is packed as.
-    fn of(self, tensor: &Tensor) -> DType {
-        let float = matches!(tensor.dtype, DType::F32 | DType::F16 | DType::BF16);
-        let whole = tensor.shape.last().is_some_and(|cols| cols.is_multiple_of(DType::Q8_0.block_weights()));
-        if self == WeightType::Q8_0 && float && whole { DType::Q8_0 } else { tensor.dtype }
-    }
-}
-
-const QKV: &[LayerPart] = &[LayerPart::Query, LayerPart::Key, LayerPart::Value];
-const OUTPUT: &[LayerPart] = &[LayerPart::AttentionOutput];
-const GATE_UP: &[LayerPart] = &[LayerPart::Gate, LayerPart::Up];
-const UP: &[LayerPart] = &[LayerPart::Up];
-const DOWN: &[LayerPart] = &[LayerPart::Down];
-
-/// The tensors of one packed matrix, and whether it is multiplied with activations rather than looked up.
-struct Group {
-    parts: Vec<Part>,
-    multiplied: bool,
-}
-
-fn groups(spec: &EncoderSpec) -> Vec<Group> {
-    let looked_up = |part| Group { parts: vec![part], multiplied: false };
-    let mut groups = vec![looked_up(Part::TokenEmbedding)];
-    if spec.positions.is_some() {
-        groups.push(looked_up(Part::PositionEmbedding));
-    }
-    if spec.type_vocab > 0 {
-        groups.push(looked_up(Part::TypeEmbedding));
-    }
-    let up = match spec.mlp {
-        MlpSpec::Plain { .. } => UP,
-        MlpSpec::Gated { .. } => GATE_UP,
-    };
-    for layer in 0..spec.layers.len() {
-        groups.extend([QKV, OUTPUT, up, DOWN].map(|parts| Group {
-            parts: parts.iter().map(|&part| Part::Layer(layer, part)).collect(),
-            multiplied: true,
-        }));
-    }
-    if let Some(head) = spec.masked_lm {
-        groups.push(Group { parts: vec![Part::LmDense], multiplied: true });
-        if !head.tied {
-            groups.push(Group { parts: vec![Part::LmDecoder], multiplied: true });
-        }
-    }
-    groups
-}
-
-impl Group {
-    fn shapes(&self, files: &EncoderFiles, weight_type: WeightType) -> Vec<MatrixShape> {
-        let shape = |&part: &Part| {
-            let tensor = files.tensor(part.weight());
-            let dtype = if self.multiplied { weight_type.of(tensor) } else { tensor.dtype };
-            // Of two dimensions, as opening has checked.
-            MatrixShape { rows: tensor.shape[0], cols: tensor.shape[1], dtype }
-        };
-        self.parts.iter().map(shape).collect()
-    }
-}
-
-pub(super) fn plan<B: Backend>(backend: &B, files: &EncoderFiles, weight_type: WeightType) -> MemoryPlan {
-    let spec = &files.spec;
-    let mut bytes = 0;
-    for group in groups(spec) {
-        let parts = group.shapes(files, weight_type);
-        bytes += if parts.iter().all(|part| backend.supports(part.dtype)) {
-            backend.matrix_bytes(&parts)
-        } else {
-            group.parts.iter().map(|part| files.tensor(part.weight()).bytes.len()).sum()
-        };
-    }
-    if let Some(shape) = down_bias_shape(spec) {
-        bytes += spec.layers.len() * backend.matrix_bytes(&[shape]);
-    }
-    bytes += vector_elements(spec) * size_of::<f32>();
-    MemoryPlan::new(bytes as u64, buffer_cols(spec).iter().sum())
-}
-
-/// Numbers of all vectors: norms, biases, frequencies, and tables over distances.
-fn vector_elements(spec: &EncoderSpec) -> usize {
-    let gated = matches!(spec.mlp, MlpSpec::Gated { .. });
-    let is_vector = |weight: &Weight| match weight.part {
-        // Its rows are a matrix's, counted there.
-        Part::Layer(_, LayerPart::Down) if gated => false,
-        // These make tables, counted below.
-        Part::DistanceNorm | Part::Layer(_, LayerPart::DistanceKey | LayerPart::DistanceQuery) => false,
-        _ => true,
-    };
-    let weights = spec.weights();
-    let vectors = weights.iter().filter(|(weight, shape)| shape.len() == 1 && is_vector(weight));
-    let mut elements: usize = vectors.map(|(_, shape)| shape[0]).sum();
-    elements += spec.ropes.iter().map(|rope| rope.dim / 2).sum::<usize>();
-    elements += match spec.distance {
-        Distance::None => 0,
-        Distance::Alibi => spec.heads.heads,
-        Distance::Learned { distance_max, .. } => spec.heads.heads * (2 * distance_max as usize + 1),
-        Distance::Disentangled(Disentangled { keys, queries, buckets, .. }) => {
-            let tables = usize::from(keys) + usize::from(queries);
-            let bucket_of = 2 * spec.input_tokens_max as usize - 1;
-            spec.layers.len() * tables * buckets.rows() * spec.heads.q_width() + bucket_of
-        }
-    };
-    elements
-}
-
-/// The matrix that a gated MLP's bias is made, one row for each token type.
-fn down_bias_shape(spec: &EncoderSpec) -> Option<MatrixShape> {
-    matches!(spec.mlp, MlpSpec::Gated { down_bias: true, .. }).then_some(MatrixShape {
-        rows: spec.type_vocab.max(1),
-        cols: spec.hidden,
-        dtype: DType::F32,
-    })
-}
 
 pub(super) fn load<B: Backend>(
     backend: &B,
@@ -179,11 +43,12 @@ pub(super) fn load<B: Backend>(
         false => None,
     };
     let first_norm = match spec.order {
-        NormOrder::Post | NormOrder::Pre { first: false } => None,
+        NormOrder::Post | NormOrder::PostTwice | NormOrder::Pre { first: false } => None,
         NormOrder::Pre { first: true } | NormOrder::Sandwich => {
             Some(loader.norm(Part::Layer(0, LayerPart::AttentionNorm))?)
         }
     };
+    let convolution = loader.convolution()?;
     let (distance, distances) = loader.distance()?;
     let layers: Result<Vec<_>, _> =
         (0..spec.layers.len()).map(|layer| loader.layer(layer, distances.as_deref())).collect();
@@ -197,6 +62,7 @@ pub(super) fn load<B: Backend>(
         layers: layers?,
         ropes: ropes?,
         distance,
+        convolution,
         masked_lm: loader.masked_lm()?,
         buffers: None,
         spec,
@@ -219,12 +85,15 @@ impl<B: Backend> Loader<'_, B> {
     fn layer(&mut self, layer: usize, distances: Option<&[f32]>) -> Result<Layer<B>, LoadError> {
         let spec = self.spec;
         let of_layer = |part| Part::Layer(layer, part);
-        let qk_norm = |part: LayerPart| spec.qk_norm.then_some(of_layer(part));
-        let sandwich = |part: LayerPart| (spec.order == NormOrder::Sandwich).then_some(of_layer(part));
+        let attention_post =
+            spec.order.attention_post_norm().then_some(of_layer(LayerPart::AttentionPostNorm));
+        let mlp_post = (spec.order == NormOrder::Sandwich).then_some(of_layer(LayerPart::MlpPostNorm));
         // Tables first: they may be made by projections that are packed below.
         let [distance_keys, distance_queries] = self.distance_tables(layer, distances)?;
         let (middle, last) = match spec.order {
-            NormOrder::Post => (LayerPart::AttentionNorm, of_layer(LayerPart::MlpNorm)),
+            NormOrder::Post | NormOrder::PostTwice => {
+                (LayerPart::AttentionNorm, of_layer(LayerPart::MlpNorm))
+            }
             _ if layer + 1 < spec.layers.len() => {
                 (LayerPart::MlpNorm, Part::Layer(layer + 1, LayerPart::AttentionNorm))
             }
@@ -233,36 +102,84 @@ impl<B: Backend> Loader<'_, B> {
         Ok(Layer {
             qkv: self.matrix(layer, QKV)?,
             qkv_bias: self.biases_if(spec.qkv_bias, layer, QKV)?,
-            q_norm: self.rms_weight(qk_norm(LayerPart::QueryNorm))?,
-            k_norm: self.rms_weight(qk_norm(LayerPart::KeyNorm))?,
+            q_norm: self.qk_norm(of_layer(LayerPart::QueryNorm))?,
+            k_norm: self.qk_norm(of_layer(LayerPart::KeyNorm))?,
             distance_keys,
             distance_queries,
             output: self.matrix(layer, OUTPUT)?,
             output_bias: self.biases_if(spec.output_bias, layer, OUTPUT)?,
-            attention_post_norm: self.norm_if(sandwich(LayerPart::AttentionPostNorm))?,
+            attention_post_norm: self.norm_if(attention_post)?,
             middle_norm: self.norm(of_layer(middle))?,
-            mlp: match spec.mlp {
-                MlpSpec::Plain { bias, .. } => Mlp::Plain {
-                    up: self.matrix(layer, UP)?,
-                    up_bias: self.biases_if(bias, layer, UP)?,
-                    down: self.matrix(layer, DOWN)?,
-                    down_bias: self.biases_if(bias, layer, DOWN)?,
-                },
-                MlpSpec::Gated { .. } => Mlp::Gated {
-                    gate_up: self.matrix(layer, GATE_UP)?,
-                    down: self.matrix(layer, DOWN)?,
-                    down_bias: self.down_bias(layer)?,
-                },
-            },
-            mlp_post_norm: self.norm_if(sandwich(LayerPart::MlpPostNorm))?,
+            mlp: self.mlp(layer)?,
+            mlp_post_norm: self.norm_if(mlp_post)?,
             last_norm: self.norm(last)?,
         })
     }
 
-    /// A gated MLP's bias as a table of equal rows: there is an op that adds rows of a table.
-    fn down_bias(&mut self, layer: usize) -> Result<Option<B::Matrix>, LoadError> {
-        let Some(shape) = down_bias_shape(self.spec) else { return Ok(None) };
-        let weight = Part::Layer(layer, LayerPart::Down).bias();
+    fn mlp(&mut self, layer: usize) -> Result<Mlp<B>, LoadError> {
+        let spec = self.spec;
+        Ok(match (spec.experts.filter(|_| spec.layers[layer].experts), spec.mlp) {
+            (Some(experts), mlp) => {
+                let ExpertsSpec { count, used, bias, .. } = experts;
+                let params = MoeParams {
+                    experts_used: used,
+                    scoring: ExpertScoring::Softmax,
+                    normalized: false,
+                    scale: 1.0,
+                    activation: mlp.activation(),
+                    gated: false,
+                };
+                let router = self.matrix(layer, &[LayerPart::Router])?;
+                let (mut up, mut down) = (Vec::with_capacity(count), Vec::with_capacity(count));
+                for expert in 0..count {
+                    up.push(self.matrix(layer, &[LayerPart::ExpertUp(expert)])?);
+                    down.push(self.matrix(layer, &[LayerPart::ExpertDown(expert)])?);
+                }
+                Mlp::Experts {
+                    params,
+                    router,
+                    up,
+                    down,
+                    bias: self.row_bias(bias, layer, LayerPart::Experts)?,
+                }
+            }
+            (None, MlpSpec::Plain { bias, .. }) => Mlp::Plain {
+                up: self.matrix(layer, UP)?,
+                up_bias: self.biases_if(bias, layer, UP)?,
+                down: self.matrix(layer, DOWN)?,
+                down_bias: self.biases_if(bias, layer, DOWN)?,
+            },
+            (None, MlpSpec::Gated { down_bias, .. }) => Mlp::Gated {
+                gate_up: self.matrix(layer, GATE_UP)?,
+                down: self.matrix(layer, DOWN)?,
+                down_bias: self.row_bias(down_bias, layer, LayerPart::Down)?,
+            },
+        })
+    }
+
+    fn convolution(&mut self) -> Result<Option<Convolution<B>>, LoadError> {
+        if self.spec.convolution.is_none() {
+            return Ok(None);
+        }
+        Ok(Some(Convolution {
+            weight: self.pack(&[Part::Convolution], true)?,
+            bias: self.backend.vector(&self.take(Part::Convolution.bias())?)?,
+            norm: self.norm(Part::ConvolutionNorm)?,
+        }))
+    }
+
+    /// A bias as a table of equal rows: there is an op that adds rows of a table.
+    fn row_bias(
+        &mut self,
+        present: bool,
+        layer: usize,
+        part: LayerPart,
+    ) -> Result<Option<B::Matrix>, LoadError> {
+        if !present {
+            return Ok(None);
+        }
+        let shape = row_bias_shape(self.spec);
+        let weight = Part::Layer(layer, part).bias();
         let row: Vec<u8> = self.take(weight)?.iter().flat_map(|value| value.to_le_bytes()).collect();
         let name = &self.files.tensor(weight).name;
         let source = MatrixSource { name, shape, bytes: &row.repeat(shape.rows) };
@@ -379,8 +296,18 @@ impl<B: Backend> Loader<'_, B> {
         let group = Group { parts: parts.to_vec(), multiplied };
         let shapes = group.shapes(self.files, self.weight_type);
         let tensors: Vec<&Tensor> = parts.iter().map(|part| self.files.tensor(part.weight())).collect();
-        let bytes: Result<Vec<Cow<'_, [u8]>>, LoadError> =
-            tensors.iter().zip(&shapes).map(|(tensor, shape)| stored_as(tensor, shape.dtype)).collect();
+        let bytes: Result<Vec<Cow<'_, [u8]>>, LoadError> = tensors
+            .iter()
+            .zip(&shapes)
+            .zip(parts)
+            .map(|((tensor, shape), &part)| {
+                if is_transposed(self.spec, part) {
+                    transposed_as(tensor, shape.dtype)
+                } else {
+                    stored_as(tensor, shape.dtype)
+                }
+            })
+            .collect();
         let bytes = bytes?;
         let sources: Vec<MatrixSource<'_>> = tensors
             .iter()
@@ -425,8 +352,13 @@ impl<B: Backend> Loader<'_, B> {
         part.map(|part| self.norm(part)).transpose()
     }
 
-    fn rms_weight(&mut self, part: Option<Part>) -> Result<Option<B::Vector>, LoadError> {
-        part.map(|part| self.factors(part)).transpose()
+    /// A norm of queries or of keys.
+    fn qk_norm(&mut self, part: Part) -> Result<Option<Norm<B>>, LoadError> {
+        Ok(match self.spec.qk_norm {
+            QkNorm::None => None,
+            QkNorm::Heads => Some(Norm { weight: self.factors(part)?, bias: None }),
+            QkNorm::Whole => Some(self.norm(part)?),
+        })
     }
 
     /// A norm's factors, which some files store less 1.
@@ -458,11 +390,24 @@ fn stored_as(tensor: &Tensor, dtype: DType) -> Result<Cow<'_, [u8]>, LoadError> 
     if dtype == tensor.dtype {
         return Ok(Cow::Borrowed(&tensor.bytes));
     }
+    Ok(Cow::Owned(encoded(dtype, &tensor.to_f32()?)))
+}
+
+/// As `stored_as`, rows and columns exchanged.
+fn transposed_as(tensor: &Tensor, dtype: DType) -> Result<Cow<'_, [u8]>, LoadError> {
     let values = tensor.to_f32()?;
+    let (rows, cols) = (tensor.shape[0], tensor.shape[1]);
+    let turned: Vec<f32> = (0..cols).flat_map(|col| values.iter().skip(col).step_by(cols).copied()).collect();
+    debug_assert_eq!(turned.len(), rows * cols);
+    Ok(Cow::Owned(encoded(dtype, &turned)))
+}
+
+/// Numbers in a type whose blocks they fill.
+fn encoded(dtype: DType, values: &[f32]) -> Vec<u8> {
     let length = dtype.bytes_of(values.len()).expect("whole blocks, because their types are chosen so");
     let mut bytes = vec![0; length];
-    quant::quantize_row(dtype, &values, &mut bytes);
-    Ok(Cow::Owned(bytes))
+    quant::quantize_row(dtype, values, &mut bytes);
+    bytes
 }
 
 /// A tensor's numbers, of whatever type that can be decoded.

@@ -10,6 +10,7 @@ mod forward;
 mod head;
 mod loader;
 mod names;
+mod packing;
 mod spec;
 #[cfg(test)]
 mod tests;
@@ -19,15 +20,15 @@ pub use distance::Buckets;
 pub use families::gguf::is_encoder_gguf;
 pub use files::{EncoderFiles, is_encoder};
 pub use head::{Classifier, Head, HeadActivation, HeadInput, HeadLayer, HeadNorm, Scores};
-pub use loader::WeightType;
+pub use packing::WeightType;
 pub use spec::{
-    Disentangled, Distance, EncoderSpec, LayerSpec, MaskedLmSpec, MlpSpec, NormKind, NormOrder, NormSpec,
-    PositionTable,
+    ConvolutionSpec, Disentangled, Distance, EncoderSpec, ExpertsSpec, LayerSpec, MaskedLmSpec, MlpSpec,
+    NormKind, NormOrder, NormSpec, PositionTable, QkNorm,
 };
 pub use weights::{LayerPart, Part, Weight};
 
 use forward::Buffers;
-use hanzo_engine_kernels::{Backend, KernelError, StepLimits};
+use hanzo_engine_kernels::{Backend, KernelError, MoeParams, StepLimits};
 
 use crate::decoder::MemoryPlan;
 use crate::error::LoadError;
@@ -43,8 +44,15 @@ pub struct Encoder<B: Backend> {
     layers: Vec<Layer<B>>,
     ropes: Vec<B::Vector>, // each (rope.dim / 2)
     distance: DistanceTables<B>,
+    convolution: Option<Convolution<B>>,
     masked_lm: Option<MaskedLm<B>>,
     buffers: Option<Buffers<B>>,
+}
+
+struct Convolution<B: Backend> {
+    weight: B::Matrix, // (hidden, hidden * window)
+    bias: B::Vector,   // (hidden)
+    norm: Norm<B>,     // of the sum
 }
 
 struct Norm<B: Backend> {
@@ -55,13 +63,13 @@ struct Norm<B: Backend> {
 struct Layer<B: Backend> {
     qkv: B::Matrix,                       // (qkv_width, hidden): query, key and value projections
     qkv_bias: Option<B::Vector>,          // (qkv_width)
-    q_norm: Option<B::Vector>,            // (head_dim)
-    k_norm: Option<B::Vector>,            // (head_dim)
+    q_norm: Option<Norm<B>>,              // (head_dim), or of all heads (heads * head_dim)
+    k_norm: Option<Norm<B>>,              // (head_dim), or (kv_heads * head_dim)
     distance_keys: Option<B::Vector>,     // (buckets, heads * head_dim)
     distance_queries: Option<B::Vector>,  // (buckets, heads * head_dim)
     output: B::Matrix,                    // (hidden, q_width)
     output_bias: Option<B::Vector>,       // (hidden)
-    attention_post_norm: Option<Norm<B>>, // of what attention adds
+    attention_post_norm: Option<Norm<B>>, // of what attention adds, or of the first of two sums
     middle_norm: Norm<B>,                 // of the sum after attention
     mlp: Mlp<B>,
     mlp_post_norm: Option<Norm<B>>, // of what the MLP adds
@@ -80,6 +88,14 @@ enum Mlp<B: Backend> {
         down: B::Matrix,    // (hidden, ffn)
         /// The bias once for each token type, which is how it is added: (type_vocab or 1, hidden).
         down_bias: Option<B::Matrix>,
+    },
+    Experts {
+        params: MoeParams,
+        router: B::Matrix,    // (experts, hidden)
+        up: Vec<B::Matrix>,   // (experts), each (ffn, hidden)
+        down: Vec<B::Matrix>, // (experts), each (hidden, ffn)
+        /// As of a gated MLP.
+        bias: Option<B::Matrix>,
     },
 }
 
@@ -102,7 +118,7 @@ struct MaskedLm<B: Backend> {
 impl<B: Backend> Encoder<B> {
     /// What [`Encoder::load`] and [`Encoder::prepare`] would take. Reads no weights.
     pub fn plan(backend: &B, files: &EncoderFiles, weight_type: WeightType) -> MemoryPlan {
-        loader::plan(backend, files, weight_type)
+        packing::plan(backend, files, weight_type)
     }
 
     /// Reads and packs all weights. `progress` hears the share that is done, up to 1. At no time is more held than

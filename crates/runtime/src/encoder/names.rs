@@ -14,6 +14,8 @@ pub(super) struct Names {
     pub(super) distance_bias: &'static str,
     pub(super) distance_embedding: &'static str,
     pub(super) distance_norm: &'static str,
+    pub(super) convolution: &'static str,
+    pub(super) convolution_norm: &'static str,
     pub(super) final_norm: &'static str,
     /// Before the layer's number.
     pub(super) layer: &'static str,
@@ -34,6 +36,9 @@ pub(super) struct Names {
     /// One tensor of gate and up instead of the two.
     pub(super) gate_up: Option<GateUp>,
     pub(super) down: &'static str,
+    pub(super) router: &'static str,
+    /// What holds the experts' matrices, and before their bias.
+    pub(super) experts: Option<Experts>,
     pub(super) mlp_norm: &'static str,
     pub(super) mlp_post_norm: &'static str,
     pub(super) lm_dense: &'static str,
@@ -51,6 +56,14 @@ pub(super) struct GateUp {
     pub(super) gate_first: bool,
 }
 
+/// All experts of a layer in one tensor for each of their two matrices. Unlike elsewhere these names are in full.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Experts {
+    pub(super) up: &'static str,
+    pub(super) down: &'static str,
+    pub(super) bias: &'static str,
+}
+
 impl Names {
     /// A table with only what every one has.
     pub(super) const NONE: Names = Names {
@@ -62,6 +75,8 @@ impl Names {
         distance_bias: "",
         distance_embedding: "",
         distance_norm: "",
+        convolution: "",
+        convolution_norm: "",
         final_norm: "",
         layer: "encoder.layer.",
         query: "attn.q",
@@ -79,6 +94,8 @@ impl Names {
         up: "mlp.up",
         gate_up: None,
         down: "",
+        router: "",
+        experts: None,
         mlp_norm: "",
         mlp_post_norm: "",
         lm_dense: "",
@@ -98,8 +115,10 @@ impl Names {
             Part::DistanceBias => self.distance_bias,
             Part::DistanceEmbedding => self.distance_embedding,
             Part::DistanceNorm => self.distance_norm,
+            Part::Convolution => self.convolution,
+            Part::ConvolutionNorm => self.convolution_norm,
             Part::FinalNorm => self.final_norm,
-            Part::Layer(layer, part) => return self.in_layer(prefix, layer, self.layer_stem(part), suffix),
+            Part::Layer(layer, part) => return self.of_layer(prefix, layer, part, suffix),
             Part::LmDense => return format!("{}.{suffix}", self.lm_dense),
             Part::LmNorm => return format!("{}.{suffix}", self.lm_norm),
             Part::LmDecoder if weight.bias => return self.lm_bias.to_owned(),
@@ -109,8 +128,23 @@ impl Names {
     }
 
     /// The name of a tensor of a layer.
-    pub(super) fn in_layer(&self, prefix: &str, layer: usize, stem: &str, suffix: &str) -> String {
-        format!("{prefix}{}{layer}.{stem}.{suffix}", self.layer)
+    pub(super) fn in_layer(&self, prefix: &str, layer: usize, name: &str) -> String {
+        format!("{prefix}{}{layer}.{name}", self.layer)
+    }
+
+    fn of_layer(&self, prefix: &str, layer: usize, part: LayerPart, suffix: &str) -> String {
+        let experts = |name: fn(Experts) -> &'static str| self.experts.map_or("", name);
+        match part {
+            // Those of one expert are cut from all of them.
+            LayerPart::ExpertUp(expert) => {
+                format!("{}[{expert}]", self.in_layer(prefix, layer, experts(|experts| experts.up)))
+            }
+            LayerPart::ExpertDown(expert) => {
+                format!("{}[{expert}]", self.in_layer(prefix, layer, experts(|experts| experts.down)))
+            }
+            LayerPart::Experts => self.in_layer(prefix, layer, experts(|experts| experts.bias)),
+            part => self.in_layer(prefix, layer, &format!("{}.{suffix}", self.layer_stem(part))),
+        }
     }
 
     fn layer_stem(&self, part: LayerPart) -> &'static str {
@@ -128,6 +162,8 @@ impl Names {
             LayerPart::Gate => self.gate,
             LayerPart::Up => self.up,
             LayerPart::Down => self.down,
+            LayerPart::Router => self.router,
+            LayerPart::ExpertUp(_) | LayerPart::ExpertDown(_) | LayerPart::Experts => "",
             LayerPart::MlpNorm => self.mlp_norm,
             LayerPart::MlpPostNorm => self.mlp_post_norm,
         }

@@ -45,10 +45,14 @@ pub struct EncoderSpec {
     pub qkv_bias: bool,
     /// The attention output projection has a bias.
     pub output_bias: bool,
-    /// Queries and keys are RMS normed per head before rope.
-    pub qk_norm: bool,
+    /// How queries and keys are normed before rope.
+    pub qk_norm: QkNorm,
     /// The MLPs.
     pub mlp: MlpSpec,
+    /// What stands in place of the MLP in layers that have experts.
+    pub experts: Option<ExpertsSpec>,
+    /// The convolution beside the first layer, where there is one.
+    pub convolution: Option<ConvolutionSpec>,
     /// The head of a masked language model, where it is loaded.
     pub masked_lm: Option<MaskedLmSpec>,
     /// Tokens of the longest input.
@@ -62,6 +66,8 @@ pub struct LayerSpec {
     pub rope: Option<usize>,
     /// Tokens that a token sees on each side of itself; none: all.
     pub reach: Option<u32>,
+    /// Its MLP is [`EncoderSpec::experts`].
+    pub experts: bool,
 }
 
 /// A learned embedding of positions.
@@ -102,6 +108,9 @@ pub enum NormKind {
 pub enum NormOrder {
     /// After each half of a layer, on the sum (BERT).
     Post,
+    /// As `Post`; but what attention gives is added to its input and normed once more before that (Jina's models for
+    /// code).
+    PostTwice,
     /// Before each half of a layer, and one after the last (ModernBERT).
     Pre {
         /// Before the first half of the first layer too.
@@ -109,6 +118,29 @@ pub enum NormOrder {
     },
     /// Before each half of a layer and on what it adds, and one after the last (Gemma 3).
     Sandwich,
+}
+
+impl NormOrder {
+    /// What a layer's half reads is the sum itself, which is normed after it.
+    pub(super) fn on_sum(self) -> bool {
+        matches!(self, NormOrder::Post | NormOrder::PostTwice)
+    }
+
+    /// What attention gives has a norm of its own.
+    pub(super) fn attention_post_norm(self) -> bool {
+        matches!(self, NormOrder::PostTwice | NormOrder::Sandwich)
+    }
+}
+
+/// The norms of queries and keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QkNorm {
+    /// There are none.
+    None,
+    /// A root mean square norm of each head (Gemma 3).
+    Heads,
+    /// A layer norm of all heads together (Jina's models for code).
+    Whole,
 }
 
 /// What attention's scores get from where two tokens stand.
@@ -163,6 +195,40 @@ pub enum MlpSpec {
     },
 }
 
+impl MlpSpec {
+    /// The non-linearity.
+    pub fn activation(self) -> Activation {
+        match self {
+            MlpSpec::Plain { activation, .. } | MlpSpec::Gated { activation, .. } => activation,
+        }
+    }
+}
+
+/// A mixture of experts: a router and several plain MLPs without biases, each of [`EncoderSpec::ffn`] elements and with the
+/// non-linearity of the other layers', of which each token goes to those the router scores highest. What an expert counts
+/// for is its share in the softmax over all of them (Nomic).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExpertsSpec {
+    /// Experts of a layer.
+    pub count: usize,
+    /// Experts that a token goes to; 1 to `count`.
+    pub used: usize,
+    /// Their sum has a bias.
+    pub bias: bool,
+    /// Files store each expert's second matrix as (ffn, hidden).
+    pub down_transposed: bool,
+}
+
+/// A convolution along the tokens of the first layer's input, through a non-linearity and added to what that layer gives,
+/// and a norm of the sum (DeBERTa v2 xlarge). Past a text's ends there are zeros.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConvolutionSpec {
+    /// Tokens that it sees, half of them on each side of the one in the middle.
+    pub window: usize,
+    /// The non-linearity.
+    pub activation: Activation,
+}
+
 /// From a hidden state to a number for each token of the vocabulary: dense, non-linearity, norm, decoder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MaskedLmSpec {
@@ -183,17 +249,19 @@ impl EncoderSpec {
             MlpSpec::Plain { .. } => self.ffn,
             MlpSpec::Gated { .. } => 2 * self.ffn,
         };
+        let unfolded = self.convolution.map_or(0, |convolution| self.hidden * convolution.window);
+        let (experts, experts_used) = self.experts.map_or((0, 0), |experts| (experts.count, experts.used));
         let (logit_rows, vocab) = if self.masked_lm.is_some() { (rows, self.vocab) } else { (0, 1) };
         StepLimits {
             rows,
             sequences,
             logit_rows,
             context,
-            width: self.hidden.max(self.heads.qkv_width()).max(mlp_width),
+            width: self.hidden.max(self.heads.qkv_width()).max(mlp_width).max(unfolded).max(experts),
             vocab,
             heads: self.heads,
-            experts: 0,
-            experts_used: 0,
+            experts,
+            experts_used,
         }
     }
 

@@ -32,8 +32,10 @@ const HIDDEN: &[&str] = &[
     "mpnet",
     "modernbert",
     "nomic-bert",
+    "nomic-bert-moe",
     "gte-new",
     "jina-bert-v2",
+    "jina-bert-v2-code",
     "deberta-v2",
     "embeddinggemma",
 ];
@@ -49,6 +51,7 @@ const SCORED: &[(&str, Scores)] = &[
     ("modernbert-classifier", Scores::Softmax),
     ("modernbert-classifier-cls", Scores::Softmax),
     ("gte-new-reranker", Scores::Sigmoid),
+    ("deberta-v2-classifier", Scores::Softmax),
 ];
 
 const ROWS: usize = 512;
@@ -300,7 +303,7 @@ fn a_text_gives_the_same_bits_in_any_company() {
 
 #[test]
 fn eight_bit_weights_stay_close() {
-    for case in ["bert-mean", "modernbert", "embeddinggemma"] {
+    for case in ["bert-mean", "modernbert", "embeddinggemma", "nomic-bert-moe"] {
         let files = open(case);
         let texts = golden(case, "hidden", "last_hidden_state");
         let tier = Tier::available().last().unwrap();
@@ -325,7 +328,7 @@ fn cosine(a: &[f32], b: &[f32]) -> f64 {
 
 #[test]
 fn the_plan_is_what_loading_takes() {
-    for case in HIDDEN.iter().chain(&["bert-splade"]) {
+    for case in HIDDEN.iter().chain(&["bert-splade", "deberta-v2-classifier"]) {
         let files = open(case);
         let backend = CpuBackend::new(Arc::new(ThreadPool::new(1)), Tier::available().last().unwrap());
         let mut heard = Vec::new();
@@ -361,7 +364,7 @@ fn held<B: Backend>(encoder: &Encoder<B>) -> (Vec<&B::Matrix>, Vec<&B::Vector>, 
     for layer in &encoder.layers {
         matrices.extend([&layer.qkv, &layer.output]);
         vectors.extend(layer.qkv_bias.iter().chain(&layer.output_bias));
-        vectors.extend(layer.q_norm.iter().chain(&layer.k_norm));
+        norms.extend(layer.q_norm.iter().chain(&layer.k_norm));
         vectors.extend(layer.distance_keys.iter().chain(&layer.distance_queries));
         norms.extend([&layer.middle_norm, &layer.last_norm]);
         norms.extend(layer.attention_post_norm.iter().chain(&layer.mlp_post_norm));
@@ -373,7 +376,15 @@ fn held<B: Backend>(encoder: &Encoder<B>) -> (Vec<&B::Matrix>, Vec<&B::Vector>, 
             Mlp::Gated { gate_up, down, down_bias } => {
                 matrices.extend([gate_up, down].into_iter().chain(down_bias));
             }
+            Mlp::Experts { router, up, down, bias, .. } => {
+                matrices.extend([router].into_iter().chain(up).chain(down).chain(bias));
+            }
         }
+    }
+    if let Some(convolution) = &encoder.convolution {
+        matrices.push(&convolution.weight);
+        vectors.push(&convolution.bias);
+        norms.push(&convolution.norm);
     }
     if let Some(head) = &encoder.masked_lm {
         matrices.extend([&head.dense].into_iter().chain(&head.decoder));

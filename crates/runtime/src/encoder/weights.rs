@@ -1,6 +1,6 @@
 //! Which weights an encoder is made of, and their shapes.
 
-use super::spec::{Disentangled, Distance, EncoderSpec, MlpSpec, NormOrder};
+use super::spec::{Disentangled, Distance, EncoderSpec, MlpSpec, NormOrder, QkNorm};
 
 /// One tensor of an encoder: the weight of a part, or its bias.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -28,6 +28,10 @@ pub enum Part {
     DistanceEmbedding,
     /// (hidden)
     DistanceNorm,
+    /// (hidden, hidden * window): for each output and input the tokens of the window.
+    Convolution,
+    /// (hidden)
+    ConvolutionNorm,
     /// One of a layer's.
     Layer(usize, LayerPart),
     /// (hidden)
@@ -49,9 +53,9 @@ pub enum LayerPart {
     Key,
     /// (kv_heads * head_dim, hidden)
     Value,
-    /// (head_dim)
+    /// (head_dim), or (heads * head_dim) where heads are normed together.
     QueryNorm,
-    /// (head_dim)
+    /// (head_dim), or (kv_heads * head_dim).
     KeyNorm,
     /// (heads * head_dim, hidden): makes keys of distances.
     DistanceKey,
@@ -61,7 +65,7 @@ pub enum LayerPart {
     AttentionOutput,
     /// (hidden): of attention's half, before or after it as [`NormOrder`] says.
     AttentionNorm,
-    /// (hidden): of what attention adds.
+    /// (hidden): of what attention adds, or of its first sum where there are two.
     AttentionPostNorm,
     /// (ffn, hidden)
     Gate,
@@ -69,6 +73,14 @@ pub enum LayerPart {
     Up,
     /// (hidden, ffn)
     Down,
+    /// (experts, hidden)
+    Router,
+    /// (ffn, hidden): an expert's first matrix.
+    ExpertUp(usize),
+    /// (hidden, ffn): an expert's second matrix, or (ffn, hidden) as [`super::ExpertsSpec`] says.
+    ExpertDown(usize),
+    /// Only a bias, (hidden): of the experts' sum.
+    Experts,
     /// (hidden): of the MLP's half.
     MlpNorm,
     /// (hidden): of what the MLP adds.
@@ -133,10 +145,14 @@ impl EncoderSpec {
                 }
             }
         }
+        if let Some(convolution) = self.convolution {
+            list.matrix(Part::Convolution, hidden, hidden * convolution.window, true);
+            list.vector(Part::ConvolutionNorm, hidden, self.norm_bias());
+        }
         for layer in 0..self.layers.len() {
             self.layer_weights(layer, &mut list);
         }
-        if self.order != NormOrder::Post {
+        if !self.order.on_sum() {
             list.vector(Part::FinalNorm, hidden, self.norm_bias());
         }
         if let Some(head) = self.masked_lm {
@@ -160,9 +176,16 @@ impl EncoderSpec {
         list.matrix(part(LayerPart::Query), q, hidden, self.qkv_bias);
         list.matrix(part(LayerPart::Key), kv, hidden, self.qkv_bias);
         list.matrix(part(LayerPart::Value), kv, hidden, self.qkv_bias);
-        if self.qk_norm {
-            list.vector(part(LayerPart::QueryNorm), head, false);
-            list.vector(part(LayerPart::KeyNorm), head, false);
+        match self.qk_norm {
+            QkNorm::None => {}
+            QkNorm::Heads => {
+                list.vector(part(LayerPart::QueryNorm), head, false);
+                list.vector(part(LayerPart::KeyNorm), head, false);
+            }
+            QkNorm::Whole => {
+                list.vector(part(LayerPart::QueryNorm), q, norm_bias);
+                list.vector(part(LayerPart::KeyNorm), kv, norm_bias);
+            }
         }
         if let Distance::Disentangled(Disentangled { keys, queries, shared: false, .. }) = self.distance {
             if keys {
@@ -176,20 +199,34 @@ impl EncoderSpec {
         if layer > 0 || self.order != (NormOrder::Pre { first: false }) {
             list.vector(part(LayerPart::AttentionNorm), hidden, norm_bias);
         }
-        match self.mlp {
-            MlpSpec::Plain { bias, .. } => {
+        match (self.experts.filter(|_| self.layers[layer].experts), self.mlp) {
+            (Some(experts), _) => {
+                list.matrix(part(LayerPart::Router), experts.count, hidden, false);
+                let [rows, cols] =
+                    if experts.down_transposed { [self.ffn, hidden] } else { [hidden, self.ffn] };
+                for expert in 0..experts.count {
+                    list.matrix(part(LayerPart::ExpertUp(expert)), self.ffn, hidden, false);
+                    list.matrix(part(LayerPart::ExpertDown(expert)), rows, cols, false);
+                }
+                if experts.bias {
+                    list.0.push((part(LayerPart::Experts).bias(), vec![hidden]));
+                }
+            }
+            (None, MlpSpec::Plain { bias, .. }) => {
                 list.matrix(part(LayerPart::Up), self.ffn, hidden, bias);
                 list.matrix(part(LayerPart::Down), hidden, self.ffn, bias);
             }
-            MlpSpec::Gated { down_bias, .. } => {
+            (None, MlpSpec::Gated { down_bias, .. }) => {
                 list.matrix(part(LayerPart::Gate), self.ffn, hidden, false);
                 list.matrix(part(LayerPart::Up), self.ffn, hidden, false);
                 list.matrix(part(LayerPart::Down), hidden, self.ffn, down_bias);
             }
         }
         list.vector(part(LayerPart::MlpNorm), hidden, norm_bias);
-        if self.order == NormOrder::Sandwich {
+        if self.order.attention_post_norm() {
             list.vector(part(LayerPart::AttentionPostNorm), hidden, norm_bias);
+        }
+        if self.order == NormOrder::Sandwich {
             list.vector(part(LayerPart::MlpPostNorm), hidden, norm_bias);
         }
     }

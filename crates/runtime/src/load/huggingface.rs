@@ -1,5 +1,5 @@
 //! [`ModelFiles`] from a Hugging Face directory: `config.json`, `generation_config.json`, `tokenizer.json`,
-//! `tokenizer_config.json`, `chat_template.jinja` and safetensors.
+//! `tokenizer_config.json`, `chat_template.jinja` and weights.
 
 use std::path::Path;
 
@@ -8,11 +8,11 @@ use serde_json::Value;
 use super::{
     GenerationDefaults, ModelFiles, ModelInfo, Resolved, Tensor, TextFiles, TokenizerSource, check_tokens,
     dominant_type, read_file, read_json, resolve, size_bytes,
+    weights::{self, Weights},
 };
 use crate::chat::Opening;
 use crate::error::LoadError;
 use crate::limits::{TEXT_FILE_BYTES_MAX, VOCAB_MAX};
-use crate::safetensors;
 use crate::spec::{self, Config, Naming};
 
 pub(super) fn open(directory: &Path) -> Result<ModelFiles, LoadError> {
@@ -21,11 +21,11 @@ pub(super) fn open(directory: &Path) -> Result<ModelFiles, LoadError> {
         return Err(LoadError::Missing {
             file: name,
             what: "config.json".into(),
-            hint: "; a model is a GGUF file, or a directory with config.json, tokenizer.json and safetensors"
+            hint: "; a model is a GGUF file, or a directory with config.json, tokenizer.json and weights"
                 .into(),
         });
     };
-    let (mut tensors, files) = safetensors::open(directory)?;
+    let Weights { mut tensors, files, format } = weights::open(directory)?;
     from_bare_network(&mut config, &mut tensors);
     let spec = spec::from_config(&config)?;
     let generation_config = read_config(directory, "generation_config.json")?;
@@ -35,7 +35,7 @@ pub(super) fn open(directory: &Path) -> Result<ModelFiles, LoadError> {
         resolve(&name, &spec, Naming::of_model_type(&spec.architecture), tensors, is_harmless)?;
     let info = ModelInfo {
         name: name_of(directory),
-        format: "safetensors",
+        format,
         architecture: spec.architecture.clone(),
         quantization: dominant_type(tensors.values()),
         parameters,

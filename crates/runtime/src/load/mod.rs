@@ -8,6 +8,7 @@ mod opened;
 mod tensor;
 #[cfg(test)]
 mod tests;
+pub(crate) mod weights;
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -30,7 +31,7 @@ use crate::spec::{DecoderSpec, LayerWeight, Naming, Weight};
 pub struct ModelInfo {
     /// The name its files give it, or that of the file or directory.
     pub name: String,
-    /// `gguf` or `safetensors`.
+    /// `gguf`, `safetensors` or `pytorch`.
     pub format: &'static str,
     /// The family: `qwen3`, `llama`.
     pub architecture: String,
@@ -126,7 +127,7 @@ pub struct ModelFiles {
 
 impl ModelFiles {
     /// Opens a GGUF file (of a split model, any of its files), or a directory with `config.json`,
-    /// `tokenizer.json` and safetensors.
+    /// `tokenizer.json` and safetensors or PyTorch weights.
     ///
     /// # Errors
     /// [`LoadError`] naming the file and the key, tensor or file in it.
@@ -141,11 +142,11 @@ impl ModelFiles {
 
     /// A GGUF file's header, after its name, and the files it is in.
     fn open_gguf(path: &Path) -> Result<(String, crate::gguf::Gguf, Vec<PathBuf>), LoadError> {
-        if path.extension().is_some_and(|extension| extension == "safetensors") {
+        if path.extension().is_some_and(|extension| extension == "safetensors" || extension == "bin") {
             return Err(LoadError::Unsupported {
                 file: path.display().to_string(),
                 key: "model".into(),
-                value: "a single safetensors file".into(),
+                value: "a file of weights alone".into(),
                 reason: "give the directory it is in, which holds config.json and tokenizer.json too".into(),
             });
         }

@@ -25,7 +25,7 @@ impl MoeSpec {
     /// What a layer computes with, all its experts having this non-linearity.
     pub fn params(&self, activation: Activation) -> MoeParams {
         let &MoeSpec { experts_used, scoring, normalized, scale, .. } = self;
-        MoeParams { experts_used, scoring, normalized, scale, activation }
+        MoeParams { experts_used, scoring, normalized, scale, activation, gated: true }
     }
 
     /// Elements inside all experts that one token goes to.

@@ -30,7 +30,7 @@ pub(crate) struct Wish<'a> {
 pub(crate) struct Chosen {
     /// Indices of the listing, weights first.
     pub(crate) files: Vec<usize>,
-    /// `gguf` or `safetensors`.
+    /// `gguf`, `safetensors` or `pytorch`.
     pub(crate) format: &'static str,
     /// The GGUF files' quantisation, or a file's name where that says none.
     pub(crate) choice: Option<String>,
@@ -156,7 +156,12 @@ pub(crate) fn choose(
         let why = "no safetensors, GGUF or PyTorch weights are among its files, or those chosen";
         return Err(PullError::refused(what, why));
     };
-    chosen.format = if is_gguf(&listing[*first].name) { "gguf" } else { "safetensors" };
+    let name = &listing[*first].name;
+    chosen.format = match () {
+        () if is_gguf(name) => "gguf",
+        () if name.to_ascii_lowercase().ends_with(".bin") => "pytorch",
+        () => "safetensors",
+    };
     if chosen.format == "gguf" && chosen.quantization.is_none() {
         chosen.quantization = quantization_of(&listing[*first].name).map(|(label, _)| label);
     }
@@ -235,12 +240,14 @@ fn gguf(what: &str, listing: &[Listed], ggufs: &[usize], choice: Option<&str>) -
 
 /// Weights, tokenizer and configuration in the repository's root, and what `modules.json` names below it.
 fn safetensors(listing: &[Listed], folders: &[String]) -> Chosen {
-    let has = |end: &str| listing.iter().any(|file| is_root(&file.name, end));
     let has_own =
         listing.iter().any(|file| file.name.starts_with("model") && is_root(&file.name, ".safetensors"));
-    let has_safetensors = has(".safetensors");
     let wanted = |name: &str| {
-        let (folder, file) = name.rsplit_once('/').unwrap_or(("", name));
+        let (folder, file) = in_folder(name);
+        // PyTorch's weights are of use where no others are beside them.
+        let has_safetensors = listing.iter().any(|other| {
+            in_folder(&other.name).0 == folder && other.name.to_ascii_lowercase().ends_with(".safetensors")
+        });
         if !folder.is_empty() {
             return folders.iter().any(|known| known == folder) && is_side_file(file, has_safetensors);
         }
@@ -250,6 +257,11 @@ fn safetensors(listing: &[Listed], folders: &[String]) -> Chosen {
     };
     let files = (0..listing.len()).filter(|at| wanted(&listing[*at].name)).collect();
     Chosen { files, format: "safetensors", choice: None, quantization: None }
+}
+
+/// A file's folder, and its name there.
+fn in_folder(name: &str) -> (&str, &str) {
+    name.rsplit_once('/').unwrap_or(("", name))
 }
 
 fn is_side_file(file: &str, has_safetensors: bool) -> bool {
@@ -423,6 +435,9 @@ mod tests {
             ]
         );
         assert_eq!(chosen(&["config.json", "pytorch_model.bin"], None, &[]).unwrap().len(), 2);
+        let beside = ["model.safetensors", "pytorch_model.bin", "2_Dense/pytorch_model.bin", "3_Dense/a.bin"];
+        let found = chosen(&beside, None, &["2_Dense", "3_Dense"]).unwrap();
+        assert_eq!(found, ["2_Dense/pytorch_model.bin", "model.safetensors"]);
         assert!(matches!(chosen(&["config.json", "README.md"], None, &[]), Err(PullError::Refused { .. })));
         assert!(matches!(chosen(&["model.safetensors"], Some("Q8_0"), &[]), Err(PullError::Choice { .. })));
         let by_glob = chosen_with(&names, None, &[], &["*.gguf", "*.json"], &["mod*.json"]).unwrap();

@@ -222,6 +222,6 @@ def deberta_v2():
 def deberta_v2_classifier():
     """As deberta-v2-xlarge: a convolution beside the first layer; pos_att_type as one string; token types; gelu between pooler and classifier."""
     config = DEBERTA | LABELS | {"architectures": ["DebertaV2ForSequenceClassification"], "attention_head_size": 8, "conv_act": "gelu", "conv_kernel_size": 3, "pos_att_type": "p2c|c2p", "type_vocab_size": 2}
-    folder, model, hf = checkpoint("deberta-v2-classifier", config, AutoModelForSequenceClassification, deberta_tokenizer(), DEBERTA_TOKENS, 18, [("classifier.weight", 0.5)], dtype=torch.float16)
+    folder, model, hf = checkpoint("deberta-v2-classifier", config, AutoModelForSequenceClassification, deberta_tokenizer(), DEBERTA_TOKENS | {"model_input_names": ["input_ids", "token_type_ids", "attention_mask"]}, 18, [("classifier.weight", 0.5)], dtype=torch.float16)
     check_matters(model, probe(hf, 64), settings=[("conv_act", "tanh")])
     finish(folder, {"source": source(model), "scores": score(folder, model, hf, 64, TEXTS, softmax) + score(folder, model, hf, 64, PAIRS[:2], softmax)})

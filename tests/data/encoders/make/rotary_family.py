@@ -3,11 +3,12 @@ import math
 
 import torch
 from torch import nn
-from transformers import AutoModel, AutoModelForSequenceClassification, BertConfig, BertModel
+from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, BertConfig, BertModel
+from transformers.activations import ACT2FN
 from transformers.modeling_outputs import BaseModelOutput
 
 import tokens
-from bert_family import BERT_TOKENS, LABELS, softmax
+from bert_family import BERT_TOKENS, LABELS, ROBERTA_TOKENS, XLM_R_TEMPLATE, roberta_tokenizer, softmax
 from reference import *
 
 MODERNBERT = {"architectures": ["ModernBertModel"], "attention_bias": False, "attention_dropout": 0.0, "bos_token_id": 0, "classifier_activation": "gelu", "classifier_bias": False, "classifier_dropout": 0.0, "classifier_pooling": "mean",
@@ -57,6 +58,38 @@ def modernbert_classifier_cls():
     modernbert_classifier_of("modernbert-classifier-cls", "cls", 23)
 
 
+# ---------------------------------------------------------------- models the library does not have
+
+class Written(nn.Module):
+    """A model written in plain torch that `checkpoint` and sentence-transformers take for one of the library's."""
+
+    @property
+    def device(self): return torch.device("cpu")
+
+    @property
+    def dtype(self): return torch.float32
+
+    @classmethod
+    def from_config(cls, config, **_): return cls(config)
+    _from_config = from_config
+
+    @classmethod
+    def from_pretrained(cls, folder, **_):
+        model = cls(AutoConfig.from_pretrained(folder))
+        missing, unexpected = model.load_state_dict(load_file(Path(folder) / "model.safetensors"), strict=False)
+        return model, {"missing_keys": missing, "unexpected_keys": unexpected, "mismatched_keys": []}
+
+
+def written_sentence_transformer(folder, model, library):
+    """sentence-transformers around it: a BertModel of the same width is loaded and put aside."""
+    at = library_folder(folder, library | {"vocab_size": model.config.vocab_size})
+    BertModel(BertConfig.from_pretrained(at, max_position_embeddings=64)).save_pretrained(at)
+    st = sentence_transformer(at)
+    st[0].model = model
+    assert st[0].model is model
+    return st
+
+
 # ---------------------------------------------------------------- nomic_bert
 
 NOMIC = {"activation_function": "swiglu", "architectures": ["NomicBertModel"], "attn_pdrop": 0.0, "auto_map": {"AutoConfig": "nomic-ai/nomic-bert-2048--configuration_hf_nomic_bert.NomicBertConfig", "AutoModel": "nomic-ai/nomic-bert-2048--modeling_hf_nomic_bert.NomicBertModel"},
@@ -93,6 +126,110 @@ def nomic_bert():
     embeddings = embed(st, TEXTS + ["search_query: " + FOX, {"text": FOX, "truncate_dim": 16, "normalize": True}])
     differ(embeddings[:7], "nomic-bert")
     finish(folder, {"source": source(model, "SentenceTransformer"), "hidden": hidden(model, hf, 64, [FOX, PAIR, LONG]), "embeddings": embeddings})
+
+
+NOMIC_MOE = NOMIC | {"activation_function": "gelu", "expert_choice_router": False, "ffn_div": 1, "layer_norm_epsilon": 1e-5, "mlp_fc1_bias": True, "mlp_fc2_bias": True, "moe_every_n_layers": 2, "moe_impl": "megablocks",
+                     "moe_normalize_expert_weights": False, "moe_top_k": 2, "n_layer": 4, "n_positions": 2048, "num_experts": 8, "num_shared_experts": 0, "pad_token_id": 1, "qkv_proj_bias": True, "rotary_emb_base": 10000,
+                     "router_aux_loss_coef": 0.1, "type_vocab_size": 1, "use_rms_norm": None}
+NOMIC_MOE_LIBRARY = {k: v for k, v in NOMIC_MOE.items() if k != "auto_map"} | {"model_type": "bert", "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 40}
+
+
+class NomicAttention(nn.Module):
+    def __init__(self, c):
+        super().__init__()
+        self.Wqkv, self.out_proj = nn.Linear(c.n_embd, 3 * c.n_embd), nn.Linear(c.n_embd, c.n_embd)
+        self.heads, self.base = c.n_head, c.rotary_emb_base
+
+    def forward(self, x, bias):
+        q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in self.Wqkv(x).chunk(3, -1))
+        size = q.shape[-1]
+        angles = torch.arange(x.shape[1])[:, None] / self.base ** (torch.arange(0, size, 2) / size)
+        cos, sin = angles.cos(), angles.sin()
+        def turned(t):
+            a, b = t.chunk(2, -1)
+            return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
+        mixed = torch.softmax(turned(q) @ turned(k).transpose(-1, -2) / math.sqrt(size) + bias, -1) @ v
+        return self.out_proj(mixed.transpose(1, 2).flatten(2))
+
+
+class NomicFeedForward(nn.Module):
+    def __init__(self, c):
+        super().__init__()
+        self.fc1, self.fc2 = nn.Linear(c.n_embd, c.n_inner), nn.Linear(c.n_inner, c.n_embd)
+        self.act = ACT2FN[c.activation_function]
+
+    def forward(self, x): return self.fc2(self.act(self.fc1(x)))
+
+
+class NomicMixture(nn.Module):
+    """Every expert computes every token; the weights of all but the `moe_top_k` likeliest are zero. One bias behind the sum."""
+
+    def __init__(self, c):
+        super().__init__()
+        self.router = nn.ModuleDict({"layer": nn.Linear(c.n_embd, c.num_experts, bias=False)})
+        self.experts = nn.ParameterDict({"bias": nn.Parameter(torch.zeros(c.n_embd))})
+        self.experts.mlp = nn.ParameterDict({n: nn.Parameter(torch.zeros(c.num_experts * c.n_inner, c.n_embd)) for n in ("w1", "w2")})
+        self.act, self.count, self.best, self.normalize = ACT2FN[c.activation_function], c.num_experts, c.moe_top_k, c.moe_normalize_expert_weights
+
+    def forward(self, x):
+        weights, chosen = torch.softmax(self.router["layer"](x), -1).topk(self.best, -1)
+        if self.normalize: weights = weights / weights.sum(-1, keepdim=True)
+        shares = torch.zeros(*x.shape[:-1], self.count).scatter(-1, chosen, weights)
+        w1, w2 = (self.experts.mlp[n].unflatten(0, (self.count, -1)) for n in ("w1", "w2"))
+        return sum(shares[..., e, None] * (self.act(x @ w1[e].T) @ w2[e]) for e in range(self.count)) + self.experts["bias"]
+
+
+class NomicLayer(nn.Module):
+    def __init__(self, c, index):
+        super().__init__()
+        self.attn = NomicAttention(c)
+        self.mlp = NomicMixture(c) if index % c.moe_every_n_layers == 1 else NomicFeedForward(c)
+        self.norm1, self.norm2 = (nn.LayerNorm(c.n_embd, eps=c.layer_norm_epsilon) for _ in range(2))
+
+    def forward(self, x, bias):
+        h = self.norm1(x + self.attn(x, bias))
+        return self.norm2(h + self.mlp(h))
+
+
+class NomicMoeModel(Written):
+    """nomic-bert-2048's model with mixtures of experts in every other layer, from the second on."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.config = c = config
+        self.embeddings = nn.ModuleDict({"word_embeddings": nn.Embedding(c.vocab_size, c.n_embd), "token_type_embeddings": nn.Embedding(c.type_vocab_size, c.n_embd)})
+        self.emb_ln = nn.LayerNorm(c.n_embd, eps=c.layer_norm_epsilon)
+        self.encoder = nn.ModuleDict({"layers": nn.ModuleList(NomicLayer(c, i) for i in range(c.n_layer))})
+
+    def forward(self, input_ids, attention_mask=None, token_type_ids=None, **_):
+        if token_type_ids is None: token_type_ids = torch.zeros_like(input_ids)
+        x = self.emb_ln(self.embeddings["word_embeddings"](input_ids) + self.embeddings["token_type_embeddings"](token_type_ids))
+        bias = 0 if attention_mask is None else (1 - attention_mask)[:, None, None].float() * -1e30
+        for layer in self.encoder["layers"]: x = layer(x, bias)
+        return BaseModelOutput(last_hidden_state=x)
+
+
+@case
+def nomic_bert_moe():
+    """As nomic-embed-text-v2-moe: layers 1 and 3 send each token to two of eight experts, with one bias behind their sum; XLM-R's tokenizer."""
+    settings = {k: v for k, v in ROBERTA_TOKENS.items() if k not in ("add_prefix_space", "errors", "trim_offsets")} | {"model_max_length": 512, "tokenizer_class": "XLMRobertaTokenizer"}
+    tokenizer = tokens.unigram(["<s>", "<pad>", "</s>", "<unk>"], ["<mask>"], "<unk>", *XLM_R_TEMPLATE)
+    folder, model, hf = checkpoint("nomic-bert-moe", NOMIC_MOE, NomicMoeModel, tokenizer, settings, 260, [("router", 0.5), ("out_proj", 0.1), ("bias", 0.1)], library=NOMIC_MOE_LIBRARY, dtype=torch.float16)
+    st_files(folder, 32, max_seq_length=64, prompts={"query": "search_query: ", "passage": "search_document: "})
+    check_matters(model, probe(hf, 64), settings=[("moe_top_k", 1), ("moe_top_k", 3), ("moe_normalize_expert_weights", True), ("rotary_emb_base", 1000), ("n_head", 8), ("activation_function", "gelu_new")])
+    st = written_sentence_transformer(folder, model, NOMIC_MOE_LIBRARY)
+    # What the routers say of the tokens of each text that runs alone: no choice is a near thing, and each expert has a token. The seed and
+    # the small spreads above are chosen for this.
+    said = {1: [], 3: []}
+    for i in said: model.encoder["layers"][i].mlp.router["layer"].register_forward_hook(lambda _, x, y, i=i: said[i].append(y[0]) if len(y) == 1 else None)
+    embeddings = embed(st, TEXTS + [{"text": t, "prompt_name": "query"} for t in (FOX, OVER)] + [{"text": FOX, "prompt_name": "passage"}, {"text": FOX, "truncate_dim": 16}, {"text": FOX, "truncate_dim": 16, "normalize": True}])
+    differ(embeddings[:7], "nomic-bert-moe")
+    rows = hidden(model, hf, 64, [FOX, PAIR, LONG])
+    for i, logits in said.items():
+        likeliest, experts = torch.cat(logits).topk(3, -1)
+        assert len(logits) >= len(embeddings) + len(rows) and float((likeliest[:, 1] - likeliest[:, 2]).min()) > MATTERS, (i, "a token between two experts")
+        assert experts[:, :2].unique().numel() == 8, (i, "an expert without a token")
+    finish(folder, {"source": f"{LIBRARIES}: nomic-bert-2048's NomicBertModel with mixtures of experts written anew in plain torch (rotary_family.py), SentenceTransformer", "hidden": rows, "embeddings": embeddings})
 
 
 # ---------------------------------------------------------------- gte's new-impl
@@ -172,6 +309,7 @@ JINA = {"_name_or_path": "jinaai/jina-bert-implementation", "architectures": ["J
         "intermediate_size": 32, "layer_norm_eps": 1e-12, "max_position_embeddings": 8192, "model_max_length": 8192, "model_type": "bert", "num_attention_heads": 6, "num_hidden_layers": 2, "pad_token_id": 0,
         "position_embedding_type": "alibi", "torch_dtype": "float32", "transformers_version": "4.31.0", "type_vocab_size": 2, "use_cache": True, "vocab_size": 0}
 
+JINA_CODE = JINA | {"_name_or_path": "jinaai/jina-bert-v2-qk-post-norm", "auto_map": {name: f"jinaai/jina-bert-v2-qk-post-norm--{at}" for name, at in (("AutoConfig", "configuration_bert.JinaBertConfig"), ("AutoModel", "modeling_bert.JinaBertModel"), ("AutoModelForMaskedLM", "modeling_bert.JinaBertForMaskedLM"))}}
 JINA_LIBRARY = {k: v for k, v in JINA.items() if k not in ("attn_implementation", "auto_map")}
 
 
@@ -182,8 +320,10 @@ class JinaAttention(nn.Module):
         self.output = nn.ModuleDict({"dense": nn.Linear(c.hidden_size, c.hidden_size), "LayerNorm": nn.LayerNorm(c.hidden_size, eps=c.layer_norm_eps)})
         self.heads = c.num_attention_heads
 
+    def project(self, x): return tuple(self.self[n](x) for n in ("query", "key", "value"))
+
     def forward(self, x, bias):
-        q, k, v = (self.self[n](x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for n in ("query", "key", "value"))
+        q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in self.project(x))
         mixed = torch.softmax(q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1]) + bias, -1) @ v
         return self.output["LayerNorm"](self.output["dense"](mixed.transpose(1, 2).flatten(2)) + x)
 
@@ -200,20 +340,23 @@ class JinaFeedForward(nn.Module):
         return self.layernorm(self.wo(nn.functional.gelu(gate) * linear) + x)
 
 
-class JinaModel(nn.Module):
+class JinaLayer(nn.Module):
+    def __init__(self, c):
+        super().__init__()
+        self.attention, self.mlp = JinaAttention(c), JinaFeedForward(c)
+
+    def forward(self, x, bias): return self.mlp(self.attention(x, bias))
+
+
+class JinaModel(Written):
     """jina-bert-implementation's model: BERT with ALiBi for positions and a gated feed-forward, the gate first."""
+    layer = JinaLayer
 
     def __init__(self, config):
         super().__init__()
         self.config = c = config
         self.embeddings = nn.ModuleDict({"word_embeddings": nn.Embedding(c.vocab_size, c.hidden_size), "token_type_embeddings": nn.Embedding(c.type_vocab_size, c.hidden_size), "LayerNorm": nn.LayerNorm(c.hidden_size, eps=c.layer_norm_eps)})
-        self.encoder = nn.ModuleDict({"layer": nn.ModuleList(nn.ModuleDict({"attention": JinaAttention(c), "mlp": JinaFeedForward(c)}) for _ in range(c.num_hidden_layers))})
-
-    @property
-    def device(self): return torch.device("cpu")
-
-    @property
-    def dtype(self): return torch.float32
+        self.encoder = nn.ModuleDict({"layer": nn.ModuleList(self.layer(c) for _ in range(c.num_hidden_layers))})
 
     @staticmethod
     def slopes(heads):
@@ -228,18 +371,55 @@ class JinaModel(nn.Module):
         at = torch.arange(input_ids.shape[1])
         bias = -torch.tensor(self.slopes(self.config.num_attention_heads))[:, None, None] * (at[:, None] - at).abs()
         if attention_mask is not None: bias = bias + (1 - attention_mask)[:, None, None].float() * -1e30
-        for layer in self.encoder["layer"]: x = layer["mlp"](layer["attention"](x, bias))
+        for layer in self.encoder["layer"]: x = layer(x, bias)
         return BaseModelOutput(last_hidden_state=x)
 
-    @classmethod
-    def from_config(cls, config, **_): return cls(config)
-    _from_config = from_config
 
-    @classmethod
-    def from_pretrained(cls, folder, **_):
-        model = cls(BertConfig.from_pretrained(folder))
-        missing, unexpected = model.load_state_dict(load_file(Path(folder) / "model.safetensors"), strict=False)
-        return model, {"missing_keys": missing, "unexpected_keys": unexpected, "mismatched_keys": []}
+class JinaCodeAttention(JinaAttention):
+    def __init__(self, c):
+        super().__init__(c)
+        for n in "qk": self.self[f"layer_norm_{n}"] = nn.LayerNorm(c.hidden_size, eps=c.layer_norm_eps)
+
+    def project(self, x):
+        q, k, v = super().project(x)
+        return self.self["layer_norm_q"](q), self.self["layer_norm_k"](k), v
+
+
+class JinaCodeFeedForward(nn.Module):
+    def __init__(self, c):
+        super().__init__()
+        self.up_gated_layer = nn.Linear(c.hidden_size, 2 * c.intermediate_size, bias=False)
+        self.down_layer = nn.Linear(c.intermediate_size, c.hidden_size)
+
+    def forward(self, x):
+        up, gate = self.up_gated_layer(x).chunk(2, -1)
+        return self.down_layer(up * nn.functional.gelu(gate))
+
+
+class JinaCodeLayer(nn.Module):
+    def __init__(self, c):
+        super().__init__()
+        self.attention, self.mlp = JinaCodeAttention(c), JinaCodeFeedForward(c)
+        self.layer_norm_1, self.layer_norm_2 = (nn.LayerNorm(c.hidden_size, eps=c.layer_norm_eps) for _ in range(2))
+
+    def forward(self, x, bias):
+        h = self.layer_norm_1(self.attention(x, bias) + x)
+        return self.layer_norm_2(self.mlp(h) + h)
+
+
+class JinaCodeModel(JinaModel):
+    """jina-bert-v2-qk-post-norm's model: queries and keys normed over all heads at once, the layer's input added a second time behind the
+    attention's own norm, and the gate is the last half."""
+    layer = JinaCodeLayer
+
+
+def check_slopes(model, run):
+    """The slope of every head matters."""
+    with_slopes = run(model)
+    for head in range(6):
+        JinaModel.slopes, kept = staticmethod(lambda heads: [s * (1.5 if i == head else 1) for i, s in enumerate(kept(heads))]), JinaModel.slopes
+        assert float((run(model) - with_slopes).abs().max().detach()) > MATTERS, head
+        JinaModel.slopes = staticmethod(kept)
 
 
 @case
@@ -248,22 +428,22 @@ def jina_bert_v2():
     folder, model, hf = checkpoint("jina-bert-v2", JINA, JinaModel, tokens.wordpiece(size=160), BERT_TOKENS | {"model_max_length": 8192}, 27, library=JINA_LIBRARY, dtype=torch.float16)
     st_files(folder, 48, max_seq_length=64, normalize=False)
     check_matters(model, probe(hf, 64), ignore=("key.bias",))
-    with_slopes = probe(hf, 64)(model)
-    for head in range(6):
-        JinaModel.slopes, kept = staticmethod(lambda heads: [s * (1.5 if i == head else 1) for i, s in enumerate(kept(heads))]), JinaModel.slopes
-        assert float((probe(hf, 64)(model) - with_slopes).abs().max().detach()) > MATTERS, head
-        JinaModel.slopes = staticmethod(kept)
-    st = jina_sentence_transformer(folder, model)
+    check_slopes(model, probe(hf, 64))
+    st = written_sentence_transformer(folder, model, JINA_LIBRARY)
     embeddings = embed(st, TEXTS + [{"text": FOX, "normalize": True}])
     differ(embeddings[:7], "jina-bert-v2")
     finish(folder, {"source": f"{LIBRARIES}: jina-bert-implementation's JinaBertModel written anew in plain torch from its published modelling code (rotary_family.py), SentenceTransformer", "hidden": hidden(model, hf, 64, [FOX, PAIR, LONG]), "embeddings": embeddings})
 
 
-def jina_sentence_transformer(folder, model):
-    """sentence-transformers around it: a BertModel of the same shape is loaded and put aside."""
-    at = library_folder(folder, JINA_LIBRARY | {"vocab_size": model.config.vocab_size})
-    BertModel(BertConfig.from_pretrained(at, max_position_embeddings=64)).save_pretrained(at)
-    st = sentence_transformer(at)
-    st[0].model = model
-    assert st[0].model is model
-    return st
+@case
+def jina_bert_v2_code():
+    """As jina-embeddings-v2-base-code: also a plain `bert` by its model_type, told apart by auto_map or its tensors; RoBERTa's tokenizer."""
+    folder, model, hf = checkpoint("jina-bert-v2-code", JINA_CODE, JinaCodeModel, roberta_tokenizer(), ROBERTA_TOKENS | {"model_max_length": 8192}, 28, library=JINA_LIBRARY, dtype=torch.float16)
+    st_files(folder, 48, max_seq_length=64, normalize=False)
+    # Behind a norm the bias of the keys matters; the norm's own adds one number to all scores of a query, which the softmax takes out again.
+    check_matters(model, probe(hf, 64), ignore=("layer_norm_k.bias",))
+    check_slopes(model, probe(hf, 64))
+    st = written_sentence_transformer(folder, model, JINA_LIBRARY)
+    embeddings = embed(st, TEXTS + [{"text": FOX, "normalize": True}])
+    differ(embeddings[:7], "jina-bert-v2-code")
+    finish(folder, {"source": f"{LIBRARIES}: jina-bert-v2-qk-post-norm's JinaBertModel written anew in plain torch (rotary_family.py), SentenceTransformer", "hidden": hidden(model, hf, 64, [FOX, PAIR, LONG]), "embeddings": embeddings})

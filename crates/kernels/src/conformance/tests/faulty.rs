@@ -316,6 +316,21 @@ impl Backend for Faulty {
         self.store(out, normed);
     }
 
+    fn layer_norm_columns(
+        &mut self,
+        x: &mut ReferenceBuffer,
+        first: usize,
+        params: &LayerNormParams<'_, Vec<f32>>,
+    ) {
+        let rows = self.columns_normed(x, first, params);
+        self.store(x, rows);
+    }
+
+    fn unfold(&mut self, x: &ReferenceBuffer, window: usize, out: &mut ReferenceBuffer) {
+        let rows = self.unfolded(x, window);
+        self.store(out, rows);
+    }
+
     fn add_embedding(&mut self, table: &Vec<Part>, ids: RowIds, out: &mut ReferenceBuffer) {
         let rows = self.embedded(table, ids, out);
         self.store(out, rows);

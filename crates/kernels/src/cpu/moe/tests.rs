@@ -21,6 +21,7 @@ const PARAMS: MoeParams = MoeParams {
     normalized: true,
     scale: 1.0,
     activation: Activation::Silu,
+    gated: true,
 };
 // Down's outputs are added up in several runs.
 const _: () =
@@ -87,12 +88,14 @@ fn run(tier: Tier, threads: usize, kind: usize) -> Result<Outputs, KernelError> 
     })?;
     let gate_types = |expert: usize| match kind {
         0 => [DType::Q4_K; 2],
-        1 => [DType::F16; 2],
+        1 | 3 => [DType::F16; 2],
         _ => [[DType::Q4_K, DType::F16], [DType::Q8_0, DType::Q8_0], [DType::F16, DType::Q6_K]][expert % 3],
     };
+    let params = MoeParams { gated: kind < 3, ..PARAMS };
+    let parts = if params.gated { 2 } else { 1 };
     let router = matrix(&backend, &[DType::F32], EXPERTS, WIDTH, 0)?;
     let gate_up: Vec<CpuMatrix> = (0..EXPERTS)
-        .map(|expert| matrix(&backend, &gate_types(expert), HIDDEN, WIDTH, 1 + expert))
+        .map(|expert| matrix(&backend, &gate_types(expert)[..parts], HIDDEN, WIDTH, 1 + expert))
         .collect::<Result<_, _>>()?;
     // More parts than there are experts: more than a plan holds.
     let down: Vec<CpuMatrix> = (0..EXPERTS)
@@ -114,7 +117,7 @@ fn run(tier: Tier, threads: usize, kind: usize) -> Result<Outputs, KernelError> 
             block_tables: (0..count.div_ceil(16)).collect(),
             logit_rows: Vec::new(),
         })?;
-        backend.moe(&router, &gate_up, &down, &PARAMS, &input, &mut hidden, &mut out);
+        backend.moe(&router, &gate_up, &down, &params, &input, &mut hidden, &mut out);
         backend.end()?;
         let mut result = vec![0.0; rows * WIDTH];
         backend.read_rows(&out, 0, &mut result)?;
@@ -132,7 +135,7 @@ fn large_steps_have_the_bits_of_single_rows() -> Result<(), KernelError> {
         Tier::available().filter(|&tier| tier != Tier::Amx).last().expect("the portable tier always is");
     let amx = Tier::Amx.is_available().then_some(Tier::Amx);
     for (tier, kind) in
-        [Some(tier), amx].into_iter().flatten().flat_map(|tier| (0..3).map(move |kind| (tier, kind)))
+        [Some(tier), amx].into_iter().flatten().flat_map(|tier| (0..4).map(move |kind| (tier, kind)))
     {
         let Outputs { all, alone } = run(tier, 3, kind)?;
         assert!(

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::encoder::head::HeadActivation;
 use crate::encoder::names::{GateUp, Names};
-use crate::encoder::spec::{Distance, EncoderSpec, LayerSpec, MlpSpec};
+use crate::encoder::spec::{Distance, EncoderSpec, LayerSpec, MlpSpec, NormOrder, QkNorm};
 use crate::error::LoadError;
 use crate::limits::{HEADS_MAX, VOCAB_MAX};
 use crate::spec::{Config, RopeScaling, RopeSpec};
@@ -95,6 +95,18 @@ const JINA: Names = Names {
     down: "mlp.wo",
     mlp_norm: "mlp.layernorm",
     ..BERT
+};
+
+/// Jina's models for code.
+const JINA_CODE: Names = Names {
+    query_norm: "attention.self.layer_norm_q",
+    key_norm: "attention.self.layer_norm_k",
+    attention_post_norm: "attention.output.LayerNorm",
+    attention_norm: "layer_norm_1",
+    gate_up: Some(GateUp { name: "mlp.up_gated_layer", gate_first: false }),
+    down: "mlp.down_layer",
+    mlp_norm: "layer_norm_2",
+    ..JINA
 };
 
 const BERT_HEADS: &[&str] = &["pooler.", "cls.", "classifier."];
@@ -210,7 +222,7 @@ pub(super) fn gte(config: &Config) -> Result<Plan, LoadError> {
     let (mlp, activation) = gated(config, "hidden_act")?;
     let eps = epsilon(config, "layer_norm_eps", 1e-12)?;
     let spec = post_norm(config, &SIZE_KEYS, eps, mlp)?;
-    let layers = vec![LayerSpec { rope: Some(0), reach: None }; spec.layers.len()];
+    let layers = vec![LayerSpec { rope: Some(0), ..LayerSpec::default() }; spec.layers.len()];
     let spec = EncoderSpec {
         type_vocab: type_vocab(config, 1)?,
         ropes: vec![gte_rope(config, spec.heads.head_dim)?],
@@ -257,29 +269,25 @@ fn gte_rope(config: &Config, head_dim: usize) -> Result<RopeSpec, LoadError> {
     Ok(RopeSpec { kind: RopeKind::Neox, base, dim: head_dim, scaling, factors: None, magnitude: 1.0 })
 }
 
-/// Jina's BERT: slopes over distances in place of positions, a gated MLP.
+/// Jina's BERT: slopes over distances in place of positions, a gated MLP; its models for code norm queries and keys, and
+/// what attention gives twice. Which of the two it is only the name of their classes' module says.
 pub(super) fn jina(config: &Config) -> Result<Plan, LoadError> {
     only(config, POSITIONS, "alibi")?;
     let custom = config.get("auto_map").map(ToString::to_string).unwrap_or_default();
-    if custom.contains("qk-post-norm") {
-        return Err(config.unsupported(
-            "auto_map",
-            custom,
-            "queries and keys that are normed as a whole are not known",
-        ));
-    }
+    let code = custom.contains("qk-post-norm");
     let hidden_act = activation(config, "hidden_act", "gelu")?;
     let kind = config.string("feed_forward_type")?.unwrap_or("original");
     let (mlp, names) = match kind {
-        "geglu" => (MlpSpec::Gated { activation: Activation::GeluErf, down_bias: true }, JINA),
-        "reglu" => (MlpSpec::Gated { activation: Activation::Relu, down_bias: true }, JINA),
-        "original" => (MlpSpec::Plain { activation: hidden_act, bias: true }, BERT),
+        "geglu" | "reglu" => {
+            let activation = if kind == "geglu" { Activation::GeluErf } else { Activation::Relu };
+            let names = if code { JINA_CODE } else { JINA };
+            (MlpSpec::Gated { activation, down_bias: true }, names)
+        }
+        "original" if !code => (MlpSpec::Plain { activation: hidden_act, bias: true }, BERT),
         other => {
-            return Err(config.unsupported(
-                "feed_forward_type",
-                other,
-                "original, geglu and reglu are known",
-            ));
+            let known =
+                if code { "geglu and reglu are known" } else { "original, geglu and reglu are known" };
+            return Err(config.unsupported("feed_forward_type", other, known));
         }
     };
     let eps = epsilon(config, "layer_norm_eps", 1e-12)?;
@@ -287,6 +295,8 @@ pub(super) fn jina(config: &Config) -> Result<Plan, LoadError> {
         architecture: "jina_bert".into(),
         type_vocab: type_vocab(config, 2)?,
         distance: Distance::Alibi,
+        order: if code { NormOrder::PostTwice } else { NormOrder::Post },
+        qk_norm: if code { QkNorm::Whole } else { QkNorm::None },
         ..post_norm(config, &SIZE_KEYS, eps, mlp)?
     };
     Ok(Plan {

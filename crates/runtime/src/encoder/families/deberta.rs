@@ -3,12 +3,12 @@
 use serde_json::Value;
 
 use super::{
-    Plan, SIZE_KEYS, activation, dense, dense_classifier, epsilon, head_activation, post_norm, refuse,
-    type_vocab, with_positions,
+    Plan, SIZE_KEYS, activation, dense, dense_classifier, epsilon, head_activation, post_norm, type_vocab,
+    with_positions,
 };
 use crate::encoder::distance::Buckets;
 use crate::encoder::names::Names;
-use crate::encoder::spec::{Disentangled, Distance, EncoderSpec, MaskedLmSpec, MlpSpec};
+use crate::encoder::spec::{ConvolutionSpec, Disentangled, Distance, EncoderSpec, MaskedLmSpec, MlpSpec};
 use crate::error::LoadError;
 use crate::limits::WIDTH_MAX;
 use crate::spec::Config;
@@ -17,6 +17,8 @@ const NAMES: Names = Names {
     prefix: "deberta.",
     distance_embedding: "encoder.rel_embeddings",
     distance_norm: "encoder.LayerNorm",
+    convolution: "encoder.conv.conv",
+    convolution_norm: "encoder.conv.LayerNorm",
     query: "attention.self.query_proj",
     key: "attention.self.key_proj",
     value: "attention.self.value_proj",
@@ -34,11 +36,12 @@ const NAMES: Names = Names {
     ..Names::NONE
 };
 
+/// Tokens that no convolution needs to see more of.
+const CONVOLUTION_WINDOW_MAX: usize = 31;
 /// Distances that no table needs to be longer for.
 const DISTANCE_MAX: usize = 1 << 16;
 
 pub(super) fn plan(config: &Config) -> Result<Plan, LoadError> {
-    refuse(config, &["conv_kernel_size"])?;
     let activation = activation(config, "hidden_act", "gelu")?;
     let eps = epsilon(config, "layer_norm_eps", 1e-7)?;
     let mut spec = post_norm(config, &SIZE_KEYS, eps, MlpSpec::Plain { activation, bias: true })?;
@@ -58,6 +61,7 @@ pub(super) fn plan(config: &Config) -> Result<Plan, LoadError> {
         return Err(config.unsupported("attention_head_size", width, reason));
     }
     spec.type_vocab = type_vocab(config, 0)?;
+    spec.convolution = convolution(config)?;
     if config.bool("position_biased_input")?.unwrap_or(true) {
         spec = with_positions(spec, 0);
     }
@@ -87,6 +91,20 @@ pub(super) fn plan(config: &Config) -> Result<Plan, LoadError> {
         },
         heads: &["pooler.", "cls.", "classifier.", "lm_predictions.", "mask_predictions."],
     })
+}
+
+fn convolution(config: &Config) -> Result<Option<ConvolutionSpec>, LoadError> {
+    const WINDOW: &str = "conv_kernel_size";
+    let Some(window) = config.whole(WINDOW, CONVOLUTION_WINDOW_MAX)?.filter(|&window| window > 0) else {
+        return Ok(None);
+    };
+    if window % 2 == 0 {
+        return Err(config.unsupported(WINDOW, window, "an odd number of tokens has one in its middle"));
+    }
+    if let Some(groups) = config.whole("conv_groups", WIDTH_MAX)?.filter(|&groups| groups != 1) {
+        return Err(config.unsupported("conv_groups", groups, "one group is known"));
+    }
+    Ok(Some(ConvolutionSpec { window, activation: activation(config, "conv_act", "tanh")? }))
 }
 
 /// Whether `c2p` and `p2c` are among the kinds of scores.

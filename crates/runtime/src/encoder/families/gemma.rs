@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::{Plan, SIZE_KEYS, SizeKeys, activation, epsilon, post_norm, refuse};
 use crate::encoder::head::HeadInput;
 use crate::encoder::names::Names;
-use crate::encoder::spec::{EncoderSpec, LayerSpec, MlpSpec, NormKind, NormOrder, NormSpec};
+use crate::encoder::spec::{EncoderSpec, LayerSpec, MlpSpec, NormKind, NormOrder, NormSpec, QkNorm};
 use crate::error::LoadError;
 use crate::limits::{CONTEXT_TOKENS_MAX, HEADS_MAX, LAYERS_MAX};
 use crate::spec::{Config, RopeScaling, RopeSpec};
@@ -58,7 +58,7 @@ pub(super) fn plan(config: &Config) -> Result<Plan, LoadError> {
         attention_scale: 1.0 / config.positive("query_pre_attn_scalar")?.unwrap_or(256.0).sqrt(),
         qkv_bias: bias,
         output_bias: bias,
-        qk_norm: true,
+        qk_norm: QkNorm::Heads,
         ..spec
     };
     Ok(Plan {
@@ -74,8 +74,8 @@ pub(super) fn plan(config: &Config) -> Result<Plan, LoadError> {
 fn layers(config: &Config, count: usize) -> Result<Vec<LayerSpec>, LoadError> {
     const TYPES: &str = "layer_types";
     let window = config.required("sliding_window", CONTEXT_TOKENS_MAX)? as u32;
-    let global = LayerSpec { rope: Some(GLOBAL_ROPE), reach: None };
-    let local = LayerSpec { rope: Some(LOCAL_ROPE), reach: Some(window / 2) };
+    let global = LayerSpec { rope: Some(GLOBAL_ROPE), ..LayerSpec::default() };
+    let local = LayerSpec { rope: Some(LOCAL_ROPE), reach: Some(window / 2), experts: false };
     let Some(types) = config.typed(TYPES, "a list of layer types", Value::as_array)? else {
         let every = match config.count("sliding_window_pattern", LAYERS_MAX)? {
             Some(every) => every,

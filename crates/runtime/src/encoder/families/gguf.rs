@@ -4,14 +4,17 @@ use hanzo_engine_kernels::{Activation, HeadShape, RopeKind};
 
 use super::{ClassifierPlan, HeadLayerPlan};
 use crate::encoder::head::{HeadActivation, HeadInput};
-use crate::encoder::names::{GateUp, Names};
+use crate::encoder::names::{Experts, GateUp, Names};
 use crate::encoder::spec::{
-    Distance, EncoderSpec, LayerSpec, MlpSpec, NormKind, NormOrder, NormSpec, PositionTable,
+    Distance, EncoderSpec, ExpertsSpec, LayerSpec, MlpSpec, NormKind, NormOrder, NormSpec, PositionTable,
+    QkNorm,
 };
 use crate::encoder::weights::Part;
 use crate::error::LoadError;
 use crate::gguf::{Gguf, Metadata, Value};
-use crate::limits::{CONTEXT_TOKENS_MAX, HEAD_DIM_MAX, HEADS_MAX, LAYERS_MAX, VOCAB_MAX, WIDTH_MAX};
+use crate::limits::{
+    CONTEXT_TOKENS_MAX, EXPERTS_MAX, HEAD_DIM_MAX, HEADS_MAX, LAYERS_MAX, VOCAB_MAX, WIDTH_MAX,
+};
 use crate::spec::{RopeScaling, RopeSpec};
 
 /// An architecture's differences.
@@ -22,6 +25,8 @@ struct Architecture {
     positions: Positions,
     /// A gated MLP's non-linearity, or a plain one's where it has no gate.
     gated: Option<Activation>,
+    /// Some of its layers have experts.
+    experts: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -42,9 +47,13 @@ const NAMES: Names = Names {
     value: "attn_v",
     attention_output: "attn_output",
     attention_norm: "attn_output_norm",
+    query_norm: "attn_q_norm",
+    key_norm: "attn_k_norm",
     gate: "ffn_gate",
     up: "ffn_up",
     down: "ffn_down",
+    router: "ffn_gate_inp",
+    experts: Some(Experts { up: "ffn_up_exps.weight", down: "ffn_down_exps.weight", bias: "" }),
     mlp_norm: "layer_output_norm",
     ..Names::NONE
 };
@@ -58,6 +67,7 @@ const ARCHITECTURES: &[Architecture] = &[
         distance: Distance::None,
         positions: Positions::Learned,
         gated: None,
+        experts: false,
     },
     Architecture {
         name: "nomic-bert",
@@ -65,6 +75,15 @@ const ARCHITECTURES: &[Architecture] = &[
         distance: Distance::None,
         positions: Positions::Rotary,
         gated: Some(Activation::Silu),
+        experts: false,
+    },
+    Architecture {
+        name: "nomic-bert-moe",
+        names: NAMES,
+        distance: Distance::None,
+        positions: Positions::Rotary,
+        gated: None,
+        experts: true,
     },
     Architecture {
         name: "jina-bert-v2",
@@ -72,6 +91,7 @@ const ARCHITECTURES: &[Architecture] = &[
         distance: Distance::Alibi,
         positions: Positions::None,
         gated: Some(Activation::GeluErf),
+        experts: false,
     },
 ];
 
@@ -87,6 +107,9 @@ const READ: &[&str] = &[
     "feed_forward_length",
     "rope.freq_base",
 ];
+
+/// Keys that are read where an architecture has experts.
+const EXPERTS_READ: &[&str] = &["expert_count", "expert_used_count", "moe_every_n_layers"];
 
 /// Keys that do not change what an encoder computes: the vocabulary is the embedding's rows, and pooling is done with
 /// what it gives.
@@ -126,7 +149,7 @@ pub(in crate::encoder) fn plan(gguf: &Gguf) -> Result<GgufPlan, LoadError> {
         });
     };
     let keys = Keys { metadata, architecture: architecture.name };
-    keys.refuse_unknown()?;
+    keys.refuse_unknown(architecture.experts)?;
     let spec = keys.spec(architecture, gguf)?;
     let mut names = architecture.names;
     let tensor = |name: &str| gguf.tensors.iter().find(|tensor| tensor.name == name);
@@ -134,9 +157,13 @@ pub(in crate::encoder) fn plan(gguf: &Gguf) -> Result<GgufPlan, LoadError> {
     if has("blk.0.attn_qkv.weight") {
         names.qkv = Some("attn_qkv");
     }
+    if spec.order == NormOrder::PostTwice {
+        (names.attention_post_norm, names.attention_norm) = (names.attention_norm, "attn_norm_2");
+    }
     // Jina's gate and up are one tensor unless there is a gate.
     if architecture.gated.is_some() && !has("blk.0.ffn_gate.weight") {
-        names.gate_up = Some(GateUp { name: "ffn_up", gate_first: true });
+        // In its models for code, which are told by their second norm, the gate comes behind.
+        names.gate_up = Some(GateUp { name: "ffn_up", gate_first: spec.order != NormOrder::PostTwice });
         names.gate = "ffn_gate.part";
         names.up = "ffn_up.part";
     }
@@ -196,11 +223,12 @@ impl Keys<'_> {
         }
     }
 
-    fn refuse_unknown(&self) -> Result<(), LoadError> {
+    fn refuse_unknown(&self, experts: bool) -> Result<(), LoadError> {
         let prefix = self.key("");
         for (key, value) in self.metadata.iter() {
             let Some(name) = key.strip_prefix(&prefix) else { continue };
-            if !READ.contains(&name) && !HARMLESS.contains(&name) {
+            let known = READ.contains(&name) || HARMLESS.contains(&name);
+            if !known && !(experts && EXPERTS_READ.contains(&name)) {
                 return Err(self.unsupported(name, value, "this build does not know what to do with it"));
             }
             if name == "attention.causal" && *value != Value::Bool(false) {
@@ -227,6 +255,24 @@ impl Keys<'_> {
             }
             value => Ok(value),
         }
+    }
+
+    /// The experts, and every how many layers they stand, beginning with the second. Files leave their bias out.
+    fn experts(
+        &self,
+        architecture: &Architecture,
+    ) -> Result<(Option<ExpertsSpec>, Option<usize>), LoadError> {
+        if !architecture.experts {
+            return Ok((None, None));
+        }
+        let every = self.required("moe_every_n_layers", LAYERS_MAX)?;
+        if every == 1 {
+            let reason = "experts in every second layer or fewer are known";
+            return Err(self.unsupported("moe_every_n_layers", every, reason));
+        }
+        let count = self.required("expert_count", EXPERTS_MAX)?;
+        let used = self.required("expert_used_count", count)?;
+        Ok((Some(ExpertsSpec { count, used, bias: false, down_transposed: false }), Some(every)))
     }
 
     fn spec(&self, architecture: &Architecture, gguf: &Gguf) -> Result<EncoderSpec, LoadError> {
@@ -260,12 +306,20 @@ impl Keys<'_> {
             factors: None,
             magnitude: 1.0,
         };
+        let (experts, every) = self.experts(architecture)?;
+        let jina = architecture.distance == Distance::Alibi;
         let rotary = architecture.positions == Positions::Rotary;
         Ok(EncoderSpec {
             architecture: architecture.name.to_owned(),
             vocab,
             hidden,
-            layers: vec![LayerSpec { rope: rotary.then_some(0), reach: None }; layers],
+            layers: (0..layers)
+                .map(|layer| LayerSpec {
+                    rope: rotary.then_some(0),
+                    reach: None,
+                    experts: every.is_some_and(|every| layer % every == 1),
+                })
+                .collect(),
             heads: HeadShape { heads, kv_heads: heads, head_dim },
             ffn: self.required("feed_forward_length", WIDTH_MAX / 2)?,
             embedding_scale: 1.0,
@@ -279,18 +333,24 @@ impl Keys<'_> {
                 kind: NormKind::Layer { bias: true },
                 eps: self.positive(EPSILON)?.ok_or_else(|| self.metadata.missing(&self.key(EPSILON)))?,
             },
-            order: NormOrder::Post,
+            order: if jina && has("blk.0.attn_norm_2.weight") {
+                NormOrder::PostTwice
+            } else {
+                NormOrder::Post
+            },
             ropes: if rotary { vec![rope] } else { Vec::new() },
             distance: architecture.distance,
             attention_scale: 1.0 / (head_dim as f32).sqrt(),
             qkv_bias: has("blk.0.attn_q.bias") || has("blk.0.attn_qkv.bias"),
             output_bias: has("blk.0.attn_output.bias"),
-            qk_norm: false,
+            qk_norm: if jina && has("blk.0.attn_q_norm.weight") { QkNorm::Whole } else { QkNorm::None },
             mlp: match architecture.gated {
                 Some(activation) => MlpSpec::Gated { activation, down_bias: has("blk.0.ffn_down.bias") },
                 // The files do not name it; the models they are made from have this one.
                 None => MlpSpec::Plain { activation: Activation::GeluErf, bias: has("blk.0.ffn_up.bias") },
             },
+            experts,
+            convolution: None,
             masked_lm: None,
             input_tokens_max: context as u32,
         })

@@ -15,6 +15,7 @@ use super::head::{HeadActivation, HeadInput};
 use super::names::Names;
 use super::spec::{
     Distance, EncoderSpec, LayerSpec, MaskedLmSpec, MlpSpec, NormKind, NormOrder, NormSpec, PositionTable,
+    QkNorm,
 };
 use crate::error::LoadError;
 use crate::limits::{
@@ -28,6 +29,8 @@ pub(super) struct Family {
     model_types: &'static [&'static str],
     /// What its classes' names begin with.
     class: &'static str,
+    /// Its models may have experts.
+    experts: bool,
     /// Reads `config.json`.
     plan: fn(&Config) -> Result<Plan, LoadError>,
 }
@@ -74,19 +77,19 @@ pub(super) enum Task {
 
 const FAMILIES: &[Family] = &[
     // Before bert: their `model_type` is the same.
-    Family { model_types: &["bert", "jina_bert"], class: "JinaBert", plan: bert::jina },
-    Family { model_types: &["bert"], class: "Bert", plan: bert::bert },
-    Family { model_types: &["roberta"], class: "Roberta", plan: bert::roberta },
-    Family { model_types: &["xlm-roberta"], class: "XLMRoberta", plan: bert::roberta },
-    Family { model_types: &["camembert"], class: "Camembert", plan: bert::roberta },
-    Family { model_types: &["distilbert"], class: "DistilBert", plan: bert::distilbert },
-    Family { model_types: &["mpnet"], class: "MPNet", plan: bert::mpnet },
-    Family { model_types: &["new"], class: "New", plan: bert::gte },
-    Family { model_types: &["gte"], class: "Gte", plan: bert::gte },
-    Family { model_types: &["modernbert"], class: "ModernBert", plan: modernbert::plan },
-    Family { model_types: &["nomic_bert"], class: "NomicBert", plan: nomic::plan },
-    Family { model_types: &["deberta-v2"], class: "DebertaV2", plan: deberta::plan },
-    Family { model_types: &["gemma3_text"], class: "Gemma3", plan: gemma::plan },
+    Family { model_types: &["bert", "jina_bert"], class: "JinaBert", experts: false, plan: bert::jina },
+    Family { model_types: &["bert"], class: "Bert", experts: false, plan: bert::bert },
+    Family { model_types: &["roberta"], class: "Roberta", experts: false, plan: bert::roberta },
+    Family { model_types: &["xlm-roberta"], class: "XLMRoberta", experts: false, plan: bert::roberta },
+    Family { model_types: &["camembert"], class: "Camembert", experts: false, plan: bert::roberta },
+    Family { model_types: &["distilbert"], class: "DistilBert", experts: false, plan: bert::distilbert },
+    Family { model_types: &["mpnet"], class: "MPNet", experts: false, plan: bert::mpnet },
+    Family { model_types: &["new"], class: "New", experts: false, plan: bert::gte },
+    Family { model_types: &["gte"], class: "Gte", experts: false, plan: bert::gte },
+    Family { model_types: &["modernbert"], class: "ModernBert", experts: false, plan: modernbert::plan },
+    Family { model_types: &["nomic_bert"], class: "NomicBert", experts: true, plan: nomic::plan },
+    Family { model_types: &["deberta-v2"], class: "DebertaV2", experts: false, plan: deberta::plan },
+    Family { model_types: &["gemma3_text"], class: "Gemma3", experts: false, plan: gemma::plan },
 ];
 
 /// Settings that make another model of any family unless they are absent, null, false, zero or empty.
@@ -95,12 +98,13 @@ const REFUSED: &[&str] = &[
     "is_decoder",
     "is_encoder_decoder",
     "lora_adaptations",
-    "num_experts",
     "num_local_experts",
-    "moe_every_n_layers",
     "quantization_config",
     "vision_config",
 ];
+
+/// The same of all families but one (`nomic`).
+const EXPERTS: &[&str] = &["num_experts", "moe_every_n_layers"];
 
 /// The family of a `config.json`, or none where it is no encoder's.
 pub(super) fn family_of(config: &Config) -> Result<Option<&'static Family>, LoadError> {
@@ -129,6 +133,9 @@ impl Family {
     /// Reads `config.json`.
     pub(super) fn plan(&self, config: &Config) -> Result<(Plan, Task), LoadError> {
         refuse(config, REFUSED)?;
+        if !self.experts {
+            refuse(config, EXPERTS)?;
+        }
         let task = self.task(config)?;
         if let Some(class) = custom_classes(config)?.into_iter().find(|class| !self.owns(class)) {
             return Err(config.unsupported(
@@ -293,8 +300,10 @@ fn post_norm(config: &Config, keys: &SizeKeys, eps: f32, mlp: MlpSpec) -> Result
         attention_scale: 1.0 / (head_dim as f32).sqrt(),
         qkv_bias: true,
         output_bias: true,
-        qk_norm: false,
+        qk_norm: QkNorm::None,
         mlp,
+        experts: None,
+        convolution: None,
         masked_lm: None,
         input_tokens_max: config.required(keys.positions, CONTEXT_TOKENS_MAX)? as u32,
     })

@@ -112,8 +112,8 @@ pub(super) fn plan(config: &Config) -> Result<Plan, LoadError> {
 fn layers(config: &Config, count: usize) -> Result<Vec<LayerSpec>, LoadError> {
     const TYPES: &str = "layer_types";
     let window = config.whole("local_attention", CONTEXT_TOKENS_MAX)?.unwrap_or(128);
-    let global = LayerSpec { rope: Some(GLOBAL_ROPE), reach: None };
-    let local = LayerSpec { rope: Some(LOCAL_ROPE), reach: Some(window as u32 / 2) };
+    let global = LayerSpec { rope: Some(GLOBAL_ROPE), ..LayerSpec::default() };
+    let local = LayerSpec { rope: Some(LOCAL_ROPE), reach: Some(window as u32 / 2), experts: false };
     let every = config.count("global_attn_every_n_layers", LAYERS_MAX)?.unwrap_or(3);
     let Some(types) = config.typed(TYPES, "a list of layer types", Value::as_array)? else {
         return Ok((0..count)

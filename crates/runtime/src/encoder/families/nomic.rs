@@ -1,13 +1,17 @@
-//! Nomic's BERT: rotary positions, a gated MLP, no biases unless settings say so.
+//! Nomic's BERT: rotary positions, a gated MLP or a plain one, experts in every so many layers, no biases unless settings
+//! say so.
 
 use hanzo_engine_kernels::{Activation, RopeKind};
 
-use super::{Plan, SizeKeys, dense, dense_classifier, epsilon, masked_lm, post_norm, refuse, type_vocab};
+use super::{
+    Plan, SizeKeys, activation_named, dense, dense_classifier, epsilon, masked_lm, post_norm, refuse,
+    type_vocab,
+};
 use crate::encoder::head::HeadActivation;
-use crate::encoder::names::Names;
-use crate::encoder::spec::{EncoderSpec, LayerSpec, MlpSpec};
+use crate::encoder::names::{Experts, Names};
+use crate::encoder::spec::{EncoderSpec, ExpertsSpec, LayerSpec, MlpSpec};
 use crate::error::LoadError;
-use crate::limits::CONTEXT_TOKENS_MAX;
+use crate::limits::{CONTEXT_TOKENS_MAX, EXPERTS_MAX, LAYERS_MAX, WIDTH_MAX};
 use crate::spec::{Config, RopeScaling, RopeSpec};
 
 const NAMES: Names = Names {
@@ -20,6 +24,8 @@ const NAMES: Names = Names {
     gate: "mlp.fc12",
     up: "mlp.fc11",
     down: "mlp.fc2",
+    router: "mlp.router.layer",
+    experts: Some(Experts { up: "mlp.experts.mlp.w1", down: "mlp.experts.mlp.w2", bias: "mlp.experts.bias" }),
     mlp_norm: "norm2",
     lm_dense: "cls.predictions.transform.dense",
     lm_norm: "cls.predictions.transform.layer_norm",
@@ -27,6 +33,9 @@ const NAMES: Names = Names {
     lm_bias: "cls.predictions.decoder.bias",
     ..Names::NONE
 };
+
+/// Those of a plain MLP.
+const PLAIN: Names = Names { up: "mlp.fc1", ..NAMES };
 
 const KEYS: SizeKeys = SizeKeys {
     hidden: "n_embd",
@@ -40,7 +49,9 @@ const KEYS: SizeKeys = SizeKeys {
 /// Settings that make another model of it.
 const REFUSED: &[&str] = &[
     "causal",
-    "mlp_fc1_bias",
+    "expert_choice_router",
+    "moe_normalize_expert_weights",
+    "num_shared_experts",
     "parallel_block",
     "prenorm",
     "rotary_emb_scale_base",
@@ -51,24 +62,50 @@ const REFUSED: &[&str] = &[
 pub(super) fn plan(config: &Config) -> Result<Plan, LoadError> {
     const GATES: &str = "activation_function";
     refuse(config, REFUSED)?;
-    let activation = match config.string(GATES)?.unwrap_or("gelu") {
-        "swiglu" => Activation::Silu,
-        "geglu" => Activation::GeluErf,
-        other => return Err(config.unsupported(GATES, other, "swiglu and geglu are known")),
+    let up_bias = config.bool("mlp_fc1_bias")?.unwrap_or(false);
+    let down_bias = config.bool("mlp_fc2_bias")?.unwrap_or(false);
+    let name = config.string(GATES)?.unwrap_or("gelu");
+    let mlp = match name {
+        "swiglu" => MlpSpec::Gated { activation: Activation::Silu, down_bias },
+        "geglu" => MlpSpec::Gated { activation: Activation::GeluErf, down_bias },
+        _ => {
+            let Some(activation) = activation_named(name) else {
+                let reason =
+                    "swiglu, geglu, gelu, gelu_new, gelu_fast, gelu_pytorch_tanh, relu and silu are known";
+                return Err(config.unsupported(GATES, name, reason));
+            };
+            MlpSpec::Plain { activation, bias: up_bias }
+        }
     };
+    let gated = matches!(mlp, MlpSpec::Gated { .. });
+    if up_bias != (!gated && down_bias) {
+        let reason = match gated {
+            true => "a gate and what it multiplies have no biases",
+            false => "both of an MLP's matrices have biases or none has",
+        };
+        return Err(config.unsupported("mlp_fc1_bias", up_bias, reason));
+    }
     if config.bool("scale_attn_weights")? == Some(false) {
         return Err(config.unsupported("scale_attn_weights", false, "scores are always scaled"));
     }
-    let down_bias = config.bool("mlp_fc2_bias")?.unwrap_or(false);
     let eps = epsilon(config, "layer_norm_epsilon", 1e-12)?;
-    let spec = post_norm(config, &KEYS, eps, MlpSpec::Gated { activation, down_bias })?;
+    let spec = post_norm(config, &KEYS, eps, mlp)?;
     let bias = config.bool("qkv_proj_bias")?.unwrap_or(false);
     let rope = rope(config, spec.heads.head_dim)?;
     // Beyond the length it was trained with, a stretched model's frequencies would follow each input's length.
     let stretched = config.f32("rotary_scaling_factor")?.is_some_and(|factor| factor != 0.0);
     let trained = config.count("max_trained_positions", CONTEXT_TOKENS_MAX)?.unwrap_or(2048) as u32;
+    let (experts, every) = experts(config, gated)?;
+    let layers = (0..spec.layers.len())
+        .map(|layer| LayerSpec {
+            rope: Some(0),
+            reach: None,
+            experts: every.is_some_and(|every| layer % every == 1),
+        })
+        .collect();
     let spec = EncoderSpec {
-        layers: vec![LayerSpec { rope: Some(0), reach: None }; spec.layers.len()],
+        layers,
+        experts,
         type_vocab: type_vocab(config, 2)?,
         ropes: vec![rope],
         qkv_bias: bias,
@@ -78,11 +115,39 @@ pub(super) fn plan(config: &Config) -> Result<Plan, LoadError> {
     };
     Ok(Plan {
         spec: spec.checked(&config.file)?,
-        names: NAMES,
+        names: if gated { NAMES } else { PLAIN },
         classifier: dense_classifier(dense("pooler.dense", true, HeadActivation::Tanh), "classifier"),
         masked_lm: masked_lm(config, Activation::GeluErf)?,
         heads: &["pooler.", "cls.", "classifier."],
     })
+}
+
+/// The experts, and every how many layers they stand, beginning with the second.
+fn experts(config: &Config, gated: bool) -> Result<(Option<ExpertsSpec>, Option<usize>), LoadError> {
+    const EVERY: &str = "moe_every_n_layers";
+    let Some(every) = config.whole(EVERY, LAYERS_MAX)?.filter(|&every| every > 0) else {
+        refuse(config, &["num_experts"])?;
+        return Ok((None, None));
+    };
+    if every == 1 {
+        return Err(config.unsupported(EVERY, every, "experts in every second layer or fewer are known"));
+    }
+    if gated {
+        return Err(config.unsupported(
+            EVERY,
+            every,
+            "experts with a plain MLP are known, not with a gated one",
+        ));
+    }
+    if let Some(parts) = config.whole("ffn_div", WIDTH_MAX)?.filter(|&parts| parts != 1) {
+        return Err(config.unsupported("ffn_div", parts, "experts as wide as n_inner are known"));
+    }
+    let (count, used) =
+        (config.required("num_experts", EXPERTS_MAX)?, config.required("moe_top_k", EXPERTS_MAX)?);
+    if used > count {
+        return Err(config.corrupt("moe_top_k", format!("{used} of {count} experts")));
+    }
+    Ok((Some(ExpertsSpec { count, used, bias: true, down_transposed: true }), Some(every)))
 }
 
 fn rope(config: &Config, head_dim: usize) -> Result<RopeSpec, LoadError> {

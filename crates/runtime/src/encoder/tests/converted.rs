@@ -10,7 +10,8 @@ use crate::gguf::Gguf;
 use crate::gguf::tests::Builder;
 
 /// What GGUF files call the parts, and whether they quantise them.
-fn gguf_name(weight: Weight) -> (String, bool) {
+fn gguf_name(spec: &EncoderSpec, weight: Weight) -> (String, bool) {
+    let twice = spec.order == NormOrder::PostTwice;
     let (stem, quantised) = match weight.part {
         Part::TokenEmbedding => ("token_embd", true),
         Part::PositionEmbedding => ("position_embd", false),
@@ -22,7 +23,11 @@ fn gguf_name(weight: Weight) -> (String, bool) {
                 LayerPart::Key => ("attn_k", true),
                 LayerPart::Value => ("attn_v", true),
                 LayerPart::AttentionOutput => ("attn_output", true),
-                LayerPart::AttentionNorm => ("attn_output_norm", false),
+                LayerPart::AttentionNorm => (if twice { "attn_norm_2" } else { "attn_output_norm" }, false),
+                LayerPart::AttentionPostNorm => ("attn_output_norm", false),
+                LayerPart::QueryNorm => ("attn_q_norm", false),
+                LayerPart::KeyNorm => ("attn_k_norm", false),
+                LayerPart::Router => ("ffn_gate_inp", false),
                 LayerPart::Gate => ("ffn_gate", true),
                 LayerPart::Up => ("ffn_up", true),
                 LayerPart::Down => ("ffn_down", true),
@@ -35,6 +40,26 @@ fn gguf_name(weight: Weight) -> (String, bool) {
         other => panic!("no GGUF encoder has {other:?}"),
     };
     (format!("{stem}.{}", if weight.bias { "bias" } else { "weight" }), quantised)
+}
+
+/// Adds a layer's experts as the converter does: stacked, each one's second matrix turned around.
+fn with_experts(builder: Builder, files: &EncoderFiles, layer: usize, count: usize, dtype: DType) -> Builder {
+    let (ffn, hidden) = (files.spec.ffn, files.spec.hidden);
+    let numbers = |part| files.tensor(Part::Layer(layer, part).weight()).to_f32().unwrap();
+    let up: Vec<f32> = (0..count).flat_map(|expert| numbers(LayerPart::ExpertUp(expert))).collect();
+    let down = (0..count).flat_map(|expert| {
+        let stored = numbers(LayerPart::ExpertDown(expert));
+        (0..hidden * ffn).map(move |i| stored[i % ffn * hidden + i / ffn])
+    });
+    let down: Vec<f32> = down.collect();
+    [("up", up, [ffn, hidden]), ("down", down, [hidden, ffn])].into_iter().fold(builder, |builder, stack| {
+        let (name, values, [rows, cols]) = stack;
+        let dtype = if cols.is_multiple_of(dtype.block_weights()) { dtype } else { DType::F32 };
+        let mut bytes = vec![0; dtype.bytes_of(values.len()).unwrap()];
+        quant::quantize_row(dtype, &values, &mut bytes);
+        let dimensions = [cols, rows, count].map(|size| size as u64);
+        builder.tensor(&format!("blk.{layer}.ffn_{name}_exps.weight"), &dimensions, dtype as u32, &bytes)
+    })
 }
 
 /// A checkpoint as a GGUF file with its matrices in a type, where their columns are whole blocks of it.
@@ -54,8 +79,22 @@ fn as_gguf(case: &str, architecture: &str, dtype: DType) -> EncoderFiles {
     if let Some(rope) = spec.ropes.first() {
         builder = builder.f32(&key("rope.freq_base"), rope.base);
     }
+    if let Some(experts) = spec.experts {
+        builder = builder
+            .u32(&key("expert_count"), experts.count as u32)
+            .u32(&key("expert_used_count"), experts.used as u32)
+            .u32(&key("moe_every_n_layers"), 2);
+        for layer in (0..spec.layers.len()).filter(|&layer| spec.layers[layer].experts) {
+            builder = with_experts(builder, &files, layer, experts.count, dtype);
+        }
+    }
     for (weight, shape) in spec.weights() {
-        let (name, quantised) = gguf_name(weight);
+        use LayerPart::{ExpertDown, ExpertUp, Experts};
+        // The converter leaves the bias out; the matrices are there.
+        if matches!(weight.part, Part::Layer(_, ExpertUp(_) | ExpertDown(_) | Experts)) {
+            continue;
+        }
+        let (name, quantised) = gguf_name(spec, weight);
         let mut values = files.tensor(weight).to_f32().unwrap();
         let mut rows = shape.clone();
         if let (Part::PositionEmbedding, Some(table)) = (weight.part, spec.positions) {
@@ -82,6 +121,7 @@ fn gguf_files_hold_the_same_models() {
         ("distilbert", "bert"),
         ("nomic-bert", "nomic-bert"),
         ("jina-bert-v2", "jina-bert-v2"),
+        ("jina-bert-v2-code", "jina-bert-v2"),
     ] {
         let texts = golden(case, "hidden", "last_hidden_state");
         // Weights are exact in F16 too.
@@ -102,6 +142,30 @@ fn gguf_files_hold_the_same_models() {
             let cosine = cosine(&runner.hidden(&[text])[0], &text.expected);
             println!("{case} as GGUF in Q8_0: cosine {cosine}");
             assert!(cosine > 0.99, "{case}: cosine {cosine}");
+        }
+    }
+}
+
+#[test]
+fn gguf_files_hold_the_same_experts() {
+    // Files have no bias on the experts' sum: neither may the twin.
+    let mut twin = open("nomic-bert-moe");
+    let biases = twin.tensors_mut().iter_mut();
+    let biases = biases.filter(|(weight, _)| matches!(weight.part, Part::Layer(_, LayerPart::Experts)));
+    assert_eq!(biases.map(|(_, bias)| bias.bytes = vec![0; bias.bytes.len()].into()).count(), 2);
+    let texts = golden("nomic-bert-moe", "hidden", "last_hidden_state");
+    let backend = || CpuBackend::new(Arc::new(ThreadPool::new(2)), Tier::available().last().unwrap());
+    let mut twin = Runner::new(backend(), &twin);
+    for dtype in [DType::F32, DType::F16, DType::Q8_0] {
+        let files = as_gguf("nomic-bert-moe", "nomic-bert-moe", dtype);
+        assert_eq!(files.spec.experts.map(|experts| (experts.count, experts.used)), Some((8, 2)));
+        let mut runner = Runner::new(backend(), &files);
+        for text in &texts {
+            let (found, expected) = (runner.hidden(&[text]).remove(0), twin.hidden(&[text]).remove(0));
+            assert!(largest_difference(&expected, &text.expected) > 1e-2, "the biases do not matter");
+            let cosine = cosine(&found, &expected);
+            let least = if dtype == DType::Q8_0 { 0.99 } else { 1.0 - 1e-9 };
+            assert!(cosine > least, "nomic-bert-moe as GGUF in {dtype}: cosine {cosine}");
         }
     }
 }

@@ -59,8 +59,19 @@ fn settings_that_make_another_model_are_named() {
         ("modernbert", json!({"rope_scaling": {"rope_type": "yarn"}}), "rope_scaling"),
         ("modernbert", json!({"layer_types": ["full_attention"]}), "layer_types"),
         ("modernbert-classifier", json!({"classifier_pooling": "max"}), "classifier_pooling = max"),
+        ("bert-mean", json!({"num_experts": 8}), "num_experts = 8"),
         ("nomic-bert", json!({"num_experts": 8}), "num_experts = 8"),
-        ("nomic-bert", json!({"moe_every_n_layers": 2}), "moe_every_n_layers"),
+        ("nomic-bert", json!({"moe_every_n_layers": 2}), "moe_every_n_layers = 2"),
+        ("nomic-bert-moe", json!({"moe_every_n_layers": 1}), "moe_every_n_layers = 1"),
+        ("nomic-bert-moe", json!({"moe_every_n_layers": 3}), "layers.3.mlp.fc1.weight"),
+        ("nomic-bert-moe", json!({"num_experts": null}), "key num_experts is missing"),
+        ("nomic-bert-moe", json!({"num_experts": 7}), "mlp.experts.mlp.w1"),
+        ("nomic-bert-moe", json!({"moe_top_k": 9}), "moe_top_k: 9 of 8 experts"),
+        ("nomic-bert-moe", json!({"moe_normalize_expert_weights": 1.0}), "moe_normalize_expert_weights"),
+        ("nomic-bert-moe", json!({"num_shared_experts": 1}), "num_shared_experts = 1"),
+        ("nomic-bert-moe", json!({"expert_choice_router": true}), "expert_choice_router"),
+        ("nomic-bert-moe", json!({"ffn_div": 2}), "ffn_div = 2"),
+        ("nomic-bert-moe", json!({"mlp_fc2_bias": false}), "mlp_fc1_bias = true"),
         ("nomic-bert", json!({"prenorm": true}), "prenorm"),
         ("nomic-bert", json!({"mlp_fc1_bias": true}), "mlp_fc1_bias"),
         ("nomic-bert", json!({"rotary_emb_scale_base": 512}), "rotary_emb_scale_base"),
@@ -76,9 +87,14 @@ fn settings_that_make_another_model_are_named() {
         (
             "jina-bert-v2",
             json!({"auto_map": {"AutoModel": "jinaai/jina-bert-v2-qk-post-norm--modeling_bert.JinaBertModel"}}),
-            "auto_map",
+            "mlp.up_gated_layer.weight",
         ),
-        ("deberta-v2", json!({"conv_kernel_size": 3}), "conv_kernel_size = 3"),
+        ("jina-bert-v2-code", json!({"feed_forward_type": "original"}), "feed_forward_type = original"),
+        ("deberta-v2", json!({"conv_kernel_size": 3}), "conv_act = tanh"),
+        ("deberta-v2", json!({"conv_kernel_size": 3, "conv_act": "gelu"}), "encoder.conv.conv.weight"),
+        ("deberta-v2-classifier", json!({"conv_kernel_size": 5}), "encoder.conv.conv.weight"),
+        ("deberta-v2-classifier", json!({"conv_kernel_size": 4}), "conv_kernel_size = 4"),
+        ("deberta-v2-classifier", json!({"conv_groups": 2}), "conv_groups = 2"),
         ("deberta-v2", json!({"embedding_size": 16}), "embedding_size = 16"),
         ("deberta-v2", json!({"pos_att_type": ["p2p"]}), "pos_att_type = p2p"),
         ("deberta-v2", json!({"norm_rel_ebd": "rms"}), "norm_rel_ebd = rms"),
@@ -90,8 +106,6 @@ fn settings_that_make_another_model_are_named() {
         ("bert-classifier", json!({"id2label": {"0": "a", "2": "b"}}), "key id2label"),
         ("bert-classifier", json!({"id2label": {"0": "a", "1": "b"}}), "classifier.weight: expected [2, 32]"),
     ];
-    let convolution = open_at(&directory("deberta-v2-classifier")).unwrap_err();
-    assert!(convolution.contains("conv_kernel_size = 3 is not supported"), "{convolution}");
     for (case, settings, expected) in cases {
         let error = error_with(case, settings);
         assert!(error.contains(expected), "{expected:?} in {error:?}");
@@ -265,7 +279,24 @@ fn gguf_encoders_open_as_their_tensors_say() {
     // Gate and up in one tensor.
     let jina = tiny("jina-bert-v2", |builder| builder.zeros("blk.0.ffn_up.weight", &[16, 4])).unwrap();
     assert_eq!(jina.spec.distance, Distance::Alibi);
+    let halves = |files: &EncoderFiles| {
+        let name = |part| files.tensor(Part::Layer(0, part).weight()).name.clone();
+        [LayerPart::Gate, LayerPart::Up].map(name)
+    };
     assert_eq!(jina.tensor(Part::Layer(0, LayerPart::Gate).weight()).shape, [8, 4]);
+    assert_eq!(halves(&jina), ["blk.0.ffn_up.weight[0..8]", "blk.0.ffn_up.weight[8..16]"]);
+    // In its models for code the gate comes behind.
+    let code = tiny("jina-bert-v2", |builder| {
+        let norms = ["attn_q_norm", "attn_k_norm", "attn_norm_2"];
+        let builder = norms.iter().fold(builder, |builder, norm| {
+            let builder = builder.zeros(&format!("blk.0.{norm}.weight"), &[4]);
+            builder.zeros(&format!("blk.0.{norm}.bias"), &[4])
+        });
+        builder.zeros("blk.0.ffn_up.weight", &[16, 4])
+    });
+    let code = code.unwrap();
+    assert_eq!((code.spec.order, code.spec.qk_norm), (NormOrder::PostTwice, QkNorm::Whole));
+    assert_eq!(halves(&code), ["blk.0.ffn_up.weight[8..16]", "blk.0.ffn_up.weight[0..8]"]);
     let ranked = tiny_bert(|builder| {
         builder
             .zeros("cls.weight", &[4, 4])
@@ -289,7 +320,7 @@ fn gguf_keys_and_tensors_that_make_another_model_are_named() {
     assert!(strange.contains("tensor blk.0.attn_q_norm.weight"), "{strange}");
     let half = error(&|builder| builder.zeros("cls.weight", &[1, 4]));
     assert!(half.contains("cls.output.weight"), "{half}");
-    let unlisted = Builder::new().string("general.architecture", "nomic-bert-moe").build();
+    let unlisted = Builder::new().string("general.architecture", "neo-bert").build();
     let gguf = Gguf::parse("tiny", &unlisted.into()).unwrap();
     assert!(!is_encoder_gguf(&gguf.metadata).unwrap());
 }

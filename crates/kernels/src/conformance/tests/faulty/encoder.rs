@@ -53,6 +53,50 @@ impl Faulty {
         out
     }
 
+    /// `layer_norm_columns`: the rows that it leaves.
+    pub(super) fn columns_normed(
+        &self,
+        x: &ReferenceBuffer,
+        first: usize,
+        params: &LayerNormParams<'_, Vec<f32>>,
+    ) -> Vec<f32> {
+        let (cols, count) = (x.cols(), params.weight.len());
+        let first = if self.fault == Fault::ColumnsFromFirst { 0 } else { first };
+        let mut rows = self.rows_of(x, cols);
+        for row in rows.chunks_exact_mut(cols) {
+            let normed = self.layer_normed(&row[first..first + count], params);
+            row[first..first + count].copy_from_slice(&normed);
+            if self.fault == Fault::OtherColumnsNormed {
+                row[first + count..].fill(0.0);
+            }
+        }
+        rows
+    }
+
+    /// `unfold`.
+    pub(super) fn unfolded(&self, x: &ReferenceBuffer, window: usize) -> Vec<f32> {
+        let (cols, spans) = (x.cols(), &self.batch.sequences);
+        let rows = self.rows_of(x, cols);
+        let mut out = vec![0.0; rows.len() * window];
+        for span in spans {
+            let own = span.row_first as usize..(span.row_first + span.rows) as usize;
+            let seen = if self.fault == Fault::NeighboursSeen { 0..self.batch.rows() } else { own.clone() };
+            for row in own {
+                for t in 0..window {
+                    let Some(from) = (row + t).checked_sub(window / 2).filter(|row| seen.contains(row))
+                    else {
+                        continue;
+                    };
+                    let to = if self.fault == Fault::UnfoldedBackwards { window - 1 - t } else { t };
+                    for col in 0..cols {
+                        out[(row * cols + col) * window + to] = rows[from * cols + col];
+                    }
+                }
+            }
+        }
+        out
+    }
+
     /// `add_embedding`: the rows that it leaves.
     pub(super) fn embedded(&self, table: &[Part], ids: RowIds, out: &ReferenceBuffer) -> Vec<f32> {
         let cols = table[0].shape.cols;

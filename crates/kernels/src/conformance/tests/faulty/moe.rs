@@ -38,7 +38,11 @@ impl Faulty {
                 if self.fault == Fault::FullExpertSkipped && taken[expert] > FULL {
                     continue;
                 }
-                let hidden = self.gated(&gate_up[expert], params.activation, x);
+                let hidden = if params.gated {
+                    self.gated(&gate_up[expert], params.activation, x)
+                } else {
+                    self.activated(&gate_up[expert], None, params.activation, x)
+                };
                 let outputs = self.product(&down[expert], None, &hidden);
                 sums.iter_mut().zip(outputs).for_each(|(sum, output)| *sum += weight * f64::from(output));
             }

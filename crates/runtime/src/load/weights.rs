@@ -1,0 +1,138 @@
+//! A model directory's weights: one file, or several named by an index, of safetensors or else of PyTorch.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value};
+
+use super::{Tensor, read_json};
+use crate::error::LoadError;
+use crate::limits::{MODEL_PARTS_MAX, TEXT_FILE_BYTES_MAX};
+use crate::{pytorch, safetensors};
+
+/// A format's files.
+struct Format {
+    name: &'static str,
+    /// All tensors in one.
+    single: &'static str,
+    /// What names several.
+    index: &'static str,
+    open: fn(&Path) -> Result<Vec<Tensor>, LoadError>,
+}
+
+/// The first that is there is read.
+const FORMATS: [Format; 2] = [
+    Format {
+        name: "safetensors",
+        single: "model.safetensors",
+        index: "model.safetensors.index.json",
+        open: safetensors::open,
+    },
+    Format {
+        name: "pytorch",
+        single: "pytorch_model.bin",
+        index: "pytorch_model.bin.index.json",
+        open: pytorch::open,
+    },
+];
+
+/// The weights of a directory.
+pub(crate) struct Weights {
+    pub(crate) tensors: Vec<Tensor>,
+    /// What they are in.
+    pub(crate) files: Vec<PathBuf>,
+    /// `safetensors` or `pytorch`.
+    pub(crate) format: &'static str,
+}
+
+/// Opens all tensors of a model directory.
+///
+/// # Errors
+/// `Missing` where there is neither a file nor an index, or a file the index names is not there, `Io` for what
+/// cannot be read, and those of the format.
+pub(crate) fn open(directory: &Path) -> Result<Weights, LoadError> {
+    for format in &FORMATS {
+        let (index, single) = (directory.join(format.index), directory.join(format.single));
+        if index.exists() {
+            return open_index(directory, &index, format);
+        }
+        if single.exists() {
+            return Ok(Weights {
+                tensors: (format.open)(&single)?,
+                files: vec![single],
+                format: format.name,
+            });
+        }
+    }
+    let [first, second] = FORMATS.map(|format| (format.single, format.index));
+    Err(LoadError::Missing {
+        file: directory.display().to_string(),
+        what: first.0.into(),
+        hint: format!(
+            "; the weights are expected there or in {}, or in the files that {} or {} names",
+            second.0, first.1, second.1
+        ),
+    })
+}
+
+fn open_index(directory: &Path, index_path: &Path, format: &Format) -> Result<Weights, LoadError> {
+    let index = read_json(index_path, TEXT_FILE_BYTES_MAX)?;
+    let file_of = weight_map(&index, index_path)?;
+    let names: BTreeSet<&str> = file_of.values().copied().collect();
+    let corrupt = |what: String, reason: String| LoadError::Corrupt {
+        file: index_path.display().to_string(),
+        what,
+        reason,
+    };
+    if names.len() > MODEL_PARTS_MAX {
+        let reason = format!("{} files; at most {MODEL_PARTS_MAX} are allowed", names.len());
+        return Err(corrupt("key weight_map".into(), reason));
+    }
+    let mut tensors = Vec::with_capacity(file_of.len());
+    let mut paths = Vec::with_capacity(names.len());
+    for name in names {
+        // A name with a folder in it could point outside of the model.
+        if Path::new(name).file_name() != Some(name.as_ref()) {
+            return Err(corrupt("key weight_map".into(), format!("{name} is not a plain file name")));
+        }
+        let path = directory.join(name);
+        if !path.exists() {
+            return Err(LoadError::Missing {
+                file: index_path.display().to_string(),
+                what: format!("file {name}"),
+                hint: "; the index names it".into(),
+            });
+        }
+        for tensor in (format.open)(&path)? {
+            if file_of.get(tensor.name.as_str()) != Some(&name) {
+                return Err(corrupt(
+                    format!("tensor {}", tensor.name),
+                    format!("it is in {name}, and the index does not say so"),
+                ));
+            }
+            tensors.push(tensor);
+        }
+        paths.push(path);
+    }
+    let found: BTreeSet<&str> = tensors.iter().map(|tensor| tensor.name.as_str()).collect();
+    if let Some((missing, name)) = file_of.iter().find(|(tensor, _)| !found.contains(*tensor)) {
+        return Err(corrupt(format!("tensor {missing}"), format!("it is not in {name}, as the index says")));
+    }
+    Ok(Weights { tensors, files: paths, format: format.name })
+}
+
+/// Which file each tensor is in.
+fn weight_map<'a>(
+    index: &'a Map<String, Value>,
+    index_path: &Path,
+) -> Result<BTreeMap<&'a str, &'a str>, LoadError> {
+    let entries = index.get("weight_map").and_then(Value::as_object);
+    let map: Option<BTreeMap<&str, &str>> = entries.and_then(|entries| {
+        entries.iter().map(|(tensor, file)| Some((tensor.as_str(), file.as_str()?))).collect()
+    });
+    map.ok_or_else(|| LoadError::Corrupt {
+        file: index_path.display().to_string(),
+        what: "key weight_map".into(),
+        reason: "expected an object of tensor names and file names".into(),
+    })
+}

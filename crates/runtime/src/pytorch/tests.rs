@@ -1,0 +1,153 @@
+//! Files that torch.save wrote (tests/data/pytorch/make.py), what is refused, and bytes that are no such file.
+
+use std::fs;
+use std::path::PathBuf;
+
+use half::{bf16, f16};
+use hanzo_engine_kernels::DType;
+use proptest::prelude::*;
+use serde_json::Value as Json;
+
+use super::*;
+use crate::decoder::tests::data;
+
+fn path(name: &str) -> PathBuf {
+    data("pytorch").join(name)
+}
+
+fn error_of(bytes: Vec<u8>) -> String {
+    parse("weights.bin", &bytes.into()).map(|tensors| tensors.len()).unwrap_err().to_string()
+}
+
+/// A tensor's numbers.
+fn numbers(tensor: &Tensor) -> Vec<f64> {
+    macro_rules! of {
+        ($bytes:literal, $read:expr) => {
+            tensor.bytes.as_chunks::<$bytes>().0.iter().map(|&bytes| $read(bytes)).collect()
+        };
+    }
+    match tensor.dtype {
+        DType::F32 => of!(4, |bytes| f64::from(f32::from_le_bytes(bytes))),
+        DType::F16 => of!(2, |bytes| f16::from_le_bytes(bytes).to_f64()),
+        DType::BF16 => of!(2, |bytes| bf16::from_le_bytes(bytes).to_f64()),
+        DType::F64 => of!(8, f64::from_le_bytes),
+        DType::I64 => of!(8, |bytes| i64::from_le_bytes(bytes) as f64),
+        DType::I8 => of!(1, |bytes| f64::from(i8::from_le_bytes(bytes))),
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn files_of_either_age_hold_what_was_saved() {
+    let values: Json = serde_json::from_slice(&fs::read(path("values.json")).unwrap()).unwrap();
+    let values = values.as_object().unwrap();
+    for file in ["zip.bin", "legacy.bin"] {
+        let tensors = open(&path(file)).unwrap();
+        let found: Vec<&str> = tensors.iter().map(|tensor| tensor.name.as_str()).collect();
+        assert_eq!(found, values.keys().collect::<Vec<_>>(), "{file}");
+        for tensor in &tensors {
+            let what = format!("{file}, {}", tensor.name);
+            let expected = &values[&tensor.name];
+            let list = |key: &str| -> Vec<f64> {
+                expected[key].as_array().unwrap().iter().map(|value| value.as_f64().unwrap()).collect()
+            };
+            let shape: Vec<f64> = tensor.shape.iter().map(|&size| size as f64).collect();
+            assert_eq!(shape, list("shape"), "{what}");
+            assert_eq!(numbers(tensor), list("values"), "{what}");
+        }
+        let types = |name: &str| tensors.iter().find(|tensor| tensor.name == name).unwrap().dtype;
+        assert_eq!(
+            (types("half"), types("brain"), types("ids")),
+            (DType::F16, DType::BF16, DType::I64),
+            "{file}"
+        );
+    }
+}
+
+#[test]
+fn what_is_not_plain_weights_is_named() {
+    for (file, expected) in [
+        ("bool.bin", "tensor mask: element type"),
+        ("bool-legacy.bin", "tensor mask: element type"),
+        ("transposed.bin", "tensor weight: strides"),
+        ("called.bin", "getcwd"),
+        ("list.bin", "a dictionary of tensors by their names"),
+        ("values.json", "neither a zip archive"),
+    ] {
+        let error = open(&path(file)).unwrap_err().to_string();
+        assert!(error.contains(expected), "{file}: {error}");
+    }
+    assert!(open(&path("absent.bin")).unwrap_err().to_string().contains("absent.bin"));
+}
+
+#[test]
+fn files_cut_short_are_refused() {
+    for file in ["zip.bin", "legacy.bin"] {
+        let whole = fs::read(path(file)).unwrap();
+        for length in 0..whole.len() {
+            assert!(
+                parse(file, &whole[..length].to_vec().into()).is_err(),
+                "{file}: {length} bytes of it load"
+            );
+        }
+    }
+}
+
+/// A file of before 1.6 whose dictionary is this pickle.
+fn around(pickle: &[u8]) -> Vec<u8> {
+    let rest: &[&[u8]] =
+        &[LEGACY_MAGIC, b"\x80\x02M\xe9\x03.", b"\x80\x02}q\x00.", pickle, b"\x80\x02]q\x00."];
+    rest.concat()
+}
+
+#[test]
+fn pickles_that_ask_for_too_much_are_refused() {
+    // Nothing that is called is run, however it is spelt.
+    for call in [&b"cos\nsystem\nX\x02\0\0\0id\x85R."[..], b"X\x02\0\0\0osX\x06\0\0\0system\x93."] {
+        assert!(error_of(around(call)).contains("it calls os.system"));
+    }
+    // A dictionary in itself, a place far away, lists that nest, an empty stack, a mark that is not there.
+    for (pickle, expected) in [
+        (&b"}q\x00X\x01\0\0\0ah\x00s."[..], "no tensor"),
+        (b"}r\xff\xff\xff\xff.", "behind the next place"),
+        (b"h\x05.", "recalls"),
+        (b"R.", "empty stack"),
+        (b"u.", "a mark that is not there"),
+        (b"(.", "empty stack"),
+        (b"X\xff\xff\xff\xffa.", "ends in the middle"),
+        (b"\x8a\x09\0\0\0\0\0\0\0\0\x01.", "no dictionary"),
+        (b"I1\n.", "instruction 0x49"),
+    ] {
+        let error = error_of(around(pickle));
+        assert!(error.contains(expected), "{expected:?} in {error:?}");
+    }
+    let deep = [vec![b'('; 1 << 20], vec![b'l'; 1 << 20], b".".to_vec()].concat();
+    assert!(error_of(around(&deep)).contains("no dictionary"));
+    let many = vec![b'}'; PICKLE_BYTES_MAX + 1];
+    assert!(error_of(around(&many)).contains("4 MiB"));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+    #[test]
+    fn damaged_files_give_errors_or_tensors_inside_them(
+        legacy in any::<bool>(),
+        flips in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8),
+    ) {
+        let mut bytes = fs::read(path(if legacy { "legacy.bin" } else { "zip.bin" })).unwrap();
+        for (at, value) in flips {
+            let at = at.index(bytes.len());
+            bytes[at] = value;
+        }
+        if let Ok(tensors) = parse("damaged", &bytes.into()) {
+            for tensor in tensors {
+                prop_assert_eq!(tensor.dtype.bytes_of(tensor.elements()), Some(tensor.bytes.len()));
+            }
+        }
+    }
+
+    #[test]
+    fn random_pickles_give_errors(pickle in prop::collection::vec(any::<u8>(), 0..200)) {
+        prop_assert!(parse("random", &around(&pickle).into()).is_err());
+    }
+}
