@@ -240,11 +240,17 @@ impl<'a> Pickle<'a> {
         let [code] = self.array()?;
         match code {
             // PROTO, FRAME: nothing to do.
-            0x80 => drop(self.take(1)?),
-            0x95 => drop(self.take(8)?),
+            0x80 => {
+                self.take(1)?;
+            }
+            0x95 => {
+                self.take(8)?;
+            }
             b'.' => return Ok(false),
             b'(' => self.stack.push(Value::Mark),
-            b'0' => drop(self.pop()?),
+            b'0' => {
+                self.pop()?;
+            }
             b'N' => self.stack.push(Value::None),
             0x88 | 0x89 => self.stack.push(Value::Bool(code == 0x88)),
             b'K' => {

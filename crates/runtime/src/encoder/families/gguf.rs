@@ -227,8 +227,8 @@ impl Keys<'_> {
         let prefix = self.key("");
         for (key, value) in self.metadata.iter() {
             let Some(name) = key.strip_prefix(&prefix) else { continue };
-            let known = READ.contains(&name) || HARMLESS.contains(&name);
-            if !known && !(experts && EXPERTS_READ.contains(&name)) {
+            let of_experts = experts && EXPERTS_READ.contains(&name);
+            if !(of_experts || READ.contains(&name) || HARMLESS.contains(&name)) {
                 return Err(self.unsupported(name, value, "this build does not know what to do with it"));
             }
             if name == "attention.causal" && *value != Value::Bool(false) {
