@@ -135,7 +135,7 @@ impl Sequence {
                 purpose: Purpose::Read(Reading {
                     output: job.output,
                     first: input.prompt_tokens,
-                    rows: Readout::new(embedder, job.output, input.prompt_tokens).rows(),
+                    rows: Readout::new(embedder, job.output, &input.tokens, input.prompt_tokens).rows(),
                     readout: None,
                 }),
             }
@@ -293,7 +293,7 @@ impl Sequence {
         self.count_computed(pool);
         let ends = self.computed == self.tokens.len();
         let Purpose::Read(reading) = &mut self.purpose else { return Ok(false) };
-        let new = || Readout::new(embedder, reading.output, reading.first);
+        let new = || Readout::new(embedder, reading.output, &self.tokens, reading.first);
         let readout = reading.readout.get_or_insert_with(new);
         match reading.rows {
             Rows::All => readout.push(rows.read(0, count)?, embedder),

@@ -61,8 +61,6 @@ pub struct Embedder {
     pub tokens_max: usize,
     /// The layers on top of a classifier.
     pub classifier: Option<Classifier>,
-    /// It has a masked-language head.
-    pub sparse: bool,
     /// How a pair becomes an input; none: it takes no pairs.
     pub pair: Option<PairPrompt>,
 }

@@ -6,13 +6,13 @@ use std::path::{Component, Path, PathBuf};
 
 use serde_json::Value;
 
-use super::{EmbeddingSpec, Module, Pooling, Splade};
+use super::{EmbeddingSpec, Lexical, Module, Pooling, Splade};
 use crate::encoder::{HeadActivation, HeadLayer, HeadNorm};
 use crate::error::LoadError;
 use crate::gguf::Metadata;
 use crate::limits::{CONTEXT_TOKENS_MAX, EMBEDDING_MODULES_MAX, TEXT_FILE_BYTES_MAX, WIDTH_MAX};
-use crate::load::{Tensor, read_json};
-use crate::load::weights;
+use crate::load::{Tensor, read_json, weights};
+use crate::pytorch;
 use crate::spec::Config;
 
 /// The longest prompt of a model's own, in bytes.
@@ -60,6 +60,7 @@ pub(crate) fn read(directory: &Path, hidden: usize) -> Result<Option<EmbeddingSp
         spec.pooling = vec![Pooling::Mean];
     }
     prompts(directory, &mut spec)?;
+    spec.lexical = lexical(directory, hidden)?;
     Ok(Some(spec))
 }
 
@@ -235,9 +236,24 @@ fn splade(folder: &Path) -> Result<Splade, LoadError> {
     Ok(Splade { sums, log_twice })
 }
 
+/// BGE-M3's layer of token weights.
+fn lexical(directory: &Path, hidden: usize) -> Result<Option<Lexical>, LoadError> {
+    let path = directory.join("sparse_linear.pt");
+    if !path.exists() {
+        return Ok(None);
+    }
+    let mut tensors = by_name(pytorch::open(&path)?);
+    let weight = take(&mut tensors, &path, "weight", &[1, hidden])?;
+    let bias = take(&mut tensors, &path, "bias", &[1])?[0];
+    Ok(Some(Lexical { weight, bias, special: Vec::new() }))
+}
+
 fn tensors(folder: &Path) -> Result<BTreeMap<String, Tensor>, LoadError> {
-    let tensors = weights::open(folder)?.tensors;
-    Ok(tensors.into_iter().map(|tensor| (tensor.name.clone(), tensor)).collect())
+    Ok(by_name(weights::open(folder)?.tensors))
+}
+
+fn by_name(tensors: Vec<Tensor>) -> BTreeMap<String, Tensor> {
+    tensors.into_iter().map(|tensor| (tensor.name.clone(), tensor)).collect()
 }
 
 fn take(

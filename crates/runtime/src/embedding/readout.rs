@@ -1,7 +1,9 @@
 //! One input on its way out: which rows the engine must hand over, and what they become.
 
+use std::collections::BTreeMap;
+
 use super::{
-    Embedder,
+    Embedder, Lexical,
     modules::normalize,
     pooling::{Pooled, Pooling},
 };
@@ -67,11 +69,38 @@ enum State {
     Tokens(Vec<f32>),
     // The largest or the sum of each token's weight.
     Vocabulary(Vec<f32>),
+    Lexical(LexicalWeights),
+}
+
+/// The largest weight of each token of an input so far.
+#[derive(Debug)]
+struct LexicalWeights {
+    /// The tokens whose rows have yet to come, the next one last.
+    left: Vec<u32>,
+    weights: BTreeMap<u32, f32>,
+}
+
+impl LexicalWeights {
+    fn push(&mut self, rows: &[f32], layer: &Lexical) {
+        for row in rows.chunks_exact(layer.weight.len()) {
+            let Some(token) = self.left.pop() else { return };
+            if layer.special.binary_search(&token).is_ok() {
+                continue;
+            }
+            let sum: f32 = row.iter().zip(&layer.weight).map(|(state, weight)| state * weight).sum();
+            let weight = sum + layer.bias;
+            let largest = self.weights.entry(token).or_insert(0.0);
+            // What is not a number must be seen at the end.
+            if weight > *largest || weight.is_nan() {
+                *largest = weight;
+            }
+        }
+    }
 }
 
 impl Readout {
-    /// Of an input whose first `prompt_tokens` are a prompt.
-    pub fn new(embedder: &Embedder, output: Output, prompt_tokens: usize) -> Readout {
+    /// Of an input of these tokens, whose first `prompt_tokens` are a prompt.
+    pub fn new(embedder: &Embedder, output: Output, tokens: &[u32], prompt_tokens: usize) -> Readout {
         let spec = &embedder.spec;
         let (modes, first): (&[Pooling], usize) = match (output, &embedder.classifier) {
             (Output::Scores { .. }, Some(classifier)) => (classifier_pooling(classifier.input), 0),
@@ -83,6 +112,10 @@ impl Readout {
                 State::Pooled(Pooled::new(modes, embedder.hidden, first))
             }
             Output::Tokens => State::Tokens(Vec::new()),
+            Output::Sparse if spec.lexical.is_some() => State::Lexical(LexicalWeights {
+                left: tokens.iter().rev().copied().collect(),
+                weights: BTreeMap::new(),
+            }),
             Output::Sparse => State::Vocabulary(vec![0.0; embedder.vocab]),
         };
         Readout { output, rows: rows_of(output, modes, first), state }
@@ -103,6 +136,11 @@ impl Readout {
         match &mut self.state {
             State::Pooled(pooled) => pooled.push(rows, embedder.hidden),
             State::Tokens(tokens) => tokens.extend_from_slice(rows),
+            State::Lexical(weights) => {
+                if let Some(layer) = &embedder.spec.lexical {
+                    weights.push(rows, layer);
+                }
+            }
             State::Vocabulary(weights) => {
                 let splade = embedder.spec.splade;
                 for row in rows.chunks_exact(embedder.vocab) {
@@ -145,6 +183,12 @@ impl Readout {
             (State::Tokens(values), _) => {
                 let rows = values.len() / embedder.hidden;
                 Computed::Dense { values, rows }
+            }
+            (State::Lexical(LexicalWeights { weights, .. }), _) => {
+                if weights.values().any(|weight| !weight.is_finite()) {
+                    return None;
+                }
+                Computed::Sparse(weights.into_iter().filter(|&(_, weight)| weight > 0.0).collect())
             }
             (State::Vocabulary(weights), _) => {
                 if weights.iter().any(|weight| !weight.is_finite()) {

@@ -25,6 +25,8 @@ pub struct EmbeddingSpec {
     pub lowercase: bool,
     /// How a masked-language head's logits become sparse weights.
     pub splade: Splade,
+    /// The layer that makes them of hidden states, where there is one.
+    pub lexical: Option<Lexical>,
 }
 
 /// From logits over the vocabulary to one weight for each token (arxiv.org/abs/2107.05720):
@@ -35,6 +37,18 @@ pub struct Splade {
     pub sums: bool,
     /// The logarithm is taken twice.
     pub log_twice: bool,
+}
+
+/// From the hidden state of each token to its weight, `max(weight · h + bias, 0)`: of a token that is there more than once
+/// the largest, and of special tokens none (BGE-M3, arxiv.org/abs/2402.03216).
+#[derive(Clone, Debug, PartialEq)]
+pub struct Lexical {
+    /// One factor an element of a hidden state.
+    pub weight: Vec<f32>,
+    /// Added to the sum.
+    pub bias: f32,
+    /// Tokens without a weight, in ascending order.
+    pub special: Vec<u32>,
 }
 
 impl EmbeddingSpec {
@@ -50,6 +64,7 @@ impl EmbeddingSpec {
             tokens_max: None,
             lowercase: false,
             splade: Splade::default(),
+            lexical: None,
         }
     }
 

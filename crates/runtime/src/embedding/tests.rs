@@ -191,6 +191,7 @@ fn embeddings_are_those_of_sentence_transformers() {
         "jina-bert-v2",
         "jina-bert-v2-code",
         "deberta-v2",
+        "bge-m3",
         "embeddinggemma",
         "qwen3-embedding",
         "qwen2-embedding",
@@ -395,24 +396,41 @@ fn check_scores(model: &mut Model, name: &str, golden: &str) -> usize {
 }
 
 #[test]
-fn sparse_weights_are_those_of_sentence_transformers() {
-    let mut model = Model::open(&data().join("bert-splade"));
-    let text = std::fs::read_to_string(data().join("bert-splade/golden.json")).unwrap();
-    let golden: Value = serde_json::from_str(&text).unwrap();
-    for case in golden["sparse"].as_array().unwrap() {
-        let input = model.text_input(case["text"].as_str().unwrap(), &Prompt::Default);
-        let Computed::Sparse(weights) = model.run(vec![input], Output::Sparse).remove(0) else {
-            panic!("dense")
-        };
-        let expected = case["weights"].as_object().unwrap();
-        for (token, weight) in &weights {
-            let theirs = expected.get(&token.to_string()).map_or(0.0, |value| value.as_f64().unwrap() as f32);
-            assert!((weight - theirs).abs() < 1e-4, "{token}: {weight} is not {theirs}");
+fn sparse_weights_are_golden() {
+    // A masked-language head, and a layer that makes weights of hidden states.
+    for name in ["bert-splade", "bge-m3"] {
+        let opened = Opened::open(&data().join(name)).unwrap();
+        assert_eq!(opened.tasks(), [Task::Embed, Task::EmbedSparse], "{name}");
+        let mut model = Model::open(&data().join(name));
+        let text = std::fs::read_to_string(data().join(name).join("golden.json")).unwrap();
+        let golden: Value = serde_json::from_str(&text).unwrap();
+        let cases = golden["sparse"].as_array().unwrap();
+        let input =
+            |model: &Model, case: &Value| model.text_input(case["text"].as_str().unwrap(), &Prompt::Default);
+        for case in cases {
+            let input = input(&model, case);
+            let Computed::Sparse(weights) = model.run(vec![input], Output::Sparse).remove(0) else {
+                panic!("dense")
+            };
+            let expected = case["weights"].as_object().unwrap();
+            for (token, weight) in &weights {
+                let theirs = expected.get(&token.to_string());
+                let theirs = theirs.map_or(0.0, |value| value.as_f64().unwrap() as f32);
+                assert!((weight - theirs).abs() < 1e-4, "{name}, {token}: {weight} is not {theirs}");
+            }
+            let ours: Vec<String> = weights.iter().map(|(token, _)| token.to_string()).collect();
+            for (token, weight) in expected {
+                assert!(
+                    ours.contains(token) || weight.as_f64().unwrap() < 1e-4,
+                    "{name}, {token} is missing"
+                );
+            }
         }
-        let ours: Vec<String> = weights.iter().map(|(token, _)| token.to_string()).collect();
-        for (token, weight) in expected {
-            assert!(ours.contains(token) || weight.as_f64().unwrap() < 1e-4, "{token} is missing");
-        }
+        // Beside vectors of the same texts in one step.
+        let inputs: Vec<EmbedInput> = cases.iter().map(|case| input(&model, case)).collect();
+        let alone: Vec<Computed> =
+            inputs.iter().flat_map(|input| model.run(vec![input.clone()], Output::Sparse)).collect();
+        assert_eq!(model.run(inputs, Output::Sparse), alone, "{name}: together as alone");
     }
 }
 

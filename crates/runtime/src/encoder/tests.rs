@@ -37,6 +37,7 @@ const HIDDEN: &[&str] = &[
     "jina-bert-v2",
     "jina-bert-v2-code",
     "deberta-v2",
+    "bge-m3",
     "embeddinggemma",
 ];
 

@@ -67,6 +67,12 @@ struct Waiting {
     output: Output,
 }
 
+impl Waiting {
+    fn readout(&self, embedder: &Embedder) -> Readout {
+        Readout::new(embedder, self.output, &self.input.tokens, self.input.prompt_tokens)
+    }
+}
+
 impl<B: Backend> EncoderEngine<B> {
     /// What [`EncoderEngine::new`] and the weights it is given take.
     pub fn memory(backend: &B, files: &EncoderFiles, config: &EncoderConfig) -> EngineMemory {
@@ -203,11 +209,7 @@ impl<B: Backend> EncoderEngine<B> {
     /// Reads what the step has computed.
     fn commit(&mut self, events: &mut Vec<Event>) -> Result<(), KernelError> {
         let Self { backend, encoder, embedder, batch, rows, .. } = self;
-        let readouts: Vec<Readout> = self
-            .step
-            .iter()
-            .map(|waiting| Readout::new(embedder, waiting.output, waiting.input.prompt_tokens))
-            .collect();
+        let readouts: Vec<Readout> = self.step.iter().map(|waiting| waiting.readout(embedder)).collect();
         let (hidden, vocab) = (embedder.hidden, embedder.vocab);
         let wants_all = |readout: &Readout| readout.rows() == Rows::All && !readout.wants_vocabulary();
         // One copy of all rows rather than many of a few.
@@ -239,7 +241,7 @@ impl<B: Backend> EncoderEngine<B> {
         }
         if vocabulary_wanted {
             for (index, waiting) in self.step.iter().enumerate() {
-                let mut readout = Readout::new(embedder, waiting.output, waiting.input.prompt_tokens);
+                let mut readout = waiting.readout(embedder);
                 if !readout.wants_vocabulary() {
                     continue;
                 }

@@ -140,6 +140,7 @@ impl Opened {
                 }
                 Some(Head::Classifier(_)) => vec![Task::Classify],
                 Some(Head::MaskedLm) => vec![Task::Embed, Task::EmbedSparse],
+                None if self.embedding.lexical.is_some() => vec![Task::Embed, Task::EmbedSparse],
                 None => vec![Task::Embed],
             },
         }
@@ -198,11 +199,11 @@ impl Opened {
                     spec.add_query_prompt();
                 }
                 let (hidden, vocab) = (files.spec.hidden, files.spec.vocab);
-                Ok(Embedder { tasks, spec, hidden, vocab, tokens_max, classifier, sparse: false, pair })
+                Ok(Embedder { tasks, spec, hidden, vocab, tokens_max, classifier, pair })
             }
             Network::Encoder(files) => Ok(Embedder {
                 tasks,
-                spec,
+                spec: with_special(spec, tokenizer, files.spec.vocab),
                 hidden: files.spec.hidden,
                 vocab: files.spec.vocab,
                 tokens_max,
@@ -210,11 +211,18 @@ impl Opened {
                     Some(Head::Classifier(classifier)) => Some(classifier.clone()),
                     Some(Head::MaskedLm) | None => None,
                 },
-                sparse: files.spec.masked_lm.is_some(),
                 pair: tokenizer.takes_pairs().then_some(PairPrompt::Joined),
             }),
         }
     }
+}
+
+/// Tells the layer of token weights which tokens have none.
+fn with_special(mut spec: EmbeddingSpec, tokenizer: &Tokenizer, vocab: usize) -> EmbeddingSpec {
+    if let Some(lexical) = &mut spec.lexical {
+        lexical.special = (0..vocab as u32).filter(|&token| tokenizer.is_special(token)).collect();
+    }
+    spec
 }
 
 /// `model_max_length` of `tokenizer_config.json`; enormous numbers stand for none.

@@ -267,7 +267,7 @@ fn in_folder(name: &str) -> (&str, &str) {
 fn is_side_file(file: &str, has_safetensors: bool) -> bool {
     let lower = file.to_ascii_lowercase();
     let ends = [".safetensors", ".json", ".jinja", ".model", ".tiktoken"];
-    let whole = ["merges.txt", "vocab.txt", "license", "license.txt", "license.md"];
+    let whole = ["merges.txt", "vocab.txt", "sparse_linear.pt", "license", "license.txt", "license.md"];
     let pytorch = lower.starts_with("pytorch_model") && lower.ends_with(".bin");
     ends.iter().any(|end| lower.ends_with(end))
         || whole.contains(&lower.as_str())

@@ -1,4 +1,6 @@
 """BERT and the models laid out like it: absolute or bucketed positions, LayerNorm behind each block."""
+from collections import OrderedDict
+
 import torch
 from sentence_transformers import SparseEncoder
 from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForSequenceClassification
@@ -150,6 +152,37 @@ def xlm_roberta_reranker():
     folder, model, hf = checkpoint("xlm-roberta-reranker", config, AutoModelForSequenceClassification, tokenizer, settings, 13, [("out_proj.weight", 0.5)])
     check_matters(model, probe(hf, 64), ignore=("key.bias",))
     finish(folder, {"source": source(model, "CrossEncoder"), "scores": score(folder, model, hf, 64, PAIRS, torch.sigmoid, predict=True)})
+
+
+@case
+def bge_m3():
+    """As BAAI/bge-m3: XLM-R's first token, normalized, and a layer that makes token weights (FlagEmbedding's `token_weights`, written from
+    its formula: relu of the layer, of a token that comes again the largest, none of cls, eos, pad and unk); all weights as torch.save writes them."""
+    config = ROBERTA | {"architectures": ["XLMRobertaModel"], "model_type": "xlm-roberta"}
+    settings = {k: v for k, v in ROBERTA_TOKENS.items() if k not in ("add_prefix_space", "errors", "trim_offsets")} | {"tokenizer_class": "XLMRobertaTokenizer"}
+    tokenizer = tokens.unigram(["<s>", "<pad>", "</s>", "<unk>"], ["<mask>"], "<unk>", *XLM_R_TEMPLATE)
+    folder, model, hf = checkpoint("bge-m3", config, AutoModel, tokenizer, settings, 31)
+    st_files(folder, 32, ("cls",), max_seq_length=64)
+    check_matters(model, probe(hf, 64), ignore=("key.bias", "pooler"))
+    st = sentence_transformer(folder)
+    embeddings = embed(st, TEXTS)
+    differ(embeddings[:7], "bge-m3")
+    g = torch.Generator().manual_seed(32)
+    layer = {"weight": (torch.randn(1, 32, generator=g) * 64).round().clamp(-255, 255) / 256, "bias": torch.tensor([0.125])}
+    torch.save(layer, folder / "sparse_linear.pt")
+    weights = load_file(folder / "model.safetensors")
+    torch.save(OrderedDict(weights), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+    unused, sparse = {hf.cls_token_id, hf.eos_token_id, hf.pad_token_id, hf.unk_token_id}, []
+    for text in TEXTS + [FOX + " " + FOX]:
+        encoded = hf(text, truncation=True, max_length=64, return_tensors="pt")
+        with torch.no_grad(): rows = torch.relu(torch.nn.functional.linear(model(**encoded).last_hidden_state[0], layer["weight"], layer["bias"]))[:, 0]
+        largest = {}
+        for token, weight in zip(encoded["input_ids"][0].tolist(), rows.tolist()):
+            if token not in unused and weight > largest.get(token, 0): largest[token] = weight
+        sparse.append({"text": text, "weights": {str(token): floats(torch.tensor(largest[token])) for token in sorted(largest)}})
+    assert sum(len(item["weights"]) for item in sparse) > 40
+    finish(folder, {"source": source(model, "SentenceTransformer", "token weights by FlagEmbedding's formula"), "hidden": hidden(model, hf, 64, [FOX, PAIR, LONG]), "embeddings": embeddings, "sparse": sparse})
 
 
 DISTILBERT = {"activation": "gelu", "architectures": ["DistilBertModel"], "attention_dropout": 0.1, "dim": 32, "dropout": 0.1, "hidden_dim": 40, "initializer_range": 0.02, "max_position_embeddings": 64, "model_type": "distilbert",
