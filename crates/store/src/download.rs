@@ -228,7 +228,7 @@ impl Downloader {
         loop {
             let (why, after) = match self.http.get(&ask).await {
                 Ok(answer) => return First::of(wanted, answer),
-                Err(Fault::Passing { why, after }) => (why, after),
+                Err(Fault::Passing { why, after, .. }) => (why, after),
                 Err(fault) => return Err(stream::final_fault(wanted, fault).into()),
             };
             attempts += 1;

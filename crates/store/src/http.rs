@@ -2,7 +2,7 @@
 //! always looked at; waits bounded.
 
 use crate::PullError;
-use crate::limits::{ATTEMPTS_MAX, REDIRECTS_MAX, RETRY_AFTER_MAX};
+use crate::limits::{ATTEMPTS_MAX, CONNECT_MAX, REDIRECTS_MAX, RETRY_AFTER_MAX, UNREACHED_ATTEMPTS_MAX};
 use crate::reference::is_loopback;
 use crate::settings::Settings;
 use bytes::Bytes;
@@ -76,7 +76,7 @@ pub(crate) struct Answer {
 /// Why there is no answer.
 pub(crate) enum Fault {
     /// It may go better another time.
-    Passing { why: String, after: Option<Duration> },
+    Passing { why: String, after: Option<Duration>, connected: bool },
     /// A status that means no.
     Status { status: StatusCode, url: Url, headers: HeaderMap, detail: String },
     /// Something that no other time will better.
@@ -92,7 +92,7 @@ impl Http {
             Client::builder()
                 .redirect(reqwest::redirect::Policy::none())
                 .user_agent(concat!("hanzo-engine/", env!("CARGO_PKG_VERSION")))
-                .connect_timeout(settings.stall)
+                .connect_timeout(settings.stall.min(CONNECT_MAX))
                 .pool_idle_timeout(Duration::from_secs(30))
         };
         let far = match &settings.proxy {
@@ -176,7 +176,9 @@ impl Http {
         }
         match tokio::time::timeout(self.stall, request.send()).await {
             Ok(Ok(response)) => Ok(response),
-            Ok(Err(error)) => Err(Fault::Passing { why: causes(&error), after: None }),
+            Ok(Err(error)) => {
+                Err(Fault::Passing { why: causes(&error), after: None, connected: !error.is_connect() })
+            }
             Err(_) => Err(stalled(self.stall)),
         }
     }
@@ -233,7 +235,11 @@ impl Http {
                 let (url, status) = (shown(&url), status.as_u16());
                 return Err(Fault::Final(PullError::Status { url, status, detail }));
             }
-            return Err(Fault::Passing { why: format!("{} answered {status}", shown(&url)), after });
+            return Err(Fault::Passing {
+                why: format!("{} answered {status}", shown(&url)),
+                after,
+                connected: true,
+            });
         }
         let headers = response.headers().clone();
         let piece = tokio::time::timeout(self.stall, response.chunk()).await;
@@ -247,31 +253,33 @@ impl Http {
     pub(crate) async fn piece(&self, response: &mut Response) -> Result<Option<Bytes>, Fault> {
         match tokio::time::timeout(self.stall, response.chunk()).await {
             Ok(Ok(piece)) => Ok(piece),
-            Ok(Err(error)) => Err(Fault::Passing { why: causes(&error), after: None }),
+            Ok(Err(error)) => Err(Fault::Passing { why: causes(&error), after: None, connected: true }),
             Err(_) => Err(stalled(self.stall)),
         }
     }
 
-    /// A whole small body, tried as often as may be. A status that means no is for `no` to explain.
+    /// A whole small body, tried as often as may be; fewer times where no server is reached at all, for then somebody waits
+    /// who has not seen anything yet. A status that means no is for `no` to explain.
     pub(crate) async fn small(
         &self,
         ask: &Ask<'_>,
         bytes_max: usize,
         no: impl Fn(StatusCode, &HeaderMap) -> Option<PullError> + Send + Sync,
     ) -> Result<(Vec<u8>, HeaderMap), PullError> {
-        let mut attempts = 0;
+        let (mut attempts, mut reached) = (0, false);
         loop {
-            let (why, after) = match self.small_once(ask, bytes_max).await {
+            let (why, after, connected) = match self.small_once(ask, bytes_max).await {
                 Ok(read) => return Ok(read),
                 Err(Fault::Final(error)) => return Err(error),
                 Err(Fault::Status { status, url, headers, detail }) => {
                     let plain = PullError::Status { url: shown(&url), status: status.as_u16(), detail };
                     return Err(no(status, &headers).unwrap_or(plain));
                 }
-                Err(Fault::Passing { why, after }) => (why, after),
+                Err(Fault::Passing { why, after, connected }) => (why, after, connected),
             };
             attempts += 1;
-            if attempts >= ATTEMPTS_MAX {
+            reached |= connected;
+            if attempts >= if reached { ATTEMPTS_MAX } else { UNREACHED_ATTEMPTS_MAX } {
                 return Err(PullError::Network { url: shown(ask.url), attempts, why });
             }
             self.pause(attempts, after).await;
@@ -331,7 +339,11 @@ fn bearer_fields(challenge: &str) -> Option<Vec<(String, String)>> {
 }
 
 fn stalled(stall: Duration) -> Fault {
-    Fault::Passing { why: format!("no byte came for {} s", stall.as_secs_f32()), after: None }
+    Fault::Passing {
+        why: format!("no byte came for {} s", stall.as_secs_f32()),
+        after: None,
+        connected: true,
+    }
 }
 
 /// Bits from the standard library's keyed hasher, whose key comes from the system's generator.

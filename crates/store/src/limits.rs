@@ -58,6 +58,10 @@ pub(crate) const FILES_AT_ONCE: usize = 2;
 pub const PULLS_MAX: usize = 8;
 /// Attempts without a byte before a file is given up.
 pub(crate) const ATTEMPTS_MAX: u32 = 8;
+/// The same of what comes before the files, such as their list, while no connection was had.
+pub(crate) const UNREACHED_ATTEMPTS_MAX: u32 = 3;
+/// How long a connection may take to come about.
+pub(crate) const CONNECT_MAX: Duration = Duration::from_secs(10);
 /// Times a file is begun again because the server's copy changed meanwhile.
 pub(crate) const RESTARTS_MAX: u32 = 3;
 /// The longest a server may make a pull wait by Retry-After.

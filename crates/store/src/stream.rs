@@ -138,7 +138,7 @@ impl Shared {
         }
         let answer = match answer {
             Ok(answer) => answer,
-            Err(Fault::Passing { why, after }) => return Err(StreamFault::Passing { why, after }),
+            Err(Fault::Passing { why, after, .. }) => return Err(StreamFault::Passing { why, after }),
             Err(Fault::Status { status: StatusCode::RANGE_NOT_SATISFIABLE, .. }) => {
                 return Err(StreamFault::Ended(Ended::Changed));
             }
@@ -219,7 +219,7 @@ async fn gather(
                 pieces.push(piece);
             }
             Ok(None) => return (pieces, bytes, Some(Ok(()))),
-            Err(Fault::Passing { why, after }) => {
+            Err(Fault::Passing { why, after, .. }) => {
                 return (pieces, bytes, Some(Err(StreamFault::Passing { why, after })));
             }
             Err(Fault::Status { url, .. }) => {

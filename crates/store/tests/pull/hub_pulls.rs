@@ -165,6 +165,17 @@ async fn doors_that_are_shut_say_where_to_knock() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hub_that_is_not_reached_is_said_soon() {
+    let dir = tempfile::tempdir().unwrap();
+    // A port that nobody listens at, because it was just given back.
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let puller = puller(dir.path(), settings(&format!("http://127.0.0.1:{port}")));
+    let error = puller.pull("meta/gated", &PullOptions::default()).unwrap().done().await.unwrap_err();
+    assert!(matches!(&*error, PullError::Network { attempts: 3, .. }), "{error}");
+    nothing_visible(puller.store());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_pulls_of_one_model_are_one_and_can_be_cancelled() {
     let dir = tempfile::tempdir().unwrap();
     let hub = Hub::start().await;
