@@ -1,8 +1,8 @@
 //! How far a job over many bytes is: a line that changes on a terminal, now and then a line elsewhere, or nothing.
 
 use crate::size::{show_bytes, show_span};
-use crate::term::tell;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use crate::term::{bar_style, tell};
+use indicatif::{ProgressBar, ProgressDrawTarget};
 use std::io::{IsTerminal, stderr};
 use std::time::{Duration, Instant};
 
@@ -32,9 +32,7 @@ impl Tally {
             (true, _) => Shown::Nothing,
             (false, true) => {
                 let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
-                let style =
-                    ProgressStyle::with_template("{spinner} {msg}").expect("a template of known keys");
-                Shown::Bar(bar.with_style(style))
+                Shown::Bar(bar.with_style(bar_style("{spinner} {msg}")))
             }
             (false, false) => Shown::Lines { last: Instant::now() },
         };

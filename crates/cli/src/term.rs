@@ -1,5 +1,6 @@
 //! The terminal: when to colour, and a model's text made safe to show.
 
+use indicatif::ProgressStyle;
 use std::io::{IsTerminal, Write};
 
 /// Colours one stream, or does not.
@@ -40,6 +41,14 @@ impl Paint {
 pub(crate) fn tell(text: &str) {
     let mut stderr = std::io::stderr().lock();
     let _ = stderr.write_all(text.as_bytes()).and_then(|()| stderr.flush());
+}
+
+/// How a progress bar looks.
+///
+/// # Panics
+/// Where a template has a key that there is not: they are the program's own.
+pub(crate) fn bar_style(template: &str) -> ProgressStyle {
+    ProgressStyle::with_template(template).expect("a template of known keys")
 }
 
 /// A model's text as a terminal may see it: control characters other than line feed and tab could move the cursor

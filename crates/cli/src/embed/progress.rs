@@ -1,8 +1,8 @@
 //! How far a bulk job is: a bar on a terminal, now and then a line elsewhere, or nothing.
 
 use crate::size::show_span;
-use crate::term::tell;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use crate::term::{bar_style, tell};
+use indicatif::{ProgressBar, ProgressDrawTarget};
 use std::io::{IsTerminal, stderr};
 use std::time::{Duration, Instant};
 
@@ -62,7 +62,7 @@ impl Progress {
                 let bar = ProgressBar::with_draw_target(total, ProgressDrawTarget::stderr());
                 let template =
                     if total.is_some() { "{wide_bar} {percent} %  {msg}" } else { "{spinner} {msg}" };
-                bar.set_style(ProgressStyle::with_template(template).expect("a template of known keys"));
+                bar.set_style(bar_style(template));
                 Shown::Bar(bar)
             }
             (false, false) => Shown::Lines { last: Instant::now() },

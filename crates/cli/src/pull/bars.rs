@@ -3,9 +3,10 @@
 
 use super::shown::count_done;
 use crate::size::{show_bytes, show_span};
+use crate::term::bar_style;
 use console::measure_text_width;
 use hanzo_engine_proto::v1::{self, pull_progress::Phase};
-use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget};
 use std::collections::HashMap;
 use std::time::Instant;
 
@@ -95,8 +96,7 @@ impl Row {
 
 fn bar() -> ProgressBar {
     let template = format!("{{prefix}} {{bar:{BAR_COLUMNS}}} {{msg}}");
-    let style = ProgressStyle::with_template(&template).expect("a template of known keys");
-    ProgressBar::no_length().with_style(style)
+    ProgressBar::no_length().with_style(bar_style(&template))
 }
 
 fn set(bar: &ProgressBar, name: &str, done: u64, total: u64, state: &str) {
