@@ -92,7 +92,7 @@ impl Http {
             Client::builder()
                 .redirect(reqwest::redirect::Policy::none())
                 .user_agent(concat!("hanzo-engine/", env!("CARGO_PKG_VERSION")))
-                .connect_timeout(settings.stall.min(CONNECT_MAX))
+                .connect_timeout(CONNECT_MAX.min(settings.stall / 2))
                 .pool_idle_timeout(Duration::from_secs(30))
         };
         let far = match &settings.proxy {

@@ -5,8 +5,8 @@
 
     zip.bin      as torch.save writes since 1.6
     legacy.bin   the same tensors as it wrote before
-    bool.bin, transposed.bin, called.bin, list.bin   what is refused: booleans, numbers that do not lie one after the other, a
-                 pickle that calls a name, and no dictionary
+    bool.bin, bool-legacy.bin, transposed.bin   a mask beside weights, and numbers that do not lie one after the other
+    called.bin, list.bin   what is refused: a pickle that calls a name, and no dictionary
     bert-mean.bin, bert-cls-dense.bin, dense.bin   the weights of ../encoders/bert-mean, of bert-cls-dense and of its 2_Dense
 """
 import json, os

@@ -64,16 +64,18 @@ pub(crate) fn read(directory: &Path, hidden: usize) -> Result<Option<EmbeddingSp
     Ok(Some(spec))
 }
 
-/// Where the network of a directory lies: itself, or the folder that `modules.json` names.
+/// Where the network of a directory lies: itself, or the folder that `modules.json` names. (The first releases of
+/// sentence-transformers have a `config.json` of their own beside it.)
 pub(crate) fn network_folder(directory: &Path) -> Result<PathBuf, LoadError> {
     let modules_path = directory.join("modules.json");
-    if directory.join("config.json").exists() || !modules_path.exists() {
+    if !modules_path.exists() {
         return Ok(directory.to_owned());
     }
     let modules = module_list(directory, &modules_path)?;
     let network =
         modules.into_iter().find(|(kind, _)| matches!(kind.as_str(), "Transformer" | "MLMTransformer"));
-    Ok(network.map_or_else(|| directory.to_owned(), |(_, folder)| folder))
+    let folder = network.map(|(_, folder)| folder).filter(|folder| folder.join("config.json").exists());
+    Ok(folder.unwrap_or_else(|| directory.to_owned()))
 }
 
 /// The modules, by the last segment of their types, and their folders.

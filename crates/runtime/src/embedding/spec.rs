@@ -40,7 +40,7 @@ pub struct Splade {
 }
 
 /// From the hidden state of each token to its weight, `max(weight · h + bias, 0)`: of a token that is there more than once
-/// the largest, and of special tokens none (BGE-M3, arxiv.org/abs/2402.03216).
+/// the largest, and of special tokens but the mask none (BGE-M3, arxiv.org/abs/2402.03216).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Lexical {
     /// One factor an element of a hidden state.

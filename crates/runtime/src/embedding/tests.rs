@@ -298,6 +298,60 @@ fn weights_of_pytorch_are_those_of_safetensors() {
     }
 }
 
+#[test]
+fn folders_of_the_first_releases_open() {
+    // A vocabulary in place of a tokenizer, and the network in a folder beside which lies a config.json of another kind.
+    let folder = tempfile::tempdir().unwrap();
+    copy_tree(&data().join("bert-mean"), folder.path());
+    let inner = folder.path().join("0_Transformer");
+    std::fs::create_dir(&inner).unwrap();
+    for name in ["config.json", "model.safetensors", "tokenizer_config.json", "sentence_bert_config.json"] {
+        std::fs::rename(folder.path().join(name), inner.join(name)).unwrap();
+    }
+    let tokenizer: Value =
+        serde_json::from_slice(&std::fs::read(folder.path().join("tokenizer.json")).unwrap()).unwrap();
+    let mut vocab: Vec<(&String, u64)> = tokenizer["model"]["vocab"]
+        .as_object()
+        .unwrap()
+        .iter()
+        .map(|(token, id)| (token, id.as_u64().unwrap()))
+        .collect();
+    vocab.sort_by_key(|&(_, id)| id);
+    let lines: String = vocab.iter().map(|(token, _)| format!("{token}\n")).collect();
+    std::fs::write(inner.join("vocab.txt"), &lines).unwrap();
+    std::fs::remove_file(folder.path().join("tokenizer.json")).unwrap();
+    let write =
+        |name: &str, value: Value| std::fs::write(folder.path().join(name), value.to_string()).unwrap();
+    write("config.json", serde_json::json!({"__version__": "0.3.0"}));
+    let path = folder.path().join("modules.json");
+    let mut modules: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    modules[0]["path"] = "0_Transformer".into();
+    write("modules.json", modules);
+    let (mut ours, mut twin) = (Model::open(folder.path()), Model::open(&data().join("bert-mean")));
+    let golden = std::fs::read_to_string(data().join("bert-mean/golden.json")).unwrap();
+    let golden: Value = serde_json::from_str(&golden).unwrap();
+    for case in golden["embeddings"].as_array().unwrap() {
+        let text = case["text"].as_str().unwrap();
+        let (input, theirs) =
+            (ours.text_input(text, &Prompt::Default), twin.text_input(text, &Prompt::Default));
+        assert_eq!((&input.tokens, &input.types), (&theirs.tokens, &theirs.types), "{text}");
+        let output = || Output::Vector { dimensions: None, normalize: None };
+        assert_eq!(ours.run(vec![input], output()), twin.run(vec![theirs], output()), "{text}");
+    }
+    // What is no vocabulary of BERT's is named.
+    let refused = |file: &str, content: &str, expected: &str| {
+        let before = std::fs::read(inner.join(file)).unwrap();
+        std::fs::write(inner.join(file), content).unwrap();
+        let error = Opened::open(folder.path()).unwrap_err().to_string();
+        assert!(error.contains(expected), "{expected:?} in {error:?}");
+        std::fs::write(inner.join(file), before).unwrap();
+    };
+    refused("vocab.txt", "a\nb\n", "there is no [CLS] in it");
+    refused("tokenizer_config.json", r#"{"tokenizer_class": "BertJapaneseTokenizer"}"#, "tokenizer_class");
+    refused("tokenizer_config.json", r#"{"do_basic_tokenize": false}"#, "do_basic_tokenize = false");
+    refused("tokenizer_config.json", r#"{"do_lower_case": "no"}"#, "do_lower_case");
+}
+
 fn safetensors_names(path: &Path) -> Vec<String> {
     let bytes = std::fs::read(path).unwrap();
     let (_, header) = ::safetensors::SafeTensors::read_metadata(&bytes).unwrap();

@@ -57,10 +57,15 @@ impl EncoderFiles {
             let value = config.get("model_type").map(ToString::to_string).unwrap_or_default();
             return Err(config.unsupported("model_type", value, "it is no encoder's"));
         };
+        let Weights { tensors, files, format } = weights::open(directory)?;
+        let mut config = config.clone();
+        if tensors.iter().any(|tensor| tensor.name.ends_with(families::JINA_CODE_TENSOR)) {
+            config.set(families::JINA_CODE_KEY, true.into());
+        }
+        let config = &config;
         let (plan, task) = family.plan(config)?;
         let text = huggingface::text_files(directory, config, None)?;
         check_tokens(&name, plan.spec.vocab, &text)?;
-        let Weights { tensors, files, format } = weights::open(directory)?;
         let mut found = Found::new(&name, &plan.names, tensors)?;
         let mut spec = plan.spec;
         if task == Task::MaskedLm {
@@ -409,7 +414,7 @@ impl Found {
             let rows = match (&labels.names, self.by_name.get(&name)) {
                 _ if !last => spec.hidden,
                 (Some(names), _) => names.len(),
-                (None, Some(tensor)) => tensor.shape[0].min(LABELS_MAX),
+                (None, Some(tensor)) => tensor.shape.first().map_or(0, |&rows| rows.min(LABELS_MAX)),
                 (None, None) => 2,
             };
             let weight = self.take(&name, &[rows, inputs])?;

@@ -122,7 +122,8 @@ impl<B: Backend> Encoder<B> {
     }
 
     /// Reads and packs all weights. `progress` hears the share that is done, up to 1. At no time is more held than
-    /// the packed weights and one matrix as stored; a mapped file's pages are given back as they are packed.
+    /// the packed weights and one matrix as stored, of experts that are stored the other way round three times; a mapped
+    /// file's pages are given back as they are packed.
     ///
     /// # Errors
     /// `Kernel` where the backend cannot pack a type (nothing is packed then) or give the memory; `Unsupported` where

@@ -9,6 +9,7 @@ use super::{
     GenerationDefaults, ModelFiles, ModelInfo, Resolved, Tensor, TextFiles, TokenizerSource, check_tokens,
     dominant_type, read_file, read_json, resolve, size_bytes,
     weights::{self, Weights},
+    word_pieces,
 };
 use crate::chat::Opening;
 use crate::error::LoadError;
@@ -91,12 +92,12 @@ pub(crate) fn text_files(
     config: &Config,
     generation_config: Option<&Config>,
 ) -> Result<TextFiles, LoadError> {
-    let tokenizer_path = directory.join("tokenizer.json");
-    if !tokenizer_path.exists() {
+    let (whole, words) = (directory.join("tokenizer.json"), directory.join("vocab.txt"));
+    if !whole.exists() && !words.exists() {
         return Err(LoadError::Missing {
             file: directory.display().to_string(),
             what: "tokenizer.json".into(),
-            hint: "; other tokenizer files cannot be read".into(),
+            hint: "; of other tokenizer files only BERT's vocab.txt can be read".into(),
         });
     }
     let config_path = directory.join("tokenizer_config.json");
@@ -105,13 +106,16 @@ pub(crate) fn text_files(
     } else {
         None
     };
+    let tokenizer_json = if whole.exists() {
+        read_file(&whole, TEXT_FILE_BYTES_MAX)?
+    } else {
+        let vocab = read_file(&words, TEXT_FILE_BYTES_MAX)?;
+        word_pieces::tokenizer_json(&directory.display().to_string(), &vocab, tokenizer_config.as_ref())?
+    };
     Ok(TextFiles {
         file: directory.display().to_string(),
         chat_template: chat_template(directory, tokenizer_config.as_ref())?,
-        tokenizer: TokenizerSource::HuggingFace {
-            tokenizer_json: read_file(&tokenizer_path, TEXT_FILE_BYTES_MAX)?,
-            tokenizer_config,
-        },
+        tokenizer: TokenizerSource::HuggingFace { tokenizer_json, tokenizer_config },
         bos: config.whole("bos_token_id", VOCAB_MAX)?.map(|token| token as u32),
         eos: end_tokens(config, generation_config)?,
         generation: generation_config.map(generation).transpose()?.unwrap_or_default(),

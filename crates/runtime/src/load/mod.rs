@@ -9,6 +9,7 @@ mod tensor;
 #[cfg(test)]
 mod tests;
 pub(crate) mod weights;
+mod word_pieces;
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;

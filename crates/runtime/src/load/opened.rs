@@ -37,7 +37,7 @@ pub enum Network {
 
 impl Opened {
     /// Opens a GGUF file (of a split model, any of its files), or a directory with `config.json`, `tokenizer.json` and
-    /// safetensors.
+    /// weights.
     ///
     /// # Errors
     /// [`LoadError`] naming the file and the key, tensor or file in it.
@@ -220,7 +220,9 @@ impl Opened {
 /// Tells the layer of token weights which tokens have none.
 fn with_special(mut spec: EmbeddingSpec, tokenizer: &Tokenizer, vocab: usize) -> EmbeddingSpec {
     if let Some(lexical) = &mut spec.lexical {
-        lexical.special = (0..vocab as u32).filter(|&token| tokenizer.is_special(token)).collect();
+        let mask = tokenizer.token_id("<mask>");
+        let special = |&token: &u32| tokenizer.is_special(token) && Some(token) != mask;
+        lexical.special = (0..vocab as u32).filter(special).collect();
     }
     spec
 }

@@ -1,29 +1,32 @@
 //! PyTorch's files of weights (`torch.save` of a `state_dict`): a pickle that names tensors, and their numbers beside it,
-//! in a zip archive or, before 1.6, one after the other. Tensors are views of the file's bytes; nothing of it is run.
+//! in a zip archive or, before 1.6, one after the other. Tensors are views of the file's bytes, but for those whose numbers
+//! do not lie one after the other, as of models that came from TensorFlow: they are copies. Nothing of a file is run.
 
 mod pickle;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::Cursor;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
+use hanzo_engine_kernels::DType;
 use zip::{CompressionMethod, ZipArchive};
 
 use self::pickle::{Pickle, Storage, Value, View};
 use crate::error::LoadError;
-use crate::limits::GGUF_ENTRIES_MAX;
+use crate::limits::{GGUF_ENTRIES_MAX, GGUF_NAME_BYTES_MAX};
 use crate::load::Tensor;
 use crate::mapped::ModelBytes;
 
 /// Bytes of a pickle: names and shapes of some 20,000 tensors.
 const PICKLE_BYTES_MAX: usize = 4 << 20;
-/// What begins a file of before 1.6, a number in a pickle of its own.
-const LEGACY_MAGIC: &[u8] =
-    &[0x80, 2, 0x8a, 10, 0x6c, 0xfc, 0x9c, 0x46, 0xf9, 0x20, 0x6a, 0xa8, 0x50, 0x19, b'.'];
+/// What begins a file of before 1.6, behind the version of its pickles: a number in a pickle of its own.
+const LEGACY_MAGIC: &[u8] = &[0x8a, 10, 0x6c, 0xfc, 0x9c, 0x46, 0xf9, 0x20, 0x6a, 0xa8, 0x50, 0x19, b'.'];
+/// Bytes of that version.
+const PROTOCOL_BYTES: usize = 2;
 
 /// Maps and parses a file.
 ///
@@ -39,7 +42,8 @@ pub fn open(path: &Path) -> Result<Vec<Tensor>, LoadError> {
 /// # Errors
 /// `Corrupt` naming the tensor or the part of the file; `Unsupported` for what is not a dictionary of plain tensors.
 pub fn parse(file: &str, bytes: &ModelBytes) -> Result<Vec<Tensor>, LoadError> {
-    let archive = if bytes.starts_with(LEGACY_MAGIC) { legacy(file, bytes)? } else { zipped(file, bytes)? };
+    let is_legacy = bytes.get(PROTOCOL_BYTES..).is_some_and(|rest| rest.starts_with(LEGACY_MAGIC));
+    let archive = if is_legacy { legacy(file, bytes)? } else { zipped(file, bytes)? };
     let blame = Blame { file };
     let Archive { bytes, pickle, root, places } = archive;
     let Some(entries) = pickle.dict(root) else {
@@ -54,18 +58,33 @@ pub fn parse(file: &str, bytes: &ModelBytes) -> Result<Vec<Tensor>, LoadError> {
         return Err(blame.corrupt("data", reason));
     }
     let shared_file: Arc<str> = file.into();
-    let mut tensors = Vec::with_capacity(entries.len());
+    let (mut tensors, mut names, mut copied) = (Vec::new(), HashSet::new(), 0);
     for &(name, value) in entries {
         let (Some(name), Value::Tensor(view)) = (pickle.text(name), value) else { continue };
+        if name.len() > GGUF_NAME_BYTES_MAX {
+            let reason = format!("a name of {} bytes; at most {GGUF_NAME_BYTES_MAX} are allowed", name.len());
+            return Err(blame.corrupt("data", reason));
+        }
+        if !names.insert(name) {
+            return Err(blame.corrupt(&format!("tensor {name}"), "it is there twice"));
+        }
         let view = &pickle.views[view];
         let storage = &pickle.storages[view.storage];
-        let place = places.get(pickle.key(storage)).cloned();
-        let (dtype, range) = blame.range(name, view, storage, place)?;
-        let Some(bytes) = bytes.slice(range) else {
-            return Err(blame.corrupt(&format!("tensor {name}"), "it reaches past the file's end"));
+        // Masks and the like: no weight is of such a type, so that one which is needed will be missed.
+        let Some(dtype) = storage.dtype else { continue };
+        let Some(place) = places.get(pickle.key(storage)) else {
+            return Err(
+                blame.corrupt(&format!("tensor {name}"), "the numbers it is a view of are not in the file")
+            );
         };
-        let name = name.to_owned();
-        tensors.push(Tensor { file: shared_file.clone(), name, dtype, shape: view.shape.clone(), bytes });
+        let bytes = blame.numbers(name, view, storage, dtype, bytes, place.clone(), &mut copied)?;
+        tensors.push(Tensor {
+            file: shared_file.clone(),
+            name: name.to_owned(),
+            dtype,
+            shape: view.shape.clone(),
+            bytes,
+        });
     }
     if tensors.is_empty() {
         let reason = "weights are a dictionary of tensors by their names";
@@ -101,47 +120,72 @@ impl Blame<'_> {
     fn pickle<'p>(&self, what: &str, bytes: &'p [u8]) -> Result<(Pickle<'p>, Value), LoadError> {
         let bytes = &bytes[..bytes.len().min(PICKLE_BYTES_MAX)];
         Pickle::read(bytes).map_err(|fault| {
-            let cut = if bytes.len() == PICKLE_BYTES_MAX { "; at most 4 MiB of it are read" } else { "" };
+            let cut = if fault.at == PICKLE_BYTES_MAX { "; at most 4 MiB of it are read" } else { "" };
             self.corrupt(&format!("{what}, byte {}", fault.at), format!("{}{cut}", fault.reason))
         })
     }
 
-    /// The type of a tensor and where its numbers are, given where its storage is.
-    fn range(
+    /// A tensor's numbers, given where its storage is: a part of the file or, where they do not lie one after the other, a
+    /// copy. `copied` counts the bytes of all copies, which are not more than the file's.
+    fn numbers(
         &self,
         name: &str,
         view: &View,
         storage: &Storage,
-        place: Option<Range<usize>>,
-    ) -> Result<(hanzo_engine_kernels::DType, Range<usize>), LoadError> {
-        let what = format!("tensor {name}");
-        let Some(dtype) = storage.dtype else {
-            let reason = "F32, F16 and BF16 can be computed with";
-            return Err(self.unsupported(&format!("{what}: element type"), "booleans or bytes", reason));
-        };
-        let Some(place) = place else {
-            return Err(self.corrupt(&what, "the numbers it is a view of are not in the file"));
-        };
+        dtype: DType,
+        file: &ModelBytes,
+        place: Range<usize>,
+        copied: &mut usize,
+    ) -> Result<ModelBytes, LoadError> {
+        let corrupt = |reason: &str| Err(self.corrupt(&format!("tensor {name}"), reason));
         if view.shape.contains(&0) {
-            return Err(self.corrupt(&what, format!("shape {:?}; no dimension may be 0", view.shape)));
+            return corrupt("one of its dimensions is 0");
         }
-        let mut elements = 1_usize;
+        let (mut elements, mut last, mut whole) = (Some(1_usize), Some(view.first), true);
         for (&size, &stride) in view.shape.iter().zip(&view.strides).rev() {
-            if size > 1 && stride != elements {
-                let strides = format!("{:?} of shape {:?}", view.strides, view.shape);
-                let reason =
-                    "numbers that do not lie one after the other are not read; save the tensor contiguous";
-                return Err(self.unsupported(&format!("{what}: strides"), &strides, reason));
-            }
-            elements =
-                elements.checked_mul(size).ok_or_else(|| self.corrupt(&what, "its shape is too large"))?;
+            whole &= size == 1 || elements == Some(stride);
+            elements = elements.and_then(|elements| elements.checked_mul(size));
+            last = last.and_then(|last| last.checked_add((size - 1).checked_mul(stride)?));
         }
-        let end = view.first.checked_add(elements).filter(|&end| end <= storage.elements);
-        let (first, end) = match (end, dtype.bytes_of(view.first), end.and_then(|end| dtype.bytes_of(end))) {
-            (Some(_), Some(first), Some(end)) if end <= place.len() => (first, end),
-            _ => return Err(self.corrupt(&what, "it reaches past the numbers it is a view of")),
+        let (Some(elements), Some(last)) = (elements, last) else { return corrupt("its shape is too large") };
+        let bytes_of = |count: usize| dtype.bytes_of(count).filter(|&bytes| bytes <= place.len());
+        let (Some(_), Some(first), Some(length)) = (
+            bytes_of(last + 1).filter(|_| last < storage.elements),
+            bytes_of(view.first),
+            bytes_of(elements),
+        ) else {
+            return corrupt("it reaches past the numbers it is a view of");
         };
-        Ok((dtype, place.start + first..place.start + end))
+        if whole {
+            let first = place.start + first;
+            return match file.slice(first..first + length) {
+                Some(bytes) => Ok(bytes),
+                None => corrupt("it reaches past the file's end"),
+            };
+        }
+        *copied += length;
+        if *copied > file.len() {
+            return corrupt(
+                "copies of numbers that do not lie one after the other would take more than the file does",
+            );
+        }
+        let width = length / elements;
+        let storage = &file[place];
+        let mut gathered = Vec::with_capacity(length);
+        let mut index = vec![0; view.shape.len()];
+        for _ in 0..elements {
+            let at: usize = index.iter().zip(&view.strides).map(|(index, stride)| index * stride).sum();
+            let at = (view.first + at) * width;
+            gathered.extend_from_slice(&storage[at..at + width]);
+            for (index, &size) in index.iter_mut().zip(&view.shape).rev() {
+                *index += 1;
+                if *index < size {
+                    break;
+                }
+                *index = 0;
+            }
+        }
+        Ok(gathered.into())
     }
 }
 
@@ -200,7 +244,7 @@ fn zipped<'a>(file: &str, bytes: &'a ModelBytes) -> Result<Archive<'a>, LoadErro
 fn legacy<'a>(file: &str, bytes: &'a ModelBytes) -> Result<Archive<'a>, LoadError> {
     const COUNT_BYTES: usize = size_of::<u64>();
     let blame = Blame { file };
-    let mut at = LEGACY_MAGIC.len();
+    let mut at = PROTOCOL_BYTES + LEGACY_MAGIC.len();
     let mut next = |what: &str| {
         let (pickle, value) = blame.pickle(what, &bytes[at..])?;
         at += pickle.length();
@@ -228,7 +272,7 @@ fn legacy<'a>(file: &str, bytes: &'a ModelBytes) -> Result<Archive<'a>, LoadErro
         pickle.storages.iter().map(|storage| (pickle.key(storage), storage)).collect();
     let mut places = HashMap::with_capacity(keys.len());
     for &key in keys {
-        let name = names.text(key).unwrap_or_default();
+        let name = names.text(key).filter(|name| name.len() <= pickle::NAME_BYTES_MAX).unwrap_or_default();
         let Some(storage) = types.get(name) else {
             return Err(blame.corrupt("the names of storages", format!("no tensor is a view of {name:?}")));
         };
@@ -248,7 +292,9 @@ fn legacy<'a>(file: &str, bytes: &'a ModelBytes) -> Result<Archive<'a>, LoadErro
             );
         };
         at = place.end;
-        places.insert(name.to_owned(), place);
+        if places.insert(name.to_owned(), place).is_some() {
+            return Err(blame.corrupt(&what, "it is there twice"));
+        }
     }
     Ok(Archive { bytes, pickle, root, places })
 }

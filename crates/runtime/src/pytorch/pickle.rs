@@ -166,6 +166,7 @@ impl<'a> Pickle<'a> {
     fn line(&mut self) -> Read<Range<usize>> {
         let first = self.at;
         match self.bytes[first..].iter().position(|&byte| byte == b'\n') {
+            Some(length) if length > NAME_BYTES_MAX => self.fault("a name is too long"),
             Some(length) => {
                 self.at = first + length + 1;
                 Ok(first..first + length)
@@ -216,7 +217,10 @@ impl<'a> Pickle<'a> {
 
     fn remember(&mut self, index: usize) -> Read<()> {
         let Some(&value) = self.stack.last() else { return self.fault("it remembers nothing") };
-        // Places are given out one after the other.
+        // Places are given out one after the other; Python 2 begins with 1.
+        if self.memo.is_empty() && index == 1 {
+            self.memo.push(Value::None);
+        }
         match index.cmp(&self.memo.len()) {
             Ordering::Less => self.memo[index] = value,
             Ordering::Equal => self.memo.push(value),
@@ -397,11 +401,16 @@ impl<'a> Pickle<'a> {
     }
 
     fn global(&self, module: Range<usize>, name: Range<usize>) -> Read<Value> {
+        if module.len().max(name.len()) > NAME_BYTES_MAX {
+            return self.fault("a name is too long");
+        }
         let (module, name) = (&self.bytes[module], &self.bytes[name]);
         let global = match (module, name) {
             (b"collections", b"OrderedDict") => Global::OrderedDict,
             (b"torch._utils", b"_rebuild_tensor_v2" | b"_rebuild_tensor") => Global::RebuildTensor,
-            (b"torch._utils", b"_rebuild_parameter") => Global::RebuildParameter,
+            (b"torch._utils", b"_rebuild_parameter" | b"_rebuild_parameter_with_state") => {
+                Global::RebuildParameter
+            }
             (b"torch", b"FloatStorage") => Global::Storage(DType::F32),
             (b"torch", b"HalfStorage") => Global::Storage(DType::F16),
             (b"torch", b"BFloat16Storage") => Global::Storage(DType::BF16),
@@ -435,6 +444,20 @@ impl<'a> Pickle<'a> {
             (Value::Global(Global::OrderedDict), []) => {
                 self.dicts.push(Vec::new());
                 Ok(Value::Dict(self.dicts.len() - 1))
+            }
+            // Python 2's, of a list of pairs.
+            (Value::Global(Global::OrderedDict), &[Value::List(pairs)]) => {
+                let pair = |&pair: &Value| match self.list(pair) {
+                    Some(&[key, value]) => Some((key, value)),
+                    _ => None,
+                };
+                match self.lists[pairs].iter().map(pair).collect() {
+                    Some(pairs) => {
+                        self.dicts.push(pairs);
+                        Ok(Value::Dict(self.dicts.len() - 1))
+                    }
+                    None => self.fault("a dictionary is made of what are no pairs"),
+                }
             }
             (Value::Global(Global::RebuildParameter), &[tensor @ Value::Tensor(_), ..]) => Ok(tensor),
             (
@@ -500,10 +523,16 @@ impl<'a> Pickle<'a> {
         let Ok(elements) = usize::try_from(elements) else {
             return self.fault("a storage has fewer than no numbers");
         };
+        if key.len() > NAME_BYTES_MAX {
+            return self.fault("a storage's name is too long");
+        }
         self.storages.push(Storage { dtype, key, elements });
         Ok(Value::Storage(self.storages.len() - 1))
     }
 }
+
+/// Bytes of a name that is called, or of a storage's.
+pub(super) const NAME_BYTES_MAX: usize = 128;
 
 /// A number of any length, little endian.
 fn long(bytes: &[u8]) -> Value {

@@ -65,11 +65,24 @@ fn files_of_either_age_hold_what_was_saved() {
 }
 
 #[test]
+fn numbers_that_lie_apart_are_gathered_and_masks_left_out() {
+    let whole: Vec<f64> = (0..24).map(|i| f64::from(i) / 8.0 - 1.0).collect();
+    for file in ["bool.bin", "bool-legacy.bin", "transposed.bin"] {
+        let tensors = open(&path(file)).unwrap();
+        let [weight] = &tensors[..] else { panic!("{file}: {} tensors", tensors.len()) };
+        if file == "transposed.bin" {
+            assert_eq!(weight.shape, [6, 4]);
+            let turned: Vec<f64> = (0..24).map(|i| whole[i % 4 * 6 + i / 4]).collect();
+            assert_eq!(numbers(weight), turned);
+        } else {
+            assert_eq!((&weight.shape[..], numbers(weight)), (&[4, 6][..], whole.clone()), "{file}");
+        }
+    }
+}
+
+#[test]
 fn what_is_not_plain_weights_is_named() {
     for (file, expected) in [
-        ("bool.bin", "tensor mask: element type"),
-        ("bool-legacy.bin", "tensor mask: element type"),
-        ("transposed.bin", "tensor weight: strides"),
         ("called.bin", "getcwd"),
         ("list.bin", "a dictionary of tensors by their names"),
         ("values.json", "neither a zip archive"),
@@ -95,9 +108,14 @@ fn files_cut_short_are_refused() {
 
 /// A file of before 1.6 whose dictionary is this pickle.
 fn around(pickle: &[u8]) -> Vec<u8> {
-    let rest: &[&[u8]] =
-        &[LEGACY_MAGIC, b"\x80\x02M\xe9\x03.", b"\x80\x02}q\x00.", pickle, b"\x80\x02]q\x00."];
-    rest.concat()
+    around_storages(pickle, b"]q\x00.")
+}
+
+/// The same with a pickle of the storages' names, and what follows.
+fn around_storages(pickle: &[u8], names: &[u8]) -> Vec<u8> {
+    let parts: &[&[u8]] =
+        &[b"\x80\x02", LEGACY_MAGIC, b"\x80\x02M\xe9\x03.", b"\x80\x02}q\x00.", pickle, b"\x80\x02", names];
+    parts.concat()
 }
 
 #[test]
@@ -125,6 +143,27 @@ fn pickles_that_ask_for_too_much_are_refused() {
     assert!(error_of(around(&deep)).contains("no dictionary"));
     let many = vec![b'}'; PICKLE_BYTES_MAX + 1];
     assert!(error_of(around(&many)).contains("4 MiB"));
+    // A name that is long, and one that is there again and again.
+    let long = [b"c", &vec![b'a'; 1 << 20][..], b"\nb\n."].concat();
+    assert!(error_of(around(&long)).contains("a name is too long"));
+    let storage = b"(X\x07\0\0\0storagectorch\nFloatStorage\nX\x01\0\0\0aX\x03\0\0\0cpuK\x01tQ";
+    let tensor =
+        [b"ctorch._utils\n_rebuild_tensor_v2\n(", &storage[..], b"K\x00K\x01\x85K\x01\x85\x89}tR"].concat();
+    let tail = [b"]X\x01\0\0\0aa.", &1_u64.to_le_bytes()[..], &1.5_f32.to_le_bytes()].concat();
+    let dictionary = |names: usize, bytes: usize| {
+        let text = [b"X", &(bytes as u32).to_le_bytes()[..], &vec![b'a'; bytes]].concat();
+        let entries = b"h\x00h\x01".repeat(names);
+        [b"}(", &text[..], b"q\x00", &tensor, b"q\x01", &entries, b"u."].concat()
+    };
+    let once = parse("w", &around_storages(&dictionary(0, 1), &tail).into()).unwrap();
+    assert_eq!((once[0].name.as_str(), numbers(&once[0])), ("a", vec![1.5]));
+    assert!(error_of(around_storages(&dictionary(700_000, 1), &tail)).contains("there twice"));
+    assert!(error_of(around_storages(&dictionary(0, 1 << 20), &tail)).contains("at most 65535"));
+    let twice = [b"]X\x01\0\0\0aaX\x01\0\0\0aa.", &tail[9..], &tail[9..]].concat();
+    assert!(error_of(around_storages(&dictionary(0, 1), &twice)).contains("storage a: it is there twice"));
+    // Python 2's dictionaries: places from 1 on, pairs in lists.
+    let pairs = [b"ccollections\nOrderedDict\nq\x01(](]q\x02(X\x01\0\0\0b", &tensor[..], b"eetR."].concat();
+    assert_eq!(parse("w", &around_storages(&pairs, &tail).into()).unwrap()[0].name, "b");
 }
 
 proptest! {

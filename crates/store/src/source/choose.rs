@@ -1,11 +1,11 @@
-//! Which files of a repository make a model: of GGUF files one quantisation, of safetensors all of them with
-//! tokenizer and configuration.
+//! Which files of a repository make a model: of GGUF files one quantisation, of safetensors, or of PyTorch's
+//! files where there are none, all of them with tokenizer and configuration.
 
 use crate::PullError;
 use crate::digest::Digest;
 use crate::limits::GLOBS_MAX;
 use globset::{Glob, GlobSet, GlobSetBuilder};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 /// A file that a source has.
 #[derive(Clone, Debug)]
@@ -240,19 +240,20 @@ fn gguf(what: &str, listing: &[Listed], ggufs: &[usize], choice: Option<&str>) -
 
 /// Weights, tokenizer and configuration in the repository's root, and what `modules.json` names below it.
 fn safetensors(listing: &[Listed], folders: &[String]) -> Chosen {
-    let has_own =
-        listing.iter().any(|file| file.name.starts_with("model") && is_root(&file.name, ".safetensors"));
+    // PyTorch's weights are of use where no others are beside them.
+    let own = |file: &&Listed| {
+        let file = in_folder(&file.name).1.to_ascii_lowercase();
+        file.starts_with("model") && file.ends_with(".safetensors")
+    };
+    let with_own: HashSet<&str> = listing.iter().filter(own).map(|file| in_folder(&file.name).0).collect();
     let wanted = |name: &str| {
         let (folder, file) = in_folder(name);
-        // PyTorch's weights are of use where no others are beside them.
-        let has_safetensors = listing.iter().any(|other| {
-            in_folder(&other.name).0 == folder && other.name.to_ascii_lowercase().ends_with(".safetensors")
-        });
+        let has_safetensors = with_own.contains(folder);
         if !folder.is_empty() {
             return folders.iter().any(|known| known == folder) && is_side_file(file, has_safetensors);
         }
         // Some publish the same weights a second time in their makers' own layout.
-        let twice = has_own && file.starts_with("consolidated");
+        let twice = has_safetensors && file.starts_with("consolidated");
         !twice && is_side_file(file, has_safetensors)
     };
     let files = (0..listing.len()).filter(|at| wanted(&listing[*at].name)).collect();

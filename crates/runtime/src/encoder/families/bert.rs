@@ -97,6 +97,11 @@ const JINA: Names = Names {
     ..BERT
 };
 
+/// What opening sets where a file has [`JINA_CODE_TENSOR`].
+pub(in crate::encoder) const JINA_CODE_KEY: &str = "layer_norm_q";
+/// How the names of tensors end that only Jina's models for code have.
+pub(in crate::encoder) const JINA_CODE_TENSOR: &str = ".attention.self.layer_norm_q.weight";
+
 /// Jina's models for code.
 const JINA_CODE: Names = Names {
     query_norm: "attention.self.layer_norm_q",
@@ -270,11 +275,10 @@ fn gte_rope(config: &Config, head_dim: usize) -> Result<RopeSpec, LoadError> {
 }
 
 /// Jina's BERT: slopes over distances in place of positions, a gated MLP; its models for code norm queries and keys, and
-/// what attention gives twice. Which of the two it is only the name of their classes' module says.
+/// what attention gives twice. No setting says which of the two it is ([`JINA_CODE_KEY`]).
 pub(super) fn jina(config: &Config) -> Result<Plan, LoadError> {
     only(config, POSITIONS, "alibi")?;
-    let custom = config.get("auto_map").map(ToString::to_string).unwrap_or_default();
-    let code = custom.contains("qk-post-norm");
+    let code = config.bool(JINA_CODE_KEY)?.unwrap_or(false);
     let hidden_act = activation(config, "hidden_act", "gelu")?;
     let kind = config.string("feed_forward_type")?.unwrap_or("original");
     let (mlp, names) = match kind {

@@ -36,6 +36,15 @@ const NAMES: Names = Names {
     ..Names::NONE
 };
 
+const HEADS: &[&str] = &["pooler.", "cls.", "classifier.", "lm_predictions.", "mask_predictions."];
+const HEADS_AND_POSITIONS: &[&str] = &[
+    "pooler.",
+    "cls.",
+    "classifier.",
+    "lm_predictions.",
+    "mask_predictions.",
+    "embeddings.position_embeddings.",
+];
 /// Tokens that no convolution needs to see more of.
 const CONVOLUTION_WINDOW_MAX: usize = 31;
 /// Distances that no table needs to be longer for.
@@ -62,7 +71,8 @@ pub(super) fn plan(config: &Config) -> Result<Plan, LoadError> {
     }
     spec.type_vocab = type_vocab(config, 0)?;
     spec.convolution = convolution(config)?;
-    if config.bool("position_biased_input")?.unwrap_or(true) {
+    let positions = config.bool("position_biased_input")?.unwrap_or(true);
+    if positions {
         spec = with_positions(spec, 0);
     }
     let kinds = kinds(config)?;
@@ -89,7 +99,11 @@ pub(super) fn plan(config: &Config) -> Result<Plan, LoadError> {
                 decoder_bias: true,
             }),
         },
-        heads: &["pooler.", "cls.", "classifier.", "lm_predictions.", "mask_predictions."],
+        // Where positions are no input their table is there all the same.
+        heads: match positions {
+            true => HEADS,
+            false => HEADS_AND_POSITIONS,
+        },
     })
 }
 

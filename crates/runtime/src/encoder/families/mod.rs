@@ -8,6 +8,7 @@ pub(super) mod gguf;
 mod modernbert;
 mod nomic;
 
+pub(super) use bert::{JINA_CODE_KEY, JINA_CODE_TENSOR};
 use hanzo_engine_kernels::{Activation, HeadShape};
 use serde_json::Value;
 

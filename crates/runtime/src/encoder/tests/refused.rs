@@ -84,11 +84,6 @@ fn settings_that_make_another_model_are_named() {
         ("gte-new", json!({"rope_scaling": {"type": "ntk", "factor": 2, "mixed_b": 0.6}}), "mixed_b"),
         ("jina-bert-v2", json!({"position_embedding_type": "absolute"}), "position_embedding_type"),
         ("jina-bert-v2", json!({"feed_forward_type": "glu"}), "feed_forward_type = glu"),
-        (
-            "jina-bert-v2",
-            json!({"auto_map": {"AutoModel": "jinaai/jina-bert-v2-qk-post-norm--modeling_bert.JinaBertModel"}}),
-            "mlp.up_gated_layer.weight",
-        ),
         ("jina-bert-v2-code", json!({"feed_forward_type": "original"}), "feed_forward_type = original"),
         ("deberta-v2", json!({"conv_kernel_size": 3}), "conv_act = tanh"),
         ("deberta-v2", json!({"conv_kernel_size": 3, "conv_act": "gelu"}), "encoder.conv.conv.weight"),
