@@ -7,7 +7,7 @@ use std::ops::{Deref, Range};
 use std::path::Path;
 use std::sync::Arc;
 
-use memmap2::Mmap;
+use memmap2::{Mmap, MmapMut};
 
 /// A cheaply cloned view of some bytes, which live as long as any view of them.
 #[derive(Clone)]
@@ -19,6 +19,8 @@ pub struct ModelBytes {
 #[derive(Clone)]
 enum Storage {
     Mapped(Arc<Mmap>),
+    /// Memory of the system's own, so that it is the system's again once nobody has a view of it.
+    Anonymous(Arc<Mmap>),
     Static(&'static [u8]),
     Owned(Arc<[u8]>),
 }
@@ -44,6 +46,19 @@ impl ModelBytes {
         let map = unsafe { Mmap::map(&file)? };
         let range = 0..map.len();
         Ok(Self { storage: Storage::Mapped(Arc::new(map)), range })
+    }
+
+    /// Bytes that `fill` makes, of zeros.
+    ///
+    /// # Errors
+    /// The system's, when it has no memory for them.
+    pub fn made(length: usize, fill: impl FnOnce(&mut [u8])) -> io::Result<Self> {
+        if length == 0 {
+            return Ok(Self::from_static(&[]));
+        }
+        let mut map = MmapMut::map_anon(length)?;
+        fill(&mut map);
+        Ok(Self { storage: Storage::Anonymous(Arc::new(map.make_read_only()?)), range: 0..length })
     }
 
     /// Bytes built into the program.
@@ -93,7 +108,7 @@ impl Deref for ModelBytes {
 
     fn deref(&self) -> &[u8] {
         let all: &[u8] = match &self.storage {
-            Storage::Mapped(map) => map,
+            Storage::Mapped(map) | Storage::Anonymous(map) => map,
             Storage::Static(bytes) => bytes,
             Storage::Owned(bytes) => bytes,
         };
@@ -123,6 +138,14 @@ mod tests {
         middle.release();
         assert_eq!(&middle[..], &content[4_097..50_001]);
         assert_eq!(&bytes[..], &content[..]);
+    }
+
+    #[test]
+    fn made_bytes_stay_after_release() {
+        let bytes = ModelBytes::made(10_000, |bytes| bytes[5_000] = 7).unwrap();
+        bytes.release();
+        assert_eq!((bytes.len(), bytes[4_999], bytes[5_000]), (10_000, 0, 7));
+        assert!(ModelBytes::made(0, |_| panic!("there is nothing to fill")).unwrap().is_empty());
     }
 
     #[test]

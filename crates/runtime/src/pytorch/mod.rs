@@ -169,23 +169,25 @@ impl Blame<'_> {
                 "copies of numbers that do not lie one after the other would take more than the file does",
             );
         }
+        let Some(storage) = file.slice(place) else { return corrupt("it reaches past the file's end") };
         let width = length / elements;
-        let storage = &file[place];
-        let mut gathered = Vec::with_capacity(length);
-        let mut index = vec![0; view.shape.len()];
-        for _ in 0..elements {
-            let at: usize = index.iter().zip(&view.strides).map(|(index, stride)| index * stride).sum();
-            let at = (view.first + at) * width;
-            gathered.extend_from_slice(&storage[at..at + width]);
-            for (index, &size) in index.iter_mut().zip(&view.shape).rev() {
-                *index += 1;
-                if *index < size {
-                    break;
+        let gathered = ModelBytes::made(length, |gathered| {
+            let mut index = vec![0; view.shape.len()];
+            for to in gathered.chunks_exact_mut(width) {
+                let at: usize = index.iter().zip(&view.strides).map(|(index, stride)| index * stride).sum();
+                let at = (view.first + at) * width;
+                to.copy_from_slice(&storage[at..at + width]);
+                for (index, &size) in index.iter_mut().zip(&view.shape).rev() {
+                    *index += 1;
+                    if *index < size {
+                        break;
+                    }
+                    *index = 0;
                 }
-                *index = 0;
             }
-        }
-        Ok(gathered.into())
+        });
+        storage.release();
+        gathered.map_err(|source| LoadError::Io { path: self.file.into(), source })
     }
 }
 
