@@ -48,7 +48,7 @@ pub(crate) fn tell(text: &str) {
 /// # Panics
 /// Where a template has a key that there is not: they are the program's own.
 pub(crate) fn bar_style(template: &str) -> ProgressStyle {
-    ProgressStyle::with_template(template).expect("a template of known keys")
+    ProgressStyle::with_template(template).expect("every template is the program's own and well formed")
 }
 
 /// A model's text as a terminal may see it: control characters other than line feed and tab could move the cursor

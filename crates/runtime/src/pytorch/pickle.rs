@@ -39,10 +39,8 @@ pub(super) enum Global {
     RebuildTensor,
     /// `torch._utils._rebuild_parameter`.
     RebuildParameter,
-    /// `torch.FloatStorage` and its like.
-    Storage(DType),
-    /// One whose elements no tensor here can have, as `torch.BoolStorage`.
-    OddStorage,
+    /// `torch.FloatStorage` and its like; none where no tensor here can have such elements, as of `torch.BoolStorage`.
+    Storage(Option<DType>),
 }
 
 /// A run of numbers of one type that tensors are views of.
@@ -411,15 +409,15 @@ impl<'a> Pickle<'a> {
             (b"torch._utils", b"_rebuild_parameter" | b"_rebuild_parameter_with_state") => {
                 Global::RebuildParameter
             }
-            (b"torch", b"FloatStorage") => Global::Storage(DType::F32),
-            (b"torch", b"HalfStorage") => Global::Storage(DType::F16),
-            (b"torch", b"BFloat16Storage") => Global::Storage(DType::BF16),
-            (b"torch", b"DoubleStorage") => Global::Storage(DType::F64),
-            (b"torch", b"CharStorage") => Global::Storage(DType::I8),
-            (b"torch", b"ShortStorage") => Global::Storage(DType::I16),
-            (b"torch", b"IntStorage") => Global::Storage(DType::I32),
-            (b"torch", b"LongStorage") => Global::Storage(DType::I64),
-            (b"torch", b"BoolStorage" | b"ByteStorage") => Global::OddStorage,
+            (b"torch", b"FloatStorage") => Global::Storage(Some(DType::F32)),
+            (b"torch", b"HalfStorage") => Global::Storage(Some(DType::F16)),
+            (b"torch", b"BFloat16Storage") => Global::Storage(Some(DType::BF16)),
+            (b"torch", b"DoubleStorage") => Global::Storage(Some(DType::F64)),
+            (b"torch", b"CharStorage") => Global::Storage(Some(DType::I8)),
+            (b"torch", b"ShortStorage") => Global::Storage(Some(DType::I16)),
+            (b"torch", b"IntStorage") => Global::Storage(Some(DType::I32)),
+            (b"torch", b"LongStorage") => Global::Storage(Some(DType::I64)),
+            (b"torch", b"BoolStorage" | b"ByteStorage") => Global::Storage(None),
             _ => {
                 let [module, name] = [module, name].map(String::from_utf8_lossy);
                 return self.fault(format!(
@@ -499,27 +497,21 @@ impl<'a> Pickle<'a> {
     /// `("storage", type, key, device, elements)`, and in old files a view of it, which none has.
     fn storage(&mut self, id: Value) -> Read<Value> {
         let parts = self.arguments(id)?;
-        let (dtype, key, elements) = match *parts {
-            [kind, Value::Global(Global::Storage(dtype)), Value::Text(key, end), _, Value::Int(elements)]
-            | [
-                kind,
-                Value::Global(Global::Storage(dtype)),
-                Value::Text(key, end),
-                _,
-                Value::Int(elements),
-                Value::None,
-            ] if self.text(kind) == Some("storage") => (Some(dtype), key..end, elements),
-            [kind, Value::Global(Global::OddStorage), Value::Text(key, end), _, Value::Int(elements)]
-            | [
-                kind,
-                Value::Global(Global::OddStorage),
-                Value::Text(key, end),
-                _,
-                Value::Int(elements),
-                Value::None,
-            ] if self.text(kind) == Some("storage") => (None, key..end, elements),
-            _ => return self.fault("it refers to something outside that is no storage"),
+        let &[
+            kind,
+            Value::Global(Global::Storage(dtype)),
+            Value::Text(key, end),
+            _,
+            Value::Int(elements),
+            ref view @ ..,
+        ] = parts
+        else {
+            return self.fault("it refers to something outside that is no storage");
         };
+        if self.text(kind) != Some("storage") || !matches!(view, [] | [Value::None]) {
+            return self.fault("it refers to something outside that is no storage");
+        }
+        let key = key..end;
         let Ok(elements) = usize::try_from(elements) else {
             return self.fault("a storage has fewer than no numbers");
         };
