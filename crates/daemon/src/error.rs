@@ -178,7 +178,7 @@ impl Error {
             E::Loading { .. } | E::Unloading { .. } | E::Failed { .. } => Code::Unavailable,
             E::Draining { .. } | E::Stopped { .. } | E::WorkerNotReached { .. } => Code::Unavailable,
             E::Worker { .. } | E::NotANumber { .. } | E::Internal { .. } => Code::Internal,
-            E::Deadline => Code::DeadlineExceeded,
+            E::Deadline | E::Request(RequestError::Interrupted) => Code::DeadlineExceeded,
             E::Store(error) => store_code(error),
             E::Pull(error) => pull_code(error),
             E::Load(failure) => match &failure.reason {

@@ -93,7 +93,7 @@ pub(crate) fn build(ask: Ask, served: &Served) -> Result<Built, Error> {
     let context_tokens_max = served.config.context_tokens_max;
     let (tokens, rendered, starts_in_reasoning, split_reasoning) = match ask.prompt {
         PromptSource::Chat(chat) => {
-            let prompt = text.prompt_from_chat(&chat)?;
+            let prompt = text.prompt_from_chat(&chat, &|| false)?;
             (prompt.tokens, Some(prompt.text), prompt.starts_in_reasoning, true)
         }
         PromptSource::Text(prompt) => (text.tokenizer.encode(&prompt, true)?, Some(prompt), false, false),
@@ -162,7 +162,9 @@ pub(crate) enum TokenizeInput {
 /// The runtime's, naming the field.
 pub(crate) fn tokenize(input: TokenizeInput, model: &TextModel) -> Result<(Vec<u32>, String), RequestError> {
     match input {
-        TokenizeInput::Chat(chat) => model.prompt_from_chat(&chat).map(|prompt| (prompt.tokens, prompt.text)),
+        TokenizeInput::Chat(chat) => {
+            model.prompt_from_chat(&chat, &|| false).map(|prompt| (prompt.tokens, prompt.text))
+        }
         TokenizeInput::Text { text, add_special } => Ok((model.tokenizer.encode(&text, add_special)?, text)),
     }
 }

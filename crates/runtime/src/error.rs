@@ -108,6 +108,9 @@ pub enum RequestError {
         /// Tokens there may be.
         tokens_max: usize,
     },
+    /// Who asked no longer waits, or its time was over.
+    #[error("messages: stopped before the prompt was made")]
+    Interrupted,
     /// The model has no chat template.
     #[error("messages: model {model} has no chat template; send text instead")]
     NoChatTemplate {

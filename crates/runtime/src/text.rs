@@ -5,7 +5,7 @@ use crate::{
     chat::{Chat, Opening},
     error::{LoadError, RequestError},
     load::{GenerationDefaults, ModelFiles, ModelInfo, TextFiles, TokenizerSource},
-    template::ChatTemplate,
+    template::{ChatTemplate, Rendered},
     tokenizer::{Tokenizer, hf},
 };
 
@@ -115,15 +115,15 @@ impl TextModel {
     ///
     /// # Errors
     /// [`RequestError::NoChatTemplate`], and those of [`ChatTemplate::render`].
-    pub fn render(&self, chat: &Chat) -> Result<String, RequestError> {
+    pub fn render(&self, chat: &Chat, interrupted: &dyn Fn() -> bool) -> Result<Rendered, RequestError> {
         let template = self.template.as_ref();
         let template =
             template.ok_or_else(|| RequestError::NoChatTemplate { model: self.info.name.clone() })?;
-        let Some(opened) = self.opening.before(chat) else { return template.render(chat) };
-        template.render(&opened).or_else(|refusal| {
+        let Some(opened) = self.opening.before(chat) else { return template.render(chat, interrupted) };
+        template.render(&opened, interrupted).or_else(|refusal| {
             // The client sent no system prompt: that the template takes none is not its fault.
             let within = self.opening.within(chat).ok_or(refusal)?;
-            template.render(&within)
+            template.render(&within, interrupted)
         })
     }
 
@@ -131,8 +131,12 @@ impl TextModel {
     ///
     /// # Errors
     /// Those of [`TextModel::render`] and [`Tokenizer::encode`].
-    pub fn prompt_from_chat(&self, chat: &Chat) -> Result<Prompt, RequestError> {
-        let text = self.render(chat)?;
+    pub fn prompt_from_chat(
+        &self,
+        chat: &Chat,
+        interrupted: &dyn Fn() -> bool,
+    ) -> Result<Prompt, RequestError> {
+        let Rendered { text, .. } = self.render(chat, interrupted)?;
         let tokens = self.tokenizer.encode(&text, false)?;
         let starts_in_reasoning =
             self.reasoning.as_ref().is_some_and(|markers| markers.are_open_at_end(chat, &text));
@@ -256,7 +260,7 @@ pub(crate) mod tests {
         let rows = golden["prompts"].as_array().expect("prompts");
         assert_eq!(rows.len(), 12);
         for row in rows {
-            let prompt = model.prompt_from_chat(&chat(row)).expect("renders");
+            let prompt = model.prompt_from_chat(&chat(row), &|| false).expect("renders");
             assert_eq!(prompt.text, row["prompt"], "{}", row["messages"]);
             assert_eq!(json!(prompt.tokens), row["prompt_ids"], "{}", row["messages"]);
             assert!(!prompt.starts_in_reasoning);
@@ -270,7 +274,7 @@ pub(crate) mod tests {
         let mut rows = 0;
         for line in include_str!("../../../tests/data/eval.jsonl").lines() {
             let row: Value = serde_json::from_str(line).expect("JSON");
-            let prompt = model.prompt_from_chat(&chat(&row)).expect("renders");
+            let prompt = model.prompt_from_chat(&chat(&row), &|| false).expect("renders");
             assert_eq!(json!(prompt.tokens.len()), row["prompt_tokens"], "{}", row["messages"]);
             rows += 1;
         }
@@ -290,7 +294,9 @@ pub(crate) mod tests {
             ..Chat::default()
         };
         let mut model = demo();
-        let plain = |model: &TextModel, messages: &[Message]| model.render(&chat(messages)).expect("renders");
+        let plain = |model: &TextModel, messages: &[Message]| {
+            model.render(&chat(messages), &|| false).expect("renders").text
+        };
         let user = message("user", "hi");
         let without = plain(&model, std::slice::from_ref(&user));
         let kind = message("system", "Be kind.");
@@ -316,7 +322,7 @@ pub(crate) mod tests {
         let prompt = "[user: Be kind.\n\n1][assistant: 2][user: hi]";
         assert_eq!(plain(&model, std::slice::from_ref(&user)), prompt);
         // One that the client sent is refused to the client.
-        let refusal = model.render(&chat(&[kind, user])).expect_err("refused");
+        let refusal = model.render(&chat(&[kind, user]), &|| false).expect_err("refused");
         assert!(refusal.to_string().contains("no system"), "{refusal}");
     }
 

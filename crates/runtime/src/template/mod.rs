@@ -12,7 +12,7 @@ mod json;
 #[cfg(test)]
 mod tests;
 
-use std::{fmt, io};
+use std::{fmt, io, ops::Range};
 
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, Value, syntax::SyntaxConfig, value::Serde};
 use minijinja_contrib::pycompat;
@@ -39,6 +39,26 @@ pub struct ChatTemplate {
     environment: Environment<'static>,
     bos: String,
     eos: String,
+}
+
+/// What a template made of a conversation.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rendered {
+    /// The prompt.
+    pub text: String,
+    /// Bytes of `text` that came from the request and not from the template: ascending, apart from each other.
+    pub from_request: Vec<Range<usize>>,
+}
+
+impl Rendered {
+    /// Leaves the first `end` bytes, which must end with a character.
+    fn truncate(&mut self, end: usize) {
+        self.text.truncate(end);
+        self.from_request.retain_mut(|range| {
+            range.end = range.end.min(end);
+            range.start < range.end
+        });
+    }
 }
 
 /// The words a template refused a conversation with.
@@ -79,18 +99,18 @@ impl ChatTemplate {
         Ok(ChatTemplate { environment, bos: bos.to_owned(), eos: eos.to_owned() })
     }
 
-    /// The prompt of a conversation.
+    /// The prompt of a conversation. `interrupted` is asked now and then whether to go on; it is cheap.
     ///
     /// # Errors
-    /// [`RequestError::Invalid`]: of `messages`, with the template's words, where it refuses the conversation; of
+    /// [`RequestError::Interrupted`]; [`RequestError::Invalid`]: of `messages`, with the template's words, where it refuses the conversation; of
     /// `template_kwargs_json` for variables that are the engine's own; of `continue_final_message` where the last
     /// message cannot be continued.
-    pub fn render(&self, chat: &Chat) -> Result<String, RequestError> {
+    pub fn render(&self, chat: &Chat, interrupted: &dyn Fn() -> bool) -> Result<Rendered, RequestError> {
         let Some(last) = chat.messages.last() else {
             return Err(RequestError::invalid("messages", "must not be empty"));
         };
         if !chat.continue_final_message {
-            return self.run(chat);
+            return self.run(chat, interrupted);
         }
         if chat.add_generation_prompt {
             let reason =
@@ -101,13 +121,14 @@ impl ChatTemplate {
         if let Some(last) = tagged.messages.last_mut() {
             last.content.push_str(CONTINUE_TAG);
         }
-        let rendered = self.run(&tagged)?;
-        match rendered.rfind(CONTINUE_TAG.trim_end()) {
-            Some(end) if rendered.contains(last.content.trim()) => {
-                let prompt = &rendered[..end];
+        let mut rendered = self.run(&tagged, interrupted)?;
+        let text = rendered.text.as_str();
+        match text.rfind(CONTINUE_TAG.trim_end()) {
+            Some(end) if text.contains(last.content.trim()) => {
                 // A template that trims the message would have trimmed its own end too.
-                let keeps_spaces = rendered[end..].starts_with(CONTINUE_TAG);
-                Ok(if keeps_spaces { prompt } else { prompt.trim_end() }.to_owned())
+                let keeps_spaces = text[end..].starts_with(CONTINUE_TAG);
+                rendered.truncate(if keeps_spaces { end } else { text[..end].trim_end().len() });
+                Ok(rendered)
             }
             _ => {
                 let reason = "the last message does not appear in the prompt that the chat template makes";
@@ -116,17 +137,22 @@ impl ChatTemplate {
         }
     }
 
-    fn run(&self, chat: &Chat) -> Result<String, RequestError> {
+    fn run(&self, chat: &Chat, interrupted: &dyn Fn() -> bool) -> Result<Rendered, RequestError> {
         let context = self.context(chat)?;
         let template = self.environment.get_template(NAME).map_err(|error| refusal(&error))?;
-        let mut out = Bounded::default();
+        let mut out = Bounded { bytes: Vec::new(), is_full: false, is_interrupted: false, interrupted };
         let rendered = template.render_captured_to(context, &mut out).map(drop);
         if out.is_full {
             let reason = format!("make a prompt of over {TEMPLATE_OUTPUT_BYTES_MAX} bytes");
             return Err(RequestError::invalid("messages", reason));
         }
+        if out.is_interrupted || interrupted() {
+            return Err(RequestError::Interrupted);
+        }
         rendered.map_err(|error| refusal(&error))?;
-        String::from_utf8(out.bytes).map_err(|error| RequestError::invalid("messages", error.to_string()))
+        let text = String::from_utf8(out.bytes);
+        let text = text.map_err(|error| RequestError::invalid("messages", error.to_string()))?;
+        Ok(Rendered { text, from_request: Vec::new() })
     }
 
     /// The template's variables, as transformers gives them.
@@ -226,17 +252,22 @@ fn shortened(words: &str) -> String {
 }
 
 /// Output up to [`TEMPLATE_OUTPUT_BYTES_MAX`].
-#[derive(Default)]
-struct Bounded {
+struct Bounded<'a> {
     bytes: Vec<u8>,
     is_full: bool,
+    is_interrupted: bool,
+    interrupted: &'a dyn Fn() -> bool,
 }
 
-impl io::Write for &mut Bounded {
+impl io::Write for &mut Bounded<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.bytes.len() + bytes.len() > TEMPLATE_OUTPUT_BYTES_MAX {
             self.is_full = true;
             return Err(io::Error::other("the output is too long"));
+        }
+        if (self.interrupted)() {
+            self.is_interrupted = true;
+            return Err(io::Error::other("interrupted"));
         }
         self.bytes.extend_from_slice(bytes);
         Ok(bytes.len())

@@ -26,8 +26,12 @@ fn template(source: &str) -> ChatTemplate {
     ChatTemplate::new(source, "<s>", "</s>", "m.gguf").expect("a template")
 }
 
+fn rendered(template: &ChatTemplate, chat: &Chat) -> Result<String, RequestError> {
+    template.render(chat, &|| false).map(|rendered| rendered.text)
+}
+
 fn refused(source: &str, chat: &Chat) -> (&'static str, String) {
-    match template(source).render(chat) {
+    match rendered(&template(source), chat) {
         Err(RequestError::Invalid { field, reason }) => (field, reason),
         other => panic!("rendered, or another error: {other:?}"),
     }
@@ -47,7 +51,7 @@ fn prompts_and_refusals_are_those_of_jinja2() {
             add_generation_prompt: case["add_generation_prompt"] == true,
             continue_final_message: false,
         };
-        match (template.render(&chat), &case["prompt"], &case["refusal"]) {
+        match (rendered(&template, &chat), &case["prompt"], &case["refusal"]) {
             (Ok(prompt), Value::String(expected), _) => assert_eq!(&prompt, expected, "{case}"),
             (Err(error), _, Value::String(words)) => {
                 assert_eq!(error, RequestError::invalid("messages", words), "{case}");
@@ -99,15 +103,15 @@ fn the_date_is_the_callers() {
         ..chat(&[("user", "x")])
     };
     let source = "{{ strftime_now('%d %b %Y') }}";
-    assert_eq!(template(source).render(&with_now(json!(1_722_000_000))), Ok("26 Jul 2024".into()));
+    assert_eq!(rendered(&template(source), &with_now(json!(1_722_000_000))), Ok("26 Jul 2024".into()));
     let (field, reason) = refused(source, &chat(&[("user", "x")]));
     assert_eq!(field, "template_kwargs_json");
     assert!(reason.contains("asks for the date"), "{reason}");
     assert_eq!(refused(source, &with_now(json!("today"))).0, "template_kwargs_json");
     assert!(refused("{{ strftime_now('%Q') }}", &with_now(json!(0))).1.contains("%Q"));
     let careful = "{{ strftime_now('%Y') if strftime_now is defined else 'some day' }}";
-    assert_eq!(template(careful).render(&chat(&[("user", "x")])), Ok("some day".into()));
-    assert_eq!(template(careful).render(&with_now(json!(0))), Ok("1970".into()));
+    assert_eq!(rendered(&template(careful), &chat(&[("user", "x")])), Ok("some day".into()));
+    assert_eq!(rendered(&template(careful), &with_now(json!(0))), Ok("1970".into()));
 }
 
 #[test]
@@ -127,7 +131,7 @@ fn the_last_message_can_be_left_open() {
     let trims = "{% for m in messages %}<{{ m.role }}>{{ m.content | trim }}<end>\n{% endfor %}";
     let open = |source: &str, last: &str| {
         let chat = Chat { continue_final_message: true, ..chat(&[("user", "hi"), ("assistant", last)]) };
-        template(source).render(&chat)
+        rendered(&template(source), &chat)
     };
     assert_eq!(open(keeps, "So: "), Ok("<user>hi<end><assistant>So: ".into()));
     assert_eq!(open(trims, "So: "), Ok("<user>hi<end>\n<assistant>So:".into()));
@@ -142,7 +146,7 @@ fn the_last_message_can_be_left_open() {
         add_generation_prompt: true,
         ..chat(&[("user", "hi"), ("assistant", "a")])
     };
-    assert!(unusable(template(keeps).render(&both)));
+    assert!(unusable(rendered(&template(keeps), &both)));
 }
 
 #[test]
@@ -154,6 +158,6 @@ fn generation_blocks_are_plain_blocks() {
         ("{{ '{% generation' }}{% set generation = 1 %}{{ generation }}", "{% generation1"),
     ];
     for (source, text) in cases {
-        assert_eq!(template(source).render(&chat(&[("user", "x")])).as_deref(), Ok(text), "{source}");
+        assert_eq!(rendered(&template(source), &chat(&[("user", "x")])).as_deref(), Ok(text), "{source}");
     }
 }
