@@ -11,8 +11,8 @@ use axum::{
 use tokio::sync::Semaphore;
 
 use crate::{
-    Config, GatewayError, drain::Drain, engine::Engine, error::ApiError, metrics::Metrics, openai, ops,
-    scores, tei, tokens, track,
+    Config, GatewayError, bodies::Bodies, drain::Drain, engine::Engine, error::ApiError,
+    limits::BODIES_READ_MAX, metrics::Metrics, openai, ops, scores, tei, tokens, track,
 };
 
 /// The gateway's state. Nothing in it belongs to one request, and nothing outlives the process.
@@ -22,8 +22,10 @@ pub(crate) struct App {
     pub(crate) engine: Engine,
     pub(crate) metrics: Metrics,
     pub(crate) drain: Drain,
-    /// Bytes of request bodies that may be held: `Config::bodies_bytes_max` in all.
-    pub(crate) bodies: Semaphore,
+    /// Room for request bodies: `Config::bodies_bytes_max` in all.
+    pub(crate) bodies: Bodies,
+    /// Larger bodies that are being read.
+    pub(crate) bodies_read: Arc<Semaphore>,
     /// Bytes of vectors that may be held: `Config::embeddings_bytes_max` in all.
     pub(crate) vectors: Arc<Semaphore>,
 }
@@ -36,7 +38,8 @@ impl App {
             engine,
             metrics,
             drain: Drain::default(),
-            bodies: Semaphore::new(config.bodies_bytes_max),
+            bodies: Bodies::new(config.bodies_bytes_max, config.body_bytes_max),
+            bodies_read: Arc::new(Semaphore::new(BODIES_READ_MAX)),
             vectors: Arc::new(Semaphore::new(config.embeddings_bytes_max)),
             config,
         })

@@ -1,33 +1,107 @@
-//! From the bytes of a request to a JSON value: media type, size, time, UTF-8, syntax.
+//! From the bytes of a request to its fields: media type, size, pace, UTF-8, syntax.
 
-use std::time::Duration;
+use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use axum::{
     body::{Body, HttpBody as _},
+    extract::{FromRequest, Request},
     http::{HeaderMap, header},
 };
-use bytes::BytesMut;
+use bytes::Bytes;
 use http_body_util::BodyExt as _;
-use serde_json::Value;
+use tokio::time::Instant;
 
 use crate::{
+    Config,
     app::App,
+    bodies::{Room, Share},
     error::ApiError,
     fields::Fields,
-    limits::{QUOTE_CHARS_MAX, REFUSED_BODY_TIMES_MAX},
+    json::Json,
+    limits::{BODY_WINDOW, BODY_WINDOW_BYTES, INLINE_BODY_BYTES, QUOTE_CHARS_MAX, REFUSED_BODY_TIMES_MAX},
 };
 
-/// Reads a request's body as a JSON object.
+/// A body that has not arrived.
+#[derive(Debug)]
+pub(crate) struct Incoming {
+    headers: HeaderMap,
+    share: Option<Share>, // of its connection; None where there is none
+    body: Body,
+}
+
+impl<S: Sync> FromRequest<S> for Incoming {
+    type Rejection = Infallible;
+
+    async fn from_request(request: Request, _: &S) -> Result<Incoming, Infallible> {
+        let (head, body) = request.into_parts();
+        Ok(Incoming { share: head.extensions.get().cloned(), headers: head.headers, body })
+    }
+}
+
+/// A request's body, and the room it takes up.
+#[derive(Debug)]
+pub(crate) struct Received {
+    text: String,
+    room: Room,
+    app: Arc<App>,
+}
+
+/// Takes a request's body in.
 ///
 /// # Errors
-/// 415 for another media type, 413 over the limit, 408 when it does not arrive in time, 400 where it is not a
-/// JSON object in UTF-8.
-pub(crate) async fn read(app: &App, headers: &HeaderMap, body: Body) -> Result<Fields, ApiError> {
-    media_type(headers)?;
-    let timeout_s = app.config.body_timeout_s;
-    let reading = tokio::time::timeout(Duration::from_secs(timeout_s), parsed(app, headers, body));
-    let body = reading.await.map_err(|_| ApiError::body_timeout(timeout_s))??;
-    Fields::of_body(body, app.config.lenient)
+/// 415 for another media type, 413 over the limit, 408 when it does not arrive in time, 503 where there is no room for
+/// it in that time, 400 where it is not UTF-8.
+pub(crate) async fn read(app: &Arc<App>, incoming: Incoming) -> Result<Received, ApiError> {
+    media_type(&incoming.headers)?;
+    let (bytes, room) = arrived(app, incoming).await?;
+    let text = String::from_utf8(bytes).map_err(|e| {
+        ApiError::body(format!("the body is not valid UTF-8 at byte {}", e.utf8_error().valid_up_to()))
+    })?;
+    Ok(Received { text, room, app: Arc::clone(app) })
+}
+
+impl Received {
+    /// What `read` makes of the fields, and the room, which is to be held until that has been handed on; the body itself
+    /// is gone. A large one is read on a thread of its own.
+    ///
+    /// # Errors
+    /// 400 where the body is not a JSON object, and those of `read`.
+    pub(crate) async fn into<T: Send + 'static>(
+        self,
+        read: impl FnOnce(Fields<'_>, &Config) -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<(T, Room), ApiError> {
+        let (Received { mut room, .. }, value) = self.peek(read).await?;
+        room.settle();
+        Ok((value, room))
+    }
+
+    /// As [`Received::into`], of a body that is read again.
+    ///
+    /// # Errors
+    /// As for [`Received::into`].
+    pub(crate) async fn peek<T: Send + 'static>(
+        self,
+        read: impl FnOnce(Fields<'_>, &Config) -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<(Received, T), ApiError> {
+        let turn = match self.text.len() {
+            0..=INLINE_BODY_BYTES => None,
+            // Never closed.
+            _ => Arc::clone(&self.app.bodies_read).acquire_owned().await.ok(),
+        };
+        let aside = turn.is_some();
+        let work = move || {
+            let _turn = turn;
+            let config = &self.app.config;
+            let value = read(Fields::of_body(parse(&self.text)?, config.lenient)?, config)?;
+            Ok((self, value))
+        };
+        match aside {
+            false => work(),
+            true => tokio::task::spawn_blocking(work)
+                .await
+                .unwrap_or_else(|e| Err(ApiError::internal(&format!("reading a body: {e}")))),
+        }
+    }
 }
 
 fn media_type(headers: &HeaderMap) -> Result<(), ApiError> {
@@ -55,31 +129,90 @@ fn media_type(headers: &HeaderMap) -> Result<(), ApiError> {
     Ok(())
 }
 
-async fn parsed(app: &App, headers: &HeaderMap, mut body: Body) -> Result<Value, ApiError> {
+async fn arrived(app: &App, incoming: Incoming) -> Result<(Vec<u8>, Room), ApiError> {
+    let Incoming { headers, share, mut body } = incoming;
     let bytes_max = app.config.body_bytes_max;
-    let announced = body.size_hint().lower();
-    if announced > bytes_max as u64 {
+    let time = Duration::from_secs(app.config.body_timeout_s);
+    let too_large = async |body: &mut Body| {
+        // However long it takes: the answer is the same.
+        let _ = tokio::time::timeout(time, discard(body, bytes_max)).await;
+        Err(ApiError::body_too_large(bytes_max))
+    };
+    if body.size_hint().lower() > bytes_max as u64 {
         // A client that asked first has sent nothing yet.
-        if !headers.contains_key(header::EXPECT) {
-            discard(&mut body, bytes_max).await;
-        }
-        return Err(ApiError::body_too_large(bytes_max));
-    }
-    let share = body.size_hint().upper().unwrap_or(bytes_max as u64).min(bytes_max as u64);
-    let share = u32::try_from(share).unwrap_or(u32::MAX);
-    let held = app.bodies.acquire_many(share).await;
-    let _held = held.map_err(|_| ApiError::draining())?;
-    let mut bytes = BytesMut::with_capacity(announced as usize);
-    while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|e| ApiError::body(format!("the request body broke off: {e}")))?;
-        let Some(data) = frame.data_ref() else { continue };
-        if bytes.len() + data.len() > bytes_max {
-            discard(&mut body, bytes_max).await;
+        if headers.contains_key(header::EXPECT) {
             return Err(ApiError::body_too_large(bytes_max));
         }
-        bytes.extend_from_slice(data);
+        return too_large(&mut body).await;
     }
-    parse(&bytes)
+    let mut room = app.bodies.room(share);
+    let mut pace = Pace::new(app.config.body_timeout_s);
+    let mut bytes = Vec::new();
+    while let Some(data) = pace.next(&mut body).await? {
+        let so_far = bytes.len() + data.len();
+        if so_far > bytes_max {
+            return too_large(&mut body).await;
+        }
+        let waiting = Instant::now();
+        if tokio::time::timeout(time, room.grow(so_far, bytes_max)).await.is_err() {
+            return Err(ApiError::busy("the server holds as many request bodies as it may; try again"));
+        }
+        pace.resume(waiting);
+        bytes.extend_from_slice(&data);
+    }
+    Ok((bytes, room))
+}
+
+/// How fast a body must arrive: all of it within the configured time, and some of it all the time.
+struct Pace {
+    timeout_s: u64,
+    deadline: Instant,
+    window: Instant, // its end
+    window_bytes: usize,
+}
+
+impl Pace {
+    fn new(timeout_s: u64) -> Pace {
+        let now = Instant::now();
+        let deadline = now + Duration::from_secs(timeout_s);
+        Pace { timeout_s, deadline, window: now + BODY_WINDOW, window_bytes: 0 }
+    }
+
+    /// The next piece of the body; None at its end.
+    async fn next(&mut self, body: &mut Body) -> Result<Option<Bytes>, ApiError> {
+        loop {
+            let now = Instant::now();
+            if now >= self.deadline {
+                return Err(ApiError::body_timeout(format!("within {} seconds", self.timeout_s)));
+            }
+            if now >= self.window {
+                if self.window_bytes < BODY_WINDOW_BYTES {
+                    let slow =
+                        format!("fast enough: {} bytes in {} s", self.window_bytes, BODY_WINDOW.as_secs());
+                    return Err(ApiError::body_timeout(slow));
+                }
+                (self.window, self.window_bytes) = (now + BODY_WINDOW, 0);
+            }
+            let frame = match tokio::time::timeout_at(self.deadline.min(self.window), body.frame()).await {
+                Err(_) => continue,
+                Ok(None) => return Ok(None),
+                Ok(Some(frame)) => {
+                    frame.map_err(|e| ApiError::body(format!("the request body broke off: {e}")))?
+                }
+            };
+            if let Ok(data) = frame.into_data() {
+                self.window_bytes += data.len();
+                return Ok(Some(data));
+            }
+        }
+    }
+
+    /// Goes on after a time in which it was not the client that was waited for.
+    fn resume(&mut self, since: Instant) {
+        let waited = since.elapsed();
+        self.deadline += waited;
+        self.window += waited;
+    }
 }
 
 /// Reads on for a while, because many clients send all before they read the answer.
@@ -94,31 +227,28 @@ async fn discard(body: &mut Body, bytes_max: usize) {
     }
 }
 
-fn parse(bytes: &[u8]) -> Result<Value, ApiError> {
-    let text = std::str::from_utf8(bytes)
-        .map_err(|e| ApiError::body(format!("the body is not valid UTF-8 at byte {}", e.valid_up_to())))?;
+fn parse(text: &str) -> Result<Json<'_>, ApiError> {
+    // Some editors and clients begin a text with a byte order mark; it says nothing here.
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     if text.trim().is_empty() {
         return Err(ApiError::body("the body is empty; expected a JSON object"));
     }
-    serde_json::from_str(text).map_err(|e| {
-        let problem = format!("the body is not valid JSON: {e}");
-        match field_before(text, e.line(), e.column()) {
-            Some(field) if e.is_syntax() => ApiError::field(&field, problem),
+    Json::parse(text).map_err(|fault| {
+        let before = &text.as_bytes()[..fault.at];
+        let line = before.iter().filter(|byte| **byte == b'\n').count() + 1;
+        let column = before.iter().rev().take_while(|byte| **byte != b'\n').count() + 1;
+        let problem = format!("the body is not valid JSON: {} at line {line} column {column}", fault.problem);
+        match field_before(text, fault.at) {
+            Some(field) if fault.is_of_value() => ApiError::field(&field, problem),
             _ => ApiError::body(problem),
         }
     })
 }
 
-/// The name of the field whose value broke the syntax, such as NaN in `{"temperature": NaN}`. Line and column
-/// are serde_json's: from 1, in bytes, of the last byte that was read.
-fn field_before(text: &str, line: usize, column: usize) -> Option<String> {
-    let start = match line.checked_sub(1)? {
-        0 => 0,
-        above => text.match_indices('\n').nth(above - 1)?.0 + 1,
-    };
-    let before = text.get(..start + column.min(text.len() - start))?;
+/// The name of the field whose value broke the syntax at that byte, such as NaN in `{"temperature": NaN}`.
+fn field_before(text: &str, at: usize) -> Option<String> {
     let value = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '+' | '.');
-    let before = before.trim_end_matches(value).trim_end().strip_suffix(':')?;
+    let before = text.get(..at)?.trim_end_matches(value).trim_end().strip_suffix(':')?;
     let name = before.trim_end().strip_suffix('"')?;
     let name = &name[name.rfind('"')? + 1..];
     (!name.is_empty() && name.len() <= QUOTE_CHARS_MAX).then(|| name.to_owned())
@@ -130,7 +260,7 @@ mod tests {
 
     use super::{media_type, parse};
 
-    fn check(body: &[u8], param: Option<&str>, says: &str) {
+    fn check(body: &str, param: Option<&str>, says: &str) {
         let error = parse(body).unwrap_err().json()["error"].clone();
         assert_eq!(error["param"].as_str(), param, "{error}");
         assert!(error["message"].as_str().unwrap().contains(says), "{error}");
@@ -138,17 +268,21 @@ mod tests {
 
     #[test]
     fn syntax_errors_name_the_field_where_it_can_be_seen() {
-        check(br#"{"model":"m","temperature": NaN}"#, Some("temperature"), "JSON");
-        check(b"{\"a\":1,\n \"top_p\" : Infinity}", Some("top_p"), "line 2");
-        check(br#"{"top_p":-Infinity}"#, Some("top_p"), "JSON");
-        check(br#"{"min_p":1e999}"#, Some("min_p"), "out of range");
-        check(br#"{"a":1"#, None, "EOF");
-        check(b"", None, "empty");
-        check(b" \n", None, "empty");
-        check(b"{\"a\":\"\xff\"}", None, "UTF-8 at byte 6");
-        check(br#"{"a":"\ud800"}"#, None, "hex escape");
-        check("[".repeat(100_000).as_bytes(), None, "recursion limit");
-        check("{\"a\":\n".repeat(1000).as_bytes(), None, "recursion limit");
+        check(r#"{"model":"m","temperature": NaN}"#, Some("temperature"), "JSON");
+        check("{\"a\":1,\n \"top_p\" : Infinity}", Some("top_p"), "line 2");
+        check(r#"{"top_p":-Infinity}"#, Some("top_p"), "JSON");
+        check(r#"{"a":1"#, None, "EOF");
+        check("", None, "empty");
+        check(" \n", None, "empty");
+        check("{\"a\":\"\\u12\"}", None, "hexadecimal");
+        check(&"[".repeat(100_000), None, "recursion limit");
+        check(&"{\"a\":\n".repeat(1000), None, "recursion limit");
+    }
+
+    #[test]
+    fn a_byte_order_mark_is_no_fault() {
+        assert!(parse("\u{feff}{}").unwrap().is_object());
+        check("\u{feff}", None, "empty");
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Every error that a client can see, and the one table from gRPC statuses to HTTP.
 
+use std::fmt::Display;
+
 use axum::{
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
@@ -69,6 +71,13 @@ impl ApiError {
         error
     }
 
+    /// 503: what a request needs is held by others.
+    pub(crate) fn busy(problem: impl Into<String>) -> ApiError {
+        let mut error = ApiError::new(StatusCode::SERVICE_UNAVAILABLE, SERVER, Some("unavailable"), problem);
+        error.retry_after_s = Some(1);
+        error
+    }
+
     /// 400 on a text, or a list of texts, that has nothing in it.
     pub(crate) fn empty(param: &str) -> ApiError {
         ApiError { code: Some(EMPTY.to_owned()), ..ApiError::field(param, "must not be empty") }
@@ -90,9 +99,9 @@ impl ApiError {
         ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, INVALID, Some("body_too_large"), message)
     }
 
-    /// 408: the body did not arrive in time.
-    pub(crate) fn body_timeout(timeout_s: u64) -> ApiError {
-        let message = format!("the request body did not arrive within {timeout_s} seconds");
+    /// 408: the body did not arrive in time, or not `fast enough`.
+    pub(crate) fn body_timeout(how: impl Display) -> ApiError {
+        let message = format!("the request body did not arrive {how}");
         ApiError::new(StatusCode::REQUEST_TIMEOUT, INVALID, Some("body_timeout"), message)
     }
 

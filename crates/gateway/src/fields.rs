@@ -1,51 +1,62 @@
 //! Reads a JSON body field by field, so that every error names the field, what it expected and what it got.
 //!
-//! A field is taken out when it is read; what is left at the end is unknown. `null` counts as absent.
+//! A field is taken out when it is read; what is left at the end is unknown. `null` counts as absent. Of a name that stands
+//! there more than once the last counts. Fields are pieces of the body's text: nothing is built to hold them, and a path is
+//! made when there is an error, so a list of a million elements costs no memory until something is read from it.
 
 use std::{
+    borrow::Cow,
     fmt::Display,
     ops::{Bound, RangeBounds, RangeInclusive},
 };
 
-use serde_json::{Map, Value};
+use crate::{
+    error::{ApiError, quote},
+    json::{Elements, Json, joined},
+    limits::{OBJECT_FIELDS_MAX, QUOTE_CHARS_MAX},
+};
 
-use crate::error::{ApiError, quote};
+/// The body that fields are of, and how strictly it is read.
+#[derive(Debug, Clone, Copy)]
+struct Source<'a> {
+    body: Json<'a>,
+    lenient: bool,
+}
 
 /// A JSON object whose fields have not all been read.
-#[derive(Debug)]
-pub(crate) struct Fields {
-    path: String, // of the object: empty for the body
-    map: Map<String, Value>,
-    lenient: bool,
+#[derive(Debug, Clone)]
+pub(crate) struct Fields<'a> {
+    source: Source<'a>,
+    object: Json<'a>,
+    members: Vec<(Cow<'a, str>, Json<'a>)>,
 }
 
-/// A value that is there and is not null, with its path in the body, such as `messages[2].content`.
-#[derive(Debug)]
-pub(crate) struct Field {
-    path: String,
-    value: Value,
-    lenient: bool,
+/// A value that is there and is not null. Cheap to copy.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Field<'a> {
+    source: Source<'a>,
+    value: Json<'a>,
 }
 
-impl Fields {
+impl<'a> Fields<'a> {
     /// The body, which must be an object. `lenient`: unknown fields are no error, at any depth.
-    pub(crate) fn of_body(body: Value, lenient: bool) -> Result<Fields, ApiError> {
-        match body {
-            Value::Object(map) => Ok(Fields { path: String::new(), map, lenient }),
-            other => Err(ApiError::body(format!("the body must be a JSON object, got {}", describe(&other)))),
+    pub(crate) fn of_body(body: Json<'a>, lenient: bool) -> Result<Fields<'a>, ApiError> {
+        if !body.is_object() {
+            return Err(ApiError::body(format!("the body must be a JSON object, got {}", describe(body))));
         }
+        Field { source: Source { body, lenient }, value: body }.object()
     }
 
     /// Takes a field out.
-    pub(crate) fn take(&mut self, name: &str) -> Option<Field> {
-        match self.map.remove(name)? {
-            Value::Null => None,
-            value => Some(Field { path: self.path_of(name), value, lenient: self.lenient }),
-        }
+    pub(crate) fn take(&mut self, name: &str) -> Option<Field<'a>> {
+        let is = |member: &(Cow<'a, str>, Json<'a>)| member.0 == name;
+        let value = self.members.iter().rfind(|member| is(member))?.1;
+        self.members.retain(|member| !is(member));
+        (!value.is_null()).then_some(Field { source: self.source, value })
     }
 
     /// Takes out a field that must be there.
-    pub(crate) fn require(&mut self, name: &str) -> Result<Field, ApiError> {
+    pub(crate) fn require(&mut self, name: &str) -> Result<Field<'a>, ApiError> {
         self.take(name).ok_or_else(|| ApiError::field(&self.path_of(name), "required"))
     }
 
@@ -56,56 +67,58 @@ impl Fields {
 
     /// Whether a field is there, null or not.
     pub(crate) fn has(&self, name: &str) -> bool {
-        self.map.contains_key(name)
+        self.members.iter().any(|member| member.0 == name)
     }
 
-    /// The path of one of this object's fields.
+    /// The path of one of this object's fields. Searched for in the whole body: for errors only.
     pub(crate) fn path_of(&self, name: &str) -> String {
-        if self.path.is_empty() { name.to_owned() } else { format!("{}.{name}", self.path) }
+        joined(&self.object.path_in(self.source.body), name)
     }
 
-    /// The names of the fields that are left, of an object whose keys are data.
+    /// The names of the fields that are left, of an object whose keys are data, each once.
     pub(crate) fn names(&self) -> Vec<String> {
-        self.map.keys().cloned().collect()
+        let mut names: Vec<String> = Vec::with_capacity(self.members.len());
+        names.extend(self.members.iter().map(|member| member.0.clone().into_owned()));
+        names.sort_unstable();
+        names.dedup();
+        names
     }
 
-    /// What is left, of an object that is passed on as it came.
-    pub(crate) fn into_map(self) -> Map<String, Value> {
-        self.map
+    /// The whole object as it came, with the fields that were taken out, of one that is passed on.
+    pub(crate) fn object(&self) -> Json<'a> {
+        self.object
     }
 
     /// The end of reading: a field that is left is an error, unless the reading is lenient.
     pub(crate) fn finish(self) -> Result<(), ApiError> {
-        let unknown = self.map.iter().find(|(_, value)| !value.is_null());
+        let unknown = self.members.iter().find(|(_, value)| !value.is_null());
         match unknown {
-            Some((name, _)) if !self.lenient => {
-                let short = quote(name);
-                let path = self.path_of(short.trim_matches('"'));
-                Err(ApiError::field(&path, "unknown field"))
+            Some((name, _)) if !self.source.lenient => {
+                Err(ApiError::field(&self.path_of(name), "unknown field"))
             }
             _ => Ok(()),
         }
     }
 }
 
-impl Field {
+impl<'a> Field<'a> {
     /// An error on this field.
     pub(crate) fn error(&self, problem: impl AsRef<str>) -> ApiError {
-        ApiError::field(&self.path, problem)
+        ApiError::field(&self.path(), problem)
     }
 
-    /// The field's path in the body.
-    pub(crate) fn path(&self) -> &str {
-        &self.path
+    /// The field's path in the body, such as `messages[2].content`. Searched for in the whole body: for errors only.
+    pub(crate) fn path(&self) -> String {
+        self.value.path_in(self.source.body)
     }
 
     /// The value as it came.
-    pub(crate) fn value(&self) -> &Value {
-        &self.value
+    pub(crate) fn value(&self) -> Json<'a> {
+        self.value
     }
 
     fn mismatch(&self, expected: &str) -> ApiError {
-        self.error(format!("expected {expected}, got {}", describe(&self.value)))
+        self.error(format!("expected {expected}, got {}", describe(self.value)))
     }
 
     /// `true` or `false`.
@@ -115,20 +128,22 @@ impl Field {
 
     /// A string.
     pub(crate) fn string(self) -> Result<String, ApiError> {
-        match self.value {
-            Value::String(text) => Ok(text),
-            _ => Err(self.mismatch("a string")),
-        }
+        Ok(self.text()?.into_owned())
+    }
+
+    /// A string that is only looked at.
+    pub(crate) fn text(self) -> Result<Cow<'a, str>, ApiError> {
+        self.value.as_str().ok_or_else(|| self.mismatch("a string"))
     }
 
     /// One of a closed set of words.
     pub(crate) fn word(self, words: &[&'static str]) -> Result<&'static str, ApiError> {
-        let text = self.value.as_str().ok_or_else(|| self.mismatch("a string"))?;
+        let text = self.text()?;
         words
             .iter()
             .find(|word| **word == text)
             .copied()
-            .ok_or_else(|| self.error(format!("expected one of {}, got {}", words.join(", "), quote(text))))
+            .ok_or_else(|| self.error(format!("expected one of {}, got {}", words.join(", "), quote(&text))))
     }
 
     /// A finite number in `range`, which also holds after rounding to f32.
@@ -148,7 +163,7 @@ impl Field {
             Bound::Excluded(high) => format!(" and less than {high}"),
             Bound::Unbounded => String::new(),
         };
-        Err(self.error(format!("must be {low}{high}, got {wide}")))
+        Err(self.error(format!("must be {low}{high}, got {}", shown(self.value))))
     }
 
     /// An integer in `range`.
@@ -157,62 +172,96 @@ impl Field {
         T: TryFrom<i64> + TryFrom<u64> + PartialOrd + Display + Copy,
     {
         let expected = || format!("an integer from {} to {}", range.start(), range.end());
-        let Value::Number(number) = &self.value else {
+        if !self.value.is_number() {
             return Err(self.mismatch(&expected()));
-        };
-        let small = number.as_u64().and_then(|n| T::try_from(n).ok());
+        }
+        let small = self.value.as_u64().and_then(|n| T::try_from(n).ok());
         small
-            .or_else(|| number.as_i64().and_then(|n| T::try_from(n).ok()))
+            .or_else(|| self.value.as_i64().and_then(|n| T::try_from(n).ok()))
             .filter(|n| range.contains(n))
-            .ok_or_else(|| self.error(format!("expected {}, got {number}", expected())))
+            .ok_or_else(|| self.error(format!("expected {}, got {}", expected(), shown(self.value))))
     }
 
     /// An object.
-    pub(crate) fn object(self) -> Result<Fields, ApiError> {
-        match self.value {
-            Value::Object(map) => Ok(Fields { path: self.path, map, lenient: self.lenient }),
-            _ => Err(self.mismatch("an object")),
+    pub(crate) fn object(self) -> Result<Fields<'a>, ApiError> {
+        let members = self.value.members().ok_or_else(|| self.mismatch("an object"))?;
+        let members: Vec<_> = members.take(OBJECT_FIELDS_MAX + 1).collect();
+        if members.len() > OBJECT_FIELDS_MAX {
+            let problem = format!("has more than {OBJECT_FIELDS_MAX} fields");
+            let path = self.path();
+            return Err(match path.as_str() {
+                "" => ApiError::body(format!("the body {problem}")),
+                path => ApiError::field(path, problem),
+            });
         }
+        Ok(Fields { source: self.source, object: self.value, members })
     }
 
-    /// The elements of an array, each with its own path.
-    pub(crate) fn list(self) -> Result<Vec<Field>, ApiError> {
-        match self.value {
-            Value::Array(values) => Ok(values
-                .into_iter()
-                .enumerate()
-                .map(|(i, value)| Field { path: format!("{}[{i}]", self.path), value, lenient: self.lenient })
-                .collect()),
-            _ => Err(self.mismatch("an array")),
-        }
+    /// The elements of an array, one after the other.
+    pub(crate) fn list(self) -> Result<List<'a>, ApiError> {
+        let elements = self.value.elements().ok_or_else(|| self.mismatch("an array"))?;
+        Ok(List { source: self.source, elements })
     }
 
     /// An array of token ids. Allocates nothing per element: a body holds millions.
     pub(crate) fn token_ids(self) -> Result<Vec<u32>, ApiError> {
-        let Value::Array(values) = &self.value else {
-            return Err(self.mismatch("an array of token ids"));
-        };
-        let id = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
-        let ids: Vec<u32> = values.iter().map_while(id).collect();
-        match values.get(ids.len()) {
-            None => Ok(ids),
-            Some(value) => Err(ApiError::field(
-                &format!("{}[{}]", self.path, ids.len()),
-                format!("expected a token id (an integer from 0 to {}), got {}", u32::MAX, describe(value)),
-            )),
+        let mut elements = self.value.elements().ok_or_else(|| self.mismatch("an array of token ids"))?;
+        let mut ids = Vec::new();
+        let id = |value: Json<'_>| value.as_u64().and_then(|id| u32::try_from(id).ok());
+        for value in elements.by_ref() {
+            match id(value) {
+                Some(id) => ids.push(id),
+                None => {
+                    let expected = format!("a token id (an integer from 0 to {})", u32::MAX);
+                    return Err(Field { value, ..self }.mismatch(&expected));
+                }
+            }
         }
+        Ok(ids)
     }
 }
 
-fn describe(value: &Value) -> String {
-    match value {
-        Value::Null => "null".to_owned(),
-        Value::Bool(_) => "a boolean".to_owned(),
-        Value::Number(number) => format!("the number {number}"),
-        Value::String(_) => "a string".to_owned(),
-        Value::Array(_) => "an array".to_owned(),
-        Value::Object(_) => "an object".to_owned(),
+/// The elements of an array, each of which may be null.
+#[derive(Debug, Clone)]
+pub(crate) struct List<'a> {
+    source: Source<'a>,
+    elements: Elements<'a>,
+}
+
+impl<'a> Iterator for List<'a> {
+    type Item = Field<'a>;
+
+    fn next(&mut self) -> Option<Field<'a>> {
+        Some(Field { source: self.source, value: self.elements.next()? })
     }
+}
+
+fn describe(value: Json<'_>) -> String {
+    match () {
+        () if value.is_null() => "null".to_owned(),
+        () if value.is_boolean() => "a boolean".to_owned(),
+        () if value.is_string() => "a string".to_owned(),
+        () if value.is_array() => "an array".to_owned(),
+        () if value.is_object() => "an object".to_owned(),
+        () => format!("the number {}", shown(value)),
+    }
+}
+
+/// A number as it is written, which may be a megabyte of digits.
+fn shown(value: Json<'_>) -> String {
+    let digits = value.as_number().unwrap_or_default();
+    match digits.get(..QUOTE_CHARS_MAX) {
+        Some(start) if digits.len() > QUOTE_CHARS_MAX => format!("{start}…"),
+        _ => digits.to_owned(),
+    }
+}
+
+/// Fields of JSON that outlives the test.
+#[cfg(test)]
+pub(crate) fn fields_of(body: &serde_json::Value, lenient: bool) -> Fields<'static> {
+    let text: &'static str = Box::leak(body.to_string().into_boxed_str());
+    let body = Json::parse(text).unwrap_or_else(|fault| panic!("{fault:?}"));
+    Fields::of_body(body, lenient).unwrap_or_else(|error| panic!("{error:?}"))
 }
 
 #[cfg(test)]
@@ -221,10 +270,10 @@ mod tests {
 
     use serde_json::{Value, json};
 
-    use super::{Field, Fields};
+    use super::{Field, OBJECT_FIELDS_MAX, fields_of};
 
-    fn field(value: Value) -> Field {
-        Field { path: "f".to_owned(), value, lenient: false }
+    fn field(value: Value) -> Field<'static> {
+        fields_of(&json!({"f": value}), false).take("f").unwrap()
     }
 
     fn message(error: super::ApiError) -> String {
@@ -257,15 +306,30 @@ mod tests {
 
     #[test]
     fn what_is_left_is_unknown_and_null_is_absent() {
-        let mut fields =
-            Fields::of_body(json!({"a": {"b": [1, {"c": 2}]}, "n": null, "gone": null}), false).unwrap();
+        let mut fields = fields_of(&json!({"a": {"b": [1, {"c": 2}]}, "n": null, "gone": null}), false);
         assert!(fields.take("n").is_none());
-        let mut list = fields.take("a").unwrap().object().unwrap().take("b").unwrap().list().unwrap();
-        let inner = list.pop().unwrap().object().unwrap();
+        let list = fields.take("a").unwrap().object().unwrap().take("b").unwrap().list().unwrap();
+        let inner = list.last().unwrap().object().unwrap();
         assert_eq!(message(inner.finish().unwrap_err()), "a.b[1].c: unknown field");
         fields.finish().unwrap();
-        let fields = Fields::of_body(json!({"x": {"y": 1}}), true);
-        fields.unwrap().take("x").unwrap().object().unwrap().finish().unwrap();
+        fields_of(&json!({"x": {"y": 1}}), true).take("x").unwrap().object().unwrap().finish().unwrap();
+    }
+
+    #[test]
+    fn of_a_name_that_comes_twice_the_last_counts() {
+        let body = super::Json::parse(r#"{"a":1,"\u0061":2,"b":3}"#).unwrap();
+        let mut fields = super::Fields::of_body(body, false).unwrap();
+        assert_eq!(fields.take("a").unwrap().integer(0..=9).unwrap(), 2);
+        assert!(!fields.has("a") && fields.has("b"));
+        assert_eq!(message(fields.finish().unwrap_err()), "b: unknown field");
+    }
+
+    #[test]
+    fn an_object_has_a_bounded_number_of_fields() {
+        let members = |count: usize| (0..count).map(|i| (i.to_string(), json!(0))).collect::<Value>();
+        assert!(field(members(OBJECT_FIELDS_MAX)).object().is_ok());
+        let error = field(members(OBJECT_FIELDS_MAX + 1)).object().unwrap_err();
+        assert_eq!(message(error), format!("f: has more than {OBJECT_FIELDS_MAX} fields"));
     }
 
     #[test]

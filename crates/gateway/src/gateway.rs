@@ -3,6 +3,11 @@
 use std::{future::Future, io, net::SocketAddr, pin::pin, sync::Arc, time::Duration};
 
 use axum::Router;
+use hyper::{
+    Request,
+    body::Incoming,
+    service::{Service as _, service_fn},
+};
 use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
     server::{conn::auto, graceful::GracefulShutdown},
@@ -102,6 +107,7 @@ impl Gateway {
         let permits = Arc::new(Semaphore::new(app.config.connections_max));
         let connections = Connections {
             router: Arc::clone(&app).router(),
+            app: Arc::clone(&app),
             graceful: GracefulShutdown::new(),
             closed: CancellationToken::new(),
         };
@@ -145,6 +151,7 @@ async fn accept(
 /// What every connection is served with.
 struct Connections {
     router: Router,
+    app: Arc<App>,
     graceful: GracefulShutdown,
     closed: CancellationToken,
 }
@@ -162,7 +169,11 @@ impl Connections {
             .timer(TokioTimer::new())
             .keep_alive_interval(ENGINE_PING_TIMEOUT)
             .keep_alive_timeout(ENGINE_PING_TIMEOUT);
-        let service = TowerToHyperService::new(self.router.clone());
+        let (router, share) = (TowerToHyperService::new(self.router.clone()), self.app.bodies.share());
+        let service = service_fn(move |mut request: Request<Incoming>| {
+            request.extensions_mut().insert(share.clone());
+            router.call(request)
+        });
         let connection = builder.serve_connection(TokioIo::new(stream), service).into_owned();
         let connection = self.graceful.watch(connection);
         let closed = self.closed.clone();

@@ -3,12 +3,13 @@
 //!
 //! It keeps no state between requests and knows nothing of models; it checks requests, changes their shape,
 //! and changes the events that come back. [`Gateway`] is the server, [`Config`] its settings. A request goes
-//! `track` (id, metrics, admission) → `body` (bytes to JSON) → `openai::chat` or `openai::completions` (fields
+//! `track` (id, metrics, admission) → `body` (bytes to `json`, in the room that `bodies` has for them) → `openai::chat` or `openai::completions` (fields
 //! to a plan, by `openai::convert`) → `openai::generation` (gRPC events) → `openai::sse` or one JSON answer. Vectors
 //! go `vectors::convert` → `vectors::calls` (several gRPC calls) → `vectors::answer`; what is asked for scores is in
 //! `scores`, TEI's routes in `tei`.
 
 mod app;
+mod bodies;
 mod body;
 mod config;
 mod convert;
@@ -17,6 +18,7 @@ mod engine;
 mod error;
 mod fields;
 mod gateway;
+mod json;
 mod limits;
 mod metrics;
 mod openai;

@@ -11,6 +11,24 @@ pub(crate) const MESSAGE_BYTES_MAX: usize = 1024;
 pub(crate) const PARAM_BYTES_MAX: usize = 128;
 /// Characters of the input quoted inside a message.
 pub(crate) const QUOTE_CHARS_MAX: usize = 64;
+/// Arrays and objects inside each other in a body: what other JSON readers take, the engine's among them.
+pub(crate) const JSON_DEPTH_MAX: usize = 128;
+/// Fields of one JSON object that is read field by field, such as `logit_bias`. Objects that are passed on are not.
+pub(crate) const OBJECT_FIELDS_MAX: usize = 16_384;
+/// Messages of one chat, as many as the daemon takes.
+pub(crate) const CHAT_MESSAGES_MAX: usize = 16_384;
+/// Parts of one message's content.
+pub(crate) const CHAT_PARTS_MAX: usize = 16_384;
+/// A body of so many bytes is read where it arrived; a larger one on a thread of its own, so that nobody waits for it.
+pub(crate) const INLINE_BODY_BYTES: usize = 32 << 10;
+/// Larger bodies that are read at the same time.
+pub(crate) const BODIES_READ_MAX: usize = 4;
+/// Steps in which a body takes its share of `Config::bodies_bytes_max` as it arrives.
+pub(crate) const BODY_STEP_BYTES: usize = 64 << 10;
+/// What must come of a body in each such time; a client that sends less ends with 408.
+pub(crate) const BODY_WINDOW: Duration = Duration::from_secs(10);
+/// See [`BODY_WINDOW`]: slower than any modem.
+pub(crate) const BODY_WINDOW_BYTES: usize = 4 << 10;
 /// Bytes of a model's name.
 pub(crate) const MODEL_NAME_BYTES_MAX: usize = 512;
 /// Bytes of a stop string.

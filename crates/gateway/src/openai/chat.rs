@@ -2,13 +2,15 @@
 
 use std::sync::Arc;
 
-use axum::{Extension, body::Body, extract::State, http::HeaderMap, response::Response};
+use axum::{Extension, extract::State, response::Response};
 use serde::Serialize;
 
 use crate::{
+    Config,
     app::App,
-    body,
+    body::{self, Incoming},
     error::ApiError,
+    fields::Fields,
     openai::{
         convert::{
             self,
@@ -25,17 +27,16 @@ use crate::{
 pub(crate) async fn handle(
     State(app): State<Arc<App>>,
     Extension(id): Extension<RequestId>,
-    headers: HeaderMap,
-    body: Body,
+    incoming: Incoming,
 ) -> Result<Response, ApiError> {
-    let fields = body::read(&app, &headers, body).await?;
-    let plan = convert::chat(fields, &app.config, &id)?;
+    let read = move |fields: Fields<'_>, config: &Config| convert::chat(fields, config, &id);
+    let (plan, room) = body::read(&app, incoming).await?.into(read).await?;
     let shape = Chat {
         opened: vec![false; plan.choices as usize],
         logprobs: plan.requests.iter().any(|request| request.logprobs),
         include_usage: plan.include_usage,
     };
-    generation::answer(&app, plan, shape).await
+    generation::answer(&app, plan, room, shape).await
 }
 
 struct Chat {

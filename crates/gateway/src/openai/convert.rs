@@ -7,7 +7,6 @@ mod messages;
 use std::{collections::HashMap, ops::Bound};
 
 use hanzo_engine_proto::v1::{self, infer_request::Prompt};
-use serde_json::{Map, Value};
 
 use crate::{
     Config,
@@ -61,7 +60,7 @@ pub(crate) fn completion(
     }
     let logprobs = fields.take("logprobs");
     // Clients that speak the chat's dialect send false for none.
-    let logprobs = logprobs.filter(|field| *field.value() != Value::Bool(false));
+    let logprobs = logprobs.filter(|field| field.value().as_bool() != Some(false));
     let logprobs = logprobs.map(|f| f.integer(0..=COMPLETION_LOGPROBS_MAX)).transpose()?.map(|n| n as u32);
     if echo && logprobs.is_some() {
         let problem =
@@ -118,12 +117,11 @@ fn common(fields: &mut Fields, config: &Config, id: &RequestId) -> Result<Plan, 
 /// The model's name; empty where it is absent, which the engine accepts while it has one model.
 pub(crate) fn model(fields: &mut Fields) -> Result<String, ApiError> {
     let Some(field) = fields.take("model") else { return Ok(String::new()) };
-    let path = field.path().to_owned();
     let name = field.string()?;
     match name.len() {
-        0 => Err(ApiError::field(&path, "must not be empty")),
+        0 => Err(field.error("must not be empty")),
         n if n > MODEL_NAME_BYTES_MAX => {
-            Err(ApiError::field(&path, format!("is over {MODEL_NAME_BYTES_MAX} bytes long")))
+            Err(field.error(format!("is over {MODEL_NAME_BYTES_MAX} bytes long")))
         }
         _ => Ok(name),
     }
@@ -137,9 +135,9 @@ pub(crate) fn priority(fields: &mut Fields) -> Result<i32, ApiError> {
 fn stream_options(mut options: Fields) -> Result<bool, ApiError> {
     let include_usage = options.flag("include_usage")?;
     if let Some(field) = options.take("include_obfuscation")
-        && *field.value() != Value::Bool(false)
+        && field.value().as_bool() != Some(false)
     {
-        return Err(ApiError::unsupported(field.path(), "not supported by this build"));
+        return Err(ApiError::unsupported(&field.path(), "not supported by this build"));
     }
     options.finish()?;
     Ok(include_usage)
@@ -172,16 +170,15 @@ fn sampling(fields: &mut Fields) -> Result<v1::Sampling, ApiError> {
 }
 
 fn logit_bias(field: Field) -> Result<HashMap<u32, f32>, ApiError> {
-    let path = field.path().to_owned();
     let mut entries = field.object()?;
     let ids = entries.names();
     if ids.len() > LOGIT_BIAS_MAX {
-        return Err(ApiError::field(&path, format!("has {} entries, at most {LOGIT_BIAS_MAX}", ids.len())));
+        return Err(field.error(format!("has {} entries, at most {LOGIT_BIAS_MAX}", ids.len())));
     }
     let mut biases = HashMap::with_capacity(ids.len());
     for name in ids {
         let Ok(id) = name.parse() else {
-            return Err(ApiError::field(&path, format!("expected token ids as keys, got {}", quote(&name))));
+            return Err(field.error(format!("expected token ids as keys, got {}", quote(&name))));
         };
         if let Some(bias) = entries.take(&name) {
             biases.insert(id, bias.number(-100.0..=100.0)?);
@@ -204,11 +201,10 @@ fn stop_conditions(fields: &mut Fields, config: &Config) -> Result<v1::StopCondi
     let token_ids = match fields.take("stop_token_ids") {
         None => Vec::new(),
         Some(field) => {
-            let path = field.path().to_owned();
             let ids = field.token_ids()?;
             if ids.len() > STOP_TOKEN_IDS_MAX {
                 let problem = format!("has {} entries, at most {STOP_TOKEN_IDS_MAX}", ids.len());
-                return Err(ApiError::field(&path, problem));
+                return Err(field.error(problem));
             }
             ids
         }
@@ -224,26 +220,25 @@ fn stop_conditions(fields: &mut Fields, config: &Config) -> Result<v1::StopCondi
 }
 
 fn stop_strings(field: Field, strings_max: usize) -> Result<Vec<String>, ApiError> {
-    let fields = match field.value() {
-        Value::String(_) => vec![field],
-        Value::Array(list) if list.len() > strings_max => {
-            return Err(field.error(format!("has {} strings, at most {strings_max}", list.len())));
-        }
-        Value::Array(_) => field.list()?,
-        _ => return Err(field.error("expected a string or an array of strings")),
-    };
     let string = |field: Field| {
-        let path = field.path().to_owned();
         let string = field.string()?;
         match string.len() {
-            0 => Err(ApiError::field(&path, "must not be empty")),
-            n if n > STOP_BYTES_MAX => {
-                Err(ApiError::field(&path, format!("is over {STOP_BYTES_MAX} bytes long")))
-            }
+            0 => Err(field.error("must not be empty")),
+            n if n > STOP_BYTES_MAX => Err(field.error(format!("is over {STOP_BYTES_MAX} bytes long"))),
             _ => Ok(string),
         }
     };
-    fields.into_iter().map(string).collect()
+    if field.value().is_string() {
+        return Ok(vec![string(field)?]);
+    }
+    let Ok(list) = field.list() else {
+        return Err(field.error("expected a string or an array of strings"));
+    };
+    let count = list.clone().count();
+    if count > strings_max {
+        return Err(field.error(format!("has {count} strings, at most {strings_max}")));
+    }
+    list.map(string).collect()
 }
 
 fn set_max_tokens(request: &mut v1::InferRequest, max_tokens: Option<u32>) -> Result<(), ApiError> {
@@ -297,42 +292,49 @@ pub(crate) fn chat_prompt(fields: &mut Fields) -> Result<v1::Chat, ApiError> {
 }
 
 fn template_kwargs(fields: &mut Fields) -> Result<String, ApiError> {
-    let mut kwargs = match fields.take("chat_template_kwargs") {
-        None => Map::new(),
-        Some(field) => field.object()?.into_map(),
+    let given = fields.take("chat_template_kwargs").map(Field::object).transpose()?;
+    let mut json = given.as_ref().map_or_else(|| "{}".to_owned(), |given| given.object().to_text());
+    // What the request says by a field of its own goes behind, unless the object says it too.
+    let mut add = |name: &str, value: &str| {
+        if given.as_ref().is_none_or(|given| !given.has(name)) {
+            json.pop();
+            json.push_str(if json.len() > 1 { "," } else { "" });
+            json.push_str(&format!("\"{name}\":{value}}}"));
+        }
     };
     if let Some(field) = fields.take("reasoning_effort") {
         let effort = field.word(&REASONING_EFFORTS)?;
-        kwargs.entry("enable_thinking").or_insert(Value::Bool(effort != "none"));
+        add("enable_thinking", if effort == "none" { "false" } else { "true" });
         if effort != "none" {
-            kwargs.entry("reasoning_effort").or_insert(Value::from(effort));
+            add("reasoning_effort", &format!("\"{effort}\""));
         }
     }
-    Ok(if kwargs.is_empty() { String::new() } else { Value::Object(kwargs).to_string() })
+    Ok(if json == "{}" { String::new() } else { json })
 }
 
 fn prompts(field: Field, prompts_max: usize) -> Result<Vec<Prompt>, ApiError> {
-    let Value::Array(list) = field.value() else {
-        return Ok(vec![Prompt::Text(
-            field.string().map_err(|_| ApiError::field("prompt", PROMPT_EXPECTED))?,
-        )]);
+    let Ok(list) = field.list() else {
+        return Ok(vec![Prompt::Text(field.string().map_err(|_| field.error(PROMPT_EXPECTED))?)]);
     };
     let tokens = |ids| Prompt::Tokens(v1::TokenIds { ids });
-    match list.first() {
-        None => Err(field.error("must not be empty")),
-        Some(Value::Number(_)) => Ok(vec![tokens(field.token_ids()?)]),
-        Some(_) if list.len() > prompts_max => {
-            Err(field.error(format!("has {} prompts, at most {prompts_max}", list.len())))
-        }
-        Some(Value::String(_)) => field.list()?.into_iter().map(|f| f.string().map(Prompt::Text)).collect(),
-        Some(Value::Array(_)) => {
-            let prompt = |field: Field| match field.value() {
-                Value::Array(ids) if ids.is_empty() => Err(field.error("must not be empty")),
-                _ => field.token_ids().map(tokens),
+    let Some(first) = list.clone().next().map(|first| first.value()) else {
+        return Err(field.error("must not be empty"));
+    };
+    if first.is_number() {
+        return Ok(vec![tokens(field.token_ids()?)]);
+    }
+    let count = list.clone().count();
+    match () {
+        () if count > prompts_max => Err(field.error(format!("has {count} prompts, at most {prompts_max}"))),
+        () if first.is_string() => list.map(|f| f.string().map(Prompt::Text)).collect(),
+        () if first.is_array() => {
+            let prompt = |field: Field| match field.token_ids()? {
+                ids if ids.is_empty() => Err(field.error("must not be empty")),
+                ids => Ok(tokens(ids)),
             };
-            field.list()?.into_iter().map(prompt).collect()
+            list.map(prompt).collect()
         }
-        Some(_) => Err(field.error(PROMPT_EXPECTED)),
+        () => Err(field.error(PROMPT_EXPECTED)),
     }
 }
 

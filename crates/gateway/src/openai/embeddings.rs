@@ -3,12 +3,12 @@
 
 use std::sync::Arc;
 
-use axum::{Extension, body::Body, extract::State, http::HeaderMap, response::Response};
+use axum::{Extension, extract::State, response::Response};
 use hanzo_engine_proto::v1::Capability;
 
 use crate::{
     app::App,
-    body,
+    body::{self, Incoming},
     error::ApiError,
     openai::convert::{self, embeddings::Embeddings},
     request_id::RequestId,
@@ -24,14 +24,14 @@ use crate::{
 pub(crate) async fn handle(
     State(app): State<Arc<App>>,
     Extension(id): Extension<RequestId>,
-    headers: HeaderMap,
-    body: Body,
+    incoming: Incoming,
 ) -> Result<Response, ApiError> {
-    let fields = body::read(&app, &headers, body).await?;
-    let Embeddings { mut request, inputs, base64 } = convert::embeddings::request(fields, &app.config)?;
+    let received = body::read(&app, incoming).await?;
+    let (asked, room) = received.into(convert::embeddings::request).await?;
+    let Embeddings { mut request, inputs, base64 } = asked;
     request.model = select(&app, request.model, &[Capability::Embed]).await?.model;
     let single = inputs.single;
     let name = move |field: &str| field_name(field, "input", single);
-    let calls = Asker::new(&app, &id).embed(request, inputs.inputs, name);
+    let calls = Asker::new(&app, &id, room).embed(request, inputs.inputs, name);
     answer::respond(&app, calls, Shape::OpenAi { base64 }).await
 }

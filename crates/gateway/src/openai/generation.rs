@@ -15,6 +15,7 @@ use tonic::Status;
 
 use crate::{
     app::App,
+    bodies::Room,
     engine::Engine,
     error::ApiError,
     openai::{
@@ -81,9 +82,16 @@ pub(crate) trait Shape: Send + 'static {
 
 /// Runs a plan and answers in its shape. The answer begins when the engine's first event has come, so that a
 /// refusal has its own HTTP status.
-pub(crate) async fn answer<S: Shape>(app: &App, plan: Plan, mut shape: S) -> Result<Response, ApiError> {
+pub(crate) async fn answer<S: Shape>(
+    app: &App,
+    plan: Plan,
+    room: Room,
+    mut shape: S,
+) -> Result<Response, ApiError> {
     let (stream, include_usage) = (plan.stream, plan.include_usage);
     let (mut generation, model) = Generation::start(app, plan).await?;
+    // The engine has what was asked.
+    drop(room);
     let head = Head::new(S::ID_PREFIX, model);
     if stream {
         let keep_alive = Duration::from_secs(app.config.sse_keep_alive_s);

@@ -1,9 +1,7 @@
 //! Request fields that are known but do nothing here: those this build cannot honour, which are refused unless
 //! they ask for nothing, and those that are harmless to ignore.
 
-use serde_json::Value;
-
-use crate::{error::ApiError, fields::Fields};
+use crate::{error::ApiError, fields::Fields, json::Json};
 
 /// The values of an unsupported field that ask for nothing.
 enum Neutral {
@@ -77,17 +75,17 @@ const SCORES: [(&str, Neutral); 6] = [
     ("mm_processor_kwargs", Neutral::None),
 ];
 
-type IsType = fn(&Value) -> bool;
+type IsType = fn(Json<'_>) -> bool;
 
 /// Fields that change nothing in the answer, and the JSON type they must have.
 const HARMLESS: [(&str, IsType, &str); 7] = [
-    ("user", Value::is_string, "a string"),
-    ("metadata", Value::is_object, "an object"),
-    ("store", Value::is_boolean, "a boolean"),
-    ("service_tier", Value::is_string, "a string"),
-    ("safety_identifier", Value::is_string, "a string"),
-    ("prompt_cache_key", Value::is_string, "a string"),
-    ("prompt_cache_retention", Value::is_string, "a string"),
+    ("user", |json| json.is_string(), "a string"),
+    ("metadata", |json| json.is_object(), "an object"),
+    ("store", |json| json.is_boolean(), "a boolean"),
+    ("service_tier", |json| json.is_string(), "a string"),
+    ("safety_identifier", |json| json.is_string(), "a string"),
+    ("prompt_cache_key", |json| json.is_string(), "a string"),
+    ("prompt_cache_retention", |json| json.is_string(), "a string"),
 ];
 
 /// Takes a chat's unsupported and harmless fields out of `fields`.
@@ -132,19 +130,24 @@ fn refuse<'a>(
 }
 
 impl Neutral {
-    fn is(&self, value: &Value) -> bool {
+    fn is(&self, value: Json<'_>) -> bool {
+        let word = |value: Json<'_>, word: &str| value.as_str().is_some_and(|text| text == word);
         match self {
             Neutral::None => false,
-            Neutral::EmptyList => value.as_array().is_some_and(Vec::is_empty),
-            Neutral::EmptyText => value.as_str() == Some(""),
+            Neutral::EmptyList => value.elements().is_some_and(|list| list.count() == 0),
+            Neutral::EmptyText => word(value, ""),
             Neutral::Boolean => value.is_boolean(),
-            Neutral::False => *value == Value::Bool(false),
+            Neutral::False => value.as_bool() == Some(false),
             Neutral::Number(number) => value.as_f64() == Some(*number),
-            Neutral::Word(word) => value.as_str() == Some(word),
-            Neutral::TextType => value
-                .as_object()
-                .is_some_and(|map| map.len() == 1 && map.get("type").is_some_and(|t| t == "text")),
-            Neutral::JustText => value.as_array().is_some_and(|list| list.len() == 1 && list[0] == "text"),
+            Neutral::Word(only) => word(value, only),
+            Neutral::TextType => value.members().is_some_and(|all| {
+                let mut all = all.take(2).map(|(name, value)| name == "type" && word(value, "text"));
+                all.next() == Some(true) && all.next().is_none()
+            }),
+            Neutral::JustText => value.elements().is_some_and(|all| {
+                let mut all = all.take(2).map(|value| word(value, "text"));
+                all.next() == Some(true) && all.next().is_none()
+            }),
         }
     }
 

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use axum::{Extension, Json, body::Body, extract::State, http::HeaderMap};
+use axum::{Extension, Json, extract::State};
 use hanzo_engine_proto::v1::Capability;
 use serde::Serialize;
 
 use crate::{
     app::App,
-    body,
+    body::{self, Incoming},
     error::ApiError,
     request_id::RequestId,
     scores::{
@@ -24,15 +24,13 @@ use crate::{
 pub(crate) async fn handle(
     State(app): State<Arc<App>>,
     Extension(id): Extension<RequestId>,
-    headers: HeaderMap,
-    body: Body,
+    incoming: Incoming,
 ) -> Result<Json<List<Datum>>, ApiError> {
-    let fields = body::read(&app, &headers, body).await?;
-    let Classifying { mut request, inputs, single } =
-        convert::classifying(fields, app.config.embedding_inputs_max)?;
+    let (asked, room) = body::read(&app, incoming).await?.into(convert::classifying).await?;
+    let Classifying { mut request, inputs, single } = asked;
     request.model = select(&app, request.model, &[Capability::Classify]).await?.model;
     let name = move |field: &str| field_name(field, "input", single);
-    let (classifications, spent) = Asker::new(&app, &id).classify(request, inputs, name).await?;
+    let (classifications, spent) = Asker::new(&app, &id, room).classify(request, inputs, name).await?;
     let datum = |(index, classification)| {
         let (labels, probs) = convert::labels(classification);
         let label = best(&probs, 1).first().map(|i| labels[*i].clone()).unwrap_or_default();

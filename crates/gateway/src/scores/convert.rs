@@ -1,9 +1,7 @@
 //! Where the words for scores of Jina, Cohere and vLLM and the engine's meet.
 
-use hanzo_engine_proto::v1;
-use serde_json::Value;
-
 use crate::{
+    Config,
     error::ApiError,
     fields::{Field, Fields},
     openai::{
@@ -13,6 +11,7 @@ use crate::{
     scores::score::Pairs,
     vectors::convert::{either, elements, filled, truncation},
 };
+use hanzo_engine_proto::v1;
 
 /// What a body asks to be ranked.
 #[derive(Debug)]
@@ -26,11 +25,11 @@ pub(crate) struct Ranking {
 }
 
 /// Reads a body of `/v1/rerank`.
-pub(crate) fn ranking(mut fields: Fields, documents_max: usize) -> Result<Ranking, ApiError> {
+pub(crate) fn ranking(mut fields: Fields<'_>, config: &Config) -> Result<Ranking, ApiError> {
     let model = model(&mut fields)?;
     let query = filled(fields.require("query")?)?;
-    let documents = elements(fields.require("documents")?, documents_max)?;
-    let documents = documents.into_iter().map(document).collect::<Result<_, _>>()?;
+    let documents = elements(fields.require("documents")?, config.embedding_inputs_max)?;
+    let documents = documents.map(document).collect::<Result<_, _>>()?;
     let top_n = fields.take("top_n").map(|f| f.integer(0..=u32::MAX)).transpose()?.unwrap_or(0);
     let return_documents = fields.flag("return_documents")?;
     let options = rerank_options(&mut fields)?;
@@ -56,15 +55,15 @@ pub(crate) fn rerank_options(fields: &mut Fields) -> Result<v1::RerankRequest, A
 
 /// A document: a string, or an object with a `text`.
 fn document(field: Field) -> Result<String, ApiError> {
-    match field.value() {
-        Value::Object(_) => {
-            let mut object = field.object()?;
+    match field.object() {
+        Ok(mut object) => {
             let text = object.require("text")?.string()?;
             object.finish()?;
             Ok(text)
         }
-        Value::String(_) => field.string(),
-        _ => Err(field.error("expected a string or an object with a text")),
+        Err(_) if field.value().is_string() => field.string(),
+        Err(error) if field.value().is_object() => Err(error),
+        Err(_) => Err(field.error("expected a string or an object with a text")),
     }
 }
 
@@ -78,9 +77,9 @@ pub(crate) struct Scoring {
 }
 
 /// Reads a body of `/v1/score`.
-pub(crate) fn scoring(mut fields: Fields, texts_max: usize) -> Result<Scoring, ApiError> {
+pub(crate) fn scoring(mut fields: Fields<'_>, config: &Config) -> Result<Scoring, ApiError> {
     let model = model(&mut fields)?;
-    let pairs = pairs(&mut fields, texts_max)?;
+    let pairs = pairs(&mut fields, config.embedding_inputs_max)?;
     let instruction = fields.take("instruction").map(filled).transpose()?.unwrap_or_default();
     let raw_scores_given = fields.has("raw_scores");
     let options = rerank_options(&mut fields)?;
@@ -111,8 +110,8 @@ fn pairs(fields: &mut Fields, max: usize) -> Result<Pairs, ApiError> {
 /// A text or a list of them.
 fn texts(field: Field, max: usize) -> Result<Vec<String>, ApiError> {
     match field.value() {
-        Value::Array(_) => elements(field, max)?.into_iter().map(filled).collect(),
-        Value::String(_) => Ok(vec![filled(field)?]),
+        value if value.is_array() => elements(field, max)?.map(filled).collect(),
+        value if value.is_string() => Ok(vec![filled(field)?]),
         _ => Err(field.error("expected a string or an array of strings")),
     }
 }
@@ -139,11 +138,11 @@ pub(crate) struct Classifying {
 }
 
 /// Reads a body of `/v1/classify`.
-pub(crate) fn classifying(mut fields: Fields, inputs_max: usize) -> Result<Classifying, ApiError> {
+pub(crate) fn classifying(mut fields: Fields<'_>, config: &Config) -> Result<Classifying, ApiError> {
     let model = model(&mut fields)?;
     let input = fields.require("input")?;
     let single = input.value().is_string();
-    let inputs = texts(input, inputs_max)?;
+    let inputs = texts(input, config.embedding_inputs_max)?;
     let inputs = inputs.into_iter().map(|text| v1::ClassifyInput { text, pair: None }).collect();
     let options = classify_options(&mut fields)?;
     unsupported::scores(&mut fields)?;

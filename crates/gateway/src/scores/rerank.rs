@@ -5,9 +5,7 @@ use std::sync::Arc;
 
 use axum::{
     Extension, Json,
-    body::Body,
     extract::{MatchedPath, State},
-    http::HeaderMap,
     response::{IntoResponse as _, Response},
 };
 use hanzo_engine_proto::v1::Capability;
@@ -15,9 +13,8 @@ use serde::Serialize;
 
 use crate::{
     app::App,
-    body,
+    body::{self, Incoming, Received},
     error::ApiError,
-    fields::Fields,
     request_id::{RequestId, random_id},
     scores::{
         Usage,
@@ -35,11 +32,10 @@ pub(crate) async fn handle(
     State(app): State<Arc<App>>,
     Extension(id): Extension<RequestId>,
     path: MatchedPath,
-    headers: HeaderMap,
-    body: Body,
+    incoming: Incoming,
 ) -> Result<Response, ApiError> {
     let version = if path.as_str().starts_with("/v2") { "2" } else { "1" };
-    answer(&app, &id, body::read(&app, &headers, body).await?, version).await
+    answer(&app, &id, body::read(&app, incoming).await?, version).await
 }
 
 #[derive(Serialize)]
@@ -91,16 +87,16 @@ struct Tokens {
 pub(crate) async fn answer(
     app: &App,
     id: &RequestId,
-    fields: Fields,
+    received: Received,
     version: &'static str,
 ) -> Result<Response, ApiError> {
-    let Ranking { mut request, documents, top_n, return_documents } =
-        convert::ranking(fields, app.config.embedding_inputs_max)?;
+    let (asked, room) = received.into(convert::ranking).await?;
+    let Ranking { mut request, documents, top_n, return_documents } = asked;
     request.model = select(app, request.model, &[Capability::Rerank]).await?.model;
     let mut texts: Vec<Option<String>> =
         if return_documents { documents.iter().cloned().map(Some).collect() } else { Vec::new() };
     let search_units = documents.len().div_ceil(SEARCH_DOCUMENTS);
-    let (scores, spent) = Asker::new(app, id).rerank(request, documents, str::to_owned).await?;
+    let (scores, spent) = Asker::new(app, id, room).rerank(request, documents, str::to_owned).await?;
     let ranked = |index: usize| Ranked {
         index,
         relevance_score: scores[index],

@@ -3,14 +3,14 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use axum::{Extension, Json, body::Body, extract::State, http::HeaderMap};
+use axum::{Extension, Json, extract::State};
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use hanzo_engine_proto::v1::{self, Capability, EmbedOutput};
 use serde::Serialize;
 
 use crate::{
     app::App,
-    body,
+    body::{self, Incoming},
     error::ApiError,
     limits::CALLS_RUNNING_MAX,
     request_id::RequestId,
@@ -29,15 +29,13 @@ use crate::{
 pub(crate) async fn handle(
     State(app): State<Arc<App>>,
     Extension(id): Extension<RequestId>,
-    headers: HeaderMap,
-    body: Body,
+    incoming: Incoming,
 ) -> Result<Json<List<Datum>>, ApiError> {
-    let fields = body::read(&app, &headers, body).await?;
-    let Scoring { mut request, raw_scores_given, pairs } =
-        convert::scoring(fields, app.config.embedding_inputs_max)?;
+    let (asked, room) = body::read(&app, incoming).await?.into(convert::scoring).await?;
+    let Scoring { mut request, raw_scores_given, pairs } = asked;
     let selected = select(&app, request.model, &[Capability::Rerank, Capability::Embed]).await?;
     request.model = selected.model;
-    let asker = Asker::new(&app, &id);
+    let asker = Asker::new(&app, &id, room);
     let (scores, spent) = match selected.capability {
         Capability::Embed if raw_scores_given => {
             let problem = "not supported with a model that embeds: its score is a cosine";

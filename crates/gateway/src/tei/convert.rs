@@ -4,6 +4,7 @@ use hanzo_engine_proto::v1::{self, Capability, EmbedOutput, Embedder};
 use serde_json::{Map, Value, json};
 
 use crate::{
+    Config,
     error::ApiError,
     fields::{Field, Fields},
     openai::convert::model,
@@ -11,13 +12,15 @@ use crate::{
     vectors::convert::{Inputs, elements, filled, inputs, json::Shape, options, truncation},
 };
 
-/// Reads a body of `/embed`, `/embed_all` or `/embed_sparse`, without its model: a request without inputs and id.
+/// Reads a body of `/embed`, `/embed_all` or `/embed_sparse` but for its model, which was selected: a request without
+/// inputs and id.
 pub(super) fn embedding(
-    mut fields: Fields,
-    inputs_max: usize,
+    mut fields: Fields<'_>,
+    config: &Config,
     shape: Shape,
 ) -> Result<(v1::EmbedRequest, Inputs), ApiError> {
-    let inputs = inputs(fields.require("inputs")?, inputs_max)?;
+    fields.take("model");
+    let inputs = inputs(fields.require("inputs")?, config.embedding_inputs_max)?;
     let options = options(&mut fields)?;
     no_parameters(&mut fields)?;
     fields.finish()?;
@@ -46,22 +49,23 @@ fn no_parameters(fields: &mut Fields) -> Result<(), ApiError> {
 
 /// Reads a body of `/rerank` with `texts`: a request without documents and id, the texts, and whether they are shown.
 pub(super) fn ranking(
-    mut fields: Fields,
-    texts_max: usize,
+    mut fields: Fields<'_>,
+    config: &Config,
 ) -> Result<(v1::RerankRequest, Vec<String>, bool), ApiError> {
     let model = model(&mut fields)?;
     let query = filled(fields.require("query")?)?;
-    let texts = elements(fields.require("texts")?, texts_max)?;
-    let texts = texts.into_iter().map(Field::string).collect::<Result<_, _>>()?;
+    let texts = elements(fields.require("texts")?, config.embedding_inputs_max)?;
+    let texts = texts.map(Field::string).collect::<Result<_, _>>()?;
     let return_text = fields.flag("return_text")?;
     let options = rerank_options(&mut fields)?;
     fields.finish()?;
     Ok((v1::RerankRequest { model, query, ..options }, texts, return_text))
 }
 
-/// Reads a body of `/predict`, without its model.
-pub(super) fn predicting(mut fields: Fields, inputs_max: usize) -> Result<Classifying, ApiError> {
-    let (inputs, single) = sequences(fields.require("inputs")?, inputs_max)?;
+/// Reads a body of `/predict` but for its model, which was selected.
+pub(super) fn predicting(mut fields: Fields<'_>, config: &Config) -> Result<Classifying, ApiError> {
+    fields.take("model");
+    let (inputs, single) = sequences(fields.require("inputs")?, config.embedding_inputs_max)?;
     let request = classify_options(&mut fields)?;
     no_parameters(&mut fields)?;
     fields.finish()?;
@@ -73,46 +77,41 @@ const EXPECTED: &str =
 
 /// What to classify, and whether it is one. `["a", "b"]` is a pair; a list is a list of lists.
 fn sequences(field: Field, max: usize) -> Result<(Vec<v1::ClassifyInput>, bool), ApiError> {
-    let first = match field.value() {
-        Value::String(_) => {
-            return Ok((vec![v1::ClassifyInput { text: filled(field)?, pair: None }], true));
+    if field.value().is_string() {
+        return Ok((vec![v1::ClassifyInput { text: filled(field)?, pair: None }], true));
+    }
+    let Ok(mut list) = field.list() else { return Err(field.error(EXPECTED)) };
+    match list.next().map(|first| first.value()) {
+        Some(first) if first.is_string() => Ok((vec![sequence(field)?], true)),
+        Some(first) if first.is_array() => {
+            Ok((elements(field, max)?.map(sequence).collect::<Result<_, _>>()?, false))
         }
-        Value::Array(list) => list.first(),
-        _ => return Err(field.error(EXPECTED)),
-    };
-    match first {
-        Some(Value::String(_)) => Ok((vec![sequence(field)?], true)),
-        Some(Value::Array(_)) => {
-            let inputs = elements(field, max)?.into_iter().map(sequence);
-            Ok((inputs.collect::<Result<_, _>>()?, false))
-        }
-        None => Err(ApiError::empty(field.path())),
+        None => Err(ApiError::empty(&field.path())),
         Some(_) => Err(field.error(EXPECTED)),
     }
 }
 
 /// A list of one or two strings.
 fn sequence(field: Field) -> Result<v1::ClassifyInput, ApiError> {
-    let Value::Array(list) = field.value() else { return Err(field.error(EXPECTED)) };
-    if !(1..=2).contains(&list.len()) {
-        let problem = format!("has {} elements; a text is one string, a pair two", list.len());
-        return Err(field.error(problem));
+    let Ok(mut strings) = field.list() else { return Err(field.error(EXPECTED)) };
+    let count = strings.clone().count();
+    if !(1..=2).contains(&count) {
+        return Err(field.error(format!("has {count} elements; a text is one string, a pair two")));
     }
-    let mut strings = field.list()?.into_iter();
     let text = strings.next().map(filled).transpose()?.unwrap_or_default();
     Ok(v1::ClassifyInput { text, pair: strings.next().map(filled).transpose()? })
 }
 
 /// Reads a body of `/similarity`: a request without inputs and id, and the source sentence before the others.
 pub(super) fn similarity(
-    mut fields: Fields,
-    sentences_max: usize,
+    mut fields: Fields<'_>,
+    config: &Config,
 ) -> Result<(v1::EmbedRequest, Vec<String>), ApiError> {
     let model = model(&mut fields)?;
     let mut inputs = fields.require("inputs")?.object()?;
     let source = filled(inputs.require("source_sentence")?)?;
-    let sentences = elements(inputs.require("sentences")?, sentences_max)?;
-    let sentences: Vec<String> = sentences.into_iter().map(filled).collect::<Result<_, _>>()?;
+    let sentences = elements(inputs.require("sentences")?, config.embedding_inputs_max)?;
+    let sentences: Vec<String> = sentences.map(filled).collect::<Result<_, _>>()?;
     inputs.finish()?;
     let mut request = v1::EmbedRequest { model, ..v1::EmbedRequest::default() };
     if let Some(parameters) = fields.take("parameters") {

@@ -3,12 +3,13 @@
 
 use std::sync::Arc;
 
-use axum::{Extension, body::Body, extract::State, http::HeaderMap, response::Response};
+use axum::{Extension, extract::State, response::Response};
 use hanzo_engine_proto::v1::{self, Capability};
 
 use crate::{
+    Config,
     app::App,
-    body,
+    body::{self, Incoming, Received},
     fields::Fields,
     openai::convert::model,
     request_id::RequestId,
@@ -25,58 +26,55 @@ use crate::{
 pub(crate) async fn embed(
     app: State<Arc<App>>,
     id: Extension<RequestId>,
-    headers: HeaderMap,
-    body: Body,
+    incoming: Incoming,
 ) -> Result<Response, TeiError> {
-    handle(app, id, headers, body, Capability::Embed, Shape::Vectors).await
+    handle(app, id, incoming, Capability::Embed, Shape::Vectors).await
 }
 
 /// One vector for each token.
 pub(crate) async fn embed_all(
     app: State<Arc<App>>,
     id: Extension<RequestId>,
-    headers: HeaderMap,
-    body: Body,
+    incoming: Incoming,
 ) -> Result<Response, TeiError> {
-    handle(app, id, headers, body, Capability::Embed, Shape::TokenVectors).await
+    handle(app, id, incoming, Capability::Embed, Shape::TokenVectors).await
 }
 
 /// The weights that are not 0.
 pub(crate) async fn embed_sparse(
     app: State<Arc<App>>,
     id: Extension<RequestId>,
-    headers: HeaderMap,
-    body: Body,
+    incoming: Incoming,
 ) -> Result<Response, TeiError> {
-    handle(app, id, headers, body, Capability::EmbedSparse, Shape::SparseVectors).await
+    handle(app, id, incoming, Capability::EmbedSparse, Shape::SparseVectors).await
 }
 
 async fn handle(
     State(app): State<Arc<App>>,
     Extension(id): Extension<RequestId>,
-    headers: HeaderMap,
-    body: Body,
+    incoming: Incoming,
     capability: Capability,
     shape: Shape,
 ) -> Result<Response, TeiError> {
-    let mut fields = body::read(&app, &headers, body).await?;
-    let model = model(&mut fields)?;
+    let (received, model) =
+        body::read(&app, incoming).await?.peek(|mut fields, _| model(&mut fields)).await?;
     let model = select(&app, model, &[capability]).await?.model;
-    answer(&app, &id, model, fields, shape).await
+    answer(&app, &id, model, received, shape).await
 }
 
-/// Embeds what a body without its `model` says.
+/// Embeds what a body says with that model.
 pub(super) async fn answer(
     app: &App,
     id: &RequestId,
     model: String,
-    fields: Fields,
+    received: Received,
     shape: Shape,
 ) -> Result<Response, TeiError> {
-    let (request, inputs) = convert::embedding(fields, app.config.embedding_inputs_max, shape)?;
+    let read = move |fields: Fields<'_>, config: &Config| convert::embedding(fields, config, shape);
+    let ((request, inputs), room) = received.into(read).await?;
     let request = v1::EmbedRequest { model, ..request };
     let single = inputs.single;
     let name = move |field: &str| field_name(field, "inputs", single);
-    let calls = Asker::new(app, id).embed(request, inputs.inputs, name);
+    let calls = Asker::new(app, id, room).embed(request, inputs.inputs, name);
     Ok(http::respond(app, calls, shape).await?)
 }

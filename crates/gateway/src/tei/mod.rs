@@ -8,18 +8,18 @@ use std::sync::Arc;
 
 use axum::{
     Extension,
-    body::Body,
     extract::State,
-    http::HeaderMap,
     response::{IntoResponse, Response},
 };
 use hanzo_engine_proto::v1::Capability;
 use serde_json::json;
 
 use crate::{
+    Config,
     app::App,
-    body,
+    body::{self, Incoming},
     error::{self, ApiError},
+    fields::Fields,
     openai::convert::model,
     request_id::RequestId,
     select::select,
@@ -61,17 +61,19 @@ impl IntoResponse for TeiError {
 pub(crate) async fn root(
     State(app): State<Arc<App>>,
     Extension(id): Extension<RequestId>,
-    headers: HeaderMap,
-    body: Body,
+    incoming: Incoming,
 ) -> Result<Response, TeiError> {
-    let mut fields = body::read(&app, &headers, body).await?;
-    if fields.has("texts") {
-        return rerank::answer(&app, &id, fields).await;
-    }
-    let model = model(&mut fields)?;
+    let of_model = |mut fields: Fields<'_>, _: &Config| match fields.has("texts") {
+        true => Ok(None),
+        false => model(&mut fields).map(Some),
+    };
+    let (received, model) = body::read(&app, incoming).await?.peek(of_model).await?;
+    let Some(model) = model else {
+        return rerank::answer(&app, &id, received).await;
+    };
     let selected = select(&app, model, &[Capability::Embed, Capability::Classify]).await?;
     match selected.capability {
-        Capability::Classify => predict::answer(&app, &id, selected.model, fields).await,
-        _ => embed::answer(&app, &id, selected.model, fields, Shape::Vectors).await,
+        Capability::Classify => predict::answer(&app, &id, selected.model, received).await,
+        _ => embed::answer(&app, &id, selected.model, received, Shape::Vectors).await,
     }
 }

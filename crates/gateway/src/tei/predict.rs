@@ -4,9 +4,7 @@ use std::sync::Arc;
 
 use axum::{
     Extension, Json,
-    body::Body,
     extract::State,
-    http::HeaderMap,
     response::{IntoResponse as _, Response},
 };
 use hanzo_engine_proto::v1::{self, Capability};
@@ -14,8 +12,7 @@ use serde::Serialize;
 
 use crate::{
     app::App,
-    body,
-    fields::Fields,
+    body::{self, Incoming, Received},
     openai::convert::model,
     request_id::RequestId,
     scores::{
@@ -31,13 +28,12 @@ use crate::{
 pub(crate) async fn handle(
     State(app): State<Arc<App>>,
     Extension(id): Extension<RequestId>,
-    headers: HeaderMap,
-    body: Body,
+    incoming: Incoming,
 ) -> Result<Response, TeiError> {
-    let mut fields = body::read(&app, &headers, body).await?;
-    let model = model(&mut fields)?;
+    let (received, model) =
+        body::read(&app, incoming).await?.peek(|mut fields, _| model(&mut fields)).await?;
     let model = select(&app, model, &[Capability::Classify]).await?.model;
-    answer(&app, &id, model, fields).await
+    answer(&app, &id, model, received).await
 }
 
 #[derive(Serialize)]
@@ -46,18 +42,17 @@ struct Prediction {
     label: String,
 }
 
-/// Classifies what a body without its `model` says.
+/// Classifies what a body says with that model.
 pub(super) async fn answer(
     app: &App,
     id: &RequestId,
     model: String,
-    fields: Fields,
+    received: Received,
 ) -> Result<Response, TeiError> {
-    let Classifying { request, inputs, single } =
-        convert::predicting(fields, app.config.embedding_inputs_max)?;
+    let (Classifying { request, inputs, single }, room) = received.into(convert::predicting).await?;
     let request = v1::ClassifyRequest { model, ..request };
     let name = move |field: &str| field_name(field, "inputs", single);
-    let (classifications, _) = Asker::new(app, id).classify(request, inputs, name).await?;
+    let (classifications, _) = Asker::new(app, id, room).classify(request, inputs, name).await?;
     let mut predictions: Vec<Vec<Prediction>> = classifications.into_iter().map(predictions).collect();
     match predictions.pop() {
         Some(only) if single => Ok(Json(only).into_response()),

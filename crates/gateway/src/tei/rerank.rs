@@ -4,9 +4,7 @@ use std::sync::Arc;
 
 use axum::{
     Extension, Json,
-    body::Body,
     extract::State,
-    http::HeaderMap,
     response::{IntoResponse as _, Response},
 };
 use hanzo_engine_proto::v1::Capability;
@@ -14,9 +12,8 @@ use serde::Serialize;
 
 use crate::{
     app::App,
-    body,
+    body::{self, Incoming, Received},
     error::ApiError,
-    fields::Fields,
     request_id::RequestId,
     scores,
     select::select,
@@ -28,14 +25,14 @@ use crate::{
 pub(crate) async fn either(
     State(app): State<Arc<App>>,
     Extension(id): Extension<RequestId>,
-    headers: HeaderMap,
-    body: Body,
+    incoming: Incoming,
 ) -> Result<Response, ApiError> {
-    let fields = body::read(&app, &headers, body).await?;
-    if fields.has("texts") {
-        return Ok(answer(&app, &id, fields).await.into_response());
+    let received = body::read(&app, incoming).await?;
+    let (received, texts) = received.peek(|fields, _| Ok(fields.has("texts"))).await?;
+    if texts {
+        return Ok(answer(&app, &id, received).await.into_response());
     }
-    scores::rerank::answer(&app, &id, fields, "1").await
+    scores::rerank::answer(&app, &id, received, "1").await
 }
 
 #[derive(Serialize)]
@@ -47,13 +44,13 @@ struct Rank {
 }
 
 /// Ranks the texts of a body.
-pub(super) async fn answer(app: &App, id: &RequestId, fields: Fields) -> Result<Response, TeiError> {
-    let (mut request, texts, return_text) = convert::ranking(fields, app.config.embedding_inputs_max)?;
+pub(super) async fn answer(app: &App, id: &RequestId, received: Received) -> Result<Response, TeiError> {
+    let ((mut request, texts, return_text), room) = received.into(convert::ranking).await?;
     request.model = select(app, request.model, &[Capability::Rerank]).await?.model;
     let mut shown: Vec<Option<String>> =
         if return_text { texts.iter().cloned().map(Some).collect() } else { Vec::new() };
     let name = |field: &str| field.replacen("documents", "texts", 1);
-    let (scores, _) = Asker::new(app, id).rerank(request, texts, name).await?;
+    let (scores, _) = Asker::new(app, id, room).rerank(request, texts, name).await?;
     let rank = |index: usize| Rank {
         index,
         text: shown.get_mut(index).and_then(Option::take),

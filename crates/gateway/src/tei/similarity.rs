@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use axum::{Extension, Json, body::Body, extract::State, http::HeaderMap};
+use axum::{Extension, Json, extract::State};
 use hanzo_engine_proto::v1::Capability;
 
 use crate::{
     app::App,
-    body,
+    body::{self, Incoming},
     request_id::RequestId,
     scores::score,
     select::select,
@@ -19,11 +19,9 @@ use crate::{
 pub(crate) async fn handle(
     State(app): State<Arc<App>>,
     Extension(id): Extension<RequestId>,
-    headers: HeaderMap,
-    body: Body,
+    incoming: Incoming,
 ) -> Result<Json<Vec<f32>>, TeiError> {
-    let fields = body::read(&app, &headers, body).await?;
-    let (mut request, texts) = convert::similarity(fields, app.config.embedding_inputs_max)?;
+    let ((mut request, texts), room) = body::read(&app, incoming).await?.into(convert::similarity).await?;
     request.model = select(&app, request.model, &[Capability::Embed]).await?.model;
     let firsts: Vec<bool> = (0..texts.len()).map(|i| i == 0).collect();
     let name = |field: &str| match field.strip_prefix("inputs[").and_then(|rest| rest.strip_suffix(']')) {
@@ -34,5 +32,5 @@ pub(crate) async fn handle(
         }
         None => field.to_owned(),
     };
-    Ok(Json(score::cosines(&Asker::new(&app, &id), request, texts, &firsts, name).await?.0))
+    Ok(Json(score::cosines(&Asker::new(&app, &id, room), request, texts, &firsts, name).await?.0))
 }

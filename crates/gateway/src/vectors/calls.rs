@@ -1,6 +1,6 @@
 //! One request as several calls to the engine, each of bounded size, a few at a time, answered in order.
 
-use std::{iter::Peekable, vec};
+use std::{iter::Peekable, sync::Arc, vec};
 
 use futures_util::{Stream, StreamExt as _, TryStreamExt as _, stream};
 use hanzo_engine_proto::v1::{self, EmbedOutput, embed_input::Input};
@@ -10,6 +10,7 @@ use tonic::Status;
 
 use crate::{
     app::App,
+    bodies::Room,
     engine::Engine,
     error::ApiError,
     limits::{CALL_BYTES_MAX, CALL_INPUTS_MAX, CALLS_RUNNING_MAX, WIDE_CALL_BYTES_MAX, WIDE_CALL_INPUTS_MAX},
@@ -95,12 +96,13 @@ pub(crate) struct Asker {
     engine: Engine,
     until: Until,
     id: RequestId,
+    room: Arc<Room>,
 }
 
 impl Asker {
-    /// For the request of that id, which begins now.
-    pub(crate) fn new(app: &App, id: &RequestId) -> Asker {
-        Asker { engine: app.engine.clone(), until: Until::of(app), id: id.clone() }
+    /// For the request of that id, which begins now, and whose body took up that room.
+    pub(crate) fn new(app: &App, id: &RequestId, room: Room) -> Asker {
+        Asker { engine: app.engine.clone(), until: Until::of(app), id: id.clone(), room: Arc::new(room) }
     }
 
     /// For the `i`th of several parts of the same request.
@@ -200,19 +202,22 @@ impl Asker {
         F: Future<Output = Result<A, Status>> + Send + 'static,
         Ask: Fn(Engine, Option<Instant>, String, Vec<T>) -> F + Send + 'static,
     {
-        let Asker { engine, until, id } = self.clone();
-        let calls = calls(pieces(items, limit).peekable()).map(move |Call { i, several, start, items }| {
-            let (until, name, count) = (until.clone(), name.clone(), items.len());
-            let call = ask(engine.clone(), until.deadline, id.of_call(i, several), items);
-            // On a task of its own: what the engine has sent is taken in although a slow client is not ready for it.
-            // All requests share the connection to the engine, and nobody else's answers may wait behind it.
-            let call = AbortOnDropHandle::new(tokio::spawn(async move {
-                let answer = until.run(call).await;
-                let answer = answer.map_err(|e| e.renamed(|field| name(&shifted(field, start))))?;
-                Ok(Answer { start, count, answer })
-            }));
-            Box::pin(async move { call.await.unwrap_or_else(|e| Err(ApiError::internal(&e.to_string()))) })
-        });
+        let Asker { engine, until, id, room } = self.clone();
+        let calls =
+            calls(pieces(items, limit).peekable(), room).map(move |Call { i, several, start, items }| {
+                let (until, name, count) = (until.clone(), name.clone(), items.len());
+                let call = ask(engine.clone(), until.deadline, id.of_call(i, several), items);
+                // On a task of its own: what the engine has sent is taken in although a slow client is not ready for it.
+                // All requests share the connection to the engine, and nobody else's answers may wait behind it.
+                let call = AbortOnDropHandle::new(tokio::spawn(async move {
+                    let answer = until.run(call).await;
+                    let answer = answer.map_err(|e| e.renamed(|field| name(&shifted(field, start))))?;
+                    Ok(Answer { start, count, answer })
+                }));
+                Box::pin(
+                    async move { call.await.unwrap_or_else(|e| Err(ApiError::internal(&e.to_string()))) },
+                )
+            });
         calls.buffered(CALLS_RUNNING_MAX)
     }
 }
@@ -252,11 +257,19 @@ struct Call<T> {
     items: Vec<T>,
 }
 
-fn calls<T: Weighed>(mut pieces: Peekable<Pieces<T>>) -> impl Stream<Item = Call<T>> + Unpin {
+/// Holds the room for as long as there are items that are in no call.
+fn calls<T: Weighed>(
+    mut pieces: Peekable<Pieces<T>>,
+    room: Arc<Room>,
+) -> impl Stream<Item = Call<T>> + Unpin {
     let mut i = 0;
     let mut several = false;
+    let mut room = Some(room);
     stream::iter(std::iter::from_fn(move || {
-        let (start, items) = pieces.next()?;
+        let Some((start, items)) = pieces.next() else {
+            drop(room.take());
+            return None;
+        };
         several |= pieces.peek().is_some();
         let call = Call { i, several, start, items };
         i += 1;

@@ -3,14 +3,12 @@
 
 pub(crate) mod json;
 
-use hanzo_engine_proto::v1::{self, TruncateSide, embed_input::Input};
-use serde_json::Value;
-
 use crate::{
     error::{ApiError, quote},
-    fields::{Field, Fields},
+    fields::{Field, Fields, List},
     openai::convert,
 };
+use hanzo_engine_proto::v1::{self, TruncateSide, embed_input::Input};
 
 /// What to embed, in the order of the request.
 #[derive(Debug, Default)]
@@ -26,33 +24,34 @@ const EXPECTED: &str = "expected a string, an array of strings, an array of toke
 pub(crate) fn inputs(field: Field, inputs_max: usize) -> Result<Inputs, ApiError> {
     let tokens = |ids| v1::EmbedInput { input: Some(Input::Tokens(v1::TokenIds { ids })) };
     let single = |input| Inputs { inputs: vec![input], single: true };
-    let Value::Array(list) = field.value() else {
+    let Ok(list) = field.list() else {
         if !field.value().is_string() {
             return Err(field.error(EXPECTED));
         }
         return Ok(single(text(field)?));
     };
-    let (strings, count) = (list.first().is_some_and(Value::is_string), list.len());
-    match list.first() {
-        None => return Err(ApiError::empty(field.path())),
-        Some(Value::Number(_)) => return Ok(single(tokens(field.token_ids()?))),
-        Some(Value::String(_) | Value::Array(_)) => {}
-        Some(_) => return Err(field.error(EXPECTED)),
+    let Some(first) = list.clone().next() else { return Err(ApiError::empty(&field.path())) };
+    let strings = first.value().is_string();
+    if first.value().is_number() {
+        return Ok(single(tokens(field.token_ids()?)));
     }
-    at_most(&field, count, inputs_max)?;
-    let first = format!("{}[0]", field.path());
-    let mixed = |field: &Field, other: &str| {
-        Err(field.error(format!("cannot be mixed: {first} is {other}, and this is not")))
+    if !strings && !first.value().is_array() {
+        return Err(field.error(EXPECTED));
+    }
+    at_most(field, list.clone().count(), inputs_max)?;
+    let mixed = |field: Field, other: &str| {
+        Err(field.error(format!("cannot be mixed: {} is {other}, and this is not", first.path())))
     };
-    let input = |field: Field| match field.value() {
-        Value::String(_) if strings => text(field),
-        Value::Array(ids) if !strings && ids.is_empty() => Err(ApiError::empty(field.path())),
-        Value::Array(_) if !strings => field.token_ids().map(tokens),
-        _ if strings => mixed(&field, "a string"),
-        _ => mixed(&field, "an array of token ids"),
+    let input = |field: Field| match (strings, field.value()) {
+        (true, value) if value.is_string() => text(field),
+        (true, _) => mixed(field, "a string"),
+        (false, value) if value.is_array() => match field.token_ids()? {
+            ids if ids.is_empty() => Err(ApiError::empty(&field.path())),
+            ids => Ok(tokens(ids)),
+        },
+        (false, _) => mixed(field, "an array of token ids"),
     };
-    let inputs: Result<_, _> = field.list()?.into_iter().map(input).collect();
-    Ok(Inputs { inputs: inputs?, single: false })
+    Ok(Inputs { inputs: list.map(input).collect::<Result<_, _>>()?, single: false })
 }
 
 fn text(field: Field) -> Result<v1::EmbedInput, ApiError> {
@@ -66,23 +65,20 @@ pub(crate) fn text_input(text: String) -> v1::EmbedInput {
 
 /// A string with something in it.
 pub(crate) fn filled(field: Field) -> Result<String, ApiError> {
-    let path = field.path().to_owned();
     let text = field.string()?;
-    if text.is_empty() { Err(ApiError::empty(&path)) } else { Ok(text) }
+    if text.is_empty() { Err(ApiError::empty(&field.path())) } else { Ok(text) }
 }
 
 /// The elements of a list that has at least one and at most `max`.
-pub(crate) fn elements(field: Field, max: usize) -> Result<Vec<Field>, ApiError> {
-    if let Value::Array(list) = field.value() {
-        if list.is_empty() {
-            return Err(ApiError::empty(field.path()));
-        }
-        at_most(&field, list.len(), max)?;
+pub(crate) fn elements(field: Field<'_>, max: usize) -> Result<List<'_>, ApiError> {
+    let list = field.list()?;
+    match list.clone().count() {
+        0 => Err(ApiError::empty(&field.path())),
+        count => at_most(field, count, max).map(|()| list),
     }
-    field.list()
 }
 
-fn at_most(field: &Field, count: usize, max: usize) -> Result<(), ApiError> {
+fn at_most(field: Field, count: usize, max: usize) -> Result<(), ApiError> {
     if count > max {
         return Err(
             field.error(format!("has {count} elements, at most {max} (the server's embedding_inputs_max)"))
@@ -104,16 +100,16 @@ pub(crate) fn truncation(fields: &mut Fields) -> Result<Truncation, ApiError> {
     let mut truncation = Truncation::default();
     let mut set = false;
     if let Some(field) = fields.take("truncate") {
-        match field.value() {
-            Value::Bool(truncate) => truncation.truncate = *truncate,
-            Value::String(word) => {
+        match (field.value().as_bool(), field.value().as_str()) {
+            (Some(truncate), _) => truncation.truncate = truncate,
+            (_, Some(word)) => {
                 (truncation.truncate, truncation.side) = match word.to_ascii_uppercase().as_str() {
                     "NONE" => (false, TruncateSide::Unspecified),
                     "START" => (true, TruncateSide::Left),
                     "END" => (true, TruncateSide::Right),
                     _ => {
                         let expected = "expected a boolean or one of NONE, START, END, got ";
-                        return Err(field.error(format!("{expected}{}", quote(word))));
+                        return Err(field.error(format!("{expected}{}", quote(&word))));
                     }
                 };
             }
@@ -123,14 +119,12 @@ pub(crate) fn truncation(fields: &mut Fields) -> Result<Truncation, ApiError> {
     }
     for name in ["truncation_direction", "truncation_side"] {
         let Some(field) = fields.take(name) else { continue };
-        let problem = "says another side than truncate";
-        let contradiction = field.error(problem);
         let side = match field.word(&["left", "right", "Left", "Right"])? {
             "left" | "Left" => TruncateSide::Left,
             _ => TruncateSide::Right,
         };
         if truncation.side != TruncateSide::Unspecified && truncation.side != side {
-            return Err(contradiction);
+            return Err(field.error("says another side than truncate"));
         }
         truncation.side = side;
     }
@@ -183,7 +177,11 @@ pub(crate) fn field_name(engine: &str, input: &str, single: bool) -> String {
 }
 
 /// A field that has two names, of which one may be used.
-pub(crate) fn either(fields: &mut Fields, name: &str, other: &str) -> Result<Option<Field>, ApiError> {
+pub(crate) fn either<'a>(
+    fields: &mut Fields<'a>,
+    name: &str,
+    other: &str,
+) -> Result<Option<Field<'a>>, ApiError> {
     match (fields.take(name), fields.take(other)) {
         (Some(_), Some(second)) => Err(second.error(format!("means the same as {name}; send one of them"))),
         (first, second) => Ok(first.or(second)),
@@ -196,10 +194,10 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::{Truncation, truncation};
-    use crate::fields::Fields;
+    use crate::fields::fields_of;
 
     fn check(body: Value) -> Result<Truncation, String> {
-        truncation(&mut Fields::of_body(body, false).unwrap())
+        truncation(&mut fields_of(&body, false))
             .map_err(|e| e.json()["error"]["param"].as_str().unwrap().to_owned())
     }
 

@@ -258,7 +258,7 @@ async fn bad_bodies() {
         (b"{\"top_p\":1e999}".to_vec(), Some("top_p")),
         (b"{\"messages\":\"\xff\xfe\"}".to_vec(), None),
         (b"\xff\xfe{\x00}\x00".to_vec(), None),
-        (b"{\"messages\":\"\\ud800\"}".to_vec(), None),
+        (b"{\"messages\":\"\\ud800\"}".to_vec(), Some("messages")),
         (b"{\"messages\":\"\x01\"}".to_vec(), None),
         (nested("[", 100_000).into_bytes(), None),
         (nested("{\"a\":", 100_000).into_bytes(), None),

@@ -21,7 +21,7 @@ pub(crate) struct Embeddings {
 }
 
 /// Reads a body, with what vLLM, Infinity, Jina and Cohere add to OpenAI's.
-pub(crate) fn request(mut fields: Fields, config: &Config) -> Result<Embeddings, ApiError> {
+pub(crate) fn request(mut fields: Fields<'_>, config: &Config) -> Result<Embeddings, ApiError> {
     let model = convert::model(&mut fields)?;
     let inputs = inputs(fields.require("input")?, config.embedding_inputs_max)?;
     let format = either(&mut fields, "encoding_format", "embedding_type")?;

@@ -1,23 +1,29 @@
 //! A chat's messages: OpenAI's JSON to the contract's messages.
 
-use hanzo_engine_proto::v1::{self, content_part::Part};
-use serde_json::Value;
-
 use crate::{
     error::{ApiError, quote},
     fields::{Field, Fields},
+    json::Json,
+    limits::{CHAT_MESSAGES_MAX, CHAT_PARTS_MAX},
 };
+use hanzo_engine_proto::v1::{self, content_part::Part};
 
 const ROLES: [&str; 5] = ["system", "developer", "user", "assistant", "tool"];
 
 /// The `messages` of a request: at least one.
 pub(super) fn read(field: Field) -> Result<Vec<v1::Message>, ApiError> {
-    let path = field.path().to_owned();
-    let messages = field.list()?;
-    if messages.is_empty() {
-        return Err(ApiError::field(&path, "must not be empty"));
+    let mut list = field.list()?;
+    // As many as a chat may have, which the daemon checks: no more are built.
+    let messages: Vec<_> = list
+        .by_ref()
+        .take(CHAT_MESSAGES_MAX)
+        .map(|field| message(field.object()?))
+        .collect::<Result<_, _>>()?;
+    match (messages.is_empty(), list.next()) {
+        (true, _) => Err(field.error("must not be empty")),
+        (_, Some(_)) => Err(field.error(format!("has more than {CHAT_MESSAGES_MAX} messages"))),
+        (_, None) => Ok(messages),
     }
-    messages.into_iter().map(|field| message(field.object()?)).collect()
 }
 
 fn message(mut fields: Fields) -> Result<v1::Message, ApiError> {
@@ -26,9 +32,7 @@ fn message(mut fields: Fields) -> Result<v1::Message, ApiError> {
     let tool_calls = match fields.take("tool_calls") {
         None => Vec::new(),
         Some(field) if !assistant => return Err(field.error("only allowed where role is assistant")),
-        Some(field) => {
-            field.list()?.into_iter().map(|call| tool_call(call.object()?)).collect::<Result<_, _>>()?
-        }
+        Some(field) => field.list()?.map(|call| tool_call(call.object()?)).collect::<Result<_, _>>()?,
     };
     let tool_call_id = match fields.take("tool_call_id") {
         Some(field) if role != "tool" => return Err(field.error("only allowed where role is tool")),
@@ -49,14 +53,14 @@ fn message(mut fields: Fields) -> Result<v1::Message, ApiError> {
     };
     for name in ["refusal", "audio", "function_call"] {
         if let Some(field) = fields.take(name) {
-            return Err(ApiError::unsupported(field.path(), "not supported by this build"));
+            return Err(ApiError::unsupported(&field.path(), "not supported by this build"));
         }
     }
     // What the official client's own answers carry when they are sent back: nothing.
     if let Some(field) = fields.take("annotations")
-        && field.value().as_array().is_none_or(|list| !list.is_empty())
+        && field.value().elements().is_none_or(|mut list| list.next().is_some())
     {
-        return Err(ApiError::unsupported(field.path(), "not supported by this build unless it is empty"));
+        return Err(ApiError::unsupported(&field.path(), "not supported by this build unless it is empty"));
     }
     let name = fields.take("name").map(Field::string).transpose()?.unwrap_or_default();
     fields.finish()?;
@@ -65,28 +69,32 @@ fn message(mut fields: Fields) -> Result<v1::Message, ApiError> {
 
 fn content(field: Field) -> Result<Vec<v1::ContentPart>, ApiError> {
     let text = |text| v1::ContentPart { part: Some(Part::Text(text)) };
-    match field.value() {
-        Value::String(_) => Ok(vec![text(field.string()?)]),
-        Value::Array(list) if list.is_empty() => Err(field.error("must not be empty")),
-        Value::Array(_) => {
-            field.list()?.into_iter().map(|part| Ok(text(text_part(part.object()?)?))).collect()
-        }
-        _ => Err(field.error("expected a string or an array of content parts")),
+    if field.value().is_string() {
+        return Ok(vec![text(field.string()?)]);
+    }
+    let Ok(mut list) = field.list() else {
+        return Err(field.error("expected a string or an array of content parts"));
+    };
+    let parts = list.by_ref().take(CHAT_PARTS_MAX).map(|part| text_part(part.object()?).map(text));
+    let parts: Vec<_> = parts.collect::<Result<_, ApiError>>()?;
+    match (parts.is_empty(), list.next()) {
+        (true, _) => Err(field.error("must not be empty")),
+        (_, Some(_)) => Err(field.error(format!("has more than {CHAT_PARTS_MAX} parts"))),
+        (_, None) => Ok(parts),
     }
 }
 
 fn text_part(mut fields: Fields) -> Result<String, ApiError> {
     let field = fields.require("type")?;
-    let path = field.path().to_owned();
-    match field.string()?.as_str() {
+    match &*field.text()? {
         "text" => {}
         known @ ("image_url" | "input_audio" | "file" | "video_url" | "audio_url" | "refusal") => {
             return Err(ApiError::unsupported(
-                &path,
+                &field.path(),
                 format!("{known} is not supported by this build, only text"),
             ));
         }
-        other => return Err(ApiError::field(&path, format!("expected text, got {}", quote(other)))),
+        other => return Err(field.error(format!("expected text, got {}", quote(other)))),
     }
     let text = fields.require("text")?.string()?;
     fields.finish()?;
@@ -103,11 +111,11 @@ fn tool_call(mut fields: Fields) -> Result<v1::ToolCall, ApiError> {
     let arguments = match function.take("arguments") {
         None => String::new(),
         Some(field) => {
-            let path = field.path().to_owned();
             let text = field.string()?;
             if !text.trim().is_empty() {
-                serde_json::from_str::<Value>(&text)
-                    .map_err(|e| ApiError::field(&path, format!("expected JSON in a string: {e}")))?;
+                Json::parse(&text).map_err(|fault| {
+                    field.error(format!("expected JSON in a string: {} at byte {}", fault.problem, fault.at))
+                })?;
             }
             text
         }

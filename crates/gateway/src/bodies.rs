@@ -1,0 +1,192 @@
+//! Memory for request bodies. A body takes its share as it arrives, not as it is announced, so that clients that send
+//! slowly, or not at all, keep nobody out.
+//!
+//! Bodies that have a part of what they need could wait for each other for ever. One of them at a time, in the order in
+//! which they began to wait, draws on a reserve that is kept for it: the room of one body of the largest size.
+
+use std::sync::Arc;
+
+use tokio::{
+    sync::{Mutex, OwnedMutexGuard, OwnedSemaphorePermit, Semaphore},
+    time::Duration,
+};
+
+use crate::limits::BODY_STEP_BYTES;
+
+/// How often a body that waits looks whether others have given room back.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+
+/// The room of all bodies.
+#[derive(Debug)]
+pub(crate) struct Bodies {
+    shared: Arc<Semaphore>, // permits are bytes
+    reserve: Arc<Semaphore>,
+    next: Arc<Mutex<()>>, // who may draw on the reserve
+    /// Bytes of one connection's share.
+    connection_bytes: usize,
+}
+
+/// What one connection may hold of the room: a quarter, or one body of the largest size.
+#[derive(Debug, Clone)]
+pub(crate) struct Share(Arc<Semaphore>);
+
+impl Bodies {
+    /// Room for `bytes_max`, in bodies of up to `body_bytes_max`, which is no more.
+    pub(crate) fn new(bytes_max: usize, body_bytes_max: usize) -> Bodies {
+        Bodies {
+            shared: Arc::new(Semaphore::new(bytes_max.saturating_sub(body_bytes_max))),
+            reserve: Arc::new(Semaphore::new(body_bytes_max)),
+            next: Arc::default(),
+            connection_bytes: (bytes_max / 4).max(body_bytes_max),
+        }
+    }
+
+    /// Of a connection that was accepted.
+    pub(crate) fn share(&self) -> Share {
+        Share(Arc::new(Semaphore::new(self.connection_bytes)))
+    }
+
+    /// For a body that has not begun to arrive.
+    pub(crate) fn room(&self, share: Option<Share>) -> Room {
+        Room {
+            shared: Arc::clone(&self.shared),
+            reserve: Arc::clone(&self.reserve),
+            next: Arc::clone(&self.next),
+            share,
+            bytes: 0,
+            held: None,
+            own: None,
+            drawn: None,
+            turn: None,
+        }
+    }
+}
+
+/// What one body takes up, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Room {
+    shared: Arc<Semaphore>,
+    reserve: Arc<Semaphore>,
+    next: Arc<Mutex<()>>,
+    share: Option<Share>,
+    bytes: usize,
+    held: Option<OwnedSemaphorePermit>,  // of the shared room
+    own: Option<OwnedSemaphorePermit>,   // of the connection's share
+    drawn: Option<OwnedSemaphorePermit>, // of the reserve
+    turn: Option<OwnedMutexGuard<()>>,
+}
+
+impl Room {
+    /// Takes room for `bytes` in all, of a body that has at most `bytes_max`. Waits while there is none.
+    pub(crate) async fn grow(&mut self, bytes: usize, bytes_max: usize) {
+        if bytes <= self.bytes {
+            return;
+        }
+        let wanted = bytes.next_multiple_of(BODY_STEP_BYTES).min(bytes_max).max(bytes);
+        // Within `bodies_bytes_max`, which is under 4 GiB.
+        let more = u32::try_from(wanted - self.bytes).unwrap_or(u32::MAX);
+        while !self.try_grow(more) {
+            if self.turn.is_none() {
+                let turn = tokio::time::timeout(LOOK_AGAIN, Arc::clone(&self.next).lock_owned()).await;
+                self.turn = turn.ok();
+                continue;
+            }
+            let drawn = Arc::clone(&self.reserve).acquire_many_owned(more);
+            // Never closed.
+            if let Ok(Ok(drawn)) = tokio::time::timeout(LOOK_AGAIN, drawn).await {
+                merge(&mut self.drawn, drawn);
+                break;
+            }
+        }
+        self.bytes = wanted;
+    }
+
+    fn try_grow(&mut self, more: u32) -> bool {
+        let take = |room: &Arc<Semaphore>| Arc::clone(room).try_acquire_many_owned(more).ok();
+        let own = self.share.as_ref().map(|share| take(&share.0));
+        let Some(shared) = take(&self.shared) else { return false };
+        match own {
+            Some(None) => return false,
+            Some(Some(own)) => merge(&mut self.own, own),
+            None => {}
+        }
+        merge(&mut self.held, shared);
+        true
+    }
+
+    /// The body has arrived and was read: the reserve is the next one's, whatever becomes of this request.
+    pub(crate) fn settle(&mut self) {
+        self.drawn = None;
+        self.turn = None;
+    }
+}
+
+fn merge(held: &mut Option<OwnedSemaphorePermit>, more: OwnedSemaphorePermit) {
+    match held {
+        Some(held) => held.merge(more),
+        None => *held = Some(more),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::Bodies;
+
+    const STEP: usize = super::BODY_STEP_BYTES;
+
+    async fn grows(room: &mut super::Room, bytes: usize, bytes_max: usize) -> bool {
+        tokio::time::timeout(Duration::from_millis(200), room.grow(bytes, bytes_max)).await.is_ok()
+    }
+
+    #[tokio::test]
+    async fn bodies_that_need_more_than_there_is_get_it_one_after_the_other() {
+        let bodies = Bodies::new(12 * STEP, 4 * STEP);
+        // Each has half of what it needs, and nothing is left.
+        let mut rooms: Vec<_> = (0..4).map(|_| bodies.room(None)).collect();
+        for room in &mut rooms {
+            assert!(grows(room, 2 * STEP, 4 * STEP).await);
+        }
+        let grown = rooms.into_iter().map(|mut room| {
+            tokio::spawn(async move {
+                room.grow(4 * STEP, 4 * STEP).await;
+                room.settle();
+            })
+        });
+        for grown in grown.collect::<Vec<_>>() {
+            tokio::time::timeout(Duration::from_secs(20), grown).await.unwrap().unwrap();
+        }
+        assert_eq!(
+            (bodies.shared.available_permits(), bodies.reserve.available_permits()),
+            (8 * STEP, 4 * STEP)
+        );
+    }
+
+    #[tokio::test]
+    async fn one_connection_leaves_room_for_others() {
+        let bodies = Bodies::new(16 * STEP, 4 * STEP);
+        let share = bodies.share();
+        let mut first = bodies.room(Some(share.clone()));
+        assert!(grows(&mut first, 3 * STEP, 4 * STEP).await);
+        // Beyond its share, a connection has the reserve, in turn.
+        let mut second = bodies.room(Some(share.clone()));
+        assert!(grows(&mut second, 4 * STEP, 4 * STEP).await);
+        let mut third = bodies.room(Some(share));
+        assert!(!grows(&mut third, 4 * STEP, 4 * STEP).await);
+        let mut other = bodies.room(Some(bodies.share()));
+        assert!(grows(&mut other, 4 * STEP, 4 * STEP).await);
+        second.settle();
+        assert!(grows(&mut third, 4 * STEP, 4 * STEP).await);
+    }
+
+    #[tokio::test]
+    async fn room_is_given_back() {
+        let bodies = Bodies::new(8 * STEP, 4 * STEP);
+        let mut room = bodies.room(None);
+        assert!(grows(&mut room, 1, 4 * STEP).await && grows(&mut room, STEP + 1, 4 * STEP).await);
+        assert_eq!(bodies.shared.available_permits(), 2 * STEP);
+        drop(room);
+        assert_eq!(bodies.shared.available_permits(), 4 * STEP);
+    }
+}

@@ -1,0 +1,459 @@
+//! JSON without a tree: a text is checked once, and a value is the piece of it where it stands. What a body takes up is its
+//! bytes, whatever is in it; an array of a million elements is walked through, not built. `fields` reads requests on top
+//! of it.
+
+mod check;
+
+use std::borrow::Cow;
+
+use crate::{error::quote, limits::PARAM_BYTES_MAX};
+
+pub(crate) use check::Fault;
+use check::check;
+
+/// A value: its text, which is sound and has no blanks around it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Json<'a>(&'a str);
+
+impl<'a> Json<'a> {
+    /// The value that `text` is. Half of a surrogate pair may stand in a string.
+    pub(crate) fn parse(text: &'a str) -> Result<Json<'a>, Fault> {
+        check(text)?;
+        Ok(Json(text.trim_matches(BLANKS)))
+    }
+
+    pub(crate) fn is_null(self) -> bool {
+        self.0 == "null"
+    }
+
+    pub(crate) fn is_boolean(self) -> bool {
+        self.as_bool().is_some()
+    }
+
+    pub(crate) fn is_number(self) -> bool {
+        self.as_number().is_some()
+    }
+
+    pub(crate) fn is_string(self) -> bool {
+        self.0.starts_with('"')
+    }
+
+    pub(crate) fn is_array(self) -> bool {
+        self.0.starts_with('[')
+    }
+
+    pub(crate) fn is_object(self) -> bool {
+        self.0.starts_with('{')
+    }
+
+    pub(crate) fn as_bool(self) -> Option<bool> {
+        match self.0 {
+            "true" => Some(true),
+            "false" => Some(false),
+            _ => None,
+        }
+    }
+
+    /// A number as it is written.
+    pub(crate) fn as_number(self) -> Option<&'a str> {
+        self.0.starts_with(|c: char| c == '-' || c.is_ascii_digit()).then_some(self.0)
+    }
+
+    /// A number as the nearest f64, which is infinite where it is too large.
+    pub(crate) fn as_f64(self) -> Option<f64> {
+        self.as_number()?.parse().ok()
+    }
+
+    /// A number that is written as an integer and is one of these.
+    pub(crate) fn as_i64(self) -> Option<i64> {
+        self.as_number()?.parse().ok()
+    }
+
+    /// A number that is written as an integer and is one of these.
+    pub(crate) fn as_u64(self) -> Option<u64> {
+        match self.as_number()? {
+            "-0" => Some(0),
+            digits => digits.parse().ok(),
+        }
+    }
+
+    /// A string's text. Half of a surrogate pair, which is no character, is U+FFFD: clients cut texts where they like.
+    pub(crate) fn as_str(self) -> Option<Cow<'a, str>> {
+        let inner = self.0.strip_prefix('"')?.strip_suffix('"')?;
+        Some(unescaped(inner))
+    }
+
+    /// An array's elements.
+    pub(crate) fn elements(self) -> Option<Elements<'a>> {
+        Some(Elements(Pieces::of(self.0, '[', ']')?))
+    }
+
+    /// An object's members in their order, with a name as often as it stands there.
+    pub(crate) fn members(self) -> Option<Members<'a>> {
+        Some(Members(Pieces::of(self.0, '{', '}')?))
+    }
+
+    /// The value's own JSON, without blanks, and in strings U+FFFD for half a surrogate pair.
+    pub(crate) fn to_text(self) -> String {
+        let mut text = String::with_capacity(self.0.len());
+        let mut rest = self.0;
+        while let Some(quote) = rest.find('"') {
+            text.extend(rest[..quote].split(BLANKS));
+            let end = quote + string_end(&rest.as_bytes()[quote..]);
+            sound_surrogates(&rest[quote..end], &mut text);
+            rest = &rest[end..];
+        }
+        text.extend(rest.split(BLANKS));
+        text
+    }
+
+    /// The path of this value in the document that it is a piece of, such as `messages[2].content`; empty of the whole.
+    /// It is searched for from the start: for errors only.
+    pub(crate) fn path_in(self, document: Json<'_>) -> String {
+        let within = |outer: Json<'_>, inner: Json<'_>| {
+            let start = (inner.0.as_ptr() as usize).wrapping_sub(outer.0.as_ptr() as usize);
+            start < outer.0.len()
+        };
+        let (mut path, mut outer) = (String::new(), document);
+        while outer.0.as_ptr() != self.0.as_ptr() && path.len() <= PARAM_BYTES_MAX {
+            if let Some((name, value)) = outer.members().and_then(|mut all| all.find(|m| within(m.1, self))) {
+                path = joined(&path, &name);
+                outer = value;
+            } else if let Some((i, value)) =
+                outer.elements().and_then(|all| all.enumerate().find(|e| within(e.1, self)))
+            {
+                path = format!("{path}[{i}]");
+                outer = value;
+            } else {
+                break;
+            }
+        }
+        path
+    }
+}
+
+/// The path of an object's member.
+pub(crate) fn joined(path: &str, name: &str) -> String {
+    let short = quote(name);
+    let short = short.trim_matches('"');
+    if path.is_empty() { short.to_owned() } else { format!("{path}.{short}") }
+}
+
+/// The elements of an array.
+#[derive(Debug, Clone)]
+pub(crate) struct Elements<'a>(Pieces<'a>);
+
+impl<'a> Iterator for Elements<'a> {
+    type Item = Json<'a>;
+
+    fn next(&mut self) -> Option<Json<'a>> {
+        self.0.begin()?;
+        Some(self.0.value())
+    }
+}
+
+/// The members of an object.
+#[derive(Debug, Clone)]
+pub(crate) struct Members<'a>(Pieces<'a>);
+
+impl<'a> Iterator for Members<'a> {
+    type Item = (Cow<'a, str>, Json<'a>);
+
+    fn next(&mut self) -> Option<(Cow<'a, str>, Json<'a>)> {
+        self.0.begin()?;
+        let name = self.0.value().as_str()?;
+        self.0.rest = self.0.rest.trim_start_matches(BLANKS).strip_prefix(':')?;
+        Some((name, self.0.value()))
+    }
+}
+
+/// What is between the brackets of an array or an object, and not yet read. The text is sound.
+#[derive(Debug, Clone)]
+struct Pieces<'a> {
+    rest: &'a str,
+}
+
+impl<'a> Pieces<'a> {
+    fn of(text: &'a str, open: char, close: char) -> Option<Pieces<'a>> {
+        Some(Pieces { rest: text.strip_prefix(open)?.strip_suffix(close)? })
+    }
+
+    /// Goes to the next piece, if there is one.
+    fn begin(&mut self) -> Option<()> {
+        let rest = self.rest.trim_start_matches(BLANKS);
+        self.rest = rest.strip_prefix(',').unwrap_or(rest).trim_start_matches(BLANKS);
+        (!self.rest.is_empty()).then_some(())
+    }
+
+    /// Takes the value that comes next.
+    fn value(&mut self) -> Json<'a> {
+        self.rest = self.rest.trim_start_matches(BLANKS);
+        let (value, rest) = self.rest.split_at(value_end(self.rest.as_bytes()));
+        self.rest = rest;
+        Json(value)
+    }
+}
+
+const BLANKS: [char; 4] = [' ', '\t', '\n', '\r'];
+
+fn is_blank(byte: u8) -> bool {
+    matches!(byte, b' ' | b'\t' | b'\n' | b'\r')
+}
+
+/// Where the value ends that sound JSON begins with.
+fn value_end(bytes: &[u8]) -> usize {
+    let ends_word = |byte: &u8| is_blank(*byte) || matches!(byte, b',' | b']' | b'}' | b':');
+    match bytes.first() {
+        Some(b'"') => string_end(bytes),
+        Some(b'[' | b'{') => {
+            let (mut depth, mut at) = (0_usize, 0);
+            while let Some(byte) = bytes.get(at) {
+                at += match byte {
+                    b'"' => string_end(&bytes[at..]),
+                    _ => 1,
+                };
+                match byte {
+                    b'[' | b'{' => depth += 1,
+                    b']' | b'}' => depth -= 1,
+                    _ => {}
+                }
+                if depth == 0 {
+                    return at;
+                }
+            }
+            bytes.len()
+        }
+        _ => bytes.iter().position(ends_word).unwrap_or(bytes.len()),
+    }
+}
+
+/// Where the string ends that sound JSON begins with, behind its second quote.
+fn string_end(bytes: &[u8]) -> usize {
+    let mut at = 1;
+    while let Some(byte) = bytes.get(at) {
+        match byte {
+            b'"' => return at + 1,
+            b'\\' => at += 2,
+            _ => at += 1,
+        }
+    }
+    bytes.len()
+}
+
+/// A string's text from what is between its quotes.
+fn unescaped(inner: &str) -> Cow<'_, str> {
+    if !inner.contains('\\') {
+        return Cow::Borrowed(inner);
+    }
+    let mut text = String::with_capacity(inner.len());
+    let mut rest = inner;
+    while let Some(at) = rest.find('\\') {
+        text.push_str(&rest[..at]);
+        let (char, bytes) = escaped(&rest.as_bytes()[at..]);
+        text.push(char);
+        rest = &rest[at + bytes..];
+    }
+    text.push_str(rest);
+    Cow::Owned(text)
+}
+
+/// The character that a sound escape stands for, and how long it is.
+fn escaped(bytes: &[u8]) -> (char, usize) {
+    let simple = |byte| match byte {
+        b'b' => '\u{8}',
+        b'f' => '\u{c}',
+        b'n' => '\n',
+        b'r' => '\r',
+        b't' => '\t',
+        other => char::from(other), // a quote, a slash, a backslash
+    };
+    match bytes.get(1) {
+        Some(b'u') => {
+            let high = unit(bytes).unwrap_or(0xFFFD);
+            let low = bytes.get(6..).and_then(unit);
+            let pair = low.and_then(|low| char::decode_utf16([high, low]).next()?.ok());
+            match pair {
+                Some(char) if char.len_utf16() == 2 => (char, 12),
+                _ => (char::from_u32(u32::from(high)).unwrap_or(char::REPLACEMENT_CHARACTER), 6),
+            }
+        }
+        byte => (simple(*byte.unwrap_or(&b'\\')), 2),
+    }
+}
+
+/// The UTF-16 unit of an escape such as `\ud83d`.
+fn unit(bytes: &[u8]) -> Option<u16> {
+    let digits = bytes.strip_prefix(b"\\u")?.get(..4)?;
+    u16::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
+}
+
+/// Copies a string's JSON, with U+FFFD in place of half a surrogate pair.
+fn sound_surrogates(json: &str, out: &mut String) {
+    let mut rest = json;
+    while let Some(at) = rest.find('\\') {
+        let (char, bytes) = escaped(&rest.as_bytes()[at..]);
+        let half = char == char::REPLACEMENT_CHARACTER;
+        out.push_str(&rest[..at]);
+        out.push_str(if half { "\\ufffd" } else { &rest[at..at + bytes] });
+        rest = &rest[at + bytes..];
+    }
+    out.push_str(rest);
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::Json;
+
+    /// The value again, put together from its pieces.
+    fn rebuilt(json: Json<'_>) -> Value {
+        if let Some(members) = json.members() {
+            return Value::Object(members.map(|(name, value)| (name.into_owned(), rebuilt(value))).collect());
+        }
+        if let Some(elements) = json.elements() {
+            return elements.map(rebuilt).collect();
+        }
+        if let Some(text) = json.as_str() {
+            return Value::from(text.into_owned());
+        }
+        match (json.as_bool(), json.as_u64(), json.as_i64(), json.as_f64()) {
+            (Some(bool), ..) => Value::from(bool),
+            (_, Some(number), ..) => Value::from(number),
+            (_, _, Some(number), _) => Value::from(number),
+            (.., Some(number)) => Value::from(number),
+            _ => Value::Null,
+        }
+    }
+
+    #[test]
+    fn what_one_parser_reads_the_other_reads_too() {
+        let sound = [
+            "0",
+            " -0.5e+3 ",
+            "18446744073709551615",
+            "-9223372036854775808",
+            "true",
+            "false",
+            "null",
+            r#""""#,
+            "[]",
+            "{}",
+            "\t[ ]\r\n",
+            "{ }",
+            r#"{"a":1}"#,
+            r#" { "a" : [ 1 , {"b" : [ ] } , "x\"]}," ] , "c" : { } } "#,
+            r#""\u00e9\ud83d\ude00\n\/\\\"""#,
+            r#"[[],[[]],{"":{}}]"#,
+            r#"{"\u0061":"\\","b":"\\\\\""}"#,
+            "[1,2]",
+            "\"é😀\u{7f}\"",
+            r#"[-1,0,1.5,1E5,1e-7]"#,
+        ];
+        for text in sound {
+            let value: Value = serde_json::from_str(text).unwrap();
+            let json = Json::parse(text).unwrap_or_else(|fault| panic!("{text}: {fault:?}"));
+            assert_eq!(rebuilt(json), value, "{text}");
+            assert_eq!(serde_json::from_str::<Value>(&json.to_text()).unwrap(), value, "{text}");
+        }
+        let unsound = [
+            "",
+            " ",
+            "[",
+            "]",
+            "{",
+            "}",
+            "[1",
+            "[1,",
+            "[1,]",
+            "[,1]",
+            "{1:2}",
+            r#"{"a"}"#,
+            r#"{"a":}"#,
+            r#"{"a":1,}"#,
+            r#"{"a":1 "b":2}"#,
+            "[1}",
+            "{]",
+            "01",
+            "1.",
+            ".5",
+            "-",
+            "+1",
+            "1e",
+            "NaN",
+            "-Infinity",
+            "tru",
+            "nulll",
+            "\"",
+            "\"\\",
+            "\"\\x\"",
+            "\"\\u12g4\"",
+            "\"a\nb\"",
+            "\"\u{1}\"",
+            "1 2",
+            "[] []",
+            "'a'",
+            "\u{a0}1",
+            "\"\\u12",
+        ];
+        for text in unsound {
+            assert!(serde_json::from_str::<Value>(text).is_err(), "{text}");
+            assert!(Json::parse(text).is_err(), "{text}");
+        }
+        assert!(Json::parse(&"[".repeat(128)).unwrap_err().problem.contains("EOF"));
+        assert!(Json::parse(&"[".repeat(129)).unwrap_err().problem.contains("recursion"));
+    }
+
+    #[test]
+    fn every_mutation_is_judged_alike() {
+        let seed = r#"{"m":[{"role":"user","c":"a\"\u00e9\n"},-1.5e3,true,null,{}],"n":1,"s":[[],[""]]}"#;
+        let bytes = b"\"\\{}[]:,0e.-u \x00x";
+        for at in 0..seed.len() {
+            for byte in bytes {
+                let mut text = seed.as_bytes().to_vec();
+                text[at] = *byte;
+                let mut removed = seed.as_bytes().to_vec();
+                removed.remove(at);
+                for text in [text, removed] {
+                    let text = String::from_utf8(text).unwrap();
+                    let value = serde_json::from_str::<Value>(&text);
+                    let json = Json::parse(&text);
+                    assert_eq!(json.is_ok(), value.is_ok(), "{text}: {value:?}");
+                    if let (Ok(json), Ok(value)) = (json, value) {
+                        assert_eq!(rebuilt(json), value, "{text}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn half_a_surrogate_pair_becomes_a_character() {
+        for (json, text) in [
+            (r#""a\ud83d""#, "a\u{fffd}"),
+            (r#""\ude00b""#, "\u{fffd}b"),
+            (r#""\ud83d\ud83d\ude00""#, "\u{fffd}😀"),
+            (r#""\ud83d\n""#, "\u{fffd}\n"),
+            (r#""\ud83d\u0041""#, "\u{fffd}A"),
+        ] {
+            let json = Json::parse(json).unwrap();
+            assert_eq!(json.as_str().unwrap(), text);
+            assert_eq!(serde_json::from_str::<String>(&json.to_text()).unwrap(), text);
+        }
+    }
+
+    #[test]
+    fn a_value_knows_its_path() {
+        let document = Json::parse(r#" {"a": [1, {"b": [ "x" , {"c.d": 2}]}], "e": 3}"#).unwrap();
+        fn check(document: Json<'_>, json: Json<'_>, path: &str) {
+            assert_eq!(json.path_in(document), path);
+            for (name, value) in json.members().into_iter().flatten() {
+                check(document, value, &super::joined(path, &name));
+            }
+            for (i, value) in json.elements().into_iter().flatten().enumerate() {
+                check(document, value, &format!("{path}[{i}]"));
+            }
+        }
+        check(document, document, "");
+    }
+}
