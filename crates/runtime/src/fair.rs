@@ -3,6 +3,8 @@
 //! A job's sequences are put one after the other on a line of tokens, from where the line is when the job arrives; the
 //! line moves on by what is computed, shared among the jobs that wait. So a job of thousands of inputs stands in line
 //! as if its inputs came one by one, and a small one that arrives later waits for a few of them, not for all.
+//!
+//! What runs is counted too: who holds many slots gives one to who holds fewer (see `scheduler/turns.rs`).
 
 use std::collections::HashMap;
 
@@ -23,6 +25,7 @@ pub struct FairLine {
     now: u64, // tokens
     arrivals: u64,
     waiting: HashMap<JobId, u32>, // sequences of each job that waits
+    running: HashMap<JobId, u32>, // and of each that runs
 }
 
 /// One job's way to its places.
@@ -48,12 +51,27 @@ impl FairLine {
 
     /// A sequence of the job no longer waits.
     pub fn leave(&mut self, job: JobId) {
-        if let Some(count) = self.waiting.get_mut(&job) {
-            *count -= 1;
-            if *count == 0 {
-                self.waiting.remove(&job);
-            }
-        }
+        count_down(&mut self.waiting, job);
+    }
+
+    /// A sequence of the job runs.
+    pub fn run(&mut self, job: JobId) {
+        *self.running.entry(job).or_default() += 1;
+    }
+
+    /// A sequence of the job no longer runs.
+    pub fn stop(&mut self, job: JobId) {
+        count_down(&mut self.running, job);
+    }
+
+    /// Sequences of the job that run.
+    pub fn running(&self, job: JobId) -> u32 {
+        self.running.get(&job).copied().unwrap_or_default()
+    }
+
+    /// The most sequences of one job that run.
+    pub fn running_most(&self) -> u32 {
+        self.running.values().copied().max().unwrap_or_default()
     }
 
     /// A sequence of so many tokens begins. Called while it still counts as waiting.
@@ -61,6 +79,27 @@ impl FairLine {
         let jobs = self.waiting.len().max(1) as u64;
         // Never behind what runs, or those that arrive next would overtake it for ever.
         self.now = self.now.max(order.start) + (tokens as u64).div_ceil(jobs);
+    }
+}
+
+impl Order {
+    /// A place after those of the job's other completions, which stand together.
+    pub fn after_its_choices(self) -> Order {
+        Order { choice: u32::MAX, ..self }
+    }
+
+    /// Whether its priority is before the other's, whoever came first.
+    pub fn is_more_urgent_than(&self, other: &Order) -> bool {
+        self.priority < other.priority
+    }
+}
+
+fn count_down(counts: &mut HashMap<JobId, u32>, job: JobId) {
+    if let Some(count) = counts.get_mut(&job) {
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(&job);
+        }
     }
 }
 

@@ -136,6 +136,16 @@ impl BlockPool {
         (found, free)
     }
 
+    /// The blocks with this content, from the first, as far as they are there.
+    pub fn prefix<'a>(&'a self, hashes: &'a [BlockHash]) -> impl Iterator<Item = u32> + 'a {
+        hashes.iter().map_while(|hash| self.index.get(hash).copied())
+    }
+
+    /// Whether one sequence alone holds the block: released, it is free.
+    pub fn is_held_once(&self, id: u32) -> bool {
+        self.blocks[id as usize].holders == 1
+    }
+
     /// Shares the block with this content.
     pub fn share(&mut self, hash: &BlockHash) -> Option<u32> {
         let id = *self.index.get(hash)?;

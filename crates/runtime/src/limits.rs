@@ -58,3 +58,11 @@ pub const CONTEXT_TOKENS_MAX: usize = 64 << 20;
 pub const STOP_TOKENS_MAX: usize = 256;
 /// Modules of a sentence-transformers model.
 pub const EMBEDDING_MODULES_MAX: usize = 32;
+/// Tokens that one of several completions of a job draws before another job's may take its place.
+pub const SHARED_TURN_TOKENS: usize = 8;
+/// Tokens that the only completion of a job draws before a job that has not begun may take its place.
+pub const SINGLE_TURN_TOKENS: usize = 32;
+/// Sequences that have begun and wait for another turn, for each that may run.
+pub const DISPLACED_PER_SLOT_MAX: usize = 4;
+/// Jobs of a line that are asked in one step whether it is their turn before the first's.
+pub const OVERTAKERS_ASKED_MAX: usize = 32;

@@ -3,7 +3,10 @@
 //!
 //! Order: decodes first, so that no prompt stalls them; then prompts already begun; then new ones, by priority
 //! and a fair line ([`crate::fair`]). A sequence enters with blocks for all the tokens it has, so only decodes can run out of blocks;
-//! then the last in line gives its blocks back and computes again later (recompute preemption).
+//! then the last in line gives its blocks back and computes again later (recompute preemption). Where not everybody
+//! fits, [`turns`] says who gives way to whom.
+
+mod turns;
 
 use std::collections::BTreeMap;
 
@@ -61,6 +64,7 @@ pub struct Scheduler {
     line: FairLine,
     waiting: BTreeMap<Order, Sequence>,
     running: Vec<Sequence>, // in line order at the start of a step
+    displaced: usize,       // of those waiting, those that have begun
     counters: Counters,
 }
 
@@ -75,6 +79,7 @@ impl Scheduler {
             line: FairLine::default(),
             waiting: BTreeMap::new(),
             running,
+            displaced: 0,
             counters: Counters::default(),
         }
     }
@@ -99,22 +104,25 @@ impl Scheduler {
 
     fn wait(&mut self, sequence: Sequence) {
         self.line.wait(sequence.job);
+        self.displaced += usize::from(sequence.has_begun());
         self.waiting.insert(sequence.order, sequence);
     }
 
     /// Forgets a job and frees its blocks.
     pub fn cancel(&mut self, job: JobId, pool: &mut BlockPool) {
-        let line = &mut self.line;
+        let (line, displaced) = (&mut self.line, &mut self.displaced);
         self.waiting.retain(|_, sequence| {
             let keep = sequence.job != job;
             if !keep {
                 line.leave(job);
+                *displaced -= usize::from(sequence.has_begun());
             }
             keep
         });
         self.running.retain_mut(|sequence| {
             let keep = sequence.job != job;
             if !keep {
+                line.stop(job);
                 sequence.leave(pool);
             }
             keep
@@ -181,15 +189,11 @@ impl Scheduler {
         rows
     }
 
-    /// Takes the blocks of the last in line, a held one first. Returns where the sequence that was at `at` is
+    /// Takes the blocks of another, a held one first. Returns where the sequence that was at `at` is
     /// now, or, if it was the one to go, where the next is.
     fn preempt_for(&mut self, at: usize, pool: &mut BlockPool) -> usize {
-        let after = at..self.running.len();
-        let victim = (0..self.running.len())
-            .rev()
-            .find(|&i| self.running[i].held)
-            .or_else(|| after.last())
-            .expect("the range holds at least the sequence at `at` itself");
+        let held = self.running.iter().rposition(|sequence| sequence.held);
+        let victim = held.unwrap_or_else(|| self.last_to_stay(pool));
         self.preempt(victim, pool);
         if victim < at { at - 1 } else { at }
     }
@@ -206,28 +210,32 @@ impl Scheduler {
 
     fn admit(&mut self, mut budget: usize, pool: &mut BlockPool, events: &mut Vec<Event>) {
         while budget > 0 {
-            let Some(order) = self.next_waiting(pool) else { return };
-            while !self.fits(&order, pool) {
-                if !self.preempt_held(pool) {
-                    return;
-                }
-            }
-            let mut sequence = self.waiting.remove(&order).expect("next_waiting just saw it");
+            let Some(order) = self.next_to_enter(pool) else { return };
+            let mut sequence = self.waiting.remove(&order).expect("next_to_enter just saw it");
+            self.displaced -= usize::from(sequence.has_begun());
             self.counters.prefix_hit_tokens += sequence.enter(pool, events) as u64;
             self.line.begin(order, sequence.remaining());
             self.line.leave(sequence.job);
+            self.line.run(sequence.job);
             sequence.scheduled = sequence.remaining().min(budget);
             budget -= sequence.scheduled;
             self.running.push(sequence);
         }
     }
 
-    /// The first in line that wants to enter. Nobody overtakes it, or a long prompt would starve.
-    fn next_waiting(&self, pool: &BlockPool) -> Option<Order> {
-        let wants = |sequence: &Sequence| {
-            !(sequence.held || pool.shares() && self.prompt_is_being_computed(sequence, pool))
-        };
-        self.waiting.iter().find(|(_, sequence)| wants(sequence)).map(|(order, _)| *order)
+    /// Who enters next, and there is room for it: the first in line, or else one whose turn it is before that one's.
+    fn next_to_enter(&mut self, pool: &mut BlockPool) -> Option<Order> {
+        let (&first, _) = self.waiting.iter().find(|(_, sequence)| self.wants_to_enter(sequence, pool))?;
+        while !self.fits(&first, pool) {
+            if !self.preempt_held(pool) {
+                return self.displace(first, pool);
+            }
+        }
+        Some(first)
+    }
+
+    fn wants_to_enter(&self, sequence: &Sequence, pool: &BlockPool) -> bool {
+        !(sequence.held || pool.shares() && self.prompt_is_being_computed(sequence, pool))
     }
 
     /// One block each is kept for those that decode, so that entering does not throw another out at once. A
@@ -251,6 +259,7 @@ impl Scheduler {
     fn preempt(&mut self, at: usize, pool: &mut BlockPool) {
         let mut sequence = self.running.remove(at);
         sequence.leave(pool);
+        self.line.stop(sequence.job);
         self.counters.preemptions += 1;
         self.wait(sequence);
     }
@@ -337,6 +346,7 @@ impl Scheduler {
             first += count;
             if ended {
                 sequence.leave(pool);
+                self.line.stop(sequence.job);
             }
             !ended
         });

@@ -36,7 +36,15 @@ pub struct Sequence {
     hashes: Arc<Vec<BlockHash>>, // of every full block of `tokens`; copied as they are
     published: usize,            // of `hashes`, those whose blocks can be found
     started: bool,
+    turn: Turn,
     purpose: Purpose,
+}
+
+/// Since when it runs.
+#[derive(Clone, Copy, Default)]
+struct Turn {
+    began: usize,      // tokens it had
+    recomputed: usize, // of them, those that coming back cost
 }
 
 /// What a sequence is computed for.
@@ -95,6 +103,7 @@ impl Sequence {
             hashes: hashes.clone(),
             published: 0,
             started: false,
+            turn: Turn::default(),
             purpose: Purpose::Generate(Generation {
                 sampling: sampling.clone(),
                 seed: job.sampling.seed.wrapping_add(choice.into()),
@@ -132,6 +141,7 @@ impl Sequence {
                 hashes: Arc::new(hashes),
                 published: 0,
                 started: false,
+                turn: Turn::default(),
                 purpose: Purpose::Read(Reading {
                     output: job.output,
                     first: input.prompt_tokens,
@@ -168,6 +178,31 @@ impl Sequence {
     /// Tokens whose keys and values are in the cache.
     pub fn computed(&self) -> usize {
         self.computed
+    }
+
+    /// Whether it has run before.
+    pub fn has_begun(&self) -> bool {
+        self.started
+    }
+
+    /// Whether it is the first of its job to run.
+    pub fn is_newcomer(&self) -> bool {
+        self.choice == 0 && !self.started
+    }
+
+    /// Tokens drawn since it entered.
+    pub fn drawn_in_turn(&self) -> usize {
+        self.tokens.len() - self.turn.began
+    }
+
+    /// Whether it has drawn what its turn gives it, and made up for what coming back cost.
+    pub fn turn_is_over(&self, turn_tokens: usize) -> bool {
+        self.decodes() && self.drawn_in_turn() >= turn_tokens.max(self.turn.recomputed)
+    }
+
+    /// Blocks of others, or free ones, that it would share.
+    pub fn prefix<'a>(&'a self, pool: &'a BlockPool) -> impl Iterator<Item = u32> + 'a {
+        pool.prefix(self.shareable())
     }
 
     /// Its block table.
@@ -209,7 +244,10 @@ impl Sequence {
         }
         self.computed = shared * BLOCK_TOKENS;
         self.published = shared;
-        if !self.started {
+        self.turn = Turn { began: self.tokens.len(), recomputed: 0 };
+        if self.started {
+            self.turn.recomputed = self.remaining();
+        } else {
             self.started = true;
             let cached_tokens = self.computed as u32;
             match &mut self.purpose {
@@ -244,8 +282,9 @@ impl Sequence {
         self.computed = 0;
         self.published = 0;
         self.scheduled = 0;
-        if let Purpose::Read(reading) = &mut self.purpose {
-            reading.readout = None;
+        match &mut self.purpose {
+            Purpose::Read(reading) => reading.readout = None,
+            Purpose::Generate(generation) => generation.sampler.iter_mut().for_each(Sampler::rest),
         }
     }
 

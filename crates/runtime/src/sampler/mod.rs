@@ -71,6 +71,12 @@ impl Sampler {
         }
     }
 
+    /// Gives back what is only needed while a token is chosen: the completion waits.
+    pub fn rest(&mut self) {
+        self.raw = Vec::new();
+        self.keys = Vec::new();
+    }
+
     /// Chooses the next token from (vocab) logits, which are overwritten. `banned` tokens are ruled out now, such
     /// as the end of sequence before `min_tokens`. At temperature 0 the lowest id wins a tie; otherwise exactly
     /// one random number is drawn.

@@ -11,6 +11,8 @@ use crate::{
     sampler::SamplingParams,
 };
 
+mod turns;
+
 const TOKEN: u32 = 278;
 
 struct Bench {
