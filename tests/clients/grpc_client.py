@@ -124,7 +124,7 @@ def a_decoder_embeds(stub, _):
 @check
 def errors(stub, _):
     code, details = code_of(lambda: list(stub.Infer(ask("Hi", sampling=pb.Sampling(temperature=float("nan"))))))
-    assert code == grpc.StatusCode.INVALID_ARGUMENT and details.startswith("temperature"), details
+    assert code == grpc.StatusCode.INVALID_ARGUMENT and details.startswith("sampling.temperature: "), details
     code, details = code_of(lambda: stub.Rerank(pb.RerankRequest(model=MODEL, query="x", documents=["y"])))
     assert code == grpc.StatusCode.FAILED_PRECONDITION and "embed texts" in details, (code, details)
     code, details = code_of(lambda: stub.Load(pb.LoadRequest(model="/nowhere/model.gguf")))

@@ -21,6 +21,8 @@ pub struct Rig {
     pub http: SocketAddr,
     /// The daemon.
     pub grpc: SocketAddr,
+    /// The daemon's `/metrics`.
+    pub admin: SocketAddr,
     client: Client<hyper_util::client::legacy::connect::HttpConnector, Full<Bytes>>,
     stop_daemon: Option<oneshot::Sender<()>>,
     stop_gateway: Option<oneshot::Sender<()>>,
@@ -55,7 +57,7 @@ impl Rig {
         config.engine.threads = Some(2);
         change(&mut config);
         let daemon = Daemon::bind(config).await.expect("free ports");
-        let grpc = daemon.grpc_addr();
+        let (grpc, admin) = (daemon.grpc_addr(), daemon.admin_addr());
         let (handle, engine) = (daemon.handle(), daemon.engine());
         let (stop_daemon, stopped) = oneshot::channel::<()>();
         let daemon = tokio::spawn(async move {
@@ -82,6 +84,7 @@ impl Rig {
         Rig {
             http,
             grpc,
+            admin,
             client,
             stop_daemon: Some(stop_daemon),
             stop_gateway: Some(stop_gateway),
@@ -112,6 +115,14 @@ impl Rig {
         let body =
             timeout(PATIENCE, body.collect()).await.expect("in time").expect("a whole body").to_bytes();
         (head.status.as_u16(), head.headers, body)
+    }
+
+    /// What the daemon's `/metrics` says.
+    pub async fn metrics(&self) -> String {
+        let uri = format!("http://{}/metrics", self.admin).parse().expect("a sound address");
+        let answer = timeout(PATIENCE, self.client.get(uri)).await.expect("in time").expect("an answer");
+        let body = timeout(PATIENCE, answer.into_body().collect()).await.expect("in time");
+        String::from_utf8(body.expect("a whole body").to_bytes().to_vec()).expect("UTF-8")
     }
 
     /// A chat with the demo model, no thinking.

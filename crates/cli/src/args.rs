@@ -161,7 +161,8 @@ impl ValueEnum for KvTypeName {
 
 Without --model, and without models in the configuration, it serves the built-in hanzo-demo.
 Settings come from the defaults, then --config, then the environment, then flags.
-Ctrl-C or SIGTERM lets running answers finish; a second one ends them at once.")]
+Ctrl-C, SIGTERM or SIGQUIT lets running answers finish; a second one ends them at once.
+SIGHUP reads the settings again and takes log.level.")]
 pub(crate) struct ServeArgs {
     /// Model to load at start, by name, reference or path; may be given several times
     #[arg(long, short, value_name = "MODEL")]

@@ -67,8 +67,8 @@ fn execute(command: Command) -> Result<(), CliError> {
 }
 
 fn wait_for(command: impl Future<Output = Result<(), CliError>>) -> Result<(), CliError> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| CliError::Start(error.to_string()))?;
+    let runtime =
+        hanzo_engine_daemon::start::runtime(0).map_err(|error| CliError::Start(error.to_string()))?;
     let outcome = runtime.block_on(command);
     // A model that is still being read does not hold up the end.
     runtime.shutdown_background();

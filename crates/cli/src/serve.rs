@@ -1,4 +1,4 @@
-//! `serve`: daemon and gateway in one process, until Ctrl-C or SIGTERM.
+//! `serve`: daemon and gateway in one process, until Ctrl-C, SIGTERM or SIGQUIT.
 
 use crate::args::ServeArgs;
 use crate::connect::{self, Client};
@@ -8,13 +8,14 @@ use crate::size::show_bytes;
 use crate::term::{Paint, tell};
 use figment::providers::Serialized;
 use hanzo_engine_daemon::config::ModelConfig;
-use hanzo_engine_daemon::{Config, DEMO_MODEL, Daemon, DaemonError, log, signal};
+use hanzo_engine_daemon::{Config, ConfigError, DEMO_MODEL, Daemon, DaemonError, log, signal, start};
 use hanzo_engine_gateway::{Gateway, GatewayError};
 use hanzo_engine_proto::v1::{Capability, LoadRequest, LoadResponse};
 use serde_json::{Map, Value, json};
 use std::convert::Infallible;
 use std::io::{Write, stdout};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinError;
 use tokio::time::{Instant, timeout_at};
@@ -37,7 +38,13 @@ pub(crate) async fn serve(args: ServeArgs) -> Result<(), CliError> {
     let sources = config.models.iter().map(|model| model.source.as_str());
     let (dir, optional) = (config.store.dir.clone(), config.store.optional);
     missing::bring_all(sources, dir, optional, IfMissing::of(args.yes)).await?;
-    log::init(&config.log)?;
+    let level = log::init(&config.log)?;
+    let args = Arc::new(args);
+    let again = args.clone();
+    let hung_up = signal::on_hangup(move || level.reload(|| Ok(read_config(&again)?.log)));
+    start::check_threads(config.engine.threads_wanted(config.models.len()))
+        .map_err(|error| CliError::Start(error.to_string()))?;
+    hung_up.map_err(|error| CliError::Start(error.to_string()))?;
     let (models, drain) = (config.models.clone(), Duration::from_secs(config.server.drain_s));
     let http_config = gateway_config(&args, &config)?;
     let daemon = Daemon::bind(config).await.map_err(daemon_error)?;
@@ -72,7 +79,7 @@ pub(crate) async fn serve(args: ServeArgs) -> Result<(), CliError> {
 }
 
 /// What the flags say goes over file and environment; what they leave out is not mentioned.
-fn daemon_config(args: &ServeArgs) -> Result<Config, CliError> {
+fn read_config(args: &ServeArgs) -> Result<Config, ConfigError> {
     let mut flags = Map::new();
     let mut set = |section: &str, key: &str, value: Option<Value>| {
         if let Some(value) = value {
@@ -88,7 +95,12 @@ fn daemon_config(args: &ServeArgs) -> Result<Config, CliError> {
     set("engine", "memory_budget_bytes", args.memory_budget.map(|bytes| json!(bytes)));
     set("engine", "kv_type", args.kv_type.map(|kv_type| json!(kv_type.0.name())));
     set("log", "level", args.log_level.map(|level| json!(level.as_str())));
-    let mut config = Config::load(args.config.as_deref(), Serialized::defaults(flags))?;
+    Config::load(args.config.as_deref(), Serialized::defaults(flags))
+}
+
+/// The settings, and the models that are to be served.
+fn daemon_config(args: &ServeArgs) -> Result<Config, CliError> {
+    let mut config = read_config(args)?;
     if !args.model.is_empty() {
         let model = |source: &String| {
             let source = connect::model_source(source)?;
@@ -176,7 +188,11 @@ fn print_loaded(loaded: &LoadResponse) -> std::io::Result<()> {
             status.context_tokens_max,
             loaded.load_ms as f64 / 1_000.0
         ))
-    )
+    )?;
+    if !loaded.clamped.is_empty() {
+        writeln!(stdout().lock(), "         {}", loaded.clamped)?;
+    }
+    Ok(())
 }
 
 fn print_example(http: SocketAddr, model: &str, chats: bool) -> std::io::Result<()> {

@@ -1,13 +1,14 @@
 //! The queue before a model, as a count: a request takes a place when it arrives and gives it back when its first
 //! step runs, wherever it waits in between (prompt being built, worker's channel, engine). So the limit is the
-//! number of requests that wait, and `retry-after` is measured.
+//! number of requests that wait, and `retry-after` is measured. A request of many batches keeps its place to the end,
+//! because its batches wait one after the other; once it has begun it counts as running all the same.
 
 use std::{
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use crate::limits::{RETRY_AFTER_MS_MAX, RETRY_AFTER_MS_MIN, RETRY_AFTER_MS_UNMEASURED};
@@ -16,7 +17,8 @@ use crate::limits::{RETRY_AFTER_MS_MAX, RETRY_AFTER_MS_MIN, RETRY_AFTER_MS_UNMEA
 #[derive(Debug)]
 pub(crate) struct Admission {
     capacity: usize,
-    waiting: AtomicUsize,
+    taken: AtomicUsize, // places; not above `capacity`
+    kept: AtomicUsize,  // of them, those of requests that have begun
     running: AtomicUsize,
     // Moving mean of what a request takes from its first step to its end; 0: none has ended yet.
     service_us: AtomicU64,
@@ -30,6 +32,14 @@ pub(crate) struct QueuePlace(Arc<Admission>);
 #[derive(Debug)]
 pub(crate) struct RunningPlace(Arc<Admission>);
 
+/// The place of a request of many batches. The request holds it, and so does each batch until its worker lets go of it:
+/// as long as a place is free, there is room in the worker's channel.
+#[derive(Debug)]
+pub(crate) struct KeptPlace {
+    place: QueuePlace,
+    began: OnceLock<Instant>,
+}
+
 /// No place is left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Full {
@@ -42,7 +52,8 @@ impl Admission {
     pub(crate) fn new(capacity: usize) -> Arc<Self> {
         Arc::new(Self {
             capacity,
-            waiting: AtomicUsize::new(0),
+            taken: AtomicUsize::new(0),
+            kept: AtomicUsize::new(0),
             running: AtomicUsize::new(0),
             service_us: AtomicU64::new(0),
         })
@@ -53,11 +64,16 @@ impl Admission {
     /// # Errors
     /// [`Full`], with when a place is likely to be free.
     pub(crate) fn enter(self: &Arc<Self>) -> Result<QueuePlace, Full> {
-        let room = |waiting: usize| (waiting < self.capacity).then_some(waiting + 1);
-        match self.waiting.fetch_update(Relaxed, Relaxed, room) {
+        let room = |taken: usize| (taken < self.capacity).then_some(taken + 1);
+        match self.taken.fetch_update(Relaxed, Relaxed, room) {
             Ok(_) => Ok(QueuePlace(self.clone())),
-            Err(_) => Err(Full { capacity: self.capacity, retry_after_ms: self.retry_after_ms() }),
+            Err(_) => Err(self.full()),
         }
+    }
+
+    /// That there is no place.
+    pub(crate) fn full(&self) -> Full {
+        Full { capacity: self.capacity, retry_after_ms: self.retry_after_ms() }
     }
 
     /// Places there are.
@@ -67,7 +83,7 @@ impl Admission {
 
     /// Requests that wait.
     pub(crate) fn waiting(&self) -> usize {
-        self.waiting.load(Relaxed)
+        self.taken.load(Relaxed).saturating_sub(self.kept.load(Relaxed))
     }
 
     /// Requests that have begun and not ended.
@@ -75,13 +91,13 @@ impl Admission {
         self.running.load(Relaxed)
     }
 
-    /// A request took this long from its first step to its end.
+    /// A request took this long from its first step to its end. Said by the worker and by whoever answers.
     pub(crate) fn served(&self, service: Duration) {
         let new = u64::try_from(service.as_micros()).unwrap_or(u64::MAX).max(1);
-        let old = self.service_us.load(Relaxed);
-        // One writer, the worker. An eighth of the news: a few requests turn it, one outlier does not.
-        let mean = if old == 0 { new } else { old - old / 8 + new / 8 };
-        self.service_us.store(mean.max(1), Relaxed);
+        // An eighth of the news: a few requests turn it, one outlier does not.
+        let mean = |old: u64| Some(if old == 0 { new } else { (old - old / 8 + new / 8).max(1) });
+        // Never refused: the closure always gives a value.
+        let _ = self.service_us.fetch_update(Relaxed, Relaxed, mean);
     }
 
     /// The next place is free when one of those that run ends and lets the first in line begin.
@@ -99,11 +115,42 @@ impl QueuePlace {
         self.0.running.fetch_add(1, Relaxed);
         RunningPlace(self.0.clone())
     }
+
+    /// Of a request of many batches.
+    pub(crate) fn keep(self) -> Arc<KeptPlace> {
+        Arc::new(KeptPlace { place: self, began: OnceLock::new() })
+    }
+}
+
+impl KeptPlace {
+    /// The first step of one of its batches runs.
+    pub(crate) fn begin(&self, now: Instant) {
+        if self.began.set(now).is_ok() {
+            self.place.0.running.fetch_add(1, Relaxed);
+            self.place.0.kept.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// The request has been answered.
+    pub(crate) fn served(&self) {
+        if let Some(began) = self.began.get() {
+            self.place.0.served(began.elapsed());
+        }
+    }
+}
+
+impl Drop for KeptPlace {
+    fn drop(&mut self) {
+        if self.began.get().is_some() {
+            self.place.0.running.fetch_sub(1, Relaxed);
+            self.place.0.kept.fetch_sub(1, Relaxed);
+        }
+    }
 }
 
 impl Drop for QueuePlace {
     fn drop(&mut self) {
-        self.0.waiting.fetch_sub(1, Relaxed);
+        self.0.taken.fetch_sub(1, Relaxed);
     }
 }
 
@@ -148,5 +195,50 @@ mod tests {
             queue.served(Duration::from_micros(10));
         }
         assert_eq!(queue.enter().unwrap_err().retry_after_ms, RETRY_AFTER_MS_MIN);
+    }
+
+    #[test]
+    fn a_request_of_many_batches_keeps_its_place_and_counts_as_running() {
+        let queue = Admission::new(2);
+        let place = queue.enter().unwrap().keep();
+        let batches = [place.clone(), place.clone()];
+        assert_eq!((queue.waiting(), queue.running()), (1, 0));
+        batches[0].begin(Instant::now());
+        batches[1].begin(Instant::now());
+        assert_eq!((queue.waiting(), queue.running()), (0, 1));
+        let other = queue.enter().unwrap();
+        assert!(queue.enter().is_err(), "it has begun, and its next batch needs room all the same");
+        drop(place);
+        drop(other);
+        let _next = queue.enter().unwrap();
+        assert!(queue.enter().is_err(), "the client has left, and the batches are where they were");
+        drop(batches);
+        assert_eq!((queue.waiting(), queue.running()), (1, 0));
+    }
+
+    #[test]
+    fn retry_after_counts_embeddings_as_running() {
+        let queue = Admission::new(4);
+        (0..20).for_each(|_| queue.served(Duration::from_millis(8_000)));
+        let running: Vec<_> = (0..4).map(|_| queue.enter().unwrap().keep()).collect();
+        running.iter().for_each(|place| place.begin(Instant::now()));
+        let full = queue.enter().unwrap_err();
+        assert!((1_990..=2_000).contains(&full.retry_after_ms), "{full:?}");
+    }
+
+    #[test]
+    fn no_news_is_lost_between_writers() {
+        let queue = Admission::new(1);
+        // From far above, each word said takes an eighth away: one that is lost shows.
+        queue.served(Duration::from_secs(1 << 20));
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| (0..20).for_each(|_| queue.served(Duration::ZERO)));
+            }
+        });
+        let alone = Admission::new(1);
+        alone.served(Duration::from_secs(1 << 20));
+        (0..80).for_each(|_| alone.served(Duration::ZERO));
+        assert_eq!(queue.service_us.load(Relaxed), alone.service_us.load(Relaxed));
     }
 }

@@ -313,6 +313,14 @@ impl Config {
     }
 }
 
+impl EngineSection {
+    /// Threads that compute, and one for each of `models`.
+    pub fn threads_wanted(&self, models: usize) -> usize {
+        let computing = || std::thread::available_parallelism().map_or(1, usize::from);
+        self.threads.unwrap_or_else(computing) + models
+    }
+}
+
 impl ServerConfig {
     /// The address to bind.
     pub(crate) fn ip(&self) -> Option<IpAddr> {

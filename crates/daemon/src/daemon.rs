@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::{
     Status,
     body::Body,
+    codec::CompressionEncoding,
     codegen::{Service, http},
     transport::server::{Router, Server, TcpIncoming},
 };
@@ -40,7 +41,7 @@ use crate::{
     prompt::PromptBuilder,
     pulls::Pulls,
     registry::Registry,
-    service::{Core, EngineService, StoreService},
+    service::{Core, EngineService, Envelope, StoreService},
     sizing::Want,
 };
 
@@ -318,11 +319,23 @@ async fn open_store(config: StoreConfig) -> Result<(Option<Store>, String), Daem
     }
 }
 
-fn engine_server(core: &Arc<Core>, message_bytes_max: usize) -> EngineServer<EngineService> {
-    EngineServer::new(EngineService(core.clone()))
+fn engine_server(core: &Arc<Core>, message_bytes_max: usize) -> Envelope<EngineServer<EngineService>> {
+    let service = EngineServer::new(EngineService(core.clone()))
+        .accept_compressed(CompressionEncoding::Gzip)
+        .send_compressed(CompressionEncoding::Gzip)
         .max_decoding_message_size(message_bytes_max)
         // What the engine says may be longer than what it is told: a prompt is echoed, logits are listed.
-        .max_encoding_message_size(usize::MAX)
+        .max_encoding_message_size(usize::MAX);
+    Envelope { service, message_bytes_max }
+}
+
+fn store_server(core: &Arc<Core>, message_bytes_max: usize) -> Envelope<StoreServer<StoreService>> {
+    let message_bytes_max = message_bytes_max.max(ARCHIVE_MESSAGE_BYTES_MAX);
+    let service = StoreServer::new(StoreService(core.clone()))
+        .accept_compressed(CompressionEncoding::Gzip)
+        .send_compressed(CompressionEncoding::Gzip)
+        .max_decoding_message_size(message_bytes_max);
+    Envelope { service, message_bytes_max }
 }
 
 fn router(
@@ -340,8 +353,7 @@ fn router(
         reason: error.to_string(),
     };
     let engine = engine_server(core, message_bytes_max);
-    let store = StoreServer::new(StoreService(core.clone()))
-        .max_decoding_message_size(message_bytes_max.max(ARCHIVE_MESSAGE_BYTES_MAX));
+    let store = store_server(core, message_bytes_max);
     let server = Server::builder()
         .http2_keepalive_interval(Some(HTTP2_KEEPALIVE))
         .http2_keepalive_timeout(Some(HTTP2_KEEPALIVE_TIMEOUT))

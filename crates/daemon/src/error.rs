@@ -19,7 +19,7 @@ pub(crate) enum Error {
     Field { field: String, reason: String },
     /// The runtime refuses the request.
     #[error(transparent)]
-    Request(#[from] RequestError),
+    Request(RequestError),
     /// An input of several cannot be embedded.
     #[error("{place}: {}", what(error))]
     Input { place: String, error: RequestError },
@@ -147,10 +147,33 @@ impl Failure {
     }
 }
 
+/// The path of a field in its request, as `engine.proto` has it.
+fn protocol_field(field: &'static str) -> &'static str {
+    match field {
+        "temperature" => "sampling.temperature",
+        "top_k" => "sampling.top_k",
+        "top_p" => "sampling.top_p",
+        "min_p" => "sampling.min_p",
+        "repetition_penalty" => "sampling.repetition_penalty",
+        "frequency_penalty" => "sampling.frequency_penalty",
+        "presence_penalty" => "sampling.presence_penalty",
+        "logit_bias" => "sampling.logit_bias",
+        "max_tokens" => "stop.max_tokens",
+        "min_tokens" => "stop.min_tokens",
+        "stop" => "stop.strings",
+        "stop_token_ids" => "stop.token_ids",
+        "messages" => "chat.messages",
+        "continue_final_message" => "chat.continue_final_message",
+        "template_kwargs_json" => "chat.template_kwargs_json",
+        same => same,
+    }
+}
+
 /// What is wrong, without the field.
 fn what(error: &RequestError) -> String {
     let said = error.to_string();
-    said.strip_prefix("inputs: ").map_or(said.clone(), str::to_owned)
+    let named = ["inputs: ", "prompt: "].iter().find_map(|name| said.strip_prefix(name));
+    named.unwrap_or(&said).to_owned()
 }
 
 impl Error {
@@ -243,6 +266,18 @@ impl Error {
             Error::Failed { .. } | Error::WorkerNotReached { .. } => Some("failed"),
             _ => None,
         }
+    }
+}
+
+impl From<RequestError> for Error {
+    /// What the runtime calls otherwise than the protocol gets the protocol's name.
+    fn from(error: RequestError) -> Self {
+        Error::Request(match error {
+            RequestError::Invalid { field, reason } => {
+                RequestError::Invalid { field: protocol_field(field), reason }
+            }
+            other => other,
+        })
     }
 }
 
@@ -387,7 +422,10 @@ mod tests {
     #[test]
     fn a_wrong_field_is_named_first() {
         let (code, message, ..) = check(RequestError::invalid("temperature", "must be 0 to 2, not 3"));
-        assert_eq!((code, message.as_str()), (Code::InvalidArgument, "temperature: must be 0 to 2, not 3"));
+        assert_eq!(
+            (code, message.as_str()),
+            (Code::InvalidArgument, "sampling.temperature: must be 0 to 2, not 3")
+        );
     }
 
     #[test]

@@ -17,7 +17,7 @@ use crate::{
     device::{Device, Sides, Steps},
     error::{Failure, FailureReason},
     metrics::ModelMetrics,
-    worker::{Command, Vitals, Worker, WorkerHandle, channel},
+    worker::{Vitals, Work, Worker, WorkerHandle, channel},
 };
 
 /// Everything a worker is made from.
@@ -51,7 +51,7 @@ impl Launch {
     /// Why it is not; everything has been given back.
     pub(crate) async fn start(self) -> Result<(Sides, WorkerHandle, Running), Arc<Failure>> {
         let admission = Admission::new(self.queue_requests_max);
-        let (commands, received) = channel(&admission);
+        let (work, received) = channel(&admission);
         let vitals = Vitals::new(admission);
         let (ready, is_ready) = oneshot::channel();
         let (exit, exited) = oneshot::channel();
@@ -65,12 +65,12 @@ impl Launch {
             .name("model worker".to_owned())
             .spawn(body)
             .map_err(|error| Failure::new(FailureReason::Thread(error)))?;
-        let handle = WorkerHandle::new(commands, thread.thread().clone(), vitals);
+        let handle = WorkerHandle::new(work, thread.thread().clone(), vitals);
         let sides = is_ready.await.unwrap_or_else(|_| Err(Failure::new(FailureReason::Lost)))?;
         Ok((sides, handle, Running(exited)))
     }
 
-    fn run(self, commands: Receiver<Command>, vitals: Arc<Vitals>, ready: Ready) -> Exit {
+    fn run(self, work: Receiver<Work>, vitals: Arc<Vitals>, ready: Ready) -> Exit {
         let Launch { device, files, config, reservation, metrics, mut progress, .. } = self;
         let made = catch_unwind(AssertUnwindSafe(|| -> Result<_, LoadError> {
             let text = Arc::new(files.text_model()?);
@@ -85,7 +85,7 @@ impl Launch {
                 if ready.send(Ok(sides)).is_err() {
                     return Exit::Left;
                 }
-                return run_engine(engine, commands, vitals, metrics, reservation);
+                return run_engine(engine, work, vitals, metrics, reservation);
             }
             Ok(Err(error)) => Failure::new(error),
             Err(panic) => Failure::new(FailureReason::Panic(words(&*panic))),
@@ -99,12 +99,12 @@ impl Launch {
 
 fn run_engine(
     engine: Box<dyn Steps>,
-    commands: Receiver<Command>,
+    work: Receiver<Work>,
     vitals: Arc<Vitals>,
     metrics: Arc<ModelMetrics>,
     reservation: Reservation,
 ) -> Exit {
-    let mut worker = Worker::new(engine, commands, vitals, metrics);
+    let mut worker = Worker::new(engine, work, vitals, metrics);
     let ended = catch_unwind(AssertUnwindSafe(|| worker.run()));
     let failure = match ended {
         Ok(Ok(())) => None,

@@ -34,6 +34,7 @@ mod service;
 pub mod signal;
 mod sizing;
 mod source;
+pub mod start;
 mod ticket;
 mod worker;
 

@@ -13,6 +13,8 @@ pub(crate) const EVENTS_RESUME: usize = EVENTS_MAX / 2;
 // A job of the most choices can run a step on an empty channel, and again after a pause.
 const _: () = assert!(CHOICES_MAX as usize * EVENTS_PER_STEP_MAX <= EVENTS_RESUME);
 
+/// Threads a program starts beside the asynchronous runtime's own and those that compute: the store's, and work that blocks.
+pub(crate) const THREADS_BESIDE_MIN: usize = 8;
 /// Models that are loaded, loading or failed at once.
 pub(crate) const MODELS_MAX: usize = 64;
 /// State changes a watcher may lag behind before it is sent a fresh snapshot instead.
@@ -22,8 +24,6 @@ const _: () = assert!(MODELS_MAX <= CHANGES_MAX);
 
 /// Largest `engine.queue_requests_max`.
 pub(crate) const QUEUE_REQUESTS_LIMIT: usize = 65_536;
-/// Room in a worker's channel beside requests: one drain, one end, and one spare.
-pub(crate) const CONTROL_COMMANDS_MAX: usize = 3;
 /// Largest `server.drain_s`: a week, which a clock can add.
 pub(crate) const DRAIN_S_LIMIT: u64 = 7 * 24 * 3600;
 /// Largest `engine.sequences_max`.

@@ -1,4 +1,4 @@
-//! Logging: one subscriber for the process, to standard error.
+//! Logging: one subscriber for the process, to standard error. Its level can be set anew while it runs.
 
 use std::io::IsTerminal as _;
 
@@ -6,19 +6,61 @@ use tracing_subscriber::EnvFilter;
 
 use crate::config::{ConfigError, LogConfig, LogFormat};
 
+/// The level of what is logged.
+pub struct LogLevel(Box<dyn Fn(EnvFilter) -> bool + Send + Sync>);
+
 /// Starts logging. Of several calls in one process the first holds.
 ///
 /// # Errors
 /// [`ConfigError::Value`] when the level is none.
-pub fn init(config: &LogConfig) -> Result<(), ConfigError> {
-    let filter = EnvFilter::try_new(&config.level)
-        .map_err(|error| ConfigError::Value { key: "log.level", reason: error.to_string() })?;
+pub fn init(config: &LogConfig) -> Result<LogLevel, ConfigError> {
+    let filter = filter(&config.level)?;
     let stderr = std::io::stderr;
     let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(stderr).with_target(false);
     // An embedding program may have started its own.
-    let _ = match config.format {
-        LogFormat::Pretty => lines.with_ansi(std::io::stderr().is_terminal()).try_init(),
-        LogFormat::Json => lines.json().flatten_event(true).try_init(),
+    let level = match config.format {
+        LogFormat::Pretty => {
+            let lines = lines.with_ansi(std::io::stderr().is_terminal()).with_filter_reloading();
+            let handle = lines.reload_handle();
+            let _ = lines.try_init();
+            LogLevel(Box::new(move |filter| handle.reload(filter).is_ok()))
+        }
+        LogFormat::Json => {
+            let lines = lines.json().flatten_event(true).with_filter_reloading();
+            let handle = lines.reload_handle();
+            let _ = lines.try_init();
+            LogLevel(Box::new(move |filter| handle.reload(filter).is_ok()))
+        }
     };
-    Ok(())
+    Ok(level)
+}
+
+impl LogLevel {
+    /// Sets it.
+    ///
+    /// # Errors
+    /// [`ConfigError::Value`] when the level is none; it stays what it was.
+    pub fn set(&self, level: &str) -> Result<(), ConfigError> {
+        let reason = "this program's logging is another's";
+        let set = (self.0)(filter(level)?);
+        set.then_some(()).ok_or_else(|| ConfigError::Value { key: "log.level", reason: reason.to_owned() })
+    }
+
+    /// Reads the configuration again and takes its level, which is what can change while models are served. Says in the
+    /// log what came of it.
+    pub fn reload(&self, read: impl FnOnce() -> Result<LogConfig, ConfigError>) {
+        match read().and_then(|config| self.set(&config.level).map(|()| config.level)) {
+            Ok(level) => {
+                tracing::info!(level, "settings were read again; log.level is taken, the rest at a restart")
+            }
+            Err(error) => {
+                tracing::error!(%error, "settings could not be read again; they stay what they were")
+            }
+        }
+    }
+}
+
+fn filter(level: &str) -> Result<EnvFilter, ConfigError> {
+    EnvFilter::try_new(level)
+        .map_err(|error| ConfigError::Value { key: "log.level", reason: error.to_string() })
 }

@@ -9,7 +9,8 @@ use figment::Figment;
 use hanzo_engine_daemon::{
     Config, Daemon,
     config::{ModelConfig, parse_bytes},
-    log, signal,
+    log::{self, LogLevel},
+    signal, start,
 };
 use serde::Serialize;
 
@@ -44,7 +45,7 @@ struct Flags {
     /// Memory all models together may take, such as 12GiB [default: 80 % of what is available]
     #[arg(long, value_parser = parse_bytes)]
     memory_budget: Option<u64>,
-    /// Seconds that running requests may take after SIGTERM or Ctrl-C [default: 30]
+    /// Seconds that running requests may take after SIGTERM, SIGQUIT or Ctrl-C [default: 30]
     #[arg(long)]
     drain: Option<u64>,
     /// error, warn, info, debug, trace, or a filter
@@ -79,9 +80,8 @@ fn with(layer: Figment, key: &str, value: Option<impl Serialize>) -> Figment {
     }
 }
 
-#[tokio::main]
-async fn main() -> ExitCode {
-    match run(Flags::parse()).await {
+fn main() -> ExitCode {
+    match start(Flags::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("engined: {error}");
@@ -90,10 +90,22 @@ async fn main() -> ExitCode {
     }
 }
 
-async fn run(flags: Flags) -> Result<(), Box<dyn std::error::Error>> {
+fn start(flags: Flags) -> Result<(), Box<dyn std::error::Error>> {
     let config = Config::load(flags.config.as_deref(), flags.layer())?;
-    log::init(&config.log)?;
+    let level = log::init(&config.log)?;
+    let runtime = start::runtime(config.engine.threads_wanted(config.models.len()))?;
+    let ended = runtime.block_on(run(flags, config, level));
+    // A model that is still being read does not hold up the end.
+    runtime.shutdown_background();
+    ended
+}
+
+async fn run(flags: Flags, config: Config, level: LogLevel) -> Result<(), Box<dyn std::error::Error>> {
+    signal::on_hangup(move || {
+        level.reload(|| Ok(Config::load(flags.config.as_deref(), flags.layer())?.log));
+    })?;
+    let shutdown = signal::shutdown()?;
     let daemon = Daemon::bind(config).await?;
     tracing::info!(grpc = %daemon.grpc_addr(), admin = %daemon.admin_addr(), "listening");
-    Ok(daemon.serve(signal::shutdown()?).await?)
+    Ok(daemon.serve(shutdown).await?)
 }

@@ -4,7 +4,10 @@
 
 mod rate;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError, Weak},
+};
 
 use hanzo_engine_runtime::{EngineStats, FinishReason};
 use prometheus::{
@@ -19,6 +22,8 @@ use crate::registry::ModelView;
 const NAMESPACE: &str = "hanzo_engine";
 /// The model label of requests that name no model that is loaded: names a client makes up are not kept.
 const NO_MODEL: &str = "";
+/// The model label under which counters of models that are gone go on, so that sums over all models never fall.
+const GONE: &str = "(unloaded)";
 /// Upper bounds of histograms of waiting and whole requests, in seconds.
 const SECONDS: &[f64] =
     &[0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 640.0];
@@ -39,6 +44,8 @@ pub(crate) struct Metrics {
     registry: Registry,
     // Gauges are reset and set again by one scrape at a time.
     scrape: Mutex<()>,
+    // Names that have series, and who counts under them.
+    live: Mutex<HashMap<String, Weak<ModelMetrics>>>,
     requests: IntCounterVec,
     generated_tokens: IntCounterVec,
     prompt_tokens: IntCounterVec,
@@ -76,8 +83,11 @@ pub(crate) struct Metrics {
     load_duration: HistogramVec,
 }
 
-/// One model's counters and histograms, looked up once. They outlive a worker that is restarted.
+/// One model's counters and histograms, looked up once. They outlive a worker that is restarted, and go when nobody
+/// counts under the name any more: the model is unloaded and its last request has ended.
 pub(crate) struct ModelMetrics {
+    model: String,
+    of: Weak<Metrics>,
     pub(crate) generated_tokens: IntCounter,
     pub(crate) prompt_tokens: IntCounter,
     pub(crate) first_token: Histogram,
@@ -148,6 +158,7 @@ impl Metrics {
         info.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
         let metrics = Self {
             scrape: Mutex::new(()),
+            live: Mutex::default(),
             requests: make.counter(
                 "requests_total",
                 "Requests answered, by gRPC status.",
@@ -268,10 +279,22 @@ impl Metrics {
     }
 
     /// One model's own.
-    pub(crate) fn model(&self, model: &str) -> Arc<ModelMetrics> {
+    pub(crate) fn model(self: &Arc<Self>, model: &str) -> Arc<ModelMetrics> {
+        let mut live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(metrics) = live.get(model).and_then(Weak::upgrade) {
+            return metrics;
+        }
+        let metrics = self.series(model);
+        live.insert(model.to_owned(), Arc::downgrade(&metrics));
+        metrics
+    }
+
+    fn series(self: &Arc<Self>, model: &str) -> Arc<ModelMetrics> {
         let of = |vec: &IntCounterVec| vec.with_label_values(&[model]);
         let observed = |vec: &HistogramVec| vec.with_label_values(&[model]);
         Arc::new(ModelMetrics {
+            model: model.to_owned(),
+            of: Arc::downgrade(self),
             generated_tokens: of(&self.generated_tokens),
             prompt_tokens: of(&self.prompt_tokens),
             first_token: observed(&self.first_token),
@@ -294,6 +317,49 @@ impl Metrics {
             generation_length: observed(&self.generation_length),
             rate: Rate::default(),
         })
+    }
+
+    /// Nobody counts under the name any more: its series go, and its counters go on among those of models that are gone.
+    fn forget(&self, model: &str, gone: &ModelMetrics) {
+        let mut live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
+        // Loaded again meanwhile, it counts on.
+        if live.get(model).is_none_or(|now| !std::ptr::eq(now.as_ptr(), gone)) {
+            return;
+        }
+        live.remove(model);
+        let counters = [
+            &self.requests,
+            &self.generated_tokens,
+            &self.prompt_tokens,
+            &self.prefix_query_tokens,
+            &self.prefix_hit_tokens,
+            &self.preemptions,
+            &self.finished,
+            &self.rejected,
+            &self.cancelled,
+            &self.errors,
+            &self.worker_restarts,
+            &self.model_loads,
+            &self.embedded,
+        ];
+        counters.into_iter().for_each(|counter| fold(counter, model));
+        let histograms = [
+            &self.first_token,
+            &self.duration,
+            &self.inter_token,
+            &self.per_output_token,
+            &self.queue_time,
+            &self.prefill_time,
+            &self.decode_time,
+            &self.prompt_length,
+            &self.embed_batch_size,
+            &self.generation_length,
+            &self.load_duration,
+        ];
+        for histogram in histograms {
+            // It may have none.
+            let _ = histogram.remove_label_values(&[model]);
+        }
     }
 
     /// A request was answered, `seconds` after it arrived. `model` is one that was loaded, or none.
@@ -379,6 +445,31 @@ impl Metrics {
         self.model_info
             .with_label_values(&[model, architecture, quantization, worker.device.as_str(), context.as_str()])
             .set(1);
+    }
+}
+
+/// Moves a counter's series of one model to those of models that are gone.
+fn fold(counter: &IntCounterVec, model: &str) {
+    for family in counter.collect() {
+        for metric in family.get_metric() {
+            let mut labels: HashMap<&str, &str> =
+                metric.get_label().iter().map(|label| (label.name(), label.value())).collect();
+            if labels.get("model") != Some(&model) {
+                continue;
+            }
+            // What was just collected is there.
+            let _ = counter.remove(&labels);
+            labels.insert("model", GONE);
+            counter.with(&labels).inc_by(metric.get_counter().get_value() as u64);
+        }
+    }
+}
+
+impl Drop for ModelMetrics {
+    fn drop(&mut self) {
+        if let Some(metrics) = self.of.upgrade() {
+            metrics.forget(&self.model, self);
+        }
     }
 }
 

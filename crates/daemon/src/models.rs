@@ -23,7 +23,6 @@ use crate::{
     registry::{Begun, Entry, Meeting, ModelView, Progress, Registry, Served, State, StateView, key},
     sizing::{self, Want},
     source::{Resolved, Source, resolve},
-    worker::Command,
 };
 
 /// Why requests end when the daemon stops; one of a worker's last words.
@@ -243,7 +242,7 @@ impl Models {
         };
         let changed = ready.is_some();
         if let Some(served) = ready {
-            served.worker.tell(Command::Drain);
+            served.worker.drain();
             entry.state = State::Draining(served);
         }
         if let State::Draining(served) = &entry.state
@@ -251,7 +250,7 @@ impl Models {
             && !*stopped
         {
             *stopped = true;
-            served.worker.tell(Command::Stop(UNLOADED));
+            served.worker.stop(UNLOADED);
         }
         changed
     }
@@ -280,7 +279,7 @@ impl Models {
                     self.registry.set(&life.name, life.number, |entry| entry.state = State::Ready(ready));
                     if life.stop.is_cancelled() {
                         // Ended while it was loading: whoever did so saw no worker to tell.
-                        served.worker.tell(Command::Stop(SHUTTING_DOWN));
+                        served.worker.stop(SHUTTING_DOWN);
                     }
                     drop(served);
                     self.note_used(&life);
@@ -405,7 +404,7 @@ impl Models {
         self.registry.for_each(|entry| {
             entry.stop.cancel();
             if let State::Ready(served) | State::Draining(served) = &entry.state {
-                served.worker.tell(Command::Stop(SHUTTING_DOWN));
+                served.worker.stop(SHUTTING_DOWN);
                 entry.state = State::Draining(served.clone());
             }
         });

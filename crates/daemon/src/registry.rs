@@ -19,7 +19,7 @@ use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    admission::QueuePlace,
+    admission::{Full, QueuePlace},
     error::{Error, Failure},
     limits::{CHANGES_MAX, MODELS_MAX},
     metrics::ModelMetrics,
@@ -50,11 +50,16 @@ impl Served {
     /// # Errors
     /// [`Error::QueueFull`].
     pub(crate) fn enter(&self) -> Result<QueuePlace, Error> {
-        self.worker.vitals().admission.enter().map_err(|full| Error::QueueFull {
-            model: self.name.clone(),
-            capacity: full.capacity,
-            retry_after_ms: full.retry_after_ms,
-        })
+        self.worker.vitals().admission.enter().map_err(|full| self.refused(full))
+    }
+
+    /// That too many wait.
+    pub(crate) fn queue_full(&self) -> Error {
+        self.refused(self.worker.vitals().admission.full())
+    }
+
+    fn refused(&self, Full { capacity, retry_after_ms }: Full) -> Error {
+        Error::QueueFull { model: self.name.clone(), capacity, retry_after_ms }
     }
 
     /// # Errors

@@ -2,6 +2,7 @@
 //! [`crate::error::Error`]; statuses are made here.
 
 mod embed;
+mod envelope;
 mod infer;
 mod models;
 mod pull;
@@ -18,6 +19,7 @@ use std::{
 };
 
 pub(crate) use embed::Answer;
+pub(crate) use envelope::Envelope;
 #[cfg(test)]
 pub(crate) use infer::infer;
 

@@ -1,8 +1,29 @@
-//! The signals that end the program: the first asks for a graceful end, the second takes it at once.
+//! The signals a program is told things by: SIGTERM, SIGQUIT and Ctrl-C end it, the first one gracefully, the second at
+//! once; SIGHUP has it read its settings again, and never ends it.
 
 use std::io;
 
-/// Completes at the first SIGTERM or Ctrl-C. After that a second one exits the process at once, with status 130.
+/// Has `act` done at each SIGHUP, from now on. Where there is no such signal it is never done.
+///
+/// # Errors
+/// When the system does not let the signal be caught.
+pub fn on_hangup(mut act: impl FnMut() + Send + 'static) -> io::Result<()> {
+    #[cfg(unix)]
+    {
+        use tokio::signal::unix::{SignalKind, signal};
+        let mut hangup = signal(SignalKind::hangup())?;
+        tokio::spawn(async move {
+            while hangup.recv().await.is_some() {
+                act();
+            }
+        });
+    }
+    #[cfg(not(unix))]
+    let _ = &mut act;
+    Ok(())
+}
+
+/// Completes at the first SIGTERM, SIGQUIT or Ctrl-C. After that a second one exits the process at once, with status 130.
 ///
 /// # Errors
 /// When the system does not let signals be caught.
@@ -21,19 +42,25 @@ pub fn shutdown() -> io::Result<impl Future<Output = ()> + Send + 'static> {
 struct Signals {
     interrupt: tokio::signal::unix::Signal,
     terminate: tokio::signal::unix::Signal,
+    quit: tokio::signal::unix::Signal,
 }
 
 #[cfg(unix)]
 impl Signals {
     fn catch() -> io::Result<Self> {
         use tokio::signal::unix::{SignalKind, signal};
-        Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
+        Ok(Self {
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+            quit: signal(SignalKind::quit())?,
+        })
     }
 
     async fn next(&mut self) {
         tokio::select! {
             _ = self.interrupt.recv() => {}
             _ = self.terminate.recv() => {}
+            _ = self.quit.recv() => {}
         }
     }
 }

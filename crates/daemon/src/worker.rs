@@ -5,8 +5,8 @@
 use std::{
     collections::{HashMap, hash_map::Entry},
     sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
+        Arc, Mutex, OnceLock, PoisonError,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
         mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel},
     },
     thread::{self, Thread},
@@ -19,71 +19,77 @@ use crate::{
     admission::Admission,
     device::Steps,
     error::error_id,
-    limits::{CONTROL_COMMANDS_MAX, EMBED_JOBS_MAX, STUCK_AFTER},
+    limits::{EMBED_JOBS_MAX, STUCK_AFTER},
     metrics::ModelMetrics,
     ticket::{EmbedTicket, JobEnd, Look, Ticket},
 };
 
-/// What a worker can be told.
-pub(crate) enum Command {
+/// What a worker is given to do. Its place in the queue goes with it.
+pub(crate) enum Work {
     /// Run this.
     Run(Ticket),
-    /// Embed this, with a place for its batch.
+    /// Embed this.
     Embed(EmbedTicket),
-    /// Take nothing more, and leave when everything has ended.
-    Drain,
-    /// End everything and leave.
-    Stop(&'static str),
+}
+
+/// Why a worker was not given what it was to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NotGiven {
+    /// It has left.
+    Left,
+    /// Its channel is full.
+    Full,
+}
+
+/// Where others want a worker to head. It is a state and no message: it takes no room, and cannot be lost.
+#[derive(Default)]
+struct Orders {
+    drain: AtomicBool,
+    stop: OnceLock<&'static str>,
 }
 
 /// A worker and what it holds.
 pub(crate) struct Worker {
     engine: Box<dyn Steps>,
-    commands: Receiver<Command>,
-    jobs: HashMap<JobId, Pending>,
+    work: Receiver<Work>,
+    jobs: HashMap<JobId, Work>,
     vitals: Arc<Vitals>,
     metrics: Arc<ModelMetrics>,
     course: Course,
 }
 
-/// A job that has not ended.
-enum Pending {
-    Infer(Ticket),
-    Embed(EmbedTicket),
-}
-
-impl Pending {
+impl Work {
     fn deadline(&self) -> Option<Instant> {
         match self {
-            Pending::Infer(ticket) => ticket.deadline(),
-            Pending::Embed(ticket) => ticket.deadline(),
+            Work::Run(ticket) => ticket.deadline(),
+            Work::Embed(ticket) => ticket.deadline(),
         }
     }
 
     fn look(&self, now: Instant) -> Look {
         match self {
-            Pending::Infer(ticket) => ticket.look(now),
-            Pending::Embed(ticket) => ticket.look(now),
+            Work::Run(ticket) => ticket.look(now),
+            Work::Embed(ticket) => ticket.look(now),
         }
     }
 
     /// Whether its client must read before it may go on. An embedding's results are as many as its inputs, and
     /// there is room for them.
     fn must_pause(&self) -> bool {
-        matches!(self, Pending::Infer(ticket) if ticket.must_pause())
+        matches!(self, Work::Run(ticket) if ticket.must_pause())
     }
 
     fn end(self, end: JobEnd) {
         match self {
-            Pending::Infer(ticket) => ticket.end(end),
-            Pending::Embed(ticket) => ticket.end(end),
+            Work::Run(ticket) => ticket.end(end),
+            Work::Embed(ticket) => ticket.end(end),
         }
     }
 
     fn fail(self, error_id: &str) {
         match self {
-            Pending::Infer(ticket) => ticket.fail(error_id),
-            Pending::Embed(ticket) => ticket.fail(error_id),
+            Work::Run(ticket) => ticket.fail(error_id),
+            Work::Embed(ticket) => ticket.fail(error_id),
         }
     }
 }
@@ -106,13 +112,14 @@ pub(crate) struct Vitals {
     progress_ms: AtomicU64,
     batch_size: AtomicUsize,
     stats: Mutex<EngineStats>,
+    orders: Orders,
     /// The queue before it.
     pub(crate) admission: Arc<Admission>,
 }
 
 /// The way to a worker; the last one dropped ends it.
 pub(crate) struct WorkerHandle {
-    commands: Option<SyncSender<Command>>,
+    work: Option<SyncSender<Work>>,
     thread: Thread,
     vitals: Arc<Vitals>,
 }
@@ -126,7 +133,8 @@ impl Worker {
         let mut events = Vec::new();
         loop {
             self.vitals.beat();
-            self.take_commands();
+            self.take_orders();
+            self.take_work();
             self.look_after_jobs(Instant::now());
             if self.course != Course::Serving && self.jobs.is_empty() {
                 return Ok(());
@@ -143,13 +151,20 @@ impl Worker {
         }
     }
 
-    fn take_commands(&mut self) {
+    fn take_orders(&mut self) {
+        let orders = &self.vitals.orders;
+        let (drain, stop) = (orders.drain.load(Relaxed), orders.stop.get().copied());
+        if let Some(why) = stop.filter(|_| !matches!(self.course, Course::Stopped(_))) {
+            self.stop(why);
+        } else if drain {
+            self.leave();
+        }
+    }
+
+    fn take_work(&mut self) {
         loop {
-            match self.commands.try_recv() {
-                Ok(Command::Run(ticket)) => self.take(Pending::Infer(ticket)),
-                Ok(Command::Embed(ticket)) => self.take(Pending::Embed(ticket)),
-                Ok(Command::Drain) => self.leave(),
-                Ok(Command::Stop(why)) => self.stop(why),
+            match self.work.try_recv() {
+                Ok(work) => self.take(work),
                 Err(TryRecvError::Empty) => return,
                 Err(TryRecvError::Disconnected) => {
                     self.leave();
@@ -159,21 +174,21 @@ impl Worker {
         }
     }
 
-    fn take(&mut self, pending: Pending) {
+    fn take(&mut self, work: Work) {
         if let Course::Stopped(why) = self.course {
-            return pending.end(JobEnd::Stopped(why));
+            return work.end(JobEnd::Stopped(why));
         }
-        let id = match &pending {
-            Pending::Infer(ticket) => {
+        let id = match &work {
+            Work::Run(ticket) => {
                 self.engine.submit(&ticket.job);
                 ticket.job.id
             }
-            Pending::Embed(ticket) => {
+            Work::Embed(ticket) => {
                 self.engine.submit_inputs(&ticket.job);
                 ticket.job.id
             }
         };
-        self.jobs.insert(id, pending);
+        self.jobs.insert(id, work);
     }
 
     fn leave(&mut self) {
@@ -216,10 +231,10 @@ impl Worker {
             }
             let Entry::Occupied(mut entry) = self.jobs.entry(id) else { continue };
             let over = match entry.get_mut() {
-                Pending::Infer(ticket) => ticket.pass(event, now, &self.metrics, &self.vitals.admission),
-                Pending::Embed(ticket) => ticket.take(event, now, &self.metrics),
+                Work::Run(ticket) => ticket.pass(event, now, &self.metrics, &self.vitals.admission),
+                Work::Embed(ticket) => ticket.take(event, now, &self.metrics),
             };
-            if over && let Pending::Embed(ticket) = entry.remove() {
+            if over && let Work::Embed(ticket) = entry.remove() {
                 ticket.done();
             }
         }
@@ -248,11 +263,11 @@ impl Worker {
         self.vitals.batch_size.store(report.sequences, Relaxed);
     }
 
-    /// Waits for a command, a client that reads or leaves, or the next deadline.
+    /// Waits for orders, work, a client that reads or leaves, or the next deadline.
     fn park(&self) {
         self.vitals.batch_size.store(0, Relaxed);
         self.vitals.progress_ms.store(0, Relaxed);
-        match self.jobs.values().filter_map(Pending::deadline).min() {
+        match self.jobs.values().filter_map(Work::deadline).min() {
             Some(deadline) => thread::park_timeout(deadline.saturating_duration_since(Instant::now())),
             None => thread::park(),
         }
@@ -273,13 +288,8 @@ impl Worker {
         for (_, ticket) in self.jobs.drain() {
             ticket.fail(error_id);
         }
-        while let Ok(command) = self.commands.try_recv() {
-            let pending = match command {
-                Command::Run(ticket) => Pending::Infer(ticket),
-                Command::Embed(ticket) => Pending::Embed(ticket),
-                Command::Drain | Command::Stop(_) => continue,
-            };
-            pending.fail(error_id);
+        while let Ok(work) = self.work.try_recv() {
+            work.fail(error_id);
         }
     }
 }
@@ -292,6 +302,7 @@ impl Vitals {
             progress_ms: AtomicU64::new(0),
             batch_size: AtomicUsize::new(0),
             stats: Mutex::default(),
+            orders: Orders::default(),
             admission,
         })
     }
@@ -336,22 +347,20 @@ impl Vitals {
 }
 
 /// The channel to a worker that is to be.
-pub(crate) fn channel(admission: &Admission) -> (SyncSender<Command>, Receiver<Command>) {
-    // Every request in the channel holds a place in the queue and has a bounded number of jobs, so the channel is never
-    // full of them.
-    sync_channel(admission.capacity() * EMBED_JOBS_MAX + CONTROL_COMMANDS_MAX)
+pub(crate) fn channel(admission: &Admission) -> (SyncSender<Work>, Receiver<Work>) {
+    // All that is in the channel holds a place in the queue, and at most so many share one: it is never full.
+    sync_channel(admission.capacity() * EMBED_JOBS_MAX)
 }
 
 impl Worker {
     /// A worker for `engine`.
     pub(crate) fn new(
         engine: Box<dyn Steps>,
-        commands: Receiver<Command>,
+        work: Receiver<Work>,
         vitals: Arc<Vitals>,
         metrics: Arc<ModelMetrics>,
     ) -> Self {
-        let worker =
-            Self { engine, commands, jobs: HashMap::new(), vitals, metrics, course: Course::Serving };
+        let worker = Self { engine, work, jobs: HashMap::new(), vitals, metrics, course: Course::Serving };
         worker.publish(StepReport::default());
         worker
     }
@@ -359,22 +368,40 @@ impl Worker {
 
 impl WorkerHandle {
     /// The way to the worker on `thread`.
-    pub(crate) fn new(commands: SyncSender<Command>, thread: Thread, vitals: Arc<Vitals>) -> Self {
-        Self { commands: Some(commands), thread, vitals }
+    pub(crate) fn new(work: SyncSender<Work>, thread: Thread, vitals: Arc<Vitals>) -> Self {
+        Self { work: Some(work), thread, vitals }
     }
 
-    /// Tells it something. False: it has left.
-    pub(crate) fn tell(&self, command: Command) -> bool {
-        let Some(commands) = &self.commands else { return false };
-        let told = match commands.try_send(command) {
-            Ok(()) => true,
-            Err(TrySendError::Disconnected(_)) => false,
-            // Requests hold places and have room; more control commands than there is room for say nothing new.
-            Err(TrySendError::Full(_)) => true,
-        };
+    /// Gives it something to do.
+    ///
+    /// # Errors
+    /// [`NotGiven`]; what was to be done has been dropped.
+    pub(crate) fn give(&self, work: Work) -> Result<(), NotGiven> {
+        let Some(sender) = &self.work else { return Err(NotGiven::Left) };
+        sender.try_send(work).map_err(|error| match error {
+            TrySendError::Disconnected(_) => NotGiven::Left,
+            TrySendError::Full(_) => NotGiven::Full,
+        })?;
+        self.wake();
+        Ok(())
+    }
+
+    /// Has it take nothing more, and leave when everything has ended.
+    pub(crate) fn drain(&self) {
+        self.vitals.orders.drain.store(true, Relaxed);
+        self.wake();
+    }
+
+    /// Has it end everything and leave. The first to say so says why.
+    pub(crate) fn stop(&self, why: &'static str) {
+        let _ = self.vitals.orders.stop.set(why);
+        self.wake();
+    }
+
+    fn wake(&self) {
         self.vitals.expect_progress();
+        // What was said before is seen by whoever is woken.
         self.thread.unpark();
-        told
     }
 
     /// Its thread.
@@ -391,7 +418,7 @@ impl WorkerHandle {
 impl Drop for WorkerHandle {
     fn drop(&mut self) {
         // Disconnected first: the worker that wakes must see it.
-        self.commands = None;
+        self.work = None;
         self.thread.unpark();
     }
 }

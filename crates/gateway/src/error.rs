@@ -22,7 +22,7 @@ const STATUSES: [(Code, u16, &str, Option<&str>); 15] = [
     (Code::PermissionDenied, 403, INVALID, Some("permission_denied")),
     (Code::NotFound, 404, INVALID, Some("model_not_found")),
     (Code::AlreadyExists, 409, INVALID, Some("already_exists")),
-    // tonic's own answer to a message over the receiver's limit.
+    // The transport's own answer to a message over the receiver's limit; this build's engine says it in its own words.
     (Code::OutOfRange, 413, INVALID, Some("body_too_large")),
     (Code::ResourceExhausted, 429, "rate_limit_error", Some("overloaded")),
     (Code::Internal, 500, SERVER, Some("internal_error")),
@@ -212,6 +212,10 @@ impl From<Status> for ApiError {
             return metadata("error-id")
                 .map_or_else(|| ApiError::internal(&detail), |id| ApiError::internal_as(id, &detail));
         }
+        if code == Code::ResourceExhausted && metadata("error-code") == Some("message_too_large") {
+            let problem = status.message();
+            return ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, INVALID, Some("body_too_large"), problem);
+        }
         let message = match (code, status.message()) {
             (Code::Unavailable, message) if lost || std::error::Error::source(&status).is_some() => {
                 format!("the engine cannot be reached: {message}")
@@ -306,6 +310,13 @@ mod tests {
         }
         assert_eq!(check(Code::Unavailable, "loading", &[]).2, Some(1));
         assert_eq!(check(Code::NotFound, "no", &[]).2, None);
+    }
+
+    #[test]
+    fn a_message_over_the_engines_limit_is_a_body_that_is_too_large() {
+        let metadata = [("error-code", "message_too_large")];
+        let (status, error, retry) = check(Code::ResourceExhausted, "over the limit of 9 bytes", &metadata);
+        assert_eq!((status, error["code"].as_str(), retry), (413, Some("body_too_large"), None));
     }
 
     #[test]

@@ -1,11 +1,14 @@
 //! `engine-gateway`: the gateway as a program of its own, in front of an engine that runs elsewhere.
 
-use std::{future::Future, io, path::PathBuf, process::ExitCode};
+use std::{future::Future, io, path::PathBuf, process::ExitCode, sync::RwLock, thread, time::SystemTime};
 
 use clap::Parser;
 use hanzo_engine_gateway::{Config, Gateway, GatewayError};
 use serde::Serialize;
 use tracing_subscriber::EnvFilter;
+
+/// Threads beside the asynchronous runtime's own: work that blocks.
+const THREADS_BESIDE_MIN: usize = 4;
 
 /// The OpenAI HTTP API in front of a Hanzo Engine daemon.
 ///
@@ -43,7 +46,7 @@ struct Flags {
     #[arg(long)]
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     lenient: bool,
-    /// Seconds that requests may go on after SIGTERM [default: 30].
+    /// Seconds that requests may go on after SIGTERM or SIGQUIT [default: 30].
     #[arg(long, value_name = "SECONDS")]
     #[serde(skip_serializing_if = "Option::is_none")]
     drain_s: Option<u64>,
@@ -60,19 +63,53 @@ enum Failure {
     Log(#[from] tracing_subscriber::filter::ParseError),
     #[error(transparent)]
     Gateway(#[from] GatewayError),
+    #[error("this machine's clock says that it is before 1970: set it; the dates of answers need it")]
+    Clock,
+    #[error(
+        "the system gives this process {given} of the {needed} threads it needs: {source}; raise the limit (ulimit -u, \
+         TasksMax= of a unit, the pids limit of a container)"
+    )]
+    Threads { given: usize, needed: usize, source: io::Error },
+    #[error("cannot start the asynchronous runtime: {0}")]
+    Runtime(#[source] io::Error),
     #[error("cannot listen for signals: {0}")]
     Signals(#[source] io::Error),
 }
 
-#[tokio::main]
-async fn main() -> ExitCode {
-    match run(Args::parse()).await {
+fn main() -> ExitCode {
+    match start(Args::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             eprintln!("engine-gateway: {failure}");
             ExitCode::FAILURE
         }
     }
+}
+
+/// What is missing is said: libraries panic where they find it missing later.
+fn start(args: Args) -> Result<(), Failure> {
+    if SystemTime::now() < SystemTime::UNIX_EPOCH {
+        return Err(Failure::Clock);
+    }
+    let workers = thread::available_parallelism().map_or(1, usize::from);
+    check_threads(workers + THREADS_BESIDE_MIN)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(workers).enable_all().build();
+    runtime.map_err(Failure::Runtime)?.block_on(run(args))
+}
+
+/// Starts so many threads at once, and lets them end.
+fn check_threads(needed: usize) -> Result<(), Failure> {
+    let gate = RwLock::new(());
+    thread::scope(|scope| {
+        let closed = gate.write();
+        for given in 0..needed {
+            if let Err(source) = thread::Builder::new().spawn_scoped(scope, || drop(gate.read())) {
+                return Err(Failure::Threads { given, needed, source });
+            }
+        }
+        drop(closed);
+        Ok(())
+    })
 }
 
 async fn run(args: Args) -> Result<(), Failure> {
@@ -88,15 +125,21 @@ async fn run(args: Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Resolves at the first SIGTERM or Ctrl-C; a second one exits at once, with status 130.
+/// Resolves at the first SIGTERM, SIGQUIT or Ctrl-C; a second one exits at once, with status 130. From now on SIGHUP is
+/// taken note of and changes nothing: all settings are those of the start.
 #[cfg(unix)]
 fn shutdown() -> io::Result<impl Future<Output = ()> + Send + 'static> {
     use tokio::signal::unix::{SignalKind, signal};
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let (mut quit, mut hangup) = (signal(SignalKind::quit())?, signal(SignalKind::hangup())?);
     let mut next = async move || {
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
+        loop {
+            tokio::select! {
+                _ = terminate.recv() => return,
+                _ = interrupt.recv() => return,
+                _ = quit.recv() => return,
+                _ = hangup.recv() => tracing::info!("settings are taken at a restart"),
+            }
         }
     };
     Ok(async move {

@@ -112,7 +112,7 @@ pub enum RequestError {
     #[error("messages: stopped before the prompt was made")]
     Interrupted,
     /// The model has no chat template.
-    #[error("messages: model {model} has no chat template; send text instead")]
+    #[error("chat: model {model} has no chat template; send text instead")]
     NoChatTemplate {
         /// The model.
         model: String,

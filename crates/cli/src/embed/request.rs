@@ -97,7 +97,11 @@ fn without_place(message: &str) -> &str {
 fn is_of_an_input(status: &Status) -> bool {
     match status.code() {
         Code::InvalidArgument => without_place(status.message()) != status.message(),
+        // An older daemon's transport says so itself.
         Code::OutOfRange => true,
+        Code::ResourceExhausted => {
+            status.metadata().get("error-code").is_some_and(|is| is == "message_too_large")
+        }
         _ => false,
     }
 }
@@ -121,6 +125,10 @@ mod tests {
         assert!(of(Code::InvalidArgument, "inputs: must not be empty"));
         assert!(of(Code::InvalidArgument, "inputs[3]: must not be empty"));
         assert!(of(Code::OutOfRange, "decoded message length too large"));
+        let mut too_large = Status::resource_exhausted("the message is over the limit");
+        assert!(!is_of_an_input(&too_large), "a queue, or memory");
+        too_large.metadata_mut().insert("error-code", "message_too_large".parse().unwrap());
+        assert!(is_of_an_input(&too_large));
         assert!(!of(Code::InvalidArgument, "prompt_name: no prompt of this model"));
         assert!(!of(Code::Unavailable, "inputs: "));
     }

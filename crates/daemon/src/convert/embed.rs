@@ -43,6 +43,15 @@ pub(crate) struct Encode {
     pub(crate) cut: Option<CutSide>,
 }
 
+/// A value of an enumeration that this build knows.
+fn known<E: TryFrom<i32>>(field: &str, value: i32) -> Result<E, Error> {
+    E::try_from(value).map_err(|_| Error::field(field, format!("{value} is none of its values")))
+}
+
+fn truncate_side(value: i32) -> Result<v1::TruncateSide, Error> {
+    known("truncate_side", value)
+}
+
 fn cut(truncate: bool, side: v1::TruncateSide) -> Option<CutSide> {
     truncate.then_some(match side {
         v1::TruncateSide::Left => CutSide::Left,
@@ -53,7 +62,7 @@ fn cut(truncate: bool, side: v1::TruncateSide) -> Option<CutSide> {
 /// Vectors.
 pub(crate) fn embed(wire: v1::EmbedRequest, embedder: &Embedder) -> Result<Ask, Error> {
     use v1::embed_input::Input;
-    let (side, output) = (wire.truncate_side(), wire.output());
+    let (side, output) = (truncate_side(wire.truncate_side)?, known("output", wire.output)?);
     let prompt = match (wire.prompt_name.is_empty(), wire.instruction.is_empty()) {
         (true, true) => Prompt::Default,
         (false, true) => Prompt::Named(wire.prompt_name),
@@ -61,7 +70,7 @@ pub(crate) fn embed(wire: v1::EmbedRequest, embedder: &Embedder) -> Result<Ask, 
         (false, false) => return Err(Error::field("instruction", "must be empty where prompt_name is set")),
     };
     let dimensions = wire.dimensions as usize;
-    let of_vectors = output == v1::EmbedOutput::Unspecified || output == v1::EmbedOutput::Pooled;
+    let of_vectors: bool = output == v1::EmbedOutput::Unspecified || output == v1::EmbedOutput::Pooled;
     if dimensions > embedder.dimensions() {
         let reason =
             format!("this model's vectors have {}; {dimensions} are asked for", embedder.dimensions());
@@ -92,7 +101,7 @@ pub(crate) fn embed(wire: v1::EmbedRequest, embedder: &Embedder) -> Result<Ask, 
 
 /// Scores of documents.
 pub(crate) fn rerank(wire: v1::RerankRequest) -> Result<Ask, Error> {
-    let side = wire.truncate_side();
+    let side = truncate_side(wire.truncate_side)?;
     if wire.query.is_empty() {
         return Err(Error::field("query", "must not be empty"));
     }
@@ -108,7 +117,7 @@ pub(crate) fn rerank(wire: v1::RerankRequest) -> Result<Ask, Error> {
 
 /// Scores of labels.
 pub(crate) fn classify(wire: v1::ClassifyRequest) -> Result<Ask, Error> {
-    let side = wire.truncate_side();
+    let side = truncate_side(wire.truncate_side)?;
     if let Some(index) = wire.inputs.iter().position(|input| input.text.is_empty()) {
         return Err(Error::field("inputs", format!("input {index} is empty")));
     }

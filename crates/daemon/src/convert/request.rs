@@ -60,7 +60,7 @@ pub(crate) fn infer(wire: v1::InferRequest) -> Result<Ask, Error> {
     };
     let stop = wire.stop.unwrap_or_default();
     if stop.max_tokens == Some(0) {
-        return Err(Error::field("max_tokens", "must be at least 1, not 0"));
+        return Err(Error::field("stop.max_tokens", "must be at least 1, not 0"));
     }
     Ok(Ask {
         prompt,
@@ -117,28 +117,34 @@ pub(crate) fn tokenize(
 
 fn chat(wire: v1::Chat) -> Result<Chat, Error> {
     if wire.messages.is_empty() {
-        return Err(Error::field("messages", "must have at least one"));
+        return Err(Error::field("chat.messages", "must have at least one"));
     }
     if wire.messages.len() > CHAT_MESSAGES_MAX {
         let count = wire.messages.len();
-        return Err(Error::field("messages", format!("must have at most {CHAT_MESSAGES_MAX}, not {count}")));
+        return Err(Error::field(
+            "chat.messages",
+            format!("must have at most {CHAT_MESSAGES_MAX}, not {count}"),
+        ));
     }
     if wire.tools_json.len() > CHAT_TOOLS_MAX {
         let count = wire.tools_json.len();
-        return Err(Error::field("tools", format!("must have at most {CHAT_TOOLS_MAX}, not {count}")));
+        return Err(Error::field(
+            "chat.tools_json",
+            format!("must have at most {CHAT_TOOLS_MAX}, not {count}"),
+        ));
     }
     let messages = wire.messages.into_iter().enumerate();
     let tools = wire.tools_json.iter().enumerate();
     let mut kwargs = match wire.template_kwargs_json.as_str() {
         "" => Map::new(),
-        json => object("template_kwargs_json", json)?,
+        json => object("chat.template_kwargs_json", json)?,
     };
     // The runtime has no clock; templates that write today's date take it from here.
     kwargs.entry("now").or_insert_with(|| (now_unix_ms() / 1000).into());
     Ok(Chat {
         messages: messages.map(|(at, wire)| message(at, wire)).collect::<Result<_, _>>()?,
         tools: tools
-            .map(|(at, json)| object(&format!("tools[{at}]"), json).map(Value::Object))
+            .map(|(at, json)| object(&format!("chat.tools_json[{at}]"), json).map(Value::Object))
             .collect::<Result<_, _>>()?,
         kwargs,
         add_generation_prompt: wire.add_generation_prompt.unwrap_or(!wire.continue_final_message),
@@ -149,11 +155,11 @@ fn chat(wire: v1::Chat) -> Result<Chat, Error> {
 fn message(at: usize, wire: v1::Message) -> Result<Message, Error> {
     if !matches!(wire.role.as_str(), "system" | "developer" | "user" | "assistant" | "tool") {
         let reason = format!("must be system, developer, user, assistant or tool, not {}", quote(&wire.role));
-        return Err(Error::field(format!("messages[{at}].role"), reason));
+        return Err(Error::field(format!("chat.messages[{at}].role"), reason));
     }
     let mut content = String::new();
     for (part_at, part) in wire.content.into_iter().enumerate() {
-        let field = || format!("messages[{at}].content[{part_at}]");
+        let field = || format!("chat.messages[{at}].content[{part_at}]");
         match part.part {
             Some(v1::content_part::Part::Text(text)) => content.push_str(&text),
             Some(v1::content_part::Part::Media(_)) => {
@@ -176,7 +182,10 @@ fn message(at: usize, wire: v1::Message) -> Result<Message, Error> {
 /// The shape that templates read: arguments as an object where they parse as one, as text where they do not.
 fn tool_call(at: usize, call_at: usize, wire: v1::ToolCall) -> Result<Value, Error> {
     if wire.name.is_empty() {
-        return Err(Error::field(format!("messages[{at}].tool_calls[{call_at}].name"), "must not be empty"));
+        return Err(Error::field(
+            format!("chat.messages[{at}].tool_calls[{call_at}].name"),
+            "must not be empty",
+        ));
     }
     let arguments = match serde_json::from_str(&wire.arguments_json) {
         Ok(Value::Object(arguments)) => Value::Object(arguments),
@@ -258,18 +267,18 @@ mod tests {
         let wire = v1::InferRequest { top_logprobs: 300, logprobs: true, ..text("a") };
         assert!(refused(wire).starts_with("top_logprobs: "));
         let stop = Some(v1::StopConditions { max_tokens: Some(0), ..Default::default() });
-        assert!(refused(v1::InferRequest { stop, ..text("a") }).starts_with("max_tokens: "));
-        assert!(refused(chat_of(vec![])).starts_with("messages: "));
+        assert!(refused(v1::InferRequest { stop, ..text("a") }).starts_with("stop.max_tokens: "));
+        assert!(refused(chat_of(vec![])).starts_with("chat.messages: "));
         let role = v1::Message { role: "wizard".into(), ..Default::default() };
-        assert!(refused(chat_of(vec![role])).starts_with("messages[0].role: "));
+        assert!(refused(chat_of(vec![role])).starts_with("chat.messages[0].role: "));
         let media = user(v1::content_part::Part::Media(v1::Media::default()));
-        assert!(refused(chat_of(vec![media])).starts_with("messages[0].content[0]: media"));
+        assert!(refused(chat_of(vec![media])).starts_with("chat.messages[0].content[0]: media"));
         for json in ["", "[1]", "{", &"[".repeat(100_000)] {
             let mut wire = chat_of(vec![user(v1::content_part::Part::Text("hi".into()))]);
             let Some(v1::infer_request::Prompt::Chat(chat)) = &mut wire.prompt else { panic!() };
             chat.tools_json = vec![json.to_owned()];
             let message = refused(wire);
-            assert!(message.starts_with("tools[0]: ") && message.len() < 300, "{message}");
+            assert!(message.starts_with("chat.tools_json[0]: ") && message.len() < 300, "{message}");
         }
     }
 

@@ -13,6 +13,7 @@ use tonic::Request;
 
 use super::{Core, answer_by, deadline, record::Record, within};
 use crate::{
+    admission::KeptPlace,
     convert::{
         embed::{self as convert, Ask, Source},
         reply, request,
@@ -21,7 +22,7 @@ use crate::{
     limits::{EMBED_ANSWER_BYTES_MAX, EMBED_INPUTS_MAX, EMBED_JOB_INPUTS, EMBED_JOBS_MAX},
     registry::Served,
     ticket::{Results, embed_ticket},
-    worker::Command,
+    worker::{NotGiven, Work},
 };
 
 /// What was computed of every input, in their order.
@@ -109,8 +110,8 @@ async fn answer<W: convert::Wire, T>(
         let reason = format!("must be at most {EMBED_INPUTS_MAX}, not {}", ask.inputs.len());
         return Err(Error::field(ask.field, reason));
     }
-    // Held to the end: the queue bounds all requests of this kind, running ones too.
-    let _place = served.enter()?;
+    // Kept to the end: the queue bounds all requests of this kind, running ones too.
+    let place = served.enter()?.keep();
     let run = Run {
         core,
         served: &served,
@@ -118,13 +119,14 @@ async fn answer<W: convert::Wire, T>(
         arrived,
         output: ask.output,
         priority: ask.priority,
+        place: place.clone(),
         on_its_way: VecDeque::new(),
         answer: Answer { model: served.name.clone(), computed: Vec::new(), tokens: Vec::new() },
         answer_bytes: 0,
     };
     let answer = within(answer_by(deadline), run.all(ask, record)).await?;
     served.metrics.embedded.inc_by(answer.computed.len() as u64);
-    served.worker.vitals().admission.served(arrived.elapsed());
+    place.served();
     Ok((answer, rest))
 }
 
@@ -136,6 +138,7 @@ struct Run<'a> {
     arrived: Instant,
     output: Output,
     priority: i32,
+    place: Arc<KeptPlace>,
     on_its_way: VecDeque<oneshot::Receiver<Results>>,
     answer: Answer,
     answer_bytes: usize,
@@ -177,10 +180,11 @@ impl Run<'_> {
         self.answer.tokens.extend(inputs.iter().map(|input| input.tokens.len() as u32));
         let job =
             EmbedJob { id: self.served.next_job(), inputs, output: self.output, priority: self.priority };
-        let (ticket, results) = embed_ticket(job, self.arrived, self.deadline);
-        if !self.served.worker.tell(Command::Embed(ticket)) {
-            return Err(Error::Stopped { what: "the model's worker ended" });
-        }
+        let (ticket, results) = embed_ticket(job, self.place.clone(), self.arrived, self.deadline);
+        self.served.worker.give(Work::Embed(ticket)).map_err(|why| match why {
+            NotGiven::Full => self.served.queue_full(),
+            NotGiven::Left => Error::Stopped { what: "the model's worker ended" },
+        })?;
         self.on_its_way.push_back(results);
         Ok(())
     }
@@ -226,7 +230,8 @@ impl convert::Encode {
     /// An error of input `index`, or of what all of them share.
     fn of_input(&self, field: &str, index: usize, error: RequestError) -> Error {
         match error {
-            RequestError::Invalid { field: "inputs", .. } | RequestError::InputLength { .. } => {
+            // The tokenizer knows only of prompts.
+            RequestError::Invalid { field: "inputs" | "prompt", .. } | RequestError::InputLength { .. } => {
                 Error::Input { place: format!("{field}[{index}]"), error }
             }
             shared => shared.into(),

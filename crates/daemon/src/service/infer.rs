@@ -23,7 +23,7 @@ use crate::{
     error::Error,
     prompt::build,
     ticket::{JobEvents, ticket},
-    worker::Command,
+    worker::{NotGiven, Work},
 };
 
 /// The stream of one request; dropping it cancels the job.
@@ -84,6 +84,15 @@ async fn begin(
     record.model = Some((served.name.clone(), served.metrics.clone()));
     served.must_generate()?;
     let ask = request::infer(wire)?;
+    // Those of one request never wait for each other: what is asked for at once runs at once.
+    let choices_max = served.config.sequences_max;
+    if ask.choices as usize > choices_max {
+        let reason = format!(
+            "must be at most {choices_max}, which is what this model runs at once (engine.sequences_max), not {}",
+            ask.choices
+        );
+        return Err(Error::field("choices", reason));
+    }
     let place = served.enter()?;
     let of = served.clone();
     let built = within(answer_by(deadline), core.prompts.run(move || build(ask, &of))).await?;
@@ -91,10 +100,14 @@ async fn begin(
     record.prompt_tokens = context.prompt_tokens();
     let choices = built.job.choices;
     let (ticket, events) = ticket(built.job, place, arrived, deadline, served.worker.thread().clone());
-    if !served.worker.tell(Command::Run(ticket)) {
-        // It left between the look and the word: say what the model is doing now.
-        let gone = Error::Stopped { what: "the model's worker ended" };
-        return Err(core.models.serving(&served.name).await.err().unwrap_or(gone));
+    match served.worker.give(Work::Run(ticket)) {
+        Ok(()) => {}
+        Err(NotGiven::Full) => return Err(served.queue_full()),
+        Err(NotGiven::Left) => {
+            // Between the look and the word: say what the model is doing now.
+            let gone = Error::Stopped { what: "the model's worker ended" };
+            return Err(core.models.serving(&served.name).await.err().unwrap_or(gone));
+        }
     }
     record.queued = true;
     Ok(Begun { events, context, echo: built.echo, choices, active })

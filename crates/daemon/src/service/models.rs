@@ -23,9 +23,19 @@ pub(super) async fn load(
     let _active = core.drain.enter()?;
     let by = answer_by(deadline(&request, Instant::now())?);
     let wish = request::load(request.into_inner());
+    let context_asked = wish.want.context_tokens_max;
     let (view, time) = within(by, core.models.load(wish)).await?;
     let load_ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-    Ok(v1::LoadResponse { model: Some(reply::model_status(&view)), load_ms })
+    let model = reply::model_status(&view);
+    // The KV cache is as large as was asked for, or the load fails; a context longer than the model's is of no use.
+    let clamped = match context_asked {
+        Some(asked) if view.worker.is_some() && asked > model.context_tokens_max => format!(
+            "context_tokens_max: {asked} were asked for; this model's context is {}",
+            model.context_tokens_max
+        ),
+        _ => String::new(),
+    };
+    Ok(v1::LoadResponse { model: Some(model), load_ms, clamped })
 }
 
 /// Unloads a model; that goes on too.

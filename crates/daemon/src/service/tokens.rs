@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::Instant};
 
 use hanzo_engine_proto::v1;
+use hanzo_engine_runtime::RequestError;
 use tonic::Request;
 
 use super::{Core, answer_by, deadline, within};
@@ -21,10 +22,18 @@ pub(super) async fn tokenize(
     let _place = served.enter()?;
     let input = request::tokenize(input, add_special_tokens)?;
     let text = served.text.clone();
-    let work = core.prompts.run(move || Ok(prompt::tokenize(input, &text)?));
+    let work = core.prompts.run(move || prompt::tokenize(input, &text).map_err(of_text));
     let (ids, text) = within(by, work).await?;
     // The context's length is 32 bits.
     Ok(v1::TokenizeResponse { ids, text, context_tokens_max: served.config.context_tokens_max as u32 })
+}
+
+/// What a prompt is to the tokenizer is this call's text.
+fn of_text(error: RequestError) -> Error {
+    match error {
+        RequestError::Invalid { field: "prompt", reason } => Error::field("text", reason),
+        other => other.into(),
+    }
 }
 
 /// Tokens to text.

@@ -157,22 +157,22 @@ async fn what_is_wrong_is_named_and_nothing_else_changes() {
         v1::InferRequest { prompt, ..text("", 1) }
     };
     let cases = [
-        ("temperature: ", sampling(v1::Sampling { temperature: Some(f32::NAN), ..of() })),
-        ("temperature: ", sampling(v1::Sampling { temperature: Some(-1.0), ..of() })),
-        ("top_p: ", sampling(v1::Sampling { top_p: Some(0.0), ..of() })),
-        ("min_p: ", sampling(v1::Sampling { min_p: Some(2.0), ..of() })),
-        ("repetition_penalty: ", sampling(v1::Sampling { repetition_penalty: Some(0.0), ..of() })),
-        ("frequency_penalty: ", sampling(v1::Sampling { frequency_penalty: Some(3.0), ..of() })),
-        ("logit_bias: ", sampling(v1::Sampling { logit_bias: [(1 << 30, 1.0)].into(), ..of() })),
-        ("stop", stop(v1::StopConditions { strings: vec!["x".into(); 17], ..stops() })),
-        ("max_tokens: ", stop(v1::StopConditions { max_tokens: Some(0), ..stops() })),
+        ("sampling.temperature: ", sampling(v1::Sampling { temperature: Some(f32::NAN), ..of() })),
+        ("sampling.temperature: ", sampling(v1::Sampling { temperature: Some(-1.0), ..of() })),
+        ("sampling.top_p: ", sampling(v1::Sampling { top_p: Some(0.0), ..of() })),
+        ("sampling.min_p: ", sampling(v1::Sampling { min_p: Some(2.0), ..of() })),
+        ("sampling.repetition_penalty: ", sampling(v1::Sampling { repetition_penalty: Some(0.0), ..of() })),
+        ("sampling.frequency_penalty: ", sampling(v1::Sampling { frequency_penalty: Some(3.0), ..of() })),
+        ("sampling.logit_bias: ", sampling(v1::Sampling { logit_bias: [(1 << 30, 1.0)].into(), ..of() })),
+        ("stop.strings: ", stop(v1::StopConditions { strings: vec!["x".into(); 17], ..stops() })),
+        ("stop.max_tokens: ", stop(v1::StopConditions { max_tokens: Some(0), ..stops() })),
         ("choices: ", v1::InferRequest { choices: 1000, ..text("a", 1) }),
         ("top_logprobs: ", v1::InferRequest { top_logprobs: 5, ..text("a", 1) }),
         ("suffix: ", v1::InferRequest { suffix: "x".into(), ..text("a", 1) }),
         ("prompt", v1::InferRequest { prompt: None, ..text("a", 1) }),
         ("prompt", tokens(vec![])),
         ("prompt", tokens(vec![1 << 30])),
-        ("messages: ", chat(v1::Chat::default(), 1)),
+        ("chat.messages: ", chat(v1::Chat::default(), 1)),
     ];
     for (field, request) in cases {
         check_refused(&rig.infer(request).await.unwrap_err(), Code::InvalidArgument, field);

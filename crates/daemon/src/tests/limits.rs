@@ -39,7 +39,8 @@ async fn a_full_queue_turns_away_and_says_when_to_come_back() {
     let rig = Rig::start_with(small).await;
     rig.load(DEMO_MODEL, "").await.unwrap();
     rig.device.conduct(SLOW);
-    let mut running = rig.infer(endless(300)).await.unwrap();
+    // More urgent, so that no other takes its place.
+    let mut running = rig.infer(v1::InferRequest { priority: -1, ..endless(300) }).await.unwrap();
     begun(&mut running).await;
     let waiting = [rig.infer(endless(2)).await.unwrap(), rig.infer(endless(2)).await.unwrap()];
     let status = rig.stats("").await.status.unwrap();
@@ -149,5 +150,39 @@ async fn many_clients_of_different_lengths_all_finish() {
         assert_eq!(tokens(&collect(stream).await.unwrap(), 0), alone[n as usize % 4]);
     }
     assert_eq!(rig.stats("").await.kv_blocks_used, 0);
+    rig.stopped().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn embed_requests_that_are_cancelled_do_not_crowd_out_a_word_to_the_worker() {
+    let rig = Rig::start_with(|config| config.engine.queue_requests_max = 2).await;
+    rig.load(DEMO_MODEL, "").await.unwrap();
+    let mut running = rig.infer(endless(4000)).await.unwrap();
+    begun(&mut running).await;
+    // In a long step the worker takes nothing.
+    rig.device.conduct(Conduct::Slow(Duration::from_secs(3)));
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let input = v1::EmbedInput { input: Some(v1::embed_input::Input::Text("a".into())) };
+    let request = v1::EmbedRequest { inputs: vec![input; 200], ..Default::default() };
+    let mut refused = 0;
+    for _ in 0..16 {
+        // Cancelled by its client, with its batches in the worker's channel.
+        let cancelled = timeout(Duration::from_millis(60), rig.client().embed(request.clone())).await;
+        if let Ok(answer) = cancelled {
+            check_refused(&answer.unwrap_err(), Code::ResourceExhausted, "model hanzo-demo has 2 requests");
+            refused += 1;
+        }
+    }
+    assert!(refused >= 8, "their batches wait, and so they hold their places: {refused} were refused");
+    let unload = v1::UnloadRequest { model: DEMO_MODEL.into(), force: false };
+    let mut client = rig.client();
+    let unloading = tokio::spawn(async move { client.unload(unload).await });
+    rig.until("it drains", async |rig| {
+        rig.stats("").await.status.is_some_and(|status| status.state() == v1::ModelState::Draining)
+    })
+    .await;
+    drop(running);
+    rig.device.conduct(Conduct::Run);
+    in_time(unloading).await.unwrap().unwrap();
     rig.stopped().await;
 }

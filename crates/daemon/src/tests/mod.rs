@@ -9,6 +9,7 @@ mod limits;
 mod pulls;
 mod stopping;
 mod surface;
+mod wire;
 
 use std::{
     net::SocketAddr,

@@ -68,8 +68,8 @@ async fn a_request_that_comes_behind_the_stop_ends_with_it() {
     rig.device.conduct(Conduct::Slow(Duration::from_millis(200)));
     let mut running = rig.infer(endless(4000)).await.unwrap();
     begun(&mut running).await;
-    assert!(served.worker.tell(crate::worker::Command::Stop("it was stopped")));
-    assert!(served.worker.tell(crate::worker::Command::Run(ticket)));
+    served.worker.stop("it was stopped");
+    assert_eq!(served.worker.give(crate::worker::Work::Run(ticket)), Ok(()));
     let end = in_time(std::future::poll_fn(|context| events.poll_next(context))).await.unwrap_err();
     assert_eq!(end, crate::ticket::JobEnd::Stopped("it was stopped"));
     drop(served);

@@ -209,11 +209,3 @@ async fn showing_a_path_registers_nothing_and_can_be_ruled_out() {
     assert!(refused.message().contains("neither a file nor a directory"), "{refused:?}");
     rig.stopped().await;
 }
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_message_over_the_limit_is_refused() {
-    let rig = Rig::start_with(|config| config.server.message_bytes_max = 10_000).await;
-    let long = rig.infer(text(&"x".repeat(20_000), 1)).await.unwrap_err();
-    assert_eq!(long.code(), Code::OutOfRange, "{long:?}");
-    rig.stopped().await;
-}

@@ -1,13 +1,13 @@
 //! One batch of inputs between its client and its worker: the worker fills in results, and the client gets all of them
 //! at once. Dropping the client's end is the cancellation.
 
-use std::time::Instant;
+use std::{sync::Arc, time::Instant};
 
 use hanzo_engine_runtime::{Computed, EmbedJob, Event, EventKind};
 use tokio::sync::oneshot;
 
 use super::{JobEnd, Look};
-use crate::metrics::ModelMetrics;
+use crate::{admission::KeptPlace, metrics::ModelMetrics};
 
 /// What a client is answered: results in the order of the inputs.
 pub(crate) type Results = Result<Vec<Computed>, JobEnd>;
@@ -22,18 +22,20 @@ pub(crate) struct EmbedTicket {
     deadline: Option<Instant>,
     arrived: Instant,
     started: bool,
+    place: Arc<KeptPlace>, // until the worker lets go of the ticket
 }
 
-/// The two ends of a job.
+/// The two ends of a job, of the request that holds `place`.
 pub(crate) fn embed_ticket(
     job: EmbedJob,
+    place: Arc<KeptPlace>,
     arrived: Instant,
     deadline: Option<Instant>,
 ) -> (EmbedTicket, oneshot::Receiver<Results>) {
     let (answer, answered) = oneshot::channel();
     let missing = job.inputs.len();
     let results = vec![None; missing];
-    (EmbedTicket { job, results, missing, answer, deadline, arrived, started: false }, answered)
+    (EmbedTicket { job, results, missing, answer, deadline, arrived, started: false, place }, answered)
 }
 
 impl EmbedTicket {
@@ -58,6 +60,7 @@ impl EmbedTicket {
         match event.kind {
             EventKind::Started { .. } if !self.started => {
                 self.started = true;
+                self.place.begin(now);
                 metrics.queue_time.observe((now - self.arrived).as_secs_f64());
                 metrics.embed_batch_size.observe(self.job.inputs.len() as f64);
                 for input in &self.job.inputs {

@@ -342,7 +342,8 @@ const PROMPT_EXPECTED: &str =
     "expected a string, an array of strings, an array of token ids or an array of those";
 
 fn chat_field(engine: &str) -> String {
-    match field_word(engine) {
+    let engine = engine.replace("tools_json", "tools");
+    match field_word(&engine) {
         "prompt" | "chat" | "text" | "tokens" => "messages",
         "template_kwargs_json" => "chat_template_kwargs",
         word => word,
