@@ -2,3 +2,4 @@
 //! take what is everybody's. Each module is one kind of attack; after each the daemon must still answer.
 
 mod fairness;
+mod store;

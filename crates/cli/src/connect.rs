@@ -2,6 +2,7 @@
 
 use crate::args::{EngineArgs, KvTypeName, StoreArgs};
 use crate::error::CliError;
+use crate::term::{harmless, tell};
 use figment::Figment;
 use hanzo_engine_daemon::config::LogConfig;
 use hanzo_engine_daemon::{Config, Daemon, DaemonError, log};
@@ -159,6 +160,9 @@ impl InProcess {
             config.engine.kv_type = kv_type;
         }
         let daemon = Daemon::bind(config).await?;
+        if let Some(mended) = daemon.mended() {
+            tell(&format!("warning: {}\n", harmless(&mended)));
+        }
         let address = format!("http://{}", daemon.grpc_addr());
         let stop = CancellationToken::new();
         let served = tokio::spawn(daemon.serve(stop.clone().cancelled_owned()));

@@ -38,10 +38,21 @@ struct Finding {
 /// What a repair did, as it is printed.
 #[derive(Serialize)]
 struct Repair {
+    /// What was wrong with the database.
+    why: Option<String>,
     database_moved_to: Option<String>,
     restored: Vec<String>,
+    aliases: usize,
+    dropped: Vec<Dropped>,
     skipped: Vec<Skipped>,
     relinked: usize,
+}
+
+/// What is lost.
+#[derive(Serialize)]
+struct Dropped {
+    what: String,
+    why: String,
 }
 
 #[derive(Serialize)]
@@ -53,7 +64,11 @@ struct Skipped {
 impl Repair {
     fn from_store(repaired: Repaired) -> Self {
         let skipped = |(path, why): (PathBuf, String)| Skipped { path: path.display().to_string(), why };
+        let dropped = |(what, why)| Dropped { what, why };
         Self {
+            why: repaired.why,
+            aliases: repaired.aliases,
+            dropped: repaired.dropped.into_iter().map(dropped).collect(),
             database_moved_to: repaired.database_moved_to.map(|path| path.display().to_string()),
             restored: repaired.restored,
             skipped: repaired.skipped.into_iter().map(skipped).collect(),
@@ -62,19 +77,28 @@ impl Repair {
     }
 
     fn print(&self) -> Result<(), CliError> {
+        if let Some(why) = &self.why {
+            print_line(&format!("the database was damaged: {}", harmless(why)))?;
+        }
         if let Some(path) = &self.database_moved_to {
-            print_line(&format!("moved the database that could not be opened to {path}"))?;
+            print_line(&format!("set the damaged database aside as {}", harmless(path)))?;
         }
         for name in &self.restored {
-            print_line(&format!("restored {name}"))?;
+            print_line(&format!("restored {}", harmless(name)))?;
+        }
+        if self.aliases > 0 {
+            print_line(&format!("restored {}", show_count(self.aliases, "name")))?;
+        }
+        for Dropped { what, why } in &self.dropped {
+            print_line(&format!("dropped {}: {}", harmless(what), harmless(why)))?;
         }
         for Skipped { path, why } in &self.skipped {
             print_line(&format!("skipped {}: {}", harmless(path), harmless(why)))?;
         }
         if self.relinked > 0 {
-            print_line(&format!("{} found again in models' folders", show_count(self.relinked, "file")))?;
+            print_line(&format!("{} put back that the store still had", show_count(self.relinked, "file")))?;
         }
-        if self.database_moved_to.is_none() && self.restored.is_empty() && self.relinked == 0 {
+        if self.why.is_none() && self.restored.is_empty() && self.dropped.is_empty() && self.relinked == 0 {
             print_line("nothing had to be repaired")?;
         }
         Ok(())
@@ -91,10 +115,10 @@ pub(crate) fn doctor(args: DoctorArgs) -> Result<(), CliError> {
     if !dir.exists() {
         return print(&args, Report::empty(&dir));
     }
-    match Store::open(&dir) {
+    match Store::open_as_it_is(&dir) {
         Ok(store) => print(&args, examine(&store, None)?),
         // One that is in use, or newer, is no broken one.
-        Err(error @ (StoreError::Open { .. } | StoreError::Database { .. })) => {
+        Err(error @ (StoreError::Damaged { .. } | StoreError::Open { .. } | StoreError::Database { .. })) => {
             let broken = Finding { what: "database", serious: true, message: error.to_string() };
             print(&args, Report { sound: false, findings: vec![broken], ..Report::empty(&dir) })
         }
@@ -123,8 +147,18 @@ fn examine(store: &Store, repaired: Option<Repair>) -> Result<Report, CliError> 
         let gone = record.missing();
         if let Some(first) = gone.first() {
             let more = if gone.len() > 1 { format!(" and {} more", gone.len() - 1) } else { String::new() };
-            let message = format!("{}: {}{more} not there", record.name, first.display());
+            let again = match record.in_place {
+                true => "".to_owned(),
+                false => format!(": `hanzo-engine pull --force {}` fetches it again", record.reference),
+            };
+            let message = format!("{}: {}{more} not there{again}", record.name, first.display());
             find("files", true, message);
+        }
+        let blob = |sha256: &String| store.dir().join("blobs").join(format!("sha256-{sha256}"));
+        let own = record.files.iter().filter(|file| file.held == Held::Blob);
+        for blob in own.filter_map(|file| file.sha256.as_ref().map(blob)).filter(|blob| !blob.exists()) {
+            let message = format!("{}: {} is gone: --repair puts it back", record.name, blob.display());
+            find("blob", false, message);
         }
         for file in record.files.iter().filter(|file| file.state() == FileState::Changed) {
             // Others may change their own files; nobody may change the store's.
@@ -140,6 +174,16 @@ fn examine(store: &Store, repaired: Option<Repair>) -> Result<Report, CliError> 
         if whole && !folders.contains(name.as_os_str()) {
             let path = folder.path().display().to_string();
             find("folder", true, format!("{path} is a model that has no record: --repair gives it one"));
+        }
+    }
+    for aside in std::fs::read_dir(store.dir()).into_iter().flatten().flatten() {
+        if aside.file_name().to_string_lossy().contains(".damaged-") {
+            let path = aside.path().display().to_string();
+            find(
+                "aside",
+                false,
+                format!("{path} was damaged and set aside: nothing reads it, it may be deleted"),
+            );
         }
     }
     for pull in store.pulls()? {

@@ -149,7 +149,11 @@ pub(crate) fn store_dir(args: &StoreArgs) -> Result<PathBuf, CliError> {
 
 /// The store on this machine.
 pub(crate) fn open(args: &StoreArgs) -> Result<Store, CliError> {
-    Ok(Store::open(&store_dir(args)?)?)
+    let store = Store::open(&store_dir(args)?)?;
+    if let Some(repaired) = store.mended() {
+        tell(&format!("warning: {}\n", crate::term::harmless(&repaired.summary(store.dir()))));
+    }
+    Ok(store)
 }
 
 fn print_card(card: &Card) -> std::io::Result<()> {

@@ -27,6 +27,8 @@ pub(crate) async fn pull(args: PullArgs) -> Result<(), CliError> {
         include: args.include,
         exclude: args.exclude,
         copy: args.copy,
+        // Ctrl-C tells the daemon; a terminal that is closed is no wish to end it.
+        cancel_with_client: false,
     };
     let mut shown = match (args.json, args.quiet) {
         (true, _) => Shown::json(),

@@ -162,6 +162,12 @@ impl Daemon {
         Ok(Daemon { config, handle, grpc, admin, _close: CloseOnDrop(models) })
     }
 
+    /// What was mended of the store as it was opened, on one line, if anything was.
+    pub fn mended(&self) -> Option<String> {
+        let store = self.handle.core.models.store.as_ref()?;
+        store.mended().map(|repaired| repaired.summary(store.dir()))
+    }
+
     /// Where gRPC listens.
     pub fn grpc_addr(&self) -> SocketAddr {
         self.handle.grpc_addr
@@ -305,7 +311,11 @@ async fn open_store(config: StoreConfig) -> Result<(Option<Store>, String), Daem
     let open = move || -> Result<Store, DaemonError> {
         let dir: PathBuf =
             config.dir.or_else(hanzo_engine_store::default_dir).ok_or(DaemonError::NoStoreDirectory)?;
-        Ok(Store::open(&dir)?)
+        let store = Store::open(&dir)?;
+        if let Some(repaired) = store.mended() {
+            tracing::warn!("{}", repaired.summary(store.dir()));
+        }
+        Ok(store)
     };
     let opened = tokio::task::spawn_blocking(open).await;
     let opened = opened.map_err(|error| DaemonError::Server { what: "store", reason: error.to_string() })?;

@@ -70,6 +70,12 @@ pub(crate) enum Error {
          context_tokens_max and kv_bytes out"
     )]
     LoadedOtherwise { name: String },
+    /// It is loaded, and the store has no record of it that could be forgotten.
+    #[error("model: {name} is not in the store: it is loaded from {source_loaded}; unload it instead")]
+    NotStored { name: String, source_loaded: String },
+    /// It is part of the program.
+    #[error("model: {name} is built into this program and is in no store: it can be unloaded, not removed")]
+    BuiltIn { name: &'static str },
     /// No room for another.
     #[error("{models_max} models are loaded, which is the most; unload one first")]
     TooManyModels { models_max: usize },
@@ -194,7 +200,7 @@ impl Error {
                 | RequestError::ContextLength { .. }
                 | RequestError::InputLength { .. },
             ) => Code::InvalidArgument,
-            E::CannotDo { .. } => Code::FailedPrecondition,
+            E::CannotDo { .. } | E::NotStored { .. } | E::BuiltIn { .. } => Code::FailedPrecondition,
             E::NotLoaded { .. } | E::NoSource { .. } | E::NotPulled { .. } => Code::NotFound,
             E::NameTaken { .. } | E::LoadedOtherwise { .. } | E::NoStore { .. } => Code::FailedPrecondition,
             E::QueueFull { .. } | E::TooManyModels { .. } => Code::ResourceExhausted,
@@ -316,10 +322,15 @@ fn load_code(error: &LoadError) -> Code {
         LoadError::DoesNotFit { .. } => Code::ResourceExhausted,
         LoadError::Kernel(KernelError::OutOfMemory { .. }) => Code::ResourceExhausted,
         LoadError::Kernel(KernelError::Device { .. }) => Code::Internal,
-        LoadError::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound => Code::NotFound,
+        LoadError::Io { source, .. } if is_missing(source) => Code::NotFound,
         // The file is at fault, and says where.
         _ => Code::FailedPrecondition,
     }
+}
+
+/// There is no such path: `a.gguf/b` where `a.gguf` is a file is none either.
+fn is_missing(error: &std::io::Error) -> bool {
+    matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory)
 }
 
 fn store_code(error: &StoreError) -> Code {
@@ -333,6 +344,7 @@ fn store_code(error: &StoreError) -> Code {
         StoreError::NameTaken { .. } => Code::AlreadyExists,
         StoreError::Limit { .. } => Code::ResourceExhausted,
         StoreError::Locked { .. } => Code::Unavailable,
+        StoreError::File { source, .. } if is_missing(source) => Code::NotFound,
         StoreError::File { .. } | StoreError::Corrupt { .. } => Code::FailedPrecondition,
         _ => Code::Internal,
     }
@@ -350,6 +362,7 @@ fn pull_code(error: &PullError) -> Code {
         PullError::DigestMismatch { .. } => Code::DataLoss,
         PullError::Cancelled => Code::Cancelled,
         PullError::TooMany { .. } => Code::ResourceExhausted,
+        PullError::Disk { source, .. } if is_missing(source) => Code::NotFound,
         PullError::Disk { .. } | PullError::Internal(_) => Code::Internal,
         // The source, or how this machine is set up, is at fault.
         _ => Code::FailedPrecondition,

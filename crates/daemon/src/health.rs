@@ -1,9 +1,9 @@
-//! grpc.health.v1: `""` and the engine service serve until the drain begins; a model, by its name, serves while it
-//! is ready. Kept up to date by a task that follows the registry's changes.
+//! grpc.health.v1: `""` and every service, by its name, serve until the drain begins, but `Store` where there is no store;
+//! a model, by its name, serves while it is ready. Kept up to date by a task that follows the registry's changes.
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use hanzo_engine_proto::v1::engine_server;
+use hanzo_engine_proto::v1::{engine_server, store_server};
 use tokio::sync::broadcast::error::RecvError;
 use tonic::server::NamedService;
 use tonic_health::{ServingStatus, server::HealthReporter};
@@ -12,19 +12,28 @@ use crate::{
     drain::Drain,
     models::Models,
     registry::{ModelView, StateView},
-    service::EngineService,
+    service::{EngineService, StoreService},
 };
 
-/// The name of the engine's service.
-fn service_name() -> &'static str {
-    <engine_server::EngineServer<EngineService> as NamedService>::NAME
-}
+/// The name of the store's service.
+const STORE: &str = <store_server::StoreServer<StoreService> as NamedService>::NAME;
+
+/// The daemon as a whole, and every service it has.
+const DAEMON: [&str; 6] = [
+    "",
+    <engine_server::EngineServer<EngineService> as NamedService>::NAME,
+    STORE,
+    tonic_health::pb::health_server::SERVICE_NAME,
+    tonic_reflection::pb::v1::server_reflection_server::SERVICE_NAME,
+    tonic_reflection::pb::v1alpha::server_reflection_server::SERVICE_NAME,
+];
 
 /// Sets every status, then follows the models until the drain begins, and then says that nothing serves.
 pub(crate) async fn follow(mut reporter: HealthReporter, models: Arc<Models>, drain: Drain) {
-    let daemon = ["", service_name()];
-    for name in daemon {
-        reporter.set_service_status(name, ServingStatus::Serving).await;
+    for name in DAEMON {
+        let serves = name != STORE || models.store.is_some();
+        let status = if serves { ServingStatus::Serving } else { ServingStatus::NotServing };
+        reporter.set_service_status(name, status).await;
     }
     let mut known = BTreeMap::new();
     let (mut views, mut changes) = models.registry.watch();
@@ -51,7 +60,7 @@ pub(crate) async fn follow(mut reporter: HealthReporter, models: Arc<Models>, dr
             Err(RecvError::Closed) => break,
         }
     }
-    for name in daemon.into_iter().chain(known.keys().map(String::as_str)) {
+    for name in DAEMON.into_iter().chain(known.keys().map(String::as_str)) {
         reporter.set_service_status(name, ServingStatus::NotServing).await;
     }
 }

@@ -168,6 +168,11 @@ mod tests {
     }
 
     #[test]
+    fn the_demo_models_name_is_no_stored_models() {
+        assert_eq!(hanzo_engine_store::RESERVED_NAMES, [DEMO_MODEL]);
+    }
+
+    #[test]
     fn what_could_be_pulled_is_said_to_be() {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::open(dir.path()).unwrap();

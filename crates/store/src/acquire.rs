@@ -90,6 +90,7 @@ impl Acquire {
         let record = PullRecord { reference: plan.reference.clone(), began_at_unix_ms: now_unix_ms() };
         self.shared.store.begin_pull(&record)?;
         let ways = self.ways(&plan, &pin);
+        let ways = self.trusted(&plan, ways).await?;
         self.check_room(&plan, &ways)?;
         let files = self.bring(&plan, ways, &states, &pin).await?;
         for state in &states {
@@ -199,6 +200,21 @@ impl Acquire {
             self.way(file, &elsewhere)
         };
         plan.files.iter().map(way).collect()
+    }
+
+    /// A blob that is there is read before it is counted on; one that is wrong is deleted, and its file had otherwise.
+    async fn trusted(&self, plan: &Plan, ways: Vec<Way>) -> Result<Vec<Way>, PullError> {
+        let elsewhere = Elsewhere::new(&self.shared.settings);
+        let mut trusted = Vec::with_capacity(ways.len());
+        for (way, file) in ways.into_iter().zip(&plan.files) {
+            trusted.push(match way {
+                Way::Blob(sha256) if !has_blob(&self.shared, &sha256, &self.cancel).await? => {
+                    self.way(file, &elsewhere)
+                }
+                way => way,
+            });
+        }
+        Ok(trusted)
     }
 
     fn way(&self, file: &PlanFile, elsewhere: &Elsewhere) -> Way {
@@ -326,8 +342,9 @@ impl Bring {
                 let _mine = lock.lock().await;
                 if let (Some(Digest::Sha256(sha256)), false) = (&wanted.digest, self.force) {
                     // Another pull may have brought it while this one waited.
-                    if let Ok(meta) = std::fs::metadata(self.shared.store.layout.blob(sha256)) {
-                        state.complete(meta.len());
+                    if has_blob(&self.shared, sha256, &cancel).await? {
+                        let meta = std::fs::metadata(self.shared.store.layout.blob(sha256));
+                        state.complete(meta.map_or(0, |meta| meta.len()));
                         return Ok(arrived(sha256.clone(), None));
                     }
                 }
@@ -336,6 +353,12 @@ impl Bring {
             }
         }
     }
+}
+
+/// Whether there is a blob that is what it is called.
+async fn has_blob(shared: &Arc<Shared>, sha256: &str, cancel: &CancellationToken) -> Result<bool, PullError> {
+    let (shared, sha256, cancel) = (shared.clone(), sha256.to_owned(), cancel.clone());
+    blocking(move || Ok(shared.store.has_sound_blob(&sha256, |_| !cancel.is_cancelled())?)).await
 }
 
 /// Reads another program's file to see whether it is what it is called.

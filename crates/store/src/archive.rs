@@ -6,11 +6,12 @@ use crate::digest::{Digest, Hasher, is_hex};
 use crate::download::write_failed;
 use crate::layout;
 use crate::limits::{FILES_MAX, MANIFEST_BYTES_MAX, SPARE_BYTES};
+use crate::name::fold;
 use crate::plan::cut_name;
 use crate::publish::{Arrived, ArrivedFile, Description};
 use crate::pull::now_unix_ms;
 use crate::record::{ModelRecord, Role};
-use crate::{Found, PullError, Store, StoreError};
+use crate::{Found, PullError, Store, StoreError, alias};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
@@ -174,6 +175,14 @@ impl Store {
         let contents: Contents =
             serde_json::from_slice(&text).map_err(|error| refused(format!("{CONTENTS}: {error}")))?;
         let mut missing = check(&contents)?;
+        for model in &contents.models {
+            if let Some(alias) = self.database.alias(&model.name)? {
+                let (name, target) = (&model.name, alias.target);
+                let why =
+                    format!("{name:?} is your own name for {target}: `hanzo-engine rm {name}` forgets that");
+                return Err(refused(why));
+            }
+        }
         missing.keys().for_each(|sha256| pin.hold(sha256));
         let is_there = |sha256: &String, bytes: &u64| {
             std::fs::metadata(self.layout.blob(sha256)).is_ok_and(|meta| meta.len() == *bytes)
@@ -195,15 +204,15 @@ impl Store {
             if promised != Some(entry.size()) {
                 return Err(refused(format!("{name} stands there twice, or is no file of its models")));
             }
-            if is_there(&sha256, &entry.size()) {
+            if is_there(&sha256, &entry.size()) && self.has_sound_blob(&sha256, |_| seen(0))? {
                 continue;
             }
             self.take_blob(&sha256, &mut entry, &mut seen)?;
         }
-        let absent: BTreeSet<&String> =
-            missing.iter().filter(|(sha, bytes)| !is_there(sha, bytes)).map(|(sha, _)| sha).collect();
-        if let Some(sha256) = absent.first() {
-            return Err(refused(format!("blobs/sha256-{sha256} is not in it; was it cut off?")));
+        for (sha256, bytes) in &missing {
+            if !is_there(sha256, bytes) || !self.has_sound_blob(sha256, |_| seen(0))? {
+                return Err(refused(format!("blobs/sha256-{sha256} is not in it; was it cut off?")));
+            }
         }
         contents.models.into_iter().map(|model| self.publish(arrived(model), None, now_unix_ms())).collect()
     }
@@ -252,8 +261,22 @@ fn check(contents: &Contents) -> Result<BTreeMap<String, u64>, StoreError> {
         return Err(refused(format!("it has {} models", contents.models.len())));
     }
     let mut blobs = BTreeMap::new();
+    let mut names = BTreeSet::new();
     for model in &contents.models {
         crate::check_name(&model.name)?;
+        let name = &model.name;
+        if crate::name::is_reserved(name) {
+            return Err(refused(format!(
+                "{name:?} is the name of the model that is built into this program"
+            )));
+        }
+        // Its own model could no longer be had by it.
+        if !matches!(alias::lookup(name), Ok(None)) {
+            return Err(refused(format!("{name:?} is an alias of this program for another model")));
+        }
+        if !names.insert(fold(name)) {
+            return Err(refused(format!("the name {name:?} stands there twice")));
+        }
         if model.files.is_empty() || model.files.len() > FILES_MAX {
             return Err(refused(format!("{} has {} files", model.name, model.files.len())));
         }

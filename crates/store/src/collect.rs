@@ -31,7 +31,7 @@ pub struct DiskUsage {
     pub orphan_bytes: u64,
     /// Files that are being fetched, or were when a pull broke off.
     pub partial_bytes: u64,
-    /// The database.
+    /// The database, its ledger, and the room that is put by for a full disk.
     pub database_bytes: u64,
     /// Files of models that lie elsewhere.
     pub elsewhere_bytes: u64,
@@ -79,7 +79,6 @@ impl Store {
         let mut collected = Collected::default();
         // What a record that cannot be read has is not known: then only what was never finished goes.
         if listing.corrupt.is_empty() {
-            self.database.derive()?;
             let blobs: HashSet<PathBuf> = listing
                 .models
                 .iter()
@@ -95,8 +94,16 @@ impl Store {
             sweep(&self.layout.models(), age, dry_run, &mut collected, finished)?;
         }
         sweep(&self.layout.partial(), age, dry_run, &mut collected, |_| false)?;
-        if !dry_run && is_empty(&self.layout.partial()) {
-            self.database.remove_pulls(None)?;
+        if !dry_run {
+            if is_empty(&self.layout.partial()) {
+                self.database.remove_pulls(None)?;
+            }
+            match if listing.corrupt.is_empty() { self.database.derive() } else { Ok(()) } {
+                // What was deleted was deleted; the counts are made the next time.
+                Err(StoreError::DiskFull { .. }) => {}
+                derived => derived?,
+            }
+            self.layout.reserve.keep();
         }
         Ok(collected)
     }
@@ -123,7 +130,8 @@ impl Store {
             usage.orphan_bytes += if known.is_some() { 0 } else { bytes };
         }
         usage.partial_bytes = allocated_bytes(&self.layout.partial());
-        usage.database_bytes = allocated_bytes(&self.layout.database());
+        let record = [self.layout.database(), self.layout.ledger(), self.layout.reserve.path().to_owned()];
+        usage.database_bytes = record.iter().map(|path| allocated_bytes(path)).sum();
         usage.free_bytes = layout::free_bytes(self.dir()).map_err(StoreError::file(self.dir()))?;
         Ok(usage)
     }

@@ -7,41 +7,50 @@
 //! | `blobs` | SHA-256 | [`BlobRecord`]: size and number of models that have it |
 //! | `aliases` | folded alias | [`AliasRecord`] |
 //! | `pulls` | reference | [`PullRecord`] |
-//! | `meta` | `schema_version`, `derived_version` | a number |
+//! | `meta` | `schema_version`, `derived_version`, `ledger_line` | a number |
 //!
 //! `paths` and `blobs` follow from `models`: they change in the same transaction, and are made anew from it when
-//! they are in doubt.
+//! they are in doubt. Paths below the store's directory are kept relative to it. Every change stands in the ledger
+//! before it is here, see [`crate::ledger`].
 
 use crate::StoreError;
-use crate::limits::{CACHE_BYTES, LOCK_WAIT_MS, RECORD_BYTES_MAX};
+use crate::layout::Layout;
+use crate::ledger::{self, Ledger};
+use crate::limits::RECORD_BYTES_MAX;
 use crate::name::{self, Match, fold};
+use crate::opening::{self, Opened, in_words, said};
 use crate::plan::cut_name;
 use crate::record::ModelRecord;
+use crate::repair::Repaired;
 use crate::schema::{self, BlobRecord, PullRecord, Schema};
+use crate::trees::{LINE_KEY, Trees};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
-use sled::transaction::{ConflictableTransactionError, TransactionError, Transactional};
+use sled::transaction::{
+    ConflictableTransactionError, TransactionError, Transactional, TransactionalTree,
+    UnabortableTransactionError,
+};
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::{Path, PathBuf};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::time::{Duration, Instant};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-const VERSION_KEY: &str = "schema_version";
 /// The version that made `paths` and `blobs`.
 const DERIVED_KEY: &str = "derived_version";
 
 /// The open database. The caller sees to it that one thread changes it at a time.
 pub(crate) struct Database {
-    /// The store's directory, for errors.
-    dir: PathBuf,
-    db: sled::Db,
-    pub(crate) models: sled::Tree,
-    paths: sled::Tree,
-    blobs: sled::Tree,
-    aliases: sled::Tree,
-    pulls: sled::Tree,
+    layout: Layout,
+    trees: Trees,
+    ledger: Mutex<Ledger>,
+    /// Schema version.
+    version: u32,
     /// Records of models: counting a tree reads it all.
     count: AtomicUsize,
+    /// Dropped last: the next process opens what this one has closed.
+    _lock: File,
 }
 
 /// A record as it lies in the database.
@@ -72,22 +81,19 @@ pub(crate) struct Change<'a> {
 }
 
 impl Database {
-    /// Opens the database at `path`, waiting a little for a process that is just leaving, and migrates it.
-    pub(crate) fn open(dir: &Path, path: &Path, schema: &Schema) -> Result<Self, StoreError> {
-        let db = open_sled(dir, path)?;
-        let tree = |name: &str| {
-            let opened = db.open_tree(name);
-            opened.map_err(|error| StoreError::Open { dir: dir.to_owned(), why: error.to_string() })
-        };
-        let meta = tree("meta")?;
-        let (models, paths, blobs) = (tree("models")?, tree("paths")?, tree("blobs")?);
-        let (aliases, pulls) = (tree("aliases")?, tree("pulls")?);
-        let dir = dir.to_owned();
-        let database = Self { dir, db, models, paths, blobs, aliases, pulls, count: AtomicUsize::new(0) };
-        database.bring_to(schema, &meta)?;
-        database.derive_once(schema, &meta)?;
-        database.count.store(database.models.len(), Relaxed);
-        Ok(database)
+    /// Opens the database, mends it if it may and must, and migrates it. The flag: what has a manifest is to be taken
+    /// from there.
+    pub(crate) fn open(
+        layout: &Layout,
+        schema: &Schema,
+        mend: bool,
+    ) -> Result<(Self, Repaired, bool), StoreError> {
+        let Opened { trees, ledger, lock, repaired, incomplete } = opening::open(layout, schema, mend)?;
+        let (layout, ledger, version) = (layout.clone(), Mutex::new(ledger), schema.version);
+        let database = Self { layout, trees, ledger, version, count: AtomicUsize::new(0), _lock: lock };
+        database.derive_once(repaired.why.is_some())?;
+        database.count.store(database.names()?.len(), Relaxed);
+        Ok((database, repaired, incomplete))
     }
 
     /// Records of models, corrupt ones too.
@@ -97,27 +103,30 @@ impl Database {
 
     /// Everything there is, in order of name.
     pub(crate) fn entries(&self) -> Result<Vec<Entry>, StoreError> {
-        let entry = |entry: sled::Result<(sled::IVec, sled::IVec)>| {
-            let (key, encoded) = entry.map_err(|error| self.failed("reading", &error))?;
-            Ok(Entry { name: String::from_utf8_lossy(&key).into_owned(), key, encoded })
+        let entry = |(key, encoded): (sled::IVec, sled::IVec)| {
+            let name = String::from_utf8_lossy(&key).into_owned();
+            Entry { name, key, encoded }
         };
-        self.models.iter().map(entry).collect()
+        Ok(self.all(&self.trees.models)?.into_iter().map(entry).collect())
     }
 
     /// The folded names of all records, in order.
     pub(crate) fn names(&self) -> Result<Vec<String>, StoreError> {
-        let name = |key: sled::Result<sled::IVec>| {
-            let key = key.map_err(|error| self.failed("reading", &error))?;
-            Ok(String::from_utf8_lossy(&key).into_owned())
-        };
-        self.models.iter().keys().map(name).collect()
+        let names =
+            self.ask("reading", || self.trees.models.iter().keys().collect::<sled::Result<Vec<_>>>())?;
+        Ok(names.iter().map(|key| String::from_utf8_lossy(key).into_owned()).collect())
     }
 
     /// The record under exactly this name, letter case ignored.
     pub(crate) fn exact(&self, name: &str) -> Result<Option<Entry>, StoreError> {
         let name = fold(name);
-        let found = self.models.get(&name).map_err(|error| self.failed("reading", &error))?;
+        let found = self.value(&self.trees.models, name.as_bytes())?;
         Ok(found.map(|encoded| Entry { key: name.as_bytes().into(), name, encoded }))
+    }
+
+    /// What an entry says.
+    pub(crate) fn decode(&self, entry: &Entry) -> Result<ModelRecord, StoreError> {
+        schema::decode(&entry.name, &entry.encoded, self.layout.dir())
     }
 
     /// The entry that `name` stands for, see [`name::find_name`].
@@ -143,14 +152,14 @@ impl Database {
 
     /// Models whose file or folder is at `path`.
     pub(crate) fn at_path(&self, path: &Path) -> Result<Vec<ModelRecord>, StoreError> {
-        let mut prefix = path.as_os_str().as_bytes().to_vec();
+        let mut prefix = self.relative(path).as_os_str().as_bytes().to_vec();
         prefix.push(0);
         let mut found = Vec::new();
-        for key in self.paths.scan_prefix(&prefix).keys() {
-            let key = key.map_err(|error| self.failed("reading", &error))?;
+        let scan = || self.trees.paths.scan_prefix(&prefix).keys().collect::<sled::Result<Vec<_>>>();
+        for key in self.ask("reading", scan)? {
             let name = String::from_utf8_lossy(&key[prefix.len()..]).into_owned();
             if let Some(entry) = self.exact(&name)?
-                && let Ok(record) = schema::decode(&entry.name, &entry.encoded)
+                && let Ok(record) = self.decode(&entry)
                 && record.path == path
             {
                 found.push(record);
@@ -166,45 +175,111 @@ impl Database {
             (None, Some(entry)) => format!("removing {}", entry.name),
             (None, None) => "writing".to_owned(),
         };
-        let encoded = change.put.map(encode_bounded).transpose()?;
+        let encoded = change.put.map(|record| self.encode_bounded(record)).transpose()?;
         let put = change.put.map(|record| (fold(&record.name), record));
         let replaced = match &put {
             Some((key, _)) => self.exact(key)?,
             None => None,
         };
         let gone: Vec<&Entry> = change.remove.into_iter().chain(&replaced).collect();
-        let known = |entry: &&Entry| schema::decode(&entry.name, &entry.encoded).ok();
-        let gone_records: Vec<ModelRecord> = gone.iter().filter_map(known).collect();
+        let gone_records: Vec<ModelRecord> =
+            gone.iter().filter_map(|entry| self.decode(entry).ok()).collect();
         let (blobs, orphans) = self.counted(&gone_records, change.put)?;
 
-        let trees = (&self.models, &self.paths, &self.blobs, &self.pulls);
-        let done = trees.transaction(|(models, paths, blob_tree, pulls)| {
-            for entry in &gone {
-                models.remove(&entry.key)?;
-            }
-            for record in &gone_records {
-                paths.remove(path_key(record))?;
-            }
-            if let (Some((key, record)), Some(encoded)) = (&put, &encoded) {
-                models.insert(key.as_bytes(), encoded.as_slice())?;
-                paths.insert(path_key(record), &[])?;
-            }
-            for (sha256, blob) in &blobs {
-                match blob {
-                    Some(encoded) => blob_tree.insert(sha256.as_bytes(), encoded.as_slice())?,
-                    None => blob_tree.remove(sha256.as_bytes())?,
-                };
-            }
-            if let Some(pull) = change.ends_pull {
-                pulls.remove(pull.as_bytes())?;
-            }
-            Ok::<(), ConflictableTransactionError<()>>(())
-        });
-        done.map_err(|error| self.aborted(&doing, error))?;
-        self.flush()?;
+        let line = match (&encoded, change.remove) {
+            (Some(encoded), _) => ledger::Entry::Model(encoded),
+            (None, Some(entry)) => ledger::Entry::Gone(&entry.name),
+            (None, None) => return Ok(orphans),
+        };
+        let Trees { models, paths, blobs: blob_tree, pulls, meta, .. } = &self.trees;
+        let trees = (models, paths, blob_tree, pulls, meta);
+        self.commit(&doing, &line, |number| {
+            trees.transaction(|(models, paths, blob_tree, pulls, meta)| {
+                for entry in &gone {
+                    models.remove(&entry.key)?;
+                }
+                for record in &gone_records {
+                    paths.remove(self.path_key(record))?;
+                }
+                if let (Some((key, record)), Some(encoded)) = (&put, &encoded) {
+                    models.insert(key.as_bytes(), encoded.as_slice())?;
+                    paths.insert(self.path_key(record), &[])?;
+                }
+                for (sha256, blob) in &blobs {
+                    match blob {
+                        Some(encoded) => blob_tree.insert(sha256.as_bytes(), encoded.as_slice())?,
+                        None => blob_tree.remove(sha256.as_bytes())?,
+                    };
+                }
+                if let Some(pull) = change.ends_pull {
+                    pulls.remove(pull.as_bytes())?;
+                }
+                meta.insert(LINE_KEY, number.to_string().as_bytes())?;
+                Ok::<(), ConflictableTransactionError<()>>(())
+            })
+        })?;
         let (more, less) = (put.is_some() as usize, gone.len());
         self.count.store((self.count() + more).saturating_sub(less), Relaxed);
         Ok(orphans)
+    }
+
+    /// Blobs that no model would have without this one.
+    pub(crate) fn only_of(&self, record: &ModelRecord) -> Result<Vec<String>, StoreError> {
+        Ok(self.counted(std::slice::from_ref(record), None)?.1)
+    }
+
+    /// Notes a change in the ledger, and then makes it: both, or neither.
+    fn commit(
+        &self,
+        doing: &str,
+        line: &ledger::Entry<'_>,
+        change: impl FnOnce(u64) -> Result<(), TransactionError<()>>,
+    ) -> Result<(), StoreError> {
+        if !self.layout.reserve.make_room() {
+            return Err(StoreError::full(self.layout.dir()));
+        }
+        let mut ledger = self.ledger();
+        let before = ledger.mark();
+        let path = self.layout.ledger();
+        let number = ledger.append(line).map_err(|error| self.layout.failed(&path, error))?;
+        let changed = catch_unwind(AssertUnwindSafe(|| {
+            change(number).and_then(|()| self.trees.db.flush().map(drop).map_err(TransactionError::Storage))
+        }));
+        let why = match changed {
+            Ok(Ok(())) => {
+                if ledger.is_long() {
+                    self.write_anew(&mut ledger);
+                }
+                return Ok(());
+            }
+            Ok(Err(TransactionError::Storage(error))) => in_words(&error),
+            Ok(Err(TransactionError::Abort(()))) => "the change was given up".to_owned(),
+            Err(panic) => said(&*panic),
+        };
+        ledger.back_to(before);
+        Err(self.failed_because(doing, why))
+    }
+
+    /// A ledger that has only what is left of so many changes. One that cannot be written just goes on.
+    fn write_anew(&self, ledger: &mut Ledger) {
+        let contents = match self.trees.contents(self.layout.dir()) {
+            Ok(contents) => contents,
+            Err(error) => return tracing::warn!(%error, "the ledger is not shortened"),
+        };
+        match Ledger::write(&self.layout.ledger(), self.version, &contents, ledger.last()) {
+            Ok(written) => {
+                *ledger = written;
+                if let Err(error) = self.trees.set_line(ledger.last(), self.layout.dir()) {
+                    tracing::warn!(%error, "the database does not know of its shortened ledger");
+                }
+            }
+            Err(error) => tracing::warn!(%error, "the ledger is not shortened"),
+        }
+    }
+
+    fn ledger(&self) -> MutexGuard<'_, Ledger> {
+        // What a holder that panicked left undone, the next open finds.
+        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// How often each blob is had after a change: its encoded record, or none when nobody has it; and the latter.
@@ -237,219 +312,204 @@ impl Database {
 
     /// What is known of a blob; none when no model has it.
     pub(crate) fn blob(&self, sha256: &str) -> Result<Option<BlobRecord>, StoreError> {
-        let found = self.blobs.get(sha256).map_err(|error| self.failed("reading", &error))?;
+        let found = self.value(&self.trees.blobs, sha256.as_bytes())?;
         // An unreadable count is no count: `derive` makes it anew.
         Ok(found.and_then(|encoded| serde_json::from_slice(&encoded).ok()))
     }
 
-    /// Makes `paths` and `blobs` anew from the models.
+    /// Makes `paths` and `blobs` anew from the models, as far as they are not right.
     pub(crate) fn derive(&self) -> Result<(), StoreError> {
-        let doing = "counting blobs";
-        let mut blobs: BTreeMap<String, BlobRecord> = BTreeMap::new();
-        let mut paths = Vec::new();
+        let mut counts: BTreeMap<String, BlobRecord> = BTreeMap::new();
+        let (mut paths, mut blobs) = (BTreeMap::new(), BTreeMap::new());
         for entry in self.entries()? {
-            let Ok(record) = schema::decode(&entry.name, &entry.encoded) else { continue };
+            let Ok(record) = self.decode(&entry) else { continue };
             for (sha256, size_bytes) in record.blobs() {
-                blobs.entry(sha256.to_owned()).or_insert(BlobRecord { size_bytes, refs: 0 }).refs += 1;
+                counts.entry(sha256.to_owned()).or_insert(BlobRecord { size_bytes, refs: 0 }).refs += 1;
             }
-            paths.push(path_key(&record));
+            paths.insert(self.path_key(&record), Vec::new());
         }
-        let mut path_batch = self.cleared(&self.paths)?;
-        paths.into_iter().for_each(|key| path_batch.insert(key, &[]));
-        let mut blob_batch = self.cleared(&self.blobs)?;
-        for (sha256, blob) in &blobs {
-            blob_batch.insert(sha256.as_bytes(), encode(blob)?);
+        for (sha256, blob) in counts {
+            blobs.insert(sha256.into_bytes(), encode(&blob)?);
         }
-        self.paths.apply_batch(path_batch).map_err(|error| self.failed(doing, &error))?;
-        self.blobs.apply_batch(blob_batch).map_err(|error| self.failed(doing, &error))?;
-        self.flush()
+        self.bring_to(&self.trees.paths, paths)?;
+        self.bring_to(&self.trees.blobs, blobs)
     }
 
-    /// A batch that removes all a tree has.
-    fn cleared(&self, tree: &sled::Tree) -> Result<sled::Batch, StoreError> {
-        let mut batch = sled::Batch::default();
-        for key in tree.iter().keys() {
-            batch.remove(key.map_err(|error| self.failed("counting blobs", &error))?);
+    /// Makes a tree have just this. One that does is not written.
+    fn bring_to(&self, tree: &sled::Tree, wanted: BTreeMap<Vec<u8>, Vec<u8>>) -> Result<(), StoreError> {
+        let (mut batch, mut changes, mut wanted) = (sled::Batch::default(), 0, wanted);
+        for (key, value) in self.all(tree)? {
+            match wanted.remove(&key[..]) {
+                Some(same) if same[..] == value[..] => {}
+                Some(other) => {
+                    batch.insert(key, other);
+                    changes += 1;
+                }
+                None => {
+                    batch.remove(key);
+                    changes += 1;
+                }
+            }
         }
-        Ok(batch)
+        changes += wanted.len();
+        wanted.into_iter().for_each(|(key, value)| batch.insert(key, value));
+        if changes == 0 {
+            return Ok(());
+        }
+        if !self.layout.reserve.make_room() {
+            return Err(StoreError::full(self.layout.dir()));
+        }
+        self.ask("counting blobs", || tree.apply_batch(batch).and_then(|()| self.trees.db.flush()))?;
+        Ok(())
     }
 
     /// Every alias, in order.
     pub(crate) fn aliases(&self) -> Result<Vec<AliasRecord>, StoreError> {
-        self.values(&self.aliases)
+        self.values(&self.trees.aliases)
     }
 
     pub(crate) fn alias(&self, alias: &str) -> Result<Option<AliasRecord>, StoreError> {
-        let found = self.aliases.get(fold(alias)).map_err(|error| self.failed("reading", &error))?;
+        let found = self.value(&self.trees.aliases, fold(alias).as_bytes())?;
         Ok(found.and_then(|encoded| serde_json::from_slice(&encoded).ok()))
     }
 
     pub(crate) fn put_alias(&self, record: &AliasRecord) -> Result<(), StoreError> {
-        self.insert(&self.aliases, &fold(&record.alias), record)
+        let (key, encoded) = (fold(&record.alias), encode(record)?);
+        let line = ledger::Entry::Alias(&encoded);
+        self.change_alias(&format!("writing {key}"), &line, |aliases| {
+            aliases.insert(key.as_bytes(), encoded.as_slice()).map(drop)
+        })
     }
 
-    /// Whether there was one.
-    pub(crate) fn remove_alias(&self, alias: &str) -> Result<bool, StoreError> {
-        let doing = || format!("removing {alias}");
-        let removed = self.aliases.remove(fold(alias)).map_err(|error| self.failed(doing(), &error))?;
-        self.flush()?;
-        Ok(removed.is_some())
+    pub(crate) fn remove_alias(&self, alias: &str) -> Result<(), StoreError> {
+        let key = fold(alias);
+        let line = ledger::Entry::Unalias(&key);
+        self.change_alias(&format!("removing {alias}"), &line, |aliases| {
+            aliases.remove(key.as_bytes()).map(drop)
+        })
+    }
+
+    fn change_alias(
+        &self,
+        doing: &str,
+        line: &ledger::Entry<'_>,
+        change: impl Fn(&TransactionalTree) -> Result<(), UnabortableTransactionError>,
+    ) -> Result<(), StoreError> {
+        let trees = (&self.trees.aliases, &self.trees.meta);
+        self.commit(doing, line, |number| {
+            trees.transaction(|(aliases, meta)| {
+                change(aliases)?;
+                meta.insert(LINE_KEY, number.to_string().as_bytes())?;
+                Ok::<(), ConflictableTransactionError<()>>(())
+            })
+        })
     }
 
     /// Every pull that has not ended.
     pub(crate) fn pulls(&self) -> Result<Vec<PullRecord>, StoreError> {
-        self.values(&self.pulls)
+        self.values(&self.trees.pulls)
     }
 
     pub(crate) fn put_pull(&self, key: &str, record: &PullRecord) -> Result<(), StoreError> {
-        self.insert(&self.pulls, key, record)
+        self.insert(&self.trees.pulls, key, record)
     }
 
     /// Forgets a pull, or all of them.
     pub(crate) fn remove_pulls(&self, key: Option<&str>) -> Result<(), StoreError> {
-        let removed = match key {
-            Some(key) => self.pulls.remove(key).map(drop),
-            None => self.pulls.clear(),
-        };
-        removed.map_err(|error| self.failed("forgetting a pull", &error))?;
-        self.flush()
-    }
-
-    fn insert(&self, tree: &sled::Tree, key: &str, value: &impl Serialize) -> Result<(), StoreError> {
-        let doing = || format!("writing {key}");
-        tree.insert(key, encode(value)?).map_err(|error| self.failed(doing(), &error))?;
-        self.flush()
-    }
-
-    fn values<T: DeserializeOwned>(&self, tree: &sled::Tree) -> Result<Vec<T>, StoreError> {
-        let mut values = Vec::new();
-        for value in tree.iter().values() {
-            let value = value.map_err(|error| self.failed("reading", &error))?;
-            values.extend(serde_json::from_slice(&value).ok());
-        }
-        Ok(values)
-    }
-
-    /// What follows from the models is made when this version first opens the database, and noted after.
-    fn derive_once(&self, schema: &Schema, meta: &sled::Tree) -> Result<(), StoreError> {
-        let version = schema.version.to_string();
-        let failed = |error| self.failed("counting blobs", &error);
-        if meta.get(DERIVED_KEY).map_err(failed)?.is_some_and(|noted| noted == version.as_bytes()) {
+        let pulls = &self.trees.pulls;
+        if pulls.is_empty() {
             return Ok(());
         }
-        self.derive()?;
-        meta.insert(DERIVED_KEY, version.as_bytes()).map_err(failed)?;
-        self.flush()
-    }
-
-    fn bring_to(&self, schema: &Schema, meta: &sled::Tree) -> Result<(), StoreError> {
-        let doing = "reading its schema version";
-        let stated = meta.get(VERSION_KEY).map_err(|error| self.failed(doing, &error))?;
-        let found = match stated {
-            None => {
-                // Nothing was ever written here.
-                meta.insert(VERSION_KEY, schema.version.to_string().as_bytes())
-                    .map_err(|error| self.failed("writing its schema version", &error))?;
-                return self.flush();
+        self.ask("forgetting a pull", || {
+            match key {
+                Some(key) => pulls.remove(key).map(drop)?,
+                None => pulls.clear()?,
             }
-            Some(text) => String::from_utf8_lossy(&text).parse::<u32>().ok().filter(|version| *version > 0),
-        };
-        let Some(found) = found else {
-            let why = "its schema version is unreadable".to_owned();
-            return Err(StoreError::Open { dir: self.dir.clone(), why });
-        };
-        if found > schema.version {
-            return Err(StoreError::Newer { dir: self.dir.clone(), found, known: schema.version });
-        }
-        if found < schema.version {
-            self.migrate(schema, meta, found)?;
-        }
+            self.trees.db.flush()
+        })?;
         Ok(())
     }
 
-    /// All records and the version in one transaction: after a crash the database is wholly of one version. What
-    /// follows from the models is made after it, or by the next open.
-    fn migrate(&self, schema: &Schema, meta: &sled::Tree, found: u32) -> Result<(), StoreError> {
-        let mut migrated = Vec::new();
-        for entry in self.models.iter() {
-            let (key, encoded) = entry.map_err(|error| self.failed("migrating", &error))?;
-            match schema.migrate(found, &encoded) {
-                Ok(encoded) => migrated.push((key, encoded)),
-                Err(why) => tracing::warn!(name = %String::from_utf8_lossy(&key), why, "record not migrated"),
-            }
+    fn insert(&self, tree: &sled::Tree, key: &str, value: &impl Serialize) -> Result<(), StoreError> {
+        let encoded = encode(value)?;
+        if !self.layout.reserve.make_room() {
+            return Err(StoreError::full(self.layout.dir()));
         }
-        (meta, &self.models)
-            .transaction(|(meta, models)| {
-                for (key, encoded) in &migrated {
-                    models.insert(key, encoded.as_slice())?;
-                }
-                meta.insert(VERSION_KEY, schema.version.to_string().as_bytes())?;
-                Ok::<(), ConflictableTransactionError<()>>(())
-            })
-            .map_err(|error| self.aborted("migrating", error))?;
-        tracing::info!(from = found, to = schema.version, records = migrated.len(), "model store migrated");
-        self.flush()
+        self.ask(&format!("writing {key}"), || {
+            tree.insert(key, encoded).and_then(|_| self.trees.db.flush())
+        })?;
+        Ok(())
     }
 
-    fn flush(&self) -> Result<(), StoreError> {
-        self.db.flush().map(drop).map_err(|error| self.failed("writing to disk", &error))
+    fn values<T: DeserializeOwned>(&self, tree: &sled::Tree) -> Result<Vec<T>, StoreError> {
+        let all = self.all(tree)?;
+        Ok(all.iter().filter_map(|(_, value)| serde_json::from_slice(value).ok()).collect())
     }
 
-    fn aborted(&self, doing: &str, error: TransactionError<()>) -> StoreError {
-        match error {
-            TransactionError::Storage(error) => self.failed(doing, &error),
-            TransactionError::Abort(()) => self.failed(doing, &sled::Error::Unsupported("aborted".into())),
+    fn all(&self, tree: &sled::Tree) -> Result<Vec<(sled::IVec, sled::IVec)>, StoreError> {
+        self.ask("reading", || tree.iter().collect())
+    }
+
+    fn value(&self, tree: &sled::Tree, key: &[u8]) -> Result<Option<sled::IVec>, StoreError> {
+        self.ask("reading", || tree.get(key))
+    }
+
+    /// Asks sled, which panics on some damages.
+    fn ask<T>(&self, doing: &str, ask: impl FnOnce() -> sled::Result<T>) -> Result<T, StoreError> {
+        match catch_unwind(AssertUnwindSafe(ask)) {
+            Ok(answer) => answer.map_err(|error| self.failed_because(doing, in_words(&error))),
+            Err(panic) => Err(self.failed_because(doing, said(&*panic))),
         }
     }
 
-    fn failed(&self, doing: impl Into<String>, error: &sled::Error) -> StoreError {
-        StoreError::Database { dir: self.dir.clone(), doing: doing.into(), why: error.to_string() }
+    /// What follows from the models is made when this version first opens the database, and noted after.
+    fn derive_once(&self, again: bool) -> Result<(), StoreError> {
+        let version = self.version.to_string();
+        let noted = self.value(&self.trees.meta, DERIVED_KEY.as_bytes())?;
+        if !again && noted.is_some_and(|noted| noted == version.as_bytes()) {
+            return Ok(());
+        }
+        self.derive()?;
+        let meta = &self.trees.meta;
+        self.ask("counting blobs", || {
+            meta.insert(DERIVED_KEY, version.as_bytes()).and_then(|_| self.trees.db.flush())
+        })?;
+        Ok(())
     }
-}
 
-fn path_key(record: &ModelRecord) -> Vec<u8> {
-    let mut key = record.path.as_os_str().as_bytes().to_vec();
-    key.push(0);
-    key.extend_from_slice(fold(&record.name).as_bytes());
-    key
+    fn failed_because(&self, doing: &str, why: String) -> StoreError {
+        StoreError::Database { dir: self.layout.dir().to_owned(), doing: doing.to_owned(), why }
+    }
+
+    /// A path as it is kept: relative, below the store's directory.
+    fn relative<'a>(&self, path: &'a Path) -> &'a Path {
+        schema::relative(path, self.layout.dir())
+    }
+
+    fn path_key(&self, record: &ModelRecord) -> Vec<u8> {
+        let mut key = self.relative(&record.path).as_os_str().as_bytes().to_vec();
+        key.push(0);
+        key.extend_from_slice(fold(&record.name).as_bytes());
+        key
+    }
+
+    fn encode_bounded(&self, record: &ModelRecord) -> Result<Vec<u8>, StoreError> {
+        let encoded = schema::encode(record, self.layout.dir())?;
+        if encoded.len() > RECORD_BYTES_MAX {
+            let what = format!("the record of {:?} in bytes", record.name);
+            return Err(StoreError::limit(what, encoded.len() as u64, RECORD_BYTES_MAX as u64));
+        }
+        Ok(encoded)
+    }
+
+    /// The tree of models itself: what is written here passes by the ledger.
+    #[cfg(test)]
+    pub(crate) fn models(&self) -> &sled::Tree {
+        &self.trees.models
+    }
 }
 
 fn encode(value: &impl Serialize) -> Result<Vec<u8>, StoreError> {
     serde_json::to_vec(value)
         .map_err(|error| StoreError::Corrupt { name: "a record".to_owned(), why: error.to_string() })
-}
-
-fn encode_bounded(record: &ModelRecord) -> Result<Vec<u8>, StoreError> {
-    let encoded = schema::encode(record)?;
-    if encoded.len() > RECORD_BYTES_MAX {
-        return Err(StoreError::limit(
-            format!("the record of {:?} in bytes", record.name),
-            encoded.len() as u64,
-            RECORD_BYTES_MAX as u64,
-        ));
-    }
-    Ok(encoded)
-}
-
-/// Opens sled, waiting a little for a process that is just leaving.
-fn open_sled(dir: &Path, path: &Path) -> Result<sled::Db, StoreError> {
-    // No background flushing: every change is flushed by its caller, and an idle store costs nothing.
-    let config = sled::Config::new().path(path).cache_capacity(CACHE_BYTES).flush_every_ms(None);
-    let until = Instant::now() + Duration::from_millis(LOCK_WAIT_MS);
-    loop {
-        match config.open() {
-            Ok(db) => return Ok(db),
-            Err(error) if !is_locked(&error) => {
-                return Err(StoreError::Open { dir: dir.to_owned(), why: error.to_string() });
-            }
-            Err(_) if Instant::now() >= until => return Err(StoreError::Locked { dir: dir.to_owned() }),
-            Err(_) => std::thread::sleep(Duration::from_millis(20)),
-        }
-    }
-}
-
-/// sled has no variant for it: it wraps the failed file lock in an I/O error of its own wording.
-fn is_locked(error: &sled::Error) -> bool {
-    matches!(error, sled::Error::Io(error) if error.kind() == std::io::ErrorKind::WouldBlock
-        || error.to_string().contains("could not acquire lock"))
 }

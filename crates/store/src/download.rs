@@ -223,7 +223,13 @@ impl Downloader {
     /// The first request, which shows whether the server has ranges.
     async fn first(&self, wanted: &Wanted) -> Result<First, Ended> {
         let last = stream::CHUNK_LAST.min(wanted.size_bytes.unwrap_or(u64::MAX).saturating_sub(1));
-        let ask = Ask { url: &wanted.url, auth: wanted.auth.as_ref(), range: Some((0, last)), accept: None };
+        let ask = Ask {
+            url: &wanted.url,
+            auth: wanted.auth.as_ref(),
+            range: Some((0, last)),
+            accept: None,
+            led_by_public: false,
+        };
         let mut attempts = 0;
         loop {
             let (why, after) = match self.http.get(&ask).await {

@@ -23,6 +23,17 @@ pub enum StoreError {
         /// The operating system's or database's own words.
         why: String,
     },
+    /// The database is damaged.
+    #[error(
+        "the database of the model store at {} is damaged ({why}): `hanzo-engine doctor --repair` sets it aside and makes it again from its ledger and the models' manifests",
+        dir.display()
+    )]
+    Damaged {
+        /// The store's directory.
+        dir: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
     /// A newer version of this program wrote the database.
     #[error(
         "the model store at {} has schema version {found}, this program knows up to {known}: use a newer version of it, or name another directory (--model-dir)",
@@ -37,7 +48,10 @@ pub enum StoreError {
         known: u32,
     },
     /// Reading or writing the open database failed.
-    #[error("the model store at {} failed while {doing}: {why}", dir.display())]
+    #[error(
+        "the model store at {} failed while {doing}: {why}; `hanzo-engine doctor --repair` mends what can be mended",
+        dir.display()
+    )]
     Database {
         /// The store's directory.
         dir: PathBuf,
@@ -119,7 +133,7 @@ pub enum StoreError {
         pulls: usize,
     },
     /// An archive that is to be imported is not as an export makes it. Nothing of it became visible.
-    #[error("the archive cannot be imported: {why}")]
+    #[error("the archive cannot be imported, and no model of it was: {why}")]
     Archive {
         /// What is wrong with it.
         why: String,
@@ -154,6 +168,12 @@ impl StoreError {
     pub(crate) fn file(path: &std::path::Path) -> impl FnOnce(std::io::Error) -> Self {
         let path = path.to_owned();
         move |source| Self::File { path, source }
+    }
+
+    /// No room for the database itself.
+    pub(crate) fn full(dir: &std::path::Path) -> Self {
+        let free_bytes = crate::layout::free_bytes(dir).unwrap_or(0);
+        Self::DiskFull { dir: dir.to_owned(), needed_bytes: crate::limits::ROOM_BYTES, free_bytes }
     }
 
     pub(crate) fn limit(what: impl Into<String>, value: u64, max: u64) -> Self {

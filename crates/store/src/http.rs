@@ -1,8 +1,9 @@
-//! Requests over HTTP: redirects followed by hand, so that credentials go to one origin and no further; statuses
-//! always looked at; waits bounded.
+//! Requests over HTTP: redirects followed by hand, so that credentials go to one origin and no further, and from the
+//! internet nowhere near; statuses always looked at; waits bounded.
 
 use crate::PullError;
 use crate::limits::{ATTEMPTS_MAX, CONNECT_MAX, REDIRECTS_MAX, RETRY_AFTER_MAX, UNREACHED_ATTEMPTS_MAX};
+use crate::reach::{PublicOnly, Reach, proxy_hosts};
 use crate::reference::is_loopback;
 use crate::settings::Settings;
 use bytes::Bytes;
@@ -23,8 +24,11 @@ pub(crate) struct Http {
     far: Client,
     /// For this machine's own addresses: no proxy.
     near: Client,
+    /// For where a server of the internet sends to: names with near addresses lead nowhere.
+    public: Client,
     offline: bool,
     pub(crate) stall: Duration,
+    answer: Duration,
     backoff: Duration,
 }
 
@@ -64,6 +68,8 @@ pub(crate) struct Ask<'a> {
     /// First byte, and last byte inclusive.
     pub(crate) range: Option<(u64, u64)>,
     pub(crate) accept: Option<&'a str>,
+    /// The address is what a server of the internet led to, see [`Answer::led_by_public`].
+    pub(crate) led_by_public: bool,
 }
 
 /// What a server answered, its body not read yet. The status is a success.
@@ -71,6 +77,8 @@ pub(crate) struct Answer {
     pub(crate) response: Response,
     /// Where redirects led.
     pub(crate) url: Url,
+    /// A server of the internet led there.
+    pub(crate) led_by_public: bool,
 }
 
 /// Why there is no answer.
@@ -95,15 +103,20 @@ impl Http {
                 .connect_timeout(CONNECT_MAX.min(settings.stall / 2))
                 .pool_idle_timeout(Duration::from_secs(30))
         };
-        let far = match &settings.proxy {
-            Some(proxy) => builder().proxy(reqwest::Proxy::all(proxy.clone()).map_err(internal)?),
-            None => builder(),
+        let proxied = || -> Result<reqwest::ClientBuilder, PullError> {
+            Ok(match &settings.proxy {
+                Some(proxy) => builder().proxy(reqwest::Proxy::all(proxy.clone()).map_err(internal)?),
+                None => builder(),
+            })
         };
+        let public_only = PublicOnly { proxies: proxy_hosts(settings.proxy.as_ref()) };
         Ok(Self {
-            far: far.build().map_err(internal)?,
+            far: proxied()?.build().map_err(internal)?,
+            public: proxied()?.dns_resolver(Arc::new(public_only)).build().map_err(internal)?,
             near: builder().no_proxy().build().map_err(internal)?,
             offline: settings.offline,
             stall: settings.stall,
+            answer: settings.answer,
             backoff: settings.backoff,
         })
     }
@@ -113,8 +126,9 @@ impl Http {
         let mut url = ask.url.clone();
         let mut been = Vec::new();
         let mut asked = false;
+        let mut led_by_public = ask.led_by_public;
         loop {
-            let response = self.send(&url, ask).await?;
+            let response = self.send(&url, ask, led_by_public).await?;
             let status = response.status();
             if status == StatusCode::UNAUTHORIZED
                 && let Some(auth) = ask.auth.filter(|auth| auth.asks && auth.origin.origin() == url.origin())
@@ -127,7 +141,7 @@ impl Http {
                 continue;
             }
             if !status.is_redirection() || status == StatusCode::NOT_MODIFIED {
-                return self.judge(response, url).await;
+                return self.judge(response, url, led_by_public).await;
             }
             let headers = response.headers();
             let refused =
@@ -142,9 +156,12 @@ impl Http {
             if url.scheme() == "https" && next.scheme() == "http" {
                 return Err(refused("from https to plain http, where what comes may have been changed"));
             }
-            if is_loopback(&next) && !is_loopback(&url) {
-                return Err(refused("to this machine"));
+            let (from, to) = tokio::join!(Reach::of_url(&url), Reach::of_url(&next));
+            if to < from {
+                let (host, to, from) = (next.host_str().unwrap_or_default(), to.describe(), from.describe());
+                return Err(refused(&format!("from {from} to {to} ({host}), which is not followed")));
             }
+            led_by_public |= from == Reach::Public;
             if next == url || been.contains(&next) {
                 return Err(refused("in a circle"));
             }
@@ -158,11 +175,15 @@ impl Http {
         }
     }
 
-    async fn send(&self, url: &Url, ask: &Ask<'_>) -> Result<Response, Fault> {
+    async fn send(&self, url: &Url, ask: &Ask<'_>, led_by_public: bool) -> Result<Response, Fault> {
         if self.offline {
             return Err(Fault::Final(PullError::Offline { what: shown(url) }));
         }
-        let client = if is_loopback(url) { &self.near } else { &self.far };
+        let client = match led_by_public {
+            true => &self.public,
+            false if is_loopback(url) => &self.near,
+            false => &self.far,
+        };
         // Compressed, byte ranges would be of something else.
         let mut request = client.get(url.clone()).header(ACCEPT_ENCODING, "identity");
         if let Some(accept) = ask.accept {
@@ -191,30 +212,29 @@ impl Http {
         let realm = realm.and_then(|realm| Url::parse(realm).ok());
         let mut realm = realm.ok_or_else(|| refused("it asks for a token from no address"))?;
         let safe = realm.scheme() == "https" || is_loopback(registry);
-        if !safe || (is_loopback(&realm) && !is_loopback(registry)) {
-            return Err(refused("it asks for a token from where none may be had"));
+        let (from, to) = tokio::join!(Reach::of_url(registry), Reach::of_url(&realm));
+        if !safe || to < from {
+            let (host, to) = (realm.host_str().unwrap_or_default(), to.describe());
+            return Err(refused(&format!(
+                "it asks for a token from where none may be had ({host}, on {to})"
+            )));
         }
         realm
             .query_pairs_mut()
             .extend_pairs(fields.iter().filter(|(key, _)| key == "service" || key == "scope"));
-        let ask = Ask { url: &realm, auth: None, range: None, accept: None };
-        let mut response = self.send(&realm, &ask).await?;
+        let led_by_public = from == Reach::Public;
+        let ask = Ask { url: &realm, auth: None, range: None, accept: None, led_by_public };
+        let mut response = self.send(&realm, &ask, led_by_public).await?;
         if response.status().is_redirection() {
             return Err(refused("it asks for a token from an address that redirects"));
         }
         if !response.status().is_success() {
-            return Err(match self.judge(response, realm.clone()).await {
+            return Err(match self.judge(response, realm.clone(), led_by_public).await {
                 Err(fault) => fault,
                 Ok(_) => refused("no token"),
             });
         }
-        let mut read = Vec::new();
-        while let Some(piece) = self.piece(&mut response).await? {
-            read.extend_from_slice(&piece);
-            if read.len() > TOKEN_BYTES_MAX {
-                return Err(refused("the token is too long"));
-            }
-        }
+        let read = self.whole(&mut response, &realm, TOKEN_BYTES_MAX).await?;
         let answer: serde_json::Value = serde_json::from_slice(&read).unwrap_or_default();
         let token = answer["token"].as_str().or_else(|| answer["access_token"].as_str());
         let token =
@@ -222,10 +242,10 @@ impl Http {
         token.map(str::to_owned).ok_or_else(|| refused("the answer has no token"))
     }
 
-    async fn judge(&self, mut response: Response, url: Url) -> Result<Answer, Fault> {
+    async fn judge(&self, mut response: Response, url: Url, led_by_public: bool) -> Result<Answer, Fault> {
         let status = response.status();
         if status.is_success() {
-            return Ok(Answer { response, url });
+            return Ok(Answer { response, url, led_by_public });
         }
         if status == StatusCode::TOO_MANY_REQUESTS || status.is_server_error() {
             let after = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok());
@@ -287,17 +307,29 @@ impl Http {
     }
 
     async fn small_once(&self, ask: &Ask<'_>, bytes_max: usize) -> Result<(Vec<u8>, HeaderMap), Fault> {
-        let Answer { mut response, url } = self.get(ask).await?;
+        let Answer { mut response, url, .. } = self.get(ask).await?;
         let headers = response.headers().clone();
+        Ok((self.whole(&mut response, &url, bytes_max).await?, headers))
+    }
+
+    /// A whole body: bounded in bytes, and in time however steadily it trickles.
+    async fn whole(&self, response: &mut Response, url: &Url, bytes_max: usize) -> Result<Vec<u8>, Fault> {
+        let refused = |why: String| Fault::Final(PullError::refused(shown(url), why));
+        let until = tokio::time::Instant::now() + self.answer;
         let mut read = Vec::new();
-        while let Some(piece) = self.piece(&mut response).await? {
+        loop {
+            let Ok(piece) = tokio::time::timeout_at(until, self.piece(response)).await else {
+                let (bytes, seconds) = (read.len(), self.answer.as_secs_f32());
+                return Err(refused(format!(
+                    "only {bytes} bytes of it came in {seconds} s: try again later"
+                )));
+            };
+            let Some(piece) = piece? else { return Ok(read) };
             read.extend_from_slice(&piece);
             if read.len() > bytes_max {
-                let why = format!("it is longer than {bytes_max} bytes");
-                return Err(Fault::Final(PullError::refused(shown(&url), why)));
+                return Err(refused(format!("it is longer than {bytes_max} bytes")));
             }
         }
-        Ok((read, headers))
     }
 
     /// Waits before something is tried again: as long as the server asked, or twice as long as before, each a

@@ -12,19 +12,27 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::StoreError;
+use crate::opening::{aside, is_full};
+use crate::reserve::Reserve;
+
 /// The description of a model that lies beside its files: what the database is rebuilt from.
 pub(crate) const MANIFEST: &str = ".hanzo-model.json";
+/// The folder of models' folders.
+pub(crate) const MODELS: &str = "models";
 const STAGE: &str = ".stage-";
 
 /// Paths within the store's directory.
 #[derive(Clone, Debug)]
 pub(crate) struct Layout {
     dir: PathBuf,
+    pub(crate) reserve: Reserve,
 }
 
 impl Layout {
     pub(crate) fn new(dir: PathBuf) -> Self {
-        Self { dir }
+        let reserve = Reserve::new(&dir, dir.join("reserve"));
+        Self { dir, reserve }
     }
 
     pub(crate) fn dir(&self) -> &Path {
@@ -33,6 +41,37 @@ impl Layout {
 
     pub(crate) fn database(&self) -> PathBuf {
         self.dir.join("db")
+    }
+
+    /// Every change of the database, see [`crate::ledger`].
+    pub(crate) fn ledger(&self) -> PathBuf {
+        self.dir.join("ledger")
+    }
+
+    /// Whoever holds a lock on this file has the store.
+    pub(crate) fn lock(&self) -> PathBuf {
+        self.dir.join("lock")
+    }
+
+    /// Whether there is a model that was pulled.
+    pub(crate) fn has_models(&self) -> bool {
+        let folders = fs::read_dir(self.models()).into_iter().flatten().flatten();
+        folders.map(|folder| folder.path().join(MANIFEST)).any(|manifest| manifest.is_file())
+    }
+
+    /// Moves what cannot be used out of the way; where to, if it was there.
+    pub(crate) fn set_aside(&self, path: &Path) -> Result<Option<PathBuf>, StoreError> {
+        let to = aside(path);
+        match fs::rename(path, &to) {
+            Ok(()) => Ok(Some(to)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(self.failed(path, error)),
+        }
+    }
+
+    /// An error of the operating system: no room is said as such.
+    pub(crate) fn failed(&self, path: &Path, error: io::Error) -> StoreError {
+        if is_full(&error) { StoreError::full(&self.dir) } else { StoreError::file(path)(error) }
     }
 
     pub(crate) fn blobs(&self) -> PathBuf {
@@ -50,7 +89,7 @@ impl Layout {
     }
 
     pub(crate) fn models(&self) -> PathBuf {
-        self.dir.join("models")
+        self.dir.join(MODELS)
     }
 
     /// A fresh folder to assemble a model in; [`Layout::settle`] makes it visible.
@@ -86,13 +125,22 @@ pub(crate) fn is_stage(name: &str) -> bool {
     name.starts_with(STAGE)
 }
 
-/// Makes `to` the same file as `from`.
+/// Makes `to` the same file as `from`. Where a symbolic link must stand in, it leads from one to the other within the
+/// store, which may be moved.
 pub(crate) fn link(from: &Path, to: &Path) -> io::Result<()> {
     match fs::hard_link(from, to) {
         Ok(()) => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(error),
-        Err(_) => symlink(from, to),
+        Err(_) => symlink(&way(to, from), to),
     }
+}
+
+/// The relative path that leads from the link at `link` to `target`.
+pub(crate) fn way(link: &Path, target: &Path) -> PathBuf {
+    let folder = link.parent().unwrap_or(link);
+    let same = folder.iter().zip(target.iter()).take_while(|(one, other)| one == other).count();
+    let up = folder.iter().skip(same).map(|_| std::ffi::OsStr::new(".."));
+    up.chain(target.iter().skip(same)).collect()
 }
 
 #[cfg(unix)]

@@ -17,9 +17,11 @@ mod file_name;
 mod http;
 mod journal;
 mod layout;
+mod ledger;
 mod limits;
 mod lookup;
 mod name;
+mod opening;
 mod pins;
 mod plan;
 mod prefix;
@@ -27,14 +29,17 @@ mod progress;
 mod publish;
 mod pull;
 mod pull_error;
+mod reach;
 mod record;
 mod reference;
 mod repair;
+mod reserve;
 mod schema;
 mod settings;
 mod source;
 mod store;
 mod stream;
+mod trees;
 mod verify;
 
 pub use alias::Alias;
@@ -47,7 +52,7 @@ pub use limits::{
     NAME_BYTES_MAX, ORPHAN_AGE, PULLS_MAX, RECORD_BYTES_MAX,
 };
 pub use lookup::Found;
-pub use name::{Match, check_name, derive_name, find_name};
+pub use name::{Match, RESERVED_NAMES, check_name, derive_name, find_name};
 pub use plan::Proposal;
 pub use progress::{FileProgress, Phase, Progress};
 pub use publish::{Description, Inspect};

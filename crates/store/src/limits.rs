@@ -17,6 +17,15 @@ pub(crate) const TEXT_BYTES_MAX: usize = 1_024;
 pub const DIGEST_EAGER_BYTES_MAX: u64 = 32 << 20;
 /// How long an open waits for another process to let go of the database.
 pub(crate) const LOCK_WAIT_MS: u64 = 300;
+/// How long the database may take to open and be read; one that takes longer is damaged. The largest store takes
+/// seconds.
+pub(crate) const OPEN_MAX: Duration = Duration::from_secs(120);
+/// What the ledger may be longer than twice what it says before it is written anew.
+pub(crate) const LEDGER_SLACK_BYTES: u64 = 256 << 10;
+/// Free space without which the database is asked to write nothing: two of its segments.
+pub(crate) const ROOM_BYTES: u64 = 1 << 20;
+/// What is put by for a full disk.
+pub(crate) const RESERVE_BYTES: u64 = 4 << 20;
 /// sled's page cache: the whole record is small.
 pub(crate) const CACHE_BYTES: u64 = 8 << 20;
 /// Aliases a user may make.
@@ -40,6 +49,9 @@ pub(crate) const FILE_NAME_BYTES_MAX: usize = 255;
 pub(crate) const FILE_FOLDERS_MAX: usize = 4;
 /// Bytes read of a text that comes with a model: its template, system prompt, parameters or license.
 pub(crate) const SIDE_TEXT_BYTES_MAX: u64 = 1 << 20;
+/// How long a listing, a manifest or a token may take to arrive, from the first byte to the last: 16 MiB at a modem's
+/// pace, and not a byte a second.
+pub(crate) const ANSWER_MAX: Duration = Duration::from_secs(120);
 /// Redirects followed from one request.
 pub(crate) const REDIRECTS_MAX: usize = 8;
 /// Globs of one pull.
@@ -50,6 +62,8 @@ pub(crate) const CHUNK_BYTES: u64 = 16 << 20;
 /// What arrived is written, and noted in the journal, each time so much has gathered: what a kill can cost each
 /// stream, and what each stream holds in memory.
 pub(crate) const WRITE_BYTES: usize = 1 << 20;
+/// A connection that brings less in the time of [`crate::Settings::stall`] is given up, as one that brings nothing.
+pub(crate) const LEAST_BYTES: u64 = 1 << 10;
 /// Requests at once for one file.
 pub(crate) const STREAMS_MAX: usize = 4;
 /// Files at once; together with [`STREAMS_MAX`], the connections of one pull.
@@ -78,4 +92,6 @@ pub(crate) const PROGRESS_EVERY: Duration = Duration::from_millis(100);
 const _: () = assert!(RECORD_BYTES_MAX >= 200 * 4_096);
 // What all pulls together gather in memory.
 const _: () = assert!(PULLS_MAX * FILES_AT_ONCE * STREAMS_MAX * WRITE_BYTES <= 64 << 20);
+// Some changes in a row on a full disk.
+const _: () = assert!(RESERVE_BYTES >= 4 * ROOM_BYTES);
 const _: () = assert!(CHUNK_BYTES > WRITE_BYTES as u64);

@@ -91,6 +91,9 @@ impl Store {
             }
             Found::Missing(reference) => reference.to_string(),
         };
+        if name::is_reserved(alias) {
+            return Err(bad("it is the name of the model that is built into this program"));
+        }
         if fold(&target) == fold(alias) {
             return Err(bad("it would stand for itself"));
         }

@@ -46,6 +46,14 @@ pub fn find_name<'a>(query: &str, names: impl IntoIterator<Item = &'a str>) -> M
     }
 }
 
+/// Names that no model of a store has: the model that is built into the programs goes before all others.
+pub const RESERVED_NAMES: [&str; 1] = ["hanzo-demo"];
+
+/// Whether no model of a store may have the name.
+pub(crate) fn is_reserved(name: &str) -> bool {
+    RESERVED_NAMES.contains(&fold(name).as_str())
+}
+
 /// The form names are compared and keyed in.
 pub(crate) fn fold(name: &str) -> String {
     name.to_lowercase()

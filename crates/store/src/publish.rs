@@ -9,7 +9,7 @@ use crate::name::fold;
 use crate::record::{FileRecord, Held, ModelRecord, Role};
 use crate::schema;
 use crate::store::cut;
-use crate::{Store, StoreError, file_name};
+use crate::{Store, StoreError, file_name, name};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -114,7 +114,8 @@ impl Store {
             file.path = PathBuf::from(&arrived.name);
         }
         let manifest = stage.join(MANIFEST);
-        layout::write_new(&manifest, &schema::encode(&record)?).map_err(StoreError::file(&manifest))?;
+        layout::write_new(&manifest, &schema::encode(&record, Path::new(""))?)
+            .map_err(StoreError::file(&manifest))?;
         let folder = self.layout.settle(&stage, &folder).map_err(StoreError::file(&stage))?;
         absolute(&mut record, &folder);
         let ends_pull = model.ends_pull.as_deref();
@@ -130,11 +131,14 @@ impl Store {
         crate::check_name(&model.name)?;
         let mut name = model.name.clone();
         for number in 2_u64.. {
-            let Some(entry) = self.database.exact(&name)? else { break };
-            // A record that cannot be read is no model any more.
-            let Ok(known) = schema::decode(&entry.name, &entry.encoded) else { break };
-            if fold(&known.reference) == fold(&model.reference) {
-                return Ok((known.name.clone(), Some(known)));
+            match self.database.exact(&name)?.map(|entry| self.database.decode(&entry)) {
+                Some(Ok(known)) if fold(&known.reference) == fold(&model.reference) => {
+                    return Ok((known.name.clone(), Some(known)));
+                }
+                Some(Ok(_)) => {}
+                // A record that cannot be read is no model any more.
+                Some(Err(_)) | None if !name::is_reserved(&name) => break,
+                Some(Err(_)) | None => {}
             }
             name = format!("{}-{number}", model.name);
         }

@@ -14,7 +14,7 @@ use crate::source::choose::Globs;
 use crate::{PullError, Store, StoreError, alias};
 use std::collections::HashMap;
 use std::pin::pin;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::watch;
@@ -50,14 +50,27 @@ pub(crate) struct Shared {
     pub(crate) downloader: Downloader,
     pub(crate) inspect: Option<Inspect>,
     jobs: Mutex<HashMap<String, Job>>,
+    /// Pulls that were begun.
+    begun: AtomicU64,
     /// One fetches a file, others that want it wait: by the name of its part.
     parts: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
 }
 
 struct Job {
+    /// Tells it from a later one of the same.
+    number: u64,
     reference: String,
     states: watch::Receiver<PullState>,
     cancel: CancellationToken,
+    audience: Arc<Mutex<Audience>>,
+}
+
+/// Who watches a pull.
+#[derive(Default)]
+struct Audience {
+    watching: usize,
+    /// Somebody began or joined it who wants it to go on without anybody.
+    outlives: bool,
 }
 
 /// How a pull is.
@@ -71,10 +84,12 @@ pub enum PullState {
     Failed(Arc<PullError>),
 }
 
-/// A pull that somebody watches. Dropping it leaves the pull running.
+/// A pull that somebody watches. Dropping it leaves the pull running, unless it is the last one of a pull that only
+/// [`Puller::pull_while_watched`] began and joined.
 pub struct Pull {
     states: watch::Receiver<PullState>,
     cancel: CancellationToken,
+    audience: Arc<Mutex<Audience>>,
     joined: bool,
     seen_first: bool,
 }
@@ -88,8 +103,9 @@ impl Puller {
         let http = Arc::new(Http::new(&settings)?);
         let room = settings.write_bytes_max.map(|bytes| Arc::new(AtomicU64::new(bytes)));
         let downloader = Downloader { http: http.clone(), layout: store.layout.clone(), room };
-        let (jobs, parts) = Default::default();
-        Ok(Self { shared: Arc::new(Shared { store, settings, http, downloader, inspect, jobs, parts }) })
+        let (jobs, begun, parts) = Default::default();
+        let shared = Shared { store, settings, http, downloader, inspect, jobs, begun, parts };
+        Ok(Self { shared: Arc::new(shared) })
     }
 
     /// The store it pulls into.
@@ -103,23 +119,41 @@ impl Puller {
     /// # Errors
     /// [`StoreError::BadReference`], [`PullError::Refused`] for a bad glob, [`PullError::TooMany`].
     pub fn pull(&self, text: &str, options: &PullOptions) -> Result<Pull, PullError> {
+        self.begin(text, options, true)
+    }
+
+    /// As [`Puller::pull`], of a pull that ends when nobody watches it any more.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn pull_while_watched(&self, text: &str, options: &PullOptions) -> Result<Pull, PullError> {
+        self.begin(text, options, false)
+    }
+
+    fn begin(&self, text: &str, options: &PullOptions, outlives: bool) -> Result<Pull, PullError> {
         let reference = self.reference(text, options)?;
         let (include, exclude) = globs(options)?;
         let shown = reference.to_string();
         let key = format!("{shown}\0{options:?}").to_lowercase();
         let mut jobs = self.jobs();
-        if let Some(job) = jobs.get(&key) {
+        // One that was cancelled is on its way out: who asks now begins anew.
+        if let Some(job) = jobs.get(&key).filter(|job| !job.cancel.is_cancelled()) {
             let (states, cancel) = (job.states.clone(), job.cancel.clone());
-            return Ok(Pull { states, cancel, joined: true, seen_first: false });
+            if let Some(pull) = Pull::watching(states, cancel, job.audience.clone(), outlives, true) {
+                return Ok(pull);
+            }
         }
-        if jobs.len() >= PULLS_MAX {
+        if jobs.len() >= PULLS_MAX && !jobs.contains_key(&key) {
             return Err(PullError::TooMany { max: PULLS_MAX });
         }
         let progress = Arc::new(PullProgress::default());
         progress.begin(text, Vec::new());
         let (sender, states) = watch::channel(PullState::Running(progress.look()));
         let cancel = CancellationToken::new();
-        let job = Job { reference: shown, states: states.clone(), cancel: cancel.clone() };
+        let (audience, number) = (Arc::<Mutex<Audience>>::default(), self.shared.begun.fetch_add(1, Relaxed));
+        let pull = Pull::watching(states.clone(), cancel.clone(), audience.clone(), outlives, false)
+            .ok_or_else(|| PullError::Internal("a pull ended before it began".to_owned()))?;
+        let job = Job { number, reference: shown, states, cancel: cancel.clone(), audience };
         jobs.insert(key.clone(), job);
         drop(jobs);
         let work = Acquire {
@@ -131,9 +165,9 @@ impl Puller {
             progress: progress.clone(),
             cancel: cancel.clone(),
         };
-        let leave = Leave { shared: self.shared.clone(), key };
-        tokio::spawn(run(work, progress, sender, cancel.clone(), leave));
-        Ok(Pull { states, cancel, joined: false, seen_first: false })
+        let leave = Leave { shared: self.shared.clone(), key, number };
+        tokio::spawn(run(work, progress, sender, cancel, leave));
+        Ok(pull)
     }
 
     /// What a pull would do. Asks the source, and fetches nothing.
@@ -254,11 +288,15 @@ fn globs(options: &PullOptions) -> Result<(Globs, Globs), PullError> {
 struct Leave {
     shared: Arc<Shared>,
     key: String,
+    number: u64,
 }
 
 impl Drop for Leave {
     fn drop(&mut self) {
-        self.shared.jobs().remove(&self.key);
+        let mut jobs = self.shared.jobs();
+        if jobs.get(&self.key).is_some_and(|job| job.number == self.number) {
+            jobs.remove(&self.key);
+        }
     }
 }
 
@@ -300,6 +338,25 @@ async fn run(
 }
 
 impl Pull {
+    /// One more watches; none where the last has just left and the pull ends.
+    fn watching(
+        states: watch::Receiver<PullState>,
+        cancel: CancellationToken,
+        audience: Arc<Mutex<Audience>>,
+        outlives: bool,
+        joined: bool,
+    ) -> Option<Self> {
+        {
+            let mut audience = audience.lock().unwrap_or_else(PoisonError::into_inner);
+            if cancel.is_cancelled() {
+                return None;
+            }
+            audience.watching += 1;
+            audience.outlives |= outlives;
+        }
+        Some(Self { states, cancel, audience, joined, seen_first: false })
+    }
+
     /// Whether the pull was running before.
     pub fn joined(&self) -> bool {
         self.joined
@@ -337,6 +394,17 @@ impl Pull {
     /// Ends it, for everybody who watches it.
     pub fn cancel(&self) {
         self.cancel.cancel();
+    }
+}
+
+impl Drop for Pull {
+    fn drop(&mut self) {
+        let mut audience = self.audience.lock().unwrap_or_else(PoisonError::into_inner);
+        audience.watching -= 1;
+        if audience.watching == 0 && !audience.outlives {
+            // One that has ended is past cancelling.
+            self.cancel.cancel();
+        }
     }
 }
 

@@ -1,5 +1,5 @@
-//! A store whose database is lost or broken: the models that were pulled are found again by the manifests beside
-//! their files. Models that were registered in place were known to the database alone.
+//! A store whose database was damaged or lost: what was mended, what was dropped, and the models that are found again by
+//! the manifests beside their files.
 
 use crate::database::Change;
 use crate::layout::{MANIFEST, is_stage};
@@ -11,41 +11,75 @@ use std::fs;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-/// What a repair did.
+/// What was mended.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Repaired {
-    /// Where a database that could not be opened was moved.
+    /// What was wrong with the database or its ledger; none: nothing.
+    pub why: Option<String>,
+    /// Where a database that was damaged was moved.
     pub database_moved_to: Option<PathBuf>,
     /// Names of models that have a record again.
     pub restored: Vec<String>,
+    /// User's aliases that are there again.
+    pub aliases: usize,
+    /// What is lost, by name, and why.
+    pub dropped: Vec<(String, String)>,
     /// Folders that are no whole model, and why.
     pub skipped: Vec<(PathBuf, String)>,
-    /// Blobs whose own entry was gone and that a model's folder still had.
+    /// Files that were gone from the blobs or from a model's folder, and were still in the other.
     pub relinked: usize,
 }
 
+impl Repaired {
+    /// One line for people: what happened to the store in `dir`, what became of it, and what to type.
+    pub fn summary(&self, dir: &Path) -> String {
+        let why = self.why.as_deref().unwrap_or("nothing was wrong with it");
+        let mut said = format!("the database of the model store at {} was damaged: {why}", dir.display());
+        if let Some(aside) = &self.database_moved_to {
+            said += &format!("; it was set aside as {}", aside.display());
+        }
+        if !self.restored.is_empty() || self.aliases > 0 {
+            let (models, aliases) = (self.restored.len(), self.aliases);
+            said += &format!("; made again with {models} models and {aliases} aliases");
+        }
+        let lost: Vec<String> = self.dropped.iter().map(|(what, why)| format!("{what} ({why})")).collect();
+        said += &match lost.is_empty() {
+            true => "; nothing is lost".to_owned(),
+            false => format!("; lost: {}", lost.join(", ")),
+        };
+        said + "; `hanzo-engine doctor --repair` looks at everything that is left"
+    }
+}
+
 impl Store {
-    /// Opens the store in `dir`, moving a database aside that cannot be opened, and gives every pulled model that
-    /// has no record its record again. Records that are there are left as they are.
+    /// Opens the store in `dir`, as [`Store::open`] does; gives every pulled model that has no record its record again,
+    /// and every file that is gone from one of its two places back to it; drops records that nobody can read. Records
+    /// that can be read are left as they are.
     ///
     /// # Errors
     /// [`StoreError::Locked`] and [`StoreError::Newer`] as [`Store::open`]; [`StoreError::File`],
     /// [`StoreError::Database`].
     pub fn repair(dir: &Path) -> Result<(Self, Repaired), StoreError> {
-        let mut repaired = Repaired::default();
-        let store = match Self::open(dir) {
-            Err(StoreError::Open { .. } | StoreError::Database { .. }) => {
-                let db = dir.join("db");
-                let aside = (1_u32..).map(|n| dir.join(format!("db.broken-{n}"))).find(|path| !path.exists());
-                let aside = aside.unwrap_or_else(|| dir.join("db.broken"));
-                fs::rename(&db, &aside).map_err(StoreError::file(&db))?;
-                repaired.database_moved_to = Some(aside);
-                Self::open(dir)?
-            }
-            other => other?,
-        };
+        let store = Self::open(dir)?;
+        let mut repaired = store.mended().cloned().unwrap_or_default();
         store.restore(&mut repaired)?;
+        for record in store.list()?.corrupt {
+            store.remove(&record.name)?;
+            let why = format!("its record cannot be read ({}), and nothing else has it", record.why);
+            repaired.dropped.push((record.name, why));
+        }
         Ok((store, repaired))
+    }
+
+    /// What was mended as the store was opened, with what only manifests have.
+    pub(crate) fn restored(&self, mut repaired: Repaired, incomplete: bool) -> Result<Repaired, StoreError> {
+        if incomplete {
+            self.restore(&mut repaired)?;
+            // What a manifest brought back is not lost.
+            let restored = &repaired.restored;
+            repaired.dropped.retain(|(what, _)| !restored.iter().any(|name| name.eq_ignore_ascii_case(what)));
+        }
+        Ok(repaired)
     }
 
     fn restore(&self, repaired: &mut Repaired) -> Result<(), StoreError> {
@@ -82,6 +116,16 @@ impl Store {
         }
         absolute(&mut record, folder);
         crate::check_name(&record.name).map_err(|error| error.to_string())?;
+        for file in record.files.iter().filter(|file| file.held == Held::Blob) {
+            let blob = file.sha256.as_ref().map(|sha256| self.layout.blob(sha256));
+            let Some(blob) = blob.filter(|blob| blob.is_file() && file.state() == FileState::Missing) else {
+                continue;
+            };
+            // A link of a store that was moved leads to its old place.
+            crate::layout::delete_file(&file.path).map_err(|error| error.to_string())?;
+            crate::layout::link(&blob, &file.path).map_err(|error| error.to_string())?;
+            *relinked += 1;
+        }
         if let Some(file) = record.files.iter().find(|file| file.state() == FileState::Missing) {
             return Err(format!("{} is not there", file.path.display()));
         }
@@ -94,7 +138,7 @@ impl Store {
             }
         }
         let known = self.database.exact(&record.name).map_err(|error| error.to_string())?;
-        if known.is_some_and(|entry| crate::schema::decode(&entry.name, &entry.encoded).is_ok()) {
+        if known.is_some_and(|entry| self.database.decode(&entry).is_ok()) {
             return Ok(None);
         }
         self.check_room_for_one().map_err(|error| error.to_string())?;

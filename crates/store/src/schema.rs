@@ -2,13 +2,16 @@
 //! is a JSON object under its folded name; the database states its schema version under one key.
 
 use crate::StoreError;
+use crate::layout::{MANIFEST, MODELS};
 use crate::record::ModelRecord;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use std::path::{Path, PathBuf};
 
 /// Turns one record of a version into one of the next. An `Err` leaves the record as it is: it then reads as
 /// corrupt, by name, and the rest of the database is served.
-pub(crate) type Migration = fn(&mut Value) -> Result<(), String>;
+/// The path is the store's directory, as it is now.
+pub(crate) type Migration = fn(&mut Value, &Path) -> Result<(), String>;
 
 /// A version of the encoding, with the way to it from every version before.
 pub(crate) struct Schema {
@@ -21,13 +24,14 @@ pub(crate) struct Schema {
 /// What this program reads and writes. A change of [`ModelRecord`] that old records do not decode under raises the
 /// version and adds a migration.
 ///
-/// Version 1 knew models that were registered where they lie. Version 2 adds blobs, references and aliases.
-pub(crate) const CURRENT: Schema = Schema { version: 2, migrations: &[from_1_to_2] };
+/// Version 1 knew models that were registered where they lie. Version 2 adds blobs, references and aliases. In version 3
+/// paths below the store's directory are relative to it, so that it may be moved.
+pub(crate) const CURRENT: Schema = Schema { version: 3, migrations: &[from_1_to_2, from_2_to_3] };
 
 const _: () = assert!(CURRENT.migrations.len() as u32 + 1 == CURRENT.version);
 
 /// A model of version 1 lies where it was registered, and so do its files.
-fn from_1_to_2(record: &mut Value) -> Result<(), String> {
+fn from_1_to_2(record: &mut Value, _: &Path) -> Result<(), String> {
     let record = record.as_object_mut().ok_or("not an object")?;
     let source = record.get("source").cloned().ok_or("no source")?;
     record.insert("reference".into(), source);
@@ -39,6 +43,48 @@ fn from_1_to_2(record: &mut Value) -> Result<(), String> {
         file.insert("held".into(), "elsewhere".into());
     }
     Ok(())
+}
+
+/// A store that was moved before it became version 3 has paths of its old place: what was the store's own is known by
+/// its folder, which has a manifest.
+fn from_2_to_3(record: &mut Value, dir: &Path) -> Result<(), String> {
+    let record = record.as_object_mut().ok_or("not an object")?;
+    let files = record.get_mut("files").and_then(Value::as_array_mut).ok_or("no files")?;
+    let mut of_store = false;
+    for file in files {
+        let own = file.get("held").is_some_and(|held| held != "elsewhere");
+        of_store |= own;
+        make_relative(file.get_mut("path").ok_or("a file has no path")?, own, dir)?;
+    }
+    make_relative(record.get_mut("path").ok_or("no path")?, of_store, dir)
+}
+
+fn make_relative(path: &mut Value, own: bool, dir: &Path) -> Result<(), String> {
+    let text = path.as_str().ok_or("a path is no text")?;
+    let was = Path::new(text);
+    let below = relative(was, dir);
+    let moved = || {
+        let parts: Vec<_> = was.components().collect();
+        let models = parts.iter().rposition(|part| part.as_os_str() == MODELS)?;
+        let below: PathBuf = parts[models..].iter().collect();
+        let folder = dir.join(MODELS).join(parts.get(models + 1)?);
+        folder.join(MANIFEST).is_file().then_some(below)
+    };
+    let kept = match own && below.is_absolute() {
+        true => moved().unwrap_or_else(|| was.to_owned()),
+        false => below.to_owned(),
+    };
+    *path = kept.to_str().ok_or("a path is no text")?.into();
+    Ok(())
+}
+
+/// A path as it is kept: below the store's directory without that.
+pub(crate) fn relative<'a>(path: &'a Path, dir: &Path) -> &'a Path {
+    match path.strip_prefix(dir) {
+        // The directory itself has no name without it.
+        Ok(below) if !below.as_os_str().is_empty() => below,
+        _ => path,
+    }
 }
 
 /// What is known of a blob.
@@ -60,27 +106,47 @@ pub struct PullRecord {
 
 impl Schema {
     /// One record of `version`, brought to this schema's version.
-    pub(crate) fn migrate(&self, version: u32, encoded: &[u8]) -> Result<Vec<u8>, String> {
+    pub(crate) fn migrate(&self, version: u32, encoded: &[u8], dir: &Path) -> Result<Vec<u8>, String> {
         let mut value: Value = serde_json::from_slice(encoded).map_err(|error| error.to_string())?;
         for migration in &self.migrations[version.saturating_sub(1) as usize..] {
-            migration(&mut value)?;
+            migration(&mut value, dir)?;
         }
         serde_json::to_vec(&value).map_err(|error| error.to_string())
     }
 }
 
-/// A record in bytes.
-pub(crate) fn encode(record: &ModelRecord) -> Result<Vec<u8>, StoreError> {
-    serde_json::to_vec(record)
+/// A record in bytes, with paths relative to `dir` where they are below it.
+pub(crate) fn encode(record: &ModelRecord, dir: &Path) -> Result<Vec<u8>, StoreError> {
+    let mut kept = record.clone();
+    kept.path = relative(&record.path, dir).to_owned();
+    for file in &mut kept.files {
+        file.path = relative(&file.path, dir).to_owned();
+    }
+    serde_json::to_vec(&kept)
         .map_err(|error| StoreError::Corrupt { name: record.name.clone(), why: error.to_string() })
 }
 
-/// The record under `key`.
-pub(crate) fn decode(key: &str, encoded: &[u8]) -> Result<ModelRecord, StoreError> {
+/// The record under `key`, of the store in `dir`.
+pub(crate) fn decode(key: &str, encoded: &[u8], dir: &Path) -> Result<ModelRecord, StoreError> {
     let corrupt = |why: String| StoreError::Corrupt { name: key.to_owned(), why };
-    let record: ModelRecord = serde_json::from_slice(encoded).map_err(|error| corrupt(error.to_string()))?;
+    let mut record: ModelRecord =
+        serde_json::from_slice(encoded).map_err(|error| corrupt(error.to_string()))?;
     if crate::name::fold(&record.name) != key {
         return Err(corrupt("it names another model".to_owned()));
+    }
+    let leaves = |path: &Path| path.iter().any(|part| part == "..");
+    if leaves(&record.path) || record.files.iter().any(|file| leaves(&file.path)) {
+        return Err(corrupt("a path of it leads out of the store".to_owned()));
+    }
+    // One that was registered where it lies, below the store's directory, comes from where that is now.
+    let in_place = record.in_place && record.path.is_relative();
+    if in_place && record.reference == record.source && record.source.starts_with("file://") {
+        record.source = format!("file://{}", dir.join(&record.path).display());
+        record.reference = record.source.clone();
+    }
+    record.path = dir.join(&record.path);
+    for file in &mut record.files {
+        file.path = dir.join(&file.path);
     }
     Ok(record)
 }

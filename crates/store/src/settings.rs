@@ -25,6 +25,8 @@ pub struct Settings {
     pub proxy: Option<Url>,
     /// A connection that brings no byte for so long is given up, and tried again.
     pub stall: Duration,
+    /// A listing, manifest or token that has not come whole after so long is refused.
+    pub answer: Duration,
     /// The first wait before something is tried again; later ones double, to 30 s.
     pub backoff: Duration,
     /// The store may take so much of the disk at most, beside what is free: to try a full disk.
@@ -69,6 +71,7 @@ impl Settings {
             offline: flag("HF_HUB_OFFLINE")?,
             proxy: None,
             stall: Duration::from_secs(30),
+            answer: crate::limits::ANSWER_MAX,
             backoff: Duration::from_millis(500),
             write_bytes_max: None,
         })

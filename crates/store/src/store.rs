@@ -2,14 +2,15 @@
 //! it answers.
 
 use crate::StoreError;
-use crate::database::{Change, Database, Entry};
+use crate::database::{Change, Database};
 use crate::digest::sha256;
 use crate::layout::Layout;
 use crate::limits::{DIGEST_EAGER_BYTES_MAX, FILES_MAX, MODELS_MAX, TEXT_BYTES_MAX};
 use crate::name::{self, fold};
 use crate::pins::Pins;
 use crate::record::{FileRecord, FileState, ModelRecord, NewModel};
-use crate::schema::{self, CURRENT, Schema};
+use crate::repair::Repaired;
+use crate::schema::{CURRENT, Schema};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -22,6 +23,8 @@ pub struct Store {
     writing: Arc<Mutex<()>>,
     /// What pulls that run are counting on.
     pub(crate) pins: Arc<Mutex<Pins>>,
+    /// What was mended when it was opened.
+    repaired: Arc<Repaired>,
 }
 
 /// All records: those that decode, and the names of those that do not.
@@ -73,26 +76,44 @@ pub fn default_dir() -> Option<PathBuf> {
 }
 
 impl Store {
-    /// Opens the store in `dir`, creating it if need be. A database of an older version is migrated first.
+    /// Opens the store in `dir`, creating it if need be. A database of an older version is migrated first; one that is
+    /// damaged is set aside and made again, which [`Store::mended`] then tells.
     ///
     /// # Errors
+    /// [`StoreError::DiskFull`] when not even the database has room,
     /// [`StoreError::Locked`] when another process has it open (after a wait of 0.3 s), [`StoreError::Newer`] when
     /// a newer version wrote it, [`StoreError::Open`] for the rest.
     pub fn open(dir: &Path) -> Result<Self, StoreError> {
-        Self::open_as(dir, &CURRENT)
+        Self::open_as(dir, &CURRENT, true)
     }
 
-    pub(crate) fn open_as(dir: &Path, schema: &Schema) -> Result<Self, StoreError> {
+    /// As [`Store::open`], and mends nothing.
+    ///
+    /// # Errors
+    /// [`StoreError::Damaged`], and as there.
+    pub fn open_as_it_is(dir: &Path) -> Result<Self, StoreError> {
+        Self::open_as(dir, &CURRENT, false)
+    }
+
+    /// What was mended when the store was opened, if anything was.
+    pub fn mended(&self) -> Option<&Repaired> {
+        Some(&*self.repaired).filter(|repaired| repaired.why.is_some())
+    }
+
+    pub(crate) fn open_as(dir: &Path, schema: &Schema, mend: bool) -> Result<Self, StoreError> {
         let open_error =
             |error: std::io::Error| StoreError::Open { dir: dir.to_owned(), why: error.to_string() };
         std::fs::create_dir_all(dir).map_err(open_error)?;
         let dir = dir.canonicalize().map_err(open_error)?;
         let layout = Layout::new(dir);
-        let database = Database::open(layout.dir(), &layout.database(), schema)?;
+        let (database, repaired, incomplete) = Database::open(&layout, schema, mend)?;
         for folder in [layout.blobs(), layout.partial(), layout.models()] {
             std::fs::create_dir_all(folder).map_err(open_error)?;
         }
-        Ok(Self { layout, database: Arc::new(database), writing: Arc::default(), pins: Arc::default() })
+        let (database, writing, pins) = (Arc::new(database), Arc::default(), Arc::default());
+        let mut store = Self { layout, database, writing, pins, repaired: Arc::default() };
+        store.repaired = Arc::new(store.restored(repaired, incomplete)?);
+        Ok(store)
     }
 
     /// The store's directory, absolute.
@@ -106,8 +127,8 @@ impl Store {
     /// [`StoreError::Database`].
     pub fn list(&self) -> Result<Listing, StoreError> {
         let mut listing = Listing::default();
-        for Entry { name, encoded, .. } in self.database.entries()? {
-            match schema::decode(&name, &encoded) {
+        for entry in self.database.entries()? {
+            match self.database.decode(&entry) {
                 Ok(record) => listing.models.push(record),
                 Err(StoreError::Corrupt { name, why }) => listing.corrupt.push(CorruptRecord { name, why }),
                 Err(error) => return Err(error),
@@ -122,7 +143,7 @@ impl Store {
     /// [`StoreError::NotFound`], [`StoreError::Ambiguous`], [`StoreError::Corrupt`], [`StoreError::Database`].
     pub fn get(&self, name: &str) -> Result<ModelRecord, StoreError> {
         let entry = self.database.find(&self.follow(name)?)?;
-        schema::decode(&entry.name, &entry.encoded)
+        self.database.decode(&entry)
     }
 
     /// The model registered for the file or directory at `path`.
@@ -155,6 +176,10 @@ impl Store {
         now_unix_ms: i64,
     ) -> Result<ModelRecord, StoreError> {
         name.map_or(Ok(()), name::check_name)?;
+        if let Some(name) = name.filter(|name| name::is_reserved(name)) {
+            let why = "it is that of the model that is built into this program";
+            return Err(StoreError::BadName { name: name.to_owned(), why });
+        }
         let mut record = look_at(model)?;
         let _writing = self.lock();
         let same_name = |known: &ModelRecord| name.is_none_or(|name| fold(name) == fold(&known.name));
@@ -163,7 +188,7 @@ impl Store {
             (Some(before), _) => before.name.clone(),
             (None, Some(name)) => {
                 if let Some(entry) = self.database.exact(name)? {
-                    let path = schema::decode(&entry.name, &entry.encoded).map(|other| other.path);
+                    let path = self.database.decode(&entry).map(|other| other.path);
                     return Err(StoreError::NameTaken {
                         name: name.to_owned(),
                         path: path.unwrap_or_default(),
@@ -211,9 +236,22 @@ impl Store {
             },
             other => other?,
         };
-        let orphans = self.database.apply(&Change { remove: Some(&entry), ..Change::default() })?;
-        let record = schema::decode(&entry.name, &entry.encoded).ok();
-        let freed_bytes = record.as_ref().map_or(0, |record| self.release(record, &orphans));
+        let record = self.database.decode(&entry).ok();
+        let change = Change { remove: Some(&entry), ..Change::default() };
+        let freed_bytes = match (self.database.apply(&change), &record) {
+            (Ok(orphans), Some(record)) => self.release(record, &orphans),
+            (Ok(_), None) => 0,
+            // No room for the change: the model's own files make it. A crash in between leaves a record that is said
+            // to have no files, and can be removed.
+            (Err(StoreError::DiskFull { .. }), Some(record)) => {
+                let orphans = self.database.only_of(record)?;
+                let freed_bytes = self.release(record, &orphans);
+                self.database.apply(&change)?;
+                freed_bytes
+            }
+            (Err(error), _) => return Err(error),
+        };
+        self.layout.reserve.keep();
         let name = record.as_ref().map_or(entry.name, |record| record.name.clone());
         Ok(Removed { name, alias_of: None, record, freed_bytes })
     }
@@ -260,7 +298,8 @@ impl Store {
         let numbered = (2_u64..).map(|number| format!("{first}-{number}"));
         for name in std::iter::once(first.to_owned()).chain(second).chain(numbered) {
             // The store holds at most MODELS_MAX names, so this ends long before the numbers do.
-            if self.database.exact(&name)?.is_none() {
+            let is_free = !name::is_reserved(&name) && self.database.alias(&name)?.is_none();
+            if is_free && self.database.exact(&name)?.is_none() {
                 return Ok(name);
             }
         }

@@ -4,7 +4,7 @@ use crate::PullError;
 use crate::digest::{Digest, Hasher};
 use crate::download::{Downloader, Ended, Part, Wanted, content_range, disk, etag, write_at, write_failed};
 use crate::http::{Answer, Ask, Fault, shown};
-use crate::limits::{ATTEMPTS_MAX, CHUNK_BYTES, FILE_BYTES_MAX, STREAMS_MAX, WRITE_BYTES};
+use crate::limits::{ATTEMPTS_MAX, CHUNK_BYTES, FILE_BYTES_MAX, LEAST_BYTES, STREAMS_MAX, WRITE_BYTES};
 use crate::prefix::Follower;
 use crate::progress::{FileState, Phase};
 use bytes::Bytes;
@@ -12,7 +12,7 @@ use reqwest::{StatusCode, Url};
 use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 
 /// The last byte the first request asks for.
@@ -27,8 +27,8 @@ struct Shared {
     follower: Follower,
     /// Ranges before this are done or somebody's.
     next: Mutex<u64>,
-    /// Where redirects led last: asked first, as long as it answers.
-    landed: Mutex<Option<Url>>,
+    /// Where redirects led last, and whether a server of the internet did: asked first, as long as it answers.
+    landed: Mutex<Option<(Url, bool)>>,
 }
 
 /// Brings every range that is missing; the digest of it all.
@@ -45,7 +45,7 @@ pub(crate) async fn all_ranges(
     };
     let follower = Follower::start(part.file.clone(), hasher(wanted, part.total));
     follower.whole_to(prefix);
-    let landed = Mutex::new(first.as_ref().map(|answer| answer.url.clone()));
+    let landed = Mutex::new(first.as_ref().map(|answer| (answer.url.clone(), answer.led_by_public)));
     let (downloader, wanted, state) = (downloader.clone(), wanted.clone(), state.clone());
     let shared = Arc::new(Shared { downloader, wanted, state, part, follower, next: Mutex::new(0), landed });
     let streams = missing.div_ceil(CHUNK_BYTES).clamp(1, STREAMS_MAX as u64);
@@ -113,7 +113,8 @@ impl Shared {
                 Err(StreamFault::Ended(ended)) => return Err(ended),
                 Err(StreamFault::Passing { why, after }) => (why, after),
             };
-            attempts = if at > before { 1 } else { attempts + 1 };
+            // A trickle is no progress.
+            attempts = if at >= before + LEAST_BYTES { 1 } else { attempts + 1 };
             if attempts >= ATTEMPTS_MAX {
                 return Err(PullError::Network { url: shown(&self.wanted.url), attempts, why }.into());
             }
@@ -126,15 +127,16 @@ impl Shared {
     async fn ask(&self, from: u64, to: u64) -> Result<Answer, StreamFault> {
         let landed = self.landed.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let auth = self.wanted.auth.as_ref();
-        let ask = |url| Ask { url, auth, range: Some((from, to - 1)), accept: None };
+        let ask =
+            |url, led_by_public| Ask { url, auth, range: Some((from, to - 1)), accept: None, led_by_public };
         let mut answer = match &landed {
-            Some(url) => self.downloader.http.get(&ask(url)).await,
-            None => self.downloader.http.get(&ask(&self.wanted.url)).await,
+            Some((url, led_by_public)) => self.downloader.http.get(&ask(url, *led_by_public)).await,
+            None => self.downloader.http.get(&ask(&self.wanted.url, false)).await,
         };
         if landed.is_some() && matches!(answer, Err(Fault::Status { .. })) {
             // What redirects lead to is signed for a while only.
             *self.landed.lock().unwrap_or_else(PoisonError::into_inner) = None;
-            answer = self.downloader.http.get(&ask(&self.wanted.url)).await;
+            answer = self.downloader.http.get(&ask(&self.wanted.url, false)).await;
         }
         let answer = match answer {
             Ok(answer) => answer,
@@ -145,7 +147,8 @@ impl Shared {
             Err(fault) => return Err(StreamFault::Ended(final_fault(&self.wanted, fault).into())),
         };
         self.check(&answer, from)?;
-        *self.landed.lock().unwrap_or_else(PoisonError::into_inner) = Some(answer.url.clone());
+        *self.landed.lock().unwrap_or_else(PoisonError::into_inner) =
+            Some((answer.url.clone(), answer.led_by_public));
         Ok(answer)
     }
 
@@ -210,12 +213,22 @@ async fn gather(
     most: u64,
 ) -> (Vec<Bytes>, u64, Option<Result<(), StreamFault>>) {
     let (mut pieces, mut bytes) = (Vec::new(), 0);
+    let (mut since, mut came) = (Instant::now(), 0);
     while bytes < most.min(WRITE_BYTES as u64) {
+        let stall = downloader.http.stall;
+        if since.elapsed() > stall {
+            if came < LEAST_BYTES {
+                let why = format!("only {came} bytes came in {} s", stall.as_secs_f32());
+                return (pieces, bytes, Some(Err(StreamFault::Passing { why, after: None })));
+            }
+            (since, came) = (Instant::now(), 0);
+        }
         match downloader.http.piece(&mut answer.response).await {
             Ok(Some(mut piece)) => {
                 // More than was asked for is not wanted.
                 piece.truncate((most - bytes).min(piece.len() as u64) as usize);
                 bytes += piece.len() as u64;
+                came += piece.len() as u64;
                 pieces.push(piece);
             }
             Ok(None) => return (pieces, bytes, Some(Ok(()))),

@@ -15,6 +15,8 @@ mod hub;
 #[path = "../../../store/tests/pull/server.rs"]
 mod server;
 
+mod damaged;
+mod full;
 mod hostile;
 mod place;
 mod terminal;
@@ -437,9 +439,9 @@ async fn doctor_brings_a_lost_record_back() {
     assert_eq!(lost.status.code(), Some(1));
     let report: Value = serde_json::from_slice(&lost.stdout).unwrap();
     assert_eq!(keys(&report), ["dir", "findings", "free_bytes", "models", "repaired", "sound"]);
-    assert_eq!(report["findings"][0]["what"], "folder", "{report}");
+    assert_eq!(report["findings"][0]["what"], "database", "{report}");
     let repaired = place.json("a", &["doctor", "--repair"]);
-    let repair_keys = ["database_moved_to", "relinked", "restored", "skipped"];
+    let repair_keys = ["aliases", "database_moved_to", "dropped", "relinked", "restored", "skipped", "why"];
     assert_eq!((keys(&repaired["repaired"]), &repaired["sound"]), (repair_keys.to_vec(), &true.into()));
     assert_eq!(repaired["models"], 1);
     place.ok("a", &["verify", "zen-nano"]);

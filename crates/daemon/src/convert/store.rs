@@ -8,7 +8,8 @@ use hanzo_engine_store::{
 
 /// What to pull, and how.
 pub(crate) fn pull_request(wire: v1::PullRequest) -> (String, PullOptions) {
-    let v1::PullRequest { reference, force, quantization, revision, include, exclude, copy } = wire;
+    // Who may leave is the call's own matter, and makes no other pull.
+    let v1::PullRequest { reference, force, quantization, revision, include, exclude, copy, .. } = wire;
     let set = |text: String| (!text.is_empty()).then_some(text);
     let (quantization, revision) = (set(quantization), set(revision));
     (reference, PullOptions { force, quantization, revision, include, exclude, copy })

@@ -8,10 +8,11 @@ use tonic::Request;
 
 use super::{Core, answer_by, deadline, within};
 use crate::{
+    DEMO_MODEL,
     convert::{reply, request},
     error::{Error, Failure},
     models::blocking,
-    registry::ModelView,
+    registry::{ModelView, key},
     source::{Found, Source, find},
 };
 
@@ -109,11 +110,22 @@ pub(super) async fn remove(core: &Arc<Core>, asked: String) -> Result<v1::Remove
         return Err(Error::field("model", "must name a model in the store"));
     }
     let views = core.models.registry.views();
+    // What List gives and the store has no record of.
+    let unstored = if asked.eq_ignore_ascii_case(DEMO_MODEL) {
+        Some(Error::BuiltIn { name: DEMO_MODEL })
+    } else {
+        let loaded = views.iter().find(|view| view.worker.is_some() && key(&view.name) == key(&asked));
+        loaded.map(|view| Error::NotStored { name: view.name.clone(), source_loaded: view.source.describe() })
+    };
     let removed =
         core.models.with_store(move |store| store.remove(&asked)).await.map_err(|error| match error {
             Error::Store(inner) if matches!(*inner, StoreError::BadName { .. }) => {
                 Error::field("model", inner.to_string())
             }
+            Error::Store(inner) if matches!(*inner, StoreError::NotFound { .. }) => {
+                unstored.unwrap_or(Error::Store(inner))
+            }
+            Error::NoStore { reason } => unstored.unwrap_or(Error::NoStore { reason }),
             other => other,
         })?;
     let model = match &removed.record {

@@ -1,5 +1,5 @@
 //! Pull: progress as it is made, to everybody who asked for the same model; and what else there is to say of pulls.
-//! A client that leaves stops nothing.
+//! A client that leaves stops nothing, unless it asked for that.
 
 use std::sync::Arc;
 
@@ -28,8 +28,13 @@ pub(super) async fn pull(
     request: v1::PullRequest,
 ) -> Result<impl Stream<Item = Result<v1::PullProgress, Status>> + use<>, Error> {
     let _active = core.drain.enter()?;
+    let ends_with_clients = request.cancel_with_client;
     let (reference, options) = convert::pull_request(request);
-    let pull = core.pulls.puller()?.pull(&reference, &options)?;
+    let puller = core.pulls.puller()?;
+    let pull = match ends_with_clients {
+        true => puller.pull_while_watched(&reference, &options)?,
+        false => puller.pull(&reference, &options)?,
+    };
     let joined = pull.joined();
     let watcher = Watcher { core: core.clone(), pull, joined, over: false };
     Ok(stream::unfold(watcher, |mut watcher| async move {

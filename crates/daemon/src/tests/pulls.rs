@@ -109,6 +109,62 @@ async fn a_model_is_pulled_served_moved_and_forgotten() {
     rig.stopped().await;
 }
 
+/// A server that sends a little of the demo model now and then. Its address.
+async fn slow() -> String {
+    let answer = || async {
+        let pieces = futures_util::stream::unfold(0, |at: usize| async move {
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+            let piece = crate::DEMO_GGUF.get(at..at + 512)?;
+            Some((Ok::<_, std::io::Error>(piece), at + 512))
+        });
+        axum::body::Body::from_stream(pieces)
+    };
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let router = axum::Router::new().fallback(answer);
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    format!("http://{address}/Slow.gguf")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pull_ends_with_its_last_client_where_all_asked_for_that() {
+    let rig = Rig::start_with(|_| ()).await;
+    let store = StoreClient::new(rig.channel.clone());
+    let running = async || store.clone().pulls(v1::PullsRequest {}).await.unwrap().into_inner().running.len();
+    let url = slow().await;
+    let begin = async |cancel_with_client: bool| {
+        let request = v1::PullRequest { cancel_with_client, ..pull(&url) };
+        let mut stream = rig.client().pull(request).await.unwrap().into_inner();
+        // Its first word, so that it is under way.
+        stream.message().await.unwrap().unwrap();
+        stream
+    };
+    // The last of two takes it along.
+    let (one, two) = (begin(true).await, begin(true).await);
+    drop(one);
+    for _ in 0..20 {
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        assert_eq!(running().await, 1, "somebody watches it");
+    }
+    drop(two);
+    rig.until("it ends with its last client", async |_| running().await == 0).await;
+    // Who asks again gets a pull that runs, not the end of the other.
+    let mut again = begin(true).await;
+    again.message().await.unwrap().unwrap();
+    drop(again);
+    rig.until("it ends again", async |_| running().await == 0).await;
+    // One that did not ask for that keeps it for all.
+    let (one, two) = (begin(true).await, begin(false).await);
+    drop((one, two));
+    for _ in 0..20 {
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        assert_eq!(running().await, 1, "it is the daemon's");
+    }
+    let cancel = v1::CancelPullRequest { reference: url.clone(), ..Default::default() };
+    assert_eq!(store.clone().cancel_pull(cancel).await.unwrap().into_inner().cancelled, 1);
+    rig.stopped().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn pulls_that_cannot_be_say_why() {
     let rig = Rig::start().await;

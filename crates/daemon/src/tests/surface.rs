@@ -21,8 +21,16 @@ async fn health_is_told_per_service_and_per_model() {
             .map(|answer| answer.into_inner().status)
             .map_err(|status| status.code())
     };
-    for service in ["", "hanzo.engine.v1.Engine", DEMO_MODEL] {
-        rig.until("it serves", async |_| status(service).await == Ok(1)).await;
+    rig.until("the model serves", async |_| status(DEMO_MODEL).await == Ok(1)).await;
+    // Whatever reflection lists is known by name.
+    let services = services(&rig).await;
+    assert!(
+        services.len() >= 4 && services.iter().any(|name| name == "hanzo.engine.v1.Store"),
+        "{services:?}"
+    );
+    for service in services.iter().map(String::as_str).chain(["", "grpc.reflection.v1alpha.ServerReflection"])
+    {
+        assert_eq!(status(service).await, Ok(1), "{service}");
     }
     let request = v1::UnloadRequest { model: DEMO_MODEL.into(), force: false };
     rig.client().unload(request).await.unwrap();
@@ -31,20 +39,70 @@ async fn health_is_told_per_service_and_per_model() {
     rig.stopped().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn reflection_lists_the_services() {
-    let rig = Rig::start_with(|_| ()).await;
+/// The names of all services that reflection lists.
+async fn services(rig: &Rig) -> Vec<String> {
     let mut client = ServerReflectionClient::new(rig.channel.clone());
     let message_request = Some(MessageRequest::ListServices(String::new()));
     let request = ServerReflectionRequest { host: String::new(), message_request };
     let answers = client.server_reflection_info(futures_util::stream::iter([request])).await.unwrap();
     let answer = answers.into_inner().message().await.unwrap().unwrap().message_response;
     let Some(MessageResponse::ListServicesResponse(list)) = answer else { panic!("{answer:?}") };
-    let names: Vec<&str> = list.service.iter().map(|service| service.name.as_str()).collect();
-    for service in ["hanzo.engine.v1.Engine", "grpc.health.v1.Health"] {
-        assert!(names.contains(&service), "{names:?}");
+    list.service.into_iter().map(|service| service.name).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn reflection_lists_the_services() {
+    let rig = Rig::start_with(|_| ()).await;
+    let names = services(&rig).await;
+    for service in ["hanzo.engine.v1.Engine", "hanzo.engine.v1.Store", "grpc.health.v1.Health"] {
+        assert!(names.iter().any(|name| name == service), "{names:?}");
     }
     rig.stopped().await;
+}
+
+/// What List gives and the store has not is refused for that reason, not said to be nowhere.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_model_that_is_listed_is_not_unknown_to_remove() {
+    let rig = Rig::start().await;
+    let remove = async |model: &str| {
+        let request = v1::RemoveRequest { model: model.into() };
+        rig.client().remove(request).await.unwrap_err()
+    };
+    rig.load(DEMO_MODEL, "other").await.unwrap();
+    let listed = rig.client().list(v1::ListRequest {}).await.unwrap().into_inner().models;
+    assert!(listed.iter().any(|model| model.name == DEMO_MODEL), "{listed:?}");
+    for name in [DEMO_MODEL, "HANZO-demo", "Other"] {
+        let refused = remove(name).await;
+        assert_eq!(refused.code(), Code::FailedPrecondition, "{name}: {refused:?}");
+        assert!(refused.message().contains("unload"), "{refused:?}");
+    }
+    assert_eq!(remove("nobody").await.code(), Code::NotFound);
+    rig.stopped().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_path_that_is_not_there_is_not_found() {
+    let rig = Rig::start_with(|_| ()).await;
+    let file = rig.dir.path().join("file.gguf");
+    std::fs::write(&file, "GGUF").unwrap();
+    let below = format!("{}/x.gguf", file.display());
+    for path in ["/no/such.gguf", "/no/such/folder", "file:///no/such.gguf", "./no-such", below.as_str()] {
+        let loaded = rig.load(path, "").await.unwrap_err();
+        assert_eq!(loaded.code(), Code::NotFound, "Load {path}: {loaded:?}");
+        let show = v1::ShowRequest { model: path.into(), known_only: false };
+        let shown = rig.client().show(show).await.unwrap_err();
+        assert_eq!(shown.code(), Code::NotFound, "Show {path}: {shown:?}");
+        let request = v1::PullRequest { reference: path.into(), ..Default::default() };
+        let ended = rig.client().pull(request).await.unwrap().into_inner();
+        let pulled = collect_pull(ended).await.unwrap_err();
+        assert_eq!(pulled.code(), Code::NotFound, "Pull {path}: {pulled:?}");
+    }
+    rig.stopped().await;
+}
+
+async fn collect_pull(mut stream: Streaming<v1::PullProgress>) -> Result<(), Status> {
+    while stream.message().await?.is_some() {}
+    Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread")]

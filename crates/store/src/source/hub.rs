@@ -157,7 +157,13 @@ async fn ask(http: &Http, settings: &Settings, wanted: &HubReference) -> Result<
     let mut url = address(&settings.hub, &parts);
     url.set_query(Some("blobs=true"));
     let auth = settings.hub_token.as_ref().map(|token| Auth::token(&settings.hub, token));
-    let request = Ask { url: &url, auth: auth.as_ref(), range: None, accept: Some("application/json") };
+    let request = Ask {
+        url: &url,
+        auth: auth.as_ref(),
+        range: None,
+        accept: Some("application/json"),
+        led_by_public: false,
+    };
     let no = |status: StatusCode, headers: &HeaderMap| no_such(settings, wanted, status, headers);
     let (body, _) = http.small(&request, MANIFEST_BYTES_MAX, no).await?;
     let refused = |why: String| PullError::refused(&wanted.repo, format!("the hub's listing: {why}"));
@@ -238,7 +244,7 @@ fn no_such(
 async fn module_folders(http: &Http, origin: &Origin) -> Result<Vec<String>, PullError> {
     let (text, what) = match origin {
         Origin::Url { url, auth } => {
-            let ask = Ask { url, auth: auth.as_ref(), range: None, accept: None };
+            let ask = Ask { url, auth: auth.as_ref(), range: None, accept: None, led_by_public: false };
             (http.small(&ask, MANIFEST_BYTES_MAX, |_, _| None).await?.0, shown(url))
         }
         Origin::Here(path) | Origin::Copy(path) => {

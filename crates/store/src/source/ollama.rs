@@ -151,7 +151,7 @@ async fn manifest(
     what: &str,
 ) -> Result<Vec<u8>, PullError> {
     let url = address(registry, &["v2", &wanted.namespace, &wanted.model, "manifests", &wanted.tag]);
-    let ask = Ask { url: &url, auth: Some(auth), range: None, accept: Some(MANIFEST) };
+    let ask = Ask { url: &url, auth: Some(auth), range: None, accept: Some(MANIFEST), led_by_public: false };
     let no = |status: StatusCode, _: &_| {
         let (what, page) = (what.to_owned(), registry.as_str().trim_end_matches('/'));
         match status.as_u16() {
@@ -197,7 +197,7 @@ async fn config(
         Some(path) => std::fs::read(&path).map_err(crate::download::disk(&path))?,
         None => {
             let url = blob(&layer.digest);
-            let ask = Ask { url: &url, auth: Some(auth), range: None, accept: None };
+            let ask = Ask { url: &url, auth: Some(auth), range: None, accept: None, led_by_public: false };
             http.small(&ask, MANIFEST_BYTES_MAX, |_, _| None).await?.0
         }
     };

@@ -149,6 +149,9 @@ async fn archives_that_are_refused() {
     for name in ["../one", "a/b/c", "", "a one"] {
         refuse(name, &tar(&edited("\"name\": \"a/one\"", &format!("\"name\": \"{name}\"")), &[]));
     }
+    for name in ["hanzo-demo", "Hanzo-DEMO", "zen-nano", "ZEN-Eco", "qwen3-4b:Q8_0"] {
+        refuse(name, &tar(&edited("\"name\": \"a/one\"", &format!("\"name\": \"{name}\"")), &[]));
+    }
     refuse("another version", &tar(&edited("\"version\": 1", "\"version\": 2"), &[]));
     refuse("a huge file", &tar(&edited("\"size_bytes\": 3145728", "\"size_bytes\": 999999999999999"), &[]));
     refuse(
@@ -165,6 +168,96 @@ async fn archives_that_are_refused() {
         1,
         "the archive they were made from is good"
     );
+}
+
+/// Names that are taken by the program, by the user, or by another model of the archive: refused by name, and nothing of
+/// the archive is taken.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_archive_whose_names_are_taken() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = pulled(&dir.path().join("a")).await;
+    let (contents, blobs) = parts(&export(&store, &["one", "two"]));
+    let other = Store::open(&dir.path().join("b")).unwrap();
+    other.set_alias("hf://x/y:Q8_0", "mine").unwrap();
+    for name in ["hanzo-demo", "HANZO-demo", "zen-nano", "Zen-Nano:Q8_0", "mine", "MINE", "a/one", "A/One"] {
+        let contents = contents.replacen("\"name\": \"b/two\"", &format!("\"name\": \"{name}\""), 1);
+        let mut tar = tar::Builder::new(Vec::new());
+        append(&mut tar, tar::EntryType::Regular, "hanzo-engine.json", contents.as_bytes(), None);
+        for (name, bytes) in &blobs {
+            append(&mut tar, tar::EntryType::Regular, name, bytes, None);
+        }
+        let error = other.import(&tar.into_inner().unwrap()[..], |_| true).expect_err(name).to_string();
+        assert!(
+            error.contains(&format!("{name:?}")) && error.contains("no model of it was"),
+            "{name}: {error}"
+        );
+        nothing_visible(&other);
+    }
+    // Nor is it given by other ways: a file of that name gets another, and no alias has it.
+    let path = dir.path().join("hanzo-demo.gguf");
+    std::fs::write(&path, "GGUF").unwrap();
+    let model = hanzo_engine_store::NewModel { path, format: "gguf".into(), ..Default::default() };
+    assert!(matches!(store.register(Some("Hanzo-Demo"), model.clone(), 1), Err(StoreError::BadName { .. })));
+    assert_ne!(store.register(None, model, 1).unwrap().name, "hanzo-demo");
+    assert!(matches!(store.set_alias("one", "hanzo-demo"), Err(StoreError::BadAlias { .. })));
+}
+
+/// A blob of the right name and size with other bytes: who joins it reads it first, and has it replaced.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_blob_is_not_trusted_by_its_size() {
+    let dir = tempfile::tempdir().unwrap();
+    let hub = Hub::start().await;
+    let weights = Content::made(1, 3 << 20);
+    for name in ["a/one", "b/two"] {
+        let config = Content::given(format!("{{\"of\":\"{name}\"}}"));
+        hub.put(name, &[("model.safetensors", weights.clone()), ("config.json", config)]);
+    }
+    let blob = |at: &str| dir.path().join(at).join("blobs").join(format!("sha256-{}", weights.sha256()));
+    let wrong = |at: &str| {
+        let path = blob(at);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        // Another file, as a bad disk or a careless copy leaves it: the models' links stay what they were.
+        let _ = std::fs::remove_file(&path);
+        std::fs::write(path, vec![7; 3 << 20]).unwrap();
+    };
+    // A pull, of a store that has only the blob.
+    wrong("a");
+    let puller = puller(&dir.path().join("a"), settings(&hub.url()));
+    let pull = async |name: &str| puller.pull(name, &PullOptions::default()).unwrap().done().await.unwrap();
+    pull("a/one").await;
+    assert!(puller.store().verify("one", |_| true).unwrap().is_sound());
+    // A check of a model finds a blob that is no longer its file, and says which.
+    wrong("a");
+    let checked = puller.store().verify("one", |_| true).unwrap();
+    let bad: Vec<_> =
+        checked.files.iter().filter(|file| file.health != hanzo_engine_store::Health::Sound).collect();
+    assert_eq!((bad.len(), bad[0].path.file_name()), (1, blob("a").file_name()), "{checked:?}");
+    // A pull that shares it with a model that is there.
+    pull("b/two").await;
+    for name in ["one", "two"] {
+        assert!(puller.store().verify(name, |_| true).unwrap().is_sound(), "{name}");
+    }
+    // A byte that is flipped in place is everybody's: found by a check, and healed for whoever comes.
+    let mut bytes = std::fs::read(blob("a")).unwrap();
+    bytes[1 << 20] ^= 1;
+    std::fs::write(blob("a"), bytes).unwrap();
+    assert!(!puller.store().verify("two", |_| true).unwrap().is_sound());
+    puller.store().remove("b/two").unwrap();
+    pull("b/two").await;
+    assert!(puller.store().verify("two", |_| true).unwrap().is_sound());
+    // An import, whether the archive has the bytes or counts on the blob.
+    let archive = export(puller.store(), &["two"]);
+    wrong("b");
+    let other = Store::open(&dir.path().join("b")).unwrap();
+    other.import(&archive[..], |_| true).unwrap();
+    assert!(other.verify("two", |_| true).unwrap().is_sound());
+    let (contents, _) = parts(&archive);
+    let mut tar = tar::Builder::new(Vec::new());
+    append(&mut tar, tar::EntryType::Regular, "hanzo-engine.json", contents.as_bytes(), None);
+    let without = tar.into_inner().unwrap();
+    wrong("c");
+    let error = Store::open(&dir.path().join("c")).unwrap().import(&without[..], |_| true).unwrap_err();
+    assert!(error.to_string().contains("is not in it"), "{error}");
 }
 
 /// What was read before an import failed may stay as whole blobs; no model, no folder.

@@ -301,6 +301,125 @@ async fn redirects_that_are_not_followed() {
     only_the_store(dir.path());
 }
 
+/// A server of the internet sends to this machine, its network and its cloud's metadata; the proxy of the test stands
+/// for the internet. Nothing near is asked for anything.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn redirects_from_afar_to_near_addresses() {
+    let dir = tempfile::tempdir().unwrap();
+    let near = Arc::new(Files::default());
+    let near_at = plain(&near).await;
+    let targets = [
+        near_at.clone(),
+        near_at.replace("127.0.0.1", "localhost"),
+        near_at.replace("127.0.0.1", "localhost."),
+        near_at.replace("127.0.0.1", "[::ffff:127.0.0.1]"),
+        near_at.replace("127.0.0.1", "2130706433"),
+        near_at.replace("127.0.0.1", "0"),
+        "http://10.0.0.1".to_owned(),
+        "http://192.168.0.1:8080".to_owned(),
+        "http://169.254.169.254/latest/meta-data".to_owned(),
+        "http://100.100.100.200".to_owned(),
+        "http://[fd00:ec2::254]".to_owned(),
+        "http://[fe80::1]".to_owned(),
+        "http://[64:ff9b::a9fe:a9fe]".to_owned(),
+    ];
+    let shared = targets.clone();
+    let asked = Arc::new(Files::default());
+    let log = asked.clone();
+    let answer = move |uri: Uri| {
+        let (targets, log) = (shared.clone(), log.clone());
+        async move {
+            log.log.lock().unwrap().push(uri.to_string());
+            let path = uri.path().trim_start_matches('/');
+            let number = path.split('/').next().and_then(|number| number.parse::<usize>().ok());
+            let to = number.map_or("http://10.9.9.9".to_owned(), |number| targets[number].clone());
+            let answer = Response::builder().header("location", format!("{to}/m.gguf"));
+            // A registry may send for a token, too.
+            let challenge = format!("Bearer realm=\"{to}/token\",service=\"x\"");
+            let status = if path.starts_with("v2") { 401 } else { 302 };
+            answer.header("www-authenticate", challenge).status(status).body(Body::empty()).unwrap()
+        }
+    };
+    let proxy = format!("http://{}", serve(Router::new().fallback(answer)).await);
+    let afar = "http://203.0.113.5";
+    let settings = Settings { proxy: Some(proxy.parse().unwrap()), ..settings(afar) };
+    let puller = puller(&dir.path().join("in/store"), settings);
+    let digest = "#sha256=".to_owned() + &"a".repeat(64);
+    for (at, target) in targets.iter().enumerate() {
+        let error = refused(&puller, &format!("{afar}/{at}/m.gguf{digest}"), target).await;
+        let told = error.to_string();
+        assert!(matches!(&*error, PullError::Redirect { .. }), "{target}: {told}");
+        assert!(told.contains("this machine") || told.contains("a private network"), "{target}: {told}");
+    }
+    // The listing of a hub, and the token of a registry.
+    let listing = refused(&puller, "a/b", "a listing").await;
+    assert!(matches!(&*listing, PullError::Redirect { .. }), "{listing}");
+    let token = refused(&puller, "ollama://x", "a token").await.to_string();
+    assert!(token.contains("token"), "{token}");
+    let asked = asked.log.lock().unwrap();
+    assert!(asked.len() >= targets.len() && asked.iter().all(|url| url.starts_with(afar)), "{asked:?}");
+    assert_eq!(near.requests.load(SeqCst), 0, "nothing near was asked");
+    nothing_visible(puller.store());
+}
+
+/// A listing, a manifest and a token that come a byte at a time, for ever: each byte in time, and never the end.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn answers_that_trickle_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let answer = |uri: Uri| async move {
+        let trickle = futures_util::stream::unfold((), |()| async {
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+            Some((Ok::<_, std::io::Error>(axum::body::Bytes::from_static(b" ")), ()))
+        });
+        Response::builder()
+            .status(if uri.path() == "/v2/library/asks/manifests/latest" { 401 } else { 200 })
+            .header("www-authenticate", "Bearer realm=\"http://localhost:1/\"")
+            .body(Body::from_stream(trickle))
+            .unwrap()
+    };
+    let url = format!("http://{}", serve(Router::new().fallback(answer)).await);
+    let settings = Settings { answer: std::time::Duration::from_millis(400), ..settings(&url) };
+    let puller = puller(&dir.path().join("in/store"), settings);
+    for reference in ["a/b", "ollama://x"] {
+        let began = std::time::Instant::now();
+        let error = refused(&puller, reference, reference).await;
+        assert!(error.to_string().contains("bytes of it came in 0.4 s"), "{reference}: {error}");
+        // Not tried again and again; an hour is what the test would take without the bound.
+        assert!(began.elapsed().as_secs() < 30, "{:?}", began.elapsed());
+    }
+    nothing_visible(puller.store());
+}
+
+/// A file that comes a byte at a time, for ever, with ranges and without: an end, and not a place among the pulls that is
+/// never free again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn files_that_trickle_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let answer = |uri: Uri| async move {
+        let trickle = futures_util::stream::unfold((), |()| async {
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+            Some((Ok::<_, std::io::Error>(axum::body::Bytes::from_static(b"G")), ()))
+        });
+        let ranges = uri.path().starts_with("/ranges");
+        let answer = Response::builder().status(if ranges { 206 } else { 200 });
+        let answer = match ranges {
+            true => answer.header("content-range", "bytes 0-9999999/10000000"),
+            false => answer.header("content-length", 10_000_000),
+        };
+        answer.body(Body::from_stream(trickle)).unwrap()
+    };
+    let url = format!("http://{}", serve(Router::new().fallback(answer)).await);
+    let settings = Settings { stall: std::time::Duration::from_millis(150), ..settings(&url) };
+    let puller = puller(&dir.path().join("in/store"), settings);
+    for path in ["whole", "ranges"] {
+        let began = std::time::Instant::now();
+        let error = refused(&puller, &format!("{url}/{path}/m.gguf"), path).await.to_string();
+        assert!(error.contains("failed 8 times") || error.contains("changed"), "{path}: {error}");
+        assert!(began.elapsed().as_secs() < 30, "{path}: {:?}", began.elapsed());
+    }
+    nothing_visible(puller.store());
+}
+
 /// A token is for one origin: not for another host, not for another port of the same.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn credentials_stay_where_they_belong() {
@@ -352,5 +471,5 @@ fn only_the_store(dir: &std::path::Path) {
     assert_eq!(names(&dir.join("in")), ["store"]);
     let mut inside = names(&dir.join("in/store"));
     inside.sort();
-    assert_eq!(inside, ["blobs", "db", "models", "partial"]);
+    assert_eq!(inside, ["blobs", "db", "ledger", "lock", "models", "partial", "reserve"]);
 }

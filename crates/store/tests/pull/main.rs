@@ -30,6 +30,7 @@ pub(crate) fn settings(hub: &str) -> Settings {
         offline: false,
         proxy: None,
         stall: Duration::from_secs(20),
+        answer: Duration::from_secs(60),
         backoff: Duration::from_millis(5),
         write_bytes_max: None,
     }

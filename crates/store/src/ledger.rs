@@ -1,0 +1,344 @@
+//! What the database is made again from: every change of models and aliases, a line each, appended and on disk before
+//! the database has it. A line stands alone, under a digest of its own, so that damage costs the lines it touches and
+//! no other; a last line without its end was cut off by a crash, and was never answered for.
+//!
+//! A line is `<digest> <number> <kind> <JSON>`: the digest is the first 16 hexadecimal digits of the SHA-256 of what
+//! follows it, numbers count up by one.
+
+use crate::digest::sha256_of;
+use crate::layout;
+use crate::limits::{LEDGER_SLACK_BYTES, RECORD_BYTES_MAX};
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
+use std::path::{Path, PathBuf};
+
+/// Bytes of a line: a record, and what stands before it.
+const LINE_BYTES_MAX: u64 = RECORD_BYTES_MAX as u64 + 1_024;
+const DIGEST_DIGITS: usize = 16;
+
+/// One change. Keys are folded names, values encoded records.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Entry<'a> {
+    /// The schema version of what follows.
+    Schema(u32),
+    Model(&'a [u8]),
+    Gone(&'a str),
+    Alias(&'a [u8]),
+    Unalias(&'a str),
+}
+
+/// Models and aliases by folded name, encoded.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Contents {
+    pub(crate) models: BTreeMap<String, Vec<u8>>,
+    pub(crate) aliases: BTreeMap<String, Vec<u8>>,
+}
+
+/// What a ledger says.
+#[derive(Debug, Default)]
+pub(crate) struct Told {
+    pub(crate) contents: Contents,
+    /// Schema version of the records.
+    pub(crate) version: u32,
+    /// The number of the last line.
+    pub(crate) last: u64,
+    /// What the last line changed.
+    pub(crate) last_key: Option<String>,
+    /// Lines that cannot be believed: what they seem to have been about, and why.
+    pub(crate) damaged: Vec<(String, String)>,
+    /// Bytes of whole lines.
+    bytes: u64,
+}
+
+/// The open ledger.
+#[derive(Debug)]
+pub(crate) struct Ledger {
+    path: PathBuf,
+    file: File,
+    /// Bytes of whole lines.
+    bytes: u64,
+    /// Bytes when it was last written anew.
+    bytes_anew: u64,
+    last: u64,
+}
+
+/// Where a ledger was before a change.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Mark {
+    bytes: u64,
+    last: u64,
+}
+
+/// Reads the ledger at `path`; none where there is none.
+pub(crate) fn read(path: &Path) -> io::Result<Option<Told>> {
+    let file = match File::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        other => other?,
+    };
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("not a regular file"));
+    }
+    let mut reader = BufReader::new(file);
+    let mut told = Told::default();
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        reader.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut line)?;
+        if line.is_empty() {
+            return Ok(Some(told));
+        }
+        let whole = line.pop_if(|last| *last == b'\n').is_some();
+        match parse(&line) {
+            _ if !whole && line.len() as u64 + 1 < LINE_BYTES_MAX => return Ok(Some(told)),
+            Ok((number, _)) if told.last > 0 && number != told.last + 1 => {
+                let lines = format!("lines {} to {}", told.last + 1, number.saturating_sub(1));
+                told.damaged.push((lines, "they are not there".to_owned()));
+                told.take(number, &line);
+            }
+            Ok((number, _)) => told.take(number, &line),
+            Err(why) => {
+                let what = seems(&line).unwrap_or_else(|| format!("the line after {}", told.last));
+                told.damaged.push((what, why.to_owned()));
+                // Its number is taken all the same.
+                told.last += u64::from(whole && told.last > 0);
+            }
+        }
+        told.bytes += line.len() as u64 + u64::from(whole);
+    }
+}
+
+impl Told {
+    fn take(&mut self, number: u64, line: &[u8]) {
+        let Ok((_, entry)) = parse(line) else { return };
+        self.last = number;
+        let name = |encoded: &[u8], field: &str| {
+            let value: Option<serde_json::Value> = serde_json::from_slice(encoded).ok();
+            value.and_then(|value| value[field].as_str().map(crate::name::fold)).unwrap_or_default()
+        };
+        let contents = &mut self.contents;
+        let key = match entry {
+            Entry::Schema(version) => {
+                self.version = version;
+                return;
+            }
+            Entry::Model(encoded) => {
+                let key = name(encoded, "name");
+                contents.models.insert(key.clone(), encoded.to_vec());
+                key
+            }
+            Entry::Gone(key) => {
+                contents.models.remove(key);
+                key.to_owned()
+            }
+            Entry::Alias(encoded) => {
+                let key = name(encoded, "alias");
+                contents.aliases.insert(key.clone(), encoded.to_vec());
+                key
+            }
+            Entry::Unalias(key) => {
+                contents.aliases.remove(key);
+                key.to_owned()
+            }
+        };
+        self.last_key = Some(key);
+    }
+}
+
+impl Ledger {
+    /// Opens the ledger that said `told`, to go on after its last whole line.
+    pub(crate) fn open(path: &Path, told: &Told) -> io::Result<Self> {
+        let file = OpenOptions::new().append(true).open(path)?;
+        if file.metadata()?.len() > told.bytes {
+            // What follows would be read as one line with the piece that was cut off.
+            file.set_len(told.bytes)?;
+        }
+        let (bytes, last) = (told.bytes, told.last);
+        Ok(Self { path: path.to_owned(), file, bytes, bytes_anew: live_bytes(&told.contents), last })
+    }
+
+    /// Writes a ledger that says just this, in place of the one at `path`; numbers go on from `after`.
+    pub(crate) fn write(path: &Path, version: u32, contents: &Contents, after: u64) -> io::Result<Self> {
+        let new = path.with_extension("new");
+        let mut last = after;
+        let mut text = Vec::new();
+        let mut add = |entry: Entry<'_>| {
+            last += 1;
+            text.extend_from_slice(&line(last, &entry));
+        };
+        add(Entry::Schema(version));
+        contents.models.values().for_each(|encoded| add(Entry::Model(encoded)));
+        contents.aliases.values().for_each(|encoded| add(Entry::Alias(encoded)));
+        let mut file = File::create(&new)?;
+        file.write_all(&text)?;
+        drop(file);
+        layout::publish(&new, path)?;
+        let file = OpenOptions::new().append(true).open(path)?;
+        let bytes = text.len() as u64;
+        Ok(Self { path: path.to_owned(), file, bytes, bytes_anew: bytes, last })
+    }
+
+    /// The number of its last line.
+    pub(crate) fn last(&self) -> u64 {
+        self.last
+    }
+
+    /// Where it is now, for [`Ledger::back_to`].
+    pub(crate) fn mark(&self) -> Mark {
+        Mark { bytes: self.bytes, last: self.last }
+    }
+
+    /// Adds a change, and answers when it is on disk: its number. One that fails leaves nothing behind.
+    pub(crate) fn append(&mut self, entry: &Entry<'_>) -> io::Result<u64> {
+        let line = line(self.last + 1, entry);
+        if let Err(error) = self.file.write_all(&line).and_then(|()| self.file.sync_data()) {
+            self.back_to(self.mark());
+            return Err(error);
+        }
+        self.bytes += line.len() as u64;
+        self.last += 1;
+        Ok(self.last)
+    }
+
+    /// Forgets what was added since `mark`: the database would not have it.
+    pub(crate) fn back_to(&mut self, mark: Mark) {
+        (self.bytes, self.last) = (mark.bytes, mark.last);
+        if let Err(error) = self.file.set_len(mark.bytes).and_then(|()| self.file.sync_data()) {
+            tracing::warn!(path = %self.path.display(), %error, "a change that failed stays in the ledger");
+        }
+    }
+
+    /// Whether so many changes have gathered that it is better written anew.
+    pub(crate) fn is_long(&self) -> bool {
+        self.bytes > 2 * self.bytes_anew + LEDGER_SLACK_BYTES
+    }
+}
+
+fn live_bytes(contents: &Contents) -> u64 {
+    contents.models.values().chain(contents.aliases.values()).map(|encoded| encoded.len() as u64 + 48).sum()
+}
+
+fn line(number: u64, entry: &Entry<'_>) -> Vec<u8> {
+    let text = |text: &str| serde_json::Value::from(text).to_string().into_bytes();
+    let (kind, json) = match entry {
+        Entry::Schema(version) => ("schema", version.to_string().into_bytes()),
+        Entry::Model(encoded) => ("model", encoded.to_vec()),
+        Entry::Gone(key) => ("gone", text(key)),
+        Entry::Alias(encoded) => ("alias", encoded.to_vec()),
+        Entry::Unalias(key) => ("unalias", text(key)),
+    };
+    let mut body = format!("{number} {kind} ").into_bytes();
+    body.extend_from_slice(&json);
+    let mut line = sha256_of(&body).as_bytes()[..DIGEST_DIGITS].to_vec();
+    line.push(b' ');
+    line.extend_from_slice(&body);
+    line.push(b'\n');
+    line
+}
+
+fn parse(line: &[u8]) -> Result<(u64, Entry<'_>), &'static str> {
+    let (digest, body) = line.split_at_checked(DIGEST_DIGITS).ok_or("it is too short")?;
+    let body = body.strip_prefix(b" ").ok_or("it has no digest")?;
+    if sha256_of(body).as_bytes()[..DIGEST_DIGITS] != *digest {
+        return Err("its digest is wrong");
+    }
+    let mut parts = body.splitn(3, |byte| *byte == b' ');
+    let (number, kind, json) = (parts.next(), parts.next(), parts.next());
+    let number = number.and_then(|text| std::str::from_utf8(text).ok()?.parse().ok());
+    let (Some(number), Some(kind), Some(json)) = (number, kind, json) else { return Err("it has no parts") };
+    let entry = match kind {
+        b"schema" => Entry::Schema(serde_json::from_slice(json).map_err(|_| "its version is no number")?),
+        b"model" => Entry::Model(json),
+        b"alias" => Entry::Alias(json),
+        b"gone" => Entry::Gone(plain(json)?),
+        b"unalias" => Entry::Unalias(plain(json)?),
+        _ => return Err("it is of no known kind"),
+    };
+    Ok((number, entry))
+}
+
+/// A name in quotes. Names have nothing that is escaped, see [`crate::check_name`].
+fn plain(json: &[u8]) -> Result<&str, &'static str> {
+    let text = std::str::from_utf8(json).ok().and_then(|text| text.strip_prefix('"')?.strip_suffix('"'));
+    text.ok_or("its name is no text")
+}
+
+/// What a damaged line seems to have been about.
+fn seems(line: &[u8]) -> Option<String> {
+    let text = String::from_utf8_lossy(line);
+    let named = |field: &str| {
+        let after = text.split_once(&format!("\"{field}\":\""))?.1;
+        let name = after.split('"').next()?;
+        crate::check_name(name).is_ok().then(|| name.to_owned())
+    };
+    named("name").or_else(|| named("alias"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn model(name: &str) -> Vec<u8> {
+        format!("{{\"name\":\"{name}\",\"x\":1}}").into_bytes()
+    }
+
+    fn written(path: &Path) -> Ledger {
+        let mut ledger = Ledger::write(path, 3, &Contents::default(), 0).unwrap();
+        for number in 0..10 {
+            ledger.append(&Entry::Model(&model(&format!("M{number}")))).unwrap();
+        }
+        ledger.append(&Entry::Gone("m3")).unwrap();
+        ledger.append(&Entry::Alias(b"{\"alias\":\"Best\",\"target\":\"M1\"}")).unwrap();
+        ledger
+    }
+
+    #[test]
+    fn what_is_written_is_read_and_goes_on() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("ledger");
+        assert!(read(&path).unwrap().is_none());
+        drop(written(&path));
+        let told = read(&path).unwrap().unwrap();
+        assert_eq!((told.contents.models.len(), told.version, told.last), (9, 3, 13));
+        assert_eq!((told.last_key.as_deref(), told.contents.aliases.len()), (Some("best"), 1));
+        assert!(told.damaged.is_empty());
+        // A piece that was cut off is nothing, and what comes after it stands alone.
+        let whole = std::fs::read(&path).unwrap();
+        for cut in [whole.len() - 1, whole.len() - 20] {
+            std::fs::write(&path, &whole[..cut]).unwrap();
+            let told = read(&path).unwrap().unwrap();
+            assert!(told.damaged.is_empty() && told.contents.aliases.is_empty() && told.last == 12);
+            let mut ledger = Ledger::open(&path, &told).unwrap();
+            let mark = ledger.mark();
+            ledger.append(&Entry::Gone("m9")).unwrap();
+            ledger.back_to(mark);
+            assert_eq!(ledger.append(&Entry::Unalias("best")).unwrap(), 13);
+            let told = read(&path).unwrap().unwrap();
+            assert_eq!((told.contents.models.len(), told.damaged.len(), told.last), (9, 0, 13));
+        }
+    }
+
+    /// Every byte another, in turn: one line is lost, by name where it still says one, and never one of another name.
+    #[test]
+    fn another_byte_costs_its_own_line() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("ledger");
+        drop(written(&path));
+        let whole = std::fs::read(&path).unwrap();
+        let before = read(&path).unwrap().unwrap().contents;
+        for at in 0..whole.len() {
+            let mut bytes = whole.clone();
+            bytes[at] ^= 0x15;
+            std::fs::write(&path, &bytes).unwrap();
+            let told = read(&path).unwrap().unwrap();
+            let last_end = at + 1 == whole.len();
+            assert!(!told.damaged.is_empty() || last_end, "byte {at}");
+            let kept =
+                told.contents.models.iter().filter(|(key, value)| before.models.get(*key) == Some(value));
+            assert!(kept.count() >= 7, "byte {at}: {:?}", told.contents.models.keys());
+            for (key, value) in &told.contents.models {
+                assert!(before.models.get(key) == Some(value) || key == "m3", "byte {at} made {key}");
+            }
+        }
+    }
+}

@@ -1,0 +1,421 @@
+//! Opening the database, whatever became of its files. sled cuts off what follows a damage, or refuses in words of its
+//! own, or panics; so it is opened and read through on a thread of its own, and compared with the ledger. A database
+//! that is damaged is set aside as `db.damaged-N` and made again from the ledger, from what could still be read of it,
+//! and from the manifests beside the models' files.
+
+use crate::StoreError;
+use crate::layout::Layout;
+use crate::ledger::{self, Contents, Ledger, Told};
+use crate::limits::{CACHE_BYTES, LOCK_WAIT_MS, OPEN_MAX};
+use crate::plan::cut_name;
+use crate::repair::Repaired;
+use crate::schema::Schema;
+use crate::trees::Trees;
+use rustix::io::Errno;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File, TryLockError};
+use std::io::ErrorKind;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+/// What is found when a store is opened.
+pub(crate) struct Opened {
+    pub(crate) trees: Trees,
+    pub(crate) ledger: Ledger,
+    /// Whoever has it has the store.
+    pub(crate) lock: File,
+    /// What was mended on the way.
+    pub(crate) repaired: Repaired,
+    /// The ledger and the database together do not have everything: what has a manifest is to be taken from there.
+    pub(crate) incomplete: bool,
+}
+
+/// Why sled's files cannot be used.
+#[derive(Debug)]
+enum Trouble {
+    /// They are damaged.
+    Damaged(String),
+    /// Something else: full, forbidden, in use.
+    Refused(StoreError),
+}
+
+/// A sled database that was read through.
+struct Looked {
+    trees: Trees,
+    contents: Contents,
+    /// What its version says; none: nothing was ever written here.
+    version: Option<u32>,
+    /// The last line of the ledger it has.
+    line: u64,
+}
+
+/// Opens the database. `mend`: one that is damaged is set aside and made again; otherwise that is an error.
+pub(crate) fn open(layout: &Layout, schema: &Schema, mend: bool) -> Result<Opened, StoreError> {
+    let lock = lock(layout)?;
+    let dir = layout.dir();
+    layout.reserve.make_room();
+    let told = ledger::read(&layout.ledger());
+    let (told, ledger_damage) = match told {
+        Ok(told) => (told, None),
+        Err(error) if is_outer(&error) => return Err(StoreError::file(&layout.ledger())(error)),
+        Err(error) => (None, Some(error.to_string())),
+    };
+    let mut opening = Opening { layout, schema, mend, repaired: Repaired::default(), incomplete: false };
+    let (trees, ledger) = match open_and_look(dir, &layout.database()) {
+        Err(Trouble::Refused(error)) => return Err(error),
+        Err(Trouble::Damaged(why)) => {
+            let contents = opening.merged(Contents::default(), told.as_ref(), &ledger_damage);
+            opening.anew(why, contents, told.map_or(0, |told| told.last), None)?
+        }
+        Ok(looked) => opening.compare(looked, told, ledger_damage)?,
+    };
+    let Opening { repaired, incomplete, .. } = opening;
+    layout.reserve.keep();
+    Ok(Opened { trees, ledger, lock, repaired, incomplete })
+}
+
+struct Opening<'a> {
+    layout: &'a Layout,
+    schema: &'a Schema,
+    mend: bool,
+    repaired: Repaired,
+    incomplete: bool,
+}
+
+impl Opening<'_> {
+    fn compare(
+        &mut self,
+        mut looked: Looked,
+        told: Option<Told>,
+        ledger_damage: Option<String>,
+    ) -> Result<(Trees, Ledger), StoreError> {
+        let at = self.layout.ledger();
+        let dir = self.layout.dir().to_owned();
+        let version = self.schema.version;
+        if let Some(found) = looked.version.filter(|found| *found > version) {
+            return Err(StoreError::Newer { dir, found, known: version });
+        }
+        let write = |contents: &Contents, after: u64| {
+            Ledger::write(&at, version, contents, after).map_err(|error| self.layout.failed(&at, error))
+        };
+        let Some(mut told) = told else {
+            let was_used = looked.version.is_some();
+            if let Some(why) = ledger_damage {
+                self.mended(format!("its ledger cannot be read ({why})"))?;
+                self.layout.set_aside(&at)?;
+                self.incomplete = !was_used;
+            } else if !was_used && self.layout.has_models() {
+                // Models without a database: it was deleted, or lost.
+                self.mended("it was gone".to_owned())?;
+                self.only_manifests_are_left("so is its ledger");
+            }
+            looked.trees.migrate(self.schema, looked.version, &dir)?;
+            looked.contents = looked.trees.contents(&dir)?;
+            let ledger = write(&readable(&looked.contents), looked.line)?;
+            looked.trees.set_line(ledger.last(), &dir)?;
+            return Ok((looked.trees, ledger));
+        };
+        if told.version > version {
+            return Err(StoreError::Newer { dir, found: told.version, known: version });
+        }
+        if let Some(found) = looked.version.filter(|found| *found < version) {
+            looked.trees.migrate(self.schema, Some(found), &dir)?;
+            looked.contents = looked.trees.contents(&dir)?;
+        }
+        self.migrate(&mut told);
+        let sound = told.damaged.is_empty();
+        let mut differing = differing(&looked.contents, &told.contents);
+        let crashed = sound && looked.version.is_some() && told.last == looked.line + 1;
+        if crashed && told.last_key.as_ref().is_some_and(|last| differing.iter().all(|key| key == last)) {
+            // A crash came between the ledger and the database: who asked has no answer yet.
+            for key in &differing {
+                looked.trees.put(key, &told.contents, &dir)?;
+            }
+            differing.clear();
+        }
+        if sound && differing.is_empty() {
+            let ledger = Ledger::open(&at, &told).map_err(StoreError::file(&at))?;
+            looked.trees.set_version(version, &dir)?;
+            looked.trees.set_line(ledger.last(), &dir)?;
+            return Ok((looked.trees, ledger));
+        }
+        let has_all = told.contents.is_in(&looked.contents);
+        let is_ahead = looked.line >= told.last;
+        if looked.version.is_some() && is_ahead && (has_all || !sound || looked.line > told.last) {
+            // The database is whole: the ledger is what was damaged.
+            if !sound || looked.line > told.last {
+                self.mended("its ledger was damaged, and was written again from it".to_owned())?;
+            }
+            let ledger = write(&readable(&looked.contents), looked.line.max(told.last))?;
+            looked.trees.set_line(ledger.last(), &dir)?;
+            return Ok((looked.trees, ledger));
+        }
+        let lost = differing.len();
+        let why = match looked.version {
+            None => "it was gone, or nothing of it can be read".to_owned(),
+            Some(_) => format!("it had lost {lost} of its entries"),
+        };
+        let (last, before) = (told.last.max(looked.line), std::mem::take(&mut looked.contents));
+        // A sound ledger has everything; with a damaged one, what was read of the database counts too.
+        let before = if sound { Contents::default() } else { before };
+        let contents = self.merged(before, Some(&told), &None);
+        // Closed before its files are moved; one that has nothing need not be moved.
+        let empty = looked.version.is_none().then_some(looked);
+        self.anew(why, contents, last, empty)
+    }
+
+    fn migrate(&self, told: &mut Told) {
+        if told.version == 0 || told.version >= self.schema.version {
+            return;
+        }
+        for (key, encoded) in &mut told.contents.models {
+            match self.schema.migrate(told.version, encoded, self.layout.dir()) {
+                Ok(migrated) => *encoded = migrated,
+                Err(why) => tracing::warn!(name = key, why, "record of the ledger not migrated"),
+            }
+        }
+    }
+
+    /// What the ledger has over what else is known, and what nobody has any more.
+    fn merged(&mut self, mut before: Contents, told: Option<&Told>, damage: &Option<String>) -> Contents {
+        let Some(told) = told else {
+            let why = damage.as_deref().unwrap_or("there is no ledger: an older version kept the store");
+            self.only_manifests_are_left(why);
+            return before;
+        };
+        for (what, why) in &told.damaged {
+            let why = format!("damaged in the ledger too: {why}");
+            self.repaired.dropped.push((cut_name(what), why));
+        }
+        self.incomplete = !told.damaged.is_empty();
+        before.models.extend(told.contents.models.clone());
+        before.aliases.extend(told.contents.aliases.clone());
+        before
+    }
+
+    /// Notes what no manifest has.
+    fn only_manifests_are_left(&mut self, why: &str) {
+        let what = "names made by `cp`, and models used where they lie".to_owned();
+        self.repaired.dropped.push((what, format!("only the database had them ({why})")));
+        self.incomplete = true;
+    }
+
+    /// Notes what is wrong; an error where nothing may be mended.
+    fn mended(&mut self, why: String) -> Result<(), StoreError> {
+        if !self.mend {
+            return Err(StoreError::Damaged { dir: self.layout.dir().to_owned(), why });
+        }
+        self.repaired.why = Some(why);
+        Ok(())
+    }
+
+    /// A new database of `contents`, with the old one set aside.
+    fn anew(
+        &mut self,
+        why: String,
+        contents: Contents,
+        last: u64,
+        empty: Option<Looked>,
+    ) -> Result<(Trees, Ledger), StoreError> {
+        self.mended(why)?;
+        let (dir, at) = (self.layout.dir().to_owned(), self.layout.database());
+        let looked = match empty {
+            Some(looked) => looked,
+            None => {
+                self.repaired.database_moved_to = self.layout.set_aside(&at)?;
+                open_and_look(&dir, &at).map_err(|trouble| match trouble {
+                    Trouble::Refused(error) => error,
+                    Trouble::Damaged(why) => StoreError::Open { dir: dir.clone(), why },
+                })?
+            }
+        };
+        let trees = looked.trees;
+        trees.migrate(self.schema, None, &dir)?;
+        for key in contents.models.keys().chain(contents.aliases.keys()).collect::<BTreeSet<_>>() {
+            trees.put(key, &contents, &dir)?;
+        }
+        let ledger = self.layout.ledger();
+        if !self.repaired.dropped.is_empty() && ledger.symlink_metadata().is_ok() {
+            self.layout.set_aside(&ledger)?;
+        }
+        let ledger = Ledger::write(&ledger, self.schema.version, &readable(&contents), last)
+            .map_err(|error| self.layout.failed(&ledger, error))?;
+        trees.set_line(ledger.last(), &dir)?;
+        let name = |encoded: &Vec<u8>| {
+            let record: Option<serde_json::Value> = serde_json::from_slice(encoded).ok();
+            record.and_then(|record| record["name"].as_str().map(str::to_owned))
+        };
+        self.repaired.restored = contents.models.values().filter_map(name).collect();
+        self.repaired.aliases = contents.aliases.len();
+        Ok((trees, ledger))
+    }
+}
+
+/// Keys of models and aliases that are not the same in both.
+fn differing(one: &Contents, other: &Contents) -> Vec<String> {
+    fn keys(one: &BTreeMap<String, Vec<u8>>, other: &BTreeMap<String, Vec<u8>>) -> Vec<String> {
+        let all: BTreeSet<&String> = one.keys().chain(other.keys()).collect();
+        all.into_iter().filter(|key| one.get(*key) != other.get(*key)).cloned().collect()
+    }
+    let mut differing = keys(&one.models, &other.models);
+    differing.extend(keys(&one.aliases, &other.aliases));
+    differing
+}
+
+/// What a line can hold: records that are JSON on one line.
+fn readable(contents: &Contents) -> Contents {
+    let is_json = |encoded: &Vec<u8>| {
+        !encoded.contains(&b'\n') && serde_json::from_slice::<serde::de::IgnoredAny>(encoded).is_ok()
+    };
+    let kept = |map: &BTreeMap<String, Vec<u8>>| -> BTreeMap<String, Vec<u8>> {
+        map.iter().filter(|(_, encoded)| is_json(encoded)).map(|(k, v)| (k.clone(), v.clone())).collect()
+    };
+    Contents { models: kept(&contents.models), aliases: kept(&contents.aliases) }
+}
+
+impl Contents {
+    /// Whether the other has all that this has.
+    fn is_in(&self, other: &Self) -> bool {
+        let all = |one: &BTreeMap<String, Vec<u8>>, other: &BTreeMap<String, Vec<u8>>| {
+            one.iter().all(|(key, value)| other.get(key) == Some(value))
+        };
+        all(&self.models, &other.models) && all(&self.aliases, &other.aliases)
+    }
+}
+
+/// The store's own lock: sled's is in a file that may be moved aside.
+fn lock(layout: &Layout) -> Result<File, StoreError> {
+    let path = layout.lock();
+    let opened = fs::OpenOptions::new().write(true).create(true).truncate(false).open(&path);
+    let file = opened.map_err(|error| layout.failed(&path, error))?;
+    let until = Instant::now() + Duration::from_millis(LOCK_WAIT_MS);
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            Err(TryLockError::WouldBlock) if Instant::now() >= until => {
+                return Err(StoreError::Locked { dir: layout.dir().to_owned() });
+            }
+            Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(20)),
+            Err(TryLockError::Error(error)) => return Err(layout.failed(&path, error)),
+        }
+    }
+}
+
+/// Opens sled's files and reads all of them, on a thread that may panic or never come back.
+fn open_and_look(dir: &Path, path: &Path) -> Result<Looked, Trouble> {
+    let refused = |why: String| Trouble::Refused(StoreError::Open { dir: dir.to_owned(), why });
+    if let Ok(meta) = path.symlink_metadata()
+        && !path.is_dir()
+    {
+        let what = if meta.is_symlink() { "a link to nowhere" } else { "a file" };
+        return Err(Trouble::Damaged(format!("{} is {what}, and no folder", path.display())));
+    }
+    let (sender, receiver) = mpsc::channel();
+    let (dir, path) = (dir.to_owned(), path.to_owned());
+    let thread = std::thread::Builder::new().name("store-open".to_owned());
+    let spawned = thread.spawn(move || {
+        let looked = catch_unwind(AssertUnwindSafe(|| look(&dir, &path)));
+        let _ = sender.send(looked.unwrap_or_else(|panic| Err(Trouble::Damaged(said(&*panic)))));
+    });
+    spawned.map_err(|error| refused(format!("no thread to open it on: {error}")))?;
+    match receiver.recv_timeout(OPEN_MAX) {
+        Ok(looked) => looked,
+        Err(_) => Err(Trouble::Damaged(format!("it did not open within {} s", OPEN_MAX.as_secs()))),
+    }
+}
+
+/// What a panic said.
+pub(crate) fn said(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
+    format!("the database's code failed: {}", text.lines().next().unwrap_or_default())
+}
+
+fn look(dir: &Path, path: &Path) -> Result<Looked, Trouble> {
+    let db = open_sled(dir, path)?;
+    let damaged = |error: sled::Error| trouble(dir, &error);
+    let trees = Trees::of(db).map_err(damaged)?;
+    let version = match trees.version().map_err(damaged)? {
+        None => None,
+        Some(text) => match text.parse::<u32>() {
+            Ok(version) if version > 0 => Some(version),
+            _ => return Err(Trouble::Damaged(format!("its schema version reads {:?}", cut_name(&text)))),
+        },
+    };
+    let (contents, line) = (trees.read_all().map_err(damaged)?, trees.line().map_err(damaged)?);
+    Ok(Looked { trees, contents, version, line })
+}
+
+fn open_sled(dir: &Path, path: &Path) -> Result<sled::Db, Trouble> {
+    // No background flushing: every change is flushed by its caller, and an idle store costs nothing.
+    let config = sled::Config::new().path(path).cache_capacity(CACHE_BYTES).flush_every_ms(None);
+    let until = Instant::now() + Duration::from_millis(LOCK_WAIT_MS);
+    loop {
+        match config.open() {
+            Ok(db) => return Ok(db),
+            Err(error) if !is_locked(&error) => return Err(trouble(dir, &error)),
+            // An older version does not know the store's own lock.
+            Err(_) if Instant::now() >= until => {
+                return Err(Trouble::Refused(StoreError::Locked { dir: dir.to_owned() }));
+            }
+            Err(_) => std::thread::sleep(Duration::from_millis(20)),
+        }
+    }
+}
+
+/// What sled's error means.
+fn trouble(dir: &Path, error: &sled::Error) -> Trouble {
+    match error {
+        sled::Error::Io(error) if is_full(error) => Trouble::Refused(StoreError::full(dir)),
+        sled::Error::Io(error) if is_outer(error) => {
+            Trouble::Refused(StoreError::Open { dir: dir.to_owned(), why: error.to_string() })
+        }
+        other => Trouble::Damaged(in_words(other)),
+    }
+}
+
+/// sled's error without what only its authors can use.
+pub(crate) fn in_words(error: &sled::Error) -> String {
+    match error {
+        sled::Error::Corruption { .. } => "its files are not as they were written".to_owned(),
+        other => other.to_string().lines().next().unwrap_or_default().to_owned(),
+    }
+}
+
+/// No room, by whatever limit.
+pub(crate) fn is_full(error: &std::io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge)
+}
+
+/// An error that says nothing of what is in the files: who may read them, and what the system has left.
+fn is_outer(error: &std::io::Error) -> bool {
+    let no_descriptors = matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE));
+    no_descriptors
+        || is_full(error)
+        || matches!(
+            error.kind(),
+            ErrorKind::PermissionDenied
+                | ErrorKind::ReadOnlyFilesystem
+                | ErrorKind::OutOfMemory
+                | ErrorKind::Interrupted
+                | ErrorKind::WouldBlock
+        )
+}
+
+/// sled has no variant for it: it wraps the failed file lock in an I/O error of its own wording.
+fn is_locked(error: &sled::Error) -> bool {
+    matches!(error, sled::Error::Io(error) if error.kind() == ErrorKind::WouldBlock
+        || error.to_string().contains("could not acquire lock"))
+}
+
+/// The first free name of the form `NAME.damaged-N`.
+pub(crate) fn aside(path: &Path) -> PathBuf {
+    let named = |number: u32| {
+        let mut name = path.as_os_str().to_owned();
+        name.push(format!(".damaged-{number}"));
+        PathBuf::from(name)
+    };
+    (1_u32..).map(named).find(|path| path.symlink_metadata().is_err()).unwrap_or_else(|| named(0))
+}
