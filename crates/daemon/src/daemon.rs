@@ -38,7 +38,6 @@ use crate::{
     },
     metrics::Metrics,
     models::{LoadWish, Models},
-    prompt::PromptBuilder,
     pulls::Pulls,
     registry::Registry,
     service::{Core, EngineService, Envelope, StoreService},
@@ -150,7 +149,6 @@ impl Daemon {
             models: models.clone(),
             pulls: Pulls::new(store, store_missing),
             drain: Drain::new(),
-            prompts: PromptBuilder::new(),
             started: Instant::now(),
         });
         let address = |listener: &TcpListener, what| {

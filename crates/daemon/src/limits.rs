@@ -30,8 +30,11 @@ pub(crate) const DRAIN_S_LIMIT: u64 = 7 * 24 * 3600;
 pub(crate) const SEQUENCES_LIMIT: usize = 4_096;
 /// Largest `engine.step_tokens_max`.
 pub(crate) const STEP_TOKENS_LIMIT: usize = 65_536;
-/// Prompts rendered and tokenized at the same time; more wait, holding a place in their model's queue.
+/// Prompts of one model rendered and tokenized at the same time; more wait, holding a place in its queue.
 pub(crate) const PROMPT_BUILDS_MAX: usize = 4;
+/// Time that one prompt may take from its turn on, waiting not counted. A chat template's own bounds end it sooner, where
+/// the machine is not busy.
+pub(crate) const PROMPT_BUILD_TIME_MAX: Duration = Duration::from_secs(10);
 /// Inputs of one embedding request that go to the worker together: while they are computed, the next are tokenized.
 pub(crate) const EMBED_JOB_INPUTS: usize = 64;
 /// Inputs of one embedding request.

@@ -1,7 +1,14 @@
 //! From what a client asks to a job the worker can run: template and tokenizer, the model's own defaults, limits.
-//! Slow for a long prompt, so it runs on the blocking pool, a few at a time.
+//! Slow for a long prompt, and a chat template is a program of the model's file, so it runs on the blocking pool, a few
+//! at a time for each model, for a bounded time, and not for clients that have left.
 
-use std::sync::Arc;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Instant,
+};
 
 use hanzo_engine_runtime::{
     Job, RequestError, SamplingParams, StopConditions, TextModel, chat::Chat, load::GenerationDefaults,
@@ -10,7 +17,7 @@ use tokio::sync::Semaphore;
 
 use crate::{
     error::{Error, random_u64},
-    limits::PROMPT_BUILDS_MAX,
+    limits::{PROMPT_BUILD_TIME_MAX, PROMPT_BUILDS_MAX},
     models::blocking,
     registry::Served,
 };
@@ -32,7 +39,11 @@ pub(crate) struct Ask {
 #[derive(Clone, Debug)]
 pub(crate) enum PromptSource {
     Chat(Chat),
-    Text(String),
+    /// With `parse_special`, control tokens written in it are recognised.
+    Text {
+        text: String,
+        parse_special: bool,
+    },
     Tokens(Vec<u32>),
 }
 
@@ -57,58 +68,85 @@ pub(crate) struct Built {
     pub(crate) echo: Option<String>,
 }
 
-/// Builds prompts, a few at a time. Whoever waits here holds a place in a bounded queue.
-#[derive(Clone)]
+/// Builds prompts of one model, a few at a time: a model whose prompts are slow keeps no other waiting. Whoever waits
+/// here holds a place in a bounded queue.
 pub(crate) struct PromptBuilder(Arc<Semaphore>);
 
+/// Tells the work of a caller that it has left.
+struct Leaving(Arc<AtomicBool>);
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
 impl PromptBuilder {
-    /// For one daemon.
+    /// For one model.
     pub(crate) fn new() -> Self {
         Self(Arc::new(Semaphore::new(PROMPT_BUILDS_MAX)))
     }
 
-    /// Runs `work` on the blocking pool in its turn.
+    /// Runs `work` on the blocking pool in its turn, until `by`. `work` is given a question to ask again and again:
+    /// whether to give up, because the time is over or because the caller has dropped this future.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
-        work: impl FnOnce() -> Result<T, Error> + Send + 'static,
+        by: Option<Instant>,
+        work: impl FnOnce(&dyn Fn() -> bool) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
         let turn =
             self.0.clone().acquire_owned().await.map_err(|_| Error::Stopped { what: "prompts ended" })?;
-        blocking(move || {
+        let left = Leaving(Arc::new(AtomicBool::new(false)));
+        let has_left = left.0.clone();
+        let most = Instant::now() + PROMPT_BUILD_TIME_MAX;
+        let end = by.map_or(most, |by| by.min(most));
+        let built = blocking(move || {
             // Held until the work is done, though its caller may have left.
             let _turn = turn;
-            work()
+            work(&|| has_left.load(Relaxed) || Instant::now() >= end)
         })
-        .await
+        .await;
+        match built {
+            Err(Error::Request(RequestError::Interrupted)) if end == most => {
+                let seconds = PROMPT_BUILD_TIME_MAX.as_secs();
+                Err(Error::field("messages", format!("the prompt was not made within {seconds} seconds")))
+            }
+            Err(Error::Request(RequestError::Interrupted)) => Err(Error::Deadline),
+            built => built,
+        }
     }
 }
 
-/// Makes the job of an ask.
+/// Makes the job of an ask. A completion may be as long as the context leaves room for, whatever was asked for.
 ///
 /// # Errors
 /// The runtime's, naming the field.
-pub(crate) fn build(ask: Ask, served: &Served) -> Result<Built, Error> {
+pub(crate) fn build(ask: Ask, served: &Served, interrupted: &dyn Fn() -> bool) -> Result<Built, Error> {
     let text = &served.text;
     let own_stops = ask.stop.strings.is_empty() && ask.stop.token_ids.is_empty();
     let context_tokens_max = served.config.context_tokens_max;
     let (tokens, rendered, starts_in_reasoning, split_reasoning) = match ask.prompt {
         PromptSource::Chat(chat) => {
-            let prompt = text.prompt_from_chat(&chat, &|| false)?;
+            let prompt = text.prompt_from_chat(&chat, interrupted)?;
             (prompt.tokens, Some(prompt.text), prompt.starts_in_reasoning, true)
         }
-        PromptSource::Text(prompt) => (text.tokenizer.encode(&prompt, true)?, Some(prompt), false, false),
+        PromptSource::Text { text: prompt, parse_special } => {
+            (encoded(text, &prompt, true, parse_special)?, Some(prompt), false, false)
+        }
         PromptSource::Tokens(tokens) => (tokens, None, false, false),
     };
+    let room = room(tokens.len(), context_tokens_max, ask.max_tokens, ask.stop.min_tokens)?;
     let job = Job {
         id: served.next_job(),
         choices: ask.choices,
         sampling: sampling(ask.sampling, &text.generation),
         stop: StopConditions {
-            max_tokens: ask.max_tokens.unwrap_or_else(|| {
-                let room = room(tokens.len(), context_tokens_max);
+            max_tokens: match (ask.max_tokens, text.generation.max_new_tokens) {
+                (Some(asked), _) => asked.min(room),
                 // A request that wants more than that at least has said so.
-                text.generation.max_new_tokens.map_or(room, |own| own.max(ask.stop.min_tokens).clamp(1, room))
-            }),
+                (None, Some(own)) => own.max(ask.stop.min_tokens).clamp(1, room),
+                (None, None) => room,
+            },
             // Who says what ends the completion says all of it.
             strings: if own_stops { text.generation.stop.clone() } else { ask.stop.strings },
             token_ids: if own_stops { text.stop_tokens.clone() } else { ask.stop.token_ids },
@@ -124,10 +162,41 @@ pub(crate) fn build(ask: Ask, served: &Served) -> Result<Built, Error> {
     Ok(Built { job, echo })
 }
 
-/// What the context leaves. At least 1, so that a prompt that fills it is refused by the context and not by
-/// `max_tokens`.
-fn room(prompt_tokens: usize, context_tokens_max: usize) -> u32 {
-    u32::try_from(context_tokens_max.saturating_sub(prompt_tokens)).unwrap_or(u32::MAX).max(1)
+/// The tokens of a bare text.
+fn encoded(
+    model: &TextModel,
+    text: &str,
+    add_special: bool,
+    parse_special: bool,
+) -> Result<Vec<u32>, RequestError> {
+    match parse_special {
+        true => model.tokenizer.encode(text, add_special),
+        false => model.tokenizer.encode_plain(text, add_special),
+    }
+}
+
+/// What the context leaves for the completion; at least 1.
+///
+/// # Errors
+/// [`RequestError::ContextLength`]: of a prompt that leaves nothing, or less than the completion must have.
+fn room(
+    prompt_tokens: usize,
+    context_tokens_max: usize,
+    max_tokens: Option<u32>,
+    min_tokens: u32,
+) -> Result<u32, RequestError> {
+    let too_long = |completion_tokens| {
+        Err(RequestError::ContextLength { prompt_tokens, completion_tokens, context_tokens_max })
+    };
+    let room = u32::try_from(context_tokens_max.saturating_sub(prompt_tokens)).unwrap_or(u32::MAX);
+    if room == 0 {
+        return too_long(0);
+    }
+    // One above `max_tokens` is wrong by itself.
+    if min_tokens > room && max_tokens.is_none_or(|max_tokens| min_tokens <= max_tokens) {
+        return too_long(min_tokens as usize);
+    }
+    Ok(room)
 }
 
 fn sampling(asked: AskedSampling, model: &GenerationDefaults) -> SamplingParams {
@@ -153,19 +222,25 @@ fn sampling(asked: AskedSampling, model: &GenerationDefaults) -> SamplingParams 
 /// What a client wants to see tokenized.
 pub(crate) enum TokenizeInput {
     Chat(Chat),
-    Text { text: String, add_special: bool },
+    Text { text: String, add_special: bool, parse_special: bool },
 }
 
 /// Its tokens, and the text they are of.
 ///
 /// # Errors
 /// The runtime's, naming the field.
-pub(crate) fn tokenize(input: TokenizeInput, model: &TextModel) -> Result<(Vec<u32>, String), RequestError> {
+pub(crate) fn tokenize(
+    input: TokenizeInput,
+    model: &TextModel,
+    interrupted: &dyn Fn() -> bool,
+) -> Result<(Vec<u32>, String), RequestError> {
     match input {
         TokenizeInput::Chat(chat) => {
-            model.prompt_from_chat(&chat, &|| false).map(|prompt| (prompt.tokens, prompt.text))
+            model.prompt_from_chat(&chat, interrupted).map(|prompt| (prompt.tokens, prompt.text))
         }
-        TokenizeInput::Text { text, add_special } => Ok((model.tokenizer.encode(&text, add_special)?, text)),
+        TokenizeInput::Text { text, add_special, parse_special } => {
+            Ok((encoded(model, &text, add_special, parse_special)?, text))
+        }
     }
 }
 
@@ -202,7 +277,58 @@ mod tests {
     }
 
     #[test]
-    fn without_max_tokens_the_context_is_the_limit() {
-        assert_eq!((room(10, 64), room(64, 64), room(100, 64)), (54, 1, 1));
+    fn the_context_is_the_limit_and_says_so() {
+        assert_eq!((room(10, 64, None, 0), room(63, 64, Some(5), 0)), (Ok(54), Ok(1)));
+        for (prompt, max_tokens) in [(64, None), (100, Some(5))] {
+            let error = room(prompt, 64, max_tokens, 0).unwrap_err().to_string();
+            assert!(error.contains("maximum context length is 64 tokens"), "{error}");
+            assert!(error.contains(&format!("resulted in {prompt} tokens")), "{error}");
+            assert!(!error.contains("completion") && !error.contains("max_tokens"), "{error}");
+        }
+        let error = room(60, 64, None, 10).unwrap_err().to_string();
+        assert!(
+            error.contains("you requested 70 tokens (60 in the messages, 10 in the completion)"),
+            "{error}"
+        );
+        assert_eq!(room(60, 64, Some(5), 10), Ok(4), "min_tokens above max_tokens is refused by name");
+    }
+
+    /// Waits for what a thread is to do.
+    fn until(what: impl Fn() -> bool) {
+        let since = Instant::now();
+        while !what() {
+            assert!(since.elapsed().as_secs() < 60, "never");
+            std::thread::yield_now();
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_slow_prompt_ends_with_its_client_and_keeps_no_other_model_waiting() {
+        let endless = |interrupted: &dyn Fn() -> bool| -> Result<(), Error> {
+            while !interrupted() {
+                std::thread::yield_now();
+            }
+            Err(RequestError::Interrupted.into())
+        };
+        let (slow, other) = (Arc::new(PromptBuilder::new()), PromptBuilder::new());
+        let client = |by: Option<Instant>| {
+            let slow = slow.clone();
+            tokio::spawn(async move { slow.run(by, endless).await })
+        };
+        // Twice as many as have a turn: half of them wait.
+        let clients: Vec<_> = (0..2 * PROMPT_BUILDS_MAX).map(|_| client(None)).collect();
+        until(|| slow.0.available_permits() == 0);
+        other.run(None, |_| Ok(())).await.unwrap();
+        for gone in clients {
+            gone.abort();
+            assert!(gone.await.unwrap_err().is_cancelled());
+        }
+        until(|| slow.0.available_permits() == PROMPT_BUILDS_MAX);
+        slow.run(None, |_| Ok(())).await.unwrap();
+        // A request that has a deadline ends by it.
+        let soon = Instant::now() + std::time::Duration::from_millis(50);
+        let ended = client(Some(soon)).await.unwrap();
+        assert!(matches!(ended, Err(Error::Deadline)), "{ended:?}");
+        until(|| slow.0.available_permits() == PROMPT_BUILDS_MAX);
     }
 }

@@ -29,17 +29,13 @@ use futures_util::Stream;
 use hanzo_engine_proto::v1::{self, engine_server::Engine};
 use tonic::{Request, Response, Status};
 
-use crate::{
-    convert, drain::Drain, error::Error, limits::DEADLINE_MARGIN, models::Models, prompt::PromptBuilder,
-    pulls::Pulls,
-};
+use crate::{convert, drain::Drain, error::Error, limits::DEADLINE_MARGIN, models::Models, pulls::Pulls};
 
 /// What every call can reach.
 pub(crate) struct Core {
     pub(crate) models: Arc<Models>,
     pub(crate) pulls: Pulls,
     pub(crate) drain: Drain,
-    pub(crate) prompts: PromptBuilder,
     pub(crate) started: Instant,
 }
 

@@ -113,15 +113,16 @@ pub(crate) fn engine_health(stats: &v1::StatsResponse) -> Value {
 /// The request of `/tokenize`: `prompt`, or `messages` with the fields of a chat's prompt.
 pub(crate) fn tokenize_request(mut fields: Fields) -> Result<v1::TokenizeRequest, ApiError> {
     let model = convert::model(&mut fields)?;
-    let (input, add_special_tokens) = match fields.take("prompt") {
+    let (input, add_special_tokens, parse_special) = match fields.take("prompt") {
         Some(prompt) => {
-            let add = fields.take("add_special_tokens").map(|field| field.boolean()).transpose()?;
-            (Input::Text(prompt.string()?), add)
+            let mut flag = |name: &str| fields.take(name).map(|field| field.boolean()).transpose();
+            let (add, parse) = (flag("add_special_tokens")?, flag("parse_special")?);
+            (Input::Text(prompt.string()?), add, parse)
         }
-        None => (Input::Chat(convert::chat_prompt(&mut fields)?), None),
+        None => (Input::Chat(convert::chat_prompt(&mut fields)?), None, None),
     };
     fields.finish()?;
-    Ok(v1::TokenizeRequest { model, input: Some(input), add_special_tokens })
+    Ok(v1::TokenizeRequest { model, input: Some(input), add_special_tokens, parse_special })
 }
 
 /// The answer of `/tokenize`.

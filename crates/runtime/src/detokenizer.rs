@@ -26,6 +26,11 @@ impl Detokenizer {
         }
     }
 
+    /// Bytes of a character whose rest is still to come.
+    pub(crate) fn unfinished_bytes(&self) -> usize {
+        self.unfinished_len
+    }
+
     /// Appends U+FFFD to `out` if a character was left unfinished, and begins anew.
     pub fn finish(&mut self, out: &mut String) {
         if self.unfinished_len > 0 {

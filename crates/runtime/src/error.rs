@@ -86,21 +86,19 @@ pub enum RequestError {
         reason: String,
     },
     /// Prompt and completion do not fit the context.
-    #[error(
-        "prompt: this model's context is {context_tokens_max} tokens; the prompt has {prompt_tokens} and \
-         max_tokens asks for {completion_tokens} more"
-    )]
+    #[error("prompt: {}", over_length(*prompt_tokens, *completion_tokens, *context_tokens_max))]
     ContextLength {
         /// Tokens of the prompt.
         prompt_tokens: usize,
-        /// Tokens asked for.
+        /// Tokens asked for; 0 where the prompt alone is too long.
         completion_tokens: usize,
         /// Tokens there are.
         context_tokens_max: usize,
     },
     /// An input is longer than the model takes.
     #[error(
-        "inputs: this model takes {tokens_max} tokens, special ones included; one input has {tokens} (truncate cuts it)"
+        "inputs: This model's maximum context length is {tokens_max} tokens, special ones included. However, one input \
+         has {tokens} tokens. Please reduce its length, or let truncate cut it."
     )]
     InputLength {
         /// Tokens of the input.
@@ -124,6 +122,21 @@ impl RequestError {
     pub fn invalid(field: &'static str, reason: impl Into<String>) -> Self {
         RequestError::Invalid { field, reason: reason.into() }
     }
+}
+
+/// OpenAI's words: clients look for them, and shorten the conversation where they find them.
+fn over_length(prompt: usize, completion: usize, context: usize) -> String {
+    let limit = format!("This model's maximum context length is {context} tokens. However, ");
+    if completion == 0 {
+        return format!(
+            "{limit}your messages resulted in {prompt} tokens. Please reduce the length of the messages."
+        );
+    }
+    let whole = prompt.saturating_add(completion);
+    format!(
+        "{limit}you requested {whole} tokens ({prompt} in the messages, {completion} in the completion). Please reduce \
+         the length of the messages or completion."
+    )
 }
 
 /// A step that failed. The engine is of no further use: its worker reports the model as failed.

@@ -199,7 +199,7 @@ pub enum EventKind {
         reasoning: String,
         /// Tokens since the last delta.
         tokens: Vec<u32>,
-        /// One for each token, when asked for.
+        /// When asked for, one for each token with a part in the text: not of the end, nor of what a stop string cut off.
         logprobs: Vec<TokenLogprob>,
     },
     /// The completion ended.

@@ -21,6 +21,7 @@ pub mod load;
 pub mod mapped;
 pub mod output;
 pub mod pytorch;
+mod roles;
 pub mod safetensors;
 pub mod sampler;
 pub mod scheduler;

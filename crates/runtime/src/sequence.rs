@@ -394,11 +394,21 @@ impl Generation {
             chunk.stop = held_back.stop;
         }
         let says = reason.is_some() || !chunk.text.is_empty() || !chunk.reasoning.is_empty();
-        let delta = says.then(|| EventKind::Delta {
-            text: chunk.text,
-            reasoning: chunk.reasoning,
-            tokens: mem::take(&mut self.unsent),
-            logprobs: mem::take(&mut self.unsent_logprobs),
+        // Log probabilities are of what the client sees: not of the end, and not of what a stop string cut off.
+        let shown = self.unsent.len() - usize::from(ends);
+        let shown = shown - self.output.absent_tokens(text, &self.unsent[..shown]);
+        let waiting = if reason.is_some() { self.unsent.len() } else { shown };
+        let delta = says.then(|| {
+            let (unsent, logprobs) = (
+                self.unsent.split_off(waiting),
+                self.unsent_logprobs.split_off(shown.min(self.unsent_logprobs.len())),
+            );
+            EventKind::Delta {
+                text: chunk.text,
+                reasoning: chunk.reasoning,
+                tokens: mem::replace(&mut self.unsent, unsent),
+                logprobs: mem::replace(&mut self.unsent_logprobs, logprobs),
+            }
         });
         let finished = reason.map(|reason| {
             let reason = if chunk.stop.is_some() { FinishReason::Stop } else { reason };

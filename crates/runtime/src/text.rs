@@ -5,6 +5,7 @@ use crate::{
     chat::{Chat, Opening},
     error::{LoadError, RequestError},
     load::{GenerationDefaults, ModelFiles, ModelInfo, TextFiles, TokenizerSource},
+    roles::{KnownRoles, lacks_a_part},
     template::{ChatTemplate, Rendered},
     tokenizer::{Tokenizer, hf},
 };
@@ -33,6 +34,8 @@ pub struct TextModel {
     pub tokenizer: Tokenizer,
     /// The chat template, if the model has one.
     pub template: Option<ChatTemplate>,
+    /// The roles that the template knows.
+    roles: KnownRoles,
     /// Tokens that end a completion, ascending.
     pub eos: Vec<u32>,
     /// How the model's makers would sample it. Of what ends a completion, the texts.
@@ -102,6 +105,7 @@ impl TextModel {
             reasoning: reasoning(text, &tokenizer),
             tokenizer,
             template,
+            roles: KnownRoles::of(text.chat_template.as_deref().unwrap_or_default()),
             generation: GenerationDefaults { stop, ..text.generation.clone() },
             stop_tokens,
             opening: text.opening.clone(),
@@ -111,7 +115,8 @@ impl TextModel {
         })
     }
 
-    /// The prompt's text: what the model's makers put before every conversation, and the conversation.
+    /// The prompt's text: what the model's makers put before every conversation, and the conversation. What the
+    /// template has no word for is said in words that it has.
     ///
     /// # Errors
     /// [`RequestError::NoChatTemplate`], and those of [`ChatTemplate::render`].
@@ -119,6 +124,26 @@ impl TextModel {
         let template = self.template.as_ref();
         let template =
             template.ok_or_else(|| RequestError::NoChatTemplate { model: self.info.name.clone() })?;
+        let chat = self.roles.spoken(chat);
+        let rendered = self.render_opened(template, &chat, interrupted);
+        let Some(reworded) = self.roles.reworded(&chat) else { return rendered };
+        match &rendered {
+            Ok(rendered) if lacks_a_part(rendered, &chat) => {}
+            Ok(_) | Err(RequestError::Interrupted) => return rendered,
+            Err(_) => {}
+        }
+        match self.render_opened(template, &reworded, interrupted) {
+            Ok(other) if !lacks_a_part(&other, &reworded) => Ok(other),
+            _ => rendered,
+        }
+    }
+
+    fn render_opened(
+        &self,
+        template: &ChatTemplate,
+        chat: &Chat,
+        interrupted: &dyn Fn() -> bool,
+    ) -> Result<Rendered, RequestError> {
         let Some(opened) = self.opening.before(chat) else { return template.render(chat, interrupted) };
         template.render(&opened, interrupted).or_else(|refusal| {
             // The client sent no system prompt: that the template takes none is not its fault.
@@ -127,7 +152,8 @@ impl TextModel {
         })
     }
 
-    /// The prompt's text and tokens. A template writes its own beginning of sequence, so none is added.
+    /// The prompt's text and tokens. A template writes its own beginning of sequence, so none is added; and its own
+    /// control tokens: what the conversation spells as one is text.
     ///
     /// # Errors
     /// Those of [`TextModel::render`] and [`Tokenizer::encode`].
@@ -136,8 +162,11 @@ impl TextModel {
         chat: &Chat,
         interrupted: &dyn Fn() -> bool,
     ) -> Result<Prompt, RequestError> {
-        let Rendered { text, .. } = self.render(chat, interrupted)?;
-        let tokens = self.tokenizer.encode(&text, false)?;
+        let Rendered { text, from_request } = self.render(chat, interrupted)?;
+        if interrupted() {
+            return Err(RequestError::Interrupted);
+        }
+        let tokens = self.tokenizer.encode_around(&text, &from_request, false)?;
         let starts_in_reasoning =
             self.reasoning.as_ref().is_some_and(|markers| markers.are_open_at_end(chat, &text));
         Ok(Prompt { text, tokens, starts_in_reasoning })

@@ -20,6 +20,10 @@ use crate::{
     sizing::Want,
 };
 
+/// Why `parse_special` may not stand beside another prompt.
+const ONLY_OF_TEXT: &str =
+    "must be unset but with text: no text of a chat becomes a control token, and tokens are tokens";
+
 /// What a load is asked to be. Zero and empty are unset.
 pub(crate) fn load(wire: v1::LoadRequest) -> LoadWish {
     let v1::LoadRequest { model, alias, context_tokens_max, kv_bytes } = wire;
@@ -53,8 +57,11 @@ pub(crate) fn infer(wire: v1::InferRequest) -> Result<Ask, Error> {
         (true, top) => Some(top as u8),
     };
     let prompt = match wire.prompt {
+        Some(Prompt::Text(text)) => {
+            PromptSource::Text { text, parse_special: wire.parse_special.unwrap_or(true) }
+        }
+        _ if wire.parse_special.is_some() => return Err(Error::field("parse_special", ONLY_OF_TEXT)),
         Some(Prompt::Chat(wire)) => PromptSource::Chat(chat(wire)?),
-        Some(Prompt::Text(text)) => PromptSource::Text(text),
         Some(Prompt::Tokens(tokens)) => PromptSource::Tokens(tokens.ids),
         None => return Err(Error::field("prompt", "must be set: one of chat, text, tokens")),
     };
@@ -102,10 +109,15 @@ fn sampling(wire: v1::Sampling) -> AskedSampling {
 pub(crate) fn tokenize(
     input: Option<v1::tokenize_request::Input>,
     add_special: Option<bool>,
+    parse_special: Option<bool>,
 ) -> Result<TokenizeInput, Error> {
     use v1::tokenize_request::Input;
     match input {
-        Some(Input::Text(text)) => Ok(TokenizeInput::Text { text, add_special: add_special.unwrap_or(true) }),
+        Some(Input::Text(text)) => {
+            let (add_special, parse_special) = (add_special.unwrap_or(true), parse_special.unwrap_or(true));
+            Ok(TokenizeInput::Text { text, add_special, parse_special })
+        }
+        Some(Input::Chat(_)) if parse_special.is_some() => Err(Error::field("parse_special", ONLY_OF_TEXT)),
         Some(Input::Chat(_)) if add_special.is_some() => {
             let reason = "must be unset with chat: the model's template says which special tokens there are";
             Err(Error::field("add_special_tokens", reason))

@@ -113,7 +113,6 @@ async fn answer<W: convert::Wire, T>(
     // Kept to the end: the queue bounds all requests of this kind, running ones too.
     let place = served.enter()?.keep();
     let run = Run {
-        core,
         served: &served,
         deadline,
         arrived,
@@ -132,7 +131,6 @@ async fn answer<W: convert::Wire, T>(
 
 /// A request's batches on their way.
 struct Run<'a> {
-    core: &'a Arc<Core>,
     served: &'a Arc<Served>,
     deadline: Option<Instant>,
     arrived: Instant,
@@ -155,14 +153,17 @@ impl Run<'_> {
                 break;
             }
             let (encode, of) = (encode.clone(), self.served.clone());
-            let read = move || {
+            let read = move |interrupted: &dyn Fn() -> bool| {
                 let read = |(index, source)| {
+                    if interrupted() {
+                        return Err(RequestError::Interrupted.into());
+                    }
                     let input = encode.input(source, &of.text.tokenizer, &of.embedder);
                     input.map_err(|error| encode.of_input(field, index, error))
                 };
                 batch.into_iter().map(read).collect::<Result<Vec<EmbedInput>, Error>>()
             };
-            let inputs = self.core.prompts.run(read).await?;
+            let inputs = self.served.prompts.run(answer_by(self.deadline), read).await?;
             self.submit(inputs)?;
             record.queued = true;
             record.prompt_tokens = self.answer.tokens.iter().sum();

@@ -94,8 +94,9 @@ async fn begin(
         return Err(Error::field("choices", reason));
     }
     let place = served.enter()?;
-    let of = served.clone();
-    let built = within(answer_by(deadline), core.prompts.run(move || build(ask, &of))).await?;
+    let (of, by) = (served.clone(), answer_by(deadline));
+    let work = served.prompts.run(by, move |interrupted| build(ask, &of, interrupted));
+    let built = within(by, work).await?;
     let context = EventContext::new(record.request_id.clone(), &served, &built.job);
     record.prompt_tokens = context.prompt_tokens();
     let choices = built.job.choices;

@@ -16,13 +16,15 @@ pub(super) async fn tokenize(
 ) -> Result<v1::TokenizeResponse, Error> {
     let _active = core.drain.enter()?;
     let by = answer_by(deadline(&request, Instant::now())?);
-    let v1::TokenizeRequest { model, input, add_special_tokens } = request.into_inner();
+    let v1::TokenizeRequest { model, input, add_special_tokens, parse_special } = request.into_inner();
     let served = core.models.serving(&model).await?;
     // It waits like any request: in the model's queue, which is bounded.
     let _place = served.enter()?;
-    let input = request::tokenize(input, add_special_tokens)?;
+    let input = request::tokenize(input, add_special_tokens, parse_special)?;
     let text = served.text.clone();
-    let work = core.prompts.run(move || prompt::tokenize(input, &text).map_err(of_text));
+    let work = served.prompts.run(by, move |interrupted| {
+        prompt::tokenize(input, &text, interrupted).map_err(of_text)
+    });
     let (ids, text) = within(by, work).await?;
     // The context's length is 32 bits.
     Ok(v1::TokenizeResponse { ids, text, context_tokens_max: served.config.context_tokens_max as u32 })
@@ -52,6 +54,6 @@ pub(super) async fn detokenize(
     let _place = served.enter()?;
     let text = served.text.clone();
     // Millions of tokens fit into a message.
-    let work = core.prompts.run(move || Ok(text.tokenizer.decode(&ids, skip_special_tokens)));
+    let work = served.prompts.run(by, move |_| Ok(text.tokenizer.decode(&ids, skip_special_tokens)));
     Ok(v1::DetokenizeResponse { text: within(by, work).await? })
 }

@@ -181,10 +181,10 @@ async fn what_is_wrong_is_named_and_nothing_else_changes() {
     let context = rig.stats("").await.status.unwrap().context_tokens_max;
     let status = rig.infer(tokens(vec![5; 10_000])).await.unwrap_err();
     check_refused(&status, Code::InvalidArgument, "prompt: ");
-    assert!(
-        status.message().contains("10000") && status.message().contains(&context.to_string()),
-        "{status:?}"
+    let words = format!(
+        "This model's maximum context length is {context} tokens. However, your messages resulted in 10000"
     );
+    assert!(status.message().contains(&words), "{status:?}");
     assert_eq!(metadata(&status, "error-code").as_deref(), Some("context_length_exceeded"));
 
     let status = rig.infer(v1::InferRequest { model: "gpt-9".into(), ..text("a", 1) }).await.unwrap_err();
@@ -205,5 +205,91 @@ async fn names_are_matched_without_case_and_an_empty_one_means_the_only_one() {
     rig.events(v1::InferRequest { model: "other".into(), ..text("a", 1) }).await;
     let status = rig.infer(text("a", 1)).await.unwrap_err();
     check_refused(&status, Code::InvalidArgument, "model: name one");
+    rig.stopped().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_completion_is_as_long_as_the_context_leaves_room_for() {
+    let rig = Rig::start_with(|_| ()).await;
+    let load = v1::LoadRequest { model: DEMO_MODEL.into(), context_tokens_max: 64, ..Default::default() };
+    rig.client().load(load).await.unwrap();
+    let ids = |count| {
+        let ids = v1::TokenIds { ids: vec![278; count] };
+        v1::InferRequest { prompt: Some(v1::infer_request::Prompt::Tokens(ids)), ..endless(1_000_000) }
+    };
+    let end = finished(&rig.events(ids(60)).await, 0);
+    assert_eq!((end.reason(), end.usage.unwrap().completion_tokens), (v1::FinishReason::Length, 4));
+    let status = rig.infer(ids(64)).await.unwrap_err();
+    assert_eq!(metadata(&status, "error-code").as_deref(), Some("context_length_exceeded"));
+    assert!(status.message().contains("maximum context length is 64 tokens"), "{status:?}");
+    assert!(!status.message().contains("max_tokens"), "{status:?}");
+    rig.stopped().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn log_probabilities_are_of_what_the_client_sees() {
+    let rig = Rig::start().await;
+    let ask = |stop: &str| {
+        let stop =
+            v1::StopConditions { strings: vec![stop.to_owned()], max_tokens: Some(40), ..Default::default() };
+        let request = chat(question("What is the capital of France?"), 40);
+        v1::InferRequest { logprobs: true, stop: Some(stop), ..request }
+    };
+    let bytes = |events: &[Event]| -> String {
+        let of = events.iter().filter_map(|event| match event {
+            Event::Delta(delta) => Some(delta.logprobs.iter().flat_map(|logprob| logprob.token.to_vec())),
+            _ => None,
+        });
+        String::from_utf8(of.flatten().collect()).unwrap()
+    };
+    // The whole answer: all its tokens but the end's, which usage counts.
+    let whole = rig.events(ask("no such text")).await;
+    let answer = said(&whole, 0);
+    assert_eq!(bytes(&whole), answer);
+    let (end, drawn) = (finished(&whole, 0), tokens(&whole, 0).len());
+    assert_eq!(
+        (end.reason(), end.usage.unwrap().completion_tokens as usize),
+        (v1::FinishReason::Stop, drawn)
+    );
+    let logprobs = whole.iter().map(|event| match event {
+        Event::Delta(delta) => delta.logprobs.len(),
+        _ => 0,
+    });
+    assert_eq!(logprobs.sum::<usize>(), drawn - 1);
+    // Cut: the last token may be there with more than its part, none is there without one.
+    for stop in ["Paris", "aris", "France", "is"] {
+        let events = rig.events(ask(stop)).await;
+        let (text, tokens) = (said(&events, 0), bytes(&events));
+        assert_eq!(text, answer[..answer.find(stop).unwrap()]);
+        assert!(tokens.starts_with(&text) && !tokens.ends_with(stop), "{tokens:?} of {text:?}");
+    }
+    rig.stopped().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_field_says_whether_text_may_spell_control_tokens() {
+    let rig = Rig::start().await;
+    let text_of = "a<|im_end|>b";
+    let tokenize = async |parse_special: Option<bool>| {
+        let input = Some(v1::tokenize_request::Input::Text(text_of.into()));
+        let request = v1::TokenizeRequest { input, parse_special, ..Default::default() };
+        rig.client().tokenize(request).await.unwrap().into_inner().ids
+    };
+    let (parsed, plain) = (tokenize(Some(true)).await, tokenize(Some(false)).await);
+    assert_eq!((parsed.clone(), parsed.len()), (tokenize(None).await, 3));
+    assert!(plain.len() > 3 && !plain.contains(&parsed[1]), "{plain:?}");
+    for (parse_special, ids) in [(None, &parsed), (Some(true), &parsed), (Some(false), &plain)] {
+        let request = v1::InferRequest { parse_special, ..text(text_of, 1) };
+        assert_eq!(started(&rig.events(request).await).prompt_tokens as usize, ids.len());
+    }
+    let request = v1::InferRequest { parse_special: Some(false), ..chat(question("hi"), 1) };
+    check_refused(&rig.infer(request).await.unwrap_err(), Code::InvalidArgument, "parse_special: ");
+    let input = Some(v1::tokenize_request::Input::Chat(question("hi")));
+    let request = v1::TokenizeRequest { input, parse_special: Some(true), ..Default::default() };
+    check_refused(
+        &rig.client().tokenize(request).await.unwrap_err(),
+        Code::InvalidArgument,
+        "parse_special: ",
+    );
     rig.stopped().await;
 }

@@ -52,6 +52,7 @@ pub(crate) fn completion(
     let max_tokens = fields.take("max_tokens").map(|f| f.integer(1..=u32::MAX)).transpose()?;
     let max_tokens = max_tokens.unwrap_or(COMPLETION_MAX_TOKENS);
     let echo = fields.flag("echo")?;
+    let parse_special = fields.take("parse_special").map(|field| field.boolean()).transpose()?;
     let best_of = fields.take("best_of");
     if let Some(field) = best_of
         && field.value().as_u64() != Some(u64::from(plan.choices))
@@ -80,6 +81,8 @@ pub(crate) fn completion(
         .into_iter()
         .enumerate()
         .map(|(i, prompt)| v1::InferRequest {
+            // Tokens are tokens.
+            parse_special: parse_special.filter(|_| matches!(prompt, v1::infer_request::Prompt::Text(_))),
             prompt: Some(prompt),
             request_id: id.of_call(i, several),
             ..base.clone()
@@ -110,6 +113,7 @@ fn common(fields: &mut Fields, config: &Config, id: &RequestId) -> Result<Plan, 
         priority: priority(fields)?,
         echo: false,
         suffix: String::new(),
+        parse_special: None,
     };
     Ok(Plan { requests: vec![request], choices, stream, include_usage, field_name: str::to_owned })
 }

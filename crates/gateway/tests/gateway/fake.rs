@@ -327,7 +327,10 @@ impl Engine for Service {
         request: Request<v1::TokenizeRequest>,
     ) -> Result<Response<v1::TokenizeResponse>, Status> {
         use v1::tokenize_request::Input;
-        let text = match request.into_inner().input {
+        let request = request.into_inner();
+        let text = match request.input {
+            // What was asked for shows in the tokens.
+            Some(Input::Text(text)) if request.parse_special == Some(false) => format!("plain {text}"),
             Some(Input::Text(text)) => text,
             Some(Input::Chat(chat)) => format!("<{} messages>", chat.messages.len()),
             None => return Err(Status::invalid_argument("text: required")),

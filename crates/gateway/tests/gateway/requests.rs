@@ -80,6 +80,7 @@ async fn every_chat_field_arrives() {
         priority: -7,
         echo: false,
         suffix: String::new(),
+        parse_special: None,
     };
     assert_eq!(request, expected);
 }
@@ -200,7 +201,16 @@ async fn completion_prompts() {
         // OpenAI's default, and each prompt has its own id.
         assert!(requests.iter().all(|r| r.echo && r.stop.as_ref().unwrap().max_tokens == Some(16)));
         assert!(requests.windows(2).all(|pair| pair[0].request_id != pair[1].request_id));
+        assert!(requests.iter().all(|request| request.parse_special.is_none()));
     }
+    for parse_special in [true, false] {
+        let body = json!({"prompt": ["<s>", "a"], "parse_special": parse_special});
+        let requests = asked("/v1/completions", body).await;
+        assert!(requests.iter().all(|request| request.parse_special == Some(parse_special)));
+    }
+    // Tokens are tokens.
+    let requests = asked("/v1/completions", json!({"prompt": [1, 2], "parse_special": false})).await;
+    assert_eq!(requests[0].parse_special, None);
 }
 
 #[tokio::test]

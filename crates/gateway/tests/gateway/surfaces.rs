@@ -41,6 +41,8 @@ async fn tokens() {
     let answer =
         post(server.address, "/tokenize", &json!({"messages": [{"role": "user", "content": "x"}]})).await;
     assert_eq!(answer.json()["prompt"], "<1 messages>");
+    let plain = post(server.address, "/tokenize", &json!({"prompt": "a", "parse_special": false})).await;
+    assert_eq!(plain.json()["prompt"], "plain a");
     let answer = post(server.address, "/detokenize", &json!({"tokens": [97, 98]})).await;
     assert_eq!(answer.json(), json!({"prompt": "ab"}));
     for (path, body, param) in [

@@ -89,6 +89,20 @@ impl OutputText {
         chunk
     }
 
+    /// How many of the last of `tokens`, those pushed since, have no part in the text that was given out: their
+    /// characters wait, or a stop string took them.
+    pub fn absent_tokens(&self, text: &TextModel, tokens: &[u32]) -> usize {
+        let mut bytes = self.stop.absent_bytes() + self.detokenizer.unfinished_bytes();
+        let is_absent = |&&token: &&u32| {
+            let own =
+                if text.tokenizer.is_special(token) { 0 } else { text.tokenizer.token_bytes(token).len() };
+            let is_absent = bytes > 0 && own <= bytes;
+            bytes -= if is_absent { own } else { bytes };
+            is_absent
+        };
+        tokens.iter().rev().take_while(is_absent).count()
+    }
+
     /// Whether the last token was inside the reasoning section.
     pub fn in_reasoning(&self) -> bool {
         matches!(self.section, Section::Reasoning { .. })

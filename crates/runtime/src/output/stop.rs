@@ -8,12 +8,14 @@ pub(super) struct StopMatcher {
     include: bool,
     /// A possible beginning of a stop string; shorter than the longest of them.
     held: String,
+    /// Bytes that a match took from the end of the text.
+    cut: usize,
 }
 
 impl StopMatcher {
     pub(super) fn new(strings: &[String], include: bool) -> Self {
         let strings = strings.iter().filter(|string| !string.is_empty()).cloned().collect();
-        StopMatcher { strings, include, held: String::new() }
+        StopMatcher { strings, include, held: String::new(), cut: 0 }
     }
 
     /// Adds text and appends to `out` what is certain. Returns the stop string that matched: `out` then ends with
@@ -25,6 +27,11 @@ impl StopMatcher {
         }
         self.held.push_str(text);
         self.scan(false, out)
+    }
+
+    /// Bytes at the end of the text so far that are not in what was certain: they wait, or a match took them.
+    pub(super) fn absent_bytes(&self) -> usize {
+        self.held.len() + self.cut
     }
 
     /// The text has ended: appends what was held back, or returns a match that could have become a longer one.
@@ -44,8 +51,10 @@ impl StopMatcher {
             let complete = self.strings.iter().filter(|string| rest.starts_with(string.as_str()));
             if let Some(string) = complete.max_by_key(|string| string.len()) {
                 out.push_str(&self.held[..start]);
+                self.cut = rest.len();
                 if self.include {
                     out.push_str(string);
+                    self.cut -= string.len();
                 }
                 let string = string.clone();
                 self.held.clear();

@@ -24,6 +24,7 @@ use super::{
     pre::{self, PreTokenizer},
     sentencepiece::{SentencePiece, Settings, byte_token},
     table::TokenTable,
+    words::Words,
 };
 use crate::{error::LoadError, gguf::Metadata, limits::VOCAB_MAX};
 
@@ -70,7 +71,7 @@ impl Vocabulary<'_> {
             .map(|id| id as u32)
     }
 
-    fn is_special(&self, id: u32) -> bool {
+    pub(super) fn is_special(&self, id: u32) -> bool {
         matches!(self.kinds[id as usize], Kind::Control | Kind::Unknown)
     }
 }
@@ -124,7 +125,17 @@ fn byte_level(metadata: &Metadata) -> Result<Tokenizer, LoadError> {
     })?;
     let chars = ByteChars::new();
     let table = table(metadata, &vocabulary, |text, out| chars.decode(text, out))?;
-    Ok(Tokenizer { encoder: Encoder::Crate(Box::new(tokenizer)), affixes, table, strips_space: false })
+    Ok(Tokenizer { encoder: words(metadata, tokenizer, &table)?, affixes, table, strips_space: false })
+}
+
+/// The encoder of the crate's tokenizer.
+pub(super) fn words(
+    metadata: &Metadata,
+    tokenizer: tokenizers::Tokenizer,
+    table: &TokenTable,
+) -> Result<Encoder, LoadError> {
+    let words = Words::new(tokenizer, table).map_err(|reason| metadata.corrupt(TOKENS, reason))?;
+    Ok(Encoder::Words(Box::new(words)))
 }
 
 pub(super) fn pre_tokenizer(pre: &PreTokenizer) -> Result<PreTokenizerWrapper, String> {

@@ -15,9 +15,9 @@ use tokenizers::{
 };
 
 use super::{
-    Encoder, Tokenizer,
+    Tokenizer,
     affixes::Affixes,
-    gguf::{Kind, SCORES, TOKENS, Vocabulary, ids, table, vocabulary},
+    gguf::{Kind, SCORES, TOKENS, Vocabulary, ids, table, vocabulary, words},
     pieces::{Model, Parts, Unusable},
 };
 use crate::{error::LoadError, gguf::Metadata};
@@ -146,7 +146,7 @@ fn finish(
         .map_err(|Unusable { part, reason }| metadata.corrupt(TOKENS, format!("{part}: {reason}")))?;
     let table =
         table(metadata, vocabulary, |text, out| out.extend_from_slice(text.replace(WORD, " ").as_bytes()))?;
-    Ok(Tokenizer { encoder: Encoder::Crate(Box::new(tokenizer)), affixes, table, strips_space: true })
+    Ok(Tokenizer { encoder: words(metadata, tokenizer, &table)?, affixes, table, strips_space: true })
 }
 
 /// The first token of the two keys that a file has.

@@ -15,6 +15,7 @@ use super::{
     pieces,
     sentencepiece::byte_token,
     table::TokenTable,
+    words::Words,
 };
 use crate::{error::LoadError, limits::VOCAB_MAX};
 
@@ -176,7 +177,8 @@ pub(super) fn load(
         source.corrupt(key, unusable.reason)
     })?;
     let strips_space = spelling == Spelling::Metaspace { strips_space: true };
-    Ok(Tokenizer { encoder: Encoder::Crate(Box::new(tokenizer)), affixes, table, strips_space })
+    let encoder = encoder(&source, tokenizer, &table)?;
+    Ok(Tokenizer { encoder, affixes, table, strips_space })
 }
 
 #[derive(Deserialize)]
@@ -244,7 +246,16 @@ fn load_pieces(
         };
         source.corrupt(&key, unusable.reason)
     })?;
-    Ok(Tokenizer { encoder: Encoder::Crate(Box::new(tokenizer)), affixes, table, strips_space: true })
+    Ok(Tokenizer { encoder: encoder(source, tokenizer, &table)?, affixes, table, strips_space: true })
+}
+
+fn encoder(
+    source: &Source,
+    tokenizer: tokenizers::Tokenizer,
+    table: &TokenTable,
+) -> Result<Encoder, LoadError> {
+    let words = Words::new(tokenizer, table).map_err(|reason| source.corrupt("added_tokens", reason))?;
+    Ok(Encoder::Words(Box::new(words)))
 }
 
 /// The added tokens, which join the vocabulary, and which of them are special by id.

@@ -2,6 +2,7 @@
 //! way it is an encoder, and a table of the exact bytes of every token. Turning a stream of tokens into text as
 //! it comes is [`crate::detokenizer`]'s part.
 
+mod added;
 mod affixes;
 mod bpe;
 mod byte_level;
@@ -12,9 +13,12 @@ mod pieces;
 mod pre;
 mod sentencepiece;
 mod table;
+mod words;
 
 #[cfg(test)]
 mod tests;
+
+use std::{ops::Range, slice};
 
 use crate::{
     detokenizer::Detokenizer,
@@ -26,6 +30,7 @@ use crate::{
 use affixes::Affixes;
 use sentencepiece::SentencePiece;
 use table::TokenTable;
+use words::Words;
 
 /// Which end of a text that is too long is cut off.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -101,7 +106,7 @@ pub struct Tokenizer {
 #[derive(Debug)]
 enum Encoder {
     /// BPE, WordPiece and Unigram.
-    Crate(Box<tokenizers::Tokenizer>),
+    Words(Box<Words>),
     SentencePiece(SentencePiece),
 }
 
@@ -127,19 +132,41 @@ impl Tokenizer {
     /// [`RequestError::Invalid`] for a text over [`PROMPT_BYTES_MAX`], or one on which the model's own splitting
     /// expression needs more steps than it may take.
     pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>, RequestError> {
+        self.encode_around(text, &[], add_special)
+    }
+
+    /// The same for a text that is no more than text: what spells a control token is tokenized as its characters are.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::encode`].
+    pub fn encode_plain(&self, text: &str, add_special: bool) -> Result<Vec<u32>, RequestError> {
+        self.encode_around(text, slice::from_ref(&(0..text.len())), add_special)
+    }
+
+    /// The same for a text of which only the bytes in `plain`, ascending and apart from each other, are no more than
+    /// text: a control token is one that is wholly outside of them. Tokens that are shown, such as `<think>`, are
+    /// recognised everywhere.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::encode`].
+    pub fn encode_around(
+        &self,
+        text: &str,
+        plain: &[Range<usize>],
+        add_special: bool,
+    ) -> Result<Vec<u32>, RequestError> {
         if text.len() > PROMPT_BYTES_MAX {
             let reason = format!("has {} bytes; at most {PROMPT_BYTES_MAX} are possible", text.len());
             return Err(RequestError::invalid("prompt", reason));
         }
         let mut tokens = if add_special { self.affixes.prefix.clone() } else { Vec::new() };
         match &self.encoder {
-            Encoder::Crate(tokenizer) => {
-                let encoding = tokenizer.encode_fast(text, false).map_err(|error| {
+            Encoder::Words(words) => {
+                words.encode(text, plain, &self.table, &mut tokens).map_err(|error| {
                     RequestError::invalid("prompt", format!("cannot be tokenized: {error}"))
                 })?;
-                tokens.extend_from_slice(encoding.get_ids());
             }
-            Encoder::SentencePiece(encoder) => encoder.encode(text, &mut tokens),
+            Encoder::SentencePiece(encoder) => encoder.encode(text, plain, &mut tokens),
         }
         if add_special {
             tokens.extend_from_slice(&self.affixes.suffix);
@@ -184,7 +211,7 @@ impl Tokenizer {
 
     /// The tokens of a pair of texts and the type of each, `tokens_max` at most: while it is too long, the longer
     /// text loses tokens of its own on one side. The third value is how many it had. None: the model does not say
-    /// what a pair looks like.
+    /// what a pair looks like. Neither text can spell a control token, such as the one between them.
     ///
     /// # Errors
     /// As [`Tokenizer::encode`].
@@ -196,7 +223,7 @@ impl Tokenizer {
         side: CutSide,
     ) -> Result<Option<EncodedPair>, RequestError> {
         let Some(pair) = &self.affixes.pair else { return Ok(None) };
-        let (first, second) = (self.encode(first, false)?, self.encode(second, false)?);
+        let (first, second) = (self.encode_plain(first, false)?, self.encode_plain(second, false)?);
         let around = pair.before.len() + pair.between.len() + pair.after.len();
         let room = tokens_max.saturating_sub(around);
         let (first_max, second_max) = share(first.len(), second.len(), room);
@@ -245,7 +272,7 @@ impl Tokenizer {
     /// The id of a token by its text as the vocabulary spells it.
     pub fn token_id(&self, token: &str) -> Option<u32> {
         match &self.encoder {
-            Encoder::Crate(tokenizer) => tokenizer.token_to_id(token),
+            Encoder::Words(words) => words.id(token),
             Encoder::SentencePiece(encoder) => encoder.id(token),
         }
     }

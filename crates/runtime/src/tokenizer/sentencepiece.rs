@@ -5,11 +5,13 @@
 use std::{
     cmp::Ordering,
     collections::{BinaryHeap, HashMap},
+    ops::Range,
 };
 
-use aho_corasick::{AhoCorasick, MatchKind};
-
-use super::gguf::{Kind, Vocabulary};
+use super::{
+    added::{AddedFinder, overlaps},
+    gguf::{Kind, Vocabulary},
+};
 
 /// The character SentencePiece writes for a space.
 const SPACE: char = '▁';
@@ -31,9 +33,8 @@ pub(super) struct SentencePiece {
     bytes: Option<Box<[u32; 256]>>,
     /// What characters become where there are no byte tokens.
     unknown: Option<u32>,
-    /// Finds added tokens: the leftmost, then the longest.
-    added_matcher: AhoCorasick,
-    /// (id, white space after it is dropped), by pattern of the matcher.
+    finder: AddedFinder,
+    /// (id, white space after it is dropped), in the finder's order.
     added: Vec<(u32, bool)>,
     add_space: bool,
 }
@@ -94,12 +95,9 @@ impl SentencePiece {
                 && kind(id) == Kind::Control
                 && !matches!(text, "<s>" | "<|endoftext|>");
             added.push((id, strips));
-            patterns.push(text);
+            patterns.push((text, vocabulary.is_special(id)));
         }
-        let added_matcher = AhoCorasick::builder()
-            .match_kind(MatchKind::LeftmostLongest)
-            .build(&patterns)
-            .map_err(|error| format!("the added tokens cannot be searched for: {error}"))?;
+        let finder = AddedFinder::new(patterns)?;
         let pieces = ids
             .into_iter()
             .map(|(text, id)| {
@@ -111,7 +109,7 @@ impl SentencePiece {
                 (text, Piece { id, score: scores[id as usize], use_ })
             })
             .collect();
-        Ok(SentencePiece { pieces, bytes, unknown, added_matcher, added, add_space: settings.add_space })
+        Ok(SentencePiece { pieces, bytes, unknown, finder, added, add_space: settings.add_space })
     }
 
     /// The id of a token by its text.
@@ -119,17 +117,19 @@ impl SentencePiece {
         self.pieces.get(text).map(|piece| piece.id)
     }
 
-    /// Appends the tokens of a text.
-    pub(super) fn encode(&self, text: &str, out: &mut Vec<u32>) {
-        let mut at = 0;
-        for found in self.added_matcher.find_iter(text) {
-            if found.start() < at {
+    /// Appends the tokens of a text, whose bytes in `plain` spell no control token.
+    pub(super) fn encode(&self, text: &str, plain: &[Range<usize>], out: &mut Vec<u32>) {
+        let is_plain = |part: Range<usize>| overlaps(plain, &part);
+        let (mut at, mut from) = (0, 0);
+        while let Some(found) = self.finder.next(text, from, &is_plain) {
+            from = found.end;
+            if found.start < at {
                 continue; // a space of its own that the token before it has swallowed
             }
-            self.encode_plain(&text[at..found.start()], out);
-            let (id, strips) = self.added[found.pattern().as_usize()];
+            self.encode_plain(&text[at..found.start], out);
+            let (id, strips) = self.added[found.number];
             out.push(id);
-            at = found.end();
+            at = found.end;
             if strips {
                 at += text[at..].len() - text[at..].trim_ascii_start().len();
             }

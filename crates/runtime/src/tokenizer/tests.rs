@@ -1,5 +1,7 @@
 //! Tokenizers against their reference implementations (`testdata/make.py`), and against files that are broken.
 
+mod plain;
+
 use std::{collections::BTreeMap, path::Path, sync::Arc};
 
 use serde_json::{Value as Json, json};

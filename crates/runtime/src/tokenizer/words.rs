@@ -1,0 +1,242 @@
+//! Encoding by the `tokenizers` crate, which knows one kind of text: whatever spells a control token becomes it. What
+//! somebody else has written must not, so such texts go the crate's own way step by step: added tokens, normalizer,
+//! words, model. Where nothing in a text spells a control token, both ways give the same, and the crate's is taken.
+
+use std::ops::Range;
+
+use tokenizers::{
+    AddedToken, Model, NormalizedString, Normalizer, OffsetType, PreTokenizedString, PreTokenizer, Result,
+    Token, tokenizer::normalizer::Range as Part,
+};
+
+use super::{
+    added::{AddedFinder, overlaps},
+    table::TokenTable,
+};
+
+/// BPE, WordPiece or Unigram.
+#[derive(Debug)]
+pub(super) struct Words {
+    tokenizer: tokenizers::Tokenizer,
+    /// Tokens looked for in the text as it is.
+    raw: Added,
+    /// Tokens looked for in the normalized text.
+    normalized: Added,
+    /// Normalizing may make a control token of what spells none.
+    normalizes_special: bool,
+}
+
+/// Added tokens and what finds them.
+#[derive(Debug)]
+struct Added {
+    finder: AddedFinder,
+    /// In the finder's order.
+    tokens: Vec<(u32, AddedToken)>,
+}
+
+impl Words {
+    /// Of the crate's tokenizer; `table` says which tokens are control tokens.
+    pub(super) fn new(
+        tokenizer: tokenizers::Tokenizer,
+        table: &TokenTable,
+    ) -> std::result::Result<Self, String> {
+        let (mut raw, mut normalized) = (Vec::new(), Vec::new());
+        for (id, token) in tokenizer.get_added_tokens_decoder() {
+            let list = if token.normalized { &mut normalized } else { &mut raw };
+            list.push((id, token));
+        }
+        let spelled = |token: &AddedToken| {
+            let mut text = NormalizedString::from(token.content.as_str());
+            if let Some(normalizer) = tokenizer.get_normalizer().filter(|_| token.normalized) {
+                normalizer.normalize(&mut text).map_err(|error| error.to_string())?;
+            }
+            Ok(text.get().to_owned())
+        };
+        let added = |mut tokens: Vec<(u32, AddedToken)>| {
+            tokens.sort_unstable_by_key(|&(id, _)| id);
+            let texts = tokens.iter().map(|(_, token)| spelled(token));
+            let texts = texts.collect::<std::result::Result<Vec<String>, String>>()?;
+            let special = tokens.iter().map(|&(id, _)| table.is_special(id));
+            let finder = AddedFinder::new(texts.iter().map(String::as_str).zip(special))?;
+            Ok::<Added, String>(Added { finder, tokens })
+        };
+        let is_special = |&(id, _): &(u32, AddedToken)| table.is_special(id);
+        let normalizes_special = tokenizer.get_normalizer().is_some() && normalized.iter().any(is_special);
+        Ok(Words { raw: added(raw)?, normalized: added(normalized)?, normalizes_special, tokenizer })
+    }
+
+    /// The id of a token by its text.
+    pub(super) fn id(&self, text: &str) -> Option<u32> {
+        self.tokenizer.token_to_id(text)
+    }
+
+    /// Appends the tokens of a text, whose bytes in `plain` spell no control token.
+    pub(super) fn encode(
+        &self,
+        text: &str,
+        plain: &[Range<usize>],
+        table: &TokenTable,
+        out: &mut Vec<u32>,
+    ) -> Result<()> {
+        let expected = if plain.is_empty() { None } else { Some(self.special_in(text, plain)) };
+        if let None | Some(Some(_)) = expected {
+            let encoding = self.tokenizer.encode_fast(text, false)?;
+            let ids = encoding.get_ids();
+            let special = || ids.iter().filter(|&&id| table.is_special(id)).count();
+            if expected.flatten().is_none_or(|expected| expected == special()) {
+                out.extend_from_slice(ids);
+                return Ok(());
+            }
+        }
+        let encoding = self.encode_by_steps(text, plain, table)?;
+        out.extend_from_slice(encoding.get_ids());
+        Ok(())
+    }
+
+    /// How many control tokens a text has by the crate's way, where none of them is in `plain`; none where the
+    /// crate's way does not tell.
+    fn special_in(&self, text: &str, plain: &[Range<usize>]) -> Option<usize> {
+        if self.normalizes_special {
+            return None;
+        }
+        let mut count = 0;
+        for added in [&self.raw, &self.normalized] {
+            let mut at = 0;
+            while let Some(found) = added.finder.next(text, at, &|_| false) {
+                at = found.end;
+                if added.finder.is_special(found.number) {
+                    if overlaps(plain, &(found.start..found.end)) {
+                        return None;
+                    }
+                    count += 1;
+                }
+            }
+        }
+        Some(count)
+    }
+
+    /// What the crate's `encode_fast` does, but for control tokens in `plain`.
+    pub(super) fn encode_by_steps(
+        &self,
+        text: &str,
+        plain: &[Range<usize>],
+        table: &TokenTable,
+    ) -> Result<tokenizers::Encoding> {
+        let mut pieces = PreTokenizedString::from(text);
+        pieces.split(|_, piece| self.raw.cut(piece, plain))?;
+        pieces.split(|_, mut piece| {
+            if let Some(normalizer) = self.tokenizer.get_normalizer() {
+                normalizer.normalize(&mut piece)?;
+            }
+            self.normalized.cut(piece, plain)
+        })?;
+        if let Some(pre_tokenizer) = self.tokenizer.get_pre_tokenizer() {
+            pre_tokenizer.pre_tokenize(&mut pieces)?;
+        }
+        pieces.tokenize(|piece| {
+            let (start, end) = piece.offsets_original();
+            if overlaps(plain, &(start..end)) {
+                self.plain_tokens(piece.get(), table)
+            } else {
+                self.tokenizer.get_model().tokenize(piece.get())
+            }
+        })?;
+        pieces.into_encoding(None, 0, OffsetType::None)
+    }
+
+    /// The model's tokens of a word, but for control tokens: models have those among their pieces too, and what spells
+    /// one is taken apart.
+    fn plain_tokens(&self, word: &str, table: &TokenTable) -> Result<Vec<Token>> {
+        let mut tokens = Vec::new();
+        let mut parts = vec![word];
+        while let Some(part) = parts.pop() {
+            let made = self.tokenizer.get_model().tokenize(part)?;
+            let mut cuts = Vec::new();
+            for token in made.iter().filter(|token| table.is_special(token.id)) {
+                let spelled = part.get(token.offsets.0..token.offsets.1).unwrap_or_default();
+                let Some(first) = spelled.chars().next().map(char::len_utf8) else { continue };
+                // What stands for the unknown does not spell itself.
+                if self.tokenizer.id_to_token(token.id).is_some_and(|text| text == spelled) {
+                    if first == spelled.len() {
+                        cuts.push(token.offsets.0);
+                    }
+                    cuts.push(token.offsets.0 + first);
+                }
+            }
+            if cuts.is_empty() {
+                tokens.extend(made);
+                continue;
+            }
+            // Of one character there is no other way to write it: it is left out.
+            if part.chars().nth(1).is_some() {
+                let mut end = part.len();
+                for start in cuts.into_iter().rev().chain([0]).filter(|&start| start < part.len()) {
+                    if start < end {
+                        parts.push(&part[start..end]);
+                        end = start;
+                    }
+                }
+            }
+        }
+        Ok(tokens)
+    }
+}
+
+impl Added {
+    /// Cuts a text at the tokens in it, as the crate does.
+    fn cut(
+        &self,
+        text: NormalizedString,
+        plain: &[Range<usize>],
+    ) -> Result<Vec<(NormalizedString, Option<Vec<Token>>)>> {
+        let slice = |part: &Range<usize>| {
+            text.slice(Part::Normalized(part.clone())).ok_or("an added token ends inside a character")
+        };
+        // What cannot be placed is taken for plain.
+        let is_plain = |part: Range<usize>| {
+            slice(&part).map_or(true, |slice| {
+                let (start, end) = slice.offsets_original();
+                overlaps(plain, &(start..end))
+            })
+        };
+        let mut pieces = Vec::new();
+        for (id, part) in self.parts(text.get(), &is_plain) {
+            let piece = slice(&part)?;
+            let token = id.map(|id| vec![Token::new(id, piece.get().to_owned(), (0, part.len()))]);
+            pieces.push((piece, token));
+        }
+        Ok(pieces)
+    }
+
+    /// The tokens in a text and what is between them.
+    fn parts(&self, text: &str, is_plain: &dyn Fn(Range<usize>) -> bool) -> Vec<(Option<u32>, Range<usize>)> {
+        let mut parts = Vec::new();
+        let (mut at, mut done) = (0, 0);
+        while let Some(found) = self.finder.next(text, at, is_plain) {
+            at = found.end;
+            let (id, token) = &self.tokens[found.number];
+            let (mut start, mut end) = (found.start, found.end);
+            let of_word = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_');
+            if token.single_word
+                && (of_word(text[..start].chars().next_back()) || of_word(text[end..].chars().next()))
+            {
+                continue;
+            }
+            if token.lstrip {
+                start = text[..start].trim_end().len().max(done);
+            }
+            if token.rstrip {
+                end = text.len() - text[end..].trim_start().len();
+            }
+            if done < start {
+                parts.push((None, done..start));
+            }
+            parts.push((Some(*id), start..end));
+            done = end;
+        }
+        if done < text.len() {
+            parts.push((None, done..text.len()));
+        }
+        parts
+    }
+}
