@@ -185,10 +185,12 @@ async fn a_load_can_be_made_smaller() {
     let request = v1::LoadRequest { model: DEMO_MODEL.into(), context_tokens_max: 100, ..Default::default() };
     let model = rig.client().load(request).await.unwrap().into_inner().model.unwrap();
     assert_eq!(model.context_tokens_max, 100);
-    let prompt = v1::infer_request::Prompt::Tokens(v1::TokenIds { ids: vec![5; 99] });
-    let request = |max_tokens| v1::InferRequest { prompt: Some(prompt.clone()), ..text("", max_tokens) };
-    assert_eq!(tokens(&rig.events(request(1)).await, 0).len(), 1);
-    assert_eq!(rig.infer(request(2)).await.unwrap_err().code(), Code::InvalidArgument);
+    let request = |count| {
+        let prompt = v1::infer_request::Prompt::Tokens(v1::TokenIds { ids: vec![5; count] });
+        v1::InferRequest { prompt: Some(prompt), ..text("", 2) }
+    };
+    assert_eq!(tokens(&rig.events(request(99)).await, 0).len(), 1, "what the context leaves");
+    assert_eq!(rig.infer(request(100)).await.unwrap_err().code(), Code::InvalidArgument);
     rig.stopped().await;
 }
 

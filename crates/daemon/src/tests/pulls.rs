@@ -227,7 +227,7 @@ async fn what_a_package_says_is_the_default_of_its_model() {
     let mut own = question("What is the capital of France?");
     let rendered = async |chat: &v1::Chat| {
         let input = Some(v1::tokenize_request::Input::Chat(chat.clone()));
-        let request = v1::TokenizeRequest { model: "small".into(), input, add_special_tokens: None };
+        let request = v1::TokenizeRequest { model: "small".into(), input, ..Default::default() };
         rig.client().tokenize(request).await.unwrap().into_inner().text
     };
     assert!(rendered(&own).await.contains("You are a pirate."));
@@ -296,7 +296,7 @@ async fn a_loaded_model_answers_to_its_aliases() {
                 "{alias}"
             );
             let input = Some(v1::tokenize_request::Input::Text("a".into()));
-            let tokenize = v1::TokenizeRequest { model: alias.into(), input, add_special_tokens: None };
+            let tokenize = v1::TokenizeRequest { model: alias.into(), input, ..Default::default() };
             assert_eq!(rig.client().tokenize(tokenize).await.unwrap().into_inner().ids.len(), 1);
             let stats = rig.stats(alias).await;
             assert_eq!(stats.status.unwrap().name, name);
