@@ -22,9 +22,9 @@ pub(super) async fn tokenize(
     let _place = served.enter()?;
     let input = request::tokenize(input, add_special_tokens, parse_special)?;
     let text = served.text.clone();
-    let work = served.prompts.run(by, move |interrupted| {
-        prompt::tokenize(input, &text, interrupted).map_err(of_text)
-    });
+    let work = served
+        .prompts
+        .run(by, move |interrupted| prompt::tokenize(input, &text, interrupted).map_err(of_text));
     let (ids, text) = within(by, work).await?;
     // The context's length is 32 bits.
     Ok(v1::TokenizeResponse { ids, text, context_tokens_max: served.config.context_tokens_max as u32 })
