@@ -288,6 +288,37 @@ fn sigterm_lets_a_stream_finish() {
 }
 
 #[test]
+fn a_hangup_changes_nothing_that_runs_and_a_quit_lets_it_finish() {
+    let serving = Serving::start(&[]);
+    let (mut stream, mut answer) = begin_stream(&serving, 1_500);
+    serving.signal("-HUP");
+    serving.signal("-QUIT");
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.contains("data: [DONE]"), "{}", &answer[answer.len().saturating_sub(500)..]);
+    let (code, _, stderr) = serving.end();
+    assert_eq!(code, Some(0), "{stderr}");
+    assert!(
+        stderr.contains("settings were read again") && stderr.contains("finishing what runs"),
+        "{stderr}"
+    );
+}
+
+#[test]
+fn a_system_without_threads_is_said_in_one_line() {
+    let store = tempfile::tempdir().unwrap();
+    for args in [&["serve", "--port", "0"][..], &["ps"]] {
+        // No thread can have a stack of this size: each is refused, as where none are left.
+        let output =
+            program(store.path()).args(args).env("RUST_MIN_STACK", (1_u64 << 46).to_string()).output();
+        let said = text(&output.unwrap().stderr);
+        assert!(
+            said.starts_with("error: ") && said.contains("ulimit -u") && !said.contains("panicked"),
+            "{said}"
+        );
+    }
+}
+
+#[test]
 fn a_stream_that_outlives_the_drain_ends_with_an_error_event() {
     let dir = tempfile::tempdir().unwrap();
     let config = dir.path().join("engine.toml");
