@@ -3,3 +3,4 @@
 
 mod fairness;
 mod store;
+mod templates;

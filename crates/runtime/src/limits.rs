@@ -16,10 +16,26 @@ pub const LAYERS_MAX: usize = 1024;
 pub const TEMPLATE_OUTPUT_BYTES_MAX: usize = 64 << 20;
 /// Bytes of a text to be tokenized.
 pub const PROMPT_BYTES_MAX: usize = 64 << 20;
-/// Steps a chat template's program may take before it is taken for an endless loop.
-pub const TEMPLATE_FUEL: u64 = 50_000_000;
-/// Macros inside macros of a chat template.
+/// Bytes of a chat template's source.
+pub const TEMPLATE_SOURCE_BYTES_MAX: usize = 1 << 20;
+/// Tokens of a chat template's source.
+pub const TEMPLATE_TOKENS_MAX: usize = 256 << 10;
+/// Blocks and expressions inside each other in a chat template.
+pub const TEMPLATE_NESTING_MAX: usize = 100;
+/// Steps a chat template's program may take, about a second's; reading or copying 64 bytes is one.
+pub const TEMPLATE_STEPS_MAX: u64 = 30_000_000;
+/// Bytes of all values a chat template's program may make, beside 16 for each byte of the conversation.
+pub const TEMPLATE_BYTES_MAX: usize = 128 << 20;
+/// Values inside values in a chat template.
+pub const TEMPLATE_VALUE_DEPTH_MAX: usize = 160;
+/// Blocks, expressions and filters that may be running inside each other in a chat template.
+pub const TEMPLATE_DEPTH_MAX: usize = 400;
+/// Macros and recursive loops inside each other in a chat template.
 pub const TEMPLATE_RECURSION_MAX: usize = 100;
+
+// A prompt's length is bounded by itself, and its places fit 32 bits.
+const _: () =
+    assert!(TEMPLATE_BYTES_MAX > TEMPLATE_OUTPUT_BYTES_MAX && TEMPLATE_OUTPUT_BYTES_MAX < u32::MAX as usize);
 /// Stop strings of a request.
 pub const STOP_STRINGS_MAX: usize = 16;
 /// Bytes of one stop string.

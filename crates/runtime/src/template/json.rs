@@ -1,188 +1,189 @@
 //! `tojson` as transformers defines it for chat templates: Python's `json.dumps` without escaping for HTML. Models
 //! were trained on its very spaces.
 
-use std::fmt::Write;
-
-use crate::limits::TEMPLATE_OUTPUT_BYTES_MAX;
-use minijinja::{
-    Error, ErrorKind, Value,
-    value::{Kwargs, Rest, ValueKind},
+use super::{
+    eval::CallArgs,
+    meter::{Meter, Outcome, fail},
+    print,
+    text::{Text, TextBuilder},
+    value::{ListKind, Value},
 };
-
-/// Values inside values.
-const DEPTH_MAX: usize = 128;
+use crate::limits::TEMPLATE_OUTPUT_BYTES_MAX;
 
 /// How Python would lay the text out.
 struct Layout {
     ensure_ascii: bool,
     /// One level's indentation; everything on one line without it.
-    indent: Option<String>,
-    between_items: String,
-    after_key: String,
+    indent: Option<Text>,
+    between_items: Text,
+    after_key: Text,
     sort_keys: bool,
 }
 
 /// `tojson(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False)`.
-pub(super) fn tojson(value: &Value, args: Rest<Value>, kwargs: Kwargs) -> Result<String, Error> {
-    let argument = |at: usize, name: &str| match args.get(at) {
-        Some(value) => Ok(Some(value.clone())),
-        None => kwargs.get::<Option<Value>>(name),
+pub(super) fn tojson(meter: &Meter, value: &Value, args: CallArgs) -> Outcome<Text> {
+    let names = ["ensure_ascii", "indent", "separators", "sort_keys"];
+    let given = args
+        .bind("tojson", names)?
+        .map(|value| value.filter(|value| !matches!(value, Value::None | Value::Undefined(_))));
+    let [ensure_ascii, indent, separators, sort_keys] = given;
+    let is = |flag: Option<Value>| flag.is_some_and(|flag| flag.is_true());
+    let indent = match indent {
+        None => None,
+        Some(Value::Text(text)) => Some(text),
+        Some(other) => match other.as_int() {
+            Some(spaces @ 0..=64) => Some(Text::template(" ".repeat(spaces as usize))),
+            _ => return fail("indent of tojson must be 0 to 64, or a string"),
+        },
     };
-    let given = |value: Option<Value>| value.filter(|value| !value.is_none() && !value.is_undefined());
-    let ensure_ascii = given(argument(0, "ensure_ascii")?).is_some_and(|value| value.is_true());
-    let indent = given(argument(1, "indent")?)
-        .map(|value| match (value.as_usize(), value.as_str()) {
-            (Some(spaces), _) if spaces <= 64 => Ok(" ".repeat(spaces)),
-            (_, Some(text)) => Ok(text.to_owned()),
-            _ => {
-                Err(Error::new(ErrorKind::InvalidOperation, "indent of tojson must be 0 to 64, or a string"))
+    let (mut between_items, mut after_key) =
+        (Text::template(if indent.is_some() { "," } else { ", " }), Text::template(": "));
+    if let Some(separators) = separators {
+        match separators.items(meter)?.as_slice() {
+            [items, keys] => {
+                between_items = print::to_text(meter, items)?;
+                after_key = print::to_text(meter, keys)?;
             }
-        })
-        .transpose()?;
-    let mut layout = Layout {
-        ensure_ascii,
-        between_items: if indent.is_some() { "," } else { ", " }.to_owned(),
-        after_key: ": ".to_owned(),
-        indent,
-        sort_keys: given(argument(3, "sort_keys")?).is_some_and(|value| value.is_true()),
-    };
-    if let Some(separators) = given(argument(2, "separators")?) {
-        layout.between_items = separators.get_item_by_index(0)?.to_string();
-        layout.after_key = separators.get_item_by_index(1)?.to_string();
+            _ => return fail("separators of tojson are two strings"),
+        }
     }
-    kwargs.assert_all_used()?;
-    let mut out = String::new();
+    let (ensure_ascii, sort_keys) = (is(ensure_ascii), is(sort_keys));
+    let layout = Layout { ensure_ascii, indent, between_items, after_key, sort_keys };
+    let mut out = TextBuilder::new(meter);
     layout.write(value, 0, &mut out)?;
-    Ok(out)
+    out.finish()
 }
 
 impl Layout {
-    fn write(&self, value: &Value, depth: usize, out: &mut String) -> Result<(), Error> {
-        if depth > DEPTH_MAX {
-            return Err(Error::new(ErrorKind::BadSerialization, "the value is too deeply nested for tojson"));
-        }
+    fn write(&self, value: &Value, depth: usize, out: &mut TextBuilder) -> Outcome<()> {
+        out.meter().steps(1)?;
         // Indentation makes a text hundreds of times as long as the value that was sent.
         if out.len() > TEMPLATE_OUTPUT_BYTES_MAX {
-            let reason = format!("tojson makes a text of over {TEMPLATE_OUTPUT_BYTES_MAX} bytes");
-            return Err(Error::new(ErrorKind::BadSerialization, reason));
+            return fail(format!("tojson makes a text of over {TEMPLATE_OUTPUT_BYTES_MAX} bytes"));
         }
-        match value.kind() {
-            ValueKind::None => out.push_str("null"),
-            ValueKind::Bool => out.push_str(if value.is_true() { "true" } else { "false" }),
-            ValueKind::Number => write_number(value, out)?,
-            ValueKind::String => self.write_string(value.as_str().unwrap_or_default(), out),
-            ValueKind::Seq | ValueKind::Iterable => {
-                let items: Vec<Value> = value.try_iter()?.collect();
-                self.write_items('[', ']', &items, depth, out, |item, out| self.write(item, depth + 1, out))?;
+        match value {
+            Value::Text(text) => self.write_string(text, out),
+            Value::List(list) if matches!(list.kind, ListKind::List | ListKind::Tuple | ListKind::Group) => {
+                self.write_items(["[", "]"], &list.items, depth, out, |item, out| {
+                    self.write(item, depth + 1, out)
+                })
             }
-            ValueKind::Map => {
-                let mut entries = Vec::new();
-                for key in value.try_iter()? {
-                    entries.push((key_text(&key)?, value.get_item(&key)?));
+            Value::Dict(dict) => {
+                let meter = out.meter();
+                meter.bytes(dict.entries.len().saturating_mul(size_of::<(Text, &Value)>()))?;
+                let mut entries = Vec::with_capacity(dict.entries.len());
+                for (key, item) in &dict.entries {
+                    entries.push((key_text(meter, key)?, item));
                 }
                 if self.sort_keys {
-                    entries.sort_by(|a, b| a.0.cmp(&b.0));
+                    meter.steps(entries.len() as u64 * 32)?;
+                    entries.sort_by(|a, b| a.0.as_str().cmp(b.0.as_str()));
                 }
-                self.write_items('{', '}', &entries, depth, out, |(key, item), out| {
-                    self.write_string(key, out);
-                    out.push_str(&self.after_key);
+                self.write_items(["{", "}"], &entries, depth, out, |(key, item), out| {
+                    self.write_string(key, out)?;
+                    out.push_text(&self.after_key)?;
                     self.write(item, depth + 1, out)
-                })?;
+                })
             }
-            kind => {
-                return Err(Error::new(
-                    ErrorKind::BadSerialization,
-                    format!("{kind} cannot be written as JSON"),
-                ));
-            }
+            other => match scalar(other) {
+                Some(text) => out.push_own(&text),
+                None => fail(format!("Object of type {} is not JSON serializable", other.type_name())),
+            },
         }
-        Ok(())
     }
 
     fn write_items<T>(
         &self,
-        open: char,
-        close: char,
+        [open, close]: [&str; 2],
         items: &[T],
         depth: usize,
-        out: &mut String,
-        write: impl Fn(&T, &mut String) -> Result<(), Error>,
-    ) -> Result<(), Error> {
-        out.push(open);
+        out: &mut TextBuilder,
+        write: impl Fn(&T, &mut TextBuilder) -> Outcome<()>,
+    ) -> Outcome<()> {
+        out.push_own(open)?;
         for (i, item) in items.iter().enumerate() {
             if i > 0 {
-                out.push_str(&self.between_items);
+                out.push_text(&self.between_items)?;
             }
-            self.write_break(depth + 1, out);
+            self.write_break(depth + 1, out)?;
             write(item, out)?;
         }
         if !items.is_empty() {
-            self.write_break(depth, out);
+            self.write_break(depth, out)?;
         }
-        out.push(close);
-        Ok(())
+        out.push_own(close)
     }
 
-    fn write_break(&self, depth: usize, out: &mut String) {
-        if let Some(indent) = &self.indent {
-            out.push('\n');
-            (0..depth).for_each(|_| out.push_str(indent));
-        }
-    }
-
-    fn write_string(&self, text: &str, out: &mut String) {
-        out.push('"');
-        for c in text.chars() {
-            match c {
-                '"' => out.push_str("\\\""),
-                '\\' => out.push_str("\\\\"),
-                '\n' => out.push_str("\\n"),
-                '\r' => out.push_str("\\r"),
-                '\t' => out.push_str("\\t"),
-                '\u{8}' => out.push_str("\\b"),
-                '\u{c}' => out.push_str("\\f"),
-                '\0'..='\u{1f}' => write_escape(c, out),
-                c if self.ensure_ascii && !(' '..='~').contains(&c) => write_escape(c, out),
-                c => out.push(c),
+    fn write_break(&self, depth: usize, out: &mut TextBuilder) -> Outcome<()> {
+        match &self.indent {
+            Some(indent) => {
+                out.push_own("\n")?;
+                out.push_times(indent, depth)
             }
+            None => Ok(()),
         }
-        out.push('"');
+    }
+
+    fn write_string(&self, text: &Text, out: &mut TextBuilder) -> Outcome<()> {
+        out.push_own("\"")?;
+        out.meter().scan(4 * text.len())?;
+        for (run, from_request) in text.runs() {
+            let mut plain = 0;
+            for (at, c) in run.char_indices() {
+                let escape = match c {
+                    '"' => "\\\"",
+                    '\\' => "\\\\",
+                    '\n' => "\\n",
+                    '\r' => "\\r",
+                    '\t' => "\\t",
+                    '\u{8}' => "\\b",
+                    '\u{c}' => "\\f",
+                    '\0'..='\u{1f}' => &escaped(c),
+                    c if self.ensure_ascii && !(' '..='~').contains(&c) => &escaped(c),
+                    _ => continue,
+                };
+                out.meter().steps(4)?;
+                out.push(&run[plain..at], from_request)?;
+                out.push(escape, from_request)?;
+                plain = at + c.len_utf8();
+            }
+            out.push(&run[plain..], from_request)?;
+        }
+        out.push_own("\"")
     }
 }
 
 /// `\u` and four digits, for each UTF-16 unit.
-fn write_escape(c: char, out: &mut String) {
-    for unit in c.encode_utf16(&mut [0; 2]) {
-        write!(out, "\\u{unit:04x}").expect("a String can always be written to because it grows");
-    }
+fn escaped(c: char) -> String {
+    c.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04x}")).collect()
 }
 
-fn key_text(key: &Value) -> Result<String, Error> {
-    match key.kind() {
-        ValueKind::String => Ok(key.to_string()),
-        ValueKind::None => Ok("null".into()),
-        ValueKind::Bool => Ok(if key.is_true() { "true" } else { "false" }.into()),
-        ValueKind::Number => {
-            let mut text = String::new();
-            write_number(key, &mut text)?;
-            Ok(text)
+/// What is neither a string nor holds others.
+fn scalar(value: &Value) -> Option<String> {
+    Some(match value {
+        Value::None => "null".into(),
+        Value::Bool(true) => "true".into(),
+        Value::Bool(false) => "false".into(),
+        Value::Int(number) => number.to_string(),
+        Value::Float(number) => python_float(*number),
+        _ => return None,
+    })
+}
+
+fn key_text(meter: &Meter, key: &Value) -> Outcome<Text> {
+    match (key, scalar(key)) {
+        (Value::Text(text), _) => Ok(text.clone()),
+        (_, Some(text)) => {
+            meter.bytes(text.len())?;
+            Ok(Text::template(text))
         }
-        kind => Err(Error::new(ErrorKind::BadSerialization, format!("{kind} cannot be a key in JSON"))),
+        _ => fail(format!("keys must be str, int, float, bool or None, not {}", key.type_name())),
     }
-}
-
-fn write_number(value: &Value, out: &mut String) -> Result<(), Error> {
-    if value.is_integer() {
-        out.push_str(&value.to_string());
-    } else {
-        out.push_str(&python_float(f64::try_from(value.clone())?));
-    }
-    Ok(())
 }
 
 /// A float as Python's `repr` writes it: the shortest digits that read back the same, with an exponent outside
 /// 1e-4 to 1e16.
-fn python_float(x: f64) -> String {
+pub(super) fn python_float(x: f64) -> String {
     if x.is_nan() {
         return "NaN".into();
     }

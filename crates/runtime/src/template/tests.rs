@@ -1,7 +1,7 @@
 //! Chat templates in the manner of real models against what Python's jinja2 makes of them with transformers'
 //! settings (`testdata/make.py`), and what a template may not do.
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::*;
 use crate::chat::Message;

@@ -1,0 +1,145 @@
+//! Equality, order and membership, as Python has them.
+
+use std::cmp::Ordering;
+
+use super::{
+    meter::{Meter, Outcome, fail},
+    value::{ListKind, Value},
+};
+
+/// `==`.
+pub(super) fn equal(meter: &Meter, a: &Value, b: &Value) -> Outcome<bool> {
+    Ok(match (a, b) {
+        (Value::Text(a), Value::Text(b)) => {
+            if a.len() != b.len() {
+                return Ok(false);
+            }
+            meter.scan(a.len())?;
+            a.as_str() == b.as_str()
+        }
+        (Value::Undefined(_), Value::Undefined(_)) | (Value::None, Value::None) => true,
+        (Value::List(a), Value::List(b)) => {
+            let of_one_kind = a.kind == b.kind && matches!(a.kind, ListKind::List | ListKind::Tuple);
+            if !of_one_kind || a.items.len() != b.items.len() {
+                return Ok(false);
+            }
+            meter.steps(a.items.len() as u64)?;
+            for (a, b) in a.items.iter().zip(&b.items) {
+                if !equal(meter, a, b)? {
+                    return Ok(false);
+                }
+            }
+            true
+        }
+        (Value::Dict(a), Value::Dict(b)) => {
+            if a.entries.len() != b.entries.len() {
+                return Ok(false);
+            }
+            meter.steps(a.entries.len() as u64)?;
+            for (key, value) in &a.entries {
+                match b.get(meter, key)? {
+                    Some(other) if equal(meter, value, other)? => {}
+                    _ => return Ok(false),
+                }
+            }
+            true
+        }
+        (Value::Range(a), Value::Range(b)) => {
+            a.len == b.len && (a.len == 0 || (a.start == b.start && (a.len == 1 || a.step == b.step)))
+        }
+        (Value::Object(a), Value::Object(b)) => std::rc::Rc::ptr_eq(a, b),
+        _ => match (a.as_int(), b.as_int()) {
+            (Some(a), Some(b)) => a == b,
+            _ => matches!((a.as_float(), b.as_float()), (Some(a), Some(b)) if a == b),
+        },
+    })
+}
+
+/// `<`, `>` and their like; an error where Python has no order.
+pub(super) fn order(meter: &Meter, a: &Value, b: &Value) -> Outcome<Option<Ordering>> {
+    match (a, b) {
+        (Value::Text(a), Value::Text(b)) => {
+            meter.scan(a.len().min(b.len()))?;
+            Ok(Some(a.as_str().cmp(b.as_str())))
+        }
+        (Value::List(a), Value::List(b))
+            if a.kind == b.kind && matches!(a.kind, ListKind::List | ListKind::Tuple) =>
+        {
+            for (a, b) in a.items.iter().zip(&b.items) {
+                meter.steps(1)?;
+                if !equal(meter, a, b)? {
+                    return order(meter, a, b);
+                }
+            }
+            Ok(Some(a.items.len().cmp(&b.items.len())))
+        }
+        _ => {
+            if let (Some(a), Some(b)) = (a.as_int(), b.as_int()) {
+                return Ok(Some(a.cmp(&b)));
+            }
+            if let (Some(a), Some(b)) = (a.as_float(), b.as_float()) {
+                return Ok(a.partial_cmp(&b));
+            }
+            a.defined()?;
+            b.defined()?;
+            let (a, b) = (a.type_name(), b.type_name());
+            fail(format!("'<' not supported between instances of '{a}' and '{b}'"))
+        }
+    }
+}
+
+/// `in`.
+pub(super) fn contains(meter: &Meter, container: &Value, value: &Value) -> Outcome<bool> {
+    match container {
+        Value::Text(text) => match value {
+            Value::Text(part) => {
+                meter.scan(4 * text.len())?;
+                Ok(text.as_str().contains(part.as_str()))
+            }
+            other => {
+                other.defined()?;
+                let kind = other.type_name();
+                fail(format!("'in <string>' requires string as left operand, not {kind}"))
+            }
+        },
+        Value::List(list) => {
+            meter.steps(list.items.len() as u64)?;
+            for item in &list.items {
+                if equal(meter, item, value)? {
+                    return Ok(true);
+                }
+            }
+            Ok(false)
+        }
+        Value::Dict(dict) => Ok(dict.get(meter, value)?.is_some()),
+        Value::Range(span) => Ok(value.as_int().is_some_and(|value| {
+            let ahead = value.saturating_sub(span.start);
+            ahead % span.step == 0 && usize::try_from(ahead / span.step).is_ok_and(|at| at < span.len)
+        })),
+        Value::Undefined(_) => Ok(false),
+        other => fail(format!("argument of type '{}' is not iterable", other.type_name())),
+    }
+}
+
+/// Sorts stably by keys, as Python's `sorted`.
+pub(super) fn sort(meter: &Meter, keyed: &mut [(Value, Value)], reverse: bool) -> Outcome<()> {
+    let len = keyed.len() as u64;
+    meter.steps(len * u64::from(64 - len.leading_zeros()))?;
+    let mut failure = None;
+    keyed.sort_by(|(a, _), (b, _)| {
+        if failure.is_some() {
+            return Ordering::Equal;
+        }
+        match order(meter, a, b) {
+            Ok(ordering) => {
+                let ordering = ordering.unwrap_or(Ordering::Equal);
+                if reverse { ordering.reverse() } else { ordering }
+            }
+            Err(fault) => {
+                failure = Some(fault);
+                Ordering::Equal
+            }
+        }
+    });
+    failure.map_or(Ok(()), Err)
+}

@@ -1,0 +1,103 @@
+//! The variables of a conversation, as transformers gives them to a template: what the request wrote is marked as
+//! the request's, and only the engine's own words are not.
+
+use super::{
+    meter::Fault,
+    text::Text,
+    value::{Function, Value},
+};
+use crate::{
+    chat::{Chat, Message},
+    error::RequestError,
+};
+
+/// The variable with the time, in seconds since 1970.
+pub(super) const NOW: &str = "now";
+/// Variables that are not the request's to set.
+const OWN: [&str; 5] =
+    ["messages", "tools", "add_generation_prompt", "continue_final_message", "strftime_now"];
+/// Roles that the engine knows; any other is the request's own word.
+const ROLES: [&str; 6] = ["system", "developer", "user", "assistant", "tool", "function"];
+const FUNCTIONS: [(&str, Function); 6] = [
+    ("range", Function::Range),
+    ("dict", Function::Dict),
+    ("namespace", Function::Namespace),
+    ("joiner", Function::Joiner),
+    ("cycler", Function::Cycler),
+    ("raise_exception", Function::RaiseException),
+];
+
+/// What a run begins with.
+pub(super) struct Context<'c> {
+    /// By name; later ones go before.
+    pub(super) variables: Vec<(&'c str, Value)>,
+    /// The time in seconds since 1970, if the request says it.
+    pub(super) now: Option<i64>,
+}
+
+/// The variables of a conversation.
+pub(super) fn context<'c>(chat: &'c Chat, bos: &str, eos: &str) -> Result<Context<'c>, RequestError> {
+    let kwargs = &chat.kwargs;
+    if let Some(name) = OWN.into_iter().find(|name| kwargs.contains_key(*name)) {
+        let reason = format!("{name} is not a variable of the request; it has a field of its own");
+        return Err(RequestError::invalid("template_kwargs_json", reason));
+    }
+    let now = match kwargs.get(NOW) {
+        None => None,
+        Some(now) => Some(now.as_i64().ok_or_else(|| {
+            let reason = format!("{NOW} must be whole seconds since 1970");
+            RequestError::invalid("template_kwargs_json", reason)
+        })?),
+    };
+    let mut variables: Vec<(&str, Value)> =
+        FUNCTIONS.into_iter().map(|(name, function)| (name, Value::function(function))).collect();
+    for (name, token) in [("bos_token", bos), ("eos_token", eos)] {
+        if !token.is_empty() {
+            variables.push((name, Value::template(token)));
+        }
+    }
+    variables.push(("documents", Value::None));
+    for (name, value) in kwargs.iter().filter(|(name, _)| *name != NOW) {
+        let value = Value::from_json(value).map_err(|_| too_deep("template_kwargs_json"))?;
+        variables.push((name, value));
+    }
+    let messages: Result<Vec<Value>, Box<Fault>> = chat.messages.iter().map(message).collect();
+    let messages = messages.and_then(Value::list).map_err(|_| too_deep("messages"))?;
+    variables.push(("messages", messages));
+    let tools: Result<Vec<Value>, Box<Fault>> = chat.tools.iter().map(Value::from_json).collect();
+    let tools = tools.and_then(Value::list).map_err(|_| too_deep("tools"))?;
+    variables.push(("tools", if chat.tools.is_empty() { Value::None } else { tools }));
+    variables.push(("add_generation_prompt", Value::Bool(chat.add_generation_prompt)));
+    if now.is_some() {
+        variables.push(("strftime_now", Value::function(Function::StrftimeNow)));
+    }
+    Ok(Context { variables, now })
+}
+
+fn too_deep(field: &'static str) -> RequestError {
+    RequestError::invalid(field, "values inside values are too deep for a chat template")
+}
+
+/// A message; fields that are absent are not there.
+fn message(message: &Message) -> Result<Value, Box<Fault>> {
+    let request = |text: &str| Value::Text(Text::request(text));
+    let role = message.role.as_str();
+    let mut entries = vec![
+        ("role", Value::Text(Text::of(role, !ROLES.contains(&role)))),
+        ("content", request(&message.content)),
+    ];
+    if let Some(name) = &message.name {
+        entries.push(("name", request(name)));
+    }
+    if !message.tool_calls.is_empty() {
+        let calls: Result<Vec<Value>, Box<Fault>> = message.tool_calls.iter().map(Value::from_json).collect();
+        entries.push(("tool_calls", Value::list(calls?)?));
+    }
+    if let Some(id) = &message.tool_call_id {
+        entries.push(("tool_call_id", request(id)));
+    }
+    if let Some(reasoning) = &message.reasoning_content {
+        entries.push(("reasoning_content", request(reasoning)));
+    }
+    Value::dict(entries.into_iter().map(|(name, value)| (Value::template(name), value)).collect())
+}

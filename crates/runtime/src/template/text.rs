@@ -1,0 +1,253 @@
+//! Strings that know where they came from. Every byte of a template's string is the template's own or the
+//! request's, and stays so through whatever the program does with it: what a client wrote must never be read as a
+//! control token, and only the template may write those. In doubt a byte is the request's.
+
+use std::{ops::Range, sync::Arc};
+
+use super::meter::{Meter, Outcome};
+
+/// What a string takes besides its characters, in bytes.
+const HEADER_BYTES: usize = 64;
+
+/// A string and which of its bytes came from the request.
+#[derive(Clone, Debug)]
+pub(super) struct Text {
+    text: Arc<str>,
+    origin: Origin,
+}
+
+#[derive(Clone, Debug)]
+enum Origin {
+    Template,
+    Request,
+    /// The request's bytes: ascending, apart from each other, none empty.
+    Mixed(Arc<[Range<u32>]>),
+}
+
+impl Text {
+    /// The template's own words.
+    pub(super) fn template(text: impl Into<Arc<str>>) -> Text {
+        Text { text: text.into(), origin: Origin::Template }
+    }
+
+    /// The request's words.
+    pub(super) fn request(text: impl Into<Arc<str>>) -> Text {
+        Text { text: text.into(), origin: Origin::Request }
+    }
+
+    /// Words of one or the other.
+    pub(super) fn of(text: impl Into<Arc<str>>, from_request: bool) -> Text {
+        if from_request { Text::request(text) } else { Text::template(text) }
+    }
+
+    /// The characters.
+    #[inline]
+    pub(super) fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    /// The characters, shared.
+    pub(super) fn shared(&self) -> Arc<str> {
+        self.text.clone()
+    }
+
+    /// Bytes.
+    #[inline]
+    pub(super) fn len(&self) -> usize {
+        self.text.len()
+    }
+
+    /// Whether any byte came from the request.
+    pub(super) fn has_request(&self) -> bool {
+        !matches!(self.origin, Origin::Template) && !self.text.is_empty()
+    }
+
+    /// The request's bytes inside of `range`, as ranges of the whole string.
+    fn ranges(&self, range: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+        let (whole, mixed): (Option<Range<usize>>, &[Range<u32>]) = match &self.origin {
+            Origin::Template => (None, &[]),
+            Origin::Request => (Some(range.clone()), &[]),
+            Origin::Mixed(ranges) => {
+                let first = ranges.partition_point(|own| own.end as usize <= range.start);
+                let last = ranges.partition_point(|own| (own.start as usize) < range.end);
+                (None, ranges.get(first..last).unwrap_or_default())
+            }
+        };
+        let cut =
+            move |own: &Range<u32>| (own.start as usize).max(range.start)..(own.end as usize).min(range.end);
+        whole.into_iter().chain(mixed.iter().map(cut)).filter(|part| !part.is_empty())
+    }
+
+    /// A part, by bytes that lie between characters.
+    pub(super) fn slice(&self, meter: &Meter, range: Range<usize>) -> Outcome<Text> {
+        if range.len() == self.len() {
+            return Ok(self.clone());
+        }
+        meter.bytes(HEADER_BYTES + range.len())?;
+        let text = Arc::from(&self.text[range.clone()]);
+        let origin = match &self.origin {
+            Origin::Template => Origin::Template,
+            Origin::Request => Origin::Request,
+            Origin::Mixed(_) => {
+                let moved = |part: Range<usize>| part.start - range.start..part.end - range.start;
+                let ranges: Vec<Range<usize>> = self.ranges(range.clone()).map(moved).collect();
+                meter.bytes(size_of_val(ranges.as_slice()))?;
+                Origin::new(&ranges, range.len())
+            }
+        };
+        Ok(Text { text, origin })
+    }
+
+    /// Stretches of one origin, in order.
+    pub(super) fn runs(&self) -> Vec<(&str, bool)> {
+        let mut runs = Vec::new();
+        let mut at = 0;
+        for range in self.ranges(0..self.len()) {
+            if at < range.start {
+                runs.push((&self.text[at..range.start], false));
+            }
+            at = range.end;
+            runs.push((&self.text[range], true));
+        }
+        if at < self.len() {
+            runs.push((&self.text[at..], false));
+        }
+        runs
+    }
+
+    /// Characters with their origin.
+    pub(super) fn chars(&self) -> impl Iterator<Item = (char, bool)> {
+        self.runs().into_iter().flat_map(|(run, from_request)| run.chars().map(move |c| (c, from_request)))
+    }
+
+    /// The string with each character changed.
+    pub(super) fn map(
+        &self,
+        meter: &Meter,
+        mut change: impl FnMut(char, &mut dyn FnMut(char) -> Outcome<()>) -> Outcome<()>,
+    ) -> Outcome<Text> {
+        meter.steps(self.len() as u64)?;
+        let mut made = TextBuilder::new(meter);
+        for (c, from_request) in self.chars() {
+            change(c, &mut |c| made.push_char(c, from_request))?;
+        }
+        made.finish()
+    }
+}
+
+impl Origin {
+    fn new(ranges: &[Range<usize>], len: usize) -> Origin {
+        match ranges {
+            [] => Origin::Template,
+            [whole] if whole.len() == len => Origin::Request,
+            _ => Origin::Mixed(ranges.iter().map(|range| range.start as u32..range.end as u32).collect()),
+        }
+    }
+}
+
+/// A string in the making; what it takes is charged as it grows.
+pub(super) struct TextBuilder<'m> {
+    meter: &'m Meter<'m>,
+    text: String,
+    ranges: Vec<Range<usize>>,
+}
+
+impl<'m> TextBuilder<'m> {
+    /// An empty one.
+    pub(super) fn new(meter: &'m Meter<'m>) -> Self {
+        TextBuilder { meter, text: String::new(), ranges: Vec::new() }
+    }
+
+    /// Bytes so far.
+    pub(super) fn len(&self) -> usize {
+        self.text.len()
+    }
+
+    /// Where bytes are charged.
+    pub(super) fn meter(&self) -> &'m Meter<'m> {
+        self.meter
+    }
+
+    /// Adds words of one origin.
+    #[inline]
+    pub(super) fn push(&mut self, text: &str, from_request: bool) -> Outcome<()> {
+        self.meter.bytes(text.len())?;
+        let start = self.text.len();
+        self.text.push_str(text);
+        if from_request { self.note(start..start + text.len()) } else { Ok(()) }
+    }
+
+    /// Adds the template's own words.
+    #[inline]
+    pub(super) fn push_own(&mut self, text: &str) -> Outcome<()> {
+        self.push(text, false)
+    }
+
+    /// Adds one character.
+    pub(super) fn push_char(&mut self, c: char, from_request: bool) -> Outcome<()> {
+        self.push(c.encode_utf8(&mut [0; 4]), from_request)
+    }
+
+    /// Adds a string.
+    #[inline]
+    pub(super) fn push_text(&mut self, text: &Text) -> Outcome<()> {
+        match text.origin {
+            Origin::Template => self.push(text.as_str(), false),
+            Origin::Request => self.push(text.as_str(), true),
+            Origin::Mixed(_) => self.push_part(text, 0..text.len()),
+        }
+    }
+
+    /// Adds a part of a string, by bytes that lie between characters.
+    pub(super) fn push_part(&mut self, text: &Text, range: Range<usize>) -> Outcome<()> {
+        self.meter.bytes(range.len())?;
+        let start = self.text.len();
+        self.text.push_str(&text.as_str()[range.clone()]);
+        for part in text.ranges(range.clone()) {
+            self.note(part.start - range.start + start..part.end - range.start + start)?;
+        }
+        Ok(())
+    }
+
+    /// Adds the same words again and again.
+    pub(super) fn push_times(&mut self, text: &Text, times: usize) -> Outcome<()> {
+        let bytes = text.len().saturating_mul(times);
+        self.meter.bytes(bytes)?;
+        self.meter.steps(times as u64)?;
+        self.text.reserve(bytes);
+        (0..times).try_for_each(|_| {
+            let start = self.text.len();
+            self.text.push_str(text.as_str());
+            let ranges = text.ranges(0..text.len());
+            let noted = ranges.map(|part| part.start + start..part.end + start);
+            for range in noted {
+                self.note(range)?;
+            }
+            Ok(())
+        })
+    }
+
+    fn note(&mut self, range: Range<usize>) -> Outcome<()> {
+        match self.ranges.last_mut() {
+            Some(last) if last.end == range.start => last.end = range.end,
+            _ if range.is_empty() => {}
+            _ => {
+                self.meter.bytes(size_of::<Range<usize>>())?;
+                self.ranges.push(range);
+            }
+        }
+        Ok(())
+    }
+
+    /// The string.
+    pub(super) fn finish(self) -> Outcome<Text> {
+        self.meter.bytes(HEADER_BYTES)?;
+        let origin = Origin::new(&self.ranges, self.text.len());
+        Ok(Text { text: self.text.into(), origin })
+    }
+
+    /// The characters, and the request's bytes among them.
+    pub(super) fn into_parts(self) -> (String, Vec<Range<usize>>) {
+        (self.text, self.ranges)
+    }
+}

@@ -1,0 +1,408 @@
+//! What a template's variables hold. Values cannot be changed once they are made, but for namespaces, and those
+//! hold none of their kind: no value is inside of itself, and none is deeper than [`TEMPLATE_VALUE_DEPTH_MAX`], so
+//! that whatever walks one may recurse.
+
+use std::{
+    cell::{Cell, RefCell},
+    rc::Rc,
+    sync::Arc,
+};
+
+use super::{
+    compare,
+    looping::Loop,
+    meter::{Meter, Outcome, fail},
+    text::Text,
+};
+use crate::limits::TEMPLATE_VALUE_DEPTH_MAX;
+
+/// A value.
+#[derive(Clone)]
+pub(super) enum Value {
+    Undefined(Missing),
+    None,
+    Bool(bool),
+    Int(i128),
+    Float(f64),
+    Text(Text),
+    List(Rc<List>),
+    Dict(Rc<Dict>),
+    Range(Span),
+    Object(Rc<Object>),
+}
+
+/// What was looked for where a value is undefined.
+#[derive(Clone)]
+pub(super) enum Missing {
+    Name(Arc<str>),
+    Attribute(&'static str, Arc<str>),
+    Element(&'static str),
+}
+
+/// Values in order.
+pub(super) struct List {
+    pub(super) items: Vec<Value>,
+    pub(super) kind: ListKind,
+    depth: u16,
+    holds_objects: bool,
+}
+
+/// What Python would have made.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum ListKind {
+    List,
+    Tuple,
+    /// A tuple of `grouper` and `list`.
+    Group,
+    /// True even when it is empty, and of no known length.
+    Generator,
+    /// Of a dictionary, with its name in Python.
+    View(&'static str),
+}
+
+/// Values by keys, in the order in which they were put in.
+pub(super) struct Dict {
+    pub(super) entries: Vec<(Value, Value)>,
+    depth: u16,
+    holds_objects: bool,
+}
+
+/// Whole numbers from `start` until `stop`, `len` of them.
+#[derive(Clone, Copy)]
+pub(super) struct Span {
+    pub(super) start: i128,
+    pub(super) stop: i128,
+    pub(super) step: i128,
+    pub(super) len: usize,
+}
+
+/// What has a state or can be called.
+pub(super) enum Object {
+    Namespace(RefCell<Vec<(Arc<str>, Value)>>),
+    /// A macro, and the scope it was defined in: its place and its number.
+    Macro {
+        id: u32,
+        scope: u32,
+        serial: u64,
+    },
+    Loop(Loop),
+    Function(Function),
+    Method(Value, Text),
+    Joiner {
+        separator: Value,
+        used: Cell<bool>,
+    },
+    Cycler {
+        items: Vec<Value>,
+        at: Cell<usize>,
+    },
+}
+
+/// A function that every template has.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Function {
+    Range,
+    Dict,
+    Namespace,
+    Joiner,
+    Cycler,
+    RaiseException,
+    StrftimeNow,
+}
+
+impl Span {
+    /// The number at a place.
+    pub(super) fn at(&self, index: usize) -> Value {
+        // Both ends were checked to be numbers when the range was made.
+        Value::Int(self.start + self.step * index as i128)
+    }
+}
+
+impl Dict {
+    /// The value of a key.
+    pub(super) fn get(&self, meter: &Meter, key: &Value) -> Outcome<Option<&Value>> {
+        if let Value::Text(text) = key {
+            return self.get_str(meter, text.as_str());
+        }
+        meter.steps(self.entries.len() as u64 / 4)?;
+        for (own, value) in &self.entries {
+            if compare::equal(meter, own, key)? {
+                return Ok(Some(value));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The value of a string's key.
+    pub(super) fn get_str(&self, meter: &Meter, key: &str) -> Outcome<Option<&Value>> {
+        if self.entries.len() > 16 || key.len() > 256 {
+            meter.steps(self.entries.len() as u64 * (1 + key.len() as u64 / 64) / 4)?;
+        }
+        let is_key = |own: &Value| matches!(own, Value::Text(text) if text.as_str() == key);
+        Ok(self.entries.iter().find(|(own, _)| is_key(own)).map(|(_, value)| value))
+    }
+}
+
+impl Value {
+    /// The template's own words.
+    pub(super) fn template(text: &str) -> Value {
+        Value::Text(Text::template(text))
+    }
+
+    /// What is not there.
+    pub(super) fn undefined(what: &'static str) -> Value {
+        Value::Undefined(Missing::Element(what))
+    }
+
+    /// A list of a kind.
+    pub(super) fn list_of(kind: ListKind, items: Vec<Value>) -> Outcome<Value> {
+        let (depth, holds_objects) = header(items.iter())?;
+        Ok(Value::List(Rc::new(List { items, kind, depth, holds_objects })))
+    }
+
+    /// A list.
+    pub(super) fn list(items: Vec<Value>) -> Outcome<Value> {
+        Value::list_of(ListKind::List, items)
+    }
+
+    /// A tuple.
+    pub(super) fn tuple(items: Vec<Value>) -> Outcome<Value> {
+        Value::list_of(ListKind::Tuple, items)
+    }
+
+    /// A dictionary of entries with different keys.
+    pub(super) fn dict(entries: Vec<(Value, Value)>) -> Outcome<Value> {
+        let (depth, holds_objects) = header(entries.iter().flat_map(|(key, value)| [key, value]))?;
+        Ok(Value::Dict(Rc::new(Dict { entries, depth, holds_objects })))
+    }
+
+    /// A function.
+    pub(super) fn function(function: Function) -> Value {
+        Value::Object(Rc::new(Object::Function(function)))
+    }
+
+    /// What a request sent.
+    pub(super) fn from_json(json: &serde_json::Value) -> Outcome<Value> {
+        Value::from_json_at(json, 0)
+    }
+
+    fn from_json_at(json: &serde_json::Value, depth: usize) -> Outcome<Value> {
+        if depth > TEMPLATE_VALUE_DEPTH_MAX {
+            return too_deep();
+        }
+        Ok(match json {
+            serde_json::Value::Null => Value::None,
+            serde_json::Value::Bool(value) => Value::Bool(*value),
+            serde_json::Value::Number(number) => match (number.as_i64(), number.as_u64()) {
+                (Some(value), _) => Value::Int(value.into()),
+                (_, Some(value)) => Value::Int(value.into()),
+                _ => Value::Float(number.as_f64().unwrap_or(f64::NAN)),
+            },
+            serde_json::Value::String(text) => Value::Text(Text::request(text.as_str())),
+            serde_json::Value::Array(items) => {
+                let items: Outcome<Vec<Value>> =
+                    items.iter().map(|item| Value::from_json_at(item, depth + 1)).collect();
+                Value::list(items?)?
+            }
+            serde_json::Value::Object(entries) => {
+                let entry = |(key, item): (&String, &serde_json::Value)| {
+                    Ok((Value::Text(Text::request(key.as_str())), Value::from_json_at(item, depth + 1)?))
+                };
+                let entries: Outcome<Vec<(Value, Value)>> = entries.iter().map(entry).collect();
+                Value::dict(entries?)?
+            }
+        })
+    }
+
+    /// Whether Python takes it for true.
+    pub(super) fn is_true(&self) -> bool {
+        match self {
+            Value::Undefined(_) | Value::None => false,
+            Value::Bool(value) => *value,
+            Value::Int(value) => *value != 0,
+            Value::Float(value) => *value != 0.0,
+            Value::Text(text) => text.len() > 0,
+            Value::List(list) => list.kind == ListKind::Generator || !list.items.is_empty(),
+            Value::Dict(dict) => !dict.entries.is_empty(),
+            Value::Range(span) => span.len > 0,
+            Value::Object(_) => true,
+        }
+    }
+
+    /// Its type's name in Python.
+    pub(super) fn type_name(&self) -> &'static str {
+        match self {
+            Value::Undefined(_) => "Undefined",
+            Value::None => "NoneType",
+            Value::Bool(_) => "bool",
+            Value::Int(_) => "int",
+            Value::Float(_) => "float",
+            Value::Text(_) => "str",
+            Value::List(list) => match list.kind {
+                ListKind::List => "list",
+                ListKind::Tuple | ListKind::Group => "tuple",
+                ListKind::Generator => "generator",
+                ListKind::View(name) => name,
+            },
+            Value::Dict(_) => "dict",
+            Value::Range(_) => "range",
+            Value::Object(object) => match &**object {
+                Object::Namespace(_) => "Namespace",
+                Object::Macro { .. } => "Macro",
+                Object::Loop(_) => "LoopContext",
+                Object::Function(_) | Object::Method(..) => "builtin_function_or_method",
+                Object::Joiner { .. } => "Joiner",
+                Object::Cycler { .. } => "Cycler",
+            },
+        }
+    }
+
+    /// The whole number it is; a truth value is one in Python.
+    pub(super) fn as_int(&self) -> Option<i128> {
+        match self {
+            Value::Int(value) => Some(*value),
+            Value::Bool(value) => Some((*value).into()),
+            _ => None,
+        }
+    }
+
+    /// The number it is.
+    pub(super) fn as_float(&self) -> Option<f64> {
+        match self {
+            Value::Float(value) => Some(*value),
+            _ => self.as_int().map(|value| value as f64),
+        }
+    }
+
+    /// The string it is.
+    pub(super) fn as_text(&self) -> Option<&Text> {
+        match self {
+            Value::Text(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// Levels of values inside values.
+    fn depth(&self) -> u16 {
+        match self {
+            Value::List(list) => list.depth,
+            Value::Dict(dict) => dict.depth,
+            Value::Object(object) => match &**object {
+                Object::Namespace(_) => 1,
+                Object::Method(receiver, _) => receiver.depth() + 1,
+                Object::Cycler { items, .. } => items.iter().map(Value::depth).max().unwrap_or(0) + 1,
+                Object::Joiner { separator, .. } => separator.depth() + 1,
+                Object::Loop(_) => TEMPLATE_VALUE_DEPTH_MAX as u16,
+                Object::Macro { .. } | Object::Function(_) => 0,
+            },
+            _ => 0,
+        }
+    }
+
+    /// Whether something in it could come to hold it.
+    pub(super) fn holds_objects(&self) -> bool {
+        match self {
+            Value::List(list) => list.holds_objects,
+            Value::Dict(dict) => dict.holds_objects,
+            Value::Object(object) => !matches!(**object, Object::Macro { .. } | Object::Function(_)),
+            _ => false,
+        }
+    }
+
+    /// The error of using what is not there.
+    pub(super) fn defined(&self) -> Outcome<()> {
+        match self {
+            Value::Undefined(missing) => fail(missing.words()),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Missing {
+    /// What is undefined, as Jinja2 says it.
+    pub(super) fn words(&self) -> String {
+        let short = |name: &str| name.chars().take(100).collect::<String>();
+        match self {
+            Missing::Name(name) => format!("'{}' is undefined", short(name)),
+            Missing::Attribute(kind, name) => format!("'{kind} object' has no attribute '{}'", short(name)),
+            Missing::Element(what) => (*what).to_owned(),
+        }
+    }
+}
+
+/// Depth and kind of what holds such values.
+fn header<'v>(values: impl Iterator<Item = &'v Value>) -> Outcome<(u16, bool)> {
+    let (mut depth, mut holds_objects) = (0, false);
+    for value in values {
+        depth = depth.max(value.depth());
+        holds_objects |= value.holds_objects();
+    }
+    if usize::from(depth) >= TEMPLATE_VALUE_DEPTH_MAX { too_deep() } else { Ok((depth + 1, holds_objects)) }
+}
+
+fn too_deep<T>() -> Outcome<T> {
+    fail(format!("values inside values deeper than {TEMPLATE_VALUE_DEPTH_MAX}"))
+}
+
+/// What a loop or a filter goes through.
+pub(super) enum Items {
+    Shared(Rc<List>),
+    Keys(Rc<Dict>),
+    Range(Span),
+    Made(Vec<Value>),
+}
+
+impl Items {
+    /// Of anything that Python can iterate over.
+    pub(super) fn of(meter: &Meter, value: &Value) -> Outcome<Items> {
+        Ok(match value {
+            Value::Undefined(_) => Items::Made(Vec::new()),
+            Value::List(list) => Items::Shared(list.clone()),
+            Value::Dict(dict) => Items::Keys(dict.clone()),
+            Value::Range(span) => Items::Range(*span),
+            Value::Text(text) => {
+                meter.values(text.len())?;
+                let chars = text.as_str().char_indices();
+                let char = |(at, c): (usize, char)| text.slice(meter, at..at + c.len_utf8()).map(Value::Text);
+                Items::Made(chars.map(char).collect::<Outcome<_>>()?)
+            }
+            other => return fail(format!("'{}' object is not iterable", other.type_name())),
+        })
+    }
+
+    /// How many.
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Items::Shared(list) => list.items.len(),
+            Items::Keys(dict) => dict.entries.len(),
+            Items::Range(span) => span.len,
+            Items::Made(items) => items.len(),
+        }
+    }
+
+    /// The one at a place.
+    pub(super) fn get(&self, index: usize) -> Option<Value> {
+        match self {
+            Items::Shared(list) => list.items.get(index).cloned(),
+            Items::Keys(dict) => dict.entries.get(index).map(|(key, _)| key.clone()),
+            Items::Range(span) => (index < span.len).then(|| span.at(index)),
+            Items::Made(items) => items.get(index).cloned(),
+        }
+    }
+
+    /// All of them.
+    pub(super) fn into_vec(self, meter: &Meter) -> Outcome<Vec<Value>> {
+        if let Items::Made(items) = self {
+            return Ok(items);
+        }
+        meter.values(self.len())?;
+        Ok((0..self.len()).filter_map(|index| self.get(index)).collect())
+    }
+}
+
+impl Value {
+    /// All that Python's `list()` would put into a list.
+    pub(super) fn items(&self, meter: &Meter) -> Outcome<Vec<Value>> {
+        Items::of(meter, self)?.into_vec(meter)
+    }
+}
