@@ -45,7 +45,7 @@ def killed_clients_free_their_blocks():
             data = body("Count from 1 to 40.", max_tokens=1500, ignore_eos=True) if i % 2 else None
             if data:
                 connection = socket.create_connection(engine.http.split(":"))
-                connection.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(data) + data)
+                connection.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(data) + data)
                 sockets.append(connection)
         for connection in sockets:
             received = b""

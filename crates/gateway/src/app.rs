@@ -11,8 +11,8 @@ use axum::{
 use tokio::sync::Semaphore;
 
 use crate::{
-    Config, GatewayError, bodies::Bodies, drain::Drain, engine::Engine, error::ApiError,
-    limits::BODIES_READ_MAX, metrics::Metrics, openai, ops, scores, tei, tokens, track,
+    Config, GatewayError, answers::Answers, bodies::Bodies, drain::Drain, engine::Engine, error::ApiError,
+    hosts::Hosts, limits::BODIES_READ_MAX, metrics::Metrics, openai, ops, scores, tei, tokens, track,
 };
 
 /// The gateway's state. Nothing in it belongs to one request, and nothing outlives the process.
@@ -26,6 +26,10 @@ pub(crate) struct App {
     pub(crate) bodies: Bodies,
     /// Larger bodies that are being read.
     pub(crate) bodies_read: Arc<Semaphore>,
+    /// Room for answers that are collected.
+    pub(crate) answers: Answers,
+    /// The hosts that are answered to.
+    pub(crate) hosts: Hosts,
     /// Bytes of vectors that may be held: `Config::embeddings_bytes_max` in all.
     pub(crate) vectors: Arc<Semaphore>,
 }
@@ -40,6 +44,8 @@ impl App {
             drain: Drain::default(),
             bodies: Bodies::new(config.bodies_bytes_max, config.body_bytes_max),
             bodies_read: Arc::new(Semaphore::new(BODIES_READ_MAX)),
+            answers: Answers::new(),
+            hosts: Hosts::of(&config),
             vectors: Arc::new(Semaphore::new(config.embeddings_bytes_max)),
             config,
         })

@@ -21,9 +21,8 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 pub(crate) struct Bodies {
     shared: Arc<Semaphore>, // permits are bytes
     reserve: Arc<Semaphore>,
-    next: Arc<Mutex<()>>, // who may draw on the reserve
-    /// Bytes of one connection's share.
-    connection_bytes: usize,
+    next: Arc<Mutex<()>>,    // who may draw on the reserve
+    connection_bytes: usize, // of one connection's share
 }
 
 /// What one connection may hold of the room: a quarter, or one body of the largest size.

@@ -19,6 +19,7 @@ use crate::{
     fields::Fields,
     json::Json,
     limits::{BODY_WINDOW, BODY_WINDOW_BYTES, INLINE_BODY_BYTES, QUOTE_CHARS_MAX, REFUSED_BODY_TIMES_MAX},
+    peer::Peer,
 };
 
 /// A body that has not arrived.
@@ -26,7 +27,15 @@ use crate::{
 pub(crate) struct Incoming {
     headers: HeaderMap,
     share: Option<Share>, // of its connection; None where there is none
+    peer: Option<Peer>,
     body: Body,
+}
+
+impl Incoming {
+    /// The client's end of the connection; None where it needs no looking after.
+    pub(crate) fn peer(&self) -> Option<Peer> {
+        self.peer.clone()
+    }
 }
 
 impl<S: Sync> FromRequest<S> for Incoming {
@@ -34,7 +43,8 @@ impl<S: Sync> FromRequest<S> for Incoming {
 
     async fn from_request(request: Request, _: &S) -> Result<Incoming, Infallible> {
         let (head, body) = request.into_parts();
-        Ok(Incoming { share: head.extensions.get().cloned(), headers: head.headers, body })
+        let (share, peer) = (head.extensions.get().cloned(), head.extensions.get().cloned());
+        Ok(Incoming { share, peer, headers: head.headers, body })
     }
 }
 
@@ -130,7 +140,7 @@ fn media_type(headers: &HeaderMap) -> Result<(), ApiError> {
 }
 
 async fn arrived(app: &App, incoming: Incoming) -> Result<(Vec<u8>, Room), ApiError> {
-    let Incoming { headers, share, mut body } = incoming;
+    let Incoming { headers, share, mut body, .. } = incoming;
     let bytes_max = app.config.body_bytes_max;
     let time = Duration::from_secs(app.config.body_timeout_s);
     let too_large = async |body: &mut Body| {

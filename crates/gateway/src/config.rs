@@ -18,6 +18,9 @@ pub struct Config {
     pub host: String,
     /// TCP port to listen on; 0 picks a free one.
     pub port: u16,
+    /// Names in `Host` that are answered to beside the loopback's own, which are all while `host` is of the loopback;
+    /// elsewhere any name is, unless some are given here.
+    pub allowed_hosts: Vec<String>,
     /// Where the engine's gRPC is: `http://HOST:PORT` or `unix:PATH`.
     pub engine: String,
     /// Ignore request fields that the gateway does not know, instead of answering 400.
@@ -56,6 +59,7 @@ impl Default for Config {
         Config {
             host: "127.0.0.1".to_owned(),
             port: 36900,
+            allowed_hosts: Vec::new(),
             engine: "http://127.0.0.1:36901".to_owned(),
             lenient: false,
             body_bytes_max: 10_000_000,

@@ -2,6 +2,7 @@
 //! (`openai::convert` does the same for those.)
 
 use hanzo_engine_proto::v1::{self, ModelState, tokenize_request::Input};
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::{
@@ -125,14 +126,23 @@ pub(crate) fn tokenize_request(mut fields: Fields) -> Result<v1::TokenizeRequest
     Ok(v1::TokenizeRequest { model, input: Some(input), add_special_tokens, parse_special })
 }
 
+/// The answer of `/tokenize`. Written as it is: a JSON value of each id would take up eighteen times the id.
+#[derive(Debug, Serialize)]
+pub(crate) struct Tokenized {
+    tokens: Vec<u32>,
+    count: usize,
+    max_model_len: u32,
+    prompt: String,
+}
+
 /// The answer of `/tokenize`.
-pub(crate) fn tokenize_answer(answer: v1::TokenizeResponse) -> Value {
-    json!({
-        "tokens": answer.ids,
-        "count": answer.ids.len(),
-        "max_model_len": answer.context_tokens_max,
-        "prompt": answer.text,
-    })
+pub(crate) fn tokenize_answer(answer: v1::TokenizeResponse) -> Tokenized {
+    Tokenized {
+        count: answer.ids.len(),
+        tokens: answer.ids,
+        max_model_len: answer.context_tokens_max,
+        prompt: answer.text,
+    }
 }
 
 /// The request of `/detokenize`: `tokens`, and whether to leave special ones out.

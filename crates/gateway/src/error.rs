@@ -71,6 +71,23 @@ impl ApiError {
         error
     }
 
+    /// 403: the request is to another host.
+    pub(crate) fn host(host: &str) -> ApiError {
+        let message = format!(
+            "host {}: this server listens on the loopback and answers only to localhost and addresses of it; allow other names with allowed_hosts (--allowed-host)",
+            quote(host)
+        );
+        ApiError::new(StatusCode::FORBIDDEN, INVALID, Some("host_not_allowed"), message)
+    }
+
+    /// 400: the answer is larger than what is held of one that is not streamed.
+    pub(crate) fn answer_too_large(bytes_max: usize) -> ApiError {
+        let message = format!(
+            "the answer is over {bytes_max} bytes, the limit for one that is not streamed; set stream: true, or ask for fewer choices, tokens or log probabilities"
+        );
+        ApiError::new(StatusCode::BAD_REQUEST, INVALID, Some("answer_too_large"), message)
+    }
+
     /// 503: what a request needs is held by others.
     pub(crate) fn busy(problem: impl Into<String>) -> ApiError {
         let mut error = ApiError::new(StatusCode::SERVICE_UNAVAILABLE, SERVER, Some("unavailable"), problem);

@@ -4,7 +4,7 @@ use std::{future::Future, io, net::SocketAddr, pin::pin, sync::Arc, time::Durati
 
 use axum::Router;
 use hyper::{
-    Request,
+    Request, Version,
     body::Incoming,
     service::{Service as _, service_fn},
 };
@@ -24,6 +24,7 @@ use crate::{
     app::App,
     engine::{Engine, LocalEngine},
     limits::{ACCEPT_PAUSE, ENGINE_PING_TIMEOUT, HEADERS_TIMEOUT, LINGER_TIMEOUT},
+    peer::{Peer, Socket},
 };
 
 /// Why the gateway did not start.
@@ -163,23 +164,42 @@ impl Connections {
             tracing::debug!(%error, "no TCP_NODELAY");
         }
         let mut builder = auto::Builder::new(TokioExecutor::new());
-        builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADERS_TIMEOUT);
+        builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADERS_TIMEOUT).half_close(true);
         builder
             .http2()
             .timer(TokioTimer::new())
             .keep_alive_interval(ENGINE_PING_TIMEOUT)
             .keep_alive_timeout(ENGINE_PING_TIMEOUT);
         let (router, share) = (TowerToHyperService::new(self.router.clone()), self.app.bodies.share());
+        let peer = Peer::default();
+        let of_requests = peer.clone();
         let service = service_fn(move |mut request: Request<Incoming>| {
             request.extensions_mut().insert(share.clone());
-            router.call(request)
+            // HTTP/2 says itself what becomes of a stream, and HTTP/1.0 knows no interim responses.
+            let awaited = (request.version() == Version::HTTP_11).then(|| of_requests.asks());
+            if awaited.is_some() {
+                request.extensions_mut().insert(of_requests.clone());
+            }
+            let answer = router.call(request);
+            async move {
+                let answer = answer.await;
+                drop(awaited);
+                answer
+            }
         });
-        let connection = builder.serve_connection(TokioIo::new(stream), service).into_owned();
+        let socket = Socket::new(stream);
+        let connection = builder.serve_connection(TokioIo::new(socket.clone()), service).into_owned();
         let connection = self.graceful.watch(connection);
         let closed = self.closed.clone();
         tokio::spawn(async move {
-            if let Some(Err(error)) = closed.run_until_cancelled_owned(connection).await {
-                tracing::debug!(error, "connection ended");
+            tokio::select! {
+                biased;
+                ended = closed.run_until_cancelled_owned(connection) => {
+                    if let Some(Err(error)) = ended {
+                        tracing::debug!(error, "connection ended");
+                    }
+                }
+                () = peer.gone(socket) => tracing::debug!("the client has gone"),
             }
             drop(permit);
         });

@@ -8,6 +8,7 @@
 //! go `vectors::convert` → `vectors::calls` (several gRPC calls) → `vectors::answer`; what is asked for scores is in
 //! `scores`, TEI's routes in `tei`.
 
+mod answers;
 mod app;
 mod bodies;
 mod body;
@@ -18,11 +19,13 @@ mod engine;
 mod error;
 mod fields;
 mod gateway;
+mod hosts;
 mod json;
 mod limits;
 mod metrics;
 mod openai;
 mod ops;
+mod peer;
 mod request_id;
 mod scores;
 mod select;

@@ -29,6 +29,17 @@ pub(crate) const BODY_STEP_BYTES: usize = 64 << 10;
 pub(crate) const BODY_WINDOW: Duration = Duration::from_secs(10);
 /// See [`BODY_WINDOW`]: slower than any modem.
 pub(crate) const BODY_WINDOW_BYTES: usize = 4 << 10;
+/// Bytes of an answer that is collected, not streamed: forty thousand tokens with twenty alternatives each.
+pub(crate) const ANSWER_BYTES_MAX: usize = 64 << 20;
+/// Bytes of all such answers beyond the first step of each.
+pub(crate) const ANSWERS_BYTES_MAX: usize = 256 << 20;
+/// Steps in which an answer takes its share.
+pub(crate) const ANSWER_STEP_BYTES: usize = 1 << 20;
+const _: () = assert!(ANSWER_BYTES_MAX <= ANSWERS_BYTES_MAX);
+/// What a token's log probability takes up, about: in memory, and again as JSON.
+pub(crate) const LOGPROB_BYTES: usize = 128;
+/// Events of prompts that are taken up, while others of the same request are not.
+pub(crate) const EARLY_EVENTS_MAX: usize = 64;
 /// Bytes of a model's name.
 pub(crate) const MODEL_NAME_BYTES_MAX: usize = 512;
 /// Bytes of a stop string.
@@ -74,6 +85,10 @@ pub(crate) const ENGINE_STATE_TIMEOUT: Duration = Duration::from_secs(5);
 pub(crate) const ENGINE_TOKENS_TIMEOUT: Duration = Duration::from_secs(60);
 /// Request line and headers of a connection, and how long an idle connection is kept.
 pub(crate) const HEADERS_TIMEOUT: Duration = Duration::from_secs(60);
+/// Silence after which a stream that has said nothing yet sends its first comment.
+pub(crate) const FIRST_COMMENT: Duration = Duration::from_secs(1);
+/// How often it is looked whether a client that has shut down its writing side is still there.
+pub(crate) const PEER_LOOK: Duration = Duration::from_millis(500);
 /// After the drain's deadline: the time in which the last bytes are written.
 pub(crate) const LINGER_TIMEOUT: Duration = Duration::from_secs(2);
 /// Pause after the listener failed to accept, which means that file descriptors ran out.

@@ -38,6 +38,10 @@ struct Flags {
     #[arg(long)]
     #[serde(skip_serializing_if = "Option::is_none")]
     port: Option<u16>,
+    /// Name in Host to answer to beside localhost, such as a proxy's; repeatable.
+    #[arg(long, value_name = "NAME")]
+    #[serde(rename = "allowed_hosts", skip_serializing_if = "Vec::is_empty")]
+    allowed_host: Vec<String>,
     /// The engine's gRPC address [default: http://127.0.0.1:36901].
     #[arg(long, value_name = "URI")]
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -16,7 +16,7 @@ use crate::{
 pub(crate) async fn tokenize(
     State(app): State<Arc<App>>,
     incoming: Incoming,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Json<convert::Tokenized>, ApiError> {
     let received = body::read(&app, incoming).await?;
     let (request, _room) = received.into(|fields, _| convert::tokenize_request(fields)).await?;
     let answer = app.engine.clone().tokenize(request).await;

@@ -44,7 +44,8 @@ pub(crate) async fn track(State(app): State<Arc<App>>, mut request: Request, nex
     let route = route.map_or("unmatched", MatchedPath::as_str).to_owned();
     let operation = OPERATIONS.contains(&route.as_str());
     let id = RequestId::of(request.headers());
-    let admission = if operation { Ok(None) } else { app.drain.admit().map(Some) };
+    let admission = app.hosts.check(request.uri(), request.headers());
+    let admission = admission.and_then(|()| if operation { Ok(None) } else { app.drain.admit().map(Some) });
     let (admission, refusal) = match admission {
         Ok(admission) => (admission, None),
         Err(error) => (None, Some(error)),

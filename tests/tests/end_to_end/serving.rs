@@ -96,7 +96,7 @@ async fn kill_sixteen(rig: Rig) {
             chat_body(COUNT, json!({"stream": true, "max_tokens": 3000, "ignore_eos": true})).to_string();
         let mut socket = TcpStream::connect(rig.http).await.expect("the gateway listens");
         let head = format!(
-            "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+            "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
             body.len()
         );
         socket.write_all(format!("{head}{body}").as_bytes()).await.expect("written");
@@ -171,7 +171,7 @@ async fn drain_beside_a_stream(mut rig: Rig) {
     let body = chat_body(COUNT, json!({"stream": true, "max_tokens": 400, "ignore_eos": true})).to_string();
     let mut socket = TcpStream::connect(rig.http).await.expect("the gateway listens");
     let head = format!(
-        "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+        "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
         body.len()
     );
     socket.write_all(format!("{head}{body}").as_bytes()).await.expect("written");

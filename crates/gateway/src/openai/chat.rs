@@ -29,6 +29,7 @@ pub(crate) async fn handle(
     Extension(id): Extension<RequestId>,
     incoming: Incoming,
 ) -> Result<Response, ApiError> {
+    let peer = incoming.peer();
     let read = move |fields: Fields<'_>, config: &Config| convert::chat(fields, config, &id);
     let (plan, room) = body::read(&app, incoming).await?.into(read).await?;
     let shape = Chat {
@@ -36,7 +37,7 @@ pub(crate) async fn handle(
         logprobs: plan.requests.iter().any(|request| request.logprobs),
         include_usage: plan.include_usage,
     };
-    generation::answer(&app, plan, room, shape).await
+    generation::answer(&app, plan, room, peer, shape).await
 }
 
 struct Chat {
@@ -52,7 +53,7 @@ struct Completion<'a> {
     created: u64,
     model: &'a str,
     system_fingerprint: &'a str,
-    choices: Vec<Choice>,
+    choices: [Choice; 0], // written one by one
     usage: Usage,
     #[serde(skip_serializing_if = "Option::is_none")]
     timings: Option<Timings>,
@@ -60,7 +61,7 @@ struct Completion<'a> {
 
 #[derive(Serialize)]
 struct Choice {
-    index: usize,
+    index: u32,
     message: Message,
     logprobs: Option<ChatLogprobs>,
     finish_reason: &'static str,
@@ -134,6 +135,7 @@ impl Chat {
 
 impl Shape for Chat {
     const ID_PREFIX: &'static str = "chatcmpl";
+    type Choice = Choice;
 
     fn event(&mut self, head: &Head, event: Event, frames: &mut Frames) {
         match event {
@@ -173,8 +175,8 @@ impl Shape for Chat {
         frames.data(&Chunk { usage: Some(Some(usage(tally))), ..self.chunk(head, Vec::new()) });
     }
 
-    fn whole(&mut self, head: &Head, choices: Vec<Whole>, tally: &Tally) -> impl Serialize {
-        let choice = |(index, whole): (usize, Whole)| Choice {
+    fn choice(&self, index: u32, whole: Whole) -> Choice {
+        Choice {
             index,
             message: Message {
                 role: "assistant",
@@ -184,14 +186,17 @@ impl Shape for Chat {
             },
             logprobs: self.logprobs.then(|| chat_logprobs(&whole.logprobs)),
             finish_reason: finish_reason(whole.reason),
-        };
+        }
+    }
+
+    fn envelope(&self, head: &Head, tally: &Tally) -> impl Serialize {
         Completion {
             id: &head.id,
             object: "chat.completion",
             created: head.created,
             model: &head.model,
             system_fingerprint: &head.fingerprint,
-            choices: choices.into_iter().enumerate().map(choice).collect(),
+            choices: [],
             usage: usage(tally),
             timings: tally.timings.as_ref().map(timings),
         }

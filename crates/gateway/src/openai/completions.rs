@@ -32,6 +32,7 @@ pub(crate) async fn handle(
     Extension(id): Extension<RequestId>,
     incoming: Incoming,
 ) -> Result<Response, ApiError> {
+    let peer = incoming.peer();
     let read = move |fields: Fields<'_>, config: &Config| convert::completion(fields, config, &id);
     let ((plan, logprobs), room) = body::read(&app, incoming).await?.into(read).await?;
     let shape = Text {
@@ -39,7 +40,7 @@ pub(crate) async fn handle(
         logprobs,
         include_usage: plan.include_usage,
     };
-    generation::answer(&app, plan, room, shape).await
+    generation::answer(&app, plan, room, peer, shape).await
 }
 
 struct Text {
@@ -89,6 +90,7 @@ impl Text {
 
 impl Shape for Text {
     const ID_PREFIX: &'static str = "cmpl";
+    type Choice = Choice;
 
     fn event(&mut self, head: &Head, event: Event, frames: &mut Frames) {
         match event {
@@ -122,20 +124,22 @@ impl Shape for Text {
         frames.data(&Completion { usage: Some(Some(usage(tally))), ..self.completion(head, Vec::new()) });
     }
 
-    fn whole(&mut self, head: &Head, choices: Vec<Whole>, tally: &Tally) -> impl Serialize {
-        let choice = |(index, whole): (u32, Whole)| Choice {
+    fn choice(&self, index: u32, whole: Whole) -> Choice {
+        Choice {
             index,
             logprobs: self
                 .logprobs
                 .map(|top| completion_logprobs(&whole.logprobs, top, &mut TextOffset::default())),
             text: whole.reasoning + &whole.text,
             finish_reason: Some(finish_reason(whole.reason)),
-        };
-        let choices = (0..).zip(choices).map(choice).collect();
+        }
+    }
+
+    fn envelope(&self, head: &Head, tally: &Tally) -> impl Serialize {
         Completion {
             usage: Some(Some(usage(tally))),
             timings: tally.timings.as_ref().map(timings),
-            ..self.completion(head, choices)
+            ..self.completion(head, Vec::new())
         }
     }
 }

@@ -1,12 +1,9 @@
 //! One generation: the engine's event streams of one HTTP request, merged, checked and counted. The streamed
 //! and the collected answer are both made from it.
 
-use std::{pin::Pin, time::Duration};
+use std::{collections::VecDeque, pin::Pin, time::Duration};
 
-use axum::{
-    Json,
-    response::{IntoResponse as _, Response},
-};
+use axum::response::Response;
 use futures_util::{Stream, StreamExt as _, TryStreamExt as _, stream};
 use hanzo_engine_proto::v1::{self, FinishReason, infer_event};
 use serde::Serialize;
@@ -14,14 +11,17 @@ use tokio::time::Instant;
 use tonic::Status;
 
 use crate::{
+    answers,
     app::App,
     bodies::Room,
     engine::Engine,
     error::ApiError,
+    limits::{EARLY_EVENTS_MAX, LOGPROB_BYTES},
     openai::{
         sse::{self, Frames},
         tally::Tally,
     },
+    peer::Peer,
     request_id::{random_id, unix_seconds},
     until::Until,
 };
@@ -72,37 +72,43 @@ pub(crate) struct Head {
 pub(crate) trait Shape: Send + 'static {
     /// What the answer's id starts with.
     const ID_PREFIX: &'static str;
+    /// A choice of an answer that is not streamed.
+    type Choice: Serialize;
     /// The chunks that show an event.
     fn event(&mut self, head: &Head, event: Event, frames: &mut Frames);
     /// The last chunk of a stream that asked for usage.
     fn usage(&mut self, head: &Head, tally: &Tally, frames: &mut Frames);
-    /// The answer of a request that is not streamed.
-    fn whole(&mut self, head: &Head, choices: Vec<Whole>, tally: &Tally) -> impl Serialize;
+    /// A choice of a request that is not streamed.
+    fn choice(&self, index: u32, whole: Whole) -> Self::Choice;
+    /// The answer around the choices, with none of them in it.
+    fn envelope(&self, head: &Head, tally: &Tally) -> impl Serialize;
 }
 
-/// Runs a plan and answers in its shape. The answer begins when the engine's first event has come, so that a
-/// refusal has its own HTTP status.
+/// Runs a plan and answers in its shape. A stream begins when the engine has accepted the request, which it then may
+/// keep waiting: a refusal has its own HTTP status, and what fails later is an event of the stream.
 pub(crate) async fn answer<S: Shape>(
     app: &App,
     plan: Plan,
     room: Room,
-    mut shape: S,
+    peer: Option<Peer>,
+    shape: S,
 ) -> Result<Response, ApiError> {
     let (stream, include_usage) = (plan.stream, plan.include_usage);
-    let (mut generation, model) = Generation::start(app, plan).await?;
+    let mut generation = Generation::start(app, plan).await?;
     // The engine has what was asked.
     drop(room);
-    let head = Head::new(S::ID_PREFIX, model);
     if stream {
         let keep_alive = Duration::from_secs(app.config.sse_keep_alive_s);
-        return Ok(sse::response(generation, shape, head, include_usage, keep_alive));
+        return Ok(sse::response(generation, shape, include_usage, keep_alive, peer));
     }
     let mut choices: Vec<Whole> = Vec::new();
     choices.resize_with(generation.finished.len(), Whole::default);
+    let mut room = app.answers.room();
     while let Some(event) = generation.next().await {
         match event? {
             Event::Started => {}
             Event::Delta { index, delta } => {
+                room.grow(size(&delta))?;
                 let choice = &mut choices[index as usize];
                 choice.text.push_str(&delta.text);
                 choice.reasoning.push_str(&delta.reasoning);
@@ -111,11 +117,21 @@ pub(crate) async fn answer<S: Shape>(
             Event::Finished { index, reason, .. } => choices[index as usize].reason = reason,
         }
     }
-    Ok(Json(shape.whole(&head, choices, &generation.tally)).into_response())
+    let head = Head::new(S::ID_PREFIX, std::mem::take(&mut generation.model));
+    let envelope = serde_json::to_string(&shape.envelope(&head, &generation.tally));
+    let envelope = envelope.map_err(|e| ApiError::internal(&e.to_string()))?;
+    Ok(answers::respond(&envelope, choices, move |index, whole| shape.choice(index, whole), room))
+}
+
+/// What a piece of a collected answer takes up, about.
+fn size(delta: &v1::Delta) -> usize {
+    let logprobs: usize = delta.logprobs.iter().map(|token| (1 + token.top.len()) * LOGPROB_BYTES).sum();
+    delta.text.len() + delta.reasoning.len() + logprobs
 }
 
 impl Head {
-    fn new(prefix: &str, model: String) -> Head {
+    /// Of an answer of that model, whose id begins so.
+    pub(crate) fn new(prefix: &str, model: String) -> Head {
         // FNV-1a of what decides the tokens besides the request: the version and the model.
         let seed = concat!("hanzo-engine/", env!("CARGO_PKG_VERSION"), "/");
         let hash = seed.bytes().chain(model.bytes()).fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
@@ -130,55 +146,65 @@ impl Head {
     }
 }
 
-type Events = Pin<Box<dyn Stream<Item = Result<(u32, infer_event::Event), Status>> + Send>>;
+/// What comes of a prompt.
+enum Seen {
+    /// The engine will run it.
+    Accepted,
+    Event(infer_event::Event),
+}
+
+type Events = Pin<Box<dyn Stream<Item = Result<(u32, Seen), Status>> + Send>>;
 
 /// The events of all prompts of a request. Dropping it cancels what still runs in the engine.
 pub(crate) struct Generation {
     events: Option<Events>, // None: ended or failed
-    first: Option<Event>,
+    early: VecDeque<(u32, infer_event::Event)>,
     choices: u32,
     finished: Vec<bool>, // (prompt, choice)
+    /// The model that answers; empty until one has started.
+    pub(crate) model: String,
     pub(crate) tally: Tally,
     until: Until,
     field_name: fn(&str) -> String,
 }
 
 impl Generation {
-    /// Starts the plan's requests, and waits for the first event. Returns the name of the model that answers.
-    async fn start(app: &App, plan: Plan) -> Result<(Generation, String), ApiError> {
+    /// Starts the plan's requests, and waits until the engine has accepted as many as run at the same time.
+    async fn start(app: &App, plan: Plan) -> Result<Generation, ApiError> {
         let until = Until::of(app);
         let deadline = until.deadline;
         let engine = app.engine.clone();
         let prompts = plan.requests.len();
+        let mut waiting = prompts.min(app.config.prompts_running_max);
         let events = stream::iter(plan.requests)
             .enumerate()
             .map(move |(prompt, request)| Box::pin(run(engine.clone(), prompt as u32, request, deadline)))
             .flatten_unordered(app.config.prompts_running_max);
         let mut generation = Generation {
             events: Some(Box::pin(events)),
-            first: None,
+            early: VecDeque::new(),
             choices: plan.choices,
             finished: vec![false; prompts * plan.choices as usize],
+            model: String::new(),
             tally: Tally::new(prompts),
             until,
             field_name: plan.field_name,
         };
-        let (prompt, event) = match generation.event().await? {
-            Some((prompt, infer_event::Event::Started(started))) => (prompt, started),
-            other => return Err(ApiError::internal(&format!("the engine began with {other:?}"))),
-        };
-        let model = event.model.clone();
-        generation.first = generation.checked(prompt, infer_event::Event::Started(event))?;
-        Ok((generation, model))
+        // A prompt that says much while another is not accepted is answered.
+        while waiting > 0 && generation.early.len() < EARLY_EVENTS_MAX {
+            match generation.seen().await? {
+                Some((_, Seen::Accepted)) => waiting -= 1,
+                Some((prompt, Seen::Event(event))) => generation.early.push_back((prompt, event)),
+                None => return Err(ApiError::internal("the engine accepted nothing and refused nothing")),
+            }
+        }
+        Ok(generation)
     }
 
     /// The next event; `None` once every choice has finished. After an error there is nothing more, and the
     /// engine has been told to stop. May be dropped while it waits: no event is lost.
     pub(crate) async fn next(&mut self) -> Option<Result<Event, ApiError>> {
-        if let Some(first) = self.first.take() {
-            return Some(Ok(first));
-        }
-        while self.events.is_some() {
+        while self.events.is_some() || !self.early.is_empty() {
             let event = match self.event().await {
                 Ok(Some((prompt, event))) => self.checked(prompt, event),
                 Ok(None) if self.finished.iter().all(|finished| *finished) => Ok(None),
@@ -192,6 +218,7 @@ impl Generation {
                 Ok(None) => {}
                 Err(error) => {
                     self.events = None;
+                    self.early.clear();
                     return Some(Err(error));
                 }
             }
@@ -200,13 +227,26 @@ impl Generation {
     }
 
     async fn event(&mut self) -> Result<Option<(u32, infer_event::Event)>, ApiError> {
+        if let Some(event) = self.early.pop_front() {
+            return Ok(Some(event));
+        }
+        loop {
+            match self.seen().await? {
+                Some((prompt, Seen::Event(event))) => return Ok(Some((prompt, event))),
+                Some((_, Seen::Accepted)) => {}
+                None => return Ok(None),
+            }
+        }
+    }
+
+    async fn seen(&mut self) -> Result<Option<(u32, Seen)>, ApiError> {
         let Some(events) = &mut self.events else { return Ok(None) };
-        let event = self.until.run(async { events.next().await.transpose() }).await;
-        let event = event.map_err(|error| error.renamed(self.field_name));
-        if !matches!(event, Ok(Some(_))) {
+        let seen = self.until.run(async { events.next().await.transpose() }).await;
+        let seen = seen.map_err(|error| error.renamed(self.field_name));
+        if !matches!(seen, Ok(Some(_))) {
             self.events = None;
         }
-        event
+        seen
     }
 
     /// Checks an event against the contract and counts it. `None`: nothing to show.
@@ -214,7 +254,13 @@ impl Generation {
         match event {
             infer_event::Event::Started(started) => {
                 self.tally.started(prompt, &started);
+                if self.model.is_empty() {
+                    self.model = started.model;
+                }
                 Ok(Some(Event::Started))
+            }
+            event if self.model.is_empty() => {
+                Err(ApiError::internal(&format!("the engine began with {event:?}")))
             }
             infer_event::Event::Delta(delta) => {
                 let index = self.running(prompt, delta.choice)?;
@@ -246,15 +292,20 @@ impl Generation {
     }
 }
 
-/// The events of one prompt.
+/// What comes of one prompt.
 fn run(
     mut engine: Engine,
     prompt: u32,
     request: v1::InferRequest,
     deadline: Option<Instant>,
-) -> impl Stream<Item = Result<(u32, infer_event::Event), Status>> + Send {
+) -> impl Stream<Item = Result<(u32, Seen), Status>> + Send {
     stream::once(async move { engine.infer(request, deadline).await })
+        .map_ok(move |events| {
+            // An event of a kind that this version does not know carries nothing.
+            let events = events.try_filter_map(move |event| async move {
+                Ok(event.event.map(|event| (prompt, Seen::Event(event))))
+            });
+            stream::once(async move { Ok((prompt, Seen::Accepted)) }).chain(events)
+        })
         .try_flatten()
-        // An event of a kind that this version does not know carries nothing.
-        .try_filter_map(move |event| async move { Ok(event.event.map(|event| (prompt, event))) })
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::{
     Json,
-    extract::{Path, State},
+    extract::{Path, State, rejection::PathRejection},
 };
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -38,8 +38,9 @@ pub(crate) async fn list(State(app): State<Arc<App>>) -> Result<Json<Value>, Api
 /// `GET /v1/models/{id}`. The id may contain slashes, and may be any name that the engine knows the model by.
 pub(crate) async fn show(
     State(app): State<Arc<App>>,
-    Path(id): Path<String>,
+    id: Result<Path<String>, PathRejection>,
 ) -> Result<Json<Model>, ApiError> {
+    let Path(id) = id.map_err(|rejection| ApiError::field("model", rejection.body_text()))?;
     if let Some(model) = models(&app).await?.into_iter().find(|model| model.id == id) {
         return Ok(Json(model));
     }

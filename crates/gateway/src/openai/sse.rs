@@ -14,7 +14,12 @@ use bytes::Bytes;
 use futures_util::stream;
 use serde::Serialize;
 
-use crate::openai::generation::{Generation, Head, Shape};
+use crate::{
+    error::ApiError,
+    limits::{FIRST_COMMENT, PEER_LOOK},
+    openai::generation::{Event, Generation, Head, Shape},
+    peer::Peer,
+};
 
 /// Events as they go over the wire.
 #[derive(Debug, Default)]
@@ -37,9 +42,11 @@ impl Frames {
 struct Live<S> {
     generation: Generation,
     shape: S,
-    head: Head,
+    head: Option<Head>, // None until the model's name is known
     include_usage: bool,
     keep_alive: Duration,
+    silent: bool, // nothing was sent
+    peer: Option<Peer>,
 }
 
 /// The streamed answer. It holds the generation: when the client leaves, hyper drops the body, and with it
@@ -47,11 +54,11 @@ struct Live<S> {
 pub(crate) fn response<S: Shape>(
     generation: Generation,
     shape: S,
-    head: Head,
     include_usage: bool,
     keep_alive: Duration,
+    peer: Option<Peer>,
 ) -> Response {
-    let live = Live { generation, shape, head, include_usage, keep_alive };
+    let live = Live { generation, shape, head: None, include_usage, keep_alive, silent: true, peer };
     let frames = stream::unfold(Some(live), |live| async {
         let (bytes, live) = live?.frame().await;
         Some((Ok::<_, Infallible>(bytes), live))
@@ -70,23 +77,55 @@ impl<S: Shape> Live<S> {
     async fn frame(mut self) -> (Bytes, Option<Live<S>>) {
         let mut frames = Frames::default();
         while frames.0.is_empty() {
-            match tokio::time::timeout(self.keep_alive, self.generation.next()).await {
-                Err(_) => return (Bytes::from_static(b": keep-alive\n\n"), Some(self)),
-                Ok(Some(Ok(event))) => self.shape.event(&self.head, event, &mut frames),
-                Ok(Some(Err(error))) => {
-                    tracing::warn!(id = self.head.id, status = error.status().as_u16(), "stream failed");
+            let Some(event) = self.event().await else {
+                self.silent = false;
+                return (Bytes::from_static(b": keep-alive\n\n"), Some(self));
+            };
+            match event {
+                Some(Ok(event)) => {
+                    let model = &self.generation.model;
+                    let head = self.head.get_or_insert_with(|| Head::new(S::ID_PREFIX, model.clone()));
+                    self.shape.event(head, event, &mut frames);
+                }
+                Some(Err(error)) => {
+                    let id = self.head.as_ref().map_or("none", |head| &head.id);
+                    tracing::warn!(id, status = error.status().as_u16(), "stream failed");
                     frames.data(&error.json());
                     return (frames.0.into(), None);
                 }
-                Ok(None) => {
-                    if self.include_usage {
-                        self.shape.usage(&self.head, &self.generation.tally, &mut frames);
+                None => {
+                    if let Some(head) = self.head.as_ref().filter(|_| self.include_usage) {
+                        self.shape.usage(head, &self.generation.tally, &mut frames);
                     }
                     frames.done();
                     return (frames.0.into(), None);
                 }
             }
         }
+        self.silent = false;
         (frames.0.into(), Some(self))
+    }
+
+    /// What the generation says next; None where it is time for a comment.
+    async fn event(&mut self) -> Option<Option<Result<Event, ApiError>>> {
+        let shut_down = self.peer.as_ref().is_some_and(Peer::is_shut_down);
+        let silence = match () {
+            // A comment is how it is seen that a client is gone.
+            () if shut_down => PEER_LOOK,
+            () if self.silent => FIRST_COMMENT.min(self.keep_alive),
+            () => self.keep_alive,
+        };
+        let shuts_down = async {
+            match &self.peer {
+                Some(peer) if !shut_down => peer.shut_down().await,
+                _ => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            event = self.generation.next() => Some(event),
+            () = tokio::time::sleep(silence) => None,
+            () = shuts_down => None,
+        }
     }
 }

@@ -75,7 +75,7 @@ async fn refusals_of_the_engine_have_their_own_http_status() {
         (status(Code::DeadlineExceeded, "late", &[]), 504, Some("deadline_exceeded"), None, None),
     ];
     for (refusal, http, code, param, retry_after) in cases {
-        // Refused at once, or as the first thing on the stream: the same to a client, streaming or not.
+        // Refused at once, or as the first thing on the stream, when an answer that is streamed has begun.
         for at_once in [true, false] {
             let refusal = refusal.clone();
             let script =
@@ -87,6 +87,17 @@ async fn refusals_of_the_engine_have_their_own_http_status() {
             let server = Server::start(script).await;
             for stream in [false, true] {
                 let answer = chat(&server, stream).await;
+                if stream && !at_once {
+                    assert_eq!(answer.status, 200, "{}", answer.text);
+                    let error = &answer.events()[0]["error"];
+                    assert_eq!((error["code"].as_str(), error["param"].as_str()), (code, param));
+                    assert!(
+                        !answer.text.contains("secret") && !answer.text.contains("[DONE]"),
+                        "{}",
+                        answer.text
+                    );
+                    continue;
+                }
                 assert_eq!(answer.status, http, "{}", answer.text);
                 assert_eq!(answer.header("content-type"), Some("application/json"));
                 assert_eq!(answer.header("retry-after"), retry_after, "{http}");
@@ -210,8 +221,13 @@ async fn a_client_that_leaves_cancels_in_the_engine() {
 async fn a_client_that_leaves_before_the_first_event_cancels_too() {
     let server = Server::start(script(|_| Ok(vec![Step::Hang]))).await;
     let address = server.address;
-    let waiting = tokio::spawn(async move { Live::chat(address).await.status() });
-    while server.fake.seen().is_empty() {
+    let mut live = Live::chat(address).await;
+    live.read_until(": keep-alive\n\n").await;
+    live.leave();
+    assert!(!server.fake.stream_over().await);
+    let body = json!({"messages": [{"role": "user", "content": "hi"}]});
+    let waiting = tokio::spawn(async move { post(address, "/v1/chat/completions", &body).await });
+    while server.fake.seen().len() < 2 {
         tokio::task::yield_now().await;
     }
     waiting.abort();
@@ -249,10 +265,11 @@ async fn deadlines() {
     assert_eq!(events.last().unwrap()["error"]["code"], "deadline_exceeded");
     assert!(!server.fake.stream_over().await);
     assert!(server.fake.timeouts().iter().all(Option::is_some), "{:?}", server.fake.timeouts());
-    // Before the first event it is a real status, streaming or not.
+    // Before the first event too: a stream has begun when the engine has accepted it.
     let server =
         Server::with(script(|_| Ok(vec![Step::Hang])), |config| config.request_timeout_s = Some(1)).await;
-    assert_eq!(chat(&server, true).await.status, 504);
+    let events = chat(&server, true).await.events();
+    assert_eq!(events.last().unwrap()["error"]["code"], "deadline_exceeded");
     // Not invented where none is configured.
     let server = Server::start(script(hello)).await;
     chat(&server, false).await;

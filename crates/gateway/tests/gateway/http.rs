@@ -84,7 +84,7 @@ impl Live {
                 let _ = connection.await;
             });
             let mut request = body_erased;
-            request.headers_mut().insert("host", "gateway".parse().unwrap());
+            request.headers_mut().insert("host", "localhost".parse().unwrap());
             Live { response: sender.send_request(request).await.unwrap(), connection }
         };
         tokio::time::timeout(PATIENCE, open).await.expect("no answer")

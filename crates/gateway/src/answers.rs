@@ -1,0 +1,168 @@
+//! Memory for answers that are collected before they are sent, and how they are written: one choice after the other, so
+//! that no more than one is there twice.
+
+use std::{convert::Infallible, sync::Arc, vec};
+
+use axum::{
+    body::Body,
+    http::header,
+    response::{IntoResponse as _, Response},
+};
+use bytes::Bytes;
+use futures_util::{StreamExt as _, stream};
+use serde::Serialize;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::{
+    error::ApiError,
+    limits::{ANSWER_BYTES_MAX, ANSWER_STEP_BYTES, ANSWERS_BYTES_MAX, JSON_FRAME_BYTES},
+};
+
+/// The room of all answers.
+#[derive(Debug, Clone)]
+pub(crate) struct Answers(Arc<Semaphore>); // permits are steps
+
+/// What one answer takes up, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct AnswerRoom {
+    shared: Answers,
+    bytes: usize,
+    held: Vec<OwnedSemaphorePermit>, // each a step
+}
+
+impl Answers {
+    /// Nothing is held.
+    pub(crate) fn new() -> Answers {
+        Answers(Arc::new(Semaphore::new(ANSWERS_BYTES_MAX / ANSWER_STEP_BYTES)))
+    }
+
+    /// For an answer that has not begun.
+    pub(crate) fn room(&self) -> AnswerRoom {
+        AnswerRoom { shared: self.clone(), bytes: 0, held: Vec::new() }
+    }
+}
+
+impl AnswerRoom {
+    /// Takes room for so many bytes more. The first step of each answer is free: small ones are never refused.
+    ///
+    /// # Errors
+    /// 400 where the answer is over its limit, 503 where others hold what there is.
+    pub(crate) fn grow(&mut self, bytes: usize) -> Result<(), ApiError> {
+        self.bytes += bytes;
+        if self.bytes > ANSWER_BYTES_MAX {
+            return Err(ApiError::answer_too_large(ANSWER_BYTES_MAX));
+        }
+        while (self.held.len() + 1) * ANSWER_STEP_BYTES < self.bytes {
+            let step = Arc::clone(&self.shared.0).try_acquire_owned();
+            self.held.push(step.map_err(|_| {
+                ApiError::busy(
+                    "the server holds as many large answers as it may; try again, or set stream: true",
+                )
+            })?);
+        }
+        Ok(())
+    }
+}
+
+/// An answer as JSON: the text of `envelope`, whose empty `choices` are filled in with what `choice` makes of each of `choices`.
+pub(crate) fn respond<T, C>(
+    envelope: &str,
+    choices: Vec<T>,
+    mut choice: impl FnMut(u32, T) -> C + Send + 'static,
+    room: AnswerRoom,
+) -> Response
+where
+    T: Send + 'static,
+    C: Serialize,
+{
+    const HOLE: &str = "\"choices\":[";
+    // Inside of a string its quotes would be escaped.
+    let at = envelope.find(HOLE).map_or(envelope.len(), |at| at + HOLE.len());
+    let (begin, end) = envelope.split_at(at);
+    let mut rest: Rest<T> = (0..).zip(choices).collect::<Vec<_>>().into_iter();
+    let mut first = begin.as_bytes().to_vec();
+    let mut write = move |rest: &mut Rest<T>, out: &mut Vec<u8>| {
+        while out.len() < JSON_FRAME_BYTES
+            && let Some((index, held)) = rest.next()
+        {
+            if index > 0 {
+                out.push(b',');
+            }
+            serde_json::to_writer(&mut *out, &choice(index, held))
+                .expect("writing to memory cannot fail because answers are plain structs with string keys");
+        }
+        rest.len() == 0
+    };
+    let content_type = [(header::CONTENT_TYPE, "application/json")];
+    if write(&mut rest, &mut first) {
+        first.extend_from_slice(end.as_bytes());
+        return (content_type, first).into_response();
+    }
+    let end = Bytes::copy_from_slice(end.as_bytes());
+    let frames = stream::unfold(Some((rest, room)), move |state| {
+        let next = state.map(|(mut rest, room)| {
+            let mut frame = Vec::new();
+            let done = write(&mut rest, &mut frame);
+            if done {
+                frame.extend_from_slice(&end);
+            }
+            (Ok::<_, Infallible>(Bytes::from(frame)), (!done).then_some((rest, room)))
+        });
+        std::future::ready(next)
+    });
+    let first = stream::once(std::future::ready(Ok(Bytes::from(first))));
+    (content_type, Body::from_stream(first.chain(frames))).into_response()
+}
+
+type Rest<T> = vec::IntoIter<(u32, T)>;
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::BodyExt as _;
+    use serde::Serialize;
+    use serde_json::{Value, json};
+
+    use super::{ANSWER_BYTES_MAX, ANSWER_STEP_BYTES, ANSWERS_BYTES_MAX, Answers, respond};
+
+    #[derive(Serialize)]
+    struct Envelope {
+        model: &'static str,
+        choices: [(); 0],
+        usage: u32,
+    }
+
+    #[tokio::test]
+    async fn choices_of_any_size_make_one_answer() {
+        for size in [1, 1000, 100_000] {
+            let choices: Vec<String> = (0..5).map(|i| i.to_string().repeat(size)).collect();
+            let envelope = Envelope { model: "\"choices\":[", choices: [], usage: 7 };
+            let expected = json!({"model": "\"choices\":[", "choices": choices, "usage": 7});
+            let response = respond(
+                &serde_json::to_string(&envelope).unwrap(),
+                choices,
+                |_, choice| choice,
+                Answers::new().room(),
+            );
+            let bytes = response.into_body().collect().await.unwrap().to_bytes();
+            assert_eq!(serde_json::from_slice::<Value>(&bytes).unwrap(), expected);
+        }
+    }
+
+    #[test]
+    fn answers_are_bounded_alone_and_together_and_small_ones_always_fit() {
+        let answers = Answers::new();
+        let mut large = Vec::new();
+        for _ in 0..ANSWERS_BYTES_MAX / ANSWER_BYTES_MAX {
+            let mut room = answers.room();
+            room.grow(ANSWER_BYTES_MAX).unwrap();
+            assert_eq!(room.grow(1).unwrap_err().code(), Some("answer_too_large"));
+            large.push(room);
+        }
+        let mut more = answers.room();
+        let error = (0..9).find_map(|_| more.grow(ANSWER_STEP_BYTES).err()).map(|error| error.status());
+        assert_eq!(error.map(|status| status.as_u16()), Some(503));
+        answers.room().grow(ANSWER_STEP_BYTES).unwrap();
+        large.pop();
+        answers.room().grow(ANSWER_BYTES_MAX).unwrap();
+    }
+}

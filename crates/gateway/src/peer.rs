@@ -1,0 +1,154 @@
+//! The client's end of a connection. A client may shut down its writing side once it has asked, as `nc -N` does, and still
+//! read: it is served to the end. To TCP it looks like one that is gone until something is written to it, which a client
+//! that is gone answers with a reset.
+//!
+//! So while an answer is computed for a client that has shut down, an interim response is written now and then: 100, which
+//! every client of HTTP/1.1 skips. On a stream its comments do the same. Where a write fails the connection ends, and with
+//! it what it had asked for.
+
+use std::{
+    io,
+    pin::Pin,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::{Context, Poll},
+};
+
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::TcpStream,
+    sync::Notify,
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::limits::PEER_LOOK;
+
+const INTERIM: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
+
+/// What a request knows of its client; cloning it is cheap.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Peer(Arc<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    asked: Notify,
+    awaits: Mutex<u32>, // answers that have not begun
+    shut_down: CancellationToken,
+}
+
+impl Peer {
+    /// The client is asking for something by HTTP/1.1; until this is dropped, no answer has begun.
+    pub(crate) fn asks(&self) -> Awaited {
+        *locked(&self.0.awaits) += 1;
+        self.0.asked.notify_one();
+        Awaited(self.clone())
+    }
+
+    /// Resolves when the client has shut down its writing side, or is gone.
+    pub(crate) async fn shut_down(&self) {
+        self.0.shut_down.cancelled().await;
+    }
+
+    /// Whether it has.
+    pub(crate) fn is_shut_down(&self) -> bool {
+        self.0.shut_down.is_cancelled()
+    }
+
+    /// Resolves when the client is gone while it was awaiting an answer. To be polled by the task that serves the
+    /// connection, so that nothing is written in between.
+    pub(crate) async fn gone(&self, socket: Socket) {
+        while !self.is_shut_down() {
+            self.0.asked.notified().await;
+            // Most answers have been given by then.
+            tokio::time::sleep(PEER_LOOK).await;
+            match std::future::poll_fn(|context| socket.poll_peek(context)).await {
+                // The next request, which is read when this one is answered.
+                Ok(1..) => {}
+                Ok(0) | Err(_) => self.0.shut_down.cancel(),
+            }
+        }
+        loop {
+            if *locked(&self.0.awaits) > 0 && socket.is_broken_by(INTERIM) {
+                return;
+            }
+            tokio::time::sleep(PEER_LOOK).await;
+        }
+    }
+}
+
+/// See [`Peer::asks`].
+#[derive(Debug)]
+pub(crate) struct Awaited(Peer);
+
+impl Drop for Awaited {
+    fn drop(&mut self) {
+        *locked(&self.0.0.awaits) -= 1;
+    }
+}
+
+/// A connection's socket, which is written to from two places of one task.
+#[derive(Debug, Clone)]
+pub(crate) struct Socket(Arc<Mutex<TcpStream>>);
+
+impl Socket {
+    pub(crate) fn new(stream: TcpStream) -> Socket {
+        Socket(Arc::new(Mutex::new(stream)))
+    }
+
+    fn poll_peek(&self, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        let mut byte = [0];
+        locked(&self.0).poll_peek(context, &mut ReadBuf::new(&mut byte))
+    }
+
+    /// Writes all of `bytes`, if there is room; whether the connection has failed.
+    fn is_broken_by(&self, bytes: &[u8]) -> bool {
+        let stream = locked(&self.0);
+        match stream.take_error() {
+            Ok(None) => {}
+            Ok(Some(_)) | Err(_) => return true,
+        }
+        match stream.try_write(bytes) {
+            Ok(written) => written < bytes.len(),
+            Err(error) => error.kind() != io::ErrorKind::WouldBlock,
+        }
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl AsyncRead for Socket {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut *locked(&self.0)).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for Socket {
+    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut *locked(&self.0)).poll_write(context, bytes)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut *locked(&self.0)).poll_write_vectored(context, bytes)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        locked(&self.0).is_write_vectored()
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut *locked(&self.0)).poll_flush(context)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut *locked(&self.0)).poll_shutdown(context)
+    }
+}
