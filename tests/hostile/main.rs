@@ -2,5 +2,6 @@
 //! take what is everybody's. Each module is one kind of attack; after each the daemon must still answer.
 
 mod fairness;
+mod memory;
 mod store;
 mod templates;

@@ -202,6 +202,9 @@ pub(crate) struct ServeArgs {
     /// Configuration file, TOML or YAML by its extension
     #[arg(long, short, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
+    /// Name in Host that HTTP answers to beside localhost, such as a proxy's; repeatable
+    #[arg(long, value_name = "NAME")]
+    pub(crate) allowed_host: Vec<String>,
     /// Ignore unknown fields of HTTP requests instead of answering 400
     #[arg(long)]
     pub(crate) lenient: bool,

@@ -87,6 +87,8 @@ fn read_config(args: &ServeArgs) -> Result<Config, ConfigError> {
         }
     };
     set("server", "host", args.host.map(|host| json!(host)));
+    let names = (!args.allowed_host.is_empty()).then(|| json!(args.allowed_host));
+    set("server", "allowed_hosts", names);
     set("server", "grpc_port", args.grpc_port.map(|port| json!(port)));
     set("server", "admin_port", args.admin_port.map(|port| json!(port)));
     set("store", "dir", args.store.model_dir.as_ref().map(|dir| json!(dir)));
@@ -125,6 +127,9 @@ fn gateway_config(args: &ServeArgs, daemon: &Config) -> Result<hanzo_engine_gate
     }
     if let Some(port) = args.port {
         flags.insert("port".to_owned(), json!(port));
+    }
+    if !daemon.server.allowed_hosts.is_empty() {
+        flags.insert("allowed_hosts".to_owned(), json!(daemon.server.allowed_hosts));
     }
     if args.lenient {
         flags.insert("lenient".to_owned(), json!(true));

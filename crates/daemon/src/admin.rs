@@ -6,18 +6,20 @@ use axum::{
     Json, Router,
     extract::State,
     http::{StatusCode, header},
+    middleware,
     response::IntoResponse,
     routing::get,
 };
 use serde_json::{Value, json};
 
 use crate::{
+    hosts::{self, Hosts},
     registry::{ModelView, StateView},
     service::Core,
 };
 
 /// Its routes.
-pub(crate) fn routes(core: Arc<Core>) -> Router {
+pub(crate) fn routes(core: Arc<Core>, hosts: Hosts) -> Router {
     Router::new()
         .route("/metrics", get(metrics))
         .route("/healthz", get(healthz))
@@ -25,6 +27,7 @@ pub(crate) fn routes(core: Arc<Core>) -> Router {
         .route("/readyz", get(readyz))
         .route("/ready", get(readyz))
         .fallback(not_found)
+        .layer(middleware::from_fn_with_state(hosts, hosts::check))
         .with_state(core)
 }
 

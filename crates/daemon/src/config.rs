@@ -38,6 +38,9 @@ pub struct Config {
 pub struct ServerConfig {
     /// Address to listen on: an IP address or `localhost`.
     pub host: String,
+    /// Names in `Host` that the admin port answers to beside the loopback's own, which are all while `host` is of the
+    /// loopback; elsewhere any name is, unless some are given here.
+    pub allowed_hosts: Vec<String>,
     /// TCP port of gRPC; 0 picks a free one.
     pub grpc_port: u16,
     /// TCP port of `/metrics`, `/healthz` and `/readyz`; 0 picks a free one.
@@ -158,6 +161,7 @@ impl Default for ServerConfig {
     fn default() -> Self {
         Self {
             host: "127.0.0.1".to_owned(),
+            allowed_hosts: Vec::new(),
             grpc_port: 36901,
             admin_port: 36902,
             drain_s: 30,

@@ -32,6 +32,7 @@ use crate::{
     device::{Cpu, Device},
     drain::Drain,
     health,
+    hosts::{self, Hosts},
     limits::{
         ACCEPT_PAUSE, ARCHIVE_MESSAGE_BYTES_MAX, FLUSH_GRACE, HTTP2_KEEPALIVE, HTTP2_KEEPALIVE_TIMEOUT,
         STREAMS_PER_CONNECTION_MAX, TCP_KEEPALIVE,
@@ -226,7 +227,7 @@ impl Daemon {
             following.await;
             Ok(())
         });
-        servers.spawn(serve_admin(admin, core.clone(), closing.clone()));
+        servers.spawn(serve_admin(admin, core.clone(), hosts::of(&config.server), closing.clone()));
         for model in config.models {
             tokio::spawn(load_wanted(models.clone(), model));
         }
@@ -396,10 +397,12 @@ async fn serve_grpc(
 async fn serve_admin(
     listener: TcpListener,
     core: Arc<Core>,
+    hosts: Hosts,
     closing: CancellationToken,
 ) -> Result<(), DaemonError> {
-    let served =
-        axum::serve(listener, admin::routes(core)).with_graceful_shutdown(closing.cancelled_owned()).await;
+    let served = axum::serve(listener, admin::routes(core, hosts))
+        .with_graceful_shutdown(closing.cancelled_owned())
+        .await;
     served.map_err(|error| DaemonError::Server { what: "admin", reason: error.to_string() })
 }
 

@@ -21,6 +21,7 @@ mod device;
 mod drain;
 mod error;
 mod health;
+mod hosts;
 mod launch;
 mod layers;
 mod limits;

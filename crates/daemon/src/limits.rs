@@ -47,6 +47,11 @@ pub(crate) const EMBED_ANSWER_BYTES_MAX: usize = 256 << 20;
 pub(crate) const CHAT_MESSAGES_MAX: usize = 16_384;
 /// Tools of one chat.
 pub(crate) const CHAT_TOOLS_MAX: usize = 1_024;
+/// JSON values in the tools, the template's variables and the tool calls of one chat: each takes up to a hundred bytes,
+/// however few it has as text; templates hold them a second time. A hundred tools with large schemas have twenty thousand.
+pub(crate) const CHAT_JSON_VALUES_MAX: usize = 1 << 16;
+/// What a tool call counts as beside its arguments: the object that templates read.
+pub(crate) const CALL_JSON_VALUES: usize = 8;
 /// Bytes of a request id.
 pub(crate) const REQUEST_ID_BYTES_MAX: usize = 128;
 /// Bytes of input an error message repeats.

@@ -14,7 +14,9 @@ use tonic::metadata::MetadataMap;
 use crate::{
     clock::now_unix_ms,
     error::{Error, quote, random_u64},
-    limits::{CHAT_MESSAGES_MAX, CHAT_TOOLS_MAX, REQUEST_ID_BYTES_MAX},
+    limits::{
+        CALL_JSON_VALUES, CHAT_JSON_VALUES_MAX, CHAT_MESSAGES_MAX, CHAT_TOOLS_MAX, REQUEST_ID_BYTES_MAX,
+    },
     models::LoadWish,
     prompt::{Ask, AskedSampling, PromptSource, TokenizeInput},
     sizing::Want,
@@ -145,6 +147,7 @@ fn chat(wire: v1::Chat) -> Result<Chat, Error> {
             format!("must have at most {CHAT_TOOLS_MAX}, not {count}"),
         ));
     }
+    bounded(&wire)?;
     let messages = wire.messages.into_iter().enumerate();
     let tools = wire.tools_json.iter().enumerate();
     let mut kwargs = match wire.template_kwargs_json.as_str() {
@@ -162,6 +165,40 @@ fn chat(wire: v1::Chat) -> Result<Chat, Error> {
         add_generation_prompt: wire.add_generation_prompt.unwrap_or(!wire.continue_final_message),
         continue_final_message: wire.continue_final_message,
     })
+}
+
+/// Refuses a chat whose JSON would take up far more memory as values than it does as text.
+fn bounded(wire: &v1::Chat) -> Result<(), Error> {
+    let call = |call: &v1::ToolCall| CALL_JSON_VALUES + json_values(&call.arguments_json);
+    let calls = |message: &v1::Message| message.tool_calls.iter().map(call).sum::<usize>();
+    let counts = [
+        ("template_kwargs_json", json_values(&wire.template_kwargs_json)),
+        ("tools", wire.tools_json.iter().map(|json| json_values(json)).sum()),
+        ("messages", wire.messages.iter().map(calls).sum()),
+    ];
+    let total: usize = counts.iter().map(|(_, count)| count).sum();
+    match counts.iter().max_by_key(|(_, count)| *count) {
+        Some((field, count)) if total > CHAT_JSON_VALUES_MAX => {
+            let reason = format!("holds {count} JSON values; a chat has at most {CHAT_JSON_VALUES_MAX}");
+            Err(Error::field(*field, reason))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The values in JSON, at least as many as there are.
+fn json_values(json: &str) -> usize {
+    let (mut values, mut in_string, mut escaped) = (1, false, false);
+    for byte in json.bytes() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' => escaped = in_string,
+            b'"' => in_string = !in_string,
+            b',' | b'[' | b'{' if !in_string => values += 1,
+            _ => {}
+        }
+    }
+    values
 }
 
 fn message(at: usize, wire: v1::Message) -> Result<Message, Error> {
@@ -291,6 +328,28 @@ mod tests {
             chat.tools_json = vec![json.to_owned()];
             let message = refused(wire);
             assert!(message.starts_with("chat.tools_json[0]: ") && message.len() < 300, "{message}");
+        }
+    }
+
+    #[test]
+    fn the_values_of_a_chat_are_bounded() {
+        assert_eq!(json_values(r#"{"a,[":[1,2,{"b":"\\\",{"}],"c":null}"#), 7);
+        let list = format!("{{\"a\":[{}0]}}", "0,".repeat(CHAT_JSON_VALUES_MAX));
+        let text = || user(v1::content_part::Part::Text("hi".into()));
+        for field in ["template_kwargs_json", "tools", "messages"] {
+            let mut wire = chat_of(vec![text()]);
+            let Some(v1::infer_request::Prompt::Chat(chat)) = &mut wire.prompt else { panic!() };
+            match field {
+                "template_kwargs_json" => chat.template_kwargs_json = list.clone(),
+                "tools" => chat.tools_json = vec![list.clone()],
+                _ => {
+                    let call =
+                        v1::ToolCall { name: "f".into(), arguments_json: list.clone(), ..Default::default() };
+                    chat.messages[0].tool_calls = vec![call];
+                }
+            }
+            let message = refused(wire);
+            assert!(message.contains(field) && message.contains("JSON values"), "{message}");
         }
     }
 
