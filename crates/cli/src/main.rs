@@ -9,6 +9,7 @@ mod connect;
 mod doctor;
 mod embed;
 mod error;
+mod example;
 mod host;
 mod input;
 mod missing;

@@ -3,6 +3,7 @@
 use crate::args::ServeArgs;
 use crate::connect::{self, Client};
 use crate::error::CliError;
+use crate::example::example;
 use crate::missing::{self, IfMissing};
 use crate::size::show_bytes;
 use crate::term::{Paint, tell};
@@ -10,7 +11,7 @@ use figment::providers::Serialized;
 use hanzo_engine_daemon::config::ModelConfig;
 use hanzo_engine_daemon::{Config, ConfigError, DEMO_MODEL, Daemon, DaemonError, log, signal, start};
 use hanzo_engine_gateway::{Gateway, GatewayError};
-use hanzo_engine_proto::v1::{Capability, LoadRequest, LoadResponse};
+use hanzo_engine_proto::v1::{LoadRequest, LoadResponse};
 use serde_json::{Map, Value, json};
 use std::convert::Infallible;
 use std::io::{Write, stdout};
@@ -140,16 +141,14 @@ fn gateway_config(args: &ServeArgs, daemon: &Config) -> Result<hanzo_engine_gate
 /// Loads the models one after the other, tells how to try them, and stays until it is dropped.
 async fn load_then_stay(models: &[ModelConfig], addresses: Addresses) -> Result<Infallible, CliError> {
     let mut client = connect::connect(&format!("http://{}", addresses.grpc)).await?.client;
-    let mut example = None;
+    let mut to_try = None;
     for model in models {
         let loaded = load(&mut client, model).await?;
         print_loaded(&loaded).map_err(CliError::Output)?;
-        let status = loaded.model.unwrap_or_default();
-        let chats = status.capabilities().any(|capability| capability == Capability::Chat);
-        example.get_or_insert((status.name, chats));
+        to_try = to_try.or_else(|| example(&loaded.model.unwrap_or_default()));
     }
-    if let Some((name, chats)) = example {
-        print_example(addresses.http, &name, chats).map_err(CliError::Output)?;
+    if let Some((route, body)) = to_try {
+        print_example(addresses.http, route, &body).map_err(CliError::Output)?;
     }
     std::future::pending().await
 }
@@ -200,18 +199,12 @@ fn print_loaded(loaded: &LoadResponse) -> std::io::Result<()> {
     Ok(())
 }
 
-fn print_example(http: SocketAddr, model: &str, chats: bool) -> std::io::Result<()> {
+fn print_example(http: SocketAddr, route: &str, body: &Value) -> std::io::Result<()> {
     let paint = Paint::of(&stdout());
-    let (path, body) = if chats {
-        let messages = json!([{"role": "user", "content": "What is the capital of France?"}]);
-        ("chat/completions", json!({"model": model, "messages": messages}))
-    } else {
-        ("completions", json!({"model": model, "prompt": "Once upon a time", "max_tokens": 64}))
-    };
     let out = &mut stdout().lock();
     writeln!(out, "{}", paint.bold("Try it:"))?;
     // No model name has a quote in it, see `check_name` in the store.
-    writeln!(out, "  curl http://{http}/v1/{path} -H 'content-type: application/json' -d '{body}'")?;
+    writeln!(out, "  curl http://{http}/v1/{route} -H 'content-type: application/json' -d '{body}'")?;
     out.flush()
 }
 

@@ -261,6 +261,23 @@ fn serve_prints_addresses_and_a_line_to_paste_that_answers() {
     assert_eq!(code, Some(0));
 }
 
+#[test]
+fn what_an_encoder_is_offered_it_can_do() {
+    for (model, route) in [
+        ("bert-mean", "/v1/embeddings"),
+        ("bert-crossencoder", "/v1/rerank"),
+        ("bert-classifier", "/v1/classify"),
+    ] {
+        let directory = format!("{}/../../tests/data/encoders/{model}", env!("CARGO_MANIFEST_DIR"));
+        let serving = Serving::start(&["--model", &directory]);
+        let curl = serving.printed.lines().find(|line| line.trim_start().starts_with("curl ")).unwrap();
+        let body = curl.split_once("-d '").unwrap().1.trim_end_matches('\'');
+        assert!(curl.contains(&format!("{}{route} ", serving.http)), "{curl}");
+        let (status, answer) = http(serving.http, "POST", route, body);
+        assert_eq!(status, 200, "{curl}: {answer}");
+    }
+}
+
 /// A completion of about `tokens` tokens as a stream that has begun, and its first event.
 fn begin_stream(serving: &Serving, tokens: u32) -> (BufReader<TcpStream>, String) {
     let body = serde_json::json!({

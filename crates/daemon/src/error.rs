@@ -41,9 +41,17 @@ pub(crate) enum Error {
     /// A model that is not on this machine, and can be pulled.
     #[error("model: {} is not in the store; pull it first: {reference}", quote(asked))]
     NotPulled { asked: String, reference: String },
+    /// A model that could be loaded.
+    #[error(
+        "model: {} is stored here and not loaded; load it with `hanzo-engine run {name}` beside this server or by \
+         gRPC's Load, or start the server with --model {name}; loaded: {}",
+        quote(asked),
+        list(loaded)
+    )]
+    OnlyStored { asked: String, name: String, loaded: Vec<String> },
     /// The request names no model, and it is not clear which.
-    #[error("model: name one of those that are loaded: {}", list(loaded))]
-    Unnamed { loaded: Vec<String> },
+    #[error("model: {}", unnamed(wanted, able, loaded))]
+    Unnamed { wanted: String, able: Vec<String>, loaded: Vec<String> },
     /// Several models answer to the name.
     #[error("model: {} may be any of {}; name one with its owner", quote(asked), list(candidates))]
     Ambiguous { asked: String, candidates: Vec<String> },
@@ -175,6 +183,13 @@ fn protocol_field(field: &'static str) -> &'static str {
     }
 }
 
+fn unnamed(wanted: &str, able: &[String], loaded: &[String]) -> String {
+    match able {
+        [] => format!("name one of those that {wanted}, of which none is ready; loaded: {}", list(loaded)),
+        able => format!("name one of those that {wanted}: {}", list(able)),
+    }
+}
+
 /// What is wrong, without the field.
 fn what(error: &RequestError) -> String {
     let said = error.to_string();
@@ -201,7 +216,8 @@ impl Error {
                 | RequestError::InputLength { .. },
             ) => Code::InvalidArgument,
             E::CannotDo { .. } | E::NotStored { .. } | E::BuiltIn { .. } => Code::FailedPrecondition,
-            E::NotLoaded { .. } | E::NoSource { .. } | E::NotPulled { .. } => Code::NotFound,
+            E::NotLoaded { .. } | E::OnlyStored { .. } => Code::NotFound,
+            E::NoSource { .. } | E::NotPulled { .. } => Code::NotFound,
             E::NameTaken { .. } | E::LoadedOtherwise { .. } | E::NoStore { .. } => Code::FailedPrecondition,
             E::QueueFull { .. } | E::TooManyModels { .. } => Code::ResourceExhausted,
             E::Loading { .. } | E::Unloading { .. } | E::Failed { .. } => Code::Unavailable,
@@ -229,6 +245,7 @@ impl Error {
                 _ => None,
             },
             Error::NotPulled { .. } => Some("not_pulled"),
+            Error::OnlyStored { .. } => Some("model_not_loaded"),
             _ => None,
         }
     }

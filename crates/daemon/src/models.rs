@@ -7,7 +7,7 @@ use std::{
 };
 
 use hanzo_engine_runtime::Network;
-use hanzo_engine_store::{Found, Store, StoreError, check_name};
+use hanzo_engine_store::{Found as Stored, Store, StoreError, check_name};
 use tokio::sync::broadcast::error::RecvError;
 use tokio_util::sync::CancellationToken;
 
@@ -21,9 +21,9 @@ use crate::{
     limits::{RESTART_FIRST, RESTART_FORGET, RESTART_LAST, RESTARTS_MAX},
     metrics::{Metrics, ModelMetrics},
     prompt::PromptBuilder,
-    registry::{Begun, Entry, Meeting, ModelView, Progress, Registry, Served, State, StateView, key},
+    registry::{Begun, Entry, Meeting, ModelView, Progress, Registry, Served, State, StateView, Wanted, key},
     sizing::{self, Want},
-    source::{Resolved, Source, resolve},
+    source::{Found, Resolved, Source, find, resolve},
 };
 
 /// Why requests end when the daemon stops; one of a worker's last words.
@@ -154,7 +154,7 @@ impl Models {
         // The disk is not asked: only what has a record is found.
         let found = self.with_store(move |store| Ok((store.resolve(&wanted)?, store.dir().to_owned()))).await;
         // Why it is no name in the store does not matter to a name that is loaded.
-        let Ok((Found::Stored(record), dir)) = found else { return unknown() };
+        let Ok((Stored::Stored(record), dir)) = found else { return unknown() };
         let same_files = self.registry.name_of(&Source::Path(record.path), &record.name);
         // Pulled again since, it lies elsewhere in the store.
         let before = || {
@@ -165,13 +165,19 @@ impl Models {
         same_files.or_else(before).unwrap_or_else(unknown)
     }
 
-    /// The model that answers to a name; see [`Models::loaded_name`] and [`Registry::serving`]. One that is not loaded
-    /// is said to be in the store where it is.
-    pub(crate) async fn serving(&self, asked: &str) -> Result<Arc<Served>, Error> {
-        match self.registry.serving(&self.loaded_name(asked).await) {
+    /// The model that answers to a name; see [`Models::loaded_name`] and [`Registry::serving`]. Of one that is not loaded
+    /// it is said whether it could be.
+    pub(crate) async fn serving(&self, asked: &str, wanted: Wanted) -> Result<Arc<Served>, Error> {
+        match self.registry.serving(&self.loaded_name(asked).await, wanted) {
             Err(Error::NotLoaded { asked, loaded, .. }) => {
-                let stored = self.stored_names().await;
-                Err(Error::NotLoaded { asked, loaded, stored })
+                let (store, name) = (self.store.clone(), asked.clone());
+                match blocking(move || find(&name, store.as_ref(), true)).await {
+                    Ok(Found::Known(model)) => Err(Error::OnlyStored { asked, name: model.name, loaded }),
+                    // Why else it is not there does not matter to a name that is not loaded.
+                    Ok(Found::Path(_)) | Err(_) => {
+                        Err(Error::NotLoaded { asked, loaded, stored: self.stored_names().await })
+                    }
+                }
             }
             other => other,
         }

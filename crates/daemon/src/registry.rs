@@ -213,13 +213,17 @@ impl Registry {
         Self { entries: Mutex::default(), changes, lives: AtomicU64::new(1) }
     }
 
-    /// The model that answers to `asked`; an empty name will do where one model is loaded.
+    /// The model that answers to `asked`; an empty name will do where one model is loaded, or one that can do what is
+    /// wanted.
     ///
     /// # Errors
     /// Why it does not answer.
-    pub(crate) fn serving(&self, asked: &str) -> Result<Arc<Served>, Error> {
+    pub(crate) fn serving(&self, asked: &str, wanted: Wanted) -> Result<Arc<Served>, Error> {
         let entries = self.lock();
-        let entry = find(&entries, asked)?;
+        let entry = match asked {
+            "" if entries.len() > 1 => return only_able(&entries, wanted),
+            _ => find(&entries, asked)?,
+        };
         let name = || entry.name.clone();
         match &entry.state {
             State::Ready(served) => Ok(served.clone()),
@@ -389,13 +393,67 @@ pub(crate) enum Meeting {
     Replace,
 }
 
+/// What a request that names no model asks of one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    /// An answer to messages.
+    Chat,
+    /// A text gone on with.
+    Generate,
+    /// Vectors, scores or labels.
+    Task(Task),
+    /// What any model does: tokens.
+    Anything,
+}
+
+impl Wanted {
+    fn of(self, served: &Served) -> bool {
+        match self {
+            Wanted::Chat => served.generates && served.text.template.is_some(),
+            Wanted::Generate => served.generates,
+            Wanted::Task(task) => served.embedder.tasks.contains(&task),
+            Wanted::Anything => true,
+        }
+    }
+
+    fn words(self) -> String {
+        match self {
+            Wanted::Chat => "can chat".to_owned(),
+            Wanted::Generate => "can generate text".to_owned(),
+            Wanted::Task(task) => format!("can {}", task_words(task)),
+            Wanted::Anything => "are loaded".to_owned(),
+        }
+    }
+}
+
+/// The only one of several models that can do it. Every decoder can embed: one that was made for it goes first.
+fn only_able(entries: &BTreeMap<String, Entry>, wanted: Wanted) -> Result<Arc<Served>, Error> {
+    let ready = entries.values().filter_map(|entry| match &entry.state {
+        State::Ready(served) => Some(served),
+        State::Loading(_) | State::Draining(_) | State::Failed { .. } => None,
+    });
+    let mut able: Vec<&Arc<Served>> = ready.filter(|served| wanted.of(served)).collect();
+    let made_for_it: Vec<&Arc<Served>> = able.iter().copied().filter(|served| !served.generates).collect();
+    if made_for_it.len() == 1 && matches!(wanted, Wanted::Task(_)) {
+        able = made_for_it;
+    }
+    match able[..] {
+        [served] => Ok(served.clone()),
+        _ => Err(Error::Unnamed {
+            wanted: wanted.words(),
+            able: able.iter().map(|served| served.name.clone()).collect(),
+            loaded: entries.values().map(|entry| entry.name.clone()).collect(),
+        }),
+    }
+}
+
 fn find<'a>(entries: &'a BTreeMap<String, Entry>, asked: &str) -> Result<&'a Entry, Error> {
     let names = || entries.values().map(|entry| entry.name.clone()).collect::<Vec<_>>();
     if asked.is_empty() {
         let mut all = entries.values();
         return match (all.next(), all.next()) {
             (Some(entry), None) => Ok(entry),
-            _ => Err(Error::Unnamed { loaded: names() }),
+            _ => Err(Error::Unnamed { wanted: Wanted::Anything.words(), able: names(), loaded: names() }),
         };
     }
     match find_name(asked, entries.values().map(|entry| entry.name.as_str())) {

@@ -1,14 +1,19 @@
 //! From the engine's answers to JSON, for the routes that are not OpenAI's generations: models, health, tokens.
 //! (`openai::convert` does the same for those.)
 
+use bytes::Bytes;
 use hanzo_engine_proto::v1::{self, ModelState, tokenize_request::Input};
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::{
     error::ApiError,
-    fields::Fields,
-    openai::{convert, models::Model},
+    fields::{Field, Fields},
+    openai::{
+        convert,
+        models::{Model, RouterStatus},
+    },
+    vectors::convert::either,
 };
 
 /// A model's state in JSON.
@@ -48,11 +53,19 @@ pub(crate) fn model_of_show(id: String, shown: v1::ShowResponse) -> Model {
 }
 
 fn model_of_status(status: v1::ModelStatus) -> Model {
+    let failed = status.state() == ModelState::Failed;
+    let value = match status.state() {
+        ModelState::Ready | ModelState::Draining => "loaded",
+        ModelState::Loading => "loading",
+        ModelState::Unspecified | ModelState::Unloaded | ModelState::Failed => "unloaded",
+    };
     Model {
         object: "model",
         created: status.loaded_at_unix_ms / 1000,
         owned_by: owner(&status.name),
         state: state_word(status.state()),
+        status: RouterStatus { value, failed },
+        error: failed.then_some(status.error),
         max_model_len: (status.context_tokens_max > 0).then_some(status.context_tokens_max),
         id: status.name,
     }
@@ -63,7 +76,10 @@ fn model_of_store(model: v1::StoredModel) -> Model {
         object: "model",
         created: model.modified_at_unix_ms / 1000,
         owned_by: owner(&model.name),
-        state: "stored",
+        // One that is loaded under another name answers to its own too.
+        state: if model.loaded { "ready" } else { "stored" },
+        status: RouterStatus { value: if model.loaded { "loaded" } else { "unloaded" }, failed: false },
+        error: None,
         max_model_len: None,
         id: model.name,
     }
@@ -71,6 +87,11 @@ fn model_of_store(model: v1::StoredModel) -> Model {
 
 fn owner(name: &str) -> String {
     name.split_once('/').map_or("hanzo", |(owner, _)| owner).to_owned()
+}
+
+/// The f64 that is written with the digits of an f32: `Value` knows f64 alone.
+fn decimal(number: f32) -> f64 {
+    number.to_string().parse().unwrap_or(f64::from(number))
 }
 
 /// One model's part of `/health`.
@@ -94,7 +115,7 @@ pub(crate) fn model_health(stats: &v1::ModelStats) -> Value {
         },
     });
     match status.state() {
-        ModelState::Loading => model["load_progress"] = json!(status.load_progress),
+        ModelState::Loading => model["load_progress"] = json!(decimal(status.load_progress)),
         ModelState::Failed => model["error"] = json!(status.error),
         _ => {}
     }
@@ -111,37 +132,130 @@ pub(crate) fn engine_health(stats: &v1::StatsResponse) -> Value {
     })
 }
 
-/// The request of `/tokenize`: `prompt`, or `messages` with the fields of a chat's prompt.
-pub(crate) fn tokenize_request(mut fields: Fields) -> Result<v1::TokenizeRequest, ApiError> {
+/// How `/tokenize` shows tokens.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Shown {
+    Ids,
+    /// vLLM's: a list of the tokens' texts beside the ids.
+    Strings,
+    /// llama.cpp's: each id with its text.
+    Pieces,
+}
+
+/// The request of `/tokenize`, and how it is to be answered: `prompt`, or `messages` with the fields of a chat's
+/// prompt, as vLLM has them; or `content`, as llama.cpp has it.
+pub(crate) fn tokenize_request(mut fields: Fields) -> Result<(v1::TokenizeRequest, Shown), ApiError> {
     let model = convert::model(&mut fields)?;
-    let (input, add_special_tokens, parse_special) = match fields.take("prompt") {
-        Some(prompt) => {
-            let mut flag = |name: &str| fields.take(name).map(|field| field.boolean()).transpose();
-            let (add, parse) = (flag("add_special_tokens")?, flag("parse_special")?);
-            (Input::Text(prompt.string()?), add, parse)
+    let content = fields.take("content");
+    // Each server's own default.
+    let default = content.is_some().then_some(false);
+    let (input, add_special_tokens, parse_special) = match (fields.take("prompt"), content) {
+        (Some(_), Some(content)) => {
+            return Err(content.error("means the same as prompt; send one of them"));
         }
-        None => (Input::Chat(convert::chat_prompt(&mut fields)?), None, None),
+        (None, None) => {
+            let tools_json = tools(&mut fields)?;
+            let chat = convert::chat_prompt(&mut fields)?;
+            if let Some(field) = fields.take("add_special_tokens")
+                && field.boolean()?
+            {
+                let problem = "not supported with messages: the template says which special tokens there are";
+                return Err(ApiError::unsupported("add_special_tokens", problem));
+            }
+            (Input::Chat(v1::Chat { tools_json, ..chat }), None, None)
+        }
+        (Some(text), None) | (None, Some(text)) => {
+            let add = either(&mut fields, "add_special_tokens", "add_special")?;
+            let add = add.map(|field| field.boolean()).transpose()?.or(default);
+            let parse = fields.take("parse_special").map(|field| field.boolean()).transpose()?;
+            (Input::Text(text.string()?), add, parse)
+        }
+    };
+    let shown = match (fields.flag("return_token_strs")?, fields.flag("with_pieces")?) {
+        (true, true) => {
+            let problem = "cannot be combined with return_token_strs: tokens are shown in one way";
+            return Err(ApiError::field("with_pieces", problem));
+        }
+        (true, false) => Shown::Strings,
+        (false, true) => Shown::Pieces,
+        (false, false) => Shown::Ids,
     };
     fields.finish()?;
-    Ok(v1::TokenizeRequest { model, input: Some(input), add_special_tokens, parse_special })
+    let pieces = shown != Shown::Ids;
+    let input = Some(input);
+    let request = v1::TokenizeRequest { model, input, add_special_tokens, parse_special, pieces };
+    Ok((request, shown))
+}
+
+/// The tools that a template is shown, each as it came.
+fn tools(fields: &mut Fields) -> Result<Vec<String>, ApiError> {
+    let Some(field) = fields.take("tools") else { return Ok(Vec::new()) };
+    let tool = |field: Field| match field.value().is_object() {
+        true => Ok(field.value().to_text()),
+        false => Err(field.error("expected an object")),
+    };
+    field.list()?.map(tool).collect()
 }
 
 /// The answer of `/tokenize`. Written as it is: a JSON value of each id would take up eighteen times the id.
 #[derive(Debug, Serialize)]
 pub(crate) struct Tokenized {
-    tokens: Vec<u32>,
+    tokens: Tokens,
     count: usize,
     max_model_len: u32,
     prompt: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token_strs: Option<Vec<String>>,
 }
 
-/// The answer of `/tokenize`.
-pub(crate) fn tokenize_answer(answer: v1::TokenizeResponse) -> Tokenized {
-    Tokenized {
-        count: answer.ids.len(),
-        tokens: answer.ids,
-        max_model_len: answer.context_tokens_max,
-        prompt: answer.text,
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+enum Tokens {
+    Ids(Vec<u32>),
+    Pieces(Vec<Token>),
+}
+
+#[derive(Debug, Serialize)]
+struct Token {
+    id: u32,
+    piece: Piece,
+}
+
+/// A token's text, or its bytes where it is only a part of a character.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+enum Piece {
+    Text(String),
+    Bytes(Vec<u8>),
+}
+
+impl Shown {
+    /// The answer of `/tokenize`.
+    pub(crate) fn answer(self, answer: v1::TokenizeResponse) -> Tokenized {
+        let v1::TokenizeResponse { ids, text, context_tokens_max, pieces } = answer;
+        let strings = || pieces.iter().map(|piece| String::from_utf8_lossy(piece).into_owned()).collect();
+        Tokenized {
+            count: ids.len(),
+            max_model_len: context_tokens_max,
+            prompt: text,
+            token_strs: (self == Shown::Strings).then(strings),
+            tokens: match self {
+                Shown::Ids | Shown::Strings => Tokens::Ids(ids),
+                Shown::Pieces => {
+                    let token = |(id, piece)| Token { id, piece: Piece::of(piece) };
+                    Tokens::Pieces(ids.into_iter().zip(&pieces).map(token).collect())
+                }
+            },
+        }
+    }
+}
+
+impl Piece {
+    fn of(piece: &Bytes) -> Piece {
+        match std::str::from_utf8(piece) {
+            Ok(text) => Piece::Text(text.to_owned()),
+            Err(_) => Piece::Bytes(piece.to_vec()),
+        }
     }
 }
 
@@ -152,16 +266,6 @@ pub(crate) fn detokenize_request(mut fields: Fields) -> Result<v1::DetokenizeReq
     let skip_special_tokens = fields.flag("skip_special_tokens")?;
     fields.finish()?;
     Ok(v1::DetokenizeRequest { model, ids, skip_special_tokens })
-}
-
-/// The word that `/tokenize` and `/detokenize` have for a field of the engine's requests.
-pub(crate) fn tokens_field(engine: &str) -> String {
-    match engine {
-        "text" | "input" => "prompt",
-        "ids" => "tokens",
-        word => word,
-    }
-    .to_owned()
 }
 
 #[cfg(test)]

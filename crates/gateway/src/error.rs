@@ -164,16 +164,16 @@ impl ApiError {
         ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, SERVER, Some("internal_error"), message)
     }
 
-    /// Gives `param`, and the start of the message where it is the same word, the name that this surface has
-    /// for the engine's field.
-    pub(crate) fn renamed(mut self, name: impl Fn(&str) -> String) -> ApiError {
+    /// Gives `param`, and the start of the message where it is the same word, the name that the client has for
+    /// the engine's field; no `param` where it has sent no such field.
+    pub(crate) fn renamed(mut self, name: impl Fn(&str) -> Option<String>) -> ApiError {
         if let Some(param) = self.param.take() {
-            let wire = name(&param);
-            if let Some(problem) = self.message.strip_prefix(&format!("{param}: ")) {
+            self.param = name(&param);
+            let problem = self.message.strip_prefix(&format!("{param}: "));
+            if let (Some(wire), Some(problem)) = (&self.param, problem) {
                 self.message = format!("{wire}: {problem}");
                 truncate(&mut self.message, MESSAGE_BYTES_MAX);
             }
-            self.param = Some(wire);
         }
         self
     }
@@ -243,7 +243,10 @@ impl From<Status> for ApiError {
         let mut error = ApiError::new(http, kind, metadata("error-code").or(word), message);
         error.param = match code {
             Code::InvalidArgument => leading_field(status.message()),
-            Code::NotFound | Code::FailedPrecondition => Some("model".to_owned()),
+            // What a model cannot do may be what one field asks for.
+            Code::NotFound | Code::FailedPrecondition => {
+                leading_field(status.message()).or_else(|| Some("model".to_owned()))
+            }
             _ => None,
         };
         if matches!(http.as_u16(), 429 | 503) {

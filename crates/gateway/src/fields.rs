@@ -70,6 +70,11 @@ impl<'a> Fields<'a> {
         self.members.iter().any(|member| member.0 == name)
     }
 
+    /// Whether a field is there and is not null.
+    pub(crate) fn gives(&self, name: &str) -> bool {
+        self.members.iter().rfind(|member| member.0 == name).is_some_and(|member| !member.1.is_null())
+    }
+
     /// The path of one of this object's fields. Searched for in the whole body: for errors only.
     pub(crate) fn path_of(&self, name: &str) -> String {
         joined(&self.object.path_in(self.source.body), name)
@@ -166,7 +171,7 @@ impl<'a> Field<'a> {
         Err(self.error(format!("must be {low}{high}, got {}", shown(self.value))))
     }
 
-    /// An integer in `range`.
+    /// An integer in `range`; a float without a fraction is one, as JSON has it.
     pub(crate) fn integer<T>(self, range: RangeInclusive<T>) -> Result<T, ApiError>
     where
         T: TryFrom<i64> + TryFrom<u64> + PartialOrd + Display + Copy,
@@ -177,7 +182,7 @@ impl<'a> Field<'a> {
         }
         let small = self.value.as_u64().and_then(|n| T::try_from(n).ok());
         small
-            .or_else(|| self.value.as_i64().and_then(|n| T::try_from(n).ok()))
+            .or_else(|| self.value.as_i64().or_else(|| whole(self.value)).and_then(|n| T::try_from(n).ok()))
             .filter(|n| range.contains(n))
             .ok_or_else(|| self.error(format!("expected {}, got {}", expected(), shown(self.value))))
     }
@@ -207,7 +212,10 @@ impl<'a> Field<'a> {
     pub(crate) fn token_ids(self) -> Result<Vec<u32>, ApiError> {
         let mut elements = self.value.elements().ok_or_else(|| self.mismatch("an array of token ids"))?;
         let mut ids = Vec::new();
-        let id = |value: Json<'_>| value.as_u64().and_then(|id| u32::try_from(id).ok());
+        let id = |value: Json<'_>| match value.as_u64() {
+            Some(id) => u32::try_from(id).ok(),
+            None => u32::try_from(whole(value)?).ok(),
+        };
         for value in elements.by_ref() {
             match id(value) {
                 Some(id) => ids.push(id),
@@ -234,6 +242,12 @@ impl<'a> Iterator for List<'a> {
     fn next(&mut self) -> Option<Field<'a>> {
         Some(Field { source: self.source, value: self.elements.next()? })
     }
+}
+
+/// A float without a fraction, such as 42.0, where it is exact.
+fn whole(value: Json<'_>) -> Option<i64> {
+    const EXACT: f64 = (1_u64 << f64::MANTISSA_DIGITS) as f64;
+    value.as_f64().filter(|float| float.fract() == 0.0 && float.abs() <= EXACT).map(|float| float as i64)
 }
 
 fn describe(value: Json<'_>) -> String {
@@ -299,9 +313,15 @@ mod tests {
     fn integers_are_exact() {
         assert_eq!(field(json!(-5)).integer::<i32>(-9..=9).unwrap(), -5);
         assert_eq!(field(json!(u64::MAX)).integer::<u64>(0..=u64::MAX).unwrap(), u64::MAX);
-        for value in [json!(1.5), json!(-1), json!(10), json!(1e30), json!("3"), json!([])] {
+        let others = [json!(10.0), json!(-1.0), json!("3"), json!([])];
+        for value in [json!(1.5), json!(-1), json!(10), json!(1e30)].into_iter().chain(others) {
             assert!(field(value.clone()).integer::<u32>(0..=9).is_err(), "{value}");
         }
+        // Without a fraction, a float is an integer.
+        assert_eq!(field(json!(1.0)).integer::<u32>(0..=9).unwrap(), 1);
+        assert_eq!(field(json!(-9.0)).integer::<i32>(-9..=9).unwrap(), -9);
+        assert_eq!(field(json!(1e3)).integer::<u64>(0..=9999).unwrap(), 1000);
+        assert!(field(json!(1e17)).integer::<u64>(0..=u64::MAX).is_err(), "not exact");
     }
 
     #[test]
@@ -334,7 +354,7 @@ mod tests {
 
     #[test]
     fn token_ids_name_the_first_bad_element() {
-        assert_eq!(field(json!([0, u32::MAX])).token_ids().unwrap(), [0, u32::MAX]);
+        assert_eq!(field(json!([0, u32::MAX, 7.0])).token_ids().unwrap(), [0, u32::MAX, 7]);
         let error = field(json!([1, 2, -3, "x"])).token_ids().unwrap_err();
         assert!(message(error).starts_with("f[2]: expected a token id"));
     }

@@ -23,6 +23,7 @@ mod hosts;
 mod json;
 mod limits;
 mod metrics;
+mod names;
 mod openai;
 mod ops;
 mod peer;

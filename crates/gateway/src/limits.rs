@@ -69,6 +69,8 @@ pub(crate) const WIDE_CALL_INPUTS_MAX: usize = 16;
 pub(crate) const WIDE_CALL_BYTES_MAX: usize = 4096;
 /// Calls of one request that run at the same time.
 pub(crate) const CALLS_RUNNING_MAX: usize = 4;
+/// What the bytes of an event are filled up to a multiple of, where its size is to say little.
+pub(crate) const OBFUSCATED_BYTES: usize = 128;
 /// Bytes of JSON written before they are sent.
 pub(crate) const JSON_FRAME_BYTES: usize = 64 << 10;
 /// A refused body is read and thrown away up to this many times the limit, so that a client that sends

@@ -1,4 +1,4 @@
-//! `POST /tokenize` and `POST /detokenize`, in the shape that vLLM's clients know.
+//! `POST /tokenize` and `POST /detokenize`, in the shapes that vLLM's and llama.cpp's clients know.
 
 use std::sync::Arc;
 
@@ -10,6 +10,7 @@ use crate::{
     body::{self, Incoming},
     convert,
     error::ApiError,
+    names::Sent,
 };
 
 /// Text or messages to token ids.
@@ -18,10 +19,11 @@ pub(crate) async fn tokenize(
     incoming: Incoming,
 ) -> Result<Json<convert::Tokenized>, ApiError> {
     let received = body::read(&app, incoming).await?;
-    let (request, _room) = received.into(|fields, _| convert::tokenize_request(fields)).await?;
+    let read = Sent::beside(|fields, _| convert::tokenize_request(fields));
+    let (((request, shown), sent), _room) = received.into(read).await?;
     let answer = app.engine.clone().tokenize(request).await;
-    let answer = answer.map_err(|status| ApiError::from(status).renamed(convert::tokens_field))?;
-    Ok(Json(convert::tokenize_answer(answer)))
+    let answer = answer.map_err(|status| ApiError::from(status).renamed(|field| sent.name(field)))?;
+    Ok(Json(shown.answer(answer)))
 }
 
 /// Token ids to text.
@@ -30,8 +32,9 @@ pub(crate) async fn detokenize(
     incoming: Incoming,
 ) -> Result<Json<Value>, ApiError> {
     let received = body::read(&app, incoming).await?;
-    let (request, _room) = received.into(|fields, _| convert::detokenize_request(fields)).await?;
+    let read = Sent::beside(|fields, _| convert::detokenize_request(fields));
+    let ((request, sent), _room) = received.into(read).await?;
     let answer = app.engine.clone().detokenize(request).await;
-    let answer = answer.map_err(|status| ApiError::from(status).renamed(convert::tokens_field))?;
+    let answer = answer.map_err(|status| ApiError::from(status).renamed(|field| sent.name(field)))?;
     Ok(Json(json!({"prompt": answer.text})))
 }

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tonic::Status;
 
 use crate::{app::App, error::ApiError};
 
@@ -24,7 +23,10 @@ impl Until {
     }
 
     /// What `work` comes to, if it is in time.
-    pub(crate) async fn run<T>(&self, work: impl Future<Output = Result<T, Status>>) -> Result<T, ApiError> {
+    pub(crate) async fn run<T, E: Into<ApiError>>(
+        &self,
+        work: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, ApiError> {
         let deadline = async {
             match self.deadline {
                 Some(deadline) => tokio::time::sleep_until(deadline).await,
@@ -39,7 +41,7 @@ impl Until {
                 Ok(done) => Ok(done),
                 // The engine keeps the same deadline, and may be the first to notice.
                 Err(_) if self.deadline.is_some_and(|d| d <= Instant::now()) => Err(ApiError::deadline()),
-                Err(status) => Err(status.into()),
+                Err(error) => Err(error.into()),
             },
         }
     }

@@ -20,7 +20,7 @@ use crate::{
     },
     error::Error,
     limits::{EMBED_ANSWER_BYTES_MAX, EMBED_INPUTS_MAX, EMBED_JOB_INPUTS, EMBED_JOBS_MAX},
-    registry::Served,
+    registry::{Served, Wanted},
     ticket::{Results, embed_ticket},
     worker::{NotGiven, Work},
 };
@@ -101,7 +101,7 @@ async fn answer<W: convert::Wire, T>(
     let _active = core.drain.enter()?;
     let deadline = deadline(&request, arrived)?;
     let wire = request.into_inner();
-    let served = core.models.serving(wire.model()).await?;
+    let served = core.models.serving(wire.model(), Wanted::Task(wire.task())).await?;
     record.model = Some((served.name.clone(), served.metrics.clone()));
     served.must_do(wire.task())?;
     let (ask, rest) = read(wire, &served)?;

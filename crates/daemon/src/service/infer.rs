@@ -22,6 +22,7 @@ use crate::{
     drain::Active,
     error::Error,
     prompt::build,
+    registry::Wanted,
     ticket::{JobEvents, ticket},
     worker::{NotGiven, Work},
 };
@@ -80,7 +81,11 @@ async fn begin(
     let active = core.drain.enter()?;
     let deadline = deadline(&request, arrived)?;
     let wire = request.into_inner();
-    let served = core.models.serving(&wire.model).await?;
+    let wanted = match &wire.prompt {
+        Some(v1::infer_request::Prompt::Chat(_)) => Wanted::Chat,
+        _ => Wanted::Generate,
+    };
+    let served = core.models.serving(&wire.model, wanted).await?;
     record.model = Some((served.name.clone(), served.metrics.clone()));
     served.must_generate()?;
     let ask = request::infer(wire)?;
@@ -107,7 +112,7 @@ async fn begin(
         Err(NotGiven::Left) => {
             // Between the look and the word: say what the model is doing now.
             let gone = Error::Stopped { what: "the model's worker ended" };
-            return Err(core.models.serving(&served.name).await.err().unwrap_or(gone));
+            return Err(core.models.serving(&served.name, wanted).await.err().unwrap_or(gone));
         }
     }
     record.queued = true;

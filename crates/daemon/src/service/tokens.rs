@@ -2,12 +2,13 @@
 
 use std::{sync::Arc, time::Instant};
 
+use bytes::Bytes;
 use hanzo_engine_proto::v1;
 use hanzo_engine_runtime::RequestError;
 use tonic::Request;
 
 use super::{Core, answer_by, deadline, within};
-use crate::{convert::request, error::Error, prompt};
+use crate::{convert::request, error::Error, prompt, registry::Wanted};
 
 /// Text or a chat to tokens.
 pub(super) async fn tokenize(
@@ -16,18 +17,26 @@ pub(super) async fn tokenize(
 ) -> Result<v1::TokenizeResponse, Error> {
     let _active = core.drain.enter()?;
     let by = answer_by(deadline(&request, Instant::now())?);
-    let v1::TokenizeRequest { model, input, add_special_tokens, parse_special } = request.into_inner();
-    let served = core.models.serving(&model).await?;
+    let v1::TokenizeRequest { model, input, add_special_tokens, parse_special, pieces } = request.into_inner();
+    let wanted = match &input {
+        Some(v1::tokenize_request::Input::Chat(_)) => Wanted::Chat,
+        Some(v1::tokenize_request::Input::Text(_)) | None => Wanted::Anything,
+    };
+    let served = core.models.serving(&model, wanted).await?;
     // It waits like any request: in the model's queue, which is bounded.
     let _place = served.enter()?;
     let input = request::tokenize(input, add_special_tokens, parse_special)?;
     let text = served.text.clone();
-    let work = served
-        .prompts
-        .run(by, move |interrupted| prompt::tokenize(input, &text, interrupted).map_err(of_text));
-    let (ids, text) = within(by, work).await?;
+    let work = served.prompts.run(by, move |interrupted| {
+        let (ids, rendered) = prompt::tokenize(input, &text, interrupted).map_err(of_text)?;
+        let piece = |id: &u32| Bytes::copy_from_slice(text.tokenizer.token_bytes(*id));
+        let pieces = if pieces { ids.iter().map(piece).collect() } else { Vec::new() };
+        Ok((ids, rendered, pieces))
+    });
+    let (ids, text, pieces) = within(by, work).await?;
     // The context's length is 32 bits.
-    Ok(v1::TokenizeResponse { ids, text, context_tokens_max: served.config.context_tokens_max as u32 })
+    let context_tokens_max = served.config.context_tokens_max as u32;
+    Ok(v1::TokenizeResponse { ids, text, context_tokens_max, pieces })
 }
 
 /// What a prompt is to the tokenizer is this call's text.
@@ -46,7 +55,7 @@ pub(super) async fn detokenize(
     let _active = core.drain.enter()?;
     let by = answer_by(deadline(&request, Instant::now())?);
     let v1::DetokenizeRequest { model, ids, skip_special_tokens } = request.into_inner();
-    let served = core.models.serving(&model).await?;
+    let served = core.models.serving(&model, Wanted::Anything).await?;
     let vocab = served.text.vocab;
     if let Some(id) = ids.iter().find(|&&id| id as usize >= vocab) {
         return Err(Error::field("ids", format!("token {id} is not in the vocabulary of {vocab} tokens")));

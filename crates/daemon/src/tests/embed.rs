@@ -236,3 +236,36 @@ async fn a_worker_that_fails_ends_its_embeddings_with_an_error() {
     rig.until("it is back", async |rig| embed(rig, texts("", &["a"])).await.is_ok()).await;
     rig.stopped().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_without_a_name_goes_to_the_only_model_that_can() {
+    let rig = Rig::start().await;
+    rig.load(&tiny("bert-mean"), "bert").await.unwrap();
+    rig.load(&tiny("bert-classifier"), "classifier").await.unwrap();
+    for request in [chat(question("Hello!"), 2), text("Once", 2)] {
+        assert_eq!(started(&rig.events(request).await).model, crate::DEMO_MODEL);
+    }
+    // The built-in model can embed as any decoder can; the other was made for it.
+    assert_eq!(embed(&rig, texts("", &["a"])).await.unwrap().model, "bert");
+    let inputs = vec![v1::ClassifyInput { text: "a".into(), pair: None }];
+    let classify = v1::ClassifyRequest { inputs, ..Default::default() };
+    let answer = in_time(rig.client().classify(classify)).await.unwrap().into_inner();
+    assert_eq!(answer.model, "classifier");
+    let input = Some(v1::tokenize_request::Input::Chat(question("a")));
+    let tokenize = v1::TokenizeRequest { input, pieces: true, ..Default::default() };
+    let tokens = in_time(rig.client().tokenize(tokenize)).await.unwrap().into_inner();
+    assert_eq!(tokens.pieces.concat(), tokens.text.as_bytes());
+
+    let rerank = v1::RerankRequest { query: "a".into(), documents: vec!["b".into()], ..Default::default() };
+    let none = in_time(rig.client().rerank(rerank)).await.unwrap_err();
+    check_refused(
+        &none,
+        Code::InvalidArgument,
+        "model: name one of those that can rerank documents, of which none is ready; loaded: bert, ",
+    );
+    rig.load(&tiny("bert-cls-dense"), "second").await.unwrap();
+    let several = embed(&rig, texts("", &["a"])).await.unwrap_err();
+    let can = "model: name one of those that can embed texts: bert, hanzo-demo, second";
+    check_refused(&several, Code::InvalidArgument, can);
+    rig.stopped().await;
+}

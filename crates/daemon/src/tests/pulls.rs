@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use tonic::{Code, Streaming};
 
-use super::{Rig, chat, check_refused, finished, question, said, started, text};
+use super::{Rig, chat, check_refused, finished, metadata, question, said, started, text};
 
 /// The demo model on a server, by an address that can be pulled.
 async fn served() -> String {
@@ -280,7 +280,9 @@ async fn a_loaded_model_answers_to_its_aliases() {
     store.copy(copy).await.unwrap();
     let ask = |model: &str| v1::InferRequest { model: model.into(), ..text("Once upon a", 4) };
     let not_loaded = rig.infer(ask("mine")).await.unwrap_err();
-    check_refused(&not_loaded, Code::NotFound, "model: ");
+    check_refused(&not_loaded, Code::NotFound, "model: \"mine\" is stored here and not loaded; load it with");
+    assert!(not_loaded.message().contains("hanzo-engine run Small-Q8_0"), "{not_loaded:?}");
+    assert_eq!(metadata(&not_loaded, "error-code").as_deref(), Some("model_not_loaded"));
 
     // Under its own name, and under one of the server's choice.
     for served_as in ["", "fast"] {

@@ -16,7 +16,7 @@ use crate::{
             self,
             events::{ChatLogprobs, Timings, Usage, chat_logprobs, finish_reason, timings, usage},
         },
-        generation::{self, Event, Head, Shape, Whole},
+        generation::{self, Event, Head, Shape, Streaming, Whole},
         sse::Frames,
         tally::Tally,
     },
@@ -35,7 +35,7 @@ pub(crate) async fn handle(
     let shape = Chat {
         opened: vec![false; plan.choices as usize],
         logprobs: plan.requests.iter().any(|request| request.logprobs),
-        include_usage: plan.include_usage,
+        streaming: plan.streaming,
     };
     generation::answer(&app, plan, room, peer, shape).await
 }
@@ -43,7 +43,7 @@ pub(crate) async fn handle(
 struct Chat {
     opened: Vec<bool>, // by choice: its first chunk, with the role, was sent
     logprobs: bool,
-    include_usage: bool,
+    streaming: Streaming,
 }
 
 #[derive(Serialize)]
@@ -110,7 +110,7 @@ struct ChunkDelta {
 }
 
 impl Chat {
-    fn chunk<'a>(&self, head: &'a Head, choices: Vec<ChunkChoice>) -> Chunk<'a> {
+    fn chunk<'a>(&self, head: &'a Head, tally: &Tally, choices: Vec<ChunkChoice>) -> Chunk<'a> {
         Chunk {
             id: &head.id,
             object: "chat.completion.chunk",
@@ -118,17 +118,17 @@ impl Chat {
             model: &head.model,
             system_fingerprint: &head.fingerprint,
             choices,
-            usage: self.include_usage.then_some(None),
+            usage: self.streaming.usage_so_far(tally),
             timings: None,
         }
     }
 
-    fn open(&mut self, head: &Head, index: u32, frames: &mut Frames) {
+    fn open(&mut self, head: &Head, tally: &Tally, index: u32, frames: &mut Frames) {
         if !std::mem::replace(&mut self.opened[index as usize], true) {
             let delta =
                 ChunkDelta { role: Some("assistant"), content: Some(String::new()), ..ChunkDelta::default() };
             let choice = ChunkChoice { index, delta, logprobs: None, finish_reason: None };
-            frames.data(&self.chunk(head, vec![choice]));
+            frames.data(&self.chunk(head, tally, vec![choice]));
         }
     }
 }
@@ -137,11 +137,11 @@ impl Shape for Chat {
     const ID_PREFIX: &'static str = "chatcmpl";
     type Choice = Choice;
 
-    fn event(&mut self, head: &Head, event: Event, frames: &mut Frames) {
+    fn event(&mut self, head: &Head, tally: &Tally, event: Event, frames: &mut Frames) {
         match event {
             Event::Started => {}
             Event::Delta { index, delta } => {
-                self.open(head, index, frames);
+                self.open(head, tally, index, frames);
                 let logprobs = (!delta.logprobs.is_empty()).then(|| chat_logprobs(&delta.logprobs));
                 let (text, reasoning) = (!delta.text.is_empty(), !delta.reasoning.is_empty());
                 if !text && !reasoning && logprobs.is_none() {
@@ -153,26 +153,30 @@ impl Shape for Chat {
                     content: (text || !reasoning).then_some(delta.text),
                     reasoning_content: reasoning.then_some(delta.reasoning),
                 };
-                frames.data(
-                    &self.chunk(head, vec![ChunkChoice { index, delta, logprobs, finish_reason: None }]),
-                );
+                frames.data(&self.chunk(
+                    head,
+                    tally,
+                    vec![ChunkChoice { index, delta, logprobs, finish_reason: None }],
+                ));
             }
             Event::Finished { index, reason, timings: spent } => {
-                self.open(head, index, frames);
+                self.open(head, tally, index, frames);
                 let choice = ChunkChoice {
                     index,
                     delta: ChunkDelta::default(),
                     logprobs: None,
                     finish_reason: Some(finish_reason(reason)),
                 };
-                frames
-                    .data(&Chunk { timings: spent.as_ref().map(timings), ..self.chunk(head, vec![choice]) });
+                frames.data(&Chunk {
+                    timings: spent.as_ref().map(timings),
+                    ..self.chunk(head, tally, vec![choice])
+                });
             }
         }
     }
 
     fn usage(&mut self, head: &Head, tally: &Tally, frames: &mut Frames) {
-        frames.data(&Chunk { usage: Some(Some(usage(tally))), ..self.chunk(head, Vec::new()) });
+        frames.data(&Chunk { usage: Some(Some(usage(tally))), ..self.chunk(head, tally, Vec::new()) });
     }
 
     fn choice(&self, index: u32, whole: Whole) -> Choice {

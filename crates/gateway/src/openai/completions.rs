@@ -19,7 +19,7 @@ use crate::{
                 usage,
             },
         },
-        generation::{self, Event, Head, Shape, Whole},
+        generation::{self, Event, Head, Shape, Streaming, Whole},
         sse::Frames,
         tally::Tally,
     },
@@ -38,7 +38,7 @@ pub(crate) async fn handle(
     let shape = Text {
         offsets: vec![TextOffset::default(); plan.requests.len() * plan.choices as usize],
         logprobs,
-        include_usage: plan.include_usage,
+        streaming: plan.streaming,
     };
     generation::answer(&app, plan, room, peer, shape).await
 }
@@ -46,7 +46,7 @@ pub(crate) async fn handle(
 struct Text {
     offsets: Vec<TextOffset>, // by index
     logprobs: Option<u32>,    // alternatives of each token
-    include_usage: bool,
+    streaming: Streaming,
 }
 
 /// A whole completion and a chunk of one look the same, but that a chunk's choice may not have finished.
@@ -74,7 +74,7 @@ struct Choice {
 }
 
 impl Text {
-    fn completion<'a>(&self, head: &'a Head, choices: Vec<Choice>) -> Completion<'a> {
+    fn completion<'a>(&self, head: &'a Head, tally: &Tally, choices: Vec<Choice>) -> Completion<'a> {
         Completion {
             id: &head.id,
             object: "text_completion",
@@ -82,7 +82,7 @@ impl Text {
             model: &head.model,
             system_fingerprint: &head.fingerprint,
             choices,
-            usage: self.include_usage.then_some(None),
+            usage: self.streaming.usage_so_far(tally),
             timings: None,
         }
     }
@@ -92,7 +92,7 @@ impl Shape for Text {
     const ID_PREFIX: &'static str = "cmpl";
     type Choice = Choice;
 
-    fn event(&mut self, head: &Head, event: Event, frames: &mut Frames) {
+    fn event(&mut self, head: &Head, tally: &Tally, event: Event, frames: &mut Frames) {
         match event {
             Event::Started => {}
             Event::Delta { index, delta } => {
@@ -102,9 +102,11 @@ impl Shape for Text {
                 // A completion has one text: what a model reasons is part of it.
                 let text = delta.reasoning + &delta.text;
                 if !text.is_empty() || logprobs.is_some() {
-                    frames.data(
-                        &self.completion(head, vec![Choice { index, text, logprobs, finish_reason: None }]),
-                    );
+                    frames.data(&self.completion(
+                        head,
+                        tally,
+                        vec![Choice { index, text, logprobs, finish_reason: None }],
+                    ));
                 }
             }
             Event::Finished { index, reason, timings: spent } => {
@@ -114,14 +116,17 @@ impl Shape for Text {
                     logprobs: None,
                     finish_reason: Some(finish_reason(reason)),
                 };
-                let chunk = self.completion(head, vec![choice]);
+                let chunk = self.completion(head, tally, vec![choice]);
                 frames.data(&Completion { timings: spent.as_ref().map(timings), ..chunk });
             }
         }
     }
 
     fn usage(&mut self, head: &Head, tally: &Tally, frames: &mut Frames) {
-        frames.data(&Completion { usage: Some(Some(usage(tally))), ..self.completion(head, Vec::new()) });
+        frames.data(&Completion {
+            usage: Some(Some(usage(tally))),
+            ..self.completion(head, tally, Vec::new())
+        });
     }
 
     fn choice(&self, index: u32, whole: Whole) -> Choice {
@@ -139,7 +144,7 @@ impl Shape for Text {
         Completion {
             usage: Some(Some(usage(tally))),
             timings: tally.timings.as_ref().map(timings),
-            ..self.completion(head, Vec::new())
+            ..self.completion(head, tally, Vec::new())
         }
     }
 }

@@ -16,26 +16,30 @@ use crate::{
         CHAT_LOGPROBS_MAX, COMPLETION_LOGPROBS_MAX, LOGIT_BIAS_MAX, MODEL_NAME_BYTES_MAX, STOP_BYTES_MAX,
         STOP_TOKEN_IDS_MAX,
     },
-    openai::{generation::Plan, unsupported},
+    names::Sent,
+    openai::{
+        generation::{Plan, Streaming},
+        unsupported,
+    },
     request_id::RequestId,
+    vectors::convert::either,
 };
 
 /// OpenAI's default for completions; a chat goes on for as long as the context lasts.
 const COMPLETION_MAX_TOKENS: u32 = 16;
-const REASONING_EFFORTS: [&str; 6] = ["none", "minimal", "low", "medium", "high", "xhigh"];
+const REASONING_EFFORTS: [&str; 7] = ["none", "minimal", "low", "medium", "high", "xhigh", "max"];
 
 /// A chat completion's plan.
 pub(crate) fn chat(mut fields: Fields, config: &Config, id: &RequestId) -> Result<Plan, ApiError> {
     let mut plan = common(&mut fields, config, id)?;
-    let max_tokens = chat_max_tokens(&mut fields)?;
+    let max_tokens = max_tokens(&mut fields, None)?;
     let chat = chat_prompt(&mut fields)?;
     let (logprobs, top_logprobs) = chat_logprobs(&mut fields)?;
     unsupported::chat(&mut fields)?;
     fields.finish()?;
-    plan.field_name = chat_field;
     for request in &mut plan.requests {
         (request.logprobs, request.top_logprobs) = (logprobs, top_logprobs);
-        set_max_tokens(request, max_tokens)?;
+        set_max_tokens(request, &max_tokens)?;
         request.prompt = Some(Prompt::Chat(chat.clone()));
     }
     Ok(plan)
@@ -49,13 +53,12 @@ pub(crate) fn completion(
 ) -> Result<(Plan, Option<u32>), ApiError> {
     let mut plan = common(&mut fields, config, id)?;
     let prompts = prompts(fields.require("prompt")?, config.prompts_max)?;
-    let max_tokens = fields.take("max_tokens").map(|f| f.integer(1..=u32::MAX)).transpose()?;
-    let max_tokens = max_tokens.unwrap_or(COMPLETION_MAX_TOKENS);
+    let max_tokens = max_tokens(&mut fields, Some(COMPLETION_MAX_TOKENS))?;
     let echo = fields.flag("echo")?;
     let parse_special = fields.take("parse_special").map(|field| field.boolean()).transpose()?;
     let best_of = fields.take("best_of");
     if let Some(field) = best_of
-        && field.value().as_u64() != Some(u64::from(plan.choices))
+        && field.value().as_f64() != Some(f64::from(plan.choices))
     {
         return Err(ApiError::unsupported("best_of", "not supported by this build unless it equals n"));
     }
@@ -70,12 +73,11 @@ pub(crate) fn completion(
     }
     unsupported::completion(&mut fields)?;
     fields.finish()?;
-    plan.field_name = completion_field;
     let mut base = plan.requests.remove(0);
     base.echo = echo;
     base.logprobs = logprobs.is_some();
     base.top_logprobs = logprobs.unwrap_or(0);
-    set_max_tokens(&mut base, Some(max_tokens))?;
+    set_max_tokens(&mut base, &max_tokens)?;
     let several = prompts.len() > 1;
     plan.requests = prompts
         .into_iter()
@@ -93,11 +95,13 @@ pub(crate) fn completion(
 
 /// The fields that chats and completions share: a plan with one request that has no prompt yet.
 fn common(fields: &mut Fields, config: &Config, id: &RequestId) -> Result<Plan, ApiError> {
+    let sent = Sent::of(fields);
     let model = model(fields)?;
-    let choices = fields.take("n").map(|f| f.integer(1..=config.choices_max)).transpose()?.unwrap_or(1);
+    let choices = either(fields, "n", "n_cmpl")?;
+    let choices = choices.map(|f| f.integer(1..=config.choices_max)).transpose()?.unwrap_or(1);
     let stream = fields.flag("stream")?;
-    let include_usage = match fields.take("stream_options") {
-        None => false,
+    let streaming = match fields.take("stream_options") {
+        None => Streaming::default(),
         Some(field) if !stream => return Err(field.error("only allowed with stream: true")),
         Some(field) => stream_options(field.object()?)?,
     };
@@ -115,7 +119,7 @@ fn common(fields: &mut Fields, config: &Config, id: &RequestId) -> Result<Plan, 
         suffix: String::new(),
         parse_special: None,
     };
-    Ok(Plan { requests: vec![request], choices, stream, include_usage, field_name: str::to_owned })
+    Ok(Plan { requests: vec![request], choices, stream, streaming, sent })
 }
 
 /// The model's name; empty where it is absent, which the engine accepts while it has one model.
@@ -136,15 +140,15 @@ pub(crate) fn priority(fields: &mut Fields) -> Result<i32, ApiError> {
     Ok(fields.take("priority").map(|f| f.integer(i32::MIN..=i32::MAX)).transpose()?.unwrap_or(0))
 }
 
-fn stream_options(mut options: Fields) -> Result<bool, ApiError> {
-    let include_usage = options.flag("include_usage")?;
-    if let Some(field) = options.take("include_obfuscation")
-        && field.value().as_bool() != Some(false)
-    {
-        return Err(ApiError::unsupported(&field.path(), "not supported by this build"));
-    }
+fn stream_options(mut options: Fields) -> Result<Streaming, ApiError> {
+    let streaming = Streaming {
+        include_usage: options.flag("include_usage")?,
+        // vLLM's.
+        continuous_usage: options.flag("continuous_usage_stats")?,
+        obfuscate: options.flag("include_obfuscation")?,
+    };
     options.finish()?;
-    Ok(include_usage)
+    Ok(streaming)
 }
 
 fn sampling(fields: &mut Fields) -> Result<v1::Sampling, ApiError> {
@@ -155,8 +159,8 @@ fn sampling(fields: &mut Fields) -> Result<v1::Sampling, ApiError> {
     let min_p = number("min_p", 0.0, 1.0)?;
     let frequency_penalty = number("frequency_penalty", -2.0, 2.0)?;
     let presence_penalty = number("presence_penalty", -2.0, 2.0)?;
-    let top_p =
-        fields.take("top_p").map(|f| f.number((Bound::Excluded(0.0), Bound::Included(1.0)))).transpose()?;
+    // Of nothing the least is the most likely token, as other servers have it.
+    let top_p = number("top_p", 0.0, 1.0)?.map(|p| p.max(f32::MIN_POSITIVE));
     let repetition_penalty = fields.take("repetition_penalty").map(|f| f.number(above_zero)).transpose()?;
     // -1 is how other servers spell "off", which is 0 here.
     let top_k = fields.take("top_k").map(|f| f.integer(-1..=i64::from(u32::MAX))).transpose()?;
@@ -193,11 +197,7 @@ fn logit_bias(field: Field) -> Result<HashMap<u32, f32>, ApiError> {
 
 /// Any 64-bit integer; a negative one is its two's complement.
 fn seed(field: Field) -> Result<u64, ApiError> {
-    match (field.value().as_u64(), field.value().as_i64()) {
-        (Some(seed), _) => Ok(seed),
-        (None, Some(seed)) => Ok(seed.cast_unsigned()),
-        (None, None) => field.integer(i64::MIN..=i64::MAX).map(i64::cast_unsigned),
-    }
+    field.integer(i128::from(i64::MIN)..=i128::from(u64::MAX)).map(|seed| seed as u64)
 }
 
 fn stop_conditions(fields: &mut Fields, config: &Config) -> Result<v1::StopConditions, ApiError> {
@@ -245,25 +245,43 @@ fn stop_strings(field: Field, strings_max: usize) -> Result<Vec<String>, ApiErro
     list.map(string).collect()
 }
 
-fn set_max_tokens(request: &mut v1::InferRequest, max_tokens: Option<u32>) -> Result<(), ApiError> {
-    let stop = request.stop.get_or_insert_default();
-    if let Some(max_tokens) = max_tokens.filter(|max| stop.min_tokens > *max) {
-        let problem = format!("{} is over max_tokens, which is {max_tokens}", stop.min_tokens);
-        return Err(ApiError::field("min_tokens", problem));
-    }
-    stop.max_tokens = max_tokens;
-    Ok(())
+/// How long a completion may become.
+struct MaxTokens {
+    /// `None`: as long as the context lasts, and the model itself says.
+    tokens: Option<u32>,
+    /// What the client calls it.
+    name: &'static str,
 }
 
-fn chat_max_tokens(fields: &mut Fields) -> Result<Option<u32>, ApiError> {
-    let mut limit = |name| fields.take(name).map(|f| f.integer(1..=u32::MAX)).transpose();
-    match (limit("max_tokens")?, limit("max_completion_tokens")?) {
-        (Some(old), Some(new)) if old != new => {
-            let problem = format!("{new} contradicts max_tokens, which is {old}; send one of them");
-            Err(ApiError::field("max_completion_tokens", problem))
+/// The limit, or the surface's own. It may have each of its names; -1 is none, as in llama.cpp.
+fn max_tokens(fields: &mut Fields, default: Option<u32>) -> Result<MaxTokens, ApiError> {
+    let mut found: Option<(&'static str, i64)> = None;
+    for name in ["max_tokens", "max_completion_tokens", "n_predict"] {
+        let Some(field) = fields.take(name) else { continue };
+        let tokens = field.integer(-1..=i64::from(u32::MAX))?;
+        match found {
+            _ if tokens == 0 => return Err(field.error("must be at least 1, or -1 for no limit, got 0")),
+            Some((other, old)) if old != tokens => {
+                let problem = format!("{tokens} contradicts {other}, which is {old}; send one of them");
+                return Err(field.error(problem));
+            }
+            _ => found = Some((name, tokens)),
         }
-        (old, new) => Ok(old.or(new)),
     }
+    Ok(match found {
+        Some((name, tokens)) => MaxTokens { tokens: u32::try_from(tokens).ok(), name },
+        None => MaxTokens { tokens: default, name: "max_tokens" },
+    })
+}
+
+fn set_max_tokens(request: &mut v1::InferRequest, max: &MaxTokens) -> Result<(), ApiError> {
+    let stop = request.stop.get_or_insert_default();
+    if let Some(max_tokens) = max.tokens.filter(|max| stop.min_tokens > *max) {
+        let problem = format!("{} is over {}, which is {max_tokens}", stop.min_tokens, max.name);
+        return Err(ApiError::field("min_tokens", problem));
+    }
+    stop.max_tokens = max.tokens;
+    Ok(())
 }
 
 fn chat_logprobs(fields: &mut Fields) -> Result<(bool, u32), ApiError> {
@@ -344,34 +362,3 @@ fn prompts(field: Field, prompts_max: usize) -> Result<Vec<Prompt>, ApiError> {
 
 const PROMPT_EXPECTED: &str =
     "expected a string, an array of strings, an array of token ids or an array of those";
-
-fn chat_field(engine: &str) -> String {
-    let engine = engine.replace("tools_json", "tools");
-    match field_word(&engine) {
-        "prompt" | "chat" | "text" | "tokens" => "messages",
-        "template_kwargs_json" => "chat_template_kwargs",
-        word => word,
-    }
-    .to_owned()
-}
-
-fn completion_field(engine: &str) -> String {
-    match field_word(engine) {
-        "text" | "tokens" => "prompt",
-        "top_logprobs" => "logprobs",
-        word => word,
-    }
-    .to_owned()
-}
-
-/// OpenAI's word for a field of `InferRequest` and of the messages in it.
-fn field_word(engine: &str) -> &str {
-    let word = ["sampling.", "chat.", "stop."].iter().find_map(|prefix| engine.strip_prefix(prefix));
-    match word.unwrap_or(engine) {
-        "choices" => "n",
-        "strings" => "stop",
-        "token_ids" => "stop_token_ids",
-        "include_stop_string" => "include_stop_str_in_output",
-        word => word,
-    }
-}

@@ -10,6 +10,7 @@ use crate::{
     app::App,
     body::{self, Incoming},
     error::ApiError,
+    names::Sent,
     openai::convert::{self, embeddings::Embeddings},
     request_id::RequestId,
     select::select,
@@ -27,11 +28,11 @@ pub(crate) async fn handle(
     incoming: Incoming,
 ) -> Result<Response, ApiError> {
     let received = body::read(&app, incoming).await?;
-    let (asked, room) = received.into(convert::embeddings::request).await?;
+    let ((asked, sent), room) = received.into(Sent::beside(convert::embeddings::request)).await?;
     let Embeddings { mut request, inputs, base64 } = asked;
     request.model = select(&app, request.model, &[Capability::Embed]).await?.model;
     let single = inputs.single;
-    let name = move |field: &str| field_name(field, "input", single);
+    let name = move |field: &str| field_name(field, "input", single, &sent);
     let calls = Asker::new(&app, &id, room).embed(request, inputs.inputs, name);
     answer::respond(&app, calls, Shape::OpenAi { base64 }).await
 }

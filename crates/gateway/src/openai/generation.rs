@@ -1,7 +1,7 @@
 //! One generation: the engine's event streams of one HTTP request, merged, checked and counted. The streamed
 //! and the collected answer are both made from it.
 
-use std::{collections::VecDeque, pin::Pin, time::Duration};
+use std::{collections::VecDeque, pin::Pin, sync::Arc, time::Duration};
 
 use axum::response::Response;
 use futures_util::{Stream, StreamExt as _, TryStreamExt as _, stream};
@@ -17,7 +17,9 @@ use crate::{
     engine::Engine,
     error::ApiError,
     limits::{EARLY_EVENTS_MAX, LOGPROB_BYTES},
+    names::Sent,
     openai::{
+        convert::events::{Usage, usage},
         sse::{self, Frames},
         tally::Tally,
     },
@@ -34,9 +36,28 @@ pub(crate) struct Plan {
     /// Choices of each prompt. Choice `c` of prompt `p` is answered as index `p * choices + c`.
     pub(crate) choices: u32,
     pub(crate) stream: bool,
+    pub(crate) streaming: Streaming,
+    /// The fields that the client has sent.
+    pub(crate) sent: Sent,
+}
+
+/// What a stream shows besides its text.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Streaming {
+    /// The last chunk says what was used, the others null.
     pub(crate) include_usage: bool,
-    /// The name that this surface has for a field of the engine's request.
-    pub(crate) field_name: fn(&str) -> String,
+    /// Every chunk says what was used so far.
+    pub(crate) continuous_usage: bool,
+    /// Every event gets a field of random letters, which hides how long its text is from who sees sizes alone.
+    pub(crate) obfuscate: bool,
+}
+
+impl Streaming {
+    /// The `usage` of a chunk before the last: absent where no usage was asked for.
+    pub(crate) fn usage_so_far(self, tally: &Tally) -> Option<Option<Usage>> {
+        let asked = self.include_usage || self.continuous_usage;
+        asked.then(|| self.continuous_usage.then(|| usage(tally)))
+    }
 }
 
 /// What happened to the choice of that index.
@@ -74,8 +95,8 @@ pub(crate) trait Shape: Send + 'static {
     const ID_PREFIX: &'static str;
     /// A choice of an answer that is not streamed.
     type Choice: Serialize;
-    /// The chunks that show an event.
-    fn event(&mut self, head: &Head, event: Event, frames: &mut Frames);
+    /// The chunks that show an event, which is counted already.
+    fn event(&mut self, head: &Head, tally: &Tally, event: Event, frames: &mut Frames);
     /// The last chunk of a stream that asked for usage.
     fn usage(&mut self, head: &Head, tally: &Tally, frames: &mut Frames);
     /// A choice of a request that is not streamed.
@@ -93,13 +114,13 @@ pub(crate) async fn answer<S: Shape>(
     peer: Option<Peer>,
     shape: S,
 ) -> Result<Response, ApiError> {
-    let (stream, include_usage) = (plan.stream, plan.include_usage);
+    let (stream, streaming) = (plan.stream, plan.streaming);
     let mut generation = Generation::start(app, plan).await?;
     // The engine has what was asked.
     drop(room);
     if stream {
         let keep_alive = Duration::from_secs(app.config.sse_keep_alive_s);
-        return Ok(sse::response(generation, shape, include_usage, keep_alive, peer));
+        return Ok(sse::response(generation, shape, streaming, keep_alive, peer));
     }
     let mut choices: Vec<Whole> = Vec::new();
     choices.resize_with(generation.finished.len(), Whole::default);
@@ -153,7 +174,7 @@ enum Seen {
     Event(infer_event::Event),
 }
 
-type Events = Pin<Box<dyn Stream<Item = Result<(u32, Seen), Status>> + Send>>;
+type Events = Pin<Box<dyn Stream<Item = Result<(u32, Seen), ApiError>> + Send>>;
 
 /// The events of all prompts of a request. Dropping it cancels what still runs in the engine.
 pub(crate) struct Generation {
@@ -165,7 +186,6 @@ pub(crate) struct Generation {
     pub(crate) model: String,
     pub(crate) tally: Tally,
     until: Until,
-    field_name: fn(&str) -> String,
 }
 
 impl Generation {
@@ -174,11 +194,16 @@ impl Generation {
         let until = Until::of(app);
         let deadline = until.deadline;
         let engine = app.engine.clone();
-        let prompts = plan.requests.len();
+        let (prompts, sent) = (plan.requests.len(), Arc::new(plan.sent));
         let mut waiting = prompts.min(app.config.prompts_running_max);
         let events = stream::iter(plan.requests)
             .enumerate()
-            .map(move |(prompt, request)| Box::pin(run(engine.clone(), prompt as u32, request, deadline)))
+            .map(move |(prompt, request)| {
+                let sent = sent.clone();
+                let name = move |field: &str| prompt_name(sent.name(field)?, prompt, prompts);
+                let events = run(engine.clone(), prompt as u32, request, deadline);
+                Box::pin(events.map_err(move |status| ApiError::from(status).renamed(&name)))
+            })
             .flatten_unordered(app.config.prompts_running_max);
         let mut generation = Generation {
             events: Some(Box::pin(events)),
@@ -186,9 +211,8 @@ impl Generation {
             choices: plan.choices,
             finished: vec![false; prompts * plan.choices as usize],
             model: String::new(),
-            tally: Tally::new(prompts),
+            tally: Tally::new(prompts, plan.choices),
             until,
-            field_name: plan.field_name,
         };
         // A prompt that says much while another is not accepted is answered.
         while waiting > 0 && generation.early.len() < EARLY_EVENTS_MAX {
@@ -242,7 +266,6 @@ impl Generation {
     async fn seen(&mut self) -> Result<Option<(u32, Seen)>, ApiError> {
         let Some(events) = &mut self.events else { return Ok(None) };
         let seen = self.until.run(async { events.next().await.transpose() }).await;
-        let seen = seen.map_err(|error| error.renamed(self.field_name));
         if !matches!(seen, Ok(Some(_))) {
             self.events = None;
         }
@@ -264,6 +287,7 @@ impl Generation {
             }
             infer_event::Event::Delta(delta) => {
                 let index = self.running(prompt, delta.choice)?;
+                self.tally.delta(index, &delta);
                 Ok(Some(Event::Delta { index, delta }))
             }
             infer_event::Event::Finished(finished) => {
@@ -277,7 +301,7 @@ impl Generation {
                     FinishReason::Stop | FinishReason::Length => {}
                 }
                 self.finished[index as usize] = true;
-                self.tally.finished(prompt, &finished);
+                self.tally.finished(prompt, index, &finished);
                 Ok(Some(Event::Finished { index, reason: finished.reason(), timings: finished.timings }))
             }
         }
@@ -289,6 +313,16 @@ impl Generation {
         index.filter(|index| !self.finished[*index as usize]).ok_or_else(|| {
             ApiError::internal(&format!("the engine sent an event of choice {choice}, which is not running"))
         })
+    }
+}
+
+/// The client's name for a field of the request of that prompt: of several, it says which.
+fn prompt_name(name: String, prompt: usize, prompts: usize) -> Option<String> {
+    match name.strip_prefix("prompt") {
+        Some(rest) if prompts > 1 && (rest.is_empty() || rest.starts_with('[')) => {
+            Some(format!("prompt[{prompt}]{rest}"))
+        }
+        _ => Some(name),
     }
 }
 

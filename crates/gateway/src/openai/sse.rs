@@ -16,26 +16,53 @@ use serde::Serialize;
 
 use crate::{
     error::ApiError,
-    limits::{FIRST_COMMENT, PEER_LOOK},
-    openai::generation::{Event, Generation, Head, Shape},
+    limits::{FIRST_COMMENT, OBFUSCATED_BYTES, PEER_LOOK},
+    openai::generation::{Event, Generation, Head, Shape, Streaming},
     peer::Peer,
+    request_id::random_id,
 };
 
 /// Events as they go over the wire.
 #[derive(Debug, Default)]
-pub(crate) struct Frames(Vec<u8>);
+pub(crate) struct Frames {
+    bytes: Vec<u8>,
+    obfuscate: bool,
+}
 
 impl Frames {
     /// Adds one event with a JSON object as its data.
     pub(crate) fn data(&mut self, value: &impl Serialize) {
-        self.0.extend_from_slice(b"data: ");
-        serde_json::to_writer(&mut self.0, value)
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(b"data: ");
+        serde_json::to_writer(&mut self.bytes, value)
             .expect("writing to memory cannot fail because chunks are plain structs with string keys");
-        self.0.extend_from_slice(b"\n\n");
+        if self.obfuscate {
+            self.pad(start);
+        }
+        self.bytes.extend_from_slice(b"\n\n");
+    }
+
+    /// Gives the object that the event from `start` has a last field of random letters, so that events are of few
+    /// sizes.
+    fn pad(&mut self, start: usize) {
+        const FIELD: &[u8] = br#","obfuscation":""#;
+        if self.bytes.pop_if(|last| *last == b'}').is_none() {
+            return;
+        }
+        self.bytes.extend_from_slice(FIELD);
+        let written = self.bytes.len() - start;
+        let mut letters = OBFUSCATED_BYTES - written % OBFUSCATED_BYTES;
+        while letters > 0 {
+            let id = random_id();
+            let some = &id.as_bytes()[..letters.min(id.len())];
+            self.bytes.extend_from_slice(some);
+            letters -= some.len();
+        }
+        self.bytes.extend_from_slice(br#""}"#);
     }
 
     fn done(&mut self) {
-        self.0.extend_from_slice(b"data: [DONE]\n\n");
+        self.bytes.extend_from_slice(b"data: [DONE]\n\n");
     }
 }
 
@@ -43,7 +70,7 @@ struct Live<S> {
     generation: Generation,
     shape: S,
     head: Option<Head>, // None until the model's name is known
-    include_usage: bool,
+    streaming: Streaming,
     keep_alive: Duration,
     silent: bool, // nothing was sent
     peer: Option<Peer>,
@@ -54,11 +81,11 @@ struct Live<S> {
 pub(crate) fn response<S: Shape>(
     generation: Generation,
     shape: S,
-    include_usage: bool,
+    streaming: Streaming,
     keep_alive: Duration,
     peer: Option<Peer>,
 ) -> Response {
-    let live = Live { generation, shape, head: None, include_usage, keep_alive, silent: true, peer };
+    let live = Live { generation, shape, head: None, streaming, keep_alive, silent: true, peer };
     let frames = stream::unfold(Some(live), |live| async {
         let (bytes, live) = live?.frame().await;
         Some((Ok::<_, Infallible>(bytes), live))
@@ -75,8 +102,8 @@ pub(crate) fn response<S: Shape>(
 impl<S: Shape> Live<S> {
     /// The next bytes to send, and the stream if it goes on.
     async fn frame(mut self) -> (Bytes, Option<Live<S>>) {
-        let mut frames = Frames::default();
-        while frames.0.is_empty() {
+        let mut frames = Frames { obfuscate: self.streaming.obfuscate, ..Frames::default() };
+        while frames.bytes.is_empty() {
             let Some(event) = self.event().await else {
                 self.silent = false;
                 return (Bytes::from_static(b": keep-alive\n\n"), Some(self));
@@ -85,25 +112,25 @@ impl<S: Shape> Live<S> {
                 Some(Ok(event)) => {
                     let model = &self.generation.model;
                     let head = self.head.get_or_insert_with(|| Head::new(S::ID_PREFIX, model.clone()));
-                    self.shape.event(head, event, &mut frames);
+                    self.shape.event(head, &self.generation.tally, event, &mut frames);
                 }
                 Some(Err(error)) => {
                     let id = self.head.as_ref().map_or("none", |head| &head.id);
                     tracing::warn!(id, status = error.status().as_u16(), "stream failed");
                     frames.data(&error.json());
-                    return (frames.0.into(), None);
+                    return (frames.bytes.into(), None);
                 }
                 None => {
-                    if let Some(head) = self.head.as_ref().filter(|_| self.include_usage) {
+                    if let Some(head) = self.head.as_ref().filter(|_| self.streaming.include_usage) {
                         self.shape.usage(head, &self.generation.tally, &mut frames);
                     }
                     frames.done();
-                    return (frames.0.into(), None);
+                    return (frames.bytes.into(), None);
                 }
             }
         }
         self.silent = false;
-        (frames.0.into(), Some(self))
+        (frames.bytes.into(), Some(self))
     }
 
     /// What the generation says next; None where it is time for a comment.

@@ -6,7 +6,8 @@ use hanzo_engine_proto::v1;
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     prompts: Vec<PromptTally>,
-    pub(crate) completion_tokens: u32,
+    finished_tokens: u32,
+    running_tokens: Vec<u32>, // by index: what a choice that has not finished has sent
     pub(crate) reasoning_tokens: u32,
     /// Of the choice that took longest, which is what the answer waited for.
     pub(crate) timings: Option<v1::Timings>,
@@ -19,9 +20,13 @@ struct PromptTally {
 }
 
 impl Tally {
-    /// Nothing yet, of so many prompts.
-    pub(crate) fn new(prompts: usize) -> Tally {
-        Tally { prompts: vec![PromptTally::default(); prompts], ..Tally::default() }
+    /// Nothing yet, of so many prompts, each with so many choices.
+    pub(crate) fn new(prompts: usize, choices: u32) -> Tally {
+        Tally {
+            prompts: vec![PromptTally::default(); prompts],
+            running_tokens: vec![0; prompts * choices as usize],
+            ..Tally::default()
+        }
     }
 
     /// A choice of that prompt has started.
@@ -34,20 +39,32 @@ impl Tally {
         }
     }
 
-    /// A choice of that prompt has finished.
-    pub(crate) fn finished(&mut self, prompt: u32, finished: &v1::Finished) {
+    /// The choice of that index has sent some.
+    pub(crate) fn delta(&mut self, index: u32, delta: &v1::Delta) {
+        let tokens = &mut self.running_tokens[index as usize];
+        *tokens = tokens.saturating_add(u32::try_from(delta.token_ids.len()).unwrap_or(u32::MAX));
+    }
+
+    /// A choice of that prompt, which has that index, has finished.
+    pub(crate) fn finished(&mut self, prompt: u32, index: u32, finished: &v1::Finished) {
+        self.running_tokens[index as usize] = 0;
         let usage = finished.usage.unwrap_or_default();
         if finished.choice == 0 && usage.prompt_tokens > 0 {
             self.prompts[prompt as usize] =
                 PromptTally { prompt_tokens: usage.prompt_tokens, cached_tokens: usage.cached_tokens };
         }
-        self.completion_tokens = self.completion_tokens.saturating_add(usage.completion_tokens);
+        self.finished_tokens = self.finished_tokens.saturating_add(usage.completion_tokens);
         self.reasoning_tokens = self.reasoning_tokens.saturating_add(usage.reasoning_tokens);
         let total_ms = |t: &v1::Timings| t.queue_ms + t.prefill_ms + t.decode_ms;
         let slowest_ms = self.timings.as_ref().map_or(-1.0, total_ms);
         if let Some(timings) = finished.timings.filter(|t| total_ms(t) > slowest_ms) {
             self.timings = Some(timings);
         }
+    }
+
+    /// Of all choices, so far.
+    pub(crate) fn completion_tokens(&self) -> u32 {
+        self.running_tokens.iter().fold(self.finished_tokens, |sum, tokens| sum.saturating_add(*tokens))
     }
 
     /// Of all prompts.

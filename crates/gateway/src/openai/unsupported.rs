@@ -1,91 +1,202 @@
 //! Request fields that are known but do nothing here: those this build cannot honour, which are refused unless
-//! they ask for nothing, and those that are harmless to ignore.
+//! they ask for nothing, and those that are harmless to ignore. OpenAI's, and what llama.cpp's server and vLLM document.
 
 use crate::{error::ApiError, fields::Fields, json::Json};
 
 /// The values of an unsupported field that ask for nothing.
+#[derive(Clone, Copy)]
 enum Neutral {
     None,
     EmptyList,
+    EmptyObject,
     EmptyText,
-    Boolean, // either: it only qualifies another field that is refused itself
     False,
-    Number(f64),
-    Word(&'static str),
+    True,
+    Numbers(&'static [f64]),
+    Words(&'static [&'static str]),
     TextType, // {"type": "text"}
     JustText, // ["text"]
+    /// All of this type: it only qualifies another field that is refused itself, or what never happens here.
+    Any(Type),
 }
 
+/// A type of JSON.
+#[derive(Clone, Copy)]
+enum Type {
+    Boolean,
+    Number,
+    Text,
+    List,
+    Object,
+}
+
+/// A field, what of it is accepted, and what to use in place of the rest, if there is such a thing.
+type Known = (&'static str, Neutral, &'static str);
+
 /// Of chats and completions.
-const COMMON: [(&str, Neutral); 20] = [
-    ("structured_outputs", Neutral::None),
-    ("guided_json", Neutral::None),
-    ("guided_regex", Neutral::None),
-    ("guided_choice", Neutral::None),
-    ("guided_grammar", Neutral::None),
-    ("grammar", Neutral::EmptyText),
-    ("json_schema", Neutral::None),
-    ("prompt_logprobs", Neutral::None),
-    ("truncate_prompt_tokens", Neutral::None),
-    ("cache_salt", Neutral::None),
-    ("keep_alive", Neutral::None),
-    ("typical_p", Neutral::Number(1.0)),
-    ("dry_multiplier", Neutral::Number(0.0)),
-    ("dry_base", Neutral::None),
-    ("dry_allowed_length", Neutral::None),
-    ("dry_sequence_breakers", Neutral::None),
-    ("use_beam_search", Neutral::False),
-    ("length_penalty", Neutral::Number(1.0)),
-    ("skip_special_tokens", Neutral::None),
-    ("response_format", Neutral::TextType),
+const COMMON: [Known; 84] = [
+    // OpenAI's and vLLM's: the shape of the text.
+    ("response_format", Neutral::TextType, ""),
+    ("structured_outputs", Neutral::None, ""),
+    ("guided_json", Neutral::None, ""),
+    ("guided_regex", Neutral::None, ""),
+    ("guided_choice", Neutral::None, ""),
+    ("guided_grammar", Neutral::None, ""),
+    ("guided_decoding_backend", Neutral::Any(Type::Text), ""),
+    ("guided_whitespace_pattern", Neutral::Any(Type::Text), ""),
+    // llama.cpp's: the same.
+    ("grammar", Neutral::EmptyText, ""),
+    ("json_schema", Neutral::None, ""),
+    // vLLM's: sampling.
+    ("use_beam_search", Neutral::False, ""),
+    ("length_penalty", Neutral::Numbers(&[1.0]), ""),
+    ("watermarking", Neutral::False, ""),
+    ("allowed_token_ids", Neutral::None, "logit_bias"),
+    ("bad_words", Neutral::EmptyList, "logit_bias"),
+    ("repetition_detection", Neutral::None, "repetition_penalty"),
+    ("thinking_token_budget", Neutral::Numbers(&[-1.0]), ""),
+    ("include_reasoning", Neutral::True, ""),
+    // vLLM's: what is shown. Special tokens never are.
+    ("skip_special_tokens", Neutral::True, ""),
+    ("spaces_between_special_tokens", Neutral::Any(Type::Boolean), ""),
+    ("prompt_logprobs", Neutral::None, "logprobs"),
+    ("logprob_token_ids", Neutral::None, "logprobs"),
+    ("return_tokens_as_token_ids", Neutral::False, ""),
+    ("return_token_ids", Neutral::False, "/tokenize"),
+    ("return_token_offsets", Neutral::False, ""),
+    ("return_mm_kwargs", Neutral::Any(Type::Boolean), ""),
+    ("routed_experts_prompt_start", Neutral::Numbers(&[0.0]), ""),
+    ("stream_interval", Neutral::Numbers(&[1.0]), ""),
+    // vLLM's: the rest.
+    ("truncate_prompt_tokens", Neutral::None, ""),
+    ("truncation_side", Neutral::Words(&["left", "right"]), ""),
+    ("request_id", Neutral::None, "the header x-request-id"),
+    ("session_id", Neutral::Any(Type::Text), ""),
+    ("cache_salt", Neutral::None, ""),
+    ("kv_transfer_params", Neutral::None, ""),
+    ("ec_transfer_params", Neutral::None, ""),
+    ("vllm_xargs", Neutral::EmptyObject, ""),
+    ("media_io_kwargs", Neutral::Any(Type::Object), ""),
+    ("mm_processor_kwargs", Neutral::Any(Type::Object), ""),
+    // llama.cpp's: sampling.
+    ("typical_p", Neutral::Numbers(&[1.0]), ""),
+    ("dynatemp_range", Neutral::Numbers(&[0.0]), ""),
+    ("dynatemp_exponent", Neutral::Any(Type::Number), ""),
+    ("top_n_sigma", Neutral::Numbers(&[-1.0, 0.0]), ""),
+    ("xtc_probability", Neutral::Numbers(&[0.0]), ""),
+    ("xtc_threshold", Neutral::Any(Type::Number), ""),
+    ("mirostat", Neutral::Numbers(&[0.0]), ""),
+    ("mirostat_tau", Neutral::Any(Type::Number), ""),
+    ("mirostat_eta", Neutral::Any(Type::Number), ""),
+    ("dry_multiplier", Neutral::Numbers(&[0.0]), ""),
+    ("dry_base", Neutral::Any(Type::Number), ""),
+    ("dry_allowed_length", Neutral::Any(Type::Number), ""),
+    ("dry_penalty_last_n", Neutral::Any(Type::Number), ""),
+    ("dry_sequence_breakers", Neutral::Any(Type::List), ""),
+    ("repeat_penalty", Neutral::Numbers(&[1.0]), "repetition_penalty, which counts prompt and completion"),
+    ("repeat_last_n", Neutral::Any(Type::Number), ""),
+    ("samplers", Neutral::None, ""),
+    ("min_keep", Neutral::Numbers(&[0.0]), ""),
+    ("backend_sampling", Neutral::Any(Type::Boolean), ""),
+    // llama.cpp's: how long, and from what.
+    ("t_max_predict_ms", Neutral::Numbers(&[0.0, -1.0]), ""),
+    ("n_indent", Neutral::Numbers(&[0.0]), ""),
+    // The context is never shifted: a completion that fills it ends.
+    ("n_keep", Neutral::Any(Type::Number), ""),
+    ("n_discard", Neutral::Any(Type::Number), ""),
+    ("n_cache_reuse", Neutral::Numbers(&[0.0]), ""),
+    ("id_slot", Neutral::Numbers(&[-1.0]), ""),
+    ("cache_prompt", Neutral::True, ""),
+    ("lora", Neutral::EmptyList, ""),
+    ("speculative.n_max", Neutral::Any(Type::Number), ""),
+    ("speculative.n_min", Neutral::Any(Type::Number), ""),
+    ("speculative.p_min", Neutral::Any(Type::Number), ""),
+    ("reasoning_format", Neutral::Words(&["auto", "deepseek"]), ""),
+    ("reasoning_control", Neutral::False, ""),
+    ("reasoning_budget", Neutral::Numbers(&[-1.0]), "reasoning_effort"),
+    ("thinking_budget_tokens", Neutral::Numbers(&[-1.0]), "reasoning_effort"),
+    ("parse_tool_calls", Neutral::Any(Type::Boolean), ""),
+    // llama.cpp's: what is shown.
+    ("n_probs", Neutral::Numbers(&[0.0]), "logprobs"),
+    ("post_sampling_probs", Neutral::False, "logprobs"),
+    ("return_tokens", Neutral::False, "/tokenize"),
+    ("timings_per_token", Neutral::False, "the last chunk's timings"),
+    ("return_progress", Neutral::False, ""),
+    ("response_fields", Neutral::EmptyList, ""),
+    ("sse_ping_interval", Neutral::None, "the server's setting sse_keep_alive_s"),
+    ("verbose", Neutral::False, ""),
+    // Others'.
+    ("keep_alive", Neutral::None, ""),
+    ("verbosity", Neutral::Words(&["medium"]), ""),
+    ("modalities", Neutral::JustText, ""),
 ];
 
-const CHAT: [(&str, Neutral); 10] = [
-    ("tools", Neutral::EmptyList),
-    ("tool_choice", Neutral::Word("none")),
-    ("parallel_tool_calls", Neutral::Boolean),
-    ("functions", Neutral::EmptyList),
-    ("function_call", Neutral::Word("none")),
-    ("modalities", Neutral::JustText),
-    ("audio", Neutral::None),
-    ("prediction", Neutral::None),
-    ("web_search_options", Neutral::None),
-    ("verbosity", Neutral::Word("medium")),
+const CHAT: [Known; 14] = [
+    ("tools", Neutral::EmptyList, ""),
+    ("tool_choice", Neutral::Words(&["none"]), ""),
+    ("parallel_tool_calls", Neutral::Any(Type::Boolean), ""),
+    ("functions", Neutral::EmptyList, ""),
+    ("function_call", Neutral::Words(&["none"]), ""),
+    ("audio", Neutral::None, ""),
+    ("prediction", Neutral::None, ""),
+    ("web_search_options", Neutral::None, ""),
+    // vLLM's.
+    ("echo", Neutral::False, "continue_final_message"),
+    // The template says which there are.
+    ("add_special_tokens", Neutral::False, ""),
+    ("documents", Neutral::EmptyList, "chat_template_kwargs"),
+    ("chat_template", Neutral::None, "chat_template_kwargs"),
+    ("return_prompt_text", Neutral::False, "/tokenize"),
+    ("reasoning", Neutral::None, "reasoning_effort"),
 ];
 
-const COMPLETION: [(&str, Neutral); 1] = [("suffix", Neutral::EmptyText)];
+const COMPLETION: [Known; 3] = [
+    ("suffix", Neutral::EmptyText, ""),
+    // vLLM's.
+    ("add_special_tokens", Neutral::True, "a prompt of token ids"),
+    ("prompt_embeds", Neutral::None, ""),
+];
 
-const EMBEDDING: [(&str, Neutral); 7] = [
-    ("messages", Neutral::None),
-    ("modality", Neutral::Word("text")),
-    ("late_chunking", Neutral::False),
-    ("embed_dtype", Neutral::Word("float32")),
-    ("endianness", Neutral::Word("little")),
-    ("cache_salt", Neutral::None),
-    ("mm_processor_kwargs", Neutral::None),
+const EMBEDDING: [Known; 11] = [
+    ("messages", Neutral::None, ""),
+    ("modality", Neutral::Words(&["text"]), ""),
+    ("late_chunking", Neutral::False, ""),
+    // vLLM's.
+    ("embed_dtype", Neutral::Words(&["float32"]), ""),
+    ("endianness", Neutral::Words(&["little", "native"]), ""),
+    ("add_special_tokens", Neutral::True, "token ids"),
+    ("use_activation", Neutral::Any(Type::Boolean), ""),
+    ("request_id", Neutral::None, "the header x-request-id"),
+    ("cache_salt", Neutral::None, ""),
+    ("mm_processor_kwargs", Neutral::Any(Type::Object), ""),
+    ("media_io_kwargs", Neutral::Any(Type::Object), ""),
 ];
 
 /// Of what ranks, scores and classifies.
-const SCORES: [(&str, Neutral); 6] = [
-    ("max_tokens_per_doc", Neutral::None),
-    ("max_tokens_per_query", Neutral::None),
-    ("max_chunks_per_doc", Neutral::None),
-    ("rank_fields", Neutral::None),
-    ("cache_salt", Neutral::None),
-    ("mm_processor_kwargs", Neutral::None),
+const SCORES: [Known; 10] = [
+    ("max_tokens_per_doc", Neutral::None, ""),
+    ("max_tokens_per_query", Neutral::None, ""),
+    ("max_chunks_per_doc", Neutral::None, ""),
+    ("rank_fields", Neutral::None, ""),
+    // vLLM's.
+    ("use_activation", Neutral::True, "raw_scores"),
+    ("add_special_tokens", Neutral::True, ""),
+    ("request_id", Neutral::None, "the header x-request-id"),
+    ("cache_salt", Neutral::None, ""),
+    ("mm_processor_kwargs", Neutral::Any(Type::Object), ""),
+    ("media_io_kwargs", Neutral::Any(Type::Object), ""),
 ];
 
-type IsType = fn(Json<'_>) -> bool;
-
-/// Fields that change nothing in the answer, and the JSON type they must have.
-const HARMLESS: [(&str, IsType, &str); 7] = [
-    ("user", |json| json.is_string(), "a string"),
-    ("metadata", |json| json.is_object(), "an object"),
-    ("store", |json| json.is_boolean(), "a boolean"),
-    ("service_tier", |json| json.is_string(), "a string"),
-    ("safety_identifier", |json| json.is_string(), "a string"),
-    ("prompt_cache_key", |json| json.is_string(), "a string"),
-    ("prompt_cache_retention", |json| json.is_string(), "a string"),
+/// Fields that change nothing in the answer, and the type they must have.
+const HARMLESS: [(&str, Type); 8] = [
+    ("user", Type::Text),
+    ("metadata", Type::Object),
+    ("store", Type::Boolean),
+    ("service_tier", Type::Text),
+    ("safety_identifier", Type::Text),
+    ("prompt_cache_key", Type::Text),
+    ("prompt_cache_retention", Type::Text),
+    ("prompt_cache_options", Type::Object),
 ];
 
 /// Takes a chat's unsupported and harmless fields out of `fields`.
@@ -108,38 +219,36 @@ pub(crate) fn scores(fields: &mut Fields) -> Result<(), ApiError> {
     refuse(fields, SCORES.iter())
 }
 
-fn refuse<'a>(
-    fields: &mut Fields,
-    table: impl Iterator<Item = &'a (&'static str, Neutral)>,
-) -> Result<(), ApiError> {
-    for (name, neutral) in table {
+fn refuse<'a>(fields: &mut Fields, table: impl Iterator<Item = &'a Known>) -> Result<(), ApiError> {
+    for (name, neutral, instead) in table {
         if let Some(field) = fields.take(name)
             && !neutral.is(field.value())
         {
-            return Err(ApiError::unsupported(name, neutral.problem()));
+            return Err(ApiError::unsupported(name, neutral.problem(instead)));
         }
     }
-    for (name, is_expected, expected) in HARMLESS {
+    for (name, expected) in HARMLESS {
         if let Some(field) = fields.take(name)
-            && !is_expected(field.value())
+            && !expected.is(field.value())
         {
-            return Err(field.error(format!("expected {expected}")));
+            return Err(field.error(format!("expected {}", expected.word())));
         }
     }
     Ok(())
 }
 
 impl Neutral {
-    fn is(&self, value: Json<'_>) -> bool {
+    fn is(self, value: Json<'_>) -> bool {
         let word = |value: Json<'_>, word: &str| value.as_str().is_some_and(|text| text == word);
         match self {
             Neutral::None => false,
-            Neutral::EmptyList => value.elements().is_some_and(|list| list.count() == 0),
+            Neutral::EmptyList => value.elements().is_some_and(|mut all| all.next().is_none()),
+            Neutral::EmptyObject => value.members().is_some_and(|mut all| all.next().is_none()),
             Neutral::EmptyText => word(value, ""),
-            Neutral::Boolean => value.is_boolean(),
             Neutral::False => value.as_bool() == Some(false),
-            Neutral::Number(number) => value.as_f64() == Some(*number),
-            Neutral::Word(only) => word(value, only),
+            Neutral::True => value.as_bool() == Some(true),
+            Neutral::Numbers(numbers) => value.as_f64().is_some_and(|number| numbers.contains(&number)),
+            Neutral::Words(words) => words.iter().any(|one| word(value, one)),
             Neutral::TextType => value.members().is_some_and(|all| {
                 let mut all = all.take(2).map(|(name, value)| name == "type" && word(value, "text"));
                 all.next() == Some(true) && all.next().is_none()
@@ -148,21 +257,54 @@ impl Neutral {
                 let mut all = all.take(2).map(|value| word(value, "text"));
                 all.next() == Some(true) && all.next().is_none()
             }),
+            Neutral::Any(kind) => kind.is(value),
         }
     }
 
-    fn problem(&self) -> String {
+    fn problem(self, instead: &str) -> String {
+        let joined = |words: Vec<String>| words.join(" or ");
         let only = match self {
-            Neutral::None => return "not supported by this build".to_owned(),
+            Neutral::None => String::new(),
             Neutral::EmptyList => "an empty array".to_owned(),
+            Neutral::EmptyObject => "an empty object".to_owned(),
             Neutral::EmptyText => "an empty string".to_owned(),
-            Neutral::Boolean => "a boolean".to_owned(),
             Neutral::False => "false".to_owned(),
-            Neutral::Number(number) => number.to_string(),
-            Neutral::Word(word) => format!("\"{word}\""),
+            Neutral::True => "true".to_owned(),
+            Neutral::Numbers(numbers) => joined(numbers.iter().map(f64::to_string).collect()),
+            Neutral::Words(words) => joined(words.iter().map(|word| format!("\"{word}\"")).collect()),
             Neutral::TextType => "{\"type\": \"text\"}".to_owned(),
             Neutral::JustText => "[\"text\"]".to_owned(),
+            Neutral::Any(kind) => kind.word().to_owned(),
         };
-        format!("not supported by this build; the only value it accepts is {only}")
+        let mut problem = "not supported by this build".to_owned();
+        if !only.is_empty() {
+            problem.push_str(&format!("; the only value it accepts is {only}"));
+        }
+        if !instead.is_empty() {
+            problem.push_str(&format!("; use {instead}"));
+        }
+        problem
+    }
+}
+
+impl Type {
+    fn is(self, value: Json<'_>) -> bool {
+        match self {
+            Type::Boolean => value.is_boolean(),
+            Type::Number => value.is_number(),
+            Type::Text => value.is_string(),
+            Type::List => value.is_array(),
+            Type::Object => value.is_object(),
+        }
+    }
+
+    fn word(self) -> &'static str {
+        match self {
+            Type::Boolean => "a boolean",
+            Type::Number => "a number",
+            Type::Text => "a string",
+            Type::List => "an array",
+            Type::Object => "an object",
+        }
     }
 }

@@ -10,6 +10,7 @@ use crate::{
     app::App,
     body::{self, Incoming},
     error::ApiError,
+    names::Sent,
     request_id::RequestId,
     scores::{
         List,
@@ -26,10 +27,11 @@ pub(crate) async fn handle(
     Extension(id): Extension<RequestId>,
     incoming: Incoming,
 ) -> Result<Json<List<Datum>>, ApiError> {
-    let (asked, room) = body::read(&app, incoming).await?.into(convert::classifying).await?;
+    let read = Sent::beside(convert::classifying);
+    let ((asked, sent), room) = body::read(&app, incoming).await?.into(read).await?;
     let Classifying { mut request, inputs, single } = asked;
     request.model = select(&app, request.model, &[Capability::Classify]).await?.model;
-    let name = move |field: &str| field_name(field, "input", single);
+    let name = move |field: &str| field_name(field, "input", single, &sent);
     let (classifications, spent) = Asker::new(&app, &id, room).classify(request, inputs, name).await?;
     let datum = |(index, classification)| {
         let (labels, probs) = convert::labels(classification);

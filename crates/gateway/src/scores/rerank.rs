@@ -15,6 +15,7 @@ use crate::{
     app::App,
     body::{self, Incoming, Received},
     error::ApiError,
+    names::Sent,
     request_id::{RequestId, random_id},
     scores::{
         Usage,
@@ -90,13 +91,14 @@ pub(crate) async fn answer(
     received: Received,
     version: &'static str,
 ) -> Result<Response, ApiError> {
-    let (asked, room) = received.into(convert::ranking).await?;
+    let ((asked, sent), room) = received.into(Sent::beside(convert::ranking)).await?;
     let Ranking { mut request, documents, top_n, return_documents } = asked;
     request.model = select(app, request.model, &[Capability::Rerank]).await?.model;
     let mut texts: Vec<Option<String>> =
         if return_documents { documents.iter().cloned().map(Some).collect() } else { Vec::new() };
     let search_units = documents.len().div_ceil(SEARCH_DOCUMENTS);
-    let (scores, spent) = Asker::new(app, id, room).rerank(request, documents, str::to_owned).await?;
+    let name = move |field: &str| sent.name(field);
+    let (scores, spent) = Asker::new(app, id, room).rerank(request, documents, name).await?;
     let ranked = |index: usize| Ranked {
         index,
         relevance_score: scores[index],

@@ -13,6 +13,7 @@ use crate::{
     body::{self, Incoming},
     error::ApiError,
     limits::CALLS_RUNNING_MAX,
+    names::Sent,
     request_id::RequestId,
     scores::{
         List,
@@ -31,7 +32,8 @@ pub(crate) async fn handle(
     Extension(id): Extension<RequestId>,
     incoming: Incoming,
 ) -> Result<Json<List<Datum>>, ApiError> {
-    let (asked, room) = body::read(&app, incoming).await?.into(convert::scoring).await?;
+    let read = Sent::beside(convert::scoring);
+    let ((asked, sent), room) = body::read(&app, incoming).await?.into(read).await?;
     let Scoring { mut request, raw_scores_given, pairs } = asked;
     let selected = select(&app, request.model, &[Capability::Rerank, Capability::Embed]).await?;
     request.model = selected.model;
@@ -41,8 +43,8 @@ pub(crate) async fn handle(
             let problem = "not supported with a model that embeds: its score is a cosine";
             return Err(ApiError::unsupported("raw_scores", problem));
         }
-        Capability::Embed => pairs.cosines(&asker, convert::embedding(request)).await?,
-        _ => pairs.ranked(&asker, request).await?,
+        Capability::Embed => pairs.cosines(&asker, convert::embedding(request), sent).await?,
+        _ => pairs.ranked(&asker, request, sent).await?,
     };
     let datum = |(index, score)| Datum { index, object: "score", score };
     let data = scores.into_iter().enumerate().map(datum).collect();
@@ -68,7 +70,12 @@ pub(crate) struct Pairs {
 
 impl Pairs {
     /// A reranker's scores: each different first text is a query.
-    async fn ranked(self, asker: &Asker, base: v1::RerankRequest) -> Result<(Vec<f32>, Spent), ApiError> {
+    async fn ranked(
+        self,
+        asker: &Asker,
+        base: v1::RerankRequest,
+        sent: Sent,
+    ) -> Result<(Vec<f32>, Spent), ApiError> {
         let Pairs { first, second, names: [query_name, document_name] } = self;
         let count = second.len();
         let mut queries: Vec<(String, Vec<usize>, Vec<String>)> = Vec::new();
@@ -86,18 +93,19 @@ impl Pairs {
             }
         }
         let several = queries.len() > 1;
-        let name = move |field: &str| match field {
-            "query" => query_name.to_owned(),
+        let name = move |field: &str| match field.strip_prefix("documents") {
             // Where there are several queries, an index would be of one query's documents.
-            field if field.starts_with("documents") && several => document_name.to_owned(),
-            field => field.replacen("documents", document_name, 1),
+            Some(_) if several => Some(document_name.to_owned()),
+            Some(index) => Some(format!("{document_name}{index}")),
+            None if field == "query" => Some(query_name.to_owned()),
+            None => sent.name(field),
         };
-        let base = &base;
+        let (base, name) = (&base, &name);
         let mut answers = stream::iter(queries.into_iter().enumerate())
             .map(|(q, (query, places, documents))| {
                 let (base, asker) = (v1::RerankRequest { query, ..base.clone() }, asker.nested(q, several));
                 Box::pin(async move {
-                    let (scores, spent) = asker.rerank(base, documents, name).await?;
+                    let (scores, spent) = asker.rerank(base, documents, name.clone()).await?;
                     Ok::<_, ApiError>((places, scores, spent))
                 })
             })
@@ -114,7 +122,12 @@ impl Pairs {
     }
 
     /// The cosines of an embedder's vectors.
-    async fn cosines(self, asker: &Asker, base: v1::EmbedRequest) -> Result<(Vec<f32>, Spent), ApiError> {
+    async fn cosines(
+        self,
+        asker: &Asker,
+        base: v1::EmbedRequest,
+        sent: Sent,
+    ) -> Result<(Vec<f32>, Spent), ApiError> {
         let Pairs { first, second, names } = self;
         let one = first.len() == 1;
         // A first text, then what it is compared with, then the next one.
@@ -134,9 +147,9 @@ impl Pairs {
         let name = move |field: &str| {
             let index = field.strip_prefix("inputs[").and_then(|rest| rest.strip_suffix(']'));
             match index.and_then(|i| places.get(i.parse::<usize>().ok()?)) {
-                Some((0, _)) if one => names[0].to_owned(),
-                Some((side, i)) => format!("{}[{i}]", names[*side]),
-                None => field.to_owned(),
+                Some((0, _)) if one => Some(names[0].to_owned()),
+                Some((side, i)) => Some(format!("{}[{i}]", names[*side])),
+                None => sent.name(field),
             }
         };
         cosines(asker, base, texts, &firsts, name).await

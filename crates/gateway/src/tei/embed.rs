@@ -11,6 +11,7 @@ use crate::{
     app::App,
     body::{self, Incoming, Received},
     fields::Fields,
+    names::Sent,
     openai::convert::model,
     request_id::RequestId,
     select::select,
@@ -71,10 +72,10 @@ pub(super) async fn answer(
     shape: Shape,
 ) -> Result<Response, TeiError> {
     let read = move |fields: Fields<'_>, config: &Config| convert::embedding(fields, config, shape);
-    let ((request, inputs), room) = received.into(read).await?;
+    let (((request, inputs), sent), room) = received.into(Sent::beside(read)).await?;
     let request = v1::EmbedRequest { model, ..request };
     let single = inputs.single;
-    let name = move |field: &str| field_name(field, "inputs", single);
+    let name = move |field: &str| field_name(field, "inputs", single, &sent);
     let calls = Asker::new(app, id, room).embed(request, inputs.inputs, name);
     Ok(http::respond(app, calls, shape).await?)
 }

@@ -13,6 +13,7 @@ use serde::Serialize;
 use crate::{
     app::App,
     body::{self, Incoming, Received},
+    names::Sent,
     openai::convert::model,
     request_id::RequestId,
     scores::{
@@ -49,9 +50,10 @@ pub(super) async fn answer(
     model: String,
     received: Received,
 ) -> Result<Response, TeiError> {
-    let (Classifying { request, inputs, single }, room) = received.into(convert::predicting).await?;
+    let ((asked, sent), room) = received.into(Sent::beside(convert::predicting)).await?;
+    let Classifying { request, inputs, single } = asked;
     let request = v1::ClassifyRequest { model, ..request };
-    let name = move |field: &str| field_name(field, "inputs", single);
+    let name = move |field: &str| field_name(field, "inputs", single, &sent);
     let (classifications, _) = Asker::new(app, id, room).classify(request, inputs, name).await?;
     let mut predictions: Vec<Vec<Prediction>> = classifications.into_iter().map(predictions).collect();
     match predictions.pop() {

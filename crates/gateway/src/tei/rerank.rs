@@ -14,6 +14,7 @@ use crate::{
     app::App,
     body::{self, Incoming, Received},
     error::ApiError,
+    names::Sent,
     request_id::RequestId,
     scores,
     select::select,
@@ -45,11 +46,15 @@ struct Rank {
 
 /// Ranks the texts of a body.
 pub(super) async fn answer(app: &App, id: &RequestId, received: Received) -> Result<Response, TeiError> {
-    let ((mut request, texts, return_text), room) = received.into(convert::ranking).await?;
+    let ((asked, sent), room) = received.into(Sent::beside(convert::ranking)).await?;
+    let (mut request, texts, return_text) = asked;
     request.model = select(app, request.model, &[Capability::Rerank]).await?.model;
     let mut shown: Vec<Option<String>> =
         if return_text { texts.iter().cloned().map(Some).collect() } else { Vec::new() };
-    let name = |field: &str| field.replacen("documents", "texts", 1);
+    let name = move |field: &str| match field.strip_prefix("documents") {
+        Some(index) => Some(format!("texts{index}")),
+        None => sent.name(field),
+    };
     let (scores, _) = Asker::new(app, id, room).rerank(request, texts, name).await?;
     let rank = |index: usize| Rank {
         index,

@@ -25,12 +25,12 @@ pub(crate) async fn handle(
     request.model = select(&app, request.model, &[Capability::Embed]).await?.model;
     let firsts: Vec<bool> = (0..texts.len()).map(|i| i == 0).collect();
     let name = |field: &str| match field.strip_prefix("inputs[").and_then(|rest| rest.strip_suffix(']')) {
-        Some("0") => "inputs.source_sentence".to_owned(),
+        Some("0") => Some("inputs.source_sentence".to_owned()),
         Some(index) => {
             let sentence = index.parse::<usize>().ok().and_then(|i| i.checked_sub(1));
-            sentence.map_or_else(|| field.to_owned(), |i| format!("inputs.sentences[{i}]"))
+            Some(sentence.map_or_else(|| field.to_owned(), |i| format!("inputs.sentences[{i}]")))
         }
-        None => field.to_owned(),
+        None => Some(field.to_owned()),
     };
     Ok(Json(score::cosines(&Asker::new(&app, &id, room), request, texts, &firsts, name).await?.0))
 }

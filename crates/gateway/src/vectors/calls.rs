@@ -223,8 +223,8 @@ impl Asker {
 }
 
 /// A surface's word for a field of the engine's request.
-pub(crate) trait FieldName: Fn(&str) -> String + Clone + Send + 'static {}
-impl<F: Fn(&str) -> String + Clone + Send + 'static> FieldName for F {}
+pub(crate) trait FieldName: Fn(&str) -> Option<String> + Clone + Send + 'static {}
+impl<F: Fn(&str) -> Option<String> + Clone + Send + 'static> FieldName for F {}
 
 /// What a call for the items from `start` on came to.
 struct Answer<A> {

@@ -6,6 +6,7 @@ pub(crate) mod json;
 use crate::{
     error::{ApiError, quote},
     fields::{Field, Fields, List},
+    names::Sent,
     openai::convert,
 };
 use hanzo_engine_proto::v1::{self, TruncateSide, embed_input::Input};
@@ -147,6 +148,10 @@ pub(crate) fn options(fields: &mut Fields) -> Result<v1::EmbedRequest, ApiError>
     let truncation = truncation(fields)?;
     let dimensions = fields.take("dimensions").map(|f| f.integer(1..=u32::MAX)).transpose()?;
     let normalize = either(fields, "normalize", "normalized")?.map(Field::boolean).transpose()?;
+    let normalize = match fields.take("embd_normalize") {
+        None => normalize,
+        Some(field) => Some(normalizes(field, normalize)?),
+    };
     // Jina's `task` names a prompt.
     let prompt_name = either(fields, "prompt_name", "task")?.map(filled).transpose()?;
     let instruction = either(fields, "instruction", "task_instruction")?;
@@ -166,13 +171,29 @@ pub(crate) fn options(fields: &mut Fields) -> Result<v1::EmbedRequest, ApiError>
     })
 }
 
+/// llama.cpp's number for a norm: -1 is none, 2 the Euclidean one.
+fn normalizes(field: Field, normalize: Option<bool>) -> Result<bool, ApiError> {
+    let named = match field.value().as_f64() {
+        Some(-1.0) => false,
+        Some(2.0) => true,
+        _ => {
+            let problem = "not supported by this build; the only values it accepts are -1 (none) and 2 (length 1)";
+            return Err(ApiError::unsupported(&field.path(), problem));
+        }
+    };
+    if normalize.is_some_and(|normalize| normalize != named) {
+        return Err(field.error("says another thing than normalize"));
+    }
+    Ok(named)
+}
+
 /// A surface's word for a field of `EmbedRequest`, where the inputs are called `input` there, and may be one alone.
-pub(crate) fn field_name(engine: &str, input: &str, single: bool) -> String {
+pub(crate) fn field_name(engine: &str, input: &str, single: bool, sent: &Sent) -> Option<String> {
     match engine.strip_prefix("inputs") {
-        Some(_) if single => input.to_owned(),
-        Some(index) => format!("{input}{index}"),
-        None if matches!(engine, "text" | "tokens") => input.to_owned(),
-        None => engine.to_owned(),
+        Some(_) if single => Some(input.to_owned()),
+        Some(index) => Some(format!("{input}{index}")),
+        None if matches!(engine, "text" | "tokens") => Some(input.to_owned()),
+        None => sent.name(engine),
     }
 }
 

@@ -279,7 +279,8 @@ async fn one_call_that_fails_fails_the_whole() {
         // The third of five calls.
         let refusal = status.clone();
         server.fake.obstruct(move |id| id.ends_with("/2").then(|| Step::Fail(refusal.clone())));
-        let answer = embed(&server, json!({"input": vec!["x"; 1100]})).await;
+        let answer =
+            embed(&server, json!({"model": "owner/embeds", "input": vec!["x"; 1100], "dimensions": 6})).await;
         assert_eq!(answer.status, http, "{status:?}: {}", answer.text);
         let error = &answer.json()["error"];
         assert_eq!((error["code"].as_str(), error["param"].as_str()), (code, param), "{error}");

@@ -15,7 +15,8 @@ use crate::{
 };
 
 async fn chat(server: &Server, stream: bool) -> Answer {
-    let body = json!({"messages": [{"role": "user", "content": "hi"}], "stream": stream});
+    let messages = json!([{"role": "user", "content": "hi"}]);
+    let body = json!({"model": "m", "messages": messages, "temperature": 1, "n": 1, "stream": stream});
     post(server.address, "/v1/chat/completions", &body).await
 }
 

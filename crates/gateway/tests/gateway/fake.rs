@@ -327,16 +327,25 @@ impl Engine for Service {
         request: Request<v1::TokenizeRequest>,
     ) -> Result<Response<v1::TokenizeResponse>, Status> {
         use v1::tokenize_request::Input;
-        let request = request.into_inner();
-        let text = match request.input {
+        let v1::TokenizeRequest { input, add_special_tokens, parse_special, pieces, .. } = request.into_inner();
+        let mut text = match input {
+            Some(Input::Text(text)) if text == "refuse" => {
+                return Err(Status::invalid_argument("prompt: cannot be tokenized"));
+            }
             // What was asked for shows in the tokens.
-            Some(Input::Text(text)) if request.parse_special == Some(false) => format!("plain {text}"),
+            Some(Input::Text(text)) if parse_special == Some(false) => format!("plain {text}"),
             Some(Input::Text(text)) => text,
-            Some(Input::Chat(chat)) => format!("<{} messages>", chat.messages.len()),
+            Some(Input::Chat(chat)) => {
+                format!("<{} messages, {} tools>", chat.messages.len(), chat.tools_json.concat())
+            }
             None => return Err(Status::invalid_argument("text: required")),
         };
+        if add_special_tokens != Some(false) {
+            text.insert(0, '^');
+        }
         let ids = text.bytes().map(u32::from).collect();
-        Ok(Response::new(v1::TokenizeResponse { ids, text, context_tokens_max: 4096 }))
+        let pieces = if pieces { text.bytes().map(|byte| vec![byte].into()).collect() } else { Vec::new() };
+        Ok(Response::new(v1::TokenizeResponse { ids, text, context_tokens_max: 4096, pieces }))
     }
 
     async fn detokenize(

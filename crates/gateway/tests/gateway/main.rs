@@ -4,9 +4,11 @@
 #![allow(clippy::unwrap_used)]
 
 mod connections;
+mod dialects;
 mod embeddings;
 mod failures;
 mod fake;
+mod history;
 mod http;
 mod refusals;
 mod requests;

@@ -7,6 +7,9 @@ use serde_json::{Value, json};
 
 use crate::{Server, fake::hello, http::post, script};
 
+/// As long as the context lasts.
+const NO_LIMIT: Option<u32> = None;
+
 /// The requests that the engine gets for one HTTP request that succeeds.
 async fn asked(path: &str, body: Value) -> Vec<v1::InferRequest> {
     let server = Server::start(script(hello)).await;
@@ -110,7 +113,8 @@ async fn neutral_and_harmless_values_are_accepted() {
         "response_format": {"type": "text"}, "modalities": ["text"], "n": 1, "logprobs": false, "top_logprobs": 0,
         "typical_p": 1, "dry_multiplier": 0, "verbosity": "medium", "stop": [],
         "user": "u", "metadata": {"k": "v"}, "store": false, "service_tier": "auto", "safety_identifier": "s",
-        "prompt_cache_key": "k", "prompt_cache_retention": "24h",
+        "prompt_cache_key": "k", "prompt_cache_retention": "24h", "prompt_cache_options": {"mode": "implicit"},
+        "skip_special_tokens": true, "spaces_between_special_tokens": true, "include_reasoning": true,
     }))
     .await;
     asked(
@@ -118,8 +122,10 @@ async fn neutral_and_harmless_values_are_accepted() {
         json!({"prompt": "x", "suffix": "", "best_of": 1, "logprobs": false, "echo": false}),
     )
     .await;
-    let stream = json!({"prompt": "x", "stream": true, "stream_options": {"include_obfuscation": false}});
-    asked("/v1/completions", stream).await;
+    for on in [false, true] {
+        let options = json!({"include_obfuscation": on, "continuous_usage_stats": on});
+        asked("/v1/completions", json!({"prompt": "x", "stream": true, "stream_options": options})).await;
+    }
 }
 
 #[tokio::test]
@@ -131,6 +137,44 @@ async fn seeds_and_single_stops() {
     }
     assert_eq!(chat(json!({"stop": "\n"})).await.stop.unwrap().strings, ["\n"]);
     assert_eq!(chat(json!({"top_k": -1})).await.sampling.unwrap().top_k, Some(0));
+    // A float without a fraction is an integer.
+    let request =
+        chat(json!({"seed": 42.0, "n": 2.0, "top_k": 3.0, "max_tokens": 5.0, "stop_token_ids": [7.0]})).await;
+    assert_eq!((request.sampling.as_ref().unwrap().seed, request.choices), (Some(42), 2));
+    let stop = request.stop.unwrap();
+    assert_eq!(
+        (request.sampling.unwrap().top_k, stop.max_tokens, stop.token_ids),
+        (Some(3), Some(5), vec![7])
+    );
+    // The smallest nucleus is the most likely token.
+    for zero in [json!(0), json!(0.0), json!(1e-60)] {
+        let top_p = chat(json!({"top_p": zero})).await.sampling.unwrap().top_p.unwrap();
+        assert!(top_p > 0.0 && top_p < 1e-30, "{top_p}");
+    }
+}
+
+#[tokio::test]
+async fn limits_in_everyones_words() {
+    for (extra, expected) in [
+        (json!({"max_tokens": 5}), Some(5)),
+        (json!({"max_completion_tokens": 5}), Some(5)),
+        (json!({"n_predict": 5}), Some(5)),
+        (json!({"n_predict": 5, "max_tokens": 5}), Some(5)),
+        (json!({"max_tokens": -1}), NO_LIMIT),
+        (json!({"n_predict": -1}), NO_LIMIT),
+        (json!({}), None),
+    ] {
+        assert_eq!(chat(extra.clone()).await.stop.unwrap().max_tokens, expected, "{extra}");
+    }
+    for (extra, expected) in
+        [(json!({}), Some(16)), (json!({"max_tokens": -1}), NO_LIMIT), (json!({"n_predict": 7}), Some(7))]
+    {
+        let mut body = json!({"prompt": "x"});
+        body.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+        let requests = asked("/v1/completions", body).await;
+        assert_eq!(requests[0].stop.as_ref().unwrap().max_tokens, expected, "{extra}");
+    }
+    assert_eq!(chat(json!({"n_cmpl": 3})).await.choices, 3);
 }
 
 #[tokio::test]
@@ -216,8 +260,7 @@ async fn completion_prompts() {
 #[tokio::test]
 async fn lenient_ignores_unknown_fields_and_nothing_else() {
     let server = Server::with(script(hello), |config| config.lenient = true).await;
-    let part = json!({"type": "text", "text": "x", "cache_control": {}});
-    let mut body = json!({"messages": [{"role": "user", "content": [part], "mood": 1}], "mirostat": 2});
+    let mut body = json!({"messages": [{"role": "user", "content": "x"}], "mood": 2});
     assert_eq!(post(server.address, "/v1/chat/completions", &body).await.status, 200);
     body["tools"] = json!([{"type": "function"}]);
     assert_eq!(post(server.address, "/v1/chat/completions", &body).await.json()["error"]["param"], "tools");

@@ -1,11 +1,11 @@
 //! Every answer to the letter: chats and completions, whole and streamed.
 
-use hanzo_engine_proto::v1::FinishReason;
+use hanzo_engine_proto::v1::{self, FinishReason, infer_event::Event};
 use serde_json::{Value, json};
 
 use crate::{
     Server,
-    fake::{delta, finished, hello, logprob, reasoning, started, started_with, with_logprobs},
+    fake::{Step, delta, finished, hello, logprob, reasoning, started, started_with, with_logprobs},
     http::post,
     script,
 };
@@ -277,4 +277,80 @@ async fn completion_logprobs() {
     let events = post(server.address, "/v1/completions", &body).await.events();
     let offsets: Vec<_> = (0..2).map(|i| &events[i]["choices"][0]["logprobs"]["text_offset"]).collect();
     assert_eq!(offsets, [&json!([0]), &json!([2])]);
+}
+
+#[tokio::test]
+async fn completion_logprobs_without_alternatives() {
+    let server = Server::start(script(|request| {
+        assert!(request.logprobs && request.top_logprobs == 0);
+        // -0.1 and -0.7 as f64 have more digits than as f32.
+        let tokens = vec![logprob("a", -0.1, vec![]), logprob("b", -0.7, vec![])];
+        Ok(vec![started(), with_logprobs(0, "ab", tokens), finished(0, FinishReason::Stop, 2)])
+    }))
+    .await;
+    let answer = post(server.address, "/v1/completions", &json!({"prompt": "x", "logprobs": 0})).await;
+    let logprobs = r#""logprobs":{"tokens":["a","b"],"token_logprobs":[-0.1,-0.7],"top_logprobs":[{"a":-0.1},{"b":-0.7}],"text_offset":[0,1]}"#;
+    assert!(answer.text.contains(logprobs), "{}", answer.text);
+}
+
+#[tokio::test]
+async fn usage_in_every_chunk() {
+    let server = Server::start(script(|_| {
+        let some = |text: &str, tokens: u32| {
+            let Step::Send(Event::Delta(delta)) = delta(0, text) else { panic!("no delta") };
+            Step::Send(Event::Delta(v1::Delta { token_ids: vec![1; tokens as usize], ..delta }))
+        };
+        Ok(vec![started(), some("a", 1), some("bc", 2), finished(0, FinishReason::Stop, 4)])
+    }))
+    .await;
+    for (path, prompt) in [
+        ("/v1/chat/completions", json!({"messages": messages()})),
+        ("/v1/completions", json!({"prompt": "x"})),
+    ] {
+        for include_usage in [false, true] {
+            let mut body = prompt.clone();
+            body["stream"] = json!(true);
+            body["stream_options"] = json!({"continuous_usage_stats": true, "include_usage": include_usage});
+            let mut events = post(server.address, path, &body).await.events();
+            assert_eq!(events.pop().unwrap(), "[DONE]");
+            let tokens: Vec<_> = events.iter().map(|e| e["usage"]["completion_tokens"].as_u64()).collect();
+            let chat = usize::from(path.contains("chat"));
+            let mut expected = [Some(1), Some(1), Some(3), Some(4)][1 - chat..].to_vec();
+            if include_usage {
+                expected.push(Some(4));
+            }
+            assert_eq!(tokens, expected, "{path}");
+            assert!(events.iter().all(|e| e["usage"]["prompt_tokens"] == 7), "{path}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn obfuscated_events_are_of_few_sizes() {
+    let server = Server::start(script(|_| {
+        let texts = ["a", "bb", "a much longer piece of text than the others", ""];
+        let mut steps = vec![started()];
+        steps.extend(texts.map(|text| delta(0, text)));
+        steps.push(finished(0, FinishReason::Stop, 4));
+        Ok(steps)
+    }))
+    .await;
+    let body = |on: bool| {
+        json!({"messages": messages(), "stream": true,
+            "stream_options": {"include_obfuscation": on, "include_usage": true}})
+    };
+    let plain = post(server.address, "/v1/chat/completions", &body(false)).await;
+    assert!(!plain.text.contains("obfuscation"));
+    let padded = post(server.address, "/v1/chat/completions", &body(true)).await;
+    let texts = |events: Vec<Value>| -> Vec<Value> {
+        events.iter().map(|event| event["choices"][0]["delta"]["content"].clone()).collect()
+    };
+    assert_eq!(texts(plain.events()), texts(padded.events()));
+    let events: Vec<&str> = padded.text.split("\n\n").filter(|e| e.starts_with("data: {")).collect();
+    assert!(events.len() >= 5, "{events:?}");
+    for event in &events {
+        assert_eq!((event.len() - 2) % 128, 0, "{event}");
+        let json: Value = serde_json::from_str(&event[6..]).unwrap();
+        assert!(!json["obfuscation"].as_str().unwrap().is_empty());
+    }
 }

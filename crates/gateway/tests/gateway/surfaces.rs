@@ -2,7 +2,7 @@
 
 use hanzo_engine_proto::v1;
 use hyper::Request;
-use serde_json::json;
+use serde_json::{Value, json};
 use tonic::Status;
 
 use crate::{
@@ -16,9 +16,9 @@ use crate::{
 async fn models() {
     let server = Server::start(script(hello)).await;
     let loaded = json!({"id": "owner/ready", "object": "model", "created": 5, "owned_by": "owner",
-        "state": "ready", "max_model_len": 4096});
-    let stored =
-        json!({"id": "a-stored", "object": "model", "created": 9, "owned_by": "hanzo", "state": "stored"});
+        "state": "ready", "status": {"value": "loaded"}, "max_model_len": 4096});
+    let stored = json!({"id": "a-stored", "object": "model", "created": 9, "owned_by": "hanzo",
+        "state": "stored", "status": {"value": "unloaded"}});
     let answer = get(server.address, "/v1/models").await;
     assert_eq!(answer.json(), json!({"object": "list", "data": [loaded, stored]}));
     // By its id, percent-encoded or not, and by another name that the engine knows.
@@ -34,21 +34,85 @@ async fn models() {
 }
 
 #[tokio::test]
+async fn models_that_answer_nothing_are_marked() {
+    let server = Server::start(script(hello)).await;
+    let with = |state: v1::ModelState| {
+        let mut stats = ready_stats();
+        let status = stats.models[0].status.as_mut().unwrap();
+        (status.state, status.error) = (state.into(), "b.gguf: it is cut short".to_owned());
+        Ok(stats)
+    };
+    for (state, word, router, error) in [
+        (v1::ModelState::Ready, "ready", json!({"value": "loaded"}), Value::Null),
+        (v1::ModelState::Loading, "loading", json!({"value": "loading"}), Value::Null),
+        (v1::ModelState::Draining, "draining", json!({"value": "loaded"}), Value::Null),
+        (
+            v1::ModelState::Failed,
+            "failed",
+            json!({"value": "unloaded", "failed": true}),
+            json!("b.gguf: it is cut short"),
+        ),
+    ] {
+        server.fake.set_stats(with(state));
+        let list = get(server.address, "/v1/models").await.json();
+        let one = get(server.address, "/v1/models/owner/ready").await.json();
+        for model in [&list["data"][0], &one] {
+            assert_eq!(model["id"], "owner/ready");
+            assert_eq!((&model["state"], &model["status"]), (&json!(word), &router), "{model}");
+            assert_eq!(model["error"], error, "{model}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn tokens() {
     let server = Server::start(script(hello)).await;
     let answer = post(server.address, "/tokenize", &json!({"prompt": "ab"})).await;
-    assert_eq!(answer.json(), json!({"tokens": [97, 98], "count": 2, "max_model_len": 4096, "prompt": "ab"}));
-    let answer =
-        post(server.address, "/tokenize", &json!({"messages": [{"role": "user", "content": "x"}]})).await;
-    assert_eq!(answer.json()["prompt"], "<1 messages>");
+    let expected = json!({"tokens": [94, 97, 98], "count": 3, "max_model_len": 4096, "prompt": "^ab"});
+    assert_eq!(answer.json(), expected);
+    let tools = json!([{"type": "function", "function": {"name": "f"}}]);
+    let chat =
+        json!({"messages": [{"role": "user", "content": "x"}], "tools": tools, "add_special_tokens": false});
+    let answer = post(server.address, "/tokenize", &chat).await;
+    let tool = r#"{"type":"function","function":{"name":"f"}}"#;
+    assert_eq!(answer.json()["prompt"], format!("^<1 messages, {tool} tools>"));
+    // llama.cpp's words: no special tokens unless they are asked for, and tokens with their texts.
+    for (body, tokens) in [
+        (json!({"content": "ab"}), json!([97, 98])),
+        (json!({"content": "ab", "add_special": true}), json!([94, 97, 98])),
+        (json!({"prompt": "ab", "add_special_tokens": false}), json!([97, 98])),
+        (json!({"content": "a", "with_pieces": true}), json!([{"id": 97, "piece": "a"}])),
+        (
+            json!({"content": "é", "with_pieces": true}),
+            json!([{"id": 0xc3, "piece": [0xc3]}, {"id": 0xa9, "piece": [0xa9]}]),
+        ),
+    ] {
+        assert_eq!(post(server.address, "/tokenize", &body).await.json()["tokens"], tokens, "{body}");
+    }
+    let answer = post(server.address, "/tokenize", &json!({"prompt": "a", "return_token_strs": true})).await;
+    assert_eq!(answer.json()["token_strs"], json!(["^", "a"]));
+    assert_eq!(answer.json()["tokens"], json!([94, 97]));
+    assert!(expected.get("token_strs").is_none());
     let plain = post(server.address, "/tokenize", &json!({"prompt": "a", "parse_special": false})).await;
-    assert_eq!(plain.json()["prompt"], "plain a");
+    assert_eq!(plain.json()["prompt"], "^plain a");
     let answer = post(server.address, "/detokenize", &json!({"tokens": [97, 98]})).await;
     assert_eq!(answer.json(), json!({"prompt": "ab"}));
     for (path, body, param) in [
         ("/tokenize", json!({}), "messages"),
         ("/tokenize", json!({"prompt": 5}), "prompt"),
         ("/tokenize", json!({"prompt": "x", "messages": []}), "messages"),
+        ("/tokenize", json!({"prompt": "x", "content": "x"}), "content"),
+        ("/tokenize", json!({"content": 5}), "content"),
+        ("/tokenize", json!({"prompt": "refuse"}), "prompt"),
+        ("/tokenize", json!({"content": "refuse"}), "content"),
+        (
+            "/tokenize",
+            json!({"content": "x", "add_special": true, "add_special_tokens": true}),
+            "add_special",
+        ),
+        ("/tokenize", json!({"content": "x", "with_pieces": true, "return_token_strs": true}), "with_pieces"),
+        ("/tokenize", json!({"prompt": "x", "tools": []}), "tools"),
+        ("/tokenize", json!({"messages": [{"role": "user", "content": "x"}], "tools": ["f"]}), "tools[0]"),
         ("/detokenize", json!({}), "tokens"),
         ("/detokenize", json!({"tokens": ["a"]}), "tokens[0]"),
         // The engine's word for it is another.

@@ -1,8 +1,7 @@
 //! From the engine's events to OpenAI's words: finish reasons, usage, timings, log probabilities.
 
 use hanzo_engine_proto::v1::{self, FinishReason, TokenLogprob};
-use serde::Serialize;
-use serde_json::{Map, Value};
+use serde::{Serialize, Serializer};
 
 use crate::openai::tally::Tally;
 
@@ -40,11 +39,11 @@ struct CompletionTokensDetails {
 
 /// All prompts and choices together.
 pub(crate) fn usage(tally: &Tally) -> Usage {
-    let prompt_tokens = tally.prompt_tokens();
+    let (prompt_tokens, completion_tokens) = (tally.prompt_tokens(), tally.completion_tokens());
     Usage {
         prompt_tokens,
-        completion_tokens: tally.completion_tokens,
-        total_tokens: prompt_tokens.saturating_add(tally.completion_tokens),
+        completion_tokens,
+        total_tokens: prompt_tokens.saturating_add(completion_tokens),
         prompt_tokens_details: PromptTokensDetails { cached_tokens: tally.cached_tokens() },
         completion_tokens_details: CompletionTokensDetails { reasoning_tokens: tally.reasoning_tokens },
     }
@@ -109,8 +108,19 @@ pub(crate) fn chat_logprobs(tokens: &[TokenLogprob]) -> ChatLogprobs {
 pub(crate) struct CompletionLogprobs {
     tokens: Vec<String>,
     token_logprobs: Vec<f32>,
-    top_logprobs: Option<Vec<Map<String, Value>>>, // null where none were asked for
-    text_offset: Vec<usize>,                       // in characters, from the start of the text
+    top_logprobs: Vec<Alternatives>,
+    text_offset: Vec<usize>, // in characters, from the start of the text
+}
+
+/// Tokens and their log probabilities as a JSON object in this order. `serde_json::Value` would widen the numbers to
+/// f64, and show digits that they do not have.
+#[derive(Debug, Default)]
+struct Alternatives(Vec<(String, f32)>);
+
+impl Serialize for Alternatives {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().map(|(token, logprob)| (token, logprob)))
+    }
 }
 
 /// The characters that the tokens of one choice have made so far.
@@ -130,23 +140,26 @@ impl TextOffset {
     }
 }
 
-/// The old style: `top` alternatives, and the token itself among them.
+/// The old style: `top` alternatives, which may be none, and the token itself among them.
 pub(crate) fn completion_logprobs(
     tokens: &[TokenLogprob],
     top: u32,
     offset: &mut TextOffset,
 ) -> CompletionLogprobs {
     let alternatives = |token: &TokenLogprob| {
-        let mut map = Map::new();
+        let mut list: Vec<(String, f32)> = Vec::with_capacity(top as usize + 1);
         for token in token.top.iter().take(top as usize).chain([token]) {
-            map.entry(token_word(&token.token)).or_insert_with(|| Value::from(finite(token.logprob)));
+            let word = token_word(&token.token);
+            if list.iter().all(|(other, _)| *other != word) {
+                list.push((word, finite(token.logprob)));
+            }
         }
-        map
+        Alternatives(list)
     };
     CompletionLogprobs {
         tokens: tokens.iter().map(|t| token_word(&t.token)).collect(),
         token_logprobs: tokens.iter().map(|t| finite(t.logprob)).collect(),
-        top_logprobs: (top > 0).then(|| tokens.iter().map(alternatives).collect()),
+        top_logprobs: tokens.iter().map(alternatives).collect(),
         text_offset: tokens.iter().map(|t| offset.advance(&t.token)).collect(),
     }
 }
@@ -182,7 +195,7 @@ mod tests {
         let expected = json!({
             "tokens": ["a", "bytes:\\xc3", "bytes:\\xa9\\x62"],
             "token_logprobs": [-0.5, -1.0, -1.5],
-            "top_logprobs": null,
+            "top_logprobs": [{"a": -0.5}, {"bytes:\\xc3": -1.0}, {"bytes:\\xa9\\x62": -1.5}],
             "text_offset": [0, 1, 1],
         });
         assert_eq!(logprobs, expected);
@@ -199,6 +212,11 @@ mod tests {
         let old =
             serde_json::to_string(&completion_logprobs(&tokens, 2, &mut TextOffset::default())).unwrap();
         assert!(old.contains(r#""top_logprobs":[{"x":-0.25,"y":-0.5,"z":-9999.0}]"#), "{old}");
+        // Each number has the digits of an f32, in both places.
+        let tokens_of_tenths = [token(b"z", -0.1, vec![token(b"x", -0.7, vec![])])];
+        let logprobs = completion_logprobs(&tokens_of_tenths, 1, &mut TextOffset::default());
+        let text = serde_json::to_string(&logprobs).unwrap();
+        assert!(text.contains(r#""token_logprobs":[-0.1],"top_logprobs":[{"x":-0.7,"z":-0.1}]"#), "{text}");
         let chat = serde_json::to_value(chat_logprobs(&tokens)).unwrap();
         let expected = json!({"refusal": null, "content": [{
             "token": "z", "logprob": -9999.0, "bytes": [122],

@@ -1,128 +1,196 @@
 //! A chat's messages: OpenAI's JSON to the contract's messages.
+//!
+//! Most of them are history: an agent dumps the messages it got, each library with fields of its own, and sends them
+//! back. So fields that are not known here are ignored in messages, and forms that say the same are read as one:
+//! `reasoning` is `reasoning_content`, a `function` is a tool, a `function_call` a tool call. What a message says is
+//! never lost: a part that cannot be shown to the model is refused by name.
+
+use std::collections::{HashMap, VecDeque};
+
+use hanzo_engine_proto::v1::{self, content_part::Part};
 
 use crate::{
     error::{ApiError, quote},
     fields::{Field, Fields},
-    json::Json,
-    limits::{CHAT_MESSAGES_MAX, CHAT_PARTS_MAX},
 };
-use hanzo_engine_proto::v1::{self, content_part::Part};
 
-const ROLES: [&str; 5] = ["system", "developer", "user", "assistant", "tool"];
+const ROLES: [&str; 6] = ["system", "developer", "user", "assistant", "tool", "function"];
 
 /// The `messages` of a request: at least one.
 pub(super) fn read(field: Field) -> Result<Vec<v1::Message>, ApiError> {
-    let mut list = field.list()?;
-    // As many as a chat may have, which the daemon checks: no more are built.
-    let messages: Vec<_> = list
-        .by_ref()
-        .take(CHAT_MESSAGES_MAX)
-        .map(|field| message(field.object()?))
-        .collect::<Result<_, _>>()?;
-    match (messages.is_empty(), list.next()) {
-        (true, _) => Err(field.error("must not be empty")),
-        (_, Some(_)) => Err(field.error(format!("has more than {CHAT_MESSAGES_MAX} messages"))),
-        (_, None) => Ok(messages),
+    let mut calls = OldCalls::default();
+    let messages = field.list()?.map(|field| message(field.object()?, &mut calls));
+    let messages: Vec<_> = messages.collect::<Result<_, _>>()?;
+    if messages.is_empty() { Err(field.error("must not be empty")) } else { Ok(messages) }
+}
+
+/// Calls of functions in the form that had no ids: they get some, in their order, and so do the results.
+#[derive(Default)]
+struct OldCalls {
+    made: usize,
+    open: HashMap<String, VecDeque<String>>, // the ids of calls without a result, by name
+}
+
+impl OldCalls {
+    fn call(&mut self, name: &str) -> String {
+        self.made += 1;
+        // Nine letters and digits: some templates take no other.
+        let id = format!("call{:05}", self.made);
+        self.open.entry(name.to_owned()).or_default().push_back(id.clone());
+        id
+    }
+
+    fn result(&mut self, name: &str) -> String {
+        self.open.get_mut(name).and_then(VecDeque::pop_front).unwrap_or_default()
     }
 }
 
-fn message(mut fields: Fields) -> Result<v1::Message, ApiError> {
+fn message(mut fields: Fields, old: &mut OldCalls) -> Result<v1::Message, ApiError> {
     let role = fields.require("role")?.word(&ROLES)?;
     let assistant = role == "assistant";
-    let tool_calls = match fields.take("tool_calls") {
-        None => Vec::new(),
-        Some(field) if !assistant => return Err(field.error("only allowed where role is assistant")),
-        Some(field) => field.list()?.map(|call| tool_call(call.object()?)).collect::<Result<_, _>>()?,
-    };
-    let tool_call_id = match fields.take("tool_call_id") {
-        Some(field) if role != "tool" => return Err(field.error("only allowed where role is tool")),
-        Some(field) => field.string()?,
-        None if role == "tool" => return Err(ApiError::field(&fields.path_of("tool_call_id"), "required")),
-        None => String::new(),
-    };
-    let reasoning_content = match fields.take("reasoning_content") {
-        None => String::new(),
-        Some(field) if !assistant => return Err(field.error("only allowed where role is assistant")),
-        Some(field) => field.string()?,
-    };
-    let content = match fields.take("content") {
-        Some(field) => content(field)?,
-        // An assistant that called tools may have said nothing.
-        None if !tool_calls.is_empty() => Vec::new(),
-        None => return Err(ApiError::field(&fields.path_of("content"), "required")),
-    };
-    for name in ["refusal", "audio", "function_call"] {
-        if let Some(field) = fields.take(name) {
-            return Err(ApiError::unsupported(&field.path(), "not supported by this build"));
-        }
-    }
-    // What the official client's own answers carry when they are sent back: nothing.
-    if let Some(field) = fields.take("annotations")
-        && field.value().elements().is_none_or(|mut list| list.next().is_some())
-    {
-        return Err(ApiError::unsupported(&field.path(), "not supported by this build unless it is empty"));
-    }
     let name = fields.take("name").map(Field::string).transpose()?.unwrap_or_default();
-    fields.finish()?;
-    Ok(v1::Message { role: role.to_owned(), content, name, tool_calls, tool_call_id, reasoning_content })
-}
-
-fn content(field: Field) -> Result<Vec<v1::ContentPart>, ApiError> {
-    let text = |text| v1::ContentPart { part: Some(Part::Text(text)) };
-    if field.value().is_string() {
-        return Ok(vec![text(field.string()?)]);
-    }
-    let Ok(mut list) = field.list() else {
-        return Err(field.error("expected a string or an array of content parts"));
-    };
-    let parts = list.by_ref().take(CHAT_PARTS_MAX).map(|part| text_part(part.object()?).map(text));
-    let parts: Vec<_> = parts.collect::<Result<_, ApiError>>()?;
-    match (parts.is_empty(), list.next()) {
-        (true, _) => Err(field.error("must not be empty")),
-        (_, Some(_)) => Err(field.error(format!("has more than {CHAT_PARTS_MAX} parts"))),
-        (_, None) => Ok(parts),
-    }
-}
-
-fn text_part(mut fields: Fields) -> Result<String, ApiError> {
-    let field = fields.require("type")?;
-    match &*field.text()? {
-        "text" => {}
-        known @ ("image_url" | "input_audio" | "file" | "video_url" | "audio_url" | "refusal") => {
-            return Err(ApiError::unsupported(
-                &field.path(),
-                format!("{known} is not supported by this build, only text"),
-            ));
+    let tool_call_id = match fields.take("tool_call_id") {
+        Some(field) if role == "tool" => field.string()?,
+        Some(field) if role != "function" && field.text().ok().as_deref() != Some("") => {
+            return Err(field.error("only allowed where role is tool"));
         }
-        other => return Err(field.error(format!("expected text, got {}", quote(other)))),
+        Some(_) | None if role == "function" => old.result(&name),
+        None if role == "tool" => return Err(ApiError::field(&fields.path_of("tool_call_id"), "required")),
+        Some(_) | None => String::new(),
+    };
+    let tool_calls = tool_calls(&mut fields, assistant, old)?;
+    let mut said = Said::default();
+    match fields.take("content") {
+        Some(field) => said.content(field, assistant)?,
+        None if assistant || matches!(role, "tool" | "function") => {}
+        None => return Err(ApiError::field(&fields.path_of("content"), "required")),
     }
-    let text = fields.require("text")?.string()?;
-    fields.finish()?;
-    Ok(text)
+    if assistant {
+        if said.text.is_empty()
+            && let Some(refusal) = text_of(&mut fields, "refusal")
+        {
+            said.text.push(part(refusal));
+        }
+        if let Some(field) = fields.take("reasoning_content") {
+            said.reasoning = field.string()?;
+        } else if said.reasoning.is_empty() {
+            let other = text_of(&mut fields, "reasoning").or_else(|| text_of(&mut fields, "thinking"));
+            said.reasoning = other.unwrap_or_default();
+        }
+    }
+    Ok(v1::Message {
+        role: if role == "function" { "tool" } else { role }.to_owned(),
+        content: said.text,
+        name,
+        tool_calls,
+        tool_call_id,
+        reasoning_content: said.reasoning,
+    })
+}
+
+/// A field that some libraries have, where it is a text with something in it.
+fn text_of(fields: &mut Fields, name: &str) -> Option<String> {
+    fields.take(name)?.string().ok().filter(|text| !text.is_empty())
+}
+
+fn part(text: String) -> v1::ContentPart {
+    v1::ContentPart { part: Some(Part::Text(text)) }
+}
+
+/// What a message's `content` has.
+#[derive(Default)]
+struct Said {
+    text: Vec<v1::ContentPart>,
+    reasoning: String,
+}
+
+impl Said {
+    fn content(&mut self, field: Field, assistant: bool) -> Result<(), ApiError> {
+        match field.value() {
+            value if value.is_string() => self.text.push(part(field.string()?)),
+            value if value.is_array() => {
+                for field in field.list()? {
+                    self.part(field.object()?, assistant)?;
+                }
+            }
+            _ => return Err(field.error("expected a string or an array of content parts")),
+        }
+        Ok(())
+    }
+
+    fn part(&mut self, mut fields: Fields, assistant: bool) -> Result<(), ApiError> {
+        let field = fields.require("type")?;
+        match &*field.text()? {
+            "text" | "input_text" | "output_text" => {
+                self.text.push(part(fields.require("text")?.string()?));
+            }
+            "refusal" if assistant => self.text.push(part(fields.require("refusal")?.string()?)),
+            // Anthropic's name and OpenAI's; what is hidden from the client is hidden from the model.
+            "thinking" | "reasoning" | "reasoning_content" | "redacted_thinking" if assistant => {
+                let names = ["thinking", "reasoning", "reasoning_content", "text"];
+                let text = names.iter().find_map(|name| text_of(&mut fields, name));
+                self.reasoning.push_str(&text.unwrap_or_default());
+            }
+            known @ ("image_url" | "input_audio" | "file" | "video_url" | "audio_url" | "input_image"
+            | "input_file" | "refusal" | "thinking" | "reasoning") => {
+                let problem = format!("{known} is not supported here by this build, only text");
+                return Err(ApiError::unsupported(&field.path(), problem));
+            }
+            other => return Err(field.error(format!("expected text, got {}", quote(other)))),
+        }
+        Ok(())
+    }
+}
+
+fn tool_calls(
+    fields: &mut Fields,
+    assistant: bool,
+    old: &mut OldCalls,
+) -> Result<Vec<v1::ToolCall>, ApiError> {
+    let mut calls = Vec::new();
+    if let Some(field) = fields.take("tool_calls") {
+        let mut list = field.list()?;
+        if !assistant && list.next().is_some() {
+            return Err(field.error("only allowed where role is assistant"));
+        }
+        for call in field.list()? {
+            calls.push(tool_call(call.object()?)?);
+        }
+    }
+    match fields.take("function_call") {
+        Some(field) if assistant && calls.is_empty() => {
+            let (name, arguments_json) = called(field.object()?, "arguments")?;
+            calls.push(v1::ToolCall { id: old.call(&name), name, arguments_json });
+        }
+        // The same call once more, or none of this role's.
+        Some(_) | None => {}
+    }
+    Ok(calls)
 }
 
 fn tool_call(mut fields: Fields) -> Result<v1::ToolCall, ApiError> {
     let id = fields.require("id")?.string()?;
-    fields.take("type").map(|field| field.word(&["function"])).transpose()?;
-    // Streamed calls are numbered; a client may send the number back.
-    fields.take("index").map(|field| field.integer(0..=u32::MAX)).transpose()?;
-    let mut function = fields.require("function")?.object()?;
-    let name = function.require("name")?.string()?;
-    let arguments = match function.take("arguments") {
-        None => String::new(),
-        Some(field) => {
-            let text = field.string()?;
-            if !text.trim().is_empty() {
-                Json::parse(&text).map_err(|fault| {
-                    field.error(format!("expected JSON in a string: {} at byte {}", fault.problem, fault.at))
-                })?;
-            }
-            text
-        }
+    let kind = fields.take("type").map(|field| field.word(&["function", "custom"])).transpose()?;
+    let (name, arguments_json) = match kind {
+        Some("custom") => called(fields.require("custom")?.object()?, "input")?,
+        _ => called(fields.require("function")?.object()?, "arguments")?,
     };
-    function.finish()?;
-    fields.finish()?;
-    // A function without parameters is called with nothing, which templates expect as an object.
-    let arguments_json = if arguments.trim().is_empty() { "{}".to_owned() } else { arguments };
     Ok(v1::ToolCall { id, name, arguments_json })
+}
+
+/// The name and the arguments of a call. Arguments that a model wrote need not be JSON: they stay what they are.
+fn called(mut function: Fields, arguments: &str) -> Result<(String, String), ApiError> {
+    let field = function.require("name")?;
+    let name = field.string()?;
+    if name.is_empty() {
+        return Err(field.error("must not be empty"));
+    }
+    let arguments = match function.take(arguments) {
+        None => String::new(),
+        // Some libraries keep them parsed.
+        Some(field) if field.value().is_object() => field.value().to_text(),
+        Some(field) => field.string()?,
+    };
+    // A function without parameters is called with nothing, which templates expect as an object.
+    Ok((name, if arguments.trim().is_empty() { "{}".to_owned() } else { arguments }))
 }

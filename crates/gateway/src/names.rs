@@ -1,0 +1,151 @@
+//! What a client calls the engine's fields in one request, so that an error names a field that it has sent.
+
+use crate::{Config, error::ApiError, fields::Fields};
+
+/// The engine's fields, each with the words that clients have for it. Of several that were sent the first is told.
+const NAMES: [(&str, &[&str]); 46] = [
+    ("model", &["model"]),
+    ("prompt", PROMPT),
+    ("chat", PROMPT),
+    ("text", PROMPT),
+    ("tokens", PROMPT),
+    ("input", PROMPT),
+    ("messages", &["messages"]),
+    ("tools", &["tools"]),
+    ("tools_json", &["tools"]),
+    ("template_kwargs_json", &["chat_template_kwargs", "reasoning_effort"]),
+    ("add_generation_prompt", &["add_generation_prompt", "continue_final_message"]),
+    ("continue_final_message", &["continue_final_message"]),
+    ("temperature", &["temperature"]),
+    ("top_k", &["top_k"]),
+    ("top_p", &["top_p"]),
+    ("min_p", &["min_p"]),
+    ("repetition_penalty", &["repetition_penalty"]),
+    ("frequency_penalty", &["frequency_penalty"]),
+    ("presence_penalty", &["presence_penalty"]),
+    ("logit_bias", &["logit_bias"]),
+    ("seed", &["seed"]),
+    ("max_tokens", &["max_completion_tokens", "max_tokens", "n_predict"]),
+    ("min_tokens", &["min_tokens"]),
+    ("strings", &["stop"]),
+    ("stop", &["stop"]),
+    ("token_ids", &["stop_token_ids"]),
+    ("stop_token_ids", &["stop_token_ids"]),
+    ("include_stop_string", &["include_stop_str_in_output"]),
+    ("ignore_eos", &["ignore_eos"]),
+    ("choices", &["n", "n_cmpl"]),
+    ("top_logprobs", &["top_logprobs", "logprobs"]),
+    ("logprobs", &["logprobs"]),
+    ("priority", &["priority"]),
+    ("echo", &["echo"]),
+    ("dimensions", &["dimensions"]),
+    ("normalize", &["normalize", "normalized", "embd_normalize"]),
+    ("truncate", &["truncate", "truncate_prompt_tokens"]),
+    ("truncate_side", &["truncation_direction", "truncation_side", "truncate"]),
+    ("prompt_name", &["prompt_name", "task"]),
+    ("instruction", &["instruction", "task_instruction"]),
+    ("raw_scores", &["raw_scores"]),
+    ("add_special_tokens", &["add_special_tokens", "add_special"]),
+    ("parse_special", &["parse_special"]),
+    ("ids", &["tokens"]),
+    // Made by the gateway.
+    ("output", &[]),
+    ("request_id", &[]),
+];
+
+const PROMPT: &[&str] = &["messages", "prompt", "content"];
+
+/// Those of the words in the table that a body has.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Sent(Vec<&'static str>);
+
+impl Sent {
+    /// Of a body of which nothing has been read yet.
+    pub(crate) fn of(body: &Fields<'_>) -> Sent {
+        let mut sent = Vec::new();
+        for word in NAMES.iter().flat_map(|(_, words)| words.iter().copied()) {
+            if body.gives(word) && !sent.contains(&word) {
+                sent.push(word);
+            }
+        }
+        Sent(sent)
+    }
+
+    /// What `read` makes of a body, and what the body has.
+    pub(crate) fn beside<T>(
+        read: impl FnOnce(Fields<'_>, &Config) -> Result<T, ApiError>,
+    ) -> impl FnOnce(Fields<'_>, &Config) -> Result<(T, Sent), ApiError> {
+        move |fields, config| {
+            let sent = Sent::of(&fields);
+            Ok((read(fields, config)?, sent))
+        }
+    }
+
+    /// The client's name for a field of the engine's request, such as `chat.messages[2].content`. `None` where it has sent no
+    /// such field.
+    pub(crate) fn name(&self, engine: &str) -> Option<String> {
+        let nested = ["sampling.", "chat.", "stop."].iter().find_map(|outer| engine.strip_prefix(outer));
+        let path = nested.unwrap_or(engine);
+        let (field, rest) = path.split_at(path.find(['.', '[']).unwrap_or(path.len()));
+        let Some((_, words)) = NAMES.iter().find(|(name, _)| *name == field) else {
+            return Some(path.to_owned());
+        };
+        let word = words.iter().find(|word| self.0.contains(word))?;
+        // A call's name lies one object deeper than the engine has it.
+        let rest = match rest.split_once("].tool_calls[").and_then(|(_, call)| call.split_once("].")) {
+            Some((_, field @ ("name" | "arguments_json"))) => {
+                let http = if field == "name" { "function.name" } else { "function.arguments" };
+                format!("{}{http}", rest.strip_suffix(field).unwrap_or(rest))
+            }
+            _ => rest.to_owned(),
+        };
+        Some(format!("{word}{rest}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::Sent;
+    use crate::fields::fields_of;
+
+    fn name(body: Value, engine: &str) -> Option<String> {
+        Sent::of(&fields_of(&body, false)).name(engine)
+    }
+
+    #[test]
+    fn a_field_has_the_name_that_was_sent() {
+        for (body, engine, expected) in [
+            (json!({"max_tokens": 1}), "max_tokens", Some("max_tokens")),
+            (json!({"max_completion_tokens": 1}), "stop.max_tokens", Some("max_completion_tokens")),
+            (json!({"n_predict": 1}), "max_tokens", Some("n_predict")),
+            (json!({"max_tokens": null, "n": 1}), "max_tokens", None),
+            (json!({"n": 2}), "choices", Some("n")),
+            (json!({"n_cmpl": 2}), "choices", Some("n_cmpl")),
+            (json!({"messages": []}), "prompt", Some("messages")),
+            (json!({"messages": []}), "chat.messages[3].role", Some("messages[3].role")),
+            (json!({"prompt": ""}), "tokens[7]", Some("prompt[7]")),
+            (json!({"prompt": ""}), "prompt", Some("prompt")),
+            (json!({"content": ""}), "text", Some("content")),
+            (json!({"logprobs": 2}), "top_logprobs", Some("logprobs")),
+            (json!({"stop": "x"}), "stop.strings[1]", Some("stop[1]")),
+            (json!({"stop": "x"}), "stop", Some("stop")),
+            (json!({"stop_token_ids": []}), "stop.token_ids", Some("stop_token_ids")),
+            (json!({"reasoning_effort": "low"}), "template_kwargs_json", Some("reasoning_effort")),
+            (json!({"temperature": 1}), "sampling.temperature", Some("temperature")),
+            (json!({"truncate": "START"}), "truncate_side", Some("truncate")),
+            (json!({"task": "x"}), "prompt_name", Some("task")),
+            (json!({}), "output", None),
+            (json!({}), "model", None),
+            (json!({}), "not.in[the].table", Some("not.in[the].table")),
+            (
+                json!({"messages": []}),
+                "messages[1].tool_calls[2].name",
+                Some("messages[1].tool_calls[2].function.name"),
+            ),
+        ] {
+            assert_eq!(name(body.clone(), engine).as_deref(), expected, "{body} {engine}");
+        }
+    }
+}
