@@ -17,7 +17,7 @@ pub(crate) const JSON_DEPTH_MAX: usize = 128;
 pub(crate) const OBJECT_FIELDS_MAX: usize = 16_384;
 /// Messages of one chat, as many as the daemon takes.
 pub(crate) const CHAT_MESSAGES_MAX: usize = 16_384;
-/// Parts of one message's content.
+/// Parts of one message's content, and calls of tools in it.
 pub(crate) const CHAT_PARTS_MAX: usize = 16_384;
 /// A body of so many bytes is read where it arrived; a larger one on a thread of its own, so that nobody waits for it.
 pub(crate) const INLINE_BODY_BYTES: usize = 32 << 10;

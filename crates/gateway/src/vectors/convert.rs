@@ -177,7 +177,8 @@ fn normalizes(field: Field, normalize: Option<bool>) -> Result<bool, ApiError> {
         Some(-1.0) => false,
         Some(2.0) => true,
         _ => {
-            let problem = "not supported by this build; the only values it accepts are -1 (none) and 2 (length 1)";
+            let problem =
+                "not supported by this build; the only values it accepts are -1 (none) and 2 (length 1)";
             return Err(ApiError::unsupported(&field.path(), problem));
         }
     };

@@ -12,16 +12,22 @@ use hanzo_engine_proto::v1::{self, content_part::Part};
 use crate::{
     error::{ApiError, quote},
     fields::{Field, Fields},
+    limits::{CHAT_MESSAGES_MAX, CHAT_PARTS_MAX},
 };
 
 const ROLES: [&str; 6] = ["system", "developer", "user", "assistant", "tool", "function"];
 
 /// The `messages` of a request: at least one.
 pub(super) fn read(field: Field) -> Result<Vec<v1::Message>, ApiError> {
-    let mut calls = OldCalls::default();
-    let messages = field.list()?.map(|field| message(field.object()?, &mut calls));
+    let (mut calls, mut list) = (OldCalls::default(), field.list()?);
+    // As many as a chat may have, which the daemon checks: no more are built.
+    let messages = list.by_ref().take(CHAT_MESSAGES_MAX).map(|field| message(field.object()?, &mut calls));
     let messages: Vec<_> = messages.collect::<Result<_, _>>()?;
-    if messages.is_empty() { Err(field.error("must not be empty")) } else { Ok(messages) }
+    match (messages.is_empty(), list.next()) {
+        (true, _) => Err(field.error("must not be empty")),
+        (_, Some(_)) => Err(field.error(format!("has more than {CHAT_MESSAGES_MAX} messages"))),
+        (_, None) => Ok(messages),
+    }
 }
 
 /// Calls of functions in the form that had no ids: they get some, in their order, and so do the results.
@@ -109,8 +115,12 @@ impl Said {
         match field.value() {
             value if value.is_string() => self.text.push(part(field.string()?)),
             value if value.is_array() => {
-                for field in field.list()? {
-                    self.part(field.object()?, assistant)?;
+                let mut list = field.list()?;
+                for part in list.by_ref().take(CHAT_PARTS_MAX) {
+                    self.part(part.object()?, assistant)?;
+                }
+                if list.next().is_some() {
+                    return Err(field.error(format!("has more than {CHAT_PARTS_MAX} parts")));
                 }
             }
             _ => return Err(field.error("expected a string or an array of content parts")),
@@ -150,11 +160,14 @@ fn tool_calls(
     let mut calls = Vec::new();
     if let Some(field) = fields.take("tool_calls") {
         let mut list = field.list()?;
-        if !assistant && list.next().is_some() {
+        if !assistant && list.clone().next().is_some() {
             return Err(field.error("only allowed where role is assistant"));
         }
-        for call in field.list()? {
+        for call in list.by_ref().take(CHAT_PARTS_MAX) {
             calls.push(tool_call(call.object()?)?);
+        }
+        if list.next().is_some() {
+            return Err(field.error(format!("has more than {CHAT_PARTS_MAX} calls")));
         }
     }
     match fields.take("function_call") {
