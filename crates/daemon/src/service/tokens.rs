@@ -17,7 +17,8 @@ pub(super) async fn tokenize(
 ) -> Result<v1::TokenizeResponse, Error> {
     let _active = core.drain.enter()?;
     let by = answer_by(deadline(&request, Instant::now())?);
-    let v1::TokenizeRequest { model, input, add_special_tokens, parse_special, pieces } = request.into_inner();
+    let v1::TokenizeRequest { model, input, add_special_tokens, parse_special, pieces } =
+        request.into_inner();
     let wanted = match &input {
         Some(v1::tokenize_request::Input::Chat(_)) => Wanted::Chat,
         Some(v1::tokenize_request::Input::Text(_)) | None => Wanted::Anything,

@@ -269,7 +269,8 @@ fn max_tokens(fields: &mut Fields, default: Option<u32>) -> Result<MaxTokens, Ap
         }
     }
     Ok(match found {
-        Some((name, tokens)) => MaxTokens { tokens: u32::try_from(tokens).ok(), name },
+        // The engine cuts it at what the context leaves.
+        Some((name, tokens)) => MaxTokens { tokens: Some(u32::try_from(tokens).unwrap_or(u32::MAX)), name },
         None => MaxTokens { tokens: default, name: "max_tokens" },
     })
 }

@@ -327,7 +327,8 @@ impl Engine for Service {
         request: Request<v1::TokenizeRequest>,
     ) -> Result<Response<v1::TokenizeResponse>, Status> {
         use v1::tokenize_request::Input;
-        let v1::TokenizeRequest { input, add_special_tokens, parse_special, pieces, .. } = request.into_inner();
+        let v1::TokenizeRequest { input, add_special_tokens, parse_special, pieces, .. } =
+            request.into_inner();
         let mut text = match input {
             Some(Input::Text(text)) if text == "refuse" => {
                 return Err(Status::invalid_argument("prompt: cannot be tokenized"));

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::{Server, fake::hello, http::post, script};
 
 /// As long as the context lasts.
-const NO_LIMIT: Option<u32> = None;
+const NO_LIMIT: Option<u32> = Some(u32::MAX);
 
 /// The requests that the engine gets for one HTTP request that succeeds.
 async fn asked(path: &str, body: Value) -> Vec<v1::InferRequest> {
