@@ -5,11 +5,13 @@
 use std::sync::Arc;
 
 use hanzo_engine_kernels::KernelError;
-use hanzo_engine_runtime::{LoadError, RequestError};
+use hanzo_engine_runtime::{LoadError, RequestError, printable};
 use hanzo_engine_store::{PullError, StoreError};
 use tonic::{Code, Status, metadata::MetadataMap};
 
-use crate::limits::{NAMES_LISTED_MAX, QUOTE_BYTES_MAX, RETRY_AFTER_MS_MAX, RETRY_AFTER_MS_MIN};
+use crate::limits::{
+    MESSAGE_CHARS_MAX, NAMES_LISTED_MAX, QUOTE_BYTES_MAX, RETRY_AFTER_MS_MAX, RETRY_AFTER_MS_MIN,
+};
 
 /// A request that was not done, and why.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -146,7 +148,7 @@ pub(crate) enum FailureReason {
     Store(#[from] StoreError),
     #[error(transparent)]
     Step(#[from] hanzo_engine_runtime::StepError),
-    #[error("the worker panicked: {0}")]
+    #[error("the worker panicked: {}", printable(.0, MESSAGE_CHARS_MAX))]
     Panic(String),
     #[error("no thread for the worker: {0}")]
     Thread(std::io::Error),
@@ -213,7 +215,8 @@ impl Error {
             E::Request(
                 RequestError::Invalid { .. }
                 | RequestError::ContextLength { .. }
-                | RequestError::InputLength { .. },
+                | RequestError::InputLength { .. }
+                | RequestError::NoRoom { .. },
             ) => Code::InvalidArgument,
             E::CannotDo { .. } | E::NotStored { .. } | E::BuiltIn { .. } => Code::FailedPrecondition,
             E::NotLoaded { .. } | E::OnlyStored { .. } => Code::NotFound,
@@ -239,9 +242,9 @@ impl Error {
     fn word(&self) -> Option<&'static str> {
         match self {
             Error::Request(error) | Error::Input { error, .. } => match error {
-                RequestError::ContextLength { .. } | RequestError::InputLength { .. } => {
-                    Some("context_length_exceeded")
-                }
+                RequestError::ContextLength { .. }
+                | RequestError::InputLength { .. }
+                | RequestError::NoRoom { .. } => Some("context_length_exceeded"),
                 _ => None,
             },
             Error::NotPulled { .. } => Some("not_pulled"),
@@ -330,7 +333,8 @@ impl From<Error> for Status {
                 metadata.insert(key, value);
             }
         }
-        Status::with_metadata(error.code(), error.to_string(), metadata)
+        // Whatever is quoted in it, of a file or of a request, it is one line that is safe to show.
+        Status::with_metadata(error.code(), printable(&error.to_string(), MESSAGE_CHARS_MAX), metadata)
     }
 }
 

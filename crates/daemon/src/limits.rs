@@ -111,3 +111,5 @@ pub(crate) const KV_CONTEXTS_DEFAULT: usize = 8;
 pub(crate) const KV_SHARE: (u64, u64) = (1, 2);
 /// Rows of a step that prompts may take beside sequences that decode, as a share of `step_tokens_max`.
 pub(crate) const PREFILL_SHARE_BESIDE_DECODES: (usize, usize) = (1, 2);
+/// Characters of an error's message: it travels in a header, where there is room for some thousands.
+pub(crate) const MESSAGE_CHARS_MAX: usize = 4000;

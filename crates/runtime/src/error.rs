@@ -4,11 +4,40 @@ use std::path::PathBuf;
 
 use hanzo_engine_kernels::KernelError;
 
+use crate::limits::ERROR_PART_CHARS_MAX;
+
+/// A text that came with a model or a request, as it may be shown on a terminal or in a log: what would move the cursor,
+/// change colours, begin a line or turn the direction of writing is written out, and what is over `chars_max` characters
+/// is left out.
+pub fn printable(text: &str, chars_max: usize) -> String {
+    let is_plain = |c: char| {
+        !c.is_control()
+            && !matches!(
+                c,
+                '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}'
+            )
+    };
+    let mut shown = String::with_capacity(text.len().min(4 * chars_max));
+    for (index, c) in text.chars().enumerate() {
+        if index == chars_max {
+            shown.push('…');
+            break;
+        }
+        if is_plain(c) { shown.push(c) } else { shown.extend(c.escape_default()) }
+    }
+    shown
+}
+
+/// Part of an error.
+fn part(text: &str) -> String {
+    printable(text, ERROR_PART_CHARS_MAX)
+}
+
 /// A model file that cannot be used. Nothing was kept.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     /// A file could not be read.
-    #[error("{path}: {source}")]
+    #[error("{}: {source}", part(&path.display().to_string()))]
     Io {
         /// The file.
         path: PathBuf,
@@ -17,7 +46,7 @@ pub enum LoadError {
         source: std::io::Error,
     },
     /// A file is not what its format says: truncated, corrupt, or of a version not known.
-    #[error("{file}: {what}: {reason}")]
+    #[error("{}: {}: {}", part(file), part(what), part(reason))]
     Corrupt {
         /// The file.
         file: String,
@@ -27,7 +56,7 @@ pub enum LoadError {
         reason: String,
     },
     /// A needed key, tensor or file is not there.
-    #[error("{file}: {what} is missing{hint}")]
+    #[error("{}: {} is missing{}", part(file), part(what), part(hint))]
     Missing {
         /// The file or directory.
         file: String,
@@ -37,7 +66,7 @@ pub enum LoadError {
         hint: String,
     },
     /// The file is sound, but says something this build cannot run.
-    #[error("{file}: {key} = {value} is not supported: {reason}")]
+    #[error("{}: {} = {} is not supported: {}", part(file), part(key), part(value), part(reason))]
     Unsupported {
         /// The file.
         file: String,
@@ -50,8 +79,9 @@ pub enum LoadError {
     },
     /// The model does not fit the memory it may have.
     #[error(
-        "{model} needs {needed_bytes} bytes (weights {weights_bytes}, KV cache {kv_bytes}, scratch {scratch_bytes}) \
-         and {free_bytes} are free{hint}"
+        "{} needs {needed_bytes} bytes (weights {weights_bytes}, KV cache {kv_bytes}, scratch {scratch_bytes}) \
+         and {free_bytes} are free{hint}",
+        part(model)
     )]
     DoesNotFit {
         /// The model.
@@ -70,7 +100,7 @@ pub enum LoadError {
         hint: String,
     },
     /// The device refused.
-    #[error(transparent)]
+    #[error("{}", part(&.0.to_string()))]
     Kernel(#[from] KernelError),
 }
 
@@ -109,6 +139,17 @@ pub enum RequestError {
     /// Who asked no longer waits, or its time was over.
     #[error("messages: stopped before the prompt was made")]
     Interrupted,
+    /// What is put around an input leaves nothing of a context this short.
+    #[error(
+        "inputs: this model takes {tokens_max} tokens as it is loaded, and {around} stand around what is sent: no room \
+         is left for it; load the model with a larger context_tokens_max, or send a shorter instruction or query"
+    )]
+    NoRoom {
+        /// Tokens around it.
+        around: usize,
+        /// Tokens there may be.
+        tokens_max: usize,
+    },
     /// The model has no chat template.
     #[error("chat: model {model} has no chat template; send text instead")]
     NoChatTemplate {
@@ -145,4 +186,23 @@ pub enum StepError {
     /// The device failed.
     #[error(transparent)]
     Kernel(#[from] KernelError),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_file_says_cannot_write_on_a_terminal() {
+        let name = "blk\u{1b}[2J\r\n\u{9b}31m\u{7f}\u{202e}gpj.é 你好🙂";
+        let error =
+            LoadError::Corrupt { file: name.into(), what: name.into(), reason: name.into() }.to_string();
+        assert!(error.contains("blk\\u{1b}[2J\\r\\n\\u{9b}31m\\u{7f}\\u{202e}gpj.é 你好🙂"), "{error}");
+        assert!(!error.chars().any(char::is_control), "{error}");
+        let long = LoadError::Missing { file: "m".into(), what: "x".repeat(100_000), hint: String::new() };
+        assert_eq!(
+            long.to_string().chars().count(),
+            ERROR_PART_CHARS_MAX + "m: … is missing".chars().count()
+        );
+    }
 }

@@ -21,6 +21,7 @@ pub mod load;
 pub mod mapped;
 pub mod output;
 pub mod pytorch;
+mod regular;
 mod roles;
 pub mod safetensors;
 pub mod sampler;
@@ -33,7 +34,7 @@ pub mod tokenizer;
 
 pub use embedding::{Computed, Embedder, EmbeddingSpec, Output, Prompt, Task};
 pub use engine::{EncoderConfig, EncoderEngine, Engine, EngineConfig, EngineStats, StepReport};
-pub use error::{LoadError, RequestError, StepError};
+pub use error::{LoadError, RequestError, StepError, printable};
 pub use job::{
     EmbedInput, EmbedJob, Event, EventKind, FinishReason, Job, JobId, StopConditions, TokenLogprob, Usage,
 };

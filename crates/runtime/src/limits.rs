@@ -1,13 +1,63 @@
 //! Every bound of the runtime, in one place.
 
-/// Vocabulary entries of a tokenizer, and rows of a head.
-pub const VOCAB_MAX: usize = 4 << 20;
-/// Bytes of one tokenizer or configuration file.
-pub const TEXT_FILE_BYTES_MAX: u64 = 256 << 20;
+/// Vocabulary entries of a tokenizer, and rows of a head. XLM-V has 901,629, Gemma 3 262,144.
+pub const VOCAB_MAX: usize = 2 << 20;
+/// Bytes of `config.json` and other files of settings; those with the most labels have 8 MB.
+pub const SETTINGS_FILE_BYTES_MAX: u64 = 16 << 20;
+/// Values of such a file, names included: labels both ways, and as many more.
+pub const SETTINGS_VALUES_MAX: usize = 8 * LABELS_MAX;
+/// Bytes of `tokenizer_config.json`, which lists added tokens a second time: Gemma 3's has 1.2 MB for 6,400 of them.
+pub const TOKENIZER_SETTINGS_BYTES_MAX: u64 = 64 << 20;
+/// Bytes of `tokenizer.json`. Gemma 3's has 33 MB, Llama 4's 28 MB, XLM-R's 17 MB.
+pub const TOKENIZER_FILE_BYTES_MAX: u64 = 128 << 20;
+/// Merges of a tokenizer. Gemma 3 has 514,906.
+pub const MERGES_MAX: usize = 2 << 20;
+/// Values of a tokenizer's normalizer, pre-tokenizer, decoder or post-processor; usual are a few dozen.
+pub const TOKENIZER_STEP_VALUES_MAX: usize = 1 << 14;
+/// Bytes of an expression that a tokenizer splits or replaces by. DeepSeek's longest has 2 KB.
+pub const TOKENIZER_PATTERN_BYTES_MAX: usize = 16 << 10;
+/// Added tokens. Speech models that write sound as tokens have 65,536.
+pub const ADDED_TOKENS_MAX: usize = 1 << 18;
+/// Bytes of all added tokens' texts, each of which is a state of the machine that finds them.
+pub const ADDED_TOKEN_BYTES_MAX: usize = 4 << 20;
+/// Bytes of one piece of a Unigram vocabulary: each is a level of a tree.
+pub const PIECE_BYTES_MAX: usize = 1024;
+/// Nodes of a Unigram vocabulary's tree: beginnings of its pieces. XLM-R has fewer than a million.
+pub const PIECE_NODES_MAX: usize = 4 << 20;
+/// Bytes of a map of characters to normal forms (`precompiled_charsmap`). SentencePiece's own have up to 350 KB.
+pub const CHARS_MAP_BYTES_MAX: usize = 4 << 20;
+/// Characters that such a map may make of one. NFKC makes 18 of U+FDFA.
+pub const CHARS_MAP_CHARS_MAX: usize = 64;
+/// Bytes of `vocab.txt`; the largest of BERT's have 5 MB.
+pub const VOCABULARY_FILE_BYTES_MAX: u64 = 32 << 20;
+/// Bytes of a file with a chat template. The longest in use have 30 KB.
+pub const TEMPLATE_FILE_BYTES_MAX: u64 = 4 << 20;
+/// Bytes of an index of the files that weights are in. DeepSeek V3's names 91,991 tensors in 9 MB.
+pub const INDEX_FILE_BYTES_MAX: u64 = 64 << 20;
+/// Values of such an index: two for each tensor, and as many for what is said besides.
+pub const INDEX_VALUES_MAX: usize = 4 * TENSORS_MAX;
+/// Tensors of a model.
+pub const TENSORS_MAX: usize = 1 << 18;
+/// Bytes of a safetensors file's header.
+pub const SAFETENSORS_HEADER_BYTES_MAX: u64 = 64 << 20;
+/// Values of such a header, names included: a dozen a tensor.
+pub const SAFETENSORS_VALUES_MAX: usize = 12 * TENSORS_MAX;
+/// Bytes of a pickle of weights: names and shapes of some 20,000 tensors.
+pub const PICKLE_BYTES_MAX: usize = 4 << 20;
+/// Tuples, lists, dictionaries, storages and tensors that a pickle makes; a tensor takes seven.
+pub const PICKLE_OBJECTS_MAX: usize = 1 << 19;
+/// Values that are ever put into its containers, on its stack or into its memo; a tensor takes some 60.
+pub const PICKLE_VALUES_MAX: usize = 4 << 20;
+/// Bytes of all tensors of PyTorch's files whose numbers do not lie one after the other: BERT-large takes 1.3 GB.
+pub const GATHERED_BYTES_MAX: usize = 2 << 30;
+/// Bytes of all keys, values and tensors' names of a GGUF file. Gemma 3's have 15 MB.
+pub const GGUF_HEADER_BYTES_MAX: usize = 256 << 20;
+/// Texts and arrays in all its values: Gemma 3's has 780,000.
+pub const GGUF_TEXTS_MAX: usize = 4 << 20;
+/// Keys of a GGUF file.
+pub const GGUF_KEYS_MAX: usize = 1 << 16;
 /// Bytes of a GGUF header string.
 pub const GGUF_STRING_BYTES_MAX: usize = 64 << 20;
-/// Key-value pairs or tensors of a GGUF file.
-pub const GGUF_ENTRIES_MAX: usize = 1 << 20;
 /// Elements of a GGUF array.
 pub const GGUF_ARRAY_MAX: usize = 16 << 20;
 /// Layers of a decoder.
@@ -82,3 +132,5 @@ pub const SINGLE_TURN_TOKENS: usize = 32;
 pub const DISPLACED_PER_SLOT_MAX: usize = 4;
 /// Jobs of a line that are asked in one step whether it is their turn before the first's.
 pub const OVERTAKERS_ASKED_MAX: usize = 32;
+/// Characters of one part of an error that are shown.
+pub const ERROR_PART_CHARS_MAX: usize = 1000;

@@ -1,13 +1,14 @@
 //! The bytes of model files, wherever they are: mapped from disk, built into the program, or in memory. The
 //! only module of this crate with `unsafe`; nothing else in it knows that files can be mapped.
 
-use std::fs::File;
 use std::io;
 use std::ops::{Deref, Range};
 use std::path::Path;
 use std::sync::Arc;
 
 use memmap2::{Mmap, MmapMut};
+
+use crate::regular;
 
 /// A cheaply cloned view of some bytes, which live as long as any view of them.
 #[derive(Clone)]
@@ -26,17 +27,15 @@ enum Storage {
 }
 
 impl ModelBytes {
-    /// Maps a whole file read-only; an empty one gives empty bytes. Whoever cuts a mapped file short ends the
+    /// Maps a whole regular file read-only; an empty one gives empty bytes. Whoever cuts a mapped file short ends the
     /// process at the next read past its new end: model files are replaced by renaming, never rewritten in place.
     ///
     /// # Errors
-    /// The system's, when the file cannot be opened or mapped.
+    /// The system's, when the file cannot be opened or mapped; one that names what is there where it is no regular
+    /// file.
     pub fn map(path: &Path) -> io::Result<Self> {
-        let file = File::open(path)?;
-        if file.metadata()?.is_dir() {
-            return Err(io::Error::new(io::ErrorKind::IsADirectory, "is a directory"));
-        }
-        if file.metadata()?.len() == 0 {
+        let (file, length) = regular::open(path)?;
+        if length == 0 {
             return Ok(Self::from_static(&[]));
         }
         // SAFETY: the map is private to this module and handed out only as `&[u8]`, for which any bit pattern

@@ -1,16 +1,20 @@
 //! Safetensors files (github.com/huggingface/safetensors). Reads headers only; tensors are views of the files' bytes.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
 use hanzo_engine_kernels::DType;
 use safetensors::tensor::{Dtype, TensorInfo};
 use safetensors::{SafeTensorError, SafeTensors};
-use serde_json::{Map, Value};
+use serde::Deserialize;
+use serde::de::IgnoredAny;
 
 use crate::error::LoadError;
-use crate::limits::{GGUF_ENTRIES_MAX, TENSOR_DIMENSIONS_MAX};
-use crate::load::Tensor;
+use crate::limits::{
+    SAFETENSORS_HEADER_BYTES_MAX, SAFETENSORS_VALUES_MAX, TENSOR_DIMENSIONS_MAX, TENSORS_MAX,
+};
+use crate::load::{Tensor, json};
 use crate::mapped::ModelBytes;
 
 /// Bytes of the length that begins a file.
@@ -32,15 +36,16 @@ pub fn open(path: &Path) -> Result<Vec<Tensor>, LoadError> {
 /// build does not know.
 pub fn parse(file: &str, bytes: &ModelBytes) -> Result<Vec<Tensor>, LoadError> {
     let corrupt = |what: String, reason: String| LoadError::Corrupt { file: file.to_owned(), what, reason };
+    check_header(bytes).map_err(|reason| corrupt("header".into(), reason))?;
     let (header_length, metadata) = SafeTensors::read_metadata(bytes).map_err(|error| {
         let (what, reason) = blame(bytes, &error);
         corrupt(what, reason)
     })?;
     let names = metadata.offset_keys();
-    if names.len() > GGUF_ENTRIES_MAX {
+    if names.len() > TENSORS_MAX {
         return Err(corrupt(
             "header".into(),
-            format!("{} tensors; at most {GGUF_ENTRIES_MAX} are allowed", names.len()),
+            format!("{} tensors; at most {TENSORS_MAX} are allowed", names.len()),
         ));
     }
     let shared_file: Arc<str> = file.into();
@@ -75,6 +80,27 @@ pub fn parse(file: &str, bytes: &ModelBytes) -> Result<Vec<Tensor>, LoadError> {
         });
     }
     Ok(tensors)
+}
+
+/// Refuses a header whose parts would take too much memory. What is no header at all is left to the parser, which says why.
+fn check_header(bytes: &[u8]) -> Result<(), String> {
+    let Some(length) = bytes.first_chunk::<LENGTH_BYTES>().map(|length| u64::from_le_bytes(*length)) else {
+        return Ok(());
+    };
+    if length > SAFETENSORS_HEADER_BYTES_MAX && length <= bytes.len() as u64 {
+        return Err(format!("it has {length} bytes; at most {SAFETENSORS_HEADER_BYTES_MAX} are allowed"));
+    }
+    let Some(header) = header(bytes) else { return Ok(()) };
+    match json::fits(header, SAFETENSORS_VALUES_MAX) {
+        Err(error) if error.is_data() => Err(error.to_string()),
+        _ => Ok(()),
+    }
+}
+
+/// The text of a header, where the file holds it.
+fn header(bytes: &[u8]) -> Option<&[u8]> {
+    let length = usize::try_from(u64::from_le_bytes(*bytes.first_chunk::<LENGTH_BYTES>()?)).ok()?;
+    bytes.get(LENGTH_BYTES..LENGTH_BYTES.checked_add(length)?)
 }
 
 fn element_type(dtype: Dtype) -> Option<DType> {
@@ -113,16 +139,21 @@ fn blame(bytes: &[u8], error: &SafeTensorError) -> (String, String) {
     }
 }
 
+/// An entry of a header.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Entry {
+    Tensor(TensorInfo),
+    Other(IgnoredAny),
+}
+
 /// The tensor whose shape and type take other bytes than its offsets span.
 fn first_misfit(bytes: &[u8]) -> Option<String> {
-    let length = usize::try_from(u64::from_le_bytes(*bytes.first_chunk::<LENGTH_BYTES>()?)).ok()?;
-    let header = bytes.get(LENGTH_BYTES..LENGTH_BYTES.checked_add(length)?)?;
-    let entries: Map<String, Value> = serde_json::from_slice(header).ok()?;
+    let entries: BTreeMap<String, Entry> = serde_json::from_slice(header(bytes)?).ok()?;
     entries
         .into_iter()
-        .filter(|(name, _)| name != "__metadata__")
-        .find(|(_, value)| {
-            let Ok(info) = serde_json::from_value::<TensorInfo>(value.clone()) else { return false };
+        .find(|(_, entry)| {
+            let Entry::Tensor(info) = entry else { return false };
             let bits =
                 info.shape.iter().try_fold(info.dtype.bitsize(), |product, &size| product.checked_mul(size));
             let (first, end) = info.data_offsets;

@@ -232,9 +232,9 @@ impl convert::Encode {
     fn of_input(&self, field: &str, index: usize, error: RequestError) -> Error {
         match error {
             // The tokenizer knows only of prompts.
-            RequestError::Invalid { field: "inputs" | "prompt", .. } | RequestError::InputLength { .. } => {
-                Error::Input { place: format!("{field}[{index}]"), error }
-            }
+            RequestError::Invalid { field: "inputs" | "prompt", .. }
+            | RequestError::InputLength { .. }
+            | RequestError::NoRoom { .. } => Error::Input { place: format!("{field}[{index}]"), error },
             shared => shared.into(),
         }
     }

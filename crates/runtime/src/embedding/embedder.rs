@@ -44,6 +44,13 @@ pub enum PairPrompt {
     Joined,
     /// A decoder is asked.
     YesNo(YesNoPrompt),
+    /// The tokenizer would join them with a token type that the network does not know.
+    Unfit {
+        /// The type.
+        of_type: u32,
+        /// Types that it knows.
+        types: usize,
+    },
 }
 
 /// Everything of an embedder, reranker or classifier that is not its network.
@@ -90,14 +97,24 @@ impl Embedder {
         if self.spec.lowercase {
             whole = whole.to_lowercase();
         }
-        let (tokens, count) = tokenizer.encode_cut(&whole, self.tokens_max, cut_side.unwrap_or_default())?;
+        let side = cut_side.unwrap_or_default();
+        let (tokens, count) = tokenizer.encode_cut(&whole, self.tokens_max, side)?;
         self.check_length(count, cut_side)?;
-        let prompt_tokens = if self.spec.include_prompt || before.is_empty() {
-            0
-        } else {
+        let lost = count - tokens.len();
+        let (prefix, suffix) = tokenizer.special_around();
+        let mut prompt_tokens = 0;
+        if !before.is_empty() && (lost > 0 || !self.spec.include_prompt) {
             // As sentence-transformers counts: what the tokenizer makes of the prompt alone, but for its end.
-            tokenizer.special_around().0 + tokenizer.encode(&before, false)?.len()
-        };
+            let own = tokenizer.encode(&before, false)?.len();
+            let around = prefix + own + suffix;
+            if lost > 0 && side == CutSide::Right && around >= self.tokens_max {
+                return Err(RequestError::NoRoom { around, tokens_max: self.tokens_max });
+            }
+            if !self.spec.include_prompt {
+                let left = if side == CutSide::Left { own.saturating_sub(lost) } else { own };
+                prompt_tokens = prefix + left;
+            }
+        }
         self.checked(EmbedInput { tokens: tokens.into(), types: Vec::new(), prompt_tokens })
     }
 
@@ -144,6 +161,13 @@ impl Embedder {
                     pair.ok_or_else(|| RequestError::invalid("inputs", "this model takes no pairs"))?;
                 (pair.tokens, pair.types, pair.tokens_uncut)
             }
+            Some(PairPrompt::Unfit { of_type, types }) => {
+                let reason = format!(
+                    "this model takes no pairs of texts: its tokenizer gives them token type {of_type}, and its network \
+                     knows {types}"
+                );
+                return Err(RequestError::invalid("inputs", reason));
+            }
             None => return Err(RequestError::invalid("inputs", "this model takes no pairs of texts")),
         };
         self.check_length(count, cut_side)?;
@@ -189,6 +213,12 @@ impl Embedder {
     fn checked(&self, input: EmbedInput) -> Result<EmbedInput, RequestError> {
         if input.tokens.is_empty() {
             return Err(RequestError::invalid("inputs", "must have at least one token"));
+        }
+        if input.tokens.len() > self.tokens_max {
+            return Err(RequestError::InputLength {
+                tokens: input.tokens.len(),
+                tokens_max: self.tokens_max,
+            });
         }
         match input.tokens.iter().find(|&&token| token as usize >= self.vocab) {
             Some(token) => {

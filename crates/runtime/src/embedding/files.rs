@@ -10,10 +10,10 @@ use super::{EmbeddingSpec, Lexical, Module, Pooling, Splade};
 use crate::encoder::{HeadActivation, HeadLayer, HeadNorm};
 use crate::error::LoadError;
 use crate::gguf::Metadata;
-use crate::limits::{CONTEXT_TOKENS_MAX, EMBEDDING_MODULES_MAX, TEXT_FILE_BYTES_MAX, WIDTH_MAX};
-use crate::load::{Tensor, read_json, weights};
+use crate::limits::{CONTEXT_TOKENS_MAX, EMBEDDING_MODULES_MAX, WIDTH_MAX};
+use crate::load::{Tensor, TextFile, weights};
 use crate::pytorch;
-use crate::spec::Config;
+use crate::spec::{Config, shorten};
 
 /// The longest prompt of a model's own, in bytes.
 const PROMPT_BYTES_MAX: usize = 1 << 16;
@@ -82,14 +82,14 @@ pub(crate) fn network_folder(directory: &Path) -> Result<PathBuf, LoadError> {
 fn module_list(directory: &Path, path: &Path) -> Result<Vec<(String, PathBuf)>, LoadError> {
     let corrupt =
         |reason: String| LoadError::Corrupt { file: path.display().to_string(), what: "file".into(), reason };
-    let bytes = crate::load::read_file(path, TEXT_FILE_BYTES_MAX)?;
-    let list: Vec<Value> = serde_json::from_slice(&bytes).map_err(|error| corrupt(error.to_string()))?;
+    let list = TextFile::Settings.read_list(path)?;
     if list.len() > EMBEDDING_MODULES_MAX {
         return Err(corrupt(format!("{} modules; at most {EMBEDDING_MODULES_MAX} are possible", list.len())));
     }
     let module = |entry: Value| {
         let text = |key: &str| entry.get(key).and_then(Value::as_str);
-        let kind = text("type").ok_or_else(|| corrupt(format!("{entry} has no type")))?;
+        let kind =
+            text("type").ok_or_else(|| corrupt(format!("{} has no type", shorten(entry.to_string()))))?;
         let folder = Path::new(text("path").unwrap_or_default());
         // A name could point outside of the model.
         if !folder.components().all(|part| matches!(part, Component::Normal(_))) {
@@ -103,7 +103,7 @@ fn module_list(directory: &Path, path: &Path) -> Result<Vec<(String, PathBuf)>, 
 
 fn config(folder: &Path, name: &str) -> Result<Config, LoadError> {
     let path = folder.join(name);
-    Ok(Config::new(path.display().to_string(), read_json(&path, TEXT_FILE_BYTES_MAX)?))
+    Ok(Config::new(path.display().to_string(), TextFile::Settings.read_object(&path)?))
 }
 
 fn config_if(folder: &Path, name: &str) -> Result<Option<Config>, LoadError> {

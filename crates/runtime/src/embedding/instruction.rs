@@ -3,7 +3,7 @@
 
 use crate::{
     error::RequestError,
-    tokenizer::{CutSide, Tokenizer, cut},
+    tokenizer::{CutSide, Tokenizer, cut, room},
 };
 
 /// What the query is for, where nobody says.
@@ -29,6 +29,11 @@ const PREFIX: &str = "<|im_start|>system\nJudge whether the Document meets the r
                       Instruct provided. Note that the answer can only be \"yes\" or \"no\".<|im_end|>\n<|im_start|>user\n";
 const SUFFIX: &str = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n";
 
+/// What stands before a document.
+fn before_document(task: &str, query: &str) -> String {
+    format!("<Instruct>: {task}\n<Query>: {query}\n<Document>: ")
+}
+
 /// A decoder's question whether a document answers a query; the answer is its next token, yes or no.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct YesNoPrompt {
@@ -42,8 +47,21 @@ impl YesNoPrompt {
         Ok(YesNoPrompt { prefix: tokenizer.encode(PREFIX, false)?, suffix: tokenizer.encode(SUFFIX, false)? })
     }
 
+    /// Tokens of the shortest context in which anything can be asked: those of a question with the usual task, and one each
+    /// of a query and a document.
+    ///
+    /// # Errors
+    /// Where the tokenizer cannot read it.
+    pub(crate) fn tokens_min(&self, tokenizer: &Tokenizer) -> Result<usize, RequestError> {
+        let asked = tokenizer.encode(&before_document(DEFAULT_TASK, ""), false)?;
+        Ok(self.prefix.len() + asked.len() + 2 + self.suffix.len())
+    }
+
     /// The tokens of one question, `tokens_max` at most, and how many there were before the end of the document was
     /// cut off.
+    ///
+    /// # Errors
+    /// Where the tokenizer cannot read it, and where nothing of the document would be left.
     pub(super) fn tokens(
         &self,
         tokenizer: &Tokenizer,
@@ -52,11 +70,15 @@ impl YesNoPrompt {
         document: &str,
         tokens_max: usize,
     ) -> Result<(Vec<u32>, usize), RequestError> {
-        let body = format!("<Instruct>: {task}\n<Query>: {query}\n<Document>: {document}");
+        let before = before_document(task, query);
         // A text that spells a control token ends no turn.
-        let body = tokenizer.encode_plain(&body, false)?;
+        let body = tokenizer.encode_plain(&format!("{before}{document}"), false)?;
         let around = self.prefix.len() + self.suffix.len();
-        let kept = cut(&body, tokens_max.saturating_sub(around), CutSide::Right);
+        let mut kept = &body[..];
+        if around + body.len() > tokens_max {
+            room(tokens_max, around + tokenizer.encode_plain(&before, false)?.len(), 1)?;
+            kept = cut(&body, tokens_max - around, CutSide::Right);
+        }
         Ok(([&self.prefix, kept, &self.suffix].concat(), around + body.len()))
     }
 }

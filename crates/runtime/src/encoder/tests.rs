@@ -16,8 +16,7 @@ use serde_json::Value;
 
 use super::*;
 use crate::decoder::tests::data;
-use crate::limits::TEXT_FILE_BYTES_MAX;
-use crate::load::read_json;
+use crate::load::TextFile;
 use crate::spec::Config;
 
 /// The largest allowed difference of a number, as a share of the range of the golden ones.
@@ -64,7 +63,7 @@ fn directory(case: &str) -> PathBuf {
 
 fn config_of(directory: &std::path::Path) -> Config {
     let path = directory.join("config.json");
-    Config::new(path.display().to_string(), read_json(&path, TEXT_FILE_BYTES_MAX).unwrap())
+    Config::new(path.display().to_string(), TextFile::Settings.read_object(&path).unwrap())
 }
 
 fn open(case: &str) -> EncoderFiles {

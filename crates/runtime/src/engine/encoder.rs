@@ -200,7 +200,7 @@ impl<B: Backend> EncoderEngine<B> {
                 let kind = EventKind::Started { cached_tokens: 0 };
                 events.push(Event { job: waiting.job, choice: 0, kind });
             }
-            put(&mut self.batch, &waiting.input);
+            put(&mut self.batch, &waiting.input, self.encoder.spec().type_vocab > 0);
             self.step.push(waiting);
         }
         StepReport { prefill_tokens: self.batch.rows(), decode_tokens: 0, sequences: self.step.len() }
@@ -268,13 +268,14 @@ fn finish(waiting: &Waiting, readout: Readout, embedder: &Embedder, events: &mut
     events.push(Event { job: waiting.job, choice: waiting.choice, kind });
 }
 
-/// Adds an input's rows to a batch.
-fn put(batch: &mut Batch, input: &EmbedInput) {
+/// Adds an input's rows to a batch. A network that knows no token types takes all for the first, whatever a tokenizer says
+/// that was made for another.
+fn put(batch: &mut Batch, input: &EmbedInput, knows_types: bool) {
     let (first, rows) = (batch.rows() as u32, input.tokens.len() as u32);
     batch.sequences.push(SequenceSpan { row_first: first, rows, context: rows, table_first: 0 });
     batch.tokens.extend_from_slice(&input.tokens);
     batch.positions.extend(0..rows);
-    if input.types.is_empty() {
+    if input.types.is_empty() || !knows_types {
         batch.types.resize(batch.tokens.len(), 0);
     } else {
         batch.types.extend_from_slice(&input.types);

@@ -16,7 +16,7 @@ pub use metadata::{Array, Metadata, Value};
 pub use split::open;
 
 use crate::error::LoadError;
-use crate::limits::{GGUF_ALIGNMENT_MAX, GGUF_ENTRIES_MAX, TENSOR_DIMENSIONS_MAX};
+use crate::limits::{GGUF_ALIGNMENT_MAX, GGUF_KEYS_MAX, TENSOR_DIMENSIONS_MAX, TENSORS_MAX};
 use crate::load::Tensor;
 use crate::mapped::ModelBytes;
 use hanzo_engine_kernels::DType;
@@ -54,8 +54,8 @@ impl Gguf {
     pub fn parse(file: &str, bytes: &ModelBytes) -> Result<Gguf, LoadError> {
         let mut reader = Reader::new(file, bytes);
         let version = read_version(file, &mut reader)?;
-        let tensor_count = reader.count("tensors", GGUF_ENTRIES_MAX, 1)?;
-        let entry_count = reader.count("keys", GGUF_ENTRIES_MAX, 1)?;
+        let tensor_count = reader.count("tensors", TENSORS_MAX, 1)?;
+        let entry_count = reader.count("keys", GGUF_KEYS_MAX, 1)?;
         let metadata = read_metadata(file, &mut reader, entry_count)?;
         let alignment = alignment_of(&metadata)?;
         let entries = read_entries(file, &mut reader, tensor_count)?;

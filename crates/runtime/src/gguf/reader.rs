@@ -3,20 +3,25 @@
 
 use super::metadata::{Array, Value};
 use crate::error::LoadError;
-use crate::limits::{GGUF_ARRAY_DEPTH_MAX, GGUF_ARRAY_MAX, GGUF_NAME_BYTES_MAX, GGUF_STRING_BYTES_MAX};
+use crate::limits::{
+    GGUF_ARRAY_DEPTH_MAX, GGUF_ARRAY_MAX, GGUF_HEADER_BYTES_MAX, GGUF_NAME_BYTES_MAX, GGUF_STRING_BYTES_MAX,
+    GGUF_TEXTS_MAX,
+};
 
 /// Where in the header we are.
 pub(super) struct Reader<'a> {
     file: &'a str,
     bytes: &'a [u8],
     position: usize,
+    /// Texts and arrays that values may still hold: each takes many times its bytes here.
+    texts_left: usize,
     /// What is being read, for errors: a key, a tensor, a part of the header.
     pub(super) what: String,
 }
 
 impl<'a> Reader<'a> {
     pub(super) fn new(file: &'a str, bytes: &'a [u8]) -> Self {
-        Self { file, bytes, position: 0, what: "header".into() }
+        Self { file, bytes, position: 0, texts_left: GGUF_TEXTS_MAX, what: "header".into() }
     }
 
     /// Bytes read so far.
@@ -39,6 +44,11 @@ impl<'a> Reader<'a> {
                 "the file ends at byte {} where {length} bytes from {} on are needed",
                 self.bytes.len(),
                 self.position
+            )));
+        }
+        if length > GGUF_HEADER_BYTES_MAX - self.position {
+            return Err(self.corrupt(format!(
+                "keys, values and tensors' names take more than {GGUF_HEADER_BYTES_MAX} bytes, which is the most that is read"
             )));
         }
         let taken = &self.bytes[self.position..self.position + length];
@@ -138,7 +148,7 @@ impl<'a> Reader<'a> {
                 Array::Bool(bytes.into_iter().map(|byte| self.truth(byte)).collect::<Result<_, _>>()?)
             }
             8 => {
-                let count = self.count("strings", GGUF_ARRAY_MAX, 8)?;
+                let count = self.items("strings", 8)?;
                 let mut texts = Vec::with_capacity(count);
                 for _ in 0..count {
                     texts.push(self.text(GGUF_STRING_BYTES_MAX)?.to_owned());
@@ -146,7 +156,7 @@ impl<'a> Reader<'a> {
                 Array::String(texts)
             }
             9 => {
-                let count = self.count("arrays", GGUF_ARRAY_MAX, 12)?;
+                let count = self.items("arrays", 12)?;
                 let mut arrays = Vec::with_capacity(count);
                 for _ in 0..count {
                     arrays.push(self.values(depth + 1)?);
@@ -158,6 +168,21 @@ impl<'a> Reader<'a> {
             12 => Array::F64(self.numbers(f64::from_le_bytes)?),
             other => return Err(self.corrupt(format!("unknown array type {other}"))),
         })
+    }
+
+    /// A count of texts or arrays in an array.
+    fn items(&mut self, of: &str, item_bytes: usize) -> Result<usize, LoadError> {
+        let count = self.count(of, GGUF_ARRAY_MAX, item_bytes)?;
+        match self.texts_left.checked_sub(count) {
+            Some(left) => {
+                self.texts_left = left;
+                Ok(count)
+            }
+            None => {
+                Err(self
+                    .corrupt(format!("with {count} {of} here, there are more than {GGUF_TEXTS_MAX} in all")))
+            }
+        }
     }
 
     fn numbers<T, const N: usize>(&mut self, decode: fn([u8; N]) -> T) -> Result<Vec<T>, LoadError> {

@@ -6,14 +6,14 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::{
-    GenerationDefaults, ModelFiles, ModelInfo, Resolved, Tensor, TextFiles, TokenizerSource, check_tokens,
-    dominant_type, read_file, read_json, resolve, size_bytes,
+    GenerationDefaults, ModelFiles, ModelInfo, Resolved, Tensor, TextFile, TextFiles, TokenizerSource,
+    check_tokens, dominant_type, resolve, size_bytes,
     weights::{self, Weights},
     word_pieces,
 };
 use crate::chat::Opening;
 use crate::error::LoadError;
-use crate::limits::{TEXT_FILE_BYTES_MAX, VOCAB_MAX};
+use crate::limits::VOCAB_MAX;
 use crate::spec::{self, Config, Naming};
 
 pub(super) fn open(directory: &Path) -> Result<ModelFiles, LoadError> {
@@ -84,7 +84,7 @@ pub(super) fn read_config(directory: &Path, name: &str) -> Result<Option<Config>
     if !path.exists() {
         return Ok(None);
     }
-    Ok(Some(Config::new(path.display().to_string(), read_json(&path, TEXT_FILE_BYTES_MAX)?)))
+    Ok(Some(Config::new(path.display().to_string(), TextFile::Settings.read_object(&path)?)))
 }
 
 pub(crate) fn text_files(
@@ -102,14 +102,14 @@ pub(crate) fn text_files(
     }
     let config_path = directory.join("tokenizer_config.json");
     let tokenizer_config = if config_path.exists() {
-        Some(Value::Object(read_json(&config_path, TEXT_FILE_BYTES_MAX)?))
+        Some(Value::Object(TextFile::TokenizerSettings.read_object(&config_path)?))
     } else {
         None
     };
     let tokenizer_json = if whole.exists() {
-        read_file(&whole, TEXT_FILE_BYTES_MAX)?
+        TextFile::Tokenizer.read(&whole)?
     } else {
-        let vocab = read_file(&words, TEXT_FILE_BYTES_MAX)?;
+        let vocab = TextFile::Vocabulary.read(&words)?;
         word_pieces::tokenizer_json(&directory.display().to_string(), &vocab, tokenizer_config.as_ref())?
     };
     Ok(TextFiles {
@@ -126,13 +126,7 @@ pub(crate) fn text_files(
 fn chat_template(directory: &Path, tokenizer_config: Option<&Value>) -> Result<Option<String>, LoadError> {
     let path = directory.join("chat_template.jinja");
     if path.exists() {
-        let bytes = read_file(&path, TEXT_FILE_BYTES_MAX)?;
-        let text = String::from_utf8(bytes).map_err(|error| LoadError::Corrupt {
-            file: path.display().to_string(),
-            what: "file".into(),
-            reason: error.to_string(),
-        })?;
-        return Ok(Some(text));
+        return Ok(Some(TextFile::Template.read_text(&path)?));
     }
     match tokenizer_config.and_then(|config| config.get("chat_template")) {
         None | Some(Value::Null) => Ok(None),
@@ -145,7 +139,10 @@ fn chat_template(directory: &Path, tokenizer_config: Option<&Value>) -> Result<O
         Some(other) => Err(LoadError::Corrupt {
             file: directory.join("tokenizer_config.json").display().to_string(),
             what: "key chat_template".into(),
-            reason: format!("expected a string or a list of named templates, found {other}"),
+            reason: format!(
+                "expected a string or a list of named templates, found {}",
+                spec::shorten(other.to_string())
+            ),
         }),
     }
 }
@@ -162,7 +159,9 @@ fn end_tokens(config: &Config, generation_config: Option<&Config>) -> Result<Vec
         };
         for value in values {
             let token = value.as_u64().and_then(|token| u32::try_from(token).ok());
-            tokens.push(token.ok_or_else(|| config.corrupt(KEY, format!("{value} is not a token")))?);
+            tokens.push(token.ok_or_else(|| {
+                config.corrupt(KEY, format!("{} is not a token", spec::shorten(value.to_string())))
+            })?);
         }
     }
     tokens.sort_unstable();

@@ -2,8 +2,10 @@
 //! [`Weight`]. Opening reads headers and checks every shape against the spec; weights are read when a
 //! [`crate::decoder::Decoder`] packs them.
 
+mod file;
 pub(crate) mod gguf;
 pub(crate) mod huggingface;
+pub(crate) mod json;
 mod opened;
 mod tensor;
 #[cfg(test)]
@@ -16,8 +18,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
+pub(crate) use file::TextFile;
 pub use opened::{Network, Opened};
 pub use tensor::Tensor;
 
@@ -332,28 +335,4 @@ pub(crate) fn check_tokens(file: &str, vocab: usize, text: &TextFiles) -> Result
             reason: format!("token {token} is not among the {vocab} of the vocabulary"),
         }),
     }
-}
-
-/// Reads a whole file of at most `bytes_max` bytes.
-pub(crate) fn read_file(path: &Path, bytes_max: u64) -> Result<Vec<u8>, LoadError> {
-    let io = |source| LoadError::Io { path: path.to_owned(), source };
-    let length = fs::metadata(path).map_err(io)?.len();
-    if length > bytes_max {
-        return Err(LoadError::Corrupt {
-            file: path.display().to_string(),
-            what: "file".into(),
-            reason: format!("it has {length} bytes; at most {bytes_max} are allowed"),
-        });
-    }
-    fs::read(path).map_err(io)
-}
-
-/// Reads a file that holds a JSON object.
-pub(crate) fn read_json(path: &Path, bytes_max: u64) -> Result<Map<String, Value>, LoadError> {
-    let bytes = read_file(path, bytes_max)?;
-    serde_json::from_slice(&bytes).map_err(|error| LoadError::Corrupt {
-        file: path.display().to_string(),
-        what: "file".into(),
-        reason: format!("expected a JSON object: {error}"),
-    })
 }

@@ -185,9 +185,36 @@ impl Opened {
     /// The side of it that embeds, reranks or classifies, for inputs of at most `tokens_max` tokens.
     ///
     /// # Errors
-    /// [`LoadError`] naming the file and the key.
+    /// [`LoadError`] naming the file and the key; `Unsupported` where so few tokens leave no room for any text.
     pub fn embedder(&self, tokenizer: &Tokenizer, tokens_max: usize) -> Result<Embedder, LoadError> {
-        let tokens_max = tokens_max.min(self.tokens_max());
+        let embedder = self.embedder_of(tokenizer, tokens_max.min(self.tokens_max()))?;
+        let (prefix, suffix) = tokenizer.special_around();
+        let tokens_min = match &embedder.pair {
+            Some(PairPrompt::YesNo(prompt)) => {
+                prompt.tokens_min(tokenizer).map_err(|error| LoadError::Corrupt {
+                    file: self.text_files().file.clone(),
+                    what: "tokenizer".into(),
+                    reason: error.to_string(),
+                })?
+            }
+            // It may be asked for texts alone, which need nothing around them.
+            _ if self.generates() => 1,
+            _ => prefix + suffix + 1,
+        };
+        if embedder.tokens_max < tokens_min {
+            return Err(LoadError::Unsupported {
+                file: self.text_files().file.clone(),
+                key: "context_tokens_max".into(),
+                value: embedder.tokens_max.to_string(),
+                reason: format!(
+                    "what this model puts around its inputs needs {tokens_min} tokens with the shortest of them"
+                ),
+            });
+        }
+        Ok(embedder)
+    }
+
+    fn embedder_of(&self, tokenizer: &Tokenizer, tokens_max: usize) -> Result<Embedder, LoadError> {
         let (mut spec, tasks) = (self.embedding.clone(), self.tasks());
         match &self.network {
             Network::Decoder(files) => {
@@ -211,10 +238,17 @@ impl Opened {
                     Some(Head::Classifier(classifier)) => Some(classifier.clone()),
                     Some(Head::MaskedLm) | None => None,
                 },
-                pair: tokenizer.takes_pairs().then_some(PairPrompt::Joined),
+                pair: joined(tokenizer, files.spec.type_vocab),
             }),
         }
     }
+}
+
+/// How a tokenizer joins pairs for a network that knows so many token types; one that knows none is told none.
+fn joined(tokenizer: &Tokenizer, types: usize) -> Option<PairPrompt> {
+    let most = tokenizer.pair_type_max()?;
+    let fits = types == 0 || (most as usize) < types;
+    Some(if fits { PairPrompt::Joined } else { PairPrompt::Unfit { of_type: most, types } })
 }
 
 /// Tells the layer of token weights which tokens have none.

@@ -6,7 +6,7 @@ use std::path::Path;
 use hanzo_engine_kernels::DType;
 use hanzo_engine_kernels::reference::ReferenceBackend;
 use proptest::prelude::*;
-use serde_json::json;
+use serde_json::{Map, json};
 
 use super::*;
 use crate::decoder::Decoder;
@@ -24,7 +24,7 @@ fn copy(case: &str) -> tempfile::TempDir {
 
 fn edit(directory: &Path, file: &str, change: impl FnOnce(&mut Map<String, Value>)) {
     let path = directory.join(file);
-    let mut settings = read_json(&path, u64::MAX).unwrap();
+    let mut settings = TextFile::Settings.read_object(&path).unwrap();
     change(&mut settings);
     fs::write(path, Value::Object(settings).to_string()).unwrap();
 }

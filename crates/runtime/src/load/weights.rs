@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
-use super::{Tensor, read_json};
+use super::{Tensor, TextFile};
 use crate::error::LoadError;
-use crate::limits::{MODEL_PARTS_MAX, TEXT_FILE_BYTES_MAX};
+use crate::limits::{MODEL_PARTS_MAX, TENSORS_MAX};
 use crate::{pytorch, safetensors};
 
 /// A format's files.
@@ -76,7 +76,7 @@ pub(crate) fn open(directory: &Path) -> Result<Weights, LoadError> {
 }
 
 fn open_index(directory: &Path, index_path: &Path, format: &Format) -> Result<Weights, LoadError> {
-    let index = read_json(index_path, TEXT_FILE_BYTES_MAX)?;
+    let index = TextFile::Index.read_object(index_path)?;
     let file_of = weight_map(&index, index_path)?;
     let names: BTreeSet<&str> = file_of.values().copied().collect();
     let corrupt = |what: String, reason: String| LoadError::Corrupt {
@@ -86,6 +86,10 @@ fn open_index(directory: &Path, index_path: &Path, format: &Format) -> Result<We
     };
     if names.len() > MODEL_PARTS_MAX {
         let reason = format!("{} files; at most {MODEL_PARTS_MAX} are allowed", names.len());
+        return Err(corrupt("key weight_map".into(), reason));
+    }
+    if file_of.len() > TENSORS_MAX {
+        let reason = format!("{} tensors; at most {TENSORS_MAX} are allowed", file_of.len());
         return Err(corrupt("key weight_map".into(), reason));
     }
     let mut tensors = Vec::with_capacity(file_of.len());

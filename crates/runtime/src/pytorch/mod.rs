@@ -2,27 +2,25 @@
 //! in a zip archive or, before 1.6, one after the other. Tensors are views of the file's bytes, but for those whose numbers
 //! do not lie one after the other, as of models that came from TensorFlow: they are copies. Nothing of a file is run.
 
+mod archive;
 mod pickle;
 #[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::io::Cursor;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
 use hanzo_engine_kernels::DType;
-use zip::{CompressionMethod, ZipArchive};
 
+use self::archive::Directory;
 use self::pickle::{Pickle, Storage, Value, View};
 use crate::error::LoadError;
-use crate::limits::{GGUF_ENTRIES_MAX, GGUF_NAME_BYTES_MAX};
+use crate::limits::{GATHERED_BYTES_MAX, GGUF_NAME_BYTES_MAX, PICKLE_BYTES_MAX, TENSORS_MAX};
 use crate::load::Tensor;
 use crate::mapped::ModelBytes;
 
-/// Bytes of a pickle: names and shapes of some 20,000 tensors.
-const PICKLE_BYTES_MAX: usize = 4 << 20;
 /// What begins a file of before 1.6, behind the version of its pickles: a number in a pickle of its own.
 const LEGACY_MAGIC: &[u8] = &[0x8a, 10, 0x6c, 0xfc, 0x9c, 0x46, 0xf9, 0x20, 0x6a, 0xa8, 0x50, 0x19, b'.'];
 /// Bytes of that version.
@@ -53,8 +51,8 @@ pub fn parse(file: &str, bytes: &ModelBytes) -> Result<Vec<Tensor>, LoadError> {
             "weights are a dictionary of tensors by their names",
         ));
     };
-    if entries.len() > GGUF_ENTRIES_MAX {
-        let reason = format!("{} entries; at most {GGUF_ENTRIES_MAX} are allowed", entries.len());
+    if entries.len() > TENSORS_MAX {
+        let reason = format!("{} entries; at most {TENSORS_MAX} are allowed", entries.len());
         return Err(blame.corrupt("data", reason));
     }
     let shared_file: Arc<str> = file.into();
@@ -126,7 +124,7 @@ impl Blame<'_> {
     }
 
     /// A tensor's numbers, given where its storage is: a part of the file or, where they do not lie one after the other, a
-    /// copy. `copied` counts the bytes of all copies, which are not more than the file's.
+    /// copy. `copied` counts the bytes of all copies, which are not more than the file's, or than [`GATHERED_BYTES_MAX`].
     fn numbers(
         &self,
         name: &str,
@@ -169,6 +167,9 @@ impl Blame<'_> {
                 "copies of numbers that do not lie one after the other would take more than the file does",
             );
         }
+        if *copied > GATHERED_BYTES_MAX {
+            return corrupt("with it, numbers that do not lie one after the other take more than 2 GiB");
+        }
         let Some(storage) = file.slice(place) else { return corrupt("it reaches past the file's end") };
         let width = length / elements;
         let gathered = ModelBytes::made(length, |gathered| {
@@ -194,37 +195,36 @@ impl Blame<'_> {
 /// A zip archive: `NAME/data.pkl`, and each storage as `NAME/data/KEY`, not compressed.
 fn zipped<'a>(file: &str, bytes: &'a ModelBytes) -> Result<Archive<'a>, LoadError> {
     let blame = Blame { file };
-    let not_zip = |error: &dyn std::fmt::Display| {
+    let not_zip = |error: &str| {
         blame.corrupt(
             "the file",
             format!("it is neither a zip archive, as torch.save makes them, nor of before 1.6: {error}"),
         )
     };
-    let mut archive = ZipArchive::new(Cursor::new(&bytes[..])).map_err(|error| not_zip(&error))?;
-    if archive.len() > 2 * GGUF_ENTRIES_MAX {
-        return Err(blame.corrupt("the archive", format!("{} files in it are too many", archive.len())));
+    let mut directory = Directory::find(bytes).map_err(not_zip)?;
+    // Each tensor is a file at most, and there are a few besides.
+    if directory.count() > 2 * TENSORS_MAX as u64 {
+        return Err(blame.corrupt("the archive", format!("{} files in it are too many", directory.count())));
     }
-    let (mut places, mut data, mut order) = (HashMap::with_capacity(archive.len()), None, None);
-    for index in 0..archive.len() {
-        let entry = archive.by_index_raw(index).map_err(|error| not_zip(&error))?;
-        let name = entry.name().map_err(|error| not_zip(&error))?.into_owned();
-        let Some((_, inner)) = name.split_once('/') else { continue };
-        let place = entry.data_start().and_then(|first| {
-            let (first, size) = (usize::try_from(first).ok()?, usize::try_from(entry.size()).ok()?);
-            Some(first..first.checked_add(size).filter(|&end| end <= bytes.len())?)
-        });
-        let Some(place) = place else {
-            return Err(blame.corrupt(&name, "it reaches past the file's end"));
+    let (mut places, mut data, mut order) = (HashMap::new(), None, None);
+    while let Some(entry) = directory.next().map_err(|error| blame.corrupt("the archive", error))? {
+        // Names of storages are short; whatever has another name is not looked for.
+        let Ok(name) = str::from_utf8(entry.name) else { continue };
+        let Some((_, inner)) = name.split_once('/').filter(|_| name.len() <= GGUF_NAME_BYTES_MAX) else {
+            continue;
         };
-        if entry.compression() != CompressionMethod::Stored {
-            return Err(blame.unsupported(&name, "compressed", "torch.save compresses nothing"));
+        if !entry.is_stored {
+            return Err(blame.unsupported(name, "compressed", "torch.save compresses nothing"));
         }
         match inner {
-            "data.pkl" => data = Some((name, place)),
-            "byteorder" => order = Some(place),
+            "data.pkl" => data = Some((name, entry.place)),
+            "byteorder" => order = Some(entry.place),
             _ => {
-                if let Some(key) = inner.strip_prefix("data/") {
-                    places.insert(key.to_owned(), place);
+                if let Some(key) =
+                    inner.strip_prefix("data/").filter(|key| key.len() <= pickle::NAME_BYTES_MAX)
+                    && places.insert(key.to_owned(), entry.place).is_some()
+                {
+                    return Err(blame.corrupt(name, "it is there twice"));
                 }
             }
         }
@@ -237,7 +237,7 @@ fn zipped<'a>(file: &str, bytes: &'a ModelBytes) -> Result<Archive<'a>, LoadErro
     let Some((name, data)) = data else {
         return Err(blame.corrupt("the archive", "there is no data.pkl in it: it is not a file of weights"));
     };
-    let (pickle, root) = blame.pickle(&name, &bytes[data])?;
+    let (pickle, root) = blame.pickle(name, &bytes[data])?;
     Ok(Archive { bytes, pickle, root, places })
 }
 

@@ -1,15 +1,16 @@
 //! Python's pickles, read as data: what a file of weights needs of them and nothing else. No name that a pickle calls is
 //! run; the few that weights are made of are known here, and any other is refused by name.
 //!
-//! Whatever the bytes, reading takes at most some words a byte: values are flat, containers are rows of a table and refer
-//! to each other by number, so that nothing is copied and nothing nests.
+//! Whatever the bytes, memory is bounded: values are flat, containers are rows of tables and refer to each other by number,
+//! so that nothing nests; and how many there may be of either is counted ([`PICKLE_OBJECTS_MAX`], [`PICKLE_VALUES_MAX`]),
+//! because an instruction of one byte may copy a whole list.
 
 use std::cmp::Ordering;
 use std::ops::Range;
 
 use hanzo_engine_kernels::DType;
 
-use crate::limits::TENSOR_DIMENSIONS_MAX;
+use crate::limits::{PICKLE_OBJECTS_MAX, PICKLE_VALUES_MAX, TENSOR_DIMENSIONS_MAX};
 
 /// A value. Containers are numbers of rows in [`Pickle`].
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -71,6 +72,8 @@ pub(super) struct Pickle<'a> {
     at: usize,
     stack: Vec<Value>,
     memo: Vec<Value>,
+    /// Values that were ever put into a container, on the stack or into the memo.
+    values: usize,
     tuples: Vec<Vec<Value>>,
     lists: Vec<Vec<Value>>,
     dicts: Vec<Vec<(Value, Value)>>,
@@ -95,6 +98,7 @@ impl<'a> Pickle<'a> {
             at: 0,
             stack: Vec::new(),
             memo: Vec::new(),
+            values: 0,
             tuples: Vec::new(),
             lists: Vec::new(),
             dicts: Vec::new(),
@@ -142,6 +146,20 @@ impl<'a> Pickle<'a> {
         Err(Fault { at: self.at, reason: reason.into() })
     }
 
+    /// Counts values before they are stored, and the objects there are.
+    fn spend(&mut self, values: usize) -> Read<()> {
+        self.values = self.values.saturating_add(values);
+        if self.values > PICKLE_VALUES_MAX {
+            return self.fault(format!("it makes more than {PICKLE_VALUES_MAX} values"));
+        }
+        let tables =
+            [self.tuples.len(), self.lists.len(), self.dicts.len(), self.storages.len(), self.views.len()];
+        if tables.iter().sum::<usize>() > PICKLE_OBJECTS_MAX {
+            return self.fault(format!("it makes more than {PICKLE_OBJECTS_MAX} objects"));
+        }
+        Ok(())
+    }
+
     fn take(&mut self, count: usize) -> Read<Range<usize>> {
         match self.at.checked_add(count).filter(|&end| end <= self.bytes.len()) {
             Some(end) => {
@@ -186,6 +204,7 @@ impl<'a> Pickle<'a> {
             Some(mark) => {
                 let above = self.stack.split_off(mark + 1);
                 self.stack.pop();
+                self.spend(above.len())?;
                 Ok(above)
             }
             None => self.fault("it takes up to a mark that is not there"),
@@ -239,6 +258,8 @@ impl<'a> Pickle<'a> {
 
     /// One instruction; false after the last.
     fn step(&mut self) -> Read<bool> {
+        // Each leaves one value at most where it was not; those that move or copy more count them besides.
+        self.spend(1)?;
         let [code] = self.array()?;
         match code {
             // PROTO, FRAME: nothing to do.
@@ -445,6 +466,7 @@ impl<'a> Pickle<'a> {
             }
             // Python 2's, of a list of pairs.
             (Value::Global(Global::OrderedDict), &[Value::List(pairs)]) => {
+                self.spend(2 * self.lists[pairs].len())?;
                 let pair = |&pair: &Value| match self.list(pair) {
                     Some(&[key, value]) => Some((key, value)),
                     _ => None,

@@ -151,7 +151,7 @@ impl DecoderSpec {
 }
 
 /// Errors show the first characters of a long value.
-fn shorten(text: String) -> String {
+pub(crate) fn shorten(text: String) -> String {
     const SHOWN: usize = 120; // characters
     match text.char_indices().nth(SHOWN) {
         Some((end, _)) => format!("{}…", &text[..end]),

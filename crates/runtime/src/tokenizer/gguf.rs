@@ -26,7 +26,11 @@ use super::{
     table::TokenTable,
     words::Words,
 };
-use crate::{error::LoadError, gguf::Metadata, limits::VOCAB_MAX};
+use crate::{
+    error::LoadError,
+    gguf::Metadata,
+    limits::{ADDED_TOKEN_BYTES_MAX, ADDED_TOKENS_MAX, VOCAB_MAX},
+};
 
 const MODEL: &str = "tokenizer.ggml.model";
 const PRE: &str = "tokenizer.ggml.pre";
@@ -206,7 +210,20 @@ pub(super) fn vocabulary(metadata: &Metadata) -> Result<Vocabulary<'_>, LoadErro
             kinds
         }
     };
-    Ok(Vocabulary { texts, kinds })
+    let vocabulary = Vocabulary { texts, kinds };
+    let (mut added, mut bytes) = (0, 0);
+    for id in vocabulary.added() {
+        added += 1;
+        bytes += texts[id as usize].len();
+    }
+    if added > ADDED_TOKENS_MAX || bytes > ADDED_TOKEN_BYTES_MAX {
+        let reason = format!(
+            "{added} tokens of {bytes} bytes are looked for before texts are split; at most {ADDED_TOKENS_MAX} of \
+             {ADDED_TOKEN_BYTES_MAX} are possible"
+        );
+        return Err(metadata.corrupt(TYPES, reason));
+    }
+    Ok(vocabulary)
 }
 
 /// Ids by text; empty texts, which some files pad with, have none.

@@ -17,6 +17,7 @@ use tokenizers::{
 use super::{
     Tokenizer,
     affixes::Affixes,
+    chars_map,
     gguf::{Kind, SCORES, TOKENS, Vocabulary, ids, table, vocabulary, words},
     pieces::{Model, Parts, Unusable},
 };
@@ -92,6 +93,7 @@ pub(super) fn unigram(metadata: &Metadata) -> Result<Tokenizer, LoadError> {
         Some(numbers) => {
             // Stored as signed bytes by some.
             let bytes: Vec<u8> = numbers.iter().map(|&number| number as u8).collect();
+            chars_map::check(&bytes).map_err(|reason| metadata.corrupt(CHARS_MAP, reason))?;
             let map =
                 Precompiled::from(&bytes).map_err(|error| metadata.corrupt(CHARS_MAP, error.to_string()))?;
             Some(NormalizerWrapper::Precompiled(map))

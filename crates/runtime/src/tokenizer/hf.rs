@@ -12,12 +12,19 @@ use super::{
     Encoder, Tokenizer, affixes,
     bpe::{Part, Parts},
     byte_level::ByteChars,
-    pieces,
+    chars_map, pieces,
     sentencepiece::byte_token,
     table::TokenTable,
     words::Words,
 };
-use crate::{error::LoadError, limits::VOCAB_MAX};
+use crate::{
+    error::LoadError,
+    limits::{
+        ADDED_TOKEN_BYTES_MAX, ADDED_TOKENS_MAX, MERGES_MAX, TOKENIZER_PATTERN_BYTES_MAX,
+        TOKENIZER_STEP_VALUES_MAX, VOCAB_MAX,
+    },
+    load::json,
+};
 
 /// Characters that all steps of a normalizer together may make of one, or put before a text.
 const INSERT_CHARS_MAX: usize = 16;
@@ -51,15 +58,31 @@ const PRE_TOKENIZERS: &[&str] = &[
     "BertPreTokenizer",
 ];
 
+/// A part of a tokenizer.
+type Step = json::Small<TOKENIZER_STEP_VALUES_MAX>;
+
+/// Everything but the model, of which only the kind is read: how the rest of it is read depends on that.
 #[derive(Deserialize)]
 struct File {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "json::list::<_, _, ADDED_TOKENS_MAX>")]
     added_tokens: Vec<Added>,
-    normalizer: Option<Value>,
-    pre_tokenizer: Option<Value>,
-    post_processor: Option<Value>,
-    decoder: Option<Value>,
-    model: Value,
+    normalizer: Option<Step>,
+    pre_tokenizer: Option<Step>,
+    post_processor: Option<Step>,
+    decoder: Option<Step>,
+    model: Kind,
+}
+
+#[derive(Deserialize)]
+struct Kind {
+    #[serde(rename = "type")]
+    kind: Option<Step>,
+}
+
+/// The model alone.
+#[derive(Deserialize)]
+struct OfModel<M> {
+    model: M,
 }
 
 #[derive(Deserialize)]
@@ -80,7 +103,9 @@ struct Added {
 
 #[derive(Deserialize)]
 struct Model {
+    #[serde(deserialize_with = "json::entries::<_, _, _, VOCAB_MAX>")]
     vocab: HashMap<String, u32>,
+    #[serde(deserialize_with = "json::list::<_, _, MERGES_MAX>")]
     merges: Vec<Merge>,
     dropout: Option<f32>,
     unk_token: Option<String>,
@@ -145,16 +170,21 @@ pub(super) fn load(
         what: "JSON".into(),
         reason: error.to_string(),
     })?;
-    let kind = parsed.model.get("type").and_then(Value::as_str).unwrap_or("BPE").to_owned();
-    if matches!(kind.as_str(), "WordPiece" | "Unigram") {
-        return load_pieces(&source, &kind, parsed, config);
+    let kind = match &parsed.model.kind {
+        None => "BPE".to_owned(),
+        Some(json::Small(kind)) => text_of(kind),
+    };
+    match kind.as_str() {
+        "WordPiece" | "Unigram" => return load_pieces(&source, &kind, parsed, tokenizer_json, config),
+        "BPE" => {}
+        _ => return Err(source.unsupported("model.type", kind, "BPE, WordPiece and Unigram are")),
     }
-    let model = model(&source, parsed.model)?;
-    let spelling = spelling(&source, parsed.decoder.as_ref())?;
+    let model = model(&source, tokenizer_json)?;
+    let spelling = spelling(&source, value_of(&parsed.decoder))?;
     let mut vocab = model.vocab;
     let (added, special) = added(&source, parsed.added_tokens, &mut vocab)?;
     let table = table(&source, &vocab, &special, spelling, model.byte_fallback)?;
-    let affixes = affixes::of_json(&source, parsed.post_processor.as_ref(), config, &vocab)?;
+    let affixes = affixes::of_json(&source, value_of(&parsed.post_processor), config, &vocab)?;
     let parts = Parts {
         vocab,
         merges: merges(&source, model.merges)?,
@@ -183,6 +213,7 @@ pub(super) fn load(
 
 #[derive(Deserialize)]
 struct WordPieceModel {
+    #[serde(deserialize_with = "json::entries::<_, _, _, VOCAB_MAX>")]
     vocab: HashMap<String, u32>,
     unk_token: String,
     #[serde(default = "continuing")]
@@ -192,6 +223,7 @@ struct WordPieceModel {
 
 #[derive(Deserialize)]
 struct UnigramModel {
+    #[serde(deserialize_with = "json::list::<_, _, VOCAB_MAX>")]
     vocab: Vec<(String, f64)>,
     unk_id: Option<usize>,
     #[serde(default)]
@@ -207,11 +239,11 @@ fn load_pieces(
     source: &Source,
     kind: &str,
     parsed: File,
+    tokenizer_json: &[u8],
     config: Option<&Value>,
 ) -> Result<Tokenizer, LoadError> {
-    let bad_model = |error: serde_json::Error| source.corrupt("model", error.to_string());
     let (model, mut vocab, spelling, byte_fallback) = if kind == "WordPiece" {
-        let model: WordPieceModel = serde_json::from_value(parsed.model).map_err(bad_model)?;
+        let model: WordPieceModel = model_of(source, tokenizer_json)?;
         let parts = pieces::Model::WordPiece {
             vocab: model.vocab.clone(),
             unknown: model.unk_token,
@@ -220,7 +252,7 @@ fn load_pieces(
         };
         (parts, model.vocab, Spelling::WordPiece, false)
     } else {
-        let model: UnigramModel = serde_json::from_value(parsed.model).map_err(bad_model)?;
+        let model: UnigramModel = model_of(source, tokenizer_json)?;
         let mut vocab = HashMap::with_capacity(model.vocab.len());
         for (id, (piece, _)) in model.vocab.iter().enumerate() {
             // Of equal pieces the first is found; the others only take up numbers.
@@ -232,7 +264,7 @@ fn load_pieces(
     };
     let (added, special) = added(source, parsed.added_tokens, &mut vocab)?;
     let table = table(source, &vocab, &special, spelling, byte_fallback)?;
-    let affixes = affixes::of_json(source, parsed.post_processor.as_ref(), config, &vocab)?;
+    let affixes = affixes::of_json(source, value_of(&parsed.post_processor), config, &vocab)?;
     let parts = pieces::Parts {
         model,
         added,
@@ -258,12 +290,27 @@ fn encoder(
     Ok(Encoder::Words(Box::new(words)))
 }
 
+/// The model of a file, read as one of its kind.
+fn model_of<M: serde::de::DeserializeOwned>(source: &Source, tokenizer_json: &[u8]) -> Result<M, LoadError> {
+    let parsed: Result<OfModel<M>, _> = serde_json::from_slice(tokenizer_json);
+    parsed.map(|parsed| parsed.model).map_err(|error| source.corrupt("model", error.to_string()))
+}
+
+fn value_of(step: &Option<Step>) -> Option<&Value> {
+    step.as_ref().map(|json::Small(value)| value)
+}
+
 /// The added tokens, which join the vocabulary, and which of them are special by id.
 fn added(
     source: &Source,
     tokens: Vec<Added>,
     vocab: &mut HashMap<String, u32>,
 ) -> Result<(Vec<AddedToken>, HashMap<u32, bool>), LoadError> {
+    let bytes: usize = tokens.iter().map(|token| token.content.len()).sum();
+    if bytes > ADDED_TOKEN_BYTES_MAX {
+        let reason = format!("their texts have {bytes} bytes; at most {ADDED_TOKEN_BYTES_MAX} are possible");
+        return Err(source.corrupt("added_tokens", reason));
+    }
     let mut special = HashMap::new();
     let mut added = Vec::with_capacity(tokens.len());
     for token in tokens {
@@ -288,14 +335,8 @@ fn added(
     Ok((added, special))
 }
 
-fn model(source: &Source, model: Value) -> Result<Model, LoadError> {
-    match model.get("type") {
-        None | Some(Value::Null) => {}
-        Some(kind) if kind == "BPE" => {}
-        Some(kind) => return Err(source.unsupported("model.type", text_of(kind), "BPE is")),
-    }
-    let model: Model =
-        serde_json::from_value(model).map_err(|error| source.corrupt("model", error.to_string()))?;
+fn model(source: &Source, tokenizer_json: &[u8]) -> Result<Model, LoadError> {
+    let model: Model = model_of(source, tokenizer_json)?;
     if let Some(dropout) = model.dropout.filter(|&dropout| dropout != 0.0) {
         return Err(source.unsupported(
             "model.dropout",
@@ -330,10 +371,10 @@ fn merges(source: &Source, merges: Vec<Merge>) -> Result<Vec<(String, String)>, 
 fn step<T: serde::de::DeserializeOwned>(
     source: &Source,
     key: &str,
-    value: Option<Value>,
+    value: Option<Step>,
     known: &[&str],
 ) -> Result<Option<T>, LoadError> {
-    let Some(value) = value else { return Ok(None) };
+    let Some(json::Small(value)) = value else { return Ok(None) };
     let mut steps = vec![&value];
     let mut inserted_chars = 1usize;
     while let Some(step) = steps.pop() {
@@ -341,8 +382,20 @@ fn step<T: serde::de::DeserializeOwned>(
         if !known.contains(&kind.as_str()) {
             return Err(source.unsupported(key, kind, &format!("{} are", known.join(", "))));
         }
+        if let Some(pattern) = step.pointer("/pattern/Regex").or_else(|| step.pointer("/pattern/String")) {
+            let length = pattern.as_str().map_or(0, str::len);
+            if length > TOKENIZER_PATTERN_BYTES_MAX {
+                let reason = format!(
+                    "a pattern of {length} bytes; at most {TOKENIZER_PATTERN_BYTES_MAX} are possible"
+                );
+                return Err(source.corrupt(key, reason));
+            }
+        }
         // The crate panics on one it cannot read; it reads text only.
         if kind == "Precompiled" {
+            let map = step.get("precompiled_charsmap").and_then(Value::as_str).unwrap_or_default();
+            chars_map::check_base64(map)
+                .map_err(|reason| source.corrupt(&format!("{key}.precompiled_charsmap"), reason))?;
             serde_json::from_str::<Precompiled>(&step.to_string())
                 .map_err(|error| source.corrupt(key, format!("Precompiled: {error}")))?;
         }

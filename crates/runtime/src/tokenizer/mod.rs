@@ -6,8 +6,10 @@ mod added;
 mod affixes;
 mod bpe;
 mod byte_level;
+mod chars_map;
 mod gguf;
 mod gguf_pieces;
+mod guard;
 pub(crate) mod hf;
 mod pieces;
 mod pre;
@@ -74,6 +76,15 @@ pub fn cut(tokens: &[u32], tokens_max: usize, side: CutSide) -> &[u32] {
     }
 }
 
+/// How many tokens of `tokens_max` are left beside those that stand around texts, `least` at least.
+///
+/// # Errors
+/// [`RequestError::NoRoom`].
+pub(crate) fn room(tokens_max: usize, around: usize, least: usize) -> Result<usize, RequestError> {
+    let room = tokens_max.checked_sub(around).filter(|&room| room >= least);
+    room.ok_or(RequestError::NoRoom { around, tokens_max })
+}
+
 /// How many tokens two texts may keep of `room`: the longer one loses first, and keeps the odd token, as Hugging
 /// Face's `longest_first` has it.
 fn share(first: usize, second: usize, room: usize) -> (usize, usize) {
@@ -114,14 +125,38 @@ impl Tokenizer {
     /// The tokenizer of a model's files.
     ///
     /// # Errors
-    /// [`LoadError`] naming the file and the key: missing, corrupt, or of a kind that this build does not know.
+    /// [`LoadError`] naming the file and the key: missing, corrupt, or of a kind that this build does not know. A
+    /// tokenizer that fails at some plain text is corrupt too.
     pub fn load(files: &TextFiles) -> Result<Tokenizer, LoadError> {
-        match &files.tokenizer {
-            TokenizerSource::Gguf(metadata) => gguf::load(metadata),
-            TokenizerSource::HuggingFace { tokenizer_json, tokenizer_config } => {
-                hf::load(&format!("{}/tokenizer.json", files.file), tokenizer_json, tokenizer_config.as_ref())
+        let load = || {
+            let tokenizer = match &files.tokenizer {
+                TokenizerSource::Gguf(metadata) => gguf::load(metadata),
+                TokenizerSource::HuggingFace { tokenizer_json, tokenizer_config } => {
+                    let file = format!("{}/tokenizer.json", files.file);
+                    hf::load(&file, tokenizer_json, tokenizer_config.as_ref())
+                }
+            }?;
+            if let Encoder::Words(words) = &tokenizer.encoder {
+                for text in guard::SAMPLES {
+                    // What is wrong is said by a panic; a text that has no tokens is no fault.
+                    drop(words.encode(text, &[], &tokenizer.table, &mut Vec::new()));
+                    drop(words.encode(
+                        text,
+                        slice::from_ref(&(0..text.len())),
+                        &tokenizer.table,
+                        &mut Vec::new(),
+                    ));
+                }
             }
-        }
+            Ok(tokenizer)
+        };
+        guard::caught(load).unwrap_or_else(|said| {
+            Err(LoadError::Corrupt {
+                file: files.file.clone(),
+                what: "tokenizer".into(),
+                reason: format!("it makes no sense to what runs it: {said}"),
+            })
+        })
     }
 
     /// The tokens of a text. Control tokens written in the text are recognised. `add_special` puts the tokens
@@ -162,7 +197,9 @@ impl Tokenizer {
         let mut tokens = if add_special { self.affixes.prefix.clone() } else { Vec::new() };
         match &self.encoder {
             Encoder::Words(words) => {
-                words.encode(text, plain, &self.table, &mut tokens).map_err(|error| {
+                let encode =
+                    || words.encode(text, plain, &self.table, &mut tokens).map_err(|error| error.to_string());
+                guard::caught(encode).flatten().map_err(|error| {
                     RequestError::invalid("prompt", format!("cannot be tokenized: {error}"))
                 })?;
             }
@@ -181,9 +218,12 @@ impl Tokenizer {
         }
     }
 
-    /// Whether the model says what a pair of texts looks like.
-    pub fn takes_pairs(&self) -> bool {
-        self.affixes.pair.is_some()
+    /// The highest token type of a pair of texts; none: the model does not say what a pair looks like.
+    pub fn pair_type_max(&self) -> Option<u32> {
+        let pair = self.affixes.pair.as_ref()?;
+        let around =
+            [&pair.before, &pair.between, &pair.after].into_iter().flatten().map(|&(_, of_type)| of_type);
+        around.chain(pair.types).max()
     }
 
     /// How many tokens stand before and after a text, where special tokens are asked for.
@@ -195,7 +235,7 @@ impl Tokenizer {
     /// own on one side. The second value is how many it had.
     ///
     /// # Errors
-    /// As [`Tokenizer::encode`].
+    /// As [`Tokenizer::encode`], and where the tokens around a text leave no room for any of its own.
     pub fn encode_cut(
         &self,
         text: &str,
@@ -205,7 +245,10 @@ impl Tokenizer {
         let own = self.encode(text, false)?;
         let Affixes { prefix, suffix, .. } = &self.affixes;
         let (around, count) = (prefix.len() + suffix.len(), own.len());
-        let own = cut(&own, tokens_max.saturating_sub(around), side);
+        if around + count <= tokens_max {
+            return Ok(([prefix, &own[..], suffix].concat(), around + count));
+        }
+        let own = cut(&own, room(tokens_max, around, 1)?, side);
         Ok(([prefix, own, suffix].concat(), around + count))
     }
 
@@ -214,7 +257,7 @@ impl Tokenizer {
     /// what a pair looks like. Neither text can spell a control token, such as the one between them.
     ///
     /// # Errors
-    /// As [`Tokenizer::encode`].
+    /// As [`Tokenizer::encode_cut`].
     pub fn encode_pair(
         &self,
         first: &str,
@@ -225,13 +268,10 @@ impl Tokenizer {
         let Some(pair) = &self.affixes.pair else { return Ok(None) };
         let (first, second) = (self.encode_plain(first, false)?, self.encode_plain(second, false)?);
         let around = pair.before.len() + pair.between.len() + pair.after.len();
-        let room = tokens_max.saturating_sub(around);
+        let whole = first.len() + second.len();
+        let room = if around + whole <= tokens_max { whole } else { room(tokens_max, around, 2)? };
         let (first_max, second_max) = share(first.len(), second.len(), room);
-        let mut encoded = EncodedPair {
-            tokens: Vec::new(),
-            types: Vec::new(),
-            tokens_uncut: around + first.len() + second.len(),
-        };
+        let mut encoded = EncodedPair { tokens: Vec::new(), types: Vec::new(), tokens_uncut: around + whole };
         encoded.put(&pair.before);
         encoded.put_text(cut(&first, first_max, side), pair.types[0]);
         encoded.put(&pair.between);

@@ -8,7 +8,7 @@ use tokenizers::{
     models::{unigram::Unigram, wordpiece::WordPiece},
 };
 
-use crate::limits::VOCAB_MAX;
+use crate::limits::{PIECE_BYTES_MAX, PIECE_NODES_MAX, VOCAB_MAX};
 
 /// The model that cuts words into tokens.
 pub(super) enum Model {
@@ -46,6 +46,8 @@ pub(super) struct Unusable {
     pub(super) reason: String,
 }
 
+/// Bytes of what stands in front of pieces inside a word; every beginning of a word is tried with it.
+const CONTINUING_BYTES_MAX: usize = 16;
 /// Longest word that WordPiece looks at: its time grows with the square of it.
 const WORD_CHARS_MAX: usize = 1_000;
 
@@ -65,6 +67,11 @@ impl Model {
                     let reason = format!("{word_chars_max}; at most {WORD_CHARS_MAX} are possible");
                     return unusable("max_input_chars_per_word", reason);
                 }
+                if continuing.len() > CONTINUING_BYTES_MAX {
+                    let reason =
+                        format!("{} bytes; at most {CONTINUING_BYTES_MAX} are possible", continuing.len());
+                    return unusable("continuing_subword_prefix", reason);
+                }
                 let vocab: Vec<(String, u32)> = vocab.into_iter().collect();
                 let model = WordPiece::builder()
                     .vocab(vocab.into_iter().collect::<tokenizers::models::bpe::Vocab>())
@@ -81,6 +88,18 @@ impl Model {
                     pieces.iter().position(|(text, score)| text.is_empty() || !score.is_finite())
                 {
                     return unusable("vocab", format!("piece {id} is empty, or its score is not a number"));
+                }
+                if let Some(id) = pieces.iter().position(|(text, _)| text.len() > PIECE_BYTES_MAX) {
+                    let reason = format!(
+                        "piece {id} has over {PIECE_BYTES_MAX} bytes, which is the most there may be"
+                    );
+                    return unusable("vocab", reason);
+                }
+                if nodes(&pieces) > PIECE_NODES_MAX {
+                    let reason = format!(
+                        "its pieces have over {PIECE_NODES_MAX} beginnings, which is the most there may be"
+                    );
+                    return unusable("vocab", reason);
                 }
                 if pieces.len() > VOCAB_MAX {
                     return unusable(
@@ -99,6 +118,23 @@ impl Model {
             }
         }
     }
+}
+
+/// Nodes of a tree of these pieces, or more where they cannot be too many.
+fn nodes(pieces: &[(String, f64)]) -> usize {
+    let bytes = pieces.iter().map(|(text, _)| text.len()).sum();
+    if bytes <= PIECE_NODES_MAX {
+        return bytes;
+    }
+    let mut texts: Vec<&[u8]> = pieces.iter().map(|(text, _)| text.as_bytes()).collect();
+    texts.sort_unstable();
+    let mut before: &[u8] = &[];
+    let own = texts.into_iter().map(|text| {
+        let shared = text.iter().zip(before).take_while(|(a, b)| a == b).count();
+        before = text;
+        text.len() - shared
+    });
+    own.sum()
 }
 
 impl Parts {

@@ -407,7 +407,7 @@ fn a_broken_tokenizer_json_is_refused_by_file_and_key() {
         ("/added_tokens", json!([{"id": 3}]), "JSON"),
         ("/decoder", json!(null), "decoder.type = null"),
         ("/decoder", json!({"type": "WordPiece"}), "decoder.type = WordPiece"),
-        ("/normalizer", json!({"type": "Precompiled"}), "key normalizer: Precompiled"),
+        ("/normalizer", json!({"type": "Precompiled"}), "key normalizer.precompiled_charsmap: it ends"),
         ("/normalizer", json!({"type": "Prepend", "prepend": "x".repeat(99)}), "key normalizer"),
         (
             "/normalizer",

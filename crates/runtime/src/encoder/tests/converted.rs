@@ -192,7 +192,7 @@ fn gguf_files_of_the_converter_hold_the_same_models() {
 fn with_head(case: &str, class: &str, tensors: &[(&str, &[usize])]) -> Result<EncoderFiles, String> {
     let copy = tempfile::tempdir().unwrap();
     fs::copy(directory(case).join("tokenizer.json"), copy.path().join("tokenizer.json")).unwrap();
-    let mut settings = read_json(&directory(case).join("config.json"), TEXT_FILE_BYTES_MAX).unwrap();
+    let mut settings = TextFile::Settings.read_object(&directory(case).join("config.json")).unwrap();
     settings.insert("architectures".into(), json!([class]));
     settings.insert("id2label".into(), json!({"0": "no", "1": "yes"}));
     let file = fs::read(directory(case).join("model.safetensors")).unwrap();

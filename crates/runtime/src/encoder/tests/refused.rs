@@ -24,7 +24,8 @@ fn open_at(directory: &std::path::Path) -> Result<EncoderFiles, String> {
 
 /// The error of a checkpoint with some settings changed; null takes one away.
 fn error_with(case: &str, settings: Value) -> String {
-    let mut map: Map<String, Value> = read_json(&directory(case).join("config.json"), u64::MAX).unwrap();
+    let mut map: Map<String, Value> =
+        TextFile::Settings.read_object(&directory(case).join("config.json")).unwrap();
     map.extend(settings.as_object().unwrap().clone());
     let config = Config::new("config.json", map);
     match EncoderFiles::from_directory(&directory(case), &config) {
@@ -173,7 +174,7 @@ fn what_is_left_out_is_listed() {
     assert!(open("bert-classifier").left_out.is_empty());
     // A head that a configuration does not name.
     let model = copy("bert-splade");
-    let mut config = read_json(&model.path().join("config.json"), u64::MAX).unwrap();
+    let mut config = TextFile::Settings.read_object(&model.path().join("config.json")).unwrap();
     config.insert("architectures".into(), json!(["BertModel"]));
     fs::write(model.path().join("config.json"), Value::Object(config).to_string()).unwrap();
     let files = open_at(model.path()).unwrap();

@@ -1,0 +1,120 @@
+//! The text files of a model, each read within the bounds of its kind: bytes, and values where it is JSON.
+
+use std::path::Path;
+
+use serde_json::{Map, Value};
+
+use super::json;
+use crate::error::LoadError;
+use crate::limits::{
+    INDEX_FILE_BYTES_MAX, INDEX_VALUES_MAX, SETTINGS_FILE_BYTES_MAX, SETTINGS_VALUES_MAX,
+    TEMPLATE_FILE_BYTES_MAX, TOKENIZER_FILE_BYTES_MAX, TOKENIZER_SETTINGS_BYTES_MAX,
+    VOCABULARY_FILE_BYTES_MAX,
+};
+use crate::regular;
+
+/// What a text file is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TextFile {
+    /// `config.json` and its like.
+    Settings,
+    /// `tokenizer_config.json`, of which the settings listed in [`TOKENIZER_SETTINGS`] are kept.
+    TokenizerSettings,
+    /// `tokenizer.json`, which the tokenizer parses.
+    Tokenizer,
+    /// `vocab.txt`.
+    Vocabulary,
+    /// A chat template.
+    Template,
+    /// An index of the files that weights are in.
+    Index,
+}
+
+/// What is read of `tokenizer_config.json`.
+const TOKENIZER_SETTINGS: &[&str] = &[
+    "add_bos_token",
+    "add_eos_token",
+    "bos_token",
+    "chat_template",
+    "cls_token",
+    "do_basic_tokenize",
+    "do_lower_case",
+    "eos_token",
+    "mask_token",
+    "model_max_length",
+    "pad_token",
+    "sep_token",
+    "strip_accents",
+    "tokenize_chinese_chars",
+    "tokenizer_class",
+    "unk_token",
+];
+
+impl TextFile {
+    fn bytes_max(self) -> u64 {
+        match self {
+            TextFile::Settings => SETTINGS_FILE_BYTES_MAX,
+            TextFile::TokenizerSettings => TOKENIZER_SETTINGS_BYTES_MAX,
+            TextFile::Tokenizer => TOKENIZER_FILE_BYTES_MAX,
+            TextFile::Vocabulary => VOCABULARY_FILE_BYTES_MAX,
+            TextFile::Template => TEMPLATE_FILE_BYTES_MAX,
+            TextFile::Index => INDEX_FILE_BYTES_MAX,
+        }
+    }
+
+    /// Reads a whole file of this kind.
+    ///
+    /// # Errors
+    /// `Io` for what is not there or no regular file, `Corrupt` for what is too long.
+    pub(crate) fn read(self, path: &Path) -> Result<Vec<u8>, LoadError> {
+        let bytes_max = self.bytes_max();
+        match regular::read(path, bytes_max) {
+            Ok(Some(bytes)) => Ok(bytes),
+            Ok(None) => Err(corrupt(
+                path,
+                format!("it is longer than {bytes_max} bytes, which is the most that is read"),
+            )),
+            Err(source) => Err(LoadError::Io { path: path.to_owned(), source }),
+        }
+    }
+
+    /// Reads a file of this kind that holds UTF-8.
+    ///
+    /// # Errors
+    /// As [`TextFile::read`], and `Corrupt` for other bytes.
+    pub(crate) fn read_text(self, path: &Path) -> Result<String, LoadError> {
+        String::from_utf8(self.read(path)?).map_err(|error| corrupt(path, error.to_string()))
+    }
+
+    /// Reads a file of this kind that holds a JSON object.
+    ///
+    /// # Errors
+    /// As [`TextFile::read`], and `Corrupt` for what is no object, or one of too many values.
+    pub(crate) fn read_object(self, path: &Path) -> Result<Map<String, Value>, LoadError> {
+        let bytes = self.read(path)?;
+        let (values_max, keys) = match self {
+            TextFile::TokenizerSettings => (SETTINGS_VALUES_MAX, Some(TOKENIZER_SETTINGS)),
+            TextFile::Index => (INDEX_VALUES_MAX, None),
+            _ => (SETTINGS_VALUES_MAX, None),
+        };
+        json::object(&bytes, values_max, keys)
+            .map_err(|error| corrupt(path, format!("expected a JSON object: {error}")))
+    }
+
+    /// Reads a file of this kind that holds a JSON list.
+    ///
+    /// # Errors
+    /// As [`TextFile::read_object`].
+    pub(crate) fn read_list(self, path: &Path) -> Result<Vec<Value>, LoadError> {
+        let bytes = self.read(path)?;
+        match serde_json::from_slice::<json::Small<SETTINGS_VALUES_MAX>>(&bytes) {
+            Ok(json::Small(Value::Array(list))) => Ok(list),
+            Ok(_) => Err(corrupt(path, "expected a JSON list".into())),
+            Err(error) => Err(corrupt(path, format!("expected a JSON list: {error}"))),
+        }
+    }
+}
+
+fn corrupt(path: &Path, reason: String) -> LoadError {
+    LoadError::Corrupt { file: path.display().to_string(), what: "file".into(), reason }
+}
