@@ -216,6 +216,7 @@ impl Error {
                 RequestError::Invalid { .. }
                 | RequestError::ContextLength { .. }
                 | RequestError::InputLength { .. }
+                | RequestError::TooLong { .. }
                 | RequestError::NoRoom { .. },
             ) => Code::InvalidArgument,
             E::CannotDo { .. } | E::NotStored { .. } | E::BuiltIn { .. } => Code::FailedPrecondition,
@@ -244,6 +245,7 @@ impl Error {
             Error::Request(error) | Error::Input { error, .. } => match error {
                 RequestError::ContextLength { .. }
                 | RequestError::InputLength { .. }
+                | RequestError::TooLong { .. }
                 | RequestError::NoRoom { .. } => Some("context_length_exceeded"),
                 _ => None,
             },

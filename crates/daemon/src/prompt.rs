@@ -127,10 +127,11 @@ pub(crate) fn build(ask: Ask, served: &Served, interrupted: &dyn Fn() -> bool) -
     let context_tokens_max = served.config.context_tokens_max;
     let (tokens, rendered, starts_in_reasoning, split_reasoning) = match ask.prompt {
         PromptSource::Chat(chat) => {
-            let prompt = text.prompt_from_chat(&chat, interrupted)?;
+            let prompt = text.prompt_from_chat(&chat, context_tokens_max, interrupted)?;
             (prompt.tokens, Some(prompt.text), prompt.starts_in_reasoning, true)
         }
         PromptSource::Text { text: prompt, parse_special } => {
+            text.tokenizer.check_length("prompt", &prompt, context_tokens_max, interrupted)?;
             (encoded(text, &prompt, true, parse_special)?, Some(prompt), false, false)
         }
         PromptSource::Tokens(tokens) => (tokens, None, false, false),
@@ -236,7 +237,7 @@ pub(crate) fn tokenize(
 ) -> Result<(Vec<u32>, String), RequestError> {
     match input {
         TokenizeInput::Chat(chat) => {
-            model.prompt_from_chat(&chat, interrupted).map(|prompt| (prompt.tokens, prompt.text))
+            model.prompt_from_chat(&chat, usize::MAX, interrupted).map(|prompt| (prompt.tokens, prompt.text))
         }
         TokenizeInput::Text { text, add_special, parse_special } => {
             Ok((encoded(model, &text, add_special, parse_special)?, text))

@@ -36,7 +36,9 @@ fn a_hangup_is_taken_note_of_and_a_quit_ends_it_well() {
     signal("-HUP");
     wait_for("settings are taken at a restart");
     let mut stream = TcpStream::connect(address).expect("it listens on");
-    stream.write_all(b"GET /health HTTP/1.1\r\nHost: localhost\r\nconnection: close\r\n\r\n").expect("it is sent");
+    stream
+        .write_all(b"GET /health HTTP/1.1\r\nHost: localhost\r\nconnection: close\r\n\r\n")
+        .expect("it is sent");
     let mut answer = String::new();
     stream.read_to_string(&mut answer).expect("an answer");
     assert!(answer.starts_with("HTTP/1.1 503"), "there is no engine: {answer}");

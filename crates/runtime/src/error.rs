@@ -125,6 +125,19 @@ pub enum RequestError {
         /// Tokens there are.
         context_tokens_max: usize,
     },
+    /// A text that is far too long to be counted to its end.
+    #[error(
+        "{field}: This model's maximum context length is {tokens_max} tokens. However, your {field} resulted in at least \
+         {tokens_least} tokens. Please reduce its length."
+    )]
+    TooLong {
+        /// What is too long.
+        field: &'static str,
+        /// Tokens it has at least.
+        tokens_least: usize,
+        /// Tokens there may be.
+        tokens_max: usize,
+    },
     /// An input is longer than the model takes.
     #[error(
         "inputs: This model's maximum context length is {tokens_max} tokens, special ones included. However, one input \

@@ -64,6 +64,13 @@ pub const GGUF_ARRAY_MAX: usize = 16 << 20;
 pub const LAYERS_MAX: usize = 1024;
 /// Bytes a chat template may render to.
 pub const TEMPLATE_OUTPUT_BYTES_MAX: usize = 64 << 20;
+/// Bytes of a token that few texts have more of on average: one that is shorter than so many times the tokens there may
+/// be is tokenized as a whole.
+pub const USUAL_TOKEN_BYTES: usize = 8;
+/// Bytes of a piece of a longer text, whose tokens are counted first.
+pub const COUNTED_PIECE_BYTES: usize = 64 << 10;
+/// Tokens of a piece that cutting may have made, at most.
+pub const COUNTED_PIECE_SLACK_TOKENS: usize = 256;
 /// Bytes of a text to be tokenized.
 pub const PROMPT_BYTES_MAX: usize = 64 << 20;
 /// Bytes of a chat template's source.

@@ -153,19 +153,22 @@ impl TextModel {
     }
 
     /// The prompt's text and tokens. A template writes its own beginning of sequence, so none is added; and its own
-    /// control tokens: what the conversation spells as one is text.
+    /// control tokens: what the conversation spells as one is text. One of far more than `tokens_max` tokens is not
+    /// tokenized.
     ///
     /// # Errors
-    /// Those of [`TextModel::render`] and [`Tokenizer::encode`].
+    /// Those of [`TextModel::render`], [`Tokenizer::check_length`] and [`Tokenizer::encode`].
     pub fn prompt_from_chat(
         &self,
         chat: &Chat,
+        tokens_max: usize,
         interrupted: &dyn Fn() -> bool,
     ) -> Result<Prompt, RequestError> {
         let Rendered { text, from_request } = self.render(chat, interrupted)?;
         if interrupted() {
             return Err(RequestError::Interrupted);
         }
+        self.tokenizer.check_length("prompt", &text, tokens_max, interrupted)?;
         let tokens = self.tokenizer.encode_around(&text, &from_request, false)?;
         let starts_in_reasoning =
             self.reasoning.as_ref().is_some_and(|markers| markers.are_open_at_end(chat, &text));
@@ -289,7 +292,7 @@ pub(crate) mod tests {
         let rows = golden["prompts"].as_array().expect("prompts");
         assert_eq!(rows.len(), 12);
         for row in rows {
-            let prompt = model.prompt_from_chat(&chat(row), &|| false).expect("renders");
+            let prompt = model.prompt_from_chat(&chat(row), 4096, &|| false).expect("renders");
             assert_eq!(prompt.text, row["prompt"], "{}", row["messages"]);
             assert_eq!(json!(prompt.tokens), row["prompt_ids"], "{}", row["messages"]);
             assert!(!prompt.starts_in_reasoning);
@@ -303,7 +306,7 @@ pub(crate) mod tests {
         let mut rows = 0;
         for line in include_str!("../../../tests/data/eval.jsonl").lines() {
             let row: Value = serde_json::from_str(line).expect("JSON");
-            let prompt = model.prompt_from_chat(&chat(&row), &|| false).expect("renders");
+            let prompt = model.prompt_from_chat(&chat(&row), 4096, &|| false).expect("renders");
             assert_eq!(json!(prompt.tokens.len()), row["prompt_tokens"], "{}", row["messages"]);
             rows += 1;
         }
@@ -314,7 +317,7 @@ pub(crate) mod tests {
     fn nothing_that_a_request_says_forges_a_turn() {
         let model = demo();
         let special = |row: &Value| -> Vec<u32> {
-            let prompt = model.prompt_from_chat(&chat(row), &|| false).expect("renders");
+            let prompt = model.prompt_from_chat(&chat(row), 4096, &|| false).expect("renders");
             prompt.tokens.into_iter().filter(|&id| model.tokenizer.is_special(id)).collect()
         };
         // With `said` in every place that a request writes, each in its turn.
@@ -353,7 +356,7 @@ pub(crate) mod tests {
         let model = TextModel { template, ..demo() };
         let row =
             json!({"messages": [{"role": "user", "content": "<|im_"}, {"role": "user", "content": "end|>"}]});
-        let prompt = model.prompt_from_chat(&chat(&row), &|| false).expect("renders");
+        let prompt = model.prompt_from_chat(&chat(&row), 4096, &|| false).expect("renders");
         assert_eq!(prompt.text, "<|im_end|><|im_end|>");
         let special: Vec<&u32> = prompt.tokens.iter().filter(|&&id| model.tokenizer.is_special(id)).collect();
         assert_eq!(special, [prompt.tokens.last().expect("the template's own")]);
@@ -413,6 +416,32 @@ pub(crate) mod tests {
         files.text.generation.stop = vec!["User:".into(), name.clone(), name];
         let model = TextModel::load(&files).expect("loads");
         assert_eq!((model.generation.stop, model.stop_tokens), (vec!["User:".into()], vec![special]));
+    }
+
+    #[test]
+    fn a_text_that_cannot_fit_is_not_taken_whole() {
+        let model = demo();
+        let text = "Some words, and\n\nnumbers: 12345. ".repeat(20_000);
+        let tokens = model.tokenizer.encode(&text, false).expect("tokens").len();
+        let check = |tokens_max| model.tokenizer.check_length("prompt", &text, tokens_max, &|| false);
+        assert_eq!(check(tokens), Ok(()));
+        for tokens_max in [64, 4096, text.len() / 8 - 1] {
+            let Err(RequestError::TooLong { tokens_least, .. }) = check(tokens_max) else {
+                panic!("{tokens_max} of {tokens}")
+            };
+            assert!(tokens_least > tokens_max && tokens_least <= tokens, "{tokens_least} of {tokens}");
+        }
+        let chat = Chat {
+            messages: vec![Message { role: "user".into(), content: text.clone(), ..Message::default() }],
+            ..Chat::default()
+        };
+        let error = model.prompt_from_chat(&chat, 4096, &|| false).expect_err("too long").to_string();
+        assert!(
+            error.contains("maximum context length is 4096 tokens") && error.contains("at least"),
+            "{error}"
+        );
+        let left = model.tokenizer.check_length("prompt", &text, 64, &|| true);
+        assert_eq!(left, Err(RequestError::Interrupted));
     }
 
     #[test]

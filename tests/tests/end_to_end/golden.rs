@@ -24,7 +24,7 @@ fn prompts_and_greedy_continuations_are_the_reference_s() {
     for row in golden["prompts"].as_array().expect("prompts") {
         let chat =
             demo::chat(&row["messages"], &row["tools"], row["enable_thinking"].as_bool().expect("a bool"));
-        let prompt = engine.text().prompt_from_chat(&chat, &|| false).expect("a prompt");
+        let prompt = engine.text().prompt_from_chat(&chat, 4096, &|| false).expect("a prompt");
         assert_eq!(prompt.text, row["prompt"].as_str().expect("a prompt"));
         assert_eq!(prompt.tokens, ids(&row["prompt_ids"]), "{}", prompt.text);
 
@@ -52,7 +52,7 @@ fn solves_what_its_card_says() {
     for row in &rows {
         let chat =
             demo::chat(&row["messages"], &row["tools"], row["enable_thinking"].as_bool().expect("a bool"));
-        let prompt = engine.text().prompt_from_chat(&chat, &|| false).expect("a prompt");
+        let prompt = engine.text().prompt_from_chat(&chat, 4096, &|| false).expect("a prompt");
         assert_eq!(prompt.tokens.len() as u64, row["prompt_tokens"].as_u64().expect("a count"));
         let reference = row["reference"].as_str().expect("a reference");
         let tokens = engine.text().tokenizer.encode(reference, false).expect("tokens").len() as u32 + 60;

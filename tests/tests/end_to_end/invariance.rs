@@ -18,7 +18,9 @@ fn prompts() -> Vec<Asked> {
             };
             let messages = serde_json::json!([{"role": "user", "content": question}]);
             let prompt =
-                text.prompt_from_chat(&demo::chat(&messages, &serde_json::Value::Null, false), &|| false);
+                text.prompt_from_chat(&demo::chat(&messages, &serde_json::Value::Null, false), 4096, &|| {
+                    false
+                });
             Asked::greedy(prompt.expect("a prompt").tokens)
                 .tokens(20 + 7 * i as u32)
                 .past_the_end()

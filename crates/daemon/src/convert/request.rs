@@ -172,9 +172,9 @@ fn bounded(wire: &v1::Chat) -> Result<(), Error> {
     let call = |call: &v1::ToolCall| CALL_JSON_VALUES + json_values(&call.arguments_json);
     let calls = |message: &v1::Message| message.tool_calls.iter().map(call).sum::<usize>();
     let counts = [
-        ("template_kwargs_json", json_values(&wire.template_kwargs_json)),
-        ("tools", wire.tools_json.iter().map(|json| json_values(json)).sum()),
-        ("messages", wire.messages.iter().map(calls).sum()),
+        ("chat.template_kwargs_json", json_values(&wire.template_kwargs_json)),
+        ("chat.tools_json", wire.tools_json.iter().map(|json| json_values(json)).sum()),
+        ("chat.messages", wire.messages.iter().map(calls).sum()),
     ];
     let total: usize = counts.iter().map(|(_, count)| count).sum();
     match counts.iter().max_by_key(|(_, count)| *count) {
@@ -322,7 +322,7 @@ mod tests {
         assert!(refused(chat_of(vec![role])).starts_with("chat.messages[0].role: "));
         let media = user(v1::content_part::Part::Media(v1::Media::default()));
         assert!(refused(chat_of(vec![media])).starts_with("chat.messages[0].content[0]: media"));
-        for json in ["", "[1]", "{", &"[".repeat(100_000)] {
+        for json in ["", "[1]", "{", &"[".repeat(10_000)] {
             let mut wire = chat_of(vec![user(v1::content_part::Part::Text("hi".into()))]);
             let Some(v1::infer_request::Prompt::Chat(chat)) = &mut wire.prompt else { panic!() };
             chat.tools_json = vec![json.to_owned()];

@@ -234,6 +234,7 @@ impl convert::Encode {
             // The tokenizer knows only of prompts.
             RequestError::Invalid { field: "inputs" | "prompt", .. }
             | RequestError::InputLength { .. }
+            | RequestError::TooLong { .. }
             | RequestError::NoRoom { .. } => Error::Input { place: format!("{field}[{index}]"), error },
             shared => shared.into(),
         }

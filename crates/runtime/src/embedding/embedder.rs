@@ -97,6 +97,9 @@ impl Embedder {
         if self.spec.lowercase {
             whole = whole.to_lowercase();
         }
+        if cut_side.is_none() {
+            tokenizer.check_length("inputs", &whole, self.tokens_max, &|| false)?;
+        }
         let side = cut_side.unwrap_or_default();
         let (tokens, count) = tokenizer.encode_cut(&whole, self.tokens_max, side)?;
         self.check_length(count, cut_side)?;

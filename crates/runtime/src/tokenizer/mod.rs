@@ -25,7 +25,7 @@ use std::{ops::Range, slice};
 use crate::{
     detokenizer::Detokenizer,
     error::{LoadError, RequestError},
-    limits::PROMPT_BYTES_MAX,
+    limits::{COUNTED_PIECE_BYTES, COUNTED_PIECE_SLACK_TOKENS, PROMPT_BYTES_MAX, USUAL_TOKEN_BYTES},
     load::{TextFiles, TokenizerSource},
 };
 
@@ -209,6 +209,40 @@ impl Tokenizer {
             tokens.extend_from_slice(&self.affixes.suffix);
         }
         Ok(tokens)
+    }
+
+    /// That a text has surely more than `tokens_max` tokens, found without taking it as a whole: while it is tokenized, a
+    /// text takes some seventy times its bytes. What may fit passes, and so does what is short for so many tokens.
+    ///
+    /// # Errors
+    /// [`RequestError::TooLong`] of `field`, [`RequestError::Interrupted`], and as [`Tokenizer::encode`].
+    pub fn check_length(
+        &self,
+        field: &'static str,
+        text: &str,
+        tokens_max: usize,
+        interrupted: &dyn Fn() -> bool,
+    ) -> Result<(), RequestError> {
+        if text.len() <= tokens_max.saturating_mul(USUAL_TOKEN_BYTES).max(COUNTED_PIECE_BYTES) {
+            return Ok(());
+        }
+        let (mut tokens_least, mut rest) = (0, text);
+        while !rest.is_empty() {
+            if interrupted() {
+                return Err(RequestError::Interrupted);
+            }
+            let mut end = rest.len().min(COUNTED_PIECE_BYTES);
+            while !rest.is_char_boundary(end) {
+                end -= 1;
+            }
+            let (piece, after) = rest.split_at(end);
+            rest = after;
+            tokens_least += self.encode(piece, false)?.len().saturating_sub(COUNTED_PIECE_SLACK_TOKENS);
+            if tokens_least > tokens_max {
+                return Err(RequestError::TooLong { field, tokens_least, tokens_max });
+            }
+        }
+        Ok(())
     }
 
     /// Ends every text with a token, where it ends with none yet and there is such a token.
