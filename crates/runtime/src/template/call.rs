@@ -68,7 +68,7 @@ impl<'a> Run<'a> {
                 Object::Loop(state) if matches!(name.as_str(), "cycle" | "changed") => {
                     return self.loop_method(state, name.as_str(), args);
                 }
-                Object::Cycler { items, at } => {
+                Object::Cycler { items, at, .. } => {
                     let next = match name.as_str() {
                         "next" => items[at.replace((at.get() + 1) % items.len())].clone(),
                         "reset" => {
@@ -159,50 +159,57 @@ impl<'a> Run<'a> {
         let CallArgs { positional, mut named } = args;
         let (name, parameters) = (&tree.macros[id as usize].name, &tree.macros[id as usize].parameters);
         let mut positional = positional.into_iter();
-        for (parameter, _) in parameters {
-            let by_name = named.iter().position(|(own, _)| *own == tree.names[*parameter as usize]);
+        let mut absent = Vec::new();
+        for (parameter, default) in parameters {
+            let own = &tree.names[*parameter as usize];
+            self.meter.steps(1 + named.len() as u64 * (1 + own.len() as u64 / 64) / 4)?;
+            let by_name = named.iter().position(|(name, _)| name == own);
             let value = match (positional.next(), by_name) {
                 (Some(_), Some(_)) => {
                     return fail(format!("macro '{name}' got two values for one argument"));
                 }
-                (Some(value), None) => Some(value),
-                (None, Some(at)) => Some(named.remove(at).1),
-                (None, None) => None,
+                (Some(value), None) => value,
+                (None, Some(at)) => named.remove(at).1,
+                (None, None) => {
+                    absent.push((*parameter, *default));
+                    Value::Undefined(Missing::Name(own.clone()))
+                }
             };
-            let known = tree.names[*parameter as usize].clone();
-            let undefined = Value::Undefined(Missing::Name(known));
-            self.set(*parameter, value.unwrap_or(undefined))?;
+            self.set(*parameter, value)?;
         }
-        // Defaults see the other parameters.
-        for (parameter, default) in parameters {
-            if let (Value::Undefined(_), Some(default)) = (self.lookup(*parameter)?, default) {
-                let value = self.eval(*default)?;
-                self.set(*parameter, value)?;
+        // Defaults see the other parameters, and stand in for what was not passed, be it defined or not.
+        for (parameter, default) in absent {
+            if let Some(default) = default {
+                let value = self.eval(default)?;
+                self.set(parameter, value)?;
             }
         }
-        let (more, named_more): (Vec<Value>, _) = (positional.collect(), named);
-        let at = named_more.iter().position(|(name, _)| **name == *"caller");
-        let mut named_more = named_more;
-        let passed = at.map(|at| named_more.remove(at).1);
-        if let Some(caller) = caller.or(passed) {
-            self.set_named("caller", caller)?;
+        let more: Vec<Value> = positional.collect();
+        let at = named.iter().position(|(name, _)| **name == *"caller");
+        let passed = at.map(|at| named.remove(at).1);
+        if let (Some(id), Some(caller)) = (self.own_names.caller, caller.or(passed)) {
+            self.set(id, caller)?;
         }
-        if !more.is_empty() && self.name_id("varargs").is_none() {
-            return fail(format!("macro '{name}' takes not more than {} argument(s)", parameters.len()));
-        }
-        if let (Some((first, _)), None) = (named_more.first(), self.name_id("kwargs")) {
-            let first: String = first.chars().take(64).collect();
-            return fail(format!("macro '{name}' takes no keyword argument '{first}'"));
-        }
-        if self.name_id("varargs").is_some() {
-            self.set_named("varargs", Value::tuple(more)?)?;
-        }
-        if self.name_id("kwargs").is_some() {
-            let mut entries = Vec::new();
-            for (key, value) in named_more {
-                insert(self.meter, &mut entries, Value::Text(Text::request(key)), value)?;
+        match self.own_names.varargs {
+            Some(id) => self.set(id, Value::tuple(more)?)?,
+            None if !more.is_empty() => {
+                return fail(format!("macro '{name}' takes not more than {} argument(s)", parameters.len()));
             }
-            self.set_named("kwargs", Value::dict(entries)?)?;
+            None => {}
+        }
+        match (self.own_names.kwargs, named.first()) {
+            (Some(id), _) => {
+                let mut entries = Vec::new();
+                for (key, value) in named {
+                    insert(self.meter, &mut entries, Value::Text(Text::request(key)), value)?;
+                }
+                self.set(id, Value::dict(entries)?)?;
+            }
+            (None, Some((first, _))) => {
+                let first: String = first.chars().take(64).collect();
+                return fail(format!("macro '{name}' takes no keyword argument '{first}'"));
+            }
+            (None, None) => {}
         }
         Ok(())
     }
@@ -225,6 +232,10 @@ impl<'a> Run<'a> {
             Function::Joiner => {
                 let [separator] = args.bind("joiner", ["sep"])?;
                 let separator = separator.unwrap_or_else(|| Value::template(", "));
+                // What a joiner held could hold another one.
+                if matches!(separator, Value::List(_) | Value::Dict(_) | Value::Range(_) | Value::Object(_)) {
+                    return fail("joiner needs a string");
+                }
                 Ok(Value::Object(Rc::new(Object::Joiner { separator, used: Cell::new(false) })))
             }
             Function::Cycler => {
@@ -232,9 +243,9 @@ impl<'a> Run<'a> {
                 if items.is_empty() {
                     return fail("at least one item has to be provided");
                 }
-                // A cycler is looked into like a list.
-                Value::list(items.clone())?;
-                Ok(Value::Object(Rc::new(Object::Cycler { items, at: Cell::new(0) })))
+                // A cycler is as deep as a list.
+                let depth = Value::depth_around(&items)?;
+                Ok(Value::Object(Rc::new(Object::Cycler { items, depth, at: Cell::new(0) })))
             }
             Function::RaiseException => {
                 let [words] = args.bind("raise_exception", ["message"])?;

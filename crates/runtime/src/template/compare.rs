@@ -93,8 +93,8 @@ pub(super) fn contains(meter: &Meter, container: &Value, value: &Value) -> Outco
     match container {
         Value::Text(text) => match value {
             Value::Text(part) => {
-                meter.scan(4 * text.len())?;
-                Ok(text.as_str().contains(part.as_str()))
+                meter.scan(4 * text.len() + 4 * part.len())?;
+                Ok(part.len() <= text.len() && text.as_str().contains(part.as_str()))
             }
             other => {
                 other.defined()?;
@@ -114,32 +114,49 @@ pub(super) fn contains(meter: &Meter, container: &Value, value: &Value) -> Outco
         Value::Dict(dict) => Ok(dict.get(meter, value)?.is_some()),
         Value::Range(span) => Ok(value.as_int().is_some_and(|value| {
             let ahead = value.saturating_sub(span.start);
-            ahead % span.step == 0 && usize::try_from(ahead / span.step).is_ok_and(|at| at < span.len)
+            // None where a range of step -1 is as far from the smallest number as can be.
+            let at = ahead.checked_div(span.step).filter(|_| ahead.wrapping_rem(span.step) == 0);
+            at.and_then(|at| usize::try_from(at).ok()).is_some_and(|at| at < span.len)
         })),
         Value::Undefined(_) => Ok(false),
         other => fail(format!("argument of type '{}' is not iterable", other.type_name())),
     }
 }
 
-/// Sorts stably by keys, as Python's `sorted`.
-pub(super) fn sort(meter: &Meter, keyed: &mut [(Value, Value)], reverse: bool) -> Outcome<()> {
-    let len = keyed.len() as u64;
-    meter.steps(len * u64::from(64 - len.leading_zeros()))?;
-    let mut failure = None;
-    keyed.sort_by(|(a, _), (b, _)| {
-        if failure.is_some() {
-            return Ordering::Equal;
-        }
-        match order(meter, a, b) {
-            Ok(ordering) => {
-                let ordering = ordering.unwrap_or(Ordering::Equal);
-                if reverse { ordering.reverse() } else { ordering }
+/// Sorts stably by keys, as Python's `sorted`: by merging, which ends whatever the order says, because what a
+/// template compares need not have one (NaN), and stops where two keys cannot be compared.
+pub(super) fn sort(meter: &Meter, keyed: &mut Vec<(Value, Value)>, reverse: bool) -> Outcome<()> {
+    let len = keyed.len();
+    meter.steps(len as u64 * u64::from(usize::BITS - len.leading_zeros()))?;
+    meter.values(2 * len)?;
+    meter.bytes(2 * len * size_of::<usize>())?;
+    // Places of the keys: runs of twice the length each time.
+    let mut sorted: Vec<usize> = (0..len).collect();
+    let mut merged: Vec<usize> = Vec::with_capacity(len);
+    let wanted = if reverse { Ordering::Greater } else { Ordering::Less };
+    let mut run = 1;
+    while run < len {
+        merged.clear();
+        for pair in sorted.chunks(2 * run) {
+            let (mut left, mut right) = pair.split_at(run.min(pair.len()));
+            while let (Some((&a, left_rest)), Some((&b, right_rest))) =
+                (left.split_first(), right.split_first())
+            {
+                // The right one goes before only where it must.
+                if order(meter, &keyed[b].0, &keyed[a].0)? == Some(wanted) {
+                    merged.push(b);
+                    right = right_rest;
+                } else {
+                    merged.push(a);
+                    left = left_rest;
+                }
             }
-            Err(fault) => {
-                failure = Some(fault);
-                Ordering::Equal
-            }
+            merged.extend_from_slice(left);
+            merged.extend_from_slice(right);
         }
-    });
-    failure.map_or(Ok(()), Err)
+        std::mem::swap(&mut sorted, &mut merged);
+        run *= 2;
+    }
+    *keyed = sorted.into_iter().map(|at| keyed[at].clone()).collect();
+    Ok(())
 }

@@ -331,14 +331,14 @@ impl<'a> Run<'a> {
         match object {
             Object::Namespace(entries) => {
                 let entries = entries.borrow();
-                self.meter.steps(entries.len() as u64 / 4)?;
+                self.meter.steps(entries.len() as u64 * (1 + name.len() as u64 / 64) / 4)?;
                 Ok(entries.iter().find(|(own, _)| **own == *name).map(|(_, value)| value.clone()))
             }
             Object::Loop(state) => self.loop_attribute(state, name),
             Object::Macro { id, .. } if name == "name" => {
                 Ok(Some(Value::Text(Text::template(self.tree.macros[*id as usize].name.clone()))))
             }
-            Object::Cycler { items, at } if name == "current" => {
+            Object::Cycler { items, at, .. } if name == "current" => {
                 Ok(items.get(at.get() % items.len()).cloned())
             }
             _ => Ok(None),

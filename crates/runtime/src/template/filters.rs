@@ -111,7 +111,10 @@ fn abs(_: &mut Run<'_>, value: Value, args: CallArgs) -> Outcome<Value> {
     let [] = args.bind("abs", [])?;
     match (&value, value.as_int()) {
         (Value::Float(number), _) => Ok(Value::Float(number.abs())),
-        (_, Some(number)) => Ok(Value::Int(number.checked_abs().unwrap_or(i128::MAX))),
+        (_, Some(number)) => match number.checked_abs() {
+            Some(number) => Ok(Value::Int(number)),
+            None => fail("a whole number of over 128 bits"),
+        },
         _ => fail(format!("bad operand type for abs(): '{}'", value.type_name())),
     }
 }
@@ -261,14 +264,15 @@ fn indent(run: &mut Run<'_>, value: Value, args: CallArgs) -> Outcome<Value> {
         made.push_text(&indentation)?;
     }
     // A line break more than there is, so that the last one is kept.
-    let mut lines = strings::lines(text.as_str());
-    if text.as_str().is_empty() || lines.last().is_some_and(|line| line.content.end < line.whole_end) {
-        lines.push(strings::Line { content: text.len()..text.len(), whole_end: text.len() });
-    }
-    for (at, line) in lines.into_iter().enumerate() {
+    let is_open = text.as_str().chars().next_back().is_none_or(strings::is_line_break);
+    let more = strings::Line { content: text.len()..text.len(), whole_end: text.len() };
+    let mut is_broken_by_request = false;
+    for (at, line) in strings::lines(text.as_str()).chain(is_open.then_some(more)).enumerate() {
         run.meter.steps(1)?;
+        let was_broken_by_request = is_broken_by_request;
+        is_broken_by_request = text.has_request_in(line.content.end..line.whole_end);
         if at > 0 {
-            made.push_own("\n")?;
+            made.push("\n", was_broken_by_request)?;
             if blank || !line.content.is_empty() {
                 made.push_text(&indentation)?;
             }

@@ -1,5 +1,6 @@
 //! `'%s' % values` and `'{}'.format(values)`, as Python formats. Widths and precisions are whatever the template
-//! says, so what they add is charged before it is made.
+//! says, so what they add is charged before it is made. A directive that the request had a hand in can spell
+//! anything, by its filling or by what it picks: all that it makes is the request's.
 
 use super::{
     eval::CallArgs,
@@ -52,6 +53,7 @@ pub(super) fn percent(meter: &Meter, format: &Text, values: &[Value], whole: &Va
     let mut uses_names = false;
     while let Some(found) = text[at..].find('%') {
         made.push_part(format, at..at + found)?;
+        let (begin, written) = (at + found, made.len());
         at += found + 1;
         meter.steps(4)?;
         let mut chars = text[at..].chars().peekable();
@@ -104,7 +106,7 @@ pub(super) fn percent(meter: &Meter, format: &Text, values: &[Value], whole: &Va
         let Some(kind) = chars.next() else { return fail("incomplete format") };
         at += consumed + kind.len_utf8();
         if kind == '%' {
-            made.push_own("%")?;
+            made.push("%", format.has_request_in(begin..at))?;
             continue;
         }
         let value = match (named, whole) {
@@ -119,6 +121,9 @@ pub(super) fn percent(meter: &Meter, format: &Text, values: &[Value], whole: &Va
             },
         };
         percent_value(kind, &value, spec, &mut made)?;
+        if format.has_request_in(begin..at) {
+            made.claim(written)?;
+        }
     }
     made.push_part(format, at..text.len())?;
     let is_mapping = matches!(whole, Value::Dict(_));
@@ -363,6 +368,7 @@ pub(super) fn braces(run: &mut Run<'_>, format: &Text, args: CallArgs) -> Outcom
         if field.contains('{') {
             return fail("fields inside of fields of a format string are not supported");
         }
+        let (begin, written) = (at, made.len());
         at += end + 1;
         let (field, spec) = field.split_once(':').unwrap_or((field, ""));
         let (path, conversion) = match field.split_once('!') {
@@ -381,6 +387,9 @@ pub(super) fn braces(run: &mut Run<'_>, format: &Text, args: CallArgs) -> Outcom
             Some(_) => return fail("an unknown conversion in a format string"),
         };
         brace_value(&value, spec, &mut made)?;
+        if format.has_request_in(begin..at) {
+            made.claim(written)?;
+        }
     }
     made.push_part(format, at..text.len())?;
     made.finish()
@@ -396,6 +405,7 @@ fn field_value(run: &mut Run<'_>, path: &str, args: &CallArgs, next: &mut usize)
     } else {
         first.parse().ok()
     };
+    run.meter.steps(args.named.len() as u64 * (1 + first.len() as u64 / 64) / 4)?;
     let found = match index {
         Some(index) => args.positional.get(index),
         None => args.named.iter().find(|(name, _)| **name == *first).map(|(_, value)| value),

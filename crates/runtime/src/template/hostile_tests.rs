@@ -98,6 +98,20 @@ fn hostile_templates_are_errors_in_bounded_time_memory_and_stack() {
 }
 
 #[test]
+fn names_are_not_looked_for_one_by_one() {
+    let names: String = (0..50_000).map(|at| format!("{{{{v{at}}}}}")).collect();
+    let source = format!(
+        "{{% macro f() %}}{{% endmacro %}}{{% if false %}}{names}{{% endif %}}\
+         {{% for a in range(100000) %}}{{% for b in [] %}}{{% endfor %}}{{{{ f() }}}}{{% endfor %}}"
+    );
+    let template = ChatTemplate::new(&source, "", "", "m.gguf").expect("a template");
+    let kwargs = (0..20_000).map(|at| (format!("w{at}"), json!(1))).collect();
+    let began = Instant::now();
+    template.render(&Chat { kwargs, ..chat() }, &|| false).expect("renders");
+    assert!(began.elapsed() < PATIENCE, "{:?}", began.elapsed());
+}
+
+#[test]
 fn a_run_that_nobody_waits_for_ends() {
     let source = "{% for a in range(10**6) %}{% for b in range(10**6) %}{% endfor %}{% endfor %}";
     let template = ChatTemplate::new(source, "", "", "m.gguf").expect("a template");

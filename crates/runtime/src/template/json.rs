@@ -76,7 +76,10 @@ impl Layout {
                     entries.push((key_text(meter, key)?, item));
                 }
                 if self.sort_keys {
-                    meter.steps(entries.len() as u64 * 32)?;
+                    let comparisons = 1 + (usize::BITS - entries.len().leading_zeros()) as usize;
+                    for (key, _) in &entries {
+                        meter.scan(comparisons * (64 + key.len()))?;
+                    }
                     entries.sort_by(|a, b| a.0.as_str().cmp(b.0.as_str()));
                 }
                 self.write_items(["{", "}"], &entries, depth, out, |(key, item), out| {

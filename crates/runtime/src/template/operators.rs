@@ -85,7 +85,10 @@ fn integers(operator: Math, a: i128, b: i128) -> Outcome<Value> {
         Math::FloorDiv => {
             a.checked_div(b).map(|quotient| quotient - i128::from(a % b != 0 && (a < 0) != (b < 0)))
         }
-        Math::Rem => a.checked_rem(b).map(|rem| if rem != 0 && (rem < 0) != (b < 0) { rem + b } else { rem }),
+        Math::Rem => Some(match a.wrapping_rem(b) {
+            rem if rem != 0 && (rem < 0) != (b < 0) => rem + b,
+            rem => rem,
+        }),
         Math::Pow if b < 0 => return floats(operator, a as f64, b as f64),
         Math::Pow => match a {
             0 | 1 => Some(if b == 0 { 1 } else { a }),
@@ -195,10 +198,12 @@ pub(super) fn slice(meter: &Meter, value: &Value, bounds: [Option<Value>; 3]) ->
             Ok(Value::Text(made.finish()?))
         }
         Value::List(list) if matches!(list.kind, ListKind::List | ListKind::Tuple) => {
+            let item = |at: usize| {
+                meter.values(1)?;
+                Ok(list.items[at].clone())
+            };
             let places = places(list.items.len(), start, stop, step);
-            let items: Vec<Value> = places.map(|at| list.items[at].clone()).collect();
-            meter.values(items.len())?;
-            Value::list_of(list.kind, items)
+            Value::list_of(list.kind, places.map(item).collect::<Outcome<_>>()?)
         }
         Value::Range(span) => {
             let places: Vec<usize> = {

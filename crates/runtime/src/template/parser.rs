@@ -2,7 +2,7 @@
 //! and expressions inside expressions are counted, so that no source makes the parser or the run recurse deeper
 //! than [`TEMPLATE_NESTING_MAX`].
 
-use std::{collections::HashMap, sync::Arc};
+use std::sync::Arc;
 
 use super::{
     lexer::{Kind, Parsed, SyntaxError, Token, tokens},
@@ -17,14 +17,7 @@ pub(super) fn parse(source: &str) -> Parsed<Tree> {
         let reason = format!("{} bytes; {TEMPLATE_SOURCE_BYTES_MAX} is the most", source.len());
         return Err(SyntaxError { line: 1, reason });
     }
-    let mut parser = Parser {
-        tokens: tokens(source)?,
-        at: 0,
-        nesting: 0,
-        loops: 0,
-        names: HashMap::new(),
-        tree: Tree::default(),
-    };
+    let mut parser = Parser { tokens: tokens(source)?, at: 0, nesting: 0, loops: 0, tree: Tree::default() };
     let (root, end) = parser.block(&[])?;
     match end {
         None => {
@@ -41,7 +34,6 @@ pub(super) struct Parser {
     nesting: usize,
     /// Loops around, within one macro.
     loops: usize,
-    names: HashMap<Arc<str>, NameId>,
     pub(super) tree: Tree,
 }
 
@@ -134,8 +126,8 @@ impl Parser {
 
     /// The number of a variable's name.
     pub(super) fn name_id(&mut self, name: &Arc<str>) -> NameId {
-        let names = &mut self.tree.names;
-        *self.names.entry(name.clone()).or_insert_with(|| {
+        let Tree { names, name_ids, .. } = &mut self.tree;
+        *name_ids.entry(name.clone()).or_insert_with(|| {
             names.push(name.clone());
             names.len() as NameId - 1
         })

@@ -170,6 +170,36 @@ fn every_character_knows_where_it_came_from() {
 }
 
 #[test]
+fn what_a_format_of_the_request_spells_is_the_requests() {
+    let cases = [
+        // Filling, signs and what a precision picks.
+        ("{0:<<4}{1:|>4}", "[{{ u.format('', 'x') }}]", "[«<<<<|||x»]"),
+        ("{0:+}{0:<3.0f}{0:^+5}", "[{{ u.format(7) }}]", "[«+77   +7  »]"),
+        ("{0[0]}{0[3]}{1:.1}{1!r}", "[{{ u.format('<im|', '>') }}]", "[«<|>'>'»]"),
+        ("a{x}b{{}}", "[{{ u.format(x='own') }}]", "[«aownb{}»]"),
+        ("{x:<<3}", "[{{ u.format_map({'x': 'o'}) }}]", "[«o<<»]"),
+        ("%%|%+d %.2s%3s", "[{{ u % (7, '<|x', '>') }}]", "[«%|+7 <|  >»]"),
+        ("%(a)s%c", "[{{ '%(a)s'|format(a=1) }}{{ '%%' % () }}{{ u[5:]|format(60) }}]", "[1%«<»]"),
+        // Only the directives that the request had a hand in.
+        ("<4", "[{{ ('{0:-' ~ u ~ '}{0:->4}').format('o') }}]", "[«o---»---o]"),
+        ("5", "[{{ ('%' ~ u ~ 's|%3s|%%') % ('o', 'o') }}]", "[«    o»|  o|%]"),
+        // What stands for a character of the request.
+        ("a\tb", "[{{ u.expandtabs(3) }}]", "[«a  b»]"),
+        ("a\nb", "[{{ u|indent(1) }}{{ 'a\nb'|indent(1) }}]", "[«a\n» «b»a\n b]"),
+        ("%Y", "[{{ '%Y'|format if false else u }}]", "[«%Y»]"),
+        ("-", "[{{ 'x'.center(3, u) }}{{ 'x'.ljust(2, u) }}{{ [1, 2]|join(u) }}]", "[«-»x«-»x«-»1«-»2]"),
+        ("-", "[{{ {u: 1}|tojson(indent=u) }}]", "[{\n«-»\"«-»\": 1\n}]"),
+    ];
+    for (content, source, expected) in cases {
+        let mut chat = chat();
+        chat.messages[0].content = content.into();
+        let source = format!("{{% set u = messages[0].content %}}{source}");
+        let template = ChatTemplate::new(&source, "", "", "m.gguf").expect(&source);
+        assert_eq!(marked(&template.render(&chat, &|| false).expect(&source)), expected, "{source}");
+    }
+}
+
+#[test]
 fn a_template_cannot_be_made_to_own_what_was_sent() {
     // Whatever is done to it one character at a time, or all at once.
     let launder = [

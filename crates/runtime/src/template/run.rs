@@ -29,6 +29,14 @@ pub(super) struct Scope {
     variables: Vec<(NameId, Value)>,
 }
 
+/// Names that blocks set by themselves, where the template has them at all.
+pub(super) struct OwnNames {
+    the_loop: Option<NameId>,
+    pub(super) caller: Option<NameId>,
+    pub(super) varargs: Option<NameId>,
+    pub(super) kwargs: Option<NameId>,
+}
+
 /// A run.
 pub(super) struct Run<'a> {
     pub(super) tree: &'a Tree,
@@ -39,6 +47,7 @@ pub(super) struct Run<'a> {
     out: TextBuilder<'a>,
     captures: usize,
     globals: Vec<Option<Value>>,
+    pub(super) own_names: OwnNames,
     scopes: Vec<Scope>,
     pub(super) current: u32,
     serial: u64,
@@ -58,10 +67,17 @@ impl<'a> Run<'a> {
     ) -> Self {
         let mut globals = vec![None; tree.names.len()];
         for (name, value) in variables {
-            if let Some(at) = tree.names.iter().position(|own| **own == *name) {
-                globals[at] = Some(value);
+            if let Some(&id) = tree.name_ids.get(name) {
+                globals[id as usize] = Some(value);
             }
         }
+        let id = |name| tree.name_ids.get(name).copied();
+        let own_names = OwnNames {
+            the_loop: id("loop"),
+            caller: id("caller"),
+            varargs: id("varargs"),
+            kwargs: id("kwargs"),
+        };
         let root = Scope { parent: 0, serial: 0, variables: Vec::new() };
         Run {
             tree,
@@ -70,6 +86,7 @@ impl<'a> Run<'a> {
             out: TextBuilder::new(meter),
             captures: 0,
             globals,
+            own_names,
             scopes: vec![root],
             current: 0,
             serial: 0,
@@ -162,19 +179,6 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Sets a variable by its name, if the template has the name at all.
-    pub(super) fn set_named(&mut self, name: &str, value: Value) -> Outcome<()> {
-        match self.name_id(name) {
-            Some(id) => self.set(id, value),
-            None => Ok(()),
-        }
-    }
-
-    /// The number of a name that the template has.
-    pub(super) fn name_id(&self, name: &str) -> Option<NameId> {
-        self.tree.names.iter().position(|own| **own == *name).map(|at| at as NameId)
-    }
-
     /// Forgets the current scope's variables.
     pub(super) fn clear(&mut self) {
         self.scopes[self.current as usize].variables.clear();
@@ -197,7 +201,7 @@ impl<'a> Run<'a> {
                     return fail("a namespace cannot hold a namespace or a loop");
                 }
                 let mut entries = entries.borrow_mut();
-                self.meter.steps(1 + entries.len() as u64 / 4)?;
+                self.meter.steps(1 + entries.len() as u64 * (1 + attribute.len() as u64 / 64) / 4)?;
                 match entries.iter_mut().find(|(own, _)| own == attribute) {
                     Some((_, old)) => *old = value,
                     None => {
@@ -374,7 +378,7 @@ impl<'a> Run<'a> {
         let object = Value::Object(Rc::new(Object::Loop(state)));
         let Value::Object(shared) = &object else { return fail("not a loop") };
         let Object::Loop(state) = &**shared else { return fail("not a loop") };
-        let loop_name = self.name_id("loop");
+        let loop_name = self.own_names.the_loop;
         let before = self.open(scope);
         let mut is_empty = true;
         while let Some(item) = self.next_item(state)? {

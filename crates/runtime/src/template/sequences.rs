@@ -113,7 +113,7 @@ pub(super) fn sort(run: &mut Run<'_>, value: Value, args: CallArgs) -> Outcome<V
     let case_sensitive = is(case_sensitive);
     let mut keyed = Vec::new();
     for item in value.items(run.meter)? {
-        run.meter.values(2)?;
+        run.meter.values(2 + paths.len())?;
         let keys: Outcome<Vec<Value>> =
             paths.iter().map(|path| key_of(run, path, &item, case_sensitive)).collect();
         keyed.push((Value::list(keys?)?, item));

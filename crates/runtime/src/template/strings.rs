@@ -108,9 +108,8 @@ pub(super) fn call(run: &mut Run<'_>, text: &Text, method: &str, args: CallArgs)
         "splitlines" => {
             let [keep] = args.bind(method, ["keepends"])?;
             let keep = keep.is_some_and(|keep| keep.is_true());
-            let lines = lines(text.as_str()).into_iter();
             let range = |line: Line| if keep { line.content.start..line.whole_end } else { line.content };
-            parts(meter, text, lines.map(range).collect())
+            parts(meter, text, lines(text.as_str()).map(range))
         }
         "partition" | "rpartition" => {
             let [separator] = args.bind(method, ["sep"])?;
@@ -118,9 +117,10 @@ pub(super) fn call(run: &mut Run<'_>, text: &Text, method: &str, args: CallArgs)
             if separator.len() == 0 {
                 return fail("empty separator");
             }
-            meter.scan(4 * text.len())?;
+            meter.scan(4 * text.len() + 4 * separator.len())?;
             let (is_last, len) = (method == "rpartition", text.len());
             let found = match is_last {
+                _ if separator.len() > len => None,
                 false => text.as_str().find(separator.as_str()),
                 true => text.as_str().rfind(separator.as_str()),
             };
@@ -185,15 +185,23 @@ pub(super) fn call(run: &mut Run<'_>, text: &Text, method: &str, args: CallArgs)
                 None => 0,
             };
             let within = between(meter, text, start, end)?;
-            meter.scan(8 * within.len())?;
+            meter.scan(8 * within.len() + 4 * part.len())?;
             let (all, part) = (within.as_str(), part.as_str());
             if method == "count" {
-                let count = if part.is_empty() { all.chars().count() + 1 } else { all.matches(part).count() };
+                let count = match part.len() {
+                    0 => all.chars().count() + 1,
+                    len if len > all.len() => 0,
+                    _ => all.matches(part).count(),
+                };
                 return Ok(Value::Int(count as i128));
             }
-            let found = if method.starts_with('r') { all.rfind(part) } else { all.find(part) };
+            let found = match method.starts_with('r') {
+                _ if part.len() > all.len() => None,
+                true => all.rfind(part),
+                false => all.find(part),
+            };
             match found {
-                Some(at) => Ok(Value::Int(all[..at].chars().count() as i128 + offset)),
+                Some(at) => Ok(Value::Int(offset.saturating_add(all[..at].chars().count() as i128))),
                 None if method.ends_with("find") => Ok(Value::Int(-1)),
                 None => fail("substring not found"),
             }
@@ -240,7 +248,7 @@ pub(super) fn call(run: &mut Run<'_>, text: &Text, method: &str, args: CallArgs)
                 match c {
                     '\t' => {
                         let spaces = if size == 0 { 0 } else { size - column % size };
-                        made.push_times(&Text::template(" "), spaces)?;
+                        made.push_times(&Text::of(" ", from_request), spaces)?;
                         column += spaces;
                     }
                     other => {
@@ -300,11 +308,12 @@ fn between(meter: &Meter, text: &Text, start: Option<Value>, end: Option<Value>)
     }
 }
 
-fn parts(meter: &Meter, text: &Text, ranges: Vec<Range<usize>>) -> Outcome<Value> {
-    meter.values(ranges.len())?;
-    Value::list(
-        ranges.into_iter().map(|range| text.slice(meter, range).map(Value::Text)).collect::<Outcome<_>>()?,
-    )
+fn parts(meter: &Meter, text: &Text, ranges: impl IntoIterator<Item = Range<usize>>) -> Outcome<Value> {
+    let part = |range| {
+        meter.values(1)?;
+        text.slice(meter, range).map(Value::Text)
+    };
+    Value::list(ranges.into_iter().map(part).collect::<Outcome<_>>()?)
 }
 
 /// In lower case.
@@ -333,7 +342,10 @@ fn strip(meter: &Meter, text: &Text, chars: Option<&Text>, method: &str) -> Outc
 /// `str.replace`; a negative count is all.
 pub(super) fn replace(meter: &Meter, text: &Text, old: &Text, new: &Text, count: i128) -> Outcome<Text> {
     let count = usize::try_from(count).unwrap_or(usize::MAX);
-    meter.scan(4 * text.len())?;
+    meter.scan(4 * text.len() + 4 * old.len())?;
+    if old.len() > text.len() {
+        return Ok(text.clone());
+    }
     let mut made = TextBuilder::new(meter);
     let mut at = 0;
     if old.len() == 0 {
@@ -367,13 +379,18 @@ fn split(
     from_end: bool,
 ) -> Outcome<Vec<Range<usize>>> {
     let all = text.as_str();
-    meter.scan(8 * all.len())?;
+    meter.scan(8 * all.len() + 4 * separator.map_or(0, Text::len))?;
     let mut ranges = Vec::new();
     match separator {
         Some(separator) if separator.len() == 0 => return fail("empty separator"),
         Some(separator) if from_end => {
             let mut end = all.len();
             while ranges.len() < limit {
+                // Searching looks at all of the separator first.
+                if separator.len() > end {
+                    break;
+                }
+                meter.scan(4 * separator.len())?;
                 let Some(at) = all[..end].rfind(separator.as_str()) else { break };
                 meter.bytes(size_of::<Range<usize>>())?;
                 ranges.push(at + separator.len()..end);
@@ -385,6 +402,10 @@ fn split(
         Some(separator) => {
             let mut start = 0;
             while ranges.len() < limit {
+                if separator.len() > all.len() - start {
+                    break;
+                }
+                meter.scan(4 * separator.len())?;
                 let Some(at) = all[start..].find(separator.as_str()) else { break };
                 meter.bytes(size_of::<Range<usize>>())?;
                 ranges.push(start..start + at);
@@ -435,27 +456,27 @@ pub(super) struct Line {
     pub(super) whole_end: usize,
 }
 
+/// Whether `str.splitlines` takes it for a line's end.
+pub(super) fn is_line_break(c: char) -> bool {
+    matches!(c, '\n' | '\r' | '\x0b' | '\x0c' | '\x1c'..='\x1e' | '\u{85}' | '\u{2028}' | '\u{2029}')
+}
+
 /// Lines as `str.splitlines` sees them.
-pub(super) fn lines(text: &str) -> Vec<Line> {
-    let is_break = |c: char| {
-        matches!(c, '\n' | '\r' | '\x0b' | '\x0c' | '\x1c'..='\x1e' | '\u{85}' | '\u{2028}' | '\u{2029}')
-    };
-    let mut lines = Vec::new();
+pub(super) fn lines(text: &str) -> impl Iterator<Item = Line> {
     let mut start = 0;
-    while start < text.len() {
-        let Some(at) = text[start..].find(is_break) else {
-            lines.push(Line { content: start..text.len(), whole_end: text.len() });
-            break;
-        };
-        let end = start + at;
-        let len = match text[end..].starts_with("\r\n") {
-            true => 2,
-            false => text[end..].chars().next().map_or(1, char::len_utf8),
-        };
-        lines.push(Line { content: start..end, whole_end: end + len });
-        start = end + len;
-    }
-    lines
+    std::iter::from_fn(move || {
+        if start >= text.len() {
+            return None;
+        }
+        let begin = start;
+        let end = text[begin..].find(is_line_break).map_or(text.len(), |at| begin + at);
+        start = end
+            + match text[end..].starts_with("\r\n") {
+                true => 2,
+                false => text[end..].chars().next().map_or(0, char::len_utf8),
+            };
+        Some(Line { content: begin..end, whole_end: start })
+    })
 }
 
 fn justify(meter: &Meter, text: &Text, width: i128, fill: &Text, method: &str) -> Outcome<Text> {
@@ -525,6 +546,10 @@ fn holds(text: &str, method: &str) -> bool {
 /// Python's `int(text, base)`.
 pub(super) fn parse_int(text: &str, base: i128) -> Option<i128> {
     let text = text.trim_matches(is_space);
+    // Longer ones are copied for nothing.
+    if text.len() > 4096 {
+        return None;
+    }
     let (negative, digits) = match text.strip_prefix(['-', '+']) {
         Some(digits) => (text.starts_with('-'), digits),
         None => (false, text),

@@ -90,34 +90,42 @@ impl Text {
             Origin::Request => Origin::Request,
             Origin::Mixed(_) => {
                 let moved = |part: Range<usize>| part.start - range.start..part.end - range.start;
+                meter.bytes(self.ranges(range.clone()).count() * size_of::<Range<usize>>())?;
                 let ranges: Vec<Range<usize>> = self.ranges(range.clone()).map(moved).collect();
-                meter.bytes(size_of_val(ranges.as_slice()))?;
                 Origin::new(&ranges, range.len())
             }
         };
         Ok(Text { text, origin })
     }
 
+    /// Whether a byte of a part came from the request.
+    pub(super) fn has_request_in(&self, range: Range<usize>) -> bool {
+        self.ranges(range).next().is_some()
+    }
+
     /// Stretches of one origin, in order.
-    pub(super) fn runs(&self) -> Vec<(&str, bool)> {
-        let mut runs = Vec::new();
-        let mut at = 0;
-        for range in self.ranges(0..self.len()) {
-            if at < range.start {
-                runs.push((&self.text[at..range.start], false));
+    pub(super) fn runs(&self) -> impl Iterator<Item = (&str, bool)> {
+        let (mut at, mut next) = (0, None);
+        let mut ranges = self.ranges(0..self.len());
+        std::iter::from_fn(move || {
+            if let Some(run) = next.take() {
+                return Some(run);
             }
+            let range = ranges.next().unwrap_or(self.len()..self.len());
+            let own = (&self.text[at..range.start], false);
             at = range.end;
-            runs.push((&self.text[range], true));
-        }
-        if at < self.len() {
-            runs.push((&self.text[at..], false));
-        }
-        runs
+            let theirs = Some((&self.text[range], true)).filter(|(run, _)| !run.is_empty());
+            if own.0.is_empty() {
+                return theirs;
+            }
+            next = theirs;
+            Some(own)
+        })
     }
 
     /// Characters with their origin.
     pub(super) fn chars(&self) -> impl Iterator<Item = (char, bool)> {
-        self.runs().into_iter().flat_map(|(run, from_request)| run.chars().map(move |c| (c, from_request)))
+        self.runs().flat_map(|(run, from_request)| run.chars().map(move |c| (c, from_request)))
     }
 
     /// The string with each character changed.
@@ -225,6 +233,17 @@ impl<'m> TextBuilder<'m> {
             }
             Ok(())
         })
+    }
+
+    /// Makes the request's all that was added from `start` on.
+    pub(super) fn claim(&mut self, start: usize) -> Outcome<()> {
+        while self.ranges.last().is_some_and(|last| last.start >= start) {
+            self.ranges.pop();
+        }
+        if let Some(last) = self.ranges.last_mut() {
+            last.end = last.end.min(start);
+        }
+        self.note(start..self.text.len())
     }
 
     fn note(&mut self, range: Range<usize>) -> Outcome<()> {

@@ -2,7 +2,7 @@
 //! dropping one takes no recursion. Chains (`a + b + c`, `a.b.c`, `a|f|g`, `not not a`, `elif`) are lists and not
 //! towers.
 
-use std::sync::Arc;
+use std::{collections::HashMap, sync::Arc};
 
 use super::{checks::Check, filters::Filter, text::Text};
 
@@ -17,6 +17,8 @@ pub(super) type Block = Box<[u32]>;
 #[derive(Debug, Default)]
 pub(super) struct Tree {
     pub(super) names: Vec<Arc<str>>,
+    /// Their numbers.
+    pub(super) name_ids: HashMap<Arc<str>, NameId>,
     pub(super) expressions: Vec<Expr>,
     pub(super) statements: Vec<(u32, Statement)>,
     pub(super) macros: Vec<Macro>,

@@ -89,11 +89,14 @@ pub(super) enum Object {
     Function(Function),
     Method(Value, Text),
     Joiner {
+        /// Neither holds other values nor is an object.
         separator: Value,
         used: Cell<bool>,
     },
     Cycler {
         items: Vec<Value>,
+        /// Levels of values inside values, counted once: cyclers may share what they hold.
+        depth: u16,
         at: Cell<usize>,
     },
 }
@@ -290,13 +293,17 @@ impl Value {
             Value::Object(object) => match &**object {
                 Object::Namespace(_) => 1,
                 Object::Method(receiver, _) => receiver.depth() + 1,
-                Object::Cycler { items, .. } => items.iter().map(Value::depth).max().unwrap_or(0) + 1,
-                Object::Joiner { separator, .. } => separator.depth() + 1,
+                Object::Cycler { depth, .. } => *depth,
                 Object::Loop(_) => TEMPLATE_VALUE_DEPTH_MAX as u16,
-                Object::Macro { .. } | Object::Function(_) => 0,
+                Object::Joiner { .. } | Object::Macro { .. } | Object::Function(_) => 0,
             },
             _ => 0,
         }
+    }
+
+    /// Levels of what holds such values.
+    pub(super) fn depth_around(values: &[Value]) -> Outcome<u16> {
+        Ok(header(values.iter())?.0)
     }
 
     /// Whether something in it could come to hold it.
