@@ -204,8 +204,13 @@ impl<'a> Field<'a> {
 
     /// The elements of an array, one after the other.
     pub(crate) fn list(self) -> Result<List<'a>, ApiError> {
-        let elements = self.value.elements().ok_or_else(|| self.mismatch("an array"))?;
-        Ok(List { source: self.source, elements })
+        self.as_list().ok_or_else(|| self.mismatch("an array"))
+    }
+
+    /// The elements of what is an array. What may be something else is asked for in this way, or by [`Field::value`]: an error
+    /// searches for its path, so that none is to be made and thrown away.
+    pub(crate) fn as_list(self) -> Option<List<'a>> {
+        Some(List { source: self.source, elements: self.value.elements()? })
     }
 
     /// An array of token ids. Allocates nothing per element: a body holds millions.
@@ -268,6 +273,15 @@ fn shown(value: Json<'_>) -> String {
         Some(start) if digits.len() > QUOTE_CHARS_MAX => format!("{start}…"),
         _ => digits.to_owned(),
     }
+}
+
+/// How often paths are searched for by `read` of a body.
+#[cfg(test)]
+pub(crate) fn searches<T>(body: &serde_json::Value, read: impl FnOnce(Fields<'static>) -> T) -> (T, usize) {
+    let fields = fields_of(body, false);
+    let before = crate::json::SEARCHES.get();
+    let value = read(fields);
+    (value, crate::json::SEARCHES.get() - before)
 }
 
 /// Fields of JSON that outlives the test.

@@ -8,6 +8,12 @@ use std::borrow::Cow;
 
 use crate::{error::quote, limits::PARAM_BYTES_MAX};
 
+#[cfg(test)]
+thread_local! {
+    /// How often this thread has searched for a path.
+    pub(crate) static SEARCHES: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
 pub(crate) use check::Fault;
 use check::check;
 
@@ -110,6 +116,8 @@ impl<'a> Json<'a> {
     /// The path of this value in the document that it is a piece of, such as `messages[2].content`; empty of the whole.
     /// It is searched for from the start: for errors only.
     pub(crate) fn path_in(self, document: Json<'_>) -> String {
+        #[cfg(test)]
+        SEARCHES.with(|searches| searches.set(searches.get() + 1));
         let within = |outer: Json<'_>, inner: Json<'_>| {
             let start = (inner.0.as_ptr() as usize).wrapping_sub(outer.0.as_ptr() as usize);
             start < outer.0.len()

@@ -235,7 +235,7 @@ fn stop_strings(field: Field, strings_max: usize) -> Result<Vec<String>, ApiErro
     if field.value().is_string() {
         return Ok(vec![string(field)?]);
     }
-    let Ok(list) = field.list() else {
+    let Some(list) = field.as_list() else {
         return Err(field.error("expected a string or an array of strings"));
     };
     let count = list.clone().count();
@@ -336,8 +336,9 @@ fn template_kwargs(fields: &mut Fields) -> Result<String, ApiError> {
 }
 
 fn prompts(field: Field, prompts_max: usize) -> Result<Vec<Prompt>, ApiError> {
-    let Ok(list) = field.list() else {
-        return Ok(vec![Prompt::Text(field.string().map_err(|_| field.error(PROMPT_EXPECTED))?)]);
+    let Some(list) = field.as_list() else {
+        let text = field.value().as_str().ok_or_else(|| field.error(PROMPT_EXPECTED))?;
+        return Ok(vec![Prompt::Text(text.into_owned())]);
     };
     let tokens = |ids| Prompt::Tokens(v1::TokenIds { ids });
     let Some(first) = list.clone().next().map(|first| first.value()) else {

@@ -55,15 +55,15 @@ pub(crate) fn rerank_options(fields: &mut Fields) -> Result<v1::RerankRequest, A
 
 /// A document: a string, or an object with a `text`.
 fn document(field: Field) -> Result<String, ApiError> {
-    match field.object() {
-        Ok(mut object) => {
+    match field.value() {
+        value if value.is_string() => field.string(),
+        value if value.is_object() => {
+            let mut object = field.object()?;
             let text = object.require("text")?.string()?;
             object.finish()?;
             Ok(text)
         }
-        Err(_) if field.value().is_string() => field.string(),
-        Err(error) if field.value().is_object() => Err(error),
-        Err(_) => Err(field.error("expected a string or an object with a text")),
+        _ => Err(field.error("expected a string or an object with a text")),
     }
 }
 
@@ -165,4 +165,26 @@ pub(crate) fn classify_options(fields: &mut Fields) -> Result<v1::ClassifyReques
 /// The labels and their scores, in the model's order.
 pub(crate) fn labels(classification: v1::Classification) -> (Vec<String>, Vec<f32>) {
     classification.labels.into_iter().map(|label| (label.label, label.score)).unzip()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use crate::{Config, fields::searches};
+
+    /// Reads documents to rank; whether they were accepted, and how often a path was searched for.
+    fn read(documents: Vec<Value>) -> (bool, usize) {
+        let body = json!({"query": "q", "documents": documents});
+        searches(&body, |fields| super::ranking(fields, &Config::default()).is_ok())
+    }
+
+    #[test]
+    fn documents_are_read_without_a_search_for_paths() {
+        let documents = (0..1000).map(|i| if i % 2 == 0 { json!("a") } else { json!({"text": "b"}) });
+        assert_eq!(read(documents.collect()), (true, 0));
+        for wrong in [json!(0), json!({"text": 0}), json!({"text": "b", "more": 0}), json!({})] {
+            assert_eq!(read(vec![json!("a"), wrong]), (false, 1));
+        }
+    }
 }

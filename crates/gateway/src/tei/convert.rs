@@ -80,7 +80,7 @@ fn sequences(field: Field, max: usize) -> Result<(Vec<v1::ClassifyInput>, bool),
     if field.value().is_string() {
         return Ok((vec![v1::ClassifyInput { text: filled(field)?, pair: None }], true));
     }
-    let Ok(mut list) = field.list() else { return Err(field.error(EXPECTED)) };
+    let Some(mut list) = field.as_list() else { return Err(field.error(EXPECTED)) };
     match list.next().map(|first| first.value()) {
         Some(first) if first.is_string() => Ok((vec![sequence(field)?], true)),
         Some(first) if first.is_array() => {
@@ -93,7 +93,7 @@ fn sequences(field: Field, max: usize) -> Result<(Vec<v1::ClassifyInput>, bool),
 
 /// A list of one or two strings.
 fn sequence(field: Field) -> Result<v1::ClassifyInput, ApiError> {
-    let Ok(mut strings) = field.list() else { return Err(field.error(EXPECTED)) };
+    let Some(mut strings) = field.as_list() else { return Err(field.error(EXPECTED)) };
     let count = strings.clone().count();
     if !(1..=2).contains(&count) {
         return Err(field.error(format!("has {count} elements; a text is one string, a pair two")));

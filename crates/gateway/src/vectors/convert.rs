@@ -25,7 +25,7 @@ const EXPECTED: &str = "expected a string, an array of strings, an array of toke
 pub(crate) fn inputs(field: Field, inputs_max: usize) -> Result<Inputs, ApiError> {
     let tokens = |ids| v1::EmbedInput { input: Some(Input::Tokens(v1::TokenIds { ids })) };
     let single = |input| Inputs { inputs: vec![input], single: true };
-    let Ok(list) = field.list() else {
+    let Some(list) = field.as_list() else {
         if !field.value().is_string() {
             return Err(field.error(EXPECTED));
         }

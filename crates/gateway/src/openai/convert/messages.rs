@@ -5,7 +5,10 @@
 //! `reasoning` is `reasoning_content`, a `function` is a tool, a `function_call` a tool call. What a message says is
 //! never lost: a part that cannot be shown to the model is refused by name.
 
-use std::collections::{HashMap, VecDeque};
+use std::{
+    borrow::Cow,
+    collections::{HashMap, VecDeque},
+};
 
 use hanzo_engine_proto::v1::{self, content_part::Part};
 
@@ -57,7 +60,7 @@ fn message(mut fields: Fields, old: &mut OldCalls) -> Result<v1::Message, ApiErr
     let name = fields.take("name").map(Field::string).transpose()?.unwrap_or_default();
     let tool_call_id = match fields.take("tool_call_id") {
         Some(field) if role == "tool" => field.string()?,
-        Some(field) if role != "function" && field.text().ok().as_deref() != Some("") => {
+        Some(field) if role != "function" && field.value().as_str().as_deref() != Some("") => {
             return Err(field.error("only allowed where role is tool"));
         }
         Some(_) | None if role == "function" => old.result(&name),
@@ -96,7 +99,7 @@ fn message(mut fields: Fields, old: &mut OldCalls) -> Result<v1::Message, ApiErr
 
 /// A field that some libraries have, where it is a text with something in it.
 fn text_of(fields: &mut Fields, name: &str) -> Option<String> {
-    fields.take(name)?.string().ok().filter(|text| !text.is_empty())
+    fields.take(name)?.value().as_str().filter(|text| !text.is_empty()).map(Cow::into_owned)
 }
 
 fn part(text: String) -> v1::ContentPart {
@@ -206,4 +209,36 @@ fn called(mut function: Fields, arguments: &str) -> Result<(String, String), Api
     };
     // A function without parameters is called with nothing, which templates expect as an object.
     Ok((name, if arguments.trim().is_empty() { "{}".to_owned() } else { arguments }))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use crate::fields::searches;
+
+    /// Reads a message with these contents; whether it was accepted, and how often a path was searched for.
+    fn read(message: Value) -> (bool, usize) {
+        let body = json!({"messages": [message]});
+        searches(&body, |mut fields| super::read(fields.take("messages").unwrap()).is_ok())
+    }
+
+    #[test]
+    fn what_is_no_error_searches_for_no_path() {
+        let odd = [json!({"thinking": 0, "reasoning": [], "text": {}}), json!({"text": 0}), json!({})];
+        let part = |(i, kind): (usize, &str)| {
+            let mut part = odd[i % odd.len()].clone();
+            part["type"] = Value::from(kind);
+            part
+        };
+        let kinds = ["thinking", "reasoning", "reasoning_content", "redacted_thinking"].into_iter().cycle();
+        let content: Vec<Value> = kinds.take(1000).enumerate().map(part).collect();
+        assert_eq!(read(json!({"role": "assistant", "content": content})), (true, 0));
+        let fields =
+            json!({"role": "assistant", "content": "", "refusal": 0, "reasoning": 1, "thinking": []});
+        assert_eq!(read(fields), (true, 0));
+        assert_eq!(read(json!({"role": "user", "content": "", "tool_call_id": ""})), (true, 0));
+        // And an error searches once.
+        assert_eq!(read(json!({"role": "user", "content": "", "tool_call_id": 1})), (false, 1));
+    }
 }
