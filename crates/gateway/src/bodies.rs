@@ -113,10 +113,25 @@ impl Room {
         true
     }
 
-    /// The body has arrived and was read: the reserve is the next one's, whatever becomes of this request.
+    /// Whether nobody else can draw on the reserve.
+    pub(crate) fn keeps_others_waiting(&self) -> bool {
+        self.turn.is_some()
+    }
+
+    /// The body has arrived and was read: the reserve is the next one's, as far as what was drawn from it fits into the shared
+    /// room. The rest stays drawn: what was made of the body still takes it up.
     pub(crate) fn settle(&mut self) {
-        self.drawn = None;
         self.turn = None;
+        let Some(mut drawn) = self.drawn.take() else { return };
+        let fits = drawn.num_permits().min(self.shared.available_permits());
+        // Never more than there were permits asked for, which is a u32.
+        let shared = Arc::clone(&self.shared).try_acquire_many_owned(u32::try_from(fits).unwrap_or(0));
+        // Others may have been faster.
+        if let Ok(shared) = shared {
+            drop(drawn.split(shared.num_permits()));
+            merge(&mut self.held, shared);
+        }
+        self.drawn = (drawn.num_permits() > 0).then_some(drawn);
     }
 }
 
@@ -177,6 +192,24 @@ mod tests {
         assert!(grows(&mut other, 4 * STEP, 4 * STEP).await);
         second.settle();
         assert!(grows(&mut third, 4 * STEP, 4 * STEP).await);
+    }
+
+    #[tokio::test]
+    async fn what_was_drawn_from_the_reserve_is_accounted_until_it_is_dropped() {
+        let bodies = Bodies::new(6 * STEP, 4 * STEP);
+        let free = || (bodies.shared.available_permits() / STEP, bodies.reserve.available_permits() / STEP);
+        let (mut first, mut second) = (bodies.room(None), bodies.room(None));
+        assert!(grows(&mut first, STEP, 4 * STEP).await && grows(&mut second, 4 * STEP, 4 * STEP).await);
+        assert_eq!(free(), (1, 0));
+        // Into the shared room goes what fits; the turn is the next one's.
+        second.settle();
+        assert_eq!(free(), (0, 1));
+        let mut third = bodies.room(None);
+        assert!(grows(&mut third, STEP, 4 * STEP).await);
+        third.settle();
+        assert_eq!(free(), (0, 0));
+        drop((first, second, third));
+        assert_eq!(free(), (2, 4));
     }
 
     #[tokio::test]

@@ -18,7 +18,9 @@ use crate::{
     error::ApiError,
     fields::Fields,
     json::Json,
-    limits::{BODY_WINDOW, BODY_WINDOW_BYTES, INLINE_BODY_BYTES, QUOTE_CHARS_MAX, REFUSED_BODY_TIMES_MAX},
+    limits::{
+        BODY_TURN, BODY_WINDOW, BODY_WINDOW_BYTES, INLINE_BODY_BYTES, QUOTE_CHARS_MAX, REFUSED_BODY_TIMES_MAX,
+    },
     peer::Peer,
 };
 
@@ -161,6 +163,8 @@ async fn arrived(app: &App, incoming: Incoming) -> Result<(Vec<u8>, Room), ApiEr
     while let Some(data) = pace.next(&mut body).await? {
         let so_far = bytes.len() + data.len();
         if so_far > bytes_max {
+            // What has come is of no more use, and others wait for its room.
+            drop((bytes, data, room));
             return too_large(&mut body).await;
         }
         let waiting = Instant::now();
@@ -168,15 +172,21 @@ async fn arrived(app: &App, incoming: Incoming) -> Result<(Vec<u8>, Room), ApiEr
             return Err(ApiError::busy("the server holds as many request bodies as it may; try again"));
         }
         pace.resume(waiting);
+        if room.keeps_others_waiting() {
+            pace.hurry();
+        }
         bytes.extend_from_slice(&data);
     }
     Ok((bytes, room))
 }
 
-/// How fast a body must arrive: all of it within the configured time, and some of it all the time.
+/// How fast a body must arrive: all of it within the configured time, and some of it all the time, the more so the more
+/// room it takes up: half of the pace at which as many bytes would have come in just that time.
 struct Pace {
     timeout_s: u64,
     deadline: Instant,
+    hurried: bool,   // the deadline is that of a body for which others wait
+    bytes: usize,    // in all
     window: Instant, // its end
     window_bytes: usize,
 }
@@ -185,7 +195,22 @@ impl Pace {
     fn new(timeout_s: u64) -> Pace {
         let now = Instant::now();
         let deadline = now + Duration::from_secs(timeout_s);
-        Pace { timeout_s, deadline, window: now + BODY_WINDOW, window_bytes: 0 }
+        Pace { timeout_s, deadline, hurried: false, bytes: 0, window: now + BODY_WINDOW, window_bytes: 0 }
+    }
+
+    /// The fewest bytes that must come in a window.
+    fn window_bytes_min(&self) -> usize {
+        let (window_s, timeout_s) = (BODY_WINDOW.as_secs(), self.timeout_s.max(1));
+        let share = (self.bytes as u64).saturating_mul(window_s) / timeout_s.saturating_mul(2);
+        usize::try_from(share).unwrap_or(usize::MAX).max(BODY_WINDOW_BYTES)
+    }
+
+    /// From now on others wait for this body.
+    fn hurry(&mut self) {
+        if !self.hurried {
+            self.hurried = true;
+            self.deadline = self.deadline.min(Instant::now() + BODY_TURN);
+        }
     }
 
     /// The next piece of the body; None at its end.
@@ -193,12 +218,22 @@ impl Pace {
         loop {
             let now = Instant::now();
             if now >= self.deadline {
-                return Err(ApiError::body_timeout(format!("within {} seconds", self.timeout_s)));
+                return Err(ApiError::body_timeout(match self.hurried {
+                    false => format!("within {} seconds", self.timeout_s),
+                    true => format!(
+                        "fast enough for a server that has no room left: the rest within {} seconds; try again",
+                        BODY_TURN.as_secs()
+                    ),
+                }));
             }
             if now >= self.window {
-                if self.window_bytes < BODY_WINDOW_BYTES {
-                    let slow =
-                        format!("fast enough: {} bytes in {} s", self.window_bytes, BODY_WINDOW.as_secs());
+                let min = self.window_bytes_min();
+                if self.window_bytes < min {
+                    let slow = format!(
+                        "fast enough: {} bytes in {} s, expected {min}",
+                        self.window_bytes,
+                        BODY_WINDOW.as_secs()
+                    );
                     return Err(ApiError::body_timeout(slow));
                 }
                 (self.window, self.window_bytes) = (now + BODY_WINDOW, 0);
@@ -211,6 +246,7 @@ impl Pace {
                 }
             };
             if let Ok(data) = frame.into_data() {
+                self.bytes += data.len();
                 self.window_bytes += data.len();
                 return Ok(Some(data));
             }
@@ -266,9 +302,56 @@ fn field_before(text: &str, at: usize) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use axum::http::{HeaderMap, HeaderValue, header};
+    use std::{convert::Infallible, time::Duration};
 
-    use super::{media_type, parse};
+    use axum::{
+        body::Body,
+        http::{HeaderMap, HeaderValue, header},
+    };
+    use bytes::Bytes;
+    use futures_util::stream;
+    use tokio::time::{Instant, sleep};
+
+    use super::{BODY_TURN, Pace, media_type, parse};
+
+    /// What becomes of a body whose first piece comes at once and of which there is a piece each second, by the clock of the
+    /// test; how many seconds it was waited for.
+    async fn paced(first: usize, pieces: usize, piece: usize, hurried: bool) -> (bool, u64) {
+        let pieces = stream::unfold(0, move |i| async move {
+            sleep(Duration::from_secs(i.min(1) as u64)).await;
+            let bytes = Bytes::from(vec![b' '; if i == 0 { first } else { piece }]);
+            (i <= pieces).then_some((Ok::<_, Infallible>(bytes), i + 1))
+        });
+        let (mut body, begun, mut pace) = (Body::from_stream(pieces), Instant::now(), Pace::new(60));
+        loop {
+            match pace.next(&mut body).await {
+                Ok(Some(_)) if hurried => pace.hurry(),
+                Ok(Some(_)) => {}
+                end => return (end.is_ok(), begun.elapsed().as_secs()),
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_holds_much_must_come_fast() {
+        // Nearly all at once, and then as little as passes for the start of a body.
+        let (arrived, seconds) = paced(9_900_000, 1000, 500, false).await;
+        assert!(!arrived && seconds <= 20, "{seconds}");
+        // A line that is just fast enough, and one that comes in bursts.
+        assert!(paced(170_000, 58, 170_000, false).await.0);
+        assert!(paced(5_000_000, 50, 80_000, false).await.0);
+        // Little may come slowly, but not for ever.
+        assert!(paced(1, 50, 500, false).await.0);
+        assert_eq!(paced(1, 1000, 500, false).await, (false, 60));
+        assert_eq!(paced(1, 1000, 300, false).await, (false, 10));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_others_wait_for_must_come_at_once() {
+        let (arrived, seconds) = paced(1_000_000, 1000, 100_000, true).await;
+        assert_eq!((arrived, seconds), (false, BODY_TURN.as_secs()));
+        assert!(paced(1_000_000, 3, 1_000_000, true).await.0);
+    }
 
     fn check(body: &str, param: Option<&str>, says: &str) {
         let error = parse(body).unwrap_err().json()["error"].clone();

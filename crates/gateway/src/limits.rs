@@ -27,6 +27,8 @@ pub(crate) const BODIES_READ_MAX: usize = 4;
 pub(crate) const BODY_STEP_BYTES: usize = 64 << 10;
 /// What must come of a body in each such time; a client that sends less ends with 408.
 pub(crate) const BODY_WINDOW: Duration = Duration::from_secs(10);
+/// The time for the rest of a body that draws on the reserve, for which all others wait that need more room.
+pub(crate) const BODY_TURN: Duration = Duration::from_secs(5);
 /// See [`BODY_WINDOW`]: slower than any modem.
 pub(crate) const BODY_WINDOW_BYTES: usize = 4 << 10;
 /// Bytes of an answer that is collected, not streamed: forty thousand tokens with twenty alternatives each.

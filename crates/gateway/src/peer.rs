@@ -13,8 +13,9 @@ use std::{
     task::{Context, Poll},
 };
 
+use futures_util::FutureExt as _;
 use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
+    io::{AsyncRead, AsyncWrite, Interest, ReadBuf},
     net::TcpStream,
     sync::Notify,
 };
@@ -56,14 +57,14 @@ impl Peer {
     /// Resolves when the client is gone while it was awaiting an answer. To be polled by the task that serves the
     /// connection, so that nothing is written in between.
     pub(crate) async fn gone(&self, socket: Socket) {
+        self.0.asked.notified().await;
         while !self.is_shut_down() {
-            self.0.asked.notified().await;
             // Most answers have been given by then.
             tokio::time::sleep(PEER_LOOK).await;
             match std::future::poll_fn(|context| socket.poll_peek(context)).await {
-                // The next request, which is read when this one is answered.
-                Ok(1..) => {}
-                Ok(0) | Err(_) => self.0.shut_down.cancel(),
+                // The rest of this request, or the next one: the end shows behind it.
+                Ok(1..) if !socket.is_read_closed() => {}
+                Ok(_) | Err(_) => self.0.shut_down.cancel(),
             }
         }
         loop {
@@ -97,6 +98,12 @@ impl Socket {
     fn poll_peek(&self, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
         let mut byte = [0];
         locked(&self.0).poll_peek(context, &mut ReadBuf::new(&mut byte))
+    }
+
+    /// Whether the other end has shut down its writing side or has gone, whatever is left to be read.
+    fn is_read_closed(&self) -> bool {
+        let ready = locked(&self.0).ready(Interest::READABLE).now_or_never();
+        ready.is_some_and(|ready| ready.is_ok_and(|ready| ready.is_read_closed()))
     }
 
     /// Writes all of `bytes`, if there is room; whether the connection has failed.

@@ -103,6 +103,54 @@ async fn clients_that_have_shut_down_their_writing_side_are_served() {
 }
 
 #[tokio::test]
+async fn a_client_that_leaves_is_noticed_behind_what_has_not_been_read() {
+    let steps = vec![started(), delta(0, "Hel"), Step::Hang];
+    let server = Server::start(script(move |_| Ok(steps.clone()))).await;
+    for next in ["", "GET /alive HTTP/1.1\r\nhost: localhost\r\n\r\n"] {
+        let request = chat_request("localhost", false);
+        let (begin, end) = request.split_at(request.len() - 10);
+        let seen = server.fake.seen().len();
+        let mut stream = TcpStream::connect(server.address).await.unwrap();
+        stream.set_nodelay(true).unwrap();
+        stream.write_all(begin.as_bytes()).await.unwrap();
+        // Until it is looked whether the client is still there.
+        tokio::time::sleep(Duration::from_millis(700)).await;
+        stream.write_all(end.as_bytes()).await.unwrap();
+        let asked = async {
+            while server.fake.seen().len() == seen {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, asked).await.expect("the engine was not asked");
+        stream.write_all(next.as_bytes()).await.unwrap();
+        drop(stream);
+        assert!(!server.fake.stream_over().await, "{next}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_too_large_holds_no_room() {
+    let small = |config: &mut hanzo_engine_gateway::Config| {
+        (config.body_bytes_max, config.bodies_bytes_max) = (1_000_000, 1_000_000);
+    };
+    let server = Server::with(script(hello), small).await;
+    // Too large, which only shows when it has come, and it does not end.
+    let mut large = TcpStream::connect(server.address).await.unwrap();
+    let head = "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n";
+    large.write_all(head.as_bytes()).await.unwrap();
+    let piece = format!("10000\r\n{}\r\n", " ".repeat(0x10000));
+    for _ in 0..64 {
+        large.write_all(piece.as_bytes()).await.unwrap();
+    }
+    let begun = Instant::now();
+    let body = json!({"messages": [{"role": "user", "content": "x".repeat(900_000)}]});
+    assert_eq!(post(server.address, "/v1/chat/completions", &body).await.status, 200);
+    // Before, it was the minute in which the large one ends.
+    assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
+    drop(large);
+}
+
+#[tokio::test]
 async fn on_the_loopback_other_hosts_are_refused() {
     let server =
         Server::with(script(hello), |config| config.allowed_hosts = vec!["Engine.lan".to_owned()]).await;
