@@ -20,6 +20,8 @@ pub const TOKENIZER_PATTERN_BYTES_MAX: usize = 16 << 10;
 pub const ADDED_TOKENS_MAX: usize = 1 << 18;
 /// Bytes of all added tokens' texts, each of which is a state of the machine that finds them.
 pub const ADDED_TOKEN_BYTES_MAX: usize = 4 << 20;
+/// Bytes of one added token's text: where it may not stand, the search begins again one character later.
+pub const ONE_ADDED_TOKEN_BYTES_MAX: usize = 1024;
 /// Bytes of one piece of a Unigram vocabulary: each is a level of a tree.
 pub const PIECE_BYTES_MAX: usize = 1024;
 /// Nodes of a Unigram vocabulary's tree: beginnings of its pieces. XLM-R has fewer than a million.
@@ -73,6 +75,8 @@ pub const COUNTED_PIECE_BYTES: usize = 64 << 10;
 pub const COUNTED_PIECE_SLACK_TOKENS: usize = 256;
 /// Bytes of a text to be tokenized.
 pub const PROMPT_BYTES_MAX: usize = 64 << 20;
+/// Bytes of a prompt that are searched for what its system and tools say, in all; in order, each is read once.
+pub const PARTS_SEARCHED_BYTES_MAX: usize = 4 * TEMPLATE_OUTPUT_BYTES_MAX;
 /// Bytes of a chat template's source.
 pub const TEMPLATE_SOURCE_BYTES_MAX: usize = 1 << 20;
 /// Tokens of a chat template's source.

@@ -1,7 +1,7 @@
 //! Added tokens in a text: those that are looked for before anything else happens to it, the leftmost first, then the
 //! longest. The text of a control token that somebody else has written is not that token.
 
-use std::{collections::HashMap, ops::Range};
+use std::ops::Range;
 
 use aho_corasick::{AhoCorasick, Input, MatchKind};
 
@@ -10,9 +10,11 @@ use aho_corasick::{AhoCorasick, Input, MatchKind};
 pub(super) struct AddedFinder {
     matcher: AhoCorasick,
     /// Whether a pattern is a control token, by its number.
-    special: Vec<bool>,
-    /// Numbers of the patterns.
-    numbers: HashMap<String, usize>,
+    control: Vec<bool>,
+    /// The longest other pattern that a pattern begins with, by its number.
+    shorter: Vec<Option<usize>>,
+    /// Bytes of the patterns.
+    lengths: Vec<usize>,
 }
 
 /// An added token in a text.
@@ -32,21 +34,49 @@ pub(super) fn overlaps(ranges: &[Range<usize>], part: &Range<usize>) -> bool {
     ranges.get(first).is_some_and(|range| range.start < part.end)
 }
 
+/// The longest other text that each text begins with. In order of the alphabet, a text stands after all those it begins
+/// with, and between them is nothing that does not begin with them too.
+fn shorter(texts: &[&str]) -> Vec<Option<usize>> {
+    let mut order: Vec<usize> = (0..texts.len()).collect();
+    order.sort_unstable_by_key(|&number| (texts[number], number));
+    let mut shorter = vec![None; texts.len()];
+    let mut open: Vec<usize> = Vec::new();
+    for number in order {
+        while open.last().is_some_and(|&last| !texts[number].starts_with(texts[last])) {
+            open.pop();
+        }
+        shorter[number] = match open.last() {
+            Some(&last) if texts[last] == texts[number] => {
+                open.pop();
+                shorter[last]
+            }
+            last => last.copied(),
+        };
+        open.push(number);
+    }
+    shorter
+}
+
 impl AddedFinder {
     /// Of the tokens' texts, each with whether it is a control token. Errors say why they cannot be searched for.
     pub(super) fn new<'a>(tokens: impl IntoIterator<Item = (&'a str, bool)>) -> Result<Self, String> {
-        let (texts, special): (Vec<&str>, Vec<bool>) = tokens.into_iter().unzip();
+        let (texts, control): (Vec<&str>, Vec<bool>) = tokens.into_iter().unzip();
         let matcher = AhoCorasick::builder()
             .match_kind(MatchKind::LeftmostLongest)
             .build(&texts)
             .map_err(|error| format!("the added tokens cannot be searched for: {error}"))?;
-        let numbers = texts.iter().enumerate().map(|(number, &text)| (text.to_owned(), number)).collect();
-        Ok(AddedFinder { matcher, special, numbers })
+        let lengths = texts.iter().map(|text| text.len()).collect();
+        Ok(AddedFinder { matcher, control, shorter: shorter(&texts), lengths })
+    }
+
+    /// Says whether a token is a control token.
+    pub(super) fn set_control(&mut self, number: usize, control: bool) {
+        self.control[number] = control;
     }
 
     /// Whether a token is a control token.
-    pub(super) fn is_special(&self, number: usize) -> bool {
-        self.special[number]
+    pub(super) fn is_control(&self, number: usize) -> bool {
+        self.control[number]
     }
 
     /// The first token of a text from byte `at` on. Control tokens are passed over where `is_plain` says so of their
@@ -61,19 +91,58 @@ impl AddedFinder {
             let found = self.matcher.find(Input::new(text).range(at..))?;
             let (start, end) = (found.start(), found.end());
             let found = Found { start, end, number: found.pattern().as_usize() };
-            let is_allowed = |found: &Found| !self.special[found.number] || !is_plain(found.start..found.end);
+            let is_allowed = |found: &Found| !self.control[found.number] || !is_plain(found.start..found.end);
             if is_allowed(&found) {
                 return Some(found);
             }
             // A shorter one may begin here, another inside.
-            let shorter = text[start..end].char_indices().rev().filter_map(|(length, _)| {
-                let number = *self.numbers.get(&text[start..start + length])?;
-                Some(Found { start, end: start + length, number })
-            });
-            if let Some(found) = shorter.into_iter().find(is_allowed) {
-                return Some(found);
+            let mut shorter = self.shorter[found.number];
+            while let Some(number) = shorter {
+                let found = Found { start, end: start + self.lengths[number], number };
+                if is_allowed(&found) {
+                    return Some(found);
+                }
+                shorter = self.shorter[number];
             }
             at = start + text[start..].chars().next().map_or(1, char::len_utf8);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_text_begins_with() {
+        let texts = ["ab", "a", "abc", "b", "abd", "ab", "ba", "abce"];
+        assert_eq!(shorter(&texts), [Some(1), None, Some(5), None, Some(5), Some(1), Some(3), Some(2)]);
+        // In somebody else's text, of control tokens that begin each other, the longest that is none is found.
+        let tokens = [("<a", false), ("<a>", true), ("<a><", true), ("><", false), ("<", true)];
+        let finder = AddedFinder::new(tokens).expect("a finder");
+        let found = |is_plain: &dyn Fn(Range<usize>) -> bool| {
+            let (mut at, mut numbers) = (0, Vec::new());
+            while let Some(found) = finder.next("<a><a><", at, is_plain) {
+                numbers.push(found.number);
+                at = found.end;
+            }
+            numbers
+        };
+        assert_eq!(found(&|_| false), [2, 3]);
+        assert_eq!(found(&|_| true), [0, 3, 3]);
+        assert_eq!(found(&|part| part.end > 3), [1, 0, 3]);
+    }
+
+    #[test]
+    fn a_long_token_that_is_refused_costs_no_more_than_its_length() {
+        let token = "a".repeat(1024);
+        let finder = AddedFinder::new([(token.as_str(), true)]).expect("a finder");
+        let asked = std::cell::Cell::new(0);
+        let refuses = |_: Range<usize>| {
+            asked.set(asked.get() + 1);
+            true
+        };
+        assert!(finder.next(&"a".repeat(4096), 0, &refuses).is_none());
+        assert_eq!(asked.get(), 4096 - 1024 + 1);
     }
 }

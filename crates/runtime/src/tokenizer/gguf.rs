@@ -29,7 +29,7 @@ use super::{
 use crate::{
     error::LoadError,
     gguf::Metadata,
-    limits::{ADDED_TOKEN_BYTES_MAX, ADDED_TOKENS_MAX, VOCAB_MAX},
+    limits::{ADDED_TOKEN_BYTES_MAX, ADDED_TOKENS_MAX, ONE_ADDED_TOKEN_BYTES_MAX, VOCAB_MAX},
 };
 
 const MODEL: &str = "tokenizer.ggml.model";
@@ -80,11 +80,11 @@ impl Vocabulary<'_> {
     }
 }
 
-/// The tokenizer that a file's `tokenizer.ggml` keys describe.
-pub(super) fn load(metadata: &Metadata) -> Result<Tokenizer, LoadError> {
+/// The tokenizer that a file's `tokenizer.ggml` keys describe; `ends` are the tokens that end its texts.
+pub(super) fn load(metadata: &Metadata, ends: &[u32]) -> Result<Tokenizer, LoadError> {
     match metadata.string(MODEL)?.ok_or_else(|| metadata.missing(MODEL))? {
         "gpt2" => byte_level(metadata),
-        "llama" => sentence_piece(metadata),
+        "llama" => sentence_piece(metadata, ends),
         "bert" => gguf_pieces::word_piece(metadata),
         "t5" => gguf_pieces::unigram(metadata),
         other => Err(unsupported(metadata, MODEL, other, "gpt2, llama, bert and t5 are")),
@@ -154,7 +154,7 @@ pub(super) fn pre_tokenizer(pre: &PreTokenizer) -> Result<PreTokenizerWrapper, S
     Ok(PreTokenizerWrapper::Sequence(Sequence::new(steps)))
 }
 
-fn sentence_piece(metadata: &Metadata) -> Result<Tokenizer, LoadError> {
+fn sentence_piece(metadata: &Metadata, ends: &[u32]) -> Result<Tokenizer, LoadError> {
     let vocabulary = vocabulary(metadata)?;
     let count = vocabulary.texts.len();
     let scores = metadata.floats(SCORES)?.ok_or_else(|| metadata.missing(SCORES))?;
@@ -173,7 +173,9 @@ fn sentence_piece(metadata: &Metadata) -> Result<Tokenizer, LoadError> {
     let name = metadata.string("general.name")?.unwrap_or_default().to_lowercase();
     let settings =
         Settings { add_space, strip_after_control: name.contains("phi-3") || name.contains("phi3") };
-    let encoder = SentencePiece::new(&vocabulary, &scores, ids, settings)
+    let count = count as u32;
+    let ends: Vec<u32> = ends.iter().copied().filter(|&id| id < count).collect();
+    let encoder = SentencePiece::new(&vocabulary, &scores, ids, settings, &ends)
         .map_err(|reason| metadata.corrupt(TOKENS, reason))?;
     Ok(Tokenizer { encoder: Encoder::SentencePiece(encoder), affixes, table, strips_space: add_space })
 }
@@ -213,6 +215,14 @@ pub(super) fn vocabulary(metadata: &Metadata) -> Result<Vocabulary<'_>, LoadErro
     let vocabulary = Vocabulary { texts, kinds };
     let (mut added, mut bytes) = (0, 0);
     for id in vocabulary.added() {
+        let length = texts[id as usize].len();
+        if length > ONE_ADDED_TOKEN_BYTES_MAX {
+            let reason = format!(
+                "token {id} has {length} bytes; at most {ONE_ADDED_TOKEN_BYTES_MAX} are possible for one that is \
+                 looked for before texts are split"
+            );
+            return Err(metadata.corrupt(TYPES, reason));
+        }
         added += 1;
         bytes += texts[id as usize].len();
     }

@@ -20,8 +20,8 @@ use super::{
 use crate::{
     error::LoadError,
     limits::{
-        ADDED_TOKEN_BYTES_MAX, ADDED_TOKENS_MAX, MERGES_MAX, TOKENIZER_PATTERN_BYTES_MAX,
-        TOKENIZER_STEP_VALUES_MAX, VOCAB_MAX,
+        ADDED_TOKEN_BYTES_MAX, ADDED_TOKENS_MAX, MERGES_MAX, ONE_ADDED_TOKEN_BYTES_MAX,
+        TOKENIZER_PATTERN_BYTES_MAX, TOKENIZER_STEP_VALUES_MAX, VOCAB_MAX,
     },
     load::json,
 };
@@ -316,6 +316,14 @@ fn added(
     for token in tokens {
         if token.content.is_empty() {
             return Err(source.corrupt("added_tokens", format!("token {} has no content", token.id)));
+        }
+        let length = token.content.len();
+        if length > ONE_ADDED_TOKEN_BYTES_MAX {
+            let reason = format!(
+                "token {} has {length} bytes; at most {ONE_ADDED_TOKEN_BYTES_MAX} are possible",
+                token.id
+            );
+            return Err(source.corrupt("added_tokens", reason));
         }
         let id = *vocab.entry(token.content.clone()).or_insert(token.id);
         if id != token.id {

@@ -7,6 +7,7 @@ mod affixes;
 mod bpe;
 mod byte_level;
 mod chars_map;
+mod control;
 mod gguf;
 mod gguf_pieces;
 mod guard;
@@ -129,14 +130,20 @@ impl Tokenizer {
     /// tokenizer that fails at some plain text is corrupt too.
     pub fn load(files: &TextFiles) -> Result<Tokenizer, LoadError> {
         let load = || {
-            let tokenizer = match &files.tokenizer {
-                TokenizerSource::Gguf(metadata) => gguf::load(metadata),
+            let mut tokenizer = match &files.tokenizer {
+                TokenizerSource::Gguf(metadata) => gguf::load(metadata, &files.eos),
                 TokenizerSource::HuggingFace { tokenizer_json, tokenizer_config } => {
                     let file = format!("{}/tokenizer.json", files.file);
                     hf::load(&file, tokenizer_json, tokenizer_config.as_ref())
                 }
             }?;
-            if let Encoder::Words(words) = &tokenizer.encoder {
+            let mut ends = files.eos.clone();
+            if let TokenizerSource::HuggingFace { tokenizer_config: Some(config), .. } = &files.tokenizer {
+                let named = config.get("eos_token").and_then(hf::token_text);
+                ends.extend(named.and_then(|token| tokenizer.token_id(token)));
+            }
+            if let Encoder::Words(words) = &mut tokenizer.encoder {
+                words.reserve(&ends, &mut tokenizer.table);
                 for text in guard::SAMPLES {
                     // What is wrong is said by a panic; a text that has no tokens is no fault.
                     drop(words.encode(text, &[], &tokenizer.table, &mut Vec::new()));
@@ -179,8 +186,9 @@ impl Tokenizer {
     }
 
     /// The same for a text of which only the bytes in `plain`, ascending and apart from each other, are no more than
-    /// text: a control token is one that is wholly outside of them. Tokens that are shown, such as `<think>`, are
-    /// recognised everywhere.
+    /// text: a control token is one that is wholly outside of them, and so is a token that is shown but has the form of
+    /// one, such as `<|user|>`, or ends the model's texts. Others that are shown, such as `<think>`, are recognised
+    /// everywhere.
     ///
     /// # Errors
     /// As [`Tokenizer::encode`].

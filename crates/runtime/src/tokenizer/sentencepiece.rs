@@ -4,12 +4,13 @@
 
 use std::{
     cmp::Ordering,
-    collections::{BinaryHeap, HashMap},
+    collections::{BTreeSet, BinaryHeap, HashMap},
     ops::Range,
 };
 
 use super::{
     added::{AddedFinder, overlaps},
+    control,
     gguf::{Kind, Vocabulary},
 };
 
@@ -64,12 +65,14 @@ pub(super) fn byte_token(text: &str) -> Option<u8> {
 }
 
 impl SentencePiece {
-    /// The encoder of a vocabulary; `ids` are the vocabulary's by text. Errors say what is wrong with the tokens.
+    /// The encoder of a vocabulary; `ids` are the vocabulary's by text, `ends` the tokens
+    /// that end a text. Errors say what is wrong with the tokens.
     pub(super) fn new(
         vocabulary: &Vocabulary,
         scores: &[f32],
         ids: HashMap<String, u32>,
         settings: Settings,
+        ends: &[u32],
     ) -> Result<Self, String> {
         let kind = |id: u32| vocabulary.kinds[id as usize];
         let unknown = (0..vocabulary.texts.len() as u32).find(|&id| kind(id) == Kind::Unknown);
@@ -89,19 +92,30 @@ impl SentencePiece {
         };
         let mut added = Vec::new();
         let mut patterns = Vec::new();
-        for id in vocabulary.added() {
+        let is_control = |id: u32| {
+            let text = vocabulary.texts[id as usize].as_str();
+            match kind(id) {
+                Kind::UserDefined if control::has_form(text) => true,
+                Kind::UserDefined | Kind::Normal => ends.contains(&id) && control::only_ends(text),
+                _ => vocabulary.is_special(id),
+            }
+        };
+        let unmarked = ends.iter().copied().filter(|&id| kind(id) == Kind::Normal && is_control(id));
+        let unmarked: BTreeSet<u32> = unmarked.collect();
+        for id in vocabulary.added().chain(unmarked) {
             let text = vocabulary.texts[id as usize].as_str();
             let strips = settings.strip_after_control
                 && kind(id) == Kind::Control
                 && !matches!(text, "<s>" | "<|endoftext|>");
             added.push((id, strips));
-            patterns.push((text, vocabulary.is_special(id)));
+            patterns.push((text, is_control(id)));
         }
         let finder = AddedFinder::new(patterns)?;
         let pieces = ids
             .into_iter()
             .map(|(text, id)| {
                 let use_ = match kind(id) {
+                    _ if is_control(id) => Use::Reserved,
                     Kind::Normal | Kind::UserDefined => Use::Written,
                     Kind::Unused => Use::Unused,
                     Kind::Control | Kind::Unknown | Kind::Byte => Use::Reserved,

@@ -10,6 +10,8 @@ pub(super) struct TokenTable {
     /// Where each token's bytes end; they begin where the one before ends.
     ends: Vec<u32>,
     special: Vec<bool>,
+    /// Tokens that only a model's own words spell: the special ones and those reserved.
+    control: Vec<bool>,
 }
 
 impl TokenTable {
@@ -24,6 +26,7 @@ impl TokenTable {
             table.bytes.extend_from_slice(&bytes);
             table.ends.push(u32::try_from(table.bytes.len()).ok()?);
             table.special.push(special);
+            table.control.push(special);
         }
         Some(table)
     }
@@ -41,7 +44,19 @@ impl TokenTable {
         &self.bytes[start as usize..end as usize]
     }
 
-    /// Whether a token is a control token.
+    /// Takes a token for one that structures prompts, though it is shown.
+    pub(super) fn reserve(&mut self, id: u32) {
+        if let Some(control) = self.control.get_mut(id as usize) {
+            *control = true;
+        }
+    }
+
+    /// Whether a token structures prompts: what a request writes never becomes it.
+    pub(super) fn is_control(&self, id: u32) -> bool {
+        self.control.get(id as usize).copied().unwrap_or(false)
+    }
+
+    /// Whether a token is a control token that is not shown.
     pub(super) fn is_special(&self, id: u32) -> bool {
         self.special.get(id as usize).copied().unwrap_or(false)
     }

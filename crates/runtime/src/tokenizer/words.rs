@@ -11,6 +11,7 @@ use tokenizers::{
 
 use super::{
     added::{AddedFinder, overlaps},
+    control,
     table::TokenTable,
 };
 
@@ -23,7 +24,7 @@ pub(super) struct Words {
     /// Tokens looked for in the normalized text.
     normalized: Added,
     /// Normalizing may make a control token of what spells none.
-    normalizes_special: bool,
+    normalizes_control: bool,
 }
 
 /// Added tokens and what finds them.
@@ -61,8 +62,30 @@ impl Words {
             Ok::<Added, String>(Added { finder, tokens })
         };
         let is_special = |&(id, _): &(u32, AddedToken)| table.is_special(id);
-        let normalizes_special = tokenizer.get_normalizer().is_some() && normalized.iter().any(is_special);
-        Ok(Words { raw: added(raw)?, normalized: added(normalized)?, normalizes_special, tokenizer })
+        let normalizes_control = tokenizer.get_normalizer().is_some() && normalized.iter().any(is_special);
+        Ok(Words { raw: added(raw)?, normalized: added(normalized)?, normalizes_control, tokenizer })
+    }
+
+    /// Takes the tokens that have the form of control tokens, and `ends`, for control tokens too.
+    pub(super) fn reserve(&mut self, ends: &[u32], table: &mut TokenTable) {
+        for (id, token) in self.raw.tokens.iter().chain(&self.normalized.tokens) {
+            if control::has_form(&token.content) {
+                table.reserve(*id);
+            }
+        }
+        for &id in ends {
+            if control::only_ends(&String::from_utf8_lossy(table.bytes(id))) {
+                table.reserve(id);
+            }
+        }
+        for added in [&mut self.raw, &mut self.normalized] {
+            for (number, &(id, _)) in added.tokens.iter().enumerate() {
+                added.finder.set_control(number, table.is_control(id));
+            }
+        }
+        let is_control = |&(id, _): &(u32, AddedToken)| table.is_control(id);
+        self.normalizes_control =
+            self.tokenizer.get_normalizer().is_some() && self.normalized.tokens.iter().any(is_control);
     }
 
     /// The id of a token by its text.
@@ -78,12 +101,12 @@ impl Words {
         table: &TokenTable,
         out: &mut Vec<u32>,
     ) -> Result<()> {
-        let expected = if plain.is_empty() { None } else { Some(self.special_in(text, plain)) };
+        let expected = if plain.is_empty() { None } else { Some(self.control_in(text, plain)) };
         if let None | Some(Some(_)) = expected {
             let encoding = self.tokenizer.encode_fast(text, false)?;
             let ids = encoding.get_ids();
-            let special = || ids.iter().filter(|&&id| table.is_special(id)).count();
-            if expected.flatten().is_none_or(|expected| expected == special()) {
+            let control = || ids.iter().filter(|&&id| table.is_control(id)).count();
+            if expected.flatten().is_none_or(|expected| expected == control()) {
                 out.extend_from_slice(ids);
                 return Ok(());
             }
@@ -95,8 +118,8 @@ impl Words {
 
     /// How many control tokens a text has by the crate's way, where none of them is in `plain`; none where the
     /// crate's way does not tell.
-    fn special_in(&self, text: &str, plain: &[Range<usize>]) -> Option<usize> {
-        if self.normalizes_special {
+    fn control_in(&self, text: &str, plain: &[Range<usize>]) -> Option<usize> {
+        if self.normalizes_control {
             return None;
         }
         let mut count = 0;
@@ -104,7 +127,7 @@ impl Words {
             let mut at = 0;
             while let Some(found) = added.finder.next(text, at, &|_| false) {
                 at = found.end;
-                if added.finder.is_special(found.number) {
+                if added.finder.is_control(found.number) {
                     if overlaps(plain, &(found.start..found.end)) {
                         return None;
                     }
@@ -152,7 +175,7 @@ impl Words {
         while let Some(part) = parts.pop() {
             let made = self.tokenizer.get_model().tokenize(part)?;
             let mut cuts = Vec::new();
-            for token in made.iter().filter(|token| table.is_special(token.id)) {
+            for token in made.iter().filter(|token| table.is_control(token.id)) {
                 let spelled = part.get(token.offsets.0..token.offsets.1).unwrap_or_default();
                 let Some(first) = spelled.chars().next().map(char::len_utf8) else { continue };
                 // What stands for the unknown does not spell itself.

@@ -176,6 +176,123 @@ fn what_normalizing_makes_a_control_token_of_is_text_too() {
     assert_eq!(ids.iter().filter(|&&id| id == end).count(), 2, "{ids:?}");
 }
 
+/// Tokenizers whose control token is an ordinary added token, or none, as their files have it.
+fn unflagged() -> Vec<Kind> {
+    let kind = |name, tokenizer, special| Kind { name, tokenizer, special };
+    let id = |special: &str| kinds()[0].tokenizer.token_id(special).expect("a token");
+    let mut entries: BTreeMap<String, Value> =
+        demo_metadata().iter().map(|(key, value)| (key.to_owned(), value.clone())).collect();
+    let Some(Value::Array(Array::I32(types))) = entries.get_mut("tokenizer.ggml.token_type") else {
+        panic!("types are 32-bit integers")
+    };
+    types[id("<|im_end|>") as usize] = 4;
+    let gguf = from_metadata(Metadata::new("m.gguf", entries)).expect("loads");
+    let mut json = demo_json();
+    for token in json["added_tokens"].as_array_mut().expect("a list") {
+        token["special"] = json!(false);
+    }
+    let turn = json["model"]["vocab"].as_object().expect("an object").len() + 100;
+    json["added_tokens"].as_array_mut().expect("a list").push(added(turn, "<｜User｜>", false));
+    let from = |json: &Json| from_json(bytes(json), None).expect("loads");
+    let (chat_ml, deep_seek) = (from(&json), from(&json));
+    // What ends a text, whatever it looks like.
+    json["added_tokens"].as_array_mut().expect("a list").push(added(turn + 1, "END OF ALL", false));
+    let mut ended =
+        files(TokenizerSource::HuggingFace { tokenizer_json: bytes(&json), tokenizer_config: None });
+    ended.eos = vec![turn as u32 + 1];
+    let by_id = Tokenizer::load(&ended).expect("loads");
+    let by_name = from_json(bytes(&json), Some(json!({"eos_token": "END OF ALL"}))).expect("loads");
+    let (fixture, mut types) = sentencepiece_fixture();
+    let mut pieces = |of_type: i32| {
+        types[2] = of_type;
+        let metadata = Metadata::new("s.gguf", sentencepiece(&fixture, types.clone()));
+        let mut files = files(TokenizerSource::Gguf(Arc::new(metadata)));
+        files.eos = if of_type == 1 { vec![2] } else { Vec::new() };
+        Tokenizer::load(&files).expect("loads")
+    };
+    vec![
+        kind("GGUF", gguf, "<|im_end|>"),
+        kind("JSON", chat_ml, "<|im_end|>"),
+        kind("other bars", deep_seek, "<｜User｜>"),
+        kind("an end by its id", by_id, "END OF ALL"),
+        kind("an end by its name", by_name, "END OF ALL"),
+        kind("SentencePiece", pieces(4), "</s>"),
+        kind("SentencePiece of an ordinary end", pieces(1), "</s>"),
+    ]
+}
+
+#[test]
+fn what_structures_a_prompt_is_the_models_alone_whatever_its_files_call_it() {
+    for kind in unflagged() {
+        let (name, special) = (kind.name, kind.special);
+        assert!(!kind.tokenizer.is_special(kind.id()), "{name}: it is shown as ever");
+        let text = format!("{special}hi{special} a{special}");
+        let own = special.len();
+        assert_eq!(kind.count(&kind.tokenizer.encode(&text, false).expect("encodes")), 3, "{name}");
+        let plain = kind.tokenizer.encode_plain(&text, false).expect("encodes");
+        assert_eq!(kind.count(&plain), 0, "{name}: {plain:?}");
+        let spaceless = |text: &str| text.replace(' ', "");
+        assert_eq!(spaceless(&kind.tokenizer.decode(&plain, false)), spaceless(&text), "{name}");
+        let ids = kind.around(&text, slice::from_ref(&(own..text.len() - own)));
+        assert_eq!((kind.count(&ids), ids[0], ids.last()), (2, kind.id(), Some(&kind.id())), "{name}");
+        let shown = kind.tokenizer.decode(&ids, true);
+        assert_eq!(shown.matches(special).count(), 3, "{name}: {shown:?}");
+        if let Some(think) = kind.tokenizer.token_id("<think>") {
+            assert_eq!(kind.tokenizer.encode_plain("<think>", false).expect("encodes"), [think], "{name}");
+        }
+    }
+}
+
+#[test]
+fn a_text_full_of_control_tokens_costs_what_its_pieces_cost() {
+    let kinds = kinds();
+    for kind in [&kinds[0], &kinds[3]] {
+        let (name, special) = (kind.name, kind.special);
+        let plain = |text: &str| kind.tokenizer.encode_plain(text, false).expect("encodes");
+        let count = (1 << 20) / special.len();
+        let other = special.replace("</s>", "<|s>").replace("im_end", "in_end");
+        assert!(other.len() == special.len() && other != special);
+        let began = std::time::Instant::now();
+        plain(&other.repeat(count));
+        let usual = began.elapsed();
+        let text = special.repeat(count);
+        let began = std::time::Instant::now();
+        let tokens = plain(&text);
+        let taken = began.elapsed();
+        assert!(taken < 10 * usual, "{name}: {taken:?}, and {usual:?} for what spells none");
+        assert_eq!(kind.count(&tokens), 0, "{name}");
+        assert_eq!(kind.tokenizer.decode(&tokens, false).trim_start(), text, "{name}");
+        // Between the first and the last, each is written as the one before.
+        let (two, three) = (plain(&special.repeat(2)), plain(&special.repeat(3)));
+        let each = three.len() - two.len();
+        assert_eq!(tokens.len(), two.len() + (count - 2) * each, "{name}");
+        let inner = &tokens[two.len()..tokens.len() - two.len()];
+        assert!(inner.iter().zip(&inner[each..]).all(|(one, next)| one == next), "{name}");
+    }
+}
+
+#[test]
+fn an_added_token_is_short() {
+    let longest = crate::limits::ONE_ADDED_TOKEN_BYTES_MAX;
+    let (fixture, types) = sentencepiece_fixture();
+    for (length, loads) in [(longest, true), (longest + 1, false)] {
+        let token = "q".repeat(length);
+        let mut json = unigram(json!({"type": "NFKC"}));
+        json["added_tokens"].as_array_mut().expect("a list").push(added(100, &token, false));
+        let mut entries = sentencepiece(&fixture, types.clone());
+        let Some(Value::Array(Array::String(tokens))) = entries.get_mut("tokenizer.ggml.tokens") else {
+            panic!("tokens are texts")
+        };
+        tokens[2] = token;
+        for loaded in [from_json(bytes(&json), None), from_metadata(Metadata::new("s.gguf", entries))] {
+            match loaded {
+                Ok(_) => assert!(loads, "{length}"),
+                Err(error) => assert!(!loads && error.to_string().contains("at most 1024"), "{error}"),
+            }
+        }
+    }
+}
+
 #[test]
 fn a_pair_has_no_more_separators_than_the_model_puts() {
     let mut json = word_piece(false);
