@@ -7,6 +7,8 @@ use serde_json::json;
 
 use crate::{
     chat::{Chat, Message},
+    error::RequestError,
+    limits::PARTS_SEARCHED_BYTES_MAX,
     template::Rendered,
 };
 
@@ -41,7 +43,7 @@ impl KnownRoles {
             if self.hides_calls(message) {
                 let calls: Vec<_> = message.tool_calls.iter().map(|call| &call["function"]).collect();
                 let calls = json!({"tool_calls": calls}).to_string();
-                message.content = joined(&message.content, &calls);
+                join(&mut message.content, &calls);
                 message.tool_calls.clear();
             }
             if !self.developer && message.role == "developer" {
@@ -55,25 +57,39 @@ impl KnownRoles {
         !self.tool_calls && !message.tool_calls.is_empty()
     }
 
+    /// Whether [`KnownRoles::reworded`] changes a conversation.
+    pub(crate) fn can_reword(&self, chat: &Chat) -> bool {
+        let is_system = |message: &Message| message.role == "system";
+        chat.messages.windows(2).any(|pair| pair.iter().all(is_system))
+            || !self.tools && chat.messages.iter().any(|message| message.role == "tool")
+    }
+
     /// The same conversation for a template that refuses it, or leaves a part out: system messages in a row are one,
-    /// and to a template that knows no tools the user says what they answered. None where that changes nothing.
-    pub(crate) fn reworded(&self, chat: &Chat) -> Option<Chat> {
+    /// and to a template that knows no tools the user says what they answered.
+    ///
+    /// # Errors
+    /// [`RequestError::Interrupted`].
+    pub(crate) fn reworded(&self, chat: &Chat, interrupted: &dyn Fn() -> bool) -> Result<Chat, RequestError> {
         let mut messages: Vec<Message> = Vec::with_capacity(chat.messages.len());
-        let mut changed = false;
         for message in &chat.messages {
+            if interrupted() {
+                return Err(RequestError::Interrupted);
+            }
             match messages.last_mut() {
                 Some(last) if last.role == "system" && message.role == "system" => {
-                    last.content = joined(&last.content, &message.content);
-                    changed = true;
+                    join(&mut last.content, &message.content);
                 }
-                _ if message.role == "tool" && !self.tools => {
-                    messages.push(told(message));
-                    changed = true;
-                }
+                _ if message.role == "tool" && !self.tools => messages.push(told(message)),
                 _ => messages.push(message.clone()),
             }
         }
-        changed.then(|| Chat { messages, ..chat.clone() })
+        Ok(Chat {
+            messages,
+            tools: chat.tools.clone(),
+            kwargs: chat.kwargs.clone(),
+            add_generation_prompt: chat.add_generation_prompt,
+            continue_final_message: chat.continue_final_message,
+        })
     }
 }
 
@@ -89,31 +105,59 @@ fn told(message: &Message) -> Message {
     Message { role: "user".to_owned(), content, ..Message::default() }
 }
 
-fn joined(first: &str, second: &str) -> String {
-    if first.is_empty() || second.is_empty() {
-        [first, second].concat()
-    } else {
-        format!("{first}\n\n{second}")
+/// Appends a text to another: what is there already is not copied each time.
+fn join(text: &mut String, more: &str) {
+    if !text.is_empty() && !more.is_empty() {
+        text.push_str("\n\n");
     }
+    text.push_str(more);
 }
 
-/// Whether the prompt of a conversation lacks what its system, or a tool, says.
-pub(crate) fn lacks_a_part(rendered: &Rendered, chat: &Chat) -> bool {
-    let is_there = |message: &Message| rendered.text.contains(message.content.trim());
-    chat.messages
-        .iter()
-        .any(|message| matches!(message.role.as_str(), "system" | "tool") && !is_there(message))
+/// Whether the prompt of a conversation lacks what its system, or a tool, says. Templates write messages in their order,
+/// so each is looked for from where the one before was found; with one that does not, what is left after
+/// [`PARTS_SEARCHED_BYTES_MAX`] bytes is taken to be there.
+///
+/// # Errors
+/// [`RequestError::Interrupted`].
+pub(crate) fn lacks_a_part(
+    rendered: &Rendered,
+    chat: &Chat,
+    interrupted: &dyn Fn() -> bool,
+) -> Result<bool, RequestError> {
+    let text = &rendered.text;
+    let (mut at, mut searched) = (0, 0);
+    for message in chat.messages.iter().filter(|message| matches!(message.role.as_str(), "system" | "tool")) {
+        if interrupted() {
+            return Err(RequestError::Interrupted);
+        }
+        let content = message.content.trim();
+        // Equal ones may stand for each other.
+        let found = match text[at..].find(content) {
+            Some(after) => {
+                searched += after + content.len();
+                Some(at + after)
+            }
+            None => {
+                let found = text.find(content);
+                searched += text.len() - at + found.map_or(text.len(), |found| found + content.len());
+                found
+            }
+        };
+        match found {
+            None => return Ok(true),
+            Some(_) if searched > PARTS_SEARCHED_BYTES_MAX => return Ok(false),
+            Some(found) => at = found,
+        }
+    }
+    Ok(false)
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use std::time::{Duration, Instant};
 
-    use crate::{
-        chat::{Chat, Message},
-        load::ModelFiles,
-        text::TextModel,
-    };
+    use super::*;
+    use crate::{load::ModelFiles, text::TextModel};
 
     /// The prompt that a template makes of a conversation.
     fn prompt(template: &str, messages: &[Message]) -> Result<String, String> {
@@ -184,5 +228,54 @@ mod tests {
             Ok("Rome?;weather;;"),
             "what it leaves out is its own choice"
         );
+    }
+
+    #[test]
+    fn many_messages_are_joined_and_looked_for_in_one_pass() {
+        // In a pass for each message, 16 MiB of text are copied, and searched, 8 GiB a thousand messages.
+        let roles = KnownRoles::of("");
+        let contents: Vec<String> =
+            (0..16_384).map(|number| format!("{number:08} {}", "x".repeat(1015))).collect();
+        let messages: Vec<Message> = contents.iter().map(|content| message("system", content)).collect();
+        let chat = Chat { messages, ..Chat::default() };
+        assert!(roles.can_reword(&chat));
+        let began = Instant::now();
+        let reworded = roles.reworded(&chat, &|| false).expect("not interrupted");
+        let said = reworded.messages[0].content.clone();
+        assert_eq!((reworded.messages.len(), said.len()), (1, contents.join("\n\n").len()));
+        let mut rendered = Rendered { text: said, from_request: Vec::new() };
+        assert_eq!(lacks_a_part(&rendered, &chat, &|| false), Ok(false));
+        assert_eq!(lacks_a_part(&rendered, &reworded, &|| false), Ok(false));
+        // Backwards, the search gives up.
+        let mut backwards = chat.clone();
+        backwards.messages.reverse();
+        assert_eq!(lacks_a_part(&rendered, &backwards, &|| false), Ok(false));
+        rendered.text.truncate(rendered.text.len() - 1);
+        assert_eq!(lacks_a_part(&rendered, &chat, &|| false), Ok(true));
+        assert!(began.elapsed() < Duration::from_secs(8), "{:?}", began.elapsed());
+    }
+
+    #[test]
+    fn rewording_can_be_left_at_each_message() {
+        let roles = KnownRoles::of("");
+        let chat = Chat { messages: vec![message("system", "x"); 100], ..Chat::default() };
+        let rendered = Rendered { text: "x".into(), from_request: Vec::new() };
+        let asked = std::cell::Cell::new(0);
+        let interrupted = || {
+            asked.set(asked.get() + 1);
+            asked.get() % 10 == 0
+        };
+        assert_eq!(lacks_a_part(&rendered, &chat, &interrupted), Err(RequestError::Interrupted));
+        assert_eq!(roles.reworded(&chat, &interrupted).err(), Some(RequestError::Interrupted));
+        assert_eq!(asked.get(), 20);
+        // In any order, and equal ones once.
+        let chat = Chat {
+            messages: vec![message("system", "a"), message("tool", "b"), message("system", "a")],
+            ..chat
+        };
+        for (text, lacks) in [("ab", false), ("ba", false), ("aab", false), ("b", true), ("a", true)] {
+            let rendered = Rendered { text: text.into(), from_request: Vec::new() };
+            assert_eq!(lacks_a_part(&rendered, &chat, &|| false), Ok(lacks), "{text}");
+        }
     }
 }

@@ -126,14 +126,17 @@ impl TextModel {
             template.ok_or_else(|| RequestError::NoChatTemplate { model: self.info.name.clone() })?;
         let chat = self.roles.spoken(chat);
         let rendered = self.render_opened(template, &chat, interrupted);
-        let Some(reworded) = self.roles.reworded(&chat) else { return rendered };
+        if !self.roles.can_reword(&chat) {
+            return rendered;
+        }
         match &rendered {
-            Ok(rendered) if lacks_a_part(rendered, &chat) => {}
+            Ok(rendered) if lacks_a_part(rendered, &chat, interrupted)? => {}
             Ok(_) | Err(RequestError::Interrupted) => return rendered,
             Err(_) => {}
         }
+        let reworded = self.roles.reworded(&chat, interrupted)?;
         match self.render_opened(template, &reworded, interrupted) {
-            Ok(other) if !lacks_a_part(&other, &reworded) => Ok(other),
+            Ok(other) if !lacks_a_part(&other, &reworded, interrupted)? => Ok(other),
             _ => rendered,
         }
     }
