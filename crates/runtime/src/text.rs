@@ -414,8 +414,9 @@ pub(crate) mod tests {
     fn a_control_token_that_ends_a_completion_is_a_token() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/hanzo-demo/hanzo-demo-Q8_0.gguf");
         let mut files = ModelFiles::open(&path).expect("the demo model opens");
-        let special = (0..4096).find(|&id| demo().tokenizer.is_special(id)).expect("a control token");
-        let name = String::from_utf8_lossy(demo().tokenizer.token_bytes(special)).into_owned();
+        let demo = demo();
+        let special = (0..4096).find(|&id| demo.tokenizer.is_special(id)).expect("a control token");
+        let name = String::from_utf8_lossy(demo.tokenizer.token_bytes(special)).into_owned();
         files.text.generation.stop = vec!["User:".into(), name.clone(), name];
         let model = TextModel::load(&files).expect("loads");
         assert_eq!((model.generation.stop, model.stop_tokens), (vec!["User:".into()], vec![special]));
