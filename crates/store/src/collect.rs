@@ -3,6 +3,7 @@
 use crate::layout::is_stage;
 use crate::limits::ORPHAN_AGE;
 use crate::record::{Held, ModelRecord};
+use crate::repair::Repaired;
 use crate::{PullRecord, Store, StoreError, layout};
 use std::collections::HashSet;
 use std::fs;
@@ -75,10 +76,19 @@ impl Store {
         if pins.pulls() > 0 {
             return Err(StoreError::Busy { pulls: pins.pulls() });
         }
+        if !dry_run && self.layout.is_incomplete() {
+            // What finds no room now is spared, and what is collected below makes some.
+            match self.restore_all(&mut Repaired::default()) {
+                Err(StoreError::DiskFull { .. }) => {}
+                restored => restored?,
+            }
+        }
         let listing = self.list()?;
         let mut collected = Collected::default();
-        // What a record that cannot be read has is not known: then only what was never finished goes.
-        if listing.corrupt.is_empty() {
+        // What a record has that cannot be read, or was not made again yet, is not known: then only what was never
+        // finished goes.
+        let all_is_known = listing.corrupt.is_empty() && !self.layout.is_incomplete();
+        if all_is_known {
             let blobs: HashSet<PathBuf> = listing
                 .models
                 .iter()
@@ -98,7 +108,7 @@ impl Store {
             if is_empty(&self.layout.partial()) {
                 self.database.remove_pulls(None)?;
             }
-            match if listing.corrupt.is_empty() { self.database.derive() } else { Ok(()) } {
+            match if all_is_known { self.database.derive() } else { Ok(()) } {
                 // What was deleted was deleted; the counts are made the next time.
                 Err(StoreError::DiskFull { .. }) => {}
                 derived => derived?,

@@ -18,7 +18,7 @@ use crate::layout::Layout;
 use crate::ledger::{self, Ledger};
 use crate::limits::RECORD_BYTES_MAX;
 use crate::name::{self, Match, fold};
-use crate::opening::{self, Opened, in_words, said};
+use crate::opening::{self, Opened, in_words, readable, said};
 use crate::plan::cut_name;
 use crate::record::ModelRecord;
 use crate::repair::Repaired;
@@ -193,7 +193,9 @@ impl Database {
         };
         let Trees { models, paths, blobs: blob_tree, pulls, meta, .. } = &self.trees;
         let trees = (models, paths, blob_tree, pulls, meta);
-        self.commit(&doing, &line, |number| {
+        let counts = blobs.iter().map(|(sha256, blob)| sha256.len() + blob.as_ref().map_or(0, Vec::len));
+        let bytes = encoded.as_ref().map_or(0, Vec::len) + counts.sum::<usize>();
+        self.commit(&doing, &line, bytes, |number| {
             trees.transaction(|(models, paths, blob_tree, pulls, meta)| {
                 for entry in &gone {
                     models.remove(&entry.key)?;
@@ -228,16 +230,15 @@ impl Database {
         Ok(self.counted(std::slice::from_ref(record), None)?.1)
     }
 
-    /// Notes a change in the ledger, and then makes it: both, or neither.
+    /// Notes a change of so many bytes in the ledger, and then makes it: both, or neither.
     fn commit(
         &self,
         doing: &str,
         line: &ledger::Entry<'_>,
+        bytes: usize,
         change: impl FnOnce(u64) -> Result<(), TransactionError<()>>,
     ) -> Result<(), StoreError> {
-        if !self.layout.reserve.make_room() {
-            return Err(StoreError::full(self.layout.dir()));
-        }
+        self.make_room(bytes)?;
         let mut ledger = self.ledger();
         let before = ledger.mark();
         let path = self.layout.ledger();
@@ -260,13 +261,18 @@ impl Database {
         Err(self.failed_because(doing, why))
     }
 
+    fn make_room(&self, bytes: usize) -> Result<(), StoreError> {
+        let dir = self.layout.dir();
+        if self.layout.reserve.make_room(bytes) { Ok(()) } else { Err(StoreError::no_room(dir, bytes)) }
+    }
+
     /// A ledger that has only what is left of so many changes. One that cannot be written just goes on.
     fn write_anew(&self, ledger: &mut Ledger) {
         let contents = match self.trees.contents(self.layout.dir()) {
             Ok(contents) => contents,
             Err(error) => return tracing::warn!(%error, "the ledger is not shortened"),
         };
-        match Ledger::write(&self.layout.ledger(), self.version, &contents, ledger.last()) {
+        match Ledger::write(&self.layout.ledger(), self.version, &readable(&contents), ledger.last()) {
             Ok(written) => {
                 *ledger = written;
                 if let Err(error) = self.trees.set_line(ledger.last(), self.layout.dir()) {
@@ -337,11 +343,12 @@ impl Database {
 
     /// Makes a tree have just this. One that does is not written.
     fn bring_to(&self, tree: &sled::Tree, wanted: BTreeMap<Vec<u8>, Vec<u8>>) -> Result<(), StoreError> {
-        let (mut batch, mut changes, mut wanted) = (sled::Batch::default(), 0, wanted);
+        let (mut batch, mut changes, mut bytes, mut wanted) = (sled::Batch::default(), 0, 0, wanted);
         for (key, value) in self.all(tree)? {
             match wanted.remove(&key[..]) {
                 Some(same) if same[..] == value[..] => {}
                 Some(other) => {
+                    bytes += key.len() + other.len();
                     batch.insert(key, other);
                     changes += 1;
                 }
@@ -352,13 +359,12 @@ impl Database {
             }
         }
         changes += wanted.len();
+        bytes += wanted.iter().map(|(key, value)| key.len() + value.len()).sum::<usize>();
         wanted.into_iter().for_each(|(key, value)| batch.insert(key, value));
         if changes == 0 {
             return Ok(());
         }
-        if !self.layout.reserve.make_room() {
-            return Err(StoreError::full(self.layout.dir()));
-        }
+        self.make_room(bytes)?;
         self.ask("counting blobs", || tree.apply_batch(batch).and_then(|()| self.trees.db.flush()))?;
         Ok(())
     }
@@ -396,7 +402,7 @@ impl Database {
         change: impl Fn(&TransactionalTree) -> Result<(), UnabortableTransactionError>,
     ) -> Result<(), StoreError> {
         let trees = (&self.trees.aliases, &self.trees.meta);
-        self.commit(doing, line, |number| {
+        self.commit(doing, line, 0, |number| {
             trees.transaction(|(aliases, meta)| {
                 change(aliases)?;
                 meta.insert(LINE_KEY, number.to_string().as_bytes())?;
@@ -432,9 +438,7 @@ impl Database {
 
     fn insert(&self, tree: &sled::Tree, key: &str, value: &impl Serialize) -> Result<(), StoreError> {
         let encoded = encode(value)?;
-        if !self.layout.reserve.make_room() {
-            return Err(StoreError::full(self.layout.dir()));
-        }
+        self.make_room(encoded.len())?;
         self.ask(&format!("writing {key}"), || {
             tree.insert(key, encoded).and_then(|_| self.trees.db.flush())
         })?;

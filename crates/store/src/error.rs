@@ -172,8 +172,13 @@ impl StoreError {
 
     /// No room for the database itself.
     pub(crate) fn full(dir: &std::path::Path) -> Self {
+        Self::no_room(dir, 0)
+    }
+
+    /// No room for a change of so many bytes.
+    pub(crate) fn no_room(dir: &std::path::Path, bytes: usize) -> Self {
         let free_bytes = crate::layout::free_bytes(dir).unwrap_or(0);
-        Self::DiskFull { dir: dir.to_owned(), needed_bytes: crate::limits::ROOM_BYTES, free_bytes }
+        Self::DiskFull { dir: dir.to_owned(), needed_bytes: crate::reserve::needed_bytes(bytes), free_bytes }
     }
 
     pub(crate) fn limit(what: impl Into<String>, value: u64, max: u64) -> Self {

@@ -59,6 +59,46 @@ impl Layout {
         folders.map(|folder| folder.path().join(MANIFEST)).any(|manifest| manifest.is_file())
     }
 
+    /// As long as this file is there, making the database again has not ended: models whose manifests were not taken
+    /// from it yet have no record, and must not be taken for models that are gone.
+    fn incomplete(&self) -> PathBuf {
+        self.dir.join("incomplete")
+    }
+
+    /// Whether what has a manifest is still to be taken from there. What cannot be told counts as that.
+    pub(crate) fn is_incomplete(&self) -> bool {
+        let meta = self.incomplete().symlink_metadata();
+        !meta.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+    }
+
+    /// Notes that what has a manifest is to be taken from there, so that a kill does not make it forgotten.
+    pub(crate) fn set_incomplete(&self) -> Result<(), StoreError> {
+        let path = self.incomplete();
+        let create = || {
+            File::create(&path)?.sync_all()?;
+            sync_dir(&self.dir)
+        };
+        create().map_err(|error| self.failed(&path, error))
+    }
+
+    /// Notes that everything was taken from manifests.
+    pub(crate) fn set_complete(&self) -> Result<(), StoreError> {
+        let path = self.incomplete();
+        delete_file(&path).and_then(|()| sync_dir(&self.dir)).map_err(|error| self.failed(&path, error))
+    }
+
+    /// Keeps what is about to be replaced under another name. A file stays in its place too, until then.
+    pub(crate) fn keep_aside(&self, path: &Path) -> Result<(), StoreError> {
+        match path.symlink_metadata() {
+            Ok(meta) if meta.is_file() => {
+                let to = aside(path);
+                let kept = fs::hard_link(path, &to).or_else(|_| fs::copy(path, &to).map(drop));
+                kept.map_err(|error| self.failed(&to, error))
+            }
+            _ => self.set_aside(path).map(drop),
+        }
+    }
+
     /// Moves what cannot be used out of the way; where to, if it was there.
     pub(crate) fn set_aside(&self, path: &Path) -> Result<Option<PathBuf>, StoreError> {
         let to = aside(path);
@@ -67,6 +107,12 @@ impl Layout {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(self.failed(path, error)),
         }
+    }
+
+    /// A place where a kill would find things half done: tests look at what is on the disk there.
+    pub(crate) fn step(&self) {
+        #[cfg(test)]
+        crate::tests::kills::look(&self.dir);
     }
 
     /// An error of the operating system: no room is said as such.

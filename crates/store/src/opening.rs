@@ -7,6 +7,7 @@ use crate::StoreError;
 use crate::layout::Layout;
 use crate::ledger::{self, Contents, Ledger, Told};
 use crate::limits::{CACHE_BYTES, LOCK_WAIT_MS, OPEN_MAX};
+use crate::name::fold;
 use crate::plan::cut_name;
 use crate::repair::Repaired;
 use crate::schema::Schema;
@@ -55,7 +56,7 @@ struct Looked {
 pub(crate) fn open(layout: &Layout, schema: &Schema, mend: bool) -> Result<Opened, StoreError> {
     let lock = lock(layout)?;
     let dir = layout.dir();
-    layout.reserve.make_room();
+    layout.reserve.make_room(0);
     let told = ledger::read(&layout.ledger());
     let (told, ledger_damage) = match told {
         Ok(told) => (told, None),
@@ -63,6 +64,9 @@ pub(crate) fn open(layout: &Layout, schema: &Schema, mend: bool) -> Result<Opene
         Err(error) => (None, Some(error.to_string())),
     };
     let mut opening = Opening { layout, schema, mend, repaired: Repaired::default(), incomplete: false };
+    if layout.is_incomplete() {
+        opening.goes_on()?;
+    }
     let (trees, ledger) = match open_and_look(dir, &layout.database()) {
         Err(Trouble::Refused(error)) => return Err(error),
         Err(Trouble::Damaged(why)) => {
@@ -85,6 +89,49 @@ struct Opening<'a> {
 }
 
 impl Opening<'_> {
+    /// A kill or a full disk ended it the last time: what has a manifest may have no record yet.
+    fn goes_on(&mut self) -> Result<(), StoreError> {
+        let why = "making it again was broken off";
+        self.mended(why.to_owned())?;
+        let what = "what neither its ledger nor a manifest has".to_owned();
+        self.repaired.dropped.push((what, why.to_owned()));
+        self.incomplete = true;
+        Ok(())
+    }
+
+    /// Before anything is there that a later open would take for whole.
+    fn note_incomplete(&self) -> Result<(), StoreError> {
+        if self.incomplete { self.layout.set_incomplete() } else { Ok(()) }
+    }
+
+    /// An error where there is no room to write so much. Nothing was changed then.
+    fn make_room(&self, contents: &Contents, doing: &str) -> Result<(), StoreError> {
+        let all = contents.models.values().chain(contents.aliases.values());
+        let bytes = all.map(Vec::len).sum();
+        if self.layout.reserve.make_room(bytes) {
+            return Ok(());
+        }
+        let dir = self.layout.dir().to_owned();
+        let (needed, free) =
+            (crate::reserve::needed_bytes(bytes), crate::layout::free_bytes(&dir).unwrap_or(0));
+        let why = format!(
+            "{doing} takes {needed} bytes on its disk, and {free} are free; nothing was changed: free some and try again"
+        );
+        Err(StoreError::Open { dir, why })
+    }
+
+    /// Brings a database of an older version to this one.
+    fn migrate_database(&self, looked: &mut Looked, found: u32) -> Result<(), StoreError> {
+        if found == self.schema.version {
+            return Ok(());
+        }
+        let doing = format!("bringing its records from version {found} to {}", self.schema.version);
+        self.make_room(&looked.contents, &doing)?;
+        looked.trees.migrate(self.schema, found, self.layout.dir())?;
+        looked.contents = looked.trees.contents(self.layout.dir())?;
+        Ok(())
+    }
+
     fn compare(
         &mut self,
         mut looked: Looked,
@@ -104,15 +151,21 @@ impl Opening<'_> {
             let was_used = looked.version.is_some();
             if let Some(why) = ledger_damage {
                 self.mended(format!("its ledger cannot be read ({why})"))?;
-                self.layout.set_aside(&at)?;
-                self.incomplete = !was_used;
+                self.incomplete |= !was_used;
+                self.note_incomplete()?;
+                self.layout.keep_aside(&at)?;
             } else if !was_used && self.layout.has_models() {
                 // Models without a database: it was deleted, or lost.
                 self.mended("it was gone".to_owned())?;
                 self.only_manifests_are_left("so is its ledger");
             }
-            looked.trees.migrate(self.schema, looked.version, &dir)?;
-            looked.contents = looked.trees.contents(&dir)?;
+            self.note_incomplete()?;
+            self.layout.step();
+            match looked.version {
+                Some(found) => self.migrate_database(&mut looked, found)?,
+                None => looked.trees.set_version(version, &dir)?,
+            }
+            self.layout.step();
             let ledger = write(&readable(&looked.contents), looked.line)?;
             looked.trees.set_line(ledger.last(), &dir)?;
             return Ok((looked.trees, ledger));
@@ -121,12 +174,13 @@ impl Opening<'_> {
             return Err(StoreError::Newer { dir, found: told.version, known: version });
         }
         if let Some(found) = looked.version.filter(|found| *found < version) {
-            looked.trees.migrate(self.schema, Some(found), &dir)?;
-            looked.contents = looked.trees.contents(&dir)?;
+            self.migrate_database(&mut looked, found)?;
         }
         self.migrate(&mut told);
         let sound = told.damaged.is_empty();
-        let mut differing = differing(&looked.contents, &told.contents);
+        // What no line can hold is in the database alone, and goes with it.
+        let (held, unreadable) = split(&looked.contents);
+        let mut differing = differing(&held, &told.contents);
         let crashed = sound && looked.version.is_some() && told.last == looked.line + 1;
         if crashed && told.last_key.as_ref().is_some_and(|last| differing.iter().all(|key| key == last)) {
             // A crash came between the ledger and the database: who asked has no answer yet.
@@ -158,8 +212,9 @@ impl Opening<'_> {
             Some(_) => format!("it had lost {lost} of its entries"),
         };
         let (last, before) = (told.last.max(looked.line), std::mem::take(&mut looked.contents));
-        // A sound ledger has everything; with a damaged one, what was read of the database counts too.
-        let before = if sound { Contents::default() } else { before };
+        // A sound ledger has everything it can hold; with a damaged one, what was read of the database counts too.
+        self.incomplete |= unreadable != Contents::default();
+        let before = if sound { unreadable } else { before };
         let contents = self.merged(before, Some(&told), &None);
         // Closed before its files are moved; one that has nothing need not be moved.
         let empty = looked.version.is_none().then_some(looked);
@@ -189,7 +244,7 @@ impl Opening<'_> {
             let why = format!("damaged in the ledger too: {why}");
             self.repaired.dropped.push((cut_name(what), why));
         }
-        self.incomplete = !told.damaged.is_empty();
+        self.incomplete |= !told.damaged.is_empty();
         before.models.extend(told.contents.models.clone());
         before.aliases.extend(told.contents.aliases.clone());
         before
@@ -211,7 +266,8 @@ impl Opening<'_> {
         Ok(())
     }
 
-    /// A new database of `contents`, with the old one set aside.
+    /// A new database of `contents`, with the old one set aside. What is known stands in a sound ledger before that,
+    /// and what is still to be found is noted before that: a kill at any step loses nothing.
     fn anew(
         &mut self,
         why: String,
@@ -220,11 +276,22 @@ impl Opening<'_> {
         empty: Option<Looked>,
     ) -> Result<(Trees, Ledger), StoreError> {
         self.mended(why)?;
-        let (dir, at) = (self.layout.dir().to_owned(), self.layout.database());
+        let (dir, at, ledger) = (self.layout.dir().to_owned(), self.layout.database(), self.layout.ledger());
+        self.make_room(&contents, "making its database again")?;
+        self.note_incomplete()?;
+        self.layout.step();
+        if !self.repaired.dropped.is_empty() {
+            self.layout.keep_aside(&ledger)?;
+        }
+        self.layout.step();
+        let ledger = Ledger::write(&ledger, self.schema.version, &readable(&contents), last)
+            .map_err(|error| self.layout.failed(&ledger, error))?;
+        self.layout.step();
         let looked = match empty {
             Some(looked) => looked,
             None => {
                 self.repaired.database_moved_to = self.layout.set_aside(&at)?;
+                self.layout.step();
                 open_and_look(&dir, &at).map_err(|trouble| match trouble {
                     Trouble::Refused(error) => error,
                     Trouble::Damaged(why) => StoreError::Open { dir: dir.clone(), why },
@@ -232,17 +299,15 @@ impl Opening<'_> {
             }
         };
         let trees = looked.trees;
-        trees.migrate(self.schema, None, &dir)?;
         for key in contents.models.keys().chain(contents.aliases.keys()).collect::<BTreeSet<_>>() {
             trees.put(key, &contents, &dir)?;
         }
-        let ledger = self.layout.ledger();
-        if !self.repaired.dropped.is_empty() && ledger.symlink_metadata().is_ok() {
-            self.layout.set_aside(&ledger)?;
-        }
-        let ledger = Ledger::write(&ledger, self.schema.version, &readable(&contents), last)
-            .map_err(|error| self.layout.failed(&ledger, error))?;
+        self.layout.step();
         trees.set_line(ledger.last(), &dir)?;
+        self.layout.step();
+        // Last: one without a version is made again.
+        trees.set_version(self.schema.version, &dir)?;
+        self.layout.step();
         let name = |encoded: &Vec<u8>| {
             let record: Option<serde_json::Value> = serde_json::from_slice(encoded).ok();
             record.and_then(|record| record["name"].as_str().map(str::to_owned))
@@ -264,15 +329,28 @@ fn differing(one: &Contents, other: &Contents) -> Vec<String> {
     differing
 }
 
-/// What a line can hold: records that are JSON on one line.
-fn readable(contents: &Contents) -> Contents {
-    let is_json = |encoded: &Vec<u8>| {
-        !encoded.contains(&b'\n') && serde_json::from_slice::<serde::de::IgnoredAny>(encoded).is_ok()
+/// What a ledger can hold.
+pub(crate) fn readable(contents: &Contents) -> Contents {
+    split(contents).0
+}
+
+/// What a line can hold, and the rest: a record is JSON on one line, and is found again by the name it says.
+fn split(contents: &Contents) -> (Contents, Contents) {
+    #[derive(serde::Deserialize)]
+    struct Named<'a> {
+        #[serde(borrow, alias = "alias")]
+        name: std::borrow::Cow<'a, str>,
+    }
+    let is_held = |key: &String, encoded: &Vec<u8>| {
+        let named = || serde_json::from_slice::<Named<'_>>(encoded);
+        !encoded.contains(&b'\n') && named().is_ok_and(|named| fold(&named.name) == *key)
     };
-    let kept = |map: &BTreeMap<String, Vec<u8>>| -> BTreeMap<String, Vec<u8>> {
-        map.iter().filter(|(_, encoded)| is_json(encoded)).map(|(k, v)| (k.clone(), v.clone())).collect()
+    let part = |map: &BTreeMap<String, Vec<u8>>| -> (BTreeMap<String, Vec<u8>>, BTreeMap<String, Vec<u8>>) {
+        let all = map.iter().map(|(key, encoded)| (key.clone(), encoded.clone()));
+        all.partition(|(key, encoded)| is_held(key, encoded))
     };
-    Contents { models: kept(&contents.models), aliases: kept(&contents.aliases) }
+    let (models, aliases) = (part(&contents.models), part(&contents.aliases));
+    (Contents { models: models.0, aliases: aliases.0 }, Contents { models: models.1, aliases: aliases.1 })
 }
 
 impl Contents {

@@ -8,7 +8,7 @@ use crate::publish::absolute;
 use crate::record::{FileState, Held, ModelRecord};
 use crate::{Store, StoreError};
 use std::fs;
-use std::io::Read as _;
+use std::io::{Error, ErrorKind, Read as _};
 use std::path::{Path, PathBuf};
 
 /// What was mended.
@@ -30,6 +30,14 @@ pub struct Repaired {
     pub relinked: usize,
 }
 
+/// Why a folder gives no record.
+enum Unfit {
+    /// There is no whole model in it.
+    NoModel(String),
+    /// There was no room, or something could not be read: another time may do better.
+    NotNow(String),
+}
+
 impl Repaired {
     /// One line for people: what happened to the store in `dir`, what became of it, and what to type.
     pub fn summary(&self, dir: &Path) -> String {
@@ -41,6 +49,10 @@ impl Repaired {
         if !self.restored.is_empty() || self.aliases > 0 {
             let (models, aliases) = (self.restored.len(), self.aliases);
             said += &format!("; made again with {models} models and {aliases} aliases");
+        }
+        if let Some((folder, why)) = self.skipped.first() {
+            let (count, folder) = (self.skipped.len(), folder.display());
+            said += &format!("; {count} folders have no record, the first is {folder} ({why})");
         }
         let lost: Vec<String> = self.dropped.iter().map(|(what, why)| format!("{what} ({why})")).collect();
         said += &match lost.is_empty() {
@@ -83,67 +95,100 @@ impl Store {
     }
 
     fn restore(&self, repaired: &mut Repaired) -> Result<(), StoreError> {
-        let models = self.layout.models();
         let _writing = self.lock();
-        let mut folders: Vec<PathBuf> = fs::read_dir(&models)
-            .map_err(StoreError::file(&models))?
-            .flatten()
-            .filter(|entry| !is_stage(&entry.file_name().to_string_lossy()))
-            .map(|entry| entry.path())
-            .collect();
+        self.restore_all(repaired)
+    }
+
+    /// Takes every model from its manifest that has no record. The caller has the store's lock.
+    pub(crate) fn restore_all(&self, repaired: &mut Repaired) -> Result<(), StoreError> {
+        let models = self.layout.models();
+        let mut folders = Vec::new();
+        for entry in fs::read_dir(&models).map_err(StoreError::file(&models))? {
+            let entry = entry.map_err(StoreError::file(&models))?;
+            if !is_stage(&entry.file_name().to_string_lossy()) {
+                folders.push(entry.path());
+            }
+        }
         folders.sort();
+        repaired.skipped.clear();
+        let mut later = 0;
         for folder in folders {
+            self.layout.step();
             match self.restore_one(&folder, &mut repaired.relinked) {
                 Ok(Some(name)) => repaired.restored.push(name),
                 Ok(None) => {}
-                Err(why) => repaired.skipped.push((folder, why)),
+                Err(Unfit::NoModel(why)) => repaired.skipped.push((folder, why)),
+                Err(Unfit::NotNow(why)) => {
+                    later += 1;
+                    repaired.skipped.push((folder, why));
+                }
             }
         }
-        self.database.derive()
+        self.database.derive()?;
+        if later > 0 {
+            tracing::warn!(later, "models have no record yet: the next start, or gc, tries them again");
+        }
+        match (later > 0, self.layout.is_incomplete()) {
+            (true, false) => self.layout.set_incomplete(),
+            (false, true) => self.layout.set_complete(),
+            _ => Ok(()),
+        }
     }
 
     /// The model's name, when it had no record.
-    fn restore_one(&self, folder: &Path, relinked: &mut usize) -> Result<Option<String>, String> {
+    fn restore_one(&self, folder: &Path, relinked: &mut usize) -> Result<Option<String>, Unfit> {
+        fn not_now(error: impl ToString) -> Unfit {
+            Unfit::NotNow(error.to_string())
+        }
         let mut manifest = Vec::new();
-        let opened = fs::File::open(folder.join(MANIFEST)).map_err(|error| format!("{MANIFEST}: {error}"))?;
+        let unreadable = |error: Error| {
+            let why = format!("{MANIFEST}: {error}");
+            match error.kind() {
+                ErrorKind::NotFound | ErrorKind::NotADirectory => Unfit::NoModel(why),
+                _ => Unfit::NotNow(why),
+            }
+        };
+        let opened = fs::File::open(folder.join(MANIFEST)).map_err(unreadable)?;
         let read = opened.take(RECORD_BYTES_MAX as u64 + 1).read_to_end(&mut manifest);
-        read.map_err(|error| format!("{MANIFEST}: {error}"))?;
-        let mut record: ModelRecord =
-            serde_json::from_slice(&manifest).map_err(|error| format!("{MANIFEST}: {error}"))?;
+        read.map_err(unreadable)?;
+        let mut record: ModelRecord = serde_json::from_slice(&manifest)
+            .map_err(|error| Unfit::NoModel(format!("{MANIFEST}: {error}")))?;
         let leaves = |path: &PathBuf| path.is_absolute() || path.iter().any(|part| part == "..");
         if record.files.iter().map(|file| &file.path).chain([&record.path]).any(leaves) {
-            return Err(format!("{MANIFEST}: a path leads out of the folder"));
+            return Err(Unfit::NoModel(format!("{MANIFEST}: a path leads out of the folder")));
         }
         absolute(&mut record, folder);
-        crate::check_name(&record.name).map_err(|error| error.to_string())?;
+        crate::check_name(&record.name).map_err(|error| Unfit::NoModel(error.to_string()))?;
         for file in record.files.iter().filter(|file| file.held == Held::Blob) {
             let blob = file.sha256.as_ref().map(|sha256| self.layout.blob(sha256));
             let Some(blob) = blob.filter(|blob| blob.is_file() && file.state() == FileState::Missing) else {
                 continue;
             };
             // A link of a store that was moved leads to its old place.
-            crate::layout::delete_file(&file.path).map_err(|error| error.to_string())?;
-            crate::layout::link(&blob, &file.path).map_err(|error| error.to_string())?;
+            crate::layout::delete_file(&file.path).map_err(not_now)?;
+            crate::layout::link(&blob, &file.path).map_err(not_now)?;
             *relinked += 1;
         }
         if let Some(file) = record.files.iter().find(|file| file.state() == FileState::Missing) {
-            return Err(format!("{} is not there", file.path.display()));
+            return Err(Unfit::NoModel(format!("{} is not there", file.path.display())));
         }
         for file in record.files.iter().filter(|file| file.held == Held::Blob) {
-            let Some(sha256) = &file.sha256 else { return Err("a blob has no digest".to_owned()) };
+            let Some(sha256) = &file.sha256 else {
+                return Err(Unfit::NoModel("a blob has no digest".to_owned()));
+            };
             let blob = self.layout.blob(sha256);
             if !blob.exists() {
-                crate::layout::link(&file.path, &blob).map_err(|error| error.to_string())?;
+                crate::layout::link(&file.path, &blob).map_err(not_now)?;
                 *relinked += 1;
             }
         }
-        let known = self.database.exact(&record.name).map_err(|error| error.to_string())?;
+        let known = self.database.exact(&record.name).map_err(not_now)?;
         if known.is_some_and(|entry| self.database.decode(&entry).is_ok()) {
             return Ok(None);
         }
-        self.check_room_for_one().map_err(|error| error.to_string())?;
+        self.check_room_for_one().map_err(not_now)?;
         let change = Change { put: Some(&record), ..Change::default() };
-        self.database.apply(&change).map_err(|error| error.to_string())?;
+        self.database.apply(&change).map_err(not_now)?;
         Ok(Some(record.name))
     }
 }

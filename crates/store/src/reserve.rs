@@ -8,7 +8,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 #[cfg(test)]
-use std::sync::{Arc, atomic::AtomicBool, atomic::Ordering::Relaxed};
+use std::sync::{Arc, atomic::AtomicBool, atomic::AtomicU64, atomic::Ordering::Relaxed};
 
 /// See the module.
 #[derive(Clone, Debug)]
@@ -18,6 +18,15 @@ pub(crate) struct Reserve {
     /// As if the disk were full and there were no reserve.
     #[cfg(test)]
     pub(crate) pretend_full: Arc<AtomicBool>,
+    /// As if so many bytes were free, and there were no reserve; `u64::MAX`: as it is.
+    #[cfg(test)]
+    pub(crate) pretend_free: Arc<AtomicU64>,
+}
+
+/// What is to be free for a change of so many bytes: they stand in the ledger, in its database's log, and once more
+/// where that is moved; what else there is to a change is in the rest.
+pub(crate) fn needed_bytes(bytes: usize) -> u64 {
+    ROOM_BYTES.saturating_add(4 * bytes as u64)
 }
 
 impl Reserve {
@@ -27,6 +36,8 @@ impl Reserve {
             file,
             #[cfg(test)]
             pretend_full: Arc::default(),
+            #[cfg(test)]
+            pretend_free: Arc::new(AtomicU64::new(u64::MAX)),
         }
     }
 
@@ -46,14 +57,17 @@ impl Reserve {
         }
     }
 
-    /// Whether there is room for a change, if need be by giving some of what was put by.
-    pub(crate) fn make_room(&self) -> bool {
+    /// Whether there is room for a change of so many bytes, if need be by giving some of what was put by.
+    pub(crate) fn make_room(&self, bytes: usize) -> bool {
+        let room = needed_bytes(bytes);
         #[cfg(test)]
-        if self.pretend_full.load(Relaxed) {
-            return false;
+        match self.pretend_free.load(Relaxed) {
+            _ if self.pretend_full.load(Relaxed) => return false,
+            u64::MAX => {}
+            free => return free >= room,
         }
         // What cannot be told is found out by writing.
-        let missing = || ROOM_BYTES.saturating_sub(layout::free_bytes(&self.dir).unwrap_or(u64::MAX));
+        let missing = || room.saturating_sub(layout::free_bytes(&self.dir).unwrap_or(u64::MAX));
         let needed = missing();
         if needed == 0 {
             return true;

@@ -105,7 +105,13 @@ impl Store {
             |error: std::io::Error| StoreError::Open { dir: dir.to_owned(), why: error.to_string() };
         std::fs::create_dir_all(dir).map_err(open_error)?;
         let dir = dir.canonicalize().map_err(open_error)?;
-        let layout = Layout::new(dir);
+        Self::open_at(Layout::new(dir), schema, mend)
+    }
+
+    /// As [`Store::open_as`], in a directory that is there.
+    pub(crate) fn open_at(layout: Layout, schema: &Schema, mend: bool) -> Result<Self, StoreError> {
+        let open_error =
+            |error: std::io::Error| StoreError::Open { dir: layout.dir().to_owned(), why: error.to_string() };
         let (database, repaired, incomplete) = Database::open(&layout, schema, mend)?;
         for folder in [layout.blobs(), layout.partial(), layout.models()] {
             std::fs::create_dir_all(folder).map_err(open_error)?;

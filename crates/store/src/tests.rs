@@ -6,6 +6,7 @@ use crate::*;
 use std::path::{Path, PathBuf};
 
 mod damage;
+pub(crate) mod kills;
 mod moved;
 
 pub(crate) const NOW: i64 = 1_700_000_000_000;

@@ -98,11 +98,7 @@ impl Trees {
 
     /// Brings it from `found` to the schema's version. All records and the version in one transaction: after a crash
     /// the database is wholly of one version. What follows from the models is made after it, or by the next open.
-    pub(crate) fn migrate(&self, schema: &Schema, found: Option<u32>, dir: &Path) -> Result<(), StoreError> {
-        let Some(found) = found else { return self.set_version(schema.version, dir) };
-        if found == schema.version {
-            return Ok(());
-        }
+    pub(crate) fn migrate(&self, schema: &Schema, found: u32, dir: &Path) -> Result<(), StoreError> {
         let mut migrated = Vec::new();
         for entry in self.models.iter() {
             let (key, encoded) = entry.map_err(|error| failed(dir, "migrating", &error))?;

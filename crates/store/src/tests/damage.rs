@@ -5,7 +5,7 @@ use super::*;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// A store that was opened several times, as sled's files are then of every kind: pulled models, one in place, aliases.
-fn grown(dir: &Path) -> PathBuf {
+pub(super) fn grown(dir: &Path) -> PathBuf {
     let at = dir.join("store");
     let outside = file(dir, "outside.gguf", b"o");
     for round in 0..3 {
@@ -22,7 +22,7 @@ fn grown(dir: &Path) -> PathBuf {
 }
 
 /// What must be there whatever became of the database.
-fn expected() -> Vec<String> {
+pub(super) fn expected() -> Vec<String> {
     let mut names: Vec<String> =
         (0..3).flat_map(|round| (0..3).map(move |number| format!("x/m{round}-{number}"))).collect();
     names.insert(0, "out".into());
@@ -54,7 +54,7 @@ fn check(what: &str, at: &Path) -> bool {
 }
 
 /// Bytes that are no database's in place of every file.
-fn ruin(db: &Path) {
+pub(super) fn ruin(db: &Path) {
     for entry in std::fs::read_dir(db).unwrap() {
         let path = entry.unwrap().path();
         if path.is_file() {

@@ -1,0 +1,173 @@
+//! A kill, or a full disk, while a database is made again: at every step the disk has what the next open needs, and
+//! nothing is collected before everything was tried.
+
+use super::damage::{expected, grown, ruin};
+use super::moved::pulled;
+use super::*;
+use std::cell::RefCell;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+thread_local! {
+    /// Where copies are put of what is on the disk at each step; none: nobody looks.
+    static COPIES: RefCell<Option<PathBuf>> = const { RefCell::new(None) };
+}
+
+/// Copies the store, as a kill would leave it here.
+pub(crate) fn look(store: &Path) {
+    COPIES.with_borrow(|copies| {
+        let Some(copies) = copies else { return };
+        let number = std::fs::read_dir(copies).unwrap().count();
+        copy_tree(store, &copies.join(format!("{number:03}")));
+    });
+}
+
+/// Opens the store, which mends it; what a kill would have left at each step.
+fn steps(dir: &Path, at: &Path) -> Vec<PathBuf> {
+    let copies = dir.join("copies");
+    std::fs::create_dir(&copies).unwrap();
+    COPIES.set(Some(copies.clone()));
+    let opened = Store::open(at);
+    COPIES.set(None);
+    drop(opened.unwrap());
+    let mut steps: Vec<_> = std::fs::read_dir(copies).unwrap().map(|entry| entry.unwrap().path()).collect();
+    steps.sort();
+    steps
+}
+
+/// Flips a byte of every line of the ledger that has the text.
+fn spoil(ledger: &Path, text: &str) {
+    let mut bytes = std::fs::read(ledger).unwrap();
+    let found: Vec<usize> =
+        String::from_utf8_lossy(&bytes).match_indices(text).map(|(at, _)| at + text.len() + 3).collect();
+    assert!(!found.is_empty());
+    found.into_iter().for_each(|at| bytes[at] ^= 1);
+    std::fs::write(ledger, bytes).unwrap();
+}
+
+#[test]
+fn a_kill_at_any_step_of_making_it_again_loses_no_model() {
+    type Damage = fn(&Path);
+    let damages: [(&str, Damage); 5] = [
+        ("no ledger", |at| {
+            std::fs::remove_file(at.join("ledger")).unwrap();
+            ruin(&at.join("db"));
+        }),
+        ("no ledger, no database", |at| {
+            std::fs::remove_file(at.join("ledger")).unwrap();
+            std::fs::remove_dir_all(at.join("db")).unwrap();
+        }),
+        ("a damaged ledger", |at| {
+            spoil(&at.join("ledger"), "\"name\":\"x/m");
+            ruin(&at.join("db"));
+        }),
+        ("a ledger that is none", |at| {
+            std::fs::remove_file(at.join("ledger")).unwrap();
+            std::fs::create_dir(at.join("ledger")).unwrap();
+            ruin(&at.join("db"));
+        }),
+        ("a damaged database alone", |at| ruin(&at.join("db"))),
+    ];
+    for (what, damage) in damages {
+        let dir = tempfile::tempdir().unwrap();
+        let at = grown(dir.path());
+        damage(&at);
+        let steps = steps(dir.path(), &at);
+        assert!(steps.len() >= 3, "{what}: {}", steps.len());
+        for (number, killed) in steps.iter().enumerate() {
+            let what = format!("{what}, step {number} of {}", steps.len());
+            for _ in 0..2 {
+                let store = Store::open(killed).unwrap_or_else(|error| panic!("{what}: {error}"));
+                let found: Vec<_> = names(&store).into_iter().filter(|name| name != "out").collect();
+                assert_eq!(found, expected()[1..], "{what}: {:?}", store.mended());
+                let collected = store.gc_older_than(Duration::ZERO, false).unwrap();
+                assert_eq!(collected.paths, [""; 0].map(PathBuf::from), "{what}");
+                assert!(store.verify("x/m0-1", |_| true).unwrap().is_sound(), "{what}");
+            }
+            let again = Store::open_as_it_is(killed).unwrap_or_else(|error| panic!("{what}, again: {error}"));
+            assert_eq!(again.mended(), None, "{what}");
+        }
+    }
+}
+
+/// What a damaged ledger has no more, and a database had that was cut, is written down before either is set aside.
+#[test]
+fn what_only_the_database_had_outlives_a_kill() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = grown(dir.path());
+    {
+        // The ledger goes on, and the database is that of before: its `out` is all that is left of it.
+        let before = dir.path().join("before");
+        copy_tree(&at.join("db"), &before);
+        let store = Store::open(&at).unwrap();
+        pulled(&store, "x/m0-1-later", b"later");
+        store.touch("x/m0-2", NOW + 3).unwrap();
+        drop(store);
+        std::fs::remove_dir_all(at.join("db")).unwrap();
+        copy_tree(&before, &at.join("db"));
+        spoil(&at.join("ledger"), "\"name\":\"out");
+    }
+    for (number, killed) in steps(dir.path(), &at).iter().enumerate() {
+        let store = Store::open(killed).unwrap();
+        assert!(names(&store).contains(&"out".to_owned()), "step {number}: {:?}", store.mended());
+        assert!(names(&store).contains(&"x/m0-1-later".to_owned()), "step {number}");
+        assert_eq!(store.get("best").unwrap().name, "x/m0-1", "step {number}");
+    }
+}
+
+/// What found no room is tried again, and until then nothing of it is collected.
+#[test]
+fn what_a_full_disk_kept_from_being_made_again_is_made_later() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = grown(dir.path());
+    std::fs::remove_file(at.join("ledger")).unwrap();
+    std::fs::remove_dir_all(at.join("db")).unwrap();
+    let killed = steps(dir.path(), &at).into_iter().next_back().unwrap();
+    std::fs::remove_dir_all(killed.join("db")).unwrap();
+    std::fs::remove_file(killed.join("ledger")).unwrap();
+    let layout = crate::layout::Layout::new(killed.canonicalize().unwrap());
+    layout.reserve.pretend_full.store(true, Relaxed);
+    {
+        let store = Store::open_at(layout, &CURRENT, true).unwrap();
+        assert_eq!(names(&store), [""; 0]);
+        assert!(store.mended().unwrap().skipped.len() == 9, "{:?}", store.mended());
+        assert!(store.mended().unwrap().summary(&at).contains("not enough space"), "{:?}", store.mended());
+        let collected = store.gc_older_than(Duration::ZERO, false).unwrap();
+        assert_eq!(collected.paths, [""; 0].map(PathBuf::from));
+    }
+    assert!(matches!(Store::open_as_it_is(&killed), Err(StoreError::Damaged { .. })));
+    let store = Store::open(&killed).unwrap();
+    assert_eq!(names(&store), expected()[1..]);
+    drop(store);
+    assert_eq!(Store::open(&killed).unwrap().mended(), None);
+}
+
+/// An older version's database is brought to this one where there is room for it, and left as it is where not.
+#[test]
+fn an_older_database_is_not_touched_without_room() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = dir.path().join("store");
+    {
+        let store = Store::open(&at).unwrap();
+        pulled(&store, "x/a", b"a");
+    }
+    std::fs::remove_file(at.join("ledger")).unwrap();
+    let old = |version: Option<&str>| {
+        let db = sled::open(at.join("db")).unwrap();
+        let meta = db.open_tree("meta").unwrap();
+        if let Some(version) = version {
+            meta.insert("schema_version", version).unwrap();
+        }
+        let record = db.open_tree("models").unwrap().get("x/a").unwrap().unwrap();
+        (meta.get("schema_version").unwrap().unwrap(), record)
+    };
+    let before = old(Some("2"));
+    let layout = crate::layout::Layout::new(at.canonicalize().unwrap());
+    layout.reserve.pretend_full.store(true, Relaxed);
+    let error = Store::open_at(layout, &CURRENT, true).err().unwrap().to_string();
+    assert!(error.contains("from version 2 to 3") && error.contains("nothing was changed"), "{error}");
+    assert_eq!(old(None), before);
+    assert!(!at.join("ledger").exists());
+    assert_eq!(names(&Store::open(&at).unwrap()), ["x/a"]);
+    assert_eq!(&old(None).0[..], b"3");
+}
