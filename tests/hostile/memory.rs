@@ -103,7 +103,8 @@ fn memory(server: &Child, line: &str) -> usize {
 
 /// The engine, until its standard input ends.
 fn serve() {
-    let runtime = tokio::runtime::Runtime::new().expect("threads");
+    // As the programs begin.
+    let runtime = hanzo_engine_daemon::start::runtime(2).expect("threads");
     runtime.block_on(async {
         let rig = Rig::start_in_one().await;
         println!("\nlistening {}", rig.http);

@@ -113,3 +113,7 @@ pub(crate) const KV_SHARE: (u64, u64) = (1, 2);
 pub(crate) const PREFILL_SHARE_BESIDE_DECODES: (usize, usize) = (1, 2);
 /// Characters of an error's message: it travels in a header, where there is room for some thousands.
 pub(crate) const MESSAGE_CHARS_MAX: usize = 4000;
+/// Heaps that the threads of a program share: one for each core within these bounds. What is freed stays in them.
+pub(crate) const HEAPS_MIN: usize = 2;
+/// See [`HEAPS_MIN`].
+pub(crate) const HEAPS_MAX: usize = 8;

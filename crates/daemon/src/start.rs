@@ -10,7 +10,7 @@ use std::{
 
 use tokio::runtime::{Builder, Runtime};
 
-use crate::limits::THREADS_BESIDE_MIN;
+use crate::limits::{HEAPS_MAX, HEAPS_MIN, THREADS_BESIDE_MIN};
 
 /// Why a program cannot begin.
 #[derive(Debug, thiserror::Error)]
@@ -46,6 +46,7 @@ pub enum StartError {
 pub fn runtime(beside: usize) -> Result<Runtime, StartError> {
     check_clock(SystemTime::now())?;
     let workers = thread::available_parallelism().map_or(1, usize::from);
+    hanzo_engine_kernels::heap::share(workers.clamp(HEAPS_MIN, HEAPS_MAX));
     check_threads(workers + THREADS_BESIDE_MIN + beside)?;
     Builder::new_multi_thread().worker_threads(workers).enable_all().build().map_err(StartError::Runtime)
 }

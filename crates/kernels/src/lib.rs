@@ -12,6 +12,7 @@ pub mod conformance;
 pub mod cpu;
 pub mod dtype;
 pub mod error;
+pub mod heap;
 pub mod quant;
 pub mod reference;
 
