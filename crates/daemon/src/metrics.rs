@@ -22,8 +22,6 @@ use crate::registry::ModelView;
 const NAMESPACE: &str = "hanzo_engine";
 /// The model label of requests that name no model that is loaded: names a client makes up are not kept.
 const NO_MODEL: &str = "";
-/// The model label under which counters of models that are gone go on, so that sums over all models never fall.
-const GONE: &str = "(unloaded)";
 /// Upper bounds of histograms of waiting and whole requests, in seconds.
 const SECONDS: &[f64] =
     &[0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 640.0];
@@ -319,7 +317,8 @@ impl Metrics {
         })
     }
 
-    /// Nobody counts under the name any more: its series go, and its counters go on among those of models that are gone.
+    /// Nobody counts under the name any more: its series go, and a scraper knows them as stale. Added to another series,
+    /// what it has counted in its whole life would be an increase of that moment.
     fn forget(&self, model: &str, gone: &ModelMetrics) {
         let mut live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
         // Loaded again meanwhile, it counts on.
@@ -342,7 +341,7 @@ impl Metrics {
             &self.model_loads,
             &self.embedded,
         ];
-        counters.into_iter().for_each(|counter| fold(counter, model));
+        counters.into_iter().for_each(|counter| remove(counter, model));
         let histograms = [
             &self.first_token,
             &self.duration,
@@ -448,19 +447,17 @@ impl Metrics {
     }
 }
 
-/// Moves a counter's series of one model to those of models that are gone.
-fn fold(counter: &IntCounterVec, model: &str) {
+/// Removes a counter's series of one model.
+fn remove(counter: &IntCounterVec, model: &str) {
     for family in counter.collect() {
         for metric in family.get_metric() {
-            let mut labels: HashMap<&str, &str> =
+            let labels: HashMap<&str, &str> =
                 metric.get_label().iter().map(|label| (label.name(), label.value())).collect();
             if labels.get("model") != Some(&model) {
                 continue;
             }
             // What was just collected is there.
             let _ = counter.remove(&labels);
-            labels.insert("model", GONE);
-            counter.with(&labels).inc_by(metric.get_counter().get_value() as u64);
         }
     }
 }
