@@ -157,7 +157,7 @@ const COMPLETION: [Known; 3] = [
     ("prompt_embeds", Neutral::None, ""),
 ];
 
-const EMBEDDING: [Known; 11] = [
+const EMBEDDING: [Known; 10] = [
     ("messages", Neutral::None, ""),
     ("modality", Neutral::Words(&["text"]), ""),
     ("late_chunking", Neutral::False, ""),
@@ -165,7 +165,6 @@ const EMBEDDING: [Known; 11] = [
     ("embed_dtype", Neutral::Words(&["float32"]), ""),
     ("endianness", Neutral::Words(&["little", "native"]), ""),
     ("add_special_tokens", Neutral::True, "token ids"),
-    ("use_activation", Neutral::Any(Type::Boolean), ""),
     ("request_id", Neutral::None, "the header x-request-id"),
     ("cache_salt", Neutral::None, ""),
     ("mm_processor_kwargs", Neutral::Any(Type::Object), ""),

@@ -150,7 +150,12 @@ pub(crate) fn options(fields: &mut Fields) -> Result<v1::EmbedRequest, ApiError>
     let normalize = either(fields, "normalize", "normalized")?.map(Field::boolean).transpose()?;
     let normalize = match fields.take("embd_normalize") {
         None => normalize,
-        Some(field) => Some(normalizes(field, normalize)?),
+        Some(field) => Some(agreeing(field, normalizes(field)?, normalize)?),
+    };
+    // vLLM's: the activation of a vector is that it gets its length.
+    let normalize = match fields.take("use_activation") {
+        None => normalize,
+        Some(field) => Some(agreeing(field, field.boolean()?, normalize)?),
     };
     // Jina's `task` names a prompt.
     let prompt_name = either(fields, "prompt_name", "task")?.map(filled).transpose()?;
@@ -172,16 +177,20 @@ pub(crate) fn options(fields: &mut Fields) -> Result<v1::EmbedRequest, ApiError>
 }
 
 /// llama.cpp's number for a norm: -1 is none, 2 the Euclidean one.
-fn normalizes(field: Field, normalize: Option<bool>) -> Result<bool, ApiError> {
-    let named = match field.value().as_f64() {
-        Some(-1.0) => false,
-        Some(2.0) => true,
+fn normalizes(field: Field) -> Result<bool, ApiError> {
+    match field.value().as_f64() {
+        Some(-1.0) => Ok(false),
+        Some(2.0) => Ok(true),
         _ => {
             let problem =
                 "not supported by this build; the only values it accepts are -1 (none) and 2 (length 1)";
-            return Err(ApiError::unsupported(&field.path(), problem));
+            Err(ApiError::unsupported(&field.path(), problem))
         }
-    };
+    }
+}
+
+/// What a second word for `normalize` says, which must not be another thing.
+fn agreeing(field: Field, named: bool, normalize: Option<bool>) -> Result<bool, ApiError> {
     if normalize.is_some_and(|normalize| normalize != named) {
         return Err(field.error("says another thing than normalize"));
     }

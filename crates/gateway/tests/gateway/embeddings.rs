@@ -133,6 +133,16 @@ async fn every_field_arrives() {
     assert_eq!(decoded(&answer.json()["data"][0]["embedding"]).len(), DIMENSIONS);
     let request = server.fake.embeds().into_iter().find(|r| r.model == "jina").unwrap();
     assert_eq!((request.prompt_name.as_str(), request.normalize), ("retrieval.query", Some(true)));
+    for (model, body, normalize) in [
+        ("vllm-off", json!({"use_activation": false}), false),
+        ("vllm-on", json!({"use_activation": true, "normalize": true, "embd_normalize": 2}), true),
+    ] {
+        let mut body = body;
+        (body["model"], body["input"]) = (model.into(), "x".into());
+        assert_eq!(embed(&server, body).await.status, 200);
+        let request = server.fake.embeds().into_iter().find(|r| r.model == model).unwrap();
+        assert_eq!(request.normalize, Some(normalize), "{model}");
+    }
 }
 
 #[tokio::test]
@@ -172,6 +182,12 @@ async fn what_is_wrong_is_named_and_the_engine_never_hears_of_it() {
         (json!({"input": "x", "dimensions": -1}), "dimensions", ""),
         (json!({"input": "x", "dimensions": "all"}), "dimensions", ""),
         (json!({"input": "x", "normalize": "yes"}), "normalize", "boolean"),
+        (json!({"input": "x", "use_activation": 1}), "use_activation", "boolean"),
+        (
+            json!({"input": "x", "normalize": true, "use_activation": false}),
+            "use_activation",
+            "another thing than normalize",
+        ),
         (json!({"input": "x", "truncate": "MIDDLE"}), "truncate", "START"),
         (
             json!({"input": "x", "truncate": "START", "truncation_side": "right"}),
