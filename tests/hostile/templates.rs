@@ -2,7 +2,14 @@
 //! tokens. The templates are `tests/data/hostile_templates.json`, which the runtime's own tests measure one by one;
 //! here they are in models' files, asked by a client, and another model must answer after each.
 
-use std::{path::Path, time::Duration};
+use std::{
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
 use hanzo_engine_daemon::{DEMO_GGUF, DEMO_MODEL};
 use hanzo_engine_proto::v1;
@@ -56,14 +63,19 @@ fn chat(model: &str, content: &str, kwargs: Value) -> v1::Chat {
     v1::Chat { messages: vec![message], template_kwargs_json: kwargs.to_string(), ..v1::Chat::default() }
 }
 
-/// One token of a model, or why not.
-async fn asked(rig: &Rig, model: &str, kwargs: Value) -> Result<(), tonic::Status> {
-    let request = v1::InferRequest {
+/// For one token of a model.
+fn request(model: &str, kwargs: Value) -> v1::InferRequest {
+    v1::InferRequest {
         model: model.into(),
         prompt: Some(v1::infer_request::Prompt::Chat(chat(model, "hello", kwargs))),
         stop: Some(v1::StopConditions { max_tokens: Some(1), ..v1::StopConditions::default() }),
         ..v1::InferRequest::default()
-    };
+    }
+}
+
+/// One token of a model, or why not.
+async fn asked(rig: &Rig, model: &str, kwargs: Value) -> Result<(), tonic::Status> {
+    let request = request(model, kwargs);
     let run = async {
         let mut stream = rig.grpc().await.infer(request).await?.into_inner();
         while stream.message().await?.is_some() {}
@@ -145,5 +157,48 @@ async fn a_template_that_goes_too_far_fails_its_request_alone() {
         rig.grpc().await.unload(request).await.expect("it unloads");
     }
     assert!(asked(&rig, DEMO_MODEL, json!({})).await.is_ok());
+    rig.ended().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn templates_that_loop_keep_another_model_from_nothing() {
+    let rig = Rig::start().await;
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let path = dir.path().join("loops.gguf");
+    let inner = "{% for b in range(10**6) %}{% endfor %}";
+    write_model(&path, &format!("{{% for a in range(10**6) %}}{inner}{{% endfor %}}"));
+    load(&rig, &path, "loops").await.expect("it parses");
+    let error = asked(&rig, "loops", json!({})).await.expect_err("it uses its steps up");
+    assert_eq!(error.code(), tonic::Code::InvalidArgument, "{error}");
+
+    // Four have a turn at once, and as many again three times over wait for theirs.
+    let ended = Arc::new(AtomicUsize::new(0));
+    let grpc = rig.grpc().await;
+    let clients: Vec<_> = (0..16)
+        .map(|_| {
+            let (mut grpc, ended) = (grpc.clone(), ended.clone());
+            tokio::spawn(async move {
+                let result = grpc.infer(request("loops", json!({}))).await;
+                ended.fetch_add(1, Relaxed);
+                assert!(result.is_err());
+            })
+        })
+        .collect();
+    rig.until("they have come", async |_| {
+        let asked = v1::StatsRequest { model: "loops".into() };
+        let stats = grpc.clone().stats(asked).await.expect("stats").into_inner();
+        let status = stats.models[0].status.clone().unwrap_or_default();
+        status.requests_waiting as usize + ended.load(Relaxed) >= 16
+    })
+    .await;
+    let before = ended.load(Relaxed);
+    assert!(asked(&rig, DEMO_MODEL, json!({})).await.is_ok());
+    // In a line with them it would have come after all but the last three.
+    let meanwhile = ended.load(Relaxed) - before;
+    assert!(
+        before < 8 && meanwhile <= 4,
+        "{before} ended before it was asked, {meanwhile} before it answered"
+    );
+    clients.iter().for_each(|client| client.abort());
     rig.ended().await;
 }
