@@ -97,6 +97,9 @@ pub(crate) enum Error {
         "model {model} has {capacity} requests waiting, which is the most; try again in {retry_after_ms} ms"
     )]
     QueueFull { model: String, capacity: usize, retry_after_ms: u64 },
+    /// What needs a few milliseconds of a processor did not get them.
+    #[error("{what} took over {seconds} seconds: the engine has too much to do; try again later")]
+    Busy { what: &'static str, seconds: u64 },
     /// The client's time is over.
     #[error("the request's deadline is over")]
     Deadline,
@@ -224,7 +227,7 @@ impl Error {
             E::NoSource { .. } | E::NotPulled { .. } => Code::NotFound,
             E::NameTaken { .. } | E::LoadedOtherwise { .. } | E::NoStore { .. } => Code::FailedPrecondition,
             E::QueueFull { .. } | E::TooManyModels { .. } => Code::ResourceExhausted,
-            E::Loading { .. } | E::Unloading { .. } | E::Failed { .. } => Code::Unavailable,
+            E::Loading { .. } | E::Unloading { .. } | E::Failed { .. } | E::Busy { .. } => Code::Unavailable,
             E::Draining { .. } | E::Stopped { .. } | E::WorkerNotReached { .. } => Code::Unavailable,
             E::Worker { .. } | E::NotANumber { .. } | E::Internal { .. } => Code::Internal,
             E::Deadline | E::Request(RequestError::Interrupted) => Code::DeadlineExceeded,
@@ -259,9 +262,10 @@ impl Error {
         let ms = match self {
             Error::QueueFull { retry_after_ms, .. } | Error::Draining { retry_after_ms } => *retry_after_ms,
             Error::Failed { retry_after_ms, .. } => (*retry_after_ms)?,
-            Error::Loading { .. } | Error::WorkerNotReached { .. } => {
-                crate::limits::RETRY_AFTER_MS_UNMEASURED
-            }
+            Error::Loading { .. }
+            | Error::Unloading { .. }
+            | Error::Busy { .. }
+            | Error::WorkerNotReached { .. } => crate::limits::RETRY_AFTER_MS_UNMEASURED,
             _ => return None,
         };
         Some(ms.clamp(RETRY_AFTER_MS_MIN, RETRY_AFTER_MS_MAX))
@@ -291,6 +295,7 @@ impl Error {
             Error::Draining { .. } => Some("draining"),
             Error::Loading { .. } => Some("loading"),
             Error::Unloading { .. } => Some("unloading"),
+            Error::Busy { .. } => Some("busy"),
             Error::Failed { .. } | Error::WorkerNotReached { .. } => Some("failed"),
             _ => None,
         }

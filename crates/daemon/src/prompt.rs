@@ -7,7 +7,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use hanzo_engine_runtime::{
@@ -70,7 +70,30 @@ pub(crate) struct Built {
 
 /// Builds prompts of one model, a few at a time: a model whose prompts are slow keeps no other waiting. Whoever waits
 /// here holds a place in a bounded queue.
-pub(crate) struct PromptBuilder(Arc<Semaphore>);
+pub(crate) struct PromptBuilder {
+    turns: Arc<Semaphore>,
+    /// From a prompt's turn on.
+    time_max: Duration,
+}
+
+/// What is built, and so whose fault it is that it takes too long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Making {
+    /// By a chat template, which is a program that runs over the request's messages.
+    Chat,
+    /// By a tokenizer, whose time is bounded by the text's length: the machine is slow. In the words of a message.
+    Plain(&'static str),
+}
+
+impl PromptSource {
+    /// What a prompt of it is.
+    pub(crate) fn making(&self) -> Making {
+        match self {
+            PromptSource::Chat(_) => Making::Chat,
+            PromptSource::Text { .. } | PromptSource::Tokens(_) => Making::Plain("tokenizing the prompt"),
+        }
+    }
+}
 
 /// Tells the work of a caller that it has left.
 struct Leaving(Arc<AtomicBool>);
@@ -84,21 +107,26 @@ impl Drop for Leaving {
 impl PromptBuilder {
     /// For one model.
     pub(crate) fn new() -> Self {
-        Self(Arc::new(Semaphore::new(PROMPT_BUILDS_MAX)))
+        Self { turns: Arc::new(Semaphore::new(PROMPT_BUILDS_MAX)), time_max: PROMPT_BUILD_TIME_MAX }
     }
 
     /// Runs `work` on the blocking pool in its turn, until `by`. `work` is given a question to ask again and again:
     /// whether to give up, because the time is over or because the caller has dropped this future.
+    ///
+    /// # Errors
+    /// Those of `work`; [`Error::Deadline`] after `by`; where `making` took too long by itself, [`Error::Field`] of a chat and
+    /// [`Error::Busy`] of all else.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
+        making: Making,
         by: Option<Instant>,
         work: impl FnOnce(&dyn Fn() -> bool) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
         let turn =
-            self.0.clone().acquire_owned().await.map_err(|_| Error::Stopped { what: "prompts ended" })?;
+            self.turns.clone().acquire_owned().await.map_err(|_| Error::Stopped { what: "prompts ended" })?;
         let left = Leaving(Arc::new(AtomicBool::new(false)));
         let has_left = left.0.clone();
-        let most = Instant::now() + PROMPT_BUILD_TIME_MAX;
+        let most = Instant::now() + self.time_max;
         let end = by.map_or(most, |by| by.min(most));
         let built = blocking(move || {
             // Held until the work is done, though its caller may have left.
@@ -108,8 +136,14 @@ impl PromptBuilder {
         .await;
         match built {
             Err(Error::Request(RequestError::Interrupted)) if end == most => {
-                let seconds = PROMPT_BUILD_TIME_MAX.as_secs();
-                Err(Error::field("messages", format!("the prompt was not made within {seconds} seconds")))
+                let seconds = self.time_max.as_secs();
+                Err(match making {
+                    Making::Chat => {
+                        let reason = format!("the template made no prompt of them within {seconds} seconds");
+                        Error::field("chat.messages", reason)
+                    }
+                    Making::Plain(what) => Error::Busy { what, seconds },
+                })
             }
             Err(Error::Request(RequestError::Interrupted)) => Err(Error::Deadline),
             built => built,
@@ -226,6 +260,16 @@ pub(crate) enum TokenizeInput {
     Text { text: String, add_special: bool, parse_special: bool },
 }
 
+impl TokenizeInput {
+    /// What its tokens are.
+    pub(crate) fn making(&self) -> Making {
+        match self {
+            TokenizeInput::Chat(_) => Making::Chat,
+            TokenizeInput::Text { .. } => Making::Plain("tokenizing the text"),
+        }
+    }
+}
+
 /// Its tokens, and the text they are of.
 ///
 /// # Errors
@@ -303,33 +347,56 @@ mod tests {
         }
     }
 
+    /// Work that goes on until it is told to end.
+    fn endless(interrupted: &dyn Fn() -> bool) -> Result<(), Error> {
+        while !interrupted() {
+            std::thread::yield_now();
+        }
+        Err(RequestError::Interrupted.into())
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn what_takes_too_long_is_the_messages_fault_only_where_a_template_ran() {
+        let builder = PromptBuilder { time_max: Duration::from_millis(20), ..PromptBuilder::new() };
+        let inputs = Making::Plain("tokenizing the inputs");
+        for (making, code, begins, retries) in [
+            (Making::Chat, tonic::Code::InvalidArgument, "chat.messages: ", false),
+            (inputs, tonic::Code::Unavailable, "tokenizing the inputs took over ", true),
+        ] {
+            let status = tonic::Status::from(builder.run(making, None, endless).await.unwrap_err());
+            assert_eq!(status.code(), code, "{status}");
+            assert!(status.message().starts_with(begins), "{status}");
+            assert_eq!(status.metadata().contains_key("retry-after-ms"), retries, "{status}");
+            // The request's own deadline is another thing, whatever is made.
+            let ended = builder.run(making, Some(Instant::now()), endless).await;
+            assert!(matches!(ended, Err(Error::Deadline)), "{ended:?}");
+        }
+        let text = PromptSource::Text { text: String::new(), parse_special: false };
+        assert_eq!(text.making(), PromptSource::Tokens(Vec::new()).making());
+        assert_ne!(text.making(), Making::Chat);
+    }
+
     #[tokio::test(flavor = "multi_thread")]
     async fn a_slow_prompt_ends_with_its_client_and_keeps_no_other_model_waiting() {
-        let endless = |interrupted: &dyn Fn() -> bool| -> Result<(), Error> {
-            while !interrupted() {
-                std::thread::yield_now();
-            }
-            Err(RequestError::Interrupted.into())
-        };
         let (slow, other) = (Arc::new(PromptBuilder::new()), PromptBuilder::new());
         let client = |by: Option<Instant>| {
             let slow = slow.clone();
-            tokio::spawn(async move { slow.run(by, endless).await })
+            tokio::spawn(async move { slow.run(Making::Chat, by, endless).await })
         };
         // Twice as many as have a turn: half of them wait.
         let clients: Vec<_> = (0..2 * PROMPT_BUILDS_MAX).map(|_| client(None)).collect();
-        until(|| slow.0.available_permits() == 0);
-        other.run(None, |_| Ok(())).await.unwrap();
+        until(|| slow.turns.available_permits() == 0);
+        other.run(Making::Chat, None, |_| Ok(())).await.unwrap();
         for gone in clients {
             gone.abort();
             assert!(gone.await.unwrap_err().is_cancelled());
         }
-        until(|| slow.0.available_permits() == PROMPT_BUILDS_MAX);
-        slow.run(None, |_| Ok(())).await.unwrap();
+        until(|| slow.turns.available_permits() == PROMPT_BUILDS_MAX);
+        slow.run(Making::Chat, None, |_| Ok(())).await.unwrap();
         // A request that has a deadline ends by it.
         let soon = Instant::now() + std::time::Duration::from_millis(50);
         let ended = client(Some(soon)).await.unwrap();
         assert!(matches!(ended, Err(Error::Deadline)), "{ended:?}");
-        until(|| slow.0.available_permits() == PROMPT_BUILDS_MAX);
+        until(|| slow.turns.available_permits() == PROMPT_BUILDS_MAX);
     }
 }

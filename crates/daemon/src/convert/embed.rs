@@ -48,6 +48,11 @@ fn known<E: TryFrom<i32>>(field: &str, value: i32) -> Result<E, Error> {
     E::try_from(value).map_err(|_| Error::field(field, format!("{value} is none of its values")))
 }
 
+/// Where an input stands in its request.
+pub(crate) fn place(field: &str, index: usize) -> String {
+    format!("{field}[{index}]")
+}
+
 fn truncate_side(value: i32) -> Result<v1::TruncateSide, Error> {
     known("truncate_side", value)
 }
@@ -92,7 +97,7 @@ pub(crate) fn embed(wire: v1::EmbedRequest, embedder: &Embedder) -> Result<Ask, 
     let source = |(index, input): (usize, v1::EmbedInput)| match input.input {
         Some(Input::Text(text)) => Ok(Source::Text(text)),
         Some(Input::Tokens(tokens)) => Ok(Source::Tokens(tokens.ids)),
-        None => Err(Error::field("inputs", format!("input {index} is neither text nor tokens"))),
+        None => Err(Error::field(place("inputs", index), "is neither text nor tokens")),
     };
     let inputs: Vec<Source> = wire.inputs.into_iter().enumerate().map(source).collect::<Result<_, _>>()?;
     let encode = Encode { prompt, task: None, cut: cut(wire.truncate, side) };
@@ -106,7 +111,7 @@ pub(crate) fn rerank(wire: v1::RerankRequest) -> Result<Ask, Error> {
         return Err(Error::field("query", "must not be empty"));
     }
     if let Some(index) = wire.documents.iter().position(String::is_empty) {
-        return Err(Error::field("documents", format!("document {index} is empty")));
+        return Err(Error::field(place("documents", index), "must not be empty"));
     }
     let query: Arc<str> = wire.query.into();
     let inputs = wire.documents.into_iter().map(|document| Source::Pair(query.clone(), document)).collect();
@@ -119,7 +124,7 @@ pub(crate) fn rerank(wire: v1::RerankRequest) -> Result<Ask, Error> {
 pub(crate) fn classify(wire: v1::ClassifyRequest) -> Result<Ask, Error> {
     let side = truncate_side(wire.truncate_side)?;
     if let Some(index) = wire.inputs.iter().position(|input| input.text.is_empty()) {
-        return Err(Error::field("inputs", format!("input {index} is empty")));
+        return Err(Error::field(place("inputs", index), "must not be empty"));
     }
     let source = |input: v1::ClassifyInput| match input.pair {
         Some(pair) => Source::Pair(input.text.into(), pair),

@@ -20,6 +20,7 @@ use crate::{
     },
     error::Error,
     limits::{EMBED_ANSWER_BYTES_MAX, EMBED_INPUTS_MAX, EMBED_JOB_INPUTS, EMBED_JOBS_MAX},
+    prompt::Making,
     registry::{Served, Wanted},
     ticket::{Results, embed_ticket},
     worker::{NotGiven, Work},
@@ -116,6 +117,7 @@ async fn answer<W: convert::Wire, T>(
         served: &served,
         deadline,
         arrived,
+        field: ask.field,
         output: ask.output,
         priority: ask.priority,
         place: place.clone(),
@@ -134,6 +136,8 @@ struct Run<'a> {
     served: &'a Arc<Served>,
     deadline: Option<Instant>,
     arrived: Instant,
+    /// What the wire calls the inputs.
+    field: &'static str,
     output: Output,
     priority: i32,
     place: Arc<KeptPlace>,
@@ -144,7 +148,7 @@ struct Run<'a> {
 
 impl Run<'_> {
     async fn all(mut self, ask: Ask, record: &mut Record) -> Result<Answer, Error> {
-        let Ask { inputs, field, encode, .. } = ask;
+        let (Ask { inputs, encode, .. }, field) = (ask, self.field);
         let encode = Arc::new(encode);
         let mut inputs = inputs.into_iter().enumerate();
         loop {
@@ -163,7 +167,8 @@ impl Run<'_> {
                 };
                 batch.into_iter().map(read).collect::<Result<Vec<EmbedInput>, Error>>()
             };
-            let inputs = self.served.prompts.run(answer_by(self.deadline), read).await?;
+            let making = Making::Plain("tokenizing the inputs");
+            let inputs = self.served.prompts.run(making, answer_by(self.deadline), read).await?;
             self.submit(inputs)?;
             record.queued = true;
             record.prompt_tokens = self.answer.tokens.iter().sum();
@@ -205,7 +210,7 @@ impl Run<'_> {
         }
         if self.answer_bytes > EMBED_ANSWER_BYTES_MAX {
             let reason = format!("the answer has over {EMBED_ANSWER_BYTES_MAX} bytes; ask for fewer at once");
-            return Err(Error::field("inputs", reason));
+            return Err(Error::field(self.field, reason));
         }
         Ok(())
     }
@@ -235,7 +240,7 @@ impl convert::Encode {
             RequestError::Invalid { field: "inputs" | "prompt", .. }
             | RequestError::InputLength { .. }
             | RequestError::TooLong { .. }
-            | RequestError::NoRoom { .. } => Error::Input { place: format!("{field}[{index}]"), error },
+            | RequestError::NoRoom { .. } => Error::Input { place: convert::place(field, index), error },
             shared => shared.into(),
         }
     }

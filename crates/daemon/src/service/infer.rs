@@ -100,7 +100,7 @@ async fn begin(
     }
     let place = served.enter()?;
     let (of, by) = (served.clone(), answer_by(deadline));
-    let work = served.prompts.run(by, move |interrupted| build(ask, &of, interrupted));
+    let work = served.prompts.run(ask.prompt.making(), by, move |interrupted| build(ask, &of, interrupted));
     let built = within(by, work).await?;
     let context = EventContext::new(record.request_id.clone(), &served, &built.job);
     record.prompt_tokens = context.prompt_tokens();

@@ -8,7 +8,12 @@ use hanzo_engine_runtime::RequestError;
 use tonic::Request;
 
 use super::{Core, answer_by, deadline, within};
-use crate::{convert::request, error::Error, prompt, registry::Wanted};
+use crate::{
+    convert::request,
+    error::Error,
+    prompt::{self, Making},
+    registry::Wanted,
+};
 
 /// Text or a chat to tokens.
 pub(super) async fn tokenize(
@@ -28,7 +33,7 @@ pub(super) async fn tokenize(
     let _place = served.enter()?;
     let input = request::tokenize(input, add_special_tokens, parse_special)?;
     let text = served.text.clone();
-    let work = served.prompts.run(by, move |interrupted| {
+    let work = served.prompts.run(input.making(), by, move |interrupted| {
         let (ids, rendered) = prompt::tokenize(input, &text, interrupted).map_err(of_text)?;
         let piece = |id: &u32| Bytes::copy_from_slice(text.tokenizer.token_bytes(*id));
         let pieces = if pieces { ids.iter().map(piece).collect() } else { Vec::new() };
@@ -64,6 +69,8 @@ pub(super) async fn detokenize(
     let _place = served.enter()?;
     let text = served.text.clone();
     // Millions of tokens fit into a message.
-    let work = served.prompts.run(by, move |_| Ok(text.tokenizer.decode(&ids, skip_special_tokens)));
+    let making = Making::Plain("detokenizing the ids");
+    let decode = move |_: &dyn Fn() -> bool| Ok(text.tokenizer.decode(&ids, skip_special_tokens));
+    let work = served.prompts.run(making, by, decode);
     Ok(v1::DetokenizeResponse { text: within(by, work).await? })
 }

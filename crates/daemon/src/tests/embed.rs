@@ -77,7 +77,7 @@ async fn what_is_wrong_is_named() {
         (v1::EmbedRequest { prompt_name: "none".into(), ..texts("bert", &["a"]) }, "prompt_name: "),
         (v1::EmbedRequest { instruction: "none".into(), ..texts("bert", &["a"]) }, "instruction: "),
         (v1::EmbedRequest { output: 2, dimensions: 3, ..texts("bert", &["a"]) }, "dimensions: "),
-        (v1::EmbedRequest { inputs: vec![v1::EmbedInput::default()], ..texts("bert", none) }, "inputs: "),
+        (v1::EmbedRequest { inputs: vec![v1::EmbedInput::default()], ..texts("bert", none) }, "inputs[0]: "),
     ] {
         check_refused(&embed(&rig, request).await.unwrap_err(), Code::InvalidArgument, start);
     }
@@ -124,6 +124,19 @@ async fn documents_are_ranked_and_texts_classified() {
     let of =
         |response: &v1::RerankResponse| response.results.iter().map(|r| r.index).take(3).collect::<Vec<_>>();
     assert_eq!((few.results.len(), of(&few)), (3, of(&all)));
+    let one_empty = vec!["a".into(), String::new()];
+    for (refused, begins) in [
+        (v1::RerankRequest { documents: one_empty, ..request.clone() }, "documents[1]: "),
+        (v1::RerankRequest { documents: Vec::new(), ..request.clone() }, "documents: "),
+        (v1::RerankRequest { query: String::new(), ..request.clone() }, "query: "),
+    ] {
+        let refused = rig.client().rerank(refused).await.unwrap_err();
+        check_refused(&refused, Code::InvalidArgument, begins);
+    }
+    let inputs = ["a", "b", ""].map(|text| v1::ClassifyInput { text: text.into(), pair: None }).to_vec();
+    let refused = v1::ClassifyRequest { model: "classifier".into(), inputs, ..Default::default() };
+    let refused = rig.client().classify(refused).await.unwrap_err();
+    check_refused(&refused, Code::InvalidArgument, "inputs[2]: ");
     let refused = v1::RerankRequest { instruction: "be kind".into(), ..request.clone() };
     let refused = rig.client().rerank(refused).await.unwrap_err();
     check_refused(&refused, Code::InvalidArgument, "instruction: ");

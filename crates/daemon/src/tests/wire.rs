@@ -145,10 +145,11 @@ async fn values_that_an_enumeration_does_not_have_are_refused() {
         ("dimensions", v1::EmbedRequest { dimensions: 1 << 20, ..embed.clone() }),
         ("prompt_name", v1::EmbedRequest { prompt_name: "none".into(), ..embed.clone() }),
         ("inputs", v1::EmbedRequest { inputs: vec![], ..embed.clone() }),
-        ("inputs", v1::EmbedRequest { inputs: vec![v1::EmbedInput::default()], ..embed.clone() }),
+        ("inputs[0]", v1::EmbedRequest { inputs: vec![v1::EmbedInput::default()], ..embed.clone() }),
     ] {
         let status = rig.client().embed(request).await.unwrap_err();
         assert_eq!(named(&status), field, "{status:?}");
+        let field = field.split('[').next().unwrap();
         assert!(is_in_contract("EmbedRequest", field), "{field}");
     }
     assert_eq!(rig.client().embed(embed).await.unwrap().into_inner().embeddings.len(), 1);
