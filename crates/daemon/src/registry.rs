@@ -224,17 +224,7 @@ impl Registry {
             "" if entries.len() > 1 => return only_able(&entries, wanted),
             _ => find(&entries, asked)?,
         };
-        let name = || entry.name.clone();
-        match &entry.state {
-            State::Ready(served) => Ok(served.clone()),
-            State::Loading(progress) => Err(Error::Loading { name: name(), percent: progress.percent() }),
-            State::Draining(_) => Err(Error::Unloading { name: name() }),
-            State::Failed { failure, retry_at } => {
-                let wait = retry_at.map(|at| at.saturating_duration_since(Instant::now()).as_millis());
-                let retry_after_ms = wait.map(|ms| u64::try_from(ms).unwrap_or(u64::MAX));
-                Err(Error::Failed { name: name(), failure: failure.clone(), retry_after_ms })
-            }
-        }
+        entry.serving()
     }
 
     /// Every model now, in order of name.
@@ -439,6 +429,7 @@ fn only_able(entries: &BTreeMap<String, Entry>, wanted: Wanted) -> Result<Arc<Se
     }
     match able[..] {
         [served] => Ok(served.clone()),
+        [] if let Some(not_yet) = entries.values().find_map(|entry| entry.not_yet(wanted)) => Err(not_yet),
         _ => Err(Error::Unnamed {
             wanted: wanted.words(),
             able: able.iter().map(|served| served.name.clone()).collect(),
@@ -471,6 +462,35 @@ fn not_loaded(asked: &str, loaded: &[String]) -> Error {
 }
 
 impl Entry {
+    /// The model, if it answers.
+    ///
+    /// # Errors
+    /// Why it does not.
+    fn serving(&self) -> Result<Arc<Served>, Error> {
+        let name = || self.name.clone();
+        match &self.state {
+            State::Ready(served) => Ok(served.clone()),
+            State::Loading(progress) => Err(Error::Loading { name: name(), percent: progress.percent() }),
+            State::Draining(_) => Err(Error::Unloading { name: name() }),
+            State::Failed { failure, retry_at } => {
+                let wait = retry_at.map(|at| at.saturating_duration_since(Instant::now()).as_millis());
+                let retry_after_ms = wait.map(|ms| u64::try_from(ms).unwrap_or(u64::MAX));
+                Err(Error::Failed { name: name(), failure: failure.clone(), retry_after_ms })
+            }
+        }
+    }
+
+    /// That it does not answer now, where it may be the one that can do what is wanted. What it can is known once it is
+    /// loaded; one that has failed for good is not waited for.
+    fn not_yet(&self, wanted: Wanted) -> Option<Error> {
+        let may = match &self.state {
+            State::Loading(_) | State::Failed { retry_at: Some(_), .. } => true,
+            State::Draining(served) => wanted.of(served),
+            State::Ready(_) | State::Failed { retry_at: None, .. } => false,
+        };
+        if may { self.serving().err() } else { None }
+    }
+
     /// It, as it is now.
     pub(crate) fn view(&self) -> ModelView {
         let (state, served) = match &self.state {
@@ -523,5 +543,34 @@ impl Served {
             tokens_per_s: self.metrics.rate.per_second(),
             stuck: vitals.is_stuck(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{error::FailureReason, metrics::Metrics};
+
+    #[test]
+    fn what_may_be_able_soon_is_waited_for_and_what_has_failed_for_good_is_not() {
+        let (registry, metrics) = (Registry::new(), Metrics::new(0));
+        let begin = |name: &str| {
+            let meet = |_: &Entry| Ok(Meeting::Join);
+            let begun = registry.begin(name, Source::Demo, Want::default(), || metrics.model(name), meet);
+            begun.unwrap().unwrap().life
+        };
+        let asked = || registry.serving("", Wanted::Task(Task::Embed)).map(drop).unwrap_err();
+        let lives = [("a", begin("a")), ("b", begin("b"))];
+        assert!(matches!(asked(), Error::Loading { .. }), "{:?}", asked());
+        let fail = |retry_at: Option<Instant>| {
+            for (name, life) in lives {
+                let failure = Failure::new(FailureReason::Lost);
+                registry.set(name, life, |entry| entry.state = State::Failed { failure, retry_at });
+            }
+        };
+        fail(Some(Instant::now()));
+        assert!(matches!(asked(), Error::Failed { retry_after_ms: Some(_), .. }), "{:?}", asked());
+        fail(None);
+        assert!(matches!(asked(), Error::Unnamed { .. }), "{:?}", asked());
     }
 }

@@ -64,6 +64,32 @@ async fn an_unload_lets_requests_finish_unless_forced() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_request_without_a_name_is_told_to_wait_while_the_only_model_that_can_drains() {
+    let rig = Rig::start().await;
+    let bert = format!("{}/../../tests/data/encoders/bert-mean", env!("CARGO_MANIFEST_DIR"));
+    rig.load(&bert, "bert").await.unwrap();
+    rig.device.conduct(Conduct::Slow(Duration::from_millis(5)));
+    let mut stream = rig.infer(endless(300)).await.unwrap();
+    begun(&mut stream).await;
+    let mut client = rig.client();
+    let unload = v1::UnloadRequest { model: DEMO_MODEL.into(), force: false };
+    let unloading = tokio::spawn(async move { client.unload(unload).await });
+    let drains = async |rig: &Rig| rig.handle.models().iter().any(|model| model.state() == S::Draining);
+    rig.until("it drains", drains).await;
+    let refused = rig.infer(chat(question("Hello!"), 2)).await.unwrap_err();
+    check_refused(&refused, Code::Unavailable, "model hanzo-demo is being unloaded");
+    assert!(metadata(&refused, "retry-after-ms").is_some());
+    rig.device.conduct(Conduct::Run);
+    collect(stream).await.unwrap();
+    in_time(unloading).await.unwrap().unwrap();
+    // Gone, it is not waited for.
+    rig.load(&bert, "second").await.unwrap();
+    let refused = rig.infer(chat(question("Hello!"), 2)).await.unwrap_err();
+    check_refused(&refused, Code::InvalidArgument, "model: name one of those that can chat");
+    rig.stopped().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn two_loads_of_one_model_are_one() {
     let rig = Rig::start_with(|_| ()).await;
     let (first, second) = tokio::join!(rig.load(DEMO_MODEL, ""), rig.load("HANZO-demo", ""));
