@@ -64,6 +64,18 @@ impl AnswerRoom {
     }
 }
 
+/// Bytes on their way to the client, which take up the room of their answer until they are sent.
+struct Sent {
+    bytes: Vec<u8>,
+    _room: Arc<AnswerRoom>,
+}
+
+impl AsRef<[u8]> for Sent {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
 /// An answer as JSON: the text of `envelope`, whose empty `choices` are filled in with what `choice` makes of each of `choices`.
 pub(crate) fn respond<T, C>(
     envelope: &str,
@@ -93,12 +105,16 @@ where
         }
         rest.len() == 0
     };
+    let room = Arc::new(room);
+    let held = Arc::clone(&room);
+    let sent = move |bytes| Bytes::from_owner(Sent { bytes, _room: Arc::clone(&held) });
     let content_type = [(header::CONTENT_TYPE, "application/json")];
     if write(&mut rest, &mut first) {
         first.extend_from_slice(end.as_bytes());
-        return (content_type, first).into_response();
+        return (content_type, sent(first)).into_response();
     }
     let end = Bytes::copy_from_slice(end.as_bytes());
+    let first = stream::once(std::future::ready(Ok(sent(first))));
     let frames = stream::unfold(Some((rest, room)), move |state| {
         let next = state.map(|(mut rest, room)| {
             let mut frame = Vec::new();
@@ -106,11 +122,10 @@ where
             if done {
                 frame.extend_from_slice(&end);
             }
-            (Ok::<_, Infallible>(Bytes::from(frame)), (!done).then_some((rest, room)))
+            (Ok::<_, Infallible>(sent(frame)), (!done).then_some((rest, room)))
         });
         std::future::ready(next)
     });
-    let first = stream::once(std::future::ready(Ok(Bytes::from(first))));
     (content_type, Body::from_stream(first.chain(frames))).into_response()
 }
 
@@ -145,6 +160,29 @@ mod tests {
             );
             let bytes = response.into_body().collect().await.unwrap().to_bytes();
             assert_eq!(serde_json::from_slice::<Value>(&bytes).unwrap(), expected);
+        }
+    }
+
+    #[tokio::test]
+    async fn an_answer_takes_up_room_until_it_is_sent() {
+        for count in [1, 3] {
+            let answers = Answers::new();
+            let free = answers.0.available_permits();
+            let mut room = answers.room();
+            room.grow(2 * ANSWER_STEP_BYTES).unwrap();
+            let choices = vec!["x".repeat(100_000); count];
+            let mut body = respond("{\"choices\":[]}", choices, |_, choice| choice, room).into_body();
+            let mut frames = Vec::new();
+            while let Some(frame) = body.frame().await {
+                frames.push(frame.unwrap().into_data().unwrap());
+            }
+            drop(body);
+            // What has been handed on may wait for a client that reads slowly.
+            let last = frames.pop();
+            drop(frames);
+            assert_eq!(answers.0.available_permits(), free - 1, "{count}");
+            drop(last);
+            assert_eq!(answers.0.available_permits(), free, "{count}");
         }
     }
 

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use crate::{
     error::ApiError,
     fields::{Field, Fields},
+    limits::CHAT_TOOLS_MAX,
     openai::{
         convert,
         models::{Model, RouterStatus},
@@ -194,7 +195,12 @@ fn tools(fields: &mut Fields) -> Result<Vec<String>, ApiError> {
         true => Ok(field.value().to_text()),
         false => Err(field.error("expected an object")),
     };
-    field.list()?.map(tool).collect()
+    let mut list = field.list()?;
+    let tools = list.by_ref().take(CHAT_TOOLS_MAX).map(tool).collect::<Result<_, _>>()?;
+    match list.next() {
+        Some(_) => Err(field.error(format!("has more than {CHAT_TOOLS_MAX} tools"))),
+        None => Ok(tools),
+    }
 }
 
 /// The answer of `/tokenize`. Written as it is: a JSON value of each id would take up eighteen times the id.

@@ -17,6 +17,8 @@ pub(crate) const JSON_DEPTH_MAX: usize = 128;
 pub(crate) const OBJECT_FIELDS_MAX: usize = 16_384;
 /// Messages of one chat, as many as the daemon takes.
 pub(crate) const CHAT_MESSAGES_MAX: usize = 16_384;
+/// Tools of one chat, as many as the daemon takes.
+pub(crate) const CHAT_TOOLS_MAX: usize = 1_024;
 /// Parts of one message's content, and calls of tools in it.
 pub(crate) const CHAT_PARTS_MAX: usize = 16_384;
 /// A body of so many bytes is read where it arrived; a larger one on a thread of its own, so that nobody waits for it.

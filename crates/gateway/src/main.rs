@@ -98,7 +98,14 @@ fn start(args: Args) -> Result<(), Failure> {
     let workers = thread::available_parallelism().map_or(1, usize::from);
     check_threads(workers + THREADS_BESIDE_MIN)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(workers).enable_all().build();
-    runtime.map_err(Failure::Runtime)?.block_on(run(args))
+    to_its_end(runtime.map_err(Failure::Runtime)?, run(args))
+}
+
+/// What `work` comes to. A body that is still being read does not hold up the end.
+fn to_its_end<T>(runtime: tokio::runtime::Runtime, work: impl Future<Output = T>) -> T {
+    let ended = runtime.block_on(work);
+    runtime.shutdown_background();
+    ended
 }
 
 /// Starts so many threads at once, and lets them end.
@@ -164,4 +171,29 @@ fn shutdown() -> io::Result<impl Future<Output = ()> + Send + 'static> {
             std::future::pending::<()>().await;
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::mpsc, thread, time::Duration};
+
+    #[test]
+    fn work_that_blocks_does_not_hold_up_the_end() {
+        let (release, released) = mpsc::channel::<()>();
+        let (end, ended) = mpsc::channel();
+        thread::spawn(move || {
+            let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+            super::to_its_end(runtime, async {
+                let (begin, begun) = tokio::sync::oneshot::channel();
+                tokio::task::spawn_blocking(move || {
+                    begin.send(()).expect("it is awaited");
+                    released.recv()
+                });
+                begun.await.expect("it begins");
+            });
+            end.send(()).expect("it is awaited");
+        });
+        ended.recv_timeout(Duration::from_secs(20)).expect("it waits for what blocks");
+        drop(release);
+    }
 }

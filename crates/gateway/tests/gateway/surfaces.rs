@@ -101,6 +101,7 @@ async fn tokens() {
         ("/tokenize", json!({}), "messages"),
         ("/tokenize", json!({"prompt": 5}), "prompt"),
         ("/tokenize", json!({"prompt": "x", "messages": []}), "messages"),
+        ("/tokenize", json!({"messages": [], "tools": vec![json!({}); 1025]}), "tools"),
         ("/tokenize", json!({"prompt": "x", "content": "x"}), "content"),
         ("/tokenize", json!({"content": 5}), "content"),
         ("/tokenize", json!({"prompt": "refuse"}), "prompt"),
