@@ -63,12 +63,17 @@ fn make_relative(path: &mut Value, own: bool, dir: &Path) -> Result<(), String> 
     let text = path.as_str().ok_or("a path is no text")?;
     let was = Path::new(text);
     let below = relative(was, dir);
+    // A model's own folders may be called `models` too: the store's is the one that has the model's folder below it.
     let moved = || {
         let parts: Vec<_> = was.components().collect();
-        let models = parts.iter().rposition(|part| part.as_os_str() == MODELS)?;
-        let below: PathBuf = parts[models..].iter().collect();
-        let folder = dir.join(MODELS).join(parts.get(models + 1)?);
-        folder.join(MANIFEST).is_file().then_some(below)
+        let of_model = |models: &usize| {
+            let folder = parts.get(models + 1).map(|part| dir.join(MODELS).join(part));
+            parts[*models].as_os_str() == MODELS
+                && folder.is_some_and(|folder| folder.join(MANIFEST).is_file())
+        };
+        let below = |models: usize| parts[models..].iter().collect::<PathBuf>();
+        let found: Vec<PathBuf> = (0..parts.len()).filter(of_model).map(below).collect();
+        found.iter().rfind(|below| dir.join(below).exists()).or(found.last()).cloned()
     };
     let kept = match own && below.is_absolute() {
         true => moved().unwrap_or_else(|| was.to_owned()),

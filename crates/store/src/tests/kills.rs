@@ -142,6 +142,79 @@ fn what_a_full_disk_kept_from_being_made_again_is_made_later() {
     assert_eq!(Store::open(&killed).unwrap().mended(), None);
 }
 
+/// A record that cannot be read is in no ledger: it, or what its manifest has, outlives what mends the rest, and so do
+/// its blobs.
+#[test]
+fn a_record_that_cannot_be_read_outlives_a_kill() {
+    for changes in 1..=2 {
+        let dir = tempfile::tempdir().unwrap();
+        let (at, before) = (dir.path().join("store"), dir.path().join("before"));
+        let store = Store::open(&at).unwrap();
+        let blob = store.layout.blob(pulled(&store, "x/a", b"a").files[0].sha256.as_ref().unwrap());
+        let of_b = pulled(&store, "x/b", b"b");
+        for name in ["x/a", "bad/one"] {
+            store.database.models().insert(name, &b"{\"name\":"[..]).unwrap();
+        }
+        // Another model's record under its name would stand in a ledger as that model's.
+        let impostor = crate::schema::encode(&of_b, store.dir()).unwrap();
+        store.database.models().insert("x/impostor", impostor).unwrap();
+        drop(store);
+        std::fs::remove_file(at.join("ledger")).unwrap();
+        drop(Store::open(&at).unwrap());
+        copy_tree(&at.join("db"), &before);
+        let store = Store::open(&at).unwrap();
+        for number in 0..changes {
+            store.set_alias("x/b", &format!("alias-{number}")).unwrap();
+        }
+        drop(store);
+        std::fs::remove_dir_all(at.join("db")).unwrap();
+        copy_tree(&before, &at.join("db"));
+        let mut killed = steps(dir.path(), &at);
+        assert_eq!(killed.len() > 5, changes > 1, "one change is made up for, two are a damage");
+        killed.push(at);
+        let all = killed.len();
+        for (number, killed) in killed.iter().enumerate() {
+            let store = Store::open(killed).unwrap();
+            let what = format!("{changes} changes, step {number}: {:?}", store.mended());
+            let corrupt: Vec<_> = store.list().unwrap().corrupt.into_iter().map(|bad| bad.name).collect();
+            assert!(names(&store).contains(&"x/b".to_owned()), "{what}");
+            assert!(
+                corrupt.contains(&"x/a".to_owned()) || names(&store).contains(&"x/a".to_owned()),
+                "{what}"
+            );
+            assert!(store.get(&format!("alias-{}", changes - 1)).is_ok(), "{what}");
+            store.gc_older_than(Duration::ZERO, false).unwrap();
+            let blob = store.layout.blobs().join(blob.file_name().unwrap());
+            assert_eq!(std::fs::read(blob).unwrap(), b"a", "{what}");
+            if number + 1 == all {
+                assert!(corrupt.contains(&"bad/one".to_owned()), "{what}: {corrupt:?}");
+                assert!(corrupt.contains(&"x/impostor".to_owned()), "{what}: {corrupt:?}");
+            }
+        }
+    }
+}
+
+/// Room is made for all of a change, and one that has none changes nothing.
+#[test]
+fn a_large_record_needs_more_room() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(&dir.path().join("store")).unwrap();
+    let folder = dir.path().join("m");
+    let name = |number: usize| format!("{number:04}-{}.safetensors", "long".repeat(40));
+    let files: Vec<_> = (0..300).map(|number| file(&folder, &name(number), b"x")).collect();
+    let free = &store.layout.reserve.pretend_free;
+    free.store(crate::limits::ROOM_BYTES + 100_000, Relaxed);
+    let large = NewModel { files: files.clone(), ..model(&folder) };
+    let error = store.register(None, large.clone(), NOW).unwrap_err();
+    let StoreError::DiskFull { needed_bytes, .. } = error else { panic!("{error}") };
+    assert!(needed_bytes > crate::limits::ROOM_BYTES + 200_000, "{needed_bytes}");
+    assert_eq!(names(&store), [""; 0]);
+    store.register(Some("small"), model(&files[0]), NOW).unwrap();
+    free.store(needed_bytes + 10_000, Relaxed);
+    store.register(Some("large"), large, NOW).unwrap();
+    assert_eq!(names(&store), ["large", "small"]);
+}
+
 /// An older version's database is brought to this one where there is room for it, and left as it is where not.
 #[test]
 fn an_older_database_is_not_touched_without_room() {

@@ -131,3 +131,38 @@ fn links_within_the_store_move_with_it() {
     );
     drop((store, record));
 }
+
+/// A model's own folders may be called as the store's folder of models.
+#[test]
+fn a_moved_store_of_version_2_finds_folders_called_models() {
+    for name in ["models/m.gguf", "models/models/m.gguf"] {
+        let dir = tempfile::tempdir().unwrap();
+        let at = dir.path().join("now");
+        let record = {
+            let store = Store::open(&at).unwrap();
+            let sha256 = sha256_of(b"bytes");
+            std::fs::write(store.layout.blob(&sha256), b"bytes").unwrap();
+            let file = ArrivedFile { name: name.into(), sha256: Some(sha256), role: Role::Model, at: None };
+            let model = Arrived {
+                name: "x/m".into(),
+                reference: "hf://x/m".into(),
+                files: vec![file],
+                ..Default::default()
+            };
+            store.publish(model, None, NOW).unwrap()
+        };
+        let at = at.canonicalize().unwrap();
+        let mut old = serde_json::to_value(&record).unwrap();
+        let path = Path::new("/gone/models/store").join(record.path.strip_prefix(&at).unwrap());
+        old["path"] = path.to_str().unwrap().into();
+        old["files"][0]["path"] = path.to_str().unwrap().into();
+        std::fs::remove_dir_all(at.join("db")).unwrap();
+        std::fs::remove_file(at.join("ledger")).unwrap();
+        let db = sled::open(at.join("db")).unwrap();
+        db.open_tree("meta").unwrap().insert("schema_version", "2").unwrap();
+        db.open_tree("models").unwrap().insert("x/m", serde_json::to_vec(&old).unwrap()).unwrap();
+        drop(db);
+        let found = Store::open(&at).unwrap().get("x/m").unwrap();
+        assert_eq!((&found.path, found.missing().len()), (&record.path, 0), "{name}");
+    }
+}

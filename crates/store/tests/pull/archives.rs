@@ -42,8 +42,17 @@ async fn what_is_exported_is_imported() {
     let archive = export(&store, &["one", "two", "own"]);
     assert!(archive.len() < (5 << 20), "the weights are in it once: {}", archive.len());
     let other = Store::open(&dir.path().join("b")).unwrap();
-    let imported = other.import(&archive[..], |_| true).unwrap();
+    let (mut bytes, mut read_again) = (0, 0);
+    let imported = other.import(&archive[..], |seen| {
+        bytes += seen;
+        read_again += usize::from(seen == 0);
+        true
+    });
+    let imported = imported.unwrap();
     assert_eq!(imported.len(), 3);
+    // Each blob is digested as it comes, and not read after that.
+    let of_blobs = other.disk_usage().unwrap().blobs_bytes;
+    assert_eq!((bytes, read_again), (of_blobs, 0));
     for model in &imported {
         let before = store.get(&model.name).unwrap();
         let digests = |record: &hanzo_engine_store::ModelRecord| -> Vec<_> {
