@@ -45,6 +45,8 @@ pub(crate) const EMBED_JOBS_MAX: usize = 2;
 pub(crate) const EMBED_ANSWER_BYTES_MAX: usize = 256 << 20;
 /// Messages of one chat.
 pub(crate) const CHAT_MESSAGES_MAX: usize = 16_384;
+/// Tokens of one Tokenize call whose pieces are told: each takes up a hundred bytes on its way.
+pub(crate) const TOKEN_PIECES_MAX: usize = 131_072;
 /// Tools of one chat.
 pub(crate) const CHAT_TOOLS_MAX: usize = 1_024;
 /// JSON values in the tools, the template's variables and the tool calls of one chat: each takes up to a hundred bytes,

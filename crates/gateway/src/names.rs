@@ -3,7 +3,7 @@
 use crate::{Config, error::ApiError, fields::Fields};
 
 /// The engine's fields, each with the words that clients have for it. Of several that were sent the first is told.
-const NAMES: [(&str, &[&str]); 46] = [
+const NAMES: [(&str, &[&str]); 47] = [
     ("model", &["model"]),
     ("prompt", PROMPT),
     ("chat", PROMPT),
@@ -47,6 +47,7 @@ const NAMES: [(&str, &[&str]); 46] = [
     ("raw_scores", &["raw_scores"]),
     ("add_special_tokens", &["add_special_tokens", "add_special"]),
     ("parse_special", &["parse_special"]),
+    ("pieces", &["return_token_strs", "with_pieces"]),
     ("ids", &["tokens"]),
     // Made by the gateway.
     ("output", &[]),

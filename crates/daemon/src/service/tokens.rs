@@ -11,6 +11,7 @@ use super::{Core, answer_by, deadline, within};
 use crate::{
     convert::request,
     error::Error,
+    limits::TOKEN_PIECES_MAX,
     prompt::{self, Making},
     registry::Wanted,
 };
@@ -35,6 +36,13 @@ pub(super) async fn tokenize(
     let text = served.text.clone();
     let work = served.prompts.run(input.making(), by, move |interrupted| {
         let (ids, rendered) = prompt::tokenize(input, &text, interrupted).map_err(of_text)?;
+        if pieces && ids.len() > TOKEN_PIECES_MAX {
+            let reason = format!(
+                "{} tokens are too many; at most {TOKEN_PIECES_MAX} are told piece by piece",
+                ids.len()
+            );
+            return Err(Error::field("pieces", reason));
+        }
         let piece = |id: &u32| Bytes::copy_from_slice(text.tokenizer.token_bytes(*id));
         let pieces = if pieces { ids.iter().map(piece).collect() } else { Vec::new() };
         Ok((ids, rendered, pieces))

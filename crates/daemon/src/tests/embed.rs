@@ -268,6 +268,18 @@ async fn a_request_without_a_name_goes_to_the_only_model_that_can() {
     let tokenize = v1::TokenizeRequest { input, pieces: true, ..Default::default() };
     let tokens = in_time(rig.client().tokenize(tokenize)).await.unwrap().into_inner();
     assert_eq!(tokens.pieces.concat(), tokens.text.as_bytes());
+    // The ids of a long text are told, and the pieces of a shorter one.
+    let many = "é".repeat(crate::limits::TOKEN_PIECES_MAX + 1);
+    let input = Some(v1::tokenize_request::Input::Text(many));
+    let tokenize = |pieces| v1::TokenizeRequest {
+        model: crate::DEMO_MODEL.to_owned(),
+        input: input.clone(),
+        pieces,
+        ..Default::default()
+    };
+    let refused = in_time(rig.client().tokenize(tokenize(true))).await.unwrap_err();
+    check_refused(&refused, Code::InvalidArgument, "pieces: ");
+    assert!(in_time(rig.client().tokenize(tokenize(false))).await.unwrap().into_inner().pieces.is_empty());
 
     let rerank = v1::RerankRequest { query: "a".into(), documents: vec!["b".into()], ..Default::default() };
     let none = in_time(rig.client().rerank(rerank)).await.unwrap_err();
