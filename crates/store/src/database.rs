@@ -23,7 +23,7 @@ use crate::plan::cut_name;
 use crate::record::ModelRecord;
 use crate::repair::Repaired;
 use crate::schema::{self, BlobRecord, PullRecord, Schema};
-use crate::trees::{LINE_KEY, Trees};
+use crate::trees::{DERIVED_KEY, LINE_KEY, Trees};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use sled::transaction::{
     ConflictableTransactionError, TransactionError, Transactional, TransactionalTree,
@@ -36,9 +36,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-
-/// The version that made `paths` and `blobs`.
-const DERIVED_KEY: &str = "derived_version";
 
 /// The open database. The caller sees to it that one thread changes it at a time.
 pub(crate) struct Database {
@@ -466,7 +463,8 @@ impl Database {
         }
     }
 
-    /// What follows from the models is made when this version first opens the database, and noted after.
+    /// What follows from the models is made when this version first opens the database, and when an open has changed
+    /// models, and noted after.
     fn derive_once(&self, again: bool) -> Result<(), StoreError> {
         let version = self.version.to_string();
         let noted = self.value(&self.trees.meta, DERIVED_KEY.as_bytes())?;

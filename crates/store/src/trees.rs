@@ -12,6 +12,8 @@ use std::path::Path;
 const VERSION_KEY: &str = "schema_version";
 /// The last line of the ledger that is in the database.
 pub(crate) const LINE_KEY: &str = "ledger_line";
+/// The version that made `paths` and `blobs`; not there while they may be behind `models`.
+pub(crate) const DERIVED_KEY: &str = "derived_version";
 
 /// sled's own.
 pub(crate) struct Trees {
@@ -63,8 +65,10 @@ impl Trees {
         self.read_all().map_err(|error| failed(dir, "reading", &error))
     }
 
-    /// Makes what is under a name as `contents` have it.
+    /// Makes what is under a name as `contents` have it. What follows from the models is to be made anew then.
     pub(crate) fn put(&self, key: &str, contents: &Contents, dir: &Path) -> Result<(), StoreError> {
+        // First: sled keeps the order, so no crash leaves the models changed and the rest believed.
+        self.meta.remove(DERIVED_KEY).map_err(|error| failed(dir, "writing", &error))?;
         for (tree, map) in [(&self.models, &contents.models), (&self.aliases, &contents.aliases)] {
             let done = match map.get(key) {
                 Some(encoded) => tree.insert(key, encoded.as_slice()).map(drop),

@@ -202,11 +202,12 @@ fn a_change_that_only_the_ledger_has_is_made() {
     }
     copy_tree(&at, &before);
     type Change = fn(&Store, &Path);
-    let changes: [Change; 4] = [
+    let changes: [Change; 5] = [
         |store, _| drop(store.remove("x/a").unwrap()),
         |store, _| drop(store.set_alias("x/a", "two").unwrap()),
         |store, _| drop(store.remove("one").unwrap()),
         |store, dir| drop(store.register(Some("b"), model(&file(dir, "b.gguf", b"b")), NOW).unwrap()),
+        |store, _| drop(pulled(store, "x/c", b"a")),
     ];
     for change in changes {
         let after = tempfile::tempdir().unwrap();
@@ -219,8 +220,17 @@ fn a_change_that_only_the_ledger_has_is_made() {
         std::fs::remove_dir_all(after.path().join("db")).unwrap();
         copy_tree(&before.join("db"), &after.path().join("db"));
         let store = Store::open_as_it_is(after.path()).unwrap();
-        assert_eq!((names(&store), store.aliases().unwrap()), (list, aliases));
+        assert_eq!((names(&store), store.aliases().unwrap()), (list.clone(), aliases));
         assert_eq!(store.mended(), None);
+        // What follows from the models was made anew with them.
+        for record in store.list().unwrap().models {
+            assert_eq!(store.find_path(&record.path).unwrap().map(|found| found.name), Some(record.name));
+        }
+        store.register(Some("b"), model(&file(dir.path(), "b.gguf", b"b")), NOW).unwrap();
+        if list.iter().any(|name| name == "x/a") {
+            let shared = list.iter().any(|name| name == "x/c");
+            assert_eq!(store.remove("x/a").unwrap().freed_bytes, u64::from(!shared), "{list:?}");
+        }
     }
 }
 

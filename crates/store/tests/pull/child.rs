@@ -15,7 +15,7 @@ pub(crate) fn child(name: &str, dir: &Path, what: &str) -> Command {
         .env(DIR, dir)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
-        .stderr(Stdio::null());
+        .stderr(Stdio::inherit());
     command
 }
 
