@@ -9,6 +9,7 @@
 //! others, in any order, and however its prompt was cut into chunks.
 
 mod encoder;
+mod kv_layout;
 
 use std::fmt;
 use std::str::FromStr;
@@ -16,6 +17,7 @@ use std::str::FromStr;
 use crate::{Batch, DType, KernelError};
 
 pub use encoder::{LayerNormParams, PositionBias, RowIds, SelfAttentionParams};
+pub use kv_layout::KvLayout;
 
 /// Shape of one part of a matrix: `rows` outputs, each the dot product of `cols` inputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -17,8 +17,8 @@ pub mod quant;
 pub mod reference;
 
 pub use backend::{
-    Activation, AttentionParams, Backend, ExpertScoring, HeadShape, KvSpec, KvType, LayerNormParams,
-    MatrixShape, MatrixSource, MoeParams, PositionBias, QkvParams, Rope, RopeKind, RowIds,
+    Activation, AttentionParams, Backend, ExpertScoring, HeadShape, KvLayout, KvSpec, KvType,
+    LayerNormParams, MatrixShape, MatrixSource, MoeParams, PositionBias, QkvParams, Rope, RopeKind, RowIds,
     SelfAttentionParams, StepLimits,
 };
 pub use batch::{BLOCK_TOKENS, Batch, SequenceSpan};
