@@ -132,9 +132,9 @@ impl KeptPlace {
     }
 
     /// The request has been answered.
-    pub(crate) fn served(&self) {
-        if let Some(began) = self.began.get() {
-            self.place.0.served(began.elapsed());
+    pub(crate) fn served(&self, now: Instant) {
+        if let Some(&began) = self.began.get() {
+            self.place.0.served(now.saturating_duration_since(began));
         }
     }
 }

@@ -6,14 +6,16 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, mpsc::Receiver},
     thread,
+    time::Instant,
 };
 
-use hanzo_engine_runtime::{EngineConfig, LoadError, Opened};
+use hanzo_engine_runtime::{EngineConfig, LoadError, Opened, StepError};
 use tokio::sync::oneshot;
 
 use crate::{
     admission::Admission,
     budget::Reservation,
+    clock,
     device::{Device, Sides, Steps},
     error::{Failure, FailureReason},
     metrics::ModelMetrics,
@@ -52,7 +54,7 @@ impl Launch {
     pub(crate) async fn start(self) -> Result<(Sides, WorkerHandle, Running), Arc<Failure>> {
         let admission = Admission::new(self.queue_requests_max);
         let (work, received) = channel(&admission);
-        let vitals = Vitals::new(admission);
+        let vitals = Vitals::new(admission, Instant::now());
         let (ready, is_ready) = oneshot::channel();
         let (exit, exited) = oneshot::channel();
         let seen = vitals.clone();
@@ -65,7 +67,7 @@ impl Launch {
             .name("model worker".to_owned())
             .spawn(body)
             .map_err(|error| Failure::new(FailureReason::Thread(error)))?;
-        let handle = WorkerHandle::new(work, thread.thread().clone(), vitals);
+        let handle = WorkerHandle::new(work, clock::waker(thread.thread().clone()), vitals);
         let sides = is_ready.await.unwrap_or_else(|_| Err(Failure::new(FailureReason::Lost)))?;
         Ok((sides, handle, Running(exited)))
     }
@@ -104,8 +106,15 @@ fn run_engine(
     metrics: Arc<ModelMetrics>,
     reservation: Reservation,
 ) -> Exit {
-    let mut worker = Worker::new(engine, work, vitals, metrics);
-    let ended = catch_unwind(AssertUnwindSafe(|| worker.run()));
+    let mut worker = Worker::new(engine, work, vitals, metrics, Instant::now());
+    let ended = catch_unwind(AssertUnwindSafe(|| clock::run(&mut worker)));
+    let exit = bury(worker, ended);
+    drop(reservation);
+    exit
+}
+
+/// Gives back what a worker held that has ended so, and tells its requests.
+pub(crate) fn bury(worker: Worker, ended: thread::Result<Result<(), StepError>>) -> Exit {
     let failure = match ended {
         Ok(Ok(())) => None,
         Ok(Err(error)) => Some(Failure::new(error)),
@@ -117,7 +126,6 @@ fn run_engine(
         Some(id) => worker.fail(&id),
         None => drop(worker),
     }));
-    drop(reservation);
     failure.map_or(Exit::Left, Exit::Failed)
 }
 

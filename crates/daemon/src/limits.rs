@@ -8,10 +8,13 @@ use hanzo_engine_runtime::limits::CHOICES_MAX;
 pub(crate) const EVENTS_MAX: usize = 1_000;
 /// Events one step makes of one choice at most: Started, Delta, Finished.
 pub(crate) const EVENTS_PER_STEP_MAX: usize = 3;
-/// A paused job runs again when this many of its events could be taken.
-pub(crate) const EVENTS_RESUME: usize = EVENTS_MAX / 2;
 // A job of the most choices can run a step on an empty channel, and again after a pause.
-const _: () = assert!(CHOICES_MAX as usize * EVENTS_PER_STEP_MAX <= EVENTS_RESUME);
+const _: () = assert!(CHOICES_MAX as usize * EVENTS_PER_STEP_MAX <= room_to_resume(EVENTS_MAX));
+
+/// A paused job whose client may lag this many events behind runs again when so many could be taken.
+pub(crate) const fn room_to_resume(events_max: usize) -> usize {
+    events_max / 2
+}
 
 /// Threads a program starts beside the asynchronous runtime's own and those that compute: the store's, and work that blocks.
 pub(crate) const THREADS_BESIDE_MIN: usize = 8;

@@ -7,6 +7,7 @@ mod rate;
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, PoisonError, Weak},
+    time::Instant,
 };
 
 use hanzo_engine_runtime::{EngineStats, FinishReason};
@@ -480,10 +481,10 @@ impl ModelMetrics {
     }
 
     /// Counts what an engine has done since `before`.
-    pub(crate) fn advance(&self, before: &EngineStats, now: &EngineStats) {
+    pub(crate) fn advance(&self, before: &EngineStats, now: &EngineStats, at: Instant) {
         let generated = now.generated_tokens - before.generated_tokens;
         self.generated_tokens.inc_by(generated);
-        self.rate.add(generated);
+        self.rate.add(generated, at);
         self.prefix_query_tokens.inc_by(now.prompt_tokens - before.prompt_tokens);
         self.prefix_hit_tokens.inc_by(now.prefix_hit_tokens - before.prefix_hit_tokens);
         self.preemptions.inc_by(now.preemptions - before.preemptions);

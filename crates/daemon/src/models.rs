@@ -249,7 +249,7 @@ impl Models {
         };
         let changed = ready.is_some();
         if let Some(served) = ready {
-            served.worker.drain();
+            served.worker.drain(Instant::now());
             entry.state = State::Draining(served);
         }
         if let State::Draining(served) = &entry.state
@@ -257,7 +257,7 @@ impl Models {
             && !*stopped
         {
             *stopped = true;
-            served.worker.stop(UNLOADED);
+            served.worker.stop(UNLOADED, Instant::now());
         }
         changed
     }
@@ -286,7 +286,7 @@ impl Models {
                     self.registry.set(&life.name, life.number, |entry| entry.state = State::Ready(ready));
                     if life.stop.is_cancelled() {
                         // Ended while it was loading: whoever did so saw no worker to tell.
-                        served.worker.stop(SHUTTING_DOWN);
+                        served.worker.stop(SHUTTING_DOWN, Instant::now());
                     }
                     drop(served);
                     self.note_used(&life);
@@ -412,7 +412,7 @@ impl Models {
         self.registry.for_each(|entry| {
             entry.stop.cancel();
             if let State::Ready(served) | State::Draining(served) = &entry.state {
-                served.worker.stop(SHUTTING_DOWN);
+                served.worker.stop(SHUTTING_DOWN, Instant::now());
                 entry.state = State::Draining(served.clone());
             }
         });

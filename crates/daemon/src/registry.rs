@@ -349,8 +349,9 @@ impl Registry {
 
     /// Whether a model answers, and its worker is not stuck.
     pub(crate) fn is_ready(&self) -> bool {
+        let now = Instant::now();
         let answers = |entry: &Entry| match &entry.state {
-            State::Ready(served) => !served.worker.vitals().is_stuck(),
+            State::Ready(served) => !served.worker.vitals().is_stuck(now),
             _ => false,
         };
         self.lock().values().any(answers)
@@ -525,7 +526,7 @@ impl Entry {
 
 impl Served {
     fn view(&self) -> WorkerView {
-        let vitals = self.worker.vitals();
+        let (vitals, now) = (self.worker.vitals(), Instant::now());
         WorkerView {
             device: self.device.clone(),
             has_template: self.text.template.is_some(),
@@ -540,8 +541,8 @@ impl Served {
             queue_capacity: vitals.admission.capacity(),
             batch_size: vitals.batch_size(),
             stats: vitals.stats(),
-            tokens_per_s: self.metrics.rate.per_second(),
-            stuck: vitals.is_stuck(),
+            tokens_per_s: self.metrics.rate.per_second(now),
+            stuck: vitals.is_stuck(now),
         }
     }
 }

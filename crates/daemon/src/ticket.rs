@@ -1,5 +1,5 @@
 //! One request between its client and its worker: the worker holds the [`Ticket`], the client's stream the
-//! [`JobEvents`]. At most `EVENTS_MAX` events lie between them; the worker never waits for the client, it pauses
+//! [`JobEvents`]. A bounded number of events lie between them; the worker never waits for the client, it pauses
 //! the job. Dropping the events is the cancellation.
 
 mod embed;
@@ -10,8 +10,7 @@ use std::{
         Arc, OnceLock,
         atomic::{AtomicBool, Ordering, fence},
     },
-    task::{Context, Poll},
-    thread::Thread,
+    task::{Context, Poll, Waker},
     time::{Duration, Instant},
 };
 
@@ -22,7 +21,7 @@ pub(crate) use embed::{EmbedTicket, Results, embed_ticket};
 
 use crate::{
     admission::{Admission, QueuePlace, RunningPlace},
-    limits::{EVENTS_MAX, EVENTS_PER_STEP_MAX, EVENTS_RESUME},
+    limits::{EVENTS_PER_STEP_MAX, room_to_resume},
     metrics::ModelMetrics,
 };
 
@@ -107,7 +106,7 @@ pub(crate) struct Ticket {
 pub(crate) struct JobEvents {
     events: mpsc::Receiver<JobEvent>,
     shared: Arc<Shared>,
-    worker: Thread,
+    worker: Waker,
 }
 
 #[derive(Default)]
@@ -142,15 +141,16 @@ pub(crate) enum Look {
     Late,
 }
 
-/// The two ends of a job; `worker` is unparked when the client reads or leaves.
+/// The two ends of a job, with room for so many events between them; `worker` is woken when the client reads or leaves.
 pub(crate) fn ticket(
     job: Job,
     place: QueuePlace,
     arrived: Instant,
     deadline: Option<Instant>,
-    worker: Thread,
+    events_max: usize,
+    worker: Waker,
 ) -> (Ticket, JobEvents) {
-    let (sender, events) = mpsc::channel(EVENTS_MAX);
+    let (sender, events) = mpsc::channel(events_max);
     let shared = Arc::new(Shared::default());
     let ticket = Ticket {
         events: sender,
@@ -177,7 +177,9 @@ impl Ticket {
             Look::Left
         } else if self.deadline.is_some_and(|deadline| deadline <= now) {
             Look::Late
-        } else if self.shared.paused.load(Ordering::Relaxed) && self.events.capacity() >= EVENTS_RESUME {
+        } else if self.shared.paused.load(Ordering::Relaxed)
+            && self.events.capacity() >= room_to_resume(self.events.max_capacity())
+        {
             self.shared.paused.store(false, Ordering::Relaxed);
             Look::Resume
         } else {
@@ -215,7 +217,7 @@ impl Ticket {
         if room || self.shared.paused.swap(true, Ordering::Relaxed) {
             return false;
         }
-        // Pairs with the fence in `JobEvents::poll_next`: either the reader sees `paused` and unparks the worker,
+        // Pairs with the fence in `JobEvents::poll_next`: either the reader sees `paused` and wakes the worker,
         // or the worker's next look sees the room that the reader made.
         fence(Ordering::SeqCst);
         true
@@ -294,8 +296,10 @@ impl JobEvents {
             Poll::Pending => Poll::Pending,
             Poll::Ready(Some(event)) => {
                 fence(Ordering::SeqCst);
-                if self.shared.paused.load(Ordering::Relaxed) && self.events.capacity() >= EVENTS_RESUME {
-                    self.worker.unpark();
+                if self.shared.paused.load(Ordering::Relaxed)
+                    && self.events.capacity() >= room_to_resume(self.events.max_capacity())
+                {
+                    self.worker.wake_by_ref();
                 }
                 Poll::Ready(Ok(event))
             }
@@ -311,6 +315,6 @@ impl Drop for JobEvents {
     fn drop(&mut self) {
         // Closed first: the worker that wakes must see it.
         self.events.close();
-        self.worker.unpark();
+        self.worker.wake_by_ref();
     }
 }

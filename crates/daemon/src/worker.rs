@@ -1,15 +1,16 @@
-//! The worker: one thread that owns one model's engine. The loop below is all it does. It never waits for a
-//! client, and when there is nothing to run it parks until somebody unparks it: no polling, no timers but a
-//! request's own deadline.
+//! The worker that owns one model's engine. [`Worker::turn`] is all it does: orders, work, clients, one step. It never
+//! waits for a client, and when there is nothing to run it says so, and is to be left alone until somebody wakes it: no
+//! polling, no timers but a request's own deadline. The thread it runs on, and the clock, are in `clock.rs`.
 
 use std::{
-    collections::{HashMap, hash_map::Entry},
+    collections::{BTreeMap, btree_map::Entry},
+    mem,
     sync::{
         Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
         mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel},
     },
-    thread::{self, Thread},
+    task::Waker,
     time::{Duration, Instant},
 };
 
@@ -52,10 +53,22 @@ struct Orders {
 pub(crate) struct Worker {
     engine: Box<dyn Steps>,
     work: Receiver<Work>,
-    jobs: HashMap<JobId, Work>,
+    jobs: BTreeMap<JobId, Work>, // in order, so that the same turns give the same steps
+    events: Vec<Event>,          // of the step that has just run
     vitals: Arc<Vitals>,
     metrics: Arc<ModelMetrics>,
     course: Course,
+}
+
+/// What a turn has come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// A step ran, and there may be another.
+    Ran,
+    /// There is nothing to run until somebody wakes the worker, or until then.
+    Park(Option<Instant>),
+    /// Everything has ended, and it is to take nothing more.
+    Left,
 }
 
 impl Work {
@@ -120,42 +133,41 @@ pub(crate) struct Vitals {
 /// The way to a worker; the last one dropped ends it.
 pub(crate) struct WorkerHandle {
     work: Option<SyncSender<Work>>,
-    thread: Thread,
+    waker: Waker,
     vitals: Arc<Vitals>,
 }
 
 impl Worker {
-    /// Runs until it is told to leave and everything has ended.
+    /// One turn of its loop: does what it is told, looks after its clients, and runs one step. `now` is asked before and
+    /// after the step.
     ///
     /// # Errors
     /// The engine's: it is of no further use, and [`Worker::fail`] must be called.
-    pub(crate) fn run(&mut self) -> Result<(), StepError> {
-        let mut events = Vec::new();
-        loop {
-            self.vitals.beat();
-            self.take_orders();
-            self.take_work();
-            self.look_after_jobs(Instant::now());
-            if self.course != Course::Serving && self.jobs.is_empty() {
-                return Ok(());
-            }
-            if !self.engine.has_work() {
-                self.park();
-                continue;
-            }
-            let began = Instant::now();
-            let report = self.engine.step(&mut events)?;
-            // First: a client that has read its last event finds its blocks free.
-            self.publish(report);
-            self.pass_on(&mut events, began, Instant::now());
+    pub(crate) fn turn(&mut self, mut now: impl FnMut() -> Instant) -> Result<Turn, StepError> {
+        let began = now();
+        self.vitals.beat(began);
+        self.take_orders(began);
+        self.take_work();
+        self.look_after_jobs(began);
+        if self.course != Course::Serving && self.jobs.is_empty() {
+            return Ok(Turn::Left);
         }
+        if !self.engine.has_work() {
+            return Ok(self.park());
+        }
+        let report = self.engine.step(&mut self.events)?;
+        let ended = now();
+        // First: a client that has read its last event finds its blocks free.
+        self.publish(report, ended);
+        self.pass_on(began, ended);
+        Ok(Turn::Ran)
     }
 
-    fn take_orders(&mut self) {
+    fn take_orders(&mut self, now: Instant) {
         let orders = &self.vitals.orders;
         let (drain, stop) = (orders.drain.load(Relaxed), orders.stop.get().copied());
         if let Some(why) = stop.filter(|_| !matches!(self.course, Course::Stopped(_))) {
-            self.stop(why);
+            self.stop(why, now);
         } else if drain {
             self.leave();
         }
@@ -216,12 +228,13 @@ impl Worker {
             }
         }
         if changed {
-            self.publish(StepReport::default());
+            self.publish(StepReport::default(), now);
         }
     }
 
-    /// The step that made `events` ran from `began` to `ended`.
-    fn pass_on(&mut self, events: &mut Vec<Event>, began: Instant, ended: Instant) {
+    /// The step that made the events ran from `began` to `ended`.
+    fn pass_on(&mut self, began: Instant, ended: Instant) {
+        let mut events = mem::take(&mut self.events);
         for event in events.drain(..) {
             let id = event.job;
             let now = if matches!(event.kind, EventKind::Started { .. }) { began } else { ended };
@@ -238,6 +251,7 @@ impl Worker {
                 ticket.done();
             }
         }
+        self.events = events;
         for (&id, ticket) in &self.jobs {
             if ticket.must_pause() {
                 self.engine.set_paused(id, true);
@@ -255,37 +269,34 @@ impl Worker {
     }
 
     /// Makes what was done visible.
-    fn publish(&self, report: StepReport) {
-        let now = self.engine.stats();
+    fn publish(&self, report: StepReport, now: Instant) {
+        let current = self.engine.stats();
         let mut stats = self.vitals.lock();
-        self.metrics.advance(&stats, &now);
-        *stats = now;
+        self.metrics.advance(&stats, &current, now);
+        *stats = current;
         self.vitals.batch_size.store(report.sequences, Relaxed);
     }
 
-    /// Waits for orders, work, a client that reads or leaves, or the next deadline.
-    fn park(&self) {
+    /// It is to wait for orders, work, a client that reads or leaves, or the next deadline.
+    fn park(&self) -> Turn {
         self.vitals.batch_size.store(0, Relaxed);
         self.vitals.progress_ms.store(0, Relaxed);
-        match self.jobs.values().filter_map(Work::deadline).min() {
-            Some(deadline) => thread::park_timeout(deadline.saturating_duration_since(Instant::now())),
-            None => thread::park(),
-        }
+        Turn::Park(self.jobs.values().filter_map(Work::deadline).min())
     }
 
-    fn stop(&mut self, why: &'static str) {
-        for (id, ticket) in self.jobs.drain() {
+    fn stop(&mut self, why: &'static str, now: Instant) {
+        for (id, ticket) in mem::take(&mut self.jobs) {
             self.engine.cancel(id);
             ticket.end(JobEnd::Stopped(why));
         }
-        self.publish(StepReport::default());
+        self.publish(StepReport::default(), now);
         self.course = Course::Stopped(why);
     }
 
     /// Ends every request after a panic or an error: those that run with an error of the engine, those that wait
     /// with one that says to try again.
     pub(crate) fn fail(mut self, error_id: &str) {
-        for (_, ticket) in self.jobs.drain() {
+        for ticket in mem::take(&mut self.jobs).into_values() {
             ticket.fail(error_id);
         }
         while let Ok(work) = self.work.try_recv() {
@@ -295,10 +306,10 @@ impl Worker {
 }
 
 impl Vitals {
-    /// Of a worker with this queue.
-    pub(crate) fn new(admission: Arc<Admission>) -> Arc<Self> {
+    /// Of a worker with this queue, which starts now.
+    pub(crate) fn new(admission: Arc<Admission>, now: Instant) -> Arc<Self> {
         Arc::new(Self {
-            start: Instant::now(),
+            start: now,
             progress_ms: AtomicU64::new(0),
             batch_size: AtomicUsize::new(0),
             stats: Mutex::default(),
@@ -318,26 +329,27 @@ impl Vitals {
     }
 
     /// Whether it has work and its loop has not come round for too long.
-    pub(crate) fn is_stuck(&self) -> bool {
-        self.silent_for().is_some_and(|silence| silence > STUCK_AFTER)
+    pub(crate) fn is_stuck(&self, now: Instant) -> bool {
+        self.silent_for(now).is_some_and(|silence| silence > STUCK_AFTER)
     }
 
-    fn silent_for(&self) -> Option<Duration> {
+    fn silent_for(&self, now: Instant) -> Option<Duration> {
         let progress = self.progress_ms.load(Relaxed).checked_sub(1)?;
-        Some(Duration::from_millis(self.now_ms().saturating_sub(progress)))
+        Some(Duration::from_millis(self.ms_at(now).saturating_sub(progress)))
     }
 
-    fn beat(&self) {
-        self.progress_ms.store(self.now_ms() + 1, Relaxed);
+    fn beat(&self, now: Instant) {
+        self.progress_ms.store(self.ms_at(now) + 1, Relaxed);
     }
 
     /// Starts the clock of a parked worker that was just given work.
-    fn expect_progress(&self) {
-        let _ = self.progress_ms.compare_exchange(0, self.now_ms() + 1, Relaxed, Relaxed);
+    fn expect_progress(&self, now: Instant) {
+        let _ = self.progress_ms.compare_exchange(0, self.ms_at(now) + 1, Relaxed, Relaxed);
     }
 
-    fn now_ms(&self) -> u64 {
-        u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX)
+    /// Milliseconds from its start to then.
+    fn ms_at(&self, now: Instant) -> u64 {
+        u64::try_from(now.saturating_duration_since(self.start).as_millis()).unwrap_or(u64::MAX)
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, EngineStats> {
@@ -359,54 +371,56 @@ impl Worker {
         work: Receiver<Work>,
         vitals: Arc<Vitals>,
         metrics: Arc<ModelMetrics>,
+        now: Instant,
     ) -> Self {
-        let worker = Self { engine, work, jobs: HashMap::new(), vitals, metrics, course: Course::Serving };
-        worker.publish(StepReport::default());
+        let (jobs, events) = (BTreeMap::new(), Vec::new());
+        let worker = Self { engine, work, jobs, events, vitals, metrics, course: Course::Serving };
+        worker.publish(StepReport::default(), now);
         worker
     }
 }
 
 impl WorkerHandle {
-    /// The way to the worker on `thread`.
-    pub(crate) fn new(work: SyncSender<Work>, thread: Thread, vitals: Arc<Vitals>) -> Self {
-        Self { work: Some(work), thread, vitals }
+    /// The way to the worker that `waker` wakes.
+    pub(crate) fn new(work: SyncSender<Work>, waker: Waker, vitals: Arc<Vitals>) -> Self {
+        Self { work: Some(work), waker, vitals }
     }
 
     /// Gives it something to do.
     ///
     /// # Errors
     /// [`NotGiven`]; what was to be done has been dropped.
-    pub(crate) fn give(&self, work: Work) -> Result<(), NotGiven> {
+    pub(crate) fn give(&self, work: Work, now: Instant) -> Result<(), NotGiven> {
         let Some(sender) = &self.work else { return Err(NotGiven::Left) };
         sender.try_send(work).map_err(|error| match error {
             TrySendError::Disconnected(_) => NotGiven::Left,
             TrySendError::Full(_) => NotGiven::Full,
         })?;
-        self.wake();
+        self.wake(now);
         Ok(())
     }
 
     /// Has it take nothing more, and leave when everything has ended.
-    pub(crate) fn drain(&self) {
+    pub(crate) fn drain(&self, now: Instant) {
         self.vitals.orders.drain.store(true, Relaxed);
-        self.wake();
+        self.wake(now);
     }
 
     /// Has it end everything and leave. The first to say so says why.
-    pub(crate) fn stop(&self, why: &'static str) {
+    pub(crate) fn stop(&self, why: &'static str, now: Instant) {
         let _ = self.vitals.orders.stop.set(why);
-        self.wake();
+        self.wake(now);
     }
 
-    fn wake(&self) {
-        self.vitals.expect_progress();
+    fn wake(&self, now: Instant) {
+        self.vitals.expect_progress(now);
         // What was said before is seen by whoever is woken.
-        self.thread.unpark();
+        self.waker.wake_by_ref();
     }
 
-    /// Its thread.
-    pub(crate) fn thread(&self) -> &Thread {
-        &self.thread
+    /// What wakes it.
+    pub(crate) fn waker(&self) -> &Waker {
+        &self.waker
     }
 
     /// What may be known of it.
@@ -419,6 +433,6 @@ impl Drop for WorkerHandle {
     fn drop(&mut self) {
         // Disconnected first: the worker that wakes must see it.
         self.work = None;
-        self.thread.unpark();
+        self.waker.wake_by_ref();
     }
 }

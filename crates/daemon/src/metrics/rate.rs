@@ -28,18 +28,18 @@ impl Default for Rate {
 
 impl Rate {
     /// Counts `n` now.
-    pub(crate) fn add(&self, n: u64) {
-        self.add_at(self.second(), n);
+    pub(crate) fn add(&self, n: u64, now: Instant) {
+        self.add_at(self.second(now), n);
     }
 
     /// The rate now.
-    pub(crate) fn per_second(&self) -> f64 {
-        self.per_second_at(self.second())
+    pub(crate) fn per_second(&self, now: Instant) -> f64 {
+        self.per_second_at(self.second(now))
     }
 
     // From WINDOW_S on, so that a slot of zeros is older than any window.
-    fn second(&self) -> u64 {
-        self.start.elapsed().as_secs() + WINDOW_S + 1
+    fn second(&self, now: Instant) -> u64 {
+        now.saturating_duration_since(self.start).as_secs() + WINDOW_S + 1
     }
 
     fn add_at(&self, second: u64, n: u64) {
@@ -66,7 +66,7 @@ mod tests {
     #[test]
     fn only_the_last_ten_whole_seconds_count() {
         let rate = Rate::default();
-        assert_eq!(rate.per_second(), 0.0);
+        assert_eq!(rate.per_second(Instant::now()), 0.0);
         for second in 100..120 {
             rate.add_at(second, 3);
             rate.add_at(second, 4);

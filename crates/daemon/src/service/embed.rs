@@ -127,7 +127,7 @@ async fn answer<W: convert::Wire, T>(
     };
     let answer = within(answer_by(deadline), run.all(ask, record)).await?;
     served.metrics.embedded.inc_by(answer.computed.len() as u64);
-    place.served();
+    place.served(Instant::now());
     Ok((answer, rest))
 }
 
@@ -187,7 +187,7 @@ impl Run<'_> {
         let job =
             EmbedJob { id: self.served.next_job(), inputs, output: self.output, priority: self.priority };
         let (ticket, results) = embed_ticket(job, self.place.clone(), self.arrived, self.deadline);
-        self.served.worker.give(Work::Embed(ticket)).map_err(|why| match why {
+        self.served.worker.give(Work::Embed(ticket), Instant::now()).map_err(|why| match why {
             NotGiven::Full => self.served.queue_full(),
             NotGiven::Left => Error::Stopped { what: "the model's worker ended" },
         })?;

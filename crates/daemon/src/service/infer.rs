@@ -21,6 +21,7 @@ use crate::{
     },
     drain::Active,
     error::Error,
+    limits::EVENTS_MAX,
     prompt::build,
     registry::Wanted,
     ticket::{JobEvents, ticket},
@@ -105,8 +106,9 @@ async fn begin(
     let context = EventContext::new(record.request_id.clone(), &served, &built.job);
     record.prompt_tokens = context.prompt_tokens();
     let choices = built.job.choices;
-    let (ticket, events) = ticket(built.job, place, arrived, deadline, served.worker.thread().clone());
-    match served.worker.give(Work::Run(ticket)) {
+    let waker = served.worker.waker().clone();
+    let (ticket, events) = ticket(built.job, place, arrived, deadline, EVENTS_MAX, waker);
+    match served.worker.give(Work::Run(ticket), Instant::now()) {
         Ok(()) => {}
         Err(NotGiven::Full) => return Err(served.queue_full()),
         Err(NotGiven::Left) => {

@@ -62,14 +62,15 @@ async fn a_request_that_comes_behind_the_stop_ends_with_it() {
     let served = rig.handle.core().models.registry.serving("", crate::registry::Wanted::Anything).unwrap();
     let ask = crate::convert::request::infer(endless(4000)).unwrap();
     let job = crate::prompt::build(ask, &served, &|| false).unwrap().job;
-    let (place, worker) = (served.enter().unwrap(), served.worker.thread().clone());
-    let (ticket, mut events) = crate::ticket::ticket(job, place, Instant::now(), None, worker);
+    let (place, worker) = (served.enter().unwrap(), served.worker.waker().clone());
+    let (ticket, mut events) =
+        crate::ticket::ticket(job, place, Instant::now(), None, crate::limits::EVENTS_MAX, worker);
     // In a step, so that it takes both commands at once.
     rig.device.conduct(Conduct::Slow(Duration::from_millis(200)));
     let mut running = rig.infer(endless(4000)).await.unwrap();
     begun(&mut running).await;
-    served.worker.stop("it was stopped");
-    assert_eq!(served.worker.give(crate::worker::Work::Run(ticket)), Ok(()));
+    served.worker.stop("it was stopped", Instant::now());
+    assert_eq!(served.worker.give(crate::worker::Work::Run(ticket), Instant::now()), Ok(()));
     let end = in_time(std::future::poll_fn(|context| events.poll_next(context))).await.unwrap_err();
     assert_eq!(end, crate::ticket::JobEnd::Stopped("it was stopped"));
     drop(served);
