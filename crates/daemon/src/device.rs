@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use hanzo_engine_kernels::{
-    Backend, KernelError,
+    Backend, EncoderOps, KernelError,
     cpu::{CpuBackend, ThreadPool, Tier, limits::Probe},
 };
 use hanzo_engine_runtime::{
@@ -57,7 +57,7 @@ impl<B: Backend> Steps for Engine<B> {
     }
 }
 
-impl<B: Backend> Steps for EncoderEngine<B> {
+impl<B: EncoderOps> Steps for EncoderEngine<B> {
     fn submit(&mut self, job: &Job) {
         unreachable!("job {} generates, and `Served::must_generate` refuses that of an encoder", job.id.0);
     }

@@ -1,4 +1,4 @@
-//! The contract: what a device must compute for a decoder or an encoder to run on it.
+//! The contract: what a device must compute for a decoder ([`Backend`]) or an encoder ([`EncoderOps`]) to run on it.
 //!
 //! A step is `begin`, a straight line of ops, `end`. Every op works on the rows of the batch given to `begin`,
 //! on buffers made beforehand; none allocates, locks or spawns. Shapes that do not fit are programmer errors
@@ -16,7 +16,7 @@ use std::str::FromStr;
 
 use crate::{Batch, DType, KernelError};
 
-pub use encoder::{LayerNormParams, PositionBias, RowIds, SelfAttentionParams};
+pub use encoder::{EncoderOps, LayerNormParams, PositionBias, RowIds, SelfAttentionParams};
 pub use kv_layout::KvLayout;
 
 /// Shape of one part of a matrix: `rows` outputs, each the dot product of `cols` inputs.
@@ -101,7 +101,7 @@ pub struct QkvParams<'a, V> {
     pub rope: Option<Rope<'a, V>>,
 }
 
-/// `softmax(softcap(scale * q·k) , sinks) · v` over the keys a row may see.
+/// `softmax(softcap(scale * q·k), sinks) · v` over the keys up to the row's own position.
 #[derive(Debug)]
 pub struct AttentionParams<'a, V> {
     /// The heads.
@@ -110,13 +110,10 @@ pub struct AttentionParams<'a, V> {
     pub scale: f32,
     /// `cap * tanh(score / cap)` (Gemma 2).
     pub softcap: Option<f32>,
-    /// A row sees only the last `window` keys, itself included. Where attention is not causal this bounds how far
-    /// back a row sees, not how far ahead.
+    /// A row sees only the last `window` keys, itself included.
     pub window: Option<u32>,
     /// One logit a head that takes part in the softmax and has no value (GPT-OSS); `heads` of them.
     pub sinks: Option<&'a V>,
-    /// Whether a row sees only keys up to its own position; encoders set it false and see the whole span.
-    pub causal: bool,
 }
 
 /// The non-linearity of an MLP.
@@ -263,7 +260,7 @@ pub struct StepLimits {
     pub experts_used: usize,
 }
 
-/// A device that steps run on.
+/// A device that a decoder's steps run on.
 pub trait Backend: Send + 'static {
     /// Weights in the layout the device's kernels read.
     type Matrix: Send + Sync;
@@ -333,66 +330,10 @@ pub trait Backend: Send + 'static {
         out: &mut Self::Buffer,
     );
 
-    /// `out[r] = (x[r] - mean) / sqrt(variance + eps) * weight + bias`, mean and variance of the row's own numbers.
-    fn layer_norm(
-        &mut self,
-        x: &Self::Buffer,
-        params: &LayerNormParams<'_, Self::Vector>,
-        out: &mut Self::Buffer,
-    );
-
-    /// `residual[r] += x[r]`, then `out[r] = layer_norm(residual[r])`.
-    fn add_layer_norm(
-        &mut self,
-        residual: &mut Self::Buffer,
-        x: &Self::Buffer,
-        params: &LayerNormParams<'_, Self::Vector>,
-        out: &mut Self::Buffer,
-    );
-
-    /// As `layer_norm`, in place, of columns `first..first + weight` of each row, as many as there are weights; the
-    /// others stay.
-    fn layer_norm_columns(
-        &mut self,
-        x: &mut Self::Buffer,
-        first: usize,
-        params: &LayerNormParams<'_, Self::Vector>,
-    );
-
-    /// What a convolution along the tokens multiplies: `out[r][c * window + t] = x[r + t - window / 2][c]`, or 0 where
-    /// that is not a row of r's own sequence. `window` is odd; `out` is `(rows, cols * window)`.
-    fn unfold(&mut self, x: &Self::Buffer, window: usize, out: &mut Self::Buffer);
-
-    /// `out[r] += table[id(r)]`, every id a row of the table.
-    fn add_embedding(&mut self, table: &Self::Matrix, ids: RowIds, out: &mut Self::Buffer);
-
-    /// `out[r] = activation(weight · x[r] + bias)`.
-    fn matmul_activated(
-        &mut self,
-        weight: &Self::Matrix,
-        bias: Option<&Self::Vector>,
-        activation: Activation,
-        x: &Self::Buffer,
-        out: &mut Self::Buffer,
-    );
-
-    /// On rows of `[q | k | v]`, in place: norms queries and keys and turns them by each row's position. Values stay, and
-    /// no cache is written.
-    fn rotate(&mut self, qkv: &mut Self::Buffer, params: &QkvParams<'_, Self::Vector>);
-
-    /// Attention inside each sequence of the batch, all of which must be whole (`context == rows`): queries, keys and
-    /// values are its rows of `[q | k | v]`, in f32; `out` is `(rows, heads * head_dim)`. There is no cache.
-    fn self_attention(
-        &mut self,
-        qkv: &Self::Buffer,
-        params: &SelfAttentionParams<'_, Self::Vector>,
-        out: &mut Self::Buffer,
-    );
-
     /// On rows of `[q | k | v]`: norms and turns queries in place, norms and turns keys, and writes keys and
     /// values to the batch's slots of the layer's cache. What `qkv` holds of keys and values afterwards is the
     /// device's own business.
-    fn rope(
+    fn rope_to_cache(
         &mut self,
         qkv: &mut Self::Buffer,
         params: &QkvParams<'_, Self::Vector>,
@@ -400,7 +341,8 @@ pub trait Backend: Send + 'static {
         layer: usize,
     );
 
-    /// Attention of the queries in rows of `[q | k | v]` over the layer's cache; `out` is `(rows, heads * head_dim)`.
+    /// Causal attention of the queries in rows of `[q | k | v]` over the layer's cache, into which the batch's own keys and
+    /// values have been written; `out` is `(rows, heads * head_dim)`.
     fn attention(
         &mut self,
         qkv: &Self::Buffer,
@@ -444,7 +386,8 @@ pub trait Backend: Send + 'static {
         out: &mut Self::Buffer,
     );
 
-    /// Sums `x` over the devices that share this model; nothing to do on one.
+    /// Sums the batch's rows of `x` over the devices that share this model, in the order of their ranks, and leaves the sum
+    /// with each; on one device they stay as they are.
     fn all_reduce(&mut self, _x: &mut Self::Buffer) {}
 
     /// `out[i] = head · x[logit_rows[i]]` to the host, `(logit_rows, vocab)`. Waits for the device.

@@ -12,8 +12,7 @@ mod tests;
 use crate::quant::{can_dequantize, dequantize_row, quantize_row};
 use crate::{
     Activation, AttentionParams, BLOCK_TOKENS, Backend, Batch, DType, HeadShape, KernelError, KvSpec, KvType,
-    LayerNormParams, MatrixShape, MatrixSource, MoeParams, QkvParams, RowIds, SelfAttentionParams,
-    SequenceSpan, StepLimits,
+    MatrixShape, MatrixSource, MoeParams, QkvParams, SequenceSpan, StepLimits,
 };
 
 use encoder::prepare;
@@ -269,68 +268,7 @@ impl Backend for ReferenceBackend {
         self.product(weight, bias, x, out, |sum| sum);
     }
 
-    fn layer_norm(
-        &mut self,
-        x: &ReferenceBuffer,
-        params: &LayerNormParams<'_, Vec<f32>>,
-        out: &mut ReferenceBuffer,
-    ) {
-        self.normed(x, params, out);
-    }
-
-    fn add_layer_norm(
-        &mut self,
-        residual: &mut ReferenceBuffer,
-        x: &ReferenceBuffer,
-        params: &LayerNormParams<'_, Vec<f32>>,
-        out: &mut ReferenceBuffer,
-    ) {
-        self.add(residual, x, params.weight.len());
-        self.normed(residual, params, out);
-    }
-
-    fn layer_norm_columns(
-        &mut self,
-        x: &mut ReferenceBuffer,
-        first: usize,
-        params: &LayerNormParams<'_, Vec<f32>>,
-    ) {
-        self.normed_columns(x, first, params);
-    }
-
-    fn unfold(&mut self, x: &ReferenceBuffer, window: usize, out: &mut ReferenceBuffer) {
-        self.unfolded(x, window, out);
-    }
-
-    fn add_embedding(&mut self, table: &ReferenceMatrix, ids: RowIds, out: &mut ReferenceBuffer) {
-        self.embedded(table, ids, out);
-    }
-
-    fn matmul_activated(
-        &mut self,
-        weight: &ReferenceMatrix,
-        bias: Option<&Vec<f32>>,
-        activation: Activation,
-        x: &ReferenceBuffer,
-        out: &mut ReferenceBuffer,
-    ) {
-        self.product(weight, bias, x, out, |sum| formulas::activate(activation, sum));
-    }
-
-    fn rotate(&mut self, qkv: &mut ReferenceBuffer, params: &QkvParams<'_, Vec<f32>>) {
-        self.turned(qkv, params);
-    }
-
-    fn self_attention(
-        &mut self,
-        qkv: &ReferenceBuffer,
-        params: &SelfAttentionParams<'_, Vec<f32>>,
-        out: &mut ReferenceBuffer,
-    ) {
-        self.attended(qkv, params, out);
-    }
-
-    fn rope(
+    fn rope_to_cache(
         &mut self,
         qkv: &mut ReferenceBuffer,
         params: &QkvParams<'_, Vec<f32>>,
@@ -526,17 +464,14 @@ impl Backend for ReferenceBackend {
     }
 }
 
-/// Positions of the keys that row `row` of a sequence may see: up to itself, or the whole span where attention is
-/// not causal, and from the last `window` ones counted back from itself.
+/// Positions of the keys that row `row` of a sequence may see: up to itself, and of them the last `window`.
 pub(crate) fn visible<V>(
     params: &AttentionParams<'_, V>,
     span: &SequenceSpan,
     row: u32,
 ) -> std::ops::Range<u32> {
-    let position = span.context - span.rows + row;
-    let end = if params.causal { position + 1 } else { span.context };
-    let start = params.window.map_or(0, |window| (position + 1).saturating_sub(window));
-    start..end
+    let end = span.context - span.rows + row + 1;
+    params.window.map_or(0, |window| end.saturating_sub(window))..end
 }
 
 /// What is left of numbers that are stored in this type.

@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use hanzo_engine_kernels::cpu::{CpuBackend, CpuMatrix, ThreadPool, Tier};
 use hanzo_engine_kernels::quant::quantize_row;
 use hanzo_engine_kernels::{
-    Activation, AttentionParams, BLOCK_TOKENS, Backend, Batch, DType, ExpertScoring, HeadShape, KernelError,
-    KvSpec, KvType, LayerNormParams, MatrixShape, MatrixSource, MoeParams, PositionBias, QkvParams, Rope,
-    RopeKind, RowIds, SelfAttentionParams, SequenceSpan, StepLimits,
+    Activation, AttentionParams, BLOCK_TOKENS, Backend, Batch, DType, EncoderOps, ExpertScoring, HeadShape,
+    KernelError, KvSpec, KvType, LayerNormParams, MatrixShape, MatrixSource, MoeParams, PositionBias,
+    QkvParams, Rope, RopeKind, RowIds, SelfAttentionParams, SequenceSpan, StepLimits,
 };
 
 /// The system's allocator, counted.
@@ -146,14 +146,8 @@ fn a_step_allocates_nothing() -> Result<(), KernelError> {
             norm_eps: 1e-6,
             rope: Some(Rope { kind: RopeKind::Neox, inv_freq: &inv_freq, magnitude: 1.0 }),
         };
-        let attention = AttentionParams {
-            shape: HEADS,
-            scale: 0.125,
-            softcap: None,
-            window: None,
-            sinks: None,
-            causal: true,
-        };
+        let attention =
+            AttentionParams { shape: HEADS, scale: 0.125, softcap: None, window: None, sinks: None };
         let batches = [batch(&[(20, 20)]), batch(&[(1, 1200)]), batch(&[(1, 21), (20, 700), (3, 3)])];
         let before = ALLOCATIONS.load(Ordering::SeqCst);
         for batch in &batches {
@@ -161,7 +155,7 @@ fn a_step_allocates_nothing() -> Result<(), KernelError> {
             backend.embed(&table, 1.0, &mut residual);
             backend.rms_norm(&residual, &norm, 1e-6, &mut x);
             backend.matmul(&qkv_weight, None, &x, &mut qkv);
-            backend.rope(&mut qkv, &qkv_params, &mut kv, 0);
+            backend.rope_to_cache(&mut qkv, &qkv_params, &mut kv, 0);
             backend.attention(&qkv, &attention, &kv, 0, &mut mixed);
             backend.add_rms_norm(&mut residual, &mixed, &norm, 1e-6, &mut x);
             backend.gated_mlp(&gate_up, &down, Activation::Silu, &x, &mut hidden, &mut mixed);
@@ -202,7 +196,7 @@ fn encoder_steps(mut backend: CpuBackend) -> Result<(), KernelError> {
     let slopes = backend.vector(&[0.2; HEADS.heads])?;
     let buckets = backend.vector(&vec![0.1; 2 * HEADS.q_width()])?;
     let bucket_of: Vec<u32> = (0..2 * reach + 1).map(|i| i % 2).collect();
-    let params = |bias| SelfAttentionParams { heads: HEADS, scale: 0.125, reach: None, causal: false, bias };
+    let params = |bias| SelfAttentionParams { heads: HEADS, scale: 0.125, reach: None, bias };
     let attentions = [
         params(PositionBias::None),
         params(PositionBias::Alibi { slopes: &slopes }),
@@ -241,7 +235,7 @@ fn encoder_steps(mut backend: CpuBackend) -> Result<(), KernelError> {
         backend.matmul(&qkv_weight, None, &x, &mut qkv);
         backend.unfold(&x, 3, &mut unfolded);
         backend.layer_norm_columns(&mut qkv, HEADS.head_dim, &columns_norm);
-        backend.rotate(&mut qkv, &turned);
+        backend.rope(&mut qkv, &turned);
         for attention in &attentions {
             backend.self_attention(&qkv, attention, &mut mixed);
         }

@@ -248,10 +248,9 @@ impl<B: Backend> Decoder<B> {
                 softcap: None,
                 window: layer.window,
                 sinks: None,
-                causal: true,
             };
             backend.matmul(&layer.qkv, layer.qkv_bias.as_ref(), &b.normed, &mut b.qkv);
-            backend.rope(&mut b.qkv, &qkv_params, kv, index);
+            backend.rope_to_cache(&mut b.qkv, &qkv_params, kv, index);
             backend.attention(&b.qkv, &attention_params, kv, index, &mut b.attended);
             backend.matmul(&layer.output, layer.output_bias.as_ref(), &b.attended, &mut b.branch);
             backend.all_reduce(&mut b.branch);

@@ -3,7 +3,7 @@
 use criterion::{BenchmarkId, Criterion, Throughput};
 use hanzo_engine_kernels::cpu::{CpuBackend, CpuMatrix};
 use hanzo_engine_kernels::quant::{can_quantize, quantize_row};
-use hanzo_engine_kernels::{Activation, Backend, DType, MatrixShape, MatrixSource};
+use hanzo_engine_kernels::{Activation, Backend, DType, EncoderOps, MatrixShape, MatrixSource};
 
 use crate::bed;
 

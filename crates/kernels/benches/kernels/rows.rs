@@ -2,7 +2,7 @@
 
 use criterion::{BenchmarkId, Criterion, Throughput};
 use hanzo_engine_kernels::{
-    BLOCK_TOKENS, Backend, KvSpec, KvType, LayerNormParams, QkvParams, Rope, RopeKind,
+    BLOCK_TOKENS, Backend, EncoderOps, KvSpec, KvType, LayerNormParams, QkvParams, Rope, RopeKind,
 };
 
 use crate::bed;
@@ -97,7 +97,7 @@ pub(crate) fn rope(criterion: &mut Criterion) {
         group.throughput(Throughput::Bytes((rows * bed::HEADS.qkv_width() * size_of::<f32>()) as u64));
         group.bench_function(BenchmarkId::from_parameter(rows), |bencher| {
             bed::step(&mut backend, rows, rows, |backend| {
-                bencher.iter(|| backend.rope(&mut qkv, &params, &mut kv, 0));
+                bencher.iter(|| backend.rope_to_cache(&mut qkv, &params, &mut kv, 0));
             });
         });
     }

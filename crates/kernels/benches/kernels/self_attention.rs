@@ -1,7 +1,7 @@
 //! Attention inside sequences, of all-MiniLM-L6-v2's shape and BERT-base's.
 
 use criterion::{BenchmarkId, Criterion, Throughput};
-use hanzo_engine_kernels::{Backend, HeadShape, PositionBias, SelfAttentionParams};
+use hanzo_engine_kernels::{Backend, EncoderOps, HeadShape, PositionBias, SelfAttentionParams};
 
 use crate::bed;
 
@@ -26,7 +26,6 @@ pub(crate) fn encoders(criterion: &mut Criterion) {
             heads,
             scale: 1.0 / (heads.head_dim as f32).sqrt(),
             reach: None,
-            causal: false,
             bias: PositionBias::None,
         };
         let pairs: usize = lengths.iter().map(|length| length * length).sum();

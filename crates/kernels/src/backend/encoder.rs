@@ -1,6 +1,7 @@
-//! Parameters of the ops that encoders are made of: rows of whole sequences, no cache.
+//! The ops that encoders are made of besides a decoder's: rows of whole sequences, no cache. A trait of its own, so that a
+//! device may begin with decoders.
 
-use super::HeadShape;
+use super::{Activation, Backend, HeadShape, QkvParams};
 
 /// Scale and shift of a layer norm (arxiv.org/abs/1607.06450).
 #[derive(Debug)]
@@ -68,8 +69,65 @@ pub struct SelfAttentionParams<'a, V> {
     pub scale: f32,
     /// Keys a query sees on each side of itself: `|i - j| <= reach`. None: the whole sequence.
     pub reach: Option<u32>,
-    /// Whether a row sees no keys after itself.
-    pub causal: bool,
     /// What is added to the scores.
     pub bias: PositionBias<'a, V>,
+}
+
+/// A device that an encoder's steps run on.
+pub trait EncoderOps: Backend {
+    /// `out[r] = (x[r] - mean) / sqrt(variance + eps) * weight + bias`, mean and variance of the row's own numbers.
+    fn layer_norm(
+        &mut self,
+        x: &Self::Buffer,
+        params: &LayerNormParams<'_, Self::Vector>,
+        out: &mut Self::Buffer,
+    );
+
+    /// `residual[r] += x[r]`, then `out[r] = layer_norm(residual[r])`.
+    fn add_layer_norm(
+        &mut self,
+        residual: &mut Self::Buffer,
+        x: &Self::Buffer,
+        params: &LayerNormParams<'_, Self::Vector>,
+        out: &mut Self::Buffer,
+    );
+
+    /// As `layer_norm`, in place, of columns `first..first + weight` of each row, as many as there are weights; the
+    /// others stay.
+    fn layer_norm_columns(
+        &mut self,
+        x: &mut Self::Buffer,
+        first: usize,
+        params: &LayerNormParams<'_, Self::Vector>,
+    );
+
+    /// What a convolution along the tokens multiplies: `out[r][c * window + t] = x[r + t - window / 2][c]`, or 0 where
+    /// that is not a row of r's own sequence. `window` is odd; `out` is `(rows, cols * window)`.
+    fn unfold(&mut self, x: &Self::Buffer, window: usize, out: &mut Self::Buffer);
+
+    /// `out[r] += table[id(r)]`, every id a row of the table.
+    fn add_embedding(&mut self, table: &Self::Matrix, ids: RowIds, out: &mut Self::Buffer);
+
+    /// `out[r] = activation(weight · x[r] + bias)`.
+    fn matmul_activated(
+        &mut self,
+        weight: &Self::Matrix,
+        bias: Option<&Self::Vector>,
+        activation: Activation,
+        x: &Self::Buffer,
+        out: &mut Self::Buffer,
+    );
+
+    /// On rows of `[q | k | v]`, in place: norms queries and keys and turns them by each row's position. Values stay, and
+    /// no cache is written.
+    fn rope(&mut self, qkv: &mut Self::Buffer, params: &QkvParams<'_, Self::Vector>);
+
+    /// Attention inside each sequence of the batch, all of which must be whole (`context == rows`): queries, keys and
+    /// values are its rows of `[q | k | v]`, in f32; `out` is `(rows, heads * head_dim)`. There is no cache.
+    fn self_attention(
+        &mut self,
+        qkv: &Self::Buffer,
+        params: &SelfAttentionParams<'_, Self::Vector>,
+        out: &mut Self::Buffer,
+    );
 }

@@ -11,7 +11,7 @@ use crate::{AttentionParams, Backend, HeadShape, KvType, SequenceSpan};
 const SHAPES: [(usize, usize, usize); 8] =
     [(8, 2, 64), (2, 2, 128), (4, 2, 80), (4, 1, 256), (7, 1, 64), (8, 1, 128), (3, 3, 64), (6, 3, 80)];
 /// Context and rows of each sequence: decodes and prefill chunks, within a block, at its edge and over many.
-const CAUSAL: [(u32, u32); 11] = [
+const WORK: [(u32, u32); 11] = [
     (600, 1),
     (37, 37),
     (1, 1),
@@ -24,10 +24,8 @@ const CAUSAL: [(u32, u32); 11] = [
     (48, 16),
     (2, 1),
 ];
-/// Sequences that are encoded whole.
-const WHOLE: [(u32, u32); 6] = [(1, 1), (5, 5), (16, 16), (33, 33), (70, 70), (49, 49)];
 
-/// `attention` on mixed batches of decodes and prefill chunks: grouped heads, windows, softcap, sinks, causal or not.
+/// `attention` on mixed batches of decodes and prefill chunks: grouped heads, windows, softcap, sinks.
 ///
 /// # Panics
 /// If a number is out of bounds.
@@ -40,9 +38,8 @@ pub fn check_attention<B: Backend>(make: &impl Fn() -> B) {
             if i > 0 && (i + j) % 3 != 0 {
                 continue;
             }
-            let work = if setting.causal { &CAUSAL[..] } else { &WHOLE[..] };
             for &kv_type in kv_types(shape) {
-                check_scene(make, shape, kv_type, &setting, work, &mut random);
+                check_scene(make, shape, kv_type, &setting, &mut random);
             }
         }
     }
@@ -59,8 +56,7 @@ pub fn check_attention_invariance<B: Backend>(make: &impl Fn() -> B) {
     assert!(tokens <= STEP_ROWS_MAX, "all sequences fit one step");
     for (heads, kv_heads, head_dim) in [(7, 1, 64), (4, 2, 128), (2, 2, 80)] {
         let shape = HeadShape { heads, kv_heads, head_dim };
-        let plain =
-            Setting { scale: usual_scale(shape), softcap: None, window: None, sinks: None, causal: true };
+        let plain = Setting { scale: usual_scale(shape), softcap: None, window: None, sinks: None };
         let sinks = Some(random.normals(heads));
         let full = Setting { softcap: Some(20.0), window: Some(45), sinks, ..plain.clone() };
         let settings = [plain, full]
@@ -99,7 +95,7 @@ pub fn check_attention_long_contexts<B: Backend>(make: &impl Fn() -> B) {
     let mut random = Random::new(33);
     let (lengths, starts) = ([1300, 1030], [1294, 1020]);
     let shape = HeadShape { heads: 4, kv_heads: 2, head_dim: 64 };
-    let plain = Setting { scale: usual_scale(shape), softcap: None, window: None, sinks: None, causal: true };
+    let plain = Setting { scale: usual_scale(shape), softcap: None, window: None, sinks: None };
     let sinks = Some(random.normals(shape.heads));
     let full = Setting { softcap: Some(20.0), window: Some(600), sinks, ..plain.clone() };
     let settings =
@@ -131,7 +127,7 @@ pub fn check_attention_long_contexts<B: Backend>(make: &impl Fn() -> B) {
 
 /// The settings of attention, plain and mixed.
 fn settings(shape: HeadShape, random: &mut Random) -> Vec<Setting> {
-    let plain = Setting { scale: usual_scale(shape), softcap: None, window: None, sinks: None, causal: true };
+    let plain = Setting { scale: usual_scale(shape), softcap: None, window: None, sinks: None };
     // From a sink that takes nearly all to one that takes nearly nothing.
     let sinks =
         Some((0..shape.heads).map(|head| 12.0 - 5.0 * head as f32 + random.normal()).collect::<Vec<f32>>());
@@ -145,9 +141,7 @@ fn settings(shape: HeadShape, random: &mut Random) -> Vec<Setting> {
         Setting { softcap: Some(5.0), ..plain.clone() },
         Setting { sinks: sinks.clone(), ..plain.clone() },
         Setting { softcap: Some(30.0), sinks: sinks.clone(), scale: 0.2, ..window(50) },
-        Setting { causal: false, ..plain.clone() },
-        Setting { causal: false, ..window(20) },
-        Setting { causal: false, softcap: Some(10.0), sinks, ..plain.clone() },
+        Setting { softcap: Some(10.0), sinks, ..plain.clone() },
         Setting { scale: 1.5 * plain.scale, sinks: Some(vec![-1e30; shape.heads]), ..plain },
     ]
 }
@@ -188,23 +182,22 @@ fn check_scene<B: Backend>(
     shape: HeadShape,
     kv_type: KvType,
     setting: &Setting,
-    work: &[(u32, u32)],
     random: &mut Random,
 ) {
-    let lengths: Vec<u32> = work.iter().map(|w| w.0).collect();
-    let starts: Vec<u32> = work.iter().map(|w| w.0 - w.1).collect();
+    let lengths: Vec<u32> = WORK.iter().map(|w| w.0).collect();
+    let starts: Vec<u32> = WORK.iter().map(|w| w.0 - w.1).collect();
     let scene = Scene::new(shape, kv_type, &lengths, setting.window, random);
     let mut steps = history(&starts);
     let attend_from = steps.len();
     let chunk =
         |(sequence, &(context, rows)): (usize, &(u32, u32))| Chunk { sequence, start: context - rows, rows };
-    steps.push(work.iter().enumerate().map(chunk).collect());
+    steps.push(WORK.iter().enumerate().map(chunk).collect());
 
     let found = scene.play(&mut Rig::new(make(), &scene.limits()), setting, &steps, attend_from);
     let mut reference = Rig::new(ReferenceBackend::new(), &scene.limits());
     let expected = scene.play(&mut reference, setting, &steps, attend_from);
     let mut tally = Tally::new(format!("attention, {shape:?}, {kv_type}, {setting:?}"));
-    for (sequence, &(context, rows)) in work.iter().enumerate() {
+    for (sequence, &(context, rows)) in WORK.iter().enumerate() {
         for row in 0..rows {
             let span = SequenceSpan { row_first: 0, rows, context, table_first: 0 };
             let position = context - rows + row;
@@ -234,7 +227,6 @@ fn sigmas(scene: &Scene, setting: &Setting, sequence: usize, span: SequenceSpan,
         softcap: setting.softcap,
         window: setting.window,
         sinks: None,
-        causal: setting.causal,
     };
     let keys = visible(&params, &span, row);
     let position = (span.context - span.rows + row) as usize;

@@ -219,16 +219,10 @@ impl<B: Backend> Packed<B> {
                     let rope = Some(Rope { kind: RopeKind::Neox, inv_freq: &self.inv_freq, magnitude: 1.0 });
                     let (q_norm, k_norm) = (Some(q_norm), Some(k_norm));
                     let params = QkvParams { shape: SHAPE, q_norm, k_norm, norm_eps: EPS, rope };
-                    device.rope(&mut qkv, &params, &mut kv, i);
+                    device.rope_to_cache(&mut qkv, &params, &mut kv, i);
                     let window = (i == 1).then_some(24);
-                    let params = AttentionParams {
-                        shape: SHAPE,
-                        scale: 0.125,
-                        softcap: None,
-                        window,
-                        sinks: None,
-                        causal: true,
-                    };
+                    let params =
+                        AttentionParams { shape: SHAPE, scale: 0.125, softcap: None, window, sinks: None };
                     device.attention(&qkv, &params, &kv, i, &mut attended);
                     device.matmul(out_weight, None, &attended, &mut y);
                     device.all_reduce(&mut y);

@@ -5,7 +5,7 @@ use super::linear::{activations, gather};
 use super::random::Random;
 use super::rig::{Rig, rows_batch};
 use crate::reference::formulas;
-use crate::{Backend, LayerNormParams};
+use crate::{Backend, EncoderOps, LayerNormParams};
 
 const ROWS_MAX: usize = 33;
 const SHAPES: [(usize, usize, f32); 7] = [
@@ -81,7 +81,7 @@ fn check_unequal_halves<B: Backend>(make: &impl Fn() -> B) {
 ///
 /// # Panics
 /// If a number is out of bounds or a bit differs.
-pub fn check_layer_norm<B: Backend>(make: &impl Fn() -> B) {
+pub fn check_layer_norm<B: EncoderOps>(make: &impl Fn() -> B) {
     check_layers(make, 13, "layer_norm", |rig, x, cols, params, out| {
         let x = rig.upload(x, cols);
         rig.step(&rows_batch(&vec![0; out.1]), |rig| rig.backend.layer_norm(&x, params, &mut out.0));
@@ -92,7 +92,7 @@ pub fn check_layer_norm<B: Backend>(make: &impl Fn() -> B) {
 ///
 /// # Panics
 /// If a number is out of bounds or a bit differs.
-pub fn check_add_layer_norm<B: Backend>(make: &impl Fn() -> B) {
+pub fn check_add_layer_norm<B: EncoderOps>(make: &impl Fn() -> B) {
     check_layers(make, 14, "add_layer_norm", |rig, sum, cols, params, out| {
         // A quarter and three, which one cannot take for each other, and which add up to the bit.
         let quarter: Vec<f32> = sum.iter().map(|v| v * 0.25).collect();
@@ -116,7 +116,7 @@ pub fn check_add_layer_norm<B: Backend>(make: &impl Fn() -> B) {
 ///
 /// # Panics
 /// If a bit differs.
-pub fn check_layer_norm_columns<B: Backend>(make: &impl Fn() -> B) {
+pub fn check_layer_norm_columns<B: EncoderOps>(make: &impl Fn() -> B) {
     let mut rig = Rig::for_rows(make(), ROWS_MAX, 4096, 1);
     let mut random = Random::new(15);
     for (case, (rows, cols, first, count)) in
@@ -147,7 +147,7 @@ pub fn check_layer_norm_columns<B: Backend>(make: &impl Fn() -> B) {
 }
 
 /// Runs a layer norm on rows of every awkward kind, `run` writing to a buffer of so many rows.
-fn check_layers<B: Backend>(
+fn check_layers<B: EncoderOps>(
     make: &impl Fn() -> B,
     seed: u64,
     name: &str,

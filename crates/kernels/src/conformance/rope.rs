@@ -1,12 +1,12 @@
-//! Checks of `rope`: what it does to queries, and by way of attention what it put into the cache; and of `rotate`.
+//! Checks of `rope_to_cache`: what it does to queries, and by way of attention what it put into the cache; and of `rope`.
 
 use super::bounds::{Tally, same_bits};
 use super::random::Random;
 use super::rig::{Rig, ok, whole_batch};
 use crate::reference::{ReferenceBackend, formulas};
 use crate::{
-    AttentionParams, BLOCK_TOKENS, Backend, Batch, HeadShape, KvSpec, KvType, QkvParams, Rope, RopeKind,
-    SequenceSpan, StepLimits,
+    AttentionParams, BLOCK_TOKENS, Backend, Batch, EncoderOps, HeadShape, KvSpec, KvType, QkvParams, Rope,
+    RopeKind, SequenceSpan, StepLimits,
 };
 
 /// Context and rows of the sequences, each starting a block. All blocks before are block 0, so that positions can be
@@ -32,12 +32,12 @@ struct Outcome {
     values: Vec<f32>,   // (rows, q_width): attention to oneself alone
 }
 
-/// `rope` with either kind, whole and partial rotation, magnitudes, norms on and off, positions up to 32,767; the
+/// `rope_to_cache` with either kind, whole and partial rotation, magnitudes, norms on and off, positions up to 32,767; the
 /// same bits for a row in any batch. After it only the queries of `qkv` are judged.
 ///
 /// # Panics
 /// If a number is out of bounds or a bit differs.
-pub fn check_rope<B: Backend>(make: &impl Fn() -> B) {
+pub fn check_rope_to_cache<B: Backend>(make: &impl Fn() -> B) {
     let mut random = Random::new(40);
     for (i, (heads, kv_heads, head_dim)) in
         [(4, 2, 64), (2, 2, 80), (8, 1, 128), (4, 4, 256), (7, 1, 64), (6, 2, 128)].into_iter().enumerate()
@@ -83,8 +83,8 @@ fn check_case<B: Backend>(make: &impl Fn() -> B, case: &Case, random: &mut Rando
     compare_queries(case, &found.queries, &expected.queries);
 
     let q_width = case.shape.q_width();
-    let mut tally = Tally::new(format!("attention over what rope stored, {case:?}"));
-    let mut values = Tally::new(format!("values that rope stored, {case:?}"));
+    let mut tally = Tally::new(format!("attention over what rope_to_cache stored, {case:?}"));
+    let mut values = Tally::new(format!("values that rope_to_cache stored, {case:?}"));
     // Where keys are rounded to some hundredth, so are the scores, and queries besides.
     let slack = match case.kv_type {
         KvType::F16 => 0.03,
@@ -118,7 +118,7 @@ fn check_case<B: Backend>(make: &impl Fn() -> B, case: &Case, random: &mut Rando
             let first = row_first(sequence) * q_width;
             let count = SPANS[sequence].1 as usize * q_width;
             let (queries, attended) = (rest.0.split_at(count), rest.1.split_at(count));
-            let what = format!("rope, sequence {sequence} in {order:?}, {case:?}");
+            let what = format!("rope_to_cache, sequence {sequence} in {order:?}, {case:?}");
             same_bits(&what, queries.0, &found.queries[first..][..count], q_width);
             same_bits(&what, attended.0, &found.attended[first..][..count], q_width);
             rest = (queries.1, attended.1);
@@ -132,7 +132,7 @@ fn compare_queries(case: &Case, found: &[f32], expected: &[f32]) {
     let head_dim = case.shape.head_dim;
     let q_width = case.shape.q_width();
     let positions = SPANS.iter().flat_map(|&(context, rows)| context - rows..context);
-    let mut tally = Tally::new(format!("rope, queries, {case:?}"));
+    let mut tally = Tally::new(format!("rope_to_cache, queries, {case:?}"));
     let rope = case.rope.as_ref().map(|(kind, inv_freq, _)| (*kind, &inv_freq[..]));
     for (row, position) in positions.enumerate() {
         for col in 0..q_width {
@@ -161,15 +161,15 @@ fn turn_slack(rope: Option<(RopeKind, &[f32])>, head: &[f32], element: usize, po
     size * (8e-6 + angle / 4_194_304.0)
 }
 
-/// Epsilon of the norms that `rotate` is checked with.
+/// Epsilon of the norms that `rope` is checked with.
 const EPS: f32 = 1e-6;
 
-/// `rotate` of queries and keys, normed and not, either kind, whole and partial, with magnitudes, tables that alternate
+/// `rope` of queries and keys, normed and not, either kind, whole and partial, with magnitudes, tables that alternate
 /// within a step; values and elements past the rotary part to the bit; the same bits for a row in any batch.
 ///
 /// # Panics
 /// If a number is out of bounds or a bit differs.
-pub fn check_rotate<B: Backend>(make: &impl Fn() -> B) {
+pub fn check_rope<B: EncoderOps>(make: &impl Fn() -> B) {
     let mut random = Random::new(41);
     let lengths = [1u32, 40, 3, 17, 70];
     for (i, (heads, kv_heads, head_dim)) in
@@ -196,7 +196,7 @@ pub fn check_rotate<B: Backend>(make: &impl Fn() -> B) {
             let inv_freq: Vec<f32> =
                 (0..rotary_dim / 2).map(|pair| base.powf(-2.0 * pair as f32 / rotary_dim as f32)).collect();
             let what = format!(
-                "rotate, {shape:?}, {kind:?}, {rotary_dim} elements, magnitude {magnitude}, normed {normed:?}"
+                "rope, {shape:?}, {kind:?}, {rotary_dim} elements, magnitude {magnitude}, normed {normed:?}"
             );
             let x = random.normals(rows * width);
             let first: Vec<usize> =
@@ -222,10 +222,10 @@ pub fn check_rotate<B: Backend>(make: &impl Fn() -> B) {
                         norm_eps: EPS,
                         rope: Some(Rope { kind, inv_freq, magnitude }),
                     };
-                    rig.backend.rotate(&mut other, &params(&slow, 1.0));
-                    rig.backend.rotate(&mut qkv, &params(&inv_freq, magnitude));
+                    rig.backend.rope(&mut other, &params(&slow, 1.0));
+                    rig.backend.rope(&mut qkv, &params(&inv_freq, magnitude));
                 });
-                rig.download("rotate", &qkv, rows, width)
+                rig.download("rope", &qkv, rows, width)
             };
             let all = run(&[0, 1, 2, 3, 4]);
             let mut tally = Tally::new(what.clone());
@@ -264,7 +264,7 @@ pub fn check_rotate<B: Backend>(make: &impl Fn() -> B) {
     }
 }
 
-/// Limits of `rotate`'s steps but for the shapes.
+/// Limits of `rope`'s steps but for the shapes.
 const LIMITS: StepLimits = StepLimits {
     rows: 0,
     sequences: 8,
@@ -329,7 +329,6 @@ fn run<B: Backend>(
         softcap: None,
         window: Some(window),
         sinks: None,
-        causal: true,
     };
 
     let mut first = rig.upload(first_block, width);
@@ -342,7 +341,7 @@ fn run<B: Backend>(
         block_tables: vec![0],
         logit_rows: vec![],
     };
-    rig.step(&opening, |rig| rig.backend.rope(&mut first, &params, &mut kv, LAYER));
+    rig.step(&opening, |rig| rig.backend.rope_to_cache(&mut first, &params, &mut kv, LAYER));
 
     let batch = batch(order);
     let rows = batch.rows();
@@ -353,15 +352,15 @@ fn run<B: Backend>(
     let mut buffer = rig.upload(&chosen, width);
     let (mut attended, mut values) = (rig.blank(rows, q_width), rig.blank(rows, q_width));
     rig.step(&batch, |rig| {
-        rig.backend.rope(&mut buffer, &params, &mut kv, LAYER);
+        rig.backend.rope_to_cache(&mut buffer, &params, &mut kv, LAYER);
         rig.backend.attention(&buffer, &attention(8), &kv, LAYER, &mut attended);
         rig.backend.attention(&buffer, &attention(1), &kv, LAYER, &mut values);
     });
-    let turned = rig.download("rope", &buffer, rows, width);
+    let turned = rig.download("rope_to_cache", &buffer, rows, width);
     Outcome {
         queries: turned.chunks_exact(width).flat_map(|row| row[..q_width].iter().copied()).collect(),
-        attended: rig.download("attention after rope", &attended, rows, q_width),
-        values: rig.download("attention after rope", &values, rows, q_width),
+        attended: rig.download("attention after rope_to_cache", &attended, rows, q_width),
+        values: rig.download("attention after rope_to_cache", &values, rows, q_width),
     }
 }
 

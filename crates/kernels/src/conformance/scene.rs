@@ -35,7 +35,6 @@ pub(super) struct Setting {
     pub(super) softcap: Option<f32>,
     pub(super) window: Option<u32>,
     pub(super) sinks: Option<Vec<f32>>,
-    pub(super) causal: bool,
 }
 
 pub(super) struct Scene {
@@ -155,7 +154,6 @@ impl Scene {
             softcap: setting.softcap,
             window: setting.window,
             sinks: sinks.as_ref(),
-            causal: setting.causal,
         };
         let mut outputs: Vec<Vec<f32>> =
             self.sequences.iter().map(|s| vec![f32::NAN; s.length as usize * q_width]).collect();
@@ -169,7 +167,7 @@ impl Scene {
             rig.step(&self.batch(step), |rig| {
                 for layer in 0..LAYERS {
                     let qkv = if layer == LAYER { &mut qkv } else { &mut other };
-                    rig.backend.rope(qkv, &keep, &mut kv, layer);
+                    rig.backend.rope_to_cache(qkv, &keep, &mut kv, layer);
                 }
                 if i >= attend_from {
                     rig.backend.attention(&qkv, &params, &kv, LAYER, &mut out);

@@ -1,4 +1,4 @@
-//! Checks of `self_attention`: every kind of position bias, reach, causal or not, grouped heads, ragged lengths.
+//! Checks of `self_attention`: every kind of position bias, reach, grouped heads, ragged lengths.
 
 use std::ops::Range;
 
@@ -6,7 +6,7 @@ use super::bounds::{FLOAT, Tally, same_bits};
 use super::random::Random;
 use super::rig::{Rig, whole_batch};
 use crate::reference::{ReferenceBackend, formulas, seen};
-use crate::{Backend, HeadShape, PositionBias, SelfAttentionParams, StepLimits};
+use crate::{EncoderOps, HeadShape, PositionBias, SelfAttentionParams, StepLimits};
 
 /// Cases drawn at random.
 const CASES: usize = 36;
@@ -33,7 +33,6 @@ struct Setting {
     shape: HeadShape,
     scale: f32,
     reach: Option<u32>,
-    causal: bool,
     tables: Tables,
 }
 
@@ -80,9 +79,9 @@ impl Setting {
     }
 
     fn name(&self) -> String {
-        let Setting { shape, scale, reach, causal, .. } = self;
+        let Setting { shape, scale, reach, .. } = self;
         let bias = self.bias_name();
-        format!("self_attention, {shape:?}, scale {scale}, reach: {reach:?}, causal: {causal}, {bias}")
+        format!("self_attention, {shape:?}, scale {scale}, reach: {reach:?}, {bias}")
     }
 
     /// The tables on a device.
@@ -110,8 +109,8 @@ impl Setting {
                 reach: *reach,
             },
         };
-        let Setting { shape: heads, scale, reach, causal, .. } = *self;
-        SelfAttentionParams { heads, scale, reach, causal, bias }
+        let Setting { shape: heads, scale, reach, .. } = *self;
+        SelfAttentionParams { heads, scale, reach, bias }
     }
 }
 
@@ -185,7 +184,7 @@ impl Text {
     }
 
     /// The op on these sequences in this order.
-    fn attend<B: Backend>(&self, rig: &mut Rig<B>, setting: &Setting, order: &[usize]) -> Vec<f32> {
+    fn attend<B: EncoderOps>(&self, rig: &mut Rig<B>, setting: &Setting, order: &[usize]) -> Vec<f32> {
         let (width, q_width) = (setting.shape.qkv_width(), setting.shape.q_width());
         let lengths: Vec<u32> = order.iter().map(|&sequence| self.lengths[sequence]).collect();
         let rows = order.iter().flat_map(|&sequence| {
@@ -207,7 +206,7 @@ impl Text {
 ///
 /// # Panics
 /// If a number is out of bounds.
-pub fn check_self_attention<B: Backend>(make: &impl Fn() -> B) {
+pub fn check_self_attention<B: EncoderOps>(make: &impl Fn() -> B) {
     let mut random = Random::new(60);
     for case in 0..CASES {
         let heads = 1 + random.below(16);
@@ -221,21 +220,21 @@ pub fn check_self_attention<B: Backend>(make: &impl Fn() -> B) {
         let lengths: Vec<u32> =
             (0..6).map(|i| 1 + random.below([3, 20, 20, 50, 70, 110][i]) as u32).chain([1, 17]).collect();
         let reach = [None, None, Some(0), Some(1), Some(5), Some(16), Some(40)][random.below(7)];
-        let setting = plain(shape, reach, random.below(3) == 0);
+        let setting = plain(shape, reach);
         let reach = [1, 3, 10, 30, 200][random.below(5)];
         let setting = setting.with_bias(case % KINDS, reach, &mut random);
         check_case(make, &setting, &lengths, &mut random);
     }
     for (case, (heads, kv_heads, head_dim, lengths)) in LONG.into_iter().enumerate() {
         let shape = HeadShape { heads, kv_heads, head_dim };
-        for (reach, causal, kind) in [
-            (None, false, 0),
-            (Some(64), false, [0, 5][case % 2]),
-            (None, case % 2 == 1, 1 + case),
-            (Some(300), true, case % 3),
-            (Some(33), false, 2 - case % 2),
+        for (reach, kind) in [
+            (None, 0),
+            (Some(64), [0, 5][case % 2]),
+            (None, 1 + case),
+            (Some(300), case % 3),
+            (Some(33), 2 - case % 2),
         ] {
-            let setting = plain(shape, reach, causal).with_bias(kind, 128, &mut random);
+            let setting = plain(shape, reach).with_bias(kind, 128, &mut random);
             check_case(make, &setting, lengths, &mut random);
         }
     }
@@ -245,14 +244,14 @@ pub fn check_self_attention<B: Backend>(make: &impl Fn() -> B) {
 ///
 /// # Panics
 /// If a bit differs.
-pub fn check_self_attention_invariance<B: Backend>(make: &impl Fn() -> B) {
+pub fn check_self_attention_invariance<B: EncoderOps>(make: &impl Fn() -> B) {
     let mut random = Random::new(61);
     let lengths = [1, 19, 300, 50, 13, 130, 64, 2];
     for (case, (heads, kv_heads, head_dim)) in [(12, 12, 32), (4, 2, 64), (3, 1, 80)].into_iter().enumerate()
     {
         let shape = HeadShape { heads, kv_heads, head_dim };
-        for (reach, causal, kind) in [(None, false, 0), (Some(30), case == 1, 1 + case), (None, false, 5)] {
-            let setting = plain(shape, reach, causal).with_bias(kind, 20, &mut random);
+        for (reach, kind) in [(None, 0), (Some(30), 1 + case), (None, 5)] {
+            let setting = plain(shape, reach).with_bias(kind, 20, &mut random);
             let text = Text::new(&setting, &lengths, &mut random);
             let mut rig = Rig::new(make(), &text.limits(shape));
             let q_width = shape.q_width();
@@ -278,13 +277,13 @@ pub fn check_self_attention_invariance<B: Backend>(make: &impl Fn() -> B) {
 }
 
 /// Settings with no bias.
-fn plain(shape: HeadShape, reach: Option<u32>, causal: bool) -> Setting {
+fn plain(shape: HeadShape, reach: Option<u32>) -> Setting {
     // Not the usual one to the bit, so that a device cannot take it for granted.
     let scale = 1.1 / (shape.head_dim as f32).sqrt();
-    Setting { shape, scale, reach, causal, tables: Tables::None }
+    Setting { shape, scale, reach, tables: Tables::None }
 }
 
-fn check_case<B: Backend>(make: &impl Fn() -> B, setting: &Setting, lengths: &[u32], random: &mut Random) {
+fn check_case<B: EncoderOps>(make: &impl Fn() -> B, setting: &Setting, lengths: &[u32], random: &mut Random) {
     let text = Text::new(setting, lengths, random);
     let every: Vec<usize> = (0..lengths.len()).collect();
     let found = text.attend(&mut Rig::new(make(), &text.limits(setting.shape)), setting, &every);

@@ -157,18 +157,18 @@ fn faulty_activated_products_are_caught() {
 }
 
 #[test]
-fn faulty_rotation_is_caught() {
+fn faulty_rope_is_caught() {
     caught! {
-        KindSwapped by check_rotate: "rotate";
-        WholeHeadTurned by check_rotate: "rotate";
-        MagnitudeIgnored by check_rotate: "magnitude 1.25";
-        QueriesNotNormed by check_rotate: "normed [true, true]";
-        KeysNotNormed by check_rotate: "normed [true, true]";
-        NormAfterRope by check_rotate: "normed [true, true]";
-        PositionFromRow by check_rotate: "rotate";
-        KeysNotTurned by check_rotate: "rotate";
-        ValuesTurned by check_rotate: "values";
-        RowBehindBatchWritten by check_rotate: "rows behind the batch";
+        KindSwapped by check_rope: "rope, ";
+        WholeHeadTurned by check_rope: "rope, ";
+        MagnitudeIgnored by check_rope: "magnitude 1.25";
+        QueriesNotNormed by check_rope: "normed [true, true]";
+        KeysNotNormed by check_rope: "normed [true, true]";
+        NormAfterRope by check_rope: "normed [true, true]";
+        PositionFromRow by check_rope: "rope, ";
+        KeysNotTurned by check_rope: "rope, ";
+        ValuesTurned by check_rope: "values";
+        RowBehindBatchWritten by check_rope: "rows behind the batch";
     }
 }
 
@@ -179,8 +179,7 @@ fn faulty_attention_inside_sequences_is_caught() {
         ReachIgnored by check_self_attention: "reach: Some";
         ReachOneMore by check_self_attention: "reach: Some";
         ReachOneLess by check_self_attention: "reach: Some";
-        FutureSeen by check_self_attention: "causal: true";
-        AlwaysCausal by check_self_attention: "causal: false";
+        AlwaysCausal by check_self_attention: "self_attention";
         NeighboursSeen by check_self_attention: "self_attention";
         LastKeyMissed by check_self_attention: "self_attention";
         HeadsInterleaved by check_self_attention: "self_attention";
@@ -199,17 +198,17 @@ fn faulty_attention_inside_sequences_is_caught() {
 }
 
 #[test]
-fn faulty_rope_is_caught() {
+fn faulty_rope_to_cache_is_caught() {
     caught! {
-        KindSwapped by check_rope: "rope, queries";
-        WholeHeadTurned by check_rope: "rope, queries";
-        MagnitudeIgnored by check_rope: "rope, queries";
-        QueriesNotNormed by check_rope: "rope, queries";
-        NormAfterRope by check_rope: "rope, queries";
-        PositionFromRow by check_rope: "rope, queries";
-        KeysNotNormed by check_rope: "attention over what rope stored";
-        KeysNotTurned by check_rope: "attention over what rope stored";
-        ValuesTurned by check_rope: "what rope stored";
+        KindSwapped by check_rope_to_cache: "rope_to_cache, queries";
+        WholeHeadTurned by check_rope_to_cache: "rope_to_cache, queries";
+        MagnitudeIgnored by check_rope_to_cache: "rope_to_cache, queries";
+        QueriesNotNormed by check_rope_to_cache: "rope_to_cache, queries";
+        NormAfterRope by check_rope_to_cache: "rope_to_cache, queries";
+        PositionFromRow by check_rope_to_cache: "rope_to_cache, queries";
+        KeysNotNormed by check_rope_to_cache: "attention over what rope_to_cache stored";
+        KeysNotTurned by check_rope_to_cache: "attention over what rope_to_cache stored";
+        ValuesTurned by check_rope_to_cache: "what rope_to_cache stored";
     }
 }
 
@@ -222,8 +221,7 @@ fn faulty_attention_is_caught() {
         WindowOneLess by check_attention: "window: Some";
         SoftcapIgnored by check_attention: "softcap: Some";
         SinksIgnored by check_attention: "sinks: Some";
-        FutureSeen by check_attention: "causal: true";
-        AlwaysCausal by check_attention: "causal: false";
+        FutureSeen by check_attention: "attention";
         HeadsInterleaved by check_attention: "attention";
         LayerIgnored by check_attention: "attention";
         TablesIgnored by check_attention: "attention";

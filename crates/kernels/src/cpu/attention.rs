@@ -152,7 +152,6 @@ pub(super) struct AttentionJob<'a> {
     pub(super) softcap: Option<f32>,
     pub(super) window: Option<u32>,
     pub(super) sinks: Option<&'a [f32]>,
-    pub(super) causal: bool,
 }
 
 /// Query vectors `first..first + count` of one sequence and key-value head: vector v is row `v / group`, head
@@ -176,7 +175,6 @@ pub(super) struct Vectors {
     pub(super) before: usize,
     pub(super) context: usize,
     pub(super) window: usize,
-    pub(super) causal: bool,
     /// The sequence's block ids.
     pub(super) blocks: *const u32,
     /// This head's part of block 0, and bytes from a block to the next.
@@ -191,9 +189,8 @@ impl Vectors {
     /// Positions of the keys that vector `v` (counted from `first`) sees, first and end.
     #[inline(always)]
     pub(super) fn visible(&self, v: usize) -> (usize, usize) {
-        let position = self.before + (self.first + v) / self.group;
-        let end = if self.causal { position + 1 } else { self.context };
-        ((position + 1).saturating_sub(self.window), end)
+        let end = self.before + (self.first + v) / self.group + 1;
+        (end.saturating_sub(self.window), end)
     }
 
     /// Whether they are all of one row, or so few that they may as well go row by row.
@@ -310,7 +307,6 @@ pub(super) fn attention(
             before: (span.context - span.rows) as usize,
             context: span.context as usize,
             window: job.window.map_or(usize::MAX, |window| window as usize),
-            causal: job.causal,
             blocks: batch.blocks(span).as_ptr(),
             keys: layer_keys[kv_head * kv.key_stride()..].as_ptr(),
             key_block_stride: kv_heads * kv.key_stride(),

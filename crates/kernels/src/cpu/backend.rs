@@ -1,5 +1,7 @@
 //! The contract's ops on the processor's cores.
 
+mod encoder;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -10,15 +12,14 @@ use super::kv::CpuKv;
 use super::matmul::{Groups, PanelScratch, Plan, Product};
 use super::matrix::{CpuMatrix, PanelKind, Segment, packed_bytes, unpack_row};
 use super::moe::{self, MoeJob, MoeScratch};
-use super::norm::{self, LayerNorm};
+use super::norm;
 use super::pool::{ThreadPool, Turn};
 use super::rope::{self, QkvJob, RopeTables, Rotation};
-use super::self_attention::{self, Bias, SelfAttentionJob, SelfAttentionScratch};
+use super::self_attention::SelfAttentionScratch;
 use super::tier::Tier;
-use super::unfold;
 use crate::{
-    Activation, AttentionParams, Backend, Batch, DType, KernelError, KvSpec, LayerNormParams, MatrixShape,
-    MatrixSource, MoeParams, QkvParams, Rope, RowIds, SelfAttentionParams, StepLimits,
+    Activation, AttentionParams, Backend, Batch, DType, KernelError, KvSpec, MatrixShape, MatrixSource,
+    MoeParams, QkvParams, Rope, StepLimits,
 };
 
 /// Decoder steps on the processor's cores. Between `begin` and `end` it holds a turn of its pool, so models that
@@ -153,13 +154,6 @@ impl CpuVector {
     fn rotation<'a>(rope: &Rope<'a, CpuVector>) -> Rotation<'a> {
         let Rope { kind, inv_freq, magnitude } = *rope;
         Rotation { kind, inv_freq: &inv_freq.values, id: inv_freq.id, magnitude }
-    }
-}
-
-impl<'a> From<&LayerNormParams<'a, CpuVector>> for LayerNorm<'a> {
-    fn from(params: &LayerNormParams<'a, CpuVector>) -> LayerNorm<'a> {
-        let bias = params.bias.map(|bias| &bias.values[..]);
-        LayerNorm { weight: &params.weight.values, bias, eps: params.eps }
     }
 }
 
@@ -338,123 +332,26 @@ impl Backend for CpuBackend {
         self.step().matmul(weight, bias, None, x, out);
     }
 
-    fn layer_norm(&mut self, x: &CpuBuffer, params: &LayerNormParams<'_, CpuVector>, out: &mut CpuBuffer) {
-        let step = self.step();
-        let (rows, cols) = (step.batch.rows(), params.weight.values.len());
-        x.check(rows, cols, "x");
-        out.check(rows, cols, "out");
-        norm::layer_norm(step.tier, step.turn, rows, &x.data, None, params.into(), &mut out.data);
-    }
-
-    fn add_layer_norm(
+    fn rope_to_cache(
         &mut self,
-        residual: &mut CpuBuffer,
-        x: &CpuBuffer,
-        params: &LayerNormParams<'_, CpuVector>,
-        out: &mut CpuBuffer,
+        qkv: &mut CpuBuffer,
+        params: &QkvParams<'_, CpuVector>,
+        kv: &mut CpuKv,
+        layer: usize,
     ) {
-        let step = self.step();
-        let (rows, cols) = (step.batch.rows(), params.weight.values.len());
-        residual.check(rows, cols, "residual");
-        x.check(rows, cols, "x");
-        out.check(rows, cols, "out");
-        let residual = Some(&mut residual.data[..]);
-        norm::layer_norm(step.tier, step.turn, rows, &x.data, residual, params.into(), &mut out.data);
-    }
-
-    fn layer_norm_columns(
-        &mut self,
-        x: &mut CpuBuffer,
-        first: usize,
-        params: &LayerNormParams<'_, CpuVector>,
-    ) {
-        let step = self.step();
-        let (rows, cols) = (step.batch.rows(), x.cols);
-        x.check(rows, cols, "x");
-        norm::layer_norm_columns(step.tier, step.turn, rows, &mut x.data, cols, first, params.into());
-    }
-
-    fn unfold(&mut self, x: &CpuBuffer, window: usize, out: &mut CpuBuffer) {
-        let step = self.step();
-        let (rows, cols) = (step.batch.rows(), x.cols);
-        x.check(rows, cols, "x");
-        out.check(rows, cols * window, "out");
-        unfold::unfold(step.turn, step.batch, &x.data, cols, window, &mut out.data);
-    }
-
-    fn add_embedding(&mut self, table: &CpuMatrix, ids: RowIds, out: &mut CpuBuffer) {
-        /// Numbers that are unpacked at a time: whole blocks of every kind.
-        const PART: usize = 1024;
-        let step = self.step();
-        let (rows, cols) = (step.batch.rows(), table.cols());
-        out.check(rows, cols, "out");
-        let shared = out.data.shared();
-        step.turn.run(rows, (1 << 14) / cols.max(1) + 1, &|_, range| {
-            let mut part = [0.0; PART];
-            for row in range {
-                // SAFETY: the buffer holds the row (checked above), which is in one range of one thread.
-                let out = unsafe { std::slice::from_raw_parts_mut(shared.get().add(row * cols), cols) };
-                let (segment, row) = table_row(table, step.batch.table_row(ids, row));
-                for (index, out) in out.chunks_mut(PART).enumerate() {
-                    let part = &mut part[..out.len()];
-                    unpack_row(segment, row, 1.0, index * PART, part);
-                    out.iter_mut().zip(part).for_each(|(out, part)| *out += *part);
-                }
-            }
-        });
-    }
-
-    fn matmul_activated(
-        &mut self,
-        weight: &CpuMatrix,
-        bias: Option<&CpuVector>,
-        activation: Activation,
-        x: &CpuBuffer,
-        out: &mut CpuBuffer,
-    ) {
-        self.step().matmul(weight, bias, Some(activation), x, out);
-    }
-
-    fn rotate(&mut self, qkv: &mut CpuBuffer, params: &QkvParams<'_, CpuVector>) {
         let step = self.step();
         qkv.check(step.batch.rows(), params.shape.qkv_width(), "qkv");
         let tables = &mut step.scratch.rope;
-        rope::rotate(step.tier, step.turn, tables, step.batch, &qkv_job(params), &mut qkv.data);
-    }
-
-    fn self_attention(
-        &mut self,
-        qkv: &CpuBuffer,
-        params: &SelfAttentionParams<'_, CpuVector>,
-        out: &mut CpuBuffer,
-    ) {
-        let step = self.step();
-        qkv.check(step.batch.rows(), params.heads.qkv_width(), "qkv");
-        out.check(step.batch.rows(), params.heads.q_width(), "out");
-        let job = SelfAttentionJob {
-            shape: params.heads,
-            scale: params.scale,
-            reach: params.reach,
-            causal: params.causal,
-            bias: Bias::new(&params.bias, params.heads, |vector| &vector.values),
-        };
-        let scratch = &mut step.scratch.self_attention;
-        self_attention::self_attention(
+        rope::rope_to_cache(
             step.tier,
             step.turn,
-            scratch,
+            tables,
             step.batch,
-            &job,
-            &qkv.data,
-            &mut out.data,
+            &qkv_job(params),
+            &mut qkv.data,
+            kv,
+            layer,
         );
-    }
-
-    fn rope(&mut self, qkv: &mut CpuBuffer, params: &QkvParams<'_, CpuVector>, kv: &mut CpuKv, layer: usize) {
-        let step = self.step();
-        qkv.check(step.batch.rows(), params.shape.qkv_width(), "qkv");
-        let tables = &mut step.scratch.rope;
-        rope::rope(step.tier, step.turn, tables, step.batch, &qkv_job(params), &mut qkv.data, kv, layer);
     }
 
     fn attention(
@@ -474,7 +371,6 @@ impl Backend for CpuBackend {
             softcap: params.softcap,
             window: params.window,
             sinks: params.sinks.map(|sinks| &sinks.values[..]),
-            causal: params.causal,
         };
         let scratch = &mut step.scratch.attention;
         attention::attention(

@@ -283,7 +283,7 @@ unsafe fn turn_head<L: Lanes>(kind: RopeKind, x: *mut f32, turns: *const f32, pa
 }
 
 /// Norms and turns the batch's rows of `qkv` and writes their keys and values to the layer's cache.
-pub(super) fn rope(
+pub(super) fn rope_to_cache(
     tier: Tier,
     turn: &mut Turn,
     tables: &mut RopeTables,
@@ -355,7 +355,7 @@ impl Kernel for TurnedRow<'_> {
 }
 
 /// Norms and turns queries and keys of the batch's rows of `qkv`.
-pub(super) fn rotate(
+pub(super) fn rope(
     tier: Tier,
     turn: &mut Turn,
     tables: &mut RopeTables,

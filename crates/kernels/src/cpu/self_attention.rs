@@ -139,7 +139,6 @@ pub(super) struct SelfAttentionJob<'a> {
     pub(super) shape: HeadShape,
     pub(super) scale: f32,
     pub(super) reach: Option<u32>,
-    pub(super) causal: bool,
     pub(super) bias: Bias<'a>,
 }
 
@@ -150,9 +149,8 @@ impl SelfAttentionJob<'_> {
 
     /// Keys that row `i` of a sequence of `rows` sees, first and end. Both only grow with the row.
     fn seen(&self, rows: usize, i: usize) -> (usize, usize) {
-        let end =
-            if self.causal { i + 1 } else { i.saturating_add(self.reach()).saturating_add(1).min(rows) };
-        (i.saturating_sub(self.reach()), end)
+        let reach = self.reach();
+        (i.saturating_sub(reach), i.saturating_add(reach).saturating_add(1).min(rows))
     }
 
     /// Products of a head of a sequence of `rows`, about.
@@ -311,7 +309,7 @@ impl Part<'_> {
             state: query - self.queries.start,
             from: from - key_first,
             to: to - key_first,
-            seen: Seen { from: at - reach, to: if job.causal { at + 1 } else { at + reach + 1 } },
+            seen: Seen { from: at - reach, to: at + reach + 1 },
             added_at: self.queries.end - 1 - query,
             first: first >= key_first,
             last: end <= key_first + KEYS,

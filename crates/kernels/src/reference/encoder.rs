@@ -1,11 +1,13 @@
 //! The reference's ops for rows of whole sequences without a cache.
 
 use super::{ReferenceBackend, ReferenceBuffer, ReferenceMatrix, formulas};
-use crate::{HeadShape, LayerNormParams, PositionBias, QkvParams, RowIds, SelfAttentionParams};
+use crate::{
+    Activation, EncoderOps, HeadShape, LayerNormParams, PositionBias, QkvParams, RowIds, SelfAttentionParams,
+};
 
-impl ReferenceBackend {
-    pub(super) fn normed(
-        &self,
+impl EncoderOps for ReferenceBackend {
+    fn layer_norm(
+        &mut self,
         x: &ReferenceBuffer,
         params: &LayerNormParams<'_, Vec<f32>>,
         out: &mut ReferenceBuffer,
@@ -20,8 +22,19 @@ impl ReferenceBackend {
         }
     }
 
-    pub(super) fn normed_columns(
-        &self,
+    fn add_layer_norm(
+        &mut self,
+        residual: &mut ReferenceBuffer,
+        x: &ReferenceBuffer,
+        params: &LayerNormParams<'_, Vec<f32>>,
+        out: &mut ReferenceBuffer,
+    ) {
+        self.add(residual, x, params.weight.len());
+        self.layer_norm(residual, params, out);
+    }
+
+    fn layer_norm_columns(
+        &mut self,
         x: &mut ReferenceBuffer,
         first: usize,
         params: &LayerNormParams<'_, Vec<f32>>,
@@ -38,7 +51,7 @@ impl ReferenceBackend {
         }
     }
 
-    pub(super) fn unfolded(&self, x: &ReferenceBuffer, window: usize, out: &mut ReferenceBuffer) {
+    fn unfold(&mut self, x: &ReferenceBuffer, window: usize, out: &mut ReferenceBuffer) {
         let batch = self.step();
         assert!(window % 2 == 1, "a window has a middle");
         x.check(batch.rows(), x.cols, "x");
@@ -56,7 +69,7 @@ impl ReferenceBackend {
         }
     }
 
-    pub(super) fn embedded(&self, table: &ReferenceMatrix, ids: RowIds, out: &mut ReferenceBuffer) {
+    fn add_embedding(&mut self, table: &ReferenceMatrix, ids: RowIds, out: &mut ReferenceBuffer) {
         let batch = self.step();
         out.check(batch.rows(), table.cols, "out");
         for row in 0..batch.rows() {
@@ -68,7 +81,18 @@ impl ReferenceBackend {
         }
     }
 
-    pub(super) fn turned(&self, qkv: &mut ReferenceBuffer, params: &QkvParams<'_, Vec<f32>>) {
+    fn matmul_activated(
+        &mut self,
+        weight: &ReferenceMatrix,
+        bias: Option<&Vec<f32>>,
+        activation: Activation,
+        x: &ReferenceBuffer,
+        out: &mut ReferenceBuffer,
+    ) {
+        self.product(weight, bias, x, out, |sum| formulas::activate(activation, sum));
+    }
+
+    fn rope(&mut self, qkv: &mut ReferenceBuffer, params: &QkvParams<'_, Vec<f32>>) {
         let batch = self.step();
         let HeadShape { heads, kv_heads, head_dim } = params.shape;
         qkv.check(batch.rows(), params.shape.qkv_width(), "qkv");
@@ -81,8 +105,8 @@ impl ReferenceBackend {
         }
     }
 
-    pub(super) fn attended(
-        &self,
+    fn self_attention(
+        &mut self,
         qkv: &ReferenceBuffer,
         params: &SelfAttentionParams<'_, Vec<f32>>,
         out: &mut ReferenceBuffer,
@@ -141,8 +165,7 @@ pub(super) fn prepare(
 /// Keys that row `i` of a sequence of `rows` sees.
 pub(crate) fn seen<V>(params: &SelfAttentionParams<'_, V>, rows: u32, i: u32) -> std::ops::Range<u32> {
     let reach = params.reach.unwrap_or(u32::MAX);
-    let end = if params.causal { i + 1 } else { i.saturating_add(reach).saturating_add(1).min(rows) };
-    i.saturating_sub(reach)..end
+    i.saturating_sub(reach)..i.saturating_add(reach).saturating_add(1).min(rows)
 }
 
 /// Asserts that a bias has the shape it says.

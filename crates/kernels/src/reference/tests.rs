@@ -231,7 +231,7 @@ fn a_mixed_matrix_stacks_its_parts() {
 
 /// Keys of zero make every visible key count alike, so attention is the mean of the visible values; the value at
 /// position p is `(p, -p)` in key-value head 0 and `(100 + p, 0)` in head 1.
-fn means(window: Option<u32>, causal: bool) -> Vec<f32> {
+fn means(window: Option<u32>) -> Vec<f32> {
     let rows = 40u32;
     let shape = HeadShape { heads: 4, kv_heads: 2, head_dim: 2 };
     let mut backend = ready(shape);
@@ -245,8 +245,8 @@ fn means(window: Option<u32>, causal: bool) -> Vec<f32> {
     let mut out = backend.buffer(40, 8).unwrap();
     backend.begin(&prompt(rows)).unwrap();
     let params = QkvParams { shape, q_norm: None, k_norm: None, norm_eps: 0.0, rope: None };
-    backend.rope(&mut qkv, &params, &mut kv, 1);
-    let params = AttentionParams { shape, scale: 1.0, softcap: None, window, sinks: None, causal };
+    backend.rope_to_cache(&mut qkv, &params, &mut kv, 1);
+    let params = AttentionParams { shape, scale: 1.0, softcap: None, window, sinks: None };
     backend.attention(&qkv, &params, &kv, 1, &mut out);
     backend.end().unwrap();
     out.row(20).to_vec()
@@ -256,16 +256,14 @@ fn means(window: Option<u32>, causal: bool) -> Vec<f32> {
 fn attention_sees_what_it_should() {
     // Heads 0 and 1 read key-value head 0, heads 2 and 3 head 1.
     let mean = |m: f32| [m, -m, m, -m, 100.0 + m, 0.0, 100.0 + m, 0.0];
-    close(&means(None, true), &mean(10.0)); // positions 0..=20
-    close(&means(Some(3), true), &mean(19.0)); // 18, 19, 20
-    close(&means(Some(1), true), &mean(20.0));
-    close(&means(Some(100), true), &mean(10.0));
-    close(&means(None, false), &mean(19.5)); // 0..=39
-    close(&means(Some(3), false), &mean(28.5)); // 18..=39
+    close(&means(None), &mean(10.0)); // positions 0..=20
+    close(&means(Some(3)), &mean(19.0)); // 18, 19, 20
+    close(&means(Some(1)), &mean(20.0));
+    close(&means(Some(100)), &mean(10.0));
 }
 
 #[test]
-fn rope_norms_turns_and_stores() {
+fn rope_to_cache_norms_turns_and_stores() {
     let mut backend = ready(SHAPE);
     let mut qkv = buffer(&mut backend, 12, &[3.0, 4.0, 0.0, 2.0, 3.0, 4.0, 1.0, 1.0, 5.0, 6.0, 0.1, 70000.0]);
     let spec = KvSpec { layers: 1, kv_heads: 2, head_dim: 2, blocks: 2, kv_type: KvType::F16 };
@@ -283,7 +281,7 @@ fn rope_norms_turns_and_stores() {
         rope: Some(rope),
     };
     backend.begin(&batch).unwrap();
-    backend.rope(&mut qkv, &params, &mut kv, 0);
+    backend.rope_to_cache(&mut qkv, &params, &mut kv, 0);
     // Three quarter turns make (a, b) into (b, -a).
     close(&qkv.values[..4], &[1.131_370_9, -0.848_528_1, std::f32::consts::SQRT_2, 0.0]);
     let slot = 16; // block 1, offset 0

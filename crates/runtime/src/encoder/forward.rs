@@ -1,8 +1,8 @@
 //! One step: from packed sequences to the hidden states of their rows.
 
 use hanzo_engine_kernels::{
-    Activation, Backend, Batch, KernelError, LayerNormParams, PositionBias, QkvParams, Rope, RowIds,
-    SelfAttentionParams,
+    Activation, Backend, Batch, EncoderOps, KernelError, LayerNormParams, PositionBias, QkvParams, Rope,
+    RowIds, SelfAttentionParams,
 };
 
 use super::spec::{EncoderSpec, NormKind, NormOrder, NormSpec, QkNorm};
@@ -50,12 +50,12 @@ impl<B: Backend> Buffers<B> {
 }
 
 /// A norm's numbers and how they are used.
-struct Normer<'a, B: Backend> {
+struct Normer<'a, B: EncoderOps> {
     norm: &'a Norm<B>,
     spec: NormSpec,
 }
 
-impl<B: Backend> Normer<'_, B> {
+impl<B: EncoderOps> Normer<'_, B> {
     fn params(&self) -> LayerNormParams<'_, B::Vector> {
         let Norm { weight, bias } = self.norm;
         LayerNormParams { weight, bias: bias.as_ref(), eps: self.spec.eps }
@@ -77,7 +77,7 @@ impl<B: Backend> Normer<'_, B> {
     }
 }
 
-impl<B: Backend> Encoder<B> {
+impl<B: EncoderOps> Encoder<B> {
     /// One step over whole sequences: reads the batch's tokens, positions and types. The hidden states stay on the
     /// device until the next step; [`Encoder::read_rows`] and [`Encoder::vocabulary_logits`] read them.
     ///
@@ -197,13 +197,12 @@ impl<B: Backend> Encoder<B> {
                     norm_eps: spec.norm.eps,
                     rope,
                 };
-                backend.rotate(&mut b.qkv, &params);
+                backend.rope(&mut b.qkv, &params);
             }
             let params = SelfAttentionParams {
                 heads: spec.heads,
                 scale: spec.attention_scale,
                 reach: layer_spec.reach,
-                causal: false,
                 bias: position_bias(&self.distance, layer),
             };
             backend.self_attention(&b.qkv, &params, &mut b.attended);
@@ -253,7 +252,7 @@ impl<B: Backend> Encoder<B> {
     }
 }
 
-fn mlp_forward<B: Backend>(
+fn mlp_forward<B: EncoderOps>(
     backend: &mut B,
     mlp: &Mlp<B>,
     activation: Activation,

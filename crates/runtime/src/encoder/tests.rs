@@ -9,6 +9,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use hanzo_engine_kernels::EncoderOps;
 use hanzo_engine_kernels::cpu::{CpuBackend, ThreadPool, Tier};
 use hanzo_engine_kernels::reference::ReferenceBackend;
 use hanzo_engine_kernels::{Batch, SequenceSpan};
@@ -135,12 +136,12 @@ fn batch_of(texts: &[&Golden]) -> Batch {
 }
 
 /// An encoder made for steps of up to `ROWS` rows.
-struct Runner<B: Backend> {
+struct Runner<B: EncoderOps> {
     backend: B,
     encoder: Encoder<B>,
 }
 
-impl<B: Backend> Runner<B> {
+impl<B: EncoderOps> Runner<B> {
     fn new(backend: B, files: &EncoderFiles) -> Self {
         Self::with(backend, files, WeightType::Stored)
     }
@@ -349,7 +350,7 @@ fn the_plan_is_what_loading_takes() {
 }
 
 /// All matrices and vectors that an encoder holds, and numbers beside them.
-fn held<B: Backend>(encoder: &Encoder<B>) -> (Vec<&B::Matrix>, Vec<&B::Vector>, usize) {
+fn held<B: EncoderOps>(encoder: &Encoder<B>) -> (Vec<&B::Matrix>, Vec<&B::Vector>, usize) {
     let mut numbers = 0;
     let mut matrices = vec![&encoder.embedding];
     matrices.extend(encoder.positions.iter().chain(&encoder.types));

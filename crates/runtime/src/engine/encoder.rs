@@ -9,7 +9,7 @@ use std::{
     sync::Arc,
 };
 
-use hanzo_engine_kernels::{Backend, Batch, KernelError, SequenceSpan};
+use hanzo_engine_kernels::{Batch, EncoderOps, KernelError, SequenceSpan};
 
 use super::{EngineMemory, EngineStats, StepReport};
 use crate::{
@@ -44,7 +44,7 @@ impl EncoderConfig {
 }
 
 /// One encoder on one device.
-pub struct EncoderEngine<B: Backend> {
+pub struct EncoderEngine<B: EncoderOps> {
     backend: B,
     encoder: Encoder<B>,
     embedder: Arc<Embedder>,
@@ -73,7 +73,7 @@ impl Waiting {
     }
 }
 
-impl<B: Backend> EncoderEngine<B> {
+impl<B: EncoderOps> EncoderEngine<B> {
     /// What [`EncoderEngine::new`] and the weights it is given take.
     pub fn memory(backend: &B, files: &EncoderFiles, config: &EncoderConfig) -> EngineMemory {
         let plan = Encoder::plan(backend, files, config.weight_type);

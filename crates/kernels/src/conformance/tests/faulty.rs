@@ -10,8 +10,8 @@ pub(super) use fault::Fault;
 use crate::quant::{dequantize_row, scale_min};
 use crate::reference::{ReferenceBackend, ReferenceBuffer, ReferenceKv, formulas};
 use crate::{
-    Activation, AttentionParams, BLOCK_TOKENS, Backend, Batch, DType, KernelError, KvSpec, LayerNormParams,
-    MatrixShape, MatrixSource, MoeParams, QkvParams, Rope, RopeKind, RowIds, SelfAttentionParams, StepLimits,
+    Activation, AttentionParams, BLOCK_TOKENS, Backend, Batch, DType, KernelError, KvSpec, MatrixShape,
+    MatrixSource, MoeParams, QkvParams, Rope, RopeKind, StepLimits,
 };
 
 pub(super) struct Faulty {
@@ -290,79 +290,7 @@ impl Backend for Faulty {
         self.store(out, product);
     }
 
-    fn layer_norm(
-        &mut self,
-        x: &ReferenceBuffer,
-        params: &LayerNormParams<'_, Vec<f32>>,
-        out: &mut ReferenceBuffer,
-    ) {
-        let x = self.rows_of(x, params.weight.len());
-        let normed = self.layer_normed(&x, params);
-        self.store(out, normed);
-    }
-
-    fn add_layer_norm(
-        &mut self,
-        residual: &mut ReferenceBuffer,
-        x: &ReferenceBuffer,
-        params: &LayerNormParams<'_, Vec<f32>>,
-        out: &mut ReferenceBuffer,
-    ) {
-        let sum = self.summed(residual, x, params.weight.len());
-        let normed = self.layer_normed(&sum, params);
-        if self.fault != Fault::ResidualKept {
-            self.store(residual, sum);
-        }
-        self.store(out, normed);
-    }
-
-    fn layer_norm_columns(
-        &mut self,
-        x: &mut ReferenceBuffer,
-        first: usize,
-        params: &LayerNormParams<'_, Vec<f32>>,
-    ) {
-        let rows = self.columns_normed(x, first, params);
-        self.store(x, rows);
-    }
-
-    fn unfold(&mut self, x: &ReferenceBuffer, window: usize, out: &mut ReferenceBuffer) {
-        let rows = self.unfolded(x, window);
-        self.store(out, rows);
-    }
-
-    fn add_embedding(&mut self, table: &Vec<Part>, ids: RowIds, out: &mut ReferenceBuffer) {
-        let rows = self.embedded(table, ids, out);
-        self.store(out, rows);
-    }
-
-    fn matmul_activated(
-        &mut self,
-        weight: &Vec<Part>,
-        bias: Option<&Vec<f32>>,
-        activation: Activation,
-        x: &ReferenceBuffer,
-        out: &mut ReferenceBuffer,
-    ) {
-        let x = self.rows_of(x, weight[0].shape.cols);
-        let rows = self.activated(weight, bias, activation, &x);
-        self.store(out, rows);
-    }
-
-    fn rotate(&mut self, qkv: &mut ReferenceBuffer, params: &QkvParams<'_, Vec<f32>>) {
-        self.turned(qkv, params);
-    }
-
-    fn self_attention(
-        &mut self,
-        qkv: &ReferenceBuffer,
-        params: &SelfAttentionParams<'_, Vec<f32>>,
-        out: &mut ReferenceBuffer,
-    ) {
-        self.attend_within(qkv, params, out);
-    }
-
-    fn rope(
+    fn rope_to_cache(
         &mut self,
         qkv: &mut ReferenceBuffer,
         params: &QkvParams<'_, Vec<f32>>,
@@ -400,15 +328,15 @@ impl Backend for Faulty {
             Fault::KeysNotTurned => {
                 // The cache gets normed keys; the queries are turned beside it.
                 let raw = self.rows_of(qkv, width);
-                self.inner.rope(qkv, &QkvParams { rope: None, ..changed }, kv, layer);
+                self.inner.rope_to_cache(qkv, &QkvParams { rope: None, ..changed }, kv, layer);
                 self.store(qkv, raw);
-                self.inner.rope(qkv, &changed, &mut kv.clone(), layer);
+                self.inner.rope_to_cache(qkv, &changed, &mut kv.clone(), layer);
                 return;
             }
             Fault::NormAfterRope => {
                 let norms = (changed.q_norm, changed.k_norm);
                 (changed.q_norm, changed.k_norm) = (None, None);
-                self.inner.rope(qkv, &changed, &mut kv.clone(), layer);
+                self.inner.rope_to_cache(qkv, &changed, &mut kv.clone(), layer);
                 (changed.q_norm, changed.k_norm) = norms;
                 changed.rope = None;
             }
@@ -426,7 +354,7 @@ impl Backend for Faulty {
             }
             _ => {}
         }
-        self.inner.rope(qkv, &changed, kv, layer);
+        self.inner.rope_to_cache(qkv, &changed, kv, layer);
     }
 
     fn attention(

@@ -41,15 +41,9 @@ fn attend(tier: Tier, kv_type: KvType, window: u32, qkv: &[f32]) -> Result<Vec<f
         logit_rows: Vec::new(),
     })?;
     let keep = QkvParams { shape: HEADS, q_norm: None, k_norm: None, norm_eps: 1e-6, rope: None };
-    backend.rope(&mut buffer, &keep, &mut kv, 0);
-    let params = AttentionParams {
-        shape: HEADS,
-        scale: 0.125,
-        softcap: None,
-        window: Some(window),
-        sinks: None,
-        causal: true,
-    };
+    backend.rope_to_cache(&mut buffer, &keep, &mut kv, 0);
+    let params =
+        AttentionParams { shape: HEADS, scale: 0.125, softcap: None, window: Some(window), sinks: None };
     backend.attention(&buffer, &params, &kv, 0, &mut out);
     backend.end()?;
     let mut result = vec![0.0; ROWS * HEADS.q_width()];

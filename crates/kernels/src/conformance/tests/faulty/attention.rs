@@ -4,7 +4,7 @@ use half::f16;
 
 use super::{Fault, Faulty, renumber_slots};
 use crate::reference::{ReferenceBuffer, ReferenceKv};
-use crate::{AttentionParams, Backend, HeadShape};
+use crate::{AttentionParams, Backend, Batch, HeadShape, SequenceSpan};
 
 impl Faulty {
     /// `attention`.
@@ -27,8 +27,6 @@ impl Faulty {
             Fault::WindowOneLess => changed.window = params.window.map(|window| (window - 1).max(1)),
             Fault::SoftcapIgnored => changed.softcap = None,
             Fault::SinksIgnored => changed.sinks = None,
-            Fault::FutureSeen => changed.causal = false,
-            Fault::AlwaysCausal => changed.causal = true,
             _ => {}
         }
         match self.fault {
@@ -37,6 +35,38 @@ impl Faulty {
                 batch.block_tables.iter_mut().enumerate().for_each(|(i, block)| *block = i as u32);
                 renumber_slots(&mut batch);
                 self.with_batch(&batch, |inner| inner.attention(qkv, &changed, kv, layer, out));
+            }
+            Fault::FutureSeen => {
+                // Each row as if it were the last of its chunk.
+                let (width, q_width) = (shape.qkv_width(), shape.q_width());
+                let rows = self.rows_of(qkv, width);
+                let mut attended = Vec::new();
+                for span in self.batch.sequences.clone() {
+                    let last = SequenceSpan { row_first: 0, rows: 1, table_first: 0, ..span };
+                    let batch = Batch {
+                        tokens: vec![0],
+                        positions: vec![span.context - 1],
+                        slots: vec![self.batch.slot(&span, span.context - 1) as u32],
+                        sequences: vec![last],
+                        block_tables: self.batch.blocks(&span).to_vec(),
+                        ..Batch::default()
+                    };
+                    for row in span.row_first..span.row_first + span.rows {
+                        let mut query = self.inner.buffer(1, width).unwrap();
+                        let from = &rows[row as usize * width..][..width];
+                        self.inner.write_rows(&mut query, 0, from).unwrap();
+                        let mut seen = self.inner.buffer(1, q_width).unwrap();
+                        self.with_batch(&batch, |inner| {
+                            inner.attention(&query, &changed, kv, layer, &mut seen);
+                        });
+                        attended.extend_from_slice(&{
+                            let mut values = vec![0.0; q_width];
+                            self.inner.read_rows(&seen, 0, &mut values).unwrap();
+                            values
+                        });
+                    }
+                }
+                self.store(out, attended);
             }
             Fault::LastKeyMissed => {
                 let mut batch = self.batch.clone();

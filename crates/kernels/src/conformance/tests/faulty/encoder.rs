@@ -2,11 +2,12 @@
 
 use half::f16;
 
+use super::super::super::rig::whole_batch;
 use super::{Fault, Faulty, Part};
 use crate::reference::{ReferenceBuffer, formulas};
 use crate::{
-    Activation, Backend, HeadShape, LayerNormParams, PositionBias, QkvParams, Rope, RopeKind, RowIds,
-    SelfAttentionParams, SequenceSpan,
+    Activation, Backend, EncoderOps, HeadShape, LayerNormParams, PositionBias, QkvParams, Rope, RopeKind,
+    RowIds, SelfAttentionParams, SequenceSpan,
 };
 
 impl Faulty {
@@ -135,10 +136,10 @@ impl Faulty {
         rows
     }
 
-    /// `rotate`.
+    /// `rope`.
     pub(super) fn turned(&mut self, qkv: &mut ReferenceBuffer, params: &QkvParams<'_, Vec<f32>>) {
         let heads = params.shape;
-        let Some(rope) = &params.rope else { panic!("every check of `rotate` turns") };
+        let Some(rope) = &params.rope else { panic!("every check of `rope` turns") };
         let mut changed = Rope { ..*rope };
         let mut longer = rope.inv_freq.clone();
         let mut turned = heads;
@@ -261,8 +262,6 @@ impl Faulty {
             Fault::ReachIgnored => changed.reach = None,
             Fault::ReachOneMore => changed.reach = params.reach.map(|reach| reach + 1),
             Fault::ReachOneLess => changed.reach = params.reach.map(|reach| reach.saturating_sub(1)),
-            Fault::FutureSeen => changed.causal = false,
-            Fault::AlwaysCausal => changed.causal = true,
             _ => {}
         }
         let mut batch = self.batch.clone();
@@ -299,6 +298,10 @@ impl Faulty {
             }
             _ => {}
         }
+        if self.fault == Fault::AlwaysCausal {
+            self.attend_causally(&rows, &changed, out);
+            return;
+        }
         self.store(&mut qkv, rows);
         let last = self.batch.sequences.len() > 1 && self.fault == Fault::RowsOfChunkMatter;
         self.with_batch(&batch, |inner| inner.self_attention(&qkv, &changed, out));
@@ -307,6 +310,108 @@ impl Faulty {
             rows.iter_mut().step_by(q_width).for_each(|v| *v *= 1.0 + f32::EPSILON);
         }
         self.store(out, rows);
+    }
+}
+
+impl Faulty {
+    /// Attention of each row of `[q | k | v]` as the last of a sequence that ends with it.
+    fn attend_causally(
+        &mut self,
+        rows: &[f32],
+        params: &SelfAttentionParams<'_, Vec<f32>>,
+        out: &mut ReferenceBuffer,
+    ) {
+        let (width, q_width) = (params.heads.qkv_width(), params.heads.q_width());
+        let mut attended = Vec::new();
+        for span in self.batch.sequences.clone() {
+            let first = span.row_first as usize;
+            for count in 1..=span.rows {
+                let mut prefix = self.inner.buffer(count as usize, width).unwrap();
+                let end = (first + count as usize) * width;
+                self.inner.write_rows(&mut prefix, 0, &rows[first * width..end]).unwrap();
+                let mut seen = self.inner.buffer(count as usize, q_width).unwrap();
+                let batch = whole_batch(&[count]);
+                self.with_batch(&batch, |inner| inner.self_attention(&prefix, params, &mut seen));
+                let mut last = vec![0.0; q_width];
+                self.inner.read_rows(&seen, count as usize - 1, &mut last).unwrap();
+                attended.extend(last);
+            }
+        }
+        self.store(out, attended);
+    }
+}
+
+impl EncoderOps for Faulty {
+    fn layer_norm(
+        &mut self,
+        x: &ReferenceBuffer,
+        params: &LayerNormParams<'_, Vec<f32>>,
+        out: &mut ReferenceBuffer,
+    ) {
+        let x = self.rows_of(x, params.weight.len());
+        let normed = self.layer_normed(&x, params);
+        self.store(out, normed);
+    }
+
+    fn add_layer_norm(
+        &mut self,
+        residual: &mut ReferenceBuffer,
+        x: &ReferenceBuffer,
+        params: &LayerNormParams<'_, Vec<f32>>,
+        out: &mut ReferenceBuffer,
+    ) {
+        let sum = self.summed(residual, x, params.weight.len());
+        let normed = self.layer_normed(&sum, params);
+        if self.fault != Fault::ResidualKept {
+            self.store(residual, sum);
+        }
+        self.store(out, normed);
+    }
+
+    fn layer_norm_columns(
+        &mut self,
+        x: &mut ReferenceBuffer,
+        first: usize,
+        params: &LayerNormParams<'_, Vec<f32>>,
+    ) {
+        let rows = self.columns_normed(x, first, params);
+        self.store(x, rows);
+    }
+
+    fn unfold(&mut self, x: &ReferenceBuffer, window: usize, out: &mut ReferenceBuffer) {
+        let rows = self.unfolded(x, window);
+        self.store(out, rows);
+    }
+
+    fn add_embedding(&mut self, table: &Vec<Part>, ids: RowIds, out: &mut ReferenceBuffer) {
+        let rows = self.embedded(table, ids, out);
+        self.store(out, rows);
+    }
+
+    fn matmul_activated(
+        &mut self,
+        weight: &Vec<Part>,
+        bias: Option<&Vec<f32>>,
+        activation: Activation,
+        x: &ReferenceBuffer,
+        out: &mut ReferenceBuffer,
+    ) {
+        let x = self.rows_of(x, weight[0].shape.cols);
+        let rows = self.activated(weight, bias, activation, &x);
+        self.store(out, rows);
+    }
+
+    fn rope(&mut self, qkv: &mut ReferenceBuffer, params: &QkvParams<'_, Vec<f32>>) {
+        self.turned(qkv, params);
+    }
+
+    fn self_attention(
+        &mut self,
+        qkv: &ReferenceBuffer,
+        params: &SelfAttentionParams<'_, Vec<f32>>,
+        out: &mut ReferenceBuffer,
+    ) {
+        self.attend_within(qkv, params, out);
     }
 }
 
