@@ -157,6 +157,24 @@ pub struct MoeParams {
     pub gated: bool,
 }
 
+/// The matrices of one expert of a mixture, by shape or as stored. Each is stacked by rows of its parts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExpertParts<P> {
+    /// Gate's rows, then up's, or up's alone where experts are not gated.
+    pub gate_up: Vec<P>,
+    /// Down's rows.
+    pub down: Vec<P>,
+}
+
+/// What a buffer is for: how exactly a device must keep its numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BufferRole {
+    /// The sum that layers add to, where small addends meet large numbers: f32 on every device.
+    Residual,
+    /// What ops hand to each other: as [`Backend::rounding`] says.
+    Operand,
+}
+
 /// Element type of the KV cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum KvType {
@@ -208,14 +226,10 @@ impl FromStr for KvType {
 }
 
 /// The paged cache of all layers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KvSpec {
-    /// Layers.
-    pub layers: usize,
-    /// Key-value heads of each.
-    pub kv_heads: usize,
-    /// Elements of a head.
-    pub head_dim: usize,
+    /// What each layer keeps of a token; layers may differ.
+    pub layers: Vec<KvLayout>,
     /// Blocks of 16 tokens, shared by all sequences; a block id stands for the same tokens in every layer.
     pub blocks: usize,
     /// How keys and values are stored.
@@ -223,17 +237,33 @@ pub struct KvSpec {
 }
 
 impl KvSpec {
-    /// Whether heads of this width can be stored so.
+    /// Whether what the layers keep can be stored so.
     ///
     /// # Errors
-    /// [`KernelError::BadKvType`] if a head is not whole groups of the type.
+    /// [`KernelError::BadKvType`] if a head or a latent is not whole groups of the type.
     pub fn check(&self) -> Result<(), KernelError> {
-        let &KvSpec { kv_type, head_dim, .. } = self;
-        if head_dim.is_multiple_of(kv_type.group()) {
-            Ok(())
-        } else {
-            Err(KernelError::BadKvType { kv_type, head_dim })
+        let kv_type = self.kv_type;
+        let run = |layout: &KvLayout| match *layout {
+            KvLayout::Heads { head_dim, .. } => head_dim,
+            KvLayout::Latent { rank, rope_dim } => rank + rope_dim,
+        };
+        match self.layers.iter().map(run).find(|run| !run.is_multiple_of(kv_type.group())) {
+            None => Ok(()),
+            Some(head_dim) => Err(KernelError::BadKvType { kv_type, head_dim }),
         }
+    }
+
+    /// As [`KvSpec::check`], for devices that hold heads alone: key-value heads and elements of a head of each layer.
+    ///
+    /// # Errors
+    /// Besides, [`KernelError::UnsupportedKvLayout`] for a layer that keeps something else.
+    pub fn heads(&self, device: &str) -> Result<Vec<(usize, usize)>, KernelError> {
+        self.check()?;
+        let heads = |(layer, layout): (usize, &KvLayout)| match *layout {
+            KvLayout::Heads { kv_heads, head_dim, .. } => Ok((kv_heads, head_dim)),
+            layout => Err(KernelError::UnsupportedKvLayout { layer, layout, device: device.to_owned() }),
+        };
+        self.layers.iter().enumerate().map(heads).collect()
     }
 }
 
@@ -252,7 +282,7 @@ pub struct StepLimits {
     pub width: usize,
     /// Rows of the head: the vocabulary.
     pub vocab: usize,
-    /// Heads of the attention layers.
+    /// Heads of the attention layers; where they differ, the most and the widest of any.
     pub heads: HeadShape,
     /// Experts of the layers that have most of them; 0 where no layer has any.
     pub experts: usize,
@@ -266,7 +296,9 @@ pub trait Backend: Send + 'static {
     type Matrix: Send + Sync;
     /// A vector of f32: norm weights, biases, frequencies.
     type Vector: Send + Sync;
-    /// Activations: `(rows, cols)` f32, row-major, on the device.
+    /// Experts of one layer, in the layout the device's kernels read.
+    type Experts: Send + Sync;
+    /// Activations: `(rows, cols)`, on the device; f32 to the host.
     type Buffer: Send;
     /// The paged KV cache of all layers.
     type Kv: Send;
@@ -284,16 +316,37 @@ pub trait Backend: Send + 'static {
     /// up as one). The parts have equal `cols` and may differ in type.
     fn pack(&self, parts: &[MatrixSource<'_>]) -> Result<Self::Matrix, KernelError>;
 
+    /// Bytes [`Backend::experts`] would take, packed, to the byte.
+    fn experts_bytes(&self, experts: &[ExpertParts<MatrixShape>]) -> usize;
+
+    /// Makes room for experts of these shapes, alike but for their types.
+    fn experts(&self, shapes: &[ExpertParts<MatrixShape>]) -> Result<Self::Experts, KernelError>;
+
+    /// Lays out the next of the experts that there is room for, so that a loader need not hold all of them as stored.
+    /// Refuses what [`Backend::pack`] does.
+    fn pack_expert(
+        &self,
+        experts: &mut Self::Experts,
+        parts: &ExpertParts<MatrixSource<'_>>,
+    ) -> Result<(), KernelError>;
+
+    /// Bytes [`Backend::vector`] takes for so many numbers.
+    fn vector_bytes(&self, length: usize) -> usize;
+
     /// Puts a vector on the device.
     fn vector(&self, values: &[f32]) -> Result<Self::Vector, KernelError>;
 
-    /// Makes a zeroed buffer.
-    fn buffer(&self, rows: usize, cols: usize) -> Result<Self::Buffer, KernelError>;
+    /// Bytes [`Backend::buffer`] would take.
+    fn buffer_bytes(&self, role: BufferRole, rows: usize, cols: usize) -> usize;
 
-    /// Bytes [`Backend::kv`] would take.
+    /// Makes a zeroed buffer.
+    fn buffer(&self, role: BufferRole, rows: usize, cols: usize) -> Result<Self::Buffer, KernelError>;
+
+    /// Bytes [`Backend::kv`] would take; 0 for layers it cannot hold.
     fn kv_bytes(&self, spec: &KvSpec) -> usize;
 
-    /// Makes the paged cache. Its content before the first write is never read. Refuses what [`KvSpec::check`] does.
+    /// Makes the paged cache. Its content before the first write is never read. Refuses what [`KvSpec::check`] does, and
+    /// by name a layer's layout that the device does not know.
     fn kv(&self, spec: &KvSpec) -> Result<Self::Kv, KernelError>;
 
     /// Bytes [`Backend::reserve`] would take.
@@ -370,16 +423,14 @@ pub trait Backend: Send + 'static {
     /// not gated, over the `experts_used` experts `e_i` whose scores `router · x[r]` are largest, in descending order
     /// of score; of equal scores the lower index comes first. The weights `w` are made of the scores as `params` say.
     ///
-    /// `router` is `(experts, cols)`; `gate_up[e]` holds gate's rows, then up's, or up's alone, and experts are alike in
-    /// shape and may differ in type. `hidden` is scratch of `(rows, experts_used * down[0].cols)`, and what it holds
-    /// afterwards the device's own business.
+    /// `router` is `(experts, cols)`, and there is an expert for each of its rows. `hidden` is scratch of
+    /// `(rows, experts_used * ffn)`, ffn being down's inputs, and what it holds afterwards the device's own business.
     ///
     /// A row with a score that is not a number has no order of experts: all its outputs are NaN.
     fn moe(
         &mut self,
         router: &Self::Matrix,
-        gate_up: &[Self::Matrix],
-        down: &[Self::Matrix],
+        experts: &Self::Experts,
         params: &MoeParams,
         x: &Self::Buffer,
         hidden: &mut Self::Buffer,

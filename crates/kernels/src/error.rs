@@ -1,6 +1,6 @@
 //! Operating errors of a backend. Wrong shapes inside a step are programmer errors and assert instead.
 
-use crate::{DType, KvType};
+use crate::{DType, KvLayout, KvType};
 
 /// What can go wrong between a model file and a running step.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -50,6 +50,16 @@ pub enum KernelError {
         kv_type: KvType,
         /// Elements of a head.
         head_dim: usize,
+    },
+    /// What a layer keeps of a token is nothing the backend's cache can hold.
+    #[error("layer {layer} keeps {layout} of each token, which the KV cache of {device} cannot hold")]
+    UnsupportedKvLayout {
+        /// The layer, from 0.
+        layer: usize,
+        /// What it keeps.
+        layout: KvLayout,
+        /// The backend.
+        device: String,
     },
     /// The device could not give the memory.
     #[error("{device} could not allocate {bytes} bytes for {what}")]

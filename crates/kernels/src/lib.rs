@@ -17,7 +17,7 @@ pub mod quant;
 pub mod reference;
 
 pub use backend::{
-    Activation, AttentionParams, Backend, EncoderOps, ExpertScoring, HeadShape, KvLayout, KvSpec, KvType,
+    Activation, AttentionParams, Backend, BufferRole, EncoderOps, ExpertParts, ExpertScoring, HeadShape, KvLayout, KvSpec, KvType,
     LayerNormParams, MatrixShape, MatrixSource, MoeParams, PositionBias, QkvParams, Rope, RopeKind, RowIds,
     SelfAttentionParams, StepLimits,
 };

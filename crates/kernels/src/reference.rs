@@ -11,7 +11,7 @@ mod tests;
 
 use crate::quant::{can_dequantize, dequantize_row, quantize_row};
 use crate::{
-    Activation, AttentionParams, BLOCK_TOKENS, Backend, Batch, DType, HeadShape, KernelError, KvSpec, KvType,
+    Activation, AttentionParams, BLOCK_TOKENS, Backend, Batch, BufferRole, DType, ExpertParts, HeadShape, KernelError, KvLayout, KvSpec, KvType,
     MatrixShape, MatrixSource, MoeParams, QkvParams, SequenceSpan, StepLimits,
 };
 
@@ -36,9 +36,17 @@ pub struct ReferenceMatrix {
     weights: Vec<f32>, // (rows, cols)
 }
 
+/// The experts of a layer.
+#[derive(Clone, Debug)]
+pub struct ReferenceExperts {
+    gate_up: Vec<ReferenceMatrix>, // (experts)
+    down: Vec<ReferenceMatrix>,    // (experts)
+}
+
 /// Activations.
 #[derive(Clone, Debug)]
 pub struct ReferenceBuffer {
+    role: BufferRole,
     rows: usize,
     cols: usize,
     values: Vec<f32>, // (rows, cols)
@@ -47,8 +55,10 @@ pub struct ReferenceBuffer {
 /// The cache. Slots never written hold NaN, which poisons whatever reads them.
 #[derive(Clone, Debug)]
 pub struct ReferenceKv {
-    spec: KvSpec,
-    keys: Vec<f32>,   // (layer, slot, kv_head, head_dim), what the cache's type keeps of each
+    kv_type: KvType,
+    slots: usize,
+    heads: Vec<(usize, usize)>, // of each layer: key-value heads, elements of a head
+    keys: Vec<f32>,             // (layer, slot, kv_head, head_dim), what the cache's type keeps of each
     values: Vec<f32>, // likewise
 }
 
@@ -127,6 +137,11 @@ impl ReferenceMatrix {
 
 impl ReferenceBuffer {
     #[cfg(test)]
+    pub(crate) fn role(&self) -> BufferRole {
+        self.role
+    }
+
+    #[cfg(test)]
     pub(crate) fn cols(&self) -> usize {
         self.cols
     }
@@ -148,16 +163,23 @@ impl ReferenceBuffer {
 
 impl ReferenceKv {
     fn at(&self, layer: usize, slot: usize, kv_head: usize) -> std::ops::Range<usize> {
-        let KvSpec { layers, kv_heads, head_dim, blocks, .. } = self.spec;
-        assert!(layer < layers && slot < blocks * BLOCK_TOKENS && kv_head < kv_heads, "outside the cache");
-        let first = ((layer * blocks * BLOCK_TOKENS + slot) * kv_heads + kv_head) * head_dim;
+        let (kv_heads, head_dim) = self.heads[layer];
+        assert!(slot < self.slots && kv_head < kv_heads, "outside the cache");
+        let before: usize = self.heads[..layer].iter().map(|(kv_heads, head_dim)| kv_heads * head_dim).sum();
+        let first = self.slots * before + (slot * kv_heads + kv_head) * head_dim;
         first..first + head_dim
+    }
+
+    fn check_heads(&self, shape: &HeadShape, layer: usize) {
+        assert!(shape.heads.is_multiple_of(shape.kv_heads), "{shape:?}: key-value heads divide the heads");
+        assert_eq!((shape.kv_heads, shape.head_dim), self.heads[layer], "heads and cache differ in shape");
     }
 }
 
 impl Backend for ReferenceBackend {
     type Matrix = ReferenceMatrix;
     type Vector = Vec<f32>;
+    type Experts = ReferenceExperts;
     type Buffer = ReferenceBuffer;
     type Kv = ReferenceKv;
 
@@ -189,23 +211,60 @@ impl Backend for ReferenceBackend {
         Ok(ReferenceMatrix { rows, cols, weights })
     }
 
+    fn experts_bytes(&self, experts: &[ExpertParts<MatrixShape>]) -> usize {
+        let of_one = |expert: &ExpertParts<MatrixShape>| {
+            self.matrix_bytes(&expert.gate_up) + self.matrix_bytes(&expert.down)
+        };
+        experts.iter().map(of_one).sum()
+    }
+
+    fn experts(&self, shapes: &[ExpertParts<MatrixShape>]) -> Result<ReferenceExperts, KernelError> {
+        let room = || Vec::with_capacity(shapes.len());
+        Ok(ReferenceExperts { gate_up: room(), down: room() })
+    }
+
+    fn pack_expert(
+        &self,
+        experts: &mut ReferenceExperts,
+        parts: &ExpertParts<MatrixSource<'_>>,
+    ) -> Result<(), KernelError> {
+        let (gate_up, down) = (self.pack(&parts.gate_up)?, self.pack(&parts.down)?);
+        experts.gate_up.push(gate_up);
+        experts.down.push(down);
+        Ok(())
+    }
+
+    fn vector_bytes(&self, length: usize) -> usize {
+        length * size_of::<f32>()
+    }
+
     fn vector(&self, values: &[f32]) -> Result<Vec<f32>, KernelError> {
         Ok(values.to_vec())
     }
 
-    fn buffer(&self, rows: usize, cols: usize) -> Result<ReferenceBuffer, KernelError> {
-        Ok(ReferenceBuffer { rows, cols, values: filled(rows * cols, 0.0, "activations")? })
+    fn buffer_bytes(&self, _role: BufferRole, rows: usize, cols: usize) -> usize {
+        rows * cols * size_of::<f32>()
+    }
+
+    fn buffer(&self, role: BufferRole, rows: usize, cols: usize) -> Result<ReferenceBuffer, KernelError> {
+        Ok(ReferenceBuffer { role, rows, cols, values: filled(rows * cols, 0.0, "activations")? })
     }
 
     fn kv_bytes(&self, spec: &KvSpec) -> usize {
-        2 * kv_elements(spec) * size_of::<f32>()
+        let elements = |layout: &KvLayout| match layout {
+            KvLayout::Heads { .. } => layout.elements_per_token(),
+            KvLayout::Latent { .. } => 0,
+        };
+        let per_token: usize = spec.layers.iter().map(elements).sum();
+        spec.blocks * BLOCK_TOKENS * per_token * size_of::<f32>()
     }
 
     fn kv(&self, spec: &KvSpec) -> Result<ReferenceKv, KernelError> {
-        spec.check()?;
-        let elements = kv_elements(spec);
+        let heads = spec.heads(DEVICE)?;
+        let slots = spec.blocks * BLOCK_TOKENS;
+        let elements = slots * heads.iter().map(|(kv_heads, head_dim)| kv_heads * head_dim).sum::<usize>();
         let (keys, values) = (filled(elements, f32::NAN, "keys")?, filled(elements, f32::NAN, "values")?);
-        Ok(ReferenceKv { spec: *spec, keys, values })
+        Ok(ReferenceKv { kv_type: spec.kv_type, slots, heads, keys, values })
     }
 
     fn scratch_bytes(&self, _limits: &StepLimits) -> usize {
@@ -278,7 +337,7 @@ impl Backend for ReferenceBackend {
         let batch = self.step();
         let HeadShape { heads, kv_heads, head_dim } = params.shape;
         qkv.check(batch.rows(), params.shape.qkv_width(), "qkv");
-        check_heads(&params.shape, &kv.spec);
+        kv.check_heads(&params.shape, layer);
         for row in 0..batch.rows() {
             let (position, slot) = (batch.positions[row], batch.slots[row] as usize);
             let (queries, rest) = qkv.row_mut(row).split_at_mut(heads * head_dim);
@@ -291,7 +350,7 @@ impl Backend for ReferenceBackend {
             {
                 prepare(key, params.k_norm, params, position);
                 let at = kv.at(layer, slot, kv_head);
-                let dtype = match kv.spec.kv_type {
+                let dtype = match kv.kv_type {
                     KvType::F16 => DType::F16,
                     KvType::Q8_0 => DType::Q8_0,
                 };
@@ -313,7 +372,7 @@ impl Backend for ReferenceBackend {
         let HeadShape { heads, kv_heads, head_dim } = params.shape;
         qkv.check(batch.rows(), params.shape.qkv_width(), "qkv");
         out.check(batch.rows(), params.shape.q_width(), "out");
-        check_heads(&params.shape, &kv.spec);
+        kv.check_heads(&params.shape, layer);
         assert!(params.sinks.is_none_or(|sinks| sinks.len() == heads), "one sink a head");
         for span in &batch.sequences {
             for row in 0..span.rows {
@@ -367,8 +426,7 @@ impl Backend for ReferenceBackend {
     fn moe(
         &mut self,
         router: &ReferenceMatrix,
-        gate_up: &[ReferenceMatrix],
-        down: &[ReferenceMatrix],
+        ReferenceExperts { gate_up, down }: &ReferenceExperts,
         params: &MoeParams,
         x: &ReferenceBuffer,
         hidden: &mut ReferenceBuffer,
@@ -482,10 +540,6 @@ fn store_rounded(dtype: DType, from: &[f32], to: &mut [f32]) {
     dequantize_row(dtype, &bytes, to);
 }
 
-fn kv_elements(spec: &KvSpec) -> usize {
-    spec.layers * spec.blocks * BLOCK_TOKENS * spec.kv_heads * spec.head_dim
-}
-
 fn filled(count: usize, value: f32, what: &'static str) -> Result<Vec<f32>, KernelError> {
     let mut values = Vec::new();
     let bytes = count.saturating_mul(size_of::<f32>());
@@ -513,13 +567,4 @@ fn check_source(part: &MatrixSource<'_>, cols_all: usize) -> Result<(), KernelEr
         return Err(KernelError::WrongSize { tensor, rows, cols, dtype, expected, found: part.bytes.len() });
     }
     Ok(())
-}
-
-fn check_heads(shape: &HeadShape, spec: &KvSpec) {
-    assert!(shape.heads.is_multiple_of(shape.kv_heads), "{shape:?}: key-value heads divide the heads");
-    assert_eq!(
-        (shape.kv_heads, shape.head_dim),
-        (spec.kv_heads, spec.head_dim),
-        "heads and cache differ in shape"
-    );
 }

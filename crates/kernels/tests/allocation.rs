@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use hanzo_engine_kernels::cpu::{CpuBackend, CpuMatrix, ThreadPool, Tier};
 use hanzo_engine_kernels::quant::quantize_row;
 use hanzo_engine_kernels::{
-    Activation, AttentionParams, BLOCK_TOKENS, Backend, Batch, DType, EncoderOps, ExpertScoring, HeadShape,
-    KernelError, KvSpec, KvType, LayerNormParams, MatrixShape, MatrixSource, MoeParams, PositionBias,
+    Activation, AttentionParams, BLOCK_TOKENS, Backend, BufferRole, Batch, DType, EncoderOps, ExpertParts, ExpertScoring, HeadShape,
+    KernelError, KvLayout, KvSpec, KvType, LayerNormParams, MatrixShape, MatrixSource, MoeParams, PositionBias,
     QkvParams, Rope, RopeKind, RowIds, SelfAttentionParams, SequenceSpan, StepLimits,
 };
 
@@ -72,23 +72,29 @@ fn batch(sequences: &[(u32, u32)]) -> Batch {
     batch
 }
 
-/// A matrix of parts of `rows` each.
-fn stacked(
-    backend: &CpuBackend,
-    types: &[DType],
-    rows: usize,
-    cols: usize,
-) -> Result<CpuMatrix, KernelError> {
+/// Parts of `rows` each, as a file holds them.
+fn encoded(types: &[DType], rows: usize, cols: usize) -> Vec<(MatrixShape, Vec<u8>)> {
     let weights: Vec<f32> = (0..rows * cols).map(|i| (i as f32 * 0.7).sin() * 0.05).collect();
     let encode = |&dtype: &DType| {
         let mut bytes = vec![0; dtype.bytes_of(rows * cols).expect("whole blocks")];
         quantize_row(dtype, &weights, &mut bytes);
         (MatrixShape { rows, cols, dtype }, bytes)
     };
-    let parts: Vec<(MatrixShape, Vec<u8>)> = types.iter().map(encode).collect();
-    let sources: Vec<MatrixSource<'_>> =
-        parts.iter().map(|(shape, bytes)| MatrixSource { name: "w", shape: *shape, bytes }).collect();
-    backend.pack(&sources)
+    types.iter().map(encode).collect()
+}
+
+fn sources(parts: &[(MatrixShape, Vec<u8>)]) -> Vec<MatrixSource<'_>> {
+    parts.iter().map(|(shape, bytes)| MatrixSource { name: "w", shape: *shape, bytes }).collect()
+}
+
+/// A matrix of such parts.
+fn stacked(
+    backend: &CpuBackend,
+    types: &[DType],
+    rows: usize,
+    cols: usize,
+) -> Result<CpuMatrix, KernelError> {
+    backend.pack(&sources(&encoded(types, rows, cols)))
 }
 
 #[test]
@@ -107,13 +113,13 @@ fn a_step_allocates_nothing() -> Result<(), KernelError> {
         let router = matrix(&backend, DType::F32, LIMITS.experts, WIDTH)?;
         // Experts of every kind of activations, and one whose gate and up differ in it.
         let types = [DType::Q4_K, DType::Q8_0, DType::F16];
-        let mut experts_gate_up = Vec::new();
-        let mut experts_down = Vec::new();
+        let mut experts = backend.experts(&[])?;
         for expert in 0..LIMITS.experts {
             let dtype = types[expert % types.len()];
             let up = if expert == 1 { DType::Q6_K } else { dtype };
-            experts_gate_up.push(stacked(&backend, &[dtype, up], HIDDEN, WIDTH)?);
-            experts_down.push(matrix(&backend, dtype, WIDTH, HIDDEN)?);
+            let (gate_up, down) = (encoded(&[dtype, up], HIDDEN, WIDTH), encoded(&[dtype], WIDTH, HIDDEN));
+            let parts = ExpertParts { gate_up: sources(&gate_up), down: sources(&down) };
+            backend.pack_expert(&mut experts, &parts)?;
         }
         let mixture = MoeParams {
             experts_used: LIMITS.experts_used,
@@ -126,18 +132,16 @@ fn a_step_allocates_nothing() -> Result<(), KernelError> {
         let norm = backend.vector(&[1.0; WIDTH])?;
         let inv_freq = backend.vector(&[0.1; 32])?;
         let mut kv = backend.kv(&KvSpec {
-            layers: 1,
-            kv_heads: HEADS.kv_heads,
-            head_dim: HEADS.head_dim,
+layers: vec![KvLayout::Heads { kv_heads: HEADS.kv_heads, head_dim: HEADS.head_dim, window: None }; 1],
             blocks: LIMITS.sequences * LIMITS.context.div_ceil(BLOCK_TOKENS),
             kv_type,
         })?;
         let (mut x, mut residual) =
-            (backend.buffer(LIMITS.rows, WIDTH)?, backend.buffer(LIMITS.rows, WIDTH)?);
-        let mut qkv = backend.buffer(LIMITS.rows, HEADS.qkv_width())?;
-        let mut mixed = backend.buffer(LIMITS.rows, HEADS.q_width())?;
-        let mut hidden = backend.buffer(LIMITS.rows, HIDDEN)?;
-        let mut hidden_experts = backend.buffer(LIMITS.rows, LIMITS.experts_used * HIDDEN)?;
+            (backend.buffer(BufferRole::Operand, LIMITS.rows, WIDTH)?, backend.buffer(BufferRole::Operand, LIMITS.rows, WIDTH)?);
+        let mut qkv = backend.buffer(BufferRole::Operand, LIMITS.rows, HEADS.qkv_width())?;
+        let mut mixed = backend.buffer(BufferRole::Operand, LIMITS.rows, HEADS.q_width())?;
+        let mut hidden = backend.buffer(BufferRole::Operand, LIMITS.rows, HIDDEN)?;
+        let mut hidden_experts = backend.buffer(BufferRole::Operand, LIMITS.rows, LIMITS.experts_used * HIDDEN)?;
         let mut logits = vec![0.0; LIMITS.logit_rows * VOCAB];
         let qkv_params = QkvParams {
             shape: HEADS,
@@ -162,8 +166,7 @@ fn a_step_allocates_nothing() -> Result<(), KernelError> {
             backend.add_rms_norm(&mut residual, &mixed, &norm, 1e-6, &mut x);
             backend.moe(
                 &router,
-                &experts_gate_up,
-                &experts_down,
+                &experts,
                 &mixture,
                 &x,
                 &mut hidden_experts,
@@ -219,11 +222,11 @@ fn encoder_steps(mut backend: CpuBackend) -> Result<(), KernelError> {
         norm_eps: 1e-6,
         rope: Some(Rope { kind: RopeKind::Neox, inv_freq: &inv_freq, magnitude: 1.0 }),
     };
-    let (mut x, mut residual) = (backend.buffer(LIMITS.rows, WIDTH)?, backend.buffer(LIMITS.rows, WIDTH)?);
-    let mut qkv = backend.buffer(LIMITS.rows, HEADS.qkv_width())?;
-    let mut mixed = backend.buffer(LIMITS.rows, HEADS.q_width())?;
-    let mut hidden = backend.buffer(LIMITS.rows, HIDDEN)?;
-    let mut unfolded = backend.buffer(LIMITS.rows, 3 * WIDTH)?;
+    let (mut x, mut residual) = (backend.buffer(BufferRole::Operand, LIMITS.rows, WIDTH)?, backend.buffer(BufferRole::Operand, LIMITS.rows, WIDTH)?);
+    let mut qkv = backend.buffer(BufferRole::Operand, LIMITS.rows, HEADS.qkv_width())?;
+    let mut mixed = backend.buffer(BufferRole::Operand, LIMITS.rows, HEADS.q_width())?;
+    let mut hidden = backend.buffer(BufferRole::Operand, LIMITS.rows, HIDDEN)?;
+    let mut unfolded = backend.buffer(BufferRole::Operand, LIMITS.rows, 3 * WIDTH)?;
     let batches = [whole(&[20]), whole(&[1, 3, 17])];
     let before = ALLOCATIONS.load(Ordering::SeqCst);
     for batch in &batches {

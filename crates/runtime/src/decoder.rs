@@ -2,7 +2,7 @@
 //! on buffers made beforehand. Which sequences run, and where their keys and values live, is the scheduler's.
 
 use hanzo_engine_kernels::{
-    AttentionParams, Backend, Batch, KernelError, MatrixShape, MatrixSource, MoeParams, QkvParams, Rope,
+    AttentionParams, Backend, Batch, BufferRole, ExpertParts, KernelError, MatrixShape, MatrixSource, MoeParams, QkvParams, Rope,
     StepLimits,
 };
 
@@ -16,19 +16,20 @@ pub struct MemoryPlan {
     /// Packed weights, to the byte. A matrix of a type the backend cannot pack counts as its file's bytes;
     /// [`Decoder::load`] refuses it.
     pub weights_bytes: u64,
-    /// Columns of all buffers.
-    buffer_cols: usize,
+    /// Role and columns of each buffer.
+    buffers: Vec<(BufferRole, usize)>,
 }
 
 impl MemoryPlan {
-    /// Of these packed weights, and buffers that have this many columns together.
-    pub(crate) fn new(weights_bytes: u64, buffer_cols: usize) -> Self {
-        Self { weights_bytes, buffer_cols }
+    /// Of these packed weights, and buffers of these roles and columns.
+    pub(crate) fn new(weights_bytes: u64, buffers: &[(BufferRole, usize)]) -> Self {
+        Self { weights_bytes, buffers: buffers.to_vec() }
     }
 
     /// Buffers and the backend's scratch for steps within `limits`.
     pub fn scratch_bytes<B: Backend>(&self, backend: &B, limits: &StepLimits) -> u64 {
-        (limits.rows * self.buffer_cols * size_of::<f32>()) as u64 + backend.scratch_bytes(limits) as u64
+        let bytes = |&(role, cols): &(BufferRole, usize)| backend.buffer_bytes(role, limits.rows, cols) as u64;
+        self.buffers.iter().map(bytes).sum::<u64>() + backend.scratch_bytes(limits) as u64
     }
 }
 
@@ -63,9 +64,8 @@ enum Mlp<B: Backend> {
     },
     Experts {
         params: MoeParams,
-        router: B::Matrix,       // (experts, hidden)
-        gate_up: Vec<B::Matrix>, // (experts), each (2 * moe.ffn, hidden)
-        down: Vec<B::Matrix>,    // (experts), each (hidden, moe.ffn)
+        router: B::Matrix,   // (experts, hidden)
+        experts: B::Experts, // (experts), each (2 * moe.ffn, hidden) and (hidden, moe.ffn)
     },
 }
 
@@ -81,11 +81,20 @@ struct Buffers<B: Backend> {
     branch: B::Buffer,         // (rows, hidden): what a layer's half adds to the residual
 }
 
-/// Columns of [`Buffers`]' members, in their order.
-fn buffer_cols(spec: &DecoderSpec) -> [usize; 7] {
+/// Role and columns of [`Buffers`]' members, in their order.
+fn buffer_shapes(spec: &DecoderSpec) -> [(BufferRole, usize); 7] {
+    use BufferRole::{Operand, Residual};
     let DecoderSpec { hidden, ffn, heads, moe, .. } = spec;
     let experts_ffn = moe.as_ref().map_or(0, MoeSpec::ffn_used);
-    [*hidden, *hidden, heads.qkv_width(), heads.q_width(), *ffn, experts_ffn, *hidden]
+    [
+        (Residual, *hidden),
+        (Operand, *hidden),
+        (Operand, heads.qkv_width()),
+        (Operand, heads.q_width()),
+        (Operand, *ffn),
+        (Operand, experts_ffn),
+        (Operand, *hidden),
+    ]
 }
 
 /// What a layer's matrices are packed from: parts stacked by rows.
@@ -94,14 +103,6 @@ const QKV_BIAS: &[LayerWeight] = &[LayerWeight::QueryBias, LayerWeight::KeyBias,
 const OUTPUT: &[LayerWeight] = &[LayerWeight::AttentionOutput];
 const GATE_UP: &[LayerWeight] = &[LayerWeight::Gate, LayerWeight::Up];
 const DOWN: &[LayerWeight] = &[LayerWeight::Down];
-
-fn expert_gate_up(expert: usize) -> [LayerWeight; 2] {
-    [LayerWeight::ExpertGate(expert), LayerWeight::ExpertUp(expert)]
-}
-
-fn expert_down(expert: usize) -> [LayerWeight; 1] {
-    [LayerWeight::ExpertDown(expert)]
-}
 
 impl<B: Backend> Decoder<B> {
     /// What [`Decoder::load`] and [`Decoder::prepare`] would take. Reads no weights.
@@ -117,21 +118,32 @@ impl<B: Backend> Decoder<B> {
                 group.iter().map(|&weight| files.tensor(weight).bytes.len()).sum()
             };
         }
+        for layer in 0..spec.layers {
+            let experts = expert_groups(spec, layer);
+            let weights = || experts.iter().flat_map(|expert| expert.gate_up.iter().chain(&expert.down));
+            weights_bytes += if weights().all(|&weight| backend.supports(files.tensor(weight).dtype)) {
+                backend.experts_bytes(&shapes(files, &experts))
+            } else {
+                weights().map(|&weight| files.tensor(weight).bytes.len()).sum()
+            };
+        }
         let vectors = spec.weights().filter(|(_, shape)| shape.len() == 1);
-        let vector_elements: usize = vectors.map(|(_, shape)| shape[0]).sum();
-        weights_bytes += (vector_elements + spec.rope.dim / 2) * size_of::<f32>();
-        MemoryPlan::new(weights_bytes as u64, buffer_cols(spec).iter().sum())
+        let lengths = vectors.map(|(_, shape)| shape[0]).chain([spec.rope.dim / 2]);
+        weights_bytes += lengths.map(|length| backend.vector_bytes(length)).sum::<usize>();
+        MemoryPlan::new(weights_bytes as u64, &buffer_shapes(spec))
     }
 
     /// Reads and packs all weights. `progress` hears the share that is done, up to 1. At no time is more held
-    /// than the packed weights and one matrix as stored; a mapped file's pages are given back as they are packed.
+    /// than the packed weights and one matrix, or one expert's, as stored; a mapped file's pages are given back as they are packed.
     ///
     /// # Errors
     /// `Kernel` where the backend cannot pack a type (nothing is packed then) or give the memory; `Unsupported`
     /// where a head differs from the embedding it is tied to.
     pub fn load(backend: &B, files: &ModelFiles, progress: &mut dyn FnMut(f32)) -> Result<Self, LoadError> {
         let spec = files.spec.clone();
-        for &weight in matrix_groups(&spec).iter().flatten() {
+        let experts = (0..spec.layers).flat_map(|layer| expert_groups(&spec, layer));
+        let experts = experts.flat_map(|expert| [expert.gate_up, expert.down]);
+        for weight in matrix_groups(&spec).into_iter().chain(experts).flatten() {
             let Tensor { name, dtype, .. } = files.tensor(weight);
             if !backend.supports(*dtype) {
                 let (tensor, dtype, device) = (name.clone(), *dtype, backend.device());
@@ -165,16 +177,18 @@ impl<B: Backend> Decoder<B> {
     /// The backend's, when it cannot give the memory.
     pub fn prepare(&mut self, backend: &mut B, limits: &StepLimits) -> Result<(), KernelError> {
         let rows = limits.rows;
-        let [residual, normed, qkv, attended, mlp_hidden, experts_hidden, branch] = buffer_cols(&self.spec);
+        let make = |(role, cols)| backend.buffer(role, rows, cols);
+        let [residual, normed, qkv, attended, mlp_hidden, experts_hidden, branch] =
+            buffer_shapes(&self.spec).map(make);
         self.buffers = Some(Buffers {
             rows,
-            residual: backend.buffer(rows, residual)?,
-            normed: backend.buffer(rows, normed)?,
-            qkv: backend.buffer(rows, qkv)?,
-            attended: backend.buffer(rows, attended)?,
-            mlp_hidden: backend.buffer(rows, mlp_hidden)?,
-            experts_hidden: backend.buffer(rows, experts_hidden)?,
-            branch: backend.buffer(rows, branch)?,
+            residual: residual?,
+            normed: normed?,
+            qkv: qkv?,
+            attended: attended?,
+            mlp_hidden: mlp_hidden?,
+            experts_hidden: experts_hidden?,
+            branch: branch?,
         });
         backend.reserve(limits)
     }
@@ -260,9 +274,9 @@ impl<B: Backend> Decoder<B> {
                     let (x, hidden, out) = (&b.normed, &mut b.mlp_hidden, &mut b.branch);
                     backend.gated_mlp(gate_up, down, spec.activation, x, hidden, out);
                 }
-                Mlp::Experts { params, router, gate_up, down } => {
+                Mlp::Experts { params, router, experts } => {
                     let (x, hidden, out) = (&b.normed, &mut b.experts_hidden, &mut b.branch);
-                    backend.moe(router, gate_up, down, params, x, hidden, out);
+                    backend.moe(router, experts, params, x, hidden, out);
                 }
             }
             backend.all_reduce(&mut b.branch);
@@ -300,32 +314,28 @@ impl<B: Backend> Loader<'_, B> {
                     gate_up: self.matrix(&of_layer(GATE_UP))?,
                     down: self.matrix(&of_layer(DOWN))?,
                 },
-                Some(moe) => self.experts(moe.params(spec.activation), moe.experts, layer)?,
+                Some(moe) => self.experts(moe.params(spec.activation), spec, layer)?,
             },
             window: spec.windows[layer],
         })
     }
 
-    fn experts(&mut self, params: MoeParams, count: usize, layer: usize) -> Result<Mlp<B>, LoadError> {
-        let of_layer = |part| Weight::Layer(layer, part);
-        let router = self.matrix(&[of_layer(LayerWeight::Router)])?;
-        let (mut gate_up, mut down) = (Vec::with_capacity(count), Vec::with_capacity(count));
-        for expert in 0..count {
-            gate_up.push(self.matrix(&expert_gate_up(expert).map(of_layer))?);
-            down.push(self.matrix(&expert_down(expert).map(of_layer))?);
+    fn experts(&mut self, params: MoeParams, spec: &DecoderSpec, layer: usize) -> Result<Mlp<B>, LoadError> {
+        let router = self.matrix(&[Weight::Layer(layer, LayerWeight::Router)])?;
+        let groups = expert_groups(spec, layer);
+        let mut experts = self.backend.experts(&shapes(self.files, &groups))?;
+        for ExpertParts { gate_up, down } in &groups {
+            let parts =
+                ExpertParts { gate_up: sources(self.files, gate_up), down: sources(self.files, down) };
+            self.backend.pack_expert(&mut experts, &parts)?;
+            self.done(gate_up);
+            self.done(down);
         }
-        Ok(Mlp::Experts { params, router, gate_up, down })
+        Ok(Mlp::Experts { params, router, experts })
     }
 
     fn matrix(&mut self, parts: &[Weight]) -> Result<B::Matrix, LoadError> {
-        let sources: Vec<MatrixSource<'_>> = parts
-            .iter()
-            .map(|&part| {
-                let tensor = self.files.tensor(part);
-                MatrixSource { name: &tensor.name, shape: matrix_shape(tensor), bytes: &tensor.bytes }
-            })
-            .collect();
-        let packed = self.backend.pack(&sources)?;
+        let packed = self.backend.pack(&sources(self.files, parts))?;
         self.done(parts);
         Ok(packed)
     }
@@ -355,7 +365,34 @@ impl<B: Backend> Loader<'_, B> {
     }
 }
 
-/// The weights of each packed matrix.
+/// The weights of each of a layer's experts.
+fn expert_groups(spec: &DecoderSpec, layer: usize) -> Vec<ExpertParts<Weight>> {
+    let parts = |parts: &[LayerWeight]| parts.iter().map(|&part| Weight::Layer(layer, part)).collect();
+    let expert = |expert| ExpertParts {
+        gate_up: parts(&[LayerWeight::ExpertGate(expert), LayerWeight::ExpertUp(expert)]),
+        down: parts(&[LayerWeight::ExpertDown(expert)]),
+    };
+    (0..spec.moe_of(layer).map_or(0, |moe| moe.experts)).map(expert).collect()
+}
+
+fn shapes(files: &ModelFiles, experts: &[ExpertParts<Weight>]) -> Vec<ExpertParts<MatrixShape>> {
+    let shapes = |parts: &[Weight]| parts.iter().map(|&part| matrix_shape(files.tensor(part))).collect();
+    let of_one = |parts: &ExpertParts<Weight>| ExpertParts {
+        gate_up: shapes(&parts.gate_up),
+        down: shapes(&parts.down),
+    };
+    experts.iter().map(of_one).collect()
+}
+
+fn sources<'a>(files: &'a ModelFiles, parts: &[Weight]) -> Vec<MatrixSource<'a>> {
+    let source = |&part: &Weight| {
+        let tensor = files.tensor(part);
+        MatrixSource { name: &tensor.name, shape: matrix_shape(tensor), bytes: &tensor.bytes }
+    };
+    parts.iter().map(source).collect()
+}
+
+/// The weights of each packed matrix but for the experts'.
 fn matrix_groups(spec: &DecoderSpec) -> Vec<Vec<Weight>> {
     let mut groups = vec![vec![Weight::TokenEmbedding]];
     for layer in 0..spec.layers {
@@ -369,13 +406,7 @@ fn matrix_groups(spec: &DecoderSpec) -> Vec<Vec<Weight>> {
                 push(GATE_UP);
                 push(DOWN);
             }
-            Some(moe) => {
-                push(&[LayerWeight::Router]);
-                for expert in 0..moe.experts {
-                    push(&expert_gate_up(expert));
-                    push(&expert_down(expert));
-                }
-            }
+            Some(_) => push(&[LayerWeight::Router]),
         }
     }
     if !spec.tied_embeddings {

@@ -154,7 +154,7 @@ impl Costs {
         let mut experts = Products::default();
         for (weight, shape) in spec.weights() {
             let &[rows, cols] = shape.as_slice() else {
-                weights_bytes += shape.iter().product::<usize>() * size_of::<f32>();
+                weights_bytes += backend.vector_bytes(shape.iter().product());
                 continue;
             };
             let part = MatrixShape { rows, cols, dtype: files.tensor(weight).dtype };

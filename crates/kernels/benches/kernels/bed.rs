@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use hanzo_engine_kernels::cpu::{CpuBackend, CpuBuffer, ThreadPool, Tier};
-use hanzo_engine_kernels::{BLOCK_TOKENS, Backend, Batch, HeadShape, SequenceSpan, StepLimits};
+use hanzo_engine_kernels::{BLOCK_TOKENS, Backend, BufferRole, Batch, HeadShape, SequenceSpan, StepLimits};
 
 /// Rows of a prefill step.
 pub(crate) const PREFILL: usize = 512;
@@ -76,7 +76,7 @@ pub(crate) fn numbers(count: usize) -> Vec<f32> {
 
 /// A buffer of such numbers, `(rows, cols)`.
 pub(crate) fn filled(backend: &mut CpuBackend, rows: usize, cols: usize) -> CpuBuffer {
-    let mut buffer = backend.buffer(rows, cols).expect("memory for activations");
+    let mut buffer = backend.buffer(BufferRole::Operand, rows, cols).expect("memory for activations");
     backend.write_rows(&mut buffer, 0, &numbers(rows * cols)).expect("rows the buffer has");
     buffer
 }

@@ -1,9 +1,9 @@
 //! Matrix products of every element type that the backend packs.
 
 use criterion::{BenchmarkId, Criterion, Throughput};
-use hanzo_engine_kernels::cpu::{CpuBackend, CpuMatrix};
+use hanzo_engine_kernels::cpu::{CpuBackend, CpuExperts, CpuMatrix};
 use hanzo_engine_kernels::quant::{can_quantize, quantize_row};
-use hanzo_engine_kernels::{Activation, Backend, DType, EncoderOps, MatrixShape, MatrixSource};
+use hanzo_engine_kernels::{Activation, Backend, BufferRole, DType, EncoderOps, ExpertParts, MatrixShape, MatrixSource};
 
 use crate::bed;
 
@@ -17,7 +17,7 @@ const PANEL: usize = 16;
 pub(crate) fn decode_and_prefill(criterion: &mut Criterion) {
     let mut backend = bed::backend();
     let x = bed::filled(&mut backend, bed::PREFILL, COLS);
-    let mut out = backend.buffer(bed::PREFILL, ROWS).expect("memory for activations");
+    let mut out = backend.buffer(BufferRole::Operand, bed::PREFILL, ROWS).expect("memory for activations");
     for &dtype in DType::ALL {
         if !backend.supports(dtype) {
             continue;
@@ -54,7 +54,7 @@ pub(crate) fn decode_and_prefill(criterion: &mut Criterion) {
 pub(crate) fn activations(criterion: &mut Criterion) {
     let mut backend = bed::backend();
     let x = bed::filled(&mut backend, bed::PREFILL, COLS);
-    let mut out = backend.buffer(bed::PREFILL, PANEL).expect("memory for activations");
+    let mut out = backend.buffer(BufferRole::Operand, bed::PREFILL, PANEL).expect("memory for activations");
     for dtype in [DType::F32, DType::Q8_0, DType::Q4_K] {
         let shape = MatrixShape { rows: PANEL, cols: COLS, dtype };
         let mut group = criterion.benchmark_group(format!("activations/{dtype}"));
@@ -78,7 +78,7 @@ pub(crate) fn activated(criterion: &mut Criterion) {
     const WIDTH: usize = 384;
     let mut backend = bed::backend();
     let x = bed::filled(&mut backend, bed::PREFILL, WIDTH);
-    let mut out = backend.buffer(bed::PREFILL, HIDDEN).expect("memory for activations");
+    let mut out = backend.buffer(BufferRole::Operand, bed::PREFILL, HIDDEN).expect("memory for activations");
     let bias = backend.vector(&bed::numbers(HIDDEN)).expect("memory for a vector");
     let shape = MatrixShape { rows: HIDDEN, cols: WIDTH, dtype: DType::F32 };
     let weights = matrices(&backend, shape, 1);
@@ -107,6 +107,24 @@ pub(crate) fn matrices(backend: &CpuBackend, shape: MatrixShape, count: usize) -
     (0..count.max(1))
         .map(|_| backend.pack(&source).expect("memory, and a type the backend supports"))
         .collect()
+}
+
+/// Experts of these shapes, all alike.
+pub(crate) fn experts(
+    backend: &CpuBackend,
+    gate_up: MatrixShape,
+    down: MatrixShape,
+    count: usize,
+) -> CpuExperts {
+    let bytes = [blocks(gate_up), blocks(down)];
+    let source = |shape, bytes| vec![MatrixSource { name: "weights", shape, bytes }];
+    let parts = ExpertParts { gate_up: source(gate_up, &bytes[0]), down: source(down, &bytes[1]) };
+    let shapes = vec![ExpertParts { gate_up: vec![gate_up], down: vec![down] }; count];
+    let mut experts = backend.experts(&shapes).expect("memory for the experts");
+    for _ in 0..count {
+        backend.pack_expert(&mut experts, &parts).expect("memory, and a type the backend supports");
+    }
+    experts
 }
 
 /// A tensor of some weights; or, where there is no encoder, of blocks whose bytes are below 64, which are codes and

@@ -1,8 +1,8 @@
 //! A layer's mixture of experts, of Qwen3-30B-A3B's shape.
 
 use criterion::{BenchmarkId, Criterion, Throughput};
-use hanzo_engine_kernels::cpu::{CpuBuffer, CpuMatrix};
-use hanzo_engine_kernels::{Activation, Backend, DType, ExpertScoring, MatrixShape, MoeParams};
+use hanzo_engine_kernels::cpu::{CpuBuffer, CpuExperts, CpuMatrix};
+use hanzo_engine_kernels::{Activation, Backend, BufferRole, DType, ExpertParts, ExpertScoring, MatrixShape, MoeParams};
 
 use crate::{bed, matmul};
 
@@ -23,8 +23,7 @@ const INPUTS: usize = bed::EXPERTS / bed::EXPERTS_USED;
 /// The experts of one layer: more than the caches.
 struct Layer {
     router: CpuMatrix,
-    gate_up: Vec<CpuMatrix>,
-    down: Vec<CpuMatrix>,
+    experts: CpuExperts,
 }
 
 /// One row: bytes of the weights of the experts it chose. Many: operations.
@@ -36,18 +35,18 @@ pub(crate) fn decode_and_prefill(criterion: &mut Criterion) {
             // What a router of sines prefers is a matter of phase.
             let phase = input as f32 / INPUTS as f32 * std::f32::consts::TAU;
             let row: Vec<f32> = (0..WIDTH).map(|i| (i as f32 * 0.37 + phase).sin()).collect();
-            let mut buffer = backend.buffer(1, WIDTH).expect("memory for activations");
+            let mut buffer = backend.buffer(BufferRole::Operand, 1, WIDTH).expect("memory for activations");
             backend.write_rows(&mut buffer, 0, &row).expect("rows the buffer has");
             buffer
         })
         .collect();
     let hidden_width = bed::EXPERTS_USED * HIDDEN;
-    let mut hidden = backend.buffer(bed::PREFILL, hidden_width).expect("memory for activations");
-    let mut out = backend.buffer(bed::PREFILL, WIDTH).expect("memory for activations");
+    let mut hidden = backend.buffer(BufferRole::Operand, bed::PREFILL, hidden_width).expect("memory for activations");
+    let mut out = backend.buffer(BufferRole::Operand, bed::PREFILL, WIDTH).expect("memory for activations");
     let router = MatrixShape { rows: bed::EXPERTS, cols: WIDTH, dtype: DType::F32 };
     let gate_up = MatrixShape { rows: 2 * HIDDEN, cols: WIDTH, dtype: TYPE };
     let down = MatrixShape { rows: WIDTH, cols: HIDDEN, dtype: TYPE };
-    let expert_bytes = backend.matrix_bytes(&[gate_up]) + backend.matrix_bytes(&[down]);
+    let expert_bytes = backend.experts_bytes(&[ExpertParts { gate_up: vec![gate_up], down: vec![down] }]);
     // Packed when the first benchmark that passes the filter wants them.
     let mut layer = None;
     let mut group = criterion.benchmark_group(format!("moe/{TYPE}"));
@@ -58,16 +57,15 @@ pub(crate) fn decode_and_prefill(criterion: &mut Criterion) {
             Throughput::Elements(2 * (rows * bed::EXPERTS_USED * 3 * HIDDEN * WIDTH) as u64)
         });
         group.bench_function(BenchmarkId::from_parameter(rows), |bencher| {
-            let Layer { router, gate_up, down } = layer.get_or_insert_with(|| Layer {
+            let Layer { router, experts } = layer.get_or_insert_with(|| Layer {
                 router: matmul::matrices(&backend, router, 1).remove(0),
-                gate_up: matmul::matrices(&backend, gate_up, bed::EXPERTS),
-                down: matmul::matrices(&backend, down, bed::EXPERTS),
+                experts: matmul::experts(&backend, gate_up, down, bed::EXPERTS),
             });
             let mut next = few.iter().cycle();
             bed::step(&mut backend, rows, rows, |backend| {
                 bencher.iter(|| {
                     let x = if rows == 1 { next.next().unwrap_or(&many) } else { &many };
-                    backend.moe(router, gate_up, down, &PARAMS, x, &mut hidden, &mut out);
+                    backend.moe(router, experts, &PARAMS, x, &mut hidden, &mut out);
                 });
             });
         });

@@ -1,7 +1,7 @@
 //! Attention inside sequences, of all-MiniLM-L6-v2's shape and BERT-base's.
 
 use criterion::{BenchmarkId, Criterion, Throughput};
-use hanzo_engine_kernels::{Backend, EncoderOps, HeadShape, PositionBias, SelfAttentionParams};
+use hanzo_engine_kernels::{Backend, BufferRole, EncoderOps, HeadShape, PositionBias, SelfAttentionParams};
 
 use crate::bed;
 
@@ -21,7 +21,7 @@ pub(crate) fn encoders(criterion: &mut Criterion) {
         let rows = lengths.iter().sum();
         let mut backend = bed::backend_for(heads, rows, lengths.len());
         let qkv = bed::filled(&mut backend, rows, heads.qkv_width());
-        let mut out = backend.buffer(rows, heads.q_width()).expect("memory for activations");
+        let mut out = backend.buffer(BufferRole::Operand, rows, heads.q_width()).expect("memory for activations");
         let params = SelfAttentionParams {
             heads,
             scale: 1.0 / (heads.head_dim as f32).sqrt(),

@@ -1,5 +1,7 @@
 //! What a layer's cache keeps of each token, and of how many tokens: numbers alone. Absent: where a device puts them.
 
+use std::fmt;
+
 use super::KvType;
 
 /// What a layer's cache keeps of a token.
@@ -43,6 +45,15 @@ impl KvLayout {
         match self {
             KvLayout::Heads { window: Some(window), .. } => tokens.min(*window as usize),
             _ => tokens,
+        }
+    }
+}
+
+impl fmt::Display for KvLayout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            KvLayout::Heads { kv_heads, head_dim, .. } => write!(f, "{kv_heads} heads of {head_dim}"),
+            KvLayout::Latent { rank, rope_dim } => write!(f, "a latent of {rank} and {rope_dim} that positions turn"),
         }
     }
 }

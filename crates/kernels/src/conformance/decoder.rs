@@ -7,7 +7,7 @@ use super::scene::{Chunk, Scene};
 use super::weights::{Weights, supported};
 use crate::reference::ReferenceBackend;
 use crate::{
-    Activation, AttentionParams, Backend, Batch, DType, HeadShape, KvSpec, KvType, QkvParams, Rope, RopeKind,
+    Activation, AttentionParams, Backend, Batch, BufferRole, DType, HeadShape, KvLayout, KvSpec, KvType, QkvParams, Rope, RopeKind,
     StepLimits,
 };
 
@@ -192,12 +192,18 @@ impl<B: Backend> Packed<B> {
         let blocks =
             scene.sequences.iter().flat_map(|s| &s.blocks).max().map_or(1, |&last| last as usize + 1);
         let HeadShape { kv_heads, head_dim, .. } = SHAPE;
-        let spec = KvSpec { layers: LAYERS, kv_heads, head_dim, blocks, kv_type: KvType::F16 };
+        let spec = KvSpec {
+            layers: vec![KvLayout::Heads { kv_heads, head_dim, window: None }; LAYERS],
+            blocks,
+            kv_type: KvType::F16,
+        };
         let mut kv = ok("kv", rig.backend.kv(&spec));
         // Made once for the largest step, as a runtime does: smaller steps find the leavings of larger ones.
         let rows = limits().rows;
-        let buffer = |cols| ok("buffer", rig.backend.buffer(rows, cols));
-        let (mut residual, mut x, mut qkv) = (buffer(WIDTH), buffer(WIDTH), buffer(SHAPE.qkv_width()));
+        let made = |role, cols| ok("buffer", rig.backend.buffer(role, rows, cols));
+        let buffer = |cols| made(BufferRole::Operand, cols);
+        let mut residual = made(BufferRole::Residual, WIDTH);
+        let (mut x, mut qkv) = (buffer(WIDTH), buffer(SHAPE.qkv_width()));
         let (mut attended, mut hidden, mut y) = (buffer(SHAPE.q_width()), buffer(HIDDEN), buffer(WIDTH));
 
         let mut logits: Vec<Vec<f32>> = LENGTHS.iter().map(|&n| vec![f32::NAN; n as usize * VOCAB]).collect();

@@ -10,11 +10,11 @@ use super::bounds::{FLOAT, Tally, dot_sigma, same_bits};
 use super::linear::gather;
 use super::mlp::{ACTIVATIONS, mlp_outputs};
 use super::random::Random;
-use super::rig::{Rig, rows_batch};
+use super::rig::{Rig, ok, rows_batch};
 use super::weights::{Weights, quantised, supported};
 use crate::quant::can_quantize;
 use crate::reference::formulas::{dot, route};
-use crate::{Backend, DType, ExpertScoring, MoeParams};
+use crate::{Backend, DType, ExpertParts, ExpertScoring, MatrixShape, MatrixSource, MoeParams};
 
 /// Largest batch of these checks.
 const ROWS_MAX: usize = 70;
@@ -146,8 +146,7 @@ struct Moe {
 /// The same on a device.
 struct Packed<B: Backend> {
     router: B::Matrix,
-    gate_up: Vec<B::Matrix>,
-    down: Vec<B::Matrix>,
+    experts: B::Experts,
 }
 
 impl Moe {
@@ -203,11 +202,21 @@ impl Moe {
     }
 
     fn pack<B: Backend>(&self, rig: &Rig<B>) -> Packed<B> {
-        Packed {
-            router: rig.matrix(std::slice::from_ref(&self.router)),
-            gate_up: self.gate_up.iter().map(|parts| rig.matrix(parts)).collect(),
-            down: self.down.iter().map(|part| rig.matrix(std::slice::from_ref(part))).collect(),
+        let parts = self.gate_up.iter().zip(&self.down).map(|(gate_up, down)| ExpertParts {
+            gate_up: gate_up.iter().map(Weights::source).collect(),
+            down: vec![down.source()],
+        });
+        let parts: Vec<ExpertParts<MatrixSource<'_>>> = parts.collect();
+        let shapes_of = |sources: &[MatrixSource<'_>]| sources.iter().map(|source| source.shape).collect();
+        let shapes: Vec<ExpertParts<MatrixShape>> = parts
+            .iter()
+            .map(|parts| ExpertParts { gate_up: shapes_of(&parts.gate_up), down: shapes_of(&parts.down) })
+            .collect();
+        let mut experts = ok("experts", rig.backend.experts(&shapes));
+        for parts in &parts {
+            ok("pack_expert", rig.backend.pack_expert(&mut experts, parts));
         }
+        Packed { router: rig.matrix(std::slice::from_ref(&self.router)), experts }
     }
 
     fn run<B: Backend>(&self, rig: &mut Rig<B>, packed: &Packed<B>, x: &[f32]) -> Vec<f32> {
@@ -217,8 +226,8 @@ impl Moe {
         let mut hidden = rig.blank(rows, hidden_width);
         let mut out = rig.blank(rows, width);
         rig.step(&rows_batch(&vec![0; rows]), |rig| {
-            let Packed { router, gate_up, down } = packed;
-            rig.backend.moe(router, gate_up, down, &self.params, &buffer, &mut hidden, &mut out);
+            let Packed { router, experts } = packed;
+            rig.backend.moe(router, experts, &self.params, &buffer, &mut hidden, &mut out);
         });
         rig.download("hidden", &hidden, rows, hidden_width);
         rig.download("moe", &out, rows, width)

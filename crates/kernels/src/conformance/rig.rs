@@ -1,7 +1,7 @@
 //! A backend on the bench: uploads, steps, downloads, and buffers with guard rows behind the batch.
 
 use super::weights::Weights;
-use crate::{Backend, Batch, HeadShape, KernelError, MatrixSource, SequenceSpan, StepLimits};
+use crate::{Backend, Batch, BufferRole, HeadShape, KernelError, MatrixSource, SequenceSpan, StepLimits};
 
 /// Rows of every buffer that lie behind the batch and must not change.
 const GUARD_ROWS: usize = 2;
@@ -37,10 +37,15 @@ impl<B: Backend> Rig<B> {
         ok("vector", self.backend.vector(values))
     }
 
-    /// A buffer of the rows given and guard rows.
+    /// A buffer of operands: the rows given and guard rows.
     pub(super) fn upload(&mut self, rows: &[f32], cols: usize) -> B::Buffer {
+        self.upload_as(BufferRole::Operand, rows, cols)
+    }
+
+    /// As [`Rig::upload`], in any role.
+    pub(super) fn upload_as(&mut self, role: BufferRole, rows: &[f32], cols: usize) -> B::Buffer {
         let count = rows.len() / cols;
-        let mut buffer = ok("buffer", self.backend.buffer(count + GUARD_ROWS, cols));
+        let mut buffer = ok("buffer", self.backend.buffer(role, count + GUARD_ROWS, cols));
         ok("write_rows", self.backend.write_rows(&mut buffer, 0, rows));
         ok("write_rows", self.backend.write_rows(&mut buffer, count, &vec![GUARD; GUARD_ROWS * cols]));
         buffer

@@ -5,7 +5,7 @@ use super::random::Random;
 use super::rig::{Rig, ok, whole_batch};
 use crate::reference::{ReferenceBackend, formulas};
 use crate::{
-    AttentionParams, BLOCK_TOKENS, Backend, Batch, EncoderOps, HeadShape, KvSpec, KvType, QkvParams, Rope,
+    AttentionParams, BLOCK_TOKENS, Backend, Batch, EncoderOps, HeadShape, KvLayout, KvSpec, KvType, QkvParams, Rope,
     RopeKind, SequenceSpan, StepLimits,
 };
 
@@ -307,7 +307,11 @@ fn run<B: Backend>(
     let (width, q_width) = (shape.qkv_width(), shape.q_width());
     let blocks = 1 + 2 * SPANS.len();
     let HeadShape { kv_heads, head_dim, .. } = shape;
-    let spec = KvSpec { layers: 2, kv_heads, head_dim, blocks, kv_type: case.kv_type };
+    let spec = KvSpec {
+        layers: vec![KvLayout::Heads { kv_heads, head_dim, window: None }; 2],
+        blocks,
+        kv_type: case.kv_type,
+    };
     let mut kv = ok("kv", rig.backend.kv(&spec));
     let vector = |values: &Option<Vec<f32>>| values.as_ref().map(|values| rig.vector(values));
     let (q_norm, k_norm) = (vector(&case.q_norm), vector(&case.k_norm));

@@ -6,7 +6,7 @@ use half::f16;
 use super::random::Random;
 use super::rig::Rig;
 use crate::{
-    AttentionParams, BLOCK_TOKENS, Backend, Batch, HeadShape, KvSpec, KvType, QkvParams, SequenceSpan,
+    AttentionParams, BLOCK_TOKENS, Backend, Batch, HeadShape, KvLayout, KvSpec, KvType, QkvParams, SequenceSpan,
     StepLimits,
 };
 
@@ -44,9 +44,10 @@ pub(super) struct Scene {
     blocks: usize,
 }
 
-/// Layers of the caches of these checks; the one in the middle counts, the others hold something else.
+/// Layers of the caches of these checks; the one in the middle counts, the others hold something else, in other heads.
 const LAYERS: usize = 3;
 const LAYER: usize = 1;
+const OTHER: HeadShape = HeadShape { heads: 1, kv_heads: 1, head_dim: 32 };
 /// Rows of the largest step of these checks.
 pub(super) const STEP_ROWS_MAX: usize = 512;
 
@@ -138,16 +139,13 @@ impl Scene {
     ) -> Vec<Vec<f32>> {
         let shape = self.shape;
         let (width, q_width) = (shape.qkv_width(), shape.q_width());
-        let spec = KvSpec {
-            layers: LAYERS,
-            kv_heads: shape.kv_heads,
-            head_dim: shape.head_dim,
-            blocks: self.blocks,
-            kv_type: self.kv_type,
-        };
+        let shapes = [OTHER, shape, OTHER];
+        let layout = |HeadShape { kv_heads, head_dim, .. }| KvLayout::Heads { kv_heads, head_dim, window: None };
+        let spec =
+            KvSpec { layers: shapes.map(layout).to_vec(), blocks: self.blocks, kv_type: self.kv_type };
         let mut kv = super::rig::ok("kv", rig.backend.kv(&spec));
         let sinks = setting.sinks.as_ref().map(|sinks| rig.vector(sinks));
-        let keep = QkvParams { shape, q_norm: None, k_norm: None, norm_eps: 1e-6, rope: None };
+        let keep = |shape| QkvParams { shape, q_norm: None, k_norm: None, norm_eps: 1e-6, rope: None };
         let params = AttentionParams {
             shape,
             scale: setting.scale,
@@ -161,13 +159,13 @@ impl Scene {
             let rows: Vec<f32> = step.iter().flat_map(|chunk| self.rows(chunk).iter().copied()).collect();
             let count = rows.len() / width;
             let mut qkv = rig.upload(&rows, width);
-            let other: Vec<f32> = rows.iter().map(|v| 1.5 - v).collect();
-            let mut other = rig.upload(&other, width);
+            let other: Vec<f32> = (0..count * OTHER.qkv_width()).map(|i| 1.5 - (i % 7) as f32).collect();
+            let mut other = rig.upload(&other, OTHER.qkv_width());
             let mut out = rig.blank(count, q_width);
             rig.step(&self.batch(step), |rig| {
                 for layer in 0..LAYERS {
                     let qkv = if layer == LAYER { &mut qkv } else { &mut other };
-                    rig.backend.rope_to_cache(qkv, &keep, &mut kv, layer);
+                    rig.backend.rope_to_cache(qkv, &keep(shapes[layer]), &mut kv, layer);
                 }
                 if i >= attend_from {
                     rig.backend.attention(&qkv, &params, &kv, LAYER, &mut out);

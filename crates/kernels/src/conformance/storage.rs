@@ -5,7 +5,10 @@ use super::bounds::same_bits;
 use super::random::Random;
 use super::rig::{Rig, ok, rows_batch};
 use super::weights::{Weights, supported};
-use crate::{Backend, DType, HeadShape, KernelError, KvSpec, KvType, MatrixShape, MatrixSource, StepLimits};
+use crate::{
+    Backend, BufferRole, DType, ExpertParts, HeadShape, KernelError, KvLayout, KvSpec, KvType, MatrixShape,
+    MatrixSource, StepLimits,
+};
 
 /// `pack` refuses what it cannot compute, and says which tensor: bytes that do not make the shape, rows that are not
 /// whole blocks, parts of unequal width, types it does not support.
@@ -67,16 +70,33 @@ pub fn check_sizes<B: Backend>(make: &impl Fn() -> B) {
                 (least..=most).contains(&found),
                 "matrix_bytes of {shape:?} is {found}, not in {least}..={most}"
             );
+            let expert = ExpertParts { gate_up: vec![shape], down: vec![shape] };
+            let experts = backend.experts_bytes(&[expert.clone(), expert]);
+            assert!((4 * least..=4 * most).contains(&experts), "experts_bytes of four of {shape:?} is {experts}");
             let both = backend.matrix_bytes(&[shape, shape]);
             assert!((2 * least..=2 * most).contains(&both), "matrix_bytes of two of {shape:?} is {both}");
         }
+    }
+    for (rows, cols) in [(1, 1), (512, 1024), (7, 4096)] {
+        for (role, least) in [(BufferRole::Residual, 4), (BufferRole::Operand, 1)] {
+            let found = backend.buffer_bytes(role, rows, cols);
+            // Rows and columns filled up to 64.
+            let most = 4 * rows.next_multiple_of(64) * cols.next_multiple_of(64);
+            assert!(
+                (least * rows * cols..=most).contains(&found),
+                "buffer_bytes of {role:?} [{rows}, {cols}] is {found}"
+            );
+        }
+        let found = backend.vector_bytes(cols);
+        assert!((4 * cols..=4 * cols.next_multiple_of(64)).contains(&found), "vector_bytes of {cols} is {found}");
     }
     let heads = HeadShape { heads: 8, kv_heads: 2, head_dim: 64 };
     for (&kv_type, layers, blocks) in
         KvType::ALL.iter().flat_map(|kv_type| [(kv_type, 1, 64), (kv_type, 28, 100), (kv_type, 2, 1000)])
     {
-        let (kv_heads, head_dim) = (heads.kv_heads, heads.head_dim);
-        let found = backend.kv_bytes(&KvSpec { layers, kv_heads, head_dim, blocks, kv_type });
+        let HeadShape { kv_heads, head_dim, .. } = heads;
+        let layout = KvLayout::Heads { kv_heads, head_dim, window: None };
+        let found = backend.kv_bytes(&KvSpec { layers: vec![layout; layers], blocks, kv_type });
         let elements = 2 * layers * blocks * 16 * kv_heads * head_dim;
         let least = match kv_type {
             KvType::F16 => 2 * elements,
@@ -88,7 +108,24 @@ pub fn check_sizes<B: Backend>(make: &impl Fn() -> B) {
             "kv_bytes of {layers} layers, {blocks} blocks of {kv_type} is {found}"
         );
     }
-    let odd = KvSpec { layers: 1, kv_heads: 1, head_dim: 80, blocks: 1, kv_type: KvType::Q8_0 };
+    // Layers that differ take what each takes alone.
+    let heads_of = |kv_heads, head_dim| KvLayout::Heads { kv_heads, head_dim, window: None };
+    let (few, many) = (heads_of(1, 64), heads_of(4, 256));
+    let of_layers = |layers: Vec<KvLayout>| KvSpec { layers, blocks: 100, kv_type: KvType::F16 };
+    let bytes = |layers: &[KvLayout]| backend.kv_bytes(&of_layers(layers.to_vec()));
+    assert_eq!(
+        bytes(&[few, many, few]),
+        2 * bytes(&[few]) + bytes(&[many]),
+        "kv_bytes of layers that differ are not those of each"
+    );
+    // What a device cannot hold it refuses by name, and counts for nothing.
+    let latent = KvLayout::Latent { rank: 512, rope_dim: 64 };
+    match backend.kv(&of_layers(vec![few, latent])) {
+        Ok(_) => assert!(bytes(&[latent]) >= 100 * 16 * 2 * 576, "a latent takes {} bytes", bytes(&[latent])),
+        Err(KernelError::UnsupportedKvLayout { layer: 1, layout, .. }) if layout == latent => {}
+        Err(error) => panic!("a cache of a latent layer was refused for another reason: {error}"),
+    }
+    let odd = KvSpec { layers: vec![heads_of(1, 80)], blocks: 1, kv_type: KvType::Q8_0 };
     match backend.kv(&odd) {
         Err(KernelError::BadKvType { kv_type: KvType::Q8_0, head_dim: 80 }) => {}
         Err(error) => panic!("a cache of Q8_0 for heads of 80 was refused for another reason: {error}"),
@@ -120,7 +157,7 @@ pub fn check_sizes<B: Backend>(make: &impl Fn() -> B) {
     );
 }
 
-/// New buffers are zero; rows written are read back bit for bit, wherever they start, and change no others; the sum
+/// New buffers are zero in either role; rows written are read back bit for bit, wherever they start, and change no others; the sum
 /// over one device is the identity.
 ///
 /// # Panics
@@ -128,8 +165,11 @@ pub fn check_sizes<B: Backend>(make: &impl Fn() -> B) {
 pub fn check_transfers<B: Backend>(make: &impl Fn() -> B) {
     let mut rig = Rig::for_rows(make(), 16, 128, 1);
     let mut random = Random::new(61);
-    for (rows, cols) in [(1, 1), (7, 33), (16, 64), (13, 100)] {
-        let mut buffer = ok("buffer", rig.backend.buffer(rows, cols));
+    let roles = [BufferRole::Residual, BufferRole::Operand];
+    for ((rows, cols), role) in
+        [(1, 1), (7, 33), (16, 64), (13, 100)].into_iter().flat_map(|shape| roles.map(|role| (shape, role)))
+    {
+        let mut buffer = ok("buffer", rig.backend.buffer(role, rows, cols));
         let mut expected = vec![0.0; rows * cols];
         let read = |rig: &Rig<B>, buffer: &B::Buffer, first: usize, count: usize| {
             let mut out = vec![f32::NAN; count * cols];

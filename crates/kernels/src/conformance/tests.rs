@@ -245,6 +245,9 @@ fn faulty_steps_are_caught() {
         UnsupportedTaken by check_pack: "pack took";
         UnnamedTensor by check_pack: "does not name the tensor";
         SizeHalved by check_sizes: "matrix_bytes";
+        ExpertsUncounted by check_sizes: "experts_bytes";
+        ResidualInHalves by check_sizes: "buffer_bytes of Residual";
+        LayersOfFirst by check_sizes: "layers that differ";
         EndOnce by check_steps: "end before any step";
     }
 }

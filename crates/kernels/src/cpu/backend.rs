@@ -11,14 +11,14 @@ use super::attention::{self, AttentionJob, AttentionLimits, AttentionScratch};
 use super::kv::CpuKv;
 use super::matmul::{Groups, PanelScratch, Plan, Product};
 use super::matrix::{CpuMatrix, PanelKind, Segment, packed_bytes, unpack_row};
-use super::moe::{self, MoeJob, MoeScratch};
+use super::moe::{self, CpuExperts, MoeJob, MoeScratch};
 use super::norm;
 use super::pool::{ThreadPool, Turn};
 use super::rope::{self, QkvJob, RopeTables, Rotation};
 use super::self_attention::SelfAttentionScratch;
 use super::tier::Tier;
 use crate::{
-    Activation, AttentionParams, Backend, Batch, DType, KernelError, KvSpec, MatrixShape, MatrixSource,
+    Activation, AttentionParams, Backend, Batch, BufferRole, DType, ExpertParts, KernelError, KvSpec, MatrixShape, MatrixSource,
     MoeParams, QkvParams, Rope, StepLimits,
 };
 
@@ -209,6 +209,7 @@ fn qkv_job<'a>(params: &'a QkvParams<'_, CpuVector>) -> QkvJob<'a> {
 impl Backend for CpuBackend {
     type Matrix = CpuMatrix;
     type Vector = CpuVector;
+    type Experts = CpuExperts;
     type Buffer = CpuBuffer;
     type Kv = CpuKv;
 
@@ -231,6 +232,28 @@ impl Backend for CpuBackend {
         CpuMatrix::pack(parts, &mut self.pool.turn(), &self.device())
     }
 
+    fn experts_bytes(&self, experts: &[ExpertParts<MatrixShape>]) -> usize {
+        let matrices = experts.iter().flat_map(|expert| [&expert.gate_up, &expert.down]);
+        matrices.map(|parts| self.matrix_bytes(parts)).fold(0, usize::saturating_add)
+    }
+
+    fn experts(&self, shapes: &[ExpertParts<MatrixShape>]) -> Result<CpuExperts, KernelError> {
+        Ok(CpuExperts::with_room_for(shapes.len()))
+    }
+
+    fn pack_expert(
+        &self,
+        experts: &mut CpuExperts,
+        parts: &ExpertParts<MatrixSource<'_>>,
+    ) -> Result<(), KernelError> {
+        experts.push(self.pack(&parts.gate_up)?, self.pack(&parts.down)?);
+        Ok(())
+    }
+
+    fn vector_bytes(&self, length: usize) -> usize {
+        length.saturating_mul(size_of::<f32>())
+    }
+
     fn vector(&self, values: &[f32]) -> Result<CpuVector, KernelError> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let mut copy = Aligned::zeroed(values.len(), "a vector")?;
@@ -238,7 +261,11 @@ impl Backend for CpuBackend {
         Ok(CpuVector { values: copy, id: NEXT.fetch_add(1, Ordering::Relaxed) })
     }
 
-    fn buffer(&self, rows: usize, cols: usize) -> Result<CpuBuffer, KernelError> {
+    fn buffer_bytes(&self, _role: BufferRole, rows: usize, cols: usize) -> usize {
+        rows.saturating_mul(cols).saturating_mul(size_of::<f32>())
+    }
+
+    fn buffer(&self, _role: BufferRole, rows: usize, cols: usize) -> Result<CpuBuffer, KernelError> {
         Ok(CpuBuffer { rows, cols, data: Aligned::zeroed(rows.saturating_mul(cols), "activations")? })
     }
 
@@ -247,7 +274,7 @@ impl Backend for CpuBackend {
     }
 
     fn kv(&self, spec: &KvSpec) -> Result<CpuKv, KernelError> {
-        CpuKv::new(spec)
+        CpuKv::new(spec, &self.device())
     }
 
     fn scratch_bytes(&self, limits: &StepLimits) -> usize {
@@ -409,8 +436,7 @@ impl Backend for CpuBackend {
     fn moe(
         &mut self,
         router: &CpuMatrix,
-        gate_up: &[CpuMatrix],
-        down: &[CpuMatrix],
+        experts: &CpuExperts,
         params: &MoeParams,
         x: &CpuBuffer,
         hidden: &mut CpuBuffer,
@@ -418,24 +444,15 @@ impl Backend for CpuBackend {
     ) {
         let mut step = self.step();
         let (rows, cols) = (step.batch.rows(), router.cols());
-        let (experts, used, limits) = (router.rows(), params.experts_used, step.scratch.limits);
-        assert_eq!((gate_up.len(), down.len()), (experts, experts), "an expert for each row of the router");
-        assert!(used > 0 && used <= experts, "{used} of {experts} experts");
-        assert!(
-            experts <= limits.experts && used <= limits.experts_used,
-            "more experts than the step limits"
-        );
-        let width = down[0].cols();
-        let parts = if params.gated { 2 } else { 1 };
-        for (gate_up, down) in gate_up.iter().zip(down) {
-            assert_eq!((gate_up.rows(), gate_up.cols()), (parts * width, cols), "gate and up of an expert");
-            assert_eq!((down.rows(), down.cols()), (cols, width), "down of an expert");
-        }
+        let (count, used, limits) = (router.rows(), params.experts_used, step.scratch.limits);
+        assert!(used > 0 && used <= count, "{used} of {count} experts");
+        assert!(count <= limits.experts && used <= limits.experts_used, "more experts than the step limits");
+        let width = experts.check(count, if params.gated { 2 } else { 1 }, cols);
         assert!(cols.max(width) <= limits.width, "experts wider than the step limits");
         x.check(rows, cols, "x");
         hidden.check(rows, used * width, "hidden");
         out.check(rows, cols, "out");
-        let job = MoeJob { router, gate_up, down, params, x: &x.data, rows };
+        let job = MoeJob { router, experts, params, x: &x.data, rows };
         let (mut product, scratch) = step.experts();
         moe::moe(&mut product, scratch, &job, &mut hidden.data, &mut out.data);
     }

@@ -10,7 +10,7 @@
 //! Codes are bytes and scales halves, one for 32 elements of one key or value, as in GGML's Q8_0.
 
 use super::aligned::Aligned;
-use crate::{BLOCK_TOKENS, KernelError, KvSpec, KvType};
+use crate::{BLOCK_TOKENS, HeadShape, KernelError, KvLayout, KvSpec, KvType};
 
 /// Elements of a head that share a scale in Q8_0.
 pub(super) const GROUP: usize = KvType::Q8_0.group();
@@ -18,9 +18,23 @@ pub(super) const GROUP: usize = KvType::Q8_0.group();
 /// See the module.
 #[derive(Debug)]
 pub struct CpuKv {
-    spec: KvSpec,
+    kv_type: KvType,
+    blocks: usize,
+    layers: Vec<LayerKv>,
     keys: Aligned<u8>,   // (layer, block, kv_head, key_stride)
     values: Aligned<u8>, // (layer, block, kv_head, value_stride)
+}
+
+/// Where a layer's part of the cache lies, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LayerKv {
+    pub(super) kv_heads: usize,
+    pub(super) head_dim: usize,
+    /// Of one head in a block.
+    pub(super) key_stride: usize,
+    pub(super) value_stride: usize,
+    keys_first: usize,
+    values_first: usize,
 }
 
 /// Elements of a value row in F16: whole vectors.
@@ -45,56 +59,73 @@ pub(super) fn value_stride(kv_type: KvType, head_dim: usize) -> usize {
     }
 }
 
-fn bytes(spec: &KvSpec, stride: usize) -> usize {
-    [spec.layers, spec.blocks, spec.kv_heads].into_iter().fold(stride, usize::saturating_mul)
+/// Bytes of a layer's keys and of its values.
+fn layer_bytes(spec: &KvSpec, kv_heads: usize, head_dim: usize) -> [usize; 2] {
+    let heads = spec.blocks.saturating_mul(kv_heads);
+    [key_stride(spec.kv_type, head_dim), value_stride(spec.kv_type, head_dim)]
+        .map(|stride| heads.saturating_mul(stride))
 }
 
 impl CpuKv {
     /// Bytes of a cache.
     pub(super) fn bytes(spec: &KvSpec) -> usize {
-        bytes(spec, key_stride(spec.kv_type, spec.head_dim))
-            .saturating_add(bytes(spec, value_stride(spec.kv_type, spec.head_dim)))
+        let of_layer = |layout: &KvLayout| match *layout {
+            KvLayout::Heads { kv_heads, head_dim, .. } => layer_bytes(spec, kv_heads, head_dim),
+            KvLayout::Latent { .. } => [0, 0],
+        };
+        spec.layers.iter().flat_map(of_layer).fold(0, usize::saturating_add)
     }
 
-    pub(super) fn new(spec: &KvSpec) -> Result<CpuKv, KernelError> {
-        spec.check()?;
-        let keys = bytes(spec, key_stride(spec.kv_type, spec.head_dim));
-        let values = bytes(spec, value_stride(spec.kv_type, spec.head_dim));
+    pub(super) fn new(spec: &KvSpec, device: &str) -> Result<CpuKv, KernelError> {
+        let (mut keys, mut values) = (0usize, 0usize);
+        let mut layers = Vec::with_capacity(spec.layers.len());
+        for (kv_heads, head_dim) in spec.heads(device)? {
+            layers.push(LayerKv {
+                kv_heads,
+                head_dim,
+                key_stride: key_stride(spec.kv_type, head_dim),
+                value_stride: value_stride(spec.kv_type, head_dim),
+                keys_first: keys,
+                values_first: values,
+            });
+            let [key_bytes, value_bytes] = layer_bytes(spec, kv_heads, head_dim);
+            (keys, values) = (keys.saturating_add(key_bytes), values.saturating_add(value_bytes));
+        }
         let keys = Aligned::zeroed(keys, "the keys of the KV cache")?;
         let values = Aligned::zeroed(values, "the values of the KV cache")?;
-        Ok(CpuKv { spec: *spec, keys, values })
+        Ok(CpuKv { kv_type: spec.kv_type, blocks: spec.blocks, layers, keys, values })
     }
 
-    pub(super) fn spec(&self) -> &KvSpec {
-        &self.spec
+    pub(super) fn kv_type(&self) -> KvType {
+        self.kv_type
     }
 
-    /// Bytes of one head's keys in a block.
-    pub(super) fn key_stride(&self) -> usize {
-        key_stride(self.spec.kv_type, self.spec.head_dim)
+    /// Blocks of 16 tokens.
+    pub(super) fn blocks(&self) -> usize {
+        self.blocks
     }
 
-    /// Bytes of one head's values in a block.
-    pub(super) fn value_stride(&self) -> usize {
-        value_stride(self.spec.kv_type, self.spec.head_dim)
+    /// A layer's part.
+    ///
+    /// # Panics
+    /// If there is no such layer, or it holds other heads.
+    pub(super) fn layer(&self, layer: usize, shape: &HeadShape) -> LayerKv {
+        let part = self.layers[layer];
+        assert_eq!((part.kv_heads, part.head_dim), (shape.kv_heads, shape.head_dim), "another cache's heads");
+        part
     }
 
-    /// Keys of all blocks of a layer: `(block, kv_head, key_stride)`.
-    pub(super) fn layer_keys(&self, layer: usize) -> &[u8] {
-        let count = self.spec.blocks * self.spec.kv_heads * self.key_stride();
-        &self.keys[layer * count..][..count]
-    }
-
-    /// Values of all blocks of a layer: `(block, kv_head, value_stride)`.
-    pub(super) fn layer_values(&self, layer: usize) -> &[u8] {
-        let count = self.spec.blocks * self.spec.kv_heads * self.value_stride();
-        &self.values[layer * count..][..count]
+    /// Keys and values of all blocks of a layer: `(block, kv_head, key_stride)` and `(block, kv_head, value_stride)`.
+    pub(super) fn bytes_of(&self, part: &LayerKv) -> (&[u8], &[u8]) {
+        let heads = self.blocks * part.kv_heads;
+        let keys = &self.keys[part.keys_first..][..heads * part.key_stride];
+        (keys, &self.values[part.values_first..][..heads * part.value_stride])
     }
 
     /// Both, for writing.
-    pub(super) fn layer_mut(&mut self, layer: usize) -> (&mut [u8], &mut [u8]) {
-        let blocks = self.spec.blocks * self.spec.kv_heads;
-        let (keys, values) = (blocks * self.key_stride(), blocks * self.value_stride());
-        (&mut self.keys[layer * keys..][..keys], &mut self.values[layer * values..][..values])
+    pub(super) fn bytes_of_mut(&mut self, part: &LayerKv) -> (&mut [u8], &mut [u8]) {
+        let heads = self.blocks * part.kv_heads;
+        let keys = &mut self.keys[part.keys_first..][..heads * part.key_stride];
+        (keys, &mut self.values[part.values_first..][..heads * part.value_stride])
     }
 }

@@ -35,5 +35,6 @@ mod unfold;
 pub use backend::{CpuBackend, CpuBuffer, CpuVector};
 pub use kv::CpuKv;
 pub use matrix::CpuMatrix;
+pub use moe::CpuExperts;
 pub use pool::{THREADS_MAX, ThreadPool, Turn};
 pub use tier::{TIER_VARIABLE, Tier};

@@ -39,11 +39,46 @@ pub(super) struct MoeScratch {
     partial: Aligned<f32>, // (pairs, outputs)
 }
 
+/// The experts of a layer, each packed as matrices of their own.
+#[derive(Debug)]
+pub struct CpuExperts {
+    gate_up: Vec<CpuMatrix>, // (experts)
+    down: Vec<CpuMatrix>,    // (experts)
+}
+
+impl CpuExperts {
+    pub(super) fn with_room_for(experts: usize) -> CpuExperts {
+        CpuExperts { gate_up: Vec::with_capacity(experts), down: Vec::with_capacity(experts) }
+    }
+
+    pub(super) fn push(&mut self, gate_up: CpuMatrix, down: CpuMatrix) {
+        self.gate_up.push(gate_up);
+        self.down.push(down);
+    }
+
+    /// Bytes of all that are packed.
+    pub fn bytes(&self) -> usize {
+        self.gate_up.iter().chain(&self.down).map(CpuMatrix::bytes).sum()
+    }
+
+    /// Asserts that there are `experts`, alike in shape, with gate and up as `parts` of each of which `cols` inputs are
+    /// made. Gives the width between their products.
+    pub(super) fn check(&self, experts: usize, parts: usize, cols: usize) -> usize {
+        let CpuExperts { gate_up, down } = self;
+        assert_eq!((gate_up.len(), down.len()), (experts, experts), "an expert for each row of the router");
+        let width = down[0].cols();
+        for (gate_up, down) in gate_up.iter().zip(down) {
+            assert_eq!((gate_up.rows(), gate_up.cols()), (parts * width, cols), "gate and up of an expert");
+            assert_eq!((down.rows(), down.cols()), (cols, width), "down of an expert");
+        }
+        width
+    }
+}
+
 /// The operands.
 pub(super) struct MoeJob<'a> {
     pub(super) router: &'a CpuMatrix,
-    pub(super) gate_up: &'a [CpuMatrix],
-    pub(super) down: &'a [CpuMatrix],
+    pub(super) experts: &'a CpuExperts,
     pub(super) params: &'a MoeParams,
     /// `(rows, router.cols)`.
     pub(super) x: &'a [f32],
@@ -132,7 +167,7 @@ pub(super) fn moe(
     let MoeScratch { weights, places, firsts, partial, .. } = scratch;
     let firsts = &firsts[..job.router.rows() + 1];
     let places = Places { of: &places[..rows * used], each: used, columns };
-    let gate_up = Groups { matrices: job.gate_up, firsts };
+    let gate_up = Groups { matrices: &job.experts.gate_up, firsts };
     let input = Input { x: job.x.as_ptr(), rows, places: Some(places) };
     let activation = job.params.activation;
     // SAFETY: `x` holds the rows (asserted); each pair has a column of its own.
@@ -140,11 +175,11 @@ pub(super) fn moe(
         if job.params.gated {
             product.gated(gate_up, activation, input, hidden);
         } else {
-            let outputs = 0..job.down[0].cols();
+            let outputs = 0..job.experts.down[0].cols();
             product.store_rows(gate_up, outputs, None, Some(activation), input, &mut None, hidden);
         }
     }
-    let down = Groups { matrices: job.down, firsts };
+    let down = Groups { matrices: &job.experts.down, firsts };
     let input = Input { x: hidden.as_ptr(), rows: columns, places: None };
     let mut ready = None;
     // So many outputs at a time that those of all pairs stay in a cache until they are added up.

@@ -294,18 +294,14 @@ pub(super) fn rope_to_cache(
     layer: usize,
 ) {
     let (rows, width) = (batch.rows(), job.shape.qkv_width());
-    let HeadShape { kv_heads, head_dim, .. } = job.shape;
-    let spec = *kv.spec();
+    let kv_heads = job.shape.kv_heads;
+    let (part, kv_type) = (kv.layer(layer, &job.shape), kv.kv_type());
     assert!(qkv.len() >= rows * width, "qkv holds fewer rows than the batch");
-    assert!(
-        spec.kv_heads == kv_heads && spec.head_dim == head_dim && layer < spec.layers,
-        "another cache's heads"
-    );
-    let slots = spec.blocks * BLOCK_TOKENS;
+    let slots = kv.blocks() * BLOCK_TOKENS;
     assert!(batch.slots.iter().all(|&slot| (slot as usize) < slots), "a slot outside the cache");
     let (turns, fresh, pairs) = tables.of(job, rows);
-    let (key_stride, value_stride) = (kv.key_stride(), kv.value_stride());
-    let (keys, values) = kv.layer_mut(layer);
+    let (key_stride, value_stride) = (part.key_stride, part.value_stride);
+    let (keys, values) = kv.bytes_of_mut(&part);
     let (turns, qkv) = (turns.shared(), Shared::new(qkv));
     let (keys, values) = (Shared::new(keys), Shared::new(values));
     turn.run(rows, grain(width), &|_, range| {
@@ -329,7 +325,7 @@ pub(super) fn rope_to_cache(
                     offset,
                     key_stride,
                     value_stride,
-                    kv_type: spec.kv_type,
+                    kv_type,
                 };
                 dispatch(tier, row);
             }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::{CpuBackend, ThreadPool, Tier};
 use crate::quant::quantize_row;
 use crate::{
-    Backend, Batch, DType, HeadShape, KernelError, MatrixShape, MatrixSource, SequenceSpan, StepLimits,
+    Backend, BufferRole, Batch, DType, HeadShape, KernelError, MatrixShape, MatrixSource, SequenceSpan, StepLimits,
     conformance,
 };
 
@@ -94,7 +94,7 @@ fn product(
         experts_used: 0,
     })?;
     let matrix = backend.pack(&[*source])?;
-    let (mut input, mut output) = (backend.buffer(rows, cols)?, backend.buffer(rows, outputs)?);
+    let (mut input, mut output) = (backend.buffer(BufferRole::Operand, rows, cols)?, backend.buffer(BufferRole::Operand, rows, outputs)?);
     backend.write_rows(&mut input, 0, x)?;
     let count = rows as u32;
     backend.begin(&Batch {

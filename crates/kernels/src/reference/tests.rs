@@ -86,11 +86,12 @@ fn a_mixture_by_hand() {
     let router = matrix(3, 2, &[0.0, 0.0, 2f32.ln(), 0.0, 6f32.ln(), 0.0]);
     let gate_up = vec![matrix(2, 2, &[1.0, 0.0, 0.0, 1.0]); 3];
     let down: Vec<_> = (1..=3).map(|e| matrix(2, 1, &[e as f32; 2])).collect();
-    let mut x = backend.buffer(2, 2).unwrap();
-    let (mut hidden, mut out) = (backend.buffer(2, 2).unwrap(), backend.buffer(2, 2).unwrap());
+    let mut x = backend.buffer(BufferRole::Operand, 2, 2).unwrap();
+    let (mut hidden, mut out) = (backend.buffer(BufferRole::Operand, 2, 2).unwrap(), backend.buffer(BufferRole::Operand, 2, 2).unwrap());
     backend.write_rows(&mut x, 0, &[1.0, 4.0, f32::NAN, 1.0]).unwrap();
     backend.begin(&prompt(2)).unwrap();
-    backend.moe(&router, &gate_up, &down, &MIXTURE, &x, &mut hidden, &mut out);
+    let experts = ReferenceExperts { gate_up, down };
+    backend.moe(&router, &experts, &MIXTURE, &x, &mut hidden, &mut out);
     // 6/9 of the third expert and 2/9 of the second: (18 + 4) / 9.
     let silu = 1.0 / (1.0 + (-1f32).exp());
     close(&out.values[..2], &[22.0 / 9.0 * 4.0 * silu; 2]);
@@ -170,7 +171,7 @@ fn f32_matrix(backend: &ReferenceBackend, rows: usize, weights: &[f32]) -> Refer
 }
 
 fn buffer(backend: &mut ReferenceBackend, cols: usize, values: &[f32]) -> ReferenceBuffer {
-    let mut buffer = backend.buffer(values.len() / cols, cols).unwrap();
+    let mut buffer = backend.buffer(BufferRole::Operand, values.len() / cols, cols).unwrap();
     backend.write_rows(&mut buffer, 0, values).unwrap();
     buffer
 }
@@ -180,7 +181,7 @@ fn matrices_by_hand() {
     let mut backend = ready(SHAPE);
     let weight = f32_matrix(&backend, 2, &[1.0, 2.0, 3.0, -1.0, 0.5, 4.0]);
     let x = buffer(&mut backend, 3, &[1.0, 1.0, 1.0, 2.0, 0.0, -1.0]);
-    let mut out = backend.buffer(2, 2).unwrap();
+    let mut out = backend.buffer(BufferRole::Operand, 2, 2).unwrap();
     backend.begin(&prompt(2)).unwrap();
     backend.matmul(&weight, None, &x, &mut out);
     close(&out.values, &[6.0, 3.5, -1.0, -6.0]);
@@ -191,7 +192,7 @@ fn matrices_by_hand() {
     backend.logits(&weight, &x, &mut logits).unwrap();
     close(&logits, &[-1.0, -6.0]);
 
-    let mut embedded = backend.buffer(2, 3).unwrap();
+    let mut embedded = backend.buffer(BufferRole::Operand, 2, 3).unwrap();
     backend.embed(&weight, 2.0, &mut embedded);
     close(&embedded.values, &[2.0, 4.0, 6.0, -2.0, 1.0, 8.0]);
 
@@ -199,7 +200,7 @@ fn matrices_by_hand() {
     let gate_up = f32_matrix(&backend, 2, &[1.0, 0.0, 0.0, 3.0, 0.0, 2.0]);
     let x = buffer(&mut backend, 3, &[1.0, 1.0, 1.0, 2.0, 7.0, -3.5]);
     let down = f32_matrix(&backend, 2, &[2.0, -1.0]);
-    let mut hidden = backend.buffer(2, 1).unwrap();
+    let mut hidden = backend.buffer(BufferRole::Operand, 2, 1).unwrap();
     backend.gated_mlp(&gate_up, &down, Activation::Silu, &x, &mut hidden, &mut out);
     close(&hidden.values, &[3.655_293, -1.761_594_2]); // 5 silu(1), -silu(2)
     close(&out.values, &[7.310_586, -3.655_293, -3.523_188_4, 1.761_594_2]);
@@ -240,9 +241,9 @@ fn means(window: Option<u32>) -> Vec<f32> {
         [vec![1.0; 8], vec![0.0; 4], vec![p, -p, 100.0 + p, 0.0]].concat()
     };
     let mut qkv = buffer(&mut backend, 16, &(0..rows).flat_map(row).collect::<Vec<_>>());
-    let spec = KvSpec { layers: 2, kv_heads: 2, head_dim: 2, blocks: 4, kv_type: KvType::F16 };
+    let spec = KvSpec { layers: vec![KvLayout::Heads { kv_heads: 2, head_dim: 2, window: None }; 2], blocks: 4, kv_type: KvType::F16 };
     let mut kv = backend.kv(&spec).unwrap();
-    let mut out = backend.buffer(40, 8).unwrap();
+    let mut out = backend.buffer(BufferRole::Operand, 40, 8).unwrap();
     backend.begin(&prompt(rows)).unwrap();
     let params = QkvParams { shape, q_norm: None, k_norm: None, norm_eps: 0.0, rope: None };
     backend.rope_to_cache(&mut qkv, &params, &mut kv, 1);
@@ -266,7 +267,7 @@ fn attention_sees_what_it_should() {
 fn rope_to_cache_norms_turns_and_stores() {
     let mut backend = ready(SHAPE);
     let mut qkv = buffer(&mut backend, 12, &[3.0, 4.0, 0.0, 2.0, 3.0, 4.0, 1.0, 1.0, 5.0, 6.0, 0.1, 70000.0]);
-    let spec = KvSpec { layers: 1, kv_heads: 2, head_dim: 2, blocks: 2, kv_type: KvType::F16 };
+    let spec = KvSpec { layers: vec![KvLayout::Heads { kv_heads: 2, head_dim: 2, window: None }; 1], blocks: 2, kv_type: KvType::F16 };
     let mut kv = backend.kv(&spec).unwrap();
     let mut batch = prompt(1);
     batch.positions = vec![3];
@@ -297,8 +298,8 @@ fn rope_to_cache_norms_turns_and_stores() {
 #[should_panic(expected = "an op outside a step")]
 fn ops_need_a_step() {
     let mut backend = ready(SHAPE);
-    let x = backend.buffer(1, 2).unwrap();
-    let mut out = backend.buffer(1, 2).unwrap();
+    let x = backend.buffer(BufferRole::Operand, 1, 2).unwrap();
+    let mut out = backend.buffer(BufferRole::Operand, 1, 2).unwrap();
     backend.rms_norm(&x, &vec![1.0; 2], 0.0, &mut out);
 }
 

@@ -346,14 +346,17 @@ fn check_plan(case: &str, vectors: usize, buffer_cols: usize) {
     let matrices = decoder.layers.iter().flat_map(|layer| {
         let mlp: Vec<_> = match &layer.mlp {
             Mlp::Dense { gate_up, down } => vec![gate_up, down],
-            Mlp::Experts { router, gate_up, down, .. } => {
-                gate_up.iter().chain(down).chain([router]).collect()
-            }
+            Mlp::Experts { router, .. } => vec![router],
         };
         mlp.into_iter().chain([&layer.qkv, &layer.output])
     });
     let matrix_bytes: usize =
         matrices.chain([&decoder.embedding]).chain(&decoder.head).map(|matrix| matrix.bytes()).sum();
+    let experts = decoder.layers.iter().map(|layer| match &layer.mlp {
+        Mlp::Experts { experts, .. } => experts.bytes(),
+        Mlp::Dense { .. } => 0,
+    });
+    let matrix_bytes = matrix_bytes + experts.sum::<usize>();
     let vectors = vectors + decoder.spec.rope.dim / 2;
     assert_eq!(plan.weights_bytes, (matrix_bytes + 4 * vectors) as u64);
 

@@ -1,7 +1,7 @@
 //! One step: from packed sequences to the hidden states of their rows.
 
 use hanzo_engine_kernels::{
-    Activation, Backend, Batch, EncoderOps, KernelError, LayerNormParams, PositionBias, QkvParams, Rope,
+    Activation, Backend, Batch, BufferRole, EncoderOps, KernelError, LayerNormParams, PositionBias, QkvParams, Rope,
     RowIds, SelfAttentionParams,
 };
 
@@ -22,27 +22,39 @@ pub(super) struct Buffers<B: Backend> {
     unfolded: Option<B::Buffer>,       // (rows, hidden * window): what a convolution multiplies
 }
 
-/// Columns of [`Buffers`]' members, in their order; 0 where there is none.
-pub(super) fn buffer_cols(spec: &EncoderSpec) -> [usize; 8] {
+/// Role and columns of [`Buffers`]' members, in their order; 0 columns where there is none. The three that take each
+/// other's place hold the sum in turns.
+pub(super) fn buffer_shapes(spec: &EncoderSpec) -> [(BufferRole, usize); 8] {
+    use BufferRole::{Operand, Residual};
     let &EncoderSpec { hidden, ffn, heads, .. } = spec;
     let experts = spec.experts.map_or(0, |experts| experts.used * ffn);
     let unfolded = spec.convolution.map_or(0, |convolution| hidden * convolution.window);
-    [hidden, hidden, heads.qkv_width(), heads.q_width(), ffn, hidden, experts, unfolded]
+    [
+        (Residual, hidden),
+        (Residual, hidden),
+        (Operand, heads.qkv_width()),
+        (Operand, heads.q_width()),
+        (Operand, ffn),
+        (Residual, hidden),
+        (Operand, experts),
+        (Operand, unfolded),
+    ]
 }
 
 impl<B: Backend> Buffers<B> {
     pub(super) fn new(backend: &B, spec: &EncoderSpec, rows: usize) -> Result<Self, KernelError> {
+        let make = |(role, cols)| backend.buffer(role, rows, cols);
+        let some = |shape: (BufferRole, usize)| (shape.1 > 0).then(|| make(shape)).transpose();
         let [residual, normed, qkv, attended, mlp_hidden, branch, experts_hidden, unfolded] =
-            buffer_cols(spec);
-        let some = |cols: usize| (cols > 0).then(|| backend.buffer(rows, cols)).transpose();
+            buffer_shapes(spec);
         Ok(Self {
             rows,
-            residual: backend.buffer(rows, residual)?,
-            normed: backend.buffer(rows, normed)?,
-            qkv: backend.buffer(rows, qkv)?,
-            attended: backend.buffer(rows, attended)?,
-            mlp_hidden: backend.buffer(rows, mlp_hidden)?,
-            branch: backend.buffer(rows, branch)?,
+            residual: make(residual)?,
+            normed: make(normed)?,
+            qkv: make(qkv)?,
+            attended: make(attended)?,
+            mlp_hidden: make(mlp_hidden)?,
+            branch: make(branch)?,
             experts_hidden: some(experts_hidden)?,
             unfolded: some(unfolded)?,
         })
@@ -271,8 +283,8 @@ fn mlp_forward<B: EncoderOps>(
                 backend.add_embedding(rows, RowIds::Types, out);
             }
         }
-        Mlp::Experts { params, router, up, down, bias } => {
-            backend.moe(router, up, down, params, x, hidden, out);
+        Mlp::Experts { params, router, experts, bias } => {
+            backend.moe(router, experts, params, x, hidden, out);
             if let Some(rows) = bias {
                 backend.add_embedding(rows, RowIds::Types, out);
             }

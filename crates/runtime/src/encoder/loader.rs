@@ -3,12 +3,15 @@
 
 use std::borrow::Cow;
 
-use hanzo_engine_kernels::{Backend, DType, ExpertScoring, KernelError, MatrixSource, MoeParams, quant};
+use hanzo_engine_kernels::{
+    Backend, DType, ExpertParts, ExpertScoring, KernelError, MatrixShape, MatrixSource, MoeParams, quant,
+};
 
 use super::distance::{alibi_slopes, learned_table};
 use super::head::{HeadNorm, dense};
 use super::packing::{
-    DOWN, GATE_UP, Group, OUTPUT, QKV, UP, WeightType, groups, is_transposed, row_bias_shape,
+    DOWN, GATE_UP, Group, OUTPUT, QKV, UP, WeightType, expert_groups, expert_shapes, groups, is_transposed,
+    row_bias_shape,
 };
 use super::spec::{Disentangled, Distance, EncoderSpec, ExpertsSpec, MlpSpec, NormKind, NormOrder, QkNorm};
 use super::weights::{LayerPart, Part, Weight};
@@ -23,7 +26,8 @@ pub(super) fn load<B: Backend>(
     progress: &mut dyn FnMut(f32),
 ) -> Result<Encoder<B>, LoadError> {
     let spec = files.spec.clone();
-    for group in groups(&spec) {
+    let experts = (0..spec.layers.len()).flat_map(|layer| expert_groups(&spec, layer)).flatten();
+    for group in groups(&spec).into_iter().chain(experts) {
         for (part, shape) in group.parts.iter().zip(group.shapes(files, weight_type)) {
             if !backend.supports(shape.dtype) {
                 let (tensor, dtype) = (files.tensor(part.weight()).name.clone(), shape.dtype);
@@ -80,7 +84,7 @@ struct Loader<'a, B: Backend> {
     bytes_total: u64,
 }
 
-impl<B: Backend> Loader<'_, B> {
+impl<'a, B: Backend> Loader<'a, B> {
     /// One layer. `distances` is the embedding of distances, where there is one.
     fn layer(&mut self, layer: usize, distances: Option<&[f32]>) -> Result<Layer<B>, LoadError> {
         let spec = self.spec;
@@ -120,7 +124,7 @@ impl<B: Backend> Loader<'_, B> {
         let spec = self.spec;
         Ok(match (spec.experts.filter(|_| spec.layers[layer].experts), spec.mlp) {
             (Some(experts), mlp) => {
-                let ExpertsSpec { count, used, bias, .. } = experts;
+                let ExpertsSpec { used, bias, .. } = experts;
                 let params = MoeParams {
                     experts_used: used,
                     scoring: ExpertScoring::Softmax,
@@ -130,16 +134,19 @@ impl<B: Backend> Loader<'_, B> {
                     gated: false,
                 };
                 let router = self.matrix(layer, &[LayerPart::Router])?;
-                let (mut up, mut down) = (Vec::with_capacity(count), Vec::with_capacity(count));
-                for expert in 0..count {
-                    up.push(self.matrix(layer, &[LayerPart::ExpertUp(expert)])?);
-                    down.push(self.matrix(layer, &[LayerPart::ExpertDown(expert)])?);
+                let groups = expert_groups(spec, layer);
+                let shapes = expert_shapes(self.files, self.weight_type, &groups);
+                let mut experts = self.backend.experts(&shapes)?;
+                for [up, down] in &groups {
+                    let (up_parts, down_parts) = (self.stored(up)?, self.stored(down)?);
+                    let parts = ExpertParts { gate_up: sources(&up_parts), down: sources(&down_parts) };
+                    self.backend.pack_expert(&mut experts, &parts)?;
+                    up.parts.iter().chain(&down.parts).for_each(|part| self.done(part.weight()));
                 }
                 Mlp::Experts {
                     params,
                     router,
-                    up,
-                    down,
+                    experts,
                     bias: self.row_bias(bias, layer, LayerPart::Experts)?,
                 }
             }
@@ -293,33 +300,26 @@ impl<B: Backend> Loader<'_, B> {
     }
 
     fn pack(&mut self, parts: &[Part], multiplied: bool) -> Result<B::Matrix, LoadError> {
-        let group = Group { parts: parts.to_vec(), multiplied };
-        let shapes = group.shapes(self.files, self.weight_type);
-        let tensors: Vec<&Tensor> = parts.iter().map(|part| self.files.tensor(part.weight())).collect();
-        let bytes: Result<Vec<Cow<'_, [u8]>>, LoadError> = tensors
-            .iter()
-            .zip(&shapes)
-            .zip(parts)
-            .map(|((tensor, shape), &part)| {
-                if is_transposed(self.spec, part) {
-                    transposed_as(tensor, shape.dtype)
-                } else {
-                    stored_as(tensor, shape.dtype)
-                }
-            })
-            .collect();
-        let bytes = bytes?;
-        let sources: Vec<MatrixSource<'_>> = tensors
-            .iter()
-            .zip(shapes)
-            .zip(&bytes)
-            .map(|((tensor, shape), bytes)| MatrixSource { name: &tensor.name, shape, bytes })
-            .collect();
-        let packed = self.backend.pack(&sources)?;
+        let stored = self.stored(&Group { parts: parts.to_vec(), multiplied })?;
+        let packed = self.backend.pack(&sources(&stored))?;
         for part in parts {
             self.done(part.weight());
         }
         Ok(packed)
+    }
+
+    /// A group's tensors in the types they are packed as.
+    fn stored(&self, group: &Group) -> Result<Vec<Stored<'a>>, LoadError> {
+        let stored = |(&part, shape): (&Part, MatrixShape)| {
+            let tensor = self.files.tensor(part.weight());
+            let bytes = if is_transposed(self.spec, part) {
+                transposed_as(tensor, shape.dtype)?
+            } else {
+                stored_as(tensor, shape.dtype)?
+            };
+            Ok(Stored { name: &tensor.name, shape, bytes })
+        };
+        group.parts.iter().zip(group.shapes(self.files, self.weight_type)).map(stored).collect()
     }
 
     /// A group's biases one after the other.
@@ -383,6 +383,18 @@ impl<B: Backend> Loader<'_, B> {
         self.bytes_done += bytes.len() as u64;
         (self.progress)((self.bytes_done as f64 / self.bytes_total as f64) as f32);
     }
+}
+
+/// A tensor as it is packed.
+struct Stored<'a> {
+    name: &'a str,
+    shape: MatrixShape,
+    bytes: Cow<'a, [u8]>,
+}
+
+fn sources<'a>(stored: &'a [Stored<'_>]) -> Vec<MatrixSource<'a>> {
+    let source = |part: &'a Stored<'_>| MatrixSource { name: part.name, shape: part.shape, bytes: &part.bytes };
+    stored.iter().map(source).collect()
 }
 
 /// A tensor's bytes in a type, which is its own or one it is quantised to.

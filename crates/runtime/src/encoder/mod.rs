@@ -91,9 +91,8 @@ enum Mlp<B: Backend> {
     },
     Experts {
         params: MoeParams,
-        router: B::Matrix,    // (experts, hidden)
-        up: Vec<B::Matrix>,   // (experts), each (ffn, hidden)
-        down: Vec<B::Matrix>, // (experts), each (hidden, ffn)
+        router: B::Matrix,   // (experts, hidden)
+        experts: B::Experts, // (experts), each (ffn, hidden) and (hidden, ffn)
         /// As of a gated MLP.
         bias: Option<B::Matrix>,
     },
@@ -122,7 +121,7 @@ impl<B: Backend> Encoder<B> {
     }
 
     /// Reads and packs all weights. `progress` hears the share that is done, up to 1. At no time is more held than
-    /// the packed weights and one matrix as stored, of experts that are stored the other way round three times; a mapped
+    /// the packed weights and one matrix as stored, or one expert's, three times where it is stored the other way round; a mapped
     /// file's pages are given back as they are packed.
     ///
     /// # Errors

@@ -1,9 +1,9 @@
 //! Which matrices an encoder is packed as, in which types, and what memory it takes.
 
-use hanzo_engine_kernels::{Backend, DType, MatrixShape};
+use hanzo_engine_kernels::{Backend, DType, ExpertParts, MatrixShape};
 
 use super::EncoderFiles;
-use super::forward::buffer_cols;
+use super::forward::buffer_shapes;
 use super::spec::{Disentangled, Distance, EncoderSpec, MlpSpec};
 use super::weights::{LayerPart, Part, Weight};
 use crate::decoder::MemoryPlan;
@@ -75,14 +75,7 @@ pub(super) fn groups(spec: &EncoderSpec) -> Vec<Group> {
         groups.extend([QKV, OUTPUT].map(group));
         match spec.experts.filter(|_| layer_spec.experts) {
             None => groups.extend([up, DOWN].map(group)),
-            Some(experts) => {
-                groups.push(group(&[LayerPart::Router]));
-                groups.extend(
-                    (0..experts.count)
-                        .flat_map(|expert| [LayerPart::ExpertUp(expert), LayerPart::ExpertDown(expert)])
-                        .map(|part| group(&[part])),
-                );
-            }
+            Some(_) => groups.push(group(&[LayerPart::Router])),
         }
     }
     if let Some(head) = spec.masked_lm {
@@ -92,6 +85,14 @@ pub(super) fn groups(spec: &EncoderSpec) -> Vec<Group> {
         }
     }
     groups
+}
+
+/// Up and down of each of a layer's experts.
+pub(super) fn expert_groups(spec: &EncoderSpec, layer: usize) -> Vec<[Group; 2]> {
+    let group = |part| Group { parts: vec![Part::Layer(layer, part)], multiplied: true };
+    let of_one = |expert| [LayerPart::ExpertUp(expert), LayerPart::ExpertDown(expert)].map(group);
+    let experts = spec.experts.filter(|_| spec.layers[layer].experts);
+    (0..experts.map_or(0, |experts| experts.count)).map(of_one).collect()
 }
 
 impl Group {
@@ -118,6 +119,19 @@ pub(super) fn is_transposed(spec: &EncoderSpec, part: Part) -> bool {
         && spec.experts.is_some_and(|experts| experts.down_transposed)
 }
 
+/// Shapes of a layer's experts.
+pub(super) fn expert_shapes(
+    files: &EncoderFiles,
+    weight_type: WeightType,
+    groups: &[[Group; 2]],
+) -> Vec<ExpertParts<MatrixShape>> {
+    let of_one = |[up, down]: &[Group; 2]| ExpertParts {
+        gate_up: up.shapes(files, weight_type),
+        down: down.shapes(files, weight_type),
+    };
+    groups.iter().map(of_one).collect()
+}
+
 pub(super) fn plan<B: Backend>(backend: &B, files: &EncoderFiles, weight_type: WeightType) -> MemoryPlan {
     let spec = &files.spec;
     let mut bytes = 0;
@@ -129,12 +143,23 @@ pub(super) fn plan<B: Backend>(backend: &B, files: &EncoderFiles, weight_type: W
             group.parts.iter().map(|part| files.tensor(part.weight()).bytes.len()).sum()
         };
     }
+    for layer in 0..spec.layers.len() {
+        let groups = expert_groups(spec, layer);
+        let shapes = expert_shapes(files, weight_type, &groups);
+        let parts = shapes.iter().flat_map(|expert| expert.gate_up.iter().chain(&expert.down));
+        bytes += if parts.into_iter().all(|part| backend.supports(part.dtype)) {
+            backend.experts_bytes(&shapes)
+        } else {
+            let parts = groups.iter().flatten().flat_map(|group| &group.parts);
+            parts.map(|part| files.tensor(part.weight()).bytes.len()).sum()
+        };
+    }
     let row_biases = spec.weights().into_iter().filter(|&(weight, _)| is_row_bias(spec, weight)).count();
     if row_biases > 0 {
         bytes += row_biases * backend.matrix_bytes(&[row_bias_shape(spec)]);
     }
-    bytes += vector_elements(spec) * size_of::<f32>();
-    MemoryPlan::new(bytes as u64, buffer_cols(spec).iter().sum())
+    bytes += backend.vector_bytes(vector_elements(spec));
+    MemoryPlan::new(bytes as u64, &buffer_shapes(spec))
 }
 
 /// Numbers of all vectors: norms, biases, frequencies, and tables over distances.

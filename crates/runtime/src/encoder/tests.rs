@@ -339,6 +339,11 @@ fn the_plan_is_what_loading_takes() {
         let plan = Encoder::plan(&backend, &files, WeightType::Stored);
         // The CPU's matrices know their bytes, the reference's vectors their numbers.
         let matrix_bytes: usize = held(&encoder).0.iter().map(|matrix| matrix.bytes()).sum();
+        let experts = encoder.layers.iter().map(|layer| match &layer.mlp {
+            Mlp::Experts { experts, .. } => experts.bytes(),
+            Mlp::Plain { .. } | Mlp::Gated { .. } => 0,
+        });
+        let matrix_bytes = matrix_bytes + experts.sum::<usize>();
         let reference =
             Encoder::load(&ReferenceBackend::new(), &files, WeightType::Stored, &mut |_| ()).unwrap();
         let (_, vectors, numbers) = held(&reference);
@@ -377,8 +382,8 @@ fn held<B: EncoderOps>(encoder: &Encoder<B>) -> (Vec<&B::Matrix>, Vec<&B::Vector
             Mlp::Gated { gate_up, down, down_bias } => {
                 matrices.extend([gate_up, down].into_iter().chain(down_bias));
             }
-            Mlp::Experts { router, up, down, bias, .. } => {
-                matrices.extend([router].into_iter().chain(up).chain(down).chain(bias));
+            Mlp::Experts { router, bias, .. } => {
+                matrices.extend([router].into_iter().chain(bias));
             }
         }
     }

@@ -13,7 +13,7 @@ mod weights;
 pub use config::Config;
 pub(crate) use gguf::ROPE_FACTORS;
 pub use gguf::from_gguf;
-use hanzo_engine_kernels::{Activation, HeadShape, KvSpec, KvType, StepLimits};
+use hanzo_engine_kernels::{Activation, HeadShape, KvLayout, KvSpec, KvType, StepLimits};
 pub use hf::from_config;
 pub use moe::MoeSpec;
 pub use rope::{RopeScaling, RopeSpec};
@@ -67,13 +67,9 @@ impl DecoderSpec {
 
     /// The paged cache of `blocks` blocks of 16 tokens, stored as `kv_type`.
     pub fn kv_spec(&self, blocks: usize, kv_type: KvType) -> KvSpec {
-        KvSpec {
-            layers: self.layers,
-            kv_heads: self.heads.kv_heads,
-            head_dim: self.heads.head_dim,
-            blocks,
-            kv_type,
-        }
+        let HeadShape { kv_heads, head_dim, .. } = self.heads;
+        let layers = self.windows.iter().map(|&window| KvLayout::Heads { kv_heads, head_dim, window });
+        KvSpec { layers: layers.collect(), blocks, kv_type }
     }
 
     /// The mixture of experts that a layer is, or none.

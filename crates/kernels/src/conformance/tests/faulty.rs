@@ -10,7 +10,7 @@ pub(super) use fault::Fault;
 use crate::quant::{dequantize_row, scale_min};
 use crate::reference::{ReferenceBackend, ReferenceBuffer, ReferenceKv, formulas};
 use crate::{
-    Activation, AttentionParams, BLOCK_TOKENS, Backend, Batch, DType, KernelError, KvSpec, MatrixShape,
+    Activation, AttentionParams, BLOCK_TOKENS, Backend, Batch, BufferRole, DType, ExpertParts, KernelError, KvSpec, MatrixShape,
     MatrixSource, MoeParams, QkvParams, Rope, RopeKind, StepLimits,
 };
 
@@ -163,6 +163,7 @@ impl Faulty {
 impl Backend for Faulty {
     type Matrix = Vec<Part>;
     type Vector = Vec<f32>;
+    type Experts = Vec<ExpertParts<Part>>;
     type Buffer = ReferenceBuffer;
     type Kv = ReferenceKv;
 
@@ -209,12 +210,40 @@ impl Backend for Faulty {
         Ok(sources.iter().map(decode).collect())
     }
 
+    fn experts_bytes(&self, experts: &[ExpertParts<MatrixShape>]) -> usize {
+        let bytes = self.inner.experts_bytes(experts);
+        if self.fault == Fault::ExpertsUncounted { bytes / experts.len() / 8 } else { bytes }
+    }
+
+    fn experts(&self, shapes: &[ExpertParts<MatrixShape>]) -> Result<Self::Experts, KernelError> {
+        Ok(Vec::with_capacity(shapes.len()))
+    }
+
+    fn pack_expert(
+        &self,
+        experts: &mut Self::Experts,
+        parts: &ExpertParts<MatrixSource<'_>>,
+    ) -> Result<(), KernelError> {
+        let (gate_up, down) = (self.pack(&parts.gate_up)?, self.pack(&parts.down)?);
+        experts.push(ExpertParts { gate_up, down });
+        Ok(())
+    }
+
+    fn vector_bytes(&self, length: usize) -> usize {
+        self.inner.vector_bytes(length)
+    }
+
     fn vector(&self, values: &[f32]) -> Result<Vec<f32>, KernelError> {
         Ok(values.to_vec())
     }
 
-    fn buffer(&self, rows: usize, cols: usize) -> Result<ReferenceBuffer, KernelError> {
-        let mut buffer = self.inner.buffer(rows, cols)?;
+    fn buffer_bytes(&self, role: BufferRole, rows: usize, cols: usize) -> usize {
+        let role_bytes = self.inner.buffer_bytes(role, rows, cols);
+        if self.fault == Fault::ResidualInHalves { role_bytes / 2 } else { role_bytes }
+    }
+
+    fn buffer(&self, role: BufferRole, rows: usize, cols: usize) -> Result<ReferenceBuffer, KernelError> {
+        let mut buffer = self.inner.buffer(role, rows, cols)?;
         if self.fault == Fault::DirtyBuffers {
             ReferenceBackend::new().write_rows(&mut buffer, 0, &vec![0.5; rows * cols])?;
         }
@@ -222,6 +251,10 @@ impl Backend for Faulty {
     }
 
     fn kv_bytes(&self, spec: &KvSpec) -> usize {
+        if self.fault == Fault::LayersOfFirst {
+            let layers = vec![spec.layers[0]; spec.layers.len()];
+            return self.inner.kv_bytes(&KvSpec { layers, ..spec.clone() });
+        }
         self.inner.kv_bytes(spec)
     }
 
@@ -386,15 +419,14 @@ impl Backend for Faulty {
     fn moe(
         &mut self,
         router: &Vec<Part>,
-        gate_up: &[Vec<Part>],
-        down: &[Vec<Part>],
+        experts: &Vec<ExpertParts<Part>>,
         params: &MoeParams,
         x: &ReferenceBuffer,
         _hidden: &mut ReferenceBuffer,
         out: &mut ReferenceBuffer,
     ) {
         let x = self.rows_of(x, router[0].shape.cols);
-        let sums = self.mixture(router, gate_up, down, params, &x);
+        let sums = self.mixture(router, experts, params, &x);
         self.store(out, sums);
     }
 

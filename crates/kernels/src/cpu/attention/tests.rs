@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::cpu::{CpuBackend, ThreadPool, Tier};
 use crate::{
-    AttentionParams, BLOCK_TOKENS, Backend, Batch, HeadShape, KernelError, KvSpec, KvType, QkvParams,
+    AttentionParams, BLOCK_TOKENS, Backend, BufferRole, Batch, HeadShape, KernelError, KvLayout, KvSpec, KvType, QkvParams,
     SequenceSpan, StepLimits,
 };
 
@@ -26,10 +26,11 @@ fn attend(tier: Tier, kv_type: KvType, window: u32, qkv: &[f32]) -> Result<Vec<f
         experts_used: 0,
     })?;
     let blocks = ROWS.div_ceil(BLOCK_TOKENS);
-    let mut kv = backend.kv(&KvSpec { layers: 1, kv_heads: 1, head_dim: HEADS.head_dim, blocks, kv_type })?;
-    let mut buffer = backend.buffer(ROWS, HEADS.qkv_width())?;
+    let mut kv = backend.kv(&KvSpec {
+layers: vec![KvLayout::Heads { kv_heads: 1, head_dim: HEADS.head_dim, window: None }; 1], blocks, kv_type })?;
+    let mut buffer = backend.buffer(BufferRole::Operand, ROWS, HEADS.qkv_width())?;
     backend.write_rows(&mut buffer, 0, qkv)?;
-    let mut out = backend.buffer(ROWS, HEADS.q_width())?;
+    let mut out = backend.buffer(BufferRole::Operand, ROWS, HEADS.q_width())?;
     let rows = ROWS as u32;
     backend.begin(&Batch {
         tokens: vec![0; ROWS],

@@ -4,10 +4,10 @@
 use std::sync::Arc;
 
 use super::largest;
-use crate::cpu::{CpuBackend, CpuMatrix, ThreadPool, Tier};
+use crate::cpu::{CpuBackend, CpuExperts, CpuMatrix, ThreadPool, Tier};
 use crate::quant::quantize_row;
 use crate::{
-    Activation, Backend, Batch, DType, ExpertScoring, HeadShape, KernelError, MatrixShape, MatrixSource,
+    Activation, Backend, BufferRole, Batch, DType, ExpertScoring, HeadShape, KernelError, MatrixShape, MatrixSource,
     MoeParams, SequenceSpan, StepLimits,
 };
 
@@ -94,18 +94,19 @@ fn run(tier: Tier, threads: usize, kind: usize) -> Result<Outputs, KernelError> 
     let params = MoeParams { gated: kind < 3, ..PARAMS };
     let parts = if params.gated { 2 } else { 1 };
     let router = matrix(&backend, &[DType::F32], EXPERTS, WIDTH, 0)?;
-    let gate_up: Vec<CpuMatrix> = (0..EXPERTS)
-        .map(|expert| matrix(&backend, &gate_types(expert)[..parts], HIDDEN, WIDTH, 1 + expert))
-        .collect::<Result<_, _>>()?;
-    // More parts than there are experts: more than a plan holds.
-    let down: Vec<CpuMatrix> = (0..EXPERTS)
-        .map(|expert| matrix(&backend, &[DType::Q4_K, DType::Q6_K], WIDTH / 2, HIDDEN, 50 + expert))
-        .collect::<Result<_, _>>()?;
+    let mut experts = CpuExperts::with_room_for(EXPERTS);
+    for expert in 0..EXPERTS {
+        experts.push(
+            matrix(&backend, &gate_types(expert)[..parts], HIDDEN, WIDTH, 1 + expert)?,
+            // More parts than there are experts: more than a plan holds.
+            matrix(&backend, &[DType::Q4_K, DType::Q6_K], WIDTH / 2, HIDDEN, 50 + expert)?,
+        );
+    }
     let x: Vec<f32> = (0..ROWS * WIDTH).map(|i| (i as f32 * 0.37).sin() + 0.1).collect();
     let mut mix = |x: &[f32]| -> Result<Vec<f32>, KernelError> {
         let rows = x.len() / WIDTH;
-        let (mut input, mut out) = (backend.buffer(rows, WIDTH)?, backend.buffer(rows, WIDTH)?);
-        let mut hidden = backend.buffer(rows, PARAMS.experts_used * HIDDEN)?;
+        let (mut input, mut out) = (backend.buffer(BufferRole::Operand, rows, WIDTH)?, backend.buffer(BufferRole::Operand, rows, WIDTH)?);
+        let mut hidden = backend.buffer(BufferRole::Operand, rows, PARAMS.experts_used * HIDDEN)?;
         backend.write_rows(&mut input, 0, x)?;
         let count = rows as u32;
         backend.begin(&Batch {
@@ -117,7 +118,7 @@ fn run(tier: Tier, threads: usize, kind: usize) -> Result<Outputs, KernelError> 
             block_tables: (0..count.div_ceil(16)).collect(),
             logit_rows: Vec::new(),
         })?;
-        backend.moe(&router, &gate_up, &down, &params, &input, &mut hidden, &mut out);
+        backend.moe(&router, &experts, &params, &input, &mut hidden, &mut out);
         backend.end()?;
         let mut result = vec![0.0; rows * WIDTH];
         backend.read_rows(&out, 0, &mut result)?;

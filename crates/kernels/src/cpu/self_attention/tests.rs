@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::cpu::{CpuBackend, ThreadPool, Tier};
 use crate::{
-    Backend, Batch, EncoderOps, HeadShape, KernelError, PositionBias, SelfAttentionParams, SequenceSpan,
+    Backend, BufferRole, Batch, EncoderOps, HeadShape, KernelError, PositionBias, SelfAttentionParams, SequenceSpan,
     StepLimits,
 };
 
@@ -39,7 +39,7 @@ fn attend(tier: Tier, threads: usize, case: Case) -> Result<Vec<f32>, KernelErro
         experts_used: 0,
     })?;
     let numbers = |count: usize| (0..count).map(|i| (i as f32 * 0.731).sin()).collect::<Vec<f32>>();
-    let mut qkv = backend.buffer(rows, HEADS.qkv_width())?;
+    let mut qkv = backend.buffer(BufferRole::Operand, rows, HEADS.qkv_width())?;
     let mut projected = numbers(rows * HEADS.qkv_width());
     if infinite {
         // In the middle of a step of keys, which an item may see half of.
@@ -47,7 +47,7 @@ fn attend(tier: Tier, threads: usize, case: Case) -> Result<Vec<f32>, KernelErro
         projected[row * HEADS.qkv_width() + value] = f32::INFINITY;
     }
     backend.write_rows(&mut qkv, 0, &projected)?;
-    let mut out = backend.buffer(rows, HEADS.q_width())?;
+    let mut out = backend.buffer(BufferRole::Operand, rows, HEADS.q_width())?;
     let mut batch = Batch::default();
     for length in LENGTHS {
         let (row_first, rows) = (batch.rows() as u32, length as u32);

@@ -4,7 +4,7 @@ use half::f16;
 
 use super::{Fault, Faulty, renumber_slots};
 use crate::reference::{ReferenceBuffer, ReferenceKv};
-use crate::{AttentionParams, Backend, Batch, HeadShape, SequenceSpan};
+use crate::{AttentionParams, Backend, Batch, BufferRole, HeadShape, SequenceSpan};
 
 impl Faulty {
     /// `attention`.
@@ -52,10 +52,10 @@ impl Faulty {
                         ..Batch::default()
                     };
                     for row in span.row_first..span.row_first + span.rows {
-                        let mut query = self.inner.buffer(1, width).unwrap();
+                        let mut query = self.inner.buffer(BufferRole::Operand, 1, width).unwrap();
                         let from = &rows[row as usize * width..][..width];
                         self.inner.write_rows(&mut query, 0, from).unwrap();
-                        let mut seen = self.inner.buffer(1, q_width).unwrap();
+                        let mut seen = self.inner.buffer(BufferRole::Operand, 1, q_width).unwrap();
                         self.with_batch(&batch, |inner| {
                             inner.attention(&query, &changed, kv, layer, &mut seen);
                         });

@@ -6,7 +6,7 @@ use super::super::super::rig::whole_batch;
 use super::{Fault, Faulty, Part};
 use crate::reference::{ReferenceBuffer, formulas};
 use crate::{
-    Activation, Backend, EncoderOps, HeadShape, LayerNormParams, PositionBias, QkvParams, Rope, RopeKind,
+    Activation, Backend, BufferRole, EncoderOps, HeadShape, LayerNormParams, PositionBias, QkvParams, Rope, RopeKind,
     RowIds, SelfAttentionParams, SequenceSpan,
 };
 
@@ -326,10 +326,10 @@ impl Faulty {
         for span in self.batch.sequences.clone() {
             let first = span.row_first as usize;
             for count in 1..=span.rows {
-                let mut prefix = self.inner.buffer(count as usize, width).unwrap();
+                let mut prefix = self.inner.buffer(BufferRole::Operand, count as usize, width).unwrap();
                 let end = (first + count as usize) * width;
                 self.inner.write_rows(&mut prefix, 0, &rows[first * width..end]).unwrap();
-                let mut seen = self.inner.buffer(count as usize, q_width).unwrap();
+                let mut seen = self.inner.buffer(BufferRole::Operand, count as usize, q_width).unwrap();
                 let batch = whole_batch(&[count]);
                 self.with_batch(&batch, |inner| inner.self_attention(&prefix, params, &mut seen));
                 let mut last = vec![0.0; q_width];

@@ -90,5 +90,8 @@ pub(in super::super) enum Fault {
     UnsupportedTaken,
     UnnamedTensor,
     SizeHalved,
+    ExpertsUncounted,
+    ResidualInHalves,
+    LayersOfFirst,
     EndOnce,
 }

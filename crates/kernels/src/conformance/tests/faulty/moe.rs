@@ -2,7 +2,7 @@
 
 use super::{Fault, Faulty, Part};
 use crate::reference::formulas;
-use crate::{ExpertScoring, MoeParams};
+use crate::{ExpertParts, ExpertScoring, MoeParams};
 
 /// Rows that an expert takes where one that is full takes no more.
 const FULL: usize = 30;
@@ -12,8 +12,7 @@ impl Faulty {
     pub(super) fn mixture(
         &self,
         router: &[Part],
-        gate_up: &[Vec<Part>],
-        down: &[Vec<Part>],
+        parts: &[ExpertParts<Part>],
         params: &MoeParams,
         x: &[f32],
     ) -> Vec<f32> {
@@ -39,11 +38,11 @@ impl Faulty {
                     continue;
                 }
                 let hidden = if params.gated {
-                    self.gated(&gate_up[expert], params.activation, x)
+                    self.gated(&parts[expert].gate_up, params.activation, x)
                 } else {
-                    self.activated(&gate_up[expert], None, params.activation, x)
+                    self.activated(&parts[expert].gate_up, None, params.activation, x)
                 };
-                let outputs = self.product(&down[expert], None, &hidden);
+                let outputs = self.product(&parts[expert].down, None, &hidden);
                 sums.iter_mut().zip(outputs).for_each(|(sum, output)| *sum += weight * f64::from(output));
             }
             out.extend(sums.into_iter().map(|sum| sum as f32));
