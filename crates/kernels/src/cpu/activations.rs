@@ -1,17 +1,17 @@
 //! Activations as products want them, made once per matmul input. For integers they are signed bytes: a factor per 32 or
 //! per 256 of them, and the sums that correct for weights stored with an offset. For floats they are taken as they are;
-//! but the matrix unit wants them split in two (see `amx::floats`). Where rows are wanted in other places than they have, some of them more
+//! but the matrix unit wants them split in two (`split`). Where rows are wanted in other places than they have, some of them more
 //! than once, each is made once and copied.
 
 use std::ops::Range;
 
 use super::aligned::{Aligned, Shared};
-#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-use super::amx::floats::{split_bytes, split_row};
 use super::gemm::Columns;
 use super::lanes::{Kernel, Lanes, dispatch};
 use super::matrix::ActKind;
 use super::pool::Turn;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+use super::split::{split_bytes, split_row};
 use super::tier::Tier;
 use crate::KernelError;
 

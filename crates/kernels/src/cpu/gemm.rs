@@ -38,6 +38,9 @@ pub(super) const JOINT_COLUMNS_MAX: usize = 6;
 /// Columns of a joint tile at least: as many sums as keep the dot-product units busy for their latency.
 pub(super) const JOINT_COLUMNS_MIN: usize = 4;
 
+/// Columns of floats up to which the matrix unit streams panels, as vectors do with few of them.
+pub(super) const UNIT_STREAM_COLUMNS_MAX: usize = 16;
+
 /// Where a tile finds its activations. Strides count elements from one column to the next.
 #[derive(Clone, Copy)]
 pub(super) struct Columns {

@@ -15,7 +15,7 @@ use super::activations::{Activations, Input};
 use super::aligned::{Aligned, Shared};
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 use super::amx;
-use super::gemm::Columns;
+use super::gemm::{Columns, UNIT_STREAM_COLUMNS_MAX};
 use super::lanes::dispatch;
 use super::matrix::{ActKind, CpuMatrix, PANEL_ROWS, STREAM_PANELS, Segment};
 use super::pool::Turn;
@@ -51,8 +51,6 @@ const EXPANDED: usize =
 const EXPANDED: usize = EXPAND_INPUTS * PANEL_ROWS;
 /// Blocks of 256 that are decoded together where panels hold them as stored.
 const STORED_RUN: usize = EXPAND_INPUTS / 256;
-/// Columns of floats up to which the matrix unit streams panels, as vectors do with fewer than `WIDE_COLUMNS_MIN`.
-pub(super) const UNIT_STREAM_COLUMNS_MAX: usize = 16;
 const _: () = assert!(STREAM_PANELS * UNIT_STREAM_COLUMNS_MAX * PANEL_ROWS <= SLAB);
 const _: () = assert!(STREAM_PANELS * WIDE_COLUMNS_MIN * PANEL_ROWS <= SLAB);
 

@@ -26,6 +26,8 @@ mod norm;
 mod pool;
 mod rope;
 mod self_attention;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod split;
 mod stored;
 #[cfg(test)]
 mod tests;

@@ -17,11 +17,11 @@ use std::arch::asm;
 use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
 
-use super::floats::{high, pair_of, rounded};
 use super::{Shapes, V};
 use crate::cpu::lanes::Lanes;
 use crate::cpu::math;
 use crate::cpu::self_attention::{Added, Group, KEYS, LANES, Lay, Part, SCORES, Tiles, width};
+use crate::cpu::split::{high, pair_of, rounded};
 
 /// Elements of a head, or keys, that the unit multiplies at a time.
 const STEP: usize = 32;

@@ -6,7 +6,7 @@
 //! dot product of 384 like numbers 3.6 · 10^-7 of `Σ|w x|`. Where few of a row's numbers dominate, nothing averages
 //! out, so the row is computed by vectors of f32 instead: where `(Σ|x|)² < 16 Σx²`, which bounds the error by about
 //! 10^-6 of `Σ|w x|`. Three pieces and six products would be as exact as f32 for everything, at 0.6 to 0.8 of the speed.
-//! Weights that are bfloat16 already have no `lo`. Activations are split once a product (`split_row`), weights where
+//! Weights that are bfloat16 already have no `lo`. Activations are split once a product (`cpu/split.rs`), weights where
 //! they are used, while the unit works on those before.
 //!
 //! The unit takes subnormal numbers for zeros, on either side and as results. What is not finite would become NaN in
@@ -23,13 +23,11 @@ use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
 
 use super::{Job, Shapes, V};
-use crate::cpu::gemm;
+use crate::cpu::gemm::{self, UNIT_STREAM_COLUMNS_MAX};
 use crate::cpu::lanes::Lanes;
-use crate::cpu::matmul::UNIT_STREAM_COLUMNS_MAX;
 use crate::cpu::matrix::{PANEL_ROWS, PanelKind};
+use crate::cpu::split::{STEP, pair_of};
 
-/// Inputs that the unit multiplies at a time.
-const STEP: usize = 32;
 /// Bytes of a tile: 16 rows of 64.
 const TILE: usize = 1024;
 /// Bytes of a step's weights of a panel: `hi`, then `lo`.
@@ -48,53 +46,6 @@ const RING: usize = 4;
 pub(in crate::cpu) const PLANE_BYTES: usize = PANELS * RUN * STEP_BYTES;
 /// Bytes ahead that a stream of weights asks for: a step, which a round of panels takes. Half of one came too late.
 const AHEAD: usize = 2048;
-
-/// Bytes of a row of activations when split: `(cols / 32, hi and lo, 32)` bfloat16, whole steps of them; or, for vectors,
-/// as it was.
-pub(in crate::cpu) const fn split_bytes(cols: usize) -> usize {
-    cols.div_ceil(STEP) * 4 * STEP
-}
-
-/// As many numbers of one size have the ratio `(Σ|x|)² / Σx²` that a row must have.
-const LIKE_MIN: f32 = 16.0;
-
-/// The upper halves of lanes.
-const UPPER: i32 = 0xffff_0000_u32 as i32;
-/// Half of a bfloat16's last bit.
-const HALF: i32 = 0x8000;
-
-/// Writes `cols` numbers at `x` to `out` and says whether they are for the unit: split. If not, they are as they were.
-///
-/// # Safety
-/// The processor has AVX-512; `x` holds `cols` f32, and `split_bytes(cols)` at `out` may be written.
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c")]
-pub(in crate::cpu) unsafe fn split_row(x: *const f32, cols: usize, out: *mut u8) -> bool {
-    let (mut total, mut squares) = (V::splat(0.0), V::splat(0.0));
-    for at in (0..cols.next_multiple_of(STEP)).step_by(STEP) {
-        let mut halves = [V::splat(0.0); 2];
-        for (half, at) in halves.iter_mut().zip([at, at + 16]) {
-            let left = cols.saturating_sub(at).min(16);
-            *half = _mm512_maskz_loadu_ps(((1_u32 << left) - 1) as u16, x.wrapping_add(at));
-            total = V::add(total, V::abs(*half));
-            squares = V::fma(*half, *half, squares);
-        }
-        let [one, two] = halves;
-        let hi = rounded(one, two);
-        let wide = |half: __m256i| _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(half)));
-        let (hi_one, hi_two) = (_mm512_castsi512_si256(hi), _mm512_extracti64x4_epi64::<1>(hi));
-        let lo = rounded(V::sub(one, wide(hi_one)), V::sub(two, wide(hi_two)));
-        let out = out.add(4 * at);
-        V::store_w(out, hi);
-        V::store_w(out.add(2 * STEP), lo);
-    }
-    let (total, squares) = (V::sum(total), V::sum(squares));
-    // False for what is not finite, and where squares are not: nor is then what rounding takes out of the range.
-    let even = total * total < f32::INFINITY && total * total >= LIKE_MIN * squares;
-    if !even {
-        x.copy_to_nonoverlapping(out.cast(), cols);
-    }
-    even
-}
 
 /// Weights of a kind as the unit wants them.
 pub(super) trait Halves {
@@ -125,41 +76,6 @@ pub(super) trait Halves {
     unsafe fn last(panel: *const u8, k: usize) -> (__m512i, __m512i) {
         pair_of(Self::load(panel, k), V::splat(0.0))
     }
-}
-
-/// Numbers rounded to bfloat16, ties to even: those of `one`, then those of `two`. Subnormal ones become zeros.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bf16")]
-pub(super) fn rounded(one: __m512, two: __m512) -> __m512i {
-    // SAFETY: 32 bfloat16 in one vector, whatever it is called.
-    unsafe { std::mem::transmute::<__m512bh, __m512i>(_mm512_cvtne2ps_pbh(two, one)) }
-}
-
-/// A number rounded to bfloat16, ties away from zero.
-#[inline(always)]
-pub(super) unsafe fn high(w: __m512) -> __m512i {
-    let rounded = _mm512_add_epi32(_mm512_castps_si512(w), _mm512_set1_epi32(HALF));
-    _mm512_and_si512(rounded, _mm512_set1_epi32(UPPER))
-}
-
-/// What rounding left, with half a bfloat16's last bit added, so that its upper half is it rounded.
-#[inline(always)]
-unsafe fn low(w: __m512, high: __m512i) -> __m512i {
-    let rest = _mm512_sub_ps(w, _mm512_castsi512_ps(high));
-    _mm512_add_epi32(_mm512_castps_si512(rest), _mm512_set1_epi32(HALF))
-}
-
-/// `hi` and `lo` of two vectors of numbers, those of `one` in the lower halves of lanes. The processor's own conversion,
-/// which would leave the lanes' numbers apart, was measured to be no faster here.
-#[inline(always)]
-pub(super) unsafe fn pair_of(one: __m512, two: __m512) -> (__m512i, __m512i) {
-    let (high_one, high_two) = (high(one), high(two));
-    let (low_one, low_two) = (low(one, high_one), low(two, high_two));
-    let low_two = _mm512_and_si512(low_two, _mm512_set1_epi32(UPPER));
-    (
-        _mm512_or_si512(_mm512_srli_epi32::<16>(high_one), high_two),
-        _mm512_or_si512(_mm512_srli_epi32::<16>(low_one), low_two),
-    )
 }
 
 impl Halves for gemm::F32 {
