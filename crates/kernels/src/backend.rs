@@ -175,6 +175,27 @@ pub enum BufferRole {
     Operand,
 }
 
+/// What a device keeps and multiplies operands as. Sums are f32 in any case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operands {
+    /// f32: no rounding that is worth the name.
+    F32,
+    /// bfloat16, of 8 significant bits: the numbers in buffers of [`BufferRole::Operand`], and both sides of products,
+    /// quantised weights after their scales.
+    Bf16,
+}
+
+/// How a device rounds what its ops read and hand on. The conformance suite takes its bounds from it, so a device that
+/// promises more than it keeps fails, and one that promises little is held to that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rounding {
+    /// Operands.
+    pub operands: Operands,
+    /// Whether activations are rounded besides, to 1/127 of the largest of 256 of them (or fewer), before they meet
+    /// quantised weights.
+    pub bytes_before_quantised: bool,
+}
+
 /// Element type of the KV cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum KvType {
@@ -305,6 +326,9 @@ pub trait Backend: Send + 'static {
 
     /// What this is, for people: `cpu: avx512vnni, 8 threads`.
     fn device(&self) -> String;
+
+    /// How it rounds. The same for as long as it lives.
+    fn rounding(&self) -> Rounding;
 
     /// Whether matrices of this type can be packed.
     fn supports(&self, dtype: DType) -> bool;

@@ -3,8 +3,8 @@
 //!
 //! Every `check_` function panics at the first difference, naming the op, the type, the shape and the element.
 //! Give it a function that makes a fresh backend; it is called once for each set of limits. What may differ is
-//! in `bounds.rs`: backends may round activations to 8 bits before quantised weights, and queries, keys and
-//! softmax weights to half precision, no more. (Inside a sequence, without a cache, not even that.)
+//! in `bounds.rs`: backends may round as [`Backend::rounding`] says, and over the cache queries, keys and softmax weights
+//! to half precision, no more.
 //!
 //! Data is random from fixed seeds, with the awkward cases put in by hand: zeros, outliers, tiny and huge rows,
 //! ragged shapes, buffers larger than the batch, shuffled block tables, neighbours of every length.

@@ -17,9 +17,9 @@ pub mod quant;
 pub mod reference;
 
 pub use backend::{
-    Activation, AttentionParams, Backend, BufferRole, EncoderOps, ExpertParts, ExpertScoring, HeadShape, KvLayout, KvSpec, KvType,
-    LayerNormParams, MatrixShape, MatrixSource, MoeParams, PositionBias, QkvParams, Rope, RopeKind, RowIds,
-    SelfAttentionParams, StepLimits,
+    Activation, AttentionParams, Backend, BufferRole, EncoderOps, ExpertParts, ExpertScoring, HeadShape,
+    KvLayout, KvSpec, KvType, LayerNormParams, MatrixShape, MatrixSource, MoeParams, Operands, PositionBias,
+    QkvParams, Rope, RopeKind, Rounding, RowIds, SelfAttentionParams, StepLimits,
 };
 pub use batch::{BLOCK_TOKENS, Batch, SequenceSpan};
 pub use dtype::DType;

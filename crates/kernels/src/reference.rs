@@ -11,8 +11,9 @@ mod tests;
 
 use crate::quant::{can_dequantize, dequantize_row, quantize_row};
 use crate::{
-    Activation, AttentionParams, BLOCK_TOKENS, Backend, Batch, BufferRole, DType, ExpertParts, HeadShape, KernelError, KvLayout, KvSpec, KvType,
-    MatrixShape, MatrixSource, MoeParams, QkvParams, SequenceSpan, StepLimits,
+    Activation, AttentionParams, BLOCK_TOKENS, Backend, Batch, BufferRole, DType, ExpertParts, HeadShape,
+    KernelError, KvLayout, KvSpec, KvType, MatrixShape, MatrixSource, MoeParams, Operands, QkvParams,
+    Rounding, SequenceSpan, StepLimits,
 };
 
 use encoder::prepare;
@@ -59,7 +60,7 @@ pub struct ReferenceKv {
     slots: usize,
     heads: Vec<(usize, usize)>, // of each layer: key-value heads, elements of a head
     keys: Vec<f32>,             // (layer, slot, kv_head, head_dim), what the cache's type keeps of each
-    values: Vec<f32>, // likewise
+    values: Vec<f32>,           // likewise
 }
 
 impl ReferenceBackend {
@@ -81,6 +82,11 @@ impl ReferenceBackend {
     /// `residual[r] += x[r]`.
     fn add(&self, residual: &mut ReferenceBuffer, x: &ReferenceBuffer, cols: usize) {
         let rows = self.step().rows();
+        assert_eq!(
+            residual.role,
+            BufferRole::Residual,
+            "a sum in a buffer of operands loses its small addends"
+        );
         residual.check(rows, cols, "residual");
         x.check(rows, cols, "x");
         for row in 0..rows {
@@ -185,6 +191,10 @@ impl Backend for ReferenceBackend {
 
     fn device(&self) -> String {
         DEVICE.to_owned()
+    }
+
+    fn rounding(&self) -> Rounding {
+        Rounding { operands: Operands::F32, bytes_before_quantised: false }
     }
 
     fn supports(&self, dtype: DType) -> bool {

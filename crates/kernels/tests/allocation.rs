@@ -7,9 +7,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use hanzo_engine_kernels::cpu::{CpuBackend, CpuMatrix, ThreadPool, Tier};
 use hanzo_engine_kernels::quant::quantize_row;
 use hanzo_engine_kernels::{
-    Activation, AttentionParams, BLOCK_TOKENS, Backend, BufferRole, Batch, DType, EncoderOps, ExpertParts, ExpertScoring, HeadShape,
-    KernelError, KvLayout, KvSpec, KvType, LayerNormParams, MatrixShape, MatrixSource, MoeParams, PositionBias,
-    QkvParams, Rope, RopeKind, RowIds, SelfAttentionParams, SequenceSpan, StepLimits,
+    Activation, AttentionParams, BLOCK_TOKENS, Backend, Batch, BufferRole, DType, EncoderOps, ExpertParts,
+    ExpertScoring, HeadShape, KernelError, KvLayout, KvSpec, KvType, LayerNormParams, MatrixShape,
+    MatrixSource, MoeParams, PositionBias, QkvParams, Rope, RopeKind, RowIds, SelfAttentionParams,
+    SequenceSpan, StepLimits,
 };
 
 /// The system's allocator, counted.
@@ -132,16 +133,22 @@ fn a_step_allocates_nothing() -> Result<(), KernelError> {
         let norm = backend.vector(&[1.0; WIDTH])?;
         let inv_freq = backend.vector(&[0.1; 32])?;
         let mut kv = backend.kv(&KvSpec {
-layers: vec![KvLayout::Heads { kv_heads: HEADS.kv_heads, head_dim: HEADS.head_dim, window: None }; 1],
+            layers: vec![
+                KvLayout::Heads { kv_heads: HEADS.kv_heads, head_dim: HEADS.head_dim, window: None };
+                1
+            ],
             blocks: LIMITS.sequences * LIMITS.context.div_ceil(BLOCK_TOKENS),
             kv_type,
         })?;
-        let (mut x, mut residual) =
-            (backend.buffer(BufferRole::Operand, LIMITS.rows, WIDTH)?, backend.buffer(BufferRole::Operand, LIMITS.rows, WIDTH)?);
+        let (mut x, mut residual) = (
+            backend.buffer(BufferRole::Operand, LIMITS.rows, WIDTH)?,
+            backend.buffer(BufferRole::Operand, LIMITS.rows, WIDTH)?,
+        );
         let mut qkv = backend.buffer(BufferRole::Operand, LIMITS.rows, HEADS.qkv_width())?;
         let mut mixed = backend.buffer(BufferRole::Operand, LIMITS.rows, HEADS.q_width())?;
         let mut hidden = backend.buffer(BufferRole::Operand, LIMITS.rows, HIDDEN)?;
-        let mut hidden_experts = backend.buffer(BufferRole::Operand, LIMITS.rows, LIMITS.experts_used * HIDDEN)?;
+        let mut hidden_experts =
+            backend.buffer(BufferRole::Operand, LIMITS.rows, LIMITS.experts_used * HIDDEN)?;
         let mut logits = vec![0.0; LIMITS.logit_rows * VOCAB];
         let qkv_params = QkvParams {
             shape: HEADS,
@@ -164,14 +171,7 @@ layers: vec![KvLayout::Heads { kv_heads: HEADS.kv_heads, head_dim: HEADS.head_di
             backend.add_rms_norm(&mut residual, &mixed, &norm, 1e-6, &mut x);
             backend.gated_mlp(&gate_up, &down, Activation::Silu, &x, &mut hidden, &mut mixed);
             backend.add_rms_norm(&mut residual, &mixed, &norm, 1e-6, &mut x);
-            backend.moe(
-                &router,
-                &experts,
-                &mixture,
-                &x,
-                &mut hidden_experts,
-                &mut mixed,
-            );
+            backend.moe(&router, &experts, &mixture, &x, &mut hidden_experts, &mut mixed);
             backend.logits(&table, &mixed, &mut logits[..batch.logit_rows.len() * VOCAB])?;
             backend.end()?;
         }
@@ -222,7 +222,10 @@ fn encoder_steps(mut backend: CpuBackend) -> Result<(), KernelError> {
         norm_eps: 1e-6,
         rope: Some(Rope { kind: RopeKind::Neox, inv_freq: &inv_freq, magnitude: 1.0 }),
     };
-    let (mut x, mut residual) = (backend.buffer(BufferRole::Operand, LIMITS.rows, WIDTH)?, backend.buffer(BufferRole::Operand, LIMITS.rows, WIDTH)?);
+    let (mut x, mut residual) = (
+        backend.buffer(BufferRole::Operand, LIMITS.rows, WIDTH)?,
+        backend.buffer(BufferRole::Operand, LIMITS.rows, WIDTH)?,
+    );
     let mut qkv = backend.buffer(BufferRole::Operand, LIMITS.rows, HEADS.qkv_width())?;
     let mut mixed = backend.buffer(BufferRole::Operand, LIMITS.rows, HEADS.q_width())?;
     let mut hidden = backend.buffer(BufferRole::Operand, LIMITS.rows, HIDDEN)?;

@@ -2,8 +2,8 @@
 //! on buffers made beforehand. Which sequences run, and where their keys and values live, is the scheduler's.
 
 use hanzo_engine_kernels::{
-    AttentionParams, Backend, Batch, BufferRole, ExpertParts, KernelError, MatrixShape, MatrixSource, MoeParams, QkvParams, Rope,
-    StepLimits,
+    AttentionParams, Backend, Batch, BufferRole, ExpertParts, KernelError, MatrixShape, MatrixSource,
+    MoeParams, QkvParams, Rope, StepLimits,
 };
 
 use crate::error::LoadError;
@@ -28,7 +28,8 @@ impl MemoryPlan {
 
     /// Buffers and the backend's scratch for steps within `limits`.
     pub fn scratch_bytes<B: Backend>(&self, backend: &B, limits: &StepLimits) -> u64 {
-        let bytes = |&(role, cols): &(BufferRole, usize)| backend.buffer_bytes(role, limits.rows, cols) as u64;
+        let bytes =
+            |&(role, cols): &(BufferRole, usize)| backend.buffer_bytes(role, limits.rows, cols) as u64;
         self.buffers.iter().map(bytes).sum::<u64>() + backend.scratch_bytes(limits) as u64
     }
 }

@@ -2,7 +2,9 @@
 
 use criterion::{BenchmarkId, Criterion, Throughput};
 use hanzo_engine_kernels::cpu::{CpuBackend, CpuKv};
-use hanzo_engine_kernels::{AttentionParams, BLOCK_TOKENS, Backend, BufferRole, KvLayout, KvSpec, KvType, QkvParams};
+use hanzo_engine_kernels::{
+    AttentionParams, BLOCK_TOKENS, Backend, BufferRole, KvLayout, KvSpec, KvType, QkvParams,
+};
 
 use crate::bed;
 
@@ -14,14 +16,23 @@ const CONTEXTS: [usize; 2] = [512, bed::CONTEXT];
 pub(crate) fn decode_and_prefill(criterion: &mut Criterion) {
     let mut backend = bed::backend();
     let spec = KvSpec {
-layers: vec![KvLayout::Heads { kv_heads: bed::HEADS.kv_heads, head_dim: bed::HEADS.head_dim, window: None }; LAYERS],
+        layers: vec![
+            KvLayout::Heads {
+                kv_heads: bed::HEADS.kv_heads,
+                head_dim: bed::HEADS.head_dim,
+                window: None
+            };
+            LAYERS
+        ],
         blocks: bed::CONTEXT / BLOCK_TOKENS,
         kv_type: KvType::F16,
     };
     let token_bytes = backend.kv_bytes(&spec) / (LAYERS * bed::CONTEXT);
     let params = AttentionParams { shape: bed::HEADS, scale: 0.1, softcap: None, window: None, sinks: None };
     let qkv = bed::filled(&mut backend, bed::PREFILL, bed::HEADS.qkv_width());
-    let mut out = backend.buffer(BufferRole::Operand, bed::PREFILL, bed::HEADS.q_width()).expect("memory for activations");
+    let mut out = backend
+        .buffer(BufferRole::Operand, bed::PREFILL, bed::HEADS.q_width())
+        .expect("memory for activations");
     // Made when the first benchmark that passes the filter wants it.
     let mut cache = None;
     for (name, rows) in [("decode", 1), ("prefill", bed::PREFILL)] {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use hanzo_engine_kernels::cpu::{CpuBackend, CpuBuffer, ThreadPool, Tier};
-use hanzo_engine_kernels::{BLOCK_TOKENS, Backend, BufferRole, Batch, HeadShape, SequenceSpan, StepLimits};
+use hanzo_engine_kernels::{BLOCK_TOKENS, Backend, Batch, BufferRole, HeadShape, SequenceSpan, StepLimits};
 
 /// Rows of a prefill step.
 pub(crate) const PREFILL: usize = 512;

@@ -2,7 +2,9 @@
 
 use criterion::{BenchmarkId, Criterion, Throughput};
 use hanzo_engine_kernels::cpu::{CpuBuffer, CpuExperts, CpuMatrix};
-use hanzo_engine_kernels::{Activation, Backend, BufferRole, DType, ExpertParts, ExpertScoring, MatrixShape, MoeParams};
+use hanzo_engine_kernels::{
+    Activation, Backend, BufferRole, DType, ExpertParts, ExpertScoring, MatrixShape, MoeParams,
+};
 
 use crate::{bed, matmul};
 
@@ -41,7 +43,8 @@ pub(crate) fn decode_and_prefill(criterion: &mut Criterion) {
         })
         .collect();
     let hidden_width = bed::EXPERTS_USED * HIDDEN;
-    let mut hidden = backend.buffer(BufferRole::Operand, bed::PREFILL, hidden_width).expect("memory for activations");
+    let mut hidden =
+        backend.buffer(BufferRole::Operand, bed::PREFILL, hidden_width).expect("memory for activations");
     let mut out = backend.buffer(BufferRole::Operand, bed::PREFILL, WIDTH).expect("memory for activations");
     let router = MatrixShape { rows: bed::EXPERTS, cols: WIDTH, dtype: DType::F32 };
     let gate_up = MatrixShape { rows: 2 * HIDDEN, cols: WIDTH, dtype: TYPE };

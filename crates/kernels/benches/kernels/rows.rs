@@ -2,7 +2,8 @@
 
 use criterion::{BenchmarkId, Criterion, Throughput};
 use hanzo_engine_kernels::{
-    BLOCK_TOKENS, Backend, BufferRole, EncoderOps, KvLayout, KvSpec, KvType, LayerNormParams, QkvParams, Rope, RopeKind,
+    BLOCK_TOKENS, Backend, BufferRole, EncoderOps, KvLayout, KvSpec, KvType, LayerNormParams, QkvParams,
+    Rope, RopeKind,
 };
 
 use crate::bed;
@@ -46,7 +47,8 @@ pub(crate) fn layer_norms(criterion: &mut Criterion) {
     let mut backend = bed::backend();
     let x = bed::filled(&mut backend, bed::PREFILL, ENCODER_COLS);
     let mut residual = bed::filled(&mut backend, bed::PREFILL, ENCODER_COLS);
-    let mut out = backend.buffer(BufferRole::Operand, bed::PREFILL, ENCODER_COLS).expect("memory for activations");
+    let mut out =
+        backend.buffer(BufferRole::Operand, bed::PREFILL, ENCODER_COLS).expect("memory for activations");
     let weight = backend.vector(&bed::numbers(ENCODER_COLS)).expect("memory for a vector");
     let params = LayerNormParams { weight: &weight, bias: Some(&weight), eps: 1e-12 };
     let bytes = (bed::PREFILL * ENCODER_COLS * size_of::<f32>()) as u64;
@@ -73,7 +75,7 @@ pub(crate) fn rope(criterion: &mut Criterion) {
     let mut backend = bed::backend();
     let head_dim = bed::HEADS.head_dim;
     let spec = KvSpec {
-layers: vec![KvLayout::Heads { kv_heads: bed::HEADS.kv_heads, head_dim, window: None }; 1],
+        layers: vec![KvLayout::Heads { kv_heads: bed::HEADS.kv_heads, head_dim, window: None }; 1],
         blocks: bed::PREFILL / BLOCK_TOKENS,
         kv_type: KvType::F16,
     };

@@ -21,7 +21,8 @@ pub(crate) fn encoders(criterion: &mut Criterion) {
         let rows = lengths.iter().sum();
         let mut backend = bed::backend_for(heads, rows, lengths.len());
         let qkv = bed::filled(&mut backend, rows, heads.qkv_width());
-        let mut out = backend.buffer(BufferRole::Operand, rows, heads.q_width()).expect("memory for activations");
+        let mut out =
+            backend.buffer(BufferRole::Operand, rows, heads.q_width()).expect("memory for activations");
         let params = SelfAttentionParams {
             heads,
             scale: 1.0 / (heads.head_dim as f32).sqrt(),

@@ -53,7 +53,9 @@ impl fmt::Display for KvLayout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             KvLayout::Heads { kv_heads, head_dim, .. } => write!(f, "{kv_heads} heads of {head_dim}"),
-            KvLayout::Latent { rank, rope_dim } => write!(f, "a latent of {rank} and {rope_dim} that positions turn"),
+            KvLayout::Latent { rank, rope_dim } => {
+                write!(f, "a latent of {rank} and {rope_dim} that positions turn")
+            }
         }
     }
 }

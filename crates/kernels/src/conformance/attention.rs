@@ -1,11 +1,11 @@
 //! Checks of `attention` over the paged cache.
 
-use super::bounds::{FLOAT, HALF, Tally, same_bits};
+use super::bounds::{FLOAT, HALF, Tally, operand_sigma, same_bits};
 use super::random::Random;
 use super::rig::Rig;
 use super::scene::{Chunk, STEP_ROWS_MAX, Scene, Setting, history};
 use crate::reference::{ReferenceBackend, formulas, visible};
-use crate::{AttentionParams, Backend, HeadShape, KvType, SequenceSpan};
+use crate::{AttentionParams, Backend, HeadShape, KvType, Rounding, SequenceSpan};
 
 /// Heads, key-value heads, elements of a head.
 const SHAPES: [(usize, usize, usize); 8] =
@@ -51,6 +51,7 @@ pub fn check_attention<B: Backend>(make: &impl Fn() -> B) {
 /// If a bit differs.
 pub fn check_attention_invariance<B: Backend>(make: &impl Fn() -> B) {
     let mut random = Random::new(31);
+    let rounding = make().rounding();
     let lengths = [1, 19, 50, 130, 200];
     let tokens = lengths.iter().sum::<u32>() as usize;
     assert!(tokens <= STEP_ROWS_MAX, "all sequences fit one step");
@@ -62,7 +63,7 @@ pub fn check_attention_invariance<B: Backend>(make: &impl Fn() -> B) {
         let settings = [plain, full]
             .map(|setting| kv_types(shape).iter().map(move |&kv_type| (kv_type, setting.clone())));
         for (kv_type, setting) in settings.into_iter().flatten() {
-            let mut scene = Scene::new(shape, kv_type, &lengths, setting.window, &mut random);
+            let mut scene = Scene::new(shape, kv_type, rounding, &lengths, setting.window, &mut random);
             let mut rig = Rig::new(make(), &scene.limits());
             let together = vec![whole(&lengths, &[0, 1, 2, 3, 4])];
             let expected = scene.play(&mut rig, &setting, &together, 0);
@@ -93,6 +94,7 @@ pub fn check_attention_invariance<B: Backend>(make: &impl Fn() -> B) {
 /// If a bit differs.
 pub fn check_attention_long_contexts<B: Backend>(make: &impl Fn() -> B) {
     let mut random = Random::new(33);
+    let rounding = make().rounding();
     let (lengths, starts) = ([1300, 1030], [1294, 1020]);
     let shape = HeadShape { heads: 4, kv_heads: 2, head_dim: 64 };
     let plain = Setting { scale: usual_scale(shape), softcap: None, window: None, sinks: None };
@@ -101,7 +103,7 @@ pub fn check_attention_long_contexts<B: Backend>(make: &impl Fn() -> B) {
     let settings =
         [plain, full].map(|setting| kv_types(shape).iter().map(move |&kv_type| (kv_type, setting.clone())));
     for (kv_type, setting) in settings.into_iter().flatten() {
-        let scene = Scene::new(shape, kv_type, &lengths, setting.window, &mut random);
+        let scene = Scene::new(shape, kv_type, rounding, &lengths, setting.window, &mut random);
         let mut rig = Rig::new(make(), &scene.limits());
         let mut play = |steps: Vec<Vec<Chunk>>| {
             let before = history(&starts);
@@ -186,7 +188,8 @@ fn check_scene<B: Backend>(
 ) {
     let lengths: Vec<u32> = WORK.iter().map(|w| w.0).collect();
     let starts: Vec<u32> = WORK.iter().map(|w| w.0 - w.1).collect();
-    let scene = Scene::new(shape, kv_type, &lengths, setting.window, random);
+    let rounding = make().rounding();
+    let scene = Scene::new(shape, kv_type, rounding, &lengths, setting.window, random);
     let mut steps = history(&starts);
     let attend_from = steps.len();
     let chunk =
@@ -196,12 +199,13 @@ fn check_scene<B: Backend>(
     let found = scene.play(&mut Rig::new(make(), &scene.limits()), setting, &steps, attend_from);
     let mut reference = Rig::new(ReferenceBackend::new(), &scene.limits());
     let expected = scene.play(&mut reference, setting, &steps, attend_from);
-    let mut tally = Tally::new(format!("attention, {shape:?}, {kv_type}, {setting:?}"));
+    let what = format!("attention, {shape:?}, {kv_type}, {setting:?}");
+    let mut tally = Tally::of_operands(what, rounding);
     for (sequence, &(context, rows)) in WORK.iter().enumerate() {
         for row in 0..rows {
             let span = SequenceSpan { row_first: 0, rows, context, table_first: 0 };
             let position = context - rows + row;
-            let sigmas = sigmas(&scene, setting, sequence, span, row);
+            let sigmas = sigmas(&scene, setting, rounding, (sequence, span, row));
             let at = position as usize * shape.q_width();
             for (col, sigma) in sigmas.into_iter().enumerate() {
                 let (found, expected) = (found[sequence][at + col], expected[sequence][at + col]);
@@ -212,12 +216,19 @@ fn check_scene<B: Backend>(
     tally.finish();
 }
 
-/// σ of a row of output, where a device may hold queries and softmax weights in half precision. Rounding the query
+/// σ of a row of output, where a device may hold queries and softmax weights in half precision, or as its operands where
+/// those hold less (then the figures below are theirs). Rounding the query
 /// moves score j by σ_j = `scale 2⁻¹² sqrt(Σ (q k_j)²)`, rounding weight p_j moves it by 2⁻¹² of itself, and a
 /// change of ε in score j moves the output by `p_j ε (v_j - out)`: no more than `Σ p_j (σ_j + 2⁻¹²) |v_j - out|`
 /// even if all moved together. Sums in f32 add [`FLOAT`] of `Σ p_j |v_j|`. Queries that meet keys of Q8_0 may be rounded
 /// to 1/127 of the largest of their 32, an error uniform over one step, of variance step²/12.
-fn sigmas(scene: &Scene, setting: &Setting, sequence: usize, span: SequenceSpan, row: u32) -> Vec<f64> {
+fn sigmas(
+    scene: &Scene,
+    setting: &Setting,
+    rounding: Rounding,
+    (sequence, span, row): (usize, SequenceSpan, u32),
+) -> Vec<f64> {
+    let unit = HALF.max(operand_sigma(rounding));
     let HeadShape { heads, kv_heads, head_dim } = scene.shape;
     let width = scene.shape.qkv_width();
     let qkv = &scene.sequences[sequence].qkv;
@@ -241,9 +252,9 @@ fn sigmas(scene: &Scene, setting: &Setting, sequence: usize, span: SequenceSpan,
             let key = element(key as usize, heads + kv_head);
             scores.push(formulas::score(query, key, setting.scale, setting.softcap));
             let squares: f32 = query.iter().zip(key).map(|(q, k)| (q * k).powi(2)).sum();
-            let rounding = rounding_variance(scene.kv_type, query, key);
-            let moved = (HALF * HALF * f64::from(squares) + rounding).sqrt();
-            moves.push(f64::from(setting.scale) * moved + HALF);
+            let coded = rounding_variance(scene.kv_type, query, key);
+            let moved = (unit * unit * f64::from(squares) + coded).sqrt();
+            moves.push(f64::from(setting.scale) * moved + unit);
         }
         let sink = setting.sinks.as_ref().map_or(f64::NEG_INFINITY, |sinks| f64::from(sinks[head]));
         let largest = scores.iter().copied().fold(sink, f64::max);

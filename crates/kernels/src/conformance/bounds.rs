@@ -5,6 +5,10 @@
 //! case may not exceed 2 σ². The first catches a block with a wrong scale or sign, the second anything that is
 //! slightly wrong everywhere. Worst-case bounds would be some √cols wider and hide both.
 
+use half::bf16;
+
+use crate::{Operands, Rounding};
+
 /// Standard deviations that a single element may be off.
 const ELEMENT_MAX: f64 = 8.0;
 /// Mean squared error of a case, in variances.
@@ -14,9 +18,32 @@ pub(super) const FLOAT: f64 = 1.25e-6;
 /// Half of the last bit of a half-precision number, relative.
 pub(super) const HALF: f64 = 1.0 / 4096.0;
 
+/// σ of rounding a number to bfloat16, relative: half of the largest error, as [`HALF`] is.
+const BF16: f64 = 1.0 / 512.0;
+
+/// σ of rounding one operand, relative to it.
+pub(super) fn operand_sigma(rounding: Rounding) -> f64 {
+    match rounding.operands {
+        Operands::F32 => 0.0,
+        Operands::Bf16 => BF16,
+    }
+}
+
+/// Makes numbers what a device's operands hold exactly, where a check tells other errors from that of storing them.
+pub(super) fn hold(rounding: Rounding, values: &mut [f32]) {
+    if rounding.operands == Operands::Bf16 {
+        for value in values {
+            // Halves of what is left are exact too.
+            *value = if value.abs() < 1e-34 { 0.0 } else { bf16::from_f32(*value).to_f32() };
+        }
+    }
+}
+
 /// The errors of one case.
 pub(super) struct Tally {
     what: String,
+    /// σ of storing a number, relative to it.
+    stored: f64,
     count: usize,
     squares: f64,
 }
@@ -24,11 +51,17 @@ pub(super) struct Tally {
 impl Tally {
     /// `what` names the op, type and shape in the message of a failure.
     pub(super) fn new(what: String) -> Self {
-        Self { what, count: 0, squares: 0.0 }
+        Self { what, stored: 0.0, count: 0, squares: 0.0 }
+    }
+
+    /// As [`Tally::new`], of numbers in a buffer of operands.
+    pub(super) fn of_operands(what: String, rounding: Rounding) -> Self {
+        Self { stored: operand_sigma(rounding), ..Self::new(what) }
     }
 
     /// Judges one element, at a row and a column. `slack` is an absolute error that is always allowed.
     pub(super) fn see(&mut self, at: (usize, usize), found: f32, expected: f32, sigma: f64, slack: f64) {
+        let sigma = sigma.hypot(self.stored * f64::from(expected));
         let error = (f64::from(found) - f64::from(expected)).abs();
         let excess = (error - slack - f64::from(expected).abs() * f64::from(f32::EPSILON)).max(0.0);
         assert!(
@@ -61,12 +94,14 @@ impl Tally {
 
 /// σ of a dot product of weights `w` with activations `a`.
 ///
-/// Always: [`FLOAT`] of `Σ|w a|`, for sums in f32. Where the weights are quantised, besides:
-/// - activations rounded to 1/127 of the largest of their 256 (or fewer): the rounding error is uniform over one
-///   step, of variance step²/12, so `Σ_256 (max|a| / 127)² / 12 Σ w²`;
+/// Always: [`FLOAT`] of `Σ|w a|`, for sums in f32. Where a device's operands are bfloat16, besides, both sides of each
+/// product rounded, each by itself: `Σ 2 ([`BF16`] w a)²`. Where the weights are quantised, besides:
+/// - if the device says so, activations rounded to 1/127 of the largest of their 256 (or fewer): the rounding error is
+///   uniform over one step, of variance step²/12, so `Σ_256 (max|a| / 127)² / 12 Σ w²`;
 /// - the scales of weights and activations rounded to half precision: `Σ_32 (2⁻¹⁰ Σ|w a|)²`, and where a product
 ///   of scales is subnormal, 2⁻²⁵ for each of up to 16 steps of code.
-pub(super) fn dot_sigma(w: &[f32], a: &[f32], quantised: bool) -> f64 {
+pub(super) fn dot_sigma(rounding: Rounding, w: &[f32], a: &[f32], quantised: bool) -> f64 {
+    let operand = 2.0 * operand_sigma(rounding).powi(2);
     let mut variance = 0.0;
     let mut total = 0.0;
     for (w, a) in w.chunks(256).zip(a.chunks(256)) {
@@ -79,13 +114,14 @@ pub(super) fn dot_sigma(w: &[f32], a: &[f32], quantised: bool) -> f64 {
                 products += w.abs() * a;
                 sizes += a;
                 squares += w * w;
+                variance += operand * (w * a).powi(2);
             }
             total += products;
             if quantised {
                 variance += (4.0 * HALF * products).powi(2) + (16.0 * sizes / 33_554_432.0).powi(2);
             }
         }
-        if quantised {
+        if quantised && rounding.bytes_before_quantised {
             variance += step * step / 12.0 * squares;
         }
     }

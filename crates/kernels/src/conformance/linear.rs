@@ -5,7 +5,7 @@ use super::random::Random;
 use super::rig::{Rig, ok, rows_batch};
 use super::weights::{Weights, quantised, supported};
 use crate::reference::ReferenceBackend;
-use crate::{Backend, DType};
+use crate::{Backend, DType, Rounding};
 
 /// Largest batch of these checks.
 const ROWS_MAX: usize = 33;
@@ -90,7 +90,7 @@ pub fn check_embed<B: Backend>(make: &impl Fn() -> B) {
             let mut tokens: Vec<u32> = (0..rows).map(|_| random.below(vocab) as u32).collect();
             tokens[0] = vocab as u32 - 1;
             tokens[rows / 2] = 0;
-            let mut out = rig.blank(rows, cols);
+            let mut out = rig.blank_sum(rows, cols);
             rig.step(&rows_batch(&tokens), |rig| rig.backend.embed(&matrix, scale, &mut out));
             let what = format!("embed of {dtype} [{vocab}, {cols}] by {scale}");
             let found = rig.download(&what, &out, rows, cols);
@@ -117,6 +117,7 @@ pub fn check_embed<B: Backend>(make: &impl Fn() -> B) {
 pub fn check_logits<B: Backend>(make: &impl Fn() -> B) {
     let vocab = 333;
     let mut rig = Rig::for_rows(make(), ROWS_MAX, 256, vocab);
+    let rounding = rig.rounding;
     let mut random = Random::new(5);
     for dtype in supported(&rig.backend) {
         let (rows, cols) = (21, 256);
@@ -134,7 +135,7 @@ pub fn check_logits<B: Backend>(make: &impl Fn() -> B) {
         let every: Vec<u32> = (0..rows as u32).collect();
         let all = run(&every);
         let mut tally = Tally::new(format!("logits of {dtype} [{vocab}, {cols}]"));
-        compare(&mut tally, std::slice::from_ref(&head), None, &x, &all);
+        compare(&mut tally, rounding, std::slice::from_ref(&head), None, &x, &all);
         tally.finish();
         assert!(run(&[]).is_empty());
         for wanted in [&[20][..], &[0], &[3, 4, 19], &[0, 2, 5, 7, 8, 11, 13, 16, 17]] {
@@ -207,17 +208,23 @@ fn check_parts<B: Backend>(rig: &mut Rig<B>, parts: &[Weights], batch: usize, ra
         let found = multiply(rig, &matrix, bias, &x, cols, outputs);
         let types: Vec<&str> = parts.iter().map(|part| part.shape.dtype.label()).collect();
         let bias_name = if bias.is_some() { " with bias" } else { "" };
-        let mut tally = Tally::new(format!(
-            "matmul of {} [{outputs}, {cols}]{bias_name}, batch of {batch}",
-            types.join(" + ")
-        ));
-        compare(&mut tally, parts, bias, &x, &found);
+        let what =
+            format!("matmul of {} [{outputs}, {cols}]{bias_name}, batch of {batch}", types.join(" + "));
+        let mut tally = Tally::of_operands(what, rig.rounding);
+        compare(&mut tally, rig.rounding, parts, bias, &x, &found);
         tally.finish();
     }
 }
 
 /// Judges `found`, `(rows, outputs)`, against the reference's product.
-fn compare(tally: &mut Tally, parts: &[Weights], bias: Option<&[f32]>, x: &[f32], found: &[f32]) {
+fn compare(
+    tally: &mut Tally,
+    rounding: Rounding,
+    parts: &[Weights],
+    bias: Option<&[f32]>,
+    x: &[f32],
+    found: &[f32],
+) {
     let cols = parts[0].shape.cols;
     let outputs: usize = parts.iter().map(|part| part.shape.rows).sum();
     let width = outputs.max(cols);
@@ -228,7 +235,7 @@ fn compare(tally: &mut Tally, parts: &[Weights], bias: Option<&[f32]>, x: &[f32]
         let mut output = 0;
         for part in parts {
             for weights in part.floats.chunks_exact(cols) {
-                let sigma = dot_sigma(weights, x, quantised(part.shape.dtype));
+                let sigma = dot_sigma(rounding, weights, x, quantised(part.shape.dtype));
                 let at = row * outputs + output;
                 tally.see((row, output), found[at], expected[at], sigma, flush_slack(weights));
                 output += 1;

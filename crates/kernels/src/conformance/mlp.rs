@@ -6,7 +6,7 @@ use super::random::Random;
 use super::rig::{Rig, rows_batch};
 use super::weights::{Weights, quantised, supported};
 use crate::reference::formulas::{activate, dot};
-use crate::{Activation, Backend, DType};
+use crate::{Activation, Backend, DType, Rounding};
 
 const ROWS_MAX: usize = 11;
 pub(super) const ACTIVATIONS: [Activation; 3] = [Activation::Silu, Activation::GeluTanh, Activation::GeluErf];
@@ -75,6 +75,7 @@ impl Mlp {
         let width = self.down[0].shape.rows;
         let x = random.normals(ROWS_MAX * width);
         let (gate_up, down) = (rig.matrix(&self.gate_up), rig.matrix(&self.down));
+        let rounding = rig.rounding;
         let mut run = |x: &[f32]| {
             let rows = x.len() / width;
             let buffer = rig.upload(x, width);
@@ -87,10 +88,10 @@ impl Mlp {
             rig.download("gated_mlp", &out, rows, width)
         };
         let all = run(&x);
-        let mut tally = Tally::new(self.name());
+        let mut tally = Tally::of_operands(self.name(), rounding);
         for (row, x) in x.chunks_exact(width).enumerate() {
             let [gate, up] = &self.gate_up;
-            let expected = mlp_outputs(self.activation, gate, Some(up), &self.down[0], x);
+            let expected = mlp_outputs(rounding, self.activation, gate, Some(up), &self.down[0], x);
             for (col, (expected, sigma)) in expected.into_iter().enumerate() {
                 tally.see((row, col), all[row * width + col], expected as f32, sigma, 1e-30);
             }
@@ -112,6 +113,7 @@ impl Mlp {
 /// Each output of an MLP and its σ: those of gate and up go through the activation to first order (and their product),
 /// are carried by down's weights, and meet down's own. Without up, what is activated is multiplied by 1.
 pub(super) fn mlp_outputs(
+    rounding: Rounding,
     activation: Activation,
     gate: &Weights,
     up: Option<&Weights>,
@@ -121,7 +123,7 @@ pub(super) fn mlp_outputs(
     let (mut hidden, mut variances) = (Vec::new(), Vec::new());
     let product = |weights: &Weights, i: usize| {
         let row = weights.row(i);
-        (dot(row, x), dot_sigma(row, x, quantised(weights.shape.dtype)))
+        (dot(row, x), dot_sigma(rounding, row, x, quantised(weights.shape.dtype)))
     };
     for i in 0..gate.shape.rows {
         let ((g, g_sigma), (u, u_sigma)) = (product(gate, i), up.map_or((1.0, 0.0), |up| product(up, i)));
@@ -136,7 +138,7 @@ pub(super) fn mlp_outputs(
         );
     }
     let output = |weights: &[f32]| {
-        let own = dot_sigma(weights, &hidden, quantised(down.shape.dtype));
+        let own = dot_sigma(rounding, weights, &hidden, quantised(down.shape.dtype));
         let carried: f64 = weights.iter().zip(&variances).map(|(&w, v)| f64::from(w).powi(2) * v).sum();
         (dot(weights, &hidden), (own * own + carried).sqrt())
     };

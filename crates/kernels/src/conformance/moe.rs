@@ -14,7 +14,7 @@ use super::rig::{Rig, ok, rows_batch};
 use super::weights::{Weights, quantised, supported};
 use crate::quant::can_quantize;
 use crate::reference::formulas::{dot, route};
-use crate::{Backend, DType, ExpertParts, ExpertScoring, MatrixShape, MatrixSource, MoeParams};
+use crate::{Backend, DType, ExpertParts, ExpertScoring, MatrixShape, MatrixSource, MoeParams, Rounding};
 
 /// Largest batch of these checks.
 const ROWS_MAX: usize = 70;
@@ -234,7 +234,7 @@ impl Moe {
     }
 
     fn check<B: Backend>(&self, rig: &mut Rig<B>, rows: usize, random: &mut Random) {
-        let x: Vec<f32> = (0..rows).flat_map(|_| self.clear(random)).collect();
+        let x: Vec<f32> = (0..rows).flat_map(|_| self.clear(rig.rounding, random)).collect();
         self.check_rows(rig, &x, "clear choices");
     }
 
@@ -242,9 +242,10 @@ impl Moe {
         let width = self.width();
         let packed = self.pack(rig);
         let found = self.run(rig, &packed, x);
-        let mut tally = Tally::new(format!("{}, {} rows, {what}", self.name(), x.len() / width));
+        let what = format!("{}, {} rows, {what}", self.name(), x.len() / width);
+        let mut tally = Tally::of_operands(what, rig.rounding);
         for (row, x) in x.chunks_exact(width).enumerate() {
-            for (col, (expected, sigma)) in self.expected(x).into_iter().enumerate() {
+            for (col, (expected, sigma)) in self.expected(rig.rounding, x).into_iter().enumerate() {
                 tally.see((row, col), found[row * width + col], expected as f32, sigma, 1e-30);
             }
         }
@@ -275,18 +276,18 @@ impl Moe {
     }
 
     /// Each score and its σ.
-    fn scores(&self, x: &[f32]) -> (Vec<f32>, Vec<f64>) {
+    fn scores(&self, rounding: Rounding, x: &[f32]) -> (Vec<f32>, Vec<f64>) {
         let rows = self.router.floats.chunks_exact(self.width());
         let lossy = quantised(self.router.shape.dtype);
-        rows.map(|weights| (dot(weights, x) as f32, dot_sigma(weights, x, lossy))).unzip()
+        rows.map(|weights| (dot(weights, x) as f32, dot_sigma(rounding, weights, x, lossy))).unzip()
     }
 
     /// A row whose experts are clear.
-    fn clear(&self, random: &mut Random) -> Vec<f32> {
+    fn clear(&self, rounding: Rounding, random: &mut Random) -> Vec<f32> {
         for _ in 0..DRAWS_MAX {
             let mut x = random.normals(self.width());
             x[0] = 1.0 + x[0].abs();
-            let (scores, sigmas) = self.scores(&x);
+            let (scores, sigmas) = self.scores(rounding, &x);
             let mut order: Vec<usize> = (0..scores.len()).collect();
             order.sort_by(|&a, &b| scores[b].total_cmp(&scores[a]));
             let (chosen, others) = order.split_at(self.params.experts_used);
@@ -303,15 +304,15 @@ impl Moe {
     /// weight's relative error is that of its score and of the scores it is divided by, together at most twice the
     /// largest of them; a score's error counts as it is, whatever the score. Without a second factor, whose sign is any,
     /// what x is rounded by moves all hidden units alike where weights are not 0 on average: σ is taken twice as large.
-    fn expected(&self, x: &[f32]) -> Vec<(f64, f64)> {
-        let (scores, sigmas) = self.scores(x);
+    fn expected(&self, rounding: Rounding, x: &[f32]) -> Vec<(f64, f64)> {
+        let (scores, sigmas) = self.scores(rounding, x);
         let chosen = route(&scores, &self.params).expect("scores of finite rows are numbers");
         let weight_error = 2.0 * sigmas.iter().fold(0.0f64, |m, &s| m.max(s)) + FLOAT;
         let alike = if self.params.gated { 1.0 } else { 2.0 };
         let mut outputs = vec![(0.0, 0.0, 0.0); self.width()]; // sum, variance, sum of magnitudes
         for (expert, weight) in chosen {
             let (gate_up, down) = (&self.gate_up[expert], &self.down[expert]);
-            let parts = mlp_outputs(self.params.activation, &gate_up[0], gate_up.get(1), down, x);
+            let parts = mlp_outputs(rounding, self.params.activation, &gate_up[0], gate_up.get(1), down, x);
             for ((sum, variance, size), (part, sigma)) in outputs.iter_mut().zip(parts) {
                 *sum += weight * part;
                 *variance += (alike * weight * sigma).powi(2) + (weight * part * weight_error).powi(2);

@@ -1,11 +1,11 @@
 //! Checks of `rms_norm`, `layer_norm`, either after an addition, and a layer norm of some columns.
 
-use super::bounds::{FLOAT, Tally, same_bits};
+use super::bounds::{FLOAT, Tally, hold, same_bits};
 use super::linear::{activations, gather};
 use super::random::Random;
 use super::rig::{Rig, rows_batch};
 use crate::reference::formulas;
-use crate::{Backend, EncoderOps, LayerNormParams};
+use crate::{Backend, EncoderOps, LayerNormParams, Rounding};
 
 const ROWS_MAX: usize = 33;
 const SHAPES: [(usize, usize, f32); 7] = [
@@ -26,7 +26,7 @@ pub fn check_rms_norm<B: Backend>(make: &impl Fn() -> B) {
     check(make, 10, "rms_norm", |rig, x, cols, weight, eps| {
         let rows = x.len() / cols;
         let weight = rig.vector(weight);
-        let x = rig.upload(x, cols);
+        let x = rig.upload_sum(x, cols);
         let mut out = rig.blank(rows, cols);
         rig.step(&rows_batch(&vec![0; rows]), |rig| rig.backend.rms_norm(&x, &weight, eps, &mut out));
         rig.download("rms_norm", &out, rows, cols)
@@ -44,7 +44,7 @@ pub fn check_add_rms_norm<B: Backend>(make: &impl Fn() -> B) {
         // Halves add up exactly to the row whose norm is expected.
         let half: Vec<f32> = sum.iter().map(|v| v * 0.5).collect();
         let twice: Vec<f32> = half.iter().map(|v| v * 2.0).collect();
-        let mut residual = rig.upload(&half, cols);
+        let mut residual = rig.upload_sum(&half, cols);
         let x = rig.upload(&half, cols);
         let mut out = rig.blank(rows, cols);
         rig.step(&rows_batch(&vec![0; rows]), |rig| {
@@ -61,10 +61,11 @@ fn check_unequal_halves<B: Backend>(make: &impl Fn() -> B) {
     let (rows, cols) = (6, 96);
     let mut rig = Rig::for_rows(make(), ROWS_MAX, cols, 1);
     let mut random = Random::new(12);
-    let (before, x) = (random.normals(rows * cols), random.normals(rows * cols));
+    let (before, mut x) = (random.normals(rows * cols), random.normals(rows * cols));
+    hold(rig.rounding, &mut x);
     let after: Vec<f32> = before.iter().zip(&x).map(|(a, b)| a + b).collect();
     let weight = rig.vector(&vec![1.0; cols]);
-    let mut residual = rig.upload(&before, cols);
+    let mut residual = rig.upload_sum(&before, cols);
     let added = rig.upload(&x, cols);
     let mut out = rig.blank(rows, cols);
     rig.step(&rows_batch(&vec![0; rows]), |rig| {
@@ -73,7 +74,7 @@ fn check_unequal_halves<B: Backend>(make: &impl Fn() -> B) {
     same_bits("add_rms_norm, residual", &rig.download("residual", &residual, rows, cols), &after, cols);
     same_bits("add_rms_norm, x", &rig.download("x", &added, rows, cols), &x, cols);
     let found = rig.download("add_rms_norm", &out, rows, cols);
-    compare("add_rms_norm", &found, &after, &vec![1.0; cols], 1e-6);
+    compare("add_rms_norm", rig.rounding, &found, &after, &vec![1.0; cols], 1e-6);
 }
 
 /// `layer_norm`: any width, with and without a bias, rows far from 0, zero, tiny and huge ones, the same bits in any
@@ -83,7 +84,7 @@ fn check_unequal_halves<B: Backend>(make: &impl Fn() -> B) {
 /// If a number is out of bounds or a bit differs.
 pub fn check_layer_norm<B: EncoderOps>(make: &impl Fn() -> B) {
     check_layers(make, 13, "layer_norm", |rig, x, cols, params, out| {
-        let x = rig.upload(x, cols);
+        let x = rig.upload_sum(x, cols);
         rig.step(&rows_batch(&vec![0; out.1]), |rig| rig.backend.layer_norm(&x, params, &mut out.0));
     });
 }
@@ -98,7 +99,7 @@ pub fn check_add_layer_norm<B: EncoderOps>(make: &impl Fn() -> B) {
         let quarter: Vec<f32> = sum.iter().map(|v| v * 0.25).collect();
         let rest: Vec<f32> = sum.iter().zip(&quarter).map(|(sum, quarter)| sum - quarter).collect();
         let total: Vec<f32> = quarter.iter().zip(&rest).map(|(a, b)| a + b).collect();
-        let (mut residual, x) = (rig.upload(&quarter, cols), rig.upload(&rest, cols));
+        let (mut residual, x) = (rig.upload_sum(&rest, cols), rig.upload(&quarter, cols));
         rig.step(&rows_batch(&vec![0; out.1]), |rig| {
             rig.backend.add_layer_norm(&mut residual, &x, params, &mut out.0);
         });
@@ -127,7 +128,8 @@ pub fn check_layer_norm_columns<B: EncoderOps>(make: &impl Fn() -> B) {
         let (weight, bias) = (rig.vector(&random.normals(count)), rig.vector(&random.normals(count)));
         let bias = (case % 2 == 0).then_some(&bias);
         let params = LayerNormParams { weight: &weight, bias, eps: 1e-3 };
-        let x = activations(rows, cols, &mut random);
+        let mut x = activations(rows, cols, &mut random);
+        hold(rig.rounding, &mut x);
         let part: Vec<f32> =
             x.chunks_exact(cols).flat_map(|row| &row[first..first + count]).copied().collect();
         let part = rig.upload(&part, count);
@@ -162,11 +164,13 @@ fn check_layers<B: EncoderOps>(
         for row in x.chunks_exact_mut(cols).step_by(3) {
             row.iter_mut().for_each(|x| *x += 300.0);
         }
+        hold(rig.rounding, &mut x);
         let bias = (case % 3 != 1).then_some(&bias[..]);
         let (weights, biases) = (rig.vector(&weight), bias.map(|bias| rig.vector(bias)));
         let params = LayerNormParams { weight: &weights, bias: biases.as_ref(), eps };
         let with = if bias.is_some() { ", with bias" } else { "" };
         let what = format!("{name} [{rows}, {cols}], eps {eps:e}{with}");
+        let rounding = rig.rounding;
         let mut normed = |x: &[f32]| {
             let rows = x.len() / cols;
             let mut out = (rig.blank(rows, cols), rows);
@@ -174,7 +178,7 @@ fn check_layers<B: EncoderOps>(
             rig.download(name, &out.0, rows, cols)
         };
         let all = normed(&x);
-        let mut tally = Tally::new(what.clone());
+        let mut tally = Tally::of_operands(what.clone(), rounding);
         for (row, x) in x.chunks_exact(cols).enumerate() {
             let mut expected = vec![0.0; cols];
             formulas::layer_norm(x, &weight, bias, eps, &mut expected);
@@ -220,9 +224,11 @@ fn check<B: Backend>(
     let mut random = Random::new(seed);
     for (rows, cols, eps) in SHAPES {
         let weight = random.normals(cols);
-        let x = activations(rows, cols, &mut random);
+        let mut x = activations(rows, cols, &mut random);
+        hold(rig.rounding, &mut x);
         let all = run(&mut rig, &x, cols, &weight, eps);
-        compare(&format!("{name} [{rows}, {cols}], eps {eps:e}"), &all, &x, &weight, eps);
+        let what = format!("{name} [{rows}, {cols}], eps {eps:e}");
+        compare(&what, rig.rounding, &all, &x, &weight, eps);
         for batch in [1, 2, 5, 16].into_iter().filter(|&batch| batch <= rows) {
             let chosen = &random.permutation(rows)[..batch];
             let found = run(&mut rig, &gather(&x, cols, chosen), cols, &weight, eps);
@@ -231,9 +237,9 @@ fn check<B: Backend>(
     }
 }
 
-fn compare(what: &str, found: &[f32], x: &[f32], weight: &[f32], eps: f32) {
+fn compare(what: &str, rounding: Rounding, found: &[f32], x: &[f32], weight: &[f32], eps: f32) {
     let cols = weight.len();
-    let mut tally = Tally::new(what.to_owned());
+    let mut tally = Tally::of_operands(what.to_owned(), rounding);
     for (row, x) in x.chunks_exact(cols).enumerate() {
         let mut expected = vec![0.0; cols];
         formulas::rms_norm(x, weight, eps, &mut expected);

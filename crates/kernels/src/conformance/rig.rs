@@ -1,21 +1,24 @@
 //! A backend on the bench: uploads, steps, downloads, and buffers with guard rows behind the batch.
 
 use super::weights::Weights;
-use crate::{Backend, Batch, BufferRole, HeadShape, KernelError, MatrixSource, SequenceSpan, StepLimits};
+use crate::{
+    Backend, Batch, BufferRole, HeadShape, KernelError, MatrixSource, Rounding, SequenceSpan, StepLimits,
+};
 
 /// Rows of every buffer that lie behind the batch and must not change.
 const GUARD_ROWS: usize = 2;
 /// What guard rows, and outputs before an op, hold.
-const GUARD: f32 = -8.5e8;
+const GUARD: f32 = -1_073_741_824.0; // -2^30, which every type holds
 
 pub(super) struct Rig<B> {
     pub(super) backend: B,
+    pub(super) rounding: Rounding,
 }
 
 impl<B: Backend> Rig<B> {
     pub(super) fn new(mut backend: B, limits: &StepLimits) -> Self {
         ok("reserve", backend.reserve(limits));
-        Self { backend }
+        Self { rounding: backend.rounding(), backend }
     }
 
     /// A backend for steps without attention.
@@ -42,8 +45,7 @@ impl<B: Backend> Rig<B> {
         self.upload_as(BufferRole::Operand, rows, cols)
     }
 
-    /// As [`Rig::upload`], in any role.
-    pub(super) fn upload_as(&mut self, role: BufferRole, rows: &[f32], cols: usize) -> B::Buffer {
+    fn upload_as(&mut self, role: BufferRole, rows: &[f32], cols: usize) -> B::Buffer {
         let count = rows.len() / cols;
         let mut buffer = ok("buffer", self.backend.buffer(role, count + GUARD_ROWS, cols));
         ok("write_rows", self.backend.write_rows(&mut buffer, 0, rows));
@@ -51,9 +53,19 @@ impl<B: Backend> Rig<B> {
         buffer
     }
 
+    /// As [`Rig::upload`], of a sum.
+    pub(super) fn upload_sum(&mut self, rows: &[f32], cols: usize) -> B::Buffer {
+        self.upload_as(BufferRole::Residual, rows, cols)
+    }
+
     /// A buffer for an op's output.
     pub(super) fn blank(&mut self, rows: usize, cols: usize) -> B::Buffer {
         self.upload(&vec![GUARD; rows * cols], cols)
+    }
+
+    /// A buffer for a sum that an op begins.
+    pub(super) fn blank_sum(&mut self, rows: usize, cols: usize) -> B::Buffer {
+        self.upload_sum(&vec![GUARD; rows * cols], cols)
     }
 
     /// The batch's rows of a buffer, after a look at the guards.

@@ -1,12 +1,12 @@
 //! Checks of `rope_to_cache`: what it does to queries, and by way of attention what it put into the cache; and of `rope`.
 
-use super::bounds::{Tally, same_bits};
+use super::bounds::{Tally, hold, same_bits};
 use super::random::Random;
 use super::rig::{Rig, ok, whole_batch};
 use crate::reference::{ReferenceBackend, formulas};
 use crate::{
-    AttentionParams, BLOCK_TOKENS, Backend, Batch, EncoderOps, HeadShape, KvLayout, KvSpec, KvType, QkvParams, Rope,
-    RopeKind, SequenceSpan, StepLimits,
+    AttentionParams, BLOCK_TOKENS, Backend, Batch, EncoderOps, HeadShape, KvLayout, KvSpec, KvType,
+    QkvParams, Rope, RopeKind, Rounding, SequenceSpan, StepLimits,
 };
 
 /// Context and rows of the sequences, each starting a block. All blocks before are block 0, so that positions can be
@@ -75,16 +75,22 @@ fn cases(shape: HeadShape, kv_type: KvType, i: usize, random: &mut Random) -> Ve
 
 fn check_case<B: Backend>(make: &impl Fn() -> B, case: &Case, random: &mut Random) {
     let rows: usize = SPANS.iter().map(|span| span.1 as usize).sum();
-    let qkv = random.normals(rows * case.shape.qkv_width());
-    let first_block = random.normals(BLOCK_TOKENS * case.shape.qkv_width());
+    let mut rig = Rig::new(make(), &limits(case));
+    let rounding = rig.rounding;
+    let mut qkv = random.normals(rows * case.shape.qkv_width());
+    let mut first_block = random.normals(BLOCK_TOKENS * case.shape.qkv_width());
+    hold(rounding, &mut qkv);
+    hold(rounding, &mut first_block);
     let all: Vec<usize> = (0..SPANS.len()).collect();
-    let found = run(&mut Rig::new(make(), &limits(case)), case, &qkv, &first_block, &all);
+    let found = run(&mut rig, case, &qkv, &first_block, &all);
     let expected = run(&mut Rig::new(ReferenceBackend::new(), &limits(case)), case, &qkv, &first_block, &all);
-    compare_queries(case, &found.queries, &expected.queries);
+    compare_queries(case, rounding, &found.queries, &expected.queries);
 
     let q_width = case.shape.q_width();
-    let mut tally = Tally::new(format!("attention over what rope_to_cache stored, {case:?}"));
-    let mut values = Tally::new(format!("values that rope_to_cache stored, {case:?}"));
+    let what = format!("attention over what rope_to_cache stored, {case:?}");
+    let mut tally = Tally::of_operands(what, rounding);
+    let what = format!("values that rope_to_cache stored, {case:?}");
+    let mut values = Tally::of_operands(what, rounding);
     // Where keys are rounded to some hundredth, so are the scores, and queries besides.
     let slack = match case.kv_type {
         KvType::F16 => 0.03,
@@ -110,7 +116,6 @@ fn check_case<B: Backend>(make: &impl Fn() -> B, case: &Case, random: &mut Rando
     tally.finish();
     values.finish();
 
-    let mut rig = Rig::new(make(), &limits(case));
     for order in [&[0][..], &[1], &[3, 2], &[5, 4, 3, 1]] {
         let alone = run(&mut rig, case, &qkv, &first_block, order);
         let mut rest = (&alone.queries[..], &alone.attended[..]);
@@ -128,11 +133,11 @@ fn check_case<B: Backend>(make: &impl Fn() -> B, case: &Case, random: &mut Rando
 
 /// A turned pair keeps its length times the magnitude, so that is what its error is measured by: 8e-6 of it for f32
 /// arithmetic, and 2⁻²² of the angle for the rounding of the angle.
-fn compare_queries(case: &Case, found: &[f32], expected: &[f32]) {
+fn compare_queries(case: &Case, rounding: Rounding, found: &[f32], expected: &[f32]) {
     let head_dim = case.shape.head_dim;
     let q_width = case.shape.q_width();
     let positions = SPANS.iter().flat_map(|&(context, rows)| context - rows..context);
-    let mut tally = Tally::new(format!("rope_to_cache, queries, {case:?}"));
+    let mut tally = Tally::of_operands(format!("rope_to_cache, queries, {case:?}"), rounding);
     let rope = case.rope.as_ref().map(|(kind, inv_freq, _)| (*kind, &inv_freq[..]));
     for (row, position) in positions.enumerate() {
         for col in 0..q_width {
@@ -198,10 +203,12 @@ pub fn check_rope<B: EncoderOps>(make: &impl Fn() -> B) {
             let what = format!(
                 "rope, {shape:?}, {kind:?}, {rotary_dim} elements, magnitude {magnitude}, normed {normed:?}"
             );
-            let x = random.normals(rows * width);
+            let mut rig = Rig::new(make(), &limits);
+            let mut x = random.normals(rows * width);
+            hold(rig.rounding, &mut x);
+            let rounding = rig.rounding;
             let first: Vec<usize> =
                 (0..lengths.len()).map(|i| lengths[..i].iter().sum::<u32>() as usize * width).collect();
-            let mut rig = Rig::new(make(), &limits);
             let mut run = |order: &[usize]| {
                 let lengths: Vec<u32> = order.iter().map(|&sequence| lengths[sequence]).collect();
                 let part = |&sequence: &usize| {
@@ -228,7 +235,7 @@ pub fn check_rope<B: EncoderOps>(make: &impl Fn() -> B) {
                 rig.download("rope", &qkv, rows, width)
             };
             let all = run(&[0, 1, 2, 3, 4]);
-            let mut tally = Tally::new(what.clone());
+            let mut tally = Tally::of_operands(what.clone(), rounding);
             let positions = lengths.iter().flat_map(|&length| 0..length);
             for (row, position) in positions.enumerate() {
                 let mut expected = x[row * width..][..width].to_vec();

@@ -6,8 +6,8 @@ use half::f16;
 use super::random::Random;
 use super::rig::Rig;
 use crate::{
-    AttentionParams, BLOCK_TOKENS, Backend, Batch, HeadShape, KvLayout, KvSpec, KvType, QkvParams, SequenceSpan,
-    StepLimits,
+    AttentionParams, BLOCK_TOKENS, Backend, Batch, HeadShape, KvLayout, KvSpec, KvType, Operands, QkvParams,
+    Rounding, SequenceSpan, StepLimits,
 };
 
 /// One sequence of a scene.
@@ -59,6 +59,7 @@ impl Scene {
     pub(super) fn new(
         shape: HeadShape,
         kv_type: KvType,
+        rounding: Rounding,
         lengths: &[u32],
         window: Option<u32>,
         random: &mut Random,
@@ -74,7 +75,7 @@ impl Scene {
             .map(|(&length, needed)| Sequence {
                 length,
                 blocks: free.split_off(free.len() - needed),
-                qkv: projections(shape, kv_type, length, window, random),
+                qkv: projections(shape, kv_type, rounding, length, window, random),
             })
             .collect();
         Self { shape, kv_type, sequences, blocks }
@@ -140,9 +141,9 @@ impl Scene {
         let shape = self.shape;
         let (width, q_width) = (shape.qkv_width(), shape.q_width());
         let shapes = [OTHER, shape, OTHER];
-        let layout = |HeadShape { kv_heads, head_dim, .. }| KvLayout::Heads { kv_heads, head_dim, window: None };
-        let spec =
-            KvSpec { layers: shapes.map(layout).to_vec(), blocks: self.blocks, kv_type: self.kv_type };
+        let layout =
+            |HeadShape { kv_heads, head_dim, .. }| KvLayout::Heads { kv_heads, head_dim, window: None };
+        let spec = KvSpec { layers: shapes.map(layout).to_vec(), blocks: self.blocks, kv_type: self.kv_type };
         let mut kv = super::rig::ok("kv", rig.backend.kv(&spec));
         let sinks = setting.sinks.as_ref().map(|sinks| rig.vector(sinks));
         let keep = |shape| QkvParams { shape, q_norm: None, k_norm: None, norm_eps: 1e-6, rope: None };
@@ -208,6 +209,7 @@ pub(super) fn history(starts: &[u32]) -> Vec<Vec<Chunk>> {
 fn projections(
     shape: HeadShape,
     kv_type: KvType,
+    rounding: Rounding,
     length: u32,
     window: Option<u32>,
     random: &mut Random,
@@ -240,20 +242,26 @@ fn projections(
             }
         }
     }
+    super::bounds::hold(rounding, &mut qkv);
     for row in qkv.chunks_exact_mut(width) {
-        row[shape.q_width()..].chunks_exact_mut(head_dim).for_each(|head| hold(kv_type, head));
+        row[shape.q_width()..].chunks_exact_mut(head_dim).for_each(|head| hold(kv_type, rounding, head));
     }
     qkv
 }
 
-/// Rounds a key or value to what the type of cache holds exactly, however a device comes by the scale.
-fn hold(kv_type: KvType, head: &mut [f32]) {
+/// Rounds a key or value to what the type of cache and a device's operands hold exactly, however a device comes by the
+/// scale.
+fn hold(kv_type: KvType, rounding: Rounding, head: &mut [f32]) {
     match kv_type {
         KvType::F16 => head.iter_mut().for_each(|v| *v = f16::from_f32(*v).to_f32()),
         KvType::Q8_0 => {
             for group in head.chunks_exact_mut(kv_type.group()) {
                 let largest = group.iter().fold(0.0f32, |largest, v| largest.max(v.abs()));
-                let scale = f16::from_f32(largest / 127.0).to_f32();
+                let scale = match rounding.operands {
+                    Operands::F32 => f16::from_f32(largest / 127.0).to_f32(),
+                    // A code of 7 bits times a power of two.
+                    Operands::Bf16 => (largest / 127.0).log2().round().exp2(),
+                };
                 for v in group {
                     // The largest is 127 steps, so that the group's scale is this one again.
                     *v = if v.abs() == largest { 127.0f32.copysign(*v) } else { (*v / scale).round() };

@@ -2,11 +2,11 @@
 
 use std::ops::Range;
 
-use super::bounds::{FLOAT, Tally, same_bits};
+use super::bounds::{FLOAT, Tally, hold, operand_sigma, same_bits};
 use super::random::Random;
 use super::rig::{Rig, whole_batch};
 use crate::reference::{ReferenceBackend, formulas, seen};
-use crate::{EncoderOps, HeadShape, PositionBias, SelfAttentionParams, StepLimits};
+use crate::{EncoderOps, HeadShape, PositionBias, Rounding, SelfAttentionParams, StepLimits};
 
 /// Cases drawn at random.
 const CASES: usize = 36;
@@ -124,7 +124,7 @@ impl Text {
     /// Keys and values are normal; of the queries, half the heads' are normal, and the others point at one key each, so
     /// that its weight in the softmax is near 1 if the row may see it: its own, its neighbours, the first, the last,
     /// those at the edges of the reach, or any. A mask off by one is then off by everything.
-    fn new(setting: &Setting, lengths: &[u32], random: &mut Random) -> Text {
+    fn new(setting: &Setting, rounding: Rounding, lengths: &[u32], random: &mut Random) -> Text {
         let HeadShape { heads, kv_heads, head_dim } = setting.shape;
         let width = setting.shape.qkv_width();
         let rows = lengths.iter().sum::<u32>() as usize;
@@ -159,6 +159,7 @@ impl Text {
             }
             first += length as usize;
         }
+        hold(rounding, &mut qkv);
         Text { lengths: lengths.to_vec(), qkv }
     }
 
@@ -252,7 +253,7 @@ pub fn check_self_attention_invariance<B: EncoderOps>(make: &impl Fn() -> B) {
         let shape = HeadShape { heads, kv_heads, head_dim };
         for (reach, kind) in [(None, 0), (Some(30), 1 + case), (None, 5)] {
             let setting = plain(shape, reach).with_bias(kind, 20, &mut random);
-            let text = Text::new(&setting, &lengths, &mut random);
+            let text = Text::new(&setting, make().rounding(), &lengths, &mut random);
             let mut rig = Rig::new(make(), &text.limits(shape));
             let q_width = shape.q_width();
             let every: Vec<usize> = (0..lengths.len()).collect();
@@ -284,7 +285,8 @@ fn plain(shape: HeadShape, reach: Option<u32>) -> Setting {
 }
 
 fn check_case<B: EncoderOps>(make: &impl Fn() -> B, setting: &Setting, lengths: &[u32], random: &mut Random) {
-    let text = Text::new(setting, lengths, random);
+    let rounding = make().rounding();
+    let text = Text::new(setting, rounding, lengths, random);
     let every: Vec<usize> = (0..lengths.len()).collect();
     let found = text.attend(&mut Rig::new(make(), &text.limits(setting.shape)), setting, &every);
     let mut reference = Rig::new(ReferenceBackend::new(), &text.limits(setting.shape));
@@ -295,13 +297,13 @@ fn check_case<B: EncoderOps>(make: &impl Fn() -> B, setting: &Setting, lengths: 
     let sizes = setting.vectors(size);
     let sizes = setting.params(&sizes);
     let q_width = setting.shape.q_width();
-    let mut tally = Tally::new(setting.name());
+    let mut tally = Tally::of_operands(setting.name(), rounding);
     for (sequence, &length) in lengths.iter().enumerate() {
         let rows = text.rows(sequence);
         for i in 0..length {
             let row = rows.start + i as usize;
             for (col, sigma) in
-                sigmas(&text, &params, &sizes, (rows.start, length), i).into_iter().enumerate()
+                sigmas(&text, [&params, &sizes], rounding, (rows.start, length), i).into_iter().enumerate()
             {
                 let at = row * q_width + col;
                 tally.see((1000 * sequence + i as usize, col), found[at], expected[at], sigma, 1e-7);
@@ -314,11 +316,11 @@ fn check_case<B: EncoderOps>(make: &impl Fn() -> B, setting: &Setting, lengths: 
 /// σ of row `i` of the sequence that starts at row `first`. Sums in f32 move score j by σ_j, [`FLOAT`] of the sizes of
 /// all that is summed, and weight p_j by [`FLOAT`] of itself; a change of ε in score j moves the output by
 /// `p_j ε (v_j - out)`: no more than `Σ p_j (σ_j + FLOAT) |v_j - out|` even if all moved together. Sums of values add
-/// [`FLOAT`] of `Σ p_j |v_j|`.
+/// [`FLOAT`] of `Σ p_j |v_j|`. Weights are operands of the second product, and rounded as such.
 fn sigmas(
     text: &Text,
-    params: &SelfAttentionParams<'_, Vec<f32>>,
-    sizes: &SelfAttentionParams<'_, Vec<f32>>,
+    [params, sizes]: [&SelfAttentionParams<'_, Vec<f32>>; 2],
+    rounding: Rounding,
     (first, rows): (usize, u32),
     i: u32,
 ) -> Vec<f64> {
@@ -340,7 +342,7 @@ fn sigmas(
             scores.push(formulas::score(query, key, params.scale, None) + bias);
             let bias = formulas::position_bias(sizes, head, (i, &query_size), (j, &key_size));
             let sum = formulas::score(&query_size, &key_size, params.scale, None) + bias.abs();
-            moves.push(FLOAT * (sum + 1.0));
+            moves.push(FLOAT * (sum + 1.0) + operand_sigma(rounding));
         }
         let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let total = scores.iter().map(|s| (s - largest).exp()).sum::<f64>();

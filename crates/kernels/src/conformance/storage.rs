@@ -1,7 +1,7 @@
 //! Checks of what is not arithmetic: packing and its errors, sizes, copies to and from the host, and the order of
 //! steps.
 
-use super::bounds::same_bits;
+use super::bounds::{hold, same_bits};
 use super::random::Random;
 use super::rig::{Rig, ok, rows_batch};
 use super::weights::{Weights, supported};
@@ -72,7 +72,10 @@ pub fn check_sizes<B: Backend>(make: &impl Fn() -> B) {
             );
             let expert = ExpertParts { gate_up: vec![shape], down: vec![shape] };
             let experts = backend.experts_bytes(&[expert.clone(), expert]);
-            assert!((4 * least..=4 * most).contains(&experts), "experts_bytes of four of {shape:?} is {experts}");
+            assert!(
+                (4 * least..=4 * most).contains(&experts),
+                "experts_bytes of four of {shape:?} is {experts}"
+            );
             let both = backend.matrix_bytes(&[shape, shape]);
             assert!((2 * least..=2 * most).contains(&both), "matrix_bytes of two of {shape:?} is {both}");
         }
@@ -88,7 +91,10 @@ pub fn check_sizes<B: Backend>(make: &impl Fn() -> B) {
             );
         }
         let found = backend.vector_bytes(cols);
-        assert!((4 * cols..=4 * cols.next_multiple_of(64)).contains(&found), "vector_bytes of {cols} is {found}");
+        assert!(
+            (4 * cols..=4 * cols.next_multiple_of(64)).contains(&found),
+            "vector_bytes of {cols} is {found}"
+        );
     }
     let heads = HeadShape { heads: 8, kv_heads: 2, head_dim: 64 };
     for (&kv_type, layers, blocks) in
@@ -180,7 +186,10 @@ pub fn check_transfers<B: Backend>(make: &impl Fn() -> B) {
         for _ in 0..6 {
             let first = random.below(rows);
             let count = 1 + random.below(rows - first);
-            let values = random.normals(count * cols);
+            let mut values = random.normals(count * cols);
+            if role == BufferRole::Operand {
+                hold(rig.rounding, &mut values);
+            }
             ok("write_rows", rig.backend.write_rows(&mut buffer, first, &values));
             expected[first * cols..][..values.len()].copy_from_slice(&values);
             same_bits("rows read back", &read(&rig, &buffer, 0, rows), &expected, cols);

@@ -9,6 +9,7 @@ use faulty::{Fault, Faulty};
 
 use super::*;
 use crate::reference::ReferenceBackend;
+use crate::{Operands, Rounding};
 
 #[test]
 fn the_reference_conforms() {
@@ -18,6 +19,42 @@ fn the_reference_conforms() {
 #[test]
 fn allowed_rounding_conforms() {
     check_all(|| Faulty::new(Fault::None));
+}
+
+#[test]
+fn operands_in_bf16_conform_where_that_is_declared() {
+    let declared = Rounding { operands: Operands::Bf16, bytes_before_quantised: false };
+    check_all(|| Faulty::declaring(Fault::OperandsInBf16, declared));
+}
+
+#[test]
+fn undeclared_rounding_is_caught() {
+    let none = Rounding { operands: Operands::F32, bytes_before_quantised: false };
+    let bytes = Rounding { bytes_before_quantised: true, ..none };
+    for declared in [none, bytes] {
+        let make = || Faulty::declaring(Fault::OperandsInBf16, declared);
+        must_fail(Fault::OperandsInBf16, "matmul of", || check_matmul(&make));
+        must_fail(Fault::OperandsInBf16, "gated_mlp", || check_gated_mlp(&make));
+        must_fail(Fault::OperandsInBf16, "moe", || check_moe(&make));
+        must_fail(Fault::OperandsInBf16, "logits of", || check_logits(&make));
+        must_fail(Fault::OperandsInBf16, "rms_norm", || check_rms_norm(&make));
+        must_fail(Fault::OperandsInBf16, "layer_norm", || check_layer_norm(&make));
+        must_fail(Fault::OperandsInBf16, "rows read back", || check_transfers(&make));
+        must_fail(Fault::OperandsInBf16, "rope_to_cache, queries", || check_rope_to_cache(&make));
+        must_fail(Fault::OperandsInBf16, "attention", || check_attention(&make));
+        must_fail(Fault::OperandsInBf16, "self_attention", || check_self_attention(&make));
+        must_fail(Fault::OperandsInBf16, "matmul_activated", || check_matmul_activated(&make));
+        must_fail(Fault::OperandsInBf16, "decoder of", || check_decoder(&make));
+    }
+    must_fail(Fault::None, "matmul of", || check_matmul(&|| Faulty::declaring(Fault::None, none)));
+    // What is wrong by more than is declared is seen under the wider bounds too.
+    let declared = Rounding { operands: Operands::Bf16, ..none };
+    must_fail(Fault::LastGroupDropped, "matmul of", || {
+        check_matmul(&|| Faulty::declaring(Fault::LastGroupDropped, declared));
+    });
+    must_fail(Fault::ScaleIgnored, "attention", || {
+        check_attention(&|| Faulty::declaring(Fault::ScaleIgnored, declared));
+    });
 }
 
 /// Runs a check that must fail with these words in its message.
@@ -248,6 +285,7 @@ fn faulty_steps_are_caught() {
         ExpertsUncounted by check_sizes: "experts_bytes";
         ResidualInHalves by check_sizes: "buffer_bytes of Residual";
         LayersOfFirst by check_sizes: "layers that differ";
+        LatentForgotten by check_sizes: "a latent takes 0 bytes";
         EndOnce by check_steps: "end before any step";
     }
 }

@@ -1,6 +1,6 @@
 //! Check of `unfold`.
 
-use super::bounds::same_bits;
+use super::bounds::{hold, same_bits};
 use super::random::Random;
 use super::rig::{Rig, whole_batch};
 use crate::EncoderOps;
@@ -17,7 +17,8 @@ pub fn check_unfold<B: EncoderOps>(make: &impl Fn() -> B) {
     let rows = LENGTHS.iter().sum::<u32>() as usize;
     for (cols, window) in [(1, 3), (33, 1), (64, 3), (20, 5), (16, 7)] {
         let mut rig = Rig::for_rows(make(), rows, cols * window, 1);
-        let x = random.normals(rows * cols);
+        let mut x = random.normals(rows * cols);
+        hold(rig.rounding, &mut x);
         let (from, mut out) = (rig.upload(&x, cols), rig.blank(rows, cols * window));
         rig.step(&whole_batch(&LENGTHS), |rig| rig.backend.unfold(&from, window, &mut out));
         let mut expected = Vec::new();

@@ -16,7 +16,7 @@ mod tests;
 mod tile;
 
 use super::aligned::{Aligned, Shared};
-use super::kv::CpuKv;
+use super::kv::LayerKv;
 use super::lanes::dispatch;
 use super::pool::Turn;
 use super::tier::Tier;
@@ -147,6 +147,7 @@ impl AttentionScratch {
 /// The op's parameters.
 #[derive(Clone, Copy)]
 pub(super) struct AttentionJob<'a> {
+    pub(super) kv: LayerKv<&'a [u8]>,
     pub(super) shape: HeadShape,
     pub(super) scale: f32,
     pub(super) softcap: Option<f32>,
@@ -236,22 +237,20 @@ pub(super) fn attention(
     batch: &Batch,
     job: &AttentionJob<'_>,
     qkv: &[f32],
-    kv: &CpuKv,
-    layer: usize,
     out: &mut [f32],
 ) {
     let HeadShape { heads, kv_heads, head_dim } = job.shape;
-    let (rows, part) = (batch.rows(), kv.layer(layer, &job.shape));
+    let (rows, kv) = (batch.rows(), &job.kv);
     let (q_stride, out_stride) = (job.shape.qkv_width(), job.shape.q_width());
     let group = heads / kv_heads;
-    assert!(heads == group * kv_heads, "key-value heads divide heads");
+    assert!(heads == group * kv_heads && kv_heads == kv.kv_heads, "key-value heads divide heads");
     assert!(qkv.len() >= rows * q_stride && out.len() >= rows * out_stride, "fewer rows than the batch");
     assert!(state::width(head_dim) <= scratch.width, "heads wider than the step limits");
     assert!(job.sinks.is_none_or(|sinks| sinks.len() == heads), "one sink a head");
     assert!(scratch.threads.len() >= turn.threads(), "scratch for every thread");
     for span in &batch.sequences {
         let blocks = batch.blocks(span);
-        assert!(blocks.iter().all(|&block| (block as usize) < kv.blocks()), "a block outside the cache");
+        assert!(blocks.iter().all(|&block| (block as usize) < kv.blocks), "a block outside the cache");
         assert!(span.rows <= span.context && (span.row_first + span.rows) as usize <= rows, "a bad span");
     }
 
@@ -282,7 +281,6 @@ pub(super) fn attention(
     }
     assert!(parts <= scratch.parts_max, "contexts longer than the step limits");
 
-    let (layer_keys, layer_values) = kv.bytes_of(&part);
     let qkv = Shared::new_const(qkv.as_ptr());
     let out = Shared::new(out);
     let vectors_of = |index: usize, kv_head: usize, first: usize, count: usize| -> Vectors {
@@ -304,11 +302,11 @@ pub(super) fn attention(
             context: span.context as usize,
             window: job.window.map_or(usize::MAX, |window| window as usize),
             blocks: batch.blocks(span).as_ptr(),
-            keys: layer_keys[kv_head * part.key_stride..].as_ptr(),
-            key_block_stride: kv_heads * part.key_stride,
-            values: layer_values[kv_head * part.value_stride..].as_ptr(),
-            value_block_stride: kv_heads * part.value_stride,
-            kv_type: kv.kv_type(),
+            keys: kv.keys[kv_head * kv.key_stride..].as_ptr(),
+            key_block_stride: kv_heads * kv.key_stride,
+            values: kv.values[kv_head * kv.value_stride..].as_ptr(),
+            value_block_stride: kv_heads * kv.value_stride,
+            kv_type: kv.kv_type,
         }
     };
     let state_size = State::size(head_dim);

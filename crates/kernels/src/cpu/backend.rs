@@ -18,8 +18,8 @@ use super::rope::{self, QkvJob, RopeTables, Rotation};
 use super::self_attention::SelfAttentionScratch;
 use super::tier::Tier;
 use crate::{
-    Activation, AttentionParams, Backend, Batch, BufferRole, DType, ExpertParts, KernelError, KvSpec, MatrixShape, MatrixSource,
-    MoeParams, QkvParams, Rope, StepLimits,
+    Activation, AttentionParams, Backend, Batch, BufferRole, DType, ExpertParts, KernelError, KvSpec,
+    MatrixShape, MatrixSource, MoeParams, Operands, QkvParams, Rope, Rounding, StepLimits,
 };
 
 /// Decoder steps on the processor's cores. Between `begin` and `end` it holds a turn of its pool, so models that
@@ -218,6 +218,10 @@ impl Backend for CpuBackend {
         format!("cpu: {}, {threads} thread{}", self.tier, if threads == 1 { "" } else { "s" })
     }
 
+    fn rounding(&self) -> Rounding {
+        Rounding { operands: Operands::F32, bytes_before_quantised: true }
+    }
+
     fn supports(&self, dtype: DType) -> bool {
         PanelKind::of(dtype).is_some()
     }
@@ -335,7 +339,7 @@ impl Backend for CpuBackend {
         let rows = step.batch.rows();
         x.check(rows, weight.values.len(), "x");
         out.check(rows, weight.values.len(), "out");
-        norm::rms_norm(step.tier, step.turn, rows, &x.data, None, &weight.values, eps, &mut out.data);
+        norm::rms_norm(step.tier, step.turn, rows, &x.data, None, (&weight.values, eps), &mut out.data);
     }
 
     fn add_rms_norm(
@@ -352,7 +356,7 @@ impl Backend for CpuBackend {
         x.check(rows, cols, "x");
         out.check(rows, cols, "out");
         let residual = Some(&mut residual.data[..]);
-        norm::rms_norm(step.tier, step.turn, rows, &x.data, residual, &weight.values, eps, &mut out.data);
+        norm::rms_norm(step.tier, step.turn, rows, &x.data, residual, (&weight.values, eps), &mut out.data);
     }
 
     fn matmul(&mut self, weight: &CpuMatrix, bias: Option<&CpuVector>, x: &CpuBuffer, out: &mut CpuBuffer) {
@@ -376,8 +380,7 @@ impl Backend for CpuBackend {
             step.batch,
             &qkv_job(params),
             &mut qkv.data,
-            kv,
-            layer,
+            kv.layer_mut(layer, &params.shape),
         );
     }
 
@@ -393,6 +396,7 @@ impl Backend for CpuBackend {
         qkv.check(step.batch.rows(), params.shape.qkv_width(), "qkv");
         out.check(step.batch.rows(), params.shape.q_width(), "out");
         let job = AttentionJob {
+            kv: kv.layer(layer, &params.shape),
             shape: params.shape,
             scale: params.scale,
             softcap: params.softcap,
@@ -400,17 +404,7 @@ impl Backend for CpuBackend {
             sinks: params.sinks.map(|sinks| &sinks.values[..]),
         };
         let scratch = &mut step.scratch.attention;
-        attention::attention(
-            step.tier,
-            step.turn,
-            scratch,
-            step.batch,
-            &job,
-            &qkv.data,
-            kv,
-            layer,
-            &mut out.data,
-        );
+        attention::attention(step.tier, step.turn, scratch, step.batch, &job, &qkv.data, &mut out.data);
     }
 
     fn gated_mlp(

@@ -9,6 +9,8 @@
 //!
 //! Codes are bytes and scales halves, one for 32 elements of one key or value, as in GGML's Q8_0.
 
+use std::ops::Range;
+
 use super::aligned::Aligned;
 use crate::{BLOCK_TOKENS, HeadShape, KernelError, KvLayout, KvSpec, KvType};
 
@@ -20,21 +22,32 @@ pub(super) const GROUP: usize = KvType::Q8_0.group();
 pub struct CpuKv {
     kv_type: KvType,
     blocks: usize,
-    layers: Vec<LayerKv>,
+    layers: Vec<Part>,
     keys: Aligned<u8>,   // (layer, block, kv_head, key_stride)
     values: Aligned<u8>, // (layer, block, kv_head, value_stride)
 }
 
 /// Where a layer's part of the cache lies, in bytes.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct LayerKv {
+#[derive(Clone, Debug)]
+struct Part {
+    kv_heads: usize,
+    head_dim: usize,
+    keys: Range<usize>,
+    values: Range<usize>,
+}
+
+/// A layer's part of the cache, to read or to write.
+#[derive(Clone, Copy)]
+pub(super) struct LayerKv<T> {
+    pub(super) kv_type: KvType,
+    /// Blocks of 16 tokens.
+    pub(super) blocks: usize,
     pub(super) kv_heads: usize,
-    pub(super) head_dim: usize,
-    /// Of one head in a block.
+    /// Bytes of one head in a block.
     pub(super) key_stride: usize,
     pub(super) value_stride: usize,
-    keys_first: usize,
-    values_first: usize,
+    pub(super) keys: T,   // (block, kv_head, key_stride)
+    pub(super) values: T, // (block, kv_head, value_stride)
 }
 
 /// Elements of a value row in F16: whole vectors.
@@ -80,52 +93,45 @@ impl CpuKv {
         let (mut keys, mut values) = (0usize, 0usize);
         let mut layers = Vec::with_capacity(spec.layers.len());
         for (kv_heads, head_dim) in spec.heads(device)? {
-            layers.push(LayerKv {
-                kv_heads,
-                head_dim,
-                key_stride: key_stride(spec.kv_type, head_dim),
-                value_stride: value_stride(spec.kv_type, head_dim),
-                keys_first: keys,
-                values_first: values,
-            });
             let [key_bytes, value_bytes] = layer_bytes(spec, kv_heads, head_dim);
-            (keys, values) = (keys.saturating_add(key_bytes), values.saturating_add(value_bytes));
+            let (keys_end, values_end) = (keys.saturating_add(key_bytes), values.saturating_add(value_bytes));
+            layers.push(Part { kv_heads, head_dim, keys: keys..keys_end, values: values..values_end });
+            (keys, values) = (keys_end, values_end);
         }
         let keys = Aligned::zeroed(keys, "the keys of the KV cache")?;
         let values = Aligned::zeroed(values, "the values of the KV cache")?;
         Ok(CpuKv { kv_type: spec.kv_type, blocks: spec.blocks, layers, keys, values })
     }
 
-    pub(super) fn kv_type(&self) -> KvType {
-        self.kv_type
-    }
-
-    /// Blocks of 16 tokens.
-    pub(super) fn blocks(&self) -> usize {
-        self.blocks
-    }
-
     /// A layer's part.
     ///
     /// # Panics
     /// If there is no such layer, or it holds other heads.
-    pub(super) fn layer(&self, layer: usize, shape: &HeadShape) -> LayerKv {
-        let part = self.layers[layer];
-        assert_eq!((part.kv_heads, part.head_dim), (shape.kv_heads, shape.head_dim), "another cache's heads");
-        part
+    pub(super) fn layer(&self, layer: usize, shape: &HeadShape) -> LayerKv<&[u8]> {
+        let Part { keys, values, .. } = self.layers[layer].clone();
+        self.part(layer, shape, &self.keys[keys], &self.values[values])
     }
 
-    /// Keys and values of all blocks of a layer: `(block, kv_head, key_stride)` and `(block, kv_head, value_stride)`.
-    pub(super) fn bytes_of(&self, part: &LayerKv) -> (&[u8], &[u8]) {
-        let heads = self.blocks * part.kv_heads;
-        let keys = &self.keys[part.keys_first..][..heads * part.key_stride];
-        (keys, &self.values[part.values_first..][..heads * part.value_stride])
+    /// As [`CpuKv::layer`], for writing.
+    pub(super) fn layer_mut(&mut self, layer: usize, shape: &HeadShape) -> LayerKv<&mut [u8]> {
+        let Part { keys, values, .. } = self.layers[layer].clone();
+        let LayerKv { kv_type, blocks, kv_heads, key_stride, value_stride, .. } =
+            self.part(layer, shape, (), ());
+        let (keys, values) = (&mut self.keys[keys], &mut self.values[values]);
+        LayerKv { kv_type, blocks, kv_heads, key_stride, value_stride, keys, values }
     }
 
-    /// Both, for writing.
-    pub(super) fn bytes_of_mut(&mut self, part: &LayerKv) -> (&mut [u8], &mut [u8]) {
-        let heads = self.blocks * part.kv_heads;
-        let keys = &mut self.keys[part.keys_first..][..heads * part.key_stride];
-        (keys, &mut self.values[part.values_first..][..heads * part.value_stride])
+    fn part<T>(&self, layer: usize, shape: &HeadShape, keys: T, values: T) -> LayerKv<T> {
+        let Part { kv_heads, head_dim, .. } = self.layers[layer];
+        assert_eq!((kv_heads, head_dim), (shape.kv_heads, shape.head_dim), "another cache's heads");
+        LayerKv {
+            kv_type: self.kv_type,
+            blocks: self.blocks,
+            kv_heads,
+            key_stride: key_stride(self.kv_type, head_dim),
+            value_stride: value_stride(self.kv_type, head_dim),
+            keys,
+            values,
+        }
     }
 }

@@ -271,8 +271,7 @@ pub(super) fn rms_norm(
     rows: usize,
     x: &[f32],
     residual: Option<&mut [f32]>,
-    weight: &[f32],
-    eps: f32,
+    (weight, eps): (&[f32], f32),
     out: &mut [f32],
 ) {
     let cols = weight.len();

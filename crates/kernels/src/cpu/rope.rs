@@ -3,7 +3,7 @@
 
 use super::activations::quantize;
 use super::aligned::{Aligned, Shared};
-use super::kv::{CpuKv, GROUP, padded};
+use super::kv::{GROUP, LayerKv, padded};
 use super::lanes::{Kernel, Lanes, dispatch};
 use super::norm::{rms_factor, scale};
 use super::pool::Turn;
@@ -290,18 +290,14 @@ pub(super) fn rope_to_cache(
     batch: &Batch,
     job: &QkvJob<'_>,
     qkv: &mut [f32],
-    kv: &mut CpuKv,
-    layer: usize,
+    kv: LayerKv<&mut [u8]>,
 ) {
     let (rows, width) = (batch.rows(), job.shape.qkv_width());
-    let kv_heads = job.shape.kv_heads;
-    let (part, kv_type) = (kv.layer(layer, &job.shape), kv.kv_type());
+    let LayerKv { kv_type, blocks, kv_heads, key_stride, value_stride, keys, values } = kv;
     assert!(qkv.len() >= rows * width, "qkv holds fewer rows than the batch");
-    let slots = kv.blocks() * BLOCK_TOKENS;
+    let slots = blocks * BLOCK_TOKENS;
     assert!(batch.slots.iter().all(|&slot| (slot as usize) < slots), "a slot outside the cache");
     let (turns, fresh, pairs) = tables.of(job, rows);
-    let (key_stride, value_stride) = (part.key_stride, part.value_stride);
-    let (keys, values) = kv.bytes_of_mut(&part);
     let (turns, qkv) = (turns.shared(), Shared::new(qkv));
     let (keys, values) = (Shared::new(keys), Shared::new(values));
     turn.run(rows, grain(width), &|_, range| {

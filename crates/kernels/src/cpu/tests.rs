@@ -7,8 +7,8 @@ use std::sync::Arc;
 use super::{CpuBackend, ThreadPool, Tier};
 use crate::quant::quantize_row;
 use crate::{
-    Backend, BufferRole, Batch, DType, HeadShape, KernelError, MatrixShape, MatrixSource, SequenceSpan, StepLimits,
-    conformance,
+    Backend, Batch, BufferRole, DType, HeadShape, KernelError, MatrixShape, MatrixSource, SequenceSpan,
+    StepLimits, conformance,
 };
 
 #[test]
@@ -94,7 +94,10 @@ fn product(
         experts_used: 0,
     })?;
     let matrix = backend.pack(&[*source])?;
-    let (mut input, mut output) = (backend.buffer(BufferRole::Operand, rows, cols)?, backend.buffer(BufferRole::Operand, rows, outputs)?);
+    let (mut input, mut output) = (
+        backend.buffer(BufferRole::Operand, rows, cols)?,
+        backend.buffer(BufferRole::Operand, rows, outputs)?,
+    );
     backend.write_rows(&mut input, 0, x)?;
     let count = rows as u32;
     backend.begin(&Batch {

@@ -87,7 +87,10 @@ fn a_mixture_by_hand() {
     let gate_up = vec![matrix(2, 2, &[1.0, 0.0, 0.0, 1.0]); 3];
     let down: Vec<_> = (1..=3).map(|e| matrix(2, 1, &[e as f32; 2])).collect();
     let mut x = backend.buffer(BufferRole::Operand, 2, 2).unwrap();
-    let (mut hidden, mut out) = (backend.buffer(BufferRole::Operand, 2, 2).unwrap(), backend.buffer(BufferRole::Operand, 2, 2).unwrap());
+    let (mut hidden, mut out) = (
+        backend.buffer(BufferRole::Operand, 2, 2).unwrap(),
+        backend.buffer(BufferRole::Operand, 2, 2).unwrap(),
+    );
     backend.write_rows(&mut x, 0, &[1.0, 4.0, f32::NAN, 1.0]).unwrap();
     backend.begin(&prompt(2)).unwrap();
     let experts = ReferenceExperts { gate_up, down };
@@ -171,7 +174,7 @@ fn f32_matrix(backend: &ReferenceBackend, rows: usize, weights: &[f32]) -> Refer
 }
 
 fn buffer(backend: &mut ReferenceBackend, cols: usize, values: &[f32]) -> ReferenceBuffer {
-    let mut buffer = backend.buffer(BufferRole::Operand, values.len() / cols, cols).unwrap();
+    let mut buffer = backend.buffer(BufferRole::Residual, values.len() / cols, cols).unwrap();
     backend.write_rows(&mut buffer, 0, values).unwrap();
     buffer
 }
@@ -241,7 +244,11 @@ fn means(window: Option<u32>) -> Vec<f32> {
         [vec![1.0; 8], vec![0.0; 4], vec![p, -p, 100.0 + p, 0.0]].concat()
     };
     let mut qkv = buffer(&mut backend, 16, &(0..rows).flat_map(row).collect::<Vec<_>>());
-    let spec = KvSpec { layers: vec![KvLayout::Heads { kv_heads: 2, head_dim: 2, window: None }; 2], blocks: 4, kv_type: KvType::F16 };
+    let spec = KvSpec {
+        layers: vec![KvLayout::Heads { kv_heads: 2, head_dim: 2, window: None }; 2],
+        blocks: 4,
+        kv_type: KvType::F16,
+    };
     let mut kv = backend.kv(&spec).unwrap();
     let mut out = backend.buffer(BufferRole::Operand, 40, 8).unwrap();
     backend.begin(&prompt(rows)).unwrap();
@@ -267,7 +274,11 @@ fn attention_sees_what_it_should() {
 fn rope_to_cache_norms_turns_and_stores() {
     let mut backend = ready(SHAPE);
     let mut qkv = buffer(&mut backend, 12, &[3.0, 4.0, 0.0, 2.0, 3.0, 4.0, 1.0, 1.0, 5.0, 6.0, 0.1, 70000.0]);
-    let spec = KvSpec { layers: vec![KvLayout::Heads { kv_heads: 2, head_dim: 2, window: None }; 1], blocks: 2, kv_type: KvType::F16 };
+    let spec = KvSpec {
+        layers: vec![KvLayout::Heads { kv_heads: 2, head_dim: 2, window: None }; 1],
+        blocks: 2,
+        kv_type: KvType::F16,
+    };
     let mut kv = backend.kv(&spec).unwrap();
     let mut batch = prompt(1);
     batch.positions = vec![3];
@@ -301,6 +312,17 @@ fn ops_need_a_step() {
     let x = backend.buffer(BufferRole::Operand, 1, 2).unwrap();
     let mut out = backend.buffer(BufferRole::Operand, 1, 2).unwrap();
     backend.rms_norm(&x, &vec![1.0; 2], 0.0, &mut out);
+}
+
+#[test]
+#[should_panic(expected = "a sum in a buffer of operands")]
+fn sums_are_no_operands() {
+    let mut backend = ready(SHAPE);
+    let x = buffer(&mut backend, 2, &[1.0, 2.0]);
+    let mut residual = backend.buffer(BufferRole::Operand, 1, 2).unwrap();
+    let mut out = backend.buffer(BufferRole::Operand, 1, 2).unwrap();
+    backend.begin(&prompt(1)).unwrap();
+    backend.add_rms_norm(&mut residual, &x, &vec![1.0; 2], 0.0, &mut out);
 }
 
 #[test]

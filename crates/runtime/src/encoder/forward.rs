@@ -1,8 +1,8 @@
 //! One step: from packed sequences to the hidden states of their rows.
 
 use hanzo_engine_kernels::{
-    Activation, Backend, Batch, BufferRole, EncoderOps, KernelError, LayerNormParams, PositionBias, QkvParams, Rope,
-    RowIds, SelfAttentionParams,
+    Activation, Backend, Batch, BufferRole, EncoderOps, KernelError, LayerNormParams, PositionBias,
+    QkvParams, Rope, RowIds, SelfAttentionParams,
 };
 
 use super::spec::{EncoderSpec, NormKind, NormOrder, NormSpec, QkNorm};

@@ -393,7 +393,8 @@ struct Stored<'a> {
 }
 
 fn sources<'a>(stored: &'a [Stored<'_>]) -> Vec<MatrixSource<'a>> {
-    let source = |part: &'a Stored<'_>| MatrixSource { name: part.name, shape: part.shape, bytes: &part.bytes };
+    let source =
+        |part: &'a Stored<'_>| MatrixSource { name: part.name, shape: part.shape, bytes: &part.bytes };
     stored.iter().map(source).collect()
 }
 

@@ -7,16 +7,20 @@ mod moe;
 
 pub(super) use fault::Fault;
 
+use half::bf16;
+
 use crate::quant::{dequantize_row, scale_min};
 use crate::reference::{ReferenceBackend, ReferenceBuffer, ReferenceKv, formulas};
 use crate::{
-    Activation, AttentionParams, BLOCK_TOKENS, Backend, Batch, BufferRole, DType, ExpertParts, KernelError, KvSpec, MatrixShape,
-    MatrixSource, MoeParams, QkvParams, Rope, RopeKind, StepLimits,
+    Activation, AttentionParams, BLOCK_TOKENS, Backend, Batch, BufferRole, DType, ExpertParts, KernelError,
+    KvLayout, KvSpec, MatrixShape, MatrixSource, MoeParams, Operands, QkvParams, Rope, RopeKind, Rounding,
+    StepLimits,
 };
 
 pub(super) struct Faulty {
     inner: ReferenceBackend,
     fault: Fault,
+    declared: Rounding,
     batch: Batch,
     open: bool,
 }
@@ -28,7 +32,24 @@ pub(super) struct Part {
 
 impl Faulty {
     pub(super) fn new(fault: Fault) -> Self {
-        Self { inner: ReferenceBackend::new(), fault, batch: Batch::default(), open: false }
+        Self::declaring(fault, Rounding { operands: Operands::F32, bytes_before_quantised: true })
+    }
+
+    /// As [`Faulty::new`], with another promise of how it rounds.
+    pub(super) fn declaring(fault: Fault, declared: Rounding) -> Self {
+        Self { inner: ReferenceBackend::new(), fault, declared, batch: Batch::default(), open: false }
+    }
+
+    fn rounds_operands(&self) -> bool {
+        self.fault == Fault::OperandsInBf16
+    }
+
+    /// Stores what an op left in a buffer as the device does.
+    fn restore(&mut self, buffer: &mut ReferenceBuffer) {
+        if self.rounds_operands() {
+            let rows = self.rows_of(buffer, buffer.cols());
+            self.store(buffer, rows);
+        }
     }
 
     fn rows_of(&self, buffer: &ReferenceBuffer, cols: usize) -> Vec<f32> {
@@ -53,7 +74,11 @@ impl Faulty {
                     Fault::ScaleOfBatch => (127.0, batch_max),
                     _ => (127.0, 0.0),
                 };
-                let mut x = if quantised { rounded(x, levels, shared) } else { x.to_vec() };
+                let mut x = match (self.rounds_operands(), quantised) {
+                    (true, _) => x.iter().map(|&x| in_bf16(x)).collect(),
+                    (false, true) => rounded(x, levels, shared),
+                    (false, false) => x.to_vec(),
+                };
                 if self.fault == Fault::LastGroupDropped {
                     x[cols - cols.min(32)..].fill(0.0);
                 }
@@ -66,6 +91,9 @@ impl Faulty {
                         } else {
                             products.sum::<f32>().into()
                         }
+                    } else if self.rounds_operands() {
+                        let weights: Vec<f32> = weights.iter().map(|&w| in_bf16(w)).collect();
+                        formulas::dot(&weights, &x)
                     } else {
                         formulas::dot(weights, &x)
                     };
@@ -126,7 +154,7 @@ impl Faulty {
             let cols = rows.len() / self.batch.rows();
             rows.extend(vec![0.0; cols]);
         }
-        self.inner.write_rows(buffer, 0, &rows).unwrap();
+        self.write_rows(buffer, 0, &rows).unwrap();
     }
 
     /// Runs an op on a batch changed for it.
@@ -169,6 +197,10 @@ impl Backend for Faulty {
 
     fn device(&self) -> String {
         format!("faulty: {:?}", self.fault)
+    }
+
+    fn rounding(&self) -> Rounding {
+        self.declared
     }
 
     fn supports(&self, dtype: DType) -> bool {
@@ -259,6 +291,11 @@ impl Backend for Faulty {
     }
 
     fn kv(&self, spec: &KvSpec) -> Result<ReferenceKv, KernelError> {
+        if self.fault == Fault::LatentForgotten {
+            let layers =
+                spec.layers.iter().copied().filter(|layout| matches!(layout, KvLayout::Heads { .. }));
+            return self.inner.kv(&KvSpec { layers: layers.collect(), ..spec.clone() });
+        }
         self.inner.kv(spec)
     }
 
@@ -388,6 +425,7 @@ impl Backend for Faulty {
             _ => {}
         }
         self.inner.rope_to_cache(qkv, &changed, kv, layer);
+        self.restore(qkv);
     }
 
     fn attention(
@@ -399,6 +437,7 @@ impl Backend for Faulty {
         out: &mut ReferenceBuffer,
     ) {
         self.attend(qkv, params, kv, layer, out);
+        self.restore(out);
     }
 
     fn gated_mlp(
@@ -461,8 +500,16 @@ impl Backend for Faulty {
         row_first: usize,
         rows: &[f32],
     ) -> Result<(), KernelError> {
+        if self.rounds_operands() && x.role() == BufferRole::Operand {
+            let rows: Vec<f32> = rows.iter().map(|&v| in_bf16(v)).collect();
+            return self.inner.write_rows(x, row_first, &rows);
+        }
         self.inner.write_rows(x, row_first, rows)
     }
+}
+
+fn in_bf16(value: f32) -> f32 {
+    bf16::from_f32(value).to_f32()
 }
 
 /// Activations as a device may hold them: integers of up to ±`levels` for each 256, by the largest of them or, if it

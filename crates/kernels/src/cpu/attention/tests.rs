@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use crate::cpu::{CpuBackend, ThreadPool, Tier};
 use crate::{
-    AttentionParams, BLOCK_TOKENS, Backend, BufferRole, Batch, HeadShape, KernelError, KvLayout, KvSpec, KvType, QkvParams,
-    SequenceSpan, StepLimits,
+    AttentionParams, BLOCK_TOKENS, Backend, Batch, BufferRole, HeadShape, KernelError, KvLayout, KvSpec,
+    KvType, QkvParams, SequenceSpan, StepLimits,
 };
 
 const HEADS: HeadShape = HeadShape { heads: 2, kv_heads: 1, head_dim: 64 };
@@ -27,7 +27,10 @@ fn attend(tier: Tier, kv_type: KvType, window: u32, qkv: &[f32]) -> Result<Vec<f
     })?;
     let blocks = ROWS.div_ceil(BLOCK_TOKENS);
     let mut kv = backend.kv(&KvSpec {
-layers: vec![KvLayout::Heads { kv_heads: 1, head_dim: HEADS.head_dim, window: None }; 1], blocks, kv_type })?;
+        layers: vec![KvLayout::Heads { kv_heads: 1, head_dim: HEADS.head_dim, window: None }; 1],
+        blocks,
+        kv_type,
+    })?;
     let mut buffer = backend.buffer(BufferRole::Operand, ROWS, HEADS.qkv_width())?;
     backend.write_rows(&mut buffer, 0, qkv)?;
     let mut out = backend.buffer(BufferRole::Operand, ROWS, HEADS.q_width())?;

@@ -7,8 +7,8 @@ use super::largest;
 use crate::cpu::{CpuBackend, CpuExperts, CpuMatrix, ThreadPool, Tier};
 use crate::quant::quantize_row;
 use crate::{
-    Activation, Backend, BufferRole, Batch, DType, ExpertScoring, HeadShape, KernelError, MatrixShape, MatrixSource,
-    MoeParams, SequenceSpan, StepLimits,
+    Activation, Backend, Batch, BufferRole, DType, ExpertScoring, HeadShape, KernelError, MatrixShape,
+    MatrixSource, MoeParams, SequenceSpan, StepLimits,
 };
 
 const WIDTH: usize = 512;
@@ -105,7 +105,10 @@ fn run(tier: Tier, threads: usize, kind: usize) -> Result<Outputs, KernelError> 
     let x: Vec<f32> = (0..ROWS * WIDTH).map(|i| (i as f32 * 0.37).sin() + 0.1).collect();
     let mut mix = |x: &[f32]| -> Result<Vec<f32>, KernelError> {
         let rows = x.len() / WIDTH;
-        let (mut input, mut out) = (backend.buffer(BufferRole::Operand, rows, WIDTH)?, backend.buffer(BufferRole::Operand, rows, WIDTH)?);
+        let (mut input, mut out) = (
+            backend.buffer(BufferRole::Operand, rows, WIDTH)?,
+            backend.buffer(BufferRole::Operand, rows, WIDTH)?,
+        );
         let mut hidden = backend.buffer(BufferRole::Operand, rows, PARAMS.experts_used * HIDDEN)?;
         backend.write_rows(&mut input, 0, x)?;
         let count = rows as u32;

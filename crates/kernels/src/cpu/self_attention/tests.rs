@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use crate::cpu::{CpuBackend, ThreadPool, Tier};
 use crate::{
-    Backend, BufferRole, Batch, EncoderOps, HeadShape, KernelError, PositionBias, SelfAttentionParams, SequenceSpan,
-    StepLimits,
+    Backend, Batch, BufferRole, EncoderOps, HeadShape, KernelError, PositionBias, SelfAttentionParams,
+    SequenceSpan, StepLimits,
 };
 
 const HEADS: HeadShape = HeadShape { heads: 4, kv_heads: 2, head_dim: 40 };

@@ -6,8 +6,8 @@ use super::super::super::rig::whole_batch;
 use super::{Fault, Faulty, Part};
 use crate::reference::{ReferenceBuffer, formulas};
 use crate::{
-    Activation, Backend, BufferRole, EncoderOps, HeadShape, LayerNormParams, PositionBias, QkvParams, Rope, RopeKind,
-    RowIds, SelfAttentionParams, SequenceSpan,
+    Activation, Backend, BufferRole, EncoderOps, HeadShape, LayerNormParams, PositionBias, QkvParams, Rope,
+    RopeKind, RowIds, SelfAttentionParams, SequenceSpan,
 };
 
 impl Faulty {

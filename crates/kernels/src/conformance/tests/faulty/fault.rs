@@ -5,6 +5,8 @@
 pub(in super::super) enum Fault {
     /// Nothing: activations are rounded to 8 bits before quantised weights, queries to half precision.
     None,
+    /// No fault where it is declared: operands are bfloat16 in buffers and products.
+    OperandsInBf16,
     SixBitActivations,
     EightBitsBeforeFloats,
     ScaleTwoPercentOff,
@@ -93,5 +95,6 @@ pub(in super::super) enum Fault {
     ExpertsUncounted,
     ResidualInHalves,
     LayersOfFirst,
+    LatentForgotten,
     EndOnce,
 }
