@@ -51,4 +51,6 @@ pub const DEMO_MODEL: &str = "hanzo-demo";
 pub static DEMO_GGUF: &[u8] = include_bytes!("../../../models/hanzo-demo/hanzo-demo-Q8_0.gguf");
 
 #[cfg(test)]
+mod simulator;
+#[cfg(test)]
 mod tests;

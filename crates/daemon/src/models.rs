@@ -438,20 +438,22 @@ enum Joined {
 
 /// How often a worker has come back, and when it may again.
 #[derive(Default)]
-struct Restarts {
+pub(crate) struct Restarts {
     ran: bool,
     tries: u32,
 }
 
 impl Restarts {
-    fn lived(&mut self, time: Duration) {
+    /// A worker has lived so long.
+    pub(crate) fn lived(&mut self, time: Duration) {
         self.ran = true;
         if time >= RESTART_FORGET {
             self.tries = 0;
         }
     }
 
-    fn next(&mut self) -> Option<Duration> {
+    /// The wait before it comes back; none: it does not.
+    pub(crate) fn next(&mut self) -> Option<Duration> {
         if self.tries == RESTARTS_MAX {
             return None;
         }

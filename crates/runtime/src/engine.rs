@@ -220,6 +220,14 @@ impl<B: Backend> Engine<B> {
         }
     }
 
+    /// Asserts that the books of the KV cache balance. For tests: it looks at every block.
+    ///
+    /// # Panics
+    /// Where they do not.
+    pub fn check(&self) {
+        self.scheduler.check(&self.pool);
+    }
+
     /// The model's tokenizer, template and facts.
     pub fn text(&self) -> &Arc<TextModel> {
         &self.text

@@ -184,6 +184,37 @@ impl BlockPool {
         }
     }
 
+    /// Asserts that the books balance, where these are the block tables of all that hold blocks: a block is held as often
+    /// as they list it, is free otherwise, and is found by its own content alone.
+    ///
+    /// # Panics
+    /// Where they do not: a block has leaked, or is about to be given to two.
+    pub fn check<'a>(&self, tables: impl Iterator<Item = &'a [u32]>) {
+        let mut holders = vec![0; self.blocks.len()];
+        tables.flatten().for_each(|&id| holders[id as usize] += 1);
+        let mut listed = 0;
+        let mut next = self.first_free;
+        while next != NONE {
+            assert_eq!(holders[next as usize], 0, "block {next} is in the free list and in a block table");
+            assert!(listed < self.free, "the free list is longer than the {} free blocks", self.free);
+            listed += 1;
+            next = self.blocks[next as usize].after;
+        }
+        assert_eq!(listed, self.free, "blocks of the free list");
+        let mut cached = 0;
+        for (id, (block, &holders)) in self.blocks.iter().zip(&holders).enumerate() {
+            assert_eq!(block.holders, holders, "holders of block {id}, and block tables that list it");
+            cached += usize::from(holders == 0 && block.hash.is_some());
+            let found = block.hash.map(|hash| self.index.get(&hash).copied());
+            assert!(
+                found.is_none_or(|found| found == Some(id as u32)),
+                "block {id} is not found by its content"
+            );
+        }
+        assert_eq!(cached, self.cached, "free blocks that can be found");
+        assert_eq!(self.used() + self.free, self.total(), "blocks used and free");
+    }
+
     fn push_last(&mut self, id: u32) {
         let before = self.last_free;
         self.link(before, id, NONE);

@@ -153,6 +153,21 @@ impl Scheduler {
         self.counters
     }
 
+    /// Asserts that what runs holds the blocks that are held, and nothing else does.
+    ///
+    /// # Panics
+    /// Where the books do not balance.
+    pub fn check(&self, pool: &BlockPool) {
+        pool.check(self.running.iter().map(Sequence::blocks));
+        assert!(
+            self.waiting.values().all(|sequence| sequence.blocks().is_empty()),
+            "one that waits holds blocks"
+        );
+        let begun = self.waiting.values().filter(|sequence| sequence.has_begun()).count();
+        assert_eq!(begun, self.displaced, "sequences that wait and have begun");
+        self.running.iter().for_each(Sequence::check);
+    }
+
     /// Fills `batch` with the next step's work; it stays empty when there is none.
     pub fn schedule(
         &mut self,

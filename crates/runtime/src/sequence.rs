@@ -205,6 +205,18 @@ impl Sequence {
         pool.prefix(self.shareable())
     }
 
+    /// Asserts that what is in the cache has blocks, and that no block can be found that is not computed.
+    ///
+    /// # Panics
+    /// Where it is not so.
+    pub fn check(&self) {
+        assert!(
+            self.computed <= self.blocks.len() * BLOCK_TOKENS,
+            "more is computed than there are blocks for"
+        );
+        assert!(self.published * BLOCK_TOKENS <= self.computed, "a block can be found that is not computed");
+    }
+
     /// Its block table.
     pub fn blocks(&self) -> &[u32] {
         &self.blocks

@@ -1,0 +1,96 @@
+//! What a request comes to where nothing else is there: what it must come to in any company.
+
+use std::collections::BTreeMap;
+
+use hanzo_engine_kernels::KvType;
+use hanzo_engine_runtime::{
+    Computed, EmbedInput, EmbedJob, Engine, EngineConfig, Event, EventKind, Job, JobId, Output, Usage,
+};
+
+use super::{
+    device::{Faults, Script, ScriptedDevice, Time},
+    model,
+};
+
+/// An engine with room for everything, one request at a time.
+pub(super) struct Alone {
+    engine: Engine<ScriptedDevice>,
+    jobs: u64,
+}
+
+/// What comes of a choice: its events, without what depends on the cache.
+pub(super) struct Expected {
+    pub(super) kinds: Vec<EventKind>,
+    /// It ends because something is no number.
+    pub(super) breaks: bool,
+}
+
+impl Alone {
+    pub(super) fn new() -> Self {
+        let config = EngineConfig {
+            kv_blocks: 128,
+            kv_type: KvType::F16,
+            step_tokens_max: 512,
+            prefill_tokens_beside_decodes: 512,
+            sequences_max: 8,
+            context_tokens_max: 512,
+            prefix_cache: false,
+        };
+        let script = Script { time: Time::new(), step_us: 0, row_us: 0, end: None, keeps_tables: false };
+        Self { engine: model::engine(config, script, Faults::default()), jobs: 0 }
+    }
+
+    /// By choice. The job's context ends after `context_tokens_max`.
+    pub(super) fn choices(&mut self, job: &Job) -> Vec<Expected> {
+        let id = self.next_job();
+        self.engine.submit(&Job { id, ..job.clone() });
+        let mut events = self.run();
+        (0..job.choices).map(|choice| expected(events.remove(&choice).unwrap_or_default())).collect()
+    }
+
+    /// By input; nothing: no number.
+    pub(super) fn inputs(&mut self, inputs: &[EmbedInput], output: Output) -> Option<Vec<Computed>> {
+        let id = self.next_job();
+        self.engine.submit_inputs(&EmbedJob { id, inputs: inputs.to_vec(), output, priority: 0 });
+        let computed = self.run().into_values().flatten().filter_map(|kind| match kind {
+            EventKind::Started { .. } => None,
+            EventKind::Computed(computed) => Some(Some(computed)),
+            _ => Some(None),
+        });
+        computed.collect()
+    }
+
+    fn next_job(&mut self) -> JobId {
+        self.jobs += 1;
+        JobId(self.jobs)
+    }
+
+    fn run(&mut self) -> BTreeMap<u32, Vec<EventKind>> {
+        let mut events: Vec<Event> = Vec::new();
+        while self.engine.has_work() {
+            self.engine.step(&mut events).unwrap();
+        }
+        let mut by_choice = BTreeMap::<u32, Vec<EventKind>>::new();
+        for Event { choice, kind, .. } in events {
+            by_choice.entry(choice).or_default().push(kind);
+        }
+        by_choice
+    }
+}
+
+fn expected(mut kinds: Vec<EventKind>) -> Expected {
+    let breaks = kinds.last() == Some(&EventKind::Failed);
+    kinds.retain(|kind| *kind != EventKind::Failed);
+    Expected { kinds: kinds.into_iter().map(without_cache).collect(), breaks }
+}
+
+/// What is found in the cache depends on who came before.
+pub(super) fn without_cache(kind: EventKind) -> EventKind {
+    match kind {
+        EventKind::Started { .. } => EventKind::Started { cached_tokens: 0 },
+        EventKind::Finished { reason, stop_string, usage } => {
+            EventKind::Finished { reason, stop_string, usage: Usage { cached_tokens: 0, ..usage } }
+        }
+        other => other,
+    }
+}

@@ -1,0 +1,249 @@
+//! A client of the simulation: what it has asked, what it has read, and whether that, and its end, are right.
+
+use std::{
+    collections::VecDeque,
+    pin::Pin,
+    rc::Rc,
+    sync::{Arc, Mutex},
+    task::{Context, Poll, Wake, Waker},
+};
+
+use hanzo_engine_runtime::{Computed, EventKind, Job};
+use tokio::sync::oneshot;
+
+use super::{
+    alone::{Alone, without_cache},
+    plan::{Ask, ClientPlan, Leave},
+};
+use crate::{
+    admission::{KeptPlace, QueuePlace},
+    ticket::{JobEnd, JobEvents, Results},
+    worker::WorkerHandle,
+};
+
+/// Clients that have been woken.
+pub(super) type Woken = Arc<Mutex<Vec<usize>>>;
+
+pub(super) struct Client {
+    pub(super) plan: ClientPlan,
+    pub(super) stage: Stage,
+    pub(super) came_us: u64,
+    pub(super) tries: u32,
+    pub(super) has_paused: bool,
+    /// It reads again then.
+    pub(super) paused_until_us: u64,
+    pub(super) reads_at_us: Option<u64>,
+    pub(super) waker: Waker,
+}
+
+/// How far a client is.
+pub(super) enum Stage {
+    /// It has not come, or is to come again.
+    Away,
+    /// Its prompt is being made.
+    Preparing {
+        place: QueuePlace,
+        worker: Rc<WorkerHandle>,
+        life: usize,
+    },
+    Streaming(Streaming),
+    Embedding(Embedding),
+    Over,
+}
+
+/// How a client's request has ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    TurnedAway,
+    Left,
+    Ended(JobEnd),
+}
+
+impl Outcome {
+    pub(super) fn name(&self) -> &'static str {
+        match self {
+            Outcome::TurnedAway => "turned away",
+            Outcome::Left => "left",
+            Outcome::Ended(JobEnd::Done) => "done",
+            Outcome::Ended(JobEnd::Deadline) => "late",
+            Outcome::Ended(JobEnd::Stopped(_)) => "stopped",
+            Outcome::Ended(JobEnd::WorkerFailed { .. }) => "worker failed",
+            Outcome::Ended(JobEnd::NotANumber { .. }) => "not a number",
+            Outcome::Ended(JobEnd::NotReached { .. }) => "not reached",
+        }
+    }
+}
+
+/// A request whose events are read.
+pub(super) struct Streaming {
+    pub(super) events: JobEvents,
+    pub(super) life: usize,
+    pub(super) seen: Vec<Vec<EventKind>>, // by choice
+}
+
+/// A request whose batches are on their way.
+pub(super) struct Embedding {
+    pub(super) place: Arc<KeptPlace>,
+    pub(super) worker: Rc<WorkerHandle>,
+    pub(super) life: usize,
+    pub(super) on_their_way: VecDeque<(usize, oneshot::Receiver<Results>)>,
+    pub(super) next: usize, // batch
+}
+
+/// What reading has come to.
+pub(super) enum Read {
+    /// There is nothing more; it is woken when there is.
+    All,
+    /// It has read what it reads at once.
+    Enough,
+    /// It reads nothing for a while.
+    Pauses(u64),
+    /// It has had enough.
+    Leaves,
+    /// The request has ended.
+    Ended(JobEnd),
+    /// The next batch has been answered.
+    Answered(usize, Vec<Computed>),
+}
+
+struct Wakes {
+    client: usize,
+    woken: Woken,
+}
+
+impl Wake for Wakes {
+    fn wake(self: Arc<Self>) {
+        self.woken.lock().unwrap().push(self.client);
+    }
+}
+
+impl Client {
+    pub(super) fn new(number: usize, plan: ClientPlan, woken: Woken) -> Self {
+        let waker = Arc::new(Wakes { client: number, woken }).into();
+        let (tries, stage) = (plan.tries, Stage::Away);
+        let (came_us, paused_until_us, reads_at_us) = (0, 0, None);
+        Self { plan, stage, came_us, tries, has_paused: false, paused_until_us, reads_at_us, waker }
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        matches!(self.stage, Stage::Over)
+    }
+
+    pub(super) fn deadline_us(&self) -> Option<u64> {
+        Some(self.came_us + self.plan.deadline_us?)
+    }
+
+    /// Reads what there is, and no more than it would.
+    pub(super) fn read(&mut self) -> Read {
+        let mut context = Context::from_waker(&self.waker);
+        match &mut self.stage {
+            Stage::Streaming(streaming) => {
+                for _ in 0..self.plan.reads_at_once {
+                    let count: usize = streaming.seen.iter().map(Vec::len).sum();
+                    if let Some(Leave::AfterEvents(events)) = self.plan.leaves
+                        && count >= events
+                    {
+                        return Read::Leaves;
+                    }
+                    if let Some((events, us)) = self.plan.pauses
+                        && count >= events
+                        && !self.has_paused
+                    {
+                        self.has_paused = true;
+                        return Read::Pauses(us);
+                    }
+                    match streaming.events.poll_next(&mut context) {
+                        Poll::Ready(Ok(event)) => {
+                            let seen = &mut streaming.seen[event.choice as usize];
+                            assert_eq!(
+                                event.timings.is_some(),
+                                matches!(event.kind, EventKind::Finished { .. }),
+                                "what finishes is timed"
+                            );
+                            seen.push(without_cache(event.kind));
+                        }
+                        Poll::Ready(Err(end)) => return Read::Ended(end),
+                        Poll::Pending => return Read::All,
+                    }
+                }
+                Read::Enough
+            }
+            Stage::Embedding(embedding) => {
+                let Some((batch, results)) = embedding.on_their_way.front_mut() else { return Read::All };
+                match Pin::new(results).poll(&mut context) {
+                    Poll::Pending => Read::All,
+                    Poll::Ready(Ok(Ok(computed))) => Read::Answered(*batch, computed),
+                    Poll::Ready(Ok(Err(end))) => Read::Ended(end),
+                    Poll::Ready(Err(_)) => Read::Ended(JobEnd::Stopped(LOST)),
+                }
+            }
+            Stage::Away | Stage::Preparing { .. } | Stage::Over => Read::All,
+        }
+    }
+
+    /// Whether anything of its request has run, as far as it can know.
+    pub(super) fn has_seen_something(&self) -> bool {
+        matches!(&self.stage, Stage::Streaming(streaming) if streaming.seen.iter().any(|seen| !seen.is_empty()))
+    }
+
+    /// What is wrong with what it has read, now that it reads no more.
+    pub(super) fn check_seen(&self, end: Option<&JobEnd>, alone: &mut Alone) -> Result<(), String> {
+        match (&self.stage, &self.plan.ask) {
+            (Stage::Streaming(streaming), Ask::Generate(job)) => check_choices(streaming, job, end, alone),
+            (Stage::Embedding(_), Ask::Embed { batches, output, .. }) => {
+                let mut breaks = || batches.iter().any(|batch| alone.inputs(batch, *output).is_none());
+                match end {
+                    Some(JobEnd::NotANumber { .. }) if !breaks() => {
+                        Err("something is said to be no number, which alone is one".to_owned())
+                    }
+                    _ => Ok(()),
+                }
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// What is wrong with the answer to a batch.
+    pub(super) fn check_answer(
+        &self,
+        batch: usize,
+        computed: &[Computed],
+        alone: &mut Alone,
+    ) -> Result<(), String> {
+        let Ask::Embed { batches, output, .. } = &self.plan.ask else { return Ok(()) };
+        match alone.inputs(&batches[batch], *output) {
+            Some(expected) if expected == computed => Ok(()),
+            expected => Err(format!("batch {batch} came out as {computed:?}, alone as {expected:?}")),
+        }
+    }
+}
+
+/// What the end of a request says whose worker has gone without a word.
+pub(super) const LOST: &str = "the model's worker ended";
+
+/// Every choice's events are those it has alone, in their order, to the end if that is how the request has ended.
+fn check_choices(
+    streaming: &Streaming,
+    job: &Job,
+    end: Option<&JobEnd>,
+    alone: &mut Alone,
+) -> Result<(), String> {
+    let expected = alone.choices(job);
+    for (choice, (seen, expected)) in streaming.seen.iter().zip(&expected).enumerate() {
+        for (at, kind) in seen.iter().enumerate() {
+            if expected.kinds.get(at) != Some(kind) {
+                let alone = expected.kinds.get(at);
+                return Err(format!("event {at} of choice {choice} is {kind:?}, alone {alone:?}"));
+            }
+        }
+        if end == Some(&JobEnd::Done) && (expected.breaks || seen.len() < expected.kinds.len()) {
+            let (seen, all) = (seen.len(), expected.kinds.len());
+            return Err(format!("the request is done, and choice {choice} has {seen} events of {all}"));
+        }
+    }
+    let breaks = expected.iter().any(|expected| expected.breaks);
+    if matches!(end, Some(JobEnd::NotANumber { .. })) && !breaks {
+        return Err("something is said to be no number, which alone is one".to_owned());
+    }
+    Ok(())
+}

@@ -1,0 +1,342 @@
+//! The device that is simulated. A row is one number, a hash. What a layer's cache keeps of a token is the hash of its row
+//! and its position; attention reads the keys of a row's context back through the block tables and hashes them in order;
+//! logits are drawn from the hash. So a wrong block, a stale key, a wrong position, or one more or less of anything gives
+//! other tokens. A step takes simulated time, and a script says whether one of them fails.
+
+use std::{
+    panic::resume_unwind,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::{Duration, Instant},
+};
+
+use hanzo_engine_kernels::{
+    Activation, AttentionParams, Backend, Batch, DType, KernelError, KvSpec, MatrixShape,
+    MatrixSource, MoeParams, QkvParams, SequenceSpan, StepLimits,
+};
+
+use super::random::mix;
+
+/// Why a device fails.
+pub(super) const REASON: &str = "so its script says";
+
+/// Simulated time, in microseconds from the start.
+#[derive(Clone)]
+pub(super) struct Time {
+    start: Instant,
+    now_us: Arc<AtomicU64>,
+    step_ends_us: Arc<AtomicU64>,
+}
+
+/// What is wrong, as it was found.
+#[derive(Clone, Default)]
+pub(super) struct Faults(Arc<Mutex<Vec<String>>>);
+
+/// How a device behaves.
+#[derive(Clone)]
+pub(super) struct Script {
+    pub(super) time: Time,
+    /// What a step takes, and each of its rows besides.
+    pub(super) step_us: u64,
+    pub(super) row_us: u64,
+    /// The step that is the last, from 1, and how.
+    pub(super) end: Option<(u64, Ending)>,
+    /// Planted: a sequence that goes on by one token is taken for the one that stood in its place in the step before.
+    pub(super) keeps_tables: bool,
+}
+
+/// How a device ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ending {
+    /// It cannot begin a step.
+    FailsFirst,
+    /// It says at the end of a step that it has failed.
+    FailsLast,
+    /// It panics within a step.
+    Panics,
+}
+
+/// One device.
+pub(super) struct ScriptedDevice {
+    script: Script,
+    faults: Faults,
+    batch: Batch,
+    before: Batch,
+    steps: u64,
+}
+
+/// By layer, then slot; 0: never written.
+pub(super) struct Kv {
+    slots: usize,
+    layers: Vec<Vec<u64>>,
+}
+
+impl Time {
+    pub(super) fn new() -> Self {
+        Self { start: Instant::now(), now_us: Arc::default(), step_ends_us: Arc::default() }
+    }
+
+    pub(super) fn us(&self) -> u64 {
+        self.now_us.load(Relaxed)
+    }
+
+    pub(super) fn now(&self) -> Instant {
+        self.at(self.us())
+    }
+
+    /// As the programs tell it.
+    pub(super) fn at(&self, us: u64) -> Instant {
+        self.start + Duration::from_micros(us)
+    }
+
+    pub(super) fn us_of(&self, instant: Instant) -> u64 {
+        instant.saturating_duration_since(self.start).as_micros() as u64
+    }
+
+    /// Moves on, and never back.
+    pub(super) fn reach(&self, us: u64) {
+        self.now_us.fetch_max(us, Relaxed);
+    }
+
+    /// When the step that has just run ends.
+    pub(super) fn step_ends_us(&self) -> u64 {
+        self.step_ends_us.load(Relaxed).max(self.us())
+    }
+}
+
+impl Faults {
+    pub(super) fn add(&self, fault: String) {
+        self.0.lock().unwrap().push(fault);
+    }
+
+    pub(super) fn first(&self) -> Option<String> {
+        self.0.lock().unwrap().first().cloned()
+    }
+}
+
+impl ScriptedDevice {
+    pub(super) fn new(script: Script, faults: Faults) -> Self {
+        Self { script, faults, batch: Batch::default(), before: Batch::default(), steps: 0 }
+    }
+
+    fn ends(&self, how: Ending) -> bool {
+        self.script.end.is_some_and(|(step, ending)| ending == how && step <= self.steps)
+    }
+
+    fn failed(&self) -> KernelError {
+        KernelError::Device { device: self.device(), reason: REASON.to_owned() }
+    }
+
+    /// The slot of a key, by the tables that the device believes in.
+    fn slot(&self, index: usize, span: &SequenceSpan, key: u32) -> usize {
+        let earlier = self.before.sequences.get(index).filter(|earlier| {
+            self.script.keeps_tables
+                && (earlier.row_first, earlier.rows, earlier.context + 1)
+                    == (span.row_first, span.rows, span.context)
+                && key < earlier.context
+        });
+        match earlier {
+            Some(earlier) => self.before.slot(earlier, key),
+            None => self.batch.slot(span, key),
+        }
+    }
+}
+
+impl Kv {
+    fn layer(&mut self, layer: usize) -> &mut [u64] {
+        while self.layers.len() <= layer {
+            self.layers.push(vec![0; self.slots]);
+        }
+        &mut self.layers[layer]
+    }
+}
+
+/// A number from 0 to below 1.
+fn share(hash: u64) -> f32 {
+    (hash >> 40) as f32 / (1 << 24) as f32
+}
+
+/// One row in a thousand comes out as something that is no number: it depends on all of its context.
+fn is_broken(row: u64) -> bool {
+    mix(row, 3).is_multiple_of(1024)
+}
+
+fn copy(from: &[u64], to: &mut [u64]) {
+    to.copy_from_slice(&from[..to.len()]);
+}
+
+impl Backend for ScriptedDevice {
+    type Matrix = ();
+    type Vector = ();
+    type Buffer = Vec<u64>;
+    type Kv = Kv;
+
+    fn device(&self) -> String {
+        "a scripted device".to_owned()
+    }
+
+    fn supports(&self, _: DType) -> bool {
+        true
+    }
+
+    fn matrix_bytes(&self, _: &[MatrixShape]) -> usize {
+        0
+    }
+
+    fn pack(&self, _: &[MatrixSource<'_>]) -> Result<(), KernelError> {
+        Ok(())
+    }
+
+    fn vector(&self, _: &[f32]) -> Result<(), KernelError> {
+        Ok(())
+    }
+
+    fn buffer(&self, rows: usize, _: usize) -> Result<Vec<u64>, KernelError> {
+        Ok(vec![0; rows])
+    }
+
+    fn kv_bytes(&self, _: &KvSpec) -> usize {
+        0
+    }
+
+    fn kv(&self, spec: &KvSpec) -> Result<Kv, KernelError> {
+        Ok(Kv { slots: spec.blocks * hanzo_engine_kernels::BLOCK_TOKENS, layers: Vec::new() })
+    }
+
+    fn scratch_bytes(&self, _: &StepLimits) -> usize {
+        0
+    }
+
+    fn reserve(&mut self, _: &StepLimits) -> Result<(), KernelError> {
+        Ok(())
+    }
+
+    fn begin(&mut self, batch: &Batch) -> Result<(), KernelError> {
+        self.steps += 1;
+        if self.ends(Ending::FailsFirst) {
+            return Err(self.failed());
+        }
+        std::mem::swap(&mut self.before, &mut self.batch);
+        self.batch.clone_from(batch);
+        let Script { time, step_us, row_us, .. } = &self.script;
+        time.step_ends_us.store(time.us() + step_us + row_us * batch.rows() as u64, Relaxed);
+        Ok(())
+    }
+
+    fn embed(&mut self, _: &(), _: f32, out: &mut Vec<u64>) {
+        for (row, &token) in out.iter_mut().zip(&self.batch.tokens) {
+            *row = mix(token.into(), 1);
+        }
+    }
+
+    fn rms_norm(&mut self, x: &Vec<u64>, _: &(), _: f32, out: &mut Vec<u64>) {
+        copy(x, out);
+    }
+
+    fn add_rms_norm(&mut self, residual: &mut Vec<u64>, x: &Vec<u64>, _: &(), _: f32, out: &mut Vec<u64>) {
+        for (residual, &x) in residual.iter_mut().zip(x) {
+            *residual = mix(*residual, x);
+        }
+        copy(residual, out);
+    }
+
+    fn matmul(&mut self, _: &(), _: Option<&()>, x: &Vec<u64>, out: &mut Vec<u64>) {
+        copy(x, out);
+    }
+
+    fn rope_to_cache(&mut self, qkv: &mut Vec<u64>, _: &QkvParams<'_, ()>, kv: &mut Kv, layer: usize) {
+        if self.ends(Ending::Panics) {
+            // Nothing is printed, unlike by `panic!`.
+            resume_unwind(Box::new(REASON));
+        }
+        let keys = kv.layer(layer);
+        for ((&row, &slot), &position) in qkv.iter().zip(&self.batch.slots).zip(&self.batch.positions) {
+            keys[slot as usize] = mix(row, u64::from(position)) | 1;
+        }
+    }
+
+    fn attention(
+        &mut self,
+        qkv: &Vec<u64>,
+        _: &AttentionParams<'_, ()>,
+        kv: &Kv,
+        layer: usize,
+        out: &mut Vec<u64>,
+    ) {
+        let keys = &kv.layers[layer];
+        for (index, span) in self.batch.sequences.iter().enumerate() {
+            let mut hash = 0;
+            let before = span.context - span.rows;
+            for position in 0..span.context {
+                let key = keys[self.slot(index, span, position)];
+                if key == 0 {
+                    self.faults
+                        .add(format!("a row reads key {position} of its context, which nobody has written"));
+                }
+                hash = mix(hash, key);
+                if let Some(row) = position.checked_sub(before) {
+                    let row = (span.row_first + row) as usize;
+                    out[row] = mix(hash, qkv[row]);
+                }
+            }
+        }
+    }
+
+    fn gated_mlp(
+        &mut self,
+        _: &(),
+        _: &(),
+        _: Activation,
+        x: &Vec<u64>,
+        _: &mut Vec<u64>,
+        out: &mut Vec<u64>,
+    ) {
+        copy(x, out);
+    }
+
+    fn logits(&mut self, _: &(), x: &Vec<u64>, out: &mut [f32]) -> Result<(), KernelError> {
+        let vocab = out.len() / self.batch.logit_rows.len();
+        for (&row, logits) in self.batch.logit_rows.iter().zip(out.chunks_exact_mut(vocab)) {
+            let row = x[row as usize];
+            for (token, logit) in logits.iter_mut().enumerate() {
+                *logit = 8.0 * share(mix(row, token as u64));
+            }
+            if is_broken(row) {
+                logits[0] = f32::NAN;
+            }
+        }
+        Ok(())
+    }
+
+    fn end(&mut self) -> Result<(), KernelError> {
+        if self.ends(Ending::FailsLast) { Err(self.failed()) } else { Ok(()) }
+    }
+
+    fn read_rows(&self, x: &Vec<u64>, first: usize, out: &mut [f32]) -> Result<(), KernelError> {
+        for (&row, out) in x[first..].iter().zip(out.chunks_exact_mut(super::model::HIDDEN)) {
+            for (at, out) in out.iter_mut().enumerate() {
+                *out = if is_broken(row) { f32::NAN } else { share(mix(row, at as u64)) };
+            }
+        }
+        Ok(())
+    }
+
+    fn write_rows(&mut self, _: &mut Vec<u64>, _: usize, _: &[f32]) -> Result<(), KernelError> {
+        unreachable!("only tests of devices write rows")
+    }
+
+    fn moe(
+        &mut self,
+        _: &(),
+        _: &[()],
+        _: &[()],
+        _: &MoeParams,
+        _: &Vec<u64>,
+        _: &mut Vec<u64>,
+        _: &mut Vec<u64>,
+    ) {
+        unreachable!("an op of mixtures of experts")
+    }
+}

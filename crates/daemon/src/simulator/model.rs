@@ -1,0 +1,155 @@
+//! The model that is simulated: a decoder of two layers as small as a file may be, whose weights say nothing, because the
+//! device makes its logits of the tokens it finds in its cache.
+
+use std::sync::{Arc, OnceLock};
+
+use hanzo_engine_runtime::{EngineConfig, ModelFiles, Opened, decoder::Decoder, engine::Engine};
+
+use super::device::{Faults, Script, ScriptedDevice};
+use crate::device::Sides;
+
+/// Tokens of the vocabulary.
+pub(super) const VOCAB: u32 = 40;
+/// The token that ends a text.
+pub(super) const END: u32 = 2;
+/// Elements of a hidden state.
+pub(super) const HIDDEN: usize = 4;
+/// Tokens of the longest context.
+pub(super) const CONTEXT: usize = 1024;
+
+struct Model {
+    opened: Opened,
+    sides: Sides,
+}
+
+fn model() -> &'static Model {
+    static MODEL: OnceLock<Model> = OnceLock::new();
+    MODEL.get_or_init(|| {
+        let opened = Opened::from_static("simulated", gguf().leak()).unwrap();
+        let text = Arc::new(opened.text_model().unwrap());
+        assert_eq!((text.vocab, &text.eos[..]), (VOCAB as usize, &[END][..]));
+        let embedder = Arc::new(opened.embedder(&text.tokenizer, CONTEXT).unwrap());
+        Model { sides: Sides { text, embedder }, opened }
+    })
+}
+
+/// An engine of it, on a device that does as the script says.
+pub(super) fn engine(config: EngineConfig, script: Script, faults: Faults) -> Engine<ScriptedDevice> {
+    let Model { opened, sides } = model();
+    let files: &ModelFiles = opened.decoder().unwrap();
+    let device = ScriptedDevice::new(script, faults);
+    let decoder = Decoder::load(&device, files, &mut |_| ()).unwrap();
+    Engine::new(device, decoder, sides.text.clone(), sides.embedder.clone(), config).unwrap()
+}
+
+/// A file of it (the format: github.com/ggml-org/ggml/blob/master/docs/gguf.md).
+fn gguf() -> Vec<u8> {
+    let mut keys = Keys::default();
+    keys.string("general.architecture", "llama");
+    keys.string("tokenizer.ggml.model", "gpt2");
+    keys.string("tokenizer.ggml.pre", "gpt-2");
+    for (key, value) in [
+        ("llama.block_count", 2),
+        ("llama.context_length", CONTEXT as u32),
+        ("llama.embedding_length", HIDDEN as u32),
+        ("llama.feed_forward_length", 4),
+        ("llama.attention.head_count", 1),
+        ("llama.attention.head_count_kv", 1),
+        ("tokenizer.ggml.bos_token_id", 1),
+        ("tokenizer.ggml.eos_token_id", END),
+    ] {
+        keys.u32(key, value);
+    }
+    keys.f32("llama.attention.layer_norm_rms_epsilon", 1e-5);
+    keys.tokens();
+
+    let vocab = VOCAB as usize;
+    let mut tensors: Vec<(String, Vec<usize>)> =
+        vec![("token_embd.weight".into(), vec![HIDDEN, vocab]), ("output_norm.weight".into(), vec![HIDDEN])];
+    for layer in 0..2 {
+        let square = ["attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"];
+        tensors.extend(square.map(|name| (format!("blk.{layer}.{name}.weight"), vec![HIDDEN, HIDDEN])));
+        tensors.extend(
+            ["attn_norm", "ffn_norm"].map(|name| (format!("blk.{layer}.{name}.weight"), vec![HIDDEN])),
+        );
+    }
+    let mut file = b"GGUF".to_vec();
+    file.extend(3_u32.to_le_bytes());
+    file.extend((tensors.len() as u64).to_le_bytes());
+    file.extend(keys.count.to_le_bytes());
+    file.extend(&keys.bytes);
+    let mut offset = 0_u64;
+    for (name, shape) in &tensors {
+        text(&mut file, name);
+        file.extend((shape.len() as u32).to_le_bytes());
+        shape.iter().for_each(|&size| file.extend((size as u64).to_le_bytes()));
+        file.extend(0_u32.to_le_bytes()); // F32
+        file.extend(offset.to_le_bytes());
+        offset += (shape.iter().product::<usize>() * 4).next_multiple_of(32) as u64;
+    }
+    file.resize(file.len().next_multiple_of(32) + offset as usize, 0);
+    file
+}
+
+#[derive(Default)]
+struct Keys {
+    bytes: Vec<u8>,
+    count: u64,
+}
+
+impl Keys {
+    fn key(&mut self, key: &str, kind: u32) {
+        self.count += 1;
+        text(&mut self.bytes, key);
+        self.bytes.extend(kind.to_le_bytes());
+    }
+
+    fn u32(&mut self, key: &str, value: u32) {
+        self.key(key, 4);
+        self.bytes.extend(value.to_le_bytes());
+    }
+
+    fn f32(&mut self, key: &str, value: f32) {
+        self.key(key, 6);
+        self.bytes.extend(value.to_le_bytes());
+    }
+
+    fn string(&mut self, key: &str, value: &str) {
+        self.key(key, 8);
+        text(&mut self.bytes, value);
+    }
+
+    fn array(&mut self, key: &str, kind: u32, count: usize) {
+        self.key(key, 9);
+        self.bytes.extend(kind.to_le_bytes());
+        self.bytes.extend((count as u64).to_le_bytes());
+    }
+
+    /// Words, letters, and the bytes of a character of three, whose text is held back until it is whole.
+    fn tokens(&mut self) {
+        let (ordinary, control) = (1_u32, 3_u32);
+        let pieces: Vec<(String, u32)> = (0..VOCAB)
+            .map(|id| match id {
+                0 => ("<pad>".to_owned(), control),
+                1 => ("<s>".to_owned(), control),
+                END => ("</s>".to_owned(), control),
+                // How a byte-level tokenizer writes the bytes of the euro sign, and a space.
+                3 => ("â".to_owned(), ordinary),
+                4 => ("Ĥ".to_owned(), ordinary),
+                5 => ("¬".to_owned(), ordinary),
+                6..=20 => (format!("Ġw{}", char::from(b'a' + (id - 6) as u8)), ordinary),
+                _ => (char::from(b'a' + (id - 21) as u8).to_string(), ordinary),
+            })
+            .collect();
+        self.array("tokenizer.ggml.tokens", 8, pieces.len());
+        pieces.iter().for_each(|(piece, _)| text(&mut self.bytes, piece));
+        self.array("tokenizer.ggml.token_type", 5, pieces.len());
+        pieces.iter().for_each(|(_, kind)| self.bytes.extend(kind.to_le_bytes()));
+        self.array("tokenizer.ggml.merges", 8, 0);
+    }
+}
+
+fn text(bytes: &mut Vec<u8>, text: &str) {
+    bytes.extend((text.len() as u64).to_le_bytes());
+    bytes.extend(text.as_bytes());
+}

@@ -1,0 +1,202 @@
+//! What a seed stands for: an engine, a device, requests and their clients, and what is ordered of the model.
+
+use hanzo_engine_kernels::KvType;
+use hanzo_engine_runtime::{EmbedInput, EngineConfig, Job, JobId, Output, SamplingParams, StopConditions};
+
+use super::{
+    device::Ending,
+    model::VOCAB,
+    random::{Random, mix},
+};
+use crate::limits::{EVENTS_MAX, EVENTS_PER_STEP_MAX};
+
+/// All that happens to one model, but for what comes of it.
+pub(super) struct Plan {
+    pub(super) config: EngineConfig,
+    pub(super) queue_max: usize,
+    pub(super) step_us: u64,
+    pub(super) row_us: u64,
+    /// How the first, second, … worker ends of itself.
+    pub(super) ends: Vec<Option<(u64, Ending)>>,
+    pub(super) clients: Vec<ClientPlan>,
+    pub(super) orders: Vec<(u64, Order)>,
+}
+
+/// What is ordered of the model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Order {
+    Load,
+    Unload,
+    UnloadNow,
+    /// The way to the worker is dropped, and nobody says anything.
+    Abandon,
+}
+
+/// A client and its request.
+pub(super) struct ClientPlan {
+    pub(super) at_us: u64,
+    pub(super) ask: Ask,
+    /// From taking a place in the queue to giving the job to the worker.
+    pub(super) prepares_us: u64,
+    pub(super) deadline_us: Option<u64>,
+    /// Times that it comes again where it is turned away.
+    pub(super) tries: u32,
+    /// From being woken to reading.
+    pub(super) reads_after_us: u64,
+    /// Events it reads at once.
+    pub(super) reads_at_once: usize,
+    /// After so many events it reads nothing for so long.
+    pub(super) pauses: Option<(usize, u64)>,
+    pub(super) leaves: Option<Leave>,
+    /// Events between it and its worker.
+    pub(super) events_max: usize,
+}
+
+/// When a client leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Leave {
+    /// So long after it came.
+    After(u64),
+    /// When it has read so many events.
+    AfterEvents(usize),
+}
+
+/// What is asked.
+pub(super) enum Ask {
+    Generate(Job),
+    Embed { batches: Vec<Vec<EmbedInput>>, output: Output, priority: i32 },
+}
+
+impl Plan {
+    pub(super) fn of(seed: u64) -> Self {
+        let mut random = Random::new(seed);
+        let random = &mut random;
+        let config = config(random);
+        let count = random.size(3..=16);
+        // All at once, or one after the other.
+        let spread_us = random.pick(&[0, 3_000, 20_000, 60_000]);
+        let clients = (0..count).map(|_| client(random, &config, spread_us)).collect();
+        let restless = random.chance(25);
+        let orders = (0..if restless { random.of(1..=3) } else { 0 }).map(|_| {
+            let order = random.pick(&[Order::Unload, Order::Unload, Order::UnloadNow, Order::Abandon]);
+            (random.of(0..=spread_us + 20_000), order)
+        });
+        let mut orders: Vec<(u64, Order)> = orders.collect();
+        let again: Vec<(u64, Order)> =
+            orders.iter().map(|&(at, _)| (at + random.of(0..=10_000), Order::Load)).collect();
+        orders.extend(again);
+        let fragile = random.chance(25);
+        let mut end = || {
+            let how = random.pick(&[Ending::FailsFirst, Ending::FailsLast, Ending::Panics]);
+            (fragile && random.chance(70)).then(|| (random.of(1..=40), how))
+        };
+        let ends = (0..4).map(|_| end()).collect();
+        Self {
+            config,
+            queue_max: random.size(1..=12),
+            step_us: random.of(50..=1_000),
+            row_us: random.of(0..=20),
+            ends,
+            clients,
+            orders,
+        }
+    }
+}
+
+fn config(random: &mut Random) -> EngineConfig {
+    let kv_blocks = random.size(3..=24);
+    let sequences_max = random.size(1..=6);
+    let step_tokens_max = random.size(sequences_max.max(4)..=64);
+    EngineConfig {
+        kv_blocks,
+        kv_type: KvType::F16,
+        step_tokens_max,
+        prefill_tokens_beside_decodes: random.size(1..=step_tokens_max),
+        sequences_max,
+        context_tokens_max: random.size(32..=kv_blocks * 16),
+        prefix_cache: random.chance(85),
+    }
+}
+
+fn client(random: &mut Random, config: &EngineConfig, spread_us: u64) -> ClientPlan {
+    let ask = if random.chance(25) { embed(random, config) } else { generate(random, config) };
+    let choices = if let Ask::Generate(job) = &ask { job.choices as usize } else { 1 };
+    let slow = random.chance(30);
+    let events_max = 2 * EVENTS_PER_STEP_MAX * choices + random.size(0..=16);
+    let leave = [Leave::After(random.of(0..=40_000)), Leave::AfterEvents(random.size(1..=20))];
+    ClientPlan {
+        at_us: random.of(0..=spread_us),
+        ask,
+        prepares_us: random.of(0..=500),
+        deadline_us: random.chance(15).then(|| random.of(100..=40_000)),
+        tries: random.below(4) as u32,
+        reads_after_us: if slow { random.of(500..=6_000) } else { random.of(0..=100) },
+        reads_at_once: if slow { random.size(1..=6) } else { usize::MAX },
+        pauses: random.chance(15).then(|| (random.size(0..=20), random.of(5_000..=80_000))),
+        leaves: random.chance(20).then(|| random.pick(&leave)),
+        events_max: if random.chance(70) { events_max } else { EVENTS_MAX },
+    }
+}
+
+/// Tokens that may begin as others do.
+fn tokens(random: &mut Random, count: usize) -> Vec<u32> {
+    let (family, alike) = (random.below(3), random.size(0..=count));
+    let token = |at: usize| mix(family, at as u64) as u32 % VOCAB;
+    let mut tokens: Vec<u32> = (0..alike).map(token).collect();
+    tokens.extend((alike..count).map(|_| random.below(VOCAB.into()) as u32));
+    tokens
+}
+
+fn generate(random: &mut Random, config: &EngineConfig) -> Ask {
+    let context = config.context_tokens_max;
+    let prompt = random.size(1..=(context - 1).min(70));
+    let longest = if random.chance(10) { 120 } else { 40 };
+    let max_tokens = random.size(1..=(context - prompt).min(longest)) as u32;
+    let choices = if random.chance(30) { random.size(1..=config.sequences_max) as u32 } else { 1 };
+    let sampling = SamplingParams {
+        temperature: random.pick(&[0.0, 0.0, 0.7, 1.0]),
+        top_k: random.pick(&[0, 0, 5]),
+        top_p: random.pick(&[1.0, 0.9]),
+        repetition_penalty: random.pick(&[1.0, 1.0, 1.1]),
+        seed: random.below(1 << 40),
+        logprobs: random.pick(&[None, None, Some(2)]),
+        ..SamplingParams::default()
+    };
+    let strings = random.pick::<&[&str]>(&[&[], &[], &["a"], &["wb w", "€"]]);
+    let stop = StopConditions {
+        max_tokens,
+        min_tokens: random.of(0..=u64::from(max_tokens.min(5))) as u32,
+        strings: strings.iter().map(|&string| string.to_owned()).collect(),
+        include_stop_string: random.chance(30),
+        ignore_eos: random.chance(50),
+        ..StopConditions::default()
+    };
+    Ask::Generate(Job {
+        id: JobId(0),
+        prompt: tokens(random, prompt).into(),
+        choices,
+        sampling,
+        stop,
+        priority: priority(random),
+        starts_in_reasoning: false,
+        split_reasoning: false,
+    })
+}
+
+fn embed(random: &mut Random, config: &EngineConfig) -> Ask {
+    let longest = config.context_tokens_max.min(50);
+    let input = |random: &mut Random| {
+        let count = random.size(1..=longest);
+        EmbedInput { tokens: tokens(random, count).into(), types: Vec::new(), prompt_tokens: 0 }
+    };
+    let batch = |random: &mut Random| (0..random.size(1..=6)).map(|_| input(random)).collect();
+    Ask::Embed {
+        batches: (0..random.size(1..=4)).map(|_| batch(random)).collect(),
+        output: random.pick(&[Output::Vector { dimensions: None, normalize: Some(false) }, Output::Tokens]),
+        priority: priority(random),
+    }
+}
+
+fn priority(random: &mut Random) -> i32 {
+    random.pick(&[0, 0, 0, 0, 0, 0, 0, 0, -1, 1])
+}

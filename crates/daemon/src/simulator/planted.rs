@@ -1,0 +1,108 @@
+//! Bugs planted on purpose, around what is simulated, to see that the simulator finds them.
+
+use std::collections::BTreeMap;
+
+use hanzo_engine_runtime::{
+    EmbedJob, Engine, EngineStats, Event, EventKind, Job, JobId, StepError, StepReport,
+};
+
+use super::{device::ScriptedDevice, watched::Simulated};
+use crate::device::Steps;
+
+/// What is wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Bug {
+    /// A wake-up that comes before the worker has parked is forgotten.
+    LostWakeUp,
+    /// Every third cancel only pauses the job, whose blocks stay.
+    LeakedBlock,
+    /// The last to come is the first to run.
+    StarvedRequest,
+    /// A choice that has finished says something more, where the others go on.
+    EventAfterTheEnd,
+    /// The device keeps the block table of a sequence that seems to go on.
+    StaleBlockTable,
+}
+
+/// An engine with the bugs that are an engine's.
+pub(super) struct Planted {
+    inner: Engine<ScriptedDevice>,
+    bug: Bug,
+    came: i32,
+    cancels: u64,
+    unfinished: BTreeMap<JobId, u32>,
+    more: Vec<Event>,
+}
+
+impl Planted {
+    pub(super) fn new(inner: Engine<ScriptedDevice>, bug: Bug) -> Self {
+        Self { inner, bug, came: 0, cancels: 0, unfinished: BTreeMap::new(), more: Vec::new() }
+    }
+}
+
+impl Simulated for Planted {
+    fn check(&self) {
+        Engine::check(&self.inner);
+    }
+}
+
+impl Steps for Planted {
+    fn submit(&mut self, job: &Job) {
+        let mut job = job.clone();
+        self.came += 1;
+        if self.bug == Bug::StarvedRequest {
+            job.priority = -self.came;
+        }
+        self.unfinished.insert(job.id, job.choices);
+        self.inner.submit(&job);
+    }
+
+    fn submit_inputs(&mut self, job: &EmbedJob) {
+        let mut job = job.clone();
+        self.came += 1;
+        if self.bug == Bug::StarvedRequest {
+            job.priority = -self.came;
+        }
+        self.inner.submit_inputs(&job);
+    }
+
+    fn cancel(&mut self, job: JobId) {
+        self.cancels += 1;
+        self.more.retain(|event| event.job != job);
+        if self.bug == Bug::LeakedBlock && self.cancels.is_multiple_of(3) {
+            self.inner.set_paused(job, true);
+        } else {
+            self.inner.cancel(job);
+        }
+    }
+
+    fn set_paused(&mut self, job: JobId, paused: bool) {
+        self.inner.set_paused(job, paused);
+    }
+
+    fn step(&mut self, events: &mut Vec<Event>) -> Result<StepReport, StepError> {
+        let report = self.inner.step(events)?;
+        events.append(&mut self.more);
+        for event in events.iter().filter(|event| matches!(event.kind, EventKind::Finished { .. })) {
+            let left = self.unfinished.entry(event.job).or_default();
+            *left = left.saturating_sub(1);
+            if self.bug == Bug::EventAfterTheEnd && *left > 0 {
+                let (text, reasoning, tokens, logprobs) =
+                    ("more".to_owned(), String::new(), vec![7], Vec::new());
+                let kind = EventKind::Delta { text, reasoning, tokens, logprobs };
+                self.more.push(Event { kind, ..event.clone() });
+            }
+        }
+        let unfinished = &self.unfinished;
+        self.more.retain(|event| unfinished.get(&event.job).is_some_and(|&left| left > 0));
+        Ok(report)
+    }
+
+    fn has_work(&self) -> bool {
+        self.inner.has_work()
+    }
+
+    fn stats(&self) -> EngineStats {
+        self.inner.stats()
+    }
+}

@@ -1,0 +1,211 @@
+//! An engine as its worker drives it, watched: its books after every step, that no step is empty, that no event names what
+//! is over, and that nobody starves.
+//!
+//! Nobody starves: what may be said of it follows from the rules of the line (`fair.rs` and `scheduler/turns.rs` of the
+//! runtime). A request stands in line before all that come after it, unless they are more urgent, and room that is free
+//! goes to the first in line. So one that comes later begins sooner only by taking the place of a sequence that has drawn
+//! its turn, at least `SHARED_TURN_TOKENS` tokens of it, each turn is taken once, and of the turns that have begun before
+//! the request came there are as many as sequences run. Therefore, while a request waits,
+//!
+//! 1. at most `sequences_max + tokens drawn since / SHARED_TURN_TOKENS` later ones begin before it;
+//! 2. every step computes at least one token of what stood there when it came or has overtaken it, so that it waits for at
+//!    most as many steps as these have tokens, one more for each sequence, which a device that runs ahead computes in vain,
+//!    and a context for each time one of them was put back.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+};
+
+use hanzo_engine_runtime::{
+    EmbedJob, Engine, EngineStats, Event, EventKind, Job, JobId, StepError, StepReport,
+    limits::SHARED_TURN_TOKENS,
+};
+
+use super::{
+    device::{Faults, ScriptedDevice},
+    story::Story,
+};
+use crate::device::Steps;
+
+/// An engine whose books can be looked at.
+pub(super) trait Simulated: Steps {
+    /// Panics where they do not balance.
+    fn check(&self);
+}
+
+impl Simulated for Engine<ScriptedDevice> {
+    fn check(&self) {
+        Engine::check(self);
+    }
+}
+
+/// See the file's words.
+pub(super) struct Watched {
+    inner: Box<dyn Simulated>,
+    sequences_max: u64,
+    context_tokens_max: u64,
+    jobs: BTreeMap<JobId, Watch>, // ids ascend as jobs come
+    faults: Faults,
+    story: Story,
+    paused: Arc<AtomicU64>,
+}
+
+/// What is known of a job that is not over.
+struct Watch {
+    priority: i32,
+    tokens: u64, // of all its sequences, at most
+    unfinished: usize,
+    begun: bool,
+    before: EngineStats, // when it came
+    overtakers: u64,
+    ahead: u64, // tokens of what was there, or has overtaken it
+}
+
+impl Watched {
+    pub(super) fn new(
+        inner: Box<dyn Simulated>,
+        sequences_max: usize,
+        context_tokens_max: usize,
+        faults: Faults,
+        story: Story,
+        paused: Arc<AtomicU64>,
+    ) -> Self {
+        let (sequences_max, context_tokens_max) = (sequences_max as u64, context_tokens_max as u64);
+        Self { inner, sequences_max, context_tokens_max, jobs: BTreeMap::new(), faults, story, paused }
+    }
+
+    fn come(&mut self, id: JobId, priority: i32, unfinished: usize, tokens: u64) {
+        let ahead = self.jobs.values().map(|other| other.tokens).sum();
+        let before = self.inner.stats();
+        let watch = Watch { priority, tokens, unfinished, begun: false, before, overtakers: 0, ahead };
+        self.jobs.insert(id, watch);
+    }
+
+    /// The first sequence of a job enters a step, before which the engine's counters were these.
+    fn begin(&mut self, id: JobId, now: &EngineStats) {
+        let Some(job) = self.jobs.get_mut(&id).filter(|job| !job.begun) else { return };
+        job.begun = true;
+        let (priority, tokens) = (job.priority, job.tokens);
+        let waited = now.steps - job.before.steps;
+        let put_back = now.preemptions - job.before.preemptions;
+        let steps_max = job.ahead + put_back * self.context_tokens_max;
+        if waited > steps_max {
+            self.faults
+                .add(format!("job {} has waited for {waited} steps, and at most {steps_max} are fair", id.0));
+        }
+        for (other, waiting) in self.jobs.range_mut(..id).filter(|(_, waiting)| !waiting.begun) {
+            waiting.ahead += tokens;
+            if priority < waiting.priority {
+                continue;
+            }
+            waiting.overtakers += 1;
+            let drawn = now.generated_tokens - waiting.before.generated_tokens;
+            let overtakers_max = self.sequences_max + drawn / SHARED_TURN_TOKENS as u64;
+            if waiting.overtakers > overtakers_max {
+                let by = waiting.overtakers;
+                self.faults.add(format!(
+                    "job {} starves: job {} is the {by}th that has overtaken it, and at most {overtakers_max} may",
+                    other.0, id.0
+                ));
+            }
+        }
+    }
+
+    fn see(&mut self, event: &Event, before: &EngineStats) {
+        let Some(job) = self.jobs.get_mut(&event.job) else {
+            return self.faults.add(format!("job {} is over, and yet: {event:?}", event.job.0));
+        };
+        match event.kind {
+            EventKind::Started { .. } => self.begin(event.job, before),
+            EventKind::Finished { .. } | EventKind::Computed(_) => {
+                job.unfinished -= 1;
+                if job.unfinished == 0 {
+                    self.jobs.remove(&event.job);
+                }
+            }
+            EventKind::Delta { .. } | EventKind::Failed => {}
+        }
+    }
+
+    fn check_blocks(&self, stats: &EngineStats) {
+        let EngineStats { blocks_total, blocks_used, blocks_cached, .. } = *stats;
+        if blocks_used + blocks_cached > blocks_total {
+            self.faults
+                .add(format!("{blocks_used} blocks used and {blocks_cached} cached of {blocks_total}"));
+        }
+        if self.jobs.is_empty() && blocks_used > 0 {
+            self.faults.add(format!("{blocks_used} blocks are used, and there is no job"));
+        }
+    }
+}
+
+impl Steps for Watched {
+    fn submit(&mut self, job: &Job) {
+        let tokens = (job.prompt.len() + job.stop.max_tokens as usize + 1) as u64 * u64::from(job.choices);
+        self.come(job.id, job.priority, job.choices as usize, tokens);
+        self.story.tell(|| format!("  job {} in line: {} tokens at most", job.id.0, tokens));
+        self.inner.submit(job);
+    }
+
+    fn submit_inputs(&mut self, job: &EmbedJob) {
+        let tokens = job.inputs.iter().map(|input| input.tokens.len() as u64 + 1).sum();
+        self.come(job.id, job.priority, job.inputs.len(), tokens);
+        self.story
+            .tell(|| format!("  job {} in line: {} inputs of {tokens} tokens", job.id.0, job.inputs.len()));
+        self.inner.submit_inputs(job);
+    }
+
+    fn cancel(&mut self, job: JobId) {
+        self.story.tell(|| format!("  job {} cancelled", job.0));
+        self.jobs.remove(&job);
+        self.inner.cancel(job);
+        self.inner.check();
+        self.check_blocks(&self.inner.stats());
+    }
+
+    fn set_paused(&mut self, job: JobId, paused: bool) {
+        self.story.tell(|| format!("  job {} {}", job.0, if paused { "paused" } else { "goes on" }));
+        self.paused.fetch_add(paused.into(), Relaxed);
+        self.inner.set_paused(job, paused);
+    }
+
+    fn step(&mut self, events: &mut Vec<Event>) -> Result<StepReport, StepError> {
+        let (before, had_work, first) = (self.inner.stats(), self.inner.has_work(), events.len());
+        let report = self.inner.step(events)?;
+        self.inner.check();
+        if had_work && report.sequences == 0 {
+            self.faults.add("a step ran nothing, and there is work".to_owned());
+        }
+        let stats = self.inner.stats();
+        self.story.tell(|| {
+            format!(
+                "  step {}: {} sequences, {} tokens of prompts, {} decodes; {} run, {} wait; blocks {} used, {} cached",
+                stats.steps,
+                report.sequences,
+                report.prefill_tokens,
+                report.decode_tokens,
+                stats.running,
+                stats.waiting,
+                stats.blocks_used,
+                stats.blocks_cached
+            )
+        });
+        for event in &events[first..] {
+            self.see(event, &before);
+        }
+        self.check_blocks(&stats);
+        Ok(report)
+    }
+
+    fn has_work(&self) -> bool {
+        self.inner.has_work()
+    }
+
+    fn stats(&self) -> EngineStats {
+        self.inner.stats()
+    }
+}

@@ -1,0 +1,680 @@
+//! The world around one model: simulated time, the worker as a state (ready, parked, gone), clients, and what is ordered.
+//! Everything happens in one thread, one thing after the other, in an order that comes of the seed alone. What others do
+//! while a step runs happens between the step and what the worker makes of it, and some of it between the worker's last
+//! look and its park.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    panic::{AssertUnwindSafe, catch_unwind},
+    rc::Rc,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    task::Wake,
+};
+
+use hanzo_engine_runtime::{EmbedJob, Job, JobId};
+
+use super::{
+    Coverage,
+    alone::Alone,
+    client::{Client, Embedding, LOST, Outcome, Read, Stage, Streaming, Woken},
+    device::{Faults, REASON, Script, Time},
+    model,
+    plan::{Ask, Leave, Order, Plan},
+    planted::{Bug, Planted},
+    random::Random,
+    story::Story,
+    watched::{Simulated, Watched},
+};
+use crate::{
+    admission::Admission,
+    error::FailureReason,
+    launch::{Exit, bury},
+    limits::EMBED_JOBS_MAX,
+    metrics::{Metrics, ModelMetrics},
+    models::Restarts,
+    ticket::{JobEnd, embed_ticket, ticket},
+    worker::{NotGiven, Turn, Vitals, Work, Worker, WorkerHandle, channel},
+};
+
+/// Turns after which a simulation is taken for endless.
+const TURNS_MAX: u64 = 200_000;
+/// From being woken to running, at most.
+const WAKE_US: u64 = 20;
+/// From the last look to the park, at most.
+const PARK_US: u64 = 5;
+
+pub(super) struct World<'a> {
+    plan: Plan,
+    random: Random,
+    time: Time,
+    agenda: BTreeMap<(u64, u64), Action>, // by time, then in the order they were thought of
+    thought_of: u64,
+    clients: Vec<Client>,
+    woken: Woken,
+    phase: Phase,
+    worker: Option<Worker>,
+    running: Running,
+    parking: Arc<Parking>,
+    lives: Vec<Life>,
+    restarts: Restarts,
+    jobs: u64,
+    turns: u64,
+    bug: Option<Bug>,
+    faults: Faults,
+    story: Story,
+    alone: &'a mut Alone,
+    coverage: &'a mut Coverage,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Action {
+    Come(usize),
+    Give(usize),
+    Read(usize),
+    Leave(usize),
+    Order(Order),
+    /// The load, or the restart, of this number is over.
+    Loaded(usize),
+    /// The wait before a restart is over.
+    Restart(usize),
+}
+
+/// What the model is doing.
+enum Phase {
+    Absent,
+    Loading(usize),
+    Ready(Rc<WorkerHandle>),
+    Draining(Rc<WorkerHandle>),
+    /// It is to be restarted, as this load.
+    Failed(usize),
+}
+
+/// What the worker's thread would be doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Running {
+    Gone,
+    Ready(u64),
+    Parked(Option<u64>),
+}
+
+/// The worker's park: a state, and a wake-up that may come before it.
+#[derive(Default)]
+struct Parking {
+    parked: AtomicBool,
+    woken: AtomicBool,
+    forgets: bool, // planted
+}
+
+/// What has been done to one worker, and what came of it.
+#[derive(Default)]
+struct Life {
+    began_us: u64,
+    stopped: Option<&'static str>,
+    left: bool,
+    failed: Option<String>, // the error's id
+}
+
+impl Wake for Parking {
+    fn wake(self: Arc<Self>) {
+        if self.parked.load(Relaxed) || !self.forgets {
+            self.woken.store(true, Relaxed);
+        }
+    }
+}
+
+impl<'a> World<'a> {
+    pub(super) fn new(
+        seed: u64,
+        told: bool,
+        bug: Option<Bug>,
+        alone: &'a mut Alone,
+        coverage: &'a mut Coverage,
+    ) -> Self {
+        let mut plan = Plan::of(seed);
+        let time = Time::new();
+        let woken = Woken::default();
+        let clients: Vec<Client> = plan
+            .clients
+            .drain(..)
+            .enumerate()
+            .map(|(number, client)| Client::new(number, client, woken.clone()))
+            .collect();
+        let mut world = World {
+            random: Random::new(!seed),
+            agenda: BTreeMap::new(),
+            thought_of: 0,
+            woken,
+            phase: Phase::Loading(0),
+            worker: None,
+            running: Running::Gone,
+            parking: Arc::default(),
+            lives: Vec::new(),
+            restarts: Restarts::default(),
+            jobs: 0,
+            turns: 0,
+            bug,
+            faults: Faults::default(),
+            story: Story::new(time.clone(), told),
+            clients,
+            plan,
+            time,
+            alone,
+            coverage,
+        };
+        world.story.tell(|| format!("{:?}", world.plan.config));
+        for client in 0..world.clients.len() {
+            world.at(world.clients[client].plan.at_us, Action::Come(client));
+        }
+        for (at, order) in std::mem::take(&mut world.plan.orders) {
+            world.at(at, Action::Order(order));
+        }
+        world.loaded(0);
+        world
+    }
+
+    fn at(&mut self, us: u64, action: Action) {
+        self.thought_of += 1;
+        self.agenda.insert((us.max(self.time.us()), self.thought_of), action);
+    }
+
+    fn after(&mut self, us: u64, action: Action) {
+        self.at(self.time.us() + us, action);
+    }
+
+    /// Until nothing happens any more. What is wrong, if anything is.
+    pub(super) fn run(mut self) -> (Option<String>, Story) {
+        while self.faults.first().is_none() {
+            self.hear_woken();
+            let worker = self.worker_runs_at();
+            let next = self.agenda.first_key_value().map(|(&(at, _), _)| at);
+            match (worker, next) {
+                (Some(at), next)
+                    if next.is_none_or(|next| at < next || at == next && self.random.chance(50)) =>
+                {
+                    self.time.reach(at);
+                    self.turn();
+                }
+                (_, Some(_)) => self.act(),
+                (_, None) => {
+                    self.check_rest();
+                    // Last of all the model is forgotten, and its worker must leave.
+                    match std::mem::replace(&mut self.phase, Phase::Absent) {
+                        Phase::Ready(worker) | Phase::Draining(worker) => {
+                            self.story.tell(|| "the end: the way to the worker is dropped".to_owned());
+                            drop(worker);
+                        }
+                        _ if self.running == Running::Gone => break,
+                        _ => {
+                            self.faults.add("the worker has not left: a wake-up was lost".to_owned());
+                        }
+                    }
+                }
+            }
+            if self.turns > TURNS_MAX {
+                self.faults.add(format!("it is not over after {TURNS_MAX} turns"));
+            }
+        }
+        (self.faults.first(), self.story)
+    }
+
+    /// The next thing that is due.
+    fn act(&mut self) {
+        let Some(((at, _), action)) = self.agenda.pop_first() else { return };
+        self.time.reach(at);
+        match action {
+            Action::Come(client) => self.come(client),
+            Action::Give(client) => self.give(client),
+            // One that was thought of before a later thought is forgotten.
+            Action::Read(client) if self.clients[client].reads_at_us == Some(at) => self.read(client),
+            Action::Read(_) => {}
+            Action::Leave(client) => self.leave(client),
+            Action::Order(order) => self.order(order),
+            Action::Loaded(number) => self.loaded(number),
+            Action::Restart(number) => {
+                if matches!(self.phase, Phase::Failed(now) if now == number) {
+                    self.phase = Phase::Loading(number);
+                    let us = self.random.of(100..=5_000);
+                    self.after(us, Action::Loaded(number));
+                }
+            }
+        }
+        self.hear_woken();
+    }
+
+    /// All that is due until then.
+    fn pass(&mut self, us: u64) {
+        self.hear_woken();
+        while self.agenda.first_key_value().is_some_and(|(&(at, _), _)| at <= us) {
+            self.act();
+        }
+        self.time.reach(us);
+    }
+
+    /// Clients that were woken read after a while.
+    fn hear_woken(&mut self) {
+        let woken = std::mem::take(&mut *self.woken.lock().unwrap());
+        for client in woken {
+            self.read_later(client, self.clients[client].plan.reads_after_us);
+        }
+    }
+
+    fn read_later(&mut self, client: usize, us: u64) {
+        let now = self.time.us();
+        let this = &mut self.clients[client];
+        let at = (now + us).max(this.paused_until_us);
+        if this.is_over() || this.reads_at_us.is_some_and(|reads_at| reads_at <= at) {
+            return;
+        }
+        this.reads_at_us = Some(at);
+        self.at(at, Action::Read(client));
+    }
+
+    fn worker_runs_at(&mut self) -> Option<u64> {
+        if let Running::Parked(_) = self.running
+            && self.parking.woken.swap(false, Relaxed)
+        {
+            self.parking.parked.store(false, Relaxed);
+            self.running = Running::Ready(self.time.us() + self.random.of(0..=WAKE_US));
+        }
+        match self.running {
+            Running::Gone | Running::Parked(None) => None,
+            Running::Ready(at) | Running::Parked(Some(at)) => Some(at.max(self.time.us())),
+        }
+    }
+
+    fn turn(&mut self) {
+        let Some(mut worker) = self.worker.take() else { return };
+        self.turns += 1;
+        self.parking.parked.store(false, Relaxed);
+        let mut stepped = false;
+        let ended = catch_unwind(AssertUnwindSafe(|| {
+            worker.turn(|| {
+                if std::mem::replace(&mut stepped, true) {
+                    self.pass(self.time.step_ends_us());
+                }
+                self.time.now()
+            })
+        }));
+        match ended {
+            Ok(Ok(Turn::Ran)) => {
+                self.running = Running::Ready(self.time.us());
+                self.worker = Some(worker);
+            }
+            Ok(Ok(Turn::Park(until))) => {
+                let until = until.map(|until| self.time.us_of(until));
+                self.story.tell(|| match until {
+                    Some(until) => format!("  the worker parks until {until} us"),
+                    None => "  the worker parks".to_owned(),
+                });
+                self.worker = Some(worker);
+                if self.random.chance(30) {
+                    self.pass(self.time.us() + PARK_US);
+                }
+                self.running = Running::Parked(until);
+                self.parking.parked.store(true, Relaxed);
+            }
+            ended => {
+                self.running = Running::Gone;
+                let ended = ended.map(|ended| ended.map(|_| ()));
+                self.ended(bury(worker, ended));
+            }
+        }
+    }
+
+    /// The worker has gone.
+    fn ended(&mut self, exit: Exit) {
+        let number = self.lives.len() - 1;
+        let lived = self.time.at(self.time.us()) - self.time.at(self.lives[number].began_us);
+        let draining = matches!(self.phase, Phase::Draining(_));
+        match exit {
+            Exit::Left => {
+                self.story.tell(|| "  the worker leaves".to_owned());
+                if matches!(self.phase, Phase::Ready(_)) {
+                    self.faults.add("the worker has left, and nobody has told it to".to_owned());
+                }
+                self.lives[number].left = true;
+                self.phase = Phase::Absent;
+                self.coverage.lefts += 1;
+            }
+            Exit::Failed(failure) => {
+                self.story.tell(|| format!("  the worker fails: {}", failure.reason));
+                if !failure.reason.to_string().contains(REASON) {
+                    self.faults.add(format!("the worker has failed, not by its script: {}", failure.reason));
+                }
+                match failure.reason {
+                    FailureReason::Panic(_) => self.coverage.panics += 1,
+                    _ => self.coverage.errors += 1,
+                }
+                self.lives[number].failed = Some(failure.id.clone());
+                self.restarts.lived(lived);
+                self.phase = Phase::Absent;
+                if !draining && let Some(wait) = self.restarts.next() {
+                    self.phase = Phase::Failed(number + 1);
+                    self.after(wait.as_micros() as u64, Action::Restart(number + 1));
+                    self.coverage.restarts += 1;
+                }
+            }
+        }
+    }
+
+    fn order(&mut self, order: Order) {
+        self.story.tell(|| format!("{order:?}"));
+        let now = self.time.now();
+        match (order, std::mem::replace(&mut self.phase, Phase::Absent)) {
+            (Order::Load, Phase::Absent) if self.running == Running::Gone => {
+                let number = self.lives.len();
+                self.phase = Phase::Loading(number);
+                self.restarts = Restarts::default();
+                let us = self.random.of(100..=5_000);
+                self.after(us, Action::Loaded(number));
+            }
+            // As if it had been refused: the one before has not left.
+            (Order::Load, phase) => self.phase = phase,
+            (Order::Unload, Phase::Ready(worker)) => {
+                worker.drain(now);
+                self.phase = Phase::Draining(worker);
+            }
+            (Order::UnloadNow, Phase::Ready(worker) | Phase::Draining(worker)) => {
+                worker.drain(now);
+                worker.stop(UNLOADED, now);
+                self.lives.last_mut().expect("the one that is ready").stopped = Some(UNLOADED);
+                self.phase = Phase::Draining(worker);
+            }
+            (Order::Abandon, Phase::Ready(worker)) => drop(worker),
+            // One that loads, or is to be restarted, is given up.
+            (Order::Unload | Order::UnloadNow | Order::Abandon, Phase::Loading(_) | Phase::Failed(_)) => {}
+            (_, phase) => self.phase = phase,
+        }
+    }
+
+    /// A load is over: there is a worker.
+    fn loaded(&mut self, number: usize) {
+        if !matches!(self.phase, Phase::Loading(now) if now == number) {
+            return;
+        }
+        let (time, faults) = (self.time.clone(), self.faults.clone());
+        let end = self.plan.ends.get(number).copied().flatten();
+        self.story.tell(|| format!("loaded; it ends {end:?}"));
+        let keeps_tables = self.bug == Some(Bug::StaleBlockTable);
+        let (step_us, row_us) = (self.plan.step_us, self.plan.row_us);
+        let script = Script { time: time.clone(), step_us, row_us, end, keeps_tables };
+        let config = self.plan.config;
+        let engine = model::engine(config, script, faults.clone());
+        let engine: Box<dyn Simulated> = match self.bug {
+            Some(bug) => Box::new(Planted::new(engine, bug)),
+            None => Box::new(engine),
+        };
+        let (sequences_max, context) = (config.sequences_max, config.context_tokens_max);
+        let paused = self.coverage.paused.clone();
+        let engine = Watched::new(engine, sequences_max, context, faults, self.story.clone(), paused);
+
+        let admission = Admission::new(self.plan.queue_max);
+        let (work, received) = channel(&admission);
+        let vitals = Vitals::new(admission, time.now());
+        let worker = Worker::new(Box::new(engine), received, vitals.clone(), metrics(), time.now());
+        self.parking = Arc::new(Parking { forgets: self.bug == Some(Bug::LostWakeUp), ..Parking::default() });
+        let handle = WorkerHandle::new(work, self.parking.clone().into(), vitals);
+        self.worker = Some(worker);
+        self.running = Running::Ready(time.us());
+        self.lives.push(Life { began_us: time.us(), ..Life::default() });
+        self.phase = Phase::Ready(Rc::new(handle));
+    }
+
+    fn come(&mut self, number: usize) {
+        let now = self.time.us();
+        let client = &mut self.clients[number];
+        if client.is_over() {
+            return;
+        }
+        client.came_us = now;
+        let entered = match &self.phase {
+            Phase::Ready(worker) => match worker.vitals().admission.enter() {
+                Ok(place) => Ok((place, worker.clone())),
+                Err(full) => Err(full.retry_after_ms * 1_000),
+            },
+            Phase::Failed(_) => Err(1_010_000),
+            _ => Err(5_000),
+        };
+        match entered {
+            Ok((place, worker)) => {
+                self.story.tell(|| format!("client {number} comes"));
+                client.stage = Stage::Preparing { place, worker, life: self.lives.len() - 1 };
+                let (prepares_us, leaves) = (client.plan.prepares_us, client.plan.leaves);
+                self.after(prepares_us, Action::Give(number));
+                if let Some(Leave::After(us)) = leaves {
+                    self.after(us, Action::Leave(number));
+                }
+            }
+            Err(again_us) => self.turned_away(number, again_us),
+        }
+    }
+
+    fn turned_away(&mut self, number: usize, again_us: u64) {
+        self.story.tell(|| format!("client {number} is turned away"));
+        self.coverage.turned_away += 1;
+        let client = &mut self.clients[number];
+        if client.tries == 0 {
+            self.coverage.outcome(&Outcome::TurnedAway);
+            client.stage = Stage::Over;
+        } else {
+            client.tries -= 1;
+            client.stage = Stage::Away;
+            self.after(again_us, Action::Come(number));
+        }
+    }
+
+    fn give(&mut self, number: usize) {
+        let Stage::Preparing { .. } = self.clients[number].stage else { return };
+        let client = &mut self.clients[number];
+        let Stage::Preparing { place, worker, life } = std::mem::replace(&mut client.stage, Stage::Away)
+        else {
+            return;
+        };
+        self.jobs += 1;
+        let (id, now) = (JobId(self.jobs), self.time.now());
+        let deadline = client.deadline_us().map(|us| self.time.at(us));
+        let arrived = self.time.at(client.came_us);
+        match &client.plan.ask {
+            Ask::Generate(job) => {
+                let job = Job { id, ..job.clone() };
+                self.story.tell(|| {
+                    let Job { prompt, choices, stop, priority, .. } = &job;
+                    let (prompt, max) = (prompt.len(), stop.max_tokens);
+                    format!("client {number} gives job {}: {prompt} tokens, {choices} choices of {max}, priority {priority}", id.0)
+                });
+                let seen = vec![Vec::new(); job.choices as usize];
+                let waker = worker.waker().clone();
+                let (ticket, events) = ticket(job, place, arrived, deadline, client.plan.events_max, waker);
+                match worker.give(Work::Run(ticket), now) {
+                    Ok(()) => {
+                        client.stage = Stage::Streaming(Streaming { events, life, seen });
+                        self.read(number);
+                    }
+                    Err(why) => self.not_given(number, why),
+                }
+            }
+            Ask::Embed { .. } => {
+                let (place, on_their_way) = (place.keep(), VecDeque::new());
+                client.stage = Stage::Embedding(Embedding { place, worker, life, on_their_way, next: 0 });
+                self.give_batches(number);
+            }
+        }
+    }
+
+    fn not_given(&mut self, number: usize, why: NotGiven) {
+        if why == NotGiven::Full {
+            self.faults.add("a worker's channel is full, and the request held a place".to_owned());
+        }
+        self.turned_away(number, 1_000);
+    }
+
+    /// As many batches as may be on their way.
+    fn give_batches(&mut self, number: usize) {
+        let (now, client) = (self.time.now(), &mut self.clients[number]);
+        let (came, deadline) =
+            (self.time.at(client.came_us), client.deadline_us().map(|us| self.time.at(us)));
+        let (Stage::Embedding(embedding), Ask::Embed { batches, output, priority }) =
+            (&mut client.stage, &client.plan.ask)
+        else {
+            return;
+        };
+        let mut refused = None;
+        while embedding.on_their_way.len() < EMBED_JOBS_MAX
+            && let Some(inputs) = batches.get(embedding.next)
+        {
+            self.jobs += 1;
+            let job = EmbedJob {
+                id: JobId(self.jobs),
+                inputs: inputs.clone(),
+                output: *output,
+                priority: *priority,
+            };
+            self.story.tell(|| format!("client {number} gives job {}: {} inputs", job.id.0, inputs.len()));
+            let (ticket, results) = embed_ticket(job, embedding.place.clone(), came, deadline);
+            if let Err(why) = embedding.worker.give(Work::Embed(ticket), now) {
+                refused = Some(why);
+                break;
+            }
+            embedding.on_their_way.push_back((embedding.next, results));
+            embedding.next += 1;
+        }
+        match refused {
+            Some(why) => self.not_given(number, why),
+            None if embedding.on_their_way.is_empty() => {
+                embedding.place.served(now);
+                self.over(number, Outcome::Ended(JobEnd::Done));
+            }
+            None => self.read(number),
+        }
+    }
+
+    fn read(&mut self, number: usize) {
+        let client = &mut self.clients[number];
+        client.reads_at_us = None;
+        match client.read() {
+            Read::All => {}
+            Read::Enough => self.read_later(number, self.clients[number].plan.reads_after_us),
+            Read::Pauses(us) => {
+                self.story.tell(|| format!("client {number} reads nothing for {us} us"));
+                self.coverage.pauses += 1;
+                client.paused_until_us = self.time.us() + us;
+                self.read_later(number, us);
+            }
+            Read::Leaves => self.leave(number),
+            Read::Ended(end) => self.over(number, Outcome::Ended(end)),
+            Read::Answered(batch, computed) => {
+                if let Err(fault) = client.check_answer(batch, &computed, self.alone) {
+                    self.faults.add(format!("client {number}: {fault}"));
+                }
+                if let Stage::Embedding(embedding) = &mut client.stage {
+                    embedding.on_their_way.pop_front();
+                }
+                self.give_batches(number);
+            }
+        }
+    }
+
+    fn leave(&mut self, number: usize) {
+        if !self.clients[number].is_over() && !matches!(self.clients[number].stage, Stage::Away) {
+            self.over(number, Outcome::Left);
+        }
+    }
+
+    /// A client's request has ended: was that right?
+    fn over(&mut self, number: usize, outcome: Outcome) {
+        self.story.tell(|| format!("client {number} is over: {}", outcome.name()));
+        let client = &self.clients[number];
+        let end = if let Outcome::Ended(end) = &outcome { Some(end) } else { None };
+        let right = client.check_seen(end, self.alone).and_then(|()| match end {
+            Some(end) => self.check_end(client, end),
+            None => Ok(()),
+        });
+        if let Err(fault) = right {
+            self.faults.add(format!("client {number}: {fault}"));
+        }
+        self.coverage.outcome(&outcome);
+        self.clients[number].stage = Stage::Over;
+    }
+
+    /// Whether there is a reason for such an end.
+    fn check_end(&self, client: &Client, end: &JobEnd) -> Result<(), String> {
+        let life = match &client.stage {
+            Stage::Streaming(streaming) => &self.lives[streaming.life],
+            Stage::Embedding(embedding) => &self.lives[embedding.life],
+            _ => return Ok(()),
+        };
+        let (seen, now) = (client.has_seen_something(), self.time.us());
+        let streams = matches!(client.stage, Stage::Streaming(_));
+        let right = match end {
+            JobEnd::Done | JobEnd::NotANumber { .. } => true,
+            JobEnd::Deadline => client.deadline_us().is_some_and(|deadline| deadline <= now),
+            JobEnd::Stopped(LOST) => life.left && !seen,
+            JobEnd::Stopped(why) => life.stopped == Some(*why),
+            JobEnd::WorkerFailed { error_id } => life.failed.as_ref() == Some(error_id) && (seen || !streams),
+            JobEnd::NotReached { error_id } => life.failed.as_ref() == Some(error_id) && !seen,
+        };
+        if !right {
+            return Err(format!("it has ended with {end:?}, and there is no reason for that"));
+        }
+        // Who reads at once is told of the deadline in the turn after it: after a step, or two where the device runs ahead.
+        let step_us = self.plan.step_us + self.plan.row_us * self.plan.config.step_tokens_max as u64;
+        if let (JobEnd::Deadline, Some(deadline)) = (end, client.deadline_us())
+            && client.plan.reads_at_once == usize::MAX
+            && !client.has_paused
+            && now
+                > deadline
+                    + client.plan.prepares_us
+                    + client.plan.reads_after_us
+                    + 2 * step_us
+                    + WAKE_US
+                    + PARK_US
+        {
+            return Err(format!("it is told at {now} us of its deadline at {deadline} us"));
+        }
+        Ok(())
+    }
+
+    /// Nothing is to happen any more: nobody waits, and everything has come back.
+    fn check_rest(&mut self) {
+        for (number, client) in self.clients.iter().enumerate() {
+            if !client.is_over() {
+                self.faults
+                    .add(format!("client {number} waits, and nothing is to happen: a wake-up was lost"));
+            }
+        }
+        let Phase::Ready(worker) = &self.phase else { return };
+        let vitals = worker.vitals();
+        let (waiting, running) = (vitals.admission.waiting(), vitals.admission.running());
+        if (waiting, running) != (0, 0) {
+            self.faults.add(format!("nobody is there, and {waiting} requests wait and {running} run"));
+        }
+        let places: Vec<_> = (0..self.plan.queue_max).map(|_| vitals.admission.enter()).collect();
+        if places.iter().any(Result::is_err) {
+            self.faults.add("a place in the queue has not come back".to_owned());
+        }
+        let stats = vitals.stats();
+        if stats.blocks_used > 0 || stats.running > 0 || stats.waiting > 0 {
+            self.faults.add(format!("nobody is there, and {stats:?}"));
+        }
+        self.coverage.preemptions += stats.preemptions;
+        self.coverage.prefix_hit_tokens += stats.prefix_hit_tokens;
+        self.coverage.steps += stats.steps;
+    }
+}
+
+/// Why requests end when the model is unloaded by force.
+const UNLOADED: &str = "the model was unloaded";
+
+/// Counted by all simulations together: nobody looks.
+fn metrics() -> Arc<ModelMetrics> {
+    static METRICS: OnceLock<(Arc<Metrics>, Arc<ModelMetrics>)> = OnceLock::new();
+    let make = || {
+        let metrics = Metrics::new(0);
+        let model = metrics.model("simulated");
+        (metrics, model)
+    };
+    METRICS.get_or_init(make).1.clone()
+}
