@@ -104,7 +104,7 @@ fn memory(server: &Child, line: &str) -> usize {
 /// The engine, until its standard input ends.
 fn serve() {
     // As the programs begin.
-    let runtime = hanzo_engine_daemon::start::runtime(2).expect("threads");
+    let runtime = hanzo_engine_daemon::preflight::runtime(2).expect("threads");
     runtime.block_on(async {
         let rig = Rig::start_in_one().await;
         println!("\nlistening {}", rig.http);

@@ -107,6 +107,79 @@ fn runtime_and_kernels_know_no_async_network_or_clock() {
     report("words that runtime and kernels must not know", faults);
 }
 
+/// Where HTTP's words and the engine's messages may meet in the gateway: bodies become messages and messages JSON there.
+const WIRES_MEET: [&str; 13] = [
+    "openai/embeddings.rs",
+    "openai/events.rs",
+    "openai/messages.rs",
+    "openai/plan.rs",
+    "openai/prompt.rs",
+    "ops.rs",
+    "request.rs",
+    "scores/tasks.rs",
+    "status.rs",
+    "tei/words.rs",
+    "tokens.rs",
+    "vectors/inputs.rs",
+    "vectors/json.rs",
+];
+
+/// The messages of the contract.
+fn messages() -> BTreeSet<String> {
+    let proto = fs::read_to_string(root().join("proto/hanzo/engine/v1/engine.proto")).expect("the contract");
+    let name = |line: &str| line.strip_prefix("message ")?.split_whitespace().next().map(str::to_owned);
+    proto.lines().filter_map(name).collect()
+}
+
+/// The messages that code names, as `v1::Name` or by an import from `v1`.
+fn messages_named(code: &str, messages: &BTreeSet<String>) -> bool {
+    let word = |text: &str| text.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default().to_owned();
+    let by_path = code.split("v1::").skip(1).any(|rest| messages.contains(&word(rest)));
+    let imports = code.split("hanzo_engine_proto::v1::{").skip(1);
+    let by_import = imports
+        .filter_map(|rest| rest.split("};").next())
+        .any(|list| list.split([',', ' ', '\n', '{', '}']).any(|name| messages.contains(name)));
+    by_path || by_import
+}
+
+#[test]
+fn words_of_two_worlds_meet_only_where_it_is_said() {
+    let messages = messages();
+    assert!(messages.len() > 40, "the contract has {} messages", messages.len());
+    let mut meets = BTreeSet::new();
+    let mut faults = Vec::new();
+    for (path, text) in sources() {
+        let code: Vec<&str> = text.split("#[cfg(test)]").next().unwrap_or_default().lines().collect();
+        let code: Vec<&str> = code.into_iter().filter(|line| !line.trim_start().starts_with("//")).collect();
+        let code = code.join("\n");
+        let contract = code.contains("hanzo_engine_proto") && messages_named(&code, &messages);
+        if let Some(file) = path.strip_prefix("crates/gateway/src/") {
+            let http = ["Fields", "Field,", "json!(", "derive(Serialize", "Serialize)]"];
+            if contract && http.iter().any(|word| code.contains(word)) {
+                meets.insert(file.to_owned());
+            }
+        }
+        let daemon = path.strip_prefix("crates/daemon/src/");
+        if daemon.is_some_and(|file| !file.starts_with("convert/") && !file.starts_with("tests/")) {
+            // The services wait for calls and may say why one ends; what the engine computes is no word of theirs.
+            let engine = code.split("hanzo_engine_runtime::").skip(1);
+            let other = |rest: &str| !rest.starts_with("RequestError;");
+            if contract && engine.into_iter().any(other) {
+                faults.push(path.clone());
+            }
+        }
+    }
+    report(
+        "files of the daemon outside of convert/ that name both the contract's messages and the engine's types",
+        faults,
+    );
+    let named: BTreeSet<String> = WIRES_MEET.iter().map(|file| (*file).to_owned()).collect();
+    assert_eq!(
+        meets, named,
+        "files of the gateway in which HTTP's words and the engine's messages meet (left), and may (right)"
+    );
+}
+
 #[test]
 fn no_drawers() {
     let drawers = ["util", "utils", "common", "helper", "helpers", "misc"];

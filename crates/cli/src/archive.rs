@@ -1,12 +1,12 @@
 //! `export` and `import`: models in one file. The file is read and written by this process wherever the store is.
 
 use crate::args::{ExportArgs, ImportArgs};
-use crate::connect::{self, Keeper, Stored};
+use crate::byte_progress::ByteProgress;
+use crate::connect::{self, StoreAccess, StoreApi};
 use crate::error::CliError;
-use crate::models::{print_json, print_line};
-use crate::pull::interrupted;
+use crate::print::{print_json, print_line};
 use crate::size::show_bytes;
-use crate::tally::Tally;
+use crate::term::interrupted;
 use crate::view::Model;
 use hanzo_engine_proto::v1;
 use serde::Serialize;
@@ -34,12 +34,12 @@ pub(crate) async fn export(args: ExportArgs) -> Result<(), CliError> {
         return Err(CliError::Usage(format!("{file} exists already: --force writes over it")));
     }
     let part = part_of(&args.file);
-    let mut stored = Stored::open(&args.engine, &args.store).await?;
+    let mut access = StoreAccess::open(&args.engine, &args.store).await?;
     let written = tokio::select! {
-        written = write(&mut stored.keeper, args.models.clone(), &part, args.json) => written,
+        written = write(&mut access.store, args.models.clone(), &part, args.json) => written,
         () = interrupted() => Err(CliError::Interrupted),
     };
-    let written = stored.close(written).await;
+    let written = access.close(written).await;
     let placed = written.and_then(|bytes| match std::fs::rename(&part, &args.file) {
         Ok(()) => Ok(bytes),
         Err(source) => Err(CliError::Path { path: args.file.clone(), source }),
@@ -72,11 +72,11 @@ fn part_of(file: &Path) -> PathBuf {
 }
 
 /// Gives the bytes of the archive, which are on the disk.
-async fn write(keeper: &mut Keeper, models: Vec<String>, to: &Path, quiet: bool) -> Result<u64, CliError> {
+async fn write(store: &mut StoreApi, models: Vec<String>, to: &Path, quiet: bool) -> Result<u64, CliError> {
     let failed = |source: io::Error| CliError::Path { path: to.to_owned(), source };
-    let mut stream = keeper.export(v1::ExportRequest { models }).await.map_err(connect::failed)?.into_inner();
+    let mut stream = store.export(v1::ExportRequest { models }).await.map_err(connect::failed)?.into_inner();
     let mut file = File::create(to).await.map_err(failed)?;
-    let mut tally = Tally::new("exporting", None, quiet);
+    let mut progress = ByteProgress::new("exporting", None, quiet);
     let mut bytes = 0;
     let end = loop {
         match stream.message().await {
@@ -85,13 +85,13 @@ async fn write(keeper: &mut Keeper, models: Vec<String>, to: &Path, quiet: bool)
                     break Err(failed(source));
                 }
                 bytes += piece.data.len() as u64;
-                tally.add(piece.data.len() as u64);
+                progress.add(piece.data.len() as u64);
             }
             Ok(None) => break Ok(bytes),
             Err(status) => break Err(connect::failed(status)),
         }
     };
-    tally.end();
+    progress.end();
     let bytes = end?;
     file.sync_all().await.map_err(failed)?;
     Ok(bytes)
@@ -102,13 +102,13 @@ pub(crate) async fn import(args: ImportArgs) -> Result<(), CliError> {
     let failed = |source: io::Error| CliError::Path { path: args.file.clone(), source };
     let file = File::open(&args.file).await.map_err(failed)?;
     let total = file.metadata().await.map_err(failed)?.len();
-    let mut stored = Stored::open(&args.engine, &args.store).await?;
-    let here = stored.here;
+    let mut access = StoreAccess::open(&args.engine, &args.store).await?;
+    let here = access.here;
     let (sender, receiver) = mpsc::channel(PIECES_WAITING);
     let broke_off = Arc::<Mutex<Option<io::Error>>>::default();
-    let tally = Tally::new("importing", Some(total), args.json);
-    let reading = tokio::spawn(read(file, sender, tally, broke_off.clone()));
-    let imported = stored.keeper.import(ReceiverStream::new(receiver)).await;
+    let progress = ByteProgress::new("importing", Some(total), args.json);
+    let reading = tokio::spawn(read(file, sender, progress, broke_off.clone()));
+    let imported = access.store.import(ReceiverStream::new(receiver)).await;
     // It ends by itself: nobody takes what it reads any more.
     let _ = reading.await;
     // An archive that could not be read on here looks cut off there: the reason is here.
@@ -117,7 +117,7 @@ pub(crate) async fn import(args: ImportArgs) -> Result<(), CliError> {
         Some(source) => Err(failed(source)),
         None => imported.map_err(connect::failed),
     };
-    let imported = stored.close(imported).await?.into_inner();
+    let imported = access.close(imported).await?.into_inner();
     let models: Vec<Model> =
         imported.models.into_iter().map(|model| Model::from_proto(model, here)).collect();
     if args.json {
@@ -132,7 +132,7 @@ pub(crate) async fn import(args: ImportArgs) -> Result<(), CliError> {
 async fn read(
     mut file: File,
     to: mpsc::Sender<v1::ArchiveChunk>,
-    mut tally: Tally,
+    mut progress: ByteProgress,
     broke_off: Arc<Mutex<Option<io::Error>>>,
 ) {
     loop {
@@ -143,7 +143,7 @@ async fn read(
                 if to.send(v1::ArchiveChunk { data: piece.into() }).await.is_err() {
                     break;
                 }
-                tally.add(bytes as u64);
+                progress.add(bytes as u64);
             }
             Err(error) => {
                 *broke_off.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
@@ -151,5 +151,5 @@ async fn read(
             }
         }
     }
-    tally.end();
+    progress.end();
 }

@@ -1,9 +1,11 @@
 //! What can be typed: every command, argument and flag, with its help. A flag exists only if it does something.
 
 mod embed;
+mod engine;
 mod store;
 
 pub(crate) use embed::{EmbedArgs, InputFormat, RerankArgs};
+pub(crate) use engine::{EngineArgs, LogLevel, StoreArgs};
 pub(crate) use store::{
     CompletionsArgs, CpArgs, DoctorArgs, DuArgs, ExportArgs, GcArgs, ImportArgs, ListArgs, PullArgs, RmArgs,
     ShowArgs, VerifyArgs,
@@ -89,51 +91,6 @@ pub(crate) enum Command {
     Bench(BenchArgs),
     /// Print a script that completes commands and flags in a shell
     Completions(CompletionsArgs),
-}
-
-/// Where the models are kept.
-#[derive(Debug, Args)]
-pub(crate) struct StoreArgs {
-    /// Directory of the model store, over HANZO_MODELS_DIR [default: ~/.hanzo/models]
-    // Whoever opens the store reads the variable, for which nothing is as good as none.
-    #[arg(long, value_name = "DIR")]
-    pub(crate) model_dir: Option<PathBuf>,
-}
-
-/// Which daemon to ask.
-#[derive(Debug, Args)]
-pub(crate) struct EngineArgs {
-    /// gRPC address of the daemon to ask, or `none` to do without [default: http://127.0.0.1:36901, if one answers]
-    #[arg(long, value_name = "URL", env = "HANZO_ENGINE_ADDRESS")]
-    pub(crate) engine: Option<String>,
-}
-
-/// How much is logged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum LogLevel {
-    /// What failed.
-    Error,
-    /// And what looks wrong.
-    Warn,
-    /// And what happens: loads, unloads, one line for each request.
-    Info,
-    /// And why.
-    Debug,
-    /// And each step.
-    Trace,
-}
-
-impl LogLevel {
-    /// As a tracing filter spells it.
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Self::Error => "error",
-            Self::Warn => "warn",
-            Self::Info => "info",
-            Self::Debug => "debug",
-            Self::Trace => "trace",
-        }
-    }
 }
 
 /// A type of KV cache.

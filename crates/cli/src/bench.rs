@@ -3,7 +3,7 @@
 use crate::args::BenchArgs;
 use crate::connect::model_source;
 use crate::error::CliError;
-use crate::models::{print_json, print_table};
+use crate::print::{print_json, print_table};
 use crate::table::Table;
 use crate::term::tell;
 use hanzo_engine_daemon::bench::{self, Limits, Progress, Report, Shares};

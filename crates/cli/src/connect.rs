@@ -27,14 +27,14 @@ pub(crate) const MESSAGE_BYTES_MAX: usize = 64 << 20;
 /// A client of a daemon.
 pub(crate) type Client = EngineClient<Channel>;
 /// A client of a daemon's store.
-pub(crate) type Keeper = StoreClient<Channel>;
+pub(crate) type StoreApi = StoreClient<Channel>;
 
 /// A daemon that answers.
 pub(crate) struct Running {
     /// To ask it.
     pub(crate) client: Client,
     /// To ask its store.
-    pub(crate) keeper: Keeper,
+    pub(crate) store: StoreApi,
     /// It runs on this machine, so its paths are ours.
     pub(crate) here: bool,
 }
@@ -78,12 +78,12 @@ pub(crate) async fn connect(address: &str) -> Result<Running, CliError> {
     });
     let endpoint = Endpoint::from(uri).connect_timeout(CONNECT_TIMEOUT).tcp_nodelay(true);
     let channel = endpoint.connect().await.map_err(|error| no_daemon(root_cause(&error)))?;
-    let keeper = StoreClient::new(channel.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX);
+    let store = StoreClient::new(channel.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX);
     let mut client = EngineClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX);
     // Something listens; is it a daemon?
     let probe = client.stats(Request::new(StatsRequest::default()));
     match tokio::time::timeout(PROBE_TIMEOUT, probe).await {
-        Ok(Ok(_)) => Ok(Running { client, keeper, here }),
+        Ok(Ok(_)) => Ok(Running { client, store, here }),
         Ok(Err(status)) => Err(no_daemon(format!("what listens there said: {}", status.message()))),
         Err(_) => Err(no_daemon("what listens there says nothing".into())),
     }
@@ -111,6 +111,15 @@ pub(crate) fn model_source(model: &str) -> Result<String, CliError> {
     if is_path(model) { absolute(model) } else { Ok(model.to_owned()) }
 }
 
+/// What was typed, with a path made absolute: the daemon's working directory is another.
+pub(crate) fn reference(text: &str) -> Result<String, CliError> {
+    let is_gguf_here = || is_path(text) && Path::new(text).exists();
+    if text.starts_with(['.', '/']) || is_gguf_here() {
+        return absolute(text);
+    }
+    Ok(text.to_owned())
+}
+
 /// The file or directory at `path`, as the daemon can find it too.
 pub(crate) fn absolute(path: &str) -> Result<String, CliError> {
     match Path::new(path).canonicalize() {
@@ -134,7 +143,7 @@ pub(crate) struct InProcess {
     /// To ask it.
     pub(crate) client: Client,
     /// To ask its store.
-    pub(crate) keeper: Keeper,
+    pub(crate) store: StoreApi,
     stop: CancellationToken,
     served: JoinHandle<Result<(), DaemonError>>,
 }
@@ -166,8 +175,8 @@ impl InProcess {
         let address = format!("http://{}", daemon.grpc_addr());
         let stop = CancellationToken::new();
         let served = tokio::spawn(daemon.serve(stop.clone().cancelled_owned()));
-        let Running { client, keeper, .. } = connect(&address).await?;
-        Ok(Self { client, keeper, stop, served })
+        let Running { client, store, .. } = connect(&address).await?;
+        Ok(Self { client, store, stop, served })
     }
 
     /// Ends it and waits until its files and memory are let go.
@@ -182,21 +191,21 @@ impl InProcess {
 
 /// Who keeps the models: the running daemon, or one in this process that opens the store for as long as the command
 /// takes.
-pub(crate) struct Stored {
+pub(crate) struct StoreAccess {
     /// To pull.
     pub(crate) client: Client,
     /// For all else.
-    pub(crate) keeper: Keeper,
+    pub(crate) store: StoreApi,
     /// Its paths are this machine's.
     pub(crate) here: bool,
     in_process: Option<InProcess>,
 }
 
-impl Stored {
+impl StoreAccess {
     /// Finds or starts one.
     pub(crate) async fn open(engine: &EngineArgs, store: &StoreArgs) -> Result<Self, CliError> {
         match find(engine).await? {
-            Some(Running { client, keeper, here }) => Ok(Self { client, keeper, here, in_process: None }),
+            Some(Running { client, store, here }) => Ok(Self { client, store, here, in_process: None }),
             None => {
                 log::init(&LogConfig { level: "error".to_owned(), ..LogConfig::default() })?;
                 Self::open_here(store.model_dir.clone(), false).await
@@ -207,8 +216,8 @@ impl Stored {
     /// Opens the store on this machine, whoever else runs; logs nothing by itself. See [`InProcess::start`].
     pub(crate) async fn open_here(dir: Option<PathBuf>, store_optional: bool) -> Result<Self, CliError> {
         let daemon = InProcess::start(dir, store_optional, None).await?;
-        let (client, keeper) = (daemon.client.clone(), daemon.keeper.clone());
-        Ok(Self { client, keeper, here: true, in_process: Some(daemon) })
+        let (client, store) = (daemon.client.clone(), daemon.store.clone());
+        Ok(Self { client, store, here: true, in_process: Some(daemon) })
     }
 
     /// Lets the store go, also after a failure: another process may wait for it.

@@ -2,7 +2,8 @@
 
 use crate::args::DoctorArgs;
 use crate::error::CliError;
-use crate::models::{print_json, print_line, store_dir};
+use crate::models::store_dir;
+use crate::print::{print_json, print_line};
 use crate::size::{show_bytes, show_count};
 use crate::term::harmless;
 use hanzo_engine_daemon::store::{FileState, Held, Repaired, Store, StoreError};

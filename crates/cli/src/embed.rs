@@ -9,21 +9,19 @@ mod partial;
 mod progress;
 mod request;
 
-pub(crate) use partial::PartialError;
-
 use crate::args::{EmbedArgs, InputFormat};
 use crate::connect::MESSAGE_BYTES_MAX;
-use crate::error::CliError;
-use crate::host::{Host, Wanted};
+use crate::error::{CliError, PartialError};
+use crate::host::{Host, HostOptions};
 use crate::input::{Input, Survey};
 use crate::missing::IfMissing;
 use crate::term::tell;
-use batch::{Batch, Landed};
+use batch::{Batch, EmbeddedBatch};
 use hanzo_engine_proto::v1::{self, Capability};
 use output::Kind;
-use partial::{Outcome, Partial, Record, Tally};
+use partial::{Outcome, Partial, Record, RowCounts};
 use progress::Progress;
-use request::Asker;
+use request::EmbedClient;
 use serde_json::{Map, Value, json};
 use std::collections::VecDeque;
 use std::future::pending;
@@ -40,7 +38,7 @@ const ANSWER_BYTES_MAX: u64 = MESSAGE_BYTES_MAX as u64 / 2;
 pub(crate) async fn embed(args: EmbedArgs) -> Result<(), CliError> {
     let plan = Plan::new(&args)?;
     let survey = plan.input.survey()?;
-    let wanted = Wanted {
+    let wanted = HostOptions {
         model: &args.model,
         engine: &args.engine,
         store: &args.store,
@@ -50,16 +48,23 @@ pub(crate) async fn embed(args: EmbedArgs) -> Result<(), CliError> {
         missing: IfMissing::Fail,
     };
     let host = Host::open(wanted).await?;
-    let asker = asker(&args, &host)?;
+    let embed_client = embed_client(&args, &host)?;
     let done = match &plan.output {
-        Some(path) => to_file(&args, &plan, path, &host, asker, survey).await,
+        Some(path) => to_file(&args, &plan, path, &host, embed_client, survey).await,
         None => {
             let quiet = args.quiet || !args.texts.is_empty() || stdout().is_terminal();
             let progress = Progress::new(quiet, survey.map(|survey| survey.rows), 0);
-            Job { args: &args, plan: &plan, asker, sink: Sink::Stdout, progress, tally: Tally::default() }
-                .run()
-                .await
-                .map(drop)
+            Job {
+                args: &args,
+                plan: &plan,
+                embed_client,
+                sink: Sink::Stdout,
+                progress,
+                counts: RowCounts::default(),
+            }
+            .run()
+            .await
+            .map(drop)
         }
     };
     host.close(done).await
@@ -107,7 +112,7 @@ fn partial_of(output: &Path) -> PathBuf {
 }
 
 /// What is asked of the model, which can do it.
-fn asker(args: &EmbedArgs, host: &Host) -> Result<Asker, CliError> {
+fn embed_client(args: &EmbedArgs, host: &Host) -> Result<EmbedClient, CliError> {
     let status = &host.status;
     let usage = |message: String| Err(CliError::Usage(message));
     let Some(embedder) =
@@ -143,12 +148,17 @@ fn asker(args: &EmbedArgs, host: &Host) -> Result<Asker, CliError> {
         packed: true,
         ..Default::default()
     };
-    Ok(Asker { client: host.client.clone(), request, dimensions })
+    Ok(EmbedClient { client: host.client.clone(), request, dimensions })
 }
 
 /// What must be the same for a partial result to go on: all that decides its bytes.
-fn header(plan: &Plan, host: &Host, asker: &Asker, survey: Option<&Survey>) -> Map<String, Value> {
-    let (status, request, input) = (&host.status, &asker.request, &plan.input);
+fn header(
+    plan: &Plan,
+    host: &Host,
+    embed_client: &EmbedClient,
+    survey: Option<&Survey>,
+) -> Map<String, Value> {
+    let (status, request, input) = (&host.status, &embed_client.request, &plan.input);
     let embedder = status.embedder.as_ref();
     let field = (input.format == InputFormat::Jsonl).then_some(&input.field);
     let kind = match plan.kind {
@@ -163,7 +173,7 @@ fn header(plan: &Plan, host: &Host, asker: &Asker, survey: Option<&Survey>) -> M
         ("parameters", json!(status.parameters)),
         ("pooling", json!(embedder.map(|embedder| &embedder.pooling))),
         ("default_prompt", json!(embedder.map(|embedder| &embedder.default_prompt_name))),
-        ("dimensions", json!(asker.dimensions)),
+        ("dimensions", json!(embed_client.dimensions)),
         ("normalize", json!(request.normalize)),
         ("truncate", json!(request.truncate)),
         ("prompt_name", json!(request.prompt_name)),
@@ -183,54 +193,54 @@ async fn to_file(
     plan: &Plan,
     path: &Path,
     host: &Host,
-    asker: Asker,
+    embed_client: EmbedClient,
     survey: Option<Survey>,
 ) -> Result<(), CliError> {
     let beside = partial_of(path);
     if args.restart {
         Partial::discard(&beside)?;
     }
-    let dimensions = asker.dimensions;
-    let partial = Partial::open(&beside, &header(plan, host, &asker, survey.as_ref()))?;
+    let dimensions = embed_client.dimensions;
+    let partial = Partial::open(&beside, &header(plan, host, &embed_client, survey.as_ref()))?;
     if let (Some((number, why)), false) = (&partial.failed, args.skip_errors) {
         return Err(CliError::Item { at: plan.input.at(*number), why: why.clone() });
     }
-    let tally = partial.tally;
-    if tally.rows > 0 && !args.quiet {
-        tell(&format!("going on after {} rows in {}\n", tally.rows, beside.display()));
+    let counts = partial.counts;
+    if counts.rows > 0 && !args.quiet {
+        tell(&format!("going on after {} rows in {}\n", counts.rows, beside.display()));
     }
-    let progress = Progress::new(args.quiet, survey.map(|survey| survey.rows), tally.rows);
-    let mut job = Job { args, plan, asker, sink: Sink::File(partial), progress, tally };
+    let progress = Progress::new(args.quiet, survey.map(|survey| survey.rows), counts.rows);
+    let mut job = Job { args, plan, embed_client, sink: Sink::File(partial), progress, counts };
     let ended = job.run().await;
-    let (Sink::File(partial), tally) = (job.sink, job.tally) else { return ended };
+    let (Sink::File(partial), counts) = (job.sink, job.counts) else { return ended };
     let kept = |what: CliError, rows: u64| match rows {
         0 => what,
         rows => CliError::Kept { what: Box::new(what), rows, partial: beside.clone() },
     };
     if let Err(error) = ended {
-        if partial.tally.rows == 0 {
+        if partial.counts.rows == 0 {
             partial.remove()?;
         }
-        return Err(kept(error, tally.rows));
+        return Err(kept(error, counts.rows));
     }
     let finished = output::finish(partial, path, plan.kind, plan.input.format, dimensions);
-    finished.map_err(|error| kept(error, tally.rows))?;
+    finished.map_err(|error| kept(error, counts.rows))?;
     if !args.quiet {
-        tell(&format!("{}: {}\n", path.display(), summary(&tally, dimensions)));
+        tell(&format!("{}: {}\n", path.display(), summary(&counts, dimensions)));
     }
     Ok(())
 }
 
 /// `5000 vectors of 384 numbers; without one: 2 empty lines, 1 error`
-fn summary(tally: &Tally, dimensions: u32) -> String {
+fn summary(counts: &RowCounts, dimensions: u32) -> String {
     let some = |count: u64, what: &str| match count {
         0 => None,
         1 => Some(format!("1 {what}")),
         count => Some(format!("{count} {what}s")),
     };
     let without: Vec<String> =
-        [some(tally.blank, "empty line"), some(tally.failed, "error")].into_iter().flatten().collect();
-    let vectors = tally.rows - tally.blank - tally.failed;
+        [some(counts.blank, "empty line"), some(counts.failed, "error")].into_iter().flatten().collect();
+    let vectors = counts.rows - counts.blank - counts.failed;
     let mut line = format!("{vectors} vectors of {dimensions} numbers");
     if !without.is_empty() {
         line.push_str(&format!("; without one: {}", without.join(", ")));
@@ -248,13 +258,13 @@ enum Sink {
 struct Job<'a> {
     args: &'a EmbedArgs,
     plan: &'a Plan,
-    asker: Asker,
+    embed_client: EmbedClient,
     sink: Sink,
     progress: Progress,
-    tally: Tally,
+    counts: RowCounts,
 }
 
-type Flight = JoinHandle<Result<Landed, CliError>>;
+type Flight = JoinHandle<Result<EmbeddedBatch, CliError>>;
 
 impl Job<'_> {
     /// Reads, asks and writes until the input ends, or something ends the job.
@@ -275,7 +285,7 @@ impl Job<'_> {
         while reading || !flights.is_empty() {
             tokio::select! {
                 batch = batches.recv(), if reading && flights.len() < self.args.in_flight as usize => match batch {
-                    Some(batch) => flights.push_back(tokio::spawn(batch?.fly(self.asker.clone()))),
+                    Some(batch) => flights.push_back(tokio::spawn(batch?.embed(self.embed_client.clone()))),
                     None => reading = false,
                 },
                 landed = first(&mut flights), if !flights.is_empty() => {
@@ -295,7 +305,7 @@ impl Job<'_> {
         let (mut items, name) = (input.items()?, input.name());
         let unread = |name: &str, error: std::io::Error| CliError::Input(format!("{name}: {error}"));
         if let Sink::File(partial) = &self.sink {
-            let (done, chain) = (partial.tally.rows, partial.chain);
+            let (done, chain) = (partial.counts.rows, partial.chain);
             if items.skip(done).map_err(|error| unread(&name, error))? != Some(chain) {
                 let what = format!("its {done} rows are not the first of {name} as it is now");
                 return Err(PartialError::Differs { path: partial.path().to_owned(), what }.into());
@@ -320,8 +330,8 @@ impl Job<'_> {
     }
 
     /// Writes the records of a batch, up to one that ends the job.
-    fn write(&mut self, landed: Landed) -> Result<(), CliError> {
-        let Landed { records, tokens } = landed;
+    fn write(&mut self, landed: EmbeddedBatch) -> Result<(), CliError> {
+        let EmbeddedBatch { records, tokens } = landed;
         let mut lines = Vec::new();
         let mut ended = Ok(());
         let rows = records.len() as u64;
@@ -335,7 +345,7 @@ impl Job<'_> {
                 self.progress.say(&format!("{at}: {why}"));
             }
             self.put(&record, &mut lines)?;
-            self.tally.count(&record.outcome);
+            self.counts.count(&record.outcome);
         }
         match &mut self.sink {
             Sink::Stdout => {
@@ -363,7 +373,7 @@ impl Job<'_> {
 }
 
 /// Waits for the first of the flights; polling it and letting it go loses nothing.
-async fn first(flights: &mut VecDeque<Flight>) -> Result<Result<Landed, CliError>, JoinError> {
+async fn first(flights: &mut VecDeque<Flight>) -> Result<Result<EmbeddedBatch, CliError>, JoinError> {
     match flights.front_mut() {
         Some(flight) => flight.await,
         None => pending().await,
@@ -376,9 +386,9 @@ mod tests {
 
     #[test]
     fn the_summary_counts_what_has_no_vector() {
-        let all = Tally { rows: 5, blank: 0, failed: 0 };
+        let all = RowCounts { rows: 5, blank: 0, failed: 0 };
         assert_eq!(summary(&all, 384), "5 vectors of 384 numbers");
-        let some = Tally { rows: 9, blank: 2, failed: 1 };
+        let some = RowCounts { rows: 9, blank: 2, failed: 1 };
         assert_eq!(summary(&some, 4), "6 vectors of 4 numbers; without one: 2 empty lines, 1 error");
     }
 }

@@ -1,6 +1,5 @@
 //! What a command can fail with, as one line for people: what happened and what to do.
 
-use crate::embed::PartialError;
 use hanzo_engine_daemon::{ConfigError, DaemonError, bench::BenchError, store::StoreError};
 use hanzo_engine_gateway::GatewayError;
 use std::io;
@@ -56,7 +55,7 @@ pub(crate) enum CliError {
     Lost(String),
     /// A daemon of another version, perhaps.
     #[error("the daemon's answer is not what was asked for: {0}")]
-    Odd(&'static str),
+    UnexpectedAnswer(&'static str),
     /// One item of an input.
     #[error("{at}: {why} (--skip-errors goes on without it)")]
     Item {
@@ -130,6 +129,21 @@ pub(crate) enum CliError {
     /// The process could not be set up.
     #[error("cannot start: {0}")]
     Start(String),
+}
+
+/// Why a partial result cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum PartialError {
+    #[error("{}: {source}", path.display())]
+    Io { path: PathBuf, source: io::Error },
+    #[error("{} is no partial result of this program: move it away", path.display())]
+    Foreign { path: PathBuf },
+    #[error("{} is being written by another process", path.display())]
+    Busy { path: PathBuf },
+    #[error("{} was begun otherwise: {what}; begin anew with --restart", path.display())]
+    Differs { path: PathBuf, what: String },
+    #[error("{}: a record of {bytes} bytes is too long", path.display())]
+    TooLong { path: PathBuf, bytes: usize },
 }
 
 impl CliError {

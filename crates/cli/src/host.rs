@@ -4,15 +4,14 @@ use crate::args::{EngineArgs, KvTypeName, LogLevel, StoreArgs};
 use crate::connect::{self, Client, InProcess, Running};
 use crate::error::CliError;
 use crate::missing::{self, IfMissing};
-use crate::pull::interrupted;
-use crate::term::tell;
+use crate::term::{interrupted, tell};
 use hanzo_engine_daemon::config::{LogConfig, LogFormat};
 use hanzo_engine_daemon::{DEMO_MODEL, log};
 use hanzo_engine_proto::v1;
 use std::io::{IsTerminal, stderr};
 
 /// What was typed of a model and of where to find it.
-pub(crate) struct Wanted<'a> {
+pub(crate) struct HostOptions<'a> {
     pub(crate) model: &'a str,
     pub(crate) engine: &'a EngineArgs,
     pub(crate) store: &'a StoreArgs,
@@ -36,17 +35,17 @@ pub(crate) struct Host {
 
 impl Host {
     /// Finds or starts a daemon and has it load the model.
-    pub(crate) async fn open(wanted: Wanted<'_>) -> Result<Self, CliError> {
+    pub(crate) async fn open(wanted: HostOptions<'_>) -> Result<Self, CliError> {
         let mut source = connect::model_source(wanted.model)?;
         let here = connect::absolute(wanted.model).ok();
-        let (mut client, mut keeper, in_process) = match connect::find(wanted.engine).await? {
+        let (mut client, mut store, in_process) = match connect::find(wanted.engine).await? {
             Some(_) if wanted.kv_type.is_some() => {
                 return Err(CliError::Usage(
                     "--kv-type is for a model that this process loads itself, and a daemon answers: add --engine none"
                         .to_owned(),
                 ));
             }
-            Some(Running { client, keeper, .. }) => (client, keeper, None),
+            Some(Running { client, store, .. }) => (client, store, None),
             None => {
                 log::init(&LogConfig {
                     level: wanted.log_level.as_str().to_owned(),
@@ -56,7 +55,7 @@ impl Host {
                 let store_optional = here.is_some() || source.eq_ignore_ascii_case(DEMO_MODEL);
                 let daemon =
                     InProcess::start(wanted.store.model_dir.clone(), store_optional, wanted.kv_type).await?;
-                (daemon.client.clone(), daemon.keeper.clone(), Some(daemon))
+                (daemon.client.clone(), daemon.store.clone(), Some(daemon))
             }
         };
         let waiting = !wanted.quiet && stderr().is_terminal();
@@ -77,7 +76,7 @@ impl Host {
         if let Err(status) = &loaded
             && missing::is_said_by(status)
         {
-            missing::bring(&mut client, &mut keeper, &source, wanted.missing).await?;
+            missing::bring(&mut client, &mut store, &source, wanted.missing).await?;
             if waiting {
                 tell(&format!("loading {}…", wanted.model));
             }

@@ -4,6 +4,7 @@
 mod archive;
 mod args;
 mod bench;
+mod byte_progress;
 mod completions;
 mod connect;
 mod doctor;
@@ -14,15 +15,16 @@ mod host;
 mod input;
 mod missing;
 mod models;
+mod print;
 mod pull;
 mod repl;
 mod rerank;
 mod run;
 mod serve;
+mod session;
 mod size;
 mod storage;
 mod table;
-mod tally;
 mod term;
 mod view;
 
@@ -69,7 +71,7 @@ fn execute(command: Command) -> Result<(), CliError> {
 
 fn wait_for(command: impl Future<Output = Result<(), CliError>>) -> Result<(), CliError> {
     let runtime =
-        hanzo_engine_daemon::start::runtime(0).map_err(|error| CliError::Start(error.to_string()))?;
+        hanzo_engine_daemon::preflight::runtime(0).map_err(|error| CliError::Start(error.to_string()))?;
     let outcome = runtime.block_on(command);
     // A model that is still being read does not hold up the end.
     runtime.shutdown_background();

@@ -1,6 +1,6 @@
 //! Models that are named and not on this machine: pulled after asking, or told how.
 
-use crate::connect::{self, Client, Keeper, Stored};
+use crate::connect::{self, Client, StoreAccess, StoreApi};
 use crate::error::CliError;
 use crate::pull::{self, Shown};
 use crate::size::show_bytes;
@@ -34,9 +34,9 @@ pub(crate) fn is_said_by(status: &tonic::Status) -> bool {
 }
 
 /// What would have to be pulled for `model`; none when it is there.
-async fn reference_of(keeper: &mut Keeper, model: &str) -> Result<Option<String>, tonic::Status> {
+async fn reference_of(store: &mut StoreApi, model: &str) -> Result<Option<String>, tonic::Status> {
     let request = v1::ResolveRequest { model: model.to_owned() };
-    Ok(match keeper.resolve(request).await?.into_inner().found {
+    Ok(match store.resolve(request).await?.into_inner().found {
         Some(Found::Reference(reference)) => Some(reference),
         Some(Found::Stored(_)) | None => None,
     })
@@ -45,19 +45,19 @@ async fn reference_of(keeper: &mut Keeper, model: &str) -> Result<Option<String>
 /// Pulls what `model` stands for, if it may; nothing when it is there.
 pub(crate) async fn bring(
     client: &mut Client,
-    keeper: &mut Keeper,
+    store: &mut StoreApi,
     model: &str,
     then: IfMissing,
 ) -> Result<(), CliError> {
-    match reference_of(keeper, model).await.map_err(connect::failed)? {
-        Some(reference) => fetch(client, keeper, model, reference, then).await,
+    match reference_of(store, model).await.map_err(connect::failed)? {
+        Some(reference) => fetch(client, store, model, reference, then).await,
         None => Ok(()),
     }
 }
 
 async fn fetch(
     client: &mut Client,
-    keeper: &mut Keeper,
+    store: &mut StoreApi,
     model: &str,
     reference: String,
     then: IfMissing,
@@ -66,7 +66,7 @@ async fn fetch(
     match then {
         IfMissing::Pull => tell(&format!("{model} is not on this machine: pulling {reference}\n")),
         IfMissing::Ask if stdin().is_terminal() && stderr().is_terminal() => {
-            let proposal = keeper.propose(request.clone()).await.map_err(connect::failed)?.into_inner();
+            let proposal = store.propose(request.clone()).await.map_err(connect::failed)?.into_inner();
             tell(&question(model, &proposal));
             // The daemon in this process goes on meanwhile.
             if !tokio::task::block_in_place(|| says_yes(&mut stdin().lock()))? {
@@ -79,7 +79,7 @@ async fn fetch(
         }
     }
     let mut shown = Shown::for_people();
-    let pulled = pull::fetch(client, keeper, request, &mut shown).await?;
+    let pulled = pull::fetch(client, store, request, &mut shown).await?;
     tell(&format!("pulled {} ({})\n", pulled.name, show_bytes(pulled.size_bytes)));
     Ok(())
 }
@@ -99,12 +99,12 @@ pub(crate) async fn bring_all(
     if names.is_empty() {
         return Ok(());
     }
-    let mut stored = Stored::open_here(dir, store_optional).await?;
+    let mut access = StoreAccess::open_here(dir, store_optional).await?;
     let mut done = Ok(());
     for name in names {
-        let (client, keeper) = (&mut stored.client, &mut stored.keeper);
-        done = match reference_of(keeper, name).await {
-            Ok(Some(reference)) => fetch(client, keeper, name, reference, then).await,
+        let (client, store) = (&mut access.client, &mut access.store);
+        done = match reference_of(store, name).await {
+            Ok(Some(reference)) => fetch(client, store, name, reference, then).await,
             Ok(None) => Ok(()),
             Err(status) if is_no_model(&status) => Ok(()),
             Err(status) => Err(connect::failed(status)),
@@ -113,7 +113,7 @@ pub(crate) async fn bring_all(
             break;
         }
     }
-    stored.close(done).await
+    access.close(done).await
 }
 
 /// It stands for nothing, or there is no store that could tell.

@@ -4,6 +4,7 @@
 use crate::args::{ListArgs, PsArgs, RmArgs, ShowArgs, StopArgs, StoreArgs};
 use crate::connect::{self, InProcess};
 use crate::error::CliError;
+use crate::print::{print_json, print_line, print_table};
 use crate::size::{now_ms, show_age, show_bytes, show_parameters};
 use crate::table::Table;
 use crate::term::{Paint, tell};
@@ -12,7 +13,6 @@ use hanzo_engine_daemon::config::LogConfig;
 use hanzo_engine_daemon::store::{Store, StoreError, default_dir};
 use hanzo_engine_daemon::{DEMO_MODEL, log};
 use hanzo_engine_proto::v1;
-use serde::Serialize;
 use std::io::{Write, stdout};
 use std::path::PathBuf;
 
@@ -222,21 +222,4 @@ fn print_card(card: &Card) -> std::io::Result<()> {
         writeln!(out, "  license text of {lines} lines: --json has it")?;
     }
     Ok(())
-}
-
-/// A table on stdout.
-pub(crate) fn print_table(table: &Table) -> Result<(), CliError> {
-    table.write(&mut stdout().lock()).map_err(CliError::Output)
-}
-
-/// A line on stdout.
-pub(crate) fn print_line(line: &str) -> Result<(), CliError> {
-    writeln!(stdout().lock(), "{line}").map_err(CliError::Output)
-}
-
-/// Pretty JSON and a line feed.
-pub(crate) fn print_json(value: &impl Serialize) -> Result<(), CliError> {
-    let mut text = serde_json::to_string_pretty(value).map_err(|error| CliError::Output(error.into()))?;
-    text.push('\n');
-    stdout().lock().write_all(text.as_bytes()).map_err(CliError::Output)
 }

@@ -6,14 +6,14 @@ mod shown;
 pub(crate) use shown::Shown;
 
 use crate::args::PullArgs;
-use crate::connect::{self, Client, Keeper, Stored};
+use crate::connect::{self, Client, StoreAccess, StoreApi, reference};
 use crate::error::CliError;
-use crate::models::print_line;
+use crate::print::print_line;
 use crate::size::{show_bytes, show_span};
+use crate::term::interrupted;
 use crate::view::Model;
 use hanzo_engine_proto::v1;
 use std::collections::HashSet;
-use std::path::Path;
 use std::pin::pin;
 use std::time::Instant;
 
@@ -35,18 +35,18 @@ pub(crate) async fn pull(args: PullArgs) -> Result<(), CliError> {
         (false, true) => Shown::Nothing,
         (false, false) => Shown::for_people(),
     };
-    let mut stored = Stored::open(&args.engine, &args.store).await?;
+    let mut access = StoreAccess::open(&args.engine, &args.store).await?;
     let began = Instant::now();
-    let before = paths(&mut stored.client).await;
+    let before = paths(&mut access.client).await;
     let fetched = match before {
         Ok(before) => {
-            let model = fetch(&mut stored.client, &mut stored.keeper, request, &mut shown).await;
+            let model = fetch(&mut access.client, &mut access.store, request, &mut shown).await;
             model.map(|model| (before.contains(&model.path), model))
         }
         Err(error) => Err(error),
     };
-    let here = stored.here;
-    let fetched = stored.close(fetched).await;
+    let here = access.here;
+    let fetched = access.close(fetched).await;
     if args.json {
         let end = fetched.map(|(_, model)| Model::from_proto(model, here));
         shown::print_end(&end)?;
@@ -73,7 +73,7 @@ async fn paths(client: &mut Client) -> Result<HashSet<String>, CliError> {
 /// by itself.
 pub(crate) async fn fetch(
     client: &mut Client,
-    keeper: &mut Keeper,
+    store: &mut StoreApi,
     request: v1::PullRequest,
     shown: &mut Shown,
 ) -> Result<v1::StoredModel, CliError> {
@@ -94,7 +94,7 @@ pub(crate) async fn fetch(
             () = &mut interrupt => {
                 tokio::select! {
                     // If it cannot be told, or there is none any more, there is nothing to end.
-                    _ = keeper.cancel_pull(meant) => {}
+                    _ = store.cancel_pull(meant) => {}
                     // Who is asked twice waits for nobody.
                     () = interrupted() => {}
                 }
@@ -116,20 +116,4 @@ pub(crate) async fn fetch(
     };
     shown.end();
     end
-}
-
-/// Resolves on Ctrl-C; where that cannot be caught it ends the process as it always did.
-pub(crate) async fn interrupted() {
-    if tokio::signal::ctrl_c().await.is_err() {
-        std::future::pending().await
-    }
-}
-
-/// What was typed, with a path made absolute: the daemon's working directory is another.
-pub(crate) fn reference(text: &str) -> Result<String, CliError> {
-    let is_gguf_here = || connect::is_path(text) && Path::new(text).exists();
-    if text.starts_with(['.', '/']) || is_gguf_here() {
-        return connect::absolute(text);
-    }
-    Ok(text.to_owned())
 }

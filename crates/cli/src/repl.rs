@@ -1,7 +1,7 @@
 //! A conversation on the terminal: lines with history, a few commands, Ctrl-C to stop an answer.
 
 use crate::error::CliError;
-use crate::run::{Session, message};
+use crate::session::{Session, message};
 use crate::term::{Paint, tell};
 use hanzo_engine_proto::v1::Message;
 use rustyline::DefaultEditor;

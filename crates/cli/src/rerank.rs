@@ -3,10 +3,10 @@
 use crate::args::RerankArgs;
 use crate::connect;
 use crate::error::CliError;
-use crate::host::{Host, Wanted};
+use crate::host::{Host, HostOptions};
 use crate::input::{Input, Text};
 use crate::missing::IfMissing;
-use crate::models::{print_json, print_table};
+use crate::print::{print_json, print_table};
 use crate::table::Table;
 use console::{Term, truncate_str};
 use hanzo_engine_proto::v1;
@@ -38,7 +38,7 @@ pub(crate) async fn rerank(args: RerankArgs) -> Result<(), CliError> {
         return Err(CliError::Usage("--query is empty".to_owned()));
     }
     let mut documents = documents(&args)?;
-    let wanted = Wanted {
+    let wanted = HostOptions {
         model: &args.model,
         engine: &args.engine,
         store: &args.store,
@@ -99,11 +99,11 @@ async fn score(args: &RerankArgs, host: &mut Host, documents: &mut [Ranked]) -> 
         };
         let answer = host.client.rerank(request).await.map_err(connect::failed)?.into_inner();
         if answer.results.len() != batch.len() {
-            return Err(CliError::Odd("a score for each document"));
+            return Err(CliError::UnexpectedAnswer("a score for each document"));
         }
         for result in answer.results {
             let ranked = batch.get_mut(result.index as usize);
-            ranked.ok_or(CliError::Odd("indices of the documents"))?.score = result.score;
+            ranked.ok_or(CliError::UnexpectedAnswer("indices of the documents"))?.score = result.score;
         }
         left = rest;
     }

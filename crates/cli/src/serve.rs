@@ -9,7 +9,7 @@ use crate::size::show_bytes;
 use crate::term::{Paint, tell};
 use figment::providers::Serialized;
 use hanzo_engine_daemon::config::ModelConfig;
-use hanzo_engine_daemon::{Config, ConfigError, DEMO_MODEL, Daemon, DaemonError, log, signal, start};
+use hanzo_engine_daemon::{Config, ConfigError, DEMO_MODEL, Daemon, DaemonError, log, preflight, signal};
 use hanzo_engine_gateway::{Gateway, GatewayError};
 use hanzo_engine_proto::v1::{LoadRequest, LoadResponse};
 use serde_json::{Map, Value, json};
@@ -43,7 +43,7 @@ pub(crate) async fn serve(args: ServeArgs) -> Result<(), CliError> {
     let args = Arc::new(args);
     let again = args.clone();
     let hung_up = signal::on_hangup(move || level.reload(|| Ok(read_config(&again)?.log)));
-    start::check_threads(config.engine.threads_wanted(config.models.len()))
+    preflight::check_threads(config.engine.threads_wanted(config.models.len()))
         .map_err(|error| CliError::Start(error.to_string()))?;
     hung_up.map_err(|error| CliError::Start(error.to_string()))?;
     let (models, drain) = (config.models.clone(), Duration::from_secs(config.server.drain_s));

@@ -1,13 +1,12 @@
 //! `cp`, `list --aliases`, `gc`, `verify` and `du`: what keeps the store in order.
 
 use crate::args::{CpArgs, DuArgs, GcArgs, ListArgs, VerifyArgs};
-use crate::connect::{self, Stored};
+use crate::byte_progress::ByteProgress;
+use crate::connect::{self, StoreAccess, reference};
 use crate::error::CliError;
-use crate::models::{print_json, print_line, print_table};
-use crate::pull::reference;
+use crate::print::{print_json, print_line, print_table};
 use crate::size::{show_bytes, show_count};
 use crate::table::Table;
-use crate::tally::Tally;
 use crate::term::harmless;
 use crate::view::Alias;
 use hanzo_engine_proto::v1;
@@ -16,9 +15,9 @@ use serde::Serialize;
 /// Gives a model another name.
 pub(crate) async fn cp(args: CpArgs) -> Result<(), CliError> {
     let model = reference(&args.old)?;
-    let mut stored = Stored::open(&args.engine, &args.store).await?;
-    let made = stored.keeper.copy(v1::CopyRequest { model, alias: args.new }).await;
-    let made = stored.close(made.map_err(connect::failed)).await?.into_inner();
+    let mut access = StoreAccess::open(&args.engine, &args.store).await?;
+    let made = access.store.copy(v1::CopyRequest { model, alias: args.new }).await;
+    let made = access.close(made.map_err(connect::failed)).await?.into_inner();
     if args.json {
         return print_json(&Alias::from_proto(made));
     }
@@ -27,9 +26,9 @@ pub(crate) async fn cp(args: CpArgs) -> Result<(), CliError> {
 
 /// Prints the names that stand for something else.
 pub(crate) async fn aliases(args: ListArgs) -> Result<(), CliError> {
-    let mut stored = Stored::open(&args.engine, &args.store).await?;
-    let aliases = stored.keeper.aliases(v1::AliasesRequest {}).await;
-    let aliases = stored.close(aliases.map_err(connect::failed)).await?.into_inner().aliases;
+    let mut access = StoreAccess::open(&args.engine, &args.store).await?;
+    let aliases = access.store.aliases(v1::AliasesRequest {}).await;
+    let aliases = access.close(aliases.map_err(connect::failed)).await?.into_inner().aliases;
     let aliases: Vec<Alias> = aliases.into_iter().map(Alias::from_proto).collect();
     if args.json {
         return print_json(&aliases);
@@ -41,9 +40,9 @@ pub(crate) async fn aliases(args: ListArgs) -> Result<(), CliError> {
 
 /// Deletes what nobody needs.
 pub(crate) async fn gc(args: GcArgs) -> Result<(), CliError> {
-    let mut stored = Stored::open(&args.engine, &args.store).await?;
-    let collected = stored.keeper.collect(v1::CollectRequest { dry_run: args.dry_run }).await;
-    let collected = stored.close(collected.map_err(connect::failed)).await?.into_inner();
+    let mut access = StoreAccess::open(&args.engine, &args.store).await?;
+    let collected = access.store.collect(v1::CollectRequest { dry_run: args.dry_run }).await;
+    let collected = access.close(collected.map_err(connect::failed)).await?.into_inner();
     let v1::CollectResponse { paths, freed_bytes, young } = collected;
     if args.json {
         #[derive(Serialize)]
@@ -111,10 +110,10 @@ impl Checked {
 
 /// Reads models' files again.
 pub(crate) async fn verify(args: VerifyArgs) -> Result<(), CliError> {
-    let mut stored = Stored::open(&args.engine, &args.store).await?;
+    let mut access = StoreAccess::open(&args.engine, &args.store).await?;
     let model = args.model.unwrap_or_default();
-    let checked = check(&mut stored, model, args.json).await;
-    let checked = stored.close(checked).await?;
+    let checked = check(&mut access, model, args.json).await;
+    let checked = access.close(checked).await?;
     if args.json {
         print_json(&checked)?;
     }
@@ -129,23 +128,23 @@ pub(crate) async fn verify(args: VerifyArgs) -> Result<(), CliError> {
 }
 
 /// The models in the order they were checked; each is printed when it was, unless it is to be quiet.
-async fn check(stored: &mut Stored, model: String, quiet: bool) -> Result<Vec<Checked>, CliError> {
-    let asked = stored.keeper.verify(v1::VerifyRequest { model }).await;
+async fn check(access: &mut StoreAccess, model: String, quiet: bool) -> Result<Vec<Checked>, CliError> {
+    let asked = access.store.verify(v1::VerifyRequest { model }).await;
     let mut stream = asked.map_err(connect::failed)?.into_inner();
     let mut checked = Vec::new();
-    let mut tally = Tally::new("reading", None, quiet);
+    let mut shown = ByteProgress::new("reading", None, quiet);
     let mut seen = 0;
     let end = loop {
         match stream.message().await {
             Ok(Some(progress)) => {
-                tally.add(progress.bytes_done.saturating_sub(seen));
+                shown.add(progress.bytes_done.saturating_sub(seen));
                 seen = progress.bytes_done;
                 if progress.files.is_empty() && !progress.sound {
                     continue;
                 }
                 seen = 0;
                 let model = Checked::from_proto(progress);
-                tally.end();
+                shown.end();
                 if !quiet && let Err(error) = model.print() {
                     break Err(error);
                 }
@@ -155,15 +154,15 @@ async fn check(stored: &mut Stored, model: String, quiet: bool) -> Result<Vec<Ch
             Err(status) => break Err(connect::failed(status)),
         }
     };
-    tally.end();
+    shown.end();
     end
 }
 
 /// Shows what takes how much of the disk.
 pub(crate) async fn du(args: DuArgs) -> Result<(), CliError> {
-    let mut stored = Stored::open(&args.engine, &args.store).await?;
-    let usage = stored.keeper.disk_usage(v1::DiskUsageRequest {}).await;
-    let usage = stored.close(usage.map_err(connect::failed)).await?.into_inner();
+    let mut access = StoreAccess::open(&args.engine, &args.store).await?;
+    let usage = access.store.disk_usage(v1::DiskUsageRequest {}).await;
+    let usage = access.close(usage.map_err(connect::failed)).await?.into_inner();
     if args.json {
         return print_json(&Usage::from_proto(usage));
     }

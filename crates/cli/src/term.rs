@@ -58,6 +58,13 @@ pub(crate) fn harmless(text: &str) -> String {
     text.chars().map(shown).collect()
 }
 
+/// Resolves on Ctrl-C; where that cannot be caught it ends the process as it always did.
+pub(crate) async fn interrupted() {
+    if tokio::signal::ctrl_c().await.is_err() {
+        std::future::pending().await
+    }
+}
+
 #[cfg(test)]
 mod tests {
     #[test]

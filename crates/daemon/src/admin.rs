@@ -14,8 +14,8 @@ use serde_json::{Value, json};
 
 use crate::{
     hosts::{self, Hosts},
-    registry::{ModelView, StateView},
     service::Core,
+    views::{ModelView, StateView},
 };
 
 /// Its routes.

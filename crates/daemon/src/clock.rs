@@ -1,11 +1,11 @@
-//! The machine's clock and threads: what a worker is run by, and wall-clock time, for what people read. Everything that is
-//! measured uses `Instant`, which is an argument wherever something is decided by it, so that tests can say what it is.
+//! The machine's clock and threads, which a worker is run by. Everything that is measured uses `Instant`, which is an
+//! argument wherever something is decided by it, so that tests can say what it is.
 
 use std::{
     sync::Arc,
     task::{Wake, Waker},
     thread::{self, Thread},
-    time::{Instant, SystemTime, UNIX_EPOCH},
+    time::Instant,
 };
 
 use hanzo_engine_runtime::StepError;
@@ -42,10 +42,4 @@ pub(crate) fn waker(thread: Thread) -> Waker {
     }
 
     Arc::new(Unpark(thread)).into()
-}
-
-/// Milliseconds since 1970; 0 on a machine whose clock is before that.
-pub(crate) fn now_unix_ms() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
 }

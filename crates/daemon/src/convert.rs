@@ -1,4 +1,4 @@
-//! The only file that names both the wire's types and the engine's: [`request`] from the wire, [`reply`] to it,
+//! The only folder that names both the wire's types and the engine's: [`request`] from the wire, [`reply`] to it,
 //! [`store`] for what is said of pulls and of the store.
 
 pub(crate) mod embed;

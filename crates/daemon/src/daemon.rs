@@ -38,11 +38,11 @@ use crate::{
         STREAMS_PER_CONNECTION_MAX, TCP_KEEPALIVE,
     },
     metrics::Metrics,
-    models::{LoadWish, Models},
+    models::{LoadRequest, Models},
     pulls::Pulls,
     registry::Registry,
     service::{Core, EngineService, Envelope, StoreService},
-    sizing::Want,
+    sizing::LoadOptions,
 };
 
 /// Why the daemon cannot start, or had to stop.
@@ -271,8 +271,8 @@ impl DaemonHandle {
     /// # Errors
     /// The status a client of the Load call would get.
     pub async fn load(&self, source: &str) -> Result<v1::ModelStatus, Status> {
-        let wish = LoadWish { source: source.to_owned(), ..LoadWish::default() };
-        let (view, _) = self.core.models.load(wish).await?;
+        let request = LoadRequest { source: source.to_owned(), ..LoadRequest::default() };
+        let (view, _) = self.core.models.load(request).await?;
         Ok(reply::model_status(&view))
     }
 
@@ -418,9 +418,9 @@ fn ended_early(ended: Result<Result<(), DaemonError>, tokio::task::JoinError>) -
 /// Loads a model of the configuration. A failure is logged and shown as the model's state; the others go on.
 async fn load_wanted(models: Arc<Models>, model: ModelConfig) {
     let ModelConfig { source, alias, context_tokens_max, kv_bytes } = model;
-    let want = Want { context_tokens_max, kv_bytes };
-    let wish = LoadWish { source: source.clone(), alias, want };
-    if let Err(error) = models.load(wish).await {
+    let want = LoadOptions { context_tokens_max, kv_bytes };
+    let request = LoadRequest { source: source.clone(), alias, want };
+    if let Err(error) = models.load(request).await {
         tracing::error!(model = source, %error, "a model of the configuration was not loaded");
     }
 }

@@ -11,8 +11,8 @@ use tonic_health::{ServingStatus, server::HealthReporter};
 use crate::{
     drain::Drain,
     models::Models,
-    registry::{ModelView, StateView},
     service::{EngineService, StoreService},
+    views::{ModelView, StateView},
 };
 
 /// The name of the store's service.

@@ -12,6 +12,7 @@
 mod admin;
 mod admission;
 pub mod bench;
+mod blocking;
 mod budget;
 mod clock;
 pub mod config;
@@ -28,15 +29,18 @@ mod limits;
 pub mod log;
 mod metrics;
 mod models;
+pub mod preflight;
 mod prompt;
+mod prompt_builder;
 mod pulls;
 mod registry;
 mod service;
 pub mod signal;
 mod sizing;
 mod source;
-pub mod start;
 mod ticket;
+mod unix_time;
+mod views;
 mod worker;
 
 pub use config::{Config, ConfigError};

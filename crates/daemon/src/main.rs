@@ -10,7 +10,7 @@ use hanzo_engine_daemon::{
     Config, Daemon,
     config::{ModelConfig, parse_bytes},
     log::{self, LogLevel},
-    signal, start,
+    preflight, signal,
 };
 use serde::Serialize;
 
@@ -93,7 +93,7 @@ fn main() -> ExitCode {
 fn start(flags: Flags) -> Result<(), Box<dyn std::error::Error>> {
     let config = Config::load(flags.config.as_deref(), flags.layer())?;
     let level = log::init(&config.log)?;
-    let runtime = start::runtime(config.engine.threads_wanted(config.models.len()))?;
+    let runtime = preflight::runtime(config.engine.threads_wanted(config.models.len()))?;
     let ended = runtime.block_on(run(flags, config, level));
     // A model that is still being read does not hold up the end.
     runtime.shutdown_background();

@@ -18,7 +18,7 @@ use prometheus::{
 
 pub(crate) use rate::Rate;
 
-use crate::registry::ModelView;
+use crate::views::ModelView;
 
 const NAMESPACE: &str = "hanzo_engine";
 /// The model label of requests that name no model that is loaded: names a client makes up are not kept.

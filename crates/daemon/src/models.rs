@@ -12,18 +12,20 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    blocking::blocking,
     budget::Budget,
-    clock::now_unix_ms,
     config::EngineSection,
     device::{Device, Sides},
     error::{Error, Failure, FailureReason},
     launch::{Exit, Launch, Running},
     limits::{RESTART_FIRST, RESTART_FORGET, RESTART_LAST, RESTARTS_MAX},
     metrics::{Metrics, ModelMetrics},
-    prompt::PromptBuilder,
-    registry::{Begun, Entry, Meeting, ModelView, Progress, Registry, Served, State, StateView, Wanted, key},
-    sizing::{self, Want},
+    prompt_builder::PromptBuilder,
+    registry::{Begun, Capability, Entry, OnConflict, Progress, Registry, Served, State, key},
+    sizing::{self, LoadOptions},
     source::{Found, Resolved, Source, find, resolve},
+    unix_time::now_unix_ms,
+    views::{ModelView, StateView},
 };
 
 /// Why requests end when the daemon stops; one of a worker's last words.
@@ -44,13 +46,13 @@ pub(crate) struct Models {
 
 /// What to load.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct LoadWish {
+pub(crate) struct LoadRequest {
     /// Name in the store, `hanzo-demo`, or path.
     pub(crate) source: String,
     /// Serve it under this name.
     pub(crate) alias: Option<String>,
     /// How large.
-    pub(crate) want: Want,
+    pub(crate) want: LoadOptions,
 }
 
 /// One life of a model.
@@ -59,7 +61,7 @@ struct Life {
     number: u64,
     source: Source,
     stored: bool,
-    want: Want,
+    want: LoadOptions,
     stop: CancellationToken,
     metrics: Arc<ModelMetrics>,
 }
@@ -68,11 +70,11 @@ impl Models {
     /// Loads a model and waits until it answers, or has failed. Whoever asks for a model that is loading waits for
     /// the same load; one that is loaded is answered at once, with no time taken. The load goes on when the caller
     /// leaves.
-    pub(crate) async fn load(self: &Arc<Self>, wish: LoadWish) -> Result<(ModelView, Duration), Error> {
+    pub(crate) async fn load(self: &Arc<Self>, request: LoadRequest) -> Result<(ModelView, Duration), Error> {
         let began = Instant::now();
-        let (store, asked) = (self.store.clone(), wish.source.clone());
+        let (store, asked) = (self.store.clone(), request.source.clone());
         let resolved = blocking(move || resolve(&asked, store.as_ref())).await?;
-        let name = match wish.alias {
+        let name = match request.alias {
             Some(alias) => {
                 check_name(&alias).map_err(|error| Error::field("alias", error.to_string()))?;
                 alias
@@ -84,35 +86,35 @@ impl Models {
             }
             None => resolved.name.clone(),
         };
-        let joined = self.begin(&name, resolved, wish.want)?;
+        let joined = self.begin(&name, resolved, request.want)?;
         let view = self.settled(&name).await?;
         Ok((view, if joined == Joined::Loaded { Duration::ZERO } else { began.elapsed() }))
     }
 
-    fn begin(self: &Arc<Self>, name: &str, resolved: Resolved, want: Want) -> Result<Joined, Error> {
+    fn begin(self: &Arc<Self>, name: &str, resolved: Resolved, want: LoadOptions) -> Result<Joined, Error> {
         let Resolved { source, stored, .. } = resolved;
         let mut joined = Joined::Begun;
-        let meet = |entry: &Entry| {
+        let on_conflict = |entry: &Entry| {
             let taken =
                 || Error::NameTaken { name: entry.name.clone(), source_loaded: entry.source.describe() };
             match &entry.state {
-                State::Failed { .. } => Ok(Meeting::Replace),
+                State::Failed { .. } => Ok(OnConflict::Replace),
                 _ if entry.source != source => Err(taken()),
                 State::Draining(_) => Err(Error::Unloading { name: entry.name.clone() }),
-                _ if want != Want::default() && want != entry.want => {
+                _ if want != LoadOptions::default() && want != entry.want => {
                     Err(Error::LoadedOtherwise { name: entry.name.clone() })
                 }
-                State::Loading(_) => Ok(Meeting::Join),
+                State::Loading(_) => Ok(OnConflict::Join),
                 State::Ready(_) => {
                     joined = Joined::Loaded;
-                    Ok(Meeting::Join)
+                    Ok(OnConflict::Join)
                 }
             }
         };
         // Made only for a life that begins: names of loads that are refused are no labels.
         let metrics = || self.metrics.model(name);
         if let Some(Begun { life: number, stop, metrics, progress }) =
-            self.registry.begin(name, source.clone(), want, metrics, meet)?
+            self.registry.begin(name, source.clone(), want, metrics, on_conflict)?
         {
             let life = Life { name: name.to_owned(), number, source, stored, want, stop, metrics };
             tokio::spawn(self.clone().live(life, progress));
@@ -167,7 +169,7 @@ impl Models {
 
     /// The model that answers to a name; see [`Models::loaded_name`] and [`Registry::serving`]. Of one that is not loaded
     /// it is said whether it could be.
-    pub(crate) async fn serving(&self, asked: &str, wanted: Wanted) -> Result<Arc<Served>, Error> {
+    pub(crate) async fn serving(&self, asked: &str, wanted: Capability) -> Result<Arc<Served>, Error> {
         match self.registry.serving(&self.loaded_name(asked).await, wanted) {
             Err(Error::NotLoaded { asked, loaded, .. }) => {
                 let (store, name) = (self.store.clone(), asked.clone());
@@ -472,33 +474,6 @@ impl FailureReason {
             FailureReason::Panic(_) => "panic",
             FailureReason::Thread(_) | FailureReason::Lost => "thread",
         }
-    }
-}
-
-/// Runs what blocks where it may.
-pub(crate) async fn blocking<T: Send + 'static, E: From<Blocked> + Send + 'static>(
-    work: impl FnOnce() -> Result<T, E> + Send + 'static,
-) -> Result<T, E> {
-    match tokio::task::spawn_blocking(work).await {
-        Ok(result) => result,
-        Err(error) => Err(Blocked(error).into()),
-    }
-}
-
-/// Blocking work that panicked.
-pub(crate) struct Blocked(tokio::task::JoinError);
-
-impl From<Blocked> for Error {
-    fn from(blocked: Blocked) -> Self {
-        let error_id = crate::error::error_id();
-        tracing::error!(error_id, error = %blocked.0, "blocking work failed");
-        Error::Internal { what: "blocking work failed", error_id }
-    }
-}
-
-impl From<Blocked> for Arc<Failure> {
-    fn from(blocked: Blocked) -> Self {
-        Failure::new(FailureReason::Panic(blocked.0.to_string()))
     }
 }
 

@@ -1,33 +1,22 @@
 //! From what a client asks to a job the worker can run: template and tokenizer, the model's own defaults, limits.
-//! Slow for a long prompt, and a chat template is a program of the model's file, so it runs on the blocking pool, a few
-//! at a time for each model, for a bounded time, and not for clients that have left.
-
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
-    time::{Duration, Instant},
-};
+//! When and for how long that may run is in `prompt_builder`.
 
 use hanzo_engine_runtime::{
     Job, RequestError, SamplingParams, StopConditions, TextModel, chat::Chat, load::GenerationDefaults,
 };
-use tokio::sync::Semaphore;
 
 use crate::{
     error::{Error, random_u64},
-    limits::{PROMPT_BUILD_TIME_MAX, PROMPT_BUILDS_MAX},
-    models::blocking,
+    prompt_builder::BuildKind,
     registry::Served,
 };
 
 /// A generation as it was asked for, in the engine's words.
 #[derive(Clone, Debug)]
-pub(crate) struct Ask {
+pub(crate) struct GenerationRequest {
     pub(crate) prompt: PromptSource,
-    pub(crate) sampling: AskedSampling,
-    /// `max_tokens` is in [`Ask::max_tokens`].
+    pub(crate) sampling: RequestedSampling,
+    /// `max_tokens` is in [`GenerationRequest::max_tokens`].
     pub(crate) stop: StopConditions,
     pub(crate) max_tokens: Option<u32>,
     pub(crate) choices: u32,
@@ -49,7 +38,7 @@ pub(crate) enum PromptSource {
 
 /// Sampling as asked for; unset is the model's default, then neutral.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct AskedSampling {
+pub(crate) struct RequestedSampling {
     pub(crate) temperature: Option<f32>,
     pub(crate) top_k: Option<u32>,
     pub(crate) top_p: Option<f32>,
@@ -68,98 +57,29 @@ pub(crate) struct Built {
     pub(crate) echo: Option<String>,
 }
 
-/// Builds prompts of one model, a few at a time: a model whose prompts are slow keeps no other waiting. Whoever waits
-/// here holds a place in a bounded queue.
-pub(crate) struct PromptBuilder {
-    turns: Arc<Semaphore>,
-    /// From a prompt's turn on.
-    time_max: Duration,
-}
-
-/// What is built, and so whose fault it is that it takes too long.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Making {
-    /// By a chat template, which is a program that runs over the request's messages.
-    Chat,
-    /// By a tokenizer, whose time is bounded by the text's length: the machine is slow. In the words of a message.
-    Plain(&'static str),
-}
-
 impl PromptSource {
     /// What a prompt of it is.
-    pub(crate) fn making(&self) -> Making {
+    pub(crate) fn kind(&self) -> BuildKind {
         match self {
-            PromptSource::Chat(_) => Making::Chat,
-            PromptSource::Text { .. } | PromptSource::Tokens(_) => Making::Plain("tokenizing the prompt"),
+            PromptSource::Chat(_) => BuildKind::Chat,
+            PromptSource::Text { .. } | PromptSource::Tokens(_) => BuildKind::Plain("tokenizing the prompt"),
         }
     }
 }
 
-/// Tells the work of a caller that it has left.
-struct Leaving(Arc<AtomicBool>);
-
-impl Drop for Leaving {
-    fn drop(&mut self) {
-        self.0.store(true, Relaxed);
-    }
-}
-
-impl PromptBuilder {
-    /// For one model.
-    pub(crate) fn new() -> Self {
-        Self { turns: Arc::new(Semaphore::new(PROMPT_BUILDS_MAX)), time_max: PROMPT_BUILD_TIME_MAX }
-    }
-
-    /// Runs `work` on the blocking pool in its turn, until `by`. `work` is given a question to ask again and again:
-    /// whether to give up, because the time is over or because the caller has dropped this future.
-    ///
-    /// # Errors
-    /// Those of `work`; [`Error::Deadline`] after `by`; where `making` took too long by itself, [`Error::Field`] of a chat and
-    /// [`Error::Busy`] of all else.
-    pub(crate) async fn run<T: Send + 'static>(
-        &self,
-        making: Making,
-        by: Option<Instant>,
-        work: impl FnOnce(&dyn Fn() -> bool) -> Result<T, Error> + Send + 'static,
-    ) -> Result<T, Error> {
-        let turn =
-            self.turns.clone().acquire_owned().await.map_err(|_| Error::Stopped { what: "prompts ended" })?;
-        let left = Leaving(Arc::new(AtomicBool::new(false)));
-        let has_left = left.0.clone();
-        let most = Instant::now() + self.time_max;
-        let end = by.map_or(most, |by| by.min(most));
-        let built = blocking(move || {
-            // Held until the work is done, though its caller may have left.
-            let _turn = turn;
-            work(&|| has_left.load(Relaxed) || Instant::now() >= end)
-        })
-        .await;
-        match built {
-            Err(Error::Request(RequestError::Interrupted)) if end == most => {
-                let seconds = self.time_max.as_secs();
-                Err(match making {
-                    Making::Chat => {
-                        let reason = format!("the template made no prompt of them within {seconds} seconds");
-                        Error::field("chat.messages", reason)
-                    }
-                    Making::Plain(what) => Error::Busy { what, seconds },
-                })
-            }
-            Err(Error::Request(RequestError::Interrupted)) => Err(Error::Deadline),
-            built => built,
-        }
-    }
-}
-
-/// Makes the job of an ask. A completion may be as long as the context leaves room for, whatever was asked for.
+/// Makes the job of a request. A completion may be as long as the context leaves room for, whatever was asked for.
 ///
 /// # Errors
 /// The runtime's, naming the field.
-pub(crate) fn build(ask: Ask, served: &Served, interrupted: &dyn Fn() -> bool) -> Result<Built, Error> {
+pub(crate) fn build(
+    request: GenerationRequest,
+    served: &Served,
+    interrupted: &dyn Fn() -> bool,
+) -> Result<Built, Error> {
     let text = &served.text;
-    let own_stops = ask.stop.strings.is_empty() && ask.stop.token_ids.is_empty();
+    let own_stops = request.stop.strings.is_empty() && request.stop.token_ids.is_empty();
     let context_tokens_max = served.config.context_tokens_max;
-    let (tokens, rendered, starts_in_reasoning, split_reasoning) = match ask.prompt {
+    let (tokens, rendered, starts_in_reasoning, split_reasoning) = match request.prompt {
         PromptSource::Chat(chat) => {
             let prompt = text.prompt_from_chat(&chat, context_tokens_max, interrupted)?;
             (prompt.tokens, Some(prompt.text), prompt.starts_in_reasoning, true)
@@ -170,30 +90,30 @@ pub(crate) fn build(ask: Ask, served: &Served, interrupted: &dyn Fn() -> bool) -
         }
         PromptSource::Tokens(tokens) => (tokens, None, false, false),
     };
-    let room = room(tokens.len(), context_tokens_max, ask.max_tokens, ask.stop.min_tokens)?;
+    let room = room(tokens.len(), context_tokens_max, request.max_tokens, request.stop.min_tokens)?;
     let job = Job {
         id: served.next_job(),
-        choices: ask.choices,
-        sampling: sampling(ask.sampling, &text.generation),
+        choices: request.choices,
+        sampling: sampling(request.sampling, &text.generation),
         stop: StopConditions {
-            max_tokens: match (ask.max_tokens, text.generation.max_new_tokens) {
+            max_tokens: match (request.max_tokens, text.generation.max_new_tokens) {
                 (Some(asked), _) => asked.min(room),
                 // A request that wants more than that at least has said so.
-                (None, Some(own)) => own.max(ask.stop.min_tokens).clamp(1, room),
+                (None, Some(own)) => own.max(request.stop.min_tokens).clamp(1, room),
                 (None, None) => room,
             },
             // Who says what ends the completion says all of it.
-            strings: if own_stops { text.generation.stop.clone() } else { ask.stop.strings },
-            token_ids: if own_stops { text.stop_tokens.clone() } else { ask.stop.token_ids },
-            ..ask.stop
+            strings: if own_stops { text.generation.stop.clone() } else { request.stop.strings },
+            token_ids: if own_stops { text.stop_tokens.clone() } else { request.stop.token_ids },
+            ..request.stop
         },
-        priority: ask.priority,
+        priority: request.priority,
         starts_in_reasoning,
         split_reasoning,
         prompt: tokens.into(),
     };
     job.validate(text, context_tokens_max)?;
-    let echo = ask.echo.then(|| rendered.unwrap_or_else(|| text.tokenizer.decode(&job.prompt, false)));
+    let echo = request.echo.then(|| rendered.unwrap_or_else(|| text.tokenizer.decode(&job.prompt, false)));
     Ok(Built { job, echo })
 }
 
@@ -234,7 +154,7 @@ fn room(
     Ok(room)
 }
 
-fn sampling(asked: AskedSampling, model: &GenerationDefaults) -> SamplingParams {
+fn sampling(asked: RequestedSampling, model: &GenerationDefaults) -> SamplingParams {
     // A model that says not to sample is greedy, unless the request says a temperature.
     let own_temperature = match model.do_sample {
         Some(false) => Some(0.0),
@@ -262,10 +182,10 @@ pub(crate) enum TokenizeInput {
 
 impl TokenizeInput {
     /// What its tokens are.
-    pub(crate) fn making(&self) -> Making {
+    pub(crate) fn kind(&self) -> BuildKind {
         match self {
-            TokenizeInput::Chat(_) => Making::Chat,
-            TokenizeInput::Text { .. } => Making::Plain("tokenizing the text"),
+            TokenizeInput::Chat(_) => BuildKind::Chat,
+            TokenizeInput::Text { .. } => BuildKind::Plain("tokenizing the text"),
         }
     }
 }
@@ -296,29 +216,30 @@ mod tests {
     #[test]
     fn a_request_is_over_the_model_is_over_neutral() {
         let model = GenerationDefaults { temperature: Some(0.6), top_k: Some(20), ..Default::default() };
-        let asked = AskedSampling { top_k: Some(0), ..Default::default() };
+        let asked = RequestedSampling { top_k: Some(0), ..Default::default() };
         let params = sampling(asked, &model);
         assert_eq!((params.temperature, params.top_k, params.top_p), (0.6, 0, 1.0));
-        assert_eq!(sampling(AskedSampling::default(), &GenerationDefaults::default()).temperature, 1.0);
+        assert_eq!(sampling(RequestedSampling::default(), &GenerationDefaults::default()).temperature, 1.0);
     }
 
     #[test]
     fn a_model_that_does_not_sample_is_greedy_until_asked() {
         let model =
             GenerationDefaults { do_sample: Some(false), temperature: Some(0.6), ..Default::default() };
-        assert_eq!(sampling(AskedSampling::default(), &model).temperature, 0.0);
-        let asked = AskedSampling { temperature: Some(0.3), ..Default::default() };
+        assert_eq!(sampling(RequestedSampling::default(), &model).temperature, 0.0);
+        let asked = RequestedSampling { temperature: Some(0.3), ..Default::default() };
         assert_eq!(sampling(asked, &model).temperature, 0.3);
     }
 
     #[test]
     fn seeds_are_fresh_unless_asked_for() {
-        let seed = |seed| sampling(AskedSampling { seed, ..Default::default() }, &Default::default()).seed;
+        let seed =
+            |seed| sampling(RequestedSampling { seed, ..Default::default() }, &Default::default()).seed;
         assert_eq!(seed(Some(7)), 7);
         assert_ne!(seed(None), seed(None));
         let model = GenerationDefaults { seed: Some(9), ..Default::default() };
-        assert_eq!(sampling(AskedSampling::default(), &model).seed, 9);
-        assert_eq!(sampling(AskedSampling { seed: Some(7), ..Default::default() }, &model).seed, 7);
+        assert_eq!(sampling(RequestedSampling::default(), &model).seed, 9);
+        assert_eq!(sampling(RequestedSampling { seed: Some(7), ..Default::default() }, &model).seed, 7);
     }
 
     #[test]
@@ -338,65 +259,10 @@ mod tests {
         assert_eq!(room(60, 64, Some(5), 10), Ok(4), "min_tokens above max_tokens is refused by name");
     }
 
-    /// Waits for what a thread is to do.
-    fn until(what: impl Fn() -> bool) {
-        let since = Instant::now();
-        while !what() {
-            assert!(since.elapsed().as_secs() < 60, "never");
-            std::thread::yield_now();
-        }
-    }
-
-    /// Work that goes on until it is told to end.
-    fn endless(interrupted: &dyn Fn() -> bool) -> Result<(), Error> {
-        while !interrupted() {
-            std::thread::yield_now();
-        }
-        Err(RequestError::Interrupted.into())
-    }
-
-    #[tokio::test(flavor = "multi_thread")]
-    async fn what_takes_too_long_is_the_messages_fault_only_where_a_template_ran() {
-        let builder = PromptBuilder { time_max: Duration::from_millis(20), ..PromptBuilder::new() };
-        let inputs = Making::Plain("tokenizing the inputs");
-        for (making, code, begins, retries) in [
-            (Making::Chat, tonic::Code::InvalidArgument, "chat.messages: ", false),
-            (inputs, tonic::Code::Unavailable, "tokenizing the inputs took over ", true),
-        ] {
-            let status = tonic::Status::from(builder.run(making, None, endless).await.unwrap_err());
-            assert_eq!(status.code(), code, "{status}");
-            assert!(status.message().starts_with(begins), "{status}");
-            assert_eq!(status.metadata().contains_key("retry-after-ms"), retries, "{status}");
-            // The request's own deadline is another thing, whatever is made.
-            let ended = builder.run(making, Some(Instant::now()), endless).await;
-            assert!(matches!(ended, Err(Error::Deadline)), "{ended:?}");
-        }
+    #[test]
+    fn only_a_chat_is_built_by_a_template() {
         let text = PromptSource::Text { text: String::new(), parse_special: false };
-        assert_eq!(text.making(), PromptSource::Tokens(Vec::new()).making());
-        assert_ne!(text.making(), Making::Chat);
-    }
-
-    #[tokio::test(flavor = "multi_thread")]
-    async fn a_slow_prompt_ends_with_its_client_and_keeps_no_other_model_waiting() {
-        let (slow, other) = (Arc::new(PromptBuilder::new()), PromptBuilder::new());
-        let client = |by: Option<Instant>| {
-            let slow = slow.clone();
-            tokio::spawn(async move { slow.run(Making::Chat, by, endless).await })
-        };
-        // Twice as many as have a turn: half of them wait.
-        let clients: Vec<_> = (0..2 * PROMPT_BUILDS_MAX).map(|_| client(None)).collect();
-        until(|| slow.turns.available_permits() == 0);
-        other.run(Making::Chat, None, |_| Ok(())).await.unwrap();
-        for gone in clients {
-            gone.abort();
-            assert!(gone.await.unwrap_err().is_cancelled());
-        }
-        until(|| slow.turns.available_permits() == PROMPT_BUILDS_MAX);
-        slow.run(Making::Chat, None, |_| Ok(())).await.unwrap();
-        // A request that has a deadline ends by it.
-        let soon = Instant::now() + std::time::Duration::from_millis(50);
-        let ended = client(Some(soon)).await.unwrap();
-        assert!(matches!(ended, Err(Error::Deadline)), "{ended:?}");
-        until(|| slow.turns.available_permits() == PROMPT_BUILDS_MAX);
+        assert_eq!(text.kind(), PromptSource::Tokens(Vec::new()).kind());
+        assert_ne!(text.kind(), BuildKind::Chat);
     }
 }

@@ -10,10 +10,7 @@ use std::{
     time::Instant,
 };
 
-use hanzo_engine_kernels::KvType;
-use hanzo_engine_runtime::{
-    Embedder, EngineConfig, EngineStats, JobId, ModelInfo, Task, TextModel, engine::EngineMemory,
-};
+use hanzo_engine_runtime::{Embedder, EngineConfig, JobId, ModelInfo, Task, TextModel, engine::EngineMemory};
 use hanzo_engine_store::{Match, find_name};
 use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
@@ -23,9 +20,10 @@ use crate::{
     error::{Error, Failure},
     limits::{CHANGES_MAX, MODELS_MAX},
     metrics::ModelMetrics,
-    prompt::PromptBuilder,
-    sizing::Want,
+    prompt_builder::PromptBuilder,
+    sizing::LoadOptions,
     source::Source,
+    views::{Counts, ModelView, StateView, WorkerView},
     worker::WorkerHandle,
 };
 
@@ -130,7 +128,7 @@ pub(crate) struct Entry {
     pub(crate) name: String,
     pub(crate) source: Source,
     /// What this life was asked to be.
-    pub(crate) want: Want,
+    pub(crate) want: LoadOptions,
     pub(crate) info: Option<ModelInfo>,
     pub(crate) metrics: Arc<ModelMetrics>,
     pub(crate) state: State,
@@ -138,60 +136,6 @@ pub(crate) struct Entry {
     pub(crate) life: u64,
     /// Ends the life: no more restarts.
     pub(crate) stop: CancellationToken,
-}
-
-/// A model as it is at one moment.
-#[derive(Clone, Debug)]
-pub(crate) struct ModelView {
-    pub(crate) name: String,
-    pub(crate) state: StateView,
-    pub(crate) source: Source,
-    pub(crate) info: Option<ModelInfo>,
-    /// While it has a worker.
-    pub(crate) worker: Option<WorkerView>,
-    pub(crate) counts: Counts,
-}
-
-/// See [`State`].
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) enum StateView {
-    Loading { percent: u32 },
-    Ready,
-    Draining,
-    Unloaded,
-    Failed { error: String },
-}
-
-/// A worker as it is at one moment.
-#[derive(Clone, Debug)]
-pub(crate) struct WorkerView {
-    pub(crate) device: String,
-    pub(crate) has_template: bool,
-    pub(crate) generates: bool,
-    pub(crate) embedder: Arc<Embedder>,
-    pub(crate) context_tokens_max: usize,
-    pub(crate) kv_type: KvType,
-    pub(crate) memory: EngineMemory,
-    pub(crate) loaded_at_unix_ms: i64,
-    pub(crate) requests_running: usize,
-    pub(crate) requests_waiting: usize,
-    pub(crate) queue_capacity: usize,
-    pub(crate) batch_size: usize,
-    pub(crate) stats: EngineStats,
-    pub(crate) tokens_per_s: f64,
-    pub(crate) stuck: bool,
-}
-
-/// What a model has done since its name was first loaded.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Counts {
-    pub(crate) finished: u64,
-    pub(crate) cancelled: u64,
-    pub(crate) failed: u64,
-    pub(crate) prompt_tokens: u64,
-    pub(crate) generated_tokens: u64,
-    pub(crate) prefix_hit_tokens: u64,
-    pub(crate) preemptions: u64,
 }
 
 /// All models.
@@ -218,7 +162,7 @@ impl Registry {
     ///
     /// # Errors
     /// Why it does not answer.
-    pub(crate) fn serving(&self, asked: &str, wanted: Wanted) -> Result<Arc<Served>, Error> {
+    pub(crate) fn serving(&self, asked: &str, wanted: Capability) -> Result<Arc<Served>, Error> {
         let entries = self.lock();
         let entry = match asked {
             "" if entries.len() > 1 => return only_able(&entries, wanted),
@@ -300,24 +244,24 @@ impl Registry {
     }
 
     /// Makes a new model in the state of loading, unless one of the name is there already: then it is left to
-    /// `meet`, which may have it replaced.
+    /// `on_conflict`, which may have it replaced.
     ///
     /// # Errors
-    /// [`Error::TooManyModels`], and those of `meet`.
+    /// [`Error::TooManyModels`], and those of `on_conflict`.
     pub(crate) fn begin(
         &self,
         name: &str,
         source: Source,
-        want: Want,
+        want: LoadOptions,
         metrics: impl FnOnce() -> Arc<ModelMetrics>,
-        meet: impl FnOnce(&Entry) -> Result<Meeting, Error>,
+        on_conflict: impl FnOnce(&Entry) -> Result<OnConflict, Error>,
     ) -> Result<Option<Begun>, Error> {
         let mut entries = self.lock();
         let key = key(name);
         if let Some(entry) = entries.get(&key) {
-            match meet(entry)? {
-                Meeting::Join => return Ok(None),
-                Meeting::Replace => entry.stop.cancel(),
+            match on_conflict(entry)? {
+                OnConflict::Join => return Ok(None),
+                OnConflict::Replace => entry.stop.cancel(),
             }
         } else if entries.len() >= MODELS_MAX {
             // A failed one that nobody tries again gives way.
@@ -377,7 +321,7 @@ pub(crate) struct Begun {
 }
 
 /// What to do where a name is taken.
-pub(crate) enum Meeting {
+pub(crate) enum OnConflict {
     /// Leave what is there.
     Join,
     /// End it and begin anew.
@@ -386,7 +330,7 @@ pub(crate) enum Meeting {
 
 /// What a request that names no model asks of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wanted {
+pub(crate) enum Capability {
     /// An answer to messages.
     Chat,
     /// A text gone on with.
@@ -394,38 +338,38 @@ pub(crate) enum Wanted {
     /// Vectors, scores or labels.
     Task(Task),
     /// What any model does: tokens.
-    Anything,
+    Any,
 }
 
-impl Wanted {
+impl Capability {
     fn of(self, served: &Served) -> bool {
         match self {
-            Wanted::Chat => served.generates && served.text.template.is_some(),
-            Wanted::Generate => served.generates,
-            Wanted::Task(task) => served.embedder.tasks.contains(&task),
-            Wanted::Anything => true,
+            Capability::Chat => served.generates && served.text.template.is_some(),
+            Capability::Generate => served.generates,
+            Capability::Task(task) => served.embedder.tasks.contains(&task),
+            Capability::Any => true,
         }
     }
 
     fn words(self) -> String {
         match self {
-            Wanted::Chat => "can chat".to_owned(),
-            Wanted::Generate => "can generate text".to_owned(),
-            Wanted::Task(task) => format!("can {}", task_words(task)),
-            Wanted::Anything => "are loaded".to_owned(),
+            Capability::Chat => "can chat".to_owned(),
+            Capability::Generate => "can generate text".to_owned(),
+            Capability::Task(task) => format!("can {}", task_words(task)),
+            Capability::Any => "are loaded".to_owned(),
         }
     }
 }
 
 /// The only one of several models that can do it. Every decoder can embed: one that was made for it goes first.
-fn only_able(entries: &BTreeMap<String, Entry>, wanted: Wanted) -> Result<Arc<Served>, Error> {
+fn only_able(entries: &BTreeMap<String, Entry>, wanted: Capability) -> Result<Arc<Served>, Error> {
     let ready = entries.values().filter_map(|entry| match &entry.state {
         State::Ready(served) => Some(served),
         State::Loading(_) | State::Draining(_) | State::Failed { .. } => None,
     });
     let mut able: Vec<&Arc<Served>> = ready.filter(|served| wanted.of(served)).collect();
     let made_for_it: Vec<&Arc<Served>> = able.iter().copied().filter(|served| !served.generates).collect();
-    if made_for_it.len() == 1 && matches!(wanted, Wanted::Task(_)) {
+    if made_for_it.len() == 1 && matches!(wanted, Capability::Task(_)) {
         able = made_for_it;
     }
     match able[..] {
@@ -445,7 +389,7 @@ fn find<'a>(entries: &'a BTreeMap<String, Entry>, asked: &str) -> Result<&'a Ent
         let mut all = entries.values();
         return match (all.next(), all.next()) {
             (Some(entry), None) => Ok(entry),
-            _ => Err(Error::Unnamed { wanted: Wanted::Anything.words(), able: names(), loaded: names() }),
+            _ => Err(Error::Unnamed { wanted: Capability::Any.words(), able: names(), loaded: names() }),
         };
     }
     match find_name(asked, entries.values().map(|entry| entry.name.as_str())) {
@@ -483,7 +427,7 @@ impl Entry {
 
     /// That it does not answer now, where it may be the one that can do what is wanted. What it can is known once it is
     /// loaded; one that has failed for good is not waited for.
-    fn not_yet(&self, wanted: Wanted) -> Option<Error> {
+    fn not_yet(&self, wanted: Capability) -> Option<Error> {
         let may = match &self.state {
             State::Loading(_) | State::Failed { retry_at: Some(_), .. } => true,
             State::Draining(served) => wanted.of(served),
@@ -556,11 +500,17 @@ mod tests {
     fn what_may_be_able_soon_is_waited_for_and_what_has_failed_for_good_is_not() {
         let (registry, metrics) = (Registry::new(), Metrics::new(0));
         let begin = |name: &str| {
-            let meet = |_: &Entry| Ok(Meeting::Join);
-            let begun = registry.begin(name, Source::Demo, Want::default(), || metrics.model(name), meet);
+            let on_conflict = |_: &Entry| Ok(OnConflict::Join);
+            let begun = registry.begin(
+                name,
+                Source::Demo,
+                LoadOptions::default(),
+                || metrics.model(name),
+                on_conflict,
+            );
             begun.unwrap().unwrap().life
         };
-        let asked = || registry.serving("", Wanted::Task(Task::Embed)).map(drop).unwrap_err();
+        let asked = || registry.serving("", Capability::Task(Task::Embed)).map(drop).unwrap_err();
         let lives = [("a", begin("a")), ("b", begin("b"))];
         assert!(matches!(asked(), Error::Loading { .. }), "{:?}", asked());
         let fail = |retry_at: Option<Instant>| {

@@ -1,6 +1,7 @@
 //! The `hanzo.engine.v1.Engine` service: each call is one function of a module below, which speaks of
 //! [`crate::error::Error`]; statuses are made here.
 
+mod batches;
 mod embed;
 mod envelope;
 mod infer;
@@ -18,7 +19,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-pub(crate) use embed::Answer;
 pub(crate) use envelope::Envelope;
 #[cfg(test)]
 pub(crate) use infer::infer;

@@ -11,7 +11,7 @@ use crate::{
 
 /// What a load was asked to be; what is unset is chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Want {
+pub(crate) struct LoadOptions {
     /// Longest prompt and completion, in tokens.
     pub(crate) context_tokens_max: Option<u32>,
     /// Bytes of KV cache.
@@ -27,7 +27,7 @@ pub(crate) fn choose(
     model: &str,
     model_context: usize,
     section: &EngineSection,
-    want: Want,
+    want: LoadOptions,
     free_bytes: u64,
     memory: impl Fn(&EngineConfig) -> EngineMemory,
 ) -> Result<(EngineConfig, EngineMemory), LoadError> {
@@ -109,7 +109,7 @@ pub(crate) fn choose_encoder(
     model: &str,
     input_tokens: usize,
     section: &EngineSection,
-    want: Want,
+    want: LoadOptions,
     free_bytes: u64,
     memory: impl Fn(&EngineConfig) -> EngineMemory,
 ) -> Result<(EngineConfig, EngineMemory), LoadError> {
@@ -162,7 +162,7 @@ mod tests {
         }
     }
 
-    fn check(context: usize, want: Want, free: u64) -> Result<(usize, usize), LoadError> {
+    fn check(context: usize, want: LoadOptions, free: u64) -> Result<(usize, usize), LoadError> {
         let (config, memory) = choose("m", context, &EngineSection::default(), want, free, memory)?;
         assert!(memory.total() <= free, "{} of {free}", memory.total());
         assert!(config.context_tokens_max <= config.kv_blocks * BLOCK_TOKENS);
@@ -171,19 +171,19 @@ mod tests {
 
     #[test]
     fn with_room_it_holds_several_full_contexts() {
-        assert_eq!(check(4096, Want::default(), 1 << 40).unwrap(), (4096, 8 * 256));
-        let want = Want { context_tokens_max: Some(100), kv_bytes: None };
+        assert_eq!(check(4096, LoadOptions::default(), 1 << 40).unwrap(), (4096, 8 * 256));
+        let want = LoadOptions { context_tokens_max: Some(100), kv_bytes: None };
         assert_eq!(check(4096, want, 1 << 40).unwrap(), (100, 50));
-        let want = Want { context_tokens_max: Some(100_000), kv_bytes: None };
+        let want = LoadOptions { context_tokens_max: Some(100_000), kv_bytes: None };
         assert_eq!(check(4096, want, 1 << 40).unwrap().0, 4096);
     }
 
     #[test]
     fn with_little_room_the_context_shrinks_down_to_a_least() {
         let fixed = WEIGHTS + 10_000 + 32_768;
-        assert_eq!(check(32_768, Want::default(), fixed + 300 * BLOCK).unwrap(), (4_800, 300));
-        assert_eq!(check(32_768, Want::default(), fixed + 128 * BLOCK).unwrap(), (2_048, 128));
-        let error = check(32_768, Want::default(), fixed + 127 * BLOCK).unwrap_err();
+        assert_eq!(check(32_768, LoadOptions::default(), fixed + 300 * BLOCK).unwrap(), (4_800, 300));
+        assert_eq!(check(32_768, LoadOptions::default(), fixed + 128 * BLOCK).unwrap(), (2_048, 128));
+        let error = check(32_768, LoadOptions::default(), fixed + 127 * BLOCK).unwrap_err();
         let LoadError::DoesNotFit { needed_bytes, weights_bytes, kv_bytes, free_bytes, hint, .. } = error
         else {
             panic!("{error}")
@@ -195,13 +195,13 @@ mod tests {
 
     #[test]
     fn what_was_asked_for_is_given_or_refused() {
-        let want = Want { context_tokens_max: Some(16_384), kv_bytes: None };
+        let want = LoadOptions { context_tokens_max: Some(16_384), kv_bytes: None };
         assert!(check(32_768, want, WEIGHTS + 30_000 + 1_024 * BLOCK).is_ok());
         assert!(check(32_768, want, WEIGHTS + 30_000 + 900 * BLOCK).is_err());
-        let want = Want { context_tokens_max: None, kv_bytes: Some(200 * BLOCK + 1) };
+        let want = LoadOptions { context_tokens_max: None, kv_bytes: Some(200 * BLOCK + 1) };
         assert_eq!(check(32_768, want, 1 << 40).unwrap(), (3_200, 200));
-        let want = Want { context_tokens_max: None, kv_bytes: Some(10 * BLOCK) };
+        let want = LoadOptions { context_tokens_max: None, kv_bytes: Some(10 * BLOCK) };
         assert!(check(32_768, want, 1 << 40).unwrap_err().to_string().contains("kv_bytes"));
-        assert!(check(100, Want::default(), 10).unwrap_err().to_string().contains("unload another"));
+        assert!(check(100, LoadOptions::default(), 10).unwrap_err().to_string().contains("unload another"));
     }
 }

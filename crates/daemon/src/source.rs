@@ -10,9 +10,9 @@ use hanzo_engine_store::{
 
 use crate::{
     DEMO_GGUF, DEMO_MODEL,
-    clock::now_unix_ms,
     error::{Error, Failure},
     layers,
+    unix_time::now_unix_ms,
 };
 
 /// Where a model's files are.

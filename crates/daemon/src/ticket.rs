@@ -128,9 +128,9 @@ struct Clock {
     last: Option<Instant>,
 }
 
-/// What a look at a ticket found.
+/// What a client does, as its worker sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Look {
+pub(crate) enum ClientState {
     /// Nothing to do.
     Fine,
     /// The client reads again.
@@ -172,18 +172,18 @@ impl Ticket {
     }
 
     /// Whether its client left, is late or reads again.
-    pub(crate) fn look(&self, now: Instant) -> Look {
+    pub(crate) fn client_state(&self, now: Instant) -> ClientState {
         if self.events.is_closed() {
-            Look::Left
+            ClientState::Left
         } else if self.deadline.is_some_and(|deadline| deadline <= now) {
-            Look::Late
+            ClientState::Late
         } else if self.shared.paused.load(Ordering::Relaxed)
             && self.events.capacity() >= room_to_resume(self.events.max_capacity())
         {
             self.shared.paused.store(false, Ordering::Relaxed);
-            Look::Resume
+            ClientState::Resume
         } else {
-            Look::Fine
+            ClientState::Fine
         }
     }
 

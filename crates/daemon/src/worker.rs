@@ -22,7 +22,7 @@ use crate::{
     error::error_id,
     limits::{EMBED_JOBS_MAX, STUCK_AFTER},
     metrics::ModelMetrics,
-    ticket::{EmbedTicket, JobEnd, Look, Ticket},
+    ticket::{ClientState, EmbedTicket, JobEnd, Ticket},
 };
 
 /// What a worker is given to do. Its place in the queue goes with it.
@@ -57,7 +57,7 @@ pub(crate) struct Worker {
     events: Vec<Event>,          // of the step that has just run
     vitals: Arc<Vitals>,
     metrics: Arc<ModelMetrics>,
-    course: Course,
+    phase: Phase,
 }
 
 /// What a turn has come to.
@@ -79,10 +79,10 @@ impl Work {
         }
     }
 
-    fn look(&self, now: Instant) -> Look {
+    fn client_state(&self, now: Instant) -> ClientState {
         match self {
-            Work::Run(ticket) => ticket.look(now),
-            Work::Embed(ticket) => ticket.look(now),
+            Work::Run(ticket) => ticket.client_state(now),
+            Work::Embed(ticket) => ticket.client_state(now),
         }
     }
 
@@ -107,13 +107,13 @@ impl Work {
     }
 }
 
-/// Where a worker is heading.
+/// What a worker takes.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Course {
+enum Phase {
     /// It takes what comes.
     Serving,
-    /// It leaves when everything has ended.
-    Leaving,
+    /// It takes nothing new, and leaves when everything has ended.
+    Draining,
     /// It leaves now: what still comes, from a client that saw it serving, ends at once.
     Stopped(&'static str),
 }
@@ -149,7 +149,7 @@ impl Worker {
         self.take_orders(began);
         self.take_work();
         self.look_after_jobs(began);
-        if self.course != Course::Serving && self.jobs.is_empty() {
+        if self.phase != Phase::Serving && self.jobs.is_empty() {
             return Ok(Turn::Left);
         }
         if !self.engine.has_work() {
@@ -166,7 +166,7 @@ impl Worker {
     fn take_orders(&mut self, now: Instant) {
         let orders = &self.vitals.orders;
         let (drain, stop) = (orders.drain.load(Relaxed), orders.stop.get().copied());
-        if let Some(why) = stop.filter(|_| !matches!(self.course, Course::Stopped(_))) {
+        if let Some(why) = stop.filter(|_| !matches!(self.phase, Phase::Stopped(_))) {
             self.stop(why, now);
         } else if drain {
             self.leave();
@@ -187,7 +187,7 @@ impl Worker {
     }
 
     fn take(&mut self, work: Work) {
-        if let Course::Stopped(why) = self.course {
+        if let Phase::Stopped(why) = self.phase {
             return work.end(JobEnd::Stopped(why));
         }
         let id = match &work {
@@ -204,8 +204,8 @@ impl Worker {
     }
 
     fn leave(&mut self) {
-        if self.course == Course::Serving {
-            self.course = Course::Leaving;
+        if self.phase == Phase::Serving {
+            self.phase = Phase::Draining;
         }
     }
 
@@ -213,11 +213,11 @@ impl Worker {
         let Self { engine, jobs, .. } = self;
         let mut gone = Vec::new();
         for (&id, ticket) in &*jobs {
-            match ticket.look(now) {
-                Look::Fine => {}
-                Look::Resume => engine.set_paused(id, false),
-                Look::Left => gone.push((id, None)),
-                Look::Late => gone.push((id, Some(JobEnd::Deadline))),
+            match ticket.client_state(now) {
+                ClientState::Fine => {}
+                ClientState::Resume => engine.set_paused(id, false),
+                ClientState::Left => gone.push((id, None)),
+                ClientState::Late => gone.push((id, Some(JobEnd::Deadline))),
             }
         }
         let changed = !gone.is_empty();
@@ -290,7 +290,7 @@ impl Worker {
             ticket.end(JobEnd::Stopped(why));
         }
         self.publish(StepReport::default(), now);
-        self.course = Course::Stopped(why);
+        self.phase = Phase::Stopped(why);
     }
 
     /// Ends every request after a panic or an error: those that run with an error of the engine, those that wait
@@ -374,7 +374,7 @@ impl Worker {
         now: Instant,
     ) -> Self {
         let (jobs, events) = (BTreeMap::new(), Vec::new());
-        let worker = Self { engine, work, jobs, events, vitals, metrics, course: Course::Serving };
+        let worker = Self { engine, work, jobs, events, vitals, metrics, phase: Phase::Serving };
         worker.publish(StepReport::default(), now);
         worker
     }

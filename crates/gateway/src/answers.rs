@@ -65,12 +65,12 @@ impl AnswerRoom {
 }
 
 /// Bytes on their way to the client, which take up the room of their answer until they are sent.
-struct Sent {
+struct SentBytes {
     bytes: Vec<u8>,
     _room: Arc<AnswerRoom>,
 }
 
-impl AsRef<[u8]> for Sent {
+impl AsRef<[u8]> for SentBytes {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
@@ -107,7 +107,7 @@ where
     };
     let room = Arc::new(room);
     let held = Arc::clone(&room);
-    let sent = move |bytes| Bytes::from_owner(Sent { bytes, _room: Arc::clone(&held) });
+    let sent = move |bytes| Bytes::from_owner(SentBytes { bytes, _room: Arc::clone(&held) });
     let content_type = [(header::CONTENT_TYPE, "application/json")];
     if write(&mut rest, &mut first) {
         first.extend_from_slice(end.as_bytes());

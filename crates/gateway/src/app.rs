@@ -1,18 +1,12 @@
-//! What every handler shares, and the routes.
+//! What every handler shares: the gateway's state.
 
 use std::sync::Arc;
 
-use axum::{
-    Router,
-    extract::Request,
-    middleware,
-    routing::{get, post},
-};
 use tokio::sync::Semaphore;
 
 use crate::{
-    Config, GatewayError, answers::Answers, bodies::Bodies, drain::Drain, engine::Engine, error::ApiError,
-    hosts::Hosts, limits::BODIES_READ_MAX, metrics::Metrics, openai, ops, scores, tei, tokens, track,
+    answers::Answers, bodies::Bodies, config::Config, drain::Drain, engine::Engine, error::GatewayError,
+    hosts::Hosts, limits::BODIES_READ_MAX, metrics::Metrics,
 };
 
 /// The gateway's state. Nothing in it belongs to one request, and nothing outlives the process.
@@ -50,48 +44,4 @@ impl App {
             config,
         })
     }
-
-    /// Every route.
-    pub(crate) fn router(self: Arc<App>) -> Router {
-        Router::new()
-            .route("/v1/chat/completions", post(openai::chat::handle))
-            .route("/v1/completions", post(openai::completions::handle))
-            .route("/v1/embeddings", post(openai::embeddings::handle))
-            .route("/embeddings", post(openai::embeddings::handle))
-            .route("/v1/rerank", post(scores::rerank::handle))
-            .route("/rerank", post(tei::rerank::either))
-            .route("/v2/rerank", post(scores::rerank::handle))
-            .route("/v1/score", post(scores::score::handle))
-            .route("/score", post(scores::score::handle))
-            .route("/v1/classify", post(scores::classify::handle))
-            .route("/classify", post(scores::classify::handle))
-            .route("/", post(tei::root))
-            .route("/embed", post(tei::embed::embed))
-            .route("/embed_all", post(tei::embed::embed_all))
-            .route("/embed_sparse", post(tei::embed::embed_sparse))
-            .route("/predict", post(tei::predict::handle))
-            .route("/similarity", post(tei::similarity::handle))
-            .route("/info", get(tei::info::handle))
-            .route("/v1/models", get(openai::models::list))
-            .route("/v1/models/{*id}", get(openai::models::show))
-            .route("/tokenize", post(tokens::tokenize))
-            .route("/detokenize", post(tokens::detokenize))
-            .route("/health", get(ops::health))
-            .route("/alive", get(ops::alive))
-            .route("/ready", get(ops::ready))
-            .route("/version", get(ops::version))
-            .route("/metrics", get(ops::metrics))
-            .fallback(not_found)
-            .method_not_allowed_fallback(method_not_allowed)
-            .layer(middleware::from_fn_with_state(Arc::clone(&self), track::track))
-            .with_state(self)
-    }
-}
-
-async fn not_found(request: Request) -> ApiError {
-    ApiError::route_not_found(request.method().as_str(), request.uri().path())
-}
-
-async fn method_not_allowed(request: Request) -> ApiError {
-    ApiError::method_not_allowed(request.method().as_str(), request.uri().path())
 }

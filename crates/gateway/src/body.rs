@@ -12,9 +12,9 @@ use http_body_util::BodyExt as _;
 use tokio::time::Instant;
 
 use crate::{
-    Config,
     app::App,
     bodies::{Room, Share},
+    config::Config,
     error::ApiError,
     fields::Fields,
     json::Json,

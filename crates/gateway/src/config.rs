@@ -8,7 +8,7 @@ use figment::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::{GatewayError, limits::SECONDS_MAX};
+use crate::{error::GatewayError, limits::SECONDS_MAX};
 
 /// The gateway's settings.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -14,7 +14,7 @@ use tonic::{
 use tower::{ServiceExt as _, util::BoxCloneSyncService};
 
 use crate::{
-    GatewayError,
+    error::GatewayError,
     limits::{
         ENGINE_CONNECT_TIMEOUT, ENGINE_MESSAGE_BYTES_MAX, ENGINE_PING_TIMEOUT, ENGINE_STATE_TIMEOUT,
         ENGINE_TOKENS_TIMEOUT,

@@ -1,6 +1,6 @@
-//! Every error that a client can see, and the one table from gRPC statuses to HTTP.
+//! Every error that a client can see, and the one table from gRPC statuses to HTTP; and why a gateway does not start.
 
-use std::fmt::Display;
+use std::{fmt::Display, io, net::SocketAddr};
 
 use axum::{
     http::{HeaderValue, StatusCode, header},
@@ -13,6 +13,30 @@ use crate::{
     limits::{MESSAGE_BYTES_MAX, PARAM_BYTES_MAX, QUOTE_CHARS_MAX, RETRY_AFTER_S_MAX},
     request_id::random_id,
 };
+
+/// Why the gateway did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum GatewayError {
+    /// A setting is unknown, of the wrong type or out of range.
+    #[error("gateway configuration: {0}")]
+    Config(String),
+    /// The address cannot be listened on.
+    #[error("cannot listen on {address}: {source}; choose another host or port (0 picks a free one)")]
+    Bind {
+        /// The address that was asked for.
+        address: SocketAddr,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// The engine's address is not one.
+    #[error("engine address {uri}: {reason}")]
+    Engine {
+        /// The address that was given.
+        uri: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+}
 
 /// gRPC code → HTTP status, `type`, `code`. A status with `error-code` metadata brings its own `code`.
 const STATUSES: [(Code, u16, &str, Option<&str>); 15] = [

@@ -1,6 +1,6 @@
 //! The server: one listener, its connections, and the way down.
 
-use std::{future::Future, io, net::SocketAddr, pin::pin, sync::Arc, time::Duration};
+use std::{future::Future, net::SocketAddr, pin::pin, sync::Arc, time::Duration};
 
 use axum::Router;
 use hyper::{
@@ -20,36 +20,14 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    Config,
     app::App,
+    config::Config,
     engine::{Engine, LocalEngine},
+    error::GatewayError,
     limits::{ACCEPT_PAUSE, ENGINE_PING_TIMEOUT, HEADERS_TIMEOUT, LINGER_TIMEOUT},
     peer::{Peer, Socket},
+    routes::router,
 };
-
-/// Why the gateway did not start.
-#[derive(Debug, thiserror::Error)]
-pub enum GatewayError {
-    /// A setting is unknown, of the wrong type or out of range.
-    #[error("gateway configuration: {0}")]
-    Config(String),
-    /// The address cannot be listened on.
-    #[error("cannot listen on {address}: {source}; choose another host or port (0 picks a free one)")]
-    Bind {
-        /// The address that was asked for.
-        address: SocketAddr,
-        /// The system's reason.
-        source: io::Error,
-    },
-    /// The engine's address is not one.
-    #[error("engine address {uri}: {reason}")]
-    Engine {
-        /// The address that was given.
-        uri: String,
-        /// What is wrong with it.
-        reason: String,
-    },
-}
 
 /// A gateway that is bound to its port and does not serve yet.
 #[derive(Debug)]
@@ -107,7 +85,7 @@ impl Gateway {
         let drain_s = Duration::from_secs(app.config.drain_s);
         let permits = Arc::new(Semaphore::new(app.config.connections_max));
         let connections = Connections {
-            router: Arc::clone(&app).router(),
+            router: router(Arc::clone(&app)),
             app: Arc::clone(&app),
             graceful: GracefulShutdown::new(),
             closed: CancellationToken::new(),

@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use axum::http::{HeaderMap, Uri, header, uri::Authority};
 
-use crate::{Config, error::ApiError};
+use crate::{config::Config, error::ApiError};
 
 /// The hosts that are answered to.
 #[derive(Debug)]

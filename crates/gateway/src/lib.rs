@@ -3,17 +3,16 @@
 //!
 //! It keeps no state between requests and knows nothing of models; it checks requests, changes their shape,
 //! and changes the events that come back. [`Gateway`] is the server, [`Config`] its settings. A request goes
-//! `track` (id, metrics, admission) → `body` (bytes to `json`, in the room that `bodies` has for them) → `openai::chat` or `openai::completions` (fields
-//! to a plan, by `openai::convert`) → `openai::generation` (gRPC events) → `openai::sse` or one JSON answer. Vectors
-//! go `vectors::convert` → `vectors::calls` (several gRPC calls) → `vectors::answer`; what is asked for scores is in
-//! `scores`, TEI's routes in `tei`.
+//! `routes` → `track` (id, metrics, admission) → `body` (bytes to `json`, in the room that `bodies` has for them) →
+//! `openai::chat` or `openai::completions` (fields to a `plan`) → `openai::generation` (gRPC events) → `openai::sse` or
+//! one JSON answer. Vectors go `vectors::inputs` → `vectors::calls` (several gRPC calls) → `vectors::response`; what is
+//! asked for scores is in `scores`, TEI's routes in `tei`, and what the bodies of all of them have in common in `request`.
 
 mod answers;
 mod app;
 mod bodies;
 mod body;
 mod config;
-mod convert;
 mod drain;
 mod engine;
 mod error;
@@ -27,15 +26,20 @@ mod names;
 mod openai;
 mod ops;
 mod peer;
+mod request;
 mod request_id;
+mod routes;
 mod scores;
 mod select;
+mod status;
 mod tei;
 mod tokens;
 mod track;
+mod unsupported;
 mod until;
 mod vectors;
 
 pub use config::Config;
 pub use engine::LocalEngine;
-pub use gateway::{Gateway, GatewayError};
+pub use error::GatewayError;
+pub use gateway::Gateway;

@@ -1,6 +1,6 @@
 //! What a client calls the engine's fields in one request, so that an error names a field that it has sent.
 
-use crate::{Config, error::ApiError, fields::Fields};
+use crate::{config::Config, error::ApiError, fields::Fields};
 
 /// The engine's fields, each with the words that clients have for it. Of several that were sent the first is told.
 const NAMES: [(&str, &[&str]); 47] = [
@@ -58,26 +58,26 @@ const PROMPT: &[&str] = &["messages", "prompt", "content"];
 
 /// Those of the words in the table that a body has.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Sent(Vec<&'static str>);
+pub(crate) struct SentFields(Vec<&'static str>);
 
-impl Sent {
+impl SentFields {
     /// Of a body of which nothing has been read yet.
-    pub(crate) fn of(body: &Fields<'_>) -> Sent {
+    pub(crate) fn of(body: &Fields<'_>) -> SentFields {
         let mut sent = Vec::new();
         for word in NAMES.iter().flat_map(|(_, words)| words.iter().copied()) {
             if body.gives(word) && !sent.contains(&word) {
                 sent.push(word);
             }
         }
-        Sent(sent)
+        SentFields(sent)
     }
 
     /// What `read` makes of a body, and what the body has.
     pub(crate) fn beside<T>(
         read: impl FnOnce(Fields<'_>, &Config) -> Result<T, ApiError>,
-    ) -> impl FnOnce(Fields<'_>, &Config) -> Result<(T, Sent), ApiError> {
+    ) -> impl FnOnce(Fields<'_>, &Config) -> Result<(T, SentFields), ApiError> {
         move |fields, config| {
-            let sent = Sent::of(&fields);
+            let sent = SentFields::of(&fields);
             Ok((read(fields, config)?, sent))
         }
     }
@@ -108,11 +108,11 @@ impl Sent {
 mod tests {
     use serde_json::{Value, json};
 
-    use super::Sent;
+    use super::SentFields;
     use crate::fields::fields_of;
 
     fn name(body: Value, engine: &str) -> Option<String> {
-        Sent::of(&fields_of(&body, false)).name(engine)
+        SentFields::of(&fields_of(&body, false)).name(engine)
     }
 
     #[test]

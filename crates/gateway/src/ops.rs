@@ -14,8 +14,8 @@ use serde_json::{Value, json};
 
 use crate::{
     app::App,
-    convert::{engine_health, model_health},
     error::ApiError,
+    status::{engine_health, model_health},
 };
 
 /// `GET /alive`: the process answers.

@@ -3,23 +3,29 @@
 use std::sync::Arc;
 
 use axum::{Json, extract::State};
+use bytes::Bytes;
+use hanzo_engine_proto::v1::{self, tokenize_request::Input};
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::{
     app::App,
     body::{self, Incoming},
-    convert,
     error::ApiError,
-    names::Sent,
+    fields::{Field, Fields},
+    limits::CHAT_TOOLS_MAX,
+    names::SentFields,
+    openai::prompt,
+    request::{either, model},
 };
 
 /// Text or messages to token ids.
 pub(crate) async fn tokenize(
     State(app): State<Arc<App>>,
     incoming: Incoming,
-) -> Result<Json<convert::Tokenized>, ApiError> {
+) -> Result<Json<Tokenized>, ApiError> {
     let received = body::read(&app, incoming).await?;
-    let read = Sent::beside(|fields, _| convert::tokenize_request(fields));
+    let read = SentFields::beside(|fields, _| tokenize_request(fields));
     let (((request, shown), sent), _room) = received.into(read).await?;
     let answer = app.engine.clone().tokenize(request).await;
     let answer = answer.map_err(|status| ApiError::from(status).renamed(|field| sent.name(field)))?;
@@ -32,9 +38,150 @@ pub(crate) async fn detokenize(
     incoming: Incoming,
 ) -> Result<Json<Value>, ApiError> {
     let received = body::read(&app, incoming).await?;
-    let read = Sent::beside(|fields, _| convert::detokenize_request(fields));
+    let read = SentFields::beside(|fields, _| detokenize_request(fields));
     let ((request, sent), _room) = received.into(read).await?;
     let answer = app.engine.clone().detokenize(request).await;
     let answer = answer.map_err(|status| ApiError::from(status).renamed(|field| sent.name(field)))?;
     Ok(Json(json!({"prompt": answer.text})))
+}
+
+/// How `/tokenize` shows tokens.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Shown {
+    Ids,
+    /// vLLM's: a list of the tokens' texts beside the ids.
+    Strings,
+    /// llama.cpp's: each id with its text.
+    Pieces,
+}
+
+/// The request of `/tokenize`, and how it is to be answered: `prompt`, or `messages` with the fields of a chat's
+/// prompt, as vLLM has them; or `content`, as llama.cpp has it.
+fn tokenize_request(mut fields: Fields) -> Result<(v1::TokenizeRequest, Shown), ApiError> {
+    let model = model(&mut fields)?;
+    let content = fields.take("content");
+    // Each server's own default.
+    let default = content.is_some().then_some(false);
+    let (input, add_special_tokens, parse_special) = match (fields.take("prompt"), content) {
+        (Some(_), Some(content)) => {
+            return Err(content.error("means the same as prompt; send one of them"));
+        }
+        (None, None) => {
+            let tools_json = tools(&mut fields)?;
+            let chat = prompt::chat(&mut fields)?;
+            if let Some(field) = fields.take("add_special_tokens")
+                && field.boolean()?
+            {
+                let problem = "not supported with messages: the template says which special tokens there are";
+                return Err(ApiError::unsupported("add_special_tokens", problem));
+            }
+            (Input::Chat(v1::Chat { tools_json, ..chat }), None, None)
+        }
+        (Some(text), None) | (None, Some(text)) => {
+            let add = either(&mut fields, "add_special_tokens", "add_special")?;
+            let add = add.map(|field| field.boolean()).transpose()?.or(default);
+            let parse = fields.take("parse_special").map(|field| field.boolean()).transpose()?;
+            (Input::Text(text.string()?), add, parse)
+        }
+    };
+    let shown = match (fields.flag("return_token_strs")?, fields.flag("with_pieces")?) {
+        (true, true) => {
+            let problem = "cannot be combined with return_token_strs: tokens are shown in one way";
+            return Err(ApiError::field("with_pieces", problem));
+        }
+        (true, false) => Shown::Strings,
+        (false, true) => Shown::Pieces,
+        (false, false) => Shown::Ids,
+    };
+    fields.finish()?;
+    let pieces = shown != Shown::Ids;
+    let input = Some(input);
+    let request = v1::TokenizeRequest { model, input, add_special_tokens, parse_special, pieces };
+    Ok((request, shown))
+}
+
+/// The tools that a template is shown, each as it came.
+fn tools(fields: &mut Fields) -> Result<Vec<String>, ApiError> {
+    let Some(field) = fields.take("tools") else { return Ok(Vec::new()) };
+    let tool = |field: Field| match field.value().is_object() {
+        true => Ok(field.value().to_text()),
+        false => Err(field.error("expected an object")),
+    };
+    let mut list = field.list()?;
+    let tools = list.by_ref().take(CHAT_TOOLS_MAX).map(tool).collect::<Result<_, _>>()?;
+    match list.next() {
+        Some(_) => Err(field.error(format!("has more than {CHAT_TOOLS_MAX} tools"))),
+        None => Ok(tools),
+    }
+}
+
+/// The answer of `/tokenize`. Written as it is: a JSON value of each id would take up eighteen times the id.
+#[derive(Debug, Serialize)]
+pub(crate) struct Tokenized {
+    tokens: Tokens,
+    count: usize,
+    max_model_len: u32,
+    prompt: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token_strs: Option<Vec<String>>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+enum Tokens {
+    Ids(Vec<u32>),
+    Pieces(Vec<Token>),
+}
+
+#[derive(Debug, Serialize)]
+struct Token {
+    id: u32,
+    piece: Piece,
+}
+
+/// A token's text, or its bytes where it is only a part of a character.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+enum Piece {
+    Text(String),
+    Bytes(Vec<u8>),
+}
+
+impl Shown {
+    /// The answer of `/tokenize`.
+    fn answer(self, answer: v1::TokenizeResponse) -> Tokenized {
+        let v1::TokenizeResponse { ids, text, context_tokens_max, pieces } = answer;
+        let strings = || pieces.iter().map(|piece| String::from_utf8_lossy(piece).into_owned()).collect();
+        Tokenized {
+            count: ids.len(),
+            max_model_len: context_tokens_max,
+            prompt: text,
+            token_strs: (self == Shown::Strings).then(strings),
+            tokens: match self {
+                Shown::Ids | Shown::Strings => Tokens::Ids(ids),
+                Shown::Pieces => {
+                    let token = |(id, piece)| Token { id, piece: Piece::of(piece) };
+                    Tokens::Pieces(ids.into_iter().zip(&pieces).map(token).collect())
+                }
+            },
+        }
+    }
+}
+
+impl Piece {
+    fn of(piece: &Bytes) -> Piece {
+        match std::str::from_utf8(piece) {
+            Ok(text) => Piece::Text(text.to_owned()),
+            Err(_) => Piece::Bytes(piece.to_vec()),
+        }
+    }
+}
+
+/// The request of `/detokenize`: `tokens`, and whether to leave special ones out.
+fn detokenize_request(mut fields: Fields) -> Result<v1::DetokenizeRequest, ApiError> {
+    let model = model(&mut fields)?;
+    let ids = fields.require("tokens")?.token_ids()?;
+    let skip_special_tokens = fields.flag("skip_special_tokens")?;
+    fields.finish()?;
+    Ok(v1::DetokenizeRequest { model, ids, skip_special_tokens })
 }

@@ -110,7 +110,7 @@ impl Database {
     /// The folded names of all records, in order.
     pub(crate) fn names(&self) -> Result<Vec<String>, StoreError> {
         let names =
-            self.ask("reading", || self.trees.models.iter().keys().collect::<sled::Result<Vec<_>>>())?;
+            self.guarded("reading", || self.trees.models.iter().keys().collect::<sled::Result<Vec<_>>>())?;
         Ok(names.iter().map(|key| String::from_utf8_lossy(key).into_owned()).collect())
     }
 
@@ -153,7 +153,7 @@ impl Database {
         prefix.push(0);
         let mut found = Vec::new();
         let scan = || self.trees.paths.scan_prefix(&prefix).keys().collect::<sled::Result<Vec<_>>>();
-        for key in self.ask("reading", scan)? {
+        for key in self.guarded("reading", scan)? {
             let name = String::from_utf8_lossy(&key[prefix.len()..]).into_owned();
             if let Some(entry) = self.exact(&name)?
                 && let Ok(record) = self.decode(&entry)
@@ -362,7 +362,7 @@ impl Database {
             return Ok(());
         }
         self.make_room(bytes)?;
-        self.ask("counting blobs", || tree.apply_batch(batch).and_then(|()| self.trees.db.flush()))?;
+        self.guarded("counting blobs", || tree.apply_batch(batch).and_then(|()| self.trees.db.flush()))?;
         Ok(())
     }
 
@@ -423,7 +423,7 @@ impl Database {
         if pulls.is_empty() {
             return Ok(());
         }
-        self.ask("forgetting a pull", || {
+        self.guarded("forgetting a pull", || {
             match key {
                 Some(key) => pulls.remove(key).map(drop)?,
                 None => pulls.clear()?,
@@ -436,7 +436,7 @@ impl Database {
     fn insert(&self, tree: &sled::Tree, key: &str, value: &impl Serialize) -> Result<(), StoreError> {
         let encoded = encode(value)?;
         self.make_room(encoded.len())?;
-        self.ask(&format!("writing {key}"), || {
+        self.guarded(&format!("writing {key}"), || {
             tree.insert(key, encoded).and_then(|_| self.trees.db.flush())
         })?;
         Ok(())
@@ -448,16 +448,16 @@ impl Database {
     }
 
     fn all(&self, tree: &sled::Tree) -> Result<Vec<(sled::IVec, sled::IVec)>, StoreError> {
-        self.ask("reading", || tree.iter().collect())
+        self.guarded("reading", || tree.iter().collect())
     }
 
     fn value(&self, tree: &sled::Tree, key: &[u8]) -> Result<Option<sled::IVec>, StoreError> {
-        self.ask("reading", || tree.get(key))
+        self.guarded("reading", || tree.get(key))
     }
 
     /// Asks sled, which panics on some damages.
-    fn ask<T>(&self, doing: &str, ask: impl FnOnce() -> sled::Result<T>) -> Result<T, StoreError> {
-        match catch_unwind(AssertUnwindSafe(ask)) {
+    fn guarded<T>(&self, doing: &str, work: impl FnOnce() -> sled::Result<T>) -> Result<T, StoreError> {
+        match catch_unwind(AssertUnwindSafe(work)) {
             Ok(answer) => answer.map_err(|error| self.failed_because(doing, in_words(&error))),
             Err(panic) => Err(self.failed_because(doing, said(&*panic))),
         }
@@ -473,7 +473,7 @@ impl Database {
         }
         self.derive()?;
         let meta = &self.trees.meta;
-        self.ask("counting blobs", || {
+        self.guarded("counting blobs", || {
             meta.insert(DERIVED_KEY, version.as_bytes()).and_then(|_| self.trees.db.flush())
         })?;
         Ok(())

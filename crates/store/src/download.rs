@@ -2,7 +2,7 @@
 //! where not; digested while it is written; going on after any crash from what the journal says is there.
 
 use crate::digest::{Digest, Hasher, sha256_of};
-use crate::http::{Answer, Ask, Auth, Fault, Http, shown, unquoted};
+use crate::http::{Auth, Fault, Get, Http, HttpResponse, shown, unquoted};
 use crate::journal::{Header, Journal};
 use crate::layout::{self, Layout};
 use crate::limits::{ATTEMPTS_MAX, FILE_BYTES_MAX, RESTARTS_MAX, SPARE_BYTES};
@@ -84,7 +84,7 @@ impl Downloader {
         let (mut changes, mut breaks, mut distrusted) = (0, 0, false);
         loop {
             let ended = match self.attempt(wanted, state, &part, &journal).await {
-                Ok(whole) => match self.settle(wanted, whole, state, &part, &journal, pin).await {
+                Ok(whole) => match self.finish_part(wanted, whole, state, &part, &journal, pin).await {
                     // What an earlier process left may have been lost by the disk: once more, all of it.
                     Err((PullError::DigestMismatch { .. }, true)) if !distrusted => {
                         distrusted = true;
@@ -223,7 +223,7 @@ impl Downloader {
     /// The first request, which shows whether the server has ranges.
     async fn first(&self, wanted: &Wanted) -> Result<First, Ended> {
         let last = stream::CHUNK_LAST.min(wanted.size_bytes.unwrap_or(u64::MAX).saturating_sub(1));
-        let ask = Ask {
+        let get = Get {
             url: &wanted.url,
             auth: wanted.auth.as_ref(),
             range: Some((0, last)),
@@ -232,7 +232,7 @@ impl Downloader {
         };
         let mut attempts = 0;
         loop {
-            let (why, after) = match self.http.get(&ask).await {
+            let (why, after) = match self.http.get(&get).await {
                 Ok(answer) => return First::of(wanted, answer),
                 Err(Fault::Passing { why, after, .. }) => (why, after),
                 Err(fault) => return Err(stream::final_fault(wanted, fault).into()),
@@ -250,7 +250,7 @@ impl Downloader {
         wanted: &Arc<Wanted>,
         state: &Arc<FileState>,
         part: Part,
-        first: Option<Answer>,
+        first: Option<HttpResponse>,
     ) -> Result<Whole, Ended> {
         let before = part.journal.lock().map_or(0, |journal| journal.done.bytes());
         state.total.store(part.total, Relaxed);
@@ -261,7 +261,7 @@ impl Downloader {
     }
 
     /// Compares digests and makes the part a blob. The flag of an error: some of the part was from earlier.
-    async fn settle(
+    async fn finish_part(
         &self,
         wanted: &Arc<Wanted>,
         whole: Whole,
@@ -307,13 +307,13 @@ impl Downloader {
 
 enum First {
     /// The server has ranges; the file has so many bytes.
-    Ranges(Answer, u64),
+    Ranges(HttpResponse, u64),
     /// It sends all of it; the length, if it says that.
-    Stream(Answer, Option<u64>),
+    Stream(HttpResponse, Option<u64>),
 }
 
 impl First {
-    fn of(wanted: &Wanted, answer: Answer) -> Result<Self, Ended> {
+    fn of(wanted: &Wanted, answer: HttpResponse) -> Result<Self, Ended> {
         let response = &answer.response;
         if response.status() == StatusCode::PARTIAL_CONTENT {
             return match content_range(response.headers()) {

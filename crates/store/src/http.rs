@@ -62,18 +62,18 @@ impl Auth {
 
 /// A request.
 #[derive(Clone)]
-pub(crate) struct Ask<'a> {
+pub(crate) struct Get<'a> {
     pub(crate) url: &'a Url,
     pub(crate) auth: Option<&'a Auth>,
     /// First byte, and last byte inclusive.
     pub(crate) range: Option<(u64, u64)>,
     pub(crate) accept: Option<&'a str>,
-    /// The address is what a server of the internet led to, see [`Answer::led_by_public`].
+    /// The address is what a server of the internet led to, see [`HttpResponse::led_by_public`].
     pub(crate) led_by_public: bool,
 }
 
 /// What a server answered, its body not read yet. The status is a success.
-pub(crate) struct Answer {
+pub(crate) struct HttpResponse {
     pub(crate) response: Response,
     /// Where redirects led.
     pub(crate) url: Url,
@@ -122,16 +122,16 @@ impl Http {
     }
 
     /// Asks, following redirects.
-    pub(crate) async fn get(&self, ask: &Ask<'_>) -> Result<Answer, Fault> {
-        let mut url = ask.url.clone();
+    pub(crate) async fn get(&self, get: &Get<'_>) -> Result<HttpResponse, Fault> {
+        let mut url = get.url.clone();
         let mut been = Vec::new();
         let mut asked = false;
-        let mut led_by_public = ask.led_by_public;
+        let mut led_by_public = get.led_by_public;
         loop {
-            let response = self.send(&url, ask, led_by_public).await?;
+            let response = self.send(&url, get, led_by_public).await?;
             let status = response.status();
             if status == StatusCode::UNAUTHORIZED
-                && let Some(auth) = ask.auth.filter(|auth| auth.asks && auth.origin.origin() == url.origin())
+                && let Some(auth) = get.auth.filter(|auth| auth.asks && auth.origin.origin() == url.origin())
                 && let Some(challenge) = response.headers().get(WWW_AUTHENTICATE)
                 && !std::mem::replace(&mut asked, true)
             {
@@ -168,14 +168,14 @@ impl Http {
             been.push(std::mem::replace(&mut url, next));
             if been.len() > REDIRECTS_MAX {
                 return Err(Fault::Final(PullError::Redirect {
-                    url: shown(ask.url),
+                    url: shown(get.url),
                     why: format!("more than {REDIRECTS_MAX} times"),
                 }));
             }
         }
     }
 
-    async fn send(&self, url: &Url, ask: &Ask<'_>, led_by_public: bool) -> Result<Response, Fault> {
+    async fn send(&self, url: &Url, get: &Get<'_>, led_by_public: bool) -> Result<Response, Fault> {
         if self.offline {
             return Err(Fault::Final(PullError::Offline { what: shown(url) }));
         }
@@ -186,13 +186,13 @@ impl Http {
         };
         // Compressed, byte ranges would be of something else.
         let mut request = client.get(url.clone()).header(ACCEPT_ENCODING, "identity");
-        if let Some(accept) = ask.accept {
+        if let Some(accept) = get.accept {
             request = request.header(ACCEPT, accept);
         }
-        if let Some((first, last)) = ask.range {
+        if let Some((first, last)) = get.range {
             request = request.header(RANGE, format!("bytes={first}-{last}"));
         }
-        if let Some(header) = ask.auth.and_then(|auth| auth.header_for(url)) {
+        if let Some(header) = get.auth.and_then(|auth| auth.header_for(url)) {
             request = request.header(AUTHORIZATION, header);
         }
         match tokio::time::timeout(self.stall, request.send()).await {
@@ -223,8 +223,8 @@ impl Http {
             .query_pairs_mut()
             .extend_pairs(fields.iter().filter(|(key, _)| key == "service" || key == "scope"));
         let led_by_public = from == Reach::Public;
-        let ask = Ask { url: &realm, auth: None, range: None, accept: None, led_by_public };
-        let mut response = self.send(&realm, &ask, led_by_public).await?;
+        let get = Get { url: &realm, auth: None, range: None, accept: None, led_by_public };
+        let mut response = self.send(&realm, &get, led_by_public).await?;
         if response.status().is_redirection() {
             return Err(refused("it asks for a token from an address that redirects"));
         }
@@ -242,10 +242,15 @@ impl Http {
         token.map(str::to_owned).ok_or_else(|| refused("the answer has no token"))
     }
 
-    async fn judge(&self, mut response: Response, url: Url, led_by_public: bool) -> Result<Answer, Fault> {
+    async fn judge(
+        &self,
+        mut response: Response,
+        url: Url,
+        led_by_public: bool,
+    ) -> Result<HttpResponse, Fault> {
         let status = response.status();
         if status.is_success() {
-            return Ok(Answer { response, url, led_by_public });
+            return Ok(HttpResponse { response, url, led_by_public });
         }
         if status == StatusCode::TOO_MANY_REQUESTS || status.is_server_error() {
             let after = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok());
@@ -282,13 +287,13 @@ impl Http {
     /// who has not seen anything yet. A status that means no is for `no` to explain.
     pub(crate) async fn small(
         &self,
-        ask: &Ask<'_>,
+        get: &Get<'_>,
         bytes_max: usize,
         no: impl Fn(StatusCode, &HeaderMap) -> Option<PullError> + Send + Sync,
     ) -> Result<(Vec<u8>, HeaderMap), PullError> {
         let (mut attempts, mut reached) = (0, false);
         loop {
-            let (why, after, connected) = match self.small_once(ask, bytes_max).await {
+            let (why, after, connected) = match self.small_once(get, bytes_max).await {
                 Ok(read) => return Ok(read),
                 Err(Fault::Final(error)) => return Err(error),
                 Err(Fault::Status { status, url, headers, detail }) => {
@@ -300,14 +305,14 @@ impl Http {
             attempts += 1;
             reached |= connected;
             if attempts >= if reached { ATTEMPTS_MAX } else { UNREACHED_ATTEMPTS_MAX } {
-                return Err(PullError::Network { url: shown(ask.url), attempts, why });
+                return Err(PullError::Network { url: shown(get.url), attempts, why });
             }
             self.pause(attempts, after).await;
         }
     }
 
-    async fn small_once(&self, ask: &Ask<'_>, bytes_max: usize) -> Result<(Vec<u8>, HeaderMap), Fault> {
-        let Answer { mut response, url, .. } = self.get(ask).await?;
+    async fn small_once(&self, get: &Get<'_>, bytes_max: usize) -> Result<(Vec<u8>, HeaderMap), Fault> {
+        let HttpResponse { mut response, url, .. } = self.get(get).await?;
         let headers = response.headers().clone();
         Ok((self.whole(&mut response, &url, bytes_max).await?, headers))
     }

@@ -150,7 +150,7 @@ impl Layout {
 
     /// Gives a staged folder its name, or the next free one after it: a folder that is there already may be open
     /// in a program, and is never changed.
-    pub(crate) fn settle(&self, stage: &Path, folder: &str) -> io::Result<PathBuf> {
+    pub(crate) fn publish(&self, stage: &Path, folder: &str) -> io::Result<PathBuf> {
         sync_tree(stage)?;
         let names = std::iter::once(folder.to_owned()).chain((2_u32..).map(|n| format!("{folder}-{n}")));
         for name in names {

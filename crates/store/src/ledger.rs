@@ -37,7 +37,7 @@ pub(crate) struct Contents {
 
 /// What a ledger says.
 #[derive(Debug, Default)]
-pub(crate) struct Told {
+pub(crate) struct Replayed {
     pub(crate) contents: Contents,
     /// Schema version of the records.
     pub(crate) version: u32,
@@ -71,7 +71,7 @@ pub(crate) struct Mark {
 }
 
 /// Reads the ledger at `path`; none where there is none.
-pub(crate) fn read(path: &Path) -> io::Result<Option<Told>> {
+pub(crate) fn read(path: &Path) -> io::Result<Option<Replayed>> {
     let file = match File::open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         other => other?,
@@ -80,7 +80,7 @@ pub(crate) fn read(path: &Path) -> io::Result<Option<Told>> {
         return Err(io::Error::other("not a regular file"));
     }
     let mut reader = BufReader::new(file);
-    let mut told = Told::default();
+    let mut told = Replayed::default();
     let mut line = Vec::new();
     loop {
         line.clear();
@@ -108,7 +108,7 @@ pub(crate) fn read(path: &Path) -> io::Result<Option<Told>> {
     }
 }
 
-impl Told {
+impl Replayed {
     fn take(&mut self, number: u64, line: &[u8]) {
         let Ok((_, entry)) = parse(line) else { return };
         self.last = number;
@@ -147,7 +147,7 @@ impl Told {
 
 impl Ledger {
     /// Opens the ledger that said `told`, to go on after its last whole line.
-    pub(crate) fn open(path: &Path, told: &Told) -> io::Result<Self> {
+    pub(crate) fn open(path: &Path, told: &Replayed) -> io::Result<Self> {
         let file = OpenOptions::new().append(true).open(path)?;
         if file.metadata()?.len() > told.bytes {
             // What follows would be read as one line with the piece that was cut off.

@@ -5,7 +5,7 @@
 
 use crate::StoreError;
 use crate::layout::Layout;
-use crate::ledger::{self, Contents, Ledger, Told};
+use crate::ledger::{self, Contents, Ledger, Replayed};
 use crate::limits::{CACHE_BYTES, LOCK_WAIT_MS, OPEN_MAX};
 use crate::name::fold;
 use crate::plan::cut_name;
@@ -35,7 +35,7 @@ pub(crate) struct Opened {
 
 /// Why sled's files cannot be used.
 #[derive(Debug)]
-enum Trouble {
+enum OpenFault {
     /// They are damaged.
     Damaged(String),
     /// Something else: full, forbidden, in use.
@@ -43,7 +43,7 @@ enum Trouble {
 }
 
 /// A sled database that was read through.
-struct Looked {
+struct ReadThrough {
     trees: Trees,
     contents: Contents,
     /// What its version says; none: nothing was ever written here.
@@ -57,9 +57,9 @@ pub(crate) fn open(layout: &Layout, schema: &Schema, mend: bool) -> Result<Opene
     let lock = lock(layout)?;
     let dir = layout.dir();
     layout.reserve.make_room(0);
-    let told = ledger::read(&layout.ledger());
-    let (told, ledger_damage) = match told {
-        Ok(told) => (told, None),
+    let replayed = ledger::read(&layout.ledger());
+    let (replayed, ledger_damage) = match replayed {
+        Ok(replayed) => (replayed, None),
         Err(error) if is_outer(&error) => return Err(StoreError::file(&layout.ledger())(error)),
         Err(error) => (None, Some(error.to_string())),
     };
@@ -68,12 +68,12 @@ pub(crate) fn open(layout: &Layout, schema: &Schema, mend: bool) -> Result<Opene
         opening.goes_on()?;
     }
     let (trees, ledger) = match open_and_look(dir, &layout.database()) {
-        Err(Trouble::Refused(error)) => return Err(error),
-        Err(Trouble::Damaged(why)) => {
-            let contents = opening.merged(Contents::default(), told.as_ref(), &ledger_damage);
-            opening.anew(why, contents, told.map_or(0, |told| told.last), None)?
+        Err(OpenFault::Refused(error)) => return Err(error),
+        Err(OpenFault::Damaged(why)) => {
+            let contents = opening.merged(Contents::default(), replayed.as_ref(), &ledger_damage);
+            opening.anew(why, contents, replayed.map_or(0, |replayed| replayed.last), None)?
         }
-        Ok(looked) => opening.compare(looked, told, ledger_damage)?,
+        Ok(read) => opening.compare(read, replayed, ledger_damage)?,
     };
     let Opening { repaired, incomplete, .. } = opening;
     layout.reserve.keep();
@@ -121,34 +121,34 @@ impl Opening<'_> {
     }
 
     /// Brings a database of an older version to this one.
-    fn migrate_database(&self, looked: &mut Looked, found: u32) -> Result<(), StoreError> {
+    fn migrate_database(&self, read: &mut ReadThrough, found: u32) -> Result<(), StoreError> {
         if found == self.schema.version {
             return Ok(());
         }
         let doing = format!("bringing its records from version {found} to {}", self.schema.version);
-        self.make_room(&looked.contents, &doing)?;
-        looked.trees.migrate(self.schema, found, self.layout.dir())?;
-        looked.contents = looked.trees.contents(self.layout.dir())?;
+        self.make_room(&read.contents, &doing)?;
+        read.trees.migrate(self.schema, found, self.layout.dir())?;
+        read.contents = read.trees.contents(self.layout.dir())?;
         Ok(())
     }
 
     fn compare(
         &mut self,
-        mut looked: Looked,
-        told: Option<Told>,
+        mut read: ReadThrough,
+        replayed: Option<Replayed>,
         ledger_damage: Option<String>,
     ) -> Result<(Trees, Ledger), StoreError> {
         let at = self.layout.ledger();
         let dir = self.layout.dir().to_owned();
         let version = self.schema.version;
-        if let Some(found) = looked.version.filter(|found| *found > version) {
+        if let Some(found) = read.version.filter(|found| *found > version) {
             return Err(StoreError::Newer { dir, found, known: version });
         }
         let write = |contents: &Contents, after: u64| {
             Ledger::write(&at, version, contents, after).map_err(|error| self.layout.failed(&at, error))
         };
-        let Some(mut told) = told else {
-            let was_used = looked.version.is_some();
+        let Some(mut replayed) = replayed else {
+            let was_used = read.version.is_some();
             if let Some(why) = ledger_damage {
                 self.mended(format!("its ledger cannot be read ({why})"))?;
                 self.incomplete |= !was_used;
@@ -161,72 +161,72 @@ impl Opening<'_> {
             }
             self.note_incomplete()?;
             self.layout.step();
-            match looked.version {
-                Some(found) => self.migrate_database(&mut looked, found)?,
-                None => looked.trees.set_version(version, &dir)?,
+            match read.version {
+                Some(found) => self.migrate_database(&mut read, found)?,
+                None => read.trees.set_version(version, &dir)?,
             }
             self.layout.step();
-            let ledger = write(&readable(&looked.contents), looked.line)?;
-            looked.trees.set_line(ledger.last(), &dir)?;
-            return Ok((looked.trees, ledger));
+            let ledger = write(&readable(&read.contents), read.line)?;
+            read.trees.set_line(ledger.last(), &dir)?;
+            return Ok((read.trees, ledger));
         };
-        if told.version > version {
-            return Err(StoreError::Newer { dir, found: told.version, known: version });
+        if replayed.version > version {
+            return Err(StoreError::Newer { dir, found: replayed.version, known: version });
         }
-        if let Some(found) = looked.version.filter(|found| *found < version) {
-            self.migrate_database(&mut looked, found)?;
+        if let Some(found) = read.version.filter(|found| *found < version) {
+            self.migrate_database(&mut read, found)?;
         }
-        self.migrate(&mut told);
-        let sound = told.damaged.is_empty();
+        self.migrate(&mut replayed);
+        let sound = replayed.damaged.is_empty();
         // What no line can hold is in the database alone, and goes with it.
-        let (held, unreadable) = split(&looked.contents);
-        let mut differing = differing(&held, &told.contents);
-        let crashed = sound && looked.version.is_some() && told.last == looked.line + 1;
-        if crashed && told.last_key.as_ref().is_some_and(|last| differing.iter().all(|key| key == last)) {
+        let (held, unreadable) = split(&read.contents);
+        let mut differing = differing(&held, &replayed.contents);
+        let crashed = sound && read.version.is_some() && replayed.last == read.line + 1;
+        if crashed && replayed.last_key.as_ref().is_some_and(|last| differing.iter().all(|key| key == last)) {
             // A crash came between the ledger and the database: who asked has no answer yet.
             for key in &differing {
-                looked.trees.put(key, &told.contents, &dir)?;
+                read.trees.put(key, &replayed.contents, &dir)?;
             }
             differing.clear();
         }
         if sound && differing.is_empty() {
-            let ledger = Ledger::open(&at, &told).map_err(StoreError::file(&at))?;
-            looked.trees.set_version(version, &dir)?;
-            looked.trees.set_line(ledger.last(), &dir)?;
-            return Ok((looked.trees, ledger));
+            let ledger = Ledger::open(&at, &replayed).map_err(StoreError::file(&at))?;
+            read.trees.set_version(version, &dir)?;
+            read.trees.set_line(ledger.last(), &dir)?;
+            return Ok((read.trees, ledger));
         }
-        let has_all = told.contents.is_in(&looked.contents);
-        let is_ahead = looked.line >= told.last;
-        if looked.version.is_some() && is_ahead && (has_all || !sound || looked.line > told.last) {
+        let has_all = replayed.contents.is_in(&read.contents);
+        let is_ahead = read.line >= replayed.last;
+        if read.version.is_some() && is_ahead && (has_all || !sound || read.line > replayed.last) {
             // The database is whole: the ledger is what was damaged.
-            if !sound || looked.line > told.last {
+            if !sound || read.line > replayed.last {
                 self.mended("its ledger was damaged, and was written again from it".to_owned())?;
             }
-            let ledger = write(&readable(&looked.contents), looked.line.max(told.last))?;
-            looked.trees.set_line(ledger.last(), &dir)?;
-            return Ok((looked.trees, ledger));
+            let ledger = write(&readable(&read.contents), read.line.max(replayed.last))?;
+            read.trees.set_line(ledger.last(), &dir)?;
+            return Ok((read.trees, ledger));
         }
         let lost = differing.len();
-        let why = match looked.version {
+        let why = match read.version {
             None => "it was gone, or nothing of it can be read".to_owned(),
             Some(_) => format!("it had lost {lost} of its entries"),
         };
-        let (last, before) = (told.last.max(looked.line), std::mem::take(&mut looked.contents));
+        let (last, before) = (replayed.last.max(read.line), std::mem::take(&mut read.contents));
         // A sound ledger has everything it can hold; with a damaged one, what was read of the database counts too.
         self.incomplete |= unreadable != Contents::default();
         let before = if sound { unreadable } else { before };
-        let contents = self.merged(before, Some(&told), &None);
+        let contents = self.merged(before, Some(&replayed), &None);
         // Closed before its files are moved; one that has nothing need not be moved.
-        let empty = looked.version.is_none().then_some(looked);
+        let empty = read.version.is_none().then_some(read);
         self.anew(why, contents, last, empty)
     }
 
-    fn migrate(&self, told: &mut Told) {
-        if told.version == 0 || told.version >= self.schema.version {
+    fn migrate(&self, replayed: &mut Replayed) {
+        if replayed.version == 0 || replayed.version >= self.schema.version {
             return;
         }
-        for (key, encoded) in &mut told.contents.models {
-            match self.schema.migrate(told.version, encoded, self.layout.dir()) {
+        for (key, encoded) in &mut replayed.contents.models {
+            match self.schema.migrate(replayed.version, encoded, self.layout.dir()) {
                 Ok(migrated) => *encoded = migrated,
                 Err(why) => tracing::warn!(name = key, why, "record of the ledger not migrated"),
             }
@@ -234,19 +234,24 @@ impl Opening<'_> {
     }
 
     /// What the ledger has over what else is known, and what nobody has any more.
-    fn merged(&mut self, mut before: Contents, told: Option<&Told>, damage: &Option<String>) -> Contents {
-        let Some(told) = told else {
+    fn merged(
+        &mut self,
+        mut before: Contents,
+        replayed: Option<&Replayed>,
+        damage: &Option<String>,
+    ) -> Contents {
+        let Some(replayed) = replayed else {
             let why = damage.as_deref().unwrap_or("there is no ledger: an older version kept the store");
             self.only_manifests_are_left(why);
             return before;
         };
-        for (what, why) in &told.damaged {
+        for (what, why) in &replayed.damaged {
             let why = format!("damaged in the ledger too: {why}");
             self.repaired.dropped.push((cut_name(what), why));
         }
-        self.incomplete |= !told.damaged.is_empty();
-        before.models.extend(told.contents.models.clone());
-        before.aliases.extend(told.contents.aliases.clone());
+        self.incomplete |= !replayed.damaged.is_empty();
+        before.models.extend(replayed.contents.models.clone());
+        before.aliases.extend(replayed.contents.aliases.clone());
         before
     }
 
@@ -273,7 +278,7 @@ impl Opening<'_> {
         why: String,
         contents: Contents,
         last: u64,
-        empty: Option<Looked>,
+        empty: Option<ReadThrough>,
     ) -> Result<(Trees, Ledger), StoreError> {
         self.mended(why)?;
         let (dir, at, ledger) = (self.layout.dir().to_owned(), self.layout.database(), self.layout.ledger());
@@ -287,18 +292,18 @@ impl Opening<'_> {
         let ledger = Ledger::write(&ledger, self.schema.version, &readable(&contents), last)
             .map_err(|error| self.layout.failed(&ledger, error))?;
         self.layout.step();
-        let looked = match empty {
-            Some(looked) => looked,
+        let read = match empty {
+            Some(read) => read,
             None => {
                 self.repaired.database_moved_to = self.layout.set_aside(&at)?;
                 self.layout.step();
                 open_and_look(&dir, &at).map_err(|trouble| match trouble {
-                    Trouble::Refused(error) => error,
-                    Trouble::Damaged(why) => StoreError::Open { dir: dir.clone(), why },
+                    OpenFault::Refused(error) => error,
+                    OpenFault::Damaged(why) => StoreError::Open { dir: dir.clone(), why },
                 })?
             }
         };
-        let trees = looked.trees;
+        let trees = read.trees;
         for key in contents.models.keys().chain(contents.aliases.keys()).collect::<BTreeSet<_>>() {
             trees.put(key, &contents, &dir)?;
         }
@@ -382,25 +387,25 @@ fn lock(layout: &Layout) -> Result<File, StoreError> {
 }
 
 /// Opens sled's files and reads all of them, on a thread that may panic or never come back.
-fn open_and_look(dir: &Path, path: &Path) -> Result<Looked, Trouble> {
-    let refused = |why: String| Trouble::Refused(StoreError::Open { dir: dir.to_owned(), why });
+fn open_and_look(dir: &Path, path: &Path) -> Result<ReadThrough, OpenFault> {
+    let refused = |why: String| OpenFault::Refused(StoreError::Open { dir: dir.to_owned(), why });
     if let Ok(meta) = path.symlink_metadata()
         && !path.is_dir()
     {
         let what = if meta.is_symlink() { "a link to nowhere" } else { "a file" };
-        return Err(Trouble::Damaged(format!("{} is {what}, and no folder", path.display())));
+        return Err(OpenFault::Damaged(format!("{} is {what}, and no folder", path.display())));
     }
     let (sender, receiver) = mpsc::channel();
     let (dir, path) = (dir.to_owned(), path.to_owned());
     let thread = std::thread::Builder::new().name("store-open".to_owned());
     let spawned = thread.spawn(move || {
-        let looked = catch_unwind(AssertUnwindSafe(|| look(&dir, &path)));
-        let _ = sender.send(looked.unwrap_or_else(|panic| Err(Trouble::Damaged(said(&*panic)))));
+        let read = catch_unwind(AssertUnwindSafe(|| read_through(&dir, &path)));
+        let _ = sender.send(read.unwrap_or_else(|panic| Err(OpenFault::Damaged(said(&*panic)))));
     });
     spawned.map_err(|error| refused(format!("no thread to open it on: {error}")))?;
     match receiver.recv_timeout(OPEN_MAX) {
-        Ok(looked) => looked,
-        Err(_) => Err(Trouble::Damaged(format!("it did not open within {} s", OPEN_MAX.as_secs()))),
+        Ok(read) => read,
+        Err(_) => Err(OpenFault::Damaged(format!("it did not open within {} s", OPEN_MAX.as_secs()))),
     }
 }
 
@@ -411,7 +416,7 @@ pub(crate) fn said(panic: &(dyn std::any::Any + Send)) -> String {
     format!("the database's code failed: {}", text.lines().next().unwrap_or_default())
 }
 
-fn look(dir: &Path, path: &Path) -> Result<Looked, Trouble> {
+fn read_through(dir: &Path, path: &Path) -> Result<ReadThrough, OpenFault> {
     let db = open_sled(dir, path)?;
     let damaged = |error: sled::Error| trouble(dir, &error);
     let trees = Trees::of(db).map_err(damaged)?;
@@ -419,14 +424,14 @@ fn look(dir: &Path, path: &Path) -> Result<Looked, Trouble> {
         None => None,
         Some(text) => match text.parse::<u32>() {
             Ok(version) if version > 0 => Some(version),
-            _ => return Err(Trouble::Damaged(format!("its schema version reads {:?}", cut_name(&text)))),
+            _ => return Err(OpenFault::Damaged(format!("its schema version reads {:?}", cut_name(&text)))),
         },
     };
     let (contents, line) = (trees.read_all().map_err(damaged)?, trees.line().map_err(damaged)?);
-    Ok(Looked { trees, contents, version, line })
+    Ok(ReadThrough { trees, contents, version, line })
 }
 
-fn open_sled(dir: &Path, path: &Path) -> Result<sled::Db, Trouble> {
+fn open_sled(dir: &Path, path: &Path) -> Result<sled::Db, OpenFault> {
     // No background flushing: every change is flushed by its caller, and an idle store costs nothing.
     let config = sled::Config::new().path(path).cache_capacity(CACHE_BYTES).flush_every_ms(None);
     let until = Instant::now() + Duration::from_millis(LOCK_WAIT_MS);
@@ -436,7 +441,7 @@ fn open_sled(dir: &Path, path: &Path) -> Result<sled::Db, Trouble> {
             Err(error) if !is_locked(&error) => return Err(trouble(dir, &error)),
             // An older version does not know the store's own lock.
             Err(_) if Instant::now() >= until => {
-                return Err(Trouble::Refused(StoreError::Locked { dir: dir.to_owned() }));
+                return Err(OpenFault::Refused(StoreError::Locked { dir: dir.to_owned() }));
             }
             Err(_) => std::thread::sleep(Duration::from_millis(20)),
         }
@@ -444,13 +449,13 @@ fn open_sled(dir: &Path, path: &Path) -> Result<sled::Db, Trouble> {
 }
 
 /// What sled's error means.
-fn trouble(dir: &Path, error: &sled::Error) -> Trouble {
+fn trouble(dir: &Path, error: &sled::Error) -> OpenFault {
     match error {
-        sled::Error::Io(error) if is_full(error) => Trouble::Refused(StoreError::full(dir)),
+        sled::Error::Io(error) if is_full(error) => OpenFault::Refused(StoreError::full(dir)),
         sled::Error::Io(error) if is_outer(error) => {
-            Trouble::Refused(StoreError::Open { dir: dir.to_owned(), why: error.to_string() })
+            OpenFault::Refused(StoreError::Open { dir: dir.to_owned(), why: error.to_string() })
         }
-        other => Trouble::Damaged(in_words(other)),
+        other => OpenFault::Damaged(in_words(other)),
     }
 }
 

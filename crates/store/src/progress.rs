@@ -123,7 +123,7 @@ impl PullProgress {
     }
 
     /// As it is now. To be called from one place: the rate is over the time since the last call.
-    pub(crate) fn look(&self) -> Progress {
+    pub(crate) fn snapshot(&self) -> Progress {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         let files: Vec<FileProgress> = inner
             .files
@@ -152,7 +152,7 @@ impl PullProgress {
 impl PullProgress {
     /// As it was in the end: all of `record` is there, after so long.
     pub(crate) fn finished(&self, record: &ModelRecord, took: Duration) -> Progress {
-        let mut last = self.look();
+        let mut last = self.snapshot();
         for file in &mut last.files {
             let named = |known: &&FileRecord| known.path.ends_with(&file.name);
             let bytes = record.files.iter().find(named).map_or(file.bytes_done, |known| known.size_bytes);
@@ -212,16 +212,16 @@ mod tests {
     #[test]
     fn the_phase_is_that_of_the_last_file() {
         let pull = PullProgress::default();
-        assert_eq!(pull.look().phase, Phase::Resolving);
+        assert_eq!(pull.snapshot().phase, Phase::Resolving);
         let files = [FileState::new("a", Some(10)), FileState::new("b", None)];
         pull.begin("m", files.to_vec());
         files[0].complete(10);
         files[1].set(Phase::Downloading);
         files[1].arrived(5);
-        let seen = pull.look();
+        let seen = pull.snapshot();
         assert_eq!((seen.phase, seen.bytes_done, seen.bytes_total), (Phase::Downloading, 15, 10));
         assert_eq!(seen.eta_s, None, "a length is unknown");
         files[1].complete(5);
-        assert_eq!(pull.look().phase, Phase::Verifying);
+        assert_eq!(pull.snapshot().phase, Phase::Verifying);
     }
 }

@@ -116,7 +116,7 @@ impl Store {
         let manifest = stage.join(MANIFEST);
         layout::write_new(&manifest, &schema::encode(&record, Path::new(""))?)
             .map_err(StoreError::file(&manifest))?;
-        let folder = self.layout.settle(&stage, &folder).map_err(StoreError::file(&stage))?;
+        let folder = self.layout.publish(&stage, &folder).map_err(StoreError::file(&stage))?;
         absolute(&mut record, &folder);
         let ends_pull = model.ends_pull.as_deref();
         let orphans = self.database.apply(&Change { put: Some(&record), ends_pull, remove: None })?;

@@ -148,7 +148,7 @@ impl Puller {
         }
         let progress = Arc::new(PullProgress::default());
         progress.begin(text, Vec::new());
-        let (sender, states) = watch::channel(PullState::Running(progress.look()));
+        let (sender, states) = watch::channel(PullState::Running(progress.snapshot()));
         let cancel = CancellationToken::new();
         let (audience, number) = (Arc::<Mutex<Audience>>::default(), self.shared.begun.fetch_add(1, Relaxed));
         let pull = Pull::watching(states.clone(), cancel.clone(), audience.clone(), outlives, false)
@@ -317,7 +317,7 @@ async fn run(
                 () = cancel.cancelled() => break Err(PullError::Cancelled),
                 result = &mut work => break result,
                 _ = ticks.tick() => {
-                    states.send_replace(PullState::Running(progress.look()));
+                    states.send_replace(PullState::Running(progress.snapshot()));
                 }
             }
         }

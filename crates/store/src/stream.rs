@@ -3,7 +3,7 @@
 use crate::PullError;
 use crate::digest::{Digest, Hasher};
 use crate::download::{Downloader, Ended, Part, Wanted, content_range, disk, etag, write_at, write_failed};
-use crate::http::{Answer, Ask, Fault, shown};
+use crate::http::{Fault, Get, HttpResponse, shown};
 use crate::limits::{ATTEMPTS_MAX, CHUNK_BYTES, FILE_BYTES_MAX, LEAST_BYTES, STREAMS_MAX, WRITE_BYTES};
 use crate::prefix::Follower;
 use crate::progress::{FileState, Phase};
@@ -37,7 +37,7 @@ pub(crate) async fn all_ranges(
     wanted: &Arc<Wanted>,
     state: &Arc<FileState>,
     part: Part,
-    first: Option<Answer>,
+    first: Option<HttpResponse>,
 ) -> Result<Hasher, Ended> {
     let (missing, prefix) = {
         let journal = part.journal.lock().unwrap_or_else(PoisonError::into_inner);
@@ -84,7 +84,7 @@ impl Shared {
     async fn run(
         self: Arc<Self>,
         mut chunk: Option<(u64, u64)>,
-        mut answer: Option<Answer>,
+        mut answer: Option<HttpResponse>,
     ) -> Result<(), Ended> {
         while let Some((from, to)) = chunk {
             self.bring(from, to, answer.take()).await?;
@@ -94,13 +94,18 @@ impl Shared {
     }
 
     /// Brings one range, asking again for the rest as often as the server breaks off.
-    async fn bring(self: &Arc<Self>, from: u64, to: u64, mut answer: Option<Answer>) -> Result<(), Ended> {
+    async fn bring(
+        self: &Arc<Self>,
+        from: u64,
+        to: u64,
+        mut answer: Option<HttpResponse>,
+    ) -> Result<(), Ended> {
         let (mut at, mut attempts) = (from, 0);
         loop {
             let before = at;
             let fault = match answer.take() {
                 Some(answer) => self.drain(answer, &mut at, to).await,
-                None => match self.ask(at, to).await {
+                None => match self.request_range(at, to).await {
                     Ok(answer) => self.drain(answer, &mut at, to).await,
                     Err(fault) => Err(fault),
                 },
@@ -124,19 +129,19 @@ impl Shared {
     }
 
     /// Asks for a range where the last one was found, or through the file's own address.
-    async fn ask(&self, from: u64, to: u64) -> Result<Answer, StreamFault> {
+    async fn request_range(&self, from: u64, to: u64) -> Result<HttpResponse, StreamFault> {
         let landed = self.landed.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let auth = self.wanted.auth.as_ref();
-        let ask =
-            |url, led_by_public| Ask { url, auth, range: Some((from, to - 1)), accept: None, led_by_public };
+        let get =
+            |url, led_by_public| Get { url, auth, range: Some((from, to - 1)), accept: None, led_by_public };
         let mut answer = match &landed {
-            Some((url, led_by_public)) => self.downloader.http.get(&ask(url, *led_by_public)).await,
-            None => self.downloader.http.get(&ask(&self.wanted.url, false)).await,
+            Some((url, led_by_public)) => self.downloader.http.get(&get(url, *led_by_public)).await,
+            None => self.downloader.http.get(&get(&self.wanted.url, false)).await,
         };
         if landed.is_some() && matches!(answer, Err(Fault::Status { .. })) {
             // What redirects lead to is signed for a while only.
             *self.landed.lock().unwrap_or_else(PoisonError::into_inner) = None;
-            answer = self.downloader.http.get(&ask(&self.wanted.url, false)).await;
+            answer = self.downloader.http.get(&get(&self.wanted.url, false)).await;
         }
         let answer = match answer {
             Ok(answer) => answer,
@@ -153,7 +158,7 @@ impl Shared {
     }
 
     /// Whether an answer is of the file that was begun.
-    fn check(&self, answer: &Answer, from: u64) -> Result<(), StreamFault> {
+    fn check(&self, answer: &HttpResponse, from: u64) -> Result<(), StreamFault> {
         let headers = answer.response.headers();
         let changed = Err(StreamFault::Ended(Ended::Changed));
         if answer.response.status() != StatusCode::PARTIAL_CONTENT {
@@ -178,7 +183,12 @@ impl Shared {
     }
 
     /// Writes what an answer brings, to before `to`.
-    async fn drain(self: &Arc<Self>, mut answer: Answer, at: &mut u64, to: u64) -> Result<(), StreamFault> {
+    async fn drain(
+        self: &Arc<Self>,
+        mut answer: HttpResponse,
+        at: &mut u64,
+        to: u64,
+    ) -> Result<(), StreamFault> {
         loop {
             let (pieces, bytes, ended) = gather(&self.downloader, &mut answer, to - *at).await;
             if bytes > 0 {
@@ -209,7 +219,7 @@ enum StreamFault {
 /// ended if it did.
 async fn gather(
     downloader: &Downloader,
-    answer: &mut Answer,
+    answer: &mut HttpResponse,
     most: u64,
 ) -> (Vec<Bytes>, u64, Option<Result<(), StreamFault>>) {
     let (mut pieces, mut bytes) = (Vec::new(), 0);
@@ -252,7 +262,7 @@ pub(crate) async fn whole_body(
     downloader: &Downloader,
     wanted: &Arc<Wanted>,
     state: &Arc<FileState>,
-    mut answer: Answer,
+    mut answer: HttpResponse,
     total: Option<u64>,
     path: &Path,
 ) -> Result<(Hasher, u64), Ended> {

@@ -1,6 +1,6 @@
 //! What `embed` and `rerank` take.
 
-use super::{EngineArgs, LogLevel, StoreArgs};
+use super::engine::{EngineArgs, LogLevel, StoreArgs};
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 

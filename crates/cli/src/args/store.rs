@@ -1,7 +1,7 @@
 //! What the commands that keep models take: `pull`, `list`, `show`, `rm`, `cp`, `gc`, `verify`, `du`, `export`,
 //! `import`, `doctor`, and `completions`.
 
-use super::{EngineArgs, StoreArgs};
+use super::engine::{EngineArgs, StoreArgs};
 use clap::Args;
 use clap_complete::Shell;
 use std::path::PathBuf;

@@ -2,7 +2,7 @@
 
 use super::output::Kind;
 use super::partial::{Outcome, Record};
-use super::request::Asker;
+use super::request::EmbedClient;
 use crate::error::CliError;
 use crate::input::{Items, Text};
 use std::io;
@@ -24,7 +24,7 @@ struct Waiting {
 
 /// What came of a batch.
 #[derive(Debug)]
-pub(crate) struct Landed {
+pub(crate) struct EmbeddedBatch {
     /// In the order of the items.
     pub(crate) records: Vec<Record>,
     /// Of all texts.
@@ -45,7 +45,7 @@ impl Batch {
     }
 
     /// Asks for the vectors.
-    pub(crate) async fn fly(self, asker: Asker) -> Result<Landed, CliError> {
+    pub(crate) async fn embed(self, embed_client: EmbedClient) -> Result<EmbeddedBatch, CliError> {
         let mut texts = Vec::new();
         let mut place = |text: Text| match text {
             Text::Some(text) => {
@@ -60,16 +60,18 @@ impl Batch {
             .into_iter()
             .map(|item| (place(item.text), item.number, item.chain, item.carried))
             .collect();
-        let vectors = asker.vectors(texts).await?;
+        let vectors = embed_client.vectors(texts).await?;
         let mut each = vectors.each.into_iter().map(|vector| match vector {
             Ok(vector) => Outcome::Vector(vector),
             Err(why) => Outcome::Failed(why),
         });
         let mut records = Vec::new();
         for (outcome, number, chain, carried) in places {
-            let outcome = outcome.or_else(|| each.next()).ok_or(CliError::Odd("a vector for each input"))?;
+            let outcome = outcome
+                .or_else(|| each.next())
+                .ok_or(CliError::UnexpectedAnswer("a vector for each input"))?;
             records.push(Record { number, chain, carried, outcome });
         }
-        Ok(Landed { records, tokens: vectors.tokens })
+        Ok(EmbeddedBatch { records, tokens: vectors.tokens })
     }
 }

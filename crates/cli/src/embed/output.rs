@@ -2,14 +2,13 @@
 //! step of a bulk job, which turns its partial result into the file. The file appears by renaming: whole or not at all.
 
 use super::npy;
-use super::parquet::{Ids, Writer};
-use super::partial::{Outcome, Partial, PartialError, Record};
+use super::parquet::{Carried, Ids, Writer};
+use super::partial::{Outcome, Partial, Record};
 use crate::args::InputFormat;
-use crate::error::CliError;
+use crate::error::{CliError, PartialError};
 use crate::input::{Item, Object, Text};
 use ::parquet::errors::ParquetError;
-use serde::{Deserialize, Serialize};
-use serde_json::value::{RawValue, to_raw_value};
+use serde_json::value::to_raw_value;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -56,22 +55,6 @@ impl Kind {
                 serde_json::to_vec(&carried).expect("values that were read can be written")
             }
         }
-    }
-}
-
-/// What a row of Parquet has beside its vector.
-#[derive(Debug, Default, Deserialize, Serialize)]
-pub(crate) struct Carried {
-    #[serde(default)]
-    pub(crate) id: Option<Box<RawValue>>,
-    #[serde(default)]
-    pub(crate) text: Option<String>,
-}
-
-impl Carried {
-    /// From what [`Kind::carried`] wrote.
-    pub(crate) fn read(bytes: &[u8]) -> Self {
-        serde_json::from_slice(bytes).unwrap_or_default()
     }
 }
 
@@ -164,7 +147,7 @@ fn write(
             }
         }
         Kind::Npy => {
-            out.write_all(&npy::header(partial.tally.rows, dimensions)).map_err(Failure::Output)?;
+            out.write_all(&npy::header(partial.counts.rows, dimensions)).map_err(Failure::Output)?;
             while let Some(record) = records.next()? {
                 npy::row(&mut out, &record.outcome, dimensions).map_err(Failure::Output)?;
             }

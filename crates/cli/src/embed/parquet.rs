@@ -2,7 +2,6 @@
 //! and `embedding`, a list of floats that is null where an item has no vector. Nothing is compressed: a vector's bytes
 //! hardly can be.
 
-use super::output::Carried;
 use super::partial::{Outcome, Record};
 use parquet::basic::Encoding;
 use parquet::data_type::{ByteArray, ByteArrayType, DataType, FloatType, Int64Type};
@@ -10,11 +9,29 @@ use parquet::errors::{ParquetError, Result};
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use parquet::schema::parser::parse_message_type;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 use std::io::Write;
 use std::sync::Arc;
 
 /// Of a row group, before it is written: it is held in memory.
 const GROUP_BYTES_MAX: usize = 32 << 20;
+
+/// What a row of Parquet has beside its vector.
+#[derive(Debug, Default, Deserialize, Serialize)]
+pub(crate) struct Carried {
+    #[serde(default)]
+    pub(crate) id: Option<Box<RawValue>>,
+    #[serde(default)]
+    pub(crate) text: Option<String>,
+}
+
+impl Carried {
+    /// From what [`Kind::carried`] wrote.
+    pub(crate) fn read(bytes: &[u8]) -> Self {
+        serde_json::from_slice(bytes).unwrap_or_default()
+    }
+}
 
 /// What the ids of an input are, as far as it was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

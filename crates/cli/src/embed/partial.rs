@@ -3,6 +3,7 @@
 //! length and a checksum, so that whatever ends the process leaves whole records and at most one torn one, which is cut
 //! off when the job goes on. Integers are little-endian.
 
+use crate::error::PartialError;
 use crate::input::short;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
@@ -39,21 +40,6 @@ pub(crate) enum Outcome {
     Failed(String),
 }
 
-/// Why a partial result cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum PartialError {
-    #[error("{}: {source}", path.display())]
-    Io { path: PathBuf, source: io::Error },
-    #[error("{} is no partial result of this program: move it away", path.display())]
-    Foreign { path: PathBuf },
-    #[error("{} is being written by another process", path.display())]
-    Busy { path: PathBuf },
-    #[error("{} was begun otherwise: {what}; begin anew with --restart", path.display())]
-    Differs { path: PathBuf, what: String },
-    #[error("{}: a record of {bytes} bytes is too long", path.display())]
-    TooLong { path: PathBuf, bytes: usize },
-}
-
 /// A partial result that this process alone writes.
 #[derive(Debug)]
 pub(crate) struct Partial {
@@ -62,7 +48,7 @@ pub(crate) struct Partial {
     /// Where the records begin.
     body: u64,
     /// Of the records it has.
-    pub(crate) tally: Tally,
+    pub(crate) counts: RowCounts,
     /// Of the last record.
     pub(crate) chain: u64,
     /// The first item that failed: its number, and why.
@@ -71,13 +57,13 @@ pub(crate) struct Partial {
 
 /// How many records there are, and how many of them have no vector.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Tally {
+pub(crate) struct RowCounts {
     pub(crate) rows: u64,
     pub(crate) blank: u64,
     pub(crate) failed: u64,
 }
 
-impl Tally {
+impl RowCounts {
     /// With one more.
     pub(crate) fn count(&mut self, outcome: &Outcome) {
         self.rows += 1;
@@ -111,7 +97,7 @@ impl Partial {
             path: path.to_owned(),
             file: BufWriter::new(file.try_clone().map_err(io)?),
             body: 0,
-            tally: Tally::default(),
+            counts: RowCounts::default(),
             chain: 0,
             failed: None,
         };
@@ -170,7 +156,7 @@ impl Partial {
     }
 
     fn count(&mut self, record: &Record) {
-        self.tally.count(&record.outcome);
+        self.counts.count(&record.outcome);
         self.chain = record.chain;
         if let (Outcome::Failed(why), None) = (&record.outcome, &self.failed) {
             self.failed = Some((record.number, why.clone()));
@@ -373,7 +359,7 @@ mod tests {
             let mut partial = Partial::open(&path, &header(4)).unwrap();
             let kept = ends[1..].iter().filter(|end| **end <= len).count();
             assert_eq!(
-                (partial.tally.rows, read(&partial)),
+                (partial.counts.rows, read(&partial)),
                 (kept as u64, records()[..kept].to_vec()),
                 "{len}"
             );
@@ -397,7 +383,10 @@ mod tests {
         records().iter().for_each(|record| partial.add(record).unwrap());
         drop(partial);
         let whole = std::fs::read(&path).unwrap();
-        assert_eq!(Partial::open(&path, &header(4)).unwrap().tally, Tally { rows: 4, blank: 1, failed: 1 });
+        assert_eq!(
+            Partial::open(&path, &header(4)).unwrap().counts,
+            RowCounts { rows: 4, blank: 1, failed: 1 }
+        );
         for at in body..whole.len() {
             let mut bytes = whole.clone();
             bytes[at] ^= 0x40;
@@ -439,8 +428,14 @@ mod tests {
             return;
         }
         let file = BufWriter::new(OpenOptions::new().write(true).open(path).unwrap());
-        let mut partial =
-            Partial { path: path.to_owned(), file, body: 0, tally: Tally::default(), chain: 0, failed: None };
+        let mut partial = Partial {
+            path: path.to_owned(),
+            file,
+            body: 0,
+            counts: RowCounts::default(),
+            chain: 0,
+            failed: None,
+        };
         partial.add(&records()[0]).unwrap();
         let error = partial.flush().unwrap_err().to_string();
         assert!(error.contains("/dev/full") && error.contains("No space left"), "{error}");

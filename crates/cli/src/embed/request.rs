@@ -14,7 +14,7 @@ const WAIT_MAX: Duration = Duration::from_secs(5);
 
 /// What is asked of every batch.
 #[derive(Clone)]
-pub(crate) struct Asker {
+pub(crate) struct EmbedClient {
     pub(crate) client: Client,
     /// Without inputs.
     pub(crate) request: v1::EmbedRequest,
@@ -31,7 +31,7 @@ pub(crate) struct Vectors {
     pub(crate) tokens: u64,
 }
 
-impl Asker {
+impl EmbedClient {
     /// Vectors of `texts`.
     pub(crate) async fn vectors(mut self, texts: Vec<String>) -> Result<Vectors, CliError> {
         let mut vectors = Vectors::default();
@@ -76,7 +76,9 @@ impl Asker {
         let bytes = self.dimensions as usize * size_of::<f32>();
         let is_whole = |embedding: &v1::Embedding| embedding.packed.len() == bytes;
         if answer.embeddings.len() != texts || !answer.embeddings.iter().all(is_whole) {
-            return Err(CliError::Odd("as many vectors as inputs, of the length its model says"));
+            return Err(CliError::UnexpectedAnswer(
+                "as many vectors as inputs, of the length its model says",
+            ));
         }
         for embedding in answer.embeddings {
             vectors.tokens += u64::from(embedding.tokens);

@@ -1,7 +1,6 @@
 //! A pull on a terminal: a bar for each file that is being fetched, and one for all of them. No line is wider than
 //! 80 columns.
 
-use super::shown::count_done;
 use crate::size::{show_bytes, show_span};
 use crate::term::bar_style;
 use console::measure_text_width;
@@ -163,6 +162,12 @@ pub(crate) fn cut(text: &str, columns: usize) -> String {
     head.push('…');
     head.extend(tail.iter().rev());
     head
+}
+
+/// How many files are there, and of how many.
+pub(crate) fn count_done(progress: &v1::PullProgress) -> (usize, usize) {
+    let done = progress.files.iter().filter(|file| file.phase() == Phase::Done).count();
+    (done, progress.files.len())
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! How far a pull is, for whoever looks: bars on a terminal, lines elsewhere, JSON for programs, or nothing.
 
-use super::bars::{Bars, cut, percent};
+use super::bars::{Bars, count_done, cut, percent};
 use crate::error::CliError;
 use crate::size::{show_bytes, show_count, show_span};
 use crate::term::tell;
@@ -134,12 +134,6 @@ fn so_far(progress: &v1::PullProgress) -> String {
         line.push_str(&format!(", {} left", show_span(progress.eta_s)));
     }
     line
-}
-
-/// How many files are there, and of how many.
-pub(crate) fn count_done(progress: &v1::PullProgress) -> (usize, usize) {
-    let done = progress.files.iter().filter(|file| file.phase() == Phase::Done).count();
-    (done, progress.files.len())
 }
 
 /// A line of `pull --json`.

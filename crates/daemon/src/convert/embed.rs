@@ -1,14 +1,14 @@
-//! Wire to engine and back for vectors and scores.
+//! ModelRequest to engine and back for vectors and scores.
 
 use std::sync::Arc;
 
 use hanzo_engine_proto::v1;
 use hanzo_engine_runtime::{Computed, Embedder, Output, Prompt, Task, tokenizer::CutSide};
 
-use crate::{error::Error, service::Answer};
+use crate::error::Error;
 
 /// A request that names a model and what is wanted of it.
-pub(crate) trait Wire: Send + 'static {
+pub(crate) trait ModelRequest: Send + 'static {
     /// The model's name; may be empty.
     fn model(&self) -> &str;
 
@@ -16,8 +16,41 @@ pub(crate) trait Wire: Send + 'static {
     fn task(&self) -> Task;
 }
 
-/// What is asked.
-pub(crate) struct Ask {
+impl ModelRequest for v1::EmbedRequest {
+    fn model(&self) -> &str {
+        &self.model
+    }
+
+    fn task(&self) -> Task {
+        match self.output() {
+            v1::EmbedOutput::Sparse => Task::EmbedSparse,
+            _ => Task::Embed,
+        }
+    }
+}
+
+impl ModelRequest for v1::RerankRequest {
+    fn model(&self) -> &str {
+        &self.model
+    }
+
+    fn task(&self) -> Task {
+        Task::Rerank
+    }
+}
+
+impl ModelRequest for v1::ClassifyRequest {
+    fn model(&self) -> &str {
+        &self.model
+    }
+
+    fn task(&self) -> Task {
+        Task::Classify
+    }
+}
+
+/// One call for vectors, scores or labels, in the engine's words.
+pub(crate) struct EmbedCall {
     pub(crate) inputs: Vec<Source>,
     /// What the wire calls the inputs.
     pub(crate) field: &'static str,
@@ -65,7 +98,7 @@ fn cut(truncate: bool, side: v1::TruncateSide) -> Option<CutSide> {
 }
 
 /// Vectors.
-pub(crate) fn embed(wire: v1::EmbedRequest, embedder: &Embedder) -> Result<Ask, Error> {
+pub(crate) fn embed(wire: v1::EmbedRequest, embedder: &Embedder) -> Result<EmbedCall, Error> {
     use v1::embed_input::Input;
     let (side, output) = (truncate_side(wire.truncate_side)?, known("output", wire.output)?);
     let prompt = match (wire.prompt_name.is_empty(), wire.instruction.is_empty()) {
@@ -101,11 +134,11 @@ pub(crate) fn embed(wire: v1::EmbedRequest, embedder: &Embedder) -> Result<Ask, 
     };
     let inputs: Vec<Source> = wire.inputs.into_iter().enumerate().map(source).collect::<Result<_, _>>()?;
     let encode = Encode { prompt, task: None, cut: cut(wire.truncate, side) };
-    ask(inputs, "inputs", encode, output, wire.priority)
+    checked(inputs, "inputs", encode, output, wire.priority)
 }
 
 /// Scores of documents.
-pub(crate) fn rerank(wire: v1::RerankRequest) -> Result<Ask, Error> {
+pub(crate) fn rerank(wire: v1::RerankRequest) -> Result<EmbedCall, Error> {
     let side = truncate_side(wire.truncate_side)?;
     if wire.query.is_empty() {
         return Err(Error::field("query", "must not be empty"));
@@ -117,11 +150,11 @@ pub(crate) fn rerank(wire: v1::RerankRequest) -> Result<Ask, Error> {
     let inputs = wire.documents.into_iter().map(|document| Source::Pair(query.clone(), document)).collect();
     let task = (!wire.instruction.is_empty()).then_some(wire.instruction);
     let encode = Encode { prompt: Prompt::Default, task, cut: cut(wire.truncate, side) };
-    ask(inputs, "documents", encode, Output::Scores { raw: wire.raw_scores }, wire.priority)
+    checked(inputs, "documents", encode, Output::Scores { raw: wire.raw_scores }, wire.priority)
 }
 
 /// Scores of labels.
-pub(crate) fn classify(wire: v1::ClassifyRequest) -> Result<Ask, Error> {
+pub(crate) fn classify(wire: v1::ClassifyRequest) -> Result<EmbedCall, Error> {
     let side = truncate_side(wire.truncate_side)?;
     if let Some(index) = wire.inputs.iter().position(|input| input.text.is_empty()) {
         return Err(Error::field(place("inputs", index), "must not be empty"));
@@ -132,30 +165,38 @@ pub(crate) fn classify(wire: v1::ClassifyRequest) -> Result<Ask, Error> {
     };
     let inputs = wire.inputs.into_iter().map(source).collect();
     let encode = Encode { prompt: Prompt::Default, task: None, cut: cut(wire.truncate, side) };
-    ask(inputs, "inputs", encode, Output::Scores { raw: wire.raw_scores }, wire.priority)
+    checked(inputs, "inputs", encode, Output::Scores { raw: wire.raw_scores }, wire.priority)
 }
 
-fn ask(
+fn checked(
     inputs: Vec<Source>,
     field: &'static str,
     encode: Encode,
     output: Output,
     priority: i32,
-) -> Result<Ask, Error> {
+) -> Result<EmbedCall, Error> {
     if inputs.is_empty() {
         return Err(Error::field(field, "must have at least one"));
     }
-    Ok(Ask { inputs, field, encode, output, priority })
+    Ok(EmbedCall { inputs, field, encode, output, priority })
 }
 
-fn prompt_tokens(answer: &Answer) -> u32 {
+/// What was computed of every input, in their order.
+pub(crate) struct ComputedInputs {
+    pub(crate) model: String,
+    pub(crate) computed: Vec<Computed>,
+    /// Of each input.
+    pub(crate) tokens: Vec<u32>,
+}
+
+fn prompt_tokens(answer: &ComputedInputs) -> u32 {
     answer.tokens.iter().fold(0u32, |sum, &tokens| sum.saturating_add(tokens))
 }
 
 /// The answer of Embed.
-pub(crate) fn embeddings(answer: Answer, packed: bool) -> v1::EmbedResponse {
+pub(crate) fn embeddings(answer: ComputedInputs, packed: bool) -> v1::EmbedResponse {
     let prompt_tokens = prompt_tokens(&answer);
-    let Answer { model, computed, tokens } = answer;
+    let ComputedInputs { model, computed, tokens } = answer;
     let mut dimensions = 0;
     let embedding = |(computed, tokens): (Computed, u32)| match computed {
         Computed::Dense { values, rows } => {
@@ -191,7 +232,7 @@ fn scores(computed: Computed) -> Vec<f32> {
 }
 
 /// The answer of Rerank.
-pub(crate) fn ranking(answer: Answer, top_n: usize) -> v1::RerankResponse {
+pub(crate) fn ranking(answer: ComputedInputs, top_n: usize) -> v1::RerankResponse {
     let prompt_tokens = prompt_tokens(&answer);
     let score = |(index, computed): (u32, Computed)| {
         let score = scores(computed).first().copied().unwrap_or_default();
@@ -207,7 +248,7 @@ pub(crate) fn ranking(answer: Answer, top_n: usize) -> v1::RerankResponse {
 }
 
 /// The answer of Classify.
-pub(crate) fn classifications(answer: Answer, labels: &[String]) -> v1::ClassifyResponse {
+pub(crate) fn classifications(answer: ComputedInputs, labels: &[String]) -> v1::ClassifyResponse {
     let prompt_tokens = prompt_tokens(&answer);
     let classification = |computed| {
         let label = |(label, score): (&String, f32)| v1::LabelScore { label: label.clone(), score };

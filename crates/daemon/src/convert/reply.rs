@@ -11,8 +11,9 @@ use hanzo_engine_store::ModelRecord;
 
 use crate::{
     error::Error,
-    registry::{ModelView, Served, StateView, WorkerView},
+    registry::Served,
     ticket::{JobEnd, JobEvent, Timings},
+    views::{ModelView, StateView, WorkerView},
 };
 
 /// What every event of one request shares.

@@ -12,14 +12,14 @@ use serde_json::{Map, Value, json};
 use tonic::metadata::MetadataMap;
 
 use crate::{
-    clock::now_unix_ms,
     error::{Error, quote, random_u64},
     limits::{
         CALL_JSON_VALUES, CHAT_JSON_VALUES_MAX, CHAT_MESSAGES_MAX, CHAT_TOOLS_MAX, REQUEST_ID_BYTES_MAX,
     },
-    models::LoadWish,
-    prompt::{Ask, AskedSampling, PromptSource, TokenizeInput},
-    sizing::Want,
+    models::LoadRequest,
+    prompt::{GenerationRequest, PromptSource, RequestedSampling, TokenizeInput},
+    sizing::LoadOptions,
+    unix_time::now_unix_ms,
 };
 
 /// Why `parse_special` may not stand beside another prompt.
@@ -27,12 +27,12 @@ const ONLY_OF_TEXT: &str =
     "must be unset but with text: no text of a chat becomes a control token, and tokens are tokens";
 
 /// What a load is asked to be. Zero and empty are unset.
-pub(crate) fn load(wire: v1::LoadRequest) -> LoadWish {
+pub(crate) fn load(wire: v1::LoadRequest) -> LoadRequest {
     let v1::LoadRequest { model, alias, context_tokens_max, kv_bytes } = wire;
-    LoadWish {
+    LoadRequest {
         source: model,
         alias: (!alias.is_empty()).then_some(alias),
-        want: Want {
+        want: LoadOptions {
             context_tokens_max: (context_tokens_max > 0).then_some(context_tokens_max),
             kv_bytes: (kv_bytes > 0).then_some(kv_bytes),
         },
@@ -40,7 +40,7 @@ pub(crate) fn load(wire: v1::LoadRequest) -> LoadWish {
 }
 
 /// What a generation is asked to be.
-pub(crate) fn infer(wire: v1::InferRequest) -> Result<Ask, Error> {
+pub(crate) fn infer(wire: v1::InferRequest) -> Result<GenerationRequest, Error> {
     use v1::infer_request::Prompt;
     if !wire.suffix.is_empty() {
         return Err(Error::field("suffix", "fill-in-the-middle is not in this build; leave it empty"));
@@ -71,9 +71,9 @@ pub(crate) fn infer(wire: v1::InferRequest) -> Result<Ask, Error> {
     if stop.max_tokens == Some(0) {
         return Err(Error::field("stop.max_tokens", "must be at least 1, not 0"));
     }
-    Ok(Ask {
+    Ok(GenerationRequest {
         prompt,
-        sampling: AskedSampling { logprobs, ..sampling(wire.sampling.unwrap_or_default()) },
+        sampling: RequestedSampling { logprobs, ..sampling(wire.sampling.unwrap_or_default()) },
         max_tokens: stop.max_tokens,
         stop: StopConditions {
             max_tokens: 0,
@@ -89,11 +89,11 @@ pub(crate) fn infer(wire: v1::InferRequest) -> Result<Ask, Error> {
     })
 }
 
-fn sampling(wire: v1::Sampling) -> AskedSampling {
+fn sampling(wire: v1::Sampling) -> RequestedSampling {
     let mut logit_bias: Vec<(u32, f32)> = wire.logit_bias.into_iter().collect();
     // A map's order is random; sums of floats are not to be.
     logit_bias.sort_unstable_by_key(|&(token, _)| token);
-    AskedSampling {
+    RequestedSampling {
         temperature: wire.temperature,
         top_k: wire.top_k,
         top_p: wire.top_p,

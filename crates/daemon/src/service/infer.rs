@@ -13,7 +13,7 @@ use futures_util::Stream;
 use hanzo_engine_proto::v1;
 use tonic::{Request, Status};
 
-use super::{Core, answer_by, deadline, record::Record, within};
+use super::{Core, answer_by, deadline, record::RequestLog, within};
 use crate::{
     convert::{
         reply::{self, EventContext},
@@ -23,14 +23,14 @@ use crate::{
     error::Error,
     limits::EVENTS_MAX,
     prompt::build,
-    registry::Wanted,
+    registry::Capability,
     ticket::{JobEvents, ticket},
     worker::{NotGiven, Work},
 };
 
 /// The stream of one request; dropping it cancels the job.
 pub(crate) struct InferStream {
-    record: Record, // dropped first: who sees a cancelled job's blocks free finds it counted
+    record: RequestLog, // dropped first: who sees a cancelled job's blocks free finds it counted
     events: JobEvents,
     context: EventContext,
     echo: Option<String>,
@@ -46,7 +46,7 @@ pub(crate) async fn infer(
 ) -> Result<InferStream, Error> {
     let arrived = Instant::now();
     let request_id = request::request_id(&request.get_ref().request_id);
-    let mut record = Record::new("infer", core.models.metrics.clone(), request_id, arrived);
+    let mut record = RequestLog::new("infer", core.models.metrics.clone(), request_id, arrived);
     match begin(core, request, arrived, &mut record).await {
         Ok(Begun { events, context, echo, choices, active }) => Ok(InferStream {
             record,
@@ -77,14 +77,14 @@ async fn begin(
     core: &Arc<Core>,
     request: Request<v1::InferRequest>,
     arrived: Instant,
-    record: &mut Record,
+    record: &mut RequestLog,
 ) -> Result<Begun, Error> {
     let active = core.drain.enter()?;
     let deadline = deadline(&request, arrived)?;
     let wire = request.into_inner();
     let wanted = match &wire.prompt {
-        Some(v1::infer_request::Prompt::Chat(_)) => Wanted::Chat,
-        _ => Wanted::Generate,
+        Some(v1::infer_request::Prompt::Chat(_)) => Capability::Chat,
+        _ => Capability::Generate,
     };
     let served = core.models.serving(&wire.model, wanted).await?;
     record.model = Some((served.name.clone(), served.metrics.clone()));
@@ -101,7 +101,7 @@ async fn begin(
     }
     let place = served.enter()?;
     let (of, by) = (served.clone(), answer_by(deadline));
-    let work = served.prompts.run(ask.prompt.making(), by, move |interrupted| build(ask, &of, interrupted));
+    let work = served.prompts.run(ask.prompt.kind(), by, move |interrupted| build(ask, &of, interrupted));
     let built = within(by, work).await?;
     let context = EventContext::new(record.request_id.clone(), &served, &built.job);
     record.prompt_tokens = context.prompt_tokens();

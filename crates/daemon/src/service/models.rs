@@ -9,11 +9,12 @@ use tonic::Request;
 use super::{Core, answer_by, deadline, within};
 use crate::{
     DEMO_MODEL,
+    blocking::blocking,
     convert::{reply, request},
     error::{Error, Failure},
-    models::blocking,
-    registry::{ModelView, key},
+    registry::key,
     source::{Found, Source, find},
+    views::ModelView,
 };
 
 /// Loads a model; the load goes on when the caller's time is over.
@@ -23,9 +24,9 @@ pub(super) async fn load(
 ) -> Result<v1::LoadResponse, Error> {
     let _active = core.drain.enter()?;
     let by = answer_by(deadline(&request, Instant::now())?);
-    let wish = request::load(request.into_inner());
-    let context_asked = wish.want.context_tokens_max;
-    let (view, time) = within(by, core.models.load(wish)).await?;
+    let request = request::load(request.into_inner());
+    let context_asked = request.want.context_tokens_max;
+    let (view, time) = within(by, core.models.load(request)).await?;
     let load_ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     let model = reply::model_status(&view);
     // The KV cache is as large as was asked for, or the load fails; a context longer than the model's is of no use.

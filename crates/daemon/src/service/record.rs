@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// What is counted and logged of one request, when it ends or is dropped.
-pub(super) struct Record {
+pub(super) struct RequestLog {
     call: &'static str,
     metrics: Arc<Metrics>,
     pub(super) request_id: String,
@@ -27,15 +27,15 @@ pub(super) struct Record {
     pub(super) ended: bool,
 }
 
-impl Record {
+impl RequestLog {
     /// Of a request that arrived at `arrived`.
     pub(super) fn new(
         call: &'static str,
         metrics: Arc<Metrics>,
         request_id: String,
         arrived: Instant,
-    ) -> Record {
-        Record {
+    ) -> RequestLog {
+        RequestLog {
             call,
             metrics,
             request_id,
@@ -89,7 +89,7 @@ impl Record {
     }
 }
 
-impl Drop for Record {
+impl Drop for RequestLog {
     fn drop(&mut self) {
         if self.ended {
             return;

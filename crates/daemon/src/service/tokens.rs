@@ -9,11 +9,8 @@ use tonic::Request;
 
 use super::{Core, answer_by, deadline, within};
 use crate::{
-    convert::request,
-    error::Error,
-    limits::TOKEN_PIECES_MAX,
-    prompt::{self, Making},
-    registry::Wanted,
+    convert::request, error::Error, limits::TOKEN_PIECES_MAX, prompt, prompt_builder::BuildKind,
+    registry::Capability,
 };
 
 /// Text or a chat to tokens.
@@ -26,15 +23,15 @@ pub(super) async fn tokenize(
     let v1::TokenizeRequest { model, input, add_special_tokens, parse_special, pieces } =
         request.into_inner();
     let wanted = match &input {
-        Some(v1::tokenize_request::Input::Chat(_)) => Wanted::Chat,
-        Some(v1::tokenize_request::Input::Text(_)) | None => Wanted::Anything,
+        Some(v1::tokenize_request::Input::Chat(_)) => Capability::Chat,
+        Some(v1::tokenize_request::Input::Text(_)) | None => Capability::Any,
     };
     let served = core.models.serving(&model, wanted).await?;
     // It waits like any request: in the model's queue, which is bounded.
     let _place = served.enter()?;
     let input = request::tokenize(input, add_special_tokens, parse_special)?;
     let text = served.text.clone();
-    let work = served.prompts.run(input.making(), by, move |interrupted| {
+    let work = served.prompts.run(input.kind(), by, move |interrupted| {
         let (ids, rendered) = prompt::tokenize(input, &text, interrupted).map_err(of_text)?;
         if pieces && ids.len() > TOKEN_PIECES_MAX {
             let reason = format!(
@@ -69,7 +66,7 @@ pub(super) async fn detokenize(
     let _active = core.drain.enter()?;
     let by = answer_by(deadline(&request, Instant::now())?);
     let v1::DetokenizeRequest { model, ids, skip_special_tokens } = request.into_inner();
-    let served = core.models.serving(&model, Wanted::Anything).await?;
+    let served = core.models.serving(&model, Capability::Any).await?;
     let vocab = served.text.vocab;
     if let Some(id) = ids.iter().find(|&&id| id as usize >= vocab) {
         return Err(Error::field("ids", format!("token {id} is not in the vocabulary of {vocab} tokens")));
@@ -77,8 +74,8 @@ pub(super) async fn detokenize(
     let _place = served.enter()?;
     let text = served.text.clone();
     // Millions of tokens fit into a message.
-    let making = Making::Plain("detokenizing the ids");
+    let kind = BuildKind::Plain("detokenizing the ids");
     let decode = move |_: &dyn Fn() -> bool| Ok(text.tokenizer.decode(&ids, skip_special_tokens));
-    let work = served.prompts.run(making, by, decode);
+    let work = served.prompts.run(kind, by, decode);
     Ok(v1::DetokenizeResponse { text: within(by, work).await? })
 }

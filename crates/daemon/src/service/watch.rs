@@ -10,7 +10,7 @@ use tokio::sync::broadcast::{Receiver, error::RecvError};
 use tonic::Status;
 
 use super::Core;
-use crate::{convert::reply, error::Error, limits::RETRY_AFTER_MS_UNMEASURED, registry::ModelView};
+use crate::{convert::reply, error::Error, limits::RETRY_AFTER_MS_UNMEASURED, views::ModelView};
 
 struct Watcher {
     core: Arc<Core>,

@@ -13,8 +13,8 @@ use std::{
 };
 
 use hanzo_engine_kernels::{
-    Activation, AttentionParams, Backend, Batch, DType, KernelError, KvSpec, MatrixShape,
-    MatrixSource, MoeParams, QkvParams, SequenceSpan, StepLimits,
+    Activation, AttentionParams, Backend, Batch, DType, KernelError, KvSpec, MatrixShape, MatrixSource,
+    MoeParams, QkvParams, SequenceSpan, StepLimits,
 };
 
 use super::random::mix;

@@ -6,7 +6,7 @@ use std::{sync::Arc, time::Instant};
 use hanzo_engine_runtime::{Computed, EmbedJob, Event, EventKind};
 use tokio::sync::oneshot;
 
-use super::{JobEnd, Look};
+use super::{ClientState, JobEnd};
 use crate::{admission::KeptPlace, metrics::ModelMetrics};
 
 /// What a client is answered: results in the order of the inputs.
@@ -45,13 +45,13 @@ impl EmbedTicket {
     }
 
     /// Whether its client left or is late.
-    pub(crate) fn look(&self, now: Instant) -> Look {
+    pub(crate) fn client_state(&self, now: Instant) -> ClientState {
         if self.answer.is_closed() {
-            Look::Left
+            ClientState::Left
         } else if self.deadline.is_some_and(|deadline| deadline <= now) {
-            Look::Late
+            ClientState::Late
         } else {
-            Look::Fine
+            ClientState::Fine
         }
     }
 

@@ -1,4 +1,4 @@
-//! `POST /v1/chat/completions`: the answer's shape, streamed and whole. Its request is read in `convert`.
+//! `POST /v1/chat/completions`: the answer's shape, streamed and whole. Its request is read in `openai::plan`.
 
 use std::sync::Arc;
 
@@ -6,19 +6,19 @@ use axum::{Extension, extract::State, response::Response};
 use serde::Serialize;
 
 use crate::{
-    Config,
     app::App,
     body::{self, Incoming},
+    config::Config,
     error::ApiError,
     fields::Fields,
     openai::{
-        convert::{
-            self,
-            events::{ChatLogprobs, Timings, Usage, chat_logprobs, finish_reason, timings, usage},
-        },
-        generation::{self, Event, Head, Shape, Streaming, Whole},
-        sse::Frames,
-        tally::Tally,
+        answer::answer,
+        events::{ChatLogprobs, Timings, Usage, chat_logprobs, finish_reason, timings, usage},
+        frames::Frames,
+        generation::Event,
+        plan::{self, Streaming},
+        shape::{CollectedChoice, Head, Shape},
+        usage_count::UsageCount,
     },
     request_id::RequestId,
 };
@@ -30,14 +30,14 @@ pub(crate) async fn handle(
     incoming: Incoming,
 ) -> Result<Response, ApiError> {
     let peer = incoming.peer();
-    let read = move |fields: Fields<'_>, config: &Config| convert::chat(fields, config, &id);
+    let read = move |fields: Fields<'_>, config: &Config| plan::chat(fields, config, &id);
     let (plan, room) = body::read(&app, incoming).await?.into(read).await?;
     let shape = Chat {
         opened: vec![false; plan.choices as usize],
         logprobs: plan.requests.iter().any(|request| request.logprobs),
         streaming: plan.streaming,
     };
-    generation::answer(&app, plan, room, peer, shape).await
+    answer(&app, plan, room, peer, shape).await
 }
 
 struct Chat {
@@ -110,7 +110,7 @@ struct ChunkDelta {
 }
 
 impl Chat {
-    fn chunk<'a>(&self, head: &'a Head, tally: &Tally, choices: Vec<ChunkChoice>) -> Chunk<'a> {
+    fn chunk<'a>(&self, head: &'a Head, used: &UsageCount, choices: Vec<ChunkChoice>) -> Chunk<'a> {
         Chunk {
             id: &head.id,
             object: "chat.completion.chunk",
@@ -118,17 +118,17 @@ impl Chat {
             model: &head.model,
             system_fingerprint: &head.fingerprint,
             choices,
-            usage: self.streaming.usage_so_far(tally),
+            usage: self.streaming.usage_so_far(used),
             timings: None,
         }
     }
 
-    fn open(&mut self, head: &Head, tally: &Tally, index: u32, frames: &mut Frames) {
+    fn open(&mut self, head: &Head, used: &UsageCount, index: u32, frames: &mut Frames) {
         if !std::mem::replace(&mut self.opened[index as usize], true) {
             let delta =
                 ChunkDelta { role: Some("assistant"), content: Some(String::new()), ..ChunkDelta::default() };
             let choice = ChunkChoice { index, delta, logprobs: None, finish_reason: None };
-            frames.data(&self.chunk(head, tally, vec![choice]));
+            frames.data(&self.chunk(head, used, vec![choice]));
         }
     }
 }
@@ -137,11 +137,11 @@ impl Shape for Chat {
     const ID_PREFIX: &'static str = "chatcmpl";
     type Choice = Choice;
 
-    fn event(&mut self, head: &Head, tally: &Tally, event: Event, frames: &mut Frames) {
+    fn event(&mut self, head: &Head, used: &UsageCount, event: Event, frames: &mut Frames) {
         match event {
             Event::Started => {}
             Event::Delta { index, delta } => {
-                self.open(head, tally, index, frames);
+                self.open(head, used, index, frames);
                 let logprobs = (!delta.logprobs.is_empty()).then(|| chat_logprobs(&delta.logprobs));
                 let (text, reasoning) = (!delta.text.is_empty(), !delta.reasoning.is_empty());
                 if !text && !reasoning && logprobs.is_none() {
@@ -155,12 +155,12 @@ impl Shape for Chat {
                 };
                 frames.data(&self.chunk(
                     head,
-                    tally,
+                    used,
                     vec![ChunkChoice { index, delta, logprobs, finish_reason: None }],
                 ));
             }
             Event::Finished { index, reason, timings: spent } => {
-                self.open(head, tally, index, frames);
+                self.open(head, used, index, frames);
                 let choice = ChunkChoice {
                     index,
                     delta: ChunkDelta::default(),
@@ -169,17 +169,17 @@ impl Shape for Chat {
                 };
                 frames.data(&Chunk {
                     timings: spent.as_ref().map(timings),
-                    ..self.chunk(head, tally, vec![choice])
+                    ..self.chunk(head, used, vec![choice])
                 });
             }
         }
     }
 
-    fn usage(&mut self, head: &Head, tally: &Tally, frames: &mut Frames) {
-        frames.data(&Chunk { usage: Some(Some(usage(tally))), ..self.chunk(head, tally, Vec::new()) });
+    fn usage(&mut self, head: &Head, used: &UsageCount, frames: &mut Frames) {
+        frames.data(&Chunk { usage: Some(Some(usage(used))), ..self.chunk(head, used, Vec::new()) });
     }
 
-    fn choice(&self, index: u32, whole: Whole) -> Choice {
+    fn choice(&self, index: u32, whole: CollectedChoice) -> Choice {
         Choice {
             index,
             message: Message {
@@ -193,7 +193,7 @@ impl Shape for Chat {
         }
     }
 
-    fn envelope(&self, head: &Head, tally: &Tally) -> impl Serialize {
+    fn envelope(&self, head: &Head, used: &UsageCount) -> impl Serialize {
         Completion {
             id: &head.id,
             object: "chat.completion",
@@ -201,8 +201,8 @@ impl Shape for Chat {
             model: &head.model,
             system_fingerprint: &head.fingerprint,
             choices: [],
-            usage: usage(tally),
-            timings: tally.timings.as_ref().map(timings),
+            usage: usage(used),
+            timings: used.timings.as_ref().map(timings),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! `POST /v1/completions`: the answer's shape, streamed and whole. Its request is read in `convert`.
+//! `POST /v1/completions`: the answer's shape, streamed and whole. Its request is read in `openai::plan`.
 
 use std::sync::Arc;
 
@@ -6,22 +6,22 @@ use axum::{Extension, extract::State, response::Response};
 use serde::Serialize;
 
 use crate::{
-    Config,
     app::App,
     body::{self, Incoming},
+    config::Config,
     error::ApiError,
     fields::Fields,
     openai::{
-        convert::{
-            self,
-            events::{
-                CompletionLogprobs, TextOffset, Timings, Usage, completion_logprobs, finish_reason, timings,
-                usage,
-            },
+        answer::answer,
+        events::{
+            CompletionLogprobs, TextOffset, Timings, Usage, completion_logprobs, finish_reason, timings,
+            usage,
         },
-        generation::{self, Event, Head, Shape, Streaming, Whole},
-        sse::Frames,
-        tally::Tally,
+        frames::Frames,
+        generation::Event,
+        plan::{self, Streaming},
+        shape::{CollectedChoice, Head, Shape},
+        usage_count::UsageCount,
     },
     request_id::RequestId,
 };
@@ -33,14 +33,14 @@ pub(crate) async fn handle(
     incoming: Incoming,
 ) -> Result<Response, ApiError> {
     let peer = incoming.peer();
-    let read = move |fields: Fields<'_>, config: &Config| convert::completion(fields, config, &id);
+    let read = move |fields: Fields<'_>, config: &Config| plan::completion(fields, config, &id);
     let ((plan, logprobs), room) = body::read(&app, incoming).await?.into(read).await?;
     let shape = Text {
         offsets: vec![TextOffset::default(); plan.requests.len() * plan.choices as usize],
         logprobs,
         streaming: plan.streaming,
     };
-    generation::answer(&app, plan, room, peer, shape).await
+    answer(&app, plan, room, peer, shape).await
 }
 
 struct Text {
@@ -74,7 +74,7 @@ struct Choice {
 }
 
 impl Text {
-    fn completion<'a>(&self, head: &'a Head, tally: &Tally, choices: Vec<Choice>) -> Completion<'a> {
+    fn completion<'a>(&self, head: &'a Head, used: &UsageCount, choices: Vec<Choice>) -> Completion<'a> {
         Completion {
             id: &head.id,
             object: "text_completion",
@@ -82,7 +82,7 @@ impl Text {
             model: &head.model,
             system_fingerprint: &head.fingerprint,
             choices,
-            usage: self.streaming.usage_so_far(tally),
+            usage: self.streaming.usage_so_far(used),
             timings: None,
         }
     }
@@ -92,7 +92,7 @@ impl Shape for Text {
     const ID_PREFIX: &'static str = "cmpl";
     type Choice = Choice;
 
-    fn event(&mut self, head: &Head, tally: &Tally, event: Event, frames: &mut Frames) {
+    fn event(&mut self, head: &Head, used: &UsageCount, event: Event, frames: &mut Frames) {
         match event {
             Event::Started => {}
             Event::Delta { index, delta } => {
@@ -104,7 +104,7 @@ impl Shape for Text {
                 if !text.is_empty() || logprobs.is_some() {
                     frames.data(&self.completion(
                         head,
-                        tally,
+                        used,
                         vec![Choice { index, text, logprobs, finish_reason: None }],
                     ));
                 }
@@ -116,20 +116,18 @@ impl Shape for Text {
                     logprobs: None,
                     finish_reason: Some(finish_reason(reason)),
                 };
-                let chunk = self.completion(head, tally, vec![choice]);
+                let chunk = self.completion(head, used, vec![choice]);
                 frames.data(&Completion { timings: spent.as_ref().map(timings), ..chunk });
             }
         }
     }
 
-    fn usage(&mut self, head: &Head, tally: &Tally, frames: &mut Frames) {
-        frames.data(&Completion {
-            usage: Some(Some(usage(tally))),
-            ..self.completion(head, tally, Vec::new())
-        });
+    fn usage(&mut self, head: &Head, used: &UsageCount, frames: &mut Frames) {
+        frames
+            .data(&Completion { usage: Some(Some(usage(used))), ..self.completion(head, used, Vec::new()) });
     }
 
-    fn choice(&self, index: u32, whole: Whole) -> Choice {
+    fn choice(&self, index: u32, whole: CollectedChoice) -> Choice {
         Choice {
             index,
             logprobs: self
@@ -140,11 +138,11 @@ impl Shape for Text {
         }
     }
 
-    fn envelope(&self, head: &Head, tally: &Tally) -> impl Serialize {
+    fn envelope(&self, head: &Head, used: &UsageCount) -> impl Serialize {
         Completion {
-            usage: Some(Some(usage(tally))),
-            timings: tally.timings.as_ref().map(timings),
-            ..self.completion(head, tally, Vec::new())
+            usage: Some(Some(usage(used))),
+            timings: used.timings.as_ref().map(timings),
+            ..self.completion(head, used, Vec::new())
         }
     }
 }

@@ -4,20 +4,24 @@
 use std::sync::Arc;
 
 use axum::{Extension, extract::State, response::Response};
-use hanzo_engine_proto::v1::Capability;
+use hanzo_engine_proto::v1::{self, Capability, EmbedOutput};
 
 use crate::{
     app::App,
     body::{self, Incoming},
+    config::Config,
     error::ApiError,
-    names::Sent,
-    openai::convert::{self, embeddings::Embeddings},
+    fields::Fields,
+    names::SentFields,
+    request::{either, model},
     request_id::RequestId,
     select::select,
+    unsupported,
     vectors::{
-        answer,
-        calls::Asker,
-        convert::{field_name, json::Shape},
+        calls::Caller,
+        inputs::{Inputs, field_name, inputs, options},
+        json::Shape,
+        response,
     },
 };
 
@@ -28,11 +32,34 @@ pub(crate) async fn handle(
     incoming: Incoming,
 ) -> Result<Response, ApiError> {
     let received = body::read(&app, incoming).await?;
-    let ((asked, sent), room) = received.into(Sent::beside(convert::embeddings::request)).await?;
+    let ((asked, sent), room) = received.into(SentFields::beside(request)).await?;
     let Embeddings { mut request, inputs, base64 } = asked;
     request.model = select(&app, request.model, &[Capability::Embed]).await?.model;
     let single = inputs.single;
     let name = move |field: &str| field_name(field, "input", single, &sent);
-    let calls = Asker::new(&app, &id, room).embed(request, inputs.inputs, name);
-    answer::respond(&app, calls, Shape::OpenAi { base64 }).await
+    let calls = Caller::new(&app, &id, room).embed(request, inputs.inputs, name);
+    response::respond(&app, calls, Shape::OpenAi { base64 }).await
+}
+
+/// What a body asks for.
+#[derive(Debug)]
+struct Embeddings {
+    /// Without its inputs and its id; the model is empty where none is named.
+    request: v1::EmbedRequest,
+    inputs: Inputs,
+    /// The numbers as base64 of little-endian f32.
+    base64: bool,
+}
+
+/// Reads a body, with what vLLM, Infinity, Jina and Cohere add to OpenAI's.
+fn request(mut fields: Fields<'_>, config: &Config) -> Result<Embeddings, ApiError> {
+    let model = model(&mut fields)?;
+    let inputs = inputs(fields.require("input")?, config.embedding_inputs_max)?;
+    let format = either(&mut fields, "encoding_format", "embedding_type")?;
+    let format = format.map(|field| field.word(&["float", "base64"])).transpose()?;
+    let options = options(&mut fields)?;
+    unsupported::embedding(&mut fields)?;
+    fields.finish()?;
+    let request = v1::EmbedRequest { model, output: EmbedOutput::Pooled.into(), ..options };
+    Ok(Embeddings { request, inputs, base64: format == Some("base64") })
 }

@@ -1,64 +1,20 @@
-//! One generation: the engine's event streams of one HTTP request, merged, checked and counted. The streamed
-//! and the collected answer are both made from it.
+//! One generation: the engine's event streams of one HTTP request, merged, checked and counted.
 
-use std::{collections::VecDeque, pin::Pin, sync::Arc, time::Duration};
+use std::{collections::VecDeque, pin::Pin, sync::Arc};
 
-use axum::response::Response;
 use futures_util::{Stream, StreamExt as _, TryStreamExt as _, stream};
 use hanzo_engine_proto::v1::{self, FinishReason, infer_event};
-use serde::Serialize;
 use tokio::time::Instant;
 use tonic::Status;
 
 use crate::{
-    answers,
     app::App,
-    bodies::Room,
     engine::Engine,
     error::ApiError,
-    limits::{EARLY_EVENTS_MAX, LOGPROB_BYTES},
-    names::Sent,
-    openai::{
-        convert::events::{Usage, usage},
-        sse::{self, Frames},
-        tally::Tally,
-    },
-    peer::Peer,
-    request_id::{random_id, unix_seconds},
+    limits::EARLY_EVENTS_MAX,
+    openai::{plan::Plan, usage_count::UsageCount},
     until::Until,
 };
-
-/// A checked request: what to ask the engine, and how to answer.
-#[derive(Debug)]
-pub(crate) struct Plan {
-    /// One for each prompt.
-    pub(crate) requests: Vec<v1::InferRequest>,
-    /// Choices of each prompt. Choice `c` of prompt `p` is answered as index `p * choices + c`.
-    pub(crate) choices: u32,
-    pub(crate) stream: bool,
-    pub(crate) streaming: Streaming,
-    /// The fields that the client has sent.
-    pub(crate) sent: Sent,
-}
-
-/// What a stream shows besides its text.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Streaming {
-    /// The last chunk says what was used, the others null.
-    pub(crate) include_usage: bool,
-    /// Every chunk says what was used so far.
-    pub(crate) continuous_usage: bool,
-    /// Every event gets a field of random letters, which hides how long its text is from who sees sizes alone.
-    pub(crate) obfuscate: bool,
-}
-
-impl Streaming {
-    /// The `usage` of a chunk before the last: absent where no usage was asked for.
-    pub(crate) fn usage_so_far(self, tally: &Tally) -> Option<Option<Usage>> {
-        let asked = self.include_usage || self.continuous_usage;
-        asked.then(|| self.continuous_usage.then(|| usage(tally)))
-    }
-}
 
 /// What happened to the choice of that index.
 #[derive(Debug)]
@@ -69,102 +25,6 @@ pub(crate) enum Event {
     Delta { index: u32, delta: v1::Delta },
     /// The choice is complete; the reason is STOP or LENGTH.
     Finished { index: u32, reason: FinishReason, timings: Option<v1::Timings> },
-}
-
-/// One choice of a collected answer.
-#[derive(Debug, Default)]
-pub(crate) struct Whole {
-    pub(crate) text: String,
-    pub(crate) reasoning: String,
-    pub(crate) logprobs: Vec<v1::TokenLogprob>,
-    pub(crate) reason: FinishReason,
-}
-
-/// What every chunk of an answer begins with.
-#[derive(Debug)]
-pub(crate) struct Head {
-    pub(crate) id: String,
-    pub(crate) created: u64, // Unix seconds
-    pub(crate) model: String,
-    pub(crate) fingerprint: String,
-}
-
-/// An answer's JSON: chat or completion.
-pub(crate) trait Shape: Send + 'static {
-    /// What the answer's id starts with.
-    const ID_PREFIX: &'static str;
-    /// A choice of an answer that is not streamed.
-    type Choice: Serialize;
-    /// The chunks that show an event, which is counted already.
-    fn event(&mut self, head: &Head, tally: &Tally, event: Event, frames: &mut Frames);
-    /// The last chunk of a stream that asked for usage.
-    fn usage(&mut self, head: &Head, tally: &Tally, frames: &mut Frames);
-    /// A choice of a request that is not streamed.
-    fn choice(&self, index: u32, whole: Whole) -> Self::Choice;
-    /// The answer around the choices, with none of them in it.
-    fn envelope(&self, head: &Head, tally: &Tally) -> impl Serialize;
-}
-
-/// Runs a plan and answers in its shape. A stream begins when the engine has accepted the request, which it then may
-/// keep waiting: a refusal has its own HTTP status, and what fails later is an event of the stream.
-pub(crate) async fn answer<S: Shape>(
-    app: &App,
-    plan: Plan,
-    room: Room,
-    peer: Option<Peer>,
-    shape: S,
-) -> Result<Response, ApiError> {
-    let (stream, streaming) = (plan.stream, plan.streaming);
-    let mut generation = Generation::start(app, plan).await?;
-    // The engine has what was asked.
-    drop(room);
-    if stream {
-        let keep_alive = Duration::from_secs(app.config.sse_keep_alive_s);
-        return Ok(sse::response(generation, shape, streaming, keep_alive, peer));
-    }
-    let mut choices: Vec<Whole> = Vec::new();
-    choices.resize_with(generation.finished.len(), Whole::default);
-    let mut room = app.answers.room();
-    while let Some(event) = generation.next().await {
-        match event? {
-            Event::Started => {}
-            Event::Delta { index, delta } => {
-                room.grow(size(&delta))?;
-                let choice = &mut choices[index as usize];
-                choice.text.push_str(&delta.text);
-                choice.reasoning.push_str(&delta.reasoning);
-                choice.logprobs.extend(delta.logprobs);
-            }
-            Event::Finished { index, reason, .. } => choices[index as usize].reason = reason,
-        }
-    }
-    let head = Head::new(S::ID_PREFIX, std::mem::take(&mut generation.model));
-    let envelope = serde_json::to_string(&shape.envelope(&head, &generation.tally));
-    let envelope = envelope.map_err(|e| ApiError::internal(&e.to_string()))?;
-    Ok(answers::respond(&envelope, choices, move |index, whole| shape.choice(index, whole), room))
-}
-
-/// What a piece of a collected answer takes up, about.
-fn size(delta: &v1::Delta) -> usize {
-    let logprobs: usize = delta.logprobs.iter().map(|token| (1 + token.top.len()) * LOGPROB_BYTES).sum();
-    delta.text.len() + delta.reasoning.len() + logprobs
-}
-
-impl Head {
-    /// Of an answer of that model, whose id begins so.
-    pub(crate) fn new(prefix: &str, model: String) -> Head {
-        // FNV-1a of what decides the tokens besides the request: the version and the model.
-        let seed = concat!("hanzo-engine/", env!("CARGO_PKG_VERSION"), "/");
-        let hash = seed.bytes().chain(model.bytes()).fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-        });
-        Head {
-            id: format!("{prefix}-{}", random_id()),
-            created: unix_seconds(),
-            model,
-            fingerprint: format!("fp_{:010x}", hash >> 24),
-        }
-    }
 }
 
 /// What comes of a prompt.
@@ -181,16 +41,16 @@ pub(crate) struct Generation {
     events: Option<Events>, // None: ended or failed
     early: VecDeque<(u32, infer_event::Event)>,
     choices: u32,
-    finished: Vec<bool>, // (prompt, choice)
+    pub(super) finished: Vec<bool>, // (prompt, choice)
     /// The model that answers; empty until one has started.
     pub(crate) model: String,
-    pub(crate) tally: Tally,
+    pub(crate) used: UsageCount,
     until: Until,
 }
 
 impl Generation {
     /// Starts the plan's requests, and waits until the engine has accepted as many as run at the same time.
-    async fn start(app: &App, plan: Plan) -> Result<Generation, ApiError> {
+    pub(super) async fn start(app: &App, plan: Plan) -> Result<Generation, ApiError> {
         let until = Until::of(app);
         let deadline = until.deadline;
         let engine = app.engine.clone();
@@ -211,7 +71,7 @@ impl Generation {
             choices: plan.choices,
             finished: vec![false; prompts * plan.choices as usize],
             model: String::new(),
-            tally: Tally::new(prompts, plan.choices),
+            used: UsageCount::new(prompts, plan.choices),
             until,
         };
         // A prompt that says much while another is not accepted is answered.
@@ -276,7 +136,7 @@ impl Generation {
     fn checked(&mut self, prompt: u32, event: infer_event::Event) -> Result<Option<Event>, ApiError> {
         match event {
             infer_event::Event::Started(started) => {
-                self.tally.started(prompt, &started);
+                self.used.started(prompt, &started);
                 if self.model.is_empty() {
                     self.model = started.model;
                 }
@@ -287,7 +147,7 @@ impl Generation {
             }
             infer_event::Event::Delta(delta) => {
                 let index = self.running(prompt, delta.choice)?;
-                self.tally.delta(index, &delta);
+                self.used.delta(index, &delta);
                 Ok(Some(Event::Delta { index, delta }))
             }
             infer_event::Event::Finished(finished) => {
@@ -301,7 +161,7 @@ impl Generation {
                     FinishReason::Stop | FinishReason::Length => {}
                 }
                 self.finished[index as usize] = true;
-                self.tally.finished(prompt, index, &finished);
+                self.used.finished(prompt, index, &finished);
                 Ok(Some(Event::Finished { index, reason: finished.reason(), timings: finished.timings }))
             }
         }

@@ -1,13 +1,16 @@
 //! The OpenAI API: chat completions, completions, embeddings, models.
-//!
-//! `convert` is the only module here where OpenAI's words and the engine's meet.
 
+mod answer;
 pub(crate) mod chat;
 pub(crate) mod completions;
-pub(crate) mod convert;
 pub(crate) mod embeddings;
+mod events;
+mod frames;
 mod generation;
+mod messages;
 pub(crate) mod models;
+mod plan;
+pub(crate) mod prompt;
+mod shape;
 mod sse;
-mod tally;
-pub(crate) mod unsupported;
+mod usage_count;

@@ -1,4 +1,4 @@
-//! Server-sent events: the frames of a stream, its keep-alive comments, and its end.
+//! The streamed answer: its events, its keep-alive comments, and its end.
 //!
 //! A stream that succeeds ends with `data: [DONE]`. One that fails ends with `data: {"error":…}` and nothing
 //! after it.
@@ -12,59 +12,18 @@ use axum::{
 };
 use bytes::Bytes;
 use futures_util::stream;
-use serde::Serialize;
 
 use crate::{
     error::ApiError,
-    limits::{FIRST_COMMENT, OBFUSCATED_BYTES, PEER_LOOK},
-    openai::generation::{Event, Generation, Head, Shape, Streaming},
+    limits::{FIRST_COMMENT, PEER_LOOK},
+    openai::{
+        frames::Frames,
+        generation::{Event, Generation},
+        plan::Streaming,
+        shape::{Head, Shape},
+    },
     peer::Peer,
-    request_id::random_id,
 };
-
-/// Events as they go over the wire.
-#[derive(Debug, Default)]
-pub(crate) struct Frames {
-    bytes: Vec<u8>,
-    obfuscate: bool,
-}
-
-impl Frames {
-    /// Adds one event with a JSON object as its data.
-    pub(crate) fn data(&mut self, value: &impl Serialize) {
-        let start = self.bytes.len();
-        self.bytes.extend_from_slice(b"data: ");
-        serde_json::to_writer(&mut self.bytes, value)
-            .expect("writing to memory cannot fail because chunks are plain structs with string keys");
-        if self.obfuscate {
-            self.pad(start);
-        }
-        self.bytes.extend_from_slice(b"\n\n");
-    }
-
-    /// Gives the object that the event from `start` has a last field of random letters, so that events are of few
-    /// sizes.
-    fn pad(&mut self, start: usize) {
-        const FIELD: &[u8] = br#","obfuscation":""#;
-        if self.bytes.pop_if(|last| *last == b'}').is_none() {
-            return;
-        }
-        self.bytes.extend_from_slice(FIELD);
-        let written = self.bytes.len() - start;
-        let mut letters = OBFUSCATED_BYTES - written % OBFUSCATED_BYTES;
-        while letters > 0 {
-            let id = random_id();
-            let some = &id.as_bytes()[..letters.min(id.len())];
-            self.bytes.extend_from_slice(some);
-            letters -= some.len();
-        }
-        self.bytes.extend_from_slice(br#""}"#);
-    }
-
-    fn done(&mut self) {
-        self.bytes.extend_from_slice(b"data: [DONE]\n\n");
-    }
-}
 
 struct Live<S> {
     generation: Generation,
@@ -112,7 +71,7 @@ impl<S: Shape> Live<S> {
                 Some(Ok(event)) => {
                     let model = &self.generation.model;
                     let head = self.head.get_or_insert_with(|| Head::new(S::ID_PREFIX, model.clone()));
-                    self.shape.event(head, &self.generation.tally, event, &mut frames);
+                    self.shape.event(head, &self.generation.used, event, &mut frames);
                 }
                 Some(Err(error)) => {
                     let id = self.head.as_ref().map_or("none", |head| &head.id);
@@ -122,7 +81,7 @@ impl<S: Shape> Live<S> {
                 }
                 None => {
                     if let Some(head) = self.head.as_ref().filter(|_| self.streaming.include_usage) {
-                        self.shape.usage(head, &self.generation.tally, &mut frames);
+                        self.shape.usage(head, &self.generation.used, &mut frames);
                     }
                     frames.done();
                     return (frames.bytes.into(), None);

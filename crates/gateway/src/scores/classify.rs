@@ -10,15 +10,15 @@ use crate::{
     app::App,
     body::{self, Incoming},
     error::ApiError,
-    names::Sent,
+    names::SentFields,
     request_id::RequestId,
     scores::{
-        List,
-        convert::{self, Classifying},
+        list::List,
         rerank::best,
+        tasks::{self, Classifying},
     },
     select::select,
-    vectors::{calls::Asker, convert::field_name},
+    vectors::{calls::Caller, inputs::field_name},
 };
 
 /// The route's handler.
@@ -27,14 +27,14 @@ pub(crate) async fn handle(
     Extension(id): Extension<RequestId>,
     incoming: Incoming,
 ) -> Result<Json<List<Datum>>, ApiError> {
-    let read = Sent::beside(convert::classifying);
+    let read = SentFields::beside(tasks::classifying);
     let ((asked, sent), room) = body::read(&app, incoming).await?.into(read).await?;
     let Classifying { mut request, inputs, single } = asked;
     request.model = select(&app, request.model, &[Capability::Classify]).await?.model;
     let name = move |field: &str| field_name(field, "input", single, &sent);
-    let (classifications, spent) = Asker::new(&app, &id, room).classify(request, inputs, name).await?;
+    let (classifications, spent) = Caller::new(&app, &id, room).classify(request, inputs, name).await?;
     let datum = |(index, classification)| {
-        let (labels, probs) = convert::labels(classification);
+        let (labels, probs) = tasks::labels(classification);
         let label = best(&probs, 1).first().map(|i| labels[*i].clone()).unwrap_or_default();
         Datum { index, label, num_classes: probs.len(), probs }
     };

@@ -15,14 +15,14 @@ use crate::{
     app::App,
     body::{self, Incoming, Received},
     error::ApiError,
-    names::Sent,
+    names::SentFields,
     request_id::{RequestId, random_id},
     scores::{
-        Usage,
-        convert::{self, Ranking},
+        list::Usage,
+        tasks::{self, Ranking},
     },
     select::select,
-    vectors::calls::Asker,
+    vectors::calls::Caller,
 };
 
 /// Documents that Cohere counts as one search.
@@ -40,7 +40,7 @@ pub(crate) async fn handle(
 }
 
 #[derive(Serialize)]
-struct Answer {
+struct RerankAnswer {
     id: String,
     model: String,
     results: Vec<Ranked>,
@@ -91,20 +91,20 @@ pub(crate) async fn answer(
     received: Received,
     version: &'static str,
 ) -> Result<Response, ApiError> {
-    let ((asked, sent), room) = received.into(Sent::beside(convert::ranking)).await?;
+    let ((asked, sent), room) = received.into(SentFields::beside(tasks::ranking)).await?;
     let Ranking { mut request, documents, top_n, return_documents } = asked;
     request.model = select(app, request.model, &[Capability::Rerank]).await?.model;
     let mut texts: Vec<Option<String>> =
         if return_documents { documents.iter().cloned().map(Some).collect() } else { Vec::new() };
     let search_units = documents.len().div_ceil(SEARCH_DOCUMENTS);
     let name = move |field: &str| sent.name(field);
-    let (scores, spent) = Asker::new(app, id, room).rerank(request, documents, name).await?;
+    let (scores, spent) = Caller::new(app, id, room).rerank(request, documents, name).await?;
     let ranked = |index: usize| Ranked {
         index,
         relevance_score: scores[index],
         document: texts.get_mut(index).and_then(Option::take).map(|text| Document { text }),
     };
-    let answer = Answer {
+    let answer = RerankAnswer {
         id: format!("rerank-{}", random_id()),
         results: best(&scores, top_n).into_iter().map(ranked).collect(),
         usage: Usage::from(&spent),

@@ -4,23 +4,19 @@
 use std::sync::Arc;
 
 use axum::{Extension, extract::State, response::Response};
-use hanzo_engine_proto::v1::{self, Capability};
+use hanzo_engine_proto::v1::Capability;
 
 use crate::{
-    Config,
     app::App,
     body::{self, Incoming, Received},
+    config::Config,
     fields::Fields,
-    names::Sent,
-    openai::convert::model,
+    names::SentFields,
+    request::model,
     request_id::RequestId,
     select::select,
-    tei::{TeiError, convert},
-    vectors::{
-        answer as http,
-        calls::Asker,
-        convert::{field_name, json::Shape},
-    },
+    tei::{error::TeiError, words},
+    vectors::{calls::Caller, inputs::field_name, json::Shape, response},
 };
 
 /// One vector for each input.
@@ -71,11 +67,11 @@ pub(super) async fn answer(
     received: Received,
     shape: Shape,
 ) -> Result<Response, TeiError> {
-    let read = move |fields: Fields<'_>, config: &Config| convert::embedding(fields, config, shape);
-    let (((request, inputs), sent), room) = received.into(Sent::beside(read)).await?;
-    let request = v1::EmbedRequest { model, ..request };
+    let read = move |fields: Fields<'_>, config: &Config| words::embedding(fields, config, shape);
+    let (((mut request, inputs), sent), room) = received.into(SentFields::beside(read)).await?;
+    request.model = model;
     let single = inputs.single;
     let name = move |field: &str| field_name(field, "inputs", single, &sent);
-    let calls = Asker::new(app, id, room).embed(request, inputs.inputs, name);
-    Ok(http::respond(app, calls, shape).await?)
+    let calls = Caller::new(app, id, room).embed(request, inputs.inputs, name);
+    Ok(response::respond(app, calls, shape).await?)
 }

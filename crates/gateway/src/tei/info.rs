@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::{
     app::App,
     select::sole,
-    tei::{TeiError, convert},
+    tei::{error::TeiError, words},
 };
 
 /// The route's handler: of the model that an embedding request without a name would go to, else a reranking one,
@@ -18,5 +18,5 @@ pub(crate) async fn handle(State(app): State<Arc<App>>) -> Result<Json<Value>, T
     const KINDS: [Capability; 4] =
         [Capability::Embed, Capability::Rerank, Capability::Classify, Capability::EmbedSparse];
     let stats = sole(&app, &KINDS).await?;
-    Ok(Json(convert::info(stats, &KINDS, app.config.embedding_inputs_max)))
+    Ok(Json(words::info(stats, &KINDS, app.config.embedding_inputs_max)))
 }

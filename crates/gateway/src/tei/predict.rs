@@ -7,22 +7,22 @@ use axum::{
     extract::State,
     response::{IntoResponse as _, Response},
 };
-use hanzo_engine_proto::v1::{self, Capability};
+use hanzo_engine_proto::v1::Capability;
 use serde::Serialize;
 
 use crate::{
     app::App,
     body::{self, Incoming, Received},
-    names::Sent,
-    openai::convert::model,
+    names::SentFields,
+    request::model,
     request_id::RequestId,
     scores::{
-        convert::{Classifying, labels},
         rerank::best,
+        tasks::{Classifying, labels},
     },
     select::select,
-    tei::{TeiError, convert},
-    vectors::{calls::Asker, convert::field_name},
+    tei::{error::TeiError, words},
+    vectors::{calls::Caller, inputs::field_name},
 };
 
 /// The route's handler.
@@ -50,12 +50,13 @@ pub(super) async fn answer(
     model: String,
     received: Received,
 ) -> Result<Response, TeiError> {
-    let ((asked, sent), room) = received.into(Sent::beside(convert::predicting)).await?;
-    let Classifying { request, inputs, single } = asked;
-    let request = v1::ClassifyRequest { model, ..request };
+    let ((asked, sent), room) = received.into(SentFields::beside(words::predicting)).await?;
+    let Classifying { mut request, inputs, single } = asked;
+    request.model = model;
     let name = move |field: &str| field_name(field, "inputs", single, &sent);
-    let (classifications, _) = Asker::new(app, id, room).classify(request, inputs, name).await?;
-    let mut predictions: Vec<Vec<Prediction>> = classifications.into_iter().map(predictions).collect();
+    let (classifications, _) = Caller::new(app, id, room).classify(request, inputs, name).await?;
+    let mut predictions: Vec<Vec<Prediction>> =
+        classifications.into_iter().map(labels).map(predictions).collect();
     match predictions.pop() {
         Some(only) if single => Ok(Json(only).into_response()),
         last => {
@@ -65,8 +66,8 @@ pub(super) async fn answer(
     }
 }
 
-fn predictions(classification: v1::Classification) -> Vec<Prediction> {
-    let (labels, scores) = labels(classification);
+/// The most likely label first.
+fn predictions((labels, scores): (Vec<String>, Vec<f32>)) -> Vec<Prediction> {
     let prediction = |i: usize| Prediction { score: scores[i], label: labels[i].clone() };
     best(&scores, 0).into_iter().map(prediction).collect()
 }

@@ -14,12 +14,12 @@ use crate::{
     app::App,
     body::{self, Incoming, Received},
     error::ApiError,
-    names::Sent,
+    names::SentFields,
     request_id::RequestId,
     scores,
     select::select,
-    tei::{TeiError, convert},
-    vectors::calls::Asker,
+    tei::{error::TeiError, words},
+    vectors::calls::Caller,
 };
 
 /// The route's handler.
@@ -46,7 +46,7 @@ struct Rank {
 
 /// Ranks the texts of a body.
 pub(super) async fn answer(app: &App, id: &RequestId, received: Received) -> Result<Response, TeiError> {
-    let ((asked, sent), room) = received.into(Sent::beside(convert::ranking)).await?;
+    let ((asked, sent), room) = received.into(SentFields::beside(words::ranking)).await?;
     let (mut request, texts, return_text) = asked;
     request.model = select(app, request.model, &[Capability::Rerank]).await?.model;
     let mut shown: Vec<Option<String>> =
@@ -55,7 +55,7 @@ pub(super) async fn answer(app: &App, id: &RequestId, received: Received) -> Res
         Some(index) => Some(format!("texts{index}")),
         None => sent.name(field),
     };
-    let (scores, _) = Asker::new(app, id, room).rerank(request, texts, name).await?;
+    let (scores, _) = Caller::new(app, id, room).rerank(request, texts, name).await?;
     let rank = |index: usize| Rank {
         index,
         text: shown.get_mut(index).and_then(Option::take),

@@ -9,10 +9,10 @@ use crate::{
     app::App,
     body::{self, Incoming},
     request_id::RequestId,
-    scores::score,
+    scores::pairs::cosines,
     select::select,
-    tei::{TeiError, convert},
-    vectors::calls::Asker,
+    tei::{error::TeiError, words},
+    vectors::calls::Caller,
 };
 
 /// The route's handler.
@@ -21,7 +21,7 @@ pub(crate) async fn handle(
     Extension(id): Extension<RequestId>,
     incoming: Incoming,
 ) -> Result<Json<Vec<f32>>, TeiError> {
-    let ((mut request, texts), room) = body::read(&app, incoming).await?.into(convert::similarity).await?;
+    let ((mut request, texts), room) = body::read(&app, incoming).await?.into(words::similarity).await?;
     request.model = select(&app, request.model, &[Capability::Embed]).await?.model;
     let firsts: Vec<bool> = (0..texts.len()).map(|i| i == 0).collect();
     let name = |field: &str| match field.strip_prefix("inputs[").and_then(|rest| rest.strip_suffix(']')) {
@@ -32,5 +32,5 @@ pub(crate) async fn handle(
         }
         None => Some(field.to_owned()),
     };
-    Ok(Json(score::cosines(&Asker::new(&app, &id, room), request, texts, &firsts, name).await?.0))
+    Ok(Json(cosines(&Caller::new(&app, &id, room), request, texts, &firsts, name).await?.0))
 }

@@ -92,22 +92,22 @@ impl<T: Weighed> Iterator for Pieces<T> {
 
 /// Asks the engine on behalf of one HTTP request: under its id, until its deadline.
 #[derive(Debug, Clone)]
-pub(crate) struct Asker {
+pub(crate) struct Caller {
     engine: Engine,
     until: Until,
     id: RequestId,
     room: Arc<Room>,
 }
 
-impl Asker {
+impl Caller {
     /// For the request of that id, which begins now, and whose body took up that room.
-    pub(crate) fn new(app: &App, id: &RequestId, room: Room) -> Asker {
-        Asker { engine: app.engine.clone(), until: Until::of(app), id: id.clone(), room: Arc::new(room) }
+    pub(crate) fn new(app: &App, id: &RequestId, room: Room) -> Caller {
+        Caller { engine: app.engine.clone(), until: Until::of(app), id: id.clone(), room: Arc::new(room) }
     }
 
     /// For the `i`th of several parts of the same request.
-    pub(crate) fn nested(&self, i: usize, several: bool) -> Asker {
-        Asker { id: RequestId::nested(&self.id, i, several), ..self.clone() }
+    pub(crate) fn nested(&self, i: usize, several: bool) -> Caller {
+        Caller { id: RequestId::nested(&self.id, i, several), ..self.clone() }
     }
 
     /// The engine's answers to an embedding request, in the order of its inputs, each checked against what was asked.
@@ -129,7 +129,7 @@ impl Asker {
             async move { engine.embed(request, deadline).await }
         };
         self.answers(inputs, limit, name, ask).map(move |answer| {
-            let Answer { count, answer, .. } = answer?;
+            let CallAnswer { count, answer, .. } = answer?;
             checked(&answer, count, output)?;
             Ok(answer)
         })
@@ -149,7 +149,7 @@ impl Asker {
         };
         let mut answers = self.answers(documents, CallLimit::NARROW, name, ask);
         let mut spent = Spent::default();
-        while let Some(Answer { start, count, answer }) = answers.try_next().await? {
+        while let Some(CallAnswer { start, count, answer }) = answers.try_next().await? {
             spent.add(answer.prompt_tokens, answer.model);
             let scores = &mut scores[start..start + count];
             for result in answer.results {
@@ -178,7 +178,7 @@ impl Asker {
         let mut spent = Spent::default();
         let whole =
             |c: &v1::Classification| !c.labels.is_empty() && c.labels.iter().all(|l| l.score.is_finite());
-        while let Some(Answer { count, answer, .. }) = answers.try_next().await? {
+        while let Some(CallAnswer { count, answer, .. }) = answers.try_next().await? {
             if answer.classifications.len() != count || !answer.classifications.iter().all(whole) {
                 return Err(odd("left an input without its labels"));
             }
@@ -195,14 +195,14 @@ impl Asker {
         limit: CallLimit,
         name: impl FieldName,
         ask: Ask,
-    ) -> impl Stream<Item = Result<Answer<A>, ApiError>> + Send + Unpin + 'static
+    ) -> impl Stream<Item = Result<CallAnswer<A>, ApiError>> + Send + Unpin + 'static
     where
         T: Weighed + Send + 'static,
         A: Send + 'static,
         F: Future<Output = Result<A, Status>> + Send + 'static,
         Ask: Fn(Engine, Option<Instant>, String, Vec<T>) -> F + Send + 'static,
     {
-        let Asker { engine, until, id, room } = self.clone();
+        let Caller { engine, until, id, room } = self.clone();
         let calls =
             calls(pieces(items, limit).peekable(), room).map(move |Call { i, several, start, items }| {
                 let (until, name, count) = (until.clone(), name.clone(), items.len());
@@ -212,7 +212,7 @@ impl Asker {
                 let call = AbortOnDropHandle::new(tokio::spawn(async move {
                     let answer = until.run(call).await;
                     let answer = answer.map_err(|e| e.renamed(|field| name(&shifted(field, start))))?;
-                    Ok(Answer { start, count, answer })
+                    Ok(CallAnswer { start, count, answer })
                 }));
                 Box::pin(
                     async move { call.await.unwrap_or_else(|e| Err(ApiError::internal(&e.to_string()))) },
@@ -227,7 +227,7 @@ pub(crate) trait FieldName: Fn(&str) -> Option<String> + Clone + Send + 'static 
 impl<F: Fn(&str) -> Option<String> + Clone + Send + 'static> FieldName for F {}
 
 /// What a call for the items from `start` on came to.
-struct Answer<A> {
+struct CallAnswer<A> {
     start: usize,
     count: usize,
     answer: A,

@@ -5,6 +5,7 @@
 //! all have succeeded, so that a failure has its own status; the JSON, several times as large, never exists as a
 //! whole. Dropping the answer drops the calls.
 
-pub(crate) mod answer;
 pub(crate) mod calls;
-pub(crate) mod convert;
+pub(crate) mod inputs;
+pub(crate) mod json;
+pub(crate) mod response;

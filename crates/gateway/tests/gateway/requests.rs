@@ -106,25 +106,66 @@ async fn absent_and_null_fields_stay_unset() {
     }
 }
 
+/// A request, but for its id, which is another each time.
+fn unnamed(request: v1::InferRequest) -> v1::InferRequest {
+    v1::InferRequest { request_id: String::new(), ..request }
+}
+
+/// Each value asks for what is done anyway: the engine is asked for the very same.
 #[tokio::test]
-async fn neutral_and_harmless_values_are_accepted() {
-    chat(json!({
+async fn neutral_and_harmless_values_change_nothing() {
+    let plain = unnamed(chat(json!({})).await);
+    let neutral = json!({
         "tools": [], "tool_choice": "none", "parallel_tool_calls": true, "functions": [], "function_call": "none",
         "response_format": {"type": "text"}, "modalities": ["text"], "n": 1, "logprobs": false, "top_logprobs": 0,
-        "typical_p": 1, "dry_multiplier": 0, "verbosity": "medium", "stop": [],
+        "typical_p": 1, "dry_multiplier": 0, "verbosity": "medium", "stop": [], "echo": false,
         "user": "u", "metadata": {"k": "v"}, "store": false, "service_tier": "auto", "safety_identifier": "s",
         "prompt_cache_key": "k", "prompt_cache_retention": "24h", "prompt_cache_options": {"mode": "implicit"},
         "skip_special_tokens": true, "spaces_between_special_tokens": true, "include_reasoning": true,
-    }))
-    .await;
-    asked(
-        "/v1/completions",
-        json!({"prompt": "x", "suffix": "", "best_of": 1, "logprobs": false, "echo": false}),
-    )
-    .await;
+    });
+    let mut all = serde_json::Map::new();
+    for (name, value) in neutral.as_object().unwrap() {
+        assert_eq!(unnamed(chat(json!({name: value})).await), plain, "{name}");
+        all.insert(name.clone(), value.clone());
+    }
+    assert_eq!(unnamed(chat(Value::Object(all)).await), plain);
+    let completion = async |extra: Value| {
+        let mut body = json!({"prompt": "x"});
+        body.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+        let requests = asked("/v1/completions", body).await;
+        requests.into_iter().map(unnamed).collect::<Vec<_>>()
+    };
+    let plain = completion(json!({})).await;
+    let neutral = json!({"suffix": "", "best_of": 1, "logprobs": false, "echo": false});
+    assert_eq!(completion(neutral).await, plain);
+    assert_eq!(completion(json!({"stream": true})).await, plain);
+}
+
+/// What a stream is to show is the gateway's to do, and it does it.
+#[tokio::test]
+async fn stream_options_show_in_every_chunk() {
     for on in [false, true] {
+        let server = Server::start(script(hello)).await;
         let options = json!({"include_obfuscation": on, "continuous_usage_stats": on});
-        asked("/v1/completions", json!({"prompt": "x", "stream": true, "stream_options": options})).await;
+        let body = json!({"prompt": "x", "stream": true, "stream_options": options});
+        let answer = post(server.address, "/v1/completions", &body).await;
+        assert_eq!(answer.status, 200, "{}", answer.text);
+        let chunks: Vec<Value> = answer
+            .text
+            .lines()
+            .filter_map(|line| line.strip_prefix("data: "))
+            .filter(|data| *data != "[DONE]")
+            .map(|data| serde_json::from_str(data).unwrap())
+            .collect();
+        assert!(chunks.len() >= 2, "{}", answer.text);
+        for chunk in &chunks {
+            assert_eq!(chunk["obfuscation"].is_string(), on, "{chunk}");
+            assert_eq!(chunk["usage"]["total_tokens"].as_u64().is_some(), on, "{chunk}");
+        }
+        let used: Vec<u64> =
+            chunks.iter().filter_map(|chunk| chunk["usage"]["completion_tokens"].as_u64()).collect();
+        assert!(used.is_sorted(), "{used:?}");
+        assert_eq!(server.fake.seen().len(), 1);
     }
 }
 
@@ -260,8 +301,11 @@ async fn completion_prompts() {
 #[tokio::test]
 async fn lenient_ignores_unknown_fields_and_nothing_else() {
     let server = Server::with(script(hello), |config| config.lenient = true).await;
-    let mut body = json!({"messages": [{"role": "user", "content": "x"}], "mood": 2});
+    let mut body = json!({"messages": [{"role": "user", "content": "hi"}], "mood": 2, "max_tokens": 9});
     assert_eq!(post(server.address, "/v1/chat/completions", &body).await.status, 200);
+    let seen: Vec<_> = server.fake.seen().into_iter().map(unnamed).collect();
+    assert_eq!(seen, [unnamed(chat(json!({"max_tokens": 9})).await)]);
     body["tools"] = json!([{"type": "function"}]);
     assert_eq!(post(server.address, "/v1/chat/completions", &body).await.json()["error"]["param"], "tools");
+    assert_eq!(server.fake.seen().len(), 1, "what is refused is not asked for");
 }

@@ -232,31 +232,127 @@ fn every_truncation_is_an_error() {
     }
 }
 
+/// What must hold of whatever the bytes `file` are: an error names the file and is one line; what is read lies within the
+/// file, each tensor whole, apart from the others and with the bytes that stand there, and a second reading gives the same.
+fn check_read(file: &[u8]) -> Result<Gguf, String> {
+    let bytes: ModelBytes = file.to_vec().into();
+    let gguf = match Gguf::parse("a.gguf", &bytes) {
+        Ok(gguf) => gguf,
+        Err(error) => {
+            let error = error.to_string();
+            assert!(
+                error.starts_with("a.gguf") && error.len() > "a.gguf: ".len(),
+                "{error:?} names the file"
+            );
+            assert!(error.len() < 1000 && !error.contains('\n'), "{error:?} is a line");
+            assert_eq!(
+                Gguf::parse("a.gguf", &bytes).map(drop).map_err(|e| e.to_string()),
+                Err(error.clone())
+            );
+            return Err(error);
+        }
+    };
+    assert_eq!(&file[..4], b"GGUF");
+    assert!([2, 3].contains(&gguf.version) && gguf.version.to_le_bytes() == file[4..8]);
+    let claimed = u64::from_le_bytes(file[8..16].try_into().unwrap());
+    assert_eq!(gguf.tensors.len() as u64, claimed, "every tensor that is announced is there");
+    let mut places: Vec<std::ops::Range<usize>> = Vec::new();
+    for tensor in &gguf.tensors {
+        assert!(!tensor.name.is_empty() && !tensor.shape.contains(&0), "{}: {:?}", tensor.name, tensor.shape);
+        let elements: usize = tensor.shape.iter().product();
+        assert_eq!(
+            (elements, Some(tensor.bytes.len())),
+            (tensor.elements(), tensor.dtype.bytes_of(elements))
+        );
+        let start = tensor.bytes.as_ptr() as usize - bytes.as_ptr() as usize;
+        assert_eq!(&file[start..start + tensor.bytes.len()], &tensor.bytes[..], "{}", tensor.name);
+        places.push(start..start + tensor.bytes.len());
+    }
+    places.sort_unstable_by_key(|place| place.start);
+    assert!(places.windows(2).all(|pair| pair[0].end <= pair[1].start), "tensors overlap: {places:?}");
+    let names: std::collections::BTreeSet<&str> = gguf.tensors.iter().map(|t| t.name.as_str()).collect();
+    assert_eq!(names.len(), gguf.tensors.len(), "names are there once");
+    Ok(gguf)
+}
+
+/// The numbers of the tensors, by name.
+fn contents(gguf: &Gguf) -> Vec<(String, Vec<usize>, Vec<u8>)> {
+    gguf.tensors.iter().map(|t| (t.name.clone(), t.shape.clone(), t.bytes.to_vec())).collect()
+}
+
 #[test]
-fn every_flipped_bit_gives_a_result() {
-    let file = sample().build();
+fn every_flipped_bit_is_refused_or_seen() {
+    let sound = sample();
+    let file = sound.build();
+    let whole = check_read(&file).unwrap();
+    let entries: usize = sound.tensors.iter().map(|(entry, _)| entry.len() + 8).sum();
+    let header = 24 + sound.keys.concat().len() + entries;
+    let mut refused = 0;
     for bit in 0..file.len() * 8 {
         let mut flipped = file.clone();
         flipped[bit / 8] ^= 1 << (bit % 8);
-        if let Ok(gguf) = Gguf::parse("a.gguf", &flipped.into()) {
-            for tensor in &gguf.tensors {
-                assert_eq!(Some(tensor.bytes.len()), tensor.dtype.bytes_of(tensor.elements()));
+        let read = match check_read(&flipped) {
+            Ok(read) => read,
+            Err(error) => {
+                assert!(bit / 8 < header, "bit {bit} is a number's, or of no meaning: {error}");
+                refused += 1;
+                continue;
             }
+        };
+        let changed: usize = contents(&whole)
+            .iter()
+            .zip(contents(&read))
+            .map(|(old, new)| {
+                old.2.iter().zip(&new.2).map(|(a, b)| (a ^ b).count_ones() as usize).sum::<usize>()
+            })
+            .sum();
+        if bit / 8 >= header {
+            // A number, or nothing that is read.
+            assert_eq!(format!("{:?}", read.metadata), format!("{:?}", whole.metadata));
+            assert!(changed <= 1, "bit {bit} changed {changed}");
+        } else {
+            // No bit of the header is without meaning.
+            let differs = read.version != whole.version
+                || format!("{:?}", read.metadata) != format!("{:?}", whole.metadata)
+                || format!("{:?}", read.tensors) != format!("{:?}", whole.tensors)
+                || contents(&read) != contents(&whole);
+            assert!(differs, "bit {bit} was not seen");
         }
     }
+    // Counts, lengths, types, places and names in other alphabets: most of a header.
+    assert!(refused > header * 3, "{refused} of {} bits were refused", header * 8);
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
+    /// What has no sound counts is refused; what has none of anything is an empty file.
     #[test]
-    fn any_bytes_give_a_result(tail in prop::collection::vec(any::<u8>(), 0..400), version in 2u32..4) {
+    fn any_bytes_are_refused(tail in prop::collection::vec(any::<u8>(), 0..400), version in 2u32..4) {
         let file = [&b"GGUF"[..], &version.to_le_bytes(), &tail].concat();
-        let _ = Gguf::parse("a.gguf", &file.into());
+        let empty = tail.len() >= 16 && tail[..16].iter().all(|&byte| byte == 0);
+        prop_assert_eq!(check_read(&file).is_ok(), empty);
+    }
+
+    /// As above, further into a file: small counts, and what keys and tensors are made of, in any order.
+    #[test]
+    fn any_header_is_read_or_refused(
+        counts in (0u64..3, 0u64..4), version in 2u32..4,
+        words in prop::collection::vec(prop_oneof![
+            (0u64..40).prop_map(|number| number.to_le_bytes().to_vec()),
+            (0u32..16).prop_map(|kind| kind.to_le_bytes().to_vec()),
+            "[a-z.]{1,8}".prop_map(|text| Builder::text(text.as_bytes())),
+            prop::collection::vec(any::<u8>(), 0..16),
+        ], 0..30),
+    ) {
+        let (tensors, keys) = (counts.0.to_le_bytes(), counts.1.to_le_bytes());
+        let file = [&b"GGUF"[..], &version.to_le_bytes(), &tensors, &keys, &words.concat()].concat();
+        let read = check_read(&file);
+        prop_assert!(counts != (0, 0) || read.is_ok(), "{:?}", read.err());
     }
 
     #[test]
-    fn any_few_changes_give_a_result(
+    fn any_few_changes_are_read_or_refused(
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..12),
         counts in prop::collection::vec((any::<prop::sample::Index>(), any::<u64>()), 0..3),
     ) {
@@ -269,7 +365,7 @@ proptest! {
             let at = at.index(file.len() - 8);
             file[at..at + 8].copy_from_slice(&number.to_le_bytes());
         }
-        let _ = Gguf::parse("a.gguf", &file.into());
+        let _ = check_read(&file);
     }
 }
 

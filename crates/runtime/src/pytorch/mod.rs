@@ -75,7 +75,8 @@ pub fn parse(file: &str, bytes: &ModelBytes) -> Result<Vec<Tensor>, LoadError> {
                 blame.corrupt(&format!("tensor {name}"), "the numbers it is a view of are not in the file")
             );
         };
-        let bytes = blame.numbers(name, view, storage, dtype, bytes, place.clone(), &mut copied)?;
+        let whole = Numbers { file: bytes, place: place.clone(), storage, dtype };
+        let bytes = blame.numbers(name, view, whole, &mut copied)?;
         tensors.push(Tensor {
             file: shared_file.clone(),
             name: name.to_owned(),
@@ -105,6 +106,14 @@ struct Blame<'a> {
     file: &'a str,
 }
 
+/// The numbers of a storage, and where in the file they are.
+struct Numbers<'a> {
+    file: &'a ModelBytes,
+    place: Range<usize>,
+    storage: &'a Storage,
+    dtype: DType,
+}
+
 impl Blame<'_> {
     fn corrupt(&self, what: &str, reason: impl Into<String>) -> LoadError {
         LoadError::Corrupt { file: self.file.to_owned(), what: what.to_owned(), reason: reason.into() }
@@ -123,18 +132,16 @@ impl Blame<'_> {
         })
     }
 
-    /// A tensor's numbers, given where its storage is: a part of the file or, where they do not lie one after the other, a
+    /// A tensor's numbers, which are a view of `whole`: a part of the file or, where they do not lie one after the other, a
     /// copy. `copied` counts the bytes of all copies, which are not more than the file's, or than [`GATHERED_BYTES_MAX`].
     fn numbers(
         &self,
         name: &str,
         view: &View,
-        storage: &Storage,
-        dtype: DType,
-        file: &ModelBytes,
-        place: Range<usize>,
+        whole: Numbers,
         copied: &mut usize,
     ) -> Result<ModelBytes, LoadError> {
+        let Numbers { file, place, storage, dtype } = whole;
         let corrupt = |reason: &str| Err(self.corrupt(&format!("tensor {name}"), reason));
         if view.shape.contains(&0) {
             return corrupt("one of its dimensions is 0");

@@ -58,9 +58,13 @@ fn shorter(texts: &[&str]) -> Vec<Option<usize>> {
 }
 
 impl AddedFinder {
-    /// Of the tokens' texts, each with whether it is a control token. Errors say why they cannot be searched for.
+    /// Of the tokens' texts, each with whether it is a control token. Errors say why they cannot be searched for: an empty
+    /// one would be found everywhere, and without end.
     pub(super) fn new<'a>(tokens: impl IntoIterator<Item = (&'a str, bool)>) -> Result<Self, String> {
         let (texts, control): (Vec<&str>, Vec<bool>) = tokens.into_iter().unzip();
+        if texts.contains(&"") {
+            return Err("an added token is empty, or nothing is left of it once it is normalized".to_owned());
+        }
         let matcher = AhoCorasick::builder()
             .match_kind(MatchKind::LeftmostLongest)
             .build(&texts)
@@ -131,6 +135,12 @@ mod tests {
         assert_eq!(found(&|_| false), [2, 3]);
         assert_eq!(found(&|_| true), [0, 3, 3]);
         assert_eq!(found(&|part| part.end > 3), [1, 0, 3]);
+    }
+
+    #[test]
+    fn an_empty_token_is_not_searched_for() {
+        let error = AddedFinder::new([("a", false), ("", true)]).expect_err("refused");
+        assert!(error.contains("empty"), "{error}");
     }
 
     #[test]

@@ -104,6 +104,10 @@ impl SentencePiece {
         let unmarked: BTreeSet<u32> = unmarked.collect();
         for id in vocabulary.added().chain(unmarked) {
             let text = vocabulary.texts[id as usize].as_str();
+            // No text spells it: files have such where a number of tokens had to be filled up.
+            if text.is_empty() {
+                continue;
+            }
             let strips = settings.strip_after_control
                 && kind(id) == Kind::Control
                 && !matches!(text, "<s>" | "<|endoftext|>");

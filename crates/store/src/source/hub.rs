@@ -3,7 +3,7 @@
 
 use crate::PullError;
 use crate::digest::Digest;
-use crate::http::{Ask, Auth, Http, shown};
+use crate::http::{Auth, Get, Http, shown};
 use crate::limits::{LISTED_FILES_MAX, MANIFEST_BYTES_MAX};
 use crate::plan::{Origin, Plan, PlanFile};
 use crate::publish::Description;
@@ -82,7 +82,7 @@ pub(crate) async fn plan(
     exclude: &Globs,
 ) -> Result<Plan, PullError> {
     let repository = match (settings.offline, &settings.hub_cache) {
-        (false, _) => ask(http, settings, reference).await?,
+        (false, _) => fetch_repository(http, settings, reference).await?,
         (true, cache) => cached(cache.clone(), reference)?,
     };
     let commit = &repository.commit;
@@ -150,14 +150,18 @@ fn file_url(hub: &Url, repo: &str, commit: &str, name: &str) -> Url {
     address(hub, &parts)
 }
 
-async fn ask(http: &Http, settings: &Settings, wanted: &HubReference) -> Result<Repository, PullError> {
+async fn fetch_repository(
+    http: &Http,
+    settings: &Settings,
+    wanted: &HubReference,
+) -> Result<Repository, PullError> {
     let revision = wanted.revision.as_deref().unwrap_or("main");
     let repo: Vec<&str> = wanted.repo.split('/').collect();
     let parts: Vec<&str> = ["api", "models"].into_iter().chain(repo).chain(["revision", revision]).collect();
     let mut url = address(&settings.hub, &parts);
     url.set_query(Some("blobs=true"));
     let auth = settings.hub_token.as_ref().map(|token| Auth::token(&settings.hub, token));
-    let request = Ask {
+    let request = Get {
         url: &url,
         auth: auth.as_ref(),
         range: None,
@@ -244,8 +248,8 @@ fn no_such(
 async fn module_folders(http: &Http, origin: &Origin) -> Result<Vec<String>, PullError> {
     let (text, what) = match origin {
         Origin::Url { url, auth } => {
-            let ask = Ask { url, auth: auth.as_ref(), range: None, accept: None, led_by_public: false };
-            (http.small(&ask, MANIFEST_BYTES_MAX, |_, _| None).await?.0, shown(url))
+            let get = Get { url, auth: auth.as_ref(), range: None, accept: None, led_by_public: false };
+            (http.small(&get, MANIFEST_BYTES_MAX, |_, _| None).await?.0, shown(url))
         }
         Origin::Here(path) | Origin::Copy(path) => {
             let read = std::fs::read(path).map_err(crate::download::disk(path))?;

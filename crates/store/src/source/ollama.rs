@@ -2,7 +2,7 @@
 
 use crate::PullError;
 use crate::digest::{Digest, sha256_of};
-use crate::http::{Ask, Auth, Http};
+use crate::http::{Auth, Get, Http};
 use crate::limits::{FILES_MAX, MANIFEST_BYTES_MAX};
 use crate::plan::{Origin, Plan, PlanFile};
 use crate::publish::Description;
@@ -151,7 +151,7 @@ async fn manifest(
     what: &str,
 ) -> Result<Vec<u8>, PullError> {
     let url = address(registry, &["v2", &wanted.namespace, &wanted.model, "manifests", &wanted.tag]);
-    let ask = Ask { url: &url, auth: Some(auth), range: None, accept: Some(MANIFEST), led_by_public: false };
+    let get = Get { url: &url, auth: Some(auth), range: None, accept: Some(MANIFEST), led_by_public: false };
     let no = |status: StatusCode, _: &_| {
         let (what, page) = (what.to_owned(), registry.as_str().trim_end_matches('/'));
         match status.as_u16() {
@@ -164,7 +164,7 @@ async fn manifest(
             _ => None,
         }
     };
-    let (body, headers) = http.small(&ask, MANIFEST_BYTES_MAX, no).await?;
+    let (body, headers) = http.small(&get, MANIFEST_BYTES_MAX, no).await?;
     let promised = headers.get("docker-content-digest").and_then(|value| value.to_str().ok());
     if let Some(promised) = promised {
         let found = Digest::Sha256(sha256_of(&body));
@@ -197,8 +197,8 @@ async fn config(
         Some(path) => std::fs::read(&path).map_err(crate::download::disk(&path))?,
         None => {
             let url = blob(&layer.digest);
-            let ask = Ask { url: &url, auth: Some(auth), range: None, accept: None, led_by_public: false };
-            http.small(&ask, MANIFEST_BYTES_MAX, |_, _| None).await?.0
+            let get = Get { url: &url, auth: Some(auth), range: None, accept: None, led_by_public: false };
+            http.small(&get, MANIFEST_BYTES_MAX, |_, _| None).await?.0
         }
     };
     let found = Digest::Sha256(sha256_of(&body));

@@ -293,6 +293,39 @@ fn an_added_token_is_short() {
     }
 }
 
+/// One would be found at every place of a text, and the next one at the same place.
+#[test]
+fn an_added_token_that_is_nothing_ends_no_search() {
+    let (fixture, mut types) = sentencepiece_fixture();
+    let mut entries = sentencepiece(&fixture, types.clone());
+    let load = |entries| from_metadata(Metadata::new("s.gguf", entries)).expect("loads");
+    let text = "hi<s> there";
+    let expected = load(entries.clone()).encode(text, false).expect("encodes");
+    let Some(Value::Array(Array::String(tokens))) = entries.get_mut("tokenizer.ggml.tokens") else {
+        panic!("tokens are texts")
+    };
+    // A control token.
+    tokens.push(String::new());
+    types.push(3);
+    let Some(Value::Array(Array::F32(scores))) = entries.get_mut("tokenizer.ggml.scores") else {
+        panic!("scores are numbers")
+    };
+    scores.push(0.0);
+    entries.insert("tokenizer.ggml.token_type".into(), Value::Array(Array::I32(types)));
+    let tokenizer = load(entries);
+    assert_eq!(tokenizer.encode(text, false).expect("encodes"), expected);
+    assert!(!tokenizer.encode_plain(text, false).expect("encodes").is_empty());
+
+    let mut json = unigram(json!({"type": "Strip", "strip_left": true, "strip_right": true}));
+    json["added_tokens"].as_array_mut().expect("a list").push(added(100, " ", false));
+    let whole = from_json(bytes(&json), None).expect("loads");
+    assert!(!whole.encode("a b", false).expect("encodes").is_empty());
+    let last = json["added_tokens"].as_array_mut().expect("a list").last_mut().expect("one");
+    last["normalized"] = true.into();
+    let error = failure(from_json(bytes(&json), None));
+    assert!(error.contains("added_tokens") || error.contains("empty"), "{error}");
+}
+
 #[test]
 fn a_pair_has_no_more_separators_than_the_model_puts() {
     let mut json = word_piece(false);

@@ -1,17 +1,15 @@
-//! Where the words for scores of Jina, Cohere and vLLM and the engine's meet.
+//! What a body asks to be ranked, scored or classified, in the words of Jina, Cohere and vLLM.
+
+use hanzo_engine_proto::v1;
 
 use crate::{
-    Config,
+    config::Config,
     error::ApiError,
     fields::{Field, Fields},
-    openai::{
-        convert::{model, priority},
-        unsupported,
-    },
-    scores::score::Pairs,
-    vectors::convert::{either, elements, filled, truncation},
+    request::{classify_options, either, elements, filled, model, rerank_options},
+    scores::pairs::Pairs,
+    unsupported,
 };
-use hanzo_engine_proto::v1;
 
 /// What a body asks to be ranked.
 #[derive(Debug)]
@@ -39,18 +37,6 @@ pub(crate) fn ranking(mut fields: Fields<'_>, config: &Config) -> Result<Ranking
     fields.finish()?;
     let request = v1::RerankRequest { model, query, instruction, ..options };
     Ok(Ranking { request, documents, top_n, return_documents })
-}
-
-/// The fields of what is scored by a reranker that are the same on all surfaces.
-pub(crate) fn rerank_options(fields: &mut Fields) -> Result<v1::RerankRequest, ApiError> {
-    let truncation = truncation(fields)?;
-    Ok(v1::RerankRequest {
-        raw_scores: fields.flag("raw_scores")?,
-        truncate: truncation.truncate,
-        truncate_side: truncation.side.into(),
-        priority: priority(fields)?,
-        ..v1::RerankRequest::default()
-    })
 }
 
 /// A document: a string, or an object with a `text`.
@@ -150,18 +136,6 @@ pub(crate) fn classifying(mut fields: Fields<'_>, config: &Config) -> Result<Cla
     Ok(Classifying { request: v1::ClassifyRequest { model, ..options }, inputs, single })
 }
 
-/// The fields of what is classified that are the same on all surfaces.
-pub(crate) fn classify_options(fields: &mut Fields) -> Result<v1::ClassifyRequest, ApiError> {
-    let truncation = truncation(fields)?;
-    Ok(v1::ClassifyRequest {
-        raw_scores: fields.flag("raw_scores")?,
-        truncate: truncation.truncate,
-        truncate_side: truncation.side.into(),
-        priority: priority(fields)?,
-        ..v1::ClassifyRequest::default()
-    })
-}
-
 /// The labels and their scores, in the model's order.
 pub(crate) fn labels(classification: v1::Classification) -> (Vec<String>, Vec<f32>) {
     classification.labels.into_iter().map(|label| (label.label, label.score)).unzip()
@@ -171,7 +145,7 @@ pub(crate) fn labels(classification: v1::Classification) -> (Vec<String>, Vec<f3
 mod tests {
     use serde_json::{Value, json};
 
-    use crate::{Config, fields::searches};
+    use crate::{config::Config, fields::searches};
 
     /// Reads documents to rank; whether they were accepted, and how often a path was searched for.
     fn read(documents: Vec<Value>) -> (bool, usize) {

@@ -1,39 +1,55 @@
-//! From OpenAI's request fields to the engine's requests. The way back is in [`events`].
-
-pub(crate) mod embeddings;
-pub(crate) mod events;
-mod messages;
+//! From the fields of a chat or a completion to a plan: what to ask the engine, and how to answer. The way back is in `openai::events`.
 
 use std::{collections::HashMap, ops::Bound};
 
 use hanzo_engine_proto::v1::{self, infer_request::Prompt};
 
 use crate::{
-    Config,
+    config::Config,
     error::{ApiError, quote},
     fields::{Field, Fields},
     limits::{
-        CHAT_LOGPROBS_MAX, COMPLETION_LOGPROBS_MAX, LOGIT_BIAS_MAX, MODEL_NAME_BYTES_MAX, STOP_BYTES_MAX,
-        STOP_TOKEN_IDS_MAX,
+        CHAT_LOGPROBS_MAX, COMPLETION_LOGPROBS_MAX, LOGIT_BIAS_MAX, STOP_BYTES_MAX, STOP_TOKEN_IDS_MAX,
     },
-    names::Sent,
-    openai::{
-        generation::{Plan, Streaming},
-        unsupported,
-    },
+    names::SentFields,
+    openai::prompt,
+    request::{either, model, priority},
     request_id::RequestId,
-    vectors::convert::either,
+    unsupported,
 };
 
 /// OpenAI's default for completions; a chat goes on for as long as the context lasts.
 const COMPLETION_MAX_TOKENS: u32 = 16;
-const REASONING_EFFORTS: [&str; 7] = ["none", "minimal", "low", "medium", "high", "xhigh", "max"];
+
+/// A checked request: what to ask the engine, and how to answer.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    /// One for each prompt.
+    pub(crate) requests: Vec<v1::InferRequest>,
+    /// Choices of each prompt. Choice `c` of prompt `p` is answered as index `p * choices + c`.
+    pub(crate) choices: u32,
+    pub(crate) stream: bool,
+    pub(crate) streaming: Streaming,
+    /// The fields that the client has sent.
+    pub(crate) sent: SentFields,
+}
+
+/// What a stream shows besides its text.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Streaming {
+    /// The last chunk says what was used, the others null.
+    pub(crate) include_usage: bool,
+    /// Every chunk says what was used so far.
+    pub(crate) continuous_usage: bool,
+    /// Every event gets a field of random letters, which hides how long its text is from who sees sizes alone.
+    pub(crate) obfuscate: bool,
+}
 
 /// A chat completion's plan.
 pub(crate) fn chat(mut fields: Fields, config: &Config, id: &RequestId) -> Result<Plan, ApiError> {
     let mut plan = common(&mut fields, config, id)?;
     let max_tokens = max_tokens(&mut fields, None)?;
-    let chat = chat_prompt(&mut fields)?;
+    let chat = prompt::chat(&mut fields)?;
     let (logprobs, top_logprobs) = chat_logprobs(&mut fields)?;
     unsupported::chat(&mut fields)?;
     fields.finish()?;
@@ -95,7 +111,7 @@ pub(crate) fn completion(
 
 /// The fields that chats and completions share: a plan with one request that has no prompt yet.
 fn common(fields: &mut Fields, config: &Config, id: &RequestId) -> Result<Plan, ApiError> {
-    let sent = Sent::of(fields);
+    let sent = SentFields::of(fields);
     let model = model(fields)?;
     let choices = either(fields, "n", "n_cmpl")?;
     let choices = choices.map(|f| f.integer(1..=config.choices_max)).transpose()?.unwrap_or(1);
@@ -120,24 +136,6 @@ fn common(fields: &mut Fields, config: &Config, id: &RequestId) -> Result<Plan, 
         parse_special: None,
     };
     Ok(Plan { requests: vec![request], choices, stream, streaming, sent })
-}
-
-/// The model's name; empty where it is absent, which the engine accepts while it has one model.
-pub(crate) fn model(fields: &mut Fields) -> Result<String, ApiError> {
-    let Some(field) = fields.take("model") else { return Ok(String::new()) };
-    let name = field.string()?;
-    match name.len() {
-        0 => Err(field.error("must not be empty")),
-        n if n > MODEL_NAME_BYTES_MAX => {
-            Err(field.error(format!("is over {MODEL_NAME_BYTES_MAX} bytes long")))
-        }
-        _ => Ok(name),
-    }
-}
-
-/// Lower runs earlier; 0 where it is absent.
-pub(crate) fn priority(fields: &mut Fields) -> Result<i32, ApiError> {
-    Ok(fields.take("priority").map(|f| f.integer(i32::MIN..=i32::MAX)).transpose()?.unwrap_or(0))
 }
 
 fn stream_options(mut options: Fields) -> Result<Streaming, ApiError> {
@@ -292,47 +290,6 @@ fn chat_logprobs(fields: &mut Fields) -> Result<(bool, u32), ApiError> {
         return Err(ApiError::field("top_logprobs", "only allowed with logprobs: true"));
     }
     Ok((logprobs, top as u32))
-}
-
-/// The fields that make a chat's prompt: messages, template variables, and how it ends.
-pub(crate) fn chat_prompt(fields: &mut Fields) -> Result<v1::Chat, ApiError> {
-    let messages = messages::read(fields.require("messages")?)?;
-    let template_kwargs_json = template_kwargs(fields)?;
-    let generation = fields.take("add_generation_prompt").map(Field::boolean).transpose()?;
-    let continue_final_message = fields.flag("continue_final_message")?;
-    if continue_final_message && generation == Some(true) {
-        let problem = "cannot be true together with add_generation_prompt";
-        return Err(ApiError::field("continue_final_message", problem));
-    }
-    Ok(v1::Chat {
-        messages,
-        tools_json: Vec::new(),
-        template_kwargs_json,
-        // A message that is gone on with has no new turn after it.
-        add_generation_prompt: if continue_final_message { Some(false) } else { generation },
-        continue_final_message,
-    })
-}
-
-fn template_kwargs(fields: &mut Fields) -> Result<String, ApiError> {
-    let given = fields.take("chat_template_kwargs").map(Field::object).transpose()?;
-    let mut json = given.as_ref().map_or_else(|| "{}".to_owned(), |given| given.object().to_text());
-    // What the request says by a field of its own goes behind, unless the object says it too.
-    let mut add = |name: &str, value: &str| {
-        if given.as_ref().is_none_or(|given| !given.has(name)) {
-            json.pop();
-            json.push_str(if json.len() > 1 { "," } else { "" });
-            json.push_str(&format!("\"{name}\":{value}}}"));
-        }
-    };
-    if let Some(field) = fields.take("reasoning_effort") {
-        let effort = field.word(&REASONING_EFFORTS)?;
-        add("enable_thinking", if effort == "none" { "false" } else { "true" });
-        if effort != "none" {
-            add("reasoning_effort", &format!("\"{effort}\""));
-        }
-    }
-    Ok(if json == "{}" { String::new() } else { json })
 }
 
 fn prompts(field: Field, prompts_max: usize) -> Result<Vec<Prompt>, ApiError> {

@@ -17,7 +17,7 @@ use crate::{
     app::App,
     error::ApiError,
     limits::JSON_FRAME_BYTES,
-    vectors::convert::json::{Cursor, Shape, Writer},
+    vectors::json::{Cursor, Shape, Writer},
 };
 
 /// Answers with what `calls` come to. The status is that of the first call that fails, unless the answer was too

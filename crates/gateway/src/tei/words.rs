@@ -1,15 +1,18 @@
-//! Where TEI's words and the engine's meet.
+//! What a body asks in TEI's words, and what `/info` answers.
 
 use hanzo_engine_proto::v1::{self, Capability, EmbedOutput, Embedder};
 use serde_json::{Map, Value, json};
 
 use crate::{
-    Config,
+    config::Config,
     error::ApiError,
     fields::{Field, Fields},
-    openai::convert::model,
-    scores::convert::{Classifying, classify_options, rerank_options},
-    vectors::convert::{Inputs, elements, filled, inputs, json::Shape, options, truncation},
+    request::{classify_options, elements, filled, model, rerank_options, truncation},
+    scores::tasks::Classifying,
+    vectors::{
+        inputs::{Inputs, inputs, options},
+        json::Shape,
+    },
 };
 
 /// Reads a body of `/embed`, `/embed_all` or `/embed_sparse` but for its model, which was selected: a request without

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 const LINE_EVERY: Duration = Duration::from_secs(10);
 
 /// Counts bytes and shows them.
-pub(crate) struct Tally {
+pub(crate) struct ByteProgress {
     verb: &'static str,
     done: u64,
     /// Bytes there will be, where that is known.
@@ -25,7 +25,7 @@ enum Shown {
     Nothing,
 }
 
-impl Tally {
+impl ByteProgress {
     /// Nothing is done yet. `verb`: such as "exporting".
     pub(crate) fn new(verb: &'static str, total: Option<u64>, quiet: bool) -> Self {
         let shown = match (quiet, stderr().is_terminal()) {

@@ -4,8 +4,8 @@ use hanzo_engine_proto::v1;
 
 /// Over all prompts and choices of one HTTP request. A prompt counts once however many choices it has.
 #[derive(Debug, Default)]
-pub(crate) struct Tally {
-    prompts: Vec<PromptTally>,
+pub(crate) struct UsageCount {
+    prompts: Vec<PromptUsage>,
     finished_tokens: u32,
     running_tokens: Vec<u32>, // by index: what a choice that has not finished has sent
     pub(crate) reasoning_tokens: u32,
@@ -14,28 +14,28 @@ pub(crate) struct Tally {
 }
 
 #[derive(Debug, Default, Clone, Copy)]
-struct PromptTally {
+struct PromptUsage {
     prompt_tokens: u32,
     cached_tokens: u32,
 }
 
-impl Tally {
+impl UsageCount {
     /// Nothing yet, of so many prompts, each with so many choices.
-    pub(crate) fn new(prompts: usize, choices: u32) -> Tally {
-        Tally {
-            prompts: vec![PromptTally::default(); prompts],
+    pub(crate) fn new(prompts: usize, choices: u32) -> UsageCount {
+        UsageCount {
+            prompts: vec![PromptUsage::default(); prompts],
             running_tokens: vec![0; prompts * choices as usize],
-            ..Tally::default()
+            ..UsageCount::default()
         }
     }
 
     /// A choice of that prompt has started.
     pub(crate) fn started(&mut self, prompt: u32, started: &v1::Started) {
-        let tally = &mut self.prompts[prompt as usize];
+        let prompt = &mut self.prompts[prompt as usize];
         // The first choice's: the others find its prompt in the cache.
-        if tally.prompt_tokens == 0 {
-            *tally =
-                PromptTally { prompt_tokens: started.prompt_tokens, cached_tokens: started.cached_tokens };
+        if prompt.prompt_tokens == 0 {
+            *prompt =
+                PromptUsage { prompt_tokens: started.prompt_tokens, cached_tokens: started.cached_tokens };
         }
     }
 
@@ -51,7 +51,7 @@ impl Tally {
         let usage = finished.usage.unwrap_or_default();
         if finished.choice == 0 && usage.prompt_tokens > 0 {
             self.prompts[prompt as usize] =
-                PromptTally { prompt_tokens: usage.prompt_tokens, cached_tokens: usage.cached_tokens };
+                PromptUsage { prompt_tokens: usage.prompt_tokens, cached_tokens: usage.cached_tokens };
         }
         self.finished_tokens = self.finished_tokens.saturating_add(usage.completion_tokens);
         self.reasoning_tokens = self.reasoning_tokens.saturating_add(usage.reasoning_tokens);

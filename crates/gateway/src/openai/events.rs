@@ -3,7 +3,7 @@
 use hanzo_engine_proto::v1::{self, FinishReason, TokenLogprob};
 use serde::{Serialize, Serializer};
 
-use crate::openai::tally::Tally;
+use crate::openai::usage_count::UsageCount;
 
 /// What JSON shows for a log probability of minus infinity, which it has no word for. OpenAI's own value.
 const LOGPROB_MIN: f32 = -9999.0;
@@ -38,14 +38,14 @@ struct CompletionTokensDetails {
 }
 
 /// All prompts and choices together.
-pub(crate) fn usage(tally: &Tally) -> Usage {
-    let (prompt_tokens, completion_tokens) = (tally.prompt_tokens(), tally.completion_tokens());
+pub(crate) fn usage(used: &UsageCount) -> Usage {
+    let (prompt_tokens, completion_tokens) = (used.prompt_tokens(), used.completion_tokens());
     Usage {
         prompt_tokens,
         completion_tokens,
         total_tokens: prompt_tokens.saturating_add(completion_tokens),
-        prompt_tokens_details: PromptTokensDetails { cached_tokens: tally.cached_tokens() },
-        completion_tokens_details: CompletionTokensDetails { reasoning_tokens: tally.reasoning_tokens },
+        prompt_tokens_details: PromptTokensDetails { cached_tokens: used.cached_tokens() },
+        completion_tokens_details: CompletionTokensDetails { reasoning_tokens: used.reasoning_tokens },
     }
 }
 

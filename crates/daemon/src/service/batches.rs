@@ -1,0 +1,170 @@
+//! The inputs of one call as batches in a worker's queue. While one batch is computed the next is tokenized, and no
+//! call has more than a few on their way, so a call of thousands of inputs is a stream of small jobs that others run
+//! between.
+
+use std::{collections::VecDeque, sync::Arc, time::Instant};
+
+use hanzo_engine_runtime::{
+    Computed, EmbedInput, EmbedJob, Embedder, Output, RequestError, tokenizer::Tokenizer,
+};
+use tokio::sync::oneshot;
+
+use super::{answer_by, record::RequestLog};
+use crate::{
+    admission::KeptPlace,
+    convert::{
+        embed::{ComputedInputs, EmbedCall, Encode, Source, place},
+        reply,
+    },
+    error::Error,
+    limits::{EMBED_ANSWER_BYTES_MAX, EMBED_JOB_INPUTS, EMBED_JOBS_MAX},
+    prompt_builder::BuildKind,
+    registry::Served,
+    ticket::{Results, embed_ticket},
+    worker::{NotGiven, Work},
+};
+
+/// A request's batches on their way.
+pub(super) struct Batches<'a> {
+    served: &'a Arc<Served>,
+    deadline: Option<Instant>,
+    arrived: Instant,
+    /// What the wire calls the inputs.
+    field: &'static str,
+    output: Output,
+    priority: i32,
+    place: Arc<KeptPlace>,
+    on_its_way: VecDeque<oneshot::Receiver<Results>>,
+    computed: ComputedInputs,
+    answer_bytes: usize,
+}
+
+impl<'a> Batches<'a> {
+    /// None is on its way. `place` is the request's in the model's queue.
+    pub(super) fn new(
+        served: &'a Arc<Served>,
+        call: &EmbedCall,
+        place: Arc<KeptPlace>,
+        arrived: Instant,
+        deadline: Option<Instant>,
+    ) -> Self {
+        Self {
+            served,
+            deadline,
+            arrived,
+            field: call.field,
+            output: call.output,
+            priority: call.priority,
+            place,
+            on_its_way: VecDeque::new(),
+            computed: ComputedInputs { model: served.name.clone(), computed: Vec::new(), tokens: Vec::new() },
+            answer_bytes: 0,
+        }
+    }
+
+    /// Computes all inputs of the call.
+    ///
+    /// # Errors
+    /// Of the first input that cannot be computed, of the worker, or of an answer that is too large.
+    pub(super) async fn run(
+        mut self,
+        call: EmbedCall,
+        record: &mut RequestLog,
+    ) -> Result<ComputedInputs, Error> {
+        let (EmbedCall { inputs, encode, .. }, field) = (call, self.field);
+        let encode = Arc::new(encode);
+        let mut inputs = inputs.into_iter().enumerate();
+        loop {
+            let batch: Vec<(usize, Source)> = inputs.by_ref().take(EMBED_JOB_INPUTS).collect();
+            if batch.is_empty() {
+                break;
+            }
+            let (encode, of) = (encode.clone(), self.served.clone());
+            let read = move |interrupted: &dyn Fn() -> bool| {
+                let read = |(index, source)| {
+                    if interrupted() {
+                        return Err(RequestError::Interrupted.into());
+                    }
+                    let input = encode.input(source, &of.text.tokenizer, &of.embedder);
+                    input.map_err(|error| encode.of_input(field, index, error))
+                };
+                batch.into_iter().map(read).collect::<Result<Vec<EmbedInput>, Error>>()
+            };
+            let kind = BuildKind::Plain("tokenizing the inputs");
+            let inputs = self.served.prompts.run(kind, answer_by(self.deadline), read).await?;
+            self.submit(inputs)?;
+            record.queued = true;
+            record.prompt_tokens = self.computed.tokens.iter().sum();
+            if self.on_its_way.len() == EMBED_JOBS_MAX {
+                self.collect().await?;
+            }
+        }
+        while !self.on_its_way.is_empty() {
+            self.collect().await?;
+        }
+        Ok(self.computed)
+    }
+
+    fn submit(&mut self, inputs: Vec<EmbedInput>) -> Result<(), Error> {
+        self.computed.tokens.extend(inputs.iter().map(|input| input.tokens.len() as u32));
+        let job =
+            EmbedJob { id: self.served.next_job(), inputs, output: self.output, priority: self.priority };
+        let (ticket, results) = embed_ticket(job, self.place.clone(), self.arrived, self.deadline);
+        self.served.worker.give(Work::Embed(ticket), Instant::now()).map_err(|why| match why {
+            NotGiven::Full => self.served.queue_full(),
+            NotGiven::Left => Error::Stopped { what: "the model's worker ended" },
+        })?;
+        self.on_its_way.push_back(results);
+        Ok(())
+    }
+
+    /// Waits for the first batch on its way.
+    async fn collect(&mut self) -> Result<(), Error> {
+        let Some(results) = self.on_its_way.pop_front() else { return Ok(()) };
+        let lost = || Error::Stopped { what: "the model's worker ended" };
+        let computed = results.await.map_err(|_| lost())?;
+        let computed = computed.map_err(|end| reply::job_end(end).unwrap_or_else(lost))?;
+        for result in computed {
+            self.answer_bytes += match &result {
+                Computed::Dense { values, .. } => size_of_val(values.as_slice()),
+                Computed::Sparse(weights) => size_of_val(weights.as_slice()),
+            };
+            self.computed.computed.push(result);
+        }
+        if self.answer_bytes > EMBED_ANSWER_BYTES_MAX {
+            let reason = format!("the answer has over {EMBED_ANSWER_BYTES_MAX} bytes; ask for fewer at once");
+            return Err(Error::field(self.field, reason));
+        }
+        Ok(())
+    }
+}
+
+impl Encode {
+    /// One input, ready for the network.
+    fn input(
+        &self,
+        source: Source,
+        tokenizer: &Tokenizer,
+        embedder: &Embedder,
+    ) -> Result<EmbedInput, RequestError> {
+        match source {
+            Source::Text(text) => embedder.text(tokenizer, &text, &self.prompt, self.cut),
+            Source::Tokens(tokens) => embedder.tokens(&tokens, self.cut),
+            Source::Pair(first, second) => {
+                embedder.pair(tokenizer, &first, &second, self.task.as_deref(), self.cut)
+            }
+        }
+    }
+
+    /// An error of input `index`, or of what all of them share.
+    fn of_input(&self, field: &str, index: usize, error: RequestError) -> Error {
+        match error {
+            // The tokenizer knows only of prompts.
+            RequestError::Invalid { field: "inputs" | "prompt", .. }
+            | RequestError::InputLength { .. }
+            | RequestError::TooLong { .. }
+            | RequestError::NoRoom { .. } => Error::Input { place: place(field, index), error },
+            shared => shared.into(),
+        }
+    }
+}

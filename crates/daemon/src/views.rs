@@ -1,0 +1,62 @@
+//! What others see of a model: the values of one moment, with nothing that changes behind them.
+
+use std::sync::Arc;
+
+use hanzo_engine_kernels::KvType;
+use hanzo_engine_runtime::{Embedder, EngineStats, ModelInfo, engine::EngineMemory};
+
+use crate::source::Source;
+
+/// A model as it is at one moment.
+#[derive(Clone, Debug)]
+pub(crate) struct ModelView {
+    pub(crate) name: String,
+    pub(crate) state: StateView,
+    pub(crate) source: Source,
+    pub(crate) info: Option<ModelInfo>,
+    /// While it has a worker.
+    pub(crate) worker: Option<WorkerView>,
+    pub(crate) counts: Counts,
+}
+
+/// What a model is doing, as it is told.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum StateView {
+    Loading { percent: u32 },
+    Ready,
+    Draining,
+    Unloaded,
+    Failed { error: String },
+}
+
+/// A worker as it is at one moment.
+#[derive(Clone, Debug)]
+pub(crate) struct WorkerView {
+    pub(crate) device: String,
+    pub(crate) has_template: bool,
+    pub(crate) generates: bool,
+    pub(crate) embedder: Arc<Embedder>,
+    pub(crate) context_tokens_max: usize,
+    pub(crate) kv_type: KvType,
+    pub(crate) memory: EngineMemory,
+    pub(crate) loaded_at_unix_ms: i64,
+    pub(crate) requests_running: usize,
+    pub(crate) requests_waiting: usize,
+    pub(crate) queue_capacity: usize,
+    pub(crate) batch_size: usize,
+    pub(crate) stats: EngineStats,
+    pub(crate) tokens_per_s: f64,
+    pub(crate) stuck: bool,
+}
+
+/// What a model has done since its name was first loaded.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Counts {
+    pub(crate) finished: u64,
+    pub(crate) cancelled: u64,
+    pub(crate) failed: u64,
+    pub(crate) prompt_tokens: u64,
+    pub(crate) generated_tokens: u64,
+    pub(crate) prefix_hit_tokens: u64,
+    pub(crate) preemptions: u64,
+}

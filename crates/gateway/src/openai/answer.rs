@@ -1,0 +1,66 @@
+//! Runs a plan, and answers with a stream of events or with one JSON object: both are made from one generation.
+
+use std::time::Duration;
+
+use axum::response::Response;
+use hanzo_engine_proto::v1;
+
+use crate::{
+    answers,
+    app::App,
+    bodies::Room,
+    error::ApiError,
+    limits::LOGPROB_BYTES,
+    openai::{
+        generation::{Event, Generation},
+        plan::Plan,
+        shape::{CollectedChoice, Head, Shape},
+        sse,
+    },
+    peer::Peer,
+};
+
+/// Runs a plan and answers in its shape. A stream begins when the engine has accepted the request, which it then may
+/// keep waiting: a refusal has its own HTTP status, and what fails later is an event of the stream.
+pub(crate) async fn answer<S: Shape>(
+    app: &App,
+    plan: Plan,
+    room: Room,
+    peer: Option<Peer>,
+    shape: S,
+) -> Result<Response, ApiError> {
+    let (stream, streaming) = (plan.stream, plan.streaming);
+    let mut generation = Generation::start(app, plan).await?;
+    // The engine has what was asked.
+    drop(room);
+    if stream {
+        let keep_alive = Duration::from_secs(app.config.sse_keep_alive_s);
+        return Ok(sse::response(generation, shape, streaming, keep_alive, peer));
+    }
+    let mut choices: Vec<CollectedChoice> = Vec::new();
+    choices.resize_with(generation.finished.len(), CollectedChoice::default);
+    let mut room = app.answers.room();
+    while let Some(event) = generation.next().await {
+        match event? {
+            Event::Started => {}
+            Event::Delta { index, delta } => {
+                room.grow(size(&delta))?;
+                let choice = &mut choices[index as usize];
+                choice.text.push_str(&delta.text);
+                choice.reasoning.push_str(&delta.reasoning);
+                choice.logprobs.extend(delta.logprobs);
+            }
+            Event::Finished { index, reason, .. } => choices[index as usize].reason = reason,
+        }
+    }
+    let head = Head::new(S::ID_PREFIX, std::mem::take(&mut generation.model));
+    let envelope = serde_json::to_string(&shape.envelope(&head, &generation.used));
+    let envelope = envelope.map_err(|e| ApiError::internal(&e.to_string()))?;
+    Ok(answers::respond(&envelope, choices, move |index, whole| shape.choice(index, whole), room))
+}
+
+/// What a piece of a collected answer takes up, about.
+fn size(delta: &v1::Delta) -> usize {
+    let logprobs: usize = delta.logprobs.iter().map(|token| (1 + token.top.len()) * LOGPROB_BYTES).sum();
+    delta.text.len() + delta.reasoning.len() + logprobs
+}

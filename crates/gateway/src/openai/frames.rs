@@ -1,0 +1,50 @@
+//! Server-sent events as they go over the wire.
+
+use serde::Serialize;
+
+use crate::{limits::OBFUSCATED_BYTES, request_id::random_id};
+
+/// Events as they go over the wire.
+#[derive(Debug, Default)]
+pub(crate) struct Frames {
+    pub(super) bytes: Vec<u8>,
+    pub(super) obfuscate: bool,
+}
+
+impl Frames {
+    /// Adds one event with a JSON object as its data.
+    pub(crate) fn data(&mut self, value: &impl Serialize) {
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(b"data: ");
+        serde_json::to_writer(&mut self.bytes, value)
+            .expect("writing to memory cannot fail because chunks are plain structs with string keys");
+        if self.obfuscate {
+            self.pad(start);
+        }
+        self.bytes.extend_from_slice(b"\n\n");
+    }
+
+    /// Gives the object that the event from `start` has a last field of random letters, so that events are of few
+    /// sizes.
+    fn pad(&mut self, start: usize) {
+        const FIELD: &[u8] = br#","obfuscation":""#;
+        if self.bytes.pop_if(|last| *last == b'}').is_none() {
+            return;
+        }
+        self.bytes.extend_from_slice(FIELD);
+        let written = self.bytes.len() - start;
+        let mut letters = OBFUSCATED_BYTES - written % OBFUSCATED_BYTES;
+        while letters > 0 {
+            let id = random_id();
+            let some = &id.as_bytes()[..letters.min(id.len())];
+            self.bytes.extend_from_slice(some);
+            letters -= some.len();
+        }
+        self.bytes.extend_from_slice(br#""}"#);
+    }
+
+    /// Adds the end of a stream that succeeded.
+    pub(super) fn done(&mut self) {
+        self.bytes.extend_from_slice(b"data: [DONE]\n\n");
+    }
+}

@@ -1,0 +1,74 @@
+//! What the answers of chats and completions have in common, whether they are streamed or collected.
+
+use hanzo_engine_proto::v1::{self, FinishReason};
+use serde::Serialize;
+
+use crate::{
+    openai::{
+        events::{Usage, usage},
+        frames::Frames,
+        generation::Event,
+        plan::Streaming,
+        usage_count::UsageCount,
+    },
+    request_id::{random_id, unix_seconds},
+};
+
+/// One choice of a collected answer.
+#[derive(Debug, Default)]
+pub(crate) struct CollectedChoice {
+    pub(crate) text: String,
+    pub(crate) reasoning: String,
+    pub(crate) logprobs: Vec<v1::TokenLogprob>,
+    pub(crate) reason: FinishReason,
+}
+
+/// What every chunk of an answer begins with.
+#[derive(Debug)]
+pub(crate) struct Head {
+    pub(crate) id: String,
+    pub(crate) created: u64, // Unix seconds
+    pub(crate) model: String,
+    pub(crate) fingerprint: String,
+}
+
+/// An answer's JSON: chat or completion.
+pub(crate) trait Shape: Send + 'static {
+    /// What the answer's id starts with.
+    const ID_PREFIX: &'static str;
+    /// A choice of an answer that is not streamed.
+    type Choice: Serialize;
+    /// The chunks that show an event, which is counted already.
+    fn event(&mut self, head: &Head, used: &UsageCount, event: Event, frames: &mut Frames);
+    /// The last chunk of a stream that asked for usage.
+    fn usage(&mut self, head: &Head, used: &UsageCount, frames: &mut Frames);
+    /// A choice of a request that is not streamed.
+    fn choice(&self, index: u32, whole: CollectedChoice) -> Self::Choice;
+    /// The answer around the choices, with none of them in it.
+    fn envelope(&self, head: &Head, used: &UsageCount) -> impl Serialize;
+}
+
+impl Head {
+    /// Of an answer of that model, whose id begins so.
+    pub(crate) fn new(prefix: &str, model: String) -> Head {
+        // FNV-1a of what decides the tokens besides the request: the version and the model.
+        let seed = concat!("hanzo-engine/", env!("CARGO_PKG_VERSION"), "/");
+        let hash = seed.bytes().chain(model.bytes()).fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+        });
+        Head {
+            id: format!("{prefix}-{}", random_id()),
+            created: unix_seconds(),
+            model,
+            fingerprint: format!("fp_{:010x}", hash >> 24),
+        }
+    }
+}
+
+impl Streaming {
+    /// The `usage` of a chunk before the last: absent where no usage was asked for.
+    pub(crate) fn usage_so_far(self, used: &UsageCount) -> Option<Option<Usage>> {
+        let asked = self.include_usage || self.continuous_usage;
+        asked.then(|| self.continuous_usage.then(|| usage(used)))
+    }
+}

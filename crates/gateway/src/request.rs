@@ -1,0 +1,185 @@
+//! What the bodies of every surface have in common: the model, the priority, texts and lists of them, what becomes of an
+//! input that is too long, and a field that goes by two names. What only one surface has is read in its own folder.
+
+use hanzo_engine_proto::v1::{self, TruncateSide};
+
+use crate::{
+    error::{ApiError, quote},
+    fields::{Field, Fields, List},
+    limits::MODEL_NAME_BYTES_MAX,
+};
+
+/// The model's name; empty where it is absent, which the engine accepts while it has one model.
+pub(crate) fn model(fields: &mut Fields) -> Result<String, ApiError> {
+    let Some(field) = fields.take("model") else { return Ok(String::new()) };
+    let name = field.string()?;
+    match name.len() {
+        0 => Err(field.error("must not be empty")),
+        n if n > MODEL_NAME_BYTES_MAX => {
+            Err(field.error(format!("is over {MODEL_NAME_BYTES_MAX} bytes long")))
+        }
+        _ => Ok(name),
+    }
+}
+
+/// Lower runs earlier; 0 where it is absent.
+pub(crate) fn priority(fields: &mut Fields) -> Result<i32, ApiError> {
+    Ok(fields.take("priority").map(|f| f.integer(i32::MIN..=i32::MAX)).transpose()?.unwrap_or(0))
+}
+
+/// A field that has two names, of which one may be used.
+pub(crate) fn either<'a>(
+    fields: &mut Fields<'a>,
+    name: &str,
+    other: &str,
+) -> Result<Option<Field<'a>>, ApiError> {
+    match (fields.take(name), fields.take(other)) {
+        (Some(_), Some(second)) => Err(second.error(format!("means the same as {name}; send one of them"))),
+        (first, second) => Ok(first.or(second)),
+    }
+}
+
+/// A string with something in it.
+pub(crate) fn filled(field: Field) -> Result<String, ApiError> {
+    let text = field.string()?;
+    if text.is_empty() { Err(ApiError::empty(&field.path())) } else { Ok(text) }
+}
+
+/// The elements of a list that has at least one and at most `max`.
+pub(crate) fn elements(field: Field<'_>, max: usize) -> Result<List<'_>, ApiError> {
+    let list = field.list()?;
+    match list.clone().count() {
+        0 => Err(ApiError::empty(&field.path())),
+        count => at_most(field, count, max).map(|()| list),
+    }
+}
+
+/// Refuses a list that has more than `max` of its `count` elements.
+pub(crate) fn at_most(field: Field, count: usize, max: usize) -> Result<(), ApiError> {
+    if count > max {
+        return Err(
+            field.error(format!("has {count} elements, at most {max} (the server's embedding_inputs_max)"))
+        );
+    }
+    Ok(())
+}
+
+/// What becomes of an input that is too long.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(crate) struct Truncation {
+    pub(crate) truncate: bool,
+    pub(crate) side: TruncateSide,
+}
+
+/// `truncate` as TEI has it (a boolean) and as Cohere has it (which end is discarded), the side as TEI and vLLM
+/// name it, and vLLM's `truncate_prompt_tokens` where it asks for what the model takes.
+pub(crate) fn truncation(fields: &mut Fields) -> Result<Truncation, ApiError> {
+    let mut truncation = Truncation::default();
+    let mut set = false;
+    if let Some(field) = fields.take("truncate") {
+        match (field.value().as_bool(), field.value().as_str()) {
+            (Some(truncate), _) => truncation.truncate = truncate,
+            (_, Some(word)) => {
+                (truncation.truncate, truncation.side) = match word.to_ascii_uppercase().as_str() {
+                    "NONE" => (false, TruncateSide::Unspecified),
+                    "START" => (true, TruncateSide::Left),
+                    "END" => (true, TruncateSide::Right),
+                    _ => {
+                        let expected = "expected a boolean or one of NONE, START, END, got ";
+                        return Err(field.error(format!("{expected}{}", quote(&word))));
+                    }
+                };
+            }
+            _ => return Err(field.error("expected a boolean or one of NONE, START, END")),
+        }
+        set = true;
+    }
+    for name in ["truncation_direction", "truncation_side"] {
+        let Some(field) = fields.take(name) else { continue };
+        let side = match field.word(&["left", "right", "Left", "Right"])? {
+            "left" | "Left" => TruncateSide::Left,
+            _ => TruncateSide::Right,
+        };
+        if truncation.side != TruncateSide::Unspecified && truncation.side != side {
+            return Err(field.error("says another side than truncate"));
+        }
+        truncation.side = side;
+    }
+    if let Some(field) = fields.take("truncate_prompt_tokens") {
+        if field.value().as_i64() != Some(-1) {
+            let problem = "not supported by this build; the only value it accepts is -1, which cuts at what the model takes";
+            return Err(ApiError::unsupported("truncate_prompt_tokens", problem));
+        }
+        if set && !truncation.truncate {
+            return Err(field.error("says another thing than truncate"));
+        }
+        truncation.truncate = true;
+    }
+    Ok(truncation)
+}
+
+/// The fields of what is scored by a reranker that are the same on all surfaces.
+pub(crate) fn rerank_options(fields: &mut Fields) -> Result<v1::RerankRequest, ApiError> {
+    let truncation = truncation(fields)?;
+    Ok(v1::RerankRequest {
+        raw_scores: fields.flag("raw_scores")?,
+        truncate: truncation.truncate,
+        truncate_side: truncation.side.into(),
+        priority: priority(fields)?,
+        ..v1::RerankRequest::default()
+    })
+}
+
+/// The fields of what is classified that are the same on all surfaces.
+pub(crate) fn classify_options(fields: &mut Fields) -> Result<v1::ClassifyRequest, ApiError> {
+    let truncation = truncation(fields)?;
+    Ok(v1::ClassifyRequest {
+        raw_scores: fields.flag("raw_scores")?,
+        truncate: truncation.truncate,
+        truncate_side: truncation.side.into(),
+        priority: priority(fields)?,
+        ..v1::ClassifyRequest::default()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use hanzo_engine_proto::v1::TruncateSide;
+    use serde_json::{Value, json};
+
+    use super::{Truncation, truncation};
+    use crate::fields::fields_of;
+
+    fn check(body: Value) -> Result<Truncation, String> {
+        truncation(&mut fields_of(&body, false))
+            .map_err(|e| e.json()["error"]["param"].as_str().unwrap().to_owned())
+    }
+
+    #[test]
+    fn truncation_in_everyones_words() {
+        let is = |truncate, side| Ok(Truncation { truncate, side });
+        let unsaid = TruncateSide::Unspecified;
+        assert_eq!(check(json!({})), is(false, unsaid));
+        assert_eq!(check(json!({"truncate": true})), is(true, unsaid));
+        // Cohere says which end is discarded, the contract which end is cut off too.
+        assert_eq!(check(json!({"truncate": "START"})), is(true, TruncateSide::Left));
+        assert_eq!(check(json!({"truncate": "end"})), is(true, TruncateSide::Right));
+        assert_eq!(check(json!({"truncate": "NONE"})), is(false, unsaid));
+        assert_eq!(
+            check(json!({"truncate": true, "truncation_direction": "Left"})),
+            is(true, TruncateSide::Left)
+        );
+        assert_eq!(check(json!({"truncation_side": "right"})), is(false, TruncateSide::Right));
+        assert_eq!(check(json!({"truncate_prompt_tokens": -1})), is(true, unsaid));
+        for (body, param) in [
+            (json!({"truncate": "MIDDLE"}), "truncate"),
+            (json!({"truncate": 1}), "truncate"),
+            (json!({"truncate": "START", "truncation_direction": "right"}), "truncation_direction"),
+            (json!({"truncation_side": "up"}), "truncation_side"),
+            (json!({"truncate_prompt_tokens": 12}), "truncate_prompt_tokens"),
+            (json!({"truncate": false, "truncate_prompt_tokens": -1}), "truncate_prompt_tokens"),
+        ] {
+            assert_eq!(check(body.clone()), Err(param.to_owned()), "{body}");
+        }
+    }
+}

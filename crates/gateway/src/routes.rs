@@ -1,0 +1,56 @@
+//! The routes, and who answers each.
+
+use std::sync::Arc;
+
+use axum::{
+    Router,
+    extract::Request,
+    middleware,
+    routing::{get, post},
+};
+
+use crate::{app::App, error::ApiError, openai, ops, scores, tei, tokens, track};
+
+/// Every route.
+pub(crate) fn router(app: Arc<App>) -> Router {
+    Router::new()
+        .route("/v1/chat/completions", post(openai::chat::handle))
+        .route("/v1/completions", post(openai::completions::handle))
+        .route("/v1/embeddings", post(openai::embeddings::handle))
+        .route("/embeddings", post(openai::embeddings::handle))
+        .route("/v1/rerank", post(scores::rerank::handle))
+        .route("/rerank", post(tei::rerank::either))
+        .route("/v2/rerank", post(scores::rerank::handle))
+        .route("/v1/score", post(scores::score::handle))
+        .route("/score", post(scores::score::handle))
+        .route("/v1/classify", post(scores::classify::handle))
+        .route("/classify", post(scores::classify::handle))
+        .route("/", post(tei::root::handle))
+        .route("/embed", post(tei::embed::embed))
+        .route("/embed_all", post(tei::embed::embed_all))
+        .route("/embed_sparse", post(tei::embed::embed_sparse))
+        .route("/predict", post(tei::predict::handle))
+        .route("/similarity", post(tei::similarity::handle))
+        .route("/info", get(tei::info::handle))
+        .route("/v1/models", get(openai::models::list))
+        .route("/v1/models/{*id}", get(openai::models::show))
+        .route("/tokenize", post(tokens::tokenize))
+        .route("/detokenize", post(tokens::detokenize))
+        .route("/health", get(ops::health))
+        .route("/alive", get(ops::alive))
+        .route("/ready", get(ops::ready))
+        .route("/version", get(ops::version))
+        .route("/metrics", get(ops::metrics))
+        .fallback(not_found)
+        .method_not_allowed_fallback(method_not_allowed)
+        .layer(middleware::from_fn_with_state(Arc::clone(&app), track::track))
+        .with_state(app)
+}
+
+async fn not_found(request: Request) -> ApiError {
+    ApiError::route_not_found(request.method().as_str(), request.uri().path())
+}
+
+async fn method_not_allowed(request: Request) -> ApiError {
+    ApiError::method_not_allowed(request.method().as_str(), request.uri().path())
+}

@@ -1,0 +1,183 @@
+//! What the engine says of itself and its models, as JSON: the models of a list, and `/health`.
+
+use hanzo_engine_proto::v1::{self, ModelState};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+/// One model. The fields after `owned_by` are extensions: a client of OpenAI's reads past them.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct Model {
+    pub(crate) id: String,
+    pub(crate) object: &'static str,
+    pub(crate) created: i64, // Unix seconds
+    pub(crate) owned_by: String,
+    /// `ready`, `loading`, `draining` or `failed` of a model that was loaded, `stored` of one that is not: it answers no
+    /// request until it is.
+    pub(crate) state: &'static str,
+    /// The same in the words of llama.cpp's router.
+    pub(crate) status: RouterStatus,
+    /// Why it failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) error: Option<String>,
+    /// Tokens of prompt and completion together, of a model in memory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) max_model_len: Option<u32>,
+}
+
+/// Whether a model is in memory.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct RouterStatus {
+    pub(crate) value: &'static str,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) failed: bool,
+}
+
+/// A model's state in JSON.
+fn state_word(state: ModelState) -> &'static str {
+    match state {
+        ModelState::Unspecified => "unknown",
+        ModelState::Loading => "loading",
+        ModelState::Ready => "ready",
+        ModelState::Draining => "draining",
+        ModelState::Unloaded => "unloaded",
+        ModelState::Failed => "failed",
+    }
+}
+
+/// The models in memory, the ready ones first, then those that are only stored; by name.
+pub(crate) fn models_of(stats: v1::StatsResponse, list: v1::ListResponse) -> Vec<Model> {
+    let mut loaded: Vec<Model> =
+        stats.models.into_iter().filter_map(|m| m.status).map(model_of_status).collect();
+    loaded.sort_by_key(|model| (model.state != "ready", model.id.clone()));
+    let mut stored: Vec<Model> = list.models.into_iter().map(model_of_store).collect();
+    stored.retain(|model| loaded.iter().all(|other| other.id != model.id));
+    stored.sort_by(|a, b| a.id.cmp(&b.id));
+    loaded.append(&mut stored);
+    loaded
+}
+
+/// A model as the engine shows it, under the name it was asked for if it has none.
+pub(crate) fn model_of_show(id: String, shown: v1::ShowResponse) -> Model {
+    match (shown.status, shown.model) {
+        (Some(status), _) => model_of_status(status),
+        (None, stored) => {
+            let stored = stored.unwrap_or_default();
+            let name = if stored.name.is_empty() { id } else { stored.name.clone() };
+            model_of_store(v1::StoredModel { name, ..stored })
+        }
+    }
+}
+
+fn model_of_status(status: v1::ModelStatus) -> Model {
+    let failed = status.state() == ModelState::Failed;
+    let value = match status.state() {
+        ModelState::Ready | ModelState::Draining => "loaded",
+        ModelState::Loading => "loading",
+        ModelState::Unspecified | ModelState::Unloaded | ModelState::Failed => "unloaded",
+    };
+    Model {
+        object: "model",
+        created: status.loaded_at_unix_ms / 1000,
+        owned_by: owner(&status.name),
+        state: state_word(status.state()),
+        status: RouterStatus { value, failed },
+        error: failed.then_some(status.error),
+        max_model_len: (status.context_tokens_max > 0).then_some(status.context_tokens_max),
+        id: status.name,
+    }
+}
+
+fn model_of_store(model: v1::StoredModel) -> Model {
+    Model {
+        object: "model",
+        created: model.modified_at_unix_ms / 1000,
+        owned_by: owner(&model.name),
+        // One that is loaded under another name answers to its own too.
+        state: if model.loaded { "ready" } else { "stored" },
+        status: RouterStatus { value: if model.loaded { "loaded" } else { "unloaded" }, failed: false },
+        error: None,
+        max_model_len: None,
+        id: model.name,
+    }
+}
+
+fn owner(name: &str) -> String {
+    name.split_once('/').map_or("hanzo", |(owner, _)| owner).to_owned()
+}
+
+/// The f64 that is written with the digits of an f32: `Value` knows f64 alone.
+fn decimal(number: f32) -> f64 {
+    number.to_string().parse().unwrap_or(f64::from(number))
+}
+
+/// One model's part of `/health`.
+pub(crate) fn model_health(stats: &v1::ModelStats) -> Value {
+    let status = stats.status.clone().unwrap_or_default();
+    let used = f64::from(stats.kv_blocks_used) / f64::from(stats.kv_blocks_total.max(1));
+    let mut model = json!({
+        "name": status.name,
+        "state": state_word(status.state()),
+        "device": status.device,
+        "context_tokens_max": status.context_tokens_max,
+        "requests_running": status.requests_running,
+        "requests_waiting": status.requests_waiting,
+        "queue_capacity": stats.queue_capacity,
+        "kv": {
+            "blocks_total": stats.kv_blocks_total,
+            "blocks_used": stats.kv_blocks_used,
+            "blocks_cached": stats.kv_blocks_cached,
+            "block_tokens": stats.kv_block_tokens,
+            "utilization": used,
+        },
+    });
+    match status.state() {
+        ModelState::Loading => model["load_progress"] = json!(decimal(status.load_progress)),
+        ModelState::Failed => model["error"] = json!(status.error),
+        _ => {}
+    }
+    model
+}
+
+/// The engine's part of `/health`.
+pub(crate) fn engine_health(stats: &v1::StatsResponse) -> Value {
+    json!({
+        "version": stats.version,
+        "uptime_ms": stats.uptime_ms,
+        "memory_budget_bytes": stats.memory_budget_bytes,
+        "memory_used_bytes": stats.memory_used_bytes,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use hanzo_engine_proto::v1::{self, ModelState};
+
+    use super::models_of;
+
+    #[test]
+    fn ready_models_come_first_and_none_comes_twice() {
+        let status = |name: &str, state: ModelState| v1::ModelStats {
+            status: Some(v1::ModelStatus {
+                name: name.to_owned(),
+                state: state.into(),
+                ..Default::default()
+            }),
+            ..Default::default()
+        };
+        let stored = |name: &str| v1::StoredModel { name: name.to_owned(), ..Default::default() };
+        let stats = v1::StatsResponse {
+            models: vec![status("a/loading", ModelState::Loading), status("z/ready", ModelState::Ready)],
+            ..Default::default()
+        };
+        let list = v1::ListResponse { models: vec![stored("q/pulled"), stored("z/ready"), stored("b")] };
+        let models: Vec<_> =
+            models_of(stats, list).into_iter().map(|m| (m.id, m.state, m.owned_by)).collect();
+        let expected = [
+            ("z/ready", "ready", "z"),
+            ("a/loading", "loading", "a"),
+            ("b", "stored", "hanzo"),
+            ("q/pulled", "stored", "q"),
+        ];
+        assert_eq!(models, expected.map(|(id, state, owner)| (id.to_owned(), state, owner.to_owned())));
+    }
+}

@@ -1,0 +1,39 @@
+//! `POST /`: the one of TEI's routes that the model is for.
+
+use std::sync::Arc;
+
+use axum::{Extension, extract::State, response::Response};
+use hanzo_engine_proto::v1::Capability;
+
+use crate::{
+    app::App,
+    body::{self, Incoming},
+    config::Config,
+    fields::Fields,
+    request::model,
+    request_id::RequestId,
+    select::select,
+    tei::{embed, error::TeiError, predict, rerank},
+    vectors::json::Shape,
+};
+
+/// Ranks where there are `texts`, else embeds, or classifies where that is what the model is for.
+pub(crate) async fn handle(
+    State(app): State<Arc<App>>,
+    Extension(id): Extension<RequestId>,
+    incoming: Incoming,
+) -> Result<Response, TeiError> {
+    let of_model = |mut fields: Fields<'_>, _: &Config| match fields.has("texts") {
+        true => Ok(None),
+        false => model(&mut fields).map(Some),
+    };
+    let (received, model) = body::read(&app, incoming).await?.peek(of_model).await?;
+    let Some(model) = model else {
+        return rerank::answer(&app, &id, received).await;
+    };
+    let selected = select(&app, model, &[Capability::Embed, Capability::Classify]).await?;
+    match selected.capability {
+        Capability::Classify => predict::answer(&app, &id, selected.model, received).await,
+        _ => embed::answer(&app, &id, selected.model, received, Shape::Vectors).await,
+    }
+}

@@ -1,0 +1,129 @@
+//! What is to be embedded, and how, in the words of every surface that embeds. What the engine answers is written in
+//! `vectors::json`.
+
+use hanzo_engine_proto::v1::{self, embed_input::Input};
+
+use crate::{
+    error::ApiError,
+    fields::{Field, Fields},
+    names::SentFields,
+    request::{at_most, either, filled, priority, truncation},
+};
+
+/// What to embed, in the order of the request.
+#[derive(Debug, Default)]
+pub(crate) struct Inputs {
+    pub(crate) inputs: Vec<v1::EmbedInput>,
+    /// It came alone, not in a list.
+    pub(crate) single: bool,
+}
+
+const EXPECTED: &str = "expected a string, an array of strings, an array of token ids or an array of those";
+
+/// A text, token ids, or a list of either with at most `inputs_max` elements, none of them empty.
+pub(crate) fn inputs(field: Field, inputs_max: usize) -> Result<Inputs, ApiError> {
+    let tokens = |ids| v1::EmbedInput { input: Some(Input::Tokens(v1::TokenIds { ids })) };
+    let single = |input| Inputs { inputs: vec![input], single: true };
+    let Some(list) = field.as_list() else {
+        if !field.value().is_string() {
+            return Err(field.error(EXPECTED));
+        }
+        return Ok(single(text(field)?));
+    };
+    let Some(first) = list.clone().next() else { return Err(ApiError::empty(&field.path())) };
+    let strings = first.value().is_string();
+    if first.value().is_number() {
+        return Ok(single(tokens(field.token_ids()?)));
+    }
+    if !strings && !first.value().is_array() {
+        return Err(field.error(EXPECTED));
+    }
+    at_most(field, list.clone().count(), inputs_max)?;
+    let mixed = |field: Field, other: &str| {
+        Err(field.error(format!("cannot be mixed: {} is {other}, and this is not", first.path())))
+    };
+    let input = |field: Field| match (strings, field.value()) {
+        (true, value) if value.is_string() => text(field),
+        (true, _) => mixed(field, "a string"),
+        (false, value) if value.is_array() => match field.token_ids()? {
+            ids if ids.is_empty() => Err(ApiError::empty(&field.path())),
+            ids => Ok(tokens(ids)),
+        },
+        (false, _) => mixed(field, "an array of token ids"),
+    };
+    Ok(Inputs { inputs: list.map(input).collect::<Result<_, _>>()?, single: false })
+}
+
+fn text(field: Field) -> Result<v1::EmbedInput, ApiError> {
+    Ok(text_input(filled(field)?))
+}
+
+/// A text as the engine takes it.
+pub(crate) fn text_input(text: String) -> v1::EmbedInput {
+    v1::EmbedInput { input: Some(Input::Text(text)) }
+}
+
+/// The fields of an embedding request that are the same on all surfaces; the inputs, the output and the id are
+/// left open.
+pub(crate) fn options(fields: &mut Fields) -> Result<v1::EmbedRequest, ApiError> {
+    let truncation = truncation(fields)?;
+    let dimensions = fields.take("dimensions").map(|f| f.integer(1..=u32::MAX)).transpose()?;
+    let normalize = either(fields, "normalize", "normalized")?.map(Field::boolean).transpose()?;
+    let normalize = match fields.take("embd_normalize") {
+        None => normalize,
+        Some(field) => Some(agreeing(field, normalizes(field)?, normalize)?),
+    };
+    // vLLM's: the activation of a vector is that it gets its length.
+    let normalize = match fields.take("use_activation") {
+        None => normalize,
+        Some(field) => Some(agreeing(field, field.boolean()?, normalize)?),
+    };
+    // Jina's `task` names a prompt.
+    let prompt_name = either(fields, "prompt_name", "task")?.map(filled).transpose()?;
+    let instruction = either(fields, "instruction", "task_instruction")?;
+    if let (Some(field), true) = (&instruction, prompt_name.is_some()) {
+        return Err(field.error("cannot be combined with prompt_name"));
+    }
+    Ok(v1::EmbedRequest {
+        dimensions: dimensions.unwrap_or(0),
+        normalize,
+        truncate: truncation.truncate,
+        truncate_side: truncation.side.into(),
+        prompt_name: prompt_name.unwrap_or_default(),
+        instruction: instruction.map(filled).transpose()?.unwrap_or_default(),
+        packed: true,
+        priority: priority(fields)?,
+        ..v1::EmbedRequest::default()
+    })
+}
+
+/// llama.cpp's number for a norm: -1 is none, 2 the Euclidean one.
+fn normalizes(field: Field) -> Result<bool, ApiError> {
+    match field.value().as_f64() {
+        Some(-1.0) => Ok(false),
+        Some(2.0) => Ok(true),
+        _ => {
+            let problem =
+                "not supported by this build; the only values it accepts are -1 (none) and 2 (length 1)";
+            Err(ApiError::unsupported(&field.path(), problem))
+        }
+    }
+}
+
+/// What a second word for `normalize` says, which must not be another thing.
+fn agreeing(field: Field, named: bool, normalize: Option<bool>) -> Result<bool, ApiError> {
+    if normalize.is_some_and(|normalize| normalize != named) {
+        return Err(field.error("says another thing than normalize"));
+    }
+    Ok(named)
+}
+
+/// A surface's word for a field of `EmbedRequest`, where the inputs are called `input` there, and may be one alone.
+pub(crate) fn field_name(engine: &str, input: &str, single: bool, sent: &SentFields) -> Option<String> {
+    match engine.strip_prefix("inputs") {
+        Some(_) if single => Some(input.to_owned()),
+        Some(index) => Some(format!("{input}{index}")),
+        None if matches!(engine, "text" | "tokens") => Some(input.to_owned()),
+        None => sent.name(engine),
+    }
+}
