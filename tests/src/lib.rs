@@ -2,4 +2,5 @@
 //! HTTP client.
 
 pub mod demo;
+pub mod fuzz;
 pub mod rig;

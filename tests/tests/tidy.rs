@@ -33,6 +33,7 @@ fn sources() -> Vec<(String, String)> {
     let mut files = Vec::new();
     walk(&root.join("crates"), &mut files);
     walk(&root.join("tests"), &mut files);
+    walk(&root.join("fuzz"), &mut files);
     files.retain(|path| path.extension().is_some_and(|ext| ext == "rs"));
     assert!(files.len() > 40, "the walk found only {} files", files.len());
     let relative = |path: &Path| path.strip_prefix(&root).expect("under the root").display().to_string();
@@ -306,8 +307,10 @@ fn documents_name_what_exists() {
         let text =
             fs::read_to_string(root.join(document)).unwrap_or_else(|_| panic!("{document} is missing"));
         for word in text.split('`').skip(1).step_by(2) {
-            let tops =
-                ["crates/", "proto/", "tests/", "models/", "deploy/", "systemd/", "helm/", "docs/", ".ci/"];
+            let tops = [
+                "crates/", "proto/", "tests/", "models/", "deploy/", "systemd/", "helm/", "docs/", ".ci/",
+                "fuzz/",
+            ];
             let is_path =
                 tops.iter().any(|top| word.starts_with(top)) && !word.contains([' ', '*', '{', '…']);
             if is_path && !root.join(word.split(':').next().unwrap_or_default()).exists() {
@@ -323,7 +326,7 @@ fn documents_name_what_exists() {
 fn no_path_of_one_machine() {
     let root = root();
     let mut files = Vec::new();
-    for dir in ["crates", "tests", "proto", "models", "deploy", "systemd", "helm"] {
+    for dir in ["crates", "tests", "fuzz", "proto", "models", "deploy", "systemd", "helm"] {
         if root.join(dir).exists() {
             walk(&root.join(dir), &mut files);
         }

@@ -4,14 +4,14 @@
 //! because its batches wait one after the other; once it has begun it counts as running all the same.
 
 use std::{
-    sync::{
-        Arc, OnceLock,
-        atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
-    },
+    sync::{Arc, atomic::Ordering::Relaxed},
     time::{Duration, Instant},
 };
 
-use crate::limits::{RETRY_AFTER_MS_MAX, RETRY_AFTER_MS_MIN, RETRY_AFTER_MS_UNMEASURED};
+use crate::{
+    limits::{RETRY_AFTER_MS_MAX, RETRY_AFTER_MS_MIN, RETRY_AFTER_MS_UNMEASURED},
+    sync::{AtomicU64, AtomicUsize, OnceLock},
+};
 
 /// The queue of one model.
 #[derive(Debug)]

@@ -21,6 +21,8 @@ mod daemon;
 mod device;
 mod drain;
 mod error;
+#[doc(hidden)]
+pub mod fuzz;
 mod health;
 mod hosts;
 mod launch;
@@ -38,6 +40,7 @@ mod service;
 pub mod signal;
 mod sizing;
 mod source;
+mod sync;
 mod ticket;
 mod unix_time;
 mod views;

@@ -3,25 +3,21 @@
 //! the job. Dropping the events is the cancellation.
 
 mod embed;
+mod events;
 
 use std::{
-    pin::Pin,
-    sync::{
-        Arc, OnceLock,
-        atomic::{AtomicBool, Ordering, fence},
-    },
+    sync::{Arc, OnceLock},
     task::{Context, Poll, Waker},
     time::{Duration, Instant},
 };
 
 use hanzo_engine_runtime::{Event, EventKind, FinishReason, Job};
-use tokio::sync::mpsc;
 
 pub(crate) use embed::{EmbedTicket, Results, embed_ticket};
 
 use crate::{
     admission::{Admission, QueuePlace, RunningPlace},
-    limits::{EVENTS_PER_STEP_MAX, room_to_resume},
+    limits::EVENTS_PER_STEP_MAX,
     metrics::ModelMetrics,
 };
 
@@ -93,8 +89,8 @@ pub(crate) enum JobEnd {
 /// The worker's end.
 pub(crate) struct Ticket {
     pub(crate) job: Job,
-    events: mpsc::Sender<JobEvent>,
-    shared: Arc<Shared>,
+    events: events::Sender<JobEvent>,
+    ended: Arc<OnceLock<JobEnd>>,
     deadline: Option<Instant>,
     arrived: Instant,
     place: Place,
@@ -104,15 +100,8 @@ pub(crate) struct Ticket {
 
 /// The client's end.
 pub(crate) struct JobEvents {
-    events: mpsc::Receiver<JobEvent>,
-    shared: Arc<Shared>,
-    worker: Waker,
-}
-
-#[derive(Default)]
-struct Shared {
-    end: OnceLock<JobEnd>,
-    paused: AtomicBool,
+    events: events::Receiver<JobEvent>,
+    ended: Arc<OnceLock<JobEnd>>,
 }
 
 enum Place {
@@ -150,11 +139,11 @@ pub(crate) fn ticket(
     events_max: usize,
     worker: Waker,
 ) -> (Ticket, JobEvents) {
-    let (sender, events) = mpsc::channel(events_max);
-    let shared = Arc::new(Shared::default());
+    let (sender, events) = events::channel(events_max, worker);
+    let ended = Arc::new(OnceLock::new());
     let ticket = Ticket {
         events: sender,
-        shared: shared.clone(),
+        ended: ended.clone(),
         deadline,
         arrived,
         place: Place::Waiting(place),
@@ -162,7 +151,7 @@ pub(crate) fn ticket(
         unfinished: job.choices,
         job,
     };
-    (ticket, JobEvents { events, shared, worker })
+    (ticket, JobEvents { events, ended })
 }
 
 impl Ticket {
@@ -177,10 +166,7 @@ impl Ticket {
             ClientState::Left
         } else if self.deadline.is_some_and(|deadline| deadline <= now) {
             ClientState::Late
-        } else if self.shared.paused.load(Ordering::Relaxed)
-            && self.events.capacity() >= room_to_resume(self.events.max_capacity())
-        {
-            self.shared.paused.store(false, Ordering::Relaxed);
+        } else if self.events.resumes() {
             ClientState::Resume
         } else {
             ClientState::Fine
@@ -205,22 +191,13 @@ impl Ticket {
             }
             self.finish(JobEnd::Done);
         }
-        // There is room: the job is paused while another step's events might not fit. A client that left is seen
-        // by the next look.
-        let _ = self.events.try_send(JobEvent { choice: event.choice, kind: event.kind, timings });
+        self.events.send(JobEvent { choice: event.choice, kind: event.kind, timings });
         over
     }
 
     /// Whether the job must pause, because its next step's events might not fit. Not asked again until it resumed.
     pub(crate) fn must_pause(&self) -> bool {
-        let room = self.events.capacity() >= self.unfinished as usize * EVENTS_PER_STEP_MAX;
-        if room || self.shared.paused.swap(true, Ordering::Relaxed) {
-            return false;
-        }
-        // Pairs with the fence in `JobEvents::poll_next`: either the reader sees `paused` and wakes the worker,
-        // or the worker's next look sees the room that the reader made.
-        fence(Ordering::SeqCst);
-        true
+        self.events.must_pause(self.unfinished as usize * EVENTS_PER_STEP_MAX)
     }
 
     /// Ends it early; queued events are still read first.
@@ -241,7 +218,7 @@ impl Ticket {
     fn finish(&mut self, end: JobEnd) {
         self.place = Place::Gone;
         // Only the worker sets it, and once: a finished ticket is dropped.
-        let _ = self.shared.end.set(end);
+        let _ = self.ended.set(end);
     }
 
     fn measure(&mut self, event: &Event, now: Instant, metrics: &ModelMetrics) -> Option<Timings> {
@@ -292,29 +269,8 @@ impl Ticket {
 impl JobEvents {
     /// The next event, or how the job ended.
     pub(crate) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<JobEvent, JobEnd>> {
-        match Pin::new(&mut self.events).poll_recv(context) {
-            Poll::Pending => Poll::Pending,
-            Poll::Ready(Some(event)) => {
-                fence(Ordering::SeqCst);
-                if self.shared.paused.load(Ordering::Relaxed)
-                    && self.events.capacity() >= room_to_resume(self.events.max_capacity())
-                {
-                    self.worker.wake_by_ref();
-                }
-                Poll::Ready(Ok(event))
-            }
-            Poll::Ready(None) => {
-                let lost = || JobEnd::Stopped("the model's worker ended");
-                Poll::Ready(Err(self.shared.end.get().cloned().unwrap_or_else(lost)))
-            }
-        }
-    }
-}
-
-impl Drop for JobEvents {
-    fn drop(&mut self) {
-        // Closed first: the worker that wakes must see it.
-        self.events.close();
-        self.worker.wake_by_ref();
+        let lost = || JobEnd::Stopped("the model's worker ended");
+        let end = || self.ended.get().cloned().unwrap_or_else(lost);
+        self.events.poll_next(context).map(|event| event.ok_or_else(end))
     }
 }

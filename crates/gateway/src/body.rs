@@ -273,7 +273,8 @@ async fn discard(body: &mut Body, bytes_max: usize) {
     }
 }
 
-fn parse(text: &str) -> Result<Json<'_>, ApiError> {
+/// The text of a body as JSON, or what is wrong with it and where.
+pub(crate) fn parse(text: &str) -> Result<Json<'_>, ApiError> {
     // Some editors and clients begin a text with a byte order mark; it says nothing here.
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     if text.trim().is_empty() {

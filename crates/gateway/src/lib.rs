@@ -17,6 +17,8 @@ mod drain;
 mod engine;
 mod error;
 mod fields;
+#[doc(hidden)]
+pub mod fuzz;
 mod gateway;
 mod hosts;
 mod json;

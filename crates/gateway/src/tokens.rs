@@ -47,7 +47,7 @@ pub(crate) async fn detokenize(
 
 /// How `/tokenize` shows tokens.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Shown {
+pub(crate) enum Shown {
     Ids,
     /// vLLM's: a list of the tokens' texts beside the ids.
     Strings,
@@ -57,7 +57,7 @@ enum Shown {
 
 /// The request of `/tokenize`, and how it is to be answered: `prompt`, or `messages` with the fields of a chat's
 /// prompt, as vLLM has them; or `content`, as llama.cpp has it.
-fn tokenize_request(mut fields: Fields) -> Result<(v1::TokenizeRequest, Shown), ApiError> {
+pub(crate) fn tokenize_request(mut fields: Fields) -> Result<(v1::TokenizeRequest, Shown), ApiError> {
     let model = model(&mut fields)?;
     let content = fields.take("content");
     // Each server's own default.
@@ -178,7 +178,7 @@ impl Piece {
 }
 
 /// The request of `/detokenize`: `tokens`, and whether to leave special ones out.
-fn detokenize_request(mut fields: Fields) -> Result<v1::DetokenizeRequest, ApiError> {
+pub(crate) fn detokenize_request(mut fields: Fields) -> Result<v1::DetokenizeRequest, ApiError> {
     let model = model(&mut fields)?;
     let ids = fields.require("tokens")?.token_ids()?;
     let skip_special_tokens = fields.flag("skip_special_tokens")?;

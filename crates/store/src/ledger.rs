@@ -10,7 +10,7 @@ use crate::layout;
 use crate::limits::{LEDGER_SLACK_BYTES, RECORD_BYTES_MAX};
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
-use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{self, BufRead, BufReader, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
 /// Bytes of a line: a record, and what stands before it.
@@ -79,18 +79,22 @@ pub(crate) fn read(path: &Path) -> io::Result<Option<Replayed>> {
     if !file.metadata()?.is_file() {
         return Err(io::Error::other("not a regular file"));
     }
-    let mut reader = BufReader::new(file);
+    tell(BufReader::new(file)).map(Some)
+}
+
+/// What a ledger says from its start to its end.
+pub(crate) fn tell(mut reader: impl BufRead) -> io::Result<Replayed> {
     let mut told = Replayed::default();
     let mut line = Vec::new();
     loop {
         line.clear();
         reader.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut line)?;
         if line.is_empty() {
-            return Ok(Some(told));
+            return Ok(told);
         }
         let whole = line.pop_if(|last| *last == b'\n').is_some();
         match parse(&line) {
-            _ if !whole && line.len() as u64 + 1 < LINE_BYTES_MAX => return Ok(Some(told)),
+            _ if !whole && line.len() as u64 + 1 < LINE_BYTES_MAX => return Ok(told),
             Ok((number, _)) if told.last > 0 && number != told.last + 1 => {
                 let lines = format!("lines {} to {}", told.last + 1, number.saturating_sub(1));
                 told.damaged.push((lines, "they are not there".to_owned()));
@@ -229,9 +233,14 @@ fn line(number: u64, entry: &Entry<'_>) -> Vec<u8> {
     };
     let mut body = format!("{number} {kind} ").into_bytes();
     body.extend_from_slice(&json);
-    let mut line = sha256_of(&body).as_bytes()[..DIGEST_DIGITS].to_vec();
+    sealed(&body)
+}
+
+/// A line of such a body, under its digest.
+pub(crate) fn sealed(body: &[u8]) -> Vec<u8> {
+    let mut line = sha256_of(body).as_bytes()[..DIGEST_DIGITS].to_vec();
     line.push(b' ');
-    line.extend_from_slice(&body);
+    line.extend_from_slice(body);
     line.push(b'\n');
     line
 }

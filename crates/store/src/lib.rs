@@ -14,6 +14,8 @@ mod digest;
 mod download;
 mod error;
 mod file_name;
+#[doc(hidden)]
+pub mod fuzz;
 mod http;
 mod journal;
 mod layout;

@@ -151,14 +151,7 @@ impl Store {
         let opened = fs::File::open(folder.join(MANIFEST)).map_err(unreadable)?;
         let read = opened.take(RECORD_BYTES_MAX as u64 + 1).read_to_end(&mut manifest);
         read.map_err(unreadable)?;
-        let mut record: ModelRecord = serde_json::from_slice(&manifest)
-            .map_err(|error| Unfit::NoModel(format!("{MANIFEST}: {error}")))?;
-        let leaves = |path: &PathBuf| path.is_absolute() || path.iter().any(|part| part == "..");
-        if record.files.iter().map(|file| &file.path).chain([&record.path]).any(leaves) {
-            return Err(Unfit::NoModel(format!("{MANIFEST}: a path leads out of the folder")));
-        }
-        absolute(&mut record, folder);
-        crate::check_name(&record.name).map_err(|error| Unfit::NoModel(error.to_string()))?;
+        let record = read_manifest(&manifest, folder).map_err(Unfit::NoModel)?;
         for file in record.files.iter().filter(|file| file.held == Held::Blob) {
             let blob = file.sha256.as_ref().map(|sha256| self.layout.blob(sha256));
             let Some(blob) = blob.filter(|blob| blob.is_file() && file.state() == FileState::Missing) else {
@@ -191,4 +184,17 @@ impl Store {
         self.database.apply(&change).map_err(not_now)?;
         Ok(Some(record.name))
     }
+}
+
+/// The record that the manifest of a model in `folder` holds, or why it will not do.
+pub(crate) fn read_manifest(manifest: &[u8], folder: &Path) -> Result<ModelRecord, String> {
+    let mut record: ModelRecord =
+        serde_json::from_slice(manifest).map_err(|error| format!("{MANIFEST}: {error}"))?;
+    let leaves = |path: &PathBuf| path.is_absolute() || path.iter().any(|part| part == "..");
+    if record.files.iter().map(|file| &file.path).chain([&record.path]).any(leaves) {
+        return Err(format!("{MANIFEST}: a path leads out of the folder"));
+    }
+    absolute(&mut record, folder);
+    crate::check_name(&record.name).map_err(|error| error.to_string())?;
+    Ok(record)
 }

@@ -43,7 +43,7 @@ pub(crate) async fn handle(
 
 /// What a body asks for.
 #[derive(Debug)]
-struct Embeddings {
+pub(crate) struct Embeddings {
     /// Without its inputs and its id; the model is empty where none is named.
     request: v1::EmbedRequest,
     inputs: Inputs,
@@ -52,7 +52,7 @@ struct Embeddings {
 }
 
 /// Reads a body, with what vLLM, Infinity, Jina and Cohere add to OpenAI's.
-fn request(mut fields: Fields<'_>, config: &Config) -> Result<Embeddings, ApiError> {
+pub(crate) fn request(mut fields: Fields<'_>, config: &Config) -> Result<Embeddings, ApiError> {
     let model = model(&mut fields)?;
     let inputs = inputs(fields.require("input")?, config.embedding_inputs_max)?;
     let format = either(&mut fields, "encoding_format", "embedding_type")?;

@@ -9,7 +9,7 @@ mod frames;
 mod generation;
 mod messages;
 pub(crate) mod models;
-mod plan;
+pub(crate) mod plan;
 pub(crate) mod prompt;
 mod shape;
 mod sse;

@@ -11,4 +11,4 @@ pub(crate) mod predict;
 pub(crate) mod rerank;
 pub(crate) mod root;
 pub(crate) mod similarity;
-mod words;
+pub(crate) mod words;

@@ -17,7 +17,7 @@ use crate::{
 
 /// Reads a body of `/embed`, `/embed_all` or `/embed_sparse` but for its model, which was selected: a request without
 /// inputs and id.
-pub(super) fn embedding(
+pub(crate) fn embedding(
     mut fields: Fields<'_>,
     config: &Config,
     shape: Shape,
@@ -51,7 +51,7 @@ fn no_parameters(fields: &mut Fields) -> Result<(), ApiError> {
 }
 
 /// Reads a body of `/rerank` with `texts`: a request without documents and id, the texts, and whether they are shown.
-pub(super) fn ranking(
+pub(crate) fn ranking(
     mut fields: Fields<'_>,
     config: &Config,
 ) -> Result<(v1::RerankRequest, Vec<String>, bool), ApiError> {
@@ -66,7 +66,7 @@ pub(super) fn ranking(
 }
 
 /// Reads a body of `/predict` but for its model, which was selected.
-pub(super) fn predicting(mut fields: Fields<'_>, config: &Config) -> Result<Classifying, ApiError> {
+pub(crate) fn predicting(mut fields: Fields<'_>, config: &Config) -> Result<Classifying, ApiError> {
     fields.take("model");
     let (inputs, single) = sequences(fields.require("inputs")?, config.embedding_inputs_max)?;
     let request = classify_options(&mut fields)?;
@@ -106,7 +106,7 @@ fn sequence(field: Field) -> Result<v1::ClassifyInput, ApiError> {
 }
 
 /// Reads a body of `/similarity`: a request without inputs and id, and the source sentence before the others.
-pub(super) fn similarity(
+pub(crate) fn similarity(
     mut fields: Fields<'_>,
     config: &Config,
 ) -> Result<(v1::EmbedRequest, Vec<String>), ApiError> {

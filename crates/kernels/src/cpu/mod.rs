@@ -29,6 +29,7 @@ mod self_attention;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod split;
 mod stored;
+mod sync;
 #[cfg(test)]
 mod tests;
 mod tier;

@@ -11,21 +11,19 @@
 //! first served.
 
 use std::any::Any;
-use std::cell::UnsafeCell;
 use std::fmt;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+
+use super::sync::{
+    AtomicBool, AtomicU64, AtomicUsize, Builder, Condvar, JoinHandle, Mutex, MutexGuard, SPINS_BEFORE_PARK,
+    UnsafeCell, spin_loop,
+};
 
 /// Most threads of a pool.
 pub const THREADS_MAX: usize = 1024;
-
-/// Turns of `spin_loop` before a thread parks: 20 to 70 microseconds where a pause takes 40 to 140 cycles. That is longer than
-/// what one thread does between two loops of a step, because to be woken takes as long again, and on a virtual machine, whose
-/// idle cores the host takes back, longer.
-const SPINS_BEFORE_PARK: u32 = 1500;
 
 /// A loop body: called with the worker's number, below [`ThreadPool::threads`], and a range of items.
 pub(super) type Body<'a> = dyn Fn(usize, Range<usize>) + Sync + 'a;
@@ -123,10 +121,7 @@ impl ThreadPool {
         for worker in 1..wanted {
             let shared = Arc::clone(&shared);
             // Where threads do not exist (wasm32) the first spawn fails and every loop runs on its caller.
-            match std::thread::Builder::new()
-                .name(format!("kernel-{worker}"))
-                .spawn(move || shared.work(worker))
-            {
+            match Builder::new().name(format!("kernel-{worker}")).spawn(move || shared.work(worker)) {
                 Ok(handle) => workers.push(handle),
                 Err(_) => break,
             }
@@ -195,7 +190,7 @@ impl Turn {
         let job = Job { body: Some(body_static), grain, threads };
         // SAFETY: this is the only turn (`&mut self`, one ticket served), the loop before was closed and left by
         // all, so no worker reads `job` now.
-        unsafe { *shared.job.get() = job };
+        shared.job.with_mut(|place| unsafe { *place = job });
         assert!(items <= u32::MAX as usize, "{items} items in one loop");
         for (thread, share) in shared.shares.iter().take(threads).enumerate() {
             share.put(items * thread / threads..items * (thread + 1) / threads);
@@ -313,7 +308,7 @@ impl Shared {
         while state & ACTIVE != 0 {
             if spins < SPINS_BEFORE_PARK {
                 spins += 1;
-                std::hint::spin_loop();
+                spin_loop();
             } else {
                 let mut guard = lock(&self.sleep);
                 // As an exchange: emulators of Arm let a load overtake a store before it, and the last worker would then
@@ -334,7 +329,7 @@ impl Shared {
         while let Some(epoch) = self.joined(seen) {
             seen = epoch;
             // SAFETY: having joined, this thread is counted active, so the job is not written until it leaves.
-            let job = unsafe { *self.job.get() };
+            let job = self.job.with(|job| unsafe { *job });
             self.take_part(worker, job);
             let left = self.state.fetch_sub(1, Ordering::SeqCst) - 1;
             if left & (OPEN | ACTIVE) == 0 && self.caller_waits.load(Ordering::SeqCst) {
@@ -365,7 +360,7 @@ impl Shared {
             }
             if spins < SPINS_BEFORE_PARK {
                 spins += 1;
-                std::hint::spin_loop();
+                spin_loop();
                 continue;
             }
             self.park(seen);

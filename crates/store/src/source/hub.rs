@@ -62,11 +62,11 @@ struct Module {
 }
 
 /// A repository at a commit.
-struct Repository {
+pub(crate) struct Repository {
     /// `owner/repo` as the hub writes it.
     id: String,
     commit: String,
-    listing: Vec<Listed>,
+    pub(crate) listing: Vec<Listed>,
     license: Option<String>,
     gguf: GgufInfo,
     /// Where the files are when the network was not asked.
@@ -170,20 +170,24 @@ async fn fetch_repository(
     };
     let no = |status: StatusCode, headers: &HeaderMap| no_such(settings, wanted, status, headers);
     let (body, _) = http.small(&request, MANIFEST_BYTES_MAX, no).await?;
-    let refused = |why: String| PullError::refused(&wanted.repo, format!("the hub's listing: {why}"));
-    let info: Info = serde_json::from_slice(&body).map_err(|error| refused(error.to_string()))?;
+    repository(wanted, &body)
+        .map_err(|why| PullError::refused(&wanted.repo, format!("the hub's listing: {why}")))
+}
+
+/// What the hub's listing says, or why it will not do.
+pub(crate) fn repository(wanted: &HubReference, listing: &[u8]) -> Result<Repository, String> {
+    let info: Info = serde_json::from_slice(listing).map_err(|error| error.to_string())?;
     if info.siblings.len() > LISTED_FILES_MAX {
-        return Err(refused(format!("{} files, and {LISTED_FILES_MAX} is the most", info.siblings.len())));
+        return Err(format!("{} files, and {LISTED_FILES_MAX} is the most", info.siblings.len()));
     }
     let id = info.id.or(info.model_id).unwrap_or_else(|| wanted.repo.clone());
     match Reference::parse(&format!("hf://{id}")) {
         Ok(Reference::Hub(HubReference { revision: None, choice: None, .. })) => {}
-        _ => return Err(refused("its name is no owner/repo".to_owned())),
+        _ => return Err("its name is no owner/repo".to_owned()),
     }
     let commit = info.sha.filter(|sha| crate::digest::is_hex(sha, 40));
-    let commit = commit.ok_or_else(|| refused("it names no commit".to_owned()))?;
-    let listing =
-        info.siblings.into_iter().map(Sibling::listed).collect::<Result<_, _>>().map_err(refused)?;
+    let commit = commit.ok_or("it names no commit")?;
+    let listing = info.siblings.into_iter().map(Sibling::listed).collect::<Result<_, _>>()?;
     let license = info.card.as_ref().and_then(|card| card["license"].as_str()).map(str::to_owned);
     let gguf = info.gguf.unwrap_or_default();
     Ok(Repository { id, commit, listing, license, gguf, here: None })

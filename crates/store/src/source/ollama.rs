@@ -19,7 +19,7 @@ const LAYER: &str = "application/vnd.ollama.image.";
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Manifest {
+pub(crate) struct Manifest {
     schema_version: u32,
     media_type: Option<String>,
     config: Layer,
@@ -28,7 +28,7 @@ struct Manifest {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Layer {
+pub(crate) struct Layer {
     media_type: String,
     digest: String,
     size: u64,
@@ -64,14 +64,7 @@ pub(crate) async fn plan(
         }
     };
     let refused = |why: String| PullError::refused(&what, format!("its manifest: {why}"));
-    let manifest: Manifest = serde_json::from_slice(&body).map_err(|error| refused(error.to_string()))?;
-    let kind = manifest.media_type.as_deref().unwrap_or(MANIFEST);
-    if manifest.schema_version != 2 || ![MANIFEST, OCI_MANIFEST].contains(&kind) {
-        return Err(refused(format!("schema {} of type {kind:?} is not known", manifest.schema_version)));
-    }
-    if manifest.layers.len() > FILES_MAX {
-        return Err(refused(format!("{} layers, and {FILES_MAX} is the most", manifest.layers.len())));
-    }
+    let (manifest, packed) = read(&body).map_err(refused)?;
     let blob = |digest: &str| {
         let parts = ["v2", &wanted.namespace, &wanted.model, "blobs", digest];
         address(&registry, &parts)
@@ -81,31 +74,11 @@ pub(crate) async fn plan(
             PullError::Refused { why, .. } => refused(format!("its configuration: {why}")),
             other => other,
         })?;
-    let mut files = Vec::new();
-    let mut licenses = 0;
-    for layer in &manifest.layers {
-        let digest = Digest::sha256(&layer.digest).filter(|_| layer.digest.starts_with("sha256:"));
-        let digest = digest.ok_or_else(|| refused(format!("{:?} is no digest", cut(&layer.digest))))?;
-        let (name, role) = match layer.media_type.strip_prefix(LAYER) {
-            Some("model") => ("model.gguf".to_owned(), Role::Model),
-            Some("projector") => ("mmproj.gguf".to_owned(), Role::Projector),
-            Some("adapter") => ("adapter.gguf".to_owned(), Role::Adapter),
-            Some("template") => ("template.txt".to_owned(), Role::Template),
-            Some("system") => ("system.txt".to_owned(), Role::System),
-            Some("params") => ("params.json".to_owned(), Role::Params),
-            Some("messages") => ("messages.json".to_owned(), Role::Messages),
-            Some("license") => {
-                licenses += 1;
-                (format!("license-{licenses}.txt"), Role::License)
-            }
-            _ => return Err(refused(format!("a layer of type {:?} is not known", cut(&layer.media_type)))),
-        };
+    let files = manifest.layers.iter().zip(packed).map(|(layer, (name, role, digest))| {
         let origin = Origin::Url { url: blob(&layer.digest), auth: Some(auth.clone()) };
-        files.push(PlanFile { name, role, size_bytes: Some(layer.size), digest: Some(digest), origin });
-    }
-    if !files.iter().any(|file| file.role == Role::Model) {
-        return Err(refused("no layer is a model".to_owned()));
-    }
+        PlanFile { name, role, size_bytes: Some(layer.size), digest: Some(digest), origin }
+    });
+    let mut files: Vec<_> = files.collect();
     files.sort_by_key(|file| file.role != Role::Model);
     Ok(Plan {
         name: name_of(wanted),
@@ -122,6 +95,46 @@ pub(crate) async fn plan(
         },
         files,
     })
+}
+
+/// What each layer is: its file's name, role and digest.
+type Packed = Vec<(String, Role, Digest)>;
+
+/// A manifest and what its layers are, or why it will not do.
+pub(crate) fn read(body: &[u8]) -> Result<(Manifest, Packed), String> {
+    let manifest: Manifest = serde_json::from_slice(body).map_err(|error| error.to_string())?;
+    let kind = manifest.media_type.as_deref().unwrap_or(MANIFEST);
+    if manifest.schema_version != 2 || ![MANIFEST, OCI_MANIFEST].contains(&kind) {
+        return Err(format!("schema {} of type {kind:?} is not known", manifest.schema_version));
+    }
+    if manifest.layers.len() > FILES_MAX {
+        return Err(format!("{} layers, and {FILES_MAX} is the most", manifest.layers.len()));
+    }
+    let mut files = Packed::new();
+    let mut licenses = 0;
+    for layer in &manifest.layers {
+        let digest = Digest::sha256(&layer.digest).filter(|_| layer.digest.starts_with("sha256:"));
+        let digest = digest.ok_or_else(|| format!("{:?} is no digest", cut(&layer.digest)))?;
+        let (name, role) = match layer.media_type.strip_prefix(LAYER) {
+            Some("model") => ("model.gguf".to_owned(), Role::Model),
+            Some("projector") => ("mmproj.gguf".to_owned(), Role::Projector),
+            Some("adapter") => ("adapter.gguf".to_owned(), Role::Adapter),
+            Some("template") => ("template.txt".to_owned(), Role::Template),
+            Some("system") => ("system.txt".to_owned(), Role::System),
+            Some("params") => ("params.json".to_owned(), Role::Params),
+            Some("messages") => ("messages.json".to_owned(), Role::Messages),
+            Some("license") => {
+                licenses += 1;
+                (format!("license-{licenses}.txt"), Role::License)
+            }
+            _ => return Err(format!("a layer of type {:?} is not known", cut(&layer.media_type))),
+        };
+        files.push((name, role, digest));
+    }
+    match files.iter().any(|(_, role, _)| *role == Role::Model) {
+        true => Ok((manifest, files)),
+        false => Err("no layer is a model".to_owned()),
+    }
 }
 
 /// `https://host`, or plain http for a registry on this machine.

@@ -1,0 +1,274 @@
+//! What is read of strangers, each kind as a target for a fuzzer: bytes in, no panic, no endless loop, no memory beyond a
+//! small multiple of the bytes; and where a reader makes a promise, the promise. `tests/tests/fuzz.rs` runs them briefly,
+//! `fuzz/run` for as long as somebody likes.
+
+mod mutate;
+
+use std::{
+    cell::RefCell,
+    path::{Path, PathBuf},
+};
+
+use hanzo_engine_daemon::{fuzz as daemon, store::Store, store::fuzz as store};
+use hanzo_engine_gateway::fuzz as gateway;
+use hanzo_engine_proto::v1;
+use hanzo_engine_runtime::{
+    ModelFiles, Opened, TextModel,
+    chat::{Chat, Message, Opening},
+    encoder::{EncoderFiles, is_encoder_gguf},
+    gguf::Gguf,
+    load::{GenerationDefaults, Tensor, TextFiles, TokenizerSource},
+    mapped::ModelBytes,
+    pytorch, safetensors,
+    template::ChatTemplate,
+    tokenizer::{CutSide, Tokenizer},
+};
+use prost::Message as _;
+use serde_json::json;
+use tempfile::TempDir;
+
+pub use mutate::Mutator;
+
+/// A kind of input.
+pub struct Target {
+    /// The folder of its corpus, and what `fuzz/run` calls it.
+    pub name: &'static str,
+    /// Reads one input.
+    pub read: fn(&[u8]),
+    /// Mutations of its corpus that a test tries: a second or two of them.
+    pub mutations: usize,
+}
+
+/// All of them.
+pub const TARGETS: [Target; 11] = [
+    Target { name: "gguf", read: gguf, mutations: 4000 },
+    Target { name: "safetensors", read: safetensors, mutations: 20_000 },
+    Target { name: "pickle", read: pickle, mutations: 20_000 },
+    Target { name: "tokenizer", read: tokenizer, mutations: 2000 },
+    Target { name: "config", read: config, mutations: 4000 },
+    Target { name: "template", read: template, mutations: 4000 },
+    Target { name: "body", read: gateway::body, mutations: 4000 },
+    Target { name: "proto", read: proto, mutations: 10_000 },
+    Target { name: "archive", read: archive, mutations: 2000 },
+    Target { name: "ledger", read: store::ledger, mutations: 10_000 },
+    Target { name: "manifest", read: store::manifest, mutations: 10_000 },
+];
+
+/// The folder of a target's corpus: small files, made by us; what a fuzzer found is among them once it is mended.
+pub fn corpus(name: &str) -> PathBuf {
+    data("fuzz").join(name)
+}
+
+fn data(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("data").join(name)
+}
+
+/// Bytes that copies of a file's numbers may take in all: a test's, not the runtime's.
+const READ_BYTES_MAX: usize = 1 << 20;
+
+fn gguf(bytes: &[u8]) {
+    let bytes = ModelBytes::from(bytes.to_vec());
+    let Ok(gguf) = Gguf::parse("a.gguf", &bytes) else { return };
+    let metadata = gguf.metadata.clone();
+    sound(&gguf.tensors, bytes.len());
+    match is_encoder_gguf(&metadata) {
+        Ok(true) => drop(EncoderFiles::from_gguf("a", gguf, Vec::new())),
+        _ => {
+            if let Ok(files) = ModelFiles::from_bytes("a", bytes) {
+                drop(TextModel::load(&files));
+            }
+        }
+    }
+    let text = TextFiles {
+        file: "a.gguf".to_owned(),
+        tokenizer: TokenizerSource::Gguf(metadata),
+        chat_template: None,
+        bos: None,
+        eos: Vec::new(),
+        generation: GenerationDefaults::default(),
+        opening: Opening::default(),
+    };
+    if let Ok(tokenizer) = Tokenizer::load(&text) {
+        tokens_of(&tokenizer, SAMPLE);
+    }
+}
+
+fn safetensors(bytes: &[u8]) {
+    let bytes = ModelBytes::from(bytes.to_vec());
+    if let Ok(tensors) = safetensors::parse("a.safetensors", &bytes) {
+        sound(&tensors, bytes.len());
+    }
+}
+
+fn pickle(bytes: &[u8]) {
+    let bytes = ModelBytes::from(bytes.to_vec());
+    if let Ok(tensors) = pytorch::parse("pytorch_model.bin", &bytes) {
+        sound(&tensors, bytes.len());
+    }
+}
+
+/// A tensor has as many bytes as its shape and type say, and is of the file.
+fn sound(tensors: &[Tensor], file_bytes: usize) {
+    for tensor in tensors {
+        assert_eq!(tensor.dtype.bytes_of(tensor.elements()), Some(tensor.bytes.len()), "{tensor:?}");
+        assert!(tensor.bytes.len() <= file_bytes, "{tensor:?}");
+        if tensor.elements() * 4 <= READ_BYTES_MAX
+            && let Ok(numbers) = tensor.to_f32()
+        {
+            assert_eq!(numbers.len(), tensor.elements());
+        }
+    }
+}
+
+const SAMPLE: &str = "Hello <s> [MASK]\u{a0}naïve 你好 ▁\u{1f600}\u{0} 12345 don't";
+
+/// `tokenizer.json`; behind a NUL `tokenizer_config.json`; behind another a text.
+fn tokenizer(bytes: &[u8]) {
+    let mut parts = bytes.splitn(3, |byte| *byte == 0);
+    let mut part = || parts.next().unwrap_or_default();
+    let (tokenizer_json, settings, text) = (part().to_vec(), part(), part());
+    let files = TextFiles {
+        file: "a".to_owned(),
+        tokenizer: TokenizerSource::HuggingFace {
+            tokenizer_json,
+            tokenizer_config: serde_json::from_slice(settings).ok(),
+        },
+        chat_template: None,
+        bos: None,
+        eos: vec![0],
+        generation: GenerationDefaults::default(),
+        opening: Opening::default(),
+    };
+    let Ok(tokenizer) = Tokenizer::load(&files) else { return };
+    tokens_of(&tokenizer, SAMPLE);
+    tokens_of(&tokenizer, &String::from_utf8_lossy(text));
+}
+
+/// Encodes and decodes a text in every way. What comes out is of the vocabulary, and cuts are as long as they may be.
+fn tokens_of(tokenizer: &Tokenizer, text: &str) {
+    for plain in [false, true] {
+        let encoded = match plain {
+            true => tokenizer.encode_plain(text, true),
+            false => tokenizer.encode(text, true),
+        };
+        let Ok(tokens) = encoded else { continue };
+        assert!(tokens.iter().all(|&token| (token as usize) < tokenizer.vocab_size()), "{tokens:?}");
+        tokenizer.decode(&tokens, true);
+        tokenizer.decode(&tokens, false);
+    }
+    for side in [CutSide::Left, CutSide::Right] {
+        if let Ok((tokens, _)) = tokenizer.encode_cut(text, 4, side) {
+            assert!(tokens.len() <= 4, "{tokens:?}");
+        }
+        if let Ok(Some(pair)) = tokenizer.encode_pair(text, text, 12, side) {
+            assert!(pair.tokens.len() <= 12 && pair.tokens.len() == pair.types.len(), "{pair:?}");
+        }
+    }
+}
+
+/// A model's directory around the `config.json` that is read.
+fn config(bytes: &[u8]) {
+    thread_local! {
+        static AROUND: TempDir = {
+            let around = tempfile::tempdir().expect("a temporary folder");
+            for name in ["tokenizer.json", "model.safetensors"] {
+                std::fs::copy(data("tiny/qwen3").join(name), around.path().join(name)).expect("a copy");
+            }
+            around
+        };
+    }
+    AROUND.with(|around| {
+        std::fs::write(around.path().join("config.json"), bytes).expect("written");
+        drop(Opened::open(around.path()));
+    });
+}
+
+/// A character that no template of the corpus can make: where it is in a prompt, it came from the request.
+const MARK: char = '\u{f8ff}';
+
+/// A template; behind a NUL what the user says.
+fn template(bytes: &[u8]) {
+    let (source, said) = match bytes.iter().position(|byte| *byte == 0) {
+        Some(end) => (&bytes[..end], &bytes[end + 1..]),
+        None => (bytes, &b"Hi"[..]),
+    };
+    let (Ok(source), said) = (std::str::from_utf8(source), String::from_utf8_lossy(said)) else { return };
+    let Ok(template) = ChatTemplate::new(source, "<s>", "</s>", "a") else { return };
+    let message = |role: &str, content: String| Message { role: role.into(), content, ..Message::default() };
+    let call =
+        json!({"id": "1", "type": "function", "function": {"name": "f", "arguments": {"a": [1, "b"]}}});
+    let chat = Chat {
+        messages: vec![
+            message("system", format!("Be brief.{MARK}")),
+            message("user", format!("{MARK}{said}{MARK}")),
+            Message { tool_calls: vec![call.clone()], ..message("assistant", String::new()) },
+            message("tool", "12".to_owned()),
+        ],
+        tools: vec![call],
+        add_generation_prompt: true,
+        ..Chat::default()
+    };
+    // A template may run for long; how long is bounded by what asks it.
+    let looks = RefCell::new(0);
+    let interrupted = || looks.replace_with(|looks| *looks + 1) > 100;
+    let Ok(rendered) = template.render(&chat, &interrupted) else { return };
+    let mut end = 0;
+    for range in &rendered.from_request {
+        assert!(end <= range.start && range.start < range.end, "{:?}", rendered.from_request);
+        assert!(rendered.text.get(range.clone()).is_some(), "{:?} of {:?}", range, rendered.text);
+        end = range.end;
+    }
+    let spelled = ["f8ff", "F8FF", "f8Ff", "174", "239", "\\x", "\\N", "\\u", "\\U"];
+    if source.contains(MARK) || spelled.iter().any(|word| source.contains(word)) {
+        return;
+    }
+    for (at, _) in rendered.text.match_indices(MARK) {
+        let known = rendered.from_request.iter().any(|range| range.contains(&at));
+        assert!(
+            known,
+            "byte {at} of {:?} is said to be the template's: {:?}",
+            rendered.text, rendered.from_request
+        );
+    }
+}
+
+/// A message of gRPC: as what it may be, by its first byte.
+fn proto(bytes: &[u8]) {
+    daemon::headers(bytes);
+    let Some((kind, bytes)) = bytes.split_first() else { return };
+    match kind % 5 {
+        0 => v1::InferRequest::decode(bytes).map(daemon::infer),
+        1 => v1::TokenizeRequest::decode(bytes).map(daemon::tokenize),
+        2 => v1::RerankRequest::decode(bytes).map(daemon::rerank),
+        3 => v1::ClassifyRequest::decode(bytes).map(daemon::classify),
+        _ => v1::PullRequest::decode(bytes).map(daemon::pull),
+    }
+    .unwrap_or_default();
+}
+
+thread_local! {
+    /// The store that archives are imported into.
+    static STORE: RefCell<Option<(Store, TempDir)>> = const { RefCell::new(None) };
+}
+
+/// Gives up what this thread keeps between inputs. A database that is left to the end of its thread takes half a minute.
+pub fn finish() {
+    STORE.take();
+}
+
+/// An archive that is imported. What it brought is there, and can be removed.
+fn archive(bytes: &[u8]) {
+    STORE.with_borrow_mut(|kept| {
+        let (store, folder) = kept.get_or_insert_with(|| {
+            let folder = tempfile::tempdir().expect("a temporary folder");
+            (Store::open(folder.path()).expect("a store"), folder)
+        });
+        let Ok(models) = store.import(bytes, |_| true) else { return };
+        let folder = folder.path().canonicalize().expect("a path");
+        for model in models {
+            assert!(model.path.starts_with(&folder), "{model:?}");
+            assert!(model.files.iter().all(|file| file.path.is_file()), "{model:?}");
+            store.remove(&model.name).expect("what is there can be removed");
+        }
+    });
+}
