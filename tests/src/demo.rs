@@ -122,6 +122,7 @@ pub fn run(engine: &mut Engine<CpuBackend>, asked: impl IntoIterator<Item = Aske
         let job = Job {
             id: JobId(id as u64),
             prompt: one.prompt.into(),
+            media: Arc::default(),
             choices: 1,
             sampling: one.sampling,
             stop: one.stop,

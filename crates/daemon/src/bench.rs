@@ -159,12 +159,12 @@ pub fn run(args: &Args, mut progress: impl FnMut(Progress)) -> Result<Report, Be
     })?;
     let device = Cpu::new(args.threads).map_err(LoadError::from)?;
     let config = config(&cases, step_tokens_max, args.kv_type, &files.info)?;
-    check_fits(&device.memory(&opened, &config), &files.info)?;
+    check_fits(&device.decoder_memory(files, &config), &files.info)?;
     let text = Arc::new(opened.text_model()?);
     let embedder = Arc::new(opened.embedder(&text.tokenizer, config.context_tokens_max)?);
     let sides = Sides { text: text.clone(), embedder };
     let mut told = |fraction: f32| progress(Progress::Loading((fraction * 100.0) as u32));
-    let engine = device.build(&opened, sides, config, &mut told)?;
+    let engine = Box::new(device.decoder_engine(files, sides, config, &mut told)?);
     let costs = Costs::new(&device.backend(), files, args.kv_type);
     drop(opened);
     let mut stopwatch = Stopwatch::new(engine, text, config.context_tokens_max);

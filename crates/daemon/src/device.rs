@@ -10,15 +10,16 @@ use hanzo_engine_kernels::{
 };
 use hanzo_engine_runtime::{
     EmbedJob, Embedder, EncoderConfig, EncoderEngine, Engine, EngineConfig, EngineStats, Event, Job, JobId,
-    LoadError, Network, Opened, StepError, StepReport, TextModel,
+    LoadError, ModelFiles, Network, Opened, StepError, StepReport, TextModel,
     decoder::Decoder,
-    encoder::{Encoder, WeightType},
+    encoder::{Encoder, EncoderFiles, WeightType},
     engine::EngineMemory,
 };
 
 /// An engine as its worker sees it; see [`Engine`] for what each does.
 pub(crate) trait Steps: Send {
-    fn submit(&mut self, job: &Job);
+    /// What continues texts in it; an encoder has nothing that does.
+    fn generator(&mut self) -> Option<&mut dyn Generator>;
     fn submit_inputs(&mut self, job: &EmbedJob);
     fn cancel(&mut self, job: JobId);
     fn set_paused(&mut self, job: JobId, paused: bool);
@@ -27,9 +28,20 @@ pub(crate) trait Steps: Send {
     fn stats(&self) -> EngineStats;
 }
 
-impl<B: Backend> Steps for Engine<B> {
+/// An engine that continues texts.
+pub(crate) trait Generator: Steps {
+    fn submit(&mut self, job: &Job);
+}
+
+impl<B: Backend> Generator for Engine<B> {
     fn submit(&mut self, job: &Job) {
         Engine::submit(self, job);
+    }
+}
+
+impl<B: Backend> Steps for Engine<B> {
+    fn generator(&mut self) -> Option<&mut dyn Generator> {
+        Some(self)
     }
 
     fn submit_inputs(&mut self, job: &EmbedJob) {
@@ -58,8 +70,8 @@ impl<B: Backend> Steps for Engine<B> {
 }
 
 impl<B: EncoderOps> Steps for EncoderEngine<B> {
-    fn submit(&mut self, job: &Job) {
-        unreachable!("job {} generates, and `Served::must_generate` refuses that of an encoder", job.id.0);
+    fn generator(&mut self) -> Option<&mut dyn Generator> {
+        None
     }
 
     fn submit_inputs(&mut self, job: &EmbedJob) {
@@ -96,20 +108,41 @@ pub(crate) struct Sides {
     pub(crate) embedder: Arc<Embedder>,
 }
 
+/// How large an engine is made, of the kind of network it runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum EngineSize {
+    Decoder(EngineConfig),
+    Encoder(EncoderConfig),
+}
+
+impl EngineSize {
+    /// Tokens of the longest prompt and completion, or of the longest input.
+    pub(crate) fn context_tokens_max(&self) -> usize {
+        match self {
+            EngineSize::Decoder(config) => config.context_tokens_max,
+            EngineSize::Encoder(config) => config.input_tokens_max,
+        }
+    }
+}
+
 /// What engines are made on.
 pub(crate) trait Device: Send + Sync + 'static {
     /// For people: `cpu: avx512vnni, 8 threads`.
     fn describe(&self) -> String;
 
-    /// What an engine of this configuration would take, to the byte.
-    fn memory(&self, files: &Opened, config: &EngineConfig) -> EngineMemory;
+    /// What a decoder's engine of this size would take, to the byte.
+    fn decoder_memory(&self, files: &ModelFiles, config: &EngineConfig) -> EngineMemory;
 
-    /// Makes the engine. Takes as long as reading the weights does; `progress` is told 0 to 1.
+    /// What an encoder's engine of this size would take, to the byte.
+    fn encoder_memory(&self, files: &EncoderFiles, config: &EncoderConfig) -> EngineMemory;
+
+    /// Makes the engine of a size that was chosen for these files. Takes as long as reading the weights does;
+    /// `progress` is told 0 to 1.
     fn build(
         &self,
         files: &Opened,
         sides: Sides,
-        config: EngineConfig,
+        size: EngineSize,
         progress: &mut dyn FnMut(f32),
     ) -> Result<Box<dyn Steps>, LoadError>;
 }
@@ -137,14 +170,22 @@ impl Cpu {
         Self { encoder_weights, ..self }
     }
 
-    /// The size of an encoder's engine; see [`crate::sizing::choose_encoder`].
-    fn encoder_config(&self, config: &EngineConfig) -> EncoderConfig {
-        EncoderConfig {
-            step_tokens: config.step_tokens_max,
-            sequences_max: config.sequences_max,
-            input_tokens_max: config.context_tokens_max,
-            weight_type: self.encoder_weights,
-        }
+    /// Makes a decoder's engine.
+    ///
+    /// # Errors
+    /// As [`Device::build`].
+    pub(crate) fn decoder_engine(
+        &self,
+        files: &ModelFiles,
+        sides: Sides,
+        config: EngineConfig,
+        progress: &mut dyn FnMut(f32),
+    ) -> Result<Engine<CpuBackend>, LoadError> {
+        // Before the weights are read, which takes long.
+        files.spec.kv_spec(config.kv_blocks, config.kv_type).check()?;
+        let backend = self.backend();
+        let decoder = Decoder::load(&backend, files, progress)?;
+        Ok(Engine::new(backend, decoder, sides.text, sides.embedder, config)?)
     }
 
     pub(crate) fn backend(&self) -> CpuBackend {
@@ -165,34 +206,32 @@ impl Device for Cpu {
         self.backend().device()
     }
 
-    fn memory(&self, files: &Opened, config: &EngineConfig) -> EngineMemory {
-        match &files.network {
-            Network::Decoder(files) => Engine::memory(&self.backend(), files, config),
-            Network::Encoder(files) => {
-                EncoderEngine::memory(&self.backend(), files, &self.encoder_config(config))
-            }
-        }
+    fn decoder_memory(&self, files: &ModelFiles, config: &EngineConfig) -> EngineMemory {
+        Engine::memory(&self.backend(), files, config)
+    }
+
+    fn encoder_memory(&self, files: &EncoderFiles, config: &EncoderConfig) -> EngineMemory {
+        EncoderEngine::memory(&self.backend(), files, self.encoder_weights, config)
     }
 
     fn build(
         &self,
         files: &Opened,
         sides: Sides,
-        config: EngineConfig,
+        size: EngineSize,
         progress: &mut dyn FnMut(f32),
     ) -> Result<Box<dyn Steps>, LoadError> {
-        let backend = self.backend();
-        let Sides { text, embedder } = sides;
-        match &files.network {
-            Network::Decoder(files) => {
-                // Before the weights are read, which takes long.
-                files.spec.kv_spec(config.kv_blocks, config.kv_type).check()?;
-                let decoder = Decoder::load(&backend, files, progress)?;
-                Ok(Box::new(Engine::new(backend, decoder, text, embedder, config)?))
+        match (&files.network, size) {
+            (Network::Decoder(files), EngineSize::Decoder(config)) => {
+                Ok(Box::new(self.decoder_engine(files, sides, config, progress)?))
             }
-            Network::Encoder(files) => {
+            (Network::Encoder(files), EngineSize::Encoder(config)) => {
+                let backend = self.backend();
                 let encoder = Encoder::load(&backend, files, self.encoder_weights, progress)?;
-                Ok(Box::new(EncoderEngine::new(backend, encoder, embedder, self.encoder_config(&config))?))
+                Ok(Box::new(EncoderEngine::new(backend, encoder, sides.embedder, config)?))
+            }
+            (Network::Decoder(_), EngineSize::Encoder(_)) | (Network::Encoder(_), EngineSize::Decoder(_)) => {
+                panic!("sized for the other kind of network: {size:?}")
             }
         }
     }

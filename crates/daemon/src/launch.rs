@@ -9,14 +9,14 @@ use std::{
     time::Instant,
 };
 
-use hanzo_engine_runtime::{EngineConfig, LoadError, Opened, StepError};
+use hanzo_engine_runtime::{LoadError, Opened, StepError};
 use tokio::sync::oneshot;
 
 use crate::{
     admission::Admission,
     budget::Reservation,
     clock,
-    device::{Device, Sides, Steps},
+    device::{Device, EngineSize, Sides, Steps},
     error::{Failure, FailureReason},
     metrics::ModelMetrics,
     worker::{Vitals, Work, Worker, WorkerHandle, channel},
@@ -26,7 +26,7 @@ use crate::{
 pub(crate) struct Launch {
     pub(crate) device: Arc<dyn Device>,
     pub(crate) files: Opened,
-    pub(crate) config: EngineConfig,
+    pub(crate) size: EngineSize,
     pub(crate) reservation: Reservation,
     pub(crate) queue_requests_max: usize,
     pub(crate) metrics: Arc<ModelMetrics>,
@@ -73,12 +73,12 @@ impl Launch {
     }
 
     fn run(self, work: Receiver<Work>, vitals: Arc<Vitals>, ready: Ready) -> Exit {
-        let Launch { device, files, config, reservation, metrics, mut progress, .. } = self;
+        let Launch { device, files, size, reservation, metrics, mut progress, .. } = self;
         let made = catch_unwind(AssertUnwindSafe(|| -> Result<_, LoadError> {
             let text = Arc::new(files.text_model()?);
-            let embedder = Arc::new(files.embedder(&text.tokenizer, config.context_tokens_max)?);
+            let embedder = Arc::new(files.embedder(&text.tokenizer, size.context_tokens_max())?);
             let sides = Sides { text, embedder };
-            Ok((sides.clone(), device.build(&files, sides, config, &mut progress)?))
+            Ok((sides.clone(), device.build(&files, sides, size, &mut progress)?))
         }));
         drop(files);
         let failure = match made {

@@ -15,7 +15,7 @@ use crate::{
     blocking::blocking,
     budget::Budget,
     config::EngineSection,
-    device::{Device, Sides},
+    device::{Device, EngineSize, Sides},
     error::{Error, Failure, FailureReason},
     launch::{Exit, Launch, Running},
     limits::{RESTART_FIRST, RESTART_FORGET, RESTART_LAST, RESTARTS_MAX},
@@ -279,7 +279,7 @@ impl Models {
                     tracing::info!(
                         model = life.name,
                         device = served.device,
-                        context_tokens_max = served.config.context_tokens_max,
+                        context_tokens_max = served.size.context_tokens_max(),
                         memory_bytes = served.memory.total(),
                         load_ms = began.elapsed().as_millis() as u64,
                         "model ready"
@@ -345,16 +345,23 @@ impl Models {
             let (reservation, size) = models
                 .budget
                 .reserve(|free| {
-                    let memory = |config: &_| models.device.memory(&files, config);
                     // The operator's word goes before the packager's, and a request's before both.
                     let context_tokens_max =
                         models.section.context_tokens_max.or(files.context_tokens_default);
                     let section = EngineSection { context_tokens_max, ..models.section.clone() };
                     let (context, section) = (files.tokens_max(), &section);
                     let size = match &files.network {
-                        Network::Decoder(_) => sizing::choose(&name, context, section, want, free, memory)?,
-                        Network::Encoder(_) => {
-                            sizing::choose_encoder(&name, context, section, want, free, memory)?
+                        Network::Decoder(files) => {
+                            let memory = |config: &_| models.device.decoder_memory(files, config);
+                            let (config, memory) =
+                                sizing::choose(&name, context, section, want, free, memory)?;
+                            (EngineSize::Decoder(config), memory)
+                        }
+                        Network::Encoder(files) => {
+                            let memory = |config: &_| models.device.encoder_memory(files, config);
+                            let (config, memory) =
+                                sizing::choose_encoder(&name, context, section, want, free, memory)?;
+                            (EngineSize::Encoder(config), memory)
                         }
                     };
                     Ok((size.1.total(), size))
@@ -362,7 +369,7 @@ impl Models {
                 .map_err(|error: hanzo_engine_runtime::LoadError| Failure::new(error))?;
             Ok::<_, Arc<Failure>>((files, reservation, size))
         });
-        let (files, reservation, (config, memory)) = opened.await?;
+        let (files, reservation, (size, memory)) = opened.await?;
         let (info, generates) = (files.info().clone(), files.generates());
         self.registry.set(&life.name, life.number, |entry| entry.info = Some(info));
         let (models, name, number) = (self.clone(), life.name.clone(), life.number);
@@ -374,7 +381,7 @@ impl Models {
         let launch = Launch {
             device: self.device.clone(),
             files,
-            config,
+            size,
             reservation,
             queue_requests_max: self.section.queue_requests_max,
             metrics: life.metrics.clone(),
@@ -386,7 +393,7 @@ impl Models {
             text,
             embedder,
             generates,
-            config,
+            size,
             memory,
             device: self.device.describe(),
             worker,

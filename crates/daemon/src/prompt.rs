@@ -78,7 +78,7 @@ pub(crate) fn build(
 ) -> Result<Built, Error> {
     let text = &served.text;
     let own_stops = request.stop.strings.is_empty() && request.stop.token_ids.is_empty();
-    let context_tokens_max = served.config.context_tokens_max;
+    let context_tokens_max = served.size.context_tokens_max();
     let (tokens, rendered, starts_in_reasoning, split_reasoning) = match request.prompt {
         PromptSource::Chat(chat) => {
             let prompt = text.prompt_from_chat(&chat, context_tokens_max, interrupted)?;
@@ -111,6 +111,7 @@ pub(crate) fn build(
         starts_in_reasoning,
         split_reasoning,
         prompt: tokens.into(),
+        media: [].into(),
     };
     job.validate(text, context_tokens_max)?;
     let echo = request.echo.then(|| rendered.unwrap_or_else(|| text.tokenizer.decode(&job.prompt, false)));

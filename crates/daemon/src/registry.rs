@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     admission::{Full, QueuePlace},
+    device::EngineSize,
     error::{Error, Failure},
     limits::{CHANGES_MAX, MODELS_MAX},
     metrics::ModelMetrics,
@@ -34,7 +35,7 @@ pub(crate) struct Served {
     pub(crate) embedder: Arc<Embedder>,
     /// It continues texts.
     pub(crate) generates: bool,
-    pub(crate) config: EngineConfig,
+    pub(crate) size: EngineSize,
     pub(crate) memory: EngineMemory,
     pub(crate) device: String,
     pub(crate) worker: WorkerHandle,
@@ -64,8 +65,11 @@ impl Served {
 
     /// # Errors
     /// [`Error::CannotDo`], with what it can do.
-    pub(crate) fn must_generate(&self) -> Result<(), Error> {
-        if self.generates { Ok(()) } else { Err(self.cannot("generate text")) }
+    pub(crate) fn must_generate(&self) -> Result<&EngineConfig, Error> {
+        match &self.size {
+            EngineSize::Decoder(config) if self.generates => Ok(config),
+            _ => Err(self.cannot("generate text")),
+        }
     }
 
     /// # Errors
@@ -476,8 +480,11 @@ impl Served {
             has_template: self.text.template.is_some(),
             generates: self.generates,
             embedder: self.embedder.clone(),
-            context_tokens_max: self.config.context_tokens_max,
-            kv_type: self.config.kv_type,
+            context_tokens_max: self.size.context_tokens_max(),
+            kv_type: match &self.size {
+                EngineSize::Decoder(config) => Some(config.kv_type),
+                EngineSize::Encoder(_) => None,
+            },
             memory: self.memory,
             loaded_at_unix_ms: self.loaded_at_unix_ms,
             requests_running: vitals.admission.running(),

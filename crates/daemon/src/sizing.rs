@@ -2,7 +2,7 @@
 //! the budget has left. Pure arithmetic; nothing is allocated here.
 
 use hanzo_engine_kernels::BLOCK_TOKENS;
-use hanzo_engine_runtime::{EngineConfig, LoadError, engine::EngineMemory};
+use hanzo_engine_runtime::{EncoderConfig, EngineConfig, LoadError, engine::EngineMemory};
 
 use crate::{
     config::EngineSection,
@@ -111,8 +111,8 @@ pub(crate) fn choose_encoder(
     section: &EngineSection,
     want: LoadOptions,
     free_bytes: u64,
-    memory: impl Fn(&EngineConfig) -> EngineMemory,
-) -> Result<(EngineConfig, EngineMemory), LoadError> {
+    memory: impl Fn(&EncoderConfig) -> EngineMemory,
+) -> Result<(EncoderConfig, EngineMemory), LoadError> {
     if let Some(bytes) = want.kv_bytes {
         return Err(LoadError::Unsupported {
             file: model.to_owned(),
@@ -122,15 +122,11 @@ pub(crate) fn choose_encoder(
         });
     }
     let asked = want.context_tokens_max.or(section.context_tokens_max).map(|tokens| tokens as usize);
-    let config = EngineConfig {
-        kv_blocks: 0,
-        kv_type: section.kv_type,
-        step_tokens_max: section.step_tokens_max,
-        prefill_tokens_beside_decodes: section.step_tokens_max,
+    let config = EncoderConfig {
+        step_tokens: section.step_tokens_max,
         // Every input has a token at least.
         sequences_max: section.step_tokens_max,
-        context_tokens_max: asked.map_or(input_tokens, |asked| asked.min(input_tokens)).max(1),
-        prefix_cache: false,
+        input_tokens_max: asked.map_or(input_tokens, |asked| asked.min(input_tokens)).max(1),
     };
     let memory = memory(&config);
     if memory.total() <= free_bytes {

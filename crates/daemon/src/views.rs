@@ -37,7 +37,8 @@ pub(crate) struct WorkerView {
     pub(crate) generates: bool,
     pub(crate) embedder: Arc<Embedder>,
     pub(crate) context_tokens_max: usize,
-    pub(crate) kv_type: KvType,
+    /// Of a model with a KV cache.
+    pub(crate) kv_type: Option<KvType>,
     pub(crate) memory: EngineMemory,
     pub(crate) loaded_at_unix_ms: i64,
     pub(crate) requests_running: usize,

@@ -192,7 +192,10 @@ impl Worker {
         }
         let id = match &work {
             Work::Run(ticket) => {
-                self.engine.submit(&ticket.job);
+                let Some(engine) = self.engine.generator() else {
+                    return work.end(JobEnd::Stopped("the model's engine generates nothing"));
+                };
+                engine.submit(&ticket.job);
                 ticket.job.id
             }
             Work::Embed(ticket) => {

@@ -2,8 +2,11 @@
 //!
 //! A step is `begin`, a straight line of ops, `end`. Every op works on the rows of the batch given to `begin`,
 //! on buffers made beforehand; none allocates, locks or spawns. Shapes that do not fit are programmer errors
-//! and panic. A device's own failures surface at [`Backend::logits`], [`Backend::read_rows`] and
+//! and panic. A device's own failures surface at [`Backend::logits`], [`Backend::read_rows`], [`Backend::wait`] and
 //! [`Backend::end`], where the host waits for it anyway, so that a GPU step can be captured as a graph.
+//!
+//! A step that draws its tokens itself ends with [`Backend::submit`] instead: the device may compute it while the host makes
+//! the next, whose rows may be tokens that only the device knows yet ([`crate::RowSource::Sampled`]).
 //!
 //! Results must not depend on what else is in the batch: a row's numbers are bit-for-bit the same alone, among
 //! others, in any order, and however its prompt was cut into chunks.
@@ -14,7 +17,10 @@ mod kv_layout;
 use std::fmt;
 use std::str::FromStr;
 
-use crate::{Batch, DType, KernelError};
+use crate::{
+    Batch, DType, KernelError,
+    sampling::{Draws, SampleSpecs, Sampled, Ticket},
+};
 
 pub use encoder::{EncoderOps, LayerNormParams, PositionBias, RowIds, SelfAttentionParams};
 pub use kv_layout::KvLayout;
@@ -50,6 +56,29 @@ pub enum RopeKind {
     Interleaved,
 }
 
+/// Which of a row's three positions ([`Batch::axes`]) turns a pair: M-RoPE (arxiv.org/abs/2409.12191).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RopeAxes {
+    /// Pairs of time, height and width.
+    pub sections: [u32; 3],
+    /// Pair i is of axis `i % 3` as long as that has pairs, and of time after (Qwen3-VL), rather than one section after the
+    /// other (Qwen2-VL).
+    pub interleaved: bool,
+}
+
+impl RopeAxes {
+    /// The axis of a pair.
+    pub fn of_pair(&self, pair: usize) -> usize {
+        let [time, height, width] = self.sections.map(|pairs| pairs as usize);
+        if self.interleaved {
+            let axis = pair % 3;
+            let pairs = [time, height, width][axis];
+            return if pair / 3 < pairs { axis } else { 0 };
+        }
+        usize::from(pair >= time) + usize::from(pair >= time + height)
+    }
+}
+
 /// Rotary position embedding (arxiv.org/abs/2104.09864).
 #[derive(Debug)]
 pub struct Rope<'a, V> {
@@ -60,6 +89,8 @@ pub struct Rope<'a, V> {
     pub inv_freq: &'a V,
     /// Factor on cosine and sine (YaRN's attention factor); 1 for plain rope.
     pub magnitude: f32,
+    /// Which position turns which pair, where rows have three; none: the row's own.
+    pub axes: Option<RopeAxes>,
 }
 
 /// Heads of one attention layer. A row of queries is `(heads, head_dim)`, of keys and values
@@ -382,7 +413,7 @@ pub trait Backend: Send + 'static {
     /// Starts a step: uploads the batch and takes the device for this step.
     fn begin(&mut self, batch: &Batch) -> Result<(), KernelError>;
 
-    /// `out[r] = scale * table[tokens[r]]`.
+    /// `out[r] = scale * table[token(r)]`; rows that the host writes ([`crate::RowSource::Embedding`]) stay as they are.
     fn embed(&mut self, table: &Self::Matrix, scale: f32, out: &mut Self::Buffer);
 
     /// `out[r] = x[r] / sqrt(mean(x[r]²) + eps) * weight`.
@@ -467,6 +498,48 @@ pub trait Backend: Send + 'static {
 
     /// `out[i] = head · x[logit_rows[i]]` to the host, `(logit_rows, vocab)`. Waits for the device.
     fn logits(&mut self, head: &Self::Matrix, x: &Self::Buffer, out: &mut [f32]) -> Result<(), KernelError>;
+
+    /// Numbers of room on the host that [`Backend::sample`] needs for so many rows: none where the device draws.
+    fn sample_room(&self, rows: usize, vocab: usize) -> usize {
+        rows * vocab
+    }
+
+    /// Draws a token for each of `head · x[logit_rows[i]]` by `specs.rows[i]`, as [`crate::sampling`] says.
+    /// [`Backend::wait`] gives them, and the rows of the next step may come from them. `room` is
+    /// [`Backend::sample_room`]'s; what it holds afterwards is the device's own business.
+    fn sample(
+        &mut self,
+        head: &Self::Matrix,
+        x: &Self::Buffer,
+        specs: &SampleSpecs,
+        room: &mut [f32],
+    ) -> Result<(), KernelError> {
+        self.logits(head, x, room)?;
+        self.draws().draw(specs, room);
+        Ok(())
+    }
+
+    /// What the host has drawn of the last step.
+    fn draws(&mut self) -> &mut Draws;
+
+    /// Steps that may be submitted before the first of them is waited for, besides that one: 0 or 1. 0 where steps are
+    /// computed in `submit`, so that there is nothing to run ahead of.
+    fn lookahead(&self) -> usize {
+        0
+    }
+
+    /// Ends the step, which the device computes from here on, and gives the device to others when it has.
+    fn submit(&mut self) -> Result<Ticket, KernelError> {
+        self.end()?;
+        Ok(self.draws().submit())
+    }
+
+    /// Waits for a step, in the order in which they were submitted, and gives what it drew for each of its logit rows;
+    /// nothing where the logits were not numbers.
+    fn wait(&mut self, ticket: Ticket, drawn: &mut Vec<Option<Sampled>>) -> Result<(), KernelError> {
+        self.draws().wait(ticket, drawn);
+        Ok(())
+    }
 
     /// Ends the step and gives the device back. Waits for it. Safe to call when no step is open.
     fn end(&mut self) -> Result<(), KernelError>;

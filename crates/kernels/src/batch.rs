@@ -1,7 +1,7 @@
 //! What one step runs on: ragged sequences packed row after row, with no padding, and where each finds its
 //! keys and values in the paged cache. Plain data: a GPU backend uploads it as it is.
 
-use crate::{RowIds, StepLimits};
+use crate::{RopeAxes, RowIds, StepLimits, sampling::Draws};
 
 /// Tokens in one block of the paged KV cache.
 pub const BLOCK_TOKENS: usize = 16;
@@ -20,13 +20,29 @@ pub struct SequenceSpan {
     pub table_first: u32,
 }
 
+/// Where the embedding of a row comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RowSource {
+    /// A token: its row of the embedding table.
+    Token(u32),
+    /// What the last step drew for its logit row of this index, or token 0 where that gave none: the host need not know it
+    /// yet.
+    Sampled(u32),
+    /// No token: the host has written the row where [`Backend::embed`](crate::Backend::embed) puts those of tokens, after
+    /// `begin`. Images and sound come in so.
+    Embedding,
+}
+
 /// One step's work. A row is one token; row `r` of sequence `s` is at position `s.context - s.rows + r`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Batch {
-    /// Token of each row.
-    pub tokens: Vec<u32>, // (rows)
+    /// Where each row comes from.
+    pub sources: Vec<RowSource>, // (rows)
     /// Position of each row in its sequence, from 0: what rotary embedding turns by.
     pub positions: Vec<u32>, // (rows)
+    /// Positions of each row in time, height and width, which [`crate::RopeAxes`] turns by; empty where all three are the row's
+    /// position, as of text.
+    pub axes: Vec<[u32; 3]>, // (rows), or none
     /// Token type of each row (which of two texts it is of); empty where all are 0.
     pub types: Vec<u32>, // (rows), or none
     /// Cache slot each row's key and value are written to: `block_id * 16 + offset`. None, and no block tables, where
@@ -43,13 +59,26 @@ pub struct Batch {
 impl Batch {
     /// Rows in the batch.
     pub fn rows(&self) -> usize {
-        self.tokens.len()
+        self.sources.len()
+    }
+
+    /// The token of each row; none where the host has written it. `last` is what the last step drew.
+    ///
+    /// # Panics
+    /// Where a row comes from a draw that the last step did not make: whoever made the batch is wrong.
+    pub fn tokens<'a>(&'a self, last: &'a Draws) -> impl Iterator<Item = Option<u32>> + 'a {
+        self.sources.iter().map(|source| match *source {
+            RowSource::Token(token) => Some(token),
+            RowSource::Sampled(index) => Some(last.token(index)),
+            RowSource::Embedding => None,
+        })
     }
 
     /// Forgets the work and keeps the memory.
     pub fn clear(&mut self) {
-        self.tokens.clear();
+        self.sources.clear();
         self.positions.clear();
+        self.axes.clear();
         self.types.clear();
         self.slots.clear();
         self.sequences.clear();
@@ -71,6 +100,7 @@ impl Batch {
         assert!(self.logit_rows.len() <= limits.logit_rows, "more logit rows than reserved");
         assert_eq!(self.positions.len(), rows, "one position a row");
         assert!(self.types.is_empty() || self.types.len() == rows, "one type a row, or none at all");
+        assert!(self.axes.is_empty() || self.axes.len() == rows, "three positions a row, or none at all");
         let cached = !self.slots.is_empty();
         assert!(!cached || self.slots.len() == rows, "one slot a row, or none at all");
         assert!(cached || self.block_tables.is_empty(), "block tables, and no slots");
@@ -101,6 +131,14 @@ impl Batch {
         written.extend_from_slice(&self.slots);
         written.sort_unstable();
         assert!(written.is_sorted_by(|a, b| a < b), "two rows write one slot");
+    }
+
+    /// The position that turns a pair of a row.
+    pub fn turn_position(&self, row: usize, axes: Option<RopeAxes>, pair: usize) -> u32 {
+        match (axes, self.axes.get(row)) {
+            (Some(axes), Some(positions)) => positions[axes.of_pair(pair)],
+            _ => self.positions[row],
+        }
     }
 
     /// Which row of an embedding table a row of the batch is given.
@@ -135,8 +173,9 @@ mod tests {
         let span =
             |row_first, rows, table_first| SequenceSpan { row_first, rows, context: rows, table_first };
         Batch {
-            tokens: vec![7; 5],
+            sources: vec![RowSource::Token(7); 5],
             positions: vec![0, 1, 2, 0, 1],
+            axes: Vec::new(),
             types: Vec::new(),
             slots: if cached { vec![16, 17, 18, 0, 1] } else { Vec::new() },
             sequences: vec![span(0, 3, 0), span(3, 2, 1)],
@@ -167,6 +206,8 @@ mod tests {
             assert!(passes(&batch(cached)));
             assert!(passes(&Batch { types: vec![0, 0, 1, 1, 0], ..batch(cached) }));
             assert!(!passes(&Batch { types: vec![0, 0, 1], ..batch(cached) }), "too few types");
+            assert!(passes(&Batch { axes: vec![[0; 3]; 5], ..batch(cached) }));
+            assert!(!passes(&Batch { axes: vec![[0; 3]; 4], ..batch(cached) }), "too few axes");
             assert!(!passes(&Batch { positions: vec![0; 4], ..batch(cached) }), "too few positions");
         }
         assert!(!passes(&Batch { slots: Vec::new(), ..batch(true) }), "block tables and no slots");
@@ -174,6 +215,21 @@ mod tests {
         let mut longer = batch(false);
         longer.sequences[1].context = 3;
         assert!(!passes(&longer), "a sequence that is not whole, and no cache");
+    }
+
+    #[test]
+    fn pairs_turn_by_the_axis_of_their_section() {
+        let positions = Batch { axes: vec![[7, 8, 9]], positions: vec![3], ..Batch::default() };
+        let turned_by =
+            |axes| (0..9).map(|pair| positions.turn_position(0, axes, pair)).collect::<Vec<u32>>();
+        let sections = [4, 2, 3];
+        let one_by_one = RopeAxes { sections, interleaved: false };
+        assert_eq!(turned_by(Some(one_by_one)), [7, 7, 7, 7, 8, 8, 9, 9, 9]);
+        let in_turns = RopeAxes { sections, interleaved: true };
+        assert_eq!(turned_by(Some(in_turns)), [7, 8, 9, 7, 8, 9, 7, 7, 9]);
+        assert_eq!(turned_by(None), [3; 9]);
+        let text = Batch { positions: vec![3], ..Batch::default() };
+        assert_eq!(text.turn_position(0, Some(in_turns), 1), 3);
     }
 
     #[test]

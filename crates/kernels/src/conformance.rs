@@ -20,6 +20,7 @@ mod norms;
 mod random;
 mod rig;
 mod rope;
+mod sampling;
 mod scene;
 mod self_attention;
 mod storage;
@@ -37,7 +38,8 @@ pub use moe::{check_moe, check_moe_choice, check_moe_invariance};
 pub use norms::{
     check_add_layer_norm, check_add_rms_norm, check_layer_norm, check_layer_norm_columns, check_rms_norm,
 };
-pub use rope::{check_rope, check_rope_to_cache};
+pub use rope::{check_rope, check_rope_axes, check_rope_to_cache};
+pub use sampling::{check_row_sources, check_sample};
 pub use self_attention::{check_self_attention, check_self_attention_invariance};
 pub use storage::{check_pack, check_sizes, check_steps, check_transfers};
 pub use unfold::check_unfold;
@@ -73,6 +75,8 @@ pub fn check_decoder_ops<B: Backend>(make: &impl Fn() -> B) {
     check_moe_choice(make);
     check_moe_invariance(make);
     check_logits(make);
+    check_sample(make);
+    check_row_sources(make);
     check_rope_to_cache(make);
     check_attention(make);
     check_attention_invariance(make);
@@ -92,6 +96,7 @@ pub fn check_encoder_ops<B: EncoderOps>(make: &impl Fn() -> B) {
     check_add_embedding(make);
     check_matmul_activated(make);
     check_rope(make);
+    check_rope_axes(make);
     check_self_attention(make);
     check_self_attention_invariance(make);
 }

@@ -4,7 +4,7 @@
 //! is the naive, obviously right version of each; [`conformance`] compares any backend with it, and a backend
 //! is right if and only if it passes. [`cpu`] is the fast one for x86-64 and aarch64.
 //!
-//! Absent on purpose: models, tokens' meaning, sampling, async, files.
+//! Absent on purpose: models, tokens' meaning, what was said before and randomness, async, files.
 
 // An op's operands are its arguments: a struct of them would be made and taken apart in one place each.
 #![allow(clippy::too_many_arguments)]
@@ -18,12 +18,14 @@ pub mod error;
 pub mod heap;
 pub mod quant;
 pub mod reference;
+pub mod sampling;
 
 pub use backend::{
     Activation, AttentionParams, Backend, BufferRole, EncoderOps, ExpertParts, ExpertScoring, HeadShape,
     KvLayout, KvSpec, KvType, LayerNormParams, MatrixShape, MatrixSource, MoeParams, Operands, PositionBias,
-    QkvParams, Rope, RopeKind, Rounding, RowIds, SelfAttentionParams, StepLimits,
+    QkvParams, Rope, RopeAxes, RopeKind, Rounding, RowIds, SelfAttentionParams, StepLimits,
 };
-pub use batch::{BLOCK_TOKENS, Batch, SequenceSpan};
+pub use batch::{BLOCK_TOKENS, Batch, RowSource, SequenceSpan};
 pub use dtype::DType;
 pub use error::KernelError;
+pub use sampling::{Adjustment, Change, Draws, SampleSpec, SampleSpecs, Sampled, Ticket, TokenLogprob};

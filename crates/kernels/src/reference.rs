@@ -6,18 +6,22 @@
 
 mod encoder;
 pub mod formulas;
+mod sampling;
+mod storage;
 #[cfg(test)]
 mod tests;
 
-use crate::quant::{can_dequantize, dequantize_row, quantize_row};
+use crate::quant::{can_dequantize, dequantize_row};
 use crate::{
-    Activation, AttentionParams, BLOCK_TOKENS, Backend, Batch, BufferRole, DType, ExpertParts, HeadShape,
-    KernelError, KvLayout, KvSpec, KvType, MatrixShape, MatrixSource, MoeParams, Operands, QkvParams,
-    Rounding, SequenceSpan, StepLimits,
+    Activation, AttentionParams, BLOCK_TOKENS, Backend, Batch, BufferRole, DType, Draws, ExpertParts,
+    HeadShape, KernelError, KvLayout, KvSpec, KvType, MatrixShape, MatrixSource, MoeParams, Operands,
+    QkvParams, Rounding, SampleSpecs, SequenceSpan, StepLimits,
 };
 
 use encoder::prepare;
 pub(crate) use encoder::seen;
+pub(crate) use sampling::draw;
+use storage::{check_source, filled, store_rounded};
 
 const DEVICE: &str = "reference: 1 thread";
 
@@ -26,6 +30,8 @@ const DEVICE: &str = "reference: 1 thread";
 pub struct ReferenceBackend {
     limits: Option<StepLimits>,
     batch: Batch,
+    tokens: Vec<Option<u32>>, // (rows); none where the host writes the row
+    draws: Draws,
     open: bool,
 }
 
@@ -292,6 +298,8 @@ impl Backend for ReferenceBackend {
         assert!(self.limits.is_some(), "begin before reserve");
         batch.check(self.limits(), &mut Vec::new());
         self.batch = batch.clone();
+        self.tokens = batch.tokens(&self.draws).collect();
+        self.draws.begin();
         self.open = true;
         Ok(())
     }
@@ -299,7 +307,8 @@ impl Backend for ReferenceBackend {
     fn embed(&mut self, table: &ReferenceMatrix, scale: f32, out: &mut ReferenceBuffer) {
         let batch = self.step();
         out.check(batch.rows(), table.cols, "out");
-        for (row, &token) in batch.tokens.iter().enumerate() {
+        for (row, token) in self.tokens.iter().enumerate() {
+            let Some(token) = *token else { continue };
             for (out, weight) in out.row_mut(row).iter_mut().zip(table.row(token as usize)) {
                 *out = scale * weight;
             }
@@ -349,16 +358,16 @@ impl Backend for ReferenceBackend {
         qkv.check(batch.rows(), params.shape.qkv_width(), "qkv");
         kv.check_heads(&params.shape, layer);
         for row in 0..batch.rows() {
-            let (position, slot) = (batch.positions[row], batch.slots[row] as usize);
+            let (place, slot) = ((batch, row), batch.slots[row] as usize);
             let (queries, rest) = qkv.row_mut(row).split_at_mut(heads * head_dim);
             let (keys, values) = rest.split_at_mut(kv_heads * head_dim);
             for query in queries.chunks_exact_mut(head_dim) {
-                prepare(query, params.q_norm, params, position);
+                prepare(query, params.q_norm, params, place);
             }
             for (kv_head, (key, value)) in
                 keys.chunks_exact_mut(head_dim).zip(values.chunks_exact(head_dim)).enumerate()
             {
-                prepare(key, params.k_norm, params, position);
+                prepare(key, params.k_norm, params, place);
                 let at = kv.at(layer, slot, kv_head);
                 let dtype = match kv.kv_type {
                     KvType::F16 => DType::F16,
@@ -511,6 +520,25 @@ impl Backend for ReferenceBackend {
         Ok(())
     }
 
+    fn sample(
+        &mut self,
+        head: &ReferenceMatrix,
+        x: &ReferenceBuffer,
+        specs: &SampleSpecs,
+        room: &mut [f32],
+    ) -> Result<(), KernelError> {
+        self.logits(head, x, room)?;
+        assert_eq!(specs.rows.len(), self.batch.logit_rows.len(), "a spec for each logit row");
+        let rows = room.chunks_exact(head.rows).zip(&specs.rows).enumerate();
+        let drawn = rows.map(|(row, (logits, spec))| draw(logits, spec, specs.adjustments_of(row)));
+        self.draws.put(drawn);
+        Ok(())
+    }
+
+    fn draws(&mut self) -> &mut Draws {
+        &mut self.draws
+    }
+
     fn end(&mut self) -> Result<(), KernelError> {
         self.open = false;
         Ok(())
@@ -540,41 +568,4 @@ pub(crate) fn visible<V>(
 ) -> std::ops::Range<u32> {
     let end = span.context - span.rows + row + 1;
     params.window.map_or(0, |window| end.saturating_sub(window))..end
-}
-
-/// What is left of numbers that are stored in this type.
-fn store_rounded(dtype: DType, from: &[f32], to: &mut [f32]) {
-    let size = dtype.bytes_of(from.len()).expect("heads are whole blocks, because `kv` refuses others");
-    let mut bytes = vec![0; size];
-    quantize_row(dtype, from, &mut bytes);
-    dequantize_row(dtype, &bytes, to);
-}
-
-fn filled(count: usize, value: f32, what: &'static str) -> Result<Vec<f32>, KernelError> {
-    let mut values = Vec::new();
-    let bytes = count.saturating_mul(size_of::<f32>());
-    let failed = |_| KernelError::OutOfMemory { device: DEVICE.to_owned(), bytes, what };
-    values.try_reserve_exact(count).map_err(failed)?;
-    values.resize(count, value);
-    Ok(values)
-}
-
-fn check_source(part: &MatrixSource<'_>, cols_all: usize) -> Result<(), KernelError> {
-    let MatrixShape { rows, cols, dtype } = part.shape;
-    let tensor = part.name.to_owned();
-    if !can_dequantize(dtype) {
-        return Err(KernelError::UnsupportedType { tensor, dtype, device: DEVICE.to_owned() });
-    }
-    if cols != cols_all {
-        let reason = format!("{cols} columns beside a part of {cols_all}");
-        return Err(KernelError::BadShape { tensor, reason });
-    }
-    let Some(expected) = dtype.bytes_of(cols).and_then(|row| row.checked_mul(rows)) else {
-        let reason = format!("a row of {cols} is not whole blocks of {} ({dtype})", dtype.block_weights());
-        return Err(KernelError::BadShape { tensor, reason });
-    };
-    if part.bytes.len() != expected {
-        return Err(KernelError::WrongSize { tensor, rows, cols, dtype, expected, found: part.bytes.len() });
-    }
-    Ok(())
 }

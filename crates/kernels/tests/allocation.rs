@@ -9,7 +9,7 @@ use hanzo_engine_kernels::quant::quantize_row;
 use hanzo_engine_kernels::{
     Activation, AttentionParams, BLOCK_TOKENS, Backend, Batch, BufferRole, DType, EncoderOps, ExpertParts,
     ExpertScoring, HeadShape, KernelError, KvLayout, KvSpec, KvType, LayerNormParams, MatrixShape,
-    MatrixSource, MoeParams, PositionBias, QkvParams, Rope, RopeKind, RowIds, SelfAttentionParams,
+    MatrixSource, MoeParams, PositionBias, QkvParams, Rope, RopeKind, RowIds, RowSource, SelfAttentionParams,
     SequenceSpan, StepLimits,
 };
 
@@ -64,7 +64,7 @@ fn batch(sequences: &[(u32, u32)]) -> Batch {
         });
         batch.block_tables.extend(first..first + context.div_ceil(BLOCK_TOKENS as u32));
         for position in context - rows..context {
-            batch.tokens.push(position % VOCAB as u32);
+            batch.sources.push(RowSource::Token(position % VOCAB as u32));
             batch.positions.push(position);
             batch.slots.push(first * BLOCK_TOKENS as u32 + position);
         }
@@ -155,7 +155,7 @@ fn a_step_allocates_nothing() -> Result<(), KernelError> {
             q_norm: None,
             k_norm: None,
             norm_eps: 1e-6,
-            rope: Some(Rope { kind: RopeKind::Neox, inv_freq: &inv_freq, magnitude: 1.0 }),
+            rope: Some(Rope { kind: RopeKind::Neox, inv_freq: &inv_freq, magnitude: 1.0, axes: None }),
         };
         let attention =
             AttentionParams { shape: HEADS, scale: 0.125, softcap: None, window: None, sinks: None };
@@ -220,7 +220,7 @@ fn encoder_steps(mut backend: CpuBackend) -> Result<(), KernelError> {
         q_norm: Some(&head_norm),
         k_norm: Some(&head_norm),
         norm_eps: 1e-6,
-        rope: Some(Rope { kind: RopeKind::Neox, inv_freq: &inv_freq, magnitude: 1.0 }),
+        rope: Some(Rope { kind: RopeKind::Neox, inv_freq: &inv_freq, magnitude: 1.0, axes: None }),
     };
     let (mut x, mut residual) = (
         backend.buffer(BufferRole::Operand, LIMITS.rows, WIDTH)?,
@@ -261,7 +261,7 @@ fn whole(lengths: &[u32]) -> Batch {
     for &rows in lengths {
         let row_first = batch.rows() as u32;
         batch.sequences.push(SequenceSpan { row_first, rows, context: rows, table_first: 0 });
-        batch.tokens.extend((0..rows).map(|token| token % VOCAB as u32));
+        batch.sources.extend((0..rows).map(|token| RowSource::Token(token % VOCAB as u32)));
         batch.positions.extend(0..rows);
         batch.types.extend((0..rows).map(|row| row % 2));
     }

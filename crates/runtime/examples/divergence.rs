@@ -20,7 +20,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use hanzo_engine_kernels::cpu::{CpuBackend, ThreadPool, Tier};
-use hanzo_engine_kernels::{BLOCK_TOKENS, Backend, Batch, KvType, SequenceSpan, StepLimits};
+use hanzo_engine_kernels::{BLOCK_TOKENS, Backend, Batch, KvType, RowSource, SequenceSpan, StepLimits};
 use hanzo_engine_runtime::ModelFiles;
 use hanzo_engine_runtime::decoder::Decoder;
 use hanzo_engine_runtime::tokenizer::Tokenizer;
@@ -227,7 +227,7 @@ fn judge(mut base: Base, model: &str, tier: Tier) -> Result<Judged, Failure> {
     for chunk in std::mem::take(&mut base.tokens).chunks_exact(context) {
         let mut batch = one_sequence(chunk, base.scored_first()..base.scored_first() + scored);
         if let Some(bos) = bos {
-            batch.tokens[0] = bos;
+            batch.sources[0] = RowSource::Token(bos);
         }
         decoder.forward(&mut backend, &batch, &mut kv, &mut logits)?;
         for (row, &token) in logits.chunks_exact(vocab).zip(&chunk[base.scored_first() + 1..]) {
@@ -243,7 +243,7 @@ fn one_sequence(tokens: &[u32], scored: std::ops::Range<usize>) -> Batch {
     let rows = tokens.len() as u32;
     let mut batch = Batch::default();
     batch.sequences.push(SequenceSpan { row_first: 0, rows, context: rows, table_first: 0 });
-    batch.tokens.extend(tokens);
+    batch.sources.extend(tokens.iter().copied().map(RowSource::Token));
     batch.positions.extend(0..rows);
     batch.slots.extend(0..rows);
     batch.block_tables.extend(0..tokens.len().div_ceil(BLOCK_TOKENS) as u32);

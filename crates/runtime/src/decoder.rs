@@ -3,12 +3,13 @@
 
 use hanzo_engine_kernels::{
     AttentionParams, Backend, Batch, BufferRole, ExpertParts, KernelError, MatrixShape, MatrixSource,
-    MoeParams, QkvParams, Rope, StepLimits,
+    MoeParams, QkvParams, Rope, StepLimits, Ticket,
 };
 
 use crate::error::LoadError;
 use crate::load::{ModelFiles, Tensor};
 use crate::spec::{DecoderSpec, LayerWeight, MoeSpec, Weight};
+use crate::step::Step;
 
 /// What a decoder takes besides its KV cache, before it is loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -227,6 +228,51 @@ impl<B: Backend> Decoder<B> {
         backend.end().and(computed)
     }
 
+    /// One step that draws its tokens itself: reads the step's rows, adds their keys and values to the cache, and draws a token
+    /// for each logit row. The device may compute it while the host goes on, until [`Backend::wait`]. `room` is
+    /// [`Backend::sample_room`]'s.
+    ///
+    /// # Errors
+    /// The device's. The cache's content is then unknown.
+    ///
+    /// # Panics
+    /// Without [`Decoder::prepare`], and on steps outside of its limits.
+    pub fn submit(
+        &mut self,
+        backend: &mut B,
+        step: &Step,
+        kv: &mut B::Kv,
+        room: &mut [f32],
+    ) -> Result<Ticket, KernelError> {
+        backend.begin(&step.batch)?;
+        let drawn = self.drawn(backend, step, kv, room);
+        if let Err(error) = drawn {
+            // The step is ended whatever came of it, so that the device is given back.
+            return backend.end().and(Err(error));
+        }
+        backend.submit()
+    }
+
+    fn drawn(
+        &mut self,
+        backend: &mut B,
+        step: &Step,
+        kv: &mut B::Kv,
+        room: &mut [f32],
+    ) -> Result<(), KernelError> {
+        const PREPARED: &str = "`prepare` is called before the first step, as its docs ask";
+        let buffers = self.buffers.as_mut().expect(PREPARED);
+        for given in &step.given {
+            backend.write_rows(&mut buffers.residual, given.row, &given.values[given.elements.clone()])?;
+        }
+        self.layers_forward(backend, &step.batch, kv);
+        if step.draws.rows.is_empty() {
+            return Ok(());
+        }
+        let buffers = self.buffers.as_ref().expect(PREPARED);
+        backend.sample(self.head.as_ref().unwrap_or(&self.embedding), &buffers.normed, &step.draws, room)
+    }
+
     /// Rows of the last step as the head reads them, after the last norm, from row `first` on: `out` is `(n, hidden)`.
     ///
     /// # Errors
@@ -248,8 +294,12 @@ impl<B: Backend> Decoder<B> {
         backend.embed(&self.embedding, 1.0, &mut b.residual);
         backend.rms_norm(&b.residual, &self.layers[0].attention_norm, eps, &mut b.normed);
         for (index, layer) in self.layers.iter().enumerate() {
-            let rope =
-                Rope { kind: spec.rope.kind, inv_freq: &self.inv_freq, magnitude: spec.rope.magnitude };
+            let rope = Rope {
+                kind: spec.rope.kind,
+                inv_freq: &self.inv_freq,
+                magnitude: spec.rope.magnitude,
+                axes: None,
+            };
             let qkv_params = QkvParams {
                 shape: spec.heads,
                 q_norm: layer.q_norm.as_ref(),

@@ -4,9 +4,9 @@
 
 mod encoder;
 
-use std::sync::Arc;
+use std::{mem, sync::Arc};
 
-use hanzo_engine_kernels::{BLOCK_TOKENS, Backend, Batch, KernelError, KvType};
+use hanzo_engine_kernels::{BLOCK_TOKENS, Backend, KernelError, KvType, Sampled, Ticket};
 
 pub use crate::scheduler::StepReport;
 use crate::{
@@ -16,7 +16,9 @@ use crate::{
     job::{EmbedJob, Event, Job, JobId},
     kv::BlockPool,
     load::ModelFiles,
-    scheduler::{Hidden, Scheduler, SchedulerConfig},
+    output::Hidden,
+    scheduler::{Scheduler, SchedulerConfig, Settled},
+    step::{Part, Step, Yields},
     text::TextModel,
 };
 pub use encoder::{EncoderConfig, EncoderEngine};
@@ -92,23 +94,31 @@ pub struct Engine<B: Backend> {
     embedder: Arc<Embedder>,
     pool: BlockPool,
     scheduler: Scheduler,
-    batch: Batch,
-    logits: Vec<f32>, // (sequences_max, vocab)
+    step: Step,             // the one being made
+    flight: Option<Flight>, // the one before, where the device computes it while the next is made
+    drawn: Vec<Option<Sampled>>,
+    room: Vec<f32>,   // where the host draws: (sequences_max, vocab)
     hidden: Vec<f32>, // hidden states of one input, as many rows as it has in a step
     steps: u64,
+}
+
+/// A step that was submitted.
+struct Flight {
+    ticket: Ticket,
+    parts: Vec<Part>,
 }
 
 impl<B: Backend> Engine<B> {
     /// What [`Engine::new`] and the weights it is given take.
     pub fn memory(backend: &B, files: &ModelFiles, config: &EngineConfig) -> EngineMemory {
         let plan = Decoder::plan(backend, files);
-        let logits = config.sequences_max * files.spec.vocab * size_of::<f32>();
+        let room = backend.sample_room(config.sequences_max, files.spec.vocab) * size_of::<f32>();
         let limits =
             files.spec.step_limits(config.step_tokens_max, config.sequences_max, config.context_tokens_max);
         EngineMemory {
             weights_bytes: plan.weights_bytes,
             kv_bytes: backend.kv_bytes(&files.spec.kv_spec(config.kv_blocks, config.kv_type)) as u64,
-            scratch_bytes: plan.scratch_bytes(backend, &limits) + logits as u64,
+            scratch_bytes: plan.scratch_bytes(backend, &limits) + room as u64,
         }
     }
 
@@ -141,8 +151,10 @@ impl<B: Backend> Engine<B> {
                 sequences_max: config.sequences_max,
                 context_tokens_max: config.context_tokens_max,
             }),
-            batch: Batch::default(),
-            logits: vec![0.0; config.sequences_max * text.vocab],
+            step: Step::default(),
+            flight: None,
+            drawn: Vec::new(),
+            room: vec![0.0; backend.sample_room(config.sequences_max, text.vocab)],
             hidden: Vec::new(),
             steps: 0,
             backend,
@@ -153,27 +165,57 @@ impl<B: Backend> Engine<B> {
     }
 
     /// One step: everything that runs gets one token further, or one chunk of its prompt. Does nothing when there
-    /// is nothing to do. After an error the engine is of no further use.
+    /// is nothing to do. Where the device computes on its own, the events are those of the step before. After an error the
+    /// engine is of no further use.
     pub fn step(&mut self, events: &mut Vec<Event>) -> Result<StepReport, StepError> {
-        let report = self.scheduler.schedule(&mut self.pool, &mut self.batch, events);
-        if report.sequences == 0 {
-            return Ok(report);
+        let reads =
+            |flight: &Flight| flight.parts.iter().any(|part| matches!(part.yields, Yields::Hidden { .. }));
+        if self.flight.as_ref().is_some_and(reads) || self.scheduler.needs_last_tokens() {
+            self.settle(events)?;
         }
-        let logits = &mut self.logits[..self.batch.logit_rows.len() * self.text.vocab];
-        self.decoder.forward(&mut self.backend, &self.batch, &mut self.kv, logits)?;
+        let report = self.scheduler.schedule(&mut self.pool, &mut self.step, events);
+        let flight = if report.sequences > 0 { Some(self.launch()?) } else { None };
+        self.settle(events)?;
+        self.flight = flight;
+        if self.backend.lookahead() == 0 {
+            self.settle(events)?;
+        }
+        Ok(report)
+    }
+
+    /// Hands the step that was made to the device.
+    fn launch(&mut self) -> Result<Flight, KernelError> {
+        let rows = self.backend.sample_room(self.step.draws.rows.len(), self.text.vocab);
+        let room = &mut self.room[..rows];
+        let ticket = self.decoder.submit(&mut self.backend, &self.step, &mut self.kv, room)?;
+        self.scheduler.assume(&mut self.pool);
+        self.steps += 1;
+        Ok(Flight { ticket, parts: mem::take(&mut self.step.parts) })
+    }
+
+    /// Waits for the step under way, if there is one, and takes what came of it.
+    fn settle(&mut self, events: &mut Vec<Event>) -> Result<(), KernelError> {
+        let Some(Flight { ticket, parts }) = self.flight.take() else { return Ok(()) };
+        self.backend.wait(ticket, &mut self.drawn)?;
         let (backend, decoder) = (&self.backend, &self.decoder);
         let mut hidden = Hidden {
             embedder: &self.embedder,
             read: &mut |first, out| decoder.read_hidden(backend, first, out),
             rows: &mut self.hidden,
         };
-        self.scheduler.commit(logits, &mut hidden, &self.text, &mut self.pool, events)?;
-        self.steps += 1;
-        Ok(report)
+        let settled = Settled { parts: &parts, drawn: &mut self.drawn, hidden: &mut hidden };
+        self.scheduler.settle(settled, &self.text, &mut self.pool, events)?;
+        self.step.parts = parts;
+        Ok(())
     }
 
     /// Takes a job in line. [`Job::validate`] has passed.
+    ///
+    /// # Panics
+    /// Where rows of media are not of the model's width.
     pub fn submit(&mut self, job: &Job) {
+        let hidden = self.decoder.spec().hidden;
+        assert!(job.media.iter().all(|span| span.width() == hidden), "media in rows of {hidden}");
         self.scheduler.submit(job, &self.text);
     }
 
@@ -194,12 +236,12 @@ impl<B: Backend> Engine<B> {
 
     /// Whether a step would run something.
     pub fn has_work(&self) -> bool {
-        self.scheduler.has_work()
+        self.flight.is_some() || self.scheduler.has_work()
     }
 
     /// Whether there is no job at all.
     pub fn is_idle(&self) -> bool {
-        self.scheduler.counts() == (0, 0)
+        self.flight.is_none() && self.scheduler.counts() == (0, 0)
     }
 
     /// Gauges and counters, now.
@@ -233,3 +275,6 @@ impl<B: Backend> Engine<B> {
         &self.text
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -3,10 +3,13 @@
 
 use std::sync::Arc;
 
+pub use hanzo_engine_kernels::TokenLogprob;
+
 use crate::{
     embedding::{Computed, Output},
     error::RequestError,
     limits::{CHOICES_MAX, STOP_STRING_BYTES_MAX, STOP_STRINGS_MAX, STOP_TOKENS_MAX},
+    media::{self, MediaSpan},
     sampler::SamplingParams,
     text::TextModel,
 };
@@ -22,6 +25,8 @@ pub struct Job {
     pub id: JobId,
     /// The prompt; not empty.
     pub prompt: Arc<[u32]>,
+    /// Those of its tokens whose embeddings are given, in order.
+    pub media: Arc<[MediaSpan]>,
     /// Independent completions, at least 1; choice i draws with seed + i.
     pub choices: u32,
     /// How tokens are chosen.
@@ -53,6 +58,7 @@ impl Job {
             let reason = format!("must be 1 to {CHOICES_MAX}, got {}", self.choices);
             return Err(RequestError::invalid("choices", reason));
         }
+        media::check(&self.media, self.prompt.len())?;
         self.sampling.validate(vocab)?;
         self.stop.validate(vocab)?;
         // The last token drawn is never computed, so it needs no room; but a context is what users count in.
@@ -158,17 +164,6 @@ pub struct Usage {
     pub completion_tokens: u32,
     /// Of the completion, inside the reasoning section.
     pub reasoning_tokens: u32,
-}
-
-/// Log probability of a token, of the distribution before temperature and penalties.
-#[derive(Clone, Debug, PartialEq)]
-pub struct TokenLogprob {
-    /// The token.
-    pub token: u32,
-    /// Natural logarithm.
-    pub logprob: f32,
-    /// The most likely tokens, best first.
-    pub top: Vec<(u32, f32)>,
 }
 
 /// Something that happened to a job in a step.

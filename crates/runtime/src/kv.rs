@@ -17,15 +17,16 @@ pub struct BlockHash([u8; 16]);
 
 impl BlockHash {
     /// What the first block of a sequence has before it. `salt` separates prefixes that must not be shared
-    /// although their tokens are equal (adapters, media, cache salts).
+    /// although their tokens are equal (adapters, cache salts).
     pub fn root(salt: &[u8]) -> BlockHash {
         Self::digest(&[b"hanzo kv root", salt])
     }
 
-    /// Name of the block that holds `tokens` after `parent`.
-    pub fn chain(parent: BlockHash, tokens: &[u32]) -> BlockHash {
+    /// Name of the block that holds `tokens` after `parent`. `salt` tells blocks apart that are not made of their tokens
+    /// alone ([`crate::media`]).
+    pub fn chain(parent: BlockHash, tokens: &[u32], salt: &[u8]) -> BlockHash {
         debug_assert_eq!(tokens.len(), BLOCK_TOKENS);
-        Self::digest(&[&parent.0, bytemuck::cast_slice(tokens)])
+        Self::digest(&[&parent.0, bytemuck::cast_slice(tokens), salt])
     }
 
     // Cryptographic, because a collision would show one client's context to another.
@@ -259,15 +260,16 @@ mod tests {
     use proptest::prelude::*;
 
     fn hash(n: u32) -> BlockHash {
-        BlockHash::chain(BlockHash::root(b""), &[n; BLOCK_TOKENS])
+        BlockHash::chain(BlockHash::root(b""), &[n; BLOCK_TOKENS], b"")
     }
 
     #[test]
     fn names_depend_on_everything_before() {
-        let a = BlockHash::chain(BlockHash::root(b""), &[1; 16]);
-        assert_ne!(a, BlockHash::chain(BlockHash::root(b"salt"), &[1; 16]));
-        assert_ne!(BlockHash::chain(a, &[2; 16]), BlockHash::chain(hash(3), &[2; 16]));
+        let a = BlockHash::chain(BlockHash::root(b""), &[1; 16], b"");
+        assert_ne!(a, BlockHash::chain(BlockHash::root(b"salt"), &[1; 16], b""));
+        assert_ne!(BlockHash::chain(a, &[2; 16], b""), BlockHash::chain(hash(3), &[2; 16], b""));
         assert_eq!(a, hash(1));
+        assert_ne!(BlockHash::chain(a, &[2; 16], b"x"), BlockHash::chain(a, &[2; 16], b""));
     }
 
     #[test]

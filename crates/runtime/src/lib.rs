@@ -1,7 +1,7 @@
 //! Tokens in, tokens out. Start with [`engine`]: its `step` is the whole system. A model file becomes a
 //! [`spec::DecoderSpec`] and packed weights ([`load`]); one [`decoder`] runs every family; [`scheduler`] and
-//! [`kv`] decide what runs and where its keys and values live; [`sampler`] and [`output`] turn logits into text, and
-//! [`embedding`] hidden states into vectors and scores.
+//! [`kv`] decide what runs and where its keys and values live; [`sampler`] says how tokens are drawn, [`output`] makes text of
+//! them, and [`embedding`] vectors and scores of hidden states.
 //!
 //! Absent on purpose: async, network, wall clock, device names, threads. The same jobs give the same tokens.
 
@@ -19,6 +19,7 @@ pub mod kv;
 pub mod limits;
 pub mod load;
 pub mod mapped;
+pub mod media;
 pub mod output;
 pub mod pytorch;
 mod regular;
@@ -28,6 +29,7 @@ pub mod sampler;
 pub mod scheduler;
 pub mod sequence;
 pub mod spec;
+pub mod step;
 pub mod template;
 pub mod text;
 pub mod tokenizer;
@@ -39,5 +41,6 @@ pub use job::{
     EmbedInput, EmbedJob, Event, EventKind, FinishReason, Job, JobId, StopConditions, TokenLogprob, Usage,
 };
 pub use load::{ModelFiles, ModelInfo, Network, Opened};
+pub use media::MediaSpan;
 pub use sampler::SamplingParams;
 pub use text::TextModel;

@@ -2,6 +2,7 @@
 
 /// Vocabulary entries of a tokenizer, and rows of a head. XLM-V has 901,629, Gemma 3 262,144.
 pub const VOCAB_MAX: usize = 2 << 20;
+const _: () = assert!(VOCAB_MAX <= hanzo_engine_kernels::sampling::SAMPLED_VOCAB_MAX);
 /// Bytes of `config.json` and other files of settings; those with the most labels have 8 MB.
 pub const SETTINGS_FILE_BYTES_MAX: u64 = 16 << 20;
 /// Values of such a file, names included: labels both ways, and as many more.

@@ -10,14 +10,16 @@ mod turns;
 
 use std::collections::BTreeMap;
 
-use hanzo_engine_kernels::{BLOCK_TOKENS, Batch, KernelError, SequenceSpan};
+use hanzo_engine_kernels::{BLOCK_TOKENS, KernelError, Sampled, SequenceSpan};
 
 use crate::{
     embedding::Embedder,
     fair::{FairLine, Order},
     job::{EmbedJob, Event, Job, JobId},
     kv::BlockPool,
-    sequence::{HiddenRows, ReadRows, Sequence},
+    output::Hidden,
+    sequence::Sequence,
+    step::{Part, Step, Yields},
     text::TextModel,
 };
 
@@ -168,13 +170,13 @@ impl Scheduler {
         self.running.iter().for_each(Sequence::check);
     }
 
-    /// Fills `batch` with the next step's work; it stays empty when there is none.
-    pub fn schedule(
-        &mut self,
-        pool: &mut BlockPool,
-        batch: &mut Batch,
-        events: &mut Vec<Event>,
-    ) -> StepReport {
+    /// Whether a token that is not known yet decides how the next is drawn: the step before must be settled first.
+    pub fn needs_last_tokens(&self) -> bool {
+        self.running.iter().any(Sequence::needs_last_token)
+    }
+
+    /// Fills `step` with the next step's work; it stays empty when there is none.
+    pub fn schedule(&mut self, pool: &mut BlockPool, step: &mut Step, events: &mut Vec<Event>) -> StepReport {
         self.running.sort_unstable_by_key(|sequence| sequence.order);
         let decodes = self.schedule_decodes(pool);
         let mut budget = self.config.rows_max - decodes;
@@ -183,7 +185,7 @@ impl Scheduler {
         }
         budget = self.schedule_prefills(budget);
         self.admit(budget, pool, events);
-        self.write(batch)
+        self.write(step)
     }
 
     fn schedule_decodes(&mut self, pool: &mut BlockPool) -> usize {
@@ -191,7 +193,8 @@ impl Scheduler {
         let mut at = 0;
         while at < self.running.len() {
             let sequence = &mut self.running[at];
-            if !sequence.held && sequence.decodes() {
+            // A row after a token that ends it anyway would have no room.
+            if !sequence.held && sequence.decodes() && !sequence.will_end(self.config.context_tokens_max) {
                 if !sequence.grow(pool) {
                     at = self.preempt_for(at, pool);
                     continue; // the same sequence again, unless it was itself the last in line
@@ -250,7 +253,9 @@ impl Scheduler {
     }
 
     fn wants_to_enter(&self, sequence: &Sequence, pool: &BlockPool) -> bool {
-        !(sequence.held || pool.shares() && self.prompt_is_being_computed(sequence, pool))
+        !(sequence.held
+            || sequence.is_unsettled()
+            || pool.shares() && self.prompt_is_being_computed(sequence, pool))
     }
 
     /// One block each is kept for those that decode, so that entering does not throw another out at once. A
@@ -288,12 +293,18 @@ impl Scheduler {
                 .any(|other| other.job == sequence.job && other.is_computing_for(sequence, pool))
     }
 
-    fn write(&self, batch: &mut Batch) -> StepReport {
-        batch.clear();
+    fn write(&mut self, step: &mut Step) -> StepReport {
+        step.clear();
         let mut report = StepReport::default();
-        for sequence in self.running.iter().filter(|sequence| sequence.scheduled > 0) {
-            let (first, rows, computed) = (batch.rows(), sequence.scheduled, sequence.computed());
-            let context = computed + rows;
+        for sequence in self.running.iter_mut().filter(|sequence| sequence.scheduled > 0) {
+            match sequence.decodes() {
+                true => report.decode_tokens += 1,
+                false => report.prefill_tokens += sequence.scheduled,
+            }
+            report.sequences += 1;
+            let (first, rows, computed) = (step.batch.rows(), sequence.scheduled, sequence.computed());
+            sequence.write(step);
+            let (batch, context) = (&mut step.batch, computed + rows);
             batch.sequences.push(SequenceSpan {
                 row_first: first as u32,
                 rows: rows as u32,
@@ -302,81 +313,90 @@ impl Scheduler {
             });
             let blocks = &sequence.blocks()[..context.div_ceil(BLOCK_TOKENS)];
             batch.block_tables.extend_from_slice(blocks);
-            batch.tokens.extend_from_slice(sequence.scheduled_tokens());
             batch.positions.extend((computed..context).map(|position| position as u32));
             batch.slots.extend((computed..context).map(|position| {
                 blocks[position / BLOCK_TOKENS] * BLOCK_TOKENS as u32 + (position % BLOCK_TOKENS) as u32
             }));
-            if rows == sequence.remaining() && sequence.generates() {
-                batch.logit_rows.push((first + rows - 1) as u32);
-            }
-            match sequence.decodes() {
-                true => report.decode_tokens += 1,
-                false => report.prefill_tokens += rows,
-            }
-            report.sequences += 1;
         }
         report
     }
 
-    /// The step ran: draws a token for each completion that has logits (`(logit_rows, vocab)`, in batch order), reads
-    /// the hidden states of inputs, and lets go of those that ended.
+    /// The scheduled step is under way: what it computes is there for the next, and each completion that it draws for has
+    /// one token more, which nobody knows yet.
+    pub fn assume(&mut self, pool: &mut BlockPool) {
+        let mut draws = 0;
+        for sequence in self.running.iter_mut().filter(|sequence| sequence.scheduled > 0) {
+            draws += u32::from(sequence.assume(draws, pool));
+        }
+    }
+
+    /// A step has been waited for: completions take the tokens it drew, inputs their hidden states, and those that
+    /// ended are let go of. What it computed for a sequence that is no longer there is thrown away.
     ///
     /// # Errors
     /// Those of reading the hidden states.
-    pub fn commit(
+    pub fn settle(
         &mut self,
-        logits: &mut [f32],
-        hidden: &mut Hidden<'_>,
+        settled: Settled<'_, '_>,
         text: &TextModel,
         pool: &mut BlockPool,
         events: &mut Vec<Event>,
     ) -> Result<(), KernelError> {
-        let mut rows = logits.chunks_exact_mut(text.vocab);
-        let (mut first, mut failed) = (0, Ok(()));
-        self.running.retain_mut(|sequence| {
-            if sequence.scheduled == 0 {
-                return true;
-            }
-            let count = sequence.scheduled;
-            let ended = if sequence.generates() {
-                let row = if count == sequence.remaining() { rows.next() } else { None };
-                self.counters.generated_tokens += u64::from(row.is_some());
-                sequence.advance(row, text, self.config.context_tokens_max, pool, events)
-            } else {
-                let mut rows = HiddenRows {
-                    first,
-                    hidden: hidden.embedder.hidden,
-                    read: &mut *hidden.read,
-                    rows: &mut *hidden.rows,
-                };
-                match sequence.read(hidden.embedder, &mut rows, pool, events) {
-                    Ok(ended) => ended,
-                    Err(error) => {
+        let Settled { parts, drawn, hidden } = settled;
+        let context_tokens_max = self.config.context_tokens_max;
+        let (mut drawn, mut at, mut ended, mut failed) = (drawn.drain(..), 0, false, Ok(()));
+        for part in parts.iter().filter(|part| part.yields != Yields::Nothing) {
+            let sampled = if part.yields == Yields::Token { drawn.next().flatten() } else { None };
+            // They mostly stand as they stood in the batch.
+            let (before, from) = self.running.split_at(at);
+            let is_it = |sequence: &Sequence| sequence.order == part.order;
+            let ahead = from.iter().position(is_it).map(|index| at + index);
+            if let Some(index) = ahead.or_else(|| before.iter().position(is_it)) {
+                at = index + 1;
+                let sequence = &mut self.running[index];
+                let ends = match part.yields {
+                    Yields::Token => {
+                        self.counters.generated_tokens += 1;
+                        sequence.settle(sampled, text, context_tokens_max, pool, events)
+                    }
+                    _ => sequence.read(part, hidden, events).unwrap_or_else(|error| {
                         failed = Err(error);
                         true
-                    }
+                    }),
+                };
+                if ends {
+                    sequence.leave(pool);
+                    sequence.ended = true;
+                    self.line.stop(sequence.job);
+                    ended = true;
                 }
-            };
-            first += count;
-            if ended {
-                sequence.leave(pool);
-                self.line.stop(sequence.job);
+            } else if part.yields == Yields::Token
+                && let Some(sequence) = self.waiting.get_mut(&part.order)
+            {
+                // It was put back since.
+                self.counters.generated_tokens += 1;
+                if sequence.settle(sampled, text, context_tokens_max, pool, events) {
+                    self.line.leave(sequence.job);
+                    self.displaced -= 1;
+                    self.waiting.remove(&part.order);
+                }
             }
-            !ended
-        });
+        }
+        if ended {
+            self.running.retain(|sequence| !sequence.ended);
+        }
         failed
     }
 }
 
-/// The hidden states of the step that just ran, and what to make of them.
-pub struct Hidden<'a> {
-    /// What vectors are made by.
-    pub embedder: &'a Embedder,
-    /// Where they come from.
-    pub read: &'a mut ReadRows<'a>,
-    /// Room for them.
-    pub rows: &'a mut Vec<f32>,
+/// What came of a step.
+pub struct Settled<'a, 'h> {
+    /// Whose rows it had.
+    pub parts: &'a [Part],
+    /// What it drew, in their order.
+    pub drawn: &'a mut Vec<Option<Sampled>>,
+    /// The hidden states of its rows.
+    pub hidden: &'a mut Hidden<'h>,
 }
 
 #[cfg(test)]

@@ -1,19 +1,19 @@
 //! One completion, or one input of an embedding job, on its way: its tokens, how many of them are in the cache and in
-//! which blocks, and what turns its logits into text or its hidden states into a vector. What waits costs next to
-//! nothing: the completions of a job share its prompt until they write to it, and what sampling needs is made with the
-//! first token.
+//! which blocks, and its place in line. What is made of a step's logits or hidden states is [`crate::output`]'s. What
+//! waits costs next to nothing: the completions of a job share its prompt until they write to it.
 
 use std::{mem, sync::Arc};
 
-use hanzo_engine_kernels::{BLOCK_TOKENS, KernelError};
+use hanzo_engine_kernels::{BLOCK_TOKENS, KernelError, RowSource, Sampled};
 
 use crate::{
-    embedding::{Embedder, Output, Readout, Rows},
+    embedding::Embedder,
     fair::{Arrival, Order},
-    job::{EmbedJob, Event, EventKind, FinishReason, Job, JobId, StopConditions, TokenLogprob, Usage},
+    job::{EmbedJob, Event, EventKind, Job, JobId},
     kv::{BlockHash, BlockPool},
-    output::{Chunk, OutputText},
-    sampler::{NotFinite, Sampler, SamplingParams},
+    media::{MediaSpan, salt_of_block},
+    output::{Generation, Hidden, HiddenRows, Purpose, Reading},
+    step::{GivenRows, Part, Step, Yields},
     text::TextModel,
 };
 
@@ -29,12 +29,17 @@ pub struct Sequence {
     pub held: bool,
     /// Rows it has in the batch being run; 0 when it is not part of it.
     pub scheduled: usize,
+    /// It has ended, and has no blocks any more.
+    pub ended: bool,
     tokens: Arc<Vec<u32>>, // the prompt, then what was generated; copied when the first is
     prompt_tokens: usize,
-    computed: usize,             // of `tokens`, those whose keys and values are in the cache
-    blocks: Vec<u32>,            // room for `blocks.len() * 16` tokens
+    media: Arc<[MediaSpan]>,     // of the prompt
+    assumed: usize,              // tokens after `tokens` that are drawn in steps nobody has waited for yet
+    draw: u32,                   // of the last of them in its step
+    computed: usize, // tokens whose keys and values are in the cache, or will be before the next step
+    blocks: Vec<u32>, // room for `blocks.len() * 16` tokens
     hashes: Arc<Vec<BlockHash>>, // of every full block of `tokens`; copied as they are
-    published: usize,            // of `hashes`, those whose blocks can be found
+    published: usize, // of `hashes`, those whose blocks can be found
     started: bool,
     turn: Turn,
     purpose: Purpose,
@@ -47,33 +52,6 @@ struct Turn {
     recomputed: usize, // of them, those that coming back cost
 }
 
-/// What a sequence is computed for.
-enum Purpose {
-    Generate(Generation),
-    Read(Reading),
-}
-
-/// A completion's way from logits to text.
-struct Generation {
-    stop: Arc<StopConditions>,
-    ends: Arc<[u32]>, // tokens that end it
-    sampling: Arc<SamplingParams>,
-    seed: u64,
-    sampler: Option<Sampler>, // from the first token on
-    output: OutputText,
-    usage: Usage,
-    unsent: Vec<u32>, // tokens whose text is held back
-    unsent_logprobs: Vec<TokenLogprob>,
-}
-
-/// An input's way from hidden states to a vector.
-struct Reading {
-    output: Output,
-    first: usize, // rows before it are left out of pooling
-    rows: Rows,
-    readout: Option<Readout>, // from the first row on
-}
-
 impl Sequence {
     /// The completions of a job.
     pub fn of_job<'a>(
@@ -81,40 +59,13 @@ impl Sequence {
         text: &'a TextModel,
         mut arrival: Arrival,
     ) -> impl Iterator<Item = Sequence> + 'a {
-        let stop = Arc::new(job.stop.clone());
-        let own_ends = if stop.ignore_eos { &[] } else { text.eos.as_slice() };
-        let ends: Arc<[u32]> = own_ends.iter().chain(&stop.token_ids).copied().collect();
-        let sampling = Arc::new(job.sampling.clone());
         let tokens = Arc::new(job.prompt.to_vec());
-        let mut hashes = Vec::with_capacity(tokens.len() / BLOCK_TOKENS);
-        hash_full_blocks(&tokens, &mut hashes);
-        let hashes = Arc::new(hashes);
-        (0..job.choices).map(move |choice| Sequence {
-            job: job.id,
-            choice,
+        let hashes = Arc::new(full_block_hashes(&tokens, &job.media));
+        (0..).zip(Generation::of_job(job, text)).map(move |(choice, generation)| {
             // Completions of one prompt share its computation: they stand together.
-            order: arrival.next(0),
-            held: false,
-            scheduled: 0,
-            tokens: tokens.clone(),
-            prompt_tokens: job.prompt.len(),
-            computed: 0,
-            blocks: Vec::new(),
-            hashes: hashes.clone(),
-            published: 0,
-            started: false,
-            turn: Turn::default(),
-            purpose: Purpose::Generate(Generation {
-                sampling: sampling.clone(),
-                seed: job.sampling.seed.wrapping_add(choice.into()),
-                sampler: None,
-                output: OutputText::new(text, &job.stop, job.starts_in_reasoning, job.split_reasoning),
-                stop: stop.clone(),
-                ends: ends.clone(),
-                usage: Usage { prompt_tokens: job.prompt.len() as u32, ..Usage::default() },
-                unsent: Vec::new(),
-                unsent_logprobs: Vec::new(),
-            }),
+            let place = (job.id, choice, arrival.next(0));
+            let prompt = (tokens.clone(), job.media.clone(), hashes.clone());
+            Sequence::new(place, prompt, Purpose::Generate(generation))
         })
     }
 
@@ -124,37 +75,67 @@ impl Sequence {
         embedder: &'a Embedder,
         mut arrival: Arrival,
     ) -> impl Iterator<Item = Sequence> + 'a {
-        job.inputs.iter().zip(0..).map(move |(input, choice)| {
+        (0..).zip(&job.inputs).map(move |(choice, input)| {
             let tokens = Arc::new(input.tokens.to_vec());
-            let mut hashes = Vec::with_capacity(tokens.len() / BLOCK_TOKENS);
-            hash_full_blocks(&tokens, &mut hashes);
-            Sequence {
-                job: job.id,
-                choice,
-                order: arrival.next(tokens.len()),
-                held: false,
-                scheduled: 0,
-                prompt_tokens: tokens.len(),
-                tokens,
-                computed: 0,
-                blocks: Vec::new(),
-                hashes: Arc::new(hashes),
-                published: 0,
-                started: false,
-                turn: Turn::default(),
-                purpose: Purpose::Read(Reading {
-                    output: job.output,
-                    first: input.prompt_tokens,
-                    rows: Readout::new(embedder, job.output, &input.tokens, input.prompt_tokens).rows(),
-                    readout: None,
-                }),
-            }
+            let hashes = Arc::new(full_block_hashes(&tokens, &[]));
+            let place = (job.id, choice, arrival.next(tokens.len()));
+            let prompt = (tokens, Arc::default(), hashes);
+            Sequence::new(place, prompt, Purpose::Read(Reading::new(embedder, job.output, input)))
         })
+    }
+
+    fn new(
+        (job, choice, order): (JobId, u32, Order),
+        (tokens, media, hashes): (Arc<Vec<u32>>, Arc<[MediaSpan]>, Arc<Vec<BlockHash>>),
+        purpose: Purpose,
+    ) -> Sequence {
+        Sequence {
+            job,
+            choice,
+            order,
+            held: false,
+            scheduled: 0,
+            ended: false,
+            prompt_tokens: tokens.len(),
+            tokens,
+            media,
+            assumed: 0,
+            draw: 0,
+            computed: 0,
+            blocks: Vec::new(),
+            hashes,
+            published: 0,
+            started: false,
+            turn: Turn::default(),
+            purpose,
+        }
     }
 
     /// Tokens that must still go through the model before the next one can be drawn; at least 1.
     pub fn remaining(&self) -> usize {
-        self.tokens.len() - self.computed
+        self.len() - self.computed
+    }
+
+    /// Tokens it has, known or not.
+    fn len(&self) -> usize {
+        self.tokens.len() + self.assumed
+    }
+
+    /// Whether a token of it is drawn in a step that nobody has waited for yet.
+    pub fn is_unsettled(&self) -> bool {
+        self.assumed > 0
+    }
+
+    /// Whether that token must be known before the next is drawn.
+    pub fn needs_last_token(&self) -> bool {
+        self.assumed > 0
+            && matches!(&self.purpose, Purpose::Generate(generation) if generation.reads_history())
+    }
+
+    /// Whether it ends with a token that is not known yet, whatever that is.
+    pub fn will_end(&self, context_tokens_max: usize) -> bool {
+        let Purpose::Generate(generation) = &self.purpose else { return false };
+        self.assumed > 0 && (self.len() >= context_tokens_max || generation.is_full(self.assumed))
     }
 
     /// Whether the next step draws a token from one row.
@@ -192,7 +173,7 @@ impl Sequence {
 
     /// Tokens drawn since it entered.
     pub fn drawn_in_turn(&self) -> usize {
-        self.tokens.len() - self.turn.began
+        self.len() - self.turn.began
     }
 
     /// Whether it has drawn what its turn gives it, and made up for what coming back cost.
@@ -222,16 +203,43 @@ impl Sequence {
         &self.blocks
     }
 
-    /// The tokens of the rows it has in the batch being run.
-    pub fn scheduled_tokens(&self) -> &[u32] {
-        &self.tokens[self.computed..self.computed + self.scheduled]
+    /// Adds the rows it has in the batch being made, and how its next token is drawn of the last, if they are all it has.
+    pub fn write(&mut self, step: &mut Step) {
+        let (first, rows) = (step.batch.rows(), self.scheduled);
+        let positions = self.computed..self.computed + rows;
+        let known =
+            &self.tokens[positions.start.min(self.tokens.len())..positions.end.min(self.tokens.len())];
+        step.batch.sources.extend(known.iter().copied().map(RowSource::Token));
+        if positions.end > self.tokens.len() {
+            step.batch.sources.push(RowSource::Sampled(self.draw));
+        }
+        for span in self.media.iter() {
+            let within = span.within(&positions);
+            if !within.is_empty() {
+                let row = first + within.start - positions.start;
+                step.batch.sources[row..row + within.len()].fill(RowSource::Embedding);
+                let (values, elements) = (span.rows.clone(), span.elements(&within));
+                step.given.push(GivenRows { row, values, elements });
+            }
+        }
+        let ends = rows == self.remaining();
+        let yields = match &mut self.purpose {
+            Purpose::Read(_) => Yields::Hidden { before: self.computed, ends },
+            Purpose::Generate(_) if !ends => Yields::Nothing,
+            Purpose::Generate(generation) => {
+                step.batch.logit_rows.push((first + rows - 1) as u32);
+                generation.ask(&self.tokens[..self.prompt_tokens], self.assumed, &mut step.draws);
+                Yields::Token
+            }
+        };
+        step.parts.push(Part { order: self.order, first, rows, yields });
     }
 
     /// Blocks of the prompt that could be shared: never the last token's, whose logits are needed, and none where every
     /// row is.
     fn shareable(&self) -> &[BlockHash] {
         match &self.purpose {
-            Purpose::Read(Reading { rows: Rows::All | Rows::First, .. }) => &[],
+            Purpose::Read(reading) if !reading.can_skip() => &[],
             _ => &self.hashes[..(self.tokens.len() - 1) / BLOCK_TOKENS],
         }
     }
@@ -245,7 +253,7 @@ impl Sequence {
     /// Takes blocks for all its tokens, sharing what is there; the caller has checked that they are. Gives the
     /// tokens of the prompt found in the cache, counted the first time it enters.
     pub fn enter(&mut self, pool: &mut BlockPool, events: &mut Vec<Event>) -> usize {
-        debug_assert!(self.blocks.is_empty() && self.computed == 0);
+        debug_assert!(self.blocks.is_empty() && self.computed == 0 && self.assumed == 0);
         let (shared, _) = pool.find_prefix(self.shareable());
         for hash in &self.hashes[..shared] {
             self.blocks
@@ -263,7 +271,7 @@ impl Sequence {
             self.started = true;
             let cached_tokens = self.computed as u32;
             match &mut self.purpose {
-                Purpose::Generate(generation) => generation.usage.cached_tokens = cached_tokens,
+                Purpose::Generate(generation) => generation.start(cached_tokens),
                 // One is enough for a job of thousands.
                 Purpose::Read(_) if self.choice > 0 => return self.computed,
                 Purpose::Read(_) => {}
@@ -276,7 +284,7 @@ impl Sequence {
 
     /// Makes room for the next token; false when no block is free.
     pub fn grow(&mut self, pool: &mut BlockPool) -> bool {
-        if self.blocks.len() * BLOCK_TOKENS >= self.tokens.len() {
+        if self.blocks.len() * BLOCK_TOKENS >= self.len() {
             return true;
         }
         match pool.take() {
@@ -294,74 +302,78 @@ impl Sequence {
         self.computed = 0;
         self.published = 0;
         self.scheduled = 0;
-        match &mut self.purpose {
-            Purpose::Read(reading) => reading.readout = None,
-            Purpose::Generate(generation) => generation.sampler.iter_mut().for_each(Sampler::rest),
+        if let Purpose::Read(reading) = &mut self.purpose {
+            reading.forget();
         }
     }
 
-    /// The step ran its rows. With `logits` of its last row, draws the next token; says whether that was the end.
-    pub fn advance(
+    /// The step that has its rows is under way: from the next on they are in the cache, and where they are all it has,
+    /// there is one token more. `draw` is the place of that among the step's; says whether it is.
+    pub fn assume(&mut self, draw: u32, pool: &mut BlockPool) -> bool {
+        self.computed += mem::take(&mut self.scheduled);
+        self.publish(pool);
+        let draws = self.generates() && self.computed == self.len();
+        if draws {
+            self.assumed += 1;
+            self.draw = draw;
+        }
+        draws
+    }
+
+    /// Takes the first of the tokens that are not known yet; none where the logits were not numbers. Says whether that was
+    /// the end.
+    pub fn settle(
         &mut self,
-        logits: Option<&mut [f32]>,
+        sampled: Option<Sampled>,
         text: &TextModel,
         context_tokens_max: usize,
         pool: &mut BlockPool,
         events: &mut Vec<Event>,
     ) -> bool {
-        self.count_computed(pool);
-        let (Some(logits), Purpose::Generate(generation)) = (logits, &mut self.purpose) else { return false };
-        let Ok(token) = generation.draw(logits, &self.tokens[..self.prompt_tokens]) else {
+        debug_assert!(self.assumed > 0, "a token that no step drew");
+        self.assumed -= 1;
+        let (Some(sampled), Purpose::Generate(generation)) = (sampled, &mut self.purpose) else {
             self.emit(events, EventKind::Failed);
             return true;
         };
-        Arc::make_mut(&mut self.tokens).push(token);
+        Arc::make_mut(&mut self.tokens).push(sampled.token);
         if self.tokens.len().is_multiple_of(BLOCK_TOKENS) {
-            hash_full_blocks(&self.tokens, Arc::make_mut(&mut self.hashes));
+            add_hashes(&self.tokens, &self.media, Arc::make_mut(&mut self.hashes));
         }
         let full = self.tokens.len() >= context_tokens_max;
-        let (delta, finished) = generation.take(token, text, full);
+        let (delta, finished) = generation.take(sampled, text, full);
         let ended = finished.is_some();
         for kind in [delta, finished].into_iter().flatten() {
             self.emit(events, kind);
         }
+        self.publish(pool);
         ended
     }
 
-    /// The step ran its rows, whose hidden states `rows` reads, `(n, hidden)` from the first of them on; says whether
-    /// they were its last.
+    /// Reads the hidden states of its rows in the step that ran; says whether they were its last.
     ///
     /// # Errors
-    /// Those of `rows`.
+    /// Those of reading them.
     pub fn read(
         &mut self,
-        embedder: &Embedder,
-        rows: &mut HiddenRows<'_>,
-        pool: &mut BlockPool,
+        part: &Part,
+        hidden: &mut Hidden<'_>,
         events: &mut Vec<Event>,
     ) -> Result<bool, KernelError> {
-        let (before, count) = (self.computed, self.scheduled);
-        self.count_computed(pool);
-        let ends = self.computed == self.tokens.len();
-        let Purpose::Read(reading) = &mut self.purpose else { return Ok(false) };
-        let new = || Readout::new(embedder, reading.output, &self.tokens, reading.first);
-        let readout = reading.readout.get_or_insert_with(new);
-        match reading.rows {
-            Rows::All => readout.push(rows.read(0, count)?, embedder),
-            Rows::First if before == 0 => readout.push(rows.read(0, 1)?, embedder),
-            Rows::Last if ends => readout.push(rows.read(count - 1, 1)?, embedder),
-            Rows::First | Rows::Last => {}
-        }
-        if ends {
-            let computed = reading.readout.take().and_then(|readout| readout.finish(embedder));
-            self.emit(events, computed.map_or(EventKind::Failed, EventKind::Computed));
+        let (Purpose::Read(reading), Yields::Hidden { before, ends }) = (&mut self.purpose, part.yields)
+        else {
+            return Ok(false);
+        };
+        let mut rows = HiddenRows { hidden, first: part.first, count: part.rows };
+        if let Some(kind) = reading.read(&self.tokens, (before, ends), &mut rows)? {
+            self.emit(events, kind);
         }
         Ok(ends)
     }
 
-    fn count_computed(&mut self, pool: &mut BlockPool) {
-        self.computed += mem::take(&mut self.scheduled);
-        while self.published < self.computed / BLOCK_TOKENS {
+    /// Makes the full blocks findable whose tokens are all known and computed.
+    fn publish(&mut self, pool: &mut BlockPool) {
+        while self.published < (self.computed / BLOCK_TOKENS).min(self.hashes.len()) {
             pool.publish(self.blocks[self.published], self.hashes[self.published]);
             self.published += 1;
         }
@@ -372,108 +384,35 @@ impl Sequence {
     }
 }
 
-impl Generation {
-    fn draw(&mut self, logits: &mut [f32], prompt: &[u32]) -> Result<u32, NotFinite> {
-        let early = self.usage.completion_tokens < self.stop.min_tokens;
-        let banned: &[u32] = if early { &self.ends } else { &[] };
-        let sampler =
-            self.sampler.get_or_insert_with(|| Sampler::new(&self.sampling, self.seed, logits.len(), prompt));
-        let sampled = sampler.sample(logits, banned)?;
-        self.unsent_logprobs.extend(sampled.logprob);
-        Ok(sampled.token)
-    }
-
-    /// Takes a token that was drawn; `full` when the context is. What is to be said of it: a delta, and the end.
-    fn take(&mut self, token: u32, text: &TextModel, full: bool) -> (Option<EventKind>, Option<EventKind>) {
-        self.unsent.push(token);
-        self.usage.completion_tokens += 1;
-
-        let ends = self.ends.contains(&token);
-        let mut chunk = if ends { Chunk::default() } else { self.output.push(text, token) };
-        self.usage.reasoning_tokens += u32::from(self.output.in_reasoning());
-
-        let reason = if ends || chunk.stop.is_some() {
-            Some(FinishReason::Stop)
-        } else if self.usage.completion_tokens >= self.stop.max_tokens || full {
-            Some(FinishReason::Length)
-        } else {
-            None
-        };
-        if reason.is_some() && chunk.stop.is_none() {
-            let held_back = self.output.finish(text);
-            chunk.text.push_str(&held_back.text);
-            chunk.reasoning.push_str(&held_back.reasoning);
-            chunk.stop = held_back.stop;
-        }
-        let says = reason.is_some() || !chunk.text.is_empty() || !chunk.reasoning.is_empty();
-        // Log probabilities are of what the client sees: not of the end, and not of what a stop string cut off.
-        let shown = self.unsent.len() - usize::from(ends);
-        let shown = shown - self.output.absent_tokens(text, &self.unsent[..shown]);
-        let waiting = if reason.is_some() { self.unsent.len() } else { shown };
-        let delta = says.then(|| {
-            let (unsent, logprobs) = (
-                self.unsent.split_off(waiting),
-                self.unsent_logprobs.split_off(shown.min(self.unsent_logprobs.len())),
-            );
-            EventKind::Delta {
-                text: chunk.text,
-                reasoning: chunk.reasoning,
-                tokens: mem::replace(&mut self.unsent, unsent),
-                logprobs: mem::replace(&mut self.unsent_logprobs, logprobs),
-            }
-        });
-        let finished = reason.map(|reason| {
-            let reason = if chunk.stop.is_some() { FinishReason::Stop } else { reason };
-            EventKind::Finished { reason, stop_string: chunk.stop, usage: self.usage }
-        });
-        (delta, finished)
-    }
-}
-
-/// Copies rows of the batch that just ran, from the given one on, to the host.
-pub type ReadRows<'a> = dyn FnMut(usize, &mut [f32]) -> Result<(), KernelError> + 'a;
-
-/// Reads the hidden states of a sequence's rows in the step that just ran.
-pub struct HiddenRows<'a> {
-    /// The sequence's first row in the batch.
-    pub first: usize,
-    /// Elements of a row.
-    pub hidden: usize,
-    /// Where they come from.
-    pub read: &'a mut ReadRows<'a>,
-    /// Room for them.
-    pub rows: &'a mut Vec<f32>,
-}
-
-impl HiddenRows<'_> {
-    fn read(&mut self, first: usize, count: usize) -> Result<&[f32], KernelError> {
-        self.rows.resize(count * self.hidden, 0.0);
-        (self.read)(self.first + first, self.rows)?;
-        Ok(self.rows)
-    }
+/// The names of the full blocks of `tokens`.
+fn full_block_hashes(tokens: &[u32], media: &[MediaSpan]) -> Vec<BlockHash> {
+    let mut hashes = Vec::with_capacity(tokens.len() / BLOCK_TOKENS);
+    add_hashes(tokens, media, &mut hashes);
+    hashes
 }
 
 /// Adds the names of the full blocks of `tokens` that `hashes` lacks.
-fn hash_full_blocks(tokens: &[u32], hashes: &mut Vec<BlockHash>) {
+fn add_hashes(tokens: &[u32], media: &[MediaSpan], hashes: &mut Vec<BlockHash>) {
     let (blocks, _) = tokens.as_chunks::<BLOCK_TOKENS>();
-    for block in &blocks[hashes.len()..] {
+    for (index, block) in blocks.iter().enumerate().skip(hashes.len()) {
         let parent = hashes.last().copied().unwrap_or_else(|| BlockHash::root(b""));
-        hashes.push(BlockHash::chain(parent, block));
+        hashes.push(BlockHash::chain(parent, block, &salt_of_block(media, index)));
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{fair::FairLine, text::tests::demo};
+    use crate::{fair::FairLine, job::StopConditions, sampler::SamplingParams, text::tests::demo};
 
     #[test]
     fn completions_that_wait_share_what_they_were_given() {
         let job = Job {
             id: JobId(1),
             prompt: (0..1000).collect(),
+            media: Arc::default(),
             choices: 3,
-            sampling: SamplingParams { repetition_penalty: 1.1, logprobs: Some(1), ..Default::default() },
+            sampling: SamplingParams::default(),
             stop: StopConditions { max_tokens: 40, ..StopConditions::default() },
             priority: 0,
             starts_in_reasoning: false,
@@ -486,13 +425,6 @@ mod tests {
         for other in &sequences[1..] {
             assert!(Arc::ptr_eq(&sequences[0].tokens, &other.tokens));
             assert!(Arc::ptr_eq(&sequences[0].hashes, &other.hashes));
-            let (Purpose::Generate(first), Purpose::Generate(other)) =
-                (&sequences[0].purpose, &other.purpose)
-            else {
-                panic!("completions")
-            };
-            assert!(Arc::ptr_eq(&first.sampling, &other.sampling));
-            assert!(other.sampler.is_none());
         }
         // What one draws is its own: neither its tokens nor its names show in the others.
         let (mut pool, mut events) = (BlockPool::new(80, true), Vec::new());
@@ -500,15 +432,17 @@ mod tests {
         for _ in 0..8 {
             sequences[0].scheduled = sequences[0].remaining();
             assert!(sequences[0].grow(&mut pool));
-            let mut logits = vec![0.0; text.vocab];
-            logits[278] = 9.0;
-            sequences[0].advance(Some(&mut logits), &text, 1280, &mut pool, &mut events);
+            assert!(sequences[0].assume(0, &mut pool));
+            let sampled = Sampled { token: 278, logprob: None };
+            sequences[0].settle(Some(sampled), &text, 1280, &mut pool, &mut events);
         }
         assert_eq!((sequences[0].tokens.len(), sequences[1].tokens.len()), (1008, 1000));
         assert_eq!((sequences[0].hashes.len(), sequences[1].hashes.len()), (63, 62));
         let tokens: Vec<u32> = (0..1000).chain([278; 8]).collect();
-        let mut hashes = Vec::new();
-        hash_full_blocks(&tokens, &mut hashes);
-        assert_eq!(*sequences[0].hashes, hashes, "names do not depend on how the tokens came");
+        assert_eq!(
+            *sequences[0].hashes,
+            full_block_hashes(&tokens, &[]),
+            "names do not depend on how the tokens came"
+        );
     }
 }

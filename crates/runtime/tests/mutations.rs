@@ -171,13 +171,9 @@ fn run(path: &Path) -> Result<(), String> {
     let mut events = Vec::new();
     match &opened.network {
         Network::Encoder(files) => {
-            let config = EncoderConfig {
-                step_tokens: 128,
-                sequences_max: 4,
-                input_tokens_max: context,
-                weight_type: WeightType::Stored,
-            };
-            if EncoderEngine::memory(&backend, files, &config).total() > MEMORY_BYTES_MAX {
+            let config = EncoderConfig { step_tokens: 128, sequences_max: 4, input_tokens_max: context };
+            if EncoderEngine::memory(&backend, files, WeightType::Stored, &config).total() > MEMORY_BYTES_MAX
+            {
                 return Err(refused("it takes too much memory"));
             }
             let encoder = Encoder::load(&backend, files, WeightType::Stored, &mut |_| ()).map_err(refused)?;
@@ -213,6 +209,7 @@ fn run(path: &Path) -> Result<(), String> {
             let job = Job {
                 id: JobId(2),
                 prompt: [1, 5, 9].into(),
+                media: [].into(),
                 choices: 2,
                 sampling: SamplingParams::default(),
                 stop: StopConditions { max_tokens: 3, min_tokens: 3, ..Default::default() },

@@ -17,11 +17,11 @@ use super::{
     BenchError,
     case::{Case, Kind},
 };
-use crate::{device::Steps, error::random_u64};
+use crate::{device::Generator, error::random_u64};
 
 /// An engine that runs nothing but tests.
 pub(super) struct Stopwatch {
-    engine: Box<dyn Steps>,
+    engine: Box<dyn Generator>,
     text: Arc<TextModel>,
     context_tokens_max: usize,
     jobs: u64,
@@ -44,7 +44,7 @@ struct Lap {
 
 impl Stopwatch {
     /// Takes an engine with nothing to do, prefix cache on.
-    pub(super) fn new(engine: Box<dyn Steps>, text: Arc<TextModel>, context_tokens_max: usize) -> Self {
+    pub(super) fn new(engine: Box<dyn Generator>, text: Arc<TextModel>, context_tokens_max: usize) -> Self {
         Self { engine, text, context_tokens_max, jobs: 0 }
     }
 
@@ -106,6 +106,7 @@ impl Stopwatch {
         let job = Job {
             id: JobId(self.jobs),
             prompt: prompt.into(),
+            media: Arc::default(),
             choices: 1,
             sampling: SamplingParams::default(),
             stop: StopConditions {

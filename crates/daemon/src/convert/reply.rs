@@ -161,7 +161,7 @@ pub(crate) fn model_status(view: &ModelView) -> v1::ModelStatus {
         status.context_tokens_max = narrow(worker.context_tokens_max);
         status.weights_bytes = worker.memory.weights_bytes;
         status.kv_bytes = worker.memory.kv_bytes;
-        status.kv_type = worker.kv_type.name().to_owned();
+        status.kv_type = worker.kv_type.map_or_else(String::new, |kv_type| kv_type.name().to_owned());
         status.scratch_bytes = worker.memory.scratch_bytes;
         status.loaded_at_unix_ms = worker.loaded_at_unix_ms;
         status.requests_running = narrow(worker.requests_running);

@@ -88,10 +88,9 @@ async fn begin(
     };
     let served = core.models.serving(&wire.model, wanted).await?;
     record.model = Some((served.name.clone(), served.metrics.clone()));
-    served.must_generate()?;
+    let choices_max = served.must_generate()?.sequences_max;
     let ask = request::infer(wire)?;
     // Those of one request never wait for each other: what is asked for at once runs at once.
-    let choices_max = served.config.sequences_max;
     if ask.choices as usize > choices_max {
         let reason = format!(
             "must be at most {choices_max}, which is what this model runs at once (engine.sequences_max), not {}",

@@ -46,7 +46,7 @@ pub(super) async fn tokenize(
     });
     let (ids, text, pieces) = within(by, work).await?;
     // The context's length is 32 bits.
-    let context_tokens_max = served.config.context_tokens_max as u32;
+    let context_tokens_max = served.size.context_tokens_max() as u32;
     Ok(v1::TokenizeResponse { ids, text, context_tokens_max, pieces })
 }
 

@@ -13,8 +13,8 @@ use std::{
 };
 
 use hanzo_engine_kernels::{
-    Activation, AttentionParams, Backend, Batch, DType, KernelError, KvSpec, MatrixShape, MatrixSource,
-    MoeParams, QkvParams, SequenceSpan, StepLimits,
+    Activation, AttentionParams, Backend, Batch, BufferRole, DType, Draws, ExpertParts, KernelError, KvSpec,
+    MatrixShape, MatrixSource, MoeParams, Operands, QkvParams, Rounding, RowSource, SequenceSpan, StepLimits,
 };
 
 use super::random::mix;
@@ -64,6 +64,7 @@ pub(super) struct ScriptedDevice {
     faults: Faults,
     batch: Batch,
     before: Batch,
+    draws: Draws,
     steps: u64,
 }
 
@@ -118,7 +119,14 @@ impl Faults {
 
 impl ScriptedDevice {
     pub(super) fn new(script: Script, faults: Faults) -> Self {
-        Self { script, faults, batch: Batch::default(), before: Batch::default(), steps: 0 }
+        Self {
+            script,
+            faults,
+            batch: Batch::default(),
+            before: Batch::default(),
+            draws: Draws::default(),
+            steps: 0,
+        }
     }
 
     fn ends(&self, how: Ending) -> bool {
@@ -170,11 +178,16 @@ fn copy(from: &[u64], to: &mut [u64]) {
 impl Backend for ScriptedDevice {
     type Matrix = ();
     type Vector = ();
+    type Experts = ();
     type Buffer = Vec<u64>;
     type Kv = Kv;
 
     fn device(&self) -> String {
         "a scripted device".to_owned()
+    }
+
+    fn rounding(&self) -> Rounding {
+        Rounding { operands: Operands::F32, bytes_before_quantised: false }
     }
 
     fn supports(&self, _: DType) -> bool {
@@ -189,11 +202,31 @@ impl Backend for ScriptedDevice {
         Ok(())
     }
 
+    fn experts_bytes(&self, _: &[ExpertParts<MatrixShape>]) -> usize {
+        0
+    }
+
+    fn experts(&self, _: &[ExpertParts<MatrixShape>]) -> Result<(), KernelError> {
+        Ok(())
+    }
+
+    fn pack_expert(&self, _: &mut (), _: &ExpertParts<MatrixSource<'_>>) -> Result<(), KernelError> {
+        Ok(())
+    }
+
+    fn vector_bytes(&self, _: usize) -> usize {
+        0
+    }
+
     fn vector(&self, _: &[f32]) -> Result<(), KernelError> {
         Ok(())
     }
 
-    fn buffer(&self, rows: usize, _: usize) -> Result<Vec<u64>, KernelError> {
+    fn buffer_bytes(&self, _: BufferRole, _: usize, _: usize) -> usize {
+        0
+    }
+
+    fn buffer(&self, _: BufferRole, rows: usize, _: usize) -> Result<Vec<u64>, KernelError> {
         Ok(vec![0; rows])
     }
 
@@ -226,7 +259,8 @@ impl Backend for ScriptedDevice {
     }
 
     fn embed(&mut self, _: &(), _: f32, out: &mut Vec<u64>) {
-        for (row, &token) in out.iter_mut().zip(&self.batch.tokens) {
+        for (row, source) in out.iter_mut().zip(&self.batch.sources) {
+            let RowSource::Token(token) = *source else { unreachable!("this device does not run ahead") };
             *row = mix(token.into(), 1);
         }
     }
@@ -310,6 +344,10 @@ impl Backend for ScriptedDevice {
         Ok(())
     }
 
+    fn draws(&mut self) -> &mut Draws {
+        &mut self.draws
+    }
+
     fn end(&mut self) -> Result<(), KernelError> {
         if self.ends(Ending::FailsLast) { Err(self.failed()) } else { Ok(()) }
     }
@@ -327,16 +365,7 @@ impl Backend for ScriptedDevice {
         unreachable!("only tests of devices write rows")
     }
 
-    fn moe(
-        &mut self,
-        _: &(),
-        _: &[()],
-        _: &[()],
-        _: &MoeParams,
-        _: &Vec<u64>,
-        _: &mut Vec<u64>,
-        _: &mut Vec<u64>,
-    ) {
+    fn moe(&mut self, _: &(), _: &(), _: &MoeParams, _: &Vec<u64>, _: &mut Vec<u64>, _: &mut Vec<u64>) {
         unreachable!("an op of mixtures of experts")
     }
 }

@@ -174,6 +174,7 @@ fn generate(random: &mut Random, config: &EngineConfig) -> Ask {
     Ask::Generate(Job {
         id: JobId(0),
         prompt: tokens(random, prompt).into(),
+        media: [].into(),
         choices,
         sampling,
         stop,

@@ -7,7 +7,7 @@ use hanzo_engine_runtime::{
 };
 
 use super::{device::ScriptedDevice, watched::Simulated};
-use crate::device::Steps;
+use crate::device::{Generator, Steps};
 
 /// What is wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +46,7 @@ impl Simulated for Planted {
     }
 }
 
-impl Steps for Planted {
+impl Generator for Planted {
     fn submit(&mut self, job: &Job) {
         let mut job = job.clone();
         self.came += 1;
@@ -55,6 +55,12 @@ impl Steps for Planted {
         }
         self.unfinished.insert(job.id, job.choices);
         self.inner.submit(&job);
+    }
+}
+
+impl Steps for Planted {
+    fn generator(&mut self) -> Option<&mut dyn Generator> {
+        Some(self)
     }
 
     fn submit_inputs(&mut self, job: &EmbedJob) {

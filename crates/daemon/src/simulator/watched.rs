@@ -29,10 +29,10 @@ use super::{
     device::{Faults, ScriptedDevice},
     story::Story,
 };
-use crate::device::Steps;
+use crate::device::{Generator, Steps};
 
 /// An engine whose books can be looked at.
-pub(super) trait Simulated: Steps {
+pub(super) trait Simulated: Generator {
     /// Panics where they do not balance.
     fn check(&self);
 }
@@ -143,12 +143,18 @@ impl Watched {
     }
 }
 
-impl Steps for Watched {
+impl Generator for Watched {
     fn submit(&mut self, job: &Job) {
         let tokens = (job.prompt.len() + job.stop.max_tokens as usize + 1) as u64 * u64::from(job.choices);
         self.come(job.id, job.priority, job.choices as usize, tokens);
         self.story.tell(|| format!("  job {} in line: {} tokens at most", job.id.0, tokens));
         self.inner.submit(job);
+    }
+}
+
+impl Steps for Watched {
+    fn generator(&mut self) -> Option<&mut dyn Generator> {
+        Some(self)
     }
 
     fn submit_inputs(&mut self, job: &EmbedJob) {

@@ -10,11 +10,11 @@ use std::{
 
 use hanzo_engine_kernels::KernelError;
 use hanzo_engine_runtime::{
-    EmbedJob, EngineConfig, EngineStats, Event, Job, JobId, LoadError, Opened, StepError, StepReport,
-    engine::EngineMemory,
+    EmbedJob, EncoderConfig, EngineConfig, EngineStats, Event, JobId, LoadError, ModelFiles, Opened,
+    StepError, StepReport, encoder::EncoderFiles, engine::EngineMemory,
 };
 
-use crate::device::{Cpu, Device, Sides, Steps};
+use crate::device::{Cpu, Device, EngineSize, Generator, Sides, Steps};
 
 /// What the next steps of the engines do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,26 +62,30 @@ impl Device for DemoDevice {
         self.cpu.describe()
     }
 
-    fn memory(&self, files: &Opened, config: &EngineConfig) -> EngineMemory {
-        self.cpu.memory(files, config)
+    fn decoder_memory(&self, files: &ModelFiles, config: &EngineConfig) -> EngineMemory {
+        self.cpu.decoder_memory(files, config)
+    }
+
+    fn encoder_memory(&self, files: &EncoderFiles, config: &EncoderConfig) -> EngineMemory {
+        self.cpu.encoder_memory(files, config)
     }
 
     fn build(
         &self,
         files: &Opened,
         sides: Sides,
-        config: EngineConfig,
+        size: EngineSize,
         progress: &mut dyn FnMut(f32),
     ) -> Result<Box<dyn Steps>, LoadError> {
         let number = self.builds.fetch_add(1, Relaxed) + 1;
-        let inner = self.cpu.build(files, sides, config, progress)?;
+        let inner = self.cpu.build(files, sides, size, progress)?;
         Ok(Box::new(DemoEngine { inner, conduct: self.conduct.clone(), number }))
     }
 }
 
 impl Steps for DemoEngine {
-    fn submit(&mut self, job: &Job) {
-        self.inner.submit(job);
+    fn generator(&mut self) -> Option<&mut dyn Generator> {
+        self.inner.generator()
     }
 
     fn submit_inputs(&mut self, job: &EmbedJob) {

@@ -3,10 +3,14 @@
 use std::sync::Arc;
 
 use hanzo_engine_kernels::cpu::{CpuBackend, CpuBuffer, ThreadPool, Tier};
-use hanzo_engine_kernels::{BLOCK_TOKENS, Backend, Batch, BufferRole, HeadShape, SequenceSpan, StepLimits};
+use hanzo_engine_kernels::{
+    BLOCK_TOKENS, Backend, Batch, BufferRole, HeadShape, RowSource, SequenceSpan, StepLimits,
+};
 
 /// Rows of a prefill step.
 pub(crate) const PREFILL: usize = 512;
+/// Rows whose tokens are drawn.
+pub(crate) const LOGIT_ROWS: usize = 8;
 /// The longest context.
 pub(crate) const CONTEXT: usize = 4096;
 /// Those of Qwen3-0.6B.
@@ -30,7 +34,7 @@ pub(crate) fn backend_for(heads: HeadShape, rows: usize, sequences: usize) -> Cp
     let limits = StepLimits {
         rows,
         sequences,
-        logit_rows: 1,
+        logit_rows: LOGIT_ROWS,
         context: CONTEXT,
         width: HEADS.qkv_width().max(heads.qkv_width()),
         vocab: 1,
@@ -47,8 +51,9 @@ pub(crate) fn batch(rows: usize, context: usize) -> Batch {
     let first = (context - rows) as u32;
     let span = SequenceSpan { row_first: 0, rows: rows as u32, context: context as u32, table_first: 0 };
     Batch {
-        tokens: vec![0; rows],
+        sources: vec![RowSource::Token(0); rows],
         positions: (first..context as u32).collect(),
+        axes: Vec::new(),
         types: Vec::new(),
         slots: (first..context as u32).collect(),
         sequences: vec![span],
@@ -62,7 +67,7 @@ pub(crate) fn whole(lengths: &[usize]) -> Batch {
     let mut batch = Batch::default();
     for &length in lengths {
         let (row_first, rows) = (batch.rows() as u32, length as u32);
-        batch.tokens.extend(0..rows);
+        batch.sources.extend((0..rows).map(RowSource::Token));
         batch.positions.extend(0..rows);
         batch.sequences.push(SequenceSpan { row_first, rows, context: rows, table_first: 0 });
     }

@@ -12,6 +12,7 @@ mod bed;
 mod matmul;
 mod moe;
 mod rows;
+mod sample;
 mod self_attention;
 
 use std::time::Duration;
@@ -34,5 +35,6 @@ fn main() {
     rows::norms(&mut criterion);
     rows::layer_norms(&mut criterion);
     rows::rope(&mut criterion);
+    sample::draws(&mut criterion);
     criterion.final_summary();
 }

@@ -89,7 +89,7 @@ pub(crate) fn rope(criterion: &mut Criterion) {
         q_norm: Some(&norm),
         k_norm: Some(&norm),
         norm_eps: 1e-6,
-        rope: Some(Rope { kind: RopeKind::Neox, inv_freq: &inv_freq, magnitude: 1.0 }),
+        rope: Some(Rope { kind: RopeKind::Neox, inv_freq: &inv_freq, magnitude: 1.0, axes: None }),
     };
     let mut qkv = bed::filled(&mut backend, bed::PREFILL, bed::HEADS.qkv_width());
     let mut group = criterion.benchmark_group("rope");

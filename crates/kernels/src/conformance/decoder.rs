@@ -8,7 +8,7 @@ use super::weights::{Weights, supported};
 use crate::reference::ReferenceBackend;
 use crate::{
     Activation, AttentionParams, Backend, Batch, BufferRole, DType, HeadShape, KvLayout, KvSpec, KvType,
-    QkvParams, Rope, RopeKind, StepLimits,
+    QkvParams, Rope, RopeKind, RowSource, StepLimits,
 };
 
 const LAYERS: usize = 2;
@@ -225,7 +225,12 @@ impl<B: Backend> Packed<B> {
                         device.add_rms_norm(&mut residual, &y, attention_norm, EPS, &mut x);
                     }
                     device.matmul(qkv_weight, Some(bias), &x, &mut qkv);
-                    let rope = Some(Rope { kind: RopeKind::Neox, inv_freq: &self.inv_freq, magnitude: 1.0 });
+                    let rope = Some(Rope {
+                        kind: RopeKind::Neox,
+                        inv_freq: &self.inv_freq,
+                        magnitude: 1.0,
+                        axes: None,
+                    });
                     let (q_norm, k_norm) = (Some(q_norm), Some(k_norm));
                     let params = QkvParams { shape: SHAPE, q_norm, k_norm, norm_eps: EPS, rope };
                     device.rope_to_cache(&mut qkv, &params, &mut kv, i);
@@ -256,9 +261,9 @@ impl<B: Backend> Packed<B> {
 fn tokens(scene: &Scene, step: &[Chunk]) -> Batch {
     let mut batch = scene.batch(step);
     let token = |chunk: &Chunk, position: u32| (chunk.sequence as u32 * 31 + position * 17) % VOCAB as u32;
-    batch.tokens = step
+    batch.sources = step
         .iter()
-        .flat_map(|chunk| (chunk.start..chunk.start + chunk.rows).map(|p| token(chunk, p)))
+        .flat_map(|chunk| (chunk.start..chunk.start + chunk.rows).map(|p| RowSource::Token(token(chunk, p))))
         .collect();
     batch.logit_rows = (0..batch.rows() as u32).collect();
     batch

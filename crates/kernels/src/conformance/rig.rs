@@ -2,7 +2,8 @@
 
 use super::weights::Weights;
 use crate::{
-    Backend, Batch, BufferRole, HeadShape, KernelError, MatrixSource, Rounding, SequenceSpan, StepLimits,
+    Backend, Batch, BufferRole, HeadShape, KernelError, MatrixSource, Rounding, RowSource, SequenceSpan,
+    StepLimits,
 };
 
 /// Rows of every buffer that lie behind the batch and must not change.
@@ -113,8 +114,9 @@ pub(super) fn ok<T>(what: &str, result: Result<T, KernelError>) -> T {
 pub(super) fn rows_batch(tokens: &[u32]) -> Batch {
     let rows = tokens.len() as u32;
     Batch {
-        tokens: tokens.to_vec(),
+        sources: tokens.iter().copied().map(RowSource::Token).collect(),
         positions: (0..rows).collect(),
+        axes: Vec::new(),
         types: Vec::new(),
         slots: (0..rows).collect(),
         sequences: vec![SequenceSpan { row_first: 0, rows, context: rows, table_first: 0 }],
@@ -128,7 +130,7 @@ pub(super) fn whole_batch(lengths: &[u32]) -> Batch {
     let mut batch = Batch::default();
     for &rows in lengths {
         let row_first = batch.rows() as u32;
-        batch.tokens.extend(0..rows);
+        batch.sources.extend((0..rows).map(RowSource::Token));
         batch.positions.extend(0..rows);
         batch.sequences.push(SequenceSpan { row_first, rows, context: rows, table_first: 0 });
     }

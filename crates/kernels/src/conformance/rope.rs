@@ -2,11 +2,11 @@
 
 use super::bounds::{Tally, hold, same_bits};
 use super::random::Random;
-use super::rig::{Rig, ok, whole_batch};
+use super::rig::{Rig, ok, rows_batch, whole_batch};
 use crate::reference::{ReferenceBackend, formulas};
 use crate::{
     AttentionParams, BLOCK_TOKENS, Backend, Batch, EncoderOps, HeadShape, KvLayout, KvSpec, KvType,
-    QkvParams, Rope, RopeKind, Rounding, SequenceSpan, StepLimits,
+    QkvParams, Rope, RopeAxes, RopeKind, Rounding, RowSource, SequenceSpan, StepLimits,
 };
 
 /// Context and rows of the sequences, each starting a block. All blocks before are block 0, so that positions can be
@@ -227,7 +227,7 @@ pub fn check_rope<B: EncoderOps>(make: &impl Fn() -> B) {
                         q_norm: q_norm.as_ref(),
                         k_norm: k_norm.as_ref(),
                         norm_eps: EPS,
-                        rope: Some(Rope { kind, inv_freq, magnitude }),
+                        rope: Some(Rope { kind, inv_freq, magnitude, axes: None }),
                     };
                     rig.backend.rope(&mut other, &params(&slow, 1.0));
                     rig.backend.rope(&mut qkv, &params(&inv_freq, magnitude));
@@ -267,6 +267,69 @@ pub fn check_rope<B: EncoderOps>(make: &impl Fn() -> B) {
                     rest = after;
                 }
             }
+        }
+    }
+}
+
+/// Rows with three positions: `rope`, and the queries of `rope_to_cache`, turn each pair by its axis; where the three are equal, with
+/// the bits of one.
+///
+/// # Panics
+/// If a number is out of bounds or a bit differs.
+pub fn check_rope_axes<B: EncoderOps>(make: &impl Fn() -> B) {
+    const ROWS: u32 = 11;
+    let mut random = Random::new(91);
+    let shape = HeadShape { heads: 2, kv_heads: 1, head_dim: 40 };
+    let (width, q_width) = (shape.qkv_width(), shape.q_width());
+    let inv_freq: Vec<f32> = (0..18).map(|pair| 0.9f32.powi(pair)).collect();
+    for (index, kind) in [RopeKind::Neox, RopeKind::Interleaved].into_iter().cycle().take(4).enumerate() {
+        let axes = RopeAxes { sections: [8, 6, 4], interleaved: index >= 2 };
+        let what = format!("rope by three positions, {kind:?}, {axes:?}");
+        let limits = StepLimits { rows: ROWS as usize, width, heads: shape, ..LIMITS };
+        let mut rig = Rig::new(make(), &limits);
+        let frequencies = rig.vector(&inv_freq);
+        let rounding = rig.backend.rounding();
+        let mut x = random.normals(ROWS as usize * width);
+        hold(rounding, &mut x);
+        let layers = vec![KvLayout::Heads { kv_heads: 1, head_dim: 40, window: None }];
+        let spec = KvSpec { layers, blocks: 1, kv_type: KvType::F16 };
+        let mut kv = ok("kv", rig.backend.kv(&spec));
+        let mut run = |positions: Vec<[u32; 3]>, axes: Option<RopeAxes>| {
+            let rope = Some(Rope { kind, inv_freq: &frequencies, magnitude: 1.25, axes });
+            let params = QkvParams { shape, q_norm: None, k_norm: None, norm_eps: 1e-6, rope };
+            let mut qkv = [rig.upload(&x, width), rig.upload(&x, width)];
+            let whole = Batch { axes: positions.clone(), ..whole_batch(&[ROWS]) };
+            rig.step(&whole, |rig| rig.backend.rope(&mut qkv[0], &params));
+            let cached = Batch { axes: positions, ..rows_batch(&[0; ROWS as usize]) };
+            rig.step(&cached, |rig| rig.backend.rope_to_cache(&mut qkv[1], &params, &mut kv, 0));
+            qkv.map(|buffer| rig.download(&what, &buffer, ROWS as usize, width))
+        };
+        let places: Vec<[u32; 3]> =
+            (0..ROWS).map(|_| std::array::from_fn(|_| random.below(90) as u32)).collect();
+        let found = run(places.clone(), Some(axes));
+        let mut tally = Tally::of_operands(what.clone(), rounding);
+        for (row, places) in places.iter().enumerate() {
+            let mut expected = x[row * width..][..width].to_vec();
+            for head in expected[..q_width + 40].chunks_exact_mut(40) {
+                let position = |pair: usize| places[axes.of_pair(pair)];
+                formulas::rotate_by(head, kind, &inv_freq, 1.25, position);
+            }
+            for col in 0..q_width + 40 {
+                let (head, element) = (col / 40 * 40, col % 40);
+                let slack = turn_slack(Some((kind, &inv_freq)), &expected[head..], element, 90);
+                tally.see((row, col), found[0][row * width + col], expected[col], 0.0, slack);
+                if col < q_width {
+                    tally.see((row, col), found[1][row * width + col], expected[col], 0.0, slack);
+                }
+            }
+        }
+        tally.finish();
+        let queries = |rows: &[f32]| -> Vec<f32> {
+            rows.chunks_exact(width).flat_map(|row| row[..q_width].iter().copied()).collect()
+        };
+        let (text, plain) = (run((0..ROWS).map(|at| [at; 3]).collect(), Some(axes)), run(Vec::new(), None));
+        for (text, plain) in text.iter().zip(&plain) {
+            same_bits(&what, &queries(text), &queries(plain), q_width);
         }
     }
 }
@@ -332,6 +395,7 @@ fn run<B: Backend>(
             kind: *kind,
             inv_freq,
             magnitude: *magnitude,
+            axes: None,
         }),
     };
     let attention = |window| AttentionParams {
@@ -344,8 +408,9 @@ fn run<B: Backend>(
 
     let mut first = rig.upload(first_block, width);
     let opening = Batch {
-        tokens: vec![0; BLOCK_TOKENS],
+        sources: vec![RowSource::Token(0); BLOCK_TOKENS],
         positions: (0..16).collect(),
+        axes: Vec::new(),
         types: Vec::new(),
         slots: (0..16).collect(),
         sequences: vec![SequenceSpan { row_first: 0, rows: 16, context: 16, table_first: 0 }],
@@ -389,7 +454,7 @@ fn batch(order: &[usize]) -> Batch {
             table_first: batch.block_tables.len() as u32,
         });
         for position in context - rows..context {
-            batch.tokens.push(0);
+            batch.sources.push(RowSource::Token(0));
             batch.positions.push(position);
             batch.slots.push(block(position as usize / BLOCK_TOKENS) * BLOCK_TOKENS as u32 + position % 16);
         }

@@ -7,7 +7,7 @@ use super::random::Random;
 use super::rig::Rig;
 use crate::{
     AttentionParams, BLOCK_TOKENS, Backend, Batch, HeadShape, KvLayout, KvSpec, KvType, Operands, QkvParams,
-    Rounding, SequenceSpan, StepLimits,
+    Rounding, RowSource, SequenceSpan, StepLimits,
 };
 
 /// One sequence of a scene.
@@ -119,7 +119,7 @@ impl Scene {
             });
             for position in chunk.start..context {
                 let (block, offset) = (position as usize / BLOCK_TOKENS, position % BLOCK_TOKENS as u32);
-                batch.tokens.push(position);
+                batch.sources.push(RowSource::Token(position));
                 batch.positions.push(position);
                 batch.slots.push(sequence.blocks[block] * BLOCK_TOKENS as u32 + offset);
             }

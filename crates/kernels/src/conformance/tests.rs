@@ -102,6 +102,26 @@ fn faulty_matrices_are_caught() {
 }
 
 #[test]
+fn faulty_draws_are_caught() {
+    caught! {
+        TemperatureIgnored by check_sample: "sample of";
+        TopKIgnored by check_sample: "sample of";
+        TopPIgnored by check_sample: "sample of";
+        MinPIgnored by check_sample: "sample of";
+        UniformOfFirstRow by check_sample: "sample of";
+        AdjustmentsReversed by check_sample: "sample of";
+        RuledOutAdjusted by check_sample: "sample of";
+        LogprobsAdjusted by check_sample: "log probabilities";
+        NanDrawn by check_sample: "sample of";
+        LastOfEquals by check_sample: "sample of";
+        AxesIgnored by check_rope_axes: "rope by three positions";
+        AxesNextTurned by check_rope_axes: "rope by three positions";
+        NextRowSampled by check_row_sources: "rows of every source";
+        WrittenRowEmbedded by check_row_sources: "rows of every source";
+    }
+}
+
+#[test]
 fn faulty_experts_are_caught() {
     caught! {
         GeluSwapped by check_moe: "activation: Gelu";

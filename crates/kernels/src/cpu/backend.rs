@@ -5,21 +5,21 @@ mod encoder;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::activations::{Activations, Input};
-use super::aligned::Aligned;
-use super::attention::{self, AttentionJob, AttentionLimits, AttentionScratch};
+use super::activations::Input;
+use super::aligned::{Aligned, Shared};
+use super::attention::{self, AttentionJob, AttentionLimits};
 use super::kv::CpuKv;
-use super::matmul::{Groups, PanelScratch, Plan, Product};
+use super::matmul::{Groups, Product};
 use super::matrix::{CpuMatrix, PanelKind, Segment, packed_bytes, unpack_row};
 use super::moe::{self, CpuExperts, MoeJob, MoeScratch};
 use super::norm;
 use super::pool::{ThreadPool, Turn};
-use super::rope::{self, QkvJob, RopeTables, Rotation};
-use super::self_attention::SelfAttentionScratch;
+use super::rope::{self, QkvJob, Rotation};
+use super::scratch::Scratch;
 use super::tier::Tier;
 use crate::{
-    Activation, AttentionParams, Backend, Batch, BufferRole, DType, ExpertParts, KernelError, KvSpec,
-    MatrixShape, MatrixSource, MoeParams, Operands, QkvParams, Rope, Rounding, StepLimits,
+    Activation, AttentionParams, Backend, Batch, BufferRole, DType, Draws, ExpertParts, KernelError, KvSpec,
+    MatrixShape, MatrixSource, MoeParams, Operands, QkvParams, Rope, Rounding, SampleSpecs, StepLimits,
 };
 
 /// Decoder steps on the processor's cores. Between `begin` and `end` it holds a turn of its pool, so models that
@@ -32,6 +32,9 @@ pub struct CpuBackend {
     /// Held while a step is open.
     turn: Option<Turn>,
     batch: Batch,
+    tokens: Vec<Option<u32>>, // (rows); none where the host writes the row
+    draws: Draws,
+    lookahead: usize,
     written: Vec<u32>, // scratch of `Batch::check`
 }
 
@@ -51,24 +54,13 @@ pub struct CpuBuffer {
     data: Aligned<f32>,
 }
 
-/// All that a step needs beside its buffers, made by `reserve`.
-#[derive(Debug)]
-struct Scratch {
-    limits: StepLimits,
-    activations: Activations,
-    plan: Plan,
-    panels: Vec<PanelScratch>, // one a thread
-    moe: MoeScratch,
-    rope: RopeTables,
-    attention: AttentionScratch,
-    self_attention: SelfAttentionScratch,
-}
-
 /// An open step: what the ops work with.
 struct Step<'a> {
     tier: Tier,
     turn: &'a mut Turn,
     batch: &'a Batch,
+    tokens: &'a [Option<u32>],
+    draws: &'a mut Draws,
     scratch: &'a mut Scratch,
 }
 
@@ -79,7 +71,23 @@ impl CpuBackend {
     /// If this processor does not have the tier ([`Tier::is_available`]).
     pub fn new(pool: Arc<ThreadPool>, tier: Tier) -> CpuBackend {
         assert!(tier.is_available(), "this processor has no {tier}");
-        CpuBackend { pool, tier, scratch: None, turn: None, batch: Batch::default(), written: Vec::new() }
+        CpuBackend {
+            pool,
+            tier,
+            scratch: None,
+            turn: None,
+            batch: Batch::default(),
+            tokens: Vec::new(),
+            draws: Draws::default(),
+            lookahead: 0,
+            written: Vec::new(),
+        }
+    }
+
+    /// Has the host make one step more before it hears what this one has drawn, as with a device that computes on its own.
+    /// There is nothing to gain: the host's thread computes. It is for tests of hosts.
+    pub fn with_lookahead(self) -> CpuBackend {
+        CpuBackend { lookahead: 1, ..self }
     }
 
     /// The open step.
@@ -90,7 +98,14 @@ impl CpuBackend {
         let (Some(turn), Some(scratch)) = (&mut self.turn, &mut self.scratch) else {
             panic!("an op outside a step: reserve once, then begin each step");
         };
-        Step { tier: self.tier, turn, batch: &self.batch, scratch }
+        Step {
+            tier: self.tier,
+            turn,
+            batch: &self.batch,
+            tokens: &self.tokens,
+            draws: &mut self.draws,
+            scratch,
+        }
     }
 
     fn attention_limits(&self, limits: &StepLimits) -> AttentionLimits {
@@ -152,46 +167,8 @@ fn table_row(table: &CpuMatrix, row: usize) -> (&Segment, usize) {
 
 impl CpuVector {
     fn rotation<'a>(rope: &Rope<'a, CpuVector>) -> Rotation<'a> {
-        let Rope { kind, inv_freq, magnitude } = *rope;
-        Rotation { kind, inv_freq: &inv_freq.values, id: inv_freq.id, magnitude }
-    }
-}
-
-impl Scratch {
-    fn bytes(tier: Tier, limits: &StepLimits, attention: &AttentionLimits) -> usize {
-        Activations::bytes(tier, MoeScratch::columns(limits), limits.width, limits.logit_rows)
-            .saturating_add(Plan::bytes(limits.experts))
-            .saturating_add(MoeScratch::bytes(limits))
-            .saturating_add(attention.threads * PanelScratch::BYTES)
-            .saturating_add(RopeTables::bytes(limits.rows, limits.heads.head_dim))
-            .saturating_add(attention.bytes())
-            .saturating_add(SelfAttentionScratch::bytes(
-                limits.heads.head_dim,
-                limits.sequences,
-                attention.threads,
-            ))
-    }
-
-    fn new(tier: Tier, limits: &StepLimits, attention: &AttentionLimits) -> Result<Scratch, KernelError> {
-        Ok(Scratch {
-            limits: *limits,
-            activations: Activations::new(
-                tier,
-                MoeScratch::columns(limits),
-                limits.width,
-                limits.logit_rows,
-            )?,
-            plan: Plan::new(limits.experts)?,
-            panels: (0..attention.threads).map(|_| PanelScratch::new()).collect::<Result<_, _>>()?,
-            moe: MoeScratch::new(limits)?,
-            rope: RopeTables::new(limits.rows, limits.heads.head_dim)?,
-            attention: AttentionScratch::new(attention)?,
-            self_attention: SelfAttentionScratch::new(
-                limits.heads.head_dim,
-                limits.sequences,
-                attention.threads,
-            )?,
-        })
+        let Rope { kind, inv_freq, magnitude, axes } = *rope;
+        Rotation { kind, inv_freq: &inv_freq.values, id: inv_freq.id, magnitude, axes }
     }
 }
 
@@ -289,8 +266,10 @@ impl Backend for CpuBackend {
         assert!(self.scratch.is_none(), "reserve is called once");
         self.scratch = Some(Scratch::new(self.tier, limits, &self.attention_limits(limits))?);
         let table = limits.sequences.saturating_mul(limits.context.div_ceil(crate::BLOCK_TOKENS));
-        self.batch.tokens.reserve(limits.rows);
+        self.batch.sources.reserve(limits.rows);
+        self.tokens.reserve(limits.rows);
         self.batch.positions.reserve(limits.rows);
+        self.batch.axes.reserve(limits.rows);
         self.batch.types.reserve(limits.rows);
         self.batch.slots.reserve(limits.rows);
         self.batch.sequences.reserve(limits.sequences);
@@ -306,8 +285,12 @@ impl Backend for CpuBackend {
         // What every op relies on when it writes rows and slots from several threads.
         batch.check(&scratch.limits, &mut self.written);
         scratch.rope.clear();
-        self.batch.tokens.clone_from(&batch.tokens);
+        self.batch.sources.clone_from(&batch.sources);
+        self.tokens.clear();
+        self.tokens.extend(batch.tokens(&self.draws));
+        self.draws.begin();
         self.batch.positions.clone_from(&batch.positions);
+        self.batch.axes.clone_from(&batch.axes);
         self.batch.types.clone_from(&batch.types);
         self.batch.slots.clone_from(&batch.slots);
         self.batch.sequences.clone_from(&batch.sequences);
@@ -320,15 +303,15 @@ impl Backend for CpuBackend {
     fn embed(&mut self, table: &CpuMatrix, scale: f32, out: &mut CpuBuffer) {
         let step = self.step();
         out.check(step.batch.rows(), table.cols(), "out");
-        let tokens = &step.batch.tokens;
+        let tokens = step.tokens;
         let cols = table.cols();
         let shared = out.data.shared();
         step.turn.run(tokens.len(), (1 << 14) / cols.max(1) + 1, &|_, range| {
             for row in range {
-                let token = tokens[row] as usize;
+                let Some(token) = tokens[row] else { continue };
                 // SAFETY: the buffer holds the row (checked above), which is in one range of one thread.
                 let out = unsafe { std::slice::from_raw_parts_mut(shared.get().add(row * cols), cols) };
-                let (segment, row) = table_row(table, token);
+                let (segment, row) = table_row(table, token as usize);
                 unpack_row(segment, row, scale, 0, out);
             }
         });
@@ -463,6 +446,41 @@ impl Backend for CpuBackend {
         // SAFETY: `gather` has put that many rows of the matrix's inputs there.
         unsafe { step.product().store(head, None, None, input, out) };
         Ok(())
+    }
+
+    /// Rows are drawn side by side, each by one thread.
+    fn sample(
+        &mut self,
+        head: &CpuMatrix,
+        x: &CpuBuffer,
+        specs: &SampleSpecs,
+        room: &mut [f32],
+    ) -> Result<(), KernelError> {
+        self.logits(head, x, room)?;
+        let step = self.step();
+        let (rows, vocab) = (step.batch.logit_rows.len(), head.rows());
+        assert_eq!(specs.rows.len(), rows, "a spec for each logit row");
+        let (draws, logits) = (Shared::new(step.draws.rows(rows)), Shared::new(room));
+        step.turn.run(rows, 1, &|_, range| {
+            for row in range {
+                // SAFETY: there is a draw for each row, and a row of logits, as `logits` has checked; a row is in one range of
+                // one thread.
+                let (draw, logits) = unsafe {
+                    let logits = std::slice::from_raw_parts_mut(logits.get().add(row * vocab), vocab);
+                    (&mut *draws.get().add(row), logits)
+                };
+                draw.make(specs, row, logits);
+            }
+        });
+        Ok(())
+    }
+
+    fn draws(&mut self) -> &mut Draws {
+        &mut self.draws
+    }
+
+    fn lookahead(&self) -> usize {
+        self.lookahead
     }
 
     fn end(&mut self) -> Result<(), KernelError> {

@@ -25,6 +25,7 @@ mod moe;
 mod norm;
 mod pool;
 mod rope;
+mod scratch;
 mod self_attention;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod split;

@@ -8,11 +8,14 @@ use super::lanes::{Kernel, Lanes, dispatch};
 use super::norm::{rms_factor, scale};
 use super::pool::Turn;
 use super::tier::Tier;
-use crate::{BLOCK_TOKENS, Batch, HeadShape, KernelError, KvType, RopeKind};
+use crate::{BLOCK_TOKENS, Batch, HeadShape, KernelError, KvType, RopeAxes, RopeKind};
 
 /// Tables kept through a step: local and global layers differ in at most their frequencies.
 const TABLES: usize = 2;
 const LANES: usize = 16;
+
+/// The frequencies' id, the magnitude's bits, and which positions turn.
+type TableKey = (u64, u32, Option<RopeAxes>);
 
 /// Cosines and sines of the step's rows.
 #[derive(Debug)]
@@ -24,8 +27,8 @@ pub(super) struct RopeTables {
 
 #[derive(Debug)]
 struct Table {
-    /// The frequencies' id and the magnitude's bits, once computed for the open step.
-    key: Option<(u64, u32)>,
+    /// What it is of, once computed for the open step.
+    key: Option<TableKey>,
     turns: Aligned<f32>, // (rows, 2, pairs): cosines, then sines, times magnitude
 }
 
@@ -50,7 +53,7 @@ impl RopeTables {
     }
 
     /// The table for a key, and whether it has yet to be computed.
-    fn table(&mut self, key: (u64, u32)) -> (&mut Aligned<f32>, bool) {
+    fn table(&mut self, key: TableKey) -> (&mut Aligned<f32>, bool) {
         let known = self.tables.iter().position(|table| table.key == Some(key));
         let index = known.unwrap_or_else(|| {
             self.next = (self.next + 1) % TABLES;
@@ -71,7 +74,7 @@ impl RopeTables {
         assert!(2 * pairs <= head_dim, "rotary embedding of {pairs} pairs on a head of {head_dim}");
         assert!(head_dim <= self.width, "heads wider than the step limits");
         let (turns, fresh) = match &job.rotation {
-            Some(rotation) => self.table((rotation.id, rotation.magnitude.to_bits())),
+            Some(rotation) => self.table((rotation.id, rotation.magnitude.to_bits(), rotation.axes)),
             None => (&mut self.tables[0].turns, false),
         };
         assert!(turns.len() >= rows * 2 * pairs, "more rows than the step limits");
@@ -87,6 +90,7 @@ pub(super) struct Rotation<'a> {
     /// Tells one table of frequencies from another.
     pub(super) id: u64,
     pub(super) magnitude: f32,
+    pub(super) axes: Option<RopeAxes>,
 }
 
 /// What `rope` does to rows of `[q | k | v]`.
@@ -310,7 +314,7 @@ pub(super) fn rope_to_cache(
                 let turns = turns.get().add(row * 2 * pairs);
                 if fresh && let Some(rotation) = &job.rotation {
                     let turns = std::slice::from_raw_parts_mut(turns, 2 * pairs);
-                    fill(rotation, batch.positions[row], turns);
+                    fill(rotation, batch, row, turns);
                 }
                 let row = QkvRow {
                     job,
@@ -366,7 +370,7 @@ pub(super) fn rope(
             unsafe {
                 let turns = turns.get().add(row * 2 * pairs);
                 if fresh && let Some(rotation) = &job.rotation {
-                    fill(rotation, batch.positions[row], std::slice::from_raw_parts_mut(turns, 2 * pairs));
+                    fill(rotation, batch, row, std::slice::from_raw_parts_mut(turns, 2 * pairs));
                 }
                 dispatch(tier, TurnedRow { job, row: qkv.get().add(row * width), turns });
             }
@@ -379,10 +383,12 @@ fn grain(width: usize) -> usize {
     (1 << 13) / width.max(1) + 1
 }
 
-/// Cosines, then sines, of one position. The angle is a product in f32, as models are trained with.
-fn fill(rotation: &Rotation<'_>, position: u32, turns: &mut [f32]) {
+/// Cosines, then sines, of one row's positions. The angle is a product in f32, as models are trained with.
+fn fill(rotation: &Rotation<'_>, batch: &Batch, row: usize, turns: &mut [f32]) {
     let (cosines, sines) = turns.split_at_mut(rotation.inv_freq.len());
-    for ((cosine, sine), frequency) in cosines.iter_mut().zip(sines).zip(rotation.inv_freq) {
+    let turned = cosines.iter_mut().zip(sines).zip(rotation.inv_freq).enumerate();
+    for (pair, ((cosine, sine), frequency)) in turned {
+        let position = batch.turn_position(row, rotation.axes, pair);
         let (sin, cos) = f64::from(position as f32 * frequency).sin_cos();
         *cosine = (cos * f64::from(rotation.magnitude)) as f32;
         *sine = (sin * f64::from(rotation.magnitude)) as f32;

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use super::{CpuBackend, TIER_VARIABLE, ThreadPool, Tier};
 use crate::quant::quantize_row;
 use crate::{
-    Backend, Batch, BufferRole, DType, HeadShape, KernelError, MatrixShape, MatrixSource, SequenceSpan,
-    StepLimits, conformance,
+    Backend, Batch, BufferRole, DType, HeadShape, KernelError, MatrixShape, MatrixSource, RowSource,
+    SequenceSpan, StepLimits, conformance,
 };
 
 #[test]
@@ -103,8 +103,9 @@ fn product(
     backend.write_rows(&mut input, 0, x)?;
     let count = rows as u32;
     backend.begin(&Batch {
-        tokens: vec![0; rows],
+        sources: vec![RowSource::Token(0); rows],
         positions: (0..count).collect(),
+        axes: Vec::new(),
         types: Vec::new(),
         slots: (0..count).collect(),
         sequences: vec![SequenceSpan { row_first: 0, rows: count, context: count, table_first: 0 }],

@@ -2,7 +2,8 @@
 
 use super::{ReferenceBackend, ReferenceBuffer, ReferenceMatrix, formulas};
 use crate::{
-    Activation, EncoderOps, HeadShape, LayerNormParams, PositionBias, QkvParams, RowIds, SelfAttentionParams,
+    Activation, Batch, EncoderOps, HeadShape, LayerNormParams, PositionBias, QkvParams, RowIds,
+    SelfAttentionParams,
 };
 
 impl EncoderOps for ReferenceBackend {
@@ -96,11 +97,11 @@ impl EncoderOps for ReferenceBackend {
         let batch = self.step();
         let HeadShape { heads, kv_heads, head_dim } = params.shape;
         qkv.check(batch.rows(), params.shape.qkv_width(), "qkv");
-        for (row, &position) in batch.positions.iter().enumerate() {
+        for row in 0..batch.rows() {
             let all = qkv.row_mut(row).chunks_exact_mut(head_dim).enumerate();
             for (index, head) in all.take(heads + kv_heads) {
                 let norm = if index < heads { params.q_norm } else { params.k_norm };
-                prepare(head, norm, params, position);
+                prepare(head, norm, params, (batch, row));
             }
         }
     }
@@ -150,7 +151,7 @@ pub(super) fn prepare(
     head: &mut [f32],
     norm: Option<&Vec<f32>>,
     params: &QkvParams<'_, Vec<f32>>,
-    position: u32,
+    (batch, row): (&Batch, usize),
 ) {
     if let Some(weight) = norm {
         assert_eq!(weight.len(), head.len(), "a head's norm has one weight an element");
@@ -158,7 +159,8 @@ pub(super) fn prepare(
         formulas::rms_norm(&x, weight, params.norm_eps, head);
     }
     if let Some(rope) = &params.rope {
-        formulas::rotate(head, rope.kind, rope.inv_freq, rope.magnitude, position);
+        let position = |pair| batch.turn_position(row, rope.axes, pair);
+        formulas::rotate_by(head, rope.kind, rope.inv_freq, rope.magnitude, position);
     }
 }
 

@@ -41,6 +41,17 @@ pub fn layer_norm(x: &[f32], weight: &[f32], bias: Option<&[f32]>, eps: f32, out
 /// Turns pair i of a head by `position * inv_freq[i]` radians, a product in f32 as models are trained with:
 /// `(a, b)` becomes `magnitude * (a cos - b sin, a sin + b cos)`. Elements past `2 * inv_freq.len()` stay.
 pub fn rotate(head: &mut [f32], kind: RopeKind, inv_freq: &[f32], magnitude: f32, position: u32) {
+    rotate_by(head, kind, inv_freq, magnitude, |_| position);
+}
+
+/// As [`rotate`], each pair by a position of its own.
+pub fn rotate_by(
+    head: &mut [f32],
+    kind: RopeKind,
+    inv_freq: &[f32],
+    magnitude: f32,
+    position: impl Fn(usize) -> u32,
+) {
     let pairs = inv_freq.len();
     assert!(2 * pairs <= head.len(), "rotary embedding of {pairs} pairs on a head of {}", head.len());
     for (i, inv_freq) in inv_freq.iter().enumerate() {
@@ -48,7 +59,7 @@ pub fn rotate(head: &mut [f32], kind: RopeKind, inv_freq: &[f32], magnitude: f32
             RopeKind::Neox => (i, i + pairs),
             RopeKind::Interleaved => (2 * i, 2 * i + 1),
         };
-        let (sin, cos) = f64::from(position as f32 * inv_freq).sin_cos();
+        let (sin, cos) = f64::from(position(i) as f32 * inv_freq).sin_cos();
         let (a, b) = (f64::from(head[first]), f64::from(head[second]));
         head[first] = (f64::from(magnitude) * (a * cos - b * sin)) as f32;
         head[second] = (f64::from(magnitude) * (a * sin + b * cos)) as f32;

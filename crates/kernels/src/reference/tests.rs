@@ -2,7 +2,7 @@
 
 use super::formulas::{activate, attend, dot, rms_norm, rotate, route, score};
 use super::*;
-use crate::{ExpertScoring, KvType, Rope, RopeKind};
+use crate::{ExpertScoring, KvType, Rope, RopeKind, RowSource};
 
 fn close(found: &[f32], expected: &[f32]) {
     assert_eq!(found.len(), expected.len());
@@ -157,8 +157,9 @@ fn ready(heads: HeadShape) -> ReferenceBackend {
 fn prompt(rows: u32) -> Batch {
     let blocks: Vec<u32> = (1..=rows.div_ceil(16)).rev().collect();
     Batch {
-        tokens: (0..rows).collect(),
+        sources: (0..rows).map(RowSource::Token).collect(),
         positions: (0..rows).collect(),
+        axes: Vec::new(),
         types: Vec::new(),
         slots: (0..rows).map(|p| blocks[p as usize / 16] * 16 + p % 16).collect(),
         sequences: vec![SequenceSpan { row_first: 0, rows, context: rows, table_first: 0 }],
@@ -283,7 +284,7 @@ fn rope_to_cache_norms_turns_and_stores() {
     let mut batch = prompt(1);
     batch.positions = vec![3];
     let frequency = vec![std::f32::consts::FRAC_PI_2];
-    let rope = Rope { kind: RopeKind::Neox, inv_freq: &frequency, magnitude: 1.0 };
+    let rope = Rope { kind: RopeKind::Neox, inv_freq: &frequency, magnitude: 1.0, axes: None };
     let (q_norm, k_norm) = (vec![1.0, 1.0], vec![1.0, 2.0]);
     let params = QkvParams {
         shape: SHAPE,

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use half::{bf16, f16};
 use hanzo_engine_kernels::cpu::{CpuBackend, ThreadPool, Tier};
 use hanzo_engine_kernels::reference::ReferenceBackend;
-use hanzo_engine_kernels::{BLOCK_TOKENS, DType, SequenceSpan};
+use hanzo_engine_kernels::{BLOCK_TOKENS, DType, RowSource, SequenceSpan};
 use safetensors::tensor::{Dtype, TensorView};
 
 use super::*;
@@ -86,21 +86,21 @@ impl<B: Backend> Runner<B> {
         for work in works {
             let first = work.tokens.len() - work.rows;
             batch.sequences.push(SequenceSpan {
-                row_first: batch.tokens.len() as u32,
+                row_first: batch.rows() as u32,
                 rows: work.rows as u32,
                 context: work.tokens.len() as u32,
                 table_first: batch.block_tables.len() as u32,
             });
             for (position, &token) in work.tokens.iter().enumerate().skip(first) {
-                batch.tokens.push(token);
+                batch.sources.push(RowSource::Token(token));
                 batch.positions.push(position as u32);
                 let block = work.blocks[position / BLOCK_TOKENS];
                 batch.slots.push(block * BLOCK_TOKENS as u32 + (position % BLOCK_TOKENS) as u32);
             }
             batch.block_tables.extend(&work.blocks[..work.tokens.len().div_ceil(BLOCK_TOKENS)]);
         }
-        batch.logit_rows = (0..batch.tokens.len() as u32).collect();
-        let mut logits = vec![0.0; batch.tokens.len() * self.decoder.spec().vocab];
+        batch.logit_rows = (0..batch.rows() as u32).collect();
+        let mut logits = vec![0.0; batch.rows() * self.decoder.spec().vocab];
         self.decoder.forward(&mut self.backend, &batch, &mut self.kv, &mut logits).unwrap();
         logits
     }

@@ -46,7 +46,6 @@ impl Model {
                     step_tokens: 300,
                     sequences_max: 16,
                     input_tokens_max: embedder.tokens_max,
-                    weight_type: WeightType::Stored,
                 };
                 let encoder = Encoder::load(&backend, files, WeightType::Stored, &mut |_| ()).unwrap();
                 AnyEngine::Encoder(EncoderEngine::new(backend, encoder, embedder.clone(), config).unwrap())

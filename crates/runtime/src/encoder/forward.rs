@@ -195,6 +195,7 @@ impl<B: EncoderOps> Encoder<B> {
                 kind: spec.ropes[rope].kind,
                 inv_freq: &self.ropes[rope],
                 magnitude: spec.ropes[rope].magnitude,
+                axes: None,
             });
             let heads_normed = spec.qk_norm == QkNorm::Heads;
             if let (QkNorm::Whole, Some(queries), Some(keys)) = (spec.qk_norm, &layer.q_norm, &layer.k_norm) {

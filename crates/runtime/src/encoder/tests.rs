@@ -12,7 +12,7 @@ use std::sync::Arc;
 use hanzo_engine_kernels::EncoderOps;
 use hanzo_engine_kernels::cpu::{CpuBackend, ThreadPool, Tier};
 use hanzo_engine_kernels::reference::ReferenceBackend;
-use hanzo_engine_kernels::{Batch, SequenceSpan};
+use hanzo_engine_kernels::{Batch, RowSource, SequenceSpan};
 use serde_json::Value;
 
 use super::*;
@@ -123,9 +123,9 @@ fn batch_of(texts: &[&Golden]) -> Batch {
     let typed = texts.iter().any(|text| !text.types.is_empty());
     for text in texts {
         let rows = text.tokens.len() as u32;
-        let row_first = batch.tokens.len() as u32;
+        let row_first = batch.rows() as u32;
         batch.sequences.push(SequenceSpan { row_first, rows, context: rows, table_first: 0 });
-        batch.tokens.extend(&text.tokens);
+        batch.sources.extend(text.tokens.iter().copied().map(RowSource::Token));
         batch.positions.extend(0..rows);
         if typed && text.types.is_empty() {
             batch.types.extend(text.tokens.iter().map(|_| 0));

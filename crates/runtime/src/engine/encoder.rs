@@ -9,7 +9,7 @@ use std::{
     sync::Arc,
 };
 
-use hanzo_engine_kernels::{Batch, EncoderOps, KernelError, SequenceSpan};
+use hanzo_engine_kernels::{Batch, EncoderOps, KernelError, RowSource, SequenceSpan};
 
 use super::{EngineMemory, EngineStats, StepReport};
 use crate::{
@@ -32,8 +32,6 @@ pub struct EncoderConfig {
     pub sequences_max: usize,
     /// Tokens of an input.
     pub input_tokens_max: usize,
-    /// How matrices are packed.
-    pub weight_type: WeightType,
 }
 
 impl EncoderConfig {
@@ -74,9 +72,14 @@ impl Waiting {
 }
 
 impl<B: EncoderOps> EncoderEngine<B> {
-    /// What [`EncoderEngine::new`] and the weights it is given take.
-    pub fn memory(backend: &B, files: &EncoderFiles, config: &EncoderConfig) -> EngineMemory {
-        let plan = Encoder::plan(backend, files, config.weight_type);
+    /// What [`EncoderEngine::new`] and the weights it is given take, packed so.
+    pub fn memory(
+        backend: &B,
+        files: &EncoderFiles,
+        weight_type: WeightType,
+        config: &EncoderConfig,
+    ) -> EngineMemory {
+        let plan = Encoder::plan(backend, files, weight_type);
         let EncoderConfig { sequences_max, input_tokens_max, .. } = *config;
         let limits = files.spec.step_limits(config.rows_max(), sequences_max, input_tokens_max);
         let vocabulary = if files.spec.masked_lm.is_some() { VOCABULARY_ROWS * files.spec.vocab } else { 0 };
@@ -273,10 +276,10 @@ fn finish(waiting: &Waiting, readout: Readout, embedder: &Embedder, events: &mut
 fn put(batch: &mut Batch, input: &EmbedInput, knows_types: bool) {
     let (first, rows) = (batch.rows() as u32, input.tokens.len() as u32);
     batch.sequences.push(SequenceSpan { row_first: first, rows, context: rows, table_first: 0 });
-    batch.tokens.extend_from_slice(&input.tokens);
+    batch.sources.extend(input.tokens.iter().copied().map(RowSource::Token));
     batch.positions.extend(0..rows);
     if input.types.is_empty() || !knows_types {
-        batch.types.resize(batch.tokens.len(), 0);
+        batch.types.resize(batch.rows(), 0);
     } else {
         batch.types.extend_from_slice(&input.types);
     }

@@ -1,6 +1,8 @@
 //! The scheduler alone: no weights, every drawn token is the same one.
 
-use std::path::Path;
+use std::{path::Path, sync::Arc};
+
+use hanzo_engine_kernels::{Draws, RowSource};
 
 use super::*;
 use crate::{
@@ -20,7 +22,7 @@ struct Bench {
     pool: BlockPool,
     text: TextModel,
     embedder: Embedder,
-    batch: Batch,
+    step: Step,
     events: Vec<Event>,
     broken: bool, // the first row of logits is not a number
 }
@@ -42,7 +44,7 @@ impl Bench {
             pool: BlockPool::new(blocks, true),
             embedder: opened.embedder(&text.tokenizer, blocks * BLOCK_TOKENS).unwrap(),
             text,
-            batch: Batch::default(),
+            step: Step::default(),
             events: Vec::new(),
             broken: false,
         }
@@ -53,6 +55,7 @@ impl Bench {
         let mut job = Job {
             id: JobId(id),
             prompt: (0..prompt as u32).map(|i| (i + id as u32 * 7) % 4000).collect(),
+            media: Arc::default(),
             choices: 1,
             sampling: SamplingParams { temperature: 0.0, ..SamplingParams::default() },
             stop: StopConditions { max_tokens, ignore_eos: true, ..StopConditions::default() },
@@ -66,43 +69,51 @@ impl Bench {
 
     /// Rows of each sequence in one step, in batch order.
     fn step(&mut self) -> Vec<u32> {
-        self.scheduler.schedule(&mut self.pool, &mut self.batch, &mut self.events);
-        let mut logits = vec![0.0; self.batch.logit_rows.len() * self.text.vocab];
+        self.scheduler.schedule(&mut self.pool, &mut self.step, &mut self.events);
+        self.check_batch();
+        self.scheduler.assume(&mut self.pool);
+        let mut logits = vec![0.0; self.step.draws.rows.len() * self.text.vocab];
         for row in logits.chunks_exact_mut(self.text.vocab) {
             row[TOKEN as usize] = 1.0;
         }
         if self.broken {
             logits[0] = f32::NAN;
         }
-        self.check_batch();
+        let (mut draws, mut drawn) = (Draws::default(), Vec::new());
+        draws.draw(&self.step.draws, &mut logits);
+        let ticket = draws.submit();
+        draws.wait(ticket, &mut drawn);
         // Each row's hidden state says which token it is of.
-        let (tokens, width) = (&self.batch.tokens, self.embedder.hidden);
+        let (sources, width) = (&self.step.batch.sources, self.embedder.hidden);
         let mut read = |first: usize, out: &mut [f32]| {
             for (row, out) in out.chunks_exact_mut(width).enumerate() {
-                out.fill(tokens[first + row] as f32);
+                let RowSource::Token(token) = sources[first + row] else { panic!("a token") };
+                out.fill(token as f32);
             }
             Ok(())
         };
         let mut rows = Vec::new();
         let mut hidden = Hidden { embedder: &self.embedder, read: &mut read, rows: &mut rows };
-        let committed =
-            self.scheduler.commit(&mut logits, &mut hidden, &self.text, &mut self.pool, &mut self.events);
-        committed.unwrap();
-        self.batch.sequences.iter().map(|span| span.rows).collect()
+        let settled = Settled { parts: &self.step.parts, drawn: &mut drawn, hidden: &mut hidden };
+        self.scheduler.settle(settled, &self.text, &mut self.pool, &mut self.events).unwrap();
+        self.step.batch.sequences.iter().map(|span| span.rows).collect()
     }
 
     fn check_batch(&self) {
-        let mut slots = self.batch.slots.clone();
+        let mut slots = self.step.batch.slots.clone();
         slots.sort_unstable();
         slots.dedup();
-        assert_eq!(slots.len(), self.batch.rows(), "two rows write to one slot");
-        for span in &self.batch.sequences {
+        assert_eq!(slots.len(), self.step.batch.rows(), "two rows write to one slot");
+        for span in &self.step.batch.sequences {
             for row in 0..span.rows {
                 let position = (span.context - span.rows + row) as usize;
                 let at = (span.row_first + row) as usize;
-                assert_eq!(self.batch.positions[at] as usize, position);
-                let block = self.batch.blocks(span)[position / BLOCK_TOKENS] as usize;
-                assert_eq!(self.batch.slots[at] as usize, block * BLOCK_TOKENS + position % BLOCK_TOKENS);
+                assert_eq!(self.step.batch.positions[at] as usize, position);
+                let block = self.step.batch.blocks(span)[position / BLOCK_TOKENS] as usize;
+                assert_eq!(
+                    self.step.batch.slots[at] as usize,
+                    block * BLOCK_TOKENS + position % BLOCK_TOKENS
+                );
             }
         }
     }
@@ -408,7 +419,7 @@ fn an_input_that_is_not_a_number_fails_alone() {
     let mut bench = Bench::new(64, |_| ());
     let job = inputs(1, &[4, 4], 0);
     bench.scheduler.submit_inputs(&job, &bench.embedder);
-    bench.scheduler.schedule(&mut bench.pool, &mut bench.batch, &mut bench.events);
+    bench.scheduler.schedule(&mut bench.pool, &mut bench.step, &mut bench.events);
     let width = bench.embedder.hidden;
     let mut read = |first: usize, out: &mut [f32]| {
         let value = if first / 4 == 0 { f32::NAN } else { 1.0 };
@@ -417,9 +428,9 @@ fn an_input_that_is_not_a_number_fails_alone() {
     };
     let mut rows = Vec::new();
     let mut hidden = Hidden { embedder: &bench.embedder, read: &mut read, rows: &mut rows };
-    let committed =
-        bench.scheduler.commit(&mut [], &mut hidden, &bench.text, &mut bench.pool, &mut bench.events);
-    committed.unwrap();
+    bench.scheduler.assume(&mut bench.pool);
+    let settled = Settled { parts: &bench.step.parts, drawn: &mut Vec::new(), hidden: &mut hidden };
+    bench.scheduler.settle(settled, &bench.text, &mut bench.pool, &mut bench.events).unwrap();
     let failed = bench.events.iter().filter(|event| event.kind == EventKind::Failed);
     assert_eq!(failed.map(|event| event.choice).collect::<Vec<_>>(), [0]);
     assert_eq!(computed(&bench.events, 1), [(1, 1.0)]);

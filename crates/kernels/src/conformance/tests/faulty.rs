@@ -4,6 +4,7 @@ mod attention;
 mod encoder;
 mod fault;
 mod moe;
+mod sampling;
 
 pub(super) use fault::Fault;
 
@@ -12,9 +13,9 @@ use half::bf16;
 use crate::quant::{dequantize_row, scale_min};
 use crate::reference::{ReferenceBackend, ReferenceBuffer, ReferenceKv, formulas};
 use crate::{
-    Activation, AttentionParams, BLOCK_TOKENS, Backend, Batch, BufferRole, DType, ExpertParts, KernelError,
-    KvLayout, KvSpec, MatrixShape, MatrixSource, MoeParams, Operands, QkvParams, Rope, RopeKind, Rounding,
-    StepLimits,
+    Activation, AttentionParams, BLOCK_TOKENS, Backend, Batch, BufferRole, DType, Draws, ExpertParts,
+    KernelError, KvLayout, KvSpec, MatrixShape, MatrixSource, MoeParams, Operands, QkvParams, Rope, RopeKind,
+    Rounding, RowSource, SampleSpecs, Sampled, StepLimits,
 };
 
 pub(super) struct Faulty {
@@ -309,6 +310,20 @@ impl Backend for Faulty {
 
     fn begin(&mut self, batch: &Batch) -> Result<(), KernelError> {
         self.batch = batch.clone();
+        let shifted = usize::from(self.fault == Fault::NextRowSampled);
+        let draws = self.inner.draws();
+        for source in &mut self.batch.sources {
+            match *source {
+                RowSource::Sampled(index) => {
+                    let index = if shifted == 1 { (index + 1) % 5 } else { index };
+                    *source = RowSource::Token(draws.token(index));
+                }
+                RowSource::Embedding if self.fault == Fault::WrittenRowEmbedded => {
+                    *source = RowSource::Token(0);
+                }
+                RowSource::Token(_) | RowSource::Embedding => {}
+            }
+        }
         self.open = true;
         if self.fault == Fault::PositionFromRow {
             self.batch.positions = (0..batch.rows() as u32).collect();
@@ -320,9 +335,13 @@ impl Backend for Faulty {
         let MatrixShape { rows, cols, .. } = table[0].shape;
         let scale = if self.fault == Fault::EmbedScaleIgnored { 1.0 } else { scale };
         let skip = usize::from(self.fault == Fault::NextTokenEmbedded);
-        let row = |&token: &u32| &table[0].floats[(token as usize + skip) % rows * cols..][..cols];
-        let values =
-            self.batch.tokens.iter().flat_map(|token| row(token).iter().map(|w| scale * w)).collect();
+        let row = |token: u32| &table[0].floats[(token as usize + skip) % rows * cols..][..cols];
+        let mut values = self.rows_of(out, cols);
+        for (values, source) in values.chunks_exact_mut(cols).zip(&self.batch.sources) {
+            if let RowSource::Token(token) = *source {
+                values.iter_mut().zip(row(token)).for_each(|(value, w)| *value = scale * w);
+            }
+        }
         self.store(out, values);
     }
 
@@ -385,6 +404,7 @@ impl Backend for Faulty {
                     longer.resize(head_dim / 2, 1e-2);
                 }
                 Fault::MagnitudeIgnored => rope.magnitude = 1.0,
+                Fault::AxesIgnored => rope.axes = None,
                 _ => {}
             }
             if !longer.is_empty() {
@@ -479,6 +499,25 @@ impl Backend for Faulty {
             out.copy_from_slice(&self.product(head, None, &rows[row * cols..][..cols]));
         }
         Ok(())
+    }
+
+    fn sample(
+        &mut self,
+        head: &Vec<Part>,
+        x: &ReferenceBuffer,
+        specs: &SampleSpecs,
+        room: &mut [f32],
+    ) -> Result<(), KernelError> {
+        self.logits(head, x, room)?;
+        let vocab = head[0].shape.rows;
+        let draw = |row: usize| self.draw(&room[row * vocab..][..vocab], specs, row);
+        let drawn: Vec<Option<Sampled>> = (0..specs.rows.len()).map(draw).collect();
+        self.inner.draws().put(drawn.into_iter());
+        Ok(())
+    }
+
+    fn draws(&mut self) -> &mut Draws {
+        self.inner.draws()
     }
 
     fn end(&mut self) -> Result<(), KernelError> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::cpu::{CpuBackend, ThreadPool, Tier};
 use crate::{
     AttentionParams, BLOCK_TOKENS, Backend, Batch, BufferRole, HeadShape, KernelError, KvLayout, KvSpec,
-    KvType, QkvParams, SequenceSpan, StepLimits,
+    KvType, QkvParams, RowSource, SequenceSpan, StepLimits,
 };
 
 const HEADS: HeadShape = HeadShape { heads: 2, kv_heads: 1, head_dim: 64 };
@@ -36,8 +36,9 @@ fn attend(tier: Tier, kv_type: KvType, window: u32, qkv: &[f32]) -> Result<Vec<f
     let mut out = backend.buffer(BufferRole::Operand, ROWS, HEADS.q_width())?;
     let rows = ROWS as u32;
     backend.begin(&Batch {
-        tokens: vec![0; ROWS],
+        sources: vec![RowSource::Token(0); ROWS],
         positions: (0..rows).collect(),
+        axes: Vec::new(),
         types: Vec::new(),
         slots: (0..rows).collect(),
         sequences: vec![SequenceSpan { row_first: 0, rows, context: rows, table_first: 0 }],

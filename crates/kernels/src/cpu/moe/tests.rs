@@ -8,7 +8,7 @@ use crate::cpu::{CpuBackend, CpuExperts, CpuMatrix, ThreadPool, Tier};
 use crate::quant::quantize_row;
 use crate::{
     Activation, Backend, Batch, BufferRole, DType, ExpertScoring, HeadShape, KernelError, MatrixShape,
-    MatrixSource, MoeParams, SequenceSpan, StepLimits,
+    MatrixSource, MoeParams, RowSource, SequenceSpan, StepLimits,
 };
 
 const WIDTH: usize = 512;
@@ -113,8 +113,9 @@ fn run(tier: Tier, threads: usize, kind: usize) -> Result<Outputs, KernelError> 
         backend.write_rows(&mut input, 0, x)?;
         let count = rows as u32;
         backend.begin(&Batch {
-            tokens: vec![0; rows],
+            sources: vec![RowSource::Token(0); rows],
             positions: (0..count).collect(),
+            axes: Vec::new(),
             types: Vec::new(),
             slots: (0..count).collect(),
             sequences: vec![SequenceSpan { row_first: 0, rows: count, context: count, table_first: 0 }],

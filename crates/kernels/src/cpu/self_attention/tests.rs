@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use crate::cpu::{CpuBackend, ThreadPool, Tier};
 use crate::{
-    Backend, Batch, BufferRole, EncoderOps, HeadShape, KernelError, PositionBias, SelfAttentionParams,
-    SequenceSpan, StepLimits,
+    Backend, Batch, BufferRole, EncoderOps, HeadShape, KernelError, PositionBias, RowSource,
+    SelfAttentionParams, SequenceSpan, StepLimits,
 };
 
 const HEADS: HeadShape = HeadShape { heads: 4, kv_heads: 2, head_dim: 40 };
@@ -52,7 +52,7 @@ fn attend(tier: Tier, threads: usize, case: Case) -> Result<Vec<f32>, KernelErro
     for length in LENGTHS {
         let (row_first, rows) = (batch.rows() as u32, length as u32);
         batch.sequences.push(SequenceSpan { row_first, rows, context: rows, table_first: 0 });
-        batch.tokens.extend(0..rows);
+        batch.sources.extend((0..rows).map(RowSource::Token));
         batch.positions.extend(0..rows);
     }
     let table = backend.vector(&numbers(HEADS.heads * (2 * REACH as usize + 1)))?;

@@ -44,7 +44,7 @@ impl Faulty {
                 for span in self.batch.sequences.clone() {
                     let last = SequenceSpan { row_first: 0, rows: 1, table_first: 0, ..span };
                     let batch = Batch {
-                        tokens: vec![0],
+                        sources: vec![crate::RowSource::Token(0)],
                         positions: vec![span.context - 1],
                         slots: vec![self.batch.slot(&span, span.context - 1) as u32],
                         sequences: vec![last],

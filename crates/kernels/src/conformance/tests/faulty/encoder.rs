@@ -7,7 +7,7 @@ use super::{Fault, Faulty, Part};
 use crate::reference::{ReferenceBuffer, formulas};
 use crate::{
     Activation, Backend, BufferRole, EncoderOps, HeadShape, LayerNormParams, PositionBias, QkvParams, Rope,
-    RopeKind, RowIds, SelfAttentionParams, SequenceSpan,
+    RopeAxes, RopeKind, RowIds, SelfAttentionParams, SequenceSpan,
 };
 
 impl Faulty {
@@ -156,6 +156,10 @@ impl Faulty {
                 changed.inv_freq = &longer;
             }
             Fault::MagnitudeIgnored => changed.magnitude = 1.0,
+            Fault::AxesNextTurned => {
+                let axes = changed.axes.map(|axes| RopeAxes { interleaved: !axes.interleaved, ..axes });
+                changed.axes = axes;
+            }
             // The same width, of which other parts count as queries and keys.
             Fault::KeysNotTurned => {
                 turned = HeadShape { heads: heads.heads - heads.kv_heads, ..heads };

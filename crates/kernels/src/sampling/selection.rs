@@ -1,47 +1,13 @@
-//! The arithmetic of sampling: logits to weights, weights to exact integer masses, and the selections by which
-//! top-k and top-p cut them. Everything here is sums of integers and plain IEEE operations in a fixed order, so
+//! The selections of sampling: where top-k, top-p and min-p cut, and which token a draw falls on. Everything here is sums of integers and plain IEEE operations in a fixed order, so
 //! the same logits give the same cut and the same draw on every platform. No full sort is made: a cut is a
 //! threshold found by partial selection.
 
-/// Weight 1 as a mass. Masses below half of 2^-40 count as nothing: one draw in 10^12.
-const MASS_ONE_LOG2: u32 = 40;
-/// Adding this to a weight in 0..=1 leaves its mass in the low bits: the float's unit in the last place is 2^-40.
-const MASS_MAGIC: f64 = (1u64 << (52 - MASS_ONE_LOG2)) as f64;
+use super::{exp_nonpositive, mass};
+
 /// Elements per block of a walk over all weights.
 const BLOCK: usize = 1024;
 /// Elements computed side by side.
 const LANES: usize = 16;
-
-const _: () = assert!(crate::limits::VOCAB_MAX as u128 * (1 << MASS_ONE_LOG2) < 1 << 63);
-
-/// A weight, 0 to 1, as an integer; sums of masses are exact, whatever their order.
-#[inline(always)]
-pub(super) fn mass(weight: f32) -> u64 {
-    (f64::from(weight) + MASS_MAGIC).to_bits() - MASS_MAGIC.to_bits()
-}
-
-/// A sum of masses as a real number, in units of weight.
-pub(super) fn mass_to_weight(mass: u64) -> f64 {
-    mass as f64 / (1u64 << MASS_ONE_LOG2) as f64
-}
-
-/// e^x for x at most 0, relative error under 3e-7; 0 below -87 (Cephes' polynomial, without fused operations).
-#[inline(always)]
-pub(super) fn exp_nonpositive(x: f32) -> f32 {
-    const ROUND: f32 = 12_582_912.0; // 1.5 * 2^23: adding it rounds to an integer held in the low bits
-    let shifted = x * std::f32::consts::LOG2_E + ROUND;
-    let n = shifted - ROUND;
-    let r = x - n * 0.693_359_4 + n * 2.121_944_4e-4;
-    let mut p = 1.987_569_1e-4;
-    p = p * r + 1.398_2e-3;
-    p = p * r + 8.333_452e-3;
-    p = p * r + 4.166_579_6e-2;
-    p = p * r + 1.666_666_5e-1;
-    p = p * r + 0.5;
-    let y = p * r * r + r + 1.0;
-    let exponent = shifted.to_bits().wrapping_sub(ROUND.to_bits()).wrapping_add(127) << 23;
-    if x < -87.0 { 0.0 } else { y * f32::from_bits(exponent) }
-}
 
 /// The largest logit. `None` if one is NaN or +inf, or none is finite.
 pub(super) fn maximum(logits: &[f32]) -> Option<f32> {

@@ -1,0 +1,186 @@
+//! Drawing tokens, and rows that come from what was drawn or from the host.
+
+use super::bounds::same_bits;
+use super::random::Random;
+use super::rig::{Rig, ok, rows_batch};
+use super::weights::Weights;
+use crate::reference;
+use crate::sampling::{Adjustment, Change, SampleSpec, SampleSpecs, Sampled};
+use crate::{Backend, DType, RowSource};
+
+const ROWS: usize = 12;
+const COLS: usize = 64;
+
+/// A head in which every third token is the twin of the one before.
+fn head(vocab: usize, random: &mut Random) -> Weights {
+    let mut floats = random.normals(vocab * COLS);
+    for token in (1..vocab).filter(|token| token % 3 == 0) {
+        floats.copy_within((token - 1) * COLS..token * COLS, token * COLS);
+    }
+    Weights::of(DType::F32, vocab, COLS, &floats)
+}
+
+/// Settings of a row, each neutral half of the time.
+fn spec(vocab: usize, specs: &mut SampleSpecs, random: &mut Random) {
+    let first = specs.adjustments.len() as u32;
+    for _ in 0..random.below(2) * random.below(2 * vocab.min(40)) {
+        // Some tokens more than once, some that are none.
+        let token = random.below(vocab.min(30) + 2) as u32;
+        let change = match random.below(3) {
+            0 => Change::Add(8.0 * random.normal()),
+            1 => Change::Penalize(0.5 + 2.0 * random.uniform()),
+            _ => Change::Add(if random.below(4) == 0 { f32::NEG_INFINITY } else { -1.5 }),
+        };
+        specs.adjustments.push(Adjustment { token, change });
+    }
+    let mut or = |neutral: f32, value: f32| if random.below(2) == 0 { neutral } else { value };
+    let temperature = or(0.0, 1.0) * or(1.0, 0.4) * or(1.0, 4.0);
+    let (top_p, min_p) = (or(1.0, 0.8) * or(1.0, 0.5), or(0.0, 0.05));
+    let top_k = [0, 0, 1, 5, 40, vocab as u32, u32::MAX][random.below(7)];
+    let logprobs = [None, Some(0), Some(3), Some(vocab as u32 + 1)][random.below(4)];
+    let uniform = [0.0, 1.0 - f64::EPSILON / 2.0, random.uniform().into(), random.uniform().into()];
+    specs.rows.push(SampleSpec {
+        temperature,
+        top_k,
+        top_p,
+        min_p,
+        uniform: uniform[random.below(4)],
+        logprobs,
+        adjustments: first..specs.adjustments.len() as u32,
+    });
+}
+
+/// One step that draws.
+fn draw<B: Backend>(
+    rig: &mut Rig<B>,
+    head: &B::Matrix,
+    x: &B::Buffer,
+    wanted: &[u32],
+    specs: &SampleSpecs,
+    vocab: usize,
+) -> Vec<Option<Sampled>> {
+    let mut batch = rows_batch(&[0; ROWS]);
+    batch.logit_rows = wanted.to_vec();
+    let mut room = vec![0.0; rig.backend.sample_room(wanted.len(), vocab)];
+    let mut drawn = vec![None; 99];
+    ok("begin", rig.backend.begin(&batch));
+    ok("sample", rig.backend.sample(head, x, specs, &mut room));
+    let ticket = ok("submit", rig.backend.submit());
+    ok("wait", rig.backend.wait(ticket, &mut drawn));
+    drawn
+}
+
+/// `sample`: the tokens that the formula gives for the device's own logits, for every setting, and nothing for rows that
+/// are not numbers.
+///
+/// # Panics
+/// If a token differs, or a log probability by more than 1e-5.
+pub fn check_sample<B: Backend>(make: &impl Fn() -> B) {
+    let mut random = Random::new(77);
+    for vocab in [1, 7, 333, 4100] {
+        let mut rig = Rig::for_rows(make(), ROWS, COLS, vocab);
+        let head = rig.matrix(&[head(vocab, &mut random)]);
+        for round in 0..40 {
+            let factor = [0.05, 0.3, 1.0][round % 3];
+            let mut x: Vec<f32> = random.normals(ROWS * COLS).iter().map(|v| v * factor).collect();
+            if round % 5 == 4 {
+                x[3 * COLS + 1] = f32::NAN;
+            }
+            let x = rig.upload(&x, COLS);
+            let wanted: Vec<u32> = (0..ROWS as u32).filter(|_| random.below(4) > 0).collect();
+            let mut logits = vec![0.0; wanted.len() * vocab];
+            let mut batch = rows_batch(&[0; ROWS]);
+            batch.logit_rows = wanted.clone();
+            rig.step(&batch, |rig| ok("logits", rig.backend.logits(&head, &x, &mut logits)));
+            let mut specs = SampleSpecs::default();
+            wanted.iter().for_each(|_| spec(vocab, &mut specs, &mut random));
+            let drawn = draw(&mut rig, &head, &x, &wanted, &specs, vocab);
+            assert_eq!(drawn.len(), wanted.len(), "a draw for each row that was asked for");
+            for (row, found) in drawn.iter().enumerate() {
+                let (spec, adjustments) = (&specs.rows[row], specs.adjustments_of(row));
+                let expected = reference::draw(&logits[row * vocab..][..vocab], spec, adjustments);
+                let what = format!("sample of a vocabulary of {vocab}, {spec:?}, {adjustments:?}");
+                compare(&what, found.as_ref(), expected.as_ref());
+            }
+        }
+    }
+}
+
+fn compare(what: &str, found: Option<&Sampled>, expected: Option<&Sampled>) {
+    let (Some(found), Some(expected)) = (found, expected) else {
+        assert_eq!(found, expected, "{what}");
+        return;
+    };
+    assert_eq!(found.token, expected.token, "{what}");
+    let (Some(found), Some(expected)) = (&found.logprob, &expected.logprob) else {
+        assert_eq!(found.logprob, expected.logprob, "{what}: log probabilities");
+        return;
+    };
+    let listed = |top: &[(u32, f32)]| top.iter().map(|&(token, _)| token).collect::<Vec<u32>>();
+    assert_eq!(
+        (found.token, listed(&found.top)),
+        (expected.token, listed(&expected.top)),
+        "{what}: log probabilities"
+    );
+    let values = |logprob: &crate::TokenLogprob| {
+        let top = logprob.top.iter().map(|&(_, value)| value);
+        top.chain([logprob.logprob]).collect::<Vec<f32>>()
+    };
+    for (found, expected) in values(found).into_iter().zip(values(expected)) {
+        let same = found == expected || (found - expected).abs() <= 1e-5 * expected.abs().max(1.0);
+        assert!(same, "{what}: log probabilities: {found}, not {expected}");
+    }
+}
+
+/// Rows from what the last step drew are the rows of those tokens, to the bit, and rows that the host wrote stay as they
+/// are.
+///
+/// # Panics
+/// If a bit differs.
+pub fn check_row_sources<B: Backend>(make: &impl Fn() -> B) {
+    let vocab = 200;
+    let mut random = Random::new(78);
+    let mut rig = Rig::for_rows(make(), ROWS, COLS, vocab);
+    let table = rig.matrix(&[head(vocab, &mut random)]);
+    for round in 0..6 {
+        let mut x = random.normals(ROWS * COLS);
+        if round % 2 == 1 {
+            x[5 * COLS] = f32::NAN;
+        }
+        let x = rig.upload(&x, COLS);
+        let mut specs = SampleSpecs::default();
+        let wanted = [1, 2, 5, 8, 11];
+        wanted.iter().for_each(|_| spec(vocab, &mut specs, &mut random));
+        specs.rows.iter_mut().for_each(|spec| spec.adjustments = 0..0);
+        let drawn = draw(&mut rig, &table, &x, &wanted, &specs, vocab);
+        let token = |index: usize| drawn[index].as_ref().map_or(0, |sampled| sampled.token);
+        let written: Vec<f32> = random.normals(2 * COLS);
+        let mut embed = |sources: [RowSource; ROWS]| {
+            let mut batch = rows_batch(&[0; ROWS]);
+            batch.sources = sources.to_vec();
+            let mut out = rig.blank_sum(ROWS, COLS);
+            rig.step(&batch, |rig| {
+                ok("write_rows", rig.backend.write_rows(&mut out, 6, &written));
+                rig.backend.embed(&table, 0.5, &mut out);
+            });
+            rig.download("rows of every source", &out, ROWS, COLS)
+        };
+        let mut sources = std::array::from_fn(|row| RowSource::Token((row * 13) as u32));
+        (sources[6], sources[7]) = (RowSource::Embedding, RowSource::Embedding);
+        let order = random.permutation(wanted.len());
+        let places = [0, 3, 8, 11];
+        for (&place, &index) in places.iter().zip(&order) {
+            sources[place] = RowSource::Sampled(index as u32);
+        }
+        let found = embed(sources);
+        for (&place, &index) in places.iter().zip(&order) {
+            sources[place] = RowSource::Token(token(index));
+        }
+        let mut expected = embed(sources.map(|source| match source {
+            RowSource::Embedding => RowSource::Token(0),
+            other => other,
+        }));
+        expected[6 * COLS..8 * COLS].copy_from_slice(&written);
+        same_bits("rows of every source", &found, &expected, COLS);
+    }
+}

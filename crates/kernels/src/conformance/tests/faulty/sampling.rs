@@ -1,0 +1,42 @@
+//! Faults in drawing.
+
+use super::{Fault, Faulty};
+use crate::reference;
+use crate::{SampleSpecs, Sampled};
+
+impl Faulty {
+    /// The draw of a row of logits.
+    pub(super) fn draw(&self, logits: &[f32], specs: &SampleSpecs, row: usize) -> Option<Sampled> {
+        let mut spec = specs.rows[row].clone();
+        let mut adjustments = specs.adjustments_of(row).to_vec();
+        let mut logits = logits.to_vec();
+        match self.fault {
+            Fault::TemperatureIgnored if spec.temperature > 0.0 => spec.temperature = 1.0,
+            Fault::TopKIgnored => spec.top_k = 0,
+            Fault::TopPIgnored => spec.top_p = 1.0,
+            Fault::MinPIgnored => spec.min_p = 0.0,
+            Fault::UniformOfFirstRow => spec.uniform = specs.rows[0].uniform,
+            Fault::AdjustmentsReversed => adjustments.reverse(),
+            Fault::RuledOutAdjusted => adjustments
+                .retain(|adjustment| !matches!(adjustment.change, crate::Change::Add(f32::NEG_INFINITY))),
+            Fault::LogprobsAdjusted => {
+                for adjustment in adjustments.drain(..) {
+                    if let Some(logit) = logits.get_mut(adjustment.token as usize) {
+                        *logit = adjustment.change.apply(*logit);
+                    }
+                }
+            }
+            Fault::NanDrawn => {
+                logits.iter_mut().filter(|logit| logit.is_nan()).for_each(|logit| *logit = 0.0);
+            }
+            Fault::LastOfEquals if spec.temperature == 0.0 => {
+                let mut sampled = reference::draw(&logits, &spec, &adjustments)?;
+                let twin = sampled.token as usize + 1;
+                sampled.token += u32::from(logits.get(twin) == Some(&logits[twin - 1]) && twin % 3 == 0);
+                return Some(sampled);
+            }
+            _ => {}
+        }
+        reference::draw(&logits, &spec, &adjustments)
+    }
+}

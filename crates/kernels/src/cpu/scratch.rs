@@ -1,0 +1,67 @@
+//! What the ops of a step need beside their buffers.
+
+use super::activations::Activations;
+use super::attention::{AttentionLimits, AttentionScratch};
+use super::matmul::{PanelScratch, Plan};
+use super::moe::MoeScratch;
+use super::rope::RopeTables;
+use super::self_attention::SelfAttentionScratch;
+use super::tier::Tier;
+use crate::{KernelError, StepLimits};
+
+/// All that a step needs beside its buffers, made by `reserve`.
+#[derive(Debug)]
+pub(super) struct Scratch {
+    pub(super) limits: StepLimits,
+    pub(super) activations: Activations,
+    pub(super) plan: Plan,
+    pub(super) panels: Vec<PanelScratch>, // one a thread
+    pub(super) moe: MoeScratch,
+    pub(super) rope: RopeTables,
+    pub(super) attention: AttentionScratch,
+    pub(super) self_attention: SelfAttentionScratch,
+}
+
+impl Scratch {
+    /// Bytes [`Scratch::new`] takes.
+    pub(super) fn bytes(tier: Tier, limits: &StepLimits, attention: &AttentionLimits) -> usize {
+        Activations::bytes(tier, MoeScratch::columns(limits), limits.width, limits.logit_rows)
+            .saturating_add(Plan::bytes(limits.experts))
+            .saturating_add(MoeScratch::bytes(limits))
+            .saturating_add(attention.threads * PanelScratch::BYTES)
+            .saturating_add(RopeTables::bytes(limits.rows, limits.heads.head_dim))
+            .saturating_add(attention.bytes())
+            .saturating_add(SelfAttentionScratch::bytes(
+                limits.heads.head_dim,
+                limits.sequences,
+                attention.threads,
+            ))
+    }
+
+    /// Makes all of it.
+    pub(super) fn new(
+        tier: Tier,
+        limits: &StepLimits,
+        attention: &AttentionLimits,
+    ) -> Result<Scratch, KernelError> {
+        Ok(Scratch {
+            limits: *limits,
+            activations: Activations::new(
+                tier,
+                MoeScratch::columns(limits),
+                limits.width,
+                limits.logit_rows,
+            )?,
+            plan: Plan::new(limits.experts)?,
+            panels: (0..attention.threads).map(|_| PanelScratch::new()).collect::<Result<_, _>>()?,
+            moe: MoeScratch::new(limits)?,
+            rope: RopeTables::new(limits.rows, limits.heads.head_dim)?,
+            attention: AttentionScratch::new(attention)?,
+            self_attention: SelfAttentionScratch::new(
+                limits.heads.head_dim,
+                limits.sequences,
+                attention.threads,
+            )?,
+        })
+    }
+}

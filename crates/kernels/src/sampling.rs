@@ -1,0 +1,159 @@
+//! From a row of logits to a token. Random numbers, and what was said before, are the caller's: a [`SampleSpec`] is plain
+//! data of one row. The formula, which [`reference`](crate::reference) computes as it is written here:
+//!
+//! 1. adjustments, in their order, each to one token's logit;
+//! 2. at temperature 0, the largest logit, of equals the lowest id: done;
+//! 3. the `top_k` largest, of equals the lower ids first;
+//! 4. weights `e^((logit - largest) / temperature)` of those, 0 of all others, by [`exp_nonpositive`];
+//! 5. masses: weights as integers ([`mass`]), so that their sums do not depend on an order;
+//! 6. the smallest set of heaviest weights, of equals the lower ids first, whose mass is at least `top_p` of all, and of them
+//!    those of at least `min_p`;
+//! 7. the first token, in order of id, at which the running sum of masses passes `uniform` of their sum.
+//!
+//! All of it is sums of integers and plain IEEE operations in a fixed order: every device draws the same token from the same
+//! logits. A row whose logits hold NaN or +inf, or which are all ruled out, gives no token.
+
+mod draw;
+mod selection;
+
+#[cfg(test)]
+mod tests;
+
+use std::ops::Range;
+
+pub use draw::{Draws, Ticket};
+
+/// Largest vocabulary: the sum of its masses fits an integer.
+pub const SAMPLED_VOCAB_MAX: usize = (1 << (63 - MASS_ONE_LOG2)) - 1;
+
+/// How the token of one row is drawn.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SampleSpec {
+    /// 0: the most likely token.
+    pub temperature: f32,
+    /// Only the k most likely tokens; 0: all.
+    pub top_k: u32,
+    /// Only the most likely tokens whose probabilities reach this sum, in (0, 1]; 1: all.
+    pub top_p: f32,
+    /// Only tokens at least this fraction as likely as the most likely one, in [0, 1].
+    pub min_p: f32,
+    /// The random number to draw with, in [0, 1); at temperature 0 it says nothing.
+    pub uniform: f64,
+    /// `Some(k)`: the log probabilities of the token and the k most likely ones are wanted.
+    pub logprobs: Option<u32>,
+    /// Its part of [`SampleSpecs::adjustments`].
+    pub adjustments: Range<u32>,
+}
+
+/// What is done to the logit of one token before anything else.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Adjustment {
+    /// The token; one outside of the vocabulary has no logit.
+    pub token: u32,
+    /// What is done.
+    pub change: Change,
+}
+
+/// A change of a logit. A logit of -inf, a token that is ruled out, stays so; others stay finite.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Change {
+    /// Adds; -inf rules the token out.
+    Add(f32),
+    /// Divides a positive and multiplies any other logit, by a finite number above 0: a repetition penalty
+    /// (arxiv.org/abs/1909.05858).
+    Penalize(f32),
+}
+
+/// How the tokens of a step are drawn. Plain data: a GPU backend uploads it as it is.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct SampleSpecs {
+    /// One for each of the batch's logit rows, in their order.
+    pub rows: Vec<SampleSpec>,
+    /// Those of all rows, one run each.
+    pub adjustments: Vec<Adjustment>,
+}
+
+/// A token that was drawn.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sampled {
+    /// The token.
+    pub token: u32,
+    /// Its log probability, where it was asked for.
+    pub logprob: Option<TokenLogprob>,
+}
+
+/// Log probability of a token, of the distribution before temperature and adjustments.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TokenLogprob {
+    /// The token.
+    pub token: u32,
+    /// Natural logarithm.
+    pub logprob: f32,
+    /// The most likely tokens, best first, of equals the lower id.
+    pub top: Vec<(u32, f32)>,
+}
+
+impl SampleSpecs {
+    /// Forgets the rows and keeps the memory.
+    pub fn clear(&mut self) {
+        self.rows.clear();
+        self.adjustments.clear();
+    }
+
+    /// The adjustments of a row.
+    pub fn adjustments_of(&self, row: usize) -> &[Adjustment] {
+        let Range { start, end } = self.rows[row].adjustments;
+        &self.adjustments[start as usize..end as usize]
+    }
+}
+
+impl Change {
+    /// What becomes of a logit.
+    pub fn apply(self, logit: f32) -> f32 {
+        if logit == f32::NEG_INFINITY {
+            return logit;
+        }
+        let changed = match self {
+            Change::Add(f32::NEG_INFINITY) => return f32::NEG_INFINITY,
+            Change::Add(addend) => logit + addend,
+            Change::Penalize(penalty) if logit > 0.0 => logit / penalty,
+            Change::Penalize(penalty) => logit * penalty,
+        };
+        // Infinities would not survive the subtraction of the largest.
+        changed.clamp(f32::MIN, f32::MAX)
+    }
+}
+
+/// Weight 1 as a mass. Masses below half of 2^-40 count as nothing: one draw in 10^12.
+const MASS_ONE_LOG2: u32 = 40;
+/// Adding this to a weight in 0..=1 leaves its mass in the low bits: the float's unit in the last place is 2^-40.
+const MASS_MAGIC: f64 = (1u64 << (52 - MASS_ONE_LOG2)) as f64;
+
+/// A weight, 0 to 1, as an integer: the nearest multiple of 2^-40.
+#[inline(always)]
+pub fn mass(weight: f32) -> u64 {
+    (f64::from(weight) + MASS_MAGIC).to_bits() - MASS_MAGIC.to_bits()
+}
+
+/// A sum of masses as a real number, in units of weight.
+pub(crate) fn mass_to_weight(mass: u64) -> f64 {
+    mass as f64 / (1u64 << MASS_ONE_LOG2) as f64
+}
+
+/// e^x for x at most 0, relative error under 3e-7; 0 below -87 (Cephes' polynomial, without fused operations).
+#[inline(always)]
+pub fn exp_nonpositive(x: f32) -> f32 {
+    const ROUND: f32 = 12_582_912.0; // 1.5 * 2^23: adding it rounds to an integer held in the low bits
+    let shifted = x * std::f32::consts::LOG2_E + ROUND;
+    let n = shifted - ROUND;
+    let r = x - n * 0.693_359_4 + n * 2.121_944_4e-4;
+    let mut p = 1.987_569_1e-4;
+    p = p * r + 1.398_2e-3;
+    p = p * r + 8.333_452e-3;
+    p = p * r + 4.166_579_6e-2;
+    p = p * r + 1.666_666_5e-1;
+    p = p * r + 0.5;
+    let y = p * r * r + r + 1.0;
+    let exponent = shifted.to_bits().wrapping_sub(ROUND.to_bits()).wrapping_add(127) << 23;
+    if x < -87.0 { 0.0 } else { y * f32::from_bits(exponent) }
+}

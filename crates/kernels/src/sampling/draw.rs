@@ -1,0 +1,173 @@
+//! Drawing on the host: no sort, a few passes over the logits. Rows know nothing of each other, so any thread may draw any.
+
+use std::collections::VecDeque;
+
+use super::selection::{self, Cut};
+use super::{
+    Adjustment, SampleSpec, SampleSpecs, Sampled, TokenLogprob, exp_nonpositive, mass, mass_to_weight,
+};
+
+/// A step that was submitted, to be waited for once.
+#[derive(Debug, Default, PartialEq, Eq)]
+#[must_use = "a step that is not waited for holds its results"]
+pub struct Ticket(u64);
+
+/// What a backend keeps of the tokens it has drawn: those of the last step, for rows of the next
+/// ([`RowSource::Sampled`](crate::RowSource::Sampled)), and until somebody waits for the step, for the host.
+#[derive(Debug, Default)]
+pub struct Draws {
+    rows: Vec<Draw>, // as many as a step has had at most
+    count: usize,    // of them, those of the last step
+    steps: u64,
+    submitted: VecDeque<(u64, Vec<Option<Sampled>>)>, // steps that nobody has waited for
+    spare: Vec<Vec<Option<Sampled>>>,
+}
+
+/// One row's draw, and what making it takes.
+#[derive(Debug, Default)]
+pub(crate) struct Draw {
+    pub(crate) sampled: Option<Sampled>,
+    pub(crate) token: u32,
+    pub(crate) scratch: RowScratch,
+}
+
+/// What drawing from one row takes.
+#[derive(Debug, Default)]
+pub(crate) struct RowScratch {
+    keys: Vec<u64>,
+    raw: Vec<f32>, // (vocab), the logits as they came, where log probabilities are wanted
+}
+
+impl Draws {
+    /// The token that draw `index` of the last step gave; 0 where it gave none.
+    ///
+    /// # Panics
+    /// Where the last step had no such draw: whoever made the batch is wrong.
+    pub fn token(&self, index: u32) -> u32 {
+        assert!((index as usize) < self.count, "draw {index} of a step with {}", self.count);
+        self.rows[index as usize].token
+    }
+
+    /// A step begins; its rows have been given the tokens of the last.
+    pub fn begin(&mut self) {
+        self.count = 0;
+    }
+
+    /// Room for a step's draws.
+    pub(crate) fn rows(&mut self, count: usize) -> &mut [Draw] {
+        if self.rows.len() < count {
+            self.rows.resize_with(count, Draw::default);
+        }
+        self.count = count;
+        &mut self.rows[..count]
+    }
+
+    /// Draws from `(rows, vocab)` logits, which are overwritten.
+    pub fn draw(&mut self, specs: &SampleSpecs, logits: &mut [f32]) {
+        let vocab = logits.len() / specs.rows.len().max(1);
+        for (row, draw) in self.rows(specs.rows.len()).iter_mut().enumerate() {
+            draw.make(specs, row, &mut logits[row * vocab..][..vocab]);
+        }
+    }
+
+    /// Takes what was drawn elsewhere.
+    pub fn put(&mut self, drawn: impl ExactSizeIterator<Item = Option<Sampled>>) {
+        for (draw, sampled) in self.rows(drawn.len()).iter_mut().zip(drawn) {
+            draw.put(sampled);
+        }
+    }
+
+    /// The step has been computed: its ticket.
+    pub fn submit(&mut self) -> Ticket {
+        self.steps += 1;
+        let mut drawn = self.spare.pop().unwrap_or_default();
+        drawn.extend(self.rows[..self.count].iter_mut().map(|draw| draw.sampled.take()));
+        self.submitted.push_back((self.steps, drawn));
+        Ticket(self.steps)
+    }
+
+    /// Gives the draws of a step, `None` where the logits were not numbers.
+    ///
+    /// # Panics
+    /// Where it is not the first that nobody has waited for.
+    pub fn wait(&mut self, ticket: Ticket, drawn: &mut Vec<Option<Sampled>>) {
+        let next = self.submitted.pop_front();
+        let Some((_, next)) = next.filter(|&(step, _)| step == ticket.0) else {
+            panic!("{ticket:?} is not the next to be waited for");
+        };
+        let mut last = std::mem::replace(drawn, next);
+        last.clear();
+        self.spare.push(last);
+    }
+}
+
+impl Draw {
+    /// Draws from a row's logits, which are overwritten.
+    pub(crate) fn make(&mut self, specs: &SampleSpecs, row: usize, logits: &mut [f32]) {
+        let sampled = draw_row(logits, &specs.rows[row], specs.adjustments_of(row), &mut self.scratch);
+        self.put(sampled);
+    }
+
+    fn put(&mut self, sampled: Option<Sampled>) {
+        self.token = sampled.as_ref().map_or(0, |sampled| sampled.token);
+        self.sampled = sampled;
+    }
+}
+
+/// Draws from `(vocab)` logits, which are overwritten. `None` where they are not numbers, or all are ruled out.
+pub(crate) fn draw_row(
+    logits: &mut [f32],
+    spec: &SampleSpec,
+    adjustments: &[Adjustment],
+    scratch: &mut RowScratch,
+) -> Option<Sampled> {
+    let raw_maximum = selection::maximum(logits)?;
+    if spec.logprobs.is_some() {
+        scratch.raw.clear();
+        scratch.raw.extend_from_slice(logits);
+    }
+    for adjustment in adjustments {
+        if let Some(logit) = logits.get_mut(adjustment.token as usize) {
+            *logit = adjustment.change.apply(*logit);
+        }
+    }
+    let maximum = if adjustments.is_empty() { raw_maximum } else { selection::maximum(logits)? };
+    let token = if spec.temperature == 0.0 {
+        logits.iter().position(|&logit| logit == maximum)? as u32
+    } else {
+        draw_token(logits, maximum, spec, &mut scratch.keys)?
+    };
+    let logprob = spec.logprobs.map(|top| scratch.logprob(token, top, raw_maximum));
+    Some(Sampled { token, logprob })
+}
+
+fn draw_token(logits: &mut [f32], maximum: f32, spec: &SampleSpec, keys: &mut Vec<u64>) -> Option<u32> {
+    let SampleSpec { temperature, top_p, min_p, .. } = *spec;
+    let top_k = spec.top_k as usize;
+    let top_k_cut =
+        if (1..logits.len()).contains(&top_k) { selection::top_k(logits, top_k, keys) } else { Cut::NONE };
+    let total = selection::weigh(logits, maximum, temperature, top_k_cut);
+    let cut = if top_p < 1.0 || min_p > 0.0 {
+        let target = ((f64::from(top_p) * total as f64).ceil() as u64).clamp(1, total);
+        selection::nucleus(logits, target, min_p, keys)
+    } else {
+        Cut::NONE
+    };
+    selection::draw(logits, cut, spec.uniform)
+}
+
+impl RowScratch {
+    fn logprob(&mut self, token: u32, top: u32, maximum: f32) -> TokenLogprob {
+        let total: u64 = self.raw.iter().map(|&logit| mass(exp_nonpositive(logit - maximum))).sum();
+        let log_total = mass_to_weight(total).ln();
+        let logprob = |token: u32| {
+            let logit = self.raw[token as usize];
+            (f64::from(logit) - f64::from(maximum) - log_total) as f32
+        };
+        selection::largest(&self.raw, top as usize, &mut self.keys);
+        self.keys.sort_unstable_by(|a, b| b.cmp(a));
+        let ids = self.keys.iter().map(|&key| selection::key_id(key));
+        let top = ids.map(|token| (token, logprob(token))).collect();
+        TokenLogprob { token, logprob: logprob(token), top }
+    }
+}

@@ -1,0 +1,316 @@
+//! The engine on the demo model: a device that runs ahead gives the same tokens and events as one that does not, and rows
+//! that are given are rows like any other.
+
+use std::{collections::BTreeMap, path::Path, sync::OnceLock};
+
+use hanzo_engine_kernels::{
+    cpu::{CpuBackend, ThreadPool, Tier},
+    quant::dequantize_row,
+};
+
+use super::*;
+use crate::{
+    EmbedInput, EventKind, MediaSpan, Output, SamplingParams, StopConditions, load::Opened, spec::Weight,
+};
+
+fn opened() -> &'static Opened {
+    static OPENED: OnceLock<Opened> = OnceLock::new();
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/hanzo-demo/hanzo-demo-Q8_0.gguf");
+    OPENED.get_or_init(|| Opened::open(&path).unwrap())
+}
+
+fn engine(config: EngineConfig, ahead: bool) -> Engine<CpuBackend> {
+    static POOL: OnceLock<Arc<ThreadPool>> = OnceLock::new();
+    let pool = POOL.get_or_init(|| Arc::new(ThreadPool::new(2))).clone();
+    let backend = CpuBackend::new(pool, Tier::detect().unwrap());
+    let backend = if ahead { backend.with_lookahead() } else { backend };
+    let text = Arc::new(opened().text_model().unwrap());
+    let embedder = Arc::new(opened().embedder(&text.tokenizer, config.context_tokens_max).unwrap());
+    let decoder = Decoder::load(&backend, opened().decoder().unwrap(), &mut |_| ()).unwrap();
+    Engine::new(backend, decoder, text, embedder, config).unwrap()
+}
+
+fn config() -> EngineConfig {
+    EngineConfig {
+        kv_blocks: 64,
+        kv_type: KvType::F16,
+        step_tokens_max: 64,
+        prefill_tokens_beside_decodes: 32,
+        sequences_max: 8,
+        context_tokens_max: 512,
+        prefix_cache: true,
+    }
+}
+
+fn job(id: u64, prompt: Vec<u32>, max_tokens: u32) -> Job {
+    Job {
+        id: JobId(id),
+        prompt: prompt.into(),
+        media: Arc::default(),
+        choices: 1,
+        sampling: SamplingParams::default(),
+        stop: StopConditions { max_tokens, ignore_eos: true, ..StopConditions::default() },
+        priority: 0,
+        starts_in_reasoning: false,
+        split_reasoning: false,
+    }
+}
+
+/// splitmix64.
+struct Random(u64);
+
+impl Random {
+    fn bits(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    /// From `first` to `last`.
+    fn between(&mut self, first: u64, last: u64) -> u64 {
+        first + self.bits() % (last - first + 1)
+    }
+
+    fn one_in(&mut self, n: u64) -> bool {
+        self.bits().is_multiple_of(n)
+    }
+
+    fn or<T>(&mut self, usual: T, value: T) -> T {
+        if self.one_in(3) { value } else { usual }
+    }
+
+    /// A prompt; those that begin with the same family share as much as they have.
+    fn prompt(&mut self, tokens_max: u64) -> Vec<u32> {
+        let family = self.between(0, 2) as u32;
+        let len = self.between(1, tokens_max) as u32;
+        let own = self.between(0, 40) as u32;
+        (0..len).map(|i| 300 + (family * 97 + i * 31 + if i > 40 { own } else { 0 }) % 3000).collect()
+    }
+
+    fn job(&mut self, id: u64, context: usize) -> Job {
+        let max_tokens = self.between(1, 40).min(context as u64 / 2) as u32;
+        let longest = context - max_tokens as usize;
+        let mut prompt = self.prompt(longest as u64);
+        if self.one_in(3) {
+            prompt.resize(longest, 301); // ends with the context
+        }
+        let penalized = self.one_in(4);
+        let sampling = SamplingParams {
+            temperature: self.or(1.0, 0.0),
+            top_k: self.or(0, 30),
+            top_p: self.or(1.0, 0.8),
+            min_p: self.or(0.0, 0.02),
+            repetition_penalty: if penalized { self.or(1.0, 1.3) } else { 1.0 },
+            frequency_penalty: if penalized { self.or(0.0, 0.5) } else { 0.0 },
+            presence_penalty: if penalized { self.or(0.0, -0.5) } else { 0.0 },
+            logit_bias: if self.one_in(4) { vec![(400, 5.0), (278, -3.0)] } else { Vec::new() },
+            seed: self.bits(),
+            logprobs: if self.one_in(4) { Some(2) } else { None },
+        };
+        let many = (0..60).map(|_| self.between(0, 3999) as u32).collect();
+        let stop = StopConditions {
+            max_tokens,
+            min_tokens: self.or(0, max_tokens / 2),
+            strings: if self.one_in(3) { vec!["e".into(), " the".into(), "a b".into()] } else { Vec::new() },
+            token_ids: if self.one_in(2) { many } else { Vec::new() },
+            ignore_eos: self.one_in(2),
+            include_stop_string: self.one_in(2),
+        };
+        Job {
+            sampling,
+            stop,
+            choices: self.between(1, 3) as u32,
+            priority: self.or(0, 1),
+            ..job(id, prompt, 1)
+        }
+    }
+
+    fn inputs(&mut self, id: u64, context: usize) -> EmbedJob {
+        let inputs = (0..self.between(1, 4)).map(|_| EmbedInput {
+            tokens: self.prompt(context as u64).into(),
+            types: Vec::new(),
+            prompt_tokens: 0,
+        });
+        let inputs = inputs.collect();
+        let output = if self.one_in(2) {
+            Output::Tokens
+        } else {
+            Output::Vector { dimensions: Some(8), normalize: None }
+        };
+        EmbedJob { id: JobId(id), inputs, output, priority: 0 }
+    }
+}
+
+/// What happens to an engine, by the number of the step.
+#[derive(Default)]
+struct Script {
+    jobs: Vec<(u64, Job)>,
+    inputs: Vec<(u64, EmbedJob)>,
+    cancels: Vec<(u64, JobId)>,
+    pauses: Vec<(u64, u64, JobId)>,
+}
+
+impl Script {
+    fn new(random: &mut Random, context: usize) -> Script {
+        let mut script = Script::default();
+        for id in 0..random.between(2, 9) {
+            let at = random.between(0, 30);
+            let job_id = JobId(id);
+            match random.between(0, 5) {
+                0 => script.inputs.push((at, random.inputs(id, context))),
+                _ => script.jobs.push((at, random.job(id, context))),
+            }
+            match random.between(0, 9) {
+                0 => script.cancels.push((at + random.between(0, 25), job_id)),
+                1 => script.pauses.push((at + random.between(0, 9), at + random.between(10, 30), job_id)),
+                _ => {}
+            }
+        }
+        script
+    }
+
+    /// Plays it to the end: the events of each completion and input, but for what was found in the cache, which depends on
+    /// when others come and go.
+    fn play(&self, engine: &mut Engine<CpuBackend>) -> BTreeMap<(JobId, u32), Vec<EventKind>> {
+        let mut found = BTreeMap::<(JobId, u32), Vec<EventKind>>::new();
+        let mut events = Vec::new();
+        for now in 0.. {
+            assert!(now < 5000, "still work: {:?}", engine.stats());
+            self.jobs.iter().filter(|job| job.0 == now).for_each(|(_, job)| {
+                job.validate(engine.text(), 10_000).unwrap();
+                engine.submit(job);
+            });
+            self.inputs.iter().filter(|job| job.0 == now).for_each(|(_, job)| engine.submit_inputs(job));
+            for &(from, until, job) in &self.pauses {
+                if now == from || now == until {
+                    engine.set_paused(job, now == from);
+                }
+            }
+            self.cancels.iter().filter(|cancel| cancel.0 == now).for_each(|&(_, job)| engine.cancel(job));
+            if now > 60 && engine.is_idle() {
+                break;
+            }
+            engine.step(&mut events).unwrap();
+            for Event { job, choice, mut kind } in events.drain(..) {
+                match &mut kind {
+                    EventKind::Started { cached_tokens } => *cached_tokens = 0,
+                    EventKind::Finished { usage, .. } => usage.cached_tokens = 0,
+                    _ => {}
+                }
+                found.entry((job, choice)).or_default().push(kind);
+            }
+        }
+        found
+    }
+}
+
+/// Of completions that ran to the end, whatever the other engine was doing at the time, everything is alike: tokens, texts,
+/// log probabilities, ends, usage.
+#[test]
+fn a_device_that_runs_ahead_says_the_same() {
+    let (mut finished, mut preemptions, mut cancelled) = (0, 0, 0);
+    for seed in 0..40 {
+        let mut random = Random(seed);
+        let config = EngineConfig {
+            kv_blocks: random.between(6, 40) as usize,
+            step_tokens_max: random.between(8, 64) as usize,
+            prefill_tokens_beside_decodes: random.between(4, 32) as usize,
+            sequences_max: random.between(1, 8) as usize,
+            prefix_cache: random.one_in(2),
+            ..config()
+        };
+        let context = random.between(20, (config.kv_blocks as u64 * 16).min(200)) as usize;
+        let config = EngineConfig { context_tokens_max: context, ..config };
+        let script = Script::new(&mut random, context);
+        let [plain, ahead] = [false, true].map(|ahead| {
+            let mut engine = engine(config, ahead);
+            let found = script.play(&mut engine);
+            let stats = engine.stats();
+            let left = (stats.running, stats.waiting, stats.blocks_used, engine.has_work());
+            assert_eq!(left, (0, 0, 0, false), "seed {seed}: something is left");
+            preemptions += stats.preemptions;
+            found
+        });
+        let ends = |kinds: &[EventKind]| {
+            let end = |kind: &&EventKind| matches!(kind, EventKind::Finished { .. } | EventKind::Computed(_));
+            kinds.iter().filter(end).count()
+        };
+        for key in plain.keys().chain(ahead.keys()) {
+            let empty = Vec::new();
+            let (one, other) = (plain.get(key).unwrap_or(&empty), ahead.get(key).unwrap_or(&empty));
+            if script.cancels.iter().any(|&(_, job)| job == key.0) {
+                let both = one.len().min(other.len());
+                assert_eq!(one[..both], other[..both], "seed {seed}, {key:?}, cancelled");
+                cancelled += 1;
+            } else {
+                assert_eq!(ends(one), 1, "seed {seed}, {key:?}: {one:?}");
+                assert_eq!(one, other, "seed {seed}, {key:?}");
+                finished += 1;
+            }
+        }
+    }
+    assert!(finished > 200 && preemptions > 20 && cancelled > 10, "{finished} {preemptions} {cancelled}");
+}
+
+fn tokens_of(engine: &mut Engine<CpuBackend>, job: &Job) -> (Vec<u32>, u32) {
+    engine.submit(job);
+    let (mut events, mut found, mut cached) = (Vec::new(), Vec::new(), 0);
+    while engine.has_work() {
+        engine.step(&mut events).unwrap();
+    }
+    for event in events {
+        match event.kind {
+            EventKind::Delta { tokens, .. } => found.extend(tokens),
+            EventKind::Started { cached_tokens } => cached = cached_tokens,
+            _ => {}
+        }
+    }
+    (found, cached)
+}
+
+/// A span of a prompt with the embeddings of other tokens.
+fn span(first: usize, tokens: &[u32], digest: u8) -> MediaSpan {
+    let files = opened().decoder().unwrap();
+    let (tensor, hidden) = (files.tensor(Weight::TokenEmbedding), files.spec.hidden);
+    let mut embedding = vec![0.0; files.spec.vocab * hidden];
+    dequantize_row(tensor.dtype, &tensor.bytes, &mut embedding);
+    let rows = tokens.iter().flat_map(|&token| &embedding[token as usize * hidden..][..hidden]);
+    MediaSpan { first, tokens: tokens.len(), digest: [digest; 32], rows: rows.copied().collect() }
+}
+
+#[test]
+fn given_rows_are_computed_like_tokens() {
+    for ahead in [false, true] {
+        let tokens: Vec<u32> = (0..150).map(|i| 300 + i * 7 % 2000).collect();
+        let expected = tokens_of(&mut engine(config(), ahead), &job(1, tokens.clone(), 20)).0;
+        let mut prompt = tokens.clone();
+        prompt[10..75].fill(5);
+        prompt[80..81].fill(5);
+        prompt[140..150].fill(5);
+        let media =
+            [span(10, &tokens[10..75], 1), span(80, &tokens[80..81], 2), span(140, &tokens[140..], 3)];
+        let given = Job { media: media.into(), ..job(1, prompt.clone(), 20) };
+        given.validate(&opened().text_model().unwrap(), 512).unwrap();
+        assert_eq!(tokens_of(&mut engine(config(), ahead), &given).0, expected);
+        assert_ne!(tokens_of(&mut engine(config(), ahead), &job(1, prompt, 20)).0, expected, "placeholders");
+    }
+}
+
+#[test]
+fn prompts_share_no_block_from_other_media_on() {
+    let mut engine = engine(config(), false);
+    let prompt: Vec<u32> = (0..120).map(|i| if (40..70).contains(&i) { 5 } else { 300 + i }).collect();
+    let with = |id, digest, tokens: &[u32]| Job {
+        media: [span(40, tokens, digest)].into(),
+        ..job(id, prompt.clone(), 4)
+    };
+    let (cats, dogs): (Vec<u32>, Vec<u32>) = ((500..530).collect(), (700..730).collect());
+    let first = tokens_of(&mut engine, &with(1, 1, &cats));
+    assert_eq!(first.1, 0);
+    assert_eq!(tokens_of(&mut engine, &with(2, 1, &cats)), (first.0, 112), "the same media");
+    let other = tokens_of(&mut engine, &with(3, 2, &dogs));
+    assert_eq!(other.1, 32, "what is before other media");
+    assert_eq!(tokens_of(&mut engine, &job(4, prompt.clone(), 4)).1, 32, "no media");
+    assert_eq!(tokens_of(&mut engine, &with(5, 2, &dogs)), (other.0, 112));
+}

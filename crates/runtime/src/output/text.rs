@@ -1,0 +1,235 @@
+//! The text of one completion: tokens become characters, characters are split into reasoning and answer, and
+//! the answer ends at a stop string. One pipe, token by token; it holds back only what is not yet certain.
+
+use super::{reasoning::Section, stop::StopMatcher};
+use crate::{
+    detokenizer::Detokenizer,
+    job::StopConditions,
+    text::{ReasoningMarkers, TextModel},
+};
+
+/// The output of one completion, token by token.
+#[derive(Debug)]
+pub struct OutputText {
+    detokenizer: Detokenizer,
+    /// The model's markers, if its reasoning is to be split from the answer.
+    markers: Option<ReasoningMarkers>,
+    section: Section,
+    stop: StopMatcher,
+    /// A stop string has matched: nothing follows.
+    stopped: bool,
+    /// Characters of the current token.
+    characters: String,
+}
+
+/// What became certain with a token.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Chunk {
+    /// Text of the answer.
+    pub text: String,
+    /// Text of the reasoning section.
+    pub reasoning: String,
+    /// The stop string that matched: the text ends before it, or with it where that was asked for.
+    pub stop: Option<String>,
+}
+
+impl OutputText {
+    /// The empty output of a completion. With `split_reasoning`, text between the model's reasoning markers goes
+    /// to [`Chunk::reasoning`], where no stop string matches; `starts_in_reasoning` says that the prompt opened
+    /// the section already. Otherwise, and for models without markers, all is answer.
+    pub fn new(
+        text: &TextModel,
+        stop: &StopConditions,
+        starts_in_reasoning: bool,
+        split_reasoning: bool,
+    ) -> Self {
+        let markers = text.reasoning.clone().filter(|_| split_reasoning);
+        let section = match &markers {
+            None => Section::Answer,
+            Some(_) if starts_in_reasoning => Section::inside(),
+            Some(_) => Section::Start { held: String::new() },
+        };
+        OutputText {
+            detokenizer: Detokenizer::new(true),
+            markers,
+            section,
+            stop: StopMatcher::new(&stop.strings, stop.include_stop_string),
+            stopped: false,
+            characters: String::new(),
+        }
+    }
+
+    /// Adds a token. A stop string that may still become a longer one, or that begins inside what may become one,
+    /// is reported once that is decided.
+    pub fn push(&mut self, text: &TextModel, id: u32) -> Chunk {
+        self.characters.clear();
+        match self.marker(text, id) {
+            Some(marker) => self.characters.push_str(marker),
+            None => self.detokenizer.push(&text.tokenizer, id, &mut self.characters),
+        }
+        self.pass_on()
+    }
+
+    /// The completion has ended: flushes everything held back.
+    pub fn finish(&mut self, _text: &TextModel) -> Chunk {
+        self.characters.clear();
+        self.detokenizer.finish(&mut self.characters);
+        let mut chunk = self.pass_on();
+        if self.stopped {
+            return chunk;
+        }
+        let mut answer = String::new();
+        self.section.finish(&mut chunk.reasoning, &mut answer);
+        chunk.stop = self.stop.push(&answer, &mut chunk.text).or_else(|| self.stop.finish(&mut chunk.text));
+        self.stopped = true;
+        chunk
+    }
+
+    /// How many of the last of `tokens`, those pushed since, have no part in the text that was given out: their
+    /// characters wait, or a stop string took them.
+    pub fn absent_tokens(&self, text: &TextModel, tokens: &[u32]) -> usize {
+        let mut bytes = self.stop.absent_bytes() + self.detokenizer.unfinished_bytes();
+        let is_absent = |&&token: &&u32| {
+            let own =
+                if text.tokenizer.is_special(token) { 0 } else { text.tokenizer.token_bytes(token).len() };
+            let is_absent = bytes > 0 && own <= bytes;
+            bytes -= if is_absent { own } else { bytes };
+            is_absent
+        };
+        tokens.iter().rev().take_while(is_absent).count()
+    }
+
+    /// Whether the last token was inside the reasoning section.
+    pub fn in_reasoning(&self) -> bool {
+        matches!(self.section, Section::Reasoning { .. })
+    }
+
+    /// A marker that the vocabulary has as a control token, which is otherwise left out of the text.
+    fn marker<'a>(&self, text: &'a TextModel, id: u32) -> Option<&'a str> {
+        let markers = self.markers.as_ref().filter(|_| text.tokenizer.is_special(id))?;
+        let written = std::str::from_utf8(text.tokenizer.token_bytes(id)).ok()?;
+        (written == markers.open || written == markers.close).then_some(written)
+    }
+
+    /// Passes the current characters through the rest of the pipe.
+    fn pass_on(&mut self) -> Chunk {
+        let mut chunk = Chunk::default();
+        if self.stopped || self.characters.is_empty() {
+            return chunk;
+        }
+        chunk.stop = match &self.markers {
+            None => self.stop.push(&self.characters, &mut chunk.text),
+            Some(markers) => {
+                let mut answer = String::new();
+                self.section.push(markers, &self.characters, &mut chunk.reasoning, &mut answer);
+                self.stop.push(&answer, &mut chunk.text)
+            }
+        };
+        self.stopped = chunk.stop.is_some();
+        chunk
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::text::tests::demo;
+
+    /// The output of a text, tokenized whole or character by character, and every chunk on the way.
+    fn output(
+        model: &TextModel,
+        text: &str,
+        stop: &StopConditions,
+        by_char: bool,
+        split: bool,
+    ) -> (Chunk, Vec<Chunk>) {
+        let encode = |text: &str| model.tokenizer.encode(text, false).expect("encodes");
+        let tokens = match by_char {
+            true => text.chars().flat_map(|c| encode(&c.to_string())).collect(),
+            false => encode(text),
+        };
+        let mut output = OutputText::new(model, stop, false, split);
+        let mut chunks: Vec<Chunk> = tokens.into_iter().map(|id| output.push(model, id)).collect();
+        if chunks.iter().all(|chunk| chunk.stop.is_none()) {
+            chunks.push(output.finish(model));
+        }
+        let whole = Chunk {
+            text: chunks.iter().map(|chunk| chunk.text.as_str()).collect(),
+            reasoning: chunks.iter().map(|chunk| chunk.reasoning.as_str()).collect(),
+            stop: chunks.iter().find_map(|chunk| chunk.stop.clone()),
+        };
+        (whole, chunks)
+    }
+
+    fn chunk(reasoning: &str, text: &str, stop: Option<&str>) -> Chunk {
+        Chunk { text: text.into(), reasoning: reasoning.into(), stop: stop.map(str::to_owned) }
+    }
+
+    #[test]
+    fn reasoning_and_stop_strings_are_found_in_any_tokenization() {
+        let model = demo();
+        let stops = |strings: &[&str]| StopConditions {
+            strings: strings.iter().map(|&string| string.to_owned()).collect(),
+            ..StopConditions::default()
+        };
+        let text = "<think>\nNot STOP yet.\n</think>\n\nThe answer 😀 is 42.STOP and more";
+        let cases = [
+            (stops(&[]), true, chunk("Not STOP yet.", "The answer 😀 is 42.STOP and more", None)),
+            (stops(&["STOP"]), true, chunk("Not STOP yet.", "The answer 😀 is 42.", Some("STOP"))),
+            (stops(&["42", "answer 😀"]), true, chunk("Not STOP yet.", "The ", Some("answer 😀"))),
+            (
+                stops(&["ST", "STOP and"]),
+                true,
+                chunk("Not STOP yet.", "The answer 😀 is 42.", Some("STOP and")),
+            ),
+            (stops(&["more!", "STOP"]), true, chunk("Not STOP yet.", "The answer 😀 is 42.", Some("STOP"))),
+            (
+                stops(&["more", "STOP and more!"]),
+                true,
+                chunk("Not STOP yet.", "The answer 😀 is 42.STOP and ", Some("more")),
+            ),
+            (stops(&["STOP"]), false, chunk("", "<think>\nNot ", Some("STOP"))),
+        ];
+        for (stop, split, expected) in cases {
+            for by_char in [false, true] {
+                assert_eq!(output(&model, text, &stop, by_char, split).0, expected, "{stop:?}");
+            }
+        }
+        let included = StopConditions { include_stop_string: true, ..stops(&["STOP"]) };
+        assert_eq!(output(&model, "a STOP b", &included, true, true).0, chunk("", "a STOP", Some("STOP")));
+    }
+
+    #[test]
+    fn text_comes_as_soon_as_it_is_certain() {
+        let model = demo();
+        let (_, chunks) = output(&model, "Hi 😀<|im_end|>!", &StopConditions::default(), false, true);
+        let texts: Vec<&str> =
+            chunks.iter().map(|chunk| chunk.text.as_str()).filter(|text| !text.is_empty()).collect();
+        assert_eq!(texts.concat(), "Hi 😀!");
+        assert!(texts.len() >= 3, "{texts:?}");
+        let mut output = OutputText::new(&model, &StopConditions::default(), true, true);
+        assert!(output.in_reasoning());
+        let mut push = |text: &str| {
+            let tokens = model.tokenizer.encode(text, false).expect("encodes");
+            let chunks: Vec<Chunk> = tokens.into_iter().map(|id| output.push(&model, id)).collect();
+            let inside = output.in_reasoning();
+            let text = |part: fn(&Chunk) -> &str| chunks.iter().map(part).collect::<String>();
+            (text(|chunk| &chunk.reasoning), text(|chunk| &chunk.text), inside)
+        };
+        assert_eq!(push("so"), ("so".into(), "".into(), true));
+        assert_eq!(push("</think>"), ("".into(), "".into(), false));
+        assert_eq!(push("\n\n42"), ("".into(), "42".into(), false));
+    }
+
+    #[test]
+    fn an_unfinished_character_ends_as_a_replacement() {
+        let model = demo();
+        let mut tokens = model.tokenizer.encode("a😀", false).expect("encodes");
+        tokens.pop();
+        let mut output = OutputText::new(&model, &StopConditions::default(), false, true);
+        let mut text: String = tokens.into_iter().map(|id| output.push(&model, id).text).collect();
+        assert_eq!(text, "a");
+        text += &output.finish(&model).text;
+        assert_eq!(text, "a\u{fffd}");
+    }
+}

@@ -1,0 +1,70 @@
+//! What one step computes: plain data, from the scheduler to the decoder and the device, and back to the scheduler.
+
+use std::{ops::Range, sync::Arc};
+
+use hanzo_engine_kernels::{Batch, SampleSpecs};
+
+use crate::fair::Order;
+
+/// One step's work.
+#[derive(Debug, Default)]
+pub struct Step {
+    /// Its rows.
+    pub batch: Batch,
+    /// How a token is drawn of each of the batch's logit rows.
+    pub draws: SampleSpecs,
+    /// Rows that are not those of tokens.
+    pub given: Vec<GivenRows>,
+    /// Whose rows they are, in their order.
+    pub parts: Vec<Part>,
+}
+
+/// Embeddings that are given.
+#[derive(Clone, Debug)]
+pub struct GivenRows {
+    /// First of their rows in the batch.
+    pub row: usize,
+    /// Where they lie.
+    pub values: Arc<[f32]>,
+    /// Which of those they are, `(n, hidden)`.
+    pub elements: Range<usize>,
+}
+
+/// The rows of one sequence.
+#[derive(Clone, Copy, Debug)]
+pub struct Part {
+    /// The sequence.
+    pub order: Order,
+    /// First of its rows in the batch.
+    pub first: usize,
+    /// How many they are.
+    pub rows: usize,
+    /// What comes of them.
+    pub yields: Yields,
+}
+
+/// What comes of a sequence's rows in a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Yields {
+    /// Keys and values in the cache.
+    Nothing,
+    /// A token.
+    Token,
+    /// Hidden states, which are read before the next step.
+    Hidden {
+        /// Tokens of the sequence before them.
+        before: usize,
+        /// Whether they are its last.
+        ends: bool,
+    },
+}
+
+impl Step {
+    /// Forgets the work and keeps the memory.
+    pub fn clear(&mut self) {
+        self.batch.clear();
+        self.draws.clear();
+        self.given.clear();
+        self.parts.clear();
+    }
+}
