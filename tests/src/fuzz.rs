@@ -17,10 +17,11 @@ use hanzo_engine_runtime::{
     chat::{Chat, Message, Opening},
     encoder::{EncoderFiles, is_encoder_gguf},
     gguf::Gguf,
-    load::{GenerationDefaults, Tensor, TextFiles, TokenizerSource},
+    load::{GenerationDefaults, TextFiles, TokenizerSource},
     mapped::ModelBytes,
     pytorch, safetensors,
     template::ChatTemplate,
+    tensor::Tensor,
     tokenizer::{CutSide, Tokenizer},
 };
 use prost::Message as _;

@@ -159,7 +159,7 @@ impl Worker {
         let ended = now();
         // First: a client that has read its last event finds its blocks free.
         self.publish(report, ended);
-        self.pass_on(began, ended);
+        self.pass_on(report, began, ended);
         Ok(Turn::Ran)
     }
 
@@ -236,13 +236,13 @@ impl Worker {
     }
 
     /// The step that made the events ran from `began` to `ended`.
-    fn pass_on(&mut self, began: Instant, ended: Instant) {
+    fn pass_on(&mut self, report: StepReport, began: Instant, ended: Instant) {
         let mut events = mem::take(&mut self.events);
         for event in events.drain(..) {
             let id = event.job;
             let now = if matches!(event.kind, EventKind::Started { .. }) { began } else { ended };
             if event.kind == EventKind::Failed {
-                self.end_failed(id);
+                self.end_failed(id, report, ended);
                 continue;
             }
             let Entry::Occupied(mut entry) = self.jobs.entry(id) else { continue };
@@ -263,8 +263,10 @@ impl Worker {
     }
 
     /// One completion failed: the request ends with an error, and nothing else changes.
-    fn end_failed(&mut self, id: JobId) {
+    fn end_failed(&mut self, id: JobId, report: StepReport, now: Instant) {
         self.engine.cancel(id);
+        // What it held is free, and there may be no step soon that would say so.
+        self.publish(report, now);
         let Some(ticket) = self.jobs.remove(&id) else { return };
         let error_id = error_id();
         tracing::error!(error_id, job = id.0, "the model computed something that is not a number");

@@ -438,6 +438,36 @@ pub trait Backend: Send + 'static {
         out: &mut Self::Buffer,
     );
 
+    /// `out[r] = activation(weight · x[r] + bias)`.
+    fn matmul_activated(
+        &mut self,
+        weight: &Self::Matrix,
+        bias: Option<&Self::Vector>,
+        activation: Activation,
+        x: &Self::Buffer,
+        out: &mut Self::Buffer,
+    );
+
+    /// `out[r] += bias`: of what an op that takes none has given.
+    fn add_bias(&mut self, bias: &Self::Vector, out: &mut Self::Buffer);
+
+    /// `out[r] = (x[r] - mean) / sqrt(variance + eps) * weight + bias`, mean and variance of the row's own numbers.
+    fn layer_norm(
+        &mut self,
+        x: &Self::Buffer,
+        params: &LayerNormParams<'_, Self::Vector>,
+        out: &mut Self::Buffer,
+    );
+
+    /// `residual[r] += x[r]`, then `out[r] = layer_norm(residual[r])`.
+    fn add_layer_norm(
+        &mut self,
+        residual: &mut Self::Buffer,
+        x: &Self::Buffer,
+        params: &LayerNormParams<'_, Self::Vector>,
+        out: &mut Self::Buffer,
+    );
+
     /// On rows of `[q | k | v]`: norms and turns queries in place, norms and turns keys, and writes keys and
     /// values to the batch's slots of the layer's cache. What `qkv` holds of keys and values afterwards is the
     /// device's own business.

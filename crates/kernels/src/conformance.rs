@@ -32,7 +32,9 @@ mod weights;
 pub use attention::{check_attention, check_attention_invariance, check_attention_long_contexts};
 pub use decoder::check_decoder;
 pub use encoder::{check_add_embedding, check_matmul_activated};
-pub use linear::{check_embed, check_logits, check_matmul, check_matmul_invariance, check_mixed_matrix};
+pub use linear::{
+    check_add_bias, check_embed, check_logits, check_matmul, check_matmul_invariance, check_mixed_matrix,
+};
 pub use mlp::check_gated_mlp;
 pub use moe::{check_moe, check_moe_choice, check_moe_invariance};
 pub use norms::{
@@ -70,6 +72,10 @@ pub fn check_decoder_ops<B: Backend>(make: &impl Fn() -> B) {
     check_matmul(make);
     check_mixed_matrix(make);
     check_matmul_invariance(make);
+    check_matmul_activated(make);
+    check_add_bias(make);
+    check_layer_norm(make);
+    check_add_layer_norm(make);
     check_gated_mlp(make);
     check_moe(make);
     check_moe_choice(make);
@@ -89,12 +95,9 @@ pub fn check_decoder_ops<B: Backend>(make: &impl Fn() -> B) {
 /// # Panics
 /// If the backend is wrong.
 pub fn check_encoder_ops<B: EncoderOps>(make: &impl Fn() -> B) {
-    check_layer_norm(make);
-    check_add_layer_norm(make);
     check_layer_norm_columns(make);
     check_unfold(make);
     check_add_embedding(make);
-    check_matmul_activated(make);
     check_rope(make);
     check_rope_axes(make);
     check_self_attention(make);

@@ -14,13 +14,14 @@ mod tests;
 use crate::quant::{can_dequantize, dequantize_row};
 use crate::{
     Activation, AttentionParams, BLOCK_TOKENS, Backend, Batch, BufferRole, DType, Draws, ExpertParts,
-    HeadShape, KernelError, KvLayout, KvSpec, KvType, MatrixShape, MatrixSource, MoeParams, Operands,
-    QkvParams, Rounding, SampleSpecs, SequenceSpan, StepLimits,
+    HeadShape, KernelError, KvLayout, KvSpec, KvType, LayerNormParams, MatrixShape, MatrixSource, MoeParams,
+    Operands, QkvParams, Rounding, SampleSpecs, StepLimits,
 };
 
 use encoder::prepare;
 pub(crate) use encoder::seen;
 pub(crate) use sampling::draw;
+pub(crate) use storage::visible;
 use storage::{check_source, filled, store_rounded};
 
 const DEVICE: &str = "reference: 1 thread";
@@ -170,21 +171,6 @@ impl ReferenceBuffer {
     fn check(&self, rows: usize, cols: usize, name: &str) {
         assert!(self.rows >= rows, "{name} has {} rows, the batch {rows}", self.rows);
         assert_eq!(self.cols, cols, "{name} has {} columns, the op needs {cols}", self.cols);
-    }
-}
-
-impl ReferenceKv {
-    fn at(&self, layer: usize, slot: usize, kv_head: usize) -> std::ops::Range<usize> {
-        let (kv_heads, head_dim) = self.heads[layer];
-        assert!(slot < self.slots && kv_head < kv_heads, "outside the cache");
-        let before: usize = self.heads[..layer].iter().map(|(kv_heads, head_dim)| kv_heads * head_dim).sum();
-        let first = self.slots * before + (slot * kv_heads + kv_head) * head_dim;
-        first..first + head_dim
-    }
-
-    fn check_heads(&self, shape: &HeadShape, layer: usize) {
-        assert!(shape.heads.is_multiple_of(shape.kv_heads), "{shape:?}: key-value heads divide the heads");
-        assert_eq!((shape.kv_heads, shape.head_dim), self.heads[layer], "heads and cache differ in shape");
     }
 }
 
@@ -344,6 +330,52 @@ impl Backend for ReferenceBackend {
         out: &mut ReferenceBuffer,
     ) {
         self.product(weight, bias, x, out, |sum| sum);
+    }
+
+    fn matmul_activated(
+        &mut self,
+        weight: &ReferenceMatrix,
+        bias: Option<&Vec<f32>>,
+        activation: Activation,
+        x: &ReferenceBuffer,
+        out: &mut ReferenceBuffer,
+    ) {
+        self.product(weight, bias, x, out, |sum| formulas::activate(activation, sum));
+    }
+
+    fn add_bias(&mut self, bias: &Vec<f32>, out: &mut ReferenceBuffer) {
+        let rows = self.step().rows();
+        out.check(rows, bias.len(), "out");
+        for row in 0..rows {
+            out.row_mut(row).iter_mut().zip(bias).for_each(|(out, bias)| *out += bias);
+        }
+    }
+
+    fn layer_norm(
+        &mut self,
+        x: &ReferenceBuffer,
+        params: &LayerNormParams<'_, Vec<f32>>,
+        out: &mut ReferenceBuffer,
+    ) {
+        let (rows, cols) = (self.step().rows(), params.weight.len());
+        assert!(params.bias.is_none_or(|bias| bias.len() == cols), "one weight and one bias a column");
+        x.check(rows, cols, "x");
+        out.check(rows, cols, "out");
+        for row in 0..rows {
+            let bias = params.bias.map(|bias| &bias[..]);
+            formulas::layer_norm(x.row(row), params.weight, bias, params.eps, out.row_mut(row));
+        }
+    }
+
+    fn add_layer_norm(
+        &mut self,
+        residual: &mut ReferenceBuffer,
+        x: &ReferenceBuffer,
+        params: &LayerNormParams<'_, Vec<f32>>,
+        out: &mut ReferenceBuffer,
+    ) {
+        self.add(residual, x, params.weight.len());
+        self.layer_norm(residual, params, out);
     }
 
     fn rope_to_cache(
@@ -558,14 +590,4 @@ impl Backend for ReferenceBackend {
         x.values[row_first * x.cols..][..rows.len()].copy_from_slice(rows);
         Ok(())
     }
-}
-
-/// Positions of the keys that row `row` of a sequence may see: up to itself, and of them the last `window`.
-pub(crate) fn visible<V>(
-    params: &AttentionParams<'_, V>,
-    span: &SequenceSpan,
-    row: u32,
-) -> std::ops::Range<u32> {
-    let end = span.context - span.rows + row + 1;
-    params.window.map_or(0, |window| end.saturating_sub(window))..end
 }

@@ -1,7 +1,7 @@
 //! Tokens in, tokens out. Start with [`engine`]: its `step` is the whole system. A model file becomes a
-//! [`spec::DecoderSpec`] and packed weights ([`load`]); one [`decoder`] runs every family; [`scheduler`] and
-//! [`kv`] decide what runs and where its keys and values live; [`sampler`] says how tokens are drawn, [`output`] makes text of
-//! them, and [`embedding`] vectors and scores of hidden states.
+//! [`spec::TransformerSpec`] and packed weights ([`load`]); one network runs every family, as a [`decoder`] or an
+//! [`encoder`]; [`scheduler`] and [`kv`] decide what runs and where its keys and values live; [`sampler`] says how tokens are
+//! drawn, [`output`] makes text of them, and [`embedding`] vectors and scores of hidden states.
 //!
 //! Absent on purpose: async, network, wall clock, device names, threads. The same jobs give the same tokens.
 
@@ -20,6 +20,7 @@ pub mod limits;
 pub mod load;
 pub mod mapped;
 pub mod media;
+mod network;
 pub mod output;
 pub mod pytorch;
 mod regular;
@@ -31,6 +32,7 @@ pub mod sequence;
 pub mod spec;
 pub mod step;
 pub mod template;
+pub mod tensor;
 pub mod text;
 pub mod tokenizer;
 

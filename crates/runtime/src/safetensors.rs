@@ -14,8 +14,9 @@ use crate::error::LoadError;
 use crate::limits::{
     SAFETENSORS_HEADER_BYTES_MAX, SAFETENSORS_VALUES_MAX, TENSOR_DIMENSIONS_MAX, TENSORS_MAX,
 };
-use crate::load::{Tensor, json};
+use crate::load::json;
 use crate::mapped::ModelBytes;
+use crate::tensor::Tensor;
 
 /// Bytes of the length that begins a file.
 const LENGTH_BYTES: usize = 8;

@@ -17,6 +17,9 @@ use crate::{
     text::TextModel,
 };
 
+/// Tokens, what stands for some of them, and the hashes of their full blocks.
+type Prompt = (Arc<Vec<u32>>, Arc<[MediaSpan]>, Arc<Vec<BlockHash>>);
+
 /// One completion or input of a job.
 pub struct Sequence {
     /// The job it belongs to.
@@ -86,7 +89,7 @@ impl Sequence {
 
     fn new(
         (job, choice, order): (JobId, u32, Order),
-        (tokens, media, hashes): (Arc<Vec<u32>>, Arc<[MediaSpan]>, Arc<Vec<BlockHash>>),
+        (tokens, media, hashes): Prompt,
         purpose: Purpose,
     ) -> Sequence {
         Sequence {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use hanzo_engine_kernels::{BLOCK_TOKENS, Backend, KvType, MatrixShape, cpu::limits::Probe};
 use hanzo_engine_runtime::{
     LoadError, ModelFiles,
-    spec::{LayerWeight, Weight},
+    spec::{LayerPart, Part},
 };
 use serde::Serialize;
 
@@ -147,24 +147,25 @@ impl Costs {
     /// Of the model in `files` once `backend` has packed it.
     pub(super) fn new<B: Backend>(backend: &B, files: &ModelFiles, kv_type: KvType) -> Costs {
         let spec = &files.spec;
-        let head_weight = if spec.tied_embeddings { Weight::TokenEmbedding } else { Weight::Output };
+        let head_part = if spec.head.tied() { Part::TokenEmbedding } else { Part::Head };
         let (mut layers, mut head) = (Products::default(), Products::default());
         let (mut weights_bytes, mut experts_bytes) = (0, 0);
-        let experts_share = spec.moe.as_ref().map_or(0.0, |moe| moe.experts_used as f64 / moe.experts as f64);
+        let experts = spec.layers.iter().find_map(|layer| layer.mlp.experts());
+        let experts_share = experts.map_or(0.0, |experts| experts.used as f64 / experts.count as f64);
         let mut experts = Products::default();
         for (weight, shape) in spec.weights() {
             let &[rows, cols] = shape.as_slice() else {
                 weights_bytes += backend.vector_bytes(shape.iter().product());
                 continue;
             };
-            let part = MatrixShape { rows, cols, dtype: files.tensor(weight).dtype };
-            if is_experts(weight) {
+            let part = MatrixShape { rows, cols, dtype: files.tensors.get(weight).dtype };
+            if is_experts(weight.part) {
                 experts.add(part);
                 experts_bytes += backend.matrix_bytes(&[part]);
                 continue;
-            } else if weight == head_weight {
+            } else if weight.part == head_part {
                 head.add(part);
-            } else if weight == Weight::TokenEmbedding {
+            } else if weight.part == Part::TokenEmbedding {
                 // One row of it a token: nothing beside the rest.
                 continue;
             } else {
@@ -178,10 +179,10 @@ impl Costs {
             weights_bytes: weights_bytes as f64,
             experts_bytes: experts_bytes as f64,
             experts_share,
-            kv_bytes: block_bytes as f64 / (BLOCK_TOKENS * spec.layers) as f64,
+            kv_bytes: block_bytes as f64 / (BLOCK_TOKENS * spec.layers.len()) as f64,
             layers: layers.plus(experts.times(experts_share)),
             head,
-            windows: spec.windows.clone(),
+            windows: spec.layers.iter().map(|layer| layer.attention.window()).collect(),
         }
     }
 
@@ -213,9 +214,9 @@ impl Costs {
     }
 }
 
-fn is_experts(weight: Weight) -> bool {
-    use LayerWeight::{ExpertDown, ExpertGate, ExpertUp};
-    matches!(weight, Weight::Layer(_, ExpertGate(_) | ExpertUp(_) | ExpertDown(_)))
+fn is_experts(part: Part) -> bool {
+    use LayerPart::{ExpertDown, ExpertGate, ExpertUp};
+    matches!(part, Part::Layer(_, ExpertGate(_) | ExpertUp(_) | ExpertDown(_)))
 }
 
 #[cfg(test)]
@@ -276,12 +277,12 @@ mod tests {
         let device = Cpu::new(Some(1)).unwrap();
         let costs = Costs::new(&device.backend(), &files, KvType::F16);
         let spec = &files.spec;
-        let attention = spec.hidden * (spec.heads.qkv_width() + spec.heads.q_width());
+        let attention = spec.hidden * (spec.heads().qkv_width() + spec.heads().q_width());
         // Eight experts of 24, three of them for a token.
-        let layers = spec.layers * (attention + spec.hidden * 8 + 3 * 3 * spec.hidden * 24);
+        let layers = spec.layers.len() * (attention + spec.hidden * 8 + 3 * 3 * spec.hidden * 24);
         near(costs.layers.int8 + costs.layers.f32, layers as f64);
         near(costs.experts_share, 3.0 / 8.0);
-        let experts = spec.layers * 8 * 3 * spec.hidden * 24;
+        let experts = spec.layers.len() * 8 * 3 * spec.hidden * 24;
         assert!(costs.experts_bytes >= 2.0 * experts as f64, "{costs:?}");
     }
 
@@ -292,11 +293,12 @@ mod tests {
         let device = Cpu::new(Some(1)).unwrap();
         let costs = Costs::new(&device.backend(), files, KvType::F16);
         let spec = &files.spec;
-        let attention = spec.hidden * (spec.heads.qkv_width() + spec.heads.q_width());
-        let layers = spec.layers * (attention + 3 * spec.hidden * spec.ffn);
+        let attention = spec.hidden * (spec.heads().qkv_width() + spec.heads().q_width());
+        let layers =
+            spec.layers.len() * (attention + 3 * spec.hidden * spec.layers[0].mlp.dense().unwrap().ffn);
         near(costs.layers.int8 + costs.layers.f32, layers as f64);
         near(costs.head.int8 + costs.head.f32, (spec.vocab * spec.hidden) as f64);
-        near(costs.kv_bytes, (4 * spec.heads.kv_heads * spec.heads.head_dim) as f64);
-        assert!(costs.weights_bytes > 0.5 * files.weight_bytes() as f64, "{costs:?}");
+        near(costs.kv_bytes, (4 * spec.heads().kv_heads * spec.heads().head_dim) as f64);
+        assert!(costs.weights_bytes > 0.5 * files.tensors.bytes() as f64, "{costs:?}");
     }
 }

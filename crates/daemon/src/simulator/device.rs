@@ -13,8 +13,9 @@ use std::{
 };
 
 use hanzo_engine_kernels::{
-    Activation, AttentionParams, Backend, Batch, BufferRole, DType, Draws, ExpertParts, KernelError, KvSpec,
-    MatrixShape, MatrixSource, MoeParams, Operands, QkvParams, Rounding, RowSource, SequenceSpan, StepLimits,
+    Activation, AttentionParams, BLOCK_TOKENS, Backend, Batch, BufferRole, DType, Draws, ExpertParts,
+    KernelError, KvSpec, LayerNormParams, MatrixShape, MatrixSource, MoeParams, Operands, QkvParams,
+    Rounding, RowSource, SequenceSpan, StepLimits,
 };
 
 use super::random::mix;
@@ -210,7 +211,7 @@ impl Backend for ScriptedDevice {
         Ok(())
     }
 
-    fn pack_expert(&self, _: &mut (), _: &ExpertParts<MatrixSource<'_>>) -> Result<(), KernelError> {
+    fn pack_expert(&self, (): &mut (), _: &ExpertParts<MatrixSource<'_>>) -> Result<(), KernelError> {
         Ok(())
     }
 
@@ -235,7 +236,7 @@ impl Backend for ScriptedDevice {
     }
 
     fn kv(&self, spec: &KvSpec) -> Result<Kv, KernelError> {
-        Ok(Kv { slots: spec.blocks * hanzo_engine_kernels::BLOCK_TOKENS, layers: Vec::new() })
+        Ok(Kv { slots: spec.blocks * BLOCK_TOKENS, layers: Vec::new() })
     }
 
     fn scratch_bytes(&self, _: &StepLimits) -> usize {
@@ -278,6 +279,26 @@ impl Backend for ScriptedDevice {
 
     fn matmul(&mut self, _: &(), _: Option<&()>, x: &Vec<u64>, out: &mut Vec<u64>) {
         copy(x, out);
+    }
+
+    fn matmul_activated(&mut self, _: &(), _: Option<&()>, _: Activation, x: &Vec<u64>, out: &mut Vec<u64>) {
+        copy(x, out);
+    }
+
+    fn add_bias(&mut self, _: &(), _: &mut Vec<u64>) {}
+
+    fn layer_norm(&mut self, x: &Vec<u64>, _: &LayerNormParams<'_, ()>, out: &mut Vec<u64>) {
+        copy(x, out);
+    }
+
+    fn add_layer_norm(
+        &mut self,
+        residual: &mut Vec<u64>,
+        x: &Vec<u64>,
+        params: &LayerNormParams<'_, ()>,
+        out: &mut Vec<u64>,
+    ) {
+        self.add_rms_norm(residual, x, params.weight, params.eps, out);
     }
 
     fn rope_to_cache(&mut self, qkv: &mut Vec<u64>, _: &QkvParams<'_, ()>, kv: &mut Kv, layer: usize) {

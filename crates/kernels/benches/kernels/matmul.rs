@@ -3,9 +3,7 @@
 use criterion::{BenchmarkId, Criterion, Throughput};
 use hanzo_engine_kernels::cpu::{CpuBackend, CpuExperts, CpuMatrix};
 use hanzo_engine_kernels::quant::{can_quantize, quantize_row};
-use hanzo_engine_kernels::{
-    Activation, Backend, BufferRole, DType, EncoderOps, ExpertParts, MatrixShape, MatrixSource,
-};
+use hanzo_engine_kernels::{Activation, Backend, BufferRole, DType, ExpertParts, MatrixShape, MatrixSource};
 
 use crate::bed;
 

@@ -1,7 +1,7 @@
 //! The ops that encoders are made of besides a decoder's: rows of whole sequences, no cache. A trait of its own, so that a
 //! device may begin with decoders.
 
-use super::{Activation, Backend, HeadShape, QkvParams};
+use super::{Backend, HeadShape, QkvParams};
 
 /// Scale and shift of a layer norm (arxiv.org/abs/1607.06450).
 #[derive(Debug)]
@@ -75,23 +75,6 @@ pub struct SelfAttentionParams<'a, V> {
 
 /// A device that an encoder's steps run on.
 pub trait EncoderOps: Backend {
-    /// `out[r] = (x[r] - mean) / sqrt(variance + eps) * weight + bias`, mean and variance of the row's own numbers.
-    fn layer_norm(
-        &mut self,
-        x: &Self::Buffer,
-        params: &LayerNormParams<'_, Self::Vector>,
-        out: &mut Self::Buffer,
-    );
-
-    /// `residual[r] += x[r]`, then `out[r] = layer_norm(residual[r])`.
-    fn add_layer_norm(
-        &mut self,
-        residual: &mut Self::Buffer,
-        x: &Self::Buffer,
-        params: &LayerNormParams<'_, Self::Vector>,
-        out: &mut Self::Buffer,
-    );
-
     /// As `layer_norm`, in place, of columns `first..first + weight` of each row, as many as there are weights; the
     /// others stay.
     fn layer_norm_columns(
@@ -107,16 +90,6 @@ pub trait EncoderOps: Backend {
 
     /// `out[r] += table[id(r)]`, every id a row of the table.
     fn add_embedding(&mut self, table: &Self::Matrix, ids: RowIds, out: &mut Self::Buffer);
-
-    /// `out[r] = activation(weight · x[r] + bias)`.
-    fn matmul_activated(
-        &mut self,
-        weight: &Self::Matrix,
-        bias: Option<&Self::Vector>,
-        activation: Activation,
-        x: &Self::Buffer,
-        out: &mut Self::Buffer,
-    );
 
     /// On rows of `[q | k | v]`, in place: norms queries and keys and turns them by each row's position. Values stay, and
     /// no cache is written.

@@ -7,7 +7,7 @@ use super::random::Random;
 use super::rig::{Rig, whole_batch};
 use super::weights::{Weights, quantised, supported};
 use crate::reference::formulas;
-use crate::{Activation, Batch, DType, EncoderOps, RowIds};
+use crate::{Activation, Backend, Batch, DType, EncoderOps, RowIds};
 
 const LENGTHS: [u32; 5] = [1, 11, 3, 12, 6];
 const ROWS: usize = 33;
@@ -70,7 +70,7 @@ pub fn check_add_embedding<B: EncoderOps>(make: &impl Fn() -> B) {
 ///
 /// # Panics
 /// If a number is out of bounds or a bit differs.
-pub fn check_matmul_activated<B: EncoderOps>(make: &impl Fn() -> B) {
+pub fn check_matmul_activated<B: Backend>(make: &impl Fn() -> B) {
     let mut rig = Rig::for_rows(make(), ROWS, WIDTH, 1);
     let mut random = Random::new(51);
     for (i, dtype) in supported(&rig.backend).into_iter().enumerate() {
@@ -95,7 +95,7 @@ pub fn check_matmul_activated<B: EncoderOps>(make: &impl Fn() -> B) {
     }
 }
 
-fn activated<B: EncoderOps>(
+fn activated<B: Backend>(
     rig: &mut Rig<B>,
     weights: &Weights,
     bias: Option<&[f32]>,
@@ -114,7 +114,7 @@ fn activated<B: EncoderOps>(
     rig.download("matmul_activated", &out, rows, outputs)
 }
 
-fn check_product<B: EncoderOps>(
+fn check_product<B: Backend>(
     rig: &mut Rig<B>,
     weights: &Weights,
     bias: Option<&[f32]>,
@@ -147,7 +147,7 @@ fn check_product<B: EncoderOps>(
 }
 
 /// The activation alone: a matrix of one column that holds its arguments.
-fn check_curve<B: EncoderOps>(rig: &mut Rig<B>, activation: Activation) {
+fn check_curve<B: Backend>(rig: &mut Rig<B>, activation: Activation) {
     let arguments: Vec<f32> = (0..1280)
         .map(|i| (i as f32 - 640.0) / 64.0)
         .map(|x| if x.abs() > 9.5 { x * x * x * x * x } else { x })

@@ -1,6 +1,6 @@
 //! Checks of the ops that multiply by a matrix or read one: `matmul`, `embed`, `logits`.
 
-use super::bounds::{Tally, dot_sigma, flush_slack, same_bits};
+use super::bounds::{Tally, dot_sigma, flush_slack, hold, same_bits};
 use super::random::Random;
 use super::rig::{Rig, ok, rows_batch};
 use super::weights::{Weights, quantised, supported};
@@ -71,6 +71,27 @@ pub fn check_matmul_invariance<B: Backend>(make: &impl Fn() -> B) {
             let what = format!("matmul of {dtype} [{rows}, {cols}], batch of {batch}");
             same_bits(&what, &found, &gather(&all, rows, chosen), rows);
         }
+    }
+}
+
+/// `add_bias`, as exactly as the device rounds: a vector onto each row, whatever the row is.
+///
+/// # Panics
+/// If a number is out of bounds.
+pub fn check_add_bias<B: Backend>(make: &impl Fn() -> B) {
+    let mut rig = Rig::for_rows(make(), ROWS_MAX, WIDTH_MAX, 1);
+    let mut random = Random::new(6);
+    for (rows, cols) in [(1, 7), (9, 100), (ROWS_MAX, 256)] {
+        let (bias, mut before) = (random.normals(cols), random.normals(rows * cols));
+        hold(rig.rounding, &mut before);
+        let vector = rig.vector(&bias);
+        let mut out = rig.upload(&before, cols);
+        rig.step(&rows_batch(&vec![0; rows]), |rig| rig.backend.add_bias(&vector, &mut out));
+        let what = format!("add_bias of {cols} to {rows} rows");
+        let mut expected: Vec<f32> =
+            before.iter().zip(bias.iter().cycle()).map(|(x, bias)| x + bias).collect();
+        hold(rig.rounding, &mut expected);
+        same_bits(&what, &rig.download(&what, &out, rows, cols), &expected, cols);
     }
 }
 

@@ -44,8 +44,7 @@ pub(super) struct Scene {
     blocks: usize,
 }
 
-/// Layers of the caches of these checks; the one in the middle counts, the others hold something else, in other heads.
-const LAYERS: usize = 3;
+/// The layer of these checks; one before and one after it hold something else, in other heads.
 const LAYER: usize = 1;
 const OTHER: HeadShape = HeadShape { heads: 1, kv_heads: 1, head_dim: 32 };
 /// Rows of the largest step of these checks.
@@ -164,9 +163,9 @@ impl Scene {
             let mut other = rig.upload(&other, OTHER.qkv_width());
             let mut out = rig.blank(count, q_width);
             rig.step(&self.batch(step), |rig| {
-                for layer in 0..LAYERS {
+                for (layer, shape) in shapes.into_iter().enumerate() {
                     let qkv = if layer == LAYER { &mut qkv } else { &mut other };
-                    rig.backend.rope_to_cache(qkv, &keep(shapes[layer]), &mut kv, layer);
+                    rig.backend.rope_to_cache(qkv, &keep(shape), &mut kv, layer);
                 }
                 if i >= attend_from {
                     rig.backend.attention(&qkv, &params, &kv, LAYER, &mut out);

@@ -200,6 +200,14 @@ fn faulty_embeddings_are_caught() {
 }
 
 #[test]
+fn faulty_biases_are_caught() {
+    caught! {
+        BiasIgnored by check_add_bias: "add_bias";
+        RowBehindBatchWritten by check_add_bias: "rows behind the batch";
+    }
+}
+
+#[test]
 fn faulty_activated_products_are_caught() {
     caught! {
         ActivationSkipped by check_matmul_activated: "matmul_activated";
@@ -280,7 +288,7 @@ fn faulty_attention_is_caught() {
         SinksIgnored by check_attention: "sinks: Some";
         FutureSeen by check_attention: "attention";
         HeadsInterleaved by check_attention: "attention";
-        LayerIgnored by check_attention: "attention";
+        LayerIgnored by check_attention: "heads and cache differ in shape";
         TablesIgnored by check_attention: "attention";
         LastKeyMissed by check_attention: "attention";
         RowsOfChunkMatter by check_attention_invariance: "token by token";

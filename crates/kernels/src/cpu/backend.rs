@@ -19,7 +19,8 @@ use super::scratch::Scratch;
 use super::tier::Tier;
 use crate::{
     Activation, AttentionParams, Backend, Batch, BufferRole, DType, Draws, ExpertParts, KernelError, KvSpec,
-    MatrixShape, MatrixSource, MoeParams, Operands, QkvParams, Rope, Rounding, SampleSpecs, StepLimits,
+    LayerNormParams, MatrixShape, MatrixSource, MoeParams, Operands, QkvParams, Rope, Rounding, SampleSpecs,
+    StepLimits,
 };
 
 /// Decoder steps on the processor's cores. Between `begin` and `end` it holds a turn of its pool, so models that
@@ -344,6 +345,55 @@ impl Backend for CpuBackend {
 
     fn matmul(&mut self, weight: &CpuMatrix, bias: Option<&CpuVector>, x: &CpuBuffer, out: &mut CpuBuffer) {
         self.step().matmul(weight, bias, None, x, out);
+    }
+
+    fn matmul_activated(
+        &mut self,
+        weight: &CpuMatrix,
+        bias: Option<&CpuVector>,
+        activation: Activation,
+        x: &CpuBuffer,
+        out: &mut CpuBuffer,
+    ) {
+        self.step().matmul(weight, bias, Some(activation), x, out);
+    }
+
+    fn add_bias(&mut self, bias: &CpuVector, out: &mut CpuBuffer) {
+        let step = self.step();
+        let (rows, cols) = (step.batch.rows(), bias.values.len());
+        out.check(rows, cols, "out");
+        let shared = out.data.shared();
+        step.turn.run(rows, (1 << 14) / cols.max(1) + 1, &|_, range| {
+            for row in range {
+                // SAFETY: the buffer holds the row (checked above), which is in one range of one thread.
+                let out = unsafe { std::slice::from_raw_parts_mut(shared.get().add(row * cols), cols) };
+                out.iter_mut().zip(&bias.values[..]).for_each(|(out, bias)| *out += bias);
+            }
+        });
+    }
+
+    fn layer_norm(&mut self, x: &CpuBuffer, params: &LayerNormParams<'_, CpuVector>, out: &mut CpuBuffer) {
+        let step = self.step();
+        let (rows, cols) = (step.batch.rows(), params.weight.values.len());
+        x.check(rows, cols, "x");
+        out.check(rows, cols, "out");
+        norm::layer_norm(step.tier, step.turn, rows, &x.data, None, params.into(), &mut out.data);
+    }
+
+    fn add_layer_norm(
+        &mut self,
+        residual: &mut CpuBuffer,
+        x: &CpuBuffer,
+        params: &LayerNormParams<'_, CpuVector>,
+        out: &mut CpuBuffer,
+    ) {
+        let step = self.step();
+        let (rows, cols) = (step.batch.rows(), params.weight.values.len());
+        residual.check(rows, cols, "residual");
+        x.check(rows, cols, "x");
+        out.check(rows, cols, "out");
+        let residual = Some(&mut residual.data[..]);
+        norm::layer_norm(step.tier, step.turn, rows, &x.data, residual, params.into(), &mut out.data);
     }
 
     fn rope_to_cache(

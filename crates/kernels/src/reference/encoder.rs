@@ -2,38 +2,10 @@
 
 use super::{ReferenceBackend, ReferenceBuffer, ReferenceMatrix, formulas};
 use crate::{
-    Activation, Batch, EncoderOps, HeadShape, LayerNormParams, PositionBias, QkvParams, RowIds,
-    SelfAttentionParams,
+    Batch, EncoderOps, HeadShape, LayerNormParams, PositionBias, QkvParams, RowIds, SelfAttentionParams,
 };
 
 impl EncoderOps for ReferenceBackend {
-    fn layer_norm(
-        &mut self,
-        x: &ReferenceBuffer,
-        params: &LayerNormParams<'_, Vec<f32>>,
-        out: &mut ReferenceBuffer,
-    ) {
-        let (rows, cols) = (self.step().rows(), params.weight.len());
-        assert!(params.bias.is_none_or(|bias| bias.len() == cols), "one weight and one bias a column");
-        x.check(rows, cols, "x");
-        out.check(rows, cols, "out");
-        for row in 0..rows {
-            let bias = params.bias.map(|bias| &bias[..]);
-            formulas::layer_norm(x.row(row), params.weight, bias, params.eps, out.row_mut(row));
-        }
-    }
-
-    fn add_layer_norm(
-        &mut self,
-        residual: &mut ReferenceBuffer,
-        x: &ReferenceBuffer,
-        params: &LayerNormParams<'_, Vec<f32>>,
-        out: &mut ReferenceBuffer,
-    ) {
-        self.add(residual, x, params.weight.len());
-        self.layer_norm(residual, params, out);
-    }
-
     fn layer_norm_columns(
         &mut self,
         x: &mut ReferenceBuffer,
@@ -80,17 +52,6 @@ impl EncoderOps for ReferenceBackend {
                 *out += weight;
             }
         }
-    }
-
-    fn matmul_activated(
-        &mut self,
-        weight: &ReferenceMatrix,
-        bias: Option<&Vec<f32>>,
-        activation: Activation,
-        x: &ReferenceBuffer,
-        out: &mut ReferenceBuffer,
-    ) {
-        self.product(weight, bias, x, out, |sum| formulas::activate(activation, sum));
     }
 
     fn rope(&mut self, qkv: &mut ReferenceBuffer, params: &QkvParams<'_, Vec<f32>>) {

@@ -1,8 +1,8 @@
-//! Numbers in memory: how many there are, and whether they are what they are said to be.
+//! Numbers in memory: how many there are, and whether they are what they are said to be, and where the cache has which.
 
-use super::DEVICE;
+use super::{DEVICE, ReferenceKv};
 use crate::quant::{can_dequantize, dequantize_row, quantize_row};
-use crate::{DType, KernelError, MatrixShape, MatrixSource};
+use crate::{AttentionParams, DType, HeadShape, KernelError, MatrixShape, MatrixSource, SequenceSpan};
 
 /// What is left of numbers that are stored in this type.
 pub(super) fn store_rounded(dtype: DType, from: &[f32], to: &mut [f32]) {
@@ -41,4 +41,29 @@ pub(super) fn check_source(part: &MatrixSource<'_>, cols_all: usize) -> Result<(
         return Err(KernelError::WrongSize { tensor, rows, cols, dtype, expected, found: part.bytes.len() });
     }
     Ok(())
+}
+
+impl ReferenceKv {
+    pub(super) fn at(&self, layer: usize, slot: usize, kv_head: usize) -> std::ops::Range<usize> {
+        let (kv_heads, head_dim) = self.heads[layer];
+        assert!(slot < self.slots && kv_head < kv_heads, "outside the cache");
+        let before: usize = self.heads[..layer].iter().map(|(kv_heads, head_dim)| kv_heads * head_dim).sum();
+        let first = self.slots * before + (slot * kv_heads + kv_head) * head_dim;
+        first..first + head_dim
+    }
+
+    pub(super) fn check_heads(&self, shape: &HeadShape, layer: usize) {
+        assert!(shape.heads.is_multiple_of(shape.kv_heads), "{shape:?}: key-value heads divide the heads");
+        assert_eq!((shape.kv_heads, shape.head_dim), self.heads[layer], "heads and cache differ in shape");
+    }
+}
+
+/// Positions of the keys that row `row` of a sequence may see: up to itself, and of them the last `window`.
+pub(crate) fn visible<V>(
+    params: &AttentionParams<'_, V>,
+    span: &SequenceSpan,
+    row: u32,
+) -> std::ops::Range<u32> {
+    let end = span.context - span.rows + row + 1;
+    params.window.map_or(0, |window| end.saturating_sub(window))..end
 }

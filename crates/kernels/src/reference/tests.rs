@@ -2,6 +2,7 @@
 
 use super::formulas::{activate, attend, dot, rms_norm, rotate, route, score};
 use super::*;
+use crate::SequenceSpan;
 use crate::{ExpertScoring, KvType, Rope, RopeKind, RowSource};
 
 fn close(found: &[f32], expected: &[f32]) {

@@ -14,6 +14,7 @@ use hanzo_engine_kernels::{BLOCK_TOKENS, DType, RowSource, SequenceSpan};
 use safetensors::tensor::{Dtype, TensorView};
 
 use super::*;
+use crate::spec::Mask;
 
 /// The largest allowed difference of a logit, as a share of the range of the golden ones.
 const TOLERANCE: f32 = 1e-3;
@@ -343,21 +344,9 @@ fn check_plan(case: &str, vectors: usize, buffer_cols: usize) {
     let decoder = Decoder::load(&backend, &files, &mut |done| heard.push(done)).unwrap();
     assert!(heard.is_sorted() && heard.last() == Some(&1.0), "{heard:?}");
 
-    let matrices = decoder.layers.iter().flat_map(|layer| {
-        let mlp: Vec<_> = match &layer.mlp {
-            Mlp::Dense { gate_up, down } => vec![gate_up, down],
-            Mlp::Experts { router, .. } => vec![router],
-        };
-        mlp.into_iter().chain([&layer.qkv, &layer.output])
-    });
-    let matrix_bytes: usize =
-        matrices.chain([&decoder.embedding]).chain(&decoder.head).map(|matrix| matrix.bytes()).sum();
-    let experts = decoder.layers.iter().map(|layer| match &layer.mlp {
-        Mlp::Experts { experts, .. } => experts.bytes(),
-        Mlp::Dense { .. } => 0,
-    });
-    let matrix_bytes = matrix_bytes + experts.sum::<usize>();
-    let vectors = vectors + decoder.spec.rope.dim / 2;
+    let matrices = decoder.network.matrices().into_iter().map(|matrix| matrix.bytes());
+    let matrix_bytes: usize = matrices.chain(decoder.network.experts().map(|experts| experts.bytes())).sum();
+    let vectors = vectors + decoder.spec().ropes[0].dim / 2;
     assert_eq!(plan.weights_bytes, (matrix_bytes + 4 * vectors) as u64);
 
     let limits = decoder.spec().step_limits(10, 2, 100);
@@ -370,8 +359,8 @@ fn the_plan_is_what_loading_takes() {
     let (hidden, q, qkv) = (64, 64, 128); // llama-linear's widths
     check_plan("llama-linear", 2 * (2 * hidden + qkv + hidden) + hidden, 3 * hidden + qkv + q + 96);
     let (q, qkv, head) = (128, 256, 32);
-    // Two experts of 24 for each token beside an MLP of 48.
-    check_plan("qwen3-moe-mixed", 3 * (2 * hidden + 2 * head) + hidden, 3 * hidden + qkv + q + 48 + 2 * 24);
+    // Two experts of 24 for each token in place of an MLP of 48.
+    check_plan("qwen3-moe-mixed", 3 * (2 * hidden + 2 * head) + hidden, 3 * hidden + qkv + q + 48);
     // Three of eight; no layer has an MLP of its own.
     check_plan("qwen3-moe", 2 * (2 * hidden + 2 * head) + hidden, 3 * hidden + qkv + q + 3 * 24);
 }
@@ -458,4 +447,72 @@ fn the_demonstration_model_answers_as_it_should() {
         println!("{label}: logits differ by up to {worst:.2e} of their range");
         assert!(worst < 1e-2, "{label}: {worst}");
     });
+}
+
+/// A decoder with the weights of a tiny Gemma 3 that was made for attention to both sides, of its first layer alone.
+fn gemma(change: impl Fn(&mut TransformerSpec)) -> (crate::encoder::EncoderFiles, TransformerSpec) {
+    let files = crate::encoder::tests::open("embeddinggemma");
+    let mut spec = files.spec.clone();
+    spec.layers.truncate(1);
+    spec.head = crate::spec::HeadSpec::plain(true);
+    spec.layers[0].attention.mask = Mask::Causal { window: None };
+    change(&mut spec);
+    (files, spec.checked("gemma").unwrap())
+}
+
+/// The last token's hidden state, by a cache in blocks.
+fn last_hidden(files: &crate::encoder::EncoderFiles, spec: &TransformerSpec, tokens: &[u32]) -> Vec<f32> {
+    let mut backend = ReferenceBackend::new();
+    let mut unheard = |_| ();
+    let mut loader = Loader::new(&backend, spec, &files.tensors, WeightType::Stored, &mut unheard).unwrap();
+    let mut decoder = Decoder { network: loader.network().unwrap() };
+    let limits = StepLimits { logit_rows: ROWS, ..spec.step_limits(ROWS, 1, BLOCKS * BLOCK_TOKENS) };
+    decoder.prepare(&mut backend, &limits).unwrap();
+    let kv = backend.kv(&spec.kv_spec(BLOCKS, hanzo_engine_kernels::KvType::F16)).unwrap();
+    let mut runner = Runner { backend, decoder, kv };
+    let split = tokens.len() / 2;
+    let blocks = scattered(0);
+    runner.step(&[Work { tokens: &tokens[..split], rows: split, blocks: &blocks }]);
+    let rows = tokens.len() - split;
+    runner.step(&[Work { tokens, rows, blocks: &blocks }]);
+    let mut hidden = vec![0.0; spec.hidden];
+    runner.decoder.read_hidden(&runner.backend, rows - 1, &mut hidden).unwrap();
+    hidden
+}
+
+/// Norms on both sides of halves, norms stored less one, scaled embeddings, normed heads: in a network of one layer the last
+/// token sees the same whether others see ahead or not.
+#[test]
+fn a_decoder_computes_the_layers_that_encoders_have() {
+    let tokens: Vec<u32> = (0..23).map(|index| (index * 37 + 5) % 97).collect();
+    for (rope, window) in [(0, None), (1, Some(5))] {
+        let (files, spec) = gemma(|spec| {
+            let attention = &mut spec.layers[0].attention;
+            (attention.rope, attention.mask) = (Some(rope), Mask::Causal { window });
+        });
+        let mut both_sides = spec.clone();
+        both_sides.head = crate::spec::HeadSpec::None;
+        both_sides.layers[0].attention.mask = Mask::Whole { reach: window.map(|window| window - 1) };
+        let expected = crate::encoder::tests::last_hidden(&files, both_sides, &tokens);
+        let found = last_hidden(&files, &spec, &tokens);
+        let difference = largest_difference(&found, &expected);
+        // Keys and values in the cache are halves.
+        assert!(difference < 2e-3 * range(&expected), "rope {rope}: {difference} of {}", range(&expected));
+    }
+}
+
+#[test]
+fn a_softcap_of_scores_and_a_window_reach_attention() {
+    let tokens: Vec<u32> = (0..23).map(|index| (index * 37 + 5) % 97).collect();
+    let (files, plain) = gemma(|_| ());
+    let plain = last_hidden(&files, &plain, &tokens);
+    let with = |change: fn(&mut crate::spec::AttentionSpec)| {
+        let (_, spec) = gemma(|spec| change(&mut spec.layers[0].attention));
+        largest_difference(&last_hidden(&files, &spec, &tokens), &plain) / range(&plain)
+    };
+    // One that no score comes near changes nothing; one that all reach makes them alike.
+    assert!(with(|attention| attention.softcap = Some(1e6)) < 1e-4);
+    assert!(with(|attention| attention.softcap = Some(1e-3)) > 1e-3);
+    assert!(with(|attention| attention.mask = Mask::Causal { window: Some(23) }) == 0.0);
+    assert!(with(|attention| attention.mask = Mask::Causal { window: Some(3) }) > 1e-3);
 }

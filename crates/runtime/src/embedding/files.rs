@@ -11,9 +11,10 @@ use crate::encoder::{HeadActivation, HeadLayer, HeadNorm};
 use crate::error::LoadError;
 use crate::gguf::Metadata;
 use crate::limits::{CONTEXT_TOKENS_MAX, EMBEDDING_MODULES_MAX, WIDTH_MAX};
-use crate::load::{Tensor, TextFile, weights};
+use crate::load::{TextFile, weights};
 use crate::pytorch;
 use crate::spec::{Config, shorten};
+use crate::tensor::Tensor;
 
 /// The longest prompt of a model's own, in bytes.
 const PROMPT_BYTES_MAX: usize = 1 << 16;
@@ -270,7 +271,7 @@ fn take(
         hint: String::new(),
     };
     let tensor = tensors.remove(name).ok_or_else(missing)?;
-    crate::load::check_shape(&tensor, shape)?;
+    tensor.check_shape(shape)?;
     tensor.to_f32()
 }
 

@@ -2,7 +2,7 @@
 //! of a text, or the head of a masked language model, which the encoder computes itself.
 
 use crate::error::LoadError;
-use crate::load::Tensor;
+use crate::tensor::Tensor;
 
 /// A task's head.
 #[derive(Clone, Debug, PartialEq)]

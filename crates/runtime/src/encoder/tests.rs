@@ -18,7 +18,7 @@ use serde_json::Value;
 use super::*;
 use crate::decoder::tests::data;
 use crate::load::TextFile;
-use crate::spec::Config;
+use crate::spec::{Config, Distance, LayerPart, NormOrder, Part, QkNorm, Weight};
 
 /// The largest allowed difference of a number, as a share of the range of the golden ones.
 const TOLERANCE: f32 = 1e-4;
@@ -67,7 +67,7 @@ fn config_of(directory: &std::path::Path) -> Config {
     Config::new(path.display().to_string(), TextFile::Settings.read_object(&path).unwrap())
 }
 
-fn open(case: &str) -> EncoderFiles {
+pub(crate) fn open(case: &str) -> EncoderFiles {
     let directory = directory(case);
     let config = config_of(&directory);
     assert!(is_encoder(&config).unwrap(), "{case} is no encoder");
@@ -180,6 +180,30 @@ impl<B: EncoderOps> Runner<B> {
         };
         classifier.logits(&row)
     }
+}
+
+/// The last token's hidden state by an encoder of these weights that is described otherwise.
+pub(crate) fn last_hidden(files: &EncoderFiles, spec: TransformerSpec, tokens: &[u32]) -> Vec<f32> {
+    let mut backend = ReferenceBackend::new();
+    let mut unheard = |_| ();
+    let mut loader =
+        network::Loader::new(&backend, &spec, &files.tensors, WeightType::Stored, &mut unheard).unwrap();
+    let network = loader.network().unwrap();
+    let mut encoder = Encoder {
+        network,
+        positions: None,
+        types: None,
+        embedding_norm: None,
+        distance: DistanceTables::None,
+        convolution: None,
+        masked_lm: None,
+    };
+    encoder.prepare(&mut backend, &spec.step_limits(ROWS, 1, 64)).unwrap();
+    let mut runner = Runner { backend, encoder };
+    let text =
+        Golden { tokens: tokens.into(), types: Vec::new(), expected: Vec::new(), probabilities: Vec::new() };
+    let rows = runner.hidden(&[&text]).remove(0);
+    rows[rows.len() - spec.hidden..].to_vec()
 }
 
 /// Runs `$check` with a runner on the reference backend and on each tier.
@@ -338,12 +362,9 @@ fn the_plan_is_what_loading_takes() {
         assert!(heard.is_sorted() && heard.last() == Some(&1.0), "{case}: {heard:?}");
         let plan = Encoder::plan(&backend, &files, WeightType::Stored);
         // The CPU's matrices know their bytes, the reference's vectors their numbers.
-        let matrix_bytes: usize = held(&encoder).0.iter().map(|matrix| matrix.bytes()).sum();
-        let experts = encoder.layers.iter().map(|layer| match &layer.mlp {
-            Mlp::Experts { experts, .. } => experts.bytes(),
-            Mlp::Plain { .. } | Mlp::Gated { .. } => 0,
-        });
-        let matrix_bytes = matrix_bytes + experts.sum::<usize>();
+        let matrices = held(&encoder).0.into_iter().map(|matrix| matrix.bytes());
+        let matrix_bytes: usize =
+            matrices.chain(encoder.network.experts().map(|experts| experts.bytes())).sum();
         let reference =
             Encoder::load(&ReferenceBackend::new(), &files, WeightType::Stored, &mut |_| ()).unwrap();
         let (_, vectors, numbers) = held(&reference);
@@ -357,34 +378,17 @@ fn the_plan_is_what_loading_takes() {
 /// All matrices and vectors that an encoder holds, and numbers beside them.
 fn held<B: EncoderOps>(encoder: &Encoder<B>) -> (Vec<&B::Matrix>, Vec<&B::Vector>, usize) {
     let mut numbers = 0;
-    let mut matrices = vec![&encoder.embedding];
+    let mut matrices = encoder.network.matrices();
     matrices.extend(encoder.positions.iter().chain(&encoder.types));
-    let mut vectors: Vec<&_> = encoder.ropes.iter().collect();
-    let mut norms: Vec<&Norm<B>> = encoder.embedding_norm.iter().chain(&encoder.first_norm).collect();
+    let (mut vectors, mut norms) = encoder.network.vectors_and_norms();
+    norms.extend(&encoder.embedding_norm);
     match &encoder.distance {
         DistanceTables::None => {}
         DistanceTables::Alibi { slopes } => vectors.push(slopes),
         DistanceTables::Learned { table, .. } => vectors.push(table),
-        DistanceTables::Disentangled { bucket_of, .. } => numbers += bucket_of.len(),
-    }
-    for layer in &encoder.layers {
-        matrices.extend([&layer.qkv, &layer.output]);
-        vectors.extend(layer.qkv_bias.iter().chain(&layer.output_bias));
-        norms.extend(layer.q_norm.iter().chain(&layer.k_norm));
-        vectors.extend(layer.distance_keys.iter().chain(&layer.distance_queries));
-        norms.extend([&layer.middle_norm, &layer.last_norm]);
-        norms.extend(layer.attention_post_norm.iter().chain(&layer.mlp_post_norm));
-        match &layer.mlp {
-            Mlp::Plain { up, up_bias, down, down_bias } => {
-                matrices.extend([up, down]);
-                vectors.extend(up_bias.iter().chain(down_bias));
-            }
-            Mlp::Gated { gate_up, down, down_bias } => {
-                matrices.extend([gate_up, down].into_iter().chain(down_bias));
-            }
-            Mlp::Experts { router, bias, .. } => {
-                matrices.extend([router].into_iter().chain(bias));
-            }
+        DistanceTables::Disentangled { bucket_of, layers, .. } => {
+            numbers += bucket_of.len();
+            vectors.extend(layers.iter().flat_map(|layer| layer.keys.iter().chain(&layer.queries)));
         }
     }
     if let Some(convolution) = &encoder.convolution {
@@ -393,7 +397,7 @@ fn held<B: EncoderOps>(encoder: &Encoder<B>) -> (Vec<&B::Matrix>, Vec<&B::Vector
         norms.push(&convolution.norm);
     }
     if let Some(head) = &encoder.masked_lm {
-        matrices.extend([&head.dense].into_iter().chain(&head.decoder));
+        matrices.push(&head.dense);
         vectors.extend(&head.dense_bias);
         norms.push(&head.norm);
         numbers += head.decoder_bias.as_ref().map_or(0, Vec::len);

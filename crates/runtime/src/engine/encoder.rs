@@ -82,7 +82,8 @@ impl<B: EncoderOps> EncoderEngine<B> {
         let plan = Encoder::plan(backend, files, weight_type);
         let EncoderConfig { sequences_max, input_tokens_max, .. } = *config;
         let limits = files.spec.step_limits(config.rows_max(), sequences_max, input_tokens_max);
-        let vocabulary = if files.spec.masked_lm.is_some() { VOCABULARY_ROWS * files.spec.vocab } else { 0 };
+        let vocabulary =
+            if files.spec.head.masked_lm().is_some() { VOCABULARY_ROWS * files.spec.vocab } else { 0 };
         let rows = (config.rows_max() * files.spec.hidden).max(vocabulary) * size_of::<f32>();
         EngineMemory {
             weights_bytes: plan.weights_bytes,

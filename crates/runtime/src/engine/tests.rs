@@ -10,7 +10,7 @@ use hanzo_engine_kernels::{
 
 use super::*;
 use crate::{
-    EmbedInput, EventKind, MediaSpan, Output, SamplingParams, StopConditions, load::Opened, spec::Weight,
+    EmbedInput, EventKind, MediaSpan, Output, SamplingParams, StopConditions, load::Opened, spec::Part,
 };
 
 fn opened() -> &'static Opened {
@@ -272,7 +272,7 @@ fn tokens_of(engine: &mut Engine<CpuBackend>, job: &Job) -> (Vec<u32>, u32) {
 /// A span of a prompt with the embeddings of other tokens.
 fn span(first: usize, tokens: &[u32], digest: u8) -> MediaSpan {
     let files = opened().decoder().unwrap();
-    let (tensor, hidden) = (files.tensor(Weight::TokenEmbedding), files.spec.hidden);
+    let (tensor, hidden) = (files.tensors.get(Part::TokenEmbedding.weight()), files.spec.hidden);
     let mut embedding = vec![0.0; files.spec.vocab * hidden];
     dequantize_row(tensor.dtype, &tensor.bytes, &mut embedding);
     let rows = tokens.iter().flat_map(|&token| &embedding[token as usize * hidden..][..hidden]);

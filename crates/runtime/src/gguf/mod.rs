@@ -17,8 +17,9 @@ pub use split::open;
 
 use crate::error::LoadError;
 use crate::limits::{GGUF_ALIGNMENT_MAX, GGUF_KEYS_MAX, TENSOR_DIMENSIONS_MAX, TENSORS_MAX};
-use crate::load::Tensor;
 use crate::mapped::ModelBytes;
+use crate::spec::shorten;
+use crate::tensor::Tensor;
 use hanzo_engine_kernels::DType;
 use reader::Reader;
 
@@ -90,7 +91,7 @@ fn read_metadata(file: &str, reader: &mut Reader<'_>, count: usize) -> Result<Me
     for index in 0..count {
         reader.what = format!("key {} of {count}", index + 1);
         let key = reader.name()?;
-        reader.what = format!("key {key}");
+        reader.what = format!("key {}", shorten(key.to_owned()));
         let value = reader.value()?;
         if entries.insert(key.to_owned(), value).is_some() {
             return Err(reader.corrupt("the key is there twice"));
@@ -116,7 +117,7 @@ fn read_entries(file: &str, reader: &mut Reader<'_>, count: usize) -> Result<Vec
     for index in 0..count {
         reader.what = format!("tensor {} of {count}", index + 1);
         let name = reader.name()?;
-        reader.what = format!("tensor {name}");
+        reader.what = format!("tensor {}", shorten(name.to_owned()));
         if !names.insert(name) {
             return Err(reader.corrupt("the tensor is there twice"));
         }

@@ -4,13 +4,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::{
-    GenerationDefaults, ModelFiles, ModelInfo, Resolved, TextFiles, TokenizerSource, check_tokens,
-    dominant_type, resolve, size_bytes,
+    Found, GenerationDefaults, ModelFiles, ModelInfo, TextFiles, TokenizerSource, check_tokens, size_bytes,
 };
 use crate::chat::Opening;
 use crate::error::LoadError;
 use crate::gguf::{Gguf, Metadata};
-use crate::spec::{self, Naming};
+use crate::spec::{self, Names};
 
 /// Names of `general.file_type`, by number; gaps were withdrawn from the format.
 const FILE_TYPES: &[(u32, &str)] = &[
@@ -49,6 +48,9 @@ const FILE_TYPES: &[(u32, &str)] = &[
     (38, "MXFP4"),
 ];
 
+/// The rows of yes and no, of a file made to rerank.
+const SCORE: &str = "cls.output.weight";
+
 /// Keys of tokens that end a text (eos), a turn (eot) or a message (eom).
 const END_TOKENS: &[&str] =
     &["tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"];
@@ -65,20 +67,22 @@ pub(super) fn assemble(
     let text = text_files(&metadata)?;
     check_tokens(file, spec.vocab, &text)?;
     let bytes_in_memory: u64 = gguf.tensors.iter().map(|tensor| tensor.bytes.len() as u64).sum();
-    let Resolved { tensors, parameters, tied_twin, score } =
-        resolve(file, &spec, Naming::Gguf, gguf.tensors, |name| name == spec::ROPE_FACTORS)?;
+    let mut found = Found::new(file, &Names::GGUF, gguf.tensors)?;
+    let tensors = found.resolve(&spec)?;
+    let score = found.take_if_there(SCORE, &[2, spec.hidden])?;
+    found.left_out(&spec.architecture, &[spec::ROPE_FACTORS])?;
     let info = ModelInfo {
         name: metadata.string("general.name")?.unwrap_or(fallback_name).to_owned(),
         format: "gguf",
         architecture: spec.architecture.clone(),
-        quantization: file_type(&metadata)?.unwrap_or_else(|| dominant_type(tensors.values())),
-        parameters,
+        quantization: file_type(&metadata)?.unwrap_or_else(|| tensors.dominant_type()),
+        parameters: tensors.parameters(),
         size_bytes: if files.is_empty() { bytes_in_memory } else { size_bytes(&files)? },
         context_tokens_max: spec.context_tokens_max,
         license: metadata.string("general.license")?.map(str::to_owned),
         files,
     };
-    Ok(ModelFiles { info, spec, text, tensors, tied_twin, score })
+    Ok(ModelFiles { info, spec, text, tensors, score })
 }
 
 /// What a file says about text.

@@ -6,15 +6,15 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::{
-    GenerationDefaults, ModelFiles, ModelInfo, Resolved, Tensor, TextFile, TextFiles, TokenizerSource,
-    check_tokens, dominant_type, resolve, size_bytes,
+    Found, GenerationDefaults, ModelFiles, ModelInfo, TextFile, TextFiles, TokenizerSource, check_tokens,
+    size_bytes,
     weights::{self, Weights},
     word_pieces,
 };
 use crate::chat::Opening;
 use crate::error::LoadError;
 use crate::limits::VOCAB_MAX;
-use crate::spec::{self, Config, Naming};
+use crate::spec::{self, Config, Names, Part};
 
 pub(super) fn open(directory: &Path) -> Result<ModelFiles, LoadError> {
     let name = directory.display().to_string();
@@ -26,26 +26,30 @@ pub(super) fn open(directory: &Path) -> Result<ModelFiles, LoadError> {
                 .into(),
         });
     };
-    let Weights { mut tensors, files, format } = weights::open(directory)?;
-    from_bare_network(&mut config, &mut tensors);
+    let Weights { tensors, files, format } = weights::open(directory)?;
+    let bare = Names::HUGGING_FACE.of("", Part::TokenEmbedding.weight());
+    if tensors.iter().any(|tensor| tensor.name == bare) {
+        of_bare_network(&mut config);
+    }
     let spec = spec::from_config(&config)?;
     let generation_config = read_config(directory, "generation_config.json")?;
     let text = text_files(directory, &config, generation_config.as_ref())?;
     check_tokens(&name, spec.vocab, &text)?;
-    let Resolved { tensors, parameters, tied_twin, score } =
-        resolve(&name, &spec, Naming::of_model_type(&spec.architecture), tensors, is_harmless)?;
+    let mut found = Found::new(&name, Names::of_model_type(&spec.architecture), tensors)?;
+    let tensors = found.resolve(&spec)?;
+    found.left_out(&spec.architecture, &[])?;
     let info = ModelInfo {
         name: name_of(directory),
         format,
         architecture: spec.architecture.clone(),
-        quantization: dominant_type(tensors.values()),
-        parameters,
+        quantization: tensors.dominant_type(),
+        parameters: tensors.parameters(),
         size_bytes: size_bytes(&files)?,
         context_tokens_max: spec.context_tokens_max,
         license: None,
         files,
     };
-    Ok(ModelFiles { info, spec, text, tensors, tied_twin, score })
+    Ok(ModelFiles { info, spec, text, tensors, score: None })
 }
 
 /// What a model in a directory is called.
@@ -55,28 +59,17 @@ pub(super) fn name_of(directory: &Path) -> String {
     name.unwrap_or_else(|| directory.display().to_string())
 }
 
-/// Embedders are saved without the part that generates: their tensors lack the prefix of those that have it, and the
-/// head is not there whatever the configuration says.
-fn from_bare_network(config: &mut Config, tensors: &mut [Tensor]) {
-    const PREFIX: &str = "model.";
-    const EMBEDDING: &str = "embed_tokens.weight";
-    if tensors.iter().any(|tensor| tensor.name == EMBEDDING) {
-        tensors.iter_mut().for_each(|tensor| tensor.name.insert_str(0, PREFIX));
-        config.set("tie_word_embeddings", true.into());
-        // `LlamaModel` is what `LlamaForCausalLM` has inside.
-        let classes = config.get("architectures").and_then(Value::as_array).cloned().unwrap_or_default();
-        let whole = |class: &Value| match class.as_str().and_then(|class| class.strip_suffix("Model")) {
-            Some(family) => Value::String(format!("{family}ForCausalLM")),
-            None => class.clone(),
-        };
-        config.set("architectures", classes.iter().map(whole).collect());
-    }
-}
-
-/// Rope's frequencies, which older versions of the library saved with the weights; they follow from the
-/// configuration.
-fn is_harmless(name: &str) -> bool {
-    name.ends_with(".rotary_emb.inv_freq")
+/// Embedders are saved without the part that generates: the names of their tensors lack the prefix of those that have it,
+/// and the head is not there whatever the configuration says.
+fn of_bare_network(config: &mut Config) {
+    config.set("tie_word_embeddings", true.into());
+    // `LlamaModel` is what `LlamaForCausalLM` has inside.
+    let classes = config.get("architectures").and_then(Value::as_array).cloned().unwrap_or_default();
+    let whole = |class: &Value| match class.as_str().and_then(|class| class.strip_suffix("Model")) {
+        Some(family) => Value::String(format!("{family}ForCausalLM")),
+        None => class.clone(),
+    };
+    config.set("architectures", classes.iter().map(whole).collect());
 }
 
 pub(super) fn read_config(directory: &Path, name: &str) -> Result<Option<Config>, LoadError> {

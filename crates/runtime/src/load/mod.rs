@@ -1,5 +1,5 @@
 //! A model on disk, opened: what it is, how it is run, its text files, and its weights by the names of
-//! [`Weight`]. Opening reads headers and checks every shape against the spec; weights are read when a
+//! [`crate::spec::Weight`]. Opening reads headers and checks every shape against the spec; weights are read when a
 //! [`crate::decoder::Decoder`] packs them.
 
 mod file;
@@ -7,13 +7,12 @@ pub(crate) mod gguf;
 pub(crate) mod huggingface;
 pub(crate) mod json;
 mod opened;
-mod tensor;
+mod resolve;
 #[cfg(test)]
 mod tests;
 pub(crate) mod weights;
 mod word_pieces;
 
-use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -22,13 +21,15 @@ use serde_json::Value;
 
 pub(crate) use file::TextFile;
 pub use opened::{Network, Opened};
-pub use tensor::Tensor;
+pub(crate) use resolve::Found;
+pub use resolve::Tensors;
 
 use crate::chat::Opening;
 use crate::error::LoadError;
 use crate::gguf::Metadata;
 use crate::mapped::ModelBytes;
-use crate::spec::{DecoderSpec, LayerWeight, Naming, Weight};
+use crate::spec::TransformerSpec;
+use crate::tensor::Tensor;
 
 /// What a model is, for people.
 #[derive(Clone, Debug, PartialEq)]
@@ -119,12 +120,11 @@ pub struct ModelFiles {
     /// What it is.
     pub info: ModelInfo,
     /// How it is run.
-    pub spec: DecoderSpec,
+    pub spec: TransformerSpec,
     /// Its text files.
     pub text: TextFiles,
-    tensors: BTreeMap<Weight, Tensor>,
-    /// A head stored beside the embedding it is tied to: checked to be the same when weights are read.
-    tied_twin: Option<Tensor>,
+    /// Its weights.
+    pub tensors: Tensors,
     /// The rows of yes and no, of a GGUF file made to rerank: (2, hidden).
     pub(crate) score: Option<Tensor>,
 }
@@ -174,146 +174,6 @@ impl ModelFiles {
     pub fn from_bytes(name: &str, gguf: ModelBytes) -> Result<Self, LoadError> {
         gguf::assemble(name, crate::gguf::Gguf::parse(name, &gguf)?, Vec::new())
     }
-
-    /// One of the weights that [`DecoderSpec::weights`] lists.
-    pub fn tensor(&self, weight: Weight) -> &Tensor {
-        self.tensors
-            .get(&weight)
-            .expect("every weight of the spec is there because opening refuses otherwise")
-    }
-
-    /// Bytes of all weights, as stored.
-    pub fn weight_bytes(&self) -> u64 {
-        self.tensors.values().map(|tensor| tensor.bytes.len() as u64).sum()
-    }
-
-    /// The head a file has beside the embedding its configuration ties it to.
-    pub(crate) fn tied_twin(&self) -> Option<&Tensor> {
-        self.tied_twin.as_ref()
-    }
-}
-
-/// A file's tensors matched with the weights a spec asks for.
-struct Resolved {
-    tensors: BTreeMap<Weight, Tensor>,
-    parameters: u64,
-    tied_twin: Option<Tensor>,
-    score: Option<Tensor>,
-}
-
-/// The rows of yes and no in a GGUF file.
-const SCORE: &str = "cls.output.weight";
-
-/// Finds each weight of the spec and checks its shape. `harmless` names tensors that a file may have although
-/// the spec does not ask for them.
-fn resolve(
-    file: &str,
-    spec: &DecoderSpec,
-    naming: Naming,
-    tensors: Vec<Tensor>,
-    harmless: fn(&str) -> bool,
-) -> Result<Resolved, LoadError> {
-    let mut by_name: HashMap<String, Tensor> =
-        tensors.into_iter().map(|tensor| (tensor.name.clone(), tensor)).collect();
-    unstack(spec, naming, &mut by_name)?;
-    let mut resolved = Resolved { tensors: BTreeMap::new(), parameters: 0, tied_twin: None, score: None };
-    for (weight, shape) in spec.weights() {
-        let name = weight.name(naming);
-        let Some(tensor) = by_name.remove(&name) else {
-            return Err(LoadError::Missing {
-                file: file.to_owned(),
-                what: format!("tensor {name} {shape:?}"),
-                hint: match weight.stack_name(naming) {
-                    Some(stack) => format!(", and so is {stack}"),
-                    None => String::new(),
-                },
-            });
-        };
-        check_shape(&tensor, &shape)?;
-        resolved.parameters += tensor.elements() as u64;
-        resolved.tensors.insert(weight, tensor);
-    }
-    if spec.tied_embeddings {
-        resolved.tied_twin = by_name.remove(&Weight::Output.name(naming));
-        if let Some(twin) = &resolved.tied_twin {
-            check_shape(twin, &[spec.vocab, spec.hidden])?;
-        }
-    }
-    if naming == Naming::Gguf
-        && let Some(score) = by_name.remove(SCORE)
-    {
-        check_shape(&score, &[2, spec.hidden])?;
-        resolved.score = Some(score);
-    }
-    let unused = by_name.values().filter(|tensor| !harmless(&tensor.name)).min_by_key(|tensor| &tensor.name);
-    match unused {
-        None => Ok(resolved),
-        Some(tensor) => Err(LoadError::Unsupported {
-            file: tensor.file.to_string(),
-            key: format!("tensor {}", tensor.name),
-            value: format!("{:?} of {}", tensor.shape, tensor.dtype),
-            reason: format!(
-                "a {} model with these settings does not use it, and leaving it out could change the model",
-                spec.architecture
-            ),
-        }),
-    }
-}
-
-/// One of the weights an expert has.
-type OfExpert = fn(usize) -> LayerWeight;
-
-/// Replaces each tensor that holds one matrix of all of a layer's experts by those matrices, under their own names.
-fn unstack(
-    spec: &DecoderSpec,
-    naming: Naming,
-    by_name: &mut HashMap<String, Tensor>,
-) -> Result<(), LoadError> {
-    let Some(moe) = &spec.moe else { return Ok(()) };
-    let parts: [(OfExpert, [usize; 2]); 3] = [
-        (LayerWeight::ExpertGate, [moe.ffn, spec.hidden]),
-        (LayerWeight::ExpertUp, [moe.ffn, spec.hidden]),
-        (LayerWeight::ExpertDown, [spec.hidden, moe.ffn]),
-    ];
-    for layer in (0..spec.layers).filter(|&layer| moe.sparse[layer]) {
-        for (part, [rows, cols]) in parts {
-            let of_expert = |expert| Weight::Layer(layer, part(expert));
-            let stack = of_expert(0).stack_name(naming).and_then(|name| by_name.remove(&name));
-            let Some(stack) = stack else { continue };
-            check_shape(&stack, &[moe.experts, rows, cols])?;
-            for (expert, tensor) in stack.parts().enumerate() {
-                if let Some(twice) = by_name.insert(of_expert(expert).name(naming), tensor) {
-                    return Err(LoadError::Corrupt {
-                        file: twice.file.to_string(),
-                        what: format!("tensor {}", twice.name),
-                        reason: format!("it is in {} too", stack.name),
-                    });
-                }
-            }
-        }
-    }
-    Ok(())
-}
-
-pub(crate) fn check_shape(tensor: &Tensor, expected: &[usize]) -> Result<(), LoadError> {
-    if tensor.shape == expected {
-        return Ok(());
-    }
-    Err(LoadError::Corrupt {
-        file: tensor.file.to_string(),
-        what: format!("tensor {}", tensor.name),
-        reason: format!("expected {expected:?}, file has {:?}", tensor.shape),
-    })
-}
-
-/// The type most bytes of the matrices are stored in.
-pub(crate) fn dominant_type<'a>(tensors: impl Iterator<Item = &'a Tensor>) -> String {
-    let mut bytes_of = BTreeMap::new();
-    for tensor in tensors.filter(|tensor| tensor.shape.len() > 1) {
-        *bytes_of.entry(tensor.dtype).or_insert(0u64) += tensor.bytes.len() as u64;
-    }
-    let dominant = bytes_of.into_iter().max_by_key(|&(_, bytes)| bytes);
-    dominant.map_or_else(|| "unknown".to_owned(), |(dtype, _)| dtype.to_string())
 }
 
 pub(crate) fn size_bytes(files: &[PathBuf]) -> Result<u64, LoadError> {

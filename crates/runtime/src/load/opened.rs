@@ -5,12 +5,13 @@ use std::path::Path;
 use hanzo_engine_kernels::quant::dequantize_row;
 use serde_json::Value;
 
-use super::{ModelFiles, ModelInfo, Tensor, TextFiles, TokenizerSource, huggingface};
+use super::{ModelFiles, ModelInfo, TextFiles, TokenizerSource, huggingface};
 use crate::embedding::{self, Embedder, EmbeddingSpec, PairPrompt, Pooling, Task};
 use crate::encoder::{self, Classifier, EncoderFiles, Head, HeadActivation, HeadInput, HeadLayer, Scores};
 use crate::error::LoadError;
 use crate::mapped::ModelBytes;
-use crate::spec::Weight;
+use crate::spec::Part;
+use crate::tensor::Tensor;
 use crate::text::TextModel;
 use crate::tokenizer::Tokenizer;
 
@@ -155,7 +156,7 @@ impl Opened {
             }
             Network::Encoder(files) => {
                 let stated = self.embedding.tokens_max.or_else(|| tokenizer_length(&files.text));
-                stated.unwrap_or(usize::MAX).min(files.spec.input_tokens_max as usize)
+                stated.unwrap_or(usize::MAX).min(files.spec.context_tokens_max as usize)
             }
         }
     }
@@ -167,7 +168,7 @@ impl Opened {
     pub fn text_model(&self) -> Result<TextModel, LoadError> {
         let (vocab, context) = match &self.network {
             Network::Decoder(files) => (files.spec.vocab, files.spec.context_tokens_max),
-            Network::Encoder(files) => (files.spec.vocab, files.spec.input_tokens_max),
+            Network::Encoder(files) => (files.spec.vocab, files.spec.context_tokens_max),
         };
         let mut text = TextModel::new(self.text_files(), self.info(), vocab, context)?;
         // Qwen3's embedders end every input with the end of text, and their older GGUF files do not say so.
@@ -299,8 +300,8 @@ fn yes_no_classifier(files: &ModelFiles, tokenizer: &Tokenizer) -> Result<Classi
                     }
                 })
             };
-            let head = if files.spec.tied_embeddings { Weight::TokenEmbedding } else { Weight::Output };
-            let head = files.tensor(head);
+            let head = if files.spec.head.tied() { Part::TokenEmbedding } else { Part::Head };
+            let head = files.tensors.get(head.weight());
             (row(head, id("yes")? as usize), row(head, id("no")? as usize))
         }
     };

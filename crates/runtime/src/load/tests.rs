@@ -12,6 +12,7 @@ use super::*;
 use crate::decoder::Decoder;
 use crate::decoder::tests::{data, with_weights_as};
 use crate::gguf::tests::Builder;
+use crate::spec::{LayerPart, Part};
 
 fn error_of(path: &Path) -> String {
     ModelFiles::open(path).unwrap_err().to_string()
@@ -78,7 +79,7 @@ fn a_gguf_file_opens_from_disk_and_from_memory() {
     assert_eq!((info.architecture.as_str(), info.license.as_deref()), ("llama", Some("apache-2.0")));
     assert_eq!((info.files.as_slice(), info.context_tokens_max), (&[path.clone()][..], 128));
     assert_eq!((files.text.bos, &files.text.eos[..]), (Some(1), &[2][..]));
-    assert!(files.spec.rope.factors.is_some());
+    assert!(files.spec.ropes[0].factors.is_some());
     let bytes: &'static [u8] = fs::read(&path).unwrap().leak();
     let embedded = ModelFiles::from_static("embedded", bytes).unwrap();
     assert_eq!(embedded.spec, files.spec);
@@ -283,7 +284,7 @@ fn stacked_experts_must_have_the_shapes_of_the_spec() {
     let down: Named = ("ffn_down_exps", &[3, 4, 8]);
     let files = mixture_gguf(&[router, gate, up, down]).unwrap();
     assert_eq!(files.info.parameters, 10 * 4 + 4 + 2 * 4 + 4 * 16 + 12 + 3 * 96);
-    let one = files.tensor(Weight::Layer(0, LayerWeight::ExpertDown(2)));
+    let one = files.tensors.get(Part::Layer(0, LayerPart::ExpertDown(2)).weight());
     assert_eq!((one.name.as_str(), one.shape.as_slice()), ("blk.0.ffn_down_exps.weight[2]", &[4, 8][..]));
     assert_eq!(one.bytes.len(), 4 * 32);
 
@@ -330,7 +331,10 @@ fn experts_of_old_files_are_tensors_of_their_own() {
         tensors.push((name, if name.contains("down") { &[4, 8] } else { &[8, 4] }));
     }
     let files = mixture_gguf(&tensors).unwrap();
-    assert_eq!(files.tensor(Weight::Layer(0, LayerWeight::ExpertUp(1))).name, "blk.0.ffn_up.1.weight");
+    assert_eq!(
+        files.tensors.get(Part::Layer(0, LayerPart::ExpertUp(1)).weight()).name,
+        "blk.0.ffn_up.1.weight"
+    );
     let without = |name: &str| {
         let left: Vec<_> = tensors.iter().copied().filter(|(tensor, _)| *tensor != name).collect();
         mixture_gguf(&left).unwrap_err()
@@ -368,19 +372,19 @@ fn experts_of_a_directory_must_be_those_of_the_configuration() {
     ] {
         let model = copy(case);
         let files = ModelFiles::open(model.path()).unwrap();
-        let moe = files.spec.moe.clone().unwrap();
-        let last = Weight::Layer(1, LayerWeight::ExpertDown(moe.experts - 1));
-        assert_eq!(files.tensor(last).name, format!("model.layers.1.{expert}"));
+        let experts = files.spec.layers[1].mlp.experts().unwrap();
+        let last = Part::Layer(1, LayerPart::ExpertDown(experts.count - 1)).weight();
+        assert_eq!(files.tensors.get(last).name, format!("model.layers.1.{expert}"));
         let with_experts = |count: usize| {
             edit(model.path(), "config.json", |config| {
                 config.insert(key.into(), json!(count));
             });
             error_of(model.path())
         };
-        for count in [moe.experts + 1, moe.experts - 1] {
+        for count in [experts.count + 1, experts.count - 1] {
             let expected = format!(
                 "tensor model.layers.0.{router}: expected [{count}, 64], file has [{}, 64]",
-                moe.experts
+                experts.count
             );
             let error = with_experts(count);
             assert!(error.ends_with(&expected), "{expected:?} in {error:?}");
@@ -393,7 +397,7 @@ fn experts_of_a_directory_must_be_those_of_the_configuration() {
         let name = format!("model.layers.1.{expert}");
         let views: Vec<_> = tensors.tensors().into_iter().filter(|(tensor, _)| *tensor != name).collect();
         fs::write(&path, ::safetensors::serialize(views, None).unwrap()).unwrap();
-        let expected = format!("tensor {name} [64, {}] is missing", moe.ffn);
+        let expected = format!("tensor {name} [64, {}] is missing", experts.ffn);
         let error = error_of(model.path());
         assert!(error.ends_with(&expected), "{expected:?} in {error:?}");
     }

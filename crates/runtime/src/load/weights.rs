@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
-use super::{Tensor, TextFile};
+use super::TextFile;
 use crate::error::LoadError;
 use crate::limits::{MODEL_PARTS_MAX, TENSORS_MAX};
+use crate::tensor::Tensor;
 use crate::{pytorch, safetensors};
 
 /// A format's files.

@@ -58,12 +58,15 @@ impl Reading {
     }
 }
 
+/// Copies rows of a batch, from the given one on, to the host.
+pub(crate) type ReadRows<'a> = dyn FnMut(usize, &mut [f32]) -> Result<(), KernelError> + 'a;
+
 /// The hidden states of the step that just ran, and what to make of them.
 pub struct Hidden<'a> {
     /// What vectors are made by.
     pub embedder: &'a Embedder,
     /// Copies rows of the batch, from the given one on, to the host.
-    pub read: &'a mut dyn FnMut(usize, &mut [f32]) -> Result<(), KernelError>,
+    pub read: &'a mut ReadRows<'a>,
     /// Room for them.
     pub rows: &'a mut Vec<f32>,
 }

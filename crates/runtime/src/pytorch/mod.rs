@@ -18,8 +18,8 @@ use self::archive::Directory;
 use self::pickle::{Pickle, Storage, Value, View};
 use crate::error::LoadError;
 use crate::limits::{GATHERED_BYTES_MAX, GGUF_NAME_BYTES_MAX, PICKLE_BYTES_MAX, TENSORS_MAX};
-use crate::load::Tensor;
 use crate::mapped::ModelBytes;
+use crate::tensor::Tensor;
 
 /// What begins a file of before 1.6, behind the version of its pickles: a number in a pickle of its own.
 const LEGACY_MAGIC: &[u8] = &[0x8a, 10, 0x6c, 0xfc, 0x9c, 0x46, 0xf9, 0x20, 0x6a, 0xa8, 0x50, 0x19, b'.'];

@@ -1,16 +1,19 @@
-//! [`DecoderSpec`] from GGUF metadata. Keys under the architecture's name that are not known here are refused:
+//! A decoder's [`TransformerSpec`] from GGUF metadata. Keys under the architecture's name that are not known here are refused:
 //! what they say could change what the model computes.
 
-use hanzo_engine_kernels::{Activation, ExpertScoring, HeadShape, RopeKind};
+use hanzo_engine_kernels::{Activation, HeadShape, RopeKind};
 
 use super::rope::yarn_magnitude;
-use super::{DecoderSpec, LayerWeight, MoeSpec, Naming, RopeScaling, RopeSpec, Weight, shorten};
+use super::{
+    AttentionSpec, ExpertsSpec, HeadSpec, LayerPart, LayerSpec, Mask, MlpSpec, Names, NormKind, NormOrder,
+    NormSpec, Part, QkNorm, RopeScaling, RopeSpec, TransformerSpec, Weight, shorten,
+};
 use crate::error::LoadError;
 use crate::gguf::{Array, Gguf, Metadata, Value};
 use crate::limits::{
     CONTEXT_TOKENS_MAX, EXPERTS_MAX, HEAD_DIM_MAX, HEADS_MAX, LAYERS_MAX, VOCAB_MAX, WIDTH_MAX,
 };
-use crate::load::Tensor;
+use crate::tensor::Tensor;
 
 /// What an architecture's name stands for, where its metadata does not say.
 struct Family {
@@ -114,7 +117,7 @@ const HARMLESS_AT_ZERO: &[&str] = &[
 ///
 /// # Errors
 /// `Missing`, `Corrupt` or `Unsupported` naming the key.
-pub fn from_gguf(gguf: &Gguf) -> Result<DecoderSpec, LoadError> {
+pub fn from_gguf(gguf: &Gguf) -> Result<TransformerSpec, LoadError> {
     let metadata: &Metadata = &gguf.metadata;
     let architecture =
         metadata.string("general.architecture")?.ok_or_else(|| metadata.missing("general.architecture"))?;
@@ -129,9 +132,9 @@ pub fn from_gguf(gguf: &Gguf) -> Result<DecoderSpec, LoadError> {
     };
     let keys = Keys { metadata, architecture };
     keys.refuse_unknown(family)?;
-    let has = |weight: Weight| find(gguf, &weight.name(Naming::Gguf)).is_some();
+    let has = |weight: Weight| find(gguf, &Names::GGUF.of("", weight)).is_some();
 
-    let embedding = Weight::TokenEmbedding.name(Naming::Gguf);
+    let embedding = Names::GGUF.of("", Part::TokenEmbedding.weight());
     let Some(embedding) = find(gguf, &embedding) else {
         return Err(LoadError::Missing {
             file: metadata.file().to_owned(),
@@ -158,25 +161,28 @@ pub fn from_gguf(gguf: &Gguf) -> Result<DecoderSpec, LoadError> {
         // Qwen windows only some layers, and the metadata does not say which.
         return Err(keys.unsupported("attention.sliding_window", window, "only llama's is known"));
     }
-    let moe = keys.experts(family, layers)?;
-    let ffn = if moe.is_some() { 0 } else { keys.required("feed_forward_length", WIDTH_MAX)? };
-    DecoderSpec {
-        architecture: architecture.to_owned(),
-        vocab,
-        hidden,
-        layers,
-        heads,
-        ffn,
-        moe,
-        norm_eps: keys.epsilon()?,
-        qkv_bias: family.qkv_bias.unwrap_or_else(|| has(Weight::Layer(0, LayerWeight::QueryBias))),
-        o_bias: has(Weight::Layer(0, LayerWeight::AttentionOutputBias)),
-        qk_norm: family.qk_norm,
-        rope: keys.rope(family.rope, heads.head_dim, context, find(gguf, ROPE_FACTORS))?,
-        activation: Activation::Silu,
-        tied_embeddings: !has(Weight::Output),
-        windows: vec![window; layers],
-        context_tokens_max: context as u32,
+    let mlp = match keys.experts(family)? {
+        Some(experts) => MlpSpec::Experts(experts),
+        None => MlpSpec::gated(keys.required("feed_forward_length", WIDTH_MAX)?, Activation::Silu),
+    };
+    let has_bias = |part| has(Part::Layer(0, part).bias());
+    let layer = LayerSpec {
+        order: NormOrder::Pre,
+        attention: AttentionSpec {
+            mask: Mask::Causal { window },
+            qkv_bias: family.qkv_bias.unwrap_or_else(|| has_bias(LayerPart::Query)),
+            output_bias: has_bias(LayerPart::AttentionOutput),
+            qk_norm: if family.qk_norm { QkNorm::Heads } else { QkNorm::None },
+            ..AttentionSpec::causal(heads)
+        },
+        mlp,
+        residual_scale: 1.0,
+    };
+    let norm = NormSpec { kind: NormKind::Rms { from_one: false }, eps: keys.epsilon()? };
+    TransformerSpec {
+        ropes: vec![keys.rope(family.rope, heads.head_dim, context, find(gguf, ROPE_FACTORS))?],
+        head: HeadSpec::plain(!has(Part::Head.weight())),
+        ..TransformerSpec::bare(architecture, [vocab, hidden], vec![layer; layers], norm, context)
     }
     .checked(metadata.file())
 }
@@ -271,7 +277,7 @@ impl Keys<'_> {
 
     /// The mixture of experts that all layers are: weights by softmax that add up to 1, as llama.cpp runs these
     /// architectures whatever else a model's makers may have done.
-    fn experts(&self, family: &Family, layers: usize) -> Result<Option<MoeSpec>, LoadError> {
+    fn experts(&self, family: &Family) -> Result<Option<ExpertsSpec>, LoadError> {
         let ffn = match family.experts {
             Experts::Never => return Ok(None),
             Experts::IfCounted => {
@@ -283,15 +289,9 @@ impl Keys<'_> {
             }
             Experts::Always => "expert_feed_forward_length",
         };
-        Ok(Some(MoeSpec {
-            experts: self.required("expert_count", EXPERTS_MAX)?,
-            experts_used: self.required("expert_used_count", EXPERTS_MAX)?,
-            ffn: self.required(ffn, WIDTH_MAX)?,
-            scoring: ExpertScoring::Softmax,
-            normalized: true,
-            scale: 1.0,
-            sparse: vec![true; layers],
-        }))
+        let count = self.required("expert_count", EXPERTS_MAX)?;
+        let used = self.required("expert_used_count", EXPERTS_MAX)?;
+        Ok(Some(ExpertsSpec::softmax(count, used, self.required(ffn, WIDTH_MAX)?, true)))
     }
 
     fn epsilon(&self) -> Result<f32, LoadError> {

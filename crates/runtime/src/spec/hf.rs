@@ -1,12 +1,15 @@
-//! [`DecoderSpec`] from a Hugging Face `config.json`. What a setting means is what the transformers library's
+//! A decoder's [`TransformerSpec`] from a Hugging Face `config.json`. What a setting means is what the transformers library's
 //! class of the same name makes of it; settings that class does not read change nothing there or here. Settings
 //! known to make another model of it (experts the family has not, quantised weights, soft caps) are refused.
 
-use hanzo_engine_kernels::{Activation, ExpertScoring, HeadShape, RopeKind};
+use hanzo_engine_kernels::{Activation, HeadShape, RopeKind};
 use serde_json::{Map, Value};
 
 use super::rope::yarn_magnitude;
-use super::{Config, DecoderSpec, MoeSpec, RopeScaling, RopeSpec};
+use super::{
+    AttentionSpec, Config, ExpertsSpec, HeadSpec, LayerSpec, Mask, MlpSpec, NormKind, NormOrder, NormSpec,
+    QkNorm, RopeScaling, RopeSpec, TransformerSpec,
+};
 use crate::error::LoadError;
 use crate::limits::{
     CONTEXT_TOKENS_MAX, EXPERTS_MAX, HEAD_DIM_MAX, HEADS_MAX, LAYERS_MAX, VOCAB_MAX, WIDTH_MAX,
@@ -184,7 +187,7 @@ const ROPE_SETTINGS: &[&str] = &[
 ///
 /// # Errors
 /// `Missing`, `Corrupt` or `Unsupported` naming the key.
-pub fn from_config(config: &Config) -> Result<DecoderSpec, LoadError> {
+pub fn from_config(config: &Config) -> Result<TransformerSpec, LoadError> {
     let model_type = config.string("model_type")?.ok_or_else(|| config.missing("model_type"))?;
     let Some(family) = FAMILIES.iter().find(|family| family.model_type == model_type) else {
         let known: Vec<&str> = FAMILIES.iter().map(|family| family.model_type).collect();
@@ -196,7 +199,7 @@ pub fn from_config(config: &Config) -> Result<DecoderSpec, LoadError> {
     let layers = config.required("num_hidden_layers", LAYERS_MAX)?;
     let heads = heads(config, family, hidden)?;
     let biased = config.bool("attention_bias")?.unwrap_or(false);
-    let (qkv_bias, o_bias) = match family.bias {
+    let (qkv_bias, output_bias) = match family.bias {
         Bias::Never if biased => {
             return Err(config.unsupported("attention_bias", true, "this family has no such biases"));
         }
@@ -206,25 +209,39 @@ pub fn from_config(config: &Config) -> Result<DecoderSpec, LoadError> {
     };
     let context = config.required("max_position_embeddings", CONTEXT_TOKENS_MAX)?;
     let rope = rope(config, family, heads.head_dim, context)?;
-    let moe = experts(config, family, layers)?;
-    let has_dense = moe.as_ref().is_none_or(|moe| moe.sparse.contains(&false));
-    DecoderSpec {
-        architecture: model_type.to_owned(),
-        vocab: config.required("vocab_size", VOCAB_MAX)?,
-        hidden,
-        layers,
-        heads,
-        ffn: if has_dense { config.required("intermediate_size", WIDTH_MAX)? } else { 0 },
-        moe,
-        norm_eps: config.positive("rms_norm_eps")?.unwrap_or(family.norm_eps),
-        qkv_bias,
-        o_bias,
-        qk_norm: family.qk_norm,
-        context_tokens_max: stretched_context(&rope.scaling, context),
-        rope,
-        activation: activation(config)?,
-        tied_embeddings: config.bool("tie_word_embeddings")?.unwrap_or(false),
-        windows: windows(config, family, layers)?,
+    let activation = activation(config)?;
+    let experts = experts(config, family, layers)?;
+    let sparse =
+        |layer: usize| experts.as_ref().filter(|(_, sparse)| sparse[layer]).map(|&(experts, _)| experts);
+    let ffn = match (0..layers).all(|layer| sparse(layer).is_some()) {
+        true => 0,
+        false => config.required("intermediate_size", WIDTH_MAX)?,
+    };
+    let layers = windows(config, family, layers)?.into_iter().enumerate().map(|(layer, window)| LayerSpec {
+        order: NormOrder::Pre,
+        attention: AttentionSpec {
+            mask: Mask::Causal { window },
+            qkv_bias,
+            output_bias,
+            qk_norm: if family.qk_norm { QkNorm::Heads } else { QkNorm::None },
+            ..AttentionSpec::causal(heads)
+        },
+        mlp: match sparse(layer) {
+            Some(experts) => MlpSpec::Experts(ExpertsSpec { activation, ..experts }),
+            None => MlpSpec::gated(ffn, activation),
+        },
+        residual_scale: 1.0,
+    });
+    let norm = NormSpec {
+        kind: NormKind::Rms { from_one: false },
+        eps: config.positive("rms_norm_eps")?.unwrap_or(family.norm_eps),
+    };
+    let sizes = [config.required("vocab_size", VOCAB_MAX)?, hidden];
+    let context = stretched_context(&rope.scaling, context);
+    TransformerSpec {
+        ropes: vec![rope],
+        head: HeadSpec::plain(config.bool("tie_word_embeddings")?.unwrap_or(false)),
+        ..TransformerSpec::bare(model_type, sizes, layers.collect(), norm, context)
     }
     .checked(&config.file)
 }
@@ -280,7 +297,12 @@ fn heads(config: &Config, family: &Family, hidden: usize) -> Result<HeadShape, L
     Ok(HeadShape { heads, kv_heads, head_dim })
 }
 
-fn experts(config: &Config, family: &Family, layers: usize) -> Result<Option<MoeSpec>, LoadError> {
+/// The mixture of experts that some layers are, and which.
+fn experts(
+    config: &Config,
+    family: &Family,
+    layers: usize,
+) -> Result<Option<(ExpertsSpec, Vec<bool>)>, LoadError> {
     const NAMES: [&str; 2] = ["num_experts", "num_local_experts"];
     let (ffn, normalized, sparse) = match family.experts {
         Experts::Never => return Ok(None),
@@ -307,15 +329,9 @@ fn experts(config: &Config, family: &Family, layers: usize) -> Result<Option<Moe
     if experts == 0 || !sparse.contains(&true) {
         return Ok(None);
     }
-    Ok(Some(MoeSpec {
-        experts,
-        experts_used: config.required("num_experts_per_tok", EXPERTS_MAX)?,
-        ffn: config.required(ffn, WIDTH_MAX)?,
-        scoring: ExpertScoring::Softmax,
-        normalized,
-        scale: 1.0,
-        sparse,
-    }))
+    let used = config.required("num_experts_per_tok", EXPERTS_MAX)?;
+    let ffn = config.required(ffn, WIDTH_MAX)?;
+    Ok(Some((ExpertsSpec::softmax(experts, used, ffn, normalized), sparse)))
 }
 
 /// Every `decoder_sparse_step`th layer, but for those that `mlp_only_layers` names.
@@ -488,12 +504,12 @@ fn scaling(
 }
 
 /// YaRN is switched on by adding it to a configuration whose `max_position_embeddings` may stay as it was.
-fn stretched_context(scaling: &RopeScaling, context: usize) -> u32 {
+fn stretched_context(scaling: &RopeScaling, context: usize) -> usize {
     match *scaling {
         RopeScaling::Yarn { factor, original_context, .. } => {
             let stretched = (f64::from(factor) * f64::from(original_context)) as usize;
-            stretched.clamp(context, CONTEXT_TOKENS_MAX) as u32
+            stretched.clamp(context, CONTEXT_TOKENS_MAX)
         }
-        _ => context as u32,
+        _ => context,
     }
 }

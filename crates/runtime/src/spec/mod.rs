@@ -1,148 +1,232 @@
-//! A model family as data: what the one decoder must know to run it, and which weights that takes. Read from
-//! GGUF metadata ([`gguf`]) or a Hugging Face `config.json` ([`hf`]); a setting it cannot express is a load error.
+//! A transformer as data: what the one network must know to run a family, decoder or encoder, and which weights that
+//! takes. Decoders are read from GGUF metadata (`gguf`) or a Hugging Face `config.json` (`hf`), encoders by
+//! `crate::encoder`'s families; a setting that cannot be expressed, or run, is a load error.
 
 mod config;
+mod distance;
 mod gguf;
 mod hf;
-mod moe;
+mod layer;
+mod names;
 mod rope;
+mod runnable;
 #[cfg(test)]
 mod tests;
 mod weights;
 
 pub use config::Config;
+pub use distance::{Buckets, Disentangled, Distance};
+pub(crate) use distance::{alibi_slopes, learned_table};
 pub(crate) use gguf::ROPE_FACTORS;
 pub use gguf::from_gguf;
 use hanzo_engine_kernels::{Activation, HeadShape, KvLayout, KvSpec, KvType, StepLimits};
 pub use hf::from_config;
-pub use moe::MoeSpec;
+pub use layer::{
+    AttentionSpec, DenseSpec, ExpertGroups, ExpertsSpec, LatentShape, LayerSpec, Mask, MlpSpec, NormKind,
+    NormOrder, NormSpec, Projection, QkNorm, SharedExpert,
+};
+pub(crate) use names::{ExpertNames, GateUp, Names};
 pub use rope::{RopeScaling, RopeSpec};
-pub use weights::{LayerWeight, Naming, Weight};
+pub use weights::{LayerPart, Part, Weight};
 
-use crate::error::LoadError;
-use crate::limits::WIDTH_MAX;
-
-/// A pre-norm decoder with RMS norms, its layers of attention and either a gated MLP or a mixture of experts.
+/// A transformer: embeddings, layers of attention and an MLP with norms between them, and what stands on top.
 #[derive(Clone, Debug, PartialEq)]
-pub struct DecoderSpec {
-    /// The family's name in the file: `qwen3`, `llama`, `mixtral`.
+pub struct TransformerSpec {
+    /// The family's name in the file: `qwen3`, `llama`, `bert`.
     pub architecture: String,
-    /// Rows of the embedding and the head.
+    /// Rows of the token embedding and of a head over the vocabulary.
     pub vocab: usize,
     /// Elements of a hidden state.
     pub hidden: usize,
-    /// Layers.
-    pub layers: usize,
-    /// Attention heads of every layer; `head_dim` need not be `hidden / heads`.
-    pub heads: HeadShape,
-    /// Elements inside the MLP of layers that are no mixtures of experts; 0 where all are.
-    pub ffn: usize,
-    /// The layers that are mixtures of experts, where some are.
-    pub moe: Option<MoeSpec>,
-    /// Epsilon of all RMS norms.
-    pub norm_eps: f32,
-    /// Query, key and value projections have biases.
-    pub qkv_bias: bool,
-    /// The attention output projection has a bias.
-    pub o_bias: bool,
-    /// Queries and keys are normed per head before rope.
-    pub qk_norm: bool,
-    /// Rotary position embedding.
-    pub rope: RopeSpec,
-    /// The MLPs' non-linearity, in experts too.
-    pub activation: Activation,
-    /// The head is the embedding.
-    pub tied_embeddings: bool,
-    /// A layer with a window sees only that many last keys.
-    pub windows: Vec<Option<u32>>, // (layers)
-    /// Tokens the model was made for.
+    /// Factor on token embeddings.
+    pub embedding_scale: f32,
+    /// The learned position embedding, where there is one.
+    pub positions: Option<PositionTable>,
+    /// Rows of the token type embedding; 0 where there is none, and all types must be 0 then.
+    pub type_vocab: usize,
+    /// The sum of the embeddings is normed.
+    pub embedding_norm: bool,
+    /// The layers, first to last.
+    pub layers: Vec<LayerSpec>,
+    /// All norms but those of queries and keys.
+    pub norm: NormSpec,
+    /// Rotary embeddings that layers choose from.
+    pub ropes: Vec<RopeSpec>,
+    /// What attention's scores get from the distance of two tokens.
+    pub distance: Distance,
+    /// The convolution beside the first layer, where there is one.
+    pub convolution: Option<ConvolutionSpec>,
+    /// What makes numbers for the tokens of the vocabulary.
+    pub head: HeadSpec,
+    /// Tokens of the longest context or input.
     pub context_tokens_max: u32,
 }
 
-impl DecoderSpec {
-    /// Factor on attention's dot products.
-    pub fn attention_scale(&self) -> f32 {
-        1.0 / (self.heads.head_dim as f32).sqrt()
+/// A learned embedding of positions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PositionTable {
+    /// Rows.
+    pub rows: usize,
+    /// The row of a sequence's first token.
+    pub offset: u32,
+}
+
+/// A convolution along the tokens of the first layer's input, through a non-linearity and added to what that layer gives,
+/// and a norm of the sum (DeBERTa v2 xlarge). Past a text's ends there are zeros.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConvolutionSpec {
+    /// Tokens that it sees, half of them on each side of the one in the middle.
+    pub window: usize,
+    /// The non-linearity.
+    pub activation: Activation,
+}
+
+/// From a hidden state to a number for each token of the vocabulary.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum HeadSpec {
+    /// Nothing: hidden states are the result.
+    None,
+    /// One matrix: a decoder's.
+    Logits(LogitsSpec),
+    /// That of a masked language model.
+    MaskedLm(MaskedLmSpec),
+}
+
+/// A decoder's head.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LogitsSpec {
+    /// It is the token embedding.
+    pub tied: bool,
+    /// Factor on logits.
+    pub scale: f32,
+    /// `cap * tanh(logit / cap)` (Gemma 2).
+    pub softcap: Option<f32>,
+}
+
+/// Dense, non-linearity, norm, decoder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MaskedLmSpec {
+    /// The non-linearity.
+    pub activation: Activation,
+    /// The dense layer has a bias.
+    pub dense_bias: bool,
+    /// The decoder is the token embedding.
+    pub tied: bool,
+    /// The decoder has a bias.
+    pub decoder_bias: bool,
+}
+
+impl HeadSpec {
+    /// A matrix of numbers for tokens, the token embedding or one of its own, with nothing after it.
+    pub fn plain(tied: bool) -> Self {
+        HeadSpec::Logits(LogitsSpec { tied, scale: 1.0, softcap: None })
+    }
+
+    /// The token embedding is its matrix.
+    pub fn tied(self) -> bool {
+        match self {
+            HeadSpec::None => false,
+            HeadSpec::Logits(head) => head.tied,
+            HeadSpec::MaskedLm(head) => head.tied,
+        }
+    }
+
+    /// It has a matrix of its own.
+    pub(crate) fn has_matrix(self) -> bool {
+        self != HeadSpec::None && !self.tied()
+    }
+
+    /// The masked language model's, where it is one.
+    pub fn masked_lm(self) -> Option<MaskedLmSpec> {
+        match self {
+            HeadSpec::MaskedLm(head) => Some(head),
+            HeadSpec::None | HeadSpec::Logits(_) => None,
+        }
+    }
+}
+
+impl TransformerSpec {
+    /// A vocabulary, hidden states and layers, with nothing before, beside and behind them.
+    pub fn bare(
+        architecture: &str,
+        [vocab, hidden]: [usize; 2],
+        layers: Vec<LayerSpec>,
+        norm: NormSpec,
+        context_tokens_max: usize,
+    ) -> Self {
+        Self {
+            architecture: architecture.to_owned(),
+            vocab,
+            hidden,
+            embedding_scale: 1.0,
+            positions: None,
+            type_vocab: 0,
+            embedding_norm: false,
+            layers,
+            norm,
+            ropes: Vec::new(),
+            distance: Distance::None,
+            convolution: None,
+            head: HeadSpec::None,
+            context_tokens_max: context_tokens_max as u32,
+        }
+    }
+
+    /// Changes each layer, which it gets with its number.
+    #[must_use]
+    pub fn with_layers(mut self, change: impl Fn(usize, &mut LayerSpec)) -> Self {
+        self.layers.iter_mut().enumerate().for_each(|(index, layer)| change(index, layer));
+        self
+    }
+
+    /// Heads of the attention layers, which are alike in this.
+    pub fn heads(&self) -> HeadShape {
+        self.layers[0].attention.projection.head_shape()
+    }
+
+    /// What each layer's cache keeps of a token.
+    pub fn kv_layouts(&self) -> impl Iterator<Item = KvLayout> + '_ {
+        self.layers.iter().map(|layer| layer.attention.kv_layout())
     }
 
     /// The paged cache of `blocks` blocks of 16 tokens, stored as `kv_type`.
     pub fn kv_spec(&self, blocks: usize, kv_type: KvType) -> KvSpec {
-        let HeadShape { kv_heads, head_dim, .. } = self.heads;
-        let layers = self.windows.iter().map(|&window| KvLayout::Heads { kv_heads, head_dim, window });
-        KvSpec { layers: layers.collect(), blocks, kv_type }
+        KvSpec { layers: self.kv_layouts().collect(), blocks, kv_type }
     }
 
-    /// The mixture of experts that a layer is, or none.
-    pub fn moe_of(&self, layer: usize) -> Option<&MoeSpec> {
-        self.moe.as_ref().filter(|moe| moe.sparse[layer])
-    }
-
-    /// The largest step of an engine that runs at most this many rows, sequences and tokens of context. Each
-    /// sequence has at most one row whose logits are wanted.
+    /// The largest step of at most this many rows, sequences and tokens of context. A decoder's sequence has at most one
+    /// row whose logits are wanted; a masked language model's may be wanted of all rows.
     pub fn step_limits(&self, rows: usize, sequences: usize, context: usize) -> StepLimits {
-        let (experts, experts_used, expert_ffn) =
-            self.moe.as_ref().map_or((0, 0, 0), |moe| (moe.experts, moe.experts_used, moe.ffn));
-        let mlp_width = (2 * self.ffn).max(2 * expert_ffn).max(experts);
+        let widest = |width: fn(&LayerSpec) -> usize| self.layers.iter().map(width).max().unwrap_or(0);
+        let experts = |number: fn(&ExpertsSpec) -> usize| {
+            self.layers.iter().filter_map(|layer| layer.mlp.experts()).map(number).max().unwrap_or(0)
+        };
+        let unfolded = self.convolution.map_or(0, |convolution| self.hidden * convolution.window);
+        let (logit_rows, vocab) = match self.head {
+            HeadSpec::None => (0, 1),
+            HeadSpec::Logits(_) => (sequences, self.vocab),
+            HeadSpec::MaskedLm(_) => (rows, self.vocab),
+        };
         StepLimits {
             rows,
             sequences,
-            logit_rows: sequences,
+            logit_rows,
             context,
-            width: self.hidden.max(self.heads.qkv_width()).max(mlp_width),
-            vocab: self.vocab,
-            heads: self.heads,
-            experts,
-            experts_used,
+            width: self
+                .hidden
+                .max(widest(|layer| layer.attention.projection.qkv_width()))
+                .max(widest(|layer| layer.mlp.width()))
+                .max(unfolded),
+            vocab,
+            heads: self.heads(),
+            experts: experts(|experts| experts.count),
+            experts_used: experts(|experts| experts.used),
         }
     }
 
-    /// Checks what no single setting shows: that the numbers fit each other. `file` is for errors.
-    fn checked(self, file: &str) -> Result<Self, LoadError> {
-        let HeadShape { heads, kv_heads, head_dim } = self.heads;
-        let corrupt = |what: &str, reason: String| {
-            Err(LoadError::Corrupt { file: file.to_owned(), what: what.to_owned(), reason })
-        };
-        if !heads.is_multiple_of(kv_heads) {
-            return corrupt(
-                "attention heads",
-                format!("{heads} query heads are not a multiple of {kv_heads} key-value heads"),
-            );
-        }
-        if !self.rope.dim.is_multiple_of(2) || self.rope.dim > head_dim {
-            return corrupt(
-                "rotary embedding",
-                format!("{} dimensions; an even number up to the head's {head_dim} is needed", self.rope.dim),
-            );
-        }
-        if let Some(factors) = &self.rope.factors
-            && factors.len() != self.rope.dim / 2
-        {
-            return corrupt(
-                "tensor rope_freqs.weight",
-                format!("expected {} factors, found {}", self.rope.dim / 2, factors.len()),
-            );
-        }
-        if !self.rope.magnitude.is_finite() {
-            return corrupt("rotary embedding", "its factor on cosine and sine is not finite".into());
-        }
-        if let Some(moe) = &self.moe {
-            let &MoeSpec { experts, experts_used, ffn, .. } = moe;
-            if experts_used > experts {
-                return corrupt("experts", format!("a token goes to {experts_used} of {experts}"));
-            }
-            if moe.ffn_used() > WIDTH_MAX {
-                return corrupt(
-                    "experts",
-                    format!(
-                        "{experts_used} times {ffn} elements for a token; at most {WIDTH_MAX} are allowed"
-                    ),
-                );
-            }
-        }
-        if !self.rope.inv_freq().iter().all(|frequency| frequency.is_finite()) {
-            return corrupt("rotary embedding", "its frequencies are not finite".into());
-        }
-        Ok(self)
+    /// The norms' biases are there.
+    pub(crate) fn norm_bias(&self) -> bool {
+        matches!(self.norm.kind, NormKind::Layer { bias: true })
     }
 }
 

@@ -1,15 +1,27 @@
 //! Settings of published models, and settings that must be refused.
 
-use hanzo_engine_kernels::{ExpertScoring, HeadShape, RopeKind};
+mod described;
+
+use hanzo_engine_kernels::{HeadShape, RopeKind};
 use serde_json::{Value, json};
 
 use super::*;
+use crate::error::LoadError;
 use crate::gguf::Gguf;
 use crate::gguf::tests::Builder;
 
-fn read(config: Value) -> Result<DecoderSpec, LoadError> {
+fn read(config: Value) -> Result<TransformerSpec, LoadError> {
     let Value::Object(settings) = config else { panic!("a configuration is an object") };
     from_config(&Config::new("config.json", settings))
+}
+
+/// The mixture of experts that each layer is, if any.
+fn experts_of(spec: &TransformerSpec) -> Vec<Option<ExpertsSpec>> {
+    spec.layers.iter().map(|layer| layer.mlp.experts().copied()).collect()
+}
+
+fn windows_of(spec: &TransformerSpec) -> Vec<Option<u32>> {
+    spec.layers.iter().map(|layer| layer.attention.window()).collect()
 }
 
 fn changed(base: &Value, changes: Value) -> Value {
@@ -80,29 +92,20 @@ fn mixtral() -> Value {
 #[test]
 fn published_mixtures_of_experts_are_understood() {
     let spec = read(qwen3_moe()).unwrap();
-    assert_eq!(spec.heads, HeadShape { heads: 32, kv_heads: 4, head_dim: 128 });
-    assert_eq!((spec.hidden, spec.layers, spec.ffn, spec.qk_norm), (2048, 48, 0, true));
-    let expected = MoeSpec {
-        experts: 128,
-        experts_used: 8,
-        ffn: 768,
-        scoring: ExpertScoring::Softmax,
-        normalized: true,
-        scale: 1.0,
-        sparse: vec![true; 48],
-    };
-    assert_eq!(spec.moe.as_ref(), Some(&expected));
+    assert_eq!(spec.heads(), HeadShape { heads: 32, kv_heads: 4, head_dim: 128 });
+    assert_eq!((spec.hidden, spec.layers[0].attention.qk_norm), (2048, QkNorm::Heads));
+    assert_eq!(experts_of(&spec), vec![Some(ExpertsSpec::softmax(128, 8, 768, true)); 48]);
     let limits = spec.step_limits(64, 4, 1000);
     assert_eq!((limits.width, limits.experts, limits.experts_used), (5120, 128, 8));
-    let weights: Vec<_> = spec.weights().collect();
+    let weights = spec.weights();
     assert_eq!(weights.len(), 3 + 48 * (2 + 6 + 1 + 3 * 128));
-    assert!(weights.contains(&(Weight::Layer(47, LayerWeight::ExpertDown(127)), vec![2048, 768])));
+    assert!(weights.contains(&(Part::Layer(47, LayerPart::ExpertDown(127)).weight(), vec![2048, 768])));
 
     let spec = read(mixtral()).unwrap();
-    assert_eq!(spec.heads, HeadShape { heads: 32, kv_heads: 8, head_dim: 128 });
-    let moe = spec.moe.as_ref().unwrap();
-    assert_eq!((moe.experts, moe.experts_used, moe.ffn), (8, 2, 14_336));
-    assert_eq!((moe.normalized, moe.ffn_used(), spec.ffn), (true, 28_672, 0));
+    assert_eq!(spec.heads(), HeadShape { heads: 32, kv_heads: 8, head_dim: 128 });
+    let experts = spec.layers[31].mlp.experts().unwrap();
+    assert_eq!((experts.count, experts.used, experts.ffn), (8, 2, 14_336));
+    assert_eq!((experts.normalized, experts.ffn_used()), (true, 28_672));
     assert_eq!(spec.step_limits(64, 4, 1000).width, 28_672);
     // What its class makes of settings that are not there.
     let mut bare = mixtral();
@@ -114,47 +117,50 @@ fn published_mixtures_of_experts_are_understood() {
 #[test]
 fn some_layers_are_mixtures_of_experts_and_some_are_not() {
     let with = |changes: Value| read(changed(&qwen3_moe(), changes)).unwrap();
-    let sparse = |changes: Value| with(changes).moe.map(|moe| moe.sparse);
+    let sparse =
+        |changes: Value| -> Vec<bool> { experts_of(&with(changes)).iter().map(Option::is_some).collect() };
     let four = |step: usize, dense: &[usize]| {
         sparse(json!({ "num_hidden_layers": 4, "decoder_sparse_step": step, "mlp_only_layers": dense }))
     };
-    assert_eq!(four(1, &[]), Some(vec![true; 4]));
-    assert_eq!(four(2, &[]), Some(vec![false, true, false, true]));
-    assert_eq!(four(2, &[3, 0]), Some(vec![false, true, false, false]));
-    assert_eq!(four(5, &[]), None);
-    assert_eq!(sparse(json!({ "num_experts": 0 })), None);
-    assert_eq!(sparse(json!({ "mlp_only_layers": null, "decoder_sparse_step": null })), Some(vec![true; 48]));
+    assert_eq!(four(1, &[]), [true; 4]);
+    assert_eq!(four(2, &[]), [false, true, false, true]);
+    assert_eq!(four(2, &[3, 0]), [false, true, false, false]);
+    assert_eq!(four(5, &[]), [false; 4]);
+    assert_eq!(sparse(json!({ "num_experts": 0 })), [false; 48]);
+    assert_eq!(sparse(json!({ "mlp_only_layers": null, "decoder_sparse_step": null })), [true; 48]);
 
     let mixed = with(json!({ "num_hidden_layers": 4, "decoder_sparse_step": 2 }));
-    assert_eq!(mixed.ffn, 6144);
-    assert!(mixed.moe_of(0).is_none() && mixed.moe_of(1).is_some());
-    let has = |weight| mixed.weights().any(|(name, _)| name == weight);
-    assert!(has(Weight::Layer(0, LayerWeight::Gate)) && !has(Weight::Layer(0, LayerWeight::Router)));
-    assert!(!has(Weight::Layer(1, LayerWeight::Gate)) && has(Weight::Layer(1, LayerWeight::Router)));
+    assert_eq!(mixed.layers[0].mlp, MlpSpec::gated(6144, Activation::Silu));
+    let has = |layer, part| mixed.weights().iter().any(|(name, _)| name.part == Part::Layer(layer, part));
+    assert!(has(0, LayerPart::Gate) && !has(0, LayerPart::Router));
+    assert!(!has(1, LayerPart::Gate) && has(1, LayerPart::Router));
 
     // The newest spelling of the number, and a default that is not what published models have.
     let newer = with(json!({ "num_experts": null, "num_local_experts": 128 }));
     assert_eq!(newer, with(json!({})));
-    assert!(!with(json!({ "norm_topk_prob": null })).moe.unwrap().normalized);
+    assert!(!experts_of(&with(json!({ "norm_topk_prob": null })))[0].unwrap().normalized);
 }
 
 #[test]
 fn published_configurations_are_understood() {
     let spec = read(qwen3()).unwrap();
-    assert_eq!(spec.heads, HeadShape { heads: 16, kv_heads: 8, head_dim: 128 });
-    assert_eq!((spec.vocab, spec.hidden, spec.layers, spec.ffn), (151_936, 1024, 28, 3072));
-    assert!(spec.qk_norm && spec.tied_embeddings && !spec.qkv_bias && !spec.o_bias);
-    assert_eq!((spec.rope.kind, spec.rope.base, spec.rope.dim), (RopeKind::Neox, 1e6, 128));
+    assert_eq!(spec.heads(), HeadShape { heads: 16, kv_heads: 8, head_dim: 128 });
+    assert_eq!((spec.vocab, spec.hidden, spec.layers.len(), spec.head.tied()), (151_936, 1024, 28, true));
+    let LayerSpec { attention, mlp, .. } = &spec.layers[27];
+    assert_eq!((attention.qk_norm, attention.qkv_bias, attention.output_bias), (QkNorm::Heads, false, false));
+    assert_eq!(mlp, &MlpSpec::gated(3072, Activation::Silu));
+    let rope = &spec.ropes[0];
+    assert_eq!((rope.kind, rope.base, rope.dim), (RopeKind::Neox, 1e6, 128));
     assert_eq!(spec.context_tokens_max, 40_960);
-    assert_eq!(spec.windows, vec![None; 28]);
+    assert_eq!(windows_of(&spec), vec![None; 28]);
     let limits = spec.step_limits(64, 4, 1000);
     assert_eq!((limits.width, limits.vocab, limits.logit_rows), (6144, 151_936, 4));
 
     let spec = read(llama()).unwrap();
-    assert_eq!(spec.heads, HeadShape { heads: 32, kv_heads: 8, head_dim: 64 });
-    assert!(!spec.qk_norm);
+    assert_eq!(spec.heads(), HeadShape { heads: 32, kv_heads: 8, head_dim: 64 });
+    assert_eq!(spec.layers[0].attention.qk_norm, QkNorm::None);
     // The fastest pair is not scaled, the slowest by the whole factor.
-    let frequencies = spec.rope.inv_freq();
+    let frequencies = spec.ropes[0].inv_freq();
     assert_eq!(frequencies.len(), 32);
     assert_eq!(frequencies[0], 1.0);
     let slowest = 500_000f64.powf(-62.0 / 64.0) / 32.0;
@@ -176,19 +182,19 @@ fn yarn_stretches_context_and_magnitude() {
     let yarn = json!({ "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768 });
     let spec = read(changed(&qwen3(), json!({ "rope_scaling": yarn }))).unwrap();
     assert_eq!(spec.context_tokens_max, 131_072);
-    assert!((spec.rope.magnitude - (0.1 * 4f32.ln() + 1.0)).abs() < 1e-6);
+    assert!((spec.ropes[0].magnitude - (0.1 * 4f32.ln() + 1.0)).abs() < 1e-6);
     // Fast pairs as they were, slow ones stretched.
-    let (plain, stretched) = (read(qwen3()).unwrap().rope.inv_freq(), spec.rope.inv_freq());
+    let (plain, stretched) = (read(qwen3()).unwrap().ropes[0].inv_freq(), spec.ropes[0].inv_freq());
     assert_eq!(plain[0], stretched[0]);
     assert!((plain[63] / stretched[63] - 4.0).abs() < 1e-5);
 
     let given = json!({ "type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768, "attention_factor": 0.5 });
-    assert_eq!(read(changed(&qwen3(), json!({ "rope_scaling": given }))).unwrap().rope.magnitude, 0.5);
+    assert_eq!(read(changed(&qwen3(), json!({ "rope_scaling": given }))).unwrap().ropes[0].magnitude, 0.5);
 }
 
 #[test]
 fn windows_follow_the_family() {
-    let windowed = |base: &Value, changes: Value| read(changed(base, changes)).unwrap().windows;
+    let windowed = |base: &Value, changes: Value| windows_of(&read(changed(base, changes)).unwrap());
     let mistral = changed(
         &llama(),
         json!({ "model_type": "mistral", "architectures": ["MistralForCausalLM"], "rope_scaling": null }),
@@ -296,16 +302,17 @@ fn gguf_llama() -> Builder {
         .zeros("token_embd.weight", &[10, 16])
 }
 
-fn read_gguf(builder: &Builder) -> Result<DecoderSpec, LoadError> {
+fn read_gguf(builder: &Builder) -> Result<TransformerSpec, LoadError> {
     from_gguf(&Gguf::parse("a.gguf", &builder.build().into()).unwrap())
 }
 
 #[test]
 fn gguf_metadata_is_understood() {
     let spec = read_gguf(&gguf_llama()).unwrap();
-    assert_eq!(spec.heads, HeadShape { heads: 4, kv_heads: 2, head_dim: 4 });
-    assert_eq!((spec.vocab, spec.rope.kind, spec.rope.base), (10, RopeKind::Interleaved, 10_000.0));
-    assert!(spec.tied_embeddings && !spec.qkv_bias && !spec.o_bias);
+    assert_eq!(spec.heads(), HeadShape { heads: 4, kv_heads: 2, head_dim: 4 });
+    assert_eq!((spec.vocab, spec.ropes[0].kind, spec.ropes[0].base), (10, RopeKind::Interleaved, 10_000.0));
+    let attention = &spec.layers[0].attention;
+    assert!(spec.head.tied() && !attention.qkv_bias && !attention.output_bias);
 
     let rich = gguf_llama()
         .u32("llama.rope.dimension_count", 2)
@@ -316,27 +323,19 @@ fn gguf_metadata_is_understood() {
         .zeros("output.weight", &[10, 16])
         .zeros("blk.0.attn_q.bias", &[16]);
     let spec = read_gguf(&rich).unwrap();
-    assert!(!spec.tied_embeddings && spec.qkv_bias);
-    assert_eq!(spec.rope.inv_freq(), [0.25]);
+    assert!(!spec.head.tied() && spec.layers[1].attention.qkv_bias);
+    assert_eq!(spec.ropes[0].inv_freq(), [0.25]);
 }
 
 #[test]
 fn gguf_mixtures_of_experts_are_understood() {
-    let mixture = |ffn| MoeSpec {
-        experts: 8,
-        experts_used: 2,
-        ffn,
-        scoring: ExpertScoring::Softmax,
-        normalized: true,
-        scale: 1.0,
-        sparse: vec![true; 2],
-    };
+    let mixture = |ffn| vec![Some(ExpertsSpec::softmax(8, 2, ffn, true)); 2];
     let counted = gguf_llama().u32("llama.expert_count", 8).u32("llama.expert_used_count", 2);
     let spec = read_gguf(&counted).unwrap();
-    assert_eq!((spec.moe.as_ref(), spec.ffn), (Some(&mixture(32)), 0));
+    assert_eq!(experts_of(&spec), mixture(32));
     let spec = read_gguf(&gguf_qwen3moe().u32("qwen3moe.expert_feed_forward_length", 12)).unwrap();
-    assert_eq!((spec.moe.as_ref(), spec.ffn), (Some(&mixture(12)), 0));
-    assert_eq!((spec.rope.kind, spec.qk_norm), (RopeKind::Neox, true));
+    assert_eq!(experts_of(&spec), mixture(12));
+    assert_eq!((spec.ropes[0].kind, spec.layers[0].attention.qk_norm), (RopeKind::Neox, QkNorm::Heads));
 }
 
 fn gguf_qwen3moe() -> Builder {
@@ -362,7 +361,7 @@ fn gguf_qwen3moe() -> Builder {
 fn rope_factors_divide_frequencies() {
     let factors: Vec<u8> = [1.0f32, 8.0].iter().flat_map(|factor| factor.to_le_bytes()).collect();
     let spec = read_gguf(&gguf_llama().tensor("rope_freqs.weight", &[2], 0, &factors)).unwrap();
-    assert_eq!(spec.rope.inv_freq(), [1.0, 0.01 / 8.0]);
+    assert_eq!(spec.ropes[0].inv_freq(), [1.0, 0.01 / 8.0]);
     let wrong = gguf_llama().tensor("rope_freqs.weight", &[1], 0, &factors[..4]);
     assert!(read_gguf(&wrong).unwrap_err().to_string().contains("expected 2 factors, found 1"));
     let zero = gguf_llama().tensor("rope_freqs.weight", &[2], 0, &[0; 8]);
@@ -452,7 +451,7 @@ fn counts_given_for_every_layer_must_agree() {
         }
         read_gguf(&builder)
     };
-    assert_eq!(with(&[32, 32]).unwrap().ffn, 32);
+    assert_eq!(with(&[32, 32]).unwrap().layers[0].mlp, MlpSpec::gated(32, Activation::Silu));
     assert!(with(&[32, 48]).unwrap_err().to_string().contains("qwen3.feed_forward_length = [32, 48] is not"));
     let long: Vec<u32> = (1..100_000).collect();
     assert!(with(&long).unwrap_err().to_string().len() < 400, "an error a person can read");

@@ -1,199 +1,309 @@
-//! Which weights a decoder is made of, their shapes, and what each format calls them.
+//! Which weights a transformer is made of, and their shapes. What files call them is in `names`.
 
-use super::DecoderSpec;
+use super::{
+    Disentangled, Distance, ExpertsSpec, HeadSpec, LayerSpec, MlpSpec, Projection, QkNorm, TransformerSpec,
+};
 
-/// One weight of a decoder.
+/// One tensor: the weight of a part, or its bias.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Weight {
-    /// (vocab, hidden)
-    TokenEmbedding,
-    /// (hidden)
-    OutputNorm,
-    /// (vocab, hidden); not there when tied to the embedding.
-    Output,
-    /// One of a layer's.
-    Layer(usize, LayerWeight),
+pub struct Weight {
+    /// The part.
+    pub part: Part,
+    /// Its bias.
+    pub bias: bool,
 }
 
-/// One weight of a layer.
+/// One part of a transformer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum LayerWeight {
+pub enum Part {
+    /// (vocab, hidden)
+    TokenEmbedding,
+    /// (positions, hidden)
+    PositionEmbedding,
+    /// (type_vocab, hidden)
+    TypeEmbedding,
     /// (hidden)
-    AttentionNorm,
-    /// (heads * head_dim, hidden)
+    EmbeddingNorm,
+    /// (buckets, heads)
+    DistanceBias,
+    /// (2 * span, hidden)
+    DistanceEmbedding,
+    /// (hidden)
+    DistanceNorm,
+    /// (hidden, hidden * window): for each output and input the tokens of the window.
+    Convolution,
+    /// (hidden)
+    ConvolutionNorm,
+    /// One of a layer's.
+    Layer(usize, LayerPart),
+    /// (hidden)
+    FinalNorm,
+    /// (hidden, hidden): of a masked language model's head.
+    LmDense,
+    /// (hidden)
+    LmNorm,
+    /// (vocab, hidden), bias (vocab): what makes logits, where it is not the token embedding.
+    Head,
+}
+
+/// One part of a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum LayerPart {
+    /// (heads * head_dim, hidden), or of a latent's queries (heads * head_dim, query_rank).
     Query,
-    /// (heads * head_dim)
-    QueryBias,
-    /// (head_dim)
-    QueryNorm,
+    /// (query_rank, hidden): of a latent.
+    QueryDown,
+    /// (query_rank)
+    QueryDownNorm,
     /// (kv_heads * head_dim, hidden)
     Key,
-    /// (kv_heads * head_dim)
-    KeyBias,
-    /// (head_dim)
-    KeyNorm,
     /// (kv_heads * head_dim, hidden)
     Value,
-    /// (kv_heads * head_dim)
-    ValueBias,
+    /// (rank + rope_dim, hidden): what a cache of latents keeps.
+    LatentDown,
+    /// (rank)
+    LatentNorm,
+    /// (heads * (nope_dim + value_dim), rank): makes keys and values of a latent.
+    LatentUp,
+    /// (head_dim), or (heads * head_dim) where heads are normed together.
+    QueryNorm,
+    /// (head_dim), or (kv_heads * head_dim).
+    KeyNorm,
+    /// (heads)
+    Sinks,
+    /// (heads * head_dim, hidden): makes keys of distances.
+    DistanceKey,
+    /// (heads * head_dim, hidden): makes queries of distances.
+    DistanceQuery,
     /// (hidden, heads * head_dim)
     AttentionOutput,
-    /// (hidden)
-    AttentionOutputBias,
-    /// (hidden)
-    MlpNorm,
+    /// (hidden): of attention's half, before or after it as [`super::NormOrder`] says.
+    AttentionNorm,
+    /// (hidden): of what attention adds, or of its first sum where there are two.
+    AttentionPostNorm,
     /// (ffn, hidden)
     Gate,
     /// (ffn, hidden)
     Up,
     /// (hidden, ffn)
     Down,
-    /// (experts, hidden)
+    /// (experts, hidden); its bias, (experts), corrects the choice alone.
     Router,
-    /// (moe.ffn, hidden); of one expert.
+    /// (ffn, hidden): an expert's gate.
     ExpertGate(usize),
-    /// (moe.ffn, hidden); of one expert.
+    /// (ffn, hidden): an expert's first matrix.
     ExpertUp(usize),
-    /// (hidden, moe.ffn); of one expert.
+    /// (hidden, ffn): an expert's second matrix, or (ffn, hidden) as [`ExpertsSpec`] says.
     ExpertDown(usize),
+    /// Only a bias, (hidden): of the experts' sum.
+    Experts,
+    /// (shared.ffn, hidden)
+    SharedGate,
+    /// (shared.ffn, hidden)
+    SharedUp,
+    /// (hidden, shared.ffn)
+    SharedDown,
+    /// (1, hidden): what the shared expert counts for.
+    SharedRouter,
+    /// (hidden): of the MLP's half.
+    MlpNorm,
+    /// (hidden): of what the MLP adds.
+    MlpPostNorm,
 }
 
-/// Whose names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Naming {
-    /// GGUF's.
-    Gguf,
-    /// Those of the transformers library's Llama, Mistral, Qwen2, Qwen3 and Qwen3Moe classes.
-    HuggingFace,
-    /// Those of the transformers library's Mixtral class.
-    Mixtral,
-}
+impl Part {
+    /// Its weight.
+    pub fn weight(self) -> Weight {
+        Weight { part: self, bias: false }
+    }
 
-impl Naming {
-    /// Of the transformers library's class for a model type.
-    pub fn of_model_type(model_type: &str) -> Naming {
-        if model_type == "mixtral" { Naming::Mixtral } else { Naming::HuggingFace }
+    /// Its bias.
+    pub fn bias(self) -> Weight {
+        Weight { part: self, bias: true }
     }
 }
 
-impl Weight {
-    /// What files call it.
-    pub fn name(self, naming: Naming) -> String {
-        match (self, naming) {
-            (Weight::TokenEmbedding, Naming::Gguf) => "token_embd.weight".into(),
-            (Weight::OutputNorm, Naming::Gguf) => "output_norm.weight".into(),
-            (Weight::Output, Naming::Gguf) => "output.weight".into(),
-            (Weight::Layer(layer, weight), Naming::Gguf) => format!("blk.{layer}.{}", weight.name(naming)),
-            (Weight::TokenEmbedding, _) => "model.embed_tokens.weight".into(),
-            (Weight::OutputNorm, _) => "model.norm.weight".into(),
-            (Weight::Output, _) => "lm_head.weight".into(),
-            (Weight::Layer(layer, weight), _) => format!("model.layers.{layer}.{}", weight.name(naming)),
+/// Weights and their shapes as they are listed.
+struct List(Vec<(Weight, Vec<usize>)>);
+
+impl List {
+    fn matrix(&mut self, part: Part, rows: usize, cols: usize, bias: bool) {
+        self.0.push((part.weight(), vec![rows, cols]));
+        if bias {
+            self.0.push((part.bias(), vec![rows]));
         }
     }
 
-    /// The tensor that holds this weight of each of a layer's experts, one after the other. GGUF files have such
-    /// tensors; very old ones have one for each expert, under [`Weight::name`].
-    pub fn stack_name(self, naming: Naming) -> Option<String> {
-        let (Weight::Layer(layer, weight), Naming::Gguf) = (self, naming) else { return None };
-        let part = match weight {
-            LayerWeight::ExpertGate(_) => "gate",
-            LayerWeight::ExpertUp(_) => "up",
-            LayerWeight::ExpertDown(_) => "down",
-            _ => return None,
-        };
-        Some(format!("blk.{layer}.ffn_{part}_exps.weight"))
+    fn vector(&mut self, part: Part, width: usize, bias: bool) {
+        self.0.push((part.weight(), vec![width]));
+        if bias {
+            self.0.push((part.bias(), vec![width]));
+        }
     }
 }
 
-impl LayerWeight {
-    /// Within a layer.
-    fn name(self, naming: Naming) -> String {
-        let (gguf, hugging_face) = match self {
-            LayerWeight::AttentionNorm => ("attn_norm.weight", "input_layernorm.weight"),
-            LayerWeight::Query => ("attn_q.weight", "self_attn.q_proj.weight"),
-            LayerWeight::QueryBias => ("attn_q.bias", "self_attn.q_proj.bias"),
-            LayerWeight::QueryNorm => ("attn_q_norm.weight", "self_attn.q_norm.weight"),
-            LayerWeight::Key => ("attn_k.weight", "self_attn.k_proj.weight"),
-            LayerWeight::KeyBias => ("attn_k.bias", "self_attn.k_proj.bias"),
-            LayerWeight::KeyNorm => ("attn_k_norm.weight", "self_attn.k_norm.weight"),
-            LayerWeight::Value => ("attn_v.weight", "self_attn.v_proj.weight"),
-            LayerWeight::ValueBias => ("attn_v.bias", "self_attn.v_proj.bias"),
-            LayerWeight::AttentionOutput => ("attn_output.weight", "self_attn.o_proj.weight"),
-            LayerWeight::AttentionOutputBias => ("attn_output.bias", "self_attn.o_proj.bias"),
-            LayerWeight::MlpNorm => ("ffn_norm.weight", "post_attention_layernorm.weight"),
-            LayerWeight::Gate => ("ffn_gate.weight", "mlp.gate_proj.weight"),
-            LayerWeight::Up => ("ffn_up.weight", "mlp.up_proj.weight"),
-            LayerWeight::Down => ("ffn_down.weight", "mlp.down_proj.weight"),
-            LayerWeight::Router if naming == Naming::Mixtral => {
-                return "block_sparse_moe.gate.weight".to_owned();
-            }
-            LayerWeight::Router => ("ffn_gate_inp.weight", "mlp.gate.weight"),
-            LayerWeight::ExpertGate(expert) => return expert_name(naming, expert, "gate", "w1"),
-            LayerWeight::ExpertUp(expert) => return expert_name(naming, expert, "up", "w3"),
-            LayerWeight::ExpertDown(expert) => return expert_name(naming, expert, "down", "w2"),
-        };
-        (if naming == Naming::Gguf { gguf } else { hugging_face }).to_owned()
-    }
-}
-
-/// One of an expert's matrices, which most call by its part and Mixtral by a number.
-fn expert_name(naming: Naming, expert: usize, part: &str, number: &str) -> String {
-    match naming {
-        Naming::Gguf => format!("ffn_{part}.{expert}.weight"),
-        Naming::HuggingFace => format!("mlp.experts.{expert}.{part}_proj.weight"),
-        Naming::Mixtral => format!("block_sparse_moe.experts.{expert}.{number}.weight"),
-    }
-}
-
-impl DecoderSpec {
+impl TransformerSpec {
     /// Every weight and its shape, outermost dimension first, in the order a step meets them.
-    pub fn weights(&self) -> impl Iterator<Item = (Weight, Vec<usize>)> {
-        let layers = (0..self.layers).flat_map(|layer| {
-            let of_layer = self.layer_weights(layer).into_iter();
-            of_layer.map(move |(weight, shape)| (Weight::Layer(layer, weight), shape))
-        });
-        let head = (!self.tied_embeddings).then(|| (Weight::Output, vec![self.vocab, self.hidden]));
-        std::iter::once((Weight::TokenEmbedding, vec![self.vocab, self.hidden]))
-            .chain(layers)
-            .chain([(Weight::OutputNorm, vec![self.hidden])])
-            .chain(head)
+    pub fn weights(&self) -> Vec<(Weight, Vec<usize>)> {
+        let (hidden, norm_bias) = (self.hidden, self.norm_bias());
+        let mut list = List(Vec::new());
+        list.matrix(Part::TokenEmbedding, self.vocab, hidden, false);
+        if let Some(table) = self.positions {
+            list.matrix(Part::PositionEmbedding, table.rows, hidden, false);
+        }
+        if self.type_vocab > 0 {
+            list.matrix(Part::TypeEmbedding, self.type_vocab, hidden, false);
+        }
+        if self.embedding_norm {
+            list.vector(Part::EmbeddingNorm, hidden, norm_bias);
+        }
+        match self.distance {
+            Distance::None | Distance::Alibi => {}
+            Distance::Learned { buckets, .. } => {
+                list.matrix(Part::DistanceBias, buckets, self.heads().heads, false);
+            }
+            Distance::Disentangled(Disentangled { buckets, normed, .. }) => {
+                list.matrix(Part::DistanceEmbedding, buckets.rows(), hidden, false);
+                if normed {
+                    list.vector(Part::DistanceNorm, hidden, norm_bias);
+                }
+            }
+        }
+        if let Some(convolution) = self.convolution {
+            list.matrix(Part::Convolution, hidden, hidden * convolution.window, true);
+            list.vector(Part::ConvolutionNorm, hidden, norm_bias);
+        }
+        for (index, layer) in self.layers.iter().enumerate() {
+            self.attention_weights(index, layer, &mut list);
+            self.mlp_weights(index, layer, &mut list);
+        }
+        if self.layers.last().is_some_and(|layer| !layer.order.on_sum()) {
+            list.vector(Part::FinalNorm, hidden, norm_bias);
+        }
+        if let HeadSpec::MaskedLm(head) = self.head {
+            list.matrix(Part::LmDense, hidden, hidden, head.dense_bias);
+            list.vector(Part::LmNorm, hidden, norm_bias);
+        }
+        if self.head.has_matrix() {
+            list.matrix(Part::Head, self.vocab, hidden, false);
+        }
+        if self.head.masked_lm().is_some_and(|head| head.decoder_bias) {
+            list.0.push((Part::Head.bias(), vec![self.vocab]));
+        }
+        list.0
     }
 
-    fn layer_weights(&self, layer: usize) -> Vec<(LayerWeight, Vec<usize>)> {
-        let (q, head) = (self.heads.q_width(), self.heads.head_dim);
-        let kv = self.heads.kv_heads * head;
-        let mut weights = vec![
-            (LayerWeight::AttentionNorm, vec![self.hidden]),
-            (LayerWeight::Query, vec![q, self.hidden]),
-            (LayerWeight::Key, vec![kv, self.hidden]),
-            (LayerWeight::Value, vec![kv, self.hidden]),
+    fn attention_weights(&self, index: usize, layer: &LayerSpec, list: &mut List) {
+        let (hidden, norm_bias, attention) = (self.hidden, self.norm_bias(), &layer.attention);
+        let part = |part| Part::Layer(index, part);
+        if layer.order != super::NormOrder::PreMlp {
+            list.vector(part(LayerPart::AttentionNorm), hidden, norm_bias);
+        }
+        let shape = attention.projection.head_shape();
+        let (q, kv, bias) = (shape.q_width(), shape.kv_heads * shape.head_dim, attention.qkv_bias);
+        match attention.projection {
+            Projection::Heads(_) => {
+                list.matrix(part(LayerPart::Query), q, hidden, bias);
+                list.matrix(part(LayerPart::Key), kv, hidden, bias);
+                list.matrix(part(LayerPart::Value), kv, hidden, bias);
+            }
+            Projection::Latent(latent) => {
+                if let Some(rank) = latent.query_rank {
+                    list.matrix(part(LayerPart::QueryDown), rank, hidden, bias);
+                    list.vector(part(LayerPart::QueryDownNorm), rank, false);
+                }
+                list.matrix(part(LayerPart::Query), q, latent.query_rank.unwrap_or(hidden), false);
+                list.matrix(part(LayerPart::LatentDown), latent.rank + latent.rope_dim, hidden, bias);
+                list.vector(part(LayerPart::LatentNorm), latent.rank, false);
+                let up = latent.heads * (latent.nope_dim + latent.value_dim);
+                list.matrix(part(LayerPart::LatentUp), up, latent.rank, false);
+            }
+        }
+        match attention.qk_norm {
+            QkNorm::None => {}
+            QkNorm::Heads => {
+                list.vector(part(LayerPart::QueryNorm), shape.head_dim, false);
+                list.vector(part(LayerPart::KeyNorm), shape.head_dim, false);
+            }
+            QkNorm::Whole => {
+                list.vector(part(LayerPart::QueryNorm), q, norm_bias);
+                list.vector(part(LayerPart::KeyNorm), kv, norm_bias);
+            }
+        }
+        if attention.sinks {
+            list.vector(part(LayerPart::Sinks), shape.heads, false);
+        }
+        if let Distance::Disentangled(Disentangled { keys, queries, shared: false, .. }) = self.distance {
+            if keys {
+                list.matrix(part(LayerPart::DistanceKey), q, hidden, true);
+            }
+            if queries {
+                list.matrix(part(LayerPart::DistanceQuery), q, hidden, true);
+            }
+        }
+        let attended = attention.projection.attended_width();
+        list.matrix(part(LayerPart::AttentionOutput), hidden, attended, attention.output_bias);
+        if layer.order.attention_post_norm() {
+            list.vector(part(LayerPart::AttentionPostNorm), hidden, norm_bias);
+        }
+    }
+
+    fn mlp_weights(&self, index: usize, layer: &LayerSpec, list: &mut List) {
+        let (hidden, norm_bias) = (self.hidden, self.norm_bias());
+        let part = |part| Part::Layer(index, part);
+        list.vector(part(LayerPart::MlpNorm), hidden, norm_bias);
+        match &layer.mlp {
+            MlpSpec::Dense(dense) => {
+                if dense.gated {
+                    list.matrix(part(LayerPart::Gate), dense.ffn, hidden, dense.up_bias);
+                }
+                list.matrix(part(LayerPart::Up), dense.ffn, hidden, dense.up_bias);
+                list.matrix(part(LayerPart::Down), hidden, dense.ffn, dense.down_bias);
+            }
+            MlpSpec::Experts(experts) => experts_weights(index, experts, hidden, list),
+        }
+        if layer.order.mlp_post_norm() {
+            list.vector(part(LayerPart::MlpPostNorm), hidden, norm_bias);
+        }
+    }
+}
+
+fn experts_weights(index: usize, experts: &ExpertsSpec, hidden: usize, list: &mut List) {
+    let part = |part| Part::Layer(index, part);
+    list.matrix(part(LayerPart::Router), experts.count, hidden, experts.correction_bias);
+    for expert in 0..experts.count {
+        for (expert_part, [rows, cols]) in experts.matrices(hidden) {
+            list.matrix(part(expert_part(expert)), rows, cols, false);
+        }
+    }
+    if experts.bias {
+        list.0.push((part(LayerPart::Experts).bias(), vec![hidden]));
+    }
+    if let Some(shared) = experts.shared {
+        if experts.gated {
+            list.matrix(part(LayerPart::SharedGate), shared.ffn, hidden, false);
+        }
+        list.matrix(part(LayerPart::SharedUp), shared.ffn, hidden, false);
+        list.matrix(part(LayerPart::SharedDown), hidden, shared.ffn, false);
+        if shared.gate {
+            list.matrix(part(LayerPart::SharedRouter), 1, hidden, false);
+        }
+    }
+}
+
+impl ExpertsSpec {
+    /// The matrices that each expert has, and their shapes in files.
+    pub(crate) fn matrices(
+        &self,
+        hidden: usize,
+    ) -> impl Iterator<Item = (fn(usize) -> LayerPart, [usize; 2])> {
+        let down = if self.down_transposed { [self.ffn, hidden] } else { [hidden, self.ffn] };
+        let gate =
+            self.gated.then_some((LayerPart::ExpertGate as fn(usize) -> LayerPart, [self.ffn, hidden]));
+        let rest = [
+            (LayerPart::ExpertUp as fn(usize) -> LayerPart, [self.ffn, hidden]),
+            (LayerPart::ExpertDown, down),
         ];
-        if self.qkv_bias {
-            weights.push((LayerWeight::QueryBias, vec![q]));
-            weights.push((LayerWeight::KeyBias, vec![kv]));
-            weights.push((LayerWeight::ValueBias, vec![kv]));
-        }
-        if self.qk_norm {
-            weights.push((LayerWeight::QueryNorm, vec![head]));
-            weights.push((LayerWeight::KeyNorm, vec![head]));
-        }
-        weights.push((LayerWeight::AttentionOutput, vec![self.hidden, q]));
-        if self.o_bias {
-            weights.push((LayerWeight::AttentionOutputBias, vec![self.hidden]));
-        }
-        weights.push((LayerWeight::MlpNorm, vec![self.hidden]));
-        let Some(moe) = self.moe_of(layer) else {
-            weights.push((LayerWeight::Gate, vec![self.ffn, self.hidden]));
-            weights.push((LayerWeight::Up, vec![self.ffn, self.hidden]));
-            weights.push((LayerWeight::Down, vec![self.hidden, self.ffn]));
-            return weights;
-        };
-        weights.push((LayerWeight::Router, vec![moe.experts, self.hidden]));
-        for expert in 0..moe.experts {
-            weights.push((LayerWeight::ExpertGate(expert), vec![moe.ffn, self.hidden]));
-            weights.push((LayerWeight::ExpertUp(expert), vec![moe.ffn, self.hidden]));
-            weights.push((LayerWeight::ExpertDown(expert), vec![self.hidden, moe.ffn]));
-        }
-        weights
+        gate.into_iter().chain(rest)
     }
 }

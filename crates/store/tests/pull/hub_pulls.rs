@@ -32,8 +32,8 @@ async fn a_repository_becomes_a_model() {
     assert_eq!(proposal.license.as_deref(), Some("apache-2.0"));
 
     // As typed in another case: the hub's own name is kept.
-    let mut pull = puller.pull("qwen/tiny", &PullOptions::default()).unwrap();
     let began = std::time::Instant::now();
+    let mut pull = puller.pull("qwen/tiny", &PullOptions::default()).unwrap();
     let (record, last) = loop {
         match pull.next().await {
             PullState::Running(progress) => assert!(progress.bytes_done <= proposal.fetch_bytes),

@@ -3,19 +3,19 @@
 mod attention;
 mod encoder;
 mod fault;
+mod inputs;
 mod moe;
 mod sampling;
 
 pub(super) use fault::Fault;
-
-use half::bf16;
+use inputs::{in_bf16, renumber_slots, rounded};
 
 use crate::quant::{dequantize_row, scale_min};
 use crate::reference::{ReferenceBackend, ReferenceBuffer, ReferenceKv, formulas};
 use crate::{
-    Activation, AttentionParams, BLOCK_TOKENS, Backend, Batch, BufferRole, DType, Draws, ExpertParts,
-    KernelError, KvLayout, KvSpec, MatrixShape, MatrixSource, MoeParams, Operands, QkvParams, Rope, RopeKind,
-    Rounding, RowSource, SampleSpecs, Sampled, StepLimits,
+    Activation, AttentionParams, Backend, Batch, BufferRole, DType, Draws, ExpertParts, KernelError,
+    KvLayout, KvSpec, LayerNormParams, MatrixShape, MatrixSource, MoeParams, Operands, QkvParams, Rope,
+    RopeKind, Rounding, RowSource, SampleSpecs, Sampled, StepLimits,
 };
 
 pub(super) struct Faulty {
@@ -379,6 +379,53 @@ impl Backend for Faulty {
         self.store(out, product);
     }
 
+    fn matmul_activated(
+        &mut self,
+        weight: &Vec<Part>,
+        bias: Option<&Vec<f32>>,
+        activation: Activation,
+        x: &ReferenceBuffer,
+        out: &mut ReferenceBuffer,
+    ) {
+        let x = self.rows_of(x, weight[0].shape.cols);
+        let rows = self.activated(weight, bias, activation, &x);
+        self.store(out, rows);
+    }
+
+    fn add_bias(&mut self, bias: &Vec<f32>, out: &mut ReferenceBuffer) {
+        let mut rows = self.rows_of(out, bias.len());
+        if self.fault != Fault::BiasIgnored {
+            rows.iter_mut().zip(bias.iter().cycle()).for_each(|(out, bias)| *out += bias);
+        }
+        self.store(out, rows);
+    }
+
+    fn layer_norm(
+        &mut self,
+        x: &ReferenceBuffer,
+        params: &LayerNormParams<'_, Vec<f32>>,
+        out: &mut ReferenceBuffer,
+    ) {
+        let x = self.rows_of(x, params.weight.len());
+        let normed = self.layer_normed(&x, params);
+        self.store(out, normed);
+    }
+
+    fn add_layer_norm(
+        &mut self,
+        residual: &mut ReferenceBuffer,
+        x: &ReferenceBuffer,
+        params: &LayerNormParams<'_, Vec<f32>>,
+        out: &mut ReferenceBuffer,
+    ) {
+        let sum = self.summed(residual, x, params.weight.len());
+        let normed = self.layer_normed(&sum, params);
+        if self.fault != Fault::ResidualKept {
+            self.store(residual, sum);
+        }
+        self.store(out, normed);
+    }
+
     fn rope_to_cache(
         &mut self,
         qkv: &mut ReferenceBuffer,
@@ -544,33 +591,5 @@ impl Backend for Faulty {
             return self.inner.write_rows(x, row_first, &rows);
         }
         self.inner.write_rows(x, row_first, rows)
-    }
-}
-
-fn in_bf16(value: f32) -> f32 {
-    bf16::from_f32(value).to_f32()
-}
-
-/// Activations as a device may hold them: integers of up to ±`levels` for each 256, by the largest of them or, if it
-/// is larger, by `shared`.
-fn rounded(x: &[f32], levels: f32, shared: f32) -> Vec<f32> {
-    x.chunks(256)
-        .flat_map(|x| {
-            let largest = x.iter().fold(shared, |m, v| m.max(v.abs()));
-            let step = largest / levels;
-            x.iter().map(move |v| if step < f32::MIN_POSITIVE { 0.0 } else { (v / step).round() * step })
-        })
-        .collect()
-}
-
-/// Puts each row's slot where the changed block table has its position.
-fn renumber_slots(batch: &mut Batch) {
-    for span in &batch.sequences {
-        for row in 0..span.rows {
-            let position = (span.context - span.rows + row) as usize;
-            let block = batch.block_tables[span.table_first as usize + position / BLOCK_TOKENS];
-            batch.slots[(span.row_first + row) as usize] =
-                block * BLOCK_TOKENS as u32 + (position % BLOCK_TOKENS) as u32;
-        }
     }
 }

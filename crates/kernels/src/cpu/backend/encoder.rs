@@ -6,7 +6,7 @@ use crate::cpu::norm::{self, LayerNorm};
 use crate::cpu::rope;
 use crate::cpu::self_attention::{self, Bias, SelfAttentionJob};
 use crate::cpu::unfold;
-use crate::{Activation, EncoderOps, LayerNormParams, QkvParams, RowIds, SelfAttentionParams};
+use crate::{EncoderOps, LayerNormParams, QkvParams, RowIds, SelfAttentionParams};
 
 impl<'a> From<&LayerNormParams<'a, CpuVector>> for LayerNorm<'a> {
     fn from(params: &LayerNormParams<'a, CpuVector>) -> LayerNorm<'a> {
@@ -16,30 +16,6 @@ impl<'a> From<&LayerNormParams<'a, CpuVector>> for LayerNorm<'a> {
 }
 
 impl EncoderOps for CpuBackend {
-    fn layer_norm(&mut self, x: &CpuBuffer, params: &LayerNormParams<'_, CpuVector>, out: &mut CpuBuffer) {
-        let step = self.step();
-        let (rows, cols) = (step.batch.rows(), params.weight.values.len());
-        x.check(rows, cols, "x");
-        out.check(rows, cols, "out");
-        norm::layer_norm(step.tier, step.turn, rows, &x.data, None, params.into(), &mut out.data);
-    }
-
-    fn add_layer_norm(
-        &mut self,
-        residual: &mut CpuBuffer,
-        x: &CpuBuffer,
-        params: &LayerNormParams<'_, CpuVector>,
-        out: &mut CpuBuffer,
-    ) {
-        let step = self.step();
-        let (rows, cols) = (step.batch.rows(), params.weight.values.len());
-        residual.check(rows, cols, "residual");
-        x.check(rows, cols, "x");
-        out.check(rows, cols, "out");
-        let residual = Some(&mut residual.data[..]);
-        norm::layer_norm(step.tier, step.turn, rows, &x.data, residual, params.into(), &mut out.data);
-    }
-
     fn layer_norm_columns(
         &mut self,
         x: &mut CpuBuffer,
@@ -80,17 +56,6 @@ impl EncoderOps for CpuBackend {
                 }
             }
         });
-    }
-
-    fn matmul_activated(
-        &mut self,
-        weight: &CpuMatrix,
-        bias: Option<&CpuVector>,
-        activation: Activation,
-        x: &CpuBuffer,
-        out: &mut CpuBuffer,
-    ) {
-        self.step().matmul(weight, bias, Some(activation), x, out);
     }
 
     fn rope(&mut self, qkv: &mut CpuBuffer, params: &QkvParams<'_, CpuVector>) {

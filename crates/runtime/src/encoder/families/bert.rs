@@ -3,15 +3,15 @@
 use hanzo_engine_kernels::{Activation, RopeKind};
 
 use super::{
-    Plan, SIZE_KEYS, SizeKeys, activation, dense, dense_classifier, epsilon, masked_lm, only, post_norm,
-    refuse, type_vocab, with_positions,
+    Plan, SIZE_KEYS, SizeKeys, activation, dense, dense_classifier, epsilon, gated, masked_lm, only, plain,
+    post_norm, refuse, type_vocab, with_positions,
 };
 use crate::encoder::head::HeadActivation;
-use crate::encoder::names::{GateUp, Names};
-use crate::encoder::spec::{Distance, EncoderSpec, LayerSpec, MlpSpec, NormOrder, QkNorm};
 use crate::error::LoadError;
 use crate::limits::{HEADS_MAX, VOCAB_MAX};
-use crate::spec::{Config, RopeScaling, RopeSpec};
+use crate::spec::{
+    Config, Distance, GateUp, Names, NormOrder, QkNorm, RopeScaling, RopeSpec, TransformerSpec,
+};
 
 const POSITIONS: &str = "position_embedding_type";
 
@@ -27,8 +27,8 @@ const BERT: Names = Names {
     mlp_norm: "output.LayerNorm",
     lm_dense: "cls.predictions.transform.dense",
     lm_norm: "cls.predictions.transform.LayerNorm",
-    lm_decoder: "cls.predictions.decoder",
-    lm_bias: "cls.predictions.bias",
+    head: "cls.predictions.decoder",
+    head_bias: "cls.predictions.bias",
     ..Names::NONE
 };
 
@@ -36,8 +36,8 @@ const ROBERTA: Names = Names {
     prefix: "roberta.",
     lm_dense: "lm_head.dense",
     lm_norm: "lm_head.layer_norm",
-    lm_decoder: "lm_head.decoder",
-    lm_bias: "lm_head.bias",
+    head: "lm_head.decoder",
+    head_bias: "lm_head.bias",
     ..BERT
 };
 
@@ -65,8 +65,8 @@ const DISTILBERT: Names = Names {
     mlp_norm: "output_layer_norm",
     lm_dense: "vocab_transform",
     lm_norm: "vocab_layer_norm",
-    lm_decoder: "vocab_projector",
-    lm_bias: "vocab_projector.bias",
+    head: "vocab_projector",
+    head_bias: "vocab_projector.bias",
     ..Names::NONE
 };
 
@@ -83,8 +83,8 @@ const GTE: Names = Names {
     mlp_norm: "mlp_ln",
     lm_dense: "lm_head.dense",
     lm_norm: "lm_head.norm",
-    lm_decoder: "lm_head.decoder",
-    lm_bias: "lm_head.decoder.bias",
+    head: "lm_head.decoder",
+    head_bias: "lm_head.decoder.bias",
     ..Names::NONE
 };
 
@@ -117,18 +117,13 @@ const JINA_CODE: Names = Names {
 const BERT_HEADS: &[&str] = &["pooler.", "cls.", "classifier."];
 const ROBERTA_HEADS: &[&str] = &["pooler.", "lm_head.", "classifier."];
 
-fn plain(config: &Config) -> Result<(MlpSpec, Activation), LoadError> {
-    let activation = activation(config, "hidden_act", "gelu")?;
-    Ok((MlpSpec::Plain { activation, bias: true }, activation))
-}
-
 pub(super) fn bert(config: &Config) -> Result<Plan, LoadError> {
     only(config, POSITIONS, "absolute")?;
-    let (mlp, activation) = plain(config)?;
+    let activation = activation(config, "hidden_act", "gelu")?;
     let eps = epsilon(config, "layer_norm_eps", 1e-12)?;
-    let spec = EncoderSpec {
+    let spec = TransformerSpec {
         type_vocab: type_vocab(config, 2)?,
-        ..with_positions(post_norm(config, &SIZE_KEYS, eps, mlp)?, 0)
+        ..with_positions(post_norm(config, &SIZE_KEYS, eps, plain(activation))?, 0)
     };
     Ok(Plan {
         spec: spec.checked(&config.file)?,
@@ -142,10 +137,10 @@ pub(super) fn bert(config: &Config) -> Result<Plan, LoadError> {
 /// RoBERTa, XLM-RoBERTa and CamemBERT: positions begin behind the padding token's.
 pub(super) fn roberta(config: &Config) -> Result<Plan, LoadError> {
     only(config, POSITIONS, "absolute")?;
-    let (mlp, _) = plain(config)?;
+    let mlp = plain(activation(config, "hidden_act", "gelu")?);
     let eps = epsilon(config, "layer_norm_eps", 1e-12)?;
     let pad = config.whole("pad_token_id", VOCAB_MAX)?.unwrap_or(1) as u32;
-    let spec = EncoderSpec {
+    let spec = TransformerSpec {
         type_vocab: type_vocab(config, 2)?,
         ..with_positions(post_norm(config, &SIZE_KEYS, eps, mlp)?, pad + 1)
     };
@@ -165,7 +160,7 @@ pub(super) fn roberta(config: &Config) -> Result<Plan, LoadError> {
 /// Positions begin at row 2, whatever the padding token.
 pub(super) fn mpnet(config: &Config) -> Result<Plan, LoadError> {
     const BUCKETS: &str = "relative_attention_num_buckets";
-    let (mlp, _) = plain(config)?;
+    let mlp = plain(activation(config, "hidden_act", "gelu")?);
     let eps = epsilon(config, "layer_norm_eps", 1e-12)?;
     let buckets = config.count(BUCKETS, HEADS_MAX)?.unwrap_or(32);
     if buckets < 4 || !buckets.is_multiple_of(4) {
@@ -175,7 +170,7 @@ pub(super) fn mpnet(config: &Config) -> Result<Plan, LoadError> {
             "a multiple of four can be split by sign and by half",
         ));
     }
-    let spec = EncoderSpec {
+    let spec = TransformerSpec {
         // From 128 tokens on all distances are alike, which is no setting.
         distance: Distance::Learned { buckets, distance_max: 128 },
         ..with_positions(post_norm(config, &SIZE_KEYS, eps, mlp)?, 2)
@@ -203,7 +198,7 @@ pub(super) fn distilbert(config: &Config) -> Result<Plan, LoadError> {
     };
     let activation = activation(config, "activation", "gelu")?;
     // Its epsilon is no setting. Sinusoidal positions are stored like learned ones.
-    let spec = post_norm(config, &KEYS, 1e-12, MlpSpec::Plain { activation, bias: true })?;
+    let spec = post_norm(config, &KEYS, 1e-12, plain(activation))?;
     Ok(Plan {
         spec: with_positions(spec, 0).checked(&config.file)?,
         names: DISTILBERT,
@@ -224,15 +219,13 @@ pub(super) fn gte(config: &Config) -> Result<Plan, LoadError> {
     only(config, POSITIONS, "rope")?;
     only(config, "layer_norm_type", "layer_norm")?;
     refuse(config, &["logn_attention_scale", "logn_attention_clip1"])?;
-    let (mlp, activation) = gated(config, "hidden_act")?;
+    let activation = activation(config, "hidden_act", "gelu")?;
     let eps = epsilon(config, "layer_norm_eps", 1e-12)?;
-    let spec = post_norm(config, &SIZE_KEYS, eps, mlp)?;
-    let layers = vec![LayerSpec { rope: Some(0), ..LayerSpec::default() }; spec.layers.len()];
-    let spec = EncoderSpec {
+    let spec = post_norm(config, &SIZE_KEYS, eps, gated(activation, true))?;
+    let spec = TransformerSpec {
         type_vocab: type_vocab(config, 1)?,
-        ropes: vec![gte_rope(config, spec.heads.head_dim)?],
-        layers,
-        ..spec
+        ropes: vec![gte_rope(config, spec.heads().head_dim)?],
+        ..spec.with_layers(|_, layer| layer.attention.rope = Some(0))
     };
     let packed = config.bool("pack_qkv")?.unwrap_or(true);
     Ok(Plan {
@@ -242,12 +235,6 @@ pub(super) fn gte(config: &Config) -> Result<Plan, LoadError> {
         masked_lm: masked_lm(config, activation)?,
         heads: &["pooler.", "lm_head.", "classifier."],
     })
-}
-
-/// A gated MLP whose `down` has a bias.
-fn gated(config: &Config, key: &str) -> Result<(MlpSpec, Activation), LoadError> {
-    let activation = activation(config, key, "gelu")?;
-    Ok((MlpSpec::Gated { activation, down_bias: true }, activation))
 }
 
 /// Its stretch by `ntk` is a larger base and a smaller factor on all frequencies, whatever the input's length.
@@ -285,9 +272,9 @@ pub(super) fn jina(config: &Config) -> Result<Plan, LoadError> {
         "geglu" | "reglu" => {
             let activation = if kind == "geglu" { Activation::GeluErf } else { Activation::Relu };
             let names = if code { JINA_CODE } else { JINA };
-            (MlpSpec::Gated { activation, down_bias: true }, names)
+            (gated(activation, true), names)
         }
-        "original" if !code => (MlpSpec::Plain { activation: hidden_act, bias: true }, BERT),
+        "original" if !code => (plain(hidden_act), BERT),
         other => {
             let known =
                 if code { "geglu and reglu are known" } else { "original, geglu and reglu are known" };
@@ -295,13 +282,17 @@ pub(super) fn jina(config: &Config) -> Result<Plan, LoadError> {
         }
     };
     let eps = epsilon(config, "layer_norm_eps", 1e-12)?;
-    let spec = EncoderSpec {
+    let spec = TransformerSpec {
         architecture: "jina_bert".into(),
         type_vocab: type_vocab(config, 2)?,
         distance: Distance::Alibi,
-        order: if code { NormOrder::PostTwice } else { NormOrder::Post },
-        qk_norm: if code { QkNorm::Whole } else { QkNorm::None },
         ..post_norm(config, &SIZE_KEYS, eps, mlp)?
+    };
+    let spec = match code {
+        true => spec.with_layers(|_, layer| {
+            (layer.order, layer.attention.qk_norm) = (NormOrder::PostTwice, QkNorm::Whole);
+        }),
+        false => spec,
     };
     Ok(Plan {
         spec: spec.checked(&config.file)?,

@@ -3,15 +3,14 @@
 use serde_json::Value;
 
 use super::{
-    Plan, SIZE_KEYS, activation, dense, dense_classifier, epsilon, head_activation, post_norm, type_vocab,
-    with_positions,
+    Plan, SIZE_KEYS, activation, dense, dense_classifier, epsilon, head_activation, plain, post_norm,
+    type_vocab, with_positions,
 };
-use crate::encoder::distance::Buckets;
-use crate::encoder::names::Names;
-use crate::encoder::spec::{ConvolutionSpec, Disentangled, Distance, EncoderSpec, MaskedLmSpec, MlpSpec};
 use crate::error::LoadError;
 use crate::limits::WIDTH_MAX;
-use crate::spec::Config;
+use crate::spec::{
+    Buckets, Config, ConvolutionSpec, Disentangled, Distance, MaskedLmSpec, Names, TransformerSpec,
+};
 
 const NAMES: Names = Names {
     prefix: "deberta.",
@@ -31,8 +30,8 @@ const NAMES: Names = Names {
     mlp_norm: "output.LayerNorm",
     lm_dense: "cls.predictions.transform.dense",
     lm_norm: "cls.predictions.transform.LayerNorm",
-    lm_decoder: "cls.predictions.decoder",
-    lm_bias: "cls.predictions.bias",
+    head: "cls.predictions.decoder",
+    head_bias: "cls.predictions.bias",
     ..Names::NONE
 };
 
@@ -53,7 +52,7 @@ const DISTANCE_MAX: usize = 1 << 16;
 pub(super) fn plan(config: &Config) -> Result<Plan, LoadError> {
     let activation = activation(config, "hidden_act", "gelu")?;
     let eps = epsilon(config, "layer_norm_eps", 1e-7)?;
-    let mut spec = post_norm(config, &SIZE_KEYS, eps, MlpSpec::Plain { activation, bias: true })?;
+    let mut spec = post_norm(config, &SIZE_KEYS, eps, plain(activation))?;
     for key in ["embedding_size", "pooler_hidden_size"] {
         if let Some(width) = config.count(key, WIDTH_MAX)?.filter(|&width| width != spec.hidden) {
             return Err(config.unsupported(
@@ -63,10 +62,9 @@ pub(super) fn plan(config: &Config) -> Result<Plan, LoadError> {
             ));
         }
     }
-    if let Some(width) =
-        config.count("attention_head_size", WIDTH_MAX)?.filter(|&width| width != spec.heads.head_dim)
-    {
-        let reason = format!("hidden_size / num_attention_heads = {} is known", spec.heads.head_dim);
+    let head_dim = spec.heads().head_dim;
+    if let Some(width) = config.count("attention_head_size", WIDTH_MAX)?.filter(|&width| width != head_dim) {
+        let reason = format!("hidden_size / num_attention_heads = {head_dim} is known");
         return Err(config.unsupported("attention_head_size", width, reason));
     }
     spec.type_vocab = type_vocab(config, 0)?;
@@ -77,7 +75,7 @@ pub(super) fn plan(config: &Config) -> Result<Plan, LoadError> {
     }
     let kinds = kinds(config)?;
     let terms = 1 + kinds.iter().filter(|&&kind| kind).count();
-    spec.attention_scale = 1.0 / ((spec.heads.head_dim * terms) as f32).sqrt();
+    spec = spec.with_layers(|_, layer| layer.attention.scale = 1.0 / ((head_dim * terms) as f32).sqrt());
     if config.bool("relative_attention")?.unwrap_or(false) {
         spec.distance = Distance::Disentangled(disentangled(config, &spec, kinds)?);
     } else if terms > 1 {
@@ -138,7 +136,11 @@ fn kinds(config: &Config) -> Result<[bool; 2], LoadError> {
     Ok([names.contains(&"c2p"), names.contains(&"p2c")])
 }
 
-fn disentangled(config: &Config, spec: &EncoderSpec, kinds: [bool; 2]) -> Result<Disentangled, LoadError> {
+fn disentangled(
+    config: &Config,
+    spec: &TransformerSpec,
+    kinds: [bool; 2],
+) -> Result<Disentangled, LoadError> {
     // Both may be -1, which stands for absent.
     let above_zero = |key: &str| {
         let number = config.typed(key, "a whole number", Value::as_i64)?;
@@ -150,7 +152,7 @@ fn disentangled(config: &Config, spec: &EncoderSpec, kinds: [bool; 2]) -> Result
             _ => Ok(None),
         }
     };
-    let distance_max = above_zero("max_relative_positions")?.unwrap_or(spec.input_tokens_max);
+    let distance_max = above_zero("max_relative_positions")?.unwrap_or(spec.context_tokens_max);
     let buckets = match above_zero("position_buckets")? {
         None => Buckets { span: distance_max, distance_max: None },
         Some(span) if span >= 4 && distance_max > span / 2 + 1 => {

@@ -4,33 +4,13 @@
 use hanzo_engine_kernels::{HeadShape, RopeKind};
 use serde_json::Value;
 
-use super::{Plan, SIZE_KEYS, SizeKeys, activation, epsilon, post_norm, refuse};
+use super::{Plan, SIZE_KEYS, SizeKeys, activation, epsilon, gated, post_norm, refuse, whole_attention};
 use crate::encoder::head::HeadInput;
-use crate::encoder::names::Names;
-use crate::encoder::spec::{EncoderSpec, LayerSpec, MlpSpec, NormKind, NormOrder, NormSpec, QkNorm};
 use crate::error::LoadError;
 use crate::limits::{CONTEXT_TOKENS_MAX, HEADS_MAX, LAYERS_MAX};
-use crate::spec::{Config, RopeScaling, RopeSpec};
-
-const NAMES: Names = Names {
-    prefix: "model.",
-    token_embedding: "embed_tokens",
-    final_norm: "norm",
-    layer: "layers.",
-    query: "self_attn.q_proj",
-    key: "self_attn.k_proj",
-    value: "self_attn.v_proj",
-    query_norm: "self_attn.q_norm",
-    key_norm: "self_attn.k_norm",
-    attention_output: "self_attn.o_proj",
-    attention_norm: "input_layernorm",
-    attention_post_norm: "post_attention_layernorm",
-    gate: "mlp.gate_proj",
-    up: "mlp.up_proj",
-    down: "mlp.down_proj",
-    mlp_norm: "pre_feedforward_layernorm",
-    mlp_post_norm: "post_feedforward_layernorm",
-    ..Names::NONE
+use crate::spec::{
+    AttentionSpec, Config, Mask, Names, NormKind, NormOrder, NormSpec, QkNorm, RopeScaling, RopeSpec,
+    TransformerSpec,
 };
 
 const GLOBAL: &str = "full_attention";
@@ -43,39 +23,45 @@ pub(super) fn plan(config: &Config) -> Result<Plan, LoadError> {
     let activation = activation(config, "hidden_activation", "gelu_pytorch_tanh")?;
     let eps = epsilon(config, "rms_norm_eps", 1e-6)?;
     let keys = SizeKeys { head_dim: Some(("head_dim", 256)), ..SIZE_KEYS };
-    let spec = post_norm(config, &keys, eps, MlpSpec::Gated { activation, down_bias: false })?;
+    let spec = post_norm(config, &keys, eps, gated(activation, false))?;
     let bias = config.bool("attention_bias")?.unwrap_or(false);
-    let [global, local] = ropes(config, spec.heads.head_dim)?;
-    let kv_heads = config.count("num_key_value_heads", HEADS_MAX)?.unwrap_or(spec.heads.heads);
-    let spec = EncoderSpec {
-        layers: layers(config, spec.layers.len())?,
-        heads: HeadShape { kv_heads, ..spec.heads },
-        embedding_scale: (spec.hidden as f32).sqrt(),
-        embedding_norm: false,
-        norm: NormSpec { kind: NormKind::Rms { from_one: true }, eps },
-        order: NormOrder::Sandwich,
-        ropes: vec![global, local],
-        attention_scale: 1.0 / config.positive("query_pre_attn_scalar")?.unwrap_or(256.0).sqrt(),
+    let shape = spec.heads();
+    let kv_heads = config.count("num_key_value_heads", HEADS_MAX)?.unwrap_or(shape.heads);
+    let [global, local] = ropes(config, shape.head_dim)?;
+    let masks = masks(config, spec.layers.len())?;
+    let attention = AttentionSpec {
         qkv_bias: bias,
         output_bias: bias,
         qk_norm: QkNorm::Heads,
-        ..spec
+        scale: 1.0 / config.positive("query_pre_attn_scalar")?.unwrap_or(256.0).sqrt(),
+        ..whole_attention(HeadShape { kv_heads, ..shape })
+    };
+    let spec = TransformerSpec {
+        embedding_scale: (spec.hidden as f32).sqrt(),
+        embedding_norm: false,
+        norm: NormSpec { kind: NormKind::Rms { from_one: true }, eps },
+        ropes: vec![global, local],
+        ..spec.with_layers(|index, layer| {
+            let (mask, rope) = masks[index];
+            layer.order = NormOrder::Sandwich;
+            layer.attention = AttentionSpec { mask, rope: Some(rope), ..attention.clone() };
+        })
     };
     Ok(Plan {
         spec: spec.checked(&config.file)?,
-        names: NAMES,
+        names: Names::GEMMA,
         classifier: super::ClassifierPlan { input: HeadInput::Cls, layers: Vec::new() },
         masked_lm: None,
         heads: &["lm_head."],
     })
 }
 
-/// Every sixth layer is global unless settings say otherwise.
-fn layers(config: &Config, count: usize) -> Result<Vec<LayerSpec>, LoadError> {
+/// What each layer sees and which rope it turns by: every sixth is global unless settings say otherwise.
+fn masks(config: &Config, count: usize) -> Result<Vec<(Mask, usize)>, LoadError> {
     const TYPES: &str = "layer_types";
     let window = config.required("sliding_window", CONTEXT_TOKENS_MAX)? as u32;
-    let global = LayerSpec { rope: Some(GLOBAL_ROPE), ..LayerSpec::default() };
-    let local = LayerSpec { rope: Some(LOCAL_ROPE), reach: Some(window / 2), experts: false };
+    let global = (Mask::Whole { reach: None }, GLOBAL_ROPE);
+    let local = (Mask::Whole { reach: Some(window / 2) }, LOCAL_ROPE);
     let Some(types) = config.typed(TYPES, "a list of layer types", Value::as_array)? else {
         let every = match config.count("sliding_window_pattern", LAYERS_MAX)? {
             Some(every) => every,

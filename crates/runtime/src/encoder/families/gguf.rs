@@ -2,20 +2,17 @@
 
 use hanzo_engine_kernels::{Activation, HeadShape, RopeKind};
 
-use super::{ClassifierPlan, HeadLayerPlan};
+use super::{ClassifierPlan, HeadLayerPlan, gated, plain, whole_attention};
 use crate::encoder::head::{HeadActivation, HeadInput};
-use crate::encoder::names::{Experts, GateUp, Names};
-use crate::encoder::spec::{
-    Distance, EncoderSpec, ExpertsSpec, LayerSpec, MlpSpec, NormKind, NormOrder, NormSpec, PositionTable,
-    QkNorm,
-};
-use crate::encoder::weights::Part;
 use crate::error::LoadError;
 use crate::gguf::{Gguf, Metadata, Value};
 use crate::limits::{
     CONTEXT_TOKENS_MAX, EXPERTS_MAX, HEAD_DIM_MAX, HEADS_MAX, LAYERS_MAX, VOCAB_MAX, WIDTH_MAX,
 };
-use crate::spec::{RopeScaling, RopeSpec};
+use crate::spec::{
+    AttentionSpec, DenseSpec, Distance, ExpertNames, ExpertsSpec, GateUp, LayerSpec, MlpSpec, Names,
+    NormKind, NormOrder, NormSpec, Part, PositionTable, QkNorm, RopeScaling, RopeSpec, TransformerSpec,
+};
 
 /// An architecture's differences.
 struct Architecture {
@@ -36,26 +33,15 @@ enum Positions {
     None,
 }
 
+/// As decoders' but for embeddings and norms.
 const NAMES: Names = Names {
-    token_embedding: "token_embd",
     position_embedding: "position_embd",
     type_embedding: "token_types",
     embedding_norm: "token_embd_norm",
-    layer: "blk.",
-    query: "attn_q",
-    key: "attn_k",
-    value: "attn_v",
-    attention_output: "attn_output",
     attention_norm: "attn_output_norm",
-    query_norm: "attn_q_norm",
-    key_norm: "attn_k_norm",
-    gate: "ffn_gate",
-    up: "ffn_up",
-    down: "ffn_down",
-    router: "ffn_gate_inp",
-    experts: Some(Experts { up: "ffn_up_exps.weight", down: "ffn_down_exps.weight", bias: "" }),
+    experts: ExpertNames { gate: "", up: "", down: "", ..Names::GGUF.experts },
     mlp_norm: "layer_output_norm",
-    ..Names::NONE
+    ..Names::GGUF
 };
 
 /// BERT, RoBERTa and DistilBERT all; the converter has cut off the position embedding's first rows where positions
@@ -117,7 +103,7 @@ const HARMLESS: &[&str] = &["pooling_type", "vocab_size", "tensor_data_layout"];
 
 /// What a GGUF file says about an encoder.
 pub(in crate::encoder) struct GgufPlan {
-    pub(in crate::encoder) spec: EncoderSpec,
+    pub(in crate::encoder) spec: TransformerSpec,
     pub(in crate::encoder) names: Names,
     pub(in crate::encoder) classifier: Option<ClassifierPlan>,
     pub(in crate::encoder) labels: Option<Vec<String>>,
@@ -157,13 +143,14 @@ pub(in crate::encoder) fn plan(gguf: &Gguf) -> Result<GgufPlan, LoadError> {
     if has("blk.0.attn_qkv.weight") {
         names.qkv = Some("attn_qkv");
     }
-    if spec.order == NormOrder::PostTwice {
+    let twice = spec.layers[0].order == NormOrder::PostTwice;
+    if twice {
         (names.attention_post_norm, names.attention_norm) = (names.attention_norm, "attn_norm_2");
     }
     // Jina's gate and up are one tensor unless there is a gate.
     if architecture.gated.is_some() && !has("blk.0.ffn_gate.weight") {
         // In its models for code, which are told by their second norm, the gate comes behind.
-        names.gate_up = Some(GateUp { name: "ffn_up", gate_first: spec.order != NormOrder::PostTwice });
+        names.gate_up = Some(GateUp { name: "ffn_up", gate_first: !twice });
         names.gate = "ffn_gate.part";
         names.up = "ffn_up.part";
     }
@@ -257,13 +244,15 @@ impl Keys<'_> {
         }
     }
 
-    /// The experts, and every how many layers they stand, beginning with the second. Files leave their bias out.
+    /// The experts, each a plain MLP as wide as the others', and every how many layers they stand, beginning with the
+    /// second. Files leave their bias out.
     fn experts(
         &self,
         architecture: &Architecture,
-    ) -> Result<(Option<ExpertsSpec>, Option<usize>), LoadError> {
+        mlp: &DenseSpec,
+    ) -> Result<Option<(ExpertsSpec, usize)>, LoadError> {
         if !architecture.experts {
-            return Ok((None, None));
+            return Ok(None);
         }
         let every = self.required("moe_every_n_layers", LAYERS_MAX)?;
         if every == 1 {
@@ -272,10 +261,15 @@ impl Keys<'_> {
         }
         let count = self.required("expert_count", EXPERTS_MAX)?;
         let used = self.required("expert_used_count", count)?;
-        Ok((Some(ExpertsSpec { count, used, bias: false, down_transposed: false }), Some(every)))
+        let experts = ExpertsSpec {
+            activation: mlp.activation,
+            gated: false,
+            ..ExpertsSpec::softmax(count, used, mlp.ffn, false)
+        };
+        Ok(Some((experts, every)))
     }
 
-    fn spec(&self, architecture: &Architecture, gguf: &Gguf) -> Result<EncoderSpec, LoadError> {
+    fn spec(&self, architecture: &Architecture, gguf: &Gguf) -> Result<TransformerSpec, LoadError> {
         const EPSILON: &str = "attention.layer_norm_epsilon";
         let tensor = |name: &str| gguf.tensors.iter().find(|tensor| tensor.name == name);
         let has = |name: &str| tensor(name).is_some();
@@ -306,53 +300,55 @@ impl Keys<'_> {
             factors: None,
             magnitude: 1.0,
         };
-        let (experts, every) = self.experts(architecture)?;
         let jina = architecture.distance == Distance::Alibi;
         let rotary = architecture.positions == Positions::Rotary;
-        Ok(EncoderSpec {
-            architecture: architecture.name.to_owned(),
-            vocab,
-            hidden,
-            layers: (0..layers)
-                .map(|layer| LayerSpec {
-                    rope: rotary.then_some(0),
-                    reach: None,
-                    experts: every.is_some_and(|every| layer % every == 1),
-                })
-                .collect(),
-            heads: HeadShape { heads, kv_heads: heads, head_dim },
-            ffn: self.required("feed_forward_length", WIDTH_MAX / 2)?,
-            embedding_scale: 1.0,
+        let mlp = match architecture.gated {
+            Some(activation) => gated(activation, has("blk.0.ffn_down.bias")),
+            // The files do not name it; the models they are made from have this one.
+            None => {
+                let bias = has("blk.0.ffn_up.bias");
+                DenseSpec { up_bias: bias, down_bias: bias, ..plain(Activation::GeluErf) }
+            }
+        };
+        let mlp = DenseSpec { ffn: self.required("feed_forward_length", WIDTH_MAX / 2)?, ..mlp };
+        let experts = self.experts(architecture, &mlp)?;
+        let layer = LayerSpec {
+            order: match jina && has("blk.0.attn_norm_2.weight") {
+                true => NormOrder::PostTwice,
+                false => NormOrder::Post,
+            },
+            attention: AttentionSpec {
+                qkv_bias: has("blk.0.attn_q.bias") || has("blk.0.attn_qkv.bias"),
+                output_bias: has("blk.0.attn_output.bias"),
+                qk_norm: if jina && has("blk.0.attn_q_norm.weight") { QkNorm::Whole } else { QkNorm::None },
+                rope: rotary.then_some(0),
+                ..whole_attention(HeadShape { heads, kv_heads: heads, head_dim })
+            },
+            mlp: MlpSpec::Dense(mlp),
+            residual_scale: 1.0,
+        };
+        let norm = NormSpec {
+            kind: NormKind::Layer { bias: true },
+            eps: self.positive(EPSILON)?.ok_or_else(|| self.metadata.missing(&self.key(EPSILON)))?,
+        };
+        let name = architecture.name;
+        let spec = TransformerSpec {
             positions: (architecture.positions == Positions::Learned).then_some(PositionTable {
                 rows: rows(Part::PositionEmbedding).unwrap_or(context),
                 offset: 0,
             }),
             type_vocab: rows(Part::TypeEmbedding).unwrap_or(0),
             embedding_norm: true,
-            norm: NormSpec {
-                kind: NormKind::Layer { bias: true },
-                eps: self.positive(EPSILON)?.ok_or_else(|| self.metadata.missing(&self.key(EPSILON)))?,
-            },
-            order: if jina && has("blk.0.attn_norm_2.weight") {
-                NormOrder::PostTwice
-            } else {
-                NormOrder::Post
-            },
             ropes: if rotary { vec![rope] } else { Vec::new() },
             distance: architecture.distance,
-            attention_scale: 1.0 / (head_dim as f32).sqrt(),
-            qkv_bias: has("blk.0.attn_q.bias") || has("blk.0.attn_qkv.bias"),
-            output_bias: has("blk.0.attn_output.bias"),
-            qk_norm: if jina && has("blk.0.attn_q_norm.weight") { QkNorm::Whole } else { QkNorm::None },
-            mlp: match architecture.gated {
-                Some(activation) => MlpSpec::Gated { activation, down_bias: has("blk.0.ffn_down.bias") },
-                // The files do not name it; the models they are made from have this one.
-                None => MlpSpec::Plain { activation: Activation::GeluErf, bias: has("blk.0.ffn_up.bias") },
-            },
-            experts,
-            convolution: None,
-            masked_lm: None,
-            input_tokens_max: context as u32,
-        })
+            ..TransformerSpec::bare(name, [vocab, hidden], vec![layer; layers], norm, context)
+        };
+        Ok(spec.with_layers(|index, layer| {
+            if let Some((experts, every)) = experts
+                && index % every == 1
+            {
+                layer.mlp = MlpSpec::Experts(experts);
+            }
+        }))
     }
 }

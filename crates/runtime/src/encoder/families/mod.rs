@@ -1,4 +1,4 @@
-//! The encoder families of `config.json`: each a mapping to an [`EncoderSpec`] and a table of names. What a setting
+//! The encoder families of `config.json`: each a mapping to a [`TransformerSpec`] and a table of names. What a setting
 //! means is what the model's own class makes of it; a setting known to make another model of it is refused by name.
 
 mod bert;
@@ -13,16 +13,14 @@ use hanzo_engine_kernels::{Activation, HeadShape};
 use serde_json::Value;
 
 use super::head::{HeadActivation, HeadInput};
-use super::names::Names;
-use super::spec::{
-    Distance, EncoderSpec, LayerSpec, MaskedLmSpec, MlpSpec, NormKind, NormOrder, NormSpec, PositionTable,
-    QkNorm,
-};
 use crate::error::LoadError;
 use crate::limits::{
     CONTEXT_TOKENS_MAX, ENCODER_TYPES_MAX, HEAD_DIM_MAX, HEADS_MAX, LAYERS_MAX, VOCAB_MAX, WIDTH_MAX,
 };
-use crate::spec::Config;
+use crate::spec::{
+    AttentionSpec, Config, DenseSpec, LayerSpec, Mask, MaskedLmSpec, MlpSpec, Names, NormKind, NormOrder,
+    NormSpec, PositionTable, Projection, QkNorm, TransformerSpec,
+};
 
 /// A family as its files say it.
 pub(super) struct Family {
@@ -39,7 +37,7 @@ pub(super) struct Family {
 /// What a `config.json` says about a model, before its tensors are seen.
 pub(super) struct Plan {
     /// The encoder, without a head.
-    pub(super) spec: EncoderSpec,
+    pub(super) spec: TransformerSpec,
     /// What its tensors are called.
     pub(super) names: Names,
     /// What its class for sequence classification puts on top.
@@ -269,9 +267,39 @@ const SIZE_KEYS: SizeKeys = SizeKeys {
     head_dim: None,
 };
 
+/// Attention to both sides of so many heads, in whose layers all projections have biases.
+fn whole_attention(shape: HeadShape) -> AttentionSpec {
+    AttentionSpec {
+        projection: Projection::Heads(shape),
+        mask: Mask::Whole { reach: None },
+        qkv_bias: true,
+        output_bias: true,
+        qk_norm: QkNorm::None,
+        rope: None,
+        scale: 1.0 / (shape.head_dim as f32).sqrt(),
+        softcap: None,
+        sinks: false,
+    }
+}
+
+/// A plain MLP with biases; its width is that of the settings.
+fn plain(activation: Activation) -> DenseSpec {
+    DenseSpec { ffn: 0, activation, gated: false, up_bias: true, down_bias: true }
+}
+
+/// A gated MLP.
+fn gated(activation: Activation, down_bias: bool) -> DenseSpec {
+    DenseSpec { ffn: 0, activation, gated: true, up_bias: false, down_bias }
+}
+
 /// A BERT-like encoder of these sizes, its norms after its halves, all projections with biases, without embeddings
-/// of positions and types and without an MLP's non-linearity settled.
-fn post_norm(config: &Config, keys: &SizeKeys, eps: f32, mlp: MlpSpec) -> Result<EncoderSpec, LoadError> {
+/// of positions and types.
+fn post_norm(
+    config: &Config,
+    keys: &SizeKeys,
+    eps: f32,
+    mlp: DenseSpec,
+) -> Result<TransformerSpec, LoadError> {
     let hidden = config.required(keys.hidden, WIDTH_MAX)?;
     let heads = config.required(keys.heads, HEADS_MAX)?;
     let layers = config.required(keys.layers, LAYERS_MAX)?;
@@ -283,39 +311,26 @@ fn post_norm(config: &Config, keys: &SizeKeys, eps: f32, mlp: MlpSpec) -> Result
             return Err(config.corrupt(keys.heads, reason));
         }
     };
-    Ok(EncoderSpec {
-        architecture: config.string("model_type")?.unwrap_or_default().to_owned(),
-        vocab: config.required("vocab_size", VOCAB_MAX)?,
-        hidden,
-        layers: vec![LayerSpec::default(); layers],
-        heads: HeadShape { heads, kv_heads: heads, head_dim },
-        ffn: config.required(keys.ffn, WIDTH_MAX / 2)?,
-        embedding_scale: 1.0,
-        positions: None,
-        type_vocab: 0,
-        embedding_norm: true,
-        norm: NormSpec { kind: NormKind::Layer { bias: true }, eps },
+    let vocab = config.required("vocab_size", VOCAB_MAX)?;
+    let layer = LayerSpec {
         order: NormOrder::Post,
-        ropes: Vec::new(),
-        distance: Distance::None,
-        attention_scale: 1.0 / (head_dim as f32).sqrt(),
-        qkv_bias: true,
-        output_bias: true,
-        qk_norm: QkNorm::None,
-        mlp,
-        experts: None,
-        convolution: None,
-        masked_lm: None,
-        input_tokens_max: config.required(keys.positions, CONTEXT_TOKENS_MAX)? as u32,
-    })
+        attention: whole_attention(HeadShape { heads, kv_heads: heads, head_dim }),
+        mlp: MlpSpec::Dense(DenseSpec { ffn: config.required(keys.ffn, WIDTH_MAX / 2)?, ..mlp }),
+        residual_scale: 1.0,
+    };
+    let architecture = config.string("model_type")?.unwrap_or_default();
+    let norm = NormSpec { kind: NormKind::Layer { bias: true }, eps };
+    let context = config.required(keys.positions, CONTEXT_TOKENS_MAX)?;
+    let spec = TransformerSpec::bare(architecture, [vocab, hidden], vec![layer; layers], norm, context);
+    Ok(TransformerSpec { embedding_norm: true, ..spec })
 }
 
 /// Adds a learned embedding of positions whose first row in use is `offset`.
-fn with_positions(spec: EncoderSpec, offset: u32) -> EncoderSpec {
-    let rows = spec.input_tokens_max;
-    EncoderSpec {
+fn with_positions(spec: TransformerSpec, offset: u32) -> TransformerSpec {
+    let rows = spec.context_tokens_max;
+    TransformerSpec {
         positions: Some(PositionTable { rows: rows as usize, offset }),
-        input_tokens_max: rows.saturating_sub(offset),
+        context_tokens_max: rows.saturating_sub(offset),
         ..spec
     }
 }

@@ -4,15 +4,16 @@ use hanzo_engine_kernels::RopeKind;
 use serde_json::Value;
 
 use super::{
-    ClassifierPlan, HeadLayerPlan, Plan, SIZE_KEYS, activation, epsilon, head_activation, post_norm, refuse,
-    tied,
+    ClassifierPlan, HeadLayerPlan, Plan, SIZE_KEYS, activation, epsilon, gated, head_activation, post_norm,
+    refuse, tied,
 };
 use crate::encoder::head::{HeadActivation, HeadInput};
-use crate::encoder::names::{GateUp, Names};
-use crate::encoder::spec::{EncoderSpec, LayerSpec, MaskedLmSpec, MlpSpec, NormKind, NormOrder, NormSpec};
 use crate::error::LoadError;
 use crate::limits::{CONTEXT_TOKENS_MAX, LAYERS_MAX};
-use crate::spec::{Config, RopeScaling, RopeSpec};
+use crate::spec::{
+    Config, GateUp, Mask, MaskedLmSpec, Names, NormKind, NormOrder, NormSpec, RopeScaling, RopeSpec,
+    TransformerSpec,
+};
 
 const NAMES: Names = Names {
     prefix: "model.",
@@ -28,8 +29,8 @@ const NAMES: Names = Names {
     mlp_norm: "mlp_norm",
     lm_dense: "head.dense",
     lm_norm: "head.norm",
-    lm_decoder: "decoder",
-    lm_bias: "decoder.bias",
+    head: "decoder",
+    head_bias: "decoder.bias",
     ..Names::NONE
 };
 
@@ -44,25 +45,30 @@ pub(super) fn plan(config: &Config) -> Result<Plan, LoadError> {
     let truth = |key: &str, default: bool| Ok::<_, LoadError>(config.bool(key)?.unwrap_or(default));
     let activation = activation(config, "hidden_activation", "gelu")?;
     let eps = epsilon(config, "norm_eps", 1e-5)?;
-    let spec = post_norm(config, &SIZE_KEYS, eps, MlpSpec::Gated { activation, down_bias: false })?;
+    let spec = post_norm(config, &SIZE_KEYS, eps, gated(activation, false))?;
     let (norm_bias, attention_bias) = (truth("norm_bias", false)?, truth("attention_bias", false)?);
+    let head_dim = spec.heads().head_dim;
     let rope = |base| RopeSpec {
         kind: RopeKind::Neox,
         base,
-        dim: spec.heads.head_dim,
+        dim: head_dim,
         scaling: RopeScaling::None,
         factors: None,
         magnitude: 1.0,
     };
     let [global, local] = rope_bases(config)?;
-    let spec = EncoderSpec {
-        layers: layers(config, spec.layers.len())?,
+    let masks = masks(config, spec.layers.len())?;
+    let spec = TransformerSpec {
         ropes: vec![rope(global), rope(local)],
         norm: NormSpec { kind: NormKind::Layer { bias: norm_bias }, eps },
-        order: NormOrder::Pre { first: false },
-        qkv_bias: attention_bias,
-        output_bias: attention_bias,
-        ..spec
+        ..spec.with_layers(|index, layer| {
+            let attention = &mut layer.attention;
+            // The sum of the embeddings is normed already.
+            layer.order = if index == 0 { NormOrder::PreMlp } else { NormOrder::Pre };
+            (attention.qkv_bias, attention.output_bias) = (attention_bias, attention_bias);
+            attention.mask = masks[index].0;
+            attention.rope = Some(masks[index].1);
+        })
     };
     let head = head_activation(config, "classifier_activation", "gelu")?;
     let head_bias = truth("classifier_bias", false)?;
@@ -108,12 +114,12 @@ pub(super) fn plan(config: &Config) -> Result<Plan, LoadError> {
     })
 }
 
-/// Every third layer is global unless settings say otherwise.
-fn layers(config: &Config, count: usize) -> Result<Vec<LayerSpec>, LoadError> {
+/// What each layer sees and which rope it turns by: every third is global unless settings say otherwise.
+fn masks(config: &Config, count: usize) -> Result<Vec<(Mask, usize)>, LoadError> {
     const TYPES: &str = "layer_types";
     let window = config.whole("local_attention", CONTEXT_TOKENS_MAX)?.unwrap_or(128);
-    let global = LayerSpec { rope: Some(GLOBAL_ROPE), ..LayerSpec::default() };
-    let local = LayerSpec { rope: Some(LOCAL_ROPE), reach: Some(window as u32 / 2), experts: false };
+    let global = (Mask::Whole { reach: None }, GLOBAL_ROPE);
+    let local = (Mask::Whole { reach: Some(window as u32 / 2) }, LOCAL_ROPE);
     let every = config.count("global_attn_every_n_layers", LAYERS_MAX)?.unwrap_or(3);
     let Some(types) = config.typed(TYPES, "a list of layer types", Value::as_array)? else {
         return Ok((0..count)

@@ -4,15 +4,15 @@
 use hanzo_engine_kernels::{Activation, RopeKind};
 
 use super::{
-    Plan, SizeKeys, activation_named, dense, dense_classifier, epsilon, masked_lm, post_norm, refuse,
-    type_vocab,
+    Plan, SizeKeys, activation_named, dense, dense_classifier, epsilon, gated, masked_lm, plain, post_norm,
+    refuse, type_vocab,
 };
 use crate::encoder::head::HeadActivation;
-use crate::encoder::names::{Experts, Names};
-use crate::encoder::spec::{EncoderSpec, ExpertsSpec, LayerSpec, MlpSpec};
 use crate::error::LoadError;
 use crate::limits::{CONTEXT_TOKENS_MAX, EXPERTS_MAX, LAYERS_MAX, WIDTH_MAX};
-use crate::spec::{Config, RopeScaling, RopeSpec};
+use crate::spec::{
+    Config, DenseSpec, ExpertNames, ExpertsSpec, MlpSpec, Names, RopeScaling, RopeSpec, TransformerSpec,
+};
 
 const NAMES: Names = Names {
     prefix: "bert.",
@@ -25,12 +25,17 @@ const NAMES: Names = Names {
     up: "mlp.fc11",
     down: "mlp.fc2",
     router: "mlp.router.layer",
-    experts: Some(Experts { up: "mlp.experts.mlp.w1", down: "mlp.experts.mlp.w2", bias: "mlp.experts.bias" }),
+    experts: ExpertNames {
+        ups: "mlp.experts.mlp.w1",
+        downs: "mlp.experts.mlp.w2",
+        bias: "mlp.experts.bias",
+        ..ExpertNames::NONE
+    },
     mlp_norm: "norm2",
     lm_dense: "cls.predictions.transform.dense",
     lm_norm: "cls.predictions.transform.layer_norm",
-    lm_decoder: "cls.predictions.decoder",
-    lm_bias: "cls.predictions.decoder.bias",
+    head: "cls.predictions.decoder",
+    head_bias: "cls.predictions.decoder.bias",
     ..Names::NONE
 };
 
@@ -66,20 +71,19 @@ pub(super) fn plan(config: &Config) -> Result<Plan, LoadError> {
     let down_bias = config.bool("mlp_fc2_bias")?.unwrap_or(false);
     let name = config.string(GATES)?.unwrap_or("gelu");
     let mlp = match name {
-        "swiglu" => MlpSpec::Gated { activation: Activation::Silu, down_bias },
-        "geglu" => MlpSpec::Gated { activation: Activation::GeluErf, down_bias },
+        "swiglu" => gated(Activation::Silu, down_bias),
+        "geglu" => gated(Activation::GeluErf, down_bias),
         _ => {
             let Some(activation) = activation_named(name) else {
                 let reason =
                     "swiglu, geglu, gelu, gelu_new, gelu_fast, gelu_pytorch_tanh, relu and silu are known";
                 return Err(config.unsupported(GATES, name, reason));
             };
-            MlpSpec::Plain { activation, bias: up_bias }
+            DenseSpec { up_bias, down_bias, ..plain(activation) }
         }
     };
-    let gated = matches!(mlp, MlpSpec::Gated { .. });
-    if up_bias != (!gated && down_bias) {
-        let reason = match gated {
+    if up_bias != (!mlp.gated && down_bias) {
+        let reason = match mlp.gated {
             true => "a gate and what it multiplies have no biases",
             false => "both of an MLP's matrices have biases or none has",
         };
@@ -91,48 +95,52 @@ pub(super) fn plan(config: &Config) -> Result<Plan, LoadError> {
     let eps = epsilon(config, "layer_norm_epsilon", 1e-12)?;
     let spec = post_norm(config, &KEYS, eps, mlp)?;
     let bias = config.bool("qkv_proj_bias")?.unwrap_or(false);
-    let rope = rope(config, spec.heads.head_dim)?;
+    let rope = rope(config, spec.heads().head_dim)?;
     // Beyond the length it was trained with, a stretched model's frequencies would follow each input's length.
     let stretched = config.f32("rotary_scaling_factor")?.is_some_and(|factor| factor != 0.0);
     let trained = config.count("max_trained_positions", CONTEXT_TOKENS_MAX)?.unwrap_or(2048) as u32;
-    let (experts, every) = experts(config, gated)?;
-    let layers = (0..spec.layers.len())
-        .map(|layer| LayerSpec {
-            rope: Some(0),
-            reach: None,
-            experts: every.is_some_and(|every| layer % every == 1),
-        })
-        .collect();
-    let spec = EncoderSpec {
-        layers,
-        experts,
+    let experts = experts(config, mlp, &spec)?;
+    let spec = TransformerSpec {
         type_vocab: type_vocab(config, 2)?,
         ropes: vec![rope],
-        qkv_bias: bias,
-        output_bias: bias,
-        input_tokens_max: if stretched { spec.input_tokens_max.min(trained) } else { spec.input_tokens_max },
-        ..spec
+        context_tokens_max: match stretched {
+            true => spec.context_tokens_max.min(trained),
+            false => spec.context_tokens_max,
+        },
+        ..spec.with_layers(|index, layer| {
+            let attention = &mut layer.attention;
+            (attention.qkv_bias, attention.output_bias, attention.rope) = (bias, bias, Some(0));
+            if let Some((experts, every)) = experts
+                && index % every == 1
+            {
+                layer.mlp = MlpSpec::Experts(experts);
+            }
+        })
     };
     Ok(Plan {
         spec: spec.checked(&config.file)?,
-        names: if gated { NAMES } else { PLAIN },
+        names: if mlp.gated { NAMES } else { PLAIN },
         classifier: dense_classifier(dense("pooler.dense", true, HeadActivation::Tanh), "classifier"),
         masked_lm: masked_lm(config, Activation::GeluErf)?,
         heads: &["pooler.", "cls.", "classifier."],
     })
 }
 
-/// The experts, and every how many layers they stand, beginning with the second.
-fn experts(config: &Config, gated: bool) -> Result<(Option<ExpertsSpec>, Option<usize>), LoadError> {
+/// The experts, each a plain MLP as wide as the others', and every how many layers they stand, beginning with the second.
+fn experts(
+    config: &Config,
+    mlp: DenseSpec,
+    spec: &TransformerSpec,
+) -> Result<Option<(ExpertsSpec, usize)>, LoadError> {
     const EVERY: &str = "moe_every_n_layers";
     let Some(every) = config.whole(EVERY, LAYERS_MAX)?.filter(|&every| every > 0) else {
         refuse(config, &["num_experts"])?;
-        return Ok((None, None));
+        return Ok(None);
     };
     if every == 1 {
         return Err(config.unsupported(EVERY, every, "experts in every second layer or fewer are known"));
     }
-    if gated {
+    if mlp.gated {
         return Err(config.unsupported(
             EVERY,
             every,
@@ -147,7 +155,15 @@ fn experts(config: &Config, gated: bool) -> Result<(Option<ExpertsSpec>, Option<
     if used > count {
         return Err(config.corrupt("moe_top_k", format!("{used} of {count} experts")));
     }
-    Ok((Some(ExpertsSpec { count, used, bias: true, down_transposed: true }), Some(every)))
+    // What an expert counts for is its share in the softmax over all of them.
+    let experts = ExpertsSpec {
+        activation: mlp.activation,
+        gated: false,
+        bias: true,
+        down_transposed: true,
+        ..ExpertsSpec::softmax(count, used, spec.layers[0].mlp.inner_width(), false)
+    };
+    Ok(Some((experts, every)))
 }
 
 fn rope(config: &Config, head_dim: usize) -> Result<RopeSpec, LoadError> {

@@ -8,10 +8,11 @@ use serde_json::json;
 use super::*;
 use crate::gguf::Gguf;
 use crate::gguf::tests::Builder;
+use crate::spec::ExpertsSpec;
 
 /// What GGUF files call the parts, and whether they quantise them.
-fn gguf_name(spec: &EncoderSpec, weight: Weight) -> (String, bool) {
-    let twice = spec.order == NormOrder::PostTwice;
+fn gguf_name(spec: &TransformerSpec, weight: Weight) -> (String, bool) {
+    let twice = spec.layers[0].order == NormOrder::PostTwice;
     let (stem, quantised) = match weight.part {
         Part::TokenEmbedding => ("token_embd", true),
         Part::PositionEmbedding => ("position_embd", false),
@@ -42,10 +43,19 @@ fn gguf_name(spec: &EncoderSpec, weight: Weight) -> (String, bool) {
     (format!("{stem}.{}", if weight.bias { "bias" } else { "weight" }), quantised)
 }
 
+/// Elements inside the first layer's MLP.
+fn ffn_of(spec: &TransformerSpec) -> usize {
+    spec.layers[0].mlp.dense().unwrap().ffn
+}
+
+fn experts_of(spec: &TransformerSpec) -> Option<&ExpertsSpec> {
+    spec.layers.iter().find_map(|layer| layer.mlp.experts())
+}
+
 /// Adds a layer's experts as the converter does: stacked, each one's second matrix turned around.
 fn with_experts(builder: Builder, files: &EncoderFiles, layer: usize, count: usize, dtype: DType) -> Builder {
-    let (ffn, hidden) = (files.spec.ffn, files.spec.hidden);
-    let numbers = |part| files.tensor(Part::Layer(layer, part).weight()).to_f32().unwrap();
+    let (ffn, hidden) = (ffn_of(&files.spec), files.spec.hidden);
+    let numbers = |part| files.tensors.get(Part::Layer(layer, part).weight()).to_f32().unwrap();
     let up: Vec<f32> = (0..count).flat_map(|expert| numbers(LayerPart::ExpertUp(expert))).collect();
     let down = (0..count).flat_map(|expert| {
         let stored = numbers(LayerPart::ExpertDown(expert));
@@ -70,21 +80,21 @@ fn as_gguf(case: &str, architecture: &str, dtype: DType) -> EncoderFiles {
     let mut builder = Builder::new()
         .string("general.architecture", architecture)
         .u32(&key("block_count"), spec.layers.len() as u32)
-        .u32(&key("context_length"), spec.input_tokens_max)
+        .u32(&key("context_length"), spec.context_tokens_max)
         .u32(&key("embedding_length"), spec.hidden as u32)
-        .u32(&key("feed_forward_length"), spec.ffn as u32)
-        .u32(&key("attention.head_count"), spec.heads.heads as u32)
+        .u32(&key("feed_forward_length"), ffn_of(spec) as u32)
+        .u32(&key("attention.head_count"), spec.heads().heads as u32)
         .f32(&key("attention.layer_norm_epsilon"), spec.norm.eps)
         .raw(key("attention.causal").as_bytes(), 7, &[0]);
     if let Some(rope) = spec.ropes.first() {
         builder = builder.f32(&key("rope.freq_base"), rope.base);
     }
-    if let Some(experts) = spec.experts {
+    if let Some(experts) = experts_of(spec) {
         builder = builder
             .u32(&key("expert_count"), experts.count as u32)
             .u32(&key("expert_used_count"), experts.used as u32)
             .u32(&key("moe_every_n_layers"), 2);
-        for layer in (0..spec.layers.len()).filter(|&layer| spec.layers[layer].experts) {
+        for layer in (0..spec.layers.len()).filter(|&layer| spec.layers[layer].mlp.experts().is_some()) {
             builder = with_experts(builder, &files, layer, experts.count, dtype);
         }
     }
@@ -95,7 +105,7 @@ fn as_gguf(case: &str, architecture: &str, dtype: DType) -> EncoderFiles {
             continue;
         }
         let (name, quantised) = gguf_name(spec, weight);
-        let mut values = files.tensor(weight).to_f32().unwrap();
+        let mut values = files.tensors.get(weight).to_f32().unwrap();
         let mut rows = shape.clone();
         if let (Part::PositionEmbedding, Some(table)) = (weight.part, spec.positions) {
             // The converter cuts off what lies before the first position.
@@ -150,7 +160,7 @@ fn gguf_files_hold_the_same_models() {
 fn gguf_files_hold_the_same_experts() {
     // Files have no bias on the experts' sum: neither may the twin.
     let mut twin = open("nomic-bert-moe");
-    let biases = twin.tensors_mut().iter_mut();
+    let biases = twin.tensors.all_mut();
     let biases = biases.filter(|(weight, _)| matches!(weight.part, Part::Layer(_, LayerPart::Experts)));
     assert_eq!(biases.map(|(_, bias)| bias.bytes = vec![0; bias.bytes.len()].into()).count(), 2);
     let texts = golden("nomic-bert-moe", "hidden", "last_hidden_state");
@@ -158,7 +168,7 @@ fn gguf_files_hold_the_same_experts() {
     let mut twin = Runner::new(backend(), &twin);
     for dtype in [DType::F32, DType::F16, DType::Q8_0] {
         let files = as_gguf("nomic-bert-moe", "nomic-bert-moe", dtype);
-        assert_eq!(files.spec.experts.map(|experts| (experts.count, experts.used)), Some((8, 2)));
+        assert_eq!(experts_of(&files.spec).map(|experts| (experts.count, experts.used)), Some((8, 2)));
         let mut runner = Runner::new(backend(), &files);
         for text in &texts {
             let (found, expected) = (runner.hidden(&[text]).remove(0), twin.hidden(&[text]).remove(0));

@@ -8,6 +8,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::gguf::Gguf;
 use crate::gguf::tests::Builder;
+use crate::spec::LayerSpec;
 
 /// A copy of a checkpoint's settings, vocabulary and weights, to be spoilt.
 fn copy(case: &str) -> TempDir {
@@ -262,8 +263,8 @@ fn tiny_bert(more: impl Fn(Builder) -> Builder) -> Result<EncoderFiles, String> 
 fn gguf_encoders_open_as_their_tensors_say() {
     let bert = tiny_bert(|builder| builder).unwrap();
     assert_eq!((bert.info.format, bert.info.quantization.as_str()), ("gguf", "F32"));
-    assert_eq!((bert.spec.vocab, bert.spec.type_vocab, bert.spec.input_tokens_max), (10, 2, 16));
-    assert!(!bert.spec.qkv_bias && bert.head.is_none());
+    assert_eq!((bert.spec.vocab, bert.spec.type_vocab, bert.spec.context_tokens_max), (10, 2, 16));
+    assert!(!bert.spec.layers[0].attention.qkv_bias && bert.head.is_none());
     let nomic = tiny("nomic-bert", |builder| {
         builder
             .f32("nomic-bert.rope.freq_base", 1000.0)
@@ -271,15 +272,15 @@ fn gguf_encoders_open_as_their_tensors_say() {
             .zeros("blk.0.ffn_gate.weight", &[8, 4])
     });
     let nomic = nomic.unwrap();
-    assert_eq!((nomic.spec.ropes[0].base, nomic.spec.layers[0].rope), (1000.0, Some(0)));
+    assert_eq!((nomic.spec.ropes[0].base, nomic.spec.layers[0].attention.rope), (1000.0, Some(0)));
     // Gate and up in one tensor.
     let jina = tiny("jina-bert-v2", |builder| builder.zeros("blk.0.ffn_up.weight", &[16, 4])).unwrap();
     assert_eq!(jina.spec.distance, Distance::Alibi);
     let halves = |files: &EncoderFiles| {
-        let name = |part| files.tensor(Part::Layer(0, part).weight()).name.clone();
+        let name = |part| files.tensors.get(Part::Layer(0, part).weight()).name.clone();
         [LayerPart::Gate, LayerPart::Up].map(name)
     };
-    assert_eq!(jina.tensor(Part::Layer(0, LayerPart::Gate).weight()).shape, [8, 4]);
+    assert_eq!(jina.tensors.get(Part::Layer(0, LayerPart::Gate).weight()).shape, [8, 4]);
     assert_eq!(halves(&jina), ["blk.0.ffn_up.weight[0..8]", "blk.0.ffn_up.weight[8..16]"]);
     // In its models for code the gate comes behind.
     let code = tiny("jina-bert-v2", |builder| {
@@ -291,7 +292,8 @@ fn gguf_encoders_open_as_their_tensors_say() {
         builder.zeros("blk.0.ffn_up.weight", &[16, 4])
     });
     let code = code.unwrap();
-    assert_eq!((code.spec.order, code.spec.qk_norm), (NormOrder::PostTwice, QkNorm::Whole));
+    let LayerSpec { order, attention, .. } = &code.spec.layers[0];
+    assert_eq!((*order, attention.qk_norm), (NormOrder::PostTwice, QkNorm::Whole));
     assert_eq!(halves(&code), ["blk.0.ffn_up.weight[8..16]", "blk.0.ffn_up.weight[0..8]"]);
     let ranked = tiny_bert(|builder| {
         builder
@@ -325,7 +327,7 @@ fn gguf_keys_and_tensors_that_make_another_model_are_named() {
 fn a_type_without_kernels_is_refused_before_anything_is_packed() {
     let mut files = tiny_bert(|builder| builder).unwrap();
     let weight = Part::Layer(0, LayerPart::Query).weight();
-    files.tensors_mut().get_mut(&weight).unwrap().dtype = DType::I32;
+    files.tensors.all_mut().find(|(name, _)| **name == weight).unwrap().1.dtype = DType::I32;
     let mut progress = |_| panic!("nothing is packed");
     let error = Encoder::load(&ReferenceBackend::new(), &files, WeightType::Q8_0, &mut progress);
     let error = error.err().unwrap().to_string();

@@ -156,6 +156,7 @@ impl Faulty {
                 changed.inv_freq = &longer;
             }
             Fault::MagnitudeIgnored => changed.magnitude = 1.0,
+            Fault::AxesIgnored => changed.axes = None,
             Fault::AxesNextTurned => {
                 let axes = changed.axes.map(|axes| RopeAxes { interleaved: !axes.interleaved, ..axes });
                 changed.axes = axes;
@@ -171,7 +172,12 @@ impl Faulty {
         }
         let width = heads.qkv_width();
         let mut rows = self.rows_of(qkv, width);
-        for (row, &position) in rows.chunks_exact_mut(width).zip(&self.batch.positions) {
+        for (index, row) in rows.chunks_exact_mut(width).enumerate() {
+            let places = self.batch.axes.get(index).copied().zip(changed.axes);
+            let at = |pair| match places {
+                Some((places, axes)) => places[axes.of_pair(pair)],
+                None => self.batch.positions[index],
+            };
             let end = (turned.heads + turned.kv_heads) * heads.head_dim;
             for (index, head) in row[..end].chunks_exact_mut(heads.head_dim).enumerate() {
                 let norm = if index < heads.heads { q_norm } else { k_norm };
@@ -185,7 +191,7 @@ impl Faulty {
                 if !late {
                     normed(head);
                 }
-                formulas::rotate(head, changed.kind, changed.inv_freq, changed.magnitude, position);
+                formulas::rotate_by(head, changed.kind, changed.inv_freq, changed.magnitude, at);
                 if late {
                     normed(head);
                 }
@@ -346,32 +352,6 @@ impl Faulty {
 }
 
 impl EncoderOps for Faulty {
-    fn layer_norm(
-        &mut self,
-        x: &ReferenceBuffer,
-        params: &LayerNormParams<'_, Vec<f32>>,
-        out: &mut ReferenceBuffer,
-    ) {
-        let x = self.rows_of(x, params.weight.len());
-        let normed = self.layer_normed(&x, params);
-        self.store(out, normed);
-    }
-
-    fn add_layer_norm(
-        &mut self,
-        residual: &mut ReferenceBuffer,
-        x: &ReferenceBuffer,
-        params: &LayerNormParams<'_, Vec<f32>>,
-        out: &mut ReferenceBuffer,
-    ) {
-        let sum = self.summed(residual, x, params.weight.len());
-        let normed = self.layer_normed(&sum, params);
-        if self.fault != Fault::ResidualKept {
-            self.store(residual, sum);
-        }
-        self.store(out, normed);
-    }
-
     fn layer_norm_columns(
         &mut self,
         x: &mut ReferenceBuffer,
@@ -389,19 +369,6 @@ impl EncoderOps for Faulty {
 
     fn add_embedding(&mut self, table: &Vec<Part>, ids: RowIds, out: &mut ReferenceBuffer) {
         let rows = self.embedded(table, ids, out);
-        self.store(out, rows);
-    }
-
-    fn matmul_activated(
-        &mut self,
-        weight: &Vec<Part>,
-        bias: Option<&Vec<f32>>,
-        activation: Activation,
-        x: &ReferenceBuffer,
-        out: &mut ReferenceBuffer,
-    ) {
-        let x = self.rows_of(x, weight[0].shape.cols);
-        let rows = self.activated(weight, bias, activation, &x);
         self.store(out, rows);
     }
 

@@ -32,7 +32,8 @@ impl Faulty {
             Fault::LastOfEquals if spec.temperature == 0.0 => {
                 let mut sampled = reference::draw(&logits, &spec, &adjustments)?;
                 let twin = sampled.token as usize + 1;
-                sampled.token += u32::from(logits.get(twin) == Some(&logits[twin - 1]) && twin % 3 == 0);
+                sampled.token +=
+                    u32::from(logits.get(twin) == Some(&logits[twin - 1]) && twin.is_multiple_of(3));
                 return Some(sampled);
             }
             _ => {}

@@ -30,6 +30,21 @@ impl Tensor {
         self.shape.iter().product()
     }
 
+    /// Whether it has this shape.
+    ///
+    /// # Errors
+    /// `Corrupt` with both shapes where it has another.
+    pub(crate) fn check_shape(&self, expected: &[usize]) -> Result<(), LoadError> {
+        if self.shape == expected {
+            return Ok(());
+        }
+        Err(LoadError::Corrupt {
+            file: self.file.to_string(),
+            what: format!("tensor {}", self.name),
+            reason: format!("expected {expected:?}, file has {:?}", self.shape),
+        })
+    }
+
     /// The tensors that this one holds along its outermost dimension, sharing its bytes.
     pub fn parts(&self) -> impl Iterator<Item = Tensor> {
         let (count, shape) = (self.shape[0], &self.shape[1..]);

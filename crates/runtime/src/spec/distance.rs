@@ -1,5 +1,39 @@
-//! Numbers that follow from the distance of two tokens: slopes, buckets of distances, and tables spread out over
-//! distances for the kernels. Positive distances are `query - key` here, but for [`learned_table`].
+//! What attention's scores get from the distance of two tokens, and the numbers that follow: slopes, buckets of distances,
+//! and tables spread out over distances for the kernels. Positive distances are `query - key` here, but for
+//! [`learned_table`].
+
+/// What attention's scores get from where two tokens stand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Distance {
+    /// Nothing.
+    None,
+    /// `-slope * |i - j|`, a slope a head (arxiv.org/abs/2108.12409, seen from both sides).
+    Alibi,
+    /// A learned number for each head and bucket of distances, the same in all layers (MPNet).
+    Learned {
+        /// Buckets.
+        buckets: usize,
+        /// From this distance on all are alike.
+        distance_max: u32,
+    },
+    /// DeBERTa's (arxiv.org/abs/2006.03654).
+    Disentangled(Disentangled),
+}
+
+/// DeBERTa's scores between contents and distances.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Disentangled {
+    /// Queries meet the distances' keys (`c2p`).
+    pub keys: bool,
+    /// Keys meet the distances' queries (`p2c`).
+    pub queries: bool,
+    /// Both are made by the projections of the tokens' (`share_att_key`), not by projections of their own.
+    pub shared: bool,
+    /// The embedding of distances is layer normed first.
+    pub normed: bool,
+    /// Which row of it a distance takes.
+    pub buckets: Buckets,
+}
 
 /// Which row of an embedding of distances a distance takes: DeBERTa's, exact near zero and by logarithm beyond.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,7 +81,7 @@ impl Buckets {
 
 /// ALiBi's slope of each head: powers of a ratio, and those of twice as many heads in between where the heads are no
 /// power of two.
-pub(super) fn alibi_slopes(heads: usize) -> Vec<f32> {
+pub(crate) fn alibi_slopes(heads: usize) -> Vec<f32> {
     let powers = |count: usize| {
         let first = 2f64.powf(-(2f64.powf(-((count as f64).log2() - 3.0))));
         (0..count).map(move |head| first.powi(head as i32 + 1) as f32)
@@ -61,7 +95,7 @@ pub(super) fn alibi_slopes(heads: usize) -> Vec<f32> {
 
 /// MPNet's learned biases, `weights` of (buckets, heads), spread out to `(heads, 2 * distance_max + 1)` by
 /// `key - query` from `-distance_max`.
-pub(super) fn learned_table(weights: &[f32], heads: usize, buckets: usize, distance_max: u32) -> Vec<f32> {
+pub(crate) fn learned_table(weights: &[f32], heads: usize, buckets: usize, distance_max: u32) -> Vec<f32> {
     let reach = i64::from(distance_max);
     (0..heads)
         .flat_map(|head| {

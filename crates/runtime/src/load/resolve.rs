@@ -1,0 +1,324 @@
+//! A file's tensors matched with the weights that a description asks for: stacks of several parts are cut, every shape is
+//! checked, and what is left over must be known to change nothing.
+
+use std::collections::{BTreeMap, HashMap};
+
+use hanzo_engine_kernels::DType;
+
+use crate::error::LoadError;
+use crate::spec::{
+    ConvolutionSpec, GateUp, LayerPart, MlpSpec, Names, Part, Projection, TransformerSpec, Weight,
+};
+use crate::tensor::Tensor;
+
+/// The tensors of a network, each checked against its description.
+#[derive(Debug)]
+pub struct Tensors {
+    by_weight: BTreeMap<Weight, Tensor>,
+    /// A head stored beside the embedding it is tied to: checked to be the same when weights are read.
+    tied_twin: Option<Tensor>,
+}
+
+impl Tensors {
+    /// One of the weights that [`TransformerSpec::weights`] lists.
+    pub fn get(&self, weight: Weight) -> &Tensor {
+        self.by_weight
+            .get(&weight)
+            .expect("every weight of the spec is there because opening refuses otherwise")
+    }
+
+    /// Every tensor.
+    pub fn all(&self) -> impl Iterator<Item = &Tensor> {
+        self.by_weight.values()
+    }
+
+    /// Bytes of all of them, as stored.
+    pub fn bytes(&self) -> u64 {
+        self.all().map(|tensor| tensor.bytes.len() as u64).sum()
+    }
+
+    /// Numbers in all of them.
+    pub(crate) fn parameters(&self) -> u64 {
+        self.all().map(|tensor| tensor.elements() as u64).sum()
+    }
+
+    /// The type most bytes of the matrices are stored in.
+    pub(crate) fn dominant_type(&self) -> String {
+        let mut bytes_of = BTreeMap::new();
+        for tensor in self.all().filter(|tensor| tensor.shape.len() > 1) {
+            *bytes_of.entry(tensor.dtype).or_insert(0u64) += tensor.bytes.len() as u64;
+        }
+        let dominant = bytes_of.into_iter().max_by_key(|&(_, bytes)| bytes);
+        dominant.map_or_else(|| "unknown".to_owned(), |(dtype, _)| dtype.to_string())
+    }
+
+    /// A head stored beside the embedding it is tied to must be the same numbers: the configuration and the weights would
+    /// say different things otherwise.
+    pub(crate) fn check_tied_twin(&self) -> Result<(), LoadError> {
+        let Some(twin) = &self.tied_twin else { return Ok(()) };
+        let embedding = self.get(Part::TokenEmbedding.weight());
+        let same = (twin.dtype, &twin.bytes[..]) == (embedding.dtype, &embedding.bytes[..]);
+        twin.bytes.release();
+        if same {
+            return Ok(());
+        }
+        Err(LoadError::Unsupported {
+            file: twin.file.to_string(),
+            key: "tie_word_embeddings".into(),
+            value: "true".into(),
+            reason: format!("tensor {} differs from {}, to which it is tied", twin.name, embedding.name),
+        })
+    }
+
+    #[cfg(test)]
+    pub(crate) fn all_mut(&mut self) -> impl Iterator<Item = (&Weight, &mut Tensor)> {
+        self.by_weight.iter_mut()
+    }
+}
+
+/// A file's tensors by name, fewer with each that found its use.
+pub(crate) struct Found<'a> {
+    file: String,
+    names: &'a Names,
+    /// Before the names of all but heads: the table's, or nothing.
+    prefix: &'static str,
+    by_name: HashMap<String, Tensor>,
+}
+
+impl<'a> Found<'a> {
+    pub(crate) fn new(file: &str, names: &'a Names, tensors: Vec<Tensor>) -> Result<Self, LoadError> {
+        let mut by_name = HashMap::with_capacity(tensors.len());
+        for mut tensor in tensors {
+            // Checkpoints made from the first releases of BERT have the paper's names.
+            for (old, new) in [(".gamma", ".weight"), (".beta", ".bias")] {
+                if let Some(stem) = tensor.name.strip_suffix(old) {
+                    tensor.name = format!("{stem}{new}");
+                }
+            }
+            if let Some(twice) = by_name.insert(tensor.name.clone(), tensor) {
+                return Err(LoadError::Corrupt {
+                    file: twice.file.to_string(),
+                    what: format!("tensor {}", twice.name),
+                    reason: "it is there twice".into(),
+                });
+            }
+        }
+        let prefixed = names.of(names.prefix, Part::TokenEmbedding.weight());
+        let prefix = if by_name.contains_key(&prefixed) { names.prefix } else { "" };
+        Ok(Self { file: file.to_owned(), names, prefix, by_name })
+    }
+
+    /// What a weight is called in this file.
+    pub(crate) fn name(&self, weight: Weight) -> String {
+        self.names.of(self.prefix, weight)
+    }
+
+    /// Before the names of what the network's class has inside.
+    pub(crate) fn prefix(&self) -> &'static str {
+        self.prefix
+    }
+
+    /// The file or directory, for errors.
+    pub(crate) fn file(&self) -> &str {
+        &self.file
+    }
+
+    pub(crate) fn get(&self, name: &str) -> Option<&Tensor> {
+        self.by_name.get(name)
+    }
+
+    /// Takes a tensor that must be there.
+    pub(crate) fn take(&mut self, name: &str, shape: &[usize]) -> Result<Tensor, LoadError> {
+        self.take_if_there(name, shape)?.ok_or_else(|| self.missing(name, shape, String::new()))
+    }
+
+    /// Takes a tensor that need not be there.
+    pub(crate) fn take_if_there(&mut self, name: &str, shape: &[usize]) -> Result<Option<Tensor>, LoadError> {
+        let tensor = self.by_name.remove(name);
+        tensor.iter().try_for_each(|tensor| tensor.check_shape(shape))?;
+        Ok(tensor)
+    }
+
+    fn missing(&self, name: &str, shape: &[usize], hint: String) -> LoadError {
+        LoadError::Missing { file: self.file.clone(), what: format!("tensor {name} {shape:?}"), hint }
+    }
+
+    /// Takes every weight of a network.
+    pub(crate) fn resolve(&mut self, spec: &TransformerSpec) -> Result<Tensors, LoadError> {
+        self.unstack(spec)?;
+        self.settle_head_bias(spec)?;
+        let mut by_weight = BTreeMap::new();
+        for (weight, shape) in spec.weights() {
+            let name = self.name(weight);
+            let hint = match weight.part {
+                Part::Layer(layer, part) if !self.names.stack(part).is_empty() => {
+                    let stack = self.names.in_layer(self.prefix, layer, self.names.stack(part));
+                    format!(", and so is {stack}")
+                }
+                _ => String::new(),
+            };
+            let tensor = self.take_if_there(&name, &shape)?;
+            by_weight.insert(weight, tensor.ok_or_else(|| self.missing(&name, &shape, hint))?);
+        }
+        let tied_twin = match spec.head.tied() {
+            true => self.take_if_there(&self.name(Part::Head.weight()), &[spec.vocab, spec.hidden])?,
+            false => None,
+        };
+        Ok(Tensors { by_weight, tied_twin })
+    }
+
+    /// Some files have the head's bias under the head's name, some under both.
+    fn settle_head_bias(&mut self, spec: &TransformerSpec) -> Result<(), LoadError> {
+        let Names { head, head_bias, .. } = *self.names;
+        let second_name = format!("{head}.bias");
+        if second_name == head_bias || !spec.head.masked_lm().is_some_and(|head| head.decoder_bias) {
+            return Ok(());
+        }
+        let Some(mut second) = self.by_name.remove(&second_name) else { return Ok(()) };
+        match self.by_name.get(head_bias) {
+            None => {
+                second.name = head_bias.to_owned();
+                self.by_name.insert(head_bias.to_owned(), second);
+                Ok(())
+            }
+            Some(first) if first.bytes[..] == second.bytes[..] => Ok(()),
+            Some(first) => Err(LoadError::Corrupt {
+                file: first.file.to_string(),
+                what: format!("tensor {second_name}"),
+                reason: format!("it differs from {head_bias}, which stands for the same"),
+            }),
+        }
+    }
+
+    /// Cuts tensors that hold several parts into those, under names of their own.
+    fn unstack(&mut self, spec: &TransformerSpec) -> Result<(), LoadError> {
+        let hidden = spec.hidden;
+        for (index, layer) in spec.layers.iter().enumerate() {
+            if let (Some(stem), Projection::Heads(shape)) = (self.names.qkv, layer.attention.projection) {
+                let (q, kv) = (shape.q_width(), shape.kv_heads * shape.head_dim);
+                let parts = [(LayerPart::Query, q), (LayerPart::Key, kv), (LayerPart::Value, kv)];
+                self.cut(index, stem, false, &[q + 2 * kv, hidden], &parts)?;
+                if layer.attention.qkv_bias {
+                    self.cut(index, stem, true, &[q + 2 * kv], &parts)?;
+                }
+            }
+            match &layer.mlp {
+                MlpSpec::Dense(dense) => {
+                    if let Some(GateUp { name, gate_first }) = self.names.gate_up {
+                        let mut parts = [(LayerPart::Gate, dense.ffn), (LayerPart::Up, dense.ffn)];
+                        if !gate_first {
+                            parts.reverse();
+                        }
+                        self.cut(index, name, false, &[2 * dense.ffn, hidden], &parts)?;
+                    }
+                }
+                MlpSpec::Experts(experts) => {
+                    for (part, shape) in experts.matrices(hidden) {
+                        self.unstack_experts(index, part, experts.count, shape)?;
+                    }
+                }
+            }
+        }
+        if let Some(ConvolutionSpec { window, .. }) = spec.convolution {
+            let name = self.name(Part::Convolution.weight());
+            let mut tensor = self.take(&name, &[hidden, hidden, window])?;
+            tensor.shape = vec![hidden, hidden * window];
+            self.by_name.insert(name, tensor);
+        }
+        Ok(())
+    }
+
+    /// Cuts the tensor that holds one matrix of all of a layer's experts into those, where it is there.
+    fn unstack_experts(
+        &mut self,
+        layer: usize,
+        part: fn(usize) -> LayerPart,
+        count: usize,
+        [rows, cols]: [usize; 2],
+    ) -> Result<(), LoadError> {
+        let stack = self.names.stack(part(0));
+        if stack.is_empty() {
+            return Ok(());
+        }
+        let name = self.names.in_layer(self.prefix, layer, stack);
+        // Where one expert's matrix has no name of its own, all of them may lie below each other as one matrix.
+        let apart = |expert| self.name(Part::Layer(layer, part(expert)).weight());
+        let only_stacked = apart(0).starts_with(&name);
+        let flat = only_stacked && self.get(&name).is_some_and(|tensor| tensor.shape.len() == 2);
+        let shape = if flat { vec![count * rows, cols] } else { vec![count, rows, cols] };
+        let Some(mut whole) = self.take_if_there(&name, &shape)? else {
+            return if only_stacked { Err(self.missing(&name, &shape, String::new())) } else { Ok(()) };
+        };
+        whole.shape = vec![count, rows, cols];
+        for (expert, tensor) in whole.parts().enumerate() {
+            self.insert_part(Part::Layer(layer, part(expert)).weight(), tensor, &name)?;
+        }
+        Ok(())
+    }
+
+    fn cut(
+        &mut self,
+        layer: usize,
+        stem: &str,
+        bias: bool,
+        shape: &[usize],
+        parts: &[(LayerPart, usize)],
+    ) -> Result<(), LoadError> {
+        let suffix = if bias { "bias" } else { "weight" };
+        let name = self.names.in_layer(self.prefix, layer, &format!("{stem}.{suffix}"));
+        let whole = self.take(&name, shape)?;
+        let mut first = 0;
+        for &(part, rows) in parts {
+            let mut tensor = whole.rows(first..first + rows);
+            tensor.name = format!("{}[{first}..{}]", whole.name, first + rows);
+            self.insert_part(Weight { part: Part::Layer(layer, part), bias }, tensor, &name)?;
+            first += rows;
+        }
+        Ok(())
+    }
+
+    /// Puts one part of the tensor `whole` where it would be if it were stored apart.
+    fn insert_part(&mut self, weight: Weight, tensor: Tensor, whole: &str) -> Result<(), LoadError> {
+        let name = self.name(weight);
+        match self.by_name.insert(name.clone(), tensor) {
+            None => Ok(()),
+            Some(twice) => Err(LoadError::Corrupt {
+                file: twice.file.to_string(),
+                what: format!("tensor {name}"),
+                reason: format!("it is in {whole} too"),
+            }),
+        }
+    }
+
+    /// The names of what is left, all of which must be known to change nothing: buffers, and what begins like one of
+    /// `harmless`, with the prefix or without.
+    pub(crate) fn left_out(self, architecture: &str, harmless: &[&str]) -> Result<Vec<String>, LoadError> {
+        let is_harmless = |tensor: &Tensor| {
+            let own = tensor.name.strip_prefix(self.prefix).unwrap_or(&tensor.name);
+            is_buffer(tensor)
+                || harmless.iter().any(|start| own.starts_with(start) || tensor.name.starts_with(start))
+        };
+        let left = self.by_name.values().filter(|tensor| !is_harmless(tensor));
+        if let Some(tensor) = left.min_by_key(|tensor| &tensor.name) {
+            return Err(LoadError::Unsupported {
+                file: tensor.file.to_string(),
+                key: format!("tensor {}", tensor.name),
+                value: format!("{:?} of {}", tensor.shape, tensor.dtype),
+                reason: format!(
+                    "a {architecture} model with these settings does not use it, and leaving it out could change the \
+                     model"
+                ),
+            });
+        }
+        let mut names: Vec<String> = self.by_name.into_keys().collect();
+        names.sort_unstable();
+        Ok(names)
+    }
+}
+
+/// Numbers that follow from the configuration and that the library has saved with weights.
+fn is_buffer(tensor: &Tensor) -> bool {
+    let integers = matches!(tensor.dtype, DType::I64 | DType::I32);
+    let ends = |end: &str| tensor.name.ends_with(end);
+    (integers && (ends("position_ids") || ends("token_type_ids"))) || ends("rotary_emb.inv_freq")
+}

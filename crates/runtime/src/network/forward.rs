@@ -1,0 +1,191 @@
+//! A step's way through the layers, in the order of the papers. What attention is made of is its caller's: a decoder
+//! reads a paged cache, an encoder whole sequences.
+
+use std::mem::swap;
+
+use hanzo_engine_kernels::{Backend, BufferRole, HeadShape, KernelError, LayerNormParams, QkvParams, Rope};
+
+use super::{Buffers, Layer, Mlp, Network, Norm, buffer_shapes, inner_widths};
+use crate::spec::{AttentionSpec, NormKind, NormOrder, NormSpec, QkNorm, RopeSpec};
+
+const PREPARED: &str = "`prepare` is called before the first step, as its docs ask";
+
+/// A norm's numbers and how they are used.
+pub(crate) struct Normer<'a, B: Backend> {
+    pub(crate) norm: &'a Norm<B>,
+    pub(crate) spec: NormSpec,
+}
+
+impl<B: Backend> Normer<'_, B> {
+    pub(crate) fn params(&self) -> LayerNormParams<'_, B::Vector> {
+        let Norm { weight, bias } = self.norm;
+        LayerNormParams { weight, bias: bias.as_ref(), eps: self.spec.eps }
+    }
+
+    pub(crate) fn run(&self, backend: &mut B, x: &B::Buffer, out: &mut B::Buffer) {
+        match self.spec.kind {
+            NormKind::Layer { .. } => backend.layer_norm(x, &self.params(), out),
+            NormKind::Rms { .. } => backend.rms_norm(x, &self.norm.weight, self.spec.eps, out),
+        }
+    }
+
+    /// `residual += x`, then the norm of that.
+    pub(crate) fn add(&self, backend: &mut B, residual: &mut B::Buffer, x: &B::Buffer, out: &mut B::Buffer) {
+        match self.spec.kind {
+            NormKind::Layer { .. } => backend.add_layer_norm(residual, x, &self.params(), out),
+            NormKind::Rms { .. } => backend.add_rms_norm(residual, x, &self.norm.weight, self.spec.eps, out),
+        }
+    }
+}
+
+/// What a layer's attention is computed with.
+pub(crate) struct Attention<'a, B: Backend> {
+    pub(crate) spec: &'a AttentionSpec,
+    pub(crate) layer: &'a Layer<B>,
+    pub(crate) shape: HeadShape,
+    pub(crate) norm: NormSpec,
+    rope: Option<(&'a RopeSpec, &'a B::Vector)>,
+}
+
+impl<B: Backend> Attention<'_, B> {
+    /// What happens to queries and keys before they meet, or none where nothing does.
+    pub(crate) fn qkv_params(&self) -> QkvParams<'_, B::Vector> {
+        let (q_norm, k_norm) = match self.spec.qk_norm {
+            QkNorm::Heads => (self.layer.q_norm.as_ref(), self.layer.k_norm.as_ref()),
+            QkNorm::None | QkNorm::Whole => (None, None),
+        };
+        QkvParams {
+            shape: self.shape,
+            q_norm: q_norm.map(|norm| &norm.weight),
+            k_norm: k_norm.map(|norm| &norm.weight),
+            norm_eps: self.norm.eps,
+            rope: self.rope.map(|(rope, inv_freq)| Rope {
+                kind: rope.kind,
+                inv_freq,
+                magnitude: rope.magnitude,
+                axes: None,
+            }),
+        }
+    }
+}
+
+impl<B: Backend> Network<B> {
+    /// Makes all buffers for steps of at most this many rows.
+    pub(crate) fn prepare(&mut self, backend: &B, rows: usize) -> Result<(), KernelError> {
+        let [residual, normed, qkv, attended, branch] =
+            buffer_shapes(&self.spec).map(|(role, cols)| backend.buffer(role, rows, cols));
+        let inner = inner_widths(&self.spec).into_iter();
+        let inner = inner.map(|cols| backend.buffer(BufferRole::Operand, rows, cols));
+        self.buffers = Some(Buffers {
+            rows,
+            residual: residual?,
+            normed: normed?,
+            qkv: qkv?,
+            attended: attended?,
+            branch: branch?,
+            inner: inner.collect::<Result<_, _>>()?,
+        });
+        Ok(())
+    }
+
+    /// Where a step's embeddings are written, for rows that are not those of tokens.
+    pub(crate) fn residual(&mut self) -> &mut B::Buffer {
+        &mut self.buffers.as_mut().expect(PREPARED).residual
+    }
+
+    /// Writes the token embeddings of a step of so many rows, and gives what holds the sum of them and room for its norm.
+    pub(crate) fn embed(&mut self, backend: &mut B, rows: usize) -> (&mut B::Buffer, &mut B::Buffer) {
+        let b = self.buffers.as_mut().expect(PREPARED);
+        assert!(rows <= b.rows, "{rows} rows; buffers were made for {}", b.rows);
+        backend.embed(&self.embedding, self.spec.embedding_scale, &mut b.residual);
+        (&mut b.residual, &mut b.normed)
+    }
+
+    /// From the sum of the embeddings to what the first layer reads.
+    pub(crate) fn begin(&mut self, backend: &mut B) {
+        if let (Some(norm), Some(b)) = (&self.first_norm, &mut self.buffers) {
+            Normer { norm, spec: self.spec.norm }.run(backend, &b.residual, &mut b.normed);
+        }
+    }
+
+    /// One layer. `attend` turns rows of queries, keys and values into what attention gives of them.
+    pub(crate) fn layer(
+        &mut self,
+        backend: &mut B,
+        index: usize,
+        attend: impl FnOnce(&mut B, &Attention<'_, B>, &mut B::Buffer, &mut B::Buffer),
+    ) {
+        let (layer, spec, norm) = (&self.layers[index], &self.spec.layers[index], self.spec.norm);
+        let b = self.buffers.as_mut().expect("the step's embeddings were written to them");
+        let Buffers { residual, normed, qkv, attended, branch, inner, .. } = b;
+        let normer = |of| Normer::<B> { norm: of, spec: norm };
+        let on_sum = spec.order.on_sum();
+        let attention = Attention {
+            spec: &spec.attention,
+            layer,
+            shape: spec.attention.projection.head_shape(),
+            norm,
+            rope: spec.attention.rope.map(|rope| (&self.spec.ropes[rope], &self.ropes[rope])),
+        };
+        let x = if spec.order.attention_reads_sum() { &*residual } else { &*normed };
+        backend.matmul(&layer.qkv, layer.qkv_bias.as_ref(), x, qkv);
+        attend(backend, &attention, qkv, attended);
+        backend.matmul(&layer.output, layer.output_bias.as_ref(), attended, branch);
+        backend.all_reduce(branch);
+        if let Some(post) = &layer.attention_post_norm {
+            match spec.order {
+                NormOrder::PostTwice => normer(post).add(backend, branch, residual, normed),
+                _ => normer(post).run(backend, branch, normed),
+            }
+            swap(branch, normed);
+        }
+        normer(&layer.middle_norm).add(backend, residual, branch, normed);
+        // Where norms stand after halves, what a half reads is the sum itself, normed.
+        if on_sum {
+            swap(residual, normed);
+        }
+        let x = if on_sum { &*residual } else { &*normed };
+        layer.mlp.run(backend, x, &mut inner[layer.inner], branch);
+        backend.all_reduce(branch);
+        if let Some(post) = &layer.mlp_post_norm {
+            normer(post).run(backend, branch, normed);
+            swap(branch, normed);
+        }
+        normer(&layer.last_norm).add(backend, residual, branch, normed);
+        if on_sum {
+            swap(residual, normed);
+        }
+    }
+
+    /// Hidden states, `(rows, hidden)`, once the last layer has run.
+    ///
+    /// # Panics
+    /// Without a step.
+    pub(crate) fn hidden(&self) -> &B::Buffer {
+        let b = self.buffers.as_ref().expect("a step has run on the buffers");
+        if self.spec.layers[0].order.on_sum() { &b.residual } else { &b.normed }
+    }
+}
+
+impl<B: Backend> Mlp<B> {
+    fn run(&self, backend: &mut B, x: &B::Buffer, inner: &mut B::Buffer, out: &mut B::Buffer) {
+        let bias = match self {
+            Mlp::Plain { activation, up, up_bias, down, down_bias } => {
+                backend.matmul_activated(up, up_bias.as_ref(), *activation, x, inner);
+                backend.matmul(down, down_bias.as_ref(), inner, out);
+                None
+            }
+            Mlp::Gated { activation, gate_up, down, bias } => {
+                backend.gated_mlp(gate_up, down, *activation, x, inner, out);
+                bias.as_ref()
+            }
+            Mlp::Experts { params, router, experts, bias } => {
+                backend.moe(router, experts, params, x, inner, out);
+                bias.as_ref()
+            }
+        };
+        if let Some(bias) = bias {
+            backend.add_bias(bias, out);
+        }
+    }
+}

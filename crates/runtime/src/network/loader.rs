@@ -1,0 +1,305 @@
+//! From an opened file's tensors to weights on a backend: groups of parts packed as one matrix (`packing`), vectors, and how
+//! far it is.
+
+use std::borrow::Cow;
+
+use hanzo_engine_kernels::{Backend, DType, ExpertParts, KernelError, MatrixShape, MatrixSource, quant};
+
+use super::packing::{
+    DOWN, Group, OUTPUT, QKV, ROUTER, expert_groups, expert_shapes, groups, is_transposed, up,
+};
+use super::{Layer, Mlp, Network, Norm, WeightType, inner_widths};
+use crate::error::LoadError;
+use crate::load::Tensors;
+use crate::spec::{LayerPart, MlpSpec, NormKind, NormOrder, Part, QkNorm, TransformerSpec, Weight};
+use crate::tensor::Tensor;
+
+/// Packs weights and tells how far it is.
+pub(crate) struct Loader<'a, B: Backend> {
+    pub(crate) backend: &'a B,
+    pub(crate) spec: &'a TransformerSpec,
+    pub(crate) tensors: &'a Tensors,
+    weight_type: WeightType,
+    progress: &'a mut dyn FnMut(f32),
+    bytes_done: u64,
+    bytes_total: u64,
+}
+
+impl<'a, B: Backend> Loader<'a, B> {
+    /// A loader of tensors that can all be packed. `progress` hears the share that is done, up to 1.
+    ///
+    /// # Errors
+    /// `Kernel` where the backend cannot pack a type; `Unsupported` where a head differs from the embedding it is tied to.
+    pub(crate) fn new(
+        backend: &'a B,
+        spec: &'a TransformerSpec,
+        tensors: &'a Tensors,
+        weight_type: WeightType,
+        progress: &'a mut dyn FnMut(f32),
+    ) -> Result<Self, LoadError> {
+        let experts = (0..spec.layers.len()).flat_map(|layer| expert_groups(spec, layer));
+        let experts = experts.flat_map(|expert| [expert.gate_up, expert.down]);
+        let experts = experts.map(|parts| Group { parts, multiplied: true });
+        for group in groups(spec).into_iter().chain(experts) {
+            for (part, shape) in group.parts.iter().zip(group.shapes(spec, tensors, weight_type)) {
+                if !backend.supports(shape.dtype) {
+                    let (tensor, dtype) = (tensors.get(part.weight()).name.clone(), shape.dtype);
+                    let device = backend.device();
+                    return Err(KernelError::UnsupportedType { tensor, dtype, device }.into());
+                }
+            }
+        }
+        tensors.check_tied_twin()?;
+        let bytes_total = tensors.bytes();
+        Ok(Self { backend, spec, tensors, weight_type, progress, bytes_done: 0, bytes_total })
+    }
+
+    /// What every transformer has.
+    ///
+    /// # Errors
+    /// `Kernel` where the backend cannot give the memory.
+    pub(crate) fn network(&mut self) -> Result<Network<B>, LoadError> {
+        let spec = self.spec;
+        let embedding = self.pack(&Group::looked_up(Part::TokenEmbedding))?;
+        let reads_sum = spec.layers[0].order.attention_reads_sum();
+        let first_norm = match reads_sum {
+            true => None,
+            false => Some(self.norm(Part::Layer(0, LayerPart::AttentionNorm))?),
+        };
+        let layers: Result<Vec<_>, _> = (0..spec.layers.len()).map(|layer| self.layer(layer)).collect();
+        let ropes: Result<Vec<_>, _> =
+            spec.ropes.iter().map(|rope| self.backend.vector(&rope.inv_freq())).collect();
+        Ok(Network {
+            embedding,
+            first_norm,
+            layers: layers?,
+            ropes: ropes?,
+            head: match spec.head.has_matrix() {
+                true => Some(self.pack(&Group::multiplied(Part::Head))?),
+                false => None,
+            },
+            buffers: None,
+            spec: spec.clone(),
+        })
+    }
+
+    fn layer(&mut self, index: usize) -> Result<Layer<B>, LoadError> {
+        let layer = &self.spec.layers[index];
+        let attention = &layer.attention;
+        let of_layer = |part| Part::Layer(index, part);
+        let (middle, last) = match layer.order {
+            NormOrder::Post | NormOrder::PostTwice => {
+                (LayerPart::AttentionNorm, of_layer(LayerPart::MlpNorm))
+            }
+            _ if index + 1 < self.spec.layers.len() => {
+                (LayerPart::MlpNorm, Part::Layer(index + 1, LayerPart::AttentionNorm))
+            }
+            _ => (LayerPart::MlpNorm, Part::FinalNorm),
+        };
+        let (attention_post, mlp_post) = (layer.order.attention_post_norm(), layer.order.mlp_post_norm());
+        Ok(Layer {
+            qkv: self.matrix(index, QKV)?,
+            qkv_bias: self.biases_if(attention.qkv_bias, index, QKV)?,
+            q_norm: self.qk_norm(attention.qk_norm, of_layer(LayerPart::QueryNorm))?,
+            k_norm: self.qk_norm(attention.qk_norm, of_layer(LayerPart::KeyNorm))?,
+            sinks: match attention.sinks {
+                true => Some(self.vector(of_layer(LayerPart::Sinks).weight())?),
+                false => None,
+            },
+            output: self.matrix(index, OUTPUT)?,
+            output_bias: self.biases_if(attention.output_bias, index, OUTPUT)?,
+            attention_post_norm: self.norm_if(attention_post, of_layer(LayerPart::AttentionPostNorm))?,
+            middle_norm: self.norm(of_layer(middle))?,
+            mlp: self.mlp(index)?,
+            inner: inner_widths(self.spec)
+                .binary_search(&layer.mlp.inner_width())
+                .expect("every layer's width is among them"),
+            mlp_post_norm: self.norm_if(mlp_post, of_layer(LayerPart::MlpPostNorm))?,
+            last_norm: self.norm(last)?,
+        })
+    }
+
+    fn mlp(&mut self, index: usize) -> Result<Mlp<B>, LoadError> {
+        Ok(match &self.spec.layers[index].mlp {
+            MlpSpec::Dense(dense) if dense.gated => Mlp::Gated {
+                activation: dense.activation,
+                gate_up: self.matrix(index, up(true))?,
+                down: self.matrix(index, DOWN)?,
+                bias: self.biases_if(dense.down_bias, index, DOWN)?,
+            },
+            MlpSpec::Dense(dense) => Mlp::Plain {
+                activation: dense.activation,
+                up: self.matrix(index, up(false))?,
+                up_bias: self.biases_if(dense.up_bias, index, up(false))?,
+                down: self.matrix(index, DOWN)?,
+                down_bias: self.biases_if(dense.down_bias, index, DOWN)?,
+            },
+            MlpSpec::Experts(experts) => Mlp::Experts {
+                params: experts.params(),
+                router: self.matrix(index, ROUTER)?,
+                experts: self.experts(index)?,
+                bias: self.biases_if(experts.bias, index, &[LayerPart::Experts])?,
+            },
+        })
+    }
+
+    fn experts(&mut self, layer: usize) -> Result<B::Experts, LoadError> {
+        let groups = expert_groups(self.spec, layer);
+        let shapes = expert_shapes(self.spec, self.tensors, self.weight_type, &groups);
+        let mut experts = self.backend.experts(&shapes)?;
+        for ExpertParts { gate_up, down } in groups {
+            let [gate_up, down] = [gate_up, down].map(|parts| Group { parts, multiplied: true });
+            let stored = [self.stored(&gate_up)?, self.stored(&down)?];
+            let parts = ExpertParts { gate_up: sources(&stored[0]), down: sources(&stored[1]) };
+            self.backend.pack_expert(&mut experts, &parts)?;
+            gate_up.parts.iter().chain(&down.parts).for_each(|part| self.done(part.weight()));
+        }
+        Ok(experts)
+    }
+
+    fn matrix(&mut self, layer: usize, parts: &[LayerPart]) -> Result<B::Matrix, LoadError> {
+        self.pack(&Group::of_layer(layer, parts))
+    }
+
+    /// One packed matrix. Its tensors' pages are given back.
+    pub(crate) fn pack(&mut self, group: &Group) -> Result<B::Matrix, LoadError> {
+        let packed = self.backend.pack(&sources(&self.stored(group)?))?;
+        group.parts.iter().for_each(|part| self.done(part.weight()));
+        Ok(packed)
+    }
+
+    /// A group's tensors in the types they are packed as.
+    fn stored(&self, group: &Group) -> Result<Vec<Stored<'a>>, LoadError> {
+        let stored = |(&part, shape): (&Part, MatrixShape)| {
+            let tensor = self.tensors.get(part.weight());
+            let bytes = match is_transposed(self.spec, part) {
+                true => transposed_as(tensor, shape.dtype)?,
+                false => stored_as(tensor, shape.dtype)?,
+            };
+            Ok(Stored { name: &tensor.name, shape, bytes })
+        };
+        let shapes = group.shapes(self.spec, self.tensors, self.weight_type);
+        group.parts.iter().zip(shapes).map(stored).collect()
+    }
+
+    pub(crate) fn pack_if(&mut self, present: bool, group: &Group) -> Result<Option<B::Matrix>, LoadError> {
+        if present { Ok(Some(self.pack(group)?)) } else { Ok(None) }
+    }
+
+    /// A group's biases one after the other.
+    fn biases_if(
+        &mut self,
+        present: bool,
+        layer: usize,
+        parts: &[LayerPart],
+    ) -> Result<Option<B::Vector>, LoadError> {
+        if !present {
+            return Ok(None);
+        }
+        let mut values = Vec::new();
+        for &part in parts {
+            values.extend(self.take(Part::Layer(layer, part).bias())?);
+        }
+        Ok(Some(self.backend.vector(&values)?))
+    }
+
+    pub(crate) fn norm(&mut self, part: Part) -> Result<Norm<B>, LoadError> {
+        Ok(Norm {
+            weight: self.factors(part)?,
+            bias: match self.spec.norm_bias() {
+                true => Some(self.vector(part.bias())?),
+                false => None,
+            },
+        })
+    }
+
+    pub(crate) fn norm_if(&mut self, present: bool, part: Part) -> Result<Option<Norm<B>>, LoadError> {
+        if present { Ok(Some(self.norm(part)?)) } else { Ok(None) }
+    }
+
+    /// A norm of queries or of keys.
+    fn qk_norm(&mut self, kind: QkNorm, part: Part) -> Result<Option<Norm<B>>, LoadError> {
+        Ok(match kind {
+            QkNorm::None => None,
+            QkNorm::Heads => Some(Norm { weight: self.factors(part)?, bias: None }),
+            QkNorm::Whole => Some(self.norm(part)?),
+        })
+    }
+
+    /// A norm's factors, which some files store less 1.
+    fn factors(&mut self, part: Part) -> Result<B::Vector, LoadError> {
+        let mut values = self.take(part.weight())?;
+        if self.spec.norm.kind == (NormKind::Rms { from_one: true }) {
+            values.iter_mut().for_each(|value| *value += 1.0);
+        }
+        Ok(self.backend.vector(&values)?)
+    }
+
+    pub(crate) fn vector(&mut self, weight: Weight) -> Result<B::Vector, LoadError> {
+        let values = self.take(weight)?;
+        Ok(self.backend.vector(&values)?)
+    }
+
+    /// A tensor's numbers.
+    pub(crate) fn take(&mut self, weight: Weight) -> Result<Vec<f32>, LoadError> {
+        let values = as_f32(self.tensors.get(weight))?;
+        self.done(weight);
+        Ok(values)
+    }
+
+    /// Gives a tensor's pages back and counts it.
+    pub(crate) fn done(&mut self, weight: Weight) {
+        let bytes = &self.tensors.get(weight).bytes;
+        bytes.release();
+        self.bytes_done += bytes.len() as u64;
+        (self.progress)((self.bytes_done as f64 / self.bytes_total as f64) as f32);
+    }
+}
+
+/// A tensor as it is packed.
+struct Stored<'a> {
+    name: &'a str,
+    shape: MatrixShape,
+    bytes: Cow<'a, [u8]>,
+}
+
+fn sources<'a>(stored: &'a [Stored<'_>]) -> Vec<MatrixSource<'a>> {
+    let source =
+        |part: &'a Stored<'_>| MatrixSource { name: part.name, shape: part.shape, bytes: &part.bytes };
+    stored.iter().map(source).collect()
+}
+
+/// A tensor's bytes in a type, which is its own or one it is quantised to.
+fn stored_as(tensor: &Tensor, dtype: DType) -> Result<Cow<'_, [u8]>, LoadError> {
+    if dtype == tensor.dtype {
+        return Ok(Cow::Borrowed(&tensor.bytes));
+    }
+    Ok(Cow::Owned(encoded(dtype, &tensor.to_f32()?)))
+}
+
+/// As `stored_as`, rows and columns exchanged.
+fn transposed_as(tensor: &Tensor, dtype: DType) -> Result<Cow<'_, [u8]>, LoadError> {
+    let values = tensor.to_f32()?;
+    let (rows, cols) = (tensor.shape[0], tensor.shape[1]);
+    let turned: Vec<f32> = (0..cols).flat_map(|col| values.iter().skip(col).step_by(cols).copied()).collect();
+    debug_assert_eq!(turned.len(), rows * cols);
+    Ok(Cow::Owned(encoded(dtype, &turned)))
+}
+
+/// Numbers in a type whose blocks they fill.
+fn encoded(dtype: DType, values: &[f32]) -> Vec<u8> {
+    let length = dtype.bytes_of(values.len()).expect("whole blocks, because their types are chosen so");
+    let mut bytes = vec![0; length];
+    quant::quantize_row(dtype, values, &mut bytes);
+    bytes
+}
+
+/// A tensor's numbers; a matrix's of whatever type that can be decoded.
+pub(crate) fn as_f32(tensor: &Tensor) -> Result<Vec<f32>, LoadError> {
+    if tensor.shape.len() < 2 || !quant::can_dequantize(tensor.dtype) {
+        return tensor.to_f32();
+    }
+    let mut values = vec![0.0; tensor.elements()];
+    quant::dequantize_row(tensor.dtype, &tensor.bytes, &mut values);
+    Ok(values)
+}

@@ -1,0 +1,213 @@
+//! Which matrices a network is packed as, in which types, and what memory it takes.
+
+use hanzo_engine_kernels::{Backend, BufferRole, DType, ExpertParts, MatrixShape};
+
+use super::{MemoryPlan, all_buffer_shapes};
+use crate::load::Tensors;
+use crate::spec::{Disentangled, Distance, LayerPart, MlpSpec, Part, TransformerSpec, Weight};
+
+/// How matrices are packed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WeightType {
+    /// As the file has them.
+    #[default]
+    Stored,
+    /// Floats that are multiplied with activations as Q8_0, so that both are integers; those whose columns are not
+    /// whole blocks, and embeddings, as stored.
+    Q8_0,
+}
+
+impl WeightType {
+    /// Every one.
+    pub const ALL: [WeightType; 2] = [WeightType::Stored, WeightType::Q8_0];
+
+    /// The name in settings.
+    pub const fn name(self) -> &'static str {
+        match self {
+            WeightType::Stored => "stored",
+            WeightType::Q8_0 => "q8_0",
+        }
+    }
+
+    /// What a matrix that is multiplied with activations is packed as.
+    fn of(self, dtype: DType, cols: usize) -> DType {
+        let float = matches!(dtype, DType::F32 | DType::F16 | DType::BF16);
+        let whole = cols.is_multiple_of(DType::Q8_0.block_weights());
+        if self == WeightType::Q8_0 && float && whole { DType::Q8_0 } else { dtype }
+    }
+}
+
+pub(super) const QKV: &[LayerPart] = &[LayerPart::Query, LayerPart::Key, LayerPart::Value];
+pub(super) const OUTPUT: &[LayerPart] = &[LayerPart::AttentionOutput];
+pub(super) const DOWN: &[LayerPart] = &[LayerPart::Down];
+pub(super) const ROUTER: &[LayerPart] = &[LayerPart::Router];
+
+/// What goes up in an MLP.
+pub(super) fn up(gated: bool) -> &'static [LayerPart] {
+    if gated { &[LayerPart::Gate, LayerPart::Up] } else { &[LayerPart::Up] }
+}
+
+/// The tensors of one packed matrix, stacked by rows, and whether it is multiplied with activations rather than looked up.
+pub(crate) struct Group {
+    pub(super) parts: Vec<Part>,
+    pub(super) multiplied: bool,
+}
+
+impl Group {
+    pub(crate) fn looked_up(part: Part) -> Self {
+        Group { parts: vec![part], multiplied: false }
+    }
+
+    pub(crate) fn multiplied(part: Part) -> Self {
+        Group { parts: vec![part], multiplied: true }
+    }
+
+    /// Of parts of a layer.
+    pub(super) fn of_layer(layer: usize, parts: &[LayerPart]) -> Self {
+        Group { parts: parts.iter().map(|&part| Part::Layer(layer, part)).collect(), multiplied: true }
+    }
+
+    /// Of each part as it is packed.
+    pub(super) fn shapes(
+        &self,
+        spec: &TransformerSpec,
+        tensors: &Tensors,
+        weight_type: WeightType,
+    ) -> Vec<MatrixShape> {
+        let shape = |&part: &Part| {
+            let tensor = tensors.get(part.weight());
+            // Of two dimensions, as opening has checked.
+            let (mut rows, mut cols) = (tensor.shape[0], tensor.shape[1]);
+            if is_transposed(spec, part) {
+                (rows, cols) = (cols, rows);
+            }
+            // A router's scores decide, so they keep their digits.
+            let keeps = !self.multiplied || matches!(part, Part::Layer(_, LayerPart::Router));
+            let dtype = if keeps { tensor.dtype } else { weight_type.of(tensor.dtype, cols) };
+            MatrixShape { rows, cols, dtype }
+        };
+        self.parts.iter().map(shape).collect()
+    }
+}
+
+/// Every packed matrix but for the experts'.
+pub(super) fn groups(spec: &TransformerSpec) -> Vec<Group> {
+    let mut groups = vec![Group::looked_up(Part::TokenEmbedding)];
+    if spec.positions.is_some() {
+        groups.push(Group::looked_up(Part::PositionEmbedding));
+    }
+    if spec.type_vocab > 0 {
+        groups.push(Group::looked_up(Part::TypeEmbedding));
+    }
+    if spec.convolution.is_some() {
+        groups.push(Group::multiplied(Part::Convolution));
+    }
+    for (index, layer) in spec.layers.iter().enumerate() {
+        let group = |parts: &[LayerPart]| Group::of_layer(index, parts);
+        groups.extend([QKV, OUTPUT].map(group));
+        match &layer.mlp {
+            MlpSpec::Dense(dense) => groups.extend([up(dense.gated), DOWN].map(group)),
+            MlpSpec::Experts(_) => groups.push(group(ROUTER)),
+        }
+    }
+    if spec.head.masked_lm().is_some() {
+        groups.push(Group::multiplied(Part::LmDense));
+    }
+    if spec.head.has_matrix() {
+        groups.push(Group::multiplied(Part::Head));
+    }
+    groups
+}
+
+/// What each of a layer's experts is packed from.
+pub(super) fn expert_groups(spec: &TransformerSpec, layer: usize) -> Vec<ExpertParts<Part>> {
+    let Some(experts) = spec.layers[layer].mlp.experts() else { return Vec::new() };
+    let of_one = |expert| {
+        let gate = experts.gated.then_some(LayerPart::ExpertGate(expert));
+        let parts = gate.into_iter().chain([LayerPart::ExpertUp(expert)]);
+        ExpertParts {
+            gate_up: parts.map(|part| Part::Layer(layer, part)).collect(),
+            down: vec![Part::Layer(layer, LayerPart::ExpertDown(expert))],
+        }
+    };
+    (0..experts.count).map(of_one).collect()
+}
+
+/// Shapes of experts as they are packed.
+pub(super) fn expert_shapes(
+    spec: &TransformerSpec,
+    tensors: &Tensors,
+    weight_type: WeightType,
+    experts: &[ExpertParts<Part>],
+) -> Vec<ExpertParts<MatrixShape>> {
+    let shapes =
+        |parts: &[Part]| Group { parts: parts.to_vec(), multiplied: true }.shapes(spec, tensors, weight_type);
+    let of_one = |expert: &ExpertParts<Part>| ExpertParts {
+        gate_up: shapes(&expert.gate_up),
+        down: shapes(&expert.down),
+    };
+    experts.iter().map(of_one).collect()
+}
+
+/// Whether files store a matrix with its inputs outermost.
+pub(super) fn is_transposed(spec: &TransformerSpec, part: Part) -> bool {
+    let Part::Layer(layer, LayerPart::ExpertDown(_)) = part else { return false };
+    spec.layers[layer].mlp.experts().is_some_and(|experts| experts.down_transposed)
+}
+
+/// What a network takes, and operands of so many columns that its caller has beside it. Reads no weights.
+pub(crate) fn plan<B: Backend>(
+    backend: &B,
+    spec: &TransformerSpec,
+    tensors: &Tensors,
+    weight_type: WeightType,
+    more_cols: usize,
+) -> MemoryPlan {
+    let mut bytes = 0;
+    for group in groups(spec) {
+        let parts = group.shapes(spec, tensors, weight_type);
+        bytes += if parts.iter().all(|part| backend.supports(part.dtype)) {
+            backend.matrix_bytes(&parts)
+        } else {
+            group.parts.iter().map(|part| tensors.get(part.weight()).bytes.len()).sum()
+        };
+    }
+    for layer in 0..spec.layers.len() {
+        let experts = expert_groups(spec, layer);
+        let shapes = expert_shapes(spec, tensors, weight_type, &experts);
+        let mut parts = shapes.iter().flat_map(|expert| expert.gate_up.iter().chain(&expert.down));
+        bytes += if parts.all(|part| backend.supports(part.dtype)) {
+            backend.experts_bytes(&shapes)
+        } else {
+            let parts = experts.iter().flat_map(|expert| expert.gate_up.iter().chain(&expert.down));
+            parts.map(|part| tensors.get(part.weight()).bytes.len()).sum()
+        };
+    }
+    bytes += backend.vector_bytes(vector_elements(spec));
+    let more = (more_cols > 0).then_some((BufferRole::Operand, more_cols));
+    MemoryPlan { weights_bytes: bytes as u64, buffers: all_buffer_shapes(spec).chain(more).collect() }
+}
+
+/// Numbers of all vectors: norms, biases, frequencies, and tables over distances.
+fn vector_elements(spec: &TransformerSpec) -> usize {
+    // These make tables, counted below.
+    let is_table = |weight: &Weight| {
+        use LayerPart::{DistanceKey, DistanceQuery};
+        matches!(weight.part, Part::DistanceNorm | Part::Layer(_, DistanceKey | DistanceQuery))
+    };
+    let weights = spec.weights();
+    let vectors = weights.iter().filter(|(weight, shape)| shape.len() == 1 && !is_table(weight));
+    let mut elements: usize = vectors.map(|(_, shape)| shape[0]).sum();
+    elements += spec.ropes.iter().map(|rope| rope.dim / 2).sum::<usize>();
+    elements += match spec.distance {
+        Distance::None => 0,
+        Distance::Alibi => spec.heads().heads,
+        Distance::Learned { distance_max, .. } => spec.heads().heads * (2 * distance_max as usize + 1),
+        Distance::Disentangled(Disentangled { keys, queries, buckets, .. }) => {
+            let tables = usize::from(keys) + usize::from(queries);
+            let bucket_of = 2 * spec.context_tokens_max as usize - 1;
+            spec.layers.len() * tables * buckets.rows() * spec.heads().q_width() + bucket_of
+        }
+    };
+    elements
+}

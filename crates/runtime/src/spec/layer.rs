@@ -1,0 +1,365 @@
+//! One layer of a transformer as data: attention, an MLP or a mixture of experts, and where norms stand around them.
+
+use hanzo_engine_kernels::{Activation, ExpertScoring, HeadShape, KvLayout, MoeParams};
+
+/// A layer: attention, then an MLP, each added to the residual stream.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LayerSpec {
+    /// Where its norms stand.
+    pub order: NormOrder,
+    /// Its first half.
+    pub attention: AttentionSpec,
+    /// Its second half.
+    pub mlp: MlpSpec,
+    /// Factor on what each half adds (Granite), usually 1.
+    pub residual_scale: f32,
+}
+
+/// The norms of a network, all of one kind.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct NormSpec {
+    /// How they norm.
+    pub kind: NormKind,
+    /// Added to the variance or the mean of the squares.
+    pub eps: f32,
+}
+
+/// How a norm norms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NormKind {
+    /// A layer norm.
+    Layer {
+        /// With an addend a column.
+        bias: bool,
+    },
+    /// A root mean square norm.
+    Rms {
+        /// Files store each factor less 1 (Gemma).
+        from_one: bool,
+    },
+}
+
+/// Where a layer's norms stand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NormOrder {
+    /// After each half, on the sum (BERT).
+    Post,
+    /// As `Post`; but what attention gives is added to its input and normed once more before that (Jina's models for
+    /// code).
+    PostTwice,
+    /// Before each half, and one after the last layer (Llama).
+    Pre,
+    /// As `Pre`, with none before attention, whose input is normed already (ModernBERT's first layer).
+    PreMlp,
+    /// Before each half and on what it adds, and one after the last layer (Gemma 3).
+    Sandwich,
+}
+
+impl NormOrder {
+    /// What a half reads is the sum itself, which is normed after it.
+    pub(crate) fn on_sum(self) -> bool {
+        matches!(self, NormOrder::Post | NormOrder::PostTwice)
+    }
+
+    /// Attention reads the sum itself.
+    pub(crate) fn attention_reads_sum(self) -> bool {
+        self.on_sum() || self == NormOrder::PreMlp
+    }
+
+    /// What attention gives has a norm of its own.
+    pub(crate) fn attention_post_norm(self) -> bool {
+        matches!(self, NormOrder::PostTwice | NormOrder::Sandwich)
+    }
+
+    /// What the MLP gives has a norm of its own.
+    pub(crate) fn mlp_post_norm(self) -> bool {
+        self == NormOrder::Sandwich
+    }
+}
+
+/// A layer's attention.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AttentionSpec {
+    /// How queries, keys and values are made.
+    pub projection: Projection,
+    /// What a token sees.
+    pub mask: Mask,
+    /// Query, key and value projections have biases.
+    pub qkv_bias: bool,
+    /// The output projection has a bias.
+    pub output_bias: bool,
+    /// How queries and keys are normed before rope.
+    pub qk_norm: QkNorm,
+    /// Which of [`super::TransformerSpec::ropes`] turns queries and keys, if any.
+    pub rope: Option<usize>,
+    /// Factor on the dot products, usually `1 / sqrt(head_dim)`.
+    pub scale: f32,
+    /// `cap * tanh(score / cap)` (Gemma 2).
+    pub softcap: Option<f32>,
+    /// One logit a head takes part in the softmax and has no value (GPT-OSS).
+    pub sinks: bool,
+}
+
+/// How queries, keys and values are made of hidden states.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Projection {
+    /// A matrix for each; `head_dim` need not be `hidden / heads`.
+    Heads(HeadShape),
+    /// Keys and values of all heads from one narrow vector, which is what the cache keeps (multi-head latent attention,
+    /// arxiv.org/abs/2405.04434).
+    Latent(LatentShape),
+}
+
+/// Sizes of multi-head latent attention.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LatentShape {
+    /// Heads.
+    pub heads: usize,
+    /// Elements of the narrow vector that queries are made of; none: they are made of the hidden state.
+    pub query_rank: Option<usize>,
+    /// Elements of the narrow vector that keys and values are made of.
+    pub rank: usize,
+    /// Elements of a query or key that positions do not turn.
+    pub nope_dim: usize,
+    /// Elements that they turn; of keys they are the same in all heads.
+    pub rope_dim: usize,
+    /// Elements of a value.
+    pub value_dim: usize,
+}
+
+impl Projection {
+    /// Elements of all queries of a token.
+    pub fn q_width(&self) -> usize {
+        self.head_shape().q_width()
+    }
+
+    /// Elements of a token's queries, keys and values.
+    pub fn qkv_width(&self) -> usize {
+        self.head_shape().qkv_width()
+    }
+
+    /// Elements of what attention gives, before the output projection.
+    pub fn attended_width(&self) -> usize {
+        match self {
+            Projection::Heads(shape) => shape.q_width(),
+            Projection::Latent(shape) => shape.heads * shape.value_dim,
+        }
+    }
+
+    /// Its heads as attention sees them; of a latent once it is spread out.
+    pub fn head_shape(&self) -> HeadShape {
+        match *self {
+            Projection::Heads(shape) => shape,
+            Projection::Latent(LatentShape { heads, nope_dim, rope_dim, .. }) => {
+                HeadShape { heads, kv_heads: heads, head_dim: nope_dim + rope_dim }
+            }
+        }
+    }
+}
+
+impl AttentionSpec {
+    /// Causal attention of these heads, scaled by `1 / sqrt(head_dim)`, turned by the first rope, with nothing else.
+    pub fn causal(shape: HeadShape) -> Self {
+        Self {
+            projection: Projection::Heads(shape),
+            mask: Mask::Causal { window: None },
+            qkv_bias: false,
+            output_bias: false,
+            qk_norm: QkNorm::None,
+            rope: Some(0),
+            scale: 1.0 / (shape.head_dim as f32).sqrt(),
+            softcap: None,
+            sinks: false,
+        }
+    }
+
+    /// What a cache keeps of each token.
+    pub fn kv_layout(&self) -> KvLayout {
+        match self.projection {
+            Projection::Heads(HeadShape { kv_heads, head_dim, .. }) => {
+                KvLayout::Heads { kv_heads, head_dim, window: self.window() }
+            }
+            Projection::Latent(LatentShape { rank, rope_dim, .. }) => KvLayout::Latent { rank, rope_dim },
+        }
+    }
+
+    /// Keys that a row of causal attention sees at most, itself included; none: all.
+    pub fn window(&self) -> Option<u32> {
+        match self.mask {
+            Mask::Causal { window } => window,
+            Mask::Whole { .. } => None,
+        }
+    }
+}
+
+/// What a token sees of its sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mask {
+    /// Itself and what is before it: a decoder's.
+    Causal {
+        /// The last so many tokens alone, itself included; none: all.
+        window: Option<u32>,
+    },
+    /// Both sides: an encoder's.
+    Whole {
+        /// So many tokens on each side alone; none: all.
+        reach: Option<u32>,
+    },
+}
+
+/// The norms of queries and keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QkNorm {
+    /// There are none.
+    None,
+    /// A root mean square norm of each head (Qwen 3, Gemma 3).
+    Heads,
+    /// A layer norm of all heads together (Jina's models for code).
+    Whole,
+}
+
+/// A layer's second half.
+#[derive(Clone, Debug, PartialEq)]
+pub enum MlpSpec {
+    /// One MLP.
+    Dense(DenseSpec),
+    /// A router and several MLPs, of which each token goes to a few.
+    Experts(ExpertsSpec),
+}
+
+/// `down · activation(up · x)`, or `down · (activation(gate · x) * (up · x))`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DenseSpec {
+    /// Elements inside.
+    pub ffn: usize,
+    /// The non-linearity.
+    pub activation: Activation,
+    /// There is a gate.
+    pub gated: bool,
+    /// Gate and up have biases.
+    pub up_bias: bool,
+    /// Down has a bias.
+    pub down_bias: bool,
+}
+
+/// A mixture of experts (arxiv.org/abs/2101.03961): MLPs without biases, of which each token goes to those that the router
+/// scores highest.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ExpertsSpec {
+    /// Experts of the layer.
+    pub count: usize,
+    /// Experts that a token goes to; 1 to `count`.
+    pub used: usize,
+    /// Elements inside one expert.
+    pub ffn: usize,
+    /// The non-linearity.
+    pub activation: Activation,
+    /// Each expert has a gate.
+    pub gated: bool,
+    /// How the router's scores become weights.
+    pub scoring: ExpertScoring,
+    /// The weights of the experts used are divided by their sum.
+    pub normalized: bool,
+    /// Factor on the weights afterwards.
+    pub scale: f32,
+    /// A number for each expert is added to its score for the choice alone (DeepSeek-V3).
+    pub correction_bias: bool,
+    /// Experts are chosen from the best groups of them alone.
+    pub groups: Option<ExpertGroups>,
+    /// An MLP that every token goes to besides.
+    pub shared: Option<SharedExpert>,
+    /// The experts' sum has a bias.
+    pub bias: bool,
+    /// Files store each expert's second matrix as (ffn, hidden).
+    pub down_transposed: bool,
+}
+
+/// Group-limited routing (DeepSeek).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExpertGroups {
+    /// Groups of neighbours, all of one size.
+    pub count: usize,
+    /// Groups that a token's experts may be in.
+    pub used: usize,
+}
+
+/// The MLP beside routed experts, of their kind: where families have several they are one wider.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SharedExpert {
+    /// Elements inside.
+    pub ffn: usize,
+    /// What it gives is multiplied by a number between 0 and 1 made of the row (Qwen2-MoE).
+    pub gate: bool,
+}
+
+impl MlpSpec {
+    /// A gated MLP without biases.
+    pub fn gated(ffn: usize, activation: Activation) -> Self {
+        MlpSpec::Dense(DenseSpec { ffn, activation, gated: true, up_bias: false, down_bias: false })
+    }
+
+    /// The one MLP, where it is one.
+    pub fn dense(&self) -> Option<&DenseSpec> {
+        match self {
+            MlpSpec::Dense(dense) => Some(dense),
+            MlpSpec::Experts(_) => None,
+        }
+    }
+
+    /// The mixture of experts, where it is one.
+    pub fn experts(&self) -> Option<&ExpertsSpec> {
+        match self {
+            MlpSpec::Dense(_) => None,
+            MlpSpec::Experts(experts) => Some(experts),
+        }
+    }
+
+    /// Elements of a row between its products.
+    pub(crate) fn inner_width(&self) -> usize {
+        match self {
+            MlpSpec::Dense(dense) => dense.ffn,
+            MlpSpec::Experts(experts) => experts.ffn_used(),
+        }
+    }
+
+    /// Rows of its widest product.
+    pub(crate) fn width(&self) -> usize {
+        let stacked = |gated: bool, ffn: usize| if gated { 2 * ffn } else { ffn };
+        match self {
+            MlpSpec::Dense(dense) => stacked(dense.gated, dense.ffn),
+            MlpSpec::Experts(experts) => stacked(experts.gated, experts.ffn).max(experts.count),
+        }
+    }
+}
+
+impl ExpertsSpec {
+    /// Gated experts with SiLU, weighed by their softmax: what most families have.
+    pub fn softmax(count: usize, used: usize, ffn: usize, normalized: bool) -> Self {
+        Self {
+            count,
+            used,
+            ffn,
+            activation: Activation::Silu,
+            gated: true,
+            scoring: ExpertScoring::Softmax,
+            normalized,
+            scale: 1.0,
+            correction_bias: false,
+            groups: None,
+            shared: None,
+            bias: false,
+            down_transposed: false,
+        }
+    }
+
+    /// What a layer computes with.
+    pub fn params(&self) -> MoeParams {
+        let &ExpertsSpec { used, scoring, normalized, scale, activation, gated, .. } = self;
+        MoeParams { experts_used: used, scoring, normalized, scale, activation, gated }
+    }
+
+    /// Elements inside all experts that one token goes to.
+    pub fn ffn_used(&self) -> usize {
+        self.used * self.ffn
+    }
+}

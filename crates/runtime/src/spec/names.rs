@@ -1,0 +1,331 @@
+//! What files call a transformer's tensors, as data: a table for each way of naming.
+
+use super::weights::{LayerPart, Part, Weight};
+
+/// Names without `.weight` and `.bias`. An empty one is of a part that the families who use the table never have.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Names {
+    /// Before everything but heads, in the files of classes that have one.
+    pub(crate) prefix: &'static str,
+    pub(crate) token_embedding: &'static str,
+    pub(crate) position_embedding: &'static str,
+    pub(crate) type_embedding: &'static str,
+    pub(crate) embedding_norm: &'static str,
+    pub(crate) distance_bias: &'static str,
+    pub(crate) distance_embedding: &'static str,
+    pub(crate) distance_norm: &'static str,
+    pub(crate) convolution: &'static str,
+    pub(crate) convolution_norm: &'static str,
+    pub(crate) final_norm: &'static str,
+    /// Before the layer's number.
+    pub(crate) layer: &'static str,
+    pub(crate) query: &'static str,
+    pub(crate) query_down: &'static str,
+    pub(crate) query_down_norm: &'static str,
+    pub(crate) key: &'static str,
+    pub(crate) value: &'static str,
+    pub(crate) latent_down: &'static str,
+    pub(crate) latent_norm: &'static str,
+    pub(crate) latent_up: &'static str,
+    /// One tensor of queries, keys and values instead of the three.
+    pub(crate) qkv: Option<&'static str>,
+    pub(crate) query_norm: &'static str,
+    pub(crate) key_norm: &'static str,
+    /// In full.
+    pub(crate) sinks: &'static str,
+    pub(crate) distance_key: &'static str,
+    pub(crate) distance_query: &'static str,
+    pub(crate) attention_output: &'static str,
+    pub(crate) attention_norm: &'static str,
+    pub(crate) attention_post_norm: &'static str,
+    pub(crate) gate: &'static str,
+    pub(crate) up: &'static str,
+    /// One tensor of gate and up instead of the two.
+    pub(crate) gate_up: Option<GateUp>,
+    pub(crate) down: &'static str,
+    pub(crate) router: &'static str,
+    /// The router's bias, in full.
+    pub(crate) router_bias: &'static str,
+    pub(crate) experts: ExpertNames,
+    pub(crate) shared_gate: &'static str,
+    pub(crate) shared_up: &'static str,
+    pub(crate) shared_down: &'static str,
+    pub(crate) shared_router: &'static str,
+    pub(crate) mlp_norm: &'static str,
+    pub(crate) mlp_post_norm: &'static str,
+    pub(crate) lm_dense: &'static str,
+    pub(crate) lm_norm: &'static str,
+    pub(crate) head: &'static str,
+    /// The head's bias, in full; some files have it under the head's name too.
+    pub(crate) head_bias: &'static str,
+}
+
+/// Gate and up in one tensor.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct GateUp {
+    pub(crate) name: &'static str,
+    /// The rows of gate are the first half.
+    pub(crate) gate_first: bool,
+}
+
+/// Those of experts' matrices. Unlike elsewhere they are in full.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ExpertNames {
+    /// One expert's, `{}` standing for its number; empty where files have them in stacks alone.
+    pub(crate) gate: &'static str,
+    pub(crate) up: &'static str,
+    pub(crate) down: &'static str,
+    /// Each a tensor of that matrix of all of a layer's experts, one after the other; empty where no file has one.
+    pub(crate) gates: &'static str,
+    pub(crate) ups: &'static str,
+    pub(crate) downs: &'static str,
+    /// The bias of their sum.
+    pub(crate) bias: &'static str,
+}
+
+impl ExpertNames {
+    pub(crate) const NONE: ExpertNames =
+        ExpertNames { gate: "", up: "", down: "", gates: "", ups: "", downs: "", bias: "" };
+}
+
+impl Names {
+    /// A table with nothing but what most encoders' files have.
+    pub(crate) const NONE: Names = Names {
+        prefix: "",
+        token_embedding: "embeddings.word_embeddings",
+        position_embedding: "embeddings.position_embeddings",
+        type_embedding: "embeddings.token_type_embeddings",
+        embedding_norm: "embeddings.LayerNorm",
+        distance_bias: "",
+        distance_embedding: "",
+        distance_norm: "",
+        convolution: "",
+        convolution_norm: "",
+        final_norm: "",
+        layer: "encoder.layer.",
+        query: "attn.q",
+        query_down: "",
+        query_down_norm: "",
+        key: "attn.k",
+        value: "attn.v",
+        latent_down: "",
+        latent_norm: "",
+        latent_up: "",
+        qkv: None,
+        query_norm: "",
+        key_norm: "",
+        sinks: "",
+        distance_key: "",
+        distance_query: "",
+        attention_output: "",
+        attention_norm: "",
+        attention_post_norm: "",
+        gate: "mlp.gate",
+        up: "mlp.up",
+        gate_up: None,
+        down: "",
+        router: "",
+        router_bias: "",
+        experts: ExpertNames::NONE,
+        shared_gate: "",
+        shared_up: "",
+        shared_down: "",
+        shared_router: "",
+        mlp_norm: "",
+        mlp_post_norm: "",
+        lm_dense: "",
+        lm_norm: "",
+        head: "",
+        head_bias: "",
+    };
+
+    /// GGUF files of decoders.
+    pub(crate) const GGUF: Names = Names {
+        token_embedding: "token_embd",
+        final_norm: "output_norm",
+        layer: "blk.",
+        query: "attn_q",
+        query_down: "attn_q_a",
+        query_down_norm: "attn_q_a_norm",
+        key: "attn_k",
+        value: "attn_v",
+        latent_down: "attn_kv_a_mqa",
+        latent_norm: "attn_kv_a_norm",
+        latent_up: "attn_kv_b",
+        query_norm: "attn_q_norm",
+        key_norm: "attn_k_norm",
+        sinks: "attn_sinks.weight",
+        attention_output: "attn_output",
+        attention_norm: "attn_norm",
+        attention_post_norm: "post_attention_norm",
+        gate: "ffn_gate",
+        up: "ffn_up",
+        down: "ffn_down",
+        router: "ffn_gate_inp",
+        router_bias: "exp_probs_b.bias",
+        // Very old files have the experts apart.
+        experts: ExpertNames {
+            gate: "ffn_gate.{}.weight",
+            up: "ffn_up.{}.weight",
+            down: "ffn_down.{}.weight",
+            gates: "ffn_gate_exps.weight",
+            ups: "ffn_up_exps.weight",
+            downs: "ffn_down_exps.weight",
+            bias: "",
+        },
+        shared_gate: "ffn_gate_shexp",
+        shared_up: "ffn_up_shexp",
+        shared_down: "ffn_down_shexp",
+        shared_router: "ffn_gate_inp_shexp",
+        mlp_norm: "ffn_norm",
+        mlp_post_norm: "post_ffw_norm",
+        head: "output",
+        ..Names::NONE
+    };
+
+    /// The transformers library's Llama, Mistral, Qwen2, Qwen3 and Qwen3Moe classes, and what its DeepseekV2, DeepseekV3 and
+    /// GptOss classes have besides.
+    pub(crate) const HUGGING_FACE: Names = Names {
+        prefix: "model.",
+        token_embedding: "embed_tokens",
+        final_norm: "norm",
+        layer: "layers.",
+        query: "self_attn.q_proj",
+        query_down: "self_attn.q_a_proj",
+        query_down_norm: "self_attn.q_a_layernorm",
+        key: "self_attn.k_proj",
+        value: "self_attn.v_proj",
+        latent_down: "self_attn.kv_a_proj_with_mqa",
+        latent_norm: "self_attn.kv_a_layernorm",
+        latent_up: "self_attn.kv_b_proj",
+        query_norm: "self_attn.q_norm",
+        key_norm: "self_attn.k_norm",
+        sinks: "self_attn.sinks",
+        attention_output: "self_attn.o_proj",
+        attention_norm: "input_layernorm",
+        gate: "mlp.gate_proj",
+        up: "mlp.up_proj",
+        down: "mlp.down_proj",
+        router: "mlp.gate",
+        router_bias: "mlp.gate.e_score_correction_bias",
+        experts: ExpertNames {
+            gate: "mlp.experts.{}.gate_proj.weight",
+            up: "mlp.experts.{}.up_proj.weight",
+            down: "mlp.experts.{}.down_proj.weight",
+            ..ExpertNames::NONE
+        },
+        shared_gate: "mlp.shared_experts.gate_proj",
+        shared_up: "mlp.shared_experts.up_proj",
+        shared_down: "mlp.shared_experts.down_proj",
+        mlp_norm: "post_attention_layernorm",
+        head: "lm_head",
+        ..Names::NONE
+    };
+
+    /// The transformers library's Mixtral class.
+    pub(crate) const MIXTRAL: Names = Names {
+        router: "block_sparse_moe.gate",
+        experts: ExpertNames {
+            gate: "block_sparse_moe.experts.{}.w1.weight",
+            up: "block_sparse_moe.experts.{}.w3.weight",
+            down: "block_sparse_moe.experts.{}.w2.weight",
+            ..ExpertNames::NONE
+        },
+        ..Names::HUGGING_FACE
+    };
+
+    /// The transformers library's Gemma3 class.
+    pub(crate) const GEMMA: Names = Names {
+        attention_post_norm: "post_attention_layernorm",
+        mlp_norm: "pre_feedforward_layernorm",
+        mlp_post_norm: "post_feedforward_layernorm",
+        ..Names::HUGGING_FACE
+    };
+
+    /// Of the transformers library's class of decoders for a model type.
+    pub(crate) fn of_model_type(model_type: &str) -> &'static Names {
+        if model_type == "mixtral" { &Names::MIXTRAL } else { &Names::HUGGING_FACE }
+    }
+
+    /// A tensor's name in a file whose names begin with `prefix`, which is the table's or nothing.
+    pub(crate) fn of(&self, prefix: &str, weight: Weight) -> String {
+        let suffix = if weight.bias { "bias" } else { "weight" };
+        let stem = match weight.part {
+            Part::TokenEmbedding => self.token_embedding,
+            Part::PositionEmbedding => self.position_embedding,
+            Part::TypeEmbedding => self.type_embedding,
+            Part::EmbeddingNorm => self.embedding_norm,
+            Part::DistanceBias => self.distance_bias,
+            Part::DistanceEmbedding => self.distance_embedding,
+            Part::DistanceNorm => self.distance_norm,
+            Part::Convolution => self.convolution,
+            Part::ConvolutionNorm => self.convolution_norm,
+            Part::FinalNorm => self.final_norm,
+            Part::Layer(layer, part) => {
+                return self.in_layer(prefix, layer, &self.layer_name(part, weight.bias));
+            }
+            Part::LmDense => return format!("{}.{suffix}", self.lm_dense),
+            Part::LmNorm => return format!("{}.{suffix}", self.lm_norm),
+            Part::Head if weight.bias => return self.head_bias.to_owned(),
+            Part::Head => return format!("{}.{suffix}", self.head),
+        };
+        format!("{prefix}{stem}.{suffix}")
+    }
+
+    /// The name of a tensor of a layer.
+    pub(crate) fn in_layer(&self, prefix: &str, layer: usize, name: &str) -> String {
+        format!("{prefix}{}{layer}.{name}", self.layer)
+    }
+
+    /// The tensor, within a layer, that holds a matrix of all its experts; empty where no file has one.
+    pub(crate) fn stack(&self, part: LayerPart) -> &'static str {
+        match part {
+            LayerPart::ExpertGate(_) => self.experts.gates,
+            LayerPart::ExpertUp(_) => self.experts.ups,
+            LayerPart::ExpertDown(_) => self.experts.downs,
+            _ => "",
+        }
+    }
+
+    /// Within a layer.
+    fn layer_name(&self, part: LayerPart, bias: bool) -> String {
+        let of_expert = |pattern: &str, expert: usize| match pattern {
+            "" => format!("{}[{expert}]", self.stack(part)),
+            pattern => pattern.replace("{}", &expert.to_string()),
+        };
+        let stem = match part {
+            LayerPart::ExpertGate(expert) => return of_expert(self.experts.gate, expert),
+            LayerPart::ExpertUp(expert) => return of_expert(self.experts.up, expert),
+            LayerPart::ExpertDown(expert) => return of_expert(self.experts.down, expert),
+            LayerPart::Experts => return self.experts.bias.to_owned(),
+            LayerPart::Router if bias => return self.router_bias.to_owned(),
+            LayerPart::Sinks => return self.sinks.to_owned(),
+            LayerPart::Query => self.query,
+            LayerPart::QueryDown => self.query_down,
+            LayerPart::QueryDownNorm => self.query_down_norm,
+            LayerPart::Key => self.key,
+            LayerPart::Value => self.value,
+            LayerPart::LatentDown => self.latent_down,
+            LayerPart::LatentNorm => self.latent_norm,
+            LayerPart::LatentUp => self.latent_up,
+            LayerPart::QueryNorm => self.query_norm,
+            LayerPart::KeyNorm => self.key_norm,
+            LayerPart::DistanceKey => self.distance_key,
+            LayerPart::DistanceQuery => self.distance_query,
+            LayerPart::AttentionOutput => self.attention_output,
+            LayerPart::AttentionNorm => self.attention_norm,
+            LayerPart::AttentionPostNorm => self.attention_post_norm,
+            LayerPart::Gate => self.gate,
+            LayerPart::Up => self.up,
+            LayerPart::Down => self.down,
+            LayerPart::Router => self.router,
+            LayerPart::SharedGate => self.shared_gate,
+            LayerPart::SharedUp => self.shared_up,
+            LayerPart::SharedDown => self.shared_down,
+            LayerPart::SharedRouter => self.shared_router,
+            LayerPart::MlpNorm => self.mlp_norm,
+            LayerPart::MlpPostNorm => self.mlp_post_norm,
+        };
+        format!("{stem}.{}", if bias { "bias" } else { "weight" })
+    }
+}

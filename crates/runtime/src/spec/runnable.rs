@@ -1,0 +1,189 @@
+//! What a description must hold to before anything is read by it: numbers that fit each other, and only what the one
+//! network can run. A family says what a model is; whether it runs is said here alone.
+
+use hanzo_engine_kernels::HeadShape;
+
+use super::{
+    Distance, ExpertsSpec, HeadSpec, LayerSpec, Mask, MlpSpec, Projection, QkNorm, RopeSpec, TransformerSpec,
+};
+use crate::error::LoadError;
+use crate::limits::{ENCODER_TYPES_MAX, WIDTH_MAX};
+
+impl TransformerSpec {
+    /// Checks what no single setting shows. `file` is for errors.
+    ///
+    /// # Errors
+    /// `Corrupt` where numbers do not fit each other, `Unsupported` naming what cannot be run.
+    pub(crate) fn checked(self, file: &str) -> Result<Self, LoadError> {
+        if let Err((what, reason)) = self.fits() {
+            return Err(LoadError::Corrupt { file: file.to_owned(), what: what.to_owned(), reason });
+        }
+        match self.unrunnable() {
+            None => Ok(self),
+            Some((key, value)) => Err(LoadError::Unsupported {
+                file: file.to_owned(),
+                key: key.to_owned(),
+                value,
+                reason: "this build cannot run models that have it".into(),
+            }),
+        }
+    }
+
+    /// Whether the numbers fit each other, or which do not and why.
+    fn fits(&self) -> Result<(), (&'static str, String)> {
+        for layer in &self.layers {
+            self.layer_fits(layer)?;
+        }
+        if self.type_vocab > ENCODER_TYPES_MAX {
+            let reason = format!("there are {}; at most {ENCODER_TYPES_MAX} are allowed", self.type_vocab);
+            return Err(("token types", reason));
+        }
+        if let Some(table) = self.positions
+            && table.rows < table.offset as usize + self.context_tokens_max as usize
+        {
+            let reason = format!(
+                "{} rows do not hold {} positions from row {}",
+                table.rows, self.context_tokens_max, table.offset
+            );
+            return Err(("position embedding", reason));
+        }
+        if self.context_tokens_max == 0 {
+            return Err(("position embedding", "it leaves no room for a single token".into()));
+        }
+        Ok(())
+    }
+
+    fn layer_fits(&self, layer: &LayerSpec) -> Result<(), (&'static str, String)> {
+        let shape @ HeadShape { heads, kv_heads, head_dim } = layer.attention.projection.head_shape();
+        if !heads.is_multiple_of(kv_heads) {
+            let reason = format!("{heads} query heads are not a multiple of {kv_heads} key-value heads");
+            return Err(("attention heads", reason));
+        }
+        if shape.qkv_width() > WIDTH_MAX {
+            return Err(("attention heads", format!("{heads} heads of {head_dim} are too wide")));
+        }
+        if let Some(rope) = layer.attention.rope {
+            let turned = match layer.attention.projection {
+                Projection::Heads(_) => head_dim,
+                Projection::Latent(latent) => latent.rope_dim,
+            };
+            rope_fits(&self.ropes[rope], turned)?;
+        }
+        if let MlpSpec::Experts(experts) = &layer.mlp {
+            let &ExpertsSpec { count, used, ffn, .. } = experts;
+            if used > count {
+                return Err(("experts", format!("a token goes to {used} of {count}")));
+            }
+            if experts.ffn_used() > WIDTH_MAX {
+                let reason =
+                    format!("{used} times {ffn} elements for a token; at most {WIDTH_MAX} are allowed");
+                return Err(("experts", reason));
+            }
+        }
+        Ok(())
+    }
+
+    /// What a description can say and the network cannot run.
+    pub(crate) fn unrunnable(&self) -> Option<(&'static str, String)> {
+        let first = self.layers.first()?;
+        let causal = matches!(first.attention.mask, Mask::Causal { .. });
+        let of_network = if causal { self.not_in_a_decoder() } else { self.not_in_an_encoder() };
+        of_network.or_else(|| {
+            self.layers.iter().enumerate().find_map(|(index, layer)| refused(index, layer, first))
+        })
+    }
+
+    fn not_in_a_decoder(&self) -> Option<(&'static str, String)> {
+        let what = match self {
+            _ if self.positions.is_some() => "an embedding of positions",
+            _ if self.type_vocab > 0 => "an embedding of token types",
+            _ if self.embedding_norm => "a norm of the embeddings",
+            _ if self.distance != Distance::None => "scores of distances",
+            _ if self.convolution.is_some() => "a convolution",
+            _ if self.layers.iter().any(|layer| layer.attention.qk_norm == QkNorm::Whole) => {
+                "a norm of all heads together"
+            }
+            _ => return self.refused_logits(),
+        };
+        Some(("decoder", what.to_owned()))
+    }
+
+    fn refused_logits(&self) -> Option<(&'static str, String)> {
+        match self.head {
+            HeadSpec::Logits(head) if head.scale != 1.0 => Some(("factor on logits", head.scale.to_string())),
+            HeadSpec::Logits(head) => Some(("softcap of logits", head.softcap?.to_string())),
+            HeadSpec::None | HeadSpec::MaskedLm(_) => None,
+        }
+    }
+
+    fn not_in_an_encoder(&self) -> Option<(&'static str, String)> {
+        let any = |has: fn(&LayerSpec) -> bool| self.layers.iter().any(has);
+        let what = match self.head {
+            HeadSpec::Logits(_) => "a decoder's head",
+            _ if any(|layer| layer.attention.softcap.is_some()) => "a softcap of scores",
+            _ if any(|layer| layer.attention.sinks) => "sinks",
+            _ => return None,
+        };
+        Some(("encoder", what.to_owned()))
+    }
+}
+
+/// What of a layer cannot be run in a network with such a first one.
+fn refused(index: usize, layer: &LayerSpec, first: &LayerSpec) -> Option<(&'static str, String)> {
+    if let Projection::Latent(latent) = layer.attention.projection {
+        return Some(("latent attention", format!("rank {}", latent.rank)));
+    }
+    if layer.attention.projection != first.attention.projection {
+        return Some(("attention heads", format!("other ones in layer {index}")));
+    }
+    let sees_ahead = |layer: &LayerSpec| matches!(layer.attention.mask, Mask::Whole { .. });
+    if sees_ahead(layer) != sees_ahead(first) {
+        return Some(("attention", format!("causal in some layers, to both sides in others, as in {index}")));
+    }
+    // A sum is added and normed by one op, whose norm is the next half's.
+    if layer.order.on_sum() != first.order.on_sum()
+        || index > 0 && layer.order.attention_reads_sum() != layer.order.on_sum()
+    {
+        return Some(("norms", format!("{:?} in layer {index}", layer.order)));
+    }
+    if layer.residual_scale != 1.0 {
+        return Some(("factor on what layers add", layer.residual_scale.to_string()));
+    }
+    match &layer.mlp {
+        MlpSpec::Dense(dense) if dense.gated && dense.up_bias => {
+            Some(("MLP", "gated, with a bias on up".into()))
+        }
+        MlpSpec::Dense(_) => None,
+        MlpSpec::Experts(experts) if experts.correction_bias => {
+            Some(("experts", "chosen with a correction bias".into()))
+        }
+        MlpSpec::Experts(experts) => match (experts.groups, experts.shared) {
+            (Some(groups), _) => {
+                Some(("experts", format!("chosen from {} of {} groups", groups.used, groups.count)))
+            }
+            (None, Some(shared)) => Some(("experts", format!("a shared one of {}", shared.ffn))),
+            (None, None) => None,
+        },
+    }
+}
+
+fn rope_fits(rope: &RopeSpec, head_dim: usize) -> Result<(), (&'static str, String)> {
+    const WHAT: &str = "rotary embedding";
+    if rope.dim == 0 || !rope.dim.is_multiple_of(2) || rope.dim > head_dim {
+        let reason = format!("{} dimensions; an even number up to the head's {head_dim} is needed", rope.dim);
+        return Err((WHAT, reason));
+    }
+    if let Some(factors) = &rope.factors
+        && factors.len() != rope.dim / 2
+    {
+        let reason = format!("expected {} factors, found {}", rope.dim / 2, factors.len());
+        return Err(("tensor rope_freqs.weight", reason));
+    }
+    if !rope.magnitude.is_finite() {
+        return Err((WHAT, "its factor on cosine and sine is not finite".into()));
+    }
+    if !rope.inv_freq().iter().all(|frequency| frequency.is_finite()) {
+        return Err((WHAT, "its frequencies are not finite".into()));
+    }
+    Ok(())
+}
