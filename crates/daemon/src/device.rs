@@ -231,7 +231,9 @@ impl Device for Cpu {
                 Ok(Box::new(EncoderEngine::new(backend, encoder, sides.embedder, config)?))
             }
             (Network::Decoder(_), EngineSize::Encoder(_)) | (Network::Encoder(_), EngineSize::Decoder(_)) => {
-                panic!("sized for the other kind of network: {size:?}")
+                unreachable!(
+                    "a load is sized by a match on the network of these same files, and this is {size:?}"
+                )
             }
         }
     }
