@@ -122,13 +122,9 @@ pub fn run(engine: &mut Engine<CpuBackend>, asked: impl IntoIterator<Item = Aske
         let job = Job {
             id: JobId(id as u64),
             prompt: one.prompt.into(),
-            media: Arc::default(),
-            choices: 1,
             sampling: one.sampling,
             stop: one.stop,
-            priority: 0,
-            starts_in_reasoning: false,
-            split_reasoning: false,
+            ..Job::default()
         };
         job.validate(engine.text(), 4096).expect("a sound job");
         engine.submit(&job);

@@ -49,9 +49,11 @@ fn allowed() -> BTreeMap<&'static str, BTreeSet<&'static str>> {
     [
         ("proto", vec![]),
         ("kernels", vec![]),
-        ("runtime", vec!["kernels"]),
+        ("constraints", vec![]),
+        ("formats", vec![]),
+        ("runtime", vec!["constraints", "formats", "kernels"]),
         ("store", vec![]),
-        ("daemon", vec!["kernels", "proto", "runtime", "store"]),
+        ("daemon", vec!["constraints", "formats", "kernels", "proto", "runtime", "store"]),
         ("gateway", vec!["proto"]),
         ("cli", vec!["daemon", "gateway", "proto"]),
     ]

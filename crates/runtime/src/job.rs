@@ -41,6 +41,23 @@ pub struct Job {
     pub split_reasoning: bool,
 }
 
+/// One greedy completion of a prompt that is still empty.
+impl Default for Job {
+    fn default() -> Job {
+        Job {
+            id: JobId(0),
+            prompt: Arc::default(),
+            media: Arc::default(),
+            choices: 1,
+            sampling: SamplingParams::default(),
+            stop: StopConditions::default(),
+            priority: 0,
+            starts_in_reasoning: false,
+            split_reasoning: false,
+        }
+    }
+}
+
 impl Job {
     /// Whether a model with this vocabulary and context can run it; the error names the field that is wrong.
     pub fn validate(&self, text: &TextModel, context_tokens_max: usize) -> Result<(), RequestError> {

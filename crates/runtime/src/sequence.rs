@@ -406,20 +406,16 @@ fn add_hashes(tokens: &[u32], media: &[MediaSpan], hashes: &mut Vec<BlockHash>) 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{fair::FairLine, job::StopConditions, sampler::SamplingParams, text::tests::demo};
+    use crate::{fair::FairLine, job::StopConditions, text::tests::demo};
 
     #[test]
     fn completions_that_wait_share_what_they_were_given() {
         let job = Job {
             id: JobId(1),
             prompt: (0..1000).collect(),
-            media: Arc::default(),
             choices: 3,
-            sampling: SamplingParams::default(),
             stop: StopConditions { max_tokens: 40, ..StopConditions::default() },
-            priority: 0,
-            starts_in_reasoning: false,
-            split_reasoning: false,
+            ..Job::default()
         };
         let text = demo();
         let arrival = FairLine::default().arrive(0);

@@ -13,7 +13,7 @@ use hanzo_engine_runtime::encoder::{Encoder, WeightType};
 use hanzo_engine_runtime::job::{EmbedInput, EmbedJob, Job, JobId, StopConditions};
 use hanzo_engine_runtime::tokenizer::CutSide;
 use hanzo_engine_runtime::{
-    EncoderConfig, EncoderEngine, Engine, EngineConfig, Network, Opened, Output, Prompt, SamplingParams, Task,
+    EncoderConfig, EncoderEngine, Engine, EngineConfig, Network, Opened, Output, Prompt, Task,
 };
 use serde_json::{Value, json};
 
@@ -209,13 +209,9 @@ fn run(path: &Path) -> Result<(), String> {
             let job = Job {
                 id: JobId(2),
                 prompt: [1, 5, 9].into(),
-                media: [].into(),
                 choices: 2,
-                sampling: SamplingParams::default(),
                 stop: StopConditions { max_tokens: 3, min_tokens: 3, ..Default::default() },
-                priority: 0,
-                starts_in_reasoning: false,
-                split_reasoning: false,
+                ..Job::default()
             };
             if opened.generates() && job.validate(&text, context).is_ok() {
                 engine.submit(&job);

@@ -9,9 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use hanzo_engine_runtime::{
-    Event, EventKind, Job, JobId, SamplingParams, StepReport, StopConditions, TextModel,
-};
+use hanzo_engine_runtime::{Event, EventKind, Job, JobId, StepReport, StopConditions, TextModel};
 
 use super::{
     BenchError,
@@ -106,17 +104,12 @@ impl Stopwatch {
         let job = Job {
             id: JobId(self.jobs),
             prompt: prompt.into(),
-            media: Arc::default(),
-            choices: 1,
-            sampling: SamplingParams::default(),
             stop: StopConditions {
                 max_tokens: u32::try_from(max_tokens).unwrap_or(u32::MAX),
                 ignore_eos: true,
                 ..StopConditions::default()
             },
-            priority: 0,
-            starts_in_reasoning: false,
-            split_reasoning: false,
+            ..Job::default()
         };
         job.validate(&self.text, self.context_tokens_max)?;
         self.engine.submit(&job);

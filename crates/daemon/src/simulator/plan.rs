@@ -1,7 +1,7 @@
 //! What a seed stands for: an engine, a device, requests and their clients, and what is ordered of the model.
 
 use hanzo_engine_kernels::KvType;
-use hanzo_engine_runtime::{EmbedInput, EngineConfig, Job, JobId, Output, SamplingParams, StopConditions};
+use hanzo_engine_runtime::{EmbedInput, EngineConfig, Job, Output, SamplingParams, StopConditions};
 
 use super::{
     device::Ending,
@@ -172,15 +172,12 @@ fn generate(random: &mut Random, config: &EngineConfig) -> Ask {
         ..StopConditions::default()
     };
     Ask::Generate(Job {
-        id: JobId(0),
         prompt: tokens(random, prompt).into(),
-        media: [].into(),
         choices,
         sampling,
         stop,
         priority: priority(random),
-        starts_in_reasoning: false,
-        split_reasoning: false,
+        ..Job::default()
     })
 }
 

@@ -123,17 +123,12 @@ fn common(fields: &mut Fields, config: &Config, id: &RequestId) -> Result<Plan, 
     };
     let request = v1::InferRequest {
         model,
-        prompt: None,
         sampling: Some(sampling(fields)?),
         stop: Some(stop_conditions(fields, config)?),
         choices,
-        top_logprobs: 0,
-        logprobs: false,
         request_id: id.as_str().to_owned(),
         priority: priority(fields)?,
-        echo: false,
-        suffix: String::new(),
-        parse_special: None,
+        ..Default::default()
     };
     Ok(Plan { requests: vec![request], choices, stream, streaming, sent })
 }

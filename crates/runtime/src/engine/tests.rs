@@ -46,13 +46,8 @@ fn job(id: u64, prompt: Vec<u32>, max_tokens: u32) -> Job {
     Job {
         id: JobId(id),
         prompt: prompt.into(),
-        media: Arc::default(),
-        choices: 1,
-        sampling: SamplingParams::default(),
         stop: StopConditions { max_tokens, ignore_eos: true, ..StopConditions::default() },
-        priority: 0,
-        starts_in_reasoning: false,
-        split_reasoning: false,
+        ..Job::default()
     }
 }
 

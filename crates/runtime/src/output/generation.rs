@@ -140,13 +140,10 @@ mod tests {
         let job = Job {
             id: JobId(1),
             prompt: (0..100).collect(),
-            media: Arc::new([]),
             choices: 3,
             sampling: SamplingParams { repetition_penalty: 1.1, logprobs: Some(1), ..Default::default() },
             stop: StopConditions { max_tokens: 40, ..StopConditions::default() },
-            priority: 0,
-            starts_in_reasoning: false,
-            split_reasoning: false,
+            ..Job::default()
         };
         let completions: Vec<Generation> = Generation::of_job(&job, &demo()).collect();
         assert_eq!(completions.len(), 3);

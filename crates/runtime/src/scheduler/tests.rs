@@ -1,6 +1,6 @@
 //! The scheduler alone: no weights, every drawn token is the same one.
 
-use std::{path::Path, sync::Arc};
+use std::path::Path;
 
 use hanzo_engine_kernels::{Draws, RowSource};
 
@@ -55,13 +55,9 @@ impl Bench {
         let mut job = Job {
             id: JobId(id),
             prompt: (0..prompt as u32).map(|i| (i + id as u32 * 7) % 4000).collect(),
-            media: Arc::default(),
-            choices: 1,
             sampling: SamplingParams { temperature: 0.0, ..SamplingParams::default() },
             stop: StopConditions { max_tokens, ignore_eos: true, ..StopConditions::default() },
-            priority: 0,
-            starts_in_reasoning: false,
-            split_reasoning: false,
+            ..Job::default()
         };
         change(&mut job);
         self.scheduler.submit(&job, &self.text);
