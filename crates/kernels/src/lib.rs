@@ -6,9 +6,6 @@
 //!
 //! Absent on purpose: models, tokens' meaning, what was said before and randomness, async, files.
 
-// An op's operands are its arguments: a struct of them would be made and taken apart in one place each.
-#![allow(clippy::too_many_arguments)]
-
 pub mod backend;
 pub mod batch;
 pub mod conformance;

@@ -1,6 +1,6 @@
 //! Checks of `attention` over the paged cache.
 
-use super::bounds::{FLOAT, HALF, Tally, operand_sigma, same_bits};
+use super::bounds::{CaseErrors, FLOAT, HALF, operand_sigma, same_bits};
 use super::random::Random;
 use super::rig::Rig;
 use super::scene::{Chunk, STEP_ROWS_MAX, Scene, Setting, history};
@@ -200,7 +200,7 @@ fn check_scene<B: Backend>(
     let mut reference = Rig::new(ReferenceBackend::new(), &scene.limits());
     let expected = scene.play(&mut reference, setting, &steps, attend_from);
     let what = format!("attention, {shape:?}, {kv_type}, {setting:?}");
-    let mut tally = Tally::of_operands(what, rounding);
+    let mut errors = CaseErrors::of_operands(what, rounding);
     for (sequence, &(context, rows)) in WORK.iter().enumerate() {
         for row in 0..rows {
             let span = SequenceSpan { row_first: 0, rows, context, table_first: 0 };
@@ -209,11 +209,11 @@ fn check_scene<B: Backend>(
             let at = position as usize * shape.q_width();
             for (col, sigma) in sigmas.into_iter().enumerate() {
                 let (found, expected) = (found[sequence][at + col], expected[sequence][at + col]);
-                tally.see((1000 * sequence + row as usize, col), found, expected, sigma, 1e-7);
+                errors.check((1000 * sequence + row as usize, col), found, expected, sigma, 1e-7);
             }
         }
     }
-    tally.finish();
+    errors.finish();
 }
 
 /// σ of a row of output, where a device may hold queries and softmax weights in half precision, or as its operands where

@@ -40,7 +40,7 @@ pub(super) fn hold(rounding: Rounding, values: &mut [f32]) {
 }
 
 /// The errors of one case.
-pub(super) struct Tally {
+pub(super) struct CaseErrors {
     what: String,
     /// σ of storing a number, relative to it.
     stored: f64,
@@ -48,22 +48,23 @@ pub(super) struct Tally {
     squares: f64,
 }
 
-impl Tally {
+impl CaseErrors {
     /// `what` names the op, type and shape in the message of a failure.
     pub(super) fn new(what: String) -> Self {
         Self { what, stored: 0.0, count: 0, squares: 0.0 }
     }
 
-    /// As [`Tally::new`], of numbers in a buffer of operands.
+    /// As [`CaseErrors::new`], of numbers in a buffer of operands.
     pub(super) fn of_operands(what: String, rounding: Rounding) -> Self {
         Self { stored: operand_sigma(rounding), ..Self::new(what) }
     }
 
     /// Judges one element, at a row and a column. `slack` is an absolute error that is always allowed.
-    pub(super) fn see(&mut self, at: (usize, usize), found: f32, expected: f32, sigma: f64, slack: f64) {
+    pub(super) fn check(&mut self, at: (usize, usize), found: f32, expected: f32, sigma: f64, slack: f64) {
         let sigma = sigma.hypot(self.stored * f64::from(expected));
         let error = (f64::from(found) - f64::from(expected)).abs();
-        let excess = (error - slack - f64::from(expected).abs() * f64::from(f32::EPSILON)).max(0.0);
+        let excess = error - slack - f64::from(expected).abs() * f64::from(f32::EPSILON);
+        // Not a number is not below any bound, so it fails here too.
         assert!(
             excess <= ELEMENT_MAX * sigma,
             "{}: row {}, column {} is {found}, not {expected}: off by {error:e}, allowed {:e}",
@@ -73,7 +74,7 @@ impl Tally {
             ELEMENT_MAX * sigma + slack
         );
         if sigma > 0.0 {
-            self.squares += (excess / sigma).powi(2);
+            self.squares += (excess.max(0.0) / sigma).powi(2);
             self.count += 1;
         }
     }

@@ -1,6 +1,6 @@
 //! Checks of `add_embedding` and `matmul_activated`.
 
-use super::bounds::{FLOAT, Tally, dot_sigma, flush_slack, operand_sigma, same_bits};
+use super::bounds::{CaseErrors, FLOAT, dot_sigma, flush_slack, operand_sigma, same_bits};
 use super::linear::{activations, gather};
 use super::mlp::act_sigma;
 use super::random::Random;
@@ -43,7 +43,7 @@ pub fn check_add_embedding<B: EncoderOps>(make: &impl Fn() -> B) {
             rig.step(batch, |rig| rig.backend.add_embedding(&matrix, ids, &mut out));
             let what = format!("add_embedding of {dtype} [40, {cols}], {name}");
             let found = rig.download(&what, &out, ROWS, cols);
-            let mut tally = Tally::new(what);
+            let mut errors = CaseErrors::new(what);
             for row in 0..ROWS {
                 let id = match ids {
                     RowIds::Positions { offset } => batch.positions[row] + offset,
@@ -57,10 +57,10 @@ pub fn check_add_embedding<B: EncoderOps>(make: &impl Fn() -> B) {
                     let at = row * cols + col;
                     let slack =
                         if quantised(dtype) { largest / 512.0 + 1e-6 + 1e-7 * before[at].abs() } else { 0.0 };
-                    tally.see((row, col), found[at], before[at] + weight, 0.0, f64::from(slack));
+                    errors.check((row, col), found[at], before[at] + weight, 0.0, f64::from(slack));
                 }
             }
-            tally.finish();
+            errors.finish();
         }
     }
 }
@@ -126,7 +126,7 @@ fn check_product<B: Backend>(
     let what = format!("matmul_activated, {activation:?} of {dtype} [{outputs}, {cols}]{with}");
     let x = activations(ROWS, cols, random);
     let all = activated(rig, weights, bias, activation, &x);
-    let mut tally = Tally::of_operands(what.clone(), rig.rounding);
+    let mut errors = CaseErrors::of_operands(what.clone(), rig.rounding);
     for (row, x) in x.chunks_exact(cols).enumerate() {
         for output in 0..outputs {
             let weights = weights.row(output);
@@ -135,10 +135,10 @@ fn check_product<B: Backend>(
             let sum_sigma = dot_sigma(rig.rounding, weights, x, quantised(dtype)) + FLOAT * bias.abs();
             let sigma = act_sigma(activation, sum, sum_sigma).hypot(FLOAT * sum);
             let expected = formulas::activate(activation, sum) as f32;
-            tally.see((row, output), all[row * outputs + output], expected, sigma, flush_slack(weights));
+            errors.check((row, output), all[row * outputs + output], expected, sigma, flush_slack(weights));
         }
     }
-    tally.finish();
+    errors.finish();
     for batch in [1, 2, 4, 9, 17] {
         let chosen = &random.permutation(ROWS)[..batch];
         let found = activated(rig, weights, bias, activation, &gather(&x, cols, chosen));

@@ -1,6 +1,6 @@
 //! Checks of the ops that multiply by a matrix or read one: `matmul`, `embed`, `logits`.
 
-use super::bounds::{Tally, dot_sigma, flush_slack, hold, same_bits};
+use super::bounds::{CaseErrors, dot_sigma, flush_slack, hold, same_bits};
 use super::random::Random;
 use super::rig::{Rig, ok, rows_batch};
 use super::weights::{Weights, quantised, supported};
@@ -115,7 +115,7 @@ pub fn check_embed<B: Backend>(make: &impl Fn() -> B) {
             rig.step(&rows_batch(&tokens), |rig| rig.backend.embed(&matrix, scale, &mut out));
             let what = format!("embed of {dtype} [{vocab}, {cols}] by {scale}");
             let found = rig.download(&what, &out, rows, cols);
-            let mut tally = Tally::new(what);
+            let mut errors = CaseErrors::new(what);
             for (row, &token) in tokens.iter().enumerate() {
                 for (col, &weight) in table.row(token as usize).iter().enumerate() {
                     // Scales may be held in half precision: the last bit of the largest of the block's group.
@@ -123,10 +123,10 @@ pub fn check_embed<B: Backend>(make: &impl Fn() -> B) {
                     let largest = group.iter().fold(0.0f32, |m, w| m.max(w.abs()));
                     let slack =
                         if quantised(dtype) { f64::from(scale * (largest / 512.0 + 1e-6)) } else { 0.0 };
-                    tally.see((row, col), found[row * cols + col], scale * weight, 0.0, slack);
+                    errors.check((row, col), found[row * cols + col], scale * weight, 0.0, slack);
                 }
             }
-            tally.finish();
+            errors.finish();
         }
     }
 }
@@ -155,9 +155,9 @@ pub fn check_logits<B: Backend>(make: &impl Fn() -> B) {
         };
         let every: Vec<u32> = (0..rows as u32).collect();
         let all = run(&every);
-        let mut tally = Tally::new(format!("logits of {dtype} [{vocab}, {cols}]"));
-        compare(&mut tally, rounding, std::slice::from_ref(&head), None, &x, &all);
-        tally.finish();
+        let mut errors = CaseErrors::new(format!("logits of {dtype} [{vocab}, {cols}]"));
+        compare(&mut errors, rounding, std::slice::from_ref(&head), None, &x, &all);
+        errors.finish();
         assert!(run(&[]).is_empty());
         for wanted in [&[20][..], &[0], &[3, 4, 19], &[0, 2, 5, 7, 8, 11, 13, 16, 17]] {
             let chosen: Vec<usize> = wanted.iter().map(|&row| row as usize).collect();
@@ -231,15 +231,15 @@ fn check_parts<B: Backend>(rig: &mut Rig<B>, parts: &[Weights], batch: usize, ra
         let bias_name = if bias.is_some() { " with bias" } else { "" };
         let what =
             format!("matmul of {} [{outputs}, {cols}]{bias_name}, batch of {batch}", types.join(" + "));
-        let mut tally = Tally::of_operands(what, rig.rounding);
-        compare(&mut tally, rig.rounding, parts, bias, &x, &found);
-        tally.finish();
+        let mut errors = CaseErrors::of_operands(what, rig.rounding);
+        compare(&mut errors, rig.rounding, parts, bias, &x, &found);
+        errors.finish();
     }
 }
 
 /// Judges `found`, `(rows, outputs)`, against the reference's product.
 fn compare(
-    tally: &mut Tally,
+    errors: &mut CaseErrors,
     rounding: Rounding,
     parts: &[Weights],
     bias: Option<&[f32]>,
@@ -258,7 +258,7 @@ fn compare(
             for weights in part.floats.chunks_exact(cols) {
                 let sigma = dot_sigma(rounding, weights, x, quantised(part.shape.dtype));
                 let at = row * outputs + output;
-                tally.see((row, output), found[at], expected[at], sigma, flush_slack(weights));
+                errors.check((row, output), found[at], expected[at], sigma, flush_slack(weights));
                 output += 1;
             }
         }

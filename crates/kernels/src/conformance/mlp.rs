@@ -1,6 +1,6 @@
 //! Check of `gated_mlp`.
 
-use super::bounds::{FLOAT, Tally, dot_sigma, same_bits};
+use super::bounds::{CaseErrors, FLOAT, dot_sigma, same_bits};
 use super::linear::gather;
 use super::random::Random;
 use super::rig::{Rig, rows_batch};
@@ -88,15 +88,15 @@ impl Mlp {
             rig.download("gated_mlp", &out, rows, width)
         };
         let all = run(&x);
-        let mut tally = Tally::of_operands(self.name(), rounding);
+        let mut errors = CaseErrors::of_operands(self.name(), rounding);
         for (row, x) in x.chunks_exact(width).enumerate() {
             let [gate, up] = &self.gate_up;
             let expected = mlp_outputs(rounding, self.activation, gate, Some(up), &self.down[0], x);
             for (col, (expected, sigma)) in expected.into_iter().enumerate() {
-                tally.see((row, col), all[row * width + col], expected as f32, sigma, 1e-30);
+                errors.check((row, col), all[row * width + col], expected as f32, sigma, 1e-30);
             }
         }
-        tally.finish();
+        errors.finish();
         for batch in [1, 4, 9] {
             let chosen = &random.permutation(ROWS_MAX)[..batch];
             let found = run(&gather(&x, width, chosen));

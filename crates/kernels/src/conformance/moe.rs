@@ -6,7 +6,7 @@
 //! not matter that much: where two of them come the other way round, the same sum is added up in another order.) Exact
 //! ties are made of scores that are zero on any device, those of a router's rows of zeros.
 
-use super::bounds::{FLOAT, Tally, dot_sigma, same_bits};
+use super::bounds::{CaseErrors, FLOAT, dot_sigma, same_bits};
 use super::linear::gather;
 use super::mlp::{ACTIVATIONS, mlp_outputs};
 use super::random::Random;
@@ -243,13 +243,13 @@ impl Moe {
         let packed = self.pack(rig);
         let found = self.run(rig, &packed, x);
         let what = format!("{}, {} rows, {what}", self.name(), x.len() / width);
-        let mut tally = Tally::of_operands(what, rig.rounding);
+        let mut errors = CaseErrors::of_operands(what, rig.rounding);
         for (row, x) in x.chunks_exact(width).enumerate() {
             for (col, (expected, sigma)) in self.expected(rig.rounding, x).into_iter().enumerate() {
-                tally.see((row, col), found[row * width + col], expected as f32, sigma, 1e-30);
+                errors.check((row, col), found[row * width + col], expected as f32, sigma, 1e-30);
             }
         }
-        tally.finish();
+        errors.finish();
     }
 
     /// Rows with NaN and infinities among others: they change no other row, and a row with NaN has no other output.
@@ -291,7 +291,7 @@ impl Moe {
             let mut order: Vec<usize> = (0..scores.len()).collect();
             order.sort_by(|&a, &b| scores[b].total_cmp(&scores[a]));
             let (chosen, others) = order.split_at(self.params.experts_used);
-            // As far as `Tally` lets each of them be off.
+            // As far as `CaseErrors` lets each of them be off.
             let apart = |a: usize, b: usize| f64::from(scores[a] - scores[b]) > 8.0 * (sigmas[a] + sigmas[b]);
             if chosen.iter().all(|&a| others.iter().all(|&b| apart(a, b))) {
                 return x;

@@ -1,6 +1,6 @@
 //! Checks of `rms_norm`, `layer_norm`, either after an addition, and a layer norm of some columns.
 
-use super::bounds::{FLOAT, Tally, hold, same_bits};
+use super::bounds::{CaseErrors, FLOAT, hold, same_bits};
 use super::linear::{activations, gather};
 use super::random::Random;
 use super::rig::{Rig, rows_batch};
@@ -178,15 +178,15 @@ fn check_layers<B: Backend>(
             rig.download(name, &out.0, rows, cols)
         };
         let all = normed(&x);
-        let mut tally = Tally::of_operands(what.clone(), rounding);
+        let mut errors = CaseErrors::of_operands(what.clone(), rounding);
         for (row, x) in x.chunks_exact(cols).enumerate() {
             let mut expected = vec![0.0; cols];
             formulas::layer_norm(x, &weight, bias, eps, &mut expected);
             for (col, sigma) in layer_sigmas(x, &weight, bias, eps).into_iter().enumerate() {
-                tally.see((row, col), all[row * cols + col], expected[col], sigma, 1e-28);
+                errors.check((row, col), all[row * cols + col], expected[col], sigma, 1e-28);
             }
         }
-        tally.finish();
+        errors.finish();
         for batch in [1, 2, 5, 16].into_iter().filter(|&batch| batch <= rows) {
             let chosen = &random.permutation(rows)[..batch];
             let found = normed(&gather(&x, cols, chosen));
@@ -239,15 +239,15 @@ fn check<B: Backend>(
 
 fn compare(what: &str, rounding: Rounding, found: &[f32], x: &[f32], weight: &[f32], eps: f32) {
     let cols = weight.len();
-    let mut tally = Tally::of_operands(what.to_owned(), rounding);
+    let mut errors = CaseErrors::of_operands(what.to_owned(), rounding);
     for (row, x) in x.chunks_exact(cols).enumerate() {
         let mut expected = vec![0.0; cols];
         formulas::rms_norm(x, weight, eps, &mut expected);
         for (col, &expected) in expected.iter().enumerate() {
             // A row of 1e-36 may be flushed to zero; with any eps it comes out below 1e-29.
             let sigma = FLOAT * f64::from(expected).abs();
-            tally.see((row, col), found[row * cols + col], expected, sigma, 1e-28);
+            errors.check((row, col), found[row * cols + col], expected, sigma, 1e-28);
         }
     }
-    tally.finish();
+    errors.finish();
 }

@@ -1,6 +1,6 @@
 //! Checks of `rope_to_cache`: what it does to queries, and by way of attention what it put into the cache; and of `rope`.
 
-use super::bounds::{Tally, hold, same_bits};
+use super::bounds::{CaseErrors, hold, same_bits};
 use super::random::Random;
 use super::rig::{Rig, ok, rows_batch, whole_batch};
 use crate::reference::{ReferenceBackend, formulas};
@@ -88,9 +88,9 @@ fn check_case<B: Backend>(make: &impl Fn() -> B, case: &Case, random: &mut Rando
 
     let q_width = case.shape.q_width();
     let what = format!("attention over what rope_to_cache stored, {case:?}");
-    let mut tally = Tally::of_operands(what, rounding);
+    let mut errors = CaseErrors::of_operands(what, rounding);
     let what = format!("values that rope_to_cache stored, {case:?}");
-    let mut values = Tally::of_operands(what, rounding);
+    let mut values = CaseErrors::of_operands(what, rounding);
     // Where keys are rounded to some hundredth, so are the scores, and queries besides.
     let slack = match case.kv_type {
         KvType::F16 => 0.03,
@@ -110,10 +110,10 @@ fn check_case<B: Backend>(make: &impl Fn() -> B, case: &Case, random: &mut Rando
         // Keys may differ in the last bit of half precision, and by the angle's rounding at large positions: with
         // scores near 1 that is a few thousandths of the values' unit variance. A key not normed or turned, or
         // turned another way, is off by some tenths.
-        tally.see(at, found.attended[i], *expected_out, 0.0, slack);
-        values.see(at, found.values[i], expected.values[i], 0.0, step(i, expected.values[i]));
+        errors.check(at, found.attended[i], *expected_out, 0.0, slack);
+        values.check(at, found.values[i], expected.values[i], 0.0, step(i, expected.values[i]));
     }
-    tally.finish();
+    errors.finish();
     values.finish();
 
     for order in [&[0][..], &[1], &[3, 2], &[5, 4, 3, 1]] {
@@ -137,17 +137,17 @@ fn compare_queries(case: &Case, rounding: Rounding, found: &[f32], expected: &[f
     let head_dim = case.shape.head_dim;
     let q_width = case.shape.q_width();
     let positions = SPANS.iter().flat_map(|&(context, rows)| context - rows..context);
-    let mut tally = Tally::of_operands(format!("rope_to_cache, queries, {case:?}"), rounding);
+    let mut errors = CaseErrors::of_operands(format!("rope_to_cache, queries, {case:?}"), rounding);
     let rope = case.rope.as_ref().map(|(kind, inv_freq, _)| (*kind, &inv_freq[..]));
     for (row, position) in positions.enumerate() {
         for col in 0..q_width {
             let (head, element) = (col / head_dim, col % head_dim);
             let slack = turn_slack(rope, &expected[row * q_width + head * head_dim..], element, position);
             let i = row * q_width + col;
-            tally.see((row, col), found[i], expected[i], 0.0, slack);
+            errors.check((row, col), found[i], expected[i], 0.0, slack);
         }
     }
-    tally.finish();
+    errors.finish();
 }
 
 /// What an element of a turned head may be off by.
@@ -235,7 +235,7 @@ pub fn check_rope<B: EncoderOps>(make: &impl Fn() -> B) {
                 rig.download("rope", &qkv, rows, width)
             };
             let all = run(&[0, 1, 2, 3, 4]);
-            let mut tally = Tally::of_operands(what.clone(), rounding);
+            let mut errors = CaseErrors::of_operands(what.clone(), rounding);
             let positions = lengths.iter().flat_map(|&length| 0..length);
             for (row, position) in positions.enumerate() {
                 let mut expected = x[row * width..][..width].to_vec();
@@ -253,10 +253,10 @@ pub fn check_rope<B: EncoderOps>(make: &impl Fn() -> B) {
                     let slack = turn_slack(Some((kind, &inv_freq)), &expected[head..], element, position);
                     let changed = element < rotary_dim || normed[usize::from(col >= heads * head_dim)];
                     let slack = if changed { slack } else { 0.0 };
-                    tally.see((row, col), found[col], expected[col], 0.0, slack);
+                    errors.check((row, col), found[col], expected[col], 0.0, slack);
                 }
             }
-            tally.finish();
+            errors.finish();
             for order in [&[0][..], &[4], &[3, 0, 1], &[4, 3, 2, 1, 0]] {
                 let found = run(order);
                 let mut rest = &found[..];
@@ -307,7 +307,7 @@ pub fn check_rope_axes<B: EncoderOps>(make: &impl Fn() -> B) {
         let places: Vec<[u32; 3]> =
             (0..ROWS).map(|_| std::array::from_fn(|_| random.below(90) as u32)).collect();
         let found = run(places.clone(), Some(axes));
-        let mut tally = Tally::of_operands(what.clone(), rounding);
+        let mut errors = CaseErrors::of_operands(what.clone(), rounding);
         for (row, places) in places.iter().enumerate() {
             let mut expected = x[row * width..][..width].to_vec();
             for head in expected[..q_width + 40].chunks_exact_mut(40) {
@@ -317,13 +317,13 @@ pub fn check_rope_axes<B: EncoderOps>(make: &impl Fn() -> B) {
             for col in 0..q_width + 40 {
                 let (head, element) = (col / 40 * 40, col % 40);
                 let slack = turn_slack(Some((kind, &inv_freq)), &expected[head..], element, 90);
-                tally.see((row, col), found[0][row * width + col], expected[col], 0.0, slack);
+                errors.check((row, col), found[0][row * width + col], expected[col], 0.0, slack);
                 if col < q_width {
-                    tally.see((row, col), found[1][row * width + col], expected[col], 0.0, slack);
+                    errors.check((row, col), found[1][row * width + col], expected[col], 0.0, slack);
                 }
             }
         }
-        tally.finish();
+        errors.finish();
         let queries = |rows: &[f32]| -> Vec<f32> {
             rows.chunks_exact(width).flat_map(|row| row[..q_width].iter().copied()).collect()
         };

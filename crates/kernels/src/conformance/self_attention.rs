@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::bounds::{FLOAT, Tally, hold, operand_sigma, same_bits};
+use super::bounds::{CaseErrors, FLOAT, hold, operand_sigma, same_bits};
 use super::random::Random;
 use super::rig::{Rig, whole_batch};
 use crate::reference::{ReferenceBackend, formulas, seen};
@@ -297,7 +297,7 @@ fn check_case<B: EncoderOps>(make: &impl Fn() -> B, setting: &Setting, lengths: 
     let sizes = setting.vectors(size);
     let sizes = setting.params(&sizes);
     let q_width = setting.shape.q_width();
-    let mut tally = Tally::of_operands(setting.name(), rounding);
+    let mut errors = CaseErrors::of_operands(setting.name(), rounding);
     for (sequence, &length) in lengths.iter().enumerate() {
         let rows = text.rows(sequence);
         for i in 0..length {
@@ -306,11 +306,11 @@ fn check_case<B: EncoderOps>(make: &impl Fn() -> B, setting: &Setting, lengths: 
                 sigmas(&text, [&params, &sizes], rounding, (rows.start, length), i).into_iter().enumerate()
             {
                 let at = row * q_width + col;
-                tally.see((1000 * sequence + i as usize, col), found[at], expected[at], sigma, 1e-7);
+                errors.check((1000 * sequence + i as usize, col), found[at], expected[at], sigma, 1e-7);
             }
         }
     }
-    tally.finish();
+    errors.finish();
 }
 
 /// σ of row `i` of the sequence that starts at row `first`. Sums in f32 move score j by σ_j, [`FLOAT`] of the sizes of

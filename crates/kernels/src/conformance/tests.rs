@@ -82,6 +82,9 @@ fn faulty_matrices_are_caught() {
         ScaleTwoPercentOff by check_matmul: "squared errors";
         LastGroupDropped by check_matmul: "matmul of";
         LastOutputsSkipped by check_matmul: "matmul of";
+        LastOutputNan by check_matmul: "is NaN, not";
+        LastOutputNan by check_logits: "is NaN, not";
+        LastOutputNan by check_gated_mlp: "is NaN, not";
         MinsIgnored by check_matmul: "matmul of Q4_K";
         BiasIgnored by check_matmul: "with bias";
         RowBehindBatchWritten by check_matmul: "rows behind the batch";

@@ -23,7 +23,7 @@ use super::tier::Tier;
 use crate::{BLOCK_TOKENS, Batch, HeadShape, KernelError, KvType};
 
 use state::{Finish, Merge, State};
-use tile::{Desk, Pack, PartitionSums};
+use tile::{Pack, PartitionSums, Workspace};
 
 /// Keys of a tile.
 pub(super) const TILE: usize = 64;
@@ -55,14 +55,14 @@ pub(super) struct AttentionScratch {
 
 #[derive(Debug)]
 struct ThreadScratch {
-    part: Aligned<f32>,  // VECTORS states
-    total: Aligned<f32>, // VECTORS states
-    desk: Aligned<f32>,  // what a `Desk` points at
+    part: Aligned<f32>,      // VECTORS states
+    total: Aligned<f32>,     // VECTORS states
+    workspace: Aligned<f32>, // what a `Workspace` points at
     width: usize,
 }
 
 impl ThreadScratch {
-    /// f32s of the desk.
+    /// f32s of the workspace.
     fn desk_len(width: usize) -> usize {
         VECTORS * (width + TILE + 1) + 2 * TILE * width
     }
@@ -73,21 +73,21 @@ impl ThreadScratch {
         Ok(ThreadScratch {
             part: Aligned::zeroed(VECTORS * State::size(head_dim), what)?,
             total: Aligned::zeroed(VECTORS * State::size(head_dim), what)?,
-            desk: Aligned::zeroed(ThreadScratch::desk_len(width), what)?,
+            workspace: Aligned::zeroed(ThreadScratch::desk_len(width), what)?,
             width,
         })
     }
 
-    fn desk(&mut self) -> Desk {
+    fn workspace(&mut self) -> Workspace {
         let (tile, vectors) = (TILE * self.width, VECTORS * self.width);
-        let (keys, rest) = self.desk.split_at_mut(tile);
+        let (keys, rest) = self.workspace.split_at_mut(tile);
         let (values, rest) = rest.split_at_mut(tile);
         let (queries, rest) = rest.split_at_mut(vectors);
-        let (scores, fades) = rest.split_at_mut(VECTORS * TILE);
-        Desk {
+        let (scores, rescales) = rest.split_at_mut(VECTORS * TILE);
+        Workspace {
             queries: queries.as_mut_ptr(),
             scores: scores.as_mut_ptr(),
-            fades: fades.as_mut_ptr(),
+            rescales: rescales.as_mut_ptr(),
             keys: keys.as_mut_ptr(),
             values: values.as_mut_ptr(),
         }
@@ -317,7 +317,7 @@ pub(super) fn attention(
     turn.run(total, 1, &|worker, range| {
         // SAFETY: the pool gives each thread a number of its own, below the length asserted above.
         let scratch = unsafe { &mut *threads.get().add(worker) };
-        let desk = scratch.desk();
+        let workspace = scratch.workspace();
         for item in range {
             let index = item_first.partition_point(|&first| first <= item) - 1;
             let share = shares(index);
@@ -333,8 +333,8 @@ pub(super) fn attention(
                 let partition = share.first_partition + partition;
                 // SAFETY: the queries, the sequence's blocks and the state are there (asserted above).
                 unsafe {
-                    dispatch(tier, Pack { vectors, desk });
-                    dispatch(tier, PartitionSums { vectors, partition, state, desk });
+                    dispatch(tier, Pack { vectors, workspace });
+                    dispatch(tier, PartitionSums { vectors, partition, state, workspace });
                 }
                 continue;
             }
@@ -345,14 +345,14 @@ pub(super) fn attention(
             let (begin, end) = vectors.span();
             let total = State { first: scratch.total.as_mut_ptr(), head_dim };
             let part = State { first: scratch.part.as_mut_ptr(), head_dim };
-            // SAFETY: the queries are there (asserted above), and the desk holds VECTORS of them.
-            unsafe { dispatch(tier, Pack { vectors, desk }) };
+            // SAFETY: the queries are there (asserted above), and the workspace holds VECTORS of them.
+            unsafe { dispatch(tier, Pack { vectors, workspace }) };
             for partition in begin / PARTITION..end.div_ceil(PARTITION) {
                 let first_part = partition == begin / PARTITION;
                 let state = if first_part { total } else { part };
                 // SAFETY: as above; a thread's states hold VECTORS vectors.
                 unsafe {
-                    dispatch(tier, PartitionSums { vectors, partition, state, desk });
+                    dispatch(tier, PartitionSums { vectors, partition, state, workspace });
                     if !first_part {
                         dispatch(tier, Merge { total, part, count: vectors.count });
                     }

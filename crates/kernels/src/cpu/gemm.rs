@@ -61,7 +61,7 @@ pub(super) struct Columns {
     pub(super) sums: *const i16,
     pub(super) sums_stride: usize,
     /// Where the outputs of the columns' first row will be written, or null. They are far apart, so their cache lines
-    /// are asked for while there is still arithmetic to do; nothing is read or written through this.
+    /// are prefetched while there is still arithmetic to do; nothing is read or written through this.
     pub(super) out: *const f32,
     pub(super) out_stride: usize,
 }
@@ -104,12 +104,12 @@ impl Columns {
         Columns { out, out_stride: stride, ..self }
     }
 
-    /// Asks for the lines that the outputs of columns `from..to` of panel `panel` will go to.
+    /// Prefetches the lines that the outputs of columns `from..to` of panel `panel` will go to.
     ///
     /// # Safety
     /// Inside `L::vectorize`.
     #[inline(always)]
-    pub(super) unsafe fn ask<L: Lanes>(&self, panel: usize, from: usize, to: usize) {
+    pub(super) unsafe fn prefetch_out<L: Lanes>(&self, panel: usize, from: usize, to: usize) {
         if !self.out.is_null() {
             for column in from..to {
                 L::prefetch_write(self.out.wrapping_add(column * self.out_stride + panel * PANEL_ROWS));
@@ -129,10 +129,10 @@ pub(super) struct TileArgs {
     pub(super) codes_stride: usize,
     /// Bytes from a panel's scales to the next panel's.
     pub(super) scales_stride: usize,
-    /// Where what follows these blocks is stored, `scales_stride` apart, if a joint tile or one of floats is to ask for it
+    /// Where what follows these blocks is stored, `scales_stride` apart, if a joint tile or one of floats is to prefetch it
     /// while it computes; else null.
     pub(super) next: *const u8,
-    /// Bytes from a line that a tile of floats asks for to the next.
+    /// Bytes from a line that a tile of floats prefetches to the next.
     pub(super) next_step: usize,
     pub(super) columns: Columns,
     pub(super) block_first: usize,
@@ -219,12 +219,12 @@ pub(super) trait Format: 'static {
         sums: &mut [[L::F; NC]; NP],
     );
 
-    /// Asks for the share of the next blocks that lies as far into them as `inputs` of block `block` do into these.
+    /// Prefetches the share of the next blocks that lies as far into them as `inputs` of block `block` do into these.
     ///
     /// # Safety
     /// Inside `L::vectorize`.
     #[inline(always)]
-    unsafe fn ask<L: Lanes, const NP: usize>(args: &TileArgs, block: usize, inputs: Range<usize>) {
+    unsafe fn prefetch_next<L: Lanes, const NP: usize>(args: &TileArgs, block: usize, inputs: Range<usize>) {
         if args.next.is_null() {
             return;
         }
@@ -268,22 +268,23 @@ impl<F: Format, L: Lanes, const NP: usize> Tiles<F, L, NP> {
     /// Whether codes are brought to a byte each, in the order of tiles, before columns use them.
     pub(super) const EXPAND: bool = F::KIND.packed() || Self::PAIRS;
     /// Whether a panel's products are added up in words of 16 bits: its codes times bytes are small enough.
-    pub(super) const WORDS: bool = L::WORDS && (F::GROUPS == 1 || F::GROUPS == 8 && words_of(F::KIND) > 0);
+    pub(super) const WORDS: bool =
+        L::WORDS && (F::GROUPS == 1 || F::GROUPS == 8 && products_max_of(F::KIND) > 0);
     /// Whether a joint tile is the fastest for many columns.
     pub(super) const JOINT: bool = L::JOINT || (L::COLS >= 8 && matches!(F::KIND.acts(), ActKind::Float));
     /// Whether NP panels are those of a joint tile.
     pub(super) const TOGETHER: bool = NP == JOINT_PANELS;
     /// Whether twelve columns of NP panels of floats fit the registers.
     pub(super) const TWELVE: bool = L::COLS >= 8;
-    /// Whether tiles of floats ask for the weights of the next ones.
-    pub(super) const FLOATS_ASK: bool = F::GROUPS == 0 && !Self::TWELVE;
+    /// Whether tiles of floats prefetch the weights of the next ones.
+    pub(super) const PREFETCH_FLOATS: bool = F::GROUPS == 0 && !Self::TWELVE;
     /// Whether eight columns of NP panels fit the registers.
     pub(super) const EIGHT: bool = NP == 1 && L::COLS >= 8;
 }
 
 /// How many products of two codes and two bytes an i16 holds: codes of groups of 16 count from their zero. None of codes of
 /// 8 bits.
-const fn words_of(kind: PanelKind) -> usize {
+const fn products_max_of(kind: PanelKind) -> usize {
     if matches!(kind, PanelKind::Stored(_)) || kind.dot_bits() == 8 {
         return 0;
     }

@@ -17,7 +17,7 @@ const CHUNK_BYTES: usize = 1 << 20;
 /// Parts of a chunk that are read together: one stream alone does not keep enough loads in flight.
 const STREAMS: usize = 8;
 const STREAM_BYTES: usize = CHUNK_BYTES / STREAMS;
-/// Bytes ahead of its loads that each stream asks for.
+/// How far ahead of its loads each stream prefetches, in bytes.
 const AHEAD: usize = 1024;
 /// Items a thread of a multiplying loop has on average: a core that is taken away costs its share only.
 const ITEMS_PER_THREAD: usize = 16;

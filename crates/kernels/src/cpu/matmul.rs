@@ -60,7 +60,10 @@ fn unit_takes(tier: Tier, floats: bool, columns: usize) -> bool {
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
     return tier == Tier::Amx && (floats || columns >= amx::COLUMNS_MIN);
     #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
-    return false;
+    {
+        let _ = (tier, floats, columns);
+        false
+    }
 }
 
 /// What one thread needs while it works on products.
@@ -103,10 +106,25 @@ pub(super) struct Groups<'a> {
 }
 
 /// Columns as `Activations` hold them, for as long as nothing else is prepared.
-pub(super) struct Ready {
+pub(super) struct PreparedColumns {
     kind: ActKind,
     window: Range<usize>,
     columns: Columns,
+}
+
+/// What is done to a sum before it is an output.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Epilogue<'a> {
+    /// One an output of the matrix.
+    pub(super) bias: Option<&'a [f32]>,
+    pub(super) activation: Option<Activation>,
+}
+
+/// Rows of those of some matrices that are `wanted`.
+struct Selection<'a> {
+    groups: Groups<'a>,
+    wanted: &'a dyn Fn(&CpuMatrix) -> bool,
+    rows: Range<usize>,
 }
 
 /// What is done with the sums of an item, which slab 0 of the scratch holds: it is given the item's place in the output.
@@ -147,34 +165,37 @@ impl Product<'_> {
     ) {
         let groups = Groups { matrices: std::slice::from_ref(matrix), firsts: &[0, input.columns() as u32] };
         // SAFETY: the caller's promise.
-        unsafe { self.store_rows(groups, 0..matrix.rows(), bias, activation, input, &mut None, out) };
+        unsafe {
+            let epilogue = Epilogue { bias, activation };
+            self.store_rows(groups, 0..matrix.rows(), epilogue, input, &mut None, out);
+        }
     }
 
     /// As `store`, of the outputs `range` of each group's matrix for its columns; `out` is
     /// `(input.columns(), range.len())`.
     ///
     /// # Safety
-    /// `input.x` holds `(input.rows, cols)` numbers, and its places are all different; what `ready` holds was
+    /// `input.x` holds `(input.rows, cols)` numbers, and its places are all different; what `prepared` holds was
     /// prepared of this input and no other since.
     pub(super) unsafe fn store_rows(
         &mut self,
         groups: Groups<'_>,
         range: Range<usize>,
-        bias: Option<&[f32]>,
-        activation: Option<Activation>,
+        epilogue: Epilogue<'_>,
         input: Input<'_>,
-        ready: &mut Option<Ready>,
+        prepared: &mut Option<PreparedColumns>,
         out: &mut [f32],
     ) {
+        let Epilogue { bias, activation } = epilogue;
         let (outputs, stride) = (groups.shape().0, range.len());
         assert!(range.end <= outputs, "rows {range:?} of a matrix of {outputs}");
         assert!(out.len() >= input.columns() * stride, "out does not hold [{}, {stride}]", input.columns());
         assert!(bias.is_none_or(|bias| bias.len() == outputs), "one bias an output");
-        let tier = self.tier;
-        // SAFETY: the caller's promise on `input` and `ready`; `out` holds what is written to it (asserted); each item
+        let (tier, rows) = (self.tier, Selection { groups, wanted: &|_| true, rows: range });
+        // SAFETY: the caller's promise on `input` and `prepared`; `out` holds what is written to it (asserted); each item
         // owns its part of it, and its sums are there.
         unsafe {
-            self.rows(groups, &|_| true, range, input, ready, Shared::new(out), &|item, scratch, out| {
+            self.rows(rows, input, prepared, Shared::new(out), &|item, scratch, out| {
                 let bias = bias.map(|bias| bias[item.row_first..].as_ptr());
                 let (sums, columns, rows) = (scratch.sums.as_ptr(), item.columns, item.rows);
                 dispatch(tier, StoreSums { sums, columns, rows, bias, activation, out, stride });
@@ -219,14 +240,15 @@ impl Product<'_> {
                     unsafe {
                         let columns = prepared.from(item.column_first - first);
                         let target = out.get().add(item.column_first * stride + item.row_first);
-                        row_sums(tier, matrix, item.row_first, item.rows, columns, item.columns, scratch, 0);
+                        row_sums(tier, matrix, item.rows(), columns, item.columns, scratch, 0);
                         let columns = if item.columns >= WIDE_COLUMNS_MIN {
                             columns.towards(target, stride)
                         } else {
                             columns
                         };
                         let up_first = stride + item.row_first;
-                        row_sums(tier, matrix, up_first, item.rows, columns, item.columns, scratch, 1);
+                        let up = up_first..up_first + item.rows;
+                        row_sums(tier, matrix, up, columns, item.columns, scratch, 1);
                         let gate = Some(scratch.sums.as_ptr());
                         let up = scratch.sums.as_ptr().add(SLAB);
                         let (columns, rows, out) = (item.columns, item.rows, target);
@@ -249,14 +271,15 @@ impl Product<'_> {
         // Where gate and up want their input prepared differently, gate's outputs wait in `hidden` for up's.
         let apart = |matrix: &CpuMatrix| matrix.acts().is_none();
         if groups.within(0..columns).any(|(_, matrix, _)| apart(matrix)) {
+            let rows = |rows| Selection { groups, wanted: &apart, rows };
             // SAFETY: the caller's promise on `input`; each item owns its part of `hidden`, its sums are there.
             unsafe {
-                self.rows(groups, &apart, 0..stride, input, &mut None, out, &|item, scratch, out| {
+                self.rows(rows(0..stride), input, &mut None, out, &|item, scratch, out| {
                     let (sums, bias, columns, rows) = (scratch.sums.as_ptr(), None, item.columns, item.rows);
                     let activation = None;
                     dispatch(tier, StoreSums { sums, columns, rows, bias, activation, out, stride });
                 });
-                self.rows(groups, &apart, stride..outputs, input, &mut None, out, &|item, scratch, out| {
+                self.rows(rows(stride..outputs), input, &mut None, out, &|item, scratch, out| {
                     let (gate, up, columns, rows) = (None, scratch.sums.as_ptr(), item.columns, item.rows);
                     dispatch(tier, GateSums { gate, up, columns, rows, activation, out, stride });
                 });
@@ -264,22 +287,21 @@ impl Product<'_> {
         }
     }
 
-    /// Computes sums of a range of rows of those matrices that are `wanted`, item by item, and calls `finish` with each,
-    /// whose rows count from the matrix's first, and its place in `out`, `(input.columns(), range.len())`.
+    /// Computes sums of the rows selected, item by item, and calls `finish` with each, whose rows count from the matrix's
+    /// first, and its place in `out`, `(input.columns(), selection.rows.len())`.
     ///
     /// # Safety
     /// `input.x` holds `(input.rows, cols)` numbers, and its places are all different; `out` is what it says; what
-    /// `ready` holds was prepared of this input and no other since.
+    /// `prepared` holds was prepared of this input and no other since.
     unsafe fn rows(
         &mut self,
-        groups: Groups<'_>,
-        wanted: &dyn Fn(&CpuMatrix) -> bool,
-        range: Range<usize>,
+        selection: Selection<'_>,
         input: Input<'_>,
-        ready: &mut Option<Ready>,
+        prepared: &mut Option<PreparedColumns>,
         out: Shared<f32>,
         finish: &Finish<'_>,
     ) {
+        let Selection { groups, wanted, rows: range } = selection;
         let (tier, stride, row_first) = (self.tier, range.len(), range.start);
         let (cols, columns_all) = (groups.shape().1, input.columns());
         let overlap = |segment: &Segment| {
@@ -303,19 +325,19 @@ impl Product<'_> {
             let most = self.activations.columns_max(kind, &input, cols);
             for first in (0..columns_all).step_by(most) {
                 let window = first..columns_all.min(first + most);
-                // SAFETY: the caller's promise on `input` and `ready`.
-                let prepared = unsafe { self.prepare(kind, &input, &window, cols, ready) };
+                // SAFETY: the caller's promise on `input` and `prepared`.
+                let columns_here = unsafe { self.prepare(kind, &input, &window, cols, prepared) };
                 let body = |item: &Item, scratch: &mut PanelScratch| {
                     let matrix = &groups.matrices[item.group];
                     // SAFETY: the rows are the matrix's, the columns the window's; `Plan` bounds the sums; `out` holds
                     // the item's part.
                     unsafe {
                         let out = out.get().add(item.column_first * stride + item.row_first - row_first);
-                        let mut columns = prepared.from(item.column_first - first);
+                        let mut columns = columns_here.from(item.column_first - first);
                         if item.columns >= WIDE_COLUMNS_MIN {
                             columns = columns.towards(out, stride);
                         }
-                        row_sums(tier, matrix, item.row_first, item.rows, columns, item.columns, scratch, 0);
+                        row_sums(tier, matrix, item.rows(), columns, item.columns, scratch, 0);
                         finish(item, scratch, out);
                     }
                 };
@@ -349,32 +371,31 @@ impl Product<'_> {
         input: &Input<'_>,
         window: &Range<usize>,
         cols: usize,
-        ready: &mut Option<Ready>,
+        prepared: &mut Option<PreparedColumns>,
     ) -> Columns {
-        if let Some(ready) = ready
-            && ready.kind == kind
-            && ready.window == *window
+        if let Some(prepared) = prepared
+            && prepared.kind == kind
+            && prepared.window == *window
         {
-            return ready.columns;
+            return prepared.columns;
         }
         // SAFETY: the caller's promise.
         let columns =
             unsafe { self.activations.prepare(kind, input, window.clone(), cols, self.tier, self.turn) };
-        *ready = Some(Ready { kind, window: window.clone(), columns });
+        *prepared = Some(PreparedColumns { kind, window: window.clone(), columns });
         columns
     }
 }
 
-/// Sums of matrix rows `row_first..row_first + rows` into slab `slab` of the scratch, `(panels, columns, 16)`, in
-/// panels counted from `row_first` whatever panels of which segments they lie in.
+/// Sums of some of a matrix's rows into slab `slab` of the scratch, `(panels, columns, 16)`, in panels counted from the
+/// first of them whatever panels of which segments they lie in.
 ///
 /// # Safety
 /// `rows` panels by `columns` fit a slab; `columns` columns are there; `tier` is available.
 unsafe fn row_sums(
     tier: Tier,
     matrix: &CpuMatrix,
-    row_first: usize,
-    rows: usize,
+    rows: Range<usize>,
     columns: Columns,
     count: usize,
     scratch: &mut PanelScratch,
@@ -382,26 +403,28 @@ unsafe fn row_sums(
 ) {
     let mut done = 0;
     for segment in matrix.segments() {
-        while done < rows {
-            let row = row_first + done;
+        while done < rows.len() {
+            let row = rows.start + done;
             if row < segment.row_first || row >= segment.row_first + segment.rows {
                 break;
             }
             let local = row - segment.row_first;
-            let left = (rows - done).min(segment.rows - local);
+            let left = (rows.len() - done).min(segment.rows - local);
             let (panel, lane, lane_out) = (local / PANEL_ROWS, local % PANEL_ROWS, done % PANEL_ROWS);
             let slab_at = slab * SLAB + done / PANEL_ROWS * count * PANEL_ROWS;
             if lane == 0 && lane_out == 0 {
                 let panels = left.div_ceil(PANEL_ROWS);
                 // SAFETY: the caller's promise; these panels are in the segment.
-                unsafe { panel_sums(tier, segment, panel, panels, columns, count, scratch, slab_at) };
+                unsafe {
+                    panel_sums(tier, segment, panel..panel + panels, columns, count, scratch, slab_at);
+                }
                 done += left;
                 continue;
             }
             let part = left.min(PANEL_ROWS - lane).min(PANEL_ROWS - lane_out);
             let spare = 2 * SLAB;
             // SAFETY: as above; after the slabs is space for one panel.
-            unsafe { panel_sums(tier, segment, panel, 1, columns, count, scratch, spare) };
+            unsafe { panel_sums(tier, segment, panel..panel + 1, columns, count, scratch, spare) };
             for column in 0..count {
                 let from = spare + column * PANEL_ROWS + lane;
                 scratch.sums.copy_within(from..from + part, slab_at + column * PANEL_ROWS + lane_out);

@@ -348,7 +348,7 @@ impl Segment {
         }
     }
 
-    /// Where a panel lies, or null past the last: to ask for it.
+    /// Where a panel lies, or null past the last: to prefetch it.
     pub(super) fn after(&self, panel: usize) -> *const u8 {
         if panel < self.panels() { self.panel(panel).as_ptr() } else { std::ptr::null() }
     }

@@ -13,7 +13,7 @@ use super::activations::{Input, NOWHERE, Places};
 use super::aligned::{Aligned, Shared};
 use super::lanes::{Kernel, Lanes, dispatch};
 use super::math;
-use super::matmul::{Groups, Product, get, put};
+use super::matmul::{Epilogue, Groups, Product, get, put};
 use super::matrix::CpuMatrix;
 use super::pool::Turn;
 use super::tier::Tier;
@@ -176,12 +176,13 @@ pub(super) fn moe(
             product.gated(gate_up, activation, input, hidden);
         } else {
             let outputs = 0..job.experts.down[0].cols();
-            product.store_rows(gate_up, outputs, None, Some(activation), input, &mut None, hidden);
+            let epilogue = Epilogue { bias: None, activation: Some(activation) };
+            product.store_rows(gate_up, outputs, epilogue, input, &mut None, hidden);
         }
     }
     let down = Groups { matrices: &job.experts.down, firsts };
     let input = Input { x: hidden.as_ptr(), rows: columns, places: None };
-    let mut ready = None;
+    let mut prepared = None;
     // So many outputs at a time that those of all pairs stay in a cache until they are added up.
     let width = if columns * outputs <= PARTIAL {
         outputs
@@ -192,7 +193,10 @@ pub(super) fn moe(
         let range = first..outputs.min(first + width);
         // SAFETY: `hidden` holds a row of down's inputs for each column (the products above assert it has room for them, and have
         // written them), and nothing else is prepared meanwhile.
-        unsafe { product.store_rows(down, range.clone(), None, None, input, &mut ready, partial) };
+        unsafe {
+            let epilogue = Epilogue::default();
+            product.store_rows(down, range.clone(), epilogue, input, &mut prepared, partial);
+        }
         let stride = range.len();
         let target = Shared::new(out);
         let (partial, of) = (Shared::new_const(partial.as_ptr()), places.of);
@@ -248,7 +252,7 @@ fn choose(
                 continue;
             }
             // SAFETY: the tier is the backend's, which is available.
-            unsafe { dispatch(tier, Weigh { scores, weights, params: job.params }) };
+            unsafe { dispatch(tier, ExpertWeights { scores, weights, params: job.params }) };
         }
     });
 }
@@ -276,22 +280,22 @@ fn largest(scores: &[f32], experts: &mut [u32], top: &mut [f32]) -> bool {
 }
 
 /// Makes weights of the scores of the chosen, the largest first. All scores but the chosen ones may be -∞, none is NaN.
-struct Weigh<'a> {
+struct ExpertWeights<'a> {
     scores: &'a [f32],
     weights: &'a mut [f32],
     params: &'a MoeParams,
 }
 
-impl Kernel for Weigh<'_> {
+impl Kernel for ExpertWeights<'_> {
     type Out = ();
 
     #[inline(always)]
     unsafe fn run<L: Lanes>(self) {
-        let Weigh { scores, weights, params } = self;
+        let ExpertWeights { scores, weights, params } = self;
         // SAFETY: inside `vectorize`; every vector is whole or made whole by `padded`.
         unsafe {
             let top = L::splat(weights[0]);
-            let weigh = |scores: &[f32]| {
+            let weight_of = |scores: &[f32]| {
                 let scores = L::load(padded(scores).as_ptr());
                 match params.scoring {
                     ExpertScoring::Softmax => math::exp::<L>(L::sub(scores, top)),
@@ -301,7 +305,7 @@ impl Kernel for Weigh<'_> {
             let sum = |scores: &[f32]| {
                 let mut total = L::splat(0.0);
                 for scores in scores.chunks(LANES) {
-                    total = L::add(total, weigh(scores));
+                    total = L::add(total, weight_of(scores));
                 }
                 L::sum(total)
             };
@@ -313,7 +317,7 @@ impl Kernel for Weigh<'_> {
             let total = if total == 0.0 { 1.0 } else { total };
             let (total, scale) = (L::splat(total), L::splat(params.scale));
             for weights in weights.chunks_mut(LANES) {
-                let weight = L::mul(L::div(weigh(weights), total), scale);
+                let weight = L::mul(L::div(weight_of(weights), total), scale);
                 put::<L>(weights.as_mut_ptr(), weight, weights.len());
             }
         }

@@ -29,7 +29,7 @@ pub(super) struct RopeTables {
 struct Table {
     /// What it is of, once computed for the open step.
     key: Option<TableKey>,
-    turns: Aligned<f32>, // (rows, 2, pairs): cosines, then sines, times magnitude
+    cos_sin: Aligned<f32>, // (rows, 2, pairs): cosines, then sines, times magnitude
 }
 
 impl RopeTables {
@@ -40,7 +40,7 @@ impl RopeTables {
     pub(super) fn new(rows: usize, head_dim: usize) -> Result<RopeTables, KernelError> {
         let width = padded(head_dim);
         let table = || -> Result<Table, KernelError> {
-            Ok(Table { key: None, turns: Aligned::zeroed(rows.saturating_mul(width), "rotary tables")? })
+            Ok(Table { key: None, cos_sin: Aligned::zeroed(rows.saturating_mul(width), "rotary tables")? })
         };
         Ok(RopeTables { tables: [table()?, table()?], width, next: 0 })
     }
@@ -60,7 +60,7 @@ impl RopeTables {
             self.next
         });
         self.tables[index].key = Some(key);
-        (&mut self.tables[index].turns, known.is_none())
+        (&mut self.tables[index].cos_sin, known.is_none())
     }
 
     /// The table for a job on `rows` rows, whether it has yet to be computed, and its pairs. Asserts that the job fits
@@ -73,12 +73,12 @@ impl RopeTables {
         let pairs = job.rotation.map_or(0, |rotation| rotation.inv_freq.len());
         assert!(2 * pairs <= head_dim, "rotary embedding of {pairs} pairs on a head of {head_dim}");
         assert!(head_dim <= self.width, "heads wider than the step limits");
-        let (turns, fresh) = match &job.rotation {
+        let (cos_sin, fresh) = match &job.rotation {
             Some(rotation) => self.table((rotation.id, rotation.magnitude.to_bits(), rotation.axes)),
-            None => (&mut self.tables[0].turns, false),
+            None => (&mut self.tables[0].cos_sin, false),
         };
-        assert!(turns.len() >= rows * 2 * pairs, "more rows than the step limits");
-        (turns, fresh, pairs)
+        assert!(cos_sin.len() >= rows * 2 * pairs, "more rows than the step limits");
+        (cos_sin, fresh, pairs)
     }
 }
 
@@ -105,12 +105,12 @@ pub(super) struct QkvJob<'a> {
 /// One row.
 struct QkvRow<'a> {
     job: &'a QkvJob<'a>,
-    row: *mut f32,     // (qkv_width)
-    turns: *const f32, // (2, pairs)
-    keys: *mut u8,     // the slot's block, KV head 0
-    values: *mut u8,   // likewise
-    offset: usize,     // the slot's token in the block
-    key_stride: usize, // bytes from a KV head to the next
+    row: *mut f32,       // (qkv_width)
+    cos_sin: *const f32, // (2, pairs)
+    keys: *mut u8,       // the slot's block, KV head 0
+    values: *mut u8,     // likewise
+    offset: usize,       // the slot's token in the block
+    key_stride: usize,   // bytes from a KV head to the next
     value_stride: usize,
     kv_type: KvType,
 }
@@ -121,8 +121,8 @@ impl Kernel for QkvRow<'_> {
     #[inline(always)]
     unsafe fn run<L: Lanes>(self) {
         let HeadShape { heads, kv_heads, head_dim } = self.job.shape;
-        // SAFETY: the maker vouches for a row of all heads, and for turns of the rotation's pairs.
-        unsafe { turn_row::<L>(self.job, self.row, self.turns) };
+        // SAFETY: the maker vouches for a row of all heads, and for cos_sin of the rotation's pairs.
+        unsafe { rotate_row::<L>(self.job, self.row, self.cos_sin) };
         for head in 0..kv_heads {
             // SAFETY: the maker vouches for the slot in every KV head.
             unsafe {
@@ -139,13 +139,13 @@ impl Kernel for QkvRow<'_> {
     }
 }
 
-/// Norms and turns the queries and keys of a row.
+/// Norms and cos_sin the queries and keys of a row.
 ///
 /// # Safety
-/// Inside `L::vectorize`; `row` holds all heads, `turns` two numbers for each of the rotation's pairs, and a norm has a
+/// Inside `L::vectorize`; `row` holds all heads, `cos_sin` two numbers for each of the rotation's pairs, and a norm has a
 /// weight for each element of a head.
 #[inline(always)]
-unsafe fn turn_row<L: Lanes>(job: &QkvJob<'_>, row: *mut f32, turns: *const f32) {
+unsafe fn rotate_row<L: Lanes>(job: &QkvJob<'_>, row: *mut f32, cos_sin: *const f32) {
     let HeadShape { heads, kv_heads, head_dim } = job.shape;
     for head in 0..heads + kv_heads {
         let norm = if head < heads { job.q_norm } else { job.k_norm };
@@ -157,7 +157,7 @@ unsafe fn turn_row<L: Lanes>(job: &QkvJob<'_>, row: *mut f32, turns: *const f32)
                 scale::<L>(x, factor, weight.as_ptr(), head_dim, x);
             }
             if let Some(rotation) = &job.rotation {
-                turn_head::<L>(rotation.kind, x, turns, rotation.inv_freq.len());
+                rotate_head::<L>(rotation.kind, x, cos_sin, rotation.inv_freq.len());
             }
         }
     }
@@ -184,11 +184,11 @@ unsafe fn store_halves<L: Lanes>(
         for at in (0..head_dim).step_by(LANES) {
             let count = LANES.min(head_dim - at);
             let mut halves = [0u16; LANES];
-            L::store_f16(halves.as_mut_ptr(), some::<L>(key.add(at), count));
+            L::store_f16(halves.as_mut_ptr(), load_part::<L>(key.add(at), count));
             for (i, half) in halves[..count].iter().enumerate() {
                 keys.add((at + i) * BLOCK_TOKENS).write(*half);
             }
-            L::store_f16(values.add(at), some::<L>(value.add(at), count));
+            L::store_f16(values.add(at), load_part::<L>(value.add(at), count));
         }
     }
 }
@@ -245,7 +245,7 @@ unsafe fn store_scale<L: Lanes>(to: *mut u16, scale: f32) {
 /// # Safety
 /// Inside `L::vectorize`; `x` holds `count` numbers.
 #[inline(always)]
-unsafe fn some<L: Lanes>(x: *const f32, count: usize) -> L::F {
+unsafe fn load_part<L: Lanes>(x: *const f32, count: usize) -> L::F {
     // SAFETY: the caller's promise; the whole vector is read only where it is there.
     unsafe {
         if count == LANES {
@@ -257,12 +257,12 @@ unsafe fn some<L: Lanes>(x: *const f32, count: usize) -> L::F {
     }
 }
 
-/// Turns the pairs of one head.
+/// Rotates the pairs of one head.
 ///
 /// # Safety
-/// Inside `L::vectorize`; `x` holds `2 * pairs` numbers, `turns` as many.
+/// Inside `L::vectorize`; `x` holds `2 * pairs` numbers, `cos_sin` as many.
 #[inline(always)]
-unsafe fn turn_head<L: Lanes>(kind: RopeKind, x: *mut f32, turns: *const f32, pairs: usize) {
+unsafe fn rotate_head<L: Lanes>(kind: RopeKind, x: *mut f32, cos_sin: *const f32, pairs: usize) {
     let (first, second, step) = match kind {
         RopeKind::Neox => (0, pairs, 1),
         RopeKind::Interleaved => (0, 1, 2),
@@ -271,13 +271,13 @@ unsafe fn turn_head<L: Lanes>(kind: RopeKind, x: *mut f32, turns: *const f32, pa
     // SAFETY: pair i's elements are below `2 * pairs`, its cosine at i, its sine at `pairs + i`.
     unsafe {
         for i in (0..whole).step_by(LANES) {
-            let (cos, sin) = (L::load(turns.add(i)), L::load(turns.add(pairs + i)));
+            let (cos, sin) = (L::load(cos_sin.add(i)), L::load(cos_sin.add(pairs + i)));
             let (a, b) = (L::load(x.add(i)), L::load(x.add(pairs + i)));
             L::store(x.add(i), L::fnma(b, sin, L::mul(a, cos)));
             L::store(x.add(pairs + i), L::fma(a, sin, L::mul(b, cos)));
         }
         for i in whole..pairs {
-            let (cos, sin) = (turns.add(i).read(), turns.add(pairs + i).read());
+            let (cos, sin) = (cos_sin.add(i).read(), cos_sin.add(pairs + i).read());
             let (at, bt) = (x.add(first + i * step), x.add(second + i * step));
             let (a, b) = (at.read(), bt.read());
             at.write(a * cos - b * sin);
@@ -286,7 +286,7 @@ unsafe fn turn_head<L: Lanes>(kind: RopeKind, x: *mut f32, turns: *const f32, pa
     }
 }
 
-/// Norms and turns the batch's rows of `qkv` and writes their keys and values to the layer's cache.
+/// Norms and cos_sin the batch's rows of `qkv` and writes their keys and values to the layer's cache.
 pub(super) fn rope_to_cache(
     tier: Tier,
     turn: &mut Turn,
@@ -301,8 +301,8 @@ pub(super) fn rope_to_cache(
     assert!(qkv.len() >= rows * width, "qkv holds fewer rows than the batch");
     let slots = blocks * BLOCK_TOKENS;
     assert!(batch.slots.iter().all(|&slot| (slot as usize) < slots), "a slot outside the cache");
-    let (turns, fresh, pairs) = tables.of(job, rows);
-    let (turns, qkv) = (turns.shared(), Shared::new(qkv));
+    let (cos_sin, fresh, pairs) = tables.of(job, rows);
+    let (cos_sin, qkv) = (cos_sin.shared(), Shared::new(qkv));
     let (keys, values) = (Shared::new(keys), Shared::new(values));
     turn.run(rows, grain(width), &|_, range| {
         for row in range {
@@ -311,15 +311,15 @@ pub(super) fn rope_to_cache(
             // SAFETY: row, slot and table row are inside their arrays by the assertions above. A row belongs to one
             // range of one thread, and a batch gives every row a slot of its own.
             unsafe {
-                let turns = turns.get().add(row * 2 * pairs);
+                let cos_sin = cos_sin.get().add(row * 2 * pairs);
                 if fresh && let Some(rotation) = &job.rotation {
-                    let turns = std::slice::from_raw_parts_mut(turns, 2 * pairs);
-                    fill(rotation, batch, row, turns);
+                    let cos_sin = std::slice::from_raw_parts_mut(cos_sin, 2 * pairs);
+                    fill(rotation, batch, row, cos_sin);
                 }
                 let row = QkvRow {
                     job,
                     row: qkv.get().add(row * width),
-                    turns,
+                    cos_sin,
                     keys: keys.get().add(block * kv_heads * key_stride),
                     values: values.get().add(block * kv_heads * value_stride),
                     offset,
@@ -333,24 +333,24 @@ pub(super) fn rope_to_cache(
     });
 }
 
-/// One row whose queries and keys are normed and turned and nothing else.
-struct TurnedRow<'a> {
+/// One row whose queries and keys are normalised and rotated and nothing else.
+struct RotatedRow<'a> {
     job: &'a QkvJob<'a>,
-    row: *mut f32,     // (qkv_width)
-    turns: *const f32, // (2, pairs)
+    row: *mut f32,       // (qkv_width)
+    cos_sin: *const f32, // (2, pairs)
 }
 
-impl Kernel for TurnedRow<'_> {
+impl Kernel for RotatedRow<'_> {
     type Out = ();
 
     #[inline(always)]
     unsafe fn run<L: Lanes>(self) {
-        // SAFETY: the maker vouches for a row of all heads, and for turns of the rotation's pairs.
-        unsafe { turn_row::<L>(self.job, self.row, self.turns) }
+        // SAFETY: the maker vouches for a row of all heads, and for cos_sin of the rotation's pairs.
+        unsafe { rotate_row::<L>(self.job, self.row, self.cos_sin) }
     }
 }
 
-/// Norms and turns queries and keys of the batch's rows of `qkv`.
+/// Norms and cos_sin queries and keys of the batch's rows of `qkv`.
 pub(super) fn rope(
     tier: Tier,
     turn: &mut Turn,
@@ -361,18 +361,18 @@ pub(super) fn rope(
 ) {
     let (rows, width) = (batch.rows(), job.shape.qkv_width());
     assert!(qkv.len() >= rows * width, "qkv holds fewer rows than the batch");
-    let (turns, fresh, pairs) = tables.of(job, rows);
-    let (turns, qkv) = (turns.shared(), Shared::new(qkv));
+    let (cos_sin, fresh, pairs) = tables.of(job, rows);
+    let (cos_sin, qkv) = (cos_sin.shared(), Shared::new(qkv));
     turn.run(rows, grain(width), &|_, range| {
         for row in range {
             // SAFETY: the row and its part of the table are inside their arrays by the assertions above and in `of`, and
             // belong to one range of one thread.
             unsafe {
-                let turns = turns.get().add(row * 2 * pairs);
+                let cos_sin = cos_sin.get().add(row * 2 * pairs);
                 if fresh && let Some(rotation) = &job.rotation {
-                    fill(rotation, batch, row, std::slice::from_raw_parts_mut(turns, 2 * pairs));
+                    fill(rotation, batch, row, std::slice::from_raw_parts_mut(cos_sin, 2 * pairs));
                 }
-                dispatch(tier, TurnedRow { job, row: qkv.get().add(row * width), turns });
+                dispatch(tier, RotatedRow { job, row: qkv.get().add(row * width), cos_sin });
             }
         }
     });
@@ -384,8 +384,8 @@ fn grain(width: usize) -> usize {
 }
 
 /// Cosines, then sines, of one row's positions. The angle is a product in f32, as models are trained with.
-fn fill(rotation: &Rotation<'_>, batch: &Batch, row: usize, turns: &mut [f32]) {
-    let (cosines, sines) = turns.split_at_mut(rotation.inv_freq.len());
+fn fill(rotation: &Rotation<'_>, batch: &Batch, row: usize, cos_sin: &mut [f32]) {
+    let (cosines, sines) = cos_sin.split_at_mut(rotation.inv_freq.len());
     let turned = cosines.iter_mut().zip(sines).zip(rotation.inv_freq).enumerate();
     for (pair, ((cosine, sine), frequency)) in turned {
         let position = batch.turn_position(row, rotation.axes, pair);

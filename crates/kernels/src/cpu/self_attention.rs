@@ -18,8 +18,8 @@ mod tile;
 use std::f32::consts::LOG2_E;
 
 pub(super) use self::bias::Bias;
-pub(super) use self::tile::{Added, Group, Lay};
-use self::tile::{Desk, Seen, Vectors};
+pub(super) use self::tile::{Group, KvBlock, ScoreBias};
+use self::tile::{Vectors, VisibleKeys, Workspace};
 use super::aligned::{Aligned, Shared};
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 use super::amx;
@@ -61,17 +61,17 @@ pub(super) const fn width(head_dim: usize) -> usize {
     head_dim.next_multiple_of(2 * LANES)
 }
 
-/// f32s that keys, values and queries take on the desk.
+/// f32s that keys, values and queries take on the workspace.
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-fn laid(head_dim: usize) -> [usize; 3] {
+fn packed(head_dim: usize) -> [usize; 3] {
     let [keys, values, queries] = amx::attention::parts(head_dim);
-    let [keys_here, values_here, queries_here] = laid_for_vectors(head_dim);
+    let [keys_here, values_here, queries_here] = packed_for_vectors(head_dim);
     [keys.max(keys_here), values.max(values_here), queries.max(queries_here)]
 }
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
-use self::laid_for_vectors as laid;
+use self::packed_for_vectors as packed;
 
-fn laid_for_vectors(head_dim: usize) -> [usize; 3] {
+fn packed_for_vectors(head_dim: usize) -> [usize; 3] {
     [KEYS * head_dim, KEYS * width(head_dim), LANES * width(head_dim)]
 }
 
@@ -79,16 +79,16 @@ fn laid_for_vectors(head_dim: usize) -> [usize; 3] {
 #[derive(Debug)]
 pub(super) struct SelfAttentionScratch {
     head_dim: usize,
-    threads: Vec<Aligned<f32>>, // a desk each
+    threads: Vec<Aligned<f32>>, // a workspace each
     /// First item of each sequence in the loop at hand, and the number of items.
     item_first: Vec<usize>, // (sequences + 1)
 }
 
 impl SelfAttentionScratch {
-    /// f32s of a thread's desk, part by part.
+    /// f32s of a thread's workspace, part by part.
     fn parts(head_dim: usize) -> [usize; 8] {
         let width = width(head_dim);
-        let [keys, values, queries] = laid(head_dim);
+        let [keys, values, queries] = packed(head_dim);
         [
             keys,
             values,
@@ -102,8 +102,8 @@ impl SelfAttentionScratch {
     }
 
     pub(super) fn bytes(head_dim: usize, sequences: usize, threads: usize) -> usize {
-        let desk = SelfAttentionScratch::parts(head_dim).iter().sum::<usize>() * size_of::<f32>();
-        threads.saturating_mul(desk) + (sequences + 1) * size_of::<usize>()
+        let workspace = SelfAttentionScratch::parts(head_dim).iter().sum::<usize>() * size_of::<f32>();
+        threads.saturating_mul(workspace) + (sequences + 1) * size_of::<usize>()
     }
 
     pub(super) fn new(
@@ -112,17 +112,17 @@ impl SelfAttentionScratch {
         threads: usize,
     ) -> Result<SelfAttentionScratch, KernelError> {
         let size = SelfAttentionScratch::parts(head_dim).iter().sum();
-        let desk = |_| Aligned::zeroed(size, "scratch of attention inside sequences");
+        let workspace = |_| Aligned::zeroed(size, "scratch of attention inside sequences");
         Ok(SelfAttentionScratch {
             head_dim,
-            threads: (0..threads).map(desk).collect::<Result<_, _>>()?,
+            threads: (0..threads).map(workspace).collect::<Result<_, _>>()?,
             item_first: Vec::with_capacity(sequences + 1),
         })
     }
 }
 
 /// The parts of a thread's memory.
-fn desk(memory: &mut [f32], head_dim: usize) -> Desk {
+fn workspace(memory: &mut [f32], head_dim: usize) -> Workspace {
     let mut rest = memory;
     let parts = SelfAttentionScratch::parts(head_dim).map(|size| {
         let (part, after) = std::mem::take(&mut rest).split_at_mut(size);
@@ -130,7 +130,7 @@ fn desk(memory: &mut [f32], head_dim: usize) -> Desk {
         part.as_mut_ptr()
     });
     let [keys, values, queries, scores, states, distances, key_terms, query_terms] = parts;
-    Desk { keys, values, queries, scores, states, distances, key_terms, query_terms }
+    Workspace { keys, values, queries, scores, states, distances, key_terms, query_terms }
 }
 
 /// The op's parameters.
@@ -148,7 +148,7 @@ impl SelfAttentionJob<'_> {
     }
 
     /// Keys that row `i` of a sequence of `rows` sees, first and end. Both only grow with the row.
-    fn seen(&self, rows: usize, i: usize) -> (usize, usize) {
+    fn visible(&self, rows: usize, i: usize) -> (usize, usize) {
         let reach = self.reach();
         (i.saturating_sub(reach), i.saturating_add(reach).saturating_add(1).min(rows))
     }
@@ -183,10 +183,10 @@ impl Share {
 }
 
 /// Some queries of some heads of one sequence. The maker vouches for the sequence's rows of `qkv`, for the rows and
-/// heads of the output, and for a desk of the heads' width.
+/// heads of the output, and for a workspace of the heads' width.
 pub(super) struct Part<'a> {
     job: &'a SelfAttentionJob<'a>,
-    desk: Desk,
+    workspace: Workspace,
     heads: std::ops::Range<usize>,
     queries: std::ops::Range<usize>,
     /// Rows of the sequence; and of the batch from its first row on.
@@ -213,10 +213,10 @@ pub(super) trait Tiles {
     /// Lays out keys and values.
     ///
     /// # Safety
-    /// What `Lay` promises, and the instructions of the implementing type.
-    unsafe fn lay(lay: Lay);
+    /// What `KvBlock` promises, and the instructions of the implementing type.
+    unsafe fn pack(block: KvBlock);
 
-    /// Has a group meet the keys that lie on the desk.
+    /// Has a group meet the keys that lie on the workspace.
     ///
     /// # Safety
     /// What `Group` promises, and the instructions of the implementing type.
@@ -231,66 +231,76 @@ impl Part<'_> {
         let HeadShape { heads, kv_heads, head_dim } = job.shape;
         let (stride, scale) = (job.shape.qkv_width(), job.scale * LOG2_E);
         let (first, end) =
-            (job.seen(self.rows, self.queries.start).0, job.seen(self.rows, self.queries.end - 1).1);
-        let mut laid = None;
+            (job.visible(self.rows, self.queries.start).0, job.visible(self.rows, self.queries.end - 1).1);
+        let mut packed = None;
         for head in self.heads.clone() {
             let kv_head = head * kv_heads / heads;
             for block in first / KEYS..end.div_ceil(KEYS) {
                 let key_first = block * KEYS;
                 let (from, to) = (first.max(key_first) - key_first, end.min(key_first + KEYS) - key_first);
-                if laid != Some((kv_head, block)) {
-                    laid = Some((kv_head, block));
+                if packed != Some((kv_head, block)) {
+                    packed = Some((kv_head, block));
                     let keys = self.qkv.add(key_first * stride + (heads + kv_head) * head_dim);
                     let value_offset = kv_heads * head_dim;
-                    let desk = self.desk;
+                    let workspace = self.workspace;
                     let there = (self.rows - key_first).min(KEYS);
-                    T::lay(Lay { desk, keys, value_offset, stride, head_dim, scale, from, to, there });
+                    T::pack(KvBlock {
+                        workspace,
+                        keys,
+                        value_offset,
+                        stride,
+                        head_dim,
+                        scale,
+                        from,
+                        to,
+                        there,
+                    });
                 }
-                let added = self.lay_bias(head, key_first, to, scale);
+                let bias = self.prepare_bias(head, key_first, to, scale);
                 for query in self.queries.clone().step_by(T::ROWS) {
-                    self.group::<T>(head, query, key_first, added);
+                    self.group::<T>(head, query, key_first, bias);
                 }
             }
         }
     }
 
-    /// Puts on the desk what is added to scores with the first `keys` keys of a block.
-    unsafe fn lay_bias(&self, head: usize, key_first: usize, keys: usize, scale: f32) -> Added {
-        let Part { job, desk, queries, .. } = self;
+    /// Puts on the workspace what is added to scores with the first `keys` keys of a block.
+    unsafe fn prepare_bias(&self, head: usize, key_first: usize, keys: usize, scale: f32) -> ScoreBias {
+        let Part { job, workspace, queries, .. } = self;
         let ahead = key_first as isize - (queries.end - 1) as isize;
         let count = queries.len() + keys - 1;
         match job.bias {
-            Bias::None => Added::Nothing,
+            Bias::None => ScoreBias::None,
             Bias::Distance(distance) => {
-                let to = std::slice::from_raw_parts_mut(desk.distances, count);
+                let to = std::slice::from_raw_parts_mut(workspace.distances, count);
                 distance.fill(head, ahead, LOG2_E, to);
-                Added::Distances
+                ScoreBias::Distances
             }
             Bias::Disentangled(tables) => {
                 let size = TERMS * job.shape.head_dim;
-                // Keys lie on the desk with the scale, queries without.
+                // Keys lie on the workspace with the scale, queries without.
                 for (table, to, factor) in
-                    [(tables.keys, desk.key_terms, scale), (tables.queries, desk.query_terms, 1.0)]
+                    [(tables.keys, workspace.key_terms, scale), (tables.queries, workspace.query_terms, 1.0)]
                 {
                     if let Some(table) = table {
                         let to = std::slice::from_raw_parts_mut(to, size);
                         tables.fill(table, (job.shape, head), (ahead, count), factor, to, TERMS);
                     }
                 }
-                Added::Terms { keys: tables.keys.is_some(), queries: tables.queries.is_some() }
+                ScoreBias::Terms { keys: tables.keys.is_some(), queries: tables.queries.is_some() }
             }
         }
     }
 
     /// A group of queries from `query` on and a block of keys.
     #[inline(always)]
-    unsafe fn group<T: Tiles>(&self, head: usize, query: usize, key_first: usize, added: Added) {
+    unsafe fn group<T: Tiles>(&self, head: usize, query: usize, key_first: usize, bias: ScoreBias) {
         let job = self.job;
         let HeadShape { heads, kv_heads, head_dim } = job.shape;
         let kv_head = head * kv_heads / heads;
         let (stride, out_stride) = (job.shape.qkv_width(), job.shape.q_width());
         let count = (self.queries.end - query).min(T::ROWS);
-        let (first, end) = (job.seen(self.rows, query).0, job.seen(self.rows, query + count - 1).1);
+        let (first, end) = (job.visible(self.rows, query).0, job.visible(self.rows, query + count - 1).1);
         let (from, to) = (first.max(key_first), end.min(key_first + KEYS));
         if from >= to {
             return;
@@ -298,8 +308,8 @@ impl Part<'_> {
         let reach = job.reach().min(self.rows) as isize;
         let at = query as isize - key_first as isize;
         let group = Group {
-            desk: self.desk,
-            added,
+            workspace: self.workspace,
+            bias,
             query: self.qkv.add(query * stride + head * head_dim),
             values: self.qkv.add(key_first * stride + (heads + kv_heads + kv_head) * head_dim),
             stride,
@@ -309,8 +319,8 @@ impl Part<'_> {
             state: query - self.queries.start,
             from: from - key_first,
             to: to - key_first,
-            seen: Seen { from: at - reach, to: at + reach + 1 },
-            added_at: self.queries.end - 1 - query,
+            visible: VisibleKeys { from: at - reach, to: at + reach + 1 },
+            bias_at: self.queries.end - 1 - query,
             first: first >= key_first,
             last: end <= key_first + KEYS,
             out: self.out.add(query * out_stride + head * head_dim),
@@ -361,7 +371,7 @@ pub(super) fn self_attention(
     turn.run(items, 1, &|worker, range| {
         // SAFETY: the pool gives each thread a number of its own, below the length asserted above.
         let memory = unsafe { &mut *threads.get().add(worker) };
-        let desk = desk(memory, head_dim);
+        let workspace = workspace(memory, head_dim);
         for item in range {
             let index = item_first.partition_point(|&first| first <= item) - 1;
             let (share, local) = (share(index), item - item_first[index]);
@@ -372,7 +382,7 @@ pub(super) fn self_attention(
             unsafe {
                 let part = Part {
                     job,
-                    desk,
+                    workspace,
                     heads: chunk * share.heads..heads.min((chunk + 1) * share.heads),
                     queries: block * share.queries..count.min((block + 1) * share.queries),
                     rows: count,

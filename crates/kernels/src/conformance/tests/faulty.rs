@@ -114,6 +114,10 @@ impl Faulty {
                 let whole = outputs.len() / 16 * 16;
                 outputs[whole..].fill(0.0);
             }
+            if self.fault == Fault::LastOutputNan {
+                outputs.pop();
+                outputs.push(f64::NAN);
+            }
             out.extend(outputs.into_iter().map(|v| v as f32));
         }
         out

@@ -20,7 +20,7 @@ use std::mem::MaybeUninit;
 use super::{Shapes, V};
 use crate::cpu::lanes::Lanes;
 use crate::cpu::math;
-use crate::cpu::self_attention::{Added, Group, KEYS, LANES, Lay, Part, SCORES, Tiles, width};
+use crate::cpu::self_attention::{Group, KEYS, KvBlock, LANES, Part, SCORES, ScoreBias, Tiles, width};
 use crate::cpu::split::{high, pair_of, rounded};
 
 /// Elements of a head, or keys, that the unit multiplies at a time.
@@ -34,18 +34,18 @@ const SUMS: usize = TILE / size_of::<f32>();
 const STEP_BYTES: usize = 2 * TILE;
 /// Bytes from a query's scores to the next one's.
 const SCORES_STRIDE: usize = SCORES * size_of::<f32>();
-/// Rows ahead that keys and queries are asked for: they lie kilobytes apart, where the processor expects nothing.
-const AHEAD: usize = 32;
+/// Rows ahead that keys and queries are prefetched: they lie kilobytes apart, where the processor expects nothing.
+const PREFETCH_ROWS: usize = 32;
 /// The total of weights below which one of them, the largest, which is 1, is so much of it that what splitting its value
 /// takes from that would be too much of the sum. It is added afterwards.
-const ALONE_BELOW: f32 = 1.5;
+const DOMINANT_TOTAL_MAX: f32 = 1.5;
 /// A bfloat16 between such a weight and all others: 0.875.
 const NEARLY_ONE: i16 = 0x3f60;
 /// The logarithm of the smallest weight, which beside 1 is nothing. Its `lo` is no subnormal number: those cost the
 /// processor a hundred cycles.
 const LOW: f32 = -100.0;
 
-/// f32s of the desk's keys, values and queries: as many bytes as they have as f32, in whole steps.
+/// f32s of the workspace's keys, values and queries: as many bytes as they have as f32, in whole steps.
 pub(in crate::cpu) const fn parts(head_dim: usize) -> [usize; 3] {
     let step_width = head_dim.next_multiple_of(STEP);
     [KEYS * step_width, KEYS * width(head_dim), ROWS * step_width]
@@ -54,24 +54,24 @@ pub(in crate::cpu) const fn parts(head_dim: usize) -> [usize; 3] {
 /// Computes a part.
 ///
 /// # Safety
-/// `is_available()`, what `Part` promises, and a desk of at least `parts`.
+/// `is_available()`, what `Part` promises, and a workspace of at least `parts`.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512bf16,avx2,fma,f16c")]
 pub(in crate::cpu) unsafe fn attend(part: &Part<'_>) {
     Shapes::load([(16, 64); 8]);
-    part.attend::<Unit>();
+    part.attend::<MatrixUnit>();
     asm!("tilerelease", options(nostack, preserves_flags, nomem));
 }
 
 /// The unit's way with keys, values and queries.
-struct Unit;
+struct MatrixUnit;
 
-impl Tiles for Unit {
+impl Tiles for MatrixUnit {
     const ROWS: usize = ROWS;
 
     #[inline(always)]
-    unsafe fn lay(lay: Lay) {
-        lay_keys(&lay);
-        lay_values(&lay);
+    unsafe fn pack(block: KvBlock) {
+        pack_keys(&block);
+        pack_values(&block);
     }
 
     #[inline(always)]
@@ -95,19 +95,19 @@ impl Tiles for Unit {
 
 /// The first `count` numbers at `from`, then zeros.
 #[inline(always)]
-unsafe fn some(from: *const f32, count: usize) -> __m512 {
+unsafe fn load_part(from: *const f32, count: usize) -> __m512 {
     _mm512_maskz_loadu_ps(((1_u32 << count) - 1) as u16, from)
 }
 
 /// Numbers, or what is none as the NaN that stays one when it is rounded.
 #[inline(always)]
-unsafe fn plain(x: __m512) -> __m512 {
+unsafe fn quiet_nan(x: __m512) -> __m512 {
     _mm512_mask_mov_ps(x, _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(x, x), V::splat(f32::NAN))
 }
 
 /// Asks for the lines of numbers, which need not be there.
 #[inline(always)]
-unsafe fn ask(from: *const f32, count: usize) {
+unsafe fn prefetch(from: *const f32, count: usize) {
     for at in (0..count).step_by(LANES) {
         V::prefetch(from.wrapping_add(at).cast());
     }
@@ -121,39 +121,39 @@ unsafe fn put_pair(one: __m512, two: __m512, tiles: *mut u8) {
     V::store_w(tiles.add(TILE), lo);
 }
 
-/// Puts keys on the desk as `(blocks of 16, steps, 2, pairs of elements, 16)`.
+/// Puts keys on the workspace as `(blocks of 16, steps, 2, pairs of elements, 16)`.
 #[inline(always)]
-unsafe fn lay_keys(lay: &Lay) {
-    let steps = lay.head_dim.div_ceil(STEP);
+unsafe fn pack_keys(kv: &KvBlock) {
+    let steps = kv.head_dim.div_ceil(STEP);
     let mut columns = MaybeUninit::<[__m512; STEP]>::uninit();
     let columns = columns.as_mut_ptr().cast::<f32>();
     let mut padded = MaybeUninit::<[__m512; STEP]>::uninit();
     let padded = padded.as_mut_ptr().cast::<f32>();
-    for block in lay.from / LANES..lay.to.div_ceil(LANES) {
-        let keys = lay.keys.add(block * LANES * lay.stride);
-        let count = LANES.min(lay.to - block * LANES);
+    for block in kv.from / LANES..kv.to.div_ceil(LANES) {
+        let keys = kv.keys.add(block * LANES * kv.stride);
+        let count = LANES.min(kv.to - block * LANES);
         for row in 0..LANES {
-            ask(keys.wrapping_add((row + AHEAD) * lay.stride), lay.head_dim);
-            ask(keys.wrapping_add(row * lay.stride + lay.value_offset), lay.head_dim);
+            prefetch(keys.wrapping_add((row + PREFETCH_ROWS) * kv.stride), kv.head_dim);
+            prefetch(keys.wrapping_add(row * kv.stride + kv.value_offset), kv.head_dim);
         }
         for step in 0..steps {
-            let cols = STEP.min(lay.head_dim - step * STEP);
-            let (mut from, mut stride) = (keys.add(step * STEP), lay.stride);
+            let cols = STEP.min(kv.head_dim - step * STEP);
+            let (mut from, mut stride) = (keys.add(step * STEP), kv.stride);
             if count < LANES || cols < STEP {
                 for row in 0..LANES {
                     for at in [0, LANES] {
                         let there = if row < count { cols.saturating_sub(at).min(LANES) } else { 0 };
                         V::store(
                             padded.add(row * STEP + at),
-                            some(from.wrapping_add(row * stride + at), there),
+                            load_part(from.wrapping_add(row * stride + at), there),
                         );
                     }
                 }
                 (from, stride) = (padded, STEP);
             }
-            V::transpose(from, stride, lay.scale, columns, LANES);
-            V::transpose(from.add(LANES), stride, lay.scale, columns.add(LANES * LANES), LANES);
-            let tiles = lay.desk.keys.cast::<u8>().add((block * steps + step) * STEP_BYTES);
+            V::transpose(from, stride, kv.scale, columns, LANES);
+            V::transpose(from.add(LANES), stride, kv.scale, columns.add(LANES * LANES), LANES);
+            let tiles = kv.workspace.keys.cast::<u8>().add((block * steps + step) * STEP_BYTES);
             for pair in 0..STEP / 2 {
                 let at = columns.add(2 * pair * LANES);
                 put_pair(V::load(at), V::load(at.add(LANES)), tiles.add(64 * pair));
@@ -162,20 +162,20 @@ unsafe fn lay_keys(lay: &Lay) {
     }
 }
 
-/// Puts values on the desk as `(steps, chunks of 16 columns, 2, pairs of keys, 16)`, zeros where the sequence has no more.
+/// Puts values on the workspace as `(steps, chunks of 16 columns, 2, pairs of keys, 16)`, zeros where the sequence has no more.
 /// Steps are whole whatever an item sees of them: beside what is not finite a weight of 0 would tell.
 #[inline(always)]
-unsafe fn lay_values(lay: &Lay) {
-    let chunks = width(lay.head_dim) / LANES;
-    for key in (lay.from / STEP * STEP..lay.to.next_multiple_of(STEP)).step_by(2) {
-        let values = lay.keys.wrapping_add(key * lay.stride + lay.value_offset);
+unsafe fn pack_values(kv: &KvBlock) {
+    let chunks = width(kv.head_dim) / LANES;
+    for key in (kv.from / STEP * STEP..kv.to.next_multiple_of(STEP)).step_by(2) {
+        let values = kv.keys.wrapping_add(key * kv.stride + kv.value_offset);
         for chunk in 0..chunks {
-            let cols = lay.head_dim.saturating_sub(chunk * LANES).min(LANES);
-            let one = some(values.wrapping_add(chunk * LANES), if key < lay.there { cols } else { 0 });
-            let two = values.wrapping_add(lay.stride + chunk * LANES);
-            let two = some(two, if key + 1 < lay.there { cols } else { 0 });
-            let tiles = lay.desk.values.cast::<u8>().add((key / STEP * chunks + chunk) * STEP_BYTES);
-            put_pair(plain(one), plain(two), tiles.add(64 * (key % STEP / 2)));
+            let cols = kv.head_dim.saturating_sub(chunk * LANES).min(LANES);
+            let one = load_part(values.wrapping_add(chunk * LANES), if key < kv.there { cols } else { 0 });
+            let two = values.wrapping_add(kv.stride + chunk * LANES);
+            let two = load_part(two, if key + 1 < kv.there { cols } else { 0 });
+            let tiles = kv.workspace.values.cast::<u8>().add((key / STEP * chunks + chunk) * STEP_BYTES);
+            put_pair(quiet_nan(one), quiet_nan(two), tiles.add(64 * (key % STEP / 2)));
         }
     }
 }
@@ -189,18 +189,19 @@ unsafe fn split(one: __m512, two: __m512, hi: *mut u8, lo: *mut u8) {
     V::store_w(lo, low);
 }
 
-/// Puts the group's queries on the desk, as `(queries, steps, 2, 32)`.
+/// Puts the group's queries on the workspace, as `(queries, steps, 2, 32)`.
 #[inline(always)]
 unsafe fn split_queries(group: &Group) {
     let steps = group.head_dim.div_ceil(STEP);
     for q in 0..group.count {
         let query = group.query.add(q * group.stride);
-        let to = group.desk.queries.cast::<u8>().add(q * steps * 4 * STEP);
-        ask(query.wrapping_add(AHEAD * group.stride), group.head_dim);
+        let to = group.workspace.queries.cast::<u8>().add(q * steps * 4 * STEP);
+        prefetch(query.wrapping_add(PREFETCH_ROWS * group.stride), group.head_dim);
         for step in 0..steps {
             let left = group.head_dim - step * STEP;
-            let one = some(query.add(step * STEP), left.min(LANES));
-            let two = some(query.wrapping_add(step * STEP + LANES), left.saturating_sub(LANES).min(LANES));
+            let one = load_part(query.add(step * STEP), left.min(LANES));
+            let two =
+                load_part(query.wrapping_add(step * STEP + LANES), left.saturating_sub(LANES).min(LANES));
             let to = to.add(step * 4 * STEP);
             split(one, two, to, to.add(2 * STEP));
         }
@@ -214,8 +215,8 @@ unsafe fn dots(group: &Group, block: usize, four: bool) {
     let stride = steps * 4 * STEP;
     tile_zero!("tmm0", "tmm1", "tmm2", "tmm3");
     for step in 0..steps {
-        let queries = group.desk.queries.cast::<u8>().add(step * 4 * STEP);
-        let keys = group.desk.keys.cast::<u8>().add((block * steps + step) * STEP_BYTES);
+        let queries = group.workspace.queries.cast::<u8>().add(step * 4 * STEP);
+        let keys = group.workspace.keys.cast::<u8>().add((block * steps + step) * STEP_BYTES);
         tile_load!("tmm4", queries, stride);
         tile_load!("tmm5", queries.add(2 * STEP), stride);
         macro_rules! product {
@@ -237,7 +238,7 @@ unsafe fn dots(group: &Group, block: usize, four: bool) {
             product!(3, 0, "tmm7", "tmm3", "tmm5" "tmm4");
         }
     }
-    let scores = group.desk.scores.add(block * LANES);
+    let scores = group.workspace.scores.add(block * LANES);
     tile_store!("tmm0", scores, SCORES_STRIDE);
     tile_store!("tmm1", scores.add(LANES), SCORES_STRIDE);
     if four {
@@ -249,10 +250,10 @@ unsafe fn dots(group: &Group, block: usize, four: bool) {
 /// What sums of values need, query by query.
 struct Factors {
     /// What those of the blocks before are multiplied by, and all of them after the last block.
-    fades: [f32; ROWS],
+    rescales: [f32; ROWS],
     last: [f32; ROWS],
     /// The key of the block whose weight outweighs all others so far, if there is one.
-    alone: [Option<usize>; ROWS],
+    dominant: [Option<usize>; ROWS],
 }
 
 /// Turns scores into weights under the largest ones so far, split as `(queries, steps, 2, 32)`.
@@ -263,27 +264,27 @@ unsafe fn weights(group: &Group) -> Factors {
     // Of queries that are not there nothing is looked at.
     let mut rows = [lowest; ROWS];
     for (q, top) in rows.iter_mut().enumerate().take(group.count) {
-        let row = group.desk.scores.add(q * SCORES);
-        let (from, to) = group.seen.of(q, group.from, group.to);
+        let row = group.workspace.scores.add(q * SCORES);
+        let (from, to) = group.visible.of(q, group.from, group.to);
         let mut tops = [lowest; 2];
         for at in (first..end).step_by(STEP) {
             let (mut one, mut two) = (V::load(row.add(at)), V::load(row.add(at + LANES)));
-            if let Added::Distances = group.added {
-                let added = group.desk.distances.add(group.added_at - q + at);
-                (one, two) = (V::add(one, V::load(added)), V::add(two, V::load(added.add(LANES))));
+            if let ScoreBias::Distances = group.bias {
+                let bias = group.workspace.distances.add(group.bias_at - q + at);
+                (one, two) = (V::add(one, V::load(bias)), V::add(two, V::load(bias.add(LANES))));
                 V::store(row.add(at), one);
                 V::store(row.add(at + LANES), two);
             }
             if at < from || at + STEP > to {
-                let seen = seen(from, to, at);
-                one = _mm512_mask_mov_ps(lowest, seen as u16, one);
-                two = _mm512_mask_mov_ps(lowest, (seen >> LANES) as u16, two);
+                let visible = visible(from, to, at);
+                one = _mm512_mask_mov_ps(lowest, visible as u16, one);
+                two = _mm512_mask_mov_ps(lowest, (visible >> LANES) as u16, two);
             }
             tops = [V::max(tops[0], one), V::max(tops[1], two)];
         }
         *top = V::max(tops[0], tops[1]);
     }
-    let state = group.desk.states.add(group.state * (LANES + width(group.head_dim)));
+    let state = group.workspace.states.add(group.state * (LANES + width(group.head_dim)));
     let (before, total) =
         if group.first { (lowest, V::splat(0.0)) } else { (V::load(state), V::load(state.add(LANES))) };
     let tops = V::max(V::max(before, tops_of(&rows)), V::splat(f32::MIN));
@@ -291,8 +292,8 @@ unsafe fn weights(group: &Group) -> Factors {
     V::store(row_tops.as_mut_ptr(), tops);
     let mut rows = [V::splat(0.0); ROWS];
     for (q, sum) in rows.iter_mut().enumerate().take(group.count) {
-        let row = group.desk.scores.add(q * SCORES);
-        let (from, to) = group.seen.of(q, group.from, group.to);
+        let row = group.workspace.scores.add(q * SCORES);
+        let (from, to) = group.visible.of(q, group.from, group.to);
         let top = V::splat(row_tops[q]);
         let mut sums = [V::splat(0.0); 2];
         for at in (first..end).step_by(STEP) {
@@ -300,30 +301,30 @@ unsafe fn weights(group: &Group) -> Factors {
             let mut weight_one = math::exp2_from::<V>(LOW, V::sub(V::load(one), top));
             let mut weight_two = math::exp2_from::<V>(LOW, V::sub(V::load(two), top));
             if at < from || at + STEP > to {
-                let seen = seen(from, to, at);
-                weight_one = _mm512_maskz_mov_ps(seen as u16, weight_one);
-                weight_two = _mm512_maskz_mov_ps((seen >> LANES) as u16, weight_two);
+                let visible = visible(from, to, at);
+                weight_one = _mm512_maskz_mov_ps(visible as u16, weight_one);
+                weight_two = _mm512_maskz_mov_ps((visible >> LANES) as u16, weight_two);
             }
             sums = [V::add(sums[0], weight_one), V::add(sums[1], weight_two)];
             split(weight_one, weight_two, one.cast(), two.cast());
         }
         *sum = V::add(sums[0], sums[1]);
     }
-    let fade = math::exp2_falling::<V>(V::sub(before, tops));
-    let total = V::fma(total, fade, sums_of(&rows));
+    let rescale = math::exp2_falling::<V>(V::sub(before, tops));
+    let total = V::fma(total, rescale, sums_of(&rows));
     if !group.last {
         V::store(state, tops);
         V::store(state.add(LANES), total);
     }
-    let mut factors = Factors { fades: [0.0; ROWS], last: [0.0; ROWS], alone: [None; ROWS] };
+    let mut factors = Factors { rescales: [0.0; ROWS], last: [0.0; ROWS], dominant: [None; ROWS] };
     let there = (1_u32 << group.count) - 1;
-    let mut few = _mm512_cmp_ps_mask::<_CMP_LT_OQ>(total, V::splat(ALONE_BELOW)) & there as u16;
+    let mut few = _mm512_cmp_ps_mask::<_CMP_LT_OQ>(total, V::splat(DOMINANT_TOTAL_MAX)) & there as u16;
     while few != 0 {
         let q = few.trailing_zeros() as usize;
-        factors.alone[q] = largest(group, q, first, end);
+        factors.dominant[q] = largest(group, q, first, end);
         few &= few - 1;
     }
-    V::store(factors.fades.as_mut_ptr(), fade);
+    V::store(factors.rescales.as_mut_ptr(), rescale);
     V::store(factors.last.as_mut_ptr(), V::div(V::splat(1.0), total));
     factors
 }
@@ -333,7 +334,7 @@ unsafe fn weights(group: &Group) -> Factors {
 unsafe fn largest(group: &Group, q: usize, first: usize, end: usize) -> Option<usize> {
     let nearly = _mm512_set1_epi16(NEARLY_ONE);
     for at in (first..end).step_by(STEP) {
-        let weights = _mm512_loadu_si512(group.desk.scores.add(q * SCORES + at).cast());
+        let weights = _mm512_loadu_si512(group.workspace.scores.add(q * SCORES + at).cast());
         let found = _mm512_cmpge_epu16_mask(weights, nearly);
         if found != 0 {
             return Some(at + found.trailing_zeros() as usize);
@@ -359,7 +360,7 @@ unsafe fn upper(pairs: __m512i) -> __m512 {
 
 /// The keys `from..to` among the 32 from `at` on.
 #[inline(always)]
-fn seen(from: usize, to: usize, at: usize) -> u32 {
+fn visible(from: usize, to: usize, at: usize) -> u32 {
     let before = |key: usize| ((1_u64 << key.saturating_sub(at).min(STEP)) - 1) as u32;
     before(to) & !before(from)
 }
@@ -395,7 +396,7 @@ unsafe fn sums_of(rows: &[__m512; ROWS]) -> __m512 {
     of_rows!(rows, V::add)
 }
 
-/// `sums = sums * fade + weights · values` of two chunks of columns; after the last block, times `last`, they are the
+/// `sums = sums * rescale + weights · values` of two chunks of columns; after the last block, times `last`, they are the
 /// output.
 #[inline(always)]
 unsafe fn values(group: &Group, chunk: usize, factors: &Factors) {
@@ -404,8 +405,8 @@ unsafe fn values(group: &Group, chunk: usize, factors: &Factors) {
     let sums = sums.as_mut_ptr().cast::<f32>();
     tile_zero!("tmm0", "tmm1", "tmm2", "tmm3");
     for step in group.from / STEP..group.to.div_ceil(STEP) {
-        let weights = group.desk.scores.add(step * STEP).cast::<u8>();
-        let one = group.desk.values.cast::<u8>().add((step * (width / LANES) + chunk) * STEP_BYTES);
+        let weights = group.workspace.scores.add(step * STEP).cast::<u8>();
+        let one = group.workspace.values.cast::<u8>().add((step * (width / LANES) + chunk) * STEP_BYTES);
         let two = one.add(STEP_BYTES);
         tile_load!("tmm4", weights, SCORES_STRIDE);
         tile_load!("tmm6", one, 64usize);
@@ -424,19 +425,19 @@ unsafe fn values(group: &Group, chunk: usize, factors: &Factors) {
     tile_store!("tmm1", sums.add(SUMS));
     tile_store!("tmm2", sums.add(2 * SUMS));
     tile_store!("tmm3", sums.add(3 * SUMS));
-    let states = group.desk.states.add(group.state * (LANES + width) + ROWS * LANES);
+    let states = group.workspace.states.add(group.state * (LANES + width) + ROWS * LANES);
     for q in 0..group.count {
         for v in 0..2 {
             let sum = sums.add(v * SUMS + q * LANES);
             let mut sum = V::add(V::load(sum), V::load(sum.add(2 * SUMS)));
             let cols = group.head_dim.saturating_sub((chunk + v) * LANES).min(LANES);
-            if let Some(key) = factors.alone[q] {
+            if let Some(key) = factors.dominant[q] {
                 let value = group.values.wrapping_add(key * group.stride + (chunk + v) * LANES);
-                sum = V::add(sum, lost(some(value, cols)));
+                sum = V::add(sum, lost(load_part(value, cols)));
             }
             let state = states.add(q * width + (chunk + v) * LANES);
             if !group.first {
-                sum = V::fma(V::load(state), V::splat(factors.fades[q]), sum);
+                sum = V::fma(V::load(state), V::splat(factors.rescales[q]), sum);
             }
             if group.last {
                 let to = group.out.wrapping_add(q * group.out_stride + (chunk + v) * LANES);

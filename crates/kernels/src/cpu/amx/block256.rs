@@ -19,7 +19,7 @@ use crate::cpu::matrix::{PANEL_ROWS, PanelKind};
 pub(super) const FEW: usize = 32;
 /// Bits of a scale that go into the low plane where it is the scale that is split.
 const SCALE_BITS: u32 = 3;
-/// Bytes ahead of the codes in use that the next ones are asked for when they are streamed.
+/// Bytes ahead of the codes in use that the next ones are prefetched for when they are streamed.
 const AHEAD: usize = 4096;
 
 /// One block of one panel by up to 32 columns, multiplied but not yet added.
@@ -93,7 +93,7 @@ unsafe fn many_sums<K: Kind>(job: &Job) {
             let two = if counts.1 > 0 { one.add(16 * x.codes_stride) } else { one };
             for p in 0..job.panels {
                 if block + 1 == job.blocks {
-                    x.ask::<V>(p, column, column + left.min(32));
+                    x.prefetch_out::<V>(p, column, column + left.min(32));
                 }
                 let scales = BlockScales::load::<K>(before.scales);
                 tile_zero!("tmm0", "tmm1", "tmm2", "tmm3");
@@ -132,7 +132,7 @@ unsafe fn few_sums<K: Kind, const TWO: bool>(job: &Job) {
         for block in 0..job.blocks {
             let is_last = block + 1 == job.blocks;
             if is_last {
-                x.ask::<V>(p, 0, count);
+                x.prefetch_out::<V>(p, 0, count);
             }
             // After the last of all its own planes are made once more, and go nowhere.
             let (codes, scales) = match (is_last, p + 1 == job.panels) {

@@ -68,7 +68,7 @@ impl Group<'_> {
             }
         }
         if end == self.job.blocks {
-            x.ask::<V>(panel_index, self.column, self.column + self.count);
+            x.prefetch_out::<V>(panel_index, self.column, self.column + self.count);
         }
         let place = |block: usize| (codes.add(32 * block), self.job.planes.add(512 * (block - first)));
         // Each register's product is under way while the one it held before is added.

@@ -44,11 +44,11 @@ const PANELS_FEW: usize = 4;
 const RING: usize = 4;
 /// Bytes of planes that one thread needs: `(RUN, PANELS, 2, 16, 64)`.
 pub(in crate::cpu) const PLANE_BYTES: usize = PANELS * RUN * STEP_BYTES;
-/// Bytes ahead that a stream of weights asks for: a step, which a round of panels takes. Half of one came too late.
-const AHEAD: usize = 2048;
+/// How far ahead a stream of weights is prefetched: a step, which a round of panels takes. Half of one came too late.
+const PREFETCH_BYTES: usize = 2048;
 
 /// Weights of a kind as the unit wants them.
-pub(super) trait Halves {
+pub(super) trait SplitWeights {
     const KIND: PanelKind;
     /// Whether they have a `lo`.
     const LOW: bool;
@@ -78,7 +78,7 @@ pub(super) trait Halves {
     }
 }
 
-impl Halves for gemm::F32 {
+impl SplitWeights for gemm::F32 {
     const KIND: PanelKind = PanelKind::F32;
     const LOW: bool = true;
 
@@ -88,7 +88,7 @@ impl Halves for gemm::F32 {
     }
 }
 
-impl Halves for gemm::F16 {
+impl SplitWeights for gemm::F16 {
     const KIND: PanelKind = PanelKind::F16;
     const LOW: bool = true;
 
@@ -98,7 +98,7 @@ impl Halves for gemm::F16 {
     }
 }
 
-impl Halves for gemm::Bf16 {
+impl SplitWeights for gemm::Bf16 {
     const KIND: PanelKind = PanelKind::Bf16;
     const LOW: bool = false;
 
@@ -123,11 +123,11 @@ impl Halves for gemm::Bf16 {
 
 /// Splits pairs `from..to` of a step of a panel, which has them all, into two tiles at `out`.
 #[inline(always)]
-unsafe fn split_pairs<W: Halves>(panel: *const u8, step: usize, out: *mut u8, from: usize, to: usize) {
+unsafe fn split_pairs<W: SplitWeights>(panel: *const u8, step: usize, out: *mut u8, from: usize, to: usize) {
     for pair in from..to {
         let (k, bytes) = (STEP * step + 2 * pair, W::KIND.code_bytes());
         for line in (0..2 * bytes).step_by(64) {
-            V::prefetch(panel.wrapping_add(k * bytes + AHEAD + line));
+            V::prefetch(panel.wrapping_add(k * bytes + PREFETCH_BYTES + line));
         }
         put::<W>(out, pair, W::pair(panel, k));
     }
@@ -135,7 +135,7 @@ unsafe fn split_pairs<W: Halves>(panel: *const u8, step: usize, out: *mut u8, fr
 
 /// Splits a step of a panel of `cols` inputs into two tiles at `out`; zeros where there are no inputs.
 #[inline(always)]
-unsafe fn split_step<W: Halves>(panel: *const u8, step: usize, cols: usize, out: *mut u8) {
+unsafe fn split_step<W: SplitWeights>(panel: *const u8, step: usize, cols: usize, out: *mut u8) {
     let left = cols - STEP * step;
     split_pairs::<W>(panel, step, out, 0, (left / 2).min(PAIRS));
     for pair in left / 2..PAIRS {
@@ -145,7 +145,7 @@ unsafe fn split_step<W: Halves>(panel: *const u8, step: usize, cols: usize, out:
 }
 
 #[inline(always)]
-unsafe fn put<W: Halves>(out: *mut u8, pair: usize, (hi, lo): (__m512i, __m512i)) {
+unsafe fn put<W: SplitWeights>(out: *mut u8, pair: usize, (hi, lo): (__m512i, __m512i)) {
     V::store_w(out.add(64 * pair), hi);
     if W::LOW {
         V::store_w(out.add(TILE + 64 * pair), lo);
@@ -157,11 +157,11 @@ unsafe fn put<W: Halves>(out: *mut u8, pair: usize, (hi, lo): (__m512i, __m512i)
 /// # Safety
 /// The unit for bfloat16 is there, and what `Job` promises.
 #[inline(always)]
-pub(super) unsafe fn sums<W: Halves>(job: &Job) {
+pub(super) unsafe fn sums<W: SplitWeights>(job: &Job) {
     if job.finite && job.column_count <= UNIT_STREAM_COLUMNS_MAX {
-        few::<W>(job);
+        few_columns::<W>(job);
     } else if job.finite {
-        many::<W>(job);
+        many_columns::<W>(job);
     }
     for column in 0..job.column_count {
         let split = *job.columns.scales.add(column * job.columns.scales_stride) == 0.0;
@@ -182,7 +182,7 @@ pub(super) unsafe fn sums<W: Halves>(job: &Job) {
 /// Up to 16 columns: the weights are what takes the time, so each is split, used and forgotten. A sum waits for the
 /// product before, 52 cycles, so panels advance in pairs.
 #[inline(always)]
-unsafe fn few<W: Halves>(job: &Job) {
+unsafe fn few_columns<W: SplitWeights>(job: &Job) {
     let mut ring = MaybeUninit::<[__m512i; RING * STEP_BYTES / 64]>::uninit();
     let ring = ring.as_mut_ptr().cast::<u8>();
     let (x, stride) = (job.columns.codes.cast::<u8>(), job.columns.codes_stride);
@@ -266,7 +266,7 @@ unsafe fn few<W: Halves>(job: &Job) {
 
 /// More than 16 columns: a run of steps is split while the first columns are multiplied, and used for all.
 #[inline(always)]
-unsafe fn many<W: Halves>(job: &Job) {
+unsafe fn many_columns<W: SplitWeights>(job: &Job) {
     let (x, stride) = (job.columns.codes.cast::<u8>(), job.columns.codes_stride);
     let steps = job.blocks.div_ceil(STEP);
     let run = steps.div_ceil(steps.div_ceil(RUN));
@@ -308,11 +308,15 @@ unsafe fn many<W: Halves>(job: &Job) {
                     }
                 }
                 // A few at a time: more than the processor can wait for at once would hold up the unit.
-                let asked = if end == steps { left.min(32).div_ceil(end - begin) } else { 0 };
+                let prefetched = if end == steps { left.min(32).div_ceil(end - begin) } else { 0 };
                 for step in begin..end {
                     for p in first..first + 1 + second {
-                        let from = column + (step - begin) * asked;
-                        job.columns.ask::<V>(p, from, (from + asked).min(column + left.min(32)));
+                        let from = column + (step - begin) * prefetched;
+                        job.columns.prefetch_out::<V>(
+                            p,
+                            from,
+                            (from + prefetched).min(column + left.min(32)),
+                        );
                     }
                     let (x_one, x_two) = (x_one.add(4 * STEP * step), x_two.add(4 * STEP * step));
                     let w_one = job.planes.add((step - begin) * PANELS * STEP_BYTES);
@@ -395,7 +399,7 @@ unsafe fn many<W: Halves>(job: &Job) {
 
 /// One column of NP panels by vectors of f32. What was split is joined again.
 #[inline(always)]
-unsafe fn by_vectors<W: Halves, const NP: usize>(job: &Job, first: usize, column: usize, split: bool) {
+unsafe fn by_vectors<W: SplitWeights, const NP: usize>(job: &Job, first: usize, column: usize, split: bool) {
     let x = job.columns.codes.cast::<u8>().add(column * job.columns.codes_stride);
     let panel = job.panel.add(first * job.panel_stride);
     let mut sums = [V::splat(0.0); NP];

@@ -43,10 +43,10 @@ pub(super) trait Format: 'static {
     ) -> L::F;
 }
 
-/// Halves.
-pub(super) struct Halves;
+/// F16Format.
+pub(super) struct F16Format;
 
-impl Format for Halves {
+impl Format for F16Format {
     const WIDENS_KEYS: bool = true;
 
     /// `(head_dim, N)`.
@@ -95,14 +95,14 @@ impl Format for Halves {
     }
 }
 
-/// Bytes with a scale for 32. Queries become such too, so that dot products are of bytes and exact within a group.
-pub(super) struct Bytes;
+/// Q8Format with a scale for 32. Queries become such too, so that dot products are of bytes and exact within a group.
+pub(super) struct Q8Format;
 
 /// f32s of a query's group: 32 codes, the correction for keys stored with 128 added, the scale.
 const PACKED_GROUP: usize = GROUP / 4 + 2;
 const _: () = assert!(PACKED_GROUP <= GROUP);
 
-impl Format for Bytes {
+impl Format for Q8Format {
     const WIDENS_KEYS: bool = false;
 
     /// `(head_dim / 32, N, PACKED_GROUP)`.

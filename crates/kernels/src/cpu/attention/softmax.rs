@@ -23,15 +23,15 @@ impl Step<'_> {
             tops[q] = self.logits::<L>(q);
         }
         let top = L::max(L::load(tops.as_ptr()), L::load(before.as_ptr()));
-        let mut fades = [0.0; LANES];
-        L::store(fades.as_mut_ptr(), math::exp::<L>(L::sub(L::load(before.as_ptr()), top)));
+        let mut rescales = [0.0; LANES];
+        L::store(rescales.as_mut_ptr(), math::exp::<L>(L::sub(L::load(before.as_ptr()), top)));
         L::store(tops.as_mut_ptr(), top);
         for q in 0..self.count {
-            let row = self.desk.scores.add((self.v + q) * TILE);
-            let fade = self.desk.fades.add(self.v + q);
+            let row = self.workspace.scores.add((self.v + q) * TILE);
+            let rescale = self.workspace.rescales.add(self.v + q);
             if tops[q] == f32::NEG_INFINITY {
                 std::ptr::write_bytes(row, 0, TILE);
-                fade.write(1.0);
+                rescale.write(1.0);
                 continue;
             }
             let mut weights = [L::splat(0.0); VECTORS];
@@ -41,9 +41,9 @@ impl Step<'_> {
             }
             let sum = L::sum(L::add(L::add(weights[0], weights[1]), L::add(weights[2], weights[3])));
             let total = self.state.total(self.v + q);
-            total.write(total.read() * fades[q] + sum);
+            total.write(total.read() * rescales[q] + sum);
             self.state.top(self.v + q).write(tops[q]);
-            fade.write(fades[q]);
+            rescale.write(rescales[q]);
         }
     }
 
@@ -51,7 +51,7 @@ impl Step<'_> {
     #[inline(always)]
     unsafe fn logits<L: Lanes>(&self, q: usize) -> f32 {
         let vectors = self.vectors;
-        let row = self.desk.scores.add((self.v + q) * TILE);
+        let row = self.workspace.scores.add((self.v + q) * TILE);
         let (from, to) = vectors.visible(self.v + q);
         let from = from.saturating_sub(self.tile * TILE).min(TILE);
         let to = to.saturating_sub(self.tile * TILE).min(TILE);

@@ -73,14 +73,14 @@ impl Kernel for Merge {
                 continue;
             }
             let top = if one > two { one } else { two };
-            let (fade, gain) = (weight::<L>(one, top), weight::<L>(two, top));
+            let (rescale, gain) = (weight::<L>(one, top), weight::<L>(two, top));
             let total = self.total.total(v);
-            total.write(total.read() * fade + self.part.total(v).read() * gain);
+            total.write(total.read() * rescale + self.part.total(v).read() * gain);
             self.total.top(v).write(top);
             for at in (0..width(self.total.head_dim)).step_by(LANES) {
                 let sum = self.total.sums(v).add(at);
                 let part = L::mul(L::load(self.part.sums(v).add(at)), L::splat(gain));
-                L::store(sum, L::fma(L::load(sum), L::splat(fade), part));
+                L::store(sum, L::fma(L::load(sum), L::splat(rescale), part));
             }
         }
     }

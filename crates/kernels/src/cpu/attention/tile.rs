@@ -2,7 +2,7 @@
 //!
 //! There are two ways through a tile, with the same result bit for bit, since each score and each sum is one chain
 //! of the same operations in the same order in both. A few vectors, or those of one row, as in decode, read the cache
-//! itself. Many first widen the tile to f32 on the thread's desk and then meet it in groups as large as the registers
+//! itself. Many first widen the tile to f32 on the thread's workspace and then meet it in groups as large as the registers
 //! hold, so that the loops do nothing but multiply and add.
 
 #![allow(unsafe_op_in_unsafe_fn)] // The contract is that of `lanes`, and of the makers of the kernels below.
@@ -11,7 +11,7 @@ use std::marker::PhantomData;
 
 use super::super::kv::{key_stride, value_stride};
 use super::super::lanes::{Kernel, Lanes};
-use super::format::{Bytes, Format, Halves};
+use super::format::{F16Format, Format, Q8Format};
 use super::state::{State, width};
 use super::{PARTITION, TILE, Vectors};
 use crate::{BLOCK_TOKENS, KvType};
@@ -23,34 +23,34 @@ const CACHE_LINE: usize = 64; // bytes
 
 /// A thread's memory while it works at an item.
 #[derive(Clone, Copy)]
-pub(super) struct Desk {
-    pub(super) queries: *mut f32, // (VECTORS, width), as the format packs them
-    pub(super) scores: *mut f32,  // (VECTORS, TILE)
-    pub(super) fades: *mut f32,   // (VECTORS)
-    pub(super) keys: *mut f32,    // (TILE, width)
-    pub(super) values: *mut f32,  // (TILE, width)
+pub(super) struct Workspace {
+    pub(super) queries: *mut f32,  // (VECTORS, width), as the format packs them
+    pub(super) scores: *mut f32,   // (VECTORS, TILE)
+    pub(super) rescales: *mut f32, // (VECTORS)
+    pub(super) keys: *mut f32,     // (TILE, width)
+    pub(super) values: *mut f32,   // (TILE, width)
 }
 
-/// Puts an item's queries on the desk. The maker vouches for the vectors' pointers and the desk.
+/// Puts an item's queries on the workspace. The maker vouches for the vectors' pointers and the workspace.
 pub(super) struct Pack {
     pub(super) vectors: Vectors,
-    pub(super) desk: Desk,
+    pub(super) workspace: Workspace,
 }
 
-/// One partition of keys for some vectors whose queries are on the desk, into a fresh state. The maker vouches for
-/// the vectors' pointers, the blocks of the whole context, the desk, and a state of [`super::VECTORS`], or of
+/// One partition of keys for some vectors whose queries are on the workspace, into a fresh state. The maker vouches for
+/// the vectors' pointers, the blocks of the whole context, the workspace, and a state of [`super::VECTORS`], or of
 /// `vectors.count` if they are few.
 pub(super) struct PartitionSums {
     pub(super) vectors: Vectors,
     pub(super) partition: usize,
     pub(super) state: State,
-    pub(super) desk: Desk,
+    pub(super) workspace: Workspace,
 }
 
-/// How many vectors from `v` on go through a tile together. Where they read the cache itself they are of one row; else
+/// How many vectors from `v` on go through a tile group_size. Where they read the cache itself they are of one row; else
 /// the last group may be larger than what is left, and what it computes beyond that is not looked at.
 #[inline(always)]
-fn together<L: Lanes>(vectors: &Vectors, v: usize) -> usize {
+fn group_size<L: Lanes>(vectors: &Vectors, v: usize) -> usize {
     let left = vectors.count - v;
     let wide = L::COLS >= 8;
     if vectors.are_few() {
@@ -87,8 +87,8 @@ impl Kernel for Pack {
     #[inline(always)]
     unsafe fn run<L: Lanes>(self) {
         match self.vectors.kv_type {
-            KvType::F16 => self.queries::<L, Halves>(),
-            KvType::Q8_0 => self.queries::<L, Bytes>(),
+            KvType::F16 => self.queries::<L, F16Format>(),
+            KvType::Q8_0 => self.queries::<L, Q8Format>(),
         }
     }
 }
@@ -98,7 +98,7 @@ impl Pack {
     unsafe fn queries<L: Lanes, C: Format>(&self) {
         let mut v = 0;
         while v < self.vectors.count {
-            v += match together::<L>(&self.vectors, v) {
+            v += match group_size::<L>(&self.vectors, v) {
                 12 => self.group::<L, C, 12>(v),
                 8 => self.group::<L, C, 8>(v),
                 6 => self.group::<L, C, 6>(v),
@@ -118,7 +118,7 @@ impl Pack {
             *from =
                 vectors.q.add(v / vectors.group * vectors.q_stride + v % vectors.group * vectors.head_dim);
         }
-        C::pack::<L, N>(&from, vectors.head_dim, self.desk.queries.add(v * width(vectors.head_dim)));
+        C::pack::<L, N>(&from, vectors.head_dim, self.workspace.queries.add(v * width(vectors.head_dim)));
         N
     }
 }
@@ -132,8 +132,8 @@ impl Kernel for PartitionSums {
             self.state.clear(v);
         }
         match self.vectors.kv_type {
-            KvType::F16 => self.sums::<L, Halves>(),
-            KvType::Q8_0 => self.sums::<L, Bytes>(),
+            KvType::F16 => self.sums::<L, F16Format>(),
+            KvType::Q8_0 => self.sums::<L, Q8Format>(),
         }
     }
 }
@@ -163,14 +163,14 @@ impl PartitionSums {
         let first = tile * TILE;
         let from = vectors.visible(v).0.saturating_sub(first).min(TILE);
         let to = vectors.visible(v + count - 1).1.saturating_sub(first).min(TILE);
-        Step { vectors, state: self.state, desk: self.desk, tile, v, count, from, to }
+        Step { vectors, state: self.state, workspace: self.workspace, tile, v, count, from, to }
     }
 
     #[inline(always)]
     unsafe fn few<L: Lanes, C: Format>(&self, tile: usize) {
         let mut v = 0;
         while v < self.vectors.count {
-            let count = together::<L>(&self.vectors, v);
+            let count = group_size::<L>(&self.vectors, v);
             let step = self.step(tile, v, count);
             match (count, L::COLS >= 8) {
                 (8, _) => L::vectorize(OneRow::<C, 8, 2, 2>(step, PhantomData)),
@@ -192,7 +192,7 @@ impl PartitionSums {
         let finite = L::vectorize(Widen::<C, NV>(all, PhantomData));
         let mut v = 0;
         while v < vectors.count {
-            let count = together::<L>(vectors, v);
+            let count = group_size::<L>(vectors, v);
             let step = self.step(tile, v, count);
             match count {
                 12 => L::vectorize(Scores::<C, 12, NV>(step, PhantomData)),
@@ -207,7 +207,7 @@ impl PartitionSums {
         while v < vectors.count {
             // Beside what is not a number or not finite even a weight of 0 would tell, so that every vector then
             // takes only what it sees.
-            let count = if finite { together::<L>(vectors, v) } else { 1 };
+            let count = if finite { group_size::<L>(vectors, v) } else { 1 };
             let step = self.step(tile, v, count);
             match count {
                 12 => L::vectorize(Values::<C, 12, NV>(step, PhantomData)),
@@ -227,9 +227,9 @@ impl PartitionSums {
 pub(super) struct Step<'a> {
     pub(super) vectors: &'a Vectors,
     pub(super) state: State,
-    pub(super) desk: Desk,
+    pub(super) workspace: Workspace,
     pub(super) tile: usize,
-    /// The first of them, and how many there are: their queries, scores, fades and states lie from there on.
+    /// The first of them, and how many there are: their queries, scores, rescales and states lie from there on.
     pub(super) v: usize,
     pub(super) count: usize,
     /// Keys of the tile that any of them sees, first and end; all see them if they are of one row. No value outside
@@ -241,7 +241,7 @@ pub(super) struct Step<'a> {
 impl Step<'_> {
     /// Whether none of them sees anything of the tile. They would come out of it with the bits they went in with.
     #[inline(always)]
-    fn is_blind(&self) -> bool {
+    fn is_empty(&self) -> bool {
         self.from >= self.to
     }
 
@@ -262,38 +262,38 @@ impl Step<'_> {
 
     #[inline(always)]
     unsafe fn queries(&self) -> *const f32 {
-        self.desk.queries.add(self.v * width(self.vectors.head_dim))
+        self.workspace.queries.add(self.v * width(self.vectors.head_dim))
     }
 
     #[inline(always)]
     unsafe fn scores(&self) -> *mut f32 {
-        self.desk.scores.add(self.v * TILE)
+        self.workspace.scores.add(self.v * TILE)
     }
 
-    /// The block of the next tile that lies where this one does, to be asked for ahead of time; itself at the end.
+    /// The block of the next tile that lies where this one does, to be prefetched; itself at the end.
     #[inline(always)]
     fn next(&self, block: usize) -> usize {
         let next = block + TILE_BLOCKS;
         if (self.tile * TILE_BLOCKS + next) * BLOCK_TOKENS < self.vectors.context { next } else { block }
     }
 
-    /// Asks memory for the next tile's keys of a block.
+    /// Prefetches the next tile's keys of a block.
     #[inline(always)]
-    unsafe fn keys_ahead<L: Lanes>(&self, block: usize) {
+    unsafe fn prefetch_keys<L: Lanes>(&self, block: usize) {
         let keys = self.keys(self.next(block));
         for at in (0..key_stride(self.vectors.kv_type, self.vectors.head_dim)).step_by(CACHE_LINE) {
             L::prefetch(keys.add(at));
         }
     }
 
-    /// `sums = sums * fade + weights · values`, of ND chunks of the output from `chunk` on for N vectors.
+    /// `sums = sums * rescale + weights · values`, of ND chunks of the output from `chunk` on for N vectors.
     #[inline(always)]
     unsafe fn load_sums<L: Lanes, const N: usize, const ND: usize>(&self, chunk: usize) -> [[L::F; ND]; N] {
         let mut sums = [[L::splat(0.0); ND]; N];
         for (q, sums) in sums.iter_mut().enumerate() {
-            let fade = L::splat(self.desk.fades.add(self.v + q).read());
+            let rescale = L::splat(self.workspace.rescales.add(self.v + q).read());
             for (d, sum) in sums.iter_mut().enumerate() {
-                *sum = L::mul(L::load(self.state.sums(self.v + q).add((chunk + d) * LANES)), fade);
+                *sum = L::mul(L::load(self.state.sums(self.v + q).add((chunk + d) * LANES)), rescale);
             }
         }
         sums
@@ -322,7 +322,7 @@ impl<C: Format, const N: usize, const NB: usize, const ND: usize> Kernel for One
     #[inline(always)]
     unsafe fn run<L: Lanes>(self) {
         let step = &self.0;
-        if step.is_blind() {
+        if step.is_empty() {
             return;
         }
         let (first, end) = (step.from / BLOCK_TOKENS, step.to.div_ceil(BLOCK_TOKENS));
@@ -416,7 +416,7 @@ impl<C: Format, const NV: usize> Kernel for Widen<'_, C, NV> {
         let mut zeros = [L::splat(0.0); 2];
         for block in step.from / BLOCK_TOKENS..step.to.div_ceil(BLOCK_TOKENS) {
             if C::WIDENS_KEYS {
-                let to = step.desk.keys.add((block / NV * head_dim * NV + block % NV) * LANES);
+                let to = step.workspace.keys.add((block / NV * head_dim * NV + block % NV) * LANES);
                 let keys = step.keys(block).cast::<u16>();
                 for d in 0..head_dim {
                     L::store(to.add(d * NV * LANES), L::load_f16(keys.add(d * BLOCK_TOKENS)));
@@ -432,13 +432,13 @@ impl<C: Format, const NV: usize> Kernel for Widen<'_, C, NV> {
                 let scales = C::scales::<L>(values, head_dim, chunk, 1);
                 for t in tokens.clone() {
                     let value = C::value::<L>(values, head_dim, t, chunk, &scales, 0);
-                    L::store(step.desk.values.add(to(chunk, t)), value);
+                    L::store(step.workspace.values.add(to(chunk, t)), value);
                     zeros[t % 2] = L::fma(value, L::splat(0.0), zeros[t % 2]);
                 }
             }
             if !chunks.is_multiple_of(NV) {
                 for t in tokens {
-                    L::store(step.desk.values.add(to(chunks, t)), L::splat(0.0));
+                    L::store(step.workspace.values.add(to(chunks, t)), L::splat(0.0));
                 }
             }
         }
@@ -446,7 +446,7 @@ impl<C: Format, const NV: usize> Kernel for Widen<'_, C, NV> {
     }
 }
 
-/// Scores of N vectors and their softmax. The first vectors of an item ask for the next tile's keys on the way.
+/// Scores of N vectors and their softmax. The first vectors of an item prefetch the next tile's keys on the way.
 struct Scores<'a, C, const N: usize, const NV: usize>(Step<'a>, PhantomData<C>);
 
 impl<C: Format, const N: usize, const NV: usize> Kernel for Scores<'_, C, N, NV> {
@@ -455,14 +455,14 @@ impl<C: Format, const N: usize, const NV: usize> Kernel for Scores<'_, C, N, NV>
     #[inline(always)]
     unsafe fn run<L: Lanes>(self) {
         let step = &self.0;
-        if step.is_blind() {
+        if step.is_empty() {
             return;
         }
         let (first, end) = (step.from / BLOCK_TOKENS, step.to.div_ceil(BLOCK_TOKENS));
         if !C::WIDENS_KEYS {
             for block in first..end {
                 if step.v == 0 {
-                    step.keys_ahead::<L>(block);
+                    step.prefetch_keys::<L>(block);
                 }
                 let [dots] = C::dots::<L, N, 1>(step.queries(), &[step.keys(block)], step.vectors.head_dim);
                 for (q, &dot) in dots.iter().enumerate() {
@@ -485,17 +485,17 @@ impl<C: Format, const N: usize, const NV: usize> Kernel for Scores<'_, C, N, NV>
 impl<C: Format, const N: usize, const NV: usize> Scores<'_, C, N, NV> {
     /// Dot products with NV blocks of widened keys.
     #[inline(always)]
-    unsafe fn wide_dots<L: Lanes, const AHEAD: bool>(&self, block: usize) {
+    unsafe fn wide_dots<L: Lanes, const PREFETCH: bool>(&self, block: usize) {
         let step = &self.0;
         let (queries, head_dim) = (step.queries(), step.vectors.head_dim);
-        let keys = step.desk.keys.add(block * head_dim * LANES);
+        let keys = step.workspace.keys.add(block * head_dim * LANES);
         let mut next = [step.vectors.keys; NV];
         for (b, next) in next.iter_mut().enumerate() {
             *next = step.keys(step.next((block + b).min(step.to.div_ceil(BLOCK_TOKENS) - 1)));
         }
         let mut dots = [[L::splat(0.0); NV]; N];
         for d in 0..head_dim {
-            if AHEAD {
+            if PREFETCH {
                 for next in next {
                     L::prefetch(next.add(d * BLOCK_TOKENS * size_of::<u16>()));
                 }
@@ -519,7 +519,7 @@ impl<C: Format, const N: usize, const NV: usize> Scores<'_, C, N, NV> {
     }
 }
 
-/// The weighted sum of values of N vectors. The first of an item ask for the next tile's values on the way.
+/// The weighted sum of values of N vectors. The first of an item prefetch the next tile's values on the way.
 struct Values<'a, C, const N: usize, const NV: usize>(Step<'a>, PhantomData<C>);
 
 impl<C: Format, const N: usize, const NV: usize> Kernel for Values<'_, C, N, NV> {
@@ -528,7 +528,7 @@ impl<C: Format, const N: usize, const NV: usize> Kernel for Values<'_, C, N, NV>
     #[inline(always)]
     unsafe fn run<L: Lanes>(self) {
         let step = &self.0;
-        if step.is_blind() {
+        if step.is_empty() {
             return;
         }
         for chunk in (0..step.vectors.head_dim.div_ceil(LANES)).step_by(NV) {
@@ -544,11 +544,11 @@ impl<C: Format, const N: usize, const NV: usize> Kernel for Values<'_, C, N, NV>
 impl<C: Format, const N: usize, const NV: usize> Values<'_, C, N, NV> {
     /// NV chunks of the sums.
     #[inline(always)]
-    unsafe fn chunks<L: Lanes, const AHEAD: bool>(&self, chunk: usize) {
+    unsafe fn chunks<L: Lanes, const PREFETCH: bool>(&self, chunk: usize) {
         let step = &self.0;
         let &Vectors { kv_type, head_dim, .. } = step.vectors;
         let mut next = [step.vectors.values; TILE_BLOCKS];
-        if AHEAD {
+        if PREFETCH {
             let part = value_stride(kv_type, head_dim) / head_dim.div_ceil(LANES) * chunk;
             let blocks = step.from / BLOCK_TOKENS..step.to.div_ceil(BLOCK_TOKENS);
             for (block, next) in next.iter_mut().enumerate().take(blocks.end).skip(blocks.start) {
@@ -556,10 +556,10 @@ impl<C: Format, const N: usize, const NV: usize> Values<'_, C, N, NV> {
             }
         }
         let mut sums = step.load_sums::<L, N, NV>(chunk);
-        let values = step.desk.values.add(chunk * TILE * LANES);
+        let values = step.workspace.values.add(chunk * TILE * LANES);
         for t in step.from..step.to {
-            if AHEAD {
-                // This many chunks' share of the block: each of 16 tokens asks for one part of it.
+            if PREFETCH {
+                // This many chunks' share of the block: each of 16 tokens prefetches one part of it.
                 let part = NV * LANES * size_of::<u16>();
                 L::prefetch(next[t / BLOCK_TOKENS].wrapping_add(t % BLOCK_TOKENS * part));
             }

@@ -6,7 +6,7 @@
 use std::marker::PhantomData;
 
 use super::unpack::group;
-use super::{Columns, Format, Kind, TileArgs, Tiles, dot32, words_of};
+use super::{Columns, Format, Kind, TileArgs, Tiles, dot32, products_max_of};
 use crate::cpu::lanes::Lanes;
 use crate::cpu::matrix::{PANEL_ROWS, PanelKind};
 
@@ -49,7 +49,7 @@ impl<K: Kind> Format for Block256<K> {
             let groups = 256 / K::KIND.group();
             for group in 0..groups {
                 let first = group * K::KIND.group();
-                Self::ask::<L, NP>(args, b, first..first + K::KIND.group());
+                Self::prefetch_next::<L, NP>(args, b, first..first + K::KIND.group());
                 if Tiles::<Self, L, NP>::WORDS {
                     for (p, parts) in parts.iter_mut().enumerate() {
                         words::<Self, L, NC, EXPANDED>(args, p, b, group, parts, &mut mins[p]);
@@ -63,9 +63,9 @@ impl<K: Kind> Format for Block256<K> {
                 }
                 if K::KIND.zero() != 0 {
                     for c in 0..NC {
-                        let start = L::splat_i(start_of_group::<L>(K::KIND, x, c, b, group));
+                        let initial = L::splat_i(initial_of_group::<L>(K::KIND, x, c, b, group));
                         for p in 0..NP {
-                            dots[p][c] = start;
+                            dots[p][c] = initial;
                         }
                     }
                 }
@@ -115,12 +115,12 @@ unsafe fn words<F: Format, L: Lanes, const NC: usize, const EXPANDED: bool>(
     let scale = group_scale::<L>(F::KIND, scales, group);
     let a = x.codes.add(256 * block + first);
     if F::KIND.group() == 32 {
-        L::words::<NC, 8>(words_of(F::KIND), codes, scale, (a, x.codes_stride), None, parts);
+        L::words::<NC, 8>(products_max_of(F::KIND), codes, scale, (a, x.codes_stride), None, parts);
         return;
     }
     let at = x.offsets.add(16 * block + group);
-    let start = (F::KIND.zero() != 0).then_some((F::KIND.zero(), at, x.offsets_stride));
-    L::words::<NC, 4>(words_of(F::KIND), codes, scale, (a, x.codes_stride), start, parts);
+    let zero_point = (F::KIND.zero() != 0).then_some((F::KIND.zero(), at, x.offsets_stride));
+    L::words::<NC, 4>(products_max_of(F::KIND), codes, scale, (a, x.codes_stride), zero_point, parts);
     if F::KIND.has_min() {
         for (c, sum) in mins.iter_mut().enumerate() {
             let offset = x.offset_of_16::<L>(c, 16 * block + group);
@@ -150,11 +150,11 @@ unsafe fn sub_block<K: Kind, L: Lanes, const NC: usize, const EXPANDED: bool>(
         for (c, part) in parts.iter_mut().enumerate() {
             let a = x.codes.add(c * x.codes_stride + 256 * b + 32 * g);
             if Tiles::<Block256<K>, L, 1>::WORDS {
-                *part = L::word_dot::<8>(words_of(K::KIND), &w, scale, a, None, *part);
+                *part = L::word_dot::<8>(products_max_of(K::KIND), &w, scale, a, None, *part);
                 continue;
             }
-            let start = L::splat_i(start_of_group::<L>(K::KIND, x, c, b, g));
-            let dot = dot32::<L>(K::KIND, start, &w, a);
+            let initial = L::splat_i(initial_of_group::<L>(K::KIND, x, c, b, g));
+            let dot = dot32::<L>(K::KIND, initial, &w, a);
             *part = L::mul_add(dot, scale, *part);
         }
         return;
@@ -167,11 +167,11 @@ unsafe fn sub_block<K: Kind, L: Lanes, const NC: usize, const EXPANDED: bool>(
             let a = x.codes.add(c * x.codes_stride + 256 * b + 16 * group);
             if Tiles::<Block256<K>, L, 1>::WORDS {
                 let sums = x.offsets.add(c * x.offsets_stride + 16 * b + group).read();
-                let start = (K::KIND.zero() != 0).then_some((K::KIND.zero(), sums));
-                parts[c] = L::word_dot::<4>(words_of(K::KIND), w_half, scale, a, start, parts[c]);
+                let zero_point = (K::KIND.zero() != 0).then_some((K::KIND.zero(), sums));
+                parts[c] = L::word_dot::<4>(products_max_of(K::KIND), w_half, scale, a, zero_point, parts[c]);
             } else {
-                let start = L::splat_i(start_of_group::<L>(K::KIND, x, c, b, group));
-                let dot = L::dot16::<6>(start, &w, 4 * half, a);
+                let initial = L::splat_i(initial_of_group::<L>(K::KIND, x, c, b, group));
+                let dot = L::dot16::<6>(initial, &w, 4 * half, a);
                 parts[c] = L::mul_add(dot, scale, parts[c]);
             }
             if K::KIND.has_min() {
@@ -184,7 +184,7 @@ unsafe fn sub_block<K: Kind, L: Lanes, const NC: usize, const EXPANDED: bool>(
 
 /// What the dot product of a group of a block of 256 begins with, so that codes count from their zero.
 #[inline(always)]
-unsafe fn start_of_group<L: Lanes>(
+unsafe fn initial_of_group<L: Lanes>(
     kind: PanelKind,
     x: &Columns,
     column: usize,

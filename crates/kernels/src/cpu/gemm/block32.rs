@@ -6,7 +6,7 @@
 use std::marker::PhantomData;
 
 use super::unpack::group;
-use super::{Format, Kind, TileArgs, Tiles, dot32, words_of};
+use super::{Format, Kind, TileArgs, Tiles, dot32, products_max_of};
 use crate::cpu::lanes::Lanes;
 use crate::cpu::matrix::PanelKind;
 
@@ -39,7 +39,7 @@ impl<K: Kind> Format for Block32<K> {
                 for (c, sum) in sums.iter_mut().enumerate() {
                     let offset = x.offsets.add(c * x.offsets_stride + b).read();
                     let a = x.codes.add(c * x.codes_stride + 32 * b);
-                    let dot = dot32::<L>(K::KIND, L::splat_i(start_of_32(K::KIND, offset)), &w, a);
+                    let dot = dot32::<L>(K::KIND, L::splat_i(initial_of_32(K::KIND, offset)), &w, a);
                     let factor = x.scales.add(c * x.scales_stride + b).read();
                     add_of_32::<L>(K::KIND, dot, d, scales, offset, factor, sum);
                 }
@@ -54,13 +54,13 @@ impl<K: Kind> Format for Block32<K> {
     ) {
         let x = &args.columns;
         for b in args.block_first..args.block_end {
-            Self::ask::<L, NP>(args, b, 0..32);
+            Self::prefetch_next::<L, NP>(args, b, 0..32);
             let mut codes = [args.codes; NP];
             for (p, codes) in codes.iter_mut().enumerate() {
                 *codes = Self::bytes::<EXPANDED>(args, p, b, 0);
             }
             let a = x.codes.add(32 * b);
-            if Tiles::<Self, L, NP>::WORDS && words_of(K::KIND) == 0 {
+            if Tiles::<Self, L, NP>::WORDS && products_max_of(K::KIND) == 0 {
                 for (p, (&codes, sums)) in codes.iter().zip(sums.iter_mut()).enumerate() {
                     let scales = args.scales.add(p * args.scales_stride + b * Self::SCALE_STRIDE);
                     let (d, factors) = (scale_of_32::<L>(K::KIND, scales), x.scales.add(b));
@@ -72,13 +72,13 @@ impl<K: Kind> Format for Block32<K> {
             for c in 0..NC {
                 let offset = x.offsets.add(c * x.offsets_stride + b).read();
                 for dots in &mut dots {
-                    dots[c] = L::splat_i(start_of_32(K::KIND, offset));
+                    dots[c] = L::splat_i(initial_of_32(K::KIND, offset));
                 }
             }
             if Tiles::<Self, L, NP>::WORDS {
                 for (&codes, dots) in codes.iter().zip(&mut dots) {
-                    let (fit, a) = (words_of(K::KIND), (a, x.codes_stride));
-                    L::words::<NC, 8>(fit, codes, L::splat_i(1), a, None, dots);
+                    let (products_max, a) = (products_max_of(K::KIND), (a, x.codes_stride));
+                    L::words::<NC, 8>(products_max, codes, L::splat_i(1), a, None, dots);
                 }
             } else {
                 L::dots::<NP, NC, 8>(&codes, a, x.codes_stride, &mut dots);
@@ -98,7 +98,7 @@ impl<K: Kind> Format for Block32<K> {
 
 /// What the dot product of a block of 32 begins with, so that codes count from their zero.
 #[inline(always)]
-fn start_of_32(kind: PanelKind, offset: i32) -> i32 {
+fn initial_of_32(kind: PanelKind, offset: i32) -> i32 {
     match kind.zero() {
         128 => offset,
         zero => (offset >> 7) * zero,

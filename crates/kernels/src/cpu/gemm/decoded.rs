@@ -20,7 +20,7 @@ impl Format for Decoded {
     const CODE_STRIDE: usize = 256 * PANEL_ROWS;
     const SCALE_STRIDE: usize = 16 * PANEL_ROWS * 4;
 
-    /// Never asked for: decoding takes longer than any tile.
+    /// Never prefetched for: decoding takes longer than any tile.
     #[inline(always)]
     unsafe fn joint<L: Lanes, const NP: usize, const NC: usize, const EXPANDED: bool>(
         args: &TileArgs,

@@ -13,7 +13,7 @@ use crate::cpu::matrix::PanelKind;
 /// for each input.
 #[inline(always)]
 #[expect(clippy::pointers_in_nomem_asm_block, reason = "nothing is read through it here")]
-fn apart<T>(address: *const T) -> *const T {
+fn opaque<T>(address: *const T) -> *const T {
     let mut address = address;
     // SAFETY: nothing is executed.
     unsafe { asm!("/* {0} */", inout(reg) address, options(pure, nomem, nostack, preserves_flags)) };
@@ -46,7 +46,7 @@ macro_rules! float_format {
                 let stride = args.columns.floats_stride;
                 let mut x = [args.columns.floats.wrapping_add(args.block_first); 4];
                 for (i, x) in x.iter_mut().enumerate() {
-                    *x = apart(x.wrapping_add(3 * i * stride));
+                    *x = opaque(x.wrapping_add(3 * i * stride));
                 }
                 let mut codes = args.codes.add(args.block_first * $bytes);
                 let mut left = args.block_end - args.block_first;

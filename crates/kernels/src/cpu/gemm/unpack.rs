@@ -75,7 +75,7 @@ pub(super) unsafe fn group<F: Format, L: Lanes, const EXPANDED: bool>(
 }
 
 /// Asks for what lies some way ahead of sub-block `group` of the block at `codes`, as many bytes. Weights that are
-/// streamed once come from memory, and the processor on its own does not ask for enough of them at a time.
+/// streamed once come from memory, and the processor on its own does not prefetch enough of them at a time.
 #[inline(always)]
 unsafe fn ahead_of<F: Format, L: Lanes>(codes: *const u8, group: usize) {
     let bytes = F::CODE_STRIDE / (F::KIND.block() / 32);

@@ -336,24 +336,26 @@ impl<const VNNI: bool> Lanes for Avx2<VNNI> {
     }
     #[inline(always)]
     unsafe fn words<const NC: usize, const N: usize>(
-        fit: usize,
+        products_max: usize,
         codes: *const u8,
         scale: Self::I,
         (a, stride): (*const i8, usize),
-        start: Option<(i32, *const i32, usize)>,
+        zero_point: Option<(i32, *const i32, usize)>,
         parts: &mut [Self::I; NC],
     ) {
-        debug_assert!(N.is_multiple_of(4) && fit >= 4 && (start.is_none() || fit >= N));
+        debug_assert!(
+            N.is_multiple_of(4) && products_max >= 4 && (zero_point.is_none() || products_max >= N)
+        );
         let scale = in_both_words(scale);
         let mut words = [[_mm256_setzero_si256(); 2]; NC];
-        if let Some((zero, sums, stride)) = start {
+        if let Some((zero, sums, stride)) = zero_point {
             // Sums wrap around on the way, but where they end fits.
             for (c, words) in words.iter_mut().enumerate() {
                 *words = [words_from(zero, sums.add(c * stride).read()); 2];
             }
         }
         for first in (0..N).step_by(4) {
-            let fresh = if first == 0 { start.is_none() } else { fit < N };
+            let fresh = if first == 0 { zero_point.is_none() } else { products_max < N };
             if first > 0 && fresh {
                 words = [[_mm256_setzero_si256(); 2]; NC];
             }
@@ -376,7 +378,7 @@ impl<const VNNI: bool> Lanes for Avx2<VNNI> {
                     }
                 }
             }
-            if first + 4 < N && fit >= N {
+            if first + 4 < N && products_max >= N {
                 continue;
             }
             for (part, words) in parts.iter_mut().zip(&words) {
@@ -388,24 +390,25 @@ impl<const VNNI: bool> Lanes for Avx2<VNNI> {
     }
     #[inline(always)]
     unsafe fn word_dot<const N: usize>(
-        fit: usize,
+        products_max: usize,
         w: &[Self::W; N],
         scale: Self::I,
         a: *const i8,
-        start: Option<(i32, i32)>,
+        zero_point: Option<(i32, i32)>,
         part: Self::I,
     ) -> Self::I {
         let scale = in_both_words(scale);
         let mut part = part;
         for half in 0..2 {
-            let mut words = match start {
+            let mut words = match zero_point {
                 Some((zero, sums)) => words_from(zero, sums),
                 None => _mm256_setzero_si256(),
             };
             for (j, w) in w.iter().enumerate() {
                 let product = _mm256_maddubs_epi16(w[half], quad(a.add(4 * j)));
-                words = if j % fit == 0 && j > 0 { product } else { _mm256_add_epi16(words, product) };
-                if j % fit == fit - 1 || j == N - 1 {
+                words =
+                    if j % products_max == 0 && j > 0 { product } else { _mm256_add_epi16(words, product) };
+                if j % products_max == products_max - 1 || j == N - 1 {
                     part[half] = _mm256_add_epi32(part[half], _mm256_madd_epi16(words, scale[half]));
                 }
             }

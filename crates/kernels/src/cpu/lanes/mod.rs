@@ -56,7 +56,7 @@ pub(super) trait Lanes: Copy + 'static {
     /// then prepared with the activations, by `word_sums`.
     const WORDS: bool = false;
 
-    /// Bytes ahead of the weights in use that the next ones are asked for when they are streamed.
+    /// Bytes ahead of the weights in use that the next ones are prefetched when they are streamed.
     const AHEAD: usize = 2048;
 
     /// Runs a kernel with the instruction set's features on. Never inlined, so that a kernel which calls for another
@@ -176,31 +176,31 @@ pub(super) trait Lanes: Copy + 'static {
     unsafe fn dot16<const BITS: u32>(init: Self::I, w: &[Self::W; 8], first: usize, a: *const i8) -> Self::I;
     /// Adds `scale * Σ (w - zero) · a` over 4 N inputs to the parts of NC columns: N vectors of codes lie at `codes`, a
     /// column's activations at `a` and strides from there; up to `fit`, at least 4, products of two codes and two bytes fit an i16.
-    /// `start`: the zero, if there is one and N products fit, and where the columns' `word_sums` are. Exact.
+    /// `zero_point`: the zero, if there is one and N products fit, and where the columns' `word_sums` are. Exact.
     #[inline(always)]
     unsafe fn words<const NC: usize, const N: usize>(
-        fit: usize,
+        products_max: usize,
         codes: *const u8,
         scale: Self::I,
         (a, stride): (*const i8, usize),
-        start: Option<(i32, *const i32, usize)>,
+        zero_point: Option<(i32, *const i32, usize)>,
         parts: &mut [Self::I; NC],
     ) {
-        let _ = (fit, codes, scale, a, stride, start, parts);
+        let _ = (products_max, codes, scale, a, stride, zero_point, parts);
         unreachable!("this instruction set adds to 32 bits at once");
     }
-    /// As `words` for one column, its part given and returned, of codes `w`; its `start` is the zero and the column's
+    /// As `words` for one column, its part given and returned, of codes `w`; its `zero_point` is the zero and the column's
     /// `word_sums`.
     #[inline(always)]
     unsafe fn word_dot<const N: usize>(
-        fit: usize,
+        products_max: usize,
         w: &[Self::W; N],
         scale: Self::I,
         a: *const i8,
-        start: Option<(i32, i32)>,
+        zero_point: Option<(i32, i32)>,
         part: Self::I,
     ) -> Self::I {
-        let _ = (fit, w, scale, a, start, part);
+        let _ = (products_max, w, scale, a, zero_point, part);
         unreachable!("this instruction set adds to 32 bits at once");
     }
     /// Adds `Σ (w - 128) · a` over 32 inputs, times `d` and the column's factor, to the sums of NC columns, for codes of 8

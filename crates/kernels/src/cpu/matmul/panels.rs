@@ -1,6 +1,7 @@
 //! Sums of whole panels: which tiles cover them.
 
 use std::marker::PhantomData;
+use std::ops::Range;
 
 use super::{EXPAND_INPUTS, FLOAT_INPUTS, PanelScratch, STORED_RUN, WIDE_COLUMNS_MIN};
 use crate::DType;
@@ -15,10 +16,10 @@ use crate::cpu::matrix::{PANEL_ROWS, PanelKind, STREAM_PANELS, Segment};
 use crate::cpu::stored;
 use crate::cpu::tier::Tier;
 
-/// Columns of floats up to which tiles ask for the weights of the next ones: with more, these are the smaller part of the time.
-const ASK_COLUMNS_MAX: usize = 24;
+/// Columns of floats up to which tiles prefetch the weights of the next ones: with more, these are the smaller part of the time.
+const PREFETCH_COLUMNS_MAX: usize = 24;
 
-/// Sums of `count` whole panels for `columns` columns at element `at` of the scratch sums, `(count, columns, 16)`.
+/// Sums of whole panels for `column_count` columns at element `at` of the scratch sums, `(panels, columns, 16)`.
 ///
 /// # Safety
 /// The panels are in the segment; the columns are there and prepared for its kind; the sums fit the scratch;
@@ -26,23 +27,23 @@ const ASK_COLUMNS_MAX: usize = 24;
 pub(super) unsafe fn panel_sums(
     tier: Tier,
     segment: &Segment,
-    panel_first: usize,
-    count: usize,
+    panels: Range<usize>,
     columns: Columns,
     column_count: usize,
     scratch: &mut PanelScratch,
     at: usize,
 ) {
-    debug_assert!(panel_first + count <= segment.panels());
+    debug_assert!(panels.end <= segment.panels());
     let mut done = 0;
-    while done < count {
-        let (even, stride) = segment.even_panels(panel_first + done, count - done);
+    while done < panels.len() {
+        let first = panels.start + done;
+        let (even, stride) = segment.even_panels(first, panels.end - first);
         let sums = &mut scratch.sums[at + done * column_count * PANEL_ROWS..];
         let job = PanelJob {
-            panel: segment.panel(panel_first + done).as_ptr(),
+            panel: segment.panel(first).as_ptr(),
             panel_stride: stride,
             panels: even,
-            after: segment.after(panel_first + done + even),
+            after: segment.after(first + even),
             blocks: segment.blocks(),
             finite: segment.finite,
             columns,
@@ -246,13 +247,13 @@ unsafe fn runs<F: Format, L: Lanes, const NP: usize>(args: TileArgs, job: &Panel
         unsafe {
             if end == job.blocks {
                 for p in panel..panel + NP {
-                    job.columns.ask::<L>(p, 0, job.column_count);
+                    job.columns.prefetch_out::<L>(p, 0, job.column_count);
                 }
             }
             if Tiles::<F, L, NP>::TOGETHER {
                 // In a stream, a panel follows a panel: past the last block lies the next one's first.
                 args.next = args.codes.wrapping_add(end * F::CODE_STRIDE);
-            } else if Tiles::<F, L, NP>::FLOATS_ASK && job.column_count <= ASK_COLUMNS_MAX {
+            } else if Tiles::<F, L, NP>::PREFETCH_FLOATS && job.column_count <= PREFETCH_COLUMNS_MAX {
                 args.next = if end < job.blocks {
                     args.codes.wrapping_add(end * F::CODE_STRIDE)
                 } else if panel + NP < job.panels {
@@ -294,8 +295,8 @@ unsafe fn floats<F: Format, L: Lanes, const NP: usize>(args: TileArgs, columns: 
         unsafe {
             let mut args = args.from(done);
             let width = float_columns(left, Tiles::<F, L, NP>::TWELVE);
-            if Tiles::<F, L, NP>::FLOATS_ASK {
-                // Two tiles ask for half of what comes next each; a lone one for every other line.
+            if Tiles::<F, L, NP>::PREFETCH_FLOATS {
+                // Two tiles prefetch half of what comes next each; a lone one for every other line.
                 (args.next, args.next_step) = (next, if width == columns { 128 } else { 64 });
                 next = if done == 0 && !next.is_null() {
                     next.wrapping_add(bytes / 2)

@@ -59,6 +59,13 @@ pub(super) struct Item {
     pub(super) columns: usize,
 }
 
+impl Item {
+    /// Its rows of the matrix.
+    pub(super) fn rows(&self) -> Range<usize> {
+        self.row_first..self.row_first + self.rows
+    }
+}
+
 impl Plan {
     /// Parts of a plan where no model has more experts.
     const PARTS_MIN: usize = 4;

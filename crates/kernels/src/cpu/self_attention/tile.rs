@@ -12,7 +12,7 @@ use super::{GROUP_MAX, KEYS, LANES, SCORES, TERMS, Tiles, width};
 /// A thread's memory while it works at an item. In brackets the vectors' layouts; those of the matrix unit are said where
 /// it puts something there.
 #[derive(Clone, Copy)]
-pub(in crate::cpu) struct Desk {
+pub(in crate::cpu) struct Workspace {
     pub(in crate::cpu) keys: *mut f32, // (16-key block / NV, head_dim, NV, 16), times the scale
     pub(in crate::cpu) values: *mut f32, // (chunk / NV, KEYS, NV, 16)
     pub(in crate::cpu) queries: *mut f32, // (width, 16)
@@ -40,8 +40,8 @@ impl<L: Lanes> Tiles for Vectors<L> {
     const ROWS: usize = group_rows::<L>();
 
     #[inline(always)]
-    unsafe fn lay(lay: Lay) {
-        L::vectorize(lay);
+    unsafe fn pack(block: KvBlock) {
+        L::vectorize(block);
     }
 
     #[inline(always)]
@@ -51,8 +51,8 @@ impl<L: Lanes> Tiles for Vectors<L> {
 }
 
 /// Lays out keys and values `from..to` of a block of keys. Keys of a vector that are not there are zeros.
-pub(in crate::cpu) struct Lay {
-    pub(in crate::cpu) desk: Desk,
+pub(in crate::cpu) struct KvBlock {
+    pub(in crate::cpu) workspace: Workspace,
     /// The block's first key; values lie `value_offset` further.
     pub(in crate::cpu) keys: *const f32,
     pub(in crate::cpu) value_offset: usize,
@@ -69,7 +69,7 @@ pub(in crate::cpu) struct Lay {
     pub(in crate::cpu) there: usize,
 }
 
-impl Kernel for Lay {
+impl Kernel for KvBlock {
     type Out = ();
 
     #[inline(always)]
@@ -77,7 +77,7 @@ impl Kernel for Lay {
         let (nv, head_dim) = (const { vectors::<L>() }, self.head_dim);
         for block in self.from / LANES..self.to.div_ceil(LANES) {
             let from = self.keys.add(block * LANES * self.stride);
-            let to = self.desk.keys.add((block / nv * head_dim * nv + block % nv) * LANES);
+            let to = self.workspace.keys.add((block / nv * head_dim * nv + block % nv) * LANES);
             let rows = LANES.min(self.to - block * LANES);
             columns::<L>(from, self.stride, (rows, head_dim), self.scale, to, nv * LANES);
         }
@@ -88,7 +88,7 @@ impl Kernel for Lay {
                 let at = (chunk / nv * KEYS * nv + t * nv + chunk % nv) * LANES;
                 let count = LANES.min(head_dim.saturating_sub(chunk * LANES));
                 let value = if count == 0 { L::splat(0.0) } else { get::<L>(from.add(chunk * LANES), count) };
-                L::store(self.desk.values.add(at), value);
+                L::store(self.workspace.values.add(at), value);
             }
         }
     }
@@ -121,7 +121,7 @@ unsafe fn columns<L: Lanes>(
 
 /// Turns scores into weights under these maxima. (No closure: one would be a function without the instruction set.)
 #[inline(always)]
-unsafe fn weigh<L: Lanes>(scores: *mut f32, tops: L::F) -> L::F {
+unsafe fn softmax_weights<L: Lanes>(scores: *mut f32, tops: L::F) -> L::F {
     let weights = math::exp2_falling::<L>(L::sub(L::load(scores), tops));
     L::store(scores, weights);
     weights
@@ -129,11 +129,11 @@ unsafe fn weigh<L: Lanes>(scores: *mut f32, tops: L::F) -> L::F {
 
 /// What is added to a score beside the dot product.
 #[derive(Clone, Copy)]
-pub(in crate::cpu) enum Added {
-    Nothing,
-    /// The desk's `distances`.
+pub(in crate::cpu) enum ScoreBias {
+    None,
+    /// The workspace's `distances`.
     Distances,
-    /// Products with the desk's terms, each if it is there.
+    /// Products with the workspace's terms, each if it is there.
     Terms {
         keys: bool,
         queries: bool,
@@ -143,8 +143,8 @@ pub(in crate::cpu) enum Added {
 /// Up to [`GROUP_MAX`] queries that meet a block of keys together.
 #[derive(Clone, Copy)]
 pub(in crate::cpu) struct Group {
-    pub(in crate::cpu) desk: Desk,
-    pub(in crate::cpu) added: Added,
+    pub(in crate::cpu) workspace: Workspace,
+    pub(in crate::cpu) bias: ScoreBias,
     /// The first of them, rows to the next, and how many.
     pub(in crate::cpu) query: *const f32,
     pub(in crate::cpu) stride: usize,
@@ -158,15 +158,15 @@ pub(in crate::cpu) struct Group {
     /// Rows from the first query on that may be read.
     pub(in crate::cpu) readable: usize,
     pub(in crate::cpu) head_dim: usize,
-    /// The first one's state among the desk's.
+    /// The first one's state among the workspace's.
     pub(in crate::cpu) state: usize,
     /// Keys of the block that any of them sees, first and end.
     pub(in crate::cpu) from: usize,
     pub(in crate::cpu) to: usize,
     /// Those that the first one sees.
-    pub(in crate::cpu) seen: Seen,
+    pub(in crate::cpu) visible: VisibleKeys,
     /// Where the first query finds what is added to the score of the block's first key; one less for each further.
-    pub(in crate::cpu) added_at: usize,
+    pub(in crate::cpu) bias_at: usize,
     /// Whether this is the first block of keys they see, and whether it is the last.
     pub(in crate::cpu) first: bool,
     pub(in crate::cpu) last: bool,
@@ -177,12 +177,12 @@ pub(in crate::cpu) struct Group {
 /// Keys of a block that the first query of a group sees, from the block's first one on, but for the sequence's ends; each
 /// further query's lie one key on. May lie outside the block.
 #[derive(Clone, Copy)]
-pub(in crate::cpu) struct Seen {
+pub(in crate::cpu) struct VisibleKeys {
     pub(in crate::cpu) from: isize,
     pub(in crate::cpu) to: isize,
 }
 
-impl Seen {
+impl VisibleKeys {
     /// Keys that query `q` of the group sees, within a range.
     #[inline(always)]
     pub(in crate::cpu) fn of(&self, q: usize, from: usize, to: usize) -> (usize, usize) {
@@ -199,7 +199,7 @@ impl Kernel for Group {
         // The queries as columns: a tile reads one number of each.
         let quick = const { vectors::<L>() == 2 } && self.readable >= LANES;
         let rows = if quick { LANES } else { self.count };
-        columns::<L>(self.query, self.stride, (rows, self.head_dim), 1.0, self.desk.queries, LANES);
+        columns::<L>(self.query, self.stride, (rows, self.head_dim), 1.0, self.workspace.queries, LANES);
         // What a larger tile computes for queries that are not there is not looked at.
         if const { vectors::<L>() == 2 } {
             match self.count {
@@ -235,20 +235,20 @@ impl<const N: usize, const NV: usize> Kernel for Tile<N, NV> {
                 self.dots::<L, NV>(block);
             }
         }
-        if let Added::Terms { keys, queries } = group.added {
+        if let ScoreBias::Terms { keys, queries } = group.bias {
             let mut block = first;
             while block < end {
-                // Past the last block it reads what the desk holds there, and nobody looks at the result.
+                // Past the last block it reads what the workspace holds there, and nobody looks at the result.
                 self.terms::<L, 2>(block, keys, queries);
                 block += 2;
             }
         }
-        let mut fades = [0.0; N];
-        for (q, fade) in fades.iter_mut().enumerate().take(group.count) {
-            *fade = self.weights::<L>(q);
+        let mut rescales = [0.0; N];
+        for (q, rescale) in rescales.iter_mut().enumerate().take(group.count) {
+            *rescale = self.weights::<L>(q);
         }
         for chunk in (0..group.head_dim.div_ceil(LANES)).step_by(NV) {
-            self.values::<L>(chunk, &fades);
+            self.values::<L>(chunk, &rescales);
         }
         if group.last {
             self.finish::<L>();
@@ -260,8 +260,8 @@ impl<const N: usize, const NV: usize> Tile<N, NV> {
     /// Dot products with the first K of NV blocks of keys.
     #[inline(always)]
     unsafe fn dots<L: Lanes, const K: usize>(&self, block: usize) {
-        let Group { desk, head_dim, .. } = self.0;
-        let keys = desk.keys.add(block * head_dim * LANES);
+        let Group { workspace, head_dim, .. } = self.0;
+        let keys = workspace.keys.add(block * head_dim * LANES);
         let mut dots = [[L::splat(0.0); K]; N];
         for d in 0..head_dim {
             let mut key = [L::splat(0.0); K];
@@ -269,7 +269,7 @@ impl<const N: usize, const NV: usize> Tile<N, NV> {
                 *key = L::load(keys.add((d * NV + k) * LANES));
             }
             for (q, dots) in dots.iter_mut().enumerate() {
-                let query = L::splat(desk.queries.add(d * LANES + q).read());
+                let query = L::splat(workspace.queries.add(d * LANES + q).read());
                 for (dot, &key) in dots.iter_mut().zip(&key) {
                     *dot = L::fma(key, query, *dot);
                 }
@@ -277,7 +277,7 @@ impl<const N: usize, const NV: usize> Tile<N, NV> {
         }
         for (q, dots) in dots.iter().enumerate() {
             for (k, &dot) in dots.iter().enumerate() {
-                L::store(desk.scores.add(q * SCORES + (block + k) * LANES), dot);
+                L::store(workspace.scores.add(q * SCORES + (block + k) * LANES), dot);
             }
         }
     }
@@ -285,19 +285,19 @@ impl<const N: usize, const NV: usize> Tile<N, NV> {
     /// Adds what content and position give together, to K blocks of keys.
     #[inline(always)]
     unsafe fn terms<L: Lanes, const K: usize>(&self, block: usize, with_keys: bool, with_queries: bool) {
-        let Group { desk, head_dim, count, added_at, .. } = self.0;
+        let Group { workspace, head_dim, count, bias_at, .. } = self.0;
         for q in 0..count {
-            let scores = desk.scores.add(q * SCORES + block * LANES);
-            let at = added_at - q + block * LANES;
+            let scores = workspace.scores.add(q * SCORES + block * LANES);
+            let at = bias_at - q + block * LANES;
             let mut sums = [L::splat(0.0); K];
             for (k, sum) in sums.iter_mut().enumerate() {
                 *sum = L::load(scores.add(k * LANES));
             }
             for d in 0..head_dim {
                 if with_keys {
-                    let query = L::splat(desk.queries.add(d * LANES + q).read());
+                    let query = L::splat(workspace.queries.add(d * LANES + q).read());
                     for (k, sum) in sums.iter_mut().enumerate() {
-                        let term = L::load(desk.key_terms.add(d * TERMS + at + k * LANES));
+                        let term = L::load(workspace.key_terms.add(d * TERMS + at + k * LANES));
                         *sum = L::fma(term, query, *sum);
                     }
                 }
@@ -305,8 +305,8 @@ impl<const N: usize, const NV: usize> Tile<N, NV> {
                     for (k, sum) in sums.iter_mut().enumerate() {
                         let block = block + k;
                         let key = (block / NV * head_dim * NV + d * NV + block % NV) * LANES;
-                        let term = L::load(desk.query_terms.add(d * TERMS + at + k * LANES));
-                        *sum = L::fma(term, L::load(desk.keys.add(key)), *sum);
+                        let term = L::load(workspace.query_terms.add(d * TERMS + at + k * LANES));
+                        *sum = L::fma(term, L::load(workspace.keys.add(key)), *sum);
                     }
                 }
             }
@@ -322,8 +322,8 @@ impl<const N: usize, const NV: usize> Tile<N, NV> {
     unsafe fn weights<L: Lanes>(&self, q: usize) -> f32 {
         let group = &self.0;
         let (first, end) = (group.from / LANES * LANES, group.to.div_ceil(LANES) * LANES);
-        let (from, to) = group.seen.of(q, group.from, group.to);
-        let row = group.desk.scores.add(q * SCORES);
+        let (from, to) = group.visible.of(q, group.from, group.to);
+        let row = group.workspace.scores.add(q * SCORES);
         let state = self.state(q);
         if group.first {
             std::ptr::write_bytes(state, 0, LANES + width(group.head_dim));
@@ -333,15 +333,15 @@ impl<const N: usize, const NV: usize> Tile<N, NV> {
             std::slice::from_raw_parts_mut(row, end)[first..].fill(0.0);
             return 1.0;
         }
-        if let Added::Distances = group.added {
-            let added = group.desk.distances.add(group.added_at - q);
+        if let ScoreBias::Distances = group.bias {
+            let bias = group.workspace.distances.add(group.bias_at - q);
             for at in (first..end).step_by(LANES) {
-                L::store(row.add(at), L::add(L::load(row.add(at)), L::load(added.add(at))));
+                L::store(row.add(at), L::add(L::load(row.add(at)), L::load(bias.add(at))));
             }
         }
-        let seen = std::slice::from_raw_parts_mut(row, end);
-        seen[first..from].fill(f32::NEG_INFINITY);
-        seen[to..].fill(f32::NEG_INFINITY);
+        let visible = std::slice::from_raw_parts_mut(row, end);
+        visible[first..from].fill(f32::NEG_INFINITY);
+        visible[to..].fill(f32::NEG_INFINITY);
         let mut tops = [L::splat(f32::NEG_INFINITY); 2];
         let mut at = first;
         while at + 2 * LANES <= end {
@@ -359,26 +359,26 @@ impl<const N: usize, const NV: usize> Tile<N, NV> {
         let mut sums = [L::splat(0.0); 2];
         at = first;
         while at + 2 * LANES <= end {
-            sums[0] = L::add(sums[0], weigh::<L>(row.add(at), tops));
-            sums[1] = L::add(sums[1], weigh::<L>(row.add(at + LANES), tops));
+            sums[0] = L::add(sums[0], softmax_weights::<L>(row.add(at), tops));
+            sums[1] = L::add(sums[1], softmax_weights::<L>(row.add(at + LANES), tops));
             at += 2 * LANES;
         }
         if at < end {
-            sums[0] = L::add(sums[0], weigh::<L>(row.add(at), tops));
+            sums[0] = L::add(sums[0], softmax_weights::<L>(row.add(at), tops));
         }
-        let seen = std::slice::from_raw_parts_mut(row, end);
-        seen[group.from..from].fill(0.0);
-        seen[to..].fill(0.0);
-        let fade = L::top(math::exp2_falling::<L>(L::splat(before - top)));
-        let total = state.add(1).read() * fade;
+        let visible = std::slice::from_raw_parts_mut(row, end);
+        visible[group.from..from].fill(0.0);
+        visible[to..].fill(0.0);
+        let rescale = L::top(math::exp2_falling::<L>(L::splat(before - top)));
+        let total = state.add(1).read() * rescale;
         state.write(top);
         state.add(1).write(total + L::sum(L::add(sums[0], sums[1])));
-        fade
+        rescale
     }
 
-    /// `sums = sums * fade + weights · values` of NV chunks of columns.
+    /// `sums = sums * rescale + weights · values` of NV chunks of columns.
     #[inline(always)]
-    unsafe fn values<L: Lanes>(&self, chunk: usize, fades: &[f32; N]) {
+    unsafe fn values<L: Lanes>(&self, chunk: usize, rescales: &[f32; N]) {
         let group = &self.0;
         let mut sums = [[L::splat(0.0); NV]; N];
         let states = self.state(0).add((1 + chunk) * LANES);
@@ -386,17 +386,17 @@ impl<const N: usize, const NV: usize> Tile<N, NV> {
         for (q, sums) in sums.iter_mut().enumerate() {
             for (v, sum) in sums.iter_mut().enumerate() {
                 let before = L::load(states.add(q * state_width + v * LANES));
-                *sum = L::mul(before, L::splat(fades[q]));
+                *sum = L::mul(before, L::splat(rescales[q]));
             }
         }
-        let values = group.desk.values.add(chunk * KEYS * LANES);
+        let values = group.workspace.values.add(chunk * KEYS * LANES);
         for t in group.from..group.to {
             let mut value = [L::splat(0.0); NV];
             for (v, value) in value.iter_mut().enumerate() {
                 *value = L::load(values.add((t * NV + v) * LANES));
             }
             for (q, sums) in sums.iter_mut().enumerate() {
-                let weight = L::splat(group.desk.scores.add(q * SCORES + t).read());
+                let weight = L::splat(group.workspace.scores.add(q * SCORES + t).read());
                 for (sum, &value) in sums.iter_mut().zip(&value) {
                     *sum = L::fma(value, weight, *sum);
                 }
@@ -429,6 +429,6 @@ impl<const N: usize, const NV: usize> Tile<N, NV> {
     #[inline(always)]
     unsafe fn state(&self, q: usize) -> *mut f32 {
         let group = &self.0;
-        group.desk.states.add((group.state + q) * (LANES + width(group.head_dim)))
+        group.workspace.states.add((group.state + q) * (LANES + width(group.head_dim)))
     }
 }

@@ -12,6 +12,7 @@ pub(in super::super) enum Fault {
     ScaleTwoPercentOff,
     LastGroupDropped,
     LastOutputsSkipped,
+    LastOutputNan,
     MinsIgnored,
     PartsSwapped,
     BiasIgnored,
