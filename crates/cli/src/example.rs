@@ -25,7 +25,8 @@ pub(crate) fn example(status: &ModelStatus) -> Option<(&'static str, Value)> {
         | Capability::Vision
         | Capability::Audio
         | Capability::Image
-        | Capability::EmbedSparse => None,
+        | Capability::EmbedSparse
+        | Capability::Tools => None,
     };
     let first = [
         Capability::Chat,

@@ -244,5 +244,6 @@ fn capability(capability: Capability) -> Option<&'static str> {
         Capability::Image => Some("image"),
         Capability::Classify => Some("classify"),
         Capability::EmbedSparse => Some("embed_sparse"),
+        Capability::Tools => Some("tools"),
     }
 }

@@ -104,5 +104,6 @@ fn word(capability: Capability) -> &'static str {
         Capability::Image => "make images",
         Capability::Classify => "classify",
         Capability::EmbedSparse => "embed sparsely",
+        Capability::Tools => "call tools",
     }
 }

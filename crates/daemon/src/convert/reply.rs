@@ -61,6 +61,7 @@ pub(crate) fn event(event: JobEvent, context: &EventContext) -> v1::InferEvent {
             reasoning,
             token_ids: tokens,
             logprobs: logprobs.into_iter().map(|logprob| token_logprob(logprob, &context.text)).collect(),
+            ..Default::default()
         }),
         // A completion that failed ends by its job's end; nothing is computed of one but text.
         EventKind::Failed | EventKind::Computed(_) => {

@@ -28,7 +28,7 @@ const ONLY_OF_TEXT: &str =
 
 /// What a load is asked to be. Zero and empty are unset.
 pub(crate) fn load(wire: v1::LoadRequest) -> LoadRequest {
-    let v1::LoadRequest { model, alias, context_tokens_max, kv_bytes } = wire;
+    let v1::LoadRequest { model, alias, context_tokens_max, kv_bytes, .. } = wire;
     LoadRequest {
         source: model,
         alias: (!alias.is_empty()).then_some(alias),
@@ -44,6 +44,9 @@ pub(crate) fn infer(wire: v1::InferRequest) -> Result<GenerationRequest, Error> 
     use v1::infer_request::Prompt;
     if !wire.suffix.is_empty() {
         return Err(Error::field("suffix", "fill-in-the-middle is not in this build; leave it empty"));
+    }
+    if wire.tool_use.is_some() {
+        return Err(Error::field("tool_use", "calls are not in this build; leave it unset"));
     }
     let choices = wire.choices.max(1);
     if choices > CHOICES_MAX {

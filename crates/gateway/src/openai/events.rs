@@ -12,6 +12,7 @@ const LOGPROB_MIN: f32 = -9999.0;
 pub(crate) fn finish_reason(reason: FinishReason) -> &'static str {
     match reason {
         FinishReason::Length => "length",
+        FinishReason::ToolCalls => "tool_calls",
         // `Generation` lets the other two through no more than the contract does.
         FinishReason::Stop | FinishReason::Unspecified | FinishReason::Error => "stop",
     }

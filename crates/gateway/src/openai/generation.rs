@@ -158,7 +158,7 @@ impl Generation {
                     FinishReason::Unspecified => {
                         return Err(ApiError::internal("the engine finished a choice without a reason"));
                     }
-                    FinishReason::Stop | FinishReason::Length => {}
+                    FinishReason::Stop | FinishReason::Length | FinishReason::ToolCalls => {}
                 }
                 self.finished[index as usize] = true;
                 self.used.finished(prompt, index, &finished);

@@ -81,9 +81,7 @@ async fn every_chat_field_arrives() {
         logprobs: true,
         request_id: request.request_id.clone(),
         priority: -7,
-        echo: false,
-        suffix: String::new(),
-        parse_special: None,
+        ..Default::default()
     };
     assert_eq!(request, expected);
 }
