@@ -1,0 +1,153 @@
+//! GBNF, llama.cpp's notation for grammars, put into Lark. Rules that do not lead back to themselves become terminals, so that they
+//! are matched as expressions are, without a choice made too early; those that do stay rules. Between rules, a terminal takes as
+//! much of a text as it can: every answer is one that the grammar allows, but not all of those can be given. One pass over the source, and
+//! errors with line and column.
+
+mod parser;
+
+use std::fmt::Write as _;
+
+use crate::grammar::CompileError;
+
+/// What a rule says.
+#[derive(Debug)]
+enum Expr {
+    Literal(String),
+    /// Ranges of characters, both ends included.
+    Class {
+        negated: bool,
+        ranges: Vec<(char, char)>,
+    },
+    /// A rule, by number.
+    Rule(usize),
+    /// A control token, as Lark spells it.
+    Control(String),
+    Sequence(Vec<Expr>),
+    Alternatives(Vec<Expr>),
+    /// So many times, without an end where there is no most.
+    Repeat(Box<Expr>, u32, Option<u32>),
+}
+
+/// Rules by number, of which the first that is named `root` is where answers begin.
+#[derive(Debug)]
+struct Rules {
+    rules: Vec<Expr>,
+    root: usize,
+}
+
+/// The same grammar in Lark.
+pub(crate) fn to_lark(source: &str) -> Result<String, CompileError> {
+    let rules = parser::parse(source)?;
+    let terminal = terminals(&rules.rules);
+    let mut lark = String::with_capacity(2 * source.len());
+    let name = |rule: usize| if terminal[rule] { format!("T{rule}") } else { format!("r{rule}") };
+    lark.push_str("start: ");
+    lark.push_str(&name(rules.root));
+    lark.push('\n');
+    for (index, rule) in rules.rules.iter().enumerate() {
+        lark.push_str(&name(index));
+        lark.push_str(": ");
+        push_expr(rule, &name, &mut lark);
+        lark.push('\n');
+    }
+    Ok(lark)
+}
+
+/// Rules that lead to no rule which leads back to itself, and to no control token.
+fn terminals(rules: &[Expr]) -> Vec<bool> {
+    let mut users: Vec<Vec<usize>> = vec![Vec::new(); rules.len()];
+    let mut waits: Vec<usize> = Vec::with_capacity(rules.len());
+    for (index, rule) in rules.iter().enumerate() {
+        let mut count = 0;
+        visit(rule, &mut |expr| match expr {
+            Expr::Rule(used) => {
+                users[*used].push(index);
+                count += 1;
+            }
+            Expr::Control(_) => count += 1, // for ever
+            _ => {}
+        });
+        waits.push(count);
+    }
+    let mut ready: Vec<usize> = (0..rules.len()).filter(|&rule| waits[rule] == 0).collect();
+    let mut terminal = vec![false; rules.len()];
+    while let Some(rule) = ready.pop() {
+        terminal[rule] = true;
+        for &user in &users[rule] {
+            waits[user] -= 1;
+            if waits[user] == 0 {
+                ready.push(user);
+            }
+        }
+    }
+    terminal
+}
+
+fn visit(expr: &Expr, see: &mut impl FnMut(&Expr)) {
+    see(expr);
+    match expr {
+        Expr::Sequence(parts) | Expr::Alternatives(parts) => parts.iter().for_each(|part| visit(part, see)),
+        Expr::Repeat(part, ..) => visit(part, see),
+        Expr::Literal(_) | Expr::Class { .. } | Expr::Rule(_) | Expr::Control(_) => {}
+    }
+}
+
+fn push_expr(expr: &Expr, name: &impl Fn(usize) -> String, lark: &mut String) {
+    match expr {
+        Expr::Literal(text) => push_literal(text, lark),
+        Expr::Class { negated, ranges } => push_class(*negated, ranges, lark),
+        Expr::Rule(rule) => lark.push_str(&name(*rule)),
+        Expr::Control(token) => lark.push_str(token),
+        Expr::Sequence(parts) if parts.is_empty() => lark.push_str("\"\""),
+        Expr::Sequence(parts) => push_parts(parts, " ", name, lark),
+        Expr::Alternatives(parts) => push_parts(parts, " | ", name, lark),
+        Expr::Repeat(part, least, most) => {
+            lark.push('(');
+            push_expr(part, name, lark);
+            lark.push(')');
+            match (least, most) {
+                (0, None) => lark.push('*'),
+                (1, None) => lark.push('+'),
+                (0, Some(1)) => lark.push('?'),
+                (least, None) => _ = write!(lark, "{{{least},}}"),
+                (least, Some(most)) => _ = write!(lark, "{{{least},{most}}}"),
+            }
+        }
+    }
+}
+
+fn push_parts(parts: &[Expr], between: &str, name: &impl Fn(usize) -> String, lark: &mut String) {
+    lark.push('(');
+    for (index, part) in parts.iter().enumerate() {
+        lark.push_str(if index > 0 { between } else { "" });
+        push_expr(part, name, lark);
+    }
+    lark.push(')');
+}
+
+/// A text as Lark's strings are written: JSON's, without characters of control.
+pub(crate) fn push_literal(text: &str, lark: &mut String) {
+    lark.push('"');
+    for c in text.chars() {
+        match c {
+            '"' => lark.push_str("\\\""),
+            '\\' => lark.push_str("\\\\"),
+            '\0'..='\x1F' | '\x7F' => _ = write!(lark, "\\u{:04x}", u32::from(c)),
+            _ => lark.push(c),
+        }
+    }
+    lark.push('"');
+}
+
+fn push_class(negated: bool, ranges: &[(char, char)], lark: &mut String) {
+    // `(?s)` has no say within brackets: a class that leaves out nothing is any character, a new line too.
+    if ranges.is_empty() {
+        lark.push_str(if negated { "/(?s:.)/" } else { "/[^\\x{0}-\\x{10FFFF}]/" });
+        return;
+    }
+    lark.push_str(if negated { "/[^" } else { "/[" });
+    for &(first, last) in ranges {
+        _ = write!(lark, "\\x{{{:X}}}-\\x{{{:X}}}", u32::from(first), u32::from(last));
+    }
+    lark.push_str("]/");
+}
