@@ -28,6 +28,15 @@ pub fn printable(text: &str, chars_max: usize) -> String {
     shown
 }
 
+/// Errors show the first characters of a long value.
+pub(crate) fn shorten(text: String) -> String {
+    const SHOWN: usize = 120; // characters
+    match text.char_indices().nth(SHOWN) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text,
+    }
+}
+
 /// Part of an error.
 fn part(text: &str) -> String {
     printable(text, ERROR_PART_CHARS_MAX)

@@ -15,12 +15,14 @@ pub mod error;
 pub mod fair;
 pub mod gguf;
 pub mod job;
+mod json;
 pub mod kv;
 pub mod limits;
 pub mod load;
 pub mod mapped;
 pub mod media;
 mod network;
+mod opened;
 pub mod output;
 pub mod pytorch;
 mod regular;
@@ -42,7 +44,8 @@ pub use error::{LoadError, RequestError, StepError, printable};
 pub use job::{
     EmbedInput, EmbedJob, Event, EventKind, FinishReason, Job, JobId, StopConditions, TokenLogprob, Usage,
 };
-pub use load::{ModelFiles, ModelInfo, Network, Opened};
+pub use load::{ModelFiles, ModelInfo};
 pub use media::MediaSpan;
+pub use opened::{Network, Opened};
 pub use sampler::SamplingParams;
 pub use text::TextModel;

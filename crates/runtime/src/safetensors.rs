@@ -11,10 +11,10 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use crate::error::LoadError;
+use crate::json;
 use crate::limits::{
     SAFETENSORS_HEADER_BYTES_MAX, SAFETENSORS_VALUES_MAX, TENSOR_DIMENSIONS_MAX, TENSORS_MAX,
 };
-use crate::load::json;
 use crate::mapped::ModelBytes;
 use crate::tensor::Tensor;
 

@@ -8,12 +8,12 @@ use serde_json::Value;
 
 use super::{EmbeddingSpec, Lexical, Module, Pooling, Splade};
 use crate::encoder::{HeadActivation, HeadLayer, HeadNorm};
-use crate::error::LoadError;
+use crate::error::{LoadError, shorten};
 use crate::gguf::Metadata;
 use crate::limits::{CONTEXT_TOKENS_MAX, EMBEDDING_MODULES_MAX, WIDTH_MAX};
 use crate::load::{TextFile, weights};
 use crate::pytorch;
-use crate::spec::{Config, shorten};
+use crate::spec::Config;
 use crate::tensor::Tensor;
 
 /// The longest prompt of a model's own, in bytes.

@@ -9,9 +9,7 @@ use hanzo_engine_kernels::{
 };
 
 use super::*;
-use crate::{
-    EmbedInput, EventKind, MediaSpan, Output, SamplingParams, StopConditions, load::Opened, spec::Part,
-};
+use crate::{EmbedInput, EventKind, MediaSpan, Opened, Output, SamplingParams, StopConditions, spec::Part};
 
 fn opened() -> &'static Opened {
     static OPENED: OnceLock<Opened> = OnceLock::new();

@@ -15,10 +15,9 @@ use std::sync::Arc;
 pub use metadata::{Array, Metadata, Value};
 pub use split::open;
 
-use crate::error::LoadError;
+use crate::error::{LoadError, shorten};
 use crate::limits::{GGUF_ALIGNMENT_MAX, GGUF_KEYS_MAX, TENSOR_DIMENSIONS_MAX, TENSORS_MAX};
 use crate::mapped::ModelBytes;
-use crate::spec::shorten;
 use crate::tensor::Tensor;
 use hanzo_engine_kernels::DType;
 use reader::Reader;

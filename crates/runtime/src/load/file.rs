@@ -4,8 +4,8 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
-use super::json;
 use crate::error::LoadError;
+use crate::json;
 use crate::limits::{
     INDEX_FILE_BYTES_MAX, INDEX_VALUES_MAX, SETTINGS_FILE_BYTES_MAX, SETTINGS_VALUES_MAX,
     TEMPLATE_FILE_BYTES_MAX, TOKENIZER_FILE_BYTES_MAX, TOKENIZER_SETTINGS_BYTES_MAX,

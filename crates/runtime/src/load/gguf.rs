@@ -56,7 +56,7 @@ const END_TOKENS: &[&str] =
     &["tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"];
 
 /// `fallback_name` is for files that do not name their model; `files` are where the bytes came from.
-pub(super) fn assemble(
+pub(crate) fn assemble(
     fallback_name: &str,
     gguf: Gguf,
     files: Vec<PathBuf>,

@@ -12,7 +12,7 @@ use super::{
     word_pieces,
 };
 use crate::chat::Opening;
-use crate::error::LoadError;
+use crate::error::{LoadError, shorten};
 use crate::limits::VOCAB_MAX;
 use crate::spec::{self, Config, Names, Part};
 
@@ -53,7 +53,7 @@ pub(super) fn open(directory: &Path) -> Result<ModelFiles, LoadError> {
 }
 
 /// What a model in a directory is called.
-pub(super) fn name_of(directory: &Path) -> String {
+pub(crate) fn name_of(directory: &Path) -> String {
     let path = directory.canonicalize().ok();
     let name = path.and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()));
     name.unwrap_or_else(|| directory.display().to_string())
@@ -72,7 +72,7 @@ fn of_bare_network(config: &mut Config) {
     config.set("architectures", classes.iter().map(whole).collect());
 }
 
-pub(super) fn read_config(directory: &Path, name: &str) -> Result<Option<Config>, LoadError> {
+pub(crate) fn read_config(directory: &Path, name: &str) -> Result<Option<Config>, LoadError> {
     let path = directory.join(name);
     if !path.exists() {
         return Ok(None);
@@ -134,7 +134,7 @@ fn chat_template(directory: &Path, tokenizer_config: Option<&Value>) -> Result<O
             what: "key chat_template".into(),
             reason: format!(
                 "expected a string or a list of named templates, found {}",
-                spec::shorten(other.to_string())
+                shorten(other.to_string())
             ),
         }),
     }
@@ -153,7 +153,7 @@ fn end_tokens(config: &Config, generation_config: Option<&Config>) -> Result<Vec
         for value in values {
             let token = value.as_u64().and_then(|token| u32::try_from(token).ok());
             tokens.push(token.ok_or_else(|| {
-                config.corrupt(KEY, format!("{} is not a token", spec::shorten(value.to_string())))
+                config.corrupt(KEY, format!("{} is not a token", shorten(value.to_string())))
             })?);
         }
     }

@@ -5,8 +5,6 @@
 mod file;
 pub(crate) mod gguf;
 pub(crate) mod huggingface;
-pub(crate) mod json;
-mod opened;
 mod resolve;
 #[cfg(test)]
 mod tests;
@@ -20,7 +18,6 @@ use std::sync::Arc;
 use serde_json::Value;
 
 pub(crate) use file::TextFile;
-pub use opened::{Network, Opened};
 pub(crate) use resolve::Found;
 pub use resolve::Tensors;
 
@@ -145,7 +142,7 @@ impl ModelFiles {
     }
 
     /// A GGUF file's header, after its name, and the files it is in.
-    fn open_gguf(path: &Path) -> Result<(String, crate::gguf::Gguf, Vec<PathBuf>), LoadError> {
+    pub(crate) fn open_gguf(path: &Path) -> Result<(String, crate::gguf::Gguf, Vec<PathBuf>), LoadError> {
         if path.extension().is_some_and(|extension| extension == "safetensors" || extension == "bin") {
             return Err(LoadError::Unsupported {
                 file: path.display().to_string(),

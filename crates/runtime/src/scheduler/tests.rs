@@ -9,7 +9,7 @@ use crate::{
     embedding::{Computed, Output, Pooling},
     job::EmbedInput,
     job::{EventKind, StopConditions},
-    load::Opened,
+    opened::Opened,
     sampler::SamplingParams,
 };
 

@@ -3,8 +3,7 @@
 
 use serde_json::{Map, Value};
 
-use super::shorten;
-use crate::error::LoadError;
+use crate::error::{LoadError, shorten};
 
 /// The settings of a `config.json`, and the file's name for errors. A setting that is null is absent.
 #[derive(Clone, Debug)]

@@ -6,9 +6,9 @@ use hanzo_engine_kernels::{Activation, HeadShape, RopeKind};
 use super::rope::yarn_magnitude;
 use super::{
     AttentionSpec, ExpertsSpec, HeadSpec, LayerPart, LayerSpec, Mask, MlpSpec, Names, NormKind, NormOrder,
-    NormSpec, Part, QkNorm, RopeScaling, RopeSpec, TransformerSpec, Weight, shorten,
+    NormSpec, Part, QkNorm, RopeScaling, RopeSpec, TransformerSpec, Weight,
 };
-use crate::error::LoadError;
+use crate::error::{LoadError, shorten};
 use crate::gguf::{Array, Gguf, Metadata, Value};
 use crate::limits::{
     CONTEXT_TOKENS_MAX, EXPERTS_MAX, HEAD_DIM_MAX, HEADS_MAX, LAYERS_MAX, VOCAB_MAX, WIDTH_MAX,

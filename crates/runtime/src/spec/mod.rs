@@ -229,12 +229,3 @@ impl TransformerSpec {
         matches!(self.norm.kind, NormKind::Layer { bias: true })
     }
 }
-
-/// Errors show the first characters of a long value.
-pub(crate) fn shorten(text: String) -> String {
-    const SHOWN: usize = 120; // characters
-    match text.char_indices().nth(SHOWN) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text,
-    }
-}

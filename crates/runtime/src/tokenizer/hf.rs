@@ -19,11 +19,11 @@ use super::{
 };
 use crate::{
     error::LoadError,
+    json,
     limits::{
         ADDED_TOKEN_BYTES_MAX, ADDED_TOKENS_MAX, MERGES_MAX, ONE_ADDED_TOKEN_BYTES_MAX,
         TOKENIZER_PATTERN_BYTES_MAX, TOKENIZER_STEP_VALUES_MAX, VOCAB_MAX,
     },
-    load::json,
 };
 
 /// Characters that all steps of a normalizer together may make of one, or put before a text.

@@ -5,10 +5,10 @@ use std::path::Path;
 use hanzo_engine_kernels::quant::dequantize_row;
 use serde_json::Value;
 
-use super::{ModelFiles, ModelInfo, TextFiles, TokenizerSource, huggingface};
 use crate::embedding::{self, Embedder, EmbeddingSpec, PairPrompt, Pooling, Task};
 use crate::encoder::{self, Classifier, EncoderFiles, Head, HeadActivation, HeadInput, HeadLayer, Scores};
 use crate::error::LoadError;
+use crate::load::{self, ModelFiles, ModelInfo, TextFiles, TokenizerSource, huggingface};
 use crate::mapped::ModelBytes;
 use crate::spec::Part;
 use crate::tensor::Tensor;
@@ -52,7 +52,7 @@ impl Opened {
                     let embedding = stated.unwrap_or_else(|| EmbeddingSpec::plain(Pooling::Mean, true));
                     Ok(Opened { network: Network::Encoder(files), embedding, context_tokens_default: None })
                 }
-                (stem, gguf, files) => Self::of_decoder(super::gguf::assemble(&stem, gguf, files)?),
+                (stem, gguf, files) => Self::of_decoder(load::gguf::assemble(&stem, gguf, files)?),
             };
         }
         let folder = embedding::network_folder(path)?;
@@ -81,7 +81,7 @@ impl Opened {
     /// As [`Opened::open`].
     pub fn from_static(name: &str, gguf: &'static [u8]) -> Result<Opened, LoadError> {
         let gguf = crate::gguf::Gguf::parse(name, &ModelBytes::from_static(gguf))?;
-        Self::of_decoder(super::gguf::assemble(name, gguf, Vec::new())?)
+        Self::of_decoder(load::gguf::assemble(name, gguf, Vec::new())?)
     }
 
     fn of_decoder(files: ModelFiles) -> Result<Opened, LoadError> {
