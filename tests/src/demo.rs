@@ -133,7 +133,7 @@ pub fn run(engine: &mut Engine<CpuBackend>, asked: impl IntoIterator<Item = Aske
     let mut events = Vec::new();
     while !engine.is_idle() {
         let report = engine.step(&mut events).expect("a step");
-        assert!(report.sequences > 0, "there is work and nothing runs");
+        assert!(report.sequences > 0 || !events.is_empty(), "there is work and nothing runs");
         for Event { job, kind, .. } in events.drain(..) {
             let answer = &mut answers[job.0 as usize];
             match kind {

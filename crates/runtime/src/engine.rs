@@ -234,7 +234,7 @@ impl<B: Backend> Engine<B> {
         self.scheduler.hold(job, paused);
     }
 
-    /// Whether a step would run something.
+    /// Whether a step would run something, or settle what is under way.
     pub fn has_work(&self) -> bool {
         self.flight.is_some() || self.scheduler.has_work()
     }

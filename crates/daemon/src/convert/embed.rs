@@ -1,4 +1,4 @@
-//! ModelRequest to engine and back for vectors and scores.
+//! Wire to engine and back for vectors and scores.
 
 use std::sync::Arc;
 

@@ -28,7 +28,7 @@ impl Pairs {
     /// A reranker's scores: each different first text is a query.
     pub(super) async fn ranked(
         self,
-        asker: &Caller,
+        caller: &Caller,
         base: v1::RerankRequest,
         sent: SentFields,
     ) -> Result<(Vec<f32>, Spent), ApiError> {
@@ -59,9 +59,9 @@ impl Pairs {
         let (base, name) = (&base, &name);
         let mut answers = stream::iter(queries.into_iter().enumerate())
             .map(|(q, (query, places, documents))| {
-                let (base, asker) = (v1::RerankRequest { query, ..base.clone() }, asker.nested(q, several));
+                let (base, caller) = (v1::RerankRequest { query, ..base.clone() }, caller.nested(q, several));
                 Box::pin(async move {
-                    let (scores, spent) = asker.rerank(base, documents, name.clone()).await?;
+                    let (scores, spent) = caller.rerank(base, documents, name.clone()).await?;
                     Ok::<_, ApiError>((places, scores, spent))
                 })
             })
@@ -80,7 +80,7 @@ impl Pairs {
     /// The cosines of an embedder's vectors.
     pub(super) async fn cosines(
         self,
-        asker: &Caller,
+        caller: &Caller,
         base: v1::EmbedRequest,
         sent: SentFields,
     ) -> Result<(Vec<f32>, Spent), ApiError> {
@@ -108,14 +108,14 @@ impl Pairs {
                 None => sent.name(field),
             }
         };
-        cosines(asker, base, texts, &firsts, name).await
+        cosines(caller, base, texts, &firsts, name).await
     }
 }
 
 /// The cosine of each text that is not a first one with the first one before it, rounded from f64. `firsts[0]` must be
 /// true.
 pub(crate) async fn cosines(
-    asker: &Caller,
+    caller: &Caller,
     base: v1::EmbedRequest,
     texts: Vec<String>,
     firsts: &[bool],
@@ -124,7 +124,7 @@ pub(crate) async fn cosines(
     let base =
         v1::EmbedRequest { packed: true, normalize: Some(true), output: EmbedOutput::Pooled.into(), ..base };
     let inputs = texts.into_iter().map(text_input).collect();
-    let mut answers = asker.embed(base, inputs, name);
+    let mut answers = caller.embed(base, inputs, name);
     let (mut scores, mut spent) = (Vec::new(), Spent::default());
     let (mut first, mut firsts) = (Vec::new(), firsts.iter());
     while let Some(answer) = answers.try_next().await? {

@@ -32,14 +32,14 @@ pub(crate) async fn handle(
     let Scoring { mut request, raw_scores_given, pairs } = asked;
     let selected = select(&app, request.model, &[Capability::Rerank, Capability::Embed]).await?;
     request.model = selected.model;
-    let asker = Caller::new(&app, &id, room);
+    let caller = Caller::new(&app, &id, room);
     let (scores, spent) = match selected.capability {
         Capability::Embed if raw_scores_given => {
             let problem = "not supported with a model that embeds: its score is a cosine";
             return Err(ApiError::unsupported("raw_scores", problem));
         }
-        Capability::Embed => pairs.cosines(&asker, tasks::embedding(request), sent).await?,
-        _ => pairs.ranked(&asker, request, sent).await?,
+        Capability::Embed => pairs.cosines(&caller, tasks::embedding(request), sent).await?,
+        _ => pairs.ranked(&caller, request, sent).await?,
     };
     let datum = |(index, score)| Datum { index, object: "score", score };
     let data = scores.into_iter().enumerate().map(datum).collect();

@@ -15,7 +15,7 @@ const ELEMENT_MAX: f64 = 8.0;
 const MEAN_SQUARE_MAX: f64 = 2.0;
 /// Relative error of sums and functions in f32: the σ that makes 8 σ = 1e-5.
 pub(super) const FLOAT: f64 = 1.25e-6;
-/// Half of the last bit of a half-precision number, relative.
+/// σ of rounding a number to half precision, relative: half of the largest error.
 pub(super) const HALF: f64 = 1.0 / 4096.0;
 
 /// σ of rounding a number to bfloat16, relative: half of the largest error, as [`HALF`] is.

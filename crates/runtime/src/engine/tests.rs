@@ -164,8 +164,12 @@ impl Script {
     }
 
     /// Plays it to the end: the events of each completion and input, but for what was found in the cache, which depends on
-    /// when others come and go.
-    fn play(&self, engine: &mut Engine<CpuBackend>) -> BTreeMap<(JobId, u32), Vec<EventKind>> {
+    /// when others come and go. Adds the steps that were under way when the call that began them returned.
+    fn play(
+        &self,
+        engine: &mut Engine<CpuBackend>,
+        under_way: &mut usize,
+    ) -> BTreeMap<(JobId, u32), Vec<EventKind>> {
         let mut found = BTreeMap::<(JobId, u32), Vec<EventKind>>::new();
         let mut events = Vec::new();
         for now in 0.. {
@@ -185,6 +189,7 @@ impl Script {
                 break;
             }
             engine.step(&mut events).unwrap();
+            *under_way += usize::from(engine.flight.is_some());
             for Event { job, choice, mut kind } in events.drain(..) {
                 match &mut kind {
                     EventKind::Started { cached_tokens } => *cached_tokens = 0,
@@ -202,7 +207,7 @@ impl Script {
 /// log probabilities, ends, usage.
 #[test]
 fn a_device_that_runs_ahead_says_the_same() {
-    let (mut finished, mut preemptions, mut cancelled) = (0, 0, 0);
+    let (mut finished, mut preemptions, mut cancelled, mut under_way) = (0, 0, 0, 0);
     for seed in 0..40 {
         let mut random = Random(seed);
         let config = EngineConfig {
@@ -218,7 +223,7 @@ fn a_device_that_runs_ahead_says_the_same() {
         let script = Script::new(&mut random, context);
         let [plain, ahead] = [false, true].map(|ahead| {
             let mut engine = engine(config, ahead);
-            let found = script.play(&mut engine);
+            let found = script.play(&mut engine, &mut under_way);
             let stats = engine.stats();
             let left = (stats.running, stats.waiting, stats.blocks_used, engine.has_work());
             assert_eq!(left, (0, 0, 0, false), "seed {seed}: something is left");
@@ -244,6 +249,7 @@ fn a_device_that_runs_ahead_says_the_same() {
         }
     }
     assert!(finished > 200 && preemptions > 20 && cancelled > 10, "{finished} {preemptions} {cancelled}");
+    assert!(under_way > 1000, "{under_way} steps were under way while the next was made");
 }
 
 fn tokens_of(engine: &mut Engine<CpuBackend>, job: &Job) -> (Vec<u32>, u32) {

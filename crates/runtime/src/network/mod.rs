@@ -109,12 +109,12 @@ fn inner_widths(spec: &TransformerSpec) -> Vec<usize> {
     widths
 }
 
-/// Role and columns of [`Buffers`]' members but for `inner`, in their order. Where norms stand on what halves add or on
-/// the sum, buffers take each other's place and hold the sum in turns.
+/// Role and columns of [`Buffers`]' members but for `inner`, in their order. Where norms stand on the sum, buffers take
+/// each other's place and hold the sum in turns.
 fn buffer_shapes(spec: &TransformerSpec) -> [(BufferRole, usize); 5] {
     use BufferRole::{Operand, Residual};
     let (hidden, projection) = (spec.hidden, spec.layers[0].attention.projection);
-    let in_turns = spec.layers.iter().any(|layer| layer.order.on_sum() || layer.order.mlp_post_norm());
+    let in_turns = spec.layers.iter().any(|layer| layer.order.on_sum());
     let of_hidden = if in_turns || spec.embedding_norm { Residual } else { Operand };
     [
         (Residual, hidden),

@@ -183,31 +183,32 @@ pub(crate) fn plan<B: Backend>(
             parts.map(|part| tensors.get(part.weight()).bytes.len()).sum()
         };
     }
-    bytes += backend.vector_bytes(vector_elements(spec));
+    bytes += vector_lengths(spec).map(|length| backend.vector_bytes(length)).sum::<usize>();
     let more = (more_cols > 0).then_some((BufferRole::Operand, more_cols));
     MemoryPlan { weights_bytes: bytes as u64, buffers: all_buffer_shapes(spec).chain(more).collect() }
 }
 
-/// Numbers of all vectors: norms, biases, frequencies, and tables over distances.
-fn vector_elements(spec: &TransformerSpec) -> usize {
+/// Lengths of all vectors: norms, biases, frequencies, and tables over distances.
+fn vector_lengths(spec: &TransformerSpec) -> impl Iterator<Item = usize> {
     // These make tables, counted below.
     let is_table = |weight: &Weight| {
         use LayerPart::{DistanceKey, DistanceQuery};
         matches!(weight.part, Part::DistanceNorm | Part::Layer(_, DistanceKey | DistanceQuery))
     };
-    let weights = spec.weights();
-    let vectors = weights.iter().filter(|(weight, shape)| shape.len() == 1 && !is_table(weight));
-    let mut elements: usize = vectors.map(|(_, shape)| shape[0]).sum();
-    elements += spec.ropes.iter().map(|rope| rope.dim / 2).sum::<usize>();
-    elements += match spec.distance {
-        Distance::None => 0,
-        Distance::Alibi => spec.heads().heads,
-        Distance::Learned { distance_max, .. } => spec.heads().heads * (2 * distance_max as usize + 1),
+    let weights = spec.weights().into_iter();
+    let vectors = weights.filter(move |(weight, shape)| shape.len() == 1 && !is_table(weight));
+    let tables = match spec.distance {
+        Distance::None => Vec::new(),
+        Distance::Alibi => vec![spec.heads().heads],
+        Distance::Learned { distance_max, .. } => {
+            vec![spec.heads().heads * (2 * distance_max as usize + 1)]
+        }
         Distance::Disentangled(Disentangled { keys, queries, buckets, .. }) => {
             let tables = usize::from(keys) + usize::from(queries);
-            let bucket_of = 2 * spec.context_tokens_max as usize - 1;
-            spec.layers.len() * tables * buckets.rows() * spec.heads().q_width() + bucket_of
+            let mut lengths = vec![buckets.rows() * spec.heads().q_width(); spec.layers.len() * tables];
+            lengths.push(2 * spec.context_tokens_max as usize - 1);
+            lengths
         }
     };
-    elements
+    vectors.map(|(_, shape)| shape[0]).chain(spec.ropes.iter().map(|rope| rope.dim / 2)).chain(tables)
 }

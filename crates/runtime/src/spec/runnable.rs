@@ -103,6 +103,8 @@ impl TransformerSpec {
             _ if self.layers.iter().any(|layer| layer.attention.qk_norm == QkNorm::Whole) => {
                 "a norm of all heads together"
             }
+            _ if self.head.masked_lm().is_some() => "a masked language model's head",
+            _ if self.head == HeadSpec::None => "no head",
             _ => return self.refused_logits(),
         };
         Some(("decoder", what.to_owned()))
@@ -122,6 +124,9 @@ impl TransformerSpec {
             HeadSpec::Logits(_) => "a decoder's head",
             _ if any(|layer| layer.attention.softcap.is_some()) => "a softcap of scores",
             _ if any(|layer| layer.attention.sinks) => "sinks",
+            _ if self.convolution.is_some() && any(|layer| !layer.order.on_sum()) => {
+                "a convolution, and norms before halves"
+            }
             _ => return None,
         };
         Some(("encoder", what.to_owned()))

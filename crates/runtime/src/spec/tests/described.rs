@@ -209,6 +209,7 @@ fn what_cannot_be_run_is_refused_by_name() {
     };
     for (error, expected) in [
         (refused(deepseek_v2_lite()), "latent attention = rank 512 is not supported"),
+        (refused(TransformerSpec { head: HeadSpec::None, ..gemma3() }), "decoder = no head"),
         (
             experts(ExpertsSpec { correction_bias: true, ..softmax }),
             "experts = chosen with a correction bias",
