@@ -534,6 +534,12 @@ pub trait Backend: Send + 'static {
         rows * vocab
     }
 
+    /// Calls `task` with each number below `tasks`, in any order, each once; the host's processors may do so side by side. For
+    /// what the host has to find out while a step is computed, between its ops and [`Backend::sample`].
+    fn on_host(&mut self, tasks: usize, task: &(dyn Fn(usize) + Sync)) {
+        (0..tasks).for_each(task);
+    }
+
     /// Draws a token for each of `head · x[logit_rows[i]]` by `specs.rows[i]`, as [`crate::sampling`] says.
     /// [`Backend::wait`] gives them, and the rows of the next step may come from them. `room` is
     /// [`Backend::sample_room`]'s; what it holds afterwards is the device's own business.

@@ -1,6 +1,7 @@
 //! From a row of logits to a token. Random numbers, and what was said before, are the caller's: a [`SampleSpec`] is plain
 //! data of one row. The formula, which [`reference`](crate::reference) computes as it is written here:
 //!
+//! 0. the row's mask: the logits of tokens that are not in it become -inf;
 //! 1. adjustments, in their order, each to one token's logit;
 //! 2. at temperature 0, the largest logit, of equals the lowest id: done;
 //! 3. the `top_k` largest, of equals the lower ids first;
@@ -11,7 +12,8 @@
 //! 7. the first token, in order of id, at which the running sum of masses passes `uniform` of their sum.
 //!
 //! All of it is sums of integers and plain IEEE operations in a fixed order: every device draws the same token from the same
-//! logits. A row whose logits hold NaN or +inf, or which are all ruled out, gives no token.
+//! logits. A row whose logits hold NaN or +inf, or which are all ruled out, gives no token. Log probabilities are of the
+//! distribution that the mask leaves, which is what the model was asked to choose from, before temperature and adjustments.
 
 mod draw;
 mod selection;
@@ -43,6 +45,8 @@ pub struct SampleSpec {
     pub logprobs: Option<u32>,
     /// Its part of [`SampleSpecs::adjustments`].
     pub adjustments: Range<u32>,
+    /// Which of [`SampleSpecs::masks`] says what it may be; none: anything.
+    pub mask: Option<u32>,
 }
 
 /// What is done to the logit of one token before anything else.
@@ -71,6 +75,10 @@ pub struct SampleSpecs {
     pub rows: Vec<SampleSpec>,
     /// Those of all rows, one run each.
     pub adjustments: Vec<Adjustment>,
+    /// Masks, one after the other: bit `t % 32` of word `t / 32` is set where token t may be drawn.
+    pub masks: Vec<u32>,
+    /// Words of one mask; tokens beyond them may not be drawn.
+    pub mask_words: usize,
 }
 
 /// A token that was drawn.
@@ -82,14 +90,14 @@ pub struct Sampled {
     pub logprob: Option<TokenLogprob>,
 }
 
-/// Log probability of a token, of the distribution before temperature and adjustments.
+/// Log probability of a token, of the distribution that the row's mask leaves, before temperature and adjustments.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TokenLogprob {
     /// The token.
     pub token: u32,
     /// Natural logarithm.
     pub logprob: f32,
-    /// The most likely tokens, best first, of equals the lower id.
+    /// The most likely tokens, best first, of equals the lower id; none that is ruled out.
     pub top: Vec<(u32, f32)>,
 }
 
@@ -98,6 +106,13 @@ impl SampleSpecs {
     pub fn clear(&mut self) {
         self.rows.clear();
         self.adjustments.clear();
+        self.masks.clear();
+    }
+
+    /// The mask of a row, where it has one.
+    pub fn mask_of(&self, row: usize) -> Option<&[u32]> {
+        let index = self.rows[row].mask? as usize;
+        Some(&self.masks[index * self.mask_words..][..self.mask_words])
     }
 
     /// The adjustments of a row.

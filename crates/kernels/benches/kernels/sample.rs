@@ -27,10 +27,11 @@ pub(crate) fn draws(criterion: &mut Criterion) {
             uniform: 0.6,
             logprobs: None,
             adjustments: 0..0,
+            mask: None,
         };
         let mut group = criterion.benchmark_group(format!("sample/{name}"));
         for rows in [1, bed::LOGIT_ROWS] {
-            let specs = SampleSpecs { rows: vec![spec.clone(); rows], adjustments: Vec::new() };
+            let specs = SampleSpecs { rows: vec![spec.clone(); rows], ..SampleSpecs::default() };
             let mut batch = bed::batch(rows, rows);
             batch.logit_rows = (0..rows as u32).collect();
             let room = &mut room[..rows * VOCAB];

@@ -38,6 +38,7 @@ fn spec(vocab: usize, specs: &mut SampleSpecs, random: &mut Random) {
     let (top_p, min_p) = (or(1.0, 0.8) * or(1.0, 0.5), or(0.0, 0.05));
     let top_k = [0, 0, 1, 5, 40, vocab as u32, u32::MAX][random.below(7)];
     let logprobs = [None, Some(0), Some(3), Some(vocab as u32 + 1)][random.below(4)];
+    let mask = (random.below(3) == 0).then(|| masked(vocab, specs, random));
     let uniform = [0.0, 1.0 - f64::EPSILON / 2.0, random.uniform().into(), random.uniform().into()];
     specs.rows.push(SampleSpec {
         temperature,
@@ -47,7 +48,19 @@ fn spec(vocab: usize, specs: &mut SampleSpecs, random: &mut Random) {
         uniform: uniform[random.below(4)],
         logprobs,
         adjustments: first..specs.adjustments.len() as u32,
+        mask,
     });
+}
+
+/// A mask that leaves anything between nothing and everything; it may say nothing of the last tokens.
+fn masked(vocab: usize, specs: &mut SampleSpecs, random: &mut Random) -> u32 {
+    specs.mask_words = vocab.div_ceil(32).max(2) - 1;
+    let index = specs.masks.len() / specs.mask_words;
+    for _ in 0..specs.mask_words {
+        let word = random.below(1 << 32) as u32;
+        specs.masks.push([0, !0, word, word & random.below(1 << 32) as u32][random.below(4)]);
+    }
+    index as u32
 }
 
 /// One step that draws.
@@ -98,7 +111,8 @@ pub fn check_sample<B: Backend>(make: &impl Fn() -> B) {
             assert_eq!(drawn.len(), wanted.len(), "a draw for each row that was asked for");
             for (row, found) in drawn.iter().enumerate() {
                 let (spec, adjustments) = (&specs.rows[row], specs.adjustments_of(row));
-                let expected = reference::draw(&logits[row * vocab..][..vocab], spec, adjustments);
+                let expected =
+                    reference::draw(&logits[row * vocab..][..vocab], spec, adjustments, specs.mask_of(row));
                 let what = format!("sample of a vocabulary of {vocab}, {spec:?}, {adjustments:?}");
                 compare(&what, found.as_ref(), expected.as_ref());
             }

@@ -116,6 +116,8 @@ fn faulty_draws_are_caught() {
         RuledOutAdjusted by check_sample: "sample of";
         LogprobsAdjusted by check_sample: "log probabilities";
         NanDrawn by check_sample: "sample of";
+        MaskIgnored by check_sample: "sample of";
+        MaskOfFirstRow by check_sample: "sample of";
         LastOfEquals by check_sample: "sample of";
         AxesIgnored by check_rope_axes: "rope by three positions";
         AxesNextTurned by check_rope_axes: "rope by three positions";

@@ -498,6 +498,10 @@ impl Backend for CpuBackend {
         Ok(())
     }
 
+    fn on_host(&mut self, tasks: usize, task: &(dyn Fn(usize) + Sync)) {
+        self.step().turn.run(tasks, 1, &|_, range| range.for_each(task));
+    }
+
     /// Rows are drawn side by side, each by one thread.
     fn sample(
         &mut self,

@@ -3,19 +3,33 @@
 use crate::sampling::{Adjustment, SampleSpec, Sampled, TokenLogprob, exp_nonpositive, mass, mass_to_weight};
 
 /// Draws from `(vocab)` logits. `None` where they are not numbers, or all are ruled out.
-pub(crate) fn draw(logits: &[f32], spec: &SampleSpec, adjustments: &[Adjustment]) -> Option<Sampled> {
-    let mut adjusted = logits.to_vec();
+pub(crate) fn draw(
+    logits: &[f32],
+    spec: &SampleSpec,
+    adjustments: &[Adjustment],
+    mask: Option<&[u32]>,
+) -> Option<Sampled> {
+    if !are_numbers(logits) {
+        return None;
+    }
+    let allowed = |token: usize| match mask {
+        Some(mask) => mask.get(token / 32).is_some_and(|word| word >> (token % 32) & 1 == 1),
+        None => true,
+    };
+    let kept = |(token, &logit): (usize, &f32)| if allowed(token) { logit } else { f32::NEG_INFINITY };
+    let logits: Vec<f32> = logits.iter().enumerate().map(kept).collect();
+    let mut adjusted = logits.clone();
     for adjustment in adjustments {
         if let Some(logit) = adjusted.get_mut(adjustment.token as usize) {
             *logit = adjustment.change.apply(*logit);
         }
     }
-    if !are_numbers(logits) || !are_numbers(&adjusted) {
+    if !are_numbers(&logits) || !are_numbers(&adjusted) {
         return None;
     }
     let order = descending(&adjusted);
     let token = if spec.temperature == 0.0 { order[0] } else { draw_token(&adjusted, &order, spec)? };
-    let logprob = spec.logprobs.map(|top| logprob(logits, token as u32, top as usize));
+    let logprob = spec.logprobs.map(|top| logprob(&logits, token as u32, top as usize));
     Some(Sampled { token: token as u32, logprob })
 }
 
@@ -51,7 +65,8 @@ fn logprob(logits: &[f32], token: u32, top: usize) -> TokenLogprob {
     let total: u64 = logits.iter().map(|&logit| mass(exp_nonpositive(logit - largest))).sum();
     let log_total = mass_to_weight(total).ln();
     let of = |token: u32| (f64::from(logits[token as usize]) - f64::from(largest) - log_total) as f32;
-    let top = order.iter().take(top).map(|&id| (id as u32, of(id as u32))).collect();
+    let possible = order.iter().filter(|&&id| logits[id] > f32::NEG_INFINITY);
+    let top = possible.take(top).map(|&id| (id as u32, of(id as u32))).collect();
     TokenLogprob { token, logprob: of(token), top }
 }
 

@@ -104,7 +104,8 @@ impl Draws {
 impl Draw {
     /// Draws from a row's logits, which are overwritten.
     pub(crate) fn make(&mut self, specs: &SampleSpecs, row: usize, logits: &mut [f32]) {
-        let sampled = draw_row(logits, &specs.rows[row], specs.adjustments_of(row), &mut self.scratch);
+        let (adjustments, mask) = (specs.adjustments_of(row), specs.mask_of(row));
+        let sampled = draw_row(logits, &specs.rows[row], adjustments, mask, &mut self.scratch);
         self.put(sampled);
     }
 
@@ -114,14 +115,37 @@ impl Draw {
     }
 }
 
+/// Rules out what is not in a mask.
+fn keep_masked(logits: &mut [f32], mask: &[u32]) {
+    let (within, beyond) = logits.split_at_mut(logits.len().min(32 * mask.len()));
+    beyond.fill(f32::NEG_INFINITY);
+    for (logits, &word) in within.chunks_mut(32).zip(mask) {
+        // Most words of a mask are all or nothing.
+        match word {
+            u32::MAX => {}
+            0 => logits.fill(f32::NEG_INFINITY),
+            _ => {
+                for (bit, logit) in logits.iter_mut().enumerate() {
+                    *logit = if word >> bit & 1 == 1 { *logit } else { f32::NEG_INFINITY };
+                }
+            }
+        }
+    }
+}
+
 /// Draws from `(vocab)` logits, which are overwritten. `None` where they are not numbers, or all are ruled out.
 pub(crate) fn draw_row(
     logits: &mut [f32],
     spec: &SampleSpec,
     adjustments: &[Adjustment],
+    mask: Option<&[u32]>,
     scratch: &mut RowScratch,
 ) -> Option<Sampled> {
-    let raw_maximum = selection::maximum(logits)?;
+    let mut raw_maximum = selection::maximum(logits)?;
+    if let Some(mask) = mask {
+        keep_masked(logits, mask);
+        raw_maximum = selection::maximum(logits)?;
+    }
     if spec.logprobs.is_some() {
         scratch.raw.clear();
         scratch.raw.extend_from_slice(logits);
@@ -167,6 +191,7 @@ impl RowScratch {
         selection::largest(&self.raw, top as usize, &mut self.keys);
         self.keys.sort_unstable_by(|a, b| b.cmp(a));
         let ids = self.keys.iter().map(|&key| selection::key_id(key));
+        let ids = ids.filter(|&token| self.raw[token as usize] > f32::NEG_INFINITY);
         let top = ids.map(|token| (token, logprob(token))).collect();
         TokenLogprob { token, logprob: logprob(token), top }
     }

@@ -58,6 +58,7 @@ proptest! {
         n in 1usize..3000, seed in any::<u64>(), spread in 0.1f32..6.0, ties in any::<bool>(),
         temperature in 0.05f32..2.0, top_k in 0u32..4000, top_p in 0.01f32..=1.0, min_p in 0.0f32..0.5,
         uniform in 0.0f64..1.0, logprobs in prop::option::of(0u32..25),
+        masked in prop::option::of(prop::collection::vec(prop::sample::select(vec![0, !0, 1, 0x8000_0000, 0x1234_5678]), 1..100)),
     ) {
         let mut state = seed;
         let mut logits: Vec<f32> = (0..n).map(|_| {
@@ -67,8 +68,9 @@ proptest! {
         if ties {
             logits.iter_mut().for_each(|x| *x = x.round());
         }
-        let spec = SampleSpec { temperature, top_k, top_p, min_p, uniform, logprobs, adjustments: 0..0 };
-        let expected = reference::draw(&logits, &spec, &[]);
-        prop_assert_eq!(draw_row(&mut logits, &spec, &[], &mut RowScratch::default()), expected);
+        let spec = SampleSpec { temperature, top_k, top_p, min_p, uniform, logprobs, adjustments: 0..0, mask: None };
+        let mask = masked.as_deref();
+        let expected = reference::draw(&logits, &spec, &[], mask);
+        prop_assert_eq!(draw_row(&mut logits, &spec, &[], mask, &mut RowScratch::default()), expected);
     }
 }

@@ -62,6 +62,7 @@ impl Sampler {
             uniform: if temperature == 0.0 { 0.0 } else { self.random.uniform() },
             logprobs: logprobs.map(u32::from),
             adjustments: first..specs.adjustments.len() as u32,
+            mask: None,
         });
     }
 

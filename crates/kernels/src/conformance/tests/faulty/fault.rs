@@ -30,6 +30,8 @@ pub(in super::super) enum Fault {
     AdjustmentsReversed,
     RuledOutAdjusted,
     LogprobsAdjusted,
+    MaskIgnored,
+    MaskOfFirstRow,
     NanDrawn,
     NextRowSampled,
     AxesIgnored,

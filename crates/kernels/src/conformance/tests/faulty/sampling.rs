@@ -10,6 +10,7 @@ impl Faulty {
         let mut spec = specs.rows[row].clone();
         let mut adjustments = specs.adjustments_of(row).to_vec();
         let mut logits = logits.to_vec();
+        let mut mask = specs.mask_of(row);
         match self.fault {
             Fault::TemperatureIgnored if spec.temperature > 0.0 => spec.temperature = 1.0,
             Fault::TopKIgnored => spec.top_k = 0,
@@ -26,11 +27,13 @@ impl Faulty {
                     }
                 }
             }
+            Fault::MaskIgnored => mask = None,
+            Fault::MaskOfFirstRow if mask.is_some() => mask = Some(&specs.masks[..specs.mask_words]),
             Fault::NanDrawn => {
                 logits.iter_mut().filter(|logit| logit.is_nan()).for_each(|logit| *logit = 0.0);
             }
             Fault::LastOfEquals if spec.temperature == 0.0 => {
-                let mut sampled = reference::draw(&logits, &spec, &adjustments)?;
+                let mut sampled = reference::draw(&logits, &spec, &adjustments, mask)?;
                 let twin = sampled.token as usize + 1;
                 sampled.token +=
                     u32::from(logits.get(twin) == Some(&logits[twin - 1]) && twin.is_multiple_of(3));
@@ -38,6 +41,6 @@ impl Faulty {
             }
             _ => {}
         }
-        reference::draw(&logits, &spec, &adjustments)
+        reference::draw(&logits, &spec, &adjustments, mask)
     }
 }
