@@ -127,7 +127,7 @@ def logprobs_agree_with_greedy(client):
 def bad_fields_name_themselves(client):
     for kwargs, param in [({"temperature": 3}, "temperature"), ({"max_tokens": 0}, "max_tokens"), ({"top_logprobs": 2}, "top_logprobs"),
                           ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
-                          ({"response_format": {"type": "json_object"}}, "response_format")]:
+                          ({"response_format": {"type": "xml"}}, "response_format.type")]:
         try:
             chat(client, **kwargs)
             raise AssertionError(f"{kwargs} was accepted")

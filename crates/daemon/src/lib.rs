@@ -16,6 +16,7 @@ mod blocking;
 mod budget;
 mod clock;
 pub mod config;
+mod constraints;
 mod convert;
 mod daemon;
 mod device;

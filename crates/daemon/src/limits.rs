@@ -38,6 +38,14 @@ pub(crate) const PROMPT_BUILDS_MAX: usize = 4;
 /// Time that one prompt may take from its turn on, waiting not counted. A chat template's own bounds end it sooner, where
 /// the machine is not busy.
 pub(crate) const PROMPT_BUILD_TIME_MAX: Duration = Duration::from_secs(10);
+/// Constraints of one model that are compiled at the same time; nothing can interrupt one.
+pub(crate) const CONSTRAINT_COMPILES_MAX: usize = 2;
+/// Time that a request waits for its constraint, those before it included. What people write takes some 20 ms.
+pub(crate) const CONSTRAINT_TIME_MAX: Duration = Duration::from_secs(8);
+// It is a part of building the prompt.
+const _: () = assert!(CONSTRAINT_TIME_MAX.as_secs() < PROMPT_BUILD_TIME_MAX.as_secs());
+/// Bytes of one model's compiled constraints that are kept: some hundreds.
+pub(crate) const CONSTRAINTS_BYTES_MAX: u64 = 64 << 20;
 /// Inputs of one embedding request that go to the worker together: while they are computed, the next are tokenized.
 pub(crate) const EMBED_JOB_INPUTS: usize = 64;
 /// Inputs of one embedding request.

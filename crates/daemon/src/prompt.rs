@@ -1,6 +1,7 @@
 //! From what a client asks to a job the worker can run: template and tokenizer, the model's own defaults, limits.
 //! When and for how long that may run is in `prompt_builder`.
 
+use hanzo_engine_constraints::Spec;
 use hanzo_engine_runtime::{
     Job, RequestError, SamplingParams, StopConditions, TextModel, chat::Chat, load::GenerationDefaults,
 };
@@ -19,6 +20,7 @@ pub(crate) struct GenerationRequest {
     /// `max_tokens` is in [`GenerationRequest::max_tokens`].
     pub(crate) stop: StopConditions,
     pub(crate) max_tokens: Option<u32>,
+    pub(crate) constraint: Option<Spec>,
     pub(crate) choices: u32,
     pub(crate) priority: i32,
     pub(crate) echo: bool,
@@ -77,6 +79,8 @@ pub(crate) fn build(
     interrupted: &dyn Fn() -> bool,
 ) -> Result<Built, Error> {
     let text = &served.text;
+    let compiled = |spec| served.constraints.compiled(spec, text, interrupted);
+    let constraint = request.constraint.map(compiled).transpose()?;
     let own_stops = request.stop.strings.is_empty() && request.stop.token_ids.is_empty();
     let context_tokens_max = served.size.context_tokens_max();
     let (tokens, rendered, starts_in_reasoning, split_reasoning) = match request.prompt {
@@ -107,6 +111,7 @@ pub(crate) fn build(
             token_ids: if own_stops { text.stop_tokens.clone() } else { request.stop.token_ids },
             ..request.stop
         },
+        constraint,
         priority: request.priority,
         starts_in_reasoning,
         split_reasoning,

@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     admission::{Full, QueuePlace},
+    constraints::Constraints,
     device::EngineSize,
     error::{Error, Failure},
     limits::{CHANGES_MAX, MODELS_MAX},
@@ -40,6 +41,7 @@ pub(crate) struct Served {
     pub(crate) device: String,
     pub(crate) worker: WorkerHandle,
     pub(crate) prompts: PromptBuilder,
+    pub(crate) constraints: Constraints,
     pub(crate) metrics: Arc<ModelMetrics>,
     pub(crate) loaded_at_unix_ms: i64,
     pub(crate) jobs: AtomicU64,

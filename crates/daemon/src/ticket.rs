@@ -53,7 +53,8 @@ impl JobEvent {
             EventKind::Started { .. }
             | EventKind::Delta { .. }
             | EventKind::Computed(_)
-            | EventKind::Failed => 0,
+            | EventKind::Failed
+            | EventKind::ConstraintFailed { .. } => 0,
         }
     }
 }
@@ -82,6 +83,8 @@ pub(crate) enum JobEnd {
     WorkerFailed { error_id: String },
     /// The model computed something that is not a number for it.
     NotANumber { error_id: String },
+    /// Its constraint became too complex to follow.
+    Constraint { reason: String },
     /// The worker failed before the job's first step.
     NotReached { error_id: String },
 }
@@ -261,7 +264,7 @@ impl Ticket {
                 Some(timings)
             }
             // The worker ends the whole job; nothing is computed of a completion but its text.
-            EventKind::Failed | EventKind::Computed(_) => None,
+            EventKind::Failed | EventKind::ConstraintFailed { .. } | EventKind::Computed(_) => None,
         }
     }
 }

@@ -241,9 +241,23 @@ impl Worker {
         for event in events.drain(..) {
             let id = event.job;
             let now = if matches!(event.kind, EventKind::Started { .. }) { began } else { ended };
-            if event.kind == EventKind::Failed {
-                self.end_failed(id, report, ended);
-                continue;
+            match event.kind {
+                EventKind::Failed => {
+                    let error_id = error_id();
+                    tracing::error!(
+                        error_id,
+                        job = id.0,
+                        "the model computed something that is not a number"
+                    );
+                    self.end_failed(id, JobEnd::NotANumber { error_id }, report, ended);
+                    continue;
+                }
+                EventKind::ConstraintFailed { ref reason } => {
+                    let reason = reason.clone();
+                    self.end_failed(id, JobEnd::Constraint { reason }, report, ended);
+                    continue;
+                }
+                _ => {}
             }
             let Entry::Occupied(mut entry) = self.jobs.entry(id) else { continue };
             let over = match entry.get_mut() {
@@ -263,14 +277,12 @@ impl Worker {
     }
 
     /// One completion failed: the request ends with an error, and nothing else changes.
-    fn end_failed(&mut self, id: JobId, report: StepReport, now: Instant) {
+    fn end_failed(&mut self, id: JobId, end: JobEnd, report: StepReport, now: Instant) {
         self.engine.cancel(id);
         // What it held is free, and there may be no step soon that would say so.
         self.publish(report, now);
         let Some(ticket) = self.jobs.remove(&id) else { return };
-        let error_id = error_id();
-        tracing::error!(error_id, job = id.0, "the model computed something that is not a number");
-        ticket.end(JobEnd::NotANumber { error_id });
+        ticket.end(end);
     }
 
     /// Makes what was done visible.

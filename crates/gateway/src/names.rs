@@ -3,7 +3,7 @@
 use crate::{config::Config, error::ApiError, fields::Fields};
 
 /// The engine's fields, each with the words that clients have for it. Of several that were sent the first is told.
-const NAMES: [(&str, &[&str]); 47] = [
+const NAMES: [(&str, &[&str]); 48] = [
     ("model", &["model"]),
     ("prompt", PROMPT),
     ("chat", PROMPT),
@@ -33,6 +33,7 @@ const NAMES: [(&str, &[&str]); 47] = [
     ("stop_token_ids", &["stop_token_ids"]),
     ("include_stop_string", &["include_stop_str_in_output"]),
     ("ignore_eos", &["ignore_eos"]),
+    ("constraint", CONSTRAINT),
     ("choices", &["n", "n_cmpl"]),
     ("top_logprobs", &["top_logprobs", "logprobs"]),
     ("logprobs", &["logprobs"]),
@@ -54,6 +55,16 @@ const NAMES: [(&str, &[&str]); 47] = [
     ("request_id", &[]),
 ];
 
+const CONSTRAINT: &[&str] = &[
+    "structured_outputs",
+    "guided_json",
+    "guided_regex",
+    "guided_choice",
+    "guided_grammar",
+    "json_schema",
+    "grammar",
+    "response_format",
+];
 const PROMPT: &[&str] = &["messages", "prompt", "content"];
 
 /// Those of the words in the table that a body has.

@@ -14,7 +14,6 @@ enum Neutral {
     True,
     Numbers(&'static [f64]),
     Words(&'static [&'static str]),
-    TextType, // {"type": "text"}
     JustText, // ["text"]
     /// All of this type: it only qualifies another field that is refused itself, or what never happens here.
     Any(Type),
@@ -34,19 +33,10 @@ enum Type {
 type Known = (&'static str, Neutral, &'static str);
 
 /// Of chats and completions.
-const COMMON: [Known; 84] = [
-    // OpenAI's and vLLM's: the shape of the text.
-    ("response_format", Neutral::TextType, ""),
-    ("structured_outputs", Neutral::None, ""),
-    ("guided_json", Neutral::None, ""),
-    ("guided_regex", Neutral::None, ""),
-    ("guided_choice", Neutral::None, ""),
-    ("guided_grammar", Neutral::None, ""),
+const COMMON: [Known; 76] = [
+    // vLLM's: how its engines constrain the text.
     ("guided_decoding_backend", Neutral::Any(Type::Text), ""),
     ("guided_whitespace_pattern", Neutral::Any(Type::Text), ""),
-    // llama.cpp's: the same.
-    ("grammar", Neutral::EmptyText, ""),
-    ("json_schema", Neutral::None, ""),
     // vLLM's: sampling.
     ("use_beam_search", Neutral::False, ""),
     ("length_penalty", Neutral::Numbers(&[1.0]), ""),
@@ -248,10 +238,6 @@ impl Neutral {
             Neutral::True => value.as_bool() == Some(true),
             Neutral::Numbers(numbers) => value.as_f64().is_some_and(|number| numbers.contains(&number)),
             Neutral::Words(words) => words.iter().any(|one| word(value, one)),
-            Neutral::TextType => value.members().is_some_and(|all| {
-                let mut all = all.take(2).map(|(name, value)| name == "type" && word(value, "text"));
-                all.next() == Some(true) && all.next().is_none()
-            }),
             Neutral::JustText => value.elements().is_some_and(|all| {
                 let mut all = all.take(2).map(|value| word(value, "text"));
                 all.next() == Some(true) && all.next().is_none()
@@ -271,7 +257,6 @@ impl Neutral {
             Neutral::True => "true".to_owned(),
             Neutral::Numbers(numbers) => joined(numbers.iter().map(f64::to_string).collect()),
             Neutral::Words(words) => joined(words.iter().map(|word| format!("\"{word}\"")).collect()),
-            Neutral::TextType => "{\"type\": \"text\"}".to_owned(),
             Neutral::JustText => "[\"text\"]".to_owned(),
             Neutral::Any(kind) => kind.word().to_owned(),
         };

@@ -89,7 +89,7 @@ impl<B: Backend> Decoder<B> {
     pub fn submit(
         &mut self,
         backend: &mut B,
-        step: &Step,
+        step: &mut Step,
         kv: &mut B::Kv,
         room: &mut [f32],
     ) -> Result<Ticket, KernelError> {
@@ -105,7 +105,7 @@ impl<B: Backend> Decoder<B> {
     fn drawn(
         &mut self,
         backend: &mut B,
-        step: &Step,
+        step: &mut Step,
         kv: &mut B::Kv,
         room: &mut [f32],
     ) -> Result<(), KernelError> {
@@ -117,6 +117,7 @@ impl<B: Backend> Decoder<B> {
         if step.draws.rows.is_empty() {
             return Ok(());
         }
+        step.find_masks(backend);
         backend.sample(self.head(), self.network.hidden(), &step.draws, room)
     }
 

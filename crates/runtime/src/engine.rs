@@ -187,7 +187,7 @@ impl<B: Backend> Engine<B> {
     fn launch(&mut self) -> Result<Flight, KernelError> {
         let rows = self.backend.sample_room(self.step.draws.rows.len(), self.text.vocab);
         let room = &mut self.room[..rows];
-        let ticket = self.decoder.submit(&mut self.backend, &self.step, &mut self.kv, room)?;
+        let ticket = self.decoder.submit(&mut self.backend, &mut self.step, &mut self.kv, room)?;
         self.scheduler.assume(&mut self.pool);
         self.steps += 1;
         Ok(Flight { ticket, parts: mem::take(&mut self.step.parts) })

@@ -3,6 +3,8 @@
 
 use std::sync::Arc;
 
+use hanzo_engine_constraints::Grammar;
+
 pub use hanzo_engine_kernels::TokenLogprob;
 
 use crate::{
@@ -33,6 +35,9 @@ pub struct Job {
     pub sampling: SamplingParams,
     /// When to stop.
     pub stop: StopConditions,
+    /// What the answer must satisfy, compiled over the model's own vocabulary ([`TextModel::vocabulary`]). It ends only where it
+    /// does, unless a stop string, `max_tokens` or the end of the context cuts it.
+    pub constraint: Option<Arc<Grammar>>,
     /// Lower runs earlier.
     pub priority: i32,
     /// The prompt ends inside the model's reasoning section (the template opened it).
@@ -51,6 +56,7 @@ impl Default for Job {
             choices: 1,
             sampling: SamplingParams::default(),
             stop: StopConditions::default(),
+            constraint: None,
             priority: 0,
             starts_in_reasoning: false,
             split_reasoning: false,
@@ -228,4 +234,9 @@ pub enum EventKind {
     /// The model computed something that is not a number for this completion: its prompt, or its weights, are out
     /// of the range the model can run. No further event names it; other completions are not concerned.
     Failed,
+    /// The completion's constraint became too complex to follow. No further event names it.
+    ConstraintFailed {
+        /// What went wrong.
+        reason: String,
+    },
 }

@@ -231,7 +231,12 @@ impl Sequence {
             Purpose::Generate(_) if !ends => Yields::Nothing,
             Purpose::Generate(generation) => {
                 step.batch.logit_rows.push((first + rows - 1) as u32);
-                generation.ask(&self.tokens[..self.prompt_tokens], self.assumed, &mut step.draws);
+                generation.ask(
+                    &self.tokens[..self.prompt_tokens],
+                    self.assumed,
+                    &mut step.draws,
+                    &mut step.masks,
+                );
                 Yields::Token
             }
         };
@@ -336,7 +341,11 @@ impl Sequence {
         debug_assert!(self.assumed > 0, "a token that no step drew");
         self.assumed -= 1;
         let (Some(sampled), Purpose::Generate(generation)) = (sampled, &mut self.purpose) else {
-            self.emit(events, EventKind::Failed);
+            let kind = match &self.purpose {
+                Purpose::Generate(generation) => generation.undrawn(),
+                Purpose::Read(_) => EventKind::Failed,
+            };
+            self.emit(events, kind);
             return true;
         };
         Arc::make_mut(&mut self.tokens).push(sampled.token);

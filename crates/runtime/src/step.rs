@@ -2,9 +2,9 @@
 
 use std::{ops::Range, sync::Arc};
 
-use hanzo_engine_kernels::{Batch, SampleSpecs};
+use hanzo_engine_kernels::{Backend, Batch, SampleSpecs};
 
-use crate::fair::Order;
+use crate::{fair::Order, output::MaskWork};
 
 /// One step's work.
 #[derive(Debug, Default)]
@@ -13,6 +13,8 @@ pub struct Step {
     pub batch: Batch,
     /// How a token is drawn of each of the batch's logit rows.
     pub draws: SampleSpecs,
+    /// Masks of [`Step::draws`] that are not found yet, in their order.
+    pub masks: Vec<MaskWork>,
     /// Rows that are not those of tokens.
     pub given: Vec<GivenRows>,
     /// Whose rows they are, in their order.
@@ -60,10 +62,21 @@ pub enum Yields {
 }
 
 impl Step {
+    /// Finds the masks, side by side, while the device computes what it was given.
+    pub fn find_masks(&mut self, backend: &mut impl Backend) {
+        let masks = &self.masks;
+        if masks.is_empty() {
+            return;
+        }
+        backend.on_host(masks.len(), &|index| masks[index].find());
+        masks.iter().for_each(|work| work.put(&mut self.draws.masks));
+    }
+
     /// Forgets the work and keeps the memory.
     pub fn clear(&mut self) {
         self.batch.clear();
         self.draws.clear();
+        self.masks.clear();
         self.given.clear();
         self.parts.clear();
     }

@@ -1,6 +1,10 @@
 //! The text side of a model: everything about it that is not numbers. A conversation becomes a prompt here, by the
 //! model's own template and tokenizer.
 
+use std::sync::{Arc, OnceLock};
+
+use hanzo_engine_constraints::{Vocabulary, VocabularyError, Word};
+
 use crate::{
     chat::{Chat, Opening},
     error::{LoadError, RequestError},
@@ -52,6 +56,8 @@ pub struct TextModel {
     pub vocab: usize,
     /// Tokens of the longest context the model was made for.
     pub context_tokens_max: u32,
+    /// Its tokens as grammars see them, from the first that asks on.
+    vocabulary: OnceLock<Result<Arc<Vocabulary>, VocabularyError>>,
 }
 
 /// The strings around a reasoning section.
@@ -112,7 +118,23 @@ impl TextModel {
             info: info.clone(),
             vocab,
             context_tokens_max,
+            vocabulary: OnceLock::new(),
         })
+    }
+
+    /// The tokens as grammars see them. Made when first asked for, which takes some 100 ms of a large vocabulary; who asks
+    /// meanwhile waits. Tokens that end a completion are no part of a text.
+    ///
+    /// # Errors
+    /// Where they cannot be constrained.
+    pub fn vocabulary(&self) -> Result<Arc<Vocabulary>, VocabularyError> {
+        let word = |id: u32| {
+            let bytes = self.tokenizer.token_bytes(id);
+            let controls = self.tokenizer.is_special(id) || self.eos.binary_search(&id).is_ok();
+            if controls { Word::Control(bytes) } else { Word::Text(bytes) }
+        };
+        let make = || Vocabulary::new((0..self.vocab as u32).map(word)).map(Arc::new);
+        self.vocabulary.get_or_init(make).clone()
     }
 
     /// The prompt's text: what the model's makers put before every conversation, and the conversation. What the

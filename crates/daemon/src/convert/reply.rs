@@ -64,7 +64,7 @@ pub(crate) fn event(event: JobEvent, context: &EventContext) -> v1::InferEvent {
             ..Default::default()
         }),
         // A completion that failed ends by its job's end; nothing is computed of one but text.
-        EventKind::Failed | EventKind::Computed(_) => {
+        EventKind::Failed | EventKind::ConstraintFailed { .. } | EventKind::Computed(_) => {
             E::Finished(v1::Finished { choice, reason: v1::FinishReason::Error.into(), ..Default::default() })
         }
         EventKind::Finished { reason, stop_string, usage } => {
@@ -102,6 +102,7 @@ pub(crate) fn job_end(end: JobEnd) -> Option<Error> {
         JobEnd::Deadline => Some(Error::Deadline),
         JobEnd::Stopped(what) => Some(Error::Stopped { what }),
         JobEnd::NotANumber { error_id } => Some(Error::NotANumber { error_id }),
+        JobEnd::Constraint { reason } => Some(Error::field("constraint", reason)),
         JobEnd::WorkerFailed { error_id } => Some(Error::Worker { error_id }),
         JobEnd::NotReached { error_id } => Some(Error::WorkerNotReached { error_id }),
     }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use hanzo_engine_constraints::Spec;
 use hanzo_engine_proto::v1;
 use hanzo_engine_runtime::{
     StopConditions,
@@ -78,6 +79,7 @@ pub(crate) fn infer(wire: v1::InferRequest) -> Result<GenerationRequest, Error> 
         prompt,
         sampling: RequestedSampling { logprobs, ..sampling(wire.sampling.unwrap_or_default()) },
         max_tokens: stop.max_tokens,
+        constraint: wire.constraint.map(constraint).transpose()?,
         stop: StopConditions {
             max_tokens: 0,
             min_tokens: stop.min_tokens,
@@ -90,6 +92,24 @@ pub(crate) fn infer(wire: v1::InferRequest) -> Result<GenerationRequest, Error> 
         priority: wire.priority,
         echo: wire.echo,
     })
+}
+
+/// What an answer must satisfy. Whether it can be enforced is seen when it is compiled.
+fn constraint(wire: v1::Constraint) -> Result<Spec, Error> {
+    use v1::constraint::Of;
+    match wire.of {
+        Some(Of::JsonObject(true)) => Ok(Spec::JsonObject),
+        Some(Of::JsonObject(false)) => Err(Error::field("constraint.json_object", "must be true, or unset")),
+        Some(Of::JsonSchema(schema)) => Ok(Spec::JsonSchema(schema)),
+        Some(Of::Regex(expression)) => Ok(Spec::Regex(expression)),
+        Some(Of::Choices(choices)) => Ok(Spec::Choices(choices.texts)),
+        Some(Of::Lark(grammar)) => Ok(Spec::Lark(grammar)),
+        Some(Of::Gbnf(grammar)) => Ok(Spec::Gbnf(grammar)),
+        None => Err(Error::field(
+            "constraint",
+            "must be one of json_object, json_schema, regex, choices, lark, gbnf",
+        )),
+    }
 }
 
 fn sampling(wire: v1::Sampling) -> RequestedSampling {

@@ -69,6 +69,7 @@ impl Outcome {
             Outcome::Ended(JobEnd::Stopped(_)) => "stopped",
             Outcome::Ended(JobEnd::WorkerFailed { .. }) => "worker failed",
             Outcome::Ended(JobEnd::NotANumber { .. }) => "not a number",
+            Outcome::Ended(JobEnd::Constraint { .. }) => "constraint failed",
             Outcome::Ended(JobEnd::NotReached { .. }) => "not reached",
         }
     }

@@ -127,7 +127,7 @@ impl Watched {
                     self.jobs.remove(&event.job);
                 }
             }
-            EventKind::Delta { .. } | EventKind::Failed => {}
+            EventKind::Delta { .. } | EventKind::Failed | EventKind::ConstraintFailed { .. } => {}
         }
     }
 

@@ -3,6 +3,7 @@
 mod answer;
 pub(crate) mod chat;
 pub(crate) mod completions;
+mod constraint;
 pub(crate) mod embeddings;
 mod events;
 mod frames;

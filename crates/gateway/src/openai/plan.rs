@@ -12,7 +12,7 @@ use crate::{
         CHAT_LOGPROBS_MAX, COMPLETION_LOGPROBS_MAX, LOGIT_BIAS_MAX, STOP_BYTES_MAX, STOP_TOKEN_IDS_MAX,
     },
     names::SentFields,
-    openai::prompt,
+    openai::{constraint, prompt},
     request::{either, model, priority},
     request_id::RequestId,
     unsupported,
@@ -128,6 +128,7 @@ fn common(fields: &mut Fields, config: &Config, id: &RequestId) -> Result<Plan, 
         choices,
         request_id: id.as_str().to_owned(),
         priority: priority(fields)?,
+        constraint: constraint::read(fields)?,
         ..Default::default()
     };
     Ok(Plan { requests: vec![request], choices, stream, streaming, sent })

@@ -4,7 +4,10 @@ use std::{mem, sync::Arc};
 
 use hanzo_engine_kernels::{SampleSpecs, Sampled};
 
-use super::text::{Chunk, OutputText};
+use super::{
+    constraint::{Constraint, MaskWork, Taken},
+    text::{Chunk, OutputText},
+};
 use crate::{
     job::{EventKind, FinishReason, Job, StopConditions, TokenLogprob, Usage},
     sampler::{Sampler, SamplingParams},
@@ -16,6 +19,7 @@ pub struct Generation {
     terms: Arc<Terms>,
     seed: u64,
     sampler: Option<Sampler>, // from the first token on
+    constraint: Option<Constraint>,
     output: OutputText,
     usage: Usage,
     unsent: Vec<u32>, // tokens whose text is held back
@@ -40,10 +44,17 @@ impl Generation {
             ends: own_ends.iter().chain(&job.stop.token_ids).copied().collect(),
             vocab: text.vocab,
         });
+        let markers = text.reasoning.as_ref().filter(|_| job.split_reasoning);
+        let open = markers.and_then(|markers| text.tokenizer.token_id(&markers.open));
+        let in_reasoning = markers.is_some() && job.starts_in_reasoning;
         (0..job.choices).map(move |choice| Generation {
             terms: terms.clone(),
             seed: job.sampling.seed.wrapping_add(choice.into()),
             sampler: None,
+            constraint: job
+                .constraint
+                .as_ref()
+                .map(|grammar| Constraint::new(grammar, in_reasoning, open, &terms.ends)),
             output: OutputText::new(text, &job.stop, job.starts_in_reasoning, job.split_reasoning),
             usage: Usage { prompt_tokens: job.prompt.len() as u32, ..Usage::default() },
             unsent: Vec::new(),
@@ -58,7 +69,7 @@ impl Generation {
 
     /// Whether how its next token is drawn depends on the one before.
     pub fn reads_history(&self) -> bool {
-        Sampler::reads_history(&self.terms.sampling)
+        self.constraint.is_some() || Sampler::reads_history(&self.terms.sampling)
     }
 
     /// Whether it ends with the tokens it has, of which `assumed` are not known yet, whatever they are.
@@ -66,13 +77,30 @@ impl Generation {
         self.usage.completion_tokens as usize + assumed >= self.terms.stop.max_tokens as usize
     }
 
-    /// Adds how its next token is drawn, after `assumed` that are not known yet.
-    pub fn ask(&mut self, prompt: &[u32], assumed: usize, specs: &mut SampleSpecs) {
+    /// Adds how its next token is drawn, after `assumed` that are not known yet, and where it is constrained the work of finding
+    /// its mask.
+    pub fn ask(
+        &mut self,
+        prompt: &[u32],
+        assumed: usize,
+        specs: &mut SampleSpecs,
+        masks: &mut Vec<MaskWork>,
+    ) {
         let drawn = self.usage.completion_tokens as usize + assumed;
         let early = drawn < self.terms.stop.min_tokens as usize;
-        let banned: &[u32] = if early { &self.terms.ends } else { &[] };
+        // An answer that has not begun has not satisfied its constraint.
+        let reasons = self.constraint.as_ref().is_some_and(Constraint::in_reasoning);
+        let masked = self.constraint.as_mut().filter(|_| !reasons);
+        // Where there is a mask, it is the mask that says when the answer may end.
+        let no_end = if masked.is_some() { false } else { early || reasons };
+        let banned: &[u32] = if no_end { &self.terms.ends } else { &[] };
         let new = || Sampler::new(&self.terms.sampling, self.seed, self.terms.vocab, prompt);
         self.sampler.get_or_insert_with(new).ask(banned, specs);
+        if let (Some(constraint), Some(spec)) = (masked, specs.rows.last_mut()) {
+            spec.mask = Some(masks.len() as u32);
+            specs.mask_words = self.terms.vocab.div_ceil(32);
+            masks.push(constraint.ask(self.terms.vocab, early));
+        }
     }
 
     /// Takes a token that was drawn; `full` when the context is. What is to be said of it: a delta, and the end.
@@ -89,10 +117,19 @@ impl Generation {
         self.usage.completion_tokens += 1;
 
         let ends = self.terms.ends.contains(&token);
+        let reasons = self.output.in_reasoning();
         let mut chunk = if ends { Chunk::default() } else { self.output.push(text, token) };
+        let left = (reasons && !self.output.in_reasoning()).then_some(chunk.text.as_str());
+        let taken = match &mut self.constraint {
+            Some(constraint) if !ends => constraint.take(token, left),
+            _ => Taken::Open,
+        };
+        if let Taken::Stuck(reason) = taken {
+            return (None, Some(EventKind::ConstraintFailed { reason }));
+        }
         self.usage.reasoning_tokens += u32::from(self.output.in_reasoning());
 
-        let reason = if ends || chunk.stop.is_some() {
+        let reason = if ends || chunk.stop.is_some() || taken == Taken::Complete {
             Some(FinishReason::Stop)
         } else if self.usage.completion_tokens >= self.terms.stop.max_tokens || full {
             Some(FinishReason::Length)
@@ -127,6 +164,19 @@ impl Generation {
             EventKind::Finished { reason, stop_string: chunk.stop, usage: self.usage }
         });
         (delta, finished)
+    }
+}
+
+impl Generation {
+    /// No token could be drawn: what is to be said of that.
+    pub fn undrawn(&self) -> EventKind {
+        match self.constraint.as_ref().map_or(Taken::Open, Constraint::undrawn) {
+            Taken::Open => EventKind::Failed,
+            Taken::Stuck(reason) => EventKind::ConstraintFailed { reason },
+            Taken::Complete => {
+                EventKind::Finished { reason: FinishReason::Stop, stop_string: None, usage: self.usage }
+            }
+        }
     }
 }
 

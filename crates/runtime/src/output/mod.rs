@@ -1,12 +1,14 @@
 //! What a step has computed on its way out: logits become tokens and text ([`Generation`]), hidden states vectors and
 //! scores ([`Reading`]). Which tokens were computed, and in which blocks, is [`crate::sequence`]'s.
 
+mod constraint;
 mod generation;
 mod reading;
 mod reasoning;
 mod stop;
 mod text;
 
+pub use constraint::MaskWork;
 pub use generation::Generation;
 pub use reading::{Hidden, HiddenRows, Reading};
 pub use text::{Chunk, OutputText};

@@ -190,6 +190,8 @@ impl World<'_> {
         let streams = matches!(client.stage, Stage::Streaming(_));
         let right = match end {
             JobEnd::Done | JobEnd::NotANumber { .. } => true,
+            // No request of the simulator has one.
+            JobEnd::Constraint { .. } => false,
             JobEnd::Deadline => client.deadline_us().is_some_and(|deadline| deadline <= now),
             JobEnd::Stopped(LOST) => life.left && !seen,
             JobEnd::Stopped(why) => life.stopped == Some(*why),

@@ -1,0 +1,221 @@
+//! Constraints that a model's requests ask for, compiled once and kept: equal ones are joined, however many ask at once. Compiling
+//! has a thread of its own, which nothing can interrupt, so there are few of them at a time for each model, and who waits
+//! for one does so for a bounded time.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    thread,
+    time::{Duration, Instant},
+};
+
+use hanzo_engine_constraints::{Grammar, Spec};
+use hanzo_engine_runtime::{RequestError, TextModel};
+
+use crate::{
+    error::Error,
+    limits::{CONSTRAINT_COMPILES_MAX, CONSTRAINT_TIME_MAX, CONSTRAINTS_BYTES_MAX},
+};
+
+/// How often who waits looks whether its client is still there.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// The compiled constraints of one model.
+#[derive(Default)]
+pub(crate) struct Constraints {
+    shared: Arc<Shared>,
+}
+
+#[derive(Default)]
+struct Shared {
+    kept: Mutex<Kept>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Kept {
+    entries: HashMap<Arc<Spec>, Entry>,
+    compiling: usize,
+    bytes: u64, // of those that are compiled
+    uses: u64,
+}
+
+struct Entry {
+    state: State,
+    last_use: u64,
+}
+
+enum State {
+    Compiling,
+    Compiled(Arc<Grammar>),
+    Refused(String),
+}
+
+impl Constraints {
+    /// The compiled form of a constraint. Blocks until there is one.
+    ///
+    /// # Errors
+    /// [`Error::Field`] of one that is refused or takes too long, and [`RequestError::Interrupted`].
+    pub(crate) fn compiled(
+        &self,
+        spec: Spec,
+        text: &Arc<TextModel>,
+        interrupted: &dyn Fn() -> bool,
+    ) -> Result<Arc<Grammar>, Error> {
+        let (spec, end) = (Arc::new(spec), Instant::now() + CONSTRAINT_TIME_MAX);
+        let mut kept = self.shared.lock();
+        loop {
+            kept.uses += 1;
+            let now = kept.uses;
+            match kept.entries.get_mut(&spec) {
+                Some(entry) => {
+                    entry.last_use = now;
+                    match &entry.state {
+                        State::Compiled(grammar) => return Ok(grammar.clone()),
+                        State::Refused(reason) => return Err(Error::field("constraint", reason.clone())),
+                        State::Compiling => {}
+                    }
+                }
+                None if kept.compiling < CONSTRAINT_COMPILES_MAX => {
+                    kept.compiling += 1;
+                    kept.entries.insert(spec.clone(), Entry { state: State::Compiling, last_use: now });
+                    self.begin(&mut kept, &spec, text);
+                    continue;
+                }
+                None => {}
+            }
+            if interrupted() {
+                return Err(RequestError::Interrupted.into());
+            }
+            if Instant::now() >= end {
+                let seconds = CONSTRAINT_TIME_MAX.as_secs();
+                let reason = format!("it could not be compiled within {seconds} seconds");
+                return Err(Error::field("constraint", reason));
+            }
+            let waited = self.shared.changed.wait_timeout(kept, LOOK_EVERY);
+            kept = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Starts compiling.
+    fn begin(&self, kept: &mut Kept, spec: &Arc<Spec>, text: &Arc<TextModel>) {
+        let (shared, to_compile, text) = (self.shared.clone(), spec.clone(), text.clone());
+        let compile = move || {
+            let compiled = text
+                .vocabulary()
+                .map_err(|error| error.to_string())
+                .and_then(|words| Grammar::compile(&to_compile, &words).map_err(|error| error.to_string()));
+            shared.finish(&to_compile, compiled);
+        };
+        if let Err(error) = thread::Builder::new().name("constraints".to_owned()).spawn(compile) {
+            kept.finish(spec, Err(format!("there is no thread to compile it on: {error}")));
+        }
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Kept> {
+        // Nothing in it is half done where a panic can come.
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn finish(&self, spec: &Arc<Spec>, compiled: Result<Arc<Grammar>, String>) {
+        self.lock().finish(spec, compiled);
+        self.changed.notify_all();
+    }
+}
+
+impl Kept {
+    fn finish(&mut self, spec: &Arc<Spec>, compiled: Result<Arc<Grammar>, String>) {
+        self.compiling -= 1;
+        let state = match compiled {
+            Ok(grammar) => State::Compiled(grammar),
+            Err(reason) => State::Refused(reason),
+        };
+        self.bytes += bytes(spec, &state);
+        if let Some(entry) = self.entries.get_mut(spec) {
+            entry.state = state;
+        }
+        while self.bytes > CONSTRAINTS_BYTES_MAX {
+            let done = self.entries.iter().filter(|(_, entry)| !matches!(entry.state, State::Compiling));
+            let Some((oldest, _)) = done.min_by_key(|(_, entry)| entry.last_use) else { break };
+            let oldest = oldest.clone();
+            if let Some(entry) = self.entries.remove(&oldest) {
+                self.bytes -= bytes(&oldest, &entry.state);
+            }
+        }
+    }
+}
+
+/// What an entry takes, by estimate.
+fn bytes(spec: &Spec, state: &State) -> u64 {
+    let source = match spec {
+        Spec::JsonObject => 0,
+        Spec::Choices(texts) => texts.iter().map(|text| text.len() + size_of::<String>()).sum(),
+        Spec::JsonSchema(text) | Spec::Regex(text) | Spec::Lark(text) | Spec::Gbnf(text) => text.len(),
+    };
+    let compiled = match state {
+        State::Compiling => 0,
+        State::Compiled(grammar) => grammar.bytes(),
+        State::Refused(reason) => reason.len() as u64,
+    };
+    source as u64 + compiled + 512
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use hanzo_engine_runtime::ModelFiles;
+
+    use super::*;
+
+    fn demo() -> Arc<TextModel> {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/hanzo-demo/hanzo-demo-Q8_0.gguf");
+        let files = ModelFiles::open(&path).expect("the demo model opens");
+        Arc::new(TextModel::load(&files).expect("the demo model has a text side"))
+    }
+
+    #[test]
+    fn equal_constraints_are_compiled_once() {
+        let (constraints, text) = (Arc::new(Constraints::default()), demo());
+        let compiled: Vec<Arc<Grammar>> = thread::scope(|scope| {
+            let threads: Vec<_> = (0..100)
+                .map(|_| scope.spawn(|| constraints.compiled(Spec::JsonObject, &text, &|| false).unwrap()))
+                .collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        assert!(compiled.iter().all(|one| Arc::ptr_eq(one, &compiled[0])));
+        let refused =
+            |source: &str| constraints.compiled(Spec::Gbnf(source.into()), &text, &|| false).unwrap_err();
+        let error = "constraint: line 1, column 10: there is nothing to repeat";
+        assert_eq!(
+            (refused("root ::= *").to_string(), refused("root ::= *").to_string()),
+            (error.into(), error.into())
+        );
+        let left = constraints.compiled(Spec::Regex("[a-z]{1,9}".into()), &text, &|| true);
+        assert!(matches!(left, Err(Error::Request(RequestError::Interrupted))), "{left:?}");
+    }
+
+    #[test]
+    fn the_oldest_go_where_there_is_no_room() {
+        let (constraints, text) = (Constraints::default(), demo());
+        let regex = |index: usize| Spec::Regex(format!("[a-z]{{{}}}", index + 1));
+        let first = constraints.compiled(regex(0), &text, &|| false).unwrap();
+        let count = (CONSTRAINTS_BYTES_MAX / first.bytes()) as usize;
+        for index in 1..count.min(40) {
+            constraints.compiled(regex(index), &text, &|| false).unwrap();
+        }
+        let mut kept = constraints.shared.lock();
+        let used: u64 = kept.entries.iter().map(|(spec, entry)| bytes(spec, &entry.state)).sum();
+        assert_eq!(kept.bytes, used);
+        // As if the room were full.
+        kept.bytes += CONSTRAINTS_BYTES_MAX - used;
+        kept.compiling += 1;
+        let new = Arc::new(regex(99));
+        kept.entries.insert(new.clone(), Entry { state: State::Compiling, last_use: u64::MAX });
+        kept.finish(&new, Ok(first));
+        assert!(!kept.entries.contains_key(&regex(0)) && kept.entries.contains_key(&new));
+        assert!(kept.bytes <= CONSTRAINTS_BYTES_MAX);
+    }
+}
