@@ -145,6 +145,7 @@ pub fn run(engine: &mut Engine<CpuBackend>, asked: impl IntoIterator<Item = Aske
                 EventKind::Finished { reason, .. } => answer.reason = Some(reason),
                 EventKind::Computed(_) => panic!("nothing was to be embedded"),
                 EventKind::Failed => panic!("the demo model computed something that is not a number"),
+                EventKind::ConstraintFailed { reason } => panic!("there was no constraint: {reason}"),
             }
         }
     }

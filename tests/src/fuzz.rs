@@ -7,8 +7,10 @@ mod mutate;
 use std::{
     cell::RefCell,
     path::{Path, PathBuf},
+    sync::{Arc, LazyLock},
 };
 
+use hanzo_engine_constraints::{Grammar, Spec, Vocabulary, Word};
 use hanzo_engine_daemon::{fuzz as daemon, store::Store, store::fuzz as store};
 use hanzo_engine_gateway::fuzz as gateway;
 use hanzo_engine_proto::v1;
@@ -41,7 +43,7 @@ pub struct Target {
 }
 
 /// All of them.
-pub const TARGETS: [Target; 11] = [
+pub const TARGETS: [Target; 12] = [
     Target { name: "gguf", read: gguf, mutations: 4000 },
     Target { name: "safetensors", read: safetensors, mutations: 20_000 },
     Target { name: "pickle", read: pickle, mutations: 20_000 },
@@ -51,6 +53,7 @@ pub const TARGETS: [Target; 11] = [
     Target { name: "body", read: gateway::body, mutations: 4000 },
     Target { name: "proto", read: proto, mutations: 10_000 },
     Target { name: "archive", read: archive, mutations: 2000 },
+    Target { name: "constraint", read: constraint, mutations: 1000 },
     Target { name: "ledger", read: store::ledger, mutations: 10_000 },
     Target { name: "manifest", read: store::manifest, mutations: 10_000 },
 ];
@@ -245,6 +248,42 @@ fn proto(bytes: &[u8]) {
         _ => v1::PullRequest::decode(bytes).map(daemon::pull),
     }
     .unwrap_or_default();
+}
+
+/// The tokens of answers: every byte, and a few that are longer.
+static VOCABULARY: LazyLock<Arc<Vocabulary>> = LazyLock::new(|| {
+    let bytes: Vec<[u8; 1]> = (0..=255).map(|byte| [byte]).collect();
+    let longer = ["{\"", "\":", "true", "ab", "\n\n"].map(str::as_bytes);
+    let words = bytes.iter().map(|byte| &byte[..]).chain(longer).map(Word::Text);
+    Arc::new(Vocabulary::new(words.chain([Word::Control(b"<|call|>")])).expect("a small vocabulary"))
+});
+
+/// A grammar, by the first byte's kind, and an answer that takes what it allows: what is allowed is accepted, and can be taken back.
+fn constraint(bytes: &[u8]) {
+    let Some((kind, source)) = bytes.split_first() else { return };
+    let Ok(source) = std::str::from_utf8(source) else { return };
+    let spec = match kind % 5 {
+        0 => Spec::JsonSchema(source.to_owned()),
+        1 => Spec::Gbnf(source.to_owned()),
+        2 => Spec::Regex(source.to_owned()),
+        3 => Spec::Choices(source.split('\n').map(str::to_owned).collect()),
+        _ => Spec::Lark(source.to_owned()),
+    };
+    let Ok(grammar) = Grammar::compile(&spec, &VOCABULARY) else { return };
+    let mut matcher = grammar.matcher();
+    let mut mask = vec![0; VOCABULARY.mask_words()];
+    for step in 0..12 {
+        if matcher.is_stopped() || matcher.allowed(&mut mask).is_err() {
+            return;
+        }
+        let is_allowed = |&token: &usize| mask[token / 32] >> (token % 32) & 1 == 1;
+        let Some(token) = (0..VOCABULARY.tokens()).filter(is_allowed).nth(step % 3) else { return };
+        // A row of the parse may become too large; nothing else may keep it from what was allowed.
+        if let Err(stuck) = matcher.accept(token as u32) {
+            assert!(stuck.to_string().contains("max is"), "{spec:?}: {stuck}");
+            return;
+        }
+    }
 }
 
 thread_local! {

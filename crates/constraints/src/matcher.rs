@@ -103,5 +103,8 @@ impl fmt::Debug for Matcher {
 }
 
 fn stuck(error: &str) -> Stuck {
+    if error.starts_with(NO_TOKEN) {
+        return Stuck("no token of the model continues the answer".to_owned());
+    }
     Stuck(crate::grammar::first_line(error))
 }

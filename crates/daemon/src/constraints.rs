@@ -66,7 +66,7 @@ impl Constraints {
         let mut kept = self.shared.lock();
         loop {
             kept.uses += 1;
-            let now = kept.uses;
+            let (now, may_begin) = (kept.uses, kept.compiling < CONSTRAINT_COMPILES_MAX);
             match kept.entries.get_mut(&spec) {
                 Some(entry) => {
                     entry.last_use = now;
@@ -76,7 +76,7 @@ impl Constraints {
                         State::Compiling => {}
                     }
                 }
-                None if kept.compiling < CONSTRAINT_COMPILES_MAX => {
+                None if may_begin => {
                     kept.compiling += 1;
                     kept.entries.insert(spec.clone(), Entry { state: State::Compiling, last_use: now });
                     self.begin(&mut kept, &spec, text);

@@ -31,10 +31,11 @@ enum Phase {
 /// The matcher, and what was asked of it for the step under way.
 #[derive(Debug)]
 struct Way {
-    matcher: Matcher,
-    besides: Vec<u32>, // tokens that may come though the grammar has no place for them
-    ends: Vec<u32>,    // tokens that end the answer
-    early: bool,       // too early to end where more can be said
+    grammar: Arc<Grammar>,
+    matcher: Option<Matcher>, // from the first token on: copying a large grammar takes a while
+    besides: Vec<u32>,        // tokens that may come though the grammar has no place for them
+    ends: Vec<u32>,           // tokens that end the answer
+    early: bool,              // too early to end where more can be said
     mask: Vec<u32>,
     stuck: Option<String>,
 }
@@ -55,14 +56,20 @@ pub(super) enum Taken {
 
 impl Constraint {
     /// One that begins in the reasoning section, or may begin with the token that opens it.
-    pub(super) fn new(grammar: &Grammar, in_reasoning: bool, open: Option<u32>, ends: &[u32]) -> Constraint {
+    pub(super) fn new(
+        grammar: &Arc<Grammar>,
+        in_reasoning: bool,
+        open: Option<u32>,
+        ends: &[u32],
+    ) -> Constraint {
         let phase = match (in_reasoning, open) {
             (true, _) => Phase::Reasoning,
             (false, Some(_)) => Phase::Start,
             (false, None) => Phase::Answer,
         };
         let way = Way {
-            matcher: grammar.matcher(),
+            grammar: grammar.clone(),
+            matcher: None,
             besides: Vec::new(),
             ends: ends.to_vec(),
             early: false,
@@ -103,16 +110,16 @@ impl Constraint {
             Phase::Reasoning => {
                 let Some(rest) = left_reasoning else { return Taken::Open };
                 self.phase = Phase::Answer;
-                way.matcher.accept_text(rest)
+                way.matcher().accept_text(rest)
             }
             Phase::Start | Phase::Answer => {
                 self.phase = Phase::Answer;
-                way.matcher.accept(token)
+                way.matcher().accept(token)
             }
         };
         match accepted {
             Err(stuck) => Taken::Stuck(stuck.to_string()),
-            Ok(()) if way.matcher.is_stopped() => Taken::Complete,
+            Ok(()) if way.matcher().is_stopped() => Taken::Complete,
             Ok(()) => Taken::Open,
         }
     }
@@ -122,9 +129,15 @@ impl Constraint {
         let way = lock(&self.way);
         match &way.stuck {
             Some(reason) => Taken::Stuck(reason.clone()),
-            None if way.matcher.is_stopped() => Taken::Complete,
+            None if way.matcher.as_ref().is_some_and(Matcher::is_stopped) => Taken::Complete,
             None => Taken::Open,
         }
+    }
+}
+
+impl Way {
+    fn matcher(&mut self) -> &mut Matcher {
+        self.matcher.get_or_insert_with(|| self.grammar.matcher())
     }
 }
 
@@ -132,7 +145,8 @@ impl MaskWork {
     /// Finds the mask.
     pub(crate) fn find(&self) {
         let mut way = lock(&self.0);
-        let Way { matcher, besides, ends, early, mask, stuck } = &mut *way;
+        let Way { grammar, matcher, besides, ends, early, mask, stuck } = &mut *way;
+        let matcher = matcher.get_or_insert_with(|| grammar.matcher());
         if let Err(error) = matcher.allowed(mask) {
             *stuck = Some(error.to_string());
             mask.fill(0);
