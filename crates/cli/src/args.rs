@@ -153,6 +153,9 @@ pub(crate) struct ServeArgs {
     /// How keys and values are stored: q8_0 keeps and reads about half the bytes of f16 [default: f16]
     #[arg(long, value_name = "TYPE")]
     pub(crate) kv_type: Option<KvTypeName>,
+    /// Where tokens are drafted from, which several at once are computed of: ngram (what was said before) or off [default: ngram]
+    #[arg(long, value_name = "SOURCE")]
+    pub(crate) speculation: Option<hanzo_engine_daemon::config::Speculation>,
     /// How much is logged, on stderr [default: info]
     #[arg(long, value_name = "LEVEL")]
     pub(crate) log_level: Option<LogLevel>,

@@ -97,8 +97,8 @@ impl<'a> Session<'a> {
                     answer.text.push_str(&delta.text);
                 }
                 Some(Some(Event::Finished(finished))) => break finished,
-                // An event of a later version of the contract.
-                Some(None) => {}
+                // What nobody has asked for, or an event of a later version of the contract.
+                Some(Some(Event::PromptLogprobs(_)) | None) => {}
                 None => {
                     screen.end()?;
                     return Err(CliError::CutOff);

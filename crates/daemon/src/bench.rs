@@ -13,7 +13,7 @@ use std::{path::PathBuf, sync::Arc};
 
 use hanzo_engine_kernels::{BLOCK_TOKENS, KvType};
 use hanzo_engine_runtime::{
-    EngineConfig, LoadError, ModelInfo, RequestError, StepError, engine::EngineMemory,
+    EngineConfig, LoadError, ModelInfo, RequestError, Speculation, StepError, engine::EngineMemory,
 };
 use hanzo_engine_store::{Store, StoreError};
 use serde::Serialize;
@@ -213,6 +213,7 @@ fn config(
         context_tokens_max,
         // What is in the cache before a test is found again by its prefix.
         prefix_cache: true,
+        speculation: Speculation::Off,
     })
 }
 

@@ -11,7 +11,7 @@ use figment::{
     providers::{Env, Format, Serialized, Toml, Yaml},
 };
 pub use hanzo_engine_kernels::KvType;
-pub use hanzo_engine_runtime::encoder::WeightType;
+pub use hanzo_engine_runtime::{Speculation, encoder::WeightType};
 use serde::{Deserialize, Serialize};
 
 use crate::limits;
@@ -84,6 +84,10 @@ pub struct EngineSection {
     pub kv_type: KvType,
     /// Share the KV cache between requests that begin alike.
     pub prefix_cache: bool,
+    /// Where tokens are drafted from that are computed before they are drawn: `ngram`, from what followed the last tokens where
+    /// they stood before, or `off`. It changes how fast tokens come, and never which.
+    #[serde(with = "speculation_by_name")]
+    pub speculation: Speculation,
     /// How encoders' matrices are packed: as `stored`, or `q8_0` for products of bytes, faster and less exact.
     #[serde(with = "weight_by_name")]
     pub encoder_weights: WeightType,
@@ -100,6 +104,21 @@ mod by_name {
     }
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<KvType, D::Error> {
+        String::deserialize(from)?.parse().map_err(D::Error::custom)
+    }
+}
+
+/// A [`Speculation`] as its name.
+mod speculation_by_name {
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    use super::Speculation;
+
+    pub(super) fn serialize<S: Serializer>(speculation: &Speculation, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(speculation.name())
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Speculation, D::Error> {
         String::deserialize(from)?.parse().map_err(D::Error::custom)
     }
 }
@@ -183,6 +202,7 @@ impl Default for EngineSection {
             kv_type: KvType::F16,
             encoder_weights: WeightType::Stored,
             prefix_cache: true,
+            speculation: Speculation::default(),
         }
     }
 }

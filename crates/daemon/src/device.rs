@@ -10,7 +10,7 @@ use hanzo_engine_kernels::{
 };
 use hanzo_engine_runtime::{
     EmbedJob, Embedder, EncoderConfig, EncoderEngine, Engine, EngineConfig, EngineStats, Event, Job, JobId,
-    LoadError, ModelFiles, Network, Opened, StepError, StepReport, TextModel,
+    LoadError, ModelFiles, Network, Opened, Speculation, StepError, StepReport, TextModel,
     decoder::Decoder,
     encoder::{Encoder, EncoderFiles, WeightType},
     engine::EngineMemory,
@@ -121,6 +121,14 @@ impl EngineSize {
         match self {
             EngineSize::Decoder(config) => config.context_tokens_max,
             EngineSize::Encoder(config) => config.input_tokens_max,
+        }
+    }
+
+    /// Where tokens are drafted from.
+    pub(crate) fn speculation(&self) -> Speculation {
+        match self {
+            EngineSize::Decoder(config) => config.speculation,
+            EngineSize::Encoder(_) => Speculation::Off,
         }
     }
 }

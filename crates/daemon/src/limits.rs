@@ -8,8 +8,11 @@ use hanzo_engine_runtime::limits::CHOICES_MAX;
 pub(crate) const EVENTS_MAX: usize = 1_000;
 /// Events one step makes of one choice at most: Started, Delta, Finished.
 pub(crate) const EVENTS_PER_STEP_MAX: usize = 3;
+/// Events one step makes of one prompt's log probabilities at most.
+pub(crate) const SCORED_PER_STEP_MAX: usize = 1;
 // A job of the most choices can run a step on an empty channel, and again after a pause.
-const _: () = assert!(CHOICES_MAX as usize * EVENTS_PER_STEP_MAX <= room_to_resume(EVENTS_MAX));
+const _: () =
+    assert!(CHOICES_MAX as usize * EVENTS_PER_STEP_MAX + SCORED_PER_STEP_MAX <= room_to_resume(EVENTS_MAX));
 
 /// A paused job whose client may lag this many events behind runs again when so many could be taken.
 pub(crate) const fn room_to_resume(events_max: usize) -> usize {

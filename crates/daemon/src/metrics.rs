@@ -57,6 +57,8 @@ pub(crate) struct Metrics {
     prefix_query_tokens: IntCounterVec,
     prefix_hit_tokens: IntCounterVec,
     preemptions: IntCounterVec,
+    draft_tokens: IntCounterVec,
+    accepted_draft_tokens: IntCounterVec,
     finished: IntCounterVec,
     rejected: IntCounterVec,
     cancelled: IntCounterVec,
@@ -93,6 +95,8 @@ pub(crate) struct ModelMetrics {
     pub(crate) prefix_query_tokens: IntCounter,
     pub(crate) prefix_hit_tokens: IntCounter,
     pub(crate) preemptions: IntCounter,
+    pub(crate) draft_tokens: IntCounter,
+    pub(crate) accepted_draft_tokens: IntCounter,
     pub(crate) finished_stop: IntCounter,
     pub(crate) finished_length: IntCounter,
     pub(crate) cancelled: IntCounter,
@@ -194,6 +198,16 @@ impl Metrics {
             preemptions: make.counter(
                 "preemptions_total",
                 "Times a sequence gave its KV blocks back early.",
+                model,
+            ),
+            draft_tokens: make.counter(
+                "draft_tokens_total",
+                "Tokens computed in the hope that they would be drawn.",
+                model,
+            ),
+            accepted_draft_tokens: make.counter(
+                "accepted_draft_tokens_total",
+                "Drafted tokens that were drawn.",
                 model,
             ),
             finished: make.counter(
@@ -300,6 +314,8 @@ impl Metrics {
             prefix_query_tokens: of(&self.prefix_query_tokens),
             prefix_hit_tokens: of(&self.prefix_hit_tokens),
             preemptions: of(&self.preemptions),
+            draft_tokens: of(&self.draft_tokens),
+            accepted_draft_tokens: of(&self.accepted_draft_tokens),
             finished_stop: self.finished.with_label_values(&[model, "stop"]),
             finished_length: self.finished.with_label_values(&[model, "length"]),
             cancelled: of(&self.cancelled),
@@ -334,6 +350,8 @@ impl Metrics {
             &self.prefix_query_tokens,
             &self.prefix_hit_tokens,
             &self.preemptions,
+            &self.draft_tokens,
+            &self.accepted_draft_tokens,
             &self.finished,
             &self.rejected,
             &self.cancelled,
@@ -488,6 +506,8 @@ impl ModelMetrics {
         self.prefix_query_tokens.inc_by(now.prompt_tokens - before.prompt_tokens);
         self.prefix_hit_tokens.inc_by(now.prefix_hit_tokens - before.prefix_hit_tokens);
         self.preemptions.inc_by(now.preemptions - before.preemptions);
+        self.draft_tokens.inc_by(now.draft_tokens - before.draft_tokens);
+        self.accepted_draft_tokens.inc_by(now.accepted_draft_tokens - before.accepted_draft_tokens);
     }
 }
 

@@ -3,7 +3,8 @@
 
 use hanzo_engine_constraints::Spec;
 use hanzo_engine_runtime::{
-    Job, RequestError, SamplingParams, StopConditions, TextModel, chat::Chat, load::GenerationDefaults,
+    Job, RequestError, SamplingParams, Speculation, StopConditions, TextModel, chat::Chat,
+    load::GenerationDefaults,
 };
 
 use crate::{
@@ -24,6 +25,8 @@ pub(crate) struct GenerationRequest {
     pub(crate) choices: u32,
     pub(crate) priority: i32,
     pub(crate) echo: bool,
+    pub(crate) prompt_logprobs: Option<u8>,
+    pub(crate) prediction: String,
 }
 
 /// What to go on from.
@@ -94,7 +97,19 @@ pub(crate) fn build(
         }
         PromptSource::Tokens(tokens) => (tokens, None, false, false),
     };
-    let room = room(tokens.len(), context_tokens_max, request.max_tokens, request.stop.min_tokens)?;
+    let room = match request.max_tokens {
+        // A prompt that is only scored may fill the context.
+        Some(0) => context_tokens_max.saturating_sub(tokens.len()).min(u32::MAX as usize) as u32,
+        max_tokens => room(tokens.len(), context_tokens_max, max_tokens, request.stop.min_tokens)?,
+    };
+    let prediction = match request.prediction.as_str() {
+        prediction if prediction.is_empty() || served.size.speculation() == Speculation::Off => Vec::new(),
+        prediction => {
+            let mut tokens = text.tokenizer.encode_plain(prediction, false)?;
+            tokens.truncate(room as usize);
+            tokens
+        }
+    };
     let job = Job {
         id: served.next_job(),
         choices: request.choices,
@@ -117,6 +132,8 @@ pub(crate) fn build(
         split_reasoning,
         prompt: tokens.into(),
         media: [].into(),
+        prompt_logprobs: request.prompt_logprobs,
+        prediction: prediction.into(),
     };
     job.validate(text, context_tokens_max)?;
     let echo = request.echo.then(|| rendered.unwrap_or_else(|| text.tokenizer.decode(&job.prompt, false)));

@@ -44,6 +44,7 @@ pub(crate) fn choose(
             sequences_max,
             context_tokens_max: context.min(kv_blocks * BLOCK_TOKENS),
             prefix_cache: section.prefix_cache,
+            speculation: section.speculation,
         }
     };
     let blocks_of = |tokens: usize| tokens.div_ceil(BLOCK_TOKENS).max(1);

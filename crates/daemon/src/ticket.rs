@@ -17,7 +17,7 @@ pub(crate) use embed::{EmbedTicket, Results, embed_ticket};
 
 use crate::{
     admission::{Admission, QueuePlace, RunningPlace},
-    limits::EVENTS_PER_STEP_MAX,
+    limits::{EVENTS_PER_STEP_MAX, SCORED_PER_STEP_MAX},
     metrics::ModelMetrics,
 };
 
@@ -51,6 +51,7 @@ impl JobEvent {
         match &self.kind {
             EventKind::Finished { usage, .. } => usage.completion_tokens,
             EventKind::Started { .. }
+            | EventKind::Scored(_)
             | EventKind::Delta { .. }
             | EventKind::Computed(_)
             | EventKind::Failed
@@ -200,7 +201,7 @@ impl Ticket {
 
     /// Whether the job must pause, because its next step's events might not fit. Not asked again until it resumed.
     pub(crate) fn must_pause(&self) -> bool {
-        self.events.must_pause(self.unfinished as usize * EVENTS_PER_STEP_MAX)
+        self.events.must_pause(self.unfinished as usize * EVENTS_PER_STEP_MAX + SCORED_PER_STEP_MAX)
     }
 
     /// Ends it early; queued events are still read first.
@@ -263,8 +264,11 @@ impl Ticket {
                 }
                 Some(timings)
             }
-            // The worker ends the whole job; nothing is computed of a completion but its text.
-            EventKind::Failed | EventKind::ConstraintFailed { .. } | EventKind::Computed(_) => None,
+            // The worker ends the whole job; nothing is computed of a completion but its text and log probabilities.
+            EventKind::Scored(_)
+            | EventKind::Failed
+            | EventKind::ConstraintFailed { .. }
+            | EventKind::Computed(_) => None,
         }
     }
 }

@@ -33,7 +33,7 @@ enum Type {
 type Known = (&'static str, Neutral, &'static str);
 
 /// Of chats and completions.
-const COMMON: [Known; 76] = [
+const COMMON: [Known; 75] = [
     // vLLM's: how its engines constrain the text.
     ("guided_decoding_backend", Neutral::Any(Type::Text), ""),
     ("guided_whitespace_pattern", Neutral::Any(Type::Text), ""),
@@ -49,7 +49,6 @@ const COMMON: [Known; 76] = [
     // vLLM's: what is shown. Special tokens never are.
     ("skip_special_tokens", Neutral::True, ""),
     ("spaces_between_special_tokens", Neutral::Any(Type::Boolean), ""),
-    ("prompt_logprobs", Neutral::None, "logprobs"),
     ("logprob_token_ids", Neutral::None, "logprobs"),
     ("return_tokens_as_token_ids", Neutral::False, ""),
     ("return_token_ids", Neutral::False, "/tokenize"),
@@ -121,14 +120,13 @@ const COMMON: [Known; 76] = [
     ("modalities", Neutral::JustText, ""),
 ];
 
-const CHAT: [Known; 14] = [
+const CHAT: [Known; 13] = [
     ("tools", Neutral::EmptyList, ""),
     ("tool_choice", Neutral::Words(&["none"]), ""),
     ("parallel_tool_calls", Neutral::Any(Type::Boolean), ""),
     ("functions", Neutral::EmptyList, ""),
     ("function_call", Neutral::Words(&["none"]), ""),
     ("audio", Neutral::None, ""),
-    ("prediction", Neutral::None, ""),
     ("web_search_options", Neutral::None, ""),
     // vLLM's.
     ("echo", Neutral::False, "continue_final_message"),

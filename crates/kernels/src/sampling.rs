@@ -14,6 +14,8 @@
 //! All of it is sums of integers and plain IEEE operations in a fixed order: every device draws the same token from the same
 //! logits. A row whose logits hold NaN or +inf, or which are all ruled out, gives no token. Log probabilities are of the
 //! distribution that the mask leaves, which is what the model was asked to choose from, before temperature and adjustments.
+//!
+//! A row whose token is given draws nothing: it gives that token, for its log probability among all.
 
 mod draw;
 mod selection;
@@ -43,10 +45,29 @@ pub struct SampleSpec {
     pub uniform: f64,
     /// `Some(k)`: the log probabilities of the token and the k most likely ones are wanted.
     pub logprobs: Option<u32>,
+    /// The token is known, below the vocabulary; nothing is drawn and nothing adjusted.
+    pub given: Option<u32>,
     /// Its part of [`SampleSpecs::adjustments`].
     pub adjustments: Range<u32>,
     /// Which of [`SampleSpecs::masks`] says what it may be; none: anything.
     pub mask: Option<u32>,
+}
+
+/// Greedy, nothing adjusted, nothing reported.
+impl Default for SampleSpec {
+    fn default() -> SampleSpec {
+        SampleSpec {
+            temperature: 0.0,
+            top_k: 0,
+            top_p: 1.0,
+            min_p: 0.0,
+            uniform: 0.0,
+            logprobs: None,
+            given: None,
+            adjustments: 0..0,
+            mask: None,
+        }
+    }
 }
 
 /// What is done to the logit of one token before anything else.

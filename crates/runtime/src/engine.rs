@@ -6,7 +6,7 @@ mod encoder;
 
 use std::{mem, sync::Arc};
 
-use hanzo_engine_kernels::{BLOCK_TOKENS, Backend, KernelError, KvType, Sampled, Ticket};
+use hanzo_engine_kernels::{BLOCK_TOKENS, Backend, KernelError, KvType, Sampled, StepLimits, Ticket};
 
 pub use crate::scheduler::StepReport;
 use crate::{
@@ -18,6 +18,8 @@ use crate::{
     load::ModelFiles,
     output::Hidden,
     scheduler::{Scheduler, SchedulerConfig, Settled},
+    spec::TransformerSpec,
+    speculation::Speculation,
     step::{Part, Step, Yields},
     text::TextModel,
 };
@@ -40,6 +42,27 @@ pub struct EngineConfig {
     pub context_tokens_max: usize,
     /// Share the cache between sequences that begin alike.
     pub prefix_cache: bool,
+    /// Where drafts come from.
+    pub speculation: Speculation,
+}
+
+impl EngineConfig {
+    fn scheduler(&self) -> SchedulerConfig {
+        SchedulerConfig {
+            rows_max: self.step_tokens_max,
+            prefill_rows_beside_decodes: self.prefill_tokens_beside_decodes,
+            sequences_max: self.sequences_max,
+            context_tokens_max: self.context_tokens_max,
+            speculation: self.speculation,
+        }
+    }
+
+    /// The largest step.
+    fn step_limits(&self, spec: &TransformerSpec) -> StepLimits {
+        let limits = spec.step_limits(self.step_tokens_max, self.sequences_max, self.context_tokens_max);
+        let logit_rows = if limits.logit_rows == 0 { 0 } else { self.scheduler().logit_rows() };
+        StepLimits { logit_rows, ..limits }
+    }
 }
 
 /// What an engine takes, to the byte, before it is made.
@@ -83,6 +106,10 @@ pub struct EngineStats {
     pub preemptions: u64,
     /// Steps run.
     pub steps: u64,
+    /// Tokens drafted and computed in the hope that they would be drawn.
+    pub draft_tokens: u64,
+    /// Of them, those that were.
+    pub accepted_draft_tokens: u64,
 }
 
 /// One model on one device.
@@ -97,7 +124,7 @@ pub struct Engine<B: Backend> {
     step: Step,             // the one being made
     flight: Option<Flight>, // the one before, where the device computes it while the next is made
     drawn: Vec<Option<Sampled>>,
-    room: Vec<f32>,   // where the host draws: (sequences_max, vocab)
+    room: Vec<f32>,   // where the host draws: (logit rows, vocab)
     hidden: Vec<f32>, // hidden states of one input, as many rows as it has in a step
     steps: u64,
 }
@@ -112,9 +139,8 @@ impl<B: Backend> Engine<B> {
     /// What [`Engine::new`] and the weights it is given take.
     pub fn memory(backend: &B, files: &ModelFiles, config: &EngineConfig) -> EngineMemory {
         let plan = Decoder::plan(backend, files);
-        let room = backend.sample_room(config.sequences_max, files.spec.vocab) * size_of::<f32>();
-        let limits =
-            files.spec.step_limits(config.step_tokens_max, config.sequences_max, config.context_tokens_max);
+        let limits = config.step_limits(&files.spec);
+        let room = backend.sample_room(limits.logit_rows, files.spec.vocab) * size_of::<f32>();
         EngineMemory {
             weights_bytes: plan.weights_bytes,
             kv_bytes: backend.kv_bytes(&files.spec.kv_spec(config.kv_blocks, config.kv_type)) as u64,
@@ -136,25 +162,16 @@ impl<B: Backend> Engine<B> {
             config.context_tokens_max,
             config.kv_blocks
         );
-        let limits = decoder.spec().step_limits(
-            config.step_tokens_max,
-            config.sequences_max,
-            config.context_tokens_max,
-        );
+        let limits = config.step_limits(decoder.spec());
         decoder.prepare(&mut backend, &limits)?;
         Ok(Engine {
             kv: backend.kv(&decoder.spec().kv_spec(config.kv_blocks, config.kv_type))?,
             pool: BlockPool::new(config.kv_blocks, config.prefix_cache),
-            scheduler: Scheduler::new(SchedulerConfig {
-                rows_max: config.step_tokens_max,
-                prefill_rows_beside_decodes: config.prefill_tokens_beside_decodes,
-                sequences_max: config.sequences_max,
-                context_tokens_max: config.context_tokens_max,
-            }),
+            scheduler: Scheduler::new(config.scheduler()),
             step: Step::default(),
             flight: None,
             drawn: Vec::new(),
-            room: vec![0.0; backend.sample_room(config.sequences_max, text.vocab)],
+            room: vec![0.0; backend.sample_room(limits.logit_rows, text.vocab)],
             hidden: Vec::new(),
             steps: 0,
             backend,
@@ -258,6 +275,8 @@ impl<B: Backend> Engine<B> {
             generated_tokens: counters.generated_tokens,
             prefix_hit_tokens: counters.prefix_hit_tokens,
             preemptions: counters.preemptions,
+            draft_tokens: counters.draft_tokens,
+            accepted_draft_tokens: counters.accepted_draft_tokens,
             steps: self.steps,
         }
     }

@@ -10,7 +10,7 @@ pub use hanzo_engine_kernels::TokenLogprob;
 use crate::{
     embedding::{Computed, Output},
     error::RequestError,
-    limits::{CHOICES_MAX, STOP_STRING_BYTES_MAX, STOP_STRINGS_MAX, STOP_TOKENS_MAX},
+    limits::{CHOICES_MAX, STOP_STRING_BYTES_MAX, STOP_STRINGS_MAX, STOP_TOKENS_MAX, TOP_LOGPROBS_MAX},
     media::{self, MediaSpan},
     sampler::SamplingParams,
     text::TextModel,
@@ -44,6 +44,11 @@ pub struct Job {
     pub starts_in_reasoning: bool,
     /// Split the reasoning section from the answer.
     pub split_reasoning: bool,
+    /// `Some(k)`: report the log probability of each token of the prompt after the first, and the k most likely ones in its
+    /// place, 0 to 20. The whole prompt is computed then, whatever of it is in the cache.
+    pub prompt_logprobs: Option<u8>,
+    /// What the completion is likely to be, such as a file that it is to change; it changes nothing but how fast it comes.
+    pub prediction: Arc<[u32]>,
 }
 
 /// One greedy completion of a prompt that is still empty.
@@ -60,6 +65,8 @@ impl Default for Job {
             priority: 0,
             starts_in_reasoning: false,
             split_reasoning: false,
+            prompt_logprobs: None,
+            prediction: Arc::default(),
         }
     }
 }
@@ -84,6 +91,18 @@ impl Job {
         media::check(&self.media, self.prompt.len())?;
         self.sampling.validate(vocab)?;
         self.stop.validate(vocab)?;
+        if self.stop.max_tokens == 0 && self.prompt_logprobs.is_none() {
+            let reason = "must be at least 1, but for a prompt whose log probabilities are asked for";
+            return Err(RequestError::invalid("max_tokens", reason));
+        }
+        if let Some(top) = self.prompt_logprobs.filter(|&top| usize::from(top) > TOP_LOGPROBS_MAX) {
+            let reason = format!("must be 0 to {TOP_LOGPROBS_MAX}, not {top}");
+            return Err(RequestError::invalid("prompt_logprobs", reason));
+        }
+        if let Some(token) = self.prediction.iter().find(|&&token| token as usize >= vocab) {
+            let reason = format!("token {token} is not below the vocabulary's {vocab}");
+            return Err(RequestError::invalid("prediction", reason));
+        }
         // The last token drawn is never computed, so it needs no room; but a context is what users count in.
         let (prompt_tokens, completion_tokens) = (self.prompt.len(), self.stop.max_tokens as usize);
         if prompt_tokens.saturating_add(completion_tokens) > context_tokens_max {
@@ -120,7 +139,7 @@ pub struct EmbedInput {
 /// When a completion ends, besides the end of the context.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StopConditions {
-    /// Tokens to generate at most; at least 1.
+    /// Tokens to generate at most; at least 1, or 0 where only a prompt's log probabilities are wanted.
     pub max_tokens: u32,
     /// End-of-sequence is not sampled before this many tokens.
     pub min_tokens: u32,
@@ -136,9 +155,6 @@ pub struct StopConditions {
 
 impl StopConditions {
     fn validate(&self, vocab: usize) -> Result<(), RequestError> {
-        if self.max_tokens == 0 {
-            return Err(RequestError::invalid("max_tokens", "must be at least 1"));
-        }
         if self.min_tokens > self.max_tokens {
             let reason = format!("must not be above max_tokens {}, got {}", self.max_tokens, self.min_tokens);
             return Err(RequestError::invalid("min_tokens", reason));
@@ -187,6 +203,10 @@ pub struct Usage {
     pub completion_tokens: u32,
     /// Of the completion, inside the reasoning section.
     pub reasoning_tokens: u32,
+    /// Drafted and computed, in the hope that they would be drawn.
+    pub draft_tokens: u32,
+    /// Of them, those that were.
+    pub accepted_draft_tokens: u32,
 }
 
 /// Something that happened to a job in a step.
@@ -208,6 +228,9 @@ pub enum EventKind {
         /// Tokens of the prompt found in the prefix cache.
         cached_tokens: u32,
     },
+    /// Tokens of the prompt were scored: those after the ones that were before, from the second on, each with its log
+    /// probability and the most likely tokens in its place. Of a job's first completion alone.
+    Scored(Vec<TokenLogprob>),
     /// Text or reasoning was added; either may be empty. Tokens whose text is held back (an unfinished
     /// character, a possible stop string) come with a later delta.
     Delta {
@@ -239,4 +262,21 @@ pub enum EventKind {
         /// What went wrong.
         reason: String,
     },
+}
+
+impl EventKind {
+    /// Puts a delta that follows this one behind it.
+    pub fn append(&mut self, next: EventKind) {
+        let (
+            EventKind::Delta { text, reasoning, tokens, logprobs },
+            EventKind::Delta { text: more, reasoning: thoughts, tokens: ids, logprobs: scores },
+        ) = (self, next)
+        else {
+            return;
+        };
+        text.push_str(&more);
+        reasoning.push_str(&thoughts);
+        tokens.extend(ids);
+        logprobs.extend(scores);
+    }
 }

@@ -146,3 +146,12 @@ pub const DISPLACED_PER_SLOT_MAX: usize = 4;
 pub const OVERTAKERS_ASKED_MAX: usize = 32;
 /// Characters of one part of an error that are shown.
 pub const ERROR_PART_CHARS_MAX: usize = 1000;
+/// Rows of a step that may have logits beside one of each sequence: drafted tokens, and scored ones of prompts.
+pub const EXTRA_LOGIT_ROWS: usize = 16;
+/// Tokens that are drafted for a completion in one step.
+pub const DRAFT_TOKENS_MAX: usize = 15;
+const _: () = assert!(DRAFT_TOKENS_MAX <= EXTRA_LOGIT_ROWS);
+/// Entries of each of the three tables in which what was said before is looked up, 4 bytes each.
+pub const LOOKUP_SLOTS_MAX: usize = 1 << 14;
+/// Bytes of what a request predicts of its completion; as many of its tokens are used as the completion may have.
+pub const PREDICTION_BYTES_MAX: usize = 1 << 20;

@@ -17,8 +17,10 @@ use crate::{
     fair::{FairLine, Order},
     job::{EmbedJob, Event, Job, JobId},
     kv::BlockPool,
+    limits::EXTRA_LOGIT_ROWS,
     output::Hidden,
-    sequence::Sequence,
+    sequence::{Outcome, Sequence, Within},
+    speculation::Speculation,
     step::{Part, Step, Yields},
     text::TextModel,
 };
@@ -34,6 +36,8 @@ pub struct SchedulerConfig {
     pub sequences_max: usize,
     /// Prompt and completion of one sequence; its blocks fit the pool.
     pub context_tokens_max: usize,
+    /// Where drafts come from.
+    pub speculation: Speculation,
 }
 
 /// What a step works on.
@@ -58,6 +62,30 @@ pub struct Counters {
     pub prefix_hit_tokens: u64,
     /// Times a sequence gave its blocks back before it had ended.
     pub preemptions: u64,
+    /// Tokens drafted and computed.
+    pub draft_tokens: u64,
+    /// Of them, those that were drawn.
+    pub accepted_draft_tokens: u64,
+}
+
+impl Counters {
+    fn count(&mut self, outcome: Outcome) {
+        self.generated_tokens += outcome.tokens as u64;
+        self.draft_tokens += outcome.drafted as u64;
+        self.accepted_draft_tokens += outcome.accepted as u64;
+    }
+}
+
+impl SchedulerConfig {
+    /// Rows that may have logits in a step.
+    pub fn logit_rows(&self) -> usize {
+        self.sequences_max + EXTRA_LOGIT_ROWS
+    }
+
+    /// Of them, those that are left beside one for each of so many sequences.
+    fn extra_logit_rows(&self, sequences: usize) -> usize {
+        self.logit_rows() - sequences.min(self.sequences_max)
+    }
 }
 
 /// The waiting and the running.
@@ -89,7 +117,7 @@ impl Scheduler {
     /// Puts a job's completions in line.
     pub fn submit(&mut self, job: &Job, text: &TextModel) {
         let arrival = self.line.arrive(job.priority);
-        for sequence in Sequence::of_job(job, text, arrival) {
+        for sequence in Sequence::of_job(job, text, arrival, self.config.speculation) {
             self.counters.prompt_tokens += job.prompt.len() as u64;
             self.wait(sequence);
         }
@@ -178,13 +206,16 @@ impl Scheduler {
     /// Fills `step` with the next step's work; it stays empty when there is none.
     pub fn schedule(&mut self, pool: &mut BlockPool, step: &mut Step, events: &mut Vec<Event>) -> StepReport {
         self.running.sort_unstable_by_key(|sequence| sequence.order);
+        let mut logits = self.config.extra_logit_rows(self.running.len() + self.waiting.len());
         let decodes = self.schedule_decodes(pool);
-        let mut budget = self.config.rows_max - decodes;
+        let drafts = self.schedule_drafts(decodes, logits, pool);
+        logits -= drafts;
+        let mut rows = self.config.rows_max - decodes - drafts;
         if decodes > 0 {
-            budget = budget.min(self.config.prefill_rows_beside_decodes);
+            rows = rows.min(self.config.prefill_rows_beside_decodes);
         }
-        budget = self.schedule_prefills(budget);
-        self.admit(budget, pool, events);
+        self.schedule_prefills(&mut rows, &mut logits);
+        self.admit(rows, logits, pool, events);
         self.write(step)
     }
 
@@ -216,18 +247,28 @@ impl Scheduler {
         if victim < at { at - 1 } else { at }
     }
 
-    fn schedule_prefills(&mut self, mut budget: usize) -> usize {
-        for sequence in &mut self.running {
-            if !sequence.held && !sequence.decodes() {
-                sequence.scheduled = sequence.remaining().min(budget);
-                budget -= sequence.scheduled;
-            }
+    /// Rows of drafted tokens, beside those of decodes. A prompt that is scored goes first.
+    fn schedule_drafts(&mut self, decodes: usize, logits: usize, pool: &mut BlockPool) -> usize {
+        let SchedulerConfig { rows_max, context_tokens_max, speculation, .. } = self.config;
+        if speculation == Speculation::Off || self.running.iter().any(Sequence::scores) {
+            return 0;
         }
-        budget
+        let (most, reserve) = (logits.min(rows_max - decodes), self.running.len());
+        let mut drafts = 0;
+        for sequence in self.running.iter_mut().filter(|sequence| sequence.scheduled == 1) {
+            drafts += sequence.draft(most - drafts, decodes, context_tokens_max, reserve, pool);
+        }
+        drafts
     }
 
-    fn admit(&mut self, mut budget: usize, pool: &mut BlockPool, events: &mut Vec<Event>) {
-        while budget > 0 {
+    fn schedule_prefills(&mut self, rows: &mut usize, logits: &mut usize) {
+        for sequence in self.running.iter_mut().filter(|sequence| !sequence.held && !sequence.decodes()) {
+            sequence.schedule_prompt(rows, logits);
+        }
+    }
+
+    fn admit(&mut self, mut rows: usize, mut logits: usize, pool: &mut BlockPool, events: &mut Vec<Event>) {
+        while rows > 0 {
             let Some(order) = self.next_to_enter(pool) else { return };
             let mut sequence = self.waiting.remove(&order).expect("next_to_enter just saw it");
             self.displaced -= usize::from(sequence.has_begun());
@@ -235,8 +276,7 @@ impl Scheduler {
             self.line.begin(order, sequence.remaining());
             self.line.leave(sequence.job);
             self.line.run(sequence.job);
-            sequence.scheduled = sequence.remaining().min(budget);
-            budget -= sequence.scheduled;
+            sequence.schedule_prompt(&mut rows, &mut logits);
             self.running.push(sequence);
         }
     }
@@ -255,7 +295,16 @@ impl Scheduler {
     fn wants_to_enter(&self, sequence: &Sequence, pool: &BlockPool) -> bool {
         !(sequence.held
             || sequence.is_unsettled()
-            || pool.shares() && self.prompt_is_being_computed(sequence, pool))
+            || pool.shares() && self.prompt_is_being_computed(sequence, pool)
+            || self.prompt_is_being_scored(sequence))
+    }
+
+    /// Whether something is still to be said of its job's prompt, which comes before what is said of any completion.
+    fn prompt_is_being_scored(&self, sequence: &Sequence) -> bool {
+        let first = |other: &Sequence| other.job == sequence.job && other.choice == 0;
+        sequence.choice > 0
+            && sequence.prompt_is_scored()
+            && self.running.iter().chain(self.waiting.values()).any(|other| first(other) && other.scores())
     }
 
     /// One block each is kept for those that decode, so that entering does not throw another out at once. A
@@ -326,7 +375,7 @@ impl Scheduler {
     pub fn assume(&mut self, pool: &mut BlockPool) {
         let mut draws = 0;
         for sequence in self.running.iter_mut().filter(|sequence| sequence.scheduled > 0) {
-            draws += u32::from(sequence.assume(draws, pool));
+            draws += sequence.assume(draws, pool);
         }
     }
 
@@ -343,10 +392,10 @@ impl Scheduler {
         events: &mut Vec<Event>,
     ) -> Result<(), KernelError> {
         let Settled { parts, drawn, hidden } = settled;
-        let context_tokens_max = self.config.context_tokens_max;
+        let within = Within { text, context_tokens_max: self.config.context_tokens_max };
         let (mut drawn, mut at, mut ended, mut failed) = (drawn.drain(..), 0, false, Ok(()));
         for part in parts.iter().filter(|part| part.yields != Yields::Nothing) {
-            let sampled = if part.yields == Yields::Token { drawn.next().flatten() } else { None };
+            let mut own = drawn.by_ref().take(part.yields.logits());
             // They mostly stand as they stood in the batch.
             let (before, from) = self.running.split_at(at);
             let is_it = |sequence: &Sequence| sequence.order == part.order;
@@ -355,9 +404,10 @@ impl Scheduler {
                 at = index + 1;
                 let sequence = &mut self.running[index];
                 let ends = match part.yields {
-                    Yields::Token => {
-                        self.counters.generated_tokens += 1;
-                        sequence.settle(sampled, text, context_tokens_max, pool, events)
+                    Yields::Tokens { scores, ends, .. } => {
+                        let outcome = sequence.settle((scores, ends), &mut own, within, pool, events);
+                        self.counters.count(outcome);
+                        outcome.ends
                     }
                     _ => sequence.read(part, hidden, events).unwrap_or_else(|error| {
                         failed = Err(error);
@@ -370,17 +420,19 @@ impl Scheduler {
                     self.line.stop(sequence.job);
                     ended = true;
                 }
-            } else if part.yields == Yields::Token
+            } else if let Yields::Tokens { scores, ends, .. } = part.yields
                 && let Some(sequence) = self.waiting.get_mut(&part.order)
             {
                 // It was put back since.
-                self.counters.generated_tokens += 1;
-                if sequence.settle(sampled, text, context_tokens_max, pool, events) {
+                let outcome = sequence.settle((scores, ends), &mut own, within, pool, events);
+                self.counters.count(outcome);
+                if outcome.ends {
                     self.line.leave(sequence.job);
                     self.displaced -= 1;
                     self.waiting.remove(&part.order);
                 }
             }
+            own.for_each(drop);
         }
         if ended {
             self.running.retain(|sequence| !sequence.ended);

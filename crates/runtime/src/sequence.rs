@@ -13,6 +13,7 @@ use crate::{
     kv::{BlockHash, BlockPool},
     media::{MediaSpan, salt_of_block},
     output::{Generation, Hidden, HiddenRows, Purpose, Reading},
+    speculation::Speculation,
     step::{GivenRows, Part, Step, Yields},
     text::TextModel,
 };
@@ -39,6 +40,9 @@ pub struct Sequence {
     media: Arc<[MediaSpan]>,     // of the prompt
     assumed: usize,              // tokens after `tokens` that are drawn in steps nobody has waited for yet
     draw: u32,                   // of the last of them in its step
+    draft: Vec<u32>, // tokens after those, which may be drawn in the step that is made or under way
+    logits: usize,   // rows with logits in the step that is made
+    waits: bool,     // the step under way drafts or scores for it, and must be settled before the next
     computed: usize, // tokens whose keys and values are in the cache, or will be before the next step
     blocks: Vec<u32>, // room for `blocks.len() * 16` tokens
     hashes: Arc<Vec<BlockHash>>, // of every full block of `tokens`; copied as they are
@@ -46,6 +50,28 @@ pub struct Sequence {
     started: bool,
     turn: Turn,
     purpose: Purpose,
+}
+
+/// What a completion is settled within.
+#[derive(Clone, Copy)]
+pub struct Within<'a> {
+    /// Its model.
+    pub text: &'a TextModel,
+    /// Prompt and completion.
+    pub context_tokens_max: usize,
+}
+
+/// What came of a completion in a step.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Outcome {
+    /// Tokens that were drawn and taken.
+    pub tokens: usize,
+    /// Tokens that were drafted.
+    pub drafted: usize,
+    /// Of them, those that were drawn.
+    pub accepted: usize,
+    /// Whether that was the end.
+    pub ends: bool,
 }
 
 /// Since when it runs.
@@ -61,10 +87,11 @@ impl Sequence {
         job: &'a Job,
         text: &'a TextModel,
         mut arrival: Arrival,
+        speculation: Speculation,
     ) -> impl Iterator<Item = Sequence> + 'a {
         let tokens = Arc::new(job.prompt.to_vec());
         let hashes = Arc::new(full_block_hashes(&tokens, &job.media));
-        (0..).zip(Generation::of_job(job, text)).map(move |(choice, generation)| {
+        (0..).zip(Generation::of_job(job, text, speculation)).map(move |(choice, generation)| {
             // Completions of one prompt share its computation: they stand together.
             let place = (job.id, choice, arrival.next(0));
             let prompt = (tokens.clone(), job.media.clone(), hashes.clone());
@@ -104,6 +131,9 @@ impl Sequence {
             media,
             assumed: 0,
             draw: 0,
+            draft: Vec::new(),
+            logits: 0,
+            waits: false,
             computed: 0,
             blocks: Vec::new(),
             hashes,
@@ -129,10 +159,64 @@ impl Sequence {
         self.assumed > 0
     }
 
-    /// Whether that token must be known before the next is drawn.
+    /// Whether what the step under way gives for it must be known before the next is made.
     pub fn needs_last_token(&self) -> bool {
-        self.assumed > 0
-            && matches!(&self.purpose, Purpose::Generate(generation) if generation.reads_history())
+        self.waits
+            || self.assumed > 0
+                && matches!(&self.purpose, Purpose::Generate(generation) if generation.reads_history())
+    }
+
+    /// Whether the prompt of its job is scored, by its first completion.
+    pub fn prompt_is_scored(&self) -> bool {
+        matches!(&self.purpose, Purpose::Generate(generation) if generation.prompt_is_scored())
+    }
+
+    /// Whether its prompt is being scored.
+    pub fn scores(&self) -> bool {
+        matches!(&self.purpose, Purpose::Generate(generation) if generation.skippable_rows() < usize::MAX)
+    }
+
+    /// Schedules as many rows of its prompt as there are left, where so many rows of all, and so many with the logits of known
+    /// tokens, may be in the step; both are counted down.
+    pub fn schedule_prompt(&mut self, rows: &mut usize, logits: &mut usize) {
+        let mut scheduled = self.remaining().min(*rows);
+        let first = self.computed;
+        if let Purpose::Generate(generation) = &mut self.purpose
+            && let Some(scoring) = generation.scoring()
+        {
+            scheduled = scoring.rows_within(first, scheduled, *logits);
+            *logits -= scoring.of(&(first..first + scheduled)).len();
+        }
+        self.scheduled = scheduled;
+        *rows -= scheduled;
+    }
+
+    /// Drafts tokens after its last, at most so many, for a step in which so many sequences decode; says how many rows they
+    /// add. They take free blocks alone, and leave `reserve` of those.
+    pub fn draft(
+        &mut self,
+        most: usize,
+        decodes: usize,
+        context_tokens_max: usize,
+        reserve: usize,
+        pool: &mut BlockPool,
+    ) -> usize {
+        debug_assert!(self.draft.is_empty() && self.scheduled == 1, "a draft goes with the row of a decode");
+        // The last that is accepted is followed by one that is drawn.
+        let most = most.min(context_tokens_max.saturating_sub(self.len() + 1));
+        if self.assumed == 0
+            && let Purpose::Generate(generation) = &mut self.purpose
+        {
+            generation.draft(&self.tokens, most, decodes, &mut self.draft);
+        }
+        while self.blocks.len() * BLOCK_TOKENS < self.len() + self.draft.len() {
+            match if pool.free() > reserve { pool.take() } else { None } {
+                Some(block) => self.blocks.push(block),
+                None => self.draft.truncate(self.blocks.len() * BLOCK_TOKENS - self.len()),
+            }
+        }
+        self.scheduled += self.draft.len();
+        self.draft.len()
     }
 
     /// Whether it ends with a token that is not known yet, whatever that is.
@@ -213,9 +297,10 @@ impl Sequence {
         let known =
             &self.tokens[positions.start.min(self.tokens.len())..positions.end.min(self.tokens.len())];
         step.batch.sources.extend(known.iter().copied().map(RowSource::Token));
-        if positions.end > self.tokens.len() {
+        if self.assumed > 0 && positions.end > self.tokens.len() {
             step.batch.sources.push(RowSource::Sampled(self.draw));
         }
+        step.batch.sources.extend(self.draft.iter().copied().map(RowSource::Token));
         for span in self.media.iter() {
             let within = span.within(&positions);
             if !within.is_empty() {
@@ -225,21 +310,33 @@ impl Sequence {
                 step.given.push(GivenRows { row, values, elements });
             }
         }
-        let ends = rows == self.remaining();
+        let ends = rows == self.remaining() + self.draft.len();
         let yields = match &mut self.purpose {
             Purpose::Read(_) => Yields::Hidden { before: self.computed, ends },
-            Purpose::Generate(_) if !ends => Yields::Nothing,
             Purpose::Generate(generation) => {
-                step.batch.logit_rows.push((first + rows - 1) as u32);
-                generation.ask(
-                    &self.tokens[..self.prompt_tokens],
-                    self.assumed,
-                    &mut step.draws,
-                    &mut step.masks,
-                );
-                Yields::Token
+                let mut scores = 0;
+                if let Some(scoring) = generation.scoring()
+                    && let scored = scoring.of(&positions)
+                    && !scored.is_empty()
+                {
+                    scores = scored.len();
+                    let row = |position| (first + position - positions.start) as u32;
+                    step.batch.logit_rows.extend(scored.clone().map(row));
+                    scoring.ask(&self.tokens[scored.start + 1..scored.end + 1], &mut step.draws);
+                }
+                let draws = if ends && generation.draws() { 1 + self.draft.len() } else { 0 };
+                if draws > 0 {
+                    step.batch.logit_rows.extend((first + rows - draws..first + rows).map(|row| row as u32));
+                    let prompt = &self.tokens[..self.prompt_tokens];
+                    generation.ask(prompt, self.assumed, &self.draft, &mut step.draws, &mut step.masks);
+                }
+                match ends || scores > 0 {
+                    true => Yields::Tokens { scores, draws, ends },
+                    false => Yields::Nothing,
+                }
             }
         };
+        self.logits = yields.logits();
         step.parts.push(Part { order: self.order, first, rows, yields });
     }
 
@@ -248,7 +345,11 @@ impl Sequence {
     fn shareable(&self) -> &[BlockHash] {
         match &self.purpose {
             Purpose::Read(reading) if !reading.can_skip() => &[],
-            _ => &self.hashes[..(self.tokens.len() - 1) / BLOCK_TOKENS],
+            Purpose::Generate(generation) => {
+                let rows = generation.skippable_rows().min(self.tokens.len() - 1);
+                &self.hashes[..rows / BLOCK_TOKENS]
+            }
+            Purpose::Read(_) => &self.hashes[..(self.tokens.len() - 1) / BLOCK_TOKENS],
         }
     }
 
@@ -310,56 +411,130 @@ impl Sequence {
         self.computed = 0;
         self.published = 0;
         self.scheduled = 0;
+        self.draft.clear();
+        self.waits = false;
         if let Purpose::Read(reading) = &mut self.purpose {
             reading.forget();
         }
     }
 
     /// The step that has its rows is under way: from the next on they are in the cache, and where they are all it has,
-    /// there is one token more. `draw` is the place of that among the step's; says whether it is.
-    pub fn assume(&mut self, draw: u32, pool: &mut BlockPool) -> bool {
-        self.computed += mem::take(&mut self.scheduled);
+    /// there is one token more. Rows of drafted tokens are in the cache once they turn out to be what was drawn. `first` is the
+    /// place of the first of its rows with logits among the step's; gives how many those are.
+    pub fn assume(&mut self, first: u32, pool: &mut BlockPool) -> u32 {
+        self.computed += mem::take(&mut self.scheduled) - self.draft.len();
         self.publish(pool);
-        let draws = self.generates() && self.computed == self.len();
+        let logits = mem::take(&mut self.logits) as u32;
+        let draws = matches!(&self.purpose, Purpose::Generate(generation) if generation.draws());
+        let draws = draws && self.computed == self.len();
         if draws {
             self.assumed += 1;
-            self.draw = draw;
+            self.draw = first + logits - 1;
         }
-        draws
+        self.waits = logits > u32::from(draws) || self.computed == self.len();
+        logits
     }
 
-    /// Takes the first of the tokens that are not known yet; none where the logits were not numbers. Says whether that was
-    /// the end.
+    /// Takes what came of its logits in the step that ran, `scores` of known tokens first: log probabilities of its
+    /// prompt, then the first of the tokens that are not known yet, and as many after it as were drafted and drawn; nothing
+    /// where the logits were not numbers.
     pub fn settle(
         &mut self,
-        sampled: Option<Sampled>,
-        text: &TextModel,
-        context_tokens_max: usize,
+        (scores, ends): (usize, bool),
+        drawn: &mut dyn Iterator<Item = Option<Sampled>>,
+        within: Within<'_>,
         pool: &mut BlockPool,
         events: &mut Vec<Event>,
-    ) -> bool {
+    ) -> Outcome {
+        let mut outcome = Outcome { drafted: self.draft.len(), ..Outcome::default() };
+        self.waits = false;
+        if !self.score(scores, drawn, events) {
+            return self.fail(outcome, events);
+        }
+        let Purpose::Generate(generation) = &mut self.purpose else { return outcome };
+        if !generation.draws() {
+            if ends {
+                let finished = generation.finish_scored();
+                self.emit(events, finished);
+            }
+            return Outcome { ends, ..outcome };
+        }
+        if !ends {
+            return outcome;
+        }
         debug_assert!(self.assumed > 0, "a token that no step drew");
         self.assumed -= 1;
-        let (Some(sampled), Purpose::Generate(generation)) = (sampled, &mut self.purpose) else {
-            let kind = match &self.purpose {
-                Purpose::Generate(generation) => generation.undrawn(),
-                Purpose::Read(_) => EventKind::Failed,
+        let draft = mem::take(&mut self.draft);
+        generation.count_drafted(draft.len());
+        let drafts = generation.rewind();
+        let (mut said, mut finished) = (None::<EventKind>, None);
+        for at in 0..=draft.len() {
+            let Purpose::Generate(generation) = &mut self.purpose else { break };
+            let Some(sampled) = drawn.next().flatten() else {
+                let undrawn = generation.undrawn();
+                for kind in said.into_iter().chain([undrawn]) {
+                    self.emit(events, kind);
+                }
+                return Outcome { ends: true, ..outcome };
             };
-            self.emit(events, kind);
-            return true;
-        };
-        Arc::make_mut(&mut self.tokens).push(sampled.token);
-        if self.tokens.len().is_multiple_of(BLOCK_TOKENS) {
-            add_hashes(&self.tokens, &self.media, Arc::make_mut(&mut self.hashes));
+            outcome.tokens += 1;
+            if drafts {
+                generation.pass();
+            }
+            let accepted = draft.get(at) == Some(&sampled.token);
+            if accepted {
+                generation.count_accepted();
+                outcome.accepted += 1;
+            }
+            Arc::make_mut(&mut self.tokens).push(sampled.token);
+            if self.tokens.len().is_multiple_of(BLOCK_TOKENS) {
+                add_hashes(&self.tokens, &self.media, Arc::make_mut(&mut self.hashes));
+            }
+            let full = self.tokens.len() >= within.context_tokens_max;
+            let (delta, end) = generation.take(sampled, within.text, full);
+            match (&mut said, delta) {
+                (Some(said), Some(delta)) => said.append(delta),
+                (said, delta) => *said = said.take().or(delta),
+            }
+            finished = end;
+            // Nothing is in the cache of one that has given its blocks back.
+            if accepted && !self.blocks.is_empty() {
+                self.computed += 1;
+            }
+            if !accepted || finished.is_some() {
+                break;
+            }
         }
-        let full = self.tokens.len() >= context_tokens_max;
-        let (delta, finished) = generation.take(sampled, text, full);
-        let ended = finished.is_some();
-        for kind in [delta, finished].into_iter().flatten() {
+        outcome.ends = finished.is_some();
+        for kind in [said, finished].into_iter().flatten() {
             self.emit(events, kind);
         }
+        self.draft = draft;
+        self.draft.clear();
         self.publish(pool);
-        ended
+        outcome
+    }
+
+    /// Takes the log probabilities of tokens of the prompt; false where logits were not numbers.
+    fn score(
+        &mut self,
+        scores: usize,
+        drawn: &mut dyn Iterator<Item = Option<Sampled>>,
+        events: &mut Vec<Event>,
+    ) -> bool {
+        if scores == 0 {
+            return true;
+        }
+        let scored = drawn.take(scores).map(|sampled| sampled?.logprob).collect::<Option<Vec<_>>>();
+        let (Some(scored), Purpose::Generate(generation)) = (scored, &mut self.purpose) else { return false };
+        generation.scoring().into_iter().for_each(|scoring| scoring.take(scored.len()));
+        self.emit(events, EventKind::Scored(scored));
+        true
+    }
+
+    fn fail(&mut self, outcome: Outcome, events: &mut Vec<Event>) -> Outcome {
+        self.emit(events, EventKind::Failed);
+        Outcome { ends: true, ..outcome }
     }
 
     /// Reads the hidden states of its rows in the step that ran; says whether they were its last.
@@ -413,44 +588,4 @@ fn add_hashes(tokens: &[u32], media: &[MediaSpan], hashes: &mut Vec<BlockHash>) 
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{fair::FairLine, job::StopConditions, text::tests::demo};
-
-    #[test]
-    fn completions_that_wait_share_what_they_were_given() {
-        let job = Job {
-            id: JobId(1),
-            prompt: (0..1000).collect(),
-            choices: 3,
-            stop: StopConditions { max_tokens: 40, ..StopConditions::default() },
-            ..Job::default()
-        };
-        let text = demo();
-        let arrival = FairLine::default().arrive(0);
-        let mut sequences: Vec<Sequence> = Sequence::of_job(&job, &text, arrival).collect();
-        assert_eq!(sequences[0].hashes.len(), 62);
-        for other in &sequences[1..] {
-            assert!(Arc::ptr_eq(&sequences[0].tokens, &other.tokens));
-            assert!(Arc::ptr_eq(&sequences[0].hashes, &other.hashes));
-        }
-        // What one draws is its own: neither its tokens nor its names show in the others.
-        let (mut pool, mut events) = (BlockPool::new(80, true), Vec::new());
-        sequences[0].enter(&mut pool, &mut events);
-        for _ in 0..8 {
-            sequences[0].scheduled = sequences[0].remaining();
-            assert!(sequences[0].grow(&mut pool));
-            assert!(sequences[0].assume(0, &mut pool));
-            let sampled = Sampled { token: 278, logprob: None };
-            sequences[0].settle(Some(sampled), &text, 1280, &mut pool, &mut events);
-        }
-        assert_eq!((sequences[0].tokens.len(), sequences[1].tokens.len()), (1008, 1000));
-        assert_eq!((sequences[0].hashes.len(), sequences[1].hashes.len()), (63, 62));
-        let tokens: Vec<u32> = (0..1000).chain([278; 8]).collect();
-        assert_eq!(
-            *sequences[0].hashes,
-            full_block_hashes(&tokens, &[]),
-            "names do not depend on how the tokens came"
-        );
-    }
-}
+mod tests;

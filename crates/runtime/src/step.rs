@@ -50,8 +50,15 @@ pub struct Part {
 pub enum Yields {
     /// Keys and values in the cache.
     Nothing,
-    /// A token.
-    Token,
+    /// What is made of logits, one token a row.
+    Tokens {
+        /// Rows of the prompt whose next token is known and scored; they come before those that are drawn of.
+        scores: usize,
+        /// Rows that a token is drawn of: the first for certain, the others where what was drafted is what is drawn.
+        draws: usize,
+        /// Whether they are the last of the sequence's.
+        ends: bool,
+    },
     /// Hidden states, which are read before the next step.
     Hidden {
         /// Tokens of the sequence before them.
@@ -59,6 +66,16 @@ pub enum Yields {
         /// Whether they are its last.
         ends: bool,
     },
+}
+
+impl Yields {
+    /// Its rows that have logits.
+    pub fn logits(self) -> usize {
+        match self {
+            Yields::Tokens { scores, draws, .. } => scores + draws,
+            Yields::Nothing | Yields::Hidden { .. } => 0,
+        }
+    }
 }
 
 impl Step {

@@ -13,7 +13,7 @@ use hanzo_engine_runtime::encoder::{Encoder, WeightType};
 use hanzo_engine_runtime::job::{EmbedInput, EmbedJob, Job, JobId, StopConditions};
 use hanzo_engine_runtime::tokenizer::CutSide;
 use hanzo_engine_runtime::{
-    EncoderConfig, EncoderEngine, Engine, EngineConfig, Network, Opened, Output, Prompt, Task,
+    EncoderConfig, EncoderEngine, Engine, EngineConfig, Network, Opened, Output, Prompt, Speculation, Task,
 };
 use serde_json::{Value, json};
 
@@ -194,6 +194,7 @@ fn run(path: &Path) -> Result<(), String> {
                 sequences_max: 4,
                 context_tokens_max: context,
                 prefix_cache: true,
+                speculation: Speculation::Ngram,
             };
             if Engine::memory(&backend, files, &config).total() > MEMORY_BYTES_MAX {
                 return Err(refused("it takes too much memory"));

@@ -23,6 +23,7 @@ pub(crate) struct EventContext {
     text: Arc<TextModel>,
     prompt_tokens: u32,
     seed: u64,
+    scored_from: Option<u32>, // the prompt's first token, where the others are scored
 }
 
 impl EventContext {
@@ -34,6 +35,7 @@ impl EventContext {
             text: served.text.clone(),
             prompt_tokens: narrow(job.prompt.len()),
             seed: job.sampling.seed,
+            scored_from: job.prompt.first().copied().filter(|_| job.prompt_logprobs.is_some()),
         }
     }
 
@@ -63,6 +65,10 @@ pub(crate) fn event(event: JobEvent, context: &EventContext) -> v1::InferEvent {
             logprobs: logprobs.into_iter().map(|logprob| token_logprob(logprob, &context.text)).collect(),
             ..Default::default()
         }),
+        EventKind::Scored(tokens) => E::PromptLogprobs(v1::PromptLogprobs {
+            first: None,
+            tokens: tokens.into_iter().map(|logprob| token_logprob(logprob, &context.text)).collect(),
+        }),
         // A completion that failed ends by its job's end; nothing is computed of one but text.
         EventKind::Failed | EventKind::ConstraintFailed { .. } | EventKind::Computed(_) => {
             E::Finished(v1::Finished { choice, reason: v1::FinishReason::Error.into(), ..Default::default() })
@@ -81,6 +87,8 @@ pub(crate) fn event(event: JobEvent, context: &EventContext) -> v1::InferEvent {
                     cached_tokens: usage.cached_tokens,
                     completion_tokens: usage.completion_tokens,
                     reasoning_tokens: usage.reasoning_tokens,
+                    draft_tokens: usage.draft_tokens,
+                    accepted_draft_tokens: usage.accepted_draft_tokens,
                 }),
                 timings: event.timings.map(|measured| timings(measured, &usage)),
             })
@@ -93,6 +101,16 @@ pub(crate) fn event(event: JobEvent, context: &EventContext) -> v1::InferEvent {
 pub(crate) fn echo(choice: u32, prompt: &str) -> v1::InferEvent {
     let delta = v1::Delta { choice, text: prompt.to_owned(), ..Default::default() };
     v1::InferEvent { event: Some(v1::infer_event::Event::Delta(delta)) }
+}
+
+/// The first token of a prompt that is scored.
+pub(crate) fn first_of_prompt(context: &EventContext) -> Option<v1::InferEvent> {
+    let first = token_logprob(
+        TokenLogprob { token: context.scored_from?, logprob: 0.0, top: Vec::new() },
+        &context.text,
+    );
+    let scored = v1::PromptLogprobs { first: Some(first), ..Default::default() };
+    Some(v1::InferEvent { event: Some(v1::infer_event::Event::PromptLogprobs(scored)) })
 }
 
 /// How a job ended, unless it simply ended.

@@ -7,7 +7,7 @@ use hanzo_engine_proto::v1;
 use hanzo_engine_runtime::{
     StopConditions,
     chat::{Chat, Message},
-    limits::{CHOICES_MAX, TOP_LOGPROBS_MAX},
+    limits::{CHOICES_MAX, PREDICTION_BYTES_MAX, TOP_LOGPROBS_MAX},
 };
 use serde_json::{Map, Value, json};
 use tonic::metadata::MetadataMap;
@@ -72,8 +72,20 @@ pub(crate) fn infer(wire: v1::InferRequest) -> Result<GenerationRequest, Error> 
         None => return Err(Error::field("prompt", "must be set: one of chat, text, tokens")),
     };
     let stop = wire.stop.unwrap_or_default();
-    if stop.max_tokens == Some(0) {
-        return Err(Error::field("stop.max_tokens", "must be at least 1, not 0"));
+    let prompt_logprobs = match wire.prompt_logprobs {
+        Some(top) if top as usize > TOP_LOGPROBS_MAX => {
+            let reason = format!("must be 0 to {TOP_LOGPROBS_MAX}, not {top}");
+            return Err(Error::field("prompt_logprobs", reason));
+        }
+        // At most TOP_LOGPROBS_MAX, which is far below 256.
+        top => top.map(|top| top as u8),
+    };
+    if stop.max_tokens == Some(0) && prompt_logprobs.is_none() {
+        return Err(Error::field("stop.max_tokens", "must be at least 1, not 0, without prompt_logprobs"));
+    }
+    if wire.prediction.len() > PREDICTION_BYTES_MAX {
+        let reason = format!("must have at most {PREDICTION_BYTES_MAX} bytes, not {}", wire.prediction.len());
+        return Err(Error::field("prediction", reason));
     }
     Ok(GenerationRequest {
         prompt,
@@ -91,6 +103,8 @@ pub(crate) fn infer(wire: v1::InferRequest) -> Result<GenerationRequest, Error> 
         choices,
         priority: wire.priority,
         echo: wire.echo,
+        prompt_logprobs,
+        prediction: wire.prediction,
     })
 }
 

@@ -145,6 +145,9 @@ impl Stream for InferStream {
                 if let Some(prompt) = this.echo.as_ref().filter(|_| event.begins()) {
                     this.ready.push_back(reply::echo(event.choice, prompt));
                 }
+                if event.begins() && event.choice == 0 {
+                    this.ready.extend(reply::first_of_prompt(&this.context));
+                }
                 Poll::Ready(Some(Ok(reply::event(event, &this.context))))
             }
             Err(end) => {

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use hanzo_engine_kernels::KvType;
 use hanzo_engine_runtime::{
-    Computed, EmbedInput, EmbedJob, Engine, EngineConfig, Event, EventKind, Job, JobId, Output, Usage,
+    Computed, EmbedInput, EmbedJob, Engine, EngineConfig, Event, EventKind, Job, JobId, Output, Speculation,
+    Usage,
 };
 
 use super::{
@@ -35,6 +36,7 @@ impl Alone {
             sequences_max: 8,
             context_tokens_max: 512,
             prefix_cache: false,
+            speculation: Speculation::Off,
         };
         let script = Script { time: Time::new(), step_us: 0, row_us: 0, end: None, keeps_tables: false };
         Self { engine: model::engine(config, script, Faults::default()), jobs: 0 }
@@ -81,15 +83,29 @@ impl Alone {
 fn expected(mut kinds: Vec<EventKind>) -> Expected {
     let breaks = kinds.last() == Some(&EventKind::Failed);
     kinds.retain(|kind| *kind != EventKind::Failed);
-    Expected { kinds: kinds.into_iter().map(without_cache).collect(), breaks }
+    Expected { kinds: in_pieces(kinds.into_iter().map(without_cache)), breaks }
 }
 
-/// What is found in the cache depends on who came before.
+/// What is said token by token, and what is scored: how many tokens come in one step depends on who else runs.
+pub(super) fn in_pieces(kinds: impl IntoIterator<Item = EventKind>) -> Vec<EventKind> {
+    let mut pieces: Vec<EventKind> = Vec::new();
+    for kind in kinds {
+        match (pieces.last_mut(), kind) {
+            (Some(last @ EventKind::Delta { .. }), next @ EventKind::Delta { .. }) => last.append(next),
+            (Some(EventKind::Scored(last)), EventKind::Scored(next)) => last.extend(next),
+            (_, kind) => pieces.push(kind),
+        }
+    }
+    pieces
+}
+
+/// What is found in the cache, and drafted, depends on who came before.
 pub(super) fn without_cache(kind: EventKind) -> EventKind {
     match kind {
         EventKind::Started { .. } => EventKind::Started { cached_tokens: 0 },
         EventKind::Finished { reason, stop_string, usage } => {
-            EventKind::Finished { reason, stop_string, usage: Usage { cached_tokens: 0, ..usage } }
+            let usage = Usage { cached_tokens: 0, draft_tokens: 0, accepted_draft_tokens: 0, ..usage };
+            EventKind::Finished { reason, stop_string, usage }
         }
         other => other,
     }

@@ -1,14 +1,16 @@
 //! What a seed stands for: an engine, a device, requests and their clients, and what is ordered of the model.
 
 use hanzo_engine_kernels::KvType;
-use hanzo_engine_runtime::{EmbedInput, EngineConfig, Job, Output, SamplingParams, StopConditions};
+use hanzo_engine_runtime::{
+    EmbedInput, EngineConfig, Job, Output, SamplingParams, Speculation, StopConditions,
+};
 
 use super::{
     device::Ending,
     model::VOCAB,
     random::{Random, mix},
 };
-use crate::limits::{EVENTS_MAX, EVENTS_PER_STEP_MAX};
+use crate::limits::{EVENTS_MAX, EVENTS_PER_STEP_MAX, SCORED_PER_STEP_MAX};
 
 /// All that happens to one model, but for what comes of it.
 pub(super) struct Plan {
@@ -115,6 +117,7 @@ fn config(random: &mut Random) -> EngineConfig {
         sequences_max,
         context_tokens_max: random.size(32..=kv_blocks * 16),
         prefix_cache: random.chance(85),
+        speculation: random.pick(&[Speculation::Ngram, Speculation::Ngram, Speculation::Off]),
     }
 }
 
@@ -122,7 +125,7 @@ fn client(random: &mut Random, config: &EngineConfig, spread_us: u64) -> ClientP
     let ask = if random.chance(25) { embed(random, config) } else { generate(random, config) };
     let choices = if let Ask::Generate(job) = &ask { job.choices as usize } else { 1 };
     let slow = random.chance(30);
-    let events_max = 2 * EVENTS_PER_STEP_MAX * choices + random.size(0..=16);
+    let events_max = 2 * (EVENTS_PER_STEP_MAX * choices + SCORED_PER_STEP_MAX) + random.size(0..=16);
     let leave = [Leave::After(random.of(0..=40_000)), Leave::AfterEvents(random.size(1..=20))];
     ClientPlan {
         at_us: random.of(0..=spread_us),
@@ -171,12 +174,15 @@ fn generate(random: &mut Random, config: &EngineConfig) -> Ask {
         ignore_eos: random.chance(50),
         ..StopConditions::default()
     };
+    let predicted = random.pick(&[0, 0, 9]);
     Ask::Generate(Job {
         prompt: tokens(random, prompt).into(),
         choices,
         sampling,
         stop,
         priority: priority(random),
+        prompt_logprobs: random.pick(&[None, None, None, Some(1)]),
+        prediction: tokens(random, predicted).into(),
         ..Job::default()
     })
 }

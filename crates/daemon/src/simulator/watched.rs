@@ -127,7 +127,10 @@ impl Watched {
                     self.jobs.remove(&event.job);
                 }
             }
-            EventKind::Delta { .. } | EventKind::Failed | EventKind::ConstraintFailed { .. } => {}
+            EventKind::Scored(_)
+            | EventKind::Delta { .. }
+            | EventKind::Failed
+            | EventKind::ConstraintFailed { .. } => {}
         }
     }
 

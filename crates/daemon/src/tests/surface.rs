@@ -155,6 +155,8 @@ async fn metrics_have_the_standards_names_and_true_numbers() {
         format!("prefix_cache_query_tokens_total{model} "),
         format!("prefix_cache_hit_tokens_total{model} "),
         format!("preemptions_total{model} 0"),
+        format!("draft_tokens_total{model} "),
+        format!("accepted_draft_tokens_total{model} "),
         r#"requests_finished_total{finish_reason="length",model="hanzo-demo"} 1"#.to_owned(),
         format!("requests_cancelled_total{model} 0"),
         r#"model_loads_total{model="hanzo-demo",result="ok"} 1"#.to_owned(),

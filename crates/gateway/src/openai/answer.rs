@@ -27,7 +27,7 @@ pub(crate) async fn answer<S: Shape>(
     plan: Plan,
     room: Room,
     peer: Option<Peer>,
-    shape: S,
+    mut shape: S,
 ) -> Result<Response, ApiError> {
     let (stream, streaming) = (plan.stream, plan.streaming);
     let mut generation = Generation::start(app, plan).await?;
@@ -43,6 +43,10 @@ pub(crate) async fn answer<S: Shape>(
     while let Some(event) = generation.next().await {
         match event? {
             Event::Started => {}
+            Event::Scored { index, scored } => {
+                room.grow(logprobs_size(&scored.tokens))?;
+                shape.scored(index, scored);
+            }
             Event::Delta { index, delta } => {
                 room.grow(size(&delta))?;
                 let choice = &mut choices[index as usize];
@@ -61,6 +65,9 @@ pub(crate) async fn answer<S: Shape>(
 
 /// What a piece of a collected answer takes up, about.
 fn size(delta: &v1::Delta) -> usize {
-    let logprobs: usize = delta.logprobs.iter().map(|token| (1 + token.top.len()) * LOGPROB_BYTES).sum();
-    delta.text.len() + delta.reasoning.len() + logprobs
+    delta.text.len() + delta.reasoning.len() + logprobs_size(&delta.logprobs)
+}
+
+fn logprobs_size(tokens: &[v1::TokenLogprob]) -> usize {
+    tokens.iter().map(|token| (1 + token.top.len()) * LOGPROB_BYTES).sum()
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use axum::{Extension, extract::State, response::Response};
+use hanzo_engine_proto::v1;
 use serde::Serialize;
 
 use crate::{
@@ -13,7 +14,9 @@ use crate::{
     fields::Fields,
     openai::{
         answer::answer,
-        events::{ChatLogprobs, Timings, Usage, chat_logprobs, finish_reason, timings, usage},
+        events::{
+            ChatLogprobs, PromptLogprobs, Timings, Usage, chat_logprobs, finish_reason, timings, usage,
+        },
         frames::Frames,
         generation::Event,
         plan::{self, Streaming},
@@ -35,6 +38,11 @@ pub(crate) async fn handle(
     let shape = Chat {
         opened: vec![false; plan.choices as usize],
         logprobs: plan.requests.iter().any(|request| request.logprobs),
+        prompt: plan
+            .requests
+            .iter()
+            .any(|request| request.prompt_logprobs.is_some())
+            .then(PromptLogprobs::default),
         streaming: plan.streaming,
     };
     answer(&app, plan, room, peer, shape).await
@@ -43,11 +51,12 @@ pub(crate) async fn handle(
 struct Chat {
     opened: Vec<bool>, // by choice: its first chunk, with the role, was sent
     logprobs: bool,
+    prompt: Option<PromptLogprobs>, // where they were asked for
     streaming: Streaming,
 }
 
 #[derive(Serialize)]
-struct Completion<'a> {
+struct Completion<'a, 'p> {
     id: &'a str,
     object: &'static str,
     created: u64,
@@ -55,6 +64,8 @@ struct Completion<'a> {
     system_fingerprint: &'a str,
     choices: [Choice; 0], // written one by one
     usage: Usage,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt_logprobs: Option<&'p PromptLogprobs>,
     #[serde(skip_serializing_if = "Option::is_none")]
     timings: Option<Timings>,
 }
@@ -139,7 +150,8 @@ impl Shape for Chat {
 
     fn event(&mut self, head: &Head, used: &UsageCount, event: Event, frames: &mut Frames) {
         match event {
-            Event::Started => {}
+            // A stream has none.
+            Event::Started | Event::Scored { .. } => {}
             Event::Delta { index, delta } => {
                 self.open(head, used, index, frames);
                 let logprobs = (!delta.logprobs.is_empty()).then(|| chat_logprobs(&delta.logprobs));
@@ -175,6 +187,10 @@ impl Shape for Chat {
         }
     }
 
+    fn scored(&mut self, _: u32, scored: v1::PromptLogprobs) {
+        self.prompt.iter_mut().for_each(|prompt| prompt.0.extend_from_slice(&scored.tokens));
+    }
+
     fn usage(&mut self, head: &Head, used: &UsageCount, frames: &mut Frames) {
         frames.data(&Chunk { usage: Some(Some(usage(used))), ..self.chunk(head, used, Vec::new()) });
     }
@@ -202,6 +218,7 @@ impl Shape for Chat {
             system_fingerprint: &head.fingerprint,
             choices: [],
             usage: usage(used),
+            prompt_logprobs: self.prompt.as_ref(),
             timings: used.timings.as_ref().map(timings),
         }
     }

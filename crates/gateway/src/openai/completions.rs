@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use axum::{Extension, extract::State, response::Response};
+use hanzo_engine_proto::v1;
 use serde::Serialize;
 
 use crate::{
@@ -14,12 +15,12 @@ use crate::{
     openai::{
         answer::answer,
         events::{
-            CompletionLogprobs, TextOffset, Timings, Usage, completion_logprobs, finish_reason, timings,
-            usage,
+            CompletionLogprobs, PromptLogprobs, TextOffset, Timings, Usage, completion_logprobs,
+            finish_reason, timings, usage,
         },
         frames::Frames,
         generation::Event,
-        plan::{self, Streaming},
+        plan::{self, ShownLogprobs, Streaming},
         shape::{CollectedChoice, Head, Shape},
         usage_count::UsageCount,
     },
@@ -37,6 +38,8 @@ pub(crate) async fn handle(
     let ((plan, logprobs), room) = body::read(&app, incoming).await?.into(read).await?;
     let shape = Text {
         offsets: vec![TextOffset::default(); plan.requests.len() * plan.choices as usize],
+        prompts: vec![v1::PromptLogprobs::default(); plan.requests.len()],
+        choices: plan.choices,
         logprobs,
         streaming: plan.streaming,
     };
@@ -44,8 +47,10 @@ pub(crate) async fn handle(
 }
 
 struct Text {
-    offsets: Vec<TextOffset>, // by index
-    logprobs: Option<u32>,    // alternatives of each token
+    offsets: Vec<TextOffset>,         // by index
+    prompts: Vec<v1::PromptLogprobs>, // by prompt, of an answer that is collected
+    choices: u32,                     // of each prompt
+    logprobs: ShownLogprobs,
     streaming: Streaming,
 }
 
@@ -70,7 +75,15 @@ struct Choice {
     index: u32,
     text: String,
     logprobs: Option<CompletionLogprobs>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt_logprobs: Option<PromptLogprobs>,
     finish_reason: Option<&'static str>,
+}
+
+impl Choice {
+    fn new(index: u32, text: String) -> Choice {
+        Choice { index, text, logprobs: None, prompt_logprobs: None, finish_reason: None }
+    }
 }
 
 impl Text {
@@ -95,9 +108,18 @@ impl Shape for Text {
     fn event(&mut self, head: &Head, used: &UsageCount, event: Event, frames: &mut Frames) {
         match event {
             Event::Started => {}
+            Event::Scored { index, scored } => {
+                let Some(top) = self.logprobs.top.filter(|_| self.logprobs.with_prompt) else { return };
+                for index in index..index + self.choices {
+                    let offset = &mut self.offsets[index as usize];
+                    let logprobs = Some(CompletionLogprobs::of_prompt(&scored, top, offset));
+                    let choice = Choice { logprobs, ..Choice::new(index, String::new()) };
+                    frames.data(&self.completion(head, used, vec![choice]));
+                }
+            }
             Event::Delta { index, delta } => {
                 let offset = &mut self.offsets[index as usize];
-                let logprobs = self.logprobs.filter(|_| !delta.logprobs.is_empty());
+                let logprobs = self.logprobs.top.filter(|_| !delta.logprobs.is_empty());
                 let logprobs = logprobs.map(|top| completion_logprobs(&delta.logprobs, top, offset));
                 // A completion has one text: what a model reasons is part of it.
                 let text = delta.reasoning + &delta.text;
@@ -105,21 +127,23 @@ impl Shape for Text {
                     frames.data(&self.completion(
                         head,
                         used,
-                        vec![Choice { index, text, logprobs, finish_reason: None }],
+                        vec![Choice { logprobs, ..Choice::new(index, text) }],
                     ));
                 }
             }
             Event::Finished { index, reason, timings: spent } => {
-                let choice = Choice {
-                    index,
-                    text: String::new(),
-                    logprobs: None,
-                    finish_reason: Some(finish_reason(reason)),
-                };
+                let finish_reason = Some(finish_reason(reason));
+                let choice = Choice { finish_reason, ..Choice::new(index, String::new()) };
                 let chunk = self.completion(head, used, vec![choice]);
                 frames.data(&Completion { timings: spent.as_ref().map(timings), ..chunk });
             }
         }
+    }
+
+    fn scored(&mut self, index: u32, scored: v1::PromptLogprobs) {
+        let prompt = &mut self.prompts[(index / self.choices) as usize];
+        prompt.first = prompt.first.take().or(scored.first);
+        prompt.tokens.extend(scored.tokens);
     }
 
     fn usage(&mut self, head: &Head, used: &UsageCount, frames: &mut Frames) {
@@ -128,13 +152,21 @@ impl Shape for Text {
     }
 
     fn choice(&self, index: u32, whole: CollectedChoice) -> Choice {
+        let prompt = &self.prompts[(index / self.choices) as usize];
+        let logprobs = self.logprobs.top.map(|top| {
+            let mut offset = TextOffset::default();
+            let mut all = match self.logprobs.with_prompt {
+                true => CompletionLogprobs::of_prompt(prompt, top, &mut offset),
+                false => CompletionLogprobs::none(),
+            };
+            all.append(completion_logprobs(&whole.logprobs, top, &mut offset));
+            all
+        });
         Choice {
-            index,
-            logprobs: self
-                .logprobs
-                .map(|top| completion_logprobs(&whole.logprobs, top, &mut TextOffset::default())),
-            text: whole.reasoning + &whole.text,
+            logprobs,
+            prompt_logprobs: self.logprobs.of_prompt.then(|| PromptLogprobs(prompt.tokens.clone())),
             finish_reason: Some(finish_reason(whole.reason)),
+            ..Choice::new(index, whole.reasoning + &whole.text)
         }
     }
 

@@ -36,6 +36,8 @@ struct PromptTokensDetails {
 #[derive(Debug, Serialize)]
 struct CompletionTokensDetails {
     reasoning_tokens: u32,
+    accepted_prediction_tokens: u32,
+    rejected_prediction_tokens: u32,
 }
 
 /// All prompts and choices together.
@@ -46,7 +48,11 @@ pub(crate) fn usage(used: &UsageCount) -> Usage {
         completion_tokens,
         total_tokens: prompt_tokens.saturating_add(completion_tokens),
         prompt_tokens_details: PromptTokensDetails { cached_tokens: used.cached_tokens() },
-        completion_tokens_details: CompletionTokensDetails { reasoning_tokens: used.reasoning_tokens },
+        completion_tokens_details: CompletionTokensDetails {
+            reasoning_tokens: used.reasoning_tokens,
+            accepted_prediction_tokens: used.accepted_draft_tokens,
+            rejected_prediction_tokens: used.draft_tokens - used.accepted_draft_tokens,
+        },
     }
 }
 
@@ -108,8 +114,8 @@ pub(crate) fn chat_logprobs(tokens: &[TokenLogprob]) -> ChatLogprobs {
 #[derive(Debug, Serialize)]
 pub(crate) struct CompletionLogprobs {
     tokens: Vec<String>,
-    token_logprobs: Vec<f32>,
-    top_logprobs: Vec<Alternatives>,
+    token_logprobs: Vec<Option<f32>>, // null for the first of all
+    top_logprobs: Vec<Option<Alternatives>>,
     text_offset: Vec<usize>, // in characters, from the start of the text
 }
 
@@ -159,9 +165,76 @@ pub(crate) fn completion_logprobs(
     };
     CompletionLogprobs {
         tokens: tokens.iter().map(|t| token_word(&t.token)).collect(),
-        token_logprobs: tokens.iter().map(|t| finite(t.logprob)).collect(),
-        top_logprobs: tokens.iter().map(alternatives).collect(),
+        token_logprobs: tokens.iter().map(|t| Some(finite(t.logprob))).collect(),
+        top_logprobs: tokens.iter().map(|t| Some(alternatives(t))).collect(),
         text_offset: tokens.iter().map(|t| offset.advance(&t.token)).collect(),
+    }
+}
+
+impl CompletionLogprobs {
+    /// Of nothing.
+    pub(crate) fn none() -> CompletionLogprobs {
+        CompletionLogprobs {
+            tokens: Vec::new(),
+            token_logprobs: Vec::new(),
+            top_logprobs: Vec::new(),
+            text_offset: Vec::new(),
+        }
+    }
+
+    /// Those of a prompt, which begin with a token that has none, or go on.
+    pub(crate) fn of_prompt(scored: &v1::PromptLogprobs, top: u32, offset: &mut TextOffset) -> Self {
+        let mut all = CompletionLogprobs::none();
+        if let Some(first) = &scored.first {
+            all.tokens.push(token_word(&first.token));
+            all.token_logprobs.push(None);
+            all.top_logprobs.push(None);
+            all.text_offset.push(offset.advance(&first.token));
+        }
+        all.append(completion_logprobs(&scored.tokens, top, offset));
+        all
+    }
+
+    /// Puts those of the next tokens behind these.
+    pub(crate) fn append(&mut self, mut next: CompletionLogprobs) {
+        self.tokens.append(&mut next.tokens);
+        self.token_logprobs.append(&mut next.token_logprobs);
+        self.top_logprobs.append(&mut next.top_logprobs);
+        self.text_offset.append(&mut next.text_offset);
+    }
+}
+
+/// vLLM's `prompt_logprobs`: an entry for each token of a prompt, by its id what is known of it and of its alternatives. The first
+/// is null.
+#[derive(Debug, Default)]
+pub(crate) struct PromptLogprobs(pub(crate) Vec<TokenLogprob>);
+
+#[derive(Serialize)]
+struct RankedLogprob<'a> {
+    logprob: f32,
+    rank: Option<usize>, // from 1; of a token that is not among the alternatives it is not known
+    decoded_token: std::borrow::Cow<'a, str>,
+}
+
+impl Serialize for PromptLogprobs {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let first = std::iter::once(None);
+        serializer.collect_seq(first.chain(self.0.iter().map(|token| Some(RankedToken(token)))))
+    }
+}
+
+struct RankedToken<'a>(&'a TokenLogprob);
+
+impl Serialize for RankedToken<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let TokenLogprob { token_id, top, .. } = self.0;
+        let known = top.iter().any(|other| other.token_id == *token_id);
+        let unranked = (!known).then_some((None, self.0)).into_iter();
+        let ranked = (1..).zip(top).map(|(rank, token)| (Some(rank), token));
+        serializer.collect_map(unranked.chain(ranked).map(|(rank, token)| {
+            let decoded_token = String::from_utf8_lossy(&token.token);
+            (token.token_id, RankedLogprob { logprob: finite(token.logprob), rank, decoded_token })
+        }))
     }
 }
 

@@ -21,6 +21,9 @@ use crate::{
 pub(crate) enum Event {
     /// The engine has taken a prompt up; nothing of it is to be shown.
     Started,
+    /// Log probabilities of the prompt's tokens came; those of its first, which has none, before all others. The choices of
+    /// the prompt begin with that index.
+    Scored { index: u32, scored: v1::PromptLogprobs },
     /// Text, reasoning or log probabilities came.
     Delta { index: u32, delta: v1::Delta },
     /// The choice is complete; the reason is STOP or LENGTH.
@@ -149,6 +152,9 @@ impl Generation {
                 let index = self.running(prompt, delta.choice)?;
                 self.used.delta(index, &delta);
                 Ok(Some(Event::Delta { index, delta }))
+            }
+            infer_event::Event::PromptLogprobs(scored) => {
+                Ok(Some(Event::Scored { index: prompt * self.choices, scored }))
             }
             infer_event::Event::Finished(finished) => {
                 let index = self.running(prompt, finished.choice)?;

@@ -48,29 +48,43 @@ pub(crate) struct Streaming {
 /// A chat completion's plan.
 pub(crate) fn chat(mut fields: Fields, config: &Config, id: &RequestId) -> Result<Plan, ApiError> {
     let mut plan = common(&mut fields, config, id)?;
-    let max_tokens = max_tokens(&mut fields, None)?;
+    let prompt_logprobs = prompt_logprobs(&mut fields, plan.stream)?;
+    let max_tokens = max_tokens(&mut fields, None, prompt_logprobs.is_some())?;
+    let prediction = fields.take("prediction").map(prediction).transpose()?.unwrap_or_default();
     let chat = prompt::chat(&mut fields)?;
     let (logprobs, top_logprobs) = chat_logprobs(&mut fields)?;
     unsupported::chat(&mut fields)?;
     fields.finish()?;
     for request in &mut plan.requests {
         (request.logprobs, request.top_logprobs) = (logprobs, top_logprobs);
+        (request.prompt_logprobs, request.prediction) = (prompt_logprobs, prediction.clone());
         set_max_tokens(request, &max_tokens)?;
         request.prompt = Some(Prompt::Chat(chat.clone()));
     }
     Ok(plan)
 }
 
-/// A completion's plan, one request for each prompt, and how many alternatives of each token it shows.
+/// What a completion shows of its tokens.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct ShownLogprobs {
+    /// `logprobs`: alternatives of each token.
+    pub(crate) top: Option<u32>,
+    /// The prompt's tokens are among them, before the completion's.
+    pub(crate) with_prompt: bool,
+    /// `prompt_logprobs` was asked for.
+    pub(crate) of_prompt: bool,
+}
+
+/// A completion's plan, one request for each prompt, and what it shows of its tokens.
 pub(crate) fn completion(
     mut fields: Fields,
     config: &Config,
     id: &RequestId,
-) -> Result<(Plan, Option<u32>), ApiError> {
+) -> Result<(Plan, ShownLogprobs), ApiError> {
     let mut plan = common(&mut fields, config, id)?;
     let prompts = prompts(fields.require("prompt")?, config.prompts_max)?;
-    let max_tokens = max_tokens(&mut fields, Some(COMPLETION_MAX_TOKENS))?;
     let echo = fields.flag("echo")?;
+    let asked_of_prompt = prompt_logprobs(&mut fields, plan.stream)?;
     let parse_special = fields.take("parse_special").map(|field| field.boolean()).transpose()?;
     let best_of = fields.take("best_of");
     if let Some(field) = best_of
@@ -82,17 +96,16 @@ pub(crate) fn completion(
     // Clients that speak the chat's dialect send false for none.
     let logprobs = logprobs.filter(|field| field.value().as_bool() != Some(false));
     let logprobs = logprobs.map(|f| f.integer(0..=COMPLETION_LOGPROBS_MAX)).transpose()?.map(|n| n as u32);
-    if echo && logprobs.is_some() {
-        let problem =
-            "not supported by this build together with echo: the prompt's log probabilities are not computed";
-        return Err(ApiError::unsupported("logprobs", problem));
-    }
+    let with_prompt = echo && logprobs.is_some();
+    let scored = asked_of_prompt.max(logprobs.filter(|_| echo));
+    let max_tokens = max_tokens(&mut fields, Some(COMPLETION_MAX_TOKENS), scored.is_some())?;
     unsupported::completion(&mut fields)?;
     fields.finish()?;
     let mut base = plan.requests.remove(0);
     base.echo = echo;
     base.logprobs = logprobs.is_some();
     base.top_logprobs = logprobs.unwrap_or(0);
+    base.prompt_logprobs = scored;
     set_max_tokens(&mut base, &max_tokens)?;
     let several = prompts.len() > 1;
     plan.requests = prompts
@@ -106,7 +119,7 @@ pub(crate) fn completion(
             ..base.clone()
         })
         .collect();
-    Ok((plan, logprobs))
+    Ok((plan, ShownLogprobs { top: logprobs, with_prompt, of_prompt: asked_of_prompt.is_some() }))
 }
 
 /// The fields that chats and completions share: a plan with one request that has no prompt yet.
@@ -247,14 +260,21 @@ struct MaxTokens {
     name: &'static str,
 }
 
-/// The limit, or the surface's own. It may have each of its names; -1 is none, as in llama.cpp.
-fn max_tokens(fields: &mut Fields, default: Option<u32>) -> Result<MaxTokens, ApiError> {
+/// The limit, or the surface's own. It may have each of its names; -1 is none, as in llama.cpp. 0 is for a prompt that is only
+/// scored.
+fn max_tokens(
+    fields: &mut Fields,
+    default: Option<u32>,
+    prompt_is_scored: bool,
+) -> Result<MaxTokens, ApiError> {
     let mut found: Option<(&'static str, i64)> = None;
     for name in ["max_tokens", "max_completion_tokens", "n_predict"] {
         let Some(field) = fields.take(name) else { continue };
         let tokens = field.integer(-1..=i64::from(u32::MAX))?;
         match found {
-            _ if tokens == 0 => return Err(field.error("must be at least 1, or -1 for no limit, got 0")),
+            _ if tokens == 0 && !prompt_is_scored => {
+                return Err(field.error("must be at least 1, or -1 for no limit, got 0"));
+            }
             Some((other, old)) if old != tokens => {
                 let problem = format!("{tokens} contradicts {other}, which is {old}; send one of them");
                 return Err(field.error(problem));
@@ -277,6 +297,37 @@ fn set_max_tokens(request: &mut v1::InferRequest, max: &MaxTokens) -> Result<(),
     }
     stop.max_tokens = max.tokens;
     Ok(())
+}
+
+/// vLLM's: alternatives of each token of the prompt. Not in a stream, as there.
+fn prompt_logprobs(fields: &mut Fields, stream: bool) -> Result<Option<u32>, ApiError> {
+    let Some(field) = fields.take("prompt_logprobs") else { return Ok(None) };
+    if stream {
+        return Err(field.error("not allowed with stream: true"));
+    }
+    Ok(Some(field.integer(0..=CHAT_LOGPROBS_MAX)? as u32))
+}
+
+/// What the answer is predicted to be: a text, or a list of texts.
+fn prediction(field: Field) -> Result<String, ApiError> {
+    let mut prediction = field.object()?;
+    prediction.require("type")?.word(&["content"])?;
+    let content = prediction.require("content")?;
+    let text = match content.as_list() {
+        None => content.string()?,
+        Some(parts) => {
+            let part = |part: Field| {
+                let mut part = part.object()?;
+                part.require("type")?.word(&["text"])?;
+                let text = part.require("text")?.string()?;
+                part.finish()?;
+                Ok(text)
+            };
+            parts.map(part).collect::<Result<String, ApiError>>()?
+        }
+    };
+    prediction.finish()?;
+    Ok(text)
 }
 
 fn chat_logprobs(fields: &mut Fields) -> Result<(bool, u32), ApiError> {

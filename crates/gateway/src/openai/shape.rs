@@ -40,6 +40,8 @@ pub(crate) trait Shape: Send + 'static {
     type Choice: Serialize;
     /// The chunks that show an event, which is counted already.
     fn event(&mut self, head: &Head, used: &UsageCount, event: Event, frames: &mut Frames);
+    /// Log probabilities of the tokens of an answer's prompt that is collected, which has the choices from `index` on.
+    fn scored(&mut self, index: u32, scored: v1::PromptLogprobs);
     /// The last chunk of a stream that asked for usage.
     fn usage(&mut self, head: &Head, used: &UsageCount, frames: &mut Frames);
     /// A choice of a request that is not streamed.

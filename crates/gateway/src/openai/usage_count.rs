@@ -9,6 +9,8 @@ pub(crate) struct UsageCount {
     finished_tokens: u32,
     running_tokens: Vec<u32>, // by index: what a choice that has not finished has sent
     pub(crate) reasoning_tokens: u32,
+    pub(crate) draft_tokens: u32,
+    pub(crate) accepted_draft_tokens: u32, // not above
     /// Of the choice that took longest, which is what the answer waited for.
     pub(crate) timings: Option<v1::Timings>,
 }
@@ -55,6 +57,9 @@ impl UsageCount {
         }
         self.finished_tokens = self.finished_tokens.saturating_add(usage.completion_tokens);
         self.reasoning_tokens = self.reasoning_tokens.saturating_add(usage.reasoning_tokens);
+        let accepted = usage.accepted_draft_tokens.min(usage.draft_tokens);
+        self.draft_tokens = self.draft_tokens.saturating_add(usage.draft_tokens);
+        self.accepted_draft_tokens = self.accepted_draft_tokens.saturating_add(accepted);
         let total_ms = |t: &v1::Timings| t.queue_ms + t.prefill_ms + t.decode_ms;
         let slowest_ms = self.timings.as_ref().map_or(-1.0, total_ms);
         if let Some(timings) = finished.timings.filter(|t| total_ms(t) > slowest_ms) {

@@ -194,7 +194,14 @@ pub(crate) fn finished(choice: u32, reason: FinishReason, completion_tokens: u32
     Step::Send(Event::Finished(v1::Finished {
         choice,
         reason: reason.into(),
-        usage: Some(v1::Usage { prompt_tokens: 7, cached_tokens: 3, completion_tokens, reasoning_tokens: 1 }),
+        usage: Some(v1::Usage {
+            prompt_tokens: 7,
+            cached_tokens: 3,
+            completion_tokens,
+            reasoning_tokens: 1,
+            draft_tokens: 5,
+            accepted_draft_tokens: 3,
+        }),
         timings: Some(v1::Timings {
             queue_ms: 1.0,
             prefill_ms: 2.0,

@@ -113,7 +113,12 @@ fn chat_cases() -> Vec<(Value, &'static str)> {
         (json!({"response_format": "text"}), "response_format"),
         (json!({"modalities": ["text", "audio"]}), "modalities"),
         (json!({"audio": {"voice": "x"}}), "audio"),
-        (json!({"prediction": {"type": "content"}}), "prediction"),
+        (json!({"prediction": "x"}), "prediction"),
+        (json!({"prediction": {"type": "content"}}), "prediction.content"),
+        (
+            json!({"prediction": {"type": "content", "content": [{"type": "image_url"}]}}),
+            "prediction.content[0].type",
+        ),
         (json!({"web_search_options": {}}), "web_search_options"),
         (json!({"prompt": "x"}), "prompt"),
     ]
@@ -185,7 +190,8 @@ fn common_cases() -> Vec<(Value, &'static str)> {
         (json!({"metadata": "x"}), "metadata"),
         (json!({"guided_json": 3}), "guided_json"),
         (json!({"structured_outputs": {}}), "structured_outputs"),
-        (json!({"prompt_logprobs": 1}), "prompt_logprobs"),
+        (json!({"prompt_logprobs": 21}), "prompt_logprobs"),
+        (json!({"prompt_logprobs": 1, "stream": true}), "prompt_logprobs"),
         (json!({"truncate_prompt_tokens": 5}), "truncate_prompt_tokens"),
         (json!({"typical_p": 0.5}), "typical_p"),
         (json!({"dry_multiplier": 0.8}), "dry_multiplier"),
@@ -227,7 +233,8 @@ fn completion_cases() -> Vec<(Value, &'static str)> {
         (json!({"logprobs": 6}), "logprobs"),
         (json!({"logprobs": -1}), "logprobs"),
         (json!({"logprobs": true}), "logprobs"),
-        (json!({"logprobs": 1, "echo": true}), "logprobs"),
+        (json!({"logprobs": 1, "max_tokens": 0}), "max_tokens"),
+        (json!({"echo": true, "max_tokens": 0}), "max_tokens"),
         (json!({"messages": [{"role": "user", "content": "x"}]}), "messages"),
         (json!({"top_logprobs": 2}), "top_logprobs"),
     ]

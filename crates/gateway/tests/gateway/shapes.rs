@@ -30,7 +30,8 @@ fn usage(completion_tokens: u32, reasoning_tokens: u32) -> Value {
     json!({
         "prompt_tokens": 7, "completion_tokens": completion_tokens, "total_tokens": 7 + completion_tokens,
         "prompt_tokens_details": {"cached_tokens": 3},
-        "completion_tokens_details": {"reasoning_tokens": reasoning_tokens},
+        "completion_tokens_details": {"reasoning_tokens": reasoning_tokens,
+            "accepted_prediction_tokens": 3 * reasoning_tokens, "rejected_prediction_tokens": 2 * reasoning_tokens},
     })
 }
 
@@ -353,4 +354,86 @@ async fn obfuscated_events_are_of_few_sizes() {
         let json: Value = serde_json::from_str(&event[6..]).unwrap();
         assert!(!json["obfuscation"].as_str().unwrap().is_empty());
     }
+}
+
+/// The tokens of a prompt, two chunks of them.
+fn scored() -> Vec<Step> {
+    let chunk = |first: Option<v1::TokenLogprob>, tokens: Vec<v1::TokenLogprob>| {
+        Step::Send(v1::infer_event::Event::PromptLogprobs(v1::PromptLogprobs { first, tokens }))
+    };
+    let ranked = |token_id, logprob| v1::TokenLogprob { token_id, ..logprob };
+    let top = vec![ranked(3, logprob("x", -0.25, vec![])), ranked(4, logprob("y", -2.0, vec![]))];
+    vec![
+        chunk(Some(logprob("On", 0.0, vec![])), vec![]),
+        chunk(None, vec![ranked(7, logprob("ce", -3.5, top))]),
+        chunk(None, vec![ranked(8, logprob("!", -0.5, vec![ranked(8, logprob("!", -0.5, vec![]))]))]),
+    ]
+}
+
+#[tokio::test]
+async fn a_prompt_is_echoed_with_its_log_probabilities() {
+    let server = Server::start(script(|request| {
+        let (max_tokens, scored_top) = (request.stop.as_ref().unwrap().max_tokens, request.prompt_logprobs);
+        assert_eq!((request.echo, scored_top), (true, Some(1)));
+        let mut steps = vec![started(), delta(0, "Once!")];
+        steps.extend(scored());
+        if max_tokens != Some(0) {
+            steps.push(with_logprobs(0, " é", vec![logprob(" é", -1.0, vec![])]));
+        }
+        steps.push(finished(0, FinishReason::Length, max_tokens.unwrap()));
+        Ok(steps)
+    }))
+    .await;
+    let mut body = json!({"prompt": "Once!", "echo": true, "logprobs": 1, "max_tokens": 1});
+    let answer = post(server.address, "/v1/completions", &body).await.json();
+    let choice = &answer["choices"][0];
+    assert_eq!(choice["text"], "Once! é");
+    let logprobs = json!({
+        "tokens": ["On", "ce", "!", " é"],
+        "token_logprobs": [null, -3.5, -0.5, -1.0],
+        "top_logprobs": [null, {"x": -0.25, "ce": -3.5}, {"!": -0.5}, {" é": -1.0}],
+        "text_offset": [0, 2, 4, 5],
+    });
+    assert_eq!(choice["logprobs"], logprobs);
+    assert_eq!(choice.get("prompt_logprobs"), None);
+    // Pieces of a stream make the same lists.
+    body["stream"] = true.into();
+    let events = post(server.address, "/v1/completions", &body).await.events();
+    for list in ["tokens", "token_logprobs", "top_logprobs", "text_offset"] {
+        let pieces = events.iter().filter_map(|event| event["choices"][0]["logprobs"][list].as_array());
+        assert_eq!(json!(pieces.flatten().collect::<Vec<_>>()), logprobs[list], "{list}");
+    }
+    // A prompt may be scored alone.
+    let body = json!({"prompt": "Once!", "echo": true, "logprobs": 1, "max_tokens": 0});
+    let answer = post(server.address, "/v1/completions", &body).await.json();
+    assert_eq!(answer["choices"][0]["logprobs"]["tokens"], json!(["On", "ce", "!"]));
+    assert_eq!(
+        (&answer["choices"][0]["text"], &answer["usage"]["completion_tokens"]),
+        (&json!("Once!"), &json!(0))
+    );
+}
+
+#[tokio::test]
+async fn prompt_logprobs_are_listed_by_token_id() {
+    let server = Server::start(script(|request| {
+        assert_eq!((request.prompt_logprobs, request.prediction.as_str()), (Some(2), "Hello."));
+        let mut steps = vec![started()];
+        steps.extend(scored());
+        steps.extend([delta(0, "Hi"), finished(0, FinishReason::Stop, 1)]);
+        Ok(steps)
+    }))
+    .await;
+    let expected = json!([
+        null,
+        {
+            "7": {"logprob": -3.5, "rank": null, "decoded_token": "ce"},
+            "3": {"logprob": -0.25, "rank": 1, "decoded_token": "x"},
+            "4": {"logprob": -2.0, "rank": 2, "decoded_token": "y"},
+        },
+        {"8": {"logprob": -0.5, "rank": 1, "decoded_token": "!"}},
+    ]);
+    let prediction = json!({"type": "content", "content": [{"type": "text", "text": "Hello."}]});
+    let body = json!({"messages": messages(), "prompt_logprobs": 2, "prediction": prediction});
+    let answer = post(server.address, "/v1/chat/completions", &body).await.json();
+    assert_eq!(answer["prompt_logprobs"], expected);
 }

@@ -19,16 +19,7 @@ pub(crate) fn draws(criterion: &mut Criterion) {
     let x = bed::filled(&mut backend, bed::LOGIT_ROWS, COLS);
     let mut room = vec![0.0; bed::LOGIT_ROWS * VOCAB];
     for (name, temperature, top_p) in [("greedy", 0.0, 1.0), ("top_p", 1.0, 0.95)] {
-        let spec = SampleSpec {
-            temperature,
-            top_k: 0,
-            top_p,
-            min_p: 0.0,
-            uniform: 0.6,
-            logprobs: None,
-            adjustments: 0..0,
-            mask: None,
-        };
+        let spec = SampleSpec { temperature, top_p, uniform: 0.6, ..SampleSpec::default() };
         let mut group = criterion.benchmark_group(format!("sample/{name}"));
         for rows in [1, bed::LOGIT_ROWS] {
             let specs = SampleSpecs { rows: vec![spec.clone(); rows], ..SampleSpecs::default() };

@@ -47,6 +47,7 @@ fn spec(vocab: usize, specs: &mut SampleSpecs, random: &mut Random) {
         min_p,
         uniform: uniform[random.below(4)],
         logprobs,
+        given: if random.below(5) == 0 { Some(random.below(vocab) as u32) } else { None },
         adjustments: first..specs.adjustments.len() as u32,
         mask,
     });

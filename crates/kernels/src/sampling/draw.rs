@@ -142,6 +142,12 @@ pub(crate) fn draw_row(
     scratch: &mut RowScratch,
 ) -> Option<Sampled> {
     let mut raw_maximum = selection::maximum(logits)?;
+    if let Some(token) = spec.given {
+        scratch.raw.clear();
+        scratch.raw.extend_from_slice(logits);
+        let logprob = spec.logprobs.map(|top| scratch.logprob(token, top, raw_maximum));
+        return Some(Sampled { token, logprob });
+    }
     if let Some(mask) = mask {
         keep_masked(logits, mask);
         raw_maximum = selection::maximum(logits)?;

@@ -68,7 +68,7 @@ proptest! {
         if ties {
             logits.iter_mut().for_each(|x| *x = x.round());
         }
-        let spec = SampleSpec { temperature, top_k, top_p, min_p, uniform, logprobs, adjustments: 0..0, mask: None };
+        let spec = SampleSpec { temperature, top_k, top_p, min_p, uniform, logprobs, ..SampleSpec::default() };
         let mask = masked.as_deref();
         let expected = reference::draw(&logits, &spec, &[], mask);
         prop_assert_eq!(draw_row(&mut logits, &spec, &[], mask, &mut RowScratch::default()), expected);

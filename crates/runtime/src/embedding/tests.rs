@@ -15,7 +15,7 @@ use crate::error::RequestError;
 use crate::job::{EmbedInput, EmbedJob, EventKind, JobId};
 use crate::text::TextModel;
 use crate::tokenizer::CutSide;
-use crate::{EncoderConfig, EncoderEngine, Engine, EngineConfig, Event, Network, Opened};
+use crate::{EncoderConfig, EncoderEngine, Engine, EngineConfig, Event, Network, Opened, Speculation};
 
 fn data() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/encoders")
@@ -60,6 +60,7 @@ impl Model {
                     sequences_max: 16,
                     context_tokens_max,
                     prefix_cache: true,
+                    speculation: Speculation::Ngram,
                 };
                 let decoder = Decoder::load(&backend, files, &mut |_| ()).unwrap();
                 let engine = Engine::new(backend, decoder, text.clone(), embedder.clone(), config);

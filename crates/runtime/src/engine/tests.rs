@@ -9,7 +9,9 @@ use hanzo_engine_kernels::{
 };
 
 use super::*;
-use crate::{EmbedInput, EventKind, MediaSpan, Opened, Output, SamplingParams, StopConditions, spec::Part};
+use crate::{
+    EmbedInput, EventKind, MediaSpan, Opened, Output, SamplingParams, StopConditions, job::Usage, spec::Part,
+};
 
 fn opened() -> &'static Opened {
     static OPENED: OnceLock<Opened> = OnceLock::new();
@@ -37,6 +39,7 @@ fn config() -> EngineConfig {
         sequences_max: 8,
         context_tokens_max: 512,
         prefix_cache: true,
+        speculation: Speculation::Ngram,
     }
 }
 
@@ -101,6 +104,9 @@ impl Random {
             seed: self.bits(),
             logprobs: if self.one_in(4) { Some(2) } else { None },
         };
+        let scored = self.one_in(4);
+        let max_tokens = if scored && self.one_in(3) { 0 } else { max_tokens };
+        let prediction: Arc<[u32]> = if self.one_in(4) { self.prompt(60).into() } else { Arc::default() };
         let many = (0..60).map(|_| self.between(0, 3999) as u32).collect();
         let stop = StopConditions {
             max_tokens,
@@ -115,6 +121,8 @@ impl Random {
             stop,
             choices: self.between(1, 3) as u32,
             priority: self.or(0, 1),
+            prompt_logprobs: if scored { Some(self.between(0, 3) as u8) } else { None },
+            prediction,
             ..job(id, prompt, 1)
         }
     }
@@ -163,8 +171,9 @@ impl Script {
         script
     }
 
-    /// Plays it to the end: the events of each completion and input, but for what was found in the cache, which depends on
-    /// when others come and go. Adds the steps that were under way when the call that began them returned.
+    /// Plays it to the end: the events of each completion and input, what was said in one piece, but for what was found in the
+    /// cache and drafted, which depends on when others come and go. Adds the steps that were under way when the call that began
+    /// them returned.
     fn play(
         &self,
         engine: &mut Engine<CpuBackend>,
@@ -193,21 +202,32 @@ impl Script {
             for Event { job, choice, mut kind } in events.drain(..) {
                 match &mut kind {
                     EventKind::Started { cached_tokens } => *cached_tokens = 0,
-                    EventKind::Finished { usage, .. } => usage.cached_tokens = 0,
+                    EventKind::Finished { usage, .. } => {
+                        *usage =
+                            Usage { cached_tokens: 0, draft_tokens: 0, accepted_draft_tokens: 0, ..*usage };
+                    }
                     _ => {}
                 }
-                found.entry((job, choice)).or_default().push(kind);
+                let said = found.entry((job, choice)).or_default();
+                match (said.last_mut(), kind) {
+                    (Some(last @ EventKind::Delta { .. }), kind @ EventKind::Delta { .. }) => {
+                        last.append(kind)
+                    }
+                    (Some(EventKind::Scored(last)), EventKind::Scored(next)) => last.extend(next),
+                    (_, kind) => said.push(kind),
+                }
             }
         }
         found
     }
 }
 
-/// Of completions that ran to the end, whatever the other engine was doing at the time, everything is alike: tokens, texts,
-/// log probabilities, ends, usage.
+/// Of completions that ran to the end, whatever the other engines were doing at the time, everything is alike: tokens, texts,
+/// log probabilities, ends, usage; on a device that runs ahead, with tokens that are drafted, and with both.
 #[test]
-fn a_device_that_runs_ahead_says_the_same() {
+fn however_it_is_computed_the_same_is_said() {
     let (mut finished, mut preemptions, mut cancelled, mut under_way) = (0, 0, 0, 0);
+    let (mut accepted, mut rejected) = (0, 0);
     for seed in 0..40 {
         let mut random = Random(seed);
         let config = EngineConfig {
@@ -221,10 +241,14 @@ fn a_device_that_runs_ahead_says_the_same() {
         let context = random.between(20, (config.kv_blocks as u64 * 16).min(200)) as usize;
         let config = EngineConfig { context_tokens_max: context, ..config };
         let script = Script::new(&mut random, context);
-        let [plain, ahead] = [false, true].map(|ahead| {
-            let mut engine = engine(config, ahead);
+        let ways = [(false, false), (true, false), (false, true), (true, true)];
+        let [plain, others @ ..] = ways.map(|(ahead, drafts)| {
+            let speculation = if drafts { Speculation::Ngram } else { Speculation::Off };
+            let mut engine = engine(EngineConfig { speculation, ..config }, ahead);
             let found = script.play(&mut engine, &mut under_way);
             let stats = engine.stats();
+            accepted += stats.accepted_draft_tokens;
+            rejected += stats.draft_tokens - stats.accepted_draft_tokens;
             let left = (stats.running, stats.waiting, stats.blocks_used, engine.has_work());
             assert_eq!(left, (0, 0, 0, false), "seed {seed}: something is left");
             preemptions += stats.preemptions;
@@ -234,10 +258,12 @@ fn a_device_that_runs_ahead_says_the_same() {
             let end = |kind: &&EventKind| matches!(kind, EventKind::Finished { .. } | EventKind::Computed(_));
             kinds.iter().filter(end).count()
         };
-        for key in plain.keys().chain(ahead.keys()) {
-            let empty = Vec::new();
-            let (one, other) = (plain.get(key).unwrap_or(&empty), ahead.get(key).unwrap_or(&empty));
+        let empty = Vec::new();
+        for (key, other) in plain.iter().chain(others.iter().flatten()) {
+            let one = plain.get(key).unwrap_or(&empty);
             if script.cancels.iter().any(|&(_, job)| job == key.0) {
+                // As far as both came.
+                let (one, other) = (tokens_said(one), tokens_said(other));
                 let both = one.len().min(other.len());
                 assert_eq!(one[..both], other[..both], "seed {seed}, {key:?}, cancelled");
                 cancelled += 1;
@@ -248,8 +274,16 @@ fn a_device_that_runs_ahead_says_the_same() {
             }
         }
     }
-    assert!(finished > 200 && preemptions > 20 && cancelled > 10, "{finished} {preemptions} {cancelled}");
     assert!(under_way > 1000, "{under_way} steps were under way while the next was made");
+    let seen = [finished, preemptions, cancelled, accepted, rejected];
+    let least = [400, 40, 20, 200, 100];
+    assert!(seen.iter().zip(least).all(|(&seen, least)| seen > least), "{seen:?}");
+}
+
+fn tokens_said(kinds: &[EventKind]) -> Vec<u32> {
+    let tokens =
+        |kind: &EventKind| if let EventKind::Delta { tokens, .. } = kind { tokens.clone() } else { vec![] };
+    kinds.iter().flat_map(tokens).collect()
 }
 
 fn tokens_of(engine: &mut Engine<CpuBackend>, job: &Job) -> (Vec<u32>, u32) {
@@ -312,4 +346,97 @@ fn prompts_share_no_block_from_other_media_on() {
     assert_eq!(other.1, 32, "what is before other media");
     assert_eq!(tokens_of(&mut engine, &job(4, prompt.clone(), 4)).1, 32, "no media");
     assert_eq!(tokens_of(&mut engine, &with(5, 2, &dogs)), (other.0, 112));
+}
+
+/// What comes of one job, and the steps it took.
+fn run(engine: &mut Engine<CpuBackend>, job: &Job) -> (Vec<Event>, u64) {
+    let before = engine.stats().steps;
+    engine.submit(job);
+    let mut events = Vec::new();
+    while engine.has_work() {
+        engine.step(&mut events).unwrap();
+    }
+    (events, engine.stats().steps - before)
+}
+
+/// What is said again comes in fewer steps, and a right prediction in fewer still: the same tokens, greedy and sampled.
+#[test]
+fn a_copy_takes_fewer_steps() {
+    let prompt: Vec<u32> = (0..40).map(|i| 300 + i * 7).collect();
+    for temperature in [0.0, 0.8] {
+        let sampling = SamplingParams { temperature, seed: 3, ..SamplingParams::default() };
+        let plain = Job { sampling, ..job(1, prompt.clone(), 120) };
+        let off = EngineConfig { speculation: Speculation::Off, ..config() };
+        let (events, slow) = run(&mut engine(off, false), &plain);
+        let kinds: Vec<EventKind> = events.into_iter().map(|event| event.kind).collect();
+        let tokens = tokens_said(&kinds);
+        assert_eq!((tokens.len(), slow), (120, 120), "one token a step");
+        let predicted = Job { prediction: tokens.clone().into(), ..plain.clone() };
+        let (events, fast) = run(&mut engine(config(), false), &predicted);
+        let kinds: Vec<EventKind> = events.into_iter().map(|event| event.kind).collect();
+        assert_eq!(tokens_said(&kinds), tokens);
+        assert!(fast < slow / 6, "{fast} steps with a prediction, {slow} without");
+        let Some(EventKind::Finished { usage, .. }) = kinds.last() else { panic!("no end: {kinds:?}") };
+        assert_eq!(u64::from(usage.accepted_draft_tokens), 120 - fast);
+        // A wrong one costs little, and changes nothing.
+        let wrong = Job { prediction: (0..120).map(|i| 900 + i).collect(), ..plain.clone() };
+        let (events, steps) = run(&mut engine(config(), false), &wrong);
+        let kinds: Vec<EventKind> = events.into_iter().map(|event| event.kind).collect();
+        assert_eq!(tokens_said(&kinds), tokens);
+        assert!(steps <= slow);
+    }
+}
+
+/// Tokens that are drawn of the rows of drafted ones are distributed as the model says, by Pearson's chi-square.
+#[test]
+fn what_is_drawn_after_a_draft_has_the_models_distribution() {
+    let prompt: Vec<u32> = (0..20).map(|i| 500 + i * 11).collect();
+    let sampling = SamplingParams { temperature: 1.5, top_k: 4, logprobs: Some(4), ..Default::default() };
+    let mut engine = engine(config(), false);
+    let first = tokens_of(&mut engine, &job(1, prompt.clone(), 3)).0;
+    // By the two tokens before: how often each third came, and the four that may with their log probabilities.
+    let mut found = BTreeMap::<Vec<u32>, (BTreeMap<u32, f64>, Vec<(u32, f32)>)>::new();
+    for id in 2..150 {
+        let sampling = SamplingParams { seed: id * 8, ..sampling.clone() };
+        let prediction = first.clone().into();
+        let (events, _) =
+            run(&mut engine, &Job { choices: 8, sampling, prediction, ..job(id, prompt.clone(), 3) });
+        for choice in 0..8 {
+            let of_choice = events.iter().filter(|event| event.choice == choice);
+            let logprobs: Vec<crate::job::TokenLogprob> = of_choice
+                .filter_map(|event| match &event.kind {
+                    EventKind::Delta { logprobs, .. } => Some(logprobs.clone()),
+                    _ => None,
+                })
+                .flatten()
+                .collect();
+            let [one, two, three] = &logprobs[..] else { continue };
+            let (counts, top) = found.entry(vec![one.token, two.token]).or_default();
+            *counts.entry(three.token).or_default() += 1.0;
+            top.clone_from(&three.top);
+        }
+    }
+    let accepted = engine.stats().accepted_draft_tokens;
+    assert!(accepted > 50, "{accepted} drafted tokens were drawn: too few to say anything");
+    let (mut statistic, mut freedom) = (0.0, 0.0);
+    for (counts, top) in found.values() {
+        let weights: Vec<f64> = top.iter().map(|&(_, logprob)| f64::from(logprob / 1.5).exp()).collect();
+        let (sum, total) = (weights.iter().sum::<f64>(), counts.values().sum::<f64>());
+        let (mut rest, mut bins) = ((0.0, 0.0), Vec::new());
+        for (&(token, _), weight) in top.iter().zip(&weights) {
+            let bin = (counts.get(&token).copied().unwrap_or(0.0), total * weight / sum);
+            match bin.1 >= 5.0 {
+                true => bins.push(bin),
+                false => rest = (rest.0 + bin.0, rest.1 + bin.1),
+            }
+        }
+        bins.extend((rest.1 >= 5.0).then_some(rest));
+        statistic += bins.iter().map(|(came, expected)| (came - expected).powi(2) / expected).sum::<f64>();
+        freedom += bins.len().saturating_sub(1) as f64;
+    }
+    // Five standard deviations of the statistic above its mean.
+    assert!(
+        freedom >= 3.0 && statistic < freedom + 5.0 * f64::sqrt(2.0 * freedom),
+        "{statistic} of {freedom}"
+    );
 }

@@ -6,11 +6,14 @@ use hanzo_engine_kernels::{SampleSpecs, Sampled};
 
 use super::{
     constraint::{Constraint, MaskWork, Taken},
+    scoring::Scoring,
     text::{Chunk, OutputText},
 };
 use crate::{
     job::{EventKind, FinishReason, Job, StopConditions, TokenLogprob, Usage},
+    limits::DRAFT_TOKENS_MAX,
     sampler::{Sampler, SamplingParams},
+    speculation::{Lookup, Speculation, least_chance},
     text::TextModel,
 };
 
@@ -18,7 +21,10 @@ use crate::{
 pub struct Generation {
     terms: Arc<Terms>,
     seed: u64,
-    sampler: Option<Sampler>, // from the first token on
+    sampler: Option<Sampler>,    // from the first token on
+    before: Option<Sampler>,     // where tokens were drafted in the last step: as it was before them
+    lookup: Option<Box<Lookup>>, // from the first draft on
+    scoring: Option<Scoring>,
     constraint: Option<Constraint>,
     output: OutputText,
     usage: Usage,
@@ -32,21 +38,34 @@ struct Terms {
     stop: StopConditions,
     ends: Vec<u32>, // tokens that end a completion
     vocab: usize,
+    speculation: Speculation,
+    prediction: Arc<[u32]>,
+    prompt_tokens: usize,
+    prompt_is_scored: bool,
 }
 
 impl Generation {
     /// Those of a job, in order.
-    pub fn of_job<'a>(job: &'a Job, text: &'a TextModel) -> impl Iterator<Item = Generation> + 'a {
+    pub fn of_job<'a>(
+        job: &'a Job,
+        text: &'a TextModel,
+        speculation: Speculation,
+    ) -> impl Iterator<Item = Generation> + 'a {
         let own_ends = if job.stop.ignore_eos { &[] } else { text.eos.as_slice() };
         let terms = Arc::new(Terms {
             sampling: job.sampling.clone(),
             stop: job.stop.clone(),
             ends: own_ends.iter().chain(&job.stop.token_ids).copied().collect(),
             vocab: text.vocab,
+            speculation,
+            prediction: job.prediction.clone(),
+            prompt_tokens: job.prompt.len(),
+            prompt_is_scored: job.prompt_logprobs.is_some(),
         });
         let markers = text.reasoning.as_ref().filter(|_| job.split_reasoning);
         let open = markers.and_then(|markers| text.tokenizer.token_id(&markers.open));
         let in_reasoning = markers.is_some() && job.starts_in_reasoning;
+        let scoring = job.prompt_logprobs.map(|top| Scoring::new(top, job.prompt.len()));
         (0..job.choices).map(move |choice| Generation {
             terms: terms.clone(),
             seed: job.sampling.seed.wrapping_add(choice.into()),
@@ -55,6 +74,9 @@ impl Generation {
                 .constraint
                 .as_ref()
                 .map(|grammar| Constraint::new(grammar, in_reasoning, open, &terms.ends)),
+            before: None,
+            lookup: None,
+            scoring: scoring.filter(|_| choice == 0),
             output: OutputText::new(text, &job.stop, job.starts_in_reasoning, job.split_reasoning),
             usage: Usage { prompt_tokens: job.prompt.len() as u32, ..Usage::default() },
             unsent: Vec::new(),
@@ -67,9 +89,65 @@ impl Generation {
         self.usage.cached_tokens = cached_tokens;
     }
 
-    /// Whether how its next token is drawn depends on the one before.
+    /// Whether how its next token is drawn, or what may follow it, depends on the one before.
     pub fn reads_history(&self) -> bool {
-        self.constraint.is_some() || Sampler::reads_history(&self.terms.sampling)
+        self.constraint.is_some() || self.speculates() || Sampler::reads_history(&self.terms.sampling)
+    }
+
+    /// Whether tokens are drafted for it: not beside a constraint, whose matcher knows no drafts.
+    fn speculates(&self) -> bool {
+        self.terms.speculation == Speculation::Ngram && self.constraint.is_none()
+    }
+
+    /// Whether the prompt of its job is scored, by its first completion.
+    pub fn prompt_is_scored(&self) -> bool {
+        self.terms.prompt_is_scored
+    }
+
+    /// What is to be scored of its prompt.
+    pub fn scoring(&mut self) -> Option<&mut Scoring> {
+        self.scoring.as_mut()
+    }
+
+    /// Rows before this one are of use to it where they are found in the cache.
+    pub fn skippable_rows(&self) -> usize {
+        self.scoring.as_ref().map_or(usize::MAX, Scoring::done)
+    }
+
+    /// Whether any token is drawn for it.
+    pub fn draws(&self) -> bool {
+        self.terms.stop.max_tokens > 0
+    }
+
+    /// Drafts at most `most` tokens that may follow `tokens`, all of which are known, in a step in which so many sequences
+    /// decode.
+    pub fn draft(&mut self, tokens: &[u32], most: usize, decodes: usize, draft: &mut Vec<u32>) {
+        let left = self.terms.stop.max_tokens.saturating_sub(self.usage.completion_tokens + 1) as usize;
+        let most = most.min(left).min(DRAFT_TOKENS_MAX);
+        if most == 0 || !self.speculates() {
+            return;
+        }
+        let terms = &self.terms;
+        let new = || {
+            let tokens_max = terms.prompt_tokens + terms.stop.max_tokens as usize;
+            Box::new(Lookup::new(terms.prediction.clone(), terms.prompt_tokens, tokens_max))
+        };
+        self.lookup.get_or_insert_with(new).draft(tokens, most, least_chance(decodes), draft);
+    }
+
+    /// The prompt has been scored, and nothing is drawn: the end.
+    pub fn finish_scored(&self) -> EventKind {
+        EventKind::Finished { reason: FinishReason::Length, stop_string: None, usage: self.usage }
+    }
+
+    /// A step has computed so many drafted tokens.
+    pub fn count_drafted(&mut self, tokens: usize) {
+        self.usage.draft_tokens += tokens as u32;
+    }
+
+    /// One of them is what was drawn in its place.
+    pub fn count_accepted(&mut self) {
+        self.usage.accepted_draft_tokens += 1;
     }
 
     /// Whether it ends with the tokens it has, of which `assumed` are not known yet, whatever they are.
@@ -78,29 +156,49 @@ impl Generation {
     }
 
     /// Adds how its next token is drawn, after `assumed` that are not known yet, and where it is constrained the work of finding
-    /// its mask.
+    /// its mask; and how the tokens after those that are drafted would be.
     pub fn ask(
         &mut self,
         prompt: &[u32],
         assumed: usize,
+        draft: &[u32],
         specs: &mut SampleSpecs,
         masks: &mut Vec<MaskWork>,
     ) {
         let drawn = self.usage.completion_tokens as usize + assumed;
-        let early = drawn < self.terms.stop.min_tokens as usize;
+        let early = |drawn: usize| drawn < self.terms.stop.min_tokens as usize;
         // An answer that has not begun has not satisfied its constraint.
         let reasons = self.constraint.as_ref().is_some_and(Constraint::in_reasoning);
         let masked = self.constraint.as_mut().filter(|_| !reasons);
-        // Where there is a mask, it is the mask that says when the answer may end.
-        let no_end = if masked.is_some() { false } else { early || reasons };
-        let banned: &[u32] = if no_end { &self.terms.ends } else { &[] };
         let new = || Sampler::new(&self.terms.sampling, self.seed, self.terms.vocab, prompt);
-        self.sampler.get_or_insert_with(new).ask(banned, specs);
+        let sampler = self.sampler.get_or_insert_with(new);
+        self.before = if draft.is_empty() { None } else { Some(sampler.clone()) };
+        for ahead in 0..=draft.len() {
+            // Where there is a mask, it is the mask that says when the answer may end.
+            let no_end = masked.is_none() && (early(drawn + ahead) || reasons);
+            let banned: &[u32] = if no_end { &self.terms.ends } else { &[] };
+            sampler.ask(banned, specs);
+            draft.get(ahead).iter().for_each(|&&token| sampler.remember(token));
+        }
         if let (Some(constraint), Some(spec)) = (masked, specs.rows.last_mut()) {
             spec.mask = Some(masks.len() as u32);
             specs.mask_words = self.terms.vocab.div_ceil(32);
-            masks.push(constraint.ask(self.terms.vocab, early));
+            masks.push(constraint.ask(self.terms.vocab, early(drawn)));
         }
+    }
+
+    /// Takes back what was asked for since the last step was settled, where tokens were drafted: of those, it is
+    /// not known yet how many are taken.
+    pub fn rewind(&mut self) -> bool {
+        let before = self.before.take();
+        let rewinds = before.is_some();
+        self.sampler = before.or(self.sampler.take());
+        rewinds
+    }
+
+    /// Asks once more for a token that was asked for before [`Generation::rewind`]: it is taken next.
+    pub fn pass(&mut self) {
+        self.sampler.iter_mut().for_each(Sampler::pass);
     }
 
     /// Takes a token that was drawn; `full` when the context is. What is to be said of it: a delta, and the end.
@@ -195,7 +293,7 @@ mod tests {
             stop: StopConditions { max_tokens: 40, ..StopConditions::default() },
             ..Job::default()
         };
-        let completions: Vec<Generation> = Generation::of_job(&job, &demo()).collect();
+        let completions: Vec<Generation> = Generation::of_job(&job, &demo(), Speculation::Ngram).collect();
         assert_eq!(completions.len(), 3);
         for completion in &completions {
             assert!(Arc::ptr_eq(&completion.terms, &completions[0].terms));

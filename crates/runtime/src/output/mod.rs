@@ -5,12 +5,14 @@ mod constraint;
 mod generation;
 mod reading;
 mod reasoning;
+mod scoring;
 mod stop;
 mod text;
 
 pub use constraint::MaskWork;
 pub use generation::Generation;
 pub use reading::{Hidden, HiddenRows, Reading};
+pub use scoring::Scoring;
 pub use text::{Chunk, OutputText};
 
 /// What a sequence is computed for.

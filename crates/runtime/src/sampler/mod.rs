@@ -8,15 +8,17 @@ mod random;
 #[cfg(test)]
 mod tests;
 
+use std::sync::Arc;
+
 use hanzo_engine_kernels::{Adjustment, Change, SampleSpec, SampleSpecs};
 
 pub use params::SamplingParams;
 use random::Random;
 
 /// The side of one completion in the choice of its tokens.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Sampler {
-    params: SamplingParams,
+    params: Arc<SamplingParams>,
     random: Random,
     seen: Seen,
     /// (token, times generated), by token; kept only where a penalty reads it.
@@ -24,7 +26,7 @@ pub struct Sampler {
 }
 
 /// The tokens of prompt and completion, each once; empty unless a repetition penalty reads it.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Seen {
     /// One bit a token.
     present: Vec<u64>,
@@ -40,7 +42,7 @@ impl Sampler {
             seen.present = vec![0; vocab.div_ceil(64)];
             prompt.iter().for_each(|&token| seen.insert(token));
         }
-        Sampler { params: params.clone(), random: Random::new(seed), seen, generated: Vec::new() }
+        Sampler { params: Arc::new(params.clone()), random: Random::new(seed), seen, generated: Vec::new() }
     }
 
     /// Whether what it asks for depends on the token before: that must be known first.
@@ -51,7 +53,8 @@ impl Sampler {
     /// Adds how the next token is drawn. `banned` tokens are ruled out now, such as the end of sequence before `min_tokens`.
     /// At temperature 0 no random number is used; otherwise exactly one.
     pub fn ask(&mut self, banned: &[u32], specs: &mut SampleSpecs) {
-        let SamplingParams { temperature, top_k, top_p, min_p, logprobs, .. } = self.params;
+        let SamplingParams { temperature, top_k, top_p, min_p, logprobs, .. } = *self.params;
+        let uniform = self.next_uniform();
         let first = specs.adjustments.len() as u32;
         self.adjust(banned, &mut specs.adjustments);
         specs.rows.push(SampleSpec {
@@ -59,11 +62,21 @@ impl Sampler {
             top_k,
             top_p,
             min_p,
-            uniform: if temperature == 0.0 { 0.0 } else { self.random.uniform() },
+            uniform,
             logprobs: logprobs.map(u32::from),
+            given: None,
             adjustments: first..specs.adjustments.len() as u32,
             mask: None,
         });
+    }
+
+    /// Goes on by one token as [`Sampler::ask`] does, and asks for nothing: that token was asked for of a copy.
+    pub fn pass(&mut self) {
+        self.next_uniform();
+    }
+
+    fn next_uniform(&mut self) -> f64 {
+        if self.params.temperature == 0.0 { 0.0 } else { self.random.uniform() }
     }
 
     fn adjust(&self, banned: &[u32], adjustments: &mut Vec<Adjustment>) {

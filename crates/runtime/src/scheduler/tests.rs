@@ -35,6 +35,7 @@ impl Bench {
             prefill_rows_beside_decodes: 32,
             sequences_max: 8,
             context_tokens_max: blocks * BLOCK_TOKENS,
+            speculation: Speculation::Off,
         };
         change(&mut config);
         let opened = Opened::open(&path).unwrap();

@@ -1,0 +1,81 @@
+//! The log probabilities of a prompt: which of its rows have logits, and how far it is scored. Rows are scored as their chunk
+//! is computed, and what came of a chunk is given out with it, so that nothing is kept of the size of the prompt.
+
+use std::ops::Range;
+
+use hanzo_engine_kernels::{SampleSpec, SampleSpecs};
+
+/// Of one completion.
+#[derive(Clone, Copy, Debug)]
+pub struct Scoring {
+    top: u32,    // alternatives of each token
+    last: usize, // the prompt's last token: its row scores nothing
+    done: usize, // rows that are scored, from the first
+}
+
+impl Scoring {
+    /// Of a prompt of so many tokens.
+    pub fn new(top: u8, prompt_tokens: usize) -> Scoring {
+        Scoring { top: top.into(), last: prompt_tokens - 1, done: 0 }
+    }
+
+    /// Rows before that need not be computed for their logits.
+    pub fn done(&self) -> usize {
+        if self.done == self.last { usize::MAX } else { self.done }
+    }
+
+    /// Which of these rows are to be scored.
+    pub fn of(&self, rows: &Range<usize>) -> Range<usize> {
+        let first = rows.start.max(self.done);
+        first..rows.end.min(self.last).max(first)
+    }
+
+    /// Of `rows` from row `first` on, those that may be computed at once where so many may have logits.
+    pub fn rows_within(&self, first: usize, rows: usize, logits: usize) -> usize {
+        let scored = self.of(&(first..first + rows));
+        if scored.len() <= logits { rows } else { scored.start + logits - first }
+    }
+
+    /// Adds how the rows are scored, which `next` tokens follow.
+    pub fn ask(&self, next: &[u32], specs: &mut SampleSpecs) {
+        let (logprobs, end) = (Some(self.top), specs.adjustments.len() as u32);
+        let spec = |&token| SampleSpec {
+            given: Some(token),
+            logprobs,
+            adjustments: end..end,
+            ..SampleSpec::default()
+        };
+        specs.rows.extend(next.iter().map(spec));
+    }
+
+    /// So many more rows are scored.
+    pub fn take(&mut self, rows: usize) {
+        self.done += rows;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_row_but_the_last_is_scored_once() {
+        let mut scoring = Scoring::new(0, 100);
+        assert_eq!(scoring.rows_within(0, 100, 16), 16);
+        assert_eq!(scoring.of(&(0..16)), 0..16);
+        scoring.take(16);
+        // It begins again after it lost its blocks: the rows before are computed as fast as any.
+        assert_eq!(scoring.rows_within(0, 64, 16), 32);
+        assert_eq!((scoring.of(&(0..32)), scoring.done()), (16..32, 16));
+        scoring.take(16);
+        assert_eq!(scoring.rows_within(32, 4, 16), 4);
+        scoring.take(66);
+        assert_eq!(scoring.rows_within(98, 2, 16), 2);
+        assert_eq!(scoring.rows_within(98, 2, 0), 0);
+        assert_eq!(scoring.of(&(98..100)), 98..99);
+        scoring.take(1);
+        assert_eq!((scoring.rows_within(99, 1, 0), scoring.of(&(99..100)).len()), (1, 0));
+        assert_eq!((scoring.of(&(0..10)).len(), scoring.of(&(100..101)).len()), (0, 0));
+        assert_eq!(Scoring::new(3, 1).of(&(0..1)).len(), 0);
+    }
+}

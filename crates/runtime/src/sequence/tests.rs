@@ -1,0 +1,43 @@
+//! What completions of one job share, and what is their own.
+
+use super::*;
+use crate::{fair::FairLine, job::StopConditions, text::tests::demo};
+
+#[test]
+fn completions_that_wait_share_what_they_were_given() {
+    let job = Job {
+        id: JobId(1),
+        prompt: (0..1000).collect(),
+        choices: 3,
+        stop: StopConditions { max_tokens: 40, ..StopConditions::default() },
+        ..Job::default()
+    };
+    let text = demo();
+    let arrival = FairLine::default().arrive(0);
+    let mut sequences: Vec<Sequence> = Sequence::of_job(&job, &text, arrival, Speculation::Off).collect();
+    assert_eq!(sequences[0].hashes.len(), 62);
+    for other in &sequences[1..] {
+        assert!(Arc::ptr_eq(&sequences[0].tokens, &other.tokens));
+        assert!(Arc::ptr_eq(&sequences[0].hashes, &other.hashes));
+    }
+    // What one draws is its own: neither its tokens nor its names show in the others.
+    let (mut pool, mut events) = (BlockPool::new(80, true), Vec::new());
+    sequences[0].enter(&mut pool, &mut events);
+    for _ in 0..8 {
+        sequences[0].scheduled = sequences[0].remaining();
+        assert!(sequences[0].grow(&mut pool));
+        sequences[0].write(&mut Step::default());
+        assert_eq!(sequences[0].assume(0, &mut pool), 1);
+        let mut drawn = [Some(Sampled { token: 278, logprob: None })].into_iter();
+        let within = Within { text: &text, context_tokens_max: 1280 };
+        sequences[0].settle((0, true), &mut drawn, within, &mut pool, &mut events);
+    }
+    assert_eq!((sequences[0].tokens.len(), sequences[1].tokens.len()), (1008, 1000));
+    assert_eq!((sequences[0].hashes.len(), sequences[1].hashes.len()), (63, 62));
+    let tokens: Vec<u32> = (0..1000).chain([278; 8]).collect();
+    assert_eq!(
+        *sequences[0].hashes,
+        full_block_hashes(&tokens, &[]),
+        "names do not depend on how the tokens came"
+    );
+}

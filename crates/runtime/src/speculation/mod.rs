@@ -1,0 +1,65 @@
+//! Speculation: tokens that a completion is likely to go on with are computed in the same step as its last one, because a
+//! step of a few rows takes little longer than a step of one. They decide nothing. Of each row the token is drawn as it would
+//! have been without them: with the completion's own random number for that place, penalties and log probabilities
+//! included; a drafted token is kept while it is the token that was drawn before it. So a seed gives the same tokens with
+//! and without speculation, and what is drafted only decides how many of them come in one step.
+//!
+//! Where drafts come from is [`Lookup`]. Another source, such as a smaller model, takes its place in
+//! [`Generation::draft`](crate::output::Generation::draft): it is given the tokens so far and gives those that may follow.
+
+mod lookup;
+
+use std::{fmt, str::FromStr};
+
+pub use lookup::Lookup;
+
+/// Where drafts come from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Speculation {
+    /// There are none.
+    Off,
+    /// What followed the last few tokens where they stood before, in the prompt or the completion.
+    #[default]
+    Ngram,
+}
+
+impl Speculation {
+    /// Every source.
+    pub const ALL: &[Speculation] = &[Speculation::Off, Speculation::Ngram];
+
+    /// The name in settings.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Speculation::Off => "off",
+            Speculation::Ngram => "ngram",
+        }
+    }
+}
+
+impl fmt::Display for Speculation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Speculation {
+    type Err = String;
+
+    /// By [`Speculation::name`]; the error lists the names there are.
+    fn from_str(name: &str) -> Result<Speculation, String> {
+        Speculation::ALL.iter().copied().find(|speculation| speculation.name() == name).ok_or_else(|| {
+            let names: Vec<&str> = Speculation::ALL.iter().map(|speculation| speculation.name()).collect();
+            format!("there is no speculation {name:?}; there are {}", names.join(", "))
+        })
+    }
+}
+
+/// What a row more costs a step of one row, as a share of it.
+const ROW_COST: f32 = 0.25;
+
+/// How likely a drafted token must be to pay for its row, in a step that decodes so many sequences: what the row adds to the
+/// step, over what a token costs in it. The more rows share what every step costs, the surer a draft has to be.
+pub fn least_chance(rows: usize) -> f32 {
+    let rows = ROW_COST * rows as f32;
+    rows / (1.0 - ROW_COST + rows)
+}
