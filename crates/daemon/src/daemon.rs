@@ -420,7 +420,7 @@ async fn load_wanted(models: Arc<Models>, model: ModelConfig) {
     let ModelConfig { source, alias, context_tokens_max, kv_bytes } = model;
     let want = LoadOptions { context_tokens_max, kv_bytes };
     let request = LoadRequest { source: source.clone(), alias, want };
-    if let Err(error) = models.load(request).await {
+    if let Err(error) = models.load_configured(request).await {
         tracing::error!(model = source, %error, "a model of the configuration was not loaded");
     }
 }

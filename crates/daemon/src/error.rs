@@ -149,6 +149,9 @@ pub(crate) enum FailureReason {
     Load(#[from] LoadError),
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// What a model argument stands for was not found, or not to be had.
+    #[error("{0}")]
+    Source(String),
     #[error(transparent)]
     Step(#[from] hanzo_engine_runtime::StepError),
     #[error("the worker panicked: {}", printable(.0, MESSAGE_CHARS_MAX))]
@@ -236,6 +239,7 @@ impl Error {
             E::Load(failure) => match &failure.reason {
                 FailureReason::Load(error) => load_code(error),
                 FailureReason::Store(error) => store_code(error),
+                FailureReason::Source(_) => Code::NotFound,
                 FailureReason::Step(_) | FailureReason::Panic(_) => Code::Internal,
                 FailureReason::Thread(_) | FailureReason::Lost => Code::Internal,
             },

@@ -2,12 +2,13 @@
 //! only one to move it from state to state; [`crate::registry`] holds what others see.
 
 use std::{
+    path::{Path, PathBuf},
     sync::{Arc, atomic::AtomicU64},
     time::{Duration, Instant},
 };
 
 use hanzo_engine_runtime::Network;
-use hanzo_engine_store::{Found as Stored, Store, StoreError, check_name};
+use hanzo_engine_store::{Found as Stored, Store, StoreError, check_name, derive_name};
 use tokio::sync::broadcast::error::RecvError;
 use tokio_util::sync::CancellationToken;
 
@@ -90,6 +91,37 @@ impl Models {
         let joined = self.begin(&name, resolved, request.want)?;
         let view = self.settled(&name).await?;
         Ok((view, if joined == Joined::Loaded { Duration::ZERO } else { began.elapsed() }))
+    }
+
+    /// Loads a model of the configuration, as [`Models::load`] does. One that stands for nothing, or whose files cannot be
+    /// opened, is listed as failed all the same: an operator looks for what was asked for among the models.
+    ///
+    /// # Errors
+    /// Why it was not loaded.
+    pub(crate) async fn load_configured(self: &Arc<Self>, request: LoadRequest) -> Result<(), Error> {
+        let Err(error) = self.load(request.clone()).await else { return Ok(()) };
+        self.list_failed(request, &error);
+        Err(error)
+    }
+
+    /// Lists a model that never began to load as failed, unless its name is there already.
+    fn list_failed(&self, request: LoadRequest, error: &Error) {
+        let LoadRequest { source, alias, want } = request;
+        let given = alias.into_iter().chain([source.clone()]).find(|name| check_name(name).is_ok());
+        let name = given.unwrap_or_else(|| derive_name(Path::new(&source)));
+        let failure = match error {
+            Error::Load(failure) => failure.clone(),
+            error => Failure::new(FailureReason::Source(error.to_string())),
+        };
+        let source = Source::Path(PathBuf::from(source));
+        let metrics = || self.metrics.model(&name);
+        if let Ok(Some(Begun { life, .. })) =
+            self.registry.begin(&name, source, want, metrics, |_| Ok(OnConflict::Join))
+        {
+            self.metrics.load(&name, None);
+            self.metrics.error(&name, failure.reason.kind());
+            self.registry.set(&name, life, |entry| entry.state = State::Failed { failure, retry_at: None });
+        }
     }
 
     fn begin(self: &Arc<Self>, name: &str, resolved: Resolved, want: LoadOptions) -> Result<Joined, Error> {
@@ -478,7 +510,7 @@ impl FailureReason {
     /// How `errors_total` calls it.
     fn kind(&self) -> &'static str {
         match self {
-            FailureReason::Load(_) | FailureReason::Store(_) => "load",
+            FailureReason::Load(_) | FailureReason::Store(_) | FailureReason::Source(_) => "load",
             FailureReason::Step(_) => "step",
             FailureReason::Panic(_) => "panic",
             FailureReason::Thread(_) | FailureReason::Lost => "thread",

@@ -1,13 +1,15 @@
 //! A simulator of the engine and its worker (the idea: tigerbeetle's VOPR). One thread, simulated time, a scripted device:
 //! from one seed come requests, completions and embeddings, alike in their beginnings and not, with clients that read at
 //! once, late, or not at all for a while, and that leave; deadlines; few blocks, so that sequences are put back; devices
-//! that fail or panic, and restarts; drains, stops and loads. The engine, scheduler, sequences, blocks, sampler, worker,
+//! that run ahead, that fail or panic, and restarts; drains, stops and loads. The engine, scheduler, sequences, blocks, sampler, worker,
 //! tickets and queue are the real ones.
 //!
 //! What must hold, whatever the seed: each request ends once, for a reason; its events are those it has where nothing else
 //! is there; the cache's books balance after every step, and hold nothing where there is no job; nobody starves
 //! (`watched.rs` says what that means); no step is empty while there is work; places in the queue come back; and where
 //! nothing is to happen any more, nobody waits.
+//!
+//! Absent: an encoder's engine, media, and loads through [`crate::models`], whose states are the simulation's own.
 //!
 //! A seed that fails says how it is told again: `HANZO_SIM_SEED=n cargo test -p hanzo-engine-daemon simulator -- --nocapture`.
 
@@ -50,6 +52,7 @@ struct Coverage {
     turned_away: u64,
     pauses: u64,            // of clients
     paused: Arc<AtomicU64>, // jobs, by their worker
+    rows_ahead: Arc<AtomicU64>,
     lefts: u64,
     panics: u64,
     errors: u64,
@@ -72,6 +75,7 @@ impl Coverage {
             *sum += count.1;
         }
         self.paused.fetch_add(other.paused.load(Relaxed), Relaxed);
+        self.rows_ahead.fetch_add(other.rows_ahead.load(Relaxed), Relaxed);
     }
 
     fn counts_mut(&mut self) -> [&mut u64; 9] {
@@ -174,10 +178,11 @@ fn ten_thousand_seeds() {
         panic!("{}", tell(seed, LINES, None));
     }
     println!(
-        "{:?} {:?}, {} jobs paused",
+        "{:?} {:?}, {} jobs paused, {} rows ahead",
         coverage.outcomes,
         coverage.counts(),
-        coverage.paused.load(Relaxed)
+        coverage.paused.load(Relaxed),
+        coverage.rows_ahead.load(Relaxed)
     );
     for (name, count) in
         coverage.outcomes.iter().map(|(&name, &count)| (name, count)).chain(coverage.counts())
@@ -186,6 +191,7 @@ fn ten_thousand_seeds() {
     }
     assert_eq!(coverage.outcomes.len(), 8, "{:?}", coverage.outcomes);
     assert!(coverage.paused.load(Relaxed) >= 100, "too few jobs are paused");
+    assert!(coverage.rows_ahead.load(Relaxed) >= 10_000, "devices run ahead too seldom");
 }
 
 /// Seeds that have found something. 262: an embedding that came out as no number left a parked worker's gauges as they were
@@ -237,4 +243,9 @@ fn an_event_after_the_end_is_found() {
 #[test]
 fn a_stale_block_table_is_found() {
     check_found(Bug::StaleBlockTable, &["alone", "nobody has written"]);
+}
+
+#[test]
+fn a_wrong_draw_is_found() {
+    check_found(Bug::WrongDraw, &["alone"]);
 }

@@ -38,7 +38,7 @@ impl Alone {
             prefix_cache: false,
             speculation: Speculation::Off,
         };
-        let script = Script { time: Time::new(), step_us: 0, row_us: 0, end: None, keeps_tables: false };
+        let script = Script::plain(Time::new());
         Self { engine: model::engine(config, script, Faults::default()), jobs: 0 }
     }
 

@@ -15,7 +15,7 @@ use std::{
 use hanzo_engine_kernels::{
     Activation, AttentionParams, BLOCK_TOKENS, Backend, Batch, BufferRole, DType, Draws, ExpertParts,
     KernelError, KvSpec, LayerNormParams, MatrixShape, MatrixSource, MoeParams, Operands, QkvParams,
-    Rounding, RowSource, SequenceSpan, StepLimits,
+    Rounding, RowSource, Sampled, SequenceSpan, StepLimits, Ticket,
 };
 
 use super::random::mix;
@@ -44,6 +44,12 @@ pub(super) struct Script {
     pub(super) row_us: u64,
     /// The step that is the last, from 1, and how.
     pub(super) end: Option<(u64, Ending)>,
+    /// Whether a step may be submitted before the one before it is waited for.
+    pub(super) runs_ahead: bool,
+    /// Rows that came from what the step before drew, of all devices.
+    pub(super) rows_ahead: Arc<AtomicU64>,
+    /// Planted: a row from what was drawn takes the draw beside its own.
+    pub(super) takes_wrong_draws: bool,
     /// Planted: a sequence that goes on by one token is taken for the one that stood in its place in the step before.
     pub(super) keeps_tables: bool,
 }
@@ -55,6 +61,12 @@ pub(super) enum Ending {
     FailsFirst,
     /// It says at the end of a step that it has failed.
     FailsLast,
+    /// It says so when it is asked for logits.
+    FailsDrawing,
+    /// It says so to who waits for a step, which may be another by then.
+    FailsWaiting,
+    /// It cannot give hidden states.
+    FailsReading,
     /// It panics within a step.
     Panics,
 }
@@ -65,6 +77,7 @@ pub(super) struct ScriptedDevice {
     faults: Faults,
     batch: Batch,
     before: Batch,
+    tokens: Vec<u32>, // of the batch's rows
     draws: Draws,
     steps: u64,
 }
@@ -108,6 +121,22 @@ impl Time {
     }
 }
 
+impl Script {
+    /// A device that takes no time, does not run ahead and goes on for ever.
+    pub(super) fn plain(time: Time) -> Self {
+        Self {
+            time,
+            step_us: 0,
+            row_us: 0,
+            end: None,
+            runs_ahead: false,
+            rows_ahead: Arc::default(),
+            takes_wrong_draws: false,
+            keeps_tables: false,
+        }
+    }
+}
+
 impl Faults {
     pub(super) fn add(&self, fault: String) {
         self.0.lock().unwrap().push(fault);
@@ -125,6 +154,7 @@ impl ScriptedDevice {
             faults,
             batch: Batch::default(),
             before: Batch::default(),
+            tokens: Vec::new(),
             draws: Draws::default(),
             steps: 0,
         }
@@ -254,14 +284,25 @@ impl Backend for ScriptedDevice {
         }
         std::mem::swap(&mut self.before, &mut self.batch);
         self.batch.clone_from(batch);
+        self.tokens.clear();
+        for source in &batch.sources {
+            self.tokens.push(match *source {
+                RowSource::Token(token) => token,
+                RowSource::Sampled(index) => {
+                    self.script.rows_ahead.fetch_add(1, Relaxed);
+                    self.draws.token(index - u32::from(self.script.takes_wrong_draws && index > 0))
+                }
+                RowSource::Embedding => unreachable!("no request brings media"),
+            });
+        }
+        self.draws.begin();
         let Script { time, step_us, row_us, .. } = &self.script;
         time.step_ends_us.store(time.us() + step_us + row_us * batch.rows() as u64, Relaxed);
         Ok(())
     }
 
     fn embed(&mut self, _: &(), _: f32, out: &mut Vec<u64>) {
-        for (row, source) in out.iter_mut().zip(&self.batch.sources) {
-            let RowSource::Token(token) = *source else { unreachable!("this device does not run ahead") };
+        for (row, &token) in out.iter_mut().zip(&self.tokens) {
             *row = mix(token.into(), 1);
         }
     }
@@ -352,6 +393,9 @@ impl Backend for ScriptedDevice {
     }
 
     fn logits(&mut self, _: &(), x: &Vec<u64>, out: &mut [f32]) -> Result<(), KernelError> {
+        if self.ends(Ending::FailsDrawing) {
+            return Err(self.failed());
+        }
         let vocab = out.len() / self.batch.logit_rows.len();
         for (&row, logits) in self.batch.logit_rows.iter().zip(out.chunks_exact_mut(vocab)) {
             let row = x[row as usize];
@@ -369,11 +413,26 @@ impl Backend for ScriptedDevice {
         &mut self.draws
     }
 
+    fn lookahead(&self) -> usize {
+        usize::from(self.script.runs_ahead)
+    }
+
+    fn wait(&mut self, ticket: Ticket, drawn: &mut Vec<Option<Sampled>>) -> Result<(), KernelError> {
+        if self.ends(Ending::FailsWaiting) {
+            return Err(self.failed());
+        }
+        self.draws.wait(ticket, drawn);
+        Ok(())
+    }
+
     fn end(&mut self) -> Result<(), KernelError> {
         if self.ends(Ending::FailsLast) { Err(self.failed()) } else { Ok(()) }
     }
 
     fn read_rows(&self, x: &Vec<u64>, first: usize, out: &mut [f32]) -> Result<(), KernelError> {
+        if self.ends(Ending::FailsReading) {
+            return Err(self.failed());
+        }
         for (&row, out) in x[first..].iter().zip(out.chunks_exact_mut(super::model::HIDDEN)) {
             for (at, out) in out.iter_mut().enumerate() {
                 *out = if is_broken(row) { f32::NAN } else { share(mix(row, at as u64)) };

@@ -18,6 +18,8 @@ pub(super) struct Plan {
     pub(super) queue_max: usize,
     pub(super) step_us: u64,
     pub(super) row_us: u64,
+    /// Each second seed's devices run ahead.
+    pub(super) runs_ahead: bool,
     /// How the first, second, … worker ends of itself.
     pub(super) ends: Vec<Option<(u64, Ending)>>,
     pub(super) clients: Vec<ClientPlan>,
@@ -89,7 +91,14 @@ impl Plan {
         orders.extend(again);
         let fragile = random.chance(25);
         let mut end = || {
-            let how = random.pick(&[Ending::FailsFirst, Ending::FailsLast, Ending::Panics]);
+            let how = random.pick(&[
+                Ending::FailsFirst,
+                Ending::FailsLast,
+                Ending::FailsDrawing,
+                Ending::FailsWaiting,
+                Ending::FailsReading,
+                Ending::Panics,
+            ]);
             (fragile && random.chance(70)).then(|| (random.of(1..=40), how))
         };
         let ends = (0..4).map(|_| end()).collect();
@@ -98,6 +107,7 @@ impl Plan {
             queue_max: random.size(1..=12),
             step_us: random.of(50..=1_000),
             row_us: random.of(0..=20),
+            runs_ahead: seed % 2 == 1,
             ends,
             clients,
             orders,
@@ -156,12 +166,17 @@ fn generate(random: &mut Random, config: &EngineConfig) -> Ask {
     let longest = if random.chance(10) { 120 } else { 40 };
     let max_tokens = random.size(1..=(context - prompt).min(longest)) as u32;
     let choices = if random.chance(30) { random.size(1..=config.sequences_max) as u32 } else { 1 };
+    let seed = random.below(1 << 40);
     let sampling = SamplingParams {
         temperature: random.pick(&[0.0, 0.0, 0.7, 1.0]),
         top_k: random.pick(&[0, 0, 5]),
         top_p: random.pick(&[1.0, 0.9]),
         repetition_penalty: random.pick(&[1.0, 1.0, 1.1]),
-        seed: random.below(1 << 40),
+        min_p: [0.0, 0.0, 0.1][seed as usize % 3],
+        frequency_penalty: [0.0, 0.0, 0.0, 0.5][seed as usize % 4],
+        presence_penalty: [0.0, 0.0, 0.0, 0.0, -0.5][seed as usize % 5],
+        logit_bias: if seed.is_multiple_of(7) { vec![(7, 3.0), (21, -100.0)] } else { Vec::new() },
+        seed,
         logprobs: random.pick(&[None, None, Some(2)]),
         ..SamplingParams::default()
     };
@@ -172,6 +187,7 @@ fn generate(random: &mut Random, config: &EngineConfig) -> Ask {
         strings: strings.iter().map(|&string| string.to_owned()).collect(),
         include_stop_string: random.chance(30),
         ignore_eos: random.chance(50),
+        token_ids: if seed.is_multiple_of(6) { vec![9, 30] } else { Vec::new() },
         ..StopConditions::default()
     };
     let predicted = random.pick(&[0, 0, 9]);

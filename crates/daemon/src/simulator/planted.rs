@@ -22,6 +22,8 @@ pub(super) enum Bug {
     EventAfterTheEnd,
     /// The device keeps the block table of a sequence that seems to go on.
     StaleBlockTable,
+    /// A device that runs ahead gives a row the token that its neighbour drew.
+    WrongDraw,
 }
 
 /// An engine with the bugs that are an engine's.

@@ -1,6 +1,8 @@
 //! An engine as its worker drives it, watched: its books after every step, that no step is empty, that no event names what
 //! is over, and that nobody starves.
 //!
+//! A step that runs nothing may still settle the one before it, where the device runs ahead.
+//!
 //! Nobody starves: what may be said of it follows from the rules of the line (`fair.rs` and `scheduler/turns.rs` of the
 //! runtime). A request stands in line before all that come after it, unless they are more urgent, and room that is free
 //! goes to the first in line. So one that comes later begins sooner only by taking the place of a sequence that has drawn
@@ -52,6 +54,9 @@ pub(super) struct Watched {
     faults: Faults,
     story: Story,
     paused: Arc<AtomicU64>,
+    runs_ahead: bool,
+    /// The device has a step that was not waited for.
+    under_way: bool,
 }
 
 /// What is known of a job that is not over.
@@ -70,12 +75,22 @@ impl Watched {
         inner: Box<dyn Simulated>,
         sequences_max: usize,
         context_tokens_max: usize,
-        faults: Faults,
-        story: Story,
+        runs_ahead: bool,
+        (faults, story): (Faults, Story),
         paused: Arc<AtomicU64>,
     ) -> Self {
         let (sequences_max, context_tokens_max) = (sequences_max as u64, context_tokens_max as u64);
-        Self { inner, sequences_max, context_tokens_max, jobs: BTreeMap::new(), faults, story, paused }
+        Self {
+            inner,
+            sequences_max,
+            context_tokens_max,
+            jobs: BTreeMap::new(),
+            faults,
+            story,
+            paused,
+            runs_ahead,
+            under_way: false,
+        }
     }
 
     fn come(&mut self, id: JobId, priority: i32, unfinished: usize, tokens: u64) {
@@ -186,9 +201,10 @@ impl Steps for Watched {
         let (before, had_work, first) = (self.inner.stats(), self.inner.has_work(), events.len());
         let report = self.inner.step(events)?;
         self.inner.check();
-        if had_work && report.sequences == 0 {
+        if had_work && report.sequences == 0 && !self.under_way {
             self.faults.add("a step ran nothing, and there is work".to_owned());
         }
+        self.under_way = self.runs_ahead && report.sequences > 0;
         let stats = self.inner.stats();
         self.story.tell(|| {
             format!(

@@ -400,9 +400,16 @@ impl<'a> World<'a> {
         let (time, faults) = (self.time.clone(), self.faults.clone());
         let end = self.plan.ends.get(number).copied().flatten();
         self.story.tell(|| format!("loaded; it ends {end:?}"));
-        let keeps_tables = self.bug == Some(Bug::StaleBlockTable);
-        let (step_us, row_us) = (self.plan.step_us, self.plan.row_us);
-        let script = Script { time: time.clone(), step_us, row_us, end, keeps_tables };
+        let script = Script {
+            step_us: self.plan.step_us,
+            row_us: self.plan.row_us,
+            end,
+            runs_ahead: self.plan.runs_ahead,
+            rows_ahead: self.coverage.rows_ahead.clone(),
+            takes_wrong_draws: self.bug == Some(Bug::WrongDraw),
+            keeps_tables: self.bug == Some(Bug::StaleBlockTable),
+            ..Script::plain(time.clone())
+        };
         let config = self.plan.config;
         let engine = model::engine(config, script, faults.clone());
         let engine: Box<dyn Simulated> = match self.bug {
@@ -411,7 +418,8 @@ impl<'a> World<'a> {
         };
         let (sequences_max, context) = (config.sequences_max, config.context_tokens_max);
         let paused = self.coverage.paused.clone();
-        let engine = Watched::new(engine, sequences_max, context, faults, self.story.clone(), paused);
+        let looks = (faults, self.story.clone());
+        let engine = Watched::new(engine, sequences_max, context, self.plan.runs_ahead, looks, paused);
 
         let admission = Admission::new(self.plan.queue_max);
         let (work, received) = channel(&admission);

@@ -7,6 +7,7 @@ use tonic_reflection::pb::v1::{
 };
 
 use super::*;
+use v1::ModelState as S;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn health_is_told_per_service_and_per_model() {
@@ -121,14 +122,63 @@ async fn readiness_is_a_model_that_answers() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn models_of_the_configuration_are_loaded_and_one_that_is_bad_does_not_matter() {
-    let models = |sources: &[&str]| {
-        let model =
-            |source: &&str| crate::config::ModelConfig { source: (*source).to_owned(), ..Default::default() };
-        sources.iter().map(model).collect::<Vec<_>>()
-    };
-    let rig = Rig::start_with(|config| config.models = models(&["/no/such.gguf", DEMO_MODEL])).await;
+    let scratch = tempfile::tempdir().unwrap();
+    let corrupt = scratch.path().join("corrupt.gguf");
+    std::fs::write(&corrupt, b"GGUF and nothing more").unwrap();
+    let corrupt = corrupt.to_str().unwrap().to_owned();
+    let rig = Rig::start_with(|config| {
+        let wanted = [
+            ("/no/such.gguf", None),
+            (corrupt.as_str(), Some("aliased")),
+            ("zen-nano", None),
+            (DEMO_MODEL, None),
+            // A name that is taken is not listed twice.
+            ("/no/other.gguf", Some(DEMO_MODEL)),
+        ];
+        config.models = wanted
+            .map(|(source, alias)| crate::config::ModelConfig {
+                source: source.to_owned(),
+                alias: alias.map(str::to_owned),
+                ..Default::default()
+            })
+            .into();
+    })
+    .await;
     rig.until("it is ready", async |rig| rig.handle.is_ready()).await;
+    rig.until("the others have failed", async |rig| {
+        let failed = rig.handle.models().iter().filter(|model| model.state() == S::Failed).count();
+        failed == 3
+    })
+    .await;
+    let states: Vec<_> = rig
+        .handle
+        .models()
+        .into_iter()
+        .map(|model| (model.name.clone(), model.state(), model.error))
+        .collect();
+    let names: Vec<&str> = states.iter().map(|(name, ..)| name.as_str()).collect();
+    assert_eq!(names, ["aliased", DEMO_MODEL, "such", "zen-nano"]);
+    for (name, state, error) in &states {
+        let said = match name.as_str() {
+            "aliased" => "corrupt.gguf",
+            "such" => "/no/such.gguf",
+            "zen-nano" => "pull it first",
+            _ => {
+                assert_eq!((*state, error.as_str()), (S::Ready, ""));
+                continue;
+            }
+        };
+        assert_eq!(*state, S::Failed, "{name}");
+        assert!(error.contains(said) && error.contains("(err-"), "{name}: {error}");
+        let request = v1::InferRequest { model: name.clone(), ..text("a", 1) };
+        let refused = rig.infer(request).await.unwrap_err();
+        check_refused(&refused, Code::Unavailable, &format!("model {name} has failed"));
+    }
+    // A request that names none has one model to go to; and a failed one is forgotten by its name.
     rig.events(text("a", 1)).await;
+    let request = v1::UnloadRequest { model: "such".into(), force: false };
+    rig.client().unload(request).await.unwrap();
+    assert_eq!(rig.handle.models().len(), 3);
     rig.stopped().await;
 }
 
