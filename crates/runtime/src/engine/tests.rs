@@ -13,6 +13,8 @@ use crate::{
     EmbedInput, EventKind, MediaSpan, Opened, Output, SamplingParams, StopConditions, job::Usage, spec::Part,
 };
 
+mod constrained;
+
 fn opened() -> &'static Opened {
     static OPENED: OnceLock<Opened> = OnceLock::new();
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/hanzo-demo/hanzo-demo-Q8_0.gguf");

@@ -1,0 +1,152 @@
+//! Constrained answers of the demo model at a temperature where it says anything: each satisfies what was asked, or was cut and
+//! says so; and it is the same alone, among others, put back for room, and on a device that runs ahead.
+
+use hanzo_engine_constraints::{Grammar, Spec};
+use serde_json::Value;
+
+use super::*;
+use crate::FinishReason;
+
+/// A constraint, and whether an answer satisfies it.
+type Case = (Spec, fn(&str) -> bool);
+
+fn json(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or(Value::Null)
+}
+
+fn cases() -> Vec<Case> {
+    let schema = |source: &str| Spec::JsonSchema(source.to_owned());
+    vec![
+        (Spec::JsonObject, |text| json(text).is_object()),
+        (
+            schema(
+                r#"{"type":"array","items":{"type":"integer","minimum":-20,"maximum":300},"minItems":1,"maxItems":4}"#,
+            ),
+            |text| {
+                let is = |item: &Value| item.as_i64().is_some_and(|n| (-20..=300).contains(&n));
+                json(text).as_array().is_some_and(|all| (1..=4).contains(&all.len()) && all.iter().all(is))
+            },
+        ),
+        (
+            schema(
+                r#"{"type":"object","properties":{"größe":{"enum":["klein","groß",null]},"on":{"type":"boolean"}},"required":["größe","on"],"additionalProperties":false}"#,
+            ),
+            |text| {
+                let value = json(text);
+                let size = &value["größe"];
+                value.as_object().is_some_and(|fields| fields.len() == 2)
+                    && (size == "klein" || size == "groß" || size.is_null())
+                    && value["on"].is_boolean()
+            },
+        ),
+        (schema(r#"{"type":"string","minLength":3,"maxLength":6}"#), |text| {
+            json(text).as_str().is_some_and(|text| (3..=6).contains(&text.chars().count()))
+        }),
+        (Spec::Regex("[a-c]{2,5}-[0-9]+x".into()), |text| {
+            text.split_once('-').is_some_and(|(letters, rest)| {
+                (2..=5).contains(&letters.len())
+                    && letters.bytes().all(|byte| (b'a'..=b'c').contains(&byte))
+                    && rest.strip_suffix('x').is_some_and(|digits| digits.parse::<f64>().is_ok())
+            })
+        }),
+        (Spec::Choices(["ja", "jawohl", "nein"].map(String::from).to_vec()), |text| {
+            ["ja", "jawohl", "nein"].contains(&text)
+        }),
+        (Spec::Gbnf("root ::= \"(\" (root | [0-9]) \")\"".into()), |text| {
+            let middle = text.trim_matches(['(', ')']);
+            middle.len() == 1 && text.matches('(').count() == text.matches(')').count()
+        }),
+    ]
+}
+
+fn jobs(engine: &Engine<CpuBackend>) -> Vec<Job> {
+    let words = engine.text().vocabulary().unwrap();
+    let prompt = engine.text().tokenizer.encode("Tell me about a fox. ", false).unwrap();
+    (0..)
+        .zip(cases().into_iter().cycle().take(21))
+        .map(|(id, (spec, _))| Job {
+            sampling: SamplingParams { temperature: 1.5, seed: id, ..SamplingParams::default() },
+            // Most at liberty to go on after their end, and some told to go on for longer than they can.
+            stop: StopConditions {
+                max_tokens: 60,
+                ignore_eos: id % 3 == 0,
+                min_tokens: if id % 4 == 0 { 30 } else { 0 },
+                ..StopConditions::default()
+            },
+            constraint: Some(Grammar::compile(&spec, &words).unwrap()),
+            ..job(id, prompt.clone(), 60)
+        })
+        .collect()
+}
+
+/// The text of each job's answer, and why it ended.
+fn answers(engine: &mut Engine<CpuBackend>, jobs: &[Job]) -> BTreeMap<u64, (String, FinishReason)> {
+    let (mut events, mut texts, mut answers) = (Vec::new(), BTreeMap::<u64, String>::new(), BTreeMap::new());
+    jobs.iter().for_each(|job| engine.submit(job));
+    while !engine.is_idle() {
+        engine.step(&mut events).unwrap();
+        for event in events.drain(..) {
+            match event.kind {
+                EventKind::Delta { text, .. } => texts.entry(event.job.0).or_default().push_str(&text),
+                EventKind::Finished { reason, .. } => {
+                    answers.insert(event.job.0, (texts.remove(&event.job.0).unwrap_or_default(), reason));
+                }
+                EventKind::Started { .. } => {}
+                other => panic!("job {} ended with {other:?}", event.job.0),
+            }
+        }
+    }
+    answers
+}
+
+#[test]
+fn answers_satisfy_their_constraints_however_they_are_computed() {
+    let mut engine_of_all = engine(config(), false);
+    let jobs = jobs(&engine_of_all);
+    let among = answers(&mut engine_of_all, &jobs);
+    assert_eq!(among.len(), jobs.len());
+    let mut whole = 0;
+    for ((id, (text, reason)), (spec, satisfies)) in among.iter().zip(cases().into_iter().cycle()) {
+        match reason {
+            FinishReason::Stop => assert!(satisfies(text), "{id}: {spec:?}: {text:?}"),
+            FinishReason::Length => continue,
+        }
+        whole += 1;
+    }
+    assert!(whole >= 12, "only {whole} answers came to their end: {among:?}");
+    // Little room: some are put back and computed again.
+    let tight = EngineConfig { kv_blocks: 12, context_tokens_max: 128, ..config() };
+    let mut engine_of_few = engine(tight, false);
+    assert_eq!(answers(&mut engine_of_few, &jobs), among);
+    assert!(engine_of_few.stats().preemptions > 0, "nobody was put back");
+    assert_eq!(answers(&mut engine(config(), true), &jobs), among, "on a device that runs ahead");
+    let mut alone = BTreeMap::new();
+    let mut one = engine(config(), false);
+    jobs.iter().for_each(|job| alone.extend(answers(&mut one, std::slice::from_ref(job))));
+    assert_eq!(alone, among);
+}
+
+#[test]
+fn what_is_not_drawn_has_no_log_probability() {
+    let mut engine = engine(config(), false);
+    let mut jobs = jobs(&engine);
+    jobs.truncate(7);
+    for job in &mut jobs {
+        job.sampling.logprobs = Some(20);
+    }
+    let (mut events, mut seen) = (Vec::new(), 0);
+    jobs.iter().for_each(|job| engine.submit(job));
+    while !engine.is_idle() {
+        engine.step(&mut events).unwrap();
+        for event in events.drain(..) {
+            let EventKind::Delta { logprobs, .. } = event.kind else { continue };
+            for logprob in logprobs {
+                let sum: f32 = logprob.top.iter().map(|&(_, value)| value.exp()).sum();
+                assert!(logprob.logprob.is_finite() && sum <= 1.0001, "{logprob:?}");
+                assert!(logprob.top.iter().all(|(_, value)| value.is_finite()), "{logprob:?}");
+                seen += 1;
+            }
+        }
+    }
+    assert!(seen > 50, "{seen}");
+}
