@@ -5,8 +5,8 @@ use std::sync::{Arc, OnceLock};
 use hanzo_engine_daemon::DEMO_GGUF;
 use hanzo_engine_kernels::cpu::{CpuBackend, ThreadPool, Tier};
 use hanzo_engine_runtime::{
-    Engine, EngineConfig, Event, EventKind, FinishReason, Job, JobId, Opened, SamplingParams, StopConditions,
-    TextModel,
+    Engine, EngineConfig, Event, EventKind, FinishReason, Job, JobId, Opened, SamplingParams, Speculation,
+    StopConditions, TextModel,
     chat::{Chat, Message},
     decoder::Decoder,
 };
@@ -37,6 +37,7 @@ pub fn engine_with(change: impl FnOnce(&mut EngineConfig)) -> Engine<CpuBackend>
         sequences_max: 32,
         context_tokens_max: 4096,
         prefix_cache: true,
+        speculation: Speculation::Ngram,
     };
     change(&mut config);
     static POOL: OnceLock<Arc<ThreadPool>> = OnceLock::new();
@@ -137,7 +138,7 @@ pub fn run(engine: &mut Engine<CpuBackend>, asked: impl IntoIterator<Item = Aske
         for Event { job, kind, .. } in events.drain(..) {
             let answer = &mut answers[job.0 as usize];
             match kind {
-                EventKind::Started { .. } => {}
+                EventKind::Started { .. } | EventKind::Scored(_) => {}
                 EventKind::Delta { text, tokens, .. } => {
                     answer.text.push_str(&text);
                     answer.tokens.extend(tokens);
