@@ -201,5 +201,6 @@ def make(name, case):
     print(name, "seed", seed, "logits", float(logits.min()), float(logits.max()), "greedy", ids[PROMPT:].tolist())
 
 
-for name in sys.argv[1:] or CASES:
-    make(name, CASES[name])
+if __name__ == "__main__":
+    for name in sys.argv[1:] or CASES:
+        make(name, CASES[name])

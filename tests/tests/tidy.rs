@@ -111,7 +111,8 @@ fn runtime_and_kernels_know_no_async_network_or_clock() {
 }
 
 /// Where HTTP's words and the engine's messages may meet in the gateway: bodies become messages and messages JSON there.
-const WIRES_MEET: [&str; 13] = [
+const WIRES_MEET: [&str; 14] = [
+    "adapters.rs",
     "openai/embeddings.rs",
     "openai/events.rs",
     "openai/messages.rs",

@@ -1,9 +1,11 @@
 //! What can be typed: every command, argument and flag, with its help. A flag exists only if it does something.
 
+mod adapter;
 mod embed;
 mod engine;
 mod store;
 
+pub(crate) use adapter::{AdapterArgs, AdapterCommand};
 pub(crate) use embed::{EmbedArgs, InputFormat, RerankArgs};
 pub(crate) use engine::{EngineArgs, LogLevel, StoreArgs};
 pub(crate) use store::{
@@ -87,6 +89,8 @@ pub(crate) enum Command {
     Ps(PsArgs),
     /// Unload a model from the running daemon
     Stop(StopArgs),
+    /// Load, unload or list low-rank adapters of models in the running daemon
+    Adapter(AdapterArgs),
     /// Measure how fast a model reads prompts and writes answers here
     Bench(BenchArgs),
     /// Print a script that completes commands and flags in a shell
@@ -124,6 +128,12 @@ pub(crate) struct ServeArgs {
     /// Model to load at start, by name, reference or path; may be given several times
     #[arg(long, short, value_name = "MODEL")]
     pub(crate) model: Vec<String>,
+    /// Low-rank adapter to load with the model, a PEFT directory or a GGUF file; may be given several times
+    #[arg(long, value_name = "NAME=PATH", value_parser = adapter::named_path)]
+    pub(crate) adapter: Vec<(String, String)>,
+    /// Let HTTP clients load adapters from paths on this machine, and unload them
+    #[arg(long)]
+    pub(crate) adapter_updates: bool,
     /// Pull models that are not on this machine without asking
     #[arg(long, short)]
     pub(crate) yes: bool,

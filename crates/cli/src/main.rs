@@ -1,6 +1,7 @@
 //! `hanzo-engine`: what a person types. Reads the command line, runs one command, and turns its outcome into an
 //! exit code: 0 ok, 1 error, 2 usage, 130 interrupted. What a command does is in the file of its name.
 
+mod adapter;
 mod archive;
 mod args;
 mod bench;
@@ -63,6 +64,7 @@ fn execute(command: Command) -> Result<(), CliError> {
         Command::Doctor(args) => doctor::doctor(args),
         Command::Ps(args) => wait_for(models::ps(args)),
         Command::Stop(args) => wait_for(models::stop(args)),
+        Command::Adapter(args) => wait_for(adapter::adapter(args)),
         // It has the machine to itself: no runtime beside it.
         Command::Bench(args) => bench::bench(args),
         Command::Completions(args) => completions::completions(args),

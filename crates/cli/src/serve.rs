@@ -11,7 +11,7 @@ use figment::providers::Serialized;
 use hanzo_engine_daemon::config::ModelConfig;
 use hanzo_engine_daemon::{Config, ConfigError, DEMO_MODEL, Daemon, DaemonError, log, preflight, signal};
 use hanzo_engine_gateway::{Gateway, GatewayError};
-use hanzo_engine_proto::v1::{LoadRequest, LoadResponse};
+use hanzo_engine_proto::v1::{AdapterSource, LoadRequest, LoadResponse};
 use serde_json::{Map, Value, json};
 use std::convert::Infallible;
 use std::io::{Write, stdout};
@@ -114,6 +114,16 @@ fn daemon_config(args: &ServeArgs) -> Result<Config, CliError> {
     } else if config.models.is_empty() {
         config.models = vec![ModelConfig { source: DEMO_MODEL.to_owned(), ..ModelConfig::default() }];
     }
+    if !args.adapter.is_empty() {
+        let [model] = &mut config.models[..] else {
+            let reason =
+                "--adapter is of the only model; with several, name each one's adapters in the configuration";
+            return Err(CliError::Usage(reason.to_owned()));
+        };
+        for (name, path) in &args.adapter {
+            model.adapters.insert(name.clone(), connect::absolute(path)?);
+        }
+    }
     Ok(config)
 }
 
@@ -132,6 +142,9 @@ fn gateway_config(args: &ServeArgs, daemon: &Config) -> Result<hanzo_engine_gate
     }
     if !daemon.server.allowed_hosts.is_empty() {
         flags.insert("allowed_hosts".to_owned(), json!(daemon.server.allowed_hosts));
+    }
+    if args.adapter_updates {
+        flags.insert("adapter_updates".to_owned(), json!(true));
     }
     if args.lenient {
         flags.insert("lenient".to_owned(), json!(true));
@@ -161,6 +174,12 @@ async fn load(client: &mut Client, model: &ModelConfig) -> Result<LoadResponse, 
         alias: model.alias.clone().unwrap_or_default(),
         context_tokens_max: model.context_tokens_max.unwrap_or(0),
         kv_bytes: model.kv_bytes.unwrap_or(0),
+        adapters: model
+            .adapters
+            .iter()
+            .map(|(name, path)| AdapterSource { name: name.clone(), path: path.clone() })
+            .collect(),
+        ..Default::default()
     };
     let failed = |status| CliError::Load { model: model.source.clone(), status };
     Ok(client.load(request).await.map_err(failed)?.into_inner())

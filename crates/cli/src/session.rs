@@ -223,6 +223,7 @@ fn summary(started: &v1::Started, finished: &v1::Finished) -> String {
     let reason = match finished.reason() {
         FinishReason::Stop => "stop",
         FinishReason::Length => "length",
+        FinishReason::ToolCalls => "tool_calls",
         FinishReason::Error => "error",
         FinishReason::Unspecified => "unknown",
     };

@@ -2,6 +2,7 @@
 //! A key that nobody knows is an error that names it and where it stands. Nothing is opened or bound here.
 
 use std::{
+    collections::BTreeMap,
     net::IpAddr,
     path::{Path, PathBuf},
 };
@@ -153,6 +154,8 @@ pub struct ModelConfig {
     pub context_tokens_max: Option<u32>,
     /// Over `engine.kv_bytes`.
     pub kv_bytes: Option<u64>,
+    /// Adapters to load with it, by name: directories that PEFT has saved, or GGUF files of adapters.
+    pub adapters: BTreeMap<String, String>,
 }
 
 /// What is logged, and how.

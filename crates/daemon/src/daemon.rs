@@ -25,7 +25,9 @@ use tonic::{
 use tonic_health::pb::health_server::{Health, HealthServer};
 
 use crate::{
-    Config, ConfigError, admin,
+    Config, ConfigError,
+    adapters::WantedAdapter,
+    admin,
     budget::{self, Budget},
     config::{ModelConfig, StoreConfig},
     convert::reply,
@@ -417,9 +419,10 @@ fn ended_early(ended: Result<Result<(), DaemonError>, tokio::task::JoinError>) -
 
 /// Loads a model of the configuration. A failure is logged and shown as the model's state; the others go on.
 async fn load_wanted(models: Arc<Models>, model: ModelConfig) {
-    let ModelConfig { source, alias, context_tokens_max, kv_bytes } = model;
+    let ModelConfig { source, alias, context_tokens_max, kv_bytes, adapters } = model;
     let want = LoadOptions { context_tokens_max, kv_bytes };
-    let request = LoadRequest { source: source.clone(), alias, want };
+    let adapters = adapters.into_iter().map(|(name, path)| WantedAdapter { name, path }).collect();
+    let request = LoadRequest { source: source.clone(), alias, want, adapters };
     if let Err(error) = models.load_configured(request).await {
         tracing::error!(model = source, %error, "a model of the configuration was not loaded");
     }

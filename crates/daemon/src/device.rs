@@ -2,18 +2,20 @@
 //! engine, and a worker drives the engine through [`Steps`]. Another backend is another `Device`; nothing above
 //! this file names one.
 
-use std::sync::Arc;
+use std::{any::Any, sync::Arc};
 
 use hanzo_engine_kernels::{
     Backend, EncoderOps, KernelError,
     cpu::{CpuBackend, ThreadPool, Tier, limits::Probe},
 };
 use hanzo_engine_runtime::{
-    EmbedJob, Embedder, EncoderConfig, EncoderEngine, Engine, EngineConfig, EngineStats, Event, Job, JobId,
-    LoadError, ModelFiles, Network, Opened, Speculation, StepError, StepReport, TextModel,
+    Adapter, EmbedJob, Embedder, EncoderConfig, EncoderEngine, Engine, EngineConfig, EngineStats, Event, Job,
+    JobId, LoadError, LoadedAdapter, ModelFiles, Network, Opened, Speculation, StepError, StepReport,
+    TextModel,
     decoder::Decoder,
     encoder::{Encoder, EncoderFiles, WeightType},
     engine::EngineMemory,
+    spec::TransformerSpec,
 };
 
 /// An engine as its worker sees it; see [`Engine`] for what each does.
@@ -31,11 +33,29 @@ pub(crate) trait Steps: Send {
 /// An engine that continues texts.
 pub(crate) trait Generator: Steps {
     fn submit(&mut self, job: &Job);
+    fn load_adapter(
+        &mut self,
+        adapter: &Adapter,
+        kept: Box<dyn Any + Send>,
+    ) -> Result<Arc<LoadedAdapter>, LoadError>;
+    fn free_adapters(&mut self);
 }
 
 impl<B: Backend> Generator for Engine<B> {
     fn submit(&mut self, job: &Job) {
         Engine::submit(self, job);
+    }
+
+    fn load_adapter(
+        &mut self,
+        adapter: &Adapter,
+        kept: Box<dyn Any + Send>,
+    ) -> Result<Arc<LoadedAdapter>, LoadError> {
+        Engine::load_adapter(self, adapter, kept)
+    }
+
+    fn free_adapters(&mut self) {
+        Engine::free_adapters(self);
     }
 }
 
@@ -141,6 +161,11 @@ pub(crate) trait Device: Send + Sync + 'static {
     /// What a decoder's engine of this size would take, to the byte.
     fn decoder_memory(&self, files: &ModelFiles, config: &EngineConfig) -> EngineMemory;
 
+    /// What an adapter takes in a decoder's engine whose steps have so many rows, to the byte, and the buffers that the first
+    /// one of the engine makes.
+    fn adapter_memory(&self, spec: &TransformerSpec, adapter: &Adapter, step_tokens_max: usize)
+    -> (u64, u64);
+
     /// What an encoder's engine of this size would take, to the byte.
     fn encoder_memory(&self, files: &EncoderFiles, config: &EncoderConfig) -> EngineMemory;
 
@@ -216,6 +241,15 @@ impl Device for Cpu {
 
     fn decoder_memory(&self, files: &ModelFiles, config: &EngineConfig) -> EngineMemory {
         Engine::memory(&self.backend(), files, config)
+    }
+
+    fn adapter_memory(
+        &self,
+        spec: &TransformerSpec,
+        adapter: &Adapter,
+        step_tokens_max: usize,
+    ) -> (u64, u64) {
+        Engine::adapter_memory(&self.backend(), spec, adapter, step_tokens_max)
     }
 
     fn encoder_memory(&self, files: &EncoderFiles, config: &EncoderConfig) -> EngineMemory {

@@ -33,6 +33,21 @@ pub(crate) enum Error {
         list(stored)
     )]
     NotLoaded { asked: String, loaded: Vec<String>, stored: Vec<String> },
+    /// The model has no such adapter.
+    #[error(
+        "model: {model} has no adapter {}; loaded: {}; load one with `hanzo-engine adapter load` or gRPC's LoadAdapter",
+        quote(asked),
+        list(loaded)
+    )]
+    NoAdapter { asked: String, model: String, loaded: Vec<String> },
+    /// An adapter cannot be loaded for the model.
+    #[error("adapter: {}", .0.reason)]
+    Adapter(Arc<Failure>),
+    /// The model has another adapter of that name.
+    #[error(
+        "adapter: {model} has another {name} already, loaded from {loaded_from}; unload it first, or give this one another name"
+    )]
+    AdapterTaken { name: String, model: String, loaded_from: String },
     /// Nothing to load by that name.
     #[error(
         "model: {} is neither in the store nor a path here; in the store: {}",
@@ -226,7 +241,16 @@ impl Error {
                 | RequestError::NoRoom { .. },
             ) => Code::InvalidArgument,
             E::CannotDo { .. } | E::NotStored { .. } | E::BuiltIn { .. } => Code::FailedPrecondition,
-            E::NotLoaded { .. } | E::OnlyStored { .. } => Code::NotFound,
+            E::NotLoaded { .. } | E::OnlyStored { .. } | E::NoAdapter { .. } => Code::NotFound,
+            E::AdapterTaken { .. } => Code::FailedPrecondition,
+            E::Adapter(failure) => match &failure.reason {
+                FailureReason::Load(error) => match load_code(error) {
+                    // The request names the file that is at fault.
+                    Code::FailedPrecondition => Code::InvalidArgument,
+                    code => code,
+                },
+                _ => Code::Internal,
+            },
             E::NoSource { .. } | E::NotPulled { .. } => Code::NotFound,
             E::NameTaken { .. } | E::LoadedOtherwise { .. } | E::NoStore { .. } => Code::FailedPrecondition,
             E::QueueFull { .. } | E::TooManyModels { .. } => Code::ResourceExhausted,
@@ -277,7 +301,9 @@ impl Error {
 
     fn error_id(&self) -> Option<&str> {
         match self {
-            Error::Failed { failure, .. } | Error::Load(failure) => Some(&failure.id),
+            Error::Failed { failure, .. } | Error::Load(failure) | Error::Adapter(failure) => {
+                Some(&failure.id)
+            }
             Error::Worker { error_id }
             | Error::NotANumber { error_id }
             | Error::WorkerNotReached { error_id } => Some(error_id),

@@ -9,6 +9,7 @@
 
 #![forbid(unsafe_code)]
 
+mod adapters;
 mod admin;
 mod admission;
 pub mod bench;

@@ -112,6 +112,10 @@ pub(crate) const HTTP2_KEEPALIVE: Duration = Duration::from_secs(30);
 pub(crate) const HTTP2_KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 /// A message of an archive: a piece of 1 MiB, and what is around it.
 pub(crate) const ARCHIVE_MESSAGE_BYTES_MAX: usize = 2 << 20;
+/// Bytes of an adapter's name.
+pub(crate) const ADAPTER_NAME_BYTES_MAX: usize = 128;
+/// Orders to load adapters that lie before one worker: one at a time is given.
+pub(crate) const ADAPTER_ORDERS_MAX: usize = 1;
 /// Pause after a connection could not be accepted.
 pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Idle time after which TCP probes.

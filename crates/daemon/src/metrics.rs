@@ -72,6 +72,7 @@ pub(crate) struct Metrics {
     models_loaded: IntGauge,
     model_info: IntGaugeVec,
     worker_up: IntGaugeVec,
+    adapters: IntGaugeVec,
     inter_token: HistogramVec,
     per_output_token: HistogramVec,
     queue_time: HistogramVec,
@@ -238,6 +239,7 @@ impl Metrics {
                 "What a model is; always 1.",
                 &["model", "architecture", "quantization", "device", "context_tokens_max"],
             ),
+            adapters: make.gauge("adapters_loaded", "Adapters that requests to a model may name.", model),
             worker_up: make.gauge("worker_up", "Whether a model's worker runs: 1 or 0.", model),
             inter_token: make.histogram(
                 "inter_token_latency_seconds",
@@ -420,6 +422,7 @@ impl Metrics {
             &self.memory,
             &self.model_info,
             &self.worker_up,
+            &self.adapters,
         ];
         for gauge in gauges {
             gauge.reset();
@@ -452,7 +455,9 @@ impl Metrics {
         let memory = &worker.memory;
         let kinds =
             [("weights", memory.weights_bytes), ("kv", memory.kv_bytes), ("scratch", memory.scratch_bytes)];
-        for (kind, bytes) in kinds {
+        let adapters = ("adapters", worker.adapters.iter().map(|adapter| adapter.bytes).sum());
+        self.adapters.with_label_values(&[model]).set(worker.adapters.len() as i64);
+        for (kind, bytes) in kinds.into_iter().chain([adapters]) {
             self.memory.with_label_values(&[model, kind]).set(signed(bytes));
         }
         let (architecture, quantization) = match &view.info {

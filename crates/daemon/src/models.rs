@@ -13,6 +13,7 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    adapters::{Adapters, Wanted, WantedAdapter},
     blocking::blocking,
     budget::Budget,
     config::EngineSection,
@@ -55,6 +56,8 @@ pub(crate) struct LoadRequest {
     pub(crate) alias: Option<String>,
     /// How large.
     pub(crate) want: LoadOptions,
+    /// Loaded with it.
+    pub(crate) adapters: Vec<WantedAdapter>,
 }
 
 /// One life of a model.
@@ -66,6 +69,7 @@ struct Life {
     want: LoadOptions,
     stop: CancellationToken,
     metrics: Arc<ModelMetrics>,
+    adapters: Arc<Wanted>,
 }
 
 impl Models {
@@ -89,7 +93,11 @@ impl Models {
             None => resolved.name.clone(),
         };
         let joined = self.begin(&name, resolved, request.want)?;
-        let view = self.settled(&name).await?;
+        let mut view = self.settled(&name).await?;
+        for adapter in request.adapters {
+            self.load_adapter(&name, adapter).await?;
+            view = self.registry.view(&name)?;
+        }
         Ok((view, if joined == Joined::Loaded { Duration::ZERO } else { began.elapsed() }))
     }
 
@@ -106,7 +114,7 @@ impl Models {
 
     /// Lists a model that never began to load as failed, unless its name is there already.
     fn list_failed(&self, request: LoadRequest, error: &Error) {
-        let LoadRequest { source, alias, want } = request;
+        let LoadRequest { source, alias, want, .. } = request;
         let given = alias.into_iter().chain([source.clone()]).find(|name| check_name(name).is_ok());
         let name = given.unwrap_or_else(|| derive_name(Path::new(&source)));
         let failure = match error {
@@ -149,7 +157,16 @@ impl Models {
         if let Some(Begun { life: number, stop, metrics, progress }) =
             self.registry.begin(name, source.clone(), want, metrics, on_conflict)?
         {
-            let life = Life { name: name.to_owned(), number, source, stored, want, stop, metrics };
+            let life = Life {
+                name: name.to_owned(),
+                number,
+                source,
+                stored,
+                want,
+                stop,
+                metrics,
+                adapters: Arc::default(),
+            };
             tokio::spawn(self.clone().live(life, progress));
         }
         Ok(joined)
@@ -325,6 +342,10 @@ impl Models {
                     }
                     drop(served);
                     self.note_used(&life);
+                    if restarts.ran {
+                        let (models, name, wanted) = (self.clone(), life.name.clone(), life.adapters.clone());
+                        tokio::spawn(async move { models.restore_adapters(&name, &wanted).await });
+                    }
                     match running.exit().await {
                         Exit::Left => {
                             tracing::info!(model = life.name, "model unloaded");
@@ -404,6 +425,7 @@ impl Models {
         });
         let (files, reservation, (size, memory)) = opened.await?;
         let (info, generates) = (files.info().clone(), files.generates());
+        let spec = files.decoder().map(|files| Arc::new(files.spec.clone()));
         self.registry.set(&life.name, life.number, |entry| entry.info = Some(info));
         let (models, name, number) = (self.clone(), life.name.clone(), life.number);
         let told = move |fraction: f32| {
@@ -435,6 +457,8 @@ impl Models {
             metrics: life.metrics.clone(),
             loaded_at_unix_ms: now_unix_ms(),
             jobs: AtomicU64::new(1),
+            spec,
+            adapters: Adapters::new(life.adapters.clone()),
         };
         Ok((Arc::new(served), running))
     }

@@ -111,6 +111,7 @@ pub(crate) fn build(
         }
     };
     let job = Job {
+        adapter: None,
         id: served.next_job(),
         choices: request.choices,
         sampling: sampling(request.sampling, &text.generation),

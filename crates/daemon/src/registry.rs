@@ -10,12 +10,15 @@ use std::{
     time::Instant,
 };
 
-use hanzo_engine_runtime::{Embedder, EngineConfig, JobId, ModelInfo, Task, TextModel, engine::EngineMemory};
+use hanzo_engine_runtime::{
+    Embedder, EngineConfig, JobId, ModelInfo, Task, TextModel, engine::EngineMemory, spec::TransformerSpec,
+};
 use hanzo_engine_store::{Match, find_name};
 use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    adapters::Adapters,
     admission::{Full, QueuePlace},
     constraints::Constraints,
     device::EngineSize,
@@ -45,6 +48,9 @@ pub(crate) struct Served {
     pub(crate) metrics: Arc<ModelMetrics>,
     pub(crate) loaded_at_unix_ms: i64,
     pub(crate) jobs: AtomicU64,
+    /// Of a decoder: what adapters must fit.
+    pub(crate) spec: Option<Arc<TransformerSpec>>,
+    pub(crate) adapters: Adapters,
 }
 
 impl Served {
@@ -80,7 +86,8 @@ impl Served {
         if self.embedder.tasks.contains(&task) { Ok(()) } else { Err(self.cannot(task_words(task))) }
     }
 
-    fn cannot(&self, wanted: &'static str) -> Error {
+    /// That it cannot do something.
+    pub(crate) fn cannot(&self, wanted: &'static str) -> Error {
         let generates = self.generates.then_some("generate text");
         let can = generates.into_iter().chain(self.embedder.tasks.iter().copied().map(task_words)).collect();
         Error::CannotDo { model: self.name.clone(), wanted, can }
@@ -175,6 +182,11 @@ impl Registry {
             _ => find(&entries, asked)?,
         };
         entry.serving()
+    }
+
+    /// Every model that answers, in order of name.
+    pub(crate) fn all_serving(&self) -> Vec<Arc<Served>> {
+        self.lock().values().filter_map(|entry| entry.serving().ok()).collect()
     }
 
     /// Every model now, in order of name.
@@ -488,6 +500,7 @@ impl Served {
                 EngineSize::Encoder(_) => None,
             },
             memory: self.memory,
+            adapters: self.adapters.views(),
             loaded_at_unix_ms: self.loaded_at_unix_ms,
             requests_running: vitals.admission.running(),
             requests_waiting: vitals.admission.waiting(),

@@ -1,6 +1,7 @@
 //! The `hanzo.engine.v1.Engine` service: each call is one function of a module below, which speaks of
 //! [`crate::error::Error`]; statuses are made here.
 
+mod adapters;
 mod batches;
 mod embed;
 mod envelope;
@@ -81,6 +82,24 @@ impl Engine for EngineService {
 
     async fn unload(&self, request: Request<v1::UnloadRequest>) -> Reply<v1::UnloadResponse> {
         reply(models::unload(&self.0, request).await)
+    }
+
+    async fn load_adapter(&self, request: Request<v1::LoadAdapterRequest>) -> Reply<v1::LoadAdapterResponse> {
+        reply(adapters::load(&self.0, request).await)
+    }
+
+    async fn unload_adapter(
+        &self,
+        request: Request<v1::UnloadAdapterRequest>,
+    ) -> Reply<v1::UnloadAdapterResponse> {
+        reply(adapters::unload(&self.0, request.into_inner()).await)
+    }
+
+    async fn list_adapters(
+        &self,
+        request: Request<v1::ListAdaptersRequest>,
+    ) -> Reply<v1::ListAdaptersResponse> {
+        reply(adapters::list(&self.0, &request.into_inner().model).await)
     }
 
     async fn infer(&self, request: Request<v1::InferRequest>) -> Reply<Self::InferStream> {

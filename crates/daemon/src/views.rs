@@ -5,7 +5,7 @@ use std::sync::Arc;
 use hanzo_engine_kernels::KvType;
 use hanzo_engine_runtime::{Embedder, EngineStats, ModelInfo, engine::EngineMemory};
 
-use crate::source::Source;
+use crate::{adapters::AdapterView, source::Source};
 
 /// A model as it is at one moment.
 #[derive(Clone, Debug)]
@@ -40,6 +40,8 @@ pub(crate) struct WorkerView {
     /// Of a model with a KV cache.
     pub(crate) kv_type: Option<KvType>,
     pub(crate) memory: EngineMemory,
+    /// By name.
+    pub(crate) adapters: Vec<AdapterView>,
     pub(crate) loaded_at_unix_ms: i64,
     pub(crate) requests_running: usize,
     pub(crate) requests_waiting: usize,

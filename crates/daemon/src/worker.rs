@@ -17,10 +17,11 @@ use std::{
 use hanzo_engine_runtime::{EngineStats, Event, EventKind, JobId, StepError, StepReport};
 
 use crate::{
+    adapters::AdapterOrder,
     admission::Admission,
     device::Steps,
     error::error_id,
-    limits::{EMBED_JOBS_MAX, STUCK_AFTER},
+    limits::{ADAPTER_ORDERS_MAX, EMBED_JOBS_MAX, STUCK_AFTER},
     metrics::ModelMetrics,
     ticket::{ClientState, EmbedTicket, JobEnd, Ticket},
 };
@@ -31,6 +32,8 @@ pub(crate) enum Work {
     Run(Ticket),
     /// Embed this.
     Embed(EmbedTicket),
+    /// Take this adapter.
+    Adapter(AdapterOrder),
 }
 
 /// Why a worker was not given what it was to do.
@@ -76,6 +79,7 @@ impl Work {
         match self {
             Work::Run(ticket) => ticket.deadline(),
             Work::Embed(ticket) => ticket.deadline(),
+            Work::Adapter(_) => None,
         }
     }
 
@@ -83,6 +87,7 @@ impl Work {
         match self {
             Work::Run(ticket) => ticket.client_state(now),
             Work::Embed(ticket) => ticket.client_state(now),
+            Work::Adapter(_) => ClientState::Fine,
         }
     }
 
@@ -96,6 +101,8 @@ impl Work {
         match self {
             Work::Run(ticket) => ticket.end(end),
             Work::Embed(ticket) => ticket.end(end),
+            // Who waits for it hears that it was dropped.
+            Work::Adapter(_) => {}
         }
     }
 
@@ -103,6 +110,7 @@ impl Work {
         match self {
             Work::Run(ticket) => ticket.fail(error_id),
             Work::Embed(ticket) => ticket.fail(error_id),
+            Work::Adapter(_) => {}
         }
     }
 }
@@ -149,6 +157,9 @@ impl Worker {
         self.take_orders(began);
         self.take_work();
         self.look_after_jobs(began);
+        if let Some(engine) = self.engine.generator() {
+            engine.free_adapters();
+        }
         if self.phase != Phase::Serving && self.jobs.is_empty() {
             return Ok(Turn::Left);
         }
@@ -202,8 +213,19 @@ impl Worker {
                 self.engine.submit_inputs(&ticket.job);
                 ticket.job.id
             }
+            Work::Adapter(_) => return self.take_adapter(work),
         };
         self.jobs.insert(id, work);
+    }
+
+    fn take_adapter(&mut self, work: Work) {
+        let (Work::Adapter(AdapterOrder { adapter, kept, reply }), Some(engine)) =
+            (work, self.engine.generator())
+        else {
+            return;
+        };
+        // Who asked may be gone: then nobody holds it, and it goes.
+        let _ = reply.send(engine.load_adapter(&adapter, Box::new(kept)));
     }
 
     fn leave(&mut self) {
@@ -263,6 +285,7 @@ impl Worker {
             let over = match entry.get_mut() {
                 Work::Run(ticket) => ticket.pass(event, now, &self.metrics, &self.vitals.admission),
                 Work::Embed(ticket) => ticket.take(event, now, &self.metrics),
+                Work::Adapter(_) => false,
             };
             if over && let Work::Embed(ticket) = entry.remove() {
                 ticket.done();
@@ -378,7 +401,7 @@ impl Vitals {
 /// The channel to a worker that is to be.
 pub(crate) fn channel(admission: &Admission) -> (SyncSender<Work>, Receiver<Work>) {
     // All that is in the channel holds a place in the queue, and at most so many share one: it is never full.
-    sync_channel(admission.capacity() * EMBED_JOBS_MAX)
+    sync_channel(admission.capacity() * EMBED_JOBS_MAX + ADAPTER_ORDERS_MAX)
 }
 
 impl Worker {

@@ -25,6 +25,8 @@ pub struct Config {
     pub engine: String,
     /// Ignore request fields that the gateway does not know, instead of answering 400.
     pub lenient: bool,
+    /// Let HTTP clients load and unload adapters: what they load are paths on the engine's machine.
+    pub adapter_updates: bool,
     /// Largest request body, in bytes.
     pub body_bytes_max: usize,
     /// Bytes of request bodies held at once, over all requests; more wait. At least `body_bytes_max`.
@@ -62,6 +64,7 @@ impl Default for Config {
             allowed_hosts: Vec::new(),
             engine: "http://127.0.0.1:36901".to_owned(),
             lenient: false,
+            adapter_updates: false,
             body_bytes_max: 10_000_000,
             bodies_bytes_max: 256_000_000,
             body_timeout_s: 60,

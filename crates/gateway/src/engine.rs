@@ -129,6 +129,22 @@ impl Engine {
         within(ENGINE_STATE_TIMEOUT, self.0.show(v1::ShowRequest { model, known_only: true })).await
     }
 
+    /// Loads an adapter. Its files are read first, which takes as long as it takes.
+    pub(crate) async fn load_adapter(
+        &mut self,
+        request: v1::LoadAdapterRequest,
+    ) -> Result<v1::LoadAdapterResponse, Status> {
+        self.0.load_adapter(request).await.map(Response::into_inner)
+    }
+
+    /// Takes an adapter away.
+    pub(crate) async fn unload_adapter(
+        &mut self,
+        request: v1::UnloadAdapterRequest,
+    ) -> Result<v1::UnloadAdapterResponse, Status> {
+        within(ENGINE_STATE_TIMEOUT, self.0.unload_adapter(request)).await
+    }
+
     /// Text or a chat to token ids.
     pub(crate) async fn tokenize(
         &mut self,

@@ -104,6 +104,13 @@ impl ApiError {
         ApiError::new(StatusCode::FORBIDDEN, INVALID, Some("host_not_allowed"), message)
     }
 
+    /// 403: clients may not load adapters.
+    pub(crate) fn adapter_updates() -> ApiError {
+        let message = "this server's clients may not load or unload adapters; start it with --adapter-updates, or use \
+                       `hanzo-engine adapter` beside the engine";
+        ApiError::new(StatusCode::FORBIDDEN, INVALID, Some("adapter_updates_not_allowed"), message)
+    }
+
     /// 400: the answer is larger than what is held of one that is not streamed.
     pub(crate) fn answer_too_large(bytes_max: usize) -> ApiError {
         let message = format!(

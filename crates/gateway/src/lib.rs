@@ -8,6 +8,7 @@
 //! one JSON answer. Vectors go `vectors::inputs` → `vectors::calls` (several gRPC calls) → `vectors::response`; what is
 //! asked for scores is in `scores`, TEI's routes in `tei`, and what the bodies of all of them have in common in `request`.
 
+mod adapters;
 mod answers;
 mod app;
 mod bodies;

@@ -50,6 +50,10 @@ struct Flags {
     #[arg(long)]
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     lenient: bool,
+    /// Let HTTP clients load adapters from paths on the engine's machine, and unload them.
+    #[arg(long)]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    adapter_updates: bool,
     /// Seconds that requests may go on after SIGTERM or SIGQUIT [default: 30].
     #[arg(long, value_name = "SECONDS")]
     #[serde(skip_serializing_if = "Option::is_none")]

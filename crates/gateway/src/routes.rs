@@ -9,7 +9,7 @@ use axum::{
     routing::{get, post},
 };
 
-use crate::{app::App, error::ApiError, openai, ops, scores, tei, tokens, track};
+use crate::{adapters, app::App, error::ApiError, openai, ops, scores, tei, tokens, track};
 
 /// Every route.
 pub(crate) fn router(app: Arc<App>) -> Router {
@@ -34,6 +34,8 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/info", get(tei::info::handle))
         .route("/v1/models", get(openai::models::list))
         .route("/v1/models/{*id}", get(openai::models::show))
+        .route("/v1/load_lora_adapter", post(adapters::load))
+        .route("/v1/unload_lora_adapter", post(adapters::unload))
         .route("/tokenize", post(tokens::tokenize))
         .route("/detokenize", post(tokens::detokenize))
         .route("/health", get(ops::health))

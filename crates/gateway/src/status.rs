@@ -22,6 +22,12 @@ pub(crate) struct Model {
     /// Tokens of prompt and completion together, of a model in memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) max_model_len: Option<u32>,
+    /// Of an adapter: where it was loaded from.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) root: Option<String>,
+    /// Of an adapter: the model it is of.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) parent: Option<String>,
 }
 
 /// Whether a model is in memory.
@@ -47,13 +53,28 @@ fn state_word(state: ModelState) -> &'static str {
 /// The models in memory, the ready ones first, then those that are only stored; by name.
 pub(crate) fn models_of(stats: v1::StatsResponse, list: v1::ListResponse) -> Vec<Model> {
     let mut loaded: Vec<Model> =
-        stats.models.into_iter().filter_map(|m| m.status).map(model_of_status).collect();
+        stats.models.into_iter().filter_map(|m| m.status).flat_map(with_adapters).collect();
     loaded.sort_by_key(|model| (model.state != "ready", model.id.clone()));
     let mut stored: Vec<Model> = list.models.into_iter().map(model_of_store).collect();
     stored.retain(|model| loaded.iter().all(|other| other.id != model.id));
     stored.sort_by(|a, b| a.id.cmp(&b.id));
     loaded.append(&mut stored);
     loaded
+}
+
+/// A model, and what requests may name of it besides: its adapters, as vLLM lists them.
+fn with_adapters(mut status: v1::ModelStatus) -> Vec<Model> {
+    let adapters = std::mem::take(&mut status.adapters);
+    let model = model_of_status(status);
+    let of = |adapter: v1::Adapter| Model {
+        id: format!("{}:{}", model.id, adapter.name),
+        created: adapter.loaded_at_unix_ms / 1000,
+        root: Some(adapter.path),
+        parent: Some(model.id.clone()),
+        ..model.clone()
+    };
+    let adapters: Vec<Model> = adapters.into_iter().map(of).collect();
+    [vec![model], adapters].concat()
 }
 
 /// A model as the engine shows it, under the name it was asked for if it has none.
@@ -83,6 +104,8 @@ fn model_of_status(status: v1::ModelStatus) -> Model {
         status: RouterStatus { value, failed },
         error: failed.then_some(status.error),
         max_model_len: (status.context_tokens_max > 0).then_some(status.context_tokens_max),
+        root: None,
+        parent: None,
         id: status.name,
     }
 }
@@ -97,6 +120,8 @@ fn model_of_store(model: v1::StoredModel) -> Model {
         status: RouterStatus { value: if model.loaded { "loaded" } else { "unloaded" }, failed: false },
         error: None,
         max_model_len: None,
+        root: None,
+        parent: None,
         id: model.name,
     }
 }
@@ -153,6 +178,29 @@ mod tests {
     use hanzo_engine_proto::v1::{self, ModelState};
 
     use super::models_of;
+
+    #[test]
+    fn adapters_are_listed_behind_their_model() {
+        let adapter = v1::Adapter { name: "sql".into(), path: "/a/sql".into(), ..Default::default() };
+        let status = |name: &str, adapters: Vec<v1::Adapter>| v1::ModelStats {
+            status: Some(v1::ModelStatus {
+                name: name.to_owned(),
+                state: ModelState::Ready.into(),
+                adapters,
+                ..Default::default()
+            }),
+            ..Default::default()
+        };
+        let models = vec![status("b/x", vec![adapter]), status("a", Vec::new())];
+        let stats = v1::StatsResponse { models, ..Default::default() };
+        let models = models_of(stats, v1::ListResponse::default());
+        let ids: Vec<&str> = models.iter().map(|model| model.id.as_str()).collect();
+        assert_eq!(ids, ["a", "b/x", "b/x:sql"]);
+        let adapter = serde_json::to_value(&models[2]).unwrap();
+        assert_eq!((&adapter["parent"], &adapter["root"]), (&"b/x".into(), &"/a/sql".into()));
+        assert_eq!((&adapter["state"], &adapter["owned_by"]), (&"ready".into(), &"b".into()));
+        assert!(serde_json::to_value(&models[1]).unwrap().get("parent").is_none());
+    }
 
     #[test]
     fn ready_models_come_first_and_none_comes_twice() {

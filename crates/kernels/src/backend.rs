@@ -12,7 +12,9 @@
 //! others, in any order, and however its prompt was cut into chunks.
 
 mod encoder;
+mod experts;
 mod kv_layout;
+mod low_rank;
 
 use std::fmt;
 use std::str::FromStr;
@@ -23,7 +25,9 @@ use crate::{
 };
 
 pub use encoder::{EncoderOps, LayerNormParams, PositionBias, RowIds, SelfAttentionParams};
+pub use experts::{ExpertParts, ExpertScoring, MoeParams};
 pub use kv_layout::KvLayout;
+pub use low_rank::{LowRankPair, LowRankShape};
 
 /// Shape of one part of a matrix: `rows` outputs, each the dot product of `cols` inputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -158,43 +162,6 @@ pub enum Activation {
     GeluErf,
     /// `max(x, 0)`.
     Relu,
-}
-
-/// How a router's scores become weights. Either is of all experts, in f32.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ExpertScoring {
-    /// `exp(score) / Σ exp(scores)` over all experts (Mixtral, Qwen3-MoE).
-    Softmax,
-    /// `1 / (1 + exp(-score))`, each expert for itself (DeepSeek-V3).
-    Sigmoid,
-}
-
-/// A mixture of experts: which of them a row goes to, and what each counts for (arxiv.org/abs/2101.03961).
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct MoeParams {
-    /// Experts each row goes to; 1 to as many as there are.
-    pub experts_used: usize,
-    /// How scores become weights.
-    pub scoring: ExpertScoring,
-    /// Whether the weights of the chosen are divided by their sum (`norm_topk_prob`). Where all of them are zero they
-    /// stay zero.
-    pub normalized: bool,
-    /// Factor on the weights afterwards (`routed_scaling_factor`), usually 1.
-    pub scale: f32,
-    /// The non-linearity of every expert.
-    pub activation: Activation,
-    /// Whether an expert multiplies what it activates with a second product (SwiGLU and its like), rather than
-    /// activates its only one (Nomic).
-    pub gated: bool,
-}
-
-/// The matrices of one expert of a mixture, by shape or as stored. Each is stacked by rows of its parts.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ExpertParts<P> {
-    /// Gate's rows, then up's, or up's alone where experts are not gated.
-    pub gate_up: Vec<P>,
-    /// Down's rows.
-    pub down: Vec<P>,
 }
 
 /// What a buffer is for: how exactly a device must keep its numbers.
@@ -350,6 +317,8 @@ pub trait Backend: Send + 'static {
     type Vector: Send + Sync;
     /// Experts of one layer, in the layout the device's kernels read.
     type Experts: Send + Sync;
+    /// What one adapter adds to one packed matrix, in the layout the device's kernels read.
+    type LowRank: Send + Sync;
     /// Activations: `(rows, cols)`, on the device; f32 to the host.
     type Buffer: Send;
     /// The paged KV cache of all layers.
@@ -384,6 +353,13 @@ pub trait Backend: Send + 'static {
         experts: &mut Self::Experts,
         parts: &ExpertParts<MatrixSource<'_>>,
     ) -> Result<(), KernelError>;
+
+    /// Bytes [`Backend::low_rank`] would take, to the byte.
+    fn low_rank_bytes(&self, pairs: &[LowRankShape]) -> usize;
+
+    /// Lays out what one adapter adds to the outputs of one packed matrix. The pairs read the same inputs, and their outputs
+    /// do not overlap. Floats are kept as stored.
+    fn low_rank(&self, pairs: &[LowRankPair<'_>]) -> Result<Self::LowRank, KernelError>;
 
     /// Bytes [`Backend::vector`] takes for so many numbers.
     fn vector_bytes(&self, length: usize) -> usize;
@@ -502,6 +478,21 @@ pub trait Backend: Send + 'static {
         hidden: &mut Self::Buffer,
         out: &mut Self::Buffer,
     );
+
+    /// `out[r] += scale · B · (A · x[r])` for each row of a sequence whose adapter ([`Batch::adapters`]) has something in
+    /// `deltas`, at the columns that its pairs say; other rows stay as they are. `low` is scratch of the batch's rows, as
+    /// wide as the ranks of any adapter's pairs together.
+    fn add_low_rank(
+        &mut self,
+        deltas: &[Option<Self::LowRank>],
+        x: &Self::Buffer,
+        low: &mut Self::Buffer,
+        out: &mut Self::Buffer,
+    );
+
+    /// `hidden[r] = activation(gate[r]) * up[r]`, gate and up being the halves of a row of `both`, a buffer of
+    /// [`BufferRole::Residual`]: `matmul`, this and `matmul` give bit for bit what [`Backend::gated_mlp`] does.
+    fn gate(&mut self, activation: Activation, both: &Self::Buffer, hidden: &mut Self::Buffer);
 
     /// An MLP chosen row by row: `out[r] = Σ_i w_i * down[e_i] · hidden_i`,
     /// `hidden_i = activation(gate[e_i] · x[r]) * (up[e_i] · x[r])`, or `activation(up[e_i] · x[r])` where experts are

@@ -50,6 +50,9 @@ pub struct Batch {
     pub slots: Vec<u32>, // (rows)
     /// The sequences, in row order; together they cover every row.
     pub sequences: Vec<SequenceSpan>,
+    /// Which of the adapters in [`Backend::add_low_rank`](crate::Backend::add_low_rank)'s list each sequence is computed
+    /// with; empty where none has one.
+    pub adapters: Vec<Option<u32>>, // (sequences), or none
     /// Block ids of all sequences, one run each.
     pub block_tables: Vec<u32>,
     /// Rows whose logits are wanted, ascending.
@@ -82,6 +85,7 @@ impl Batch {
         self.types.clear();
         self.slots.clear();
         self.sequences.clear();
+        self.adapters.clear();
         self.block_tables.clear();
         self.logit_rows.clear();
     }
@@ -101,6 +105,8 @@ impl Batch {
         assert_eq!(self.positions.len(), rows, "one position a row");
         assert!(self.types.is_empty() || self.types.len() == rows, "one type a row, or none at all");
         assert!(self.axes.is_empty() || self.axes.len() == rows, "three positions a row, or none at all");
+        let adapted = self.adapters.len();
+        assert!(adapted == 0 || adapted == self.sequences.len(), "an adapter a sequence, or none at all");
         let cached = !self.slots.is_empty();
         assert!(!cached || self.slots.len() == rows, "one slot a row, or none at all");
         assert!(cached || self.block_tables.is_empty(), "block tables, and no slots");
@@ -131,6 +137,15 @@ impl Batch {
         written.extend_from_slice(&self.slots);
         written.sort_unstable();
         assert!(written.is_sorted_by(|a, b| a < b), "two rows write one slot");
+    }
+
+    /// The rows that have an adapter, and it.
+    pub fn adapted_rows(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
+        let adapted = self.sequences.iter().zip(&self.adapters);
+        adapted.flat_map(|(span, adapter)| {
+            let rows = if adapter.is_some() { span.rows } else { 0 };
+            (span.row_first..span.row_first + rows).map(|row| (row, adapter.unwrap_or_default()))
+        })
     }
 
     /// The position that turns a pair of a row.
@@ -179,6 +194,7 @@ mod tests {
             types: Vec::new(),
             slots: if cached { vec![16, 17, 18, 0, 1] } else { Vec::new() },
             sequences: vec![span(0, 3, 0), span(3, 2, 1)],
+            adapters: Vec::new(),
             block_tables: if cached { vec![1, 0] } else { Vec::new() },
             logit_rows: vec![4],
         }
@@ -208,6 +224,8 @@ mod tests {
             assert!(!passes(&Batch { types: vec![0, 0, 1], ..batch(cached) }), "too few types");
             assert!(passes(&Batch { axes: vec![[0; 3]; 5], ..batch(cached) }));
             assert!(!passes(&Batch { axes: vec![[0; 3]; 4], ..batch(cached) }), "too few axes");
+            assert!(passes(&Batch { adapters: vec![None, Some(3)], ..batch(cached) }));
+            assert!(!passes(&Batch { adapters: vec![None], ..batch(cached) }), "too few adapters");
             assert!(!passes(&Batch { positions: vec![0; 4], ..batch(cached) }), "too few positions");
         }
         assert!(!passes(&Batch { slots: Vec::new(), ..batch(true) }), "block tables and no slots");

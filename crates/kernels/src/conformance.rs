@@ -14,6 +14,7 @@ mod bounds;
 mod decoder;
 mod encoder;
 mod linear;
+mod low_rank;
 mod mlp;
 mod moe;
 mod norms;
@@ -35,6 +36,7 @@ pub use encoder::{check_add_embedding, check_matmul_activated};
 pub use linear::{
     check_add_bias, check_embed, check_logits, check_matmul, check_matmul_invariance, check_mixed_matrix,
 };
+pub use low_rank::{check_gate, check_low_rank};
 pub use mlp::check_gated_mlp;
 pub use moe::{check_moe, check_moe_choice, check_moe_invariance};
 pub use norms::{
@@ -77,6 +79,8 @@ pub fn check_decoder_ops<B: Backend>(make: &impl Fn() -> B) {
     check_layer_norm(make);
     check_add_layer_norm(make);
     check_gated_mlp(make);
+    check_gate(make);
+    check_low_rank(make);
     check_moe(make);
     check_moe_choice(make);
     check_moe_invariance(make);

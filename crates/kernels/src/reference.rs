@@ -6,6 +6,7 @@
 
 mod encoder;
 pub mod formulas;
+mod low_rank;
 mod sampling;
 mod storage;
 #[cfg(test)]
@@ -14,12 +15,13 @@ mod tests;
 use crate::quant::{can_dequantize, dequantize_row};
 use crate::{
     Activation, AttentionParams, BLOCK_TOKENS, Backend, Batch, BufferRole, DType, Draws, ExpertParts,
-    HeadShape, KernelError, KvLayout, KvSpec, KvType, LayerNormParams, MatrixShape, MatrixSource, MoeParams,
-    Operands, QkvParams, Rounding, SampleSpecs, StepLimits,
+    HeadShape, KernelError, KvLayout, KvSpec, KvType, LayerNormParams, LowRankPair, LowRankShape,
+    MatrixShape, MatrixSource, MoeParams, Operands, QkvParams, Rounding, SampleSpecs, StepLimits,
 };
 
 use encoder::prepare;
 pub(crate) use encoder::seen;
+pub use low_rank::ReferenceLowRank;
 pub(crate) use sampling::draw;
 pub(crate) use storage::visible;
 use storage::{check_source, filled, store_rounded};
@@ -131,53 +133,11 @@ impl ReferenceBackend {
     }
 }
 
-impl ReferenceMatrix {
-    /// Weights of one output.
-    pub fn row(&self, row: usize) -> &[f32] {
-        &self.weights[row * self.cols..][..self.cols]
-    }
-
-    /// Outputs.
-    pub fn rows(&self) -> usize {
-        self.rows
-    }
-
-    /// Inputs.
-    pub fn cols(&self) -> usize {
-        self.cols
-    }
-}
-
-impl ReferenceBuffer {
-    #[cfg(test)]
-    pub(crate) fn role(&self) -> BufferRole {
-        self.role
-    }
-
-    #[cfg(test)]
-    pub(crate) fn cols(&self) -> usize {
-        self.cols
-    }
-
-    fn row(&self, row: usize) -> &[f32] {
-        &self.values[row * self.cols..][..self.cols]
-    }
-
-    fn row_mut(&mut self, row: usize) -> &mut [f32] {
-        &mut self.values[row * self.cols..][..self.cols]
-    }
-
-    /// Asserts that the buffer holds the batch's rows, `cols` wide.
-    fn check(&self, rows: usize, cols: usize, name: &str) {
-        assert!(self.rows >= rows, "{name} has {} rows, the batch {rows}", self.rows);
-        assert_eq!(self.cols, cols, "{name} has {} columns, the op needs {cols}", self.cols);
-    }
-}
-
 impl Backend for ReferenceBackend {
     type Matrix = ReferenceMatrix;
     type Vector = Vec<f32>;
     type Experts = ReferenceExperts;
+    type LowRank = ReferenceLowRank;
     type Buffer = ReferenceBuffer;
     type Kv = ReferenceKv;
 
@@ -234,6 +194,14 @@ impl Backend for ReferenceBackend {
         experts.gate_up.push(gate_up);
         experts.down.push(down);
         Ok(())
+    }
+
+    fn low_rank_bytes(&self, pairs: &[LowRankShape]) -> usize {
+        pairs.iter().map(|pair| self.matrix_bytes(&[pair.a, pair.b])).sum()
+    }
+
+    fn low_rank(&self, pairs: &[LowRankPair<'_>]) -> Result<ReferenceLowRank, KernelError> {
+        ReferenceLowRank::new(pairs)
     }
 
     fn vector_bytes(&self, length: usize) -> usize {
@@ -466,12 +434,27 @@ impl Backend for ReferenceBackend {
         hidden.check(rows, width, "hidden");
         for row in 0..rows {
             for i in 0..width {
-                let gate = formulas::dot(gate_up.row(i), x.row(row));
-                let up = formulas::dot(gate_up.row(width + i), x.row(row));
+                // Rounded as `matmul` leaves them.
+                let product = |i| f64::from(formulas::dot(gate_up.row(i), x.row(row)) as f32);
+                let (gate, up) = (product(i), product(width + i));
                 hidden.row_mut(row)[i] = (formulas::activate(activation, gate) * up) as f32;
             }
         }
         self.matmul(down, None, hidden, out);
+    }
+
+    fn add_low_rank(
+        &mut self,
+        deltas: &[Option<ReferenceLowRank>],
+        x: &ReferenceBuffer,
+        low: &mut ReferenceBuffer,
+        out: &mut ReferenceBuffer,
+    ) {
+        low_rank::add(self.step(), deltas, x, low, out);
+    }
+
+    fn gate(&mut self, activation: Activation, both: &ReferenceBuffer, hidden: &mut ReferenceBuffer) {
+        low_rank::gate(self.step().rows(), activation, both, hidden);
     }
 
     fn moe(

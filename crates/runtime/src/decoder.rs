@@ -3,6 +3,7 @@
 
 use hanzo_engine_kernels::{AttentionParams, Backend, Batch, KernelError, StepLimits, Ticket};
 
+use crate::adapter::Adapter;
 use crate::error::LoadError;
 use crate::load::ModelFiles;
 use crate::network::{self, Attention, Loader, Network, WeightType};
@@ -45,6 +46,25 @@ impl<B: Backend> Decoder<B> {
     pub fn prepare(&mut self, backend: &mut B, limits: &StepLimits) -> Result<(), KernelError> {
         self.network.prepare(backend, limits.rows)?;
         backend.reserve(limits)
+    }
+
+    /// Bytes of an adapter's matrices on a backend, and of the buffers that the first of them makes, for steps of so many rows.
+    pub fn adapter_bytes(backend: &B, spec: &TransformerSpec, adapter: &Adapter, rows: usize) -> (u64, u64) {
+        let buffers = network::adapter_buffer_bytes(backend, spec, rows);
+        (network::adapter_bytes(backend, spec, adapter), buffers)
+    }
+
+    /// Puts an adapter, opened for this model, in a slot: batches name it by that ([`Batch::adapters`]).
+    ///
+    /// # Errors
+    /// `Kernel` where the backend cannot give the memory; nothing is kept then.
+    pub fn adapt(&mut self, backend: &B, slot: u32, adapter: &Adapter) -> Result<(), LoadError> {
+        self.network.adapt(backend, slot as usize, adapter)
+    }
+
+    /// Empties a slot that no batch names any more.
+    pub fn unadapt(&mut self, slot: u32) {
+        self.network.unadapt(slot as usize);
     }
 
     /// One step: reads the batch's tokens, adds their keys and values to the cache, and writes the logits of
@@ -124,6 +144,7 @@ impl<B: Backend> Decoder<B> {
     /// From the rows of a batch to their hidden states.
     fn layers_forward(&mut self, backend: &mut B, batch: &Batch, kv: &mut B::Kv) {
         let network = &mut self.network;
+        network.set_adapting(!batch.adapters.is_empty());
         network.embed(backend, batch.rows());
         network.begin(backend);
         for index in 0..network.layers.len() {

@@ -2,6 +2,7 @@
 //!
 //! It belongs to one thread and knows no clock: its caller decides when to step, and measures.
 
+mod adapters;
 mod encoder;
 
 use std::{mem, sync::Arc};
@@ -23,6 +24,7 @@ use crate::{
     step::{Part, Step, Yields},
     text::TextModel,
 };
+use adapters::Held;
 pub use encoder::{EncoderConfig, EncoderEngine};
 
 /// How large an engine is made. All bounds are at least 1.
@@ -124,8 +126,9 @@ pub struct Engine<B: Backend> {
     step: Step,             // the one being made
     flight: Option<Flight>, // the one before, where the device computes it while the next is made
     drawn: Vec<Option<Sampled>>,
-    room: Vec<f32>,   // where the host draws: (logit rows, vocab)
-    hidden: Vec<f32>, // hidden states of one input, as many rows as it has in a step
+    room: Vec<f32>,              // where the host draws: (logit rows, vocab)
+    hidden: Vec<f32>,            // hidden states of one input, as many rows as it has in a step
+    adapters: Vec<Option<Held>>, // by slot
     steps: u64,
 }
 
@@ -173,6 +176,7 @@ impl<B: Backend> Engine<B> {
             drawn: Vec::new(),
             room: vec![0.0; backend.sample_room(limits.logit_rows, text.vocab)],
             hidden: Vec::new(),
+            adapters: Vec::new(),
             steps: 0,
             backend,
             decoder,

@@ -8,6 +8,7 @@ use hanzo_engine_constraints::Grammar;
 pub use hanzo_engine_kernels::TokenLogprob;
 
 use crate::{
+    adapter::LoadedAdapter,
     embedding::{Computed, Output},
     error::RequestError,
     limits::{CHOICES_MAX, STOP_STRING_BYTES_MAX, STOP_STRINGS_MAX, STOP_TOKENS_MAX, TOP_LOGPROBS_MAX},
@@ -29,6 +30,8 @@ pub struct Job {
     pub prompt: Arc<[u32]>,
     /// Those of its tokens whose embeddings are given, in order.
     pub media: Arc<[MediaSpan]>,
+    /// The adapter it is computed with, if any: of the engine that it goes to.
+    pub adapter: Option<Arc<LoadedAdapter>>,
     /// Independent completions, at least 1; choice i draws with seed + i.
     pub choices: u32,
     /// How tokens are chosen.
@@ -58,6 +61,7 @@ impl Default for Job {
             id: JobId(0),
             prompt: Arc::default(),
             media: Arc::default(),
+            adapter: None,
             choices: 1,
             sampling: SamplingParams::default(),
             stop: StopConditions::default(),

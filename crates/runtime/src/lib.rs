@@ -5,6 +5,7 @@
 //!
 //! Absent on purpose: async, network, wall clock, device names, threads. The same jobs give the same tokens.
 
+pub mod adapter;
 pub mod chat;
 pub mod decoder;
 pub mod detokenizer;
@@ -39,6 +40,7 @@ pub mod tensor;
 pub mod text;
 pub mod tokenizer;
 
+pub use adapter::{Adapter, LoadedAdapter};
 pub use embedding::{Computed, Embedder, EmbeddingSpec, Output, Prompt, Task};
 pub use engine::{EncoderConfig, EncoderEngine, Engine, EngineConfig, EngineStats, StepReport};
 pub use error::{LoadError, RequestError, StepError, printable};

@@ -144,6 +144,14 @@ pub const SINGLE_TURN_TOKENS: usize = 32;
 pub const DISPLACED_PER_SLOT_MAX: usize = 4;
 /// Jobs of a line that are asked in one step whether it is their turn before the first's.
 pub const OVERTAKERS_ASKED_MAX: usize = 32;
+/// Rank of a low-rank adapter's matrices; most have 8 to 64.
+pub const ADAPTER_RANK_MAX: usize = 1024;
+/// Bytes of all matrices of an adapter, as stored.
+pub const ADAPTER_BYTES_MAX: u64 = 16 << 30;
+/// Adapters of one engine.
+pub const ADAPTERS_MAX: usize = 64;
+/// Entries of `target_modules` and its like.
+pub const ADAPTER_PATTERNS_MAX: usize = 1 << 14;
 /// Characters of one part of an error that are shown.
 pub const ERROR_PART_CHARS_MAX: usize = 1000;
 /// Rows of a step that may have logits beside one of each sequence: drafted tokens, and scored ones of prompts.

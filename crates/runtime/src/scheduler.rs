@@ -354,6 +354,12 @@ impl Scheduler {
             let (first, rows, computed) = (step.batch.rows(), sequence.scheduled, sequence.computed());
             sequence.write(step);
             let (batch, context) = (&mut step.batch, computed + rows);
+            let adapter = sequence.adapter_slot();
+            if adapter.is_some() || !batch.adapters.is_empty() {
+                // Those before the first with one have none.
+                batch.adapters.resize(batch.sequences.len(), None);
+                batch.adapters.push(adapter);
+            }
             batch.sequences.push(SequenceSpan {
                 row_first: first as u32,
                 rows: rows as u32,

@@ -2,21 +2,26 @@
 //! which blocks, and its place in line. What is made of a step's logits or hidden states is [`crate::output`]'s. What
 //! waits costs next to nothing: the completions of a job share its prompt until they write to it.
 
+mod names;
+
 use std::{mem, sync::Arc};
 
 use hanzo_engine_kernels::{BLOCK_TOKENS, KernelError, RowSource, Sampled};
 
 use crate::{
+    adapter::LoadedAdapter,
     embedding::Embedder,
     fair::{Arrival, Order},
     job::{EmbedJob, Event, EventKind, Job, JobId},
     kv::{BlockHash, BlockPool},
-    media::{MediaSpan, salt_of_block},
+    media::MediaSpan,
     output::{Generation, Hidden, HiddenRows, Purpose, Reading},
     speculation::Speculation,
     step::{GivenRows, Part, Step, Yields},
     text::TextModel,
 };
+
+use names::{add_hashes, full_block_hashes};
 
 /// Tokens, what stands for some of them, and the hashes of their full blocks.
 type Prompt = (Arc<Vec<u32>>, Arc<[MediaSpan]>, Arc<Vec<BlockHash>>);
@@ -37,13 +42,14 @@ pub struct Sequence {
     pub ended: bool,
     tokens: Arc<Vec<u32>>, // the prompt, then what was generated; copied when the first is
     prompt_tokens: usize,
-    media: Arc<[MediaSpan]>,     // of the prompt
-    assumed: usize,              // tokens after `tokens` that are drawn in steps nobody has waited for yet
-    draw: u32,                   // of the last of them in its step
-    draft: Vec<u32>, // tokens after those, which may be drawn in the step that is made or under way
-    logits: usize,   // rows with logits in the step that is made
-    waits: bool,     // the step under way drafts or scores for it, and must be settled before the next
-    computed: usize, // tokens whose keys and values are in the cache, or will be before the next step
+    media: Arc<[MediaSpan]>, // of the prompt
+    adapter: Option<Arc<LoadedAdapter>>,
+    assumed: usize,   // tokens after `tokens` that are drawn in steps nobody has waited for yet
+    draw: u32,        // of the last of them in its step
+    draft: Vec<u32>,  // tokens after those, which may be drawn in the step that is made or under way
+    logits: usize,    // rows with logits in the step that is made
+    waits: bool,      // the step under way drafts or scores for it, and must be settled before the next
+    computed: usize,  // tokens whose keys and values are in the cache, or will be before the next step
     blocks: Vec<u32>, // room for `blocks.len() * 16` tokens
     hashes: Arc<Vec<BlockHash>>, // of every full block of `tokens`; copied as they are
     published: usize, // of `hashes`, those whose blocks can be found
@@ -90,12 +96,13 @@ impl Sequence {
         speculation: Speculation,
     ) -> impl Iterator<Item = Sequence> + 'a {
         let tokens = Arc::new(job.prompt.to_vec());
-        let hashes = Arc::new(full_block_hashes(&tokens, &job.media));
+        let hashes = Arc::new(full_block_hashes(&tokens, &job.media, job.adapter.as_deref()));
         (0..).zip(Generation::of_job(job, text, speculation)).map(move |(choice, generation)| {
             // Completions of one prompt share its computation: they stand together.
             let place = (job.id, choice, arrival.next(0));
             let prompt = (tokens.clone(), job.media.clone(), hashes.clone());
-            Sequence::new(place, prompt, Purpose::Generate(generation))
+            let purpose = Purpose::Generate(generation);
+            Sequence { adapter: job.adapter.clone(), ..Sequence::new(place, prompt, purpose) }
         })
     }
 
@@ -107,7 +114,7 @@ impl Sequence {
     ) -> impl Iterator<Item = Sequence> + 'a {
         (0..).zip(&job.inputs).map(move |(choice, input)| {
             let tokens = Arc::new(input.tokens.to_vec());
-            let hashes = Arc::new(full_block_hashes(&tokens, &[]));
+            let hashes = Arc::new(full_block_hashes(&tokens, &[], None));
             let place = (job.id, choice, arrival.next(tokens.len()));
             let prompt = (tokens, Arc::default(), hashes);
             Sequence::new(place, prompt, Purpose::Read(Reading::new(embedder, job.output, input)))
@@ -129,6 +136,7 @@ impl Sequence {
             prompt_tokens: tokens.len(),
             tokens,
             media,
+            adapter: None,
             assumed: 0,
             draw: 0,
             draft: Vec::new(),
@@ -283,6 +291,11 @@ impl Sequence {
             "more is computed than there are blocks for"
         );
         assert!(self.published * BLOCK_TOKENS <= self.computed, "a block can be found that is not computed");
+    }
+
+    /// The slot of the adapter it is computed with.
+    pub fn adapter_slot(&self) -> Option<u32> {
+        self.adapter.as_ref().map(|adapter| adapter.slot)
     }
 
     /// Its block table.
@@ -488,7 +501,8 @@ impl Sequence {
             }
             Arc::make_mut(&mut self.tokens).push(sampled.token);
             if self.tokens.len().is_multiple_of(BLOCK_TOKENS) {
-                add_hashes(&self.tokens, &self.media, Arc::make_mut(&mut self.hashes));
+                let (adapter, hashes) = (self.adapter.as_deref(), Arc::make_mut(&mut self.hashes));
+                add_hashes(&self.tokens, &self.media, adapter, hashes);
             }
             let full = self.tokens.len() >= within.context_tokens_max;
             let (delta, end) = generation.take(sampled, within.text, full);
@@ -568,22 +582,6 @@ impl Sequence {
 
     fn emit(&self, events: &mut Vec<Event>, kind: EventKind) {
         events.push(Event { job: self.job, choice: self.choice, kind });
-    }
-}
-
-/// The names of the full blocks of `tokens`.
-fn full_block_hashes(tokens: &[u32], media: &[MediaSpan]) -> Vec<BlockHash> {
-    let mut hashes = Vec::with_capacity(tokens.len() / BLOCK_TOKENS);
-    add_hashes(tokens, media, &mut hashes);
-    hashes
-}
-
-/// Adds the names of the full blocks of `tokens` that `hashes` lacks.
-fn add_hashes(tokens: &[u32], media: &[MediaSpan], hashes: &mut Vec<BlockHash>) {
-    let (blocks, _) = tokens.as_chunks::<BLOCK_TOKENS>();
-    for (index, block) in blocks.iter().enumerate().skip(hashes.len()) {
-        let parent = hashes.last().copied().unwrap_or_else(|| BlockHash::root(b""));
-        hashes.push(BlockHash::chain(parent, block, &salt_of_block(media, index)));
     }
 }
 

@@ -10,6 +10,7 @@ use hanzo_engine_runtime::{
 use hanzo_engine_store::ModelRecord;
 
 use crate::{
+    adapters::AdapterView,
     error::Error,
     registry::Served,
     ticket::{JobEnd, JobEvent, Timings},
@@ -27,11 +28,11 @@ pub(crate) struct EventContext {
 }
 
 impl EventContext {
-    /// Of the request that asked `served` for `job`.
-    pub(crate) fn new(request_id: String, served: &Served, job: &Job) -> Self {
+    /// Of the request that asked `served` for `job`, and what is said to answer it.
+    pub(crate) fn new(request_id: String, model: String, served: &Served, job: &Job) -> Self {
         Self {
             request_id,
-            model: served.name.clone(),
+            model,
             text: served.text.clone(),
             prompt_tokens: narrow(job.prompt.len()),
             seed: job.sampling.seed,
@@ -184,10 +185,24 @@ pub(crate) fn model_status(view: &ModelView) -> v1::ModelStatus {
         status.kv_type = worker.kv_type.map_or_else(String::new, |kv_type| kv_type.name().to_owned());
         status.scratch_bytes = worker.memory.scratch_bytes;
         status.loaded_at_unix_ms = worker.loaded_at_unix_ms;
+        status.adapters = worker.adapters.iter().map(|of| adapter(&view.name, of)).collect();
         status.requests_running = narrow(worker.requests_running);
         status.requests_waiting = narrow(worker.requests_waiting);
     }
     status
+}
+
+/// An adapter of a model.
+pub(crate) fn adapter(model: &str, view: &AdapterView) -> v1::Adapter {
+    v1::Adapter {
+        name: view.name.clone(),
+        model: model.to_owned(),
+        path: view.path.display().to_string(),
+        format: view.format.to_owned(),
+        rank: narrow(view.rank),
+        bytes: view.bytes,
+        loaded_at_unix_ms: view.loaded_at_unix_ms,
+    }
 }
 
 /// What a model can do.

@@ -13,6 +13,7 @@ use serde_json::{Map, Value, json};
 use tonic::metadata::MetadataMap;
 
 use crate::{
+    adapters::WantedAdapter,
     error::{Error, quote, random_u64},
     limits::{
         CALL_JSON_VALUES, CHAT_JSON_VALUES_MAX, CHAT_MESSAGES_MAX, CHAT_TOOLS_MAX, REQUEST_ID_BYTES_MAX,
@@ -29,7 +30,7 @@ const ONLY_OF_TEXT: &str =
 
 /// What a load is asked to be. Zero and empty are unset.
 pub(crate) fn load(wire: v1::LoadRequest) -> LoadRequest {
-    let v1::LoadRequest { model, alias, context_tokens_max, kv_bytes, .. } = wire;
+    let v1::LoadRequest { model, alias, context_tokens_max, kv_bytes, adapters, .. } = wire;
     LoadRequest {
         source: model,
         alias: (!alias.is_empty()).then_some(alias),
@@ -37,7 +38,13 @@ pub(crate) fn load(wire: v1::LoadRequest) -> LoadRequest {
             context_tokens_max: (context_tokens_max > 0).then_some(context_tokens_max),
             kv_bytes: (kv_bytes > 0).then_some(kv_bytes),
         },
+        adapters: adapters.into_iter().map(adapter).collect(),
     }
+}
+
+/// An adapter to load.
+pub(crate) fn adapter(wire: v1::AdapterSource) -> WantedAdapter {
+    WantedAdapter { name: wire.name, path: wire.path }
 }
 
 /// What a generation is asked to be.

@@ -15,6 +15,7 @@ use tonic::{Request, Status};
 
 use super::{Core, answer_by, deadline, record::RequestLog, within};
 use crate::{
+    adapters::Chosen,
     convert::{
         reply::{self, EventContext},
         request,
@@ -86,7 +87,9 @@ async fn begin(
         Some(v1::infer_request::Prompt::Chat(_)) => Capability::Chat,
         _ => Capability::Generate,
     };
-    let served = core.models.serving(&wire.model, wanted).await?;
+    let chosen = core.models.chosen(&wire.model, &wire.adapter, wanted).await?;
+    let answers = chosen.name();
+    let Chosen { served, adapter } = chosen;
     record.model = Some((served.name.clone(), served.metrics.clone()));
     let choices_max = served.must_generate()?.sequences_max;
     let ask = request::infer(wire)?;
@@ -101,8 +104,9 @@ async fn begin(
     let place = served.enter()?;
     let (of, by) = (served.clone(), answer_by(deadline));
     let work = served.prompts.run(ask.prompt.kind(), by, move |interrupted| build(ask, &of, interrupted));
-    let built = within(by, work).await?;
-    let context = EventContext::new(record.request_id.clone(), &served, &built.job);
+    let mut built = within(by, work).await?;
+    built.job.adapter = adapter.map(|adapter| adapter.handle);
+    let context = EventContext::new(record.request_id.clone(), answers, &served, &built.job);
     record.prompt_tokens = context.prompt_tokens();
     let choices = built.job.choices;
     let waker = served.worker.waker().clone();

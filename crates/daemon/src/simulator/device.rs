@@ -14,8 +14,8 @@ use std::{
 
 use hanzo_engine_kernels::{
     Activation, AttentionParams, BLOCK_TOKENS, Backend, Batch, BufferRole, DType, Draws, ExpertParts,
-    KernelError, KvSpec, LayerNormParams, MatrixShape, MatrixSource, MoeParams, Operands, QkvParams,
-    Rounding, RowSource, Sampled, SequenceSpan, StepLimits, Ticket,
+    KernelError, KvSpec, LayerNormParams, LowRankPair, LowRankShape, MatrixShape, MatrixSource, MoeParams,
+    Operands, QkvParams, Rounding, RowSource, Sampled, SequenceSpan, StepLimits, Ticket,
 };
 
 use super::random::mix;
@@ -210,6 +210,7 @@ impl Backend for ScriptedDevice {
     type Matrix = ();
     type Vector = ();
     type Experts = ();
+    type LowRank = ();
     type Buffer = Vec<u64>;
     type Kv = Kv;
 
@@ -242,6 +243,14 @@ impl Backend for ScriptedDevice {
     }
 
     fn pack_expert(&self, (): &mut (), _: &ExpertParts<MatrixSource<'_>>) -> Result<(), KernelError> {
+        Ok(())
+    }
+
+    fn low_rank_bytes(&self, _: &[LowRankShape]) -> usize {
+        0
+    }
+
+    fn low_rank(&self, _: &[LowRankPair<'_>]) -> Result<(), KernelError> {
         Ok(())
     }
 
@@ -443,6 +452,14 @@ impl Backend for ScriptedDevice {
 
     fn write_rows(&mut self, _: &mut Vec<u64>, _: usize, _: &[f32]) -> Result<(), KernelError> {
         unreachable!("only tests of devices write rows")
+    }
+
+    fn add_low_rank(&mut self, _: &[Option<()>], _: &Vec<u64>, _: &mut Vec<u64>, _: &mut Vec<u64>) {
+        unreachable!("an op of adapters")
+    }
+
+    fn gate(&mut self, _: Activation, _: &Vec<u64>, _: &mut Vec<u64>) {
+        unreachable!("an op of adapters")
     }
 
     fn moe(&mut self, _: &(), _: &(), _: &MoeParams, _: &Vec<u64>, _: &mut Vec<u64>, _: &mut Vec<u64>) {

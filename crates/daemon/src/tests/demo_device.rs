@@ -10,8 +10,8 @@ use std::{
 
 use hanzo_engine_kernels::KernelError;
 use hanzo_engine_runtime::{
-    EmbedJob, EncoderConfig, EngineConfig, EngineStats, Event, JobId, LoadError, ModelFiles, Opened,
-    StepError, StepReport, encoder::EncoderFiles, engine::EngineMemory,
+    Adapter, EmbedJob, EncoderConfig, EngineConfig, EngineStats, Event, JobId, LoadError, ModelFiles, Opened,
+    StepError, StepReport, encoder::EncoderFiles, engine::EngineMemory, spec::TransformerSpec,
 };
 
 use crate::device::{Cpu, Device, EngineSize, Generator, Sides, Steps};
@@ -64,6 +64,15 @@ impl Device for DemoDevice {
 
     fn decoder_memory(&self, files: &ModelFiles, config: &EngineConfig) -> EngineMemory {
         self.cpu.decoder_memory(files, config)
+    }
+
+    fn adapter_memory(
+        &self,
+        spec: &TransformerSpec,
+        adapter: &Adapter,
+        step_tokens_max: usize,
+    ) -> (u64, u64) {
+        self.cpu.adapter_memory(spec, adapter, step_tokens_max)
     }
 
     fn encoder_memory(&self, files: &EncoderFiles, config: &EncoderConfig) -> EngineMemory {

@@ -1,6 +1,7 @@
 //! The daemon in this process, on free ports, asked by a gRPC client; models are the embedded demo model on a device
 //! that a test can slow down and break.
 
+mod adapters;
 mod demo_device;
 mod embed;
 mod infer;

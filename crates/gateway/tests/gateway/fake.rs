@@ -372,6 +372,39 @@ impl Engine for Service {
         Err(Status::unimplemented("load"))
     }
 
+    async fn load_adapter(
+        &self,
+        request: Request<v1::LoadAdapterRequest>,
+    ) -> Result<Response<v1::LoadAdapterResponse>, Status> {
+        let v1::LoadAdapterRequest { model, adapter } = request.into_inner();
+        let v1::AdapterSource { name, path } = adapter.unwrap_or_default();
+        if path == "/of/another" {
+            return Err(Status::invalid_argument("tensor q_proj: expected [4, 64], file has [4, 32]"));
+        }
+        let model = if model.is_empty() { "owner/ready".to_owned() } else { model };
+        let adapter = Some(v1::Adapter { name, model, path, ..Default::default() });
+        Ok(Response::new(v1::LoadAdapterResponse { adapter }))
+    }
+
+    async fn unload_adapter(
+        &self,
+        request: Request<v1::UnloadAdapterRequest>,
+    ) -> Result<Response<v1::UnloadAdapterResponse>, Status> {
+        let v1::UnloadAdapterRequest { model, name } = request.into_inner();
+        if name != "sql" {
+            return Err(Status::not_found(format!("model: {model} has no adapter {name}; loaded: sql")));
+        }
+        let adapter = Some(v1::Adapter { name, model, ..Default::default() });
+        Ok(Response::new(v1::UnloadAdapterResponse { adapter }))
+    }
+
+    async fn list_adapters(
+        &self,
+        _: Request<v1::ListAdaptersRequest>,
+    ) -> Result<Response<v1::ListAdaptersResponse>, Status> {
+        Err(Status::unimplemented("list_adapters"))
+    }
+
     async fn unload(&self, _: Request<v1::UnloadRequest>) -> Result<Response<v1::UnloadResponse>, Status> {
         Err(Status::unimplemented("unload"))
     }

@@ -197,3 +197,42 @@ async fn request_ids_come_back_clean() {
     // Also on errors, and made up where there was none.
     assert!(get(server.address, "/nope").await.header("x-request-id").unwrap().starts_with("req-"));
 }
+
+#[tokio::test]
+async fn adapters_are_loaded_where_the_operator_allows_it() {
+    let closed = Server::start(script(hello)).await;
+    let body = json!({"lora_name": "sql", "lora_path": "/adapters/sql"});
+    for path in ["/v1/load_lora_adapter", "/v1/unload_lora_adapter"] {
+        let answer = post(closed.address, path, &body).await;
+        assert_eq!(
+            (answer.status, &answer.json()["error"]["code"]),
+            (403, &json!("adapter_updates_not_allowed"))
+        );
+    }
+    let server = Server::with(script(hello), |config| config.adapter_updates = true).await;
+    let load = async |body: Value| post(server.address, "/v1/load_lora_adapter", &body).await;
+    let answer = load(body).await;
+    assert_eq!((answer.status, answer.text.contains("'sql' added")), (200, true));
+    for (body, param) in [
+        (json!({"lora_path": "/x"}), "lora_name"),
+        (json!({"lora_name": "x"}), "lora_path"),
+        (json!({"lora_name": 1, "lora_path": "/x"}), "lora_name"),
+        (json!({"lora_name": "x", "lora_path": "/x", "load_inplace": true}), "load_inplace"),
+        (json!({"lora_name": "x", "lora_path": "/x", "rank": 3}), "rank"),
+    ] {
+        let answer = load(body).await;
+        assert_eq!((answer.status, &answer.json()["error"]["param"]), (400, &json!(param)));
+    }
+    let answer = load(json!({"lora_name": "x", "lora_path": "/of/another"})).await;
+    assert_eq!(answer.status, 400);
+    assert!(
+        answer.json()["error"]["message"].as_str().unwrap().contains("expected [4, 64], file has [4, 32]")
+    );
+    let unload = async |name: &str| {
+        post(server.address, "/v1/unload_lora_adapter", &json!({"lora_name": name, "lora_int_id": 1})).await
+    };
+    assert_eq!(unload("sql").await.status, 200);
+    let answer = unload("other").await;
+    assert_eq!(answer.status, 404);
+    assert!(answer.json()["error"]["message"].as_str().unwrap().contains("loaded: sql"));
+}

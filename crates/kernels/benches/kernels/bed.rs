@@ -57,6 +57,7 @@ pub(crate) fn batch(rows: usize, context: usize) -> Batch {
         types: Vec::new(),
         slots: (first..context as u32).collect(),
         sequences: vec![span],
+        adapters: Vec::new(),
         block_tables: (0..context.div_ceil(BLOCK_TOKENS) as u32).collect(),
         logit_rows: Vec::new(),
     }

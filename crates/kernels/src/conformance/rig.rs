@@ -120,6 +120,7 @@ pub(super) fn rows_batch(tokens: &[u32]) -> Batch {
         types: Vec::new(),
         slots: (0..rows).collect(),
         sequences: vec![SequenceSpan { row_first: 0, rows, context: rows, table_first: 0 }],
+        adapters: Vec::new(),
         block_tables: (0..rows.div_ceil(16)).collect(),
         logit_rows: vec![],
     }

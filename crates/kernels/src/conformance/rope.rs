@@ -414,6 +414,7 @@ fn run<B: Backend>(
         types: Vec::new(),
         slots: (0..16).collect(),
         sequences: vec![SequenceSpan { row_first: 0, rows: 16, context: 16, table_first: 0 }],
+        adapters: Vec::new(),
         block_tables: vec![0],
         logit_rows: vec![],
     };

@@ -105,6 +105,25 @@ fn faulty_matrices_are_caught() {
 }
 
 #[test]
+fn faulty_adapters_are_caught() {
+    caught! {
+        AdapterOfFirstRow by check_low_rank: "add_low_rank";
+        AdapterSpread by check_low_rank: "a row without an adapter";
+        AdapterColumnsFromFirst by check_low_rank: "add_low_rank";
+        AdapterScaleIgnored by check_low_rank: "add_low_rank";
+        AdapterPartDropped by check_low_rank: "add_low_rank";
+        AdapterReplaces by check_low_rank: "add_low_rank";
+        SumOrderOfBatch by check_low_rank: "in one batch";
+        RowBehindBatchWritten by check_low_rank: "rows behind the batch";
+        SizeHalved by check_low_rank: "low_rank_bytes";
+        ShortBytesTaken by check_low_rank: "took a bad pair";
+        GateUpSwapped by check_gate: "gate, ";
+        ActivationOfUp by check_gate: "gate, ";
+        GeluSwapped by check_gate: "gate, Gelu";
+    }
+}
+
+#[test]
 fn faulty_draws_are_caught() {
     caught! {
         TemperatureIgnored by check_sample: "sample of";

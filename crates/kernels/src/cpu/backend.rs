@@ -9,6 +9,7 @@ use super::activations::Input;
 use super::aligned::{Aligned, Shared};
 use super::attention::{self, AttentionJob, AttentionLimits};
 use super::kv::CpuKv;
+use super::low_rank::{self, CpuLowRank, Tile, Tiles};
 use super::matmul::{Groups, Product};
 use super::matrix::{CpuMatrix, PanelKind, Segment, packed_bytes, unpack_row};
 use super::moe::{self, CpuExperts, MoeJob, MoeScratch};
@@ -19,8 +20,8 @@ use super::scratch::Scratch;
 use super::tier::Tier;
 use crate::{
     Activation, AttentionParams, Backend, Batch, BufferRole, DType, Draws, ExpertParts, KernelError, KvSpec,
-    LayerNormParams, MatrixShape, MatrixSource, MoeParams, Operands, QkvParams, Rope, Rounding, SampleSpecs,
-    StepLimits,
+    LayerNormParams, LowRankPair, LowRankShape, MatrixShape, MatrixSource, MoeParams, Operands, QkvParams,
+    Rope, Rounding, SampleSpecs, StepLimits,
 };
 
 /// Decoder steps on the processor's cores. Between `begin` and `end` it holds a turn of its pool, so models that
@@ -34,6 +35,7 @@ pub struct CpuBackend {
     turn: Option<Turn>,
     batch: Batch,
     tokens: Vec<Option<u32>>, // (rows); none where the host writes the row
+    adapted: Tiles,           // the rows that have an adapter
     draws: Draws,
     lookahead: usize,
     written: Vec<u32>, // scratch of `Batch::check`
@@ -61,6 +63,7 @@ struct Step<'a> {
     turn: &'a mut Turn,
     batch: &'a Batch,
     tokens: &'a [Option<u32>],
+    adapted: &'a [Tile],
     draws: &'a mut Draws,
     scratch: &'a mut Scratch,
 }
@@ -79,6 +82,7 @@ impl CpuBackend {
             turn: None,
             batch: Batch::default(),
             tokens: Vec::new(),
+            adapted: Tiles::default(),
             draws: Draws::default(),
             lookahead: 0,
             written: Vec::new(),
@@ -104,6 +108,7 @@ impl CpuBackend {
             turn,
             batch: &self.batch,
             tokens: &self.tokens,
+            adapted: self.adapted.get(),
             draws: &mut self.draws,
             scratch,
         }
@@ -188,6 +193,7 @@ impl Backend for CpuBackend {
     type Matrix = CpuMatrix;
     type Vector = CpuVector;
     type Experts = CpuExperts;
+    type LowRank = CpuLowRank;
     type Buffer = CpuBuffer;
     type Kv = CpuKv;
 
@@ -232,6 +238,14 @@ impl Backend for CpuBackend {
         Ok(())
     }
 
+    fn low_rank_bytes(&self, pairs: &[LowRankShape]) -> usize {
+        CpuLowRank::bytes(pairs)
+    }
+
+    fn low_rank(&self, pairs: &[LowRankPair<'_>]) -> Result<CpuLowRank, KernelError> {
+        CpuLowRank::new(pairs, &self.device())
+    }
+
     fn vector_bytes(&self, length: usize) -> usize {
         length.saturating_mul(size_of::<f32>())
     }
@@ -269,6 +283,8 @@ impl Backend for CpuBackend {
         let table = limits.sequences.saturating_mul(limits.context.div_ceil(crate::BLOCK_TOKENS));
         self.batch.sources.reserve(limits.rows);
         self.tokens.reserve(limits.rows);
+        self.adapted.reserve(limits.rows);
+        self.batch.adapters.reserve(limits.sequences);
         self.batch.positions.reserve(limits.rows);
         self.batch.axes.reserve(limits.rows);
         self.batch.types.reserve(limits.rows);
@@ -295,6 +311,8 @@ impl Backend for CpuBackend {
         self.batch.types.clone_from(&batch.types);
         self.batch.slots.clone_from(&batch.slots);
         self.batch.sequences.clone_from(&batch.sequences);
+        self.batch.adapters.clone_from(&batch.adapters);
+        self.adapted.set(batch);
         self.batch.block_tables.clone_from(&batch.block_tables);
         self.batch.logit_rows.clone_from(&batch.logit_rows);
         self.turn = Some(self.pool.turn());
@@ -458,6 +476,25 @@ impl Backend for CpuBackend {
         // SAFETY: `x` holds the batch's rows of the matrix's inputs, checked above.
         unsafe { step.product().gated(groups, activation, input, &mut hidden.data) };
         step.matmul(down, None, None, hidden, out);
+    }
+
+    fn add_low_rank(
+        &mut self,
+        deltas: &[Option<CpuLowRank>],
+        x: &CpuBuffer,
+        low: &mut CpuBuffer,
+        out: &mut CpuBuffer,
+    ) {
+        let step = self.step();
+        let (low, out) = ((&mut low.data[..], low.cols), (&mut out.data[..], out.cols));
+        low_rank::add(step.tier, step.turn, step.adapted, deltas, (&x.data, x.cols), low, out);
+    }
+
+    fn gate(&mut self, activation: Activation, both: &CpuBuffer, hidden: &mut CpuBuffer) {
+        let step = self.step();
+        let (rows, width) = (step.batch.rows(), hidden.cols);
+        both.check(rows, 2 * width, "both");
+        low_rank::gate(step.tier, step.turn, rows, activation, &both.data, (&mut hidden.data, width));
     }
 
     fn moe(

@@ -18,6 +18,7 @@ mod gemm;
 mod kv;
 mod lanes;
 pub mod limits;
+mod low_rank;
 mod math;
 mod matmul;
 mod matrix;
@@ -38,6 +39,7 @@ mod unfold;
 
 pub use backend::{CpuBackend, CpuBuffer, CpuVector};
 pub use kv::CpuKv;
+pub use low_rank::CpuLowRank;
 pub use matrix::CpuMatrix;
 pub use moe::CpuExperts;
 pub use pool::{THREADS_MAX, ThreadPool, Turn};

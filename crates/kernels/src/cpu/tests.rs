@@ -109,6 +109,7 @@ fn product(
         types: Vec::new(),
         slots: (0..count).collect(),
         sequences: vec![SequenceSpan { row_first: 0, rows: count, context: count, table_first: 0 }],
+        adapters: Vec::new(),
         block_tables: (0..count.div_ceil(16)).collect(),
         logit_rows: Vec::new(),
     })?;

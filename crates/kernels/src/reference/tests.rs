@@ -164,6 +164,7 @@ fn prompt(rows: u32) -> Batch {
         types: Vec::new(),
         slots: (0..rows).map(|p| blocks[p as usize / 16] * 16 + p % 16).collect(),
         sequences: vec![SequenceSpan { row_first: 0, rows, context: rows, table_first: 0 }],
+        adapters: Vec::new(),
         block_tables: blocks,
         logit_rows: vec![rows - 1],
     }

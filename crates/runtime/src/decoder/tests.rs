@@ -83,7 +83,12 @@ impl<B: Backend> Runner<B> {
 
     /// Logits of all new rows, `(rows, vocab)`.
     fn step(&mut self, works: &[Work<'_>]) -> Vec<f32> {
-        let mut batch = Batch::default();
+        self.adapted_step(works, &[])
+    }
+
+    /// As [`Runner::step`], each sequence with its adapter.
+    fn adapted_step(&mut self, works: &[Work<'_>], adapters: &[Option<u32>]) -> Vec<f32> {
+        let mut batch = Batch { adapters: adapters.to_vec(), ..Batch::default() };
         for work in works {
             let first = work.tokens.len() - work.rows;
             batch.sequences.push(SequenceSpan {
@@ -189,6 +194,8 @@ macro_rules! on_every_backend {
         }
     }};
 }
+
+mod adapters;
 
 fn check_golden(files: &ModelFiles, case: &str, what: &str) {
     let golden = Golden::open(case);

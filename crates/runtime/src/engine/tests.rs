@@ -1,6 +1,8 @@
 //! The engine on the demo model: a device that runs ahead gives the same tokens and events as one that does not, and rows
 //! that are given are rows like any other.
 
+mod adapters;
+
 use std::{collections::BTreeMap, path::Path, sync::OnceLock};
 
 use hanzo_engine_kernels::{

@@ -84,6 +84,8 @@ impl<B: Backend> Network<B> {
             attended: attended?,
             branch: branch?,
             inner: inner.collect::<Result<_, _>>()?,
+            adapters: None,
+            adapting: false,
         });
         Ok(())
     }
@@ -99,6 +101,11 @@ impl<B: Backend> Network<B> {
         assert!(rows <= b.rows, "{rows} rows; buffers were made for {}", b.rows);
         backend.embed(&self.embedding, self.spec.embedding_scale, &mut b.residual);
         (&mut b.residual, &mut b.normed)
+    }
+
+    /// Says whether a sequence of the step has an adapter. It holds until it is said anew.
+    pub(crate) fn set_adapting(&mut self, adapting: bool) {
+        self.buffers.as_mut().expect(PREPARED).adapting = adapting;
     }
 
     /// From the sum of the embeddings to what the first layer reads.
@@ -117,7 +124,8 @@ impl<B: Backend> Network<B> {
     ) {
         let (layer, spec, norm) = (&self.layers[index], &self.spec.layers[index], self.spec.norm);
         let b = self.buffers.as_mut().expect("the step's embeddings were written to them");
-        let Buffers { residual, normed, qkv, attended, branch, inner, .. } = b;
+        let Buffers { residual, normed, qkv, attended, branch, inner, adapters, adapting, .. } = b;
+        let mut adapters = adapters.as_mut().filter(|_| *adapting);
         let normer = |of| Normer::<B> { norm: of, spec: norm };
         let on_sum = spec.order.on_sum();
         let attention = Attention {
@@ -129,8 +137,14 @@ impl<B: Backend> Network<B> {
         };
         let x = if spec.order.attention_reads_sum() { &*residual } else { &*normed };
         backend.matmul(&layer.qkv, layer.qkv_bias.as_ref(), x, qkv);
+        if let Some(adapters) = &mut adapters {
+            backend.add_low_rank(&layer.deltas.qkv, x, &mut adapters.low, qkv);
+        }
         attend(backend, &attention, qkv, attended);
         backend.matmul(&layer.output, layer.output_bias.as_ref(), attended, branch);
+        if let Some(adapters) = &mut adapters {
+            backend.add_low_rank(&layer.deltas.output, attended, &mut adapters.low, branch);
+        }
         backend.all_reduce(branch);
         if let Some(post) = &layer.attention_post_norm {
             match spec.order {
@@ -145,7 +159,11 @@ impl<B: Backend> Network<B> {
             swap(residual, normed);
         }
         let x = if on_sum { &*residual } else { &*normed };
-        layer.mlp.run(backend, x, &mut inner[layer.inner], branch);
+        let inner = &mut inner[layer.inner];
+        match adapters {
+            Some(adapters) => layer.adapted_mlp(backend, x, inner, adapters, branch),
+            None => layer.mlp.run(backend, x, inner, branch),
+        }
         backend.all_reduce(branch);
         if let Some(post) = &layer.mlp_post_norm {
             normer(post).run(backend, branch, normed);
@@ -168,7 +186,7 @@ impl<B: Backend> Network<B> {
 }
 
 impl<B: Backend> Mlp<B> {
-    fn run(&self, backend: &mut B, x: &B::Buffer, inner: &mut B::Buffer, out: &mut B::Buffer) {
+    pub(super) fn run(&self, backend: &mut B, x: &B::Buffer, inner: &mut B::Buffer, out: &mut B::Buffer) {
         let bias = match self {
             Mlp::Plain { activation, up, up_bias, down, down_bias } => {
                 backend.matmul_activated(up, up_bias.as_ref(), *activation, x, inner);

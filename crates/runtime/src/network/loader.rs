@@ -5,6 +5,7 @@ use std::borrow::Cow;
 
 use hanzo_engine_kernels::{Backend, DType, ExpertParts, KernelError, MatrixShape, MatrixSource, quant};
 
+use super::adapted::Deltas;
 use super::packing::{
     DOWN, Group, OUTPUT, QKV, ROUTER, expert_groups, expert_shapes, groups, is_transposed, up,
 };
@@ -115,6 +116,7 @@ impl<'a, B: Backend> Loader<'a, B> {
                 .binary_search(&layer.mlp.inner_width())
                 .expect("every layer's width is among them"),
             mlp_post_norm: self.norm_if(mlp_post, of_layer(LayerPart::MlpPostNorm))?,
+            deltas: Deltas::default(),
             last_norm: self.norm(last)?,
         })
     }

@@ -4,14 +4,17 @@
 //!
 //! Absent: tokens' meaning, who is in a batch, where keys and values live.
 
+mod adapted;
 mod forward;
 mod loader;
 mod packing;
 
+use adapted::{AdapterBuffers, Deltas};
 use hanzo_engine_kernels::{Activation, Backend, BufferRole, MoeParams, StepLimits};
 
 use crate::spec::TransformerSpec;
 
+pub(crate) use adapted::{buffer_bytes as adapter_buffer_bytes, bytes as adapter_bytes};
 pub(crate) use forward::{Attention, Normer};
 pub(crate) use loader::{Loader, as_f32};
 pub use packing::WeightType;
@@ -65,6 +68,7 @@ pub(crate) struct Layer<B: Backend> {
     pub(crate) mlp: Mlp<B>,
     inner: usize,                              // which of the buffers inside MLPs it uses
     pub(crate) mlp_post_norm: Option<Norm<B>>, // of what the MLP adds
+    deltas: Deltas<B>,                         // what adapters add to its matrices
     pub(crate) last_norm: Norm<B>, // of the sum after the MLP: the next layer's first where norms stand before halves
 }
 
@@ -98,6 +102,8 @@ pub(crate) struct Buffers<B: Backend> {
     qkv: B::Buffer,                 // (rows, qkv_width)
     attended: B::Buffer,            // (rows, q_width)
     pub(crate) branch: B::Buffer,   // (rows, hidden): what a layer's half adds
+    adapters: Option<AdapterBuffers<B>>, // where there has been an adapter
+    adapting: bool,                 // whether a sequence of the step has one
     inner: Vec<B::Buffer>,          // one for each width inside MLPs, in the order of `inner_widths`
 }
 

@@ -4,18 +4,21 @@ mod attention;
 mod encoder;
 mod fault;
 mod inputs;
+mod low_rank;
 mod moe;
+mod norms;
 mod sampling;
 
 pub(super) use fault::Fault;
 use inputs::{in_bf16, renumber_slots, rounded};
+use low_rank::FaultyLowRank;
 
 use crate::quant::{dequantize_row, scale_min};
 use crate::reference::{ReferenceBackend, ReferenceBuffer, ReferenceKv, formulas};
 use crate::{
     Activation, AttentionParams, Backend, Batch, BufferRole, DType, Draws, ExpertParts, KernelError,
-    KvLayout, KvSpec, LayerNormParams, MatrixShape, MatrixSource, MoeParams, Operands, QkvParams, Rope,
-    RopeKind, Rounding, RowSource, SampleSpecs, Sampled, StepLimits,
+    KvLayout, KvSpec, LayerNormParams, LowRankPair, LowRankShape, MatrixShape, MatrixSource, MoeParams,
+    Operands, QkvParams, Rope, RopeKind, Rounding, RowSource, SampleSpecs, Sampled, StepLimits,
 };
 
 pub(super) struct Faulty {
@@ -136,17 +139,7 @@ impl Faulty {
     fn gated(&self, gate_up: &[Part], activation: Activation, x: &[f32]) -> Vec<f32> {
         let both = self.product(gate_up, None, x);
         let width = gate_up.iter().map(|part| part.shape.rows).sum::<usize>() / 2;
-        let act = |v: f32| self.act(activation, v);
-        both.chunks_exact(2 * width)
-            .flat_map(|row| {
-                let (gate, up) = row.split_at(width);
-                let (gate, up) = if self.fault == Fault::GateUpSwapped { (up, gate) } else { (gate, up) };
-                gate.iter().zip(up).map(|(&gate, &up)| match self.fault {
-                    Fault::ActivationOfUp => act(gate) * act(up),
-                    _ => act(gate) * up,
-                })
-            })
-            .collect()
+        self.gated_halves(activation, &both, width)
     }
 
     fn summed(&self, residual: &ReferenceBuffer, x: &ReferenceBuffer, cols: usize) -> Vec<f32> {
@@ -170,33 +163,13 @@ impl Faulty {
         self.inner.end().unwrap();
         self.inner.begin(&self.batch).unwrap();
     }
-
-    fn norm(&self, x: &[f32], weight: &[f32], eps: f32) -> Vec<f32> {
-        let cols = weight.len();
-        let eps = if self.fault == Fault::EpsIgnored { 0.0 } else { eps };
-        let weight = if self.fault == Fault::NormWeightIgnored { vec![1.0; cols] } else { weight.to_vec() };
-        let mut out = vec![0.0; x.len()];
-        for (x, out) in x.chunks_exact(cols).zip(out.chunks_exact_mut(cols)) {
-            if self.fault == Fault::NormOverPaddedWidth {
-                let mut padded = x.to_vec();
-                padded.resize(cols.next_multiple_of(16), 0.0);
-                let mut weight = weight.clone();
-                weight.resize(padded.len(), 0.0);
-                let mut wide = padded.clone();
-                formulas::rms_norm(&padded, &weight, eps, &mut wide);
-                out.copy_from_slice(&wide[..cols]);
-            } else {
-                formulas::rms_norm(x, &weight, eps, out);
-            }
-        }
-        out
-    }
 }
 
 impl Backend for Faulty {
     type Matrix = Vec<Part>;
     type Vector = Vec<f32>;
     type Experts = Vec<ExpertParts<Part>>;
+    type LowRank = FaultyLowRank;
     type Buffer = ReferenceBuffer;
     type Kv = ReferenceKv;
 
@@ -264,6 +237,14 @@ impl Backend for Faulty {
         let (gate_up, down) = (self.pack(&parts.gate_up)?, self.pack(&parts.down)?);
         experts.push(ExpertParts { gate_up, down });
         Ok(())
+    }
+
+    fn low_rank_bytes(&self, pairs: &[LowRankShape]) -> usize {
+        self.inner.low_rank_bytes(pairs) / if self.fault == Fault::SizeHalved { 8 } else { 1 }
+    }
+
+    fn low_rank(&self, pairs: &[LowRankPair<'_>]) -> Result<FaultyLowRank, KernelError> {
+        self.low_rank_of(pairs)
     }
 
     fn vector_bytes(&self, length: usize) -> usize {
@@ -524,6 +505,22 @@ impl Backend for Faulty {
         let hidden = self.gated(gate_up, activation, &x);
         let product = self.product(down, None, &hidden);
         self.store(out, product);
+    }
+
+    fn add_low_rank(
+        &mut self,
+        deltas: &[Option<FaultyLowRank>],
+        x: &ReferenceBuffer,
+        low: &mut ReferenceBuffer,
+        out: &mut ReferenceBuffer,
+    ) {
+        self.add_deltas(deltas, x, low, out);
+    }
+
+    fn gate(&mut self, activation: Activation, both: &ReferenceBuffer, hidden: &mut ReferenceBuffer) {
+        let both = self.rows_of(both, 2 * hidden.cols());
+        let gated = self.gated_halves(activation, &both, hidden.cols());
+        self.store(hidden, gated);
     }
 
     fn moe(

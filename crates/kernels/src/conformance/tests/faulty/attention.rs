@@ -48,6 +48,7 @@ impl Faulty {
                         positions: vec![span.context - 1],
                         slots: vec![self.batch.slot(&span, span.context - 1) as u32],
                         sequences: vec![last],
+                        adapters: Vec::new(),
                         block_tables: self.batch.blocks(&span).to_vec(),
                         ..Batch::default()
                     };

@@ -1,0 +1,326 @@
+//! The adapters of one model that is served: which there are, by name, and how one is opened, accounted for and given to the
+//! worker. A request that names one holds it; one that is unloaded takes no new requests, and its memory is free when the last
+//! that holds it has ended.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Instant,
+};
+
+use hanzo_engine_runtime::{Adapter, LoadError, LoadedAdapter, spec::TransformerSpec};
+use tokio::sync::oneshot;
+
+use crate::{
+    blocking::blocking,
+    budget::Reservation,
+    error::{Error, Failure, FailureReason},
+    limits::ADAPTER_NAME_BYTES_MAX,
+    models::{Models, SHUTTING_DOWN},
+    registry::{Capability, Served, key},
+    unix_time::now_unix_ms,
+    worker::{NotGiven, Work},
+};
+
+/// An adapter to load.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct WantedAdapter {
+    /// What requests call it.
+    pub(crate) name: String,
+    /// A directory that PEFT has saved, or a GGUF file of an adapter.
+    pub(crate) path: String,
+}
+
+/// An adapter as it is shown.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct AdapterView {
+    pub(crate) name: String,
+    pub(crate) path: PathBuf,
+    pub(crate) format: &'static str,
+    pub(crate) rank: usize,
+    pub(crate) bytes: u64,
+    pub(crate) loaded_at_unix_ms: i64,
+}
+
+/// Those of one life of a model. Names are keyed as models' are.
+#[derive(Default)]
+pub(crate) struct Adapters {
+    held: Mutex<BTreeMap<String, Held>>,
+    /// What comes back with a worker that is restarted.
+    pub(crate) wanted: Arc<Wanted>,
+    loads: tokio::sync::Mutex<Option<Reservation>>, // one at a time; of the buffers that the first one makes
+}
+
+/// Those of a model whichever worker it has.
+#[derive(Default)]
+pub(crate) struct Wanted(Mutex<BTreeMap<String, WantedAdapter>>);
+
+struct Held {
+    view: AdapterView,
+    handle: Arc<LoadedAdapter>,
+}
+
+/// An adapter on its way to the engine, between two steps.
+pub(crate) struct AdapterOrder {
+    pub(crate) adapter: Box<Adapter>,
+    pub(crate) kept: Reservation,
+    pub(crate) reply: oneshot::Sender<Result<Arc<LoadedAdapter>, LoadError>>,
+}
+
+impl Wanted {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, WantedAdapter>> {
+        // Entries come and go whole.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// All of them, by name.
+    pub(crate) fn all(&self) -> Vec<WantedAdapter> {
+        self.lock().values().cloned().collect()
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.lock().contains_key(&key(name))
+    }
+}
+
+impl Adapters {
+    /// Of a life that begins; `wanted` is those of the one before.
+    pub(crate) fn new(wanted: Arc<Wanted>) -> Self {
+        Self { wanted, ..Self::default() }
+    }
+
+    /// Every one, in order of name.
+    pub(crate) fn views(&self) -> Vec<AdapterView> {
+        self.lock().values().map(|held| held.view.clone()).collect()
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.lock().values().map(|held| held.view.name.clone()).collect()
+    }
+
+    fn get(&self, name: &str) -> Option<(AdapterView, Arc<LoadedAdapter>)> {
+        self.lock().get(&key(name)).map(|held| (held.view.clone(), held.handle.clone()))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Held>> {
+        // Entries come and go whole.
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A model, and the adapter that a request is computed with.
+pub(crate) struct Chosen {
+    pub(crate) served: Arc<Served>,
+    pub(crate) adapter: Option<ChosenAdapter>,
+}
+
+/// An adapter that a request is computed with.
+pub(crate) struct ChosenAdapter {
+    pub(crate) name: String,
+    pub(crate) handle: Arc<LoadedAdapter>,
+}
+
+impl Chosen {
+    /// What answers: `model`, or `model:adapter`.
+    pub(crate) fn name(&self) -> String {
+        match &self.adapter {
+            Some(adapter) => format!("{}:{}", self.served.name, adapter.name),
+            None => self.served.name.clone(),
+        }
+    }
+}
+
+impl Served {
+    /// The adapter of a name.
+    ///
+    /// # Errors
+    /// [`Error::NoAdapter`]; [`Error::Loading`] where it comes back with the worker.
+    fn adapter(&self, name: &str) -> Result<ChosenAdapter, Error> {
+        match self.adapters.get(name) {
+            Some((view, handle)) => Ok(ChosenAdapter { name: view.name, handle }),
+            None if self.adapters.wanted.has(name) => {
+                Err(Error::Loading { name: format!("{}:{name}", self.name), percent: 0 })
+            }
+            None => Err(Error::NoAdapter {
+                model: self.name.clone(),
+                asked: name.to_owned(),
+                loaded: self.adapters.names(),
+            }),
+        }
+    }
+}
+
+impl Models {
+    /// The model and the adapter that a request names: `adapter` of the model, where that is said; otherwise what is loaded or
+    /// stored under exactly `asked`, then `model:adapter`, then an adapter's name that only one model has.
+    pub(crate) async fn chosen(
+        &self,
+        asked: &str,
+        adapter: &str,
+        wanted: Capability,
+    ) -> Result<Chosen, Error> {
+        if !adapter.is_empty() {
+            let served = self.serving(asked, wanted).await?;
+            let adapter = served.adapter(adapter)?;
+            return Ok(Chosen { served, adapter: Some(adapter) });
+        }
+        let name = self.loaded_name(asked).await;
+        if !self.registry.has(&name) {
+            if let Some((base, adapter)) =
+                asked.rsplit_once(':').filter(|(base, name)| !base.is_empty() && !name.is_empty())
+            {
+                let base = self.loaded_name(base).await;
+                // A name that is a part of a loaded one's is asked for only after this.
+                if self.registry.has(&base) {
+                    let served = self.registry.serving(&base, wanted)?;
+                    let adapter = served.adapter(adapter)?;
+                    return Ok(Chosen { served, adapter: Some(adapter) });
+                }
+            } else if let Some(chosen) = self.only_adapter(asked) {
+                return Ok(chosen);
+            }
+        }
+        Ok(Chosen { served: self.serving(asked, wanted).await?, adapter: None })
+    }
+
+    /// The adapter of a name, where one model alone has one.
+    fn only_adapter(&self, name: &str) -> Option<Chosen> {
+        let mut found =
+            self.registry.all_serving().into_iter().filter(|served| served.adapters.get(name).is_some());
+        let served = found.next().filter(|_| found.next().is_none())?;
+        let adapter = served.adapter(name).ok()?;
+        Some(Chosen { served, adapter: Some(adapter) })
+    }
+
+    /// Loads an adapter of a model and waits until requests may name it. One that is loaded from the same files is answered
+    /// as it is.
+    ///
+    /// # Errors
+    /// What is wrong with its name or its files, or that it does not fit the budget; nothing is kept then.
+    pub(crate) async fn load_adapter(
+        &self,
+        asked: &str,
+        wanted: WantedAdapter,
+    ) -> Result<(String, AdapterView), Error> {
+        check_name(&wanted.name)?;
+        let served = self.serving(asked, Capability::Generate).await?;
+        let rows = served.must_generate()?.step_tokens_max;
+        let Some(spec) = served.spec.clone() else { return Err(served.cannot("take adapters")) };
+        let mut buffers = served.adapters.loads.lock().await;
+        let path = wanted.path.clone();
+        let of = spec.clone();
+        let (path, adapter) = blocking(move || open(&path, &of)).await?;
+        if let Some((view, handle)) = served.adapters.get(&wanted.name) {
+            if handle.digest == adapter.digest {
+                return Ok((served.name.clone(), view));
+            }
+            let loaded_from = view.path.display().to_string();
+            return Err(Error::AdapterTaken { name: view.name, model: served.name.clone(), loaded_from });
+        }
+        let (bytes, buffer_bytes) = self.device.adapter_memory(&spec, &adapter, rows);
+        if buffers.is_none() {
+            *buffers = Some(self.reserve(&served.name, &wanted.name, buffer_bytes)?);
+        }
+        let kept = self.reserve(&served.name, &wanted.name, bytes)?;
+        let view = AdapterView {
+            name: wanted.name.clone(),
+            path,
+            format: adapter.format,
+            rank: adapter.rank,
+            bytes,
+            loaded_at_unix_ms: now_unix_ms(),
+        };
+        let (reply, replied) = oneshot::channel();
+        let order = AdapterOrder { adapter: Box::new(adapter), kept, reply };
+        served.worker.give(Work::Adapter(order), Instant::now()).map_err(|error| match error {
+            NotGiven::Full => served.queue_full(),
+            NotGiven::Left => Error::Stopped { what: "the model's worker ended" },
+        })?;
+        let loaded = replied.await.map_err(|_| Error::Stopped { what: SHUTTING_DOWN })?;
+        let handle = loaded.map_err(|error| Error::Adapter(Failure::new(error)))?;
+        served.adapters.lock().insert(key(&wanted.name), Held { view: view.clone(), handle });
+        served.adapters.wanted.lock().insert(key(&wanted.name), wanted);
+        tracing::info!(
+            model = served.name,
+            adapter = view.name,
+            rank = view.rank,
+            memory_bytes = view.bytes,
+            "adapter loaded"
+        );
+        Ok((served.name.clone(), view))
+    }
+
+    fn reserve(&self, model: &str, adapter: &str, bytes: u64) -> Result<Reservation, Error> {
+        let reserved = self.budget.reserve(|free_bytes| match bytes <= free_bytes {
+            true => Ok((bytes, ())),
+            false => Err(LoadError::DoesNotFit {
+                model: format!("adapter {model}:{adapter}"),
+                needed_bytes: bytes,
+                weights_bytes: bytes,
+                kv_bytes: 0,
+                scratch_bytes: 0,
+                free_bytes,
+                hint: "; unload another adapter or a model, or load the model with less kv_bytes".to_owned(),
+            }),
+        });
+        Ok(reserved.map_err(|error| Error::Adapter(Failure::new(error)))?.0)
+    }
+
+    /// Takes an adapter from a model: requests that name it are refused from now on, those that have it finish.
+    ///
+    /// # Errors
+    /// Why there is no such adapter.
+    pub(crate) async fn unload_adapter(
+        &self,
+        asked: &str,
+        name: &str,
+    ) -> Result<(String, AdapterView), Error> {
+        let served = self.serving(asked, Capability::Any).await?;
+        served.adapters.wanted.lock().remove(&key(name));
+        let held = served.adapters.lock().remove(&key(name));
+        let Some(Held { view, handle }) = held else {
+            return Err(served.adapter(name).err().unwrap_or(Error::Stopped { what: SHUTTING_DOWN }));
+        };
+        drop(handle);
+        // A worker with nothing to do frees it too.
+        served.worker.waker().wake_by_ref();
+        tracing::info!(model = served.name, adapter = view.name, "adapter unloaded");
+        Ok((served.name.clone(), view))
+    }
+
+    /// Loads again what a worker had that has failed.
+    pub(crate) async fn restore_adapters(&self, model: &str, wanted: &Wanted) {
+        for adapter in wanted.all() {
+            let name = adapter.name.clone();
+            if let Err(error) = self.load_adapter(model, adapter).await {
+                wanted.lock().remove(&key(&name));
+                tracing::error!(model, adapter = name, %error, "an adapter did not come back with its model");
+            }
+        }
+    }
+}
+
+fn check_name(name: &str) -> Result<(), Error> {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'/');
+    if name.is_empty() || name.len() > ADAPTER_NAME_BYTES_MAX || !name.bytes().all(plain) {
+        let reason =
+            format!("must be 1 to {ADAPTER_NAME_BYTES_MAX} of letters, digits, and - _ . / without others");
+        return Err(Error::field("name", reason));
+    }
+    Ok(())
+}
+
+fn open(path: &str, spec: &TransformerSpec) -> Result<(PathBuf, Adapter), Error> {
+    if path.is_empty() {
+        let reason =
+            "must be a directory that PEFT has saved, or a GGUF file of an adapter, on the daemon's machine";
+        return Err(Error::field("path", reason));
+    }
+    let path = Path::new(path.strip_prefix("file://").unwrap_or(path));
+    let failed = |error: LoadError| Error::Adapter(Failure::new(FailureReason::Load(error)));
+    let path =
+        path.canonicalize().map_err(|source| failed(LoadError::Io { path: path.to_owned(), source }))?;
+    let adapter = Adapter::open(&path, spec).map_err(failed)?;
+    Ok((path, adapter))
+}

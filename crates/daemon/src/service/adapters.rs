@@ -1,0 +1,61 @@
+//! LoadAdapter, UnloadAdapter, ListAdapters.
+
+use std::{sync::Arc, time::Instant};
+
+use hanzo_engine_proto::v1;
+use tonic::Request;
+
+use super::{Core, answer_by, deadline, within};
+use crate::{
+    convert::{reply, request},
+    error::Error,
+};
+
+/// Loads an adapter.
+pub(super) async fn load(
+    core: &Arc<Core>,
+    request: Request<v1::LoadAdapterRequest>,
+) -> Result<v1::LoadAdapterResponse, Error> {
+    let _active = core.drain.enter()?;
+    let by = answer_by(deadline(&request, Instant::now())?);
+    let v1::LoadAdapterRequest { model, adapter } = request.into_inner();
+    let wanted = adapter.ok_or_else(|| Error::field("adapter", "must be set: its name and path"))?;
+    let (model, view) =
+        within(by, core.models.load_adapter(&model, request::adapter(wanted))).await.map_err(of_adapter)?;
+    Ok(v1::LoadAdapterResponse { adapter: Some(reply::adapter(&model, &view)) })
+}
+
+/// The path of a field in this request.
+fn of_adapter(error: Error) -> Error {
+    match error {
+        Error::Field { field, reason } if field == "name" || field == "path" => {
+            Error::Field { field: format!("adapter.{field}"), reason }
+        }
+        other => other,
+    }
+}
+
+/// Takes an adapter away.
+pub(super) async fn unload(
+    core: &Arc<Core>,
+    request: v1::UnloadAdapterRequest,
+) -> Result<v1::UnloadAdapterResponse, Error> {
+    let v1::UnloadAdapterRequest { model, name } = request;
+    if name.is_empty() {
+        return Err(Error::field("name", "must name an adapter"));
+    }
+    let (model, view) = core.models.unload_adapter(&model, &name).await?;
+    Ok(v1::UnloadAdapterResponse { adapter: Some(reply::adapter(&model, &view)) })
+}
+
+/// Those of every model, or of one.
+pub(super) async fn list(core: &Arc<Core>, model: &str) -> Result<v1::ListAdaptersResponse, Error> {
+    let views = match model {
+        "" => core.models.registry.views(),
+        model => vec![core.models.registry.view(&core.models.loaded_name(model).await)?],
+    };
+    let adapters = views.iter().filter_map(|view| Some((&view.name, view.worker.as_ref()?)));
+    let adapters = adapters
+        .flat_map(|(model, worker)| worker.adapters.iter().map(move |view| reply::adapter(model, view)));
+    Ok(v1::ListAdaptersResponse { adapters: adapters.collect() })
+}

@@ -1,0 +1,562 @@
+//! Low-rank adapters: `out += scale · B · (A · x)` for the rows that have one.
+//!
+//! Rows of one adapter are taken up to four at a time, so that a matrix is read once for them. A row's bits depend on the
+//! row alone: every product of it with A is two chains over the inputs, every one with B a chain over the rank, whoever is
+//! beside it. A lies row by row, filled up to whole vectors; B in panels of 16 outputs.
+
+use std::ops::Range;
+
+use half::{bf16, f16};
+
+use super::aligned::{Aligned, Shared};
+use super::lanes::{Kernel, Lanes, dispatch};
+use super::math;
+use super::matmul::{get, put};
+use super::pool::Turn;
+use super::tier::Tier;
+use crate::quant::{can_dequantize, dequantize_row};
+use crate::{Activation, Batch, DType, KernelError, LowRankPair, LowRankShape, MatrixShape, MatrixSource};
+
+const LANES: usize = 16;
+/// Rows of one adapter that are taken together.
+const TILE_ROWS: usize = 4;
+/// Ranks, and panels of outputs, that one thread takes at a time.
+const RANKS_A_TIME: usize = 8;
+const PANELS_A_TIME: usize = 16;
+
+/// What one adapter adds to one matrix.
+#[derive(Debug)]
+pub struct CpuLowRank {
+    parts: Vec<Part>,
+    cols: usize,
+    rank: usize, // of all parts
+    panels: usize,
+}
+
+#[derive(Debug)]
+struct Part {
+    ranks: Range<usize>, // of all parts' ranks
+    panels: Range<usize>,
+    first: usize, // output
+    outputs: usize,
+    scale: f32,
+    a: Floats, // (rank, cols filled up to 16)
+    b: Floats, // (panels, rank, 16)
+}
+
+/// Numbers as they were stored.
+#[derive(Debug)]
+enum Floats {
+    F32(Aligned<f32>),
+    F16(Aligned<u16>),
+    Bf16(Aligned<u16>),
+}
+
+/// Where they lie.
+#[derive(Clone, Copy)]
+enum Stored {
+    F32(*const f32),
+    F16(*const u16),
+    Bf16(*const u16),
+}
+
+/// Rows of a batch that share an adapter.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Tile {
+    adapter: u32,
+    rows: [u32; TILE_ROWS],
+    count: usize,
+}
+
+/// The rows of a batch by adapter.
+#[derive(Debug, Default)]
+pub(super) struct Tiles {
+    rows: Vec<(u32, u32)>, // (adapter, row)
+    tiles: Vec<Tile>,
+}
+
+impl Tiles {
+    /// Makes room for batches of so many rows.
+    pub(super) fn reserve(&mut self, rows: usize) {
+        self.rows.reserve(rows);
+        self.tiles.reserve(rows);
+    }
+
+    /// Sorts a batch's rows.
+    pub(super) fn set(&mut self, batch: &Batch) {
+        self.rows.clear();
+        self.tiles.clear();
+        self.rows.extend(batch.adapted_rows().map(|(row, adapter)| (adapter, row)));
+        self.rows.sort_unstable();
+        for of_one in self.rows.chunk_by(|a, b| a.0 == b.0) {
+            for some in of_one.chunks(TILE_ROWS) {
+                let mut rows = [0; TILE_ROWS];
+                rows.iter_mut().zip(some).for_each(|(row, &(_, from))| *row = from);
+                self.tiles.push(Tile { adapter: some[0].0, rows, count: some.len() });
+            }
+        }
+    }
+
+    pub(super) fn get(&self) -> &[Tile] {
+        &self.tiles
+    }
+}
+
+/// What numbers of a type are kept as.
+fn kept(dtype: DType) -> DType {
+    if matches!(dtype, DType::F16 | DType::BF16) { dtype } else { DType::F32 }
+}
+
+impl Floats {
+    fn zeroed(dtype: DType, len: usize) -> Result<Self, KernelError> {
+        const WHAT: &str = "an adapter";
+        Ok(match kept(dtype) {
+            DType::F16 => Floats::F16(Aligned::zeroed(len, WHAT)?),
+            DType::BF16 => Floats::Bf16(Aligned::zeroed(len, WHAT)?),
+            _ => Floats::F32(Aligned::zeroed(len, WHAT)?),
+        })
+    }
+
+    /// Exact: the number was of this type, or is kept as f32.
+    fn set(&mut self, at: usize, value: f32) {
+        match self {
+            Floats::F32(numbers) => numbers[at] = value,
+            Floats::F16(numbers) => numbers[at] = f16::from_f32(value).to_bits(),
+            Floats::Bf16(numbers) => numbers[at] = bf16::from_f32(value).to_bits(),
+        }
+    }
+
+    fn at(&self) -> Stored {
+        match self {
+            Floats::F32(numbers) => Stored::F32(numbers.as_ptr()),
+            Floats::F16(numbers) => Stored::F16(numbers.as_ptr()),
+            Floats::Bf16(numbers) => Stored::Bf16(numbers.as_ptr()),
+        }
+    }
+}
+
+/// Refuses what is not a pair of matrices.
+pub(super) fn check(pairs: &[LowRankPair<'_>], device: &str) -> Result<(), KernelError> {
+    let bad = |source: &MatrixSource<'_>, reason: String| {
+        Err(KernelError::BadShape { tensor: source.name.to_owned(), reason })
+    };
+    for pair in pairs {
+        for source in [&pair.a, &pair.b] {
+            let MatrixShape { rows, cols, dtype } = source.shape;
+            let tensor = source.name.to_owned();
+            if !can_dequantize(dtype) {
+                return Err(KernelError::UnsupportedType { tensor, dtype, device: device.to_owned() });
+            }
+            let Some(expected) = dtype.bytes_of(cols).and_then(|row| row.checked_mul(rows)) else {
+                return bad(source, format!("a row of {cols} is not whole blocks of {dtype}"));
+            };
+            if source.bytes.len() != expected {
+                let found = source.bytes.len();
+                return Err(KernelError::WrongSize { tensor, rows, cols, dtype, expected, found });
+            }
+        }
+        if pair.b.shape.cols != pair.a.shape.rows {
+            return bad(
+                &pair.b,
+                format!("{} columns beside a rank of {}", pair.b.shape.cols, pair.a.shape.rows),
+            );
+        }
+        if pair.a.shape.cols != pairs[0].a.shape.cols {
+            let reason = format!("{} columns beside {}", pair.a.shape.cols, pairs[0].a.shape.cols);
+            return bad(&pair.a, reason);
+        }
+    }
+    Ok(())
+}
+
+impl CpuLowRank {
+    /// Bytes [`CpuLowRank::new`] takes.
+    pub(super) fn bytes(pairs: &[LowRankShape]) -> usize {
+        let of_pair = |pair: &LowRankShape| {
+            let a = pair.a.rows.saturating_mul(pair.a.cols.next_multiple_of(LANES));
+            let b = pair.b.rows.next_multiple_of(LANES).saturating_mul(pair.a.rows);
+            let size = |dtype| kept(dtype).block_bytes();
+            a.saturating_mul(size(pair.a.dtype)).saturating_add(b.saturating_mul(size(pair.b.dtype)))
+        };
+        pairs.iter().map(of_pair).fold(0, usize::saturating_add)
+    }
+
+    /// Lays pairs out.
+    pub(super) fn new(pairs: &[LowRankPair<'_>], device: &str) -> Result<Self, KernelError> {
+        check(pairs, device)?;
+        let (mut parts, mut ranks, mut panels) = (Vec::with_capacity(pairs.len()), 0, 0);
+        for pair in pairs {
+            let (rank, cols, outputs) = (pair.a.shape.rows, pair.a.shape.cols, pair.b.shape.rows);
+            let stride = cols.next_multiple_of(LANES);
+            let mut a = Floats::zeroed(pair.a.shape.dtype, rank * stride)?;
+            each_row(&pair.a, |row, numbers| {
+                numbers.iter().enumerate().for_each(|(col, &number)| a.set(row * stride + col, number));
+            });
+            let count = outputs.div_ceil(LANES);
+            let mut b = Floats::zeroed(pair.b.shape.dtype, count * rank * LANES)?;
+            each_row(&pair.b, |row, numbers| {
+                let at = row / LANES * rank * LANES + row % LANES;
+                numbers.iter().enumerate().for_each(|(j, &number)| b.set(at + j * LANES, number));
+            });
+            parts.push(Part {
+                ranks: ranks..ranks + rank,
+                panels: panels..panels + count,
+                first: pair.first,
+                outputs,
+                scale: pair.scale,
+                a,
+                b,
+            });
+            (ranks, panels) = (ranks + rank, panels + count);
+        }
+        let cols = pairs.first().map_or(0, |pair| pair.a.shape.cols);
+        Ok(Self { parts, cols, rank: ranks, panels })
+    }
+
+    fn outputs_end(&self) -> usize {
+        self.parts.iter().map(|part| part.first + part.outputs).max().unwrap_or(0)
+    }
+}
+
+/// Calls `take` with each row of a matrix.
+fn each_row(source: &MatrixSource<'_>, mut take: impl FnMut(usize, &[f32])) {
+    let mut numbers = vec![0.0; source.shape.cols];
+    let row_bytes = source.bytes.len() / source.shape.rows.max(1);
+    for (row, bytes) in source.bytes.chunks_exact(row_bytes.max(1)).enumerate() {
+        dequantize_row(source.shape.dtype, bytes, &mut numbers);
+        take(row, &numbers);
+    }
+}
+
+/// Numbers that are read as vectors.
+trait Element: Copy {
+    /// # Safety
+    /// Inside `L::vectorize`; sixteen of them may be read.
+    unsafe fn load<L: Lanes>(from: *const Self) -> L::F;
+}
+
+/// IEEE halves.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+struct Half(#[allow(dead_code)] u16);
+
+/// bfloat16.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+struct Brain(#[allow(dead_code)] u16);
+
+impl Element for f32 {
+    #[inline(always)]
+    unsafe fn load<L: Lanes>(from: *const Self) -> L::F {
+        // SAFETY: the caller's promise.
+        unsafe { L::load(from) }
+    }
+}
+
+impl Element for Half {
+    #[inline(always)]
+    unsafe fn load<L: Lanes>(from: *const Self) -> L::F {
+        // SAFETY: the caller's promise.
+        unsafe { L::load_f16(from.cast()) }
+    }
+}
+
+impl Element for Brain {
+    #[inline(always)]
+    unsafe fn load<L: Lanes>(from: *const Self) -> L::F {
+        // SAFETY: the caller's promise.
+        unsafe { L::load_bf16(from.cast()) }
+    }
+}
+
+/// `low = A · x` for the ranks given. The maker vouches for the pointers: `rank`s rows of `stride` at `a`, the tile's rows
+/// of `cols` at `x` and of the ranks at `low`.
+struct Narrow<'a> {
+    tile: &'a Tile,
+    a: Stored,
+    cols: usize,
+    ranks: Range<usize>,
+    x: *const f32,
+    low: *mut f32, // at the part's first rank
+    low_stride: usize,
+}
+
+impl Kernel for Narrow<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    unsafe fn run<L: Lanes>(self) {
+        // SAFETY: the maker's promise.
+        unsafe {
+            match self.a {
+                Stored::F32(a) => self.of::<L, f32>(a),
+                Stored::F16(a) => self.of::<L, Half>(a.cast()),
+                Stored::Bf16(a) => self.of::<L, Brain>(a.cast()),
+            }
+        }
+    }
+}
+
+impl Narrow<'_> {
+    /// # Safety
+    /// As for `run`.
+    #[inline(always)]
+    unsafe fn of<L: Lanes, E: Element>(&self, a: *const E) {
+        // SAFETY: the caller's promise; a tile has one to four rows.
+        unsafe {
+            match self.tile.count {
+                1 => self.rows::<L, E, 1>(a),
+                2 => self.rows::<L, E, 2>(a),
+                3 => self.rows::<L, E, 3>(a),
+                _ => self.rows::<L, E, 4>(a),
+            }
+        }
+    }
+
+    /// # Safety
+    /// As for `run`; the tile has N rows.
+    #[inline(always)]
+    unsafe fn rows<L: Lanes, E: Element, const N: usize>(&self, a: *const E) {
+        let (stride, whole) = (self.cols.next_multiple_of(LANES), self.cols / LANES * LANES);
+        // SAFETY: every vector of `x` is before `cols`, or cut there; A is filled up to whole vectors.
+        unsafe {
+            let x: [*const f32; N] =
+                std::array::from_fn(|i| self.x.add(self.tile.rows[i] as usize * self.cols));
+            for rank in self.ranks.clone() {
+                let a = a.add(rank * stride);
+                let (mut even, mut odd) = ([L::splat(0.0); N], [L::splat(0.0); N]);
+                let mut at = 0;
+                while at + 2 * LANES <= whole {
+                    let (w, v) = (E::load::<L>(a.add(at)), E::load::<L>(a.add(at + LANES)));
+                    for i in 0..N {
+                        even[i] = L::fma(w, L::load(x[i].add(at)), even[i]);
+                        odd[i] = L::fma(v, L::load(x[i].add(at + LANES)), odd[i]);
+                    }
+                    at += 2 * LANES;
+                }
+                if at < whole {
+                    let w = E::load::<L>(a.add(at));
+                    for i in 0..N {
+                        even[i] = L::fma(w, L::load(x[i].add(at)), even[i]);
+                    }
+                }
+                if whole < self.cols {
+                    let w = E::load::<L>(a.add(whole));
+                    for i in 0..N {
+                        odd[i] = L::fma(w, get::<L>(x[i].add(whole), self.cols - whole), odd[i]);
+                    }
+                }
+                for i in 0..N {
+                    let row = self.tile.rows[i] as usize;
+                    self.low.add(row * self.low_stride + rank).write(L::sum(L::add(even[i], odd[i])));
+                }
+            }
+        }
+    }
+}
+
+/// `out += scale · B · low` for the panels given. As for [`Narrow`].
+struct Widen<'a> {
+    tile: &'a Tile,
+    part: &'a Part,
+    panels: Range<usize>, // of the part
+    low: *const f32,      // at the part's first rank
+    low_stride: usize,
+    out: *mut f32, // at the part's first output
+    out_stride: usize,
+}
+
+impl Kernel for Widen<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    unsafe fn run<L: Lanes>(self) {
+        // SAFETY: the maker's promise.
+        unsafe {
+            match self.part.b.at() {
+                Stored::F32(b) => self.of::<L, f32>(b),
+                Stored::F16(b) => self.of::<L, Half>(b.cast()),
+                Stored::Bf16(b) => self.of::<L, Brain>(b.cast()),
+            }
+        }
+    }
+}
+
+impl Widen<'_> {
+    /// # Safety
+    /// As for `run`.
+    #[inline(always)]
+    unsafe fn of<L: Lanes, E: Element>(&self, b: *const E) {
+        let mut panel = self.panels.start;
+        // Chains wait for themselves: several go side by side.
+        // SAFETY: the caller's promise; a tile has one to four rows, and the panels are the part's.
+        unsafe {
+            while panel < self.panels.end {
+                let many = panel + 4 <= self.panels.end;
+                match (self.tile.count, many) {
+                    (1, true) => self.panels::<L, E, 1, 4>(b, panel),
+                    (1, false) => self.panels::<L, E, 1, 1>(b, panel),
+                    (2, true) => self.panels::<L, E, 2, 4>(b, panel),
+                    (2, false) => self.panels::<L, E, 2, 1>(b, panel),
+                    (3, _) => self.panels::<L, E, 3, 1>(b, panel),
+                    _ => self.panels::<L, E, 4, 1>(b, panel),
+                }
+                panel += if many && self.tile.count <= 2 { 4 } else { 1 };
+            }
+        }
+    }
+
+    /// # Safety
+    /// As for `run`; the tile has N rows, and P panels from `panel` on are the part's.
+    #[inline(always)]
+    unsafe fn panels<L: Lanes, E: Element, const N: usize, const P: usize>(&self, b: *const E, panel: usize) {
+        let rank = self.part.ranks.len();
+        // SAFETY: the caller's promise; what is written is cut at the part's last output.
+        unsafe {
+            let low: [*const f32; N] =
+                std::array::from_fn(|i| self.low.add(self.tile.rows[i] as usize * self.low_stride));
+            let mut sums = [[L::splat(0.0); P]; N];
+            for j in 0..rank {
+                let t: [L::F; N] = std::array::from_fn(|i| L::splat(low[i].add(j).read()));
+                for p in 0..P {
+                    let w = E::load::<L>(b.add(((panel + p) * rank + j) * LANES));
+                    for i in 0..N {
+                        sums[i][p] = L::fma(w, t[i], sums[i][p]);
+                    }
+                }
+            }
+            let scale = L::splat(self.part.scale);
+            for i in 0..N {
+                let out = self.out.add(self.tile.rows[i] as usize * self.out_stride);
+                for p in 0..P {
+                    let at = (panel + p) * LANES;
+                    let count = LANES.min(self.part.outputs - at);
+                    let sum = L::fma(scale, sums[i][p], get::<L>(out.add(at), count));
+                    put::<L>(out.add(at), sum, count);
+                }
+            }
+        }
+    }
+}
+
+/// A buffer's numbers and columns.
+pub(super) type Rows<'a> = (&'a mut [f32], usize);
+
+/// `out[r] += scale · B · (A · x[r])` for the tiles' rows. `x` is (rows, cols), and the buffers hold all rows of the tiles.
+pub(super) fn add(
+    tier: Tier,
+    turn: &mut Turn,
+    tiles: &[Tile],
+    deltas: &[Option<CpuLowRank>],
+    (x, cols): (&[f32], usize),
+    (low, low_stride): Rows<'_>,
+    (out, out_stride): Rows<'_>,
+) {
+    let of = |tile: &Tile| deltas.get(tile.adapter as usize).and_then(Option::as_ref);
+    let (mut ranks, mut panels) = (0, 0);
+    for tile in tiles {
+        let Some(delta) = of(tile) else { continue };
+        assert_eq!(delta.cols, cols, "an adapter of other inputs");
+        assert!(delta.rank <= low_stride, "scratch of {low_stride} columns for a rank of {}", delta.rank);
+        assert!(delta.outputs_end() <= out_stride, "an adapter of more outputs than the matrix has");
+        let rows_end = tile.rows[..tile.count].iter().max().map_or(0, |&row| row as usize + 1);
+        assert!(x.len() >= rows_end * cols && low.len() >= rows_end * low_stride, "rows in the buffers");
+        assert!(out.len() >= rows_end * out_stride, "rows in the buffers");
+        (ranks, panels) = (ranks.max(delta.rank), panels.max(delta.panels));
+    }
+    if ranks == 0 {
+        return;
+    }
+    let (low, out) = (Shared::new(low), Shared::new(out));
+    let blocks = ranks.div_ceil(RANKS_A_TIME);
+    let grain = (1 << 16) / (cols * RANKS_A_TIME * TILE_ROWS) + 1;
+    turn.run(tiles.len() * blocks, grain, &|_, range| {
+        for item in range {
+            let (tile, from) = (&tiles[item / blocks], item % blocks * RANKS_A_TIME);
+            for part in of(tile).map_or(&[][..], |delta| &delta.parts) {
+                let ranks = within(&part.ranks, from..from + RANKS_A_TIME);
+                if !ranks.is_empty() {
+                    // SAFETY: the asserts above; the tile's rows of these ranks are of one item, which is in one range of
+                    // one thread; the backend has checked its tier.
+                    unsafe {
+                        let low = low.get().add(part.ranks.start);
+                        let (a, x) = (part.a.at(), x.as_ptr());
+                        dispatch(tier, Narrow { tile, a, cols, ranks, x, low, low_stride });
+                    }
+                }
+            }
+        }
+    });
+    let blocks = panels.div_ceil(PANELS_A_TIME);
+    let grain = (1 << 16) / (ranks * PANELS_A_TIME * LANES * TILE_ROWS) + 1;
+    turn.run(tiles.len() * blocks, grain, &|_, range| {
+        for item in range {
+            let (tile, from) = (&tiles[item / blocks], item % blocks * PANELS_A_TIME);
+            for part in of(tile).map_or(&[][..], |delta| &delta.parts) {
+                let panels = within(&part.panels, from..from + PANELS_A_TIME);
+                if !panels.is_empty() {
+                    // SAFETY: as above; the loop before has written `low`, and outputs of parts do not overlap.
+                    unsafe {
+                        let low = low.get().add(part.ranks.start);
+                        let out = out.get().add(part.first);
+                        dispatch(tier, Widen { tile, part, panels, low, low_stride, out, out_stride });
+                    }
+                }
+            }
+        }
+    });
+}
+
+/// What a part has of a range, from the part's own beginning.
+fn within(part: &Range<usize>, range: Range<usize>) -> Range<usize> {
+    let (start, end) = (part.start.max(range.start), part.end.min(range.end));
+    start.max(part.start) - part.start..end.max(start) - part.start
+}
+
+/// One row of `gate`. The maker vouches for the pointers: two halves of `width` at `both`, `width` numbers at `out`.
+struct GateRow {
+    both: *const f32,
+    width: usize,
+    activation: Activation,
+    out: *mut f32,
+}
+
+impl Kernel for GateRow {
+    type Out = ();
+
+    #[inline(always)]
+    unsafe fn run<L: Lanes>(self) {
+        for at in (0..self.width).step_by(LANES) {
+            let count = LANES.min(self.width - at);
+            // SAFETY: the maker's promise; vectors are cut at the width.
+            unsafe {
+                let gate = math::activate::<L>(self.activation, get::<L>(self.both.add(at), count));
+                let up = get::<L>(self.both.add(self.width + at), count);
+                put::<L>(self.out.add(at), L::mul(gate, up), count);
+            }
+        }
+    }
+}
+
+/// `hidden[r] = activation(gate[r]) * up[r]` of so many rows, gate and up being the halves of rows of `both`.
+pub(super) fn gate(
+    tier: Tier,
+    turn: &mut Turn,
+    rows: usize,
+    activation: Activation,
+    both: &[f32],
+    (hidden, width): Rows<'_>,
+) {
+    assert!(both.len() >= 2 * rows * width && hidden.len() >= rows * width, "rows in the buffers");
+    let hidden = Shared::new(hidden);
+    turn.run(rows, (1 << 14) / width.max(1) + 1, &|_, range| {
+        for row in range {
+            // SAFETY: the row is inside both buffers by the assertion, and in one range of one thread; the backend has checked
+            // its tier.
+            unsafe {
+                let (both, out) = (both.as_ptr().add(2 * row * width), hidden.get().add(row * width));
+                dispatch(tier, GateRow { both, width, activation, out });
+            }
+        }
+    });
+}

@@ -1,0 +1,210 @@
+//! What `adapter_config.json` says (huggingface.co/docs/peft, `LoraConfig`): factors, and what would make an adapter compute
+//! something else, which is refused by name.
+
+use serde_json::Value;
+
+use crate::error::LoadError;
+use crate::limits::{ADAPTER_PATTERNS_MAX, ADAPTER_RANK_MAX};
+use crate::spec::{Config, Part, Weight};
+use crate::tensor::Tensor;
+
+use super::refused;
+
+/// Settings that change nothing of what is computed.
+const OF_NO_ACCOUNT: &[&str] = &[
+    "arrow_config",
+    "auto_mapping",
+    "base_model_name_or_path",
+    "bias",
+    "corda_config",
+    "ensure_weight_tying",
+    "eva_config",
+    "exclude_modules",
+    "inference_mode",
+    "init_lora_weights",
+    "layers_pattern",
+    "layers_to_transform",
+    "loftq_config",
+    "lora_alpha",
+    "lora_dropout",
+    "megatron_config",
+    "megatron_core",
+    "peft_type",
+    "peft_version",
+    "qalora_group_size",
+    "r",
+    "rank_pattern",
+    "alpha_pattern",
+    "revision",
+    "runtime_config",
+    "target_modules",
+    "task_type",
+    "use_rslora",
+];
+
+/// Beginnings of ways to initialise an adapter that change the model's own weights too.
+const CHANGES_MODEL: &[&str] = &["pissa", "olora", "corda", "loftq", "lora_ga"];
+
+/// What an adapter's configuration says.
+pub(super) struct Settings {
+    rank: usize,
+    alpha: f32,
+    by_root: bool,                 // scaled by the rank's square root
+    rank_of: Vec<(String, usize)>, // of modules by pattern
+    alpha_of: Vec<(String, f32)>,  // likewise
+    targets: Option<Vec<String>>,  // none: an expression, or all
+    layers: Option<Vec<usize>>,    // none: all
+}
+
+impl Settings {
+    pub(super) fn read(config: Config) -> Result<Self, LoadError> {
+        match config.string("peft_type")? {
+            None => return Err(config.missing("peft_type")),
+            Some("LORA") => {}
+            Some(other) => return Err(config.unsupported("peft_type", other, "LORA can be computed")),
+        }
+        match config.get("bias") {
+            None => {}
+            Some(Value::String(bias)) if bias == "none" => {}
+            Some(other) => {
+                return Err(config.unsupported(
+                    "bias",
+                    other,
+                    "none can be computed: save the adapter without biases",
+                ));
+            }
+        }
+        if let Some(Value::String(way)) = config.get("init_lora_weights")
+            && CHANGES_MODEL.iter().any(|beginning| way.to_lowercase().starts_with(beginning))
+        {
+            let reason = "it changes the model's own weights; convert it to a plain adapter when it is saved";
+            return Err(config.unsupported("init_lora_weights", way, reason));
+        }
+        for (key, value) in &config.settings {
+            let says_nothing = match value {
+                Value::Null | Value::Bool(false) => true,
+                Value::Array(list) => list.is_empty(),
+                Value::Object(entries) => entries.is_empty(),
+                Value::Number(_) | Value::String(_) | Value::Bool(true) => false,
+            };
+            if !says_nothing && !OF_NO_ACCOUNT.contains(&key.as_str()) {
+                return Err(config.unsupported(key, value, "adapters cannot be computed with it"));
+            }
+        }
+        let by_root = config.bool("use_rslora")?.unwrap_or(false);
+        let rank = config.required("r", ADAPTER_RANK_MAX)?;
+        let alpha = config.f32("lora_alpha")?.ok_or_else(|| config.missing("lora_alpha"))?;
+        let (rank_of, alpha_of) = (patterns(&config, "rank_pattern")?, patterns(&config, "alpha_pattern")?);
+        let rank_of = rank_of.into_iter().map(|(name, value)| match value.as_u64() {
+            Some(rank) if (1..=ADAPTER_RANK_MAX as u64).contains(&rank) => Ok((name, rank as usize)),
+            _ => Err(config.corrupt("rank_pattern", format!("{name}: a rank is 1 to {ADAPTER_RANK_MAX}"))),
+        });
+        let alpha_of = alpha_of.into_iter().map(|(name, value)| match value.as_f64() {
+            Some(alpha) if (alpha as f32).is_finite() => Ok((name, alpha as f32)),
+            _ => Err(config.corrupt("alpha_pattern", format!("{name}: an alpha is a number"))),
+        });
+        Ok(Self {
+            rank,
+            alpha,
+            by_root,
+            rank_of: rank_of.collect::<Result<_, _>>()?,
+            alpha_of: alpha_of.collect::<Result<_, _>>()?,
+            targets: targets(&config)?,
+            layers: layers(&config)?,
+        })
+    }
+
+    /// The factor on what a module's pair gives; A's rank must be the one it is said to have.
+    pub(super) fn scale(&self, module: &str, a: &Tensor) -> Result<f32, LoadError> {
+        let rank = of_module(&self.rank_of, module).unwrap_or(self.rank);
+        let alpha = of_module(&self.alpha_of, module).unwrap_or(self.alpha);
+        if a.shape[0] != rank {
+            return Err(LoadError::Corrupt {
+                file: a.file.to_string(),
+                what: format!("tensor {}", a.name),
+                reason: format!(
+                    "expected [{rank}, {}] by adapter_config.json (r or rank_pattern), file has {:?}",
+                    a.shape[1], a.shape
+                ),
+            });
+        }
+        let rank = rank as f32;
+        Ok(alpha / if self.by_root { rank.sqrt() } else { rank })
+    }
+
+    /// Whether the configuration says that this module has an adapter: what is there besides is of another.
+    pub(super) fn check_target(
+        &self,
+        tensor: &Tensor,
+        module: &str,
+        weight: Weight,
+    ) -> Result<(), LoadError> {
+        let targeted =
+            self.targets.as_ref().is_none_or(|targets| targets.iter().any(|target| is_of(target, module)));
+        if !targeted {
+            return Err(refused(tensor, "its module is not among target_modules of adapter_config.json"));
+        }
+        match (&self.layers, weight.part) {
+            (Some(layers), Part::Layer(layer, _)) if !layers.contains(&layer) => {
+                Err(refused(tensor, "its layer is not among layers_to_transform of adapter_config.json"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Whether a name is a module's, or the end of its.
+fn is_of(name: &str, module: &str) -> bool {
+    module.strip_suffix(name).is_some_and(|before| before.is_empty() || before.ends_with('.'))
+}
+
+/// What the first pattern that is of a module says. One that begins with `^` is the whole name.
+fn of_module<T: Copy>(patterns: &[(String, T)], module: &str) -> Option<T> {
+    let whole = |pattern: &str| pattern.strip_prefix('^').map(str::to_owned);
+    let fits = |pattern: &str| match whole(pattern) {
+        Some(name) => name == module || format!("model.{module}") == name,
+        None => is_of(pattern, module),
+    };
+    patterns.iter().find(|(pattern, _)| fits(pattern)).map(|&(_, value)| value)
+}
+
+/// Names of modules, each with a value. The library takes them for expressions; those that are more than a name are refused.
+fn patterns(config: &Config, key: &str) -> Result<Vec<(String, Value)>, LoadError> {
+    let Some(Config { settings, .. }) = config.object(key)? else { return Ok(Vec::new()) };
+    if settings.len() > ADAPTER_PATTERNS_MAX {
+        return Err(config.corrupt(key, format!("it has more than {ADAPTER_PATTERNS_MAX} entries")));
+    }
+    let plain =
+        |name: &str| name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-'));
+    for name in settings.keys() {
+        if !plain(name.strip_prefix('^').unwrap_or(name)) {
+            return Err(config.unsupported(key, name, "names of modules can be read, and no expressions"));
+        }
+    }
+    Ok(settings.into_iter().collect())
+}
+
+/// The ends of names of modules that are adapted; none where an expression says so, which the tensors do as well.
+fn targets(config: &Config) -> Result<Option<Vec<String>>, LoadError> {
+    const KEY: &str = "target_modules";
+    match config.get(KEY) {
+        None | Some(Value::String(_)) => Ok(None),
+        Some(Value::Array(list)) if list.len() <= ADAPTER_PATTERNS_MAX => {
+            let names = list.iter().map(|name| name.as_str().map(str::to_owned)).collect::<Option<Vec<_>>>();
+            names.map(Some).ok_or_else(|| config.corrupt(KEY, "expected names of modules"))
+        }
+        Some(_) => Err(config.corrupt(KEY, "expected a list of names of modules, or an expression")),
+    }
+}
+
+fn layers(config: &Config) -> Result<Option<Vec<usize>>, LoadError> {
+    const KEY: &str = "layers_to_transform";
+    let whole = |value: &Value| value.as_u64().and_then(|layer| usize::try_from(layer).ok());
+    let read = match config.get(KEY) {
+        None => return Ok(None),
+        Some(Value::Array(list)) if list.is_empty() => return Ok(None),
+        Some(Value::Array(list)) if list.len() <= ADAPTER_PATTERNS_MAX => list.iter().map(whole).collect(),
+        Some(value) => whole(value).map(|layer| vec![layer]),
+    };
+    read.map(Some).ok_or_else(|| config.corrupt(KEY, "expected the number of a layer, or a list of some"))
+}

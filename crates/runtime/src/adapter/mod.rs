@@ -1,0 +1,291 @@
+//! Low-rank adapters (LoRA, arxiv.org/abs/2106.09685) of a decoder: opened from the files that PEFT or llama.cpp's converter
+//! write, matched with the weights of the model they are for, and checked before anything is kept. What a setting or a
+//! tensor says that cannot be computed is refused by its name.
+//!
+//! Absent: where they are computed (`crate::network`), who asks for which (`crate::engine`).
+
+mod config;
+mod gguf;
+mod peft;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use hanzo_engine_kernels::RopeKind;
+use sha2::{Digest, Sha256};
+
+use crate::error::LoadError;
+use crate::limits::{ADAPTER_BYTES_MAX, ADAPTER_RANK_MAX};
+use crate::mapped::ModelBytes;
+use crate::spec::{LayerPart, MlpSpec, Part, Projection, TransformerSpec, Weight};
+use crate::tensor::Tensor;
+
+/// An adapter, opened and checked against the model it is for.
+#[derive(Debug)]
+pub struct Adapter {
+    /// The file or directory, for errors.
+    pub file: String,
+    /// `peft` or `gguf`.
+    pub format: &'static str,
+    /// The largest rank of any of its pairs.
+    pub rank: usize,
+    /// Bytes of its matrices as stored.
+    pub size_bytes: u64,
+    /// Of its numbers and factors: adapters of equal digests compute the same.
+    pub digest: [u8; 32],
+    pairs: BTreeMap<Weight, Pair>,
+}
+
+/// What is added to one matrix: `scale · B · (A · x)`.
+#[derive(Clone, Debug)]
+pub(crate) struct Pair {
+    pub(crate) a: Tensor, // (rank, inputs)
+    pub(crate) b: Tensor, // (outputs, rank)
+    pub(crate) scale: f32,
+}
+
+/// What a file says of one matrix, before it is checked.
+#[derive(Default)]
+struct Half {
+    a: Option<Tensor>,
+    b: Option<Tensor>,
+}
+
+/// What an opened file holds.
+struct Read {
+    file: String,
+    format: &'static str,
+    /// The rows of queries and keys stand as rope of this kind wants them.
+    rope: RopeKind,
+    halves: BTreeMap<Weight, Half>,
+}
+
+/// An adapter that an engine has. A job that holds one keeps it there.
+#[derive(Debug, PartialEq, Eq)]
+pub struct LoadedAdapter {
+    /// Its place in the engine's lists.
+    pub(crate) slot: u32,
+    /// [`Adapter::digest`].
+    pub digest: [u8; 32],
+}
+
+impl Adapter {
+    /// Opens a directory that PEFT has saved (`adapter_config.json` and `adapter_model.safetensors` or `adapter_model.bin`),
+    /// or a GGUF file of an adapter, for a model.
+    ///
+    /// # Errors
+    /// [`LoadError`] naming the file and the setting or tensor in it: what is no such file, what does not fit the model, and
+    /// what cannot be computed.
+    pub fn open(path: &Path, spec: &TransformerSpec) -> Result<Self, LoadError> {
+        let found =
+            std::fs::metadata(path).map_err(|source| LoadError::Io { path: path.to_owned(), source })?;
+        if found.is_dir() {
+            return peft::open(path, spec);
+        }
+        let bytes =
+            ModelBytes::map(path).map_err(|source| LoadError::Io { path: path.to_owned(), source })?;
+        Self::from_gguf(&path.display().to_string(), &bytes, spec)
+    }
+
+    /// As [`Adapter::open`], of a GGUF file's bytes.
+    ///
+    /// # Errors
+    /// As [`Adapter::open`].
+    pub fn from_gguf(file: &str, bytes: &ModelBytes, spec: &TransformerSpec) -> Result<Self, LoadError> {
+        gguf::parse(file, bytes, spec)
+    }
+
+    /// As [`Adapter::open`], of the text of an `adapter_config.json` and the bytes of a safetensors file.
+    ///
+    /// # Errors
+    /// As [`Adapter::open`].
+    pub fn from_peft(
+        file: &str,
+        config: &[u8],
+        weights: &ModelBytes,
+        spec: &TransformerSpec,
+    ) -> Result<Self, LoadError> {
+        peft::parse(file, config, weights, spec)
+    }
+
+    /// What is added to a matrix.
+    pub(crate) fn pair(&self, weight: Weight) -> Option<&Pair> {
+        self.pairs.get(&weight)
+    }
+
+    /// Gives the pages of its files back.
+    pub(crate) fn release(&self) {
+        self.pairs.values().flat_map(|pair| [&pair.a, &pair.b]).for_each(|tensor| tensor.bytes.release());
+    }
+
+    /// Checks the pairs of a file; `scale` is asked for each, with its rank.
+    fn checked(
+        read: Read,
+        spec: &TransformerSpec,
+        scale: impl Fn(&Weight, &Tensor) -> Result<f32, LoadError>,
+    ) -> Result<Self, LoadError> {
+        let Read { file, format, rope, halves } = read;
+        let shapes: BTreeMap<Weight, Vec<usize>> = spec.weights().into_iter().collect();
+        let turned = spec.ropes.first().is_some_and(|of_model| of_model.kind != rope);
+        let (mut pairs, mut rank, mut size_bytes) = (BTreeMap::new(), 0, 0);
+        for (weight, half) in halves {
+            let (a, mut b) = match half {
+                Half { a: Some(a), b: Some(b) } => (a, b),
+                Half { a: Some(alone), .. } | Half { b: Some(alone), .. } => {
+                    return Err(LoadError::Missing {
+                        file,
+                        what: format!("the other matrix of tensor {}", alone.name),
+                        hint: "; an adapter has A and B of each weight".into(),
+                    });
+                }
+                Half { a: None, b: None } => continue,
+            };
+            let Some([outputs, inputs]) =
+                shapes.get(&weight).and_then(|shape| shape.as_slice().as_array().copied())
+            else {
+                return Err(refused(&a, "this model has no such matrix"));
+            };
+            check_pair(&a, &b, [outputs, inputs])?;
+            if turned && let Part::Layer(_, LayerPart::Query | LayerPart::Key) = weight.part {
+                b = regrouped(&b, spec.heads().head_dim, rope)?;
+            }
+            rank = rank.max(a.shape[0]);
+            size_bytes += (a.bytes.len() + b.bytes.len()) as u64;
+            pairs.insert(weight, Pair { scale: scale(&weight, &a)?, a, b });
+        }
+        if pairs.is_empty() {
+            return Err(LoadError::Missing {
+                file,
+                what: "any pair of low-rank matrices".into(),
+                hint: "; an adapter that changes nothing is not one".into(),
+            });
+        }
+        if size_bytes > ADAPTER_BYTES_MAX {
+            return Err(LoadError::Unsupported {
+                file,
+                key: "bytes of all matrices".into(),
+                value: size_bytes.to_string(),
+                reason: format!("an adapter has at most {ADAPTER_BYTES_MAX}"),
+            });
+        }
+        let digest = digest(&pairs);
+        Ok(Self { file, format, rank, size_bytes, digest, pairs })
+    }
+}
+
+/// That a tensor of an adapter cannot be computed.
+fn refused(tensor: &Tensor, reason: impl Into<String>) -> LoadError {
+    LoadError::Unsupported {
+        file: tensor.file.to_string(),
+        key: "tensor".into(),
+        value: tensor.name.clone(),
+        reason: reason.into(),
+    }
+}
+
+/// Whether matrices are what is added to one of this shape.
+fn check_pair(a: &Tensor, b: &Tensor, [outputs, inputs]: [usize; 2]) -> Result<(), LoadError> {
+    let rank = a.shape.first().copied().unwrap_or(0);
+    if rank == 0 {
+        return Err(refused(a, "a pair of no rank adds nothing"));
+    }
+    let expected = [(a, [rank, inputs], "(rank, inputs)"), (b, [outputs, rank], "(outputs, rank)")];
+    for (tensor, expected, of) in expected {
+        if tensor.shape != expected {
+            return Err(LoadError::Corrupt {
+                file: tensor.file.to_string(),
+                what: format!("tensor {}", tensor.name),
+                reason: format!(
+                    "expected {expected:?} {of}, file has {:?}; it is of an adapter for another model",
+                    tensor.shape
+                ),
+            });
+        }
+        if !hanzo_engine_kernels::quant::can_dequantize(tensor.dtype) {
+            return Err(refused(tensor, format!("matrices of {} cannot be computed", tensor.dtype)));
+        }
+    }
+    if rank > ADAPTER_RANK_MAX {
+        return Err(refused(
+            a,
+            format!("its rank of {rank} is above {ADAPTER_RANK_MAX}, the largest there may be"),
+        ));
+    }
+    Ok(())
+}
+
+/// The parts of a model that may be adapted, by the name that a table gives them, without `.weight`.
+fn adaptable(
+    spec: &TransformerSpec,
+    name: impl Fn(Weight) -> String,
+) -> BTreeMap<String, Result<Weight, &'static str>> {
+    let named = |(weight, shape): (Weight, Vec<usize>)| {
+        if weight.bias || shape.len() != 2 {
+            return None;
+        }
+        let name = name(weight);
+        let stem = name.strip_suffix(".weight").unwrap_or(&name).to_owned();
+        Some((stem, is_adaptable(spec, weight).map(|()| weight)))
+    };
+    spec.weights().into_iter().filter_map(named).collect()
+}
+
+fn is_adaptable(spec: &TransformerSpec, weight: Weight) -> Result<(), &'static str> {
+    let Part::Layer(layer, part) = weight.part else {
+        return Err("embeddings and heads take no adapters here: train it on the layers' projections alone");
+    };
+    let layer = &spec.layers[layer];
+    match part {
+        LayerPart::Query | LayerPart::Key | LayerPart::Value | LayerPart::AttentionOutput => {
+            match layer.attention.projection {
+                Projection::Heads(_) => Ok(()),
+                Projection::Latent(_) => Err("projections of latents take no adapters here"),
+            }
+        }
+        LayerPart::Gate | LayerPart::Up => match &layer.mlp {
+            MlpSpec::Dense(dense) if dense.gated => Ok(()),
+            _ => Err("an MLP that is not gated takes no adapters here but on what goes down"),
+        },
+        LayerPart::Down => Ok(()),
+        _ => Err("routers and experts take no adapters here: train it on attention's projections alone"),
+    }
+}
+
+/// B with the rows of each head as rope of the other kind wants them: pairs lie half a head apart, or beside each other.
+fn regrouped(b: &Tensor, head_dim: usize, from: RopeKind) -> Result<Tensor, LoadError> {
+    let (rows, half) = (b.shape[0], head_dim / 2);
+    let row_bytes = b.bytes.len() / rows;
+    let source = |row: usize| {
+        let (head, at) = (row / head_dim * head_dim, row % head_dim);
+        head + match from {
+            RopeKind::Neox => at % 2 * half + at / 2,
+            RopeKind::Interleaved => at % half * 2 + at / half,
+        }
+    };
+    let fill = |out: &mut [u8]| {
+        for (row, out) in out.chunks_exact_mut(row_bytes).enumerate() {
+            let at = source(row) * row_bytes;
+            out.copy_from_slice(&b.bytes[at..at + row_bytes]);
+        }
+    };
+    let made = ModelBytes::made(b.bytes.len(), fill);
+    let bytes = made.map_err(|source| LoadError::Io { path: b.file.to_string().into(), source })?;
+    Ok(Tensor { bytes, ..b.clone() })
+}
+
+fn digest(pairs: &BTreeMap<Weight, Pair>) -> [u8; 32] {
+    let mut sha = Sha256::new();
+    for (weight, pair) in pairs {
+        // The description of a part is its own, and of bounded length.
+        let part = format!("{weight:?} {}", pair.scale.to_bits());
+        sha.update((part.len() as u64).to_le_bytes());
+        sha.update(part);
+        for tensor in [&pair.a, &pair.b] {
+            sha.update(format!("{:?} {:?};", tensor.dtype, tensor.shape));
+            sha.update(&tensor.bytes[..]);
+        }
+    }
+    sha.finalize().into()
+}

@@ -1,0 +1,84 @@
+//! The adapters of an engine: each in a slot for as long as somebody holds its handle, a job or whoever loaded it.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use hanzo_engine_kernels::Backend;
+
+use super::Engine;
+use crate::adapter::{Adapter, LoadedAdapter};
+use crate::decoder::Decoder;
+use crate::error::LoadError;
+use crate::limits::ADAPTERS_MAX;
+use crate::spec::TransformerSpec;
+
+/// An adapter in its slot.
+pub(super) struct Held {
+    handle: Arc<LoadedAdapter>,
+    // Dropped with it: what its memory is accounted by.
+    _kept: Box<dyn Any + Send>,
+}
+
+impl<B: Backend> Engine<B> {
+    /// Bytes of an adapter in an engine whose steps have so many rows, and of the buffers that the first one makes.
+    pub fn adapter_memory(
+        backend: &B,
+        spec: &TransformerSpec,
+        adapter: &Adapter,
+        step_tokens_max: usize,
+    ) -> (u64, u64) {
+        Decoder::adapter_bytes(backend, spec, adapter, step_tokens_max)
+    }
+
+    /// Takes an adapter, opened for this model, between two steps. It stays until nobody but the engine holds its handle and
+    /// [`Engine::free_adapters`] is called; `kept` is dropped with it.
+    ///
+    /// # Errors
+    /// `Unsupported` where there are as many as there may be, `Kernel` where the device cannot give the memory. Nothing is
+    /// kept then.
+    pub fn load_adapter(
+        &mut self,
+        adapter: &Adapter,
+        kept: Box<dyn Any + Send>,
+    ) -> Result<Arc<LoadedAdapter>, LoadError> {
+        self.free_adapters();
+        let free = self.adapters.iter().position(Option::is_none);
+        let slot = free.unwrap_or(self.adapters.len());
+        if slot >= ADAPTERS_MAX {
+            return Err(LoadError::Unsupported {
+                file: adapter.file.clone(),
+                key: "adapters of one model".into(),
+                value: (slot + 1).to_string(),
+                reason: format!("at most {ADAPTERS_MAX} are loaded at once; unload one first"),
+            });
+        }
+        self.decoder.adapt(&self.backend, slot as u32, adapter)?;
+        let handle = Arc::new(LoadedAdapter { slot: slot as u32, digest: adapter.digest });
+        let held = Held { handle: handle.clone(), _kept: kept };
+        if slot == self.adapters.len() {
+            self.adapters.push(Some(held));
+        } else {
+            self.adapters[slot] = Some(held);
+        }
+        Ok(handle)
+    }
+
+    /// Frees the adapters that nobody else holds any more. To be called now and then; it looks at each.
+    pub fn free_adapters(&mut self) {
+        // What is under way may still read them.
+        if self.flight.is_some() {
+            return;
+        }
+        for (slot, held) in self.adapters.iter_mut().enumerate() {
+            if held.as_ref().is_some_and(|held| Arc::strong_count(&held.handle) == 1) {
+                self.decoder.unadapt(slot as u32);
+                *held = None;
+            }
+        }
+    }
+
+    /// Adapters that it has.
+    pub fn adapters(&self) -> usize {
+        self.adapters.iter().flatten().count()
+    }
+}
