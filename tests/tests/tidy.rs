@@ -118,6 +118,7 @@ const WIRES_MEET: [&str; 14] = [
     "openai/messages.rs",
     "openai/plan.rs",
     "openai/prompt.rs",
+    "openai/sampling.rs",
     "ops.rs",
     "request.rs",
     "scores/tasks.rs",

@@ -9,6 +9,7 @@ use hanzo_engine_runtime::{
     chat::{Message, Opening},
     limits::{STOP_STRING_BYTES_MAX, STOP_STRINGS_MAX},
     load::GenerationDefaults,
+    sampler::Mirostat,
 };
 use hanzo_engine_store::SideTexts;
 use serde_json::{Map, Value};
@@ -68,6 +69,11 @@ fn options(params: &Map<String, Value>, defaults: &mut GenerationDefaults, left_
             "repeat_penalty" => set(&mut taken.repetition_penalty, number()),
             "frequency_penalty" => set(&mut taken.frequency_penalty, number()),
             "presence_penalty" => set(&mut taken.presence_penalty, number()),
+            "typical_p" => set(&mut taken.typical_p, number()),
+            "repeat_last_n" => set(&mut taken.repeat_last_n, last_n(value)),
+            "mirostat" => set(&mut taken.mirostat, whole(value).filter(|version| matches!(version, 0 | 2))),
+            "mirostat_tau" => set(&mut taken.mirostat_tau, number()),
+            "mirostat_eta" => set(&mut taken.mirostat_eta, number()),
             // Below 0 they stand for no seed and no limit, which is what nothing stands for here.
             "seed" if value.as_i64().is_some_and(|seed| seed < 0) => true,
             "num_predict" if value.as_i64().is_some_and(|tokens| tokens < 0) => true,
@@ -103,6 +109,11 @@ fn whole(value: &Value) -> Option<u32> {
     value.as_u64().and_then(|number| u32::try_from(number).ok())
 }
 
+/// A number of tokens, or -1 for all.
+fn last_n(value: &Value) -> Option<i32> {
+    value.as_i64().and_then(|tokens| i32::try_from(tokens).ok()).filter(|tokens| *tokens >= -1)
+}
+
 /// One text or several, as many and as long as a request may have.
 fn stops(value: &Value) -> Option<Vec<String>> {
     let texts = match value {
@@ -126,6 +137,11 @@ fn are_in_range(defaults: &GenerationDefaults) -> bool {
         repetition_penalty: defaults.repetition_penalty.unwrap_or(neutral.repetition_penalty),
         frequency_penalty: defaults.frequency_penalty.unwrap_or(neutral.frequency_penalty),
         presence_penalty: defaults.presence_penalty.unwrap_or(neutral.presence_penalty),
+        typical_p: defaults.typical_p.unwrap_or(neutral.typical_p),
+        mirostat: Some(Mirostat {
+            tau: defaults.mirostat_tau.unwrap_or(Mirostat::default().tau),
+            eta: defaults.mirostat_eta.unwrap_or(Mirostat::default().eta),
+        }),
         ..neutral
     };
     // No token is named, so that it does not matter how many there are.
@@ -173,7 +189,8 @@ mod tests {
     fn options_in_other_words_are_defaults() {
         let (taken, context) = taken(
             r#"{"temperature":0.7,"top_k":9,"repeat_penalty":1.1,"num_predict":64,"stop":["x","User:"],"min_p":0.05,
-                "seed":42,"presence_penalty":0.5,"frequency_penalty":-0.5,"num_ctx":4096,"num_gpu":1}"#,
+                "seed":42,"presence_penalty":0.5,"frequency_penalty":-0.5,"num_ctx":4096,"num_gpu":1,
+                "typical_p":0.75,"repeat_last_n":-1,"mirostat":2,"mirostat_tau":4,"mirostat_eta":0.5}"#,
         );
         let expected = GenerationDefaults {
             do_sample: None,
@@ -184,9 +201,15 @@ mod tests {
             repetition_penalty: Some(1.1),
             frequency_penalty: Some(-0.5),
             presence_penalty: Some(0.5),
+            repeat_last_n: Some(-1),
+            typical_p: Some(0.75),
+            mirostat: Some(2),
+            mirostat_tau: Some(4.0),
+            mirostat_eta: Some(0.5),
             seed: Some(42),
             max_new_tokens: Some(64),
             stop: vec!["x".into(), "User:".into()],
+            ..Default::default()
         };
         assert_eq!((taken, context), (expected, Some(4096)));
     }
@@ -204,7 +227,12 @@ mod tests {
             ("seed", "[-1, 0.5]".to_owned()),
             ("num_ctx", "[0, -1, 5000000000, \"x\"]".to_owned()),
             ("stop", format!("[[\"\"], [1], {{}}, 7, [{long}], {many}]")),
-            ("mirostat", "[2]".to_owned()),
+            ("mirostat", "[1, 3, -1, \"2\"]".to_owned()),
+            ("mirostat_tau", "[-1, 101]".to_owned()),
+            ("mirostat_eta", "[-1, 1.5]".to_owned()),
+            ("typical_p", "[0, 1.5]".to_owned()),
+            ("repeat_last_n", "[-2, 1.5, 5000000000]".to_owned()),
+            ("tfs_z", "[0.5]".to_owned()),
         ];
         let before = taken("{}");
         assert_eq!(before.0.top_k, Some(3));

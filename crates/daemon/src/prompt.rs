@@ -1,10 +1,15 @@
 //! From what a client asks to a job the worker can run: template and tokenizer, the model's own defaults, limits.
 //! When and for how long that may run is in `prompt_builder`.
 
+use std::sync::Arc;
+
 use hanzo_engine_constraints::Spec;
 use hanzo_engine_runtime::{
-    Job, RequestError, SamplingParams, Speculation, StopConditions, TextModel, chat::Chat,
+    Job, RequestError, SamplingParams, Speculation, StopConditions, TextModel,
+    chat::Chat,
     load::GenerationDefaults,
+    sampler::{Breakers, DRY_BREAKERS, Dry, Mirostat},
+    tokenizer::Tokenizer,
 };
 
 use crate::{
@@ -51,9 +56,33 @@ pub(crate) struct RequestedSampling {
     pub(crate) repetition_penalty: Option<f32>,
     pub(crate) frequency_penalty: Option<f32>,
     pub(crate) presence_penalty: Option<f32>,
+    /// -1: all.
+    pub(crate) repeat_last_n: Option<i32>,
+    pub(crate) dry: RequestedDry,
+    pub(crate) top_n_sigma: Option<f32>,
+    pub(crate) dynatemp_range: Option<f32>,
+    pub(crate) dynatemp_exponent: Option<f32>,
+    pub(crate) typical_p: Option<f32>,
+    pub(crate) xtc_probability: Option<f32>,
+    pub(crate) xtc_threshold: Option<f32>,
+    pub(crate) mirostat: Option<u32>,
+    pub(crate) mirostat_tau: Option<f32>,
+    pub(crate) mirostat_eta: Option<f32>,
     pub(crate) logit_bias: Vec<(u32, f32)>,
     pub(crate) seed: Option<u64>,
     pub(crate) logprobs: Option<u8>,
+}
+
+/// DRY as asked for; unset is neutral, or usual beside a multiplier.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct RequestedDry {
+    pub(crate) multiplier: Option<f32>,
+    pub(crate) base: Option<f32>,
+    pub(crate) allowed_length: Option<u32>,
+    /// -1: all.
+    pub(crate) last_n: Option<i32>,
+    /// None: the usual ones.
+    pub(crate) breakers: Vec<String>,
 }
 
 /// A job, and the text of its prompt where it is to be repeated.
@@ -114,7 +143,7 @@ pub(crate) fn build(
         adapter: None,
         id: served.next_job(),
         choices: request.choices,
-        sampling: sampling(request.sampling, &text.generation),
+        sampling: sampling(request.sampling, &text.generation, &text.tokenizer)?,
         stop: StopConditions {
             max_tokens: match (request.max_tokens, text.generation.max_new_tokens) {
                 (Some(asked), _) => asked.min(room),
@@ -178,23 +207,81 @@ fn room(
     Ok(room)
 }
 
-fn sampling(asked: RequestedSampling, model: &GenerationDefaults) -> SamplingParams {
+fn sampling(
+    asked: RequestedSampling,
+    model: &GenerationDefaults,
+    tokenizer: &Arc<Tokenizer>,
+) -> Result<SamplingParams, Error> {
+    let dry = dry(asked.dry, tokenizer)?;
     // A model that says not to sample is greedy, unless the request says a temperature.
     let own_temperature = match model.do_sample {
         Some(false) => Some(0.0),
         _ => model.temperature,
     };
-    SamplingParams {
+    let mirostat = match asked.mirostat.or(model.mirostat).unwrap_or(0) {
+        0 => None,
+        2 => Some(Mirostat {
+            tau: asked.mirostat_tau.or(model.mirostat_tau).unwrap_or(Mirostat::default().tau),
+            eta: asked.mirostat_eta.or(model.mirostat_eta).unwrap_or(Mirostat::default().eta),
+        }),
+        other => {
+            let reason = format!("must be 0 or 2, not {other}: only version 2 is in this build");
+            return Err(Error::field("sampling.mirostat", reason));
+        }
+    };
+    // It says itself which tokens are left out; what the model would leave out besides bounds what it can aim at.
+    let unshaped = GenerationDefaults::default();
+    let truncation = if mirostat.is_some() { &unshaped } else { model };
+    let neutral = SamplingParams::default();
+    Ok(SamplingParams {
         temperature: asked.temperature.or(own_temperature).unwrap_or(1.0),
-        top_k: asked.top_k.or(model.top_k).unwrap_or(0),
-        top_p: asked.top_p.or(model.top_p).unwrap_or(1.0),
-        min_p: asked.min_p.or(model.min_p).unwrap_or(0.0),
+        top_k: asked.top_k.or(truncation.top_k).unwrap_or(neutral.top_k),
+        top_p: asked.top_p.or(truncation.top_p).unwrap_or(neutral.top_p),
+        min_p: asked.min_p.or(truncation.min_p).unwrap_or(neutral.min_p),
         repetition_penalty: asked.repetition_penalty.or(model.repetition_penalty).unwrap_or(1.0),
         frequency_penalty: asked.frequency_penalty.or(model.frequency_penalty).unwrap_or(0.0),
         presence_penalty: asked.presence_penalty.or(model.presence_penalty).unwrap_or(0.0),
+        repeat_last_n: last_n("sampling.repeat_last_n", asked.repeat_last_n.or(model.repeat_last_n))?,
+        dry,
+        top_n_sigma: asked.top_n_sigma.unwrap_or(neutral.top_n_sigma),
+        dynatemp_range: asked.dynatemp_range.unwrap_or(neutral.dynatemp_range),
+        dynatemp_exponent: asked.dynatemp_exponent.unwrap_or(neutral.dynatemp_exponent),
+        typical_p: asked.typical_p.or(truncation.typical_p).unwrap_or(neutral.typical_p),
+        xtc_probability: asked.xtc_probability.or(truncation.xtc_probability).unwrap_or(neutral.xtc_probability),
+        xtc_threshold: asked.xtc_threshold.or(model.xtc_threshold).unwrap_or(neutral.xtc_threshold),
+        mirostat,
         logit_bias: asked.logit_bias,
         seed: asked.seed.or(model.seed).unwrap_or_else(random_u64),
         logprobs: asked.logprobs,
+    })
+}
+
+fn dry(asked: RequestedDry, tokenizer: &Arc<Tokenizer>) -> Result<Option<Dry>, Error> {
+    let last_n = last_n("sampling.dry_penalty_last_n", asked.last_n)?;
+    let breakers = match asked.breakers.is_empty() {
+        true => DRY_BREAKERS.map(str::to_owned).to_vec(),
+        false => asked.breakers,
+    };
+    let multiplier = asked.multiplier.unwrap_or(0.0);
+    let dry = Dry {
+        // One that is off has its other values checked all the same.
+        multiplier: if multiplier == 0.0 { 1.0 } else { multiplier },
+        base: asked.base.unwrap_or(1.75),
+        allowed_length: asked.allowed_length.unwrap_or(2),
+        last_n,
+        breakers: Breakers::new(&breakers, tokenizer),
+    };
+    dry.validate()?;
+    Ok((multiplier != 0.0 && last_n != Some(0)).then_some(dry))
+}
+
+/// -1 is all.
+fn last_n(field: &str, tokens: Option<i32>) -> Result<Option<u32>, Error> {
+    match tokens {
+        None | Some(-1) => Ok(None),
+        Some(tokens) => u32::try_from(tokens)
+            .map(Some)
+            .map_err(|_| Error::field(field, format!("must be at least 0, or -1 for all tokens, not {tokens}"))),
     }
 }
 
@@ -236,6 +323,64 @@ pub(crate) fn tokenize(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::source::Source;
+
+    fn sampling(asked: RequestedSampling, model: &GenerationDefaults) -> SamplingParams {
+        tried(asked, model).unwrap()
+    }
+
+    fn tried(asked: RequestedSampling, model: &GenerationDefaults) -> Result<SamplingParams, Error> {
+        let text = Source::Demo.open().unwrap().text_model().unwrap();
+        super::sampling(asked, model, &text.tokenizer)
+    }
+
+    #[test]
+    fn dry_has_usual_values_beside_a_multiplier_and_is_checked_without() {
+        let asked = |dry| RequestedSampling { dry, ..Default::default() };
+        let of = |dry| sampling(asked(dry), &GenerationDefaults::default()).dry;
+        assert_eq!(of(RequestedDry::default()), None);
+        let dry = of(RequestedDry { multiplier: Some(0.8), ..Default::default() }).unwrap();
+        assert_eq!((dry.multiplier, dry.base, dry.allowed_length, dry.last_n), (0.8, 1.75, 2, None));
+        assert_eq!(of(RequestedDry { multiplier: Some(0.8), last_n: Some(0), ..Default::default() }), None);
+        for (dry, field) in [
+            (RequestedDry { multiplier: Some(-0.5), ..Default::default() }, "dry_multiplier"),
+            (RequestedDry { multiplier: Some(f32::NAN), ..Default::default() }, "dry_multiplier"),
+            (RequestedDry { base: Some(0.5), ..Default::default() }, "dry_base"),
+            (RequestedDry { last_n: Some(-2), ..Default::default() }, "dry_penalty_last_n"),
+            (RequestedDry { breakers: vec![String::new()], ..Default::default() }, "dry_sequence_breakers"),
+            (RequestedDry { breakers: vec!["x".into(); 65], ..Default::default() }, "dry_sequence_breakers"),
+            (RequestedDry { breakers: vec!["x".repeat(65)], ..Default::default() }, "dry_sequence_breakers"),
+        ] {
+            let error = tried(asked(dry), &GenerationDefaults::default()).unwrap_err().to_string();
+            assert!(error.contains(field), "{error}");
+        }
+    }
+
+    #[test]
+    fn mirostat_stands_for_the_models_own_truncation() {
+        let model = GenerationDefaults {
+            top_k: Some(20),
+            top_p: Some(0.9),
+            typical_p: Some(0.8),
+            repeat_last_n: Some(64),
+            mirostat_tau: Some(3.0),
+            ..Default::default()
+        };
+        let plain = sampling(RequestedSampling::default(), &model);
+        assert_eq!((plain.top_k, plain.top_p, plain.typical_p, plain.mirostat), (20, 0.9, 0.8, None));
+        assert_eq!(plain.repeat_last_n, Some(64));
+        let asked = RequestedSampling { mirostat: Some(2), top_k: Some(7), ..Default::default() };
+        let params = sampling(asked, &model);
+        assert_eq!((params.top_k, params.top_p, params.typical_p), (7, 1.0, 1.0));
+        assert_eq!(params.mirostat, Some(Mirostat { tau: 3.0, eta: 0.1 }));
+        for version in [1, 3] {
+            let asked = RequestedSampling { mirostat: Some(version), ..Default::default() };
+            let error = tried(asked, &model).unwrap_err().to_string();
+            assert!(error.contains("sampling.mirostat"), "{error}");
+        }
+        let asked = RequestedSampling { repeat_last_n: Some(-2), ..Default::default() };
+        assert!(tried(asked, &model).unwrap_err().to_string().contains("repeat_last_n"));
+    }
 
     #[test]
     fn a_request_is_over_the_model_is_over_neutral() {

@@ -52,6 +52,16 @@ pub(crate) const STOP_BYTES_MAX: usize = 1024;
 pub(crate) const STOP_TOKEN_IDS_MAX: usize = 1024;
 /// Entries of `logit_bias`.
 pub(crate) const LOGIT_BIAS_MAX: usize = 4096;
+/// Sequence breakers of DRY.
+pub(crate) const DRY_BREAKERS_MAX: usize = 64;
+/// Bytes of one.
+pub(crate) const DRY_BREAKER_BYTES_MAX: usize = 64;
+/// `top_n_sigma`.
+pub(crate) const TOP_N_SIGMA_MAX: f64 = 100.0;
+/// `dynatemp_exponent`.
+pub(crate) const DYNATEMP_EXPONENT_MAX: f64 = 100.0;
+/// `mirostat_tau`, bits.
+pub(crate) const MIROSTAT_TAU_MAX: f64 = 100.0;
 /// Alternatives of each token in a chat's `top_logprobs`.
 pub(crate) const CHAT_LOGPROBS_MAX: u64 = 20;
 /// Alternatives of each token in a completion's `logprobs`.

@@ -3,7 +3,7 @@
 use crate::{config::Config, error::ApiError, fields::Fields};
 
 /// The engine's fields, each with the words that clients have for it. Of several that were sent the first is told.
-const NAMES: [(&str, &[&str]); 48] = [
+const NAMES: [(&str, &[&str]); 63] = [
     ("model", &["model"]),
     ("prompt", PROMPT),
     ("chat", PROMPT),
@@ -20,7 +20,22 @@ const NAMES: [(&str, &[&str]); 48] = [
     ("top_k", &["top_k"]),
     ("top_p", &["top_p"]),
     ("min_p", &["min_p"]),
-    ("repetition_penalty", &["repetition_penalty"]),
+    ("repetition_penalty", &["repetition_penalty", "repeat_penalty"]),
+    ("typical_p", &["typical_p"]),
+    ("dynatemp_range", &["dynatemp_range"]),
+    ("dynatemp_exponent", &["dynatemp_exponent"]),
+    ("top_n_sigma", &["top_n_sigma"]),
+    ("xtc_probability", &["xtc_probability"]),
+    ("xtc_threshold", &["xtc_threshold"]),
+    ("mirostat", &["mirostat"]),
+    ("mirostat_tau", &["mirostat_tau"]),
+    ("mirostat_eta", &["mirostat_eta"]),
+    ("dry_multiplier", &["dry_multiplier"]),
+    ("dry_base", &["dry_base"]),
+    ("dry_allowed_length", &["dry_allowed_length"]),
+    ("dry_penalty_last_n", &["dry_penalty_last_n"]),
+    ("dry_sequence_breakers", &["dry_sequence_breakers"]),
+    ("repeat_last_n", &["repeat_last_n"]),
     ("frequency_penalty", &["frequency_penalty"]),
     ("presence_penalty", &["presence_penalty"]),
     ("logit_bias", &["logit_bias"]),

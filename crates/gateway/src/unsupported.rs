@@ -25,7 +25,6 @@ enum Type {
     Boolean,
     Number,
     Text,
-    List,
     Object,
 }
 
@@ -33,7 +32,7 @@ enum Type {
 type Known = (&'static str, Neutral, &'static str);
 
 /// Of chats and completions.
-const COMMON: [Known; 75] = [
+const COMMON: [Known; 59] = [
     // vLLM's: how its engines constrain the text.
     ("guided_decoding_backend", Neutral::Any(Type::Text), ""),
     ("guided_whitespace_pattern", Neutral::Any(Type::Text), ""),
@@ -68,22 +67,6 @@ const COMMON: [Known; 75] = [
     ("media_io_kwargs", Neutral::Any(Type::Object), ""),
     ("mm_processor_kwargs", Neutral::Any(Type::Object), ""),
     // llama.cpp's: sampling.
-    ("typical_p", Neutral::Numbers(&[1.0]), ""),
-    ("dynatemp_range", Neutral::Numbers(&[0.0]), ""),
-    ("dynatemp_exponent", Neutral::Any(Type::Number), ""),
-    ("top_n_sigma", Neutral::Numbers(&[-1.0, 0.0]), ""),
-    ("xtc_probability", Neutral::Numbers(&[0.0]), ""),
-    ("xtc_threshold", Neutral::Any(Type::Number), ""),
-    ("mirostat", Neutral::Numbers(&[0.0]), ""),
-    ("mirostat_tau", Neutral::Any(Type::Number), ""),
-    ("mirostat_eta", Neutral::Any(Type::Number), ""),
-    ("dry_multiplier", Neutral::Numbers(&[0.0]), ""),
-    ("dry_base", Neutral::Any(Type::Number), ""),
-    ("dry_allowed_length", Neutral::Any(Type::Number), ""),
-    ("dry_penalty_last_n", Neutral::Any(Type::Number), ""),
-    ("dry_sequence_breakers", Neutral::Any(Type::List), ""),
-    ("repeat_penalty", Neutral::Numbers(&[1.0]), "repetition_penalty, which counts prompt and completion"),
-    ("repeat_last_n", Neutral::Any(Type::Number), ""),
     ("samplers", Neutral::None, ""),
     ("min_keep", Neutral::Numbers(&[0.0]), ""),
     ("backend_sampling", Neutral::Any(Type::Boolean), ""),
@@ -275,7 +258,6 @@ impl Type {
             Type::Boolean => value.is_boolean(),
             Type::Number => value.is_number(),
             Type::Text => value.is_string(),
-            Type::List => value.is_array(),
             Type::Object => value.is_object(),
         }
     }
@@ -285,7 +267,6 @@ impl Type {
             Type::Boolean => "a boolean",
             Type::Number => "a number",
             Type::Text => "a string",
-            Type::List => "an array",
             Type::Object => "an object",
         }
     }

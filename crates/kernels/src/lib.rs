@@ -26,4 +26,6 @@ pub use backend::{
 pub use batch::{BLOCK_TOKENS, Batch, RowSource, SequenceSpan};
 pub use dtype::DType;
 pub use error::KernelError;
-pub use sampling::{Adjustment, Change, Draws, SampleSpec, SampleSpecs, Sampled, Ticket, TokenLogprob};
+pub use sampling::{
+    Adjustment, Change, Draws, SampleSpec, SampleSpecs, Sampled, Shape, Ticket, TokenLogprob,
+};

@@ -4,12 +4,17 @@
 //! 0. the row's mask: the logits of tokens that are not in it become -inf;
 //! 1. adjustments, in their order, each to one token's logit;
 //! 2. at temperature 0, the largest logit, of equals the lowest id: done;
-//! 3. the `top_k` largest, of equals the lower ids first;
-//! 4. weights `e^((logit - largest) / temperature)` of those, 0 of all others, by [`exp_nonpositive`];
-//! 5. masses: weights as integers ([`mass`]), so that their sums do not depend on an order;
-//! 6. the smallest set of heaviest weights, of equals the lower ids first, whose mass is at least `top_p` of all, and of them
-//!    those of at least `min_p`;
-//! 7. the first token, in order of id, at which the running sum of masses passes `uniform` of their sum.
+//! 3. the `top_k` largest, of equals the lower ids first, and of them those that `top_n_sigma` leaves ([`sigma_floor`]);
+//! 4. the temperature that their entropy gives, within `temperature_range` ([`dynamic_temperature`]);
+//! 5. weights `e^x`, `x = (logit - largest) / temperature`, of those, 0 of all others, by [`exp_nonpositive`];
+//! 6. masses: weights as integers ([`mass`]), so that their sums do not depend on an order;
+//! 7. the smallest set of tokens whose `-x` is nearest to its mean ([`Moments::mean`]), of equals the lower ids first, whose
+//!    mass is at least `typical_p` of all: a token's `-ln p` is as far from the entropy as its `-x` from the mean;
+//! 8. of those, the smallest set of heaviest weights, of equals the lower ids first, whose mass is at least `top_p` of theirs,
+//!    and of them those of at least `min_p` of the heaviest;
+//! 9. where two or more have `xtc_threshold` of the mass that is left, none of these but the lightest, of equals the highest id;
+//! 10. of those, all with at least `probability_min` of the mass that is left, and the heaviest, of equals the lowest id;
+//! 11. the first token, in order of id, at which the running sum of masses passes `uniform` of their sum.
 //!
 //! All of it is sums of integers and plain IEEE operations in a fixed order: every device draws the same token from the same
 //! logits. A row whose logits hold NaN or +inf, or which are all ruled out, gives no token. Log probabilities are of the
@@ -18,7 +23,9 @@
 //! A row whose token is given draws nothing: it gives that token, for its log probability among all.
 
 mod draw;
+mod numbers;
 mod selection;
+mod shaped;
 
 #[cfg(test)]
 mod tests;
@@ -26,6 +33,7 @@ mod tests;
 use std::ops::Range;
 
 pub use draw::{Draws, Ticket};
+pub use numbers::{Moments, Spread, deviation, dynamic_temperature, exp, ln, sigma_floor};
 
 /// Largest vocabulary: the sum of its masses fits an integer.
 pub const SAMPLED_VOCAB_MAX: usize = (1 << (63 - MASS_ONE_LOG2)) - 1;
@@ -43,6 +51,8 @@ pub struct SampleSpec {
     pub min_p: f32,
     /// The random number to draw with, in [0, 1); at temperature 0 it says nothing.
     pub uniform: f64,
+    /// What else tells the tokens to draw from.
+    pub shape: Shape,
     /// `Some(k)`: the log probabilities of the token and the k most likely ones are wanted.
     pub logprobs: Option<u32>,
     /// The token is known, below the vocabulary; nothing is drawn and nothing adjusted.
@@ -62,11 +72,54 @@ impl Default for SampleSpec {
             top_p: 1.0,
             min_p: 0.0,
             uniform: 0.0,
+            shape: Shape::default(),
             logprobs: None,
             given: None,
             adjustments: 0..0,
             mask: None,
         }
+    }
+}
+
+/// Which tokens are drawn from, beyond temperature, top-k, top-p and min-p. The default changes nothing.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Shape {
+    /// Only logits at most so many standard deviations of all below the largest; 0: all (arxiv.org/abs/2411.07641).
+    pub top_n_sigma: f32,
+    /// The temperature is this much lower where there is one token, and this much higher where all are alike; 0: as it is.
+    pub temperature_range: f32,
+    /// What the normalized entropy is raised to, to say where in that range.
+    pub temperature_exponent: f32,
+    /// Only the tokens whose surprise is nearest to the entropy and whose probabilities reach this sum, in (0, 1]; 1: all
+    /// (arxiv.org/abs/2202.00666).
+    pub typical_p: f32,
+    /// Leaves out every token with this probability, in [0, 1], but the least likely of them; above 0.5: none.
+    pub xtc_threshold: f32,
+    /// Only tokens of this probability, in [0, 1], and the most likely one; 0: all. Above 0 the token's own is told.
+    pub probability_min: f32,
+}
+
+impl Default for Shape {
+    fn default() -> Shape {
+        Shape {
+            top_n_sigma: 0.0,
+            temperature_range: 0.0,
+            temperature_exponent: 1.0,
+            typical_p: 1.0,
+            xtc_threshold: 1.0,
+            probability_min: 0.0,
+        }
+    }
+}
+
+impl Shape {
+    /// Whether it changes nothing.
+    pub fn is_neutral(&self) -> bool {
+        self.top_n_sigma == 0.0
+            && self.temperature_range == 0.0
+            && self.typical_p == 1.0
+            && self.xtc_threshold > 0.5
+            && self.probability_min == 0.0
     }
 }
 
@@ -103,12 +156,15 @@ pub struct SampleSpecs {
 }
 
 /// A token that was drawn.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sampled {
     /// The token.
     pub token: u32,
     /// Its log probability, where it was asked for.
     pub logprob: Option<TokenLogprob>,
+    /// Its probability among the tokens that it was drawn from, where [`Shape::probability_min`] is above 0; at temperature 0
+    /// none.
+    pub probability: Option<f64>,
 }
 
 /// Log probability of a token, of the distribution that the row's mask leaves, before temperature and adjustments.

@@ -106,6 +106,16 @@ pub const STOP_STRING_BYTES_MAX: usize = 1024;
 pub const TOP_LOGPROBS_MAX: usize = 20;
 /// Entries of a request's `logit_bias`; all are applied at every token.
 pub const LOGIT_BIAS_MAX: usize = 4096;
+/// Standard deviations below the largest logit: of finite logits none is further than their number.
+pub const TOP_N_SIGMA_MAX: f32 = 100.0;
+/// What a normalized entropy is raised to.
+pub const DYNATEMP_EXPONENT_MAX: f32 = 100.0;
+/// Bits of surprise that mirostat aims at; all of a vocabulary alike are not above 21.
+pub const MIROSTAT_TAU_MAX: f32 = 100.0;
+/// Sequence breakers of a request.
+pub const DRY_BREAKERS_MAX: usize = 64;
+/// Bytes of a sequence breaker.
+pub const DRY_BREAKER_BYTES_MAX: usize = 64;
 /// Completions of one request.
 pub const CHOICES_MAX: u32 = 128;
 /// Arrays inside arrays of a GGUF file.

@@ -1,6 +1,7 @@
 //! A model of either kind, opened: a decoder or an encoder, and what its files say of embedding.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use hanzo_engine_kernels::quant::dequantize_row;
 use serde_json::Value;
@@ -178,7 +179,8 @@ impl Opened {
             && matches!(files.text.tokenizer, TokenizerSource::Gguf(_))
             && !is_reranker(files)
         {
-            text.tokenizer.end_with("<|endoftext|>");
+            let tokenizer = Arc::get_mut(&mut text.tokenizer);
+            tokenizer.expect("it was made a moment ago, and nobody else has it").end_with("<|endoftext|>");
         }
         Ok(text)
     }

@@ -35,7 +35,7 @@ const END_TOKENS: &[&str] = &[
 #[derive(Debug)]
 pub struct TextModel {
     /// Text to tokens and back.
-    pub tokenizer: Tokenizer,
+    pub tokenizer: Arc<Tokenizer>,
     /// The chat template, if the model has one.
     pub template: Option<ChatTemplate>,
     /// The roles that the template knows.
@@ -109,7 +109,7 @@ impl TextModel {
         Ok(TextModel {
             eos: end_tokens(text, &tokenizer, &eos),
             reasoning: reasoning(text, &tokenizer),
-            tokenizer,
+            tokenizer: Arc::new(tokenizer),
             template,
             roles: KnownRoles::of(text.chat_template.as_deref().unwrap_or_default()),
             generation: GenerationDefaults { stop, ..text.generation.clone() },

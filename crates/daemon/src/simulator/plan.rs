@@ -2,7 +2,7 @@
 
 use hanzo_engine_kernels::KvType;
 use hanzo_engine_runtime::{
-    EmbedInput, EngineConfig, Job, Output, SamplingParams, Speculation, StopConditions,
+    EmbedInput, EngineConfig, Job, Output, SamplingParams, Speculation, StopConditions, sampler::Mirostat,
 };
 
 use super::{
@@ -172,6 +172,9 @@ fn generate(random: &mut Random, config: &EngineConfig) -> Ask {
         top_k: random.pick(&[0, 0, 5]),
         top_p: random.pick(&[1.0, 0.9]),
         repetition_penalty: random.pick(&[1.0, 1.0, 1.1]),
+        repeat_last_n: [None, None, Some(5)][seed as usize % 3],
+        typical_p: [1.0, 1.0, 1.0, 0.8][seed as usize / 4 % 4],
+        mirostat: [None, None, None, None, Some(Mirostat { tau: 3.0, eta: 0.1 })][seed as usize / 16 % 5],
         min_p: [0.0, 0.0, 0.1][seed as usize % 3],
         frequency_penalty: [0.0, 0.0, 0.0, 0.5][seed as usize % 4],
         presence_penalty: [0.0, 0.0, 0.0, 0.0, -0.5][seed as usize % 5],

@@ -12,6 +12,7 @@ mod messages;
 pub(crate) mod models;
 pub(crate) mod plan;
 pub(crate) mod prompt;
+mod sampling;
 mod shape;
 mod sse;
 mod usage_count;

@@ -1,18 +1,14 @@
 //! From the fields of a chat or a completion to a plan: what to ask the engine, and how to answer. The way back is in `openai::events`.
 
-use std::{collections::HashMap, ops::Bound};
-
 use hanzo_engine_proto::v1::{self, infer_request::Prompt};
 
 use crate::{
     config::Config,
-    error::{ApiError, quote},
+    error::ApiError,
     fields::{Field, Fields},
-    limits::{
-        CHAT_LOGPROBS_MAX, COMPLETION_LOGPROBS_MAX, LOGIT_BIAS_MAX, STOP_BYTES_MAX, STOP_TOKEN_IDS_MAX,
-    },
+    limits::{CHAT_LOGPROBS_MAX, COMPLETION_LOGPROBS_MAX, STOP_BYTES_MAX, STOP_TOKEN_IDS_MAX},
     names::SentFields,
-    openai::{constraint, prompt},
+    openai::{constraint, prompt, sampling},
     request::{either, model, priority},
     request_id::RequestId,
     unsupported,
@@ -136,7 +132,7 @@ fn common(fields: &mut Fields, config: &Config, id: &RequestId) -> Result<Plan, 
     };
     let request = v1::InferRequest {
         model,
-        sampling: Some(sampling(fields)?),
+        sampling: Some(sampling::read(fields)?),
         stop: Some(stop_conditions(fields, config)?),
         choices,
         request_id: id.as_str().to_owned(),
@@ -156,55 +152,6 @@ fn stream_options(mut options: Fields) -> Result<Streaming, ApiError> {
     };
     options.finish()?;
     Ok(streaming)
-}
-
-fn sampling(fields: &mut Fields) -> Result<v1::Sampling, ApiError> {
-    let above_zero = (Bound::Excluded(0.0), Bound::Unbounded);
-    let mut number =
-        |name: &str, low: f64, high: f64| fields.take(name).map(|f| f.number(low..=high)).transpose();
-    let temperature = number("temperature", 0.0, 2.0)?;
-    let min_p = number("min_p", 0.0, 1.0)?;
-    let frequency_penalty = number("frequency_penalty", -2.0, 2.0)?;
-    let presence_penalty = number("presence_penalty", -2.0, 2.0)?;
-    // Of nothing the least is the most likely token, as other servers have it.
-    let top_p = number("top_p", 0.0, 1.0)?.map(|p| p.max(f32::MIN_POSITIVE));
-    let repetition_penalty = fields.take("repetition_penalty").map(|f| f.number(above_zero)).transpose()?;
-    // -1 is how other servers spell "off", which is 0 here.
-    let top_k = fields.take("top_k").map(|f| f.integer(-1..=i64::from(u32::MAX))).transpose()?;
-    Ok(v1::Sampling {
-        temperature,
-        top_k: top_k.map(|k| u32::try_from(k).unwrap_or(0)),
-        top_p,
-        min_p,
-        repetition_penalty,
-        frequency_penalty,
-        presence_penalty,
-        logit_bias: fields.take("logit_bias").map(logit_bias).transpose()?.unwrap_or_default(),
-        seed: fields.take("seed").map(seed).transpose()?,
-    })
-}
-
-fn logit_bias(field: Field) -> Result<HashMap<u32, f32>, ApiError> {
-    let mut entries = field.object()?;
-    let ids = entries.names();
-    if ids.len() > LOGIT_BIAS_MAX {
-        return Err(field.error(format!("has {} entries, at most {LOGIT_BIAS_MAX}", ids.len())));
-    }
-    let mut biases = HashMap::with_capacity(ids.len());
-    for name in ids {
-        let Ok(id) = name.parse() else {
-            return Err(field.error(format!("expected token ids as keys, got {}", quote(&name))));
-        };
-        if let Some(bias) = entries.take(&name) {
-            biases.insert(id, bias.number(-100.0..=100.0)?);
-        }
-    }
-    Ok(biases)
-}
-
-/// Any 64-bit integer; a negative one is its two's complement.
-fn seed(field: Field) -> Result<u64, ApiError> {
-    field.integer(i128::from(i64::MIN)..=i128::from(u64::MAX)).map(|seed| seed as u64)
 }
 
 fn stop_conditions(fields: &mut Fields, config: &Config) -> Result<v1::StopConditions, ApiError> {

@@ -44,6 +44,10 @@ async fn every_chat_field_arrives() {
         "logit_bias": {"5": -100, "7": 1.5}, "seed": -1, "stop": ["a", "b"], "stop_token_ids": [3, 4],
         "include_stop_str_in_output": true, "ignore_eos": true, "min_tokens": 2, "n": 3,
         "logprobs": true, "top_logprobs": 20, "priority": -7, "user": "u",
+        "typical_p": 0.75, "top_n_sigma": 1.5, "xtc_probability": 0.5, "xtc_threshold": 0.25, "dynatemp_range": 0.5,
+        "dynatemp_exponent": 2, "mirostat": 2, "mirostat_tau": 4, "mirostat_eta": 0.25, "dry_multiplier": 0.5,
+        "dry_base": 2, "dry_allowed_length": 3, "dry_penalty_last_n": -1, "dry_sequence_breakers": ["x", "\n"],
+        "repeat_last_n": 32,
     }))
     .await;
     assert!(request.request_id.starts_with("req-"), "{}", request.request_id);
@@ -67,6 +71,21 @@ async fn every_chat_field_arrives() {
             presence_penalty: Some(2.0),
             logit_bias: HashMap::from([(5, -100.0), (7, 1.5)]),
             seed: Some(u64::MAX),
+            typical_p: Some(0.75),
+            top_n_sigma: Some(1.5),
+            xtc_probability: Some(0.5),
+            xtc_threshold: Some(0.25),
+            dynatemp_range: Some(0.5),
+            dynatemp_exponent: Some(2.0),
+            mirostat: Some(2),
+            mirostat_tau: Some(4.0),
+            mirostat_eta: Some(0.25),
+            dry_multiplier: Some(0.5),
+            dry_base: Some(2.0),
+            dry_allowed_length: Some(3),
+            dry_penalty_last_n: Some(-1),
+            dry_sequence_breakers: vec!["x".to_owned(), "\n".to_owned()],
+            repeat_last_n: Some(32),
         }),
         stop: Some(v1::StopConditions {
             max_tokens: Some(9),
@@ -116,7 +135,7 @@ async fn neutral_and_harmless_values_change_nothing() {
     let neutral = json!({
         "tools": [], "tool_choice": "none", "parallel_tool_calls": true, "functions": [], "function_call": "none",
         "response_format": {"type": "text"}, "modalities": ["text"], "n": 1, "logprobs": false, "top_logprobs": 0,
-        "typical_p": 1, "dry_multiplier": 0, "verbosity": "medium", "stop": [], "echo": false,
+        "verbosity": "medium", "stop": [], "echo": false,
         "user": "u", "metadata": {"k": "v"}, "store": false, "service_tier": "auto", "safety_identifier": "s",
         "prompt_cache_key": "k", "prompt_cache_retention": "24h", "prompt_cache_options": {"mode": "implicit"},
         "skip_special_tokens": true, "spaces_between_special_tokens": true, "include_reasoning": true,
@@ -185,6 +204,13 @@ async fn seeds_and_single_stops() {
         (request.sampling.unwrap().top_k, stop.max_tokens, stop.token_ids),
         (Some(3), Some(5), vec![7])
     );
+    // llama.cpp's words: its penalty looks back on 64 tokens, and below 0 a cut is off.
+    let sampling = chat(json!({"repeat_penalty": 1.5, "top_n_sigma": -1})).await.sampling.unwrap();
+    assert_eq!((sampling.repetition_penalty, sampling.repeat_last_n), (Some(1.5), Some(64)));
+    assert_eq!(sampling.top_n_sigma, Some(0.0));
+    let sampling = chat(json!({"repeat_penalty": 1.5, "repeat_last_n": -1})).await.sampling.unwrap();
+    assert_eq!(sampling.repeat_last_n, Some(-1));
+    assert_eq!(chat(json!({"repetition_penalty": 1.5})).await.sampling.unwrap().repeat_last_n, None);
     // The smallest nucleus is the most likely token.
     for zero in [json!(0), json!(0.0), json!(1e-60)] {
         let top_p = chat(json!({"top_p": zero})).await.sampling.unwrap().top_p.unwrap();

@@ -1,7 +1,7 @@
 //! Drawing tokens, beside the same on one thread. A head of few columns keeps the product small beside it.
 
 use criterion::{BenchmarkId, Criterion};
-use hanzo_engine_kernels::{Backend, DType, Draws, MatrixShape, MatrixSource, SampleSpec, SampleSpecs};
+use hanzo_engine_kernels::{Backend, DType, Draws, MatrixShape, MatrixSource, SampleSpec, SampleSpecs, Shape};
 
 use crate::bed;
 
@@ -18,8 +18,12 @@ pub(crate) fn draws(criterion: &mut Criterion) {
     let head = backend.pack(&[source]).expect("memory for a head");
     let x = bed::filled(&mut backend, bed::LOGIT_ROWS, COLS);
     let mut room = vec![0.0; bed::LOGIT_ROWS * VOCAB];
-    for (name, temperature, top_p) in [("greedy", 0.0, 1.0), ("top_p", 1.0, 0.95)] {
-        let spec = SampleSpec { temperature, top_p, uniform: 0.6, ..SampleSpec::default() };
+    let neutral = Shape::default();
+    let typical = Shape { typical_p: 0.95, top_n_sigma: 2.0, temperature_range: 0.3, ..neutral };
+    for (name, temperature, top_p, shape) in
+        [("greedy", 0.0, 1.0, neutral), ("top_p", 1.0, 0.95, neutral), ("shaped", 1.0, 0.95, typical)]
+    {
+        let spec = SampleSpec { temperature, top_p, uniform: 0.6, shape, ..SampleSpec::default() };
         let mut group = criterion.benchmark_group(format!("sample/{name}"));
         for rows in [1, bed::LOGIT_ROWS] {
             let specs = SampleSpecs { rows: vec![spec.clone(); rows], ..SampleSpecs::default() };

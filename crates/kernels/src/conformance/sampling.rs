@@ -5,7 +5,7 @@ use super::random::Random;
 use super::rig::{Rig, ok, rows_batch};
 use super::weights::Weights;
 use crate::reference;
-use crate::sampling::{Adjustment, Change, SampleSpec, SampleSpecs, Sampled};
+use crate::sampling::{Adjustment, Change, SampleSpec, SampleSpecs, Sampled, Shape};
 use crate::{Backend, DType, RowSource};
 
 const ROWS: usize = 12;
@@ -40,12 +40,14 @@ fn spec(vocab: usize, specs: &mut SampleSpecs, random: &mut Random) {
     let logprobs = [None, Some(0), Some(3), Some(vocab as u32 + 1)][random.below(4)];
     let mask = (random.below(3) == 0).then(|| masked(vocab, specs, random));
     let uniform = [0.0, 1.0 - f64::EPSILON / 2.0, random.uniform().into(), random.uniform().into()];
+    let shape = shape(random);
     specs.rows.push(SampleSpec {
         temperature,
         top_k,
         top_p,
         min_p,
         uniform: uniform[random.below(4)],
+        shape,
         logprobs,
         given: if random.below(5) == 0 { Some(random.below(vocab) as u32) } else { None },
         adjustments: first..specs.adjustments.len() as u32,
@@ -62,6 +64,22 @@ fn masked(vocab: usize, specs: &mut SampleSpecs, random: &mut Random) -> u32 {
         specs.masks.push([0, !0, word, word & random.below(1 << 32) as u32][random.below(4)]);
     }
     index as u32
+}
+
+/// Half of all are neutral, and of the others half of the settings.
+fn shape(random: &mut Random) -> Shape {
+    let shaped = random.below(2) == 0;
+    let mut of = |neutral: f32, values: [f32; 3]| {
+        if shaped && random.below(2) == 0 { values[random.below(3)] } else { neutral }
+    };
+    Shape {
+        top_n_sigma: of(0.0, [0.5, 1.0, 3.0]),
+        temperature_range: of(0.0, [0.3, 1.0, 2.0]),
+        temperature_exponent: of(1.0, [0.0, 0.5, 3.0]),
+        typical_p: of(1.0, [0.2, 0.6, 0.95]),
+        xtc_threshold: of(1.0, [0.0, 0.05, 0.3]),
+        probability_min: of(0.0, [0.001, 0.05, 0.4]),
+    }
 }
 
 /// One step that draws.
@@ -127,6 +145,7 @@ fn compare(what: &str, found: Option<&Sampled>, expected: Option<&Sampled>) {
         return;
     };
     assert_eq!(found.token, expected.token, "{what}");
+    assert_eq!(found.probability, expected.probability, "{what}: its probability");
     let (Some(found), Some(expected)) = (&found.logprob, &expected.logprob) else {
         assert_eq!(found.logprob, expected.logprob, "{what}: log probabilities");
         return;

@@ -130,6 +130,13 @@ fn faulty_draws_are_caught() {
         TopKIgnored by check_sample: "sample of";
         TopPIgnored by check_sample: "sample of";
         MinPIgnored by check_sample: "sample of";
+        TopNSigmaIgnored by check_sample: "sample of";
+        TemperatureRangeIgnored by check_sample: "sample of";
+        TemperatureExponentIgnored by check_sample: "sample of";
+        TypicalPIgnored by check_sample: "sample of";
+        XtcIgnored by check_sample: "sample of";
+        ProbabilityMinIgnored by check_sample: "sample of";
+        ProbabilityOfAll by check_sample: "its probability";
         UniformOfFirstRow by check_sample: "sample of";
         AdjustmentsReversed by check_sample: "sample of";
         RuledOutAdjusted by check_sample: "sample of";

@@ -1,6 +1,9 @@
 //! The formula of [`crate::sampling`] as it is written there, with full sorts.
 
-use crate::sampling::{Adjustment, SampleSpec, Sampled, TokenLogprob, exp_nonpositive, mass, mass_to_weight};
+use crate::sampling::{
+    Adjustment, Moments, SampleSpec, Sampled, Spread, TokenLogprob, dynamic_temperature, exp_nonpositive,
+    mass, mass_to_weight, sigma_floor,
+};
 
 /// Draws from `(vocab)` logits. `None` where they are not numbers, or all are ruled out.
 pub(crate) fn draw(
@@ -32,35 +35,83 @@ pub(crate) fn draw(
         return None;
     }
     let order = descending(&adjusted);
-    let token = if spec.temperature == 0.0 { order[0] } else { draw_token(&adjusted, &order, spec)? };
+    let (token, probability) =
+        if spec.temperature == 0.0 { (order[0], None) } else { draw_token(&adjusted, &order, spec)? };
     let logprob = spec.logprobs.map(|top| logprob(&logits, token as u32, top as usize));
-    Some(Sampled { token: token as u32, logprob })
+    Some(Sampled { token: token as u32, logprob, probability })
 }
 
-fn draw_token(logits: &[f32], order: &[usize], spec: &SampleSpec) -> Option<usize> {
-    let largest = logits[order[0]];
+fn draw_token(logits: &[f32], order: &[usize], spec: &SampleSpec) -> Option<(usize, Option<f64>)> {
+    let (shape, largest) = (&spec.shape, logits[order[0]]);
     let top_k = if spec.top_k == 0 { order.len() } else { order.len().min(spec.top_k as usize) };
+    let mut left = order[..top_k].to_vec();
+    if shape.top_n_sigma > 0.0 {
+        let mut spread = Spread::default();
+        logits.iter().for_each(|&logit| spread.add(largest, logit));
+        let floor = sigma_floor(largest, shape.top_n_sigma, &spread);
+        left.retain(|&id| logits[id] >= floor);
+    }
+    let temperature = if shape.temperature_range > 0.0 {
+        let mut moments = Moments::default();
+        left.iter().for_each(|&id| moments.add(logits[id] - largest, exp_nonpositive(logits[id] - largest)));
+        dynamic_temperature(spec, &moments)
+    } else {
+        spec.temperature
+    };
     let mut weights = vec![0.0; logits.len()];
-    for &id in &order[..top_k] {
-        weights[id] = exp_nonpositive((logits[id] - largest) / spec.temperature);
+    for &id in &left {
+        weights[id] = exp_nonpositive((logits[id] - largest) / temperature);
     }
-    let total: u64 = weights.iter().map(|&weight| mass(weight)).sum();
-    let target = (f64::from(spec.top_p) * total as f64).ceil() as u64;
-    let mut masses = vec![0; logits.len()]; // of what is kept
-    let mut sum = 0;
-    for id in descending(&weights) {
-        if sum >= target.clamp(1, total) || weights[id] < spec.min_p {
-            break;
-        }
-        masses[id] = mass(weights[id]);
-        sum += masses[id];
+    left.retain(|&id| mass(weights[id]) > 0);
+    if shape.typical_p < 1.0 {
+        let mut moments = Moments::default();
+        left.iter().for_each(|&id| moments.add((logits[id] - largest) / temperature, weights[id]));
+        let mean = moments.mean() as f32;
+        let far: Vec<f32> =
+            logits.iter().map(|logit| -((logit - largest) / temperature + mean).abs()).collect();
+        left.sort_by(|&a, &b| far[b].total_cmp(&far[a]).then(a.cmp(&b)));
+        left = reaching(&left, &weights, shape.typical_p);
     }
+    left.sort_by(|&a, &b| weights[b].total_cmp(&weights[a]).then(a.cmp(&b)));
+    let min_p = spec.min_p * left.first().map_or(0.0, |&heaviest| weights[heaviest]);
+    left = reaching(&left, &weights, spec.top_p);
+    left.retain(|&id| weights[id] >= min_p);
+    let sum = sum_of(&left, &weights);
+    let has = |id: usize, share: f32| mass(weights[id]) as f64 >= f64::from(share) * sum as f64;
+    let tops = left.iter().filter(|&&id| has(id, shape.xtc_threshold)).count();
+    if tops >= 2 {
+        left.drain(..tops - 1);
+    }
+    let sum = sum_of(&left, &weights);
+    let least = f64::from(shape.probability_min) * sum as f64;
+    let heaviest = *left.first()?;
+    left.retain(|&id| id == heaviest || mass(weights[id]) as f64 >= least);
+    let sum = sum_of(&left, &weights);
     let at = ((spec.uniform * sum as f64) as u64).min(sum.checked_sub(1)?);
+    left.sort_unstable();
     let mut passed = 0;
-    masses.iter().position(|mass| {
-        passed += mass;
+    let token = left.into_iter().find(|&id| {
+        passed += mass(weights[id]);
         passed > at
-    })
+    })?;
+    let probability = mass(weights[token]) as f64 / sum as f64;
+    Some((token, (shape.probability_min > 0.0).then_some(probability)))
+}
+
+fn sum_of(ids: &[usize], weights: &[f32]) -> u64 {
+    ids.iter().map(|&id| mass(weights[id])).sum()
+}
+
+/// The first of `ids` whose masses reach that share of all.
+fn reaching(ids: &[usize], weights: &[f32], share: f32) -> Vec<usize> {
+    let total = sum_of(ids, weights);
+    let target = ((f64::from(share) * total as f64).ceil() as u64).clamp(1, total.max(1));
+    let mut sum = 0;
+    let reach = ids.iter().position(|&id| {
+        sum += mass(weights[id]);
+        sum >= target
+    });
+    ids[..reach.map_or(ids.len(), |at| at + 1)].to_vec()
 }
 
 fn logprob(logits: &[f32], token: u32, top: usize) -> TokenLogprob {

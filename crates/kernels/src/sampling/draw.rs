@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use super::selection::{self, Cut};
+use super::shaped::{self, ShapedScratch};
 use super::{
     Adjustment, SampleSpec, SampleSpecs, Sampled, TokenLogprob, exp_nonpositive, mass, mass_to_weight,
 };
@@ -36,6 +37,7 @@ pub(crate) struct Draw {
 pub(crate) struct RowScratch {
     keys: Vec<u64>,
     raw: Vec<f32>, // (vocab), the logits as they came, where log probabilities are wanted
+    shaped: ShapedScratch,
 }
 
 impl Draws {
@@ -162,13 +164,15 @@ pub(crate) fn draw_row(
         }
     }
     let maximum = if adjustments.is_empty() { raw_maximum } else { selection::maximum(logits)? };
-    let token = if spec.temperature == 0.0 {
-        logits.iter().position(|&logit| logit == maximum)? as u32
+    let (token, probability) = if spec.temperature == 0.0 {
+        (logits.iter().position(|&logit| logit == maximum)? as u32, None)
+    } else if spec.shape.is_neutral() {
+        (draw_token(logits, maximum, spec, &mut scratch.keys)?, None)
     } else {
-        draw_token(logits, maximum, spec, &mut scratch.keys)?
+        shaped::draw(logits, maximum, spec, &mut scratch.shaped)?
     };
     let logprob = spec.logprobs.map(|top| scratch.logprob(token, top, raw_maximum));
-    Some(Sampled { token, logprob })
+    Some(Sampled { token, logprob, probability })
 }
 
 fn draw_token(logits: &mut [f32], maximum: f32, spec: &SampleSpec, keys: &mut Vec<u64>) -> Option<u32> {

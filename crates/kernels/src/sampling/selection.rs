@@ -93,6 +93,11 @@ impl Cut {
     /// Keeps everything.
     pub(super) const NONE: Cut = Cut { value: f32::NEG_INFINITY, id: u32::MAX };
 
+    /// Keeps, of what it keeps, values of at least `floor`.
+    pub(super) fn or_above(self, floor: f32) -> Cut {
+        if floor > self.value { Cut { value: floor, id: u32::MAX } } else { self }
+    }
+
     /// Keeps what orders at or before `key`, a key of one of `values`.
     fn at(key: u64, values: &[f32]) -> Cut {
         let id = key_id(key);
@@ -139,7 +144,8 @@ pub(super) fn nucleus(weights: &[f32], target: u64, weight_min: f32, keys: &mut 
     let in_last = weights.iter().enumerate().filter(|&(_, &weight)| bucket(weight) == last);
     keys.extend(in_last.map(|(id, &weight)| key(weight, id)));
     let least = Cut { value: weight_min, id: u32::MAX };
-    let Some(key) = reaching(keys, wanted) else { return least };
+    let of_key = |key: u64| mass(f32::from_bits((key >> 32) as u32 & !(1 << 31)));
+    let Some(key) = reaching(keys, wanted, of_key) else { return least };
     let cut = Cut::at(key, weights);
     if cut.value < weight_min { least } else { cut }
 }
@@ -154,10 +160,22 @@ fn bucket(weight: f32) -> usize {
     ((weight.to_bits() >> 18) as usize).saturating_sub(LOWEST).min(BUCKETS - 1)
 }
 
+/// Weights become 0 but those that `keeps` says of their ids and values. Gives the sum of the masses that are left.
+pub(super) fn leave(weights: &mut [f32], keeps: impl Fn(u32, f32) -> bool) -> u64 {
+    let mut total = 0;
+    for (id, weight) in weights.iter_mut().enumerate() {
+        if *weight > 0.0 {
+            *weight = if keeps(id as u32, *weight) { *weight } else { 0.0 };
+            total += mass(*weight);
+        }
+    }
+    total
+}
+
 /// The key at which the sum of masses, from the largest key down, reaches `wanted`; the smallest key if it never
 /// does, `None` if there are no keys. Halves what is left by selection, so the whole is linear.
-fn reaching(keys: &mut [u64], mut wanted: u64) -> Option<u64> {
-    let key_mass = |&key: &u64| mass(f32::from_bits((key >> 32) as u32 & !(1 << 31)));
+pub(super) fn reaching(keys: &mut [u64], mut wanted: u64, mass_of: impl Fn(u64) -> u64) -> Option<u64> {
+    let key_mass = |&key: &u64| mass_of(key);
     let mut last = None;
     let mut rest = keys;
     while !rest.is_empty() {

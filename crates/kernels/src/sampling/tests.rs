@@ -49,6 +49,53 @@ fn a_step_is_waited_for_once() {
     draws.wait(Ticket::default(), &mut Vec::new());
 }
 
+/// Settings, each neutral half of the time.
+fn shapes() -> impl Strategy<Value = Shape> {
+    let or = |neutral: f32, values: std::ops::Range<f32>| prop_oneof![Just(neutral), values];
+    let temperature = (or(0.0, 0.01..2.0), or(1.0, 0.0..4.0));
+    (or(0.0, 0.1..4.0), temperature, or(1.0, 0.01..1.0), or(1.0, 0.0..0.5), or(0.0, 0.0001..0.9)).prop_map(
+        |(top_n_sigma, (temperature_range, temperature_exponent), typical_p, xtc_threshold, probability_min)| Shape {
+            top_n_sigma,
+            temperature_range,
+            temperature_exponent,
+            typical_p,
+            xtc_threshold,
+            probability_min,
+        },
+    )
+}
+
+#[test]
+fn elementary_functions_are_accurate() {
+    for i in 1..200_000 {
+        let x = f64::from(i) * 1e-3;
+        for x in [x, 1.0 / x, x * 1e15, x * 1e-20] {
+            assert!((ln(x) - x.ln()).abs() <= 4e-15 * x.ln().abs().max(1.0), "ln {x}: {} {}", ln(x), x.ln());
+        }
+        let x = (f64::from(i) - 100_000.0) * 7e-3;
+        assert!((exp(x) / x.exp() - 1.0).abs() < 1e-14, "exp {x}: {} {}", exp(x), x.exp());
+    }
+    assert_eq!((ln(1.0), exp(0.0), exp(-1e300), exp(-709.0)), (0.0, 1.0, 0.0, 0.0));
+    assert!(exp(1e300).is_finite());
+}
+
+#[test]
+fn a_spread_is_the_standard_deviation_of_what_is_not_ruled_out() {
+    let logits = [3.0, 1.5, f32::NEG_INFINITY, -2.25, 0.0, 3.0];
+    let mut spread = Spread::default();
+    logits.iter().for_each(|&logit| spread.add(3.0, logit));
+    let finite: Vec<f64> = logits.iter().filter(|x| x.is_finite()).map(|&x| f64::from(x)).collect();
+    let mean = finite.iter().sum::<f64>() / 5.0;
+    let exact = (finite.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / 5.0).sqrt();
+    assert!((spread.standard_deviation() - exact).abs() < 1e-4, "{} {exact}", spread.standard_deviation());
+    assert!((f64::from(sigma_floor(3.0, 1.5, &spread)) - (3.0 - 1.5 * exact)).abs() < 1e-4);
+    // As many as there may be, as far apart as they may be: the sums fit.
+    let most = SAMPLED_VOCAB_MAX as u64;
+    let furthest = u64::from(deviation(f32::MAX, f32::MIN));
+    assert!(most.checked_mul((furthest * furthest) >> 16).is_some());
+    assert_eq!(deviation(1.0, 1.0), 0);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 600, failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -57,7 +104,7 @@ proptest! {
     fn the_fast_draw_is_the_formula(
         n in 1usize..3000, seed in any::<u64>(), spread in 0.1f32..6.0, ties in any::<bool>(),
         temperature in 0.05f32..2.0, top_k in 0u32..4000, top_p in 0.01f32..=1.0, min_p in 0.0f32..0.5,
-        uniform in 0.0f64..1.0, logprobs in prop::option::of(0u32..25),
+        uniform in 0.0f64..1.0, logprobs in prop::option::of(0u32..25), shape in shapes(),
         masked in prop::option::of(prop::collection::vec(prop::sample::select(vec![0, !0, 1, 0x8000_0000, 0x1234_5678]), 1..100)),
     ) {
         let mut state = seed;
@@ -68,7 +115,7 @@ proptest! {
         if ties {
             logits.iter_mut().for_each(|x| *x = x.round());
         }
-        let spec = SampleSpec { temperature, top_k, top_p, min_p, uniform, logprobs, ..SampleSpec::default() };
+        let spec = SampleSpec { temperature, top_k, top_p, min_p, uniform, shape, logprobs, ..SampleSpec::default() };
         let mask = masked.as_deref();
         let expected = reference::draw(&logits, &spec, &[], mask);
         prop_assert_eq!(draw_row(&mut logits, &spec, &[], mask, &mut RowScratch::default()), expected);

@@ -12,7 +12,7 @@ use hanzo_engine_kernels::{
 
 use super::*;
 use crate::{
-    EmbedInput, EventKind, MediaSpan, Opened, Output, SamplingParams, StopConditions, job::Usage, spec::Part,
+    EmbedInput, EventKind, MediaSpan, Opened, Output, SamplingParams, StopConditions, job::Usage, sampler::Mirostat, spec::Part,
 };
 
 mod constrained;
@@ -96,6 +96,7 @@ impl Random {
             prompt.resize(longest, 301); // ends with the context
         }
         let penalized = self.one_in(4);
+        let shaped = self.one_in(4);
         let sampling = SamplingParams {
             temperature: self.or(1.0, 0.0),
             top_k: self.or(0, 30),
@@ -107,6 +108,12 @@ impl Random {
             logit_bias: if self.one_in(4) { vec![(400, 5.0), (278, -3.0)] } else { Vec::new() },
             seed: self.bits(),
             logprobs: if self.one_in(4) { Some(2) } else { None },
+            repeat_last_n: if penalized && self.one_in(2) { Some(8) } else { None },
+            typical_p: if shaped { self.or(1.0, 0.7) } else { 1.0 },
+            xtc_probability: if shaped { self.or(0.0, 0.5) } else { 0.0 },
+            dynatemp_range: if shaped { self.or(0.0, 0.5) } else { 0.0 },
+            mirostat: if shaped && self.one_in(3) { Some(Mirostat { tau: 3.0, eta: 0.2 }) } else { None },
+            ..SamplingParams::default()
         };
         let scored = self.one_in(4);
         let max_tokens = if scored && self.one_in(3) { 0 } else { max_tokens };

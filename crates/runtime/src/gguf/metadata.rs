@@ -101,6 +101,12 @@ impl Metadata {
         u32::try_from(number).map(Some).map_err(|_| self.corrupt(key, format!("{number} is not a u32")))
     }
 
+    /// An integer of any width that fits 32 bits with a sign.
+    pub fn i32(&self, key: &str) -> Result<Option<i32>, LoadError> {
+        let Some(number) = self.integer(key)? else { return Ok(None) };
+        i32::try_from(number).map(Some).map_err(|_| self.corrupt(key, format!("{number} is not an i32")))
+    }
+
     /// A float.
     pub fn f32(&self, key: &str) -> Result<Option<f32>, LoadError> {
         self.typed(key, "a float", |value| match *value {

@@ -116,6 +116,13 @@ fn generation(metadata: &Metadata) -> Result<GenerationDefaults, LoadError> {
         top_p: metadata.f32("general.sampling.top_p")?,
         min_p: metadata.f32("general.sampling.min_p")?,
         repetition_penalty: metadata.f32("general.sampling.penalty_repeat")?,
+        repeat_last_n: metadata.i32("general.sampling.penalty_last_n")?,
+        xtc_probability: metadata.f32("general.sampling.xtc_probability")?,
+        xtc_threshold: metadata.f32("general.sampling.xtc_threshold")?,
+        // A default that is not possible must not refuse every request.
+        mirostat: metadata.u32("general.sampling.mirostat")?.filter(|version| *version == 2),
+        mirostat_tau: metadata.f32("general.sampling.mirostat_tau")?,
+        mirostat_eta: metadata.f32("general.sampling.mirostat_eta")?,
         ..GenerationDefaults::default()
     })
 }

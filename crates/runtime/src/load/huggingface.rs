@@ -170,6 +170,7 @@ fn generation(config: &Config) -> Result<GenerationDefaults, LoadError> {
         top_k: whole("top_k")?,
         top_p: config.f32("top_p")?,
         min_p: config.f32("min_p")?,
+        typical_p: config.f32("typical_p")?,
         repetition_penalty: config.f32("repetition_penalty")?,
         max_new_tokens: whole("max_new_tokens")?,
         ..GenerationDefaults::default()

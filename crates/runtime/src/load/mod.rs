@@ -103,6 +103,20 @@ pub struct GenerationDefaults {
     pub frequency_penalty: Option<f32>,
     /// Subtracted once from tokens that were generated.
     pub presence_penalty: Option<f32>,
+    /// Penalties look back on so many last tokens; -1: on all.
+    pub repeat_last_n: Option<i32>,
+    /// Only tokens whose surprise is nearest to the entropy, that together have this probability.
+    pub typical_p: Option<f32>,
+    /// How often the top choices are left out.
+    pub xtc_probability: Option<f32>,
+    /// Which tokens are top choices.
+    pub xtc_threshold: Option<f32>,
+    /// The version of mirostat; 0: none.
+    pub mirostat: Option<u32>,
+    /// The surprise it aims at, in bits.
+    pub mirostat_tau: Option<f32>,
+    /// How fast it does.
+    pub mirostat_eta: Option<f32>,
     /// What every request draws with.
     pub seed: Option<u64>,
     /// Tokens to generate at most.

@@ -208,8 +208,8 @@ impl Generation {
         text: &TextModel,
         full: bool,
     ) -> (Option<EventKind>, Option<EventKind>) {
-        let Sampled { token, logprob } = sampled;
-        self.sampler.iter_mut().for_each(|sampler| sampler.remember(token));
+        self.sampler.iter_mut().for_each(|sampler| sampler.remember(&sampled));
+        let Sampled { token, logprob, .. } = sampled;
         self.unsent.push(token);
         self.unsent_logprobs.extend(logprob);
         self.usage.completion_tokens += 1;

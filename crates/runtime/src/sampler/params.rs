@@ -1,8 +1,9 @@
 //! How a request wants its tokens chosen, and the ranges that are accepted.
 
+use super::Dry;
 use crate::{
     error::RequestError,
-    limits::{LOGIT_BIAS_MAX, TOP_LOGPROBS_MAX},
+    limits::{DYNATEMP_EXPONENT_MAX, LOGIT_BIAS_MAX, MIROSTAT_TAU_MAX, TOP_LOGPROBS_MAX, TOP_N_SIGMA_MAX},
 };
 
 /// How tokens are chosen. The default is neutral: greedy, nothing penalised, nothing reported.
@@ -22,12 +23,46 @@ pub struct SamplingParams {
     pub frequency_penalty: f32,
     /// Subtracted once from tokens that were generated; -2 to 2, 0: off.
     pub presence_penalty: f32,
+    /// The penalties above look back on so many last tokens of prompt and completion; `None`: on all.
+    pub repeat_last_n: Option<u32>,
+    /// Makes repetitions of several tokens less likely.
+    pub dry: Option<Dry>,
+    /// Only logits at most so many standard deviations below the largest; 0: off.
+    pub top_n_sigma: f32,
+    /// How far the temperature goes down where the next token is certain, and up where it is not; 0 to 2, 0: off.
+    pub dynatemp_range: f32,
+    /// What the normalized entropy is raised to, to say where in that range.
+    pub dynatemp_exponent: f32,
+    /// Only tokens whose surprise is nearest to the entropy, whose probabilities reach this sum, in (0, 1]; 1: off.
+    pub typical_p: f32,
+    /// How often XTC leaves out the top choices, in [0, 1]; 0: off.
+    pub xtc_probability: f32,
+    /// Of the tokens with this probability XTC leaves the least likely; in [0, 1], above 0.5 it changes nothing.
+    pub xtc_threshold: f32,
+    /// Tokens are as surprising as it says, on average.
+    pub mirostat: Option<Mirostat>,
     /// Added to a token's logit, -100 to 100; entries of one token add up. At most [`LOGIT_BIAS_MAX`] of them.
     pub logit_bias: Vec<(u32, f32)>,
     /// Seed of the first completion; completion i draws with seed + i.
     pub seed: u64,
     /// `Some(k)`: report each token's log probability and the k most likely tokens, 0 to 20.
     pub logprobs: Option<u8>,
+}
+
+/// Mirostat 2 (arxiv.org/abs/2007.14966): tokens more surprising than a bound are left out, and the bound, at first twice
+/// `tau`, moves by `eta` for each bit that the drawn token was more surprising than `tau`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Mirostat {
+    /// The surprise that is aimed at, in bits.
+    pub tau: f32,
+    /// How fast the bound moves, in [0, 1].
+    pub eta: f32,
+}
+
+impl Default for Mirostat {
+    fn default() -> Self {
+        Mirostat { tau: 5.0, eta: 0.1 }
+    }
 }
 
 impl Default for SamplingParams {
@@ -40,6 +75,15 @@ impl Default for SamplingParams {
             repetition_penalty: 1.0,
             frequency_penalty: 0.0,
             presence_penalty: 0.0,
+            repeat_last_n: None,
+            dry: None,
+            top_n_sigma: 0.0,
+            dynatemp_range: 0.0,
+            dynatemp_exponent: 1.0,
+            typical_p: 1.0,
+            xtc_probability: 0.0,
+            xtc_threshold: 0.1,
+            mirostat: None,
             logit_bias: Vec::new(),
             seed: 0,
             logprobs: None,
@@ -48,6 +92,12 @@ impl Default for SamplingParams {
 }
 
 impl SamplingParams {
+    /// Whether a token that was there is less likely, or more.
+    pub(super) fn penalizes(&self) -> bool {
+        let penalties = (self.repetition_penalty, self.frequency_penalty, self.presence_penalty);
+        penalties != (1.0, 0.0, 0.0)
+    }
+
     /// Checks every range, for a model of `vocab` tokens. Errors name the protocol's field.
     pub fn validate(&self, vocab: usize) -> Result<(), RequestError> {
         within("temperature", self.temperature, 0.0, 2.0)?;
@@ -62,6 +112,20 @@ impl SamplingParams {
         }
         within("frequency_penalty", self.frequency_penalty, -2.0, 2.0)?;
         within("presence_penalty", self.presence_penalty, -2.0, 2.0)?;
+        self.dry.as_ref().map_or(Ok(()), Dry::validate)?;
+        within("top_n_sigma", self.top_n_sigma, 0.0, TOP_N_SIGMA_MAX)?;
+        within("dynatemp_range", self.dynatemp_range, 0.0, 2.0)?;
+        within("dynatemp_exponent", self.dynatemp_exponent, 0.0, DYNATEMP_EXPONENT_MAX)?;
+        within("typical_p", self.typical_p, 0.0, 1.0)?;
+        if self.typical_p == 0.0 {
+            return Err(RequestError::invalid("typical_p", "must be above 0 and at most 1, not 0"));
+        }
+        within("xtc_probability", self.xtc_probability, 0.0, 1.0)?;
+        within("xtc_threshold", self.xtc_threshold, 0.0, 1.0)?;
+        if let Some(Mirostat { tau, eta }) = self.mirostat {
+            within("mirostat_tau", tau, 0.0, MIROSTAT_TAU_MAX)?;
+            within("mirostat_eta", eta, 0.0, 1.0)?;
+        }
         if self.logit_bias.len() > LOGIT_BIAS_MAX {
             let reason = format!("must have at most {LOGIT_BIAS_MAX} entries, not {}", self.logit_bias.len());
             return Err(RequestError::invalid("logit_bias", reason));
@@ -118,6 +182,19 @@ mod tests {
             assert_eq!(bad(SamplingParams { frequency_penalty: value, ..neutral() }), "frequency_penalty");
             assert_eq!(bad(SamplingParams { presence_penalty: value, ..neutral() }), "presence_penalty");
         }
+        let nan = f32::NAN;
+        for value in [nan, f32::INFINITY, -0.1, 101.0] {
+            assert_eq!(bad(SamplingParams { top_n_sigma: value, ..neutral() }), "top_n_sigma");
+            assert_eq!(bad(SamplingParams { dynatemp_range: value, ..neutral() }), "dynatemp_range");
+            assert_eq!(bad(SamplingParams { dynatemp_exponent: value, ..neutral() }), "dynatemp_exponent");
+            assert_eq!(bad(SamplingParams { typical_p: value, ..neutral() }), "typical_p");
+            assert_eq!(bad(SamplingParams { xtc_probability: value, ..neutral() }), "xtc_probability");
+            assert_eq!(bad(SamplingParams { xtc_threshold: value, ..neutral() }), "xtc_threshold");
+            let mirostat = |tau, eta| SamplingParams { mirostat: Some(Mirostat { tau, eta }), ..neutral() };
+            assert_eq!(bad(mirostat(value, 0.1)), "mirostat_tau");
+            assert_eq!(bad(mirostat(5.0, value)), "mirostat_eta");
+        }
+        assert_eq!(bad(SamplingParams { typical_p: 0.0, ..neutral() }), "typical_p");
         for entry in [(0, f32::NAN), (0, 100.5), (0, -101.0), (10, 1.0)] {
             assert_eq!(bad(SamplingParams { logit_bias: vec![entry], ..neutral() }), "logit_bias");
         }
@@ -134,6 +211,14 @@ mod tests {
             repetition_penalty: 1e-30,
             frequency_penalty: -2.0,
             presence_penalty: 2.0,
+            top_n_sigma: TOP_N_SIGMA_MAX,
+            dynatemp_range: 2.0,
+            dynatemp_exponent: 0.0,
+            typical_p: 1e-6,
+            xtc_probability: 1.0,
+            xtc_threshold: 0.0,
+            mirostat: Some(Mirostat { tau: 0.0, eta: 1.0 }),
+            repeat_last_n: Some(0),
             logit_bias: vec![(9, -100.0), (9, 100.0)],
             logprobs: Some(20),
             ..neutral()

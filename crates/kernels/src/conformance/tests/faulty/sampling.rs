@@ -16,6 +16,17 @@ impl Faulty {
             Fault::TopKIgnored => spec.top_k = 0,
             Fault::TopPIgnored => spec.top_p = 1.0,
             Fault::MinPIgnored => spec.min_p = 0.0,
+            Fault::TopNSigmaIgnored => spec.shape.top_n_sigma = 0.0,
+            Fault::TemperatureRangeIgnored => spec.shape.temperature_range = 0.0,
+            Fault::TemperatureExponentIgnored => spec.shape.temperature_exponent = 1.0,
+            Fault::TypicalPIgnored => spec.shape.typical_p = 1.0,
+            Fault::XtcIgnored => spec.shape.xtc_threshold = 1.0,
+            Fault::ProbabilityMinIgnored => spec.shape.probability_min = 0.0,
+            Fault::ProbabilityOfAll => {
+                let mut sampled = reference::draw(&logits, &spec, &adjustments)?;
+                sampled.probability = sampled.probability.map(|probability| probability * 0.999);
+                return Some(sampled);
+            }
             Fault::UniformOfFirstRow => spec.uniform = specs.rows[0].uniform,
             Fault::AdjustmentsReversed => adjustments.reverse(),
             Fault::RuledOutAdjusted => adjustments

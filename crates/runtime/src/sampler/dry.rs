@@ -1,0 +1,200 @@
+//! DRY ("don't repeat yourself", github.com/oobabooga/text-generation-webui/pull/5677): a token that would go on with what the
+//! end of the text repeats is less likely, the more so the longer that is. A repetition does not reach over a sequence breaker.
+
+use std::sync::Arc;
+
+use crate::{
+    error::RequestError,
+    limits::{DRY_BREAKER_BYTES_MAX, DRY_BREAKERS_MAX},
+    tokenizer::Tokenizer,
+};
+
+/// The sequence breakers of a request that names none.
+pub const DRY_BREAKERS: [&str; 4] = ["\n", ":", "\"", "*"];
+
+/// How repetitions are made less likely: `multiplier * base ^ (length - allowed_length)` is subtracted from the logit of a
+/// token that would make a repetition of `length` tokens longer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Dry {
+    /// Above 0.
+    pub multiplier: f32,
+    /// At least 1.
+    pub base: f32,
+    /// Repetitions that are shorter are left alone; tokens.
+    pub allowed_length: u32,
+    /// Repetitions of what so many last tokens say; `None`: all, the prompt's too.
+    pub last_n: Option<u32>,
+    /// Over what no repetition reaches.
+    pub breakers: Breakers,
+}
+
+/// Texts at which a repetition begins anew.
+#[derive(Clone, Debug)]
+pub struct Breakers {
+    texts: Arc<[String]>,
+    tokenizer: Arc<Tokenizer>, // says what a token's text is
+}
+
+impl PartialEq for Breakers {
+    fn eq(&self, other: &Breakers) -> bool {
+        self.texts == other.texts && Arc::ptr_eq(&self.tokenizer, &other.tokenizer)
+    }
+}
+
+impl Breakers {
+    /// Of a model's tokens.
+    pub fn new(texts: &[String], tokenizer: &Arc<Tokenizer>) -> Breakers {
+        Breakers { texts: texts.into(), tokenizer: tokenizer.clone() }
+    }
+
+    #[cfg(test)]
+    pub(super) fn texts(&self) -> &[String] {
+        &self.texts
+    }
+
+    fn longest(&self) -> usize {
+        self.texts.iter().map(String::len).max().unwrap_or(0)
+    }
+
+    /// Whether a token has one in it.
+    fn are_in(&self, token: u32) -> bool {
+        self.end_in(self.tokenizer.token_bytes(token), 0)
+    }
+
+    /// Whether one ends behind the first `known` bytes.
+    fn end_in(&self, bytes: &[u8], known: usize) -> bool {
+        self.texts.iter().any(|text| {
+            let from = (known + 1).saturating_sub(text.len());
+            bytes[from..].windows(text.len()).any(|window| window == text.as_bytes())
+        })
+    }
+}
+
+impl Dry {
+    /// Checks every range; errors name the protocol's field.
+    pub fn validate(&self) -> Result<(), RequestError> {
+        let invalid = |field, reason| Err(RequestError::invalid(field, reason));
+        if !(self.multiplier.is_finite() && self.multiplier > 0.0) {
+            let reason = format!("must be a finite number of at least 0, not {}", self.multiplier);
+            return invalid("dry_multiplier", reason);
+        }
+        if !(self.base.is_finite() && self.base >= 1.0) {
+            return invalid("dry_base", format!("must be a finite number of at least 1, not {}", self.base));
+        }
+        let texts = &self.breakers.texts;
+        if texts.len() > DRY_BREAKERS_MAX {
+            let reason = format!("must have at most {DRY_BREAKERS_MAX} texts, not {}", texts.len());
+            return invalid("dry_sequence_breakers", reason);
+        }
+        if texts.iter().any(|text| text.is_empty() || text.len() > DRY_BREAKER_BYTES_MAX) {
+            let reason = format!("each text must have 1 to {DRY_BREAKER_BYTES_MAX} bytes");
+            return invalid("dry_sequence_breakers", reason);
+        }
+        Ok(())
+    }
+}
+
+/// What DRY looks back on in one completion.
+#[derive(Clone, Debug)]
+pub(super) struct Repetitions {
+    dry: Dry,
+    tokens: Vec<u32>,
+    since_breaker: usize, // tokens after the last in which a breaker ends
+    last_bytes: Vec<u8>,  // in which a breaker may have begun
+    /// By k above 0: how many of the last tokens stand also k tokens earlier.
+    repeated: Vec<u32>,
+    next: Vec<(u32, u32)>, // (token, length of the repetition that it would make longer)
+}
+
+impl Repetitions {
+    /// Of what begins with a prompt.
+    pub(super) fn new(dry: &Dry, prompt: &[u32]) -> Repetitions {
+        let mut repetitions = Repetitions {
+            dry: dry.clone(),
+            tokens: Vec::new(),
+            since_breaker: 0,
+            last_bytes: Vec::new(),
+            repeated: Vec::new(),
+            next: Vec::new(),
+        };
+        prompt.iter().for_each(|&token| repetitions.push(token));
+        repetitions
+    }
+
+    /// A token more.
+    pub(super) fn push(&mut self, token: u32) {
+        self.tokens.push(token);
+        let breakers = &self.dry.breakers;
+        let known = self.last_bytes.len();
+        self.last_bytes.extend_from_slice(breakers.tokenizer.token_bytes(token));
+        if breakers.end_in(&self.last_bytes, known) {
+            self.since_breaker = 0;
+        } else {
+            self.since_breaker += 1;
+        }
+        let kept = breakers.longest().saturating_sub(1);
+        self.last_bytes.drain(..self.last_bytes.len().saturating_sub(kept));
+    }
+
+    /// What is subtracted from the logits of tokens, each once, ascending.
+    pub(super) fn penalties(&mut self, mut penalize: impl FnMut(u32, f32)) {
+        let Dry { multiplier, base, allowed_length, last_n, .. } = self.dry;
+        let allowed = allowed_length as usize;
+        let last_n = last_n.map_or(usize::MAX, |n| n as usize).min(self.tokens.len());
+        let longest = self.since_breaker.min(last_n);
+        if last_n <= allowed || longest < allowed {
+            return;
+        }
+        let tokens = &self.tokens[self.tokens.len() - last_n..];
+        find_repeated(tokens, &mut self.repeated);
+        self.next.clear();
+        for (before, &repeated) in self.repeated.iter().enumerate().skip(1) {
+            let length = (repeated as usize).min(longest);
+            if length >= allowed {
+                self.next.push((tokens[last_n - before], length as u32));
+            }
+        }
+        // Of each token the longest, which comes first.
+        self.next.sort_unstable_by(|a, b| a.0.cmp(&b.0).then(b.1.cmp(&a.1)));
+        self.next.dedup_by_key(|next| next.0);
+        for &(token, length) in &self.next {
+            if !self.dry.breakers.are_in(token) {
+                let penalty = f64::from(multiplier) * power(base.into(), length - allowed_length);
+                penalize(token, penalty.min(f32::MAX.into()) as f32);
+            }
+        }
+    }
+}
+
+/// For each k: how many of the last tokens equal those k tokens earlier, by the Z algorithm on the tokens from the last to the
+/// first.
+fn find_repeated(tokens: &[u32], repeated: &mut Vec<u32>) {
+    let n = tokens.len();
+    let from_end = |at: usize| tokens[n - 1 - at];
+    repeated.clear();
+    repeated.resize(n, 0);
+    let (mut begin, mut end) = (0, 0); // the match that reaches furthest
+    for k in 1..n {
+        let mut length = if k < end { (repeated[k - begin] as usize).min(end - k) } else { 0 };
+        while k + length < n && from_end(length) == from_end(k + length) {
+            length += 1;
+        }
+        repeated[k] = length as u32;
+        if k + length > end {
+            (begin, end) = (k, k + length);
+        }
+    }
+}
+
+/// A power by squaring: plain products in a fixed order. Not finite where it is too large.
+fn power(base: f64, mut exponent: u32) -> f64 {
+    let (mut result, mut square) = (1.0, base);
+    while exponent > 0 {
+        if exponent & 1 == 1 {
+            result *= square;
+        }
+        square *= square;
+        exponent >>= 1;
+    }
+    result
+}
