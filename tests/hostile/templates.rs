@@ -90,6 +90,7 @@ async fn load(rig: &Rig, path: &Path, alias: &str) -> Result<(), tonic::Status> 
         alias: alias.into(),
         context_tokens_max: 512,
         kv_bytes: 16 << 20,
+        ..Default::default()
     };
     let mut client = rig.grpc().await;
     timeout(PATIENCE, client.load(request)).await.expect("a load that stalls").map(drop)

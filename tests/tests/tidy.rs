@@ -111,7 +111,7 @@ fn runtime_and_kernels_know_no_async_network_or_clock() {
 }
 
 /// Where HTTP's words and the engine's messages may meet in the gateway: bodies become messages and messages JSON there.
-const WIRES_MEET: [&str; 14] = [
+const WIRES_MEET: [&str; 16] = [
     "adapters.rs",
     "openai/embeddings.rs",
     "openai/events.rs",
@@ -119,6 +119,7 @@ const WIRES_MEET: [&str; 14] = [
     "openai/plan.rs",
     "openai/prompt.rs",
     "openai/sampling.rs",
+    "openai/thinking.rs",
     "ops.rs",
     "request.rs",
     "scores/tasks.rs",

@@ -220,6 +220,9 @@ pub(crate) struct RunArgs {
     /// Do not let the model reason first, where its template has that switch
     #[arg(long, conflicts_with = "raw")]
     pub(crate) no_think: bool,
+    /// Most tokens to reason with; then the answer begins [default: as many as the model takes]
+    #[arg(long, value_name = "N", conflicts_with = "raw")]
+    pub(crate) thinking_budget: Option<u32>,
     /// Continue the text as it is, without the model's chat template
     #[arg(long)]
     pub(crate) raw: bool,
@@ -357,6 +360,8 @@ mod tests {
             "run m --max-tokens 0",
             "run m --think --no-think",
             "run m --raw --system x",
+            "run m --raw --thinking-budget 5",
+            "run m --thinking-budget -1",
             "embed text",
             "embed -m m text --input x.txt",
             "embed -m m text --batch 0",

@@ -26,6 +26,7 @@ pub(crate) fn example(status: &ModelStatus) -> Option<(&'static str, Value)> {
         | Capability::Audio
         | Capability::Image
         | Capability::EmbedSparse
+        | Capability::Infill
         | Capability::Tools => None,
     };
     let first = [

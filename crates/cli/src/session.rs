@@ -147,6 +147,7 @@ impl<'a> Session<'a> {
                 strings: args.stop.clone(),
                 ..Default::default()
             }),
+            reasoning: args.thinking_budget.map(|tokens| v1::Reasoning { tokens_max: Some(tokens) }),
             ..Default::default()
         }
     }

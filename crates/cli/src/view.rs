@@ -245,5 +245,6 @@ fn capability(capability: Capability) -> Option<&'static str> {
         Capability::Classify => Some("classify"),
         Capability::EmbedSparse => Some("embed_sparse"),
         Capability::Tools => Some("tools"),
+        Capability::Infill => Some("infill"),
     }
 }

@@ -137,3 +137,5 @@ pub(crate) const MESSAGE_CHARS_MAX: usize = 4000;
 pub(crate) const HEAPS_MIN: usize = 2;
 /// See [`HEAPS_MIN`].
 pub(crate) const HEAPS_MAX: usize = 8;
+/// Other files of a gap that is to be filled in.
+pub(crate) const INFILL_FILES_MAX: usize = 64;

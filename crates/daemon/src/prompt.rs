@@ -7,6 +7,8 @@ use hanzo_engine_constraints::Spec;
 use hanzo_engine_runtime::{
     Job, RequestError, SamplingParams, Speculation, StopConditions, TextModel,
     chat::Chat,
+    infill::Gap,
+    limits::STOP_TOKENS_MAX,
     load::GenerationDefaults,
     sampler::{Breakers, DRY_BREAKERS, Dry, Mirostat},
     tokenizer::Tokenizer,
@@ -32,6 +34,8 @@ pub(crate) struct GenerationRequest {
     pub(crate) echo: bool,
     pub(crate) prompt_logprobs: Option<u8>,
     pub(crate) prediction: String,
+    /// Unset: what the conversation says.
+    pub(crate) reasoning_tokens_max: Option<u32>,
 }
 
 /// What to go on from.
@@ -44,6 +48,7 @@ pub(crate) enum PromptSource {
         parse_special: bool,
     },
     Tokens(Vec<u32>),
+    Gap(Gap),
 }
 
 /// Sampling as asked for; unset is the model's default, then neutral.
@@ -96,7 +101,9 @@ impl PromptSource {
     pub(crate) fn kind(&self) -> BuildKind {
         match self {
             PromptSource::Chat(_) => BuildKind::Chat,
-            PromptSource::Text { .. } | PromptSource::Tokens(_) => BuildKind::Plain("tokenizing the prompt"),
+            PromptSource::Text { .. } | PromptSource::Tokens(_) | PromptSource::Gap(_) => {
+                BuildKind::Plain("tokenizing the prompt")
+            }
         }
     }
 }
@@ -115,8 +122,15 @@ pub(crate) fn build(
     let constraint = request.constraint.map(compiled).transpose()?;
     let own_stops = request.stop.strings.is_empty() && request.stop.token_ids.is_empty();
     let context_tokens_max = served.size.context_tokens_max();
+    let mut reasoning_tokens_max = request.reasoning_tokens_max;
+    let mut ends = Vec::new(); // of what fills in a gap, besides those that are asked for
     let (tokens, rendered, starts_in_reasoning, split_reasoning) = match request.prompt {
-        PromptSource::Chat(chat) => {
+        PromptSource::Chat(mut chat) => {
+            if reasoning_tokens_max == Some(0) {
+                chat.kwargs.entry("enable_thinking").or_insert(false.into());
+            }
+            let said = text.thinking.apply(&mut chat);
+            reasoning_tokens_max = reasoning_tokens_max.or(said);
             let prompt = text.prompt_from_chat(&chat, context_tokens_max, interrupted)?;
             (prompt.tokens, Some(prompt.text), prompt.starts_in_reasoning, true)
         }
@@ -125,6 +139,18 @@ pub(crate) fn build(
             (encoded(text, &prompt, true, parse_special)?, Some(prompt), false, false)
         }
         PromptSource::Tokens(tokens) => (tokens, None, false, false),
+        PromptSource::Gap(gap) => {
+            let Some(infill) = &text.infill else {
+                let reason = "this model has no tokens for filling in the middle of a text";
+                return Err(Error::field("suffix", format!("{reason}; leave it out")));
+            };
+            let said = [&gap.prefix, &gap.suffix, &gap.middle].into_iter();
+            for said in said.chain(gap.files.iter().map(|(_, text)| text)) {
+                text.tokenizer.check_length("prompt", said, context_tokens_max, interrupted)?;
+            }
+            ends = infill.ends.clone();
+            (infill.prompt(&gap, &text.tokenizer)?, None, false, false)
+        }
     };
     let room = match request.max_tokens {
         // A prompt that is only scored may fill the context.
@@ -153,13 +179,19 @@ pub(crate) fn build(
             },
             // Who says what ends the completion says all of it.
             strings: if own_stops { text.generation.stop.clone() } else { request.stop.strings },
-            token_ids: if own_stops { text.stop_tokens.clone() } else { request.stop.token_ids },
+            token_ids: {
+                let asked = if own_stops { text.stop_tokens.clone() } else { request.stop.token_ids };
+                let room = STOP_TOKENS_MAX.saturating_sub(asked.len());
+                let ends = ends.into_iter().filter(|_| !request.stop.ignore_eos);
+                asked.into_iter().chain(ends.take(room)).collect()
+            },
             ..request.stop
         },
         constraint,
         priority: request.priority,
         starts_in_reasoning,
         split_reasoning,
+        reasoning_tokens_max,
         prompt: tokens.into(),
         media: [].into(),
         prompt_logprobs: request.prompt_logprobs,
@@ -247,7 +279,10 @@ fn sampling(
         dynatemp_range: asked.dynatemp_range.unwrap_or(neutral.dynatemp_range),
         dynatemp_exponent: asked.dynatemp_exponent.unwrap_or(neutral.dynatemp_exponent),
         typical_p: asked.typical_p.or(truncation.typical_p).unwrap_or(neutral.typical_p),
-        xtc_probability: asked.xtc_probability.or(truncation.xtc_probability).unwrap_or(neutral.xtc_probability),
+        xtc_probability: asked
+            .xtc_probability
+            .or(truncation.xtc_probability)
+            .unwrap_or(neutral.xtc_probability),
         xtc_threshold: asked.xtc_threshold.or(model.xtc_threshold).unwrap_or(neutral.xtc_threshold),
         mirostat,
         logit_bias: asked.logit_bias,
@@ -279,9 +314,9 @@ fn dry(asked: RequestedDry, tokenizer: &Arc<Tokenizer>) -> Result<Option<Dry>, E
 fn last_n(field: &str, tokens: Option<i32>) -> Result<Option<u32>, Error> {
     match tokens {
         None | Some(-1) => Ok(None),
-        Some(tokens) => u32::try_from(tokens)
-            .map(Some)
-            .map_err(|_| Error::field(field, format!("must be at least 0, or -1 for all tokens, not {tokens}"))),
+        Some(tokens) => u32::try_from(tokens).map(Some).map_err(|_| {
+            Error::field(field, format!("must be at least 0, or -1 for all tokens, not {tokens}"))
+        }),
     }
 }
 
@@ -311,7 +346,8 @@ pub(crate) fn tokenize(
     interrupted: &dyn Fn() -> bool,
 ) -> Result<(Vec<u32>, String), RequestError> {
     match input {
-        TokenizeInput::Chat(chat) => {
+        TokenizeInput::Chat(mut chat) => {
+            model.thinking.apply(&mut chat);
             model.prompt_from_chat(&chat, usize::MAX, interrupted).map(|prompt| (prompt.tokens, prompt.text))
         }
         TokenizeInput::Text { text, add_special, parse_special } => {

@@ -492,6 +492,7 @@ impl Served {
         WorkerView {
             device: self.device.clone(),
             has_template: self.text.template.is_some(),
+            fills_in: self.text.infill.is_some(),
             generates: self.generates,
             embedder: self.embedder.clone(),
             context_tokens_max: self.size.context_tokens_max(),

@@ -34,6 +34,8 @@ pub(crate) enum StateView {
 pub(crate) struct WorkerView {
     pub(crate) device: String,
     pub(crate) has_template: bool,
+    /// It has the tokens that fill in the middle of a text.
+    pub(crate) fills_in: bool,
     pub(crate) generates: bool,
     pub(crate) embedder: Arc<Embedder>,
     pub(crate) context_tokens_max: usize,

@@ -3,8 +3,11 @@
 use crate::{config::Config, error::ApiError, fields::Fields};
 
 /// The engine's fields, each with the words that clients have for it. Of several that were sent the first is told.
-const NAMES: [(&str, &[&str]); 63] = [
+const NAMES: [(&str, &[&str]); 66] = [
     ("model", &["model"]),
+    ("suffix", &["suffix", "input_suffix"]),
+    ("infill", &["input_extra"]),
+    ("reasoning", REASONING),
     ("prompt", PROMPT),
     ("chat", PROMPT),
     ("text", PROMPT),
@@ -13,7 +16,10 @@ const NAMES: [(&str, &[&str]); 63] = [
     ("messages", &["messages"]),
     ("tools", &["tools"]),
     ("tools_json", &["tools"]),
-    ("template_kwargs_json", &["chat_template_kwargs", "reasoning_effort"]),
+    (
+        "template_kwargs_json",
+        &["chat_template_kwargs", "reasoning_effort", "enable_thinking", "thinking", "reasoning"],
+    ),
     ("add_generation_prompt", &["add_generation_prompt", "continue_final_message"]),
     ("continue_final_message", &["continue_final_message"]),
     ("temperature", &["temperature"]),
@@ -80,6 +86,18 @@ const CONSTRAINT: &[&str] = &[
     "grammar",
     "response_format",
 ];
+
+/// What says how long a model may reason.
+const REASONING: &[&str] = &[
+    "reasoning",
+    "thinking",
+    "thinking_token_budget",
+    "thinking_budget",
+    "thinking_budget_tokens",
+    "reasoning_budget",
+    "reasoning_budget_tokens",
+];
+
 const PROMPT: &[&str] = &["messages", "prompt", "content"];
 
 /// Those of the words in the table that a body has.

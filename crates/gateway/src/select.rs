@@ -105,5 +105,6 @@ fn word(capability: Capability) -> &'static str {
         Capability::Classify => "classify",
         Capability::EmbedSparse => "embed sparsely",
         Capability::Tools => "call tools",
+        Capability::Infill => "fill in the middle",
     }
 }

@@ -68,7 +68,7 @@ pub(crate) fn tokenize_request(mut fields: Fields) -> Result<(v1::TokenizeReques
         }
         (None, None) => {
             let tools_json = tools(&mut fields)?;
-            let chat = prompt::chat(&mut fields)?;
+            let (chat, _) = prompt::chat(&mut fields)?;
             if let Some(field) = fields.take("add_special_tokens")
                 && field.boolean()?
             {

@@ -9,7 +9,6 @@ enum Neutral {
     None,
     EmptyList,
     EmptyObject,
-    EmptyText,
     False,
     True,
     Numbers(&'static [f64]),
@@ -32,7 +31,7 @@ enum Type {
 type Known = (&'static str, Neutral, &'static str);
 
 /// Of chats and completions.
-const COMMON: [Known; 59] = [
+const COMMON: [Known; 56] = [
     // vLLM's: how its engines constrain the text.
     ("guided_decoding_backend", Neutral::Any(Type::Text), ""),
     ("guided_whitespace_pattern", Neutral::Any(Type::Text), ""),
@@ -43,7 +42,6 @@ const COMMON: [Known; 59] = [
     ("allowed_token_ids", Neutral::None, "logit_bias"),
     ("bad_words", Neutral::EmptyList, "logit_bias"),
     ("repetition_detection", Neutral::None, "repetition_penalty"),
-    ("thinking_token_budget", Neutral::Numbers(&[-1.0]), ""),
     ("include_reasoning", Neutral::True, ""),
     // vLLM's: what is shown. Special tokens never are.
     ("skip_special_tokens", Neutral::True, ""),
@@ -85,8 +83,6 @@ const COMMON: [Known; 59] = [
     ("speculative.p_min", Neutral::Any(Type::Number), ""),
     ("reasoning_format", Neutral::Words(&["auto", "deepseek"]), ""),
     ("reasoning_control", Neutral::False, ""),
-    ("reasoning_budget", Neutral::Numbers(&[-1.0]), "reasoning_effort"),
-    ("thinking_budget_tokens", Neutral::Numbers(&[-1.0]), "reasoning_effort"),
     ("parse_tool_calls", Neutral::Any(Type::Boolean), ""),
     // llama.cpp's: what is shown.
     ("n_probs", Neutral::Numbers(&[0.0]), "logprobs"),
@@ -103,7 +99,7 @@ const COMMON: [Known; 59] = [
     ("modalities", Neutral::JustText, ""),
 ];
 
-const CHAT: [Known; 13] = [
+const CHAT: [Known; 12] = [
     ("tools", Neutral::EmptyList, ""),
     ("tool_choice", Neutral::Words(&["none"]), ""),
     ("parallel_tool_calls", Neutral::Any(Type::Boolean), ""),
@@ -118,11 +114,13 @@ const CHAT: [Known; 13] = [
     ("documents", Neutral::EmptyList, "chat_template_kwargs"),
     ("chat_template", Neutral::None, "chat_template_kwargs"),
     ("return_prompt_text", Neutral::False, "/tokenize"),
-    ("reasoning", Neutral::None, "reasoning_effort"),
 ];
 
-const COMPLETION: [Known; 3] = [
-    ("suffix", Neutral::EmptyText, ""),
+const COMPLETION: [Known; 5] = [
+    // Nothing says where a bare text's reasoning is.
+    ("thinking_token_budget", Neutral::Numbers(&[-1.0]), "a chat"),
+    ("reasoning_budget", Neutral::Numbers(&[-1.0]), "a chat"),
+    ("thinking_budget_tokens", Neutral::Numbers(&[-1.0]), "a chat"),
     // vLLM's.
     ("add_special_tokens", Neutral::True, "a prompt of token ids"),
     ("prompt_embeds", Neutral::None, ""),
@@ -214,7 +212,6 @@ impl Neutral {
             Neutral::None => false,
             Neutral::EmptyList => value.elements().is_some_and(|mut all| all.next().is_none()),
             Neutral::EmptyObject => value.members().is_some_and(|mut all| all.next().is_none()),
-            Neutral::EmptyText => word(value, ""),
             Neutral::False => value.as_bool() == Some(false),
             Neutral::True => value.as_bool() == Some(true),
             Neutral::Numbers(numbers) => value.as_f64().is_some_and(|number| numbers.contains(&number)),
@@ -233,7 +230,6 @@ impl Neutral {
             Neutral::None => String::new(),
             Neutral::EmptyList => "an empty array".to_owned(),
             Neutral::EmptyObject => "an empty object".to_owned(),
-            Neutral::EmptyText => "an empty string".to_owned(),
             Neutral::False => "false".to_owned(),
             Neutral::True => "true".to_owned(),
             Neutral::Numbers(numbers) => joined(numbers.iter().map(f64::to_string).collect()),

@@ -52,6 +52,9 @@ pub struct Job {
     pub prompt_logprobs: Option<u8>,
     /// What the completion is likely to be, such as a file that it is to change; it changes nothing but how fast it comes.
     pub prediction: Arc<[u32]>,
+    /// The reasoning section is closed when it has so many tokens; `None`: when the model closes it. Where the section is
+    /// split.
+    pub reasoning_tokens_max: Option<u32>,
 }
 
 /// One greedy completion of a prompt that is still empty.
@@ -71,6 +74,7 @@ impl Default for Job {
             split_reasoning: false,
             prompt_logprobs: None,
             prediction: Arc::default(),
+            reasoning_tokens_max: None,
         }
     }
 }

@@ -15,6 +15,7 @@ pub mod engine;
 pub mod error;
 pub mod fair;
 pub mod gguf;
+pub mod infill;
 pub mod job;
 mod json;
 pub mod kv;
@@ -38,6 +39,7 @@ pub mod step;
 pub mod template;
 pub mod tensor;
 pub mod text;
+pub mod thinking;
 pub mod tokenizer;
 
 pub use adapter::{Adapter, LoadedAdapter};

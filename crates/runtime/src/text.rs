@@ -8,9 +8,11 @@ use hanzo_engine_constraints::{Vocabulary, VocabularyError, Word};
 use crate::{
     chat::{Chat, Opening},
     error::{LoadError, RequestError},
+    infill::Infill,
     load::{GenerationDefaults, ModelFiles, ModelInfo, TextFiles, TokenizerSource},
     roles::{KnownRoles, lacks_a_part},
     template::{ChatTemplate, Rendered},
+    thinking::ThinkingSwitches,
     tokenizer::{Tokenizer, hf},
 };
 
@@ -50,6 +52,12 @@ pub struct TextModel {
     pub opening: Opening,
     /// How the model marks its reasoning, if it writes it out.
     pub reasoning: Option<ReasoningMarkers>,
+    /// What closes its reasoning section, if it writes one.
+    pub reasoning_end: Option<Arc<ReasoningEnd>>,
+    /// How it is asked to fill in the middle of a text, if it can.
+    pub infill: Option<Infill>,
+    /// What its template calls reasoning.
+    pub thinking: ThinkingSwitches,
     /// What the model is.
     pub info: ModelInfo,
     /// Rows of the head: logits per token. The tokenizer may know fewer tokens, or more that cannot be used.
@@ -67,6 +75,15 @@ pub struct ReasoningMarkers {
     pub open: String,
     /// Closes it.
     pub close: String,
+}
+
+/// What closes a reasoning section, as templates write it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReasoningEnd {
+    /// A line break, and the marker.
+    pub tokens: Vec<u32>,
+    /// Of them, those of the line break.
+    pub line_break: usize,
 }
 
 /// A prompt ready to run.
@@ -106,9 +123,19 @@ impl TextModel {
             None => None,
         };
         let (stop, stop_tokens) = stops(&text.generation.stop, &tokenizer);
+        let reasoning = reasoning(text, &tokenizer);
+        let reasoning_end = reasoning.as_ref().map(|markers| ReasoningEnd::new(markers, &tokenizer));
+        let reasoning_end = reasoning_end.transpose().map_err(|error| LoadError::Corrupt {
+            file: text.file.clone(),
+            what: "tokenizer".into(),
+            reason: format!("it cannot write the end of the reasoning section: {error}"),
+        })?;
         Ok(TextModel {
             eos: end_tokens(text, &tokenizer, &eos),
-            reasoning: reasoning(text, &tokenizer),
+            reasoning,
+            reasoning_end: reasoning_end.map(Arc::new),
+            infill: Infill::of(text, &tokenizer),
+            thinking: ThinkingSwitches::of(text.chat_template.as_deref().unwrap_or_default()),
             tokenizer: Arc::new(tokenizer),
             template,
             roles: KnownRoles::of(text.chat_template.as_deref().unwrap_or_default()),
@@ -198,6 +225,14 @@ impl TextModel {
         let starts_in_reasoning =
             self.reasoning.as_ref().is_some_and(|markers| markers.are_open_at_end(chat, &text));
         Ok(Prompt { text, tokens, starts_in_reasoning })
+    }
+}
+
+impl ReasoningEnd {
+    fn new(markers: &ReasoningMarkers, tokenizer: &Tokenizer) -> Result<ReasoningEnd, RequestError> {
+        let line_break = tokenizer.encode("\n", false)?;
+        let marker = tokenizer.encode(&markers.close, false)?;
+        Ok(ReasoningEnd { line_break: line_break.len(), tokens: [line_break, marker].concat() })
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use hanzo_engine_kernels::BLOCK_TOKENS;
 use hanzo_engine_proto::v1;
 use hanzo_engine_runtime::{
-    EventKind, FinishReason, Job, ModelInfo, Opened, Task, TextModel, TokenLogprob, Usage,
+    EventKind, FinishReason, Job, ModelInfo, Opened, Task, TextModel, TokenLogprob, Usage, infill::Infill,
 };
 use hanzo_engine_store::ModelRecord;
 
@@ -177,7 +177,8 @@ pub(crate) fn model_status(view: &ModelView) -> v1::ModelStatus {
     }
     if let Some(worker) = &view.worker {
         status.device = worker.device.clone();
-        status.capabilities = capabilities(worker.generates, worker.has_template, &worker.embedder.tasks);
+        status.capabilities =
+            capabilities(worker.generates, (worker.has_template, worker.fills_in), &worker.embedder.tasks);
         status.embedder = Some(super::embed::embedder(&worker.embedder));
         status.context_tokens_max = narrow(worker.context_tokens_max);
         status.weights_bytes = worker.memory.weights_bytes;
@@ -206,17 +207,20 @@ pub(crate) fn adapter(model: &str, view: &AdapterView) -> v1::Adapter {
 }
 
 /// What a model can do.
-fn capabilities(generates: bool, has_template: bool, tasks: &[Task]) -> Vec<i32> {
-    let chat = (generates && has_template).then_some(v1::Capability::Chat);
-    let completion = generates.then_some(v1::Capability::Completion);
+fn capabilities(generates: bool, (has_template, fills_in): (bool, bool), tasks: &[Task]) -> Vec<i32> {
+    let own = [
+        (generates && has_template, v1::Capability::Chat),
+        (generates, v1::Capability::Completion),
+        (generates && fills_in, v1::Capability::Infill),
+    ];
     let task = |task| match task {
         Task::Embed => v1::Capability::Embed,
         Task::EmbedSparse => v1::Capability::EmbedSparse,
         Task::Rerank => v1::Capability::Rerank,
         Task::Classify => v1::Capability::Classify,
     };
-    let tasks = tasks.iter().copied().map(task);
-    chat.into_iter().chain(completion).chain(tasks).map(i32::from).collect()
+    let own = own.into_iter().filter_map(|(can, capability)| can.then_some(capability));
+    own.chain(tasks.iter().copied().map(task)).map(i32::from).collect()
 }
 
 /// A model's counters and gauges.
@@ -297,7 +301,10 @@ pub(crate) fn show(
     let loaded = view.is_some_and(|view| view.worker.is_some());
     let info = files.map(Opened::info);
     let template = files.and_then(|files| files.text_files().chat_template.clone());
-    let can = |files: &Opened| capabilities(files.generates(), template.is_some(), &files.tasks());
+    let can = |files: &Opened| {
+        let text = (template.is_some(), Infill::is_in(files.text_files()));
+        capabilities(files.generates(), text, &files.tasks())
+    };
     let shown = v1::ShowResponse {
         capabilities: files.map(can).unwrap_or_default(),
         chat_template: template.unwrap_or_default(),

@@ -7,6 +7,7 @@ use hanzo_engine_proto::v1;
 use hanzo_engine_runtime::{
     StopConditions,
     chat::{Chat, Message},
+    infill::Gap,
     limits::{CHOICES_MAX, PREDICTION_BYTES_MAX, TOP_LOGPROBS_MAX},
 };
 use serde_json::{Map, Value, json};
@@ -16,7 +17,8 @@ use crate::{
     adapters::WantedAdapter,
     error::{Error, quote, random_u64},
     limits::{
-        CALL_JSON_VALUES, CHAT_JSON_VALUES_MAX, CHAT_MESSAGES_MAX, CHAT_TOOLS_MAX, REQUEST_ID_BYTES_MAX,
+        CALL_JSON_VALUES, CHAT_JSON_VALUES_MAX, CHAT_MESSAGES_MAX, CHAT_TOOLS_MAX, INFILL_FILES_MAX,
+        REQUEST_ID_BYTES_MAX,
     },
     models::LoadRequest,
     prompt::{GenerationRequest, PromptSource, RequestedDry, RequestedSampling, TokenizeInput},
@@ -50,9 +52,6 @@ pub(crate) fn adapter(wire: v1::AdapterSource) -> WantedAdapter {
 /// What a generation is asked to be.
 pub(crate) fn infer(wire: v1::InferRequest) -> Result<GenerationRequest, Error> {
     use v1::infer_request::Prompt;
-    if !wire.suffix.is_empty() {
-        return Err(Error::field("suffix", "fill-in-the-middle is not in this build; leave it empty"));
-    }
     if wire.tool_use.is_some() {
         return Err(Error::field("tool_use", "calls are not in this build; leave it unset"));
     }
@@ -69,7 +68,19 @@ pub(crate) fn infer(wire: v1::InferRequest) -> Result<GenerationRequest, Error> 
         // At most TOP_LOGPROBS_MAX, which is far below 256.
         (true, top) => Some(top as u8),
     };
+    let fills_in = wire.infill.is_some() || !wire.suffix.is_empty();
+    let field = if wire.infill.is_some() { "infill" } else { "suffix" };
     let prompt = match wire.prompt {
+        Some(Prompt::Text(_)) if fills_in && wire.echo => {
+            return Err(Error::field(field, "must be unset with echo: the prompt is not one text"));
+        }
+        Some(Prompt::Text(_)) if fills_in && wire.parse_special == Some(true) => {
+            return Err(Error::field("parse_special", "must not be true: what is around a gap is text"));
+        }
+        Some(Prompt::Text(prefix)) if fills_in => {
+            PromptSource::Gap(gap(prefix, wire.suffix, wire.infill.unwrap_or_default())?)
+        }
+        _ if fills_in => return Err(Error::field(field, "must be unset but with text")),
         Some(Prompt::Text(text)) => {
             PromptSource::Text { text, parse_special: wire.parse_special.unwrap_or(true) }
         }
@@ -78,6 +89,10 @@ pub(crate) fn infer(wire: v1::InferRequest) -> Result<GenerationRequest, Error> 
         Some(Prompt::Tokens(tokens)) => PromptSource::Tokens(tokens.ids),
         None => return Err(Error::field("prompt", "must be set: one of chat, text, tokens")),
     };
+    if wire.reasoning.is_some() && !matches!(prompt, PromptSource::Chat(_)) {
+        let reason = "must be unset but with chat: nothing says where a bare text's reasoning is";
+        return Err(Error::field("reasoning", reason));
+    }
     let stop = wire.stop.unwrap_or_default();
     let prompt_logprobs = match wire.prompt_logprobs {
         Some(top) if top as usize > TOP_LOGPROBS_MAX => {
@@ -112,6 +127,7 @@ pub(crate) fn infer(wire: v1::InferRequest) -> Result<GenerationRequest, Error> 
         echo: wire.echo,
         prompt_logprobs,
         prediction: wire.prediction,
+        reasoning_tokens_max: wire.reasoning.and_then(|reasoning| reasoning.tokens_max),
     })
 }
 
@@ -131,6 +147,15 @@ fn constraint(wire: v1::Constraint) -> Result<Spec, Error> {
             "must be one of json_object, json_schema, regex, choices, lark, gbnf",
         )),
     }
+}
+
+fn gap(prefix: String, suffix: String, wire: v1::Infill) -> Result<Gap, Error> {
+    if wire.files.len() > INFILL_FILES_MAX {
+        let reason = format!("must have at most {INFILL_FILES_MAX}, not {}", wire.files.len());
+        return Err(Error::field("infill.files", reason));
+    }
+    let files = wire.files.into_iter().map(|file| (file.name, file.text)).collect();
+    Ok(Gap { prefix, suffix, middle: wire.middle, files })
 }
 
 fn sampling(wire: v1::Sampling) -> RequestedSampling {
@@ -371,7 +396,16 @@ mod tests {
     #[test]
     fn what_cannot_be_honoured_is_refused_by_name() {
         assert!(refused(v1::InferRequest::default()).starts_with("prompt: "));
-        assert!(refused(v1::InferRequest { suffix: "x".into(), ..text("a") }).starts_with("suffix: "));
+        let suffix = || v1::InferRequest { suffix: "x".into(), ..text("a") };
+        assert!(refused(v1::InferRequest { echo: true, ..suffix() }).starts_with("suffix: "));
+        let special = v1::InferRequest { parse_special: Some(true), ..suffix() };
+        assert!(refused(special).starts_with("parse_special: "));
+        assert!(refused(v1::InferRequest { suffix: "x".into(), ..chat_of(vec![]) }).starts_with("suffix: "));
+        let files = vec![v1::SourceFile::default(); INFILL_FILES_MAX + 1];
+        let infill = Some(v1::Infill { files, ..Default::default() });
+        assert!(refused(v1::InferRequest { infill, ..text("a") }).starts_with("infill.files: "));
+        let reasoning = Some(v1::Reasoning { tokens_max: Some(1) });
+        assert!(refused(v1::InferRequest { reasoning, ..text("a") }).starts_with("reasoning: "));
         assert!(refused(v1::InferRequest { choices: 129, ..text("a") }).starts_with("choices: "));
         assert!(refused(v1::InferRequest { top_logprobs: 1, ..text("a") }).starts_with("top_logprobs: "));
         let wire = v1::InferRequest { top_logprobs: 300, logprobs: true, ..text("a") };

@@ -6,7 +6,9 @@ use crate::{
     config::Config,
     error::ApiError,
     fields::{Field, Fields},
-    limits::{CHAT_LOGPROBS_MAX, COMPLETION_LOGPROBS_MAX, STOP_BYTES_MAX, STOP_TOKEN_IDS_MAX},
+    limits::{
+        CHAT_LOGPROBS_MAX, COMPLETION_LOGPROBS_MAX, INFILL_FILES_MAX, STOP_BYTES_MAX, STOP_TOKEN_IDS_MAX,
+    },
     names::SentFields,
     openai::{constraint, prompt, sampling},
     request::{either, model, priority},
@@ -47,7 +49,7 @@ pub(crate) fn chat(mut fields: Fields, config: &Config, id: &RequestId) -> Resul
     let prompt_logprobs = prompt_logprobs(&mut fields, plan.stream)?;
     let max_tokens = max_tokens(&mut fields, None, prompt_logprobs.is_some())?;
     let prediction = fields.take("prediction").map(prediction).transpose()?.unwrap_or_default();
-    let chat = prompt::chat(&mut fields)?;
+    let (chat, thinking) = prompt::chat(&mut fields)?;
     let (logprobs, top_logprobs) = chat_logprobs(&mut fields)?;
     unsupported::chat(&mut fields)?;
     fields.finish()?;
@@ -55,6 +57,7 @@ pub(crate) fn chat(mut fields: Fields, config: &Config, id: &RequestId) -> Resul
         (request.logprobs, request.top_logprobs) = (logprobs, top_logprobs);
         (request.prompt_logprobs, request.prediction) = (prompt_logprobs, prediction.clone());
         set_max_tokens(request, &max_tokens)?;
+        request.reasoning = thinking.bounds();
         request.prompt = Some(Prompt::Chat(chat.clone()));
     }
     Ok(plan)
@@ -92,6 +95,14 @@ pub(crate) fn completion(
     // Clients that speak the chat's dialect send false for none.
     let logprobs = logprobs.filter(|field| field.value().as_bool() != Some(false));
     let logprobs = logprobs.map(|f| f.integer(0..=COMPLETION_LOGPROBS_MAX)).transpose()?.map(|n| n as u32);
+    let suffix =
+        fields.take("suffix").map(|field| suffix(field, echo, &prompts)).transpose()?.unwrap_or_default();
+    if !suffix.is_empty() && parse_special == Some(true) {
+        return Err(ApiError::field(
+            "parse_special",
+            "cannot be true together with suffix, which makes both texts",
+        ));
+    }
     let with_prompt = echo && logprobs.is_some();
     let scored = asked_of_prompt.max(logprobs.filter(|_| echo));
     let max_tokens = max_tokens(&mut fields, Some(COMPLETION_MAX_TOKENS), scored.is_some())?;
@@ -99,6 +110,7 @@ pub(crate) fn completion(
     fields.finish()?;
     let mut base = plan.requests.remove(0);
     base.echo = echo;
+    base.suffix = suffix;
     base.logprobs = logprobs.is_some();
     base.top_logprobs = logprobs.unwrap_or(0);
     base.prompt_logprobs = scored;
@@ -116,6 +128,61 @@ pub(crate) fn completion(
         })
         .collect();
     Ok((plan, ShownLogprobs { top: logprobs, with_prompt, of_prompt: asked_of_prompt.is_some() }))
+}
+
+/// The text after the gap that a prompt stands before.
+fn suffix(field: Field, echo: bool, prompts: &[Prompt]) -> Result<String, ApiError> {
+    let suffix = field.string()?;
+    match () {
+        () if suffix.is_empty() => {}
+        () if echo => {
+            return Err(field.error("cannot be used together with echo: there is no one text to repeat"));
+        }
+        () if prompts.iter().any(|prompt| !matches!(prompt, Prompt::Text(_))) => {
+            return Err(field.error("only allowed with a prompt that is text"));
+        }
+        () => {}
+    }
+    Ok(suffix)
+}
+
+/// The plan of what llama.cpp's `/infill` asks: one completion of a gap.
+pub(crate) fn infill(mut fields: Fields, config: &Config, id: &RequestId) -> Result<Plan, ApiError> {
+    let mut plan = common(&mut fields, config, id)?;
+    if plan.choices != 1 {
+        return Err(ApiError::unsupported("n", "not supported here; the only value it accepts is 1"));
+    }
+    let text = |fields: &mut Fields, name: &str| fields.take(name).map(Field::string).transpose();
+    let prefix = fields.require("input_prefix")?.string()?;
+    let suffix = fields.require("input_suffix")?.string()?;
+    let middle = text(&mut fields, "prompt")?.unwrap_or_default();
+    let mut files = Vec::new();
+    if let Some(field) = fields.take("input_extra") {
+        let list = field.list()?;
+        let count = list.clone().count();
+        if count > INFILL_FILES_MAX {
+            return Err(field.error(format!("has {count} elements, at most {INFILL_FILES_MAX}")));
+        }
+        for file in list {
+            let mut file = file.object()?;
+            let content = file.require("text")?.string()?;
+            let name = text(&mut file, "filename")?.unwrap_or_else(|| "tmp".to_owned());
+            // When it was seen, which some editors say.
+            file.take("time");
+            file.finish()?;
+            files.push(v1::SourceFile { name, text: content });
+        }
+    }
+    let max_tokens = max_tokens(&mut fields, None, false)?;
+    unsupported::completion(&mut fields)?;
+    fields.finish()?;
+    for request in &mut plan.requests {
+        set_max_tokens(request, &max_tokens)?;
+        request.prompt = Some(Prompt::Text(prefix.clone()));
+        request.suffix = suffix.clone();
+        request.infill = Some(v1::Infill { files: files.clone(), middle: middle.clone() });
+    }
+    Ok(plan)
 }
 
 /// The fields that chats and completions share: a plan with one request that has no prompt yet.

@@ -6,47 +6,40 @@ use hanzo_engine_proto::v1;
 use crate::{
     error::ApiError,
     fields::{Field, Fields},
-    openai::messages,
+    openai::{messages, thinking::Thinking},
 };
 
-const REASONING_EFFORTS: [&str; 7] = ["none", "minimal", "low", "medium", "high", "xhigh", "max"];
-
-/// The fields that make a chat's prompt: messages, template variables, and how it ends.
-pub(crate) fn chat(fields: &mut Fields) -> Result<v1::Chat, ApiError> {
+/// The fields that make a chat's prompt: messages, template variables, and how it ends. And what they say of reasoning.
+pub(crate) fn chat(fields: &mut Fields) -> Result<(v1::Chat, Thinking), ApiError> {
     let messages = messages::read(fields.require("messages")?)?;
-    let template_kwargs_json = template_kwargs(fields)?;
+    let thinking = Thinking::read(fields)?;
+    let template_kwargs_json = template_kwargs(fields, &thinking)?;
     let generation = fields.take("add_generation_prompt").map(Field::boolean).transpose()?;
     let continue_final_message = fields.flag("continue_final_message")?;
     if continue_final_message && generation == Some(true) {
         let problem = "cannot be true together with add_generation_prompt";
         return Err(ApiError::field("continue_final_message", problem));
     }
-    Ok(v1::Chat {
+    let chat = v1::Chat {
         messages,
         tools_json: Vec::new(),
         template_kwargs_json,
         // A message that is gone on with has no new turn after it.
         add_generation_prompt: if continue_final_message { Some(false) } else { generation },
         continue_final_message,
-    })
+    };
+    Ok((chat, thinking))
 }
 
-fn template_kwargs(fields: &mut Fields) -> Result<String, ApiError> {
+fn template_kwargs(fields: &mut Fields, thinking: &Thinking) -> Result<String, ApiError> {
     let given = fields.take("chat_template_kwargs").map(Field::object).transpose()?;
     let mut json = given.as_ref().map_or_else(|| "{}".to_owned(), |given| given.object().to_text());
     // What the request says by a field of its own goes behind, unless the object says it too.
-    let mut add = |name: &str, value: &str| {
+    for (name, value) in thinking.variables() {
         if given.as_ref().is_none_or(|given| !given.has(name)) {
             json.pop();
             json.push_str(if json.len() > 1 { "," } else { "" });
             json.push_str(&format!("\"{name}\":{value}}}"));
-        }
-    };
-    if let Some(field) = fields.take("reasoning_effort") {
-        let effort = field.word(&REASONING_EFFORTS)?;
-        add("enable_thinking", if effort == "none" { "false" } else { "true" });
-        if effort != "none" {
-            add("reasoning_effort", &format!("\"{effort}\""));
         }
     }
     Ok(if json == "{}" { String::new() } else { json })

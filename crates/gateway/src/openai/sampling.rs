@@ -52,10 +52,7 @@ pub(super) fn read(fields: &mut Fields) -> Result<v1::Sampling, ApiError> {
         dry_multiplier: number("dry_multiplier", 0.0, f64::INFINITY)?,
         dry_base: number("dry_base", 1.0, f64::INFINITY)?,
         mirostat: fields.take("mirostat").map(mirostat).transpose()?,
-        dry_allowed_length: fields
-            .take("dry_allowed_length")
-            .map(|f| f.integer(0..=u32::MAX))
-            .transpose()?,
+        dry_allowed_length: fields.take("dry_allowed_length").map(|f| f.integer(0..=u32::MAX)).transpose()?,
         dry_penalty_last_n: fields.take("dry_penalty_last_n").map(last_n).transpose()?,
         dry_sequence_breakers: fields
             .take("dry_sequence_breakers")

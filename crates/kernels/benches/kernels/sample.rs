@@ -1,7 +1,9 @@
 //! Drawing tokens, beside the same on one thread. A head of few columns keeps the product small beside it.
 
 use criterion::{BenchmarkId, Criterion};
-use hanzo_engine_kernels::{Backend, DType, Draws, MatrixShape, MatrixSource, SampleSpec, SampleSpecs, Shape};
+use hanzo_engine_kernels::{
+    Backend, DType, Draws, MatrixShape, MatrixSource, SampleSpec, SampleSpecs, Shape,
+};
 
 use crate::bed;
 

@@ -17,7 +17,7 @@ pub(crate) fn draw(
     }
     if let Some(token) = spec.given {
         let logprob = |top| logprob(logits, token, top as usize);
-        return Some(Sampled { token, logprob: spec.logprobs.map(logprob) });
+        return Some(Sampled { token, logprob: spec.logprobs.map(logprob), probability: None });
     }
     let allowed = |token: usize| match mask {
         Some(mask) => mask.get(token / 32).is_some_and(|word| word >> (token % 32) & 1 == 1),

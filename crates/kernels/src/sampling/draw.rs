@@ -148,7 +148,7 @@ pub(crate) fn draw_row(
         scratch.raw.clear();
         scratch.raw.extend_from_slice(logits);
         let logprob = spec.logprobs.map(|top| scratch.logprob(token, top, raw_maximum));
-        return Some(Sampled { token, logprob });
+        return Some(Sampled { token, logprob, probability: None });
     }
     if let Some(mask) = mask {
         keep_masked(logits, mask);

@@ -54,7 +54,13 @@ fn shapes() -> impl Strategy<Value = Shape> {
     let or = |neutral: f32, values: std::ops::Range<f32>| prop_oneof![Just(neutral), values];
     let temperature = (or(0.0, 0.01..2.0), or(1.0, 0.0..4.0));
     (or(0.0, 0.1..4.0), temperature, or(1.0, 0.01..1.0), or(1.0, 0.0..0.5), or(0.0, 0.0001..0.9)).prop_map(
-        |(top_n_sigma, (temperature_range, temperature_exponent), typical_p, xtc_threshold, probability_min)| Shape {
+        |(
+            top_n_sigma,
+            (temperature_range, temperature_exponent),
+            typical_p,
+            xtc_threshold,
+            probability_min,
+        )| Shape {
             top_n_sigma,
             temperature_range,
             temperature_exponent,

@@ -12,7 +12,8 @@ use hanzo_engine_kernels::{
 
 use super::*;
 use crate::{
-    EmbedInput, EventKind, MediaSpan, Opened, Output, SamplingParams, StopConditions, job::Usage, sampler::Mirostat, spec::Part,
+    EmbedInput, EventKind, MediaSpan, Opened, Output, SamplingParams, StopConditions, job::Usage,
+    sampler::Mirostat, spec::Part,
 };
 
 mod constrained;

@@ -5,6 +5,7 @@ use std::{mem, sync::Arc};
 use hanzo_engine_kernels::{SampleSpecs, Sampled};
 
 use super::{
+    budget::ReasoningBudget,
     constraint::{Constraint, MaskWork, Taken},
     scoring::Scoring,
     text::{Chunk, OutputText},
@@ -27,6 +28,7 @@ pub struct Generation {
     scoring: Option<Scoring>,
     constraint: Option<Constraint>,
     output: OutputText,
+    budget: Option<ReasoningBudget>, // until its section is closed
     usage: Usage,
     unsent: Vec<u32>, // tokens whose text is held back
     unsent_logprobs: Vec<TokenLogprob>,
@@ -66,21 +68,25 @@ impl Generation {
         let open = markers.and_then(|markers| text.tokenizer.token_id(&markers.open));
         let in_reasoning = markers.is_some() && job.starts_in_reasoning;
         let scoring = job.prompt_logprobs.map(|top| Scoring::new(top, job.prompt.len()));
-        (0..job.choices).map(move |choice| Generation {
-            terms: terms.clone(),
-            seed: job.sampling.seed.wrapping_add(choice.into()),
-            sampler: None,
-            constraint: job
-                .constraint
-                .as_ref()
-                .map(|grammar| Constraint::new(grammar, in_reasoning, open, &terms.ends)),
-            before: None,
-            lookup: None,
-            scoring: scoring.filter(|_| choice == 0),
-            output: OutputText::new(text, &job.stop, job.starts_in_reasoning, job.split_reasoning),
-            usage: Usage { prompt_tokens: job.prompt.len() as u32, ..Usage::default() },
-            unsent: Vec::new(),
-            unsent_logprobs: Vec::new(),
+        (0..job.choices).map(move |choice| {
+            let constraint = job.constraint.as_ref();
+            let mut generation = Generation {
+                terms: terms.clone(),
+                seed: job.sampling.seed.wrapping_add(choice.into()),
+                sampler: None,
+                before: None,
+                lookup: None,
+                scoring: scoring.filter(|_| choice == 0),
+                constraint: constraint
+                    .map(|grammar| Constraint::new(grammar, in_reasoning, open, &terms.ends)),
+                output: OutputText::new(text, &job.stop, job.starts_in_reasoning, job.split_reasoning),
+                budget: ReasoningBudget::of_job(job, text),
+                usage: Usage { prompt_tokens: job.prompt.len() as u32, ..Usage::default() },
+                unsent: Vec::new(),
+                unsent_logprobs: Vec::new(),
+            };
+            generation.bound_reasoning();
+            generation
         })
     }
 
@@ -91,12 +97,19 @@ impl Generation {
 
     /// Whether how its next token is drawn, or what may follow it, depends on the one before.
     pub fn reads_history(&self) -> bool {
-        self.constraint.is_some() || self.speculates() || Sampler::reads_history(&self.terms.sampling)
+        self.constraint.is_some()
+            || self.budget.is_some()
+            || self.speculates()
+            || Sampler::reads_history(&self.terms.sampling)
     }
 
-    /// Whether tokens are drafted for it: not beside a constraint, whose matcher knows no drafts.
+    /// Whether tokens are drafted for it: not beside a constraint, whose matcher knows no drafts, while its reasoning is bounded,
+    /// or where the probability of each token says how the next is drawn.
     fn speculates(&self) -> bool {
-        self.terms.speculation == Speculation::Ngram && self.constraint.is_none()
+        self.terms.speculation == Speculation::Ngram
+            && self.constraint.is_none()
+            && self.budget.is_none()
+            && self.terms.sampling.mirostat.is_none()
     }
 
     /// Whether the prompt of its job is scored, by its first completion.
@@ -150,6 +163,17 @@ impl Generation {
         self.usage.accepted_draft_tokens += 1;
     }
 
+    /// Closes a reasoning section that is full, and forgets the bound of one that is closed.
+    fn bound_reasoning(&mut self) {
+        let Some(budget) = &mut self.budget else { return };
+        if self.output.in_reasoning() {
+            budget.reached(self.usage.reasoning_tokens);
+        }
+        if !self.output.may_reason() && budget.forced().is_none() {
+            self.budget = None;
+        }
+    }
+
     /// Whether it ends with the tokens it has, of which `assumed` are not known yet, whatever they are.
     pub fn is_full(&self, assumed: usize) -> bool {
         self.usage.completion_tokens as usize + assumed >= self.terms.stop.max_tokens as usize
@@ -172,6 +196,9 @@ impl Generation {
         let masked = self.constraint.as_mut().filter(|_| !reasons);
         let new = || Sampler::new(&self.terms.sampling, self.seed, self.terms.vocab, prompt);
         let sampler = self.sampler.get_or_insert_with(new);
+        if let Some(token) = self.budget.as_ref().and_then(ReasoningBudget::forced) {
+            return sampler.force(token, specs);
+        }
         self.before = if draft.is_empty() { None } else { Some(sampler.clone()) };
         for ahead in 0..=draft.len() {
             // Where there is a mask, it is the mask that says when the answer may end.
@@ -208,7 +235,7 @@ impl Generation {
         text: &TextModel,
         full: bool,
     ) -> (Option<EventKind>, Option<EventKind>) {
-        self.sampler.iter_mut().for_each(|sampler| sampler.remember(&sampled));
+        self.sampler.iter_mut().for_each(|sampler| sampler.learn(&sampled));
         let Sampled { token, logprob, .. } = sampled;
         self.unsent.push(token);
         self.unsent_logprobs.extend(logprob);
@@ -226,6 +253,10 @@ impl Generation {
             return (None, Some(EventKind::ConstraintFailed { reason }));
         }
         self.usage.reasoning_tokens += u32::from(self.output.in_reasoning());
+        if self.budget.as_mut().is_some_and(ReasoningBudget::advance) {
+            self.budget = None;
+        }
+        self.bound_reasoning();
 
         let reason = if ends || chunk.stop.is_some() || taken == Taken::Complete {
             Some(FinishReason::Stop)
@@ -282,6 +313,74 @@ impl Generation {
 mod tests {
     use super::*;
     use crate::{job::JobId, text::tests::demo};
+
+    /// What a completion says and uses where the model says the tokens of `said`.
+    fn run(job: &Job, said: &str) -> (String, String, Usage) {
+        let text = demo();
+        let mut said = text.tokenizer.encode(said, false).expect("tokens").into_iter();
+        let mut generation = Generation::of_job(job, &text, Speculation::Off).next().expect("one completion");
+        let (mut answer, mut reasoned) = (String::new(), String::new());
+        loop {
+            let mut specs = SampleSpecs::default();
+            generation.ask(&[1], 0, &[], &mut specs, &mut Vec::new());
+            // The model's own word has the largest logit.
+            let mut logits = vec![0.0; text.vocab];
+            logits[said.as_slice().first().copied().unwrap_or(text.eos[0]) as usize] = 50.0;
+            let (mut draws, mut drawn) = (hanzo_engine_kernels::Draws::default(), Vec::new());
+            draws.draw(&specs, &mut logits);
+            let ticket = draws.submit();
+            draws.wait(ticket, &mut drawn);
+            let sampled = drawn.pop().flatten().expect("a token");
+            if specs.adjustments.is_empty() {
+                said.next();
+            }
+            let (delta, finished) = generation.take(sampled, &text, false);
+            if let Some(EventKind::Delta { text, reasoning, .. }) = delta {
+                answer.push_str(&text);
+                reasoned.push_str(&reasoning);
+            }
+            if let Some(EventKind::Finished { usage, .. }) = finished {
+                return (reasoned, answer, usage);
+            }
+        }
+    }
+
+    #[test]
+    fn a_reasoning_section_that_is_full_is_closed_and_the_answer_goes_on() {
+        let thought = "one two three four five six seven eight nine ten";
+        let stop = StopConditions { max_tokens: 200, ..StopConditions::default() };
+        let of = |reasoning_tokens_max, starts_in_reasoning| Job {
+            prompt: [1].into(),
+            stop: stop.clone(),
+            starts_in_reasoning,
+            split_reasoning: true,
+            reasoning_tokens_max,
+            ..Job::default()
+        };
+        let whole = format!("{thought}\n</think>\n\nForty-two.");
+        let (reasoned, answer, usage) = run(&of(None, true), &whole);
+        assert_eq!((reasoned.as_str(), answer.as_str()), (thought, "Forty-two."));
+        let own = usage.reasoning_tokens;
+        // Bounds that it does not reach change nothing.
+        assert_eq!(run(&of(Some(own + 5), true), &whole).0, thought);
+        assert_eq!(run(&of(Some(own + 5), true), &whole).2, usage);
+        for tokens_max in 0..own {
+            let (reasoned, answer, usage) = run(&of(Some(tokens_max), true), thought);
+            assert!(thought.starts_with(&reasoned) && reasoned.len() < thought.len(), "{reasoned}");
+            // What the model goes on with is the answer.
+            assert!(answer.ends_with("ten") && reasoned.len() + answer.len() == thought.len(), "{answer}");
+            assert_eq!(usage.reasoning_tokens, tokens_max);
+            let opened = run(&of(Some(tokens_max), false), &format!("<think>\n{thought}"));
+            assert!(opened.1.ends_with("ten") && !opened.1.contains("think"), "{opened:?}");
+            assert!(opened.2.reasoning_tokens <= tokens_max.max(1), "{opened:?}");
+        }
+        // A bound is of the section: who does not reason has an answer as long as it is.
+        let (reasoned, answer, _) = run(&of(Some(0), false), thought);
+        assert_eq!((reasoned.as_str(), answer.as_str()), ("", thought));
+        // Where nothing is split there is no section.
+        let unsplit = Job { split_reasoning: false, ..of(Some(0), false) };
+        assert_eq!(run(&unsplit, "<think>x</think>y").1, "<think>x</think>y");
+    }
 
     #[test]
     fn completions_that_wait_share_their_terms_and_have_no_sampler() {

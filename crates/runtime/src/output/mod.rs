@@ -1,6 +1,7 @@
 //! What a step has computed on its way out: logits become tokens and text ([`Generation`]), hidden states vectors and
 //! scores ([`Reading`]). Which tokens were computed, and in which blocks, is [`crate::sequence`]'s.
 
+mod budget;
 mod constraint;
 mod generation;
 mod reading;

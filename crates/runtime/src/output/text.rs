@@ -104,6 +104,11 @@ impl OutputText {
         matches!(self.section, Section::Reasoning { .. })
     }
 
+    /// Whether the next token may be inside the reasoning section.
+    pub fn may_reason(&self) -> bool {
+        matches!(self.section, Section::Start { .. } | Section::Reasoning { .. })
+    }
+
     /// A marker that the vocabulary has as a control token, which is otherwise left out of the text.
     fn marker<'a>(&self, text: &'a TextModel, id: u32) -> Option<&'a str> {
         let markers = self.markers.as_ref().filter(|_| text.tokenizer.is_special(id))?;

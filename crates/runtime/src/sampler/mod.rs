@@ -78,6 +78,17 @@ impl Sampler {
         });
     }
 
+    /// Adds that the next token is this one, whatever its logit. No random number is used.
+    pub fn force(&mut self, token: u32, specs: &mut SampleSpecs) {
+        let first = specs.adjustments.len() as u32;
+        specs.adjustments.push(Adjustment { token, change: Change::Add(f32::MAX) });
+        specs.rows.push(SampleSpec {
+            logprobs: self.params.logprobs.map(u32::from),
+            adjustments: first..first + 1,
+            ..SampleSpec::default()
+        });
+    }
+
     /// Goes on by one token as [`Sampler::ask`] does, and asks for nothing: that token was asked for of a copy.
     pub fn pass(&mut self) {
         self.next_uniform();
@@ -108,8 +119,9 @@ impl Sampler {
             probability_min: match params.mirostat {
                 None => neutral.probability_min,
                 // Above 0, so that the token's own is told.
-                Some(_) => (exp(-self.surprise_max.max(0.0) * std::f64::consts::LN_2) as f32)
-                    .max(f32::MIN_POSITIVE),
+                Some(_) => {
+                    (exp(-self.surprise_max.max(0.0) * std::f64::consts::LN_2) as f32).max(f32::MIN_POSITIVE)
+                }
             },
         }
     }
@@ -128,13 +140,19 @@ impl Sampler {
         }
     }
 
-    /// The token was drawn.
-    pub fn remember(&mut self, sampled: &Sampled) {
-        self.history.push(sampled.token);
+    /// The token comes next.
+    pub fn remember(&mut self, token: u32) {
+        self.history.push(token);
         if let Some(repetitions) = &mut self.repetitions {
-            repetitions.push(sampled.token);
+            repetitions.push(token);
         }
-        if let (Some(Mirostat { tau, eta }), Some(probability)) = (self.params.mirostat, sampled.probability) {
+    }
+
+    /// The token was drawn, and how likely it was is known.
+    pub fn learn(&mut self, sampled: &Sampled) {
+        self.remember(sampled.token);
+        if let (Some(Mirostat { tau, eta }), Some(probability)) = (self.params.mirostat, sampled.probability)
+        {
             let surprise = -ln(probability) / std::f64::consts::LN_2;
             self.surprise_max -= f64::from(eta) * (surprise - f64::from(tau));
         }

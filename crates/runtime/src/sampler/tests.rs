@@ -22,7 +22,7 @@ impl Sampler {
         let ticket = draws.submit();
         draws.wait(ticket, &mut drawn);
         let sampled = drawn.pop().flatten();
-        sampled.iter().for_each(|sampled| self.remember(sampled));
+        sampled.iter().for_each(|sampled| self.learn(sampled));
         sampled
     }
 }
@@ -95,7 +95,8 @@ fn reference(
         let mut left = left.to_vec();
         if let Some(Mirostat { tau, .. }) = params.mirostat {
             // At the first token.
-            let kept = softmax(&left, temperature).iter().filter(|p| -p.log2() <= 2.0 * f64::from(tau)).count();
+            let kept =
+                softmax(&left, temperature).iter().filter(|p| -p.log2() <= 2.0 * f64::from(tau)).count();
             left.truncate(kept.max(1));
         }
         for (of_left, &id) in softmax(&left, temperature).into_iter().zip(&left) {
@@ -154,7 +155,8 @@ fn dry_penalty(dry: &Dry, tokens: &[u32], token: u32) -> f64 {
             breakers.iter().any(|breaker| text.ends_with(breaker.as_bytes()))
         })
     };
-    let since = (0..tokens.len()).rev().find(|&at| ends_at(at)).map_or(tokens.len(), |at| tokens.len() - 1 - at);
+    let since =
+        (0..tokens.len()).rev().find(|&at| ends_at(at)).map_or(tokens.len(), |at| tokens.len() - 1 - at);
     let last_n = dry.last_n.map_or(tokens.len(), |n| tokens.len().min(n as usize));
     let (tokens, allowed) = (&tokens[tokens.len() - last_n..], dry.allowed_length as usize);
     if tokens.len() <= allowed || since < allowed || breaks(&text_of(token)) {
@@ -366,7 +368,11 @@ fn what_repeats_is_not_said_again() {
     let penalty = |dry: Dry| {
         let mut repetitions = Repetitions::new(&dry, &prompt);
         let mut found = 0.0;
-        repetitions.penalties(|token, penalty| if token == four { found = penalty });
+        repetitions.penalties(|token, penalty| {
+            if token == four {
+                found = penalty
+            }
+        });
         found
     };
     let dry = Dry {
@@ -448,7 +454,8 @@ fn every_combination_draws_a_token() {
             repetition_penalty: of(1.0, &[f32::MIN_POSITIVE, 1.3, f32::MAX]),
             frequency_penalty: of(0.0, &[-2.0, 0.4, 2.0]),
             presence_penalty: of(0.0, &[-2.0, 0.4, 2.0]),
-            mirostat: (of(0.0, &[1.0]) > 0.0).then(|| Mirostat { tau: of(5.0, &[0.0, 100.0]), eta: of(0.1, &[0.0, 1.0]) }),
+            mirostat: (of(0.0, &[1.0]) > 0.0)
+                .then(|| Mirostat { tau: of(5.0, &[0.0, 100.0]), eta: of(0.1, &[0.0, 1.0]) }),
             dry: (of(0.0, &[1.0]) > 0.0).then(|| Dry {
                 multiplier: of(0.8, &[f32::MIN_POSITIVE, f32::MAX]),
                 base: of(1.75, &[1.0, f32::MAX]),

@@ -23,7 +23,7 @@ impl Faulty {
             Fault::XtcIgnored => spec.shape.xtc_threshold = 1.0,
             Fault::ProbabilityMinIgnored => spec.shape.probability_min = 0.0,
             Fault::ProbabilityOfAll => {
-                let mut sampled = reference::draw(&logits, &spec, &adjustments)?;
+                let mut sampled = reference::draw(&logits, &spec, &adjustments, mask)?;
                 sampled.probability = sampled.probability.map(|probability| probability * 0.999);
                 return Some(sampled);
             }
