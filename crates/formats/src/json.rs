@@ -1,0 +1,279 @@
+//! JSON as it comes, character by character: what is no JSON is seen at its first wrong character.
+
+use crate::limits::ARGUMENTS_DEPTH_MAX;
+
+/// What a character did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Scan {
+    /// It belongs to the value.
+    Took,
+    /// It ends the value.
+    Ended,
+    /// The value, a number, ended before it.
+    EndedBefore,
+    /// No value goes on so.
+    Bad,
+}
+
+/// A JSON value in the middle of being read.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Json {
+    open: Vec<Frame>,
+    at: At,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Frame {
+    Object,
+    Array,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum At {
+    #[default]
+    Value,
+    FirstItem, // a value or the end of an empty array
+    FirstKey,  // a key or the end of an empty object
+    Key,
+    Colon,
+    After, // a comma or an end
+    Text {
+        key: bool,
+    },
+    Escape {
+        key: bool,
+    },
+    Hex {
+        key: bool,
+        left: u8,
+    },
+    Number(Digits),
+    Word {
+        of: &'static str,
+        next: usize,
+    },
+}
+
+/// How far a number is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Digits {
+    Minus,
+    Zero,
+    Whole,
+    Point,
+    Fraction,
+    Exponent,
+    Sign,
+    Power,
+}
+
+impl Json {
+    /// Takes a character. What is written of it goes to `out`: itself, or, for a control character in a string, which
+    /// JSON does not allow and models write, its escape.
+    pub(crate) fn push(&mut self, c: char, out: &mut String) -> Scan {
+        let scan = self.step(c);
+        match scan {
+            Scan::Took | Scan::Ended if c < ' ' && matches!(self.at, At::Text { .. }) => {
+                out.push_str(match c {
+                    '\n' => "\\n",
+                    '\t' => "\\t",
+                    '\r' => "\\r",
+                    _ => return Scan::Bad,
+                });
+            }
+            Scan::Took | Scan::Ended => out.push(c),
+            Scan::EndedBefore | Scan::Bad => {}
+        }
+        scan
+    }
+
+    /// Whether nothing of the value has come.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.at == At::Value && self.open.is_empty()
+    }
+
+    fn step(&mut self, c: char) -> Scan {
+        let space = matches!(c, ' ' | '\n' | '\r' | '\t');
+        match self.at {
+            At::Text { key } => match c {
+                '"' if key => self.go(At::Colon),
+                '"' => self.ended(),
+                '\\' => self.go(At::Escape { key }),
+                _ => Scan::Took,
+            },
+            At::Escape { key } => match c {
+                '"' | '\\' | '/' | 'b' | 'f' | 'n' | 'r' | 't' => self.go(At::Text { key }),
+                'u' => self.go(At::Hex { key, left: 4 }),
+                _ => Scan::Bad,
+            },
+            At::Hex { key, left } if c.is_ascii_hexdigit() => {
+                self.go(if left == 1 { At::Text { key } } else { At::Hex { key, left: left - 1 } })
+            }
+            At::Hex { .. } => Scan::Bad,
+            At::Number(digits) => self.number(digits, c),
+            At::Word { of, next } => match of[next..].starts_with(c) {
+                true if next + 1 == of.len() => self.ended(),
+                true => self.go(At::Word { of, next: next + 1 }),
+                false => Scan::Bad,
+            },
+            _ if space => Scan::Took,
+            At::FirstItem if c == ']' => self.close(),
+            At::FirstKey if c == '}' => self.close(),
+            At::Value | At::FirstItem => self.value(c),
+            At::FirstKey | At::Key if c == '"' => self.go(At::Text { key: true }),
+            At::FirstKey | At::Key => Scan::Bad,
+            At::Colon if c == ':' => self.go(At::Value),
+            At::Colon => Scan::Bad,
+            At::After => match (self.open.last(), c) {
+                (Some(Frame::Object), ',') => self.go(At::Key),
+                (Some(Frame::Array), ',') => self.go(At::Value),
+                (Some(Frame::Object), '}') | (Some(Frame::Array), ']') => self.close(),
+                _ => Scan::Bad,
+            },
+        }
+    }
+
+    fn go(&mut self, at: At) -> Scan {
+        self.at = at;
+        Scan::Took
+    }
+
+    fn value(&mut self, c: char) -> Scan {
+        let word = |of| At::Word { of, next: 1 };
+        let at = match c {
+            '{' | '[' => {
+                if self.open.len() == ARGUMENTS_DEPTH_MAX {
+                    return Scan::Bad;
+                }
+                self.open.push(if c == '{' { Frame::Object } else { Frame::Array });
+                if c == '{' { At::FirstKey } else { At::FirstItem }
+            }
+            '"' => At::Text { key: false },
+            '-' => At::Number(Digits::Minus),
+            '0' => At::Number(Digits::Zero),
+            '1'..='9' => At::Number(Digits::Whole),
+            't' => word("true"),
+            'f' => word("false"),
+            'n' => word("null"),
+            _ => return Scan::Bad,
+        };
+        self.go(at)
+    }
+
+    fn number(&mut self, digits: Digits, c: char) -> Scan {
+        use Digits::{Exponent, Fraction, Minus, Point, Power, Sign, Whole, Zero};
+        let next = match (digits, c) {
+            (Minus, '0') => Zero,
+            (Minus, '1'..='9') | (Whole, '0'..='9') => Whole,
+            (Zero | Whole, '.') => Point,
+            (Point | Fraction, '0'..='9') => Fraction,
+            (Zero | Whole | Fraction, 'e' | 'E') => Exponent,
+            (Exponent, '+' | '-') => Sign,
+            (Exponent | Sign | Power, '0'..='9') => Power,
+            (Zero | Whole | Fraction | Power, _) => {
+                return match self.ended() {
+                    Scan::Ended => Scan::EndedBefore,
+                    _ => self.step(c),
+                };
+            }
+            _ => return Scan::Bad,
+        };
+        self.go(At::Number(next))
+    }
+
+    fn close(&mut self) -> Scan {
+        self.open.pop();
+        self.ended()
+    }
+
+    /// A value has ended: the whole one, or one inside another.
+    fn ended(&mut self) -> Scan {
+        self.at = At::After;
+        if self.open.is_empty() { Scan::Ended } else { Scan::Took }
+    }
+}
+
+/// Appends a character of a JSON string.
+pub(crate) fn escape(c: char, out: &mut String) {
+    match c {
+        '"' => out.push_str("\\\""),
+        '\\' => out.push_str("\\\\"),
+        '\n' => out.push_str("\\n"),
+        '\r' => out.push_str("\\r"),
+        '\t' => out.push_str("\\t"),
+        c if c < ' ' => out.push_str(&format!("\\u{:04x}", u32::from(c))),
+        c => out.push(c),
+    }
+}
+
+/// Takes a JSON string apart as it comes; the opening quote is not given to it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Unescape {
+    escape: Option<String>, // after a backslash
+    half: Option<u32>,      // the first of a surrogate pair
+}
+
+impl Unescape {
+    /// The characters that one stands for, and whether it was the closing quote.
+    pub(crate) fn push(&mut self, c: char, out: &mut String) -> Scan {
+        let Some(escape) = &mut self.escape else {
+            return match c {
+                '"' => {
+                    self.flush(out);
+                    Scan::Ended
+                }
+                '\\' => {
+                    self.escape = Some(String::new());
+                    Scan::Took
+                }
+                c => {
+                    self.flush(out);
+                    out.push(c);
+                    Scan::Took
+                }
+            };
+        };
+        escape.push(c);
+        let simple = match escape.as_str() {
+            "n" => '\n',
+            "t" => '\t',
+            "r" => '\r',
+            "b" => '\u{8}',
+            "f" => '\u{c}',
+            "\"" | "\\" | "/" => c,
+            hex if hex.starts_with('u') => {
+                if hex.len() > 1 && !c.is_ascii_hexdigit() {
+                    return Scan::Bad;
+                }
+                if hex.len() < 5 {
+                    return Scan::Took;
+                }
+                let Ok(unit) = u32::from_str_radix(&hex[1..], 16) else { return Scan::Bad };
+                self.escape = None;
+                match (self.half.take(), unit) {
+                    (Some(high), 0xDC00..=0xDFFF) => {
+                        let whole = 0x10000 + ((high - 0xD800) << 10) + (unit - 0xDC00);
+                        out.push(char::from_u32(whole).unwrap_or(char::REPLACEMENT_CHARACTER));
+                    }
+                    (high, unit) => {
+                        out.extend(high.map(|_| char::REPLACEMENT_CHARACTER));
+                        match unit {
+                            0xD800..=0xDBFF => self.half = Some(unit),
+                            _ => out.push(char::from_u32(unit).unwrap_or(char::REPLACEMENT_CHARACTER)),
+                        }
+                    }
+                }
+                return Scan::Took;
+            }
+            _ => return Scan::Bad,
+        };
+        self.escape = None;
+        self.flush(out);
+        out.push(simple);
+        Scan::Took
+    }
+
+    fn flush(&mut self, out: &mut String) {
+        out.extend(self.half.take().map(|_| char::REPLACEMENT_CHARACTER));
+    }
+}

@@ -1,0 +1,81 @@
+//! How each family writes a call, from the marker that begins it on. Every reader takes one character at a time, so that
+//! it cannot matter how the text was cut.
+
+pub(crate) mod head;
+pub(crate) mod literal;
+pub(crate) mod object;
+pub(crate) mod tagged;
+
+use crate::{piece::Sink, tools::Tool};
+
+/// What a character did to what is read as a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// It belongs to it.
+    More,
+    /// It ends it.
+    Done,
+    /// What was read is whole, and this character stands after it.
+    DoneBefore,
+    /// What was read is no call.
+    Fail,
+}
+
+/// What readers know of the request: the tools that may be called.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Known<'a> {
+    pub(crate) tools: &'a [Tool],
+}
+
+impl<'a> Known<'a> {
+    /// The tool of that name.
+    pub(crate) fn tool(&self, name: &str) -> Option<&'a Tool> {
+        self.tools.iter().find(|tool| tool.name == name)
+    }
+
+    /// Whether a call may have that name.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.tool(name).is_some()
+    }
+}
+
+/// A reader in the middle of its work.
+#[derive(Clone, Debug)]
+pub(crate) enum Reader {
+    Object(object::Object),
+    Head(head::Head),
+    Tagged(tagged::Tagged),
+    Literal(literal::Calls),
+    /// Mistral's two forms begin alike: by what comes, calls as JSON or a head.
+    Mistral(Option<Box<Reader>>),
+}
+
+impl Reader {
+    pub(crate) fn push(&mut self, c: char, known: Known, sink: &mut Sink) -> Step {
+        match self {
+            Reader::Object(object) => object.push(c, known, sink),
+            Reader::Head(head) => head.push(c, known, sink),
+            Reader::Tagged(tagged) => tagged.push(c, known, sink),
+            Reader::Literal(calls) => calls.push(c, known, sink),
+            Reader::Mistral(Some(reader)) => reader.push(c, known, sink),
+            Reader::Mistral(None) if c.is_whitespace() => Step::More,
+            Reader::Mistral(form @ None) => {
+                let of = match c {
+                    '[' | '{' => Reader::Object(object::Object::new()),
+                    _ => Reader::Head(head::Head::new(head::mistral)),
+                };
+                form.insert(Box::new(of)).push(c, known, sink)
+            }
+        }
+    }
+
+    /// The text has ended: whether all that was read are whole calls.
+    pub(crate) fn finish(&self) -> bool {
+        match self {
+            Reader::Object(object) => object.is_between(),
+            Reader::Literal(calls) => calls.is_between(),
+            Reader::Mistral(Some(reader)) => reader.finish(),
+            Reader::Head(_) | Reader::Tagged(_) | Reader::Mistral(None) => false,
+        }
+    }
+}

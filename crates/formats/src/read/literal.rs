@@ -1,0 +1,462 @@
+//! Calls written as a programming language would: Python's `name(key=value, …)`, and Gemma's `call:name{key:value,…}`.
+//! Values are literals, told as the JSON they mean while they come. An expression is no literal, and the text no call.
+
+use super::{Known, Step};
+use crate::{
+    json::{Scan, escape},
+    limits::{ARGUMENTS_DEPTH_MAX, HEAD_CHARS_MAX},
+    piece::Sink,
+};
+
+/// How a family sets its calls down.
+#[derive(Debug)]
+pub(crate) struct Style {
+    /// What ends the calls where no bracket does.
+    pub(crate) close: &'static str,
+    /// What strings stand between, where it is not Python's quotes; keys are then bare.
+    pub(crate) quote: Option<&'static str>,
+}
+
+/// `[f(a=1), g()]`, in brackets or bare on lines up to the end.
+pub(crate) static BRACKETS: Style = Style { close: "", quote: None };
+/// Calls in a fence of Markdown.
+pub(crate) static FENCE: Style = Style { close: "```", quote: None };
+/// Calls in tags.
+pub(crate) static FUNCTION_CALLS: Style = Style { close: "</function_calls>", quote: None };
+/// `call:f{a:1}`
+pub(crate) static GEMMA_4: Style = Style { close: "<tool_call|>", quote: Some("<|\"|>") };
+/// The same with other marks.
+pub(crate) static FUNCTION_GEMMA: Style = Style { close: "<end_function_call>", quote: Some("<escape>") };
+
+/// One call, or several in a row.
+#[derive(Clone, Debug)]
+pub(crate) struct Calls {
+    style: &'static Style,
+    bracket: bool,
+    made: bool,
+    wrapped: bool, // in print(…)
+    at: At,
+}
+
+#[derive(Clone, Debug)]
+enum At {
+    Between { comma: bool },
+    Name { held: String },
+    Arguments { literal: Literal },
+    Close { held: String },
+}
+
+impl Calls {
+    /// Right after the marker.
+    pub(crate) fn new(style: &'static Style) -> Calls {
+        Calls { style, bracket: false, made: false, wrapped: false, at: At::Between { comma: true } }
+    }
+
+    /// Whether what was read are whole calls.
+    pub(crate) fn is_between(&self) -> bool {
+        self.made && matches!(self.at, At::Between { .. } | At::Close { .. })
+    }
+
+    pub(crate) fn push(&mut self, c: char, known: Known, sink: &mut Sink) -> Step {
+        let style = self.style;
+        let braces = style.quote.is_some();
+        match &mut self.at {
+            At::Between { comma } => match c {
+                c if c.is_whitespace() => {
+                    // Outside brackets a new line is as good as a comma.
+                    *comma |= !self.bracket;
+                    Step::More
+                }
+                '[' if !self.bracket && !self.made && !braces => {
+                    self.bracket = true;
+                    Step::More
+                }
+                ']' if self.bracket && self.made => Step::Done,
+                ')' if self.wrapped => {
+                    self.wrapped = false;
+                    Step::More
+                }
+                ',' | ';' if self.made && !*comma => {
+                    *comma = true;
+                    Step::More
+                }
+                ';' if self.made && !self.bracket => Step::More,
+                c if self.made && !self.bracket && style.close.starts_with(c) => {
+                    self.at = At::Close { held: c.to_string() };
+                    self.closed()
+                }
+                c if *comma && (c.is_alphabetic() || c == '_') => {
+                    self.at = At::Name { held: c.to_string() };
+                    Step::More
+                }
+                _ if self.made && !self.bracket && style.close.is_empty() => Step::DoneBefore,
+                _ => Step::Fail,
+            },
+            At::Close { held } => {
+                held.push(c);
+                match style.close.starts_with(held.as_str()) {
+                    true => self.closed(),
+                    false => Step::Fail,
+                }
+            }
+            At::Name { held } => match c {
+                '(' if held == "print" && !self.wrapped => {
+                    self.wrapped = true;
+                    self.at = At::Between { comma: true };
+                    Step::More
+                }
+                '(' if !braces => match named(held, known) {
+                    Some(name) => self.begin(name, sink),
+                    None => Step::Fail,
+                },
+                '{' if braces => {
+                    let name = held.strip_prefix("call:").map(|name| name.trim().to_owned());
+                    match name.filter(|name| known.has(name)) {
+                        Some(name) => self.begin(name, sink),
+                        None => Step::Fail,
+                    }
+                }
+                c if held.len() <= HEAD_CHARS_MAX
+                    && (c.is_alphanumeric() || matches!(c, '_' | '.' | '-' | ':' | '/' | ' ')) =>
+                {
+                    held.push(c);
+                    Step::More
+                }
+                _ => Step::Fail,
+            },
+            At::Arguments { literal } => {
+                let mut out = String::new();
+                let scan = literal.push(c, &mut out);
+                sink.arguments(&out);
+                match scan {
+                    Scan::Took => Step::More,
+                    Scan::Ended => {
+                        sink.end();
+                        self.made = true;
+                        self.at = At::Between { comma: false };
+                        Step::More
+                    }
+                    Scan::EndedBefore | Scan::Bad => Step::Fail,
+                }
+            }
+        }
+    }
+
+    fn begin(&mut self, name: String, sink: &mut Sink) -> Step {
+        sink.start(&name, None);
+        sink.arguments("{");
+        self.at = At::Arguments { literal: Literal::new(self.style) };
+        Step::More
+    }
+
+    fn closed(&self) -> Step {
+        match &self.at {
+            At::Close { held } if held == self.style.close => Step::Done,
+            _ => Step::More,
+        }
+    }
+}
+
+/// The tool of a name as Python has it, which may stand in a module.
+fn named(written: &str, known: Known) -> Option<String> {
+    let written = written.trim();
+    let names = [Some(written), written.strip_suffix(".call"), written.strip_prefix("default_api.")];
+    names.into_iter().flatten().find(|name| known.has(name)).map(str::to_owned)
+}
+
+/// A value in the middle of being read: the arguments themselves, from behind their opening bracket on.
+#[derive(Clone, Debug)]
+struct Literal {
+    quote: Option<&'static str>,
+    open: Vec<Frame>,
+    at: Within,
+    comma: bool, // one is to be written before the next value
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Frame {
+    Arguments,
+    Dict,
+    List,
+    Tuple,
+}
+
+#[derive(Clone, Debug)]
+enum Within {
+    Key,                    // or the end
+    KeyWord(String),        // a key without quotes
+    Separator,              // behind a key
+    Item { may_end: bool }, // a value
+    Word(String),           // a number or a name
+    Quotes { quote: char, count: u8, key: bool },
+    Text { quote: char, triple: bool, ends: u8, key: bool, escape: Option<String> },
+    Marked { held: String, key: bool }, // a string between marks
+    Mark { held: String, key: bool },   // the first of them
+    After,
+}
+
+impl Literal {
+    fn new(style: &Style) -> Literal {
+        let frame = if style.quote.is_some() { Frame::Dict } else { Frame::Arguments };
+        Literal { quote: style.quote, open: vec![frame], at: Within::Key, comma: false }
+    }
+
+    fn frame(&self) -> Frame {
+        self.open.last().copied().unwrap_or(Frame::Arguments)
+    }
+
+    fn go(&mut self, at: Within) -> Scan {
+        self.at = at;
+        Scan::Took
+    }
+
+    /// The comma that is owed, now that something follows.
+    fn owed(&mut self, out: &mut String) {
+        if std::mem::take(&mut self.comma) {
+            out.push_str(", ");
+        }
+    }
+
+    fn push(&mut self, c: char, out: &mut String) -> Scan {
+        let space = c.is_whitespace();
+        let bare_keys = self.frame() == Frame::Arguments || self.quote.is_some();
+        match &mut self.at {
+            Within::Key => match c {
+                _ if space => Scan::Took,
+                ')' | '}' => self.close(c, out),
+                '\'' | '"' if !bare_keys => {
+                    self.owed(out);
+                    self.go(Within::Quotes { quote: c, count: 1, key: true })
+                }
+                '<' if self.quote.is_some() => {
+                    self.owed(out);
+                    self.go(Within::Mark { held: "<".to_owned(), key: true })
+                }
+                c if bare_keys && (c.is_alphabetic() || c == '_') => {
+                    self.owed(out);
+                    self.go(Within::KeyWord(c.to_string()))
+                }
+                _ => Scan::Bad,
+            },
+            Within::KeyWord(word) => match c {
+                c if c.is_alphanumeric() || matches!(c, '_' | '-' | '.' | '$') => {
+                    word.push(c);
+                    if word.len() > HEAD_CHARS_MAX { Scan::Bad } else { Scan::Took }
+                }
+                _ => {
+                    out.push('"');
+                    word.chars().for_each(|c| escape(c, out));
+                    out.push('"');
+                    self.at = Within::Separator;
+                    self.push(c, out)
+                }
+            },
+            Within::Separator => match c {
+                _ if space => Scan::Took,
+                ':' | '=' if (c == '=') == (self.frame() == Frame::Arguments) => {
+                    out.push_str(": ");
+                    self.go(Within::Item { may_end: false })
+                }
+                _ => Scan::Bad,
+            },
+            Within::Item { may_end } => match c {
+                _ if space => Scan::Took,
+                ']' | ')' if *may_end => self.close(c, out),
+                _ => self.value(c, out),
+            },
+            Within::Word(word) => match c {
+                c if c.is_alphanumeric() || matches!(c, '_' | '+' | '-' | '.') => {
+                    word.push(c);
+                    if word.len() > HEAD_CHARS_MAX { Scan::Bad } else { Scan::Took }
+                }
+                _ => match word_as_json(word) {
+                    Some(json) => {
+                        out.push_str(&json);
+                        self.at = Within::After;
+                        self.push(c, out)
+                    }
+                    None => Scan::Bad,
+                },
+            },
+            Within::Quotes { quote, count, key } => {
+                let (quote, key) = (*quote, *key);
+                match (*count, c == quote) {
+                    (1, true) => {
+                        *count = 2;
+                        Scan::Took
+                    }
+                    (1, false) => {
+                        out.push('"');
+                        self.at = Within::Text { quote, triple: false, ends: 0, key, escape: None };
+                        self.push(c, out)
+                    }
+                    (_, true) => {
+                        out.push('"');
+                        self.go(Within::Text { quote, triple: true, ends: 0, key, escape: None })
+                    }
+                    (_, false) => {
+                        out.push_str("\"\"");
+                        self.at = if key { Within::Separator } else { Within::After };
+                        self.push(c, out)
+                    }
+                }
+            }
+            Within::Text { quote, triple, ends, key, escape: escaped } => {
+                if let Some(escape) = escaped {
+                    escape.push(c);
+                    return match unescaped(escape) {
+                        Some(text) => {
+                            text.chars().for_each(|c| crate::json::escape(c, out));
+                            *escaped = None;
+                            Scan::Took
+                        }
+                        None => Scan::Took,
+                    };
+                }
+                if c == *quote {
+                    *ends += 1;
+                    if *triple && *ends < 3 {
+                        return Scan::Took;
+                    }
+                    out.push('"');
+                    let next = if *key { Within::Separator } else { Within::After };
+                    return self.go(next);
+                }
+                for _ in 0..std::mem::take(ends) {
+                    escape(*quote, out);
+                }
+                match c {
+                    '\\' => *escaped = Some(String::new()),
+                    '\n' if !*triple => return Scan::Bad,
+                    c => escape(c, out),
+                }
+                Scan::Took
+            }
+            Within::Mark { held, key } => {
+                held.push(c);
+                let (mark, key) = (self.quote.unwrap_or_default(), *key);
+                match mark.starts_with(held.as_str()) {
+                    true if held.len() == mark.len() => {
+                        out.push('"');
+                        self.go(Within::Marked { held: String::new(), key })
+                    }
+                    true => Scan::Took,
+                    false => Scan::Bad,
+                }
+            }
+            Within::Marked { held, key } => {
+                held.push(c);
+                let mark = self.quote.unwrap_or_default();
+                if held == mark {
+                    out.push('"');
+                    let next = if *key { Within::Separator } else { Within::After };
+                    return self.go(next);
+                }
+                // What cannot be the beginning of the mark is text.
+                while !held.is_empty() && !mark.starts_with(held.as_str()) {
+                    escape(held.remove(0), out);
+                }
+                Scan::Took
+            }
+            Within::After => match (c, self.frame()) {
+                _ if space => Scan::Took,
+                (',', frame) => {
+                    self.comma = true;
+                    self.go(match frame {
+                        Frame::Arguments | Frame::Dict => Within::Key,
+                        Frame::List | Frame::Tuple => Within::Item { may_end: true },
+                    })
+                }
+                (')' | ']' | '}', _) => self.close(c, out),
+                _ => Scan::Bad,
+            },
+        }
+    }
+
+    fn value(&mut self, c: char, out: &mut String) -> Scan {
+        self.owed(out);
+        let frame = match (c, self.quote) {
+            ('{', _) => Frame::Dict,
+            ('[', _) => Frame::List,
+            ('(', None) => Frame::Tuple,
+            ('\'' | '"', None) => return self.go(Within::Quotes { quote: c, count: 1, key: false }),
+            ('<', Some(_)) => return self.go(Within::Mark { held: "<".to_owned(), key: false }),
+            (c, _) if c.is_alphanumeric() || matches!(c, '-' | '+' | '.') => {
+                return self.go(Within::Word(c.to_string()));
+            }
+            _ => return Scan::Bad,
+        };
+        if self.open.len() == ARGUMENTS_DEPTH_MAX {
+            return Scan::Bad;
+        }
+        self.open.push(frame);
+        out.push(if frame == Frame::Dict { '{' } else { '[' });
+        self.go(if frame == Frame::Dict { Within::Key } else { Within::Item { may_end: true } })
+    }
+
+    fn close(&mut self, c: char, out: &mut String) -> Scan {
+        let own = match self.frame() {
+            Frame::Arguments | Frame::Tuple => ')',
+            Frame::Dict => '}',
+            Frame::List => ']',
+        };
+        if c != own {
+            return Scan::Bad;
+        }
+        out.push(match self.open.pop() {
+            Some(Frame::List | Frame::Tuple) => ']',
+            _ => '}',
+        });
+        self.comma = false;
+        self.at = Within::After;
+        if self.open.is_empty() { Scan::Ended } else { Scan::Took }
+    }
+}
+
+/// Python's words and numbers as JSON.
+fn word_as_json(word: &str) -> Option<String> {
+    let json = match word {
+        "True" | "true" => "true",
+        "False" | "false" => "false",
+        "None" | "null" => "null",
+        number => {
+            let plain = number.strip_prefix('+').unwrap_or(number).replace('_', "");
+            if serde_json::from_str::<serde_json::Number>(&plain).is_ok() {
+                return Some(plain);
+            }
+            let float: f64 = plain.parse().ok().filter(|float: &f64| float.is_finite())?;
+            let digits = plain.contains(|c: char| c.is_ascii_digit());
+            return digits.then(|| serde_json::Value::from(float).to_string());
+        }
+    };
+    Some(json.to_owned())
+}
+
+/// What a backslash and what follows it stand for in Python; none: more follows.
+fn unescaped(escape: &str) -> Option<String> {
+    let hex = |digits: usize| {
+        let written = &escape[1..];
+        let bad = || Some(format!("\\{escape}"));
+        if !written.chars().all(|c| c.is_ascii_hexdigit()) {
+            return bad();
+        }
+        if written.len() < digits {
+            return None;
+        }
+        let code = u32::from_str_radix(written, 16).ok().and_then(char::from_u32);
+        Some(code.unwrap_or(char::REPLACEMENT_CHARACTER).to_string())
+    };
+    match escape.chars().next()? {
+        'n' => Some("\n".to_owned()),
+        't' => Some("\t".to_owned()),
+        'r' => Some("\r".to_owned()),
+        'b' => Some("\u{8}".to_owned()),
+        'f' => Some("\u{c}".to_owned()),
+        c @ ('\\' | '\'' | '"') => Some(c.to_string()),
+        '\n' => Some(String::new()),
+        'x' => hex(2),
+        'u' => hex(4),
+        'U' => hex(8),
+        other => Some(format!("\\{other}")),
+    }
+}

@@ -1,0 +1,250 @@
+//! Calls whose arguments stand between tags, each as it is: strings bare, everything else as JSON. What they become in
+//! JSON is their schema's to say. A string is told as it comes; what may be something else, when it is there.
+
+use serde_json::Value;
+
+use super::{Known, Step};
+use crate::{
+    json::escape,
+    limits::{HEAD_CHARS_MAX, VALUE_BYTES_MAX},
+    piece::Sink,
+};
+
+/// The tags of a family. The one that begins the call was read.
+#[derive(Debug)]
+pub(crate) struct Tags {
+    /// What ends the tool's name; nothing: white space, or the next tag.
+    pub(crate) name_end: &'static str,
+    /// Begins a parameter.
+    pub(crate) parameter: &'static str,
+    /// Between a parameter's name and its value, one of them; what they say of the value.
+    pub(crate) value: &'static [(&'static str, Kind)],
+    /// Ends the value.
+    pub(crate) value_end: &'static str,
+    /// Ends the call.
+    pub(crate) end: &'static str,
+    /// A line break inside each tag of a value is the format's.
+    pub(crate) breaks: bool,
+}
+
+/// What a tag says of its value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// The schema says.
+    Unsaid,
+    Text,
+    Json,
+}
+
+/// `<function=name><parameter=key>value</parameter></function>`
+pub(crate) static FUNCTION: Tags = Tags {
+    name_end: ">",
+    parameter: "<parameter=",
+    value: &[(">", Kind::Unsaid)],
+    value_end: "</parameter>",
+    end: "</function>",
+    breaks: true,
+};
+/// `<tool_call>name<arg_key>key</arg_key><arg_value>value</arg_value></tool_call>`
+pub(crate) static ARG_KEY: Tags = Tags {
+    name_end: "",
+    parameter: "<arg_key>",
+    value: &[("</arg_key><arg_value>", Kind::Unsaid)],
+    value_end: "</arg_value>",
+    end: "</tool_call>",
+    breaks: false,
+};
+/// `<invoke name="name"><parameter name="key">value</parameter></invoke>`
+pub(crate) static INVOKE: Tags = Tags {
+    name_end: "\">",
+    parameter: "<parameter name=\"",
+    value: &[("\">", Kind::Unsaid)],
+    value_end: "</parameter>",
+    end: "</invoke>",
+    breaks: false,
+};
+/// The same with a prefix in each tag, and the kind of each value.
+pub(crate) static DSML: Tags = Tags {
+    name_end: "\">",
+    parameter: "<｜DSML｜parameter name=\"",
+    value: &[
+        ("\" string=\"true\">", Kind::Text),
+        ("\" string=\"false\">", Kind::Json),
+        ("\">", Kind::Unsaid),
+    ],
+    value_end: "</｜DSML｜parameter>",
+    end: "</｜DSML｜invoke>",
+    breaks: false,
+};
+
+/// One call.
+#[derive(Clone, Debug)]
+pub(crate) struct Tagged {
+    tags: &'static Tags,
+    at: At,
+    tool: String,
+    parameters: Vec<String>, // seen
+}
+
+#[derive(Clone, Debug)]
+enum At {
+    Name { held: String },
+    Between { held: String },
+    Key { held: String },
+    Value { key: String, held: String, mode: Mode, first: bool },
+}
+
+/// How a value is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    AsItComes,
+    Whole { may_be_text: bool },
+}
+
+impl Tagged {
+    /// Right after the tag that begins the call.
+    pub(crate) fn new(tags: &'static Tags) -> Tagged {
+        Tagged { tags, at: At::Name { held: String::new() }, tool: String::new(), parameters: Vec::new() }
+    }
+
+    pub(crate) fn push(&mut self, c: char, known: Known, sink: &mut Sink) -> Step {
+        let tags = self.tags;
+        match &mut self.at {
+            At::Name { held } => {
+                held.push(c);
+                let name = match tags.name_end {
+                    "" => {
+                        let ends = held.trim_start().find(|c: char| c.is_whitespace() || c == '<');
+                        ends.map(|_| {
+                            held.trim_start().trim_end_matches(|c: char| c.is_whitespace() || c == '<')
+                        })
+                    }
+                    end => held.strip_suffix(end),
+                };
+                match name.map(str::trim) {
+                    None if held.len() > HEAD_CHARS_MAX => Step::Fail,
+                    None => Step::More,
+                    Some(name) if !known.has(name) => Step::Fail,
+                    Some(name) => {
+                        self.tool = name.to_owned();
+                        sink.start(name, None);
+                        let held = if tags.name_end.is_empty() && c == '<' { "<" } else { "" };
+                        self.at = At::Between { held: held.to_owned() };
+                        Step::More
+                    }
+                }
+            }
+            At::Between { held } => {
+                if held.is_empty() && c.is_whitespace() {
+                    return Step::More;
+                }
+                held.push(c);
+                if held == tags.parameter {
+                    self.at = At::Key { held: String::new() };
+                    return Step::More;
+                }
+                if held == tags.end {
+                    sink.arguments(if self.parameters.is_empty() { "{}" } else { "}" });
+                    sink.end();
+                    return Step::Done;
+                }
+                match tags.parameter.starts_with(held.as_str()) || tags.end.starts_with(held.as_str()) {
+                    true => Step::More,
+                    false => Step::Fail,
+                }
+            }
+            At::Key { held } => {
+                // Between two tags there may be white space.
+                if !(c.is_whitespace() && held.ends_with('>')) {
+                    held.push(c);
+                }
+                let ends = |(end, kind): &(&str, Kind)| held.strip_suffix(end).map(|key| (key.trim(), *kind));
+                match tags.value.iter().find_map(ends) {
+                    None if held.len() > HEAD_CHARS_MAX => Step::Fail,
+                    None => Step::More,
+                    Some(("", _)) => Step::Fail,
+                    Some((key, kind)) => {
+                        let key = key.to_owned();
+                        self.begin(key, kind, known, sink)
+                    }
+                }
+            }
+            At::Value { key, held, mode, first } => {
+                held.push(c);
+                if std::mem::take(first) && tags.breaks && c == '\n' {
+                    held.clear();
+                    return Step::More;
+                }
+                if let Some(value) = held.strip_suffix(tags.value_end) {
+                    let value = if tags.breaks { value.strip_suffix('\n').unwrap_or(value) } else { value };
+                    match *mode {
+                        Mode::AsItComes => sink.arguments(&(escaped(value) + "\"")),
+                        Mode::Whole { may_be_text } => {
+                            match (as_json(value), may_be_text) {
+                                (Some(json), _) => sink.arguments(&json),
+                                (None, true) => sink.arguments(&format!("\"{}\"", escaped(value))),
+                                (None, false) => return Step::Fail,
+                            };
+                        }
+                    }
+                    let key = std::mem::take(key);
+                    self.parameters.push(key);
+                    self.at = At::Between { held: String::new() };
+                    return Step::More;
+                }
+                if *mode == Mode::AsItComes {
+                    let waits = waiting(held, tags);
+                    let certain = held.len() - waits;
+                    sink.arguments(&escaped(&held[..certain]));
+                    held.drain(..certain);
+                    return Step::More;
+                }
+                if held.len() > VALUE_BYTES_MAX { Step::Fail } else { Step::More }
+            }
+        }
+    }
+
+    fn begin(&mut self, key: String, kind: Kind, known: Known, sink: &mut Sink) -> Step {
+        if self.parameters.contains(&key) {
+            return Step::Fail;
+        }
+        let tool = known.tool(&self.tool);
+        let is_string =
+            kind == Kind::Text || kind == Kind::Unsaid && tool.is_some_and(|tool| tool.is_string(&key));
+        let may_be_text = tool.is_none_or(|tool| tool.may_be_string(&key)) || kind == Kind::Unsaid;
+        sink.arguments(if self.parameters.is_empty() { "{\"" } else { ", \"" });
+        sink.arguments(&(escaped(&key) + if is_string { "\": \"" } else { "\": " }));
+        let mode = if is_string { Mode::AsItComes } else { Mode::Whole { may_be_text } };
+        self.at = At::Value { key, held: String::new(), mode, first: true };
+        Step::More
+    }
+}
+
+/// Bytes at the end of a value that may be the beginning of what ends it.
+fn waiting(held: &str, tags: &Tags) -> usize {
+    let end = tags.value_end;
+    let tag = (1..end.len().min(held.len() + 1))
+        .rev()
+        .find(|&n| end.is_char_boundary(n) && held.ends_with(&end[..n]));
+    let tag = tag.unwrap_or(0);
+    let breaks = tags.breaks && held[..held.len() - tag].ends_with('\n');
+    tag + usize::from(breaks)
+}
+
+fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    text.chars().for_each(|c| escape(c, &mut out));
+    out
+}
+
+/// A value that stands there as JSON, or in Python's words for three of JSON's.
+fn as_json(value: &str) -> Option<String> {
+    let value = value.trim();
+    let value = match value {
+        "True" => "true",
+        "False" => "false",
+        "None" => "null",
+        value => value,
+    };
+    serde_json::from_str::<Value>(value).ok().map(|_| value.to_owned())
+}
