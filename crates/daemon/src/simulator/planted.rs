@@ -1,9 +1,10 @@
 //! Bugs planted on purpose, around what is simulated, to see that the simulator finds them.
 
-use std::collections::BTreeMap;
+use std::{any::Any, collections::BTreeMap, sync::Arc};
 
 use hanzo_engine_runtime::{
-    EmbedJob, Engine, EngineStats, Event, EventKind, Job, JobId, StepError, StepReport,
+    Adapter, EmbedJob, Engine, EngineStats, Event, EventKind, Job, JobId, LoadError, LoadedAdapter,
+    StepError, StepReport,
 };
 
 use super::{device::ScriptedDevice, watched::Simulated};
@@ -57,6 +58,18 @@ impl Generator for Planted {
         }
         self.unfinished.insert(job.id, job.choices);
         self.inner.submit(&job);
+    }
+
+    fn load_adapter(
+        &mut self,
+        adapter: &Adapter,
+        kept: Box<dyn Any + Send>,
+    ) -> Result<Arc<LoadedAdapter>, LoadError> {
+        self.inner.load_adapter(adapter, kept)
+    }
+
+    fn free_adapters(&mut self) {
+        self.inner.free_adapters();
     }
 }
 

@@ -15,6 +15,7 @@
 //!    and a context for each time one of them was put back.
 
 use std::{
+    any::Any,
     collections::BTreeMap,
     sync::{
         Arc,
@@ -23,8 +24,8 @@ use std::{
 };
 
 use hanzo_engine_runtime::{
-    EmbedJob, Engine, EngineStats, Event, EventKind, Job, JobId, StepError, StepReport,
-    limits::SHARED_TURN_TOKENS,
+    Adapter, EmbedJob, Engine, EngineStats, Event, EventKind, Job, JobId, LoadError, LoadedAdapter,
+    StepError, StepReport, limits::SHARED_TURN_TOKENS,
 };
 
 use super::{
@@ -167,6 +168,18 @@ impl Generator for Watched {
         self.come(job.id, job.priority, job.choices as usize, tokens);
         self.story.tell(|| format!("  job {} in line: {} tokens at most", job.id.0, tokens));
         self.inner.submit(job);
+    }
+
+    fn load_adapter(
+        &mut self,
+        adapter: &Adapter,
+        kept: Box<dyn Any + Send>,
+    ) -> Result<Arc<LoadedAdapter>, LoadError> {
+        self.inner.load_adapter(adapter, kept)
+    }
+
+    fn free_adapters(&mut self) {
+        self.inner.free_adapters();
     }
 }
 
