@@ -5,7 +5,7 @@
 
 Each folder holds one random model twice, `model.safetensors` (bf16, with config and tokenizer; names as the library
 itself saves them) and `model.gguf` (the same numbers, with llama's query and key rows permuted and experts stacked as
-the llama.cpp converter does; not for layers of both kinds, which GGUF's qwen3moe cannot say), and `golden.safetensors`: `prompt` and `greedy` token ids (32 greedy tokens after the prompt) and `logits`, one row for
+the llama.cpp converter does; not for layers of both kinds and for windows in some, which GGUF's qwen3moe and qwen3 cannot say), and `golden.safetensors`: `prompt` and `greedy` token ids (32 greedy tokens after the prompt) and `logits`, one row for
 every token of prompt and greedy but the last, computed in float32.
 
 Every weight is a multiple of 1/512 below 1/2 (norms: of 1/64, around 1), so that F32, F16 and BF16 hold it exactly
@@ -39,6 +39,9 @@ CASES = {
                        rope_parameters={"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 32}),
     # A window shorter than the text, untied.
     "mistral": dict(model_type="mistral", tie_word_embeddings=False, sliding_window=10, rms_norm_eps=1e-5, rope_parameters={"rope_type": "default", "rope_theta": 1e4}),
+    # A window in three of four layers, tied.
+    "qwen3-windows": dict(model_type="qwen3", head_dim=32, num_hidden_layers=4, tie_word_embeddings=True, rms_norm_eps=1e-6, rope_parameters={"rope_type": "default", "rope_theta": 1e6}, use_sliding_window=True,
+                          sliding_window=12, layer_types=["sliding_attention", "full_attention", "sliding_attention", "sliding_attention"]),
     # Experts in every layer, weights that add up to 1, untied.
     "qwen3-moe": dict(model_type="qwen3_moe", head_dim=32, tie_word_embeddings=False, rms_norm_eps=1e-6, num_experts=8, num_experts_per_tok=3, moe_intermediate_size=24, norm_topk_prob=True,
                       rope_parameters={"rope_type": "default", "rope_theta": 1e6}),
@@ -195,7 +198,7 @@ def make(name, case):
     (folder / "config.json").write_text(json.dumps(settings, indent=1, default=str) + "\n")
     (folder / "generation_config.json").write_text(json.dumps({"bos_token_id": 1, "eos_token_id": [2], "temperature": 0.6, "top_k": 20, "top_p": 0.95, "do_sample": True}) + "\n")
     write_text_files(folder)
-    if name != "qwen3-moe-mixed": write_gguf(folder / "model.gguf", name, config, weights)
+    if name not in ("qwen3-moe-mixed", "qwen3-windows"): write_gguf(folder / "model.gguf", name, config, weights)
     save_file({"prompt": ids[:PROMPT].int(), "greedy": ids[PROMPT:].int(), "logits": logits.contiguous()}, folder / "golden.safetensors")
     for file in folder.iterdir(): file.chmod(0o644)
     print(name, "seed", seed, "logits", float(logits.min()), float(logits.max()), "greedy", ids[PROMPT:].tolist())

@@ -13,7 +13,8 @@ use std::{path::PathBuf, sync::Arc};
 
 use hanzo_engine_kernels::{BLOCK_TOKENS, KvType};
 use hanzo_engine_runtime::{
-    EngineConfig, LoadError, ModelInfo, RequestError, Speculation, StepError, engine::EngineMemory,
+    EngineConfig, LoadError, ModelFiles, ModelInfo, RequestError, Speculation, StepError,
+    engine::EngineMemory,
 };
 use hanzo_engine_store::{Store, StoreError};
 use serde::Serialize;
@@ -158,7 +159,7 @@ pub fn run(args: &Args, mut progress: impl FnMut(Progress)) -> Result<Report, Be
         reason: "a benchmark generates tokens, and this model does not".into(),
     })?;
     let device = Cpu::new(args.threads).map_err(LoadError::from)?;
-    let config = config(&cases, step_tokens_max, args.kv_type, &files.info)?;
+    let config = config(&cases, step_tokens_max, args.kv_type, files)?;
     check_fits(&device.decoder_memory(files, &config), &files.info)?;
     let text = Arc::new(opened.text_model()?);
     let embedder = Arc::new(opened.embedder(&text.tokenizer, config.context_tokens_max)?);
@@ -189,8 +190,9 @@ fn config(
     cases: &[Case],
     step_tokens_max: usize,
     kv_type: KvType,
-    info: &ModelInfo,
+    files: &ModelFiles,
 ) -> Result<EngineConfig, BenchError> {
+    let ModelFiles { info, spec, .. } = files;
     let most = |of: fn(&Case) -> usize| cases.iter().map(of).max().unwrap_or(1);
     let context_tokens_max = most(Case::context_tokens);
     let model_context = info.context_tokens_max as usize;
@@ -205,7 +207,9 @@ fn config(
         );
     }
     Ok(EngineConfig {
-        kv_blocks: most(Case::blocks).max(context_tokens_max.div_ceil(BLOCK_TOKENS)),
+        // As many in each layer group as if it kept everything: what is not held keeps prefixes.
+        kv_blocks: most(Case::blocks).max(context_tokens_max.div_ceil(BLOCK_TOKENS))
+            * spec.kv_groups().count(),
         kv_type,
         step_tokens_max,
         prefill_tokens_beside_decodes: step_tokens_max,

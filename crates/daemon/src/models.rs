@@ -406,9 +406,10 @@ impl Models {
                     let (context, section) = (files.tokens_max(), &section);
                     let size = match &files.network {
                         Network::Decoder(files) => {
+                            let room = files.spec.kv_room(section.step_tokens_max);
                             let memory = |config: &_| models.device.decoder_memory(files, config);
                             let (config, memory) =
-                                sizing::choose(&name, context, section, want, free, memory)?;
+                                sizing::choose((&name, context), section, want, free, &room, memory)?;
                             (EngineSize::Decoder(config), memory)
                         }
                         Network::Encoder(files) => {

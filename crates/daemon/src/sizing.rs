@@ -1,8 +1,7 @@
 //! How large a load is made: its context and its KV cache, from what the model has, what was asked for and what
 //! the budget has left. Pure arithmetic; nothing is allocated here.
 
-use hanzo_engine_kernels::BLOCK_TOKENS;
-use hanzo_engine_runtime::{EncoderConfig, EngineConfig, LoadError, engine::EngineMemory};
+use hanzo_engine_runtime::{EncoderConfig, EngineConfig, LoadError, engine::EngineMemory, kv::KvRoom};
 
 use crate::{
     config::EngineSection,
@@ -18,17 +17,17 @@ pub(crate) struct LoadOptions {
     pub(crate) kv_bytes: Option<u64>,
 }
 
-/// Chooses the size of a load of `model`, whose own context is `model_context` tokens, in `free_bytes`. `memory`
-/// says what a configuration takes.
+/// Chooses the size of a load of `model`, whose own context is `model_context` tokens, in `free_bytes`. `room` says how many
+/// blocks sequences hold in steps of `section.step_tokens_max`, `memory` what a configuration takes.
 ///
 /// # Errors
 /// [`LoadError::DoesNotFit`] with the numbers and what would fit.
 pub(crate) fn choose(
-    model: &str,
-    model_context: usize,
+    (model, model_context): (&str, usize),
     section: &EngineSection,
     want: LoadOptions,
     free_bytes: u64,
+    room: &KvRoom,
     memory: impl Fn(&EngineConfig) -> EngineMemory,
 ) -> Result<(EngineConfig, EngineMemory), LoadError> {
     let asked = want.context_tokens_max.or(section.context_tokens_max).map(|tokens| tokens as usize);
@@ -42,12 +41,12 @@ pub(crate) fn choose(
             step_tokens_max: section.step_tokens_max,
             prefill_tokens_beside_decodes: (section.step_tokens_max * numerator / denominator).max(1),
             sequences_max,
-            context_tokens_max: context.min(kv_blocks * BLOCK_TOKENS),
+            context_tokens_max: context.min(room.tokens_in(kv_blocks)),
             prefix_cache: section.prefix_cache,
             speculation: section.speculation,
         }
     };
-    let blocks_of = |tokens: usize| tokens.div_ceil(BLOCK_TOKENS).max(1);
+    let blocks_of = |tokens: usize| room.blocks_of(tokens.max(1));
     // The cache grows by whole blocks of one size; scratch is taken at its largest, for the longest context.
     let one = memory(&config(1, context_most));
     let block_bytes = memory(&config(2, context_most)).kv_bytes.saturating_sub(one.kv_bytes).max(1);
@@ -86,12 +85,12 @@ pub(crate) fn choose(
         None => {
             let (numerator, denominator) = KV_SHARE;
             let share = (room_blocks as u64 / denominator * numerator) as usize;
-            let plenty = blocks_of(context_most.saturating_mul(KV_CONTEXTS_DEFAULT));
+            let plenty = blocks_of(context_most).saturating_mul(KV_CONTEXTS_DEFAULT);
             plenty.min(share.max(blocks_of(context_most).min(room_blocks))).max(blocks_least)
         }
     };
     if blocks > room_blocks {
-        let hint = match room_blocks * BLOCK_TOKENS {
+        let hint = match room.tokens_in(room_blocks) {
             0 => "; unload another model or raise the memory budget".to_owned(),
             tokens => format!("; a context of {tokens} tokens would fit (context_tokens_max)"),
         };
@@ -147,6 +146,7 @@ pub(crate) fn choose_encoder(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hanzo_engine_kernels::{BLOCK_TOKENS, KvGroups};
 
     const WEIGHTS: u64 = 1_000_000;
     const BLOCK: u64 = 1_000;
@@ -160,7 +160,8 @@ mod tests {
     }
 
     fn check(context: usize, want: LoadOptions, free: u64) -> Result<(usize, usize), LoadError> {
-        let (config, memory) = choose("m", context, &EngineSection::default(), want, free, memory)?;
+        let room = KvRoom::new(&KvGroups::default(), 512);
+        let (config, memory) = choose(("m", context), &EngineSection::default(), want, free, &room, memory)?;
         assert!(memory.total() <= free, "{} of {free}", memory.total());
         assert!(config.context_tokens_max <= config.kv_blocks * BLOCK_TOKENS);
         Ok((config.context_tokens_max, config.kv_blocks))
@@ -170,9 +171,37 @@ mod tests {
     fn with_room_it_holds_several_full_contexts() {
         assert_eq!(check(4096, LoadOptions::default(), 1 << 40).unwrap(), (4096, 8 * 256));
         let want = LoadOptions { context_tokens_max: Some(100), kv_bytes: None };
-        assert_eq!(check(4096, want, 1 << 40).unwrap(), (100, 50));
+        assert_eq!(check(4096, want, 1 << 40).unwrap(), (100, 8 * 7));
         let want = LoadOptions { context_tokens_max: Some(100_000), kv_bytes: None };
         assert_eq!(check(4096, want, 1 << 40).unwrap().0, 4096);
+    }
+
+    #[test]
+    fn windows_make_room_for_longer_contexts() {
+        // One group of four sees everything, the others 512 tokens: 32 blocks, and 32 of a step, which may begin and end
+        // within others.
+        let groups = KvGroups { windows: vec![None, Some(512), Some(512), Some(512)], places: Vec::new() };
+        let room = KvRoom::new(&groups, 512);
+        let choose = |want, free| {
+            let section = EngineSection { step_tokens_max: 512, ..EngineSection::default() };
+            let (config, memory) = choose(("m", 32_768), &section, want, free, &room, memory)?;
+            assert!(memory.total() <= free && room.blocks_of(config.context_tokens_max) <= config.kv_blocks);
+            Ok::<_, LoadError>((config.context_tokens_max, config.kv_blocks))
+        };
+        let of_one = 2048 + 3 * (32 + 33);
+        assert_eq!(choose(LoadOptions::default(), 1 << 40).unwrap(), (32_768, 8 * of_one));
+        // With all tokens in every group a quarter of that would fit.
+        let fixed = WEIGHTS + 10_000 + 32_768;
+        let (context, blocks) = choose(LoadOptions::default(), fixed + 1024 * BLOCK).unwrap();
+        assert_eq!((context, blocks), ((1024 - 3 * 65) * BLOCK_TOKENS, 1024));
+        let want = LoadOptions { context_tokens_max: Some(32_768), kv_bytes: None };
+        let LoadError::DoesNotFit { needed_bytes, hint, .. } =
+            choose(want, fixed + 1024 * BLOCK).unwrap_err()
+        else {
+            panic!("it does not fit")
+        };
+        assert_eq!(needed_bytes, fixed + of_one as u64 * BLOCK);
+        assert!(hint.contains(&format!("{context} tokens")), "{hint}");
     }
 
     #[test]

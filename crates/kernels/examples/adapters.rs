@@ -105,6 +105,7 @@ fn main() -> Result<(), KernelError> {
         heads: HeadShape { heads: 16, kv_heads: 8, head_dim: 128 },
         experts: 0,
         experts_used: 0,
+        kv_groups: 1,
     })?;
     let layers: Vec<Layer> = (0..LAYERS).map(|seed| layer(&backend, seed)).collect::<Result<_, _>>()?;
     let buffer = |role, cols| backend.buffer(role, SEQUENCES, cols);

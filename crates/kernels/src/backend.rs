@@ -13,6 +13,7 @@
 
 mod encoder;
 mod experts;
+mod kv_groups;
 mod kv_layout;
 mod low_rank;
 
@@ -26,6 +27,7 @@ use crate::{
 
 pub use encoder::{EncoderOps, LayerNormParams, PositionBias, RowIds, SelfAttentionParams};
 pub use experts::{ExpertParts, ExpertScoring, MoeParams};
+pub use kv_groups::{KvGroups, KvPlace};
 pub use kv_layout::KvLayout;
 pub use low_rank::{LowRankPair, LowRankShape};
 
@@ -245,11 +247,14 @@ impl FromStr for KvType {
 }
 
 /// The paged cache of all layers.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KvSpec {
     /// What each layer keeps of a token; layers may differ.
     pub layers: Vec<KvLayout>,
-    /// Blocks of 16 tokens, shared by all sequences; a block id stands for the same tokens in every layer.
+    /// Which layers have block tables in common, and which share memory.
+    pub groups: KvGroups,
+    /// Blocks of 16 tokens, shared by all sequences and layer groups; a block id stands for the same tokens in every layer
+    /// of one group.
     pub blocks: usize,
     /// How keys and values are stored.
     pub kv_type: KvType,
@@ -307,6 +312,8 @@ pub struct StepLimits {
     pub experts: usize,
     /// Experts that a row of those layers goes to at most; 0 where no layer has any.
     pub experts_used: usize,
+    /// Layer groups of the cache; at least 1.
+    pub kv_groups: usize,
 }
 
 /// A device that a decoder's steps run on.
@@ -445,7 +452,7 @@ pub trait Backend: Send + 'static {
     );
 
     /// On rows of `[q | k | v]`: norms and turns queries in place, norms and turns keys, and writes keys and
-    /// values to the batch's slots of the layer's cache. What `qkv` holds of keys and values afterwards is the
+    /// values to the batch's slots of the layer's group in its cache. What `qkv` holds of keys and values afterwards is the
     /// device's own business.
     fn rope_to_cache(
         &mut self,
@@ -456,7 +463,8 @@ pub trait Backend: Send + 'static {
     );
 
     /// Causal attention of the queries in rows of `[q | k | v]` over the layer's cache, into which the batch's own keys and
-    /// values have been written; `out` is `(rows, heads * head_dim)`.
+    /// values have been written; `out` is `(rows, heads * head_dim)`. The window is no wider than that of the layer's group:
+    /// blocks that lie before it are in no block table.
     fn attention(
         &mut self,
         qkv: &Self::Buffer,

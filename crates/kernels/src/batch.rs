@@ -1,6 +1,8 @@
 //! What one step runs on: ragged sequences packed row after row, with no padding, and where each finds its
 //! keys and values in the paged cache. Plain data: a GPU backend uploads it as it is.
 
+use std::ops::Range;
+
 use crate::{RopeAxes, RowIds, StepLimits, sampling::Draws};
 
 /// Tokens in one block of the paged KV cache.
@@ -15,8 +17,7 @@ pub struct SequenceSpan {
     pub rows: u32,
     /// Keys the last row may look at: everything cached before plus this step's rows.
     pub context: u32,
-    /// Where the sequence's block ids start in [`Batch::block_tables`]; `context.div_ceil(16)` of them count. Without a
-    /// cache it says nothing.
+    /// Where the sequence's block ids start in [`Batch::block_tables`]. Without a cache it says nothing.
     pub table_first: u32,
 }
 
@@ -45,16 +46,19 @@ pub struct Batch {
     pub axes: Vec<[u32; 3]>, // (rows), or none
     /// Token type of each row (which of two texts it is of); empty where all are 0.
     pub types: Vec<u32>, // (rows), or none
-    /// Cache slot each row's key and value are written to: `block_id * 16 + offset`. None, and no block tables, where
-    /// a step has no cache: an encoder's, every sequence of which is whole.
-    pub slots: Vec<u32>, // (rows)
+    /// Cache slots each row's keys and values are written to, one for each layer group: `block_id * 16 + offset`. None, and
+    /// no block tables, where a step has no cache: an encoder's, every sequence of which is whole.
+    pub slots: Vec<u32>, // (rows, groups)
     /// The sequences, in row order; together they cover every row.
     pub sequences: Vec<SequenceSpan>,
     /// Which of the adapters in [`Backend::add_low_rank`](crate::Backend::add_low_rank)'s list each sequence is computed
     /// with; empty where none has one.
     pub adapters: Vec<Option<u32>>, // (sequences), or none
-    /// Block ids of all sequences, one run each.
+    /// Block ids of all sequences, one run each: for each layer group the blocks up to the context's end, without those
+    /// before all that the sequence's first row sees through the group's window.
     pub block_tables: Vec<u32>,
+    /// The window of each layer group of the cache ([`crate::KvGroups::windows`]); empty for one group that has none.
+    pub windows: Vec<Option<u32>>, // (groups), or none
     /// Rows whose logits are wanted, ascending.
     pub logit_rows: Vec<u32>,
 }
@@ -77,7 +81,36 @@ impl Batch {
         })
     }
 
-    /// Forgets the work and keeps the memory.
+    /// Layer groups of the cache.
+    pub fn groups(&self) -> usize {
+        self.windows.len().max(1)
+    }
+
+    /// Adds a sequence that has `context` tokens, the last `rows` of which are rows of this step: its span, and their
+    /// positions, slots and block tables. Where they come from is the caller's to add. `block` says which block a layer
+    /// group (the first number) has of a sequence's 16 tokens (the second), and is asked for no other than those that
+    /// count.
+    pub fn push_sequence(&mut self, rows: usize, context: usize, block: impl Fn(usize, usize) -> u32) {
+        let span = SequenceSpan {
+            row_first: self.positions.len() as u32,
+            rows: rows as u32,
+            context: context as u32,
+            table_first: self.block_tables.len() as u32,
+        };
+        for group in 0..self.groups() {
+            let counts = self.block_range(&span, group);
+            self.block_tables.extend(counts.map(|index| block(group, index)));
+        }
+        for position in context - rows..context {
+            self.positions.push(position as u32);
+            let (index, offset) = (position / BLOCK_TOKENS, position % BLOCK_TOKENS);
+            let slot = |group| block(group, index) * BLOCK_TOKENS as u32 + offset as u32;
+            self.slots.extend((0..self.groups()).map(slot));
+        }
+        self.sequences.push(span);
+    }
+
+    /// Forgets the work and keeps the memory; layer groups stay what they are.
     pub fn clear(&mut self) {
         self.sources.clear();
         self.positions.clear();
@@ -108,7 +141,9 @@ impl Batch {
         let adapted = self.adapters.len();
         assert!(adapted == 0 || adapted == self.sequences.len(), "an adapter a sequence, or none at all");
         let cached = !self.slots.is_empty();
-        assert!(!cached || self.slots.len() == rows, "one slot a row, or none at all");
+        let groups = self.groups();
+        assert!(groups <= limits.kv_groups, "{groups} layer groups, reserved {}", limits.kv_groups);
+        assert!(!cached || self.slots.len() == rows * groups, "one slot a row and group, or none at all");
         assert!(cached || self.block_tables.is_empty(), "block tables, and no slots");
         assert!(
             self.logit_rows.iter().all(|&row| (row as usize) < rows),
@@ -123,12 +158,13 @@ impl Batch {
             assert!(cached || span.context == span.rows, "{span:?}: without a cache a sequence is whole");
             for row in (0..span.rows).filter(|_| cached) {
                 let key = span.context - span.rows + row;
-                let found = self.slots[(span.row_first + row) as usize] as usize;
-                assert_eq!(
-                    found,
-                    self.slot(span, key),
-                    "row {row} of {span:?}: a slot beside its block table"
-                );
+                for group in 0..groups {
+                    assert_eq!(
+                        self.row_slot((span.row_first + row) as usize, group),
+                        self.slot(span, group, key),
+                        "row {row} of {span:?}, group {group}: a slot beside its block table"
+                    );
+                }
             }
             row_next += span.rows;
         }
@@ -164,16 +200,34 @@ impl Batch {
         }
     }
 
-    /// The cache slot of one key of a sequence.
-    pub fn slot(&self, span: &SequenceSpan, key: u32) -> usize {
-        let (block, offset) = (key as usize / BLOCK_TOKENS, key as usize % BLOCK_TOKENS);
-        self.blocks(span)[block] as usize * BLOCK_TOKENS + offset
+    /// The cache slot that a row's keys and values are written to, in the layers of a group.
+    pub fn row_slot(&self, row: usize, group: usize) -> usize {
+        self.slots[row * self.groups() + group] as usize
     }
 
-    /// Block ids of one sequence.
-    pub fn blocks(&self, span: &SequenceSpan) -> &[u32] {
-        let first = span.table_first as usize;
-        &self.block_tables[first..first + (span.context as usize).div_ceil(BLOCK_TOKENS)]
+    /// The cache slot of one key of a sequence in the layers of a group.
+    ///
+    /// # Panics
+    /// Where the group has no block for it: no row of this step sees it.
+    pub fn slot(&self, span: &SequenceSpan, group: usize, key: u32) -> usize {
+        let (block, offset) = (key as usize / BLOCK_TOKENS, key as usize % BLOCK_TOKENS);
+        let (first, blocks) = self.blocks(span, group);
+        assert!(block >= first, "key {key} of {span:?} has left the window of group {group}");
+        blocks[block - first] as usize * BLOCK_TOKENS + offset
+    }
+
+    /// Block ids of one sequence in a layer group, and which of the sequence's the first of them is.
+    pub fn blocks(&self, span: &SequenceSpan, group: usize) -> (usize, &[u32]) {
+        let before: usize = (0..group).map(|before| self.block_range(span, before).len()).sum();
+        let counts = self.block_range(span, group);
+        (counts.start, &self.block_tables[span.table_first as usize + before..][..counts.len()])
+    }
+
+    /// Which of a sequence's blocks a layer group has: those that its rows see something of.
+    fn block_range(&self, span: &SequenceSpan, group: usize) -> Range<usize> {
+        let unseen = |window: u32| (span.context - span.rows + 1).saturating_sub(window) as usize;
+        let window = self.windows.get(group).copied().flatten();
+        window.map_or(0, unseen) / BLOCK_TOKENS..(span.context as usize).div_ceil(BLOCK_TOKENS)
     }
 }
 
@@ -197,6 +251,7 @@ mod tests {
             adapters: Vec::new(),
             block_tables: if cached { vec![1, 0] } else { Vec::new() },
             logit_rows: vec![4],
+            windows: Vec::new(),
         }
     }
 
@@ -212,6 +267,7 @@ mod tests {
             heads,
             experts: 0,
             experts_used: 0,
+            kv_groups: 2,
         };
         catch_unwind(AssertUnwindSafe(|| batch.check(&limits, &mut Vec::new()))).is_ok()
     }
@@ -233,6 +289,33 @@ mod tests {
         let mut longer = batch(false);
         longer.sequences[1].context = 3;
         assert!(!passes(&longer), "a sequence that is not whole, and no cache");
+    }
+
+    #[test]
+    fn a_group_has_the_blocks_that_its_rows_see() {
+        // One sequence of 35 tokens, two of them rows; a group that keeps everything and one that sees 4 tokens.
+        let mut grouped = Batch { windows: vec![None, Some(4)], ..Batch::default() };
+        grouped.sources = vec![RowSource::Token(0); 2];
+        grouped.push_sequence(2, 35, |group, index| [[5, 6, 7], [9, 3, 1]][group][index]);
+        assert!(passes(&grouped));
+        assert_eq!(grouped.block_tables, [5, 6, 7, 3, 1]);
+        assert_eq!(grouped.slots, [7 * 16 + 1, 16 + 1, 7 * 16 + 2, 16 + 2]);
+        let span = grouped.sequences[0];
+        assert_eq!(grouped.blocks(&span, 0), (0, &[5, 6, 7][..]));
+        assert_eq!(grouped.blocks(&span, 1), (1, &[3, 1][..]));
+        // Row 33 sees keys 30 to 33.
+        assert_eq!((grouped.slot(&span, 1, 30), grouped.slot(&span, 0, 0)), (3 * 16 + 14, 5 * 16));
+        assert!(catch_unwind(AssertUnwindSafe(|| grouped.slot(&span, 1, 15))).is_err());
+        let mut other = grouped.clone();
+        other.slots[1] += 1;
+        assert!(!passes(&other), "a slot beside the second group's table");
+        let mut other = grouped.clone();
+        other.windows.push(None);
+        assert!(!passes(&other), "more groups than reserved");
+        // Groups share no block.
+        let mut other = Batch { windows: vec![None, Some(4)], sources: grouped.sources, ..Batch::default() };
+        other.push_sequence(2, 35, |_, index| [5, 6, 7][index]);
+        assert!(!passes(&other), "two groups write one slot");
     }
 
     #[test]

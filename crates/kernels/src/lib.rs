@@ -19,8 +19,8 @@ pub mod sampling;
 
 pub use backend::{
     Activation, AttentionParams, Backend, BufferRole, EncoderOps, ExpertParts, ExpertScoring, HeadShape,
-    KvLayout, KvSpec, KvType, LayerNormParams, LowRankPair, LowRankShape, MatrixShape, MatrixSource,
-    MoeParams, Operands, PositionBias, QkvParams, Rope, RopeAxes, RopeKind, Rounding, RowIds,
+    KvGroups, KvLayout, KvPlace, KvSpec, KvType, LayerNormParams, LowRankPair, LowRankShape, MatrixShape,
+    MatrixSource, MoeParams, Operands, PositionBias, QkvParams, Rope, RopeAxes, RopeKind, Rounding, RowIds,
     SelfAttentionParams, StepLimits,
 };
 pub use batch::{BLOCK_TOKENS, Batch, RowSource, SequenceSpan};

@@ -15,7 +15,7 @@ mod tests;
 use crate::quant::{can_dequantize, dequantize_row};
 use crate::{
     Activation, AttentionParams, BLOCK_TOKENS, Backend, Batch, BufferRole, DType, Draws, ExpertParts,
-    HeadShape, KernelError, KvLayout, KvSpec, KvType, LayerNormParams, LowRankPair, LowRankShape,
+    HeadShape, KernelError, KvGroups, KvSpec, KvType, LayerNormParams, LowRankPair, LowRankShape,
     MatrixShape, MatrixSource, MoeParams, Operands, QkvParams, Rounding, SampleSpecs, StepLimits,
 };
 
@@ -24,7 +24,7 @@ pub(crate) use encoder::seen;
 pub use low_rank::ReferenceLowRank;
 pub(crate) use sampling::draw;
 pub(crate) use storage::visible;
-use storage::{check_source, filled, store_rounded};
+use storage::{check_source, elements_per_slot, filled, store_rounded};
 
 const DEVICE: &str = "reference: 1 thread";
 
@@ -67,9 +67,11 @@ pub struct ReferenceBuffer {
 pub struct ReferenceKv {
     kv_type: KvType,
     slots: usize,
+    groups: KvGroups,
     heads: Vec<(usize, usize)>, // of each layer: key-value heads, elements of a head
-    keys: Vec<f32>,             // (layer, slot, kv_head, head_dim), what the cache's type keeps of each
-    values: Vec<f32>,           // likewise
+    planes: Vec<(usize, usize)>, // where a plane's numbers begin, and how many it has for a slot
+    keys: Vec<f32>, // (plane, slot), then a layer's (kv_head, head_dim), what the cache's type keeps of each
+    values: Vec<f32>, // likewise
 }
 
 impl ReferenceBackend {
@@ -221,20 +223,11 @@ impl Backend for ReferenceBackend {
     }
 
     fn kv_bytes(&self, spec: &KvSpec) -> usize {
-        let elements = |layout: &KvLayout| match layout {
-            KvLayout::Heads { .. } => layout.elements_per_token(),
-            KvLayout::Latent { .. } => 0,
-        };
-        let per_token: usize = spec.layers.iter().map(elements).sum();
-        spec.blocks * BLOCK_TOKENS * per_token * size_of::<f32>()
+        2 * spec.blocks * BLOCK_TOKENS * elements_per_slot(spec).sum::<usize>() * size_of::<f32>()
     }
 
     fn kv(&self, spec: &KvSpec) -> Result<ReferenceKv, KernelError> {
-        let heads = spec.heads(DEVICE)?;
-        let slots = spec.blocks * BLOCK_TOKENS;
-        let elements = slots * heads.iter().map(|(kv_heads, head_dim)| kv_heads * head_dim).sum::<usize>();
-        let (keys, values) = (filled(elements, f32::NAN, "keys")?, filled(elements, f32::NAN, "values")?);
-        Ok(ReferenceKv { kv_type: spec.kv_type, slots, heads, keys, values })
+        ReferenceKv::new(spec)
     }
 
     fn scratch_bytes(&self, _limits: &StepLimits) -> usize {
@@ -358,7 +351,7 @@ impl Backend for ReferenceBackend {
         qkv.check(batch.rows(), params.shape.qkv_width(), "qkv");
         kv.check_heads(&params.shape, layer);
         for row in 0..batch.rows() {
-            let (place, slot) = ((batch, row), batch.slots[row] as usize);
+            let (place, slot) = ((batch, row), batch.row_slot(row, kv.groups.place(layer).group));
             let (queries, rest) = qkv.row_mut(row).split_at_mut(heads * head_dim);
             let (keys, values) = rest.split_at_mut(kv_heads * head_dim);
             for query in queries.chunks_exact_mut(head_dim) {
@@ -392,10 +385,17 @@ impl Backend for ReferenceBackend {
         qkv.check(batch.rows(), params.shape.qkv_width(), "qkv");
         out.check(batch.rows(), params.shape.q_width(), "out");
         kv.check_heads(&params.shape, layer);
+        let group = kv.groups.place(layer).group;
+        let kept = kv.groups.window(group);
+        assert!(
+            kept.is_none_or(|kept| params.window.is_some_and(|window| window <= kept)),
+            "a window beyond what its layer's group keeps"
+        );
         assert!(params.sinks.is_none_or(|sinks| sinks.len() == heads), "one sink a head");
         for span in &batch.sequences {
             for row in 0..span.rows {
-                let slots: Vec<usize> = visible(params, span, row).map(|key| batch.slot(span, key)).collect();
+                let slots: Vec<usize> =
+                    visible(params, span, row).map(|key| batch.slot(span, group, key)).collect();
                 let row = (span.row_first + row) as usize;
                 for head in 0..heads {
                     let kv_head = head * kv_heads / heads;

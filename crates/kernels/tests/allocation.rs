@@ -48,6 +48,7 @@ const LIMITS: StepLimits = StepLimits {
     heads: HEADS,
     experts: 6,
     experts_used: 2,
+    kv_groups: 1,
 };
 
 /// Sequences of (rows, context), each with blocks of its own.
@@ -139,6 +140,7 @@ fn a_step_allocates_nothing() -> Result<(), KernelError> {
             ],
             blocks: LIMITS.sequences * LIMITS.context.div_ceil(BLOCK_TOKENS),
             kv_type,
+            ..KvSpec::default()
         })?;
         let (mut x, mut residual) = (
             backend.buffer(BufferRole::Operand, LIMITS.rows, WIDTH)?,

@@ -20,7 +20,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use hanzo_engine_kernels::cpu::{CpuBackend, ThreadPool, Tier};
-use hanzo_engine_kernels::{BLOCK_TOKENS, Backend, Batch, KvType, RowSource, SequenceSpan, StepLimits};
+use hanzo_engine_kernels::{BLOCK_TOKENS, Backend, Batch, KvType, RowSource, StepLimits};
 use hanzo_engine_runtime::ModelFiles;
 use hanzo_engine_runtime::decoder::Decoder;
 use hanzo_engine_runtime::tokenizer::Tokenizer;
@@ -219,13 +219,15 @@ fn judge(mut base: Base, model: &str, tier: Tier) -> Result<Judged, Failure> {
     let (context, scored) = (base.context, base.scored());
     let limits = StepLimits { logit_rows: scored, ..decoder.spec().step_limits(context, 1, context) };
     decoder.prepare(&mut backend, &limits)?;
-    let mut kv = backend.kv(&decoder.spec().kv_spec(context.div_ceil(BLOCK_TOKENS), KvType::F16))?;
+    let windows = decoder.spec().kv_groups().windows;
+    let blocks = windows.len() * context.div_ceil(BLOCK_TOKENS);
+    let mut kv = backend.kv(&decoder.spec().kv_spec(blocks, KvType::F16))?;
 
     let mut judged = Judged::default();
     let mut logits = vec![0.0; scored * vocab];
     let mut log_probs = vec![0.0; vocab];
     for chunk in std::mem::take(&mut base.tokens).chunks_exact(context) {
-        let mut batch = one_sequence(chunk, base.scored_first()..base.scored_first() + scored);
+        let mut batch = one_sequence(&windows, chunk, base.scored_first()..base.scored_first() + scored);
         if let Some(bos) = bos {
             batch.sources[0] = RowSource::Token(bos);
         }
@@ -239,14 +241,11 @@ fn judge(mut base: Base, model: &str, tier: Tier) -> Result<Judged, Failure> {
 }
 
 /// A batch that reads a sequence from its start, in the first blocks of the cache, and wants the logits of `scored`.
-fn one_sequence(tokens: &[u32], scored: std::ops::Range<usize>) -> Batch {
-    let rows = tokens.len() as u32;
-    let mut batch = Batch::default();
-    batch.sequences.push(SequenceSpan { row_first: 0, rows, context: rows, table_first: 0 });
+fn one_sequence(windows: &[Option<u32>], tokens: &[u32], scored: std::ops::Range<usize>) -> Batch {
+    let mut batch = Batch { windows: windows.to_vec(), ..Batch::default() };
     batch.sources.extend(tokens.iter().copied().map(RowSource::Token));
-    batch.positions.extend(0..rows);
-    batch.slots.extend(0..rows);
-    batch.block_tables.extend(0..tokens.len().div_ceil(BLOCK_TOKENS) as u32);
+    let blocks = tokens.len().div_ceil(BLOCK_TOKENS);
+    batch.push_sequence(tokens.len(), tokens.len(), |group, index| (group * blocks + index) as u32);
     batch.logit_rows.extend(scored.start as u32..scored.end as u32);
     batch
 }

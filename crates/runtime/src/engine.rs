@@ -7,7 +7,7 @@ mod encoder;
 
 use std::{mem, sync::Arc};
 
-use hanzo_engine_kernels::{BLOCK_TOKENS, Backend, KernelError, KvType, Sampled, StepLimits, Ticket};
+use hanzo_engine_kernels::{Backend, KernelError, KvType, Sampled, StepLimits, Ticket};
 
 pub use crate::scheduler::StepReport;
 use crate::{
@@ -30,7 +30,7 @@ pub use encoder::{EncoderConfig, EncoderEngine};
 /// How large an engine is made. All bounds are at least 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EngineConfig {
-    /// Blocks of 16 tokens in the KV cache.
+    /// Blocks of 16 tokens in the KV cache, each of one group of layers ([`crate::kv`]).
     pub kv_blocks: usize,
     /// How keys and values are stored; [`hanzo_engine_kernels::KvSpec::check`] says whether a model's heads allow it.
     pub kv_type: KvType,
@@ -40,7 +40,7 @@ pub struct EngineConfig {
     pub prefill_tokens_beside_decodes: usize,
     /// Sequences that run at once; not above `step_tokens_max`.
     pub sequences_max: usize,
-    /// Prompt and completion of one sequence; fits `kv_blocks`.
+    /// Prompt and completion of one sequence; [`crate::kv::KvRoom::blocks_of`] so many fits `kv_blocks`.
     pub context_tokens_max: usize,
     /// Share the cache between sequences that begin alike.
     pub prefix_cache: bool,
@@ -159,8 +159,9 @@ impl<B: Backend> Engine<B> {
         embedder: Arc<Embedder>,
         config: EngineConfig,
     ) -> Result<Self, KernelError> {
+        let room = decoder.spec().kv_room(config.step_tokens_max);
         assert!(
-            config.context_tokens_max <= config.kv_blocks * BLOCK_TOKENS,
+            room.blocks_of(config.context_tokens_max) <= config.kv_blocks,
             "one sequence of {} tokens must fit {} blocks, or it would wait for ever",
             config.context_tokens_max,
             config.kv_blocks
@@ -169,9 +170,9 @@ impl<B: Backend> Engine<B> {
         decoder.prepare(&mut backend, &limits)?;
         Ok(Engine {
             kv: backend.kv(&decoder.spec().kv_spec(config.kv_blocks, config.kv_type))?,
-            pool: BlockPool::new(config.kv_blocks, config.prefix_cache),
+            pool: BlockPool::of_groups(config.kv_blocks, config.prefix_cache, room),
             scheduler: Scheduler::new(config.scheduler()),
-            step: Step::default(),
+            step: Step::of_windows(decoder.spec().kv_groups().windows),
             flight: None,
             drawn: Vec::new(),
             room: vec![0.0; backend.sample_room(limits.logit_rows, text.vocab)],

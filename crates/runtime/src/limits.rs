@@ -65,6 +65,10 @@ pub const GGUF_STRING_BYTES_MAX: usize = 64 << 20;
 pub const GGUF_ARRAY_MAX: usize = 16 << 20;
 /// Layers of a decoder.
 pub const LAYERS_MAX: usize = 1024;
+/// Groups that layers of different windows are cut into, as far as they can be: each has block tables of its own.
+pub const KV_GROUPS_MAX: usize = 16;
+/// What groups may take of what their layers need, so that they are few.
+pub const KV_WASTE_MAX: f64 = 1.05;
 /// Bytes a chat template may render to.
 pub const TEMPLATE_OUTPUT_BYTES_MAX: usize = 64 << 20;
 /// Bytes of a token that few texts have more of on average: one that is shorter than so many times the tokens there may

@@ -2,15 +2,17 @@
 //! a chunk of its prompt (prefilling), within one budget of rows; sequences join and leave between steps.
 //!
 //! Order: decodes first, so that no prompt stalls them; then prompts already begun; then new ones, by priority
-//! and a fair line ([`crate::fair`]). A sequence enters with blocks for all the tokens it has, so only decodes can run out of blocks;
-//! then the last in line gives its blocks back and computes again later (recompute preemption). Where not everybody
+//! and a fair line ([`crate::fair`]). A sequence enters with blocks for all the tokens it has, of layers with a window for those
+//! that they hold at once, which it uses again and again; so as a rule only decodes can run out of blocks (and prompts some of
+//! whose blocks others hold too when they leave the window). Then the last in line gives its blocks back and computes again
+//! later (recompute preemption). Where not everybody
 //! fits, [`turns`] says who gives way to whom.
 
 mod turns;
 
 use std::collections::BTreeMap;
 
-use hanzo_engine_kernels::{BLOCK_TOKENS, KernelError, Sampled, SequenceSpan};
+use hanzo_engine_kernels::{KernelError, Sampled};
 
 use crate::{
     embedding::Embedder,
@@ -188,14 +190,14 @@ impl Scheduler {
     /// # Panics
     /// Where the books do not balance.
     pub fn check(&self, pool: &BlockPool) {
-        pool.check(self.running.iter().map(Sequence::blocks));
+        pool.check(self.running.iter().map(Sequence::tables));
         assert!(
-            self.waiting.values().all(|sequence| sequence.blocks().is_empty()),
+            self.waiting.values().all(|sequence| sequence.tables().is_empty()),
             "one that waits holds blocks"
         );
         let begun = self.waiting.values().filter(|sequence| sequence.has_begun()).count();
         assert_eq!(begun, self.displaced, "sequences that wait and have begun");
-        self.running.iter().for_each(Sequence::check);
+        self.running.iter().for_each(|sequence| sequence.check(pool));
     }
 
     /// Whether a token that is not known yet decides how the next is drawn: the step before must be settled first.
@@ -214,7 +216,7 @@ impl Scheduler {
         if decodes > 0 {
             rows = rows.min(self.config.prefill_rows_beside_decodes);
         }
-        self.schedule_prefills(&mut rows, &mut logits);
+        self.schedule_prefills(&mut rows, &mut logits, pool);
         self.admit(rows, logits, pool, events);
         self.write(step)
     }
@@ -226,7 +228,7 @@ impl Scheduler {
             let sequence = &mut self.running[at];
             // A row after a token that ends it anyway would have no room.
             if !sequence.held && sequence.decodes() && !sequence.will_end(self.config.context_tokens_max) {
-                if !sequence.grow(pool) {
+                if sequence.grow(1, pool) == 0 {
                     at = self.preempt_for(at, pool);
                     continue; // the same sequence again, unless it was itself the last in line
                 }
@@ -253,7 +255,7 @@ impl Scheduler {
         if speculation == Speculation::Off || self.running.iter().any(Sequence::scores) {
             return 0;
         }
-        let (most, reserve) = (logits.min(rows_max - decodes), self.running.len());
+        let (most, reserve) = (logits.min(rows_max - decodes), self.running.len() * pool.groups());
         let mut drafts = 0;
         for sequence in self.running.iter_mut().filter(|sequence| sequence.scheduled == 1) {
             drafts += sequence.draft(most - drafts, decodes, context_tokens_max, reserve, pool);
@@ -261,9 +263,15 @@ impl Scheduler {
         drafts
     }
 
-    fn schedule_prefills(&mut self, rows: &mut usize, logits: &mut usize) {
-        for sequence in self.running.iter_mut().filter(|sequence| !sequence.held && !sequence.decodes()) {
-            sequence.schedule_prompt(rows, logits);
+    fn schedule_prefills(&mut self, rows: &mut usize, logits: &mut usize, pool: &mut BlockPool) {
+        let mut at = 0;
+        while at < self.running.len() {
+            let sequence = &mut self.running[at];
+            if !sequence.held && !sequence.decodes() && !sequence.schedule_prompt(rows, logits, pool) {
+                at = self.preempt_for(at, pool);
+                continue; // the same sequence again, unless it was itself the last in line
+            }
+            at += 1;
         }
     }
 
@@ -276,7 +284,7 @@ impl Scheduler {
             self.line.begin(order, sequence.remaining());
             self.line.leave(sequence.job);
             self.line.run(sequence.job);
-            sequence.schedule_prompt(&mut rows, &mut logits);
+            sequence.schedule_prompt(&mut rows, &mut logits, pool);
             self.running.push(sequence);
         }
     }
@@ -307,10 +315,10 @@ impl Scheduler {
             && self.running.iter().chain(self.waiting.values()).any(|other| first(other) && other.scores())
     }
 
-    /// One block each is kept for those that decode, so that entering does not throw another out at once. A
+    /// One block each and layer group is kept for those that decode, so that entering does not throw another out at once. A
     /// sequence alone always fits: that is what the bound on the context is for.
     fn fits(&self, order: &Order, pool: &BlockPool) -> bool {
-        let reserve = self.running.len();
+        let reserve = self.running.len() * pool.groups();
         self.running.is_empty()
             || (self.running.len() < self.config.sequences_max
                 && self.waiting[order].blocks_needed(pool) + reserve <= pool.free())
@@ -351,27 +359,17 @@ impl Scheduler {
                 false => report.prefill_tokens += sequence.scheduled,
             }
             report.sequences += 1;
-            let (first, rows, computed) = (step.batch.rows(), sequence.scheduled, sequence.computed());
+            let (rows, computed) = (sequence.scheduled, sequence.computed());
             sequence.write(step);
-            let (batch, context) = (&mut step.batch, computed + rows);
+            let batch = &mut step.batch;
             let adapter = sequence.adapter_slot();
             if adapter.is_some() || !batch.adapters.is_empty() {
                 // Those before the first with one have none.
                 batch.adapters.resize(batch.sequences.len(), None);
                 batch.adapters.push(adapter);
             }
-            batch.sequences.push(SequenceSpan {
-                row_first: first as u32,
-                rows: rows as u32,
-                context: context as u32,
-                table_first: batch.block_tables.len() as u32,
-            });
-            let blocks = &sequence.blocks()[..context.div_ceil(BLOCK_TOKENS)];
-            batch.block_tables.extend_from_slice(blocks);
-            batch.positions.extend((computed..context).map(|position| position as u32));
-            batch.slots.extend((computed..context).map(|position| {
-                blocks[position / BLOCK_TOKENS] * BLOCK_TOKENS as u32 + (position % BLOCK_TOKENS) as u32
-            }));
+            let tables = sequence.tables();
+            batch.push_sequence(rows, computed + rows, |group, index| tables.block(group, index));
         }
         report
     }

@@ -13,7 +13,7 @@ use crate::{
     embedding::Embedder,
     fair::{Arrival, Order},
     job::{EmbedJob, Event, EventKind, Job, JobId},
-    kv::{BlockHash, BlockPool},
+    kv::{BlockHash, BlockPool, BlockTables},
     media::MediaSpan,
     output::{Generation, Hidden, HiddenRows, Purpose, Reading},
     speculation::Speculation,
@@ -50,9 +50,9 @@ pub struct Sequence {
     logits: usize,    // rows with logits in the step that is made
     waits: bool,      // the step under way drafts or scores for it, and must be settled before the next
     computed: usize,  // tokens whose keys and values are in the cache, or will be before the next step
-    blocks: Vec<u32>, // room for `blocks.len() * 16` tokens
+    tables: BlockTables,
     hashes: Arc<Vec<BlockHash>>, // of every full block of `tokens`; copied as they are
-    published: usize, // of `hashes`, those whose blocks can be found
+    published: usize,            // of `hashes`, those whose blocks can be found
     started: bool,
     turn: Turn,
     purpose: Purpose,
@@ -143,7 +143,7 @@ impl Sequence {
             logits: 0,
             waits: false,
             computed: 0,
-            blocks: Vec::new(),
+            tables: BlockTables::default(),
             hashes,
             published: 0,
             started: false,
@@ -185,9 +185,12 @@ impl Sequence {
     }
 
     /// Schedules as many rows of its prompt as there are left, where so many rows of all, and so many with the logits of known
-    /// tokens, may be in the step; both are counted down.
-    pub fn schedule_prompt(&mut self, rows: &mut usize, logits: &mut usize) {
-        let mut scheduled = self.remaining().min(*rows);
+    /// tokens, may be in the step; both are counted down. False where there is no block for a single one.
+    pub fn schedule_prompt(&mut self, rows: &mut usize, logits: &mut usize, pool: &mut BlockPool) -> bool {
+        let mut scheduled = self.grow(self.remaining().min(*rows), pool);
+        if scheduled == 0 {
+            return *rows == 0;
+        }
         let first = self.computed;
         if let Purpose::Generate(generation) = &mut self.purpose
             && let Some(scoring) = generation.scoring()
@@ -197,6 +200,7 @@ impl Sequence {
         }
         self.scheduled = scheduled;
         *rows -= scheduled;
+        true
     }
 
     /// Drafts tokens after its last, at most so many, for a step in which so many sequences decode; says how many rows they
@@ -217,12 +221,9 @@ impl Sequence {
         {
             generation.draft(&self.tokens, most, decodes, &mut self.draft);
         }
-        while self.blocks.len() * BLOCK_TOKENS < self.len() + self.draft.len() {
-            match if pool.free() > reserve { pool.take() } else { None } {
-                Some(block) => self.blocks.push(block),
-                None => self.draft.truncate(self.blocks.len() * BLOCK_TOKENS - self.len()),
-            }
-        }
+        let (rows, tokens) = (1 + self.draft.len(), self.len() + self.draft.len());
+        let room = self.tables.grow(pool, self.computed..self.computed + rows, tokens, reserve);
+        self.draft.truncate(room - 1);
         self.scheduled += self.draft.len();
         self.draft.len()
     }
@@ -285,11 +286,8 @@ impl Sequence {
     ///
     /// # Panics
     /// Where it is not so.
-    pub fn check(&self) {
-        assert!(
-            self.computed <= self.blocks.len() * BLOCK_TOKENS,
-            "more is computed than there are blocks for"
-        );
+    pub fn check(&self, pool: &BlockPool) {
+        self.tables.check(pool, self.computed);
         assert!(self.published * BLOCK_TOKENS <= self.computed, "a block can be found that is not computed");
     }
 
@@ -298,9 +296,9 @@ impl Sequence {
         self.adapter.as_ref().map(|adapter| adapter.slot)
     }
 
-    /// Its block table.
-    pub fn blocks(&self) -> &[u32] {
-        &self.blocks
+    /// Its block tables.
+    pub fn tables(&self) -> &BlockTables {
+        &self.tables
     }
 
     /// Adds the rows it has in the batch being made, and how its next token is drawn of the last, if they are all it has.
@@ -368,22 +366,16 @@ impl Sequence {
 
     /// Free blocks that [`Sequence::enter`] would use up.
     pub fn blocks_needed(&self, pool: &BlockPool) -> usize {
-        let (shared, of_them_free) = pool.find_prefix(self.shareable());
-        self.tokens.len().div_ceil(BLOCK_TOKENS) - shared + of_them_free
+        BlockTables::needed(pool, self.shareable(), self.tokens.len())
     }
 
-    /// Takes blocks for all its tokens, sharing what is there; the caller has checked that they are. Gives the
-    /// tokens of the prompt found in the cache, counted the first time it enters.
+    /// Takes blocks for all its tokens, of windows for those that they hold at once, sharing what is there; the caller has
+    /// checked that they are. Gives the tokens of the prompt found in the cache, counted the first time it enters.
     pub fn enter(&mut self, pool: &mut BlockPool, events: &mut Vec<Event>) -> usize {
-        debug_assert!(self.blocks.is_empty() && self.computed == 0 && self.assumed == 0);
-        let (shared, _) = pool.find_prefix(self.shareable());
-        for hash in &self.hashes[..shared] {
-            self.blocks
-                .push(pool.share(hash).expect("find_prefix just saw this block and nothing was taken since"));
-        }
-        while self.blocks.len() < self.tokens.len().div_ceil(BLOCK_TOKENS) {
-            self.blocks.push(pool.take().expect("the scheduler admits only what blocks_needed says fits"));
-        }
+        debug_assert!(self.computed == 0 && self.assumed == 0);
+        let mut tables = mem::take(&mut self.tables);
+        let shared = tables.enter(pool, self.shareable(), self.tokens.len());
+        self.tables = tables;
         self.computed = shared * BLOCK_TOKENS;
         self.published = shared;
         self.turn = Turn { began: self.tokens.len(), recomputed: 0 };
@@ -404,23 +396,16 @@ impl Sequence {
         0
     }
 
-    /// Makes room for the next token; false when no block is free.
-    pub fn grow(&mut self, pool: &mut BlockPool) -> bool {
-        if self.blocks.len() * BLOCK_TOKENS >= self.len() {
-            return true;
-        }
-        match pool.take() {
-            Some(block) => {
-                self.blocks.push(block);
-                true
-            }
-            None => false,
-        }
+    /// Gives back the blocks that its next rows do not see, and makes room for up to `rows` of them; gives for how many there
+    /// is room, which is fewer where no block is free.
+    pub fn grow(&mut self, rows: usize, pool: &mut BlockPool) -> usize {
+        let tokens = self.len();
+        self.tables.grow(pool, self.computed..self.computed + rows, tokens, 0)
     }
 
     /// Gives all blocks back. What was computed is computed again when it runs next, unless it is still found.
     pub fn leave(&mut self, pool: &mut BlockPool) {
-        pool.release(&mut self.blocks);
+        self.tables.leave(pool);
         self.computed = 0;
         self.published = 0;
         self.scheduled = 0;
@@ -512,7 +497,7 @@ impl Sequence {
             }
             finished = end;
             // Nothing is in the cache of one that has given its blocks back.
-            if accepted && !self.blocks.is_empty() {
+            if accepted && !self.tables.is_empty() {
                 self.computed += 1;
             }
             if !accepted || finished.is_some() {
@@ -575,7 +560,7 @@ impl Sequence {
     /// Makes the full blocks findable whose tokens are all known and computed.
     fn publish(&mut self, pool: &mut BlockPool) {
         while self.published < (self.computed / BLOCK_TOKENS).min(self.hashes.len()) {
-            pool.publish(self.blocks[self.published], self.hashes[self.published]);
+            self.tables.publish(pool, self.published, self.hashes[self.published]);
             self.published += 1;
         }
     }

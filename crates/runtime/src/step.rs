@@ -79,6 +79,11 @@ impl Yields {
 }
 
 impl Step {
+    /// An empty one, for a cache whose layer groups have these windows.
+    pub fn of_windows(windows: Vec<Option<u32>>) -> Step {
+        Step { batch: Batch { windows, ..Batch::default() }, ..Step::default() }
+    }
+
     /// Finds the masks, side by side, while the device computes what it was given.
     pub fn find_masks(&mut self, backend: &mut impl Backend) {
         let masks = &self.masks;

@@ -187,7 +187,7 @@ fn run(path: &Path) -> Result<(), String> {
         }
         Network::Decoder(files) => {
             let config = EngineConfig {
-                kv_blocks: 4 * context.div_ceil(16),
+                kv_blocks: 4 * files.spec.kv_room(128).blocks_of(context),
                 kv_type: KvType::F16,
                 step_tokens_max: 128,
                 prefill_tokens_beside_decodes: 64,

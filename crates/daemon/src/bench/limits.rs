@@ -179,7 +179,7 @@ impl Costs {
             weights_bytes: weights_bytes as f64,
             experts_bytes: experts_bytes as f64,
             experts_share,
-            kv_bytes: block_bytes as f64 / (BLOCK_TOKENS * spec.layers.len()) as f64,
+            kv_bytes: block_bytes as f64 / (BLOCK_TOKENS * spec.kv_spec(1, kv_type).planes().len()) as f64,
             layers: layers.plus(experts.times(experts_share)),
             head,
             windows: spec.layers.iter().map(|layer| layer.attention.window()).collect(),

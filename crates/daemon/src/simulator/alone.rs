@@ -10,12 +10,13 @@ use hanzo_engine_runtime::{
 
 use super::{
     device::{Faults, Script, ScriptedDevice, Time},
-    model,
+    model::{self, Keeps},
 };
 
-/// An engine with room for everything, one request at a time.
+/// Engines with room for everything, one of each model, for one request at a time. They keep what has left windows.
 pub(super) struct Alone {
-    engine: Engine<ScriptedDevice>,
+    engines: BTreeMap<usize, Engine<ScriptedDevice>>,
+    model: usize,
     jobs: u64,
 }
 
@@ -28,6 +29,19 @@ pub(super) struct Expected {
 
 impl Alone {
     pub(super) fn new() -> Self {
+        Self { engines: BTreeMap::new(), model: 0, jobs: 0 }
+    }
+
+    /// From here on it is about this of [`model::MODELS`].
+    pub(super) fn of_model(&mut self, model: usize) {
+        self.model = model;
+    }
+
+    fn engine(&mut self) -> &mut Engine<ScriptedDevice> {
+        self.engines.entry(self.model).or_insert_with(|| Self::new_engine(model::MODELS[self.model]))
+    }
+
+    fn new_engine(windows: [Option<u32>; 2]) -> Engine<ScriptedDevice> {
         let config = EngineConfig {
             kv_blocks: 128,
             kv_type: KvType::F16,
@@ -39,13 +53,13 @@ impl Alone {
             speculation: Speculation::Off,
         };
         let script = Script::plain(Time::new());
-        Self { engine: model::engine(config, script, Faults::default()), jobs: 0 }
+        model::engine((windows, Keeps::Everything), config, script, Faults::default())
     }
 
     /// By choice. The job's context ends after `context_tokens_max`.
     pub(super) fn choices(&mut self, job: &Job) -> Vec<Expected> {
         let id = self.next_job();
-        self.engine.submit(&Job { id, ..job.clone() });
+        self.engine().submit(&Job { id, ..job.clone() });
         let mut events = self.run();
         (0..job.choices).map(|choice| expected(events.remove(&choice).unwrap_or_default())).collect()
     }
@@ -53,7 +67,7 @@ impl Alone {
     /// By input; nothing: no number.
     pub(super) fn inputs(&mut self, inputs: &[EmbedInput], output: Output) -> Option<Vec<Computed>> {
         let id = self.next_job();
-        self.engine.submit_inputs(&EmbedJob { id, inputs: inputs.to_vec(), output, priority: 0 });
+        self.engine().submit_inputs(&EmbedJob { id, inputs: inputs.to_vec(), output, priority: 0 });
         let computed = self.run().into_values().flatten().filter_map(|kind| match kind {
             EventKind::Started { .. } => None,
             EventKind::Computed(computed) => Some(Some(computed)),
@@ -69,8 +83,9 @@ impl Alone {
 
     fn run(&mut self) -> BTreeMap<u32, Vec<EventKind>> {
         let mut events: Vec<Event> = Vec::new();
-        while self.engine.has_work() {
-            self.engine.step(&mut events).unwrap();
+        let engine = self.engine();
+        while engine.has_work() {
+            engine.step(&mut events).unwrap();
         }
         let mut by_choice = BTreeMap::<u32, Vec<EventKind>>::new();
         for Event { choice, kind, .. } in events {

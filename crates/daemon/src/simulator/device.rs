@@ -14,8 +14,8 @@ use std::{
 
 use hanzo_engine_kernels::{
     Activation, AttentionParams, BLOCK_TOKENS, Backend, Batch, BufferRole, DType, Draws, ExpertParts,
-    KernelError, KvSpec, LayerNormParams, LowRankPair, LowRankShape, MatrixShape, MatrixSource, MoeParams,
-    Operands, QkvParams, Rounding, RowSource, Sampled, SequenceSpan, StepLimits, Ticket,
+    KernelError, KvGroups, KvPlace, KvSpec, LayerNormParams, LowRankPair, LowRankShape, MatrixShape, MatrixSource,
+    MoeParams, Operands, QkvParams, Rounding, RowSource, Sampled, SequenceSpan, StepLimits, Ticket,
 };
 
 use super::random::mix;
@@ -82,10 +82,11 @@ pub(super) struct ScriptedDevice {
     steps: u64,
 }
 
-/// By layer, then slot; 0: never written.
+/// By plane of memory, then slot; 0: never written.
 pub(super) struct Kv {
     slots: usize,
-    layers: Vec<Vec<u64>>,
+    groups: KvGroups,
+    planes: Vec<Vec<u64>>,
 }
 
 impl Time {
@@ -169,7 +170,7 @@ impl ScriptedDevice {
     }
 
     /// The slot of a key, by the tables that the device believes in.
-    fn slot(&self, index: usize, span: &SequenceSpan, key: u32) -> usize {
+    fn slot(&self, index: usize, span: &SequenceSpan, group: usize, key: u32) -> usize {
         let earlier = self.before.sequences.get(index).filter(|earlier| {
             self.script.keeps_tables
                 && (earlier.row_first, earlier.rows, earlier.context + 1)
@@ -177,18 +178,18 @@ impl ScriptedDevice {
                 && key < earlier.context
         });
         match earlier {
-            Some(earlier) => self.before.slot(earlier, key),
-            None => self.batch.slot(span, key),
+            Some(earlier) => self.before.slot(earlier, group, key),
+            None => self.batch.slot(span, group, key),
         }
     }
 }
 
 impl Kv {
-    fn layer(&mut self, layer: usize) -> &mut [u64] {
-        while self.layers.len() <= layer {
-            self.layers.push(vec![0; self.slots]);
+    fn plane(&mut self, plane: usize) -> &mut [u64] {
+        while self.planes.len() <= plane {
+            self.planes.push(vec![0; self.slots]);
         }
-        &mut self.layers[layer]
+        &mut self.planes[plane]
     }
 }
 
@@ -275,7 +276,8 @@ impl Backend for ScriptedDevice {
     }
 
     fn kv(&self, spec: &KvSpec) -> Result<Kv, KernelError> {
-        Ok(Kv { slots: spec.blocks * BLOCK_TOKENS, layers: Vec::new() })
+        let groups = spec.groups.clone();
+        Ok(Kv { slots: spec.blocks * BLOCK_TOKENS, groups, planes: Vec::new() })
     }
 
     fn scratch_bytes(&self, _: &StepLimits) -> usize {
@@ -356,35 +358,44 @@ impl Backend for ScriptedDevice {
             // Nothing is printed, unlike by `panic!`.
             resume_unwind(Box::new(REASON));
         }
-        let keys = kv.layer(layer);
-        for ((&row, &slot), &position) in qkv.iter().zip(&self.batch.slots).zip(&self.batch.positions) {
-            keys[slot as usize] = mix(row, u64::from(position)) | 1;
+        let KvPlace { group, plane } = kv.groups.place(layer);
+        let keys = kv.plane(plane);
+        for (at, (&row, &position)) in qkv.iter().zip(&self.batch.positions).enumerate() {
+            keys[self.batch.row_slot(at, group)] = mix(row, u64::from(position)) | 1;
         }
     }
 
     fn attention(
         &mut self,
         qkv: &Vec<u64>,
-        _: &AttentionParams<'_, ()>,
+        params: &AttentionParams<'_, ()>,
         kv: &Kv,
         layer: usize,
         out: &mut Vec<u64>,
     ) {
-        let keys = &kv.layers[layer];
+        let KvPlace { group, plane } = kv.groups.place(layer);
+        let keys = &kv.planes[plane];
         for (index, span) in self.batch.sequences.iter().enumerate() {
-            let mut hash = 0;
-            let before = span.context - span.rows;
-            for position in 0..span.context {
-                let key = keys[self.slot(index, span, position)];
+            let key = |position: u32| {
+                let key = keys[self.slot(index, span, group, position)];
                 if key == 0 {
                     self.faults
                         .add(format!("a row reads key {position} of its context, which nobody has written"));
                 }
-                hash = mix(hash, key);
-                if let Some(row) = position.checked_sub(before) {
-                    let row = (span.row_first + row) as usize;
-                    out[row] = mix(hash, qkv[row]);
+                key
+            };
+            let before = span.context - span.rows;
+            // What the rows have in common is hashed once, where they see all of it.
+            let all = |hash, position| mix(hash, key(position));
+            let (mut hash, mut next) = (0, 0);
+            for position in before..span.context {
+                if let Some(window) = params.window {
+                    (hash, next) = (0, (position + 1).saturating_sub(window));
                 }
+                hash = (next..=position).fold(hash, all);
+                next = position + 1;
+                let row = (span.row_first + position - before) as usize;
+                out[row] = mix(hash, qkv[row]);
             }
         }
     }

@@ -1,9 +1,15 @@
-//! The model that is simulated: a decoder of two layers as small as a file may be, whose weights say nothing, because the
-//! device makes its logits of the tokens it finds in its cache.
+//! The models that are simulated: decoders of two layers as small as a file may be, whose weights say nothing, because the
+//! device makes its logits of the tokens it finds in its cache. They differ in what their layers see of a context.
 
 use std::sync::{Arc, OnceLock};
 
-use hanzo_engine_runtime::{EngineConfig, ModelFiles, Opened, decoder::Decoder, engine::Engine};
+use hanzo_engine_runtime::{
+    EngineConfig, Network, Opened,
+    decoder::Decoder,
+    engine::Engine,
+    kv::KvRoom,
+    spec::{Mask, TransformerSpec},
+};
 
 use super::device::{Faults, Script, ScriptedDevice};
 use crate::device::Sides;
@@ -17,15 +23,30 @@ pub(super) const HIDDEN: usize = 4;
 /// Tokens of the longest context.
 pub(super) const CONTEXT: usize = 1024;
 
+/// Tokens that each of the two layers sees, itself included; none: all.
+type Windows = [Option<u32>; 2];
+/// The models: layers alike with and without a window, and layers that are not.
+pub(super) const MODELS: [Windows; 5] =
+    [[None, None], [None, Some(5)], [Some(33), None], [Some(16), Some(16)], [Some(40), Some(9)]];
+
 struct Model {
     opened: Opened,
     sides: Sides,
 }
 
+/// Which of a model's blocks are given back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Keeps {
+    /// Those that have left their layer's window.
+    Windows,
+    /// None, although layers see no more than their windows.
+    Everything,
+}
+
 fn model() -> &'static Model {
     static MODEL: OnceLock<Model> = OnceLock::new();
     MODEL.get_or_init(|| {
-        let opened = Opened::from_static("simulated", gguf().leak()).unwrap();
+        let opened = Opened::from_static("simulated", file()).unwrap();
         let text = Arc::new(opened.text_model().unwrap());
         assert_eq!((text.vocab, &text.eos[..]), (VOCAB as usize, &[END][..]));
         let embedder = Arc::new(opened.embedder(&text.tokenizer, CONTEXT).unwrap());
@@ -33,13 +54,39 @@ fn model() -> &'static Model {
     })
 }
 
-/// An engine of it, on a device that does as the script says.
-pub(super) fn engine(config: EngineConfig, script: Script, faults: Faults) -> Engine<ScriptedDevice> {
-    let Model { opened, sides } = model();
-    let files: &ModelFiles = opened.decoder().unwrap();
+fn with_windows(spec: TransformerSpec, windows: Windows) -> TransformerSpec {
+    spec.with_layers(|layer, spec| spec.attention.mask = Mask::Causal { window: windows[layer] })
+}
+
+/// How many blocks a model's sequences hold, in steps of so many rows.
+pub(super) fn room(windows: Windows, step_rows: usize) -> KvRoom {
+    let Model { opened, .. } = model();
+    with_windows(opened.decoder().unwrap().spec.clone(), windows).kv_room(step_rows)
+}
+
+/// An engine of a model, on a device that does as the script says.
+pub(super) fn engine(
+    (windows, keeps): (Windows, Keeps),
+    config: EngineConfig,
+    script: Script,
+    faults: Faults,
+) -> Engine<ScriptedDevice> {
+    let sides = &model().sides;
+    let mut opened = Opened::from_static("simulated", file()).unwrap();
+    let Network::Decoder(files) = &mut opened.network else { unreachable!("the file is a decoder's") };
+    files.spec = with_windows(files.spec.clone(), windows);
+    if keeps == Keeps::Everything {
+        // A window that holds a whole context lets go of nothing.
+        files.spec.context_tokens_max = 1;
+    }
     let device = ScriptedDevice::new(script, faults);
     let decoder = Decoder::load(&device, files, &mut |_| ()).unwrap();
     Engine::new(device, decoder, sides.text.clone(), sides.embedder.clone(), config).unwrap()
+}
+
+fn file() -> &'static [u8] {
+    static FILE: OnceLock<Vec<u8>> = OnceLock::new();
+    FILE.get_or_init(gguf)
 }
 
 /// A file of it (the format: github.com/ggml-org/ggml/blob/master/docs/gguf.md).

@@ -7,13 +7,19 @@ use hanzo_engine_runtime::{
 
 use super::{
     device::Ending,
-    model::VOCAB,
+    model::{self, MODELS, VOCAB},
     random::{Random, mix},
 };
 use crate::limits::{EVENTS_MAX, EVENTS_PER_STEP_MAX, SCORED_PER_STEP_MAX};
 
+/// Tokens of the shortest and of the longest context.
+const CONTEXT_LEAST: usize = 32;
+const CONTEXT_MOST: usize = 384;
+
 /// All that happens to one model, but for what comes of it.
 pub(super) struct Plan {
+    /// Which of [`MODELS`].
+    pub(super) model: usize,
     pub(super) config: EngineConfig,
     pub(super) queue_max: usize,
     pub(super) step_us: u64,
@@ -75,7 +81,10 @@ impl Plan {
     pub(super) fn of(seed: u64) -> Self {
         let mut random = Random::new(seed);
         let random = &mut random;
-        let config = config(random);
+        // Half of the seeds have windows.
+        let windowed = 1 + mix(seed, 1) as usize % (MODELS.len() - 1);
+        let model = if mix(seed, 2).is_multiple_of(2) { windowed } else { 0 };
+        let config = config(random, model);
         let count = random.size(3..=16);
         // All at once, or one after the other.
         let spread_us = random.pick(&[0, 3_000, 20_000, 60_000]);
@@ -103,6 +112,7 @@ impl Plan {
         };
         let ends = (0..4).map(|_| end()).collect();
         Self {
+            model,
             config,
             queue_max: random.size(1..=12),
             step_us: random.of(50..=1_000),
@@ -115,17 +125,19 @@ impl Plan {
     }
 }
 
-fn config(random: &mut Random) -> EngineConfig {
+fn config(random: &mut Random, model: usize) -> EngineConfig {
     let kv_blocks = random.size(3..=24);
     let sequences_max = random.size(1..=6);
     let step_tokens_max = random.size(sequences_max.max(4)..=64);
+    let room = model::room(MODELS[model], step_tokens_max);
+    let kv_blocks = kv_blocks.max(room.blocks_of(CONTEXT_LEAST));
     EngineConfig {
         kv_blocks,
         kv_type: KvType::F16,
         step_tokens_max,
         prefill_tokens_beside_decodes: random.size(1..=step_tokens_max),
         sequences_max,
-        context_tokens_max: random.size(32..=kv_blocks * 16),
+        context_tokens_max: random.size(CONTEXT_LEAST..=room.tokens_in(kv_blocks).min(CONTEXT_MOST)),
         prefix_cache: random.chance(85),
         speculation: random.pick(&[Speculation::Ngram, Speculation::Ngram, Speculation::Off]),
     }

@@ -23,7 +23,7 @@ use super::{
     alone::Alone,
     client::{Client, Embedding, LOST, Outcome, Read, Stage, Streaming, Woken},
     device::{Faults, REASON, Script, Time},
-    model,
+    model::{self, Keeps},
     plan::{Ask, Leave, Order, Plan},
     planted::{Bug, Planted},
     random::Random,
@@ -136,6 +136,7 @@ impl<'a> World<'a> {
         coverage: &'a mut Coverage,
     ) -> Self {
         let mut plan = Plan::of(seed);
+        alone.of_model(plan.model);
         let time = Time::new();
         let woken = Woken::default();
         let clients: Vec<Client> = plan
@@ -411,7 +412,8 @@ impl<'a> World<'a> {
             ..Script::plain(time.clone())
         };
         let config = self.plan.config;
-        let engine = model::engine(config, script, faults.clone());
+        let model = (model::MODELS[self.plan.model], Keeps::Windows);
+        let engine = model::engine(model, config, script, faults.clone());
         let engine: Box<dyn Simulated> = match self.bug {
             Some(bug) => Box::new(Planted::new(engine, bug)),
             None => Box::new(engine),

@@ -26,6 +26,7 @@ pub(crate) fn decode_and_prefill(criterion: &mut Criterion) {
         ],
         blocks: bed::CONTEXT / BLOCK_TOKENS,
         kv_type: KvType::F16,
+        ..KvSpec::default()
     };
     let token_bytes = backend.kv_bytes(&spec) / (LAYERS * bed::CONTEXT);
     let params = AttentionParams { shape: bed::HEADS, scale: 0.1, softcap: None, window: None, sinks: None };

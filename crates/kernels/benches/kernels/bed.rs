@@ -41,6 +41,7 @@ pub(crate) fn backend_for(heads: HeadShape, rows: usize, sequences: usize) -> Cp
         heads,
         experts: EXPERTS,
         experts_used: EXPERTS_USED,
+        kv_groups: 1,
     };
     backend.reserve(&limits).expect("memory for one step's scratch");
     backend
@@ -60,6 +61,7 @@ pub(crate) fn batch(rows: usize, context: usize) -> Batch {
         adapters: Vec::new(),
         block_tables: (0..context.div_ceil(BLOCK_TOKENS) as u32).collect(),
         logit_rows: Vec::new(),
+        windows: Vec::new(),
     }
 }
 

@@ -77,6 +77,7 @@ pub(crate) fn rope(criterion: &mut Criterion) {
         layers: vec![KvLayout::Heads { kv_heads: bed::HEADS.kv_heads, head_dim, window: None }; 1],
         blocks: bed::PREFILL / BLOCK_TOKENS,
         kv_type: KvType::F16,
+        ..KvSpec::default()
     };
     let mut kv = backend.kv(&spec).expect("memory for the cache");
     let norm = backend.vector(&vec![1.0; head_dim]).expect("memory for a vector");

@@ -57,9 +57,9 @@ pub fn check_attention_invariance<B: Backend>(make: &impl Fn() -> B) {
     assert!(tokens <= STEP_ROWS_MAX, "all sequences fit one step");
     for (heads, kv_heads, head_dim) in [(7, 1, 64), (4, 2, 128), (2, 2, 80)] {
         let shape = HeadShape { heads, kv_heads, head_dim };
-        let plain = Setting { scale: usual_scale(shape), softcap: None, window: None, sinks: None };
+        let plain = plain(shape);
         let sinks = Some(random.normals(heads));
-        let full = Setting { softcap: Some(20.0), window: Some(45), sinks, ..plain.clone() };
+        let full = Setting { softcap: Some(20.0), window: Some(45), sinks, grouped: true, ..plain.clone() };
         let settings = [plain, full]
             .map(|setting| kv_types(shape).iter().map(move |&kv_type| (kv_type, setting.clone())));
         for (kv_type, setting) in settings.into_iter().flatten() {
@@ -97,9 +97,9 @@ pub fn check_attention_long_contexts<B: Backend>(make: &impl Fn() -> B) {
     let rounding = make().rounding();
     let (lengths, starts) = ([1300, 1030], [1294, 1020]);
     let shape = HeadShape { heads: 4, kv_heads: 2, head_dim: 64 };
-    let plain = Setting { scale: usual_scale(shape), softcap: None, window: None, sinks: None };
+    let plain = plain(shape);
     let sinks = Some(random.normals(shape.heads));
-    let full = Setting { softcap: Some(20.0), window: Some(600), sinks, ..plain.clone() };
+    let full = Setting { softcap: Some(20.0), window: Some(600), sinks, grouped: true, ..plain.clone() };
     let settings =
         [plain, full].map(|setting| kv_types(shape).iter().map(move |&kv_type| (kv_type, setting.clone())));
     for (kv_type, setting) in settings.into_iter().flatten() {
@@ -129,23 +129,29 @@ pub fn check_attention_long_contexts<B: Backend>(make: &impl Fn() -> B) {
 
 /// The settings of attention, plain and mixed.
 fn settings(shape: HeadShape, random: &mut Random) -> Vec<Setting> {
-    let plain = Setting { scale: usual_scale(shape), softcap: None, window: None, sinks: None };
+    let plain = plain(shape);
     // From a sink that takes nearly all to one that takes nearly nothing.
     let sinks =
         Some((0..shape.heads).map(|head| 12.0 - 5.0 * head as f32 + random.normal()).collect::<Vec<f32>>());
     let window = |window| Setting { window: Some(window), ..plain.clone() };
+    let grouped = |length| Setting { grouped: true, ..window(length) };
     vec![
         plain.clone(),
         window(1),
-        window(7),
+        grouped(7),
         window(32),
-        window(100),
+        grouped(100),
         Setting { softcap: Some(5.0), ..plain.clone() },
         Setting { sinks: sinks.clone(), ..plain.clone() },
         Setting { softcap: Some(30.0), sinks: sinks.clone(), scale: 0.2, ..window(50) },
         Setting { softcap: Some(10.0), sinks, ..plain.clone() },
         Setting { scale: 1.5 * plain.scale, sinks: Some(vec![-1e30; shape.heads]), ..plain },
     ]
+}
+
+/// Nothing but the usual scale.
+fn plain(shape: HeadShape) -> Setting {
+    Setting { scale: usual_scale(shape), softcap: None, window: None, sinks: None, grouped: false }
 }
 
 /// The types of cache that can hold such heads.

@@ -89,6 +89,7 @@ fn limits() -> StepLimits {
         heads: SHAPE,
         experts: 0,
         experts_used: 0,
+        kv_groups: 1,
     }
 }
 
@@ -193,12 +194,13 @@ impl<B: Backend> Packed<B> {
     /// Logits of every position of every sequence, NaN where no step reached.
     fn run(&self, rig: &mut Rig<B>, scene: &Scene, steps: &[Vec<Chunk>]) -> Vec<Vec<f32>> {
         let blocks =
-            scene.sequences.iter().flat_map(|s| &s.blocks).max().map_or(1, |&last| last as usize + 1);
+            scene.sequences.iter().flat_map(|s| &s.blocks[0]).max().map_or(1, |&last| last as usize + 1);
         let HeadShape { kv_heads, head_dim, .. } = SHAPE;
         let spec = KvSpec {
             layers: vec![KvLayout::Heads { kv_heads, head_dim, window: None }; LAYERS],
             blocks,
             kv_type: KvType::F16,
+            ..KvSpec::default()
         };
         let mut kv = ok("kv", rig.backend.kv(&spec));
         // Made once for the largest step, as a runtime does: smaller steps find the leavings of larger ones.

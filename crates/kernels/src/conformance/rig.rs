@@ -102,6 +102,7 @@ fn row_limits(rows: usize, width: usize, vocab: usize) -> StepLimits {
         heads: HeadShape { heads: 1, kv_heads: 1, head_dim: 64 },
         experts: 0,
         experts_used: 0,
+        kv_groups: 1,
     }
 }
 
@@ -116,13 +117,11 @@ pub(super) fn rows_batch(tokens: &[u32]) -> Batch {
     Batch {
         sources: tokens.iter().copied().map(RowSource::Token).collect(),
         positions: (0..rows).collect(),
-        axes: Vec::new(),
-        types: Vec::new(),
         slots: (0..rows).collect(),
         sequences: vec![SequenceSpan { row_first: 0, rows, context: rows, table_first: 0 }],
         adapters: Vec::new(),
         block_tables: (0..rows.div_ceil(16)).collect(),
-        logit_rows: vec![],
+        ..Batch::default()
     }
 }
 

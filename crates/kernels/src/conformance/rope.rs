@@ -292,7 +292,7 @@ pub fn check_rope_axes<B: EncoderOps>(make: &impl Fn() -> B) {
         let mut x = random.normals(ROWS as usize * width);
         hold(rounding, &mut x);
         let layers = vec![KvLayout::Heads { kv_heads: 1, head_dim: 40, window: None }];
-        let spec = KvSpec { layers, blocks: 1, kv_type: KvType::F16 };
+        let spec = KvSpec { layers, blocks: 1, kv_type: KvType::F16, ..KvSpec::default() };
         let mut kv = ok("kv", rig.backend.kv(&spec));
         let mut run = |positions: Vec<[u32; 3]>, axes: Option<RopeAxes>| {
             let rope = Some(Rope { kind, inv_freq: &frequencies, magnitude: 1.25, axes });
@@ -345,6 +345,7 @@ const LIMITS: StepLimits = StepLimits {
     heads: HeadShape { heads: 1, kv_heads: 1, head_dim: 8 },
     experts: 0,
     experts_used: 0,
+    kv_groups: 1,
 };
 
 fn limits(case: &Case) -> StepLimits {
@@ -358,6 +359,7 @@ fn limits(case: &Case) -> StepLimits {
         heads: case.shape,
         experts: 0,
         experts_used: 0,
+        kv_groups: 1,
     }
 }
 
@@ -381,6 +383,7 @@ fn run<B: Backend>(
         layers: vec![KvLayout::Heads { kv_heads, head_dim, window: None }; 2],
         blocks,
         kv_type: case.kv_type,
+        ..KvSpec::default()
     };
     let mut kv = ok("kv", rig.backend.kv(&spec));
     let vector = |values: &Option<Vec<f32>>| values.as_ref().map(|values| rig.vector(values));
@@ -410,13 +413,11 @@ fn run<B: Backend>(
     let opening = Batch {
         sources: vec![RowSource::Token(0); BLOCK_TOKENS],
         positions: (0..16).collect(),
-        axes: Vec::new(),
-        types: Vec::new(),
         slots: (0..16).collect(),
         sequences: vec![SequenceSpan { row_first: 0, rows: 16, context: 16, table_first: 0 }],
         adapters: Vec::new(),
         block_tables: vec![0],
-        logit_rows: vec![],
+        ..Batch::default()
     };
     rig.step(&opening, |rig| rig.backend.rope_to_cache(&mut first, &params, &mut kv, LAYER));
 
@@ -446,20 +447,10 @@ fn batch(order: &[usize]) -> Batch {
     let mut batch = Batch::default();
     for &sequence in order {
         let (context, rows) = SPANS[sequence];
-        let (first, last) = ((context - rows) as usize / BLOCK_TOKENS, (context as usize - 1) / BLOCK_TOKENS);
+        let first = (context - rows) as usize / BLOCK_TOKENS;
         let block = |i: usize| if i >= first { 1 + (2 * sequence + i % 2) as u32 } else { 0 };
-        batch.sequences.push(SequenceSpan {
-            row_first: batch.rows() as u32,
-            rows,
-            context,
-            table_first: batch.block_tables.len() as u32,
-        });
-        for position in context - rows..context {
-            batch.sources.push(RowSource::Token(0));
-            batch.positions.push(position);
-            batch.slots.push(block(position as usize / BLOCK_TOKENS) * BLOCK_TOKENS as u32 + position % 16);
-        }
-        batch.block_tables.extend((0..=last).map(block));
+        batch.sources.extend((0..rows).map(|_| RowSource::Token(0)));
+        batch.push_sequence(rows as usize, context as usize, |_, index| block(index));
     }
     batch
 }

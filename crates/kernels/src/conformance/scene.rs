@@ -6,16 +6,16 @@ use half::f16;
 use super::random::Random;
 use super::rig::Rig;
 use crate::{
-    AttentionParams, BLOCK_TOKENS, Backend, Batch, HeadShape, KvLayout, KvSpec, KvType, Operands, QkvParams,
-    Rounding, RowSource, SequenceSpan, StepLimits,
+    AttentionParams, BLOCK_TOKENS, Backend, Batch, HeadShape, KvGroups, KvLayout, KvPlace, KvSpec, KvType,
+    Operands, QkvParams, Rounding, RowSource, StepLimits,
 };
 
 /// One sequence of a scene.
 pub(super) struct Sequence {
     /// Tokens.
     pub(super) length: u32,
-    /// Block ids of the whole sequence.
-    pub(super) blocks: Vec<u32>,
+    /// Block ids of the whole sequence, in each layer group.
+    pub(super) blocks: [Vec<u32>; 2],
     /// What each token's projection gives.
     pub(super) qkv: Vec<f32>, // (position, qkv_width)
 }
@@ -35,6 +35,8 @@ pub(super) struct Setting {
     pub(super) softcap: Option<f32>,
     pub(super) window: Option<u32>,
     pub(super) sinks: Option<Vec<f32>>,
+    /// The layer is in a group of its own, which keeps no more than its window and shares memory with another layer.
+    pub(super) grouped: bool,
 }
 
 pub(super) struct Scene {
@@ -42,6 +44,12 @@ pub(super) struct Scene {
     pub(super) kv_type: KvType,
     pub(super) sequences: Vec<Sequence>,
     blocks: usize,
+}
+
+/// Layer groups of a play, and after how many blocks a sequence uses one again in the second group.
+struct Groups {
+    groups: KvGroups,
+    period: usize,
 }
 
 /// The layer of these checks; one before and one after it hold something else, in other heads.
@@ -65,7 +73,7 @@ impl Scene {
     ) -> Self {
         let needed: Vec<usize> =
             lengths.iter().map(|&length| (length as usize).div_ceil(BLOCK_TOKENS)).collect();
-        let blocks = needed.iter().sum::<usize>() + 3;
+        let blocks = 2 * needed.iter().sum::<usize>() + 3;
         let mut free: Vec<u32> = (0..blocks as u32).collect();
         random.shuffle(&mut free);
         let sequences = lengths
@@ -73,7 +81,7 @@ impl Scene {
             .zip(needed)
             .map(|(&length, needed)| Sequence {
                 length,
-                blocks: free.split_off(free.len() - needed),
+                blocks: [(); 2].map(|()| free.split_off(free.len() - needed)),
                 qkv: projections(shape, kv_type, rounding, length, window, random),
             })
             .collect();
@@ -92,6 +100,7 @@ impl Scene {
             heads: self.shape,
             experts: 0,
             experts_used: 0,
+            kv_groups: 2,
         }
     }
 
@@ -99,33 +108,44 @@ impl Scene {
     pub(super) fn move_blocks(&mut self, random: &mut Random) {
         let mut ids: Vec<u32> = (0..self.blocks as u32).collect();
         random.shuffle(&mut ids);
-        for block in self.sequences.iter_mut().flat_map(|sequence| &mut sequence.blocks) {
+        for block in self.sequences.iter_mut().flat_map(|sequence| sequence.blocks.iter_mut().flatten()) {
             *block = ids[*block as usize];
         }
     }
 
-    /// The batch of one step.
+    /// The batch of one step, of one layer group.
     pub(super) fn batch(&self, step: &[Chunk]) -> Batch {
-        let mut batch = Batch::default();
+        self.grouped_batch(step, &Groups { groups: KvGroups::default(), period: usize::MAX })
+    }
+
+    fn grouped_batch(&self, step: &[Chunk], Groups { groups, period }: &Groups) -> Batch {
+        let mut batch = Batch { windows: groups.windows.clone(), ..Batch::default() };
         for chunk in step {
-            let sequence = &self.sequences[chunk.sequence];
+            let [whole, windowed] = &self.sequences[chunk.sequence].blocks;
             let context = chunk.start + chunk.rows;
-            batch.sequences.push(SequenceSpan {
-                row_first: batch.rows() as u32,
-                rows: chunk.rows,
-                context,
-                table_first: batch.block_tables.len() as u32,
+            batch.sources.extend((chunk.start..context).map(RowSource::Token));
+            batch.push_sequence(chunk.rows as usize, context as usize, |group, index| match group {
+                0 => whole[index],
+                _ => windowed[index % period],
             });
-            for position in chunk.start..context {
-                let (block, offset) = (position as usize / BLOCK_TOKENS, position % BLOCK_TOKENS as u32);
-                batch.sources.push(RowSource::Token(position));
-                batch.positions.push(position);
-                batch.slots.push(sequence.blocks[block] * BLOCK_TOKENS as u32 + offset);
-            }
-            let used = (context as usize).div_ceil(BLOCK_TOKENS);
-            batch.block_tables.extend_from_slice(&sequence.blocks[..used]);
         }
         batch
+    }
+
+    /// The layer groups of a play. Where the layer is in one of its own, each sequence uses a block again as soon as what was
+    /// in it has left the window, so that nothing is there that a row must not see.
+    fn groups(&self, setting: &Setting, steps: &[Vec<Chunk>]) -> Groups {
+        let (Some(window), true) = (setting.window, setting.grouped) else {
+            return Groups { groups: KvGroups::default(), period: usize::MAX };
+        };
+        let rows = steps.iter().flatten().map(|chunk| chunk.rows as usize).max().unwrap_or(1);
+        let place = |group, plane| KvPlace { group, plane };
+        let places = vec![place(0, 0), place(1, 1), place(0, 1)];
+        let seen = (window as usize - 1).div_ceil(BLOCK_TOKENS);
+        Groups {
+            groups: KvGroups { windows: vec![None, Some(window)], places },
+            period: seen + (rows + BLOCK_TOKENS - 1).div_ceil(BLOCK_TOKENS),
+        }
     }
 
     /// Plays the steps on a fresh cache: every step writes its keys and values, those from `attend_from` on also
@@ -142,7 +162,13 @@ impl Scene {
         let shapes = [OTHER, shape, OTHER];
         let layout =
             |HeadShape { kv_heads, head_dim, .. }| KvLayout::Heads { kv_heads, head_dim, window: None };
-        let spec = KvSpec { layers: shapes.map(layout).to_vec(), blocks: self.blocks, kv_type: self.kv_type };
+        let groups = self.groups(setting, steps);
+        let spec = KvSpec {
+            layers: shapes.map(layout).to_vec(),
+            groups: groups.groups.clone(),
+            blocks: self.blocks,
+            kv_type: self.kv_type,
+        };
         let mut kv = super::rig::ok("kv", rig.backend.kv(&spec));
         let sinks = setting.sinks.as_ref().map(|sinks| rig.vector(sinks));
         let keep = |shape| QkvParams { shape, q_norm: None, k_norm: None, norm_eps: 1e-6, rope: None };
@@ -162,7 +188,7 @@ impl Scene {
             let other: Vec<f32> = (0..count * OTHER.qkv_width()).map(|i| 1.5 - (i % 7) as f32).collect();
             let mut other = rig.upload(&other, OTHER.qkv_width());
             let mut out = rig.blank(count, q_width);
-            rig.step(&self.batch(step), |rig| {
+            rig.step(&self.grouped_batch(step, &groups), |rig| {
                 for (layer, shape) in shapes.into_iter().enumerate() {
                     let qkv = if layer == LAYER { &mut qkv } else { &mut other };
                     rig.backend.rope_to_cache(qkv, &keep(shape), &mut kv, layer);

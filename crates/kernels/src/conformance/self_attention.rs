@@ -181,6 +181,7 @@ impl Text {
             heads: shape,
             experts: 0,
             experts_used: 0,
+            kv_groups: 1,
         }
     }
 

@@ -6,8 +6,8 @@ use super::random::Random;
 use super::rig::{Rig, ok, rows_batch};
 use super::weights::{Weights, supported};
 use crate::{
-    Backend, BufferRole, DType, ExpertParts, HeadShape, KernelError, KvLayout, KvSpec, KvType, MatrixShape,
-    MatrixSource, StepLimits,
+    Backend, BufferRole, DType, ExpertParts, HeadShape, KernelError, KvGroups, KvLayout, KvPlace, KvSpec,
+    KvType, MatrixShape, MatrixSource, StepLimits,
 };
 
 /// `pack` refuses what it cannot compute, and says which tensor: bytes that do not make the shape, rows that are not
@@ -102,7 +102,8 @@ pub fn check_sizes<B: Backend>(make: &impl Fn() -> B) {
     {
         let HeadShape { kv_heads, head_dim, .. } = heads;
         let layout = KvLayout::Heads { kv_heads, head_dim, window: None };
-        let found = backend.kv_bytes(&KvSpec { layers: vec![layout; layers], blocks, kv_type });
+        let found =
+            backend.kv_bytes(&KvSpec { layers: vec![layout; layers], blocks, kv_type, ..KvSpec::default() });
         let elements = 2 * layers * blocks * 16 * kv_heads * head_dim;
         let least = match kv_type {
             KvType::F16 => 2 * elements,
@@ -117,12 +118,22 @@ pub fn check_sizes<B: Backend>(make: &impl Fn() -> B) {
     // Layers that differ take what each takes alone.
     let heads_of = |kv_heads, head_dim| KvLayout::Heads { kv_heads, head_dim, window: None };
     let (few, many) = (heads_of(1, 64), heads_of(4, 256));
-    let of_layers = |layers: Vec<KvLayout>| KvSpec { layers, blocks: 100, kv_type: KvType::F16 };
+    let of_layers =
+        |layers: Vec<KvLayout>| KvSpec { layers, blocks: 100, kv_type: KvType::F16, ..KvSpec::default() };
     let bytes = |layers: &[KvLayout]| backend.kv_bytes(&of_layers(layers.to_vec()));
     assert_eq!(
         bytes(&[few, many, few]),
         2 * bytes(&[few]) + bytes(&[many]),
         "kv_bytes of layers that differ are not those of each"
+    );
+    // Layers in one plane take what the largest of them takes alone.
+    let place = |group, plane| KvPlace { group, plane };
+    let places = vec![place(0, 0), place(0, 1), place(1, 0)];
+    let groups = KvGroups { windows: vec![None, Some(64)], places };
+    assert_eq!(
+        backend.kv_bytes(&KvSpec { groups, ..of_layers(vec![few, many, many]) }),
+        2 * bytes(&[many]),
+        "kv_bytes of two planes with large layers, one of which has a small one too"
     );
     // What a device cannot hold it refuses by name, and counts for nothing.
     let latent = KvLayout::Latent { rank: 512, rope_dim: 64 };
@@ -131,7 +142,7 @@ pub fn check_sizes<B: Backend>(make: &impl Fn() -> B) {
         Err(KernelError::UnsupportedKvLayout { layer: 1, layout, .. }) if layout == latent => {}
         Err(error) => panic!("a cache of a latent layer was refused for another reason: {error}"),
     }
-    let odd = KvSpec { layers: vec![heads_of(1, 80)], blocks: 1, kv_type: KvType::Q8_0 };
+    let odd = KvSpec { layers: vec![heads_of(1, 80)], blocks: 1, kv_type: KvType::Q8_0, ..KvSpec::default() };
     match backend.kv(&odd) {
         Err(KernelError::BadKvType { kv_type: KvType::Q8_0, head_dim: 80 }) => {}
         Err(error) => panic!("a cache of Q8_0 for heads of 80 was refused for another reason: {error}"),
@@ -147,6 +158,7 @@ pub fn check_sizes<B: Backend>(make: &impl Fn() -> B) {
         heads,
         experts: 0,
         experts_used: 0,
+        kv_groups: 1,
     };
     let with_experts = |experts, experts_used| {
         backend.scratch_bytes(&StepLimits { experts, experts_used, ..limits(64, 512) })

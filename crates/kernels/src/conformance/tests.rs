@@ -321,6 +321,8 @@ fn faulty_attention_is_caught() {
         HeadsInterleaved by check_attention: "attention";
         LayerIgnored by check_attention: "heads and cache differ in shape";
         TablesIgnored by check_attention: "attention";
+        TablesFromFirstBlock by check_attention: "grouped: true";
+        GroupsIgnored by check_attention: "grouped: true";
         LastKeyMissed by check_attention: "attention";
         RowsOfChunkMatter by check_attention_invariance: "token by token";
         RowsOfChunkMatter by check_attention_long_contexts: "one by one";

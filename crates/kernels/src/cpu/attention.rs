@@ -176,8 +176,9 @@ pub(super) struct Vectors {
     pub(super) before: usize,
     pub(super) context: usize,
     pub(super) window: usize,
-    /// The sequence's block ids.
+    /// The sequence's block ids, and which of its blocks the first of them is: those before have left the window.
     pub(super) blocks: *const u32,
+    pub(super) first_block: usize,
     /// This head's part of block 0, and bytes from a block to the next.
     pub(super) keys: *const u8,
     pub(super) key_block_stride: usize,
@@ -248,8 +249,13 @@ pub(super) fn attention(
     assert!(state::width(head_dim) <= scratch.width, "heads wider than the step limits");
     assert!(job.sinks.is_none_or(|sinks| sinks.len() == heads), "one sink a head");
     assert!(scratch.threads.len() >= turn.threads(), "scratch for every thread");
+    assert!(kv.group < batch.groups(), "a layer of a group that the batch does not have");
+    assert!(
+        kv.window.is_none_or(|kept| job.window.is_some_and(|window| window <= kept)),
+        "a window beyond what its layer's group keeps"
+    );
     for span in &batch.sequences {
-        let blocks = batch.blocks(span);
+        let (_, blocks) = batch.blocks(span, kv.group);
         assert!(blocks.iter().all(|&block| (block as usize) < kv.blocks), "a block outside the cache");
         assert!(span.rows <= span.context && (span.row_first + span.rows) as usize <= rows, "a bad span");
     }
@@ -286,6 +292,7 @@ pub(super) fn attention(
     let vectors_of = |index: usize, kv_head: usize, first: usize, count: usize| -> Vectors {
         let span = &batch.sequences[index];
         let (row, head) = (span.row_first as usize, kv_head * group);
+        let (first_block, blocks) = batch.blocks(span, kv.group);
         Vectors {
             first,
             count,
@@ -301,11 +308,12 @@ pub(super) fn attention(
             before: (span.context - span.rows) as usize,
             context: span.context as usize,
             window: job.window.map_or(usize::MAX, |window| window as usize),
-            blocks: batch.blocks(span).as_ptr(),
+            blocks: blocks.as_ptr(),
+            first_block,
             keys: kv.keys[kv_head * kv.key_stride..].as_ptr(),
-            key_block_stride: kv_heads * kv.key_stride,
+            key_block_stride: kv.key_block,
             values: kv.values[kv_head * kv.value_stride..].as_ptr(),
-            value_block_stride: kv_heads * kv.value_stride,
+            value_block_stride: kv.value_block,
             kv_type: kv.kv_type,
         }
     };

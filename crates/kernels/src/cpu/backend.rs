@@ -280,7 +280,9 @@ impl Backend for CpuBackend {
     fn reserve(&mut self, limits: &StepLimits) -> Result<(), KernelError> {
         assert!(self.scratch.is_none(), "reserve is called once");
         self.scratch = Some(Scratch::new(self.tier, limits, &self.attention_limits(limits))?);
-        let table = limits.sequences.saturating_mul(limits.context.div_ceil(crate::BLOCK_TOKENS));
+        let slots = limits.rows.saturating_mul(limits.kv_groups);
+        let blocks = limits.context.div_ceil(crate::BLOCK_TOKENS).saturating_mul(limits.kv_groups);
+        let table = limits.sequences.saturating_mul(blocks);
         self.batch.sources.reserve(limits.rows);
         self.tokens.reserve(limits.rows);
         self.adapted.reserve(limits.rows);
@@ -288,11 +290,12 @@ impl Backend for CpuBackend {
         self.batch.positions.reserve(limits.rows);
         self.batch.axes.reserve(limits.rows);
         self.batch.types.reserve(limits.rows);
-        self.batch.slots.reserve(limits.rows);
+        self.batch.slots.reserve(slots);
         self.batch.sequences.reserve(limits.sequences);
         self.batch.block_tables.reserve(table);
         self.batch.logit_rows.reserve(limits.logit_rows);
-        self.written.reserve(limits.rows);
+        self.batch.windows.reserve(limits.kv_groups);
+        self.written.reserve(slots);
         Ok(())
     }
 
@@ -315,6 +318,7 @@ impl Backend for CpuBackend {
         self.adapted.set(batch);
         self.batch.block_tables.clone_from(&batch.block_tables);
         self.batch.logit_rows.clone_from(&batch.logit_rows);
+        self.batch.windows.clone_from(&batch.windows);
         self.turn = Some(self.pool.turn());
         Ok(())
     }

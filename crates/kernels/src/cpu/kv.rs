@@ -12,7 +12,7 @@
 use std::ops::Range;
 
 use super::aligned::Aligned;
-use crate::{BLOCK_TOKENS, HeadShape, KernelError, KvLayout, KvSpec, KvType};
+use crate::{BLOCK_TOKENS, HeadShape, KernelError, KvGroups, KvLayout, KvPlace, KvSpec, KvType};
 
 /// Elements of a head that share a scale in Q8_0.
 pub(super) const GROUP: usize = KvType::Q8_0.group();
@@ -22,18 +22,20 @@ pub(super) const GROUP: usize = KvType::Q8_0.group();
 pub struct CpuKv {
     kv_type: KvType,
     blocks: usize,
-    layers: Vec<Part>,
-    keys: Aligned<u8>,   // (layer, block, kv_head, key_stride)
-    values: Aligned<u8>, // (layer, block, kv_head, value_stride)
+    groups: KvGroups,
+    layers: Vec<(usize, usize)>, // key-value heads, and elements of a head
+    planes: Vec<Plane>,
+    keys: Aligned<u8>, // (plane, block, key_block): of a block a layer's (kv_head, key_stride) come first
+    values: Aligned<u8>, // (plane, block, value_block)
 }
 
-/// Where a layer's part of the cache lies, in bytes.
+/// Where the layers of a plane lie, in bytes.
 #[derive(Clone, Debug)]
-struct Part {
-    kv_heads: usize,
-    head_dim: usize,
+struct Plane {
     keys: Range<usize>,
     values: Range<usize>,
+    key_block: usize,
+    value_block: usize,
 }
 
 /// A layer's part of the cache, to read or to write.
@@ -46,8 +48,14 @@ pub(super) struct LayerKv<T> {
     /// Bytes of one head in a block.
     pub(super) key_stride: usize,
     pub(super) value_stride: usize,
-    pub(super) keys: T,   // (block, kv_head, key_stride)
-    pub(super) values: T, // (block, kv_head, value_stride)
+    /// Bytes from a block to the next.
+    pub(super) key_block: usize,
+    pub(super) value_block: usize,
+    /// The layer's group, whose block tables and slots it has, and that group's window.
+    pub(super) group: usize,
+    pub(super) window: Option<u32>,
+    pub(super) keys: T,   // (block, key_block)
+    pub(super) values: T, // (block, value_block)
 }
 
 /// Elements of a value row in F16: whole vectors.
@@ -72,35 +80,41 @@ pub(super) fn value_stride(kv_type: KvType, head_dim: usize) -> usize {
     }
 }
 
-/// Bytes of a layer's keys and of its values.
-fn layer_bytes(spec: &KvSpec, kv_heads: usize, head_dim: usize) -> [usize; 2] {
-    let heads = spec.blocks.saturating_mul(kv_heads);
-    [key_stride(spec.kv_type, head_dim), value_stride(spec.kv_type, head_dim)]
-        .map(|stride| heads.saturating_mul(stride))
+/// Bytes of a block's keys and of its values in a plane that these layers share.
+fn block_bytes(kv_type: KvType, layouts: &[KvLayout]) -> [usize; 2] {
+    let of_layer = |layout: &KvLayout| match *layout {
+        KvLayout::Heads { kv_heads, head_dim, .. } => {
+            [key_stride(kv_type, head_dim), value_stride(kv_type, head_dim)].map(|bytes| bytes * kv_heads)
+        }
+        KvLayout::Latent { .. } => [0, 0],
+    };
+    let most = |a: [usize; 2], b: [usize; 2]| [a[0].max(b[0]), a[1].max(b[1])];
+    layouts.iter().map(of_layer).fold([0, 0], most)
 }
 
 impl CpuKv {
     /// Bytes of a cache.
     pub(super) fn bytes(spec: &KvSpec) -> usize {
-        let of_layer = |layout: &KvLayout| match *layout {
-            KvLayout::Heads { kv_heads, head_dim, .. } => layer_bytes(spec, kv_heads, head_dim),
-            KvLayout::Latent { .. } => [0, 0],
-        };
-        spec.layers.iter().flat_map(of_layer).fold(0, usize::saturating_add)
+        let of_plane = |layouts: &Vec<KvLayout>| block_bytes(spec.kv_type, layouts).iter().sum::<usize>();
+        let block: usize = spec.planes().iter().map(of_plane).sum();
+        spec.blocks.saturating_mul(block)
     }
 
     pub(super) fn new(spec: &KvSpec, device: &str) -> Result<CpuKv, KernelError> {
         let (mut keys, mut values) = (0usize, 0usize);
-        let mut layers = Vec::with_capacity(spec.layers.len());
-        for (kv_heads, head_dim) in spec.heads(device)? {
-            let [key_bytes, value_bytes] = layer_bytes(spec, kv_heads, head_dim);
-            let (keys_end, values_end) = (keys.saturating_add(key_bytes), values.saturating_add(value_bytes));
-            layers.push(Part { kv_heads, head_dim, keys: keys..keys_end, values: values..values_end });
+        let layers = spec.heads(device)?;
+        let mut planes = Vec::new();
+        for layouts in spec.planes() {
+            let [key_block, value_block] = block_bytes(spec.kv_type, &layouts);
+            let keys_end = keys.saturating_add(key_block.saturating_mul(spec.blocks));
+            let values_end = values.saturating_add(value_block.saturating_mul(spec.blocks));
+            planes.push(Plane { keys: keys..keys_end, values: values..values_end, key_block, value_block });
             (keys, values) = (keys_end, values_end);
         }
         let keys = Aligned::zeroed(keys, "the keys of the KV cache")?;
         let values = Aligned::zeroed(values, "the values of the KV cache")?;
-        Ok(CpuKv { kv_type: spec.kv_type, blocks: spec.blocks, layers, keys, values })
+        let (kv_type, blocks, groups) = (spec.kv_type, spec.blocks, spec.groups.clone());
+        Ok(CpuKv { kv_type, blocks, groups, layers, planes, keys, values })
     }
 
     /// A layer's part.
@@ -108,28 +122,61 @@ impl CpuKv {
     /// # Panics
     /// If there is no such layer, or it holds other heads.
     pub(super) fn layer(&self, layer: usize, shape: &HeadShape) -> LayerKv<&[u8]> {
-        let Part { keys, values, .. } = self.layers[layer].clone();
-        self.part(layer, shape, &self.keys[keys], &self.values[values])
+        let Plane { keys, values, .. } = self.planes[self.groups.place(layer).plane].clone();
+        self.part(layer, shape).with(&self.keys[keys], &self.values[values])
     }
 
     /// As [`CpuKv::layer`], for writing.
     pub(super) fn layer_mut(&mut self, layer: usize, shape: &HeadShape) -> LayerKv<&mut [u8]> {
-        let Part { keys, values, .. } = self.layers[layer].clone();
-        let LayerKv { kv_type, blocks, kv_heads, key_stride, value_stride, .. } =
-            self.part(layer, shape, (), ());
-        let (keys, values) = (&mut self.keys[keys], &mut self.values[values]);
-        LayerKv { kv_type, blocks, kv_heads, key_stride, value_stride, keys, values }
+        let Plane { keys, values, .. } = self.planes[self.groups.place(layer).plane].clone();
+        self.part(layer, shape).with(&mut self.keys[keys], &mut self.values[values])
     }
 
-    fn part<T>(&self, layer: usize, shape: &HeadShape, keys: T, values: T) -> LayerKv<T> {
-        let Part { kv_heads, head_dim, .. } = self.layers[layer];
+    fn part(&self, layer: usize, shape: &HeadShape) -> LayerKv<()> {
+        let (kv_heads, head_dim) = self.layers[layer];
         assert_eq!((kv_heads, head_dim), (shape.kv_heads, shape.head_dim), "another cache's heads");
+        let KvPlace { group, plane } = self.groups.place(layer);
+        let Plane { key_block, value_block, .. } = self.planes[plane];
         LayerKv {
             kv_type: self.kv_type,
             blocks: self.blocks,
             kv_heads,
             key_stride: key_stride(self.kv_type, head_dim),
             value_stride: value_stride(self.kv_type, head_dim),
+            key_block,
+            value_block,
+            group,
+            window: self.groups.window(group),
+            keys: (),
+            values: (),
+        }
+    }
+}
+
+impl LayerKv<()> {
+    fn with<T>(self, keys: T, values: T) -> LayerKv<T> {
+        let LayerKv {
+            kv_type,
+            blocks,
+            kv_heads,
+            key_stride,
+            value_stride,
+            key_block,
+            value_block,
+            group,
+            window,
+            ..
+        } = self;
+        LayerKv {
+            kv_type,
+            blocks,
+            kv_heads,
+            key_stride,
+            value_stride,
+            key_block,
+            value_block,
+            group,
+            window,
             keys,
             values,
         }

@@ -297,16 +297,28 @@ pub(super) fn rope_to_cache(
     kv: LayerKv<&mut [u8]>,
 ) {
     let (rows, width) = (batch.rows(), job.shape.qkv_width());
-    let LayerKv { kv_type, blocks, kv_heads, key_stride, value_stride, keys, values } = kv;
+    let LayerKv {
+        kv_type,
+        blocks,
+        key_stride,
+        value_stride,
+        key_block,
+        value_block,
+        group,
+        keys,
+        values,
+        ..
+    } = kv;
     assert!(qkv.len() >= rows * width, "qkv holds fewer rows than the batch");
     let slots = blocks * BLOCK_TOKENS;
+    assert!(group < batch.groups(), "a layer of a group that the batch does not have");
     assert!(batch.slots.iter().all(|&slot| (slot as usize) < slots), "a slot outside the cache");
     let (cos_sin, fresh, pairs) = tables.of(job, rows);
     let (cos_sin, qkv) = (cos_sin.shared(), Shared::new(qkv));
     let (keys, values) = (Shared::new(keys), Shared::new(values));
     turn.run(rows, grain(width), &|_, range| {
         for row in range {
-            let slot = batch.slots[row] as usize;
+            let slot = batch.row_slot(row, group);
             let (block, offset) = (slot / BLOCK_TOKENS, slot % BLOCK_TOKENS);
             // SAFETY: row, slot and table row are inside their arrays by the assertions above. A row belongs to one
             // range of one thread, and a batch gives every row a slot of its own.
@@ -320,8 +332,8 @@ pub(super) fn rope_to_cache(
                     job,
                     row: qkv.get().add(row * width),
                     cos_sin,
-                    keys: keys.get().add(block * kv_heads * key_stride),
-                    values: values.get().add(block * kv_heads * value_stride),
+                    keys: keys.get().add(block * key_block),
+                    values: values.get().add(block * value_block),
                     offset,
                     key_stride,
                     value_stride,

@@ -94,6 +94,7 @@ fn product(
         heads: HeadShape { heads: 1, kv_heads: 1, head_dim: 16 },
         experts: 0,
         experts_used: 0,
+        kv_groups: 1,
     })?;
     let matrix = backend.pack(&[*source])?;
     let (mut input, mut output) = (
@@ -112,6 +113,7 @@ fn product(
         adapters: Vec::new(),
         block_tables: (0..count.div_ceil(16)).collect(),
         logit_rows: Vec::new(),
+        windows: Vec::new(),
     })?;
     backend.matmul(&matrix, None, &input, &mut output);
     backend.end()?;

@@ -2,7 +2,10 @@
 
 use super::{DEVICE, ReferenceKv};
 use crate::quant::{can_dequantize, dequantize_row, quantize_row};
-use crate::{AttentionParams, DType, HeadShape, KernelError, MatrixShape, MatrixSource, SequenceSpan};
+use crate::{
+    AttentionParams, BLOCK_TOKENS, DType, HeadShape, KernelError, KvLayout, KvSpec, MatrixShape,
+    MatrixSource, SequenceSpan,
+};
 
 /// What is left of numbers that are stored in this type.
 pub(super) fn store_rounded(dtype: DType, from: &[f32], to: &mut [f32]) {
@@ -43,12 +46,37 @@ pub(super) fn check_source(part: &MatrixSource<'_>, cols_all: usize) -> Result<(
     Ok(())
 }
 
+/// Elements of the keys, or of the values, of a token in each plane of a cache.
+pub(super) fn elements_per_slot(spec: &KvSpec) -> impl Iterator<Item = usize> {
+    let elements = |layout: &KvLayout| match *layout {
+        KvLayout::Heads { kv_heads, head_dim, .. } => kv_heads * head_dim,
+        KvLayout::Latent { .. } => 0,
+    };
+    spec.planes().into_iter().map(move |layouts| layouts.iter().map(elements).max().unwrap_or(0))
+}
+
 impl ReferenceKv {
+    pub(super) fn new(spec: &KvSpec) -> Result<ReferenceKv, KernelError> {
+        let heads = spec.heads(DEVICE)?;
+        let slots = spec.blocks * BLOCK_TOKENS;
+        let mut elements = 0;
+        let planes = elements_per_slot(spec)
+            .map(|width| {
+                let first = elements;
+                elements += slots * width;
+                (first, width)
+            })
+            .collect();
+        let (keys, values) = (filled(elements, f32::NAN, "keys")?, filled(elements, f32::NAN, "values")?);
+        let (kv_type, groups) = (spec.kv_type, spec.groups.clone());
+        Ok(ReferenceKv { kv_type, slots, groups, heads, planes, keys, values })
+    }
+
     pub(super) fn at(&self, layer: usize, slot: usize, kv_head: usize) -> std::ops::Range<usize> {
         let (kv_heads, head_dim) = self.heads[layer];
         assert!(slot < self.slots && kv_head < kv_heads, "outside the cache");
-        let before: usize = self.heads[..layer].iter().map(|(kv_heads, head_dim)| kv_heads * head_dim).sum();
-        let first = self.slots * before + (slot * kv_heads + kv_head) * head_dim;
+        let (plane, width) = self.planes[self.groups.place(layer).plane];
+        let first = plane + slot * width + kv_head * head_dim;
         first..first + head_dim
     }
 

@@ -2,6 +2,7 @@
 
 use super::formulas::{activate, attend, dot, rms_norm, rotate, route, score};
 use super::*;
+use crate::KvLayout;
 use crate::SequenceSpan;
 use crate::{ExpertScoring, KvType, Rope, RopeKind, RowSource};
 
@@ -149,6 +150,7 @@ fn ready(heads: HeadShape) -> ReferenceBackend {
         heads,
         experts: 4,
         experts_used: 4,
+        kv_groups: 1,
     };
     backend.reserve(&limits).unwrap();
     backend
@@ -167,6 +169,7 @@ fn prompt(rows: u32) -> Batch {
         adapters: Vec::new(),
         block_tables: blocks,
         logit_rows: vec![rows - 1],
+        windows: Vec::new(),
     }
 }
 
@@ -251,6 +254,7 @@ fn means(window: Option<u32>) -> Vec<f32> {
         layers: vec![KvLayout::Heads { kv_heads: 2, head_dim: 2, window: None }; 2],
         blocks: 4,
         kv_type: KvType::F16,
+        ..KvSpec::default()
     };
     let mut kv = backend.kv(&spec).unwrap();
     let mut out = backend.buffer(BufferRole::Operand, 40, 8).unwrap();
@@ -281,6 +285,7 @@ fn rope_to_cache_norms_turns_and_stores() {
         layers: vec![KvLayout::Heads { kv_heads: 2, head_dim: 2, window: None }; 1],
         blocks: 2,
         kv_type: KvType::F16,
+        ..KvSpec::default()
     };
     let mut kv = backend.kv(&spec).unwrap();
     let mut batch = prompt(1);

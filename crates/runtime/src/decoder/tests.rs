@@ -10,7 +10,7 @@ use std::sync::Arc;
 use half::{bf16, f16};
 use hanzo_engine_kernels::cpu::{CpuBackend, ThreadPool, Tier};
 use hanzo_engine_kernels::reference::ReferenceBackend;
-use hanzo_engine_kernels::{BLOCK_TOKENS, DType, RowSource, SequenceSpan};
+use hanzo_engine_kernels::{BLOCK_TOKENS, DType, RowSource};
 use safetensors::tensor::{Dtype, TensorView};
 
 use super::*;
@@ -20,7 +20,7 @@ use crate::spec::Mask;
 const TOLERANCE: f32 = 1e-3;
 const CASES: &[&str] = &["qwen3", "llama3", "llama-linear", "qwen2-yarn", "mistral", "qwen3-moe", "mixtral"];
 /// Of which there is no GGUF file.
-const SAFETENSORS_ONLY: &[&str] = &["qwen3-moe-mixed"];
+const SAFETENSORS_ONLY: &[&str] = &["qwen3-moe-mixed", "qwen3-windows"];
 
 pub(crate) fn data(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data").join(name)
@@ -54,7 +54,8 @@ impl Golden {
     }
 }
 
-/// One sequence of a step: its tokens so far, of which the last `rows` are new, and its blocks.
+/// One sequence of a step: its tokens so far, of which the last `rows` are new, and its blocks, in each layer group after
+/// those of the group before.
 struct Work<'a> {
     tokens: &'a [u32],
     rows: usize,
@@ -77,7 +78,8 @@ impl<B: Backend> Runner<B> {
         let limits =
             StepLimits { logit_rows: ROWS, ..decoder.spec().step_limits(ROWS, 8, BLOCKS * BLOCK_TOKENS) };
         decoder.prepare(&mut backend, &limits).unwrap();
-        let kv = backend.kv(&decoder.spec().kv_spec(BLOCKS, hanzo_engine_kernels::KvType::F16)).unwrap();
+        let blocks = decoder.spec().kv_groups().count() * BLOCKS;
+        let kv = backend.kv(&decoder.spec().kv_spec(blocks, hanzo_engine_kernels::KvType::F16)).unwrap();
         Self { backend, decoder, kv }
     }
 
@@ -88,22 +90,14 @@ impl<B: Backend> Runner<B> {
 
     /// As [`Runner::step`], each sequence with its adapter.
     fn adapted_step(&mut self, works: &[Work<'_>], adapters: &[Option<u32>]) -> Vec<f32> {
-        let mut batch = Batch { adapters: adapters.to_vec(), ..Batch::default() };
+        let windows = self.decoder.spec().kv_groups().windows;
+        let mut batch = Batch { windows, adapters: adapters.to_vec(), ..Batch::default() };
         for work in works {
             let first = work.tokens.len() - work.rows;
-            batch.sequences.push(SequenceSpan {
-                row_first: batch.rows() as u32,
-                rows: work.rows as u32,
-                context: work.tokens.len() as u32,
-                table_first: batch.block_tables.len() as u32,
+            batch.sources.extend(work.tokens[first..].iter().copied().map(RowSource::Token));
+            batch.push_sequence(work.rows, work.tokens.len(), |group, index| {
+                (group * BLOCKS) as u32 + work.blocks[index]
             });
-            for (position, &token) in work.tokens.iter().enumerate().skip(first) {
-                batch.sources.push(RowSource::Token(token));
-                batch.positions.push(position as u32);
-                let block = work.blocks[position / BLOCK_TOKENS];
-                batch.slots.push(block * BLOCK_TOKENS as u32 + (position % BLOCK_TOKENS) as u32);
-            }
-            batch.block_tables.extend(&work.blocks[..work.tokens.len().div_ceil(BLOCK_TOKENS)]);
         }
         batch.logit_rows = (0..batch.rows() as u32).collect();
         let mut logits = vec![0.0; batch.rows() * self.decoder.spec().vocab];
@@ -336,7 +330,7 @@ fn check_company(case: &str) {
 
 #[test]
 fn a_sequence_computes_the_same_in_company_and_in_chunks() {
-    for case in ["qwen3", "qwen3-moe", "qwen3-moe-mixed", "mixtral"] {
+    for case in ["qwen3", "qwen3-moe", "qwen3-moe-mixed", "qwen3-windows", "mixtral"] {
         check_company(case);
     }
 }

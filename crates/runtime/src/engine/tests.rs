@@ -1,19 +1,22 @@
-//! The engine on the demo model: a device that runs ahead gives the same tokens and events as one that does not, and rows
-//! that are given are rows like any other.
+//! The engine on the demo model: a device that runs ahead gives the same tokens and events as one that does not, so do layers
+//! that let go of what has left their windows, and rows that are given are rows like any other.
 
 mod adapters;
 
 use std::{collections::BTreeMap, path::Path, sync::OnceLock};
 
 use hanzo_engine_kernels::{
+    BLOCK_TOKENS,
     cpu::{CpuBackend, ThreadPool, Tier},
     quant::dequantize_row,
 };
 
 use super::*;
 use crate::{
-    EmbedInput, EventKind, MediaSpan, Opened, Output, SamplingParams, StopConditions, job::Usage,
-    sampler::Mirostat, spec::Part,
+    EmbedInput, EventKind, MediaSpan, Network, Opened, Output, SamplingParams, StopConditions,
+    job::Usage,
+    sampler::Mirostat,
+    spec::{Mask, Part},
 };
 
 mod constrained;
@@ -25,13 +28,17 @@ fn opened() -> &'static Opened {
 }
 
 fn engine(config: EngineConfig, ahead: bool) -> Engine<CpuBackend> {
+    engine_of(opened(), config, ahead)
+}
+
+fn engine_of(opened: &Opened, config: EngineConfig, ahead: bool) -> Engine<CpuBackend> {
     static POOL: OnceLock<Arc<ThreadPool>> = OnceLock::new();
     let pool = POOL.get_or_init(|| Arc::new(ThreadPool::new(2))).clone();
     let backend = CpuBackend::new(pool, Tier::detect().unwrap());
     let backend = if ahead { backend.with_lookahead() } else { backend };
-    let text = Arc::new(opened().text_model().unwrap());
-    let embedder = Arc::new(opened().embedder(&text.tokenizer, config.context_tokens_max).unwrap());
-    let decoder = Decoder::load(&backend, opened().decoder().unwrap(), &mut |_| ()).unwrap();
+    let text = Arc::new(opened.text_model().unwrap());
+    let embedder = Arc::new(opened.embedder(&text.tokenizer, config.context_tokens_max).unwrap());
+    let decoder = Decoder::load(&backend, opened.decoder().unwrap(), &mut |_| ()).unwrap();
     Engine::new(backend, decoder, text, embedder, config).unwrap()
 }
 
@@ -211,6 +218,7 @@ impl Script {
             }
             engine.step(&mut events).unwrap();
             *under_way += usize::from(engine.flight.is_some());
+            engine.check();
             for Event { job, choice, mut kind } in events.drain(..) {
                 match &mut kind {
                     EventKind::Started { cached_tokens } => *cached_tokens = 0,
@@ -296,6 +304,72 @@ fn tokens_said(kinds: &[EventKind]) -> Vec<u32> {
     let tokens =
         |kind: &EventKind| if let EventKind::Delta { tokens, .. } = kind { tokens.clone() } else { vec![] };
     kinds.iter().flat_map(tokens).collect()
+}
+
+/// The demo model with these windows in its layers, in turns. `keeps`: nothing is let go of, whatever is seen.
+fn with_windows(windows: &[Option<u32>], keeps: bool) -> Opened {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/hanzo-demo/hanzo-demo-Q8_0.gguf");
+    let mut opened = Opened::open(&path).unwrap();
+    let Network::Decoder(files) = &mut opened.network else { panic!("a decoder") };
+    files.spec = files.spec.clone().with_layers(|layer, spec| {
+        spec.attention.mask = Mask::Causal { window: windows[layer % windows.len()] };
+    });
+    if keeps {
+        // A window that holds a whole context lets go of nothing.
+        files.spec.context_tokens_max = 1;
+    }
+    opened
+}
+
+/// In whatever company, with blocks short or not, prompts beyond windows, found by their prefix or not: all numbers that a
+/// request sees are those of an engine that keeps everything.
+#[test]
+fn layers_that_let_go_of_blocks_compute_the_same() {
+    let kinds: [&[Option<u32>]; 3] = [&[None, Some(20)], &[Some(33)], &[Some(50), None, Some(7)]];
+    let opened = kinds.map(|windows| [true, false].map(|keeps| with_windows(windows, keeps)));
+    let (mut finished, mut preemptions, mut hits, mut spared) = (0, 0, 0, 0);
+    for seed in 0..30 {
+        let mut random = Random(1000 + seed);
+        let [kept, let_go] = &opened[seed as usize % 3];
+        let [all, spec] = [kept, let_go].map(|opened| &opened.decoder().unwrap().spec);
+        let step_tokens_max = random.between(8, 64) as usize;
+        let context = random.between(60, 250) as usize;
+        let needed = spec.kv_room(step_tokens_max).blocks_of(context);
+        assert_eq!(all.kv_groups().count(), 1);
+        spared += spec.kv_groups().count() * context.div_ceil(BLOCK_TOKENS) - needed;
+        let small = EngineConfig {
+            kv_blocks: needed + random.between(0, 12) as usize,
+            kv_type: random.or(KvType::F16, KvType::Q8_0),
+            step_tokens_max,
+            prefill_tokens_beside_decodes: random.between(4, 32) as usize,
+            sequences_max: random.between(1, 8) as usize,
+            context_tokens_max: context,
+            prefix_cache: !random.one_in(4),
+            ..config()
+        };
+        let large = EngineConfig { kv_blocks: 500, sequences_max: 8, prefix_cache: false, ..small };
+        let ahead = random.one_in(3);
+        let script = Script::new(&mut random, context);
+        let [plain, found] = [(kept, large, false), (let_go, small, ahead)].map(|(opened, config, ahead)| {
+            let mut engine = engine_of(opened, config, ahead);
+            let found = script.play(&mut engine, &mut 0);
+            let stats = engine.stats();
+            assert_eq!((stats.running, stats.waiting, stats.blocks_used), (0, 0, 0), "seed {seed}");
+            preemptions += stats.preemptions;
+            hits += stats.prefix_hit_tokens;
+            found
+        });
+        for (key, plain) in plain {
+            if script.cancels.iter().all(|&(_, job)| job != key.0) {
+                assert_eq!(found.get(&key), Some(&plain), "seed {seed}, {key:?}");
+                finished += 1;
+            }
+        }
+    }
+    assert!(
+        finished > 150 && preemptions > 20 && hits > 500 && spared > 50,
+        "{finished} {preemptions} {hits} {spared}"
+    );
 }
 
 fn tokens_of(engine: &mut Engine<CpuBackend>, job: &Job) -> (Vec<u32>, u32) {

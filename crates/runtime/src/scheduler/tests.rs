@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use hanzo_engine_kernels::{Draws, RowSource};
+use hanzo_engine_kernels::{BLOCK_TOKENS, Draws, RowSource};
 
 use super::*;
 use crate::{
@@ -100,17 +100,16 @@ impl Bench {
         let mut slots = self.step.batch.slots.clone();
         slots.sort_unstable();
         slots.dedup();
-        assert_eq!(slots.len(), self.step.batch.rows(), "two rows write to one slot");
+        assert_eq!(slots.len(), self.step.batch.rows() * self.pool.groups(), "two rows write to one slot");
         for span in &self.step.batch.sequences {
             for row in 0..span.rows {
                 let position = (span.context - span.rows + row) as usize;
                 let at = (span.row_first + row) as usize;
                 assert_eq!(self.step.batch.positions[at] as usize, position);
-                let block = self.step.batch.blocks(span)[position / BLOCK_TOKENS] as usize;
-                assert_eq!(
-                    self.step.batch.slots[at] as usize,
-                    block * BLOCK_TOKENS + position % BLOCK_TOKENS
-                );
+                let groups = 0..self.pool.groups();
+                assert!(groups.into_iter().all(|group| {
+                    self.step.batch.row_slot(at, group) == self.step.batch.slot(span, group, position as u32)
+                }));
             }
         }
     }

@@ -39,7 +39,7 @@ impl Holding {
     fn add(&mut self, sequence: &Sequence, own_blocks: usize) {
         self.sequences += 1;
         self.own_blocks += own_blocks;
-        self.shared_blocks = self.shared_blocks.max(sequence.blocks().len() - own_blocks);
+        self.shared_blocks = self.shared_blocks.max(sequence.tables().len() - own_blocks);
     }
 
     fn give(&mut self, own_blocks: usize) {
@@ -56,7 +56,7 @@ struct Holdings {
 
 impl Holdings {
     fn of(running: &[Sequence], pool: &BlockPool) -> Holdings {
-        let own = |sequence: &Sequence| sequence.blocks().iter().filter(|&&id| pool.is_held_once(id)).count();
+        let own = |sequence: &Sequence| sequence.tables().ids().filter(|&id| pool.is_held_once(id)).count();
         let own_blocks: Vec<usize> = running.iter().map(own).collect();
         let mut of_jobs = HashMap::<JobId, Holding>::new();
         for (sequence, &own) in running.iter().zip(&own_blocks) {
@@ -130,7 +130,7 @@ impl Scheduler {
         let mut freed = 0;
         loop {
             let left = self.running.len() - victims.len();
-            let spare = pool.free().saturating_sub(kept_blocks + left);
+            let spare = pool.free().saturating_sub(kept_blocks + left * pool.groups());
             let no_slot = left >= self.config.sequences_max;
             if !no_slot && (left == 0 || needed <= spare + freed) {
                 break;
@@ -159,7 +159,7 @@ impl Scheduler {
             };
             let at = (0..self.running.len()).filter(|&at| may(at).is_some()).max_by_key(|&at| may(at))?;
             holdings.entry(self.running[at].job).or_default().give(own[at]);
-            let shared_again = self.running[at].blocks().iter().filter(|id| wanted.contains(id)).count();
+            let shared_again = self.running[at].tables().ids().filter(|id| wanted.contains(id)).count();
             freed += own[at] - shared_again;
             victims.push(at);
         }

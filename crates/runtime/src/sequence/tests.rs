@@ -25,7 +25,7 @@ fn completions_that_wait_share_what_they_were_given() {
     sequences[0].enter(&mut pool, &mut events);
     for _ in 0..8 {
         sequences[0].scheduled = sequences[0].remaining();
-        assert!(sequences[0].grow(&mut pool));
+        assert_eq!(sequences[0].grow(1, &mut pool), 1);
         sequences[0].write(&mut Step::default());
         assert_eq!(sequences[0].assume(0, &mut pool), 1);
         let mut drawn = [Some(Sampled { token: 278, ..Sampled::default() })].into_iter();

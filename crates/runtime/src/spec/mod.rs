@@ -19,7 +19,7 @@ pub use distance::{Buckets, Disentangled, Distance};
 pub(crate) use distance::{alibi_slopes, learned_table};
 pub(crate) use gguf::ROPE_FACTORS;
 pub use gguf::from_gguf;
-use hanzo_engine_kernels::{Activation, HeadShape, KvLayout, KvSpec, KvType, StepLimits};
+use hanzo_engine_kernels::{Activation, HeadShape, KvGroups, KvLayout, KvSpec, KvType, StepLimits};
 pub use hf::from_config;
 pub use layer::{
     AttentionSpec, DenseSpec, ExpertGroups, ExpertsSpec, LatentShape, LayerSpec, Mask, MlpSpec, NormKind,
@@ -28,6 +28,8 @@ pub use layer::{
 pub(crate) use names::{ExpertNames, GateUp, Names};
 pub use rope::{RopeScaling, RopeSpec};
 pub use weights::{LayerPart, Part, Weight};
+
+use crate::kv::{self, KvRoom};
 
 /// A transformer: embeddings, layers of attention and an MLP with norms between them, and what stands on top.
 #[derive(Clone, Debug, PartialEq)]
@@ -191,7 +193,18 @@ impl TransformerSpec {
 
     /// The paged cache of `blocks` blocks of 16 tokens, stored as `kv_type`.
     pub fn kv_spec(&self, blocks: usize, kv_type: KvType) -> KvSpec {
-        KvSpec { layers: self.kv_layouts().collect(), blocks, kv_type }
+        KvSpec { layers: self.kv_layouts().collect(), groups: self.kv_groups(), blocks, kv_type }
+    }
+
+    /// Which layers have block tables in common.
+    pub fn kv_groups(&self) -> KvGroups {
+        let layouts: Vec<KvLayout> = self.kv_layouts().collect();
+        kv::groups_of(&layouts, self.context_tokens_max as usize)
+    }
+
+    /// How many blocks its sequences hold, in steps of at most so many rows.
+    pub fn kv_room(&self, step_rows: usize) -> KvRoom {
+        KvRoom::new(&self.kv_groups(), step_rows)
     }
 
     /// The largest step of at most this many rows, sequences and tokens of context. A decoder's sequence has at most one
@@ -221,6 +234,7 @@ impl TransformerSpec {
             heads: self.heads(),
             experts: experts(|experts| experts.count),
             experts_used: experts(|experts| experts.used),
+            kv_groups: self.kv_groups().count(),
         }
     }
 

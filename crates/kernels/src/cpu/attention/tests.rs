@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
+use super::{AttentionJob, Share, VECTORS};
+use crate::cpu::kv::CpuKv;
 use crate::cpu::{CpuBackend, ThreadPool, Tier};
 use crate::{
-    AttentionParams, BLOCK_TOKENS, Backend, Batch, BufferRole, HeadShape, KernelError, KvLayout, KvSpec,
-    KvType, QkvParams, RowSource, SequenceSpan, StepLimits,
+    AttentionParams, BLOCK_TOKENS, Backend, Batch, BufferRole, HeadShape, KernelError, KvGroups, KvLayout,
+    KvSpec, KvType, QkvParams, RowSource, SequenceSpan, StepLimits,
 };
 
 const HEADS: HeadShape = HeadShape { heads: 2, kv_heads: 1, head_dim: 64 };
@@ -24,12 +26,14 @@ fn attend(tier: Tier, kv_type: KvType, window: u32, qkv: &[f32]) -> Result<Vec<f
         heads: HEADS,
         experts: 0,
         experts_used: 0,
+        kv_groups: 1,
     })?;
     let blocks = ROWS.div_ceil(BLOCK_TOKENS);
     let mut kv = backend.kv(&KvSpec {
         layers: vec![KvLayout::Heads { kv_heads: 1, head_dim: HEADS.head_dim, window: None }; 1],
         blocks,
         kv_type,
+        ..KvSpec::default()
     })?;
     let mut buffer = backend.buffer(BufferRole::Operand, ROWS, HEADS.qkv_width())?;
     backend.write_rows(&mut buffer, 0, qkv)?;
@@ -45,6 +49,7 @@ fn attend(tier: Tier, kv_type: KvType, window: u32, qkv: &[f32]) -> Result<Vec<f
         adapters: Vec::new(),
         block_tables: (0..blocks as u32).collect(),
         logit_rows: Vec::new(),
+        windows: Vec::new(),
     })?;
     let keep = QkvParams { shape: HEADS, q_norm: None, k_norm: None, norm_eps: 1e-6, rope: None };
     backend.rope_to_cache(&mut buffer, &keep, &mut kv, 0);
@@ -77,5 +82,32 @@ fn what_a_row_does_not_see_does_not_touch_it() -> Result<(), KernelError> {
             }
         }
     }
+    Ok(())
+}
+
+#[test]
+fn a_window_costs_itself_and_not_the_context() -> Result<(), KernelError> {
+    let (context, window) = (32_768, 1024);
+    let layout = KvLayout::Heads { kv_heads: 1, head_dim: HEADS.head_dim, window: Some(window) };
+    let groups = KvGroups { windows: vec![Some(window)], places: Vec::new() };
+    let spec = KvSpec { layers: vec![layout], groups, blocks: 1, kv_type: KvType::F16 };
+    let kv = CpuKv::new(&spec, "the CPU")?;
+    let (mut seen, mut all) = (Batch { windows: vec![Some(window)], ..Batch::default() }, Batch::default());
+    for batch in [&mut seen, &mut all] {
+        batch.sources = vec![RowSource::Token(0); 32];
+        batch.push_sequence(32, context, |_, index| index as u32);
+    }
+    // 1055 keys that 32 rows see, in parts of 512 and blocks of 16.
+    assert_eq!((seen.block_tables.len(), all.block_tables.len()), (66, 2048));
+    let job = |window| AttentionJob {
+        kv: kv.layer(0, &HEADS),
+        shape: HEADS,
+        scale: 1.0,
+        softcap: None,
+        window,
+        sinks: None,
+    };
+    assert_eq!(Share::new(&seen, 0, &job(Some(window)), VECTORS).partitions, 3);
+    assert_eq!(Share::new(&all, 0, &job(None), VECTORS).partitions, 64);
     Ok(())
 }

@@ -247,7 +247,7 @@ impl Step<'_> {
 
     #[inline(always)]
     unsafe fn block(&self, block: usize) -> usize {
-        self.vectors.blocks.add(self.tile * TILE_BLOCKS + block).read() as usize
+        self.vectors.blocks.add(self.tile * TILE_BLOCKS + block - self.vectors.first_block).read() as usize
     }
 
     #[inline(always)]
@@ -491,7 +491,9 @@ impl<C: Format, const N: usize, const NV: usize> Scores<'_, C, N, NV> {
         let keys = step.workspace.keys.add(block * head_dim * LANES);
         let mut next = [step.vectors.keys; NV];
         for (b, next) in next.iter_mut().enumerate() {
-            *next = step.keys(step.next((block + b).min(step.to.div_ceil(BLOCK_TOKENS) - 1)));
+            // The first of the NV may lie before all that is seen, where there is no block any more.
+            let seen = (block + b).clamp(step.from / BLOCK_TOKENS, step.to.div_ceil(BLOCK_TOKENS) - 1);
+            *next = step.keys(step.next(seen));
         }
         let mut dots = [[L::splat(0.0); NV]; N];
         for d in 0..head_dim {

@@ -85,6 +85,7 @@ fn run(tier: Tier, threads: usize, kind: usize) -> Result<Outputs, KernelError> 
         heads: HeadShape { heads: 1, kv_heads: 1, head_dim: 16 },
         experts: EXPERTS,
         experts_used: PARAMS.experts_used,
+        kv_groups: 1,
     })?;
     let gate_types = |expert: usize| match kind {
         0 => [DType::Q4_K; 2],
@@ -122,6 +123,7 @@ fn run(tier: Tier, threads: usize, kind: usize) -> Result<Outputs, KernelError> 
             adapters: Vec::new(),
             block_tables: (0..count.div_ceil(16)).collect(),
             logit_rows: Vec::new(),
+            windows: Vec::new(),
         })?;
         backend.moe(&router, &experts, &params, &input, &mut hidden, &mut out);
         backend.end()?;

@@ -37,6 +37,7 @@ fn attend(tier: Tier, threads: usize, case: Case) -> Result<Vec<f32>, KernelErro
         heads: HEADS,
         experts: 0,
         experts_used: 0,
+        kv_groups: 1,
     })?;
     let numbers = |count: usize| (0..count).map(|i| (i as f32 * 0.731).sin()).collect::<Vec<f32>>();
     let mut qkv = backend.buffer(BufferRole::Operand, rows, HEADS.qkv_width())?;

@@ -2,7 +2,7 @@
 
 use half::f16;
 
-use super::{Fault, Faulty, renumber_slots};
+use super::{Fault, Faulty, inputs::laid_out, renumber_slots};
 use crate::reference::{ReferenceBuffer, ReferenceKv};
 use crate::{AttentionParams, Backend, Batch, BufferRole, HeadShape, SequenceSpan};
 
@@ -42,16 +42,12 @@ impl Faulty {
                 let rows = self.rows_of(qkv, width);
                 let mut attended = Vec::new();
                 for span in self.batch.sequences.clone() {
-                    let last = SequenceSpan { row_first: 0, rows: 1, table_first: 0, ..span };
-                    let batch = Batch {
-                        sources: vec![crate::RowSource::Token(0)],
-                        positions: vec![span.context - 1],
-                        slots: vec![self.batch.slot(&span, span.context - 1) as u32],
-                        sequences: vec![last],
-                        adapters: Vec::new(),
-                        block_tables: self.batch.blocks(&span).to_vec(),
-                        ..Batch::default()
-                    };
+                    let mut batch = Batch { windows: self.batch.windows.clone(), ..Batch::default() };
+                    batch.sources.push(crate::RowSource::Token(0));
+                    batch.push_sequence(1, span.context as usize, |group, index| {
+                        let (first, blocks) = self.batch.blocks(&span, group);
+                        blocks[index - first]
+                    });
                     for row in span.row_first..span.row_first + span.rows {
                         let mut query = self.inner.buffer(BufferRole::Operand, 1, width).unwrap();
                         let from = &rows[row as usize * width..][..width];
@@ -70,13 +66,35 @@ impl Faulty {
                 self.store(out, attended);
             }
             Fault::LastKeyMissed => {
-                let mut batch = self.batch.clone();
-                for span in
-                    batch.sequences.iter_mut().filter(|s| s.rows == 1 && s.context % 16 == 1 && s.context > 1)
-                {
-                    span.context -= 1;
-                }
-                renumber_slots(&mut batch);
+                let shorter = |&span: &SequenceSpan| {
+                    let misses = span.rows == 1 && span.context % 16 == 1 && span.context > 1;
+                    SequenceSpan { context: span.context - u32::from(misses), ..span }
+                };
+                let spans: Vec<SequenceSpan> = self.batch.sequences.iter().map(shorter).collect();
+                let windows = self.batch.windows.clone();
+                let batch = laid_out(&self.batch, &spans, windows, |span, group, index| {
+                    let (first, blocks) = self.batch.blocks(span, group);
+                    blocks[index.saturating_sub(first)]
+                });
+                self.with_batch(&batch, |inner| inner.attention(qkv, &changed, kv, layer, out));
+            }
+            Fault::TablesFromFirstBlock => {
+                let windows = vec![None; self.batch.groups()];
+                let spans = self.batch.sequences.clone();
+                let batch = laid_out(&self.batch, &spans, windows, |span, group, index| {
+                    let (_, blocks) = self.batch.blocks(span, group);
+                    blocks[index % blocks.len()]
+                });
+                self.with_batch(&batch, |inner| inner.attention(qkv, &changed, kv, layer, out));
+            }
+            Fault::GroupsIgnored => {
+                let last = self.batch.groups() - 1;
+                let windows = vec![None; last + 1];
+                let spans = self.batch.sequences.clone();
+                let batch = laid_out(&self.batch, &spans, windows, |span, group, index| {
+                    let (first, blocks) = self.batch.blocks(span, last - group);
+                    blocks[index.saturating_sub(first) % blocks.len()]
+                });
                 self.with_batch(&batch, |inner| inner.attention(qkv, &changed, kv, layer, out));
             }
             Fault::HeadsInterleaved => {

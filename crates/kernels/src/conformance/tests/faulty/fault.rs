@@ -89,6 +89,8 @@ pub(in super::super) enum Fault {
     HeadsInterleaved,
     LayerIgnored,
     TablesIgnored,
+    TablesFromFirstBlock,
+    GroupsIgnored,
     LastKeyMissed,
     MeanKept,
     ColumnsFromFirst,
