@@ -166,7 +166,8 @@ pub enum Activation {
     Relu,
 }
 
-/// What a buffer is for: how exactly a device must keep its numbers.
+/// What a buffer is for: how exactly a device must keep its numbers. Ops read and write buffers of either role, but for what
+/// `embed` begins and `add_…` adds to, which are sums: where norms stand behind a half, its output is one too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BufferRole {
     /// The sum that layers add to, where small addends meet large numbers: f32 on every device.

@@ -6,6 +6,8 @@
 //! in `bounds.rs`: backends may round as [`Backend::rounding`] says, and over the cache queries, keys and softmax weights
 //! to half precision, no more.
 //!
+//! Where [`EXTENT_VARIABLE`] says so each check tries fewer cases, because emulators take minutes.
+//!
 //! Data is random from fixed seeds, with the awkward cases put in by hand: zeros, outliers, tiny and huge rows,
 //! ragged shapes, buffers larger than the batch, shuffled block tables, neighbours of every length.
 
@@ -13,6 +15,7 @@ mod attention;
 mod bounds;
 mod decoder;
 mod encoder;
+mod extent;
 mod linear;
 mod low_rank;
 mod mlp;
@@ -33,6 +36,7 @@ mod weights;
 pub use attention::{check_attention, check_attention_invariance, check_attention_long_contexts};
 pub use decoder::check_decoder;
 pub use encoder::{check_add_embedding, check_matmul_activated};
+pub use extent::EXTENT_VARIABLE;
 pub use linear::{
     check_add_bias, check_embed, check_logits, check_matmul, check_matmul_invariance, check_mixed_matrix,
 };
@@ -42,8 +46,8 @@ pub use moe::{check_moe, check_moe_choice, check_moe_invariance};
 pub use norms::{
     check_add_layer_norm, check_add_rms_norm, check_layer_norm, check_layer_norm_columns, check_rms_norm,
 };
-pub use rope::{check_rope, check_rope_axes, check_rope_to_cache};
-pub use sampling::{check_row_sources, check_sample};
+pub use rope::{check_rope, check_rope_axes, check_rope_to_cache, check_rope_to_cache_axes};
+pub use sampling::{check_row_sources, check_running_ahead, check_sample};
 pub use self_attention::{check_self_attention, check_self_attention_invariance};
 pub use storage::{check_pack, check_sizes, check_steps, check_transfers};
 pub use unfold::check_unfold;
@@ -87,7 +91,9 @@ pub fn check_decoder_ops<B: Backend>(make: &impl Fn() -> B) {
     check_logits(make);
     check_sample(make);
     check_row_sources(make);
+    check_running_ahead(make);
     check_rope_to_cache(make);
+    check_rope_to_cache_axes(make);
     check_attention(make);
     check_attention_invariance(make);
     check_attention_long_contexts(make);

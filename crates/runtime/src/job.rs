@@ -96,7 +96,7 @@ impl Job {
             let reason = format!("must be 1 to {CHOICES_MAX}, got {}", self.choices);
             return Err(RequestError::invalid("choices", reason));
         }
-        media::check(&self.media, self.prompt.len())?;
+        media::check(&self.media, self.prompt.len(), text.hidden)?;
         self.sampling.validate(vocab)?;
         self.stop.validate(vocab)?;
         if self.stop.max_tokens == 0 && self.prompt_logprobs.is_none() {

@@ -44,11 +44,11 @@ impl MediaSpan {
     }
 }
 
-/// Whether spans fit a prompt of so many tokens.
+/// Whether spans fit a prompt of so many tokens, on a model with rows of so many numbers.
 ///
 /// # Errors
 /// [`RequestError::Invalid`] that says which does not, and why.
-pub fn check(spans: &[MediaSpan], prompt_tokens: usize) -> Result<(), RequestError> {
+pub fn check(spans: &[MediaSpan], prompt_tokens: usize, hidden: usize) -> Result<(), RequestError> {
     let mut end = 0;
     for (index, span) in spans.iter().enumerate() {
         let refuse = |reason: &str| Err(RequestError::invalid("media", format!("span {index} {reason}")));
@@ -60,6 +60,9 @@ pub fn check(spans: &[MediaSpan], prompt_tokens: usize) -> Result<(), RequestErr
         }
         if span.rows.is_empty() || !span.rows.len().is_multiple_of(span.tokens) {
             return refuse("has no whole row for each of its tokens");
+        }
+        if span.width() != hidden {
+            return refuse(&format!("is in rows of {} numbers, and the model's have {hidden}", span.width()));
         }
         end = span.first + span.tokens;
     }
@@ -91,8 +94,8 @@ mod tests {
 
     #[test]
     fn spans_lie_in_the_prompt_one_after_the_other() {
-        assert_eq!(check(&[], 1), Ok(()));
-        assert_eq!(check(&[span(0, 3, 1), span(3, 2, 1)], 5), Ok(()));
+        assert_eq!(check(&[], 1, 4), Ok(()));
+        assert_eq!(check(&[span(0, 3, 1), span(3, 2, 1)], 5, 4), Ok(()));
         for (spans, prompt_tokens) in [
             (vec![span(0, 3, 1), span(2, 2, 1)], 5),
             (vec![span(3, 3, 1)], 5),
@@ -100,8 +103,9 @@ mod tests {
             (vec![MediaSpan { tokens: 0, ..span(1, 1, 1) }], 5),
             (vec![MediaSpan { tokens: 3, ..span(1, 2, 1) }], 5),
             (vec![MediaSpan { rows: Vec::new().into(), ..span(1, 2, 1) }], 5),
+            (vec![MediaSpan { rows: vec![0.0; 16].into(), ..span(1, 2, 1) }], 5),
         ] {
-            assert!(check(&spans, prompt_tokens).is_err(), "{spans:?}");
+            assert!(check(&spans, prompt_tokens, 4).is_err(), "{spans:?}");
         }
     }
 

@@ -167,11 +167,12 @@ impl Opened {
     /// # Errors
     /// [`LoadError`] naming the file and the key.
     pub fn text_model(&self) -> Result<TextModel, LoadError> {
-        let (vocab, context) = match &self.network {
-            Network::Decoder(files) => (files.spec.vocab, files.spec.context_tokens_max),
-            Network::Encoder(files) => (files.spec.vocab, files.spec.context_tokens_max),
+        let spec = match &self.network {
+            Network::Decoder(files) => &files.spec,
+            Network::Encoder(files) => &files.spec,
         };
-        let mut text = TextModel::new(self.text_files(), self.info(), vocab, context)?;
+        let sizes = [spec.vocab, spec.hidden];
+        let mut text = TextModel::new(self.text_files(), self.info(), sizes, spec.context_tokens_max)?;
         // Qwen3's embedders end every input with the end of text, and their older GGUF files do not say so.
         if let Network::Decoder(files) = &self.network
             && self.embedding.stated

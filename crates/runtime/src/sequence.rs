@@ -44,12 +44,12 @@ pub struct Sequence {
     prompt_tokens: usize,
     media: Arc<[MediaSpan]>, // of the prompt
     adapter: Option<Arc<LoadedAdapter>>,
-    assumed: usize,   // tokens after `tokens` that are drawn in steps nobody has waited for yet
-    draw: u32,        // of the last of them in its step
-    draft: Vec<u32>,  // tokens after those, which may be drawn in the step that is made or under way
-    logits: usize,    // rows with logits in the step that is made
-    waits: bool,      // the step under way drafts or scores for it, and must be settled before the next
-    computed: usize,  // tokens whose keys and values are in the cache, or will be before the next step
+    assumed: usize,  // tokens after `tokens` that are drawn in steps nobody has waited for yet
+    draw: u32,       // of the last of them in its step
+    draft: Vec<u32>, // tokens after those, which may be drawn in the step that is made or under way
+    logits: usize,   // rows with logits in the step that is made
+    waits: bool,     // the step under way drafts or scores for it, and must be settled before the next
+    computed: usize, // tokens whose keys and values are in the cache, or will be before the next step
     tables: BlockTables,
     hashes: Arc<Vec<BlockHash>>, // of every full block of `tokens`; copied as they are
     published: usize,            // of `hashes`, those whose blocks can be found

@@ -62,6 +62,8 @@ pub struct TextModel {
     pub info: ModelInfo,
     /// Rows of the head: logits per token. The tokenizer may know fewer tokens, or more that cannot be used.
     pub vocab: usize,
+    /// Numbers in a row of embeddings, those of media too.
+    pub hidden: usize,
     /// Tokens of the longest context the model was made for.
     pub context_tokens_max: u32,
     /// Its tokens as grammars see them, from the first that asks on.
@@ -103,17 +105,18 @@ impl TextModel {
     /// # Errors
     /// [`LoadError`] naming the file and the key.
     pub fn load(files: &ModelFiles) -> Result<TextModel, LoadError> {
-        TextModel::new(&files.text, &files.info, files.spec.vocab, files.spec.context_tokens_max)
+        let (vocab, hidden) = (files.spec.vocab, files.spec.hidden);
+        TextModel::new(&files.text, &files.info, [vocab, hidden], files.spec.context_tokens_max)
     }
 
-    /// The text side of a model with so many tokens and so long a context.
+    /// The text side of a model with so many tokens, rows of so many numbers and so long a context.
     ///
     /// # Errors
     /// [`LoadError`] naming the file and the key.
     pub fn new(
         text: &TextFiles,
         info: &ModelInfo,
-        vocab: usize,
+        [vocab, hidden]: [usize; 2],
         context_tokens_max: u32,
     ) -> Result<TextModel, LoadError> {
         let tokenizer = Tokenizer::load(text)?;
@@ -144,6 +147,7 @@ impl TextModel {
             opening: text.opening.clone(),
             info: info.clone(),
             vocab,
+            hidden,
             context_tokens_max,
             vocabulary: OnceLock::new(),
         })

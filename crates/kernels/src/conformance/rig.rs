@@ -14,12 +14,14 @@ const GUARD: f32 = -1_073_741_824.0; // -2^30, which every type holds
 pub(super) struct Rig<B> {
     pub(super) backend: B,
     pub(super) rounding: Rounding,
+    /// The role of buffers that may have either.
+    pub(super) role: BufferRole,
 }
 
 impl<B: Backend> Rig<B> {
     pub(super) fn new(mut backend: B, limits: &StepLimits) -> Self {
         ok("reserve", backend.reserve(limits));
-        Self { rounding: backend.rounding(), backend }
+        Self { rounding: backend.rounding(), role: BufferRole::Operand, backend }
     }
 
     /// A backend for steps without attention.
@@ -41,9 +43,18 @@ impl<B: Backend> Rig<B> {
         ok("vector", self.backend.vector(values))
     }
 
-    /// A buffer of operands: the rows given and guard rows.
+    /// A buffer of [`Rig::role`], operands unless a check says otherwise: the rows given and guard rows.
     pub(super) fn upload(&mut self, rows: &[f32], cols: usize) -> B::Buffer {
-        self.upload_as(BufferRole::Operand, rows, cols)
+        self.upload_as(self.role, rows, cols)
+    }
+
+    /// Runs a check once more where inputs and outputs are in buffers of sums, as a network's halves are where norms stand
+    /// behind them.
+    pub(super) fn with_sums<R>(&mut self, check: impl FnOnce(&mut Self) -> R) -> R {
+        self.role = BufferRole::Residual;
+        let result = check(self);
+        self.role = BufferRole::Operand;
+        result
     }
 
     fn upload_as(&mut self, role: BufferRole, rows: &[f32], cols: usize) -> B::Buffer {

@@ -1,6 +1,7 @@
 //! Drawing tokens, and rows that come from what was drawn or from the host.
 
 use super::bounds::same_bits;
+use super::extent::every;
 use super::random::Random;
 use super::rig::{Rig, ok, rows_batch};
 use super::weights::Weights;
@@ -112,7 +113,7 @@ pub fn check_sample<B: Backend>(make: &impl Fn() -> B) {
     for vocab in [1, 7, 333, 4100] {
         let mut rig = Rig::for_rows(make(), ROWS, COLS, vocab);
         let head = rig.matrix(&[head(vocab, &mut random)]);
-        for round in 0..40 {
+        for round in (0..40).step_by(every(4)) {
             let factor = [0.05, 0.3, 1.0][round % 3];
             let mut x: Vec<f32> = random.normals(ROWS * COLS).iter().map(|v| v * factor).collect();
             if round % 5 == 4 {
@@ -217,4 +218,74 @@ pub fn check_row_sources<B: Backend>(make: &impl Fn() -> B) {
         expected[6 * COLS..8 * COLS].copy_from_slice(&written);
         same_bits("rows of every source", &found, &expected, COLS);
     }
+}
+
+/// Where a device runs ahead: two steps under way, the second from what the first draws, and a third that draws nothing, are
+/// what they are one after the other. Each is waited for when the next has been submitted.
+///
+/// # Panics
+/// If a draw differs.
+pub fn check_running_ahead<B: Backend>(make: &impl Fn() -> B) {
+    if make().lookahead() == 0 {
+        return;
+    }
+    let vocab = 200;
+    let mut random = Random::new(79);
+    for _ in 0..6 {
+        let (table, x) = (head(vocab, &mut random), random.normals(ROWS * COLS));
+        let mut specs = SampleSpecs::default();
+        (0..ROWS).for_each(|_| spec(vocab, &mut specs, &mut random));
+        specs.rows.iter_mut().for_each(|spec| spec.adjustments = 0..0);
+        let [ahead, alone] = [true, false].map(|ahead| three_steps(make(), ahead, &table, &x, &specs));
+        assert!(ahead == alone, "two steps under way: {ahead:?} is not {alone:?}");
+    }
+}
+
+/// What three steps draw, with two of them under way or one.
+fn three_steps<B: Backend>(
+    backend: B,
+    ahead: bool,
+    table: &Weights,
+    x: &[f32],
+    specs: &SampleSpecs,
+) -> [Vec<Option<Sampled>>; 3] {
+    let vocab = table.shape.rows;
+    let mut rig = Rig::for_rows(backend, ROWS, COLS, vocab);
+    let (table, x) = (rig.matrix(std::slice::from_ref(table)), rig.upload(x, COLS));
+    let mut room = vec![0.0; rig.backend.sample_room(ROWS, vocab)];
+    let mut drawn = [(); 3].map(|()| Vec::new());
+    let mut batch = rows_batch(&[0; ROWS]);
+    batch.logit_rows = (0..ROWS as u32).collect();
+    ok("begin", rig.backend.begin(&batch));
+    ok("sample", rig.backend.sample(&table, &x, specs, &mut room));
+    let mut first = Some(ok("submit", rig.backend.submit()));
+    if !ahead && let Some(ticket) = first.take() {
+        ok("wait", rig.backend.wait(ticket, &mut drawn[0]));
+    }
+
+    let mut rows = rig.blank_sum(ROWS, COLS);
+    let token = |row: usize| drawn[0][row].as_ref().map_or(0, |sampled| sampled.token);
+    let source = |row| if ahead { RowSource::Sampled(row as u32) } else { RowSource::Token(token(row)) };
+    batch.sources = (0..ROWS).rev().map(source).collect();
+    ok("begin", rig.backend.begin(&batch));
+    rig.backend.embed(&table, 0.5, &mut rows);
+    ok("sample", rig.backend.sample(&table, &rows, specs, &mut room));
+    let mut second = Some(ok("submit", rig.backend.submit()));
+    if let Some(ticket) = first {
+        ok("wait", rig.backend.wait(ticket, &mut drawn[0]));
+    }
+    if !ahead && let Some(ticket) = second.take() {
+        ok("wait", rig.backend.wait(ticket, &mut drawn[1]));
+    }
+
+    batch.sources = vec![RowSource::Token(1); ROWS];
+    batch.logit_rows.clear();
+    ok("begin", rig.backend.begin(&batch));
+    rig.backend.embed(&table, 0.5, &mut rows);
+    let third = ok("submit", rig.backend.submit());
+    if let Some(ticket) = second {
+        ok("wait", rig.backend.wait(ticket, &mut drawn[1]));
+    }
+    ok("wait", rig.backend.wait(third, &mut drawn[2]));
+    drawn
 }

@@ -22,6 +22,11 @@ fn allowed_rounding_conforms() {
 }
 
 #[test]
+fn running_ahead_conforms() {
+    check_running_ahead(&|| Faulty::new(Fault::RunsAhead));
+}
+
+#[test]
 fn operands_in_bf16_conform_where_that_is_declared() {
     let declared = Rounding { operands: Operands::Bf16, bytes_before_quantised: false };
     check_all(|| Faulty::declaring(Fault::OperandsInBf16, declared));
@@ -147,6 +152,9 @@ fn faulty_draws_are_caught() {
         LastOfEquals by check_sample: "sample of";
         AxesIgnored by check_rope_axes: "rope by three positions";
         AxesNextTurned by check_rope_axes: "rope by three positions";
+        LaterDrawsGiven by check_running_ahead: "two steps under way";
+        KeysByPosition by check_rope_to_cache_axes: "attention over keys turned by three positions";
+        AxesIgnored by check_rope_to_cache_axes: "rope_to_cache by three positions";
         NextRowSampled by check_row_sources: "rows of every source";
         WrittenRowEmbedded by check_row_sources: "rows of every source";
     }

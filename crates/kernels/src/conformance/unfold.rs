@@ -3,7 +3,7 @@
 use super::bounds::{hold, same_bits};
 use super::random::Random;
 use super::rig::{Rig, whole_batch};
-use crate::EncoderOps;
+use crate::{BufferRole, EncoderOps};
 
 /// Sequences of one row, of fewer rows than a window, and of more.
 const LENGTHS: [u32; 6] = [1, 5, 2, 40, 3, 1];
@@ -17,6 +17,7 @@ pub fn check_unfold<B: EncoderOps>(make: &impl Fn() -> B) {
     let rows = LENGTHS.iter().sum::<u32>() as usize;
     for (cols, window) in [(1, 3), (33, 1), (64, 3), (20, 5), (16, 7)] {
         let mut rig = Rig::for_rows(make(), rows, cols * window, 1);
+        rig.role = if window == 3 { BufferRole::Residual } else { BufferRole::Operand };
         let mut x = random.normals(rows * cols);
         hold(rig.rounding, &mut x);
         let (from, mut out) = (rig.upload(&x, cols), rig.blank(rows, cols * window));

@@ -19,6 +19,7 @@ fn every_tier_conforms() {
     for tier in Tier::available().filter(|tier| one.is_none_or(|one| one == *tier)) {
         println!("tier {tier}");
         conformance::check_all(|| CpuBackend::new(Arc::clone(&pool), tier));
+        conformance::check_running_ahead(&|| CpuBackend::new(Arc::clone(&pool), tier).with_lookahead());
     }
 }
 

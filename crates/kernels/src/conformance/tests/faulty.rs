@@ -7,6 +7,7 @@ mod inputs;
 mod low_rank;
 mod moe;
 mod norms;
+mod rope;
 mod sampling;
 
 pub(super) use fault::Fault;
@@ -18,7 +19,7 @@ use crate::reference::{ReferenceBackend, ReferenceBuffer, ReferenceKv, formulas}
 use crate::{
     Activation, AttentionParams, Backend, Batch, BufferRole, DType, Draws, ExpertParts, KernelError,
     KvLayout, KvSpec, LayerNormParams, LowRankPair, LowRankShape, MatrixShape, MatrixSource, MoeParams,
-    Operands, QkvParams, Rope, RopeKind, Rounding, RowSource, SampleSpecs, Sampled, StepLimits,
+    Operands, QkvParams, Rounding, RowSource, SampleSpecs, Sampled, StepLimits, Ticket,
 };
 
 pub(super) struct Faulty {
@@ -27,6 +28,7 @@ pub(super) struct Faulty {
     declared: Rounding,
     batch: Batch,
     open: bool,
+    last_drawn: Vec<Option<Sampled>>,
 }
 
 pub(super) struct Part {
@@ -41,7 +43,8 @@ impl Faulty {
 
     /// As [`Faulty::new`], with another promise of how it rounds.
     pub(super) fn declaring(fault: Fault, declared: Rounding) -> Self {
-        Self { inner: ReferenceBackend::new(), fault, declared, batch: Batch::default(), open: false }
+        let (inner, batch) = (ReferenceBackend::new(), Batch::default());
+        Self { inner, fault, declared, batch, open: false, last_drawn: Vec::new() }
     }
 
     fn rounds_operands(&self) -> bool {
@@ -418,66 +421,7 @@ impl Backend for Faulty {
         kv: &mut ReferenceKv,
         layer: usize,
     ) {
-        let layer = if self.fault == Fault::LayerIgnored { 0 } else { layer };
-        let width = params.shape.qkv_width();
-        let head_dim = params.shape.head_dim;
-        let mut longer = Vec::new();
-        let mut rope = params.rope.as_ref().map(|rope| Rope { ..*rope });
-        if let Some(rope) = &mut rope {
-            match self.fault {
-                Fault::KindSwapped => {
-                    rope.kind = match rope.kind {
-                        RopeKind::Neox => RopeKind::Interleaved,
-                        RopeKind::Interleaved => RopeKind::Neox,
-                    };
-                }
-                Fault::WholeHeadTurned => {
-                    longer = rope.inv_freq.clone();
-                    longer.resize(head_dim / 2, 1e-2);
-                }
-                Fault::MagnitudeIgnored => rope.magnitude = 1.0,
-                Fault::AxesIgnored => rope.axes = None,
-                _ => {}
-            }
-            if !longer.is_empty() {
-                rope.inv_freq = &longer;
-            }
-        }
-        let mut changed = QkvParams { rope, ..*params };
-        match self.fault {
-            Fault::QueriesNotNormed => changed.q_norm = None,
-            Fault::KeysNotNormed => changed.k_norm = None,
-            Fault::KeysNotTurned => {
-                // The cache gets normed keys; the queries are turned beside it.
-                let raw = self.rows_of(qkv, width);
-                self.inner.rope_to_cache(qkv, &QkvParams { rope: None, ..changed }, kv, layer);
-                self.store(qkv, raw);
-                self.inner.rope_to_cache(qkv, &changed, &mut kv.clone(), layer);
-                return;
-            }
-            Fault::NormAfterRope => {
-                let norms = (changed.q_norm, changed.k_norm);
-                (changed.q_norm, changed.k_norm) = (None, None);
-                self.inner.rope_to_cache(qkv, &changed, &mut kv.clone(), layer);
-                (changed.q_norm, changed.k_norm) = norms;
-                changed.rope = None;
-            }
-            Fault::ValuesTurned => {
-                let mut rows = self.rows_of(qkv, width);
-                if let Some(rope) = &changed.rope {
-                    for (row, &position) in rows.chunks_exact_mut(width).zip(&self.batch.positions) {
-                        let first = width - params.shape.kv_heads * head_dim;
-                        for head in row[first..].chunks_exact_mut(head_dim) {
-                            formulas::rotate(head, rope.kind, rope.inv_freq, rope.magnitude, position);
-                        }
-                    }
-                }
-                self.store(qkv, rows);
-            }
-            _ => {}
-        }
-        self.inner.rope_to_cache(qkv, &changed, kv, layer);
-        self.restore(qkv);
+        self.turn_to_cache(qkv, params, kv, layer);
     }
 
     fn attention(
@@ -560,7 +504,20 @@ impl Backend for Faulty {
         let vocab = head[0].shape.rows;
         let draw = |row: usize| self.draw(&room[row * vocab..][..vocab], specs, row);
         let drawn: Vec<Option<Sampled>> = (0..specs.rows.len()).map(draw).collect();
+        self.last_drawn.clone_from(&drawn);
         self.inner.draws().put(drawn.into_iter());
+        Ok(())
+    }
+
+    fn lookahead(&self) -> usize {
+        usize::from(matches!(self.fault, Fault::RunsAhead | Fault::LaterDrawsGiven))
+    }
+
+    fn wait(&mut self, ticket: Ticket, drawn: &mut Vec<Option<Sampled>>) -> Result<(), KernelError> {
+        self.inner.draws().wait(ticket, drawn);
+        if self.fault == Fault::LaterDrawsGiven {
+            drawn.clone_from(&self.last_drawn);
+        }
         Ok(())
     }
 

@@ -41,6 +41,10 @@ pub(in super::super) enum Fault {
     MaskOfFirstRow,
     NanDrawn,
     NextRowSampled,
+    /// No fault: two steps may be under way.
+    RunsAhead,
+    LaterDrawsGiven,
+    KeysByPosition,
     AxesIgnored,
     AxesNextTurned,
     WrittenRowEmbedded,
