@@ -203,7 +203,6 @@ fn generate(random: &mut Random, config: &EngineConfig) -> Ask {
         include_stop_string: random.chance(30),
         ignore_eos: random.chance(50),
         token_ids: if seed.is_multiple_of(6) { vec![9, 30] } else { Vec::new() },
-        ..StopConditions::default()
     };
     let predicted = random.pick(&[0, 0, 9]);
     Ask::Generate(Job {

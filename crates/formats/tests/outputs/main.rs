@@ -215,13 +215,16 @@ fn half_a_call_and_what_is_none_are_text() {
     }
 }
 
+/// A format, an output, its text and its calls.
+type Case = (ToolFormat, &'static str, &'static str, Vec<(String, Value)>);
+
 /// Outputs that only one format has.
 #[test]
 fn each_family_has_its_own_ways() {
     use ToolFormat as F;
     let call = |name: &str, arguments: Value| (name.to_owned(), arguments);
     let paris = || call("get_weather", json!({"city": "Paris"}));
-    let cases: Vec<(F, &str, &str, Vec<(String, Value)>)> = vec![
+    let cases: Vec<Case> = vec![
         (
             F::Hermes,
             r#"<tool_call>{"arguments": {"city": "Paris"}, "name": "get_weather"}</tool_call>"#,

@@ -420,18 +420,18 @@ impl Widen<'_> {
                 let t: [L::F; N] = std::array::from_fn(|i| L::splat(low[i].add(j).read()));
                 for p in 0..P {
                     let w = E::load::<L>(b.add(((panel + p) * rank + j) * LANES));
-                    for i in 0..N {
-                        sums[i][p] = L::fma(w, t[i], sums[i][p]);
+                    for (sums, &t) in sums.iter_mut().zip(&t) {
+                        sums[p] = L::fma(w, t, sums[p]);
                     }
                 }
             }
             let scale = L::splat(self.part.scale);
-            for i in 0..N {
-                let out = self.out.add(self.tile.rows[i] as usize * self.out_stride);
-                for p in 0..P {
+            for (&row, sums) in self.tile.rows.iter().zip(&sums) {
+                let out = self.out.add(row as usize * self.out_stride);
+                for (p, &sum) in sums.iter().enumerate() {
                     let at = (panel + p) * LANES;
                     let count = LANES.min(self.part.outputs - at);
-                    let sum = L::fma(scale, sums[i][p], get::<L>(out.add(at), count));
+                    let sum = L::fma(scale, sum, get::<L>(out.add(at), count));
                     put::<L>(out.add(at), sum, count);
                 }
             }

@@ -142,9 +142,7 @@ impl Adapter {
                 }
                 Half { a: None, b: None } => continue,
             };
-            let Some([outputs, inputs]) =
-                shapes.get(&weight).and_then(|shape| shape.as_slice().as_array().copied())
-            else {
+            let Some(&[outputs, inputs]) = shapes.get(&weight).map(|shape| shape.as_slice()) else {
                 return Err(refused(&a, "this model has no such matrix"));
             };
             check_pair(&a, &b, [outputs, inputs])?;
