@@ -170,7 +170,7 @@ def vocabulary():
 
 
 def write_text_files(folder):
-    tokenizer = Tokenizer(models.WordLevel({t: i for i, t in enumerate(vocabulary())}, unk_token="<unk>"))
+    tokenizer = Tokenizer(models.BPE({t: i for i, t in enumerate(vocabulary())}, [], unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer.save(str(folder / "tokenizer.json"), pretty=False)
     (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}))

@@ -111,10 +111,14 @@ fn runtime_and_kernels_know_no_async_network_or_clock() {
 }
 
 /// Where HTTP's words and the engine's messages may meet in the gateway: bodies become messages and messages JSON there.
-const WIRES_MEET: [&str; 16] = [
+const WIRES_MEET: [&str; 20] = [
     "adapters.rs",
+    "openai/chat.rs",
+    "openai/completions.rs",
+    "openai/constraint.rs",
     "openai/embeddings.rs",
     "openai/events.rs",
+    "openai/infill.rs",
     "openai/messages.rs",
     "openai/plan.rs",
     "openai/prompt.rs",

@@ -1,3 +1,5 @@
+//! Specs, vocabularies and matchers, on a vocabulary of bytes and words.
+
 use std::sync::Arc;
 
 use super::*;

@@ -253,6 +253,13 @@ fn check_choices(
             // The last may be cut off where the request ended early.
             let whole = at + 1 < seen.len() || end == Some(&JobEnd::Done);
             let alone = expected.kinds.get(at);
+            // A chunk of a prompt with a row that is no number gives nothing, and how long chunks are depends on who else runs.
+            if expected.breaks
+                && matches!(kind, EventKind::Scored(_))
+                && alone.is_none_or(|alone| begins(alone, kind) || begins(kind, alone))
+            {
+                continue;
+            }
             if alone != Some(kind) && (whole || !alone.is_some_and(|alone| begins(alone, kind))) {
                 return Err(format!("event {at} of choice {choice} is {kind:?}, alone {alone:?}"));
             }

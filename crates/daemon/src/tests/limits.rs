@@ -1,6 +1,7 @@
 //! Bounds and who pays for them: queues, deadlines, clients that leave, clients that do not read.
 
 use futures_util::StreamExt as _;
+use hanzo_engine_runtime::Speculation;
 use tonic::Request;
 
 use super::*;
@@ -90,7 +91,8 @@ async fn a_deadline_ends_a_request_whether_it_runs_or_waits() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_does_not_read_pauses_only_itself() {
-    let rig = Rig::start().await;
+    // One event a token.
+    let rig = Rig::start_with(|config| config.engine.speculation = Speculation::Off).await;
     // Below gRPC, whose own buffers would hide when the thousand are full.
     let core = rig.handle.core();
     let request = v1::InferRequest { choices: 8, ..endless(400) };
@@ -118,7 +120,8 @@ async fn a_client_that_does_not_read_pauses_only_itself() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_paused_client_that_leaves_frees_its_blocks_though_nothing_runs() {
-    let rig = Rig::start().await;
+    // One event a token.
+    let rig = Rig::start_with(|config| config.engine.speculation = Speculation::Off).await;
     let core = rig.handle.core();
     let request = v1::InferRequest { choices: 8, ..endless(400) };
     let stream = service::infer(&core, Request::new(request)).await.unwrap();
