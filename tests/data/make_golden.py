@@ -18,7 +18,7 @@ from pathlib import Path
 
 import gguf, numpy as np, torch
 from safetensors.torch import load_file, save_file
-from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, CONFIG_MAPPING
 
 HERE = Path(__file__).parent / "tiny"
@@ -171,7 +171,8 @@ def vocabulary():
 
 def write_text_files(folder):
     tokenizer = Tokenizer(models.BPE({t: i for i, t in enumerate(vocabulary())}, [], unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
     tokenizer.save(str(folder / "tokenizer.json"), pretty=False)
     (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}))
 

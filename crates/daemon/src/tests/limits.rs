@@ -93,6 +93,7 @@ async fn a_deadline_ends_a_request_whether_it_runs_or_waits() {
 async fn a_client_that_does_not_read_pauses_only_itself() {
     // One event a token.
     let rig = Rig::start_with(|config| config.engine.speculation = Speculation::Off).await;
+    rig.load(DEMO_MODEL, "").await.unwrap();
     // Below gRPC, whose own buffers would hide when the thousand are full.
     let core = rig.handle.core();
     let request = v1::InferRequest { choices: 8, ..endless(400) };
@@ -122,6 +123,7 @@ async fn a_client_that_does_not_read_pauses_only_itself() {
 async fn a_paused_client_that_leaves_frees_its_blocks_though_nothing_runs() {
     // One event a token.
     let rig = Rig::start_with(|config| config.engine.speculation = Speculation::Off).await;
+    rig.load(DEMO_MODEL, "").await.unwrap();
     let core = rig.handle.core();
     let request = v1::InferRequest { choices: 8, ..endless(400) };
     let stream = service::infer(&core, Request::new(request)).await.unwrap();
