@@ -179,6 +179,7 @@ async fn load(client: &mut Client, model: &ModelConfig) -> Result<LoadResponse, 
             .iter()
             .map(|(name, path)| AdapterSource { name: name.clone(), path: path.clone() })
             .collect(),
+        tool_format: model.tool_format.clone().unwrap_or_default(),
         ..Default::default()
     };
     let failed = |status| CliError::Load { model: model.source.clone(), status };

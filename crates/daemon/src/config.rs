@@ -12,6 +12,7 @@ use figment::{
     providers::{Env, Format, Serialized, Toml, Yaml},
 };
 pub use hanzo_engine_kernels::KvType;
+use hanzo_engine_runtime::ToolFormat;
 pub use hanzo_engine_runtime::{Speculation, encoder::WeightType};
 use serde::{Deserialize, Serialize};
 
@@ -156,6 +157,8 @@ pub struct ModelConfig {
     pub kv_bytes: Option<u64>,
     /// Adapters to load with it, by name: directories that PEFT has saved, or GGUF files of adapters.
     pub adapters: BTreeMap<String, String>,
+    /// How it writes tool calls, such as `hermes`; unset: as its chat template says.
+    pub tool_format: Option<String>,
 }
 
 /// What is logged, and how.
@@ -332,6 +335,10 @@ impl Config {
                 "models",
                 "context_tokens_max must be at least 1; leave it out for the model's own".to_owned(),
             );
+        }
+        let formats = self.models.iter().filter_map(|model| model.tool_format.as_deref());
+        if let Some(reason) = formats.map(ToolFormat::by_name).find_map(Result::err) {
+            return refuse("models", format!("tool_format: {reason}"));
         }
         if self.models.len() > limits::MODELS_MAX {
             return refuse("models", format!("at most {} at once", limits::MODELS_MAX));

@@ -9,7 +9,7 @@ use std::{
     time::Instant,
 };
 
-use hanzo_engine_runtime::{LoadError, Opened, StepError};
+use hanzo_engine_runtime::{LoadError, Opened, StepError, ToolFormat};
 use tokio::sync::oneshot;
 
 use crate::{
@@ -31,6 +31,8 @@ pub(crate) struct Launch {
     pub(crate) queue_requests_max: usize,
     pub(crate) metrics: Arc<ModelMetrics>,
     pub(crate) progress: Box<dyn FnMut(f32) + Send>,
+    /// How calls are written, instead of what the chat template says.
+    pub(crate) tool_format: Option<ToolFormat>,
 }
 
 /// A worker's thread, to wait for.
@@ -73,9 +75,11 @@ impl Launch {
     }
 
     fn run(self, work: Receiver<Work>, vitals: Arc<Vitals>, ready: Ready) -> Exit {
-        let Launch { device, files, size, reservation, metrics, mut progress, .. } = self;
+        let Launch { device, files, size, reservation, metrics, mut progress, tool_format, .. } = self;
         let made = catch_unwind(AssertUnwindSafe(|| -> Result<_, LoadError> {
-            let text = Arc::new(files.text_model()?);
+            let mut text = files.text_model()?;
+            text.tool_format = tool_format.or(text.tool_format);
+            let text = Arc::new(text);
             let embedder = Arc::new(files.embedder(&text.tokenizer, size.context_tokens_max())?);
             let sides = Sides { text, embedder };
             Ok((sides.clone(), device.build(&files, sides, size, &mut progress)?))

@@ -498,7 +498,7 @@ impl ModelMetrics {
     /// A request ran to its end.
     pub(crate) fn finished(&self, reason: FinishReason) {
         match reason {
-            FinishReason::Stop => self.finished_stop.inc(),
+            FinishReason::Stop | FinishReason::ToolCalls => self.finished_stop.inc(),
             FinishReason::Length => self.finished_length.inc(),
         }
     }

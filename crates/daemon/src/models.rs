@@ -442,6 +442,7 @@ impl Models {
             queue_requests_max: self.section.queue_requests_max,
             metrics: life.metrics.clone(),
             progress: Box::new(told),
+            tool_format: life.want.tool_format,
         };
         let (Sides { text, embedder }, worker, running) = launch.start().await?;
         let served = Served {

@@ -3,9 +3,10 @@
 
 use std::sync::Arc;
 
-use hanzo_engine_constraints::Spec;
+use hanzo_engine_constraints::{Spec, json_in_lark};
+use hanzo_engine_formats::Demand;
 use hanzo_engine_runtime::{
-    Job, RequestError, SamplingParams, Speculation, StopConditions, TextModel,
+    CallReading, Job, RequestError, SamplingParams, Speculation, StopConditions, TextModel, Tool, ToolFormat,
     chat::Chat,
     infill::Gap,
     limits::STOP_TOKENS_MAX,
@@ -36,6 +37,28 @@ pub(crate) struct GenerationRequest {
     pub(crate) prediction: String,
     /// Unset: what the conversation says.
     pub(crate) reasoning_tokens_max: Option<u32>,
+    /// Of a chat.
+    pub(crate) tools: Option<ToolUse>,
+}
+
+/// What becomes of a chat's tools.
+#[derive(Clone, Debug)]
+pub(crate) struct ToolUse {
+    pub(crate) tools: Vec<Tool>,
+    pub(crate) choice: ToolChoice,
+    /// More than one call in an answer.
+    pub(crate) parallel: bool,
+    /// Instead of the model's own.
+    pub(crate) format: Option<ToolFormat>,
+}
+
+/// Who decides whether a tool is called.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum ToolChoice {
+    None,
+    Auto,
+    Required,
+    Named(String),
 }
 
 /// What to go on from.
@@ -119,19 +142,29 @@ pub(crate) fn build(
 ) -> Result<Built, Error> {
     let text = &served.text;
     let compiled = |spec| served.constraints.compiled(spec, text, interrupted);
-    let constraint = request.constraint.map(compiled).transpose()?;
+    let (calls, spec) = match request.tools {
+        Some(used) => enforced(used, text, request.constraint)?,
+        None => (None, request.constraint),
+    };
+    let constraint = spec.map(compiled).transpose()?;
     let own_stops = request.stop.strings.is_empty() && request.stop.token_ids.is_empty();
     let context_tokens_max = served.size.context_tokens_max();
     let mut reasoning_tokens_max = request.reasoning_tokens_max;
+    let mut reasoning_is_over = false;
     let mut ends = Vec::new(); // of what fills in a gap, besides those that are asked for
     let (tokens, rendered, starts_in_reasoning, split_reasoning) = match request.prompt {
         PromptSource::Chat(mut chat) => {
+            if calls.is_none() {
+                // What must not be called is not offered.
+                chat.tools.clear();
+            }
             if reasoning_tokens_max == Some(0) {
                 chat.kwargs.entry("enable_thinking").or_insert(false.into());
             }
             let said = text.thinking.apply(&mut chat);
             reasoning_tokens_max = reasoning_tokens_max.or(said);
             let prompt = text.prompt_from_chat(&chat, context_tokens_max, interrupted)?;
+            reasoning_is_over = prompt.reasoning_is_over;
             (prompt.tokens, Some(prompt.text), prompt.starts_in_reasoning, true)
         }
         PromptSource::Text { text: prompt, parse_special } => {
@@ -190,8 +223,10 @@ pub(crate) fn build(
         constraint,
         priority: request.priority,
         starts_in_reasoning,
+        reasoning_is_over,
         split_reasoning,
         reasoning_tokens_max,
+        calls,
         prompt: tokens.into(),
         media: [].into(),
         prompt_logprobs: request.prompt_logprobs,
@@ -200,6 +235,50 @@ pub(crate) fn build(
     job.validate(text, context_tokens_max)?;
     let echo = request.echo.then(|| rendered.unwrap_or_else(|| text.tokenizer.decode(&job.prompt, false)));
     Ok(Built { job, echo })
+}
+
+/// How calls are told from the answer, if there may be any, and what the answer must then satisfy.
+///
+/// # Errors
+/// Where a choice or a schema cannot be enforced.
+fn enforced(
+    used: ToolUse,
+    text: &TextModel,
+    asked: Option<Spec>,
+) -> Result<(Option<CallReading>, Option<Spec>), Error> {
+    let tools: Vec<Tool> = match &used.choice {
+        ToolChoice::None => return Ok((None, asked)),
+        ToolChoice::Auto | ToolChoice::Required => used.tools,
+        ToolChoice::Named(name) => used.tools.into_iter().filter(|tool| tool.name == *name).collect(),
+    };
+    let Some(format) = used.format.or(text.tool_format) else { return Ok((None, asked)) };
+    let required = used.choice != ToolChoice::Auto;
+    let schema = |source: &str| json_in_lark(source).map_err(|error| error.to_string());
+    let document = match asked {
+        None => None,
+        Some(_) if required => None,
+        Some(Spec::JsonObject) => Some(schema("{\"type\":\"object\"}")),
+        Some(Spec::JsonSchema(source)) => Some(schema(&source)),
+        Some(_) => {
+            let reason =
+                "beside tools that may be called only a JSON object or a JSON schema can be asked for";
+            return Err(Error::field("constraint", reason));
+        }
+    };
+    let document = document.transpose().map_err(|reason| Error::field("constraint", reason))?;
+    let vocabulary = text.vocabulary().map_err(|error| Error::field("tool_use", error.to_string()))?;
+    let demand =
+        Demand { format, tools: &tools, required, parallel: used.parallel, document: document.as_deref() };
+    let grammar = demand.grammar(&|mark| vocabulary.control(mark), &schema);
+    let grammar = grammar.map_err(|reason| Error::field("tools", reason))?;
+    if grammar.is_none() && (required || demand.document.is_some() || tools.iter().any(|tool| tool.strict)) {
+        let reason = format!(
+            "calls in the format {} cannot be enforced by this build; only auto can be asked for",
+            format.name()
+        );
+        return Err(Error::field("tool_use", reason));
+    }
+    Ok((Some(CallReading { format, tools: tools.into(), parallel: used.parallel }), grammar.map(Spec::Lark)))
 }
 
 /// The tokens of a bare text.

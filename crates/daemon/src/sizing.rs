@@ -1,7 +1,9 @@
 //! How large a load is made: its context and its KV cache, from what the model has, what was asked for and what
 //! the budget has left. Pure arithmetic; nothing is allocated here.
 
-use hanzo_engine_runtime::{EncoderConfig, EngineConfig, LoadError, engine::EngineMemory, kv::KvRoom};
+use hanzo_engine_runtime::{
+    EncoderConfig, EngineConfig, LoadError, ToolFormat, engine::EngineMemory, kv::KvRoom,
+};
 
 use crate::{
     config::EngineSection,
@@ -15,6 +17,8 @@ pub(crate) struct LoadOptions {
     pub(crate) context_tokens_max: Option<u32>,
     /// Bytes of KV cache.
     pub(crate) kv_bytes: Option<u64>,
+    /// How calls are written, instead of what the chat template says.
+    pub(crate) tool_format: Option<ToolFormat>,
 }
 
 /// Chooses the size of a load of `model`, whose own context is `model_context` tokens, in `free_bytes`. `room` says how many
@@ -170,9 +174,9 @@ mod tests {
     #[test]
     fn with_room_it_holds_several_full_contexts() {
         assert_eq!(check(4096, LoadOptions::default(), 1 << 40).unwrap(), (4096, 8 * 256));
-        let want = LoadOptions { context_tokens_max: Some(100), kv_bytes: None };
+        let want = LoadOptions { context_tokens_max: Some(100), ..LoadOptions::default() };
         assert_eq!(check(4096, want, 1 << 40).unwrap(), (100, 8 * 7));
-        let want = LoadOptions { context_tokens_max: Some(100_000), kv_bytes: None };
+        let want = LoadOptions { context_tokens_max: Some(100_000), ..LoadOptions::default() };
         assert_eq!(check(4096, want, 1 << 40).unwrap().0, 4096);
     }
 
@@ -221,12 +225,17 @@ mod tests {
 
     #[test]
     fn what_was_asked_for_is_given_or_refused() {
-        let want = LoadOptions { context_tokens_max: Some(16_384), kv_bytes: None };
+        let want = LoadOptions { context_tokens_max: Some(16_384), kv_bytes: None, ..LoadOptions::default() };
         assert!(check(32_768, want, WEIGHTS + 30_000 + 1_024 * BLOCK).is_ok());
         assert!(check(32_768, want, WEIGHTS + 30_000 + 900 * BLOCK).is_err());
-        let want = LoadOptions { context_tokens_max: None, kv_bytes: Some(200 * BLOCK + 1) };
+        let want = LoadOptions {
+            context_tokens_max: None,
+            kv_bytes: Some(200 * BLOCK + 1),
+            ..LoadOptions::default()
+        };
         assert_eq!(check(32_768, want, 1 << 40).unwrap(), (3_200, 200));
-        let want = LoadOptions { context_tokens_max: None, kv_bytes: Some(10 * BLOCK) };
+        let want =
+            LoadOptions { context_tokens_max: None, kv_bytes: Some(10 * BLOCK), ..LoadOptions::default() };
         assert!(check(32_768, want, 1 << 40).unwrap_err().to_string().contains("kv_bytes"));
         assert!(check(100, LoadOptions::default(), 10).unwrap_err().to_string().contains("unload another"));
     }

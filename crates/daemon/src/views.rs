@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use hanzo_engine_kernels::KvType;
-use hanzo_engine_runtime::{Embedder, EngineStats, ModelInfo, engine::EngineMemory};
+use hanzo_engine_runtime::{Embedder, EngineStats, ModelInfo, ToolFormat, engine::EngineMemory};
 
 use crate::{adapters::AdapterView, source::Source};
 
@@ -36,6 +36,8 @@ pub(crate) struct WorkerView {
     pub(crate) has_template: bool,
     /// It has the tokens that fill in the middle of a text.
     pub(crate) fills_in: bool,
+    /// How it writes tool calls, and whether its template offers tools.
+    pub(crate) tool_format: Option<(ToolFormat, bool)>,
     pub(crate) generates: bool,
     pub(crate) embedder: Arc<Embedder>,
     pub(crate) context_tokens_max: usize,

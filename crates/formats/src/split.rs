@@ -117,6 +117,14 @@ impl Splitter {
         }
     }
 
+    /// Whether what comes may be reasoning.
+    pub fn may_reason(&self) -> bool {
+        match &self.answer {
+            Answer::Harmony(_) => true,
+            _ => matches!(self.section, Section::Start { .. } | Section::Reasoning { .. }),
+        }
+    }
+
     /// Whole calls so far.
     pub fn calls(&self) -> u32 {
         self.sink.calls()

@@ -3,7 +3,7 @@
 use crate::{config::Config, error::ApiError, fields::Fields};
 
 /// The engine's fields, each with the words that clients have for it. Of several that were sent the first is told.
-const NAMES: [(&str, &[&str]); 66] = [
+const NAMES: [(&str, &[&str]); 68] = [
     ("model", &["model"]),
     ("suffix", &["suffix", "input_suffix"]),
     ("infill", &["input_extra"]),
@@ -14,8 +14,10 @@ const NAMES: [(&str, &[&str]); 66] = [
     ("tokens", PROMPT),
     ("input", PROMPT),
     ("messages", &["messages"]),
-    ("tools", &["tools"]),
-    ("tools_json", &["tools"]),
+    ("tools", &["tools", "functions"]),
+    ("tools_json", &["tools", "functions"]),
+    ("tool_use", &["tool_choice", "function_call", "parallel_tool_calls", "tools"]),
+    ("named", &["tool_choice", "function_call"]),
     (
         "template_kwargs_json",
         &["chat_template_kwargs", "reasoning_effort", "enable_thinking", "thinking", "reasoning"],

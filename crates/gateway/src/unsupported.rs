@@ -99,12 +99,7 @@ const COMMON: [Known; 56] = [
     ("modalities", Neutral::JustText, ""),
 ];
 
-const CHAT: [Known; 12] = [
-    ("tools", Neutral::EmptyList, ""),
-    ("tool_choice", Neutral::Words(&["none"]), ""),
-    ("parallel_tool_calls", Neutral::Any(Type::Boolean), ""),
-    ("functions", Neutral::EmptyList, ""),
-    ("function_call", Neutral::Words(&["none"]), ""),
+const CHAT: [Known; 7] = [
     ("audio", Neutral::None, ""),
     ("web_search_options", Neutral::None, ""),
     // vLLM's.

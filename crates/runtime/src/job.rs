@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use hanzo_engine_constraints::Grammar;
-
+pub use hanzo_engine_formats::{Tool, ToolFormat};
 pub use hanzo_engine_kernels::TokenLogprob;
 
 use crate::{
@@ -45,6 +45,8 @@ pub struct Job {
     pub priority: i32,
     /// The prompt ends inside the model's reasoning section (the template opened it).
     pub starts_in_reasoning: bool,
+    /// The prompt ends behind the reasoning section: a constrained answer has no other.
+    pub reasoning_is_over: bool,
     /// Split the reasoning section from the answer.
     pub split_reasoning: bool,
     /// `Some(k)`: report the log probability of each token of the prompt after the first, and the k most likely ones in its
@@ -55,6 +57,8 @@ pub struct Job {
     /// The reasoning section is closed when it has so many tokens; `None`: when the model closes it. Where the section is
     /// split.
     pub reasoning_tokens_max: Option<u32>,
+    /// Tell tool calls from the answer.
+    pub calls: Option<CallReading>,
 }
 
 /// One greedy completion of a prompt that is still empty.
@@ -71,10 +75,12 @@ impl Default for Job {
             constraint: None,
             priority: 0,
             starts_in_reasoning: false,
+            reasoning_is_over: false,
             split_reasoning: false,
             prompt_logprobs: None,
             prediction: Arc::default(),
             reasoning_tokens_max: None,
+            calls: None,
         }
     }
 }
@@ -117,6 +123,47 @@ impl Job {
             return Err(RequestError::ContextLength { prompt_tokens, completion_tokens, context_tokens_max });
         }
         Ok(())
+    }
+}
+
+/// How calls are told from an answer.
+#[derive(Clone, Debug)]
+pub struct CallReading {
+    /// How they are written.
+    pub format: ToolFormat,
+    /// The tools that may be called.
+    pub tools: Arc<[Tool]>,
+    /// More than one call; otherwise the first ends the completion.
+    pub parallel: bool,
+}
+
+/// A part of a tool call.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CallDelta {
+    /// Of the call in its completion, from 0.
+    pub index: u32,
+    /// The tool: in the first part.
+    pub name: Option<String>,
+    /// The model's own id of the call, where its format has one: in the first part.
+    pub id: Option<String>,
+    /// More of the arguments' JSON text.
+    pub arguments: String,
+    /// It turned out to be no call; all that was written of it is text.
+    pub broken: bool,
+}
+
+impl CallDelta {
+    /// Adds parts of calls behind those that are there; parts of one call are joined.
+    pub fn append(calls: &mut Vec<CallDelta>, more: Vec<CallDelta>) {
+        for call in more {
+            match calls.last_mut() {
+                Some(last) if last.index == call.index && call.name.is_none() => {
+                    last.arguments.push_str(&call.arguments);
+                    last.broken |= call.broken;
+                }
+                _ => calls.push(call),
+            }
+        }
     }
 }
 
@@ -198,6 +245,8 @@ pub enum FinishReason {
     Stop,
     /// `max_tokens` or the end of the context.
     Length,
+    /// End of sequence or a stop token, behind whole tool calls.
+    ToolCalls,
 }
 
 /// Tokens a completion used.
@@ -239,13 +288,15 @@ pub enum EventKind {
     /// Tokens of the prompt were scored: those after the ones that were before, from the second on, each with its log
     /// probability and the most likely tokens in its place. Of a job's first completion alone.
     Scored(Vec<TokenLogprob>),
-    /// Text or reasoning was added; either may be empty. Tokens whose text is held back (an unfinished
+    /// Text, reasoning or calls were added; each may be empty. Tokens whose text is held back (an unfinished
     /// character, a possible stop string) come with a later delta.
     Delta {
         /// Text of the answer.
         text: String,
         /// Text of the reasoning section.
         reasoning: String,
+        /// Parts of tool calls.
+        calls: Vec<CallDelta>,
         /// Tokens since the last delta.
         tokens: Vec<u32>,
         /// When asked for, one for each token with a part in the text: not of the end, nor of what a stop string cut off.
@@ -276,14 +327,15 @@ impl EventKind {
     /// Puts a delta that follows this one behind it.
     pub fn append(&mut self, next: EventKind) {
         let (
-            EventKind::Delta { text, reasoning, tokens, logprobs },
-            EventKind::Delta { text: more, reasoning: thoughts, tokens: ids, logprobs: scores },
+            EventKind::Delta { text, reasoning, calls, tokens, logprobs },
+            EventKind::Delta { text: more, reasoning: thoughts, calls: parts, tokens: ids, logprobs: scores },
         ) = (self, next)
         else {
             return;
         };
         text.push_str(&more);
         reasoning.push_str(&thoughts);
+        CallDelta::append(calls, parts);
         tokens.extend(ids);
         logprobs.extend(scores);
     }

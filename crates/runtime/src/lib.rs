@@ -46,8 +46,10 @@ pub use adapter::{Adapter, LoadedAdapter};
 pub use embedding::{Computed, Embedder, EmbeddingSpec, Output, Prompt, Task};
 pub use engine::{EncoderConfig, EncoderEngine, Engine, EngineConfig, EngineStats, StepReport};
 pub use error::{LoadError, RequestError, StepError, printable};
+pub use hanzo_engine_formats::{Tool, ToolFormat};
 pub use job::{
-    EmbedInput, EmbedJob, Event, EventKind, FinishReason, Job, JobId, StopConditions, TokenLogprob, Usage,
+    CallDelta, CallReading, EmbedInput, EmbedJob, Event, EventKind, FinishReason, Job, JobId, StopConditions,
+    TokenLogprob, Usage,
 };
 pub use load::{ModelFiles, ModelInfo};
 pub use media::MediaSpan;

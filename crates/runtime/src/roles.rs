@@ -18,6 +18,7 @@ pub(crate) struct KnownRoles {
     developer: bool,
     tools: bool,
     tool_calls: bool,
+    offers: bool, // it has a word for what may be called
 }
 
 impl KnownRoles {
@@ -27,7 +28,13 @@ impl KnownRoles {
             developer: source.contains("developer"),
             tools: source.contains("tool"),
             tool_calls: source.contains("tool_calls"),
+            offers: source.contains("tools"),
         }
+    }
+
+    /// Whether the template offers tools.
+    pub(crate) fn offers_tools(&self) -> bool {
+        self.offers
     }
 
     /// The conversation with what the template cannot know said otherwise: a developer is the system, and the calls
@@ -35,14 +42,26 @@ impl KnownRoles {
     pub(crate) fn spoken<'a>(&self, chat: &'a Chat) -> Cow<'a, Chat> {
         let is_unknown =
             |message: &Message| !self.developer && message.role == "developer" || self.hides_calls(message);
-        if !chat.messages.iter().any(is_unknown) {
+        let hides_tools = !self.offers && !chat.tools.is_empty();
+        if !hides_tools && !chat.messages.iter().any(is_unknown) {
             return Cow::Borrowed(chat);
         }
         let mut spoken = chat.clone();
+        if hides_tools {
+            offer(&mut spoken);
+        }
         for message in &mut spoken.messages {
             if self.hides_calls(message) {
                 let calls: Vec<_> = message.tool_calls.iter().map(|call| &call["function"]).collect();
-                let calls = json!({"tool_calls": calls}).to_string();
+                let calls = match hides_tools {
+                    // As it is asked to write them.
+                    true => calls
+                        .iter()
+                        .map(|call| format!("<tool_call>\n{call}\n</tool_call>"))
+                        .collect::<Vec<_>>()
+                        .join("\n"),
+                    false => json!({"tool_calls": calls}).to_string(),
+                };
                 join(&mut message.content, &calls);
                 message.tool_calls.clear();
             }
@@ -90,6 +109,27 @@ impl KnownRoles {
             add_generation_prompt: chat.add_generation_prompt,
             continue_final_message: chat.continue_final_message,
         })
+    }
+}
+
+/// Says in the system prompt what tools there are and how to call them, for a template that speaks of none.
+fn offer(chat: &mut Chat) {
+    let mut offered =
+        String::from("You may call functions to help with the user's request. They are, as JSON:\n<tools>\n");
+    for tool in std::mem::take(&mut chat.tools) {
+        offered.push_str(&format!("{tool}\n"));
+    }
+    offered.push_str(
+        "</tools>\n\nTo call one, write its name and its arguments as a JSON object between tags, and nothing after \
+         them:\n<tool_call>\n{\"name\": <function name>, \"arguments\": <JSON object>}\n</tool_call>",
+    );
+    match chat.messages.first_mut() {
+        Some(first) if matches!(first.role.as_str(), "system" | "developer") => {
+            join(&mut first.content, &offered)
+        }
+        _ => chat
+            .messages
+            .insert(0, Message { role: "system".to_owned(), content: offered, ..Message::default() }),
     }
 }
 
@@ -228,6 +268,22 @@ mod tests {
             Ok("Rome?;weather;;"),
             "what it leaves out is its own choice"
         );
+    }
+
+    #[test]
+    fn tools_are_offered_where_a_template_speaks_of_none() {
+        let tool = json!({"type": "function", "function": {"name": "weather"}});
+        let call = json!({"id": "1", "type": "function", "function": {"name": "weather", "arguments": {}}});
+        let messages =
+            vec![message("user", "Rome?"), Message { tool_calls: vec![call], ..message("assistant", "") }];
+        let chat = Chat { messages, tools: vec![tool], ..Chat::default() };
+        let spoken = KnownRoles::of(SILENT).spoken(&chat).into_owned();
+        let said = &spoken.messages[0];
+        assert!(said.role == "system" && said.content.contains(r#"{"name":"weather"}"#), "{said:?}");
+        assert!(said.content.contains("<tool_call>") && spoken.tools.is_empty());
+        assert!(spoken.messages[2].content.starts_with("<tool_call>\n{"), "{spoken:?}");
+        let known = KnownRoles::of("{% if tools %}{{ tools }}{% endif %}{{ message.tool_calls }}");
+        assert_eq!(known.spoken(&chat).messages.len(), 2);
     }
 
     #[test]

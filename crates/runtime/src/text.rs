@@ -4,6 +4,7 @@
 use std::sync::{Arc, OnceLock};
 
 use hanzo_engine_constraints::{Vocabulary, VocabularyError, Word};
+use hanzo_engine_formats::{ReasoningMarkers, ToolFormat};
 
 use crate::{
     chat::{Chat, Opening},
@@ -15,9 +16,6 @@ use crate::{
     thinking::ThinkingSwitches,
     tokenizer::{Tokenizer, hf},
 };
-
-/// The markers of every family that writes its reasoning out.
-const THINK: (&str, &str) = ("<think>", "</think>");
 
 /// Control tokens that end a turn or a text, whatever a GGUF file's `eos_token_id` says: files made from base
 /// models often name only the end of text.
@@ -58,6 +56,8 @@ pub struct TextModel {
     pub infill: Option<Infill>,
     /// What its template calls reasoning.
     pub thinking: ThinkingSwitches,
+    /// How the model writes tool calls, by its template unless a load says otherwise; none where there is no template.
+    pub tool_format: Option<ToolFormat>,
     /// What the model is.
     pub info: ModelInfo,
     /// Rows of the head: logits per token. The tokenizer may know fewer tokens, or more that cannot be used.
@@ -68,15 +68,6 @@ pub struct TextModel {
     pub context_tokens_max: u32,
     /// Its tokens as grammars see them, from the first that asks on.
     vocabulary: OnceLock<Result<Arc<Vocabulary>, VocabularyError>>,
-}
-
-/// The strings around a reasoning section.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ReasoningMarkers {
-    /// Opens it.
-    pub open: String,
-    /// Closes it.
-    pub close: String,
 }
 
 /// What closes a reasoning section, as templates write it.
@@ -97,6 +88,8 @@ pub struct Prompt {
     pub tokens: Vec<u32>,
     /// The prompt ends inside the reasoning section: what comes is reasoning from its first token.
     pub starts_in_reasoning: bool,
+    /// The prompt opened and closed the section: what comes is the answer.
+    pub reasoning_is_over: bool,
 }
 
 impl TextModel {
@@ -126,22 +119,29 @@ impl TextModel {
             None => None,
         };
         let (stop, stop_tokens) = stops(&text.generation.stop, &tokenizer);
-        let reasoning = reasoning(text, &tokenizer);
+        let source = text.chat_template.as_deref().unwrap_or_default();
+        let reasoning = ReasoningMarkers::of(source, |marker| tokenizer.token_id(marker).is_some());
         let reasoning_end = reasoning.as_ref().map(|markers| ReasoningEnd::new(markers, &tokenizer));
         let reasoning_end = reasoning_end.transpose().map_err(|error| LoadError::Corrupt {
             file: text.file.clone(),
             what: "tokenizer".into(),
             reason: format!("it cannot write the end of the reasoning section: {error}"),
         })?;
+        // A template that speaks of no tools is told of them, and its model asked for calls, as most are.
+        let tool_format = text
+            .chat_template
+            .as_ref()
+            .map(|source| ToolFormat::of_template(source).unwrap_or(ToolFormat::Hermes));
         Ok(TextModel {
-            eos: end_tokens(text, &tokenizer, &eos),
+            eos: end_tokens(text, &tokenizer, &eos, tool_format),
             reasoning,
             reasoning_end: reasoning_end.map(Arc::new),
             infill: Infill::of(text, &tokenizer),
-            thinking: ThinkingSwitches::of(text.chat_template.as_deref().unwrap_or_default()),
+            thinking: ThinkingSwitches::of(source),
+            tool_format,
             tokenizer: Arc::new(tokenizer),
             template,
-            roles: KnownRoles::of(text.chat_template.as_deref().unwrap_or_default()),
+            roles: KnownRoles::of(source),
             generation: GenerationDefaults { stop, ..text.generation.clone() },
             stop_tokens,
             opening: text.opening.clone(),
@@ -166,6 +166,11 @@ impl TextModel {
         };
         let make = || Vocabulary::new((0..self.vocab as u32).map(word)).map(Arc::new);
         self.vocabulary.get_or_init(make).clone()
+    }
+
+    /// Whether the chat template offers tools; others are told of them in the system prompt.
+    pub fn offers_tools(&self) -> bool {
+        self.roles.offers_tools()
     }
 
     /// The prompt's text: what the model's makers put before every conversation, and the conversation. What the
@@ -227,8 +232,10 @@ impl TextModel {
         self.tokenizer.check_length("prompt", &text, tokens_max, interrupted)?;
         let tokens = self.tokenizer.encode_around(&text, &from_request, false)?;
         let starts_in_reasoning =
-            self.reasoning.as_ref().is_some_and(|markers| markers.are_open_at_end(chat, &text));
-        Ok(Prompt { text, tokens, starts_in_reasoning })
+            self.reasoning.as_ref().is_some_and(|markers| are_open_at_end(markers, chat, &text));
+        let reasoning_is_over =
+            self.reasoning.as_ref().is_some_and(|markers| is_closed_at_end(markers, chat, &text));
+        Ok(Prompt { text, tokens, starts_in_reasoning, reasoning_is_over })
     }
 }
 
@@ -240,16 +247,23 @@ impl ReasoningEnd {
     }
 }
 
-impl ReasoningMarkers {
-    /// Whether a prompt ends inside the section: its generation prompt opened it, or the message to be continued
-    /// has not closed it.
-    fn are_open_at_end(&self, chat: &Chat, prompt: &str) -> bool {
-        if chat.continue_final_message {
-            let content = chat.messages.last().map_or("", |message| message.content.as_str());
-            return content.rfind(&self.open).is_some_and(|open| !content[open..].contains(&self.close));
-        }
-        chat.add_generation_prompt && prompt.trim_end().ends_with(&self.open)
+/// Whether a prompt ends inside the reasoning section: its generation prompt opened it, or the message to be continued
+/// has not closed it.
+fn are_open_at_end(markers: &ReasoningMarkers, chat: &Chat, prompt: &str) -> bool {
+    if chat.continue_final_message {
+        return markers.are_open_in(chat.messages.last().map_or("", |message| message.content.as_str()));
     }
+    chat.add_generation_prompt && prompt.trim_end().ends_with(markers.open.trim_end())
+}
+
+/// Whether a prompt ends with a reasoning section that is closed, as templates write it to forbid another; or with a message
+/// to be continued that is past its own.
+fn is_closed_at_end(markers: &ReasoningMarkers, chat: &Chat, prompt: &str) -> bool {
+    if chat.continue_final_message {
+        let content = chat.messages.last().map_or("", |message| message.content.as_str());
+        return !content.trim().is_empty() && !markers.are_open_in(content);
+    }
+    chat.add_generation_prompt && prompt.trim_end().ends_with(markers.close.trim_end())
 }
 
 /// The texts of the tokens that begin and end a text, as a template's variables; empty where there is none.
@@ -275,12 +289,22 @@ fn boundary_tokens(text: &TextFiles, tokenizer: &Tokenizer) -> (String, String) 
 }
 
 /// The end tokens the files name, and those they forget.
-fn end_tokens(text: &TextFiles, tokenizer: &Tokenizer, eos: &str) -> Vec<u32> {
+fn end_tokens(
+    text: &TextFiles,
+    tokenizer: &Tokenizer,
+    eos: &str,
+    tool_format: Option<ToolFormat>,
+) -> Vec<u32> {
     let mut tokens = text.eos.clone();
     tokens.extend(tokenizer.token_id(eos));
     if let TokenizerSource::Gguf(_) = text.tokenizer {
         let forgotten = END_TOKENS.iter().filter_map(|token| tokenizer.token_id(token));
         tokens.extend(forgotten.filter(|&id| tokenizer.is_special(id)));
+    }
+    if tool_format == Some(ToolFormat::Harmony) {
+        // An answer is several messages: the end of one is not its end, a call is.
+        tokens.retain(|&id| tokenizer.token_bytes(id) != b"<|end|>");
+        tokens.extend(["<|return|>", "<|call|>"].iter().filter_map(|token| tokenizer.token_id(token)));
     }
     tokens.sort_unstable();
     tokens.dedup();
@@ -299,14 +323,6 @@ fn stops(texts: &[String], tokenizer: &Tokenizer) -> (Vec<String>, Vec<u32>) {
     tokens.sort_unstable();
     tokens.dedup();
     (left, tokens)
-}
-
-/// Markers that the template writes, or that the vocabulary has tokens for.
-fn reasoning(text: &TextFiles, tokenizer: &Tokenizer) -> Option<ReasoningMarkers> {
-    let (open, close) = THINK;
-    let in_template = text.chat_template.as_ref().is_some_and(|template| template.contains(close));
-    let in_vocabulary = tokenizer.token_id(open).is_some() && tokenizer.token_id(close).is_some();
-    (in_template || in_vocabulary).then(|| ReasoningMarkers { open: open.into(), close: close.into() })
 }
 
 #[cfg(test)]
@@ -518,7 +534,7 @@ pub(crate) mod tests {
             continue_final_message: continues,
             ..Chat::default()
         };
-        let open = |content, continues, prompt| markers.are_open_at_end(&chat(content, continues), prompt);
+        let open = |content, continues, prompt| are_open_at_end(&markers, &chat(content, continues), prompt);
         assert!(open("hi", false, "user: hi\nassistant: <think>\n"));
         assert!(!open("hi", false, "user: hi\nassistant: <think>\n\n</think>\n\n"));
         assert!(!open("<think>", false, "user: <think>\nassistant: "), "a user cannot open it");

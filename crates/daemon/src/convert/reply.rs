@@ -5,13 +5,14 @@ use std::sync::Arc;
 use hanzo_engine_kernels::BLOCK_TOKENS;
 use hanzo_engine_proto::v1;
 use hanzo_engine_runtime::{
-    EventKind, FinishReason, Job, ModelInfo, Opened, Task, TextModel, TokenLogprob, Usage, infill::Infill,
+    CallDelta, EventKind, FinishReason, Job, ModelInfo, Opened, Task, TextModel, TokenLogprob, ToolFormat,
+    Usage, infill::Infill,
 };
 use hanzo_engine_store::ModelRecord;
 
 use crate::{
     adapters::AdapterView,
-    error::Error,
+    error::{Error, random_u64},
     registry::Served,
     ticket::{JobEnd, JobEvent, Timings},
     views::{ModelView, StateView, WorkerView},
@@ -25,6 +26,7 @@ pub(crate) struct EventContext {
     prompt_tokens: u32,
     seed: u64,
     scored_from: Option<u32>, // the prompt's first token, where the others are scored
+    calls: u64,               // what ids of calls are made from
 }
 
 impl EventContext {
@@ -37,6 +39,7 @@ impl EventContext {
             prompt_tokens: narrow(job.prompt.len()),
             seed: job.sampling.seed,
             scored_from: job.prompt.first().copied().filter(|_| job.prompt_logprobs.is_some()),
+            calls: random_u64(),
         }
     }
 
@@ -58,13 +61,13 @@ pub(crate) fn event(event: JobEvent, context: &EventContext) -> v1::InferEvent {
             cached_tokens,
             seed: context.seed,
         }),
-        EventKind::Delta { text: answer, reasoning, tokens, logprobs } => E::Delta(v1::Delta {
+        EventKind::Delta { text: answer, reasoning, calls, tokens, logprobs } => E::Delta(v1::Delta {
             choice,
             text: answer,
             reasoning,
             token_ids: tokens,
             logprobs: logprobs.into_iter().map(|logprob| token_logprob(logprob, &context.text)).collect(),
-            ..Default::default()
+            tool_calls: calls.into_iter().map(|call| tool_call(call, choice, context)).collect(),
         }),
         EventKind::Scored(tokens) => E::PromptLogprobs(v1::PromptLogprobs {
             first: None,
@@ -78,6 +81,7 @@ pub(crate) fn event(event: JobEvent, context: &EventContext) -> v1::InferEvent {
             let reason = match reason {
                 FinishReason::Stop => v1::FinishReason::Stop,
                 FinishReason::Length => v1::FinishReason::Length,
+                FinishReason::ToolCalls => v1::FinishReason::ToolCalls,
             };
             E::Finished(v1::Finished {
                 choice,
@@ -96,6 +100,32 @@ pub(crate) fn event(event: JobEvent, context: &EventContext) -> v1::InferEvent {
         }
     };
     v1::InferEvent { event: Some(event) }
+}
+
+/// A part of a call. The first has an id: the model's own, or nine letters and digits, because some templates take no
+/// other when it comes back.
+fn tool_call(call: CallDelta, choice: u32, context: &EventContext) -> v1::ToolCallDelta {
+    let CallDelta { index, name, id, arguments, broken } = call;
+    let own = || {
+        // Another for each call of a request: a bijection of where it stands, added to a number of the request's.
+        let place = (u64::from(choice) << 32 | u64::from(index)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let mut left = context.calls.wrapping_add(place);
+        left ^= left >> 29;
+        let mut letter = || {
+            const LETTERS: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+            let letter = char::from(LETTERS[(left % 62) as usize]);
+            left /= 62;
+            letter
+        };
+        (0..9).map(|_| letter()).collect()
+    };
+    v1::ToolCallDelta {
+        index,
+        id: if name.is_some() { id.unwrap_or_else(own) } else { String::new() },
+        name: name.unwrap_or_default(),
+        arguments_json: arguments,
+        broken,
+    }
 }
 
 /// The prompt's text, sent as the first delta of a choice.
@@ -179,6 +209,12 @@ pub(crate) fn model_status(view: &ModelView) -> v1::ModelStatus {
         status.device = worker.device.clone();
         status.capabilities =
             capabilities(worker.generates, (worker.has_template, worker.fills_in), &worker.embedder.tasks);
+        if let Some((format, offered)) = worker.tool_format.filter(|_| worker.generates) {
+            status.tool_format = format.name().to_owned();
+            if offered {
+                status.capabilities.push(v1::Capability::Tools.into());
+            }
+        }
         status.embedder = Some(super::embed::embedder(&worker.embedder));
         status.context_tokens_max = narrow(worker.context_tokens_max);
         status.weights_bytes = worker.memory.weights_bytes;
@@ -305,8 +341,17 @@ pub(crate) fn show(
         let text = (template.is_some(), Infill::is_in(files.text_files()));
         capabilities(files.generates(), text, &files.tasks())
     };
+    let generates = files.is_some_and(Opened::generates);
+    let mut own = files.map(can).unwrap_or_default();
+    let offered = template.as_deref().filter(|_| generates).and_then(ToolFormat::of_template);
+    own.extend(offered.map(|_| i32::from(v1::Capability::Tools)));
+    let tool_format = match view.and_then(|view| view.worker.as_ref()?.tool_format) {
+        Some((format, _)) if generates => Some(format),
+        _ => offered.or(template.as_ref().filter(|_| generates).map(|_| ToolFormat::Hermes)),
+    };
     let shown = v1::ShowResponse {
-        capabilities: files.map(can).unwrap_or_default(),
+        capabilities: own,
+        tool_format: tool_format.map_or_else(String::new, |format| format.name().to_owned()),
         chat_template: template.unwrap_or_default(),
         status: view.map(model_status),
         ..Default::default()

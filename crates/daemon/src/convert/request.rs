@@ -5,7 +5,7 @@ use std::time::Duration;
 use hanzo_engine_constraints::Spec;
 use hanzo_engine_proto::v1;
 use hanzo_engine_runtime::{
-    StopConditions,
+    StopConditions, Tool, ToolFormat,
     chat::{Chat, Message},
     infill::Gap,
     limits::{CHOICES_MAX, PREDICTION_BYTES_MAX, TOP_LOGPROBS_MAX},
@@ -21,7 +21,9 @@ use crate::{
         REQUEST_ID_BYTES_MAX,
     },
     models::LoadRequest,
-    prompt::{GenerationRequest, PromptSource, RequestedDry, RequestedSampling, TokenizeInput},
+    prompt::{
+        GenerationRequest, PromptSource, RequestedDry, RequestedSampling, TokenizeInput, ToolChoice, ToolUse,
+    },
     sizing::LoadOptions,
     unix_time::now_unix_ms,
 };
@@ -31,17 +33,22 @@ const ONLY_OF_TEXT: &str =
     "must be unset but with text: no text of a chat becomes a control token, and tokens are tokens";
 
 /// What a load is asked to be. Zero and empty are unset.
-pub(crate) fn load(wire: v1::LoadRequest) -> LoadRequest {
-    let v1::LoadRequest { model, alias, context_tokens_max, kv_bytes, adapters, .. } = wire;
-    LoadRequest {
+pub(crate) fn load(wire: v1::LoadRequest) -> Result<LoadRequest, Error> {
+    let v1::LoadRequest { model, alias, context_tokens_max, kv_bytes, adapters, tool_format, .. } = wire;
+    let tool_format = match tool_format.as_str() {
+        "" => None,
+        name => Some(ToolFormat::by_name(name).map_err(|reason| Error::field("tool_format", reason))?),
+    };
+    Ok(LoadRequest {
         source: model,
         alias: (!alias.is_empty()).then_some(alias),
         want: LoadOptions {
             context_tokens_max: (context_tokens_max > 0).then_some(context_tokens_max),
             kv_bytes: (kv_bytes > 0).then_some(kv_bytes),
+            tool_format,
         },
         adapters: adapters.into_iter().map(adapter).collect(),
-    }
+    })
 }
 
 /// An adapter to load.
@@ -52,9 +59,6 @@ pub(crate) fn adapter(wire: v1::AdapterSource) -> WantedAdapter {
 /// What a generation is asked to be.
 pub(crate) fn infer(wire: v1::InferRequest) -> Result<GenerationRequest, Error> {
     use v1::infer_request::Prompt;
-    if wire.tool_use.is_some() {
-        return Err(Error::field("tool_use", "calls are not in this build; leave it unset"));
-    }
     let choices = wire.choices.max(1);
     if choices > CHOICES_MAX {
         return Err(Error::field("choices", format!("must be at most {CHOICES_MAX}, not {choices}")));
@@ -93,6 +97,11 @@ pub(crate) fn infer(wire: v1::InferRequest) -> Result<GenerationRequest, Error> 
         let reason = "must be unset but with chat: nothing says where a bare text's reasoning is";
         return Err(Error::field("reasoning", reason));
     }
+    let tools = match (&prompt, wire.tool_use) {
+        (PromptSource::Chat(chat), asked) => Some(tool_use(asked.unwrap_or_default(), chat)?),
+        (_, None) => None,
+        (_, Some(_)) => return Err(Error::field("tool_use", "must be unset but with chat")),
+    };
     let stop = wire.stop.unwrap_or_default();
     let prompt_logprobs = match wire.prompt_logprobs {
         Some(top) if top as usize > TOP_LOGPROBS_MAX => {
@@ -128,6 +137,7 @@ pub(crate) fn infer(wire: v1::InferRequest) -> Result<GenerationRequest, Error> 
         prompt_logprobs,
         prediction: wire.prediction,
         reasoning_tokens_max: wire.reasoning.and_then(|reasoning| reasoning.tokens_max),
+        tools,
     })
 }
 
@@ -156,6 +166,44 @@ fn gap(prefix: String, suffix: String, wire: v1::Infill) -> Result<Gap, Error> {
     }
     let files = wire.files.into_iter().map(|file| (file.name, file.text)).collect();
     Ok(Gap { prefix, suffix, middle: wire.middle, files })
+}
+
+/// What becomes of a chat's tools.
+fn tool_use(wire: v1::ToolUse, chat: &Chat) -> Result<ToolUse, Error> {
+    use v1::ToolChoice as Choice;
+    let choice = Choice::try_from(wire.choice)
+        .map_err(|_| Error::field("tool_use.choice", format!("there is no choice {}", wire.choice)))?;
+    let tools: Vec<Tool> = chat
+        .tools
+        .iter()
+        .enumerate()
+        .map(|(at, json)| {
+            let field = || format!("chat.tools_json[{at}]");
+            Tool::of_json(json).ok_or_else(|| Error::field(field(), "must have function.name, a string"))
+        })
+        .collect::<Result<_, _>>()?;
+    if !wire.named.is_empty() && choice != Choice::Named {
+        return Err(Error::field("tool_use.named", "only allowed with TOOL_CHOICE_NAMED"));
+    }
+    let choice = match choice {
+        Choice::Unspecified | Choice::Auto if tools.is_empty() => ToolChoice::None,
+        Choice::None => ToolChoice::None,
+        Choice::Unspecified | Choice::Auto => ToolChoice::Auto,
+        Choice::Required if tools.is_empty() => {
+            return Err(Error::field("tool_use.choice", "a call is required, and there are no tools"));
+        }
+        Choice::Required => ToolChoice::Required,
+        Choice::Named if tools.iter().any(|tool| tool.name == wire.named) => ToolChoice::Named(wire.named),
+        Choice::Named => {
+            let reason = format!("there is no tool {}", quote(&wire.named));
+            return Err(Error::field("tool_use.named", reason));
+        }
+    };
+    let format = match wire.format.as_str() {
+        "" => None,
+        name => Some(ToolFormat::by_name(name).map_err(|reason| Error::field("tool_use.format", reason))?),
+    };
+    Ok(ToolUse { tools, choice, parallel: wire.parallel.unwrap_or(true), format })
 }
 
 fn sampling(wire: v1::Sampling) -> RequestedSampling {

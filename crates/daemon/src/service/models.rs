@@ -24,10 +24,7 @@ pub(super) async fn load(
 ) -> Result<v1::LoadResponse, Error> {
     let _active = core.drain.enter()?;
     let by = answer_by(deadline(&request, Instant::now())?);
-    if !request.get_ref().tool_format.is_empty() {
-        return Err(Error::field("tool_format", "calls are not in this build; leave it empty"));
-    }
-    let request = request::load(request.into_inner());
+    let request = request::load(request.into_inner())?;
     let context_asked = request.want.context_tokens_max;
     let (view, time) = within(by, core.models.load(request)).await?;
     let load_ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);

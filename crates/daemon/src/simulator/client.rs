@@ -227,11 +227,12 @@ fn begins(whole: &EventKind, part: &EventKind) -> bool {
     match (whole, part) {
         (EventKind::Scored(whole), EventKind::Scored(part)) => whole.starts_with(part),
         (
-            EventKind::Delta { text, reasoning, tokens, logprobs },
-            EventKind::Delta { text: t, reasoning: r, tokens: i, logprobs: l },
+            EventKind::Delta { text, reasoning, calls, tokens, logprobs },
+            EventKind::Delta { text: t, reasoning: r, calls: c, tokens: i, logprobs: l },
         ) => {
             text.starts_with(t.as_str())
                 && reasoning.starts_with(r.as_str())
+                && calls.starts_with(c)
                 && tokens.starts_with(i)
                 && logprobs.starts_with(l)
         }

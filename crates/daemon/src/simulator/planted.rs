@@ -110,7 +110,7 @@ impl Steps for Planted {
             if self.bug == Bug::EventAfterTheEnd && *left > 0 {
                 let (text, reasoning, tokens, logprobs) =
                     ("more".to_owned(), String::new(), vec![7], Vec::new());
-                let kind = EventKind::Delta { text, reasoning, tokens, logprobs };
+                let kind = EventKind::Delta { text, reasoning, calls: Vec::new(), tokens, logprobs };
                 self.more.push(Event { kind, ..event.clone() });
             }
         }

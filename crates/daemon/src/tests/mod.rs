@@ -10,6 +10,7 @@ mod limits;
 mod pulls;
 mod stopping;
 mod surface;
+mod tools;
 mod wire;
 
 use std::{

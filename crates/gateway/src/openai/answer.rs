@@ -53,6 +53,7 @@ pub(crate) async fn answer<S: Shape>(
                 choice.text.push_str(&delta.text);
                 choice.reasoning.push_str(&delta.reasoning);
                 choice.logprobs.extend(delta.logprobs);
+                choice.add_calls(delta.tool_calls);
             }
             Event::Finished { index, reason, .. } => choices[index as usize].reason = reason,
         }
@@ -65,7 +66,9 @@ pub(crate) async fn answer<S: Shape>(
 
 /// What a piece of a collected answer takes up, about.
 fn size(delta: &v1::Delta) -> usize {
-    delta.text.len() + delta.reasoning.len() + logprobs_size(&delta.logprobs)
+    let call = |call: &v1::ToolCallDelta| call.id.len() + call.name.len() + call.arguments_json.len();
+    let calls: usize = delta.tool_calls.iter().map(call).sum();
+    delta.text.len() + delta.reasoning.len() + calls + logprobs_size(&delta.logprobs)
 }
 
 fn logprobs_size(tokens: &[v1::TokenLogprob]) -> usize {

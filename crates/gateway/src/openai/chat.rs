@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::{Extension, extract::State, response::Response};
-use hanzo_engine_proto::v1;
+use hanzo_engine_proto::v1::{self, FinishReason};
 use serde::Serialize;
 
 use crate::{
@@ -20,7 +20,7 @@ use crate::{
         frames::Frames,
         generation::Event,
         plan::{self, Streaming},
-        shape::{CollectedChoice, Head, Shape},
+        shape::{CollectedCall, CollectedChoice, Head, Shape},
         usage_count::UsageCount,
     },
     request_id::RequestId,
@@ -44,6 +44,7 @@ pub(crate) async fn handle(
             .any(|request| request.prompt_logprobs.is_some())
             .then(PromptLogprobs::default),
         streaming: plan.streaming,
+        old_calls: plan.old_calls,
     };
     answer(&app, plan, room, peer, shape).await
 }
@@ -53,6 +54,7 @@ struct Chat {
     logprobs: bool,
     prompt: Option<PromptLogprobs>, // where they were asked for
     streaming: Streaming,
+    old_calls: bool, // as `function_call`
 }
 
 #[derive(Serialize)]
@@ -81,10 +83,54 @@ struct Choice {
 #[derive(Serialize)]
 struct Message {
     role: &'static str,
-    content: String,
-    refusal: (), // null
+    content: Option<String>, // null beside calls, where nothing was said
+    refusal: (),             // null
     #[serde(skip_serializing_if = "Option::is_none")]
     reasoning_content: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tool_calls: Vec<Call>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    function_call: Option<Function>,
+}
+
+/// A call, or a part of one in a chunk.
+#[derive(Serialize)]
+struct Call {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    index: Option<u32>, // in a chunk
+    #[serde(skip_serializing_if = "String::is_empty")]
+    id: String,
+    #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
+    kind: Option<&'static str>,
+    function: Function,
+}
+
+#[derive(Serialize)]
+struct Function {
+    #[serde(skip_serializing_if = "String::is_empty")]
+    name: String,
+    arguments: String,
+}
+
+impl Call {
+    /// A part that a stream shows: the first says what is called.
+    fn of_part(part: v1::ToolCallDelta) -> Call {
+        Call {
+            index: Some(part.index),
+            kind: (!part.id.is_empty()).then_some("function"),
+            id: part.id,
+            function: Function { name: part.name, arguments: part.arguments_json },
+        }
+    }
+
+    fn of_whole(call: CollectedCall) -> Call {
+        Call {
+            index: None,
+            kind: Some("function"),
+            id: call.id,
+            function: Function { name: call.name, arguments: call.arguments },
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -118,9 +164,21 @@ struct ChunkDelta {
     content: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     reasoning_content: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tool_calls: Vec<Call>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    function_call: Option<Function>,
 }
 
 impl Chat {
+    /// `finish_reason`, in the words of the form that calls have.
+    fn reason(&self, reason: FinishReason) -> &'static str {
+        match reason {
+            FinishReason::ToolCalls if self.old_calls => "function_call",
+            reason => finish_reason(reason),
+        }
+    }
+
     fn chunk<'a>(&self, head: &'a Head, used: &UsageCount, choices: Vec<ChunkChoice>) -> Chunk<'a> {
         Chunk {
             id: &head.id,
@@ -156,14 +214,22 @@ impl Shape for Chat {
                 self.open(head, used, index, frames);
                 let logprobs = (!delta.logprobs.is_empty()).then(|| chat_logprobs(&delta.logprobs));
                 let (text, reasoning) = (!delta.text.is_empty(), !delta.reasoning.is_empty());
-                if !text && !reasoning && logprobs.is_none() {
+                // A call that is none has no word here: its text follows.
+                let mut calls: Vec<Call> =
+                    delta.tool_calls.into_iter().filter(|part| !part.broken).map(Call::of_part).collect();
+                let called = !calls.is_empty();
+                if !text && !reasoning && !called && logprobs.is_none() {
                     return;
                 }
+                let first = |call: Call| call.function;
+                let function_call = self.old_calls.then(|| calls.drain(..).next().map(first)).flatten();
                 let delta = ChunkDelta {
                     role: None,
                     // Log probabilities of text that is held back go with an empty piece.
-                    content: (text || !reasoning).then_some(delta.text),
+                    content: (text || !reasoning && !called).then_some(delta.text),
                     reasoning_content: reasoning.then_some(delta.reasoning),
+                    tool_calls: calls,
+                    function_call,
                 };
                 frames.data(&self.chunk(
                     head,
@@ -177,7 +243,7 @@ impl Shape for Chat {
                     index,
                     delta: ChunkDelta::default(),
                     logprobs: None,
-                    finish_reason: Some(finish_reason(reason)),
+                    finish_reason: Some(self.reason(reason)),
                 };
                 frames.data(&Chunk {
                     timings: spent.as_ref().map(timings),
@@ -196,16 +262,22 @@ impl Shape for Chat {
     }
 
     fn choice(&self, index: u32, whole: CollectedChoice) -> Choice {
+        let mut calls: Vec<Call> = whole.calls.into_iter().map(Call::of_whole).collect();
+        let content = (calls.is_empty() || !whole.text.is_empty()).then_some(whole.text);
+        let function_call =
+            self.old_calls.then(|| calls.drain(..).next().map(|call| call.function)).flatten();
         Choice {
             index,
             message: Message {
                 role: "assistant",
-                content: whole.text,
+                content,
                 refusal: (),
                 reasoning_content: (!whole.reasoning.is_empty()).then_some(whole.reasoning),
+                tool_calls: calls,
+                function_call,
             },
             logprobs: self.logprobs.then(|| chat_logprobs(&whole.logprobs)),
-            finish_reason: finish_reason(whole.reason),
+            finish_reason: self.reason(whole.reason),
         }
     }
 

@@ -17,4 +17,5 @@ mod sampling;
 mod shape;
 mod sse;
 mod thinking;
+mod tools;
 mod usage_count;

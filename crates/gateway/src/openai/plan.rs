@@ -10,7 +10,7 @@ use crate::{
         CHAT_LOGPROBS_MAX, COMPLETION_LOGPROBS_MAX, INFILL_FILES_MAX, STOP_BYTES_MAX, STOP_TOKEN_IDS_MAX,
     },
     names::SentFields,
-    openai::{constraint, prompt, sampling},
+    openai::{constraint, prompt, sampling, tools},
     request::{either, model, priority},
     request_id::RequestId,
     unsupported,
@@ -30,6 +30,8 @@ pub(crate) struct Plan {
     pub(crate) streaming: Streaming,
     /// The fields that the client has sent.
     pub(crate) sent: SentFields,
+    /// Calls are answered in the form they had before there were tools.
+    pub(crate) old_calls: bool,
 }
 
 /// What a stream shows besides its text.
@@ -49,7 +51,10 @@ pub(crate) fn chat(mut fields: Fields, config: &Config, id: &RequestId) -> Resul
     let prompt_logprobs = prompt_logprobs(&mut fields, plan.stream)?;
     let max_tokens = max_tokens(&mut fields, None, prompt_logprobs.is_some())?;
     let prediction = fields.take("prediction").map(prediction).transpose()?.unwrap_or_default();
-    let (chat, thinking) = prompt::chat(&mut fields)?;
+    let (mut chat, thinking) = prompt::chat(&mut fields)?;
+    let tools = tools::read(&mut fields)?;
+    chat.tools_json = tools.json;
+    plan.old_calls = tools.old;
     let (logprobs, top_logprobs) = chat_logprobs(&mut fields)?;
     unsupported::chat(&mut fields)?;
     fields.finish()?;
@@ -59,6 +64,7 @@ pub(crate) fn chat(mut fields: Fields, config: &Config, id: &RequestId) -> Resul
         set_max_tokens(request, &max_tokens)?;
         request.reasoning = thinking.bounds();
         request.prompt = Some(Prompt::Chat(chat.clone()));
+        request.tool_use.clone_from(&tools.used);
     }
     Ok(plan)
 }
@@ -207,7 +213,7 @@ fn common(fields: &mut Fields, config: &Config, id: &RequestId) -> Result<Plan, 
         constraint: constraint::read(fields)?,
         ..Default::default()
     };
-    Ok(Plan { requests: vec![request], choices, stream, streaming, sent })
+    Ok(Plan { requests: vec![request], choices, stream, streaming, sent, old_calls: false })
 }
 
 fn stream_options(mut options: Fields) -> Result<Streaming, ApiError> {

@@ -19,8 +19,34 @@ use crate::{
 pub(crate) struct CollectedChoice {
     pub(crate) text: String,
     pub(crate) reasoning: String,
+    pub(crate) calls: Vec<CollectedCall>,
     pub(crate) logprobs: Vec<v1::TokenLogprob>,
     pub(crate) reason: FinishReason,
+}
+
+/// A tool call of a collected answer.
+#[derive(Debug)]
+pub(crate) struct CollectedCall {
+    index: u32,
+    pub(crate) id: String,
+    pub(crate) name: String,
+    pub(crate) arguments: String,
+}
+
+impl CollectedChoice {
+    /// Adds parts of calls; one that turned out to be none is left out, its text is in the answer.
+    pub(crate) fn add_calls(&mut self, parts: Vec<v1::ToolCallDelta>) {
+        for part in parts {
+            let v1::ToolCallDelta { index, id, name, arguments_json: arguments, broken } = part;
+            match self.calls.last_mut() {
+                Some(last) if last.index == index => last.arguments.push_str(&arguments),
+                _ => self.calls.push(CollectedCall { index, id, name, arguments }),
+            }
+            if broken {
+                self.calls.pop();
+            }
+        }
+    }
 }
 
 /// What every chunk of an answer begins with.

@@ -330,6 +330,9 @@ async fn lenient_ignores_unknown_fields_and_nothing_else() {
     let seen: Vec<_> = server.fake.seen().into_iter().map(unnamed).collect();
     assert_eq!(seen, [unnamed(chat(json!({"max_tokens": 9})).await)]);
     body["tools"] = json!([{"type": "function"}]);
-    assert_eq!(post(server.address, "/v1/chat/completions", &body).await.json()["error"]["param"], "tools");
+    assert_eq!(
+        post(server.address, "/v1/chat/completions", &body).await.json()["error"]["param"],
+        "tools[0].function"
+    );
     assert_eq!(server.fake.seen().len(), 1, "what is refused is not asked for");
 }

@@ -11,7 +11,7 @@ use super::{
     text::{Chunk, OutputText},
 };
 use crate::{
-    job::{EventKind, FinishReason, Job, StopConditions, TokenLogprob, Usage},
+    job::{CallDelta, EventKind, FinishReason, Job, StopConditions, TokenLogprob, Usage},
     limits::DRAFT_TOKENS_MAX,
     sampler::{Sampler, SamplingParams},
     speculation::{Lookup, Speculation, least_chance},
@@ -65,7 +65,7 @@ impl Generation {
             prompt_is_scored: job.prompt_logprobs.is_some(),
         });
         let markers = text.reasoning.as_ref().filter(|_| job.split_reasoning);
-        let open = markers.and_then(|markers| text.tokenizer.token_id(&markers.open));
+        let open = markers.filter(|_| !job.reasoning_is_over).and_then(|markers| text.tokenizer.token_id(&markers.open));
         let in_reasoning = markers.is_some() && job.starts_in_reasoning;
         let scoring = job.prompt_logprobs.map(|top| Scoring::new(top, job.prompt.len()));
         (0..job.choices).map(move |choice| {
@@ -79,7 +79,7 @@ impl Generation {
                 scoring: scoring.filter(|_| choice == 0),
                 constraint: constraint
                     .map(|grammar| Constraint::new(grammar, in_reasoning, open, &terms.ends)),
-                output: OutputText::new(text, &job.stop, job.starts_in_reasoning, job.split_reasoning),
+                output: OutputText::of_job(text, job),
                 budget: ReasoningBudget::of_job(job, text),
                 usage: Usage { prompt_tokens: job.prompt.len() as u32, ..Usage::default() },
                 unsent: Vec::new(),
@@ -258,7 +258,8 @@ impl Generation {
         }
         self.bound_reasoning();
 
-        let reason = if ends || chunk.stop.is_some() || taken == Taken::Complete {
+        let over = taken == Taken::Complete || self.output.has_all_calls();
+        let reason = if ends || chunk.stop.is_some() || over {
             Some(FinishReason::Stop)
         } else if self.usage.completion_tokens >= self.terms.stop.max_tokens || full {
             Some(FinishReason::Length)
@@ -269,9 +270,13 @@ impl Generation {
             let held_back = self.output.finish(text);
             chunk.text.push_str(&held_back.text);
             chunk.reasoning.push_str(&held_back.reasoning);
+            CallDelta::append(&mut chunk.calls, held_back.calls);
             chunk.stop = held_back.stop;
         }
-        let says = reason.is_some() || !chunk.text.is_empty() || !chunk.reasoning.is_empty();
+        let says = reason.is_some()
+            || !chunk.text.is_empty()
+            || !chunk.reasoning.is_empty()
+            || !chunk.calls.is_empty();
         // Log probabilities are of what the client sees: not of the end, and not of what a stop string cut off.
         let shown = self.unsent.len() - usize::from(ends);
         let shown = shown - self.output.absent_tokens(text, &self.unsent[..shown]);
@@ -284,12 +289,17 @@ impl Generation {
             EventKind::Delta {
                 text: chunk.text,
                 reasoning: chunk.reasoning,
+                calls: chunk.calls,
                 tokens: mem::replace(&mut self.unsent, unsent),
                 logprobs: mem::replace(&mut self.unsent_logprobs, logprobs),
             }
         });
         let finished = reason.map(|reason| {
-            let reason = if chunk.stop.is_some() { FinishReason::Stop } else { reason };
+            let reason = match reason {
+                _ if chunk.stop.is_some() => FinishReason::Stop,
+                FinishReason::Stop if self.output.has_calls() => FinishReason::ToolCalls,
+                reason => reason,
+            };
             EventKind::Finished { reason, stop_string: chunk.stop, usage: self.usage }
         });
         (delta, finished)
@@ -303,7 +313,9 @@ impl Generation {
             Taken::Open => EventKind::Failed,
             Taken::Stuck(reason) => EventKind::ConstraintFailed { reason },
             Taken::Complete => {
-                EventKind::Finished { reason: FinishReason::Stop, stop_string: None, usage: self.usage }
+                let reason =
+                    if self.output.has_calls() { FinishReason::ToolCalls } else { FinishReason::Stop };
+                EventKind::Finished { reason, stop_string: None, usage: self.usage }
             }
         }
     }

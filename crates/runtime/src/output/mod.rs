@@ -5,7 +5,6 @@ mod budget;
 mod constraint;
 mod generation;
 mod reading;
-mod reasoning;
 mod scoring;
 mod stop;
 mod text;

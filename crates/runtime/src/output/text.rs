@@ -1,25 +1,30 @@
-//! The text of one completion: tokens become characters, characters are split into reasoning and answer, and
+//! The text of one completion: tokens become characters, characters are split into reasoning, answer and tool calls, and
 //! the answer ends at a stop string. One pipe, token by token; it holds back only what is not yet certain.
 
-use super::{reasoning::Section, stop::StopMatcher};
+use std::sync::Arc;
+
+use hanzo_engine_formats::{Piece, Reading, Splitter};
+
+use super::stop::StopMatcher;
 use crate::{
     detokenizer::Detokenizer,
-    job::StopConditions,
-    text::{ReasoningMarkers, TextModel},
+    job::{CallDelta, CallReading, Job, StopConditions},
+    text::TextModel,
 };
 
 /// The output of one completion, token by token.
 #[derive(Debug)]
 pub struct OutputText {
     detokenizer: Detokenizer,
-    /// The model's markers, if its reasoning is to be split from the answer.
-    markers: Option<ReasoningMarkers>,
-    section: Section,
+    /// What tells reasoning and calls from the answer, if there may be either.
+    splitter: Option<Splitter>,
     stop: StopMatcher,
     /// A stop string has matched: nothing follows.
     stopped: bool,
     /// Characters of the current token.
     characters: String,
+    /// Whole tool calls after which the completion is over.
+    calls_max: u32,
 }
 
 /// What became certain with a token.
@@ -29,33 +34,43 @@ pub struct Chunk {
     pub text: String,
     /// Text of the reasoning section.
     pub reasoning: String,
+    /// Parts of tool calls.
+    pub calls: Vec<CallDelta>,
     /// The stop string that matched: the text ends before it, or with it where that was asked for.
     pub stop: Option<String>,
 }
 
 impl OutputText {
+    /// The empty output of a completion of that job.
+    pub fn of_job(text: &TextModel, job: &Job) -> Self {
+        let calls = job.calls.as_ref();
+        OutputText::new(text, &job.stop, job.starts_in_reasoning, job.split_reasoning, calls)
+    }
+
     /// The empty output of a completion. With `split_reasoning`, text between the model's reasoning markers goes
-    /// to [`Chunk::reasoning`], where no stop string matches; `starts_in_reasoning` says that the prompt opened
-    /// the section already. Otherwise, and for models without markers, all is answer.
+    /// to [`Chunk::reasoning`], and with `calls` what calls their tools to [`Chunk::calls`]; no stop string matches in
+    /// either. `starts_in_reasoning` says that the prompt opened the section already. All else is answer.
     pub fn new(
         text: &TextModel,
         stop: &StopConditions,
         starts_in_reasoning: bool,
         split_reasoning: bool,
+        calls: Option<&CallReading>,
     ) -> Self {
-        let markers = text.reasoning.clone().filter(|_| split_reasoning);
-        let section = match &markers {
-            None => Section::Answer,
-            Some(_) if starts_in_reasoning => Section::inside(),
-            Some(_) => Section::Start { held: String::new() },
+        let format = calls.map(|calls| calls.format).or(text.tool_format).filter(|_| split_reasoning);
+        let reading = Reading {
+            reasoning: text.reasoning.clone().filter(|_| split_reasoning),
+            starts_in_reasoning,
+            format,
+            tools: calls.map_or_else(|| Arc::from([]), |calls| calls.tools.clone()),
         };
         OutputText {
             detokenizer: Detokenizer::new(true),
-            markers,
-            section,
+            splitter: reading.splits().then(|| Splitter::new(reading)),
             stop: StopMatcher::new(&stop.strings, stop.include_stop_string),
             stopped: false,
             characters: String::new(),
+            calls_max: if calls.is_some_and(|calls| !calls.parallel) { 1 } else { u32::MAX },
         }
     }
 
@@ -78,9 +93,13 @@ impl OutputText {
         if self.stopped {
             return chunk;
         }
-        let mut answer = String::new();
-        self.section.finish(&mut chunk.reasoning, &mut answer);
-        chunk.stop = self.stop.push(&answer, &mut chunk.text).or_else(|| self.stop.finish(&mut chunk.text));
+        if let Some(splitter) = &mut self.splitter {
+            let pieces = splitter.finish();
+            self.take(pieces, &mut chunk);
+        }
+        if chunk.stop.is_none() {
+            chunk.stop = self.stop.finish(&mut chunk.text);
+        }
         self.stopped = true;
         chunk
     }
@@ -101,19 +120,29 @@ impl OutputText {
 
     /// Whether the last token was inside the reasoning section.
     pub fn in_reasoning(&self) -> bool {
-        matches!(self.section, Section::Reasoning { .. })
+        self.splitter.as_ref().is_some_and(Splitter::in_reasoning)
+    }
+
+    /// Whether there are whole tool calls.
+    pub fn has_calls(&self) -> bool {
+        self.splitter.as_ref().is_some_and(|splitter| splitter.calls() > 0)
+    }
+
+    /// Whether there are as many as there may be.
+    pub fn has_all_calls(&self) -> bool {
+        self.splitter.as_ref().is_some_and(|splitter| splitter.calls() >= self.calls_max)
     }
 
     /// Whether the next token may be inside the reasoning section.
     pub fn may_reason(&self) -> bool {
-        matches!(self.section, Section::Start { .. } | Section::Reasoning { .. })
+        self.splitter.as_ref().is_some_and(Splitter::may_reason)
     }
 
     /// A marker that the vocabulary has as a control token, which is otherwise left out of the text.
     fn marker<'a>(&self, text: &'a TextModel, id: u32) -> Option<&'a str> {
-        let markers = self.markers.as_ref().filter(|_| text.tokenizer.is_special(id))?;
+        let splitter = self.splitter.as_ref().filter(|_| text.tokenizer.is_special(id))?;
         let written = std::str::from_utf8(text.tokenizer.token_bytes(id)).ok()?;
-        (written == markers.open || written == markers.close).then_some(written)
+        splitter.is_marker(written).then_some(written)
     }
 
     /// Passes the current characters through the rest of the pipe.
@@ -122,16 +151,43 @@ impl OutputText {
         if self.stopped || self.characters.is_empty() {
             return chunk;
         }
-        chunk.stop = match &self.markers {
-            None => self.stop.push(&self.characters, &mut chunk.text),
-            Some(markers) => {
-                let mut answer = String::new();
-                self.section.push(markers, &self.characters, &mut chunk.reasoning, &mut answer);
-                self.stop.push(&answer, &mut chunk.text)
+        match &mut self.splitter {
+            None => chunk.stop = self.stop.push(&self.characters, &mut chunk.text),
+            Some(splitter) => {
+                let pieces = splitter.push(&self.characters);
+                self.take(pieces, &mut chunk);
             }
-        };
+        }
         self.stopped = chunk.stop.is_some();
         chunk
+    }
+
+    /// Adds pieces of the output, up to a stop string in the answer.
+    fn take(&mut self, pieces: Vec<Piece>, chunk: &mut Chunk) {
+        for piece in pieces {
+            let call = match piece {
+                Piece::Text(text) => {
+                    chunk.stop = self.stop.push(&text, &mut chunk.text);
+                    if chunk.stop.is_some() {
+                        return;
+                    }
+                    continue;
+                }
+                Piece::Reasoning(text) => {
+                    chunk.reasoning.push_str(&text);
+                    continue;
+                }
+                Piece::CallEnd { .. } => continue,
+                Piece::CallStart { index, id, name } => {
+                    CallDelta { index, id, name: Some(name), ..CallDelta::default() }
+                }
+                Piece::Arguments { index, delta } => {
+                    CallDelta { index, arguments: delta, ..CallDelta::default() }
+                }
+                Piece::CallBroken { index } => CallDelta { index, broken: true, ..CallDelta::default() },
+            };
+            CallDelta::append(&mut chunk.calls, vec![call]);
+        }
     }
 }
 
@@ -153,7 +209,7 @@ mod tests {
             true => text.chars().flat_map(|c| encode(&c.to_string())).collect(),
             false => encode(text),
         };
-        let mut output = OutputText::new(model, stop, false, split);
+        let mut output = OutputText::new(model, stop, false, split, None);
         let mut chunks: Vec<Chunk> = tokens.into_iter().map(|id| output.push(model, id)).collect();
         if chunks.iter().all(|chunk| chunk.stop.is_none()) {
             chunks.push(output.finish(model));
@@ -161,13 +217,19 @@ mod tests {
         let whole = Chunk {
             text: chunks.iter().map(|chunk| chunk.text.as_str()).collect(),
             reasoning: chunks.iter().map(|chunk| chunk.reasoning.as_str()).collect(),
+            calls: Vec::new(),
             stop: chunks.iter().find_map(|chunk| chunk.stop.clone()),
         };
         (whole, chunks)
     }
 
     fn chunk(reasoning: &str, text: &str, stop: Option<&str>) -> Chunk {
-        Chunk { text: text.into(), reasoning: reasoning.into(), stop: stop.map(str::to_owned) }
+        Chunk {
+            text: text.into(),
+            reasoning: reasoning.into(),
+            calls: Vec::new(),
+            stop: stop.map(str::to_owned),
+        }
     }
 
     #[test]
@@ -212,7 +274,7 @@ mod tests {
             chunks.iter().map(|chunk| chunk.text.as_str()).filter(|text| !text.is_empty()).collect();
         assert_eq!(texts.concat(), "Hi 😀!");
         assert!(texts.len() >= 3, "{texts:?}");
-        let mut output = OutputText::new(&model, &StopConditions::default(), true, true);
+        let mut output = OutputText::new(&model, &StopConditions::default(), true, true, None);
         assert!(output.in_reasoning());
         let mut push = |text: &str| {
             let tokens = model.tokenizer.encode(text, false).expect("encodes");
@@ -231,7 +293,7 @@ mod tests {
         let model = demo();
         let mut tokens = model.tokenizer.encode("a😀", false).expect("encodes");
         tokens.pop();
-        let mut output = OutputText::new(&model, &StopConditions::default(), false, true);
+        let mut output = OutputText::new(&model, &StopConditions::default(), false, true, None);
         let mut text: String = tokens.into_iter().map(|id| output.push(&model, id).text).collect();
         assert_eq!(text, "a");
         text += &output.finish(&model).text;

@@ -1,0 +1,136 @@
+//! A chat's tools and what becomes of them: OpenAI's JSON, in its present form and in the one before it, to the contract's.
+
+use hanzo_engine_proto::v1::{ToolChoice, ToolUse};
+
+use crate::{
+    error::{ApiError, quote},
+    fields::{Field, Fields},
+    limits::CHAT_TOOLS_MAX,
+};
+
+/// What a request says of tools.
+#[derive(Debug, Default)]
+pub(super) struct Tools {
+    /// Each as templates are shown it.
+    pub(super) json: Vec<String>,
+    /// None where nothing is said.
+    pub(super) used: Option<ToolUse>,
+    /// They came as `functions`: a call is answered in that form too.
+    pub(super) old: bool,
+}
+
+/// Reads `tools`, `tool_choice`, `parallel_tool_calls`, and `functions` and `function_call`.
+pub(super) fn read(fields: &mut Fields) -> Result<Tools, ApiError> {
+    let parallel = fields.take("parallel_tool_calls").map(Field::boolean).transpose()?;
+    let functions = fields.take("functions");
+    let choice = fields.take("tool_choice");
+    let old_choice = fields.take("function_call");
+    let json = match (fields.take("tools"), functions) {
+        (Some(_), Some(old)) if old.as_list().is_none_or(|mut all| all.next().is_some()) => {
+            return Err(old.error("cannot stand beside tools; send tools alone"));
+        }
+        (Some(tools), _) => list(tools, tool)?,
+        (None, Some(functions)) => list(functions, |function| {
+            let text = function.value().to_text();
+            function_name(function)?;
+            Ok(format!("{{\"type\":\"function\",\"function\":{text}}}"))
+        })?,
+        (None, None) => Vec::new(),
+    };
+    let old = functions.is_some() && !json.is_empty();
+    if let Some(field) = old_choice
+        && choice.is_some()
+    {
+        return Err(field.error("cannot stand beside tool_choice; send tool_choice alone"));
+    }
+    let (choice, named) = match (choice, old_choice) {
+        (Some(field), _) => tool_choice(field, json.is_empty())?,
+        (None, Some(field)) => function_call(field, json.is_empty())?,
+        (None, None) => (ToolChoice::Unspecified, String::new()),
+    };
+    // Without tools the choice can only be none.
+    let used = (!json.is_empty()).then(|| ToolUse {
+        choice: choice.into(),
+        named,
+        parallel: if old { Some(false) } else { parallel },
+        ..ToolUse::default()
+    });
+    Ok(Tools { json, used, old })
+}
+
+fn list(field: Field, one: impl Fn(Field) -> Result<String, ApiError>) -> Result<Vec<String>, ApiError> {
+    let mut list = field.list()?;
+    let tools = list.by_ref().take(CHAT_TOOLS_MAX).map(one).collect::<Result<_, _>>()?;
+    match list.next() {
+        Some(_) => Err(field.error(format!("has more than {CHAT_TOOLS_MAX} tools"))),
+        None => Ok(tools),
+    }
+}
+
+/// A tool as it came: templates are shown all of it.
+fn tool(field: Field) -> Result<String, ApiError> {
+    let text = field.value().to_text();
+    let mut fields = field.object()?;
+    if let Some(kind) = fields.take("type") {
+        match &*kind.text()? {
+            "function" => {}
+            other => {
+                let problem =
+                    format!("tools of type {} are not supported by this build, only function", quote(other));
+                return Err(ApiError::unsupported(&kind.path(), problem));
+            }
+        }
+    }
+    function_name(fields.require("function")?)?;
+    Ok(text)
+}
+
+/// Checks a function's name and that its parameters are a schema.
+fn function_name(field: Field) -> Result<(), ApiError> {
+    let mut fields = field.object()?;
+    let name = fields.require("name")?;
+    if name.text()?.is_empty() {
+        return Err(name.error("must not be empty"));
+    }
+    match fields.take("parameters") {
+        Some(parameters) if !parameters.value().is_object() => Err(parameters.error("expected an object")),
+        _ => Ok(()),
+    }
+}
+
+fn tool_choice(field: Field, no_tools: bool) -> Result<(ToolChoice, String), ApiError> {
+    if field.value().is_string() {
+        let choice = match field.word(&["none", "auto", "required"])? {
+            "none" => ToolChoice::None,
+            "auto" => ToolChoice::Auto,
+            _ => ToolChoice::Required,
+        };
+        return match choice {
+            ToolChoice::None => Ok((choice, String::new())),
+            _ if no_tools => Err(field.error("only allowed with tools")),
+            _ => Ok((choice, String::new())),
+        };
+    }
+    let mut fields = field.object()?;
+    fields.require("type")?.word(&["function"])?;
+    let name = fields.require("function")?.object()?.require("name")?.string()?;
+    if no_tools {
+        return Err(field.error("only allowed with tools"));
+    }
+    Ok((ToolChoice::Named, name))
+}
+
+fn function_call(field: Field, no_tools: bool) -> Result<(ToolChoice, String), ApiError> {
+    if field.value().is_string() {
+        return match field.word(&["none", "auto"])? {
+            "none" => Ok((ToolChoice::None, String::new())),
+            _ if no_tools => Err(field.error("only allowed with functions")),
+            _ => Ok((ToolChoice::Auto, String::new())),
+        };
+    }
+    let name = field.object()?.require("name")?.string()?;
+    if no_tools {
+        return Err(field.error("only allowed with functions"));
+    }
+    Ok((ToolChoice::Named, name))
+}
