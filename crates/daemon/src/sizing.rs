@@ -198,7 +198,7 @@ mod tests {
         let fixed = WEIGHTS + 10_000 + 32_768;
         let (context, blocks) = choose(LoadOptions::default(), fixed + 1024 * BLOCK).unwrap();
         assert_eq!((context, blocks), ((1024 - 3 * 65) * BLOCK_TOKENS, 1024));
-        let want = LoadOptions { context_tokens_max: Some(32_768), kv_bytes: None };
+        let want = LoadOptions { context_tokens_max: Some(32_768), ..LoadOptions::default() };
         let LoadError::DoesNotFit { needed_bytes, hint, .. } =
             choose(want, fixed + 1024 * BLOCK).unwrap_err()
         else {

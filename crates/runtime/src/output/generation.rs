@@ -65,7 +65,9 @@ impl Generation {
             prompt_is_scored: job.prompt_logprobs.is_some(),
         });
         let markers = text.reasoning.as_ref().filter(|_| job.split_reasoning);
-        let open = markers.filter(|_| !job.reasoning_is_over).and_then(|markers| text.tokenizer.token_id(&markers.open));
+        let open = markers
+            .filter(|_| !job.reasoning_is_over)
+            .and_then(|markers| text.tokenizer.token_id(&markers.open));
         let in_reasoning = markers.is_some() && job.starts_in_reasoning;
         let scoring = job.prompt_logprobs.map(|top| Scoring::new(top, job.prompt.len()));
         (0..job.choices).map(move |choice| {
