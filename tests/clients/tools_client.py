@@ -1,7 +1,7 @@
 """Tools through the official openai client, streamed and not: the demo model's own tasks at the rate of its card, choices that
-are enforced where nothing is likely, and loops of openai-agents and langchain from a call to the answer.
-usage: tools_client.py HANZO_ENGINE_BINARY"""
-import asyncio, json, os, sys
+are enforced where nothing is likely, and loops of openai-agents, langchain and the AI SDK (ai_sdk_tools.mjs) from a call to the answer.
+usage: tools_client.py HANZO_ENGINE_BINARY NODE_MODULES"""
+import asyncio, json, os, subprocess, sys
 from pathlib import Path
 
 os.environ.update(OPENAI_AGENTS_DISABLE_TRACING="1", LANGCHAIN_TRACING_V2="false", DO_NOT_TRACK="1")
@@ -98,7 +98,7 @@ def tasks_streamed(engine):
 
 @check
 def choices_are_enforced(engine):
-    api, made = client(engine), 0
+    api, made, several = client(engine), 0, set()
     for seed in range(24):
         choice = ["required", {"type": "function", "function": {"name": "add"}}][seed % 2]
         text, calls, reason = message(api, seed % 4 < 2, messages=ASK, tools=[WEATHER, ADD], tool_choice=choice, temperature=1.5, seed=seed,
@@ -108,12 +108,13 @@ def choices_are_enforced(engine):
         assert calls and reason == "tool_calls" and not text, (text, calls, reason)
         assert seed % 3 or len(calls) == 1, calls
         assert len({call[0] for call in calls}) == len(calls), calls
+        several |= {seed % 4 < 2} if len(calls) > 1 else set()
         for _, name, arguments in calls:
             assert seed % 2 == 0 or name == "add", name
             schema = next(tool["function"]["parameters"] for tool in (WEATHER, ADD) if tool["function"]["name"] == name)
             jsonschema.validate(json.loads(arguments), schema)
             made += 1
-    assert made >= 18, made
+    assert made >= 18 and several == {False, True}, (made, several)
     text, calls, reason = message(api, False, messages=ASK, tools=[WEATHER], tool_choice="none", temperature=0, max_tokens=40)
     assert text and not calls and reason in ("stop", "length")
     return f"{made} calls, all as their schemas say"
@@ -172,6 +173,17 @@ def langchain_answers_from_a_call(engine):
         messages += [answer, *(ToolMessage(get_weather.invoke(call["args"]), tool_call_id=call["id"]) for call in answer.tool_calls)]
         said.append(ask().text if isinstance(answer.text, str) else ask().text())
         assert said[-1], messages
+    return "; ".join(said)
+
+
+@check
+def the_ai_sdk_answers_from_a_call(engine):
+    script = Path(__file__).parent / "ai_sdk_tools.mjs"
+    said = []
+    for how in ("whole", "streamed"):
+        ran = subprocess.run(["node", script, sys.argv[2], f"http://{engine.http}/v1", how], capture_output=True, text=True, timeout=120)
+        assert ran.returncode == 0, ran.stderr
+        said.append(ran.stdout.strip())
     return "; ".join(said)
 
 

@@ -131,6 +131,9 @@ pub(crate) struct ServeArgs {
     /// Low-rank adapter to load with the model, a PEFT directory or a GGUF file; may be given several times
     #[arg(long, value_name = "NAME=PATH", value_parser = adapter::named_path)]
     pub(crate) adapter: Vec<(String, String)>,
+    /// How the model writes tool calls, such as hermes [default: as its chat template says]
+    #[arg(long, value_name = "FORMAT", value_parser = hanzo_engine_daemon::config::parse_tool_format)]
+    pub(crate) tool_format: Option<String>,
     /// Let HTTP clients load adapters from paths on this machine, and unload them
     #[arg(long)]
     pub(crate) adapter_updates: bool,

@@ -114,12 +114,14 @@ fn daemon_config(args: &ServeArgs) -> Result<Config, CliError> {
     } else if config.models.is_empty() {
         config.models = vec![ModelConfig { source: DEMO_MODEL.to_owned(), ..ModelConfig::default() }];
     }
-    if !args.adapter.is_empty() {
+    if !args.adapter.is_empty() || args.tool_format.is_some() {
         let [model] = &mut config.models[..] else {
-            let reason =
-                "--adapter is of the only model; with several, name each one's adapters in the configuration";
+            let reason = "--adapter and --tool-format are of the only model; with several, say them of each in the configuration";
             return Err(CliError::Usage(reason.to_owned()));
         };
+        if args.tool_format.is_some() {
+            model.tool_format.clone_from(&args.tool_format);
+        }
         for (name, path) in &args.adapter {
             model.adapters.insert(name.clone(), connect::absolute(path)?);
         }

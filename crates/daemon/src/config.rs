@@ -393,6 +393,14 @@ fn reason(error: &figment::Error) -> String {
     }
 }
 
+/// A tool format's name, such as `hermes`, as [`ModelConfig::tool_format`] takes it.
+///
+/// # Errors
+/// In words, with the formats that there are.
+pub fn parse_tool_format(name: &str) -> Result<String, String> {
+    ToolFormat::by_name(name).map(|format| format.name().to_owned())
+}
+
 /// A number of bytes as people write it: `1073741824`, `512M`, `12GiB`, `1.5 GB`. K, M, G and T are powers of 1,024,
 /// `KB`, `MB`, `GB` and `TB` powers of 1,000.
 ///

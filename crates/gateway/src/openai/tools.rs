@@ -38,8 +38,9 @@ pub(super) fn read(fields: &mut Fields) -> Result<Tools, ApiError> {
         (None, None) => Vec::new(),
     };
     let old = functions.is_some() && !json.is_empty();
+    let says_none = |field: &Field| field.value().as_str().as_deref() == Some("none");
     if let Some(field) = old_choice
-        && choice.is_some()
+        && choice.is_some_and(|choice| !(says_none(&choice) && says_none(&field)))
     {
         return Err(field.error("cannot stand beside tool_choice; send tool_choice alone"));
     }
