@@ -1,7 +1,7 @@
 //! Conversations in the words that a chat template knows. Templates are older than some roles: one that has never
 //! heard of `developer` or of tools would leave such a message out of the prompt without a word.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, collections::HashMap};
 
 use serde_json::json;
 
@@ -80,16 +80,18 @@ impl KnownRoles {
     pub(crate) fn can_reword(&self, chat: &Chat) -> bool {
         let is_system = |message: &Message| message.role == "system";
         chat.messages.windows(2).any(|pair| pair.iter().all(is_system))
-            || !self.tools && chat.messages.iter().any(|message| message.role == "tool")
+            || chat.messages.iter().any(|message| message.role == "tool" || !message.tool_calls.is_empty())
     }
 
     /// The same conversation for a template that refuses it, or leaves a part out: system messages in a row are one,
-    /// and to a template that knows no tools the user says what they answered.
+    /// to a template that knows no tools the user says what they answered, and to others each answer has the name of what was
+    /// called, and the ids of calls are nine letters and digits: some refuse others.
     ///
     /// # Errors
     /// [`RequestError::Interrupted`].
     pub(crate) fn reworded(&self, chat: &Chat, interrupted: &dyn Fn() -> bool) -> Result<Chat, RequestError> {
         let mut messages: Vec<Message> = Vec::with_capacity(chat.messages.len());
+        let mut calls = Calls::default();
         for message in &chat.messages {
             if interrupted() {
                 return Err(RequestError::Interrupted);
@@ -99,7 +101,7 @@ impl KnownRoles {
                     join(&mut last.content, &message.content);
                 }
                 _ if message.role == "tool" && !self.tools => messages.push(told(message)),
-                _ => messages.push(message.clone()),
+                _ => messages.push(calls.reworded(message)),
             }
         }
         Ok(Chat {
@@ -109,6 +111,30 @@ impl KnownRoles {
             add_generation_prompt: chat.add_generation_prompt,
             continue_final_message: chat.continue_final_message,
         })
+    }
+}
+
+/// The calls of a conversation, by their ids: what each called, and its id for templates that take nine letters and digits.
+#[derive(Default)]
+struct Calls(HashMap<String, (String, String)>);
+
+impl Calls {
+    fn reworded(&mut self, message: &Message) -> Message {
+        let mut message = message.clone();
+        for call in &mut message.tool_calls {
+            let id = call["id"].as_str().unwrap_or_default().to_owned();
+            let name = call["function"]["name"].as_str().unwrap_or_default().to_owned();
+            let fits = id.len() == 9 && id.bytes().all(|byte| byte.is_ascii_alphanumeric());
+            let short = if fits { id.clone() } else { format!("c{:08}", self.0.len() + 1) };
+            call["id"] = short.as_str().into();
+            self.0.insert(id, (name, short));
+        }
+        let answered = message.tool_call_id.as_ref().and_then(|id| self.0.get(id));
+        if let Some((name, short)) = answered.filter(|_| message.role == "tool").cloned() {
+            message.tool_call_id = Some(short);
+            message.name.get_or_insert(name);
+        }
+        message
     }
 }
 
@@ -226,6 +252,31 @@ mod tests {
                          {% for m in messages if m.role == 'user' %}U:{{ m.content }};{% endfor %}";
     const OPENAI: &str = "{% for m in messages %}{% if m.role in ['system', 'developer'] %}{{ m.role }}!{{ m.content }};\
                           {% else %}{{ m.role }}:{{ m.content }};{% endif %}{% endfor %}";
+
+    #[test]
+    fn ids_and_names_of_calls_are_as_a_template_insists() {
+        let call = |id: &str| json!({"id": id, "type": "function", "function": {"name": "look", "arguments": {"at": 1}}});
+        let answer =
+            |id: &str, text: &str| Message { tool_call_id: Some(id.into()), ..message("tool", text) };
+        let messages = [
+            message("user", "a"),
+            Message {
+                tool_calls: vec![call("call_Xyz0123456789"), call("abcDEF123")],
+                ..message("assistant", "")
+            },
+            answer("abcDEF123", "two"),
+            answer("call_Xyz0123456789", "one"),
+        ];
+        let strict = "{% for m in messages %}{% if m.tool_calls %}{% for c in m.tool_calls %}{% if c.id|length != 9 %}\
+                      {{ raise_exception('ids have nine') }}{% endif %}[{{ c.id }}]{% endfor %}{% elif m.role == 'tool' %}\
+                      ({{ m.tool_call_id }}={{ m.name }}:{{ m.content }}){% else %}{{ m.content }}{% endif %}{% endfor %}";
+        let said = prompt(strict, &messages).expect("renders");
+        assert_eq!(said, "a[c00000001][abcDEF123](abcDEF123=look:two)(c00000001=look:one)");
+        // Where the template takes them, they are the client's.
+        let said = prompt(&strict.replace("{{ raise_exception('ids have nine') }}", ""), &messages)
+            .expect("renders");
+        assert!(said.contains("[call_Xyz0123456789]") && !said.contains("look"), "{said}");
+    }
 
     #[test]
     fn a_developer_is_the_system_where_a_template_knows_no_other() {

@@ -1,6 +1,6 @@
 //! Wire to engine. What a field cannot mean is refused here by name; ranges are the runtime's to check.
 
-use std::time::Duration;
+use std::{collections::HashSet, time::Duration};
 
 use hanzo_engine_constraints::Spec;
 use hanzo_engine_proto::v1;
@@ -282,6 +282,7 @@ fn chat(wire: v1::Chat) -> Result<Chat, Error> {
         ));
     }
     bounded(&wire)?;
+    answer_calls(&wire.messages)?;
     let messages = wire.messages.into_iter().enumerate();
     let tools = wire.tools_json.iter().enumerate();
     let mut kwargs = match wire.template_kwargs_json.as_str() {
@@ -299,6 +300,20 @@ fn chat(wire: v1::Chat) -> Result<Chat, Error> {
         add_generation_prompt: wire.add_generation_prompt.unwrap_or(!wire.continue_final_message),
         continue_final_message: wire.continue_final_message,
     })
+}
+
+/// Refuses a tool's answer to a call that nobody made. One without an id answers what it says it does.
+fn answer_calls(messages: &[v1::Message]) -> Result<(), Error> {
+    let mut made = HashSet::new();
+    for (at, message) in messages.iter().enumerate() {
+        made.extend(message.tool_calls.iter().map(|call| call.id.as_str()));
+        let id = message.tool_call_id.as_str();
+        if message.role == "tool" && !id.is_empty() && !made.contains(id) {
+            let reason = format!("no message before it has a call with the id {}", quote(id));
+            return Err(Error::field(format!("chat.messages[{at}].tool_call_id"), reason));
+        }
+    }
+    Ok(())
 }
 
 /// Refuses a chat whose JSON would take up far more memory as values than it does as text.
