@@ -182,7 +182,6 @@ async fn load(client: &mut Client, model: &ModelConfig) -> Result<LoadResponse, 
             .map(|(name, path)| AdapterSource { name: name.clone(), path: path.clone() })
             .collect(),
         tool_format: model.tool_format.clone().unwrap_or_default(),
-        ..Default::default()
     };
     let failed = |status| CliError::Load { model: model.source.clone(), status };
     Ok(client.load(request).await.map_err(failed)?.into_inner())

@@ -35,6 +35,8 @@ pub enum Spec {
     Choices(Vec<String>),
     /// A grammar in llguidance's dialect of Lark, from its rule `start` on.
     Lark(String),
+    /// A grammar in that dialect which was made of schemas, such as those of tools: as long as schemas may be.
+    Schemas(String),
     /// A grammar in GBNF, the notation of llama.cpp, from its rule `root` on.
     Gbnf(String),
 }
@@ -143,6 +145,11 @@ fn grammar_of(spec: &Spec) -> Result<(TopLevelGrammar, usize), CompileError> {
         }
         Spec::Lark(source) => {
             bounded(source, GRAMMAR_BYTES_MAX)?;
+            check_nesting(source)?;
+            (lark(source.clone()), source.len())
+        }
+        Spec::Schemas(source) => {
+            bounded(source, SCHEMA_BYTES_MAX)?;
             check_nesting(source)?;
             (lark(source.clone()), source.len())
         }

@@ -152,7 +152,11 @@ fn bytes(spec: &Spec, state: &State) -> u64 {
     let source = match spec {
         Spec::JsonObject => 0,
         Spec::Choices(texts) => texts.iter().map(|text| text.len() + size_of::<String>()).sum(),
-        Spec::JsonSchema(text) | Spec::Regex(text) | Spec::Lark(text) | Spec::Gbnf(text) => text.len(),
+        Spec::JsonSchema(text)
+        | Spec::Regex(text)
+        | Spec::Lark(text)
+        | Spec::Schemas(text)
+        | Spec::Gbnf(text) => text.len(),
     };
     let compiled = match state {
         State::Compiling => 0,

@@ -142,11 +142,23 @@ pub(crate) fn build(
 ) -> Result<Built, Error> {
     let text = &served.text;
     let compiled = |spec| served.constraints.compiled(spec, text, interrupted);
-    let (calls, spec) = match request.tools {
-        Some(used) => enforced(used, text, request.constraint)?,
-        None => (None, request.constraint),
+    let (calls, constraint) = match request.tools {
+        Some(used) => {
+            let Enforced { calls, spec, must } = enforced(used, text, request.constraint)?;
+            (
+                calls.clone(),
+                match spec.map(compiled).transpose() {
+                    // Tools that are too many to be enforced are as good as they can be.
+                    Err(Error::Field { .. }) if !must => None,
+                    Err(Error::Field { reason, .. }) if calls.is_some() => {
+                        return Err(Error::field("tools", reason));
+                    }
+                    constraint => constraint?,
+                },
+            )
+        }
+        None => (None, request.constraint.map(compiled).transpose()?),
     };
-    let constraint = spec.map(compiled).transpose()?;
     let own_stops = request.stop.strings.is_empty() && request.stop.token_ids.is_empty();
     let context_tokens_max = served.size.context_tokens_max();
     let mut reasoning_tokens_max = request.reasoning_tokens_max;
@@ -237,21 +249,28 @@ pub(crate) fn build(
     Ok(Built { job, echo })
 }
 
-/// How calls are told from the answer, if there may be any, and what the answer must then satisfy.
+/// What a chat's tools make of its answer.
+struct Enforced {
+    /// How calls are told from the answer, if there may be any.
+    calls: Option<CallReading>,
+    /// What the answer satisfies.
+    spec: Option<Spec>,
+    /// Without that, the request cannot be done.
+    must: bool,
+}
+
+/// What becomes of tools, and of a constraint that is asked for beside them.
 ///
 /// # Errors
 /// Where a choice or a schema cannot be enforced.
-fn enforced(
-    used: ToolUse,
-    text: &TextModel,
-    asked: Option<Spec>,
-) -> Result<(Option<CallReading>, Option<Spec>), Error> {
+fn enforced(used: ToolUse, text: &TextModel, asked: Option<Spec>) -> Result<Enforced, Error> {
+    let only = |spec: Option<Spec>| Ok(Enforced { calls: None, spec, must: true });
     let tools: Vec<Tool> = match &used.choice {
-        ToolChoice::None => return Ok((None, asked)),
+        ToolChoice::None => return only(asked),
         ToolChoice::Auto | ToolChoice::Required => used.tools,
         ToolChoice::Named(name) => used.tools.into_iter().filter(|tool| tool.name == *name).collect(),
     };
-    let Some(format) = used.format.or(text.tool_format) else { return Ok((None, asked)) };
+    let Some(format) = used.format.or(text.tool_format) else { return only(asked) };
     let required = used.choice != ToolChoice::Auto;
     let schema = |source: &str| json_in_lark(source).map_err(|error| error.to_string());
     let document = match asked {
@@ -266,19 +285,21 @@ fn enforced(
         }
     };
     let document = document.transpose().map_err(|reason| Error::field("constraint", reason))?;
+    let must = required || document.is_some() || tools.iter().any(|tool| tool.strict);
     let vocabulary = text.vocabulary().map_err(|error| Error::field("tool_use", error.to_string()))?;
     let demand =
         Demand { format, tools: &tools, required, parallel: used.parallel, document: document.as_deref() };
     let grammar = demand.grammar(&|mark| vocabulary.control(mark), &schema);
     let grammar = grammar.map_err(|reason| Error::field("tools", reason))?;
-    if grammar.is_none() && (required || demand.document.is_some() || tools.iter().any(|tool| tool.strict)) {
+    if grammar.is_none() && must {
         let reason = format!(
             "calls in the format {} cannot be enforced by this build; only auto can be asked for",
             format.name()
         );
         return Err(Error::field("tool_use", reason));
     }
-    Ok((Some(CallReading { format, tools: tools.into(), parallel: used.parallel }), grammar.map(Spec::Lark)))
+    let calls = CallReading { format, tools: tools.into(), parallel: used.parallel };
+    Ok(Enforced { calls: Some(calls), spec: grammar.map(Spec::Schemas), must })
 }
 
 /// The tokens of a bare text.

@@ -6,3 +6,6 @@ pub const HEAD_CHARS_MAX: usize = 256;
 pub const ARGUMENTS_DEPTH_MAX: usize = 64;
 /// Bytes of one value whose type is known only once it is there.
 pub const VALUE_BYTES_MAX: usize = 1 << 20;
+
+/// Bytes of a tool's name.
+pub const TOOL_NAME_BYTES_MAX: usize = 256;

@@ -2,6 +2,8 @@
 
 use serde_json::{Value, json};
 
+use crate::limits::TOOL_NAME_BYTES_MAX;
+
 /// A tool.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tool {
@@ -24,8 +26,34 @@ impl Tool {
             Some(parameters @ Value::Object(_)) => parameters.clone(),
             _ => json!({"type": "object", "properties": {}}),
         };
+        let mut parameters = parameters;
+        if let Value::Object(schema) = &mut parameters
+            && !schema.contains_key("type")
+        {
+            // Arguments are an object, whatever else is said of them.
+            schema.insert("type".to_owned(), "object".into());
+        }
         let strict = function.get("strict").and_then(Value::as_bool).unwrap_or(false);
         Some(Tool { name, parameters, strict })
+    }
+
+    /// Whether calls of it can be written in every format.
+    ///
+    /// # Errors
+    /// What is wrong, naming the field.
+    pub fn check(&self) -> Result<(), String> {
+        let fits = |c: char| c.is_alphanumeric() || "_-.:/@+$".contains(c);
+        if self.name.is_empty() || self.name.len() > TOOL_NAME_BYTES_MAX || !self.name.chars().all(fits) {
+            return Err(format!(
+                "function.name must be 1 to {TOOL_NAME_BYTES_MAX} bytes of letters, digits and _-.:/@+$"
+            ));
+        }
+        match self.parameters.get("type").and_then(Value::as_str) {
+            Some("object") => Ok(()),
+            _ => {
+                Err("function.parameters must be the schema of an object, of \"type\": \"object\"".to_owned())
+            }
+        }
     }
 
     /// The schema of a parameter, if it has one of its own.

@@ -179,9 +179,12 @@ fn tool_use(wire: v1::ToolUse, chat: &Chat) -> Result<ToolUse, Error> {
         .enumerate()
         .map(|(at, json)| {
             let field = || format!("chat.tools_json[{at}]");
-            Tool::of_json(json).ok_or_else(|| Error::field(field(), "must have function.name, a string"))
+            let tool = Tool::of_json(json)
+                .ok_or_else(|| Error::field(field(), "must have function.name, a string"))?;
+            tool.check().map_err(|reason| Error::field(field(), reason))?;
+            Ok(tool)
         })
-        .collect::<Result<_, _>>()?;
+        .collect::<Result<_, Error>>()?;
     if !wire.named.is_empty() && choice != Choice::Named {
         return Err(Error::field("tool_use.named", "only allowed with TOOL_CHOICE_NAMED"));
     }

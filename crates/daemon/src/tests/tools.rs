@@ -110,5 +110,36 @@ async fn what_cannot_be_chosen_is_refused_by_name() {
     let of = |tools_json| v1::InferRequest { ..chat(v1::Chat { tools_json, ..question("hi") }, 5) };
     let nameless = refused(of(vec!["{\"type\":\"function\"}".to_owned()])).await;
     check_refused(&nameless, Code::InvalidArgument, "chat.tools_json[0]: ");
+    for odd in
+        [tool("a\"b", &json!({}), &[]), tool("a b", &json!({}), &[]), tool(&"a".repeat(300), &json!({}), &[])]
+    {
+        check_refused(
+            &refused(of(vec![odd])).await,
+            Code::InvalidArgument,
+            "chat.tools_json[0]: function.name",
+        );
+    }
+    let list = json!({"name": "f", "parameters": {"type": "array"}}).to_string();
+    check_refused(
+        &refused(of(vec![list])).await,
+        Code::InvalidArgument,
+        "chat.tools_json[0]: function.parameters",
+    );
+    // What cannot be enforced is refused where it must be, by its place; where the model may, it is as good as can be.
+    let odd = tool("f", &json!({"a": {"not": {"type": "string"}}}), &[]);
+    let must = v1::InferRequest {
+        tool_use: Some(used(v1::ToolChoice::Required, "", true)),
+        ..of(vec![odd.clone()])
+    };
+    check_refused(&refused(must).await, Code::InvalidArgument, "tools: ");
+    assert!(rig.infer(of(vec![odd])).await.is_ok());
+    // So with one that nothing satisfies, which is found only when all of it is compiled.
+    let never = tool("f", &json!({"a": {"allOf": [{"const": 1}, {"const": 2}]}}), &["a"]);
+    let must = v1::InferRequest {
+        tool_use: Some(used(v1::ToolChoice::Required, "", true)),
+        ..of(vec![never.clone()])
+    };
+    check_refused(&refused(must).await, Code::InvalidArgument, "tools: ");
+    assert!(rig.infer(of(vec![never])).await.is_ok());
     rig.stopped().await;
 }
