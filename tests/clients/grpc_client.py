@@ -1,5 +1,5 @@
 """A gRPC client generated from the proto, as an application that embeds the engine would use it."""
-import os, sys, threading
+import json, os, sys, threading
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -35,6 +35,25 @@ def infer_streams(stub, _):
     finished = events[-1].finished
     assert finished.reason == pb.FINISH_REASON_STOP and finished.usage.prompt_tokens == 19 and finished.timings.decode_tokens_per_s > 0
     return repr(text)
+
+
+@check
+def calls_are_calls(stub, _):
+    tool = json.dumps({"type": "function", "function": {"name": "get_weather", "description": "Get the current weather for a city", "parameters": {
+        "type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"], "additionalProperties": False}}})
+    request = ask("What is the weather in Paris?", sampling=pb.Sampling(temperature=0), stop=pb.StopConditions(max_tokens=100),
+                  tool_use=pb.ToolUse(choice=pb.TOOL_CHOICE_NAMED, named="get_weather", parallel=False))
+    request.chat.tools_json.append(tool)
+    events = list(stub.Infer(request, timeout=60))
+    parts = [part for event in events for part in event.delta.tool_calls]
+    assert parts[0].id and parts[0].name == "get_weather" and not any(part.id or part.name or part.broken or part.index for part in parts[1:]), parts
+    assert json.loads("".join(part.arguments_json for part in parts)) == {"city": "Paris"}, parts
+    assert events[-1].finished.reason == pb.FINISH_REASON_TOOL_CALLS and not any(event.delta.text for event in events), events
+    assert pb.CAPABILITY_TOOLS in stub.Show(pb.ShowRequest(model=MODEL)).capabilities
+    request.tool_use.named = "get_wether"
+    code, text = code_of(lambda: list(stub.Infer(request, timeout=60)))
+    assert code == grpc.StatusCode.INVALID_ARGUMENT and "get_wether" in text, (code, text)
+    return f"{len(parts)} parts"
 
 
 @check
