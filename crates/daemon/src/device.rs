@@ -2,7 +2,7 @@
 //! engine, and a worker drives the engine through [`Steps`]. Another backend is another `Device`; nothing above
 //! this file names one.
 
-use std::{any::Any, sync::Arc};
+use std::{any::Any, sync::Arc, time::Duration};
 
 use hanzo_engine_kernels::{
     Backend, EncoderOps, KernelError,
@@ -26,6 +26,8 @@ pub(crate) trait Steps: Send {
     fn cancel(&mut self, job: JobId);
     fn set_paused(&mut self, job: JobId, paused: bool);
     fn step(&mut self, events: &mut Vec<Event>) -> Result<StepReport, StepError>;
+    /// The last step took so long.
+    fn took(&mut self, time: Duration);
     fn has_work(&self) -> bool;
     fn stats(&self) -> EngineStats;
 }
@@ -80,6 +82,10 @@ impl<B: Backend> Steps for Engine<B> {
         Engine::step(self, events)
     }
 
+    fn took(&mut self, time: Duration) {
+        Engine::took(self, time.as_secs_f32());
+    }
+
     fn has_work(&self) -> bool {
         Engine::has_work(self)
     }
@@ -109,6 +115,9 @@ impl<B: EncoderOps> Steps for EncoderEngine<B> {
     fn step(&mut self, events: &mut Vec<Event>) -> Result<StepReport, StepError> {
         EncoderEngine::step(self, events)
     }
+
+    /// An encoder guesses nothing that may or may not be worth its time.
+    fn took(&mut self, _time: Duration) {}
 
     fn has_work(&self) -> bool {
         EncoderEngine::has_work(self)

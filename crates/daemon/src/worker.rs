@@ -168,6 +168,7 @@ impl Worker {
         }
         let report = self.engine.step(&mut self.events)?;
         let ended = now();
+        self.engine.took(ended.saturating_duration_since(began));
         // First: a client that has read its last event finds its blocks free.
         self.publish(report, ended);
         self.pass_on(report, began, ended);

@@ -130,6 +130,7 @@ pub struct Engine<B: Backend> {
     hidden: Vec<f32>,            // hidden states of one input, as many rows as it has in a step
     adapters: Vec<Option<Held>>, // by slot
     steps: u64,
+    waited: Option<usize>, // rows of the last step that the last call waited for, where all decode
 }
 
 /// A step that was submitted.
@@ -179,6 +180,7 @@ impl<B: Backend> Engine<B> {
             hidden: Vec::new(),
             adapters: Vec::new(),
             steps: 0,
+            waited: None,
             backend,
             decoder,
             text,
@@ -190,6 +192,7 @@ impl<B: Backend> Engine<B> {
     /// is nothing to do. Where the device computes on its own, the events are those of the step before. After an error the
     /// engine is of no further use.
     pub fn step(&mut self, events: &mut Vec<Event>) -> Result<StepReport, StepError> {
+        self.waited = None;
         let reads =
             |flight: &Flight| flight.parts.iter().any(|part| matches!(part.yields, Yields::Hidden { .. }));
         if self.flight.as_ref().is_some_and(reads) || self.scheduler.needs_last_tokens() {
@@ -219,6 +222,8 @@ impl<B: Backend> Engine<B> {
     fn settle(&mut self, events: &mut Vec<Event>) -> Result<(), KernelError> {
         let Some(Flight { ticket, parts }) = self.flight.take() else { return Ok(()) };
         self.backend.wait(ticket, &mut self.drawn)?;
+        let decodes = |part: &Part| matches!(part.yields, Yields::Tokens { scores: 0, draws, .. } if draws == part.rows);
+        self.waited = parts.iter().all(decodes).then(|| parts.iter().map(|part| part.rows).sum());
         let (backend, decoder) = (&self.backend, &self.decoder);
         let mut hidden = Hidden {
             embedder: &self.embedder,
@@ -229,6 +234,13 @@ impl<B: Backend> Engine<B> {
         self.scheduler.settle(settled, &self.text, &mut self.pool, events)?;
         self.step.parts = parts;
         Ok(())
+    }
+
+    /// Hears how long the last call of [`Engine::step`] took: what rows cost decides how many tokens are drafted, and no more.
+    pub fn took(&mut self, seconds: f32) {
+        if let Some(rows) = self.waited {
+            self.scheduler.took(rows, seconds);
+        }
     }
 
     /// Takes a job in line. [`Job::validate`] has passed.

@@ -22,7 +22,7 @@ use crate::{
     limits::EXTRA_LOGIT_ROWS,
     output::Hidden,
     sequence::{Outcome, Sequence, Within},
-    speculation::Speculation,
+    speculation::{Rates, RowCost, Speculation},
     step::{Part, Step, Yields},
     text::TextModel,
 };
@@ -98,6 +98,8 @@ pub struct Scheduler {
     running: Vec<Sequence>, // in line order at the start of a step
     displaced: usize,       // of those waiting, those that have begun
     counters: Counters,
+    row_cost: RowCost,
+    rates: Rates, // of drafts, as completions have found them that have ended
 }
 
 impl Scheduler {
@@ -113,6 +115,8 @@ impl Scheduler {
             running,
             displaced: 0,
             counters: Counters::default(),
+            row_cost: RowCost::default(),
+            rates: Rates::default(),
         }
     }
 
@@ -178,6 +182,11 @@ impl Scheduler {
     /// Sequences running and waiting.
     pub fn counts(&self) -> (usize, usize) {
         (self.running.len(), self.waiting.len())
+    }
+
+    /// A step that only decoded, with so many rows, took so long: what a drafted token has to be worth.
+    pub fn took(&mut self, rows: usize, seconds: f32) {
+        self.row_cost.learn(rows, seconds);
     }
 
     /// Counts since the start.
@@ -256,9 +265,10 @@ impl Scheduler {
             return 0;
         }
         let (most, reserve) = (logits.min(rows_max - decodes), self.running.len() * pool.groups());
+        let least = self.row_cost.least_chance(decodes);
         let mut drafts = 0;
         for sequence in self.running.iter_mut().filter(|sequence| sequence.scheduled == 1) {
-            drafts += sequence.draft(most - drafts, decodes, context_tokens_max, reserve, pool);
+            drafts += sequence.draft(most - drafts, (least, &self.rates), context_tokens_max, reserve, pool);
         }
         drafts
     }
@@ -419,6 +429,7 @@ impl Scheduler {
                     }),
                 };
                 if ends {
+                    sequence.rates().into_iter().for_each(|rates| self.rates.learn(rates));
                     sequence.leave(pool);
                     sequence.ended = true;
                     self.line.stop(sequence.job);

@@ -16,7 +16,7 @@ use crate::{
     kv::{BlockHash, BlockPool, BlockTables},
     media::MediaSpan,
     output::{Generation, Hidden, HiddenRows, Purpose, Reading},
-    speculation::Speculation,
+    speculation::{Rates, Speculation},
     step::{GivenRows, Part, Step, Yields},
     text::TextModel,
 };
@@ -203,12 +203,12 @@ impl Sequence {
         true
     }
 
-    /// Drafts tokens after its last, at most so many, for a step in which so many sequences decode; says how many rows they
-    /// add. They take free blocks alone, and leave `reserve` of those.
+    /// Drafts tokens after its last, at most so many, each right with a chance of at least `least` as far as completions before it
+    /// tell; says how many rows they add. They take free blocks alone, and leave `reserve` of those.
     pub fn draft(
         &mut self,
         most: usize,
-        decodes: usize,
+        (least, rates): (f32, &Rates),
         context_tokens_max: usize,
         reserve: usize,
         pool: &mut BlockPool,
@@ -219,13 +219,21 @@ impl Sequence {
         if self.assumed == 0
             && let Purpose::Generate(generation) = &mut self.purpose
         {
-            generation.draft(&self.tokens, most, decodes, &mut self.draft);
+            generation.draft(&self.tokens, most, (least, rates), &mut self.draft);
         }
         let (rows, tokens) = (1 + self.draft.len(), self.len() + self.draft.len());
         let room = self.tables.grow(pool, self.computed..self.computed + rows, tokens, reserve);
         self.draft.truncate(room - 1);
         self.scheduled += self.draft.len();
         self.draft.len()
+    }
+
+    /// How often drafts of it would have been right.
+    pub fn rates(&self) -> Option<&Rates> {
+        match &self.purpose {
+            Purpose::Generate(generation) => generation.rates(),
+            Purpose::Read(_) => None,
+        }
     }
 
     /// Whether it ends with a token that is not known yet, whatever that is.

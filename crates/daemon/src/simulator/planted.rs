@@ -1,6 +1,6 @@
 //! Bugs planted on purpose, around what is simulated, to see that the simulator finds them.
 
-use std::{any::Any, collections::BTreeMap, sync::Arc};
+use std::{any::Any, collections::BTreeMap, sync::Arc, time::Duration};
 
 use hanzo_engine_runtime::{
     Adapter, EmbedJob, Engine, EngineStats, Event, EventKind, Job, JobId, LoadError, LoadedAdapter,
@@ -117,6 +117,10 @@ impl Steps for Planted {
         let unfinished = &self.unfinished;
         self.more.retain(|event| unfinished.get(&event.job).is_some_and(|&left| left > 0));
         Ok(report)
+    }
+
+    fn took(&mut self, time: Duration) {
+        self.inner.took(time.as_secs_f32());
     }
 
     fn has_work(&self) -> bool {

@@ -21,6 +21,7 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
+    time::Duration,
 };
 
 use hanzo_engine_runtime::{
@@ -237,6 +238,10 @@ impl Steps for Watched {
         }
         self.check_blocks(&stats);
         Ok(report)
+    }
+
+    fn took(&mut self, time: Duration) {
+        self.inner.took(time);
     }
 
     fn has_work(&self) -> bool {

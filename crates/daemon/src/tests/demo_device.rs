@@ -130,6 +130,10 @@ impl Steps for DemoEngine {
         self.inner.step(events)
     }
 
+    fn took(&mut self, time: Duration) {
+        self.inner.took(time);
+    }
+
     fn has_work(&self) -> bool {
         self.inner.has_work()
     }

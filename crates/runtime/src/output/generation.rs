@@ -14,7 +14,7 @@ use crate::{
     job::{CallDelta, EventKind, FinishReason, Job, StopConditions, TokenLogprob, Usage},
     limits::DRAFT_TOKENS_MAX,
     sampler::{Sampler, SamplingParams},
-    speculation::{Lookup, Speculation, least_chance},
+    speculation::{Lookup, Rates, Speculation},
     text::TextModel,
 };
 
@@ -134,9 +134,15 @@ impl Generation {
         self.terms.stop.max_tokens > 0
     }
 
-    /// Drafts at most `most` tokens that may follow `tokens`, all of which are known, in a step in which so many sequences
-    /// decode.
-    pub fn draft(&mut self, tokens: &[u32], most: usize, decodes: usize, draft: &mut Vec<u32>) {
+    /// Drafts at most `most` tokens that may follow `tokens`, all of which are known, each with a chance of at least `least`.
+    /// `rates` are what completions before it have found.
+    pub fn draft(
+        &mut self,
+        tokens: &[u32],
+        most: usize,
+        (least, rates): (f32, &Rates),
+        draft: &mut Vec<u32>,
+    ) {
         let left = self.terms.stop.max_tokens.saturating_sub(self.usage.completion_tokens + 1) as usize;
         let most = most.min(left).min(DRAFT_TOKENS_MAX);
         if most == 0 || !self.speculates() {
@@ -145,9 +151,14 @@ impl Generation {
         let terms = &self.terms;
         let new = || {
             let tokens_max = terms.prompt_tokens + terms.stop.max_tokens as usize;
-            Box::new(Lookup::new(terms.prediction.clone(), terms.prompt_tokens, tokens_max))
+            Box::new(Lookup::new(terms.prediction.clone(), terms.prompt_tokens, tokens_max, rates))
         };
-        self.lookup.get_or_insert_with(new).draft(tokens, most, least_chance(decodes), draft);
+        self.lookup.get_or_insert_with(new).draft(tokens, most, least, draft);
+    }
+
+    /// How often drafts of it would have been right.
+    pub fn rates(&self) -> Option<&Rates> {
+        self.lookup.as_ref().map(|lookup| lookup.rates())
     }
 
     /// The prompt has been scored, and nothing is drawn: the end.

@@ -2,16 +2,19 @@
 //! step of a few rows takes little longer than a step of one. They decide nothing. Of each row the token is drawn as it would
 //! have been without them: with the completion's own random number for that place, penalties and log probabilities
 //! included; a drafted token is kept while it is the token that was drawn before it. So a seed gives the same tokens with
-//! and without speculation, and what is drafted only decides how many of them come in one step.
+//! and without speculation, and what is drafted only decides how many of them come in one step. A row is drafted where it is
+//! likely to pay, by what rows have been seen to cost ([`RowCost`]).
 //!
 //! Where drafts come from is [`Lookup`]. Another source, such as a smaller model, takes its place in
 //! [`Generation::draft`](crate::output::Generation::draft): it is given the tokens so far and gives those that may follow.
 
+mod cost;
 mod lookup;
 
 use std::{fmt, str::FromStr};
 
-pub use lookup::Lookup;
+pub use cost::RowCost;
+pub use lookup::{Lookup, Rates};
 
 /// Where drafts come from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -52,14 +55,4 @@ impl FromStr for Speculation {
             format!("there is no speculation {name:?}; there are {}", names.join(", "))
         })
     }
-}
-
-/// What a row more costs a step of one row, as a share of it.
-const ROW_COST: f32 = 0.25;
-
-/// How likely a drafted token must be to pay for its row, in a step that decodes so many sequences: what the row adds to the
-/// step, over what a token costs in it. The more rows share what every step costs, the surer a draft has to be.
-pub fn least_chance(rows: usize) -> f32 {
-    let rows = ROW_COST * rows as f32;
-    rows / (1.0 - ROW_COST + rows)
 }
