@@ -174,6 +174,7 @@ fn print_card(card: &Card) -> std::io::Result<()> {
         ("format", model.format.clone()),
         ("size", show_bytes(model.size_bytes)),
         ("capabilities", card.capabilities.join(", ")),
+        ("tool calls", card.tool_format.clone()),
         ("license", card.license.clone()),
         ("source", model.source.clone()),
         ("reference", model.reference.clone()),

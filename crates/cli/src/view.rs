@@ -38,6 +38,8 @@ pub(crate) struct Card {
     pub(crate) license: String,
     pub(crate) license_text: String,
     pub(crate) capabilities: Vec<&'static str>,
+    /// How it writes tool calls; empty where it does not.
+    pub(crate) tool_format: String,
     pub(crate) chat_template: String,
     /// One that is not Jinja: for show.
     pub(crate) source_template: String,
@@ -160,6 +162,7 @@ impl Card {
             license: shown.license,
             license_text: shown.license_text,
             capabilities,
+            tool_format: shown.tool_format,
             chat_template: shown.chat_template,
             source_template: shown.source_template,
             system: shown.system,

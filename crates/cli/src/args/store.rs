@@ -77,7 +77,7 @@ pub(crate) struct ListArgs {
 /// `show`
 #[derive(Debug, Args)]
 #[command(
-    after_help = "--json prints an object of `list --json` and beside it \"architecture\", \"parameters\", \"context_tokens_max\", \"license\", \"license_text\", \"capabilities\": [names], \"chat_template\", \"source_template\": one that is not Jinja, \"system\": the prompt it came with, \"params\": null or the sampling options it came with, \"files\": [{\"path\", \"size_bytes\", \"sha256\": null while not computed, \"role\", \"held\": \"blob\", \"linked\" or \"elsewhere\", \"missing\"}], \"status\": null or as of `ps --json`."
+    after_help = "--json prints an object of `list --json` and beside it \"architecture\", \"parameters\", \"context_tokens_max\", \"license\", \"license_text\", \"capabilities\": [names], \"tool_format\": how it writes tool calls, \"chat_template\", \"source_template\": one that is not Jinja, \"system\": the prompt it came with, \"params\": null or the sampling options it came with, \"files\": [{\"path\", \"size_bytes\", \"sha256\": null while not computed, \"role\", \"held\": \"blob\", \"linked\" or \"elsewhere\", \"missing\"}], \"status\": null or as of `ps --json`."
 )]
 pub(crate) struct ShowArgs {
     /// Name of the model, or path to a GGUF file or a safetensors directory

@@ -73,6 +73,7 @@ async fn a_model_is_pulled_kept_carried_and_removed() {
     let more = [
         "architecture",
         "capabilities",
+        "tool_format",
         "chat_template",
         "context_tokens_max",
         "files",
