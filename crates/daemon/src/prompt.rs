@@ -291,15 +291,8 @@ fn enforced(used: ToolUse, text: &TextModel, asked: Option<Spec>) -> Result<Enfo
         Demand { format, tools: &tools, required, parallel: used.parallel, document: document.as_deref() };
     let grammar = demand.grammar(&|mark| vocabulary.control(mark), &schema);
     let grammar = grammar.map_err(|reason| Error::field("tools", reason))?;
-    if grammar.is_none() && must {
-        let reason = format!(
-            "calls in the format {} cannot be enforced by this build; only auto can be asked for",
-            format.name()
-        );
-        return Err(Error::field("tool_use", reason));
-    }
     let calls = CallReading { format, tools: tools.into(), parallel: used.parallel };
-    Ok(Enforced { calls: Some(calls), spec: grammar.map(Spec::Schemas), must })
+    Ok(Enforced { calls: Some(calls), spec: Some(Spec::Schemas(grammar)), must })
 }
 
 /// The tokens of a bare text.

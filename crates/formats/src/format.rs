@@ -93,7 +93,13 @@ impl Syntax {
 }
 
 /// Control tokens inside a call.
-const INNER: [&str; 8] = [
+pub(crate) const INNER: [&str; 14] = [
+    "<arg_key>",
+    "</arg_key>",
+    "<arg_value>",
+    "</arg_value>",
+    "</function>",
+    "</invoke>",
     "[ARGS]",
     "[CALL_ID]",
     "<｜tool▁sep｜>",

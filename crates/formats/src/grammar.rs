@@ -1,8 +1,20 @@
 //! The grammar of an answer that may, or must, call tools, in llguidance's dialect of Lark. Text is free until a mark begins a
-//! call; from there on nothing is left to chance: the name is a tool's, and the arguments are what its schema says.
+//! call; from there on nothing is left to chance: the name is a tool's, and the arguments are what its schema says. What a
+//! reader would take for something else than what the grammar meant is in no grammar.
 
-use serde_json::Value;
+mod literals;
+mod shape;
+mod strings;
+mod tags;
 
+use std::collections::HashMap;
+
+use serde_json::{Map, Value};
+
+use self::{
+    shape::{Arguments, Part, Shape},
+    strings::{ANY, literal, without},
+};
 use crate::{format::ToolFormat, tools::Tool};
 
 /// What an answer is to be.
@@ -10,288 +22,396 @@ use crate::{format::ToolFormat, tools::Tool};
 pub struct Demand<'a> {
     /// How calls are written.
     pub format: ToolFormat,
-    /// What may be called; at least one.
+    /// What may be called; at least one, except where Harmony's channels stand around a document.
     pub tools: &'a [Tool],
     /// It must be a call, not text.
     pub required: bool,
-    /// More than one call.
+    /// More than one call. Harmony's calls each end an answer.
     pub parallel: bool,
     /// A schema, for `%json`, of the document that an answer without calls is.
     pub document: Option<&'a str>,
 }
 
+/// Says which control token is spelled so.
+type Control<'a> = &'a dyn Fn(&str) -> Option<u32>;
+/// Makes a JSON Schema fit for `%json`.
+type MakeSchema<'a> = &'a dyn Fn(&str) -> Result<String, String>;
+
 /// Writes rules for a vocabulary.
 struct Writer<'a> {
-    control: &'a dyn Fn(&str) -> Option<u32>,
+    /// The format's marks that are control tokens, the longest first.
+    controls: Vec<(&'static str, u32)>,
+    schema: MakeSchema<'a>,
     rules: String,
+    /// Rules by what they say.
+    known: HashMap<String, String>,
+    next: usize,
 }
 
 impl Demand<'_> {
     /// The grammar. `control` says which control token of the vocabulary is spelled so, `schema` makes a JSON Schema fit for
-    /// `%json`. None where the format's calls have no grammar.
+    /// `%json`.
     ///
     /// # Errors
-    /// Those of `schema`, with the tool's name.
-    pub fn grammar(
-        &self,
-        control: &dyn Fn(&str) -> Option<u32>,
-        schema: &dyn Fn(&str) -> Result<String, String>,
-    ) -> Result<Option<String>, String> {
-        let Some(shape) = Shape::of(self.format) else { return Ok(None) };
-        let mut writer = Writer { control, rules: String::new() };
-        for (at, tool) in self.tools.iter().enumerate() {
-            let must = self.required || tool.strict;
-            let enforced = |source: &Value| match schema(&source.to_string()) {
-                Err(_) if !must => schema("{\"type\":\"object\"}"),
-                enforced => enforced,
-            };
-            let of_tool = |reason| format!("tool {:?}: parameters: {reason}", tool.name);
-            match shape.arguments {
-                Arguments::Json => {
-                    let body = enforced(&tool.parameters).map_err(of_tool)?;
-                    writer.rules.push_str(&format!("arguments{at}: %json {body}\n"));
-                    let named = |text: &str| text.replace("NAME", &tool.name);
-                    let mut forms = vec![writer.sequence(shape.before, shape.after, at, &named)];
-                    if let Some((before, after)) = shape.other {
-                        forms.push(writer.sequence(before, after, at, &named));
-                    }
-                    writer.rules.push_str(&format!("call{at}: {}\n", forms.join(" | ")));
-                }
-                Arguments::Tags => writer.tags(&shape, at, tool, &enforced).map_err(of_tool)?,
+    /// Those of `schema`, and what the format has no way to enforce, with the tool's name; where a call need not be valid
+    /// (it is neither required nor the tool strict), arguments are enforced as far as they can be.
+    pub fn grammar(&self, control: Control<'_>, schema: MakeSchema<'_>) -> Result<String, String> {
+        let mut writer = Writer::new(self.format, control, schema);
+        let start = match Shape::of(self.format) {
+            _ if self.format == ToolFormat::Harmony => self.channels(&mut writer)?,
+            Some(shape) => self.calls(&mut writer, &shape)?,
+            None => self.calls(&mut writer, &Shape::mistral(control("[ARGS]").is_some()))?,
+        };
+        Ok(format!("start: {start}\n{}SPACE: /[ \\n]{{1,4}}/\nTEXT: /(?s:.*)/\n", writer.rules))
+    }
+
+    /// The answer, where it is text and calls.
+    fn calls(&self, writer: &mut Writer, shape: &Shape) -> Result<String, String> {
+        let (mut calls, mut arguments) = (Vec::new(), Vec::new());
+        for tool in self.tools {
+            let rule = self.arguments(writer, shape.arguments, tool)?;
+            arguments.push((tool.name.as_str(), rule.clone()));
+            for (before, after) in shape.calls {
+                let (before, after) = (writer.parts(before, &tool.name), writer.parts(after, &tool.name));
+                calls.push(writer.rule(format!("{before} {rule} {after}")));
             }
         }
-        let calls: Vec<String> = (0..self.tools.len()).map(|at| format!("call{at}")).collect();
-        writer.rules.push_str(&format!("call: {}\n", calls.join(" | ")));
-        let (open, close) = (writer.marks(shape.open), writer.marks(shape.close));
-        let more =
-            if self.parallel { format!(" ({} call)*", writer.marks(shape.between)) } else { String::new() };
-        writer.rules.push_str(&format!("rest: call{more} {close}\n"));
-        let start = match (self.required, self.document, shape.open) {
-            (true, ..) => format!("start: SPACE? {open} rest\n"),
-            (false, Some(document), _) => {
-                format!("start: SPACE? {open} rest | document\ndocument: %json {document}\n")
-            }
-            (false, None, [first, others @ ..]) if (writer.control)(first).is_none() && !first.is_empty() => {
-                let others = writer.marks(others);
-                let first = quoted(first);
-                match shape.bare {
-                    Some(bare) => {
-                        format!("start: {open} rest | OTHER | \"\"\nOTHER: /[^{bare}](?s:.*)/\n")
-                    }
-                    None => format!("start: begun {others} rest | TEXT\nbegun[lazy]: TEXT {first}\n"),
-                }
-            }
-            _ => match shape.bare {
-                Some(bare) => format!("start: {open} rest | OTHER | \"\"\nOTHER: /[^{bare}](?s:.*)/\n"),
-                None => format!("start: TEXT {open} rest | TEXT | {open} rest\n"),
-            },
+        let call = writer.rule(calls.join(" | "));
+        let (between, close) = (writer.parts(shape.between, ""), writer.parts(shape.close, ""));
+        let more = if self.parallel { format!("({between} {call})*") } else { String::new() };
+        let rest = writer.rule(format!("{call} {more} {close}"));
+        let mut open = writer.parts(shape.open, "");
+        if writer.has_control(shape.before_open) {
+            open = format!("({})? {open}", writer.text(shape.before_open));
+        }
+        let may = |mark: &str| match writer.has_control(mark) {
+            true => format!("({})?", writer.text(mark)),
+            false => String::new(),
         };
-        Ok(Some(format!("{start}{}SPACE: /[ \\n]{{1,4}}/\nTEXT: /(?s:.*)/\n", writer.rules)))
+        let [before, after] = shape.around_text.map(may);
+        Ok(match (self.required, self.document, shape.bare) {
+            (true, ..) => format!("SPACE? {open} {rest}"),
+            (false, Some(document), _) => {
+                writer.define("document", &format!("%json {document}"));
+                format!("SPACE? {open} {rest} | {before} document {after}")
+            }
+            (false, None, Some(bare)) => {
+                let space = " \\n\\r\\t";
+                let other = writer.terminal(format!("/[{space}]*([^{bare}{space}](?s:.*))?/"));
+                format!("SPACE? {open} {rest} | {other} | \"\"")
+            }
+            (false, None, None) => {
+                // What spells a mark that is a token would be read as the mark. Masks of texts without it take longer, and models
+                // do not write so.
+                let spelled: Vec<&str> = writer.controls.iter().map(|(mark, _)| *mark).collect();
+                let openers = self.format.syntax().openers.iter().map(|(mark, _)| *mark);
+                let strict = self.tools.iter().any(|tool| tool.strict);
+                let text = writer.plain(openers.filter(|mark| strict && spelled.contains(mark)));
+                let mut starts = vec![format!("{} {rest}", writer.begun(shape, &text, self.format))];
+                for call in writer.unopened(shape, &text, self.format, &arguments) {
+                    let close = if close.is_empty() { String::new() } else { format!("({close})?") };
+                    starts.push(format!("{call} {more} {close}"));
+                }
+                format!("{} | {before} {text} {after} | \"\"", starts.join(" | "))
+            }
+        })
+    }
+
+    /// The answer in Harmony's channels: what is thought and what is said to the user on the way, and a call or the answer.
+    fn channels(&self, writer: &mut Writer) -> Result<String, String> {
+        let mut ends = Vec::new();
+        for tool in self.tools {
+            let arguments = self.arguments(writer, Arguments::Json, tool)?;
+            let to = format!("to=functions.{}", tool.name);
+            let json = format!("(\" \"? {} \"json\" | \" json\")?", writer.text("<|constrain|>"));
+            let message = writer.text("<|message|>");
+            for head in [format!("<|channel|>commentary {to}"), format!(" {to}<|channel|>commentary")] {
+                let head = writer.text(&head);
+                ends.push(writer.rule(format!("{head} {json} {message} {arguments}")));
+            }
+        }
+        let more = "<|end|><|start|>assistant";
+        let must = self.required || self.tools.iter().any(|tool| tool.strict);
+        let text = writer.plain(crate::harmony::MARKS.into_iter().filter(|_| must));
+        let thought = writer.until("<|channel|>analysis<|message|>", &text, more);
+        let said = writer.until("<|channel|>commentary<|message|>", &text, more);
+        if !self.required {
+            let head = writer.text("<|channel|>final");
+            let message = writer.text("<|message|>");
+            let answer = match self.document {
+                Some(document) => {
+                    writer.define("document", &format!("%json {document}"));
+                    let json = format!("(\" \"? {} \"json\")?", writer.text("<|constrain|>"));
+                    format!("{head} {json} {message} document")
+                }
+                None => format!("{head} {message} {text}"),
+            };
+            ends.push(answer);
+        }
+        if ends.is_empty() {
+            return Err("there is no tool to be called".to_owned());
+        }
+        Ok(format!("({thought} | {said})* ({})", ends.join(" | ")))
+    }
+
+    /// The rule of a tool's arguments.
+    fn arguments(&self, writer: &mut Writer, arguments: Arguments, tool: &Tool) -> Result<String, String> {
+        let must = self.required || tool.strict;
+        let of_tool = |reason: String| format!("tool {:?}: parameters: {reason}", tool.name);
+        tool.check_name().map_err(|reason| format!("tool {:?}: {reason}", tool.name))?;
+        let arguments = match arguments {
+            Arguments::Json => {
+                let schema = match tool.arguments().and_then(|schema| writer.made(&schema.to_string())) {
+                    Err(_) if !must => writer.made("{\"type\":\"object\"}"),
+                    schema => schema,
+                };
+                schema.map(|schema| format!("%json {schema}"))
+            }
+            Arguments::Tags(tags) => writer.tags(tags, tool, must),
+            Arguments::Literals(dialect) => writer.literals(dialect, tool, must),
+        };
+        let arguments = arguments.map_err(of_tool)?;
+        Ok(if arguments.is_empty() { String::new() } else { writer.rule(arguments) })
     }
 }
 
-impl Writer<'_> {
-    /// Marks one behind another: control tokens where the vocabulary has them as such, else as they are spelled.
-    fn marks(&self, marks: &[&str]) -> String {
-        let one = |mark: &&str| match (self.control)(mark) {
-            Some(id) => format!("<[{id}]>"),
-            None => quoted(mark),
-        };
-        marks.iter().filter(|mark| !mark.is_empty()).map(one).collect::<Vec<_>>().join(" ")
+/// Takes out what describes and constrains nothing: it is the most of many schemas.
+fn without_remarks(schema: &mut Value) {
+    match schema {
+        Value::Object(fields) => {
+            // What has one of these names in `properties` is no text.
+            fields.retain(|key, value| {
+                !(matches!(key.as_str(), "description" | "title" | "$comment" | "$schema")
+                    && value.is_string())
+            });
+            for (key, value) in fields {
+                if !matches!(key.as_str(), "enum" | "const" | "default" | "examples") {
+                    without_remarks(value);
+                }
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(without_remarks),
+        _ => {}
+    }
+}
+
+impl<'a> Writer<'a> {
+    fn new(format: ToolFormat, control: Control<'_>, schema: MakeSchema<'a>) -> Writer<'a> {
+        let marks = format.syntax().markers().chain(crate::format::INNER).chain(crate::harmony::MARKS);
+        let mut controls: Vec<(&str, u32)> =
+            marks.filter_map(|mark| control(mark).map(|id| (mark, id))).collect();
+        controls.sort_by_key(|(mark, _)| std::cmp::Reverse(mark.len()));
+        Writer { controls, schema, rules: String::new(), known: HashMap::new(), next: 0 }
     }
 
-    fn sequence(&self, before: &[&str], after: &[&str], at: usize, named: &dyn Fn(&str) -> String) -> String {
-        let texts = |texts: &[&str]| {
-            let texts: Vec<String> = texts.iter().map(|text| named(text)).collect();
-            self.marks(&texts.iter().map(String::as_str).collect::<Vec<_>>())
-        };
-        format!("{} arguments{at} {}", texts(before), texts(after))
+    /// A text, with control tokens where the vocabulary has them as such.
+    fn text(&self, text: &str) -> String {
+        let mut rest = text;
+        let mut out = Vec::new();
+        let mut plain = String::new();
+        while let Some(c) = rest.chars().next() {
+            match self.controls.iter().find(|(mark, _)| rest.starts_with(mark)) {
+                Some((mark, id)) => {
+                    if !plain.is_empty() {
+                        out.push(literal(&std::mem::take(&mut plain)));
+                    }
+                    out.push(format!("<[{id}]>"));
+                    rest = &rest[mark.len()..];
+                }
+                None => {
+                    plain.push(c);
+                    rest = &rest[c.len_utf8()..];
+                }
+            }
+        }
+        if !plain.is_empty() {
+            out.push(literal(&plain));
+        }
+        out.join(" ")
     }
 
-    /// The rules of a call whose arguments stand between tags, in the schema's order.
-    fn tags(
+    /// Whether a text has a control token in it.
+    fn has_control(&self, text: &str) -> bool {
+        self.controls.iter().any(|(mark, _)| text.contains(mark))
+    }
+
+    /// A text cut before its first control token, if it has one.
+    fn at_control<'t>(&self, text: &'t str) -> Option<(&'t str, &'t str)> {
+        let at = self.controls.iter().filter_map(|(mark, _)| text.find(mark)).min()?;
+        Some(text.split_at(at))
+    }
+
+    /// The terminal of texts in which some do not stand.
+    fn plain(&mut self, marks: impl Iterator<Item = &'static str>) -> String {
+        let absent: Vec<String> = marks.map(without).collect();
+        match absent.is_empty() {
+            true => "TEXT".to_owned(),
+            false => self.terminal(format!("{ANY} & {}", absent.join(" & "))),
+        }
+    }
+
+    /// The terminal of a string of which this is said, and in which its end does not stand.
+    fn content(&mut self, said: Option<String>, end: &str) -> String {
+        let said = said.map_or_else(String::new, |said| format!("({said}) & "));
+        self.terminal(format!("{ANY} & {said}{}", without(end)))
+    }
+
+    /// A text between two others, of which it has neither.
+    fn until(&mut self, open: &str, text: &str, close: &str) -> String {
+        let open = self.text(open);
+        if self.has_control(close) {
+            let close = self.text(close);
+            return self.rule(format!("{open} {text} {close}"));
+        }
+        let text = self.lazy_rule(format!("TEXT {}", literal(close)));
+        self.rule(format!("{open} {text}"))
+    }
+
+    /// What stands around arguments.
+    fn parts(&self, parts: &[Part], name: &str) -> String {
+        let mut out = Vec::new();
+        let mut text = String::new();
+        for part in parts {
+            let expression = match part {
+                Part::Is(is) => {
+                    text.push_str(is);
+                    continue;
+                }
+                Part::Name | Part::JsonName => {
+                    text.push_str(name);
+                    continue;
+                }
+                Part::May(may) => format!("({})?", literal(may)),
+                Part::Count => "/[0-9]{1,3}/".to_owned(),
+                Part::MayHaveId(mark) => format!("({} /[a-zA-Z0-9]{{9}}/)?", self.text(mark)),
+            };
+            out.push(self.text(&std::mem::take(&mut text)));
+            out.push(expression);
+        }
+        out.push(self.text(&text));
+        out.retain(|part| !part.is_empty());
+        out.join(" ")
+    }
+
+    /// Text, and what begins calls.
+    fn begun(&mut self, shape: &Shape, text: &str, format: ToolFormat) -> String {
+        let Some((Part::Is(first), others)) = shape.open.split_first() else { return String::new() };
+        let others = self.parts(others, "");
+        // What its reader knows a call by.
+        let known =
+            format.syntax().markers().filter(|mark| first.starts_with(mark)).max_by_key(|mark| mark.len());
+        let (mark, rest) = first.split_at(known.map_or(first.len(), str::len));
+        format!("{} {} {others}", self.text_before(text, mark), self.text(rest))
+    }
+
+    /// Text, and a call without what should begin the calls, of which some models think little; each of `arguments` has a
+    /// tool's name and a rule.
+    fn unopened(
         &mut self,
         shape: &Shape,
-        at: usize,
-        tool: &Tool,
-        enforced: &dyn Fn(&Value) -> Result<String, String>,
-    ) -> Result<(), String> {
-        let before = self.marks(
-            &shape
-                .before
+        text: &str,
+        format: ToolFormat,
+        arguments: &[(&str, String)],
+    ) -> Vec<String> {
+        let mut calls = Vec::new();
+        for ((before, after), (opener, _)) in shape
+            .calls
+            .iter()
+            .flat_map(|call| format.syntax().openers.iter().map(move |opener| (call, opener)))
+        {
+            let cut = before.iter().enumerate().find_map(|(at, part)| match part {
+                Part::Is(is) => is.find(opener).map(|from| (at, &is[from + opener.len()..])),
+                _ => None,
+            });
+            let Some((at, rest)) = cut else { continue };
+            let begun = self.text_before(text, opener);
+            let each: Vec<String> = arguments
                 .iter()
-                .map(|text| text.replace("NAME", &tool.name))
-                .collect::<Vec<_>>()
-                .iter()
-                .map(String::as_str)
-                .collect::<Vec<_>>(),
-        );
-        let mut parameters = String::new();
-        let empty = serde_json::Map::new();
-        let properties = tool.parameters.get("properties").and_then(Value::as_object).unwrap_or(&empty);
-        let required = tool.parameters.get("required").and_then(Value::as_array);
-        for (number, (key, source)) in properties.iter().enumerate() {
-            let rule = format!("value{at}x{number}");
-            let (begin, end) = (
-                shape
-                    .parameter
-                    .0
-                    .replace("KEY", key)
-                    .replace("STRING", if tool.is_string(key) { "true" } else { "false" }),
-                shape.parameter.1,
-            );
-            let choices = source.get("enum").and_then(Value::as_array);
-            let words: Option<Vec<&str>> = choices.map(|all| all.iter().filter_map(Value::as_str).collect());
-            match words {
-                _ if !tool.is_string(key) => {
-                    let body = enforced(&tool.alone(source))?;
-                    self.rules.push_str(&format!("{rule}: {rule}j {}\n{rule}j: %json {body}\n", quoted(end)));
-                }
-                Some(words) if !words.is_empty() => {
-                    let words: Vec<String> =
-                        words.into_iter().map(|word| quoted(&format!("{word}{end}"))).collect();
-                    self.rules.push_str(&format!("{rule}: {}\n", words.join(" | ")));
-                }
-                _ => self.rules.push_str(&format!("{rule}[lazy]: TEXT {}\n", quoted(end))),
-            }
-            let needed = required.is_some_and(|names| names.iter().any(|name| name == key));
-            parameters.push_str(&format!(" ({} {rule}){}", quoted(&begin), if needed { "" } else { "?" }));
+                .map(|(name, rule)| {
+                    let parts = [&[Part::Is(rest)], &before[at + 1..]].concat();
+                    format!("{} {rule} {}", self.parts(&parts, name), self.parts(after, name))
+                })
+                .collect();
+            let each = self.rule(each.join(" | "));
+            calls.push(format!("{begun} {each}"));
         }
-        let after = self.marks(shape.after);
-        self.rules.push_str(&format!("call{at}: {before}{parameters} {after}\n"));
-        Ok(())
+        calls
     }
-}
 
-/// A text as a literal.
-fn quoted(text: &str) -> String {
-    Value::from(text).to_string()
-}
+    /// Text up to a mark, and the mark.
+    fn text_before(&mut self, text: &str, mark: &str) -> String {
+        let Some((before, control)) = self.at_control(mark) else {
+            return self.lazy_rule(format!("TEXT {}", literal(mark)));
+        };
+        let control = self.text(control);
+        match before {
+            "" => format!("{text} {control}"),
+            before => format!("{} {control}", self.terminal(format!("{text} {}", literal(before)))),
+        }
+    }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Arguments {
-    Json,
-    Tags,
-}
+    /// A JSON Schema as `%json` takes it, without its remarks.
+    fn made(&self, schema: &str) -> Result<Value, String> {
+        let mut made = serde_json::from_str(&(self.schema)(schema)?).map_err(|error| error.to_string())?;
+        without_remarks(&mut made);
+        Ok(made)
+    }
 
-/// How a format's calls are put together. `NAME` stands for the tool's name, `KEY` for a parameter's.
-#[derive(Clone, Copy, Debug)]
-struct Shape {
-    open: &'static [&'static str],
-    before: &'static [&'static str],
-    after: &'static [&'static str],
-    /// What stands around the arguments in another generation of the family.
-    other: Option<(&'static [&'static str], &'static [&'static str])>,
-    between: &'static [&'static str],
-    close: &'static [&'static str],
-    arguments: Arguments,
-    parameter: (&'static str, &'static str),
-    /// What an answer without calls does not begin with.
-    bare: Option<&'static str>,
-}
+    /// A schema as it can be enforced; where it need not be and cannot, that of anything.
+    fn enforced(&self, schema: &Value, must: bool) -> Result<Value, String> {
+        match self.made(&schema.to_string()) {
+            Err(_) if !must => self.made("{}"),
+            enforced => enforced,
+        }
+    }
 
-const JSON: Shape = Shape {
-    open: &[],
-    before: &["{\"name\": \"NAME\", \"arguments\": "],
-    after: &["}"],
-    other: None,
-    between: &[", "],
-    close: &[],
-    arguments: Arguments::Json,
-    parameter: ("", ""),
-    bare: None,
-};
-const TAGS: Shape = Shape { arguments: Arguments::Tags, between: &[], ..JSON };
+    /// A rule for a JSON value, laid out as the rest of its schema.
+    fn json(&mut self, mut schema: Map<String, Value>, of: &Value) -> String {
+        if let Some(layout) = of.get("x-guidance") {
+            schema.insert("x-guidance".to_owned(), layout.clone());
+        }
+        self.rule(format!("%json {}", Value::Object(schema)))
+    }
 
-impl Shape {
-    fn of(format: ToolFormat) -> Option<Shape> {
-        use ToolFormat as F;
-        Some(match format {
-            F::Hermes => Shape {
-                open: &["<tool_call>"],
-                before: &["\n{\"name\": \"NAME\", \"arguments\": "],
-                after: &["}\n", "</tool_call>"],
-                between: &["\n", "<tool_call>"],
-                ..JSON
-            },
-            F::Llama => Shape {
-                before: &["{\"name\": \"NAME\", \"parameters\": "],
-                between: &["; "],
-                bare: Some("{"),
-                ..JSON
-            },
-            F::Mistral => Shape { open: &["[TOOL_CALLS]", "["], close: &["]"], ..JSON },
-            F::DeepSeek => Shape {
-                open: &["<｜tool▁calls▁begin｜>"],
-                before: &["<｜tool▁call▁begin｜>", "function", "<｜tool▁sep｜>", "NAME\n```json\n"],
-                after: &["\n```", "<｜tool▁call▁end｜>"],
-                other: Some((&["<｜tool▁call▁begin｜>", "NAME", "<｜tool▁sep｜>"], &["<｜tool▁call▁end｜>"])),
-                between: &[],
-                close: &["<｜tool▁calls▁end｜>"],
-                ..JSON
-            },
-            F::Phi4Mini => Shape { open: &["<|tool_call|>", "["], close: &["]", "<|/tool_call|>"], ..JSON },
-            F::Granite => Shape { open: &["<|tool_call|>", "["], close: &["]"], ..JSON },
-            F::Nemotron => Shape { open: &["<TOOLCALL>", "["], close: &["]", "</TOOLCALL>"], ..JSON },
-            F::ToolCalls => {
-                Shape { open: &["<tool_calls>", "\n["], close: &["]\n", "</tool_calls>"], ..JSON }
-            }
-            F::Xlam => Shape { open: &["["], close: &["]"], bare: Some("\\["), ..JSON },
-            F::CommandR => Shape {
-                open: &["<|START_ACTION|>", "[\n"],
-                before: &["    {\"tool_call_id\": \"0\", \"tool_name\": \"NAME\", \"parameters\": "],
-                between: &[",\n"],
-                close: &["\n]", "<|END_ACTION|>"],
-                ..JSON
-            },
-            F::Kimi => Shape {
-                open: &["<|tool_calls_section_begin|>"],
-                before: &["<|tool_call_begin|>", "functions.NAME:0", "<|tool_call_argument_begin|>"],
-                after: &["<|tool_call_end|>"],
-                between: &[],
-                close: &["<|tool_calls_section_end|>"],
-                ..JSON
-            },
-            F::Functionary => Shape {
-                open: &["<function="],
-                before: &["NAME>"],
-                after: &["</function>"],
-                between: &["<function="],
-                ..JSON
-            },
-            F::QwenCoder => Shape {
-                open: &["<tool_call>"],
-                before: &["\n<function=NAME>\n"],
-                after: &["</function>\n", "</tool_call>"],
-                between: &["\n", "<tool_call>"],
-                parameter: ("<parameter=KEY>\n", "\n</parameter>\n"),
-                ..TAGS
-            },
-            F::MiniMax => Shape {
-                open: &["<minimax:tool_call>", "\n"],
-                before: &["<invoke name=\"NAME\">\n"],
-                after: &["</invoke>\n"],
-                close: &["</minimax:tool_call>"],
-                parameter: ("<parameter name=\"KEY\">", "</parameter>\n"),
-                ..TAGS
-            },
-            F::DeepSeekDsml => Shape {
-                open: &["<｜DSML｜function_calls>\n"],
-                before: &["<｜DSML｜invoke name=\"NAME\">\n"],
-                after: &["</｜DSML｜invoke>\n"],
-                close: &["</｜DSML｜function_calls>"],
-                parameter: ("<｜DSML｜parameter name=\"KEY\" string=\"STRING\">", "</｜DSML｜parameter>\n"),
-                ..TAGS
-            },
-            F::Glm
-            | F::Harmony
-            | F::Pythonic
-            | F::Lfm2
-            | F::Olmo3
-            | F::Gemma
-            | F::Gemma4
-            | F::FunctionGemma => return None,
-        })
+    fn fresh(&mut self) -> String {
+        self.next += 1;
+        format!("r{}", self.next)
+    }
+
+    fn define(&mut self, name: &str, body: &str) {
+        let body = if body.trim().is_empty() { "\"\"" } else { body.trim() };
+        self.rules.push_str(&format!("{name}: {body}\n"));
+    }
+
+    /// The name of a rule that says this.
+    fn rule(&mut self, body: String) -> String {
+        if let Some(name) = self.known.get(&body) {
+            return name.clone();
+        }
+        let name = self.fresh();
+        self.define(&name, &body);
+        self.known.insert(body, name.clone());
+        name
+    }
+
+    /// The same of a rule that ends as soon as it can.
+    fn lazy_rule(&mut self, body: String) -> String {
+        let key = format!("[lazy]: {body}");
+        if let Some(name) = self.known.get(&key) {
+            return name.clone();
+        }
+        let name = self.fresh();
+        self.rules.push_str(&format!("{name}{key}\n"));
+        self.known.insert(key, name.clone());
+        name
+    }
+
+    /// The name of a terminal.
+    fn terminal(&mut self, body: String) -> String {
+        self.next += 1;
+        let name = format!("T{}", self.next);
+        self.define(&name, &body);
+        name
     }
 }
 
@@ -315,13 +435,13 @@ mod tests {
         let schema = |source: &str| Ok(source.to_owned());
         let with = |id: Option<u32>| {
             let control = move |mark: &str| id.filter(|_| mark == "<tool_call>");
-            demand.grammar(&control, &schema).expect("a grammar").expect("of Hermes")
+            demand.grammar(&control, &schema).expect("a grammar")
         };
-        assert!(with(Some(7)).contains("start: TEXT <[7]> rest"), "{}", with(Some(7)));
-        assert!(with(None).contains("begun[lazy]: TEXT \"<tool_call>\""), "{}", with(None));
+        assert!(with(Some(7)).starts_with("start: TEXT <[7]>"), "{}", with(Some(7)));
+        assert!(with(None).contains("[lazy]: TEXT \"<tool_call>\""), "{}", with(None));
         let required = Demand { required: true, parallel: false, ..demand };
-        let said = required.grammar(&|_| None, &schema).expect("a grammar").expect("of Hermes");
-        assert!(!said.contains("| TEXT") && !said.contains(")*"), "{said}");
+        let said = required.grammar(&|_| None, &schema).expect("a grammar");
+        assert!(said.starts_with("start: SPACE? \"<tool_call>\"") && !said.contains(")*"), "{said}");
         let refused = required.grammar(&|_| None, &|_| Err("bad".to_owned())).expect_err("refused");
         assert_eq!(refused, "tool \"f\": parameters: bad");
     }

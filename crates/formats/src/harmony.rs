@@ -22,6 +22,10 @@ pub(crate) struct Harmony {
 
 #[derive(Clone, Debug)]
 enum At {
+    /// Nothing but what may be a recipient: the prompt ends inside of a head.
+    Start {
+        raw: String,
+    },
     /// A message's head, up to its body; as it is written.
     Head {
         raw: String,
@@ -38,7 +42,7 @@ enum At {
 impl Harmony {
     /// At the beginning of an output, whose prompt has opened a message of the assistant.
     pub(crate) fn new() -> Harmony {
-        Harmony { held: String::new(), at: At::Text }
+        Harmony { held: String::new(), at: At::Start { raw: String::new() } }
     }
 
     /// Whether what comes is reasoning.
@@ -72,6 +76,14 @@ impl Harmony {
         let mut one = [0; 4];
         let text: &str = c.encode_utf8(&mut one);
         match &mut self.at {
+            At::Start { raw } => {
+                raw.push(c);
+                if !may_be_recipient(raw) {
+                    let raw = std::mem::take(raw);
+                    self.at = At::Text;
+                    sink.text(&raw);
+                }
+            }
             At::Head { raw } => {
                 raw.push(c);
                 if raw.len() > HEAD_CHARS_MAX {
@@ -120,6 +132,7 @@ impl Harmony {
             At::Call { whole: true, .. } => sink.end(),
             At::Call { .. } => self.give_up(sink),
             At::Head { raw } => sink.text(&visible(raw)),
+            At::Start { raw } => sink.text(raw),
             At::Reasoning | At::Text => {}
         }
         self.at = At::Text;
@@ -127,6 +140,11 @@ impl Harmony {
 
     fn mark(&mut self, mark: &str, known: Known, sink: &mut Sink) {
         match (mark, &mut self.at) {
+            ("<|channel|>" | "<|constrain|>" | "<|message|>", At::Start { raw }) if raw.contains("to=") => {
+                let raw = std::mem::take(raw);
+                self.at = At::Head { raw };
+                self.mark(mark, known, sink);
+            }
             ("<|channel|>" | "<|constrain|>", At::Head { raw }) => raw.push_str(mark),
             ("<|message|>", At::Head { raw }) => {
                 let raw = std::mem::take(raw);
@@ -146,6 +164,12 @@ impl Harmony {
         held.chars().for_each(|c| self.character(c, sink));
         self.close(sink);
     }
+}
+
+/// Whether a message's beginning, right behind its role, may say whom it is for.
+fn may_be_recipient(raw: &str) -> bool {
+    let word = raw.trim_start();
+    raw.len() <= HEAD_CHARS_MAX && (word.starts_with("to=functions.") || "to=functions.".starts_with(word))
 }
 
 /// A head that no body came to, without the marks of a head that is only begun.

@@ -92,6 +92,11 @@ impl Json {
         self.at == At::Value && self.open.is_empty()
     }
 
+    /// Whether what comes is in a string.
+    pub(crate) fn is_in_text(&self) -> bool {
+        matches!(self.at, At::Text { .. } | At::Escape { .. } | At::Hex { .. })
+    }
+
     fn step(&mut self, c: char) -> Scan {
         let space = matches!(c, ' ' | '\n' | '\r' | '\t');
         match self.at {
@@ -191,6 +196,22 @@ impl Json {
         self.at = At::After;
         if self.open.is_empty() { Scan::Ended } else { Scan::Took }
     }
+}
+
+/// A text that is one JSON value, as it may be written down; none where it is no JSON. Numbers may be of any size.
+pub(crate) fn whole(text: &str) -> Option<String> {
+    let (mut json, mut out) = (Json::default(), String::with_capacity(text.len()));
+    // A number ends with what stands behind it.
+    let mut chars = text.chars().chain([' ']);
+    while let Some(c) = chars.next() {
+        match json.push(c, &mut out) {
+            Scan::Took => {}
+            Scan::Ended => return chars.all(char::is_whitespace).then_some(out),
+            Scan::EndedBefore if c.is_whitespace() => return chars.all(char::is_whitespace).then_some(out),
+            Scan::EndedBefore | Scan::Bad => return None,
+        }
+    }
+    None
 }
 
 /// Appends a character of a JSON string.

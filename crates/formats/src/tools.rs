@@ -1,8 +1,13 @@
 //! The tools that a conversation offers, as far as reading and writing calls needs to know them.
 
-use serde_json::{Value, json};
+use std::sync::LazyLock;
+
+use serde_json::{Map, Value, json};
 
 use crate::limits::TOOL_NAME_BYTES_MAX;
+
+/// What a tool's name may have besides letters and digits.
+pub(crate) const NAME_SIGNS: &str = "_-.:/@+$";
 
 /// A tool.
 #[derive(Clone, Debug, PartialEq)]
@@ -42,12 +47,7 @@ impl Tool {
     /// # Errors
     /// What is wrong, naming the field.
     pub fn check(&self) -> Result<(), String> {
-        let fits = |c: char| c.is_alphanumeric() || "_-.:/@+$".contains(c);
-        if self.name.is_empty() || self.name.len() > TOOL_NAME_BYTES_MAX || !self.name.chars().all(fits) {
-            return Err(format!(
-                "function.name must be 1 to {TOOL_NAME_BYTES_MAX} bytes of letters, digits and _-.:/@+$"
-            ));
-        }
+        self.check_name()?;
         match self.parameters.get("type").and_then(Value::as_str) {
             Some("object") => Ok(()),
             _ => {
@@ -56,24 +56,87 @@ impl Tool {
         }
     }
 
-    /// The schema of a parameter, if it has one of its own.
-    pub(crate) fn parameter(&self, name: &str) -> Option<&Value> {
-        self.parameters.get("properties")?.get(name).map(|schema| self.resolved(schema))
+    /// Whether every format's reader takes its name for one.
+    pub(crate) fn check_name(&self) -> Result<(), String> {
+        let fits = |c: char| c.is_alphanumeric() || NAME_SIGNS.contains(c);
+        if self.name.is_empty() || self.name.len() > TOOL_NAME_BYTES_MAX || !self.name.chars().all(fits) {
+            return Err(format!(
+                "function.name must be 1 to {TOOL_NAME_BYTES_MAX} bytes of letters, digits and {NAME_SIGNS}"
+            ));
+        }
+        Ok(())
     }
 
-    /// A parameter's schema as one of its own, with the definitions that it may refer to.
+    /// The schema of its arguments, where it says so by a reference what that leads to.
+    pub(crate) fn object(&self) -> &Map<String, Value> {
+        static NOTHING: LazyLock<Map<String, Value>> = LazyLock::new(Map::new);
+        self.resolved(&self.parameters).as_object().unwrap_or(&NOTHING)
+    }
+
+    /// The schema of its arguments, which are an object.
+    ///
+    /// # Errors
+    /// Where it allows none.
+    pub(crate) fn arguments(&self) -> Result<Value, String> {
+        let mut schema = self.parameters.clone();
+        let Some(fields) = schema.as_object_mut() else { return Ok(json!({"type": "object"})) };
+        let may_be_object = match fields.get("type") {
+            Some(Value::String(name)) => name == "object",
+            Some(Value::Array(names)) => names.iter().any(|name| name == "object"),
+            _ => true,
+        };
+        if !may_be_object {
+            return Err("at #/type: arguments are an object".to_owned());
+        }
+        fields.insert("type".to_owned(), "object".into());
+        Ok(schema)
+    }
+
+    /// The schema of a parameter, if it has one of its own.
+    pub(crate) fn parameter(&self, name: &str) -> Option<&Value> {
+        self.object().get("properties")?.get(name).map(|schema| self.resolved(schema))
+    }
+
+    /// A parameter's schema as one of its own, with what it may refer to.
     pub(crate) fn alone(&self, schema: &Value) -> Value {
         let mut alone = self.resolved(schema).clone();
-        for definitions in ["$defs", "definitions"] {
-            if let (Some(found), Some(alone)) = (self.parameters.get(definitions), alone.as_object_mut()) {
-                alone.entry(definitions).or_insert_with(|| found.clone());
+        if !refers(&alone) {
+            return alone;
+        }
+        // All of the tool's schema is a definition of the parameter's.
+        let mut whole = self.parameters.clone();
+        refer_below(&mut whole);
+        refer_below(&mut alone);
+        match alone.as_object_mut() {
+            Some(fields) => {
+                fields.shift_remove("definitions");
+                fields.insert("$defs".to_owned(), json!({ "tool": whole }));
             }
+            None => return alone,
         }
         alone
     }
 
-    /// What a `$ref` into the tool's own definitions stands for.
+    /// What a `$ref` into the tool's own definitions stands for, where nothing else is said beside it.
     fn resolved<'a>(&'a self, schema: &'a Value) -> &'a Value {
+        let says_more = |key: &&String| {
+            ![
+                "$ref",
+                "description",
+                "title",
+                "default",
+                "examples",
+                "$defs",
+                "definitions",
+                "$schema",
+                "type",
+                "x-guidance",
+            ]
+            .contains(&key.as_str())
+        };
+        if schema.as_object().is_some_and(|fields| fields.keys().any(|key| says_more(&key))) {
+            return schema;
+        }
         let pointer = schema.get("$ref").and_then(Value::as_str).and_then(|at| at.strip_prefix('#'));
         pointer.and_then(|pointer| self.parameters.pointer(pointer)).unwrap_or(schema)
     }
@@ -88,6 +151,33 @@ impl Tool {
         let Some(schema) = self.parameter(name) else { return true };
         let types = types(schema);
         types.is_empty() || types.contains(&"string")
+    }
+}
+
+/// Whether a reference stands anywhere in a schema.
+fn refers(schema: &Value) -> bool {
+    match schema {
+        Value::Object(fields) => fields.contains_key("$ref") || fields.values().any(refers),
+        Value::Array(items) => items.iter().any(refers),
+        _ => false,
+    }
+}
+
+/// Makes references to a tool's schema references to the definition that it becomes.
+fn refer_below(schema: &mut Value) {
+    match schema {
+        Value::Object(fields) => {
+            for (key, value) in fields.iter_mut() {
+                match value {
+                    Value::String(target) if key == "$ref" && target.starts_with('#') => {
+                        target.replace_range(..1, "#/$defs/tool");
+                    }
+                    value => refer_below(value),
+                }
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(refer_below),
+        _ => {}
     }
 }
 

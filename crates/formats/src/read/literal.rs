@@ -4,8 +4,9 @@
 use super::{Known, Step};
 use crate::{
     json::{Scan, escape},
-    limits::{ARGUMENTS_DEPTH_MAX, HEAD_CHARS_MAX},
+    limits::{ARGUMENTS_DEPTH_MAX, HEAD_CHARS_MAX, VALUE_BYTES_MAX},
     piece::Sink,
+    tools::NAME_SIGNS,
 };
 
 /// How a family sets its calls down.
@@ -85,7 +86,7 @@ impl Calls {
                     self.at = At::Close { held: c.to_string() };
                     self.closed()
                 }
-                c if *comma && (c.is_alphabetic() || c == '_') => {
+                c if *comma && (c.is_alphanumeric() || NAME_SIGNS.contains(c)) => {
                     self.at = At::Name { held: c.to_string() };
                     Step::More
                 }
@@ -117,7 +118,7 @@ impl Calls {
                     }
                 }
                 c if held.len() <= HEAD_CHARS_MAX
-                    && (c.is_alphanumeric() || matches!(c, '_' | '.' | '-' | ':' | '/' | ' ')) =>
+                    && (c.is_alphanumeric() || c == ' ' || NAME_SIGNS.contains(c)) =>
                 {
                     held.push(c);
                     Step::More
@@ -267,7 +268,9 @@ impl Literal {
             Within::Word(word) => match c {
                 c if c.is_alphanumeric() || matches!(c, '_' | '+' | '-' | '.') => {
                     word.push(c);
-                    if word.len() > HEAD_CHARS_MAX { Scan::Bad } else { Scan::Took }
+                    let is_number = !word.starts_with(char::is_alphabetic);
+                    let most = if is_number { VALUE_BYTES_MAX } else { HEAD_CHARS_MAX };
+                    if word.len() > most { Scan::Bad } else { Scan::Took }
                 }
                 _ => match word_as_json(word) {
                     Some(json) => {
@@ -421,8 +424,9 @@ fn word_as_json(word: &str) -> Option<String> {
         "None" | "null" => "null",
         number => {
             let plain = number.strip_prefix('+').unwrap_or(number).replace('_', "");
-            if serde_json::from_str::<serde_json::Number>(&plain).is_ok() {
-                return Some(plain);
+            let begins = plain.starts_with(|c: char| c == '-' || c.is_ascii_digit());
+            if let Some(number) = crate::json::whole(&plain).filter(|_| begins) {
+                return Some(number);
             }
             let float: f64 = plain.parse().ok().filter(|float: &f64| float.is_finite())?;
             let digits = plain.contains(|c: char| c.is_ascii_digit());

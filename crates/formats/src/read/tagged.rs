@@ -1,11 +1,9 @@
 //! Calls whose arguments stand between tags, each as it is: strings bare, everything else as JSON. What they become in
 //! JSON is their schema's to say. A string is told as it comes; what may be something else, when it is there.
 
-use serde_json::Value;
-
 use super::{Known, Step};
 use crate::{
-    json::escape,
+    json::{Json, Scan, escape, whole},
     limits::{HEAD_CHARS_MAX, VALUE_BYTES_MAX},
     piece::Sink,
 };
@@ -95,10 +93,14 @@ enum At {
 }
 
 /// How a value is told.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 enum Mode {
     AsItComes,
-    Whole { may_be_text: bool },
+    /// Inside a string of JSON, what ends the value is text.
+    Whole {
+        may_be_text: bool,
+        json: Option<Json>,
+    },
 }
 
 impl Tagged {
@@ -175,12 +177,21 @@ impl Tagged {
                     held.clear();
                     return Step::More;
                 }
-                if let Some(value) = held.strip_suffix(tags.value_end) {
+                if let Mode::Whole { json, .. } = mode {
+                    // None: it has ended, or is no JSON.
+                    let goes_on =
+                        json.as_mut().is_some_and(|json| json.push(c, &mut String::new()) == Scan::Took);
+                    if !goes_on {
+                        *json = None;
+                    }
+                }
+                let is_inside = matches!(mode, Mode::Whole { json: Some(json), .. } if json.is_in_text());
+                if let Some(value) = held.strip_suffix(tags.value_end).filter(|_| !is_inside) {
                     let value = if tags.breaks { value.strip_suffix('\n').unwrap_or(value) } else { value };
-                    match *mode {
+                    match mode {
                         Mode::AsItComes => sink.arguments(&(escaped(value) + "\"")),
-                        Mode::Whole { may_be_text } => {
-                            match (as_json(value), may_be_text) {
+                        Mode::Whole { may_be_text, .. } => {
+                            match (as_json(value), *may_be_text) {
                                 (Some(json), _) => sink.arguments(&json),
                                 (None, true) => sink.arguments(&format!("\"{}\"", escaped(value))),
                                 (None, false) => return Step::Fail,
@@ -192,7 +203,7 @@ impl Tagged {
                     self.at = At::Between { held: String::new() };
                     return Step::More;
                 }
-                if *mode == Mode::AsItComes {
+                if matches!(mode, Mode::AsItComes) {
                     let waits = waiting(held, tags);
                     let certain = held.len() - waits;
                     sink.arguments(&escaped(&held[..certain]));
@@ -214,7 +225,11 @@ impl Tagged {
         let may_be_text = tool.is_none_or(|tool| tool.may_be_string(&key)) || kind == Kind::Unsaid;
         sink.arguments(if self.parameters.is_empty() { "{\"" } else { ", \"" });
         sink.arguments(&(escaped(&key) + if is_string { "\": \"" } else { "\": " }));
-        let mode = if is_string { Mode::AsItComes } else { Mode::Whole { may_be_text } };
+        let mode = if is_string {
+            Mode::AsItComes
+        } else {
+            Mode::Whole { may_be_text, json: Some(Json::default()) }
+        };
         self.at = At::Value { key, held: String::new(), mode, first: true };
         Step::More
     }
@@ -246,5 +261,5 @@ fn as_json(value: &str) -> Option<String> {
         "None" => "null",
         value => value,
     };
-    serde_json::from_str::<Value>(value).ok().map(|_| value.to_owned())
+    whole(value)
 }

@@ -1,0 +1,325 @@
+//! How each format's calls are put together, as a table.
+
+use crate::format::ToolFormat;
+
+/// A piece of what stands around arguments.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Part {
+    /// This text.
+    Is(&'static str),
+    /// This text or nothing.
+    May(&'static str),
+    /// The tool's name.
+    Name,
+    /// The tool's name inside of a JSON string.
+    JsonName,
+    /// A number that counts calls.
+    Count,
+    /// An id of nine letters and digits, with this before it, or nothing.
+    MayHaveId(&'static str),
+}
+
+/// What stands around the arguments of one call.
+pub(super) type Around = (&'static [Part], &'static [Part]);
+
+/// How arguments are written.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Arguments {
+    /// A JSON object.
+    Json,
+    /// Each between tags.
+    Tags(&'static TagText),
+    /// Literals of a language, with their names.
+    Literals(&'static Dialect),
+}
+
+/// The tags of a parameter.
+#[derive(Debug)]
+pub(super) struct TagText {
+    /// Before the name.
+    pub(super) begin: &'static str,
+    /// Between the name and a value that is a string, and one that is not.
+    pub(super) value: [&'static str; 2],
+    /// Ends the value; what a reader looks for.
+    pub(super) end: &'static str,
+    /// May stand behind it.
+    pub(super) after: &'static str,
+    /// A line break inside each tag is the format's.
+    pub(super) breaks: bool,
+    /// What no name of a parameter has.
+    pub(super) not_in_names: &'static [char],
+}
+
+/// How values are spelled.
+#[derive(Debug)]
+pub(super) struct Dialect {
+    /// What strings stand between; nothing: they are written as in JSON.
+    pub(super) mark: &'static str,
+    /// `true`, `false` and `null`.
+    pub(super) words: [&'static str; 3],
+    /// Between an argument's name and its value.
+    pub(super) argument: &'static str,
+    /// Between a key and its value.
+    pub(super) pair: &'static str,
+    /// Between values, as an expression of Lark.
+    pub(super) comma: &'static str,
+}
+
+static FUNCTION: TagText = TagText {
+    begin: "<parameter=",
+    value: [">\n"; 2],
+    end: "</parameter>",
+    after: "\n",
+    breaks: true,
+    not_in_names: &['>', '<'],
+};
+static ARG_KEY: TagText = TagText {
+    begin: "<arg_key>",
+    value: ["</arg_key>\n<arg_value>"; 2],
+    end: "</arg_value>",
+    after: "\n",
+    breaks: false,
+    not_in_names: &['>', '<'],
+};
+static INVOKE: TagText = TagText {
+    begin: "<parameter name=\"",
+    value: ["\">"; 2],
+    end: "</parameter>",
+    after: "\n",
+    breaks: false,
+    not_in_names: &['"', '<', '>'],
+};
+static DSML: TagText = TagText {
+    begin: "<｜DSML｜parameter name=\"",
+    value: ["\" string=\"true\">", "\" string=\"false\">"],
+    end: "</｜DSML｜parameter>",
+    after: "\n",
+    breaks: false,
+    not_in_names: &['"', '<', '>'],
+};
+
+static PYTHON: Dialect =
+    Dialect { mark: "", words: ["True", "False", "None"], argument: "=", pair: ": ", comma: "/, ?/" };
+const GEMMAS: Dialect =
+    Dialect { mark: "", words: ["true", "false", "null"], argument: ":", pair: ":", comma: "\",\"" };
+static GEMMA_4: Dialect = Dialect { mark: "<|\"|>", ..GEMMAS };
+static FUNCTION_GEMMA: Dialect = Dialect { mark: "<escape>", ..GEMMAS };
+
+/// How a format's calls are put together.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Shape {
+    /// Begins the calls. Nothing: a call's own text does.
+    pub(super) open: &'static [Part],
+    /// A control token that may stand before that.
+    pub(super) before_open: &'static str,
+    /// Each way in which a call is written.
+    pub(super) calls: &'static [Around],
+    /// Between two calls.
+    pub(super) between: &'static [Part],
+    /// Ends them.
+    pub(super) close: &'static [Part],
+    pub(super) arguments: Arguments,
+    /// What an answer without calls does not begin with, for a class of characters.
+    pub(super) bare: Option<&'static str>,
+    /// Control tokens that may stand around an answer without calls.
+    pub(super) around_text: [&'static str; 2],
+}
+
+use Part::{Count, Is, JsonName, May, MayHaveId, Name};
+
+const PLAIN: Shape = Shape {
+    open: &[],
+    before_open: "",
+    calls: &[],
+    between: &[],
+    close: &[],
+    arguments: Arguments::Json,
+    bare: None,
+    around_text: ["", ""],
+};
+/// `[{"name": …, "arguments": …}, …]` between marks.
+const LIST: Shape = Shape {
+    calls: &[(&[Is("{\"name\": \""), JsonName, Is("\", \"arguments\": ")], &[Is("}")])],
+    between: &[Is(", ")],
+    ..PLAIN
+};
+
+const PYTHON_CALL: Shape =
+    Shape { calls: &[(&[Name, Is("(")], &[Is(")")])], arguments: Arguments::Literals(&PYTHON), ..PLAIN };
+
+impl Shape {
+    /// Of a format; none where an answer is more than text and calls.
+    pub(super) fn of(format: ToolFormat) -> Option<Shape> {
+        use ToolFormat as F;
+        Some(match format {
+            F::Harmony | F::Mistral => return None,
+            F::Hermes => Shape {
+                open: &[Is("<tool_call>")],
+                calls: &[(
+                    &[May("\n"), Is("{\"name\": \""), JsonName, Is("\", \"arguments\": ")],
+                    &[Is("}"), May("\n"), Is("</tool_call>")],
+                )],
+                between: &[May("\n"), Is("<tool_call>")],
+                ..PLAIN
+            },
+            F::Llama => Shape {
+                before_open: "<|python_tag|>",
+                calls: &[(&[Is("{\"name\": \""), JsonName, Is("\", \"parameters\": ")], &[Is("}")])],
+                between: &[Is("; ")],
+                bare: Some("{"),
+                ..PLAIN
+            },
+            F::DeepSeek => Shape {
+                open: &[Is("<｜tool▁calls▁begin｜>")],
+                calls: &[
+                    (
+                        &[Is("<｜tool▁call▁begin｜>function<｜tool▁sep｜>"), Name, Is("\n```json\n")],
+                        &[Is("\n```<｜tool▁call▁end｜>")],
+                    ),
+                    (
+                        &[Is("<｜tool▁call▁begin｜>"), Name, Is("<｜tool▁sep｜>")],
+                        &[Is("<｜tool▁call▁end｜>")],
+                    ),
+                ],
+                between: &[May("\n")],
+                close: &[Is("<｜tool▁calls▁end｜>")],
+                ..PLAIN
+            },
+            F::Phi4Mini => Shape { open: &[Is("<|tool_call|>[")], close: &[Is("]<|/tool_call|>")], ..LIST },
+            F::Granite => {
+                Shape { open: &[Is("<|tool_call|>"), May(" "), Is("[")], close: &[Is("]")], ..LIST }
+            }
+            F::Nemotron => Shape { open: &[Is("<TOOLCALL>[")], close: &[Is("]</TOOLCALL>")], ..LIST },
+            F::ToolCalls => Shape {
+                open: &[Is("<tool_calls>"), May("\n"), Is("[")],
+                close: &[Is("]"), May("\n"), Is("</tool_calls>")],
+                ..LIST
+            },
+            F::Xlam => Shape { open: &[Is("[")], close: &[Is("]")], bare: Some("\\["), ..LIST },
+            F::CommandR => Shape {
+                open: &[Is("<|START_ACTION|>["), May("\n")],
+                calls: &[(
+                    &[
+                        May("    "),
+                        Is("{\"tool_call_id\": \""),
+                        Count,
+                        Is("\", \"tool_name\": \""),
+                        JsonName,
+                        Is("\", \"parameters\": "),
+                    ],
+                    &[Is("}")],
+                )],
+                between: &[Is(","), May("\n")],
+                close: &[May("\n"), Is("]<|END_ACTION|>")],
+                around_text: ["<|START_RESPONSE|>", "<|END_RESPONSE|>"],
+                ..PLAIN
+            },
+            F::Kimi => Shape {
+                open: &[Is("<|tool_calls_section_begin|>")],
+                calls: &[(
+                    &[
+                        Is("<|tool_call_begin|>functions."),
+                        Name,
+                        Is(":"),
+                        Count,
+                        Is("<|tool_call_argument_begin|>"),
+                    ],
+                    &[Is("<|tool_call_end|>")],
+                )],
+                close: &[Is("<|tool_calls_section_end|>")],
+                ..PLAIN
+            },
+            F::Functionary => Shape {
+                open: &[Is("<function=")],
+                calls: &[(&[Name, Is(">")], &[Is("</function>")])],
+                between: &[May("\n"), Is("<function=")],
+                ..PLAIN
+            },
+            F::QwenCoder => Shape {
+                open: &[Is("<tool_call>")],
+                calls: &[(
+                    &[May("\n"), Is("<function="), Name, Is(">"), May("\n")],
+                    &[Is("</function>"), May("\n"), Is("</tool_call>")],
+                )],
+                between: &[May("\n"), Is("<tool_call>")],
+                arguments: Arguments::Tags(&FUNCTION),
+                ..PLAIN
+            },
+            F::MiniMax => Shape {
+                open: &[Is("<minimax:tool_call>\n")],
+                calls: &[(&[Is("<invoke name=\""), Name, Is("\">\n")], &[Is("</invoke>\n")])],
+                close: &[Is("</minimax:tool_call>")],
+                arguments: Arguments::Tags(&INVOKE),
+                ..PLAIN
+            },
+            F::DeepSeekDsml => Shape {
+                open: &[Is("<｜DSML｜function_calls>\n")],
+                calls: &[(&[Is("<｜DSML｜invoke name=\""), Name, Is("\">\n")], &[Is("</｜DSML｜invoke>\n")])],
+                close: &[Is("</｜DSML｜function_calls>")],
+                arguments: Arguments::Tags(&DSML),
+                ..PLAIN
+            },
+            F::Glm => Shape {
+                open: &[Is("<tool_call>")],
+                calls: &[(&[Name, May("\n")], &[Is("</tool_call>")])],
+                between: &[May("\n"), Is("<tool_call>")],
+                arguments: Arguments::Tags(&ARG_KEY),
+                ..PLAIN
+            },
+            F::Pythonic => Shape {
+                before_open: "<|python_start|>",
+                open: &[Is("[")],
+                between: &[Is(", ")],
+                close: &[Is("]")],
+                bare: Some("\\["),
+                ..PYTHON_CALL
+            },
+            F::Lfm2 => Shape {
+                open: &[Is("<|tool_call_start|>[")],
+                between: &[Is(", ")],
+                close: &[Is("]<|tool_call_end|>")],
+                ..PYTHON_CALL
+            },
+            F::Olmo3 => Shape {
+                open: &[Is("<function_calls>"), May("\n")],
+                between: &[Is("\n")],
+                close: &[May("\n"), Is("</function_calls>")],
+                ..PYTHON_CALL
+            },
+            F::Gemma => Shape {
+                open: &[Is("```tool_code\n")],
+                between: &[Is("\n")],
+                close: &[Is("\n```")],
+                ..PYTHON_CALL
+            },
+            F::Gemma4 => Shape {
+                open: &[Is("<|tool_call>")],
+                calls: &[(&[Is("call:"), Name, Is("{")], &[Is("}<tool_call|>")])],
+                between: &[Is("<|tool_call>")],
+                arguments: Arguments::Literals(&GEMMA_4),
+                ..PLAIN
+            },
+            F::FunctionGemma => Shape {
+                open: &[Is("<start_function_call>")],
+                calls: &[(&[Is("call:"), Name, Is("{")], &[Is("}<end_function_call>")])],
+                between: &[Is("<start_function_call>")],
+                arguments: Arguments::Literals(&FUNCTION_GEMMA),
+                ..PLAIN
+            },
+        })
+    }
+
+    /// Of Mistral's models: a list up to the seventh generation of its tokenizer, later a name with arguments, which are told
+    /// by the token between the two.
+    pub(super) fn mistral(has_args: bool) -> Shape {
+        match has_args {
+            false => Shape { open: &[Is("[TOOL_CALLS]"), May(" "), Is("[")], close: &[Is("]")], ..LIST },
+            true => Shape {
+                open: &[Is("[TOOL_CALLS]")],
+                calls: &[(&[Name, MayHaveId("[CALL_ID]"), Is("[ARGS]")], &[])],
+                between: &[Is("[TOOL_CALLS]")],
+                ..PLAIN
+            },
+        }
+    }
+}
