@@ -4,7 +4,7 @@ use hanzo_engine_kernels::{Activation, RopeKind};
 
 use super::{
     Plan, SIZE_KEYS, SizeKeys, activation, dense, dense_classifier, epsilon, gated, masked_lm, only, plain,
-    post_norm, refuse, type_vocab, with_positions,
+    post_norm, refuse, saved_rope, type_vocab, with_positions,
 };
 use crate::encoder::head::HeadActivation;
 use crate::error::LoadError;
@@ -237,8 +237,11 @@ pub(super) fn gte(config: &Config) -> Result<Plan, LoadError> {
     })
 }
 
-/// Its stretch by `ntk` is a larger base and a smaller factor on all frequencies, whatever the input's length.
+/// The library's class keeps it in `rope_parameters`; elsewhere its stretch by `ntk` is a larger base and a smaller factor on all frequencies, whatever the input's length.
 fn gte_rope(config: &Config, head_dim: usize) -> Result<RopeSpec, LoadError> {
+    if let Some(rope) = saved_rope(config, 160_000.0, head_dim)? {
+        return Ok(rope);
+    }
     let mut base = config.positive("rope_theta")?.unwrap_or(10_000.0);
     let mut scaling = RopeScaling::None;
     if let Some(settings) = config.object("rope_scaling")? {

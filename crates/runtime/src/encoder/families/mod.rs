@@ -9,7 +9,7 @@ mod modernbert;
 mod nomic;
 
 pub(super) use bert::{JINA_CODE_KEY, JINA_CODE_TENSOR};
-use hanzo_engine_kernels::{Activation, HeadShape};
+use hanzo_engine_kernels::{Activation, HeadShape, RopeKind};
 use serde_json::Value;
 
 use super::head::{HeadActivation, HeadInput};
@@ -19,7 +19,7 @@ use crate::limits::{
 };
 use crate::spec::{
     AttentionSpec, Config, DenseSpec, LayerSpec, Mask, MaskedLmSpec, MlpSpec, Names, NormKind, NormOrder,
-    NormSpec, PositionTable, Projection, QkNorm, TransformerSpec,
+    NormSpec, PositionTable, Projection, QkNorm, RopeScaling, RopeSpec, TransformerSpec,
 };
 
 /// A family as its files say it.
@@ -213,6 +213,26 @@ fn only(config: &Config, key: &str, allowed: &str) -> Result<(), LoadError> {
         }
         _ => Ok(()),
     }
+}
+
+/// Rope over whole heads as newer libraries save it, with all that is said of it in `rope_parameters`; none where there are none.
+fn saved_rope(config: &Config, base: f32, head_dim: usize) -> Result<Option<RopeSpec>, LoadError> {
+    let Some(settings) = config.object("rope_parameters")? else { return Ok(None) };
+    for (key, value) in &settings.settings {
+        let known = key == "rope_theta" || (key == "rope_type" && value == "default");
+        if !known && !value.is_null() {
+            return Err(settings.unsupported(key, value, "rope_theta and the rope_type default are known"));
+        }
+    }
+    let base = settings.positive("rope_theta")?.unwrap_or(base);
+    Ok(Some(RopeSpec {
+        kind: RopeKind::Neox,
+        base,
+        dim: head_dim,
+        scaling: RopeScaling::None,
+        factors: None,
+        magnitude: 1.0,
+    }))
 }
 
 /// The non-linearity a setting names.

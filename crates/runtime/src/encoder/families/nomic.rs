@@ -4,8 +4,8 @@
 use hanzo_engine_kernels::{Activation, RopeKind};
 
 use super::{
-    Plan, SizeKeys, activation_named, dense, dense_classifier, epsilon, gated, masked_lm, plain, post_norm,
-    refuse, type_vocab,
+    Plan, SIZE_KEYS, SizeKeys, activation, activation_named, dense, dense_classifier, epsilon, gated,
+    masked_lm, plain, post_norm, refuse, saved_rope, type_vocab,
 };
 use crate::encoder::head::HeadActivation;
 use crate::error::LoadError;
@@ -65,6 +65,49 @@ const REFUSED: &[&str] = &[
 ];
 
 pub(super) fn plan(config: &Config) -> Result<Plan, LoadError> {
+    match config.get("rope_parameters") {
+        Some(_) => saved(config),
+        None => published(config),
+    }
+}
+
+/// As the library's own class saves it: the same tensors, its sizes in the words of other models.
+fn saved(config: &Config) -> Result<Plan, LoadError> {
+    let mlp = gated(activation(config, "hidden_act", "silu")?, false);
+    let eps = epsilon(config, "layer_norm_eps", 1e-12)?;
+    let spec = post_norm(config, &SIZE_KEYS, eps, mlp)?;
+    let head_dim = spec.heads().head_dim;
+    if let Some(other) = config.count("head_dim", WIDTH_MAX)?.filter(|&other| other != head_dim) {
+        return Err(config.unsupported(
+            "head_dim",
+            other,
+            format!("heads of {head_dim}, which split a hidden state"),
+        ));
+    }
+    let spec = TransformerSpec {
+        type_vocab: type_vocab(config, 2)?,
+        ropes: saved_rope(config, 1000.0, head_dim)?.into_iter().collect(),
+        ..spec.with_layers(|_, layer| {
+            let attention = &mut layer.attention;
+            (attention.qkv_bias, attention.output_bias, attention.rope) = (false, false, Some(0));
+        })
+    };
+    planned(config, spec, NAMES)
+}
+
+/// What is the same in both.
+fn planned(config: &Config, spec: TransformerSpec, names: Names) -> Result<Plan, LoadError> {
+    Ok(Plan {
+        spec: spec.checked(&config.file)?,
+        names,
+        classifier: dense_classifier(dense("pooler.dense", true, HeadActivation::Tanh), "classifier"),
+        masked_lm: masked_lm(config, Activation::GeluErf)?,
+        heads: &["pooler.", "cls.", "classifier."],
+    })
+}
+
+/// As the model's makers publish it, with the code of their own.
+fn published(config: &Config) -> Result<Plan, LoadError> {
     const GATES: &str = "activation_function";
     refuse(config, REFUSED)?;
     let up_bias = config.bool("mlp_fc1_bias")?.unwrap_or(false);
@@ -117,13 +160,7 @@ pub(super) fn plan(config: &Config) -> Result<Plan, LoadError> {
             }
         })
     };
-    Ok(Plan {
-        spec: spec.checked(&config.file)?,
-        names: if mlp.gated { NAMES } else { PLAIN },
-        classifier: dense_classifier(dense("pooler.dense", true, HeadActivation::Tanh), "classifier"),
-        masked_lm: masked_lm(config, Activation::GeluErf)?,
-        heads: &["pooler.", "cls.", "classifier."],
-    })
+    planned(config, spec, if mlp.gated { NAMES } else { PLAIN })
 }
 
 /// The experts, each a plain MLP as wide as the others', and every how many layers they stand, beginning with the second.

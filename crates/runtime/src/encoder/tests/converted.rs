@@ -10,6 +10,44 @@ use crate::gguf::Gguf;
 use crate::gguf::tests::Builder;
 use crate::spec::ExpertsSpec;
 
+/// The settings of a checkpoint as transformers 5 saves its own class, which moved rope's into `rope_parameters`.
+#[test]
+fn settings_that_a_library_moved_describe_the_same_model() {
+    let rope = |base: f32| json!({"rope_type": "default", "rope_theta": base});
+    let sizes =
+        json!({"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 40});
+    let cases = [
+        (
+            "nomic-bert",
+            json!({"model_type": "nomic_bert", "architectures": ["NomicBertModel"], "hidden_act": "silu", "head_dim": 8,
+                   "max_position_embeddings": 8192, "type_vocab_size": 2, "layer_norm_eps": 1e-12,
+                   "rope_parameters": rope(1000.0)}),
+        ),
+        (
+            "gte-new-reranker",
+            json!({"model_type": "gte", "architectures": ["GteForSequenceClassification"], "hidden_act": "gelu",
+                   "max_position_embeddings": 64, "type_vocab_size": 1, "layer_norm_eps": 1e-12, "pad_token_id": 1,
+                   "id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}, "rope_parameters": rope(20_000.0)}),
+        ),
+    ];
+    for (case, settings) in cases {
+        let published = config_of(&directory(case));
+        let mut saved = settings.as_object().unwrap().clone();
+        saved.extend(sizes.as_object().unwrap().clone());
+        saved.insert("vocab_size".into(), published.get("vocab_size").unwrap().clone());
+        let read = |settings: &serde_json::Map<String, Value>| {
+            let config = Config::new("config.json", settings.clone());
+            EncoderFiles::from_directory(&directory(case), &config)
+        };
+        let spec = open(case).spec;
+        let architecture = read(&saved).unwrap().spec.architecture;
+        assert_eq!(read(&saved).unwrap().spec, TransformerSpec { architecture, ..spec }, "{case}");
+        saved.insert("rope_parameters".into(), json!({"rope_type": "dynamic", "factor": 2.0}));
+        let refusal = read(&saved).err().unwrap().to_string();
+        assert!(refusal.contains("factor") || refusal.contains("rope_type"), "{refusal}");
+    }
+}
+
 /// What GGUF files call the parts, and whether they quantise them.
 fn gguf_name(spec: &TransformerSpec, weight: Weight) -> (String, bool) {
     let twice = spec.layers[0].order == NormOrder::PostTwice;
