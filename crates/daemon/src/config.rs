@@ -393,6 +393,13 @@ fn reason(error: &figment::Error) -> String {
     }
 }
 
+impl ModelConfig {
+    /// How it writes tool calls, where that is said: the configuration was checked, and names a format that there is.
+    pub(crate) fn format_of_calls(&self) -> Option<ToolFormat> {
+        self.tool_format.as_deref().and_then(|name| ToolFormat::by_name(name).ok())
+    }
+}
+
 /// A tool format's name, such as `hermes`, as [`ModelConfig::tool_format`] takes it.
 ///
 /// # Errors

@@ -12,7 +12,6 @@ use std::{
 use futures_util::StreamExt as _;
 use hanzo_engine_kernels::KernelError;
 use hanzo_engine_proto::v1::{self, engine_server::EngineServer, store_server::StoreServer};
-use hanzo_engine_runtime::ToolFormat;
 use hanzo_engine_store::{Store, StoreError};
 use tokio::{net::TcpListener, task::JoinSet, time::timeout};
 use tokio_util::sync::CancellationToken;
@@ -420,9 +419,8 @@ fn ended_early(ended: Result<Result<(), DaemonError>, tokio::task::JoinError>) -
 
 /// Loads a model of the configuration. A failure is logged and shown as the model's state; the others go on.
 async fn load_wanted(models: Arc<Models>, model: ModelConfig) {
-    let ModelConfig { source, alias, context_tokens_max, kv_bytes, adapters, tool_format } = model;
-    // The configuration was checked: it names no other.
-    let tool_format = tool_format.and_then(|name| ToolFormat::by_name(&name).ok());
+    let tool_format = model.format_of_calls();
+    let ModelConfig { source, alias, context_tokens_max, kv_bytes, adapters, .. } = model;
     let want = LoadOptions { context_tokens_max, kv_bytes, tool_format };
     let adapters = adapters.into_iter().map(|(name, path)| WantedAdapter { name, path }).collect();
     let request = LoadRequest { source: source.clone(), alias, want, adapters };
