@@ -23,7 +23,7 @@ pub enum ToolFormat {
     Mistral,
     /// `<｜tool▁calls▁begin｜>…`: DeepSeek up to V3.1.
     DeepSeek,
-    /// `<｜DSML｜function_calls>…`: DeepSeek V3.2.
+    /// `<｜DSML｜function_calls>…`: DeepSeek V3.2; `<｜DSML｜tool_calls>…`: V4.
     DeepSeekDsml,
     /// Calls as Python in a fence: Gemma up to 3.
     Gemma,
@@ -157,7 +157,12 @@ static DEEPSEEK: Syntax = Syntax {
 };
 static DSML: Syntax = Syntax {
     openers: &[("<｜DSML｜invoke name=\"", || of_tags(&tagged::DSML))],
-    marks: &["<｜DSML｜function_calls>", "</｜DSML｜function_calls>"],
+    marks: &[
+        "<｜DSML｜function_calls>",
+        "</｜DSML｜function_calls>",
+        "<｜DSML｜tool_calls>",
+        "</｜DSML｜tool_calls>",
+    ],
     ..NONE
 };
 static GEMMA: Syntax = Syntax {
@@ -311,7 +316,11 @@ impl ToolFormat {
             (has("<function="), ToolFormat::Functionary),
             (has("<start_function_call>"), ToolFormat::FunctionGemma),
             (has("<|tool_call>") && has("<tool_call|>"), ToolFormat::Gemma4),
-            (has("<|tool_call_start|>"), ToolFormat::Lfm2),
+            (
+                // It says what there is, and its model knows how to call it.
+                has("<|tool_call_start|>") || has("<|tool_list_start|>") || has("List of tools: ["),
+                ToolFormat::Lfm2,
+            ),
             (has("[TOOL_CALLS]"), ToolFormat::Mistral),
             (
                 has("<|START_ACTION|>") || has("<|START_OF_TURN_TOKEN|>") && has("Action:"),
@@ -321,6 +330,7 @@ impl ToolFormat {
             (has("<|/tool_call|>") || has("functools["), ToolFormat::Phi4Mini),
             (has("<|tool_call|>"), ToolFormat::Granite),
             (has("<function_calls>"), ToolFormat::Olmo3),
+            (has("<tool_calls>["), ToolFormat::ToolCalls),
             (has("<tool_call>"), ToolFormat::Hermes),
             (has("<tool_calls>"), ToolFormat::ToolCalls),
             (has("<|python_start|>") || has("func_name1(params_name1="), ToolFormat::Pythonic),
@@ -330,6 +340,17 @@ impl ToolFormat {
         ];
         let found = by_mark.into_iter().find(|(has, _)| *has).map(|(_, format)| format);
         Some(found.unwrap_or(ToolFormat::Hermes))
+    }
+
+    /// What closes a section of reasoning that is a message of its own, as the model writes it, up to where the answer begins, or,
+    /// where the answer must be a call, up to where it says to whom. None: reasoning stands between
+    /// [`crate::ReasoningMarkers`], whose [`crate::ReasoningMarkers::closing`] it is.
+    pub fn closing(self, call: bool) -> Option<&'static str> {
+        match (self, call) {
+            (ToolFormat::Harmony, false) => Some("<|end|><|start|>assistant<|channel|>final<|message|>"),
+            (ToolFormat::Harmony, true) => Some("<|end|><|start|>assistant<|channel|>commentary"),
+            _ => None,
+        }
     }
 
     /// What its calls are made of.

@@ -281,6 +281,9 @@ impl<'a> Writer<'a> {
                     text.push_str(name);
                     continue;
                 }
+                Part::Either(texts) => {
+                    format!("({})", texts.iter().map(|text| literal(text)).collect::<Vec<_>>().join(" | "))
+                }
                 Part::May(may) => format!("({})?", literal(may)),
                 Part::Count => "/[0-9]{1,3}/".to_owned(),
                 Part::MayHaveId(mark) => format!("({} /[a-zA-Z0-9]{{9}}/)?", self.text(mark)),

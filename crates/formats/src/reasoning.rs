@@ -11,8 +11,9 @@ pub struct ReasoningMarkers {
 }
 
 /// The markers of every family that writes its reasoning out.
-const FAMILIES: [(&str, &str); 11] = [
+const FAMILIES: [(&str, &str); 12] = [
     ("<think>", "</think>"),
+    ("<mm:think>", "</mm:think>"),
     ("[THINK]", "[/THINK]"),
     ("<seed:think>", "</seed:think>"),
     ("<|START_THINKING|>", "<|END_THINKING|>"),
@@ -37,6 +38,18 @@ impl ReasoningMarkers {
         let closes = |&&(_, close): &&(&str, &str)| template.contains(close);
         let found = FAMILIES.iter().find(writes).or_else(|| FAMILIES.iter().find(closes))?;
         Some(ReasoningMarkers { open: found.0.to_owned(), close: found.1.to_owned() })
+    }
+
+    /// What closes a section in the middle of a sentence as the model's own ending does: what stands before the marker, which is
+    /// a part of the section, and the marker. Harmony's is [`crate::ToolFormat::closing`].
+    pub fn closing(&self) -> (&'static str, &str) {
+        let before = match self.open.as_str() {
+            "<think>" | "<|channel>thought\n" | "◁think▷" | "<thought>" | "<reasoning>" => "\n",
+            "Here is my thought process:" => "\n\n",
+            // Nothing stands between the last word and the marker.
+            _ => "",
+        };
+        (before, &self.close)
     }
 
     /// Whether a text is one of the two.
@@ -186,6 +199,20 @@ mod tests {
             Some("Here is my thought process:")
         );
         assert_eq!(of("{{ messages }}", &["<think>"]), None);
+    }
+
+    #[test]
+    fn every_family_has_an_ending_that_closes_its_section() {
+        for (open, close) in FAMILIES {
+            let markers = ReasoningMarkers { open: open.to_owned(), close: close.to_owned() };
+            let (before, marker) = markers.closing();
+            let output = format!("{open}one two{before}{marker}The answer.");
+            let (mut reasoning, mut answer) = (String::new(), String::new());
+            let mut section = Section::start();
+            section.push(&markers, &output, &mut reasoning, &mut answer);
+            section.finish(&mut reasoning, &mut answer);
+            assert_eq!((reasoning.as_str(), answer.as_str()), ("one two", "The answer."));
+        }
     }
 
     #[test]

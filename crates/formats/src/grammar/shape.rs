@@ -9,6 +9,8 @@ pub(super) enum Part {
     Is(&'static str),
     /// This text or nothing.
     May(&'static str),
+    /// One of these texts.
+    Either(&'static [&'static str]),
     /// The tool's name.
     Name,
     /// The tool's name inside of a JSON string.
@@ -125,7 +127,10 @@ pub(super) struct Shape {
     pub(super) around_text: [&'static str; 2],
 }
 
-use Part::{Count, Is, JsonName, May, MayHaveId, Name};
+/// What V3.2 and V4 call a block of calls.
+const DSML_BLOCK: Part = Either(&["function_calls", "tool_calls"]);
+
+use Part::{Count, Either, Is, JsonName, May, MayHaveId, Name};
 
 const PLAIN: Shape = Shape {
     open: &[],
@@ -253,9 +258,9 @@ impl Shape {
                 ..PLAIN
             },
             F::DeepSeekDsml => Shape {
-                open: &[Is("<｜DSML｜function_calls>\n")],
+                open: &[Is("<｜DSML｜"), DSML_BLOCK, Is(">\n")],
                 calls: &[(&[Is("<｜DSML｜invoke name=\""), Name, Is("\">\n")], &[Is("</｜DSML｜invoke>\n")])],
-                close: &[Is("</｜DSML｜function_calls>")],
+                close: &[Is("</｜DSML｜"), DSML_BLOCK, Is(">")],
                 arguments: Arguments::Tags(&DSML),
                 ..PLAIN
             },

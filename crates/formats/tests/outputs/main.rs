@@ -397,7 +397,26 @@ fn each_family_has_its_own_ways() {
             "<|channel|>commentary to=functions.get_weather<|message|>{\"city\": ]",
             vec![],
         ),
+        (
+            F::Harmony,
+            " to=functions.get_weather<|channel|>commentary <|constrain|>json<|message|>{\"city\": \"Paris\"}<|call|>",
+            "",
+            vec![paris()],
+        ),
+        (F::Harmony, " to=functions.now is how", " to=functions.now is how", vec![]),
         (F::Glm, "<tool_call>now</tool_call>", "", vec![call("now", json!({}))]),
+        (
+            F::MiniMax,
+            "<minimax:tool_call>\n<invoke name=\"get_weather\">\n<parameter name=\"list\">[\"</parameter>\"]</parameter>\n<parameter name=\"none\">\"a</parameter>\n</invoke>\"</parameter>\n</invoke>\n</minimax:tool_call>",
+            "",
+            vec![call("get_weather", json!({"list": ["</parameter>"], "none": "a</parameter>\n</invoke>"}))],
+        ),
+        (
+            F::DeepSeekDsml,
+            "<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"now\">\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>",
+            "",
+            vec![call("now", json!({}))],
+        ),
         (
             F::Glm,
             "<tool_call>get_weather<arg_key>city</arg_key><arg_value>Paris</arg_value></tool_call>",
