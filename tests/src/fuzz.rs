@@ -3,6 +3,7 @@
 //! `fuzz/run` for as long as somebody likes.
 
 mod mutate;
+mod splitter;
 
 use std::{
     cell::RefCell,
@@ -43,7 +44,7 @@ pub struct Target {
 }
 
 /// All of them.
-pub const TARGETS: [Target; 12] = [
+pub const TARGETS: [Target; 13] = [
     Target { name: "gguf", read: gguf, mutations: 4000 },
     Target { name: "safetensors", read: safetensors, mutations: 20_000 },
     Target { name: "pickle", read: pickle, mutations: 20_000 },
@@ -54,6 +55,7 @@ pub const TARGETS: [Target; 12] = [
     Target { name: "proto", read: proto, mutations: 10_000 },
     Target { name: "archive", read: archive, mutations: 2000 },
     Target { name: "constraint", read: constraint, mutations: 1000 },
+    Target { name: "splitter", read: splitter::read, mutations: 6000 },
     Target { name: "ledger", read: store::ledger, mutations: 10_000 },
     Target { name: "manifest", read: store::manifest, mutations: 10_000 },
 ];
