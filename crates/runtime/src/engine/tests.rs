@@ -20,6 +20,7 @@ use crate::{
 };
 
 mod constrained;
+mod scored;
 
 fn opened() -> &'static Opened {
     static OPENED: OnceLock<Opened> = OnceLock::new();
