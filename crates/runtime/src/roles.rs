@@ -114,6 +114,23 @@ impl KnownRoles {
     }
 }
 
+/// The same conversation with the arguments of calls as JSON text, for a template that joins them to texts; none where nothing was
+/// called.
+pub(crate) fn with_spelled_arguments(chat: &Chat) -> Option<Chat> {
+    if chat.messages.iter().all(|message| message.tool_calls.is_empty()) {
+        return None;
+    }
+    let mut spelled = chat.clone();
+    for call in spelled.messages.iter_mut().flat_map(|message| &mut message.tool_calls) {
+        if let Some(arguments) =
+            call.pointer_mut("/function/arguments").filter(|arguments| arguments.is_object())
+        {
+            *arguments = arguments.to_string().into();
+        }
+    }
+    Some(spelled)
+}
+
 /// The calls of a conversation, by their ids: what each called, and its id for templates that take nine letters and digits.
 #[derive(Default)]
 struct Calls(HashMap<String, (String, String)>);
@@ -276,6 +293,24 @@ mod tests {
         let said = prompt(&strict.replace("{{ raise_exception('ids have nine') }}", ""), &messages)
             .expect("renders");
         assert!(said.contains("[call_Xyz0123456789]") && !said.contains("look"), "{said}");
+    }
+
+    #[test]
+    fn arguments_are_text_where_a_template_joins_them_to_text() {
+        let call =
+            json!({"id": "1", "type": "function", "function": {"name": "look", "arguments": {"at": 1}}});
+        let messages = [message("user", "a"), Message { tool_calls: vec![call], ..message("assistant", "") }];
+        let of = |arguments: &str| {
+            format!(
+                "{{% for m in messages %}}{{{{ m.content }}}}{{% for c in m.tool_calls or [] %}}\
+                 {{{{ c.function.name + '\\n' + {arguments} }}}}{{% endfor %}}{{% endfor %}}"
+            )
+        };
+        assert_eq!(prompt(&of("c.function.arguments"), &messages).as_deref(), Ok("alook\n{\"at\":1}"));
+        assert_eq!(
+            prompt(&of("c.function.arguments|tojson"), &messages).as_deref(),
+            Ok("alook\n{\"at\": 1}")
+        );
     }
 
     #[test]

@@ -11,7 +11,7 @@ use crate::{
     error::{LoadError, RequestError},
     infill::Infill,
     load::{GenerationDefaults, ModelFiles, ModelInfo, TextFiles, TokenizerSource},
-    roles::{KnownRoles, lacks_a_part},
+    roles::{KnownRoles, lacks_a_part, with_spelled_arguments},
     template::{ChatTemplate, Rendered},
     thinking::ThinkingSwitches,
     tokenizer::{Tokenizer, hf},
@@ -73,7 +73,7 @@ pub struct TextModel {
 /// What closes a reasoning section, as templates write it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReasoningEnd {
-    /// A line break, and the marker.
+    /// What stands before the marker, a line break in some families, and the marker.
     pub tokens: Vec<u32>,
     /// Of them, those of the line break.
     pub line_break: usize,
@@ -193,10 +193,14 @@ impl TextModel {
             Err(_) => {}
         }
         let reworded = self.roles.reworded(&chat, interrupted)?;
-        match self.render_opened(template, &reworded, interrupted) {
-            Ok(other) if !lacks_a_part(&other, &reworded, interrupted)? => Ok(other),
-            _ => rendered,
+        for chat in [Some(&reworded), with_spelled_arguments(&reworded).as_ref()].into_iter().flatten() {
+            if let Ok(other) = self.render_opened(template, chat, interrupted)
+                && !lacks_a_part(&other, chat, interrupted)?
+            {
+                return Ok(other);
+            }
         }
+        rendered
     }
 
     fn render_opened(
@@ -241,8 +245,9 @@ impl TextModel {
 
 impl ReasoningEnd {
     fn new(markers: &ReasoningMarkers, tokenizer: &Tokenizer) -> Result<ReasoningEnd, RequestError> {
-        let line_break = tokenizer.encode("\n", false)?;
-        let marker = tokenizer.encode(&markers.close, false)?;
+        let (before, marker) = markers.closing();
+        let line_break = if before.is_empty() { Vec::new() } else { tokenizer.encode(before, false)? };
+        let marker = tokenizer.encode(marker, false)?;
         Ok(ReasoningEnd { line_break: line_break.len(), tokens: [line_break, marker].concat() })
     }
 }
