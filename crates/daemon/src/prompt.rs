@@ -291,7 +291,7 @@ fn enforced(used: ToolUse, text: &TextModel, asked: Option<Spec>) -> Result<Enfo
         Demand { format, tools: &tools, required, parallel: used.parallel, document: document.as_deref() };
     let grammar = demand.grammar(&|mark| vocabulary.control(mark), &schema);
     let grammar = grammar.map_err(|reason| Error::field("tools", reason))?;
-    let calls = CallReading { format, tools: tools.into(), parallel: used.parallel };
+    let calls = CallReading { format, tools: tools.into(), required, parallel: used.parallel };
     Ok(Enforced { calls: Some(calls), spec: Some(Spec::Schemas(grammar)), must })
 }
 

@@ -133,6 +133,8 @@ pub struct CallReading {
     pub format: ToolFormat,
     /// The tools that may be called.
     pub tools: Arc<[Tool]>,
+    /// The answer must be a call.
+    pub required: bool,
     /// More than one call; otherwise the first ends the completion.
     pub parallel: bool,
 }

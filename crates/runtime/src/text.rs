@@ -50,8 +50,8 @@ pub struct TextModel {
     pub opening: Opening,
     /// How the model marks its reasoning, if it writes it out.
     pub reasoning: Option<ReasoningMarkers>,
-    /// What closes its reasoning section, if it writes one.
-    pub reasoning_end: Option<Arc<ReasoningEnd>>,
+    /// What closes its reasoning section, if it writes one: before an answer that is text, and before one that must be a call.
+    pub reasoning_ends: Option<[Arc<ReasoningEnd>; 2]>,
     /// How it is asked to fill in the middle of a text, if it can.
     pub infill: Option<Infill>,
     /// What its template calls reasoning.
@@ -70,13 +70,15 @@ pub struct TextModel {
     vocabulary: OnceLock<Result<Arc<Vocabulary>, VocabularyError>>,
 }
 
-/// What closes a reasoning section, as templates write it.
+/// What closes a reasoning section, as the model itself does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReasoningEnd {
-    /// What stands before the marker, a line break in some families, and the marker.
+    /// What stands before the marker, such as a line break, and the marker.
     pub tokens: Vec<u32>,
-    /// Of them, those of the line break.
-    pub line_break: usize,
+    /// Of them, those before the marker.
+    pub before: usize,
+    /// Of them, those after which the section is still open.
+    pub inside: usize,
 }
 
 /// A prompt ready to run.
@@ -121,21 +123,21 @@ impl TextModel {
         let (stop, stop_tokens) = stops(&text.generation.stop, &tokenizer);
         let source = text.chat_template.as_deref().unwrap_or_default();
         let reasoning = ReasoningMarkers::of(source, |marker| tokenizer.token_id(marker).is_some());
-        let reasoning_end = reasoning.as_ref().map(|markers| ReasoningEnd::new(markers, &tokenizer));
-        let reasoning_end = reasoning_end.transpose().map_err(|error| LoadError::Corrupt {
-            file: text.file.clone(),
-            what: "tokenizer".into(),
-            reason: format!("it cannot write the end of the reasoning section: {error}"),
-        })?;
         // A template that speaks of no tools is told of them, and its model asked for calls, as most are.
         let tool_format = text
             .chat_template
             .as_ref()
             .map(|source| ToolFormat::of_template(source).unwrap_or(ToolFormat::Hermes));
+        let reasoning_ends = reasoning_ends(reasoning.as_ref(), tool_format, &tokenizer);
+        let reasoning_ends = reasoning_ends.map_err(|error| LoadError::Corrupt {
+            file: text.file.clone(),
+            what: "tokenizer".into(),
+            reason: format!("it cannot write the end of the reasoning section: {error}"),
+        })?;
         Ok(TextModel {
             eos: end_tokens(text, &tokenizer, &eos, tool_format),
             reasoning,
-            reasoning_end: reasoning_end.map(Arc::new),
+            reasoning_ends,
             infill: Infill::of(text, &tokenizer),
             thinking: ThinkingSwitches::of(source),
             tool_format,
@@ -244,12 +246,38 @@ impl TextModel {
 }
 
 impl ReasoningEnd {
-    fn new(markers: &ReasoningMarkers, tokenizer: &Tokenizer) -> Result<ReasoningEnd, RequestError> {
-        let (before, marker) = markers.closing();
-        let line_break = if before.is_empty() { Vec::new() } else { tokenizer.encode(before, false)? };
+    /// A marker with what stands before it.
+    fn of_marker(
+        (before, marker): (&str, &str),
+        tokenizer: &Tokenizer,
+    ) -> Result<ReasoningEnd, RequestError> {
+        // Nothing is nothing, also to tokenizers that begin every text with a space.
+        let before = if before.is_empty() { Vec::new() } else { tokenizer.encode(before, false)? };
         let marker = tokenizer.encode(marker, false)?;
-        Ok(ReasoningEnd { line_break: line_break.len(), tokens: [line_break, marker].concat() })
+        let inside = (before.len() + marker.len()).saturating_sub(1);
+        Ok(ReasoningEnd { before: before.len(), tokens: [before, marker].concat(), inside })
     }
+
+    /// The end of a message, and the beginning of the next.
+    fn of_message(closing: &str, tokenizer: &Tokenizer) -> Result<ReasoningEnd, RequestError> {
+        Ok(ReasoningEnd { tokens: tokenizer.encode(closing, false)?, before: 0, inside: 0 })
+    }
+}
+
+/// What closes a model's reasoning, before an answer and before a call.
+fn reasoning_ends(
+    markers: Option<&ReasoningMarkers>,
+    format: Option<ToolFormat>,
+    tokenizer: &Tokenizer,
+) -> Result<Option<[Arc<ReasoningEnd>; 2]>, RequestError> {
+    let closing = |call| format.and_then(|format| format.closing(call));
+    if let (Some(answer), Some(call)) = (closing(false), closing(true)) {
+        let of = |closing| ReasoningEnd::of_message(closing, tokenizer).map(Arc::new);
+        return Ok(Some([of(answer)?, of(call)?]));
+    }
+    let Some(markers) = markers else { return Ok(None) };
+    let end = Arc::new(ReasoningEnd::of_marker(markers.closing(), tokenizer)?);
+    Ok(Some([end.clone(), end]))
 }
 
 /// Whether a prompt ends inside the reasoning section: its generation prompt opened it, or the message to be continued
@@ -341,8 +369,19 @@ pub(crate) mod tests {
 
     /// The demo model's text side.
     pub(crate) fn demo() -> TextModel {
+        TextModel::load(&demo_files()).expect("and has a text side")
+    }
+
+    /// The same with another chat template.
+    pub(crate) fn demo_with(template: &str) -> TextModel {
+        let mut files = demo_files();
+        files.text.chat_template = Some(template.to_owned());
+        TextModel::load(&files).expect("and has a text side")
+    }
+
+    fn demo_files() -> ModelFiles {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/hanzo-demo/hanzo-demo-Q8_0.gguf");
-        TextModel::load(&ModelFiles::open(&path).expect("the demo model opens")).expect("and has a text side")
+        ModelFiles::open(&path).expect("the demo model opens")
     }
 
     /// A row of the golden files as a conversation.

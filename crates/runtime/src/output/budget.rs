@@ -28,18 +28,19 @@ enum State {
 impl ReasoningBudget {
     /// The bound that a job sets, where the model has a section to be closed.
     pub(super) fn of_job(job: &Job, text: &TextModel) -> Option<ReasoningBudget> {
-        let (tokens_max, end) = (job.reasoning_tokens_max?, text.reasoning_end.clone()?);
+        let (tokens_max, [answer, call]) = (job.reasoning_tokens_max?, text.reasoning_ends.as_ref()?);
+        let must_call = job.calls.as_ref().is_some_and(|calls| calls.required);
+        let end = if must_call { call } else { answer }.clone();
         job.split_reasoning.then_some(ReasoningBudget { tokens_max, end, state: State::Open })
     }
 
     /// The section is open and has so many tokens: closes it if there is room for no more than that takes.
     pub(super) fn reached(&mut self, tokens: u32) {
         let left = self.tokens_max.saturating_sub(tokens) as usize;
-        // All but the last of them are tokens of the section.
-        let inside = self.end.tokens.len().saturating_sub(1);
+        let inside = self.end.inside;
         if matches!(self.state, State::Open) && left <= inside {
-            // Where there is no room for it, the line break is left out.
-            let first = if left < inside { self.end.line_break } else { 0 };
+            // Where there is no room for it, what stands before the marker is left out.
+            let first = if left < inside { self.end.before } else { 0 };
             self.state = State::Closing(self.end.tokens[first..].iter().copied().collect());
         }
     }

@@ -337,13 +337,19 @@ impl Generation {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{job::JobId, text::tests::demo};
+    use crate::{
+        job::JobId,
+        text::tests::{demo, demo_with},
+    };
 
     /// What a completion says and uses where the model says the tokens of `said`.
     fn run(job: &Job, said: &str) -> (String, String, Usage) {
-        let text = demo();
+        run_as(&demo(), job, said)
+    }
+
+    fn run_as(text: &TextModel, job: &Job, said: &str) -> (String, String, Usage) {
         let mut said = text.tokenizer.encode(said, false).expect("tokens").into_iter();
-        let mut generation = Generation::of_job(job, &text, Speculation::Off).next().expect("one completion");
+        let mut generation = Generation::of_job(job, text, Speculation::Off).next().expect("one completion");
         let (mut answer, mut reasoned) = (String::new(), String::new());
         loop {
             let mut specs = SampleSpecs::default();
@@ -359,7 +365,7 @@ mod tests {
             if specs.adjustments.is_empty() {
                 said.next();
             }
-            let (delta, finished) = generation.take(sampled, &text, false);
+            let (delta, finished) = generation.take(sampled, text, false);
             if let Some(EventKind::Delta { text, reasoning, .. }) = delta {
                 answer.push_str(&text);
                 reasoned.push_str(&reasoning);
@@ -405,6 +411,27 @@ mod tests {
         // Where nothing is split there is no section.
         let unsplit = Job { split_reasoning: false, ..of(Some(0), false) };
         assert_eq!(run(&unsplit, "<think>x</think>y").1, "<think>x</think>y");
+    }
+
+    #[test]
+    fn a_message_of_reasoning_that_is_full_is_ended_and_the_next_begun() {
+        let text = demo_with("<|start|>{{ tools }}<|channel|>analysis<|message|>");
+        let job = Job {
+            prompt: [1].into(),
+            stop: StopConditions { max_tokens: 200, ..StopConditions::default() },
+            split_reasoning: true,
+            ..Job::default()
+        };
+        let said = "<|channel|>analysis<|message|>one two three four five six seven eight nine ten";
+        assert!(run_as(&text, &job, said).0.ends_with("ten"));
+        // The mark that opens it is no single token here, and its end counts.
+        for tokens_max in 3..8 {
+            let bound = Job { reasoning_tokens_max: Some(tokens_max), ..job.clone() };
+            let (reasoned, answer, usage) = run_as(&text, &bound, said);
+            assert!(!reasoned.is_empty() && said.contains(&reasoned), "{reasoned}");
+            assert!(!answer.is_empty() && said.ends_with(&answer), "{answer}");
+            assert!(usage.reasoning_tokens >= tokens_max, "{usage:?}");
+        }
     }
 
     #[test]
