@@ -2,21 +2,23 @@
 //! and then all of it visible at once.
 
 use crate::digest::{Digest, Hasher, digest_file};
-use crate::download::{Wanted, disk, part_key, write_failed};
-use crate::layout;
+use crate::download::{Downloader, Wanted, disk, part_key, write_failed};
+use crate::file_system;
+use crate::http::Http;
 use crate::limits::{FILES_AT_ONCE, SPARE_BYTES};
 use crate::pins::Pin;
-use crate::plan::{Origin, Plan, PlanFile, Proposal};
+use crate::plan::{Origin, Plan, PlanFile, Proposal, PullOptions};
 use crate::progress::{FileState, Phase, PullProgress};
-use crate::publish::{Arrived, ArrivedFile, Description};
-use crate::pull::{PullOptions, Shared, now_unix_ms};
-use crate::record::{FileState as OnDisk, ModelRecord, NewModel};
+use crate::publish::{Arrived, ArrivedFile, Inspect};
+use crate::record::{Description, FileState as OnDisk, ModelRecord, NewModel};
 use crate::reference::Reference;
+use crate::settings::Settings;
 use crate::source::choose::Globs;
 use crate::source::here::Elsewhere;
 use crate::source::{file, hub, ollama, url};
-use crate::{PullError, PullRecord, StoreError};
-use std::collections::BTreeSet;
+use crate::unix_time::now_unix_ms;
+use crate::{PullError, PullRecord, Store, StoreError};
+use std::collections::{BTreeSet, HashMap};
 use std::fs::OpenOptions;
 use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
@@ -26,9 +28,30 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-/// What a pull works with.
+/// What all pulls work with.
+pub(crate) struct Means {
+    pub(crate) store: Store,
+    pub(crate) settings: Settings,
+    pub(crate) http: Arc<Http>,
+    pub(crate) downloader: Downloader,
+    pub(crate) inspect: Option<Inspect>,
+    /// One fetches a file, others that want it wait: by the name of its part.
+    pub(crate) parts: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
+}
+
+impl Means {
+    /// The lock of a part file.
+    fn part_lock(&self, key: &str) -> Arc<tokio::sync::Mutex<()>> {
+        let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
+        // Locks nobody holds any more are dropped on the way.
+        parts.retain(|_, lock| Arc::strong_count(lock) > 1);
+        parts.entry(key.to_owned()).or_default().clone()
+    }
+}
+
+/// A pull.
 pub(crate) struct Acquire {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) means: Arc<Means>,
     pub(crate) reference: Reference,
     pub(crate) include: Globs,
     pub(crate) exclude: Globs,
@@ -50,7 +73,7 @@ enum Way {
 impl Acquire {
     pub(crate) async fn propose(self) -> Result<Proposal, PullError> {
         let plan = self.plan().await?;
-        let elsewhere = Elsewhere::new(&self.shared.settings);
+        let elsewhere = Elsewhere::new(&self.means.settings);
         let (mut fetch_bytes, mut present_bytes) = (0, 0);
         for file in &plan.files {
             let bytes = file.size_bytes.unwrap_or(0);
@@ -59,7 +82,7 @@ impl Acquire {
                 Way::Copy(_) if !self.options.copy => present_bytes += bytes,
                 Way::Copy(_) => fetch_bytes += bytes,
                 Way::Fetch(wanted) => {
-                    let before = self.shared.downloader.fetched_before(&wanted).min(bytes);
+                    let before = self.means.downloader.fetched_before(&wanted).min(bytes);
                     fetch_bytes += bytes - before;
                     present_bytes += before;
                 }
@@ -86,9 +109,9 @@ impl Acquire {
             return Ok(record);
         }
         // From here on nothing is collected, and blobs that are counted on stay.
-        let pin = Arc::new(Mutex::new(self.shared.store.pin()));
+        let pin = Arc::new(Mutex::new(self.means.store.pin()));
         let record = PullRecord { reference: plan.reference.clone(), began_at_unix_ms: now_unix_ms() };
-        self.shared.store.begin_pull(&record)?;
+        self.means.store.begin_pull(&record)?;
         let ways = self.ways(&plan, &pin);
         let ways = self.trusted(&plan, ways).await?;
         self.check_room(&plan, &ways)?;
@@ -105,10 +128,10 @@ impl Acquire {
             said: plan.said,
             files,
         };
-        let shared = self.shared.clone();
+        let means = self.means.clone();
         blocking(move || {
-            let inspect = shared.inspect.as_ref();
-            let published = shared.store.publish(arrived, inspect, now_unix_ms())?;
+            let inspect = means.inspect.as_ref();
+            let published = means.store.publish(arrived, inspect, now_unix_ms())?;
             // The pin lasts until the record is there.
             drop(pin);
             Ok(published)
@@ -117,7 +140,7 @@ impl Acquire {
     }
 
     async fn plan(&self) -> Result<Plan, PullError> {
-        let Shared { http, settings, .. } = &*self.shared;
+        let Means { http, settings, .. } = &*self.means;
         let (include, exclude) = (&self.include, &self.exclude);
         let plan = match &self.reference {
             Reference::Hub(wanted) => hub::plan(http, settings, wanted, include, exclude).await?,
@@ -138,8 +161,8 @@ impl Acquire {
         if self.options.force {
             return Ok(None);
         }
-        let Some(record) = self.shared.store.find_reference(&plan.reference)? else { return Ok(None) };
-        let folder = self.shared.store.folder_of(&record).unwrap_or_default();
+        let Some(record) = self.means.store.find_reference(&plan.reference)? else { return Ok(None) };
+        let folder = self.means.store.folder_of(&record).unwrap_or_default();
         let has: BTreeSet<&Path> =
             record.files.iter().filter_map(|file| file.path.strip_prefix(&folder).ok()).collect();
         let wants: BTreeSet<&Path> = plan.files.iter().map(|file| Path::new(&file.name)).collect();
@@ -151,7 +174,7 @@ impl Acquire {
     fn kept(&self) -> Result<Option<ModelRecord>, PullError> {
         let found = match self.options.force {
             true => None,
-            false => self.shared.store.find_reference(&self.reference.to_string())?,
+            false => self.means.store.find_reference(&self.reference.to_string())?,
         };
         let is_whole =
             |record: &ModelRecord| record.files.iter().all(|file| file.state() == OnDisk::Unchanged);
@@ -165,7 +188,7 @@ impl Acquire {
         };
         blocking(move || {
             let path = path.canonicalize().map_err(disk(&path))?;
-            let read = self.shared.inspect.as_ref().map(|inspect| inspect(&path));
+            let read = self.means.inspect.as_ref().map(|inspect| inspect(&path));
             let read = read.transpose().map_err(|why| PullError::refused(path.display().to_string(), why))?;
             let read = read.unwrap_or_else(|| plan.said.clone());
             let at = |file: PlanFile| match file.origin {
@@ -184,14 +207,14 @@ impl Acquire {
                 context_tokens_max,
                 license,
             };
-            Ok(self.shared.store.register(None, model, now_unix_ms())?)
+            Ok(self.means.store.register(None, model, now_unix_ms())?)
         })
         .await
     }
 
     /// Where each file is to be had. Blobs are counted on before they are looked for.
     fn ways(&self, plan: &Plan, pin: &Mutex<Pin>) -> Vec<Way> {
-        let elsewhere = Elsewhere::new(&self.shared.settings);
+        let elsewhere = Elsewhere::new(&self.means.settings);
         let mut pin = pin.lock().unwrap_or_else(PoisonError::into_inner);
         let way = |file: &PlanFile| {
             if let Some(Digest::Sha256(sha256)) = &file.digest {
@@ -204,11 +227,11 @@ impl Acquire {
 
     /// A blob that is there is read before it is counted on; one that is wrong is deleted, and its file had otherwise.
     async fn trusted(&self, plan: &Plan, ways: Vec<Way>) -> Result<Vec<Way>, PullError> {
-        let elsewhere = Elsewhere::new(&self.shared.settings);
+        let elsewhere = Elsewhere::new(&self.means.settings);
         let mut trusted = Vec::with_capacity(ways.len());
         for (way, file) in ways.into_iter().zip(&plan.files) {
             trusted.push(match way {
-                Way::Blob(sha256) if !has_blob(&self.shared, &sha256, &self.cancel).await? => {
+                Way::Blob(sha256) if !has_blob(&self.means, &sha256, &self.cancel).await? => {
                     self.way(file, &elsewhere)
                 }
                 way => way,
@@ -219,7 +242,7 @@ impl Acquire {
 
     fn way(&self, file: &PlanFile, elsewhere: &Elsewhere) -> Way {
         if let (Some(Digest::Sha256(sha256)), false) = (&file.digest, self.options.force) {
-            let meta = std::fs::metadata(self.shared.store.layout.blob(sha256));
+            let meta = std::fs::metadata(self.means.store.layout.blob(sha256));
             if meta.is_ok_and(|meta| file.size_bytes.is_none_or(|size| size == meta.len())) {
                 return Way::Blob(sha256.clone());
             }
@@ -249,13 +272,13 @@ impl Acquire {
             Way::Blob(_) | Way::Here(_) => 0,
             Way::Copy(_) => file.size_bytes.unwrap_or(0),
             Way::Fetch(wanted) => {
-                file.size_bytes.unwrap_or(0).saturating_sub(self.shared.downloader.fetched_before(wanted))
+                file.size_bytes.unwrap_or(0).saturating_sub(self.means.downloader.fetched_before(wanted))
             }
         };
         let needed_bytes: u64 = plan.files.iter().zip(ways).map(needed).sum();
-        let dir = self.shared.store.dir();
-        let mut free_bytes = layout::free_bytes(dir).map_err(disk(dir))?;
-        if let Some(room) = &self.shared.downloader.room {
+        let dir = self.means.store.dir();
+        let mut free_bytes = file_system::free_bytes(dir).map_err(disk(dir))?;
+        if let Some(room) = &self.means.downloader.room {
             free_bytes = free_bytes.min(room.load(Relaxed).saturating_add(SPARE_BYTES));
         }
         if needed_bytes > 0 && needed_bytes.saturating_add(SPARE_BYTES) > free_bytes {
@@ -275,7 +298,7 @@ impl Acquire {
         let mut tasks = JoinSet::new();
         for (index, (way, state)) in ways.into_iter().zip(states).enumerate() {
             let (file, state, turns) = (plan.files[index].clone(), state.clone(), turns.clone());
-            let work = Bring { shared: self.shared.clone(), force: self.options.force, pin: pin.clone() };
+            let work = Bring { means: self.means.clone(), force: self.options.force, pin: pin.clone() };
             let cancel = self.cancel.clone();
             state.set(Phase::Downloading);
             tasks.spawn(async move {
@@ -297,7 +320,7 @@ impl Acquire {
     fn explained(&self, error: PullError, plan: &Plan) -> PullError {
         match (error, &self.reference, Reference::parse(&plan.reference)) {
             (PullError::Forbidden { status, .. }, Reference::Hub(_), Ok(Reference::Hub(kept))) => {
-                let hint = hub::gate_hint(&self.shared.settings, &kept.repo);
+                let hint = hub::gate_hint(&self.means.settings, &kept.repo);
                 PullError::Forbidden { what: kept.repo, status, hint }
             }
             (error, ..) => error,
@@ -307,7 +330,7 @@ impl Acquire {
 
 /// Brings one file.
 struct Bring {
-    shared: Arc<Shared>,
+    means: Arc<Means>,
     force: bool,
     pin: Arc<Mutex<Pin>>,
 }
@@ -333,22 +356,22 @@ impl Bring {
                 Ok(arrived(sha256, Some(path)))
             }
             Way::Copy(path) => {
-                let (shared, state, pin) = (self.shared.clone(), state.clone(), self.pin.clone());
-                let sha256 = blocking(move || copy(&shared, &path, &state, &cancel, &pin)).await?;
+                let (means, state, pin) = (self.means.clone(), state.clone(), self.pin.clone());
+                let sha256 = blocking(move || copy(&means, &path, &state, &cancel, &pin)).await?;
                 Ok(arrived(sha256, None))
             }
             Way::Fetch(wanted) => {
-                let lock = self.shared.part_lock(&part_key(&wanted));
+                let lock = self.means.part_lock(&part_key(&wanted));
                 let _mine = lock.lock().await;
                 if let (Some(Digest::Sha256(sha256)), false) = (&wanted.digest, self.force) {
                     // Another pull may have brought it while this one waited.
-                    if has_blob(&self.shared, sha256, &cancel).await? {
-                        let meta = std::fs::metadata(self.shared.store.layout.blob(sha256));
+                    if has_blob(&self.means, sha256, &cancel).await? {
+                        let meta = std::fs::metadata(self.means.store.layout.blob(sha256));
                         state.complete(meta.map_or(0, |meta| meta.len()));
                         return Ok(arrived(sha256.clone(), None));
                     }
                 }
-                let (sha256, _) = self.shared.downloader.fetch(&wanted, state, &self.pin).await?;
+                let (sha256, _) = self.means.downloader.fetch(&wanted, state, &self.pin).await?;
                 Ok(arrived(sha256, None))
             }
         }
@@ -356,9 +379,9 @@ impl Bring {
 }
 
 /// Whether there is a blob that is what it is called.
-async fn has_blob(shared: &Arc<Shared>, sha256: &str, cancel: &CancellationToken) -> Result<bool, PullError> {
-    let (shared, sha256, cancel) = (shared.clone(), sha256.to_owned(), cancel.clone());
-    blocking(move || Ok(shared.store.has_sound_blob(&sha256, |_| !cancel.is_cancelled())?)).await
+async fn has_blob(means: &Arc<Means>, sha256: &str, cancel: &CancellationToken) -> Result<bool, PullError> {
+    let (means, sha256, cancel) = (means.clone(), sha256.to_owned(), cancel.clone());
+    blocking(move || Ok(means.store.has_sound_blob(&sha256, |_| !cancel.is_cancelled())?)).await
 }
 
 /// Reads another program's file to see whether it is what it is called.
@@ -393,13 +416,13 @@ fn look_at(
 
 /// Copies a file of this machine to a blob.
 fn copy(
-    shared: &Shared,
+    means: &Means,
     path: &Path,
     state: &FileState,
     cancel: &CancellationToken,
     pin: &Mutex<Pin>,
 ) -> Result<String, PullError> {
-    let layout = &shared.store.layout;
+    let layout = &means.store.layout;
     let key = crate::digest::sha256_of(path.as_os_str().as_encoded_bytes());
     let part = layout.partial().join(format!("copy-{}.part", &key[..32]));
     let mut from = std::fs::File::open(path).map_err(disk(path))?;
@@ -428,7 +451,7 @@ fn copy(
     let (sha256, _) = hasher.finish(None);
     pin.lock().unwrap_or_else(PoisonError::into_inner).hold(&sha256);
     let blob = layout.blob(&sha256);
-    layout::publish(&part, &blob).map_err(disk(&blob))?;
+    file_system::publish(&part, &blob).map_err(disk(&blob))?;
     state.complete(copied);
     Ok(sha256)
 }

@@ -4,13 +4,12 @@
 
 use crate::digest::{Digest, Hasher, is_hex};
 use crate::download::write_failed;
-use crate::layout;
+use crate::file_system;
 use crate::limits::{FILES_MAX, MANIFEST_BYTES_MAX, SPARE_BYTES};
-use crate::name::fold;
-use crate::plan::cut_name;
-use crate::publish::{Arrived, ArrivedFile, Description};
-use crate::pull::now_unix_ms;
-use crate::record::{ModelRecord, Role};
+use crate::name::{cut_name, fold};
+use crate::publish::{Arrived, ArrivedFile};
+use crate::record::{Description, ModelRecord, Role};
+use crate::unix_time::now_unix_ms;
 use crate::{Found, PullError, Store, StoreError, alias};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -189,7 +188,7 @@ impl Store {
         };
         let needed_bytes =
             missing.iter().filter(|(sha, bytes)| !is_there(sha, bytes)).map(|(_, bytes)| bytes).sum();
-        let free_bytes = layout::free_bytes(self.dir()).map_err(StoreError::file(self.dir()))?;
+        let free_bytes = file_system::free_bytes(self.dir()).map_err(StoreError::file(self.dir()))?;
         if needed_bytes > free_bytes.saturating_sub(SPARE_BYTES) {
             return Err(StoreError::DiskFull { dir: self.dir().to_owned(), needed_bytes, free_bytes });
         }
@@ -244,11 +243,11 @@ impl Store {
         }
         let (found, _) = hasher.finish(None);
         if found != sha256 {
-            layout::delete_file(&part).map_err(StoreError::file(&part))?;
+            file_system::delete_file(&part).map_err(StoreError::file(&part))?;
             return Err(refused(format!("blobs/sha256-{sha256} has SHA-256 {found}")));
         }
         let blob = self.layout.blob(sha256);
-        layout::publish(&part, &blob).map_err(StoreError::file(&blob))
+        file_system::publish(&part, &blob).map_err(StoreError::file(&blob))
     }
 }
 

@@ -3,8 +3,8 @@
 use crate::layout::is_stage;
 use crate::limits::ORPHAN_AGE;
 use crate::record::{Held, ModelRecord};
-use crate::repair::Repaired;
-use crate::{PullRecord, Store, StoreError, layout};
+use crate::repaired::Repaired;
+use crate::{PullRecord, Store, StoreError, file_system};
 use std::collections::HashSet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -142,7 +142,7 @@ impl Store {
         usage.partial_bytes = allocated_bytes(&self.layout.partial());
         let record = [self.layout.database(), self.layout.ledger(), self.layout.reserve.path().to_owned()];
         usage.database_bytes = record.iter().map(|path| allocated_bytes(path)).sum();
-        usage.free_bytes = layout::free_bytes(self.dir()).map_err(StoreError::file(self.dir()))?;
+        usage.free_bytes = file_system::free_bytes(self.dir()).map_err(StoreError::file(self.dir()))?;
         Ok(usage)
     }
 
@@ -191,7 +191,8 @@ fn sweep(
         }
         collected.freed_bytes += if meta.is_dir() { 0 } else { allocated_bytes(&path) };
         if !dry_run {
-            let deleted = if meta.is_dir() { fs::remove_dir_all(&path) } else { layout::delete_file(&path) };
+            let deleted =
+                if meta.is_dir() { fs::remove_dir_all(&path) } else { file_system::delete_file(&path) };
             deleted.map_err(StoreError::file(&path))?;
         }
         collected.paths.push(path);

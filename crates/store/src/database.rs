@@ -17,13 +17,12 @@ use crate::StoreError;
 use crate::layout::Layout;
 use crate::ledger::{self, Ledger};
 use crate::limits::RECORD_BYTES_MAX;
-use crate::name::{self, Match, fold};
-use crate::opening::{self, Opened, in_words, readable, said};
-use crate::plan::cut_name;
+use crate::name::{self, Match, cut_name, fold};
+use crate::opening::{self, Opened, readable, said};
 use crate::record::ModelRecord;
-use crate::repair::Repaired;
+use crate::repaired::Repaired;
 use crate::schema::{self, BlobRecord, PullRecord, Schema};
-use crate::trees::{DERIVED_KEY, LINE_KEY, Trees};
+use crate::trees::{DERIVED_KEY, LINE_KEY, Trees, in_words};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use sled::transaction::{
     ConflictableTransactionError, TransactionError, Transactional, TransactionalTree,

@@ -4,11 +4,11 @@
 use crate::digest::{Digest, Hasher, sha256_of};
 use crate::http::{Auth, Fault, Get, Http, HttpResponse, shown, unquoted};
 use crate::journal::{Header, Journal};
-use crate::layout::{self, Layout};
+use crate::layout::Layout;
 use crate::limits::{ATTEMPTS_MAX, FILE_BYTES_MAX, RESTARTS_MAX, SPARE_BYTES};
 use crate::pins::Pin;
 use crate::progress::{FileState, Phase};
-use crate::{PullError, StoreError, stream};
+use crate::{PullError, StoreError, file_system, stream};
 use reqwest::header::{CONTENT_RANGE, ETAG, HeaderMap};
 use reqwest::{StatusCode, Url};
 use std::fs::{File, OpenOptions};
@@ -113,7 +113,7 @@ impl Downloader {
                 }
             }
             for path in [&part, &journal] {
-                layout::delete_file(path).map_err(disk(path))?;
+                file_system::delete_file(path).map_err(disk(path))?;
             }
             state.done.store(0, Relaxed);
         }
@@ -194,7 +194,7 @@ impl Downloader {
     /// Makes the part file, sparse.
     pub(crate) fn create_part(&self, path: &Path, total: Option<u64>) -> Result<File, PullError> {
         if let Some(total) = total {
-            let free_bytes = layout::free_bytes(self.layout.dir()).map_err(disk(path))?;
+            let free_bytes = file_system::free_bytes(self.layout.dir()).map_err(disk(path))?;
             if total.saturating_add(SPARE_BYTES) > free_bytes {
                 let dir = self.layout.dir().to_owned();
                 return Err(StoreError::DiskFull { dir, needed_bytes: total, free_bytes }.into());
@@ -275,7 +275,7 @@ impl Downloader {
         let (sha256, found) = hasher.finish(wanted.digest.as_ref());
         let delete = || {
             for path in [part, journal] {
-                if let Err(error) = layout::delete_file(path) {
+                if let Err(error) = file_system::delete_file(path) {
                     tracing::warn!(path = %path.display(), %error, "a refused download stays");
                 }
             }
@@ -295,8 +295,8 @@ impl Downloader {
         pin.lock().unwrap_or_else(std::sync::PoisonError::into_inner).hold(&sha256);
         let (from, to, journal) = (part.to_owned(), self.layout.blob(&sha256), journal.to_owned());
         let moved = tokio::task::spawn_blocking(move || {
-            layout::publish(&from, &to).map_err(disk(&to))?;
-            layout::delete_file(&journal).map_err(disk(&journal))
+            file_system::publish(&from, &to).map_err(disk(&to))?;
+            file_system::delete_file(&journal).map_err(disk(&journal))
         });
         let moved = moved.await.unwrap_or_else(|error| Err(PullError::Internal(error.to_string())));
         moved.map_err(|error| (error, false))?;
@@ -356,7 +356,7 @@ pub(crate) fn write_at(file: &File, bytes: &[u8], at: u64, room: Option<&AtomicU
 pub(crate) fn write_failed(path: &Path, needed_bytes: u64, source: io::Error) -> PullError {
     if source.kind() == io::ErrorKind::StorageFull || source.kind() == io::ErrorKind::QuotaExceeded {
         let dir = path.parent().unwrap_or(path).to_owned();
-        let free_bytes = layout::free_bytes(&dir).unwrap_or(0);
+        let free_bytes = file_system::free_bytes(&dir).unwrap_or(0);
         return StoreError::DiskFull { dir, needed_bytes, free_bytes }.into();
     }
     PullError::Disk { path: path.to_owned(), source }

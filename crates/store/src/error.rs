@@ -177,7 +177,7 @@ impl StoreError {
 
     /// No room for a change of so many bytes.
     pub(crate) fn no_room(dir: &std::path::Path, bytes: usize) -> Self {
-        let free_bytes = crate::layout::free_bytes(dir).unwrap_or(0);
+        let free_bytes = crate::file_system::free_bytes(dir).unwrap_or(0);
         Self::DiskFull { dir: dir.to_owned(), needed_bytes: crate::reserve::needed_bytes(bytes), free_bytes }
     }
 
@@ -188,6 +188,16 @@ impl StoreError {
     pub(crate) fn reference(text: &str, why: impl Into<String>) -> Self {
         Self::BadReference { text: text.chars().take(200).collect(), why: why.into() }
     }
+}
+
+/// No room, by whatever limit.
+pub(crate) fn is_full(error: &std::io::Error) -> bool {
+    matches!(
+        error.kind(),
+        std::io::ErrorKind::StorageFull
+            | std::io::ErrorKind::QuotaExceeded
+            | std::io::ErrorKind::FileTooLarge
+    )
 }
 
 /// At most this many names in a message: an error is one line.

@@ -1,5 +1,5 @@
 //! Where things lie in the store's directory, and the few ways files get there: every one of them leaves either the
-//! whole file under its name or nothing.
+//! whole file under its name or nothing. What the file system is asked for is in [`crate::file_system`].
 //!
 //! `blobs/sha256-<hex>` holds each file once, whatever models share it. `models/<folder>/` is what the runtime
 //! opens: a folder with the model's own file names, each a hard link to its blob. Hard links, because a folder
@@ -13,7 +13,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::StoreError;
-use crate::opening::{aside, is_full};
+use crate::error::is_full;
+use crate::file_system::{delete_file, sync_dir, sync_tree};
 use crate::reserve::Reserve;
 
 /// The description of a model that lies beside its files: what the database is rebuilt from.
@@ -171,69 +172,12 @@ pub(crate) fn is_stage(name: &str) -> bool {
     name.starts_with(STAGE)
 }
 
-/// Makes `to` the same file as `from`. Where a symbolic link must stand in, it leads from one to the other within the
-/// store, which may be moved.
-pub(crate) fn link(from: &Path, to: &Path) -> io::Result<()> {
-    match fs::hard_link(from, to) {
-        Ok(()) => Ok(()),
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(error),
-        Err(_) => symlink(&way(to, from), to),
-    }
-}
-
-/// The relative path that leads from the link at `link` to `target`.
-pub(crate) fn way(link: &Path, target: &Path) -> PathBuf {
-    let folder = link.parent().unwrap_or(link);
-    let same = folder.iter().zip(target.iter()).take_while(|(one, other)| one == other).count();
-    let up = folder.iter().skip(same).map(|_| std::ffi::OsStr::new(".."));
-    up.chain(target.iter().skip(same)).collect()
-}
-
-#[cfg(unix)]
-pub(crate) fn symlink(from: &Path, to: &Path) -> io::Result<()> {
-    std::os::unix::fs::symlink(from, to)
-}
-
-/// Writes a small file under a name that is free.
-pub(crate) fn write_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    use io::Write as _;
-    let mut file = fs::OpenOptions::new().write(true).create_new(true).open(path)?;
-    file.write_all(bytes)?;
-    file.sync_all()
-}
-
-/// Moves a finished file to its place, so that it is there after a power cut too.
-pub(crate) fn publish(from: &Path, to: &Path) -> io::Result<()> {
-    File::open(from)?.sync_all()?;
-    fs::rename(from, to)?;
-    to.parent().map_or(Ok(()), sync_dir)
-}
-
-/// Makes the entries of a directory durable.
-pub(crate) fn sync_dir(dir: &Path) -> io::Result<()> {
-    File::open(dir)?.sync_all()
-}
-
-fn sync_tree(dir: &Path) -> io::Result<()> {
-    for entry in fs::read_dir(dir)? {
-        let entry = entry?;
-        if entry.file_type()?.is_dir() {
-            sync_tree(&entry.path())?;
-        }
-    }
-    sync_dir(dir)
-}
-
-/// Free bytes for this user on the disk that `dir` lies on.
-pub(crate) fn free_bytes(dir: &Path) -> io::Result<u64> {
-    let stat = rustix::fs::statvfs(dir)?;
-    Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
-}
-
-/// A file that is gone already is as good as deleted.
-pub(crate) fn delete_file(path: &Path) -> io::Result<()> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
+/// The first free name of the form `NAME.damaged-N`.
+fn aside(path: &Path) -> PathBuf {
+    let named = |number: u32| {
+        let mut name = path.as_os_str().to_owned();
+        name.push(format!(".damaged-{number}"));
+        PathBuf::from(name)
+    };
+    (1_u32..).map(named).find(|path| path.symlink_metadata().is_err()).unwrap_or_else(|| named(0))
 }

@@ -6,7 +6,7 @@
 //! follows it, numbers count up by one.
 
 use crate::digest::sha256_of;
-use crate::layout;
+use crate::file_system;
 use crate::limits::{LEDGER_SLACK_BYTES, RECORD_BYTES_MAX};
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -176,7 +176,7 @@ impl Ledger {
         let mut file = File::create(&new)?;
         file.write_all(&text)?;
         drop(file);
-        layout::publish(&new, path)?;
+        file_system::publish(&new, path)?;
         let file = OpenOptions::new().append(true).open(path)?;
         let bytes = text.len() as u64;
         Ok(Self { path: path.to_owned(), file, bytes, bytes_anew: bytes, last })

@@ -14,6 +14,7 @@ mod digest;
 mod download;
 mod error;
 mod file_name;
+mod file_system;
 #[doc(hidden)]
 pub mod fuzz;
 mod http;
@@ -35,6 +36,7 @@ mod reach;
 mod record;
 mod reference;
 mod repair;
+mod repaired;
 mod reserve;
 mod schema;
 mod settings;
@@ -55,14 +57,16 @@ pub use limits::{
 };
 pub use lookup::Found;
 pub use name::{Match, RESERVED_NAMES, check_name, derive_name, find_name};
-pub use plan::Proposal;
+pub use plan::{Proposal, PullOptions};
 pub use progress::{FileProgress, Phase, Progress};
-pub use publish::{Description, Inspect};
-pub use pull::{Pull, PullOptions, PullState, Puller};
+pub use publish::Inspect;
+pub use pull::{Pull, PullState, Puller};
 pub use pull_error::PullError;
-pub use record::{FileRecord, FileState, Held, ModelRecord, NewModel, Role, SideTexts, texts_beside};
+pub use record::{
+    Description, FileRecord, FileState, Held, ModelRecord, NewModel, Role, SideTexts, texts_beside,
+};
 pub use reference::{HubReference, OllamaReference, Reference, UrlReference};
-pub use repair::Repaired;
+pub use repaired::Repaired;
 pub use schema::PullRecord;
 pub use settings::Settings;
 pub use store::{CorruptRecord, Listing, Removed, Store, default_dir};
@@ -70,3 +74,4 @@ pub use verify::{Checked, FileCheck, Health};
 
 #[cfg(test)]
 mod tests;
+mod unix_time;

@@ -138,3 +138,8 @@ fn without_part_number(stem: &str) -> &str {
         _ => stem,
     }
 }
+
+/// A name that may be anything, for a message.
+pub(crate) fn cut_name(name: &str) -> String {
+    name.chars().take(NAME_BYTES_MAX).collect()
+}

@@ -4,20 +4,20 @@
 //! and from the manifests beside the models' files.
 
 use crate::StoreError;
+use crate::error::is_full;
 use crate::layout::Layout;
 use crate::ledger::{self, Contents, Ledger, Replayed};
 use crate::limits::{CACHE_BYTES, LOCK_WAIT_MS, OPEN_MAX};
-use crate::name::fold;
-use crate::plan::cut_name;
-use crate::repair::Repaired;
+use crate::name::{cut_name, fold};
+use crate::repaired::Repaired;
 use crate::schema::Schema;
-use crate::trees::Trees;
+use crate::trees::{Trees, in_words};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, TryLockError};
 use std::io::ErrorKind;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
@@ -113,7 +113,7 @@ impl Opening<'_> {
         }
         let dir = self.layout.dir().to_owned();
         let (needed, free) =
-            (crate::reserve::needed_bytes(bytes), crate::layout::free_bytes(&dir).unwrap_or(0));
+            (crate::reserve::needed_bytes(bytes), crate::file_system::free_bytes(&dir).unwrap_or(0));
         let why = format!(
             "{doing} takes {needed} bytes on its disk, and {free} are free; nothing was changed: free some and try again"
         );
@@ -459,19 +459,6 @@ fn trouble(dir: &Path, error: &sled::Error) -> OpenFault {
     }
 }
 
-/// sled's error without what only its authors can use.
-pub(crate) fn in_words(error: &sled::Error) -> String {
-    match error {
-        sled::Error::Corruption { .. } => "its files are not as they were written".to_owned(),
-        other => other.to_string().lines().next().unwrap_or_default().to_owned(),
-    }
-}
-
-/// No room, by whatever limit.
-pub(crate) fn is_full(error: &std::io::Error) -> bool {
-    matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge)
-}
-
 /// An error that says nothing of what is in the files: who may read them, and what the system has left.
 fn is_outer(error: &std::io::Error) -> bool {
     let no_descriptors = matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE));
@@ -491,14 +478,4 @@ fn is_outer(error: &std::io::Error) -> bool {
 fn is_locked(error: &sled::Error) -> bool {
     matches!(error, sled::Error::Io(error) if error.kind() == ErrorKind::WouldBlock
         || error.to_string().contains("could not acquire lock"))
-}
-
-/// The first free name of the form `NAME.damaged-N`.
-pub(crate) fn aside(path: &Path) -> PathBuf {
-    let named = |number: u32| {
-        let mut name = path.as_os_str().to_owned();
-        name.push(format!(".damaged-{number}"));
-        PathBuf::from(name)
-    };
-    (1_u32..).map(named).find(|path| path.symlink_metadata().is_err()).unwrap_or_else(|| named(0))
 }

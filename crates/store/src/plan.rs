@@ -5,11 +5,28 @@ use crate::PullError;
 use crate::digest::Digest;
 use crate::file_name;
 use crate::http::Auth;
-use crate::limits::{FILE_BYTES_MAX, FILES_MAX, MODEL_BYTES_MAX, NAME_BYTES_MAX};
-use crate::publish::Description;
-use crate::record::Role;
+use crate::limits::{FILE_BYTES_MAX, FILES_MAX, MODEL_BYTES_MAX};
+use crate::name::cut_name;
+use crate::record::{Description, Role};
 use reqwest::Url;
 use std::path::PathBuf;
+
+/// How a model is to be pulled.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PullOptions {
+    /// Fetch everything again, whatever is there.
+    pub force: bool,
+    /// Such as `Q4_K_M`; none: the reference's, or the default.
+    pub quantization: Option<String>,
+    /// A branch, tag or commit; none: the reference's, or `main`.
+    pub revision: Option<String>,
+    /// Globs: exactly the files that match one, instead of the usual choice.
+    pub include: Vec<String>,
+    /// Globs: none of the files that match one.
+    pub exclude: Vec<String>,
+    /// Copy a file of this machine into the store instead of using it where it lies.
+    pub copy: bool,
+}
 
 /// A model as its source describes it.
 pub(crate) struct Plan {
@@ -98,8 +115,3 @@ impl Plan {
 }
 
 const _: () = assert!(FILES_MAX as u128 * (FILE_BYTES_MAX as u128) < u64::MAX as u128);
-
-/// A name that may be anything, for a message.
-pub(crate) fn cut_name(name: &str) -> String {
-    name.chars().take(NAME_BYTES_MAX).collect()
-}

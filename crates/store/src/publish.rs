@@ -3,12 +3,12 @@
 
 use crate::database::Change;
 use crate::digest::sha256_of;
-use crate::layout::{self, MANIFEST};
+use crate::file_system;
+use crate::layout::MANIFEST;
 use crate::limits::{FILES_MAX, MODEL_BYTES_MAX};
 use crate::name::fold;
-use crate::record::{FileRecord, Held, ModelRecord, Role};
+use crate::record::{Description, FileRecord, Held, ModelRecord, Role, absolute, cut};
 use crate::schema;
-use crate::store::cut;
 use crate::{Store, StoreError, file_name, name};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -41,23 +41,6 @@ pub(crate) struct ArrivedFile {
     pub(crate) role: Role,
     /// A file of another program; none: the blob of that digest.
     pub(crate) at: Option<PathBuf>,
-}
-
-/// What a model's files say of it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Description {
-    /// `gguf` or `safetensors`.
-    pub format: String,
-    /// Such as `qwen3`.
-    pub architecture: String,
-    /// Such as `Q8_0`.
-    pub quantization: String,
-    /// Number of weights.
-    pub parameters: u64,
-    /// Tokens the model was made for.
-    pub context_tokens_max: u32,
-    /// The license's name.
-    pub license: Option<String>,
 }
 
 /// Reads what a model's files say of it: the runtime does, which the store knows nothing of. The path is the GGUF
@@ -114,7 +97,7 @@ impl Store {
             file.path = PathBuf::from(&arrived.name);
         }
         let manifest = stage.join(MANIFEST);
-        layout::write_new(&manifest, &schema::encode(&record, Path::new(""))?)
+        file_system::write_new(&manifest, &schema::encode(&record, Path::new(""))?)
             .map_err(StoreError::file(&manifest))?;
         let folder = self.layout.publish(&stage, &folder).map_err(StoreError::file(&stage))?;
         absolute(&mut record, &folder);
@@ -151,8 +134,8 @@ impl Store {
             std::fs::create_dir_all(folder)?;
         }
         match (&file.at, &file.sha256) {
-            (Some(at), _) => layout::symlink(&at.canonicalize()?, &to),
-            (None, Some(sha256)) => layout::link(&self.layout.blob(sha256), &to),
+            (Some(at), _) => file_system::symlink(&at.canonicalize()?, &to),
+            (None, Some(sha256)) => file_system::link(&self.layout.blob(sha256), &to),
             (None, None) => Err(std::io::Error::other("a blob without a digest")),
         }
     }
@@ -185,15 +168,6 @@ impl Store {
             reference: model.reference.clone(),
             revision: model.revision.clone(),
         })
-    }
-}
-
-/// Puts a record whose paths are relative to its folder where the folder is.
-pub(crate) fn absolute(record: &mut ModelRecord, folder: &Path) {
-    let join = |path: &Path| if path.as_os_str().is_empty() { folder.to_owned() } else { folder.join(path) };
-    record.path = join(&record.path);
-    for file in &mut record.files {
-        file.path = join(&file.path);
     }
 }
 

@@ -1,10 +1,10 @@
 //! Pulls: each runs in a task of its own, whoever asked for it comes or goes; who asks for the same meanwhile joins.
 
-use crate::acquire::Acquire;
+use crate::acquire::{Acquire, Means};
 use crate::download::Downloader;
 use crate::http::Http;
 use crate::limits::{PROGRESS_EVERY, PULLS_MAX};
-use crate::plan::Proposal;
+use crate::plan::{Proposal, PullOptions};
 use crate::progress::{Progress, PullProgress};
 use crate::publish::Inspect;
 use crate::record::ModelRecord;
@@ -16,44 +16,17 @@ use std::collections::HashMap;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::Instant;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-
-/// How a model is to be pulled.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct PullOptions {
-    /// Fetch everything again, whatever is there.
-    pub force: bool,
-    /// Such as `Q4_K_M`; none: the reference's, or the default.
-    pub quantization: Option<String>,
-    /// A branch, tag or commit; none: the reference's, or `main`.
-    pub revision: Option<String>,
-    /// Globs: exactly the files that match one, instead of the usual choice.
-    pub include: Vec<String>,
-    /// Globs: none of the files that match one.
-    pub exclude: Vec<String>,
-    /// Copy a file of this machine into the store instead of using it where it lies.
-    pub copy: bool,
-}
 
 /// Pulls models into a store. Cloning it is cheap and shares the pulls.
 #[derive(Clone)]
 pub struct Puller {
-    shared: Arc<Shared>,
-}
-
-pub(crate) struct Shared {
-    pub(crate) store: Store,
-    pub(crate) settings: Settings,
-    pub(crate) http: Arc<Http>,
-    pub(crate) downloader: Downloader,
-    pub(crate) inspect: Option<Inspect>,
-    jobs: Mutex<HashMap<String, Job>>,
+    means: Arc<Means>,
+    jobs: Arc<Mutex<HashMap<String, Job>>>,
     /// Pulls that were begun.
-    begun: AtomicU64,
-    /// One fetches a file, others that want it wait: by the name of its part.
-    parts: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
+    begun: Arc<AtomicU64>,
 }
 
 struct Job {
@@ -103,14 +76,14 @@ impl Puller {
         let http = Arc::new(Http::new(&settings)?);
         let room = settings.write_bytes_max.map(|bytes| Arc::new(AtomicU64::new(bytes)));
         let downloader = Downloader { http: http.clone(), layout: store.layout.clone(), room };
-        let (jobs, begun, parts) = Default::default();
-        let shared = Shared { store, settings, http, downloader, inspect, jobs, begun, parts };
-        Ok(Self { shared: Arc::new(shared) })
+        let means = Means { store, settings, http, downloader, inspect, parts: Mutex::default() };
+        let (jobs, begun) = Default::default();
+        Ok(Self { means: Arc::new(means), jobs, begun })
     }
 
     /// The store it pulls into.
     pub fn store(&self) -> &Store {
-        &self.shared.store
+        &self.means.store
     }
 
     /// Begins a pull, or joins one of the same that is running. `text` is a reference, an alias, or the name of a
@@ -150,14 +123,14 @@ impl Puller {
         progress.begin(text, Vec::new());
         let (sender, states) = watch::channel(PullState::Running(progress.snapshot()));
         let cancel = CancellationToken::new();
-        let (audience, number) = (Arc::<Mutex<Audience>>::default(), self.shared.begun.fetch_add(1, Relaxed));
+        let (audience, number) = (Arc::<Mutex<Audience>>::default(), self.begun.fetch_add(1, Relaxed));
         let pull = Pull::watching(states.clone(), cancel.clone(), audience.clone(), outlives, false)
             .ok_or_else(|| PullError::Internal("a pull ended before it began".to_owned()))?;
         let job = Job { number, reference: shown, states, cancel: cancel.clone(), audience };
         jobs.insert(key.clone(), job);
         drop(jobs);
         let work = Acquire {
-            shared: self.shared.clone(),
+            means: self.means.clone(),
             reference,
             include,
             exclude,
@@ -165,7 +138,7 @@ impl Puller {
             progress: progress.clone(),
             cancel: cancel.clone(),
         };
-        let leave = Leave { shared: self.shared.clone(), key, number };
+        let leave = Leave { jobs: self.jobs.clone(), key, number };
         tokio::spawn(run(work, progress, sender, cancel, leave));
         Ok(pull)
     }
@@ -177,7 +150,7 @@ impl Puller {
     pub async fn propose(&self, text: &str, options: &PullOptions) -> Result<Proposal, PullError> {
         let (include, exclude) = globs(options)?;
         let work = Acquire {
-            shared: self.shared.clone(),
+            means: self.means.clone(),
             reference: self.reference(text, options)?,
             include,
             exclude,
@@ -228,7 +201,7 @@ impl Puller {
 
     /// What is to be pulled when a user writes `text`.
     fn reference(&self, text: &str, options: &PullOptions) -> Result<Reference, PullError> {
-        let text = self.shared.store.target(text)?;
+        let text = self.means.store.target(text)?;
         let mut reference = match alias::lookup(&text)? {
             Some(reference) => reference,
             None => Reference::parse(&text)?,
@@ -239,7 +212,7 @@ impl Puller {
                            ollama://model:tag, https://…/model.gguf or ./path";
                 StoreError::reference(name, why)
             };
-            reference = match self.shared.store.get(name) {
+            reference = match self.means.store.get(name) {
                 Ok(record) => Reference::parse(&record.reference)?,
                 Err(StoreError::NotFound { .. }) => return Err(unknown().into()),
                 Err(error) => return Err(error.into()),
@@ -255,21 +228,7 @@ impl Puller {
     }
 
     fn jobs(&self) -> MutexGuard<'_, HashMap<String, Job>> {
-        self.shared.jobs()
-    }
-}
-
-impl Shared {
-    fn jobs(&self) -> MutexGuard<'_, HashMap<String, Job>> {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The lock of a part file.
-    pub(crate) fn part_lock(&self, key: &str) -> Arc<tokio::sync::Mutex<()>> {
-        let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
-        // Locks nobody holds any more are dropped on the way.
-        parts.retain(|_, lock| Arc::strong_count(lock) > 1);
-        parts.entry(key.to_owned()).or_default().clone()
     }
 }
 
@@ -286,14 +245,14 @@ fn globs(options: &PullOptions) -> Result<(Globs, Globs), PullError> {
 
 /// Takes the pull off the list when it ends, however that is.
 struct Leave {
-    shared: Arc<Shared>,
+    jobs: Arc<Mutex<HashMap<String, Job>>>,
     key: String,
     number: u64,
 }
 
 impl Drop for Leave {
     fn drop(&mut self) {
-        let mut jobs = self.shared.jobs();
+        let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
         if jobs.get(&self.key).is_some_and(|job| job.number == self.number) {
             jobs.remove(&self.key);
         }
@@ -406,11 +365,4 @@ impl Drop for Pull {
             self.cancel.cancel();
         }
     }
-}
-
-/// Unix milliseconds.
-pub(crate) fn now_unix_ms() -> i64 {
-    // A clock before 1970 is a clock that was not set.
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
 }

@@ -1,6 +1,6 @@
 //! What the store remembers of a model: plain data, and how it compares with the files as they lie now.
 
-use crate::limits::{RECORD_BYTES_MAX, SIDE_TEXT_BYTES_MAX};
+use crate::limits::{RECORD_BYTES_MAX, SIDE_TEXT_BYTES_MAX, TEXT_BYTES_MAX};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::Read as _;
@@ -26,6 +26,23 @@ pub struct NewModel {
     /// Tokens the model was made for.
     pub context_tokens_max: u32,
     /// The license's name, when the files state one.
+    pub license: Option<String>,
+}
+
+/// What a model's files say of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Description {
+    /// `gguf` or `safetensors`.
+    pub format: String,
+    /// Such as `qwen3`.
+    pub architecture: String,
+    /// Such as `Q8_0`.
+    pub quantization: String,
+    /// Number of weights.
+    pub parameters: u64,
+    /// Tokens the model was made for.
+    pub context_tokens_max: u32,
+    /// The license's name.
     pub license: Option<String>,
 }
 
@@ -204,8 +221,26 @@ pub fn texts_beside(path: &Path) -> Option<SideTexts> {
         name.is_some()
     };
     record.files.retain(below);
-    crate::publish::absolute(&mut record, folder);
+    absolute(&mut record, folder);
     Some(record.side_texts())
+}
+
+/// Puts a record whose paths are relative to its folder where the folder is.
+pub(crate) fn absolute(record: &mut ModelRecord, folder: &Path) {
+    let join = |path: &Path| if path.as_os_str().is_empty() { folder.to_owned() } else { folder.join(path) };
+    record.path = join(&record.path);
+    for file in &mut record.files {
+        file.path = join(&file.path);
+    }
+}
+
+pub(crate) fn cut(mut text: String) -> String {
+    let mut end = text.len().min(TEXT_BYTES_MAX);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text.truncate(end);
+    text
 }
 
 impl FileRecord {

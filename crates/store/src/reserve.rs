@@ -2,7 +2,7 @@
 //! disk does not keep anybody from looking, removing and collecting. The database cannot be asked to write where there
 //! is no room: it fails for good then.
 
-use crate::layout;
+use crate::file_system;
 use crate::limits::{RESERVE_BYTES, ROOM_BYTES};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
@@ -49,7 +49,7 @@ impl Reserve {
     /// Puts room by where there is plenty. That there is none is no failure.
     pub(crate) fn keep(&self) {
         let whole = self.file.metadata().is_ok_and(|meta| meta.len() >= RESERVE_BYTES);
-        if whole || layout::free_bytes(&self.dir).unwrap_or(0) < 2 * RESERVE_BYTES {
+        if whole || file_system::free_bytes(&self.dir).unwrap_or(0) < 2 * RESERVE_BYTES {
             return;
         }
         if let Err(error) = fill(&self.file) {
@@ -67,14 +67,14 @@ impl Reserve {
             free => return free >= room,
         }
         // What cannot be told is found out by writing.
-        let missing = || room.saturating_sub(layout::free_bytes(&self.dir).unwrap_or(u64::MAX));
+        let missing = || room.saturating_sub(file_system::free_bytes(&self.dir).unwrap_or(u64::MAX));
         let needed = missing();
         if needed == 0 {
             return true;
         }
         let left = self.file.metadata().map_or(0, |meta| meta.len()).saturating_sub(needed);
         let given = match left {
-            0 => layout::delete_file(&self.file),
+            0 => file_system::delete_file(&self.file),
             left => OpenOptions::new().write(true).open(&self.file).and_then(|file| file.set_len(left)),
         };
         given.is_ok() && missing() == 0

@@ -5,11 +5,11 @@ use crate::StoreError;
 use crate::database::{Change, Database};
 use crate::digest::sha256;
 use crate::layout::Layout;
-use crate::limits::{DIGEST_EAGER_BYTES_MAX, FILES_MAX, MODELS_MAX, TEXT_BYTES_MAX};
+use crate::limits::{DIGEST_EAGER_BYTES_MAX, FILES_MAX, MODELS_MAX};
 use crate::name::{self, fold};
 use crate::pins::Pins;
-use crate::record::{FileRecord, FileState, ModelRecord, NewModel};
-use crate::repair::Repaired;
+use crate::record::{FileRecord, FileState, ModelRecord, NewModel, cut};
+use crate::repaired::Repaired;
 use crate::schema::{CURRENT, Schema};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -406,13 +406,4 @@ fn digest_files(record: &mut ModelRecord) -> Result<(), StoreError> {
     }
     record.size_bytes = record.files.iter().map(|file| file.size_bytes).sum();
     Ok(())
-}
-
-pub(crate) fn cut(mut text: String) -> String {
-    let mut end = text.len().min(TEXT_BYTES_MAX);
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    text.truncate(end);
-    text
 }

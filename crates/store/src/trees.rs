@@ -2,8 +2,8 @@
 //! [`crate::database`].
 
 use crate::StoreError;
+use crate::error::is_full;
 use crate::ledger::Contents;
-use crate::opening::{in_words, is_full};
 use crate::schema::Schema;
 use sled::transaction::{ConflictableTransactionError, TransactionError, Transactional};
 use std::collections::BTreeMap;
@@ -136,4 +136,12 @@ fn failed(dir: &Path, doing: &str, error: &sled::Error) -> StoreError {
         return StoreError::full(dir);
     }
     StoreError::Database { dir: dir.to_owned(), doing: doing.to_owned(), why: in_words(error) }
+}
+
+/// sled's error without what only its authors can use.
+pub(crate) fn in_words(error: &sled::Error) -> String {
+    match error {
+        sled::Error::Corruption { .. } => "its files are not as they were written".to_owned(),
+        other => other.to_string().lines().next().unwrap_or_default().to_owned(),
+    }
 }

@@ -1,7 +1,7 @@
 //! Reading models' files again, to see whether they are still what they were; and blobs, before they are counted on.
 
 use crate::digest::{Hasher, digest_file};
-use crate::layout;
+use crate::file_system;
 use crate::record::{FileRecord, FileState, Held, ModelRecord};
 use crate::{Store, StoreError};
 use std::fs::{self, Metadata};
@@ -100,7 +100,7 @@ impl Store {
         let found = hasher.finish(None).0;
         if found != sha256 {
             tracing::warn!(blob = %path.display(), found, "a blob is not what it is called, and is replaced");
-            layout::delete_file(&path).map_err(StoreError::file(&path))?;
+            file_system::delete_file(&path).map_err(StoreError::file(&path))?;
         }
         Ok(found == sha256)
     }

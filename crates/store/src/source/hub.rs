@@ -6,8 +6,7 @@ use crate::digest::Digest;
 use crate::http::{Auth, Get, Http, shown};
 use crate::limits::{LISTED_FILES_MAX, MANIFEST_BYTES_MAX};
 use crate::plan::{Origin, Plan, PlanFile};
-use crate::publish::Description;
-use crate::record::Role;
+use crate::record::{Description, Role};
 use crate::reference::{HubReference, Reference};
 use crate::settings::Settings;
 use crate::source::choose::{Chosen, Globs, Listed, Wish, choose};
@@ -196,7 +195,7 @@ pub(crate) fn repository(wanted: &HubReference, listing: &[u8]) -> Result<Reposi
 impl Sibling {
     fn listed(self) -> Result<Listed, String> {
         let name = self.rfilename;
-        let bad = |what: &str| format!("{:?}: {what}", crate::plan::cut_name(&name));
+        let bad = |what: &str| format!("{:?}: {what}", crate::name::cut_name(&name));
         let digest = match &self.lfs {
             Some(lfs) => {
                 let hex = lfs.sha256.as_ref().or(lfs.oid.as_ref()).ok_or_else(|| bad("no digest"))?;

@@ -3,8 +3,7 @@
 use crate::PullError;
 use crate::name::derive_name;
 use crate::plan::{Origin, Plan, PlanFile};
-use crate::publish::Description;
-use crate::record::Role;
+use crate::record::{Description, Role};
 use crate::reference::{Reference, UrlReference};
 use crate::source::choose::quantization_of;
 use std::path::Path;

@@ -114,7 +114,7 @@ fn links_within_the_store_move_with_it() {
         let record = pulled(&store, "x/m", b"bytes");
         // As an older version made it, and then as this one does.
         std::fs::remove_file(&record.path).unwrap();
-        crate::layout::symlink(&store.layout.blob(&sha256_of(b"bytes")), &record.path).unwrap();
+        crate::file_system::symlink(&store.layout.blob(&sha256_of(b"bytes")), &record.path).unwrap();
         record
     };
     let moved = dir.path().join("two");
@@ -126,7 +126,7 @@ fn links_within_the_store_move_with_it() {
     let way = std::fs::read_link(&store.get("x/m").unwrap().path);
     assert!(way.is_err(), "here are hard links");
     assert_eq!(
-        crate::layout::way(&at.join("models/f/a/m.gguf"), &at.join("blobs/b")),
+        crate::file_system::way(&at.join("models/f/a/m.gguf"), &at.join("blobs/b")),
         Path::new("../../../blobs/b")
     );
     drop((store, record));
