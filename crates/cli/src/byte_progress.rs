@@ -1,13 +1,8 @@
-//! How far a job over many bytes is: a line that changes on a terminal, now and then a line elsewhere, or nothing.
+//! How far a job over many bytes is.
 
+use crate::progress_line::ProgressLine;
 use crate::size::{show_bytes, show_span};
-use crate::term::{bar_style, tell};
-use indicatif::{ProgressBar, ProgressDrawTarget};
-use std::io::{IsTerminal, stderr};
-use std::time::{Duration, Instant};
-
-/// Between lines, where there is no terminal.
-const LINE_EVERY: Duration = Duration::from_secs(10);
+use std::time::Duration;
 
 /// Counts bytes and shows them.
 pub(crate) struct ByteProgress {
@@ -15,52 +10,24 @@ pub(crate) struct ByteProgress {
     done: u64,
     /// Bytes there will be, where that is known.
     total: Option<u64>,
-    began: Instant,
-    shown: Shown,
-}
-
-enum Shown {
-    Bar(ProgressBar),
-    Lines { last: Instant },
-    Nothing,
+    line: ProgressLine,
 }
 
 impl ByteProgress {
     /// Nothing is done yet. `verb`: such as "exporting".
     pub(crate) fn new(verb: &'static str, total: Option<u64>, quiet: bool) -> Self {
-        let shown = match (quiet, stderr().is_terminal()) {
-            (true, _) => Shown::Nothing,
-            (false, true) => {
-                let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
-                Shown::Bar(bar.with_style(bar_style("{spinner} {msg}")))
-            }
-            (false, false) => Shown::Lines { last: Instant::now() },
-        };
-        Self { verb, done: 0, total, began: Instant::now(), shown }
+        Self { verb, done: 0, total, line: ProgressLine::new(quiet, "{spinner} {msg}", None) }
     }
 
     /// So many more bytes are done.
     pub(crate) fn add(&mut self, bytes: u64) {
         self.done += bytes;
-        let line = || line(self.verb, self.done, self.total, self.began.elapsed());
-        match &mut self.shown {
-            Shown::Bar(bar) => {
-                bar.set_message(line());
-                bar.tick();
-            }
-            Shown::Lines { last } if last.elapsed() >= LINE_EVERY => {
-                *last = Instant::now();
-                tell(&format!("{}\n", line()));
-            }
-            Shown::Lines { .. } | Shown::Nothing => {}
-        }
+        self.line.show(self.done, |elapsed| line(self.verb, self.done, self.total, elapsed));
     }
 
     /// Takes the line away.
     pub(crate) fn end(&self) {
-        if let Shown::Bar(bar) = &self.shown {
-            bar.finish_and_clear();
-        }
+        self.line.end();
     }
 }
 

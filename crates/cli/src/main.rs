@@ -17,6 +17,7 @@ mod input;
 mod missing;
 mod models;
 mod print;
+mod progress_line;
 mod pull;
 mod repl;
 mod rerank;

@@ -1,13 +1,8 @@
-//! How far a bulk job is: a bar on a terminal, now and then a line elsewhere, or nothing.
+//! How far a bulk job is: what is counted, and the words for it.
 
+use crate::progress_line::ProgressLine;
 use crate::size::show_span;
-use crate::term::{bar_style, tell};
-use indicatif::{ProgressBar, ProgressDrawTarget};
-use std::io::{IsTerminal, stderr};
-use std::time::{Duration, Instant};
-
-/// Between lines, where there is no terminal.
-const LINE_EVERY: Duration = Duration::from_secs(10);
+use std::time::Duration;
 
 /// What is counted.
 #[derive(Clone, Copy, Debug, Default)]
@@ -43,33 +38,16 @@ impl Meter {
 /// Shows it.
 pub(crate) struct Progress {
     pub(crate) meter: Meter,
-    began: Instant,
-    shown: Shown,
-}
-
-enum Shown {
-    Bar(ProgressBar),
-    Lines { last: Instant },
-    Nothing,
+    line: ProgressLine,
 }
 
 impl Progress {
     /// Begins; nothing was done yet by this process.
     pub(crate) fn new(quiet: bool, total: Option<u64>, before: u64) -> Self {
-        let shown = match (quiet, stderr().is_terminal()) {
-            (true, _) => Shown::Nothing,
-            (false, true) => {
-                let bar = ProgressBar::with_draw_target(total, ProgressDrawTarget::stderr());
-                let template =
-                    if total.is_some() { "{wide_bar} {percent} %  {msg}" } else { "{spinner} {msg}" };
-                bar.set_style(bar_style(template));
-                Shown::Bar(bar)
-            }
-            (false, false) => Shown::Lines { last: Instant::now() },
-        };
+        let template = if total.is_some() { "{wide_bar} {percent} %  {msg}" } else { "{spinner} {msg}" };
         let meter = Meter { total, before, ..Meter::default() };
-        let progress = Self { meter, began: Instant::now(), shown };
-        progress.draw();
+        let mut progress = Self { meter, line: ProgressLine::new(quiet, template, total) };
+        progress.add(0, 0);
         progress
     }
 
@@ -77,37 +55,18 @@ impl Progress {
     pub(crate) fn add(&mut self, rows: u64, tokens: u64) {
         self.meter.rows += rows;
         self.meter.tokens += tokens;
-        self.draw();
-        if let Shown::Lines { last } = &mut self.shown
-            && last.elapsed() >= LINE_EVERY
-        {
-            *last = Instant::now();
-            tell(&format!("{}\n", self.meter.line(self.began.elapsed())));
-        }
+        self.line.show(self.meter.before + self.meter.rows, |elapsed| self.meter.line(elapsed));
     }
 
     /// Says something above the bar.
     pub(crate) fn say(&self, line: &str) {
-        match &self.shown {
-            Shown::Bar(bar) => bar.suspend(|| tell(&format!("{line}\n"))),
-            Shown::Lines { .. } | Shown::Nothing => tell(&format!("{line}\n")),
-        }
+        self.line.say(line);
     }
 
     /// Takes the bar away; what was done, unless it is to be quiet.
     pub(crate) fn end(&self) -> Option<String> {
-        if let Shown::Bar(bar) = &self.shown {
-            bar.finish_and_clear();
-        }
         let total = Meter { total: None, ..self.meter };
-        (!matches!(self.shown, Shown::Nothing)).then(|| total.line(self.began.elapsed()))
-    }
-
-    fn draw(&self) {
-        if let Shown::Bar(bar) = &self.shown {
-            bar.set_position(self.meter.before + self.meter.rows);
-            bar.set_message(self.meter.line(self.began.elapsed()));
-        }
+        self.line.end().map(|elapsed| total.line(elapsed))
     }
 }
 
