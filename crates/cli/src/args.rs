@@ -134,6 +134,9 @@ pub(crate) struct ServeArgs {
     /// How the model writes tool calls, such as hermes [default: as its chat template says]
     #[arg(long, value_name = "FORMAT", value_parser = hanzo_engine_daemon::config::parse_tool_format)]
     pub(crate) tool_format: Option<String>,
+    /// Smaller model of the same vocabulary that drafts for the model: the same answers, sooner where it is often right
+    #[arg(long, value_name = "MODEL")]
+    pub(crate) draft_model: Option<String>,
     /// Let HTTP clients load adapters from paths on this machine, and unload them
     #[arg(long)]
     pub(crate) adapter_updates: bool,
@@ -232,6 +235,9 @@ pub(crate) struct RunArgs {
     /// Print token counts and times to stderr
     #[arg(long, short)]
     pub(crate) verbose: bool,
+    /// Smaller model of the same vocabulary that drafts for the model: the same answers, sooner where it is often right
+    #[arg(long, value_name = "MODEL")]
+    pub(crate) draft_model: Option<String>,
     /// How keys and values are stored, when this process loads the model itself [default: f16]
     #[arg(long, value_name = "TYPE")]
     pub(crate) kv_type: Option<KvTypeName>,

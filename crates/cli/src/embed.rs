@@ -43,6 +43,7 @@ pub(crate) async fn embed(args: EmbedArgs) -> Result<(), CliError> {
         engine: &args.engine,
         store: &args.store,
         kv_type: None,
+        draft_model: None,
         log_level: args.log_level,
         quiet: args.quiet,
         missing: IfMissing::Fail,

@@ -17,6 +17,8 @@ pub(crate) struct HostOptions<'a> {
     pub(crate) store: &'a StoreArgs,
     /// For a model that this process loads itself.
     pub(crate) kv_type: Option<KvTypeName>,
+    /// What drafts for it.
+    pub(crate) draft_model: Option<&'a str>,
     pub(crate) log_level: LogLevel,
     /// Do not say that it is loading.
     pub(crate) quiet: bool,
@@ -37,6 +39,12 @@ impl Host {
     /// Finds or starts a daemon and has it load the model.
     pub(crate) async fn open(wanted: HostOptions<'_>) -> Result<Self, CliError> {
         let mut source = connect::model_source(wanted.model)?;
+        let draft_model = wanted.draft_model.map(connect::model_source).transpose()?.unwrap_or_default();
+        let asked = |source: &str| v1::LoadRequest {
+            model: source.to_owned(),
+            draft_model: draft_model.clone(),
+            ..Default::default()
+        };
         let here = connect::absolute(wanted.model).ok();
         let (mut client, mut store, in_process) = match connect::find(wanted.engine).await? {
             Some(_) if wanted.kv_type.is_some() => {
@@ -62,13 +70,13 @@ impl Host {
         if waiting {
             tell(&format!("loading {}…", wanted.model));
         }
-        let mut loaded = client.load(v1::LoadRequest { model: source.clone(), ..Default::default() }).await;
+        let mut loaded = client.load(asked(&source)).await;
         if let (Err(status), Some(here)) = (&loaded, here)
             && status.code() == tonic::Code::NotFound
             && source != here
         {
             source = here;
-            loaded = client.load(v1::LoadRequest { model: source.clone(), ..Default::default() }).await;
+            loaded = client.load(asked(&source)).await;
         }
         if waiting {
             tell("\r\x1b[K");
@@ -80,7 +88,7 @@ impl Host {
             if waiting {
                 tell(&format!("loading {}…", wanted.model));
             }
-            let request = v1::LoadRequest { model: source.clone(), ..Default::default() };
+            let request = asked(&source);
             // A pull that could be interrupted has taken Ctrl-C.
             loaded = tokio::select! {
                 loaded = client.load(request) => loaded,

@@ -43,6 +43,7 @@ pub(crate) async fn rerank(args: RerankArgs) -> Result<(), CliError> {
         engine: &args.engine,
         store: &args.store,
         kv_type: None,
+        draft_model: None,
         log_level: args.log_level,
         quiet: false,
         missing: IfMissing::Fail,

@@ -114,13 +114,16 @@ fn daemon_config(args: &ServeArgs) -> Result<Config, CliError> {
     } else if config.models.is_empty() {
         config.models = vec![ModelConfig { source: DEMO_MODEL.to_owned(), ..ModelConfig::default() }];
     }
-    if !args.adapter.is_empty() || args.tool_format.is_some() {
+    if !args.adapter.is_empty() || args.tool_format.is_some() || args.draft_model.is_some() {
         let [model] = &mut config.models[..] else {
-            let reason = "--adapter and --tool-format are of the only model; with several, say them of each in the configuration";
+            let reason = "--adapter, --tool-format and --draft-model are of the only model; with several, say them of each in the configuration";
             return Err(CliError::Usage(reason.to_owned()));
         };
         if args.tool_format.is_some() {
             model.tool_format.clone_from(&args.tool_format);
+        }
+        if let Some(draft) = &args.draft_model {
+            model.draft_model = Some(connect::model_source(draft)?);
         }
         for (name, path) in &args.adapter {
             model.adapters.insert(name.clone(), connect::absolute(path)?);
@@ -176,6 +179,7 @@ async fn load(client: &mut Client, model: &ModelConfig) -> Result<LoadResponse, 
         alias: model.alias.clone().unwrap_or_default(),
         context_tokens_max: model.context_tokens_max.unwrap_or(0),
         kv_bytes: model.kv_bytes.unwrap_or(0),
+        draft_model: model.draft_model.clone().unwrap_or_default(),
         adapters: model
             .adapters
             .iter()

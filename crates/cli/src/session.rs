@@ -36,6 +36,7 @@ impl<'a> Session<'a> {
             engine: &args.engine,
             store: &args.store,
             kv_type: args.kv_type,
+            draft_model: args.draft_model.as_deref(),
             log_level: args.log_level,
             quiet: false,
             missing: IfMissing::of(args.yes),

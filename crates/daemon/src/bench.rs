@@ -160,7 +160,7 @@ pub fn run(args: &Args, mut progress: impl FnMut(Progress)) -> Result<Report, Be
     })?;
     let device = Cpu::new(args.threads).map_err(LoadError::from)?;
     let config = config(&cases, step_tokens_max, args.kv_type, files)?;
-    check_fits(&device.decoder_memory(files, &config), &files.info)?;
+    check_fits(&device.decoder_memory(files, None, &config), &files.info)?;
     let text = Arc::new(opened.text_model()?);
     let embedder = Arc::new(opened.embedder(&text.tokenizer, config.context_tokens_max)?);
     let sides = Sides { text: text.clone(), embedder };

@@ -159,6 +159,8 @@ pub struct ModelConfig {
     pub adapters: BTreeMap<String, String>,
     /// How it writes tool calls, such as `hermes`; unset: as its chat template says.
     pub tool_format: Option<String>,
+    /// A smaller model of the same vocabulary that drafts for it: a name in the store, or a path.
+    pub draft_model: Option<String>,
 }
 
 /// What is logged, and how.
@@ -339,6 +341,11 @@ impl Config {
         let formats = self.models.iter().filter_map(|model| model.tool_format.as_deref());
         if let Some(reason) = formats.map(ToolFormat::by_name).find_map(Result::err) {
             return refuse("models", format!("tool_format: {reason}"));
+        }
+        let drafts = |model: &ModelConfig| model.draft_model.is_some();
+        if self.engine.speculation == Speculation::Off && self.models.iter().any(drafts) {
+            let reason = "draft_model: nothing is drafted where engine.speculation is off; set it to ngram";
+            return refuse("models", reason.to_owned());
         }
         if self.models.len() > limits::MODELS_MAX {
             return refuse("models", format!("at most {} at once", limits::MODELS_MAX));

@@ -14,7 +14,7 @@ use hanzo_engine_runtime::{
     TextModel,
     decoder::Decoder,
     encoder::{Encoder, EncoderFiles, WeightType},
-    engine::EngineMemory,
+    engine::{DraftModel, EngineMemory},
     spec::TransformerSpec,
 };
 
@@ -167,8 +167,13 @@ pub(crate) trait Device: Send + Sync + 'static {
     /// For people: `cpu: avx512vnni, 8 threads`.
     fn describe(&self) -> String;
 
-    /// What a decoder's engine of this size would take, to the byte.
-    fn decoder_memory(&self, files: &ModelFiles, config: &EngineConfig) -> EngineMemory;
+    /// What a decoder's engine of this size would take, to the byte, and the model that drafts for it.
+    fn decoder_memory(
+        &self,
+        files: &ModelFiles,
+        draft: Option<&ModelFiles>,
+        config: &EngineConfig,
+    ) -> EngineMemory;
 
     /// What an adapter takes in a decoder's engine whose steps have so many rows, to the byte, and the buffers that the first
     /// one of the engine makes.
@@ -178,11 +183,11 @@ pub(crate) trait Device: Send + Sync + 'static {
     /// What an encoder's engine of this size would take, to the byte.
     fn encoder_memory(&self, files: &EncoderFiles, config: &EncoderConfig) -> EngineMemory;
 
-    /// Makes the engine of a size that was chosen for these files. Takes as long as reading the weights does;
+    /// Makes the engine of a size that was chosen for these files, the second those of a model that drafts. Takes as long as reading the weights does;
     /// `progress` is told 0 to 1.
     fn build(
         &self,
-        files: &Opened,
+        files: (&Opened, Option<&ModelFiles>),
         sides: Sides,
         size: EngineSize,
         progress: &mut dyn FnMut(f32),
@@ -248,8 +253,15 @@ impl Device for Cpu {
         self.backend().device()
     }
 
-    fn decoder_memory(&self, files: &ModelFiles, config: &EngineConfig) -> EngineMemory {
-        Engine::memory(&self.backend(), files, config)
+    fn decoder_memory(
+        &self,
+        files: &ModelFiles,
+        draft: Option<&ModelFiles>,
+        config: &EngineConfig,
+    ) -> EngineMemory {
+        let backend = self.backend();
+        let drafting = |draft| DraftModel::memory(&backend, draft, &files.spec, config);
+        Engine::memory(&backend, files, config) + draft.map(drafting).unwrap_or_default()
     }
 
     fn adapter_memory(
@@ -267,14 +279,20 @@ impl Device for Cpu {
 
     fn build(
         &self,
-        files: &Opened,
+        (files, draft): (&Opened, Option<&ModelFiles>),
         sides: Sides,
         size: EngineSize,
         progress: &mut dyn FnMut(f32),
     ) -> Result<Box<dyn Steps>, LoadError> {
         match (&files.network, size) {
             (Network::Decoder(files), EngineSize::Decoder(config)) => {
-                Ok(Box::new(self.decoder_engine(files, sides, config, progress)?))
+                let engine = self.decoder_engine(files, sides, config, progress)?;
+                let Some(draft) = draft else { return Ok(Box::new(engine)) };
+                draft.spec.kv_spec(config.kv_blocks, config.kv_type).check()?;
+                let backend = self.backend();
+                let decoder = Decoder::load(&backend, draft, &mut |_| ())?;
+                let model = DraftModel::new(backend, (decoder, draft.info.parameters), &files.spec, &config)?;
+                Ok(Box::new(engine.with_draft_model(model)))
             }
             (Network::Encoder(files), EngineSize::Encoder(config)) => {
                 let backend = self.backend();

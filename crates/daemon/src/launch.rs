@@ -9,7 +9,7 @@ use std::{
     time::Instant,
 };
 
-use hanzo_engine_runtime::{LoadError, Opened, StepError, ToolFormat};
+use hanzo_engine_runtime::{LoadError, Opened, StepError, ToolFormat, engine::check_vocabulary};
 use tokio::sync::oneshot;
 
 use crate::{
@@ -17,6 +17,7 @@ use crate::{
     budget::Reservation,
     clock,
     device::{Device, EngineSize, Sides, Steps},
+    draft::Draft,
     error::{Failure, FailureReason},
     metrics::ModelMetrics,
     worker::{Vitals, Work, Worker, WorkerHandle, channel},
@@ -26,6 +27,8 @@ use crate::{
 pub(crate) struct Launch {
     pub(crate) device: Arc<dyn Device>,
     pub(crate) files: Opened,
+    /// The model that drafts for it.
+    pub(crate) draft: Option<Draft>,
     pub(crate) size: EngineSize,
     pub(crate) reservation: Reservation,
     pub(crate) queue_requests_max: usize,
@@ -75,16 +78,18 @@ impl Launch {
     }
 
     fn run(self, work: Receiver<Work>, vitals: Arc<Vitals>, ready: Ready) -> Exit {
-        let Launch { device, files, size, reservation, metrics, mut progress, tool_format, .. } = self;
+        let Launch { device, files, draft, size, reservation, metrics, mut progress, tool_format, .. } = self;
         let made = catch_unwind(AssertUnwindSafe(|| -> Result<_, LoadError> {
             let mut text = files.text_model()?;
             text.tool_format = tool_format.or(text.tool_format);
+            let draft = draft.as_ref().map(Draft::files);
+            draft.map_or(Ok(()), |draft| check_vocabulary(draft, &text.tokenizer))?;
             let text = Arc::new(text);
             let embedder = Arc::new(files.embedder(&text.tokenizer, size.context_tokens_max())?);
             let sides = Sides { text, embedder };
-            Ok((sides.clone(), device.build(&files, sides, size, &mut progress)?))
+            Ok((sides.clone(), device.build((&files, draft), sides, size, &mut progress)?))
         }));
-        drop(files);
+        drop((files, draft));
         let failure = match made {
             Ok(Ok((sides, engine))) => {
                 // Nobody waits for it any more: it is not wanted.

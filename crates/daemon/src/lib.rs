@@ -21,6 +21,7 @@ mod constraints;
 mod convert;
 mod daemon;
 mod device;
+mod draft;
 mod drain;
 mod error;
 #[doc(hidden)]

@@ -19,6 +19,7 @@ use crate::{
     config::EngineSection,
     constraints::Constraints,
     device::{Device, EngineSize, Sides},
+    draft::{self, Draft},
     error::{Error, Failure, FailureReason},
     launch::{Exit, Launch, Running},
     limits::{RESTART_FIRST, RESTART_FORGET, RESTART_LAST, RESTARTS_MAX},
@@ -67,6 +68,7 @@ struct Life {
     source: Source,
     stored: bool,
     want: LoadOptions,
+    draft: Option<Source>,
     stop: CancellationToken,
     metrics: Arc<ModelMetrics>,
     adapters: Arc<Wanted>,
@@ -92,7 +94,14 @@ impl Models {
             }
             None => resolved.name.clone(),
         };
-        let joined = self.begin(&name, resolved, request.want)?;
+        let draft = match request.want.draft_model.clone() {
+            Some(asked) => {
+                let (store, section) = (self.store.clone(), self.section.clone());
+                Some(blocking(move || draft::find(&asked, &section, store.as_ref())).await?)
+            }
+            None => None,
+        };
+        let joined = self.begin(&name, (resolved, draft), request.want)?;
         let mut view = self.settled(&name).await?;
         for adapter in request.adapters {
             self.load_adapter(&name, adapter).await?;
@@ -132,7 +141,12 @@ impl Models {
         }
     }
 
-    fn begin(self: &Arc<Self>, name: &str, resolved: Resolved, want: LoadOptions) -> Result<Joined, Error> {
+    fn begin(
+        self: &Arc<Self>,
+        name: &str,
+        (resolved, draft): (Resolved, Option<Source>),
+        want: LoadOptions,
+    ) -> Result<Joined, Error> {
         let Resolved { source, stored, .. } = resolved;
         let mut joined = Joined::Begun;
         let on_conflict = |entry: &Entry| {
@@ -155,7 +169,7 @@ impl Models {
         // Made only for a life that begins: names of loads that are refused are no labels.
         let metrics = || self.metrics.model(name);
         if let Some(Begun { life: number, stop, metrics, progress }) =
-            self.registry.begin(name, source.clone(), want, metrics, on_conflict)?
+            self.registry.begin(name, source.clone(), want.clone(), metrics, on_conflict)?
         {
             let life = Life {
                 name: name.to_owned(),
@@ -163,6 +177,7 @@ impl Models {
                 source,
                 stored,
                 want,
+                draft,
                 stop,
                 metrics,
                 adapters: Arc::default(),
@@ -393,9 +408,12 @@ impl Models {
         life: &Life,
         progress: Arc<Progress>,
     ) -> Result<(Arc<Served>, Running), Arc<Failure>> {
-        let (models, source, name, want) = (self.clone(), life.source.clone(), life.name.clone(), life.want);
+        let (models, source, name, want) =
+            (self.clone(), life.source.clone(), life.name.clone(), life.want.clone());
+        let draft = life.draft.clone();
         let opened = blocking(move || {
             let files = source.open().map_err(Failure::new)?;
+            let draft = draft.map(|source| Draft::open(&source, &files)).transpose().map_err(Failure::new)?;
             let (reservation, size) = models
                 .budget
                 .reserve(|free| {
@@ -407,7 +425,10 @@ impl Models {
                     let size = match &files.network {
                         Network::Decoder(files) => {
                             let room = files.spec.kv_room(section.step_tokens_max);
-                            let memory = |config: &_| models.device.decoder_memory(files, config);
+                            let memory = |config: &_| {
+                                let draft = draft.as_ref().map(Draft::files);
+                                models.device.decoder_memory(files, draft, config)
+                            };
                             let (config, memory) =
                                 sizing::choose((&name, context), section, want, free, &room, memory)?;
                             (EngineSize::Decoder(config), memory)
@@ -422,9 +443,9 @@ impl Models {
                     Ok((size.1.total(), size))
                 })
                 .map_err(|error: hanzo_engine_runtime::LoadError| Failure::new(error))?;
-            Ok::<_, Arc<Failure>>((files, reservation, size))
+            Ok::<_, Arc<Failure>>((files, draft, reservation, size))
         });
-        let (files, reservation, (size, memory)) = opened.await?;
+        let (files, draft, reservation, (size, memory)) = opened.await?;
         let (info, generates) = (files.info().clone(), files.generates());
         let spec = files.decoder().map(|files| Arc::new(files.spec.clone()));
         self.registry.set(&life.name, life.number, |entry| entry.info = Some(info));
@@ -437,6 +458,7 @@ impl Models {
         let launch = Launch {
             device: self.device.clone(),
             files,
+            draft,
             size,
             reservation,
             queue_requests_max: self.section.queue_requests_max,

@@ -480,6 +480,7 @@ impl Entry {
             state,
             source: self.source.clone(),
             info: self.info.clone(),
+            draft_model: self.want.draft_model.clone(),
             worker,
             counts,
         }

@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// What a load was asked to be; what is unset is chosen.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LoadOptions {
     /// Longest prompt and completion, in tokens.
     pub(crate) context_tokens_max: Option<u32>,
@@ -19,6 +19,8 @@ pub(crate) struct LoadOptions {
     pub(crate) kv_bytes: Option<u64>,
     /// How calls are written, instead of what the chat template says.
     pub(crate) tool_format: Option<ToolFormat>,
+    /// The model that drafts for it.
+    pub(crate) draft_model: Option<String>,
 }
 
 /// Chooses the size of a load of `model`, whose own context is `model_context` tokens, in `free_bytes`. `room` says how many
@@ -226,7 +228,7 @@ mod tests {
     #[test]
     fn what_was_asked_for_is_given_or_refused() {
         let want = LoadOptions { context_tokens_max: Some(16_384), kv_bytes: None, ..LoadOptions::default() };
-        assert!(check(32_768, want, WEIGHTS + 30_000 + 1_024 * BLOCK).is_ok());
+        assert!(check(32_768, want.clone(), WEIGHTS + 30_000 + 1_024 * BLOCK).is_ok());
         assert!(check(32_768, want, WEIGHTS + 30_000 + 900 * BLOCK).is_err());
         let want = LoadOptions {
             context_tokens_max: None,

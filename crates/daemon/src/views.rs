@@ -14,6 +14,8 @@ pub(crate) struct ModelView {
     pub(crate) state: StateView,
     pub(crate) source: Source,
     pub(crate) info: Option<ModelInfo>,
+    /// The model that drafts for it.
+    pub(crate) draft_model: Option<String>,
     /// While it has a worker.
     pub(crate) worker: Option<WorkerView>,
     pub(crate) counts: Counts,

@@ -3,6 +3,7 @@
 //! It belongs to one thread and knows no clock: its caller decides when to step, and measures.
 
 mod adapters;
+mod draft_model;
 mod encoder;
 
 use std::{mem, sync::Arc};
@@ -25,6 +26,7 @@ use crate::{
     text::TextModel,
 };
 use adapters::Held;
+pub use draft_model::{DraftModel, Drafting, check_vocabulary};
 pub use encoder::{EncoderConfig, EncoderEngine};
 
 /// How large an engine is made. All bounds are at least 1.
@@ -76,6 +78,19 @@ pub struct EngineMemory {
     pub kv_bytes: u64,
     /// Activations, logits, and the backend's scratch.
     pub scratch_bytes: u64,
+}
+
+impl std::ops::Add for EngineMemory {
+    type Output = EngineMemory;
+
+    /// That of two engines.
+    fn add(self, other: EngineMemory) -> EngineMemory {
+        EngineMemory {
+            weights_bytes: self.weights_bytes + other.weights_bytes,
+            kv_bytes: self.kv_bytes + other.kv_bytes,
+            scratch_bytes: self.scratch_bytes + other.scratch_bytes,
+        }
+    }
 }
 
 impl EngineMemory {
@@ -130,13 +145,23 @@ pub struct Engine<B: Backend> {
     hidden: Vec<f32>,            // hidden states of one input, as many rows as it has in a step
     adapters: Vec<Option<Held>>, // by slot
     steps: u64,
-    waited: Option<usize>, // rows of the last step that the last call waited for, where all decode
+    draft_model: Option<DraftModel<B>>,
+    waited: Option<Waited>, // the last step that the last call waited for, where all of it decodes
 }
 
 /// A step that was submitted.
 struct Flight {
     ticket: Ticket,
     parts: Vec<Part>,
+    drafting: Drafting,
+}
+
+/// A step that was waited for.
+#[derive(Clone, Copy)]
+struct Waited {
+    rows: usize,
+    sequences: usize,
+    drafting: Drafting,
 }
 
 impl<B: Backend> Engine<B> {
@@ -180,12 +205,19 @@ impl<B: Backend> Engine<B> {
             hidden: Vec::new(),
             adapters: Vec::new(),
             steps: 0,
+            draft_model: None,
             waited: None,
             backend,
             decoder,
             text,
             embedder,
         })
+    }
+
+    /// Has this model draft for it, whose vocabulary is its own ([`check_vocabulary`]).
+    pub fn with_draft_model(mut self, model: DraftModel<B>) -> Self {
+        self.scheduler.expect_drafts(model.parameters() as f64 / self.text.info.parameters.max(1) as f64);
+        Engine { draft_model: Some(model), ..self }
     }
 
     /// One step: everything that runs gets one token further, or one chunk of its prompt. Does nothing when there
@@ -198,8 +230,9 @@ impl<B: Backend> Engine<B> {
         if self.flight.as_ref().is_some_and(reads) || self.scheduler.needs_last_tokens() {
             self.settle(events)?;
         }
+        let drafting = self.draft()?;
         let report = self.scheduler.schedule(&mut self.pool, &mut self.step, events);
-        let flight = if report.sequences > 0 { Some(self.launch()?) } else { None };
+        let flight = if report.sequences > 0 { Some(self.launch(drafting)?) } else { None };
         self.settle(events)?;
         self.flight = flight;
         if self.backend.lookahead() == 0 {
@@ -208,22 +241,32 @@ impl<B: Backend> Engine<B> {
         Ok(report)
     }
 
+    /// Has the draft model say what may come next.
+    fn draft(&mut self) -> Result<Drafting, KernelError> {
+        let Some(model) = &mut self.draft_model else { return Ok(Drafting::Idle) };
+        model.keep(|order| self.scheduler.runs(order));
+        let (mut asked, least) = self.scheduler.ask_drafts();
+        model.draft(&mut asked, least)
+    }
+
     /// Hands the step that was made to the device.
-    fn launch(&mut self) -> Result<Flight, KernelError> {
+    fn launch(&mut self, drafting: Drafting) -> Result<Flight, KernelError> {
         let rows = self.backend.sample_room(self.step.draws.rows.len(), self.text.vocab);
         let room = &mut self.room[..rows];
         let ticket = self.decoder.submit(&mut self.backend, &mut self.step, &mut self.kv, room)?;
         self.scheduler.assume(&mut self.pool);
         self.steps += 1;
-        Ok(Flight { ticket, parts: mem::take(&mut self.step.parts) })
+        Ok(Flight { ticket, parts: mem::take(&mut self.step.parts), drafting })
     }
 
     /// Waits for the step under way, if there is one, and takes what came of it.
     fn settle(&mut self, events: &mut Vec<Event>) -> Result<(), KernelError> {
-        let Some(Flight { ticket, parts }) = self.flight.take() else { return Ok(()) };
+        let Some(Flight { ticket, parts, drafting }) = self.flight.take() else { return Ok(()) };
         self.backend.wait(ticket, &mut self.drawn)?;
         let decodes = |part: &Part| matches!(part.yields, Yields::Tokens { scores: 0, draws, .. } if draws == part.rows);
-        self.waited = parts.iter().all(decodes).then(|| parts.iter().map(|part| part.rows).sum());
+        let rows = parts.iter().map(|part| part.rows).sum();
+        let waited = Waited { rows, sequences: parts.len(), drafting };
+        self.waited = parts.iter().all(decodes).then_some(waited);
         let (backend, decoder) = (&self.backend, &self.decoder);
         let mut hidden = Hidden {
             embedder: &self.embedder,
@@ -238,8 +281,12 @@ impl<B: Backend> Engine<B> {
 
     /// Hears how long the last call of [`Engine::step`] took: what rows cost decides how many tokens are drafted, and no more.
     pub fn took(&mut self, seconds: f32) {
-        if let Some(rows) = self.waited {
-            self.scheduler.took(rows, seconds);
+        let Some(Waited { rows, sequences, drafting }) = self.waited else { return };
+        match drafting {
+            Drafting::Idle => self.scheduler.took(rows, (rows > sequences).then_some(false), seconds),
+            Drafting::Drafted => self.scheduler.took(rows, Some(true), seconds),
+            // What was computed has nothing to do with its rows.
+            Drafting::Prepared => {}
         }
     }
 
@@ -304,6 +351,7 @@ impl<B: Backend> Engine<B> {
     /// Where they do not.
     pub fn check(&self) {
         self.scheduler.check(&self.pool);
+        self.draft_model.iter().for_each(DraftModel::check);
     }
 
     /// The model's tokenizer, template and facts.

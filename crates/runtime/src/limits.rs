@@ -173,6 +173,10 @@ pub const EXTRA_LOGIT_ROWS: usize = 16;
 /// Tokens that are drafted for a completion in one step.
 pub const DRAFT_TOKENS_MAX: usize = 15;
 const _: () = assert!(DRAFT_TOKENS_MAX <= EXTRA_LOGIT_ROWS);
+/// Drafts by a model in a row that came to nothing, after which it drafts no more for a completion.
+pub const DRAFT_FAILURES_MAX: u32 = 7;
+/// Of so many steps for which a model is not likely enough to be right, it is tried in one.
+pub const DRAFT_CALLS_SKIPPED: usize = 64;
 /// Entries of each of the three tables in which what was said before is looked up, 4 bytes each.
 pub const LOOKUP_SLOTS_MAX: usize = 1 << 14;
 /// Bytes of what a request predicts of its completion; as many of its tokens are used as the completion may have.

@@ -22,7 +22,7 @@ use crate::{
     limits::EXTRA_LOGIT_ROWS,
     output::Hidden,
     sequence::{Outcome, Sequence, Within},
-    speculation::{Rates, RowCost, Speculation},
+    speculation::{Asked, Rates, RowCost, Speculation},
     step::{Part, Step, Yields},
     text::TextModel,
 };
@@ -99,7 +99,8 @@ pub struct Scheduler {
     displaced: usize,       // of those waiting, those that have begun
     counters: Counters,
     row_cost: RowCost,
-    rates: Rates, // of drafts, as completions have found them that have ended
+    model_cost: RowCost, // of rows that a model drafts, its own time included
+    rates: Rates,        // of drafts, as completions have found them that have ended
 }
 
 impl Scheduler {
@@ -116,6 +117,7 @@ impl Scheduler {
             displaced: 0,
             counters: Counters::default(),
             row_cost: RowCost::default(),
+            model_cost: RowCost::default(),
             rates: Rates::default(),
         }
     }
@@ -184,9 +186,42 @@ impl Scheduler {
         (self.running.len(), self.waiting.len())
     }
 
-    /// A step that only decoded, with so many rows, took so long: what a drafted token has to be worth.
-    pub fn took(&mut self, rows: usize, seconds: f32) {
-        self.row_cost.learn(rows, seconds);
+    /// A step that only decoded, with so many rows, took so long: what a drafted token has to be worth, that of a lookup or, with
+    /// the time it takes, of a model. Steps without drafts tell of both.
+    pub fn took(&mut self, rows: usize, by_model: Option<bool>, seconds: f32) {
+        if by_model != Some(true) {
+            self.row_cost.learn(rows, seconds);
+        }
+        if by_model != Some(false) {
+            self.model_cost.learn(rows, seconds);
+        }
+    }
+
+    /// A model drafts whose steps take this share of the large one's.
+    pub fn expect_drafts(&mut self, share: f64) {
+        self.model_cost = RowCost::of_drafting(share);
+    }
+
+    /// Whether this sequence runs.
+    pub fn runs(&self, order: Order) -> bool {
+        self.running.iter().any(|sequence| sequence.order == order)
+    }
+
+    /// The completions that a model may draft for, because nothing is found for them in what was said before, and how likely a
+    /// drafted token must be.
+    pub fn ask_drafts(&mut self) -> (Vec<Asked<'_>>, f32) {
+        let SchedulerConfig { rows_max, context_tokens_max, speculation, .. } = self.config;
+        let decodes = self.running.iter().filter(|sequence| !sequence.held && sequence.decodes()).count();
+        let (least, by_model) = (self.row_cost.least_chance(decodes), self.model_cost.least_chance(decodes));
+        let scores = self.running.iter().any(Sequence::scores);
+        if speculation == Speculation::Off || decodes == 0 || decodes >= rows_max || scores || by_model >= 1.0
+        {
+            return (Vec::new(), by_model);
+        }
+        let most = (EXTRA_LOGIT_ROWS.min(rows_max - decodes) / decodes).max(1);
+        let rates = &self.rates;
+        let ask = |sequence| Sequence::ask_draft(sequence, most, (least, rates), context_tokens_max);
+        (self.running.iter_mut().filter_map(ask).take(EXTRA_LOGIT_ROWS).collect(), by_model)
     }
 
     /// Counts since the start.

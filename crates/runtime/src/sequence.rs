@@ -2,6 +2,7 @@
 //! which blocks, and its place in line. What is made of a step's logits or hidden states is [`crate::output`]'s. What
 //! waits costs next to nothing: the completions of a job share its prompt until they write to it.
 
+mod drafts;
 mod names;
 
 use std::{mem, sync::Arc};
@@ -16,7 +17,7 @@ use crate::{
     kv::{BlockHash, BlockPool, BlockTables},
     media::MediaSpan,
     output::{Generation, Hidden, HiddenRows, Purpose, Reading},
-    speculation::{Rates, Speculation},
+    speculation::Speculation,
     step::{GivenRows, Part, Step, Yields},
     text::TextModel,
 };
@@ -47,6 +48,7 @@ pub struct Sequence {
     assumed: usize,  // tokens after `tokens` that are drawn in steps nobody has waited for yet
     draw: u32,       // of the last of them in its step
     draft: Vec<u32>, // tokens after those, which may be drawn in the step that is made or under way
+    proposed: Vec<u32>, // what a model says may follow `tokens`, for the step that is made next
     logits: usize,   // rows with logits in the step that is made
     waits: bool,     // the step under way drafts or scores for it, and must be settled before the next
     computed: usize, // tokens whose keys and values are in the cache, or will be before the next step
@@ -140,6 +142,7 @@ impl Sequence {
             assumed: 0,
             draw: 0,
             draft: Vec::new(),
+            proposed: Vec::new(),
             logits: 0,
             waits: false,
             computed: 0,
@@ -201,39 +204,6 @@ impl Sequence {
         self.scheduled = scheduled;
         *rows -= scheduled;
         true
-    }
-
-    /// Drafts tokens after its last, at most so many, each right with a chance of at least `least` as far as completions before it
-    /// tell; says how many rows they add. They take free blocks alone, and leave `reserve` of those.
-    pub fn draft(
-        &mut self,
-        most: usize,
-        (least, rates): (f32, &Rates),
-        context_tokens_max: usize,
-        reserve: usize,
-        pool: &mut BlockPool,
-    ) -> usize {
-        debug_assert!(self.draft.is_empty() && self.scheduled == 1, "a draft goes with the row of a decode");
-        // The last that is accepted is followed by one that is drawn.
-        let most = most.min(context_tokens_max.saturating_sub(self.len() + 1));
-        if self.assumed == 0
-            && let Purpose::Generate(generation) = &mut self.purpose
-        {
-            generation.draft(&self.tokens, most, (least, rates), &mut self.draft);
-        }
-        let (rows, tokens) = (1 + self.draft.len(), self.len() + self.draft.len());
-        let room = self.tables.grow(pool, self.computed..self.computed + rows, tokens, reserve);
-        self.draft.truncate(room - 1);
-        self.scheduled += self.draft.len();
-        self.draft.len()
-    }
-
-    /// How often drafts of it would have been right.
-    pub fn rates(&self) -> Option<&Rates> {
-        match &self.purpose {
-            Purpose::Generate(generation) => generation.rates(),
-            Purpose::Read(_) => None,
-        }
     }
 
     /// Whether it ends with a token that is not known yet, whatever that is.
@@ -418,6 +388,7 @@ impl Sequence {
         self.published = 0;
         self.scheduled = 0;
         self.draft.clear();
+        self.proposed.clear();
         self.waits = false;
         if let Purpose::Read(reading) = &mut self.purpose {
             reading.forget();

@@ -198,6 +198,7 @@ pub(crate) fn model_status(view: &ModelView) -> v1::ModelStatus {
         state: state.into(),
         error: error.to_owned(),
         load_progress,
+        draft_model: view.draft_model.clone().unwrap_or_default(),
         ..Default::default()
     };
     if let Some(info) = &view.info {

@@ -3,6 +3,7 @@
 
 mod adapters;
 mod demo_device;
+mod drafts;
 mod embed;
 mod infer;
 mod lifecycle;

@@ -20,6 +20,7 @@ use crate::{
 };
 
 mod constrained;
+mod drafted;
 mod scored;
 
 fn opened() -> &'static Opened {
@@ -42,7 +43,7 @@ fn engine_of(opened: &Opened, config: EngineConfig, ahead: bool) -> Engine<CpuBa
     let decoder = Decoder::load(&backend, opened.decoder().unwrap(), &mut |_| ()).unwrap();
     let mut engine = Engine::new(backend, decoder, text, embedder, config).unwrap();
     // Rows seem to cost next to nothing, so that whatever may be right is drafted.
-    (0..400).for_each(|step| engine.scheduler.took(1 + step % 8, 1.0));
+    (0..400).for_each(|step| engine.scheduler.took(1 + step % 8, None, 1.0));
     engine
 }
 
@@ -477,20 +478,24 @@ fn a_copy_takes_fewer_steps() {
     }
 }
 
-/// Tokens that are drawn of the rows of drafted ones are distributed as the model says, by Pearson's chi-square.
 #[test]
 fn what_is_drawn_after_a_draft_has_the_models_distribution() {
     let prompt: Vec<u32> = (0..20).map(|i| 500 + i * 11).collect();
-    let sampling = SamplingParams { temperature: 1.5, top_k: 4, logprobs: Some(4), ..Default::default() };
     let mut engine = engine(config(), false);
     let first = tokens_of(&mut engine, &job(1, prompt.clone(), 3)).0;
+    check_distribution(&mut engine, &prompt, &first);
+}
+
+/// Tokens that are drawn of the rows of drafted ones are distributed as the model says, by Pearson's chi-square.
+fn check_distribution(engine: &mut Engine<CpuBackend>, prompt: &[u32], prediction: &[u32]) {
+    let sampling = SamplingParams { temperature: 1.5, top_k: 4, logprobs: Some(4), ..Default::default() };
     // By the two tokens before: how often each third came, and the four that may with their log probabilities.
     let mut found = BTreeMap::<Vec<u32>, (BTreeMap<u32, f64>, Vec<(u32, f32)>)>::new();
     for id in 2..150 {
         let sampling = SamplingParams { seed: id * 8, ..sampling.clone() };
-        let prediction = first.clone().into();
+        let prediction = prediction.into();
         let (events, _) =
-            run(&mut engine, &Job { choices: 8, sampling, prediction, ..job(id, prompt.clone(), 3) });
+            run(engine, &Job { choices: 8, sampling, prediction, ..job(id, prompt.to_vec(), 3) });
         for choice in 0..8 {
             let of_choice = events.iter().filter(|event| event.choice == choice);
             let logprobs: Vec<crate::job::TokenLogprob> = of_choice

@@ -143,9 +143,8 @@ impl Generation {
         (least, rates): (f32, &Rates),
         draft: &mut Vec<u32>,
     ) {
-        let left = self.terms.stop.max_tokens.saturating_sub(self.usage.completion_tokens + 1) as usize;
-        let most = most.min(left).min(DRAFT_TOKENS_MAX);
-        if most == 0 || !self.speculates() {
+        let most = self.drafts_most(most);
+        if most == 0 {
             return;
         }
         let terms = &self.terms;
@@ -154,6 +153,12 @@ impl Generation {
             Box::new(Lookup::new(terms.prediction.clone(), terms.prompt_tokens, tokens_max, rates))
         };
         self.lookup.get_or_insert_with(new).draft(tokens, most, least, draft);
+    }
+
+    /// How many of so many tokens may be drafted for it.
+    pub fn drafts_most(&self, most: usize) -> usize {
+        let left = self.terms.stop.max_tokens.saturating_sub(self.usage.completion_tokens + 1) as usize;
+        if self.speculates() { most.min(left).min(DRAFT_TOKENS_MAX) } else { 0 }
     }
 
     /// How often drafts of it would have been right.

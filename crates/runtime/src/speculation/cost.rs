@@ -1,8 +1,8 @@
 //! What a row more costs a step, learned from how long steps took. Whoever runs the engine has a clock and says so
 //! ([`Engine::took`](crate::engine::Engine::took)); nothing that is drawn depends on it, only what is drafted.
 
-/// What a row more adds to a step of one row, as a share of it, before steps of different sizes have been timed.
-const SHARE_EXPECTED: f64 = 0.25;
+/// What a row more adds to a step of one row, as a share of what that takes, before steps of different sizes have been timed.
+const ROW_EXPECTED: f64 = 0.25;
 /// How much of what older steps say is kept with each step: some two hundred count.
 const KEPT: f64 = 0.995;
 /// The weight of what is expected, as that of so many steps one row from the mean.
@@ -17,8 +17,9 @@ const MARGIN: f64 = 1.25;
 
 /// A line through the times of steps over their rows, fitted by least squares that forget (recursive least squares with an
 /// exponential window), and drawn towards what is expected of a row as long as steps all have as many.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub struct RowCost {
+    expected: f64,        // of a row, as a share of a step of one
     steps: f64,           // that count
     rows: f64,            // mean
     seconds: f64,         // mean
@@ -26,7 +27,25 @@ pub struct RowCost {
     rows_by_seconds: f64, // sum of products around the means
 }
 
+impl Default for RowCost {
+    fn default() -> RowCost {
+        RowCost::of_drafting(0.0)
+    }
+}
+
 impl RowCost {
+    /// Of rows each of which takes besides what drafting it does, as a share of a step of one row.
+    pub fn of_drafting(share: f64) -> RowCost {
+        RowCost {
+            expected: (ROW_EXPECTED + share) / (1.0 + share),
+            steps: 0.0,
+            rows: 0.0,
+            seconds: 0.0,
+            rows_squared: 0.0,
+            rows_by_seconds: 0.0,
+        }
+    }
+
     /// A step of so many rows, each with logits, took so long.
     pub fn learn(&mut self, rows: usize, seconds: f32) {
         let (rows, mut seconds) = (rows as f64, f64::from(seconds));
@@ -48,7 +67,7 @@ impl RowCost {
 
     /// Seconds of a step without rows, and of each row.
     fn line(&self) -> (f64, f64) {
-        let expected = SHARE_EXPECTED * self.seconds / (1.0 - SHARE_EXPECTED + SHARE_EXPECTED * self.rows);
+        let expected = self.expected * self.seconds / (1.0 - self.expected + self.expected * self.rows);
         let slope =
             (self.rows_by_seconds + EXPECTED_WEIGHT * expected) / (self.rows_squared + EXPECTED_WEIGHT);
         let slope = slope.clamp(0.0, self.seconds / self.rows);
@@ -61,7 +80,7 @@ impl RowCost {
     pub fn least_chance(&self, decodes: usize) -> f32 {
         let (fixed, slope) = match self.steps > 0.0 {
             true => self.line(),
-            false => (1.0 - SHARE_EXPECTED, SHARE_EXPECTED),
+            false => (1.0 - self.expected, self.expected),
         };
         let rows = slope * decodes as f64;
         (MARGIN * rows / (fixed + rows)) as f32
@@ -106,6 +125,9 @@ mod tests {
         for around in [1, 8] {
             assert!(learned(0.0, 1e-3, around, 400).least_chance(around) > 1.0);
         }
+        // A model as large as the one it drafts for must be right more often than one that costs little.
+        assert!(RowCost::of_drafting(1.0).least_chance(1) > 0.75);
+        assert!(RowCost::of_drafting(0.1).least_chance(1) < 0.45);
         // Beside many, only what is nearly certain does.
         assert!(RowCost::default().least_chance(1) < 0.35 && RowCost::default().least_chance(64) > 0.95);
     }

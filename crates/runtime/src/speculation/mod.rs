@@ -5,13 +5,15 @@
 //! and without speculation, and what is drafted only decides how many of them come in one step. A row is drafted where it is
 //! likely to pay, by what rows have been seen to cost ([`RowCost`]).
 //!
-//! Where drafts come from is [`Lookup`]. Another source, such as a smaller model, takes its place in
-//! [`Generation::draft`](crate::output::Generation::draft): it is given the tokens so far and gives those that may follow.
+//! Where drafts come from is [`Lookup`], and where that has nothing a smaller model, if there is one
+//! ([`DraftModel`](crate::engine::DraftModel)): before a step is made it is given the completions that decode ([`Asked`]).
 
 mod cost;
 mod lookup;
 
 use std::{fmt, str::FromStr};
+
+use crate::{fair::Order, kv::BlockHash};
 
 pub use cost::RowCost;
 pub use lookup::{Lookup, Rates};
@@ -24,6 +26,20 @@ pub enum Speculation {
     /// What followed the last few tokens where they stood before, in the prompt or the completion.
     #[default]
     Ngram,
+}
+
+/// A completion that is to be drafted for.
+pub struct Asked<'a> {
+    /// Whose it is.
+    pub order: Order,
+    /// Prompt and completion, all of them known.
+    pub tokens: &'a [u32],
+    /// Names of their full blocks.
+    pub hashes: &'a [BlockHash],
+    /// Tokens that may be drafted, at least 1.
+    pub most: usize,
+    /// Where they go; empty.
+    pub draft: &'a mut Vec<u32>,
 }
 
 impl Speculation {

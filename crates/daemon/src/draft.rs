@@ -1,0 +1,54 @@
+//! The model that drafts for another: found, opened, and refused where it cannot.
+
+use hanzo_engine_runtime::{LoadError, ModelFiles, Network, Opened, Speculation};
+use hanzo_engine_store::Store;
+
+use crate::{
+    config::EngineSection,
+    error::Error,
+    source::{Source, resolve},
+};
+
+/// A model that drafts, opened.
+pub(crate) struct Draft(Opened);
+
+/// Finds the model that is to draft.
+///
+/// # Errors
+/// [`Error::Field`] where nothing is drafted, those of [`resolve`].
+pub(crate) fn find(asked: &str, section: &EngineSection, store: Option<&Store>) -> Result<Source, Error> {
+    if section.speculation == Speculation::Off {
+        let reason = "nothing is drafted where engine.speculation is off; set it to ngram";
+        return Err(Error::field("draft_model", reason));
+    }
+    Ok(resolve(asked, store)?.source)
+}
+
+impl Draft {
+    /// Opens the model that is to draft for another.
+    ///
+    /// # Errors
+    /// Why it cannot be opened, and [`LoadError::Unsupported`] where one of them is no decoder.
+    pub(crate) fn open(source: &Source, of: &Opened) -> Result<Draft, LoadError> {
+        let refuse = |opened: &Opened, reason: &str| {
+            let (file, value) = (of.info().name.clone(), opened.info().name.clone());
+            Err(LoadError::Unsupported {
+                file,
+                key: "draft_model".to_owned(),
+                value,
+                reason: reason.to_owned(),
+            })
+        };
+        let draft = source.open()?;
+        match (&of.network, &draft.network) {
+            (Network::Decoder(_), Network::Decoder(_)) => Ok(Draft(draft)),
+            (Network::Encoder(_), _) => refuse(&draft, "an encoder generates nothing that could be drafted"),
+            (_, Network::Encoder(_)) => refuse(&draft, "an encoder generates nothing, and cannot draft"),
+        }
+    }
+
+    /// Its files.
+    pub(crate) fn files(&self) -> &ModelFiles {
+        self.0.decoder().expect("no other is opened as a draft model")
+    }
+}

@@ -1,0 +1,400 @@
+//! Drafts by a smaller model: it goes on with each completion greedily, a step a token for all of them together, on a backend
+//! and with a KV cache of its own. What it has computed of a completion is kept from draft to draft as far as it is what was
+//! drawn, and its prompts are found by their prefix as the large model's are. It may fall behind: a prompt is computed a
+//! part a step, and for whom there is no block, or who has not been foreseen well, nothing is drafted.
+//!
+//! The chance that a drafted token is right is known by how likely the small model thinks it: how often such tokens were right
+//! is counted. A completion for which nothing was right is left alone, for twice as many steps each time, and in the end for
+//! good.
+
+use std::collections::BTreeMap;
+
+use hanzo_engine_kernels::{BLOCK_TOKENS, Backend, KernelError, RowSource, SampleSpec, Sampled, StepLimits};
+
+use super::{EngineConfig, EngineMemory};
+use crate::{
+    decoder::Decoder,
+    error::LoadError,
+    fair::Order,
+    kv::{BlockHash, BlockPool, BlockTables},
+    limits::{DRAFT_CALLS_SKIPPED, DRAFT_FAILURES_MAX},
+    load::ModelFiles,
+    spec::TransformerSpec,
+    speculation::Asked,
+    step::Step,
+    tokenizer::Tokenizer,
+};
+
+/// Lower bounds of the small model's probabilities that are told apart.
+const CLASSES: [f32; 6] = [0.0, 0.3, 0.5, 0.7, 0.9, 0.97];
+/// How often such a token is right before anything is known.
+const RIGHT_EXPECTED: [f32; CLASSES.len()] = [0.15, 0.35, 0.5, 0.7, 0.85, 0.95];
+/// Weight of the last token in such a rate, of a completion's own and of all completions'.
+const RATE_STEP: f32 = 0.1;
+const COMMON_RATE_STEP: f32 = 0.01;
+
+/// A model that drafts for another of the same vocabulary.
+pub struct DraftModel<B: Backend> {
+    backend: B,
+    decoder: Decoder<B>,
+    kv: B::Kv,
+    pool: BlockPool,
+    step: Step,
+    drawn: Vec<Option<Sampled>>,
+    room: Vec<f32>,
+    size: EngineConfig,
+    parameters: u64,
+    vocab: usize,                // tokens that both models have rows for
+    rates: [f32; CLASSES.len()], // of what was drafted for completions so far
+    drafted: BTreeMap<Order, Drafted>,
+    skipped: usize,        // calls in a row in which nothing could have been worth its row
+    begun: Vec<BlockHash>, // what this step computes first of prompts that it begins
+}
+
+/// What a call of [`DraftModel::draft`] did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Drafting {
+    /// Nothing was to be computed.
+    Idle,
+    /// It computed something, all or some of which is a prompt's, or came to nothing.
+    Prepared,
+    /// It drafted.
+    Drafted,
+}
+
+/// What is known of a completion.
+struct Drafted {
+    tables: BlockTables,
+    computed: usize, // of its tokens, those in the cache; the tokens that were drafted after them may be too
+    published: usize, // blocks that can be found
+    said: Vec<(u32, usize)>, // tokens that were drafted after those, with their classes; all but the last are in the cache
+    given: usize,            // of them, those that the large model was given
+    rates: [f32; CLASSES.len()],
+    failures: u32, // drafts in a row of which nothing was right
+    pause: u32,    // drafts that are left out
+}
+
+/// One completion's part of a call.
+struct Round {
+    asked: usize,
+    rows: usize, // of its tokens
+    most: usize, // tokens to draft; 0: its prompt is not computed yet
+    chance: f32, // that what is drafted is right so far
+}
+
+impl<B: Backend> DraftModel<B> {
+    /// How large it is made beside an engine of this size for `target`: so that it holds what that one does.
+    fn size(spec: &TransformerSpec, target: &TransformerSpec, config: &EngineConfig) -> EngineConfig {
+        // As a whole multiple, so that memory grows by as much with each block.
+        let times = spec.kv_groups().count().div_ceil(target.kv_groups().count());
+        EngineConfig {
+            kv_blocks: config.kv_blocks * times,
+            context_tokens_max: config.context_tokens_max.min(spec.context_tokens_max as usize),
+            ..*config
+        }
+    }
+
+    fn limits(spec: &TransformerSpec, size: &EngineConfig) -> StepLimits {
+        spec.step_limits(size.step_tokens_max, size.sequences_max, size.context_tokens_max)
+    }
+
+    /// What it takes beside an engine of this size for `target`.
+    pub fn memory(
+        backend: &B,
+        files: &ModelFiles,
+        target: &TransformerSpec,
+        config: &EngineConfig,
+    ) -> EngineMemory {
+        let size = Self::size(&files.spec, target, config);
+        let (plan, limits) = (Decoder::plan(backend, files), Self::limits(&files.spec, &size));
+        let room = backend.sample_room(limits.logit_rows, files.spec.vocab) * size_of::<f32>();
+        EngineMemory {
+            weights_bytes: plan.weights_bytes,
+            kv_bytes: backend.kv_bytes(&files.spec.kv_spec(size.kv_blocks, size.kv_type)) as u64,
+            scratch_bytes: plan.scratch_bytes(backend, &limits) + room as u64,
+        }
+    }
+
+    /// Makes its KV cache and all scratch, for an engine of this size for `target`. `backend` is its own; `decoder` has so many
+    /// parameters.
+    ///
+    /// # Errors
+    /// The backend's, where it cannot give the memory.
+    pub fn new(
+        mut backend: B,
+        (mut decoder, parameters): (Decoder<B>, u64),
+        target: &TransformerSpec,
+        config: &EngineConfig,
+    ) -> Result<Self, KernelError> {
+        let size = Self::size(decoder.spec(), target, config);
+        let limits = Self::limits(decoder.spec(), &size);
+        decoder.prepare(&mut backend, &limits)?;
+        let spec = decoder.spec();
+        Ok(DraftModel {
+            kv: backend.kv(&spec.kv_spec(size.kv_blocks, size.kv_type))?,
+            pool: BlockPool::of_groups(size.kv_blocks, size.prefix_cache, spec.kv_room(size.step_tokens_max)),
+            step: Step::of_windows(spec.kv_groups().windows),
+            drawn: Vec::new(),
+            vocab: spec.vocab.min(target.vocab),
+            room: vec![0.0; backend.sample_room(limits.logit_rows, spec.vocab)],
+            size,
+            rates: RIGHT_EXPECTED,
+            drafted: BTreeMap::new(),
+            skipped: 0,
+            begun: Vec::new(),
+            parameters,
+            backend,
+            decoder,
+        })
+    }
+
+    /// How large it is.
+    pub fn parameters(&self) -> u64 {
+        self.parameters
+    }
+
+    /// Forgets the completions that do not run any more.
+    pub fn keep(&mut self, runs: impl Fn(Order) -> bool) {
+        let pool = &mut self.pool;
+        self.drafted.retain(|&order, drafted| {
+            let runs = runs(order);
+            if !runs {
+                drafted.tables.leave(pool);
+            }
+            runs
+        });
+    }
+
+    /// Drafts for these completions, each token with a chance of at least `least` to be right.
+    ///
+    /// # Errors
+    /// The device's: it is of no further use then.
+    pub fn draft(&mut self, asked: &mut [Asked<'_>], least: f32) -> Result<Drafting, KernelError> {
+        if self.rates.iter().all(|&right| right < least) {
+            self.skipped += 1;
+            if !self.skipped.is_multiple_of(DRAFT_CALLS_SKIPPED) {
+                return Ok(Drafting::Idle);
+            }
+        }
+        let mut rows = self.size.prefill_tokens_beside_decodes.max(self.size.sequences_max);
+        rows = rows.min(self.size.step_tokens_max);
+        self.begun.clear();
+        let most = self.size.sequences_max;
+        let rounds = asked.iter().enumerate().take(most);
+        let mut rounds: Vec<Round> =
+            rounds.filter_map(|(index, asked)| self.begin(index, asked, &mut rows)).collect();
+        if rounds.is_empty() {
+            return Ok(Drafting::Idle);
+        }
+        self.step.clear();
+        for round in &rounds {
+            let asked = &asked[round.asked];
+            let drafted =
+                self.drafted.get_mut(&asked.order).expect("a round is of one that it has begun with");
+            let end = drafted.computed + round.rows;
+            write(&mut self.step, &asked.tokens[drafted.computed..end], end, &drafted.tables, round.most > 0);
+            drafted.computed = end;
+            drafted.publish(asked.hashes, &mut self.pool);
+        }
+        rounds.retain(|round| round.most > 0);
+        loop {
+            self.compute()?;
+            let Self { drawn, drafted, vocab, .. } = self;
+            let mut drawn = drawn.drain(..);
+            rounds.retain_mut(|round| {
+                let asked = &mut asked[round.asked];
+                let drafted =
+                    drafted.get_mut(&asked.order).expect("a round is of one that it has begun with");
+                let sampled = drawn.next().flatten().filter(|sampled| (sampled.token as usize) < *vocab);
+                sampled.is_some_and(|sampled| round.take(&sampled, drafted, asked.draft, least))
+            });
+            drop(drawn);
+            if rounds.is_empty() {
+                break;
+            }
+            self.step.clear();
+            for Asked { order, tokens, draft, .. } in rounds.iter().map(|round| &asked[round.asked]) {
+                let (end, last) = (tokens.len() + draft.len(), &draft[draft.len() - 1..]);
+                write(&mut self.step, last, end, &self.drafted[order].tables, true);
+            }
+        }
+        let nothing = asked.iter().all(|asked| asked.draft.is_empty());
+        Ok(if nothing { Drafting::Prepared } else { Drafting::Drafted })
+    }
+
+    /// What is to be computed of a completion, of so many rows that are left; none where nothing is drafted for it.
+    fn begin(&mut self, index: usize, asked: &Asked<'_>, rows_left: &mut usize) -> Option<Round> {
+        let Asked { order, tokens, hashes, most, .. } = *asked;
+        let vocab = self.vocab;
+        // The last token that is drafted is not computed.
+        let most = most.min(self.size.context_tokens_max.saturating_sub(tokens.len()));
+        let usable = most > 0 && *rows_left > 0;
+        let hashes = &hashes[..hashes.len().min((tokens.len() - 1) / BLOCK_TOKENS)];
+        let fresh = !self.drafted.contains_key(&order);
+        if fresh {
+            let unknown = tokens.iter().any(|&token| token as usize >= vocab);
+            let needed = BlockTables::needed(&self.pool, hashes, tokens.len());
+            // What another computes of the same prompt is found by the next step.
+            let (found, _) = self.pool.find_prefix(hashes);
+            let waits = self.pool.shares() && hashes.get(found).is_some_and(|next| self.begun.contains(next));
+            if !usable || unknown || waits || needed > self.pool.free() {
+                return None;
+            }
+            self.begun.extend(hashes.get(found));
+            let mut tables = BlockTables::default();
+            let shared = tables.enter(&mut self.pool, hashes, tokens.len());
+            self.drafted.insert(order, Drafted::new(tables, shared, self.rates));
+        }
+        let drafted = self.drafted.get_mut(&order).expect("it was put there where it was not");
+        drafted.settle(tokens, &mut self.rates);
+        if drafted.failures >= DRAFT_FAILURES_MAX {
+            // It is not foreseen well, and nothing more is computed of it.
+            drafted.tables.leave(&mut self.pool);
+            drafted.computed = 0;
+            return None;
+        }
+        if drafted.pause > 0 {
+            drafted.pause -= 1;
+            return None;
+        }
+        let missing = &tokens[drafted.computed..];
+        if !usable || missing.iter().any(|&token| token as usize >= vocab) {
+            return None;
+        }
+        let rows = missing.len().min(*rows_left);
+        let ends = rows == missing.len();
+        let most = if ends { most.min(self.size.step_tokens_max - rows + 1) } else { 0 };
+        let ahead = rows + most.saturating_sub(1);
+        let first = drafted.computed;
+        let room =
+            drafted.tables.grow(&mut self.pool, first..first + ahead, tokens.len().max(first + ahead), 0);
+        if room < rows {
+            // It waits until others have left, and begins again.
+            let mut drafted = self.drafted.remove(&order).expect("it was there just now");
+            drafted.tables.leave(&mut self.pool);
+            return None;
+        }
+        *rows_left -= rows;
+        let most = most.min(room - rows + 1);
+        Some(Round { asked: index, rows, most, chance: 1.0 })
+    }
+
+    fn compute(&mut self) -> Result<(), KernelError> {
+        let rows = self.backend.sample_room(self.step.draws.rows.len(), self.decoder.spec().vocab);
+        let room = &mut self.room[..rows];
+        let ticket = self.decoder.submit(&mut self.backend, &mut self.step, &mut self.kv, room)?;
+        self.backend.wait(ticket, &mut self.drawn)
+    }
+
+    /// Asserts that the books of its KV cache balance. For tests.
+    ///
+    /// # Panics
+    /// Where they do not.
+    pub fn check(&self) {
+        self.pool.check(self.drafted.values().map(|drafted| &drafted.tables));
+        self.drafted.values().for_each(|drafted| drafted.tables.check(&self.pool, drafted.computed));
+    }
+}
+
+impl Drafted {
+    fn new(tables: BlockTables, shared: usize, rates: [f32; CLASSES.len()]) -> Drafted {
+        Drafted {
+            tables,
+            computed: shared * BLOCK_TOKENS,
+            published: shared,
+            said: Vec::new(),
+            given: 0,
+            rates,
+            failures: 0,
+            pause: 0,
+        }
+    }
+
+    /// Compares what was drafted with what came, and keeps what is still right of what was computed. The last that came is
+    /// computed again at least, for what follows it.
+    fn settle(&mut self, tokens: &[u32], common: &mut [f32; CLASSES.len()]) {
+        let came = tokens.get(self.computed..).unwrap_or_default();
+        if !self.said.is_empty() && !came.is_empty() {
+            let mut right = 0;
+            for (&(said, class), &token) in self.said.iter().zip(came) {
+                let is_right = f32::from(u8::from(said == token));
+                self.rates[class] += (is_right - self.rates[class]) * RATE_STEP;
+                common[class] += (is_right - common[class]) * COMMON_RATE_STEP;
+                if said != token {
+                    break;
+                }
+                right += 1;
+            }
+            self.failures = if right.min(self.given) > 0 { 0 } else { self.failures + 1 };
+            self.pause = (1 << self.failures.saturating_sub(1).min(DRAFT_FAILURES_MAX)) - 1;
+            // The last that was drafted is in no cache.
+            self.computed += right.min(self.said.len() - 1);
+        }
+        self.computed = self.computed.min(tokens.len() - 1);
+        self.said.clear();
+    }
+
+    fn publish(&mut self, hashes: &[BlockHash], pool: &mut BlockPool) {
+        while self.published < (self.computed / BLOCK_TOKENS).min(hashes.len()) {
+            self.tables.publish(pool, self.published, hashes[self.published]);
+            self.published += 1;
+        }
+    }
+}
+
+impl Round {
+    /// Takes the token that the small model would go on with; says whether it goes on.
+    fn take(&mut self, sampled: &Sampled, of: &mut Drafted, draft: &mut Vec<u32>, least: f32) -> bool {
+        let probability = sampled.logprob.as_ref().map_or(0.0, |logprob| logprob.logprob.exp());
+        let class = CLASSES.iter().rposition(|&bound| probability >= bound).unwrap_or(0);
+        if draft.is_empty() {
+            of.given = 0;
+        }
+        of.said.push((sampled.token, class));
+        self.chance *= of.rates[class];
+        if self.chance < least {
+            return false;
+        }
+        draft.push(sampled.token);
+        of.given = draft.len();
+        draft.len() < self.most
+    }
+}
+
+/// Adds rows of a sequence that end so many tokens after its first, and that the last of them is followed by the most likely.
+fn write(step: &mut Step, tokens: &[u32], end: usize, tables: &BlockTables, draws: bool) {
+    step.batch.sources.extend(tokens.iter().copied().map(RowSource::Token));
+    if draws {
+        step.batch.logit_rows.push(step.batch.rows() as u32 - 1);
+        step.draws.rows.push(SampleSpec { logprobs: Some(0), ..SampleSpec::default() });
+    }
+    step.batch.push_sequence(tokens.len(), end, |group, index| tables.block(group, index));
+}
+
+/// Refuses a draft model whose tokens are not the other's. Rows of either network beyond them are nobody's words.
+///
+/// # Errors
+/// [`LoadError::Unsupported`] naming the first token that differs.
+pub fn check_vocabulary(draft: &ModelFiles, own: &Tokenizer) -> Result<(), LoadError> {
+    let theirs = Tokenizer::load(&draft.text)?;
+    let refuse = |value: String, reason: String| {
+        let file = draft.info.name.clone();
+        Err(LoadError::Unsupported { file, key: "draft_model".to_owned(), value, reason })
+    };
+    let count = own.vocab_size();
+    if theirs.vocab_size() != count {
+        let value = format!("{} tokens", theirs.vocab_size());
+        return refuse(value, format!("a draft model has its model's vocabulary, which is {count} tokens"));
+    }
+    let written = |tokenizer: &Tokenizer, id| String::from_utf8_lossy(tokenizer.token_bytes(id)).into_owned();
+    let differs = |&id: &u32| {
+        theirs.token_bytes(id) != own.token_bytes(id) || theirs.is_special(id) != own.is_special(id)
+    };
+    match (0..count as u32).find(differs) {
+        None => Ok(()),
+        Some(id) => refuse(
+            format!("token {id}, {:?}", written(&theirs, id)),
+            format!("a draft model has its model's vocabulary, where that is {:?}", written(own, id)),
+        ),
+    }
+}
