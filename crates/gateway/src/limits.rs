@@ -54,6 +54,9 @@ pub(crate) const STOP_TOKEN_IDS_MAX: usize = 1024;
 pub(crate) const LOGIT_BIAS_MAX: usize = 4096;
 /// Other files of a gap that is to be filled in.
 pub(crate) const INFILL_FILES_MAX: usize = 64;
+
+/// Fields of an answer that a request names.
+pub(crate) const RESPONSE_FIELDS_MAX: usize = 64;
 /// Sequence breakers of DRY.
 pub(crate) const DRY_BREAKERS_MAX: usize = 64;
 /// Bytes of one.

@@ -31,7 +31,7 @@ enum Type {
 type Known = (&'static str, Neutral, &'static str);
 
 /// Of chats and completions.
-const COMMON: [Known; 56] = [
+const COMMON: [Known; 55] = [
     // vLLM's: how its engines constrain the text.
     ("guided_decoding_backend", Neutral::Any(Type::Text), ""),
     ("guided_whitespace_pattern", Neutral::Any(Type::Text), ""),
@@ -65,7 +65,6 @@ const COMMON: [Known; 56] = [
     ("media_io_kwargs", Neutral::Any(Type::Object), ""),
     ("mm_processor_kwargs", Neutral::Any(Type::Object), ""),
     // llama.cpp's: sampling.
-    ("samplers", Neutral::None, ""),
     ("min_keep", Neutral::Numbers(&[0.0]), ""),
     ("backend_sampling", Neutral::Any(Type::Boolean), ""),
     // llama.cpp's: how long, and from what.
@@ -75,7 +74,8 @@ const COMMON: [Known; 56] = [
     ("n_keep", Neutral::Any(Type::Number), ""),
     ("n_discard", Neutral::Any(Type::Number), ""),
     ("n_cache_reuse", Neutral::Numbers(&[0.0]), ""),
-    ("id_slot", Neutral::Numbers(&[-1.0]), ""),
+    // What is cached is found by every request.
+    ("id_slot", Neutral::Any(Type::Number), ""),
     ("cache_prompt", Neutral::True, ""),
     ("lora", Neutral::EmptyList, ""),
     ("speculative.n_max", Neutral::Any(Type::Number), ""),
@@ -119,6 +119,11 @@ const COMPLETION: [Known; 5] = [
     // vLLM's.
     ("add_special_tokens", Neutral::True, "a prompt of token ids"),
     ("prompt_embeds", Neutral::None, ""),
+];
+
+const INFILL: [Known; 1] = [
+    // llama.cpp reads it, and has no such limit either.
+    ("t_max_prompt_ms", Neutral::Any(Type::Number), ""),
 ];
 
 const EMBEDDING: [Known; 10] = [
@@ -170,6 +175,11 @@ pub(crate) fn chat(fields: &mut Fields) -> Result<(), ApiError> {
 /// Takes a completion's unsupported and harmless fields out of `fields`.
 pub(crate) fn completion(fields: &mut Fields) -> Result<(), ApiError> {
     refuse(fields, COMMON.iter().chain(&COMPLETION))
+}
+
+/// Takes the unsupported and harmless fields of what fills in a gap out of `fields`.
+pub(crate) fn infill(fields: &mut Fields) -> Result<(), ApiError> {
+    refuse(fields, COMMON.iter().chain(&COMPLETION).chain(&INFILL))
 }
 
 /// Takes an embedding request's unsupported and harmless fields out of `fields`.

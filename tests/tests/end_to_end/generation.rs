@@ -173,6 +173,46 @@ async fn a_gap_is_filled_in_where_the_model_has_the_tokens() {
     let pieces: String = events.iter().filter_map(|event| event["content"].as_str()).collect();
     assert_eq!(filled["content"], pieces);
 
+    // What llama.vim sends: a chunk of context that is only read, and then a gap.
+    let chunk = json!([{"text": "import y\n", "time": 7.5, "filename": "x.py"}]);
+    let warm = json!({
+        "model": "coder", "id_slot": 0, "input_prefix": "", "input_suffix": "", "input_extra": chunk, "prompt": "",
+        "n_predict": 0, "temperature": 0.0, "samplers": [], "stream": false, "cache_prompt": true, "t_max_prompt_ms": 1,
+        "t_max_predict_ms": 1, "response_fields": [""]
+    });
+    assert_eq!(rig.send("/infill", Some(warm.clone())).await.2, json!({}));
+    let mut read = warm;
+    read["response_fields"] = json!(["content", "tokens_predicted", "stop_type", "nowhere/at/all"]);
+    let expected = json!({"content": "", "tokens_predicted": 0, "stop_type": "limit"});
+    assert_eq!(rig.send("/infill", Some(read)).await.2, expected);
+    let vim = json!({
+        "model": "coder", "id_slot": 0, "input_prefix": before, "input_suffix": after, "input_extra": chunk,
+        "prompt": "", "n_predict": 12, "stop": [], "n_indent": 0, "top_k": 40, "top_p": 0.9,
+        "samplers": ["top_k", "top_p", "infill"], "stream": false, "cache_prompt": true, "t_max_prompt_ms": 500,
+        "t_max_predict_ms": 100_000, "seed": 3, "response_fields": [
+            "content", "timings/prompt_n", "timings/prompt_ms", "timings/prompt_per_token_ms",
+            "timings/prompt_per_second", "timings/predicted_n", "timings/predicted_ms",
+            "timings/predicted_per_token_ms", "timings/predicted_per_second", "truncated", "tokens_cached"
+        ]
+    });
+    let (status, _, answer) = rig.send("/infill", Some(vim.clone())).await;
+    assert_eq!(status, 200, "{answer}");
+    for name in vim["response_fields"].as_array().expect("an array") {
+        assert!(answer.get(name.as_str().expect("a name")).is_some(), "{name} of {answer}");
+    }
+    assert_eq!(answer.as_object().map(|all| all.len()), Some(11), "{answer}");
+    // What llama.vscode sends: three at once, and the first is that of the seed alone.
+    let code = json!({
+        "model": "coder", "id_slot": 0, "input_prefix": before, "input_suffix": after, "input_extra": chunk,
+        "prompt": "", "n_predict": 12, "n_cmpl": 3, "top_k": 40, "top_p": 0.9, "stream": false, "seed": 3,
+        "samplers": ["top_k", "top_p", "infill"], "cache_prompt": true, "n_indent": 4, "t_max_prompt_ms": 500,
+        "t_max_predict_ms": 100_000
+    });
+    let (status, _, answer) = rig.send("/infill", Some(code)).await;
+    let all = answer.as_array().expect("a list");
+    assert_eq!((status, all.len()), (200, 3), "{answer}");
+    assert!(all.iter().zip(0..).all(|(one, index)| one["index"] == index && one["content"].is_string()));
+
     // The demo model has none: it says so, on both routes.
     for (path, body) in [
         ("/v1/completions", json!({"model": DEMO_MODEL, "prompt": "a", "suffix": "b"})),

@@ -12,7 +12,11 @@ use crate::{
     engine::Engine,
     error::ApiError,
     limits::EARLY_EVENTS_MAX,
-    openai::{plan::Plan, usage_count::UsageCount},
+    openai::{
+        lines::{LineLimits, Lines},
+        plan::Plan,
+        usage_count::UsageCount,
+    },
     until::Until,
 };
 
@@ -49,6 +53,10 @@ pub(crate) struct Generation {
     pub(crate) model: String,
     pub(crate) used: UsageCount,
     until: Until,
+    limits: Option<LineLimits>,
+    lines: Vec<Lines>, // by index
+    cut: Option<u32>,  // the choice that a limit has just ended
+    cuts: Vec<bool>,   // by index: ended by a limit
 }
 
 impl Generation {
@@ -76,6 +84,10 @@ impl Generation {
             model: String::new(),
             used: UsageCount::new(prompts, plan.choices),
             until,
+            limits: plan.line_limits,
+            lines: vec![Lines::default(); prompts * plan.choices as usize],
+            cut: None,
+            cuts: vec![false; prompts * plan.choices as usize],
         };
         // A prompt that says much while another is not accepted is answered.
         while waiting > 0 && generation.early.len() < EARLY_EVENTS_MAX {
@@ -91,6 +103,14 @@ impl Generation {
     /// The next event; `None` once every choice has finished. After an error there is nothing more, and the
     /// engine has been told to stop. May be dropped while it waits: no event is lost.
     pub(crate) async fn next(&mut self) -> Option<Result<Event, ApiError>> {
+        if let Some(index) = self.cut.take() {
+            self.finished[index as usize] = true;
+            if self.finished.iter().all(|finished| *finished) {
+                self.events = None;
+                self.early.clear();
+            }
+            return Some(Ok(Event::Finished { index, reason: FinishReason::Length, timings: None }));
+        }
         while self.events.is_some() || !self.early.is_empty() {
             let event = match self.event().await {
                 Ok(Some((prompt, event))) => self.checked(prompt, event),
@@ -148,14 +168,22 @@ impl Generation {
             event if self.model.is_empty() => {
                 Err(ApiError::internal(&format!("the engine began with {event:?}")))
             }
-            infer_event::Event::Delta(delta) => {
+            infer_event::Event::Delta(delta) if self.is_cut(prompt, delta.choice) => Ok(None),
+            infer_event::Event::Delta(mut delta) => {
                 let index = self.running(prompt, delta.choice)?;
+                let at = index as usize;
+                if let Some(limits) = &self.limits
+                    && self.lines[at].end(limits, &mut delta.text, Instant::now())
+                {
+                    (self.cut, self.cuts[at]) = (Some(index), true);
+                }
                 self.used.delta(index, &delta);
                 Ok(Some(Event::Delta { index, delta }))
             }
             infer_event::Event::PromptLogprobs(scored) => {
                 Ok(Some(Event::Scored { index: prompt * self.choices, scored }))
             }
+            infer_event::Event::Finished(finished) if self.is_cut(prompt, finished.choice) => Ok(None),
             infer_event::Event::Finished(finished) => {
                 let index = self.running(prompt, finished.choice)?;
                 match finished.reason() {
@@ -171,6 +199,11 @@ impl Generation {
                 Ok(Some(Event::Finished { index, reason: finished.reason(), timings: finished.timings }))
             }
         }
+    }
+
+    /// Whether a limit has ended the choice, of which the engine still tells.
+    fn is_cut(&self, prompt: u32, choice: u32) -> bool {
+        choice < self.choices && self.cuts[(prompt * self.choices + choice) as usize]
     }
 
     /// The index of a choice that may still have events.

@@ -1,5 +1,5 @@
-//! `POST /infill`, llama.cpp's route for filling in the middle: a completion, answered in its server's words. Its request is read in
-//! `openai::plan`.
+//! `POST /infill`, llama.cpp's route for filling in the middle: completions, answered in its server's words; of several a list. Its
+//! request is read in `openai::plan`.
 
 use std::sync::Arc;
 
@@ -10,6 +10,7 @@ use axum::{
 };
 use hanzo_engine_proto::v1::{self, FinishReason};
 use serde::Serialize;
+use serde_json::{Value, json};
 
 use crate::{
     app::App,
@@ -37,30 +38,48 @@ pub(crate) async fn handle(
 ) -> Result<Response, ApiError> {
     let peer = incoming.peer();
     let read = move |fields: Fields<'_>, config: &Config| plan::infill(fields, config, &id);
-    let (plan, room) = body::read(&app, incoming).await?.into(read).await?;
+    let ((plan, fields), room) = body::read(&app, incoming).await?.into(read).await?;
+    let several = plan.choices > 1;
+    let reads_only = plan.line_limits.is_some_and(|limits| limits.reads_only);
+    let mut shape = Infill { predicted: vec![0; plan.choices as usize], several, reads_only, fields };
     if plan.stream {
-        return answer(&app, plan, room, peer, Infill).await;
+        return answer(&app, plan, room, peer, shape).await;
     }
     let mut generation = Generation::start(&app, plan).await?;
     drop(room);
-    let (mut content, mut reason) = (String::new(), FinishReason::Stop);
+    let mut all = vec![(String::new(), FinishReason::Stop); shape.predicted.len()];
     let mut room = app.answers.room();
     while let Some(event) = generation.next().await {
         match event? {
             // Of a prompt that nobody asked to be scored nothing comes.
             Event::Started | Event::Scored { .. } => {}
-            Event::Delta { delta, .. } => {
+            Event::Delta { index, delta } => {
+                shape.count(index, &delta);
                 room.grow(delta.text.len())?;
-                content.push_str(&delta.text);
+                all[index as usize].0.push_str(&delta.text);
             }
-            Event::Finished { reason: ended, .. } => reason = ended,
+            Event::Finished { index, reason, .. } => all[index as usize].1 = reason,
         }
     }
-    let model = std::mem::take(&mut generation.model);
-    Ok(Json(Whole::new(&model, content, reason, &generation.used)).into_response())
+    let (model, used) = (std::mem::take(&mut generation.model), &generation.used);
+    let whole = |(index, (content, reason))| shape.whole(&model, index, content, reason, used);
+    let mut all: Vec<Value> = (0..).zip(all).map(whole).collect();
+    Ok(match several {
+        true => Json(all).into_response(),
+        false => Json(all.pop()).into_response(),
+    })
 }
 
-struct Infill;
+/// What is answered of middles.
+struct Infill {
+    /// The tokens of each so far.
+    predicted: Vec<u32>,
+    several: bool,
+    /// Nothing is generated that counts.
+    reads_only: bool,
+    /// The paths of the fields that a whole answer shows; empty: all.
+    fields: Vec<String>,
+}
 
 /// A piece of the middle.
 #[derive(Serialize)]
@@ -83,32 +102,88 @@ struct Whole<'a> {
     truncated: bool,
     tokens_cached: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
-    timings: Option<Timings>,
+    timings: Option<InfillTimings>,
 }
 
-impl Piece {
-    fn new(content: String, stop: bool, used: &UsageCount) -> Piece {
-        Piece {
-            index: 0,
-            content,
-            stop,
-            tokens_predicted: used.completion_tokens(),
-            tokens_evaluated: used.prompt_tokens(),
+/// Where the time went, in llama.cpp's words beside this server's.
+#[derive(Serialize)]
+struct InfillTimings {
+    #[serde(flatten)]
+    timings: Timings,
+    cache_n: u32,
+    prompt_n: u32,
+    prompt_ms: f64,
+    prompt_per_token_ms: f64,
+    prompt_per_second: f64,
+    predicted_n: u32,
+    predicted_ms: f64,
+    predicted_per_token_ms: f64,
+    predicted_per_second: f64,
+}
+
+impl InfillTimings {
+    fn new(spent: &v1::Timings, predicted_n: u32, used: &UsageCount) -> InfillTimings {
+        let prompt_n = used.prompt_tokens().saturating_sub(used.cached_tokens());
+        let each = |ms: f64, tokens: u32| ms / f64::from(tokens.max(1));
+        InfillTimings {
+            timings: timings(spent),
+            cache_n: used.cached_tokens(),
+            prompt_n,
+            prompt_ms: spent.prefill_ms,
+            prompt_per_token_ms: each(spent.prefill_ms, prompt_n),
+            prompt_per_second: spent.prefill_tokens_per_s,
+            predicted_n,
+            predicted_ms: spent.decode_ms,
+            predicted_per_token_ms: each(spent.decode_ms, predicted_n),
+            predicted_per_second: spent.decode_tokens_per_s,
         }
     }
 }
 
-impl<'a> Whole<'a> {
-    fn new(model: &'a str, content: String, reason: FinishReason, used: &UsageCount) -> Whole<'a> {
-        Whole {
-            piece: Piece::new(content, true, used),
+impl Infill {
+    fn count(&mut self, index: u32, delta: &v1::Delta) {
+        let tokens = u32::try_from(delta.token_ids.len()).unwrap_or(u32::MAX);
+        let predicted = &mut self.predicted[index as usize];
+        *predicted = predicted.saturating_add(tokens);
+    }
+
+    fn piece(&self, index: u32, content: String, stop: bool, used: &UsageCount) -> Piece {
+        let tokens_predicted = match () {
+            () if self.reads_only => 0,
+            () if self.several => self.predicted[index as usize],
+            () => used.completion_tokens(),
+        };
+        Piece { index, content, stop, tokens_predicted, tokens_evaluated: used.prompt_tokens() }
+    }
+
+    fn whole(
+        &self,
+        model: &str,
+        index: u32,
+        content: String,
+        reason: FinishReason,
+        used: &UsageCount,
+    ) -> Value {
+        let piece = self.piece(index, content, true, used);
+        let spent = used.timings.as_ref();
+        let whole = json!(Whole {
+            timings: spent.map(|spent| InfillTimings::new(spent, piece.tokens_predicted, used)),
+            piece,
             model,
             stop_type: if reason == FinishReason::Length { "limit" } else { "eos" },
             truncated: false,
             tokens_cached: used.cached_tokens(),
-            timings: used.timings.as_ref().map(timings),
+        });
+        match self.fields.is_empty() {
+            true => whole,
+            false => self.fields.iter().filter_map(|path| Some((path.clone(), at(&whole, path)?))).collect(),
         }
     }
+}
+
+/// What is at that path, if there is such a thing.
+fn at(whole: &Value, path: &str) -> Option<Value> {
+    path.split('/').try_fold(whole, |value, name| value.as_object()?.get(name)).cloned()
 }
 
 impl Shape for Infill {
@@ -118,10 +193,14 @@ impl Shape for Infill {
     fn event(&mut self, head: &Head, used: &UsageCount, event: Event, frames: &mut Frames) {
         match event {
             Event::Started | Event::Scored { .. } => {}
-            Event::Delta { delta, .. } if delta.text.is_empty() => {}
-            Event::Delta { delta, .. } => frames.data(&Piece::new(delta.text, false, used)),
-            Event::Finished { reason, .. } => {
-                frames.data(&Whole::new(&head.model, String::new(), reason, used));
+            Event::Delta { index, delta } => {
+                self.count(index, &delta);
+                if !delta.text.is_empty() {
+                    frames.data(&self.piece(index, delta.text, false, used));
+                }
+            }
+            Event::Finished { index, reason, .. } => {
+                frames.data(&self.whole(&head.model, index, String::new(), reason, used));
             }
         }
     }

@@ -1,5 +1,7 @@
 //! From the fields of a chat or a completion to a plan: what to ask the engine, and how to answer. The way back is in `openai::events`.
 
+use std::time::Duration;
+
 use hanzo_engine_proto::v1::{self, infer_request::Prompt};
 
 use crate::{
@@ -7,10 +9,11 @@ use crate::{
     error::ApiError,
     fields::{Field, Fields},
     limits::{
-        CHAT_LOGPROBS_MAX, COMPLETION_LOGPROBS_MAX, INFILL_FILES_MAX, STOP_BYTES_MAX, STOP_TOKEN_IDS_MAX,
+        CHAT_LOGPROBS_MAX, COMPLETION_LOGPROBS_MAX, INFILL_FILES_MAX, RESPONSE_FIELDS_MAX, STOP_BYTES_MAX,
+        STOP_TOKEN_IDS_MAX,
     },
     names::SentFields,
-    openai::{constraint, prompt, sampling, tools},
+    openai::{constraint, lines::LineLimits, prompt, sampling, tools},
     request::{either, model, priority},
     request_id::RequestId,
     unsupported,
@@ -32,6 +35,8 @@ pub(crate) struct Plan {
     pub(crate) sent: SentFields,
     /// Calls are answered in the form they had before there were tools.
     pub(crate) old_calls: bool,
+    /// Where choices end before the model ends them.
+    pub(crate) line_limits: Option<LineLimits>,
 }
 
 /// What a stream shows besides its text.
@@ -152,12 +157,13 @@ fn suffix(field: Field, echo: bool, prompts: &[Prompt]) -> Result<String, ApiErr
     Ok(suffix)
 }
 
-/// The plan of what llama.cpp's `/infill` asks: one completion of a gap.
-pub(crate) fn infill(mut fields: Fields, config: &Config, id: &RequestId) -> Result<Plan, ApiError> {
+/// The plan of what llama.cpp's `/infill` asks, completions of a gap, and the paths of the fields that it wants; none: all.
+pub(crate) fn infill(
+    mut fields: Fields,
+    config: &Config,
+    id: &RequestId,
+) -> Result<(Plan, Vec<String>), ApiError> {
     let mut plan = common(&mut fields, config, id)?;
-    if plan.choices != 1 {
-        return Err(ApiError::unsupported("n", "not supported here; the only value it accepts is 1"));
-    }
     let text = |fields: &mut Fields, name: &str| fields.take(name).map(Field::string).transpose();
     let prefix = fields.require("input_prefix")?.string()?;
     let suffix = fields.require("input_suffix")?.string()?;
@@ -179,8 +185,20 @@ pub(crate) fn infill(mut fields: Fields, config: &Config, id: &RequestId) -> Res
             files.push(v1::SourceFile { name, text: content });
         }
     }
-    let max_tokens = max_tokens(&mut fields, None, false)?;
-    unsupported::completion(&mut fields)?;
+    let shown = fields.take("response_fields").map(response_fields).transpose()?.unwrap_or_default();
+    let indent = fields.take("n_indent").map(|f| f.integer(0..=u32::MAX)).transpose()?.unwrap_or(0);
+    let time = fields.take("t_max_predict_ms").map(|f| f.integer(-1..=i64::from(u32::MAX))).transpose()?;
+    let time = time.and_then(|ms| u64::try_from(ms).ok()).filter(|ms| *ms > 0).map(Duration::from_millis);
+    let mut max_tokens = max_tokens(&mut fields, None, true)?;
+    let reads_only = max_tokens.tokens == Some(0);
+    if reads_only {
+        // The prompt is read for its first token, which nobody sees.
+        max_tokens.tokens = Some(1);
+    }
+    if reads_only || indent > 0 || time.is_some() {
+        plan.line_limits = Some(LineLimits { indent, time, reads_only });
+    }
+    unsupported::infill(&mut fields)?;
     fields.finish()?;
     for request in &mut plan.requests {
         set_max_tokens(request, &max_tokens)?;
@@ -188,7 +206,17 @@ pub(crate) fn infill(mut fields: Fields, config: &Config, id: &RequestId) -> Res
         request.suffix = suffix.clone();
         request.infill = Some(v1::Infill { files: files.clone(), middle: middle.clone() });
     }
-    Ok(plan)
+    Ok((plan, shown))
+}
+
+/// Paths of fields of the answer, their names separated by slashes.
+fn response_fields(field: Field) -> Result<Vec<String>, ApiError> {
+    let list = field.list()?;
+    let count = list.clone().count();
+    if count > RESPONSE_FIELDS_MAX {
+        return Err(field.error(format!("has {count} elements, at most {RESPONSE_FIELDS_MAX}")));
+    }
+    list.map(Field::string).collect()
 }
 
 /// The fields that chats and completions share: a plan with one request that has no prompt yet.
@@ -213,7 +241,15 @@ fn common(fields: &mut Fields, config: &Config, id: &RequestId) -> Result<Plan, 
         constraint: constraint::read(fields)?,
         ..Default::default()
     };
-    Ok(Plan { requests: vec![request], choices, stream, streaming, sent, old_calls: false })
+    Ok(Plan {
+        requests: vec![request],
+        choices,
+        stream,
+        streaming,
+        sent,
+        old_calls: false,
+        line_limits: None,
+    })
 }
 
 fn stream_options(mut options: Fields) -> Result<Streaming, ApiError> {

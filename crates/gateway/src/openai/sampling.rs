@@ -11,6 +11,7 @@ use crate::{
         DRY_BREAKER_BYTES_MAX, DRY_BREAKERS_MAX, DYNATEMP_EXPONENT_MAX, LOGIT_BIAS_MAX, MIROSTAT_TAU_MAX,
         TOP_N_SIGMA_MAX,
     },
+    openai::samplers,
     request::either,
 };
 
@@ -33,7 +34,7 @@ pub(super) fn read(fields: &mut Fields) -> Result<v1::Sampling, ApiError> {
     let mut number = |name: &str, low: f64, high: f64| within(name, Bound::Included(low), high);
     // Of nothing the least is the most likely token, as other servers have it.
     let least = |p: f32| p.max(f32::MIN_POSITIVE);
-    let sampling = v1::Sampling {
+    let mut sampling = v1::Sampling {
         temperature: number("temperature", 0.0, 2.0)?,
         top_p: number("top_p", 0.0, 1.0)?.map(least),
         min_p: number("min_p", 0.0, 1.0)?,
@@ -68,6 +69,9 @@ pub(super) fn read(fields: &mut Fields) -> Result<v1::Sampling, ApiError> {
         logit_bias: fields.take("logit_bias").map(logit_bias).transpose()?.unwrap_or_default(),
         seed: fields.take("seed").map(seed).transpose()?,
     };
+    if let Some(field) = fields.take("samplers") {
+        samplers::apply(field, &mut sampling)?;
+    }
     Ok(sampling)
 }
 

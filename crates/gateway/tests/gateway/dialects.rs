@@ -71,7 +71,7 @@ async fn defaults_are_no_wishes() {
         "dry_base": 1.75, "dry_allowed_length": 2, "dry_penalty_last_n": -1, "dry_sequence_breakers": ["\n", ":"],
         "xtc_probability": 0.0, "xtc_threshold": 0.1, "mirostat": 0, "mirostat_tau": 5.0, "mirostat_eta": 0.1,
         "grammar": "", "seed": -1, "ignore_eos": false, "n_probs": 0, "min_keep": 0, "t_max_predict_ms": 0,
-        "id_slot": -1, "cache_prompt": true, "return_tokens": false, "timings_per_token": false,
+        "id_slot": 3, "cache_prompt": true, "return_tokens": false, "timings_per_token": false,
         "return_progress": false, "post_sampling_probs": false, "response_fields": [], "lora": [], "n_predict": -1,
         "top_n_sigma": -1.0, "reasoning_format": "auto", "reasoning_control": false, "use_beam_search": false,
         "length_penalty": 1.0, "watermarking": false, "bad_words": [], "skip_special_tokens": true,
