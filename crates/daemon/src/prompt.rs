@@ -157,7 +157,12 @@ pub(crate) fn build(
                 },
             )
         }
-        None => (None, request.constraint.map(compiled).transpose()?),
+        None => {
+            let is_chat = matches!(request.prompt, PromptSource::Chat(_));
+            let constraint =
+                if is_chat { within_channels(request.constraint, text)? } else { request.constraint };
+            (None, constraint.map(compiled).transpose()?)
+        }
     };
     let own_stops = request.stop.strings.is_empty() && request.stop.token_ids.is_empty();
     let context_tokens_max = served.size.context_tokens_max();
@@ -293,6 +298,26 @@ fn enforced(used: ToolUse, text: &TextModel, asked: Option<Spec>) -> Result<Enfo
     let grammar = grammar.map_err(|reason| Error::field("tools", reason))?;
     let calls = CallReading { format, tools: tools.into(), required, parallel: used.parallel };
     Ok(Enforced { calls: Some(calls), spec: Some(Spec::Schemas(grammar)), must })
+}
+
+/// A document that is asked for of a model whose answers are messages in channels: the last of them is it.
+///
+/// # Errors
+/// Where its schema cannot be enforced.
+fn within_channels(asked: Option<Spec>, text: &TextModel) -> Result<Option<Spec>, Error> {
+    let Some(format @ ToolFormat::Harmony) = text.tool_format else { return Ok(asked) };
+    let source = match &asked {
+        Some(Spec::JsonObject) => "{\"type\":\"object\"}",
+        Some(Spec::JsonSchema(source)) => source,
+        _ => return Ok(asked),
+    };
+    let refused = |reason| Error::field("constraint", reason);
+    let schema = |source: &str| json_in_lark(source).map_err(|error| error.to_string());
+    let document = schema(source).map_err(refused)?;
+    let vocabulary = text.vocabulary().map_err(|error| refused(error.to_string()))?;
+    let demand = Demand { format, tools: &[], required: false, parallel: false, document: Some(&document) };
+    let grammar = demand.grammar(&|mark| vocabulary.control(mark), &schema).map_err(refused)?;
+    Ok(Some(Spec::Schemas(grammar)))
 }
 
 /// The tokens of a bare text.

@@ -92,6 +92,9 @@ impl Syntax {
     }
 }
 
+/// Control tokens around an answer without calls: they are no part of it, so no reader knows them.
+pub(crate) const AROUND_TEXT: [&str; 2] = ["<|START_RESPONSE|>", "<|END_RESPONSE|>"];
+
 /// Control tokens inside a call.
 pub(crate) const INNER: [&str; 14] = [
     "<arg_key>",
@@ -209,7 +212,7 @@ static GRANITE: Syntax = Syntax {
 };
 static COMMAND_R: Syntax = Syntax {
     openers: &[("<|START_ACTION|>", object), ("Action: ```json\n", object)],
-    marks: &["<|END_ACTION|>", "<|START_RESPONSE|>", "<|END_RESPONSE|>", "```"],
+    marks: &["<|END_ACTION|>", "```"],
     ..NONE
 };
 static NEMOTRON: Syntax = Syntax { openers: &[("<TOOLCALL>", object)], marks: &["</TOOLCALL>"], ..NONE };

@@ -9,7 +9,7 @@ mod tags;
 
 use std::collections::HashMap;
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use self::{
     shape::{Arguments, Part, Shape},
@@ -54,7 +54,7 @@ impl Demand<'_> {
     ///
     /// # Errors
     /// Those of `schema`, and what the format has no way to enforce, with the tool's name; where a call need not be valid
-    /// (it is neither required nor the tool strict), arguments are enforced as far as they can be.
+    /// (it is not required, nor the tool strict, nor a document asked for), arguments are enforced as far as they can be.
     pub fn grammar(&self, control: Control<'_>, schema: MakeSchema<'_>) -> Result<String, String> {
         let mut writer = Writer::new(self.format, control, schema);
         let start = match Shape::of(self.format) {
@@ -68,7 +68,14 @@ impl Demand<'_> {
     /// The answer, where it is text and calls.
     fn calls(&self, writer: &mut Writer, shape: &Shape) -> Result<String, String> {
         let (mut calls, mut arguments) = (Vec::new(), Vec::new());
-        for tool in self.tools {
+        // What begins like the document must be told from it by one lexer, so it is a document too.
+        let alike = self.document.is_some() && shape.bare == Some("{");
+        for tool in self.tools.iter().filter(|_| alike) {
+            let whole = whole_call(tool).and_then(|schema| writer.made(&schema.to_string()));
+            let whole = whole.map_err(|reason| format!("tool {:?}: parameters: {reason}", tool.name))?;
+            calls.push(writer.rule(format!("%json {whole}")));
+        }
+        for tool in self.tools.iter().filter(|_| !alike) {
             let rule = self.arguments(writer, shape.arguments, tool)?;
             arguments.push((tool.name.as_str(), rule.clone()));
             for (before, after) in shape.calls {
@@ -91,6 +98,10 @@ impl Demand<'_> {
         let [before, after] = shape.around_text.map(may);
         Ok(match (self.required, self.document, shape.bare) {
             (true, ..) => format!("SPACE? {open} {rest}"),
+            (false, Some(document), _) if alike => {
+                writer.define("document", &format!("%json {document}"));
+                format!("{rest} | document")
+            }
             (false, Some(document), _) => {
                 writer.define("document", &format!("%json {document}"));
                 format!("SPACE? {open} {rest} | {before} document {after}")
@@ -131,7 +142,7 @@ impl Demand<'_> {
             }
         }
         let more = "<|end|><|start|>assistant";
-        let must = self.required || self.tools.iter().any(|tool| tool.strict);
+        let must = self.required || self.document.is_some() || self.tools.iter().any(|tool| tool.strict);
         let text = writer.plain(crate::harmony::MARKS.into_iter().filter(|_| must));
         let thought = writer.until("<|channel|>analysis<|message|>", &text, more);
         let said = writer.until("<|channel|>commentary<|message|>", &text, more);
@@ -156,7 +167,7 @@ impl Demand<'_> {
 
     /// The rule of a tool's arguments.
     fn arguments(&self, writer: &mut Writer, arguments: Arguments, tool: &Tool) -> Result<String, String> {
-        let must = self.required || tool.strict;
+        let must = self.required || tool.strict || self.document.is_some();
         let of_tool = |reason: String| format!("tool {:?}: parameters: {reason}", tool.name);
         tool.check_name().map_err(|reason| format!("tool {:?}: {reason}", tool.name))?;
         let arguments = match arguments {
@@ -173,6 +184,18 @@ impl Demand<'_> {
         let arguments = arguments.map_err(of_tool)?;
         Ok(if arguments.is_empty() { String::new() } else { writer.rule(arguments) })
     }
+}
+
+/// A call that is nothing but an object, as a schema.
+fn whole_call(tool: &Tool) -> Result<Value, String> {
+    let mut arguments = tool.arguments()?;
+    crate::tools::refer_below(&mut arguments, "#/properties/parameters");
+    Ok(json!({
+        "type": "object",
+        "properties": {"name": {"const": tool.name}, "parameters": arguments},
+        "required": ["name", "parameters"],
+        "additionalProperties": false,
+    }))
 }
 
 /// Takes out what describes and constrains nothing: it is the most of many schemas.
@@ -198,6 +221,7 @@ fn without_remarks(schema: &mut Value) {
 impl<'a> Writer<'a> {
     fn new(format: ToolFormat, control: Control<'_>, schema: MakeSchema<'a>) -> Writer<'a> {
         let marks = format.syntax().markers().chain(crate::format::INNER).chain(crate::harmony::MARKS);
+        let marks = marks.chain(crate::format::AROUND_TEXT);
         let mut controls: Vec<(&str, u32)> =
             marks.filter_map(|mark| control(mark).map(|id| (mark, id))).collect();
         controls.sort_by_key(|(mark, _)| std::cmp::Reverse(mark.len()));
@@ -420,8 +444,6 @@ impl<'a> Writer<'a> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]

@@ -105,8 +105,8 @@ impl Tool {
         }
         // All of the tool's schema is a definition of the parameter's.
         let mut whole = self.parameters.clone();
-        refer_below(&mut whole);
-        refer_below(&mut alone);
+        refer_below(&mut whole, "#/$defs/tool");
+        refer_below(&mut alone, "#/$defs/tool");
         match alone.as_object_mut() {
             Some(fields) => {
                 fields.shift_remove("definitions");
@@ -163,20 +163,20 @@ fn refers(schema: &Value) -> bool {
     }
 }
 
-/// Makes references to a tool's schema references to the definition that it becomes.
-fn refer_below(schema: &mut Value) {
+/// Makes references to a tool's schema references to the place that it comes to.
+pub(crate) fn refer_below(schema: &mut Value, place: &str) {
     match schema {
         Value::Object(fields) => {
             for (key, value) in fields.iter_mut() {
                 match value {
                     Value::String(target) if key == "$ref" && target.starts_with('#') => {
-                        target.replace_range(..1, "#/$defs/tool");
+                        target.replace_range(..1, place);
                     }
-                    value => refer_below(value),
+                    value => refer_below(value, place),
                 }
             }
         }
-        Value::Array(items) => items.iter_mut().for_each(refer_below),
+        Value::Array(items) => items.iter_mut().for_each(|item| refer_below(item, place)),
         _ => {}
     }
 }

@@ -419,6 +419,41 @@ fn an_answer_that_may_call_is_text_or_calls() {
 }
 
 #[test]
+fn a_document_is_asked_for_beside_calls_and_in_harmonys_channels_alone() {
+    let shape = json!({"type": "object", "properties": {"answer": {"type": "integer"}}, "required": ["answer"],
+                       "additionalProperties": false});
+    let document = json_in_lark(&shape.to_string()).expect("a schema");
+    let tools = tools();
+    each(|format, seed| {
+        let mut random = Random(seed);
+        let alone = (format == ToolFormat::Harmony).then_some(&tools[..0]);
+        for tools in std::iter::once(&tools[..]).chain(alone) {
+            let demand = Demand { format, tools, required: false, parallel: true, document: Some(&document) };
+            let grammar = CONTROL.grammar(&demand).expect("a grammar");
+            let texts = (0..48).filter_map(|_| walk(&CONTROL, &grammar, &mut random));
+            let mut documents = 0;
+            for text in texts {
+                // Control tokens that are no part of an answer.
+                let text = text.replace("<|START_RESPONSE|>", "").replace("<|END_RESPONSE|>", "");
+                let (said, calls) = read(format, tools, &text);
+                if calls.is_empty() {
+                    // Before it Harmony's models may say what they are about to do.
+                    let json =
+                        &said[said.rfind('{').unwrap_or_else(|| panic!("{}: {text}", format.name()))..];
+                    let value = serde_json::from_str(&tamed(json)).expect("JSON");
+                    assert_eq!(fault(&shape, &value, &shape), None, "{}: {text}", format.name());
+                    documents += 1;
+                }
+                if documents == 2 {
+                    break;
+                }
+            }
+            assert!(documents > 0, "{}: no document", format.name());
+        }
+    });
+}
+
+#[test]
 fn what_cannot_be_enforced_is_refused_only_where_a_call_must_be_valid() {
     let of = |format, parameters: Value, required| {
         let tools = [tool("f", parameters)];
