@@ -398,3 +398,29 @@ pub fn check_vocabulary(draft: &ModelFiles, own: &Tokenizer) -> Result<(), LoadE
         ),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_what_was_drafted_that_is_kept_which_came() {
+        // Ten tokens are computed, and of three that were drafted after them two.
+        let settled = |came: &[u32], failures: u32| {
+            let mut drafted = Drafted::new(BlockTables::default(), 0, RIGHT_EXPECTED);
+            (drafted.computed, drafted.given, drafted.failures) = (10, 3, failures);
+            drafted.said = vec![(5, 0), (6, 0), (7, 0)];
+            let tokens: Vec<u32> = (100..110).chain(came.iter().copied()).collect();
+            let mut common = RIGHT_EXPECTED;
+            drafted.settle(&tokens, &mut common);
+            assert!(drafted.said.is_empty());
+            (drafted.computed, drafted.failures, drafted.pause)
+        };
+        assert_eq!(settled(&[5, 6, 7, 8], 3), (12, 0, 0), "the third is in no cache");
+        assert_eq!(settled(&[5, 6, 9], 3), (12, 0, 0));
+        assert_eq!(settled(&[5, 9], 0), (11, 0, 0));
+        assert_eq!(settled(&[9], 0), (10, 1, 0));
+        assert_eq!(settled(&[9], 3), (10, 4, 7), "it is left alone for longer each time");
+        assert_eq!(settled(&[], 2), (9, 2, 0), "the last is computed again for what follows it");
+    }
+}
