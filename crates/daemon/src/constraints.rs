@@ -97,6 +97,11 @@ impl Constraints {
         }
     }
 
+    /// Memory of those that are kept, in bytes, by estimate.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.shared.lock().bytes
+    }
+
     /// Starts compiling.
     fn begin(&self, kept: &mut Kept, spec: &Arc<Spec>, text: &Arc<TextModel>) {
         let (shared, to_compile, text) = (self.shared.clone(), spec.clone(), text.clone());
@@ -183,6 +188,7 @@ mod tests {
     #[test]
     fn equal_constraints_are_compiled_once() {
         let (constraints, text) = (Arc::new(Constraints::default()), demo());
+        assert_eq!((constraints.bytes(), text.vocabulary_bytes()), (0, 0));
         let compiled: Vec<Arc<Grammar>> = thread::scope(|scope| {
             let threads: Vec<_> = (0..100)
                 .map(|_| scope.spawn(|| constraints.compiled(Spec::JsonObject, &text, &|| false).unwrap()))
@@ -190,6 +196,9 @@ mod tests {
             threads.into_iter().map(|thread| thread.join().unwrap()).collect()
         });
         assert!(compiled.iter().all(|one| Arc::ptr_eq(one, &compiled[0])));
+        assert!(constraints.bytes() > compiled[0].bytes());
+        assert_eq!(text.vocabulary_bytes(), text.vocabulary().unwrap().bytes());
+        assert!(text.vocabulary_bytes() > 0);
         let refused =
             |source: &str| constraints.compiled(Spec::Gbnf(source.into()), &text, &|| false).unwrap_err();
         let error = "constraint: line 1, column 10: there is nothing to repeat";

@@ -231,7 +231,7 @@ impl Metrics {
             model_loads: make.counter("model_loads_total", "Model loads, by result.", &["model", "result"]),
             running: make.gauge("requests_running", "Requests that have begun and not ended.", model),
             kv_blocks: make.gauge("kv_blocks", "Blocks of the KV cache, by state.", &["model", "state"]),
-            memory: make.gauge("memory_bytes", "Bytes a model has reserved, by kind.", &["model", "kind"]),
+            memory: make.gauge("memory_bytes", "Bytes a model takes, by kind.", &["model", "kind"]),
             memory_budget: make.single("memory_budget_bytes", "Bytes all models together may take."),
             models_loaded: make.single("models_loaded", "Models that are ready or draining."),
             model_info: make.gauge(
@@ -453,8 +453,14 @@ impl Metrics {
             self.kv_blocks.with_label_values(&[model, state]).set(blocks as i64);
         }
         let memory = &worker.memory;
-        let kinds =
-            [("weights", memory.weights_bytes), ("kv", memory.kv_bytes), ("scratch", memory.scratch_bytes)];
+        let kinds = [
+            ("weights", memory.weights_bytes),
+            ("kv", memory.kv_bytes),
+            ("scratch", memory.scratch_bytes),
+            // Of the host, and made by the first constraint: on top of what the load has reserved.
+            ("vocabulary", worker.vocabulary_bytes),
+            ("constraints", worker.constraints_bytes),
+        ];
         let adapters = ("adapters", worker.adapters.iter().map(|adapter| adapter.bytes).sum());
         self.adapters.with_label_values(&[model]).set(worker.adapters.len() as i64);
         for (kind, bytes) in kinds.into_iter().chain([adapters]) {

@@ -503,6 +503,8 @@ impl Served {
                 EngineSize::Encoder(_) => None,
             },
             memory: self.memory,
+            vocabulary_bytes: self.text.vocabulary_bytes(),
+            constraints_bytes: self.constraints.bytes(),
             adapters: self.adapters.views(),
             loaded_at_unix_ms: self.loaded_at_unix_ms,
             requests_running: vitals.admission.running(),

@@ -46,6 +46,10 @@ pub(crate) struct WorkerView {
     /// Of a model with a KV cache.
     pub(crate) kv_type: Option<KvType>,
     pub(crate) memory: EngineMemory,
+    /// Of its tokens as grammars see them, once a request has had a constraint.
+    pub(crate) vocabulary_bytes: u64,
+    /// Of compiled constraints.
+    pub(crate) constraints_bytes: u64,
     /// By name.
     pub(crate) adapters: Vec<AdapterView>,
     pub(crate) loaded_at_unix_ms: i64,

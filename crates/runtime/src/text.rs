@@ -170,6 +170,11 @@ impl TextModel {
         self.vocabulary.get_or_init(make).clone()
     }
 
+    /// Memory that [`vocabulary`](Self::vocabulary) takes at most, in bytes: none until it has been made.
+    pub fn vocabulary_bytes(&self) -> u64 {
+        self.vocabulary.get().and_then(|made| made.as_ref().ok()).map_or(0, |made| made.bytes())
+    }
+
     /// Whether the chat template offers tools; others are told of them in the system prompt.
     pub fn offers_tools(&self) -> bool {
         self.roles.offers_tools()

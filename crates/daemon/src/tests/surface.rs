@@ -213,6 +213,8 @@ async fn metrics_have_the_standards_names_and_true_numbers() {
         format!("requests_running{model} 0"),
         r#"kv_blocks{model="hanzo-demo",state="used"} 0"#.to_owned(),
         r#"memory_bytes{kind="weights",model="hanzo-demo"} "#.to_owned(),
+        r#"memory_bytes{kind="vocabulary",model="hanzo-demo"} 0"#.to_owned(),
+        r#"memory_bytes{kind="constraints",model="hanzo-demo"} 0"#.to_owned(),
         format!("memory_budget_bytes {}", 2_u64 << 30),
         "models_loaded 1".to_owned(),
         "model_info{architecture=\"qwen3\"".to_owned(),
