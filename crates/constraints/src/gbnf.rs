@@ -1,12 +1,14 @@
 //! GBNF, llama.cpp's notation for grammars, put into Lark. Rules that do not lead back to themselves become terminals, so that they
-//! are matched as expressions are, without a choice made too early; those that do stay rules. Between rules, a terminal takes as
-//! much of a text as it can: every answer is one that the grammar allows, but not all of those can be given. One pass over the source, and
-//! errors with line and column.
+//! are matched as expressions are, without a choice made too early; those that do stay rules. Between rules a terminal takes as
+//! much of a text as it can, so it is one only where no text is lost by that (`lexemes`). One pass over the source, and errors with
+//! line and column.
 
+mod lexemes;
 mod parser;
 
 use std::fmt::Write as _;
 
+use self::lexemes::Lexemes;
 use crate::grammar::CompileError;
 
 /// What a rule says.
@@ -39,16 +41,24 @@ struct Rules {
 pub(crate) fn to_lark(source: &str) -> Result<String, CompileError> {
     let rules = parser::parse(source)?;
     let terminal = terminals(&rules.rules);
+    let lexemes = Lexemes::of(&rules.rules, &terminal, rules.root);
     let mut lark = String::with_capacity(2 * source.len());
-    let name = |rule: usize| if terminal[rule] { format!("T{rule}") } else { format!("r{rule}") };
+    let in_rule = Place { lexemes: Some(&lexemes), terminal: &terminal };
+    let in_terminal = Place { lexemes: None, terminal: &terminal };
     lark.push_str("start: ");
-    lark.push_str(&name(rules.root));
+    in_rule.push_name(rules.root, &mut lark);
     lark.push('\n');
     for (index, rule) in rules.rules.iter().enumerate() {
-        lark.push_str(&name(index));
-        lark.push_str(": ");
-        push_expr(rule, &name, &mut lark);
-        lark.push('\n');
+        if terminal[index] {
+            _ = write!(lark, "T{index}: ");
+            in_terminal.push(rule, &mut lark);
+            lark.push('\n');
+        }
+        if !lexemes.is_rule(index) {
+            _ = write!(lark, "r{index}: ");
+            in_rule.push(rule, &mut lark);
+            lark.push('\n');
+        }
     }
     Ok(lark)
 }
@@ -92,37 +102,62 @@ fn visit(expr: &Expr, see: &mut impl FnMut(&Expr)) {
     }
 }
 
-fn push_expr(expr: &Expr, name: &impl Fn(usize) -> String, lark: &mut String) {
-    match expr {
-        Expr::Literal(text) => push_literal(text, lark),
-        Expr::Class { negated, ranges } => push_class(*negated, ranges, lark),
-        Expr::Rule(rule) => lark.push_str(&name(*rule)),
-        Expr::Control(token) => lark.push_str(token),
-        Expr::Sequence(parts) if parts.is_empty() => lark.push_str("\"\""),
-        Expr::Sequence(parts) => push_parts(parts, " ", name, lark),
-        Expr::Alternatives(parts) => push_parts(parts, " | ", name, lark),
-        Expr::Repeat(part, least, most) => {
-            lark.push('(');
-            push_expr(part, name, lark);
-            lark.push(')');
-            match (least, most) {
-                (0, None) => lark.push('*'),
-                (1, None) => lark.push('+'),
-                (0, Some(1)) => lark.push('?'),
-                (least, None) => _ = write!(lark, "{{{least},}}"),
-                (least, Some(most)) => _ = write!(lark, "{{{least},{most}}}"),
+/// Where an expression is written.
+struct Place<'a> {
+    /// In a rule: what of it are lexemes.
+    lexemes: Option<&'a Lexemes<'a>>,
+    terminal: &'a [bool],
+}
+
+impl Place<'_> {
+    fn push_name(&self, rule: usize, lark: &mut String) {
+        let terminal = self.lexemes.map_or(self.terminal[rule], |lexemes| lexemes.is_rule(rule));
+        _ = write!(lark, "{}{rule}", if terminal { 'T' } else { 'r' });
+    }
+
+    fn push(&self, expr: &Expr, lark: &mut String) {
+        match expr {
+            Expr::Literal(text)
+                if text.chars().nth(1).is_some()
+                    && self.lexemes.is_some_and(|lexemes| !lexemes.is_literal(text)) =>
+            {
+                lark.push('(');
+                for (at, c) in text.char_indices() {
+                    lark.push_str(if at > 0 { " " } else { "" });
+                    push_literal(&text[at..at + c.len_utf8()], lark);
+                }
+                lark.push(')');
+            }
+            Expr::Literal(text) => push_literal(text, lark),
+            Expr::Class { negated, ranges } => push_class(*negated, ranges, lark),
+            Expr::Rule(rule) => self.push_name(*rule, lark),
+            Expr::Control(token) => lark.push_str(token),
+            Expr::Sequence(parts) if parts.is_empty() => lark.push_str("\"\""),
+            Expr::Sequence(parts) => self.push_parts(parts, " ", lark),
+            Expr::Alternatives(parts) => self.push_parts(parts, " | ", lark),
+            Expr::Repeat(part, least, most) => {
+                lark.push('(');
+                self.push(part, lark);
+                lark.push(')');
+                match (least, most) {
+                    (0, None) => lark.push('*'),
+                    (1, None) => lark.push('+'),
+                    (0, Some(1)) => lark.push('?'),
+                    (least, None) => _ = write!(lark, "{{{least},}}"),
+                    (least, Some(most)) => _ = write!(lark, "{{{least},{most}}}"),
+                }
             }
         }
     }
-}
 
-fn push_parts(parts: &[Expr], between: &str, name: &impl Fn(usize) -> String, lark: &mut String) {
-    lark.push('(');
-    for (index, part) in parts.iter().enumerate() {
-        lark.push_str(if index > 0 { between } else { "" });
-        push_expr(part, name, lark);
+    fn push_parts(&self, parts: &[Expr], between: &str, lark: &mut String) {
+        lark.push('(');
+        for (index, part) in parts.iter().enumerate() {
+            lark.push_str(if index > 0 { between } else { "" });
+            self.push(part, lark);
+        }
+        lark.push(')');
     }
-    lark.push(')');
 }
 
 /// A text as Lark's strings are written: JSON's, without characters of control.

@@ -18,6 +18,16 @@ pub(crate) const GBNF_RULES_MAX: usize = 4096;
 pub(crate) const NESTING_MAX: usize = 200;
 /// Repetitions that a grammar may count (`{m,n}`): each is a copy of what is repeated.
 pub(crate) const REPEAT_MAX: u32 = 4096;
+/// How often what may begin and follow the parts of a GBNF grammar is looked at again before it is taken to be unknown.
+pub(crate) const LEXEME_PASSES_MAX: usize = 16;
+/// How often lexemes of it are taken apart before all are.
+pub(crate) const LEXEME_ROUNDS_MAX: usize = 8;
+/// Steps from character to character of one lexeme that is compared with others.
+pub(crate) const LEXEME_EDGES_MAX: usize = 16_384;
+/// Groups and rules within each other in one.
+pub(crate) const LEXEME_NESTING_MAX: usize = 400;
+/// Pairs of places in lexemes that are compared: some 10 ms.
+pub(crate) const LEXEME_PAIRS_MAX: usize = 1_000_000;
 /// Properties of one object: each that may be left out is something else that may come next.
 pub(crate) const PROPERTIES_MAX: usize = 2000;
 /// Alternatives of one `oneOf` that are compared with each other.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::*;
 
 mod bounds;
+mod gbnf;
 mod schemas;
 
 /// Every byte, some longer tokens, and control tokens at the end.
@@ -86,6 +87,37 @@ fn gbnf_means_what_llama_cpp_means_by_it() {
         &["a", "aaaa", "B]", "A-"],
     );
     check(Spec::Gbnf("root ::= \"(\" root \")\" | \"\"".into()), &["", "(())"], &["(()"]);
+}
+
+#[test]
+fn gbnf_loses_no_text_between_rules() {
+    // What follows a name could be more of it, and a text another's beginning.
+    let names = "root ::= name root \"end\" | \"\"\nname ::= [a-z]+";
+    check(Spec::Gbnf(names.into()), &["", "aend", "xyendend", "endend"], &["end", "a", "aen"]);
+    let signs = "root ::= sum\nsum ::= num (\"+\" sum | \"+=\" sum)? | \"(\" sum \")\"\nnum ::= \"=\"? [0-9]+ sign?\nsign ::= \"+\"";
+    check(Spec::Gbnf(signs.into()), &["1+=2", "1++2", "1++=2", "(1+)", "1+==2+"], &["1+=", "1=2", "+"]);
+    let lines = "root ::= line+\nline ::= \"- \" (text \"\\n\" | root)\ntext ::= [^\\n]*";
+    check(Spec::Gbnf(lines.into()), &["- \n", "- - a\n- é - \n"], &["- a", "a\n"]);
+    let deep = "root ::= \"a\" root \"a\"* | [a-c]{0,3} \"ab\"";
+    check(Spec::Gbnf(deep.into()), &["ab", "aab", "aabaa", "abcabaa", "aaaabab"], &["a", "abc", "ba"]);
+}
+
+#[test]
+fn gbnf_keeps_the_lexemes_that_lose_none() {
+    let json = r#"
+        root   ::= object
+        value  ::= object | array | string | number | ("true" | "false" | "null") ws
+        object ::= "{" ws ( string ":" ws value ("," ws string ":" ws value)* )? "}" ws
+        array  ::= "[" ws ( value ("," ws value)* )? "]" ws
+        string ::= "\"" ( [^"\\\x7F\x00-\x1F] | "\\" (["\\bfnrt] | "u" [0-9a-fA-F]{4}) )* "\"" ws
+        number ::= ("-"? ([0-9] | [1-9] [0-9]{0,15})) ("." [0-9]+)? ([eE] [-+]? [0-9] [1-9]{0,15})? ws
+        ws ::= | " " | "\n" [ \t]{0,20}
+    "#;
+    let lark = crate::gbnf::to_lark(json).unwrap();
+    let named = |name: &str| lark.lines().filter(|line| line.starts_with(name)).count();
+    assert_eq!((named("T"), named("r")), (3, 4), "{lark}");
+    let good = ["{}", "{\"a\": [1, -2.5e3, \"x\\n\"],\n \"b\":null}", "{\"a\":{\"b\":[[]]}}"];
+    check(Spec::Gbnf(json.into()), &good, &["{", "{a}", "{\"a\":01}", "[]"]);
 }
 
 #[test]
