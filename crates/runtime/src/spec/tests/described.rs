@@ -1,7 +1,9 @@
 //! Two families that no mapping reads yet, written down as they were published: what a description must be able to say. Their
 //! weights' numbers add up to the published sizes.
 
-use hanzo_engine_kernels::{Activation, HeadShape, KvLayout, KvType, RopeKind};
+use hanzo_engine_kernels::{
+    Activation, Batch, Draws, HeadShape, KvLayout, KvType, RopeKind, RowSource, Sampled,
+};
 
 use super::super::rope::yarn_magnitude;
 use super::super::*;
@@ -141,6 +143,36 @@ fn gemma_3_can_be_described_and_run() {
     assert_eq!(spec.kv_layouts().next(), Some(local));
     assert_eq!(kept_bytes(&spec, 512), 26 * 512 * 1024);
     assert_eq!(kept_bytes(&spec, 32_768), (4 * 32_768 + 22 * 512) * 1024);
+}
+
+/// A picture in a prompt of Gemma 3: the rows of its soft tokens are what the vision model made, and all others are tokens,
+/// the first of the answer what the device drew itself.
+#[test]
+fn a_step_of_gemma_3_takes_rows_that_a_vision_model_made() {
+    const SOFT_TOKENS: usize = 256;
+    let spec = gemma3();
+    let limits = spec.step_limits(512, 2, 2048);
+    assert_eq!((limits.kv_groups, limits.width), (spec.kv_groups().count(), 2 * 6912));
+    let mut batch = Batch { windows: spec.kv_groups().windows, ..Batch::default() };
+    // <bos><start_of_turn>user\n\n\n<start_of_image>, the picture, <end_of_image> and eight tokens of a question.
+    let before = [2, 105, 2364, 107, 108, 255_999].map(RowSource::Token);
+    let after = [256_000, 108, 7, 8, 9, 10, 11, 106, 107].map(RowSource::Token);
+    batch.sources.extend(before);
+    batch.sources.extend([RowSource::Embedding; SOFT_TOKENS]);
+    batch.sources.extend(after);
+    let rows = batch.rows();
+    batch.push_sequence(rows, rows, |group, index| (group * 64 + index) as u32);
+    // Beside it another sequence, that goes on with what the last step drew.
+    batch.sources.push(RowSource::Sampled(0));
+    batch.push_sequence(1, 900, |group, index| (1000 + group * 64 + index) as u32);
+    batch.logit_rows = vec![rows as u32 - 1, rows as u32];
+    batch.check(&limits, &mut Vec::new());
+    let mut last = Draws::default();
+    last.put([Some(Sampled { token: 77, ..Sampled::default() })].into_iter());
+    let tokens: Vec<Option<u32>> = batch.tokens(&last).collect();
+    assert!(tokens[before.len()..][..SOFT_TOKENS].iter().all(Option::is_none), "rows of the host");
+    assert_eq!(tokens.iter().flatten().count(), before.len() + after.len() + 1);
+    assert_eq!(tokens.last(), Some(&Some(77)));
 }
 
 #[test]
