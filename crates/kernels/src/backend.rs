@@ -1,9 +1,11 @@
 //! The contract: what a device must compute for a decoder ([`Backend`]) or an encoder ([`EncoderOps`]) to run on it.
 //!
 //! A step is `begin`, a straight line of ops, `end`. Every op works on the rows of the batch given to `begin`,
-//! on buffers made beforehand; none allocates, locks or spawns. Shapes that do not fit are programmer errors
-//! and panic. A device's own failures surface at [`Backend::logits`], [`Backend::read_rows`], [`Backend::wait`] and
-//! [`Backend::end`], where the host waits for it anyway, so that a GPU step can be captured as a graph.
+//! on buffers made beforehand; none allocates (but lists of log probabilities that were asked for), locks or spawns. Shapes
+//! that do not fit are programmer errors and panic. A device's own failures surface where a [`Result`] is given: where a step
+//! begins and ends, and where the host waits for it anyway; what lies between has none, so that a GPU step can be captured as
+//! a graph. A [`Backend::begin`], [`Backend::submit`] or [`Backend::end`] that fails leaves no step open, anything else does:
+//! the caller ends it. A [`Backend::wait`] that fails has taken its ticket.
 //!
 //! A step that draws its tokens itself ends with [`Backend::submit`] instead: the device may compute it while the host makes
 //! the next, whose rows may be tokens that only the device knows yet ([`crate::RowSource::Sampled`]).
@@ -391,7 +393,7 @@ pub trait Backend: Send + 'static {
     /// Bytes [`Backend::reserve`] would take.
     fn scratch_bytes(&self, limits: &StepLimits) -> usize;
 
-    /// Makes all scratch for steps within `limits`. Called once, before the first step.
+    /// Makes all scratch for steps within `limits`, that of drawing too. Called once, before the first step.
     fn reserve(&mut self, limits: &StepLimits) -> Result<(), KernelError>;
 
     /// Starts a step: uploads the batch and takes the device for this step.
@@ -523,7 +525,8 @@ pub trait Backend: Send + 'static {
     );
 
     /// Sums the batch's rows of `x` over the devices that share this model, in the order of their ranks, and leaves the sum
-    /// with each; on one device they stay as they are.
+    /// with each; on one device they stay as they are. What is added before it must be in the sum once: of the bias of a matrix
+    /// that ranks hold columns of, all but the first have zeros.
     fn all_reduce(&mut self, _x: &mut Self::Buffer) {}
 
     /// `out[i] = head · x[logit_rows[i]]` to the host, `(logit_rows, vocab)`. Waits for the device.
@@ -564,7 +567,8 @@ pub trait Backend: Send + 'static {
         0
     }
 
-    /// Ends the step, which the device computes from here on, and gives the device to others when it has.
+    /// Ends the step, which the device computes from here on, and gives the device to others when it has. A device that holds
+    /// what it draws makes the ticket itself ([`Ticket::new`]), and then `wait` too.
     fn submit(&mut self) -> Result<Ticket, KernelError> {
         self.end()?;
         Ok(self.draws().submit())

@@ -39,16 +39,16 @@ pub enum KernelError {
         /// What is wrong with it.
         reason: String,
     },
-    /// Heads that cannot be stored in a KV cache of this type.
+    /// Heads, or latents, that cannot be stored in a KV cache of this type.
     #[error(
-        "a KV cache of type {kv_type} holds heads of whole groups of {}, and the model's have {head_dim} elements; \
-         choose type f16",
+        "a KV cache of type {kv_type} holds whole groups of {} elements, and what the model keeps of a token's head, or its \
+         latent, has {head_dim}; choose type f16",
         kv_type.group()
     )]
     BadKvType {
         /// The type asked for.
         kv_type: KvType,
-        /// Elements of a head.
+        /// Elements of a head or a latent.
         head_dim: usize,
     },
     /// What a layer keeps of a token is nothing the backend's cache can hold.

@@ -545,8 +545,7 @@ impl Backend for ReferenceBackend {
         self.logits(head, x, room)?;
         assert_eq!(specs.rows.len(), self.batch.logit_rows.len(), "a spec for each logit row");
         let rows = room.chunks_exact(head.rows).zip(&specs.rows).enumerate();
-        let drawn = rows
-            .map(|(row, (logits, spec))| draw(logits, spec, specs.adjustments_of(row), specs.mask_of(row)));
+        let drawn = rows.map(|(row, (logits, spec))| draw(logits, spec, specs.edits_of(row)));
         self.draws.put(drawn);
         Ok(())
     }

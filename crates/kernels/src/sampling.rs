@@ -2,7 +2,8 @@
 //! data of one row. The formula, which [`reference`](crate::reference) computes as it is written here:
 //!
 //! 0. the row's mask: the logits of tokens that are not in it become -inf;
-//! 1. adjustments, in their order, each to one token's logit;
+//! 1. the repetition penalty, to the logit of each token that was seen, and then adjustments, in their order, each to one
+//!    token's logit;
 //! 2. at temperature 0, the largest logit, of equals the lowest id: done;
 //! 3. the `top_k` largest, of equals the lower ids first, and of them those that `top_n_sigma` leaves ([`sigma_floor`]);
 //! 4. the temperature that their entropy gives, within `temperature_range` ([`dynamic_temperature`]);
@@ -32,6 +33,7 @@ mod tests;
 
 use std::ops::Range;
 
+pub(crate) use draw::DrawScratch;
 pub use draw::{Draws, Ticket};
 pub use numbers::{Moments, Spread, deviation, dynamic_temperature, exp, ln, sigma_floor};
 
@@ -57,6 +59,10 @@ pub struct SampleSpec {
     pub logprobs: Option<u32>,
     /// The token is known, below the vocabulary; nothing is drawn and nothing adjusted.
     pub given: Option<u32>,
+    /// What [`Change::Penalize`] does with the logits of tokens that were seen; 1: nothing.
+    pub repetition: f32,
+    /// Its part of [`SampleSpecs::seen`].
+    pub seen: Range<u32>,
     /// Its part of [`SampleSpecs::adjustments`].
     pub adjustments: Range<u32>,
     /// Which of [`SampleSpecs::masks`] says what it may be; none: anything.
@@ -75,6 +81,8 @@ impl Default for SampleSpec {
             shape: Shape::default(),
             logprobs: None,
             given: None,
+            repetition: 1.0,
+            seen: 0..0,
             adjustments: 0..0,
             mask: None,
         }
@@ -149,10 +157,21 @@ pub struct SampleSpecs {
     pub rows: Vec<SampleSpec>,
     /// Those of all rows, one run each.
     pub adjustments: Vec<Adjustment>,
+    /// Which tokens were seen, of all rows, one run each: bit `t % 32` of word `t / 32` of a run is set where token t was. They
+    /// are many, and the same from step to step but for one.
+    pub seen: Vec<u32>,
     /// Masks, one after the other: bit `t % 32` of word `t / 32` is set where token t may be drawn.
     pub masks: Vec<u32>,
     /// Words of one mask; tokens beyond them may not be drawn.
     pub mask_words: usize,
+}
+
+/// What a row of [`SampleSpecs`] does to logits before anything is drawn.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Edits<'a> {
+    pub(crate) mask: Option<&'a [u32]>,
+    pub(crate) seen: &'a [u32],
+    pub(crate) adjustments: &'a [Adjustment],
 }
 
 /// A token that was drawn.
@@ -183,6 +202,7 @@ impl SampleSpecs {
     pub fn clear(&mut self) {
         self.rows.clear();
         self.adjustments.clear();
+        self.seen.clear();
         self.masks.clear();
     }
 
@@ -196,6 +216,17 @@ impl SampleSpecs {
     pub fn adjustments_of(&self, row: usize) -> &[Adjustment] {
         let Range { start, end } = self.rows[row].adjustments;
         &self.adjustments[start as usize..end as usize]
+    }
+
+    /// The tokens that a row has seen, as bits.
+    pub fn seen_of(&self, row: usize) -> &[u32] {
+        let Range { start, end } = self.rows[row].seen;
+        &self.seen[start as usize..end as usize]
+    }
+
+    /// All that a row does to logits.
+    pub(crate) fn edits_of(&self, row: usize) -> Edits<'_> {
+        Edits { mask: self.mask_of(row), seen: self.seen_of(row), adjustments: self.adjustments_of(row) }
     }
 }
 

@@ -9,8 +9,8 @@ use hanzo_engine_kernels::quant::quantize_row;
 use hanzo_engine_kernels::{
     Activation, AttentionParams, BLOCK_TOKENS, Backend, Batch, BufferRole, DType, EncoderOps, ExpertParts,
     ExpertScoring, HeadShape, KernelError, KvLayout, KvSpec, KvType, LayerNormParams, MatrixShape,
-    MatrixSource, MoeParams, PositionBias, QkvParams, Rope, RopeKind, RowIds, RowSource, SelfAttentionParams,
-    SequenceSpan, StepLimits,
+    MatrixSource, MoeParams, PositionBias, QkvParams, Rope, RopeKind, RowIds, RowSource, SampleSpec,
+    SampleSpecs, SelfAttentionParams, SequenceSpan, Shape, StepLimits,
 };
 
 /// The system's allocator, counted.
@@ -99,6 +99,24 @@ fn stacked(
     backend.pack(&sources(&encoded(types, rows, cols)))
 }
 
+/// How three rows are drawn: of all tokens, of those that everything there is leaves, and the most likely one. (Lists of the most
+/// likely tokens are made for whoever asked, and kept by nobody here.)
+fn specs() -> SampleSpecs {
+    let shape = Shape { top_n_sigma: 3.0, typical_p: 0.9, probability_min: 0.001, ..Shape::default() };
+    let drawn = SampleSpec { temperature: 1.0, uniform: 0.5, logprobs: Some(0), ..SampleSpec::default() };
+    SampleSpecs {
+        rows: vec![
+            SampleSpec { top_k: VOCAB as u32 - 1, top_p: 0.99, ..drawn.clone() },
+            SampleSpec { shape, top_p: 0.9, repetition: 1.1, seen: 0..9, mask: Some(0), ..drawn },
+            SampleSpec::default(),
+        ],
+        seen: vec![0x1234_5678; 9],
+        masks: vec![0x7fff_ffff; VOCAB.div_ceil(32)],
+        mask_words: VOCAB.div_ceil(32),
+        ..SampleSpecs::default()
+    }
+}
+
 #[test]
 fn a_step_allocates_nothing() -> Result<(), KernelError> {
     let pool = Arc::new(ThreadPool::new(3));
@@ -162,6 +180,11 @@ fn a_step_allocates_nothing() -> Result<(), KernelError> {
         let attention =
             AttentionParams { shape: HEADS, scale: 0.125, softcap: None, window: None, sinks: None };
         let batches = [batch(&[(20, 20)]), batch(&[(1, 1200)]), batch(&[(1, 21), (20, 700), (3, 3)])];
+        let drawn_batch = &batches[2];
+        let specs = specs();
+        let mut room = vec![0.0; backend.sample_room(LIMITS.logit_rows, VOCAB)];
+        let mut drawn = Vec::with_capacity(LIMITS.logit_rows);
+        let mut tickets = [None, None];
         let before = ALLOCATIONS.load(Ordering::SeqCst);
         for batch in &batches {
             backend.begin(batch)?;
@@ -177,8 +200,19 @@ fn a_step_allocates_nothing() -> Result<(), KernelError> {
             backend.logits(&table, &mixed, &mut logits[..batch.logit_rows.len() * VOCAB])?;
             backend.end()?;
         }
+        // Steps that draw, two of them under way at a time.
+        for step in 0..6 {
+            backend.begin(drawn_batch)?;
+            backend.embed(&table, 1.0, &mut mixed);
+            backend.sample(&table, &mixed, &specs, &mut room)?;
+            tickets[step % 2] = Some(backend.submit()?);
+            if let Some(ticket) = tickets[(step + 1) % 2].take() {
+                backend.wait(ticket, &mut drawn)?;
+                assert!(drawn.len() == 3 && drawn.iter().all(Option::is_some));
+            }
+        }
         let allocations = ALLOCATIONS.load(Ordering::SeqCst) - before;
-        assert_eq!(allocations, 0, "allocations in {} steps on {tier}, {kv_type}", batches.len());
+        assert_eq!(allocations, 0, "allocations in {} steps on {tier}, {kv_type}", batches.len() + 6);
         assert!(logits.iter().all(|x| x.is_finite()));
     }
     for tier in Tier::available() {

@@ -40,6 +40,13 @@ fn spec(vocab: usize, specs: &mut SampleSpecs, random: &mut Random) {
     let top_k = [0, 0, 1, 5, 40, vocab as u32, u32::MAX][random.below(7)];
     let logprobs = [None, Some(0), Some(3), Some(vocab as u32 + 1)][random.below(4)];
     let mask = (random.below(3) == 0).then(|| masked(vocab, specs, random));
+    let seen_first = specs.seen.len() as u32;
+    if random.below(2) == 0 {
+        // Fewer words than the vocabulary has, or more.
+        let words = random.below(vocab.div_ceil(32) + 2);
+        specs.seen.extend((0..words).map(|_| random.below(1 << 32) as u32 & random.below(1 << 32) as u32));
+    }
+    let repetition = [1.0, 1.3, 0.7, 5.0][random.below(4)];
     let uniform = [0.0, 1.0 - f64::EPSILON / 2.0, random.uniform().into(), random.uniform().into()];
     let shape = shape(random);
     specs.rows.push(SampleSpec {
@@ -51,6 +58,8 @@ fn spec(vocab: usize, specs: &mut SampleSpecs, random: &mut Random) {
         shape,
         logprobs,
         given: if random.below(5) == 0 { Some(random.below(vocab) as u32) } else { None },
+        repetition,
+        seen: seen_first..specs.seen.len() as u32,
         adjustments: first..specs.adjustments.len() as u32,
         mask,
     });
@@ -130,10 +139,9 @@ pub fn check_sample<B: Backend>(make: &impl Fn() -> B) {
             let drawn = draw(&mut rig, &head, &x, &wanted, &specs, vocab);
             assert_eq!(drawn.len(), wanted.len(), "a draw for each row that was asked for");
             for (row, found) in drawn.iter().enumerate() {
-                let (spec, adjustments) = (&specs.rows[row], specs.adjustments_of(row));
-                let expected =
-                    reference::draw(&logits[row * vocab..][..vocab], spec, adjustments, specs.mask_of(row));
-                let what = format!("sample of a vocabulary of {vocab}, {spec:?}, {adjustments:?}");
+                let (spec, edits) = (&specs.rows[row], specs.edits_of(row));
+                let expected = reference::draw(&logits[row * vocab..][..vocab], spec, edits);
+                let what = format!("sample of a vocabulary of {vocab}, {spec:?}, {:?}", edits.adjustments);
                 compare(&what, found.as_ref(), expected.as_ref());
             }
         }

@@ -144,6 +144,8 @@ fn faulty_draws_are_caught() {
         ProbabilityOfAll by check_sample: "its probability";
         UniformOfFirstRow by check_sample: "sample of";
         AdjustmentsReversed by check_sample: "sample of";
+        RepetitionIgnored by check_sample: "sample of";
+        SeenOfFirstRow by check_sample: "sample of";
         RuledOutAdjusted by check_sample: "sample of";
         LogprobsAdjusted by check_sample: "log probabilities";
         NanDrawn by check_sample: "sample of";

@@ -294,6 +294,7 @@ impl Backend for CpuBackend {
         self.batch.sequences.reserve(limits.sequences);
         self.batch.block_tables.reserve(table);
         self.batch.logit_rows.reserve(limits.logit_rows);
+        self.draws.reserve(limits.logit_rows);
         self.batch.windows.reserve(limits.kv_groups);
         self.written.reserve(slots);
         Ok(())
@@ -555,8 +556,12 @@ impl Backend for CpuBackend {
         let step = self.step();
         let (rows, vocab) = (step.batch.logit_rows.len(), head.rows());
         assert_eq!(specs.rows.len(), rows, "a spec for each logit row");
+        assert!(step.scratch.draws.len() >= step.turn.threads(), "scratch for every thread");
         let (draws, logits) = (Shared::new(step.draws.rows(rows)), Shared::new(room));
-        step.turn.run(rows, 1, &|_, range| {
+        let threads = Shared::new(&mut step.scratch.draws);
+        step.turn.run(rows, 1, &|thread, range| {
+            // SAFETY: there is one for each thread, checked above, and no other thread uses this one's.
+            let scratch = unsafe { &mut *threads.get().add(thread) };
             for row in range {
                 // SAFETY: there is a draw for each row, and a row of logits, as `logits` has checked; a row is in one range of
                 // one thread.
@@ -564,7 +569,7 @@ impl Backend for CpuBackend {
                     let logits = std::slice::from_raw_parts_mut(logits.get().add(row * vocab), vocab);
                     (&mut *draws.get().add(row), logits)
                 };
-                draw.make(specs, row, logits);
+                draw.make(specs, row, logits, scratch);
             }
         });
         Ok(())

@@ -7,6 +7,7 @@ use super::moe::MoeScratch;
 use super::rope::RopeTables;
 use super::self_attention::SelfAttentionScratch;
 use super::tier::Tier;
+use crate::sampling::DrawScratch;
 use crate::{KernelError, StepLimits};
 
 /// All that a step needs beside its buffers, made by `reserve`.
@@ -20,6 +21,7 @@ pub(super) struct Scratch {
     pub(super) rope: RopeTables,
     pub(super) attention: AttentionScratch,
     pub(super) self_attention: SelfAttentionScratch,
+    pub(super) draws: Vec<DrawScratch>, // one a thread
 }
 
 impl Scratch {
@@ -29,6 +31,7 @@ impl Scratch {
             .saturating_add(Plan::bytes(limits.experts))
             .saturating_add(MoeScratch::bytes(limits))
             .saturating_add(attention.threads * PanelScratch::BYTES)
+            .saturating_add(attention.threads.saturating_mul(DrawScratch::bytes(drawn_vocab(limits))))
             .saturating_add(RopeTables::bytes(limits.rows, limits.heads.head_dim))
             .saturating_add(attention.bytes())
             .saturating_add(SelfAttentionScratch::bytes(
@@ -62,6 +65,14 @@ impl Scratch {
                 limits.sequences,
                 attention.threads,
             )?,
+            draws: (0..attention.threads)
+                .map(|_| DrawScratch::new("cpu", drawn_vocab(limits)))
+                .collect::<Result<_, _>>()?,
         })
     }
+}
+
+/// Logits of a row that is drawn from, where there are such rows.
+fn drawn_vocab(limits: &StepLimits) -> usize {
+    if limits.logit_rows == 0 { 0 } else { limits.vocab }
 }

@@ -1,17 +1,12 @@
 //! The formula of [`crate::sampling`] as it is written there, with full sorts.
 
 use crate::sampling::{
-    Adjustment, Moments, SampleSpec, Sampled, Spread, TokenLogprob, dynamic_temperature, exp_nonpositive,
+    Change, Edits, Moments, SampleSpec, Sampled, Spread, TokenLogprob, dynamic_temperature, exp_nonpositive,
     mass, mass_to_weight, sigma_floor,
 };
 
 /// Draws from `(vocab)` logits. `None` where they are not numbers, or all are ruled out.
-pub(crate) fn draw(
-    logits: &[f32],
-    spec: &SampleSpec,
-    adjustments: &[Adjustment],
-    mask: Option<&[u32]>,
-) -> Option<Sampled> {
+pub(crate) fn draw(logits: &[f32], spec: &SampleSpec, edits: Edits<'_>) -> Option<Sampled> {
     if !are_numbers(logits) {
         return None;
     }
@@ -19,14 +14,18 @@ pub(crate) fn draw(
         let logprob = |top| logprob(logits, token, top as usize);
         return Some(Sampled { token, logprob: spec.logprobs.map(logprob), probability: None });
     }
-    let allowed = |token: usize| match mask {
-        Some(mask) => mask.get(token / 32).is_some_and(|word| word >> (token % 32) & 1 == 1),
-        None => true,
-    };
+    let has =
+        |bits: &[u32], token: usize| bits.get(token / 32).is_some_and(|word| word >> (token % 32) & 1 == 1);
+    let allowed = |token: usize| edits.mask.is_none_or(|mask| has(mask, token));
     let kept = |(token, &logit): (usize, &f32)| if allowed(token) { logit } else { f32::NEG_INFINITY };
     let logits: Vec<f32> = logits.iter().enumerate().map(kept).collect();
     let mut adjusted = logits.clone();
-    for adjustment in adjustments {
+    for (token, logit) in adjusted.iter_mut().enumerate() {
+        if has(edits.seen, token) {
+            *logit = Change::Penalize(spec.repetition).apply(*logit);
+        }
+    }
+    for adjustment in edits.adjustments {
         if let Some(logit) = adjusted.get_mut(adjustment.token as usize) {
             *logit = adjustment.change.apply(*logit);
         }

@@ -3,15 +3,28 @@
 use std::collections::VecDeque;
 
 use super::selection::{self, Cut};
-use super::shaped::{self, ShapedScratch};
+use super::shaped;
 use super::{
-    Adjustment, SampleSpec, SampleSpecs, Sampled, TokenLogprob, exp_nonpositive, mass, mass_to_weight,
+    Change, Edits, SampleSpec, SampleSpecs, Sampled, TokenLogprob, exp_nonpositive, mass, mass_to_weight,
 };
+use crate::KernelError;
 
 /// A step that was submitted, to be waited for once.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 #[must_use = "a step that is not waited for holds its results"]
 pub struct Ticket(u64);
+
+impl Ticket {
+    /// The ticket of a device that holds what it draws itself: `step` is its own number of the step.
+    pub fn new(step: u64) -> Ticket {
+        Ticket(step)
+    }
+
+    /// The number it was made with.
+    pub fn step(&self) -> u64 {
+        self.0
+    }
+}
 
 /// What a backend keeps of the tokens it has drawn: those of the last step, for rows of the next
 /// ([`RowSource::Sampled`](crate::RowSource::Sampled)), and until somebody waits for the step, for the host.
@@ -22,22 +35,22 @@ pub struct Draws {
     steps: u64,
     submitted: VecDeque<(u64, Vec<Option<Sampled>>)>, // steps that nobody has waited for
     spare: Vec<Vec<Option<Sampled>>>,
+    scratch: DrawScratch, // of `draw`, which makes one row after the other
 }
 
-/// One row's draw, and what making it takes.
+/// One row's draw.
 #[derive(Debug, Default)]
 pub(crate) struct Draw {
     pub(crate) sampled: Option<Sampled>,
     pub(crate) token: u32,
-    pub(crate) scratch: RowScratch,
 }
 
-/// What drawing from one row takes.
+/// What drawing from one row takes. Whoever draws many rows side by side has one for each thread.
 #[derive(Debug, Default)]
-pub(crate) struct RowScratch {
-    keys: Vec<u64>,
-    raw: Vec<f32>, // (vocab), the logits as they came, where log probabilities are wanted
-    shaped: ShapedScratch,
+pub(crate) struct DrawScratch {
+    pub(super) keys: Vec<u64>,      // at most (vocab)
+    pub(super) exponents: Vec<f32>, // (vocab), (logit - largest) / temperature
+    raw: Vec<f32>,                  // (vocab), the logits as they came, where log probabilities are wanted
 }
 
 impl Draws {
@@ -48,6 +61,14 @@ impl Draws {
     pub fn token(&self, index: u32) -> u32 {
         assert!((index as usize) < self.count, "draw {index} of a step with {}", self.count);
         self.rows[index as usize].token
+    }
+
+    /// Makes room for steps of so many draws, of which two may wait to be waited for.
+    pub(crate) fn reserve(&mut self, rows: usize) {
+        self.rows.resize_with(rows, Draw::default);
+        self.submitted.reserve(2);
+        self.spare.reserve(3); // whoever waits gives one more
+        self.spare.resize_with(2, || Vec::with_capacity(rows));
     }
 
     /// A step begins; its rows have been given the tokens of the last.
@@ -67,9 +88,11 @@ impl Draws {
     /// Draws from `(rows, vocab)` logits, which are overwritten.
     pub fn draw(&mut self, specs: &SampleSpecs, logits: &mut [f32]) {
         let vocab = logits.len() / specs.rows.len().max(1);
+        let mut scratch = std::mem::take(&mut self.scratch);
         for (row, draw) in self.rows(specs.rows.len()).iter_mut().enumerate() {
-            draw.make(specs, row, &mut logits[row * vocab..][..vocab]);
+            draw.make(specs, row, &mut logits[row * vocab..][..vocab], &mut scratch);
         }
+        self.scratch = scratch;
     }
 
     /// Takes what was drawn elsewhere.
@@ -105,10 +128,14 @@ impl Draws {
 
 impl Draw {
     /// Draws from a row's logits, which are overwritten.
-    pub(crate) fn make(&mut self, specs: &SampleSpecs, row: usize, logits: &mut [f32]) {
-        let (adjustments, mask) = (specs.adjustments_of(row), specs.mask_of(row));
-        let sampled = draw_row(logits, &specs.rows[row], adjustments, mask, &mut self.scratch);
-        self.put(sampled);
+    pub(crate) fn make(
+        &mut self,
+        specs: &SampleSpecs,
+        row: usize,
+        logits: &mut [f32],
+        scratch: &mut DrawScratch,
+    ) {
+        self.put(draw_row(logits, &specs.rows[row], specs.edits_of(row), scratch));
     }
 
     fn put(&mut self, sampled: Option<Sampled>) {
@@ -135,13 +162,25 @@ fn keep_masked(logits: &mut [f32], mask: &[u32]) {
     }
 }
 
+/// Penalizes the tokens that were seen.
+fn penalize(logits: &mut [f32], seen: &[u32], penalty: f32) {
+    for (logits, &word) in logits.chunks_mut(32).zip(seen) {
+        let mut left = word;
+        while left != 0 {
+            if let Some(logit) = logits.get_mut(left.trailing_zeros() as usize) {
+                *logit = Change::Penalize(penalty).apply(*logit);
+            }
+            left &= left - 1;
+        }
+    }
+}
+
 /// Draws from `(vocab)` logits, which are overwritten. `None` where they are not numbers, or all are ruled out.
 pub(crate) fn draw_row(
     logits: &mut [f32],
     spec: &SampleSpec,
-    adjustments: &[Adjustment],
-    mask: Option<&[u32]>,
-    scratch: &mut RowScratch,
+    edits: Edits<'_>,
+    scratch: &mut DrawScratch,
 ) -> Option<Sampled> {
     let mut raw_maximum = selection::maximum(logits)?;
     if let Some(token) = spec.given {
@@ -150,7 +189,7 @@ pub(crate) fn draw_row(
         let logprob = spec.logprobs.map(|top| scratch.logprob(token, top, raw_maximum));
         return Some(Sampled { token, logprob, probability: None });
     }
-    if let Some(mask) = mask {
+    if let Some(mask) = edits.mask {
         keep_masked(logits, mask);
         raw_maximum = selection::maximum(logits)?;
     }
@@ -158,18 +197,23 @@ pub(crate) fn draw_row(
         scratch.raw.clear();
         scratch.raw.extend_from_slice(logits);
     }
-    for adjustment in adjustments {
+    let penalizes = spec.repetition != 1.0 && !edits.seen.is_empty();
+    if penalizes {
+        penalize(logits, edits.seen, spec.repetition);
+    }
+    for adjustment in edits.adjustments {
         if let Some(logit) = logits.get_mut(adjustment.token as usize) {
             *logit = adjustment.change.apply(*logit);
         }
     }
-    let maximum = if adjustments.is_empty() { raw_maximum } else { selection::maximum(logits)? };
+    let as_they_came = edits.adjustments.is_empty() && !penalizes;
+    let maximum = if as_they_came { raw_maximum } else { selection::maximum(logits)? };
     let (token, probability) = if spec.temperature == 0.0 {
         (logits.iter().position(|&logit| logit == maximum)? as u32, None)
     } else if spec.shape.is_neutral() {
         (draw_token(logits, maximum, spec, &mut scratch.keys)?, None)
     } else {
-        shaped::draw(logits, maximum, spec, &mut scratch.shaped)?
+        shaped::draw(logits, maximum, spec, scratch)?
     };
     let logprob = spec.logprobs.map(|top| scratch.logprob(token, top, raw_maximum));
     Some(Sampled { token, logprob, probability })
@@ -190,7 +234,28 @@ fn draw_token(logits: &mut [f32], maximum: f32, spec: &SampleSpec, keys: &mut Ve
     selection::draw(logits, cut, spec.uniform)
 }
 
-impl RowScratch {
+impl DrawScratch {
+    /// Bytes of [`DrawScratch::new`].
+    pub(crate) fn bytes(vocab: usize) -> usize {
+        vocab.saturating_mul(size_of::<u64>() + 2 * size_of::<f32>())
+    }
+
+    /// All that a row of so many logits can take, whatever is asked of it.
+    pub(crate) fn new(device: &str, vocab: usize) -> Result<DrawScratch, KernelError> {
+        let mut scratch = DrawScratch::default();
+        let made = scratch.keys.try_reserve_exact(vocab);
+        let made = made.and_then(|()| scratch.exponents.try_reserve_exact(vocab));
+        let made = made.and_then(|()| scratch.raw.try_reserve_exact(vocab));
+        match made {
+            Ok(()) => Ok(scratch),
+            Err(_) => Err(KernelError::OutOfMemory {
+                device: device.into(),
+                bytes: DrawScratch::bytes(vocab),
+                what: "what drawing tokens takes",
+            }),
+        }
+    }
+
     fn logprob(&mut self, token: u32, top: u32, maximum: f32) -> TokenLogprob {
         let total: u64 = self.raw.iter().map(|&logit| mass(exp_nonpositive(logit - maximum))).sum();
         let log_total = mass_to_weight(total).ln();

@@ -1,6 +1,6 @@
-//! The selections of sampling: where top-k, top-p and min-p cut, and which token a draw falls on. Everything here is sums of integers and plain IEEE operations in a fixed order, so
-//! the same logits give the same cut and the same draw on every platform. No full sort is made: a cut is a
-//! threshold found by partial selection.
+//! The selections of sampling: where top-k, top-p and min-p cut, and which token a draw falls on. Everything here is sums of
+//! integers and plain IEEE operations in a fixed order, so the same logits give the same cut and the same draw on every
+//! platform. No full sort is made: a cut is a threshold found by partial selection.
 
 use super::{exp_nonpositive, mass};
 

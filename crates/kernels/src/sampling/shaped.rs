@@ -1,26 +1,20 @@
 //! Drawing where a [`Shape`](super::Shape) says which tokens to draw from: one pass over the weights after the other, each of
 //! which leaves 0 where it leaves a token out. No full sort is made.
 
+use super::draw::DrawScratch;
 use super::numbers::{Moments, Spread, dynamic_temperature, sigma_floor};
 use super::selection::{self, Cut, key, key_id};
 use super::{SampleSpec, exp_nonpositive, mass};
-
-/// What drawing a shaped row takes.
-#[derive(Debug, Default)]
-pub(super) struct ShapedScratch {
-    keys: Vec<u64>,
-    exponents: Vec<f32>, // (vocab), (logit - largest) / temperature
-}
 
 /// Draws from logits, which are overwritten, and gives the token's probability among those it was drawn from.
 pub(super) fn draw(
     logits: &mut [f32],
     maximum: f32,
     spec: &SampleSpec,
-    scratch: &mut ShapedScratch,
+    scratch: &mut DrawScratch,
 ) -> Option<(u32, Option<f64>)> {
     let shape = &spec.shape;
-    let keys = &mut scratch.keys;
+    let DrawScratch { keys, exponents, .. } = scratch;
     let top_k = spec.top_k as usize;
     let mut cut =
         if (1..logits.len()).contains(&top_k) { selection::top_k(logits, top_k, keys) } else { Cut::NONE };
@@ -35,13 +29,13 @@ pub(super) fn draw(
         spec.temperature
     };
     if shape.typical_p < 1.0 {
-        scratch.exponents.clear();
-        scratch.exponents.extend(logits.iter().map(|&logit| (logit - maximum) / temperature));
+        exponents.clear();
+        exponents.extend(logits.iter().map(|&logit| (logit - maximum) / temperature));
     }
     let mut total = selection::weigh(logits, maximum, temperature, cut);
     let weights = logits;
     if shape.typical_p < 1.0 {
-        total = typical(weights, &scratch.exponents, share(shape.typical_p, total), keys);
+        total = typical(weights, exponents, share(shape.typical_p, total), keys);
     }
     if spec.top_p < 1.0 || spec.min_p > 0.0 {
         let heaviest = weights.iter().fold(0.0f32, |heaviest, &weight| heaviest.max(weight));

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use super::draw::{RowScratch, draw_row};
+use super::draw::{DrawScratch, draw_row};
 use super::*;
 use crate::reference;
 
@@ -46,7 +46,7 @@ fn a_step_is_waited_for_once() {
     let mut draws = Draws::default();
     let ticket = draws.submit();
     draws.wait(ticket, &mut Vec::new());
-    draws.wait(Ticket::default(), &mut Vec::new());
+    draws.wait(Ticket::new(1), &mut Vec::new());
 }
 
 /// Settings, each neutral half of the time.
@@ -112,6 +112,8 @@ proptest! {
         temperature in 0.05f32..2.0, top_k in 0u32..4000, top_p in 0.01f32..=1.0, min_p in 0.0f32..0.5,
         uniform in 0.0f64..1.0, logprobs in prop::option::of(0u32..25), shape in shapes(),
         masked in prop::option::of(prop::collection::vec(prop::sample::select(vec![0, !0, 1, 0x8000_0000, 0x1234_5678]), 1..100)),
+        repetition in prop_oneof![Just(1.0), 0.3f32..3.0],
+        seen in prop::collection::vec(prop::sample::select(vec![0, !0, 1, 0x8000_0000, 0x1234_5678]), 0..100),
     ) {
         let mut state = seed;
         let mut logits: Vec<f32> = (0..n).map(|_| {
@@ -121,9 +123,14 @@ proptest! {
         if ties {
             logits.iter_mut().for_each(|x| *x = x.round());
         }
-        let spec = SampleSpec { temperature, top_k, top_p, min_p, uniform, shape, logprobs, ..SampleSpec::default() };
-        let mask = masked.as_deref();
-        let expected = reference::draw(&logits, &spec, &[], mask);
-        prop_assert_eq!(draw_row(&mut logits, &spec, &[], mask, &mut RowScratch::default()), expected);
+        let spec = SampleSpec {
+            temperature, top_k, top_p, min_p, uniform, shape, logprobs, repetition, ..SampleSpec::default()
+        };
+        let edits = Edits { mask: masked.as_deref(), seen: &seen, adjustments: &[] };
+        let expected = reference::draw(&logits, &spec, edits);
+        let mut scratch = DrawScratch::new("cpu", n).expect("memory");
+        let room = (scratch.keys.capacity(), scratch.exponents.capacity());
+        prop_assert_eq!(draw_row(&mut logits, &spec, edits, &mut scratch), expected);
+        prop_assert_eq!(room, (scratch.keys.capacity(), scratch.exponents.capacity()), "it has taken more than its plan");
     }
 }

@@ -12,19 +12,13 @@ pub(super) struct History {
     repetition: f32,
     frequency: f32,
     presence: f32,
-    seen: Seen,
+    /// The tokens of prompt and completion, or of the window: bit `t % 32` of word `t / 32`. Kept only where a repetition
+    /// penalty reads it.
+    seen: Vec<u32>,
     /// (token, times generated), by token; kept only where a penalty reads it.
     generated: Vec<(u32, u32)>,
-    /// Where penalties look back on so many last tokens; then nothing is in the others.
+    /// Where penalties look back on so many last tokens; then nothing is in `generated`.
     window: Option<Window>,
-}
-
-/// The tokens of prompt and completion, each once; empty unless a repetition penalty reads it.
-#[derive(Clone, Debug, Default)]
-struct Seen {
-    /// One bit a token.
-    present: Vec<u64>,
-    tokens: Vec<u32>,
 }
 
 /// The last tokens of prompt and completion.
@@ -49,7 +43,7 @@ impl History {
             repetition: params.repetition_penalty,
             frequency: params.frequency_penalty,
             presence: params.presence_penalty,
-            seen: Seen::default(),
+            seen: Vec::new(),
             generated: Vec::new(),
             window: params.repeat_last_n.map(|n| Window {
                 tokens_max: n as usize,
@@ -57,14 +51,16 @@ impl History {
                 counts: BTreeMap::new(),
             }),
         };
+        if history.repetition != 1.0 {
+            history.seen = vec![0; vocab.div_ceil(32)];
+        }
         match &mut history.window {
             Some(window) if params.penalizes() => {
                 let last = &prompt[prompt.len().saturating_sub(window.tokens_max)..];
-                last.iter().for_each(|&token| window.push(token, false));
+                last.iter().for_each(|&token| window.push(token, false, &mut history.seen));
             }
             None if history.repetition != 1.0 => {
-                history.seen.present = vec![0; vocab.div_ceil(64)];
-                prompt.iter().for_each(|&token| history.seen.insert(token));
+                prompt.iter().for_each(|&token| set(&mut history.seen, token, true));
             }
             _ => {}
         }
@@ -76,13 +72,11 @@ impl History {
         let subtracts = self.frequency != 0.0 || self.presence != 0.0;
         if let Some(window) = &mut self.window {
             if subtracts || self.repetition != 1.0 {
-                window.push(token, true);
+                window.push(token, true, &mut self.seen);
             }
             return;
         }
-        if self.repetition != 1.0 {
-            self.seen.insert(token);
-        }
+        set(&mut self.seen, token, true);
         if subtracts {
             match self.generated.binary_search_by_key(&token, |&(token, _)| token) {
                 Ok(at) => self.generated[at].1 += 1,
@@ -91,22 +85,24 @@ impl History {
         }
     }
 
-    /// What it does to logits: of a token first the repetition penalty.
+    /// The penalty for what was seen, and that as bits; no bits where there is none.
+    pub(super) fn seen(&self) -> (f32, &[u32]) {
+        (self.repetition, &self.seen)
+    }
+
+    /// What it does to logits besides.
     pub(super) fn changes(&self, mut change: impl FnMut(u32, Change)) {
+        if self.frequency == 0.0 && self.presence == 0.0 {
+            return;
+        }
         let times = |times: u32| Change::Add(-(self.frequency * times as f32 + self.presence));
         if let Some(window) = &self.window {
             for (&token, counts) in &window.counts {
-                if self.repetition != 1.0 {
-                    change(token, Change::Penalize(self.repetition));
-                }
-                if counts.generated > 0 && (self.frequency != 0.0 || self.presence != 0.0) {
+                if counts.generated > 0 {
                     change(token, times(counts.generated));
                 }
             }
             return;
-        }
-        for &token in &self.seen.tokens {
-            change(token, Change::Penalize(self.repetition));
         }
         for &(token, generated) in &self.generated {
             change(token, times(generated));
@@ -114,21 +110,15 @@ impl History {
     }
 }
 
-impl Seen {
-    /// Adds a token; ids outside the vocabulary are left out.
-    fn insert(&mut self, token: u32) {
-        let bit = 1u64 << (token % 64);
-        if let Some(word) = self.present.get_mut(token as usize / 64)
-            && *word & bit == 0
-        {
-            *word |= bit;
-            self.tokens.push(token);
-        }
+/// Says whether a token is seen; ids outside of the words are left out.
+fn set(seen: &mut [u32], token: u32, is_seen: bool) {
+    if let Some(word) = seen.get_mut(token as usize / 32) {
+        *word = *word & !(1 << (token % 32)) | u32::from(is_seen) << (token % 32);
     }
 }
 
 impl Window {
-    fn push(&mut self, token: u32, generated: bool) {
+    fn push(&mut self, token: u32, generated: bool, seen: &mut [u32]) {
         if self.tokens_max == 0 {
             return;
         }
@@ -140,9 +130,11 @@ impl Window {
             counts.generated -= u32::from(was_generated);
             if counts.all == 0 {
                 self.counts.remove(&oldest);
+                set(seen, oldest, false);
             }
         }
         self.tokens.push_back((token, generated));
+        set(seen, token, true);
         let counts = self.counts.entry(token).or_default();
         counts.all += 1;
         counts.generated += u32::from(generated);

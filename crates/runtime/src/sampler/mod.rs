@@ -62,8 +62,8 @@ impl Sampler {
     pub fn ask(&mut self, banned: &[u32], specs: &mut SampleSpecs) {
         let SamplingParams { temperature, top_k, top_p, min_p, logprobs, .. } = *self.params;
         let uniform = self.next_uniform();
-        let first = specs.adjustments.len() as u32;
-        self.adjust(banned, &mut specs.adjustments);
+        let (first, seen_first) = (specs.adjustments.len() as u32, specs.seen.len() as u32);
+        self.adjust(banned, specs);
         specs.rows.push(SampleSpec {
             temperature,
             top_k,
@@ -73,6 +73,8 @@ impl Sampler {
             shape: if temperature == 0.0 { Shape::default() } else { self.shape() },
             logprobs: logprobs.map(u32::from),
             given: None,
+            repetition: self.history.seen().0,
+            seen: seen_first..specs.seen.len() as u32,
             adjustments: first..specs.adjustments.len() as u32,
             mask: None,
         });
@@ -126,10 +128,23 @@ impl Sampler {
         }
     }
 
-    fn adjust(&mut self, banned: &[u32], adjustments: &mut Vec<Adjustment>) {
-        let mut add = |token, change| adjustments.push(Adjustment { token, change });
+    fn adjust(&mut self, banned: &[u32], specs: &mut SampleSpecs) {
+        let mut add = |token, change| specs.adjustments.push(Adjustment { token, change });
         for &(token, bias) in &self.params.logit_bias {
             add(token, Change::Add(bias));
+        }
+        let (repetition, seen) = self.history.seen();
+        let seen_first = specs.seen.len();
+        specs.seen.extend_from_slice(seen);
+        // The penalty is for the logit that a bias has left, and devices penalize first.
+        for &(token, _) in &self.params.logit_bias {
+            let bit = 1 << (token % 32);
+            if let Some(word) = specs.seen[seen_first..].get_mut(token as usize / 32)
+                && *word & bit != 0
+            {
+                *word &= !bit;
+                add(token, Change::Penalize(repetition));
+            }
         }
         self.history.changes(&mut add);
         if let Some(repetitions) = &mut self.repetitions {

@@ -35,6 +35,8 @@ pub(in super::super) enum Fault {
     ProbabilityOfAll,
     UniformOfFirstRow,
     AdjustmentsReversed,
+    RepetitionIgnored,
+    SeenOfFirstRow,
     RuledOutAdjusted,
     LogprobsAdjusted,
     MaskIgnored,

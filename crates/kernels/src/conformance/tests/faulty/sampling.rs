@@ -2,6 +2,7 @@
 
 use super::{Fault, Faulty};
 use crate::reference;
+use crate::sampling::Edits;
 use crate::{SampleSpecs, Sampled};
 
 impl Faulty {
@@ -10,7 +11,7 @@ impl Faulty {
         let mut spec = specs.rows[row].clone();
         let mut adjustments = specs.adjustments_of(row).to_vec();
         let mut logits = logits.to_vec();
-        let mut mask = specs.mask_of(row);
+        let (mut mask, mut seen) = (specs.mask_of(row), specs.seen_of(row));
         match self.fault {
             Fault::TemperatureIgnored if spec.temperature > 0.0 => spec.temperature = 1.0,
             Fault::TopKIgnored => spec.top_k = 0,
@@ -23,11 +24,14 @@ impl Faulty {
             Fault::XtcIgnored => spec.shape.xtc_threshold = 1.0,
             Fault::ProbabilityMinIgnored => spec.shape.probability_min = 0.0,
             Fault::ProbabilityOfAll => {
-                let mut sampled = reference::draw(&logits, &spec, &adjustments, mask)?;
+                let mut sampled =
+                    reference::draw(&logits, &spec, Edits { mask, seen, adjustments: &adjustments })?;
                 sampled.probability = sampled.probability.map(|probability| probability * 0.999);
                 return Some(sampled);
             }
             Fault::UniformOfFirstRow => spec.uniform = specs.rows[0].uniform,
+            Fault::RepetitionIgnored => spec.repetition = 1.0,
+            Fault::SeenOfFirstRow if !seen.is_empty() => seen = specs.seen_of(0),
             Fault::AdjustmentsReversed => adjustments.reverse(),
             Fault::RuledOutAdjusted => adjustments
                 .retain(|adjustment| !matches!(adjustment.change, crate::Change::Add(f32::NEG_INFINITY))),
@@ -44,7 +48,8 @@ impl Faulty {
                 logits.iter_mut().filter(|logit| logit.is_nan()).for_each(|logit| *logit = 0.0);
             }
             Fault::LastOfEquals if spec.temperature == 0.0 => {
-                let mut sampled = reference::draw(&logits, &spec, &adjustments, mask)?;
+                let mut sampled =
+                    reference::draw(&logits, &spec, Edits { mask, seen, adjustments: &adjustments })?;
                 let twin = sampled.token as usize + 1;
                 sampled.token +=
                     u32::from(logits.get(twin) == Some(&logits[twin - 1]) && twin.is_multiple_of(3));
@@ -52,6 +57,6 @@ impl Faulty {
             }
             _ => {}
         }
-        reference::draw(&logits, &spec, &adjustments, mask)
+        reference::draw(&logits, &spec, Edits { mask, seen, adjustments: &adjustments })
     }
 }
