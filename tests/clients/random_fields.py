@@ -46,6 +46,8 @@ CONSTRAINTS = [
     ({"structured_outputs": {"choice": WORDS}}, of_pattern("|".join(WORDS))),
     ({"grammar": GBNF}, of_pattern("(ab|cd)[0-9]?\\.")),
     ({"guided_grammar": 'start: "a" | "b" "c"'}, of_pattern("a|bc")),
+    # Regular, but said by a rule that leads back to itself.
+    ({"grammar": 'root ::= word root? "!"\nword ::= [ab]+ [ab!]'}, of_pattern("(([ab]+[ab!])+)!+")),
 ]
 BAD_CONSTRAINTS = [
     {"response_format": {"type": "xml"}}, {"response_format": 7}, {"json_schema": {"not": {}}}, {"guided_regex": "("}, {"guided_choice": []},
@@ -90,7 +92,8 @@ COMMON = {
     "priority": ([0], ["high"]),
     "user": (["somebody"], [7]),
     "cache_prompt": ([True], ["x"]),
-    "samplers": ([], ["x", ["nothing"]]),
+    "samplers": ([[], ["top_k", "top_p"], ["penalties", "dry", "top_k", "temperature", "xtc"]], ["x", ["nothing"], ["top_p", "top_k"]]),
+    "id_slot": ([-1, 0], ["x"]),
     "n_probs": ([0], [3]),
     "nothing_known": ([], [1]),
 }
