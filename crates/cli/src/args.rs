@@ -3,11 +3,13 @@
 mod adapter;
 mod embed;
 mod engine;
+mod sampling;
 mod store;
 
 pub(crate) use adapter::{AdapterArgs, AdapterCommand};
 pub(crate) use embed::{EmbedArgs, InputFormat, RerankArgs};
 pub(crate) use engine::{EngineArgs, LogLevel, StoreArgs};
+pub(crate) use sampling::{ConstraintArgs, SamplingArgs};
 pub(crate) use store::{
     CompletionsArgs, CpArgs, DoctorArgs, DuArgs, ExportArgs, GcArgs, ImportArgs, ListArgs, PullArgs, RmArgs,
     ShowArgs, VerifyArgs,
@@ -192,6 +194,7 @@ pub(crate) struct ServeArgs {
   hanzo-engine run hanzo-demo \"What is the capital of France?\"
   hanzo-engine run ./qwen3-4b-Q8_0.gguf                 a conversation: /help, /clear, /exit
   cat notes.txt | hanzo-engine run qwen3-4b \"Sum this up:\"
+  hanzo-engine run qwen3-4b --json-schema person.json \"Invent somebody.\"
   hanzo-engine run qwen3-4b --raw \"Once upon a time\" --max-tokens 64 --seed 7
 
 The answer goes to stdout, the model's reasoning and everything else to stderr. A running daemon does the work where one answers; else this process loads the model itself.")]
@@ -208,15 +211,9 @@ pub(crate) struct RunArgs {
     /// System message [default: the one the model came with, if any]
     #[arg(long, short, value_name = "TEXT", conflicts_with = "raw")]
     pub(crate) system: Option<String>,
-    /// 0 is greedy, higher is more varied, up to 2 [default: the model's own]
-    #[arg(long, short, value_name = "T", value_parser = temperature)]
-    pub(crate) temperature: Option<f32>,
     /// Longest answer, in tokens [default: the model's own limit, and what the context leaves]
     #[arg(long, short = 'n', value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) max_tokens: Option<u32>,
-    /// Repeats a varied answer exactly
-    #[arg(long, value_name = "N")]
-    pub(crate) seed: Option<u64>,
     /// Text at which the answer ends, instead of those the model came with; may be given up to 16 times
     #[arg(long, value_name = "TEXT")]
     pub(crate) stop: Vec<String>,
@@ -244,6 +241,10 @@ pub(crate) struct RunArgs {
     /// How much is logged, on stderr, when this process loads the model itself
     #[arg(long, value_name = "LEVEL", default_value = "error")]
     pub(crate) log_level: LogLevel,
+    #[command(flatten)]
+    pub(crate) sampling: SamplingArgs,
+    #[command(flatten)]
+    pub(crate) constraint: ConstraintArgs,
     #[command(flatten)]
     pub(crate) engine: EngineArgs,
     #[command(flatten)]
@@ -328,13 +329,6 @@ pub(crate) struct BenchArgs {
     pub(crate) store: StoreArgs,
 }
 
-fn temperature(text: &str) -> Result<f32, String> {
-    match text.parse::<f32>() {
-        Ok(value) if (0.0..=2.0).contains(&value) => Ok(value),
-        _ => Err("expected a number from 0 to 2".to_owned()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -367,6 +361,9 @@ mod tests {
             "run m --temperature nan",
             "run m --temperature 2.5",
             "run m --max-tokens 0",
+            "run m --top-k -1",
+            "run m --regex a --choice b",
+            "run m --json-object --json-schema {}",
             "run m --think --no-think",
             "run m --raw --system x",
             "run m --raw --thinking-budget 5",

@@ -14,6 +14,7 @@ use std::pin::pin;
 /// A model that is loaded and can be asked.
 pub(crate) struct Session<'a> {
     args: &'a RunArgs,
+    constraint: Option<v1::Constraint>,
     host: Host,
     /// The name it is served under.
     pub(crate) model: String,
@@ -41,8 +42,9 @@ impl<'a> Session<'a> {
             quiet: false,
             missing: IfMissing::of(args.yes),
         };
+        let constraint = args.constraint.message()?;
         let host = Host::open(wanted).await?;
-        Ok(Self { args, model: host.status.name.clone(), host })
+        Ok(Self { args, constraint, model: host.status.name.clone(), host })
     }
 
     /// Lets the daemon go that was started for it, also after a failure.
@@ -138,11 +140,8 @@ impl<'a> Session<'a> {
         InferRequest {
             model: self.model.clone(),
             prompt: Some(prompt),
-            sampling: Some(v1::Sampling {
-                temperature: args.temperature,
-                seed: args.seed,
-                ..Default::default()
-            }),
+            sampling: Some(args.sampling.message()),
+            constraint: self.constraint.clone(),
             stop: Some(v1::StopConditions {
                 max_tokens: args.max_tokens,
                 strings: args.stop.clone(),
