@@ -125,6 +125,7 @@ const WIRES_MEET: [&str; 21] = [
     "openai/samplers.rs",
     "openai/sampling.rs",
     "openai/thinking.rs",
+    "openai/tools.rs",
     "ops.rs",
     "request.rs",
     "scores/tasks.rs",
