@@ -111,7 +111,7 @@ fn runtime_and_kernels_know_no_async_network_or_clock() {
 }
 
 /// Where HTTP's words and the engine's messages may meet in the gateway: bodies become messages and messages JSON there.
-const WIRES_MEET: [&str; 21] = [
+const WIRES_MEET: [&str; 22] = [
     "adapters.rs",
     "openai/chat.rs",
     "openai/completions.rs",
