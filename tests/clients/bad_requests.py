@@ -74,7 +74,7 @@ BAD = [
     (CHAT, good(stream_options={"include_usage": True}), 400, "stream_options", ""),
     (CHAT, good(top_logprobs=2), 400, "top_logprobs", "logprobs"),
     (CHAT, good(logprobs=True, top_logprobs=21), 400, "top_logprobs", ""),
-    (CHAT, good(tools=[{"type": "function", "function": {"name": "f"}}]), 400, "tools", ""),
+    (CHAT, good(tools=[{"type": "function", "function": {"name": "a b"}}]), 400, "tools", "function.name"),
     (CHAT, good(response_format={"type": "xml"}), 400, "response_format", "response_format.type"),
     (CHAT, good(chat_template_kwargs="no"), 400, "chat_template_kwargs", ""),
     (CHAT, good(no_such_field=1), 400, "no_such_field", "no_such_field"),

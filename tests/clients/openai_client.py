@@ -126,7 +126,7 @@ def logprobs_agree_with_greedy(client):
 @check
 def bad_fields_name_themselves(client):
     for kwargs, param in [({"temperature": 3}, "temperature"), ({"max_tokens": 0}, "max_tokens"), ({"top_logprobs": 2}, "top_logprobs"),
-                          ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
+                          ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0]"),
                           ({"response_format": {"type": "xml"}}, "response_format.type")]:
         try:
             chat(client, **kwargs)

@@ -77,7 +77,7 @@ const COMMON: [Known; 55] = [
     // What is cached is found by every request.
     ("id_slot", Neutral::Any(Type::Number), ""),
     ("cache_prompt", Neutral::True, ""),
-    ("lora", Neutral::EmptyList, ""),
+    ("lora", Neutral::EmptyList, "an adapter by its name in model, as base:adapter"),
     ("speculative.n_max", Neutral::Any(Type::Number), ""),
     ("speculative.n_min", Neutral::Any(Type::Number), ""),
     ("speculative.p_min", Neutral::Any(Type::Number), ""),
