@@ -1,4 +1,5 @@
-//! A tokenizer from GGUF metadata: `gpt2` (byte-level BPE) and `llama` (SentencePiece BPE); those of encoders are in
+//! A tokenizer from GGUF metadata: `gpt2` (byte-level BPE), `gemma4` and `whitespace` (BPE of text as it is) and
+//! `llama` (SentencePiece BPE); those of encoders are in
 //! [`super::gguf_pieces`]. What the keys mean is
 //! GGUF's specification and the practice of the files there are.
 
@@ -6,22 +7,23 @@ use std::collections::HashMap;
 
 use tokenizers::{
     AddedToken, NormalizerWrapper, PreTokenizerWrapper,
-    normalizers::NFC,
+    normalizers::{Lowercase, NFC, Replace},
     pre_tokenizers::{
         byte_level::ByteLevel,
         sequence::Sequence,
         split::{Split, SplitPattern},
+        whitespace::Whitespace,
     },
     tokenizer::SplitDelimiterBehavior,
 };
 
 use super::{
     Encoder, Tokenizer,
-    affixes::Affixes,
+    affixes::{Affixes, PairAffixes},
     bpe::{Part, Parts},
     byte_level::ByteChars,
     gguf_pieces,
-    pre::{self, PreTokenizer},
+    pre::{self, PreTokenizer, Spelling},
     sentencepiece::{SentencePiece, Settings, byte_token},
     table::TokenTable,
     words::Words,
@@ -42,7 +44,14 @@ const BOS: &str = "tokenizer.ggml.bos_token_id";
 const EOS: &str = "tokenizer.ggml.eos_token_id";
 const ADD_BOS: &str = "tokenizer.ggml.add_bos_token";
 const ADD_EOS: &str = "tokenizer.ggml.add_eos_token";
+const ADD_SEPARATOR: &str = "tokenizer.ggml.add_sep_token";
+/// The misspelling is the format's.
+pub(super) const SEPARATOR: &str = "tokenizer.ggml.seperator_token_id";
+pub(super) const LOWERCASE: &str = "tokenizer.ggml.normalizer.lowercase";
 const ADD_SPACE: &str = "tokenizer.ggml.add_space_prefix";
+
+const KNOWN_MODELS: &str =
+    "gpt2, gemma4, whitespace, llama, bert and t5 are; rwkv, plamo2 and hybriddna are not";
 
 /// What a token is for: the values of `tokenizer.ggml.token_type`.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -83,42 +92,57 @@ impl Vocabulary<'_> {
 /// The tokenizer that a file's `tokenizer.ggml` keys describe; `ends` are the tokens that end its texts.
 pub(super) fn load(metadata: &Metadata, ends: &[u32]) -> Result<Tokenizer, LoadError> {
     match metadata.string(MODEL)?.ok_or_else(|| metadata.missing(MODEL))? {
-        "gpt2" => byte_level(metadata),
+        "gpt2" | "whitespace" => byte_pairs(metadata, None),
+        "gemma4" => byte_pairs(metadata, Some("gemma4")),
         "llama" => sentence_piece(metadata, ends),
         "bert" => gguf_pieces::word_piece(metadata),
         "t5" => gguf_pieces::unigram(metadata),
-        other => Err(unsupported(metadata, MODEL, other, "gpt2, llama, bert and t5 are")),
+        other => Err(unsupported(metadata, MODEL, other, KNOWN_MODELS)),
     }
 }
 
-fn byte_level(metadata: &Metadata) -> Result<Tokenizer, LoadError> {
+/// Byte pairs; `pre_name` is the model's own where the file's key does not matter.
+fn byte_pairs(metadata: &Metadata, pre_name: Option<&'static str>) -> Result<Tokenizer, LoadError> {
     let vocabulary = vocabulary(metadata)?;
-    let pre_name = metadata.string(PRE)?.unwrap_or("default");
-    let pre = pre::by_name(pre_name).ok_or_else(|| unsupported(metadata, PRE, pre_name, pre::KNOWN))?;
+    let pre_name = match pre_name {
+        Some(name) => name,
+        None => metadata.string(PRE)?.unwrap_or("default"),
+    };
+    let pre = pre::by_name(pre_name).ok_or_else(|| {
+        let known: Vec<&str> = pre::names().collect();
+        unsupported(metadata, PRE, pre_name, &format!("{} are", known.join(", ")))
+    })?;
     if metadata.bool(ADD_SPACE)? == Some(true) {
-        return Err(unsupported(metadata, ADD_SPACE, "true", "with gpt2 only false is"));
+        return Err(unsupported(metadata, ADD_SPACE, "true", "with byte pairs only false is"));
     }
-    let affixes = affixes(metadata, &vocabulary, pre.add_bos)?;
+    let mut affixes = affixes(metadata, &vocabulary, pre.add_bos)?;
+    affixes.pair = pair(metadata, &vocabulary, &affixes)?;
     let (vocab, mut merges) = (ids(metadata, &vocabulary)?, merges(metadata)?);
     // Two tokens that make no token are never joined: files whose vocabulary was cut down still have such merges.
     let known = |text: &str| vocab.contains_key(text);
     merges.retain(|(left, right)| !(known(left) && known(right)) || known(&[left.as_str(), right].concat()));
+    let of_kind = |kind: Kind| vocabulary.kinds.iter().position(|&other| other == kind);
+    let unknown = of_kind(Kind::Unknown).filter(|_| pre.spelling != Spelling::Bytes);
     let parts = Parts {
         vocab,
         merges,
         added: vocabulary
             .added()
             .map(|id| {
-                AddedToken::from(vocabulary.texts[id as usize].clone(), vocabulary.is_special(id))
+                let text = &vocabulary.texts[id as usize];
+                AddedToken::from(text.clone(), vocabulary.is_special(id))
                     .normalized(false)
+                    .lstrip(pre.mask == Some(text.as_str()))
             })
             .collect(),
-        normalizer: pre.nfc.then_some(NormalizerWrapper::NFC(NFC)),
+        normalizer: normalizer(metadata, &pre)?,
         pre_tokenizer: Some(
             pre_tokenizer(&pre).map_err(|reason| unsupported(metadata, PRE, pre_name, &reason))?,
         ),
         ignore_merges: pre.ignore_merges,
-        ..Parts::default()
+        byte_fallback: pre.spelling == Spelling::Spaces && of_kind(Kind::Byte).is_some(),
+        unknown: unknown.map(|id| vocabulary.texts[id].clone()),
+        fuse_unknown: true,
     };
     let tokenizer = parts.build().map_err(|unusable| {
         let key = match unusable.part {
@@ -128,8 +152,49 @@ fn byte_level(metadata: &Metadata) -> Result<Tokenizer, LoadError> {
         metadata.corrupt(key, unusable.reason)
     })?;
     let chars = ByteChars::new();
-    let table = table(metadata, &vocabulary, |text, out| chars.decode(text, out))?;
-    Ok(Tokenizer { encoder: words(metadata, tokenizer, &table)?, affixes, table, strips_space: false })
+    let table = table(metadata, &vocabulary, |text, out| match pre.spelling {
+        Spelling::Bytes => chars.decode(text, out),
+        Spelling::Spaces => out.extend_from_slice(text.replace('▁', " ").as_bytes()),
+        Spelling::Words => out.extend_from_slice(text.as_bytes()),
+    })?;
+    let words = Words::new(tokenizer, &table).and_then(|words| words.with_threes(pre.threes));
+    let words = words.map_err(|reason| metadata.corrupt(TOKENS, reason))?;
+    Ok(Tokenizer { encoder: Encoder::Words(Box::new(words)), affixes, table, strips_space: false })
+}
+
+/// What changes a text before it is split.
+fn normalizer(metadata: &Metadata, pre: &PreTokenizer) -> Result<Option<NormalizerWrapper>, LoadError> {
+    Ok(match pre.spelling {
+        Spelling::Bytes => pre.nfc.then_some(NormalizerWrapper::NFC(NFC)),
+        Spelling::Spaces => {
+            let replace =
+                Replace::new(" ", "▁").map_err(|error| metadata.corrupt(MODEL, error.to_string()))?;
+            Some(NormalizerWrapper::Replace(replace))
+        }
+        Spelling::Words => {
+            metadata.bool(LOWERCASE)?.unwrap_or(false).then_some(NormalizerWrapper::Lowercase(Lowercase))
+        }
+    })
+}
+
+/// Two texts as RoBERTa and ModernBERT have them, where a text has tokens on both sides: a further separator stands
+/// between the texts if the file says so.
+fn pair(
+    metadata: &Metadata,
+    vocabulary: &Vocabulary,
+    affixes: &Affixes,
+) -> Result<Option<PairAffixes>, LoadError> {
+    let (&[first], &[last]) = (&affixes.prefix[..], &affixes.suffix[..]) else { return Ok(None) };
+    let mut between = vec![(last, 0)];
+    if metadata.bool(ADD_SEPARATOR)? == Some(true) {
+        let separator = metadata.u32(SEPARATOR)?.unwrap_or(last);
+        if separator as usize >= vocabulary.texts.len() {
+            let reason = format!("token {separator} is not among the {} tokens", vocabulary.texts.len());
+            return Err(metadata.corrupt(SEPARATOR, reason));
+        }
+        between.push((separator, 0));
+    }
+    Ok(Some(PairAffixes { before: vec![(first, 0)], between, after: vec![(last, 0)], types: [0, 0] }))
 }
 
 /// The encoder of the crate's tokenizer.
@@ -150,7 +215,11 @@ pub(super) fn pre_tokenizer(pre: &PreTokenizer) -> Result<PreTokenizerWrapper, S
             .map_err(|error| error.to_string())?;
         steps.push(PreTokenizerWrapper::Split(split));
     }
-    steps.push(PreTokenizerWrapper::ByteLevel(ByteLevel::new(false, true, false)));
+    match pre.spelling {
+        Spelling::Bytes => steps.push(PreTokenizerWrapper::ByteLevel(ByteLevel::new(false, true, false))),
+        Spelling::Spaces => {}
+        Spelling::Words => steps.push(PreTokenizerWrapper::Whitespace(Whitespace)),
+    }
     Ok(PreTokenizerWrapper::Sequence(Sequence::new(steps)))
 }
 
@@ -169,10 +238,9 @@ fn sentence_piece(metadata: &Metadata, ends: &[u32]) -> Result<Tokenizer, LoadEr
     let ids = ids(metadata, &vocabulary)?;
     let table =
         table(metadata, &vocabulary, |text, out| out.extend_from_slice(text.replace('▁', " ").as_bytes()))?;
-    // Phi-3's control tokens swallow the white space after them; its files do not say so.
+    // Phi-3's added tokens swallow the white space after them; its files do not say so.
     let name = metadata.string("general.name")?.unwrap_or_default().to_lowercase();
-    let settings =
-        Settings { add_space, strip_after_control: name.contains("phi-3") || name.contains("phi3") };
+    let settings = Settings { add_space, strip_after_added: name.contains("phi-3") || name.contains("phi3") };
     let count = count as u32;
     let ends: Vec<u32> = ends.iter().copied().filter(|&id| id < count).collect();
     let encoder = SentencePiece::new(&vocabulary, &scores, ids, settings, &ends)

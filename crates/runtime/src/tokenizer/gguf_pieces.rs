@@ -18,7 +18,7 @@ use super::{
     Tokenizer,
     affixes::Affixes,
     chars_map,
-    gguf::{Kind, SCORES, TOKENS, Vocabulary, ids, table, vocabulary, words},
+    gguf::{Kind, LOWERCASE, SCORES, SEPARATOR, TOKENS, Vocabulary, ids, table, vocabulary, words},
     pieces::{Model, Parts, Unusable},
 };
 use crate::{error::LoadError, gguf::Metadata};
@@ -26,11 +26,8 @@ use crate::{error::LoadError, gguf::Metadata};
 const UNKNOWN: &str = "tokenizer.ggml.unknown_token_id";
 const CLS: &str = "tokenizer.ggml.cls_token_id";
 const BOS: &str = "tokenizer.ggml.bos_token_id";
-/// The misspelling is the format's.
-const SEPARATOR: &str = "tokenizer.ggml.seperator_token_id";
 const EOS: &str = "tokenizer.ggml.eos_token_id";
 const CHARS_MAP: &str = "tokenizer.ggml.precompiled_charsmap";
-const LOWERCASE: &str = "tokenizer.ggml.normalizer.lowercase";
 const REMOVE_EXTRA: &str = "tokenizer.ggml.remove_extra_whitespaces";
 const WORD: char = '▁';
 const CONTINUING: &str = "##";
@@ -133,7 +130,12 @@ fn has_capitals(vocabulary: &Vocabulary) -> bool {
 }
 
 fn added(vocabulary: &Vocabulary) -> Vec<AddedToken> {
-    let token = |id: u32| AddedToken::from(vocabulary.texts[id as usize].clone(), true).normalized(false);
+    let token = |id: u32| {
+        let text = vocabulary.texts[id as usize].clone();
+        // XLM-RoBERTa's takes the space before it with it; files do not say so.
+        let is_mask = text == "<mask>";
+        AddedToken::from(text, true).normalized(false).lstrip(is_mask)
+    };
     vocabulary.added().map(token).collect()
 }
 

@@ -16,6 +16,7 @@ mod pieces;
 mod pre;
 mod sentencepiece;
 mod table;
+mod threes;
 mod words;
 
 #[cfg(test)]

@@ -1,9 +1,12 @@
-//! How byte-level vocabularies split text into words before merging: the expressions of each model's own
-//! `tokenizer.json`, under the names that GGUF files give them in `tokenizer.ggml.pre`.
+//! How vocabularies of byte pairs split text into words before merging: the expressions of each model's own
+//! `tokenizer.json`, under the names that GGUF files give them in `tokenizer.ggml.pre`. Where none is published, they are
+//! llama.cpp's.
 
 /// A pre-tokenizer and what goes with it.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct PreTokenizer {
+    /// Numbers are cut in threes from their end, before anything else is split.
+    pub(super) threes: Option<Threes>,
     /// Applied one after the other, each to the pieces the one before left; matches and the text between them
     /// are pieces.
     pub(super) patterns: &'static [&'static str],
@@ -13,10 +16,45 @@ pub(super) struct PreTokenizer {
     pub(super) add_bos: bool,
     /// Text is brought into normal form C first.
     pub(super) nfc: bool,
+    /// How tokens spell text.
+    pub(super) spelling: Spelling,
+    /// A token that takes the white space before it with it.
+    pub(super) mask: Option<&'static str>,
+}
+
+/// How the texts of a vocabulary's tokens stand for bytes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Spelling {
+    /// Each byte is one of GPT-2's characters.
+    Bytes,
+    /// As they are, with `▁` for a space; what has no token is spelled by byte tokens, `<0x00>` to `<0xFF>`.
+    Spaces,
+    /// As they are, of words without the white space between them.
+    Words,
+}
+
+/// Numbers that are cut in threes from their end, as thousands are. An expression could say so only by looking ahead to the
+/// end of the number from each of its digits, in time that grows with the square of its length.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Threes {
+    /// What is cut.
+    pub(super) run: &'static str,
+    /// Whether what is cut is apart from what is beside it.
+    pub(super) apart: bool,
+    /// A number before such a character is not cut.
+    pub(super) not_before: Option<&'static str>,
 }
 
 const fn plain(patterns: &'static [&'static str]) -> PreTokenizer {
-    PreTokenizer { patterns, ignore_merges: false, add_bos: false, nfc: false }
+    PreTokenizer {
+        threes: None,
+        patterns,
+        ignore_merges: false,
+        add_bos: false,
+        nfc: false,
+        spelling: Spelling::Bytes,
+        mask: None,
+    }
 }
 
 const fn nfc(patterns: &'static [&'static str]) -> PreTokenizer {
@@ -24,7 +62,19 @@ const fn nfc(patterns: &'static [&'static str]) -> PreTokenizer {
 }
 
 const fn whole_words(patterns: &'static [&'static str]) -> PreTokenizer {
-    PreTokenizer { ignore_merges: true, add_bos: true, ..plain(patterns) }
+    PreTokenizer { ignore_merges: true, ..plain(patterns) }
+}
+
+const fn begun(patterns: &'static [&'static str]) -> PreTokenizer {
+    PreTokenizer { add_bos: true, ..whole_words(patterns) }
+}
+
+const fn masked(patterns: &'static [&'static str], mask: &'static str) -> PreTokenizer {
+    PreTokenizer { mask: Some(mask), ..plain(patterns) }
+}
+
+const fn threes(run: &'static str, apart: bool, patterns: &'static [&'static str]) -> PreTokenizer {
+    PreTokenizer { threes: Some(Threes { run, apart, not_before: None }), ..plain(patterns) }
 }
 
 const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
@@ -39,30 +89,81 @@ const DEEPSEEK_CJK: &str = r"[\u{4E00}-\u{9FA5}\u{800}-\u{4E00}\u{AC00}-\u{D7FF}
 const BAILING: &str = r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+";
 const SEED: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+";
 const BLOOM: &str = r" ?[^(\s|.,!?…。，、।۔،)]+";
+const LLAMA3_SPACES: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s{512}(?!\S)|\s{256}(?!\S)|\s{128}(?!\S)|\s{64}(?!\S)|\s{32}(?!\S)|\s{16}(?!\S)|\s{8}(?!\S)|\s{4}(?!\S)|\s{1,2}(?!\S)|\s{1}";
+const MINICPM5: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}+| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const NO_CONTRACTIONS: &str =
+    r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const YOUTU_SCRIPTS: &str = r"[\u{AC00}-\u{D7A3}\u{3131}-\u{318E}]+|[\u{FF01}\u{2026}\u{201C}\u{201D}\u{2018}\u{2019}\u{2014}\u{FF1A}\u{FF1B}\u{FF0C}\u{3001}-\u{303F}\u{FE30}-\u{FE4F}]+|[\u{3105}-\u{312F}]+|[\u{4E00}-\u{9FA5}\u{3040}-\u{309F}\u{30A0}-\u{30FF}]+";
+const YOUTU: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const KIMI: &str = r"\p{Han}+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const EXAONE_MOE: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+";
+const AFMOE_SCRIPTS: &str = r"[\u{4E00}-\u{9FFF}\u{3400}-\u{4DBF}\u{F900}-\u{FAFF}\u{3040}-\u{309F}\u{30A0}-\u{30FF}\u{FF65}-\u{FF9F}\u{2F00}-\u{2FDF}\u{0E40}-\u{0E7F}\u{0E80}-\u{0EFF}\u{1780}-\u{17FF}\u{1000}-\u{109F}\u{AA60}-\u{AA7F}\u{A9E0}-\u{A9FF}\u{AC00}-\u{D7AF}\u{1100}-\u{11FF}]+";
+const SPARK: &str = r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+|[\r\n]|\s+(?!\S)|\s+"##;
+const THREE_DIGITS: &str = r"\p{N}{1,3}";
+const CJK: &str = r"[\u{4E00}-\u{9FA5}\u{3040}-\u{309F}\u{30A0}-\u{30FF}]+";
 
-/// The names this build knows, for errors: one of each kind.
-pub(super) const KNOWN: &str = "default, gpt-2, llama-bpe, qwen2, qwen35, tekken, gpt-4o, deepseek-llm, \
-     deepseek-coder, deepseek-v3, smollm, starcoder, command-r, falcon, glm4, stablelm2, olmo, bloom, viking, \
-     bailingmoe, seed-coder and their kin are";
-
-/// The pre-tokenizer a GGUF file names; `default` where it names none.
-pub(super) fn by_name(name: &str) -> Option<PreTokenizer> {
-    Some(match name {
-        "default" => plain(&[r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", r"[0-9][0-9][0-9]"]),
-        "gpt-2" | "phi-2" | "gigachat" | "a.x-4.0" | "mellum" | "exaone4" | "jais" | "trillion"
-        | "granite-docling" => plain(&[GPT2]),
-        "mpt" | "olmo" => nfc(&[GPT2]),
-        "llama3" | "llama-v3" | "llama-bpe" | "falcon3" | "falcon-h1" | "pixtral" | "midm-2.0" | "lfm2" => {
-            whole_words(&[LLAMA3])
-        }
-        "dbrx" | "smaug-bpe" | "glm4" | "chatglm-bpe" => plain(&[LLAMA3]),
-        "qwen2" | "deepseek-r1-qwen" | "kormo" | "megrez" => nfc(&[QWEN2]),
-        "stablelm2" => nfc(&[QWEN2]),
-        "hunyuan" | "grok-2" | "solar-open" => plain(&[QWEN2]),
-        "qwen35" => nfc(&[QWEN35]),
-        "tekken" => whole_words(&[TEKKEN]),
-        "gpt-4o" | "llama4" | "kanana2" | "minimax-m2" => plain(&[GPT4O]),
-        "deepseek-llm" => plain(&[
+/// The pre-tokenizers and their names.
+const ALL: &[(&[&str], PreTokenizer)] = &[
+    (&["default"], plain(&[r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", r"[0-9][0-9][0-9]"])),
+    (
+        &[
+            "gpt-2",
+            "phi-2",
+            "gigachat",
+            "a.x-4.0",
+            "mellum",
+            "exaone4",
+            "jais",
+            "trillion",
+            "granite-docling",
+        ],
+        plain(&[GPT2]),
+    ),
+    (
+        &["jina-es", "jina-de", "jina-v1-en", "jina-v2-es", "jina-v2-de", "jina-v2-code", "roberta-bpe"],
+        masked(&[GPT2], "<mask>"),
+    ),
+    (&["modern-bert"], PreTokenizer { nfc: true, ..masked(&[GPT2], "[MASK]") }),
+    (&["mpt", "olmo"], nfc(&[GPT2])),
+    (
+        &[
+            "llama3",
+            "llama-v3",
+            "llama-bpe",
+            "falcon3",
+            "falcon-h1",
+            "pixtral",
+            "midm-2.0",
+            "lfm2",
+            "jina-v5-nano",
+        ],
+        begun(&[LLAMA3]),
+    ),
+    (&["dbrx", "smaug-bpe", "chatglm-bpe"], plain(&[LLAMA3])),
+    (&["glm4", "glm5"], whole_words(&[LLAMA3])),
+    (&["jais-2"], plain(&[LLAMA3_SPACES])),
+    (&["minicpm5"], whole_words(&[THREE_DIGITS, MINICPM5])),
+    (&["qwen2", "deepseek-r1-qwen", "kormo", "megrez", "f2llmv2", "stablelm2"], nfc(&[QWEN2])),
+    (&["hunyuan", "grok-2", "solar-open"], plain(&[QWEN2])),
+    (&["laguna"], plain(&[r"[^\n]+|[\n]+", QWEN2])),
+    (&["ufakzeka"], plain(&[NO_CONTRACTIONS])),
+    (&["qwen35"], nfc(&[QWEN35])),
+    (&["tekken"], begun(&[TEKKEN])),
+    (&["gpt-4o", "llama4", "kanana2", "minimax-m2", "talkie"], plain(&[GPT4O])),
+    (&["granite-embed-multi-97m"], whole_words(&[GPT4O])),
+    // A number before a letter is cut by the expression, from its beginning.
+    (
+        &["tiny_aya", "cohere2moe"],
+        PreTokenizer {
+            threes: Some(Threes { run: r"\d+", apart: true, not_before: Some(r"[\p{L}\p{M}\p{N}\p{Pc}]") }),
+            ..plain(&[GPT4O])
+        },
+    ),
+    (&["youtu"], whole_words(&[YOUTU_SCRIPTS, YOUTU])),
+    (&["kimi-k2"], plain(&[KIMI])),
+    (
+        &["deepseek-llm"],
+        plain(&[
             r"[\r\n]",
             DEEPSEEK_LETTERS,
             r"\s?[!-/:-~\u{FF01}-\u{FF0F}\u{FF1A}-\u{FF5E}\u{2018}-\u{201F}\u{3000}-\u{3002}]+",
@@ -70,19 +171,50 @@ pub(super) fn by_name(name: &str) -> Option<PreTokenizer> {
             DEEPSEEK_CJK,
             r"\p{N}",
         ]),
-        "deepseek-coder" => plain(&[r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", DEEPSEEK_CJK, r"\p{N}"]),
-        "deepseek-v3" | "hunyuan-dense" | "joyai-llm" => {
-            plain(&[r"\p{N}{1,3}", r"[\u{4E00}-\u{9FA5}\u{3040}-\u{309F}\u{30A0}-\u{30FF}]+", DEEPSEEK3])
-        }
-        "starcoder" | "refact" | "smollm" | "codeshell" | "exaone" | "minerva-7b" | "mellum2" => {
-            plain(&[r"\p{N}", GPT2])
-        }
-        "command-r" => nfc(&[r"\p{N}", GPT2]),
-        "falcon" => plain(&[r"[\p{P}\$\+<=>\^~\|`]+", GPT2, r"[0-9][0-9][0-9]"]),
-        "bloom" | "poro-chat" | "gpt3-finnish" => plain(&[BLOOM]),
-        "viking" => plain(&[BLOOM, r"\p{N}"]),
-        "bailingmoe" | "bailingmoe2" | "llada-moe" => plain(&[BAILING]),
-        "seed-coder" => plain(&[SEED]),
-        _ => return None,
-    })
+    ),
+    (&["deepseek-coder"], plain(&[r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", DEEPSEEK_CJK, r"\p{N}"])),
+    (&["deepseek-v3", "hunyuan-dense", "joyai-llm", "hy_v4"], plain(&[THREE_DIGITS, CJK, DEEPSEEK3])),
+    (&["spark2_5"], plain(&[THREE_DIGITS, CJK, SPARK, r"\p{N}"])),
+    (&["afmoe"], threes(r"\p{N}+", true, &[AFMOE_SCRIPTS, DEEPSEEK3])),
+    (
+        &["starcoder", "refact", "smollm", "codeshell", "exaone", "minerva-7b", "mellum2"],
+        plain(&[r"\p{N}", GPT2]),
+    ),
+    (&["command-r"], nfc(&[r"\p{N}", GPT2])),
+    (&["exaone-moe"], nfc(&[EXAONE_MOE])),
+    (&["superbpe"], threes(r"\d+", false, &[r"\p{N}+"])),
+    (&["falcon"], plain(&[r"[\p{P}\$\+<=>\^~\|`]+", GPT2, r"[0-9][0-9][0-9]"])),
+    (&["bloom", "poro-chat", "gpt3-finnish"], plain(&[BLOOM])),
+    (&["viking"], plain(&[BLOOM, r"\p{N}"])),
+    (&["bailingmoe", "bailingmoe2", "llada-moe"], plain(&[BAILING])),
+    (&["seed-coder"], plain(&[SEED])),
+    (
+        &["chameleon"],
+        PreTokenizer {
+            add_bos: true,
+            ..plain(&[
+                "<sentinel:[0-9]+>",
+                "(IMGIMG)((A|B|C|D|E|F|G|H|I){1,4})Z",
+                r"([\t\n]|    |  )",
+                r"\p{N}",
+                r"[\p{P}!-/:-@\[-`{-~]",
+                GPT2,
+            ])
+        },
+    ),
+    (
+        &["gemma4", "granite-embed-multi-311m", "sarvam-moe"],
+        PreTokenizer { spelling: Spelling::Spaces, ..plain(&[]) },
+    ),
+    (&["whitespace"], PreTokenizer { spelling: Spelling::Words, ..plain(&[]) }),
+];
+
+/// Every name this build knows.
+pub(super) fn names() -> impl Iterator<Item = &'static str> {
+    ALL.iter().flat_map(|(names, _)| names.iter().copied())
+}
+
+/// The pre-tokenizer a GGUF file names; `default` where it names none.
+pub(super) fn by_name(name: &str) -> Option<PreTokenizer> {
+    ALL.iter().find(|(names, _)| names.contains(&name)).map(|&(_, pre)| pre)
 }

@@ -22,8 +22,8 @@ const SPACE: char = '▁';
 pub(super) struct Settings {
     /// A space is put before a text, and after each added token within it.
     pub(super) add_space: bool,
-    /// White space after a control token is dropped.
-    pub(super) strip_after_control: bool,
+    /// White space after an added token is dropped, but for `<unk>`, `<s>` and `<|endoftext|>`, as Phi-3 has it.
+    pub(super) strip_after_added: bool,
 }
 
 /// A SentencePiece encoder.
@@ -108,9 +108,7 @@ impl SentencePiece {
             if text.is_empty() {
                 continue;
             }
-            let strips = settings.strip_after_control
-                && kind(id) == Kind::Control
-                && !matches!(text, "<s>" | "<|endoftext|>");
+            let strips = settings.strip_after_added && !matches!(text, "<unk>" | "<s>" | "<|endoftext|>");
             added.push((id, strips));
             patterns.push((text, is_control(id)));
         }
@@ -149,7 +147,7 @@ impl SentencePiece {
             out.push(id);
             at = found.end;
             if strips {
-                at += text[at..].len() - text[at..].trim_ascii_start().len();
+                at += text[at..].len() - text[at..].trim_start().len();
             }
         }
         self.encode_plain(&text[at..], out);

@@ -1,6 +1,7 @@
 //! Tokenizers against their reference implementations (`testdata/make.py`), and against files that are broken.
 
 mod plain;
+mod words;
 
 use std::{collections::BTreeMap, path::Path, sync::Arc};
 
@@ -250,61 +251,6 @@ fn sentencepiece_in_a_tokenizer_json_is_the_same() {
         assert_eq!(tokenizer.is_special(id), gguf.is_special(id), "{id}");
     }
     assert_eq!(tokenizer.token_id("<s>"), gguf.token_id("<s>"));
-}
-
-#[test]
-fn every_pre_tokenizer_keeps_every_byte() {
-    let texts: Vec<String> = demo_cases().into_iter().map(|case| case.decoded).collect();
-    let spelled = |byte: u8| byte_level::char_of(byte).to_string();
-    for name in pre::KNOWN.trim_end_matches(" and their kin are").split(", ") {
-        let entries = BTreeMap::from([
-            ("tokenizer.ggml.model".to_owned(), Value::String("gpt2".into())),
-            ("tokenizer.ggml.pre".to_owned(), Value::String(name.into())),
-            (
-                "tokenizer.ggml.tokens".to_owned(),
-                Value::Array(Array::String((0..=255).map(spelled).collect())),
-            ),
-            ("tokenizer.ggml.merges".to_owned(), Value::Array(Array::String(vec![]))),
-        ]);
-        let tokenizer =
-            from_metadata(Metadata::new("p.gguf", entries)).unwrap_or_else(|error| panic!("{error}"));
-        for text in &texts {
-            let ids = tokenizer.encode(text, true).unwrap_or_else(|error| panic!("{name}: {error}"));
-            assert_eq!(ids, text.bytes().map(u32::from).collect::<Vec<_>>(), "{name}: {text:?}");
-        }
-    }
-}
-
-#[test]
-fn words_are_split_as_each_family_splits_them() {
-    let split = |name: &str, text: &str| {
-        use tokenizers::{OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer as _};
-        let mut pieces = PreTokenizedString::from(text);
-        let pre = gguf::pre_tokenizer(&pre::by_name(name).expect("known")).expect("compiles");
-        pre.pre_tokenize(&mut pieces).expect("splits");
-        let splits = pieces.get_splits(OffsetReferential::Original, OffsetType::Byte);
-        splits.into_iter().map(|(_, (start, end), _)| text[start..end].to_owned()).collect::<Vec<_>>()
-    };
-    let text = "I'LL pay 12345€ inHTML's\n\n  ok";
-    assert_eq!(
-        split("gpt-2", text),
-        ["I", "'", "LL", " pay", " 12345", "€", " inHTML", "'s", "\n\n ", " ok"]
-    );
-    assert_eq!(
-        split("llama-bpe", text),
-        ["I", "'LL", " pay", " ", "123", "45", "€", " inHTML", "'s", "\n\n", " ", " ok"]
-    );
-    assert_eq!(
-        split("qwen2", text),
-        ["I", "'LL", " pay", " ", "1", "2", "3", "4", "5", "€", " inHTML", "'s", "\n\n", " ", " ok"]
-    );
-    assert_eq!(
-        split("gpt-4o", text),
-        ["I'LL", " pay", " ", "123", "45", "€", " in", "HTML's", "\n\n", " ", " ok"]
-    );
-    assert_eq!(split("smollm", "a 12 b")[1..], [" ", "1", "2", " b"]);
-    assert_eq!(split("deepseek-v3", "日本語abc 1234!x"), ["日本語", "abc", " ", "123", "4", "!x"]);
-    assert_eq!(split("qwen35", "a\u{301}b")[..], ["a\u{301}b"]);
 }
 
 /// The error of a load that must fail, as the user reads it.

@@ -12,7 +12,9 @@ use tokenizers::{
 use super::{
     added::{AddedFinder, overlaps},
     control,
+    pre::Threes,
     table::TokenTable,
+    threes::CutInThrees,
 };
 
 /// BPE, WordPiece or Unigram.
@@ -25,6 +27,8 @@ pub(super) struct Words {
     normalized: Added,
     /// Normalizing may make a control token of what spells none.
     normalizes_control: bool,
+    /// Cuts numbers before anything else is split.
+    threes: Option<CutInThrees>,
 }
 
 /// Added tokens and what finds them.
@@ -63,7 +67,19 @@ impl Words {
         };
         let is_special = |&(id, _): &(u32, AddedToken)| table.is_special(id);
         let normalizes_control = tokenizer.get_normalizer().is_some() && normalized.iter().any(is_special);
-        Ok(Words { raw: added(raw)?, normalized: added(normalized)?, normalizes_control, tokenizer })
+        Ok(Words {
+            raw: added(raw)?,
+            normalized: added(normalized)?,
+            normalizes_control,
+            threes: None,
+            tokenizer,
+        })
+    }
+
+    /// Cuts numbers in threes first, where a model does.
+    pub(super) fn with_threes(mut self, threes: Option<Threes>) -> std::result::Result<Self, String> {
+        self.threes = threes.map(CutInThrees::new).transpose()?;
+        Ok(self)
     }
 
     /// Takes the tokens that have the form of control tokens, and `ends`, for control tokens too.
@@ -102,7 +118,9 @@ impl Words {
         out: &mut Vec<u32>,
     ) -> Result<()> {
         let expected = if plain.is_empty() { None } else { Some(self.control_in(text, plain)) };
-        if let None | Some(Some(_)) = expected {
+        if self.threes.is_none()
+            && let None | Some(Some(_)) = expected
+        {
             let encoding = self.tokenizer.encode_fast(text, false)?;
             let ids = encoding.get_ids();
             let control = || ids.iter().filter(|&&id| table.is_control(id)).count();
@@ -153,6 +171,9 @@ impl Words {
             }
             self.normalized.cut(piece, plain)
         })?;
+        if let Some(threes) = &self.threes {
+            pieces.split(|_, piece| threes.cut(&piece))?;
+        }
         if let Some(pre_tokenizer) = self.tokenizer.get_pre_tokenizer() {
             pre_tokenizer.pre_tokenize(&mut pieces)?;
         }
