@@ -55,15 +55,9 @@ impl Matcher {
         self.parser.consume_token(token).map_err(|error| stuck(&error.to_string()))
     }
 
-    /// The answer goes on with text whose tokens are another's, such as the rest of a token that ended a reasoning section.
-    ///
-    /// # Errors
-    /// [`Stuck`] where that was not allowed.
-    pub fn accept_text(&mut self, text: &str) -> Result<(), Stuck> {
-        for token in self.vocabulary.spell(text.as_bytes()) {
-            self.accept(token)?;
-        }
-        Ok(())
+    /// Tokens that say a text, such as the rest of a token that ended a reasoning section: not always those that the model would.
+    pub fn spell(&self, text: &str) -> Vec<u32> {
+        self.vocabulary.spell(text.as_bytes())
     }
 
     /// How many of `tokens` may come next, one after the other.
@@ -71,12 +65,14 @@ impl Matcher {
         self.parser.validate_tokens(tokens).unwrap_or(0)
     }
 
-    /// Takes the last `tokens` back.
+    /// Takes the last `tokens` back, also of an answer that was complete with them.
     ///
     /// # Errors
-    /// [`Stuck`] where there are not as many.
+    /// [`Stuck`] where there are not as many, or where nothing can be asked of it any more: then it is what it was.
     pub fn rollback(&mut self, tokens: usize) -> Result<(), Stuck> {
-        self.parser.rollback(tokens).map_err(|error| stuck(&error.to_string()))
+        self.parser.rollback(tokens).map_err(|error| stuck(&error.to_string()))?;
+        self.complete = false;
+        Ok(())
     }
 
     /// Whether the answer satisfies the constraint as it is.

@@ -26,6 +26,11 @@ fn refusal(spec: Spec) -> String {
     Grammar::compile(&spec, &vocabulary()).expect_err("it is refused").to_string()
 }
 
+/// Goes on with a text, in tokens that say it.
+fn say(matcher: &mut Matcher, text: &str) -> Result<(), Stuck> {
+    matcher.spell(text).into_iter().try_for_each(|token| matcher.accept(token))
+}
+
 /// Whether a text satisfies a grammar, asked byte by byte, by mask.
 fn accepts(grammar: &Grammar, text: &str) -> bool {
     let mut matcher = grammar.matcher();
@@ -153,7 +158,7 @@ fn lark_has_control_tokens_and_schemas_in_it() {
         (0..vocabulary.tokens() as u32).filter(|&t| mask[t as usize / 32] >> (t % 32) & 1 == 1).collect();
     assert_eq!(allowed, [call]);
     matcher.accept(call).unwrap();
-    matcher.accept_text("{\"n\": 12}").unwrap();
+    say(&mut matcher, "{\"n\": 12}").unwrap();
     assert!(!matcher.is_accepting());
     matcher.accept(vocabulary.control("<|end|>").unwrap()).unwrap();
     assert!(matcher.is_accepting() && matcher.is_stopped());
@@ -161,7 +166,7 @@ fn lark_has_control_tokens_and_schemas_in_it() {
     assert!(mask.iter().all(|&word| word == 0));
     // No text spells a control token.
     let mut matcher = grammar.matcher();
-    assert!(matcher.accept_text("<|call|>").is_err());
+    assert!(say(&mut matcher, "<|call|>").is_err());
 }
 
 #[test]
@@ -179,13 +184,14 @@ fn what_was_accepted_can_be_taken_back() {
     matcher.accept(b'c'.into()).unwrap();
     assert!(matcher.is_accepting());
     assert!(matcher.accept(b'x'.into()).is_err());
+    assert!(matcher.rollback(1).is_err(), "nothing can be asked of it any more");
 }
 
 #[test]
 fn matchers_of_one_grammar_know_nothing_of_each_other() {
     let grammar = grammar(Spec::JsonObject);
     let (mut one, mut other) = (grammar.matcher(), grammar.matcher());
-    one.accept_text("{\"a\": [1, 2").unwrap();
-    other.accept_text("{}").unwrap();
+    say(&mut one, "{\"a\": [1, 2").unwrap();
+    say(&mut other, "{}").unwrap();
     assert!(other.is_stopped() && !one.is_accepting());
 }

@@ -475,6 +475,8 @@ impl Sequence {
                 (said, delta) => *said = said.take().or(delta),
             }
             finished = end;
+            // The row after it counts where it was drawn as the constraint would have it.
+            let accepted = accepted && generation.covers(at + 1);
             // Nothing is in the cache of one that has given its blocks back.
             if accepted && !self.tables.is_empty() {
                 self.computed += 1;

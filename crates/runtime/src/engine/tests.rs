@@ -5,6 +5,7 @@ mod adapters;
 
 use std::{collections::BTreeMap, path::Path, sync::OnceLock};
 
+use hanzo_engine_constraints::{Grammar, Spec};
 use hanzo_engine_kernels::{
     BLOCK_TOKENS,
     cpu::{CpuBackend, ThreadPool, Tier},
@@ -131,6 +132,8 @@ impl Random {
         let scored = self.one_in(4);
         let max_tokens = if scored && self.one_in(3) { 0 } else { max_tokens };
         let prediction: Arc<[u32]> = if self.one_in(4) { self.prompt(60).into() } else { Arc::default() };
+        let constraint = if self.one_in(3) { Some(self.grammar()) } else { None };
+        let reasons = constraint.is_some() && self.one_in(3);
         let many = (0..60).map(|_| self.between(0, 3999) as u32).collect();
         let stop = StopConditions {
             max_tokens,
@@ -147,8 +150,29 @@ impl Random {
             priority: self.or(0, 1),
             prompt_logprobs: if scored { Some(self.between(0, 3) as u8) } else { None },
             prediction,
+            constraint,
+            split_reasoning: reasons,
+            starts_in_reasoning: reasons,
             ..job(id, prompt, 1)
         }
+    }
+
+    /// One that a model of this vocabulary says things twice under, some of them texts that end.
+    fn grammar(&mut self) -> Arc<Grammar> {
+        static GRAMMARS: OnceLock<Vec<Arc<Grammar>>> = OnceLock::new();
+        let compile = || {
+            let vocabulary = opened().text_model().unwrap().vocabulary().unwrap();
+            let schema = r#"{"type":"array","items":{"type":"object","properties":{"name":{"type":"string"},"size":{"enum":[1,2]}},"required":["name","size"],"additionalProperties":false}}"#;
+            let specs = [
+                Spec::Regex("( the| a| of|, and|[b-g]{2})*".into()),
+                Spec::Regex("([0-9]{3}-)+".into()),
+                Spec::JsonSchema(schema.into()),
+                Spec::Choices(vec!["yes and yes and yes and no".into(), "no and no and no".into()]),
+            ];
+            specs.iter().map(|spec| Grammar::compile(spec, &vocabulary).unwrap()).collect()
+        };
+        let grammars = GRAMMARS.get_or_init(compile);
+        grammars[self.between(0, grammars.len() as u64 - 1) as usize].clone()
     }
 
     fn inputs(&mut self, id: u64, context: usize) -> EmbedJob {

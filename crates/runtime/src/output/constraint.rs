@@ -2,14 +2,18 @@
 //! section, where the model writes one, is not part of the answer: there anything may come but the end.
 //!
 //! A mask takes as long to find as some rows of a layer, so it is found while the step is computed: the step has the work
-//! ([`MaskWork`]), and whoever submits it has it done side by side for all rows, after the device was given all else.
+//! ([`MaskWork`]), and whoever submits it has it done side by side for all completions, after the device was given all else.
+//!
+//! Where tokens are drafted, the matcher goes ahead along them for the masks of their rows, and comes back when the step is
+//! settled. Where it cannot come back, because it is stuck or its last state has nothing to say, it is made again of the tokens
+//! that were taken.
 
 use std::{
-    fmt,
+    fmt, mem,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use hanzo_engine_constraints::{Grammar, Matcher};
+use hanzo_engine_constraints::{Grammar, Matcher, Stuck};
 
 /// One completion's constraint.
 #[derive(Debug)]
@@ -33,15 +37,23 @@ enum Phase {
 struct Way {
     grammar: Arc<Grammar>,
     matcher: Option<Matcher>, // from the first token on: copying a large grammar takes a while
+    taken: Vec<u32>,          // what it has accepted
+    ahead: usize,             // drafted tokens that it has accepted besides
     besides: Vec<u32>,        // tokens that may come though the grammar has no place for them
     ends: Vec<u32>,           // tokens that end the answer
-    early: bool,              // too early to end where more can be said
-    mask: Vec<u32>,
+    early: usize,             // rows for which it is too early to end where more can be said
+    draft: Vec<u32>,
+    masks: Vec<u32>, // of the next token, then of those after each that is drafted
+    found: usize,    // of those masks, from the first on
     stuck: Option<String>,
 }
 
-/// A mask to be found.
-pub struct MaskWork(Arc<Mutex<Way>>);
+/// Masks to be found, of one completion.
+pub struct MaskWork {
+    way: Arc<Mutex<Way>>,
+    first: u32, // its first among the step's masks
+    count: u32,
+}
 
 /// What came of a token.
 #[derive(Debug, PartialEq, Eq)]
@@ -70,10 +82,14 @@ impl Constraint {
         let way = Way {
             grammar: grammar.clone(),
             matcher: None,
+            taken: Vec::new(),
+            ahead: 0,
             besides: Vec::new(),
             ends: ends.to_vec(),
-            early: false,
-            mask: Vec::new(),
+            early: 0,
+            draft: Vec::new(),
+            masks: Vec::new(),
+            found: 0,
             stuck: None,
         };
         Constraint { phase, open, way: Arc::new(Mutex::new(way)) }
@@ -84,18 +100,58 @@ impl Constraint {
         self.phase == Phase::Reasoning
     }
 
-    /// The work of finding what may come next, of a vocabulary of so many tokens. Where it is `early`, the answer ends only if
-    /// nothing else can be.
-    pub(super) fn ask(&mut self, vocab: usize, early: bool) -> MaskWork {
+    /// Cuts what is drafted down to what may come; nothing where the next token may open the reasoning section.
+    pub(super) fn cut(&self, draft: &mut Vec<u32>) {
+        match self.phase {
+            Phase::Start if self.open.is_some() => draft.clear(),
+            Phase::Reasoning => {}
+            Phase::Start | Phase::Answer => {
+                let mut way = lock(&self.way);
+                let end = draft.iter().position(|token| way.ends.contains(token)).unwrap_or(draft.len());
+                let valid = way.matcher().valid(&draft[..end]);
+                draft.truncate(valid);
+            }
+        }
+    }
+
+    /// The work of finding what may come next and after each drafted token, of a vocabulary of so many tokens; its masks come
+    /// after those of `before` in the step. For the first `early` of those tokens, the answer ends only if nothing else can be.
+    pub(super) fn ask(
+        &mut self,
+        vocab: usize,
+        early: usize,
+        draft: &[u32],
+        before: Option<&MaskWork>,
+    ) -> MaskWork {
         let mut way = lock(&self.way);
         way.besides.clear();
         if self.phase == Phase::Start {
             way.besides.extend(self.open);
         }
         way.early = early;
-        way.mask.resize(vocab.div_ceil(32), 0);
+        way.draft.clear();
+        way.draft.extend_from_slice(draft);
+        way.found = 0;
+        let count = 1 + draft.len();
+        way.masks.resize(count * vocab.div_ceil(32), 0);
         drop(way);
-        MaskWork(self.way.clone())
+        let first = before.map_or(0, |before| before.first + before.count);
+        MaskWork { way: self.way.clone(), first, count: count as u32 }
+    }
+
+    /// Nothing is asked of it in the step that is made: all of its rows are of the reasoning section, as far as is known.
+    pub(super) fn ask_nothing(&mut self) {
+        lock(&self.way).found = 0;
+    }
+
+    /// Whether a token may be taken that was drawn after so many others of the same step: its row had the mask of that place.
+    pub(super) fn covers(&self, after: usize) -> bool {
+        self.phase == Phase::Reasoning || after < lock(&self.way).found
+    }
+
+    /// Comes back from what was drafted.
+    pub(super) fn rewind(&mut self) {
+        lock(&self.way).rewind();
     }
 
     /// A token was drawn that does not end the completion. `left_reasoning`: the section ended with it, and this is what it
@@ -110,11 +166,11 @@ impl Constraint {
             Phase::Reasoning => {
                 let Some(rest) = left_reasoning else { return Taken::Open };
                 self.phase = Phase::Answer;
-                way.matcher().accept_text(rest)
+                way.accept_text(rest)
             }
             Phase::Start | Phase::Answer => {
                 self.phase = Phase::Answer;
-                way.matcher().accept(token)
+                way.accept(token)
             }
         };
         match accepted {
@@ -139,28 +195,77 @@ impl Way {
     fn matcher(&mut self) -> &mut Matcher {
         self.matcher.get_or_insert_with(|| self.grammar.matcher())
     }
-}
 
-impl MaskWork {
-    /// Finds the mask.
-    pub(crate) fn find(&self) {
-        let mut way = lock(&self.0);
-        let Way { grammar, matcher, besides, ends, early, mask, stuck } = &mut *way;
-        let matcher = matcher.get_or_insert_with(|| grammar.matcher());
-        if let Err(error) = matcher.allowed(mask) {
-            *stuck = Some(error.to_string());
-            mask.fill(0);
-            return;
-        }
-        besides.iter().for_each(|&token| set(mask, token));
-        if matcher.is_accepting() && !(*early && mask.iter().any(|&word| word != 0)) {
-            ends.iter().for_each(|&token| set(mask, token));
+    fn accept(&mut self, token: u32) -> Result<(), Stuck> {
+        self.taken.push(token);
+        self.matcher().accept(token)
+    }
+
+    fn accept_text(&mut self, text: &str) -> Result<(), Stuck> {
+        let tokens = self.matcher().spell(text);
+        tokens.into_iter().try_for_each(|token| self.accept(token))
+    }
+
+    fn rewind(&mut self) {
+        let Some(matcher) = self.matcher.as_mut().filter(|_| self.ahead > 0) else { return };
+        if matcher.rollback(mem::take(&mut self.ahead)).is_err() {
+            *matcher = self.grammar.matcher();
+            // What it has accepted before it accepts again.
+            let again = self.taken.iter().try_for_each(|&token| matcher.accept(token));
+            self.stuck = again.err().map(|error| error.to_string());
         }
     }
 
-    /// Adds the mask that was found.
+    /// The mask of what comes after `at` drafted tokens, the last of which is accepted here; false where there is none.
+    fn find(&mut self, at: usize) -> bool {
+        let Way { grammar, matcher, besides, ends, early, masks, draft, .. } = self;
+        let matcher = matcher.get_or_insert_with(|| grammar.matcher());
+        let words = masks.len() / (1 + draft.len());
+        let (before, mask) = masks[..(at + 1) * words].split_at_mut(at * words);
+        if at > 0 {
+            let token = draft[at - 1];
+            if !is_set(&before[(at - 1) * words..], token) || ends.contains(&token) || besides.contains(&token)
+            {
+                return false;
+            }
+            self.ahead += 1;
+            if matcher.accept(token).is_err() || matcher.is_stopped() {
+                return false;
+            }
+        }
+        if let Err(error) = matcher.allowed(mask) {
+            if at == 0 {
+                self.stuck = Some(error.to_string());
+            }
+            mask.fill(0);
+            return false;
+        }
+        if at == 0 {
+            besides.iter().for_each(|&token| set(mask, token));
+        }
+        if matcher.is_accepting() && !(at < *early && mask.iter().any(|&word| word != 0)) {
+            ends.iter().for_each(|&token| set(mask, token));
+        }
+        true
+    }
+}
+
+impl MaskWork {
+    /// Finds the masks. Those after a drafted token that cannot come are of no row that is taken.
+    pub(crate) fn find(&self) {
+        let mut way = lock(&self.way);
+        let count = self.count as usize;
+        way.found = (0..count).position(|at| !way.find(at)).unwrap_or(count);
+    }
+
+    /// The place of a mask among the step's, after so many drafted tokens.
+    pub(super) fn mask(&self, after: usize) -> u32 {
+        self.first + after as u32
+    }
+
+    /// Adds the masks that were found.
     pub(crate) fn put(&self, masks: &mut Vec<u32>) {
-        masks.extend_from_slice(&lock(&self.0).mask);
+        masks.extend_from_slice(&lock(&self.way).masks);
     }
 }
 
@@ -179,6 +284,10 @@ fn set(mask: &mut [u32], token: u32) {
     if let Some(word) = mask.get_mut(token as usize / 32) {
         *word |= 1 << (token % 32);
     }
+}
+
+fn is_set(mask: &[u32], token: u32) -> bool {
+    mask.get(token as usize / 32).is_some_and(|word| word >> (token % 32) & 1 == 1)
 }
 
 #[cfg(test)]
@@ -200,7 +309,7 @@ mod tests {
     }
 
     fn allowed(constraint: &mut Constraint, early: bool) -> Vec<u32> {
-        let work = constraint.ask(258, early);
+        let work = constraint.ask(258, early.into(), &[], None);
         work.find();
         let mut mask = Vec::new();
         work.put(&mut mask);
@@ -217,6 +326,77 @@ mod tests {
         assert_eq!(allowed(&mut constraint, true), [b], "where it is too early to end");
         assert_eq!(constraint.take(b'c'.into(), None), constraint.take(b'c'.into(), None));
         assert!(matches!(constraint.take(b, None), Taken::Stuck(_)), "after a token that was not allowed");
+    }
+
+    /// Masks of a draft's rows, as far as they were found.
+    fn ahead(constraint: &mut Constraint, early: usize, draft: &[u32]) -> Vec<Vec<u32>> {
+        let work = constraint.ask(258, early, draft, None);
+        work.find();
+        let mut masks = Vec::new();
+        work.put(&mut masks);
+        assert_eq!(masks.len(), (1 + draft.len()) * 9);
+        let bits = |mask: &[u32]| (0..258).filter(|&token| is_set(mask, token)).collect();
+        let found = (0..).take_while(|&at| constraint.covers(at)).count();
+        masks.chunks(9).take(found).map(bits).collect()
+    }
+
+    #[test]
+    fn what_is_asked_along_a_draft_is_what_would_be_asked_without() {
+        // Some of these end within a draft, and one has no token of this vocabulary after "é" has begun with its first byte.
+        for (expression, said) in [("a(b|cd)*e", "abcdbbcdbe"), ("(ab){1,3}", "ababab"), ("[a-c]{2}", "ab"), ("é+", "éé")] {
+            let said: Vec<u32> = said.bytes().map(u32::from).collect();
+            let mut plain = constraint(expression, false, None);
+            let mut masks = Vec::new();
+            for &token in &said {
+                masks.push(allowed(&mut plain, false));
+                assert_ne!(plain.take(token, None), Taken::Stuck(String::new()), "{expression}");
+            }
+            for step in 1..6 {
+                for wrong in 0..=step {
+                    let (mut drafts, mut at) = (constraint(expression, false, None), 0);
+                    while at < said.len() {
+                        let mut draft: Vec<u32> = said[at..].iter().copied().take(step).collect();
+                        draft.get_mut(wrong).into_iter().for_each(|token| *token = b'x'.into());
+                        let found = ahead(&mut drafts, 0, &draft);
+                        assert!(!found.is_empty() && found.len() <= 1 + wrong, "{expression}, {found:?}");
+                        drafts.rewind();
+                        for found in &found {
+                            if at == said.len() {
+                                break;
+                            }
+                            assert_eq!(found, &masks[at], "{expression} at {at}, drafts of {step}, wrong at {wrong}");
+                            let taken = drafts.take(said[at], None);
+                            at += 1;
+                            assert!(!matches!(taken, Taken::Stuck(_)), "{expression} at {at}: {taken:?}");
+                        }
+                    }
+                }
+            }
+        }
+        // It may be too early to end for some of the rows.
+        let mut early = constraint("a*", false, None);
+        let a = u32::from(b'a');
+        assert_eq!(ahead(&mut early, 2, &[a, a, END]), [vec![a], vec![a], vec![a, END]]);
+    }
+
+    #[test]
+    fn a_draft_is_cut_to_what_may_come() {
+        let cut = |constraint: &Constraint, said: &str, more: &[u32]| {
+            let mut draft: Vec<u32> = said.bytes().map(u32::from).chain(more.iter().copied()).collect();
+            constraint.cut(&mut draft);
+            draft.len()
+        };
+        assert_eq!(cut(&constraint("abc*", false, None), "abcd", &[]), 3);
+        assert_eq!(cut(&constraint("abc*", false, None), "xabc", &[]), 0);
+        assert_eq!(cut(&constraint("a*", false, None), "aa", &[END, END]), 2);
+        assert_eq!(cut(&constraint("a*", false, Some(OPEN)), "aa", &[]), 0, "it may reason first");
+        assert_eq!(cut(&constraint("a*", true, Some(OPEN)), "xyz", &[]), 3, "reasoning is free");
+        // What is drawn in the step in which the reasoning ends had no mask.
+        let mut leaves = constraint("a*", true, Some(OPEN));
+        leaves.ask_nothing();
+        assert!(leaves.covers(3));
+        assert_eq!(leaves.take(b'>'.into(), Some("")), Taken::Open);
+        assert!(!leaves.covers(1));
     }
 
     #[test]

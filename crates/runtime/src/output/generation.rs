@@ -105,11 +105,10 @@ impl Generation {
             || Sampler::reads_history(&self.terms.sampling)
     }
 
-    /// Whether tokens are drafted for it: not beside a constraint, whose matcher knows no drafts, while its reasoning is bounded,
-    /// or where the probability of each token says how the next is drawn.
+    /// Whether tokens are drafted for it: not while its reasoning is bounded, or where the probability of each token says how the
+    /// next is drawn.
     fn speculates(&self) -> bool {
         self.terms.speculation == Speculation::Ngram
-            && self.constraint.is_none()
             && self.budget.is_none()
             && self.terms.sampling.mirostat.is_none()
     }
@@ -153,6 +152,19 @@ impl Generation {
             Box::new(Lookup::new(terms.prediction.clone(), terms.prompt_tokens, tokens_max, rates))
         };
         self.lookup.get_or_insert_with(new).draft(tokens, most, least, draft);
+        self.cut_draft(draft);
+    }
+
+    /// Cuts what is drafted down to what its constraint allows.
+    pub fn cut_draft(&self, draft: &mut Vec<u32>) {
+        if let Some(constraint) = self.constraint.as_ref().filter(|_| !draft.is_empty()) {
+            constraint.cut(draft);
+        }
+    }
+
+    /// Whether a token may be taken that was drawn after so many others of the same step.
+    pub fn covers(&self, after: usize) -> bool {
+        self.constraint.as_ref().is_none_or(|constraint| constraint.covers(after))
     }
 
     /// How many of so many tokens may be drafted for it.
@@ -208,7 +220,7 @@ impl Generation {
         masks: &mut Vec<MaskWork>,
     ) {
         let drawn = self.usage.completion_tokens as usize + assumed;
-        let early = |drawn: usize| drawn < self.terms.stop.min_tokens as usize;
+        let early = (self.terms.stop.min_tokens as usize).saturating_sub(drawn); // rows
         // An answer that has not begun has not satisfied its constraint.
         let reasons = self.constraint.as_ref().is_some_and(Constraint::in_reasoning);
         let masked = self.constraint.as_mut().filter(|_| !reasons);
@@ -220,21 +232,28 @@ impl Generation {
         self.before = if draft.is_empty() { None } else { Some(sampler.clone()) };
         for ahead in 0..=draft.len() {
             // Where there is a mask, it is the mask that says when the answer may end.
-            let no_end = masked.is_none() && (early(drawn + ahead) || reasons);
+            let no_end = masked.is_none() && (ahead < early || reasons);
             let banned: &[u32] = if no_end { &self.terms.ends } else { &[] };
             sampler.ask(banned, specs);
             draft.get(ahead).iter().for_each(|&&token| sampler.remember(token));
         }
-        if let (Some(constraint), Some(spec)) = (masked, specs.rows.last_mut()) {
-            spec.mask = Some(masks.len() as u32);
+        if let Some(constraint) = masked {
+            let work = constraint.ask(self.terms.vocab, early, draft, masks.last());
+            let first = specs.rows.len() - 1 - draft.len();
+            for (ahead, spec) in specs.rows[first..].iter_mut().enumerate() {
+                spec.mask = Some(work.mask(ahead));
+            }
             specs.mask_words = self.terms.vocab.div_ceil(32);
-            masks.push(constraint.ask(self.terms.vocab, early(drawn)));
+            masks.push(work);
+        } else if let Some(constraint) = &mut self.constraint {
+            constraint.ask_nothing();
         }
     }
 
     /// Takes back what was asked for since the last step was settled, where tokens were drafted: of those, it is
     /// not known yet how many are taken.
     pub fn rewind(&mut self) -> bool {
+        self.constraint.iter_mut().for_each(Constraint::rewind);
         let before = self.before.take();
         let rewinds = before.is_some();
         self.sampler = before.or(self.sampler.take());

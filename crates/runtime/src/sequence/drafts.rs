@@ -50,7 +50,10 @@ impl Sequence {
         {
             match self.proposed.is_empty() {
                 true => generation.draft(&self.tokens, most, (least, rates), &mut self.draft),
-                false => self.draft.extend(self.proposed.drain(..).take(most)),
+                false => {
+                    self.draft.extend(self.proposed.drain(..).take(most));
+                    generation.cut_draft(&mut self.draft);
+                }
             }
         }
         let (rows, tokens) = (1 + self.draft.len(), self.len() + self.draft.len());

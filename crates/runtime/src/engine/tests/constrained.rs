@@ -151,3 +151,49 @@ fn what_is_not_drawn_has_no_log_probability() {
     }
     assert!(seen > 50, "{seen}");
 }
+
+#[test]
+fn what_an_answer_must_say_is_drafted_too() {
+    let sentence = "The quick brown fox jumps over the lazy dog, and the lazy dog sleeps on. ".repeat(3);
+    let steps = [Speculation::Off, Speculation::Ngram].map(|speculation| {
+        let mut engine = engine(EngineConfig { speculation, ..config() }, false);
+        let text = engine.text().clone();
+        let one = Spec::Choices(vec![sentence.clone()]);
+        let job = Job {
+            constraint: Some(Grammar::compile(&one, &text.vocabulary().unwrap()).unwrap()),
+            prediction: text.tokenizer.encode(&sentence, false).unwrap().into(),
+            sampling: SamplingParams { temperature: 1.5, ..SamplingParams::default() },
+            ..job(1, text.tokenizer.encode("Say it. ", false).unwrap(), 200)
+        };
+        let answers = answers(&mut engine, std::slice::from_ref(&job));
+        assert_eq!(answers[&1], (sentence.clone(), FinishReason::Stop), "{speculation}");
+        let stats = engine.stats();
+        assert_eq!(stats.accepted_draft_tokens > 10, speculation == Speculation::Ngram, "{stats:?}");
+        stats.steps
+    });
+    assert!(steps[1] * 4 < steps[0] * 3, "{steps:?} steps without and with drafts");
+}
+
+#[test]
+fn what_is_drafted_across_the_end_of_reasoning_satisfies_the_constraint() {
+    let mut engine = engine(config(), false);
+    let text = engine.text().clone();
+    let close = text.tokenizer.token_id("</think>").expect("the demo model has the token");
+    let sentence = "no, no, no, and again no, no, no";
+    let said = text.tokenizer.encode(sentence, false).unwrap();
+    let job = Job {
+        constraint: Some(
+            Grammar::compile(&Spec::Choices(vec![sentence.into()]), &text.vocabulary().unwrap()).unwrap(),
+        ),
+        split_reasoning: true,
+        starts_in_reasoning: true,
+        prediction: [&[close][..], &said].concat().into(),
+        // It closes the section at once, and would do so again where nothing forbids it.
+        sampling: SamplingParams { logit_bias: vec![(close, 100.0)], ..SamplingParams::default() },
+        ..job(1, text.tokenizer.encode("Say no. ", false).unwrap(), 60)
+    };
+    job.validate(&text, 1000).unwrap();
+    let answers = answers(&mut engine, &[job]);
+    assert_eq!(answers[&1], (sentence.to_owned(), FinishReason::Stop));
+    assert!(engine.stats().accepted_draft_tokens > 0, "{:?}", engine.stats());
+}
