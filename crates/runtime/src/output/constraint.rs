@@ -224,7 +224,9 @@ impl Way {
         let (before, mask) = masks[..(at + 1) * words].split_at_mut(at * words);
         if at > 0 {
             let token = draft[at - 1];
-            if !is_set(&before[(at - 1) * words..], token) || ends.contains(&token) || besides.contains(&token)
+            if !is_set(&before[(at - 1) * words..], token)
+                || ends.contains(&token)
+                || besides.contains(&token)
             {
                 return false;
             }
@@ -343,7 +345,9 @@ mod tests {
     #[test]
     fn what_is_asked_along_a_draft_is_what_would_be_asked_without() {
         // Some of these end within a draft, and one has no token of this vocabulary after "é" has begun with its first byte.
-        for (expression, said) in [("a(b|cd)*e", "abcdbbcdbe"), ("(ab){1,3}", "ababab"), ("[a-c]{2}", "ab"), ("é+", "éé")] {
+        for (expression, said) in
+            [("a(b|cd)*e", "abcdbbcdbe"), ("(ab){1,3}", "ababab"), ("[a-c]{2}", "ab"), ("é+", "éé")]
+        {
             let said: Vec<u32> = said.bytes().map(u32::from).collect();
             let mut plain = constraint(expression, false, None);
             let mut masks = Vec::new();
@@ -364,7 +368,10 @@ mod tests {
                             if at == said.len() {
                                 break;
                             }
-                            assert_eq!(found, &masks[at], "{expression} at {at}, drafts of {step}, wrong at {wrong}");
+                            assert_eq!(
+                                found, &masks[at],
+                                "{expression} at {at}, drafts of {step}, wrong at {wrong}"
+                            );
                             let taken = drafts.take(said[at], None);
                             at += 1;
                             assert!(!matches!(taken, Taken::Stuck(_)), "{expression} at {at}: {taken:?}");

@@ -176,24 +176,44 @@ fn what_an_answer_must_say_is_drafted_too() {
 
 #[test]
 fn what_is_drafted_across_the_end_of_reasoning_satisfies_the_constraint() {
-    let mut engine = engine(config(), false);
-    let text = engine.text().clone();
-    let close = text.tokenizer.token_id("</think>").expect("the demo model has the token");
-    let sentence = "no, no, no, and again no, no, no";
-    let said = text.tokenizer.encode(sentence, false).unwrap();
-    let job = Job {
-        constraint: Some(
-            Grammar::compile(&Spec::Choices(vec![sentence.into()]), &text.vocabulary().unwrap()).unwrap(),
-        ),
-        split_reasoning: true,
-        starts_in_reasoning: true,
-        prediction: [&[close][..], &said].concat().into(),
-        // It closes the section at once, and would do so again where nothing forbids it.
-        sampling: SamplingParams { logit_bias: vec![(close, 100.0)], ..SamplingParams::default() },
-        ..job(1, text.tokenizer.encode("Say no. ", false).unwrap(), 60)
-    };
-    job.validate(&text, 1000).unwrap();
-    let answers = answers(&mut engine, &[job]);
-    assert_eq!(answers[&1], (sentence.to_owned(), FinishReason::Stop));
-    assert!(engine.stats().accepted_draft_tokens > 0, "{:?}", engine.stats());
+    let mut prediction: Arc<[u32]> = Arc::default();
+    for speculation in [Speculation::Off, Speculation::Ngram] {
+        let mut engine = engine(EngineConfig { speculation, ..config() }, false);
+        let text = engine.text().clone();
+        let close = text.tokenizer.token_id("</think>").expect("the demo model has the token");
+        let thought = text.tokenizer.encode("x", false).unwrap()[0];
+        let no = Spec::Choices(vec!["no, no, no, and again no, no, no".into()]);
+        let job = Job {
+            constraint: Some(Grammar::compile(&no, &text.vocabulary().unwrap()).unwrap()),
+            split_reasoning: true,
+            starts_in_reasoning: true,
+            // It thinks until that is penalized by more than it likes it better, and would go on so where nothing forbids it.
+            sampling: SamplingParams {
+                logit_bias: vec![(thought, 100.0), (close, 91.0)],
+                frequency_penalty: 2.0,
+                ..SamplingParams::default()
+            },
+            prediction: prediction.clone(),
+            ..job(1, text.tokenizer.encode("Say no. ", false).unwrap(), 60)
+        };
+        engine.submit(&job);
+        let (mut events, mut said) = (Vec::new(), Vec::new());
+        while !engine.is_idle() {
+            engine.step(&mut events).unwrap();
+        }
+        let last = events.last().map(|event| event.kind.clone());
+        assert!(matches!(last, Some(EventKind::Finished { reason: FinishReason::Stop, .. })), "{last:?}");
+        for event in events {
+            if let EventKind::Delta { tokens, .. } = event.kind {
+                said.extend(tokens);
+            }
+        }
+        let end = said.iter().position(|&token| token == close).expect("it thinks");
+        assert!(end > 2, "and for a while: {said:?}");
+        if speculation == Speculation::Ngram {
+            assert_eq!(said[..], prediction[..]);
+            assert!(engine.stats().accepted_draft_tokens > 6, "{:?}", engine.stats());
+        }
+        prediction = said.into();
+    }
 }
