@@ -1,5 +1,6 @@
 //! Element types of tensors in model files: plain floats and GGML's quantised blocks, with their numbers in
-//! the GGUF format (github.com/ggml-org/ggml/blob/master/docs/gguf.md).
+//! the GGUF format (github.com/ggml-org/ggml/blob/master/docs/gguf.md); and blocks of our own, into which the formats of
+//! safetensors checkpoints are brought as they are read, with numbers that no GGUF file has.
 
 use std::fmt;
 
@@ -12,12 +13,15 @@ macro_rules! dtypes {
             $($(#[$doc])* $name = $id,)*
         }
         impl DType {
-            /// Every type, in the order of GGUF's numbers.
+            /// Every type, in the order of numbers: GGUF's, then our own.
             pub const ALL: &[DType] = &[$(DType::$name,)*];
 
             /// The type with this number in a GGUF file.
             pub fn from_ggml(id: u32) -> Option<DType> {
-                match id { $($id => Some(DType::$name),)* _ => None }
+                match id {
+                    $($id if id < OWN_IDS => Some(DType::$name),)*
+                    _ => None,
+                }
             }
 
             /// Weights in one block; 1 for plain types.
@@ -103,9 +107,88 @@ dtypes! {
     TQ2_0 = 35, "TQ2_0", 256, 66;
     /// Microscaling float, 4.25 bits.
     MXFP4 = 39, "MXFP4", 32, 17;
+    /// Affine, 2 bits, groups of 32: see [`DType::affine`].
+    AFQ2_G32 = 1025, "AFQ2_G32", 32, 16;
+    /// Affine, 2 bits, groups of 64: see [`DType::affine`].
+    AFQ2_G64 = 1026, "AFQ2", 64, 24;
+    /// Affine, 2 bits, groups of 128: see [`DType::affine`].
+    AFQ2_G128 = 1027, "AFQ2_G128", 128, 40;
+    /// Affine, 3 bits, groups of 32: see [`DType::affine`].
+    AFQ3_G32 = 1035, "AFQ3_G32", 32, 20;
+    /// Affine, 3 bits, groups of 64: see [`DType::affine`].
+    AFQ3_G64 = 1036, "AFQ3", 64, 32;
+    /// Affine, 3 bits, groups of 128: see [`DType::affine`].
+    AFQ3_G128 = 1037, "AFQ3_G128", 128, 56;
+    /// Affine, 4 bits, groups of 32: see [`DType::affine`].
+    AFQ4_G32 = 1045, "AFQ4_G32", 32, 24;
+    /// Affine, 4 bits, groups of 64: see [`DType::affine`].
+    AFQ4_G64 = 1046, "AFQ4", 64, 40;
+    /// Affine, 4 bits, groups of 128: see [`DType::affine`].
+    AFQ4_G128 = 1047, "AFQ4_G128", 128, 72;
+    /// Affine, 5 bits, groups of 32: see [`DType::affine`].
+    AFQ5_G32 = 1055, "AFQ5_G32", 32, 28;
+    /// Affine, 5 bits, groups of 64: see [`DType::affine`].
+    AFQ5_G64 = 1056, "AFQ5", 64, 48;
+    /// Affine, 5 bits, groups of 128: see [`DType::affine`].
+    AFQ5_G128 = 1057, "AFQ5_G128", 128, 88;
+    /// Affine, 6 bits, groups of 32: see [`DType::affine`].
+    AFQ6_G32 = 1065, "AFQ6_G32", 32, 32;
+    /// Affine, 6 bits, groups of 64: see [`DType::affine`].
+    AFQ6_G64 = 1066, "AFQ6", 64, 56;
+    /// Affine, 6 bits, groups of 128: see [`DType::affine`].
+    AFQ6_G128 = 1067, "AFQ6_G128", 128, 104;
+    /// Affine, 8 bits, groups of 32: see [`DType::affine`].
+    AFQ8_G32 = 1085, "AFQ8_G32", 32, 40;
+    /// Affine, 8 bits, groups of 64: see [`DType::affine`].
+    AFQ8_G64 = 1086, "AFQ8", 64, 72;
+    /// Affine, 8 bits, groups of 128: see [`DType::affine`].
+    AFQ8_G128 = 1087, "AFQ8_G128", 128, 136;
+    /// 8-bit unsigned integer, of safetensors.
+    U8 = 1101, "U8", 1, 1;
+    /// 32-bit unsigned integer, of safetensors.
+    U32 = 1102, "U32", 1, 4;
+    /// 8-bit float with 4 bits of exponent, of safetensors.
+    F8_E4M3 = 1103, "F8_E4M3", 1, 1;
+    /// 8-bit float with 5 bits of exponent, of safetensors.
+    F8_E5M2 = 1104, "F8_E5M2", 1, 1;
+    /// A power of two in 8 bits, of safetensors.
+    F8_E8M0 = 1105, "F8_E8M0", 1, 1;
 }
 
+/// The first number that no GGUF file has.
+const OWN_IDS: u32 = 1000;
+
+/// The affine types by bits, with groups of 32, 64 and 128.
+const AFFINE: [(u32, [DType; 3]); 6] = [
+    (2, [DType::AFQ2_G32, DType::AFQ2_G64, DType::AFQ2_G128]),
+    (3, [DType::AFQ3_G32, DType::AFQ3_G64, DType::AFQ3_G128]),
+    (4, [DType::AFQ4_G32, DType::AFQ4_G64, DType::AFQ4_G128]),
+    (5, [DType::AFQ5_G32, DType::AFQ5_G64, DType::AFQ5_G128]),
+    (6, [DType::AFQ6_G32, DType::AFQ6_G64, DType::AFQ6_G128]),
+    (8, [DType::AFQ8_G32, DType::AFQ8_G64, DType::AFQ8_G128]),
+];
+
 impl DType {
+    /// Bits of a code and weights of a group, of the affine types (AFQ): `w = scale * q + bias`, q from 0 to 2^bits - 1.
+    ///
+    /// A block is a group: `scale f32, bias f32`, then the codes as one string of bits, the lowest first, the first code
+    /// in the lowest bits of the first byte; this is the order of MLX's packed words, so a group's codes are the bytes
+    /// that MLX stores for it. Scales and biases are f32 because that holds what every format of the kind has without loss:
+    /// halves and bfloat16 of MLX, and the products of a half and a zero point of GPTQ and AWQ.
+    pub const fn affine(self) -> Option<(u32, usize)> {
+        let id = self as u32;
+        if id < OWN_IDS || id > DType::AFQ8_G128 as u32 {
+            return None;
+        }
+        Some(((id - OWN_IDS) / 10, self.block_weights()))
+    }
+
+    /// The affine type with codes of so many bits and groups of so many weights.
+    pub fn of_affine(bits: u32, group: usize) -> Option<DType> {
+        let (_, of_groups) = AFFINE.iter().find(|(of_bits, _)| *of_bits == bits)?;
+        of_groups.iter().copied().find(|dtype| dtype.block_weights() == group)
+    }
+
     /// Bytes of `weights` numbers, or `None` where they are not whole blocks or the size overflows.
     pub fn bytes_of(self, weights: usize) -> Option<usize> {
         if !weights.is_multiple_of(self.block_weights()) {

@@ -2,9 +2,14 @@
 //! bytes mean; the layouts that fast kernels read are made from it or checked against it. The formats are those
 //! of github.com/ggml-org/ggml (`ggml-common.h`); [`DType`] gives each one's block size.
 //!
+//! Besides, the affine blocks of our own ([`DType::affine`]), by MLX's formulas.
+//!
 //! Absent: the integers and GGML's types for activations, [`can_dequantize`] says which exist; and encoders for the
 //! codebook types of 1 to 3 bits, which are of no use without an importance matrix.
 
+mod affine;
+#[cfg(test)]
+mod affine_tests;
 mod block32;
 mod codebook;
 mod grids;
@@ -17,6 +22,7 @@ mod tests;
 
 use half::{bf16, f16};
 
+pub use affine::{affine_codes, put_affine_codes};
 pub use codebook::{FP4_VALUES, IQ4_VALUES, e8m0_half};
 pub use kquant::{scale_min, scales_q3};
 
@@ -30,7 +36,8 @@ pub const fn can_dequantize(dtype: DType) -> bool {
 /// Whether [`quantize_row`] knows this type.
 pub const fn can_quantize(dtype: DType) -> bool {
     use DType::*;
-    matches!(dtype, F32 | F16 | BF16 | Q4_0 | Q4_1 | Q5_0 | Q5_1 | Q8_0)
+    dtype.affine().is_some()
+        || matches!(dtype, F32 | F16 | BF16 | Q4_0 | Q4_1 | Q5_0 | Q5_1 | Q8_0)
         || matches!(dtype, Q2_K | Q3_K | Q4_K | Q5_K | Q6_K | IQ4_NL | IQ4_XS | MXFP4 | TQ1_0 | TQ2_0)
 }
 
@@ -52,6 +59,10 @@ pub fn dequantize_row(dtype: DType, bytes: &[u8], out: &mut [f32]) {
         "{dtype}: bytes do not make {} weights",
         out.len()
     );
+    if let Some((bits, group)) = dtype.affine() {
+        let blocks = bytes.chunks_exact(dtype.block_bytes());
+        return blocks.zip(out.chunks_exact_mut(group)).for_each(|(b, w)| affine::decode(bits, b, w));
+    }
     let decode: fn(&[u8], &mut [f32]) = match dtype {
         DType::F32 => |b: &[u8], w: &mut [f32]| w[0] = f32::from_le_bytes([b[0], b[1], b[2], b[3]]),
         DType::F16 => |b: &[u8], w: &mut [f32]| w[0] = half_at(b, 0),
@@ -129,6 +140,10 @@ pub fn quantize_row(dtype: DType, weights: &[f32], out: &mut [u8]) {
         "{dtype}: out does not fit {} weights",
         weights.len()
     );
+    if let Some((bits, group)) = dtype.affine() {
+        let blocks = out.chunks_exact_mut(dtype.block_bytes());
+        return blocks.zip(weights.chunks_exact(group)).for_each(|(b, w)| affine::encode(bits, w, b));
+    }
     let encode: fn(&[f32], &mut [u8]) = match dtype {
         DType::F32 => |w: &[f32], b: &mut [u8]| b.copy_from_slice(&w[0].to_le_bytes()),
         DType::F16 => |w: &[f32], b: &mut [u8]| put_half(b, 0, w[0]),

@@ -58,12 +58,15 @@ impl Weights {
     }
 }
 
-/// The types a backend supports; each must be one the reference can decode.
+/// The types a backend supports; each must be one the reference can decode. Of affine types that differ in nothing but
+/// the length of their groups there is one, but for those of 4 bits.
 pub(super) fn supported<B: Backend>(backend: &B) -> Vec<DType> {
     let types: Vec<DType> = DType::ALL.iter().copied().filter(|&dtype| backend.supports(dtype)).collect();
     for &dtype in &types {
         assert!(can_dequantize(dtype), "{} supports {dtype}, which no reference can check", backend.device());
     }
+    let is_of_many = |dtype: &DType| dtype.affine().is_some_and(|(bits, group)| bits != 4 && group != 64);
+    let types: Vec<DType> = types.into_iter().filter(|dtype| !is_of_many(dtype)).collect();
     assert!(!types.is_empty(), "{} supports no type at all", backend.device());
     types
 }
@@ -118,6 +121,13 @@ fn fill(dtype: DType, block: &mut [u8], row: usize, random: &mut Random) {
             let byte = &mut block[49 + 2 * part];
             *byte = (*byte & 15) | ((bits >> (4 * part) & 15) << 4) as u8;
         }
+        return;
+    }
+    if let Some((bits, _)) = dtype.affine() {
+        let scale = 0.05 / (1u32 << bits) as f32 * factor * if random.below(4) == 0 { -1.0 } else { 1.0 };
+        let bias = scale * -((1u32 << bits) as f32) * random.uniform();
+        block[..4].copy_from_slice(&scale.to_le_bytes());
+        block[4..8].copy_from_slice(&bias.to_le_bytes());
         return;
     }
     let (scale_at, min_at, usual) = scales(dtype);

@@ -137,6 +137,7 @@ unsafe fn few_code_sums(job: &Job) {
         PanelKind::Q8 => block32::sums::<gemm::Q8>(job),
         PanelKind::Nl4 => block32::sums::<gemm::Nl4>(job),
         PanelKind::Mx4 => block32::sums::<gemm::Mx4>(job),
+        PanelKind::Affine { bits, .. } => affine_sums(bits, job),
         PanelKind::Q2K => block256::sums::<gemm::Q2K>(job),
         PanelKind::Q3K => block256::sums::<gemm::Q3K>(job),
         PanelKind::Q4K => block256::sums::<gemm::Q4K>(job),
@@ -144,6 +145,18 @@ unsafe fn few_code_sums(job: &Job) {
         PanelKind::Q6K => block256::sums::<gemm::Q6K>(job),
         PanelKind::Nl4K => block256::sums::<gemm::Nl4K>(job),
         PanelKind::F32 | PanelKind::F16 | PanelKind::Bf16 | PanelKind::Stored(_) => {}
+    }
+}
+
+#[inline(always)]
+unsafe fn affine_sums(bits: u8, job: &Job) {
+    match bits {
+        2 => block32::sums::<gemm::Affine<2>>(job),
+        3 => block32::sums::<gemm::Affine<3>>(job),
+        4 => block32::sums::<gemm::Affine<4>>(job),
+        5 => block32::sums::<gemm::Affine<5>>(job),
+        6 => block32::sums::<gemm::Affine<6>>(job),
+        _ => block32::sums::<gemm::Affine<8>>(job),
     }
 }
 

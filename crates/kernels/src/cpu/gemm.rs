@@ -20,7 +20,7 @@ use std::ops::Range;
 
 pub(super) use block32::Block32;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-pub(super) use block32::{scale_of_32, total_of_32};
+pub(super) use block32::{min_of_32, scale_of_32, total_of_32};
 pub(super) use block256::Block256;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 pub(super) use block256::{group_min, group_scale};
@@ -129,6 +129,8 @@ pub(super) struct TileArgs {
     pub(super) codes_stride: usize,
     /// Bytes from a panel's scales to the next panel's.
     pub(super) scales_stride: usize,
+    /// Blocks that share scales, as a power of two; of affine kinds only.
+    pub(super) scale_shift: u32,
     /// Where what follows these blocks is stored, `scales_stride` apart, if a joint tile or one of floats is to prefetch it
     /// while it computes; else null.
     pub(super) next: *const u8,
@@ -184,6 +186,13 @@ macro_rules! kinds {
             }
         )*
     };
+}
+
+/// `PanelKind::Affine` with codes of so many bits. How many blocks share scales is the tile's (`TileArgs::scale_shift`).
+pub(super) struct Affine<const BITS: u8>;
+
+impl<const BITS: u8> Kind for Affine<BITS> {
+    const KIND: PanelKind = PanelKind::Affine { bits: BITS, shift: 0 };
 }
 
 kinds!(F32 F16 Bf16 Q4 Q4Min Q5 Q5Min Q8 Nl4 Mx4 Q2K Q3K Q4K Q5K Q6K Nl4K);
@@ -268,8 +277,7 @@ impl<F: Format, L: Lanes, const NP: usize> Tiles<F, L, NP> {
     /// Whether codes are brought to a byte each, in the order of tiles, before columns use them.
     pub(super) const EXPAND: bool = F::KIND.packed() || Self::PAIRS;
     /// Whether a panel's products are added up in words of 16 bits: its codes times bytes are small enough.
-    pub(super) const WORDS: bool =
-        L::WORDS && (F::GROUPS == 1 || F::GROUPS == 8 && products_max_of(F::KIND) > 0);
+    pub(super) const WORDS: bool = L::WORDS && words_fit(F::GROUPS, products_max_of(F::KIND));
     /// Whether a joint tile is the fastest for many columns.
     pub(super) const JOINT: bool = L::JOINT || (L::COLS >= 8 && matches!(F::KIND.acts(), ActKind::Float));
     /// Whether NP panels are those of a joint tile.
@@ -280,6 +288,16 @@ impl<F: Format, L: Lanes, const NP: usize> Tiles<F, L, NP> {
     pub(super) const PREFETCH_FLOATS: bool = F::GROUPS == 0 && !Self::TWELVE;
     /// Whether eight columns of NP panels fit the registers.
     pub(super) const EIGHT: bool = NP == 1 && L::COLS >= 8;
+}
+
+/// Whether words are wide enough for a kind of so many sub-blocks: `Lanes::words` wants four products at least, and whole bytes in blocks
+/// of 32 have a way of their own.
+const fn words_fit(groups: usize, products_max: usize) -> bool {
+    match groups {
+        1 => products_max == 0 || products_max >= 4,
+        8 => products_max > 0,
+        _ => false,
+    }
 }
 
 /// How many products of two codes and two bytes an i16 holds: codes of groups of 16 count from their zero. None of codes of

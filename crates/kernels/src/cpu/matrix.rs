@@ -86,6 +86,9 @@ pub(super) enum PanelKind {
     Q6K,
     /// IQ4_XS: blocks of 256 indices of 4 bits, zero 128; `d` halves, then scales `(8, 16)` signed bytes.
     Nl4K,
+    /// An affine type: blocks of 32 codes of so many bits, an f32 scale and an f32 minimum that is added for every
+    /// `1 << shift` blocks; of 8 bits, zero 128, and what that takes off is added to the minimum.
+    Affine { bits: u8, shift: u8 },
     /// A codebook or ternary type: the file's blocks of 256, `(block, 16, block_bytes)`. Each is decoded where it is used.
     Stored(DType),
 }
@@ -125,6 +128,9 @@ pub(super) struct Plane {
 impl PanelKind {
     /// The panel for a file's element type.
     pub(super) const fn of(dtype: DType) -> Option<PanelKind> {
+        if let Some((bits, group)) = dtype.affine() {
+            return Some(PanelKind::Affine { bits: bits as u8, shift: (group / 32).ilog2() as u8 });
+        }
         Some(match dtype {
             DType::F32 => PanelKind::F32,
             DType::F16 => PanelKind::F16,
@@ -152,7 +158,7 @@ impl PanelKind {
         use PanelKind::*;
         match self {
             F32 | F16 | Bf16 => 1,
-            Q4 | Q4Min | Q5 | Q5Min | Q8 | Nl4 | Mx4 => 32,
+            Q4 | Q4Min | Q5 | Q5Min | Q8 | Nl4 | Mx4 | Affine { .. } => 32,
             Q2K | Q3K | Q4K | Q5K | Q6K | Nl4K | Stored(_) => 256,
         }
     }
@@ -169,6 +175,7 @@ impl PanelKind {
             Q4 | Q4Min | Nl4 | Mx4 | Q4K | Nl4K => 4,
             Q3K => 3,
             Q2K => 2,
+            Affine { bits, .. } => bits as usize,
         }
     }
 
@@ -185,7 +192,7 @@ impl PanelKind {
     pub(super) const fn zero(self) -> i32 {
         use PanelKind::*;
         match self {
-            Q8 | Nl4 | Nl4K => 128,
+            Q8 | Nl4 | Nl4K | Affine { bits: 8, .. } => 128,
             Q6K => 32,
             Q5 => 16,
             Mx4 => 12,
@@ -227,7 +234,7 @@ impl PanelKind {
     /// Whether blocks have minimums.
     pub(super) const fn has_min(self) -> bool {
         use PanelKind::*;
-        matches!(self, Q4Min | Q5Min | Q2K | Q4K | Q5K)
+        matches!(self, Q4Min | Q5Min | Q2K | Q4K | Q5K | Affine { .. })
     }
 
     /// Inputs that share a scale within a block of 256.
@@ -251,6 +258,7 @@ impl PanelKind {
             F32 | F16 | Bf16 | Stored(_) => 0,
             Q4 | Q5 | Q8 | Nl4 | Mx4 => 32,
             Q4Min | Q5Min => 64,
+            Affine { .. } => 128,
             Q2K => 32 + 32 + 256,
             Q4K | Q5K => 32 + 32 + 128 + 128,
             Q3K | Q6K => 32 + 256,
@@ -261,7 +269,16 @@ impl PanelKind {
     /// Bytes of a panel.
     pub(super) const fn panel_bytes(self, cols: usize) -> usize {
         let blocks = cols / self.block();
-        blocks.saturating_mul(self.code_stride() + self.scale_stride()).next_multiple_of(ALIGN)
+        let scales = (blocks >> self.scale_shift()).saturating_mul(self.scale_stride());
+        blocks.saturating_mul(self.code_stride()).saturating_add(scales).next_multiple_of(ALIGN)
+    }
+
+    /// Blocks that share scales, as a power of two.
+    pub(super) const fn scale_shift(self) -> u32 {
+        match self {
+            PanelKind::Affine { shift, .. } => shift as u32,
+            _ => 0,
+        }
     }
 
     /// Whether each block's scales precede its codes.
@@ -294,7 +311,7 @@ impl PanelKind {
         if self.interleaved() {
             block * self.code_stride()
         } else {
-            blocks * self.code_bytes() + block * self.scale_bytes()
+            blocks * self.code_bytes() + (block >> self.scale_shift()) * self.scale_bytes()
         }
     }
 

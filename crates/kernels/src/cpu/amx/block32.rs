@@ -7,7 +7,7 @@ use std::mem::MaybeUninit;
 use super::{CODE_PLANES, Job, Shapes, TILE, V};
 use crate::cpu::gemm::{self, Kind};
 use crate::cpu::lanes::Lanes;
-use crate::cpu::matrix::PANEL_ROWS;
+use crate::cpu::matrix::{PANEL_ROWS, PanelKind};
 
 /// Blocks whose prepared codes fit the planes.
 const RUN: usize = CODE_PLANES / 512;
@@ -106,7 +106,8 @@ impl Group<'_> {
     #[inline(always)]
     unsafe fn finish<K: Kind>(&self, block: usize, tile: *const i32, sums: &mut [__m512; 16]) {
         let x = &self.job.columns;
-        let scales = self.panel.add(K::KIND.scales_at(self.job.blocks, block));
+        let kind = if matches!(K::KIND, PanelKind::Affine { .. }) { self.job.kind } else { K::KIND };
+        let scales = self.panel.add(kind.scales_at(self.job.blocks, block));
         let d = gemm::scale_of_32::<V>(K::KIND, scales);
         for (c, sum) in sums.iter_mut().enumerate() {
             // Columns past the last repeat it; what becomes of them is not stored.
@@ -115,7 +116,7 @@ impl Group<'_> {
             let factor = x.scales.add(column * x.scales_stride + block).read();
             *sum = V::fma(V::to_f(dot), V::mul(d, V::splat(factor)), *sum);
             if K::KIND.has_min() {
-                let min = V::load_f16(scales.add(32).cast());
+                let min = gemm::min_of_32::<V>(K::KIND, scales);
                 let total = gemm::total_of_32(x.offsets.add(column * x.offsets_stride + block).read());
                 *sum = V::fma(min, V::splat(factor * total), *sum);
             }

@@ -16,7 +16,30 @@ use crate::cpu::matrix::PanelKind;
 /// Inside `L::vectorize`; the scales are there.
 #[inline(always)]
 pub(in crate::cpu) unsafe fn scale_of_32<L: Lanes>(kind: PanelKind, scales: *const u8) -> L::F {
-    if matches!(kind, PanelKind::Mx4) { L::load_bf16(scales.cast()) } else { L::load_f16(scales.cast()) }
+    match kind {
+        PanelKind::Mx4 => L::load_bf16(scales.cast()),
+        PanelKind::Affine { .. } => L::load(scales.cast()),
+        _ => L::load_f16(scales.cast()),
+    }
+}
+
+/// The minimum of a block of 32 of a kind that has one.
+///
+/// # Safety
+/// Inside `L::vectorize`; the scales are there.
+#[inline(always)]
+pub(in crate::cpu) unsafe fn min_of_32<L: Lanes>(kind: PanelKind, scales: *const u8) -> L::F {
+    match kind {
+        PanelKind::Affine { .. } => L::load(scales.add(64).cast()),
+        _ => L::load_f16(scales.add(32).cast()),
+    }
+}
+
+/// Where the scales of a block of a panel are.
+#[inline(always)]
+unsafe fn scales_of<F: Format>(args: &TileArgs, panel: usize, block: usize) -> *const u8 {
+    let at = if matches!(F::KIND, PanelKind::Affine { .. }) { block >> args.scale_shift } else { block };
+    args.scales.add(panel * args.scales_stride + at * F::SCALE_STRIDE)
 }
 
 /// Kinds with blocks of 32 codes.
@@ -34,7 +57,7 @@ impl<K: Kind> Format for Block32<K> {
         for b in args.block_first..args.block_end {
             for (p, sums) in sums.iter_mut().enumerate() {
                 let w = group::<Self, L, EXPANDED>(&args.panel(p), b, 0);
-                let scales = args.scales.add(p * args.scales_stride + b * Self::SCALE_STRIDE);
+                let scales = scales_of::<Self>(args, p, b);
                 let d = scale_of_32::<L>(K::KIND, scales);
                 for (c, sum) in sums.iter_mut().enumerate() {
                     let offset = x.offsets.add(c * x.offsets_stride + b).read();
@@ -62,9 +85,17 @@ impl<K: Kind> Format for Block32<K> {
             let a = x.codes.add(32 * b);
             if Tiles::<Self, L, NP>::WORDS && products_max_of(K::KIND) == 0 {
                 for (p, (&codes, sums)) in codes.iter().zip(sums.iter_mut()).enumerate() {
-                    let scales = args.scales.add(p * args.scales_stride + b * Self::SCALE_STRIDE);
+                    let scales = scales_of::<Self>(args, p, b);
                     let (d, factors) = (scale_of_32::<L>(K::KIND, scales), x.scales.add(b));
                     L::signed_words::<NC>(codes, (a, x.codes_stride), d, (factors, x.scales_stride), sums);
+                    if K::KIND.has_min() {
+                        let min = min_of_32::<L>(K::KIND, scales);
+                        for (c, sum) in sums.iter_mut().enumerate() {
+                            let offset = x.offsets.add(c * x.offsets_stride + b).read();
+                            let factor = x.scales.add(c * x.scales_stride + b).read();
+                            *sum = L::fma(min, L::splat(factor * total_of_32(offset)), *sum);
+                        }
+                    }
                 }
                 continue;
             }
@@ -84,7 +115,7 @@ impl<K: Kind> Format for Block32<K> {
                 L::dots::<NP, NC, 8>(&codes, a, x.codes_stride, &mut dots);
             }
             for (p, (sums, dots)) in sums.iter_mut().zip(&dots).enumerate() {
-                let scales = args.scales.add(p * args.scales_stride + b * Self::SCALE_STRIDE);
+                let scales = scales_of::<Self>(args, p, b);
                 let d = scale_of_32::<L>(K::KIND, scales);
                 for (c, sum) in sums.iter_mut().enumerate() {
                     let offset = x.offsets.add(c * x.offsets_stride + b).read();
@@ -118,8 +149,7 @@ unsafe fn add_of_32<L: Lanes>(
 ) {
     *sum = L::fma(L::to_f(dot), L::mul(d, L::splat(factor)), *sum);
     if kind.has_min() {
-        let min = L::load_f16(scales.add(32).cast());
-        *sum = L::fma(min, L::splat(factor * total_of_32(offset)), *sum);
+        *sum = L::fma(min_of_32::<L>(kind, scales), L::splat(factor * total_of_32(offset)), *sum);
     }
 }
 

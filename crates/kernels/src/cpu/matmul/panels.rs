@@ -45,6 +45,7 @@ pub(super) unsafe fn panel_sums(
             panels: even,
             after: segment.after(first + even),
             blocks: segment.blocks(),
+            scale_shift: segment.kind.scale_shift(),
             finite: segment.finite,
             columns,
             column_count,
@@ -96,6 +97,24 @@ unsafe fn even_sums(tier: Tier, kind: PanelKind, job: &PanelJob, scales: &mut [f
             PanelKind::Q8 => dispatch(tier, PanelSums::<Block32<gemm::Q8>>(job, PhantomData)),
             PanelKind::Nl4 => dispatch(tier, PanelSums::<Block32<gemm::Nl4>>(job, PhantomData)),
             PanelKind::Mx4 => dispatch(tier, PanelSums::<Block32<gemm::Mx4>>(job, PhantomData)),
+            PanelKind::Affine { bits: 2, .. } => {
+                dispatch(tier, PanelSums::<Block32<gemm::Affine<2>>>(job, PhantomData))
+            }
+            PanelKind::Affine { bits: 3, .. } => {
+                dispatch(tier, PanelSums::<Block32<gemm::Affine<3>>>(job, PhantomData))
+            }
+            PanelKind::Affine { bits: 4, .. } => {
+                dispatch(tier, PanelSums::<Block32<gemm::Affine<4>>>(job, PhantomData))
+            }
+            PanelKind::Affine { bits: 5, .. } => {
+                dispatch(tier, PanelSums::<Block32<gemm::Affine<5>>>(job, PhantomData))
+            }
+            PanelKind::Affine { bits: 6, .. } => {
+                dispatch(tier, PanelSums::<Block32<gemm::Affine<6>>>(job, PhantomData))
+            }
+            PanelKind::Affine { .. } => {
+                dispatch(tier, PanelSums::<Block32<gemm::Affine<8>>>(job, PhantomData))
+            }
             PanelKind::Q2K => dispatch(tier, PanelSums::<Block256<gemm::Q2K>>(job, PhantomData)),
             PanelKind::Q3K => dispatch(tier, PanelSums::<Block256<gemm::Q3K>>(job, PhantomData)),
             PanelKind::Q4K => dispatch(tier, PanelSums::<Block256<gemm::Q4K>>(job, PhantomData)),
@@ -129,6 +148,7 @@ unsafe fn stored_sums(tier: Tier, dtype: DType, job: &PanelJob, scales: &mut [f3
                     scales: scales.as_ptr().cast(),
                     codes_stride: 0,
                     scales_stride: 0,
+                    scale_shift: 0,
                     next: std::ptr::null(),
                     next_step: 0,
                     columns: job.columns,
@@ -166,6 +186,8 @@ struct PanelJob {
     /// Where the panel after the last lies, or null.
     after: *const u8,
     blocks: usize,
+    /// Blocks that share scales, as a power of two.
+    scale_shift: u32,
     #[cfg_attr(
         not(all(target_arch = "x86_64", target_os = "linux")),
         expect(dead_code, reason = "only the matrix unit asks")
@@ -192,6 +214,7 @@ impl<F: Format> Kernel for PanelSums<F> {
             scales: unsafe { job.panel.add(F::KIND.scales_at(job.blocks, 0)) },
             codes_stride: job.panel_stride,
             scales_stride: job.panel_stride,
+            scale_shift: job.scale_shift,
             next: std::ptr::null(),
             next_step: 0,
             columns: job.columns,

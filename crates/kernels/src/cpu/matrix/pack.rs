@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::super::aligned::Aligned;
 use super::super::pool::Turn;
 use super::{PANEL_ROWS, PanelKind, Plane, place};
-use crate::quant::{e8m0_half, scale_min, scales_q3};
+use crate::quant::{affine_codes, e8m0_half, scale_min, scales_q3};
 use crate::{DType, MatrixSource};
 use half::bf16;
 
@@ -74,6 +74,21 @@ fn pack_panel(kind: PanelKind, dtype: DType, rows: &[u8], row_bytes: usize, cols
                 for (at, block) in row.chunks_exact(block_bytes).enumerate() {
                     panel[kind.codes_at(at) + lane * block_bytes..][..block_bytes].copy_from_slice(block);
                 }
+            }
+        }
+        PanelKind::Affine { bits, shift } => {
+            let (bits, together) = (u32::from(bits), 1 << shift);
+            let mut codes = [[0; 32]; PANEL_ROWS];
+            for at in 0..blocks {
+                for (lane, row) in rows.chunks_exact(row_bytes).enumerate() {
+                    let block = &row[at / together * dtype.block_bytes()..][..dtype.block_bytes()];
+                    let packed = &block[8 + at % together * 4 * bits as usize..];
+                    affine_codes(bits, packed, &mut codes[lane]);
+                    if at % together == 0 {
+                        put_affine_scales(kind, &mut panel[kind.scales_at(blocks, at)..], lane, block);
+                    }
+                }
+                put_codes(kind, &codes, &mut panel[kind.codes_at(at)..][..kind.code_bytes()]);
             }
         }
         _ if kind.block() == 32 => {
@@ -188,6 +203,14 @@ fn put_scales_of_32(kind: PanelKind, to: &mut [u8], lane: usize, block: &[u8]) {
     if kind.has_min() {
         put(&mut to[32..], lane, [block[2], block[3]]);
     }
+}
+
+fn put_affine_scales(kind: PanelKind, to: &mut [u8], lane: usize, block: &[u8]) {
+    let number = |at: usize| f32::from_le_bytes([block[at], block[at + 1], block[at + 2], block[at + 3]]);
+    let (scale, bias) = (number(0), number(4));
+    put(to, lane, scale.to_le_bytes());
+    // Exact of halves and of what is made of zero points: the two differ by few powers of two.
+    put(&mut to[64..], lane, (bias + scale * kind.zero() as f32).to_le_bytes());
 }
 
 /// Codes of 16 rows into a block's planes, four codes at a time. `N` is whole sub-blocks of 32.

@@ -60,6 +60,11 @@ fn half_at(halves: &[u8], lane: usize) -> f32 {
     f16::from_le_bytes([halves[2 * lane], halves[2 * lane + 1]]).to_f32()
 }
 
+fn f32_at(numbers: &[u8], lane: usize) -> f32 {
+    let number = &numbers[4 * lane..];
+    f32::from_le_bytes([number[0], number[1], number[2], number[3]])
+}
+
 fn bf16_at(halves: &[u8], lane: usize) -> f32 {
     bf16::from_le_bytes([halves[2 * lane], halves[2 * lane + 1]]).to_f32()
 }
@@ -69,6 +74,7 @@ fn scale_and_min(kind: PanelKind, scales: &[u8], lane: usize, group: usize) -> (
     let byte = |at: usize| scales[at + 16 * group + lane];
     match kind {
         PanelKind::Mx4 => (bf16_at(scales, lane), 0.0),
+        PanelKind::Affine { .. } => (f32_at(scales, lane), f32_at(&scales[64..], lane)),
         PanelKind::Q4Min | PanelKind::Q5Min => (half_at(scales, lane), half_at(&scales[32..], lane)),
         PanelKind::Q2K => {
             let (d, dmin) = (half_at(scales, lane), half_at(&scales[32..], lane));
