@@ -11,8 +11,8 @@ pub(crate) use embed::{EmbedArgs, InputFormat, RerankArgs};
 pub(crate) use engine::{EngineArgs, LogLevel, StoreArgs};
 pub(crate) use sampling::{ConstraintArgs, SamplingArgs};
 pub(crate) use store::{
-    CompletionsArgs, CpArgs, DoctorArgs, DuArgs, ExportArgs, GcArgs, ImportArgs, ListArgs, PullArgs, RmArgs,
-    ShowArgs, VerifyArgs,
+    CompletionsArgs, CpArgs, DoctorArgs, DuArgs, ExportArgs, GcArgs, ImportArgs, InspectArgs, ListArgs,
+    PullArgs, RmArgs, ShowArgs, VerifyArgs,
 };
 
 use clap::builder::PossibleValue;
@@ -71,6 +71,8 @@ pub(crate) enum Command {
     List(ListArgs),
     /// Show what is known of a model
     Show(ShowArgs),
+    /// Look into a model's files without loading it: what it is, what it would take here, whether it can run
+    Inspect(InspectArgs),
     /// Remove a model; files that were used in place stay
     Rm(RmArgs),
     /// Give a model another name

@@ -1,6 +1,8 @@
 //! What a command can fail with, as one line for people: what happened and what to do.
 
-use hanzo_engine_daemon::{ConfigError, DaemonError, bench::BenchError, store::StoreError};
+use hanzo_engine_daemon::{
+    ConfigError, DaemonError, bench::BenchError, inspect::InspectError, store::StoreError,
+};
 use hanzo_engine_gateway::GatewayError;
 use std::io;
 use std::net::SocketAddr;
@@ -117,6 +119,9 @@ pub(crate) enum CliError {
     /// The model store.
     #[error("{0}")]
     Store(#[from] StoreError),
+    /// A model that cannot be looked at.
+    #[error(transparent)]
+    Inspect(#[from] InspectError),
     /// A benchmark.
     #[error("{0}")]
     Bench(#[from] BenchError),

@@ -14,6 +14,7 @@ mod error;
 mod example;
 mod host;
 mod input;
+mod inspect;
 mod missing;
 mod models;
 mod print;
@@ -62,6 +63,7 @@ fn execute(command: Command) -> Result<(), CliError> {
         Command::Du(args) => wait_for(storage::du(args)),
         Command::Export(args) => wait_for(archive::export(args)),
         Command::Import(args) => wait_for(archive::import(args)),
+        Command::Inspect(args) => wait_for(inspect::inspect(args)),
         Command::Doctor(args) => doctor::doctor(args),
         Command::Ps(args) => wait_for(models::ps(args)),
         Command::Stop(args) => wait_for(models::stop(args)),

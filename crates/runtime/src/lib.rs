@@ -16,6 +16,7 @@ pub mod error;
 pub mod fair;
 pub mod gguf;
 pub mod infill;
+pub mod inspect;
 pub mod job;
 mod json;
 pub mod kv;

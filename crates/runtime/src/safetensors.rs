@@ -11,6 +11,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use crate::error::LoadError;
+use crate::inspect::Stored;
 use crate::json;
 use crate::limits::{
     SAFETENSORS_HEADER_BYTES_MAX, SAFETENSORS_VALUES_MAX, TENSOR_DIMENSIONS_MAX, TENSORS_MAX,
@@ -81,6 +82,27 @@ pub fn parse(file: &str, bytes: &ModelBytes) -> Result<Vec<Tensor>, LoadError> {
         });
     }
     Ok(tensors)
+}
+
+/// What a file's header says of its tensors, those of types that this build does not know too.
+///
+/// # Errors
+/// `Io` where it cannot be mapped, `Corrupt` for a header that makes no sense.
+pub(crate) fn census(path: &Path) -> Result<Vec<Stored>, LoadError> {
+    let bytes = ModelBytes::map(path).map_err(|source| LoadError::Io { path: path.to_owned(), source })?;
+    let corrupt =
+        |what: String, reason: String| LoadError::Corrupt { file: path.display().to_string(), what, reason };
+    check_header(&bytes).map_err(|reason| corrupt("header".into(), reason))?;
+    let (_, metadata) = SafeTensors::read_metadata(&bytes).map_err(|error| {
+        let (what, reason) = blame(&bytes, &error);
+        corrupt(what, reason)
+    })?;
+    let stored = |info: &TensorInfo| Stored {
+        dtype: format!("{:?}", info.dtype),
+        elements: info.shape.iter().fold(1_u64, |all, &size| all.saturating_mul(size as u64)),
+        bytes: info.data_offsets.1.saturating_sub(info.data_offsets.0) as u64,
+    };
+    Ok(metadata.tensors().into_values().map(stored).collect())
 }
 
 /// Refuses a header whose parts would take too much memory. What is no header at all is left to the parser, which says why.

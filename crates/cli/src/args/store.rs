@@ -1,6 +1,7 @@
-//! What the commands that keep models take: `pull`, `list`, `show`, `rm`, `cp`, `gc`, `verify`, `du`, `export`,
+//! What the commands that keep models take: `pull`, `list`, `show`, `inspect`, `rm`, `cp`, `gc`, `verify`, `du`, `export`,
 //! `import`, `doctor`, and `completions`.
 
+use super::KvTypeName;
 use super::engine::{EngineArgs, StoreArgs};
 use clap::Args;
 use clap_complete::Shell;
@@ -83,6 +84,34 @@ pub(crate) struct ShowArgs {
     /// Name of the model, or path to a GGUF file or a safetensors directory
     #[arg(value_name = "MODEL")]
     pub(crate) model: String,
+    /// Print JSON: one object
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) engine: EngineArgs,
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+}
+
+/// `inspect`
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  hanzo-engine inspect ./qwen3-4b-Q8_0.gguf
+  hanzo-engine inspect ./qwen3-4b --context 32768 --json
+
+Of a file that cannot be run it says why, and what can be read of it all the same. Headers and text files are read, no weights.
+
+--json prints {\"format\", \"name\", \"architecture\", \"files\": [paths], \"size_bytes\", \"parameters\", \"network\": null or {\"kind\": \"decoder\", \"encoder\" or null, \"layers\", \"hidden\", \"heads\", \"kv_heads\", \"head_dim\", \"vocab\", \"context_tokens_max\", \"windows\": [{\"tokens\", \"layers\"}], \"experts\": null or {\"count\", \"used\", \"layers\"}, \"ropes\": [{\"base\", \"dim\", \"scaling\"}]}, \"tensors\": [{\"dtype\", \"tensors\", \"parameters\", \"bytes\"}], \"tokenizer\": null or {\"model\", \"pre\", \"tokens\", \"control_tokens\", \"bos\": null or {\"id\", \"text\"}, \"eos\": [{\"id\", \"text\"}]}, \"template\": null or {\"bytes\", \"tool_format\", \"offers_tools\", \"reasoning\": null or [open, close]}, \"problems\": [what cannot be read or run], \"device\", \"runs\", \"why\": null or why not, \"memory\": null or {\"context_tokens\", \"weights_bytes\", \"kv_bytes\", \"scratch_bytes\", \"total_bytes\"} with one context, \"load\": null or the same of a load, whose cache keeps several contexts, \"budget_bytes\": what models may take now}; what is not known is null.")]
+pub(crate) struct InspectArgs {
+    /// Path to a GGUF file or a model's directory, or the name of a model
+    #[arg(value_name = "MODEL")]
+    pub(crate) model: String,
+    /// Tokens of the context to say the memory of [default: the longest]
+    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) context: Option<u32>,
+    /// Type of the KV cache to say the memory of
+    #[arg(long, value_name = "TYPE", default_value = "f16")]
+    pub(crate) kv_type: KvTypeName,
     /// Print JSON: one object
     #[arg(long)]
     pub(crate) json: bool,

@@ -3,6 +3,7 @@
 //!
 //! No input makes it panic or allocate more than a small multiple of the file's size.
 
+mod census;
 mod metadata;
 mod reader;
 mod split;
@@ -12,8 +13,10 @@ pub(crate) mod tests;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
+pub(crate) use census::census;
 pub use metadata::{Array, Metadata, Value};
 pub use split::open;
+pub(crate) use split::part_files;
 
 use crate::error::{LoadError, shorten};
 use crate::limits::{GGUF_ALIGNMENT_MAX, GGUF_KEYS_MAX, TENSOR_DIMENSIONS_MAX, TENSORS_MAX};
@@ -125,7 +128,14 @@ fn read_entries(file: &str, reader: &mut Reader<'_>, count: usize) -> Result<Vec
     Ok(entries)
 }
 
-fn read_entry(file: &str, reader: &mut Reader<'_>, name: &str) -> Result<Entry, LoadError> {
+/// A tensor's entry in the header as it stands, whatever its type is.
+struct Raw {
+    shape: Vec<usize>,
+    type_id: u32,
+    offset: u64,
+}
+
+fn read_raw(reader: &mut Reader<'_>) -> Result<Raw, LoadError> {
     let dimensions = reader.u32()? as usize;
     if !(1..=TENSOR_DIMENSIONS_MAX).contains(&dimensions) {
         return Err(
@@ -141,8 +151,11 @@ fn read_entry(file: &str, reader: &mut Reader<'_>, name: &str) -> Result<Entry, 
         });
     }
     shape.reverse(); // The file has the contiguous dimension first.
-    let type_id = reader.u32()?;
-    let offset = reader.u64()?;
+    Ok(Raw { shape, type_id: reader.u32()?, offset: reader.u64()? })
+}
+
+fn read_entry(file: &str, reader: &mut Reader<'_>, name: &str) -> Result<Entry, LoadError> {
+    let Raw { shape, type_id, offset } = read_raw(reader)?;
     let Some(dtype) = DType::from_ggml(type_id) else {
         return Err(LoadError::Unsupported {
             file: file.to_owned(),

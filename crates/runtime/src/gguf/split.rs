@@ -42,6 +42,17 @@ pub fn open(path: &Path) -> Result<(Gguf, Vec<PathBuf>), LoadError> {
     Ok((model, paths))
 }
 
+/// The files of the model that `path` is a part of, in their order, those that are not there too.
+///
+/// # Errors
+/// `Corrupt` for a name or number that makes no sense.
+pub(crate) fn part_files(path: &Path, metadata: &Metadata) -> Result<Vec<PathBuf>, LoadError> {
+    match part_count(metadata)? {
+        1 => Ok(vec![path.to_owned()]),
+        count => part_paths(path, count, metadata.file()),
+    }
+}
+
 fn parse_file(path: &Path) -> Result<Gguf, LoadError> {
     let bytes = ModelBytes::map(path).map_err(|source| LoadError::Io { path: path.to_owned(), source })?;
     Gguf::parse(&path.display().to_string(), &bytes)

@@ -27,6 +27,7 @@ use crate::gguf::Metadata;
 use crate::mapped::ModelBytes;
 use crate::spec::TransformerSpec;
 use crate::tensor::Tensor;
+use crate::tokenizer;
 
 /// What a model is, for people.
 #[derive(Clone, Debug, PartialEq)]
@@ -63,6 +64,21 @@ pub enum TokenizerSource {
         /// The settings beside it.
         tokenizer_config: Option<Value>,
     },
+}
+
+impl TokenizerSource {
+    /// What kind of tokenizer it says it is, and the name of what splits its texts.
+    pub fn kind(&self) -> (Option<String>, Option<String>) {
+        match self {
+            TokenizerSource::Gguf(metadata) => {
+                let text = |key| metadata.string(key).ok().flatten().map(str::to_owned);
+                (text("tokenizer.ggml.model"), text("tokenizer.ggml.pre"))
+            }
+            TokenizerSource::HuggingFace { tokenizer_json, .. } => {
+                (tokenizer::hf::kind(tokenizer_json), None)
+            }
+        }
+    }
 }
 
 /// Everything about text: what a tokenizer, a chat template and a sampler's defaults are made from.

@@ -158,6 +158,12 @@ impl Source<'_> {
     }
 }
 
+/// The kind of a `tokenizer.json`'s model, where it says one.
+pub(crate) fn kind(tokenizer_json: &[u8]) -> Option<String> {
+    let parsed: OfModel<Kind> = serde_json::from_slice(tokenizer_json).ok()?;
+    parsed.model.kind.map(|json::Small(kind)| text_of(&kind))
+}
+
 /// The tokenizer of a directory's two files; `file` names the first in errors.
 pub(super) fn load(
     file: &str,

@@ -1,0 +1,187 @@
+//! What a model is and what it would take on this machine, said without loading it.
+
+use std::path::PathBuf;
+
+use hanzo_engine_kernels::KvType;
+pub use hanzo_engine_runtime::inspect::{Facts, Shape, TemplateFacts, Token, TokenizerFacts};
+use hanzo_engine_runtime::{
+    LoadError, Network, Opened,
+    engine::EngineMemory,
+    inspect::{self, Inspection},
+};
+use hanzo_engine_store::{Store, StoreError};
+use serde::Serialize;
+
+use crate::{
+    DEMO_GGUF, DEMO_MODEL, budget,
+    config::EngineSection,
+    device::{Cpu, Device},
+    sizing::{self, LoadOptions},
+    source::{Found, Source, find},
+};
+
+/// What to look at.
+#[derive(Clone, Debug)]
+pub struct Args {
+    /// A name in the store, [`crate::DEMO_MODEL`], or a path.
+    pub model: String,
+    /// The store's directory, for a name; unset: the default one. Not opened for a path.
+    pub store_dir: Option<PathBuf>,
+    /// Tokens of the context to say the memory of; unset: of the longest.
+    pub context_tokens: Option<u32>,
+    /// How keys and values are stored.
+    pub kv_type: KvType,
+}
+
+/// All there is to say.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Report {
+    /// What the files say.
+    #[serde(flatten)]
+    pub facts: Facts,
+    /// What would compute: `cpu: avx512vnni, 8 threads`.
+    pub device: String,
+    /// It can be loaded here.
+    pub runs: bool,
+    /// Why not, where it cannot.
+    pub why: Option<String>,
+    /// What it takes with one context; none where it cannot be opened.
+    pub memory: Option<Memory>,
+    /// What a load takes that asks for no more than this; none where there is no room for one.
+    pub load: Option<Memory>,
+    /// What models may take here together, now.
+    pub budget_bytes: Option<u64>,
+}
+
+/// Predicted memory, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Memory {
+    /// Tokens of a context, or of the longest input.
+    pub context_tokens: u64,
+    /// For weights.
+    pub weights_bytes: u64,
+    /// For keys and values: of one context, or of all that a load keeps.
+    pub kv_bytes: u64,
+    /// For what is between.
+    pub scratch_bytes: u64,
+    /// All of it.
+    pub total_bytes: u64,
+}
+
+impl Memory {
+    fn new(context_tokens: usize, memory: EngineMemory) -> Self {
+        Self {
+            context_tokens: context_tokens as u64,
+            weights_bytes: memory.weights_bytes,
+            kv_bytes: memory.kv_bytes,
+            scratch_bytes: memory.scratch_bytes,
+            total_bytes: memory.total(),
+        }
+    }
+}
+
+/// A model that cannot be looked at.
+#[derive(Debug, thiserror::Error)]
+pub enum InspectError {
+    /// The model argument stands for nothing.
+    #[error("{0}")]
+    Model(String),
+    /// The store cannot be opened.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// This machine cannot compute.
+    #[error(transparent)]
+    Device(#[from] LoadError),
+}
+
+/// Looks at a model. A file that cannot be run is no error: the report says why.
+///
+/// # Errors
+/// [`InspectError`].
+pub fn run(args: &Args) -> Result<Report, InspectError> {
+    let device = Cpu::new(None).map_err(LoadError::from)?;
+    let inspection = look(args)?;
+    let budget_bytes = budget::default_bytes();
+    let mut report = Report {
+        facts: inspection.facts,
+        device: device.describe(),
+        runs: false,
+        why: None,
+        memory: None,
+        load: None,
+        budget_bytes,
+    };
+    let predicted = inspection.opened.as_ref().map(|opened| {
+        let free_bytes = budget_bytes.unwrap_or(u64::MAX / 2);
+        (predict(args, opened, &device, u64::MAX / 2), predict(args, opened, &device, free_bytes))
+    });
+    if let Some((alone, here)) = predicted {
+        report.memory = alone.ok().map(|(one, _)| one);
+        match here {
+            Ok((_, load)) => report.load = Some(load),
+            Err(error) => report.facts.problems.push(error.to_string()),
+        }
+    }
+    // The side that embeds may refuse what the others take.
+    if let (Some(opened), Some(text), Some(load)) = (&inspection.opened, &inspection.text, &report.load)
+        && let Err(error) = opened.embedder(&text.tokenizer, load.context_tokens as usize)
+    {
+        report.facts.problems.push(error.to_string());
+    }
+    report.why = report.facts.problems.first().cloned();
+    report.runs = report.why.is_none();
+    Ok(report)
+}
+
+fn look(args: &Args) -> Result<Inspection, InspectError> {
+    let by_path = PathBuf::from(args.model.strip_prefix("file://").unwrap_or(&args.model));
+    if by_path.exists() {
+        return Ok(inspect::inspect(&by_path));
+    }
+    if args.model.eq_ignore_ascii_case(DEMO_MODEL) {
+        return Ok(inspect::inspect_static(DEMO_MODEL, DEMO_GGUF));
+    }
+    let dir = args.store_dir.clone().or_else(hanzo_engine_store::default_dir);
+    let store = dir.map(|dir| Store::open(&dir)).transpose()?;
+    let found = find(&args.model, store.as_ref(), false);
+    Ok(match found.map_err(|error| InspectError::Model(error.to_string()))? {
+        Found::Path(path) => inspect::inspect(&path),
+        Found::Known(known) => match known.source {
+            Source::Path(path) => inspect::inspect(&path),
+            Source::Demo => inspect::inspect_static(DEMO_MODEL, DEMO_GGUF),
+        },
+    })
+}
+
+/// What one context takes, and what a load takes that finds so many bytes free.
+fn predict(
+    args: &Args,
+    opened: &Opened,
+    device: &Cpu,
+    free_bytes: u64,
+) -> Result<(Memory, Memory), LoadError> {
+    let section = EngineSection {
+        kv_type: args.kv_type,
+        context_tokens_max: opened.context_tokens_default,
+        ..EngineSection::default()
+    };
+    let want = LoadOptions { context_tokens_max: args.context_tokens, ..LoadOptions::default() };
+    let (name, context) = (opened.info().name.as_str(), opened.tokens_max());
+    match &opened.network {
+        Network::Decoder(files) => {
+            let room = files.spec.kv_room(section.step_tokens_max);
+            let memory = |config: &_| device.decoder_memory(files, None, config);
+            let (config, load) = sizing::choose((name, context), &section, want, free_bytes, &room, memory)?;
+            let mut one = config;
+            one.kv_blocks = room.blocks_of(config.context_tokens_max);
+            let tokens = config.context_tokens_max;
+            Ok((Memory::new(tokens, memory(&one)), Memory::new(tokens, load)))
+        }
+        Network::Encoder(files) => {
+            let memory = |config: &_| device.encoder_memory(files, config);
+            let (config, load) = sizing::choose_encoder(name, context, &section, want, free_bytes, memory)?;
+            let load = Memory::new(config.input_tokens_max, load);
+            Ok((load, load))
+        }
+    }
+}
