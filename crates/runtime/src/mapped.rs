@@ -1,10 +1,11 @@
 //! The bytes of model files, wherever they are: mapped from disk, built into the program, or in memory. The
 //! only module of this crate with `unsafe`; nothing else in it knows that files can be mapped.
 
+use std::borrow::Cow;
 use std::io;
 use std::ops::{Deref, Range};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use memmap2::{Mmap, MmapMut};
 
@@ -24,6 +25,33 @@ enum Storage {
     Anonymous(Arc<Mmap>),
     Static(&'static [u8]),
     Owned(Arc<[u8]>),
+    Rows(Arc<Rows>),
+}
+
+/// Makes rows into bytes of whole rows.
+type MakeRows = dyn Fn(Range<usize>, &mut [u8]) + Send + Sync;
+
+/// Rows of equal length that are made of other bytes when they are read.
+struct Rows {
+    length: usize,
+    row_bytes: usize,
+    make: Box<MakeRows>,
+    sources: Vec<ModelBytes>,
+    /// All of them, once somebody has wanted to keep a view.
+    kept: OnceLock<Box<[u8]>>,
+}
+
+impl Rows {
+    /// The bytes of a range, made anew.
+    fn made(&self, range: Range<usize>) -> Vec<u8> {
+        let rows = range.start / self.row_bytes..range.end.div_ceil(self.row_bytes);
+        let first = range.start - rows.start * self.row_bytes;
+        let mut bytes = vec![0; rows.len() * self.row_bytes];
+        (self.make)(rows, &mut bytes);
+        bytes.truncate(first + range.len());
+        bytes.drain(..first);
+        bytes
+    }
 }
 
 impl ModelBytes {
@@ -60,6 +88,33 @@ impl ModelBytes {
         Ok(Self { storage: Storage::Anonymous(Arc::new(map.make_read_only()?)), range: 0..length })
     }
 
+    /// Bytes of `rows` rows that `make` makes of `sources` whenever they are read ([`ModelBytes::read`]); it gets a range of
+    /// them and zeros to fill.
+    pub(crate) fn of_rows(
+        rows: usize,
+        row_bytes: usize,
+        sources: Vec<ModelBytes>,
+        make: impl Fn(Range<usize>, &mut [u8]) + Send + Sync + 'static,
+    ) -> Self {
+        let (length, make) = (rows * row_bytes, Box::new(make));
+        let rows = Rows { length, row_bytes: row_bytes.max(1), make, sources, kept: OnceLock::new() };
+        Self { storage: Storage::Rows(Arc::new(rows)), range: 0..length }
+    }
+
+    /// How many there are; makes none.
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> usize {
+        self.range.len()
+    }
+
+    /// The bytes, for one use: those that are made when they are read are not kept, as they would be by a view of them.
+    pub fn read(&self) -> Cow<'_, [u8]> {
+        match &self.storage {
+            Storage::Rows(rows) if rows.kept.get().is_none() => Cow::Owned(rows.made(self.range.clone())),
+            _ => Cow::Borrowed(self),
+        }
+    }
+
     /// Bytes built into the program.
     pub fn from_static(bytes: &'static [u8]) -> Self {
         Self { storage: Storage::Static(bytes), range: 0..bytes.len() }
@@ -77,6 +132,9 @@ impl ModelBytes {
     /// Says that these bytes will not be read again soon: the pages of a mapped file leave this process's
     /// memory. A later read fetches them from the file.
     pub fn release(&self) {
+        if let Storage::Rows(rows) = &self.storage {
+            rows.sources.iter().for_each(ModelBytes::release);
+        }
         #[cfg(unix)]
         if let Storage::Mapped(map) = &self.storage {
             // SAFETY: DONTNEED is unsafe for private writable memory, whose content it drops. This map is a
@@ -110,6 +168,7 @@ impl Deref for ModelBytes {
             Storage::Mapped(map) | Storage::Anonymous(map) => map,
             Storage::Static(bytes) => bytes,
             Storage::Owned(bytes) => bytes,
+            Storage::Rows(rows) => rows.kept.get_or_init(|| rows.made(0..rows.length).into()),
         };
         &all[self.range.clone()]
     }
@@ -145,6 +204,25 @@ mod tests {
         bytes.release();
         assert_eq!((bytes.len(), bytes[4_999], bytes[5_000]), (10_000, 0, 7));
         assert!(ModelBytes::made(0, |_| panic!("there is nothing to fill")).unwrap().is_empty());
+    }
+
+    #[test]
+    fn rows_are_made_when_they_are_read() {
+        let source = ModelBytes::from((0..12).collect::<Vec<u8>>());
+        let from = source.clone();
+        let bytes = ModelBytes::of_rows(4, 3, vec![source], move |rows, out| {
+            assert_eq!(out.len(), 3 * rows.len());
+            let all = rows.flat_map(|row| from[3 * row..3 * row + 3].iter().copied());
+            out.iter_mut().zip(all).for_each(|(out, byte)| *out = 10 * byte);
+        });
+        assert_eq!(bytes.len(), 12);
+        assert_eq!(&bytes.slice(3..9).unwrap().read()[..], [30, 40, 50, 60, 70, 80]);
+        assert_eq!(&bytes.slice(4..8).unwrap().read()[..], [40, 50, 60, 70]);
+        assert!(matches!(bytes.read(), Cow::Owned(_)));
+        assert_eq!((bytes[0], bytes[11]), (0, 110));
+        assert!(matches!(bytes.read(), Cow::Borrowed(_)));
+        bytes.release();
+        assert_eq!(bytes[11], 110);
     }
 
     #[test]

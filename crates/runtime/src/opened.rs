@@ -337,6 +337,8 @@ fn row(tensor: &Tensor, index: usize) -> Vec<f32> {
     let (rows, cols) = (tensor.shape[0], tensor.shape[1]);
     let bytes = tensor.bytes.len() / rows;
     let mut values = vec![0.0; cols];
-    dequantize_row(tensor.dtype, &tensor.bytes[index * bytes..(index + 1) * bytes], &mut values);
+    let row = tensor.rows(index..index + 1);
+    debug_assert_eq!(row.bytes.len(), bytes);
+    dequantize_row(tensor.dtype, &row.bytes.read(), &mut values);
     values
 }

@@ -136,6 +136,11 @@ fn element_type(dtype: Dtype) -> Option<DType> {
         Dtype::I16 => Some(DType::I16),
         Dtype::I32 => Some(DType::I32),
         Dtype::I64 => Some(DType::I64),
+        Dtype::U8 => Some(DType::U8),
+        Dtype::U32 => Some(DType::U32),
+        Dtype::F8_E4M3 => Some(DType::F8_E4M3),
+        Dtype::F8_E5M2 => Some(DType::F8_E5M2),
+        Dtype::F8_E8M0 => Some(DType::F8_E8M0),
         _ => None,
     }
 }

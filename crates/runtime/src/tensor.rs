@@ -89,12 +89,13 @@ impl Tensor {
     /// # Errors
     /// `Unsupported` for any type but F32, F16 and BF16.
     pub fn to_f32(&self) -> Result<Vec<f32>, LoadError> {
+        let bytes = self.bytes.read();
         let halves = |convert: fn([u8; 2]) -> f32| -> Vec<f32> {
-            self.bytes.as_chunks::<2>().0.iter().map(|&bytes| convert(bytes)).collect()
+            bytes.as_chunks::<2>().0.iter().map(|&bytes| convert(bytes)).collect()
         };
         match self.dtype {
             DType::F32 => {
-                Ok(self.bytes.as_chunks::<4>().0.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect())
+                Ok(bytes.as_chunks::<4>().0.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect())
             }
             DType::F16 => Ok(halves(|bytes| f16::from_le_bytes(bytes).to_f32())),
             DType::BF16 => Ok(halves(|bytes| bf16::from_le_bytes(bytes).to_f32())),

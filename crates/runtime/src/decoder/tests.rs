@@ -190,6 +190,7 @@ macro_rules! on_every_backend {
 }
 
 mod adapters;
+mod formats;
 
 fn check_golden(files: &ModelFiles, case: &str, what: &str) {
     let golden = Golden::open(case);

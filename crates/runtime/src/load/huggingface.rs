@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::{
     Found, GenerationDefaults, ModelFiles, ModelInfo, TextFile, TextFiles, TokenizerSource, check_tokens,
-    size_bytes,
+    quantised, size_bytes,
     weights::{self, Weights},
     word_pieces,
 };
@@ -26,7 +26,12 @@ pub(super) fn open(directory: &Path) -> Result<ModelFiles, LoadError> {
                 .into(),
         });
     };
+    let quantised = quantised::Settings::take(&mut config, directory)?;
     let Weights { tensors, files, format } = weights::open(directory)?;
+    let tensors = match &quantised {
+        Some(settings) => quantised::assemble(settings, tensors)?,
+        None => tensors,
+    };
     let bare = Names::HUGGING_FACE.of("", Part::TokenEmbedding.weight());
     if tensors.iter().any(|tensor| tensor.name == bare) {
         of_bare_network(&mut config);

@@ -5,6 +5,7 @@
 mod file;
 pub(crate) mod gguf;
 pub(crate) mod huggingface;
+mod quantised;
 mod resolve;
 #[cfg(test)]
 mod tests;

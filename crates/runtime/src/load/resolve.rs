@@ -316,9 +316,14 @@ impl<'a> Found<'a> {
     }
 }
 
-/// Numbers that follow from the configuration and that the library has saved with weights.
+/// Numbers that follow from the configuration and that the library has saved with weights, and biases that some quantisers write
+/// of matrices without one: zeros.
 fn is_buffer(tensor: &Tensor) -> bool {
     let integers = matches!(tensor.dtype, DType::I64 | DType::I32);
     let ends = |end: &str| tensor.name.ends_with(end);
-    (integers && (ends("position_ids") || ends("token_type_ids"))) || ends("rotary_emb.inv_freq")
+    let adds_nothing =
+        || ends(".bias") && tensor.shape.len() == 1 && tensor.bytes.read().iter().all(|&byte| byte == 0);
+    (integers && (ends("position_ids") || ends("token_type_ids")))
+        || ends("rotary_emb.inv_freq")
+        || adds_nothing()
 }

@@ -274,7 +274,7 @@ fn sources<'a>(stored: &'a [Stored<'_>]) -> Vec<MatrixSource<'a>> {
 /// A tensor's bytes in a type, which is its own or one it is quantised to.
 fn stored_as(tensor: &Tensor, dtype: DType) -> Result<Cow<'_, [u8]>, LoadError> {
     if dtype == tensor.dtype {
-        return Ok(Cow::Borrowed(&tensor.bytes));
+        return Ok(tensor.bytes.read());
     }
     Ok(Cow::Owned(encoded(dtype, &tensor.to_f32()?)))
 }
@@ -302,6 +302,6 @@ pub(crate) fn as_f32(tensor: &Tensor) -> Result<Vec<f32>, LoadError> {
         return tensor.to_f32();
     }
     let mut values = vec![0.0; tensor.elements()];
-    quant::dequantize_row(tensor.dtype, &tensor.bytes, &mut values);
+    quant::dequantize_row(tensor.dtype, &tensor.bytes.read(), &mut values);
     Ok(values)
 }

@@ -1,0 +1,103 @@
+//! Weights of a type the network can pack, made of a quantised module's tensors when they are read.
+
+use std::ops::Range;
+
+use half::bf16;
+use hanzo_engine_kernels::{DType, quant};
+
+use crate::mapped::ModelBytes;
+use crate::tensor::Tensor;
+
+/// Rows that are made together.
+const ROWS: usize = 64;
+
+/// A matrix `w = scale * code + bias`.
+pub(super) struct Affine<C, F> {
+    pub(super) bits: u32,
+    pub(super) rows: usize,
+    pub(super) cols: usize,
+    /// Inputs that share a scale; divides `cols`.
+    pub(super) group: usize,
+    /// Writes the codes of some rows, at most 64, a byte each.
+    pub(super) codes: C,
+    /// Scale and bias of a row's group.
+    pub(super) factors: F,
+}
+
+impl<C, F> Affine<C, F>
+where
+    C: Fn(Range<usize>, &mut [u8]) + Send + Sync + 'static,
+    F: Fn(usize, usize) -> (f32, f32) + Send + Sync + 'static,
+{
+    /// The matrix as a tensor: of an affine type where groups are whole blocks of one, else of F32; nothing is lost.
+    pub(super) fn tensor(self, like: &Tensor, name: String, sources: Vec<ModelBytes>) -> Tensor {
+        let Affine { bits, rows, cols, group, codes, factors } = self;
+        let fits = |block: &usize| group.is_multiple_of(*block) && cols.is_multiple_of(*block);
+        let dtype = [128, 64, 32].into_iter().find(fits).and_then(|block| DType::of_affine(bits, block));
+        let dtype = dtype.unwrap_or(DType::F32);
+        let (block, block_bytes) = (dtype.block_weights(), dtype.block_bytes());
+        let make = move |range: Range<usize>, out: &mut [u8]| {
+            let mut some = vec![0; ROWS * cols];
+            let row_bytes = cols / block * block_bytes;
+            for (first, out) in range.clone().step_by(ROWS).zip(out.chunks_mut(ROWS * row_bytes)) {
+                let part = first..range.end.min(first + ROWS);
+                let some = &mut some[..part.len() * cols];
+                codes(part.clone(), some);
+                let rows = part.zip(some.chunks_exact(cols)).zip(out.chunks_exact_mut(row_bytes));
+                for ((row, codes), out) in rows {
+                    if dtype == DType::F32 {
+                        for (at, (&code, out)) in codes.iter().zip(out.as_chunks_mut::<4>().0).enumerate() {
+                            let (scale, bias) = factors(row, at / group);
+                            *out = (scale * f32::from(code) + bias).to_le_bytes();
+                        }
+                        continue;
+                    }
+                    let blocks = codes.chunks_exact(block).zip(out.chunks_exact_mut(block_bytes));
+                    for (at, (codes, out)) in blocks.enumerate() {
+                        let (scale, bias) = factors(row, at * block / group);
+                        out[..4].copy_from_slice(&scale.to_le_bytes());
+                        out[4..8].copy_from_slice(&bias.to_le_bytes());
+                        quant::put_affine_codes(bits, codes, &mut out[8..]);
+                    }
+                }
+            }
+        };
+        of_rows(like, name, dtype, [rows, cols], sources, make)
+    }
+}
+
+/// A tensor whose rows are made when they are read.
+pub(super) fn of_rows(
+    like: &Tensor,
+    name: String,
+    dtype: DType,
+    [rows, cols]: [usize; 2],
+    sources: Vec<ModelBytes>,
+    make: impl Fn(Range<usize>, &mut [u8]) + Send + Sync + 'static,
+) -> Tensor {
+    let row_bytes = cols / dtype.block_weights() * dtype.block_bytes();
+    Tensor {
+        file: like.file.clone(),
+        name,
+        dtype,
+        shape: vec![rows, cols],
+        bytes: ModelBytes::of_rows(rows, row_bytes, sources, make),
+    }
+}
+
+/// A tensor of BF16, whose numbers are rounded to the nearest; `number` gives the one of a row and a column.
+pub(super) fn of_bf16(
+    like: &Tensor,
+    name: String,
+    [rows, cols]: [usize; 2],
+    sources: Vec<ModelBytes>,
+    number: impl Fn(usize, usize) -> f32 + Send + Sync + 'static,
+) -> Tensor {
+    of_rows(like, name, DType::BF16, [rows, cols], sources, move |range, out| {
+        for (row, out) in range.zip(out.chunks_exact_mut(2 * cols)) {
+            for (col, out) in out.as_chunks_mut::<2>().0.iter_mut().enumerate() {
+                *out = bf16::from_f32(number(row, col)).to_le_bytes();
+            }
+        }
+    })
+}

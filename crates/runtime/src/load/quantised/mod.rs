@@ -1,0 +1,201 @@
+//! Checkpoints whose matrices are stored as several tensors each: codes, scales, zero points. They are put together before
+//! anything else sees them, so that a quantised matrix is one weight with a type, as it is in a GGUF file; its blocks are made
+//! when they are read. What a format loses nothing in, loses nothing here: integer codes become affine blocks
+//! ([`DType::affine`]), MXFP4 GGML's; 8-bit floats, NVFP4, nf4 and fp4 become BF16.
+//!
+//! A matrix that is stored in floats stays what it is, so lists of what is not converted need not be read.
+
+mod codebook;
+mod hqq;
+mod made;
+mod numbers;
+mod packed;
+mod scaled;
+mod settings;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+use hanzo_engine_kernels::DType;
+
+use crate::error::LoadError;
+use crate::tensor::Tensor;
+use settings::Method;
+pub(crate) use settings::Settings;
+
+/// What belongs to activations or to how a library keeps weights, and changes no weight: names end so.
+const IGNORED: [&str; 6] =
+    [".input_scale", ".input_global_scale", ".k_scale", ".v_scale", ".weight_format", ".activation_scale"];
+
+/// Tensors by name, fewer with each that found its use.
+struct Parts {
+    by_name: BTreeMap<String, Tensor>,
+    file: String,
+}
+
+impl Parts {
+    fn take(&mut self, name: &str) -> Result<Tensor, LoadError> {
+        self.take_if_there(name).ok_or_else(|| LoadError::Missing {
+            file: self.file.clone(),
+            what: format!("tensor {name}"),
+            hint: ", and others of its matrix are there".into(),
+        })
+    }
+
+    fn take_if_there(&mut self, name: &str) -> Option<Tensor> {
+        self.by_name.remove(name)
+    }
+
+    /// The type of a tensor.
+    fn dtype(&self, name: &str) -> Option<DType> {
+        self.by_name.get(name).map(|tensor| tensor.dtype)
+    }
+}
+
+/// Puts quantised matrices together.
+///
+/// # Errors
+/// `Missing`, `Corrupt` or `Unsupported`, naming the tensor.
+pub(crate) fn assemble(settings: &Settings, tensors: Vec<Tensor>) -> Result<Vec<Tensor>, LoadError> {
+    let file = tensors.first().map(|tensor| tensor.file.to_string()).unwrap_or_default();
+    let mut parts = Parts { by_name: BTreeMap::new(), file };
+    for tensor in tensors {
+        if IGNORED.iter().any(|end| tensor.name.ends_with(end)) {
+            continue;
+        }
+        if let Some(twice) = parts.by_name.insert(tensor.name.clone(), tensor) {
+            return Err(corrupt(&twice, "it is there twice".into()));
+        }
+    }
+    let names: Vec<String> = parts.by_name.keys().cloned().collect();
+    let mut made = Vec::new();
+    for name in names {
+        if !parts.by_name.contains_key(&name) {
+            continue;
+        }
+        if let Some(tensor) = matrix(settings, &mut parts, &name)? {
+            made.push(tensor);
+        }
+    }
+    made.extend(parts.by_name.into_values());
+    Ok(unstacked(made))
+}
+
+/// The matrix that the tensor `name` is the first of, if it is of a quantised one.
+fn matrix(settings: &Settings, parts: &mut Parts, name: &str) -> Result<Option<Tensor>, LoadError> {
+    if let Some(stem) = name.strip_suffix(".qweight") {
+        return match settings.method {
+            Method::AwqGemm | Method::AwqGemv => packed::awq(settings, parts, stem),
+            _ => packed::gptq(settings, parts, stem),
+        }
+        .map(Some);
+    }
+    if let Some(stem) = name.strip_suffix(".W_q") {
+        return hqq::matrix(parts, stem).map(Some);
+    }
+    if let Some(stem) = name.strip_suffix(".weight_packed") {
+        if parts.dtype(name) != Some(DType::U8) {
+            return packed::pack_quantized(settings, parts, stem).map(Some);
+        }
+        let weight = parts.take(name)?;
+        let scales = parts.take(&format!("{stem}.weight_scale"))?;
+        let whole = format!("{stem}.weight");
+        return match parts.take_if_there(&format!("{stem}.weight_global_scale")) {
+            Some(all) => scaled::nvfp4(&weight, whole, &scales, &all, true),
+            None => {
+                let sides = match weight.shape.as_slice() {
+                    &[rows, half] => [rows, 2 * half],
+                    shape => return Err(corrupt(&weight, format!("expected a matrix, found {shape:?}"))),
+                };
+                scaled::mxfp4(&weight, whole, &scales, sides)
+            }
+        }
+        .map(Some);
+    }
+    if let Some(stem) = name.strip_suffix("_blocks") {
+        let weight = parts.take(name)?;
+        let scales = parts.take(&format!("{stem}_scales"))?;
+        return stacked(&weight, stem, &scales).map(Some);
+    }
+    let Some(stem) = name.strip_suffix(".weight") else { return Ok(None) };
+    let state = ["nf4", "fp4"]
+        .iter()
+        .find_map(|kind| parts.take_if_there(&format!("{stem}.weight.quant_state.bitsandbytes__{kind}")));
+    if let Some(state) = state {
+        return codebook::bitsandbytes(parts, stem, state).map(Some);
+    }
+    match parts.dtype(name) {
+        Some(DType::U32) => packed::mlx(settings, parts, stem).map(Some),
+        Some(DType::I8) => {
+            let weight = parts.take(name)?;
+            if let Some(scales) = parts.take_if_there(&format!("{stem}.SCB")) {
+                return scaled::bytes(settings, weight, &scales, None, 127.0).map(Some);
+            }
+            let scales = parts.take(&format!("{stem}.weight_scale"))?;
+            let zeros = parts.take_if_there(&format!("{stem}.weight_zero_point"));
+            scaled::bytes(settings, weight, &scales, zeros.as_ref(), 1.0).map(Some)
+        }
+        Some(DType::F8_E4M3 | DType::F8_E5M2) => {
+            let weight = parts.take(name)?;
+            let scales = match parts.take_if_there(&format!("{stem}.weight_scale_inv")) {
+                Some(scales) => scales,
+                None => parts.take(&format!("{stem}.weight_scale"))?,
+            };
+            scaled::floats(settings, weight, &scales).map(Some)
+        }
+        Some(DType::U8) => {
+            let weight = parts.take(name)?;
+            let scales = parts.take(&format!("{stem}.weight_scale"))?;
+            let all = parts.take(&format!("{stem}.weight_scale_2"))?;
+            scaled::nvfp4(&weight, weight.name.clone(), &scales, &all, false).map(Some)
+        }
+        _ => Ok(None),
+    }
+}
+
+/// Stacks of matrices in MXFP4, `(experts, rows, groups, 16)` bytes and `(experts, rows, groups)` scales.
+fn stacked(weight: &Tensor, name: &str, scales: &Tensor) -> Result<Tensor, LoadError> {
+    let [experts, rows, groups, 16] = *weight.shape.as_slice() else {
+        return Err(corrupt(
+            weight,
+            format!("expected blocks of 16 bytes in four dimensions, found {:?}", weight.shape),
+        ));
+    };
+    scales.check_shape(&[experts, rows, groups])?;
+    let mut tensor = scaled::mxfp4(weight, name.to_owned(), scales, [experts * rows, 32 * groups])?;
+    tensor.shape = vec![experts, rows, 32 * groups];
+    Ok(tensor)
+}
+
+/// MLX's stacks of experts, each expert's matrix under the name that it has elsewhere.
+fn unstacked(tensors: Vec<Tensor>) -> Vec<Tensor> {
+    const STACK: &str = ".switch_mlp.";
+    let mut all = Vec::with_capacity(tensors.len());
+    for tensor in tensors {
+        match tensor.name.split_once(STACK) {
+            Some((before, after)) if tensor.shape.len() == 3 => {
+                let (before, after) = (before.to_owned(), after.to_owned());
+                all.extend(tensor.parts().enumerate().map(|(expert, part)| Tensor {
+                    name: format!("{before}.experts.{expert}.{after}"),
+                    ..part
+                }));
+            }
+            _ => all.push(tensor),
+        }
+    }
+    all
+}
+
+fn corrupt(tensor: &Tensor, reason: String) -> LoadError {
+    LoadError::Corrupt { file: tensor.file.to_string(), what: format!("tensor {}", tensor.name), reason }
+}
+
+fn refused(tensor: &Tensor, reason: impl Into<String>) -> LoadError {
+    LoadError::Unsupported {
+        file: tensor.file.to_string(),
+        key: format!("tensor {}", tensor.name),
+        value: format!("{:?} of {}", tensor.shape, tensor.dtype),
+        reason: reason.into(),
+    }
+}

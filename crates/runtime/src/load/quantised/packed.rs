@@ -1,0 +1,320 @@
+//! Codes of a few bits in 32-bit words, with a scale for each group: MLX, GPTQ, AWQ and compressed-tensors' `pack-quantized`.
+//! All become affine blocks, in which nothing is lost.
+
+use std::ops::Range;
+
+use super::made::Affine;
+use super::numbers::{Numbers, Words};
+use super::settings::{Method, Settings};
+use super::{Parts, corrupt, refused};
+use crate::error::LoadError;
+use crate::tensor::Tensor;
+
+/// Which output a nibble of AWQ's words belongs to, from the lowest on.
+const AWQ_ORDER: [usize; 8] = [0, 2, 4, 6, 1, 3, 5, 7];
+
+/// Rows and columns of a matrix of so many dimensions, all but the last taken together.
+fn flat(tensor: &Tensor) -> Result<[usize; 2], LoadError> {
+    match tensor.shape.split_last() {
+        Some((&cols, rows)) if !rows.is_empty() => Ok([rows.iter().product(), cols]),
+        _ => Err(corrupt(tensor, format!("expected a matrix, found {:?}", tensor.shape))),
+    }
+}
+
+/// A size that a tensor must have.
+fn expect(tensor: &Tensor, shape: &[usize]) -> Result<(), LoadError> {
+    tensor.check_shape(shape)
+}
+
+/// `X.weight` U32 of words, `X.scales`, `X.biases`: MLX's affine modes.
+pub(super) fn mlx(settings: &Settings, parts: &mut Parts, stem: &str) -> Result<Tensor, LoadError> {
+    let weight = parts.take(&format!("{stem}.weight"))?;
+    let scales = parts.take(&format!("{stem}.scales"))?;
+    let biases = parts.take(&format!("{stem}.biases"))?;
+    let (bits, group) = settings.mlx_of(stem, &weight)?;
+    let [rows, words] = flat(&weight)?;
+    if !(words * 32).is_multiple_of(bits as usize) {
+        return Err(corrupt(&weight, format!("rows of {words} words are no codes of {bits} bits")));
+    }
+    let cols = words * 32 / bits as usize;
+    if group == 0 || !cols.is_multiple_of(group) {
+        return Err(corrupt(&weight, format!("rows of {cols} weights are no groups of {group}")));
+    }
+    let groups = cols / group;
+    let shape = weight.shape.clone();
+    let mut expected = shape.clone();
+    expected[shape.len() - 1] = groups;
+    expect(&scales, &expected)?;
+    expect(&biases, &expected)?;
+    let (scale, bias) = (Numbers::of(&scales)?, Numbers::of(&biases)?);
+    let bytes = weight.bytes.clone();
+    let affine = Affine {
+        bits,
+        rows,
+        cols,
+        group,
+        codes: move |range: Range<usize>, out: &mut [u8]| {
+            let packed = &bytes[4 * words * range.start..4 * words * range.end];
+            hanzo_engine_kernels::quant::affine_codes(bits, packed, out);
+        },
+        factors: move |row, of| (scale.at(row * groups + of), bias.at(row * groups + of)),
+    };
+    let sources = vec![weight.bytes.clone(), scales.bytes, biases.bytes];
+    let mut tensor = affine.tensor(&weight, weight.name.clone(), sources);
+    tensor.shape = shape;
+    *tensor.shape.last_mut().expect("a matrix") = cols;
+    Ok(tensor)
+}
+
+/// `X.qweight`, `X.qzeros`, `X.scales` and, where columns were put in another order, `X.g_idx`.
+pub(super) fn gptq(settings: &Settings, parts: &mut Parts, stem: &str) -> Result<Tensor, LoadError> {
+    let weight = parts.take(&format!("{stem}.qweight"))?;
+    let zeros = parts.take(&format!("{stem}.qzeros"))?;
+    let scales = parts.take(&format!("{stem}.scales"))?;
+    let order = parts.take_if_there(&format!("{stem}.g_idx"));
+    let ([words, rows], [groups, _]) = (flat(&weight)?, flat(&scales)?);
+    let bits = match &order {
+        // Some makers change the number of bits from module to module, and say so in patterns of names.
+        Some(order) => (32 * words / order.elements().max(1)) as u32,
+        None => settings.bits.ok_or_else(|| settings.missing("bits"))?,
+    };
+    if !matches!(bits, 2 | 3 | 4 | 8) || !(32 * words).is_multiple_of(bits as usize) {
+        return Err(refused(&weight, format!("codes of {bits} bits; 2, 3, 4 and 8 are read")));
+    }
+    let cols = 32 * words / bits as usize;
+    let group = group_of(&weight, cols, groups)?;
+    if cols % 32 != 0 || !(rows * bits as usize).is_multiple_of(32) {
+        return Err(corrupt(&weight, format!("[{rows}, {cols}] are not whole words of {bits} bits")));
+    }
+    expect(&scales, &[groups, rows])?;
+    expect(&zeros, &[groups, rows * bits as usize / 32])?;
+    if let Some(order) = &order {
+        expect(order, &[cols])?;
+        in_order(order, group)?;
+    }
+    let (codes, zero, scale) = (Words::of(&weight)?, Words::of(&zeros)?, Numbers::of(&scales)?);
+    let zero_words = rows * bits as usize / 32;
+    let less_one = settings.zeros_less_one;
+    let affine = Affine {
+        bits,
+        rows,
+        cols,
+        group,
+        codes: move |range: Range<usize>, out: &mut [u8]| {
+            // 32 codes of a row are as many words as they have bits, one below the other.
+            let mut packed = [0; 32];
+            for unit in 0..cols / 32 {
+                for (at, row) in range.clone().enumerate() {
+                    for word in 0..bits as usize {
+                        let code = codes.at((unit * bits as usize + word) * rows + row);
+                        packed[4 * word..4 * word + 4].copy_from_slice(&code.to_le_bytes());
+                    }
+                    let out = &mut out[at * cols + 32 * unit..][..32];
+                    hanzo_engine_kernels::quant::affine_codes(bits, &packed[..4 * bits as usize], out);
+                }
+            }
+        },
+        factors: move |row, of| {
+            let zero = zero.code(bits, of * zero_words, 1, row);
+            let zero = if less_one { (zero + 1) & ((1 << bits) - 1) } else { zero };
+            let scale = scale.at(of * rows + row);
+            (scale, -(scale * zero as f32))
+        },
+    };
+    let sources = vec![weight.bytes.clone(), zeros.bytes, scales.bytes];
+    Ok(affine.tensor(&weight, format!("{stem}.weight"), sources))
+}
+
+/// How many inputs share a scale.
+fn group_of(weight: &Tensor, cols: usize, groups: usize) -> Result<usize, LoadError> {
+    match cols.checked_div(groups) {
+        Some(group) if group > 0 && cols == group * groups => Ok(group),
+        _ => Err(corrupt(weight, format!("{cols} inputs are not {groups} groups"))),
+    }
+}
+
+/// Checks that inputs stand in the order of their groups.
+fn in_order(order: &Tensor, group: usize) -> Result<(), LoadError> {
+    let groups = Words::of(order)?;
+    match (0..order.elements()).find(|&at| groups.at(at) as usize != at / group) {
+        None => Ok(()),
+        Some(at) => Err(refused(
+            order,
+            format!(
+                "input {at} is of group {}: inputs in the order of their activations (desc_act) are not read; take a \
+                 version of the model that was made without, or its GGUF file",
+                groups.at(at) as i32
+            ),
+        )),
+    }
+}
+
+/// As GPTQ's, with the inputs outermost and words along the outputs (`gemm`), or with the outputs outermost (`gemv`).
+pub(super) fn awq(settings: &Settings, parts: &mut Parts, stem: &str) -> Result<Tensor, LoadError> {
+    let weight = parts.take(&format!("{stem}.qweight"))?;
+    let zeros = parts.take(&format!("{stem}.qzeros"))?;
+    let scales = parts.take(&format!("{stem}.scales"))?;
+    let [outer, words] = flat(&weight)?;
+    let (codes, zero, scale) = (Words::of(&weight)?, Words::of(&zeros)?, Numbers::of(&scales)?);
+    let sources = vec![weight.bytes.clone(), zeros.bytes.clone(), scales.bytes.clone()];
+    let name = format!("{stem}.weight");
+    if settings.method == Method::AwqGemv {
+        let (rows, cols) = (outer, 8 * words);
+        let group = settings.group.unwrap_or(cols);
+        if group == 0 || !cols.is_multiple_of(group) {
+            return Err(corrupt(&weight, format!("rows of {cols} weights are no groups of {group}")));
+        }
+        // Their rows are longer than the groups that there are.
+        let ([_, zero_words], [_, scale_cols]) = (flat(&zeros)?, flat(&scales)?);
+        expect(&zeros, &[rows, zero_words])?;
+        expect(&scales, &[rows, scale_cols])?;
+        if scale_cols < cols / group || 8 * zero_words < cols / group {
+            return Err(corrupt(&scales, format!("too few for {} groups", cols / group)));
+        }
+        let affine = Affine {
+            bits: 4,
+            rows,
+            cols,
+            group,
+            codes: move |range: Range<usize>, out: &mut [u8]| {
+                for (row, out) in range.zip(out.chunks_exact_mut(cols)) {
+                    for (at, out) in out.iter_mut().enumerate() {
+                        *out = codes.code(4, row * words, 1, at) as u8;
+                    }
+                }
+            },
+            factors: move |row, of| {
+                let scale = scale.at(row * scale_cols + of);
+                (scale, -(scale * zero.code(4, row * zero_words, 1, of) as f32))
+            },
+        };
+        return Ok(affine.tensor(&weight, name, sources));
+    }
+    let (rows, cols) = (8 * words, outer);
+    let [groups, _] = flat(&scales)?;
+    let group = group_of(&weight, cols, groups)?;
+    expect(&scales, &[groups, rows])?;
+    expect(&zeros, &[groups, words])?;
+    let affine = Affine {
+        bits: 4,
+        rows,
+        cols,
+        group,
+        codes: move |range: Range<usize>, out: &mut [u8]| {
+            for col in 0..cols {
+                for word in range.start / 8..range.end.div_ceil(8) {
+                    let code = codes.at(col * words + word);
+                    for (nibble, of) in AWQ_ORDER.into_iter().enumerate() {
+                        let row = 8 * word + of;
+                        if range.contains(&row) {
+                            out[(row - range.start) * cols + col] = (code >> (4 * nibble) & 15) as u8;
+                        }
+                    }
+                }
+            }
+        },
+        factors: move |row, of| {
+            let nibble = AWQ_ORDER.iter().position(|&of| of == row % 8).expect("all eight are there");
+            let zero = zero.at(of * words + row / 8) >> (4 * nibble) & 15;
+            let scale = scale.at(of * rows + row);
+            (scale, -(scale * zero as f32))
+        },
+    };
+    Ok(affine.tensor(&weight, name, sources))
+}
+
+/// `X.weight_packed` I32, `X.weight_scale`, `X.weight_shape` and what may be besides: compressed-tensors' `pack-quantized`.
+/// Codes of 3, 5 and 6 bits go
+/// from word to word; until version 0.12 of the library they left some bits of each word empty.
+pub(super) fn pack_quantized(
+    settings: &Settings,
+    parts: &mut Parts,
+    stem: &str,
+) -> Result<Tensor, LoadError> {
+    let weight = parts.take(&format!("{stem}.weight_packed"))?;
+    let scales = parts.take(&format!("{stem}.weight_scale"))?;
+    let zeros = parts.take_if_there(&format!("{stem}.weight_zero_point"));
+    let order = parts.take_if_there(&format!("{stem}.weight_g_idx"));
+    let [rows, words] = flat(&weight)?;
+    let cols = match parts.take_if_there(&format!("{stem}.weight_shape")) {
+        Some(shape) => shape_of(&shape, rows)?,
+        None => 0,
+    };
+    let whole = |&&bits: &&u32| layout_of(bits, cols, words).is_some();
+    let Some(&bits) = settings.bits_of_groups.iter().find(whole) else {
+        let reason = format!("{:?} are codes of no number of bits that config.json has", weight.shape);
+        return Err(corrupt(&weight, reason));
+    };
+    // How many codes are laid out in how many words.
+    let (in_words, per) = layout_of(bits, cols, words).expect("found above");
+    let [_, groups] = flat(&scales)?;
+    let group = group_of(&weight, cols, groups)?;
+    expect(&scales, &[rows, groups])?;
+    if let Some(order) = &order {
+        expect(order, &[cols])?;
+        in_order(order, group)?;
+    }
+    let middle = (1u32 << (bits - 1)) as f32;
+    let mut sources = vec![weight.bytes.clone(), scales.bytes.clone()];
+    let zero: Box<dyn Fn(usize, usize) -> f32 + Send + Sync> = match &zeros {
+        None => Box::new(move |_, _| middle),
+        Some(zeros)
+            if zeros.shape == [rows.div_ceil(per) * in_words, groups]
+                || zeros.shape == [(rows * bits as usize).div_ceil(32), groups] =>
+        {
+            let words = Words::of(zeros)?;
+            sources.push(zeros.bytes.clone());
+            Box::new(move |row, of| {
+                words.code(bits, row / per * in_words * groups + of, groups, row % per) as f32
+            })
+        }
+        Some(zeros) => {
+            expect(zeros, &[rows, groups])?;
+            let numbers = Numbers::of(zeros)?;
+            sources.push(zeros.bytes.clone());
+            Box::new(move |row, of| middle + numbers.at(row * groups + of))
+        }
+    };
+    let (codes, scale) = (Words::of(&weight)?, Numbers::of(&scales)?);
+    let affine = Affine {
+        bits,
+        rows,
+        cols,
+        group,
+        codes: move |range: Range<usize>, out: &mut [u8]| {
+            for (row, out) in range.zip(out.chunks_exact_mut(cols)) {
+                for (unit, out) in out.chunks_mut(per).enumerate() {
+                    for (at, out) in out.iter_mut().enumerate() {
+                        *out = codes.code(bits, row * words + unit * in_words, 1, at) as u8;
+                    }
+                }
+            }
+        },
+        factors: move |row, of| {
+            let scale = scale.at(row * groups + of);
+            (scale, -(scale * zero(row, of)))
+        },
+    };
+    Ok(affine.tensor(&weight, format!("{stem}.weight"), sources))
+}
+
+/// In how many words how many codes lie, for rows of `cols` codes in `words` words; none where they fit in neither way.
+fn layout_of(bits: u32, cols: usize, words: usize) -> Option<(usize, usize)> {
+    let bits = bits as usize;
+    if (cols * bits).div_ceil(32) == words {
+        return Some((bits, 32));
+    }
+    (cols.div_ceil(32 / bits) == words).then_some((1, 32 / bits))
+}
+
+/// The columns that `weight_shape` says.
+fn shape_of(shape: &Tensor, rows: usize) -> Result<usize, LoadError> {
+    let number = |i: usize| {
+        let bytes = shape.bytes.get(8 * i..8 * i + 8)?.first_chunk()?;
+        usize::try_from(i64::from_le_bytes(*bytes)).ok()
+    };
+    match (shape.shape.as_slice(), number(0), number(1)) {
+        ([2], Some(found), Some(cols)) if found == rows && cols > 0 && cols <= 1 << 24 => Ok(cols),
+        _ => Err(corrupt(shape, format!("no shape of {rows} rows"))),
+    }
+}

@@ -1,0 +1,179 @@
+//! A byte or half a byte a weight and a scale that it is multiplied with: 8-bit integers, 8-bit floats, and 4-bit floats
+//! with a scale for every 16 (NVFP4) or 32 (MXFP4).
+
+use std::ops::Range;
+
+use hanzo_engine_kernels::{DType, quant};
+
+use super::made::{Affine, of_bf16, of_rows};
+use super::numbers::{Numbers, e4m3, e5m2};
+use super::settings::Settings;
+use super::{corrupt, refused};
+use crate::error::LoadError;
+use crate::mapped::ModelBytes;
+use crate::tensor::Tensor;
+
+/// Which of the scales a weight has.
+#[derive(Clone, Copy)]
+enum Spread {
+    One,
+    Rows,
+    /// Blocks of so many rows and columns, so many of them beside each other.
+    Blocks([usize; 2], usize),
+}
+
+impl Spread {
+    fn of(scales: &Tensor, [rows, cols]: [usize; 2], block: [usize; 2]) -> Result<Spread, LoadError> {
+        let sides = [rows.div_ceil(block[0]), cols.div_ceil(block[1])];
+        match scales.shape.as_slice() {
+            _ if scales.elements() == 1 => Ok(Spread::One),
+            &[count] | &[count, 1] if count == rows => Ok(Spread::Rows),
+            &[a, b] if [a, b] == sides => Ok(Spread::Blocks(block, b)),
+            &[a, b] if a == rows && b > 0 && cols.is_multiple_of(b) => Ok(Spread::Blocks([1, cols / b], b)),
+            shape => Err(corrupt(
+                scales,
+                format!("{shape:?} scales for [{rows}, {cols}] weights, in blocks of {block:?}"),
+            )),
+        }
+    }
+
+    fn at(self, row: usize, col: usize) -> usize {
+        match self {
+            Spread::One => 0,
+            Spread::Rows => row,
+            Spread::Blocks([rows, cols], across) => row / rows * across + col / cols,
+        }
+    }
+}
+
+/// Rows and columns.
+fn sides(tensor: &Tensor) -> Result<[usize; 2], LoadError> {
+    match tensor.shape.as_slice() {
+        &[rows, cols] => Ok([rows, cols]),
+        shape => Err(corrupt(tensor, format!("expected a matrix, found {shape:?}"))),
+    }
+}
+
+/// `X.weight` of signed bytes: `w = scale * (byte - zero)`, the zero 0 where there is none. `divisor` divides every scale.
+pub(super) fn bytes(
+    settings: &Settings,
+    weight: Tensor,
+    scales: &Tensor,
+    zeros: Option<&Tensor>,
+    divisor: f32,
+) -> Result<Tensor, LoadError> {
+    let [rows, cols] = sides(&weight)?;
+    let spread = Spread::of(scales, [rows, cols], settings.block)?;
+    let scale = Numbers::of(scales)?;
+    let zero = match zeros {
+        None => None,
+        Some(zeros) if zeros.shape == scales.shape => Some(Numbers::of(zeros)?),
+        Some(zeros) => {
+            return Err(corrupt(
+                zeros,
+                format!("{:?} zero points for {:?} scales", zeros.shape, scales.shape),
+            ));
+        }
+    };
+    let group = match spread {
+        Spread::Blocks([_, across], _) => across,
+        _ => cols,
+    };
+    let codes = weight.bytes.clone();
+    let affine = Affine {
+        bits: 8,
+        rows,
+        cols,
+        group,
+        codes: move |range: Range<usize>, out: &mut [u8]| {
+            let stored = &codes[range.start * cols..range.end * cols];
+            out.iter_mut().zip(stored).for_each(|(out, byte)| *out = byte ^ 0x80);
+        },
+        factors: move |row, of| {
+            let at = spread.at(row, of * group);
+            let zero = zero.as_ref().map_or(0.0, |zero| zero.at(at));
+            let scale = scale.at(at) / divisor;
+            (scale, -(scale * (128.0 + zero)))
+        },
+    };
+    let sources = vec![weight.bytes.clone(), scales.bytes.clone()];
+    Ok(affine.tensor(&weight, weight.name.clone(), sources))
+}
+
+/// `X.weight` of 8-bit floats and their scales, which are `inverse`d nowhere: `w = float * scale`. BF16 afterwards, as the
+/// libraries that write them have it too when they give them back.
+pub(super) fn floats(settings: &Settings, weight: Tensor, scales: &Tensor) -> Result<Tensor, LoadError> {
+    let [rows, cols] = sides(&weight)?;
+    let spread = Spread::of(scales, [rows, cols], settings.block)?;
+    let scale = Numbers::of(scales)?;
+    let decode = if weight.dtype == DType::F8_E5M2 { e5m2 } else { e4m3 };
+    let stored = weight.bytes.clone();
+    let sources = vec![weight.bytes.clone(), scales.bytes.clone()];
+    let number =
+        move |row: usize, col: usize| decode(stored[row * cols + col]) * scale.at(spread.at(row, col));
+    Ok(of_bf16(&weight, weight.name.clone(), [rows, cols], sources, number))
+}
+
+/// 4-bit floats, two a byte, the first in the low half, with an 8-bit scale for each 16 and a scale of all of them by which
+/// those are multiplied, or divided.
+pub(super) fn nvfp4(
+    weight: &Tensor,
+    name: String,
+    scales: &Tensor,
+    all: &Tensor,
+    divides: bool,
+) -> Result<Tensor, LoadError> {
+    let [rows, half] = sides(weight)?;
+    let cols = 2 * half;
+    if weight.dtype != DType::U8 || !cols.is_multiple_of(16) {
+        return Err(corrupt(
+            weight,
+            format!("{:?} of {} are not 4-bit floats in groups of 16", weight.shape, weight.dtype),
+        ));
+    }
+    scales.check_shape(&[rows, cols / 16])?;
+    if all.elements() != 1 {
+        return Err(corrupt(all, format!("expected one number, found {:?}", all.shape)));
+    }
+    let all = Numbers::of(all)?.at(0);
+    let all = if divides { 1.0 / all } else { all };
+    let scale = Numbers::of(scales)?;
+    let stored = weight.bytes.clone();
+    let sources = vec![weight.bytes.clone(), scales.bytes.clone()];
+    let number = move |row: usize, col: usize| {
+        let code = stored[row * half + col / 2] >> (4 * (col % 2)) & 15;
+        f32::from(quant::FP4_VALUES[usize::from(code)]) * 0.5 * scale.at(row * (cols / 16) + col / 16) * all
+    };
+    Ok(of_bf16(weight, name, [rows, cols], sources, number))
+}
+
+/// 4-bit floats, two a byte, the first in the low half, with a power of two for each 32: the same numbers in GGML's blocks.
+/// `rows` and `cols` are of weights; several matrices may lie one after the other.
+pub(super) fn mxfp4(
+    weight: &Tensor,
+    name: String,
+    scales: &Tensor,
+    [rows, cols]: [usize; 2],
+) -> Result<Tensor, LoadError> {
+    let stored_as = |tensor: &Tensor| matches!(tensor.dtype, DType::U8 | DType::F8_E8M0);
+    if !cols.is_multiple_of(32) || !stored_as(weight) || !stored_as(scales) {
+        return Err(refused(weight, format!("[{rows}, {cols}] are not 4-bit floats in groups of 32")));
+    }
+    if scales.elements() != rows * cols / 32 || weight.elements() != rows * cols / 2 {
+        return Err(corrupt(scales, format!("{:?} scales for [{rows}, {cols}] weights", scales.shape)));
+    }
+    let sources = vec![weight.bytes.clone(), scales.bytes.clone()];
+    let [codes, exponents]: [ModelBytes; 2] = [weight.bytes.clone(), scales.bytes.clone()];
+    let blocks = cols / 32;
+    Ok(of_rows(weight, name, DType::MXFP4, [rows, cols], sources, move |range, out| {
+        let first = range.start * blocks;
+        for (at, out) in out.chunks_exact_mut(DType::MXFP4.block_bytes()).enumerate() {
+            let codes = &codes[16 * (first + at)..16 * (first + at + 1)];
+            let code = |i: usize| codes[i / 2] >> (4 * (i % 2)) & 15;
+            out[0] = exponents[first + at];
+            for (i, out) in out[1..].iter_mut().enumerate() {
+                *out = code(i) | code(i + 16) << 4;
+            }
+        }
+    }))
+}

@@ -1,0 +1,142 @@
+//! Settings and tensors of quantised checkpoints that are refused, each by name.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::{Map, Value, json};
+
+use crate::decoder::tests::data;
+use crate::load::{ModelFiles, TextFile};
+
+/// Opens a checkpoint whose settings were changed.
+fn opened(format: &str, change: impl FnOnce(&mut Map<String, Value>)) -> Result<ModelFiles, String> {
+    let copy = tempfile::tempdir().unwrap();
+    for entry in fs::read_dir(data("formats").join(format)).unwrap().flatten() {
+        fs::copy(entry.path(), copy.path().join(entry.file_name())).unwrap();
+    }
+    let path = copy.path().join("config.json");
+    let mut config = TextFile::Settings.read_object(&path).unwrap();
+    change(&mut config);
+    fs::write(path, Value::Object(config).to_string()).unwrap();
+    open(copy.path())
+}
+
+fn open(path: &Path) -> Result<ModelFiles, String> {
+    ModelFiles::open(path).map_err(|error| error.to_string())
+}
+
+#[test]
+fn what_is_not_read_is_refused_by_name() {
+    let of = |key: &str, value: Value| {
+        let key = key.to_owned();
+        move |config: &mut Map<String, Value>| {
+            config["quantization_config"].as_object_mut().unwrap().insert(key, value);
+        }
+    };
+    for (format, key, value, expected) in [
+        ("gptq-4", "quant_method", json!("aqlm"), "quant_method = aqlm is not supported: read are gptq, awq"),
+        ("gptq-4", "quant_method", json!(4), "key quant_method: expected a string"),
+        ("gptq-4", "checkpoint_format", json!("marlin"), "checkpoint_format = marlin"),
+        ("gptq-4", "bits", json!(5), "tensor"),
+        ("awq-gemm", "version", json!("gemv_fast"), "version = gemv_fast"),
+        ("awq-gemm", "bits", json!(8), "bits = 8 is not supported: AWQ is of 4 bits"),
+        ("awq-gemm", "version", json!("gemv"), "tensor"),
+        ("compressed-4", "format", json!("marlin-24"), "format = marlin-24"),
+        ("compressed-4", "sparsity_config", json!({"format": "sparse-24-bitmask"}), "sparsity_config.format"),
+        ("compressed-4", "transform_config", json!({"config_groups": {"R1": {}}}), "transform_config"),
+        ("compressed-4", "config_groups", json!({}), "weight_packed"),
+        (
+            "fp8-blocks",
+            "weight_block_size",
+            json!([0, 128]),
+            "key weight_block_size: expected two whole numbers",
+        ),
+        ("fp8-blocks", "weight_block_size", json!([128, 128]), "weight_scale_inv"),
+        ("fp8-tensor", "quant_algo", json!("W4A8_AWQ"), "quant_algo = W4A8_AWQ"),
+    ] {
+        // Its own order of inputs says how many bits GPTQ's codes have, so other bits in the settings change nothing.
+        match opened(format, of(key, value.clone())) {
+            Err(error) => assert!(error.contains(expected), "{format} {key} = {value}: {error}"),
+            Ok(_) => assert!(format == "gptq-4" && key == "bits", "{format} {key} = {value} opens"),
+        }
+    }
+    let error = opened("mlx-4", |config| {
+        config["quantization"].as_object_mut().unwrap().insert("bits".into(), json!(8));
+    });
+    let error = error.unwrap_err();
+    assert!(error.contains("model.embed_tokens.weight: rows of 32 weights are no groups of 64"), "{error}");
+    let error = opened("mlx-4", |config| {
+        config["quantization"].as_object_mut().unwrap().insert("mode".into(), json!("nvfp4"));
+    });
+    assert!(error.unwrap_err().contains("mode = nvfp4"));
+    // Without a word of quantisation the tensors are what no such model has.
+    let error = opened("gptq-4", |config| drop(config.remove("quantization_config"))).unwrap_err();
+    assert!(error.contains("tensor model.layers.0."), "{error}");
+}
+
+#[test]
+fn settings_may_lie_in_a_file_of_their_own() {
+    for (format, name) in [("gptq-4", "quantize_config.json"), ("awq-gemm", "quant_config.json")] {
+        let copy = tempfile::tempdir().unwrap();
+        for entry in fs::read_dir(data("formats").join(format)).unwrap().flatten() {
+            fs::copy(entry.path(), copy.path().join(entry.file_name())).unwrap();
+        }
+        let path = copy.path().join("config.json");
+        let mut config = TextFile::Settings.read_object(&path).unwrap();
+        let mut own = config.remove("quantization_config").unwrap();
+        own.as_object_mut().unwrap().remove("quant_method");
+        fs::write(copy.path().join(name), own.to_string()).unwrap();
+        fs::write(path, Value::Object(config).to_string()).unwrap();
+        assert_eq!(open(copy.path()).unwrap().info.quantization, "AFQ4_G32", "{format}");
+    }
+}
+
+/// Bytes of a checkpoint changed anywhere, a thousand times a format: an error, or a model.
+#[test]
+fn changed_bytes_are_refused_or_read() {
+    let mut state = 0x51ce_2a6d_9f31_7b05_u64;
+    let mut draw = |below: usize| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 33) as usize % below
+    };
+    for entry in fs::read_dir(data("formats")).unwrap().flatten().filter(|entry| entry.path().is_dir()) {
+        let copy = tempfile::tempdir().unwrap();
+        for file in fs::read_dir(entry.path()).unwrap().flatten() {
+            fs::copy(file.path(), copy.path().join(file.file_name())).unwrap();
+        }
+        let mut refused = 0;
+        for name in ["model.safetensors", "config.json"] {
+            let path = copy.path().join(name);
+            let whole = fs::read(&path).unwrap();
+            let header = if name.starts_with("model") {
+                8 + whole[0] as usize + 256 * whole[1] as usize
+            } else {
+                whole.len()
+            };
+            for _ in 0..CHANGES {
+                let mut bytes = whole.clone();
+                for _ in 0..=draw(3) {
+                    let (at, from) = (draw(header), draw(header));
+                    // Another digit or letter of the file itself keeps most of it readable.
+                    bytes[at] = if draw(4) == 0 { draw(256) as u8 } else { whole[from] };
+                }
+                fs::write(&path, &bytes).unwrap();
+                match open(copy.path()) {
+                    Err(error) => {
+                        assert!(!error.is_empty());
+                        refused += 1;
+                    }
+                    // What opens can be read as numbers.
+                    Ok(files) => files.tensors.all().for_each(|tensor| drop(tensor.bytes.read())),
+                }
+            }
+            fs::write(&path, &whole).unwrap();
+        }
+        assert!(refused > CHANGES / 10, "{:?}: {refused} refused", entry.path());
+    }
+}
+
+/// Of each file of each format.
+const CHANGES: usize = 40;
