@@ -100,7 +100,9 @@ def tasks_streamed(engine):
 def choices_are_enforced(engine):
     api, made = client(engine), 0
     for seed in range(24):
-        choice = ["required", {"type": "function", "function": {"name": "add"}}][seed % 2]
+        add = {"type": "function", "function": {"name": "add"}}
+        some = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [add]}}
+        choice = ["required", add, "required", some][seed % 4]
         text, calls, reason = message(api, seed % 4 < 2, messages=ASK, tools=[WEATHER, ADD], tool_choice=choice, temperature=1.5, seed=seed,
                                       max_tokens=300, parallel_tool_calls=seed % 3 != 0)
         if reason == "length":

@@ -293,11 +293,8 @@ fn look_at_gguf(path: &Path, facts: &mut Facts) -> Option<Result<TextFiles, Load
 
 fn look_at_directory(directory: &Path, facts: &mut Facts) -> Option<Result<TextFiles, LoadError>> {
     facts.name = Some(huggingface::name_of(directory));
-    let named = |extension: &str| {
-        let is_named = |path: &PathBuf| path.extension().is_some_and(|found| found == extension);
-        listed_of(directory, MODEL_PARTS_MAX).into_iter().filter(is_named).collect::<Vec<_>>()
-    };
-    facts.files = named("safetensors");
+    let is_weights = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "safetensors");
+    facts.files = listed_of(directory, MODEL_PARTS_MAX).into_iter().filter(is_weights).collect();
     let mut stored = Vec::new();
     if facts.files.is_empty() {
         if let Ok(weights) = weights::open(directory) {

@@ -25,19 +25,19 @@ pub(super) fn read(fields: &mut Fields) -> Result<Tools, ApiError> {
     let functions = fields.take("functions");
     let choice = fields.take("tool_choice");
     let old_choice = fields.take("function_call");
-    let json = match (fields.take("tools"), functions) {
+    let mut tools = match (fields.take("tools"), functions) {
         (Some(_), Some(old)) if old.as_list().is_none_or(|mut all| all.next().is_some()) => {
             return Err(old.error("cannot stand beside tools; send tools alone"));
         }
         (Some(tools), _) => list(tools, tool)?,
         (None, Some(functions)) => list(functions, |function| {
             let text = function.value().to_text();
-            function_name(function)?;
-            Ok(format!("{{\"type\":\"function\",\"function\":{text}}}"))
+            let name = function_name(function)?;
+            Ok((name, format!("{{\"type\":\"function\",\"function\":{text}}}")))
         })?,
         (None, None) => Vec::new(),
     };
-    let old = functions.is_some() && !json.is_empty();
+    let old = functions.is_some() && !tools.is_empty();
     let says_none = |field: &Field| field.value().as_str().as_deref() == Some("none");
     if let Some(field) = old_choice
         && choice.is_some_and(|choice| !(says_none(&choice) && says_none(&field)))
@@ -45,10 +45,11 @@ pub(super) fn read(fields: &mut Fields) -> Result<Tools, ApiError> {
         return Err(field.error("cannot stand beside tool_choice; send tool_choice alone"));
     }
     let (choice, named) = match (choice, old_choice) {
-        (Some(field), _) => tool_choice(field, json.is_empty())?,
-        (None, Some(field)) => function_call(field, json.is_empty())?,
+        (Some(field), _) => tool_choice(field, &mut tools)?,
+        (None, Some(field)) => function_call(field, tools.is_empty())?,
         (None, None) => (ToolChoice::Unspecified, String::new()),
     };
+    let json: Vec<String> = tools.into_iter().map(|(_, json)| json).collect();
     // Without tools the choice can only be none.
     let used = (!json.is_empty()).then(|| ToolUse {
         choice: choice.into(),
@@ -59,7 +60,10 @@ pub(super) fn read(fields: &mut Fields) -> Result<Tools, ApiError> {
     Ok(Tools { json, used, old })
 }
 
-fn list(field: Field, one: impl Fn(Field) -> Result<String, ApiError>) -> Result<Vec<String>, ApiError> {
+/// A tool's name, and the tool as templates are shown it.
+type Tool = (String, String);
+
+fn list(field: Field, one: impl Fn(Field) -> Result<Tool, ApiError>) -> Result<Vec<Tool>, ApiError> {
     let mut list = field.list()?;
     let tools = list.by_ref().take(CHAT_TOOLS_MAX).map(one).collect::<Result<_, _>>()?;
     match list.next() {
@@ -69,7 +73,7 @@ fn list(field: Field, one: impl Fn(Field) -> Result<String, ApiError>) -> Result
 }
 
 /// A tool as it came: templates are shown all of it.
-fn tool(field: Field) -> Result<String, ApiError> {
+fn tool(field: Field) -> Result<Tool, ApiError> {
     let text = field.value().to_text();
     let mut fields = field.object()?;
     if let Some(kind) = fields.take("type") {
@@ -82,24 +86,26 @@ fn tool(field: Field) -> Result<String, ApiError> {
             }
         }
     }
-    function_name(fields.require("function")?)?;
-    Ok(text)
+    Ok((function_name(fields.require("function")?)?, text))
 }
 
-/// Checks a function's name and that its parameters are a schema.
-fn function_name(field: Field) -> Result<(), ApiError> {
+/// Checks a function's name, which it gives, and that its parameters are a schema.
+fn function_name(field: Field) -> Result<String, ApiError> {
     let mut fields = field.object()?;
     let name = fields.require("name")?;
-    if name.text()?.is_empty() {
+    let text = name.string()?;
+    if text.is_empty() {
         return Err(name.error("must not be empty"));
     }
     match fields.take("parameters") {
         Some(parameters) if !parameters.value().is_object() => Err(parameters.error("expected an object")),
-        _ => Ok(()),
+        _ => Ok(text),
     }
 }
 
-fn tool_choice(field: Field, no_tools: bool) -> Result<(ToolChoice, String), ApiError> {
+/// What is to be done with tools, and the name of the one that must be called. Leaves only those that may be.
+fn tool_choice(field: Field, tools: &mut Vec<Tool>) -> Result<(ToolChoice, String), ApiError> {
+    let no_tools = tools.is_empty();
     if field.value().is_string() {
         let choice = match field.word(&["none", "auto", "required"])? {
             "none" => ToolChoice::None,
@@ -113,12 +119,40 @@ fn tool_choice(field: Field, no_tools: bool) -> Result<(ToolChoice, String), Api
         };
     }
     let mut fields = field.object()?;
-    fields.require("type")?.word(&["function"])?;
+    if fields.require("type")?.word(&["function", "allowed_tools"])? == "allowed_tools" {
+        return allowed_tools(fields.require("allowed_tools")?, tools);
+    }
     let name = fields.require("function")?.object()?.require("name")?.string()?;
     if no_tools {
         return Err(field.error("only allowed with tools"));
     }
     Ok((ToolChoice::Named, name))
+}
+
+/// Some of the tools. The others are not shown to the model: it would call them.
+fn allowed_tools(field: Field, tools: &mut Vec<Tool>) -> Result<(ToolChoice, String), ApiError> {
+    let mut fields = field.object()?;
+    let choice = match fields.require("mode")?.word(&["auto", "required"])? {
+        "auto" => ToolChoice::Auto,
+        _ => ToolChoice::Required,
+    };
+    let list = fields.require("tools")?;
+    let mut allowed = Vec::new();
+    for tool in list.list()?.take(CHAT_TOOLS_MAX) {
+        let mut fields = tool.object()?;
+        fields.require("type")?.word(&["function"])?;
+        let name = fields.require("function")?.object()?.require("name")?;
+        let text = name.string()?;
+        if !tools.iter().any(|(known, _)| *known == text) {
+            return Err(name.error(format!("there is no tool {} in tools", quote(&text))));
+        }
+        allowed.push(text);
+    }
+    if allowed.is_empty() {
+        return Err(list.error("must name a tool"));
+    }
+    tools.retain(|(name, _)| allowed.contains(name));
+    Ok((choice, String::new()))
 }
 
 fn function_call(field: Field, no_tools: bool) -> Result<(ToolChoice, String), ApiError> {

@@ -108,6 +108,16 @@ fn chat_cases() -> Vec<(Value, &'static str)> {
         (json!({"tools": "f"}), "tools"),
         (json!({"tool_choice": "auto"}), "tool_choice"),
         (json!({"tool_choice": {"type": "function"}}), "tool_choice.function"),
+        (json!({"tool_choice": {"type": "allowed_tools"}}), "tool_choice.allowed_tools"),
+        (
+            json!({"tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": []}}}),
+            "tool_choice.allowed_tools.tools",
+        ),
+        (
+            json!({"tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [
+                {"type": "function", "function": {"name": "g"}}]}}}),
+            "tool_choice.allowed_tools.tools[0].function.name",
+        ),
         (json!({"functions": [{}]}), "functions[0].name"),
         (json!({"parallel_tool_calls": "yes"}), "parallel_tool_calls"),
         (json!({"response_format": {"type": "xml"}}), "response_format.type"),

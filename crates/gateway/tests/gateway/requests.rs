@@ -36,6 +36,23 @@ fn text(text: &str) -> v1::ContentPart {
 }
 
 #[tokio::test]
+async fn tools_that_are_not_allowed_are_not_there() {
+    let tool = |name: &str| json!({"type": "function", "function": {"name": name}});
+    for (mode, choice) in [("auto", v1::ToolChoice::Auto), ("required", v1::ToolChoice::Required)] {
+        let request = chat(json!({
+            "tools": [tool("f"), tool("g"), tool("h")],
+            "tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": [tool("h"), tool("f")]}},
+        }))
+        .await;
+        let Some(Prompt::Chat(chat)) = request.prompt else { panic!("not a chat") };
+        let shown: Vec<Value> =
+            chat.tools_json.iter().map(|tool| serde_json::from_str(tool).unwrap()).collect();
+        assert_eq!(shown, [tool("f"), tool("h")]);
+        assert_eq!(request.tool_use.unwrap().choice(), choice);
+    }
+}
+
+#[tokio::test]
 async fn every_chat_field_arrives() {
     let request = chat(json!({
         "model": "some/model",

@@ -83,7 +83,7 @@ pub(super) fn gptq(settings: &Settings, parts: &mut Parts, stem: &str) -> Result
     }
     let cols = 32 * words / bits as usize;
     let group = group_of(&weight, cols, groups)?;
-    if cols % 32 != 0 || !(rows * bits as usize).is_multiple_of(32) {
+    if !cols.is_multiple_of(32) || !(rows * bits as usize).is_multiple_of(32) {
         return Err(corrupt(&weight, format!("[{rows}, {cols}] are not whole words of {bits} bits")));
     }
     expect(&scales, &[groups, rows])?;
