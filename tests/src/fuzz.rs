@@ -44,12 +44,13 @@ pub struct Target {
 }
 
 /// All of them.
-pub const TARGETS: [Target; 13] = [
+pub const TARGETS: [Target; 14] = [
     Target { name: "gguf", read: gguf, mutations: 4000 },
     Target { name: "safetensors", read: safetensors, mutations: 20_000 },
     Target { name: "pickle", read: pickle, mutations: 20_000 },
     Target { name: "tokenizer", read: tokenizer, mutations: 2000 },
     Target { name: "config", read: config, mutations: 4000 },
+    Target { name: "quantised", read: quantised, mutations: 2000 },
     Target { name: "template", read: template, mutations: 4000 },
     Target { name: "body", read: gateway::body, mutations: 4000 },
     Target { name: "proto", read: proto, mutations: 10_000 },
@@ -186,6 +187,27 @@ fn config(bytes: &[u8]) {
     AROUND.with(|around| {
         std::fs::write(around.path().join("config.json"), bytes).expect("written");
         drop(Opened::open(around.path()));
+    });
+}
+
+/// The configuration of a quantised checkpoint, after a letter for whose tensors lie beside it.
+fn quantised(bytes: &[u8]) {
+    const FORMATS: [&str; 6] = ["mlx-mixed", "gptq-4", "awq-gemm", "compressed-4", "fp8-blocks", "hqq-4"];
+    thread_local! {
+        static AROUND: Vec<TempDir> = FORMATS.iter().map(|format| {
+            let around = tempfile::tempdir().expect("a temporary folder");
+            for name in ["tokenizer.json", "model.safetensors"] {
+                let from = data("formats").join(format).join(name);
+                std::fs::copy(from, around.path().join(name)).expect("a copy");
+            }
+            around
+        }).collect();
+    }
+    let Some((format, config)) = bytes.split_first() else { return };
+    AROUND.with(|around| {
+        let around = around[usize::from(*format) % FORMATS.len()].path();
+        std::fs::write(around.join("config.json"), config).expect("written");
+        drop(Opened::open(around));
     });
 }
 

@@ -107,6 +107,12 @@ dtypes! {
     TQ2_0 = 35, "TQ2_0", 256, 66;
     /// Microscaling float, 4.25 bits.
     MXFP4 = 39, "MXFP4", 32, 17;
+    /// 4-bit floats with an 8-bit float for each 16, 4.5 bits.
+    NVFP4 = 40, "NVFP4", 64, 36;
+    /// Signs and a scale, 1.125 bits.
+    Q1_0 = 41, "Q1_0", 128, 18;
+    /// 2 bits, scale, 2.25 bits.
+    Q2_0 = 42, "Q2_0", 64, 18;
     /// Affine, 2 bits, groups of 32: see [`DType::affine`].
     AFQ2_G32 = 1025, "AFQ2_G32", 32, 16;
     /// Affine, 2 bits, groups of 64: see [`DType::affine`].

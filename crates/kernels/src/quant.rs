@@ -16,6 +16,7 @@ mod grids;
 mod iq;
 mod kquant;
 mod search;
+mod signs;
 mod ternary;
 #[cfg(test)]
 mod tests;
@@ -25,19 +26,20 @@ use half::{bf16, f16};
 pub use affine::{affine_codes, put_affine_codes};
 pub use codebook::{FP4_VALUES, IQ4_VALUES, e8m0_half};
 pub use kquant::{scale_min, scales_q3};
+pub use signs::affine_of;
 
 use crate::DType;
 
 /// Whether [`dequantize_row`] knows this type.
 pub const fn can_dequantize(dtype: DType) -> bool {
-    can_quantize(dtype) || has_groups(dtype)
+    can_quantize(dtype) || has_groups(dtype) || matches!(dtype, DType::NVFP4)
 }
 
 /// Whether [`quantize_row`] knows this type.
 pub const fn can_quantize(dtype: DType) -> bool {
     use DType::*;
     dtype.affine().is_some()
-        || matches!(dtype, F32 | F16 | BF16 | Q4_0 | Q4_1 | Q5_0 | Q5_1 | Q8_0)
+        || matches!(dtype, F32 | F16 | BF16 | Q1_0 | Q2_0 | Q4_0 | Q4_1 | Q5_0 | Q5_1 | Q8_0)
         || matches!(dtype, Q2_K | Q3_K | Q4_K | Q5_K | Q6_K | IQ4_NL | IQ4_XS | MXFP4 | TQ1_0 | TQ2_0)
 }
 
@@ -67,6 +69,9 @@ pub fn dequantize_row(dtype: DType, bytes: &[u8], out: &mut [f32]) {
         DType::F32 => |b: &[u8], w: &mut [f32]| w[0] = f32::from_le_bytes([b[0], b[1], b[2], b[3]]),
         DType::F16 => |b: &[u8], w: &mut [f32]| w[0] = half_at(b, 0),
         DType::BF16 => |b: &[u8], w: &mut [f32]| w[0] = bf16::from_le_bytes([b[0], b[1]]).to_f32(),
+        DType::Q1_0 => signs::decode_q1_0,
+        DType::Q2_0 => signs::decode_q2_0,
+        DType::NVFP4 => codebook::decode_nvfp4,
         DType::Q4_0 => block32::decode_q4_0,
         DType::Q4_1 => block32::decode_q4_1,
         DType::Q5_0 => block32::decode_q5_0,
@@ -148,6 +153,8 @@ pub fn quantize_row(dtype: DType, weights: &[f32], out: &mut [u8]) {
         DType::F32 => |w: &[f32], b: &mut [u8]| b.copy_from_slice(&w[0].to_le_bytes()),
         DType::F16 => |w: &[f32], b: &mut [u8]| put_half(b, 0, w[0]),
         DType::BF16 => |w: &[f32], b: &mut [u8]| b.copy_from_slice(&bf16::from_f32(w[0]).to_le_bytes()),
+        DType::Q1_0 => signs::encode_q1_0,
+        DType::Q2_0 => signs::encode_q2_0,
         DType::Q4_0 => block32::encode_q4_0,
         DType::Q4_1 => block32::encode_q4_1,
         DType::Q5_0 => block32::encode_q5_0,

@@ -96,8 +96,16 @@ def affine_codes(w, bits, group, symmetric):
     return codes.reshape(rows, cols).numpy().astype(np.int64), scale.half(), zero.numpy().astype(np.int64), back
 
 
-def gptq(bits, group, symmetric, version=1):
+def gptq(bits, group, symmetric, version=1, ordered=True):
     def convert(module, w):
+        if not ordered:  # as `desc_act`: groups are of inputs in another order
+            order = torch.randperm(w.shape[1])
+            parts, back = gptq(bits, group, symmetric, version)(module, w[:, order])
+            codes = (parts[".qweight"].numpy().view(np.uint32)[:, None, :] >> (bits * np.arange(32 // bits))[None, :, None]) & (2 ** bits - 1)
+            codes = codes.reshape(w.shape[1], -1)
+            restored, g_idx, whole = np.zeros_like(codes), torch.zeros(w.shape[1], dtype=torch.int32), torch.zeros_like(w)
+            restored[order.numpy()], g_idx[order], whole[:, order] = codes, parts[".g_idx"], back
+            return parts | {".qweight": words(restored, bits), ".g_idx": g_idx}, whole
         codes, scale, zero, back = affine_codes(w, bits, group, symmetric)
         if version == 1: zero = (zero - 1) & (2 ** bits - 1)
         groups = scale.shape[1]
@@ -228,6 +236,7 @@ CASES = {
     "gptq-4": lambda n: make(n, gptq(4, 32, False), GPTQ | {"bits": 4, "group_size": 32, "sym": False}),
     "gptq-2": lambda n: make(n, gptq(2, 32, False, 2), GPTQ | {"bits": 2, "group_size": 32, "sym": False, "checkpoint_format": "gptq_v2"}),
     "gptq-3": lambda n: make(n, gptq(3, 64, True), GPTQ | {"bits": 3, "group_size": 64, "sym": True}),
+    "gptq-order": lambda n: make(n, gptq(4, 32, False, ordered=False), GPTQ | {"bits": 4, "group_size": 32, "sym": False, "desc_act": True}),
     "gptq-8": lambda n: make(n, gptq(8, -1, True), {"quant_method": "auto-round", "packing_format": "auto_round:auto_gptq", "bits": 8, "group_size": -1, "sym": True}),
     "awq-gemm": lambda n: make(n, awq("gemm"), {"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemm", "zero_point": True}),
     "awq-gemv": lambda n: make(n, awq("gemv"), {"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemv", "zero_point": True}),

@@ -79,6 +79,8 @@ pub(super) fn quantised(dtype: DType) -> bool {
 /// Where the half-precision scale of a block lies, where its minimum's does, and what is usual for the scale.
 fn scales(dtype: DType) -> (usize, Option<usize>, f32) {
     match dtype {
+        DType::Q1_0 => (0, None, 0.04),
+        DType::Q2_0 => (0, None, 0.03),
         DType::Q4_0 => (0, None, 6e-3),
         DType::Q4_1 => (0, Some(2), 6e-3),
         DType::Q5_0 => (0, None, 3e-3),

@@ -135,6 +135,8 @@ impl PanelKind {
             DType::F32 => PanelKind::F32,
             DType::F16 => PanelKind::F16,
             DType::BF16 => PanelKind::Bf16,
+            DType::Q1_0 => PanelKind::Affine { bits: 2, shift: 2 },
+            DType::Q2_0 => PanelKind::Affine { bits: 2, shift: 1 },
             DType::Q4_0 => PanelKind::Q4,
             DType::Q4_1 => PanelKind::Q4Min,
             DType::Q5_0 => PanelKind::Q5,

@@ -58,7 +58,12 @@ pub(super) fn encode(bits: u32, weights: &[f32], block: &mut [u8]) {
     for (code, w) in codes.iter_mut().zip(weights) {
         *code = ((w - bias) / scale).round_ties_even().clamp(0.0, top) as u8;
     }
+    put_block(bits, scale, bias, &codes[..weights.len()], block);
+}
+
+/// A block of its parts.
+pub(super) fn put_block(bits: u32, scale: f32, bias: f32, codes: &[u8], block: &mut [u8]) {
     block[..4].copy_from_slice(&scale.to_le_bytes());
     block[4..CODES_AT].copy_from_slice(&bias.to_le_bytes());
-    put_affine_codes(bits, &codes[..weights.len()], &mut block[CODES_AT..]);
+    put_affine_codes(bits, codes, &mut block[CODES_AT..]);
 }

@@ -91,3 +91,25 @@ pub(super) fn encode_mxfp4(weights: &[f32], block: &mut [u8]) {
         (1..16).fold(0, |best, code| if error(code) < error(best) { code } else { best }) as u8
     });
 }
+
+/// NVFP4: four scales of 8 bits, then four runs of 8 bytes of indices, the low nibbles first.
+pub(super) fn decode_nvfp4(block: &[u8], out: &mut [f32]) {
+    for (run, out) in out.chunks_exact_mut(16).enumerate() {
+        // Half, because the table holds twice the floats.
+        let d = 0.5 * ue4m3(block[run]);
+        let codes = &block[4 + 8 * run..][..8];
+        for (i, w) in out.iter_mut().enumerate() {
+            let code = if i < 8 { codes[i] & 15 } else { codes[i - 8] >> 4 };
+            *w = d * f32::from(FP4_VALUES[usize::from(code)]);
+        }
+    }
+}
+
+/// An 8-bit float with 4 bits of exponent and no sign; what would be no number is 0, as GGML has it.
+fn ue4m3(byte: u8) -> f32 {
+    let magnitude = byte & 0x7f;
+    if byte == 0x7f {
+        return 0.0;
+    }
+    f32::from_bits(u32::from(magnitude) << 20) * f32::from_bits((120 + 127) << 23)
+}

@@ -28,7 +28,8 @@ fn records(mut file: &[u8]) -> Vec<Record<'_>> {
 
 #[test]
 fn decoding_is_bit_exact() {
-    let records = records(include_bytes!("golden/decode.bin"));
+    let mut records = records(include_bytes!("golden/decode.bin"));
+    records.extend(self::records(include_bytes!("golden/decode_small.bin")));
     let ggml = DType::ALL.iter().copied().filter(|&d| DType::from_ggml(d as u32) == Some(d));
     let known: Vec<DType> = ggml.filter(|&d| can_dequantize(d)).collect();
     for dtype in &known {
@@ -45,7 +46,10 @@ fn decoding_is_bit_exact() {
 
 #[test]
 fn encoding_is_bit_exact() {
-    for Record { dtype, blocks, weights } in records(include_bytes!("golden/encode.bin")) {
+    let small = records(include_bytes!("golden/encode_small.bin"));
+    for Record { dtype, blocks, weights } in
+        records(include_bytes!("golden/encode.bin")).into_iter().chain(small)
+    {
         let mut out = vec![0; blocks.len()];
         quantize_row(dtype, &weights, &mut out);
         let size = dtype.block_bytes();

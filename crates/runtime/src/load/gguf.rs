@@ -4,7 +4,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::{
-    Found, GenerationDefaults, ModelFiles, ModelInfo, TextFiles, TokenizerSource, check_tokens, size_bytes,
+    Found, GenerationDefaults, ModelFiles, ModelInfo, TextFiles, TokenizerSource, check_tokens, quantised,
+    size_bytes,
 };
 use crate::chat::Opening;
 use crate::error::LoadError;
@@ -46,6 +47,9 @@ const FILE_TYPES: &[(u32, &str)] = &[
     (36, "TQ1_0"),
     (37, "TQ2_0"),
     (38, "MXFP4"),
+    (39, "NVFP4"),
+    (40, "Q1_0"),
+    (41, "Q2_0"),
 ];
 
 /// The rows of yes and no, of a file made to rerank.
@@ -67,7 +71,7 @@ pub(crate) fn assemble(
     let text = text_files(&metadata)?;
     check_tokens(file, spec.vocab, &text)?;
     let bytes_in_memory: u64 = gguf.tensors.iter().map(|tensor| tensor.bytes.len() as u64).sum();
-    let mut found = Found::new(file, &Names::GGUF, gguf.tensors)?;
+    let mut found = Found::new(file, &Names::GGUF, quantised::of_gguf(gguf.tensors)?)?;
     let tensors = found.resolve(&spec)?;
     let score = found.take_if_there(SCORE, &[2, spec.hidden])?;
     found.left_out(&spec.architecture, &[spec::ROPE_FACTORS])?;

@@ -28,9 +28,9 @@ pub(super) fn open(directory: &Path) -> Result<ModelFiles, LoadError> {
     };
     let quantised = quantised::Settings::take(&mut config, directory)?;
     let Weights { tensors, files, format } = weights::open(directory)?;
-    let tensors = match &quantised {
+    let (tensors, rounded) = match &quantised {
         Some(settings) => quantised::assemble(settings, tensors)?,
-        None => tensors,
+        None => (tensors, None),
     };
     let bare = Names::HUGGING_FACE.of("", Part::TokenEmbedding.weight());
     if tensors.iter().any(|tensor| tensor.name == bare) {
@@ -47,7 +47,7 @@ pub(super) fn open(directory: &Path) -> Result<ModelFiles, LoadError> {
         name: name_of(directory),
         format,
         architecture: spec.architecture.clone(),
-        quantization: tensors.dominant_type(),
+        quantization: rounded.unwrap_or_else(|| tensors.dominant_type()),
         parameters: tensors.parameters(),
         size_bytes: size_bytes(&files)?,
         context_tokens_max: spec.context_tokens_max,

@@ -39,7 +39,8 @@ pub struct ModelInfo {
     pub format: &'static str,
     /// The family: `qwen3`, `llama`.
     pub architecture: String,
-    /// How most weights are stored, as users name it: `Q4_K_M`, `BF16`.
+    /// How most weights are stored, as users name it: `Q4_K_M`, `BF16`; of a format that is kept in a type which rounds its numbers,
+    /// that and by how much.
     pub quantization: String,
     /// Numbers in all weights.
     pub parameters: u64,

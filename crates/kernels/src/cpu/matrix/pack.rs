@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::super::aligned::Aligned;
 use super::super::pool::Turn;
 use super::{PANEL_ROWS, PanelKind, Plane, place};
-use crate::quant::{affine_codes, e8m0_half, scale_min, scales_q3};
+use crate::quant::{affine_codes, affine_of, e8m0_half, scale_min, scales_q3};
 use crate::{DType, MatrixSource};
 use half::bf16;
 
@@ -64,6 +64,10 @@ fn all_finite(kind: PanelKind, rows: &[u8]) -> bool {
 
 /// Packs up to 16 rows, the lanes of a panel.
 fn pack_panel(kind: PanelKind, dtype: DType, rows: &[u8], row_bytes: usize, cols: usize, panel: &mut [u8]) {
+    if let Some((dtype, made)) = affine_of(dtype, rows) {
+        let row_bytes = made.len() / (rows.len() / row_bytes);
+        return pack_panel(kind, dtype, &made, row_bytes, cols, panel);
+    }
     let blocks = cols / kind.block();
     match kind {
         PanelKind::F32 => pack_floats::<4>(rows, row_bytes, cols, panel),

@@ -1,4 +1,4 @@
-"""Writes decode.bin and encode.bin: what the `gguf` package (an independent implementation) makes of blocks.
+"""Writes decode.bin, encode.bin, decode_small.bin and encode_small.bin: what the `gguf` package (an independent implementation) makes of blocks.
 
     pip install gguf numpy && python generate.py
 
@@ -72,6 +72,42 @@ write("decode.bin", [T.F32, T.F16, T.BF16, T.Q4_0, T.Q4_1, T.Q5_0, T.Q5_1, T.Q8_
                      T.IQ4_NL, T.IQ4_XS, T.MXFP4, *FEW], decode)
 write("encode.bin", [T.F32, T.F16, T.BF16, T.Q4_0, T.Q4_1, T.Q5_0, T.Q5_1, T.Q8_0, T.MXFP4, T.TQ1_0, T.TQ2_0],
       encode)
+
+# Types younger than the package on PyPI: NVFP4 by llama.cpp's own gguf-py, the others by GGML's formulas.
+def small(dtype, weights, size, of):
+    blocks = rng.integers(0, 256, (4, size), dtype=np.uint8)
+    blocks[:, :2] = np.array([0.0, -3e-6, 0.013, 1.5], dtype=np.float16).view(np.uint8).reshape(4, 2)
+    d = blocks[:, :2].copy().view(np.float16).astype(np.float32)
+    bits = np.unpackbits(blocks[:, 2:], axis=1, bitorder="little")
+    return np.array([dtype, 4], dtype="<u4").tobytes() + blocks.tobytes() + of(d, bits).astype("<f4").tobytes()
+
+
+def small_encode(dtype, weights, of):
+    x = rng.standard_normal((6, weights)).astype(np.float32) * 0.1
+    x[0], x[1], x[2] = 0.0, 0.25, np.abs(x[2])
+    d, bits = of(x)
+    blocks = np.concatenate([d.astype(np.float16).view(np.uint8).reshape(6, 2), np.packbits(bits.astype(np.uint8), axis=1, bitorder="little")], axis=1)
+    return np.array([dtype, 6], dtype="<u4").tobytes() + blocks.tobytes() + x.tobytes()
+
+
+def two_bits(x):
+    d = np.abs(x).max(1, keepdims=True)
+    q = x * np.where(d > 0, np.float32(1) / np.where(d > 0, d, 1), 0).astype(np.float32)
+    q = np.clip(np.sign(q) * np.floor(np.abs(q) + np.float32(0.5)) + 1, 0, 3).astype(np.uint8)
+    return d, np.stack([q & 1, q >> 1], -1).reshape(len(x), -1)
+
+
+with open("decode_small.bin", "wb") as file:
+    blocks = rng.integers(0, 256, (4, 36), dtype=np.uint8)
+    blocks[:, :4] &= 0x7F  # scales have no sign
+    blocks[0, :4] = [0, 1, 0x7F, 0x7E]
+    file.write(np.array([40, 4], dtype="<u4").tobytes() + blocks.tobytes())
+    file.write(np.ascontiguousarray(gguf.quants.dequantize(blocks, T.NVFP4), dtype="<f4").tobytes())
+    file.write(small(41, 128, 18, lambda d, bits: np.where(bits == 1, d, -d)))
+    file.write(small(42, 64, 18, lambda d, bits: ((bits[:, ::2] + 2 * bits[:, 1::2]).astype(np.float32) - 1) * d))
+with open("encode_small.bin", "wb") as file:
+    file.write(small_encode(41, 128, lambda x: (np.abs(x).sum(1, keepdims=True, dtype=np.float32) / np.float32(128), x >= 0)))
+    file.write(small_encode(42, 64, two_bits))
 
 # The expanded codebooks, one byte a weight, as FNV-1a sums: what tests.rs has in `codebooks_are_those_of_the_format`.
 for quant in ("IQ1_S", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S"):

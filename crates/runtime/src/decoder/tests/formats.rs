@@ -10,6 +10,7 @@ const FORMATS: &[(&str, &str, bool)] = &[
     ("gptq-3", "AFQ3", true),
     ("gptq-4", "AFQ4_G32", true),
     ("gptq-8", "AFQ8", true),
+    ("gptq-order", "F16", false),
     ("awq-gemm", "AFQ4_G32", true),
     ("awq-gemv", "AFQ4_G32", true),
     ("compressed-3", "AFQ3_G32", true),
@@ -38,6 +39,8 @@ fn quantised_checkpoints_compute_what_their_libraries_do() {
             files.tensors.all().filter(|tensor| tensor.name.contains("layers") && tensor.shape.len() == 2);
         let types: Vec<&str> = matrices.map(|tensor| tensor.dtype.label()).collect();
         assert!(types.contains(&dtype) || files.info.quantization == dtype, "{format}: {types:?}");
+        let told = files.info.quantization.contains(" as ");
+        assert_eq!(told, !exact, "{format}: what is lost is told: {}", files.info.quantization);
         let bytes = fs::read(folder.join("golden.safetensors")).unwrap();
         let golden = crate::safetensors::parse("golden", &bytes.into()).unwrap();
         let by_name = |name: &str| golden.iter().find(|tensor| tensor.name == name).unwrap();

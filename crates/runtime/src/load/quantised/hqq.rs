@@ -91,6 +91,7 @@ pub(super) fn matrix(parts: &mut Parts, stem: &str) -> Result<Tensor, LoadError>
         rows,
         cols,
         group,
+        group_of: None,
         codes: move |range: Range<usize>, out: &mut [u8]| {
             let of_groups = (range.start * in_row..range.end * in_row).zip(out.chunks_exact_mut(group));
             for (at, out) in of_groups {

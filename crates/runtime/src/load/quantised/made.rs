@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use half::bf16;
+use half::{bf16, f16};
 use hanzo_engine_kernels::{DType, quant};
 
 use crate::mapped::ModelBytes;
@@ -18,6 +18,8 @@ pub(super) struct Affine<C, F> {
     pub(super) cols: usize,
     /// Inputs that share a scale; divides `cols`.
     pub(super) group: usize,
+    /// The group of each input, where they are not in the order of their groups.
+    pub(super) group_of: Option<Vec<u32>>,
     /// Writes the codes of some rows, at most 64, a byte each.
     pub(super) codes: C,
     /// Scale and bias of a row's group.
@@ -29,9 +31,27 @@ where
     C: Fn(Range<usize>, &mut [u8]) + Send + Sync + 'static,
     F: Fn(usize, usize) -> (f32, f32) + Send + Sync + 'static,
 {
-    /// The matrix as a tensor: of an affine type where groups are whole blocks of one, else of F32; nothing is lost.
+    /// The matrix as a tensor: of an affine type where groups are whole blocks of one, else of F32; nothing is lost. Where
+    /// neighbours are of different groups it is F16, to which its numbers are rounded.
     pub(super) fn tensor(self, like: &Tensor, name: String, sources: Vec<ModelBytes>) -> Tensor {
-        let Affine { bits, rows, cols, group, codes, factors } = self;
+        let Affine { bits, rows, cols, group, group_of, codes, factors } = self;
+        if let Some(group_of) = group_of {
+            return of_rows(like, name, DType::F16, [rows, cols], sources, move |range, out| {
+                let mut some = vec![0; ROWS * cols];
+                for (first, out) in range.clone().step_by(ROWS).zip(out.chunks_mut(ROWS * 2 * cols)) {
+                    let part = first..range.end.min(first + ROWS);
+                    codes(part.clone(), &mut some[..part.len() * cols]);
+                    let rows = part.zip(some.chunks_exact(cols)).zip(out.chunks_exact_mut(2 * cols));
+                    for ((row, codes), out) in rows {
+                        let outs = out.as_chunks_mut::<2>().0.iter_mut();
+                        for ((&code, &of), out) in codes.iter().zip(&group_of).zip(outs) {
+                            let (scale, bias) = factors(row, of as usize);
+                            *out = f16::from_f32(scale * f32::from(code) + bias).to_le_bytes();
+                        }
+                    }
+                }
+            });
+        }
         let fits = |block: &usize| group.is_multiple_of(*block) && cols.is_multiple_of(*block);
         let dtype = [128, 64, 32].into_iter().find(fits).and_then(|block| DType::of_affine(bits, block));
         let dtype = dtype.unwrap_or(DType::F32);

@@ -1,7 +1,8 @@
 //! Checkpoints whose matrices are stored as several tensors each: codes, scales, zero points. They are put together before
 //! anything else sees them, so that a quantised matrix is one weight with a type, as it is in a GGUF file; its blocks are made
 //! when they are read. What a format loses nothing in, loses nothing here: integer codes become affine blocks
-//! ([`DType::affine`]), MXFP4 GGML's; 8-bit floats, NVFP4, nf4 and fp4 become BF16.
+//! ([`DType::affine`]), MXFP4 GGML's; 8-bit floats, NVFP4, nf4 and fp4 become BF16, and GPTQ's with
+//! inputs in the order of their activations F16, which is said.
 //!
 //! A matrix that is stored in floats stays what it is, so lists of what is not converted need not be read.
 
@@ -53,11 +54,14 @@ impl Parts {
     }
 }
 
-/// Puts quantised matrices together.
+/// Puts quantised matrices together. Where some are kept in a type that rounds their numbers, the second says so, for people.
 ///
 /// # Errors
 /// `Missing`, `Corrupt` or `Unsupported`, naming the tensor.
-pub(crate) fn assemble(settings: &Settings, tensors: Vec<Tensor>) -> Result<Vec<Tensor>, LoadError> {
+pub(crate) fn assemble(
+    settings: &Settings,
+    tensors: Vec<Tensor>,
+) -> Result<(Vec<Tensor>, Option<String>), LoadError> {
     let file = tensors.first().map(|tensor| tensor.file.to_string()).unwrap_or_default();
     let mut parts = Parts { by_name: BTreeMap::new(), file };
     for tensor in tensors {
@@ -69,17 +73,27 @@ pub(crate) fn assemble(settings: &Settings, tensors: Vec<Tensor>) -> Result<Vec<
         }
     }
     let names: Vec<String> = parts.by_name.keys().cloned().collect();
-    let mut made = Vec::new();
+    let (mut made, mut rounded) = (Vec::new(), None);
     for name in names {
         if !parts.by_name.contains_key(&name) {
             continue;
         }
         if let Some(tensor) = matrix(settings, &mut parts, &name)? {
+            // Half of the last place.
+            let share = match tensor.dtype {
+                DType::BF16 => Some("0.2 %"),
+                DType::F16 => Some("0.05 %"),
+                _ => None,
+            };
+            if let Some(share) = share {
+                let kind = settings.method.name();
+                rounded = Some(format!("{kind} as {}, each weight within {share}", tensor.dtype));
+            }
             made.push(tensor);
         }
     }
     made.extend(parts.by_name.into_values());
-    Ok(unstacked(made))
+    Ok((unstacked(made), rounded))
 }
 
 /// The matrix that the tensor `name` is the first of, if it is of a quantised one.
@@ -185,6 +199,31 @@ fn unstacked(tensors: Vec<Tensor>) -> Vec<Tensor> {
         }
     }
     all
+}
+
+/// A GGUF file's tensors, those of NVFP4 as BF16: exactly, but where a tensor beside one has a factor for all of it.
+///
+/// # Errors
+/// `Corrupt` where that factor is not one number.
+pub(crate) fn of_gguf(tensors: Vec<Tensor>) -> Result<Vec<Tensor>, LoadError> {
+    if tensors.iter().all(|tensor| tensor.dtype != DType::NVFP4) {
+        return Ok(tensors);
+    }
+    let file = tensors[0].file.to_string();
+    let by_name = tensors.into_iter().map(|tensor| (tensor.name.clone(), tensor)).collect();
+    let mut parts = Parts { by_name, file };
+    let quantised = parts.by_name.values().filter(|tensor| tensor.dtype == DType::NVFP4);
+    let names: Vec<String> = quantised.map(|tensor| tensor.name.clone()).collect();
+    let mut all = Vec::with_capacity(parts.by_name.len());
+    for name in names {
+        let tensor = parts.take(&name)?;
+        let stem = name.strip_suffix(".weight").unwrap_or(&name);
+        parts.take_if_there(&format!("{stem}.input_scale"));
+        let scale = parts.take_if_there(&format!("{stem}.scale"));
+        all.push(scaled::ggml_nvfp4(tensor, scale.as_ref())?);
+    }
+    all.extend(parts.by_name.into_values());
+    Ok(all)
 }
 
 fn corrupt(tensor: &Tensor, reason: String) -> LoadError {

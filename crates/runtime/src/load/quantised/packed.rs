@@ -53,6 +53,7 @@ pub(super) fn mlx(settings: &Settings, parts: &mut Parts, stem: &str) -> Result<
         rows,
         cols,
         group,
+        group_of: None,
         codes: move |range: Range<usize>, out: &mut [u8]| {
             let packed = &bytes[4 * words * range.start..4 * words * range.end];
             hanzo_engine_kernels::quant::affine_codes(bits, packed, out);
@@ -88,10 +89,10 @@ pub(super) fn gptq(settings: &Settings, parts: &mut Parts, stem: &str) -> Result
     }
     expect(&scales, &[groups, rows])?;
     expect(&zeros, &[groups, rows * bits as usize / 32])?;
-    if let Some(order) = &order {
-        expect(order, &[cols])?;
-        in_order(order, group)?;
-    }
+    let group_of = match &order {
+        Some(order) => groups_of_inputs(order, [cols, groups])?,
+        None => None,
+    };
     let (codes, zero, scale) = (Words::of(&weight)?, Words::of(&zeros)?, Numbers::of(&scales)?);
     let zero_words = rows * bits as usize / 32;
     let less_one = settings.zeros_less_one;
@@ -100,6 +101,7 @@ pub(super) fn gptq(settings: &Settings, parts: &mut Parts, stem: &str) -> Result
         rows,
         cols,
         group,
+        group_of,
         codes: move |range: Range<usize>, out: &mut [u8]| {
             // 32 codes of a row are as many words as they have bits, one below the other.
             let mut packed = [0; 32];
@@ -133,20 +135,16 @@ fn group_of(weight: &Tensor, cols: usize, groups: usize) -> Result<usize, LoadEr
     }
 }
 
-/// Checks that inputs stand in the order of their groups.
-fn in_order(order: &Tensor, group: usize) -> Result<(), LoadError> {
-    let groups = Words::of(order)?;
-    match (0..order.elements()).find(|&at| groups.at(at) as usize != at / group) {
-        None => Ok(()),
-        Some(at) => Err(refused(
-            order,
-            format!(
-                "input {at} is of group {}: inputs in the order of their activations (desc_act) are not read; take a \
-                 version of the model that was made without, or its GGUF file",
-                groups.at(at) as i32
-            ),
-        )),
+/// The group of each input, where they do not stand in the order of their groups (`desc_act`).
+fn groups_of_inputs(order: &Tensor, [cols, groups]: [usize; 2]) -> Result<Option<Vec<u32>>, LoadError> {
+    expect(order, &[cols])?;
+    let words = Words::of(order)?;
+    let of: Vec<u32> = (0..cols).map(|at| words.at(at)).collect();
+    if let Some(at) = of.iter().position(|&of| of as usize >= groups) {
+        return Err(corrupt(order, format!("input {at} is of group {}, of {groups}", of[at] as i32)));
     }
+    let ordered = of.iter().enumerate().all(|(at, &of)| of as usize == at / (cols / groups));
+    Ok((!ordered).then_some(of))
 }
 
 /// As GPTQ's, with the inputs outermost and words along the outputs (`gemm`), or with the outputs outermost (`gemv`).
@@ -176,6 +174,7 @@ pub(super) fn awq(settings: &Settings, parts: &mut Parts, stem: &str) -> Result<
             rows,
             cols,
             group,
+            group_of: None,
             codes: move |range: Range<usize>, out: &mut [u8]| {
                 for (row, out) in range.zip(out.chunks_exact_mut(cols)) {
                     for (at, out) in out.iter_mut().enumerate() {
@@ -200,6 +199,7 @@ pub(super) fn awq(settings: &Settings, parts: &mut Parts, stem: &str) -> Result<
         rows,
         cols,
         group,
+        group_of: None,
         codes: move |range: Range<usize>, out: &mut [u8]| {
             for col in 0..cols {
                 for word in range.start / 8..range.end.div_ceil(8) {
@@ -250,10 +250,10 @@ pub(super) fn pack_quantized(
     let [_, groups] = flat(&scales)?;
     let group = group_of(&weight, cols, groups)?;
     expect(&scales, &[rows, groups])?;
-    if let Some(order) = &order {
-        expect(order, &[cols])?;
-        in_order(order, group)?;
-    }
+    let group_of = match &order {
+        Some(order) => groups_of_inputs(order, [cols, groups])?,
+        None => None,
+    };
     let middle = (1u32 << (bits - 1)) as f32;
     let mut sources = vec![weight.bytes.clone(), scales.bytes.clone()];
     let zero: Box<dyn Fn(usize, usize) -> f32 + Send + Sync> = match &zeros {
@@ -281,6 +281,7 @@ pub(super) fn pack_quantized(
         rows,
         cols,
         group,
+        group_of,
         codes: move |range: Range<usize>, out: &mut [u8]| {
             for (row, out) in range.zip(out.chunks_exact_mut(cols)) {
                 for (unit, out) in out.chunks_mut(per).enumerate() {

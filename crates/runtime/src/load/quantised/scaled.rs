@@ -85,6 +85,7 @@ pub(super) fn bytes(
         rows,
         cols,
         group,
+        group_of: None,
         codes: move |range: Range<usize>, out: &mut [u8]| {
             let stored = &codes[range.start * cols..range.end * cols];
             out.iter_mut().zip(stored).for_each(|(out, byte)| *out = byte ^ 0x80);
@@ -100,7 +101,7 @@ pub(super) fn bytes(
     Ok(affine.tensor(&weight, weight.name.clone(), sources))
 }
 
-/// `X.weight` of 8-bit floats and their scales, which are `inverse`d nowhere: `w = float * scale`. BF16 afterwards, as the
+/// `X.weight` of 8-bit floats and their scales: `w = float * scale`. BF16 afterwards, as the
 /// libraries that write them have it too when they give them back.
 pub(super) fn floats(settings: &Settings, weight: Tensor, scales: &Tensor) -> Result<Tensor, LoadError> {
     let [rows, cols] = sides(&weight)?;
@@ -176,4 +177,42 @@ pub(super) fn mxfp4(
             }
         }
     }))
+}
+
+/// GGML's blocks of 4-bit floats. Their products with 8-bit scales are exact in BF16; `all` are factors of the matrix, or of each
+/// of the matrices that lie one after the other.
+pub(super) fn ggml_nvfp4(weight: Tensor, all: Option<&Tensor>) -> Result<Tensor, LoadError> {
+    let Some((&cols, outer)) = weight.shape.split_last() else {
+        return Err(corrupt(&weight, "expected a matrix".into()));
+    };
+    let rows: usize = outer.iter().product();
+    let factors = match all {
+        None => vec![1.0],
+        Some(all) => {
+            if all.elements() != 1 && (outer.len() < 2 || all.elements() != outer[0]) {
+                return Err(corrupt(all, format!("{:?} factors for {:?} weights", all.shape, weight.shape)));
+            }
+            let numbers = Numbers::of(all)?;
+            (0..all.elements()).map(|at| numbers.at(at)).collect()
+        }
+    };
+    let row_bytes = DType::NVFP4.bytes_of(cols).ok_or_else(|| corrupt(&weight, "not whole blocks".into()))?;
+    let (stored, each) = (weight.bytes.clone(), rows / factors.len());
+    let make = move |range: Range<usize>, out: &mut [u8]| {
+        let mut numbers = vec![0.0; cols];
+        for (row, out) in range.zip(out.chunks_exact_mut(2 * cols)) {
+            quant::dequantize_row(
+                DType::NVFP4,
+                &stored[row * row_bytes..(row + 1) * row_bytes],
+                &mut numbers,
+            );
+            for (number, out) in numbers.iter().zip(out.as_chunks_mut::<2>().0) {
+                *out = half::bf16::from_f32(number * factors[row / each]).to_le_bytes();
+            }
+        }
+    };
+    let shape = weight.shape.clone();
+    let sources = vec![weight.bytes.clone()];
+    let made = of_rows(&weight, weight.name.clone(), DType::BF16, [rows, cols], sources, make);
+    Ok(Tensor { shape, ..made })
 }

@@ -26,6 +26,21 @@ pub(super) enum Method {
     Hqq,
 }
 
+impl Method {
+    /// What users call it.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Method::Mlx => "AFQ",
+            Method::Gptq => "GPTQ",
+            Method::AwqGemm | Method::AwqGemv => "AWQ",
+            Method::CompressedTensors => "compressed-tensors",
+            Method::Floats => "FP8",
+            Method::BitsAndBytes => "bitsandbytes",
+            Method::Hqq => "HQQ",
+        }
+    }
+}
+
 /// The settings of a quantised model.
 #[derive(Debug)]
 pub(crate) struct Settings {

@@ -3,10 +3,12 @@
 use std::fs;
 use std::path::Path;
 
+use hanzo_engine_kernels::DType;
 use serde_json::{Map, Value, json};
 
 use crate::decoder::tests::data;
 use crate::load::{ModelFiles, TextFile};
+use crate::tensor::Tensor;
 
 /// Opens a checkpoint whose settings were changed.
 fn opened(format: &str, change: impl FnOnce(&mut Map<String, Value>)) -> Result<ModelFiles, String> {
@@ -139,4 +141,39 @@ fn changed_bytes_are_refused_or_read() {
 }
 
 /// Of each file of each format.
-const CHANGES: usize = 40;
+const CHANGES: usize = 500;
+
+/// GGUF's NVFP4 as BF16: the products of 4-bit and 8-bit floats exactly, times the factor of its matrix.
+#[test]
+fn ggml_s_nvfp4_is_exact_as_bf16() {
+    let tensor = |name: &str, dtype: DType, shape: &[usize], bytes: Vec<u8>| Tensor {
+        file: "a.gguf".into(),
+        name: name.into(),
+        dtype,
+        shape: shape.to_vec(),
+        bytes: bytes.into(),
+    };
+    let stored: Vec<u8> =
+        (0..2 * 3 * 36).map(|i| if i % 36 < 4 { 8 + (i * 5 % 112) as u8 } else { (i * 37) as u8 }).collect();
+    let mut expected = vec![0.0; 2 * 3 * 64];
+    hanzo_engine_kernels::quant::dequantize_row(DType::NVFP4, &stored, &mut expected);
+    let weight = || tensor("w.weight", DType::NVFP4, &[2, 3, 64], stored.clone());
+    let factors = |values: &[f32]| {
+        tensor("w.scale", DType::F32, &[values.len()], values.iter().flat_map(|x| x.to_le_bytes()).collect())
+    };
+    let made = super::of_gguf(vec![factors(&[2.0, 0.5]), weight(), factors_of_input()]).unwrap();
+    assert_eq!((made.len(), made[0].dtype, &made[0].shape[..]), (1, DType::BF16, &[2, 3, 64][..]));
+    let found = made[0].to_f32().unwrap();
+    for (i, (found, expected)) in found.iter().zip(&expected).enumerate() {
+        assert_eq!(*found, expected * if i < 3 * 64 { 2.0 } else { 0.5 });
+    }
+    assert_eq!(super::of_gguf(vec![weight()]).unwrap()[0].to_f32().unwrap(), expected);
+    let error = super::of_gguf(vec![factors(&[1.0; 3]), weight()]).unwrap_err().to_string();
+    assert!(error.contains("tensor w.scale: [3] factors for [2, 3, 64] weights"), "{error}");
+
+    fn factors_of_input() -> Tensor {
+        let bytes = 1f32.to_le_bytes().to_vec();
+        let (name, shape) = ("w.input_scale".into(), vec![1]);
+        Tensor { file: "a.gguf".into(), name, dtype: DType::F32, shape, bytes: bytes.into() }
+    }
+}
