@@ -106,6 +106,7 @@ fn main() -> Result<(), KernelError> {
         experts: 0,
         experts_used: 0,
         kv_groups: 1,
+        heads_matmul_width: 0,
     })?;
     let layers: Vec<Layer> = (0..LAYERS).map(|seed| layer(&backend, seed)).collect::<Result<_, _>>()?;
     let buffer = |role, cols| backend.buffer(role, SEQUENCES, cols);

@@ -13,6 +13,7 @@
 //! Results must not depend on what else is in the batch: a row's numbers are bit-for-bit the same alone, among
 //! others, in any order, and however its prompt was cut into chunks.
 
+mod attention;
 mod encoder;
 mod experts;
 mod kv_groups;
@@ -27,8 +28,11 @@ use crate::{
     sampling::{Draws, SampleSpecs, Sampled, Ticket},
 };
 
+pub use attention::{
+    AttentionParams, HeadShape, LatentHeads, LatentParams, QkvParams, Rope, RopeAxes, RopeKind,
+};
 pub use encoder::{EncoderOps, LayerNormParams, PositionBias, RowIds, SelfAttentionParams};
-pub use experts::{ExpertParts, ExpertScoring, MoeParams};
+pub use experts::{ExpertGroups, ExpertParts, ExpertScoring, MoeParams, MoeWeights};
 pub use kv_groups::{KvGroups, KvPlace};
 pub use kv_layout::KvLayout;
 pub use low_rank::{LowRankPair, LowRankShape};
@@ -55,106 +59,6 @@ pub struct MatrixSource<'a> {
     pub bytes: &'a [u8],
 }
 
-/// Which pairs of a head rotary embedding turns.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RopeKind {
-    /// Element i with element i + rotary_dim / 2 (GPT-NeoX, most Hugging Face models).
-    Neox,
-    /// Element 2i with element 2i + 1 (GPT-J; llama-architecture GGUF files).
-    Interleaved,
-}
-
-/// Which of a row's three positions ([`Batch::axes`]) turns a pair: M-RoPE (arxiv.org/abs/2409.12191).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RopeAxes {
-    /// Pairs of time, height and width.
-    pub sections: [u32; 3],
-    /// Pair i is of axis `i % 3` as long as that has pairs, and of time after (Qwen3-VL), rather than one section after the
-    /// other (Qwen2-VL).
-    pub interleaved: bool,
-}
-
-impl RopeAxes {
-    /// The axis of a pair.
-    pub fn of_pair(&self, pair: usize) -> usize {
-        let [time, height, width] = self.sections.map(|pairs| pairs as usize);
-        if self.interleaved {
-            let axis = pair % 3;
-            let pairs = [time, height, width][axis];
-            return if pair / 3 < pairs { axis } else { 0 };
-        }
-        usize::from(pair >= time) + usize::from(pair >= time + height)
-    }
-}
-
-/// Rotary position embedding (arxiv.org/abs/2104.09864).
-#[derive(Debug)]
-pub struct Rope<'a, V> {
-    /// How elements pair up.
-    pub kind: RopeKind,
-    /// Radians per position of each pair, frequency scaling applied; `rotary_dim / 2` of them. Elements past
-    /// `rotary_dim` pass unturned.
-    pub inv_freq: &'a V,
-    /// Factor on cosine and sine (YaRN's attention factor); 1 for plain rope.
-    pub magnitude: f32,
-    /// Which position turns which pair, where rows have three; none: the row's own.
-    pub axes: Option<RopeAxes>,
-}
-
-/// Heads of one attention layer. A row of queries is `(heads, head_dim)`, of keys and values
-/// `(kv_heads, head_dim)`; head h reads key-value head `h * kv_heads / heads`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HeadShape {
-    /// Query heads.
-    pub heads: usize,
-    /// Key-value heads; divides `heads`.
-    pub kv_heads: usize,
-    /// Elements of a head.
-    pub head_dim: usize,
-}
-
-impl HeadShape {
-    /// Width of a row that holds queries, keys and values one after the other.
-    pub fn qkv_width(&self) -> usize {
-        (self.heads + 2 * self.kv_heads) * self.head_dim
-    }
-
-    /// Width of a row of queries, or of attention's output.
-    pub fn q_width(&self) -> usize {
-        self.heads * self.head_dim
-    }
-}
-
-/// What happens to queries and keys between projection and cache.
-#[derive(Debug)]
-pub struct QkvParams<'a, V> {
-    /// The heads.
-    pub shape: HeadShape,
-    /// Per-head RMS norm of queries, `head_dim` weights (Qwen3).
-    pub q_norm: Option<&'a V>,
-    /// Per-head RMS norm of keys.
-    pub k_norm: Option<&'a V>,
-    /// Epsilon of both norms.
-    pub norm_eps: f32,
-    /// Rotary embedding, or none.
-    pub rope: Option<Rope<'a, V>>,
-}
-
-/// `softmax(softcap(scale * q·k), sinks) · v` over the keys up to the row's own position.
-#[derive(Debug)]
-pub struct AttentionParams<'a, V> {
-    /// The heads.
-    pub shape: HeadShape,
-    /// Factor on the dot products, usually `1 / sqrt(head_dim)`.
-    pub scale: f32,
-    /// `cap * tanh(score / cap)` (Gemma 2).
-    pub softcap: Option<f32>,
-    /// A row sees only the last `window` keys, itself included.
-    pub window: Option<u32>,
-    /// One logit a head that takes part in the softmax and has no value (GPT-OSS); `heads` of them.
-    pub sinks: Option<&'a V>,
-}
-
 /// The non-linearity of an MLP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activation {
@@ -166,6 +70,9 @@ pub enum Activation {
     GeluErf,
     /// `max(x, 0)`.
     Relu,
+    /// `g * sigmoid(1.702 g)` of `g = min(x, 7)`; what it is multiplied with is held between -7 and 7, and 1 more
+    /// (GPT-OSS).
+    ClampedSwish,
 }
 
 /// What a buffer is for: how exactly a device must keep its numbers. Ops read and write buffers of either role, but for what
@@ -317,6 +224,9 @@ pub struct StepLimits {
     pub experts_used: usize,
     /// Layer groups of the cache; at least 1.
     pub kv_groups: usize,
+    /// Numbers that all heads together read and give in the widest [`Backend::heads_matmul`], but for those that stay as they
+    /// are; 0 where there is none.
+    pub heads_matmul_width: usize,
 }
 
 /// A device that a decoder's steps run on.
@@ -477,6 +387,34 @@ pub trait Backend: Send + 'static {
         out: &mut Self::Buffer,
     );
 
+    /// For each head h, whose matrix is `weights[h]` of `(outputs, cols)`, `out[r][h]` is `weights[h] · x[r][h]` of the first
+    /// `cols` numbers of the head in the row, and behind it those that the head has more, as they are. All matrices have one
+    /// shape and are of floats.
+    fn heads_matmul(&mut self, weights: &[Self::Matrix], x: &Self::Buffer, out: &mut Self::Buffer);
+
+    /// On rows of `latent`, `(rank + rope_dim)`, and of `queries`, `(heads, rank + rope_dim)`: norms the first `rank` numbers of
+    /// the latent, turns the last `rope_dim` of it and of each query in place, and writes the latent to the batch's slots of
+    /// the layer's group in its cache, which is of such a layout.
+    fn latent_to_cache(
+        &mut self,
+        latent: &mut Self::Buffer,
+        queries: &mut Self::Buffer,
+        params: &LatentParams<'_, Self::Vector>,
+        kv: &mut Self::Kv,
+        layer: usize,
+    );
+
+    /// Causal attention of `queries` over the layer's cache, into which the batch's own latents have been written:
+    /// `softmax(scale * q·latent)` weighs the first `rank` numbers of the latents. `out` is `(rows, heads * rank)`.
+    fn latent_attention(
+        &mut self,
+        queries: &Self::Buffer,
+        heads_and_scale: (LatentHeads, f32),
+        kv: &Self::Kv,
+        layer: usize,
+        out: &mut Self::Buffer,
+    );
+
     /// `hidden[r] = activation(gate · x[r]) * (up · x[r])`, `out[r] = down · hidden[r]`. `gate_up` holds gate's
     /// rows, then up's; `hidden` is scratch of `(rows, gate_up.rows / 2)`, and what it holds afterwards the device's
     /// own business.
@@ -505,19 +443,30 @@ pub trait Backend: Send + 'static {
     /// [`BufferRole::Residual`]: `matmul`, this and `matmul` give bit for bit what [`Backend::gated_mlp`] does.
     fn gate(&mut self, activation: Activation, both: &Self::Buffer, hidden: &mut Self::Buffer);
 
-    /// An MLP chosen row by row: `out[r] = Σ_i w_i * down[e_i] · hidden_i`,
+    /// `out[r] += sigmoid(gate · x[r]) * shared[r]`, or `out[r] += shared[r]` without a gate, whose length is x's: what every
+    /// row goes to beside the experts it chose.
+    fn add_shared(
+        &mut self,
+        gate: Option<&Self::Vector>,
+        x: &Self::Buffer,
+        shared: &Self::Buffer,
+        out: &mut Self::Buffer,
+    );
+
+    /// An MLP chosen row by row: `out[r] = Σ_i w_i * (down[e_i] · hidden_i)`,
     /// `hidden_i = activation(gate[e_i] · x[r]) * (up[e_i] · x[r])`, or `activation(up[e_i] · x[r])` where experts are
     /// not gated, over the `experts_used` experts `e_i` whose scores `router · x[r]` are largest, in descending order
     /// of score; of equal scores the lower index comes first. The weights `w` are made of the scores as `params` say.
+    /// Every product has its bias added where there is one. Where there is a correction, or where groups are worth two
+    /// experts, the choice is by `w` of all experts, before they are divided by the sum of the chosen, plus the correction.
     ///
-    /// `router` is `(experts, cols)`, and there is an expert for each of its rows. `hidden` is scratch of
-    /// `(rows, experts_used * ffn)`, ffn being down's inputs, and what it holds afterwards the device's own business.
+    /// `hidden` is scratch of `(rows, experts_used * ffn)`, ffn being down's inputs, and what it holds afterwards the
+    /// device's own business.
     ///
     /// A row with a score that is not a number has no order of experts: all its outputs are NaN.
     fn moe(
         &mut self,
-        router: &Self::Matrix,
-        experts: &Self::Experts,
+        weights: &MoeWeights<'_, Self>,
         params: &MoeParams,
         x: &Self::Buffer,
         hidden: &mut Self::Buffer,

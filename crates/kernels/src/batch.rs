@@ -268,6 +268,7 @@ mod tests {
             experts: 0,
             experts_used: 0,
             kv_groups: 2,
+            heads_matmul_width: 0,
         };
         catch_unwind(AssertUnwindSafe(|| batch.check(&limits, &mut Vec::new()))).is_ok()
     }

@@ -16,6 +16,7 @@ mod bounds;
 mod decoder;
 mod encoder;
 mod extent;
+mod latent;
 mod linear;
 mod low_rank;
 mod mlp;
@@ -37,12 +38,13 @@ pub use attention::{check_attention, check_attention_invariance, check_attention
 pub use decoder::check_decoder;
 pub use encoder::{check_add_embedding, check_matmul_activated};
 pub use extent::EXTENT_VARIABLE;
+pub use latent::{check_heads_matmul, check_latent_attention};
 pub use linear::{
     check_add_bias, check_embed, check_logits, check_matmul, check_matmul_invariance, check_mixed_matrix,
 };
 pub use low_rank::{check_gate, check_low_rank};
 pub use mlp::check_gated_mlp;
-pub use moe::{check_moe, check_moe_choice, check_moe_invariance};
+pub use moe::{check_add_shared, check_moe, check_moe_choice, check_moe_invariance, check_moe_routing};
 pub use norms::{
     check_add_layer_norm, check_add_rms_norm, check_layer_norm, check_layer_norm_columns, check_rms_norm,
 };
@@ -88,6 +90,8 @@ pub fn check_decoder_ops<B: Backend>(make: &impl Fn() -> B) {
     check_moe(make);
     check_moe_choice(make);
     check_moe_invariance(make);
+    check_moe_routing(make);
+    check_add_shared(make);
     check_logits(make);
     check_sample(make);
     check_row_sources(make);
@@ -97,6 +101,8 @@ pub fn check_decoder_ops<B: Backend>(make: &impl Fn() -> B) {
     check_attention(make);
     check_attention_invariance(make);
     check_attention_long_contexts(make);
+    check_heads_matmul(make);
+    check_latent_attention(make);
     check_decoder(make);
 }
 

@@ -18,9 +18,9 @@ pub mod reference;
 pub mod sampling;
 
 pub use backend::{
-    Activation, AttentionParams, Backend, BufferRole, EncoderOps, ExpertParts, ExpertScoring, HeadShape,
-    KvGroups, KvLayout, KvPlace, KvSpec, KvType, LayerNormParams, LowRankPair, LowRankShape, MatrixShape,
-    MatrixSource, MoeParams, Operands, PositionBias, QkvParams, Rope, RopeAxes, RopeKind, Rounding, RowIds,
+    Activation, AttentionParams, Backend, BufferRole, EncoderOps, ExpertGroups, ExpertParts, ExpertScoring, HeadShape,
+    KvGroups, KvLayout, KvPlace, KvSpec, KvType, LatentHeads, LatentParams, LayerNormParams, LowRankPair, LowRankShape, MatrixShape,
+    MatrixSource, MoeParams, MoeWeights, Operands, PositionBias, QkvParams, Rope, RopeAxes, RopeKind, Rounding, RowIds,
     SelfAttentionParams, StepLimits,
 };
 pub use batch::{BLOCK_TOKENS, Batch, RowSource, SequenceSpan};

@@ -5,7 +5,9 @@
 //! where the block table says) it asserts, so that a runtime tested on it can be trusted with a faster device.
 
 mod encoder;
+mod experts;
 pub mod formulas;
+mod latent;
 mod low_rank;
 mod sampling;
 mod storage;
@@ -15,8 +17,8 @@ mod tests;
 use crate::quant::{can_dequantize, dequantize_row};
 use crate::{
     Activation, AttentionParams, BLOCK_TOKENS, Backend, Batch, BufferRole, DType, Draws, ExpertParts,
-    HeadShape, KernelError, KvGroups, KvSpec, KvType, LayerNormParams, LowRankPair, LowRankShape,
-    MatrixShape, MatrixSource, MoeParams, Operands, QkvParams, Rounding, SampleSpecs, StepLimits,
+    HeadShape, KernelError, KvGroups, KvSpec, KvType, LatentHeads, LatentParams, LayerNormParams, LowRankPair, LowRankShape,
+    MatrixShape, MatrixSource, MoeParams, MoeWeights, Operands, QkvParams, Rounding, SampleSpecs, StepLimits,
 };
 
 use encoder::prepare;
@@ -68,7 +70,8 @@ pub struct ReferenceKv {
     kv_type: KvType,
     slots: usize,
     groups: KvGroups,
-    heads: Vec<(usize, usize)>, // of each layer: key-value heads, elements of a head
+    heads: Vec<(usize, usize)>, // of each layer: key-value heads, elements of a head; 1 and those of a latent
+    latent: Vec<bool>, // whether a layer keeps latents, among the keys
     planes: Vec<(usize, usize)>, // where a plane's numbers begin, and how many it has for a slot
     keys: Vec<f32>, // (plane, slot), then a layer's (kv_head, head_dim), what the cache's type keeps of each
     values: Vec<f32>, // likewise
@@ -414,6 +417,33 @@ impl Backend for ReferenceBackend {
         }
     }
 
+    fn heads_matmul(&mut self, weights: &[ReferenceMatrix], x: &ReferenceBuffer, out: &mut ReferenceBuffer) {
+        let width = latent::heads_matmul(self.step().rows(), weights, x, out);
+        assert!(width <= self.limits().heads_matmul_width, "heads wider than the step's limits");
+    }
+
+    fn latent_to_cache(
+        &mut self,
+        latent: &mut ReferenceBuffer,
+        queries: &mut ReferenceBuffer,
+        params: &LatentParams<'_, Vec<f32>>,
+        kv: &mut ReferenceKv,
+        layer: usize,
+    ) {
+        latent::to_cache(self.step(), latent, queries, params, (kv, layer));
+    }
+
+    fn latent_attention(
+        &mut self,
+        queries: &ReferenceBuffer,
+        heads: (LatentHeads, f32),
+        kv: &ReferenceKv,
+        layer: usize,
+        out: &mut ReferenceBuffer,
+    ) {
+        latent::attention(self.step(), queries, heads, (kv, layer), out);
+    }
+
     fn gated_mlp(
         &mut self,
         gate_up: &ReferenceMatrix,
@@ -457,65 +487,26 @@ impl Backend for ReferenceBackend {
         low_rank::gate(self.step().rows(), activation, both, hidden);
     }
 
+    fn add_shared(
+        &mut self,
+        gate: Option<&Vec<f32>>,
+        x: &ReferenceBuffer,
+        shared: &ReferenceBuffer,
+        out: &mut ReferenceBuffer,
+    ) {
+        experts::add_shared(self.step().rows(), gate, x, shared, out);
+    }
+
     fn moe(
         &mut self,
-        router: &ReferenceMatrix,
-        ReferenceExperts { gate_up, down }: &ReferenceExperts,
+        weights: &MoeWeights<'_, Self>,
         params: &MoeParams,
         x: &ReferenceBuffer,
         hidden: &mut ReferenceBuffer,
         out: &mut ReferenceBuffer,
     ) {
-        let (rows, limits) = (self.step().rows(), self.limits());
-        let (experts, used) = (router.rows, params.experts_used);
-        assert_eq!(
-            (gate_up.len(), down.len()),
-            (experts, experts),
-            "gate, up and down for each row of the router"
-        );
-        assert!(used > 0 && used <= experts, "{used} of {experts} experts");
-        assert!(
-            experts <= limits.experts && used <= limits.experts_used,
-            "more experts than the step's limits"
-        );
-        let width = down[0].cols;
-        let parts = if params.gated { 2 } else { 1 };
-        let widest = experts.max(router.cols).max(parts * width);
-        assert!(widest <= limits.width, "experts wider than the step's limits");
-        for (gate_up, down) in gate_up.iter().zip(down) {
-            assert_eq!(
-                (gate_up.rows, gate_up.cols),
-                (parts * width, router.cols),
-                "gate and up of an expert"
-            );
-            assert_eq!((down.rows, down.cols), (router.cols, width), "down of an expert");
-        }
-        x.check(rows, router.cols, "x");
-        hidden.check(rows, used * width, "hidden");
-        out.check(rows, router.cols, "out");
-        for row in 0..rows {
-            let scores: Vec<f32> =
-                (0..experts).map(|e| formulas::dot(router.row(e), x.row(row)) as f32).collect();
-            let Some(chosen) = formulas::route(&scores, params) else {
-                out.row_mut(row).fill(f32::NAN);
-                continue;
-            };
-            let mut sums = vec![0.0; router.cols];
-            for (i, &(expert, weight)) in chosen.iter().enumerate() {
-                let hidden = &mut hidden.row_mut(row)[i * width..][..width];
-                for (i, hidden) in hidden.iter_mut().enumerate() {
-                    let product = |i| formulas::dot(gate_up[expert].row(i), x.row(row));
-                    let factor = if params.gated { product(width + i) } else { 1.0 };
-                    *hidden = (formulas::activate(params.activation, product(i)) * factor) as f32;
-                }
-                for (i, sum) in sums.iter_mut().enumerate() {
-                    *sum += weight * formulas::dot(down[expert].row(i), hidden);
-                }
-            }
-            for (out, sum) in out.row_mut(row).iter_mut().zip(sums) {
-                *out = sum as f32;
-            }
-        }
+        experts::check_limits(self.limits(), weights, params);
+        experts::moe(self.step().rows(), weights, params, x, (hidden, out));
     }
 
     fn logits(

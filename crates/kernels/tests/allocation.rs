@@ -9,7 +9,7 @@ use hanzo_engine_kernels::quant::quantize_row;
 use hanzo_engine_kernels::{
     Activation, AttentionParams, BLOCK_TOKENS, Backend, Batch, BufferRole, DType, EncoderOps, ExpertParts,
     ExpertScoring, HeadShape, KernelError, KvLayout, KvSpec, KvType, LayerNormParams, MatrixShape,
-    MatrixSource, MoeParams, PositionBias, QkvParams, Rope, RopeKind, RowIds, RowSource, SampleSpec,
+    MatrixSource, MoeParams, MoeWeights, PositionBias, QkvParams, Rope, RopeKind, RowIds, RowSource, SampleSpec,
     SampleSpecs, SelfAttentionParams, SequenceSpan, Shape, StepLimits,
 };
 
@@ -49,6 +49,7 @@ const LIMITS: StepLimits = StepLimits {
     experts: 6,
     experts_used: 2,
     kv_groups: 1,
+    heads_matmul_width: 0,
 };
 
 /// Sequences of (rows, context), each with blocks of its own.
@@ -148,7 +149,10 @@ fn a_step_allocates_nothing() -> Result<(), KernelError> {
             scale: 1.0,
             activation: Activation::Silu,
             gated: true,
+            groups: None,
+            scales_input: false,
         };
+        let weights = MoeWeights::plain(&router, &experts);
         let norm = backend.vector(&[1.0; WIDTH])?;
         let inv_freq = backend.vector(&[0.1; 32])?;
         let mut kv = backend.kv(&KvSpec {
@@ -196,7 +200,7 @@ fn a_step_allocates_nothing() -> Result<(), KernelError> {
             backend.add_rms_norm(&mut residual, &mixed, &norm, 1e-6, &mut x);
             backend.gated_mlp(&gate_up, &down, Activation::Silu, &x, &mut hidden, &mut mixed);
             backend.add_rms_norm(&mut residual, &mixed, &norm, 1e-6, &mut x);
-            backend.moe(&router, &experts, &mixture, &x, &mut hidden_experts, &mut mixed);
+            backend.moe(&weights, &mixture, &x, &mut hidden_experts, &mut mixed);
             backend.logits(&table, &mixed, &mut logits[..batch.logit_rows.len() * VOCAB])?;
             backend.end()?;
         }

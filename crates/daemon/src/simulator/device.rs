@@ -15,7 +15,7 @@ use std::{
 use hanzo_engine_kernels::{
     Activation, AttentionParams, BLOCK_TOKENS, Backend, Batch, BufferRole, DType, Draws, ExpertParts,
     KernelError, KvGroups, KvPlace, KvSpec, LayerNormParams, LowRankPair, LowRankShape, MatrixShape,
-    MatrixSource, MoeParams, Operands, QkvParams, Rounding, RowSource, Sampled, SequenceSpan, StepLimits,
+    MatrixSource, MoeParams, MoeWeights, LatentHeads, LatentParams, Operands, QkvParams, Rounding, RowSource, Sampled, SequenceSpan, StepLimits,
     Ticket,
 };
 
@@ -474,7 +474,44 @@ impl Backend for ScriptedDevice {
         unreachable!("an op of adapters")
     }
 
-    fn moe(&mut self, _: &(), _: &(), _: &MoeParams, _: &Vec<u64>, _: &mut Vec<u64>, _: &mut Vec<u64>) {
+    fn add_shared(&mut self, _: Option<&()>, _: &Vec<u64>, _: &Vec<u64>, _: &mut Vec<u64>) {
         unreachable!("an op of mixtures of experts")
+    }
+
+    fn moe(
+        &mut self,
+        _: &MoeWeights<'_, Self>,
+        _: &MoeParams,
+        _: &Vec<u64>,
+        _: &mut Vec<u64>,
+        _: &mut Vec<u64>,
+    ) {
+        unreachable!("an op of mixtures of experts")
+    }
+
+    fn heads_matmul(&mut self, _: &[()], _: &Vec<u64>, _: &mut Vec<u64>) {
+        unreachable!("an op of latent attention")
+    }
+
+    fn latent_to_cache(
+        &mut self,
+        _: &mut Vec<u64>,
+        _: &mut Vec<u64>,
+        _: &LatentParams<'_, ()>,
+        _: &mut Self::Kv,
+        _: usize,
+    ) {
+        unreachable!("an op of latent attention")
+    }
+
+    fn latent_attention(
+        &mut self,
+        _: &Vec<u64>,
+        _: (LatentHeads, f32),
+        _: &Self::Kv,
+        _: usize,
+        _: &mut Vec<u64>,
+    ) {
+        unreachable!("an op of latent attention")
     }
 }

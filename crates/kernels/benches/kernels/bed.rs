@@ -42,6 +42,7 @@ pub(crate) fn backend_for(heads: HeadShape, rows: usize, sequences: usize) -> Cp
         experts: EXPERTS,
         experts_used: EXPERTS_USED,
         kv_groups: 1,
+        heads_matmul_width: 0,
     };
     backend.reserve(&limits).expect("memory for one step's scratch");
     backend

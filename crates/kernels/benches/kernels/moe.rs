@@ -3,7 +3,7 @@
 use criterion::{BenchmarkId, Criterion, Throughput};
 use hanzo_engine_kernels::cpu::{CpuBuffer, CpuExperts, CpuMatrix};
 use hanzo_engine_kernels::{
-    Activation, Backend, BufferRole, DType, ExpertParts, ExpertScoring, MatrixShape, MoeParams,
+    Activation, Backend, BufferRole, DType, ExpertParts, ExpertScoring, MatrixShape, MoeParams, MoeWeights,
 };
 
 use crate::{bed, matmul};
@@ -18,6 +18,8 @@ const PARAMS: MoeParams = MoeParams {
     scale: 1.0,
     activation: Activation::Silu,
     gated: true,
+    groups: None,
+    scales_input: false,
 };
 /// Inputs of few rows, taken in turns, that choose different experts: together all of them.
 const INPUTS: usize = bed::EXPERTS / bed::EXPERTS_USED;
@@ -68,7 +70,8 @@ pub(crate) fn decode_and_prefill(criterion: &mut Criterion) {
             bed::step(&mut backend, rows, rows, |backend| {
                 bencher.iter(|| {
                     let x = if rows == 1 { next.next().unwrap_or(&many) } else { &many };
-                    backend.moe(router, experts, &PARAMS, x, &mut hidden, &mut out);
+                    let weights = MoeWeights::plain(router, experts);
+                    backend.moe(&weights, &PARAMS, x, &mut hidden, &mut out);
                 });
             });
         });

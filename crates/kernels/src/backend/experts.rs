@@ -1,6 +1,6 @@
 //! What a mixture of experts is, in the contract.
 
-use super::Activation;
+use super::{Activation, Backend};
 
 /// How a router's scores become weights. Either is of all experts, in f32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +28,70 @@ pub struct MoeParams {
     /// Whether an expert multiplies what it activates with a second product (SwiGLU and its like), rather than
     /// activates its only one (Nomic).
     pub gated: bool,
+    /// Experts are chosen from the best groups of them alone.
+    pub groups: Option<ExpertGroups>,
+    /// What an expert counts for is multiplied with what it reads rather than with what it gives (Llama 4). Rows go to
+    /// one expert then.
+    pub scales_input: bool,
+}
+
+/// Group-limited routing (DeepSeek): groups are neighbours, all of one size. A group is worth the sum of its `best` largest
+/// experts, as they stand for the choice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExpertGroups {
+    /// Groups; divides the experts.
+    pub count: usize,
+    /// Groups that a row's experts may be in; they hold at least as many experts as a row goes to.
+    pub used: usize,
+    /// Experts that make a group's worth: 1 (DeepSeek-V2) or 2 (DeepSeek-V3).
+    pub best: usize,
+}
+
+/// The weights of a mixture of experts.
+pub struct MoeWeights<'a, B: Backend + ?Sized> {
+    /// `(experts, cols)`.
+    pub router: &'a B::Matrix,
+    /// Added to the router's scores, `(experts)` (GPT-OSS).
+    pub router_bias: Option<&'a B::Vector>,
+    /// Added to what the scoring makes of scores, for the choice alone, `(experts)` (DeepSeek-V3).
+    pub correction: Option<&'a B::Vector>,
+    /// An expert for each of the router's rows.
+    pub experts: &'a B::Experts,
+    /// Biases of the experts' first products, `(experts, 2 * ffn)`, gate's first, or `(experts, ffn)` where they are not
+    /// gated.
+    pub up_bias: Option<&'a B::Vector>,
+    /// Biases of their second products, `(experts, cols)`.
+    pub down_bias: Option<&'a B::Vector>,
+}
+
+impl<'a, B: Backend + ?Sized> MoeWeights<'a, B> {
+    /// Matrices, with nothing added anywhere.
+    pub fn plain(router: &'a B::Matrix, experts: &'a B::Experts) -> Self {
+        Self { router, router_bias: None, correction: None, experts, up_bias: None, down_bias: None }
+    }
+}
+
+impl MoeParams {
+    /// Whether experts are chosen by what the scoring makes of their scores rather than by the scores, which have the same
+    /// order but for rounding.
+    pub fn chooses_by_weight(&self, corrected: bool) -> bool {
+        corrected || self.groups.is_some_and(|groups| groups.best > 1)
+    }
+
+    /// Asserts that a row can go to so many of them.
+    ///
+    /// # Panics
+    /// Where it cannot.
+    pub fn check(&self, experts: usize) {
+        let used = self.experts_used;
+        assert!(used > 0 && used <= experts, "{used} of {experts} experts");
+        assert!(!self.scales_input || used == 1, "an input that is scaled for {used} experts");
+        if let Some(ExpertGroups { count, used: groups, best }) = self.groups {
+            assert!(count > 0 && experts.is_multiple_of(count), "{experts} experts in {count} groups");
+            assert!((1..=2).contains(&best) && best <= experts / count, "the {best} best of a group");
+            assert!(groups <= count && groups * (experts / count) >= used, "{used} experts of {groups} groups");
+        }
+    }
 }
 
 /// The matrices of one expert of a mixture, by shape or as stored. Each is stacked by rows of its parts.

@@ -91,6 +91,7 @@ fn limits() -> StepLimits {
         experts: 0,
         experts_used: 0,
         kv_groups: 1,
+        heads_matmul_width: 0,
     }
 }
 

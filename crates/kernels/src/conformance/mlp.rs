@@ -6,7 +6,7 @@ use super::linear::gather;
 use super::random::Random;
 use super::rig::{Rig, rows_batch};
 use super::weights::{Weights, quantised, supported};
-use crate::reference::formulas::{activate, dot};
+use crate::reference::formulas::{activate, dot, factor};
 use crate::{Activation, Backend, DType, Rounding};
 
 const ROWS_MAX: usize = 11;
@@ -92,7 +92,7 @@ impl Mlp {
         let mut errors = CaseErrors::of_operands(self.name(), rounding);
         for (row, x) in x.chunks_exact(width).enumerate() {
             let [gate, up] = &self.gate_up;
-            let expected = mlp_outputs(rounding, self.activation, gate, Some(up), &self.down[0], x);
+            let expected = mlp_outputs(rounding, self.activation, gate, Some(up), &self.down[0], (x, [&[]; 3]));
             for (col, (expected, sigma)) in expected.into_iter().enumerate() {
                 errors.check((row, col), all[row * width + col], expected as f32, sigma, 1e-30);
             }
@@ -112,15 +112,17 @@ impl Mlp {
 }
 
 /// Each output of an MLP and its σ: those of gate and up go through the activation to first order (and their product),
-/// are carried by down's weights, and meet down's own. Without up, what is activated is multiplied by 1.
+/// are carried by down's weights, and meet down's own. Biases, where there are some, are of gate, up and down. Without up, what is activated is multiplied by 1.
 pub(super) fn mlp_outputs(
     rounding: Rounding,
     activation: Activation,
     gate: &Weights,
     up: Option<&Weights>,
     down: &Weights,
-    x: &[f32],
+    (x, biases): (&[f32], [&[f32]; 3]),
 ) -> Vec<(f64, f64)> {
+    let [gate_bias, up_bias, down_bias] = biases;
+    let bias = |of: &[f32], i: usize| of.get(i).map_or(0.0, |&bias| f64::from(bias));
     let (mut hidden, mut variances) = (Vec::new(), Vec::new());
     let product = |weights: &Weights, i: usize| {
         let row = weights.row(i);
@@ -128,6 +130,8 @@ pub(super) fn mlp_outputs(
     };
     for i in 0..gate.shape.rows {
         let ((g, g_sigma), (u, u_sigma)) = (product(gate, i), up.map_or((1.0, 0.0), |up| product(up, i)));
+        let g = g + bias(gate_bias, i);
+        let u = if up.is_some() { factor(activation, u + bias(up_bias, i)) } else { u };
         let act = |g| activate(activation, g);
         let act_sigma = act_sigma(activation, g, g_sigma);
         hidden.push((act(g) * u) as f32);
@@ -138,12 +142,13 @@ pub(super) fn mlp_outputs(
                 + (FLOAT * g * u).powi(2),
         );
     }
-    let output = |weights: &[f32]| {
+    let output = |(i, weights): (usize, &[f32])| {
         let own = dot_sigma(rounding, weights, &hidden, quantised(down.shape.dtype));
         let carried: f64 = weights.iter().zip(&variances).map(|(&w, v)| f64::from(w).powi(2) * v).sum();
-        (dot(weights, &hidden), (own * own + carried).sqrt())
+        let bias = bias(down_bias, i);
+        (dot(weights, &hidden) + bias, (own * own + carried + (FLOAT * bias).powi(2)).sqrt())
     };
-    down.floats.chunks_exact(down.shape.cols).map(output).collect()
+    down.floats.chunks_exact(down.shape.cols).enumerate().map(output).collect()
 }
 
 /// σ of an activation of `x`, which has this σ itself.
@@ -153,7 +158,11 @@ pub(super) fn act_sigma(activation: Activation, x: f64, sigma: f64) -> f64 {
     let slope = (act(x + step) - act(x - step)) / (2.0 * step);
     // Where the curve bends (by at most 1.2) within the error, its square moves the result too; where it breaks,
     // either side's slope may be the right one.
-    let breaks = activation == Activation::Relu && x.abs() < 8.0 * sigma;
+    let breaks = match activation {
+        Activation::Relu => x.abs() < 8.0 * sigma,
+        Activation::ClampedSwish => (x - 7.0).abs() < 8.0 * sigma,
+        _ => false,
+    };
     let slope = if breaks { 1.0 } else { slope };
     slope.abs() * sigma + (0.6 * sigma * sigma).min(1.2 * sigma)
 }

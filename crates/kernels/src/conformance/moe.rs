@@ -6,7 +6,7 @@
 //! not matter that much: where two of them come the other way round, the same sum is added up in another order.) Exact
 //! ties are made of scores that are zero on any device, those of a router's rows of zeros.
 
-use super::bounds::{CaseErrors, FLOAT, dot_sigma, same_bits};
+use super::bounds::{CaseErrors, FLOAT, dot_sigma, operand_sigma, same_bits};
 use super::extent::every;
 use super::linear::gather;
 use super::mlp::{ACTIVATIONS, mlp_outputs};
@@ -14,8 +14,11 @@ use super::random::Random;
 use super::rig::{Rig, ok, rows_batch};
 use super::weights::{Weights, quantised, supported};
 use crate::quant::can_quantize;
-use crate::reference::formulas::{dot, route};
-use crate::{Backend, DType, ExpertParts, ExpertScoring, MatrixShape, MatrixSource, MoeParams, Rounding};
+use crate::reference::formulas::{dot, expert_keys, route};
+use crate::{
+    Activation, Backend, DType, ExpertGroups, ExpertParts, ExpertScoring, MatrixShape, MatrixSource, MoeParams,
+    MoeWeights, Rounding,
+};
 
 /// Largest batch of these checks.
 const ROWS_MAX: usize = 70;
@@ -103,6 +106,92 @@ pub fn check_moe_choice<B: Backend>(make: &impl Fn() -> B) {
     }
 }
 
+/// `moe` as the families have it: choices by corrected weights and from groups, biases, scaled inputs and clamps.
+///
+/// # Panics
+/// If a number is out of bounds, or a bit depends on the batch.
+pub fn check_moe_routing<B: Backend>(make: &impl Fn() -> B) {
+    let mut rig = Rig::for_experts(make(), ROWS_MAX, WIDTH_MAX, EXPERTS_MAX, USED_MAX);
+    let mut random = Random::new(24);
+    let types = supported(&rig.backend);
+    let plain = plain(&types);
+    let deepseek2 = Some(ExpertGroups { count: 4, used: 2, best: 1 });
+    let deepseek3 = Some(ExpertGroups { count: 4, used: 2, best: 2 });
+    let with = |groups, scoring, used| MoeParams { groups, scoring, experts_used: used, gated: true, ..params(4) };
+    let (softmax, sigmoid) = (ExpertScoring::Softmax, ExpertScoring::Sigmoid);
+    let oai = MoeParams { activation: Activation::ClampedSwish, ..with(None, softmax, 3) };
+    let cases = [
+        (with(deepseek2, softmax, 4), false, false),
+        (with(deepseek3, sigmoid, 4), true, false),
+        (with(None, sigmoid, 3), true, false),
+        (with(deepseek3, softmax, 3), false, false),
+        (oai, false, true),
+        (MoeParams { gated: false, activation: Activation::Silu, ..oai }, false, true),
+        (MoeParams { scales_input: true, normalized: false, ..with(None, sigmoid, 1) }, false, false),
+    ];
+    for (i, (params, corrected, biased)) in cases.into_iter().enumerate() {
+        let experts = 16;
+        let other = types[(3 * i + 1) % types.len()];
+        for dtype in [plain, other] {
+            let mut moe = Moe::random(plain, |_| [dtype; 3], (experts, 256, 256), params, &mut random);
+            let outputs = experts * 256 * if params.gated { 2 } else { 1 };
+            let mut numbers = |there: bool, count: usize| there.then(|| random.normals(count));
+            moe.vectors = Vectors {
+                router: numbers(biased, experts),
+                correction: numbers(corrected, experts),
+                // Some reach the clamps.
+                up: numbers(biased, outputs).map(|up| up.iter().map(|up| 4.0 * up).collect()),
+                down: numbers(biased, experts * 256),
+            };
+            moe.check(&mut rig, 7, &mut random);
+            let x = random.normals(40 * 256);
+            let packed = moe.pack(&rig);
+            let all = moe.run(&mut rig, &packed, &x);
+            let alone = moe.run(&mut rig, &packed, &x[5 * 256..6 * 256]);
+            same_bits(&format!("{}, one row", moe.name()), &alone, &all[5 * 256..6 * 256], 256);
+        }
+    }
+}
+
+/// `add_shared` with a gate and without.
+///
+/// # Panics
+/// If a number is out of bounds, or a bit depends on the batch.
+pub fn check_add_shared<B: Backend>(make: &impl Fn() -> B) {
+    let mut rig = Rig::for_rows(make(), ROWS_MAX, WIDTH_MAX, 1);
+    let mut random = Random::new(25);
+    for (rows, cols, gated) in [(1, 64, true), (1, 64, false), (9, 33, true), (70, 300, true), (5, 40, false)] {
+        let gate: Vec<f32> = random.normals(cols).iter().map(|g| g / (cols as f32).sqrt()).collect();
+        let [x, shared, before] = [0; 3].map(|_| random.normals(rows * cols));
+        let vector = gated.then(|| rig.vector(&gate));
+        let run = |rig: &mut Rig<B>, rows: std::ops::Range<usize>| {
+            let part = |of: &[f32]| of[rows.start * cols..rows.end * cols].to_vec();
+            let count = rows.len();
+            let buffers = [part(&x), part(&shared)].map(|of| rig.upload(&of, cols));
+            let mut out = rig.upload_sum(&part(&before), cols);
+            rig.step(&rows_batch(&vec![0; count]), |rig| {
+                rig.backend.add_shared(vector.as_ref(), &buffers[0], &buffers[1], &mut out);
+            });
+            rig.download("add_shared", &out, count, cols)
+        };
+        let all = run(&mut rig, 0..rows);
+        let what = format!("add_shared [{rows}, {cols}], gate {gated}");
+        let mut errors = CaseErrors::new(what.clone());
+        for (at, &found) in all.iter().enumerate() {
+            let x = &x[at / cols * cols..][..cols];
+            let (score, sigma) = (dot(&gate, x), dot_sigma(rig.rounding, &gate, x, false));
+            let factor = if gated { 1.0 / (1.0 + (-score).exp()) } else { 1.0 };
+            let (shared, before) = (f64::from(shared[at]), f64::from(before[at]));
+            let sigma = (sigma * shared.abs()).hypot(FLOAT * (shared.abs() + before.abs()));
+            let sigma = sigma.hypot(operand_sigma(rig.rounding) * shared);
+            errors.check((at / cols, at % cols), found, (before + factor * shared) as f32, sigma, 1e-30);
+        }
+        errors.finish();
+        let last = run(&mut rig, rows - 1..rows);
+        same_bits(&what, &last, &all[(rows - 1) * cols..], cols);
+    }
+}
+
 /// The same bits for a row alone, among others, and in any order; for each supported type.
 ///
 /// # Panics
@@ -136,6 +225,8 @@ fn params(i: usize) -> MoeParams {
         scale: [1.0, 2.5, 1.0][i % 3],
         activation: ACTIVATIONS[i % 3],
         gated: i % 5 < 3,
+        groups: None,
+        scales_input: false,
     }
 }
 
@@ -145,8 +236,17 @@ fn plain(types: &[DType]) -> DType {
     *types.iter().find(plain).expect("a backend supports one of the plain types")
 }
 
+#[derive(Default)]
+struct Vectors {
+    router: Option<Vec<f32>>,     // (experts)
+    correction: Option<Vec<f32>>, // (experts)
+    up: Option<Vec<f32>>,         // (experts, outputs of the first product)
+    down: Option<Vec<f32>>,       // (experts, width)
+}
+
 struct Moe {
     params: MoeParams,
+    vectors: Vectors,
     router: Weights,
     gate_up: Vec<Vec<Weights>>, // (experts): gate and up, or up
     down: Vec<Weights>,         // (experts)
@@ -156,6 +256,7 @@ struct Moe {
 struct Packed<B: Backend> {
     router: B::Matrix,
     experts: B::Experts,
+    vectors: [Option<B::Vector>; 4],
 }
 
 impl Moe {
@@ -181,7 +282,8 @@ impl Moe {
             .collect();
         let down =
             (0..experts).map(|expert| Weights::random(types(expert)[2], width, hidden, random)).collect();
-        Self { params, router: Weights::of(router, experts, width, &numbers), gate_up, down }
+        let router = Weights::of(router, experts, width, &numbers);
+        Self { params, vectors: Vectors::default(), router, gate_up, down }
     }
 
     /// Adds to what an expert scores for each input above zero (rows drawn by `clear` have a first such).
@@ -225,7 +327,9 @@ impl Moe {
         for parts in &parts {
             ok("pack_expert", rig.backend.pack_expert(&mut experts, parts));
         }
-        Packed { router: rig.matrix(std::slice::from_ref(&self.router)), experts }
+        let Vectors { router, correction, up, down } = &self.vectors;
+        let vectors = [router, correction, up, down].map(|of| of.as_ref().map(|of| rig.vector(of)));
+        Packed { router: rig.matrix(std::slice::from_ref(&self.router)), experts, vectors }
     }
 
     fn run<B: Backend>(&self, rig: &mut Rig<B>, packed: &Packed<B>, x: &[f32]) -> Vec<f32> {
@@ -235,8 +339,10 @@ impl Moe {
         let mut hidden = rig.blank(rows, hidden_width);
         let mut out = rig.blank(rows, width);
         rig.step(&rows_batch(&vec![0; rows]), |rig| {
-            let Packed { router, experts } = packed;
-            rig.backend.moe(router, experts, &self.params, &buffer, &mut hidden, &mut out);
+            let Packed { router, experts, vectors } = packed;
+            let [router_bias, correction, up_bias, down_bias] = vectors.each_ref().map(Option::as_ref);
+            let weights = MoeWeights { router, router_bias, correction, experts, up_bias, down_bias };
+            rig.backend.moe(&weights, &self.params, &buffer, &mut hidden, &mut out);
         });
         rig.download("hidden", &hidden, rows, hidden_width);
         rig.download("moe", &out, rows, width)
@@ -288,7 +394,11 @@ impl Moe {
     fn scores(&self, rounding: Rounding, x: &[f32]) -> (Vec<f32>, Vec<f64>) {
         let rows = self.router.floats.chunks_exact(self.width());
         let lossy = quantised(self.router.shape.dtype);
-        rows.map(|weights| (dot(weights, x) as f32, dot_sigma(rounding, weights, x, lossy))).unzip()
+        let bias = |e: usize| self.vectors.router.as_ref().map_or(0.0, |bias| f64::from(bias[e]));
+        let score = |(e, weights): (usize, &[f32])| {
+            ((dot(weights, x) + bias(e)) as f32, dot_sigma(rounding, weights, x, lossy))
+        };
+        rows.enumerate().map(score).unzip()
     }
 
     /// A row whose experts are clear.
@@ -297,11 +407,26 @@ impl Moe {
             let mut x = random.normals(self.width());
             x[0] = 1.0 + x[0].abs();
             let (scores, sigmas) = self.scores(rounding, &x);
+            let correction = self.vectors.correction.as_deref();
+            let by_weight = self.params.chooses_by_weight(correction.is_some());
+            let (keys, worths) = expert_keys(&scores, &self.params, correction);
             let mut order: Vec<usize> = (0..scores.len()).collect();
-            order.sort_by(|&a, &b| scores[b].total_cmp(&scores[a]));
+            order.sort_by(|&a, &b| keys[b].total_cmp(&keys[a]));
             let (chosen, others) = order.split_at(self.params.experts_used);
+            // A weight errs by no more than its score and those that it is divided by.
+            let all = if by_weight { 2.0 * sigmas.iter().fold(FLOAT, |m, &s| m.max(s)) } else { 0.0 };
+            let sigma = |e: usize| if by_weight { all } else { sigmas[e] };
+            let mut worths = worths;
+            worths.sort_by(|a, b| b.total_cmp(a));
+            let apart = |groups: ExpertGroups| match worths[groups.used - 1..] {
+                [last, next, ..] => last - next > 32.0 * sigmas.iter().fold(all, |m, &s| m.max(s)),
+                _ => true,
+            };
+            if !self.params.groups.is_none_or(apart) {
+                continue;
+            }
             // As far as `CaseErrors` lets each of them be off.
-            let apart = |a: usize, b: usize| f64::from(scores[a] - scores[b]) > 8.0 * (sigmas[a] + sigmas[b]);
+            let apart = |a: usize, b: usize| keys[a] - keys[b] > 8.0 * (sigma(a) + sigma(b));
             if chosen.iter().all(|&a| others.iter().all(|&b| apart(a, b))) {
                 return x;
             }
@@ -315,13 +440,26 @@ impl Moe {
     /// what x is rounded by moves all hidden units alike where weights are not 0 on average: σ is taken twice as large.
     fn expected(&self, rounding: Rounding, x: &[f32]) -> Vec<(f64, f64)> {
         let (scores, sigmas) = self.scores(rounding, x);
-        let chosen = route(&scores, &self.params).expect("scores of finite rows are numbers");
+        let chosen = route(&scores, &self.params, self.vectors.correction.as_deref()).expect("scores of finite rows are numbers");
         let weight_error = 2.0 * sigmas.iter().fold(0.0f64, |m, &s| m.max(s)) + FLOAT;
         let alike = if self.params.gated { 1.0 } else { 2.0 };
         let mut outputs = vec![(0.0, 0.0, 0.0); self.width()]; // sum, variance, sum of magnitudes
         for (expert, weight) in chosen {
             let (gate_up, down) = (&self.gate_up[expert], &self.down[expert]);
-            let parts = mlp_outputs(rounding, self.params.activation, &gate_up[0], gate_up.get(1), down, x);
+            let (before, weight) = if self.params.scales_input { (weight, 1.0) } else { (1.0, weight) };
+            let x: Vec<f32> = x.iter().map(|&x| (before * f64::from(x)) as f32).collect();
+            let part = |of: &'_ Option<Vec<f32>>, part: usize, each: usize| {
+                of.as_ref().map_or(Vec::new(), |of| of[part * each..][..each].to_vec())
+            };
+            let (each, parts) = (down.shape.cols, gate_up.len());
+            let biases = [
+                part(&self.vectors.up, expert * parts, each),
+                part(&self.vectors.up, expert * parts + parts - 1, each),
+                part(&self.vectors.down, expert, self.width()),
+            ];
+            let biases = biases.each_ref().map(|bias| &bias[..]);
+            let activation = self.params.activation;
+            let parts = mlp_outputs(rounding, activation, &gate_up[0], gate_up.get(1), down, (&x, biases));
             for ((sum, variance, size), (part, sigma)) in outputs.iter_mut().zip(parts) {
                 *sum += weight * part;
                 *variance += (alike * weight * sigma).powi(2) + (weight * part * weight_error).powi(2);

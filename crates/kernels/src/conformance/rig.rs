@@ -114,6 +114,7 @@ fn row_limits(rows: usize, width: usize, vocab: usize) -> StepLimits {
         experts: 0,
         experts_used: 0,
         kv_groups: 1,
+        heads_matmul_width: 0,
     }
 }
 

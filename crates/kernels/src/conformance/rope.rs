@@ -444,6 +444,7 @@ const LIMITS: StepLimits = StepLimits {
     experts: 0,
     experts_used: 0,
     kv_groups: 1,
+    heads_matmul_width: 0,
 };
 
 fn limits(case: &Case) -> StepLimits {
@@ -458,6 +459,7 @@ fn limits(case: &Case) -> StepLimits {
         experts: 0,
         experts_used: 0,
         kv_groups: 1,
+        heads_matmul_width: 0,
     }
 }
 

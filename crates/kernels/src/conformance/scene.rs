@@ -101,6 +101,7 @@ impl Scene {
             experts: 0,
             experts_used: 0,
             kv_groups: 2,
+            heads_matmul_width: 0,
         }
     }
 

@@ -183,6 +183,7 @@ impl Text {
             experts: 0,
             experts_used: 0,
             kv_groups: 1,
+            heads_matmul_width: 0,
         }
     }
 

@@ -159,6 +159,7 @@ pub fn check_sizes<B: Backend>(make: &impl Fn() -> B) {
         experts: 0,
         experts_used: 0,
         kv_groups: 1,
+        heads_matmul_width: 0,
     };
     let with_experts = |experts, experts_used| {
         backend.scratch_bytes(&StepLimits { experts, experts_used, ..limits(64, 512) })

@@ -186,6 +186,15 @@ fn faulty_experts_are_caught() {
         SumOrderOfBatch by check_moe_invariance: "in one batch";
         ScaleOfBatch by check_moe_invariance: "in one batch";
         FullExpertSkipped by check_moe_invariance: "in one batch";
+        CorrectionIgnored by check_moe_routing: "moe, ";
+        CorrectionWeighed by check_moe_routing: "moe, ";
+        ExpertGroupsIgnored by check_moe_routing: "groups: Some";
+        BestOfGroupAlone by check_moe_routing: "best: 2";
+        RouterBiasIgnored by check_moe_routing: "ClampedSwish";
+        ExpertBiasIgnored by check_moe_routing: "ClampedSwish";
+        ClampIgnored by check_moe_routing: "ClampedSwish";
+        InputNotScaled by check_moe_routing: "scales_input: true";
+        SharedGateIgnored by check_add_shared: "gate true";
     }
 }
 
@@ -336,6 +345,20 @@ fn faulty_attention_is_caught() {
         LastKeyMissed by check_attention: "attention";
         RowsOfChunkMatter by check_attention_invariance: "token by token";
         RowsOfChunkMatter by check_attention_long_contexts: "one by one";
+    }
+}
+
+#[test]
+fn faulty_latents_are_caught() {
+    caught! {
+        FirstHeadsMatrix by check_heads_matmul: "heads_matmul of";
+        RestZeroed by check_heads_matmul: "what stays";
+        RowBehindBatchWritten by check_heads_matmul: "rows behind the batch";
+        NormWeightIgnored by check_latent_attention: "latent attention";
+        QueriesNotTurned by check_latent_attention: "latent attention";
+        ScaleIgnored by check_latent_attention: "latent attention";
+        TablesIgnored by check_latent_attention: "latent attention";
+        RowsOfChunkMatter by check_latent_attention: "in one batch";
     }
 }
 

@@ -9,6 +9,7 @@
 //! position alone.
 
 mod format;
+mod latent;
 mod softmax;
 mod state;
 #[cfg(test)]
@@ -148,7 +149,13 @@ impl AttentionScratch {
 #[derive(Clone, Copy)]
 pub(super) struct AttentionJob<'a> {
     pub(super) kv: LayerKv<&'a [u8]>,
+    /// Of latents all heads and one of keys, which is as long as a latent.
     pub(super) shape: HeadShape,
+    /// Elements that a query's row has from one head's to the next row's of the same.
+    pub(super) q_stride: usize,
+    /// Elements of a value: the first of a latent where keys and values are one.
+    pub(super) value_dim: usize,
+    pub(super) latent: bool,
     pub(super) scale: f32,
     pub(super) softcap: Option<f32>,
     pub(super) window: Option<u32>,
@@ -163,6 +170,9 @@ pub(super) struct Vectors {
     pub(super) count: usize,
     pub(super) group: usize,
     pub(super) head_dim: usize,
+    pub(super) value_dim: usize,
+    /// Keys and values are the same, which lie as values.
+    pub(super) latent: bool,
     /// The sequence's first row of queries, at `head_first`; and of the output.
     pub(super) q: *const f32,
     pub(super) q_stride: usize,
@@ -198,7 +208,7 @@ impl Vectors {
     /// Whether they are all of one row, or so few that they may as well go row by row.
     #[inline(always)]
     pub(super) fn are_few(&self) -> bool {
-        self.count <= FEW || self.first / self.group == (self.first + self.count - 1) / self.group
+        !self.latent && (self.count <= FEW || self.first / self.group == (self.first + self.count - 1) / self.group)
     }
 
     /// Positions that any of them sees.
@@ -242,8 +252,10 @@ pub(super) fn attention(
 ) {
     let HeadShape { heads, kv_heads, head_dim } = job.shape;
     let (rows, kv) = (batch.rows(), &job.kv);
-    let (q_stride, out_stride) = (job.shape.qkv_width(), job.shape.q_width());
+    let (q_stride, value_dim) = (job.q_stride, job.value_dim);
+    let out_stride = heads * value_dim;
     let group = heads / kv_heads;
+    assert!(value_dim <= head_dim && q_stride >= heads * head_dim, "values, and rows of queries");
     assert!(heads == group * kv_heads && kv_heads == kv.kv_heads, "key-value heads divide heads");
     assert!(qkv.len() >= rows * q_stride && out.len() >= rows * out_stride, "fewer rows than the batch");
     assert!(state::width(head_dim) <= scratch.width, "heads wider than the step limits");
@@ -293,14 +305,21 @@ pub(super) fn attention(
         let span = &batch.sequences[index];
         let (row, head) = (span.row_first as usize, kv_head * group);
         let (first_block, blocks) = batch.blocks(span, kv.group);
+        let values = kv.values[kv_head * kv.value_stride..].as_ptr();
+        let (keys, key_block_stride) = match job.latent {
+            true => (values, kv.value_block),
+            false => (kv.keys[kv_head * kv.key_stride..].as_ptr(), kv.key_block),
+        };
         Vectors {
             first,
             count,
             group,
             head_dim,
+            value_dim,
+            latent: job.latent,
             q: qkv.get().wrapping_add(row * q_stride + head * head_dim),
             q_stride,
-            out: out.get().wrapping_add(row * out_stride + head * head_dim),
+            out: out.get().wrapping_add(row * out_stride + head * value_dim),
             out_stride,
             sinks: job.sinks.map(|sinks| sinks[head..].as_ptr()),
             scale: job.scale,
@@ -310,9 +329,9 @@ pub(super) fn attention(
             window: job.window.map_or(usize::MAX, |window| window as usize),
             blocks: blocks.as_ptr(),
             first_block,
-            keys: kv.keys[kv_head * kv.key_stride..].as_ptr(),
-            key_block_stride: kv.key_block,
-            values: kv.values[kv_head * kv.value_stride..].as_ptr(),
+            keys,
+            key_block_stride,
+            values,
             value_block_stride: kv.value_block,
             kv_type: kv.kv_type,
         }

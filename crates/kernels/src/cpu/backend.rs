@@ -1,18 +1,20 @@
 //! The contract's ops on the processor's cores.
 
 mod encoder;
+mod experts;
+mod latent;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::activations::Input;
-use super::aligned::{Aligned, Shared};
+use super::aligned::Aligned;
 use super::attention::{self, AttentionJob, AttentionLimits};
 use super::kv::CpuKv;
 use super::low_rank::{self, CpuLowRank, Tile, Tiles};
 use super::matmul::{Groups, Product};
 use super::matrix::{CpuMatrix, PanelKind, Segment, packed_bytes, unpack_row};
-use super::moe::{self, CpuExperts, MoeJob, MoeScratch};
+use super::moe::{CpuExperts, MoeScratch};
 use super::norm;
 use super::pool::{ThreadPool, Turn};
 use super::rope::{self, QkvJob, Rotation};
@@ -20,7 +22,7 @@ use super::scratch::Scratch;
 use super::tier::Tier;
 use crate::{
     Activation, AttentionParams, Backend, Batch, BufferRole, DType, Draws, ExpertParts, KernelError, KvSpec,
-    LayerNormParams, LowRankPair, LowRankShape, MatrixShape, MatrixSource, MoeParams, Operands, QkvParams,
+    LatentHeads, LatentParams, LayerNormParams, LowRankPair, LowRankShape, MatrixShape, MatrixSource, MoeParams, MoeWeights, Operands, QkvParams,
     Rope, Rounding, SampleSpecs, StepLimits,
 };
 
@@ -270,7 +272,7 @@ impl Backend for CpuBackend {
     }
 
     fn kv(&self, spec: &KvSpec) -> Result<CpuKv, KernelError> {
-        CpuKv::new(spec, &self.device())
+        CpuKv::new(spec)
     }
 
     fn scratch_bytes(&self, limits: &StepLimits) -> usize {
@@ -382,17 +384,7 @@ impl Backend for CpuBackend {
     }
 
     fn add_bias(&mut self, bias: &CpuVector, out: &mut CpuBuffer) {
-        let step = self.step();
-        let (rows, cols) = (step.batch.rows(), bias.values.len());
-        out.check(rows, cols, "out");
-        let shared = out.data.shared();
-        step.turn.run(rows, (1 << 14) / cols.max(1) + 1, &|_, range| {
-            for row in range {
-                // SAFETY: the buffer holds the row (checked above), which is in one range of one thread.
-                let out = unsafe { std::slice::from_raw_parts_mut(shared.get().add(row * cols), cols) };
-                out.iter_mut().zip(&bias.values[..]).for_each(|(out, bias)| *out += bias);
-            }
-        });
+        self.step().add_bias(bias, out);
     }
 
     fn layer_norm(&mut self, x: &CpuBuffer, params: &LayerNormParams<'_, CpuVector>, out: &mut CpuBuffer) {
@@ -454,6 +446,9 @@ impl Backend for CpuBackend {
         let job = AttentionJob {
             kv: kv.layer(layer, &params.shape),
             shape: params.shape,
+            q_stride: params.shape.qkv_width(),
+            value_dim: params.shape.head_dim,
+            latent: false,
             scale: params.scale,
             softcap: params.softcap,
             window: params.window,
@@ -461,6 +456,32 @@ impl Backend for CpuBackend {
         };
         let scratch = &mut step.scratch.attention;
         attention::attention(step.tier, step.turn, scratch, step.batch, &job, &qkv.data, &mut out.data);
+    }
+
+    fn heads_matmul(&mut self, weights: &[CpuMatrix], x: &CpuBuffer, out: &mut CpuBuffer) {
+        self.step().heads_matmul(weights, x, out);
+    }
+
+    fn latent_to_cache(
+        &mut self,
+        latent: &mut CpuBuffer,
+        queries: &mut CpuBuffer,
+        params: &LatentParams<'_, CpuVector>,
+        kv: &mut CpuKv,
+        layer: usize,
+    ) {
+        self.step().latent_to_cache((latent, queries), params, kv.latents_mut(layer, &params.shape));
+    }
+
+    fn latent_attention(
+        &mut self,
+        queries: &CpuBuffer,
+        (shape, scale): (LatentHeads, f32),
+        kv: &CpuKv,
+        layer: usize,
+        out: &mut CpuBuffer,
+    ) {
+        self.step().latent_attention(queries, (shape, scale), kv.latents(layer, &shape), out);
     }
 
     fn gated_mlp(
@@ -479,7 +500,7 @@ impl Backend for CpuBackend {
         let input = Input { x: x.data.as_ptr(), rows, places: None };
         let groups = Groups { matrices: std::slice::from_ref(gate_up), firsts: &[0, rows as u32] };
         // SAFETY: `x` holds the batch's rows of the matrix's inputs, checked above.
-        unsafe { step.product().gated(groups, activation, input, &mut hidden.data) };
+        unsafe { step.product().gated(groups, (activation, None), input, &mut hidden.data) };
         step.matmul(down, None, None, hidden, out);
     }
 
@@ -502,28 +523,25 @@ impl Backend for CpuBackend {
         low_rank::gate(step.tier, step.turn, rows, activation, &both.data, (&mut hidden.data, width));
     }
 
+    fn add_shared(
+        &mut self,
+        gate: Option<&CpuVector>,
+        x: &CpuBuffer,
+        shared: &CpuBuffer,
+        out: &mut CpuBuffer,
+    ) {
+        self.step().add_shared(gate, x, shared, out);
+    }
+
     fn moe(
         &mut self,
-        router: &CpuMatrix,
-        experts: &CpuExperts,
+        weights: &MoeWeights<'_, Self>,
         params: &MoeParams,
         x: &CpuBuffer,
         hidden: &mut CpuBuffer,
         out: &mut CpuBuffer,
     ) {
-        let mut step = self.step();
-        let (rows, cols) = (step.batch.rows(), router.cols());
-        let (count, used, limits) = (router.rows(), params.experts_used, step.scratch.limits);
-        assert!(used > 0 && used <= count, "{used} of {count} experts");
-        assert!(count <= limits.experts && used <= limits.experts_used, "more experts than the step limits");
-        let width = experts.check(count, if params.gated { 2 } else { 1 }, cols);
-        assert!(cols.max(width) <= limits.width, "experts wider than the step limits");
-        x.check(rows, cols, "x");
-        hidden.check(rows, used * width, "hidden");
-        out.check(rows, cols, "out");
-        let job = MoeJob { router, experts, params, x: &x.data, rows };
-        let (mut product, scratch) = step.experts();
-        moe::moe(&mut product, scratch, &job, &mut hidden.data, &mut out.data);
+        self.step().moe(weights, params, x, (hidden, out));
     }
 
     fn logits(&mut self, head: &CpuMatrix, x: &CpuBuffer, out: &mut [f32]) -> Result<(), KernelError> {
@@ -553,25 +571,7 @@ impl Backend for CpuBackend {
         room: &mut [f32],
     ) -> Result<(), KernelError> {
         self.logits(head, x, room)?;
-        let step = self.step();
-        let (rows, vocab) = (step.batch.logit_rows.len(), head.rows());
-        assert_eq!(specs.rows.len(), rows, "a spec for each logit row");
-        assert!(step.scratch.draws.len() >= step.turn.threads(), "scratch for every thread");
-        let (draws, logits) = (Shared::new(step.draws.rows(rows)), Shared::new(room));
-        let threads = Shared::new(&mut step.scratch.draws);
-        step.turn.run(rows, 1, &|thread, range| {
-            // SAFETY: there is one for each thread, checked above, and no other thread uses this one's.
-            let scratch = unsafe { &mut *threads.get().add(thread) };
-            for row in range {
-                // SAFETY: there is a draw for each row, and a row of logits, as `logits` has checked; a row is in one range of
-                // one thread.
-                let (draw, logits) = unsafe {
-                    let logits = std::slice::from_raw_parts_mut(logits.get().add(row * vocab), vocab);
-                    (&mut *draws.get().add(row), logits)
-                };
-                draw.make(specs, row, logits, scratch);
-            }
-        });
+        self.step().draw(head.rows(), specs, room);
         Ok(())
     }
 

@@ -7,15 +7,18 @@
 //! | F16 | `(head_dim, 16)` halves | `(16, head_dim rounded up to 16)` halves |
 //! | Q8_0 | `(head_dim / 4, 16, 4)` codes plus 128, then `(head_dim / 32, 16)` scales | `(16, head_dim)` codes, then `(head_dim / 32, 16)` scales |
 //!
-//! Codes are bytes and scales halves, one for 32 elements of one key or value, as in GGML's Q8_0.
+//! A layer of latents keeps them as values alone, of one head. Codes are bytes and scales halves, one for 32 elements of one key or value, as in GGML's Q8_0.
 
 use std::ops::Range;
 
 use super::aligned::Aligned;
-use crate::{BLOCK_TOKENS, HeadShape, KernelError, KvGroups, KvLayout, KvPlace, KvSpec, KvType};
+use crate::{BLOCK_TOKENS, HeadShape, KernelError, KvGroups, KvLayout, KvPlace, KvSpec, KvType, LatentHeads};
 
 /// Elements of a head that share a scale in Q8_0.
 pub(super) const GROUP: usize = KvType::Q8_0.group();
+
+/// In place of key-value heads where a layer keeps latents.
+const LATENT: usize = 0;
 
 /// See the module.
 #[derive(Debug)]
@@ -23,7 +26,7 @@ pub struct CpuKv {
     kv_type: KvType,
     blocks: usize,
     groups: KvGroups,
-    layers: Vec<(usize, usize)>, // key-value heads, and elements of a head
+    layers: Vec<(usize, usize)>, // key-value heads, or LATENT, and elements of a head or a latent
     planes: Vec<Plane>,
     keys: Aligned<u8>, // (plane, block, key_block): of a block a layer's (kv_head, key_stride) come first
     values: Aligned<u8>, // (plane, block, value_block)
@@ -86,7 +89,7 @@ fn block_bytes(kv_type: KvType, layouts: &[KvLayout]) -> [usize; 2] {
         KvLayout::Heads { kv_heads, head_dim, .. } => {
             [key_stride(kv_type, head_dim), value_stride(kv_type, head_dim)].map(|bytes| bytes * kv_heads)
         }
-        KvLayout::Latent { .. } => [0, 0],
+        KvLayout::Latent { rank, rope_dim } => [0, value_stride(kv_type, rank + rope_dim)],
     };
     let most = |a: [usize; 2], b: [usize; 2]| [a[0].max(b[0]), a[1].max(b[1])];
     layouts.iter().map(of_layer).fold([0, 0], most)
@@ -100,9 +103,14 @@ impl CpuKv {
         spec.blocks.saturating_mul(block)
     }
 
-    pub(super) fn new(spec: &KvSpec, device: &str) -> Result<CpuKv, KernelError> {
+    pub(super) fn new(spec: &KvSpec) -> Result<CpuKv, KernelError> {
         let (mut keys, mut values) = (0usize, 0usize);
-        let layers = spec.heads(device)?;
+        spec.check()?;
+        let of_layer = |layout: &KvLayout| match *layout {
+            KvLayout::Heads { kv_heads, head_dim, .. } => (kv_heads, head_dim),
+            KvLayout::Latent { rank, rope_dim } => (LATENT, rank + rope_dim),
+        };
+        let layers = spec.layers.iter().map(of_layer).collect();
         let mut planes = Vec::new();
         for layouts in spec.planes() {
             let [key_block, value_block] = block_bytes(spec.kv_type, &layouts);
@@ -132,16 +140,27 @@ impl CpuKv {
         self.part(layer, shape).with(&mut self.keys[keys], &mut self.values[values])
     }
 
+    /// As [`CpuKv::layer`], of latents.
+    pub(super) fn latents(&self, layer: usize, shape: &LatentHeads) -> LayerKv<&[u8]> {
+        self.layer(layer, &latent_shape(shape))
+    }
+
+    /// As [`CpuKv::latents`], for writing.
+    pub(super) fn latents_mut(&mut self, layer: usize, shape: &LatentHeads) -> LayerKv<&mut [u8]> {
+        self.layer_mut(layer, &latent_shape(shape))
+    }
+
     fn part(&self, layer: usize, shape: &HeadShape) -> LayerKv<()> {
         let (kv_heads, head_dim) = self.layers[layer];
         assert_eq!((kv_heads, head_dim), (shape.kv_heads, shape.head_dim), "another cache's heads");
+        let key_stride = if kv_heads == LATENT { 0 } else { key_stride(self.kv_type, head_dim) };
         let KvPlace { group, plane } = self.groups.place(layer);
         let Plane { key_block, value_block, .. } = self.planes[plane];
         LayerKv {
             kv_type: self.kv_type,
             blocks: self.blocks,
-            kv_heads,
-            key_stride: key_stride(self.kv_type, head_dim),
+            kv_heads: kv_heads.max(1),
+            key_stride,
             value_stride: value_stride(self.kv_type, head_dim),
             key_block,
             value_block,
@@ -151,6 +170,11 @@ impl CpuKv {
             values: (),
         }
     }
+}
+
+/// How `CpuKv` holds a latent.
+fn latent_shape(shape: &LatentHeads) -> HeadShape {
+    HeadShape { heads: shape.heads, kv_heads: LATENT, head_dim: shape.width() }
 }
 
 impl LayerKv<()> {

@@ -532,7 +532,7 @@ impl Kernel for GateRow {
             unsafe {
                 let gate = math::activate::<L>(self.activation, get::<L>(self.both.add(at), count));
                 let up = get::<L>(self.both.add(self.width + at), count);
-                put::<L>(self.out.add(at), L::mul(gate, up), count);
+                put::<L>(self.out.add(at), L::mul(gate, math::factor::<L>(self.activation, up)), count);
             }
         }
     }

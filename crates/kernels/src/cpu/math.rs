@@ -104,5 +104,25 @@ pub(super) unsafe fn activate<L: Lanes>(activation: Activation, x: L::F) -> L::F
         Activation::GeluTanh => gelu_tanh::<L>(x),
         Activation::GeluErf => gelu_erf::<L>(x),
         Activation::Relu => L::max(L::splat(0.0), x),
+        Activation::ClampedSwish => {
+            let x = L::min(L::splat(CLAMP), x);
+            L::mul(x, sigmoid::<L>(L::mul(L::splat(1.702), x)))
+        }
+    }
+}
+
+/// Where [`Activation::ClampedSwish`] holds what it reads.
+const CLAMP: f32 = 7.0;
+
+/// What a gate's activation is multiplied with.
+#[inline(always)]
+pub(super) unsafe fn factor<L: Lanes>(activation: Activation, up: L::F) -> L::F {
+    match activation {
+        Activation::ClampedSwish => {
+            // The number second, so that what is not one stays so.
+            let held = L::max(L::splat(-CLAMP), L::min(L::splat(CLAMP), up));
+            L::add(held, L::splat(1.0))
+        }
+        _ => up,
     }
 }

@@ -115,7 +115,7 @@ pub(super) struct PreparedColumns {
 /// What is done to a sum before it is an output.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Epilogue<'a> {
-    /// One an output of the matrix.
+    /// One an output of each matrix.
     pub(super) bias: Option<&'a [f32]>,
     pub(super) activation: Option<Activation>,
 }
@@ -190,13 +190,14 @@ impl Product<'_> {
         let (outputs, stride) = (groups.shape().0, range.len());
         assert!(range.end <= outputs, "rows {range:?} of a matrix of {outputs}");
         assert!(out.len() >= input.columns() * stride, "out does not hold [{}, {stride}]", input.columns());
-        assert!(bias.is_none_or(|bias| bias.len() == outputs), "one bias an output");
+        let biases = outputs * groups.matrices.len();
+        assert!(bias.is_none_or(|bias| bias.len() == biases), "one bias an output");
         let (tier, rows) = (self.tier, Selection { groups, wanted: &|_| true, rows: range });
         // SAFETY: the caller's promise on `input` and `prepared`; `out` holds what is written to it (asserted); each item
         // owns its part of it, and its sums are there.
         unsafe {
             self.rows(rows, input, prepared, Shared::new(out), &|item, scratch, out| {
-                let bias = bias.map(|bias| bias[item.row_first..].as_ptr());
+                let bias = bias.map(|bias| bias[item.group * outputs + item.row_first..].as_ptr());
                 let (sums, columns, rows) = (scratch.sums.as_ptr(), item.columns, item.rows);
                 dispatch(tier, StoreSums { sums, columns, rows, bias, activation, out, stride });
             });
@@ -204,14 +205,14 @@ impl Product<'_> {
     }
 
     /// `hidden[c][i] = activation(matrix[i] · x[c]) * (matrix[i + half] · x[c])` of each group's matrix for its columns,
-    /// `half = matrix.rows / 2`; `hidden` is `(input.columns(), half)`.
+    /// `half = matrix.rows / 2`, each product with its bias; `hidden` is `(input.columns(), half)`.
     ///
     /// # Safety
     /// `input.x` holds `(input.rows, cols)` numbers, and its places are all different.
     pub(super) unsafe fn gated(
         &mut self,
         groups: Groups<'_>,
-        activation: Activation,
+        (activation, bias): (Activation, Option<&[f32]>),
         input: Input<'_>,
         hidden: &mut [f32],
     ) {
@@ -219,6 +220,9 @@ impl Product<'_> {
         let stride = outputs / 2;
         assert!(outputs.is_multiple_of(2), "gate and up have as many rows");
         assert!(hidden.len() >= columns * stride, "hidden does not hold [{columns}, {stride}]");
+        let biases = outputs * groups.matrices.len();
+        assert!(bias.is_none_or(|bias| bias.len() == biases), "one bias an output");
+        let bias = |group: usize, row: usize| bias.map(|bias| bias[group * outputs + row..].as_ptr());
         let (tier, out) = (self.tier, Shared::new(hidden));
         for kind in ActKind::ALL {
             let joint = |matrix: &CpuMatrix| matrix.acts() == Some(kind);
@@ -251,8 +255,9 @@ impl Product<'_> {
                         row_sums(tier, matrix, up, columns, item.columns, scratch, 1);
                         let gate = Some(scratch.sums.as_ptr());
                         let up = scratch.sums.as_ptr().add(SLAB);
+                        let biases = [bias(item.group, item.row_first), bias(item.group, up_first)];
                         let (columns, rows, out) = (item.columns, item.rows, target);
-                        dispatch(tier, GateSums { gate, up, columns, rows, activation, out, stride });
+                        dispatch(tier, GateSums { gate, up, biases, columns, rows, activation, out, stride });
                     }
                 };
                 self.plan.clear();
@@ -275,13 +280,15 @@ impl Product<'_> {
             // SAFETY: the caller's promise on `input`; each item owns its part of `hidden`, its sums are there.
             unsafe {
                 self.rows(rows(0..stride), input, &mut None, out, &|item, scratch, out| {
-                    let (sums, bias, columns, rows) = (scratch.sums.as_ptr(), None, item.columns, item.rows);
+                    let bias = bias(item.group, item.row_first);
+                    let (sums, columns, rows) = (scratch.sums.as_ptr(), item.columns, item.rows);
                     let activation = None;
                     dispatch(tier, StoreSums { sums, columns, rows, bias, activation, out, stride });
                 });
                 self.rows(rows(stride..outputs), input, &mut None, out, &|item, scratch, out| {
+                    let biases = [None, bias(item.group, item.row_first)];
                     let (gate, up, columns, rows) = (None, scratch.sums.as_ptr(), item.columns, item.rows);
-                    dispatch(tier, GateSums { gate, up, columns, rows, activation, out, stride });
+                    dispatch(tier, GateSums { gate, up, biases, columns, rows, activation, out, stride });
                 });
             }
         }

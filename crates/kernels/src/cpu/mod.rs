@@ -17,6 +17,7 @@ mod backend;
 mod gemm;
 mod kv;
 mod lanes;
+mod latent;
 pub mod limits;
 mod low_rank;
 mod math;

@@ -17,7 +17,7 @@ use super::matmul::{Epilogue, Groups, Product, get, put};
 use super::matrix::CpuMatrix;
 use super::pool::Turn;
 use super::tier::Tier;
-use crate::{ExpertScoring, KernelError, MoeParams, StepLimits};
+use crate::{ExpertGroups, ExpertScoring, KernelError, MoeParams, StepLimits};
 
 /// Lanes of a vector.
 const LANES: usize = 16;
@@ -25,6 +25,8 @@ const LANES: usize = 16;
 const PARTIAL: usize = 1 << 20;
 /// Outputs of each pair that are computed together at least: whole streams of panels.
 const PARTIAL_OUTPUTS_MIN: usize = 256;
+/// Groups of experts at most.
+const GROUPS_MAX: usize = 64;
 /// Outputs that one item of the last loop adds up.
 const SUM_OUTPUTS: usize = 512;
 
@@ -32,6 +34,7 @@ const SUM_OUTPUTS: usize = 512;
 #[derive(Debug)]
 pub(super) struct MoeScratch {
     scores: Aligned<f32>,  // (rows, experts)
+    keys: Aligned<f32>,    // (rows, experts): what experts are chosen by where that is not their scores
     experts: Aligned<u32>, // (rows, experts_used), in descending order of score; NOWHERE where there is no order
     weights: Aligned<f32>, // (rows, experts_used)
     places: Aligned<u32>,  // (rows, experts_used): the pair's column in the products
@@ -80,9 +83,19 @@ pub(super) struct MoeJob<'a> {
     pub(super) router: &'a CpuMatrix,
     pub(super) experts: &'a CpuExperts,
     pub(super) params: &'a MoeParams,
+    pub(super) biases: MoeBiases<'a>,
     /// `(rows, router.cols)`.
     pub(super) x: &'a [f32],
     pub(super) rows: usize,
+}
+
+/// What is added to a mixture's products.
+#[derive(Clone, Copy)]
+pub(super) struct MoeBiases<'a> {
+    pub(super) router: Option<&'a [f32]>,     // (experts)
+    pub(super) correction: Option<&'a [f32]>, // (experts)
+    pub(super) up: Option<&'a [f32]>,         // (experts, gate_up.rows)
+    pub(super) down: Option<&'a [f32]>,       // (experts, router.cols)
 }
 
 impl MoeScratch {
@@ -107,13 +120,14 @@ impl MoeScratch {
     /// Bytes of [`MoeScratch::new`].
     pub(super) fn bytes(limits: &StepLimits) -> usize {
         let words = Self::pairs(limits).saturating_mul(3).saturating_add(limits.experts + 2);
-        words.saturating_add(Self::scores(limits)).saturating_add(Self::partials(limits)).saturating_mul(4)
+        words.saturating_add(2 * Self::scores(limits)).saturating_add(Self::partials(limits)).saturating_mul(4)
     }
 
     pub(super) fn new(limits: &StepLimits) -> Result<MoeScratch, KernelError> {
         let (pairs, what) = (Self::pairs(limits), "the experts' scratch");
         Ok(MoeScratch {
             scores: Aligned::zeroed(Self::scores(limits), what)?,
+            keys: Aligned::zeroed(Self::scores(limits), what)?,
             experts: Aligned::zeroed(pairs, what)?,
             weights: Aligned::zeroed(pairs, what)?,
             places: Aligned::zeroed(pairs, what)?,
@@ -127,8 +141,9 @@ impl MoeScratch {
         let (rows, experts, used) = (job.rows, job.router.rows(), job.params.experts_used);
         let input = Input { x: job.x.as_ptr(), rows, places: None };
         // SAFETY: `x` holds the rows, as `moe` asserts.
-        unsafe { product.store(job.router, None, None, input, &mut self.scores[..rows * experts]) };
-        choose(product.tier, product.turn, job, &self.scores, &mut self.experts, &mut self.weights);
+        unsafe { product.store(job.router, job.biases.router, None, input, &mut self.scores[..rows * experts]) };
+        let scored = (&self.scores[..], &mut self.keys[..]);
+        choose(product.tier, product.turn, job, scored, &mut self.experts, &mut self.weights);
         // Counted two places on and added up, an expert's number is where its columns begin one place on; counted up
         // there once more, pair by pair, it is where the next one's begin.
         let firsts = &mut self.firsts[..experts + 2];
@@ -168,15 +183,25 @@ pub(super) fn moe(
     let firsts = &firsts[..job.router.rows() + 1];
     let places = Places { of: &places[..rows * used], each: used, columns };
     let gate_up = Groups { matrices: &job.experts.gate_up, firsts };
-    let input = Input { x: job.x.as_ptr(), rows, places: Some(places) };
+    let mut x = job.x.as_ptr();
+    if job.params.scales_input {
+        // The output is not written before the first products are made.
+        for (row, weight) in weights[..rows].iter_mut().enumerate() {
+            let scaled = out[row * outputs..][..outputs].iter_mut().zip(&job.x[row * outputs..]);
+            scaled.for_each(|(out, x)| *out = *weight * x);
+            *weight = 1.0;
+        }
+        x = out.as_ptr();
+    }
+    let input = Input { x, rows, places: Some(places) };
     let activation = job.params.activation;
     // SAFETY: `x` holds the rows (asserted); each pair has a column of its own.
     unsafe {
         if job.params.gated {
-            product.gated(gate_up, activation, input, hidden);
+            product.gated(gate_up, (activation, job.biases.up), input, hidden);
         } else {
             let outputs = 0..job.experts.down[0].cols();
-            let epilogue = Epilogue { bias: None, activation: Some(activation) };
+            let epilogue = Epilogue { bias: job.biases.up, activation: Some(activation) };
             product.store_rows(gate_up, outputs, epilogue, input, &mut None, hidden);
         }
     }
@@ -194,7 +219,7 @@ pub(super) fn moe(
         // SAFETY: `hidden` holds a row of down's inputs for each column (the products above assert it has room for them, and have
         // written them), and nothing else is prepared meanwhile.
         unsafe {
-            let epilogue = Epilogue::default();
+            let epilogue = Epilogue { bias: job.biases.down, activation: None };
             product.store_rows(down, range.clone(), epilogue, input, &mut prepared, partial);
         }
         let stride = range.len();
@@ -228,13 +253,17 @@ fn choose(
     tier: Tier,
     turn: &mut Turn,
     job: &MoeJob<'_>,
-    scores: &[f32],
+    (scores, keys): (&[f32], &mut [f32]),
     experts: &mut [u32],
     weights: &mut [f32],
 ) {
     let (rows, count, used) = (job.rows, job.router.rows(), job.params.experts_used);
     assert!(experts.len() >= rows * used && weights.len() >= rows * used, "room for the chosen");
-    let (experts, weights) = (Shared::new(experts), Shared::new(weights));
+    assert!(keys.len() >= rows * count, "room for what they are chosen by");
+    let (experts, weights, keys) = (Shared::new(experts), Shared::new(weights), Shared::new(keys));
+    let (params, correction) = (job.params, job.biases.correction);
+    let by_weight = params.chooses_by_weight(correction.is_some());
+    let by_score = !by_weight && params.groups.is_none();
     turn.run(rows, (1 << 13) / count + 1, &|_, range| {
         for row in range {
             let scores = &scores[row * count..][..count];
@@ -245,14 +274,32 @@ fn choose(
                     std::slice::from_raw_parts_mut(weights.get().add(row * used), used),
                 )
             };
-            let ordered = largest(scores, experts, weights);
+            let mut ordered = scores.iter().all(|score| !score.is_nan());
+            if by_score {
+                ordered = largest(scores, experts, weights);
+            } else if ordered {
+                // SAFETY: as above, of a row of keys; the tier is the backend's, which is available.
+                let keys = unsafe { std::slice::from_raw_parts_mut(keys.get().add(row * count), count) };
+                keys.copy_from_slice(scores);
+                if by_weight {
+                    // SAFETY: as above.
+                    unsafe { dispatch(tier, AllWeights { weights: keys, params }) };
+                }
+                keys.iter_mut().zip(correction.unwrap_or(&[])).for_each(|(key, correction)| *key += correction);
+                ordered = keep_groups(keys, params) && largest(keys, experts, weights);
+                if ordered {
+                    weights.iter_mut().zip(&*experts).for_each(|(weight, &of)| *weight = scores[of as usize]);
+                }
+            }
             // A softmax over scores of which one is infinite is not a number either.
-            if !ordered || (job.params.scoring == ExpertScoring::Softmax && !weights[0].is_finite()) {
+            let softmax = job.params.scoring == ExpertScoring::Softmax;
+            let top = weights.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+            if !ordered || (softmax && !top.is_finite()) {
                 experts.fill(NOWHERE);
                 continue;
             }
             // SAFETY: the tier is the backend's, which is available.
-            unsafe { dispatch(tier, ExpertWeights { scores, weights, params: job.params }) };
+            unsafe { dispatch(tier, ExpertWeights { scores, weights, params }) };
         }
     });
 }
@@ -279,7 +326,78 @@ fn largest(scores: &[f32], experts: &mut [u32], top: &mut [f32]) -> bool {
     true
 }
 
-/// Makes weights of the scores of the chosen, the largest first. All scores but the chosen ones may be -∞, none is NaN.
+/// Rules out the experts of the groups that are not among the best; of equal ones the first are. False if a group's worth
+/// is not a number.
+fn keep_groups(keys: &mut [f32], params: &MoeParams) -> bool {
+    let Some(ExpertGroups { count, used, best }) = params.groups else { return true };
+    let size = keys.len() / count;
+    let worth = |group: &[f32]| {
+        let mut top = [f32::NEG_INFINITY; 2];
+        for &key in group {
+            if key > top[0] {
+                top = [key, top[0]];
+            } else if key > top[1] {
+                top[1] = key;
+            }
+        }
+        if best == 1 { top[0] } else { top[0] + top[1] }
+    };
+    let mut left = [0.0; GROUPS_MAX];
+    let worths = &mut left[..count];
+    worths.iter_mut().zip(keys.chunks_exact(size)).for_each(|(worth_of, group)| *worth_of = worth(group));
+    if worths.iter().any(|worth| worth.is_nan()) || keys.iter().any(|key| key.is_nan()) {
+        return false;
+    }
+    for group in 0..count {
+        let above = |other: &f32| *other > worths[group];
+        let before = worths[..group].iter().filter(|other| above(other) || **other == worths[group]).count();
+        if before + worths[group + 1..].iter().filter(|other| above(other)).count() >= used {
+            keys[group * size..][..size].fill(f32::NEG_INFINITY);
+        }
+    }
+    true
+}
+
+/// Makes of all scores what the scoring says, in place.
+struct AllWeights<'a> {
+    weights: &'a mut [f32],
+    params: &'a MoeParams,
+}
+
+impl Kernel for AllWeights<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    unsafe fn run<L: Lanes>(self) {
+        let AllWeights { weights, params } = self;
+        let top = weights.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        // SAFETY: inside `vectorize`; every vector is whole or made whole by `padded`.
+        unsafe {
+            let top = L::splat(top);
+            let weight_of = |scores: &[f32]| {
+                let scores = L::load(padded(scores).as_ptr());
+                match params.scoring {
+                    ExpertScoring::Softmax => math::exp::<L>(L::sub(scores, top)),
+                    ExpertScoring::Sigmoid => math::sigmoid::<L>(scores),
+                }
+            };
+            let mut total = L::splat(0.0);
+            for scores in weights.chunks(LANES) {
+                total = L::add(total, weight_of(scores));
+            }
+            let total = match params.scoring {
+                ExpertScoring::Softmax => L::splat(L::sum(total)),
+                ExpertScoring::Sigmoid => L::splat(1.0),
+            };
+            for weights in weights.chunks_mut(LANES) {
+                let weight = L::div(weight_of(weights), total);
+                put::<L>(weights.as_mut_ptr(), weight, weights.len());
+            }
+        }
+    }
+}
+
+/// Makes weights of the scores of the chosen, the largest first unless they were chosen by something else. All scores but the chosen ones may be -∞, none is NaN.
 struct ExpertWeights<'a> {
     scores: &'a [f32],
     weights: &'a mut [f32],
@@ -294,7 +412,9 @@ impl Kernel for ExpertWeights<'_> {
         let ExpertWeights { scores, weights, params } = self;
         // SAFETY: inside `vectorize`; every vector is whole or made whole by `padded`.
         unsafe {
-            let top = L::splat(weights[0]);
+            // Of all where all are added up, so that no term overflows.
+            let terms = if params.normalized { &*weights } else { scores };
+            let top = L::splat(terms.iter().copied().fold(f32::NEG_INFINITY, f32::max));
             let weight_of = |scores: &[f32]| {
                 let scores = L::load(padded(scores).as_ptr());
                 match params.scoring {

@@ -65,7 +65,7 @@ impl RopeTables {
 
     /// The table for a job on `rows` rows, whether it has yet to be computed, and its pairs. Asserts that the job fits
     /// its heads and the table its rows.
-    fn of(&mut self, job: &QkvJob<'_>, rows: usize) -> (&mut Aligned<f32>, bool, usize) {
+    pub(super) fn of(&mut self, job: &QkvJob<'_>, rows: usize) -> (&mut Aligned<f32>, bool, usize) {
         let head_dim = job.shape.head_dim;
         for norm in [job.q_norm, job.k_norm].into_iter().flatten() {
             assert_eq!(norm.len(), head_dim, "a head's norm has one weight an element");
@@ -231,7 +231,7 @@ unsafe fn store_bytes<L: Lanes>(
 /// # Safety
 /// Inside `L::vectorize`; `to` can be written.
 #[inline(always)]
-unsafe fn store_scale<L: Lanes>(to: *mut u16, scale: f32) {
+pub(super) unsafe fn store_scale<L: Lanes>(to: *mut u16, scale: f32) {
     let mut halves = [0u16; LANES];
     // SAFETY: `halves` is as long as a vector; the caller's promise.
     unsafe {
@@ -245,7 +245,7 @@ unsafe fn store_scale<L: Lanes>(to: *mut u16, scale: f32) {
 /// # Safety
 /// Inside `L::vectorize`; `x` holds `count` numbers.
 #[inline(always)]
-unsafe fn load_part<L: Lanes>(x: *const f32, count: usize) -> L::F {
+pub(super) unsafe fn load_part<L: Lanes>(x: *const f32, count: usize) -> L::F {
     // SAFETY: the caller's promise; the whole vector is read only where it is there.
     unsafe {
         if count == LANES {
@@ -262,7 +262,7 @@ unsafe fn load_part<L: Lanes>(x: *const f32, count: usize) -> L::F {
 /// # Safety
 /// Inside `L::vectorize`; `x` holds `2 * pairs` numbers, `cos_sin` as many.
 #[inline(always)]
-unsafe fn rotate_head<L: Lanes>(kind: RopeKind, x: *mut f32, cos_sin: *const f32, pairs: usize) {
+pub(super) unsafe fn rotate_head<L: Lanes>(kind: RopeKind, x: *mut f32, cos_sin: *const f32, pairs: usize) {
     let (first, second, step) = match kind {
         RopeKind::Neox => (0, pairs, 1),
         RopeKind::Interleaved => (0, 1, 2),
@@ -396,7 +396,7 @@ fn grain(width: usize) -> usize {
 }
 
 /// Cosines, then sines, of one row's positions. The angle is a product in f32, as models are trained with.
-fn fill(rotation: &Rotation<'_>, batch: &Batch, row: usize, cos_sin: &mut [f32]) {
+pub(super) fn fill(rotation: &Rotation<'_>, batch: &Batch, row: usize, cos_sin: &mut [f32]) {
     let (cosines, sines) = cos_sin.split_at_mut(rotation.inv_freq.len());
     let turned = cosines.iter_mut().zip(sines).zip(rotation.inv_freq).enumerate();
     for (pair, ((cosine, sine), frequency)) in turned {

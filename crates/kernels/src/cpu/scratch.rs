@@ -2,6 +2,7 @@
 
 use super::activations::Activations;
 use super::attention::{AttentionLimits, AttentionScratch};
+use super::latent::LatentScratch;
 use super::matmul::{PanelScratch, Plan};
 use super::moe::MoeScratch;
 use super::rope::RopeTables;
@@ -18,6 +19,7 @@ pub(super) struct Scratch {
     pub(super) plan: Plan,
     pub(super) panels: Vec<PanelScratch>, // one a thread
     pub(super) moe: MoeScratch,
+    pub(super) latent: LatentScratch,
     pub(super) rope: RopeTables,
     pub(super) attention: AttentionScratch,
     pub(super) self_attention: SelfAttentionScratch,
@@ -28,8 +30,9 @@ impl Scratch {
     /// Bytes [`Scratch::new`] takes.
     pub(super) fn bytes(tier: Tier, limits: &StepLimits, attention: &AttentionLimits) -> usize {
         Activations::bytes(tier, MoeScratch::columns(limits), limits.width, limits.logit_rows)
-            .saturating_add(Plan::bytes(limits.experts))
+            .saturating_add(Plan::bytes(groups(limits)))
             .saturating_add(MoeScratch::bytes(limits))
+            .saturating_add(LatentScratch::bytes(limits))
             .saturating_add(attention.threads * PanelScratch::BYTES)
             .saturating_add(attention.threads.saturating_mul(DrawScratch::bytes(drawn_vocab(limits))))
             .saturating_add(RopeTables::bytes(limits.rows, limits.heads.head_dim))
@@ -55,9 +58,10 @@ impl Scratch {
                 limits.width,
                 limits.logit_rows,
             )?,
-            plan: Plan::new(limits.experts)?,
+            plan: Plan::new(groups(limits))?,
             panels: (0..attention.threads).map(|_| PanelScratch::new()).collect::<Result<_, _>>()?,
             moe: MoeScratch::new(limits)?,
+            latent: LatentScratch::new(limits)?,
             rope: RopeTables::new(limits.rows, limits.heads.head_dim)?,
             attention: AttentionScratch::new(attention)?,
             self_attention: SelfAttentionScratch::new(
@@ -75,4 +79,10 @@ impl Scratch {
 /// Logits of a row that is drawn from, where there are such rows.
 fn drawn_vocab(limits: &StepLimits) -> usize {
     if limits.logit_rows == 0 { 0 } else { limits.vocab }
+}
+
+/// Matrices that a product computes together at most.
+fn groups(limits: &StepLimits) -> usize {
+    let heads = if limits.heads_matmul_width == 0 { 0 } else { limits.heads.heads };
+    limits.experts.max(heads)
 }

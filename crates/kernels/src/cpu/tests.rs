@@ -96,6 +96,7 @@ fn product(
         experts: 0,
         experts_used: 0,
         kv_groups: 1,
+        heads_matmul_width: 0,
     })?;
     let matrix = backend.pack(&[*source])?;
     let (mut input, mut output) = (

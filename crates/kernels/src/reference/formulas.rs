@@ -1,7 +1,7 @@
 //! Each op on one row, as its formula says: sums and functions in f64 in a fixed order, rounded to f32 once at the
 //! end. Nothing here knows batches, caches or devices.
 
-use crate::{Activation, ExpertScoring, MoeParams, PositionBias, RopeKind, SelfAttentionParams};
+use crate::{Activation, ExpertGroups, ExpertScoring, MoeParams, PositionBias, RopeKind, SelfAttentionParams};
 
 /// `Σ a[i] b[i]`, over eight interleaved partial sums.
 pub fn dot(a: &[f32], b: &[f32]) -> f64 {
@@ -142,33 +142,73 @@ pub fn activate(activation: Activation, x: f64) -> f64 {
         Activation::GeluErf => 0.5 * x * (1.0 + erf(x * std::f64::consts::FRAC_1_SQRT_2)),
         Activation::Relu if x < 0.0 => 0.0,
         Activation::Relu => x,
+        Activation::ClampedSwish => {
+            let x = x.min(CLAMP);
+            x / (1.0 + (-1.702 * x).exp())
+        }
     }
 }
 
-/// Experts and their weights, in descending order of score, of equal scores the lower index first; `None` if a score is
-/// not a number.
-pub fn route(scores: &[f32], params: &MoeParams) -> Option<Vec<(usize, f64)>> {
+/// Where [`Activation::ClampedSwish`] holds what it reads.
+const CLAMP: f64 = 7.0;
+
+/// What a gate's activation is multiplied with: the other product, which one activation changes.
+pub fn factor(activation: Activation, up: f64) -> f64 {
+    match activation {
+        Activation::ClampedSwish => up.clamp(-CLAMP, CLAMP) + 1.0,
+        _ => up,
+    }
+}
+
+/// What the scoring makes of all scores, before the chosen are weighed against each other.
+pub fn expert_weights(scores: &[f32], params: &MoeParams) -> Vec<f64> {
+    let largest = f64::from(scores.iter().copied().fold(f32::NEG_INFINITY, f32::max));
+    let total: f64 = scores.iter().map(|&score| (f64::from(score) - largest).exp()).sum();
+    let weight = |&score: &f32| match params.scoring {
+        ExpertScoring::Softmax => (f64::from(score) - largest).exp() / total,
+        ExpertScoring::Sigmoid => 1.0 / (1.0 + (-f64::from(score)).exp()),
+    };
+    scores.iter().map(weight).collect()
+}
+
+/// What experts are chosen by; -∞ for those whose groups are not. The groups' worths come second.
+pub fn expert_keys(scores: &[f32], params: &MoeParams, correction: Option<&[f32]>) -> (Vec<f64>, Vec<f64>) {
+    let mut keys: Vec<f64> = match params.chooses_by_weight(correction.is_some()) {
+        true => expert_weights(scores, params),
+        false => scores.iter().map(|&score| f64::from(score)).collect(),
+    };
+    if let Some(correction) = correction {
+        keys.iter_mut().zip(correction).for_each(|(key, &correction)| *key += f64::from(correction));
+    }
+    let Some(ExpertGroups { count, used, best }) = params.groups else { return (keys, Vec::new()) };
+    let size = keys.len() / count;
+    let worth = |group: &[f64]| {
+        let mut group = group.to_vec();
+        group.sort_by(|a, b| b.total_cmp(a));
+        group[..best].iter().sum::<f64>()
+    };
+    let worths: Vec<f64> = keys.chunks_exact(size).map(worth).collect();
+    let mut order: Vec<usize> = (0..count).collect();
+    order.sort_by(|&a, &b| worths[b].partial_cmp(&worths[a]).expect("sums of numbers are numbers"));
+    for &group in &order[used..] {
+        keys[group * size..][..size].fill(f64::NEG_INFINITY);
+    }
+    (keys, worths)
+}
+
+/// Experts and their weights, in descending order of what they are chosen by, of equal ones the lower index first; `None`
+/// if a score is not a number.
+pub fn route(scores: &[f32], params: &MoeParams, correction: Option<&[f32]>) -> Option<Vec<(usize, f64)>> {
     if scores.iter().any(|score| score.is_nan()) {
         return None;
     }
+    let (keys, _) = expert_keys(scores, params, correction);
     let mut order: Vec<usize> = (0..scores.len()).collect();
     // A stable sort keeps equal scores in the order of their indices. (0 and -0 are equal.)
-    order.sort_by(|&a, &b| {
-        scores[b].partial_cmp(&scores[a]).expect("numbers, as asserted above, have an order")
-    });
-    let largest = f64::from(scores[order[0]]);
-    let weight = |&expert: &usize| {
-        let score = f64::from(scores[expert]);
-        match params.scoring {
-            ExpertScoring::Softmax => {
-                let total: f64 = scores.iter().map(|&score| (f64::from(score) - largest).exp()).sum();
-                (score - largest).exp() / total
-            }
-            ExpertScoring::Sigmoid => 1.0 / (1.0 + (-score).exp()),
-        }
-    };
+    order.sort_by(|&a, &b| keys[b].partial_cmp(&keys[a]).expect("numbers, as asserted above, have an order"));
     order.truncate(params.experts_used);
-    let mut weights: Vec<f64> = order.iter().map(weight).collect();
+    let all = expert_weights(scores, params);
+    let mut weights: Vec<f64> = order.iter().map(|&expert| all[expert]).collect();
     let total: f64 = weights.iter().sum();
     if params.normalized && total != 0.0 {
         weights.iter_mut().for_each(|weight| *weight /= total);

@@ -3,7 +3,7 @@
 use super::{DEVICE, ReferenceKv};
 use crate::quant::{can_dequantize, dequantize_row, quantize_row};
 use crate::{
-    AttentionParams, BLOCK_TOKENS, DType, HeadShape, KernelError, KvLayout, KvSpec, MatrixShape,
+    AttentionParams, BLOCK_TOKENS, DType, HeadShape, KernelError, KvLayout, KvSpec, LatentHeads, MatrixShape,
     MatrixSource, SequenceSpan,
 };
 
@@ -50,14 +50,20 @@ pub(super) fn check_source(part: &MatrixSource<'_>, cols_all: usize) -> Result<(
 pub(super) fn elements_per_slot(spec: &KvSpec) -> impl Iterator<Item = usize> {
     let elements = |layout: &KvLayout| match *layout {
         KvLayout::Heads { kv_heads, head_dim, .. } => kv_heads * head_dim,
-        KvLayout::Latent { .. } => 0,
+        KvLayout::Latent { rank, rope_dim } => rank + rope_dim,
     };
     spec.planes().into_iter().map(move |layouts| layouts.iter().map(elements).max().unwrap_or(0))
 }
 
 impl ReferenceKv {
     pub(super) fn new(spec: &KvSpec) -> Result<ReferenceKv, KernelError> {
-        let heads = spec.heads(DEVICE)?;
+        spec.check()?;
+        let heads_of = |layout: &KvLayout| match *layout {
+            KvLayout::Heads { kv_heads, head_dim, .. } => (kv_heads, head_dim),
+            KvLayout::Latent { rank, rope_dim } => (1, rank + rope_dim),
+        };
+        let heads = spec.layers.iter().map(heads_of).collect();
+        let latent = spec.layers.iter().map(|layout| matches!(layout, KvLayout::Latent { .. })).collect();
         let slots = spec.blocks * BLOCK_TOKENS;
         let mut elements = 0;
         let planes = elements_per_slot(spec)
@@ -69,7 +75,7 @@ impl ReferenceKv {
             .collect();
         let (keys, values) = (filled(elements, f32::NAN, "keys")?, filled(elements, f32::NAN, "values")?);
         let (kv_type, groups) = (spec.kv_type, spec.groups.clone());
-        Ok(ReferenceKv { kv_type, slots, groups, heads, planes, keys, values })
+        Ok(ReferenceKv { kv_type, slots, groups, heads, latent, planes, keys, values })
     }
 
     pub(super) fn at(&self, layer: usize, slot: usize, kv_head: usize) -> std::ops::Range<usize> {
@@ -83,6 +89,12 @@ impl ReferenceKv {
     pub(super) fn check_heads(&self, shape: &HeadShape, layer: usize) {
         assert!(shape.heads.is_multiple_of(shape.kv_heads), "{shape:?}: key-value heads divide the heads");
         assert_eq!((shape.kv_heads, shape.head_dim), self.heads[layer], "heads and cache differ in shape");
+        assert!(!self.latent[layer], "heads, and a cache of latents");
+    }
+
+    pub(super) fn check_latent(&self, shape: &LatentHeads, layer: usize) {
+        assert_eq!((1, shape.width()), self.heads[layer], "latent and cache differ in shape");
+        assert!(self.latent[layer], "a latent, and a cache of heads");
     }
 }
 

@@ -56,12 +56,14 @@ const MIXTURE: MoeParams = MoeParams {
     scale: 1.0,
     activation: Activation::Silu,
     gated: true,
+    groups: None,
+    scales_input: false,
 };
 
 #[test]
 fn experts_are_chosen_by_score_then_index() {
     let chosen = |scores: &[f32], params: MoeParams| -> (Vec<usize>, Vec<f32>) {
-        let chosen = route(scores, &params).unwrap().into_iter();
+        let chosen = route(scores, &params, None).unwrap().into_iter();
         chosen.map(|(expert, weight)| (expert, weight as f32)).unzip()
     };
     // Softmax of ln 1, ln 2, ln 5, ln 2.
@@ -77,7 +79,7 @@ fn experts_are_chosen_by_score_then_index() {
     assert_eq!(chosen(&[0.0, -0.0, 1.0, 0.0], MoeParams { experts_used: 4, ..MIXTURE }).0, [2, 0, 1, 3]);
     let none = chosen(&[f32::NEG_INFINITY; 2], MoeParams { normalized: true, ..sigmoid });
     assert_eq!(none, (vec![0, 1], vec![0.0, 0.0]), "weights of zero stay zero");
-    assert_eq!(route(&[0.0, f32::NAN, 1.0], &MIXTURE), None);
+    assert_eq!(route(&[0.0, f32::NAN, 1.0], &MIXTURE, None), None);
 }
 
 #[test]
@@ -96,7 +98,7 @@ fn a_mixture_by_hand() {
     backend.write_rows(&mut x, 0, &[1.0, 4.0, f32::NAN, 1.0]).unwrap();
     backend.begin(&prompt(2)).unwrap();
     let experts = ReferenceExperts { gate_up, down };
-    backend.moe(&router, &experts, &MIXTURE, &x, &mut hidden, &mut out);
+    backend.moe(&MoeWeights::plain(&router, &experts), &MIXTURE, &x, &mut hidden, &mut out);
     // 6/9 of the third expert and 2/9 of the second: (18 + 4) / 9.
     let silu = 1.0 / (1.0 + (-1f32).exp());
     close(&out.values[..2], &[22.0 / 9.0 * 4.0 * silu; 2]);
@@ -151,6 +153,7 @@ fn ready(heads: HeadShape) -> ReferenceBackend {
         experts: 4,
         experts_used: 4,
         kv_groups: 1,
+        heads_matmul_width: 0,
     };
     backend.reserve(&limits).unwrap();
     backend

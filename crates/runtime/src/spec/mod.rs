@@ -235,6 +235,7 @@ impl TransformerSpec {
             experts: experts(|experts| experts.count),
             experts_used: experts(|experts| experts.used),
             kv_groups: self.kv_groups().count(),
+            heads_matmul_width: 0,
         }
     }
 

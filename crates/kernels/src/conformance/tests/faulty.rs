@@ -4,6 +4,7 @@ mod attention;
 mod encoder;
 mod fault;
 mod inputs;
+mod latent;
 mod low_rank;
 mod moe;
 mod norms;
@@ -18,7 +19,7 @@ use crate::quant::{dequantize_row, scale_min};
 use crate::reference::{ReferenceBackend, ReferenceBuffer, ReferenceKv, formulas};
 use crate::{
     Activation, AttentionParams, Backend, Batch, BufferRole, DType, Draws, ExpertParts, KernelError,
-    KvLayout, KvSpec, LayerNormParams, LowRankPair, LowRankShape, MatrixShape, MatrixSource, MoeParams,
+    KvLayout, KvSpec, LatentHeads, LatentParams, LayerNormParams, LowRankPair, LowRankShape, MatrixShape, MatrixSource, MoeParams, MoeWeights,
     Operands, QkvParams, Rounding, RowSource, SampleSpecs, Sampled, StepLimits, Ticket,
 };
 
@@ -276,15 +277,15 @@ impl Backend for Faulty {
             let layers = vec![spec.layers[0]; spec.layers.len()];
             return self.inner.kv_bytes(&KvSpec { layers, ..spec.clone() });
         }
+        if self.fault == Fault::LatentForgotten {
+            let layers =
+                spec.layers.iter().copied().filter(|layout| matches!(layout, KvLayout::Heads { .. }));
+            return self.inner.kv_bytes(&KvSpec { layers: layers.collect(), ..spec.clone() });
+        }
         self.inner.kv_bytes(spec)
     }
 
     fn kv(&self, spec: &KvSpec) -> Result<ReferenceKv, KernelError> {
-        if self.fault == Fault::LatentForgotten {
-            let layers =
-                spec.layers.iter().copied().filter(|layout| matches!(layout, KvLayout::Heads { .. }));
-            return self.inner.kv(&KvSpec { layers: layers.collect(), ..spec.clone() });
-        }
         self.inner.kv(spec)
     }
 
@@ -469,16 +470,55 @@ impl Backend for Faulty {
 
     fn moe(
         &mut self,
-        router: &Vec<Part>,
-        experts: &Vec<ExpertParts<Part>>,
+        weights: &MoeWeights<'_, Self>,
         params: &MoeParams,
         x: &ReferenceBuffer,
         _hidden: &mut ReferenceBuffer,
         out: &mut ReferenceBuffer,
     ) {
-        let x = self.rows_of(x, router[0].shape.cols);
-        let sums = self.mixture(router, experts, params, &x);
+        let x = self.rows_of(x, weights.router[0].shape.cols);
+        let sums = self.mixture(weights, params, &x);
         self.store(out, sums);
+    }
+
+    fn add_shared(
+        &mut self,
+        gate: Option<&Vec<f32>>,
+        x: &ReferenceBuffer,
+        shared: &ReferenceBuffer,
+        out: &mut ReferenceBuffer,
+    ) {
+        let gate = gate.filter(|_| self.fault != Fault::SharedGateIgnored);
+        self.inner.add_shared(gate, x, shared, out);
+        self.restore(out);
+    }
+
+    fn heads_matmul(&mut self, weights: &[Vec<Part>], x: &ReferenceBuffer, out: &mut ReferenceBuffer) {
+        let rows = self.by_head(weights, &self.rows_of(x, x.cols()), x.cols() / weights.len());
+        self.store(out, rows);
+    }
+
+    fn latent_to_cache(
+        &mut self,
+        latent: &mut ReferenceBuffer,
+        queries: &mut ReferenceBuffer,
+        params: &LatentParams<'_, Vec<f32>>,
+        kv: &mut ReferenceKv,
+        layer: usize,
+    ) {
+        self.latents(latent, queries, params, (kv, layer));
+    }
+
+    fn latent_attention(
+        &mut self,
+        queries: &ReferenceBuffer,
+        heads: (LatentHeads, f32),
+        kv: &ReferenceKv,
+        layer: usize,
+        out: &mut ReferenceBuffer,
+    ) {
+        self.attend_latents(queries, heads, (kv, layer), out);
+        self.restore(out);
     }
 
     fn logits(&mut self, head: &Vec<Part>, x: &ReferenceBuffer, out: &mut [f32]) -> Result<(), KernelError> {

@@ -18,6 +18,8 @@ pub(super) type Scales = [[f32; BLOCK_TOKENS]; 4];
 pub(super) trait Format: 'static {
     /// Whether the dot products are of f32, so that keys many queries meet are better widened once for all.
     const WIDENS_KEYS: bool;
+    /// Whether keys and values are the same.
+    const LATENT: bool = false;
 
     /// Lays out N queries for `dots`, in no more than N times `head_dim` f32.
     unsafe fn pack<L: Lanes, const N: usize>(from: &[*const f32; N], head_dim: usize, to: *mut f32);

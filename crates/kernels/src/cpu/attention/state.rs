@@ -109,17 +109,17 @@ impl Kernel for Finish {
                 total = total * factor + weight::<L>(sink, with_sink);
             }
             let factor = factor / total;
-            let out = vectors.out.add(row * vectors.out_stride + head * vectors.head_dim);
-            for at in (0..vectors.head_dim).step_by(LANES) {
+            let out = vectors.out.add(row * vectors.out_stride + head * vectors.value_dim);
+            for at in (0..vectors.value_dim).step_by(LANES) {
                 // A value of weight 0 beside a sum of -0 makes it +0: whether one was added must not show.
                 let sum = L::add(L::load(self.state.sums(v).add(at)), L::splat(0.0));
                 let value = L::mul(sum, L::splat(factor));
-                if at + LANES <= vectors.head_dim {
+                if at + LANES <= vectors.value_dim {
                     L::store(out.add(at), value);
                 } else {
                     let mut lanes = [0.0f32; LANES];
                     L::store(lanes.as_mut_ptr(), value);
-                    std::ptr::copy_nonoverlapping(lanes.as_ptr(), out.add(at), vectors.head_dim - at);
+                    std::ptr::copy_nonoverlapping(lanes.as_ptr(), out.add(at), vectors.value_dim - at);
                 }
             }
         }

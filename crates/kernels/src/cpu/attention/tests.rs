@@ -27,6 +27,7 @@ fn attend(tier: Tier, kv_type: KvType, window: u32, qkv: &[f32]) -> Result<Vec<f
         experts: 0,
         experts_used: 0,
         kv_groups: 1,
+        heads_matmul_width: 0,
     })?;
     let blocks = ROWS.div_ceil(BLOCK_TOKENS);
     let mut kv = backend.kv(&KvSpec {
@@ -91,7 +92,7 @@ fn a_window_costs_itself_and_not_the_context() -> Result<(), KernelError> {
     let layout = KvLayout::Heads { kv_heads: 1, head_dim: HEADS.head_dim, window: Some(window) };
     let groups = KvGroups { windows: vec![Some(window)], places: Vec::new() };
     let spec = KvSpec { layers: vec![layout], groups, blocks: 1, kv_type: KvType::F16 };
-    let kv = CpuKv::new(&spec, "the CPU")?;
+    let kv = CpuKv::new(&spec)?;
     let (mut seen, mut all) = (Batch { windows: vec![Some(window)], ..Batch::default() }, Batch::default());
     for batch in [&mut seen, &mut all] {
         batch.sources = vec![RowSource::Token(0); 32];
@@ -102,6 +103,9 @@ fn a_window_costs_itself_and_not_the_context() -> Result<(), KernelError> {
     let job = |window| AttentionJob {
         kv: kv.layer(0, &HEADS),
         shape: HEADS,
+        q_stride: HEADS.qkv_width(),
+        value_dim: HEADS.head_dim,
+        latent: false,
         scale: 1.0,
         softcap: None,
         window,

@@ -8,10 +8,12 @@
 #![allow(unsafe_op_in_unsafe_fn)] // The contract is that of `lanes`, and of the makers of the kernels below.
 
 use std::marker::PhantomData;
+use std::ops::Range;
 
 use super::super::kv::{key_stride, value_stride};
 use super::super::lanes::{Kernel, Lanes};
 use super::format::{F16Format, Format, Q8Format};
+use super::latent::{self, LatentFormat};
 use super::state::{State, width};
 use super::{PARTITION, TILE, Vectors};
 use crate::{BLOCK_TOKENS, KvType};
@@ -87,8 +89,9 @@ impl Kernel for Pack {
     #[inline(always)]
     unsafe fn run<L: Lanes>(self) {
         match self.vectors.kv_type {
-            KvType::F16 => self.queries::<L, F16Format>(),
-            KvType::Q8_0 => self.queries::<L, Q8Format>(),
+            // Those of latents lie alike for every type.
+            KvType::Q8_0 if !self.vectors.latent => self.queries::<L, Q8Format>(),
+            _ => self.queries::<L, F16Format>(),
         }
     }
 }
@@ -131,26 +134,41 @@ impl Kernel for PartitionSums {
         for v in 0..self.vectors.count {
             self.state.clear(v);
         }
-        match self.vectors.kv_type {
-            KvType::F16 => self.sums::<L, F16Format>(),
-            KvType::Q8_0 => self.sums::<L, Q8Format>(),
+        match (self.vectors.kv_type, self.vectors.latent) {
+            (KvType::F16, false) => self.sums::<L, F16Format>(),
+            (KvType::Q8_0, false) => self.sums::<L, Q8Format>(),
+            (KvType::F16, true) => self.latent_sums::<L, LatentFormat<F16Format>>(),
+            (KvType::Q8_0, true) => self.latent_sums::<L, LatentFormat<Q8Format>>(),
         }
     }
 }
 
 impl PartitionSums {
     #[inline(always)]
-    unsafe fn sums<L: Lanes, C: Format>(&self) {
+    fn tiles(&self) -> Range<usize> {
         let (first, end) = self.vectors.span();
         let begin = first.max(self.partition * PARTITION) / TILE;
-        let end = end.min((self.partition + 1) * PARTITION).div_ceil(TILE);
-        for tile in begin..end {
+        begin..end.min((self.partition + 1) * PARTITION).div_ceil(TILE)
+    }
+
+    /// All heads read the same, so that it is widened even for one row's.
+    #[inline(always)]
+    unsafe fn latent_sums<L: Lanes, C: Format>(&self) {
+        self.tiles().for_each(|tile| self.widened::<L, C>(tile));
+    }
+
+    #[inline(always)]
+    unsafe fn widened<L: Lanes, C: Format>(&self, tile: usize) {
+        if L::COLS >= 8 { self.many::<L, C, 2>(tile) } else { self.many::<L, C, 1>(tile) }
+    }
+
+    #[inline(always)]
+    unsafe fn sums<L: Lanes, C: Format>(&self) {
+        for tile in self.tiles() {
             if self.vectors.are_few() {
                 self.few::<L, C>(tile);
-            } else if L::COLS >= 8 {
-                self.many::<L, C, 2>(tile);
             } else {
-                self.many::<L, C, 1>(tile);
+                self.widened::<L, C>(tile);
             }
         }
     }
@@ -256,7 +274,7 @@ impl Step<'_> {
     }
 
     #[inline(always)]
-    unsafe fn values(&self, block: usize) -> *const u8 {
+    pub(super) unsafe fn values(&self, block: usize) -> *const u8 {
         self.vectors.values.add(self.block(block) * self.vectors.value_block_stride)
     }
 
@@ -411,12 +429,14 @@ impl<C: Format, const NV: usize> Kernel for Widen<'_, C, NV> {
     unsafe fn run<L: Lanes>(self) -> bool {
         let step = &self.0;
         let head_dim = step.vectors.head_dim;
-        let chunks = head_dim.div_ceil(LANES);
+        let chunks = step.vectors.value_dim.div_ceil(LANES);
         // What is finite is 0 times itself, the rest is not a number.
         let mut zeros = [L::splat(0.0); 2];
         for block in step.from / BLOCK_TOKENS..step.to.div_ceil(BLOCK_TOKENS) {
-            if C::WIDENS_KEYS {
-                let to = step.workspace.keys.add((block / NV * head_dim * NV + block % NV) * LANES);
+            let to = step.workspace.keys.add((block / NV * head_dim * NV + block % NV) * LANES);
+            if C::LATENT {
+                latent::widen_keys::<L, C>(step, block, to, NV * LANES);
+            } else if C::WIDENS_KEYS {
                 let keys = step.keys(block).cast::<u16>();
                 for d in 0..head_dim {
                     L::store(to.add(d * NV * LANES), L::load_f16(keys.add(d * BLOCK_TOKENS)));
@@ -499,7 +519,7 @@ impl<C: Format, const N: usize, const NV: usize> Scores<'_, C, N, NV> {
         for d in 0..head_dim {
             if PREFETCH {
                 for next in next {
-                    L::prefetch(next.add(d * BLOCK_TOKENS * size_of::<u16>()));
+                    L::prefetch(next.wrapping_add(d * BLOCK_TOKENS * size_of::<u16>()));
                 }
             }
             let mut key = [L::splat(0.0); NV];
@@ -533,7 +553,7 @@ impl<C: Format, const N: usize, const NV: usize> Kernel for Values<'_, C, N, NV>
         if step.is_empty() {
             return;
         }
-        for chunk in (0..step.vectors.head_dim.div_ceil(LANES)).step_by(NV) {
+        for chunk in (0..step.vectors.value_dim.div_ceil(LANES)).step_by(NV) {
             if step.v == 0 {
                 self.chunks::<L, true>(chunk);
             } else {

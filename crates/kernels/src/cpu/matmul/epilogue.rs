@@ -49,6 +49,8 @@ pub(super) struct GateSums {
     /// `(panels, columns, 16)`; where there is none, gate's outputs are in `out`.
     pub(super) gate: Option<*const f32>,
     pub(super) up: *const f32, // (panels, columns, 16)
+    /// Of gate, unless it was added, and of up.
+    pub(super) biases: [Option<*const f32>; 2], // (rows)
     pub(super) columns: usize,
     pub(super) rows: usize,
     pub(super) activation: Activation,
@@ -63,6 +65,19 @@ impl Kernel for GateSums {
     unsafe fn run<L: Lanes>(self) {
         for row in (0..self.rows).step_by(PANEL_ROWS) {
             let count = PANEL_ROWS.min(self.rows - row);
+            let mut biases = [[0.0; PANEL_ROWS]; 2];
+            for (from, bias) in self.biases.iter().zip(&mut biases) {
+                if let Some(from) = from {
+                    // SAFETY: there is one bias a row.
+                    unsafe { std::ptr::copy_nonoverlapping(from.add(row), bias.as_mut_ptr(), count) };
+                }
+            }
+            let add = |sum: L::F, of: usize| {
+                // SAFETY: inside `vectorize`; a bias is a whole vector.
+                unsafe {
+                    if self.biases[of].is_some() { L::add(sum, L::load(biases[of].as_ptr())) } else { sum }
+                }
+            };
             for column in 0..self.columns {
                 let at = (row / PANEL_ROWS * self.columns + column) * PANEL_ROWS;
                 // SAFETY: as in `StoreSums`.
@@ -72,8 +87,9 @@ impl Kernel for GateSums {
                         Some(gate) => L::load(gate.add(at)),
                         None => get::<L>(out, count),
                     };
-                    let gate = math::activate::<L>(self.activation, gate);
-                    put::<L>(out, L::mul(gate, L::load(self.up.add(at))), count);
+                    let gate = math::activate::<L>(self.activation, add(gate, 0));
+                    let up = math::factor::<L>(self.activation, add(L::load(self.up.add(at)), 1));
+                    put::<L>(out, L::mul(gate, up), count);
                 }
             }
         }

@@ -8,7 +8,7 @@ use crate::cpu::{CpuBackend, CpuExperts, CpuMatrix, ThreadPool, Tier};
 use crate::quant::quantize_row;
 use crate::{
     Activation, Backend, Batch, BufferRole, DType, ExpertScoring, HeadShape, KernelError, MatrixShape,
-    MatrixSource, MoeParams, RowSource, SequenceSpan, StepLimits,
+    MatrixSource, MoeParams, MoeWeights, RowSource, SequenceSpan, StepLimits,
 };
 
 const WIDTH: usize = 512;
@@ -22,6 +22,8 @@ const PARAMS: MoeParams = MoeParams {
     scale: 1.0,
     activation: Activation::Silu,
     gated: true,
+    groups: None,
+    scales_input: false,
 };
 // Down's outputs are added up in several runs.
 const _: () =
@@ -86,6 +88,7 @@ fn run(tier: Tier, threads: usize, kind: usize) -> Result<Outputs, KernelError> 
         experts: EXPERTS,
         experts_used: PARAMS.experts_used,
         kv_groups: 1,
+        heads_matmul_width: 0,
     })?;
     let gate_types = |expert: usize| match kind {
         0 => [DType::Q4_K; 2],
@@ -125,7 +128,7 @@ fn run(tier: Tier, threads: usize, kind: usize) -> Result<Outputs, KernelError> 
             logit_rows: Vec::new(),
             windows: Vec::new(),
         })?;
-        backend.moe(&router, &experts, &params, &input, &mut hidden, &mut out);
+        backend.moe(&MoeWeights::plain(&router, &experts), &params, &input, &mut hidden, &mut out);
         backend.end()?;
         let mut result = vec![0.0; rows * WIDTH];
         backend.read_rows(&out, 0, &mut result)?;

@@ -38,6 +38,7 @@ fn attend(tier: Tier, threads: usize, case: Case) -> Result<Vec<f32>, KernelErro
         experts: 0,
         experts_used: 0,
         kv_groups: 1,
+        heads_matmul_width: 0,
     })?;
     let numbers = |count: usize| (0..count).map(|i| (i as f32 * 0.731).sin()).collect::<Vec<f32>>();
     let mut qkv = backend.buffer(BufferRole::Operand, rows, HEADS.qkv_width())?;

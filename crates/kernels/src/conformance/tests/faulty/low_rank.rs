@@ -77,7 +77,7 @@ impl Faulty {
                 let (gate, up) = if self.fault == Fault::GateUpSwapped { (up, gate) } else { (gate, up) };
                 gate.iter().zip(up).map(|(&gate, &up)| match self.fault {
                     Fault::ActivationOfUp => act(gate) * act(up),
-                    _ => act(gate) * up,
+                    _ => act(gate) * formulas::factor(activation, f64::from(up)) as f32,
                 })
             })
             .collect()

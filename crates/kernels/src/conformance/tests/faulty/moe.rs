@@ -2,7 +2,7 @@
 
 use super::{Fault, Faulty, Part};
 use crate::reference::formulas;
-use crate::{ExpertParts, ExpertScoring, MoeParams};
+use crate::{Activation, ExpertGroups, ExpertParts, ExpertScoring, MoeParams, MoeWeights};
 
 /// Rows that an expert takes where one that is full takes no more.
 const FULL: usize = 30;
@@ -11,13 +11,19 @@ impl Faulty {
     /// `moe` of rows of `x`.
     pub(super) fn mixture(
         &self,
-        router: &[Part],
-        parts: &[ExpertParts<Part>],
+        weights: &MoeWeights<'_, Self>,
         params: &MoeParams,
         x: &[f32],
     ) -> Vec<f32> {
+        let (router, parts): (_, &[ExpertParts<Part>]) = (weights.router, weights.experts);
         let (cols, experts) = (router[0].shape.cols, router[0].shape.rows);
-        let mut scores = self.product(router, None, x);
+        let router_bias = weights.router_bias.filter(|_| self.fault != Fault::RouterBiasIgnored);
+        let mut scores = self.product(router, router_bias.map(|bias| &bias[..]), x);
+        let of_expert = |bias: Option<&'_ Vec<f32>>, expert: usize| {
+            let bias = bias.filter(|_| self.fault != Fault::ExpertBiasIgnored)?;
+            let each = bias.len() / experts;
+            Some(bias[expert * each..][..each].to_vec())
+        };
         let spoilt = self.fault == Fault::NanSpread && scores.iter().any(|score| score.is_nan());
         if self.fault == Fault::ChosenOfFirstRow {
             let first = scores[..experts].to_vec();
@@ -26,7 +32,7 @@ impl Faulty {
         let mut taken = vec![0; experts];
         let mut out = Vec::new();
         for (x, scores) in x.chunks_exact(cols).zip(scores.chunks_exact(experts)) {
-            let Some(chosen) = self.choose(scores, params).filter(|_| !spoilt) else {
+            let Some(chosen) = self.choose(scores, weights.correction, params).filter(|_| !spoilt) else {
                 let nothing = if self.fault == Fault::NanZeroed { 0.0 } else { f32::NAN };
                 out.extend(vec![nothing; cols]);
                 continue;
@@ -37,12 +43,24 @@ impl Faulty {
                 if self.fault == Fault::FullExpertSkipped && taken[expert] > FULL {
                     continue;
                 }
-                let hidden = if params.gated {
-                    self.gated(&parts[expert].gate_up, params.activation, x)
-                } else {
-                    self.activated(&parts[expert].gate_up, None, params.activation, x)
+                let (before, weight) = match params.scales_input && self.fault != Fault::InputNotScaled {
+                    true => (weight as f32, 1.0),
+                    false => (1.0, weight),
                 };
-                let outputs = self.product(&parts[expert].down, None, &hidden);
+                let x: Vec<f32> = x.iter().map(|x| before * x).collect();
+                let up_bias = of_expert(weights.up_bias, expert);
+                let hidden = if params.gated {
+                    let both = self.product(&parts[expert].gate_up, up_bias.as_deref(), &x);
+                    let activation = match params.activation {
+                        Activation::ClampedSwish if self.fault == Fault::ClampIgnored => Activation::Silu,
+                        activation => activation,
+                    };
+                    self.gated_halves(activation, &both, both.len() / 2)
+                } else {
+                    self.activated(&parts[expert].gate_up, up_bias.as_ref(), params.activation, &x)
+                };
+                let down_bias = of_expert(weights.down_bias, expert);
+                let outputs = self.product(&parts[expert].down, down_bias.as_deref(), &hidden);
                 sums.iter_mut().zip(outputs).for_each(|(sum, output)| *sum += weight * f64::from(output));
             }
             out.extend(sums.into_iter().map(|sum| sum as f32));
@@ -50,7 +68,13 @@ impl Faulty {
         out
     }
 
-    fn choose(&self, scores: &[f32], params: &MoeParams) -> Option<Vec<(usize, f64)>> {
+    fn choose(
+        &self,
+        scores: &[f32],
+        correction: Option<&Vec<f32>>,
+        params: &MoeParams,
+    ) -> Option<Vec<(usize, f64)>> {
+        let correction = correction.map(|correction| &correction[..]);
         let mut params = *params;
         let mut scores = scores.to_vec();
         match self.fault {
@@ -63,13 +87,21 @@ impl Faulty {
                     ExpertScoring::Sigmoid => ExpertScoring::Softmax,
                 }
             }
+            Fault::ExpertGroupsIgnored => params.groups = None,
+            Fault::BestOfGroupAlone => {
+                params.groups = params.groups.map(|groups| ExpertGroups { best: 1, ..groups });
+            }
             Fault::NanIgnored => {
                 scores.iter_mut().filter(|score| score.is_nan()).for_each(|score| *score = 0.0)
             }
             Fault::LastOfEquals => scores.reverse(),
             _ => {}
         }
-        let mut chosen = formulas::route(&scores, &params)?;
+        let chooses_by = correction.filter(|_| self.fault != Fault::CorrectionIgnored);
+        let mut chosen = formulas::route(&scores, &params, chooses_by)?;
+        if let (Fault::CorrectionWeighed, Some(correction)) = (self.fault, correction) {
+            chosen.iter_mut().for_each(|(expert, weight)| *weight += f64::from(correction[*expert]));
+        }
         for (expert, _) in &mut chosen {
             match self.fault {
                 Fault::LastOfEquals => *expert = scores.len() - 1 - *expert,

@@ -1,0 +1,133 @@
+//! What attention is, in the contract: heads, rotary embedding, and what is done with queries, keys and latents.
+
+/// Which pairs of a head rotary embedding turns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RopeKind {
+    /// Element i with element i + rotary_dim / 2 (GPT-NeoX, most Hugging Face models).
+    Neox,
+    /// Element 2i with element 2i + 1 (GPT-J; llama-architecture GGUF files).
+    Interleaved,
+}
+
+/// Which of a row's three positions ([`Batch::axes`]) turns a pair: M-RoPE (arxiv.org/abs/2409.12191).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RopeAxes {
+    /// Pairs of time, height and width.
+    pub sections: [u32; 3],
+    /// Pair i is of axis `i % 3` as long as that has pairs, and of time after (Qwen3-VL), rather than one section after the
+    /// other (Qwen2-VL).
+    pub interleaved: bool,
+}
+
+impl RopeAxes {
+    /// The axis of a pair.
+    pub fn of_pair(&self, pair: usize) -> usize {
+        let [time, height, width] = self.sections.map(|pairs| pairs as usize);
+        if self.interleaved {
+            let axis = pair % 3;
+            let pairs = [time, height, width][axis];
+            return if pair / 3 < pairs { axis } else { 0 };
+        }
+        usize::from(pair >= time) + usize::from(pair >= time + height)
+    }
+}
+
+/// Rotary position embedding (arxiv.org/abs/2104.09864).
+#[derive(Debug)]
+pub struct Rope<'a, V> {
+    /// How elements pair up.
+    pub kind: RopeKind,
+    /// Radians per position of each pair, frequency scaling applied; `rotary_dim / 2` of them. Elements past
+    /// `rotary_dim` pass unturned.
+    pub inv_freq: &'a V,
+    /// Factor on cosine and sine (YaRN's attention factor); 1 for plain rope.
+    pub magnitude: f32,
+    /// Which position turns which pair, where rows have three; none: the row's own.
+    pub axes: Option<RopeAxes>,
+}
+
+/// Heads of one attention layer. A row of queries is `(heads, head_dim)`, of keys and values
+/// `(kv_heads, head_dim)`; head h reads key-value head `h * kv_heads / heads`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeadShape {
+    /// Query heads.
+    pub heads: usize,
+    /// Key-value heads; divides `heads`.
+    pub kv_heads: usize,
+    /// Elements of a head.
+    pub head_dim: usize,
+}
+
+impl HeadShape {
+    /// Width of a row that holds queries, keys and values one after the other.
+    pub fn qkv_width(&self) -> usize {
+        (self.heads + 2 * self.kv_heads) * self.head_dim
+    }
+
+    /// Width of a row of queries, or of attention's output.
+    pub fn q_width(&self) -> usize {
+        self.heads * self.head_dim
+    }
+}
+
+/// What happens to queries and keys between projection and cache.
+#[derive(Debug)]
+pub struct QkvParams<'a, V> {
+    /// The heads.
+    pub shape: HeadShape,
+    /// Per-head RMS norm of queries, `head_dim` weights (Qwen3).
+    pub q_norm: Option<&'a V>,
+    /// Per-head RMS norm of keys.
+    pub k_norm: Option<&'a V>,
+    /// Epsilon of both norms.
+    pub norm_eps: f32,
+    /// Rotary embedding, or none.
+    pub rope: Option<Rope<'a, V>>,
+}
+
+/// `softmax(softcap(scale * q·k), sinks) · v` over the keys up to the row's own position.
+#[derive(Debug)]
+pub struct AttentionParams<'a, V> {
+    /// The heads.
+    pub shape: HeadShape,
+    /// Factor on the dot products, usually `1 / sqrt(head_dim)`.
+    pub scale: f32,
+    /// `cap * tanh(score / cap)` (Gemma 2).
+    pub softcap: Option<f32>,
+    /// A row sees only the last `window` keys, itself included.
+    pub window: Option<u32>,
+    /// One logit a head that takes part in the softmax and has no value (GPT-OSS); `heads` of them.
+    pub sinks: Option<&'a V>,
+}
+
+/// Heads of multi-head latent attention as they meet the cache: a query is `rank + rope_dim` numbers, and so is what all
+/// heads read of a token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LatentHeads {
+    /// Query heads.
+    pub heads: usize,
+    /// Elements of the vector that keys and values are made of.
+    pub rank: usize,
+    /// Elements that positions turn.
+    pub rope_dim: usize,
+}
+
+impl LatentHeads {
+    /// Elements of a query, and of what the cache keeps of a token.
+    pub fn width(&self) -> usize {
+        self.rank + self.rope_dim
+    }
+}
+
+/// What happens to latents and queries between projection and cache.
+#[derive(Debug)]
+pub struct LatentParams<'a, V> {
+    /// The heads.
+    pub shape: LatentHeads,
+    /// RMS norm of the latent, `rank` weights.
+    pub norm: &'a V,
+    /// Epsilon of the norm.
+    pub norm_eps: f32,
+    /// Rotary embedding of `rope_dim` numbers.
+    pub rope: Rope<'a, V>,
+}

@@ -1,0 +1,92 @@
+//! Latent attention's ops, and drawing rows.
+
+use super::{CpuBuffer, CpuVector, Step};
+use crate::cpu::aligned::Shared;
+use crate::cpu::attention::{self, AttentionJob};
+use crate::cpu::kv::LayerKv;
+use crate::cpu::latent::{self, LatentJob, Rows};
+use crate::cpu::matmul::Product;
+use crate::cpu::matrix::CpuMatrix;
+use crate::cpu::scratch::Scratch;
+use crate::{HeadShape, LatentHeads, LatentParams, SampleSpecs};
+
+impl Step<'_> {
+    /// The contract's `heads_matmul`.
+    pub(super) fn heads_matmul(&mut self, weights: &[CpuMatrix], x: &CpuBuffer, out: &mut CpuBuffer) {
+        let rows = self.batch.rows();
+        x.check(rows, x.cols, "x");
+        out.check(rows, out.cols, "out");
+        let Scratch { activations, plan, panels, latent, limits, .. } = &mut *self.scratch;
+        let width: usize = weights.iter().map(|weight| weight.rows() + weight.cols()).sum();
+        assert!(width <= limits.heads_matmul_width, "heads wider than the step limits");
+        assert!(weights.len() <= limits.heads.heads, "more heads than the step limits");
+        let mut product = Product { tier: self.tier, turn: self.turn, activations, plan, scratch: panels };
+        let (x, out) =
+            (Rows { numbers: &x.data[..], cols: x.cols }, Rows { cols: out.cols, numbers: &mut out.data[..] });
+        latent::heads_matmul(&mut product, latent, rows, weights, x, out);
+    }
+
+    /// The contract's `latent_to_cache`.
+    pub(super) fn latent_to_cache(
+        &mut self,
+        (latent, queries): (&mut CpuBuffer, &mut CpuBuffer),
+        params: &LatentParams<'_, CpuVector>,
+        kv: LayerKv<&mut [u8]>,
+    ) {
+        let (rows, shape) = (self.batch.rows(), params.shape);
+        latent.check(rows, shape.width(), "latent");
+        queries.check(rows, shape.heads * shape.width(), "queries");
+        let norm = (&params.norm.values[..], params.norm_eps);
+        let job = LatentJob::new(shape, norm, CpuVector::rotation(&params.rope));
+        let device = (self.tier, &mut *self.turn, &mut self.scratch.rope);
+        latent::to_cache(device, self.batch, &job, &mut latent.data, &mut queries.data, kv);
+    }
+
+    /// The contract's `latent_attention`.
+    pub(super) fn latent_attention(
+        &mut self,
+        queries: &CpuBuffer,
+        (shape, scale): (LatentHeads, f32),
+        kv: LayerKv<&[u8]>,
+        out: &mut CpuBuffer,
+    ) {
+        let (rows, width) = (self.batch.rows(), shape.width());
+        queries.check(rows, shape.heads * width, "queries");
+        out.check(rows, shape.heads * shape.rank, "out");
+        let job = AttentionJob {
+            kv,
+            shape: HeadShape { heads: shape.heads, kv_heads: 1, head_dim: width },
+            q_stride: shape.heads * width,
+            value_dim: shape.rank,
+            latent: true,
+            scale,
+            softcap: None,
+            window: None,
+            sinks: None,
+        };
+        let scratch = &mut self.scratch.attention;
+        attention::attention(self.tier, self.turn, scratch, self.batch, &job, &queries.data, &mut out.data);
+    }
+
+    /// Draws a token for each row of logits, side by side, each by one thread.
+    pub(super) fn draw(&mut self, vocab: usize, specs: &SampleSpecs, room: &mut [f32]) {
+        let rows = self.batch.logit_rows.len();
+        assert_eq!(specs.rows.len(), rows, "a spec for each logit row");
+        assert!(self.scratch.draws.len() >= self.turn.threads(), "scratch for every thread");
+        let (draws, logits) = (Shared::new(self.draws.rows(rows)), Shared::new(room));
+        let threads = Shared::new(&mut self.scratch.draws);
+        self.turn.run(rows, 1, &|thread, range| {
+            // SAFETY: there is one for each thread, checked above, and no other thread uses this one's.
+            let scratch = unsafe { &mut *threads.get().add(thread) };
+            for row in range {
+                // SAFETY: there is a draw for each row, and a row of logits, as `logits` has checked; a row is in one range of
+                // one thread.
+                let (draw, logits) = unsafe {
+                    let logits = std::slice::from_raw_parts_mut(logits.get().add(row * vocab), vocab);
+                    (&mut *draws.get().add(row), logits)
+                };
+                draw.make(specs, row, logits, scratch);
+            }
+        });
+    }
+}
