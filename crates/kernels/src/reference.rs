@@ -17,8 +17,9 @@ mod tests;
 use crate::quant::{can_dequantize, dequantize_row};
 use crate::{
     Activation, AttentionParams, BLOCK_TOKENS, Backend, Batch, BufferRole, DType, Draws, ExpertParts,
-    HeadShape, KernelError, KvGroups, KvSpec, KvType, LatentHeads, LatentParams, LayerNormParams, LowRankPair, LowRankShape,
-    MatrixShape, MatrixSource, MoeParams, MoeWeights, Operands, QkvParams, Rounding, SampleSpecs, StepLimits,
+    HeadShape, KernelError, KvGroups, KvSpec, KvType, LatentHeads, LatentParams, LayerNormParams,
+    LowRankPair, LowRankShape, MatrixShape, MatrixSource, MoeParams, MoeWeights, Operands, QkvParams,
+    Rounding, SampleSpecs, StepLimits,
 };
 
 use encoder::prepare;
@@ -71,7 +72,7 @@ pub struct ReferenceKv {
     slots: usize,
     groups: KvGroups,
     heads: Vec<(usize, usize)>, // of each layer: key-value heads, elements of a head; 1 and those of a latent
-    latent: Vec<bool>, // whether a layer keeps latents, among the keys
+    latent: Vec<bool>,          // whether a layer keeps latents, among the keys
     planes: Vec<(usize, usize)>, // where a plane's numbers begin, and how many it has for a slot
     keys: Vec<f32>, // (plane, slot), then a layer's (kv_head, head_dim), what the cache's type keeps of each
     values: Vec<f32>, // likewise

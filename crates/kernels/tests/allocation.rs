@@ -9,8 +9,8 @@ use hanzo_engine_kernels::quant::quantize_row;
 use hanzo_engine_kernels::{
     Activation, AttentionParams, BLOCK_TOKENS, Backend, Batch, BufferRole, DType, EncoderOps, ExpertParts,
     ExpertScoring, HeadShape, KernelError, KvLayout, KvSpec, KvType, LayerNormParams, MatrixShape,
-    MatrixSource, MoeParams, MoeWeights, PositionBias, QkvParams, Rope, RopeKind, RowIds, RowSource, SampleSpec,
-    SampleSpecs, SelfAttentionParams, SequenceSpan, Shape, StepLimits,
+    MatrixSource, MoeParams, MoeWeights, PositionBias, QkvParams, Rope, RopeKind, RowIds, RowSource,
+    SampleSpec, SampleSpecs, SelfAttentionParams, SequenceSpan, Shape, StepLimits,
 };
 
 /// The system's allocator, counted.

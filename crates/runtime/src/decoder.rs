@@ -148,9 +148,15 @@ impl<B: Backend> Decoder<B> {
         network.embed(backend, batch.rows());
         network.begin(backend);
         for index in 0..network.layers.len() {
-            network.layer(backend, index, |backend, attention, qkv, attended| {
-                backend.rope_to_cache(qkv, &attention.qkv_params(), kv, index);
-                backend.attention(qkv, &attention_params(attention), kv, index, attended);
+            network.layer(backend, index, |backend, attention, rows, attended| {
+                if let (Some(params), Some(queries)) = (attention.latent_params(), rows.queries) {
+                    let heads = (params.shape, attention.spec.scale);
+                    backend.latent_to_cache(rows.own, queries, &params, kv, index);
+                    backend.latent_attention(queries, heads, kv, index, attended);
+                    return;
+                }
+                backend.rope_to_cache(rows.own, &attention.qkv_params(), kv, index);
+                backend.attention(rows.own, &attention_params(attention), kv, index, attended);
             });
         }
     }

@@ -136,6 +136,8 @@ pub const MODEL_PARTS_MAX: usize = 4096;
 pub const WIDTH_MAX: usize = 1 << 20;
 /// Experts of a layer.
 pub const EXPERTS_MAX: usize = 4096;
+/// Groups that a layer's experts are chosen from.
+pub const EXPERT_GROUPS_MAX: usize = 64;
 /// Query heads of a layer.
 pub const HEADS_MAX: usize = 4096;
 /// Elements of a head.

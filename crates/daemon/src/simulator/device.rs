@@ -14,9 +14,9 @@ use std::{
 
 use hanzo_engine_kernels::{
     Activation, AttentionParams, BLOCK_TOKENS, Backend, Batch, BufferRole, DType, Draws, ExpertParts,
-    KernelError, KvGroups, KvPlace, KvSpec, LayerNormParams, LowRankPair, LowRankShape, MatrixShape,
-    MatrixSource, MoeParams, MoeWeights, LatentHeads, LatentParams, Operands, QkvParams, Rounding, RowSource, Sampled, SequenceSpan, StepLimits,
-    Ticket,
+    KernelError, KvGroups, KvPlace, KvSpec, LatentHeads, LatentParams, LayerNormParams, LowRankPair,
+    LowRankShape, MatrixShape, MatrixSource, MoeParams, MoeWeights, Operands, QkvParams, Rounding, RowSource,
+    Sampled, SequenceSpan, StepLimits, Ticket,
 };
 
 use super::random::mix;

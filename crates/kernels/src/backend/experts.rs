@@ -89,7 +89,10 @@ impl MoeParams {
         if let Some(ExpertGroups { count, used: groups, best }) = self.groups {
             assert!(count > 0 && experts.is_multiple_of(count), "{experts} experts in {count} groups");
             assert!((1..=2).contains(&best) && best <= experts / count, "the {best} best of a group");
-            assert!(groups <= count && groups * (experts / count) >= used, "{used} experts of {groups} groups");
+            assert!(
+                groups <= count && groups * (experts / count) >= used,
+                "{used} experts of {groups} groups"
+            );
         }
     }
 }

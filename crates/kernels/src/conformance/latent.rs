@@ -38,7 +38,9 @@ pub fn check_heads_matmul<B: Backend>(make: &impl Fn() -> B) {
             let mut run = |x: &[f32]| {
                 let rows = x.len() / x_cols;
                 let (buffer, mut out) = (rig.upload(x, x_cols), rig.blank(rows, out_cols));
-                rig.step(&rows_batch(&vec![0; rows]), |rig| rig.backend.heads_matmul(&packed, &buffer, &mut out));
+                rig.step(&rows_batch(&vec![0; rows]), |rig| {
+                    rig.backend.heads_matmul(&packed, &buffer, &mut out)
+                });
                 rig.download("heads_matmul", &out, rows, out_cols)
             };
             let all = run(&x);
@@ -142,7 +144,10 @@ impl Play {
             lengths: lengths.to_vec(),
             blocks,
             latents: lengths.iter().map(|length| random.normals(length * width)).collect(),
-            queries: lengths.iter().map(|length| small(random.normals(length * shape.heads * width))).collect(),
+            queries: lengths
+                .iter()
+                .map(|length| small(random.normals(length * shape.heads * width)))
+                .collect(),
             norm: random.normals(shape.rank).iter().map(|w| 1.0 + 0.3 * w).collect(),
             inv_freq: (0..shape.rope_dim / 2).map(|pair| 0.7f32.powi(pair as i32)).collect(),
         }
@@ -238,7 +243,13 @@ impl Play {
                     attend(&mut scores, seen().map(|latent| &latent[..rank]), None, &mut expected);
                     let found = &found[(position * heads + head) * rank..][..rank];
                     for (col, (&found, &expected)) in found.iter().zip(&expected).enumerate() {
-                        errors.check((position, col), found, expected, sigma * (0.3 + f64::from(expected.abs())), 1e-30);
+                        errors.check(
+                            (position, col),
+                            found,
+                            expected,
+                            sigma * (0.3 + f64::from(expected.abs())),
+                            1e-30,
+                        );
                     }
                 }
             }

@@ -92,7 +92,8 @@ impl Mlp {
         let mut errors = CaseErrors::of_operands(self.name(), rounding);
         for (row, x) in x.chunks_exact(width).enumerate() {
             let [gate, up] = &self.gate_up;
-            let expected = mlp_outputs(rounding, self.activation, gate, Some(up), &self.down[0], (x, [&[]; 3]));
+            let expected =
+                mlp_outputs(rounding, self.activation, gate, Some(up), &self.down[0], (x, [&[]; 3]));
             for (col, (expected, sigma)) in expected.into_iter().enumerate() {
                 errors.check((row, col), all[row * width + col], expected as f32, sigma, 1e-30);
             }

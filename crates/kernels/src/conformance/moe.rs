@@ -16,8 +16,8 @@ use super::weights::{Weights, quantised, supported};
 use crate::quant::can_quantize;
 use crate::reference::formulas::{dot, expert_keys, route};
 use crate::{
-    Activation, Backend, DType, ExpertGroups, ExpertParts, ExpertScoring, MatrixShape, MatrixSource, MoeParams,
-    MoeWeights, Rounding,
+    Activation, Backend, DType, ExpertGroups, ExpertParts, ExpertScoring, MatrixShape, MatrixSource,
+    MoeParams, MoeWeights, Rounding,
 };
 
 /// Largest batch of these checks.
@@ -117,7 +117,8 @@ pub fn check_moe_routing<B: Backend>(make: &impl Fn() -> B) {
     let plain = plain(&types);
     let deepseek2 = Some(ExpertGroups { count: 4, used: 2, best: 1 });
     let deepseek3 = Some(ExpertGroups { count: 4, used: 2, best: 2 });
-    let with = |groups, scoring, used| MoeParams { groups, scoring, experts_used: used, gated: true, ..params(4) };
+    let with =
+        |groups, scoring, used| MoeParams { groups, scoring, experts_used: used, gated: true, ..params(4) };
     let (softmax, sigmoid) = (ExpertScoring::Softmax, ExpertScoring::Sigmoid);
     let oai = MoeParams { activation: Activation::ClampedSwish, ..with(None, softmax, 3) };
     let cases = [
@@ -160,7 +161,8 @@ pub fn check_moe_routing<B: Backend>(make: &impl Fn() -> B) {
 pub fn check_add_shared<B: Backend>(make: &impl Fn() -> B) {
     let mut rig = Rig::for_rows(make(), ROWS_MAX, WIDTH_MAX, 1);
     let mut random = Random::new(25);
-    for (rows, cols, gated) in [(1, 64, true), (1, 64, false), (9, 33, true), (70, 300, true), (5, 40, false)] {
+    for (rows, cols, gated) in [(1, 64, true), (1, 64, false), (9, 33, true), (70, 300, true), (5, 40, false)]
+    {
         let gate: Vec<f32> = random.normals(cols).iter().map(|g| g / (cols as f32).sqrt()).collect();
         let [x, shared, before] = [0; 3].map(|_| random.normals(rows * cols));
         let vector = gated.then(|| rig.vector(&gate));
@@ -440,7 +442,8 @@ impl Moe {
     /// what x is rounded by moves all hidden units alike where weights are not 0 on average: σ is taken twice as large.
     fn expected(&self, rounding: Rounding, x: &[f32]) -> Vec<(f64, f64)> {
         let (scores, sigmas) = self.scores(rounding, x);
-        let chosen = route(&scores, &self.params, self.vectors.correction.as_deref()).expect("scores of finite rows are numbers");
+        let chosen = route(&scores, &self.params, self.vectors.correction.as_deref())
+            .expect("scores of finite rows are numbers");
         let weight_error = 2.0 * sigmas.iter().fold(0.0f64, |m, &s| m.max(s)) + FLOAT;
         let alike = if self.params.gated { 1.0 } else { 2.0 };
         let mut outputs = vec![(0.0, 0.0, 0.0); self.width()]; // sum, variance, sum of magnitudes

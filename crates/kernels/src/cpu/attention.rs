@@ -208,7 +208,8 @@ impl Vectors {
     /// Whether they are all of one row, or so few that they may as well go row by row.
     #[inline(always)]
     pub(super) fn are_few(&self) -> bool {
-        !self.latent && (self.count <= FEW || self.first / self.group == (self.first + self.count - 1) / self.group)
+        !self.latent
+            && (self.count <= FEW || self.first / self.group == (self.first + self.count - 1) / self.group)
     }
 
     /// Positions that any of them sees.

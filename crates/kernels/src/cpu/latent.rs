@@ -121,7 +121,11 @@ pub(super) struct LatentJob<'a> {
 }
 
 impl<'a> LatentJob<'a> {
-    pub(super) fn new(shape: LatentHeads, norm: (&'a [f32], f32), rotation: super::rope::Rotation<'a>) -> Self {
+    pub(super) fn new(
+        shape: LatentHeads,
+        norm: (&'a [f32], f32),
+        rotation: super::rope::Rotation<'a>,
+    ) -> Self {
         let of_rope = HeadShape { heads: 1, kv_heads: 1, head_dim: shape.rope_dim };
         let (norm, norm_eps) = norm;
         let turned =
@@ -216,7 +220,8 @@ pub(super) fn to_cache(
                 }
                 let latent = latent.get().add(row * width);
                 let queries = queries.get().add(row * heads * width);
-                let (block, offset) = (values.get().add(slot / BLOCK_TOKENS * value_block), slot % BLOCK_TOKENS);
+                let (block, offset) =
+                    (values.get().add(slot / BLOCK_TOKENS * value_block), slot % BLOCK_TOKENS);
                 dispatch(tier, LatentRow { job, latent, queries, cos_sin, block, offset, kv_type });
             }
         }

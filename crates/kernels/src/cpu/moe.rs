@@ -120,7 +120,10 @@ impl MoeScratch {
     /// Bytes of [`MoeScratch::new`].
     pub(super) fn bytes(limits: &StepLimits) -> usize {
         let words = Self::pairs(limits).saturating_mul(3).saturating_add(limits.experts + 2);
-        words.saturating_add(2 * Self::scores(limits)).saturating_add(Self::partials(limits)).saturating_mul(4)
+        words
+            .saturating_add(2 * Self::scores(limits))
+            .saturating_add(Self::partials(limits))
+            .saturating_mul(4)
     }
 
     pub(super) fn new(limits: &StepLimits) -> Result<MoeScratch, KernelError> {
@@ -141,7 +144,9 @@ impl MoeScratch {
         let (rows, experts, used) = (job.rows, job.router.rows(), job.params.experts_used);
         let input = Input { x: job.x.as_ptr(), rows, places: None };
         // SAFETY: `x` holds the rows, as `moe` asserts.
-        unsafe { product.store(job.router, job.biases.router, None, input, &mut self.scores[..rows * experts]) };
+        unsafe {
+            product.store(job.router, job.biases.router, None, input, &mut self.scores[..rows * experts])
+        };
         let scored = (&self.scores[..], &mut self.keys[..]);
         choose(product.tier, product.turn, job, scored, &mut self.experts, &mut self.weights);
         // Counted two places on and added up, an expert's number is where its columns begin one place on; counted up
@@ -285,7 +290,9 @@ fn choose(
                     // SAFETY: as above.
                     unsafe { dispatch(tier, AllWeights { weights: keys, params }) };
                 }
-                keys.iter_mut().zip(correction.unwrap_or(&[])).for_each(|(key, correction)| *key += correction);
+                keys.iter_mut()
+                    .zip(correction.unwrap_or(&[]))
+                    .for_each(|(key, correction)| *key += correction);
                 ordered = keep_groups(keys, params) && largest(keys, experts, weights);
                 if ordered {
                     weights.iter_mut().zip(&*experts).for_each(|(weight, &of)| *weight = scores[of as usize]);

@@ -47,7 +47,8 @@ pub(super) fn moe(
     out.check(rows, cols, "out");
     let bias = |of: Option<&Vec<f32>>, at: usize| of.map_or(0.0, |bias| f64::from(bias[at]));
     for row in 0..rows {
-        let score = |e: usize| (formulas::dot(router.row(e), x.row(row)) + bias(weights.router_bias, e)) as f32;
+        let score =
+            |e: usize| (formulas::dot(router.row(e), x.row(row)) + bias(weights.router_bias, e)) as f32;
         let scores: Vec<f32> = (0..router.rows).map(score).collect();
         let correction = weights.correction.map(|correction| &correction[..]);
         let Some(chosen) = formulas::route(&scores, params, correction) else {

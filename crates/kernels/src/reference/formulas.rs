@@ -1,7 +1,9 @@
 //! Each op on one row, as its formula says: sums and functions in f64 in a fixed order, rounded to f32 once at the
 //! end. Nothing here knows batches, caches or devices.
 
-use crate::{Activation, ExpertGroups, ExpertScoring, MoeParams, PositionBias, RopeKind, SelfAttentionParams};
+use crate::{
+    Activation, ExpertGroups, ExpertScoring, MoeParams, PositionBias, RopeKind, SelfAttentionParams,
+};
 
 /// `Σ a[i] b[i]`, over eight interleaved partial sums.
 pub fn dot(a: &[f32], b: &[f32]) -> f64 {

@@ -80,7 +80,8 @@ pub(super) fn gate(
     for row in 0..rows {
         for i in 0..width {
             let (gate, up) = (f64::from(both.row(row)[i]), f64::from(both.row(row)[width + i]));
-            hidden.row_mut(row)[i] = (formulas::activate(activation, gate) * formulas::factor(activation, up)) as f32;
+            hidden.row_mut(row)[i] =
+                (formulas::activate(activation, gate) * formulas::factor(activation, up)) as f32;
         }
     }
 }

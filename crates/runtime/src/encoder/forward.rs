@@ -22,7 +22,8 @@ impl<B: EncoderOps> Encoder<B> {
         self.embed(backend, batch);
         for index in 0..self.network.layers.len() {
             let distance = &self.distance;
-            self.network.layer(backend, index, |backend, attention, qkv, attended| {
+            self.network.layer(backend, index, |backend, attention, rows, attended| {
+                let qkv = rows.own;
                 turn(backend, attention, qkv);
                 let params = SelfAttentionParams {
                     heads: attention.shape,

@@ -2,6 +2,7 @@
 //! [`crate::spec::Weight`]. Opening reads headers and checks every shape against the spec; weights are read when a
 //! [`crate::decoder::Decoder`] packs them.
 
+mod experts;
 mod file;
 pub(crate) mod gguf;
 pub(crate) mod huggingface;

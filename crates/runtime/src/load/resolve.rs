@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use hanzo_engine_kernels::DType;
 
+use super::experts;
 use crate::error::LoadError;
 use crate::spec::{
     ConvolutionSpec, GateUp, LayerPart, MlpSpec, Names, Part, Projection, TransformerSpec, Weight,
@@ -108,6 +109,11 @@ impl<'a> Found<'a> {
         Ok(Self { file: file.to_owned(), names, prefix, by_name })
     }
 
+    /// What files of its family call tensors.
+    pub(super) fn names(&self) -> &'a Names {
+        self.names
+    }
+
     /// What a weight is called in this file.
     pub(crate) fn name(&self, weight: Weight) -> String {
         self.names.of(self.prefix, weight)
@@ -121,6 +127,11 @@ impl<'a> Found<'a> {
     /// The file or directory, for errors.
     pub(crate) fn file(&self) -> &str {
         &self.file
+    }
+
+    /// Takes a tensor of any shape.
+    pub(super) fn take_any(&mut self, name: &str) -> Option<Tensor> {
+        self.by_name.remove(name)
     }
 
     pub(crate) fn get(&self, name: &str) -> Option<&Tensor> {
@@ -202,6 +213,13 @@ impl<'a> Found<'a> {
                     self.cut(index, stem, true, &[q + 2 * kv], &parts)?;
                 }
             }
+            if let Projection::Latent(latent) = layer.attention.projection
+                && latent.split_up
+            {
+                let (heads, rank) = (latent.heads, latent.rank);
+                self.flatten(index, LayerPart::LatentKeyUp, [heads, rank, latent.nope_dim])?;
+                self.flatten(index, LayerPart::LatentValueUp, [heads, latent.value_dim, rank])?;
+            }
             match &layer.mlp {
                 MlpSpec::Dense(dense) => {
                     if let Some(GateUp { name, gate_first }) = self.names.gate_up {
@@ -213,8 +231,19 @@ impl<'a> Found<'a> {
                     }
                 }
                 MlpSpec::Experts(experts) => {
+                    experts::unpack(self, index, experts, hidden)?;
                     for (part, shape) in experts.matrices(hidden) {
                         self.unstack_experts(index, part, experts.count, shape)?;
+                        if experts.expert_bias {
+                            self.unstack_biases(index, part, experts.count)?;
+                        }
+                    }
+                    // A vector in GGUF files.
+                    let router = self.name(Part::Layer(index, LayerPart::SharedRouter).weight());
+                    if let Some(tensor) =
+                        self.by_name.get_mut(&router).filter(|tensor| tensor.shape == [hidden])
+                    {
+                        tensor.shape = vec![1, hidden];
                     }
                 }
             }
@@ -256,6 +285,39 @@ impl<'a> Found<'a> {
         Ok(())
     }
 
+    /// Cuts the tensor that holds one bias of all of a layer's experts into those, where it is there.
+    fn unstack_biases(
+        &mut self,
+        layer: usize,
+        part: fn(usize) -> LayerPart,
+        count: usize,
+    ) -> Result<(), LoadError> {
+        let stack = self.names.stack(part(0));
+        let Some(stem) = stack.strip_suffix(".weight") else { return Ok(()) };
+        let name = self.names.in_layer(self.prefix, layer, &format!("{stem}.bias"));
+        let Some(whole) = self.by_name.remove(&name) else { return Ok(()) };
+        if whole.shape.len() != 2 || whole.shape[0] != count {
+            return Err(LoadError::Corrupt {
+                file: whole.file.to_string(),
+                what: format!("tensor {name}"),
+                reason: format!("expected a bias of each of {count} experts, file has {:?}", whole.shape),
+            });
+        }
+        for (expert, tensor) in whole.parts().enumerate() {
+            self.insert_part(Part::Layer(layer, part(expert)).bias(), tensor, &name)?;
+        }
+        Ok(())
+    }
+
+    /// Makes a matrix of one for each head, all below each other.
+    fn flatten(&mut self, layer: usize, part: LayerPart, shape: [usize; 3]) -> Result<(), LoadError> {
+        let name = self.name(Part::Layer(layer, part).weight());
+        let mut tensor = self.take(&name, &shape)?;
+        tensor.shape = vec![shape[0] * shape[1], shape[2]];
+        self.by_name.insert(name, tensor);
+        Ok(())
+    }
+
     fn cut(
         &mut self,
         layer: usize,
@@ -278,7 +340,12 @@ impl<'a> Found<'a> {
     }
 
     /// Puts one part of the tensor `whole` where it would be if it were stored apart.
-    fn insert_part(&mut self, weight: Weight, tensor: Tensor, whole: &str) -> Result<(), LoadError> {
+    pub(super) fn insert_part(
+        &mut self,
+        weight: Weight,
+        tensor: Tensor,
+        whole: &str,
+    ) -> Result<(), LoadError> {
         let name = self.name(weight);
         match self.by_name.insert(name.clone(), tensor) {
             None => Ok(()),

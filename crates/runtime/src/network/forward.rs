@@ -3,10 +3,15 @@
 
 use std::mem::swap;
 
-use hanzo_engine_kernels::{Backend, BufferRole, HeadShape, KernelError, LayerNormParams, QkvParams, Rope};
+use hanzo_engine_kernels::{
+    Backend, BufferRole, HeadShape, KernelError, LatentParams, LayerNormParams, MoeWeights, QkvParams, Rope,
+};
 
-use super::{Buffers, Layer, Mlp, Network, Norm, buffer_shapes, inner_widths};
-use crate::spec::{AttentionSpec, NormKind, NormOrder, NormSpec, QkNorm, RopeSpec};
+use super::{
+    Buffers, Latent, LatentBuffers, Layer, Mlp, Network, Norm, buffer_shapes, inner_widths, latent_widths,
+    shared_width,
+};
+use crate::spec::{AttentionSpec, NormKind, NormOrder, NormSpec, Projection, QkNorm, RopeSpec};
 
 const PREPARED: &str = "`prepare` is called before the first step, as its docs ask";
 
@@ -47,7 +52,45 @@ pub(crate) struct Attention<'a, B: Backend> {
     rope: Option<(&'a RopeSpec, &'a B::Vector)>,
 }
 
+/// Rows that attention reads.
+pub(crate) struct Rows<'a, B: Backend> {
+    /// Queries, keys and values; or latents.
+    pub(crate) own: &'a mut B::Buffer,
+    /// Queries of latents, as they meet them.
+    pub(crate) queries: Option<&'a mut B::Buffer>,
+}
+
+impl<B: Backend> Latent<B> {
+    /// From what a layer reads to queries of its latents.
+    fn queries(&self, backend: &mut B, x: &B::Buffer, eps: f32, buffers: &mut LatentBuffers<B>) {
+        let LatentBuffers { low, normed, queries, absorbed, .. } = buffers;
+        match &self.query_down {
+            Some((down, norm)) => {
+                backend.matmul(down, None, x, low);
+                backend.rms_norm(low, &norm.weight, eps, normed);
+                backend.matmul(&self.query, None, normed, queries);
+            }
+            None => backend.matmul(&self.query, None, x, queries),
+        }
+        backend.heads_matmul(&self.key_up, queries, absorbed);
+    }
+}
+
 impl<B: Backend> Attention<'_, B> {
+    /// What happens to latents and queries on the way to the cache; none where there are no latents.
+    pub(crate) fn latent_params(&self) -> Option<LatentParams<'_, B::Vector>> {
+        let (Projection::Latent(shape), Some(latent)) = (self.spec.projection, &self.layer.latent) else {
+            return None;
+        };
+        let (rope, inv_freq) = self.rope?;
+        Some(LatentParams {
+            shape: shape.heads_in_cache(),
+            norm: &latent.norm.weight,
+            norm_eps: self.norm.eps,
+            rope: Rope { kind: rope.kind, inv_freq, magnitude: rope.magnitude, axes: None },
+        })
+    }
+
     /// What happens to queries and keys before they meet, or none where nothing does.
     pub(crate) fn qkv_params(&self) -> QkvParams<'_, B::Vector> {
         let (q_norm, k_norm) = match self.spec.qk_norm {
@@ -76,8 +119,22 @@ impl<B: Backend> Network<B> {
             buffer_shapes(&self.spec).map(|(role, cols)| backend.buffer(role, rows, cols));
         let inner = inner_widths(&self.spec).into_iter();
         let inner = inner.map(|cols| backend.buffer(BufferRole::Operand, rows, cols));
+        let latent = latent_widths(&self.spec).map(|widths| -> Result<LatentBuffers<B>, KernelError> {
+            let [low, normed, queries, absorbed, mixed] =
+                widths.map(|cols| backend.buffer(BufferRole::Operand, rows, cols));
+            Ok(LatentBuffers {
+                low: low?,
+                normed: normed?,
+                queries: queries?,
+                absorbed: absorbed?,
+                mixed: mixed?,
+            })
+        });
+        let shared = shared_width(&self.spec).map(|cols| backend.buffer(BufferRole::Operand, rows, cols));
         self.buffers = Some(Buffers {
             rows,
+            latent: latent.transpose()?,
+            shared: shared.transpose()?,
             residual: residual?,
             normed: normed?,
             qkv: qkv?,
@@ -120,11 +177,23 @@ impl<B: Backend> Network<B> {
         &mut self,
         backend: &mut B,
         index: usize,
-        attend: impl FnOnce(&mut B, &Attention<'_, B>, &mut B::Buffer, &mut B::Buffer),
+        attend: impl FnOnce(&mut B, &Attention<'_, B>, Rows<'_, B>, &mut B::Buffer),
     ) {
         let (layer, spec, norm) = (&self.layers[index], &self.spec.layers[index], self.spec.norm);
         let b = self.buffers.as_mut().expect("the step's embeddings were written to them");
-        let Buffers { residual, normed, qkv, attended, branch, inner, adapters, adapting, .. } = b;
+        let Buffers {
+            residual,
+            normed,
+            qkv,
+            latent,
+            shared,
+            attended,
+            branch,
+            inner,
+            adapters,
+            adapting,
+            ..
+        } = b;
         let mut adapters = adapters.as_mut().filter(|_| *adapting);
         let normer = |of| Normer::<B> { norm: of, spec: norm };
         let on_sum = spec.order.on_sum();
@@ -140,7 +209,15 @@ impl<B: Backend> Network<B> {
         if let Some(adapters) = &mut adapters {
             backend.add_low_rank(&layer.deltas.qkv, x, &mut adapters.low, qkv);
         }
-        attend(backend, &attention, qkv, attended);
+        match (&layer.latent, latent) {
+            (Some(weights), Some(buffers)) => {
+                weights.queries(backend, x, norm.eps, buffers);
+                let LatentBuffers { absorbed, mixed, .. } = buffers;
+                attend(backend, &attention, Rows { own: qkv, queries: Some(absorbed) }, mixed);
+                backend.heads_matmul(&weights.value_up, mixed, attended);
+            }
+            _ => attend(backend, &attention, Rows { own: qkv, queries: None }, attended),
+        }
         backend.matmul(&layer.output, layer.output_bias.as_ref(), attended, branch);
         if let Some(adapters) = &mut adapters {
             backend.add_low_rank(&layer.deltas.output, attended, &mut adapters.low, branch);
@@ -159,10 +236,13 @@ impl<B: Backend> Network<B> {
             swap(residual, normed);
         }
         let x = if on_sum { &*residual } else { &*normed };
-        let inner = &mut inner[layer.inner];
         match adapters {
-            Some(adapters) => layer.adapted_mlp(backend, x, inner, adapters, branch),
-            None => layer.mlp.run(backend, x, inner, branch),
+            Some(adapters) => layer.adapted_mlp(backend, x, &mut inner[layer.inner], adapters, branch),
+            None => layer.mlp.run(backend, x, &mut inner[layer.inner], branch),
+        }
+        if let (Mlp::Experts { shared: Some(beside), .. }, Some(shared)) = (&layer.mlp, shared) {
+            beside.mlp.run(backend, x, &mut inner[beside.inner], shared);
+            backend.add_shared(beside.gate.as_ref(), x, shared, branch);
         }
         backend.all_reduce(branch);
         if let Some(post) = &layer.mlp_post_norm {
@@ -197,8 +277,26 @@ impl<B: Backend> Mlp<B> {
                 backend.gated_mlp(gate_up, down, *activation, x, inner, out);
                 bias.as_ref()
             }
-            Mlp::Experts { params, router, experts, bias } => {
-                backend.moe(router, experts, params, x, inner, out);
+            Mlp::Experts {
+                params,
+                router,
+                router_bias,
+                correction,
+                up_bias,
+                down_bias,
+                experts,
+                bias,
+                ..
+            } => {
+                let weights = MoeWeights {
+                    router,
+                    router_bias: router_bias.as_ref(),
+                    correction: correction.as_ref(),
+                    experts,
+                    up_bias: up_bias.as_ref(),
+                    down_bias: down_bias.as_ref(),
+                };
+                backend.moe(&weights, params, x, inner, out);
                 bias.as_ref()
             }
         };

@@ -7,12 +7,15 @@ use hanzo_engine_kernels::{Backend, DType, ExpertParts, KernelError, MatrixShape
 
 use super::adapted::Deltas;
 use super::packing::{
-    DOWN, Group, OUTPUT, QKV, ROUTER, expert_groups, expert_shapes, groups, is_transposed, up,
+    DOWN, Group, LATENT_DOWN, OUTPUT, QKV, QUERY, QUERY_DOWN, ROUTER, SHARED_DOWN, expert_groups,
+    expert_shapes, groups, is_transposed, latent_shapes, shared_up, up,
 };
-use super::{Layer, Mlp, Network, Norm, WeightType, inner_widths};
+use super::{Latent, Layer, Mlp, Network, Norm, Shared, WeightType, inner_widths};
 use crate::error::LoadError;
 use crate::load::Tensors;
-use crate::spec::{LayerPart, MlpSpec, NormKind, NormOrder, Part, QkNorm, TransformerSpec, Weight};
+use crate::spec::{
+    LatentShape, LayerPart, MlpSpec, NormKind, NormOrder, Part, Projection, QkNorm, TransformerSpec, Weight,
+};
 use crate::tensor::Tensor;
 
 /// Packs weights and tells how far it is.
@@ -99,7 +102,14 @@ impl<'a, B: Backend> Loader<'a, B> {
         };
         let (attention_post, mlp_post) = (layer.order.attention_post_norm(), layer.order.mlp_post_norm());
         Ok(Layer {
-            qkv: self.matrix(index, QKV)?,
+            qkv: match attention.projection {
+                Projection::Heads(_) => self.matrix(index, QKV)?,
+                Projection::Latent(_) => self.matrix(index, LATENT_DOWN)?,
+            },
+            latent: match attention.projection {
+                Projection::Heads(_) => None,
+                Projection::Latent(shape) => Some(self.latent(index, shape)?),
+            },
             qkv_bias: self.biases_if(attention.qkv_bias, index, QKV)?,
             q_norm: self.qk_norm(attention.qk_norm, of_layer(LayerPart::QueryNorm))?,
             k_norm: self.qk_norm(attention.qk_norm, of_layer(LayerPart::KeyNorm))?,
@@ -138,11 +148,105 @@ impl<'a, B: Backend> Loader<'a, B> {
             },
             MlpSpec::Experts(experts) => Mlp::Experts {
                 params: experts.params(),
+                router_bias: match experts.router_bias {
+                    true => Some(self.vector(Part::Layer(index, LayerPart::Router).bias())?),
+                    false => None,
+                },
+                correction: match experts.correction_bias {
+                    true => Some(self.vector(Part::Layer(index, LayerPart::Router).bias())?),
+                    false => None,
+                },
+                up_bias: self.expert_biases(index, |expert| {
+                    let gate = experts.gated.then_some(LayerPart::ExpertGate(expert));
+                    gate.into_iter().chain([LayerPart::ExpertUp(expert)]).collect()
+                })?,
+                down_bias: self.expert_biases(index, |expert| vec![LayerPart::ExpertDown(expert)])?,
+                shared: self.shared(index)?,
                 router: self.matrix(index, ROUTER)?,
                 experts: self.experts(index)?,
                 bias: self.biases_if(experts.bias, index, &[LayerPart::Experts])?,
             },
         })
+    }
+
+    /// The biases of parts of all experts one after the other, where they have some.
+    fn expert_biases(
+        &mut self,
+        layer: usize,
+        parts: impl Fn(usize) -> Vec<LayerPart>,
+    ) -> Result<Option<B::Vector>, LoadError> {
+        let experts = self.spec.layers[layer].mlp.experts().filter(|experts| experts.expert_bias);
+        let Some(count) = experts.map(|experts| experts.count) else { return Ok(None) };
+        let parts: Vec<LayerPart> = (0..count).flat_map(parts).collect();
+        self.biases_if(true, layer, &parts)
+    }
+
+    /// The MLP beside experts.
+    fn shared(&mut self, index: usize) -> Result<Option<Shared<B>>, LoadError> {
+        let mlp = &self.spec.layers[index].mlp;
+        let (Some(shared), Some(experts)) = (mlp.shared(), mlp.experts()) else { return Ok(None) };
+        let (up, down) = (self.matrix(index, shared_up(shared.gated))?, self.matrix(index, SHARED_DOWN)?);
+        let activation = shared.activation;
+        let mlp = match shared.gated {
+            true => Mlp::Gated { activation, gate_up: up, down, bias: None },
+            false => Mlp::Plain { activation, up, up_bias: None, down, down_bias: None },
+        };
+        Ok(Some(Shared {
+            mlp: Box::new(mlp),
+            gate: match experts.shared.is_some_and(|shared| shared.gate) {
+                true => Some(self.vector(Part::Layer(index, LayerPart::SharedRouter).weight())?),
+                false => None,
+            },
+            inner: inner_widths(self.spec)
+                .binary_search(&shared.ffn)
+                .expect("every layer's width is among them"),
+        }))
+    }
+
+    /// What latent attention has beside what it makes latents with.
+    fn latent(&mut self, index: usize, shape: LatentShape) -> Result<Latent<B>, LoadError> {
+        let LatentShape { heads, rank, nope_dim, value_dim, .. } = shape;
+        let of_layer = |part| Part::Layer(index, part);
+        let query_down = match shape.query_rank {
+            Some(_) => {
+                Some((self.matrix(index, QUERY_DOWN)?, self.plain_norm(of_layer(LayerPart::QueryDownNorm))?))
+            }
+            None => None,
+        };
+        // Of each head the numbers that make keys, (rank, nope_dim), and those that make values, (value_dim, rank).
+        let (mut keys, mut values) = (Vec::with_capacity(heads), Vec::with_capacity(heads));
+        let names = if shape.split_up {
+            let names =
+                [LayerPart::LatentKeyUp, LayerPart::LatentValueUp].map(|part| of_layer(part).weight());
+            let [key, value] = [self.take(names[0])?, self.take(names[1])?];
+            keys.extend(key.chunks_exact(rank * nope_dim).map(<[f32]>::to_vec));
+            values.extend(value.chunks_exact(value_dim * rank).map(<[f32]>::to_vec));
+            names
+        } else {
+            let name = of_layer(LayerPart::LatentUp).weight();
+            for both in self.take(name)?.chunks_exact((nope_dim + value_dim) * rank) {
+                let (key, value) = both.split_at(nope_dim * rank);
+                let turned = (0..rank).flat_map(|col| key.iter().skip(col).step_by(rank).copied());
+                keys.push(turned.collect());
+                values.push(value.to_vec());
+            }
+            [name; 2]
+        };
+        let shapes = latent_shapes(self.spec, self.tensors, index);
+        let mut packed = Vec::with_capacity(2 * heads);
+        for (head, (numbers, shape)) in keys.iter().chain(&values).zip(shapes).enumerate() {
+            let bytes = encoded(shape.dtype, numbers);
+            let name = &self.tensors.get(names[head / heads]).name;
+            packed.push(self.backend.pack(&[MatrixSource { name, shape, bytes: &bytes }])?);
+        }
+        let value_up = packed.split_off(heads);
+        let norm = self.plain_norm(of_layer(LayerPart::LatentNorm))?;
+        Ok(Latent { query_down, query: self.matrix(index, QUERY)?, norm, key_up: packed, value_up })
+    }
+
+    /// A root mean square norm inside attention.
+    fn plain_norm(&mut self, part: Part) -> Result<Norm<B>, LoadError> {
+        Ok(Norm { weight: self.vector(part.weight())?, bias: None })
     }
 
     fn experts(&mut self, layer: usize) -> Result<B::Experts, LoadError> {

@@ -12,7 +12,7 @@ mod packing;
 use adapted::{AdapterBuffers, Deltas};
 use hanzo_engine_kernels::{Activation, Backend, BufferRole, MoeParams, StepLimits};
 
-use crate::spec::TransformerSpec;
+use crate::spec::{Projection, TransformerSpec};
 
 pub(crate) use adapted::{buffer_bytes as adapter_buffer_bytes, bytes as adapter_bytes};
 pub(crate) use forward::{Attention, Normer};
@@ -56,7 +56,8 @@ pub(crate) struct Norm<B: Backend> {
 }
 
 pub(crate) struct Layer<B: Backend> {
-    pub(crate) qkv: B::Matrix, // (qkv_width, hidden): query, key and value projections
+    pub(crate) qkv: B::Matrix, // (qkv_width, hidden): query, key and value projections; or (rank + rope_dim, hidden)
+    pub(crate) latent: Option<Latent<B>>, // what latent attention has besides
     pub(crate) qkv_bias: Option<B::Vector>, // (qkv_width)
     pub(crate) q_norm: Option<Norm<B>>, // (head_dim), or of all heads (heads * head_dim)
     pub(crate) k_norm: Option<Norm<B>>, // (head_dim), or (kv_heads * head_dim)
@@ -70,6 +71,22 @@ pub(crate) struct Layer<B: Backend> {
     pub(crate) mlp_post_norm: Option<Norm<B>>, // of what the MLP adds
     deltas: Deltas<B>,                         // what adapters add to its matrices
     pub(crate) last_norm: Norm<B>, // of the sum after the MLP: the next layer's first where norms stand before halves
+}
+
+/// A layer's latent attention: what makes queries, and of each head what takes them to latents and what is made of latents.
+pub(crate) struct Latent<B: Backend> {
+    pub(crate) query_down: Option<(B::Matrix, Norm<B>)>, // (query_rank, hidden), (query_rank)
+    pub(crate) query: B::Matrix, // (heads * (nope_dim + rope_dim), hidden or query_rank)
+    pub(crate) norm: Norm<B>,    // (rank)
+    pub(crate) key_up: Vec<B::Matrix>, // (heads) of (rank, nope_dim)
+    pub(crate) value_up: Vec<B::Matrix>, // (heads) of (value_dim, rank)
+}
+
+/// The MLP beside experts.
+pub(crate) struct Shared<B: Backend> {
+    pub(crate) mlp: Box<Mlp<B>>,
+    pub(crate) gate: Option<B::Vector>, // (hidden)
+    inner: usize,                       // which of the buffers inside MLPs it uses
 }
 
 pub(crate) enum Mlp<B: Backend> {
@@ -88,8 +105,13 @@ pub(crate) enum Mlp<B: Backend> {
     },
     Experts {
         params: MoeParams,
-        router: B::Matrix,       // (experts, hidden)
-        experts: B::Experts,     // each (ffn, hidden), or gate and up (2 * ffn, hidden), and (hidden, ffn)
+        router: B::Matrix,              // (experts, hidden)
+        router_bias: Option<B::Vector>, // (experts)
+        correction: Option<B::Vector>,  // (experts)
+        up_bias: Option<B::Vector>,     // (experts, 2 * ffn or ffn)
+        down_bias: Option<B::Vector>,   // (experts, hidden)
+        shared: Option<Shared<B>>,
+        experts: B::Experts, // each (ffn, hidden), or gate and up (2 * ffn, hidden), and (hidden, ffn)
         bias: Option<B::Vector>, // (hidden): of their sum
     },
 }
@@ -100,6 +122,8 @@ pub(crate) struct Buffers<B: Backend> {
     pub(crate) residual: B::Buffer, // (rows, hidden): the sum that halves add to
     pub(crate) normed: B::Buffer,   // (rows, hidden)
     qkv: B::Buffer,                 // (rows, qkv_width)
+    latent: Option<LatentBuffers<B>>, // where attention is of latents
+    shared: Option<B::Buffer>,      // (rows, hidden): what the MLP beside experts gives
     attended: B::Buffer,            // (rows, q_width)
     pub(crate) branch: B::Buffer,   // (rows, hidden): what a layer's half adds
     adapters: Option<AdapterBuffers<B>>, // where there has been an adapter
@@ -107,9 +131,31 @@ pub(crate) struct Buffers<B: Backend> {
     inner: Vec<B::Buffer>,          // one for each width inside MLPs, in the order of `inner_widths`
 }
 
+/// Activations of latent attention, all `(rows, _)`.
+pub(crate) struct LatentBuffers<B: Backend> {
+    low: B::Buffer,      // (rows, query_rank), or nothing
+    normed: B::Buffer,   // likewise
+    queries: B::Buffer,  // (rows, heads * (nope_dim + rope_dim))
+    absorbed: B::Buffer, // (rows, heads * (rank + rope_dim))
+    mixed: B::Buffer,    // (rows, heads * rank)
+}
+
+/// Columns of [`LatentBuffers`]' members, in their order.
+fn latent_widths(spec: &TransformerSpec) -> Option<[usize; 5]> {
+    let Projection::Latent(shape) = spec.layers[0].attention.projection else { return None };
+    let (rank, heads) = (shape.query_rank.unwrap_or(0), shape.heads);
+    Some([rank, rank, heads * shape.query_dim(), heads * (shape.rank + shape.rope_dim), heads * shape.rank])
+}
+
+/// Columns of [`Buffers::shared`], where there is one.
+fn shared_width(spec: &TransformerSpec) -> Option<usize> {
+    spec.layers.iter().any(|layer| layer.mlp.shared().is_some()).then_some(spec.hidden)
+}
+
 /// Widths inside the layers' MLPs, ascending, each once.
 fn inner_widths(spec: &TransformerSpec) -> Vec<usize> {
     let mut widths: Vec<usize> = spec.layers.iter().map(|layer| layer.mlp.inner_width()).collect();
+    widths.extend(spec.layers.iter().filter_map(|layer| layer.mlp.shared()).map(|shared| shared.ffn));
     widths.sort_unstable();
     widths.dedup();
     widths
@@ -125,7 +171,7 @@ fn buffer_shapes(spec: &TransformerSpec) -> [(BufferRole, usize); 5] {
     [
         (Residual, hidden),
         (of_hidden, hidden),
-        (Operand, projection.qkv_width()),
+        (Operand, projection.first_width()),
         (Operand, projection.attended_width()),
         (of_hidden, hidden),
     ]
@@ -134,7 +180,8 @@ fn buffer_shapes(spec: &TransformerSpec) -> [(BufferRole, usize); 5] {
 /// Those of all members.
 fn all_buffer_shapes(spec: &TransformerSpec) -> impl Iterator<Item = (BufferRole, usize)> {
     let inner = inner_widths(spec).into_iter().map(|cols| (BufferRole::Operand, cols));
-    buffer_shapes(spec).into_iter().chain(inner)
+    let more = latent_widths(spec).into_iter().flatten().chain(shared_width(spec));
+    buffer_shapes(spec).into_iter().chain(inner).chain(more.map(|cols| (BufferRole::Operand, cols)))
 }
 
 #[cfg(test)]
@@ -144,10 +191,22 @@ impl<B: Backend> Network<B> {
         let mut matrices = vec![&self.embedding];
         for layer in &self.layers {
             matrices.extend([&layer.qkv, &layer.output]);
+            if let Some(latent) = &layer.latent {
+                matrices.extend(latent.query_down.iter().map(|(down, _)| down));
+                matrices.extend([&latent.query]);
+                matrices.extend(latent.key_up.iter().chain(&latent.value_up));
+            }
             match &layer.mlp {
                 Mlp::Plain { up, down, .. } => matrices.extend([up, down]),
                 Mlp::Gated { gate_up, down, .. } => matrices.extend([gate_up, down]),
-                Mlp::Experts { router, .. } => matrices.push(router),
+                Mlp::Experts { router, shared, .. } => {
+                    matrices.push(router);
+                    match shared.as_ref().map(|shared| &*shared.mlp) {
+                        Some(Mlp::Plain { up, down, .. }) => matrices.extend([up, down]),
+                        Some(Mlp::Gated { gate_up, down, .. }) => matrices.extend([gate_up, down]),
+                        _ => {}
+                    }
+                }
             }
         }
         matrices.extend(&self.head);
@@ -170,10 +229,18 @@ impl<B: Backend> Network<B> {
             vectors.extend(layer.qkv_bias.iter().chain(&layer.output_bias).chain(&layer.sinks));
             norms.extend(layer.q_norm.iter().chain(&layer.k_norm));
             norms.extend([&layer.middle_norm, &layer.last_norm]);
+            if let Some(latent) = &layer.latent {
+                norms.push(&latent.norm);
+                norms.extend(latent.query_down.iter().map(|(_, norm)| norm));
+            }
             norms.extend(layer.attention_post_norm.iter().chain(&layer.mlp_post_norm));
             match &layer.mlp {
                 Mlp::Plain { up_bias, down_bias, .. } => vectors.extend(up_bias.iter().chain(down_bias)),
-                Mlp::Gated { bias, .. } | Mlp::Experts { bias, .. } => vectors.extend(bias),
+                Mlp::Gated { bias, .. } => vectors.extend(bias),
+                Mlp::Experts { bias, router_bias, correction, up_bias, down_bias, shared, .. } => {
+                    vectors.extend([bias, router_bias, correction, up_bias, down_bias].into_iter().flatten());
+                    vectors.extend(shared.iter().filter_map(|shared| shared.gate.as_ref()));
+                }
             }
         }
         (vectors, norms)

@@ -4,7 +4,7 @@ use hanzo_engine_kernels::{Backend, BufferRole, DType, ExpertParts, MatrixShape}
 
 use super::{MemoryPlan, all_buffer_shapes};
 use crate::load::Tensors;
-use crate::spec::{Disentangled, Distance, LayerPart, MlpSpec, Part, TransformerSpec, Weight};
+use crate::spec::{Disentangled, Distance, LayerPart, MlpSpec, Part, Projection, TransformerSpec, Weight};
 
 /// How matrices are packed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,6 +38,10 @@ impl WeightType {
 }
 
 pub(super) const QKV: &[LayerPart] = &[LayerPart::Query, LayerPart::Key, LayerPart::Value];
+pub(super) const LATENT_DOWN: &[LayerPart] = &[LayerPart::LatentDown];
+pub(super) const QUERY: &[LayerPart] = &[LayerPart::Query];
+pub(super) const QUERY_DOWN: &[LayerPart] = &[LayerPart::QueryDown];
+pub(super) const SHARED_DOWN: &[LayerPart] = &[LayerPart::SharedDown];
 pub(super) const OUTPUT: &[LayerPart] = &[LayerPart::AttentionOutput];
 pub(super) const DOWN: &[LayerPart] = &[LayerPart::Down];
 pub(super) const ROUTER: &[LayerPart] = &[LayerPart::Router];
@@ -45,6 +49,20 @@ pub(super) const ROUTER: &[LayerPart] = &[LayerPart::Router];
 /// What goes up in an MLP.
 pub(super) fn up(gated: bool) -> &'static [LayerPart] {
     if gated { &[LayerPart::Gate, LayerPart::Up] } else { &[LayerPart::Up] }
+}
+
+/// What goes up in the MLP beside experts.
+pub(super) fn shared_up(gated: bool) -> &'static [LayerPart] {
+    if gated { &[LayerPart::SharedGate, LayerPart::SharedUp] } else { &[LayerPart::SharedUp] }
+}
+
+/// What the matrices of single heads are packed as: a device multiplies them as floats.
+pub(super) fn heads_type(dtype: DType) -> DType {
+    match dtype {
+        DType::F32 | DType::BF16 => dtype,
+        // As many digits as a quantised number has.
+        _ => DType::F16,
+    }
 }
 
 /// The tensors of one packed matrix, stacked by rows, and whether it is multiplied with activations rather than looked up.
@@ -104,7 +122,16 @@ pub(super) fn groups(spec: &TransformerSpec) -> Vec<Group> {
     }
     for (index, layer) in spec.layers.iter().enumerate() {
         let group = |parts: &[LayerPart]| Group::of_layer(index, parts);
-        groups.extend([QKV, OUTPUT].map(group));
+        match layer.attention.projection {
+            Projection::Heads(_) => groups.extend([QKV, OUTPUT].map(group)),
+            Projection::Latent(shape) => {
+                groups.extend([LATENT_DOWN, QUERY, OUTPUT].map(group));
+                groups.extend(shape.query_rank.map(|_| group(QUERY_DOWN)));
+            }
+        }
+        if let Some(shared) = layer.mlp.shared() {
+            groups.extend([shared_up(shared.gated), SHARED_DOWN].map(group));
+        }
         match &layer.mlp {
             MlpSpec::Dense(dense) => groups.extend([up(dense.gated), DOWN].map(group)),
             MlpSpec::Experts(_) => groups.push(group(ROUTER)),
@@ -149,6 +176,19 @@ pub(super) fn expert_shapes(
     experts.iter().map(of_one).collect()
 }
 
+/// Shapes of the matrices of single heads of a layer: those that take queries to latents, then those that make values.
+pub(super) fn latent_shapes(spec: &TransformerSpec, tensors: &Tensors, layer: usize) -> Vec<MatrixShape> {
+    let Projection::Latent(shape) = spec.layers[layer].attention.projection else { return Vec::new() };
+    let dtype = |part| heads_type(tensors.get(Part::Layer(layer, part).weight()).dtype);
+    let [keys, values] = match shape.split_up {
+        true => [dtype(LayerPart::LatentKeyUp), dtype(LayerPart::LatentValueUp)],
+        false => [dtype(LayerPart::LatentUp); 2],
+    };
+    let key = MatrixShape { rows: shape.rank, cols: shape.nope_dim, dtype: keys };
+    let value = MatrixShape { rows: shape.value_dim, cols: shape.rank, dtype: values };
+    [vec![key; shape.heads], vec![value; shape.heads]].concat()
+}
+
 /// Whether files store a matrix with its inputs outermost.
 pub(super) fn is_transposed(spec: &TransformerSpec, part: Part) -> bool {
     let Part::Layer(layer, LayerPart::ExpertDown(_)) = part else { return false };
@@ -173,6 +213,10 @@ pub(crate) fn plan<B: Backend>(
         };
     }
     for layer in 0..spec.layers.len() {
+        bytes += latent_shapes(spec, tensors, layer)
+            .iter()
+            .map(|shape| backend.matrix_bytes(&[*shape]))
+            .sum::<usize>();
         let experts = expert_groups(spec, layer);
         let shapes = expert_shapes(spec, tensors, weight_type, &experts);
         let mut parts = shapes.iter().flat_map(|expert| expert.gate_up.iter().chain(&expert.down));
@@ -196,7 +240,21 @@ fn vector_lengths(spec: &TransformerSpec) -> impl Iterator<Item = usize> {
         matches!(weight.part, Part::DistanceNorm | Part::Layer(_, DistanceKey | DistanceQuery))
     };
     let weights = spec.weights().into_iter();
-    let vectors = weights.filter(move |(weight, shape)| shape.len() == 1 && !is_table(weight));
+    // Of all experts together, counted below; and one row, which is a vector here.
+    let is_joined = |weight: &Weight| {
+        use LayerPart::{ExpertDown, ExpertGate, ExpertUp};
+        weight.bias && matches!(weight.part, Part::Layer(_, ExpertGate(_) | ExpertUp(_) | ExpertDown(_)))
+    };
+    let vectors = weights.filter(move |(weight, shape)| {
+        let gate = matches!(weight.part, Part::Layer(_, LayerPart::SharedRouter));
+        (shape.len() == 1 && !is_table(weight) && !is_joined(weight)) || gate
+    });
+    let experts = spec.layers.iter().filter_map(|layer| layer.mlp.experts()).filter(|of| of.expert_bias);
+    let hidden = spec.hidden;
+    let joined = experts.flat_map(move |of| {
+        let parts = if of.gated { 2 } else { 1 };
+        [of.count * parts * of.ffn, of.count * hidden]
+    });
     let tables = match spec.distance {
         Distance::None => Vec::new(),
         Distance::Alibi => vec![spec.heads().heads],
@@ -210,5 +268,9 @@ fn vector_lengths(spec: &TransformerSpec) -> impl Iterator<Item = usize> {
             lengths
         }
     };
-    vectors.map(|(_, shape)| shape[0]).chain(spec.ropes.iter().map(|rope| rope.dim / 2)).chain(tables)
+    vectors
+        .map(|(_, shape)| shape[shape.len() - 1])
+        .chain(joined)
+        .chain(spec.ropes.iter().map(|rope| rope.dim / 2))
+        .chain(tables)
 }

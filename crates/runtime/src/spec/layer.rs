@@ -1,6 +1,8 @@
 //! One layer of a transformer as data: attention, an MLP or a mixture of experts, and where norms stand around them.
 
-use hanzo_engine_kernels::{Activation, ExpertScoring, HeadShape, KvLayout, MoeParams};
+use hanzo_engine_kernels::{
+    Activation, ExpertGroups, ExpertScoring, HeadShape, KvLayout, LatentHeads, MoeParams,
+};
 
 /// A layer: attention, then an MLP, each added to the residual stream.
 #[derive(Clone, Debug, PartialEq)]
@@ -125,6 +127,20 @@ pub struct LatentShape {
     pub rope_dim: usize,
     /// Elements of a value.
     pub value_dim: usize,
+    /// Files have what makes keys and what makes values apart, the first turned over (newer GGUF files).
+    pub split_up: bool,
+}
+
+impl LatentShape {
+    /// Its heads as they meet the cache.
+    pub fn heads_in_cache(&self) -> LatentHeads {
+        LatentHeads { heads: self.heads, rank: self.rank, rope_dim: self.rope_dim }
+    }
+
+    /// Elements of a query of the model's own.
+    pub fn query_dim(&self) -> usize {
+        self.nope_dim + self.rope_dim
+    }
 }
 
 impl Projection {
@@ -143,6 +159,46 @@ impl Projection {
         match self {
             Projection::Heads(shape) => shape.q_width(),
             Projection::Latent(shape) => shape.heads * shape.value_dim,
+        }
+    }
+
+    /// What the first product of a layer gives: queries, keys and values, or the latent.
+    pub(crate) fn first_width(&self) -> usize {
+        match self {
+            Projection::Heads(shape) => shape.qkv_width(),
+            Projection::Latent(shape) => shape.rank + shape.rope_dim,
+        }
+    }
+
+    /// Its heads as the cache sees them.
+    pub fn cache_shape(&self) -> HeadShape {
+        match *self {
+            Projection::Heads(shape) => shape,
+            Projection::Latent(LatentShape { heads, rank, rope_dim, .. }) => {
+                HeadShape { heads, kv_heads: 1, head_dim: rank + rope_dim }
+            }
+        }
+    }
+
+    /// The widest input or output of any of its products, but for those of single heads.
+    pub(crate) fn width(&self) -> usize {
+        match self {
+            Projection::Heads(shape) => shape.qkv_width(),
+            Projection::Latent(shape) => {
+                let queries = shape.heads * shape.query_dim();
+                queries
+                    .max(shape.rank + shape.rope_dim)
+                    .max(shape.query_rank.unwrap_or(0))
+                    .max(self.attended_width())
+            }
+        }
+    }
+
+    /// What all heads together read and give in the wider of their own products.
+    pub(crate) fn heads_matmul_width(&self) -> usize {
+        match self {
+            Projection::Heads(_) => 0,
+            Projection::Latent(shape) => shape.heads * (shape.rank + shape.nope_dim.max(shape.value_dim)),
         }
     }
 
@@ -242,7 +298,7 @@ pub struct DenseSpec {
     pub down_bias: bool,
 }
 
-/// A mixture of experts (arxiv.org/abs/2101.03961): MLPs without biases, of which each token goes to those that the router
+/// A mixture of experts (arxiv.org/abs/2101.03961): MLPs, of which each token goes to those that the router
 /// scores highest.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ExpertsSpec {
@@ -266,21 +322,18 @@ pub struct ExpertsSpec {
     pub correction_bias: bool,
     /// Experts are chosen from the best groups of them alone.
     pub groups: Option<ExpertGroups>,
+    /// What an expert counts for is multiplied with what it reads rather than with what it gives (Llama 4).
+    pub scales_input: bool,
+    /// A number for each expert is added to its score (GPT-OSS).
+    pub router_bias: bool,
+    /// Every matrix of every expert has a bias (GPT-OSS).
+    pub expert_bias: bool,
     /// An MLP that every token goes to besides.
     pub shared: Option<SharedExpert>,
     /// The experts' sum has a bias.
     pub bias: bool,
     /// Files store each expert's second matrix as (ffn, hidden).
     pub down_transposed: bool,
-}
-
-/// Group-limited routing (DeepSeek).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ExpertGroups {
-    /// Groups of neighbours, all of one size.
-    pub count: usize,
-    /// Groups that a token's experts may be in.
-    pub used: usize,
 }
 
 /// The MLP beside routed experts, of their kind: where families have several they are one wider.
@@ -306,6 +359,13 @@ impl MlpSpec {
         }
     }
 
+    /// The MLP beside experts, where there is one, as one of its own.
+    pub(crate) fn shared(&self) -> Option<DenseSpec> {
+        let experts = self.experts()?;
+        let &ExpertsSpec { activation, gated, shared, .. } = experts;
+        Some(DenseSpec { ffn: shared?.ffn, activation, gated, up_bias: false, down_bias: false })
+    }
+
     /// The mixture of experts, where it is one.
     pub fn experts(&self) -> Option<&ExpertsSpec> {
         match self {
@@ -327,7 +387,10 @@ impl MlpSpec {
         let stacked = |gated: bool, ffn: usize| if gated { 2 * ffn } else { ffn };
         match self {
             MlpSpec::Dense(dense) => stacked(dense.gated, dense.ffn),
-            MlpSpec::Experts(experts) => stacked(experts.gated, experts.ffn).max(experts.count),
+            MlpSpec::Experts(experts) => {
+                let shared = experts.shared.map_or(0, |shared| stacked(experts.gated, shared.ffn));
+                stacked(experts.gated, experts.ffn).max(experts.count).max(shared)
+            }
         }
     }
 }
@@ -346,6 +409,9 @@ impl ExpertsSpec {
             scale: 1.0,
             correction_bias: false,
             groups: None,
+            scales_input: false,
+            router_bias: false,
+            expert_bias: false,
             shared: None,
             bias: false,
             down_transposed: false,
@@ -354,8 +420,10 @@ impl ExpertsSpec {
 
     /// What a layer computes with.
     pub fn params(&self) -> MoeParams {
-        let &ExpertsSpec { used, scoring, normalized, scale, activation, gated, .. } = self;
-        MoeParams { experts_used: used, scoring, normalized, scale, activation, gated }
+        let &ExpertsSpec {
+            used, scoring, normalized, scale, activation, gated, groups, scales_input, ..
+        } = self;
+        MoeParams { experts_used: used, scoring, normalized, scale, activation, gated, groups, scales_input }
     }
 
     /// Elements inside all experts that one token goes to.

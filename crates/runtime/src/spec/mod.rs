@@ -22,10 +22,10 @@ pub use gguf::from_gguf;
 use hanzo_engine_kernels::{Activation, HeadShape, KvGroups, KvLayout, KvSpec, KvType, StepLimits};
 pub use hf::from_config;
 pub use layer::{
-    AttentionSpec, DenseSpec, ExpertGroups, ExpertsSpec, LatentShape, LayerSpec, Mask, MlpSpec, NormKind,
-    NormOrder, NormSpec, Projection, QkNorm, SharedExpert,
+    AttentionSpec, DenseSpec, ExpertsSpec, LatentShape, LayerSpec, Mask, MlpSpec, NormKind, NormOrder,
+    NormSpec, Projection, QkNorm, SharedExpert,
 };
-pub(crate) use names::{ExpertNames, GateUp, Names};
+pub(crate) use names::{ExpertNames, ExpertPack, GateUp, Names};
 pub use rope::{RopeScaling, RopeSpec};
 pub use weights::{LayerPart, Part, Weight};
 
@@ -227,15 +227,15 @@ impl TransformerSpec {
             context,
             width: self
                 .hidden
-                .max(widest(|layer| layer.attention.projection.qkv_width()))
+                .max(widest(|layer| layer.attention.projection.width()))
                 .max(widest(|layer| layer.mlp.width()))
                 .max(unfolded),
             vocab,
-            heads: self.heads(),
+            heads: self.layers[0].attention.projection.cache_shape(),
             experts: experts(|experts| experts.count),
             experts_used: experts(|experts| experts.used),
             kv_groups: self.kv_groups().count(),
-            heads_matmul_width: 0,
+            heads_matmul_width: widest(|layer| layer.attention.projection.heads_matmul_width()),
         }
     }
 

@@ -27,6 +27,8 @@ pub(crate) struct Names {
     pub(crate) latent_down: &'static str,
     pub(crate) latent_norm: &'static str,
     pub(crate) latent_up: &'static str,
+    pub(crate) latent_key_up: &'static str,
+    pub(crate) latent_value_up: &'static str,
     /// One tensor of queries, keys and values instead of the three.
     pub(crate) qkv: Option<&'static str>,
     pub(crate) query_norm: &'static str,
@@ -81,11 +83,26 @@ pub(crate) struct ExpertNames {
     pub(crate) downs: &'static str,
     /// The bias of their sum.
     pub(crate) bias: &'static str,
+    /// Gate and up of all experts in one tensor, where files have such.
+    pub(crate) pack: Option<ExpertPack>,
+}
+
+/// Tensors of all experts of a layer, gate and up in one, in full.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ExpertPack {
+    pub(crate) gate_up: &'static str,
+    pub(crate) down: &'static str,
+    /// What their biases have behind those names.
+    pub(crate) bias_suffix: &'static str,
+    /// Rows of gate and up take turns, rather than one's being the first half.
+    pub(crate) in_turns: bool,
+    /// Matrices of floats have their inputs outermost.
+    pub(crate) inputs_first: bool,
 }
 
 impl ExpertNames {
     pub(crate) const NONE: ExpertNames =
-        ExpertNames { gate: "", up: "", down: "", gates: "", ups: "", downs: "", bias: "" };
+        ExpertNames { gate: "", up: "", down: "", gates: "", ups: "", downs: "", bias: "", pack: None };
 }
 
 impl Names {
@@ -111,6 +128,8 @@ impl Names {
         latent_down: "",
         latent_norm: "",
         latent_up: "",
+        latent_key_up: "",
+        latent_value_up: "",
         qkv: None,
         query_norm: "",
         key_norm: "",
@@ -152,6 +171,8 @@ impl Names {
         latent_down: "attn_kv_a_mqa",
         latent_norm: "attn_kv_a_norm",
         latent_up: "attn_kv_b",
+        latent_key_up: "attn_k_b",
+        latent_value_up: "attn_v_b",
         query_norm: "attn_q_norm",
         key_norm: "attn_k_norm",
         sinks: "attn_sinks.weight",
@@ -172,6 +193,7 @@ impl Names {
             ups: "ffn_up_exps.weight",
             downs: "ffn_down_exps.weight",
             bias: "",
+            pack: None,
         },
         shared_gate: "ffn_gate_shexp",
         shared_up: "ffn_up_shexp",
@@ -212,6 +234,14 @@ impl Names {
             gate: "mlp.experts.{}.gate_proj.weight",
             up: "mlp.experts.{}.up_proj.weight",
             down: "mlp.experts.{}.down_proj.weight",
+            // As the library saves experts that it stacked.
+            pack: Some(ExpertPack {
+                gate_up: "mlp.experts.gate_up_proj",
+                down: "mlp.experts.down_proj",
+                bias_suffix: "_bias",
+                in_turns: false,
+                inputs_first: false,
+            }),
             ..ExpertNames::NONE
         },
         shared_gate: "mlp.shared_experts.gate_proj",
@@ -220,6 +250,47 @@ impl Names {
         mlp_norm: "post_attention_layernorm",
         head: "lm_head",
         ..Names::NONE
+    };
+
+    /// The transformers library's GptOss class.
+    pub(crate) const GPT_OSS: Names = Names {
+        router: "mlp.router",
+        router_bias: "mlp.router.bias",
+        experts: ExpertNames {
+            pack: Some(ExpertPack {
+                gate_up: "mlp.experts.gate_up_proj",
+                down: "mlp.experts.down_proj",
+                bias_suffix: "_bias",
+                in_turns: true,
+                inputs_first: true,
+            }),
+            ..Names::HUGGING_FACE.experts
+        },
+        ..Names::HUGGING_FACE
+    };
+
+    /// Classes of experts beside one that every token goes to, with a gate of its own.
+    pub(crate) const QWEN2_MOE: Names = Names {
+        shared_gate: "mlp.shared_expert.gate_proj",
+        shared_up: "mlp.shared_expert.up_proj",
+        shared_down: "mlp.shared_expert.down_proj",
+        shared_router: "mlp.shared_expert_gate",
+        ..Names::HUGGING_FACE
+    };
+
+    /// The transformers library's Ernie4_5_Moe class.
+    pub(crate) const ERNIE_MOE: Names =
+        Names { router_bias: "mlp.moe_statics.e_score_correction_bias", ..Names::HUGGING_FACE };
+
+    /// The transformers library's HunYuanMoEV1 class.
+    pub(crate) const HUNYUAN_MOE: Names = Names {
+        router: "mlp.gate.wg",
+        query_norm: "self_attn.query_layernorm",
+        key_norm: "self_attn.key_layernorm",
+        shared_gate: "mlp.shared_mlp.gate_proj",
+        shared_up: "mlp.shared_mlp.up_proj",
+        shared_down: "mlp.shared_mlp.down_proj",
+        ..Names::HUGGING_FACE
     };
 
     /// The transformers library's Mixtral class.
@@ -244,7 +315,14 @@ impl Names {
 
     /// Of the transformers library's class of decoders for a model type.
     pub(crate) fn of_model_type(model_type: &str) -> &'static Names {
-        if model_type == "mixtral" { &Names::MIXTRAL } else { &Names::HUGGING_FACE }
+        match model_type {
+            "mixtral" | "minimax_m2" => &Names::MIXTRAL,
+            "gpt_oss" => &Names::GPT_OSS,
+            "qwen2_moe" => &Names::QWEN2_MOE,
+            "ernie4_5_moe" => &Names::ERNIE_MOE,
+            "hunyuan_v1_moe" => &Names::HUNYUAN_MOE,
+            _ => &Names::HUGGING_FACE,
+        }
     }
 
     /// A tensor's name in a file whose names begin with `prefix`, which is the table's or nothing.
@@ -294,6 +372,15 @@ impl Names {
             pattern => pattern.replace("{}", &expert.to_string()),
         };
         let stem = match part {
+            LayerPart::ExpertGate(expert) | LayerPart::ExpertUp(expert) | LayerPart::ExpertDown(expert)
+                if bias =>
+            {
+                let stack = self.stack(part);
+                return match stack.strip_suffix(".weight") {
+                    Some(stem) => format!("{stem}.bias[{expert}]"),
+                    None => self.layer_name(part, false).replace(".weight", ".bias"),
+                };
+            }
             LayerPart::ExpertGate(expert) => return of_expert(self.experts.gate, expert),
             LayerPart::ExpertUp(expert) => return of_expert(self.experts.up, expert),
             LayerPart::ExpertDown(expert) => return of_expert(self.experts.down, expert),
@@ -308,6 +395,8 @@ impl Names {
             LayerPart::LatentDown => self.latent_down,
             LayerPart::LatentNorm => self.latent_norm,
             LayerPart::LatentUp => self.latent_up,
+            LayerPart::LatentKeyUp => self.latent_key_up,
+            LayerPart::LatentValueUp => self.latent_value_up,
             LayerPart::QueryNorm => self.query_norm,
             LayerPart::KeyNorm => self.key_norm,
             LayerPart::DistanceKey => self.distance_key,

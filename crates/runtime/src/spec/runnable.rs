@@ -1,13 +1,13 @@
 //! What a description must hold to before anything is read by it: numbers that fit each other, and only what the one
 //! network can run. A family says what a model is; whether it runs is said here alone.
 
-use hanzo_engine_kernels::HeadShape;
+use hanzo_engine_kernels::{ExpertGroups, HeadShape};
 
 use super::{
     Distance, ExpertsSpec, HeadSpec, LayerSpec, Mask, MlpSpec, Projection, QkNorm, RopeSpec, TransformerSpec,
 };
 use crate::error::LoadError;
-use crate::limits::{ENCODER_TYPES_MAX, WIDTH_MAX};
+use crate::limits::{ENCODER_TYPES_MAX, EXPERT_GROUPS_MAX, WIDTH_MAX};
 
 impl TransformerSpec {
     /// Checks what no single setting shows. `file` is for errors.
@@ -74,6 +74,24 @@ impl TransformerSpec {
             if used > count {
                 return Err(("experts", format!("a token goes to {used} of {count}")));
             }
+            if let Some(ExpertGroups { count: groups, used: groups_used, best }) = experts.groups {
+                let fits = (1..=EXPERT_GROUPS_MAX).contains(&groups) && count.is_multiple_of(groups);
+                let size = count / groups.max(1);
+                if !fits || !(1..=groups).contains(&groups_used) || groups_used * size < used || best > size {
+                    let reason = format!("{used} of {count}, from {groups_used} of {groups} groups");
+                    return Err(("experts", reason));
+                }
+            }
+            if experts.scales_input && used != 1 {
+                return Err(("experts", format!("an input that is scaled goes to {used}, not to one")));
+            }
+            let shared = experts.shared.map_or(0, |shared| shared.ffn);
+            if shared > WIDTH_MAX {
+                return Err((
+                    "experts",
+                    format!("a shared one of {shared}; at most {WIDTH_MAX} are allowed"),
+                ));
+            }
             if experts.ffn_used() > WIDTH_MAX {
                 let reason =
                     format!("{used} times {ffn} elements for a token; at most {WIDTH_MAX} are allowed");
@@ -135,9 +153,22 @@ impl TransformerSpec {
 
 /// What of a layer cannot be run in a network with such a first one.
 fn refused(index: usize, layer: &LayerSpec, first: &LayerSpec) -> Option<(&'static str, String)> {
-    if let Projection::Latent(latent) = layer.attention.projection {
-        return Some(("latent attention", format!("rank {}", latent.rank)));
+    let attention = &layer.attention;
+    if let Projection::Latent(_) = attention.projection {
+        let what = match attention {
+            _ if !matches!(attention.mask, Mask::Causal { window: None }) => "a window",
+            _ if attention.rope.is_none() => "no rotary embedding",
+            _ if attention.softcap.is_some() => "a softcap of scores",
+            _ if attention.sinks => "sinks",
+            _ if attention.qkv_bias => "biases",
+            _ => return refused_half(index, layer, first),
+        };
+        return Some(("latent attention", what.to_owned()));
     }
+    refused_half(index, layer, first)
+}
+
+fn refused_half(index: usize, layer: &LayerSpec, first: &LayerSpec) -> Option<(&'static str, String)> {
     if layer.attention.projection != first.attention.projection {
         return Some(("attention heads", format!("other ones in layer {index}")));
     }
@@ -159,16 +190,10 @@ fn refused(index: usize, layer: &LayerSpec, first: &LayerSpec) -> Option<(&'stat
             Some(("MLP", "gated, with a bias on up".into()))
         }
         MlpSpec::Dense(_) => None,
-        MlpSpec::Experts(experts) if experts.correction_bias => {
-            Some(("experts", "chosen with a correction bias".into()))
+        MlpSpec::Experts(experts) if experts.correction_bias && experts.router_bias => {
+            Some(("experts", "a bias of scores beside one of the choice".into()))
         }
-        MlpSpec::Experts(experts) => match (experts.groups, experts.shared) {
-            (Some(groups), _) => {
-                Some(("experts", format!("chosen from {} of {} groups", groups.used, groups.count)))
-            }
-            (None, Some(shared)) => Some(("experts", format!("a shared one of {}", shared.ffn))),
-            (None, None) => None,
-        },
+        MlpSpec::Experts(_) => None,
     }
 }
 

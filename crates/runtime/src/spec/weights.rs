@@ -65,6 +65,10 @@ pub enum LayerPart {
     LatentNorm,
     /// (heads * (nope_dim + value_dim), rank): makes keys and values of a latent.
     LatentUp,
+    /// (heads * rank, nope_dim): each head's half of that for keys, turned over, where files have it apart.
+    LatentKeyUp,
+    /// (heads * value_dim, rank): that for values, where files have it apart.
+    LatentValueUp,
     /// (head_dim), or (heads * head_dim) where heads are normed together.
     QueryNorm,
     /// (head_dim), or (kv_heads * head_dim).
@@ -87,7 +91,7 @@ pub enum LayerPart {
     Up,
     /// (hidden, ffn)
     Down,
-    /// (experts, hidden); its bias, (experts), corrects the choice alone.
+    /// (experts, hidden); its bias, (experts), is added to scores, or corrects the choice alone, as [`ExpertsSpec`] says.
     Router,
     /// (ffn, hidden): an expert's gate.
     ExpertGate(usize),
@@ -216,7 +220,22 @@ impl TransformerSpec {
                 list.matrix(part(LayerPart::LatentDown), latent.rank + latent.rope_dim, hidden, bias);
                 list.vector(part(LayerPart::LatentNorm), latent.rank, false);
                 let up = latent.heads * (latent.nope_dim + latent.value_dim);
-                list.matrix(part(LayerPart::LatentUp), up, latent.rank, false);
+                if latent.split_up {
+                    list.matrix(
+                        part(LayerPart::LatentKeyUp),
+                        latent.heads * latent.rank,
+                        latent.nope_dim,
+                        false,
+                    );
+                    list.matrix(
+                        part(LayerPart::LatentValueUp),
+                        latent.heads * latent.value_dim,
+                        latent.rank,
+                        false,
+                    );
+                } else {
+                    list.matrix(part(LayerPart::LatentUp), up, latent.rank, false);
+                }
             }
         }
         match attention.qk_norm {
@@ -270,10 +289,19 @@ impl TransformerSpec {
 
 fn experts_weights(index: usize, experts: &ExpertsSpec, hidden: usize, list: &mut List) {
     let part = |part| Part::Layer(index, part);
-    list.matrix(part(LayerPart::Router), experts.count, hidden, experts.correction_bias);
+    let router_bias = experts.correction_bias || experts.router_bias;
+    list.matrix(part(LayerPart::Router), experts.count, hidden, router_bias);
     for expert in 0..experts.count {
         for (expert_part, [rows, cols]) in experts.matrices(hidden) {
-            list.matrix(part(expert_part(expert)), rows, cols, false);
+            list.0.push((part(expert_part(expert)).weight(), vec![rows, cols]));
+            if experts.expert_bias {
+                let outputs = if matches!(expert_part(expert), LayerPart::ExpertDown(_)) {
+                    hidden
+                } else {
+                    experts.ffn
+                };
+                list.0.push((part(expert_part(expert)).bias(), vec![outputs]));
+            }
         }
     }
     if experts.bias {

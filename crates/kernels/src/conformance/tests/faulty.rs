@@ -19,8 +19,9 @@ use crate::quant::{dequantize_row, scale_min};
 use crate::reference::{ReferenceBackend, ReferenceBuffer, ReferenceKv, formulas};
 use crate::{
     Activation, AttentionParams, Backend, Batch, BufferRole, DType, Draws, ExpertParts, KernelError,
-    KvLayout, KvSpec, LatentHeads, LatentParams, LayerNormParams, LowRankPair, LowRankShape, MatrixShape, MatrixSource, MoeParams, MoeWeights,
-    Operands, QkvParams, Rounding, RowSource, SampleSpecs, Sampled, StepLimits, Ticket,
+    KvLayout, KvSpec, LatentHeads, LatentParams, LayerNormParams, LowRankPair, LowRankShape, MatrixShape,
+    MatrixSource, MoeParams, MoeWeights, Operands, QkvParams, Rounding, RowSource, SampleSpecs, Sampled,
+    StepLimits, Ticket,
 };
 
 pub(super) struct Faulty {

@@ -151,8 +151,7 @@ impl PartitionSums {
         begin..end.min((self.partition + 1) * PARTITION).div_ceil(TILE)
     }
 
-    /// All heads read the same, so that it is widened even for one row's.
-    #[inline(always)]
+    #[inline(always)] // All heads read the same, so that it is widened even for one row's.
     unsafe fn latent_sums<L: Lanes, C: Format>(&self) {
         self.tiles().for_each(|tile| self.widened::<L, C>(tile));
     }

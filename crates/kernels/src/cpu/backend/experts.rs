@@ -3,8 +3,8 @@
 use super::{CpuBackend, CpuBuffer, CpuVector, Step};
 use crate::cpu::aligned::Shared;
 use crate::cpu::lanes::{Kernel, Lanes, dispatch};
-use crate::cpu::matmul::{get, put};
 use crate::cpu::math;
+use crate::cpu::matmul::{get, put};
 use crate::cpu::moe::{self, MoeBiases, MoeJob};
 use crate::{MoeParams, MoeWeights};
 
@@ -61,7 +61,8 @@ impl Step<'_> {
             for row in range {
                 // SAFETY: the buffers hold the row (checked above), which is in one range of one thread.
                 unsafe {
-                    let gate = gate.map(|gate| (gate.values.as_ptr(), x.get().add(row * x_cols).cast_const()));
+                    let gate =
+                        gate.map(|gate| (gate.values.as_ptr(), x.get().add(row * x_cols).cast_const()));
                     let (from, to) = (from.get().add(row * cols), to.get().add(row * cols));
                     dispatch(tier, AddShared { gate, gate_cols: x_cols, from, to, cols });
                 }

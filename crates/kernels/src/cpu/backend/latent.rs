@@ -21,8 +21,10 @@ impl Step<'_> {
         assert!(width <= limits.heads_matmul_width, "heads wider than the step limits");
         assert!(weights.len() <= limits.heads.heads, "more heads than the step limits");
         let mut product = Product { tier: self.tier, turn: self.turn, activations, plan, scratch: panels };
-        let (x, out) =
-            (Rows { numbers: &x.data[..], cols: x.cols }, Rows { cols: out.cols, numbers: &mut out.data[..] });
+        let (x, out) = (
+            Rows { numbers: &x.data[..], cols: x.cols },
+            Rows { cols: out.cols, numbers: &mut out.data[..] },
+        );
         latent::heads_matmul(&mut product, latent, rows, weights, x, out);
     }
 

@@ -263,7 +263,8 @@ fn head_activation(config: &Config, key: &str, default: &str) -> Result<HeadActi
         Activation::GeluErf => HeadActivation::Gelu,
         Activation::GeluTanh => HeadActivation::GeluTanh,
         Activation::Relu => HeadActivation::Relu,
-        Activation::Silu => HeadActivation::Silu,
+        // No setting names the last.
+        Activation::Silu | Activation::ClampedSwish => HeadActivation::Silu,
     })
 }
 

@@ -1,8 +1,8 @@
-//! Two families that no mapping reads yet, written down as they were published: what a description must be able to say. Their
+//! Families written down as they were published: what a description must be able to say. Their
 //! weights' numbers add up to the published sizes.
 
 use hanzo_engine_kernels::{
-    Activation, Batch, Draws, HeadShape, KvLayout, KvType, RopeKind, RowSource, Sampled,
+    Activation, Batch, Draws, ExpertGroups, HeadShape, KvLayout, KvType, RopeKind, RowSource, Sampled,
 };
 
 use super::super::rope::yarn_magnitude;
@@ -49,8 +49,15 @@ fn gemma3() -> TransformerSpec {
 /// DeepSeek-V2-Lite.
 fn deepseek_v2_lite() -> TransformerSpec {
     const STRETCH: f32 = 40.0;
-    let latent =
-        LatentShape { heads: 16, query_rank: None, rank: 512, nope_dim: 128, rope_dim: 64, value_dim: 128 };
+    let latent = LatentShape {
+        heads: 16,
+        query_rank: None,
+        rank: 512,
+        nope_dim: 128,
+        rope_dim: 64,
+        value_dim: 128,
+        split_up: false,
+    };
     let yarn = RopeScaling::Yarn {
         factor: STRETCH,
         beta_fast: 32.0,
@@ -240,19 +247,22 @@ fn what_cannot_be_run_is_refused_by_name() {
         refused(TransformerSpec { head, ..gemma3() })
     };
     for (error, expected) in [
-        (refused(deepseek_v2_lite()), "latent attention = rank 512 is not supported"),
+        (
+            refused(deepseek_v2_lite().with_layers(|_, layer| layer.attention.sinks = true)),
+            "latent attention = sinks is not supported",
+        ),
         (refused(TransformerSpec { head: HeadSpec::None, ..gemma3() }), "decoder = no head"),
         (
-            experts(ExpertsSpec { correction_bias: true, ..softmax }),
-            "experts = chosen with a correction bias",
+            experts(ExpertsSpec { correction_bias: true, router_bias: true, ..softmax }),
+            "experts = a bias of scores beside one of the choice",
         ),
         (
-            experts(ExpertsSpec { groups: Some(ExpertGroups { count: 8, used: 3 }), ..softmax }),
-            "experts = chosen from 3 of 8 groups",
+            experts(ExpertsSpec { groups: Some(ExpertGroups { count: 3, used: 2, best: 1 }), ..softmax }),
+            "experts: 2 of 8, from 2 of 3 groups",
         ),
         (
-            experts(ExpertsSpec { shared: Some(SharedExpert { ffn: 64, gate: true }), ..softmax }),
-            "experts = a shared one of 64",
+            experts(ExpertsSpec { scales_input: true, ..softmax }),
+            "experts: an input that is scaled goes to 2, not to one",
         ),
         (logits(0.5, None), "factor on logits = 0.5"),
         (logits(1.0, Some(30.0)), "softcap of logits = 30"),

@@ -49,7 +49,8 @@ impl Faulty {
         if self.fault == Fault::RowsOfChunkMatter && self.batch.rows() > 1 {
             let mut rows = self.rows_of(queries, queries.cols());
             rows.iter_mut().for_each(|q| *q *= 1.0 + 4.0 * f32::EPSILON);
-            let mut moved = self.inner.buffer(BufferRole::Operand, self.batch.rows(), queries.cols()).unwrap();
+            let mut moved =
+                self.inner.buffer(BufferRole::Operand, self.batch.rows(), queries.cols()).unwrap();
             self.inner.write_rows(&mut moved, 0, &rows).unwrap();
             return self.inner.latent_attention(&moved, (shape, scale), kv, layer, out);
         }

@@ -9,12 +9,7 @@ const FULL: usize = 30;
 
 impl Faulty {
     /// `moe` of rows of `x`.
-    pub(super) fn mixture(
-        &self,
-        weights: &MoeWeights<'_, Self>,
-        params: &MoeParams,
-        x: &[f32],
-    ) -> Vec<f32> {
+    pub(super) fn mixture(&self, weights: &MoeWeights<'_, Self>, params: &MoeParams, x: &[f32]) -> Vec<f32> {
         let (router, parts): (_, &[ExpertParts<Part>]) = (weights.router, weights.experts);
         let (cols, experts) = (router[0].shape.cols, router[0].shape.rows);
         let router_bias = weights.router_bias.filter(|_| self.fault != Fault::RouterBiasIgnored);

@@ -1,0 +1,130 @@
+//! Experts' matrices that files pack otherwise than one below the other: gate and up of all experts in one tensor, as halves
+//! or in turns, and matrices whose inputs are outermost. Rows are put in order when they are read.
+
+use hanzo_engine_kernels::DType;
+
+use super::resolve::Found;
+use crate::error::LoadError;
+use crate::mapped::ModelBytes;
+use crate::spec::{ExpertPack, ExpertsSpec, LayerPart, Part};
+use crate::tensor::Tensor;
+
+/// Unpacks a layer's experts where the file has them so.
+pub(super) fn unpack(
+    found: &mut Found<'_>,
+    layer: usize,
+    experts: &ExpertsSpec,
+    hidden: usize,
+) -> Result<(), LoadError> {
+    let Some(pack) = found.names().experts.pack else { return Ok(()) };
+    let name = |stem: &str| found.names().in_layer(found.prefix(), layer, stem);
+    let (up_name, down_name) = (name(pack.gate_up), name(pack.down));
+    let biases = [format!("{up_name}{}", pack.bias_suffix), format!("{down_name}{}", pack.bias_suffix)];
+    let (count, ffn) = (experts.count, experts.ffn);
+    let gate_up = [LayerPart::ExpertGate as fn(usize) -> LayerPart, LayerPart::ExpertUp];
+    if let Some(whole) = found.take_any(&up_name) {
+        let inputs_first = pack.inputs_first && whole.dtype != DType::MXFP4;
+        whole.check_shape(&if inputs_first { [count, hidden, 2 * ffn] } else { [count, 2 * ffn, hidden] })?;
+        for (expert, both) in whole.parts().enumerate() {
+            for (half, part) in gate_up.into_iter().enumerate() {
+                let tensor = picked(&both, &pack, (half, ffn), inputs_first)?;
+                found.insert_part(Part::Layer(layer, part(expert)).weight(), tensor, &up_name)?;
+            }
+        }
+    }
+    if let Some(whole) = found.take_any(&down_name) {
+        let inputs_first = pack.inputs_first && whole.dtype != DType::MXFP4;
+        whole.check_shape(&if inputs_first { [count, ffn, hidden] } else { [count, hidden, ffn] })?;
+        for (expert, down) in whole.parts().enumerate() {
+            let tensor = if inputs_first { turned(&down, 0, 1, hidden)? } else { down };
+            found.insert_part(
+                Part::Layer(layer, LayerPart::ExpertDown(expert)).weight(),
+                tensor,
+                &down_name,
+            )?;
+        }
+    }
+    if !experts.expert_bias {
+        return Ok(());
+    }
+    if let Some(whole) = found.take_any(&biases[0]) {
+        whole.check_shape(&[count, 2 * ffn])?;
+        for (expert, mut both) in whole.parts().enumerate() {
+            both.shape = vec![2 * ffn, 1];
+            for (half, part) in gate_up.into_iter().enumerate() {
+                let mut tensor = picked(&both, &pack, (half, ffn), false)?;
+                tensor.shape = vec![ffn];
+                found.insert_part(Part::Layer(layer, part(expert)).bias(), tensor, &biases[0])?;
+            }
+        }
+    }
+    if let Some(whole) = found.take_any(&biases[1]) {
+        whole.check_shape(&[count, hidden])?;
+        for (expert, tensor) in whole.parts().enumerate() {
+            found.insert_part(
+                Part::Layer(layer, LayerPart::ExpertDown(expert)).bias(),
+                tensor,
+                &biases[1],
+            )?;
+        }
+    }
+    Ok(())
+}
+
+/// One of the two matrices, of so many rows, that a packed one is.
+fn picked(
+    both: &Tensor,
+    pack: &ExpertPack,
+    (half, rows): (usize, usize),
+    inputs_first: bool,
+) -> Result<Tensor, LoadError> {
+    let (first, step) = if pack.in_turns { (half, 2) } else { (half * rows, 1) };
+    if inputs_first {
+        return turned(both, first, step, rows);
+    }
+    if step == 1 {
+        return Ok(both.rows(first..first + rows));
+    }
+    let row_bytes = both.bytes.len() / both.shape[0];
+    let source = both.bytes.clone();
+    let make = move |range: std::ops::Range<usize>, out: &mut [u8]| {
+        // What rows are made of is read once for all of a range.
+        let of = range.start * step + first..(range.end - 1) * step + first + 1;
+        let Some(bytes) = source.slice(of.start * row_bytes..of.end * row_bytes) else { return };
+        let bytes = bytes.read();
+        for (row, out) in out.chunks_exact_mut(row_bytes).enumerate() {
+            out.copy_from_slice(&bytes[row * step * row_bytes..][..row_bytes]);
+        }
+    };
+    let bytes = ModelBytes::of_rows(rows, row_bytes, vec![both.bytes.clone()], make);
+    Ok(Tensor { shape: vec![rows, both.shape[1]], bytes, ..both.clone() })
+}
+
+/// Columns `first`, `first + step` and so on of a matrix of floats as rows.
+fn turned(matrix: &Tensor, first: usize, step: usize, rows: usize) -> Result<Tensor, LoadError> {
+    let size = match matrix.dtype {
+        DType::F32 => 4,
+        DType::F16 | DType::BF16 => 2,
+        other => {
+            return Err(LoadError::Unsupported {
+                file: matrix.file.to_string(),
+                key: format!("tensor {}", matrix.name),
+                value: other.to_string(),
+                reason: "experts whose inputs are outermost are F32, F16 or BF16".into(),
+            });
+        }
+    };
+    let (inputs, width) = (matrix.shape[0], matrix.shape[1]);
+    let source = matrix.bytes.clone();
+    let make = move |range: std::ops::Range<usize>, out: &mut [u8]| {
+        let bytes = source.read();
+        for (input, bytes) in bytes.chunks_exact(width * size).enumerate() {
+            for (at, row) in range.clone().enumerate() {
+                let number = &bytes[(first + row * step) * size..][..size];
+                out[(at * inputs + input) * size..][..size].copy_from_slice(number);
+            }
+        }
+    };
+    let bytes = ModelBytes::of_rows(rows, inputs * size, vec![matrix.bytes.clone()], make);
+    Ok(Tensor { shape: vec![rows, inputs], bytes, ..matrix.clone() })
+}
