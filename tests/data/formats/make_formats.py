@@ -73,6 +73,13 @@ def mlx(default, own):
     return convert
 
 
+def mlx_mxfp4(module, w):
+    packed, scales = mx.quantize(mx.array(w.numpy()), group_size=32, bits=4, mode="mxfp4")
+    back = mx.dequantize(packed, scales, group_size=32, bits=4, mode="mxfp4")
+    parts = {".weight": torch.from_numpy(np.array(packed)), ".scales": torch.from_numpy(np.array(scales))}
+    return parts, torch.from_numpy(np.array(back.astype(mx.float32)))
+
+
 # A string of codes of some bits in 32-bit words along the first dimension, the lowest bits first.
 def words(codes, bits):
     rows, cols = codes.shape
@@ -233,6 +240,7 @@ CASES = {
     "mlx-4": lambda n: make(n, mlx((64, 4), {}), {"group_size": 64, "bits": 4}, "quantization", mlx((64, 4), {})),
     "mlx-mixed": lambda n: make(n, mlx((64, 2), MIXED), {"group_size": 64, "bits": 2} | {
         f"model.layers.0.{k}" if "." in k else f"model.{k}": {"group_size": g, "bits": b} for k, (g, b) in MIXED.items()}, "quantization", mlx((64, 2), MIXED)),
+    "mlx-mxfp4": lambda n: make(n, mlx_mxfp4, {"group_size": 32, "bits": 4, "mode": "mxfp4"}, "quantization"),
     "gptq-4": lambda n: make(n, gptq(4, 32, False), GPTQ | {"bits": 4, "group_size": 32, "sym": False}),
     "gptq-2": lambda n: make(n, gptq(2, 32, False, 2), GPTQ | {"bits": 2, "group_size": 32, "sym": False, "checkpoint_format": "gptq_v2"}),
     "gptq-3": lambda n: make(n, gptq(3, 64, True), GPTQ | {"bits": 3, "group_size": 64, "sym": True}),

@@ -1,4 +1,5 @@
-//! A model directory's weights: one file, or several named by an index, of safetensors or else of PyTorch.
+//! A model directory's weights: one file, or several named by an index, of safetensors or else of PyTorch; or else its only
+//! safetensors file, whatever its name.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -65,6 +66,11 @@ pub(crate) fn open(directory: &Path) -> Result<Weights, LoadError> {
             });
         }
     }
+    // Quantisers have named the one file after what they did.
+    if let Some(single) = only_safetensors(directory) {
+        let tensors = safetensors::open(&single)?;
+        return Ok(Weights { tensors, files: vec![single], format: FORMATS[0].name });
+    }
     let [first, second] = FORMATS.map(|format| (format.single, format.index));
     Err(LoadError::Missing {
         file: directory.display().to_string(),
@@ -74,6 +80,16 @@ pub(crate) fn open(directory: &Path) -> Result<Weights, LoadError> {
             second.0, first.1, second.1
         ),
     })
+}
+
+/// A directory's only safetensors file, unless it is an adapter's.
+fn only_safetensors(directory: &Path) -> Option<PathBuf> {
+    let entries = std::fs::read_dir(directory).ok()?.flatten().map(|entry| entry.path());
+    let mut files =
+        entries.filter(|path| path.extension().is_some_and(|extension| extension == "safetensors"));
+    let only = files.next().filter(|_| files.next().is_none())?;
+    let is_adapter = only.file_name().is_some_and(|name| name.to_string_lossy().starts_with("adapter"));
+    (!is_adapter).then_some(only)
 }
 
 fn open_index(directory: &Path, index_path: &Path, format: &Format) -> Result<Weights, LoadError> {

@@ -6,6 +6,7 @@ use super::*;
 const FORMATS: &[(&str, &str, bool)] = &[
     ("mlx-4", "AFQ4", true),
     ("mlx-mixed", "AFQ8_G32", true),
+    ("mlx-mxfp4", "MXFP4", true),
     ("gptq-2", "AFQ2_G32", true),
     ("gptq-3", "AFQ3", true),
     ("gptq-4", "AFQ4_G32", true),

@@ -3,10 +3,12 @@
 
 use std::ops::Range;
 
+use hanzo_engine_kernels::DType;
+
 use super::made::Affine;
 use super::numbers::{Numbers, Words};
 use super::settings::{Method, Settings};
-use super::{Parts, corrupt, refused};
+use super::{Parts, corrupt, refused, scaled};
 use crate::error::LoadError;
 use crate::tensor::Tensor;
 
@@ -26,10 +28,18 @@ fn expect(tensor: &Tensor, shape: &[usize]) -> Result<(), LoadError> {
     tensor.check_shape(shape)
 }
 
-/// `X.weight` U32 of words, `X.scales`, `X.biases`: MLX's affine modes.
+/// `X.weight` U32 of words, `X.scales`, `X.biases`: MLX's affine mode; without biases, and powers of two for scales, MXFP4.
 pub(super) fn mlx(settings: &Settings, parts: &mut Parts, stem: &str) -> Result<Tensor, LoadError> {
     let weight = parts.take(&format!("{stem}.weight"))?;
     let scales = parts.take(&format!("{stem}.scales"))?;
+    if scales.dtype == DType::U8 {
+        let [rows, words] = flat(&weight)?;
+        let shape = weight.shape.clone();
+        let mut made = scaled::mxfp4(&weight, weight.name.clone(), &scales, [rows, 8 * words])?;
+        made.shape = shape;
+        *made.shape.last_mut().expect("a matrix") = 8 * words;
+        return Ok(made);
+    }
     let biases = parts.take(&format!("{stem}.biases"))?;
     let (bits, group) = settings.mlx_of(stem, &weight)?;
     let [rows, words] = flat(&weight)?;

@@ -156,11 +156,11 @@ pub(super) fn mxfp4(
     scales: &Tensor,
     [rows, cols]: [usize; 2],
 ) -> Result<Tensor, LoadError> {
-    let stored_as = |tensor: &Tensor| matches!(tensor.dtype, DType::U8 | DType::F8_E8M0);
+    let stored_as = |tensor: &Tensor| matches!(tensor.dtype, DType::U8 | DType::F8_E8M0 | DType::U32);
     if !cols.is_multiple_of(32) || !stored_as(weight) || !stored_as(scales) {
         return Err(refused(weight, format!("[{rows}, {cols}] are not 4-bit floats in groups of 32")));
     }
-    if scales.elements() != rows * cols / 32 || weight.elements() != rows * cols / 2 {
+    if scales.bytes.len() != rows * cols / 32 || weight.bytes.len() != rows * cols / 2 {
         return Err(corrupt(scales, format!("{:?} scales for [{rows}, {cols}] weights", scales.shape)));
     }
     let sources = vec![weight.bytes.clone(), scales.bytes.clone()];

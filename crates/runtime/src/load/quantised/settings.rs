@@ -141,8 +141,8 @@ impl Settings {
 
     fn read_mlx(&mut self, said: &Config) -> Result<(), LoadError> {
         let of = |said: &Config| -> Result<(u32, usize), LoadError> {
-            if let Some(mode) = said.string("mode")?.filter(|&mode| mode != "affine") {
-                return Err(said.unsupported("mode", mode, "of MLX's modes only affine is read"));
+            if let Some(mode) = said.string("mode")?.filter(|mode| !["affine", "mxfp4"].contains(mode)) {
+                return Err(said.unsupported("mode", mode, "of MLX's modes affine and mxfp4 are read"));
             }
             let bits = said.required("bits", 8)? as u32;
             let group = said.required("group_size", 1 << 16)?;

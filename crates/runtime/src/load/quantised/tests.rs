@@ -89,6 +89,9 @@ fn settings_may_lie_in_a_file_of_their_own() {
         own.as_object_mut().unwrap().remove("quant_method");
         fs::write(copy.path().join(name), own.to_string()).unwrap();
         fs::write(path, Value::Object(config).to_string()).unwrap();
+        fs::remove_file(copy.path().join("golden.safetensors")).unwrap();
+        let weights = copy.path().join("model.safetensors");
+        fs::rename(weights, copy.path().join("gptq_model-4bit-32g.safetensors")).unwrap();
         assert_eq!(open(copy.path()).unwrap().info.quantization, "AFQ4_G32", "{format}");
     }
 }
