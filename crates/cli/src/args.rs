@@ -3,12 +3,14 @@
 mod adapter;
 mod embed;
 mod engine;
+mod overrides;
 mod sampling;
 mod store;
 
 pub(crate) use adapter::{AdapterArgs, AdapterCommand};
 pub(crate) use embed::{EmbedArgs, InputFormat, RerankArgs};
 pub(crate) use engine::{EngineArgs, LogLevel, StoreArgs};
+pub(crate) use overrides::OverrideArgs;
 pub(crate) use sampling::{ConstraintArgs, SamplingArgs};
 pub(crate) use store::{
     CompletionsArgs, CpArgs, DoctorArgs, DuArgs, ExportArgs, GcArgs, ImportArgs, InspectArgs, ListArgs,
@@ -188,6 +190,8 @@ pub(crate) struct ServeArgs {
     /// Ignore unknown fields of HTTP requests instead of answering 400
     #[arg(long)]
     pub(crate) lenient: bool,
+    #[command(flatten)]
+    pub(crate) overrides: OverrideArgs,
 }
 
 /// `run`
@@ -249,6 +253,8 @@ pub(crate) struct RunArgs {
     pub(crate) constraint: ConstraintArgs,
     #[command(flatten)]
     pub(crate) engine: EngineArgs,
+    #[command(flatten)]
+    pub(crate) overrides: OverrideArgs,
     #[command(flatten)]
     pub(crate) store: StoreArgs,
 }

@@ -17,6 +17,7 @@ use crate::input::{Input, Survey};
 use crate::missing::IfMissing;
 use crate::term::tell;
 use batch::{Batch, EmbeddedBatch};
+use hanzo_engine_daemon::config::OverrideConfig;
 use hanzo_engine_proto::v1::{self, Capability};
 use output::Kind;
 use partial::{Outcome, Partial, Record, RowCounts};
@@ -44,6 +45,7 @@ pub(crate) async fn embed(args: EmbedArgs) -> Result<(), CliError> {
         store: &args.store,
         kv_type: None,
         draft_model: None,
+        overrides: OverrideConfig::default(),
         log_level: args.log_level,
         quiet: args.quiet,
         missing: IfMissing::Fail,

@@ -5,7 +5,7 @@ use crate::connect::{self, Client, InProcess, Running};
 use crate::error::CliError;
 use crate::missing::{self, IfMissing};
 use crate::term::{interrupted, tell};
-use hanzo_engine_daemon::config::{LogConfig, LogFormat};
+use hanzo_engine_daemon::config::{LogConfig, LogFormat, OverrideConfig};
 use hanzo_engine_daemon::{DEMO_MODEL, log};
 use hanzo_engine_proto::v1;
 use std::io::{IsTerminal, stderr};
@@ -19,6 +19,8 @@ pub(crate) struct HostOptions<'a> {
     pub(crate) kv_type: Option<KvTypeName>,
     /// What drafts for it.
     pub(crate) draft_model: Option<&'a str>,
+    /// What goes over its files.
+    pub(crate) overrides: OverrideConfig,
     pub(crate) log_level: LogLevel,
     /// Do not say that it is loading.
     pub(crate) quiet: bool,
@@ -40,9 +42,11 @@ impl Host {
     pub(crate) async fn open(wanted: HostOptions<'_>) -> Result<Self, CliError> {
         let mut source = connect::model_source(wanted.model)?;
         let draft_model = wanted.draft_model.map(connect::model_source).transpose()?.unwrap_or_default();
+        let overrides = wanted.overrides.message().map_err(CliError::Usage)?;
         let asked = |source: &str| v1::LoadRequest {
             model: source.to_owned(),
             draft_model: draft_model.clone(),
+            overrides: overrides.clone(),
             ..Default::default()
         };
         let here = connect::absolute(wanted.model).ok();

@@ -190,7 +190,9 @@ fn print_card(card: &Card) -> std::io::Result<()> {
         ),
     ];
     writeln!(out, "{}", paint.bold(&model.name))?;
-    for (label, value) in rows.into_iter().filter(|(_, value)| !value.is_empty()) {
+    let overridden = card.status.as_ref().map_or(&[][..], |status| &status.overrides);
+    let overridden = overridden.iter().map(|what| ("overridden", what.clone()));
+    for (label, value) in rows.into_iter().chain(overridden).filter(|(_, value)| !value.is_empty()) {
         writeln!(out, "  {label:<13} {}", crate::term::harmless(&value).replace('\n', " "))?;
     }
     if !card.files.is_empty() {

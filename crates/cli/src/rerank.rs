@@ -9,6 +9,7 @@ use crate::missing::IfMissing;
 use crate::print::{print_json, print_table};
 use crate::table::Table;
 use console::{Term, truncate_str};
+use hanzo_engine_daemon::config::OverrideConfig;
 use hanzo_engine_proto::v1;
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -44,6 +45,7 @@ pub(crate) async fn rerank(args: RerankArgs) -> Result<(), CliError> {
         store: &args.store,
         kv_type: None,
         draft_model: None,
+        overrides: OverrideConfig::default(),
         log_level: args.log_level,
         quiet: false,
         missing: IfMissing::Fail,

@@ -114,13 +114,21 @@ fn daemon_config(args: &ServeArgs) -> Result<Config, CliError> {
     } else if config.models.is_empty() {
         config.models = vec![ModelConfig { source: DEMO_MODEL.to_owned(), ..ModelConfig::default() }];
     }
-    if !args.adapter.is_empty() || args.tool_format.is_some() || args.draft_model.is_some() {
+    let overrides = args.overrides.config()?;
+    if !args.adapter.is_empty()
+        || args.tool_format.is_some()
+        || args.draft_model.is_some()
+        || !overrides.is_empty()
+    {
         let [model] = &mut config.models[..] else {
-            let reason = "--adapter, --tool-format and --draft-model are of the only model; with several, say them of each in the configuration";
+            let reason = "--adapter, --tool-format, --draft-model and what goes over a model's files are of the only model; with several, say them of each in the configuration";
             return Err(CliError::Usage(reason.to_owned()));
         };
         if args.tool_format.is_some() {
             model.tool_format.clone_from(&args.tool_format);
+        }
+        if !overrides.is_empty() {
+            model.overrides = overrides;
         }
         if let Some(draft) = &args.draft_model {
             model.draft_model = Some(connect::model_source(draft)?);
@@ -186,6 +194,7 @@ async fn load(client: &mut Client, model: &ModelConfig) -> Result<LoadResponse, 
             .map(|(name, path)| AdapterSource { name: name.clone(), path: path.clone() })
             .collect(),
         tool_format: model.tool_format.clone().unwrap_or_default(),
+        overrides: model.overrides.message().map_err(CliError::Usage)?,
     };
     let failed = |status| CliError::Load { model: model.source.clone(), status };
     Ok(client.load(request).await.map_err(failed)?.into_inner())

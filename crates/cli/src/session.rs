@@ -38,6 +38,7 @@ impl<'a> Session<'a> {
             store: &args.store,
             kv_type: args.kv_type,
             draft_model: args.draft_model.as_deref(),
+            overrides: args.overrides.config()?,
             log_level: args.log_level,
             quiet: false,
             missing: IfMissing::of(args.yes),

@@ -100,6 +100,8 @@ pub(crate) struct Loaded {
     pub(crate) loaded_at_unix_ms: i64,
     pub(crate) requests_running: u32,
     pub(crate) requests_waiting: u32,
+    /// What was put over its files.
+    pub(crate) overrides: Vec<String>,
 }
 
 impl Model {
@@ -225,6 +227,7 @@ impl Loaded {
             loaded_at_unix_ms: status.loaded_at_unix_ms,
             requests_running: status.requests_running,
             requests_waiting: status.requests_waiting,
+            overrides: status.overrides,
         }
     }
 }

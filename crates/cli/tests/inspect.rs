@@ -1,4 +1,5 @@
-//! `inspect` as a person meets it: of what runs, of what does not, and of files that make no sense.
+//! `inspect` as a person meets it: of what runs, of what does not, and of files that make no sense; and flags that go over what
+//! files say.
 
 // In the functions that tests share, too, a step that fails fails the test.
 #![allow(clippy::unwrap_used)]
@@ -15,7 +16,7 @@ const ENCODERS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/en
 fn run(dir: &Path, args: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_hanzo-engine"));
     command.env("HANZO_MODELS_DIR", dir).env("HANZO_ENGINE_ADDRESS", "none").stdin(Stdio::null());
-    command.arg("inspect").args(args).output().unwrap()
+    command.args(args).output().unwrap()
 }
 
 fn text(bytes: &[u8]) -> String {
@@ -24,7 +25,7 @@ fn text(bytes: &[u8]) -> String {
 
 #[track_caller]
 fn json(dir: &Path, args: &[&str]) -> Value {
-    let output = run(dir, &[args, &["--json"]].concat());
+    let output = run(dir, &[&["inspect"], args, &["--json"]].concat());
     assert!(output.status.success(), "{args:?}: {}", text(&output.stderr));
     serde_json::from_slice(&output.stdout).unwrap()
 }
@@ -57,7 +58,7 @@ fn a_model_that_runs() {
     assert!(bytes(&report["load"]["kv_bytes"]) > parts[1]);
     // The one in the program, and for people.
     assert_eq!(json(dir.path(), &["hanzo-demo", "--context", "1024"])["memory"], *memory);
-    let shown = text(&run(dir.path(), &[DEMO]).stdout);
+    let shown = text(&run(dir.path(), &["inspect", DEMO]).stdout);
     for expected in ["qwen3", "Q8_0", "pre-tokenizer qwen2", "tool calls as hermes", "runs          yes"] {
         assert!(shown.contains(expected), "{expected}: {shown}");
     }
@@ -101,7 +102,7 @@ fn a_model_that_does_not_run_is_told_of_all_the_same() {
     );
     assert_eq!((&report["parameters"], &report["tokenizer"]["tokens"]), (&5_771_264.into(), &4096.into()));
     assert_eq!((&report["template"]["tool_format"], &report["memory"]), (&"hermes".into(), &Value::Null));
-    let shown = text(&run(dir.path(), &[&format!("{}/family.gguf", dir.path().display())]).stdout);
+    let shown = text(&run(dir.path(), &["inspect", &format!("{}/family.gguf", dir.path().display())]).stdout);
     assert!(shown.contains("runs          no") && shown.contains("is not supported"), "{shown}");
     // A pre-tokenizer that is not known: everything but the tokenizer is told.
     let report = json(dir.path(), &[&changed(dir.path(), "pre.gguf", b"qwen2", b"qwen9")]);
@@ -140,7 +141,38 @@ fn files_that_make_no_sense_are_told_of_in_time() {
     std::fs::create_dir(&empty).unwrap();
     let report = json(dir.path(), &[empty.to_str().unwrap()]);
     assert!(report["why"].as_str().unwrap().contains("config.json"), "{report}");
-    let none = run(dir.path(), &["./none.gguf"]);
+    let none = run(dir.path(), &["inspect", "./none.gguf"]);
     assert!(none.status.code() == Some(1) && text(&none.stderr).contains("none.gguf"));
     assert!(began.elapsed() < Duration::from_secs(60));
+}
+
+#[test]
+fn flags_go_over_what_the_files_say() {
+    let dir = tempfile::tempdir().unwrap();
+    let template = dir.path().join("mine.jinja");
+    std::fs::write(&template, "{{ raise_exception('a template of my own') }}").unwrap();
+    let template = template.to_str().unwrap();
+    let ask = |flags: &[&str]| {
+        let output = run(dir.path(), &[&["run", "hanzo-demo", "hi", "-n", "1"], flags].concat());
+        (output.status.code(), text(&output.stderr))
+    };
+    let (code, said) = ask(&["--chat-template", template]);
+    assert!(code == Some(1) && said.contains("a template of my own"), "{said}");
+    let (code, said) = ask(&["--override-kv", "qwen3.context_length=int:4"]);
+    assert!(code == Some(1) && said.contains("4 tokens"), "{said}");
+    for (flags, says) in [
+        (["--chat-template", "/no/such.jinja"], "--chat-template: /no/such.jinja"),
+        (["--override-kv", "qwen3.context_length=4"], "--override-kv: "),
+        (["--rope-scaling", "ntk"], "--rope-scaling: "),
+        (["--yarn-orig-ctx", "0"], "--yarn-orig-ctx: "),
+    ] {
+        let (code, said) = ask(&flags);
+        assert!(code == Some(2) && said.contains(says), "{says}: {said}");
+    }
+    let (code, said) = ask(&["--override-kv", "tokenizer.ggml.contxt=int:4"]);
+    assert!(code == Some(1) && said.contains("nothing reads this key"), "{said}");
+    // A file whose tokenizer is not known runs with the word for one that is.
+    let unknown = changed(dir.path(), "pre.gguf", b"qwen2", b"qwen9");
+    let with = ["run", &unknown, "hi", "-n", "1", "--raw", "--override-kv", "tokenizer.ggml.pre=str:qwen2"];
+    assert!(run(dir.path(), &with).status.success());
 }

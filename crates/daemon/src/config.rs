@@ -161,7 +161,11 @@ pub struct ModelConfig {
     pub tool_format: Option<String>,
     /// A smaller model of the same vocabulary that drafts for it: a name in the store, or a path.
     pub draft_model: Option<String>,
+    /// What goes over its files.
+    pub overrides: OverrideConfig,
 }
+
+pub use crate::convert::override_config::OverrideConfig;
 
 /// What is logged, and how.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -341,6 +345,9 @@ impl Config {
         let formats = self.models.iter().filter_map(|model| model.tool_format.as_deref());
         if let Some(reason) = formats.map(ToolFormat::by_name).find_map(Result::err) {
             return refuse("models", format!("tool_format: {reason}"));
+        }
+        for model in &self.models {
+            model.overrides.check().map_err(|reason| ConfigError::Value { key: "models", reason })?;
         }
         let drafts = |model: &ModelConfig| model.draft_model.is_some();
         if self.engine.speculation == Speculation::Off && self.models.iter().any(drafts) {

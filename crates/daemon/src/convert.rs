@@ -2,6 +2,8 @@
 //! [`store`] for what is said of pulls and of the store.
 
 pub(crate) mod embed;
+pub(crate) mod override_config;
+pub(crate) mod overrides;
 pub(crate) mod reply;
 pub(crate) mod request;
 pub(crate) mod store;

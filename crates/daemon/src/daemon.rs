@@ -420,8 +420,16 @@ fn ended_early(ended: Result<Result<(), DaemonError>, tokio::task::JoinError>) -
 /// Loads a model of the configuration. A failure is logged and shown as the model's state; the others go on.
 async fn load_wanted(models: Arc<Models>, model: ModelConfig) {
     let tool_format = model.format_of_calls();
-    let ModelConfig { source, alias, context_tokens_max, kv_bytes, adapters, draft_model, .. } = model;
-    let want = LoadOptions { context_tokens_max, kv_bytes, tool_format, draft_model };
+    let ModelConfig { source, alias, context_tokens_max, kv_bytes, adapters, draft_model, overrides, .. } =
+        model;
+    let overrides = match overrides.read() {
+        Ok(overrides) => overrides,
+        Err(error) => {
+            tracing::error!(model = source, %error, "a model of the configuration was not loaded");
+            return;
+        }
+    };
+    let want = LoadOptions { context_tokens_max, kv_bytes, tool_format, draft_model, overrides };
     let adapters = adapters.into_iter().map(|(name, path)| WantedAdapter { name, path }).collect();
     let request = LoadRequest { source: source.clone(), alias, want, adapters };
     if let Err(error) = models.load_configured(request).await {

@@ -91,8 +91,8 @@ pub(crate) enum Error {
     NameTaken { name: String, source_loaded: String },
     /// It is loaded with another size than was asked for.
     #[error(
-        "model {name} is loaded already, with another context, KV cache, tool format or draft model; unload it first, \
-         or leave context_tokens_max, kv_bytes, tool_format and draft_model out"
+        "model {name} is loaded already, with another context, KV cache, tool format, draft model or overrides; unload it first, \
+         or leave context_tokens_max, kv_bytes, tool_format, draft_model and overrides out"
     )]
     LoadedOtherwise { name: String },
     /// It is loaded, and the store has no record of it that could be forgotten.

@@ -86,6 +86,7 @@ impl Launch {
             draft.map_or(Ok(()), |draft| check_vocabulary(draft, &text.tokenizer))?;
             let text = Arc::new(text);
             let embedder = Arc::new(files.embedder(&text.tokenizer, size.context_tokens_max())?);
+            files.check_overrides()?;
             let sides = Sides { text, embedder };
             Ok((sides.clone(), device.build((&files, draft), sides, size, &mut progress)?))
         }));

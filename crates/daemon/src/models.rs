@@ -27,7 +27,7 @@ use crate::{
     prompt_builder::PromptBuilder,
     registry::{Begun, Capability, Entry, OnConflict, Progress, Registry, Served, State, key},
     sizing::{self, LoadOptions},
-    source::{Found, Resolved, Source, find, resolve},
+    source::{Found, Resolved, Source, find, resolve_with},
     unix_time::now_unix_ms,
     views::{ModelView, StateView},
 };
@@ -81,7 +81,8 @@ impl Models {
     pub(crate) async fn load(self: &Arc<Self>, request: LoadRequest) -> Result<(ModelView, Duration), Error> {
         let began = Instant::now();
         let (store, asked) = (self.store.clone(), request.source.clone());
-        let resolved = blocking(move || resolve(&asked, store.as_ref())).await?;
+        let overrides = request.want.overrides.clone();
+        let resolved = blocking(move || resolve_with(&asked, store.as_ref(), &overrides)).await?;
         let name = match request.alias {
             Some(alias) => {
                 check_name(&alias).map_err(|error| Error::field("alias", error.to_string()))?;
@@ -412,7 +413,7 @@ impl Models {
             (self.clone(), life.source.clone(), life.name.clone(), life.want.clone());
         let draft = life.draft.clone();
         let opened = blocking(move || {
-            let files = source.open().map_err(Failure::new)?;
+            let files = source.open_with(&want.overrides).map_err(Failure::new)?;
             let draft = draft.map(|source| Draft::open(&source, &files)).transpose().map_err(Failure::new)?;
             let (reservation, size) = models
                 .budget

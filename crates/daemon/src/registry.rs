@@ -481,6 +481,7 @@ impl Entry {
             source: self.source.clone(),
             info: self.info.clone(),
             draft_model: self.want.draft_model.clone(),
+            overrides: self.want.overrides.names(),
             worker,
             counts,
         }

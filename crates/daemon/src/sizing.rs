@@ -2,7 +2,7 @@
 //! the budget has left. Pure arithmetic; nothing is allocated here.
 
 use hanzo_engine_runtime::{
-    EncoderConfig, EngineConfig, LoadError, ToolFormat, engine::EngineMemory, kv::KvRoom,
+    EncoderConfig, EngineConfig, LoadError, Overrides, ToolFormat, engine::EngineMemory, kv::KvRoom,
 };
 
 use crate::{
@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// What a load was asked to be; what is unset is chosen.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct LoadOptions {
     /// Longest prompt and completion, in tokens.
     pub(crate) context_tokens_max: Option<u32>,
@@ -21,6 +21,8 @@ pub(crate) struct LoadOptions {
     pub(crate) tool_format: Option<ToolFormat>,
     /// The model that drafts for it.
     pub(crate) draft_model: Option<String>,
+    /// What goes over its files.
+    pub(crate) overrides: Overrides,
 }
 
 /// Chooses the size of a load of `model`, whose own context is `model_context` tokens, in `free_bytes`. `room` says how many
@@ -227,7 +229,7 @@ mod tests {
 
     #[test]
     fn what_was_asked_for_is_given_or_refused() {
-        let want = LoadOptions { context_tokens_max: Some(16_384), kv_bytes: None, ..LoadOptions::default() };
+        let want = LoadOptions { context_tokens_max: Some(16_384), ..LoadOptions::default() };
         assert!(check(32_768, want.clone(), WEIGHTS + 30_000 + 1_024 * BLOCK).is_ok());
         assert!(check(32_768, want, WEIGHTS + 30_000 + 900 * BLOCK).is_err());
         let want = LoadOptions {

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use hanzo_engine_runtime::{LoadError, ModelInfo, Opened};
+use hanzo_engine_runtime::{LoadError, ModelInfo, Opened, Overrides};
 use hanzo_engine_store::{
     Found as Stored, NewModel, Reference, Store, StoreError, derive_name, texts_beside,
 };
@@ -41,10 +41,18 @@ impl Source {
     /// # Errors
     /// The file that cannot be used, and why.
     pub(crate) fn open(&self) -> Result<Opened, LoadError> {
+        self.open_with(&Overrides::default())
+    }
+
+    /// The same with what is said in place of the files.
+    ///
+    /// # Errors
+    /// As [`Source::open`].
+    pub(crate) fn open_with(&self, overrides: &Overrides) -> Result<Opened, LoadError> {
         match self {
-            Source::Demo => Opened::from_static(DEMO_MODEL, DEMO_GGUF),
+            Source::Demo => Opened::from_static_with(DEMO_MODEL, DEMO_GGUF, overrides),
             Source::Path(path) => {
-                let mut opened = Opened::open(path)?;
+                let mut opened = Opened::open_with(path, overrides)?;
                 if let Some(texts) = texts_beside(path) {
                     layers::apply(&texts, &mut opened);
                 }
@@ -75,9 +83,21 @@ pub(crate) enum Found {
 /// # Errors
 /// [`Error::NoSource`] when it stands for nothing, [`Error::Load`] when the files cannot be used, the store's own.
 pub(crate) fn resolve(asked: &str, store: Option<&Store>) -> Result<Resolved, Error> {
+    resolve_with(asked, store, &Overrides::default())
+}
+
+/// The same for a load that says something in place of the files, which may be what makes them run.
+///
+/// # Errors
+/// As [`resolve`].
+pub(crate) fn resolve_with(
+    asked: &str,
+    store: Option<&Store>,
+    overrides: &Overrides,
+) -> Result<Resolved, Error> {
     match find(asked, store, false)? {
         Found::Known(resolved) => Ok(resolved),
-        Found::Path(path) => register(path, store),
+        Found::Path(path) => register(path, store, overrides),
     }
 }
 
@@ -134,9 +154,9 @@ fn looks_like_path(asked: &str) -> bool {
     lower.ends_with(".gguf") || lower.starts_with("file://") || asked.starts_with(['/', '.', '~'])
 }
 
-fn register(path: PathBuf, store: Option<&Store>) -> Result<Resolved, Error> {
+fn register(path: PathBuf, store: Option<&Store>, overrides: &Overrides) -> Result<Resolved, Error> {
     let failed = |error: LoadError| Error::Load(Failure::new(error));
-    let files = Opened::open(&path).map_err(failed)?;
+    let files = Opened::open_with(&path, overrides).map_err(failed)?;
     let name = match store {
         Some(store) => store.register(None, new_model(path.clone(), files.info()), now_unix_ms())?.name,
         None => derive_name(&path),

@@ -16,6 +16,8 @@ pub(crate) struct ModelView {
     pub(crate) info: Option<ModelInfo>,
     /// The model that drafts for it.
     pub(crate) draft_model: Option<String>,
+    /// What was put over its files.
+    pub(crate) overrides: Vec<String>,
     /// While it has a worker.
     pub(crate) worker: Option<WorkerView>,
     pub(crate) counts: Counts,

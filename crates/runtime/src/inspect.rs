@@ -13,6 +13,7 @@ use crate::limits::MODEL_PARTS_MAX;
 use crate::load::{ModelInfo, TextFiles, huggingface, weights};
 use crate::mapped::ModelBytes;
 use crate::opened::{Network, Opened};
+use crate::overrides::Overrides;
 use crate::safetensors;
 use crate::spec::{Config, TransformerSpec};
 use crate::text::TextModel;
@@ -319,7 +320,7 @@ fn look_at_directory(directory: &Path, facts: &mut Facts) -> Option<Result<TextF
     let config = huggingface::read_config(directory, "config.json").ok()??;
     of_config(&config, facts);
     let generation = huggingface::read_config(directory, "generation_config.json").ok().flatten();
-    Some(huggingface::text_files(directory, &config, generation.as_ref()))
+    Some(huggingface::text_files(directory, &config, generation.as_ref(), &Overrides::default()))
 }
 
 /// Files of a directory in order of name, so many at most.
@@ -468,7 +469,9 @@ fn shape(kind: &'static str, spec: &TransformerSpec) -> Shape {
 
 /// `Yarn { factor: 4.0 }` as people write it: `yarn (factor 4.0)`.
 fn words(debug: &str) -> String {
-    debug.to_lowercase().replace(" { ", " (").replace(" }", ")").replace(": ", " ")
+    let words = debug.to_lowercase().replace(" { ", " (").replace(" }", ")").replace(": ", " ");
+    // What files say that state a factor and no stretch.
+    if words == "linear (factor 1.0)" { "none".into() } else { words }
 }
 
 fn tokenizer_facts(files: &TextFiles, tokenizer: Option<&Tokenizer>) -> TokenizerFacts {

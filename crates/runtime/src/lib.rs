@@ -27,6 +27,7 @@ pub mod media;
 mod network;
 mod opened;
 pub mod output;
+pub mod overrides;
 pub mod pytorch;
 mod regular;
 mod roles;
@@ -55,6 +56,7 @@ pub use job::{
 pub use load::{ModelFiles, ModelInfo};
 pub use media::MediaSpan;
 pub use opened::{Network, Opened};
+pub use overrides::Overrides;
 pub use sampler::SamplingParams;
 pub use speculation::Speculation;
 pub use text::TextModel;

@@ -183,3 +183,9 @@ pub const DRAFT_CALLS_SKIPPED: usize = 64;
 pub const LOOKUP_SLOTS_MAX: usize = 1 << 14;
 /// Bytes of what a request predicts of its completion; as many of its tokens are used as the completion may have.
 pub const PREDICTION_BYTES_MAX: usize = 1 << 20;
+
+/// Settings that a load may put over a file's.
+pub const OVERRIDES_MAX: usize = 64;
+
+/// Bytes of one of them, as it is written.
+pub const OVERRIDE_BYTES_MAX: usize = 4096;

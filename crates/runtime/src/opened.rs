@@ -1,6 +1,6 @@
 //! A model of either kind, opened: a decoder or an encoder, and what its files say of embedding.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use hanzo_engine_kernels::quant::dequantize_row;
@@ -11,6 +11,7 @@ use crate::encoder::{self, Classifier, EncoderFiles, Head, HeadActivation, HeadI
 use crate::error::LoadError;
 use crate::load::{self, ModelFiles, ModelInfo, TextFiles, TokenizerSource, huggingface};
 use crate::mapped::ModelBytes;
+use crate::overrides::{Overrides, Watched};
 use crate::spec::Part;
 use crate::tensor::Tensor;
 use crate::text::TextModel;
@@ -25,6 +26,8 @@ pub struct Opened {
     pub embedding: EmbeddingSpec,
     /// Tokens of the context it is to be loaded with unless somebody says otherwise; none: all it was made for.
     pub context_tokens_default: Option<u32>,
+    /// Which settings were put over the files'.
+    watched: Watched,
 }
 
 /// A network's files.
@@ -44,54 +47,104 @@ impl Opened {
     /// # Errors
     /// [`LoadError`] naming the file and the key, tensor or file in it.
     pub fn open(path: &Path) -> Result<Opened, LoadError> {
+        Self::open_with(path, &Overrides::default())
+    }
+
+    /// Opens a model as [`Opened::open`] does, with what is said in place of its files.
+    ///
+    /// # Errors
+    /// As [`Opened::open`].
+    pub fn open_with(path: &Path, overrides: &Overrides) -> Result<Opened, LoadError> {
         if !path.is_dir() {
-            return match ModelFiles::open_gguf(path)? {
-                (stem, gguf, files) if encoder::is_encoder_gguf(&gguf.metadata)? => {
-                    let metadata = gguf.metadata.clone();
-                    let files = EncoderFiles::from_gguf(&stem, gguf, files)?;
-                    let stated = embedding::of_gguf(&metadata, &files.spec.architecture)?;
-                    let embedding = stated.unwrap_or_else(|| EmbeddingSpec::plain(Pooling::Mean, true));
-                    Ok(Opened { network: Network::Encoder(files), embedding, context_tokens_default: None })
-                }
-                (stem, gguf, files) => Self::of_decoder(load::gguf::assemble(&stem, gguf, files)?),
-            };
+            let (stem, gguf, files) = ModelFiles::open_gguf(path)?;
+            return Self::of_gguf(&stem, gguf, files, overrides);
         }
         let folder = embedding::network_folder(path)?;
         match huggingface::read_config(&folder, "config.json")? {
-            Some(config) if encoder::is_encoder(&config)? => {
-                let mut files = EncoderFiles::from_directory(&folder, &config)?;
+            Some(mut config) if encoder::is_encoder(&config)? => {
+                let watched = overrides.over_config(&mut config)?;
+                let mut files = EncoderFiles::from_directory_with(&folder, &config, overrides)?;
                 if folder != path {
                     files.info.name = huggingface::name_of(path);
                 }
                 let stated = embedding::read(path, files.spec.hidden)?;
                 let embedding = stated.unwrap_or_else(|| EmbeddingSpec::plain(Pooling::Mean, false));
-                Ok(Opened { network: Network::Encoder(files), embedding, context_tokens_default: None })
+                Ok(Opened {
+                    network: Network::Encoder(files),
+                    embedding,
+                    context_tokens_default: None,
+                    watched,
+                })
             }
             _ => {
-                let files = ModelFiles::open(path)?;
+                let (files, watched) = huggingface::open(path, overrides)?;
                 let stated = embedding::read(path, files.spec.hidden)?;
                 let embedding = stated.unwrap_or_else(|| EmbeddingSpec::plain(Pooling::Last, true));
-                Ok(Opened { network: Network::Decoder(files), embedding, context_tokens_default: None })
+                Ok(Opened {
+                    network: Network::Decoder(files),
+                    embedding,
+                    context_tokens_default: None,
+                    watched,
+                })
             }
         }
     }
 
-    /// Opens a decoder's GGUF file built into the program.
+    /// Opens a GGUF file built into the program.
     ///
     /// # Errors
     /// As [`Opened::open`].
     pub fn from_static(name: &str, gguf: &'static [u8]) -> Result<Opened, LoadError> {
-        let gguf = crate::gguf::Gguf::parse(name, &ModelBytes::from_static(gguf))?;
-        Self::of_decoder(load::gguf::assemble(name, gguf, Vec::new())?)
+        Self::from_static_with(name, gguf, &Overrides::default())
     }
 
-    fn of_decoder(files: ModelFiles) -> Result<Opened, LoadError> {
-        let stated = match &files.text.tokenizer {
-            TokenizerSource::Gguf(metadata) => embedding::of_gguf(metadata, &files.spec.architecture)?,
-            TokenizerSource::HuggingFace { .. } => None,
+    /// Opens a GGUF file built into the program, with what is said in place of it.
+    ///
+    /// # Errors
+    /// As [`Opened::open`].
+    pub fn from_static_with(
+        name: &str,
+        gguf: &'static [u8],
+        overrides: &Overrides,
+    ) -> Result<Opened, LoadError> {
+        let gguf = crate::gguf::Gguf::parse(name, &ModelBytes::from_static(gguf))?;
+        Self::of_gguf(name, gguf, Vec::new(), overrides)
+    }
+
+    fn of_gguf(
+        name: &str,
+        mut gguf: crate::gguf::Gguf,
+        files: Vec<PathBuf>,
+        overrides: &Overrides,
+    ) -> Result<Opened, LoadError> {
+        let watched = overrides.over_gguf(&mut gguf)?;
+        let metadata = gguf.metadata.clone();
+        let (network, stated, plain) = if encoder::is_encoder_gguf(&metadata)? {
+            let files = EncoderFiles::from_gguf(name, gguf, files)?;
+            let stated = embedding::of_gguf(&metadata, &files.spec.architecture)?;
+            (Network::Encoder(files), stated, Pooling::Mean)
+        } else {
+            let files = load::gguf::assemble(name, gguf, files)?;
+            let stated = embedding::of_gguf(&metadata, &files.spec.architecture)?;
+            (Network::Decoder(files), stated, Pooling::Last)
         };
-        let embedding = stated.unwrap_or_else(|| EmbeddingSpec::plain(Pooling::Last, true));
-        Ok(Opened { network: Network::Decoder(files), embedding, context_tokens_default: None })
+        let embedding = stated.unwrap_or_else(|| EmbeddingSpec::plain(plain, true));
+        let mut opened = Opened { network, embedding, context_tokens_default: None, watched };
+        overrides.over_text(opened.text_files_mut())?;
+        let vocab = match &opened.network {
+            Network::Decoder(files) => files.spec.vocab,
+            Network::Encoder(files) => files.spec.vocab,
+        };
+        load::check_tokens(name, vocab, opened.text_files())?;
+        Ok(opened)
+    }
+
+    /// That every setting that was put over the files' was read; known once the text side is made.
+    ///
+    /// # Errors
+    /// [`LoadError::Unsupported`] naming the first that was not.
+    pub fn check_overrides(&self) -> Result<(), LoadError> {
+        self.watched.check()
     }
 
     /// The network, where it is a decoder.

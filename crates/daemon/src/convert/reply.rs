@@ -199,6 +199,7 @@ pub(crate) fn model_status(view: &ModelView) -> v1::ModelStatus {
         error: error.to_owned(),
         load_progress,
         draft_model: view.draft_model.clone().unwrap_or_default(),
+        overrides: view.overrides.clone(),
         ..Default::default()
     };
     if let Some(info) = &view.info {

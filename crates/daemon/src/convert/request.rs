@@ -34,8 +34,16 @@ const ONLY_OF_TEXT: &str =
 
 /// What a load is asked to be. Zero and empty are unset.
 pub(crate) fn load(wire: v1::LoadRequest) -> Result<LoadRequest, Error> {
-    let v1::LoadRequest { model, alias, context_tokens_max, kv_bytes, draft_model, adapters, tool_format } =
-        wire;
+    let v1::LoadRequest {
+        model,
+        alias,
+        context_tokens_max,
+        kv_bytes,
+        draft_model,
+        adapters,
+        tool_format,
+        overrides,
+    } = wire;
     let tool_format = match tool_format.as_str() {
         "" => None,
         name => Some(ToolFormat::by_name(name).map_err(|reason| Error::field("tool_format", reason))?),
@@ -48,6 +56,7 @@ pub(crate) fn load(wire: v1::LoadRequest) -> Result<LoadRequest, Error> {
             kv_bytes: (kv_bytes > 0).then_some(kv_bytes),
             tool_format,
             draft_model: (!draft_model.is_empty()).then_some(draft_model),
+            overrides: super::overrides::overrides(overrides.unwrap_or_default())?,
         },
         adapters: adapters.into_iter().map(adapter).collect(),
     })

@@ -15,6 +15,7 @@ use crate::load::{
     Found, ModelInfo, Tensors, TextFiles, check_tokens, huggingface, size_bytes,
     weights::{self, Weights},
 };
+use crate::overrides::Overrides;
 use crate::spec::{Config, HeadSpec, Part, TransformerSpec};
 
 /// An opened encoder.
@@ -48,6 +49,15 @@ impl EncoderFiles {
     /// # Errors
     /// [`LoadError`] naming the file and the key, tensor or file in it.
     pub fn from_directory(directory: &Path, config: &Config) -> Result<Self, LoadError> {
+        Self::from_directory_with(directory, config, &Overrides::default())
+    }
+
+    /// The same with what is said in place of the directory's text files; of those of `config` it has been put there.
+    pub(crate) fn from_directory_with(
+        directory: &Path,
+        config: &Config,
+        overrides: &Overrides,
+    ) -> Result<Self, LoadError> {
         let name = directory.display().to_string();
         let Some(family) = families::family_of(config)? else {
             let value = config.get("model_type").map(ToString::to_string).unwrap_or_default();
@@ -60,7 +70,7 @@ impl EncoderFiles {
         }
         let config = &config;
         let (plan, task) = family.plan(config)?;
-        let text = huggingface::text_files(directory, config, None)?;
+        let text = huggingface::text_files(directory, config, None, overrides)?;
         check_tokens(&name, plan.spec.vocab, &text)?;
         let mut found = Found::new(&name, &plan.names, tensors)?;
         let mut spec = plan.spec;

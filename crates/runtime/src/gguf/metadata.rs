@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::error::LoadError;
+use crate::overrides::Watched;
 
 /// A metadata value.
 #[derive(Clone, Debug, PartialEq)]
@@ -49,12 +50,13 @@ pub enum Array {
 pub struct Metadata {
     file: String,
     entries: BTreeMap<String, Value>,
+    watched: Watched,
 }
 
 impl Metadata {
     /// Metadata of `file` with these entries.
     pub fn new(file: impl Into<String>, entries: BTreeMap<String, Value>) -> Self {
-        Self { file: file.into(), entries }
+        Self { file: file.into(), entries, watched: Watched::default() }
     }
 
     /// The file's name, for errors.
@@ -64,7 +66,18 @@ impl Metadata {
 
     /// The value under a key.
     pub fn get(&self, key: &str) -> Option<&Value> {
+        self.watched.read(key);
         self.entries.get(key)
+    }
+
+    /// Puts a value in place of what the file says.
+    pub(crate) fn set(&mut self, key: &str, value: Value) {
+        self.entries.insert(key.to_owned(), value);
+    }
+
+    /// Tells `watched` from now on which keys are read.
+    pub(crate) fn watch(&mut self, watched: Watched) {
+        self.watched = watched;
     }
 
     /// All entries, ordered by key.
@@ -184,7 +197,7 @@ impl Metadata {
         wanted: &str,
         read: impl FnOnce(&'a Value) -> Option<T>,
     ) -> Result<Option<T>, LoadError> {
-        let Some(value) = self.entries.get(key) else { return Ok(None) };
+        let Some(value) = self.get(key) else { return Ok(None) };
         match read(value) {
             Some(read) => Ok(Some(read)),
             None => Err(self.corrupt(key, format!("expected {wanted}, found {}", value.type_name()))),

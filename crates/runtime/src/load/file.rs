@@ -34,6 +34,7 @@ pub(crate) enum TextFile {
 const TOKENIZER_SETTINGS: &[&str] = &[
     "add_bos_token",
     "add_eos_token",
+    "added_tokens_decoder",
     "bos_token",
     "chat_template",
     "cls_token",

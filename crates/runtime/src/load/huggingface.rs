@@ -11,12 +11,15 @@ use super::{
     weights::{self, Weights},
     word_pieces,
 };
+use super::{byte_pairs, sentencepiece};
 use crate::chat::Opening;
 use crate::error::{LoadError, shorten};
+use crate::gguf::Metadata;
 use crate::limits::VOCAB_MAX;
+use crate::overrides::{Overrides, Watched};
 use crate::spec::{self, Config, Names, Part};
 
-pub(super) fn open(directory: &Path) -> Result<ModelFiles, LoadError> {
+pub(crate) fn open(directory: &Path, overrides: &Overrides) -> Result<(ModelFiles, Watched), LoadError> {
     let name = directory.display().to_string();
     let Some(mut config) = read_config(directory, "config.json")? else {
         return Err(LoadError::Missing {
@@ -36,9 +39,10 @@ pub(super) fn open(directory: &Path) -> Result<ModelFiles, LoadError> {
     if tensors.iter().any(|tensor| tensor.name == bare) {
         of_bare_network(&mut config);
     }
+    let watched = overrides.over_config(&mut config)?;
     let spec = spec::from_config(&config)?;
     let generation_config = read_config(directory, "generation_config.json")?;
-    let text = text_files(directory, &config, generation_config.as_ref())?;
+    let text = text_files(directory, &config, generation_config.as_ref(), overrides)?;
     check_tokens(&name, spec.vocab, &text)?;
     let mut found = Found::new(&name, Names::of_model_type(&spec.architecture), tensors)?;
     let tensors = found.resolve(&spec)?;
@@ -54,7 +58,7 @@ pub(super) fn open(directory: &Path) -> Result<ModelFiles, LoadError> {
         license: None,
         files,
     };
-    Ok(ModelFiles { info, spec, text, tensors, score: None })
+    Ok((ModelFiles { info, spec, text, tensors, score: None }, watched))
 }
 
 /// What a model in a directory is called.
@@ -89,36 +93,118 @@ pub(crate) fn text_files(
     directory: &Path,
     config: &Config,
     generation_config: Option<&Config>,
+    overrides: &Overrides,
 ) -> Result<TextFiles, LoadError> {
-    let (whole, words) = (directory.join("tokenizer.json"), directory.join("vocab.txt"));
-    if !whole.exists() && !words.exists() {
-        return Err(LoadError::Missing {
-            file: directory.display().to_string(),
-            what: "tokenizer.json".into(),
-            hint: "; of other tokenizer files only BERT's vocab.txt can be read".into(),
-        });
-    }
-    let config_path = directory.join("tokenizer_config.json");
-    let tokenizer_config = if config_path.exists() {
-        Some(Value::Object(TextFile::TokenizerSettings.read_object(&config_path)?))
-    } else {
-        None
-    };
-    let tokenizer_json = if whole.exists() {
-        TextFile::Tokenizer.read(&whole)?
-    } else {
-        let vocab = TextFile::Vocabulary.read(&words)?;
-        word_pieces::tokenizer_json(&directory.display().to_string(), &vocab, tokenizer_config.as_ref())?
-    };
-    Ok(TextFiles {
+    let tokenizer_config = tokenizer_config(directory)?;
+    let mut text = TextFiles {
         file: directory.display().to_string(),
         chat_template: chat_template(directory, tokenizer_config.as_ref())?,
-        tokenizer: TokenizerSource::HuggingFace { tokenizer_json, tokenizer_config },
+        tokenizer: match &overrides.tokenizer {
+            Some(_) => TokenizerSource::none(),
+            None => tokenizer_in(directory, tokenizer_config)?,
+        },
         bos: config.whole("bos_token_id", VOCAB_MAX)?.map(|token| token as u32),
         eos: end_tokens(config, generation_config)?,
         generation: generation_config.map(generation).transpose()?.unwrap_or_default(),
         opening: Opening::default(),
-    })
+    };
+    overrides.over_text(&mut text)?;
+    Ok(text)
+}
+
+/// The settings of a directory's tokenizer.
+fn tokenizer_config(directory: &Path) -> Result<Option<Value>, LoadError> {
+    let path = directory.join("tokenizer_config.json");
+    match path.exists() {
+        true => Ok(Some(Value::Object(TextFile::TokenizerSettings.read_object(&path)?))),
+        false => Ok(None),
+    }
+}
+
+/// Files that tokenizers without a `tokenizer.json` are read from; the first that is there is.
+const TOKENIZER_FILES: &[&str] =
+    &["tekken.json", "tokenizer.model", "tokenizer.model.v3", "tiktoken.model", "qwen.tiktoken"];
+
+/// The tokenizer of a directory.
+fn tokenizer_in(directory: &Path, tokenizer_config: Option<Value>) -> Result<TokenizerSource, LoadError> {
+    let file = |name: &str| Some(directory.join(name)).filter(|path| path.exists());
+    if let Some(path) = file("tokenizer.json") {
+        let tokenizer_json = TextFile::Tokenizer.read(&path)?;
+        return Ok(TokenizerSource::HuggingFace { tokenizer_json, tokenizer_config });
+    }
+    if let Some(path) = TOKENIZER_FILES.iter().find_map(|name| file(name)) {
+        return tokenizer_file(&path, tokenizer_config.as_ref());
+    }
+    if let (Some(vocab), Some(merges)) = (file("vocab.json"), file("merges.txt")) {
+        let (vocab, merges) = (TextFile::Tokenizer.read(&vocab)?, TextFile::Tokenizer.read_text(&merges)?);
+        let metadata = with_settings(directory, directory, tokenizer_config.as_ref(), |settings| {
+            byte_pairs::of_gpt2(settings, &vocab, &merges)
+        })?;
+        return Ok(TokenizerSource::Gguf(metadata.into()));
+    }
+    let Some(words) = file("vocab.txt") else {
+        return Err(LoadError::Missing {
+            file: directory.display().to_string(),
+            what: "tokenizer.json".into(),
+            hint: format!(
+                "; without it {}, vocab.json with merges.txt, or BERT's vocab.txt can be read",
+                TOKENIZER_FILES.join(", ")
+            ),
+        });
+    };
+    let vocab = TextFile::Vocabulary.read(&words)?;
+    let file = directory.display().to_string();
+    let tokenizer_json = word_pieces::tokenizer_json(&file, &vocab, tokenizer_config.as_ref())?;
+    Ok(TokenizerSource::HuggingFace { tokenizer_json, tokenizer_config })
+}
+
+/// Makes metadata of what lies beside a tokenizer's file.
+fn with_settings(
+    file: &Path,
+    directory: &Path,
+    config: Option<&Value>,
+    make: impl FnOnce(&byte_pairs::Settings<'_>) -> Result<Metadata, LoadError>,
+) -> Result<Metadata, LoadError> {
+    let more_path = directory.join("added_tokens.json");
+    let more = match more_path.exists() {
+        true => Some(Value::Object(TextFile::Settings.read_object(&more_path)?)),
+        false => None,
+    };
+    let model = read_config(directory, "config.json")?;
+    let family = model.as_ref().and_then(|model| model.get("model_type")?.as_str());
+    make(&byte_pairs::Settings { file: &file.display().to_string(), config, family, more: more.as_ref() })
+}
+
+/// The tokenizer of a file that is no `tokenizer.json`.
+fn tokenizer_file(path: &Path, config: Option<&Value>) -> Result<TokenizerSource, LoadError> {
+    let bytes = TextFile::Tokenizer.read(path)?;
+    let directory = path.parent().unwrap_or(path);
+    let metadata = with_settings(path, directory, config, |settings| {
+        if path.extension().is_some_and(|extension| extension == "json") {
+            byte_pairs::of_tekken(settings, &bytes)
+        } else if byte_pairs::is_tiktoken(&bytes) {
+            byte_pairs::of_tiktoken(settings, &bytes)
+        } else {
+            sentencepiece::metadata(settings.file, &bytes, config, settings.more)
+        }
+    })?;
+    Ok(TokenizerSource::Gguf(metadata.into()))
+}
+
+/// The tokenizer of a directory that is named, or of one of its files.
+pub(crate) fn tokenizer_at(path: &Path) -> Result<TokenizerSource, LoadError> {
+    let directory = if path.is_dir() { path } else { path.parent().unwrap_or(path) };
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let settings = tokenizer_config(directory)?;
+    match name {
+        _ if path.is_dir() => tokenizer_in(path, settings),
+        // Whatever its name is, this is how such a file ends.
+        _ if name.ends_with(".json") && !name.starts_with("tekken") => Ok(TokenizerSource::HuggingFace {
+            tokenizer_json: TextFile::Tokenizer.read(path)?,
+            tokenizer_config: settings,
+        }),
+        _ => tokenizer_file(path, settings.as_ref()),
+    }
 }
 
 fn chat_template(directory: &Path, tokenizer_config: Option<&Value>) -> Result<Option<String>, LoadError> {

@@ -2,12 +2,15 @@
 //! [`crate::spec::Weight`]. Opening reads headers and checks every shape against the spec; weights are read when a
 //! [`crate::decoder::Decoder`] packs them.
 
+mod added;
+mod byte_pairs;
 mod experts;
 mod file;
 pub(crate) mod gguf;
 pub(crate) mod huggingface;
 mod quantised;
 mod resolve;
+mod sentencepiece;
 #[cfg(test)]
 mod tests;
 pub(crate) mod weights;
@@ -27,6 +30,7 @@ use crate::chat::Opening;
 use crate::error::LoadError;
 use crate::gguf::Metadata;
 use crate::mapped::ModelBytes;
+use crate::overrides::Overrides;
 use crate::spec::TransformerSpec;
 use crate::tensor::Tensor;
 use crate::tokenizer;
@@ -70,6 +74,11 @@ pub enum TokenizerSource {
 }
 
 impl TokenizerSource {
+    /// One that is to be put in place.
+    pub(crate) fn none() -> Self {
+        TokenizerSource::HuggingFace { tokenizer_json: Vec::new(), tokenizer_config: None }
+    }
+
     /// What kind of tokenizer it says it is, and the name of what splits its texts.
     pub fn kind(&self) -> (Option<String>, Option<String>) {
         match self {
@@ -168,7 +177,7 @@ impl ModelFiles {
     pub fn open(path: &Path) -> Result<Self, LoadError> {
         let found = fs::metadata(path).map_err(|source| LoadError::Io { path: path.to_owned(), source })?;
         if found.is_dir() {
-            return huggingface::open(path);
+            return Ok(huggingface::open(path, &Overrides::default())?.0);
         }
         let (stem, gguf, files) = Self::open_gguf(path)?;
         gguf::assemble(&stem, gguf, files)

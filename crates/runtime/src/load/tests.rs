@@ -1,5 +1,7 @@
 //! Models that open, and files, keys and tensors that make them not.
 
+mod tokenizers;
+
 use std::fs;
 use std::path::Path;
 

@@ -4,18 +4,20 @@
 use serde_json::{Map, Value};
 
 use crate::error::{LoadError, shorten};
+use crate::overrides::Watched;
 
 /// The settings of a `config.json`, and the file's name for errors. A setting that is null is absent.
 #[derive(Clone, Debug)]
 pub struct Config {
     pub(crate) file: String,
     pub(crate) settings: Map<String, Value>,
+    watched: Watched,
 }
 
 impl Config {
     /// Settings read from `file`.
     pub fn new(file: impl Into<String>, settings: Map<String, Value>) -> Self {
-        Self { file: file.into(), settings }
+        Self { file: file.into(), settings, watched: Watched::default() }
     }
 
     /// Puts a setting in place of what the file says.
@@ -23,8 +25,14 @@ impl Config {
         self.settings.insert(key.to_owned(), value);
     }
 
+    /// Tells `watched` from now on which settings are read.
+    pub(crate) fn watch(&mut self, watched: Watched) {
+        self.watched = watched;
+    }
+
     /// A setting; a null one is absent.
     pub fn get(&self, key: &str) -> Option<&Value> {
+        self.watched.read(key);
         self.settings.get(key).filter(|value| !value.is_null())
     }
 

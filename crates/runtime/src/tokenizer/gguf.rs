@@ -240,7 +240,12 @@ fn sentence_piece(metadata: &Metadata, ends: &[u32]) -> Result<Tokenizer, LoadEr
         table(metadata, &vocabulary, |text, out| out.extend_from_slice(text.replace('▁', " ").as_bytes()))?;
     // Phi-3's added tokens swallow the white space after them; its files do not say so.
     let name = metadata.string("general.name")?.unwrap_or_default().to_lowercase();
-    let settings = Settings { add_space, strip_after_added: name.contains("phi-3") || name.contains("phi3") };
+    let settings = Settings {
+        add_space,
+        strip_after_added: name.contains("phi-3") || name.contains("phi3"),
+        normal: gguf_pieces::chars_map(metadata)?,
+        remove_extra_spaces: metadata.bool(gguf_pieces::REMOVE_EXTRA)?.unwrap_or(false),
+    };
     let count = count as u32;
     let ends: Vec<u32> = ends.iter().copied().filter(|&id| id < count).collect();
     let encoder = SentencePiece::new(&vocabulary, &scores, ids, settings, &ends)

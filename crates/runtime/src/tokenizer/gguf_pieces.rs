@@ -28,7 +28,7 @@ const CLS: &str = "tokenizer.ggml.cls_token_id";
 const BOS: &str = "tokenizer.ggml.bos_token_id";
 const EOS: &str = "tokenizer.ggml.eos_token_id";
 const CHARS_MAP: &str = "tokenizer.ggml.precompiled_charsmap";
-const REMOVE_EXTRA: &str = "tokenizer.ggml.remove_extra_whitespaces";
+pub(super) const REMOVE_EXTRA: &str = "tokenizer.ggml.remove_extra_whitespaces";
 const WORD: char = '▁';
 const CONTINUING: &str = "##";
 /// BERT's own.
@@ -85,17 +85,7 @@ pub(super) fn unigram(metadata: &Metadata) -> Result<Tokenizer, LoadError> {
     }
     let unknown = token(metadata, &vocabulary, UNKNOWN)?.ok_or_else(|| metadata.missing(UNKNOWN))?;
     ids(metadata, &vocabulary)?;
-    let normalizer = match metadata.integers(CHARS_MAP)? {
-        None => None,
-        Some(numbers) => {
-            // Stored as signed bytes by some.
-            let bytes: Vec<u8> = numbers.iter().map(|&number| number as u8).collect();
-            chars_map::check(&bytes).map_err(|reason| metadata.corrupt(CHARS_MAP, reason))?;
-            let map =
-                Precompiled::from(&bytes).map_err(|error| metadata.corrupt(CHARS_MAP, error.to_string()))?;
-            Some(NormalizerWrapper::Precompiled(map))
-        }
-    };
+    let normalizer = chars_map(metadata)?.map(NormalizerWrapper::Precompiled);
     let metaspace = PreTokenizerWrapper::Metaspace(Metaspace::new(WORD, PrependScheme::Always, true));
     let pre_tokenizer = match metadata.bool(REMOVE_EXTRA)?.unwrap_or(true) {
         true => PreTokenizerWrapper::Sequence(Sequence::new(vec![
@@ -120,6 +110,15 @@ pub(super) fn unigram(metadata: &Metadata) -> Result<Tokenizer, LoadError> {
         (_, None) => return Err(metadata.missing(EOS)),
     };
     finish(metadata, parts, &vocabulary, affixes)
+}
+
+/// The map of characters to their normal forms.
+pub(super) fn chars_map(metadata: &Metadata) -> Result<Option<Precompiled>, LoadError> {
+    let Some(numbers) = metadata.integers(CHARS_MAP)? else { return Ok(None) };
+    // Stored as signed bytes by some.
+    let bytes: Vec<u8> = numbers.iter().map(|&number| number as u8).collect();
+    chars_map::check(&bytes).map_err(|reason| metadata.corrupt(CHARS_MAP, reason))?;
+    Precompiled::from(&bytes).map(Some).map_err(|error| metadata.corrupt(CHARS_MAP, error.to_string()))
 }
 
 fn has_capitals(vocabulary: &Vocabulary) -> bool {

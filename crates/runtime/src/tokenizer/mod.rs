@@ -36,6 +36,19 @@ use sentencepiece::SentencePiece;
 use table::TokenTable;
 use words::Words;
 
+/// The expression of Mistral's Tekken.
+pub(crate) use pre::TEKKEN as TEKKEN_PATTERN;
+
+/// The character that stands for a byte in byte-level vocabularies.
+pub(crate) fn byte_char(byte: u8) -> char {
+    byte_level::char_of(byte)
+}
+
+/// Whether a token's text has the form of one that structures prompts.
+pub(crate) fn has_control_form(text: &str) -> bool {
+    control::has_form(text)
+}
+
 /// Which end of a text that is too long is cut off.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CutSide {

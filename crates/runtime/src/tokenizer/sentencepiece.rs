@@ -8,6 +8,8 @@ use std::{
     ops::Range,
 };
 
+use tokenizers::normalizers::Precompiled;
+
 use super::{
     added::{AddedFinder, overlaps},
     control,
@@ -18,12 +20,16 @@ use super::{
 const SPACE: char = '▁';
 
 /// What the file says about the text around pieces.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Settings {
     /// A space is put before a text, and after each added token within it.
     pub(super) add_space: bool,
     /// White space after an added token is dropped, but for `<unk>`, `<s>` and `<|endoftext|>`, as Phi-3 has it.
     pub(super) strip_after_added: bool,
+    /// Characters become their normal forms.
+    pub(super) normal: Option<Precompiled>,
+    /// Spaces around a text are dropped, and several in it become one.
+    pub(super) remove_extra_spaces: bool,
 }
 
 /// A SentencePiece encoder.
@@ -37,7 +43,7 @@ pub(super) struct SentencePiece {
     finder: AddedFinder,
     /// (id, white space after it is dropped), in the finder's order.
     added: Vec<(u32, bool)>,
-    add_space: bool,
+    settings: Settings,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -125,7 +131,7 @@ impl SentencePiece {
                 (text, Piece { id, score: scores[id as usize], use_ })
             })
             .collect();
-        Ok(SentencePiece { pieces, bytes, unknown, finder, added, add_space: settings.add_space })
+        Ok(SentencePiece { pieces, bytes, unknown, finder, added, settings })
     }
 
     /// The id of a token by its text.
@@ -155,11 +161,17 @@ impl SentencePiece {
 
     /// Appends the tokens of a text without added tokens.
     fn encode_plain(&self, text: &str, out: &mut Vec<u32>) {
+        let Settings { add_space, normal, remove_extra_spaces, .. } = &self.settings;
+        let changed = normal.as_ref().map(|map| map.normalize_string(text));
+        let text = changed.as_deref().unwrap_or(text);
+        let words = || text.split(' ').filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ");
+        let spaced = remove_extra_spaces.then(words);
+        let text = spaced.as_deref().unwrap_or(text);
         if text.is_empty() {
             return;
         }
         let mut spelled = String::with_capacity(text.len() + 8);
-        if self.add_space {
+        if *add_space {
             spelled.push(SPACE);
         }
         spelled.extend(text.chars().map(|c| if c == ' ' { SPACE } else { c }));

@@ -1,0 +1,118 @@
+//! What `serve` and `run` take in place of what a model's files say, as llama.cpp's users know it.
+
+use crate::connect;
+use crate::error::CliError;
+use clap::Args;
+use hanzo_engine_daemon::config::OverrideConfig;
+use std::path::PathBuf;
+
+/// What goes over a model's files.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "In place of the model's files")]
+pub(crate) struct OverrideArgs {
+    /// Chat template, a file in Jinja
+    #[arg(long, value_name = "FILE")]
+    pub(crate) chat_template: Option<PathBuf>,
+    /// Tokenizer: a directory, one of its files such as tokenizer.json, or a GGUF file
+    #[arg(long, value_name = "PATH")]
+    pub(crate) tokenizer: Option<String>,
+    /// Setting, int, float, bool or str: a key of GGUF metadata, or of config.json; may be given several times
+    #[arg(long, value_name = "KEY=TYPE:VALUE")]
+    pub(crate) override_kv: Vec<String>,
+    /// How the rotary embedding is stretched for a longer context: none, linear or yarn
+    #[arg(long, value_name = "HOW")]
+    pub(crate) rope_scaling: Option<String>,
+    /// How many times as long the context becomes
+    #[arg(long, value_name = "N")]
+    pub(crate) rope_scale: Option<f32>,
+    /// The same as 1 / N
+    #[arg(long, value_name = "1/N", conflicts_with = "rope_scale")]
+    pub(crate) rope_freq_scale: Option<f32>,
+    /// Base of the rotary embedding's frequencies
+    #[arg(long, value_name = "BASE")]
+    pub(crate) rope_freq_base: Option<f32>,
+    /// YaRN: tokens of the context before the stretch
+    #[arg(long, value_name = "TOKENS")]
+    pub(crate) yarn_orig_ctx: Option<u32>,
+    /// YaRN: factor on cosine and sine
+    #[arg(long, value_name = "FACTOR")]
+    pub(crate) yarn_attn_factor: Option<f32>,
+    /// YaRN: turns above which frequencies stay as they are
+    #[arg(long, value_name = "TURNS")]
+    pub(crate) yarn_beta_fast: Option<f32>,
+    /// YaRN: turns below which frequencies are divided
+    #[arg(long, value_name = "TURNS")]
+    pub(crate) yarn_beta_slow: Option<f32>,
+}
+
+impl OverrideArgs {
+    /// What they say; paths become absolute.
+    ///
+    /// # Errors
+    /// The flag that cannot be, and why.
+    pub(crate) fn config(&self) -> Result<OverrideConfig, CliError> {
+        let scale = match self.rope_freq_scale {
+            Some(scale) if !(scale > 0.0) => {
+                return Err(CliError::Usage(format!("--rope-freq-scale must be above 0, not {scale}")));
+            }
+            Some(scale) => Some(1.0 / scale),
+            None => self.rope_scale,
+        };
+        let tokenizer = self.tokenizer.as_deref().map(connect::absolute).transpose()?;
+        let config = OverrideConfig {
+            chat_template: self.chat_template.clone(),
+            tokenizer: tokenizer.map(PathBuf::from),
+            override_kv: self.override_kv.clone(),
+            rope_scaling: self.rope_scaling.clone(),
+            rope_scale: scale,
+            rope_freq_base: self.rope_freq_base,
+            yarn_orig_ctx: self.yarn_orig_ctx,
+            yarn_attn_factor: self.yarn_attn_factor,
+            yarn_beta_fast: self.yarn_beta_fast,
+            yarn_beta_slow: self.yarn_beta_slow,
+        };
+        config.check().map_err(|reason| CliError::Usage(flagged(&reason)))?;
+        // A file that is not there is told before anything is loaded.
+        config.message().map_err(|reason| CliError::Usage(flagged(&reason)))?;
+        Ok(config)
+    }
+}
+
+/// A field's name in an error as its flag.
+fn flagged(reason: &str) -> String {
+    let reason = reason.trim_start_matches("overrides: ").trim_start_matches("overrides.");
+    let Some((name, why)) = reason.split_once(": ") else { return reason.to_owned() };
+    let name = if name == "kv" { "override_kv" } else { name };
+    format!("--{}: {why}", name.replace('_', "-"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_names_its_flag() {
+        let refused = |args: OverrideArgs| match args.config() {
+            Err(CliError::Usage(reason)) => reason,
+            other => panic!("{other:?}"),
+        };
+        let plain = OverrideArgs::default();
+        for (args, flag) in [
+            (
+                OverrideArgs { chat_template: Some("/no/such.jinja".into()), ..plain.clone() },
+                "--chat-template: /no/such",
+            ),
+            (OverrideArgs { override_kv: vec!["x".into()], ..plain.clone() }, "--override-kv: "),
+            (OverrideArgs { rope_scaling: Some("ntk".into()), ..plain.clone() }, "--rope-scaling: "),
+            (OverrideArgs { rope_scale: Some(0.0), ..plain.clone() }, "--rope-scale: "),
+            (OverrideArgs { rope_freq_scale: Some(0.0), ..plain.clone() }, "--rope-freq-scale "),
+            (OverrideArgs { yarn_beta_fast: Some(-1.0), ..plain.clone() }, "--yarn-beta-fast: "),
+        ] {
+            let reason = refused(args);
+            assert!(reason.starts_with(flag), "{flag}: {reason}");
+        }
+        let halved = OverrideArgs { rope_freq_scale: Some(0.25), ..plain.clone() };
+        assert_eq!(halved.config().unwrap().rope_scale, Some(4.0));
+        assert!(plain.config().unwrap().is_empty());
+    }
+}

@@ -1,0 +1,112 @@
+//! What a model's configuration, or flags, put over its files.
+
+use std::{fs, path::PathBuf};
+
+use hanzo_engine_proto::v1;
+use serde::{Deserialize, Serialize};
+
+use crate::{convert::overrides::overrides, error::Error};
+
+/// What goes over a model's files; what is unset stays theirs.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct OverrideConfig {
+    /// A file with a chat template, in Jinja.
+    pub chat_template: Option<PathBuf>,
+    /// Where the tokenizer is read: a directory, one of its files, or a GGUF file.
+    pub tokenizer: Option<PathBuf>,
+    /// Settings, each as `KEY=TYPE:VALUE` with `int`, `float`, `bool` or `str`.
+    pub override_kv: Vec<String>,
+    /// How the rotary embedding is stretched: `none`, `linear` or `yarn`.
+    pub rope_scaling: Option<String>,
+    /// The context becomes so many times as long.
+    pub rope_scale: Option<f32>,
+    /// Base of the rotary embedding's frequencies.
+    pub rope_freq_base: Option<f32>,
+    /// Tokens of the context before the stretch.
+    pub yarn_orig_ctx: Option<u32>,
+    /// YaRN's factor on cosine and sine.
+    pub yarn_attn_factor: Option<f32>,
+    /// YaRN's turns above which frequencies stay as they are.
+    pub yarn_beta_fast: Option<f32>,
+    /// YaRN's turns below which frequencies are divided.
+    pub yarn_beta_slow: Option<f32>,
+}
+
+impl OverrideConfig {
+    /// Whether there is nothing.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Whether every value is in its range; no file is read.
+    ///
+    /// # Errors
+    /// Which is not, and why.
+    pub fn check(&self) -> Result<(), String> {
+        let numbers = [
+            ("rope_scale", self.rope_scale),
+            ("rope_freq_base", self.rope_freq_base),
+            ("yarn_attn_factor", self.yarn_attn_factor),
+            ("yarn_beta_fast", self.yarn_beta_fast),
+            ("yarn_beta_slow", self.yarn_beta_slow),
+        ];
+        // Nothing is 0 on the wire, and here it is a mistake.
+        if let Some((name, _)) = numbers.into_iter().find(|(_, number)| *number == Some(0.0)) {
+            return Err(format!("overrides: {name}: must be a number above 0"));
+        }
+        if self.yarn_orig_ctx == Some(0) {
+            return Err("overrides: yarn_orig_ctx: must be at least 1".to_owned());
+        }
+        match overrides(self.wire(String::new())) {
+            Ok(_) => Ok(()),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    /// The contract's message; the template's file is read.
+    ///
+    /// # Errors
+    /// The file that cannot be read.
+    pub fn message(&self) -> Result<Option<v1::Overrides>, String> {
+        if self.is_empty() {
+            return Ok(None);
+        }
+        let template = match &self.chat_template {
+            None => String::new(),
+            Some(path) => {
+                let text = fs::read_to_string(path);
+                let text = text.map_err(|error| format!("chat_template: {}: {error}", path.display()))?;
+                if text.trim().is_empty() {
+                    return Err(format!("chat_template: {}: the file is empty", path.display()));
+                }
+                text
+            }
+        };
+        Ok(Some(self.wire(template)))
+    }
+
+    fn wire(&self, chat_template: String) -> v1::Overrides {
+        v1::Overrides {
+            chat_template,
+            tokenizer: self.tokenizer.as_ref().map_or_else(String::new, |path| path.display().to_string()),
+            kv: self.override_kv.clone(),
+            rope_scaling: self.rope_scaling.clone().unwrap_or_default(),
+            rope_scale: self.rope_scale.unwrap_or(0.0),
+            rope_freq_base: self.rope_freq_base.unwrap_or(0.0),
+            yarn_orig_ctx: self.yarn_orig_ctx.unwrap_or(0),
+            yarn_attn_factor: self.yarn_attn_factor.unwrap_or(0.0),
+            yarn_beta_fast: self.yarn_beta_fast.unwrap_or(0.0),
+            yarn_beta_slow: self.yarn_beta_slow.unwrap_or(0.0),
+        }
+    }
+
+    /// What it says, for the engine.
+    ///
+    /// # Errors
+    /// [`Error::Field`], and the file that cannot be read.
+    pub(crate) fn read(&self) -> Result<hanzo_engine_runtime::Overrides, Error> {
+        let message = self.message().map_err(|reason| Error::field("overrides", reason))?;
+        overrides(message.unwrap_or_default())
+    }
+}
