@@ -42,6 +42,8 @@ fn quantised_checkpoints_compute_what_their_libraries_do() {
         assert!(types.contains(&dtype) || files.info.quantization == dtype, "{format}: {types:?}");
         let told = files.info.quantization.contains(" as ");
         assert_eq!(told, !exact, "{format}: what is lost is told: {}", files.info.quantization);
+        let is_nvfp4 = format == "modelopt-nvfp4";
+        assert_eq!(files.info.quantization.starts_with("NVFP4 as BF16"), is_nvfp4, "{format}");
         let bytes = fs::read(folder.join("golden.safetensors")).unwrap();
         let golden = crate::safetensors::parse("golden", &bytes.into()).unwrap();
         let by_name = |name: &str| golden.iter().find(|tensor| tensor.name == name).unwrap();

@@ -78,6 +78,7 @@ pub(crate) fn assemble(
         if !parts.by_name.contains_key(&name) {
             continue;
         }
+        let halves = parts.dtype(&name) == Some(DType::U8);
         if let Some(tensor) = matrix(settings, &mut parts, &name)? {
             // Half of the last place.
             let share = match tensor.dtype {
@@ -86,7 +87,11 @@ pub(crate) fn assemble(
                 _ => None,
             };
             if let Some(share) = share {
-                let kind = settings.method.name();
+                let kind = if halves && settings.method == Method::Floats {
+                    "NVFP4"
+                } else {
+                    settings.method.name()
+                };
                 rounded = Some(format!("{kind} as {}, each weight within {share}", tensor.dtype));
             }
             made.push(tensor);
