@@ -145,6 +145,9 @@ ls|map('upper')|list ~ people|map(attribute='home.city', default='-')|list ~ peo
 ls|map('nosuch')|list
 people|selectattr('active')|map(attribute='name')|list ~ people|selectattr('active', 'defined')|list|length ~ people|rejectattr('age', 'equalto', 30)|map(attribute='name')|list ~ people|selectattr('age', '>', 26)|list|length ~ people|selectattr('home.city', 'in', ['Rome'])|list|length
 people|selectattr('name', 'nosuch')|list
+nil|selectattr('x')|list ~ nil|rejectattr('x', 'equalto', 1)|list ~ nil|select('odd')|list ~ no|reject|list ~ nil|map('upper')|list ~ 0|map(attribute='x')|list|length
+5|select|list
+0|filesizeformat ~ '|' ~ 1|filesizeformat ~ '|' ~ 999|filesizeformat ~ '|' ~ 13000|filesizeformat ~ '|' ~ 4100000|filesizeformat ~ '|' ~ 2048|filesizeformat(true) ~ '|' ~ '1234567890'|filesizeformat ~ '|' ~ 1e30|filesizeformat
 l|select('odd')|list ~ l|reject('odd')|list ~ mixed|select('string')|list ~ [0, 1, '', 'a', none]|select|list ~ [0, 1]|reject|list ~ l|select('gt', 1)|list ~ l|select('in', [1, 9])|list
 people|groupby('age')|map(attribute='grouper')|list
 people|groupby('home.city', default='?')|map('first')|list

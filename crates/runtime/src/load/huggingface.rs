@@ -15,7 +15,7 @@ use super::{byte_pairs, sentencepiece};
 use crate::chat::Opening;
 use crate::error::{LoadError, shorten};
 use crate::gguf::Metadata;
-use crate::limits::VOCAB_MAX;
+use crate::limits::{STOP_STRING_BYTES_MAX, STOP_STRINGS_MAX, VOCAB_MAX};
 use crate::overrides::{Overrides, Watched};
 use crate::spec::{self, Config, Names, Part};
 
@@ -253,6 +253,24 @@ fn end_tokens(config: &Config, generation_config: Option<&Config>) -> Result<Vec
     Ok(tokens)
 }
 
+/// Texts that end a completion: one, or a list.
+fn stop_strings(config: &Config) -> Result<Vec<String>, LoadError> {
+    const KEY: &str = "stop_strings";
+    let texts: Option<Vec<String>> = match config.get(KEY) {
+        None => return Ok(Vec::new()),
+        Some(Value::String(text)) => Some(vec![text.clone()]),
+        Some(Value::Array(list)) => list.iter().map(|text| text.as_str().map(str::to_owned)).collect(),
+        Some(_) => None,
+    };
+    let fits = |text: &String| (1..=STOP_STRING_BYTES_MAX).contains(&text.len());
+    texts.filter(|texts| texts.len() <= STOP_STRINGS_MAX && texts.iter().all(fits)).ok_or_else(|| {
+        let reason = format!(
+            "expected a text or a list of up to {STOP_STRINGS_MAX}, each of 1 to {STOP_STRING_BYTES_MAX} bytes"
+        );
+        config.corrupt(KEY, reason)
+    })
+}
+
 fn generation(config: &Config) -> Result<GenerationDefaults, LoadError> {
     let whole = |key| Ok::<_, LoadError>(config.whole(key, u32::MAX as usize)?.map(|number| number as u32));
     Ok(GenerationDefaults {
@@ -264,6 +282,7 @@ fn generation(config: &Config) -> Result<GenerationDefaults, LoadError> {
         typical_p: config.f32("typical_p")?,
         repetition_penalty: config.f32("repetition_penalty")?,
         max_new_tokens: whole("max_new_tokens")?,
+        stop: stop_strings(config)?,
         ..GenerationDefaults::default()
     })
 }

@@ -536,3 +536,21 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn stop_strings_of_a_generation_config_are_defaults() {
+    let model = copy("qwen3");
+    let stops = |value: Value| {
+        fs::write(model.path().join("generation_config.json"), json!({"stop_strings": value}).to_string())
+            .unwrap();
+        ModelFiles::open(model.path())
+            .map(|files| files.text.generation.stop)
+            .map_err(|error| error.to_string())
+    };
+    assert_eq!(stops(json!("END")), Ok(vec!["END".to_owned()]));
+    assert_eq!(stops(json!(["a", "b"])), Ok(vec!["a".to_owned(), "b".to_owned()]));
+    assert_eq!(stops(Value::Null), Ok(Vec::new()));
+    for wrong in [json!(1), json!([1]), json!([""]), json!(vec!["x"; 1000])] {
+        assert!(stops(wrong).unwrap_err().contains("generation_config.json: key stop_strings"));
+    }
+}

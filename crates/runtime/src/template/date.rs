@@ -28,6 +28,7 @@ pub(super) fn strftime(format: &str, unix_s: i64) -> Result<String, char> {
     let weekday = DAYS[days.rem_euclid(7) as usize];
     let month_name = MONTHS[month as usize - 1];
     let hour12 = (hour + 11) % 12 + 1;
+    let day_of_year = days - days_from_civil(year, 1, 1) + 1;
     let mut out = String::new();
     let mut chars = format.chars();
     while let Some(c) = chars.next() {
@@ -54,12 +55,29 @@ pub(super) fn strftime(format: &str, unix_s: i64) -> Result<String, char> {
             'I' => number(hour12, 2),
             'M' => number(minute, 2),
             'S' => number(second, 2),
-            'j' => number(days - days_from_civil(year, 1, 1) + 1, 3),
+            'j' => number(day_of_year, 3),
             'B' => out.push_str(month_name),
             'b' | 'h' => out.push_str(&month_name[..3]),
             'A' => out.push_str(weekday),
             'a' => out.push_str(&weekday[..3]),
             'p' => out.push_str(if hour < 12 { "AM" } else { "PM" }),
+            'e' => spaced(&mut out, day, padded),
+            'k' => spaced(&mut out, hour, padded),
+            'l' => spaced(&mut out, hour12, padded),
+            'C' => number(year.div_euclid(100), 2),
+            'f' => out.push_str("000000"),
+            's' => number(unix_s, 0),
+            'u' => number((days + 3).rem_euclid(7) + 1, 0),
+            'w' => number((days + 4).rem_euclid(7), 0),
+            'U' => number((day_of_year + 6 - (days + 4).rem_euclid(7)) / 7, 2),
+            'W' => number((day_of_year + 6 - (days + 3).rem_euclid(7)) / 7, 2),
+            'n' => out.push('\n'),
+            't' => out.push('\t'),
+            'R' => out.push_str(&strftime("%H:%M", unix_s)?),
+            'r' => out.push_str(&strftime("%I:%M:%S %p", unix_s)?),
+            'D' | 'x' => out.push_str(&strftime("%m/%d/%y", unix_s)?),
+            'X' => out.push_str(&strftime("%H:%M:%S", unix_s)?),
+            'c' => out.push_str(&strftime("%a %b %e %H:%M:%S %Y", unix_s)?),
             'Z' => out.push_str("UTC"),
             'z' => out.push_str("+0000"),
             'F' => out.push_str(&strftime("%Y-%m-%d", unix_s)?),
@@ -69,6 +87,14 @@ pub(super) fn strftime(format: &str, unix_s: i64) -> Result<String, char> {
         }
     }
     Ok(out)
+}
+
+/// A number of two places, of which the first may be a space.
+fn spaced(out: &mut String, value: i64, padded: bool) {
+    if padded && value < 10 {
+        out.push(' ');
+    }
+    out.push_str(&value.to_string());
 }
 
 /// Year, month and day of a day counted from 1970-01-01 (Hinnant, "chrono-compatible low-level date algorithms").
@@ -108,6 +134,13 @@ mod tests {
             (951_782_400, "%-d/%-m/%Y %F %T%%", "29/2/2000 2000-02-29 00:00:00%"),
             (-1, "%Y-%m-%d %H:%M:%S", "1969-12-31 23:59:59"),
             (4_102_444_799, "%Y %j", "2099 365"),
+            (
+                1_709_210_096,
+                "%e|%-e|%k|%l|%C|%f|%s|%u|%w|%U|%W",
+                "29|29|12|12|20|000000|1709210096|4|4|08|09",
+            ),
+            (1_704_067_200, "%e %k %u %w %U %W%n%t%R %r", " 1  0 1 1 00 01\n\t00:00 12:00:00 AM"),
+            (1_704_585_599, "%D %x %X %c %u %w", "01/06/24 01/06/24 23:59:59 Sat Jan  6 23:59:59 2024 6 6"),
         ];
         for (time, format, text) in cases {
             assert_eq!(strftime(format, time).as_deref(), Ok(text));

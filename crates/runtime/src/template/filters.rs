@@ -29,6 +29,7 @@ pub(super) fn by_name(name: &str) -> Option<Filter> {
         "d" | "default" => default,
         "dictsort" => sequences::dictsort,
         "e" | "escape" | "forceescape" => escape,
+        "filesizeformat" => filesizeformat,
         "first" => first,
         "float" => float,
         "format" => format_filter,
@@ -170,6 +171,31 @@ fn escape(run: &mut Run<'_>, value: Value, args: CallArgs) -> Outcome<Value> {
         escape.chars().try_for_each(push)
     });
     Ok(Value::Text(escaped?))
+}
+
+fn filesizeformat(run: &mut Run<'_>, value: Value, args: CallArgs) -> Outcome<Value> {
+    let [binary] = args.bind("filesizeformat", ["binary"])?;
+    let binary = binary.is_some_and(|binary| binary.is_true());
+    let Value::Float(bytes) = float(run, value, CallArgs::of(Vec::new()))? else {
+        return fail("filesizeformat needs a number");
+    };
+    let (base, units) = match binary {
+        true => (1024.0, ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB", "ZiB", "YiB"]),
+        false => (1000.0, ["kB", "MB", "GB", "TB", "PB", "EB", "ZB", "YB"]),
+    };
+    if bytes == 1.0 {
+        return Ok(Value::template("1 Byte"));
+    }
+    if bytes < base {
+        return Ok(Value::template(&format!("{bytes:.0} Bytes")));
+    }
+    let mut size = bytes / base;
+    let mut unit = 0;
+    while size >= base && unit + 1 < units.len() {
+        size /= base;
+        unit += 1;
+    }
+    Ok(Value::template(&format!("{size:.1} {}", units[unit])))
 }
 
 fn first(run: &mut Run<'_>, value: Value, args: CallArgs) -> Outcome<Value> {

@@ -243,6 +243,10 @@ pub(super) fn join(run: &mut Run<'_>, value: Value, args: CallArgs) -> Outcome<V
 }
 
 pub(super) fn map(run: &mut Run<'_>, value: Value, args: CallArgs) -> Outcome<Value> {
+    // What is not true has nothing to go through, whatever it is.
+    if !value.is_true() {
+        return super::call::generator(Vec::new());
+    }
     let CallArgs { mut positional, named } = args;
     let items = value.items(run.meter)?;
     run.meter.values(items.len())?;
@@ -273,11 +277,17 @@ pub(super) fn map(run: &mut Run<'_>, value: Value, args: CallArgs) -> Outcome<Va
 
 /// `select` and `reject`: by a test, or by truth.
 pub(super) fn select(run: &mut Run<'_>, value: Value, args: CallArgs, wanted: bool) -> Outcome<Value> {
+    if !value.is_true() {
+        return super::call::generator(Vec::new());
+    }
     chosen(run, value, &Path { parts: Vec::new(), default: None }, args, wanted)
 }
 
 /// `selectattr` and `rejectattr`.
 pub(super) fn select_by(run: &mut Run<'_>, value: Value, mut args: CallArgs, wanted: bool) -> Outcome<Value> {
+    if !value.is_true() {
+        return super::call::generator(Vec::new());
+    }
     if args.positional.is_empty() {
         return fail("Missing parameter for attribute name");
     }

@@ -1,0 +1,50 @@
+//! Renders conversations by chat templates, one of each a line of JSON on stdin, for `testdata/compare_templates.py`:
+//! `{"template", "bos", "eos", "messages", "tools", "kwargs", "add_generation_prompt"}` becomes `{"text"}` or `{"error"}`.
+
+use std::io::{BufRead, Write, stdin, stdout};
+
+use hanzo_engine_runtime::chat::{Chat, Message};
+use hanzo_engine_runtime::template::ChatTemplate;
+use serde_json::{Value, json};
+
+fn text(value: &Value, key: &str) -> Option<String> {
+    value.get(key).and_then(Value::as_str).map(str::to_owned)
+}
+
+fn message(value: &Value) -> Message {
+    Message {
+        role: text(value, "role").unwrap_or_default(),
+        content: text(value, "content").unwrap_or_default(),
+        name: text(value, "name"),
+        tool_calls: value.get("tool_calls").and_then(Value::as_array).cloned().unwrap_or_default(),
+        tool_call_id: text(value, "tool_call_id"),
+        reasoning_content: text(value, "reasoning_content"),
+    }
+}
+
+fn render(case: &Value) -> Result<String, String> {
+    let own = |key: &str| text(case, key).unwrap_or_default();
+    let template = ChatTemplate::new(&own("template"), &own("bos"), &own("eos"), "template")
+        .map_err(|error| error.to_string())?;
+    let list = |key: &str| case.get(key).and_then(Value::as_array).cloned().unwrap_or_default();
+    let chat = Chat {
+        messages: list("messages").iter().map(message).collect(),
+        tools: list("tools"),
+        kwargs: case.get("kwargs").and_then(Value::as_object).cloned().unwrap_or_default(),
+        add_generation_prompt: case.get("add_generation_prompt").is_some_and(|flag| flag == true),
+        continue_final_message: false,
+    };
+    template.render(&chat, &|| false).map(|made| made.text).map_err(|error| error.to_string())
+}
+
+fn main() -> std::io::Result<()> {
+    for line in stdin().lock().lines() {
+        let case: Value = serde_json::from_str(&line?)?;
+        let answer = match render(&case) {
+            Ok(text) => json!({ "text": text }),
+            Err(error) => json!({ "error": error }),
+        };
+        writeln!(stdout().lock(), "{answer}")?;
+    }
+    Ok(())
+}
