@@ -12,6 +12,8 @@ mod loader;
 #[cfg(test)]
 pub(crate) mod tests;
 
+pub(crate) use families::encoders;
+pub(crate) use families::gguf::gguf_encoders;
 pub use families::gguf::is_encoder_gguf;
 pub use files::{EncoderFiles, is_encoder};
 pub use head::{Classifier, Head, HeadActivation, HeadInput, HeadLayer, HeadNorm, Scores};

@@ -127,7 +127,11 @@ pub fn from_gguf(gguf: &Gguf) -> Result<TransformerSpec, LoadError> {
             file: metadata.file().to_owned(),
             key: "general.architecture".into(),
             value: architecture.to_owned(),
-            reason: format!("this build runs {}", known.join(", ")),
+            reason: format!(
+                "this build runs {}, and the encoders {}",
+                known.join(", "),
+                crate::encoder::gguf_encoders().collect::<Vec<_>>().join(", ")
+            ),
         });
     };
     let keys = Keys { metadata, architecture };

@@ -191,7 +191,8 @@ pub fn from_config(config: &Config) -> Result<TransformerSpec, LoadError> {
     let model_type = config.string("model_type")?.ok_or_else(|| config.missing("model_type"))?;
     let Some(family) = FAMILIES.iter().find(|family| family.model_type == model_type) else {
         let known: Vec<&str> = FAMILIES.iter().map(|family| family.model_type).collect();
-        let reason = format!("this build runs {}", known.join(", "));
+        let encoders = crate::encoder::encoders().join(", ");
+        let reason = format!("this build runs {}, and the encoders {encoders}", known.join(", "));
         return Err(config.unsupported("model_type", model_type, reason));
     };
     refuse(config, family)?;

@@ -117,6 +117,11 @@ pub fn is_encoder_gguf(metadata: &Metadata) -> Result<bool, LoadError> {
     Ok(architecture(metadata)?.is_some())
 }
 
+/// The architectures of encoders, by their names in GGUF files.
+pub(crate) fn gguf_encoders() -> impl Iterator<Item = &'static str> {
+    ARCHITECTURES.iter().map(|architecture| architecture.name)
+}
+
 fn architecture(metadata: &Metadata) -> Result<Option<&'static Architecture>, LoadError> {
     let name = metadata.string("general.architecture")?;
     Ok(ARCHITECTURES.iter().find(|architecture| Some(architecture.name) == name))

@@ -91,6 +91,14 @@ const FAMILIES: &[Family] = &[
     Family { model_types: &["gemma3_text"], class: "Gemma3", experts: false, plan: gemma::plan },
 ];
 
+/// The families of encoders, by what `model_type` says.
+pub(crate) fn encoders() -> Vec<&'static str> {
+    let mut names: Vec<_> = FAMILIES.iter().flat_map(|family| family.model_types.iter().copied()).collect();
+    names.sort_unstable();
+    names.dedup();
+    names
+}
+
 /// Settings that make another model of any family unless they are absent, null, false, zero or empty.
 const REFUSED: &[&str] = &[
     "add_cross_attention",
