@@ -44,7 +44,7 @@ pub(super) fn parse(file: &str, bytes: &ModelBytes, spec: &TransformerSpec) -> R
             reason: "adapters that begin at certain tokens cannot be computed".into(),
         });
     }
-    let by_name = adaptable(spec, |weight| Names::GGUF.of("", weight));
+    let by_name = adaptable(spec, |weight| Names::of_gguf(&spec.architecture).of("", weight));
     let mut halves: BTreeMap<_, Half> = BTreeMap::new();
     for tensor in gguf.tensors {
         let (stem, is_a) = match (tensor.name.strip_suffix(".lora_a"), tensor.name.strip_suffix(".lora_b")) {

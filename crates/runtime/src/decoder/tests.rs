@@ -35,7 +35,11 @@ struct Golden {
 
 impl Golden {
     fn open(case: &str) -> Self {
-        let bytes = fs::read(data("tiny").join(case).join("golden.safetensors")).unwrap();
+        Self::read(&data("tiny").join(case))
+    }
+
+    fn read(folder: &Path) -> Self {
+        let bytes = fs::read(folder.join("golden.safetensors")).unwrap();
         let tensors = crate::safetensors::parse("golden", &bytes.into()).unwrap();
         let by_name = |name: &str| tensors.iter().find(|tensor| tensor.name == name).unwrap();
         let tokens = |name: &str| {
@@ -191,6 +195,7 @@ macro_rules! on_every_backend {
 
 mod adapters;
 mod formats;
+mod mixtures;
 
 fn check_golden(files: &ModelFiles, case: &str, what: &str) {
     let golden = Golden::open(case);

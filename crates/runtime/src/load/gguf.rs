@@ -71,10 +71,14 @@ pub(crate) fn assemble(
     let text = text_files(&metadata)?;
     check_tokens(file, spec.vocab, &text)?;
     let bytes_in_memory: u64 = gguf.tensors.iter().map(|tensor| tensor.bytes.len() as u64).sum();
-    let mut found = Found::new(file, &Names::GGUF, quantised::of_gguf(gguf.tensors)?)?;
+    let mut found = Found::new(file, Names::of_gguf(&spec.architecture), quantised::of_gguf(gguf.tensors)?)?;
     let tensors = found.resolve(&spec)?;
     let score = found.take_if_there(SCORE, &[2, spec.hidden])?;
-    found.left_out(&spec.architecture, &[spec::ROPE_FACTORS])?;
+    // Layers behind the last that predict several tokens at once are not run.
+    let more = format!("blk.{}.", spec.layers.len());
+    let harmless = [spec::ROPE_FACTORS, &more];
+    let count = if spec::predicts_more(&spec.architecture) { 2 } else { 1 };
+    found.left_out(&spec.architecture, &harmless[..count])?;
     let info = ModelInfo {
         name: metadata.string("general.name")?.unwrap_or(fallback_name).to_owned(),
         format: "gguf",

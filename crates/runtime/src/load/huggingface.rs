@@ -46,7 +46,10 @@ pub(crate) fn open(directory: &Path, overrides: &Overrides) -> Result<(ModelFile
     check_tokens(&name, spec.vocab, &text)?;
     let mut found = Found::new(&name, Names::of_model_type(&spec.architecture), tensors)?;
     let tensors = found.resolve(&spec)?;
-    found.left_out(&spec.architecture, &[])?;
+    // Layers behind the last that predict several tokens at once are not run.
+    let more = format!("layers.{}.", spec.layers.len());
+    let harmless: &[&str] = if spec::predicts_more(&spec.architecture) { &[&more] } else { &[] };
+    found.left_out(&spec.architecture, harmless)?;
     let info = ModelInfo {
         name: name_of(directory),
         format,

@@ -214,6 +214,16 @@ impl<'a> Found<'a> {
                 }
             }
             if let Projection::Latent(latent) = layer.attention.projection
+                && latent.query_rank.is_some()
+                && !self.names.query_up.is_empty()
+            {
+                let stem = format!("{}.weight", self.names.query_up);
+                let up = self.names.in_layer(self.prefix, index, &stem);
+                if let Some(tensor) = self.by_name.remove(&up) {
+                    self.insert_part(Part::Layer(index, LayerPart::Query).weight(), tensor, &up)?;
+                }
+            }
+            if let Projection::Latent(latent) = layer.attention.projection
                 && latent.split_up
             {
                 let (heads, rank) = (latent.heads, latent.rank);

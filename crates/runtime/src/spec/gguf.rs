@@ -6,7 +6,7 @@ use hanzo_engine_kernels::{Activation, HeadShape, RopeKind};
 use super::rope::yarn_magnitude;
 use super::{
     AttentionSpec, ExpertsSpec, HeadSpec, LayerPart, LayerSpec, Mask, MlpSpec, Names, NormKind, NormOrder,
-    NormSpec, Part, QkNorm, RopeScaling, RopeSpec, TransformerSpec, Weight,
+    NormSpec, Part, QkNorm, RopeScaling, RopeSpec, TransformerSpec, Weight, mixtures_gguf,
 };
 use crate::error::{LoadError, shorten};
 use crate::gguf::{Array, Gguf, Metadata, Value};
@@ -121,8 +121,15 @@ pub fn from_gguf(gguf: &Gguf) -> Result<TransformerSpec, LoadError> {
     let metadata: &Metadata = &gguf.metadata;
     let architecture =
         metadata.string("general.architecture")?.ok_or_else(|| metadata.missing("general.architecture"))?;
+    if mixtures_gguf::ARCHITECTURES.contains(&architecture) {
+        let keys = Keys { metadata, architecture };
+        keys.refuse_unknown(|name| mixtures_gguf::READ.contains(&name))?;
+        return mixtures_gguf::from_gguf(gguf, &keys);
+    }
     let Some(family) = FAMILIES.iter().find(|family| family.name == architecture) else {
-        let known: Vec<&str> = FAMILIES.iter().map(|family| family.name).collect();
+        let known =
+            FAMILIES.iter().map(|family| family.name).chain(mixtures_gguf::ARCHITECTURES.iter().copied());
+        let known: Vec<&str> = known.collect();
         return Err(LoadError::Unsupported {
             file: metadata.file().to_owned(),
             key: "general.architecture".into(),
@@ -135,7 +142,9 @@ pub fn from_gguf(gguf: &Gguf) -> Result<TransformerSpec, LoadError> {
         });
     };
     let keys = Keys { metadata, architecture };
-    keys.refuse_unknown(family)?;
+    keys.refuse_unknown(|name| {
+        EXPERTS_READ.iter().any(|(key, by)| *key == name && by.contains(&family.experts))
+    })?;
     let has = |weight: Weight| find(gguf, &Names::GGUF.of("", weight)).is_some();
 
     let embedding = Names::GGUF.of("", Part::TokenEmbedding.weight());
@@ -199,17 +208,17 @@ fn find<'a>(gguf: &'a Gguf, name: &str) -> Option<&'a Tensor> {
 }
 
 /// The keys under the architecture's name.
-struct Keys<'a> {
-    metadata: &'a Metadata,
-    architecture: &'a str,
+pub(super) struct Keys<'a> {
+    pub(super) metadata: &'a Metadata,
+    pub(super) architecture: &'a str,
 }
 
 impl Keys<'_> {
-    fn key(&self, name: &str) -> String {
+    pub(super) fn key(&self, name: &str) -> String {
         format!("{}.{name}", self.architecture)
     }
 
-    fn unsupported(&self, name: &str, value: impl ToString, reason: &str) -> LoadError {
+    pub(super) fn unsupported(&self, name: &str, value: impl ToString, reason: &str) -> LoadError {
         LoadError::Unsupported {
             file: self.metadata.file().to_owned(),
             key: self.key(name),
@@ -218,12 +227,21 @@ impl Keys<'_> {
         }
     }
 
-    fn refuse_unknown(&self, family: &Family) -> Result<(), LoadError> {
+    /// A whole number up to `max`.
+    pub(super) fn whole(&self, name: &str, max: usize) -> Result<Option<usize>, LoadError> {
+        match self.metadata.get(&self.key(name)) {
+            Some(value) if is_zero(value) => Ok(Some(0)),
+            _ => self.count(name, max),
+        }
+    }
+
+    /// Refuses keys that are neither known to any decoder nor `read` by this one's family.
+    fn refuse_unknown(&self, read: impl Fn(&str) -> bool) -> Result<(), LoadError> {
         let prefix = self.key("");
         for (key, value) in self.metadata.iter() {
             let Some(name) = key.strip_prefix(&prefix) else { continue };
             let known = READ.contains(&name)
-                || EXPERTS_READ.iter().any(|(key, by)| *key == name && by.contains(&family.experts))
+                || read(name)
                 || HARMLESS.contains(&name)
                 || (HARMLESS_AT_ZERO.contains(&name) && is_zero(value))
                 || (name == "attention.causal" && *value == Value::Bool(true));
@@ -235,7 +253,7 @@ impl Keys<'_> {
     }
 
     /// A count from 1 to `max`, or the same count for every layer.
-    fn count(&self, name: &str, max: usize) -> Result<Option<usize>, LoadError> {
+    pub(super) fn count(&self, name: &str, max: usize) -> Result<Option<usize>, LoadError> {
         let key = self.key(name);
         let number = match self.metadata.get(&key) {
             None => return Ok(None),
@@ -264,12 +282,12 @@ impl Keys<'_> {
         }
     }
 
-    fn required(&self, name: &str, max: usize) -> Result<usize, LoadError> {
+    pub(super) fn required(&self, name: &str, max: usize) -> Result<usize, LoadError> {
         self.count(name, max)?.ok_or_else(|| self.metadata.missing(&self.key(name)))
     }
 
     /// A finite float above zero.
-    fn positive(&self, name: &str) -> Result<Option<f32>, LoadError> {
+    pub(super) fn positive(&self, name: &str) -> Result<Option<f32>, LoadError> {
         let key = self.key(name);
         match self.metadata.f32(&key)? {
             Some(value) if !(value.is_finite() && value > 0.0) => {
@@ -298,12 +316,12 @@ impl Keys<'_> {
         Ok(Some(ExpertsSpec::softmax(count, used, self.required(ffn, WIDTH_MAX)?, true)))
     }
 
-    fn epsilon(&self) -> Result<f32, LoadError> {
+    pub(super) fn epsilon(&self) -> Result<f32, LoadError> {
         const NAME: &str = "attention.layer_norm_rms_epsilon";
         self.positive(NAME)?.ok_or_else(|| self.metadata.missing(&self.key(NAME)))
     }
 
-    fn heads(&self, hidden: usize) -> Result<HeadShape, LoadError> {
+    pub(super) fn heads(&self, hidden: usize) -> Result<HeadShape, LoadError> {
         let heads = self.required("attention.head_count", HEADS_MAX)?;
         let kv_heads = self.count("attention.head_count_kv", HEADS_MAX)?.unwrap_or(heads);
         let head_dim = match self.count("attention.key_length", HEAD_DIM_MAX)? {
@@ -324,7 +342,7 @@ impl Keys<'_> {
         Ok(HeadShape { heads, kv_heads, head_dim })
     }
 
-    fn rope(
+    pub(super) fn rope(
         &self,
         kind: RopeKind,
         head_dim: usize,

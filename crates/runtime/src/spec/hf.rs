@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use super::rope::yarn_magnitude;
 use super::{
     AttentionSpec, Config, ExpertsSpec, HeadSpec, LayerSpec, Mask, MlpSpec, NormKind, NormOrder, NormSpec,
-    QkNorm, RopeScaling, RopeSpec, TransformerSpec,
+    QkNorm, RopeScaling, RopeSpec, TransformerSpec, mixtures,
 };
 use crate::error::LoadError;
 use crate::limits::{
@@ -189,8 +189,12 @@ const ROPE_SETTINGS: &[&str] = &[
 /// `Missing`, `Corrupt` or `Unsupported` naming the key.
 pub fn from_config(config: &Config) -> Result<TransformerSpec, LoadError> {
     let model_type = config.string("model_type")?.ok_or_else(|| config.missing("model_type"))?;
+    if let Some(mixture) = mixtures::from_config(config, model_type) {
+        return mixture;
+    }
     let Some(family) = FAMILIES.iter().find(|family| family.model_type == model_type) else {
-        let known: Vec<&str> = FAMILIES.iter().map(|family| family.model_type).collect();
+        let known: Vec<&str> =
+            FAMILIES.iter().map(|family| family.model_type).chain(mixtures::known()).collect();
         let encoders = crate::encoder::encoders().join(", ");
         let reason = format!("this build runs {}, and the encoders {encoders}", known.join(", "));
         return Err(config.unsupported("model_type", model_type, reason));
@@ -336,7 +340,7 @@ fn experts(
 }
 
 /// Every `decoder_sparse_step`th layer, but for those that `mlp_only_layers` names.
-fn sparse_layers(config: &Config, layers: usize) -> Result<Vec<bool>, LoadError> {
+pub(super) fn sparse_layers(config: &Config, layers: usize) -> Result<Vec<bool>, LoadError> {
     const DENSE: &str = "mlp_only_layers";
     let step = config.count("decoder_sparse_step", LAYERS_MAX)?.unwrap_or(1);
     let mut sparse: Vec<bool> = (1..=layers).map(|number| number.is_multiple_of(step)).collect();
@@ -350,7 +354,7 @@ fn sparse_layers(config: &Config, layers: usize) -> Result<Vec<bool>, LoadError>
     Ok(sparse)
 }
 
-fn activation(config: &Config) -> Result<Activation, LoadError> {
+pub(super) fn activation(config: &Config) -> Result<Activation, LoadError> {
     match config.string("hidden_act")?.unwrap_or("silu") {
         "silu" | "swish" => Ok(Activation::Silu),
         "gelu_pytorch_tanh" | "gelu_new" => Ok(Activation::GeluTanh),
@@ -402,7 +406,7 @@ fn windows(config: &Config, family: &Family, layers: usize) -> Result<Vec<Option
 const FULL: &str = "full_attention";
 const SLIDING: &str = "sliding_attention";
 
-fn windows_by_type(
+pub(super) fn windows_by_type(
     config: &Config,
     types: &Value,
     window: Option<u32>,
@@ -452,7 +456,7 @@ fn rope(config: &Config, family: &Family, head_dim: usize, context: usize) -> Re
     Ok(RopeSpec { kind: RopeKind::Neox, base, dim: head_dim, scaling, factors: None, magnitude })
 }
 
-fn scaling(
+pub(super) fn scaling(
     config: &Config,
     settings: &Config,
     rope_type: &str,
@@ -505,7 +509,7 @@ fn scaling(
 }
 
 /// YaRN is switched on by adding it to a configuration whose `max_position_embeddings` may stay as it was.
-fn stretched_context(scaling: &RopeScaling, context: usize) -> usize {
+pub(super) fn stretched_context(scaling: &RopeScaling, context: usize) -> usize {
     match *scaling {
         RopeScaling::Yarn { factor, original_context, .. } => {
             let stretched = (f64::from(factor) * f64::from(original_context)) as usize;

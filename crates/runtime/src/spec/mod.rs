@@ -7,6 +7,8 @@ mod distance;
 mod gguf;
 mod hf;
 mod layer;
+mod mixtures;
+mod mixtures_gguf;
 mod names;
 mod rope;
 mod runnable;
@@ -25,6 +27,7 @@ pub use layer::{
     AttentionSpec, DenseSpec, ExpertsSpec, LatentShape, LayerSpec, Mask, MlpSpec, NormKind, NormOrder,
     NormSpec, Projection, QkNorm, SharedExpert,
 };
+pub(crate) use mixtures::predicts_more;
 pub(crate) use names::{ExpertNames, ExpertPack, GateUp, Names};
 pub use rope::{RopeScaling, RopeSpec};
 pub use weights::{LayerPart, Part, Weight};

@@ -20,6 +20,8 @@ pub(crate) struct Names {
     /// Before the layer's number.
     pub(crate) layer: &'static str,
     pub(crate) query: &'static str,
+    /// Queries of a narrow vector, where files call that otherwise than those of hidden states.
+    pub(crate) query_up: &'static str,
     pub(crate) query_down: &'static str,
     pub(crate) query_down_norm: &'static str,
     pub(crate) key: &'static str,
@@ -121,6 +123,7 @@ impl Names {
         final_norm: "",
         layer: "encoder.layer.",
         query: "attn.q",
+        query_up: "",
         query_down: "",
         query_down_norm: "",
         key: "attn.k",
@@ -164,6 +167,7 @@ impl Names {
         final_norm: "output_norm",
         layer: "blk.",
         query: "attn_q",
+        query_up: "attn_q_b",
         query_down: "attn_q_a",
         query_down_norm: "attn_q_a_norm",
         key: "attn_k",
@@ -213,6 +217,7 @@ impl Names {
         final_norm: "norm",
         layer: "layers.",
         query: "self_attn.q_proj",
+        query_up: "self_attn.q_b_proj",
         query_down: "self_attn.q_a_proj",
         query_down_norm: "self_attn.q_a_layernorm",
         key: "self_attn.k_proj",
@@ -251,6 +256,22 @@ impl Names {
         head: "lm_head",
         ..Names::NONE
     };
+
+    /// GGUF files whose routers have a bias of their scores.
+    pub(crate) const GGUF_GPT_OSS: Names =
+        Names { router_bias: "ffn_gate_inp.bias", mlp_norm: "post_attention_norm", ..Names::GGUF };
+
+    /// GGUF files that have the MLP's norm under the name of another.
+    pub(crate) const GGUF_GLM4_MOE: Names = Names { mlp_norm: "post_attention_norm", ..Names::GGUF };
+
+    /// Of GGUF files of decoders of an architecture.
+    pub(crate) fn of_gguf(architecture: &str) -> &'static Names {
+        match architecture {
+            "gpt-oss" => &Names::GGUF_GPT_OSS,
+            "glm4moe" => &Names::GGUF_GLM4_MOE,
+            _ => &Names::GGUF,
+        }
+    }
 
     /// The transformers library's GptOss class.
     pub(crate) const GPT_OSS: Names = Names {

@@ -1,0 +1,180 @@
+"""Makes the tiny mixtures of experts in this folder, and what they compute.
+
+    pip install torch transformers safetensors numpy gguf
+    python make_mixtures.py           # all, or: python make_mixtures.py deepseek-v3
+
+Each folder has a random model of the transformers library's own class as the library saves it, in bfloat16, the same as
+llama.cpp's converter names and cuts it (`model.gguf`), and `golden.safetensors`: a `prompt`, the 32 `greedy` tokens after it, and
+the `logits` of both that the library computes in float32. The tokenizer is tests/data/tiny/llama3's.
+"""
+import json, shutil, sys
+from pathlib import Path
+
+import gguf, numpy as np, torch, transformers as t
+from safetensors.torch import save_file
+
+HERE = Path(__file__).parent
+SIZES = dict(vocab_size=160, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, max_position_embeddings=256, bos_token_id=1, eos_token_id=2,
+             tie_word_embeddings=False, rms_norm_eps=1e-6, attn_implementation="eager")
+ROUTED = dict(intermediate_size=96, moe_intermediate_size=32, n_routed_experts=8, num_experts_per_tok=3, n_shared_experts=2)
+LATENT = dict(num_key_value_heads=4, kv_lora_rank=48, qk_nope_head_dim=16, qk_rope_head_dim=16, v_head_dim=32, **ROUTED)
+PLAIN = {"rope_type": "default", "rope_theta": 1e4}
+MSCALED = dict(rope_type="yarn", rope_theta=1e4, factor=4.0, original_max_position_embeddings=64, beta_fast=32, beta_slow=1, mscale=0.707, mscale_all_dim=0.707)
+CASES = {
+    "deepseek-v2-lite": (t.DeepseekV2Config, dict(**LATENT, q_lora_rank=None, rope_parameters=MSCALED, topk_method="greedy", routed_scaling_factor=1.0,
+                                                  first_k_dense_replace=1, norm_topk_prob=False), "deepseek2"),
+    "deepseek-v2": (t.DeepseekV2Config, dict(**LATENT, q_lora_rank=24, rope_parameters=PLAIN, topk_method="group_limited_greedy", n_group=4, topk_group=2,
+                                             routed_scaling_factor=16.0, first_k_dense_replace=1, norm_topk_prob=False), None),
+    "deepseek-v3": (t.DeepseekV3Config, dict(**LATENT, q_lora_rank=24, rope_parameters=MSCALED | dict(mscale=1.0, mscale_all_dim=1.0), n_group=4, topk_group=2,
+                                             routed_scaling_factor=2.5, first_k_dense_replace=1, norm_topk_prob=True), "deepseek2"),
+    "gpt-oss": (t.GptOssConfig, dict(intermediate_size=32, num_key_value_heads=2, head_dim=16, num_local_experts=6, num_experts_per_tok=2, sliding_window=8,
+                                     rope_parameters=dict(rope_type="yarn", rope_theta=150000.0, factor=4.0, beta_fast=32.0, beta_slow=1.0, truncate=False,
+                                                          original_max_position_embeddings=64)), "gpt-oss"),
+    "qwen2-moe": (t.Qwen2MoeConfig, dict(intermediate_size=96, moe_intermediate_size=32, shared_expert_intermediate_size=64, num_experts=8, num_experts_per_tok=2,
+                                         num_key_value_heads=2, norm_topk_prob=False, rope_parameters=PLAIN), "qwen2moe"),
+    "glm4-moe": (t.Glm4MoeConfig, dict(**ROUTED, num_key_value_heads=2, head_dim=16, use_qk_norm=True, attention_bias=True, first_k_dense_replace=1,
+                                       routed_scaling_factor=1.5, rope_parameters=PLAIN | {"partial_rotary_factor": 0.5}), "glm4moe"),
+    "dots1": (t.Dots1Config, dict(**ROUTED, num_key_value_heads=2, head_dim=16, first_k_dense_replace=1, routed_scaling_factor=2.5, norm_topk_prob=True,
+                                  rope_parameters=PLAIN, layer_types=["full_attention"] * 2), None),
+}
+
+
+def drawn(case, seed):
+    """A model, a prompt, both and the likeliest tokens after it, their logits, and how clear its choices are: of experts,
+    and how far each token was ahead at least."""
+    kind, settings, _ = CASES[case]
+    torch.manual_seed(seed)
+    config = kind(**SIZES | settings)
+    model = t.AutoModelForCausalLM.from_config(config).float().eval()
+    with torch.no_grad():
+        for name, p in list(model.named_parameters()) + [b for b in model.named_buffers() if "e_score" in b[0]]:
+            x = torch.randn(p.shape)
+            if "norm" in name: x = 1 + 0.2 * x
+            elif "e_score" in name: x = 0.2 * x
+            elif name.endswith(("mlp.gate.weight", "mlp.router.weight")): x = 0.5 * x
+            elif "experts" in name and name.endswith("_bias"): x = 0.5 * x
+            elif "shared_expert_gate" in name: x = 0.3 * x
+            elif "lm_head" in name: x = 0.3 * x
+            else: x = 0.15 * x
+            p.copy_(x.bfloat16().float())
+        prompt = torch.randint(3, 160, (1, 21))
+        text = prompt
+        for _ in range(32):
+            text = torch.cat([text, model(text).logits[:, -1:].argmax(-1)], 1)
+        logits = model(text[:, :-1]).logits[0]
+        top = logits[20:].topk(2).values
+        # How far keys and values in halves, as a cache keeps them, move it: much where experts are as good as each other.
+        hooks = [m.register_forward_hook(lambda m, x, y: y.half().float()) for n, m in model.named_modules()
+                 if n.endswith(("k_proj", "v_proj", "kv_a_proj_with_mqa"))]
+        moved = float((model(text[:, :-1]).logits[0] - logits).abs().max())
+        for hook in hooks: hook.remove()
+    return model, prompt, text, logits, (moved < 4e-4 * float(logits.max() - logits.min()), float((top[:, 0] - top[:, 1]).min()))
+
+
+def make(case):
+    architecture = CASES[case][2]
+    # Of some models that whose choices are the clearest.
+    seed = max(range(16), key=lambda seed: drawn(case, seed)[-1])
+    model, prompt, text, logits, ahead = drawn(case, seed)
+    print(f"{case}: the closest of the greedy tokens was {ahead[1]:.3f} ahead, of a range of {float(logits.max() - logits.min()):.1f}")
+    folder = HERE / case
+    shutil.rmtree(folder, ignore_errors=True)
+    model.to(torch.bfloat16).save_pretrained(folder)
+    (folder / "generation_config.json").unlink(missing_ok=True)
+    for file in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(HERE.parent / "tiny/llama3" / file, folder / file)
+    tokens = lambda x: x.flatten().to(torch.int32).contiguous()
+    save_file({"prompt": tokens(prompt), "greedy": tokens(text[:, 21:]), "logits": logits.contiguous()}, folder / "golden.safetensors")
+    if architecture:
+        write_gguf(folder / "model.gguf", architecture, json.loads((folder / "config.json").read_text()), folder / "model.safetensors")
+    print(f"{case}: {sum(file.stat().st_size for file in folder.iterdir())} bytes")
+
+
+NAMES = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
+IN_LAYER = {
+    "input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
+    "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm", "self_attn.sinks": "attn_sinks", "self_attn.q_a_proj": "attn_q_a",
+    "self_attn.q_a_layernorm": "attn_q_a_norm", "self_attn.q_b_proj": "attn_q_b", "self_attn.kv_a_proj_with_mqa": "attn_kv_a_mqa",
+    "self_attn.kv_a_layernorm": "attn_kv_a_norm", "self_attn.kv_b_proj": "attn_kv_b", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
+    "mlp.gate": "ffn_gate_inp", "mlp.router": "ffn_gate_inp", "mlp.gate.e_score_correction": "exp_probs_b", "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
+} | {f"mlp.{shared}.{part}_proj": f"ffn_{part}_shexp" for shared in ("shared_expert", "shared_experts") for part in ("gate", "up", "down")}
+
+
+def write_gguf(path, architecture, config, weights):
+    from safetensors.torch import load_file
+    state = {name: tensor.float() for name, tensor in load_file(weights).items()}
+    w = gguf.GGUFWriter(path, architecture)
+    get = config.get
+    w.add_context_length(get("max_position_embeddings")); w.add_embedding_length(get("hidden_size")); w.add_block_count(get("num_hidden_layers"))
+    w.add_head_count(get("num_attention_heads")); w.add_layer_norm_rms_eps(get("rms_norm_eps")); w.add_feed_forward_length(get("intermediate_size"))
+    latent, split = architecture == "deepseek2", get("model_type") == "deepseek_v3"
+    w.add_head_count_kv(1 if latent and split else get("num_key_value_heads"))
+    experts = get("n_routed_experts") or get("num_experts") or get("num_local_experts")
+    w.add_expert_count(experts); w.add_expert_used_count(get("num_experts_per_tok"))
+    w.add_expert_feed_forward_length(get("moe_intermediate_size") or get("intermediate_size"))
+    rope = get("rope_parameters") or get("rope_scaling")
+    w.add_rope_freq_base(rope["rope_theta"])
+    if rope["rope_type"] == "yarn":
+        w.add_rope_scaling_type(gguf.RopeScalingType.YARN); w.add_rope_scaling_factor(rope["factor"])
+        w.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+        if "mscale_all_dim" in rope: w.add_rope_scaling_yarn_log_mul(0.1 * rope["mscale_all_dim"])
+    if get("n_shared_experts"): w.add_expert_shared_count(get("n_shared_experts"))
+    if get("first_k_dense_replace"): w.add_leading_dense_block_count(get("first_k_dense_replace"))
+    if get("routed_scaling_factor"): w.add_expert_weights_scale(get("routed_scaling_factor"))
+    if get("norm_topk_prob"): w.add_expert_weights_norm(True)
+    if (get("n_group") or 1) > 1 and split: w.add_expert_group_count(get("n_group")); w.add_expert_group_used_count(get("topk_group"))
+    if latent:
+        nope, turned, value, rank = get("qk_nope_head_dim"), get("qk_rope_head_dim"), get("v_head_dim"), get("kv_lora_rank")
+        w.add_kv_lora_rank(rank); w.add_rope_dimension_count(turned)
+        if get("q_lora_rank"): w.add_q_lora_rank(get("q_lora_rank"))
+        if split:
+            w.add_key_length(rank + turned); w.add_value_length(rank); w.add_key_length_mla(nope + turned); w.add_value_length_mla(value)
+            w.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+        else:  # as files were before the cache was of latents
+            w.add_key_length(nope + turned); w.add_value_length(value)
+    if architecture == "gpt-oss": w.add_sliding_window(get("sliding_window")); w.add_key_length(get("head_dim")); w.add_value_length(get("head_dim"))
+    if architecture == "qwen2moe": w.add_expert_shared_feed_forward_length(get("shared_expert_intermediate_size"))
+    if architecture == "glm4moe":
+        w.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID); w.add_key_length(16); w.add_value_length(16); w.add_rope_dimension_count(8)
+
+    def add(name, x):
+        data = x.contiguous().numpy()
+        exact = data.ndim > 1 and "bias" not in name and "ffn_gate_inp" not in name and data.shape[-1] % 32 == 0
+        if exact: w.add_tensor(name, gguf.quants.quantize(data, gguf.GGMLQuantizationType.BF16), raw_dtype=gguf.GGMLQuantizationType.BF16)
+        else: w.add_tensor(name, data)
+
+    stacks = {}
+    for name, x in state.items():
+        if not name.startswith("model.layers."):
+            stem, suffix = name.rsplit(".", 1)
+            add(f"{NAMES[stem]}.{suffix}", x)
+            continue
+        _, _, layer, rest = name.split(".", 3)
+        block = f"blk.{layer}."
+        if rest.startswith("mlp.experts.gate_up_proj"):  # gpt-oss: gate and up in turns, inputs outermost
+            x = x if rest.endswith("_bias") else x.transpose(1, 2)
+            for part, of in (("gate", x[:, ::2]), ("up", x[:, 1::2])): add(f"{block}ffn_{part}_exps.{'bias' if rest.endswith('_bias') else 'weight'}", of)
+        elif rest.startswith("mlp.experts.down_proj"):
+            add(f"{block}ffn_down_exps.{'bias' if rest.endswith('_bias') else 'weight'}", x if rest.endswith("_bias") else x.transpose(1, 2))
+        elif rest.startswith("mlp.experts."):
+            _, _, expert, part, _ = rest.split(".")
+            stacks.setdefault(f"{block}ffn_{part.removesuffix('_proj')}_exps.weight", {})[int(expert)] = x
+        elif rest.startswith("post_attention_layernorm"):
+            add(f"{block}{'post_attention_norm' if architecture in ('gpt-oss', 'glm4moe') else 'ffn_norm'}.weight", x)
+        elif rest.endswith("e_score_correction_bias"):
+            add(f"{block}exp_probs_b.bias", x)
+        elif rest.startswith("self_attn.kv_b_proj") and split:
+            heads = x.view(get("num_attention_heads"), nope + value, rank)
+            add(f"{block}attn_k_b.weight", heads[:, :nope].transpose(1, 2)); add(f"{block}attn_v_b.weight", heads[:, nope:])
+        elif rest == "self_attn.sinks":
+            add(f"{block}attn_sinks.weight", x)
+        else:
+            stem, suffix = rest.rsplit(".", 1)
+            add(f"{block}{IN_LAYER[stem]}.{suffix}", x.flatten() if stem.endswith("shared_expert_gate") else x)
+    for name, of in stacks.items():
+        add(name, torch.stack([of[expert] for expert in range(len(of))]))
+    w.write_header_to_file(); w.write_kv_data_to_file(); w.write_tensors_to_file(); w.close()
+
+
+for case in sys.argv[1:] or CASES:
+    make(case)
