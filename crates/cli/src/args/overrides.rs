@@ -58,7 +58,8 @@ impl OverrideArgs {
             Some(scale) => Some(1.0 / scale),
             None => self.rope_scale,
         };
-        let tokenizer = self.tokenizer.as_deref().map(connect::absolute).transpose()?;
+        let tokenizer = self.tokenizer.as_deref().map(connect::absolute).transpose();
+        let tokenizer = tokenizer.map_err(|error| CliError::Usage(format!("--tokenizer: {error}")))?;
         let config = OverrideConfig {
             chat_template: self.chat_template.clone(),
             tokenizer: tokenizer.map(PathBuf::from),
@@ -102,6 +103,7 @@ mod tests {
                 OverrideArgs { chat_template: Some("/no/such.jinja".into()), ..plain.clone() },
                 "--chat-template: /no/such",
             ),
+            (OverrideArgs { tokenizer: Some("/no/such".into()), ..plain.clone() }, "--tokenizer: /no/such"),
             (OverrideArgs { override_kv: vec!["x".into()], ..plain.clone() }, "--override-kv: "),
             (OverrideArgs { rope_scaling: Some("ntk".into()), ..plain.clone() }, "--rope-scaling: "),
             (OverrideArgs { rope_scale: Some(0.0), ..plain.clone() }, "--rope-scale: "),
