@@ -22,6 +22,7 @@ use crate::{
 
 mod constrained;
 mod drafted;
+mod mixtures;
 mod scored;
 
 fn opened() -> &'static Opened {
