@@ -414,6 +414,11 @@ impl Models {
         let draft = life.draft.clone();
         let opened = blocking(move || {
             let files = source.open_with(&want.overrides).map_err(Failure::new)?;
+            if let Some(isq) = want.overrides.isq {
+                let what = files.quantised();
+                let what = what.as_deref().unwrap_or("no matrix would be smaller: all stay as stored");
+                tracing::info!(model = name, %isq, "{what}");
+            }
             let draft = draft.map(|source| Draft::open(&source, &files)).transpose().map_err(Failure::new)?;
             let (reservation, size) = models
                 .budget

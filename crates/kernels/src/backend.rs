@@ -492,6 +492,11 @@ pub trait Backend: Send + 'static {
         (0..tasks).for_each(task);
     }
 
+    /// As [`Backend::on_host`], outside a step: for what a load computes of its weights.
+    fn between_steps(&self, tasks: usize, task: &(dyn Fn(usize) + Sync)) {
+        (0..tasks).for_each(task);
+    }
+
     /// Draws a token for each of `head · x[logit_rows[i]]` by `specs.rows[i]`, as [`crate::sampling`] says.
     /// [`Backend::wait`] gives them, and the rows of the next step may come from them. `room` is
     /// [`Backend::sample_room`]'s; what it holds afterwards is the device's own business.

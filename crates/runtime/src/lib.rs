@@ -55,6 +55,7 @@ pub use job::{
 };
 pub use load::{ModelFiles, ModelInfo};
 pub use media::MediaSpan;
+pub use network::Isq;
 pub use opened::{Network, Opened};
 pub use overrides::Overrides;
 pub use sampler::SamplingParams;

@@ -184,6 +184,9 @@ pub const LOOKUP_SLOTS_MAX: usize = 1 << 14;
 /// Bytes of what a request predicts of its completion; as many of its tokens are used as the completion may have.
 pub const PREDICTION_BYTES_MAX: usize = 1 << 20;
 
+/// Weights of whole rows that a task of quantising takes at once; as floats they stay in a core's cache.
+pub const QUANTISED_AT_ONCE: usize = 1 << 16;
+
 /// Settings that a load may put over a file's.
 pub const OVERRIDES_MAX: usize = 64;
 

@@ -11,6 +11,7 @@ use crate::encoder::{self, Classifier, EncoderFiles, Head, HeadActivation, HeadI
 use crate::error::LoadError;
 use crate::load::{self, ModelFiles, ModelInfo, TextFiles, TokenizerSource, huggingface};
 use crate::mapped::ModelBytes;
+use crate::network::{Isq, isq_types};
 use crate::overrides::{Overrides, Watched};
 use crate::spec::Part;
 use crate::tensor::Tensor;
@@ -55,6 +56,12 @@ impl Opened {
     /// # Errors
     /// As [`Opened::open`].
     pub fn open_with(path: &Path, overrides: &Overrides) -> Result<Opened, LoadError> {
+        let mut opened = Self::open_stored(path, overrides)?;
+        opened.quantise(overrides.isq);
+        Ok(opened)
+    }
+
+    fn open_stored(path: &Path, overrides: &Overrides) -> Result<Opened, LoadError> {
         if !path.is_dir() {
             let (stem, gguf, files) = ModelFiles::open_gguf(path)?;
             return Self::of_gguf(&stem, gguf, files, overrides);
@@ -108,7 +115,9 @@ impl Opened {
         overrides: &Overrides,
     ) -> Result<Opened, LoadError> {
         let gguf = crate::gguf::Gguf::parse(name, &ModelBytes::from_static(gguf))?;
-        Self::of_gguf(name, gguf, Vec::new(), overrides)
+        let mut opened = Self::of_gguf(name, gguf, Vec::new(), overrides)?;
+        opened.quantise(overrides.isq);
+        Ok(opened)
     }
 
     fn of_gguf(
@@ -137,6 +146,28 @@ impl Opened {
         };
         load::check_tokens(name, vocab, opened.text_files())?;
         Ok(opened)
+    }
+
+    /// Has the matrices packed in fewer bits than they are stored in.
+    fn quantise(&mut self, isq: Option<Isq>) {
+        let Some(isq) = isq else { return };
+        let (spec, tensors, info) = match &mut self.network {
+            Network::Decoder(files) => (&files.spec, &mut files.tensors, &mut files.info),
+            Network::Encoder(files) => (&files.spec, &mut files.tensors, &mut files.info),
+        };
+        let types = isq_types(spec, tensors, isq);
+        if !types.is_empty() {
+            info.quantization = format!("{isq} (of {})", info.quantization);
+        }
+        tensors.pack_as(types);
+    }
+
+    /// Which types the matrices are quantised to as they are packed, and how many of them; `None` where none is.
+    pub fn quantised(&self) -> Option<String> {
+        match &self.network {
+            Network::Decoder(files) => files.tensors.packed_summary(),
+            Network::Encoder(files) => files.tensors.packed_summary(),
+        }
     }
 
     /// That every setting that was put over the files' was read; known once the text side is made.

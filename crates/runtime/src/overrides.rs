@@ -15,6 +15,7 @@ use crate::error::{LoadError, shorten};
 use crate::gguf::{Gguf, Metadata, Value};
 use crate::limits::{OVERRIDE_BYTES_MAX, OVERRIDES_MAX};
 use crate::load::{TextFiles, gguf::text_files, huggingface};
+use crate::network::Isq;
 use crate::spec::Config;
 
 /// What goes over a model's files. Nothing of it is the default.
@@ -28,6 +29,8 @@ pub struct Overrides {
     pub rope: RopeOverrides,
     /// Settings by key.
     pub keys: Vec<KeyOverride>,
+    /// What its matrices are quantised to as they are packed.
+    pub isq: Option<Isq>,
 }
 
 /// The stretch of a rotary embedding; what is unset stays the file's.
@@ -195,6 +198,7 @@ impl Overrides {
         let number = |(name, number): (&str, Option<f32>)| number.map(|number| format!("{name}={number}"));
         names.extend(self.rope.numbers().into_iter().filter_map(number));
         names.extend(self.rope.original_context.map(|tokens| format!("yarn_orig_ctx={tokens}")));
+        names.extend(self.isq.map(|isq| format!("isq={isq}")));
         names.extend(self.keys.iter().map(|over| format!("override_kv {over}")));
         names
     }

@@ -43,6 +43,9 @@ pub(crate) struct OverrideArgs {
     /// YaRN: turns below which frequencies are divided
     #[arg(long, value_name = "TURNS")]
     pub(crate) yarn_beta_slow: Option<f32>,
+    /// Quantise matrices as they are loaded: 2, 3, 4, 5, 6 or 8 bits, or a type such as Q4_K, Q8_0, IQ4_XS, MXFP4 or AFQ4
+    #[arg(long, value_name = "TYPE")]
+    pub(crate) isq: Option<String>,
 }
 
 impl OverrideArgs {
@@ -71,6 +74,7 @@ impl OverrideArgs {
             yarn_attn_factor: self.yarn_attn_factor,
             yarn_beta_fast: self.yarn_beta_fast,
             yarn_beta_slow: self.yarn_beta_slow,
+            isq: self.isq.clone(),
         };
         config.check().map_err(|reason| CliError::Usage(flagged(&reason)))?;
         // A file that is not there is told before anything is loaded.
@@ -106,6 +110,8 @@ mod tests {
             (OverrideArgs { tokenizer: Some("/no/such".into()), ..plain.clone() }, "--tokenizer: /no/such"),
             (OverrideArgs { override_kv: vec!["x".into()], ..plain.clone() }, "--override-kv: "),
             (OverrideArgs { rope_scaling: Some("ntk".into()), ..plain.clone() }, "--rope-scaling: "),
+            (OverrideArgs { isq: Some("q9".into()), ..plain.clone() }, "--isq: "),
+            (OverrideArgs { isq: Some(String::new()), ..plain.clone() }, "--isq: "),
             (OverrideArgs { rope_scale: Some(0.0), ..plain.clone() }, "--rope-scale: "),
             (OverrideArgs { rope_freq_scale: Some(0.0), ..plain.clone() }, "--rope-freq-scale "),
             (OverrideArgs { yarn_beta_fast: Some(-1.0), ..plain.clone() }, "--yarn-beta-fast: "),

@@ -31,6 +31,8 @@ pub struct OverrideConfig {
     pub yarn_beta_fast: Option<f32>,
     /// YaRN's turns below which frequencies are divided.
     pub yarn_beta_slow: Option<f32>,
+    /// What matrices are quantised to as they are packed: bits, or the name of a type.
+    pub isq: Option<String>,
 }
 
 impl OverrideConfig {
@@ -57,6 +59,9 @@ impl OverrideConfig {
         }
         if self.yarn_orig_ctx == Some(0) {
             return Err("overrides: yarn_orig_ctx: must be at least 1".to_owned());
+        }
+        if self.isq.as_deref() == Some("") {
+            return Err("overrides: isq: must be bits or the name of a type".to_owned());
         }
         match overrides(self.wire(String::new())) {
             Ok(_) => Ok(()),
@@ -98,6 +103,7 @@ impl OverrideConfig {
             yarn_attn_factor: self.yarn_attn_factor.unwrap_or(0.0),
             yarn_beta_fast: self.yarn_beta_fast.unwrap_or(0.0),
             yarn_beta_slow: self.yarn_beta_slow.unwrap_or(0.0),
+            isq: self.isq.clone().unwrap_or_default(),
         }
     }
 

@@ -27,6 +27,7 @@ pub(crate) fn overrides(wire: v1::Overrides) -> Result<Overrides, Error> {
         yarn_attn_factor,
         yarn_beta_fast,
         yarn_beta_slow,
+        isq,
     } = wire;
     if chat_template.len() as u64 > TEMPLATE_FILE_BYTES_MAX {
         let reason =
@@ -36,6 +37,10 @@ pub(crate) fn overrides(wire: v1::Overrides) -> Result<Overrides, Error> {
     let scaling = match rope_scaling.as_str() {
         "" => None,
         name => Some(name.parse().map_err(|reason: String| Error::field("overrides.rope_scaling", reason))?),
+    };
+    let isq = match isq.as_str() {
+        "" => None,
+        name => Some(name.parse().map_err(|reason: String| Error::field("overrides.isq", reason))?),
     };
     let set = |number: f32| (number != 0.0).then_some(number);
     let read =
@@ -52,6 +57,7 @@ pub(crate) fn overrides(wire: v1::Overrides) -> Result<Overrides, Error> {
             beta_fast: set(yarn_beta_fast),
             beta_slow: set(yarn_beta_slow),
         },
+        isq,
         keys: kv.iter().map(read).collect::<Result<_, _>>()?,
     };
     overrides.check().map_err(|(name, reason)| Error::field("overrides", format!("{name}: {reason}")))?;

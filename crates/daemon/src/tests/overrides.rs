@@ -62,6 +62,7 @@ async fn what_cannot_go_over_a_models_files_is_refused_by_name() {
         (kv("x=y"), "overrides.kv: "),
         (v1::Overrides { rope_scaling: "ntk".into(), ..none() }, "overrides.rope_scaling: "),
         (v1::Overrides { rope_scale: -1.0, ..none() }, "overrides: rope_scale: "),
+        (v1::Overrides { isq: "Q9".into(), ..none() }, "overrides.isq: there is no type \"Q9\""),
         (
             v1::Overrides { kv: vec!["a=int:1".into(); 2], ..none() },
             "overrides: override_kv: a is given twice",
@@ -80,5 +81,28 @@ async fn what_cannot_go_over_a_models_files_is_refused_by_name() {
         let error = in_time(rig.client().load(load("mine", overrides))).await.unwrap_err();
         assert!(error.message().contains(says), "{says}: {error:?}");
     }
+    rig.stopped().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_model_quantised_as_it_loads_is_another_and_takes_less() {
+    let rig = Rig::start_with(|_| ()).await;
+    let overrides = v1::Overrides { isq: "q4_k".into(), ..Default::default() };
+    let small = in_time(rig.client().load(load("small", overrides))).await.unwrap().into_inner();
+    let small = small.model.unwrap();
+    assert_eq!(
+        (small.quantization.as_str(), &small.overrides[..]),
+        ("Q4_K (of Q8_0)", &["isq=Q4_K".to_owned()][..])
+    );
+    let plain = rig.load(DEMO_MODEL, "plain").await.unwrap().model.unwrap();
+    assert_eq!(plain.quantization, "Q8_0");
+    assert!(small.weights_bytes < plain.weights_bytes * 9 / 10, "{small:?} {plain:?}");
+    let text = v1::InferRequest {
+        model: "small".into(),
+        prompt: Some(v1::infer_request::Prompt::Text("Once".into())),
+        stop: Some(v1::StopConditions { max_tokens: Some(3), ..Default::default() }),
+        ..Default::default()
+    };
+    rig.events(text).await;
     rig.stopped().await;
 }

@@ -562,6 +562,11 @@ impl Backend for CpuBackend {
         self.step().turn.run(tasks, 1, &|_, range| range.for_each(task));
     }
 
+    fn between_steps(&self, tasks: usize, task: &(dyn Fn(usize) + Sync)) {
+        assert!(self.turn.is_none(), "between steps is not inside one");
+        self.pool.turn().run(tasks, 1, &|_, range| range.for_each(task));
+    }
+
     /// Rows are drawn side by side, each by one thread.
     fn sample(
         &mut self,

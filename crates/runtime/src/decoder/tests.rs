@@ -195,6 +195,7 @@ macro_rules! on_every_backend {
 
 mod adapters;
 mod formats;
+mod isq;
 mod mixtures;
 
 fn check_golden(files: &ModelFiles, case: &str, what: &str) {

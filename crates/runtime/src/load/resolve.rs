@@ -16,6 +16,8 @@ use crate::tensor::Tensor;
 #[derive(Debug)]
 pub struct Tensors {
     by_weight: BTreeMap<Weight, Tensor>,
+    /// Types of the matrices that are packed as another than they are stored in.
+    packed: BTreeMap<Weight, DType>,
     /// A head stored beside the embedding it is tied to: checked to be the same when weights are read.
     tied_twin: Option<Tensor>,
 }
@@ -26,6 +28,36 @@ impl Tensors {
         self.by_weight
             .get(&weight)
             .expect("every weight of the spec is there because opening refuses otherwise")
+    }
+
+    /// What a matrix is packed as, unless the device has reasons of its own: its type, or the one that a load quantises it to.
+    pub(crate) fn packed_type(&self, weight: Weight) -> DType {
+        self.packed.get(&weight).copied().unwrap_or_else(|| self.get(weight).dtype)
+    }
+
+    /// Has matrices packed as other types than they are stored in.
+    pub(crate) fn pack_as(&mut self, types: BTreeMap<Weight, DType>) {
+        self.packed = types;
+    }
+
+    /// How many matrices a load quantises to each type, and how many stay in each; none where it quantises nothing.
+    pub(crate) fn packed_summary(&self) -> Option<String> {
+        if self.packed.is_empty() {
+            return None;
+        }
+        let (mut quantised, mut kept) = (BTreeMap::new(), BTreeMap::new());
+        for (weight, tensor) in self.by_weight.iter().filter(|(_, tensor)| tensor.shape.len() > 1) {
+            match self.packed.get(weight) {
+                Some(&dtype) => *quantised.entry(dtype).or_insert(0usize) += 1,
+                None => *kept.entry(tensor.dtype).or_insert(0usize) += 1,
+            }
+        }
+        let list = |counts: BTreeMap<DType, usize>| {
+            let each: Vec<String> = counts.iter().map(|(dtype, count)| format!("{count} {dtype}")).collect();
+            each.join(", ")
+        };
+        let kept = if kept.is_empty() { "none".to_owned() } else { list(kept) };
+        Some(format!("matrices quantised: {}; as stored: {kept}", list(quantised)))
     }
 
     /// Every tensor.
@@ -175,7 +207,7 @@ impl<'a> Found<'a> {
             true => self.take_if_there(&self.name(Part::Head.weight()), &[spec.vocab, spec.hidden])?,
             false => None,
         };
-        Ok(Tensors { by_weight, tied_twin })
+        Ok(Tensors { by_weight, packed: BTreeMap::new(), tied_twin })
     }
 
     /// Some files have the head's bias under the head's name, some under both.

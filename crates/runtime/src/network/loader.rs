@@ -2,6 +2,8 @@
 //! far it is.
 
 use std::borrow::Cow;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
 
 use hanzo_engine_kernels::{Backend, DType, ExpertParts, KernelError, MatrixShape, MatrixSource, quant};
 
@@ -12,6 +14,7 @@ use super::packing::{
 };
 use super::{Latent, Layer, Mlp, Network, Norm, Shared, WeightType, inner_widths};
 use crate::error::LoadError;
+use crate::limits::QUANTISED_AT_ONCE;
 use crate::load::Tensors;
 use crate::spec::{
     LatentShape, LayerPart, MlpSpec, NormKind, NormOrder, Part, Projection, QkNorm, TransformerSpec, Weight,
@@ -280,7 +283,7 @@ impl<'a, B: Backend> Loader<'a, B> {
             let tensor = self.tensors.get(part.weight());
             let bytes = match is_transposed(self.spec, part) {
                 true => transposed_as(tensor, shape.dtype)?,
-                false => stored_as(tensor, shape.dtype)?,
+                false => stored_as(self.backend, tensor, shape.dtype)?,
             };
             Ok(Stored { name: &tensor.name, shape, bytes })
         };
@@ -376,16 +379,57 @@ fn sources<'a>(stored: &'a [Stored<'_>]) -> Vec<MatrixSource<'a>> {
 }
 
 /// A tensor's bytes in a type, which is its own or one it is quantised to.
-fn stored_as(tensor: &Tensor, dtype: DType) -> Result<Cow<'_, [u8]>, LoadError> {
+fn stored_as<'a, B: Backend>(
+    backend: &B,
+    tensor: &'a Tensor,
+    dtype: DType,
+) -> Result<Cow<'a, [u8]>, LoadError> {
     if dtype == tensor.dtype {
         return Ok(tensor.bytes.read());
     }
-    Ok(Cow::Owned(encoded(dtype, &tensor.to_f32()?)))
+    quantised(backend, tensor, dtype).map(Cow::Owned)
+}
+
+/// A matrix in a type whose blocks its rows fill: some rows at a time, side by side, so that no matrix is held as floats.
+fn quantised<B: Backend>(backend: &B, tensor: &Tensor, dtype: DType) -> Result<Vec<u8>, LoadError> {
+    if !quant::can_dequantize(tensor.dtype) {
+        return tensor.to_f32().map(|values| encoded(dtype, &values));
+    }
+    let (rows, cols) = (tensor.shape[0], tensor.shape[1]);
+    let row_bytes =
+        |dtype: DType| dtype.bytes_of(cols).expect("whole blocks, because their types are chosen so");
+    let (bytes_in, bytes_out) = (row_bytes(tensor.dtype), row_bytes(dtype));
+    let rows_at_once = (QUANTISED_AT_ONCE / cols).max(1);
+    let stored = tensor.bytes.read();
+    let mut bytes = vec![0; rows * bytes_out];
+    let parts = bytes.chunks_mut(rows_at_once * bytes_out).zip(stored.chunks(rows_at_once * bytes_in));
+    let parts: Vec<_> = parts.map(Mutex::new).collect();
+    let broken = AtomicBool::new(false);
+    backend.between_steps(parts.len(), &|part| {
+        let mut part = parts[part].lock().unwrap_or_else(PoisonError::into_inner);
+        let (out, stored) = &mut *part;
+        let mut values = vec![0.0; stored.len() / bytes_in * cols];
+        quant::dequantize_row(tensor.dtype, stored, &mut values);
+        if values.iter().all(|value: &f32| value.is_finite()) {
+            quant::quantize_row(dtype, &values, out);
+        } else {
+            broken.store(true, Relaxed);
+        }
+    });
+    drop(parts);
+    if broken.into_inner() {
+        return Err(LoadError::Corrupt {
+            file: tensor.file.to_string(),
+            what: format!("tensor {}", tensor.name),
+            reason: format!("it has numbers that are not finite, and {dtype} has no such"),
+        });
+    }
+    Ok(bytes)
 }
 
 /// As `stored_as`, rows and columns exchanged.
 fn transposed_as(tensor: &Tensor, dtype: DType) -> Result<Cow<'_, [u8]>, LoadError> {
-    let values = tensor.to_f32()?;
+    let values = as_f32(tensor)?;
     let (rows, cols) = (tensor.shape[0], tensor.shape[1]);
     let turned: Vec<f32> = (0..cols).flat_map(|col| values.iter().skip(col).step_by(cols).copied()).collect();
     debug_assert_eq!(turned.len(), rows * cols);

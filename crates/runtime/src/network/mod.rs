@@ -6,6 +6,7 @@
 
 mod adapted;
 mod forward;
+mod isq;
 mod loader;
 mod packing;
 
@@ -16,6 +17,8 @@ use crate::spec::{Projection, TransformerSpec};
 
 pub(crate) use adapted::{buffer_bytes as adapter_buffer_bytes, bytes as adapter_bytes};
 pub(crate) use forward::{Attention, Normer};
+pub use isq::Isq;
+pub(crate) use isq::types as isq_types;
 pub(crate) use loader::{Loader, as_f32};
 pub use packing::WeightType;
 pub(crate) use packing::{Group, plan};

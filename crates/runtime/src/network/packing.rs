@@ -101,7 +101,8 @@ impl Group {
             }
             // A router's scores decide, so they keep their digits.
             let keeps = !self.multiplied || matches!(part, Part::Layer(_, LayerPart::Router));
-            let dtype = if keeps { tensor.dtype } else { weight_type.of(tensor.dtype, cols) };
+            let packed = tensors.packed_type(part.weight());
+            let dtype = if keeps { packed } else { weight_type.of(packed, cols) };
             MatrixShape { rows, cols, dtype }
         };
         self.parts.iter().map(shape).collect()

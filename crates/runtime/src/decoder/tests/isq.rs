@@ -1,0 +1,118 @@
+//! Matrices quantised as they are packed, against the same model stored so.
+
+use super::*;
+use crate::network::Isq;
+use crate::opened::{Network, Opened};
+use crate::overrides::Overrides;
+use hanzo_engine_kernels::quant;
+
+fn open(path: &Path, isq: &str) -> (ModelFiles, Option<String>) {
+    let isq = if isq.is_empty() { None } else { Some(isq.parse().unwrap()) };
+    let opened = Opened::open_with(path, &Overrides { isq, ..Overrides::default() }).unwrap();
+    let summary = opened.quantised();
+    let Network::Decoder(files) = opened.network else { panic!("a decoder") };
+    (files, summary)
+}
+
+/// The model with its matrices stored in the types that `dtype` gives by name and own type.
+fn stored(path: &Path, dtype: impl Fn(&str, DType) -> DType) -> ModelFiles {
+    let (mut files, _) = open(path, "");
+    for (_, tensor) in files.tensors.all_mut().filter(|(_, tensor)| tensor.shape.len() == 2) {
+        let wanted = dtype(&tensor.name, tensor.dtype);
+        if wanted != tensor.dtype {
+            let mut values = vec![0.0; tensor.elements()];
+            quant::dequantize_row(tensor.dtype, &tensor.bytes, &mut values);
+            let mut bytes = vec![0; wanted.bytes_of(values.len()).unwrap()];
+            quant::quantize_row(wanted, &values, &mut bytes);
+            (tensor.dtype, tensor.bytes) = (wanted, bytes.into());
+        }
+    }
+    files
+}
+
+fn cpu(files: &ModelFiles) -> Runner<CpuBackend> {
+    let tier = Tier::available().last().unwrap();
+    Runner::new(CpuBackend::new(Arc::new(ThreadPool::new(2)), tier), files)
+}
+
+/// The same bits, tokens and memory.
+fn check_same(quantised: &ModelFiles, stored: &ModelFiles, what: &str) {
+    let tokens: Vec<u32> = (3..20).collect();
+    let (mut one, mut other) = (cpu(quantised), cpu(stored));
+    assert_eq!(one.prefill(&tokens), other.prefill(&tokens), "{what}");
+    let greedy = |runner: &mut Runner<CpuBackend>| runner.greedy(&tokens, 7, 4, |_, _| false);
+    assert_eq!(greedy(&mut one), greedy(&mut other), "{what}");
+    let plan = |files| Decoder::<CpuBackend>::plan(&one.backend, files).weights_bytes;
+    assert_eq!(plan(quantised), plan(stored), "{what}: the plan knows what it will take");
+}
+
+#[test]
+fn quantised_as_it_loads_is_the_model_stored_so() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/hanzo-demo/hanzo-demo-Q8_0.gguf");
+    let full =
+        Decoder::<CpuBackend>::plan(&cpu(&open(&path, "").0).backend, &open(&path, "").0).weights_bytes;
+    for (name, matrices, embedding) in [
+        ("Q2_K", DType::Q2_K, DType::Q6_K),
+        ("q3k", DType::Q3_K, DType::Q6_K),
+        ("Q4_K", DType::Q4_K, DType::Q6_K),
+        ("Q6_K", DType::Q6_K, DType::Q6_K),
+        ("MXFP4", DType::MXFP4, DType::Q6_K),
+        ("AFQ4", DType::AFQ4_G64, DType::AFQ6_G64),
+    ] {
+        let (files, summary) = open(&path, name);
+        assert_eq!(files.info.quantization, format!("{matrices} (of Q8_0)"));
+        assert!(summary.unwrap().contains(matrices.label()), "{name}");
+        let twin = stored(&path, |name, _| if name == "token_embd.weight" { embedding } else { matrices });
+        check_same(&files, &twin, name);
+        let plan = Decoder::<CpuBackend>::plan(&cpu(&files).backend, &files).weights_bytes;
+        assert!(plan < full, "{name}: {plan} of {full}");
+    }
+    // By bits, what is quantised stays; and nothing becomes larger.
+    for name in ["4", "8", "Q8_0", "AFQ8"] {
+        let (files, summary) = open(&path, name);
+        assert_eq!((files.info.quantization.as_str(), summary), ("Q8_0", None), "{name}");
+    }
+}
+
+#[test]
+fn floats_become_every_type_that_rows_have_room_for() {
+    for case in ["qwen3", "qwen3-moe"] {
+        let path = data("tiny").join(case);
+        for dtype in Isq::known() {
+            let (files, _) = open(&path, dtype.label());
+            let types: BTreeMap<_, _> = {
+                let parts = files.spec.weights().into_iter().map(|(weight, _)| weight);
+                parts
+                    .map(|weight| (files.tensors.get(weight).name.clone(), files.tensors.packed_type(weight)))
+                    .collect()
+            };
+            assert!(types.values().any(|dtype| dtype.block_weights() > 1), "{case} {dtype}");
+            for (name, found) in &types {
+                let router = name.ends_with("mlp.gate.weight");
+                assert!(!(router || name.contains("norm")) || found.block_weights() == 1, "{name}: {found}");
+            }
+            let twin = stored(&path, |name, _| types[name]);
+            check_same(&files, &twin, &format!("{case} {dtype}"));
+        }
+    }
+    // Rows of 64 are no block of 256.
+    let (files, summary) = open(&data("tiny").join("qwen3"), "4");
+    let query = crate::spec::Part::Layer(0, crate::spec::LayerPart::Query).weight();
+    assert_eq!(files.tensors.packed_type(query), DType::Q5_0);
+    assert_eq!(files.tensors.packed_type(crate::spec::Part::TokenEmbedding.weight()), DType::Q8_0);
+    assert!(summary.unwrap().starts_with("matrices quantised: "));
+}
+
+#[test]
+fn numbers_that_no_type_has_are_an_error() {
+    let (mut files, _) = open(&data("tiny").join("qwen3"), "Q8_0");
+    let (_, tensor) = files.tensors.all_mut().find(|(_, tensor)| tensor.name.contains("q_proj")).unwrap();
+    let mut bytes = tensor.bytes.to_vec();
+    let width = bytes.len() / tensor.elements();
+    bytes[..width].fill(0x7f);
+    bytes[width - 1] = 0x7f;
+    bytes[width - 2] = 0xff;
+    tensor.bytes = bytes.into();
+    let error = Decoder::load(&ReferenceBackend::new(), &files, &mut |_| ()).err().unwrap().to_string();
+    assert!(error.contains("q_proj") && error.contains("not finite"), "{error}");
+}
