@@ -4,6 +4,7 @@ mod adapter;
 mod embed;
 mod engine;
 mod overrides;
+mod quantize;
 mod sampling;
 mod store;
 
@@ -11,6 +12,7 @@ pub(crate) use adapter::{AdapterArgs, AdapterCommand};
 pub(crate) use embed::{EmbedArgs, InputFormat, RerankArgs};
 pub(crate) use engine::{EngineArgs, LogLevel, StoreArgs};
 pub(crate) use overrides::OverrideArgs;
+pub(crate) use quantize::QuantizeArgs;
 pub(crate) use sampling::{ConstraintArgs, SamplingArgs};
 pub(crate) use store::{
     CompletionsArgs, CpArgs, DoctorArgs, DuArgs, ExportArgs, GcArgs, ImportArgs, InspectArgs, ListArgs,
@@ -97,6 +99,8 @@ pub(crate) enum Command {
     Stop(StopArgs),
     /// Load, unload or list low-rank adapters of models in the running daemon
     Adapter(AdapterArgs),
+    /// Make a GGUF file of fewer bits of another one
+    Quantize(QuantizeArgs),
     /// Measure how fast a model reads prompts and writes answers here
     Bench(BenchArgs),
     /// Print a script that completes commands and flags in a shell

@@ -1,7 +1,8 @@
 //! What a command can fail with, as one line for people: what happened and what to do.
 
 use hanzo_engine_daemon::{
-    ConfigError, DaemonError, bench::BenchError, inspect::InspectError, store::StoreError,
+    ConfigError, DaemonError, bench::BenchError, inspect::InspectError, quantize::QuantizeError,
+    store::StoreError,
 };
 use hanzo_engine_gateway::GatewayError;
 use std::io;
@@ -122,6 +123,9 @@ pub(crate) enum CliError {
     /// A model that cannot be looked at.
     #[error(transparent)]
     Inspect(#[from] InspectError),
+    /// A file that cannot be made.
+    #[error(transparent)]
+    Quantize(#[from] QuantizeError),
     /// A benchmark.
     #[error("{0}")]
     Bench(#[from] BenchError),

@@ -1,6 +1,6 @@
 //! `inspect`: what a model's files say, what it would take here, and whether it can run; nothing is loaded.
 
-use crate::args::InspectArgs;
+use crate::args::{EngineArgs, InspectArgs};
 use crate::connect;
 use crate::error::CliError;
 use crate::print::print_json;
@@ -17,7 +17,7 @@ use std::path::Path;
 /// Runs the command.
 pub(crate) async fn inspect(args: InspectArgs) -> Result<(), CliError> {
     let asked = inspect::Args {
-        model: path_of(&args).await?,
+        model: path_of(&args.model, &args.engine).await?,
         store_dir: args.store.model_dir.clone(),
         context_tokens: args.context,
         kv_type: args.kv_type.0,
@@ -27,12 +27,12 @@ pub(crate) async fn inspect(args: InspectArgs) -> Result<(), CliError> {
 }
 
 /// Where a model's files are by the word of the daemon that has the store open, if there is one.
-async fn path_of(args: &InspectArgs) -> Result<String, CliError> {
-    let model = connect::model_source(&args.model)?;
+pub(crate) async fn path_of(model: &str, engine: &EngineArgs) -> Result<String, CliError> {
+    let model = connect::model_source(model)?;
     if Path::new(&model).exists() || model.eq_ignore_ascii_case(DEMO_MODEL) {
         return Ok(model);
     }
-    let Some(mut daemon) = connect::find(&args.engine).await?.filter(|daemon| daemon.here) else {
+    let Some(mut daemon) = connect::find(engine).await?.filter(|daemon| daemon.here) else {
         return Ok(model);
     };
     let shown = daemon.client.show(v1::ShowRequest { model, known_only: false }).await;

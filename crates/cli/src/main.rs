@@ -20,6 +20,7 @@ mod models;
 mod print;
 mod progress_line;
 mod pull;
+mod quantize;
 mod repl;
 mod rerank;
 mod run;
@@ -68,6 +69,7 @@ fn execute(command: Command) -> Result<(), CliError> {
         Command::Ps(args) => wait_for(models::ps(args)),
         Command::Stop(args) => wait_for(models::stop(args)),
         Command::Adapter(args) => wait_for(adapter::adapter(args)),
+        Command::Quantize(args) => wait_for(quantize::quantize(args)),
         // It has the machine to itself: no runtime beside it.
         Command::Bench(args) => bench::bench(args),
         Command::Completions(args) => completions::completions(args),

@@ -134,21 +134,29 @@ pub fn run(args: &Args) -> Result<Report, InspectError> {
 }
 
 fn look(args: &Args) -> Result<Inspection, InspectError> {
-    let by_path = PathBuf::from(args.model.strip_prefix("file://").unwrap_or(&args.model));
+    Ok(match locate(&args.model, args.store_dir.as_ref())? {
+        Some(path) => inspect::inspect(&path),
+        None => inspect::inspect_static(DEMO_MODEL, DEMO_GGUF),
+    })
+}
+
+/// Where a model's files are, by a path, or a name in the store; none for the demo, which is in this program.
+pub(crate) fn locate(model: &str, store_dir: Option<&PathBuf>) -> Result<Option<PathBuf>, InspectError> {
+    let by_path = PathBuf::from(model.strip_prefix("file://").unwrap_or(model));
     if by_path.exists() {
-        return Ok(inspect::inspect(&by_path));
+        return Ok(Some(by_path));
     }
-    if args.model.eq_ignore_ascii_case(DEMO_MODEL) {
-        return Ok(inspect::inspect_static(DEMO_MODEL, DEMO_GGUF));
+    if model.eq_ignore_ascii_case(DEMO_MODEL) {
+        return Ok(None);
     }
-    let dir = args.store_dir.clone().or_else(hanzo_engine_store::default_dir);
+    let dir = store_dir.cloned().or_else(hanzo_engine_store::default_dir);
     let store = dir.map(|dir| Store::open(&dir)).transpose()?;
-    let found = find(&args.model, store.as_ref(), false);
+    let found = find(model, store.as_ref(), false);
     Ok(match found.map_err(|error| InspectError::Model(error.to_string()))? {
-        Found::Path(path) => inspect::inspect(&path),
+        Found::Path(path) => Some(path),
         Found::Known(known) => match known.source {
-            Source::Path(path) => inspect::inspect(&path),
-            Source::Demo => inspect::inspect_static(DEMO_MODEL, DEMO_GGUF),
+            Source::Path(path) => Some(path),
+            Source::Demo => None,
         },
     })
 }

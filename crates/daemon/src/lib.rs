@@ -39,6 +39,7 @@ pub mod preflight;
 mod prompt;
 mod prompt_builder;
 mod pulls;
+pub mod quantize;
 mod registry;
 mod service;
 pub mod signal;

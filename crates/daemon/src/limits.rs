@@ -139,3 +139,6 @@ pub(crate) const HEAPS_MIN: usize = 2;
 pub(crate) const HEAPS_MAX: usize = 8;
 /// Other files of a gap that is to be filled in.
 pub(crate) const INFILL_FILES_MAX: usize = 64;
+
+/// Weights that are quantised before they are written: 64 MB as f32, or one row.
+pub(crate) const QUANTIZED_WEIGHTS_AT_ONCE: usize = 16 << 20;

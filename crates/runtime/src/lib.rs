@@ -29,6 +29,7 @@ mod opened;
 pub mod output;
 pub mod overrides;
 pub mod pytorch;
+pub mod quantise;
 mod regular;
 mod roles;
 pub mod safetensors;

@@ -1,5 +1,5 @@
 //! GGUF files (github.com/ggml-org/ggml/blob/master/docs/gguf.md): versions 2 and 3, little endian, one file or
-//! split into several. Reads headers only; tensors are views of the file's bytes.
+//! split into several. Reads headers only; tensors are views of the file's bytes. [`Writer`] makes such files.
 //!
 //! No input makes it panic or allocate more than a small multiple of the file's size.
 
@@ -9,6 +9,7 @@ mod reader;
 mod split;
 #[cfg(test)]
 pub(crate) mod tests;
+mod writer;
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -17,6 +18,7 @@ pub(crate) use census::census;
 pub use metadata::{Array, Metadata, Value};
 pub use split::open;
 pub(crate) use split::part_files;
+pub use writer::{Planned, Writer};
 
 use crate::error::{LoadError, shorten};
 use crate::limits::{GGUF_ALIGNMENT_MAX, GGUF_KEYS_MAX, TENSOR_DIMENSIONS_MAX, TENSORS_MAX};

@@ -1,0 +1,104 @@
+//! `quantize`: what a file is made of, and what of it.
+
+use super::{EngineArgs, StoreArgs};
+use clap::Args;
+use hanzo_engine_daemon::quantize::{DType, MIXES, Mix};
+use std::path::PathBuf;
+
+/// `quantize`
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  hanzo-engine quantize ./qwen3-4b-BF16.gguf ./qwen3-4b-Q4_K_M.gguf --to Q4_K_M
+  hanzo-engine quantize ./qwen3-4b-BF16.gguf --to Q5_K_S --dry-run
+  hanzo-engine quantize ./model-F16.gguf ./model.gguf --to Q4_K_M --tensor-type 'blk.*.attn_v=Q8_0' --token-embedding-type Q8_0
+
+TYPE is one of: TQ1_0, TQ2_0, Q2_K, Q3_K_S, Q3_K_M, Q3_K_L, IQ4_XS, MXFP4_MOE, IQ4_NL, Q4_0, Q4_K_S, Q4_K_M, Q4_1, Q5_0, Q5_K_S, Q5_K_M, Q5_1, Q6_K, Q8_0, F16, BF16, F32. Tensors get the types that llama.cpp's mixes of these names give them: some more bits where it matters most, and others where rows are not whole blocks.
+OUT has its name when it is whole; until then it is OUT.part.
+
+--json prints {\"file\": null or the path, \"source_bytes\", \"size_bytes\", \"parameters\", \"bits_per_weight\", \"tensors\": [{\"name\", \"shape\", \"from\", \"to\", \"bytes\"}]}.")]
+pub(crate) struct QuantizeArgs {
+    /// Path to a GGUF file, or the name of a model that is one
+    #[arg(value_name = "IN")]
+    pub(crate) model: String,
+    /// The file to make
+    #[arg(value_name = "OUT", required_unless_present = "dry_run")]
+    pub(crate) output: Option<PathBuf>,
+    /// What to make it
+    #[arg(long, value_name = "TYPE", value_parser = mix)]
+    pub(crate) to: Mix,
+    /// Give every matrix the type itself, without the mix's exceptions
+    #[arg(long)]
+    pub(crate) pure: bool,
+    /// Leave the output matrix as it is
+    #[arg(long, conflicts_with = "output_type")]
+    pub(crate) keep_output: bool,
+    /// Type of the output matrix, such as Q6_K
+    #[arg(long, value_name = "TYPE", value_parser = dtype)]
+    pub(crate) output_type: Option<DType>,
+    /// Type of the token embedding
+    #[arg(long, value_name = "TYPE", value_parser = dtype)]
+    pub(crate) token_embedding_type: Option<DType>,
+    /// Type of tensors with this text in their names, where * stands for any text; repeatable, the first that fits counts
+    #[arg(long, value_name = "PATTERN=TYPE", value_parser = named_type)]
+    pub(crate) tensor_type: Vec<(String, DType)>,
+    /// Quantise what is quantised already, which loses more than quantising F16 or BF16
+    #[arg(long)]
+    pub(crate) allow_requantize: bool,
+    /// Threads to compute with [default: one for each core]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) threads: Option<u16>,
+    /// Say what each tensor would become, and make nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Write over a file that is there
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// Print JSON: one object
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) engine: EngineArgs,
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+}
+
+fn mix(name: &str) -> Result<Mix, String> {
+    let names = || MIXES.map(|mix| mix.name).join(", ");
+    Mix::named(name).ok_or_else(|| format!("no such type; there are {}", names()))
+}
+
+fn dtype(name: &str) -> Result<DType, String> {
+    let found = DType::ALL.iter().find(|dtype| dtype.label().eq_ignore_ascii_case(name));
+    found.copied().ok_or_else(|| "no such type of a tensor; Q4_K, Q6_K, Q8_0 and F16 are such".to_owned())
+}
+
+fn named_type(text: &str) -> Result<(String, DType), String> {
+    let (pattern, name) = text.rsplit_once('=').ok_or("PATTERN=TYPE is needed, such as attn_v=Q8_0")?;
+    if let Some(c) = pattern.chars().find(|c| "^$[](){}|+?\\".contains(*c)) {
+        return Err(format!("{c} of {pattern}: no expressions are taken; * stands for any text"));
+    }
+    if pattern.is_empty() {
+        return Err("nothing before the =".to_owned());
+    }
+    Ok((pattern.to_owned(), dtype(name)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn types_of_named_tensors() {
+        assert_eq!(named_type("blk.*.attn_v=q8_0"), Ok(("blk.*.attn_v".to_owned(), DType::Q8_0)));
+        for (text, part) in [
+            ("attn_v", "PATTERN=TYPE"),
+            ("=Q8_0", "nothing"),
+            ("a=Q9", "no such"),
+            (r"a\.b=Q8_0", "expressions"),
+        ] {
+            assert!(named_type(text).unwrap_err().contains(part), "{text}");
+        }
+        assert_eq!(mix("q4_k").map(|mix| mix.name), Ok("Q4_K_M"));
+        assert!(mix("Q4_K_X").unwrap_err().contains("Q3_K_L, IQ4_XS"));
+    }
+}

@@ -1,0 +1,157 @@
+//! Which type each tensor of a GGUF file gets when it is quantised: a [`Mix`] by llama.cpp's rules, and what was asked for
+//! besides. Absent: the doing, which needs threads; [`crate::gguf::Writer`] writes the result.
+
+mod mixes;
+mod rules;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+use hanzo_engine_kernels::DType;
+use hanzo_engine_kernels::quant::{can_dequantize, can_quantize};
+
+pub use mixes::{MIXES, Mix};
+use rules::{Facts, Place, Rules, fitting, is_quantised, layer_of};
+
+use crate::error::LoadError;
+use crate::gguf::{Gguf, Planned, Value};
+use crate::tensor::Tensor;
+
+/// What is asked for.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    /// The mix.
+    pub mix: Mix,
+    /// Every matrix gets the mix's base type.
+    pub pure: bool,
+    /// The output matrix stays as it is.
+    pub keep_output: bool,
+    /// The output matrix's type.
+    pub output: Option<DType>,
+    /// The token embedding's type.
+    pub token_embedding: Option<DType>,
+    /// Types of tensors whose names have a text in them, in which `*` stands for any; the first that fits counts.
+    pub named: Vec<(String, DType)>,
+    /// Tensors that are quantised already may be quantised again.
+    pub requantize: bool,
+}
+
+/// What becomes of a file.
+#[derive(Debug)]
+pub struct Plan {
+    /// What the new file says about itself.
+    pub metadata: BTreeMap<String, Value>,
+    /// Its tensors, in its order, each with the one it is made of.
+    pub tensors: Vec<(Tensor, Planned)>,
+}
+
+impl Plan {
+    /// Decides.
+    ///
+    /// # Errors
+    /// `Unsupported` for a type that cannot be read or made, for a tensor that is quantised already, and for a name's part that
+    /// no tensor has; `Missing` or `Corrupt` for metadata that does not say what the rules need.
+    pub fn new(gguf: &Gguf, wanted: &Wanted) -> Result<Plan, LoadError> {
+        let facts = Facts::new(&gguf.metadata, gguf.tensors.iter().map(|tensor| tensor.name.as_str()))?;
+        let mut tensors: Vec<&Tensor> = gguf.tensors.iter().collect();
+        tensors.sort_by_key(|tensor| (layer_of(&tensor.name), tensor.name.as_str()));
+        let mut rules = Rules::new(wanted.mix, &facts);
+        let mut unused: Vec<&str> = wanted.named.iter().map(|(part, _)| part.as_str()).collect();
+        let mut planned = Vec::with_capacity(tensors.len());
+        for tensor in tensors {
+            let name = tensor.name.as_str();
+            unused.retain(|part| !name_has(name, part));
+            let dtype = choose(tensor, wanted, &facts, &mut rules);
+            check(tensor, dtype, wanted.requantize)?;
+            let to = Planned { name: name.to_owned(), dtype, shape: tensor.shape.clone() };
+            planned.push((tensor.clone(), to));
+        }
+        if let Some(part) = unused.first() {
+            let reason = "no tensor has such a name";
+            return Err(unsupported(gguf.metadata.file(), "tensor type of", part, reason));
+        }
+        let split = |key: &str| key.starts_with("split.");
+        let kept = gguf.metadata.iter().filter(|(key, _)| !split(key));
+        let mut metadata: BTreeMap<String, Value> =
+            kept.map(|(key, value)| (key.to_owned(), value.clone())).collect();
+        metadata.insert("general.file_type".to_owned(), Value::U32(wanted.mix.file_type));
+        metadata.insert("general.quantization_version".to_owned(), Value::U32(QUANTIZATION_VERSION));
+        Ok(Plan { metadata, tensors: planned })
+    }
+}
+
+/// Of GGML's block formats.
+const QUANTIZATION_VERSION: u32 = 2;
+
+fn choose(tensor: &Tensor, wanted: &Wanted, facts: &Facts, rules: &mut Rules<'_>) -> DType {
+    let (name, shape, base) = (tensor.name.as_str(), &tensor.shape[..], wanted.mix.base);
+    let place = Place::of(name);
+    let named = wanted.named.iter().find(|(part, _)| name_has(name, part)).map(|&(_, dtype)| dtype);
+    let keeps = place == Place::Output && wanted.keep_output;
+    if keeps || !is_quantised(name, shape, &facts.architecture) {
+        return tensor.dtype;
+    }
+    let per_layer = name == "per_layer_token_embd.weight";
+    match (place, wanted.token_embedding, wanted.output) {
+        (Place::Embedding, Some(dtype), _) if !(per_layer && named.is_some()) => return dtype,
+        (Place::Output, _, Some(dtype)) => return dtype,
+        _ => {}
+    }
+    let plain = matches!(base, DType::F32 | DType::F16 | DType::BF16);
+    let chosen = match named {
+        Some(dtype) => dtype,
+        None if wanted.pure || plain => base,
+        None => rules.choose(name, shape, wanted.output),
+    };
+    fitting(chosen, shape.last().copied().unwrap_or_default())
+}
+
+/// Whether the tensor can become one of this type.
+fn check(tensor: &Tensor, to: DType, requantize: bool) -> Result<(), LoadError> {
+    if tensor.dtype == to {
+        return Ok(());
+    }
+    let key = format!("tensor {}: element type", tensor.name);
+    let refused =
+        |value: DType, reason: String| Err(unsupported(&tensor.file, &key, &value.to_string(), &reason));
+    let columns = tensor.shape.last().copied().unwrap_or_default();
+    let plain = matches!(tensor.dtype, DType::F32 | DType::F16 | DType::BF16);
+    if !can_dequantize(tensor.dtype) {
+        return refused(tensor.dtype, "it cannot be read as numbers".to_owned());
+    }
+    if !plain && !requantize {
+        let reason = format!(
+            "it would become {to} and loses by each rounding: take a file of F32, F16 or BF16, or allow to requantize"
+        );
+        return refused(tensor.dtype, reason);
+    }
+    if !can_quantize(to) || to.affine().is_some() {
+        return refused(to, "no numbers can be made this type of GGUF file's".to_owned());
+    }
+    if !columns.is_multiple_of(to.block_weights()) {
+        return refused(to, format!("rows of {columns} are not whole blocks of {}", to.block_weights()));
+    }
+    Ok(())
+}
+
+fn unsupported(file: &str, key: &str, value: &str, reason: &str) -> LoadError {
+    LoadError::Unsupported {
+        file: file.to_owned(),
+        key: key.to_owned(),
+        value: value.to_owned(),
+        reason: reason.to_owned(),
+    }
+}
+
+/// Whether a text is in a name, where `*` of the text stands for any.
+fn name_has(name: &str, part: &str) -> bool {
+    let mut rest = name;
+    part.split('*').all(|piece| match rest.find(piece) {
+        Some(at) => {
+            rest = &rest[at + piece.len()..];
+            true
+        }
+        None => false,
+    })
+}
