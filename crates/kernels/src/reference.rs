@@ -22,7 +22,7 @@ use crate::{
     Rounding, SampleSpecs, StepLimits,
 };
 
-use encoder::prepare;
+use encoder::{norm_all, prepare};
 pub(crate) use encoder::seen;
 pub use low_rank::ReferenceLowRank;
 pub(crate) use sampling::draw;
@@ -358,13 +358,15 @@ impl Backend for ReferenceBackend {
             let (place, slot) = ((batch, row), batch.row_slot(row, kv.groups.place(layer).group));
             let (queries, rest) = qkv.row_mut(row).split_at_mut(heads * head_dim);
             let (keys, values) = rest.split_at_mut(kv_heads * head_dim);
+            let q_norm = norm_all(queries, params.q_norm, params);
             for query in queries.chunks_exact_mut(head_dim) {
-                prepare(query, params.q_norm, params, place);
+                prepare(query, q_norm, params, place);
             }
+            let k_norm = norm_all(keys, params.k_norm, params);
             for (kv_head, (key, value)) in
                 keys.chunks_exact_mut(head_dim).zip(values.chunks_exact(head_dim)).enumerate()
             {
-                prepare(key, params.k_norm, params, place);
+                prepare(key, k_norm, params, place);
                 let at = kv.at(layer, slot, kv_head);
                 let dtype = match kv.kv_type {
                     KvType::F16 => DType::F16,

@@ -1,7 +1,8 @@
 //! From a row of logits to a token. Random numbers, and what was said before, are the caller's: a [`SampleSpec`] is plain
 //! data of one row. The formula, which [`reference`](crate::reference) computes as it is written here:
 //!
-//! 0. the row's mask: the logits of tokens that are not in it become -inf;
+//! 0. the model's soft cap, to all logits ([`soft_cap`]), and the row's mask: the logits of tokens that are not in it become
+//!    -inf;
 //! 1. the repetition penalty, to the logit of each token that was seen, and then adjustments, in their order, each to one
 //!    token's logit;
 //! 2. at temperature 0, the largest logit, of equals the lowest id: done;
@@ -164,11 +165,14 @@ pub struct SampleSpecs {
     pub masks: Vec<u32>,
     /// Words of one mask; tokens beyond them may not be drawn.
     pub mask_words: usize,
+    /// What the model does to logits, before anything else: a part of it, the same in each step.
+    pub softcap: Option<f32>,
 }
 
 /// What a row of [`SampleSpecs`] does to logits before anything is drawn.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Edits<'a> {
+    pub(crate) softcap: Option<f32>,
     pub(crate) mask: Option<&'a [u32]>,
     pub(crate) seen: &'a [u32],
     pub(crate) adjustments: &'a [Adjustment],
@@ -226,7 +230,12 @@ impl SampleSpecs {
 
     /// All that a row does to logits.
     pub(crate) fn edits_of(&self, row: usize) -> Edits<'_> {
-        Edits { mask: self.mask_of(row), seen: self.seen_of(row), adjustments: self.adjustments_of(row) }
+        Edits {
+            softcap: self.softcap,
+            mask: self.mask_of(row),
+            seen: self.seen_of(row),
+            adjustments: self.adjustments_of(row),
+        }
     }
 }
 
@@ -245,6 +254,16 @@ impl Change {
         // Infinities would not survive the subtraction of the largest.
         changed.clamp(f32::MIN, f32::MAX)
     }
+}
+
+/// `cap * tanh(logit / cap)` (Gemma 2); what is no number stays so.
+#[inline(always)]
+pub fn soft_cap(cap: f32, logit: f32) -> f32 {
+    if !logit.is_finite() {
+        return logit;
+    }
+    let e = exp_nonpositive(-2.0 * (logit / cap).abs());
+    (cap * ((1.0 - e) / (1.0 + e))).copysign(logit)
 }
 
 /// Weight 1 as a mass. Masses below half of 2^-40 count as nothing: one draw in 10^12.

@@ -1,13 +1,13 @@
 //! A decoder: the one network with causal attention over a paged cache, and logits on top. Which sequences run, and where
 //! their keys and values live, is the scheduler's.
 
-use hanzo_engine_kernels::{AttentionParams, Backend, Batch, KernelError, StepLimits, Ticket};
+use hanzo_engine_kernels::{AttentionParams, Backend, Batch, KernelError, StepLimits, Ticket, sampling::soft_cap};
 
 use crate::adapter::Adapter;
 use crate::error::LoadError;
 use crate::load::ModelFiles;
 use crate::network::{self, Attention, Loader, Network, WeightType};
-use crate::spec::TransformerSpec;
+use crate::spec::{HeadSpec, TransformerSpec};
 use crate::step::Step;
 
 pub use crate::network::MemoryPlan;
@@ -93,8 +93,18 @@ impl<B: Backend> Decoder<B> {
             true => Ok(()),
             false => backend.logits(self.head(), self.network.hidden(), logits),
         };
+        if let Some(cap) = self.softcap() {
+            logits.iter_mut().for_each(|logit| *logit = soft_cap(cap, *logit));
+        }
         // The step is ended whatever came of it, so that the device is given back.
         backend.end().and(computed)
+    }
+
+    fn softcap(&self) -> Option<f32> {
+        match self.network.spec.head {
+            HeadSpec::Logits(head) => head.softcap,
+            HeadSpec::None | HeadSpec::MaskedLm(_) => None,
+        }
     }
 
     /// One step that draws its tokens itself: reads the step's rows, adds their keys and values to the cache, and draws a token
@@ -138,6 +148,7 @@ impl<B: Backend> Decoder<B> {
             return Ok(());
         }
         step.find_masks(backend);
+        step.draws.softcap = self.softcap();
         backend.sample(self.head(), self.network.hidden(), &step.draws, room)
     }
 
@@ -170,7 +181,13 @@ impl<B: Backend> Decoder<B> {
     /// # Errors
     /// The backend's.
     pub fn read_hidden(&self, backend: &B, first: usize, out: &mut [f32]) -> Result<(), KernelError> {
-        backend.read_rows(self.network.hidden(), first, out)
+        backend.read_rows(self.network.hidden(), first, out)?;
+        // The last norm has the head's factor in it.
+        let factor = self.network.spec.head.logit_scale();
+        if factor != 1.0 {
+            out.iter_mut().for_each(|value| *value /= factor);
+        }
+        Ok(())
     }
 }
 

@@ -75,9 +75,10 @@ impl HeadShape {
 pub struct QkvParams<'a, V> {
     /// The heads.
     pub shape: HeadShape,
-    /// Per-head RMS norm of queries, `head_dim` weights (Qwen3).
+    /// RMS norm of queries: of each head, where there are `head_dim` weights (Qwen3), or of all of them as one, where there are
+    /// `heads * head_dim` (OLMo 2).
     pub q_norm: Option<&'a V>,
-    /// Per-head RMS norm of keys.
+    /// RMS norm of keys, likewise.
     pub k_norm: Option<&'a V>,
     /// Epsilon of both norms.
     pub norm_eps: f32,

@@ -53,8 +53,9 @@ pub fn check_rope_to_cache<B: Backend>(make: &impl Fn() -> B) {
 }
 
 fn cases(shape: HeadShape, kv_type: KvType, i: usize, random: &mut Random) -> Vec<Case> {
-    let mut norm =
-        |on: bool| on.then(|| (0..shape.head_dim).map(|_| 0.5 + random.uniform()).collect::<Vec<f32>>());
+    let mut norm_of =
+        |elements: usize| Some((0..elements).map(|_| 0.5 + random.uniform()).collect::<Vec<f32>>());
+    let mut norm = || norm_of(shape.head_dim);
     let case = |kind, rotary_dim: usize, magnitude, q_norm, k_norm| {
         let frequency = |pair: usize| 10_000f32.powf(-2.0 * pair as f32 / rotary_dim as f32);
         let rope = Some((kind, (0..rotary_dim / 2).map(frequency).collect(), magnitude));
@@ -64,13 +65,17 @@ fn cases(shape: HeadShape, kv_type: KvType, i: usize, random: &mut Random) -> Ve
         0 => (RopeKind::Neox, RopeKind::Interleaved),
         _ => (RopeKind::Interleaved, RopeKind::Neox),
     };
-    vec![
+    let mut cases = vec![
         case(first, shape.head_dim, 1.0, None, None),
-        case(second, shape.head_dim, 1.0, norm(true), norm(true)),
-        case(first, shape.head_dim / 2, 1.25, norm(true), None),
-        case(second, shape.head_dim / 4 + 2, 0.8, None, norm(true)),
-        Case { shape, kv_type, q_norm: norm(true), k_norm: norm(true), norm_eps: 0.3, rope: None },
-    ]
+        case(second, shape.head_dim, 1.0, norm(), norm()),
+        case(first, shape.head_dim / 2, 1.25, norm(), None),
+        case(second, shape.head_dim / 4 + 2, 0.8, None, norm()),
+        Case { shape, kv_type, q_norm: norm(), k_norm: norm(), norm_eps: 0.3, rope: None },
+    ];
+    // All heads as one.
+    let [q_norm, k_norm] = [shape.heads, shape.kv_heads].map(|heads| norm_of(heads * shape.head_dim));
+    cases.push(case(first, shape.head_dim, 1.0, q_norm, k_norm));
+    cases
 }
 
 fn check_case<B: Backend>(make: &impl Fn() -> B, case: &Case, random: &mut Random) {

@@ -150,6 +150,7 @@ fn faulty_draws_are_caught() {
         LogprobsAdjusted by check_sample: "log probabilities";
         NanDrawn by check_sample: "sample of";
         MaskIgnored by check_sample: "sample of";
+        LogitsNotCapped by check_sample: "sample of";
         MaskOfFirstRow by check_sample: "sample of";
         LastOfEquals by check_sample: "sample of";
         AxesIgnored by check_rope_axes: "rope by three positions";
@@ -319,6 +320,7 @@ fn faulty_rope_to_cache_is_caught() {
         WholeHeadTurned by check_rope_to_cache: "rope_to_cache, queries";
         MagnitudeIgnored by check_rope_to_cache: "rope_to_cache, queries";
         QueriesNotNormed by check_rope_to_cache: "rope_to_cache, queries";
+        HeadsNormedApart by check_rope_to_cache: "rope_to_cache, queries";
         NormAfterRope by check_rope_to_cache: "rope_to_cache, queries";
         PositionFromRow by check_rope_to_cache: "rope_to_cache, queries";
         KeysNotNormed by check_rope_to_cache: "attention over what rope_to_cache stored";

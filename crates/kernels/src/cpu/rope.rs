@@ -66,9 +66,10 @@ impl RopeTables {
     /// The table for a job on `rows` rows, whether it has yet to be computed, and its pairs. Asserts that the job fits
     /// its heads and the table its rows.
     pub(super) fn of(&mut self, job: &QkvJob<'_>, rows: usize) -> (&mut Aligned<f32>, bool, usize) {
-        let head_dim = job.shape.head_dim;
-        for norm in [job.q_norm, job.k_norm].into_iter().flatten() {
-            assert_eq!(norm.len(), head_dim, "a head's norm has one weight an element");
+        let HeadShape { heads, kv_heads, head_dim } = job.shape;
+        for (norm, heads) in [(job.q_norm, heads), (job.k_norm, kv_heads)] {
+            let fits = |norm: &[f32]| norm.len() == head_dim || norm.len() == heads * head_dim;
+            assert!(norm.is_none_or(fits), "a norm has one weight an element, of a head or of all");
         }
         let pairs = job.rotation.map_or(0, |rotation| rotation.inv_freq.len());
         assert!(2 * pairs <= head_dim, "rotary embedding of {pairs} pairs on a head of {head_dim}");
@@ -143,18 +144,27 @@ impl Kernel for QkvRow<'_> {
 ///
 /// # Safety
 /// Inside `L::vectorize`; `row` holds all heads, `cos_sin` two numbers for each of the rotation's pairs, and a norm has a
-/// weight for each element of a head.
+/// weight for each element of a head, or of all heads.
 #[inline(always)]
 unsafe fn rotate_row<L: Lanes>(job: &QkvJob<'_>, row: *mut f32, cos_sin: *const f32) {
     let HeadShape { heads, kv_heads, head_dim } = job.shape;
     for head in 0..heads + kv_heads {
-        let norm = if head < heads { job.q_norm } else { job.k_norm };
+        let (norm, of, count) =
+            if head < heads { (job.q_norm, head, heads) } else { (job.k_norm, head - heads, kv_heads) };
         // SAFETY: the caller's promise.
         unsafe {
             let x = row.add(head * head_dim);
-            if let Some(weight) = norm {
-                let factor = rms_factor::<L>(x, head_dim, job.norm_eps);
-                scale::<L>(x, factor, weight.as_ptr(), head_dim, x);
+            match norm {
+                Some(weight) if weight.len() == head_dim => {
+                    let factor = rms_factor::<L>(x, head_dim, job.norm_eps);
+                    scale::<L>(x, factor, weight.as_ptr(), head_dim, x);
+                }
+                Some(weight) if of == 0 => {
+                    let width = count * head_dim;
+                    let factor = rms_factor::<L>(x, width, job.norm_eps);
+                    scale::<L>(x, factor, weight.as_ptr(), width, x);
+                }
+                _ => {}
             }
             if let Some(rotation) = &job.rotation {
                 rotate_head::<L>(rotation.kind, x, cos_sin, rotation.inv_freq.len());

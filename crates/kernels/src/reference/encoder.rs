@@ -59,10 +59,14 @@ impl EncoderOps for ReferenceBackend {
         let HeadShape { heads, kv_heads, head_dim } = params.shape;
         qkv.check(batch.rows(), params.shape.qkv_width(), "qkv");
         for row in 0..batch.rows() {
-            let all = qkv.row_mut(row).chunks_exact_mut(head_dim).enumerate();
-            for (index, head) in all.take(heads + kv_heads) {
-                let norm = if index < heads { params.q_norm } else { params.k_norm };
-                prepare(head, norm, params, (batch, row));
+            let (queries, rest) = qkv.row_mut(row).split_at_mut(heads * head_dim);
+            for (heads, norm) in
+                [(queries, params.q_norm), (&mut rest[..kv_heads * head_dim], params.k_norm)]
+            {
+                let norm = norm_all(heads, norm, params);
+                for head in heads.chunks_exact_mut(head_dim) {
+                    prepare(head, norm, params, (batch, row));
+                }
             }
         }
     }
@@ -105,6 +109,23 @@ impl EncoderOps for ReferenceBackend {
             }
         }
     }
+}
+
+/// The norm of all heads of a row of queries or keys as one, where it has as many weights; gives the norm of each head, where it
+/// is that.
+pub(super) fn norm_all<'a>(
+    heads: &mut [f32],
+    norm: Option<&'a Vec<f32>>,
+    params: &QkvParams<'_, Vec<f32>>,
+) -> Option<&'a Vec<f32>> {
+    let weight = norm?;
+    if weight.len() == params.shape.head_dim {
+        return norm;
+    }
+    assert_eq!(weight.len(), heads.len(), "a norm has one weight an element, of a head or of all");
+    let x = heads.to_vec();
+    formulas::rms_norm(&x, weight, params.norm_eps, heads);
+    None
 }
 
 /// Norms and turns one head of a query or key.

@@ -2,11 +2,14 @@
 
 use crate::sampling::{
     Change, Edits, Moments, SampleSpec, Sampled, Spread, TokenLogprob, dynamic_temperature, exp_nonpositive,
-    mass, mass_to_weight, sigma_floor,
+    mass, mass_to_weight, sigma_floor, soft_cap,
 };
 
 /// Draws from `(vocab)` logits. `None` where they are not numbers, or all are ruled out.
 pub(crate) fn draw(logits: &[f32], spec: &SampleSpec, edits: Edits<'_>) -> Option<Sampled> {
+    let capped = |&logit: &f32| edits.softcap.map_or(logit, |cap| soft_cap(cap, logit));
+    let logits: Vec<f32> = logits.iter().map(capped).collect();
+    let logits = &logits[..];
     if !are_numbers(logits) {
         return None;
     }

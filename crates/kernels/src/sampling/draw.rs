@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use super::selection::{self, Cut};
 use super::shaped;
 use super::{
-    Change, Edits, SampleSpec, SampleSpecs, Sampled, TokenLogprob, exp_nonpositive, mass, mass_to_weight,
+    Change, Edits, SampleSpec, SampleSpecs, Sampled, TokenLogprob, exp_nonpositive, mass, mass_to_weight, soft_cap,
 };
 use crate::KernelError;
 
@@ -182,6 +182,9 @@ pub(crate) fn draw_row(
     edits: Edits<'_>,
     scratch: &mut DrawScratch,
 ) -> Option<Sampled> {
+    if let Some(cap) = edits.softcap {
+        logits.iter_mut().for_each(|logit| *logit = soft_cap(cap, *logit));
+    }
     let mut raw_maximum = selection::maximum(logits)?;
     if let Some(token) = spec.given {
         scratch.raw.clear();

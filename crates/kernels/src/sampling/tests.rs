@@ -27,6 +27,19 @@ fn exp_is_accurate_and_monotonic() {
 }
 
 #[test]
+fn a_soft_cap_is_the_hyperbolic_tangent() {
+    for i in -4000..4000 {
+        let logit = i as f32 / 20.0;
+        let exact = 30.0 * (f64::from(logit) / 30.0).tanh();
+        let found = f64::from(soft_cap(30.0, logit));
+        assert!((found - exact).abs() < 4e-6 * exact.abs().max(1.0), "{logit}: {found}, not {exact}");
+    }
+    assert!(soft_cap(30.0, f32::NAN).is_nan());
+    assert_eq!(soft_cap(30.0, f32::INFINITY), f32::INFINITY);
+    assert_eq!(soft_cap(30.0, f32::MAX), 30.0);
+}
+
+#[test]
 fn changes_keep_what_is_ruled_out_and_what_is_finite() {
     let out = f32::NEG_INFINITY;
     for change in [Change::Add(5.0), Change::Add(out), Change::Penalize(0.5), Change::Penalize(1e30)] {
@@ -126,7 +139,7 @@ proptest! {
         let spec = SampleSpec {
             temperature, top_k, top_p, min_p, uniform, shape, logprobs, repetition, ..SampleSpec::default()
         };
-        let edits = Edits { mask: masked.as_deref(), seen: &seen, adjustments: &[] };
+        let edits = Edits { softcap: None, mask: masked.as_deref(), seen: &seen, adjustments: &[] };
         let expected = reference::draw(&logits, &spec, edits);
         let mut scratch = DrawScratch::new("cpu", n).expect("memory");
         let room = (scratch.keys.capacity(), scratch.exponents.capacity());

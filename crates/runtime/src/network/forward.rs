@@ -8,7 +8,7 @@ use hanzo_engine_kernels::{
 };
 
 use super::{
-    Buffers, Latent, LatentBuffers, Layer, Mlp, Network, Norm, buffer_shapes, inner_widths, latent_widths,
+    AdapterBuffers, Buffers, Latent, LatentBuffers, Layer, Mlp, Network, Norm, buffer_shapes, inner_widths, latent_widths,
     shared_width,
 };
 use crate::spec::{AttentionSpec, NormKind, NormOrder, NormSpec, Projection, QkNorm, RopeSpec};
@@ -93,9 +93,12 @@ impl<B: Backend> Attention<'_, B> {
 
     /// What happens to queries and keys before they meet, or none where nothing does.
     pub(crate) fn qkv_params(&self) -> QkvParams<'_, B::Vector> {
-        let (q_norm, k_norm) = match self.spec.qk_norm {
-            QkNorm::Heads => (self.layer.q_norm.as_ref(), self.layer.k_norm.as_ref()),
-            QkNorm::None | QkNorm::Whole => (None, None),
+        let (q_norm, k_norm) = match (self.spec.qk_norm, self.norm.kind) {
+            (QkNorm::Heads, _) | (QkNorm::Whole, NormKind::Rms { .. }) => {
+                (self.layer.q_norm.as_ref(), self.layer.k_norm.as_ref())
+            }
+            // A layer norm of all heads is an op of its own.
+            (QkNorm::None, _) | (QkNorm::Whole, NormKind::Layer { .. }) => (None, None),
         };
         QkvParams {
             shape: self.shape,
@@ -195,7 +198,6 @@ impl<B: Backend> Network<B> {
             ..
         } = b;
         let mut adapters = adapters.as_mut().filter(|_| *adapting);
-        let normer = |of| Normer::<B> { norm: of, spec: norm };
         let on_sum = spec.order.on_sum();
         let attention = Attention {
             spec: &spec.attention,
@@ -204,7 +206,16 @@ impl<B: Backend> Network<B> {
             norm,
             rope: spec.attention.rope.map(|rope| (&self.spec.ropes[rope], &self.ropes[rope])),
         };
-        let x = if spec.order.attention_reads_sum() { &*residual } else { &*normed };
+        let mut sum = Sum::<B> { norm, residual, normed, branch };
+        // Halves that read the same sum may be computed in either order; attention's input is kept for it.
+        if spec.order.is_parallel() {
+            layer.mlp_half(backend, sum.normed, (inner, shared), adapters.as_deref_mut(), sum.branch);
+            if let Some(of) = &layer.middle_norm {
+                sum.normer(of).run(backend, sum.residual, sum.normed);
+            }
+            sum.add(backend, None);
+        }
+        let x = if spec.order.attention_reads_sum() { &*sum.residual } else { &*sum.normed };
         backend.matmul(&layer.qkv, layer.qkv_bias.as_ref(), x, qkv);
         if let Some(adapters) = &mut adapters {
             backend.add_low_rank(&layer.deltas.qkv, x, &mut adapters.low, qkv);
@@ -218,40 +229,35 @@ impl<B: Backend> Network<B> {
             }
             _ => attend(backend, &attention, Rows { own: qkv, queries: None }, attended),
         }
-        backend.matmul(&layer.output, layer.output_bias.as_ref(), attended, branch);
+        backend.matmul(&layer.output, layer.output_bias.as_ref(), attended, sum.branch);
         if let Some(adapters) = &mut adapters {
-            backend.add_low_rank(&layer.deltas.output, attended, &mut adapters.low, branch);
+            backend.add_low_rank(&layer.deltas.output, attended, &mut adapters.low, sum.branch);
         }
-        backend.all_reduce(branch);
+        backend.all_reduce(sum.branch);
         if let Some(post) = &layer.attention_post_norm {
             match spec.order {
-                NormOrder::PostTwice => normer(post).add(backend, branch, residual, normed),
-                _ => normer(post).run(backend, branch, normed),
+                NormOrder::PostTwice => sum.normer(post).add(backend, sum.branch, sum.residual, sum.normed),
+                _ => sum.normer(post).run(backend, sum.branch, sum.normed),
             }
-            swap(branch, normed);
+            swap(sum.branch, sum.normed);
         }
-        normer(&layer.middle_norm).add(backend, residual, branch, normed);
-        // Where norms stand after halves, what a half reads is the sum itself, normed.
+        if !spec.order.is_parallel() {
+            sum.add(backend, layer.middle_norm.as_ref());
+            // Where norms stand after halves, what a half reads is the sum itself, normed.
+            if on_sum {
+                swap(sum.residual, sum.normed);
+            }
+            let reads_sum = on_sum || layer.middle_norm.is_none();
+            let x = if reads_sum { &*sum.residual } else { &*sum.normed };
+            layer.mlp_half(backend, x, (inner, shared), adapters, sum.branch);
+            if let Some(post) = &layer.mlp_post_norm {
+                sum.normer(post).run(backend, sum.branch, sum.normed);
+                swap(sum.branch, sum.normed);
+            }
+        }
+        sum.add(backend, layer.last_norm.as_ref());
         if on_sum {
-            swap(residual, normed);
-        }
-        let x = if on_sum { &*residual } else { &*normed };
-        match adapters {
-            Some(adapters) => layer.adapted_mlp(backend, x, &mut inner[layer.inner], adapters, branch),
-            None => layer.mlp.run(backend, x, &mut inner[layer.inner], branch),
-        }
-        if let (Mlp::Experts { shared: Some(beside), .. }, Some(shared)) = (&layer.mlp, shared) {
-            beside.mlp.run(backend, x, &mut inner[beside.inner], shared);
-            backend.add_shared(beside.gate.as_ref(), x, shared, branch);
-        }
-        backend.all_reduce(branch);
-        if let Some(post) = &layer.mlp_post_norm {
-            normer(post).run(backend, branch, normed);
-            swap(branch, normed);
-        }
-        normer(&layer.last_norm).add(backend, residual, branch, normed);
-        if on_sum {
-            swap(residual, normed);
+            swap(sum.residual, sum.normed);
         }
     }
 
@@ -262,6 +268,50 @@ impl<B: Backend> Network<B> {
     pub(crate) fn hidden(&self) -> &B::Buffer {
         let b = self.buffers.as_ref().expect("a step has run on the buffers");
         if self.spec.layers[0].order.on_sum() { &b.residual } else { &b.normed }
+    }
+}
+
+/// The sum that halves add to, and what it takes to add to it.
+struct Sum<'a, B: Backend> {
+    norm: NormSpec,
+    residual: &'a mut B::Buffer,
+    normed: &'a mut B::Buffer,
+    branch: &'a mut B::Buffer,
+}
+
+impl<B: Backend> Sum<'_, B> {
+    fn normer<'n>(&self, of: &'n Norm<B>) -> Normer<'n, B> {
+        Normer { norm: of, spec: self.norm }
+    }
+
+    /// Adds what a half has given, and norms the sum where something reads that.
+    fn add(&mut self, backend: &mut B, norm: Option<&Norm<B>>) {
+        match norm {
+            Some(norm) => self.normer(norm).add(backend, self.residual, self.branch, self.normed),
+            None => backend.add_shared(None, self.normed, self.branch, self.residual),
+        }
+    }
+}
+
+impl<B: Backend> Layer<B> {
+    /// The MLP, of rows of `x`.
+    fn mlp_half(
+        &self,
+        backend: &mut B,
+        x: &B::Buffer,
+        (inner, shared): (&mut [B::Buffer], &mut Option<B::Buffer>),
+        adapters: Option<&mut AdapterBuffers<B>>,
+        out: &mut B::Buffer,
+    ) {
+        match adapters {
+            Some(adapters) => self.adapted_mlp(backend, x, &mut inner[self.inner], adapters, out),
+            None => self.mlp.run(backend, x, &mut inner[self.inner], out),
+        }
+        if let (Mlp::Experts { shared: Some(beside), .. }, Some(shared)) = (&self.mlp, shared) {
+            beside.mlp.run(backend, x, &mut inner[beside.inner], shared);
+            backend.add_shared(beside.gate.as_ref(), x, shared, out);
+        }
+        backend.all_reduce(out);
     }
 }
 

@@ -68,11 +68,8 @@ impl<'a, B: Backend> Loader<'a, B> {
     pub(crate) fn network(&mut self) -> Result<Network<B>, LoadError> {
         let spec = self.spec;
         let embedding = self.pack(&Group::looked_up(Part::TokenEmbedding))?;
-        let reads_sum = spec.layers[0].order.attention_reads_sum();
-        let first_norm = match reads_sum {
-            true => None,
-            false => Some(self.norm(Part::Layer(0, LayerPart::AttentionNorm))?),
-        };
+        let first_norm = spec.layers[0].order.first_norm();
+        let first_norm = first_norm.map(|part| self.norm(Part::Layer(0, part))).transpose()?;
         let layers: Result<Vec<_>, _> = (0..spec.layers.len()).map(|layer| self.layer(layer)).collect();
         let ropes: Result<Vec<_>, _> =
             spec.ropes.iter().map(|rope| self.backend.vector(&rope.inv_freq())).collect();
@@ -94,14 +91,15 @@ impl<'a, B: Backend> Loader<'a, B> {
         let layer = &self.spec.layers[index];
         let attention = &layer.attention;
         let of_layer = |part| Part::Layer(index, part);
-        let (middle, last) = match layer.order {
-            NormOrder::Post | NormOrder::PostTwice => {
-                (LayerPart::AttentionNorm, of_layer(LayerPart::MlpNorm))
-            }
-            _ if index + 1 < self.spec.layers.len() => {
-                (LayerPart::MlpNorm, Part::Layer(index + 1, LayerPart::AttentionNorm))
-            }
-            _ => (LayerPart::MlpNorm, Part::FinalNorm),
+        let middle = match layer.order {
+            NormOrder::Post | NormOrder::PostTwice | NormOrder::ParallelApart => Some(LayerPart::AttentionNorm),
+            NormOrder::Parallel | NormOrder::Branch => None,
+            NormOrder::Pre | NormOrder::PreMlp | NormOrder::Sandwich => Some(LayerPart::MlpNorm),
+        };
+        let last = match self.spec.layers.get(index + 1) {
+            _ if layer.order.on_sum() => Some(of_layer(LayerPart::MlpNorm)),
+            Some(next) => next.order.first_norm().map(|part| Part::Layer(index + 1, part)),
+            None => Some(Part::FinalNorm),
         };
         let (attention_post, mlp_post) = (layer.order.attention_post_norm(), layer.order.mlp_post_norm());
         Ok(Layer {
@@ -123,14 +121,14 @@ impl<'a, B: Backend> Loader<'a, B> {
             output: self.matrix(index, OUTPUT)?,
             output_bias: self.biases_if(attention.output_bias, index, OUTPUT)?,
             attention_post_norm: self.norm_if(attention_post, of_layer(LayerPart::AttentionPostNorm))?,
-            middle_norm: self.norm(of_layer(middle))?,
+            middle_norm: middle.map(|part| self.norm(of_layer(part))).transpose()?,
             mlp: self.mlp(index)?,
             inner: inner_widths(self.spec)
                 .binary_search(&layer.mlp.inner_width())
                 .expect("every layer's width is among them"),
             mlp_post_norm: self.norm_if(mlp_post, of_layer(LayerPart::MlpPostNorm))?,
             deltas: Deltas::default(),
-            last_norm: self.norm(last)?,
+            last_norm: last.map(|part| self.norm(part)).transpose()?,
         })
     }
 
@@ -313,8 +311,17 @@ impl<'a, B: Backend> Loader<'a, B> {
     }
 
     pub(crate) fn norm(&mut self, part: Part) -> Result<Norm<B>, LoadError> {
+        // The head's factor on logits is in what it reads.
+        let scale = if part == Part::FinalNorm { self.spec.head.logit_scale() } else { 1.0 };
+        if scale != 1.0 {
+            let weight: Vec<f32> = self.factors(part)?.iter().map(|factor| factor * scale).collect();
+            let bias = if self.spec.norm_bias() { Some(self.take(part.bias())?) } else { None };
+            let bias = bias.map(|bias| bias.iter().map(|addend| addend * scale).collect::<Vec<f32>>());
+            let bias = bias.map(|bias| self.backend.vector(&bias)).transpose()?;
+            return Ok(Norm { weight: self.backend.vector(&weight)?, bias });
+        }
         Ok(Norm {
-            weight: self.factors(part)?,
+            weight: self.factor_vector(part)?,
             bias: match self.spec.norm_bias() {
                 true => Some(self.vector(part.bias())?),
                 false => None,
@@ -330,18 +337,23 @@ impl<'a, B: Backend> Loader<'a, B> {
     fn qk_norm(&mut self, kind: QkNorm, part: Part) -> Result<Option<Norm<B>>, LoadError> {
         Ok(match kind {
             QkNorm::None => None,
-            QkNorm::Heads => Some(Norm { weight: self.factors(part)?, bias: None }),
+            QkNorm::Heads => Some(Norm { weight: self.factor_vector(part)?, bias: None }),
             QkNorm::Whole => Some(self.norm(part)?),
         })
     }
 
     /// A norm's factors, which some files store less 1.
-    fn factors(&mut self, part: Part) -> Result<B::Vector, LoadError> {
+    fn factors(&mut self, part: Part) -> Result<Vec<f32>, LoadError> {
         let mut values = self.take(part.weight())?;
         if self.spec.norm.kind == (NormKind::Rms { from_one: true }) {
             values.iter_mut().for_each(|value| *value += 1.0);
         }
-        Ok(self.backend.vector(&values)?)
+        Ok(values)
+    }
+
+    fn factor_vector(&mut self, part: Part) -> Result<B::Vector, LoadError> {
+        let factors = self.factors(part)?;
+        Ok(self.backend.vector(&factors)?)
     }
 
     pub(crate) fn vector(&mut self, weight: Weight) -> Result<B::Vector, LoadError> {

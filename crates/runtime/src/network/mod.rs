@@ -68,12 +68,12 @@ pub(crate) struct Layer<B: Backend> {
     pub(crate) output: B::Matrix, // (hidden, q_width)
     pub(crate) output_bias: Option<B::Vector>, // (hidden)
     pub(crate) attention_post_norm: Option<Norm<B>>, // of what attention adds, or of the first of two sums
-    pub(crate) middle_norm: Norm<B>, // of the sum after attention
+    pub(crate) middle_norm: Option<Norm<B>>, // of the sum after the half that comes first; beside the other, of what attention reads
     pub(crate) mlp: Mlp<B>,
     inner: usize,                              // which of the buffers inside MLPs it uses
     pub(crate) mlp_post_norm: Option<Norm<B>>, // of what the MLP adds
     deltas: Deltas<B>,                         // what adapters add to its matrices
-    pub(crate) last_norm: Norm<B>, // of the sum after the MLP: the next layer's first where norms stand before halves
+    pub(crate) last_norm: Option<Norm<B>>, // of the sum after both: what the next layer reads where norms stand before halves
 }
 
 /// A layer's latent attention: what makes queries, and of each head what takes them to latents and what is made of latents.
@@ -231,7 +231,7 @@ impl<B: Backend> Network<B> {
         for layer in &self.layers {
             vectors.extend(layer.qkv_bias.iter().chain(&layer.output_bias).chain(&layer.sinks));
             norms.extend(layer.q_norm.iter().chain(&layer.k_norm));
-            norms.extend([&layer.middle_norm, &layer.last_norm]);
+            norms.extend(layer.middle_norm.iter().chain(&layer.last_norm));
             if let Some(latent) = &layer.latent {
                 norms.push(&latent.norm);
                 norms.extend(latent.query_down.iter().map(|(_, norm)| norm));

@@ -1,5 +1,6 @@
 //! One layer of a transformer as data: attention, an MLP or a mixture of experts, and where norms stand around them.
 
+use super::weights::LayerPart;
 use hanzo_engine_kernels::{
     Activation, ExpertGroups, ExpertScoring, HeadShape, KvLayout, LatentHeads, MoeParams,
 };
@@ -55,6 +56,12 @@ pub enum NormOrder {
     PreMlp,
     /// Before each half and on what it adds, and one after the last layer (Gemma 3).
     Sandwich,
+    /// On what each half adds alone, and one after the last layer (OLMo 2).
+    Branch,
+    /// Both halves read the same norm of the sum, and one after the last layer (Phi-2, Command R).
+    Parallel,
+    /// Both halves read the sum, each a norm of its own, and one after the last layer (GPT-NeoX).
+    ParallelApart,
 }
 
 impl NormOrder {
@@ -65,17 +72,41 @@ impl NormOrder {
 
     /// Attention reads the sum itself.
     pub(crate) fn attention_reads_sum(self) -> bool {
-        self.on_sum() || self == NormOrder::PreMlp
+        self.on_sum() || matches!(self, NormOrder::PreMlp | NormOrder::Branch)
+    }
+
+    /// Both halves read the same sum.
+    pub(crate) fn is_parallel(self) -> bool {
+        matches!(self, NormOrder::Parallel | NormOrder::ParallelApart)
+    }
+
+    /// There is a norm before attention, or after it where norms stand on the sum.
+    pub(crate) fn has_attention_norm(self) -> bool {
+        !matches!(self, NormOrder::PreMlp | NormOrder::Branch)
+    }
+
+    /// There is a norm before the MLP, or after it where norms stand on the sum.
+    pub(crate) fn has_mlp_norm(self) -> bool {
+        !matches!(self, NormOrder::Branch | NormOrder::Parallel)
+    }
+
+    /// The norm of what a layer reads first of the sum.
+    pub(crate) fn first_norm(self) -> Option<LayerPart> {
+        match self {
+            _ if self.attention_reads_sum() => None,
+            NormOrder::ParallelApart => Some(LayerPart::MlpNorm),
+            _ => Some(LayerPart::AttentionNorm),
+        }
     }
 
     /// What attention gives has a norm of its own.
     pub(crate) fn attention_post_norm(self) -> bool {
-        matches!(self, NormOrder::PostTwice | NormOrder::Sandwich)
+        matches!(self, NormOrder::PostTwice | NormOrder::Sandwich | NormOrder::Branch)
     }
 
     /// What the MLP gives has a norm of its own.
     pub(crate) fn mlp_post_norm(self) -> bool {
-        self == NormOrder::Sandwich
+        matches!(self, NormOrder::Sandwich | NormOrder::Branch)
     }
 }
 

@@ -136,6 +136,14 @@ impl HeadSpec {
         }
     }
 
+    /// Factor on logits.
+    pub(crate) fn logit_scale(self) -> f32 {
+        match self {
+            HeadSpec::Logits(head) => head.scale,
+            HeadSpec::None | HeadSpec::MaskedLm(_) => 1.0,
+        }
+    }
+
     /// It has a matrix of its own.
     pub(crate) fn has_matrix(self) -> bool {
         self != HeadSpec::None && !self.tied()
@@ -181,6 +189,23 @@ impl TransformerSpec {
     #[must_use]
     pub fn with_layers(mut self, change: impl Fn(usize, &mut LayerSpec)) -> Self {
         self.layers.iter_mut().enumerate().for_each(|(index, layer)| change(index, layer));
+        self
+    }
+
+    /// The same network without a factor on what halves add (Granite, MiniCPM), where all layers have the same and norm nothing but
+    /// the sum: norms do not see the size of what they norm but for their epsilon, so the sum is kept in units of that factor, and
+    /// no row is multiplied.
+    fn without_residual_scale(mut self) -> Self {
+        let scale = self.layers.first().map_or(1.0, |layer| layer.residual_scale);
+        let folds = |layer: &LayerSpec| {
+            let of_sum_alone = matches!(layer.order, NormOrder::Pre | NormOrder::Parallel | NormOrder::ParallelApart);
+            layer.residual_scale == scale && of_sum_alone && layer.attention.qk_norm == QkNorm::None
+        };
+        if scale > 0.0 && self.layers.iter().all(folds) && !self.embedding_norm {
+            self.embedding_scale /= scale;
+            self.norm.eps /= scale * scale;
+            self.layers.iter_mut().for_each(|layer| layer.residual_scale = 1.0);
+        }
         self
     }
 

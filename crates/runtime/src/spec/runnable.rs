@@ -3,9 +3,7 @@
 
 use hanzo_engine_kernels::{ExpertGroups, HeadShape};
 
-use super::{
-    Distance, ExpertsSpec, HeadSpec, LayerSpec, Mask, MlpSpec, Projection, QkNorm, RopeSpec, TransformerSpec,
-};
+use super::{Distance, ExpertsSpec, HeadSpec, LayerSpec, Mask, MlpSpec, NormKind, NormOrder, Projection, QkNorm, RopeSpec, TransformerSpec};
 use crate::error::LoadError;
 use crate::limits::{ENCODER_TYPES_MAX, EXPERT_GROUPS_MAX, WIDTH_MAX};
 
@@ -18,8 +16,9 @@ impl TransformerSpec {
         if let Err((what, reason)) = self.fits() {
             return Err(LoadError::Corrupt { file: file.to_owned(), what: what.to_owned(), reason });
         }
-        match self.unrunnable() {
-            None => Ok(self),
+        let spec = self.without_residual_scale();
+        match spec.unrunnable() {
+            None => Ok(spec),
             Some((key, value)) => Err(LoadError::Unsupported {
                 file: file.to_owned(),
                 key: key.to_owned(),
@@ -118,22 +117,17 @@ impl TransformerSpec {
             _ if self.embedding_norm => "a norm of the embeddings",
             _ if self.distance != Distance::None => "scores of distances",
             _ if self.convolution.is_some() => "a convolution",
-            _ if self.layers.iter().any(|layer| layer.attention.qk_norm == QkNorm::Whole) => {
-                "a norm of all heads together"
-            }
+            _ if self.norms_heads_by_layer_norm() => "a layer norm of all heads together",
             _ if self.head.masked_lm().is_some() => "a masked language model's head",
             _ if self.head == HeadSpec::None => "no head",
-            _ => return self.refused_logits(),
+            _ => return None,
         };
         Some(("decoder", what.to_owned()))
     }
 
-    fn refused_logits(&self) -> Option<(&'static str, String)> {
-        match self.head {
-            HeadSpec::Logits(head) if head.scale != 1.0 => Some(("factor on logits", head.scale.to_string())),
-            HeadSpec::Logits(head) => Some(("softcap of logits", head.softcap?.to_string())),
-            HeadSpec::None | HeadSpec::MaskedLm(_) => None,
-        }
+    fn norms_heads_by_layer_norm(&self) -> bool {
+        let whole = self.layers.iter().any(|layer| layer.attention.qk_norm == QkNorm::Whole);
+        whole && matches!(self.norm.kind, NormKind::Layer { .. })
     }
 
     fn not_in_an_encoder(&self) -> Option<(&'static str, String)> {
@@ -142,6 +136,9 @@ impl TransformerSpec {
             HeadSpec::Logits(_) => "a decoder's head",
             _ if any(|layer| layer.attention.softcap.is_some()) => "a softcap of scores",
             _ if any(|layer| layer.attention.sinks) => "sinks",
+            _ if any(|layer| layer.order.is_parallel() || layer.order == NormOrder::Branch) => {
+                "halves side by side, or norms of what halves add alone"
+            }
             _ if self.convolution.is_some() && any(|layer| !layer.order.on_sum()) => {
                 "a convolution, and norms before halves"
             }
@@ -177,8 +174,10 @@ fn refused_half(index: usize, layer: &LayerSpec, first: &LayerSpec) -> Option<(&
         return Some(("attention", format!("causal in some layers, to both sides in others, as in {index}")));
     }
     // A sum is added and normed by one op, whose norm is the next half's.
+    let bare = layer.order == NormOrder::Branch;
     if layer.order.on_sum() != first.order.on_sum()
-        || index > 0 && layer.order.attention_reads_sum() != layer.order.on_sum()
+        || bare != (first.order == NormOrder::Branch)
+        || index > 0 && !bare && layer.order.attention_reads_sum() != layer.order.on_sum()
     {
         return Some(("norms", format!("{:?} in layer {index}", layer.order)));
     }

@@ -200,7 +200,7 @@ impl TransformerSpec {
     fn attention_weights(&self, index: usize, layer: &LayerSpec, list: &mut List) {
         let (hidden, norm_bias, attention) = (self.hidden, self.norm_bias(), &layer.attention);
         let part = |part| Part::Layer(index, part);
-        if layer.order != super::NormOrder::PreMlp {
+        if layer.order.has_attention_norm() {
             list.vector(part(LayerPart::AttentionNorm), hidden, norm_bias);
         }
         let shape = attention.projection.head_shape();
@@ -270,7 +270,9 @@ impl TransformerSpec {
     fn mlp_weights(&self, index: usize, layer: &LayerSpec, list: &mut List) {
         let (hidden, norm_bias) = (self.hidden, self.norm_bias());
         let part = |part| Part::Layer(index, part);
-        list.vector(part(LayerPart::MlpNorm), hidden, norm_bias);
+        if layer.order.has_mlp_norm() {
+            list.vector(part(LayerPart::MlpNorm), hidden, norm_bias);
+        }
         match &layer.mlp {
             MlpSpec::Dense(dense) => {
                 if dense.gated {

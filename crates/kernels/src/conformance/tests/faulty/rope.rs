@@ -42,6 +42,14 @@ impl Faulty {
         match self.fault {
             Fault::QueriesNotNormed => changed.q_norm = None,
             Fault::KeysNotNormed => changed.k_norm = None,
+            Fault::HeadsNormedApart if params.q_norm.is_some_and(|norm| norm.len() > head_dim) => {
+                let mut rows = self.rows_of(qkv, width);
+                for head in rows.chunks_exact_mut(head_dim) {
+                    let x = head.to_vec();
+                    formulas::rms_norm(&x, &vec![1.0; head_dim], params.norm_eps, head);
+                }
+                self.store(qkv, rows);
+            }
             Fault::KeysNotTurned => {
                 // The cache gets normed keys; the queries are turned beside it.
                 let raw = self.rows_of(qkv, width);

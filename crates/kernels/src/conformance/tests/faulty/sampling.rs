@@ -11,7 +11,7 @@ impl Faulty {
         let mut spec = specs.rows[row].clone();
         let mut adjustments = specs.adjustments_of(row).to_vec();
         let mut logits = logits.to_vec();
-        let (mut mask, mut seen) = (specs.mask_of(row), specs.seen_of(row));
+        let (mut mask, mut seen, mut softcap) = (specs.mask_of(row), specs.seen_of(row), specs.softcap);
         match self.fault {
             Fault::TemperatureIgnored if spec.temperature > 0.0 => spec.temperature = 1.0,
             Fault::TopKIgnored => spec.top_k = 0,
@@ -25,7 +25,7 @@ impl Faulty {
             Fault::ProbabilityMinIgnored => spec.shape.probability_min = 0.0,
             Fault::ProbabilityOfAll => {
                 let mut sampled =
-                    reference::draw(&logits, &spec, Edits { mask, seen, adjustments: &adjustments })?;
+                    reference::draw(&logits, &spec, Edits { softcap, mask, seen, adjustments: &adjustments })?;
                 sampled.probability = sampled.probability.map(|probability| probability * 0.999);
                 return Some(sampled);
             }
@@ -43,13 +43,14 @@ impl Faulty {
                 }
             }
             Fault::MaskIgnored => mask = None,
+            Fault::LogitsNotCapped => softcap = None,
             Fault::MaskOfFirstRow if mask.is_some() => mask = Some(&specs.masks[..specs.mask_words]),
             Fault::NanDrawn => {
                 logits.iter_mut().filter(|logit| logit.is_nan()).for_each(|logit| *logit = 0.0);
             }
             Fault::LastOfEquals if spec.temperature == 0.0 => {
                 let mut sampled =
-                    reference::draw(&logits, &spec, Edits { mask, seen, adjustments: &adjustments })?;
+                    reference::draw(&logits, &spec, Edits { softcap, mask, seen, adjustments: &adjustments })?;
                 let twin = sampled.token as usize + 1;
                 sampled.token +=
                     u32::from(logits.get(twin) == Some(&logits[twin - 1]) && twin.is_multiple_of(3));
@@ -57,6 +58,6 @@ impl Faulty {
             }
             _ => {}
         }
-        reference::draw(&logits, &spec, Edits { mask, seen, adjustments: &adjustments })
+        reference::draw(&logits, &spec, Edits { softcap, mask, seen, adjustments: &adjustments })
     }
 }
