@@ -1,0 +1,560 @@
+//! Decoders of Hugging Face that are dense and not quite Llama, as data: what each family's class of the transformers library
+//! does where its settings do not say, and which settings say it.
+
+use hanzo_engine_kernels::{Activation, HeadShape, RopeKind};
+use serde_json::{Map, Value};
+
+use super::hf::{scaling, stretched_context, windows_by_type};
+use super::{
+    AttentionSpec, Config, DenseSpec, HeadSpec, LayerSpec, LogitsSpec, Mask, MlpSpec, NormKind, NormOrder, NormSpec,
+    QkNorm, RopeScaling, RopeSpec, TransformerSpec,
+};
+use crate::error::LoadError;
+use crate::limits::{CONTEXT_TOKENS_MAX, HEAD_DIM_MAX, HEADS_MAX, LAYERS_MAX, VOCAB_MAX, WIDTH_MAX};
+
+/// A family: how its class differs from Llama's.
+struct Family {
+    model_type: &'static str,
+    class: &'static str,
+    order: NormOrder,
+    norm: NormKind,
+    /// Setting of the norms' epsilon, and its default.
+    eps: (&'static str, f32),
+    qkv_bias: Said,
+    output_bias: Said,
+    /// Both matrices of the MLP have biases.
+    mlp_bias: Said,
+    gated: bool,
+    /// Setting of the non-linearity, and its default.
+    activation: (&'static str, &'static str),
+    qk_norm: QkNorm,
+    /// Size of a head where `head_dim` is not given; otherwise `hidden_size / num_attention_heads`.
+    head_dim: Option<usize>,
+    rope_kind: RopeKind,
+    rope_base: f32,
+    /// Share of a head that is turned.
+    turned: f32,
+    windows: Windows,
+    tied: bool,
+    /// What is its own.
+    own: fn(&Config, &mut TransformerSpec) -> Result<(), LoadError>,
+    /// Settings that make another model of it unless they are nothing.
+    refused: &'static [&'static str],
+}
+
+/// Whether something is there.
+enum Said {
+    Always(bool),
+    /// As a setting says, with its default.
+    By(&'static str, bool),
+}
+
+/// Which layers see a window of `sliding_window` tokens.
+#[derive(Clone, Copy)]
+enum Windows {
+    Never,
+    /// All, where there is one.
+    All,
+    /// As `layer_types` say, or all but each nth (`sliding_window_pattern`).
+    AllButEach(usize),
+}
+
+const LLAMA: Family = Family {
+    model_type: "",
+    class: "",
+    order: NormOrder::Pre,
+    norm: NormKind::Rms { from_one: false },
+    eps: ("rms_norm_eps", 1e-6),
+    qkv_bias: Said::By("attention_bias", false),
+    output_bias: Said::By("attention_bias", false),
+    mlp_bias: Said::Always(false),
+    gated: true,
+    activation: ("hidden_act", "silu"),
+    qk_norm: QkNorm::None,
+    head_dim: None,
+    rope_kind: RopeKind::Neox,
+    rope_base: 1e4,
+    turned: 1.0,
+    windows: Windows::Never,
+    tied: false,
+    own: |_, _| Ok(()),
+    refused: &["mlp_bias"],
+};
+
+const GEMMA: Family = Family {
+    norm: NormKind::Rms { from_one: true },
+    activation: ("hidden_activation", "gelu_pytorch_tanh"),
+    head_dim: Some(256),
+    tied: true,
+    own: |_, spec| {
+        spec.embedding_scale = (spec.hidden as f32).sqrt();
+        Ok(())
+    },
+    refused: &["use_bidirectional_attention"],
+    ..LLAMA
+};
+
+const COHERE: Family = Family {
+    order: NormOrder::Parallel,
+    norm: NormKind::Layer { bias: false },
+    eps: ("layer_norm_eps", 1e-5),
+    rope_kind: RopeKind::Interleaved,
+    tied: true,
+    own: cohere,
+    refused: &["use_qk_norm", "use_parallel_embedding"],
+    ..LLAMA
+};
+
+const OLMO2: Family = Family {
+    order: NormOrder::Branch,
+    eps: ("rms_norm_eps", 1e-5),
+    qk_norm: QkNorm::Whole,
+    ..LLAMA
+};
+
+const GLM: Family = Family {
+    eps: ("rms_norm_eps", 1.5625e-7),
+    qkv_bias: Said::By("attention_bias", true),
+    output_bias: Said::Always(false),
+    head_dim: Some(128),
+    rope_kind: RopeKind::Interleaved,
+    turned: 0.5,
+    ..LLAMA
+};
+
+const FAMILIES: &[Family] = &[
+    Family { model_type: "gemma", class: "GemmaForCausalLM", ..GEMMA },
+    Family {
+        model_type: "gemma2",
+        class: "Gemma2ForCausalLM",
+        order: NormOrder::Sandwich,
+        windows: Windows::AllButEach(2),
+        own: gemma2,
+        ..GEMMA
+    },
+    Family {
+        model_type: "gemma3_text",
+        class: "Gemma3ForCausalLM",
+        order: NormOrder::Sandwich,
+        qk_norm: QkNorm::Heads,
+        rope_base: 1e6,
+        windows: Windows::AllButEach(6),
+        own: gemma3,
+        ..GEMMA
+    },
+    Family {
+        model_type: "phi3",
+        class: "Phi3ForCausalLM",
+        eps: ("rms_norm_eps", 1e-5),
+        windows: Windows::All,
+        ..LLAMA
+    },
+    Family { model_type: "olmo2", class: "Olmo2ForCausalLM", ..OLMO2 },
+    Family {
+        model_type: "olmo3",
+        class: "Olmo3ForCausalLM",
+        rope_base: 5e5,
+        windows: Windows::AllButEach(4),
+        own: olmo3,
+        ..OLMO2
+    },
+    Family { model_type: "granite", class: "GraniteForCausalLM", own: granite, ..LLAMA },
+    Family { model_type: "glm", class: "GlmForCausalLM", ..GLM },
+    Family { model_type: "glm4", class: "Glm4ForCausalLM", order: NormOrder::Sandwich, ..GLM },
+    Family { model_type: "cohere", class: "CohereForCausalLM", rope_base: 5e5, ..COHERE },
+    Family {
+        model_type: "cohere2",
+        class: "Cohere2ForCausalLM",
+        windows: Windows::AllButEach(4),
+        own: |config, spec| {
+            cohere(config, spec)?;
+            turn_windows_alone(spec);
+            Ok(())
+        },
+        ..COHERE
+    },
+    Family {
+        model_type: "smollm3",
+        class: "SmolLM3ForCausalLM",
+        rope_base: 2e6,
+        tied: true,
+        own: smollm3,
+        refused: &["mlp_bias", "use_sliding_window"],
+        ..LLAMA
+    },
+    Family {
+        model_type: "starcoder2",
+        class: "Starcoder2ForCausalLM",
+        norm: NormKind::Layer { bias: true },
+        eps: ("norm_epsilon", 1e-5),
+        qkv_bias: Said::By("use_bias", true),
+        output_bias: Said::By("use_bias", true),
+        mlp_bias: Said::By("use_bias", true),
+        gated: false,
+        activation: ("hidden_act", "gelu_pytorch_tanh"),
+        windows: Windows::All,
+        tied: true,
+        ..LLAMA
+    },
+    Family {
+        model_type: "stablelm",
+        class: "StableLmForCausalLM",
+        norm: NormKind::Layer { bias: true },
+        eps: ("layer_norm_eps", 1e-5),
+        qkv_bias: Said::By("use_qkv_bias", false),
+        output_bias: Said::Always(false),
+        turned: 0.25,
+        own: |config, spec| {
+            if config.bool("use_parallel_residual")?.unwrap_or(false) {
+                spec.layers.iter_mut().for_each(|layer| layer.order = NormOrder::Parallel);
+            }
+            Ok(())
+        },
+        refused: &["qk_layernorm"],
+        ..LLAMA
+    },
+    Family {
+        model_type: "seed_oss",
+        class: "SeedOssForCausalLM",
+        qkv_bias: Said::By("attention_bias", true),
+        output_bias: Said::By("attention_out_bias", false),
+        head_dim: Some(128),
+        ..LLAMA
+    },
+    Family {
+        model_type: "ernie4_5",
+        class: "Ernie4_5ForCausalLM",
+        eps: ("rms_norm_eps", 1e-5),
+        head_dim: Some(128),
+        rope_kind: RopeKind::Interleaved,
+        rope_base: 5e5,
+        tied: true,
+        refused: &["use_bias"],
+        ..LLAMA
+    },
+    Family {
+        model_type: "exaone4",
+        class: "Exaone4ForCausalLM",
+        order: NormOrder::Branch,
+        eps: ("rms_norm_eps", 1e-5),
+        qkv_bias: Said::Always(false),
+        output_bias: Said::Always(false),
+        qk_norm: QkNorm::Heads,
+        windows: Windows::AllButEach(4),
+        own: |config, spec| {
+            if config.get("sliding_window").is_some_and(|window| !window.is_null()) {
+                turn_windows_alone(spec);
+            }
+            Ok(())
+        },
+        ..LLAMA
+    },
+];
+
+/// Settings that make another model of any of these unless they are absent, null, false, zero or empty.
+const REFUSED: &[&str] = &[
+    "add_cross_attention",
+    "is_encoder_decoder",
+    "n_routed_experts",
+    "num_experts",
+    "num_local_experts",
+    "quantization_config",
+    "vision_config",
+];
+
+/// The names of model types that are read here.
+pub(super) fn known() -> impl Iterator<Item = &'static str> {
+    FAMILIES.iter().map(|family| family.model_type)
+}
+
+/// Reads one of these families; nothing of another.
+pub(super) fn from_config(config: &Config, model_type: &str) -> Option<Result<TransformerSpec, LoadError>> {
+    let family = FAMILIES.iter().find(|family| family.model_type == model_type)?;
+    Some(family.read(config))
+}
+
+impl Said {
+    fn read(&self, config: &Config) -> Result<bool, LoadError> {
+        match *self {
+            Said::Always(is) => Ok(is),
+            Said::By(key, usual) => Ok(config.bool(key)?.unwrap_or(usual)),
+        }
+    }
+}
+
+impl Family {
+    fn read(&self, config: &Config) -> Result<TransformerSpec, LoadError> {
+        self.check_settings(config)?;
+        let hidden = config.required("hidden_size", WIDTH_MAX)?;
+        let layers = config.required("num_hidden_layers", LAYERS_MAX)?;
+        let context = config.required("max_position_embeddings", CONTEXT_TOKENS_MAX)?;
+        let heads = self.heads(config, hidden)?;
+        let dense = DenseSpec {
+            ffn: config.required("intermediate_size", WIDTH_MAX)?,
+            activation: activation(config, self.activation)?,
+            gated: self.gated,
+            up_bias: self.mlp_bias.read(config)?,
+            down_bias: self.mlp_bias.read(config)?,
+        };
+        let attention = AttentionSpec {
+            qkv_bias: self.qkv_bias.read(config)?,
+            output_bias: self.output_bias.read(config)?,
+            qk_norm: self.qk_norm,
+            ..AttentionSpec::causal(heads)
+        };
+        let windows = self.windows(config, layers)?;
+        let layers = windows.into_iter().map(|window| LayerSpec {
+            order: self.order,
+            attention: AttentionSpec { mask: Mask::Causal { window }, ..attention.clone() },
+            mlp: MlpSpec::Dense(dense),
+            residual_scale: 1.0,
+        });
+        let rope = self.rope(config, &rope_settings(config, "full_attention")?, (heads.head_dim, context))?;
+        let norm = NormSpec { kind: self.norm, eps: config.positive(self.eps.0)?.unwrap_or(self.eps.1) };
+        let sizes = [config.required("vocab_size", VOCAB_MAX)?, hidden];
+        let context = stretched_context(&rope.scaling, context);
+        let mut spec = TransformerSpec {
+            ropes: vec![rope],
+            head: HeadSpec::plain(config.bool("tie_word_embeddings")?.unwrap_or(self.tied)),
+            ..TransformerSpec::bare(self.model_type, sizes, layers.collect(), norm, context)
+        };
+        (self.own)(config, &mut spec)?;
+        spec.checked(&config.file)
+    }
+
+    fn check_settings(&self, config: &Config) -> Result<(), LoadError> {
+        for &key in REFUSED.iter().chain(self.refused) {
+            if let Some(value) = config.get(key).filter(|value| !is_nothing(value)) {
+                return Err(config.unsupported(key, value, "this build cannot run models that have it"));
+            }
+        }
+        match config.get("architectures").filter(|classes| !is_nothing(classes)) {
+            Some(classes) if !classes.as_array().is_some_and(|all| all.iter().any(|name| name == self.class)) => {
+                Err(config.unsupported("architectures", classes, format!("{} is known", self.class)))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn heads(&self, config: &Config, hidden: usize) -> Result<HeadShape, LoadError> {
+        let heads = config.required("num_attention_heads", HEADS_MAX)?;
+        let kv_heads = config.count("num_key_value_heads", HEADS_MAX)?.unwrap_or(heads);
+        let head_dim = match config.count("head_dim", HEAD_DIM_MAX)?.or(self.head_dim) {
+            Some(head_dim) => head_dim,
+            None if hidden.is_multiple_of(heads) && hidden / heads <= HEAD_DIM_MAX => hidden / heads,
+            None => {
+                let reason = format!("hidden states of {hidden} do not split into {heads} heads");
+                return Err(config.corrupt("num_attention_heads", reason));
+            }
+        };
+        Ok(HeadShape { heads, kv_heads, head_dim })
+    }
+
+    fn windows(&self, config: &Config, layers: usize) -> Result<Vec<Option<u32>>, LoadError> {
+        let window = match self.windows {
+            Windows::Never => return Ok(vec![None; layers]),
+            _ => config.count("sliding_window", CONTEXT_TOKENS_MAX)?.map(|window| window as u32),
+        };
+        let Windows::AllButEach(usual) = self.windows else { return Ok(vec![window; layers]) };
+        match config.get("layer_types").filter(|types| !types.is_null()) {
+            Some(types) => windows_by_type(config, types, window, layers),
+            None => {
+                let pattern = match config.get("sliding_window_pattern") {
+                    // One letter a layer, the last of which sees all: LLLG.
+                    Some(Value::String(letters)) => letters.len().max(1),
+                    _ => config.count("sliding_window_pattern", LAYERS_MAX)?.unwrap_or(usual),
+                };
+                Ok((1..=layers).map(|layer| window.filter(|_| !layer.is_multiple_of(pattern))).collect())
+            }
+        }
+    }
+
+    fn rope(
+        &self,
+        config: &Config,
+        settings: &Config,
+        (head_dim, context): (usize, usize),
+    ) -> Result<RopeSpec, LoadError> {
+        let turned = match settings.positive("partial_rotary_factor")? {
+            Some(turned) => turned,
+            None => config.positive("partial_rotary_factor")?.unwrap_or(self.turned),
+        };
+        let dim = (head_dim as f32 * turned) as usize;
+        let base = match settings.positive("rope_theta")? {
+            Some(base) => base,
+            None => config.positive("rope_theta")?.unwrap_or(self.rope_base),
+        };
+        let plain = RopeSpec {
+            kind: self.rope_kind,
+            base,
+            dim,
+            scaling: RopeScaling::None,
+            factors: None,
+            magnitude: 1.0,
+        };
+        let rope_type = match settings.string("rope_type")? {
+            Some(rope_type) => rope_type,
+            None => settings.string("type")?.unwrap_or("default"),
+        };
+        if matches!(rope_type, "longrope" | "su") {
+            let (factors, magnitude) = long_factors(config, settings, context)?;
+            return Ok(RopeSpec { factors: Some(factors), magnitude, ..plain });
+        }
+        let (scaling, magnitude) = scaling(config, settings, rope_type, context)?;
+        Ok(RopeSpec { scaling, magnitude, ..plain })
+    }
+}
+
+/// The settings of rotary embeddings, which newer files keep by the kind of layer.
+fn rope_settings(config: &Config, of_layers: &str) -> Result<Config, LoadError> {
+    let settings = match config.object("rope_scaling")? {
+        Some(settings) => Some(settings),
+        None => config.object("rope_parameters")?,
+    };
+    let Some(settings) = settings else { return Ok(Config::new(config.file.clone(), Map::new())) };
+    Ok(settings.object(of_layers)?.unwrap_or(settings))
+}
+
+/// Divisors of the frequencies of a model that was trained for long contexts (LongRoPE, arxiv.org/abs/2402.13753), and the factor on
+/// cosine and sine. A model whose context is longer than the original one is run with those for long texts, whatever the
+/// length of one: keys in the cache must not depend on what comes after them.
+fn long_factors(config: &Config, settings: &Config, context: usize) -> Result<(Vec<f32>, f32), LoadError> {
+    const ORIGINAL: &str = "original_max_position_embeddings";
+    let original = match config.count(ORIGINAL, CONTEXT_TOKENS_MAX)? {
+        Some(original) => original,
+        None => settings.required(ORIGINAL, CONTEXT_TOKENS_MAX)?,
+    };
+    let key = if context > original { "long_factor" } else { "short_factor" };
+    let list = settings.get(key).and_then(Value::as_array).ok_or_else(|| settings.missing(key))?;
+    let number = |value: &Value| {
+        let number = value.as_f64().map(|number| number as f32);
+        number.filter(|number| number.is_finite() && *number > 0.0)
+    };
+    let factors = list.iter().take(HEAD_DIM_MAX).map(number).collect::<Option<Vec<f32>>>();
+    let factors = factors.ok_or_else(|| settings.corrupt(key, "a factor is not a number above 0"))?;
+    let stretch = context as f32 / original as f32;
+    let magnitude = match settings.positive("attention_factor")? {
+        Some(magnitude) => magnitude,
+        None if stretch > 1.0 => (1.0 + stretch.ln() / (original as f32).ln()).sqrt(),
+        None => 1.0,
+    };
+    Ok((factors, magnitude))
+}
+
+fn activation(config: &Config, (key, usual): (&str, &'static str)) -> Result<Activation, LoadError> {
+    let named = match config.string(key)? {
+        Some(named) => named,
+        // Gemma's first files call it so, and mean what its class does.
+        None if key == "hidden_activation" => usual,
+        None => config.string("hidden_act")?.unwrap_or(usual),
+    };
+    match named {
+        "silu" | "swish" => Ok(Activation::Silu),
+        "gelu_pytorch_tanh" | "gelu_new" => Ok(Activation::GeluTanh),
+        "gelu" => Ok(Activation::GeluErf),
+        "relu" => Ok(Activation::Relu),
+        other => Err(config.unsupported(key, other, "silu, gelu, gelu_new, gelu_pytorch_tanh and relu are known")),
+    }
+}
+
+fn is_nothing(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Bool(truth) => !truth,
+        Value::Number(number) => number.as_f64() == Some(0.0),
+        Value::String(text) => text.is_empty(),
+        Value::Array(values) => values.is_empty(),
+        Value::Object(map) => map.is_empty(),
+    }
+}
+
+/// Layers that see all turn nothing.
+fn turn_windows_alone(spec: &mut TransformerSpec) {
+    for layer in &mut spec.layers {
+        layer.attention.rope = layer.attention.window().map(|_| 0);
+    }
+}
+
+fn set_logits(spec: &mut TransformerSpec, scale: f32, softcap: Option<f32>) {
+    spec.head = HeadSpec::Logits(LogitsSpec { tied: spec.head.tied(), scale, softcap });
+}
+
+fn gemma2(config: &Config, spec: &mut TransformerSpec) -> Result<(), LoadError> {
+    (GEMMA.own)(config, spec)?;
+    let cap = |key, usual| match config.get(key) {
+        Some(Value::Null) => Ok(None),
+        _ => Ok::<_, LoadError>(config.positive(key)?.or(Some(usual))),
+    };
+    set_logits(spec, 1.0, cap("final_logit_softcapping", 30.0)?);
+    let (softcap, scale) = (cap("attn_logit_softcapping", 50.0)?, query_scale(config)?);
+    for layer in &mut spec.layers {
+        (layer.attention.softcap, layer.attention.scale) = (softcap, scale);
+    }
+    Ok(())
+}
+
+fn query_scale(config: &Config) -> Result<f32, LoadError> {
+    Ok(1.0 / config.positive("query_pre_attn_scalar")?.unwrap_or(256.0).sqrt())
+}
+
+fn gemma3(config: &Config, spec: &mut TransformerSpec) -> Result<(), LoadError> {
+    (GEMMA.own)(config, spec)?;
+    set_logits(spec, 1.0, config.positive("final_logit_softcapping")?);
+    let (softcap, scale) = (config.positive("attn_logit_softcapping")?, query_scale(config)?);
+    // Windows have a rotation of their own, which nothing stretches.
+    let settings = rope_settings(config, "sliding_attention")?;
+    let own = config.object("rope_parameters")?.is_some_and(|all| all.get("sliding_attention").is_some());
+    let base = if own { settings.positive("rope_theta")? } else { config.positive("rope_local_base_freq")? };
+    let base = base.unwrap_or(1e4);
+    let local = RopeSpec { base, scaling: RopeScaling::None, magnitude: 1.0, ..spec.ropes[0].clone() };
+    spec.ropes.push(local);
+    for layer in &mut spec.layers {
+        layer.attention.rope = Some(usize::from(layer.attention.window().is_some()));
+        (layer.attention.softcap, layer.attention.scale) = (softcap, scale);
+    }
+    Ok(())
+}
+
+fn olmo3(_: &Config, spec: &mut TransformerSpec) -> Result<(), LoadError> {
+    let local = RopeSpec { scaling: RopeScaling::None, magnitude: 1.0, ..spec.ropes[0].clone() };
+    spec.ropes.push(local);
+    for layer in &mut spec.layers {
+        layer.attention.rope = Some(usize::from(layer.attention.window().is_some()));
+    }
+    Ok(())
+}
+
+fn granite(config: &Config, spec: &mut TransformerSpec) -> Result<(), LoadError> {
+    spec.embedding_scale = config.positive("embedding_multiplier")?.unwrap_or(1.0);
+    set_logits(spec, 1.0 / config.positive("logits_scaling")?.unwrap_or(1.0), None);
+    let scale = config.positive("attention_multiplier")?.unwrap_or(1.0);
+    let residual = config.positive("residual_multiplier")?.unwrap_or(1.0);
+    for layer in &mut spec.layers {
+        (layer.attention.scale, layer.residual_scale) = (scale, residual);
+    }
+    Ok(())
+}
+
+fn cohere(config: &Config, spec: &mut TransformerSpec) -> Result<(), LoadError> {
+    set_logits(spec, config.positive("logit_scale")?.unwrap_or(0.0625), None);
+    Ok(())
+}
+
+fn smollm3(config: &Config, spec: &mut TransformerSpec) -> Result<(), LoadError> {
+    const LIST: &str = "no_rope_layers";
+    let count = spec.layers.len();
+    let turned: Vec<bool> = match config.get(LIST).and_then(Value::as_array).filter(|list| !list.is_empty()) {
+        Some(list) if list.len() == count => list.iter().map(|value| value.as_u64() == Some(1)).collect(),
+        Some(list) => {
+            return Err(config.corrupt(LIST, format!("{} numbers for {count} layers", list.len())));
+        }
+        None => {
+            let each = config.count("no_rope_layer_interval", LAYERS_MAX)?.unwrap_or(4);
+            (1..=count).map(|layer| !layer.is_multiple_of(each)).collect()
+        }
+    };
+    for (layer, turned) in spec.layers.iter_mut().zip(turned) {
+        layer.attention.rope = turned.then_some(0);
+    }
+    Ok(())
+}
