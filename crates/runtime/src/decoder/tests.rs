@@ -194,6 +194,7 @@ macro_rules! on_every_backend {
 }
 
 mod adapters;
+mod dense;
 mod formats;
 mod isq;
 mod mixtures;

@@ -76,8 +76,9 @@ pub(crate) fn assemble(
     let score = found.take_if_there(SCORE, &[2, spec.hidden])?;
     // Layers behind the last that predict several tokens at once are not run.
     let more = format!("blk.{}.", spec.layers.len());
-    let harmless = [spec::ROPE_FACTORS, &more];
-    let count = if spec::predicts_more(&spec.architecture) { 2 } else { 1 };
+    let [long, short] = spec::LONG_FACTORS;
+    let harmless = [spec::ROPE_FACTORS, long, short, &more];
+    let count = if spec::predicts_more(&spec.architecture) { 4 } else { 3 };
     found.left_out(&spec.architecture, &harmless[..count])?;
     let info = ModelInfo {
         name: metadata.string("general.name")?.unwrap_or(fallback_name).to_owned(),

@@ -122,7 +122,6 @@ const FAMILIES: &[Family] = &[
         logit_scale: LogitScale::Divisor,
         ..PLAIN
     },
-    Family { name: "chatglm", rope: RopeKind::Interleaved, ..PLAIN },
     Family { name: "glm4", order: NormOrder::Sandwich, rope: RopeKind::Interleaved, ..PLAIN },
     Family { name: "command-r", ..COHERE },
     Family { name: "cohere2", full_each: 4, turns: Turns::Windows, ..COHERE },

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use super::rope::yarn_magnitude;
 use super::{
     AttentionSpec, Config, ExpertsSpec, HeadSpec, LayerSpec, Mask, MlpSpec, NormKind, NormOrder, NormSpec,
-    QkNorm, RopeScaling, RopeSpec, TransformerSpec, mixtures,
+    QkNorm, RopeScaling, RopeSpec, TransformerSpec, dense, mixtures,
 };
 use crate::error::LoadError;
 use crate::limits::{
@@ -192,9 +192,12 @@ pub fn from_config(config: &Config) -> Result<TransformerSpec, LoadError> {
     if let Some(mixture) = mixtures::from_config(config, model_type) {
         return mixture;
     }
+    if let Some(dense) = dense::from_config(config, model_type) {
+        return dense;
+    }
     let Some(family) = FAMILIES.iter().find(|family| family.model_type == model_type) else {
         let known: Vec<&str> =
-            FAMILIES.iter().map(|family| family.model_type).chain(mixtures::known()).collect();
+            FAMILIES.iter().map(|family| family.model_type).chain(mixtures::known()).chain(dense::known()).collect();
         let encoders = crate::encoder::encoders().join(", ");
         let reason = format!("this build runs {}, and the encoders {encoders}", known.join(", "));
         return Err(config.unsupported("model_type", model_type, reason));

@@ -3,6 +3,8 @@
 //! `crate::encoder`'s families; a setting that cannot be expressed, or run, is a load error.
 
 mod config;
+mod dense;
+mod dense_gguf;
 mod distance;
 mod gguf;
 mod hf;
@@ -19,6 +21,7 @@ mod weights;
 pub use config::Config;
 pub use distance::{Buckets, Disentangled, Distance};
 pub(crate) use distance::{alibi_slopes, learned_table};
+pub(crate) use dense_gguf::LONG_FACTORS;
 pub(crate) use gguf::ROPE_FACTORS;
 pub use gguf::from_gguf;
 use hanzo_engine_kernels::{Activation, HeadShape, KvGroups, KvLayout, KvSpec, KvType, StepLimits};

@@ -262,13 +262,20 @@ impl Names {
         Names { router_bias: "ffn_gate_inp.bias", mlp_norm: "post_attention_norm", ..Names::GGUF };
 
     /// GGUF files that have the MLP's norm under the name of another.
-    pub(crate) const GGUF_GLM4_MOE: Names = Names { mlp_norm: "post_attention_norm", ..Names::GGUF };
+    pub(crate) const GGUF_POST_ATTENTION: Names = Names { mlp_norm: "post_attention_norm", ..Names::GGUF };
+
+    /// GGUF files of decoders that have fused matrices, gate before up.
+    pub(crate) const GGUF_GLM4: Names =
+        Names { gate_up: Some(GateUp { name: "ffn_up", gate_first: true }), ..Names::GGUF };
+    pub(crate) const GGUF_PHI3: Names = Names { qkv: Some("attn_qkv"), ..Names::GGUF_GLM4 };
 
     /// Of GGUF files of decoders of an architecture.
     pub(crate) fn of_gguf(architecture: &str) -> &'static Names {
         match architecture {
             "gpt-oss" => &Names::GGUF_GPT_OSS,
-            "glm4moe" => &Names::GGUF_GLM4_MOE,
+            "glm4moe" | "seed_oss" => &Names::GGUF_POST_ATTENTION,
+            "phi3" => &Names::GGUF_PHI3,
+            "glm4" => &Names::GGUF_GLM4,
             _ => &Names::GGUF,
         }
     }
@@ -334,6 +341,34 @@ impl Names {
         ..Names::HUGGING_FACE
     };
 
+    /// The transformers library's Phi3 class.
+    pub(crate) const PHI3: Names = Names {
+        qkv: Some("self_attn.qkv_proj"),
+        gate_up: Some(GateUp { name: "mlp.gate_up_proj", gate_first: true }),
+        ..Names::HUGGING_FACE
+    };
+
+    /// The transformers library's Glm and, with norms of what halves add, Glm4 classes.
+    pub(crate) const GLM: Names = Names {
+        gate_up: Some(GateUp { name: "mlp.gate_up_proj", gate_first: true }),
+        ..Names::HUGGING_FACE
+    };
+    pub(crate) const GLM4: Names = Names {
+        attention_post_norm: "post_self_attn_layernorm",
+        mlp_post_norm: "post_mlp_layernorm",
+        ..Names::GLM
+    };
+
+    /// The transformers library's Olmo2, Olmo3 and Exaone4 classes.
+    pub(crate) const OLMO2: Names = Names {
+        attention_post_norm: "post_attention_layernorm",
+        mlp_post_norm: "post_feedforward_layernorm",
+        ..Names::HUGGING_FACE
+    };
+
+    /// The transformers library's Starcoder2 class.
+    pub(crate) const STARCODER2: Names = Names { up: "mlp.c_fc", down: "mlp.c_proj", ..Names::HUGGING_FACE };
+
     /// Of the transformers library's class of decoders for a model type.
     pub(crate) fn of_model_type(model_type: &str) -> &'static Names {
         match model_type {
@@ -342,6 +377,12 @@ impl Names {
             "qwen2_moe" => &Names::QWEN2_MOE,
             "ernie4_5_moe" => &Names::ERNIE_MOE,
             "hunyuan_v1_moe" => &Names::HUNYUAN_MOE,
+            "gemma2" | "gemma3_text" => &Names::GEMMA,
+            "phi3" => &Names::PHI3,
+            "glm" => &Names::GLM,
+            "glm4" => &Names::GLM4,
+            "olmo2" | "olmo3" | "exaone4" => &Names::OLMO2,
+            "starcoder2" => &Names::STARCODER2,
             _ => &Names::HUGGING_FACE,
         }
     }

@@ -1,0 +1,95 @@
+//! Dense families against the transformers library (tests/data/dense/make_dense.py says how its numbers were made).
+
+use super::*;
+
+/// Folders, and whether there is a GGUF file besides.
+const DENSE: &[(&str, bool)] = &[
+    ("gemma", true),
+    ("gemma2", true),
+    ("gemma3", true),
+    ("phi3", true),
+    ("phi3-long", true),
+    ("olmo2", true),
+    ("olmo3", false),
+    ("granite", true),
+    ("glm", false),
+    ("glm4", true),
+    ("cohere", true),
+    ("cohere2", true),
+    ("smollm3", true),
+    ("starcoder2", true),
+    ("stablelm", true),
+    ("stablelm-parallel", true),
+    ("seed-oss", true),
+    ("ernie4_5", true),
+    ("exaone4", true),
+];
+
+fn golden(case: &str) -> Golden {
+    Golden::read(&data("dense").join(case))
+}
+
+fn files() -> impl Iterator<Item = (&'static str, PathBuf)> {
+    DENSE.iter().flat_map(|&(case, in_gguf)| {
+        let folder = data("dense").join(case);
+        let gguf = in_gguf.then(|| folder.join("model.gguf"));
+        [folder].into_iter().chain(gguf).map(move |path| (case, path))
+    })
+}
+
+fn fastest() -> CpuBackend {
+    let tier = Tier::available().last().expect("the portable tier always is");
+    CpuBackend::new(Arc::new(ThreadPool::new(2)), tier)
+}
+
+#[test]
+fn dense_families_compute_what_the_library_does() {
+    let mut failed = Vec::new();
+    for (case, path) in files() {
+        let golden = golden(case);
+        let files = match ModelFiles::open(&path) {
+            Ok(files) => files,
+            Err(error) => {
+                failed.push(format!("{}: {error}", path.display()));
+                continue;
+            }
+        };
+        let allowed = TOLERANCE * range(&golden.logits);
+        let found = Runner::new(ReferenceBackend::new(), &files).prefill(&golden.text());
+        let off = largest_difference(&found, &golden.logits);
+        println!("{}: {:.1e} of the range", path.display(), off / range(&golden.logits));
+        if off > allowed {
+            failed.push(format!("{}: logits differ by {off}, allowed are {allowed}", path.display()));
+            continue;
+        }
+        let mut runner = Runner::new(fastest(), &files);
+        let off = largest_difference(&runner.prefill(&golden.text()), &golden.logits);
+        assert!(off <= allowed, "{} on the CPU: logits differ by {off}", path.display());
+        // The tokens themselves, of a prompt in chunks, as far as two are not as good as each other.
+        let near = |best: f32, next: f32| best - next < 4.0 * allowed;
+        let tokens = runner.greedy(&golden.prompt, 7, golden.greedy.len(), near);
+        let same = tokens.len() > 8 && tokens[..] == golden.greedy[..tokens.len()];
+        assert!(same, "{}: {tokens:?}", path.display());
+    }
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
+}
+
+#[test]
+fn dense_families_have_the_same_bits_however_a_batch_is_made() {
+    for (case, path) in files() {
+        let files = ModelFiles::open(&path).unwrap();
+        let mut runner = Runner::new(fastest(), &files);
+        let text = golden(case).text();
+        let whole = runner.prefill(&text);
+        let vocab = files.spec.vocab;
+        let (blocks, others) = (scattered(1), scattered(0));
+        runner.step(&[Work { tokens: &text[..19], rows: 19, blocks: &blocks }]);
+        let both = runner.step(&[
+            Work { tokens: &text[..20], rows: 1, blocks: &blocks },
+            Work { tokens: &text[..33], rows: 33, blocks: &others },
+        ]);
+        let bits = |logits: &[f32]| logits.iter().map(|logit| logit.to_bits()).collect::<Vec<_>>();
+        assert!(bits(&both[..vocab]) == bits(&whole[19 * vocab..20 * vocab]), "{}: a decode", path.display());
+        assert!(bits(&both[vocab..]) == bits(&whole[..33 * vocab]), "{}: a prompt beside it", path.display());
+    }
+}

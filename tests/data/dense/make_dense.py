@@ -1,0 +1,144 @@
+"""Makes the tiny dense decoders in this folder, and what they compute.
+
+    pip install torch transformers safetensors numpy gguf
+    python make_dense.py           # all, or: python make_dense.py gemma2
+
+Each folder has a random model of the transformers library's own class as the library saves it, in bfloat16, the same as
+llama.cpp's converter names and changes it (`model.gguf`; names are those of gguf-py's own table), and `golden.safetensors`: a
+`prompt`, the 32 `greedy` tokens after it, and the `logits` of both that the library computes in float32. The tokenizer is
+tests/data/tiny/llama3's.
+"""
+import json, shutil, sys
+from pathlib import Path
+
+import gguf, numpy as np, torch, transformers as t
+from safetensors.torch import save_file
+
+HERE = Path(__file__).parent
+VOCAB, PROMPT, GREEDY = 160, 21, 32
+SIZES = dict(vocab_size=VOCAB, hidden_size=32, intermediate_size=48, num_hidden_layers=4, num_attention_heads=2, num_key_value_heads=1, head_dim=32,
+             max_position_embeddings=256, bos_token_id=1, eos_token_id=2, pad_token_id=0, attn_implementation="eager")
+PLAIN = {"rope_type": "default", "rope_theta": 1e4}
+# A window shorter than the text.
+WINDOW = dict(sliding_window=10)
+# Heads are as large as hidden_size says; the class reads no head_dim.
+OF_HIDDEN = dict(head_dim=None)
+LONG = dict(rope_type="longrope", rope_theta=1e4, original_max_position_embeddings=16, short_factor=[1.0 + 0.01 * i for i in range(6)],
+            long_factor=[1.0 + 0.3 * i for i in range(6)], partial_rotary_factor=0.75)
+CASES = {
+    "gemma": (t.GemmaConfig, dict(tie_word_embeddings=True, rope_parameters=PLAIN), "gemma"),
+    "gemma2": (t.Gemma2Config, dict(tie_word_embeddings=True, rope_parameters=PLAIN, query_pre_attn_scalar=32, attn_logit_softcapping=3.0, final_logit_softcapping=4.0, **WINDOW), "gemma2"),
+    "gemma3": (t.Gemma3TextConfig, dict(tie_word_embeddings=True, num_hidden_layers=6, query_pre_attn_scalar=32, **WINDOW,
+                                        rope_parameters={"full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6}, "sliding_attention": PLAIN}), "gemma3"),
+    "phi3": (t.Phi3Config, dict(**OF_HIDDEN, rope_parameters=PLAIN | {"partial_rotary_factor": 1.0}, **WINDOW), "phi3"),
+    "phi3-long": (t.Phi3Config, dict(**OF_HIDDEN, rope_parameters=LONG, original_max_position_embeddings=16, tie_word_embeddings=True), "phi3"),
+    "olmo2": (t.Olmo2Config, dict(**OF_HIDDEN, rope_parameters=PLAIN), "olmo2"),
+    "olmo3": (t.Olmo3Config, dict(**OF_HIDDEN, rope_parameters={"full_attention": dict(rope_type="yarn", rope_theta=1e4, factor=4.0, original_max_position_embeddings=64),
+                                                                "sliding_attention": PLAIN}, **WINDOW), None),
+    "granite": (t.GraniteConfig, dict(**OF_HIDDEN, rope_parameters=PLAIN, embedding_multiplier=6.0, residual_multiplier=0.22, attention_multiplier=0.2, logits_scaling=2.0), "granite"),
+    "glm": (t.GlmConfig, dict(rope_parameters=PLAIN | {"partial_rotary_factor": 0.5}), None),
+    "glm4": (t.Glm4Config, dict(rope_parameters=PLAIN | {"partial_rotary_factor": 0.5}), "glm4"),
+    "cohere": (t.CohereConfig, dict(**OF_HIDDEN, rope_parameters=PLAIN, logit_scale=0.4), "command-r"),
+    "cohere2": (t.Cohere2Config, dict(**OF_HIDDEN, rope_parameters=PLAIN, logit_scale=0.4, **WINDOW), "cohere2"),
+    "smollm3": (t.SmolLM3Config, dict(**OF_HIDDEN, rope_parameters=PLAIN), "smollm3"),
+    "starcoder2": (t.Starcoder2Config, dict(**OF_HIDDEN, rope_parameters=PLAIN, sliding_window=None), "starcoder2"),
+    "stablelm": (t.StableLmConfig, dict(**OF_HIDDEN, rope_parameters=PLAIN | {"partial_rotary_factor": 0.25}, use_qkv_bias=True), "stablelm"),
+    "stablelm-parallel": (t.StableLmConfig, dict(**OF_HIDDEN, rope_parameters=PLAIN | {"partial_rotary_factor": 0.25}, use_parallel_residual=True), "stablelm"),
+    "seed-oss": (t.SeedOssConfig, dict(rope_parameters=PLAIN), "seed_oss"),
+    "ernie4_5": (t.Ernie4_5Config, dict(rope_parameters=PLAIN), "ernie4_5"),
+    "exaone4": (t.Exaone4Config, dict(rope_parameters=PLAIN, **WINDOW), "exaone4"),
+}
+
+
+def drawn(case, seed):
+    """A model, a prompt and the likeliest tokens after it, their logits, and how far each token was ahead at least."""
+    kind, settings, _ = CASES[case]
+    torch.manual_seed(seed)
+    config = kind(**{key: value for key, value in (SIZES | settings).items() if value is not None})
+    model = t.AutoModelForCausalLM.from_config(config).float().eval()
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            x = torch.randn(p.shape)
+            from_one = "gemma" in config.model_type
+            if "norm" in name: x = 0.2 * x + (0 if from_one or name.endswith("bias") else 1)
+            elif name.endswith("bias"): x = 0.2 * x
+            elif "embed" in name: x = 0.16 * x
+            else: x = 0.22 * x
+            p.copy_(x.bfloat16().float())
+        ids = torch.randint(3, VOCAB, (1, PROMPT))
+        margin = 1e9
+        for _ in range(GREEDY):
+            best = model(ids, use_cache=False).logits[0, -1].topk(2)
+            margin = min(margin, float((best.values[0] - best.values[1]) / best.values[0].abs().clamp(min=0.5)))
+            ids = torch.cat([ids, best.indices[:1].view(1, 1)], dim=1)
+        logits = model(ids[:, :-1], use_cache=False).logits[0].float()
+    return config, model, ids[0], logits, margin
+
+
+def permuted(a, heads):
+    """Rows of each head from halves to neighbours, as the converter has them of what is built like llama."""
+    return a.reshape(heads, 2, a.shape[0] // heads // 2, *a.shape[1:]).swapaxes(1, 2).reshape(a.shape)
+
+
+def write_gguf(path, architecture, config, weights):
+    arch = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
+    names = gguf.get_tensor_name_map(arch, config.num_hidden_layers)
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    rope = config.rope_parameters.get("full_attention", config.rope_parameters)
+    g = gguf.GGUFWriter(path, architecture)
+    g.add_type("model"); g.add_name(f"tiny-{path.parent.name}"); g.add_license("apache-2.0"); g.add_file_type(gguf.LlamaFileType.MOSTLY_BF16)
+    g.add_context_length(config.max_position_embeddings); g.add_embedding_length(config.hidden_size); g.add_block_count(config.num_hidden_layers)
+    g.add_feed_forward_length(config.intermediate_size); g.add_head_count(config.num_attention_heads); g.add_head_count_kv(config.num_key_value_heads)
+    g.add_key_length(head_dim); g.add_value_length(head_dim); g.add_rope_freq_base(rope["rope_theta"]); g.add_vocab_size(VOCAB)
+    g.add_rope_dimension_count(int(head_dim * rope.get("partial_rotary_factor", 1.0)))
+    rms = getattr(config, "rms_norm_eps", None)
+    if rms is not None: g.add_layer_norm_rms_eps(rms)
+    else: g.add_layer_norm_eps(getattr(config, "layer_norm_eps", None) or config.norm_epsilon)
+    if rope["rope_type"] == "linear": g.add_rope_scaling_type(gguf.RopeScalingType.LINEAR); g.add_rope_scaling_factor(rope["factor"])
+    if architecture == "gemma2": g.add_attn_logit_softcapping(config.attn_logit_softcapping); g.add_final_logit_softcapping(config.final_logit_softcapping)
+    if architecture in ("gemma2", "gemma3", "cohere2", "exaone4"): g.add_sliding_window(config.sliding_window)
+    if architecture == "phi3":
+        g.add_sliding_window(config.sliding_window or 0); g.add_rope_scaling_orig_ctx_len(rope.get("original_max_position_embeddings", config.max_position_embeddings))
+        if "long_factor" in rope:
+            g.add_rope_scaling_attn_factors(float(np.sqrt(1 + np.log(256 / 16) / np.log(16))))
+            for name in ("long", "short"): g.add_tensor(f"rope_factors_{name}.weight", np.array(rope[f"{name}_factor"], dtype=np.float32))
+    if architecture == "granite":
+        g.add_attention_scale(config.attention_multiplier); g.add_embedding_scale(config.embedding_multiplier); g.add_residual_scale(config.residual_multiplier); g.add_logit_scale(config.logits_scaling)
+    if architecture in ("command-r", "cohere2"): g.add_logit_scale(config.logit_scale); g.add_rope_scaling_type(gguf.RopeScalingType.NONE)
+    if architecture == "stablelm": g.add_parallel_residual(config.use_parallel_residual)
+    tokens = ["<unk>", "<s>", "</s>"] + [f"w{i}" for i in range(3, VOCAB)]
+    g.add_tokenizer_model("gpt2"); g.add_tokenizer_pre("default"); g.add_token_list(tokens); g.add_token_types([gguf.TokenType.CONTROL] * 3 + [gguf.TokenType.NORMAL] * (VOCAB - 3)); g.add_token_merges([])
+    g.add_bos_token_id(1); g.add_eos_token_id(2); g.add_add_bos_token(False)
+    for key, tensor in weights.items():
+        a = tensor.float().numpy()
+        name = names.get_name(key, try_suffixes=(".weight", ".bias"))
+        assert name is not None, key
+        if architecture in ("granite", "smollm3") and ("q_proj" in key or "k_proj" in key):
+            a = permuted(a, config.num_attention_heads if "q_proj" in key else config.num_key_value_heads)
+        if architecture.startswith("gemma") and "norm" in key: a = a + 1
+        if a.ndim == 1: g.add_tensor(name, np.ascontiguousarray(a))
+        else: g.add_tensor(name, gguf.quants.quantize(np.ascontiguousarray(a), gguf.GGMLQuantizationType.BF16), raw_dtype=gguf.GGMLQuantizationType.BF16)
+    g.write_header_to_file(); g.write_kv_data_to_file(); g.write_tensors_to_file(); g.close()
+
+
+def make(case):
+    # Not one token over and over, and then as clear as can be.
+    best = max((drawn(case, seed) for seed in range(16)), key=lambda found: (min(len(set(found[2][PROMPT:].tolist())), 8), found[4]))
+    config, model, ids, logits, margin = best
+    folder = HERE / case
+    shutil.rmtree(folder, ignore_errors=True); folder.mkdir()
+    model.bfloat16().save_pretrained(folder)
+    config.save_pretrained(folder)
+    settings = json.loads((folder / "config.json").read_text()) | {"architectures": [type(model).__name__]}
+    (folder / "config.json").write_text(json.dumps(settings, indent=1) + "\n")
+    (folder / "generation_config.json").unlink(missing_ok=True)
+    for name in ("tokenizer.json", "tokenizer_config.json"): shutil.copy(HERE.parent / "tiny/llama3" / name, folder / name)
+    from safetensors.torch import load_file
+    weights = load_file(folder / "model.safetensors")
+    if CASES[case][2]: write_gguf(folder / "model.gguf", CASES[case][2], config, weights)
+    save_file({"prompt": ids[:PROMPT].int(), "greedy": ids[PROMPT:].int(), "logits": logits.contiguous()}, folder / "golden.safetensors")
+    print(case, "margin", round(margin, 4), "logits", float(logits.min()), float(logits.max()), len(set(ids[PROMPT:].tolist())), "tokens")
+
+
+if __name__ == "__main__":
+    for case in sys.argv[1:] or CASES: make(case)
