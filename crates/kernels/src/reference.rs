@@ -22,8 +22,8 @@ use crate::{
     Rounding, SampleSpecs, StepLimits,
 };
 
-use encoder::{norm_all, prepare};
 pub(crate) use encoder::seen;
+use encoder::{norm_all, prepare};
 pub use low_rank::ReferenceLowRank;
 pub(crate) use sampling::draw;
 pub(crate) use storage::visible;

@@ -1,7 +1,9 @@
 //! A decoder: the one network with causal attention over a paged cache, and logits on top. Which sequences run, and where
 //! their keys and values live, is the scheduler's.
 
-use hanzo_engine_kernels::{AttentionParams, Backend, Batch, KernelError, StepLimits, Ticket, sampling::soft_cap};
+use hanzo_engine_kernels::{
+    AttentionParams, Backend, Batch, KernelError, StepLimits, Ticket, sampling::soft_cap,
+};
 
 use crate::adapter::Adapter;
 use crate::error::LoadError;

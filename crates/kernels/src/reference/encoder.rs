@@ -60,8 +60,7 @@ impl EncoderOps for ReferenceBackend {
         qkv.check(batch.rows(), params.shape.qkv_width(), "qkv");
         for row in 0..batch.rows() {
             let (queries, rest) = qkv.row_mut(row).split_at_mut(heads * head_dim);
-            for (heads, norm) in
-                [(queries, params.q_norm), (&mut rest[..kv_heads * head_dim], params.k_norm)]
+            for (heads, norm) in [(queries, params.q_norm), (&mut rest[..kv_heads * head_dim], params.k_norm)]
             {
                 let norm = norm_all(heads, norm, params);
                 for head in heads.chunks_exact_mut(head_dim) {

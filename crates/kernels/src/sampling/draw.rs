@@ -5,7 +5,8 @@ use std::collections::VecDeque;
 use super::selection::{self, Cut};
 use super::shaped;
 use super::{
-    Change, Edits, SampleSpec, SampleSpecs, Sampled, TokenLogprob, exp_nonpositive, mass, mass_to_weight, soft_cap,
+    Change, Edits, SampleSpec, SampleSpecs, Sampled, TokenLogprob, exp_nonpositive, mass, mass_to_weight,
+    soft_cap,
 };
 use crate::KernelError;
 

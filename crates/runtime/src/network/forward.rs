@@ -8,8 +8,8 @@ use hanzo_engine_kernels::{
 };
 
 use super::{
-    AdapterBuffers, Buffers, Latent, LatentBuffers, Layer, Mlp, Network, Norm, buffer_shapes, inner_widths, latent_widths,
-    shared_width,
+    AdapterBuffers, Buffers, Latent, LatentBuffers, Layer, Mlp, Network, Norm, buffer_shapes, inner_widths,
+    latent_widths, shared_width,
 };
 use crate::spec::{AttentionSpec, NormKind, NormOrder, NormSpec, Projection, QkNorm, RopeSpec};
 

@@ -92,7 +92,9 @@ impl<'a, B: Backend> Loader<'a, B> {
         let attention = &layer.attention;
         let of_layer = |part| Part::Layer(index, part);
         let middle = match layer.order {
-            NormOrder::Post | NormOrder::PostTwice | NormOrder::ParallelApart => Some(LayerPart::AttentionNorm),
+            NormOrder::Post | NormOrder::PostTwice | NormOrder::ParallelApart => {
+                Some(LayerPart::AttentionNorm)
+            }
             NormOrder::Parallel | NormOrder::Branch => None,
             NormOrder::Pre | NormOrder::PreMlp | NormOrder::Sandwich => Some(LayerPart::MlpNorm),
         };

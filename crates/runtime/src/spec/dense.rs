@@ -6,8 +6,8 @@ use serde_json::{Map, Value};
 
 use super::hf::{scaling, stretched_context, windows_by_type};
 use super::{
-    AttentionSpec, Config, DenseSpec, HeadSpec, LayerSpec, LogitsSpec, Mask, MlpSpec, NormKind, NormOrder, NormSpec,
-    QkNorm, RopeScaling, RopeSpec, TransformerSpec,
+    AttentionSpec, Config, DenseSpec, HeadSpec, LayerSpec, LogitsSpec, Mask, MlpSpec, NormKind, NormOrder,
+    NormSpec, QkNorm, RopeScaling, RopeSpec, TransformerSpec,
 };
 use crate::error::LoadError;
 use crate::limits::{CONTEXT_TOKENS_MAX, HEAD_DIM_MAX, HEADS_MAX, LAYERS_MAX, VOCAB_MAX, WIDTH_MAX};
@@ -105,12 +105,8 @@ const COHERE: Family = Family {
     ..LLAMA
 };
 
-const OLMO2: Family = Family {
-    order: NormOrder::Branch,
-    eps: ("rms_norm_eps", 1e-5),
-    qk_norm: QkNorm::Whole,
-    ..LLAMA
-};
+const OLMO2: Family =
+    Family { order: NormOrder::Branch, eps: ("rms_norm_eps", 1e-5), qk_norm: QkNorm::Whole, ..LLAMA };
 
 const GLM: Family = Family {
     eps: ("rms_norm_eps", 1.5625e-7),
@@ -329,7 +325,9 @@ impl Family {
             }
         }
         match config.get("architectures").filter(|classes| !is_nothing(classes)) {
-            Some(classes) if !classes.as_array().is_some_and(|all| all.iter().any(|name| name == self.class)) => {
+            Some(classes)
+                if !classes.as_array().is_some_and(|all| all.iter().any(|name| name == self.class)) =>
+            {
                 Err(config.unsupported("architectures", classes, format!("{} is known", self.class)))
             }
             _ => Ok(()),
@@ -453,7 +451,9 @@ fn activation(config: &Config, (key, usual): (&str, &'static str)) -> Result<Act
         "gelu_pytorch_tanh" | "gelu_new" => Ok(Activation::GeluTanh),
         "gelu" => Ok(Activation::GeluErf),
         "relu" => Ok(Activation::Relu),
-        other => Err(config.unsupported(key, other, "silu, gelu, gelu_new, gelu_pytorch_tanh and relu are known")),
+        other => {
+            Err(config.unsupported(key, other, "silu, gelu, gelu_new, gelu_pytorch_tanh and relu are known"))
+        }
     }
 }
 
@@ -504,7 +504,8 @@ fn gemma3(config: &Config, spec: &mut TransformerSpec) -> Result<(), LoadError> 
     // Windows have a rotation of their own, which nothing stretches.
     let settings = rope_settings(config, "sliding_attention")?;
     let own = config.object("rope_parameters")?.is_some_and(|all| all.get("sliding_attention").is_some());
-    let base = if own { settings.positive("rope_theta")? } else { config.positive("rope_local_base_freq")? };
+    let base =
+        if own { settings.positive("rope_theta")? } else { config.positive("rope_local_base_freq")? };
     let base = base.unwrap_or(1e4);
     let local = RopeSpec { base, scaling: RopeScaling::None, magnitude: 1.0, ..spec.ropes[0].clone() };
     spec.ropes.push(local);

@@ -5,8 +5,8 @@ use hanzo_engine_kernels::{Activation, RopeKind};
 
 use super::gguf::Keys;
 use super::{
-    AttentionSpec, DenseSpec, HeadSpec, LayerPart, LayerSpec, LogitsSpec, Mask, MlpSpec, Names, NormKind, NormOrder,
-    NormSpec, Part, QkNorm, RopeScaling, RopeSpec, TransformerSpec, Weight,
+    AttentionSpec, DenseSpec, HeadSpec, LayerPart, LayerSpec, LogitsSpec, Mask, MlpSpec, Names, NormKind,
+    NormOrder, NormSpec, Part, QkNorm, RopeScaling, RopeSpec, TransformerSpec, Weight,
 };
 use crate::error::LoadError;
 use crate::gguf::{Array, Gguf, Value};
@@ -92,13 +92,7 @@ const COHERE: Family = Family {
 
 const FAMILIES: &[Family] = &[
     Family { name: "gemma", ..GEMMA },
-    Family {
-        name: "gemma2",
-        order: NormOrder::Sandwich,
-        full_each: 2,
-        window: Some(4096),
-        ..GEMMA
-    },
+    Family { name: "gemma2", order: NormOrder::Sandwich, full_each: 2, window: Some(4096), ..GEMMA },
     Family {
         name: "gemma3",
         order: NormOrder::Sandwich,
@@ -116,12 +110,7 @@ const FAMILIES: &[Family] = &[
         turns: Turns::WindowsApart(None),
         ..PLAIN
     },
-    Family {
-        name: "granite",
-        rope: RopeKind::Interleaved,
-        logit_scale: LogitScale::Divisor,
-        ..PLAIN
-    },
+    Family { name: "granite", rope: RopeKind::Interleaved, logit_scale: LogitScale::Divisor, ..PLAIN },
     Family { name: "glm4", order: NormOrder::Sandwich, rope: RopeKind::Interleaved, ..PLAIN },
     Family { name: "command-r", ..COHERE },
     Family { name: "cohere2", full_each: 4, turns: Turns::Windows, ..COHERE },
@@ -170,7 +159,8 @@ impl Family {
         let has = |weight: Weight| find(&names.of("", weight)).is_some();
         let in_first = |part| Part::Layer(0, part);
         let embedding = names.of("", Part::TokenEmbedding.weight());
-        let Some(vocab) = find(&embedding).map(|tensor| tensor.shape[0]).filter(|&vocab| vocab <= VOCAB_MAX) else {
+        let Some(vocab) = find(&embedding).map(|tensor| tensor.shape[0]).filter(|&vocab| vocab <= VOCAB_MAX)
+        else {
             return Err(LoadError::Missing {
                 file: keys.metadata.file().to_owned(),
                 what: format!("tensor {embedding}"),
@@ -194,7 +184,8 @@ impl Family {
         };
         let fused = names.qkv.map(|stem| names.in_layer("", 0, &format!("{stem}.bias")));
         let attention = AttentionSpec {
-            qkv_bias: has(in_first(LayerPart::Query).bias()) || fused.is_some_and(|name| find(&name).is_some()),
+            qkv_bias: has(in_first(LayerPart::Query).bias())
+                || fused.is_some_and(|name| find(&name).is_some()),
             output_bias: has(in_first(LayerPart::AttentionOutput).bias()),
             qk_norm: self.qk_norm,
             softcap: keys.positive("attn_logit_softcapping")?,
@@ -216,7 +207,9 @@ impl Family {
                 rope: match self.turns {
                     Turns::All => Some(0),
                     Turns::WindowsApart(_) => Some(usize::from(window.is_some())),
-                    Turns::Windows if keys.metadata.get(&keys.key("attention.sliding_window")).is_none() => Some(0),
+                    Turns::Windows if keys.metadata.get(&keys.key("attention.sliding_window")).is_none() => {
+                        Some(0)
+                    }
                     Turns::Windows => window.map(|_| 0),
                     Turns::AllButEach(each) => (!(index + 1).is_multiple_of(each)).then_some(0),
                 },
@@ -249,7 +242,13 @@ impl Family {
                 scale: if self.logit_scale == LogitScale::Divisor { 1.0 / scale } else { scale },
                 softcap: keys.positive("final_logit_softcapping")?,
             }),
-            ..TransformerSpec::bare(self.name, [vocab, hidden], layers, NormSpec { kind: self.norm, eps }, context)
+            ..TransformerSpec::bare(
+                self.name,
+                [vocab, hidden],
+                layers,
+                NormSpec { kind: self.norm, eps },
+                context,
+            )
         }
         .checked(keys.metadata.file())
     }

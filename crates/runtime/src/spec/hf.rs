@@ -196,8 +196,12 @@ pub fn from_config(config: &Config) -> Result<TransformerSpec, LoadError> {
         return dense;
     }
     let Some(family) = FAMILIES.iter().find(|family| family.model_type == model_type) else {
-        let known: Vec<&str> =
-            FAMILIES.iter().map(|family| family.model_type).chain(mixtures::known()).chain(dense::known()).collect();
+        let known: Vec<&str> = FAMILIES
+            .iter()
+            .map(|family| family.model_type)
+            .chain(mixtures::known())
+            .chain(dense::known())
+            .collect();
         let encoders = crate::encoder::encoders().join(", ");
         let reason = format!("this build runs {}, and the encoders {encoders}", known.join(", "));
         return Err(config.unsupported("model_type", model_type, reason));

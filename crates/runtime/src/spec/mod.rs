@@ -19,9 +19,9 @@ mod tests;
 mod weights;
 
 pub use config::Config;
+pub(crate) use dense_gguf::LONG_FACTORS;
 pub use distance::{Buckets, Disentangled, Distance};
 pub(crate) use distance::{alibi_slopes, learned_table};
-pub(crate) use dense_gguf::LONG_FACTORS;
 pub(crate) use gguf::ROPE_FACTORS;
 pub use gguf::from_gguf;
 use hanzo_engine_kernels::{Activation, HeadShape, KvGroups, KvLayout, KvSpec, KvType, StepLimits};
@@ -201,7 +201,8 @@ impl TransformerSpec {
     fn without_residual_scale(mut self) -> Self {
         let scale = self.layers.first().map_or(1.0, |layer| layer.residual_scale);
         let folds = |layer: &LayerSpec| {
-            let of_sum_alone = matches!(layer.order, NormOrder::Pre | NormOrder::Parallel | NormOrder::ParallelApart);
+            let of_sum_alone =
+                matches!(layer.order, NormOrder::Pre | NormOrder::Parallel | NormOrder::ParallelApart);
             layer.residual_scale == scale && of_sum_alone && layer.attention.qk_norm == QkNorm::None
         };
         if scale > 0.0 && self.layers.iter().all(folds) && !self.embedding_norm {

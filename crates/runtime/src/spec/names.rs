@@ -349,10 +349,8 @@ impl Names {
     };
 
     /// The transformers library's Glm and, with norms of what halves add, Glm4 classes.
-    pub(crate) const GLM: Names = Names {
-        gate_up: Some(GateUp { name: "mlp.gate_up_proj", gate_first: true }),
-        ..Names::HUGGING_FACE
-    };
+    pub(crate) const GLM: Names =
+        Names { gate_up: Some(GateUp { name: "mlp.gate_up_proj", gate_first: true }), ..Names::HUGGING_FACE };
     pub(crate) const GLM4: Names = Names {
         attention_post_norm: "post_self_attn_layernorm",
         mlp_post_norm: "post_mlp_layernorm",

@@ -3,7 +3,10 @@
 
 use hanzo_engine_kernels::{ExpertGroups, HeadShape};
 
-use super::{Distance, ExpertsSpec, HeadSpec, LayerSpec, Mask, MlpSpec, NormKind, NormOrder, Projection, QkNorm, RopeSpec, TransformerSpec};
+use super::{
+    Distance, ExpertsSpec, HeadSpec, LayerSpec, Mask, MlpSpec, NormKind, NormOrder, Projection, QkNorm,
+    RopeSpec, TransformerSpec,
+};
 use crate::error::LoadError;
 use crate::limits::{ENCODER_TYPES_MAX, EXPERT_GROUPS_MAX, WIDTH_MAX};
 

@@ -64,12 +64,15 @@ fn dense_families_compute_what_the_library_does() {
         }
         let mut runner = Runner::new(fastest(), &files);
         let off = largest_difference(&runner.prefill(&golden.text()), &golden.logits);
-        assert!(off <= allowed, "{} on the CPU: logits differ by {off}", path.display());
+        if off > allowed {
+            failed.push(format!("{} on the CPU: logits differ by {off}", path.display()));
+        }
         // The tokens themselves, of a prompt in chunks, as far as two are not as good as each other.
         let near = |best: f32, next: f32| best - next < 4.0 * allowed;
         let tokens = runner.greedy(&golden.prompt, 7, golden.greedy.len(), near);
-        let same = tokens.len() > 8 && tokens[..] == golden.greedy[..tokens.len()];
-        assert!(same, "{}: {tokens:?}", path.display());
+        if tokens.len() <= 8 || tokens[..] != golden.greedy[..tokens.len()] {
+            failed.push(format!("{}: {tokens:?}, not {:?}", path.display(), golden.greedy));
+        }
     }
     assert!(failed.is_empty(), "{}", failed.join("\n"));
 }

@@ -24,8 +24,11 @@ impl Faulty {
             Fault::XtcIgnored => spec.shape.xtc_threshold = 1.0,
             Fault::ProbabilityMinIgnored => spec.shape.probability_min = 0.0,
             Fault::ProbabilityOfAll => {
-                let mut sampled =
-                    reference::draw(&logits, &spec, Edits { softcap, mask, seen, adjustments: &adjustments })?;
+                let mut sampled = reference::draw(
+                    &logits,
+                    &spec,
+                    Edits { softcap, mask, seen, adjustments: &adjustments },
+                )?;
                 sampled.probability = sampled.probability.map(|probability| probability * 0.999);
                 return Some(sampled);
             }
@@ -49,8 +52,11 @@ impl Faulty {
                 logits.iter_mut().filter(|logit| logit.is_nan()).for_each(|logit| *logit = 0.0);
             }
             Fault::LastOfEquals if spec.temperature == 0.0 => {
-                let mut sampled =
-                    reference::draw(&logits, &spec, Edits { softcap, mask, seen, adjustments: &adjustments })?;
+                let mut sampled = reference::draw(
+                    &logits,
+                    &spec,
+                    Edits { softcap, mask, seen, adjustments: &adjustments },
+                )?;
                 let twin = sampled.token as usize + 1;
                 sampled.token +=
                     u32::from(logits.get(twin) == Some(&logits[twin - 1]) && twin.is_multiple_of(3));
