@@ -55,7 +55,7 @@ impl OverrideArgs {
     /// The flag that cannot be, and why.
     pub(crate) fn config(&self) -> Result<OverrideConfig, CliError> {
         let scale = match self.rope_freq_scale {
-            Some(scale) if !(scale > 0.0) => {
+            Some(scale) if scale.is_nan() || scale <= 0.0 => {
                 return Err(CliError::Usage(format!("--rope-freq-scale must be above 0, not {scale}")));
             }
             Some(scale) => Some(1.0 / scale),

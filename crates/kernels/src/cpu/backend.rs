@@ -3,6 +3,7 @@
 mod encoder;
 mod experts;
 mod latent;
+mod rotation;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,14 +18,15 @@ use super::matrix::{CpuMatrix, PanelKind, Segment, packed_bytes, unpack_row};
 use super::moe::{CpuExperts, MoeScratch};
 use super::norm;
 use super::pool::{ThreadPool, Turn};
-use super::rope::{self, QkvJob, Rotation};
+use super::rope;
 use super::scratch::Scratch;
 use super::tier::Tier;
 use crate::{
     Activation, AttentionParams, Backend, Batch, BufferRole, DType, Draws, ExpertParts, KernelError, KvSpec,
     LatentHeads, LatentParams, LayerNormParams, LowRankPair, LowRankShape, MatrixShape, MatrixSource,
-    MoeParams, MoeWeights, Operands, QkvParams, Rope, Rounding, SampleSpecs, StepLimits,
+    MoeParams, MoeWeights, Operands, QkvParams, Rounding, SampleSpecs, StepLimits,
 };
+use rotation::qkv_job;
 
 /// Decoder steps on the processor's cores. Between `begin` and `end` it holds a turn of its pool, so models that
 /// share a pool alternate by whole steps.
@@ -171,24 +173,6 @@ fn table_row(table: &CpuMatrix, row: usize) -> (&Segment, usize) {
         panic!("row {row} of a table of {}", table.rows());
     };
     (segment, row - segment.row_first)
-}
-
-impl CpuVector {
-    fn rotation<'a>(rope: &Rope<'a, CpuVector>) -> Rotation<'a> {
-        let Rope { kind, inv_freq, magnitude, axes } = *rope;
-        Rotation { kind, inv_freq: &inv_freq.values, id: inv_freq.id, magnitude, axes }
-    }
-}
-
-/// What is done to queries and keys, with the vectors' numbers in place of the vectors.
-fn qkv_job<'a>(params: &'a QkvParams<'_, CpuVector>) -> QkvJob<'a> {
-    QkvJob {
-        shape: params.shape,
-        q_norm: params.q_norm.map(|norm| &norm.values[..]),
-        k_norm: params.k_norm.map(|norm| &norm.values[..]),
-        norm_eps: params.norm_eps,
-        rotation: params.rope.as_ref().map(CpuVector::rotation),
-    }
 }
 
 impl Backend for CpuBackend {

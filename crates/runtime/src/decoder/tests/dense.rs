@@ -96,3 +96,33 @@ fn dense_families_have_the_same_bits_however_a_batch_is_made() {
         assert!(bits(&both[vocab..]) == bits(&whole[..33 * vocab]), "{}: a prompt beside it", path.display());
     }
 }
+
+/// docs/models.md lists what is compared, and nothing else.
+#[test]
+fn the_list_of_models_is_what_is_tested() {
+    let text = fs::read_to_string(data("../../docs/models.md")).unwrap();
+    let listed: Vec<&str> =
+        text.split('`').filter(|word| word.contains('/') && !word.contains("tests")).collect();
+    let mut tested: Vec<String> = Vec::new();
+    for (kind, skipped) in
+        [("dense", &["make_dense.py"][..]), ("mixtures", &["make_mixtures.py"]), ("tiny", &[])]
+    {
+        for entry in fs::read_dir(data(kind)).unwrap() {
+            let name = entry.unwrap().file_name().into_string().unwrap();
+            if !skipped.contains(&name.as_str()) {
+                tested.push(format!("{kind}/{name}"));
+            }
+        }
+    }
+    let of_dense: Vec<String> = DENSE.iter().map(|(case, _)| format!("dense/{case}")).collect();
+    assert!(tested.iter().all(|name| !name.starts_with("dense/") || of_dense.contains(name)), "{tested:?}");
+    for name in &tested {
+        assert!(listed.contains(&name.as_str()), "docs/models.md does not list {name}");
+    }
+    for name in listed {
+        assert!(
+            tested.iter().any(|tested| tested == name),
+            "docs/models.md lists {name}, which is not tested"
+        );
+    }
+}
