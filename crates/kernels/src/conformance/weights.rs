@@ -116,6 +116,18 @@ fn fill(dtype: DType, block: &mut [u8], row: usize, random: &mut Random) {
         block[0] = if factor == 0.0 { 110 } else { (121 + random.below(4)) as u8 };
         return;
     }
+    if dtype == DType::NVFP4 {
+        // Four scales of 8 bits, of 16 weights each: 0, the least of all, some hundredth, or one.
+        for scale in &mut block[..4] {
+            *scale = match row % 8 {
+                3 => 0x38,
+                5 => 0x01,
+                6 => 0x00,
+                _ => 0x04 + random.below(12) as u8,
+            };
+        }
+        return;
+    }
     if dtype == DType::IQ1_M {
         // The scale lies in the top nibbles of four words, the lowest first.
         let bits = f16::from_f32(3e-3 * factor).to_bits();

@@ -20,6 +20,8 @@ pub(crate) enum TextFile {
     Settings,
     /// `tokenizer_config.json`, of which the settings listed in [`TOKENIZER_SETTINGS`] are kept.
     TokenizerSettings,
+    /// As that, with the tokens that it lists: for vocabularies in other files than `tokenizer.json`.
+    TokenizerSettingsAndTokens,
     /// `tokenizer.json`, which the tokenizer parses.
     Tokenizer,
     /// `vocab.txt`.
@@ -34,7 +36,6 @@ pub(crate) enum TextFile {
 const TOKENIZER_SETTINGS: &[&str] = &[
     "add_bos_token",
     "add_eos_token",
-    "added_tokens_decoder",
     "bos_token",
     "chat_template",
     "cls_token",
@@ -49,13 +50,19 @@ const TOKENIZER_SETTINGS: &[&str] = &[
     "tokenize_chinese_chars",
     "tokenizer_class",
     "unk_token",
+    ADDED_TOKENS,
 ];
+
+/// The last of them, which is read where nothing else lists the tokens.
+const ADDED_TOKENS: &str = "added_tokens_decoder";
 
 impl TextFile {
     fn bytes_max(self) -> u64 {
         match self {
             TextFile::Settings => SETTINGS_FILE_BYTES_MAX,
-            TextFile::TokenizerSettings => TOKENIZER_SETTINGS_BYTES_MAX,
+            TextFile::TokenizerSettings | TextFile::TokenizerSettingsAndTokens => {
+                TOKENIZER_SETTINGS_BYTES_MAX
+            }
             TextFile::Tokenizer => TOKENIZER_FILE_BYTES_MAX,
             TextFile::Vocabulary => VOCABULARY_FILE_BYTES_MAX,
             TextFile::Template => TEMPLATE_FILE_BYTES_MAX,
@@ -94,7 +101,10 @@ impl TextFile {
     pub(crate) fn read_object(self, path: &Path) -> Result<Map<String, Value>, LoadError> {
         let bytes = self.read(path)?;
         let (values_max, keys) = match self {
-            TextFile::TokenizerSettings => (SETTINGS_VALUES_MAX, Some(TOKENIZER_SETTINGS)),
+            TextFile::TokenizerSettings => {
+                (SETTINGS_VALUES_MAX, Some(&TOKENIZER_SETTINGS[..TOKENIZER_SETTINGS.len() - 1]))
+            }
+            TextFile::TokenizerSettingsAndTokens => (SETTINGS_VALUES_MAX, Some(TOKENIZER_SETTINGS)),
             TextFile::Index => (INDEX_VALUES_MAX, None),
             _ => (SETTINGS_VALUES_MAX, None),
         };

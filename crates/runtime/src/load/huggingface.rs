@@ -118,8 +118,12 @@ pub(crate) fn text_files(
 /// The settings of a directory's tokenizer.
 fn tokenizer_config(directory: &Path) -> Result<Option<Value>, LoadError> {
     let path = directory.join("tokenizer_config.json");
+    let kind = match directory.join("tokenizer.json").exists() {
+        true => TextFile::TokenizerSettings,
+        false => TextFile::TokenizerSettingsAndTokens,
+    };
     match path.exists() {
-        true => Ok(Some(Value::Object(TextFile::TokenizerSettings.read_object(&path)?))),
+        true => Ok(Some(Value::Object(kind.read_object(&path)?))),
         false => Ok(None),
     }
 }

@@ -377,8 +377,8 @@ fn gguf_settings_that_cannot_be_honoured_are_refused_by_name() {
     let cases = [
         (Builder::new(), "key general.architecture is missing"),
         (
-            bare("gemma3"),
-            "general.architecture = gemma3 is not supported: this build runs llama, qwen2, qwen3, qwen3moe, deepseek2, gpt-oss, qwen2moe, glm4moe, and the encoders bert, nomic-bert",
+            bare("rwkv7"),
+            "general.architecture = rwkv7 is not supported: this build runs llama, qwen2, qwen3, qwen3moe, deepseek2, gpt-oss, qwen2moe, glm4moe, gemma, gemma2, gemma3, ",
         ),
         (bare("llama"), "key llama.embedding_length is missing"),
         (bare("llama").u32("llama.embedding_length", 0), "key llama.embedding_length: 0 is not from 1"),

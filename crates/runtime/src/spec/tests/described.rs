@@ -242,10 +242,6 @@ fn what_cannot_be_run_is_refused_by_name() {
         refused(gemma3().with_layers(|_, layer| layer.mlp = MlpSpec::Experts(experts)))
     };
     let softmax = ExpertsSpec::softmax(8, 2, 64, true);
-    let logits = |scale: f32, softcap: Option<f32>| {
-        let head = HeadSpec::Logits(LogitsSpec { tied: true, scale, softcap });
-        refused(TransformerSpec { head, ..gemma3() })
-    };
     for (error, expected) in [
         (
             refused(deepseek_v2_lite().with_layers(|_, layer| layer.attention.sinks = true)),
@@ -264,8 +260,6 @@ fn what_cannot_be_run_is_refused_by_name() {
             experts(ExpertsSpec { scales_input: true, ..softmax }),
             "experts: an input that is scaled goes to 2, not to one",
         ),
-        (logits(0.5, None), "factor on logits = 0.5"),
-        (logits(1.0, Some(30.0)), "softcap of logits = 30"),
         (gemma(|_, layer| layer.residual_scale = 0.22), "factor on what layers add = 0.22"),
         (
             gemma(|index, layer| {
