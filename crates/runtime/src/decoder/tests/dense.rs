@@ -100,7 +100,8 @@ fn dense_families_have_the_same_bits_however_a_batch_is_made() {
 /// docs/models.md lists what is compared, and nothing else.
 #[test]
 fn the_list_of_models_is_what_is_tested() {
-    let text = fs::read_to_string(data("../../docs/models.md")).unwrap();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
+    let text = fs::read_to_string(root.join("docs/models.md")).unwrap();
     let listed: Vec<&str> =
         text.split('`').filter(|word| word.contains('/') && !word.contains("tests")).collect();
     let mut tested: Vec<String> = Vec::new();
