@@ -1,13 +1,13 @@
 //! Checks of latent attention: products of each head with its matrix, what goes to the cache, and attention over it.
 
-use super::bounds::{CaseErrors, dot_sigma, same_bits};
+use super::bounds::{CaseErrors, dot_sigma, operand_sigma, same_bits};
 use super::random::Random;
 use super::rig::{Rig, ok, rows_batch};
 use super::weights::Weights;
 use crate::reference::formulas::{attend, dot, rms_norm, rotate, score};
 use crate::{
     Backend, Batch, DType, HeadShape, KvLayout, KvSpec, KvType, LatentHeads, LatentParams, Rope, RopeKind,
-    RowSource, StepLimits,
+    Rounding, RowSource, StepLimits,
 };
 
 const EPS: f32 = 1e-5;
@@ -102,7 +102,7 @@ pub fn check_latent_attention<B: Backend>(make: &impl Fn() -> B) {
         let what = format!("latent attention, {shape:?}, {kv_type}");
         let play = Play::random(shape, kv_type, &lengths, &mut random);
         let whole = play.run(make(), |_| vec![0]);
-        play.check(&what, &whole);
+        play.check(&what, make().rounding(), &whole);
         for (cut, name) in [(1, "one by one"), (7, "seven at a time"), (64, "in tiles")] {
             if cut == 1 && lengths[0] > 200 {
                 continue;
@@ -212,14 +212,16 @@ impl Play {
 
     /// Compares with the formulas, over latents that are not rounded. What rounding moves is bounded by what it moves of a
     /// value and of a score.
-    fn check(&self, what: &str, found: &[Vec<f32>]) {
+    fn check(&self, what: &str, rounding: Rounding, found: &[Vec<f32>]) {
         let LatentHeads { heads, rank, .. } = self.shape;
         let width = self.shape.width();
-        let mut errors = CaseErrors::new(what.to_owned());
-        let sigma = match self.kv_type {
+        let mut errors = CaseErrors::of_operands(what.to_owned(), rounding);
+        let sigma: f64 = match self.kv_type {
             KvType::F16 => 6e-4,
             KvType::Q8_0 => 1e-2,
         };
+        // Where operands are rounded, latents and queries are, before the cache rounds what it keeps.
+        let sigma = sigma.hypot(2.0 * operand_sigma(rounding));
         for (sequence, found) in found.iter().enumerate() {
             let turn = |of: &mut [f32], position: usize| {
                 let kind = RopeKind::Interleaved;
