@@ -133,12 +133,10 @@ impl Models {
         };
         let source = Source::Path(PathBuf::from(source));
         let metrics = || self.metrics.model(&name);
-        if let Ok(Some(Begun { life, .. })) =
-            self.registry.begin(&name, source, want, metrics, |_| Ok(OnConflict::Join))
-        {
+        let kind = failure.reason.kind();
+        if let Ok(true) = self.registry.begin_failed(&name, source, want, metrics, failure) {
             self.metrics.load(&name, None);
-            self.metrics.error(&name, failure.reason.kind());
-            self.registry.set(&name, life, |entry| entry.state = State::Failed { failure, retry_at: None });
+            self.metrics.error(&name, kind);
         }
     }
 

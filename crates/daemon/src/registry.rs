@@ -274,6 +274,35 @@ impl Registry {
         metrics: impl FnOnce() -> Arc<ModelMetrics>,
         on_conflict: impl FnOnce(&Entry) -> Result<OnConflict, Error>,
     ) -> Result<Option<Begun>, Error> {
+        self.enter(name, source, want, metrics, State::Loading, on_conflict)
+    }
+
+    /// Lists a model that never began to load as failed, unless one of the name is there already. It never counts as
+    /// loading: a good model of the same name that comes meanwhile takes its place.
+    ///
+    /// # Errors
+    /// [`Error::TooManyModels`].
+    pub(crate) fn begin_failed(
+        &self,
+        name: &str,
+        source: Source,
+        want: LoadOptions,
+        metrics: impl FnOnce() -> Arc<ModelMetrics>,
+        failure: Arc<Failure>,
+    ) -> Result<bool, Error> {
+        let failed = |_| State::Failed { failure, retry_at: None };
+        Ok(self.enter(name, source, want, metrics, failed, |_| Ok(OnConflict::Join))?.is_some())
+    }
+
+    fn enter(
+        &self,
+        name: &str,
+        source: Source,
+        want: LoadOptions,
+        metrics: impl FnOnce() -> Arc<ModelMetrics>,
+        state: impl FnOnce(Arc<Progress>) -> State,
+        on_conflict: impl FnOnce(&Entry) -> Result<OnConflict, Error>,
+    ) -> Result<Option<Begun>, Error> {
         let mut entries = self.lock();
         let key = key(name);
         if let Some(entry) = entries.get(&key) {
@@ -296,7 +325,7 @@ impl Registry {
         let progress = Arc::new(Progress::default());
         let stop = CancellationToken::new();
         let life = self.lives.fetch_add(1, Relaxed);
-        let state = State::Loading(progress.clone());
+        let state = state(progress.clone());
         let entry = Entry { name: name.to_owned(), source, want, info: None, metrics, state, life, stop };
         self.tell(entry.view());
         let begun = Begun { life, stop: entry.stop.clone(), metrics: entry.metrics.clone(), progress };
@@ -551,5 +580,20 @@ mod tests {
         assert!(matches!(asked(), Error::Failed { retry_after_ms: Some(_), .. }), "{:?}", asked());
         fail(None);
         assert!(matches!(asked(), Error::Unnamed { .. }), "{:?}", asked());
+    }
+
+    #[test]
+    fn what_never_began_to_load_is_never_seen_to_load() {
+        let (registry, metrics) = (Registry::new(), Metrics::new(0));
+        let (_, mut changes) = registry.watch();
+        let list = || {
+            let failure = Failure::new(FailureReason::Lost);
+            let metrics = || metrics.model("a");
+            registry.begin_failed("a", Source::Demo, LoadOptions::default(), metrics, failure).unwrap()
+        };
+        assert!(list());
+        assert!(!list(), "the name is taken");
+        let seen: Vec<_> = std::iter::from_fn(|| changes.try_recv().ok()).collect();
+        assert!(matches!(&seen[..], [view] if matches!(view.state, StateView::Failed { .. })), "{seen:?}");
     }
 }
