@@ -182,6 +182,9 @@ pub(crate) struct ServeArgs {
     /// Where tokens are drafted from, which several at once are computed of: ngram (what was said before) or off [default: ngram]
     #[arg(long, value_name = "SOURCE")]
     pub(crate) speculation: Option<hanzo_engine_daemon::config::Speculation>,
+    /// Let answers that fill their context go on: its first tokens are kept, half of the others dropped
+    #[arg(long)]
+    pub(crate) context_shift: bool,
     /// How much is logged, on stderr [default: info]
     #[arg(long, value_name = "LEVEL")]
     pub(crate) log_level: Option<LogLevel>,

@@ -86,6 +86,9 @@ pub struct EngineSection {
     pub kv_type: KvType,
     /// Share the KV cache between requests that begin alike.
     pub prefix_cache: bool,
+    /// Completions that fill their context go on, unless a request says otherwise: the first tokens are kept and half of the
+    /// others dropped.
+    pub context_shift: bool,
     /// Where tokens are drafted from that are computed before they are drawn: `ngram`, from what followed the last tokens where
     /// they stood before, or `off`. It changes how fast tokens come, and never which.
     #[serde(with = "speculation_by_name")]
@@ -214,6 +217,7 @@ impl Default for EngineSection {
             kv_type: KvType::F16,
             encoder_weights: WeightType::Stored,
             prefix_cache: true,
+            context_shift: false,
             speculation: Speculation::default(),
         }
     }

@@ -2,6 +2,7 @@
 //! [`store`] for what is said of pulls and of the store.
 
 pub(crate) mod embed;
+mod overflow;
 pub(crate) mod override_config;
 pub(crate) mod overrides;
 pub(crate) mod reply;

@@ -41,6 +41,12 @@ pub(crate) const PROMPT_BUILDS_MAX: usize = 4;
 /// Time that one prompt may take from its turn on, waiting not counted. A chat template's own bounds end it sooner, where
 /// the machine is not busy.
 pub(crate) const PROMPT_BUILD_TIME_MAX: Duration = Duration::from_secs(10);
+/// Tokens of a prompt that is cut to what fits, in contexts: it is tokenized as a whole first.
+pub(crate) const OVERFLOW_CONTEXTS_MAX: usize = 16;
+/// See [`OVERFLOW_CONTEXTS_MAX`]: so many in any case.
+pub(crate) const OVERFLOW_TOKENS_MIN: usize = 65_536;
+/// Bytes of a salt of what is cached.
+pub(crate) const CACHE_SALT_BYTES_MAX: usize = 1_024;
 /// Constraints of one model that are compiled at the same time; nothing can interrupt one.
 pub(crate) const CONSTRAINT_COMPILES_MAX: usize = 2;
 /// Time that a request waits for its constraint, those before it included. What people write takes some 20 ms.

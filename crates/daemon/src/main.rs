@@ -45,6 +45,9 @@ struct Flags {
     /// Memory all models together may take, such as 12GiB [default: 80 % of what is available]
     #[arg(long, value_parser = parse_bytes)]
     memory_budget: Option<u64>,
+    /// Completions that fill their context go on: the first tokens are kept, half of the others dropped
+    #[arg(long)]
+    context_shift: bool,
     /// Seconds that running requests may take after SIGTERM, SIGQUIT or Ctrl-C [default: 30]
     #[arg(long)]
     drain: Option<u64>,
@@ -67,6 +70,7 @@ impl Flags {
         let layer = with(layer, "engine.threads", self.threads);
         let layer = with(layer, "engine.context_tokens_max", self.max_context);
         let layer = with(layer, "engine.memory_budget_bytes", self.memory_budget);
+        let layer = with(layer, "engine.context_shift", self.context_shift.then_some(true));
         let layer = with(layer, "log.level", self.log_level.as_ref());
         with(layer, "models", (!models.is_empty()).then_some(models))
     }

@@ -480,7 +480,7 @@ impl Models {
             memory,
             device: self.device.describe(),
             worker,
-            prompts: PromptBuilder::new(),
+            prompts: PromptBuilder::new(self.section.context_shift),
             constraints: Constraints::default(),
             metrics: life.metrics.clone(),
             loaded_at_unix_ms: now_unix_ms(),

@@ -1,6 +1,8 @@
 //! From what a client asks to a job the worker can run: template and tokenizer, the model's own defaults, limits.
 //! When and for how long that may run is in `prompt_builder`.
 
+mod overflow;
+
 use std::sync::Arc;
 
 use hanzo_engine_constraints::{Spec, json_in_lark};
@@ -21,6 +23,9 @@ use crate::{
     registry::Served,
 };
 
+use overflow::room;
+pub(crate) use overflow::{Keep, Overflow, Truncate};
+
 /// A generation as it was asked for, in the engine's words.
 #[derive(Clone, Debug)]
 pub(crate) struct GenerationRequest {
@@ -39,6 +44,9 @@ pub(crate) struct GenerationRequest {
     pub(crate) reasoning_tokens_max: Option<u32>,
     /// Of a chat.
     pub(crate) tools: Option<ToolUse>,
+    pub(crate) overflow: Overflow,
+    pub(crate) cache_salt: Vec<u8>,
+    pub(crate) skip_cache: bool,
 }
 
 /// What becomes of a chat's tools.
@@ -166,10 +174,13 @@ pub(crate) fn build(
     };
     let own_stops = request.stop.strings.is_empty() && request.stop.token_ids.is_empty();
     let context_tokens_max = served.size.context_tokens_max();
+    let shifts = request.overflow.shifts(served.prompts.shifts());
+    let tokens_most = request.overflow.tokens_most(shifts, context_tokens_max);
+    let is_gap = matches!(request.prompt, PromptSource::Gap(_));
     let mut reasoning_tokens_max = request.reasoning_tokens_max;
     let mut reasoning_is_over = false;
     let mut ends = Vec::new(); // of what fills in a gap, besides those that are asked for
-    let (tokens, rendered, starts_in_reasoning, split_reasoning) = match request.prompt {
+    let (mut tokens, rendered, starts_in_reasoning, split_reasoning) = match request.prompt {
         PromptSource::Chat(mut chat) => {
             if calls.is_none() {
                 // What must not be called is not offered.
@@ -180,12 +191,12 @@ pub(crate) fn build(
             }
             let said = text.thinking.apply(&mut chat);
             reasoning_tokens_max = reasoning_tokens_max.or(said);
-            let prompt = text.prompt_from_chat(&chat, context_tokens_max, interrupted)?;
+            let prompt = text.prompt_from_chat(&chat, tokens_most, interrupted)?;
             reasoning_is_over = prompt.reasoning_is_over;
             (prompt.tokens, Some(prompt.text), prompt.starts_in_reasoning, true)
         }
         PromptSource::Text { text: prompt, parse_special } => {
-            text.tokenizer.check_length("prompt", &prompt, context_tokens_max, interrupted)?;
+            text.tokenizer.check_length("prompt", &prompt, tokens_most, interrupted)?;
             (encoded(text, &prompt, true, parse_special)?, Some(prompt), false, false)
         }
         PromptSource::Tokens(tokens) => (tokens, None, false, false),
@@ -202,9 +213,17 @@ pub(crate) fn build(
             (infill.prompt(&gap, &text.tokenizer)?, None, false, false)
         }
     };
+    let (context_shift, is_cut) =
+        request.overflow.cut(&mut tokens, is_gap, (shifts, context_tokens_max), request.max_tokens)?;
+    let rendered = rendered.filter(|_| !is_cut);
     let room = match request.max_tokens {
         // A prompt that is only scored may fill the context.
         Some(0) => context_tokens_max.saturating_sub(tokens.len()).min(u32::MAX as usize) as u32,
+        // It goes on for as long as was asked for, and else for a context.
+        max_tokens if shifts => {
+            room(tokens.len(), context_tokens_max, None, 0)?;
+            max_tokens.unwrap_or((context_tokens_max as u32).max(request.stop.min_tokens))
+        }
         max_tokens => room(tokens.len(), context_tokens_max, max_tokens, request.stop.min_tokens)?,
     };
     let prediction = match request.prediction.as_str() {
@@ -248,6 +267,9 @@ pub(crate) fn build(
         media: [].into(),
         prompt_logprobs: request.prompt_logprobs,
         prediction: prediction.into(),
+        context_shift,
+        cache_salt: request.cache_salt.into(),
+        skip_cache: request.skip_cache,
     };
     job.validate(text, context_tokens_max)?;
     let echo = request.echo.then(|| rendered.unwrap_or_else(|| text.tokenizer.decode(&job.prompt, false)));
@@ -331,30 +353,6 @@ fn encoded(
         true => model.tokenizer.encode(text, add_special),
         false => model.tokenizer.encode_plain(text, add_special),
     }
-}
-
-/// What the context leaves for the completion; at least 1.
-///
-/// # Errors
-/// [`RequestError::ContextLength`]: of a prompt that leaves nothing, or less than the completion must have.
-fn room(
-    prompt_tokens: usize,
-    context_tokens_max: usize,
-    max_tokens: Option<u32>,
-    min_tokens: u32,
-) -> Result<u32, RequestError> {
-    let too_long = |completion_tokens| {
-        Err(RequestError::ContextLength { prompt_tokens, completion_tokens, context_tokens_max })
-    };
-    let room = u32::try_from(context_tokens_max.saturating_sub(prompt_tokens)).unwrap_or(u32::MAX);
-    if room == 0 {
-        return too_long(0);
-    }
-    // One above `max_tokens` is wrong by itself.
-    if min_tokens > room && max_tokens.is_none_or(|max_tokens| min_tokens <= max_tokens) {
-        return too_long(min_tokens as usize);
-    }
-    Ok(room)
 }
 
 fn sampling(
@@ -563,23 +561,6 @@ mod tests {
         let model = GenerationDefaults { seed: Some(9), ..Default::default() };
         assert_eq!(sampling(RequestedSampling::default(), &model).seed, 9);
         assert_eq!(sampling(RequestedSampling { seed: Some(7), ..Default::default() }, &model).seed, 7);
-    }
-
-    #[test]
-    fn the_context_is_the_limit_and_says_so() {
-        assert_eq!((room(10, 64, None, 0), room(63, 64, Some(5), 0)), (Ok(54), Ok(1)));
-        for (prompt, max_tokens) in [(64, None), (100, Some(5))] {
-            let error = room(prompt, 64, max_tokens, 0).unwrap_err().to_string();
-            assert!(error.contains("maximum context length is 64 tokens"), "{error}");
-            assert!(error.contains(&format!("resulted in {prompt} tokens")), "{error}");
-            assert!(!error.contains("completion") && !error.contains("max_tokens"), "{error}");
-        }
-        let error = room(60, 64, None, 10).unwrap_err().to_string();
-        assert!(
-            error.contains("you requested 70 tokens (60 in the messages, 10 in the completion)"),
-            "{error}"
-        );
-        assert_eq!(room(60, 64, Some(5), 10), Ok(4), "min_tokens above max_tokens is refused by name");
     }
 
     #[test]

@@ -25,6 +25,7 @@ pub(crate) struct PromptBuilder {
     turns: Arc<Semaphore>,
     /// From a prompt's turn on.
     time_max: Duration,
+    context_shift: bool,
 }
 
 /// What is built, and so whose fault it is that it takes too long.
@@ -46,9 +47,15 @@ impl Drop for Leaving {
 }
 
 impl PromptBuilder {
-    /// For one model.
-    pub(crate) fn new() -> Self {
-        Self { turns: Arc::new(Semaphore::new(PROMPT_BUILDS_MAX)), time_max: PROMPT_BUILD_TIME_MAX }
+    /// For one model, whose completions go on beyond the context where `context_shift` says so and a request nothing else.
+    pub(crate) fn new(context_shift: bool) -> Self {
+        let turns = Arc::new(Semaphore::new(PROMPT_BUILDS_MAX));
+        Self { turns, time_max: PROMPT_BUILD_TIME_MAX, context_shift }
+    }
+
+    /// Whether completions go on beyond the context where a request does not say.
+    pub(crate) fn shifts(&self) -> bool {
+        self.context_shift
     }
 
     /// Runs `work` on the blocking pool in its turn, until `by`. `work` is given a question to ask again and again:
@@ -115,7 +122,7 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread")]
     async fn what_takes_too_long_is_the_messages_fault_only_where_a_template_ran() {
-        let builder = PromptBuilder { time_max: Duration::from_millis(20), ..PromptBuilder::new() };
+        let builder = PromptBuilder { time_max: Duration::from_millis(20), ..PromptBuilder::new(false) };
         let inputs = BuildKind::Plain("tokenizing the inputs");
         for (kind, code, begins, retries) in [
             (BuildKind::Chat, tonic::Code::InvalidArgument, "chat.messages: ", false),
@@ -133,7 +140,7 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread")]
     async fn a_slow_prompt_ends_with_its_client_and_keeps_no_other_model_waiting() {
-        let (slow, other) = (Arc::new(PromptBuilder::new()), PromptBuilder::new());
+        let (slow, other) = (Arc::new(PromptBuilder::new(false)), PromptBuilder::new(false));
         let client = |by: Option<Instant>| {
             let slow = slow.clone();
             tokio::spawn(async move { slow.run(BuildKind::Chat, by, endless).await })

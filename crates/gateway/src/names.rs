@@ -3,7 +3,7 @@
 use crate::{config::Config, error::ApiError, fields::Fields};
 
 /// The engine's fields, each with the words that clients have for it. Of several that were sent the first is told.
-const NAMES: [(&str, &[&str]); 68] = [
+const NAMES: [(&str, &[&str]); 73] = [
     ("model", &["model"]),
     ("suffix", &["suffix", "input_suffix"]),
     ("infill", &["input_extra"]),
@@ -65,6 +65,11 @@ const NAMES: [(&str, &[&str]); 68] = [
     ("dimensions", &["dimensions"]),
     ("normalize", &["normalize", "normalized", "embd_normalize", "use_activation"]),
     ("truncate", &["truncate", "truncate_prompt_tokens"]),
+    ("truncate_prompt_tokens", &["truncate_prompt_tokens"]),
+    ("context_shift", &["context_shift"]),
+    ("keep_tokens", &["n_keep"]),
+    ("cache_salt", &["cache_salt"]),
+    ("cache_prompt", &["cache_prompt"]),
     ("truncate_side", &["truncation_direction", "truncation_side", "truncate"]),
     ("prompt_name", &["prompt_name", "task"]),
     ("instruction", &["instruction", "task_instruction"]),

@@ -31,7 +31,7 @@ enum Type {
 type Known = (&'static str, Neutral, &'static str);
 
 /// Of chats and completions.
-const COMMON: [Known; 55] = [
+const COMMON: [Known; 50] = [
     // vLLM's: how its engines constrain the text.
     ("guided_decoding_backend", Neutral::Any(Type::Text), ""),
     ("guided_whitespace_pattern", Neutral::Any(Type::Text), ""),
@@ -54,11 +54,8 @@ const COMMON: [Known; 55] = [
     ("routed_experts_prompt_start", Neutral::Numbers(&[0.0]), ""),
     ("stream_interval", Neutral::Numbers(&[1.0]), ""),
     // vLLM's: the rest.
-    ("truncate_prompt_tokens", Neutral::None, ""),
-    ("truncation_side", Neutral::Words(&["left", "right"]), ""),
     ("request_id", Neutral::None, "the header x-request-id"),
     ("session_id", Neutral::Any(Type::Text), ""),
-    ("cache_salt", Neutral::None, ""),
     ("kv_transfer_params", Neutral::None, ""),
     ("ec_transfer_params", Neutral::None, ""),
     ("vllm_xargs", Neutral::EmptyObject, ""),
@@ -70,13 +67,11 @@ const COMMON: [Known; 55] = [
     // llama.cpp's: how long, and from what.
     ("t_max_predict_ms", Neutral::Numbers(&[0.0, -1.0]), ""),
     ("n_indent", Neutral::Numbers(&[0.0]), ""),
-    // The context is never shifted: a completion that fills it ends.
-    ("n_keep", Neutral::Any(Type::Number), ""),
-    ("n_discard", Neutral::Any(Type::Number), ""),
+    // Of what may be dropped half is.
+    ("n_discard", Neutral::Numbers(&[0.0]), ""),
     ("n_cache_reuse", Neutral::Numbers(&[0.0]), ""),
     // What is cached is found by every request.
     ("id_slot", Neutral::Any(Type::Number), ""),
-    ("cache_prompt", Neutral::True, ""),
     ("lora", Neutral::EmptyList, "an adapter by its name in model, as base:adapter"),
     ("speculative.n_max", Neutral::Any(Type::Number), ""),
     ("speculative.n_min", Neutral::Any(Type::Number), ""),

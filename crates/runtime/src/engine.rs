@@ -127,6 +127,8 @@ pub struct EngineStats {
     pub draft_tokens: u64,
     /// Of them, those that were.
     pub accepted_draft_tokens: u64,
+    /// Times a sequence that filled its context dropped tokens and went on.
+    pub context_shifts: u64,
 }
 
 /// One model on one device.
@@ -341,6 +343,7 @@ impl<B: Backend> Engine<B> {
             preemptions: counters.preemptions,
             draft_tokens: counters.draft_tokens,
             accepted_draft_tokens: counters.accepted_draft_tokens,
+            context_shifts: counters.context_shifts,
             steps: self.steps,
         }
     }

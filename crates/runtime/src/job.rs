@@ -13,6 +13,7 @@ use crate::{
     error::RequestError,
     limits::{CHOICES_MAX, STOP_STRING_BYTES_MAX, STOP_STRINGS_MAX, STOP_TOKENS_MAX, TOP_LOGPROBS_MAX},
     media::{self, MediaSpan},
+    overflow::ContextShift,
     sampler::SamplingParams,
     text::TextModel,
 };
@@ -59,6 +60,12 @@ pub struct Job {
     pub reasoning_tokens_max: Option<u32>,
     /// Tell tool calls from the answer.
     pub calls: Option<CallReading>,
+    /// Go on where the context is full, instead of ending there.
+    pub context_shift: Option<ContextShift>,
+    /// What is cached of it is found by jobs of the same salt alone; empty: by all that have none.
+    pub cache_salt: Arc<[u8]>,
+    /// Compute the whole prompt, whatever of it is cached.
+    pub skip_cache: bool,
 }
 
 /// One greedy completion of a prompt that is still empty.
@@ -81,6 +88,9 @@ impl Default for Job {
             prediction: Arc::default(),
             reasoning_tokens_max: None,
             calls: None,
+            context_shift: None,
+            cache_salt: Arc::default(),
+            skip_cache: false,
         }
     }
 }
@@ -119,6 +129,16 @@ impl Job {
         }
         // The last token drawn is never computed, so it needs no room; but a context is what users count in.
         let (prompt_tokens, completion_tokens) = (self.prompt.len(), self.stop.max_tokens as usize);
+        if let Some(shift) = self.context_shift {
+            shift.check(context_tokens_max)?;
+            if !self.media.is_empty() {
+                let reason = "must be unset: a prompt with media cannot lose tokens";
+                return Err(RequestError::invalid("context_shift", reason));
+            }
+        }
+        // One that is shifted must begin within its context.
+        let completion_tokens =
+            if self.context_shift.is_some() { completion_tokens.min(1) } else { completion_tokens };
         if prompt_tokens.saturating_add(completion_tokens) > context_tokens_max {
             return Err(RequestError::ContextLength { prompt_tokens, completion_tokens, context_tokens_max });
         }

@@ -39,6 +39,9 @@ pub const TEMPLATE_FILE_BYTES_MAX: u64 = 4 << 20;
 pub const INDEX_FILE_BYTES_MAX: u64 = 64 << 20;
 /// Values of such an index: two for each tensor, and as many for what is said besides.
 pub const INDEX_VALUES_MAX: usize = 4 * TENSORS_MAX;
+/// Tokens at the beginning of a context that stay where the others move on and nothing else is said: a model that has them no
+/// more says nothing of use, because they draw attention whatever they are (StreamingLLM, arXiv 2309.17453).
+pub const KEPT_TOKENS_DEFAULT: usize = 4;
 /// Tensors of a model.
 pub const TENSORS_MAX: usize = 1 << 18;
 /// Bytes of a safetensors file's header.

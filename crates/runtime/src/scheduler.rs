@@ -68,6 +68,8 @@ pub struct Counters {
     pub draft_tokens: u64,
     /// Of them, those that were drawn.
     pub accepted_draft_tokens: u64,
+    /// Times a sequence that filled its context dropped tokens and went on.
+    pub context_shifts: u64,
 }
 
 impl Counters {
@@ -75,6 +77,7 @@ impl Counters {
         self.generated_tokens += outcome.tokens as u64;
         self.draft_tokens += outcome.drafted as u64;
         self.accepted_draft_tokens += outcome.accepted as u64;
+        self.context_shifts += u64::from(outcome.shifted);
     }
 }
 
@@ -379,10 +382,14 @@ impl Scheduler {
     }
 
     fn preempt(&mut self, at: usize, pool: &mut BlockPool) {
+        self.counters.preemptions += 1;
+        self.put_back(at, pool);
+    }
+
+    fn put_back(&mut self, at: usize, pool: &mut BlockPool) {
         let mut sequence = self.running.remove(at);
         sequence.leave(pool);
         self.line.stop(sequence.job);
-        self.counters.preemptions += 1;
         self.wait(sequence);
     }
 
@@ -442,7 +449,8 @@ impl Scheduler {
     ) -> Result<(), KernelError> {
         let Settled { parts, drawn, hidden } = settled;
         let within = Within { text, context_tokens_max: self.config.context_tokens_max };
-        let (mut drawn, mut at, mut ended, mut failed) = (drawn.drain(..), 0, false, Ok(()));
+        let (mut drawn, mut at, mut failed) = (drawn.drain(..), 0, Ok(()));
+        let (mut ended, mut shifted) = (false, false);
         for part in parts.iter().filter(|part| part.yields != Yields::Nothing) {
             let mut own = drawn.by_ref().take(part.yields.logits());
             // They mostly stand as they stood in the batch.
@@ -456,6 +464,7 @@ impl Scheduler {
                     Yields::Tokens { scores, ends, .. } => {
                         let outcome = sequence.settle((scores, ends), &mut own, within, pool, events);
                         self.counters.count(outcome);
+                        shifted |= outcome.shifted;
                         outcome.ends
                     }
                     _ => sequence.read(part, hidden, events).unwrap_or_else(|error| {
@@ -486,6 +495,10 @@ impl Scheduler {
         }
         if ended {
             self.running.retain(|sequence| !sequence.ended);
+        }
+        // What has dropped tokens holds no block, and enters in its turn to compute what is left.
+        while shifted && let Some(at) = self.running.iter().position(|s| s.tables().is_empty()) {
+            self.put_back(at, pool);
         }
         failed
     }

@@ -17,15 +17,16 @@ use crate::{
     kv::{BlockHash, BlockPool, BlockTables},
     media::MediaSpan,
     output::{Generation, Hidden, HiddenRows, Purpose, Reading},
+    overflow::ContextShift,
     speculation::Speculation,
     step::{GivenRows, Part, Step, Yields},
     text::TextModel,
 };
 
-use names::{add_hashes, full_block_hashes};
+use names::{add_hashes, full_block_hashes, root};
 
-/// Tokens, what stands for some of them, and the hashes of their full blocks.
-type Prompt = (Arc<Vec<u32>>, Arc<[MediaSpan]>, Arc<Vec<BlockHash>>);
+/// Tokens, what stands for some of them, what is before their first block, and the hashes of the full ones.
+type Prompt = (Arc<Vec<u32>>, Arc<[MediaSpan]>, BlockHash, Arc<Vec<BlockHash>>);
 
 /// One completion or input of a job.
 pub struct Sequence {
@@ -45,14 +46,17 @@ pub struct Sequence {
     prompt_tokens: usize,
     media: Arc<[MediaSpan]>, // of the prompt
     adapter: Option<Arc<LoadedAdapter>>,
-    assumed: usize,  // tokens after `tokens` that are drawn in steps nobody has waited for yet
-    draw: u32,       // of the last of them in its step
-    draft: Vec<u32>, // tokens after those, which may be drawn in the step that is made or under way
+    shift: Option<ContextShift>,
+    skips_cache: bool,  // nothing that is cached is of use to it
+    assumed: usize,     // tokens after `tokens` that are drawn in steps nobody has waited for yet
+    draw: u32,          // of the last of them in its step
+    draft: Vec<u32>,    // tokens after those, which may be drawn in the step that is made or under way
     proposed: Vec<u32>, // what a model says may follow `tokens`, for the step that is made next
-    logits: usize,   // rows with logits in the step that is made
-    waits: bool,     // the step under way drafts or scores for it, and must be settled before the next
-    computed: usize, // tokens whose keys and values are in the cache, or will be before the next step
+    logits: usize,      // rows with logits in the step that is made
+    waits: bool,        // the step under way drafts or scores for it, and must be settled before the next
+    computed: usize,    // tokens whose keys and values are in the cache, or will be before the next step
     tables: BlockTables,
+    root: BlockHash,             // what is before the first of `hashes`
     hashes: Arc<Vec<BlockHash>>, // of every full block of `tokens`; copied as they are
     published: usize,            // of `hashes`, those whose blocks can be found
     started: bool,
@@ -80,6 +84,8 @@ pub struct Outcome {
     pub accepted: usize,
     /// Whether that was the end.
     pub ends: bool,
+    /// Whether it has dropped tokens, and its blocks with them.
+    pub shifted: bool,
 }
 
 /// Since when it runs.
@@ -98,13 +104,18 @@ impl Sequence {
         speculation: Speculation,
     ) -> impl Iterator<Item = Sequence> + 'a {
         let tokens = Arc::new(job.prompt.to_vec());
-        let hashes = Arc::new(full_block_hashes(&tokens, &job.media, job.adapter.as_deref()));
+        let root = root(job.adapter.as_deref(), &job.cache_salt);
+        let hashes = Arc::new(full_block_hashes(&tokens, &job.media, root));
         (0..).zip(Generation::of_job(job, text, speculation)).map(move |(choice, generation)| {
             // Completions of one prompt share its computation: they stand together.
             let place = (job.id, choice, arrival.next(0));
-            let prompt = (tokens.clone(), job.media.clone(), hashes.clone());
-            let purpose = Purpose::Generate(generation);
-            Sequence { adapter: job.adapter.clone(), ..Sequence::new(place, prompt, purpose) }
+            let prompt = (tokens.clone(), job.media.clone(), root, hashes.clone());
+            Sequence {
+                adapter: job.adapter.clone(),
+                shift: job.context_shift,
+                skips_cache: job.skip_cache,
+                ..Sequence::new(place, prompt, Purpose::Generate(generation))
+            }
         })
     }
 
@@ -116,16 +127,17 @@ impl Sequence {
     ) -> impl Iterator<Item = Sequence> + 'a {
         (0..).zip(&job.inputs).map(move |(choice, input)| {
             let tokens = Arc::new(input.tokens.to_vec());
-            let hashes = Arc::new(full_block_hashes(&tokens, &[], None));
+            let root = root(None, &[]);
+            let hashes = Arc::new(full_block_hashes(&tokens, &[], root));
             let place = (job.id, choice, arrival.next(tokens.len()));
-            let prompt = (tokens, Arc::default(), hashes);
+            let prompt = (tokens, Arc::default(), root, hashes);
             Sequence::new(place, prompt, Purpose::Read(Reading::new(embedder, job.output, input)))
         })
     }
 
     fn new(
         (job, choice, order): (JobId, u32, Order),
-        (tokens, media, hashes): Prompt,
+        (tokens, media, root, hashes): Prompt,
         purpose: Purpose,
     ) -> Sequence {
         Sequence {
@@ -139,6 +151,8 @@ impl Sequence {
             tokens,
             media,
             adapter: None,
+            shift: None,
+            skips_cache: false,
             assumed: 0,
             draw: 0,
             draft: Vec::new(),
@@ -147,6 +161,7 @@ impl Sequence {
             waits: false,
             computed: 0,
             tables: BlockTables::default(),
+            root,
             hashes,
             published: 0,
             started: false,
@@ -333,6 +348,7 @@ impl Sequence {
     /// row is.
     fn shareable(&self) -> &[BlockHash] {
         match &self.purpose {
+            _ if self.skips_cache => &[],
             Purpose::Read(reading) if !reading.can_skip() => &[],
             Purpose::Generate(generation) => {
                 let rows = generation.skippable_rows().min(self.tokens.len() - 1);
@@ -465,10 +481,9 @@ impl Sequence {
             }
             Arc::make_mut(&mut self.tokens).push(sampled.token);
             if self.tokens.len().is_multiple_of(BLOCK_TOKENS) {
-                let (adapter, hashes) = (self.adapter.as_deref(), Arc::make_mut(&mut self.hashes));
-                add_hashes(&self.tokens, &self.media, adapter, hashes);
+                add_hashes(&self.tokens, &self.media, self.root, Arc::make_mut(&mut self.hashes));
             }
-            let full = self.tokens.len() >= within.context_tokens_max;
+            let full = self.shift.is_none() && self.tokens.len() >= within.context_tokens_max;
             let (delta, end) = generation.take(sampled, within.text, full);
             match (&mut said, delta) {
                 (Some(said), Some(delta)) => said.append(delta),
@@ -492,7 +507,25 @@ impl Sequence {
         self.draft = draft;
         self.draft.clear();
         self.publish(pool);
+        outcome.shifted = !outcome.ends && self.shift_context(within.context_tokens_max, pool);
         outcome
+    }
+
+    /// Drops tokens where they fill the context, and gives all blocks back: what is left enters anew. Says whether it did.
+    fn shift_context(&mut self, context_tokens_max: usize, pool: &mut BlockPool) -> bool {
+        let Some(shift) = self.shift.filter(|_| self.tokens.len() >= context_tokens_max) else {
+            return false;
+        };
+        debug_assert_eq!(self.assumed, 0, "no row follows the token that fills a context");
+        self.leave(pool);
+        let dropped = shift.dropped(self.tokens.len(), context_tokens_max);
+        Arc::make_mut(&mut self.tokens).drain(dropped);
+        self.prompt_tokens = self.prompt_tokens.min(self.tokens.len());
+        self.hashes = Arc::new(full_block_hashes(&self.tokens, &self.media, self.root));
+        if let Purpose::Generate(generation) = &mut self.purpose {
+            generation.forget_places(self.tokens.len());
+        }
+        true
     }
 
     /// Takes the log probabilities of tokens of the prompt; false where logits were not numbers.

@@ -86,7 +86,7 @@ pub(crate) fn place(field: &str, index: usize) -> String {
     format!("{field}[{index}]")
 }
 
-fn truncate_side(value: i32) -> Result<v1::TruncateSide, Error> {
+pub(super) fn truncate_side(value: i32) -> Result<v1::TruncateSide, Error> {
     known("truncate_side", value)
 }
 

@@ -83,6 +83,8 @@ pub(crate) fn infer(wire: v1::InferRequest) -> Result<GenerationRequest, Error> 
         // At most TOP_LOGPROBS_MAX, which is far below 256.
         (true, top) => Some(top as u8),
     };
+    let overflow = super::overflow::overflow(&wire)?;
+    let cache_salt = super::overflow::cache_salt(wire.cache_salt)?;
     let fills_in = wire.infill.is_some() || !wire.suffix.is_empty();
     let field = if wire.infill.is_some() { "infill" } else { "suffix" };
     let prompt = match wire.prompt {
@@ -147,6 +149,9 @@ pub(crate) fn infer(wire: v1::InferRequest) -> Result<GenerationRequest, Error> 
         echo: wire.echo,
         prompt_logprobs,
         prediction: wire.prediction,
+        overflow,
+        cache_salt,
+        skip_cache: wire.cache_prompt == Some(false),
         reasoning_tokens_max: wire.reasoning.and_then(|reasoning| reasoning.tokens_max),
         tools,
     })

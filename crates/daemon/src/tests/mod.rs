@@ -8,6 +8,7 @@ mod embed;
 mod infer;
 mod lifecycle;
 mod limits;
+mod overflow;
 mod overrides;
 mod pulls;
 mod stopping;

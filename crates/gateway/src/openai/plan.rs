@@ -231,8 +231,23 @@ fn common(fields: &mut Fields, config: &Config, id: &RequestId) -> Result<Plan, 
         Some(field) if !stream => return Err(field.error("only allowed with stream: true")),
         Some(field) => stream_options(field.object()?)?,
     };
+    let mut truncate_side = v1::TruncateSide::Unspecified;
+    if let Some(field) = fields.take("truncation_side") {
+        truncate_side = match field.word(&["left", "right"])? {
+            "left" => v1::TruncateSide::Left,
+            _ => v1::TruncateSide::Right,
+        };
+    }
+    let boolean = |fields: &mut Fields, name| fields.take(name).map(Field::boolean).transpose();
+    let tokens = |fields: &mut Fields, name| fields.take(name).map(|f| f.integer(-1..=i32::MAX)).transpose();
     let request = v1::InferRequest {
         model,
+        truncate_prompt_tokens: tokens(fields, "truncate_prompt_tokens")?,
+        truncate_side: truncate_side.into(),
+        context_shift: boolean(fields, "context_shift")?,
+        keep_tokens: tokens(fields, "n_keep")?,
+        cache_salt: fields.take("cache_salt").map(Field::string).transpose()?.unwrap_or_default(),
+        cache_prompt: boolean(fields, "cache_prompt")?,
         sampling: Some(sampling::read(fields)?),
         stop: Some(stop_conditions(fields, config)?),
         choices,

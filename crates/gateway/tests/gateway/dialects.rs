@@ -103,7 +103,7 @@ async fn refusals_say_what_is_supported() {
     for (name, value, says) in [
         ("n_probs", json!(5), "use logprobs"),
         ("mirostat", json!(1), "the values it accepts are 0 and 2"),
-        ("cache_prompt", json!(false), "the only value it accepts is true"),
+        ("n_discard", json!(7), "the only value it accepts is 0"),
         ("reasoning_format", json!("none"), "\"auto\" or \"deepseek\""),
         ("request_id", json!("x"), "use the header x-request-id"),
         ("logprob_token_ids", json!([1]), "use logprobs"),

@@ -123,6 +123,19 @@ async fn every_chat_field_arrives() {
 }
 
 #[tokio::test]
+async fn what_becomes_of_long_prompts_and_of_the_cache_is_carried_over() {
+    let request = chat(json!({
+        "truncate_prompt_tokens": -1, "truncation_side": "right", "context_shift": true, "n_keep": 12,
+        "cache_salt": "tenant", "cache_prompt": false,
+    }));
+    let request = request.await;
+    let said = (request.truncate_prompt_tokens, request.truncate_side(), request.keep_tokens);
+    assert_eq!(said, (Some(-1), v1::TruncateSide::Right, Some(12)));
+    assert_eq!((request.context_shift, request.cache_prompt), (Some(true), Some(false)));
+    assert_eq!(request.cache_salt, "tenant");
+}
+
+#[tokio::test]
 async fn absent_and_null_fields_stay_unset() {
     let nulls = json!({
         "model": null, "max_tokens": null, "temperature": null, "top_p": null, "top_k": null, "seed": null,

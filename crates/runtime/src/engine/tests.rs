@@ -24,6 +24,7 @@ mod constrained;
 mod drafted;
 mod mixtures;
 mod scored;
+mod shifted;
 
 fn opened() -> &'static Opened {
     static OPENED: OnceLock<Opened> = OnceLock::new();

@@ -155,6 +155,14 @@ impl Generation {
         self.cut_draft(draft);
     }
 
+    /// So many tokens are what it goes on from now, at other places than before.
+    pub fn forget_places(&mut self, tokens: usize) {
+        let Some(lookup) = self.lookup.take() else { return };
+        let terms = &self.terms;
+        let most = tokens + terms.stop.max_tokens as usize;
+        self.lookup = Some(Box::new(Lookup::new(terms.prediction.clone(), tokens, most, lookup.rates())));
+    }
+
     /// Cuts what is drafted down to what its constraint allows.
     pub fn cut_draft(&self, draft: &mut Vec<u32>) {
         if let Some(constraint) = self.constraint.as_ref().filter(|_| !draft.is_empty()) {

@@ -8,28 +8,31 @@ use crate::{
     media::{MediaSpan, salt_of_block},
 };
 
+/// What the first block has before it: prefixes that have another are never shared, though their tokens are equal.
+pub(super) fn root(adapter: Option<&LoadedAdapter>, cache_salt: &[u8]) -> BlockHash {
+    let adapter = adapter.map_or(&b""[..], |adapter| &adapter.digest);
+    match cache_salt {
+        [] => BlockHash::root(adapter),
+        // Either has a length of its own: what is the adapter's cannot be the salt's.
+        salt => {
+            let lengths = [adapter.len() as u64, salt.len() as u64].map(u64::to_le_bytes).concat();
+            BlockHash::root(&[&lengths, adapter, salt].concat())
+        }
+    }
+}
+
 /// The names of the full blocks of `tokens`.
-pub(super) fn full_block_hashes(
-    tokens: &[u32],
-    media: &[MediaSpan],
-    adapter: Option<&LoadedAdapter>,
-) -> Vec<BlockHash> {
+pub(super) fn full_block_hashes(tokens: &[u32], media: &[MediaSpan], root: BlockHash) -> Vec<BlockHash> {
     let mut hashes = Vec::with_capacity(tokens.len() / BLOCK_TOKENS);
-    add_hashes(tokens, media, adapter, &mut hashes);
+    add_hashes(tokens, media, root, &mut hashes);
     hashes
 }
 
 /// Adds the names of the full blocks of `tokens` that `hashes` lacks.
-pub(super) fn add_hashes(
-    tokens: &[u32],
-    media: &[MediaSpan],
-    adapter: Option<&LoadedAdapter>,
-    hashes: &mut Vec<BlockHash>,
-) {
-    let salt = adapter.map_or(&b""[..], |adapter| &adapter.digest);
+pub(super) fn add_hashes(tokens: &[u32], media: &[MediaSpan], root: BlockHash, hashes: &mut Vec<BlockHash>) {
     let (blocks, _) = tokens.as_chunks::<BLOCK_TOKENS>();
     for (index, block) in blocks.iter().enumerate().skip(hashes.len()) {
-        let parent = hashes.last().copied().unwrap_or_else(|| BlockHash::root(salt));
+        let parent = hashes.last().copied().unwrap_or(root);
         hashes.push(BlockHash::chain(parent, block, &salt_of_block(media, index)));
     }
 }
