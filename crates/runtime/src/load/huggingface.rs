@@ -48,7 +48,7 @@ pub(crate) fn open(directory: &Path, overrides: &Overrides) -> Result<(ModelFile
     let tensors = found.resolve(&spec)?;
     // Layers behind the last that predict several tokens at once are not run.
     let more = format!("layers.{}.", spec.layers.len());
-    let harmless: &[&str] = if spec::predicts_more(&spec.architecture) { &[&more] } else { &[] };
+    let harmless: &[&str] = if spec::predicts_more(&spec.architecture) { &[&more, "mtp"] } else { &[] };
     found.left_out(&spec.architecture, harmless)?;
     let info = ModelInfo {
         name: name_of(directory),

@@ -280,6 +280,17 @@ impl<'a> Found<'a> {
                             self.unstack_biases(index, part, experts.count)?;
                         }
                     }
+                    if let (Some(name), Some(shared)) = (self.names.shared_gate_up, experts.shared) {
+                        let parts = [(LayerPart::SharedGate, shared.ffn), (LayerPart::SharedUp, shared.ffn)];
+                        self.cut(index, name, false, &[2 * shared.ffn, hidden], &parts)?;
+                    }
+                    // One row where the library keeps it as a matrix (ERNIE).
+                    let correction = self.name(Part::Layer(index, LayerPart::Router).bias());
+                    if let Some(tensor) =
+                        self.by_name.get_mut(&correction).filter(|tensor| tensor.shape == [1, experts.count])
+                    {
+                        tensor.shape = vec![experts.count];
+                    }
                     // A vector in GGUF files.
                     let router = self.name(Part::Layer(index, LayerPart::SharedRouter).weight());
                     if let Some(tensor) =

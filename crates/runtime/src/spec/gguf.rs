@@ -121,9 +121,9 @@ pub fn from_gguf(gguf: &Gguf) -> Result<TransformerSpec, LoadError> {
     let metadata: &Metadata = &gguf.metadata;
     let architecture =
         metadata.string("general.architecture")?.ok_or_else(|| metadata.missing("general.architecture"))?;
-    if mixtures_gguf::ARCHITECTURES.contains(&architecture) {
+    if mixtures_gguf::known().any(|name| name == architecture) {
         let keys = Keys { metadata, architecture };
-        keys.refuse_unknown(|name| mixtures_gguf::READ.contains(&name))?;
+        keys.refuse_unknown(|name| mixtures_gguf::reads(architecture, name))?;
         return mixtures_gguf::from_gguf(gguf, &keys);
     }
     if dense_gguf::knows(architecture) {
@@ -132,8 +132,7 @@ pub fn from_gguf(gguf: &Gguf) -> Result<TransformerSpec, LoadError> {
         return dense_gguf::from_gguf(gguf, &keys);
     }
     let Some(family) = FAMILIES.iter().find(|family| family.name == architecture) else {
-        let known =
-            FAMILIES.iter().map(|family| family.name).chain(mixtures_gguf::ARCHITECTURES.iter().copied());
+        let known = FAMILIES.iter().map(|family| family.name).chain(mixtures_gguf::known());
         let known = known.chain(dense_gguf::known());
         let known: Vec<&str> = known.collect();
         return Err(LoadError::Unsupported {

@@ -1,5 +1,8 @@
 //! Decoders of Hugging Face whose MLPs are mixtures of experts of their families' own kinds: DeepSeek V2 and V3 and what is
-//! built as they are, gpt-oss, Qwen2-MoE, GLM-4.5 and dots.1. Each is a few settings of one description.
+//! built as they are, gpt-oss, Qwen2-MoE, GLM-4.5 and dots.1. Each is a few settings of one description. Those whose attention
+//! is nearly Llama's are in `families`.
+
+mod families;
 
 use hanzo_engine_kernels::{Activation, ExpertGroups, ExpertScoring, HeadShape, RopeKind};
 use serde_json::{Map, Value};
@@ -26,6 +29,7 @@ const FAMILIES: &[(&str, &str, Read)] = &[
     ("gpt_oss", "GptOssForCausalLM", gpt_oss),
     ("qwen2_moe", "Qwen2MoeForCausalLM", qwen2_moe),
     ("glm4_moe", "Glm4MoeForCausalLM", glm4_moe),
+    ("glm4_moe_lite", "Glm4MoeLiteForCausalLM", deepseek3),
     ("dots1", "Dots1ForCausalLM", dots1),
 ];
 
@@ -46,14 +50,31 @@ const RECURRENT: &[&str] = &[
 const REFUSED: &[&str] =
     &["is_encoder_decoder", "mlp_bias", "quantization_config", "vision_config", "index_topk"];
 
+fn all() -> impl Iterator<Item = &'static (&'static str, &'static str, Read)> {
+    FAMILIES.iter().chain(families::FAMILIES)
+}
+
 /// The names of model types that are read here.
 pub(super) fn known() -> impl Iterator<Item = &'static str> {
-    FAMILIES.iter().map(|&(name, ..)| name)
+    all().map(|&(name, ..)| name)
 }
 
 /// Whether a family's files may have layers behind the last that predict several tokens at once. They are left out.
 pub(crate) fn predicts_more(architecture: &str) -> bool {
-    matches!(architecture, "deepseek_v3" | "kimi_k2" | "glm4_moe" | "deepseek2" | "glm4moe")
+    matches!(
+        architecture,
+        "deepseek_v3"
+            | "kimi_k2"
+            | "glm4_moe"
+            | "glm4_moe_lite"
+            | "deepseek2"
+            | "glm4moe"
+            | "ernie4_5_moe"
+            | "bailing_moe_v2"
+            | "bailingmoe2"
+            | "exaone_moe"
+            | "exaone-moe"
+    )
 }
 
 /// Reads one of these families; nothing of another.
@@ -62,7 +83,7 @@ pub(super) fn from_config(config: &Config, model_type: &str) -> Option<Result<Tr
         let reason = "its layers keep a recurrent state, which the paged cache has no place for";
         return Some(Err(config.unsupported("model_type", model_type, reason)));
     }
-    let &(_, class, read) = FAMILIES.iter().find(|&&(name, ..)| name == model_type)?;
+    let &(_, class, read) = all().find(|&&(name, ..)| name == model_type)?;
     Some(check_settings(config, class).and_then(|()| read(config)?.checked(&config.file)))
 }
 
@@ -97,6 +118,8 @@ struct Base {
     layers: usize,
     context: usize,
     activation: Activation,
+    /// The head is the token embedding where no setting says.
+    tied: bool,
 }
 
 impl Base {
@@ -106,6 +129,7 @@ impl Base {
             layers: config.required("num_hidden_layers", LAYERS_MAX)?,
             context: config.required("max_position_embeddings", CONTEXT_TOKENS_MAX)?,
             activation: activation(config)?,
+            tied: false,
         })
     }
 
@@ -141,7 +165,7 @@ impl Base {
         let context = stretched_context(&rope.scaling, self.context);
         Ok(TransformerSpec {
             ropes: vec![rope],
-            head: HeadSpec::plain(config.bool("tie_word_embeddings")?.unwrap_or(false)),
+            head: HeadSpec::plain(config.bool("tie_word_embeddings")?.unwrap_or(self.tied)),
             ..TransformerSpec::bare(family, sizes, layers.collect(), norm, context)
         })
     }
@@ -190,10 +214,12 @@ fn turned(config: &Config, head_dim: usize, default: f32) -> Result<usize, LoadE
 
 /// Routed experts of DeepSeek's names, with those that every token goes to.
 fn routed(config: &Config, base: &Base) -> Result<ExpertsSpec, LoadError> {
-    let (count, used) = (
-        config.required("n_routed_experts", EXPERTS_MAX)?,
-        config.required("num_experts_per_tok", EXPERTS_MAX)?,
-    );
+    let name = match config.get("n_routed_experts") {
+        None if config.get("num_experts").is_some() => "num_experts",
+        _ => "n_routed_experts",
+    };
+    let (count, used) =
+        (config.required(name, EXPERTS_MAX)?, config.required("num_experts_per_tok", EXPERTS_MAX)?);
     let ffn = config.required("moe_intermediate_size", WIDTH_MAX)?;
     let shared = or(config, "n_shared_experts", EXPERTS_MAX, 0)? * ffn;
     Ok(ExpertsSpec {
@@ -206,8 +232,11 @@ fn routed(config: &Config, base: &Base) -> Result<ExpertsSpec, LoadError> {
 
 /// As `routed`, with DeepSeek-V3's scores and choice.
 fn routed_by_sigmoid(config: &Config, base: &Base) -> Result<ExpertsSpec, LoadError> {
+    // dots.1's files say the name of the choice where others say that of the scores.
+    let dots = config.string("model_type")? == Some("dots1");
     for (key, known) in [("scoring_func", "sigmoid"), ("topk_method", "noaux_tc")] {
-        if let Some(value) = config.string(key)?.filter(|&value| value != known) {
+        let is_known = |value: &str| value == known || dots && value == "noaux_tc";
+        if let Some(value) = config.string(key)?.filter(|&value| !is_known(value)) {
             return Err(config.unsupported(key, value, format!("{known} is known")));
         }
     }
@@ -222,22 +251,40 @@ fn routed_by_sigmoid(config: &Config, base: &Base) -> Result<ExpertsSpec, LoadEr
     })
 }
 
-/// Dense layers first, then mixtures.
+/// Dense layers first, then mixtures; or as a list says.
 fn after_dense(
     config: &Config,
     base: &Base,
     dense: usize,
     experts: ExpertsSpec,
 ) -> Result<impl Fn(usize) -> MlpSpec, LoadError> {
-    let dense = or(config, "first_k_dense_replace", LAYERS_MAX, dense)?;
+    const TYPES: &str = "mlp_layer_types";
     if let Some(step) = config.whole("moe_layer_freq", LAYERS_MAX)?.filter(|&step| step != 1) {
         return Err(config.unsupported("moe_layer_freq", step, "only 1 is known"));
     }
-    let ffn = if dense > 0 { config.required("intermediate_size", WIDTH_MAX)? } else { 0 };
+    let sparse: Vec<bool> = match config.typed(TYPES, "a list", Value::as_array)? {
+        Some(types) if types.len() != base.layers => {
+            let reason = format!("{} types for {} layers", types.len(), base.layers);
+            return Err(config.corrupt(TYPES, reason));
+        }
+        Some(types) => {
+            let sparse = types.iter().map(|of| match of.as_str() {
+                Some("sparse") => Ok(true),
+                Some("dense") => Ok(false),
+                _ => Err(config.unsupported(TYPES, of, "dense and sparse are known")),
+            });
+            sparse.collect::<Result<_, _>>()?
+        }
+        None => {
+            let dense = or(config, "first_k_dense_replace", LAYERS_MAX, dense)?;
+            (0..base.layers).map(|layer| layer >= dense).collect()
+        }
+    };
+    let ffn = if sparse.contains(&false) { config.required("intermediate_size", WIDTH_MAX)? } else { 0 };
     let activation = base.activation;
-    Ok(move |layer| match layer < dense {
-        true => MlpSpec::gated(ffn, activation),
-        false => MlpSpec::Experts(experts),
+    Ok(move |layer: usize| match sparse[layer] {
+        false => MlpSpec::gated(ffn, activation),
+        true => MlpSpec::Experts(experts),
     })
 }
 

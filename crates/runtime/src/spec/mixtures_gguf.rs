@@ -1,25 +1,113 @@
 //! Decoders of GGUF files whose MLPs are mixtures of experts of their families' own kinds, as llama.cpp's converter writes
-//! them: deepseek2, gpt-oss, qwen2moe and glm4moe.
+//! them.
 
 use hanzo_engine_kernels::{Activation, ExpertGroups, ExpertScoring, HeadShape, RopeKind};
 
 use super::gguf::Keys;
 use super::{
-    AttentionSpec, ExpertsSpec, HeadSpec, LatentShape, LayerPart, LayerSpec, Mask, MlpSpec, Names, NormKind,
-    NormOrder, NormSpec, Part, Projection, QkNorm, RopeSpec, SharedExpert, TransformerSpec, Weight,
+    AttentionSpec, ExpertsSpec, HeadSpec, LatentShape, LayerPart, LayerSpec, LogitsSpec, Mask, MlpSpec,
+    Names, NormKind, NormOrder, NormSpec, Part, Projection, QkNorm, RopeSpec, SharedExpert, TransformerSpec,
+    Weight,
 };
 use crate::error::LoadError;
-use crate::gguf::Gguf;
+use crate::gguf::{Array, Gguf, Value};
 use crate::limits::{
     CONTEXT_TOKENS_MAX, EXPERT_GROUPS_MAX, EXPERTS_MAX, HEAD_DIM_MAX, HEADS_MAX, LAYERS_MAX, VOCAB_MAX,
     WIDTH_MAX,
 };
 
-/// Architectures that are read here.
-pub(super) const ARCHITECTURES: &[&str] = &["deepseek2", "gpt-oss", "qwen2moe", "glm4moe"];
+/// An architecture: how it differs from the plainest.
+#[derive(Clone, Copy)]
+struct Family {
+    name: &'static str,
+    rope: RopeKind,
+    /// All heads of queries, and of keys, are normed together where they are normed.
+    normed_whole: bool,
+    /// Elements of one expert.
+    ffn: &'static str,
+    /// How scores become weights where the file does not say.
+    scoring: ExpertScoring,
+    /// Weights add up to 1: always, or where a key says so.
+    normalized: Option<bool>,
+    activation: Activation,
+    /// Keys of its own.
+    reads: &'static [&'static str],
+}
 
-/// Keys of theirs beside those that any decoder has.
-pub(super) const READ: &[&str] = &[
+const PLAIN: Family = Family {
+    name: "",
+    rope: RopeKind::Neox,
+    normed_whole: false,
+    ffn: "expert_feed_forward_length",
+    scoring: ExpertScoring::Softmax,
+    normalized: None,
+    activation: Activation::Silu,
+    reads: &[],
+};
+
+const GRANITE_READS: &[&str] = &["attention.scale", "embedding_scale", "logit_scale", "residual_scale"];
+
+/// llama.cpp knows what the format has no key for by the architecture's name. Where it turns neighbours, its converter has put
+/// the rows of queries and keys so, but for ERNIE's, which are trained so.
+const FAMILIES: &[Family] = &[
+    Family { name: "deepseek2", ..PLAIN },
+    Family { name: "gpt-oss", normalized: Some(true), activation: Activation::ClampedSwish, ..PLAIN },
+    Family { name: "qwen2moe", ..PLAIN },
+    Family { name: "glm4moe", scoring: ExpertScoring::Sigmoid, ..PLAIN },
+    Family { name: "dots1", ..PLAIN },
+    Family {
+        name: "olmoe",
+        normed_whole: true,
+        ffn: "feed_forward_length",
+        normalized: Some(false),
+        ..PLAIN
+    },
+    Family {
+        name: "granitemoe",
+        rope: RopeKind::Interleaved,
+        ffn: "feed_forward_length",
+        normalized: Some(true),
+        reads: GRANITE_READS,
+        ..PLAIN
+    },
+    Family {
+        name: "ernie4_5-moe",
+        rope: RopeKind::Interleaved,
+        normalized: Some(true),
+        reads: &["interleave_moe_layer_step"],
+        ..PLAIN
+    },
+    Family {
+        name: "minimax-m2",
+        normed_whole: true,
+        scoring: ExpertScoring::Sigmoid,
+        normalized: Some(true),
+        ..PLAIN
+    },
+    Family { name: "deepseek", rope: RopeKind::Interleaved, normalized: Some(false), ..PLAIN },
+    Family { name: "bailingmoe", rope: RopeKind::Interleaved, ..PLAIN },
+    Family { name: "bailingmoe2", ..PLAIN },
+    Family {
+        name: "exaone-moe",
+        scoring: ExpertScoring::Sigmoid,
+        reads: &["attention.sliding_window_pattern"],
+        ..PLAIN
+    },
+];
+
+/// The names of architectures that are read here.
+pub(super) fn known() -> impl Iterator<Item = &'static str> {
+    FAMILIES.iter().map(|family| family.name)
+}
+
+/// Whether an architecture's file may have a key, beside those that any decoder's may.
+pub(super) fn reads(architecture: &str, key: &str) -> bool {
+    let own = FAMILIES.iter().find(|family| family.name == architecture);
+    READ.contains(&key) || own.is_some_and(|family| family.reads.contains(&key))
+}
+
+/// Keys of all of theirs beside those that any decoder has.
+const READ: &[&str] = &[
     "attention.key_length_mla",
     "attention.kv_lora_rank",
     "attention.q_lora_rank",
@@ -41,6 +129,7 @@ pub(super) const READ: &[&str] = &[
 
 /// Reads a file of one of these architectures.
 pub(super) fn from_gguf(gguf: &Gguf, keys: &Keys<'_>) -> Result<TransformerSpec, LoadError> {
+    let family = FAMILIES.iter().find(|family| family.name == keys.architecture).unwrap_or(&PLAIN);
     let names = Names::of_gguf(keys.architecture);
     let has = |weight: Weight| gguf.tensors.iter().any(|tensor| tensor.name == names.of("", weight));
     let embedding = names.of("", Part::TokenEmbedding.weight());
@@ -58,51 +147,115 @@ pub(super) fn from_gguf(gguf: &Gguf, keys: &Keys<'_>) -> Result<TransformerSpec,
     if more >= all {
         return Err(keys.unsupported("nextn_predict_layers", more, "there would be no layer before them"));
     }
+    let count = all - more;
     let context = keys.required("context_length", CONTEXT_TOKENS_MAX)?;
     let dense = keys.whole("leading_dense_block_count", LAYERS_MAX)?.unwrap_or(0);
     let ffn = if dense > 0 { keys.required("feed_forward_length", WIDTH_MAX)? } else { 0 };
-    let (attention, rope) = match keys.architecture {
+    if let Some(step) = keys.whole("interleave_moe_layer_step", LAYERS_MAX)?.filter(|&step| step != 1) {
+        return Err(keys.unsupported("interleave_moe_layer_step", step, "only 1 is known"));
+    }
+    let (mut attention, rope) = match keys.architecture {
         "deepseek2" => latent(keys, context, has(Part::Layer(0, LayerPart::LatentKeyUp).weight()))?,
-        _ => heads(keys, (hidden, context), &has)?,
+        _ => heads(
+            family,
+            keys,
+            (hidden, context),
+            (names, &|name| gguf.tensors.iter().any(|t| t.name == name)),
+        )?,
     };
-    let experts = experts(keys, all - more, &has)?;
-    let window = match keys.architecture {
-        "gpt-oss" => Some(keys.required("attention.sliding_window", CONTEXT_TOKENS_MAX)? as u32),
-        _ => None,
-    };
+    if let Some(scale) = keys.positive("attention.scale")? {
+        attention.scale = scale;
+    }
+    let experts = experts(family, keys, count, &has)?;
+    let windows = windows(keys, count)?;
+    // Where some layers see a window, EXAONE's turn queries and keys in those alone.
+    let turns = |layer: usize| keys.architecture != "exaone-moe" || windows[layer].is_some();
+    let residual_scale = keys.positive("residual_scale")?.unwrap_or(1.0);
     let layer = |index: usize| LayerSpec {
         order: NormOrder::Pre,
         attention: AttentionSpec {
-            mask: Mask::Causal { window: window.filter(|_| index.is_multiple_of(2)) },
+            mask: Mask::Causal { window: windows[index] },
+            rope: attention.rope.filter(|_| turns(index)),
             ..attention.clone()
         },
         mlp: match index < dense {
             true => MlpSpec::gated(ffn, Activation::Silu),
             false => MlpSpec::Experts(experts),
         },
-        residual_scale: 1.0,
+        residual_scale,
     };
-    let layers = (0..all - more).map(layer).collect();
     let norm = NormSpec { kind: NormKind::Rms { from_one: false }, eps: keys.epsilon()? };
+    let logits = LogitsSpec {
+        tied: !has(Part::Head.weight()),
+        scale: 1.0 / keys.positive("logit_scale")?.unwrap_or(1.0),
+        softcap: None,
+    };
     TransformerSpec {
         ropes: vec![rope],
-        head: HeadSpec::plain(!has(Part::Head.weight())),
-        ..TransformerSpec::bare(keys.architecture, [vocab, hidden], layers, norm, context)
+        embedding_scale: keys.positive("embedding_scale")?.unwrap_or(1.0),
+        head: HeadSpec::Logits(logits),
+        ..TransformerSpec::bare(
+            keys.architecture,
+            [vocab, hidden],
+            (0..count).map(layer).collect(),
+            norm,
+            context,
+        )
     }
     .checked(keys.metadata.file())
 }
 
-fn experts(keys: &Keys<'_>, layers: usize, has: &impl Fn(Weight) -> bool) -> Result<ExpertsSpec, LoadError> {
-    let ffn = keys.required("expert_feed_forward_length", WIDTH_MAX)?;
-    let shared = match keys.whole("expert_shared_feed_forward_length", WIDTH_MAX)? {
-        Some(shared) => shared,
-        None => keys.whole("expert_shared_count", EXPERTS_MAX)?.unwrap_or(0) * ffn,
+/// What each layer sees.
+fn windows(keys: &Keys<'_>, layers: usize) -> Result<Vec<Option<u32>>, LoadError> {
+    const PATTERN: &str = "attention.sliding_window_pattern";
+    let window = || -> Result<u32, LoadError> {
+        Ok(keys.required("attention.sliding_window", CONTEXT_TOKENS_MAX)? as u32)
     };
-    let (oai, qwen) = (keys.architecture == "gpt-oss", keys.architecture == "qwen2moe");
+    match (keys.architecture, keys.metadata.get(&keys.key(PATTERN))) {
+        ("gpt-oss", _) => {
+            let window = window()?;
+            Ok((0..layers).map(|layer| layer.is_multiple_of(2).then_some(window)).collect())
+        }
+        // The list may have entries for the layers behind the last, too.
+        ("exaone-moe", Some(Value::Array(Array::Bool(of)))) if of.len() >= layers => {
+            let window = window()?;
+            Ok(of[..layers].iter().map(|&sees| sees.then_some(window)).collect())
+        }
+        ("exaone-moe", Some(_)) => {
+            Err(keys.unsupported(PATTERN, "another list", "a truth value for each layer is known"))
+        }
+        ("exaone-moe", None) => {
+            let window = window()?;
+            Ok((1..=layers).map(|layer| (!layer.is_multiple_of(4)).then_some(window)).collect())
+        }
+        _ => match keys.whole("attention.sliding_window", CONTEXT_TOKENS_MAX)? {
+            None | Some(0) => Ok(vec![None; layers]),
+            Some(window) => {
+                Err(keys.unsupported("attention.sliding_window", window, "this architecture has none"))
+            }
+        },
+    }
+}
+
+fn experts(
+    family: &Family,
+    keys: &Keys<'_>,
+    layers: usize,
+    has: &impl Fn(Weight) -> bool,
+) -> Result<ExpertsSpec, LoadError> {
+    let ffn = keys.required(family.ffn, WIDTH_MAX)?;
+    let many = keys.whole("expert_shared_count", EXPERTS_MAX)?;
+    let shared = match keys.whole("expert_shared_feed_forward_length", WIDTH_MAX)? {
+        // Of one of them, as llama.cpp reads it.
+        Some(one) if family.name == "bailingmoe2" => one * many.unwrap_or(1),
+        Some(shared) => shared,
+        None => many.unwrap_or(0) * ffn,
+    };
+    let (oai, qwen) = (family.name == "gpt-oss", family.name == "qwen2moe");
     let scoring = match keys.whole("expert_gating_func", 4)? {
-        None | Some(0) if keys.architecture == "glm4moe" => ExpertScoring::Sigmoid,
+        None | Some(0) => family.scoring,
         // Of the scores that are chosen, which is the same where weights add up to 1.
-        None | Some(0 | 1) => ExpertScoring::Softmax,
+        Some(1) => ExpertScoring::Softmax,
         Some(3) if oai => ExpertScoring::Softmax,
         Some(2) => ExpertScoring::Sigmoid,
         Some(other) => return Err(keys.unsupported("expert_gating_func", other, "1 and 2 are known")),
@@ -111,9 +264,16 @@ fn experts(keys: &Keys<'_>, layers: usize, has: &impl Fn(Weight) -> bool) -> Res
     let used = keys.whole("expert_group_used_count", EXPERT_GROUPS_MAX)?.unwrap_or(1);
     let best = if scoring == ExpertScoring::Sigmoid { 2 } else { 1 };
     let shared = (shared > 0).then_some(SharedExpert { ffn: shared, gate: qwen });
-    let normalized = keys.metadata.bool(&keys.key("expert_weights_norm"))?.unwrap_or(oai);
+    let said = keys.metadata.bool(&keys.key("expert_weights_norm"))?;
+    let normalized = match (said, family.normalized) {
+        (Some(said), Some(known)) if said != known => {
+            let reason = format!("of this architecture only {known} is known");
+            return Err(keys.unsupported("expert_weights_norm", said, &reason));
+        }
+        (said, known) => said.or(known).unwrap_or(false),
+    };
     Ok(ExpertsSpec {
-        activation: if oai { Activation::ClampedSwish } else { Activation::Silu },
+        activation: family.activation,
         scoring,
         scale: keys.positive("expert_weights_scale")?.unwrap_or(1.0),
         correction_bias: !oai && has(Part::Layer(layers - 1, LayerPart::Router).bias()),
@@ -131,23 +291,29 @@ fn experts(keys: &Keys<'_>, layers: usize, has: &impl Fn(Weight) -> bool) -> Res
 }
 
 fn heads(
+    family: &Family,
     keys: &Keys<'_>,
     (hidden, context): (usize, usize),
-    has: &impl Fn(Weight) -> bool,
+    (names, has): (&Names, &dyn Fn(&str) -> bool),
 ) -> Result<(AttentionSpec, RopeSpec), LoadError> {
     let shape = keys.heads(hidden)?;
-    let has = |weight: fn(Part) -> Weight, part| has(weight(Part::Layer(0, part)));
-    let mut rope = keys.rope(RopeKind::Neox, shape.head_dim, context, None)?;
+    let has_part = |weight: fn(Part) -> Weight, part| has(&names.of("", weight(Part::Layer(0, part))));
+    let mut rope = keys.rope(family.rope, shape.head_dim, context, None)?;
     if keys.architecture == "gpt-oss"
         && let super::RopeScaling::Yarn { truncate, .. } = &mut rope.scaling
     {
         // As the model was trained, which the format has no key for.
         *truncate = false;
     }
+    let fused_bias = names.qkv.is_some_and(|stem| has(&names.in_layer("", 0, &format!("{stem}.bias"))));
     let attention = AttentionSpec {
-        qkv_bias: has(Part::bias, LayerPart::Query),
-        output_bias: has(Part::bias, LayerPart::AttentionOutput),
-        qk_norm: if has(Part::weight, LayerPart::QueryNorm) { QkNorm::Heads } else { QkNorm::None },
+        qkv_bias: fused_bias || has_part(Part::bias, LayerPart::Query),
+        output_bias: has_part(Part::bias, LayerPart::AttentionOutput),
+        qk_norm: match has_part(Part::weight, LayerPart::QueryNorm) {
+            true if family.normed_whole => QkNorm::Whole,
+            true => QkNorm::Heads,
+            false => QkNorm::None,
+        },
         sinks: keys.architecture == "gpt-oss",
         ..AttentionSpec::causal(shape)
     };

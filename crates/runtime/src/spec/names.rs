@@ -53,6 +53,8 @@ pub(crate) struct Names {
     pub(crate) experts: ExpertNames,
     pub(crate) shared_gate: &'static str,
     pub(crate) shared_up: &'static str,
+    /// One tensor of both instead of the two, gate's rows first.
+    pub(crate) shared_gate_up: Option<&'static str>,
     pub(crate) shared_down: &'static str,
     pub(crate) shared_router: &'static str,
     pub(crate) mlp_norm: &'static str,
@@ -151,6 +153,7 @@ impl Names {
         experts: ExpertNames::NONE,
         shared_gate: "",
         shared_up: "",
+        shared_gate_up: None,
         shared_down: "",
         shared_router: "",
         mlp_norm: "",
@@ -269,12 +272,15 @@ impl Names {
         Names { gate_up: Some(GateUp { name: "ffn_up", gate_first: true }), ..Names::GGUF };
     pub(crate) const GGUF_PHI3: Names = Names { qkv: Some("attn_qkv"), ..Names::GGUF_GLM4 };
 
+    pub(crate) const GGUF_FUSED: Names = Names { qkv: Some("attn_qkv"), ..Names::GGUF };
+
     /// Of GGUF files of decoders of an architecture.
     pub(crate) fn of_gguf(architecture: &str) -> &'static Names {
         match architecture {
             "gpt-oss" => &Names::GGUF_GPT_OSS,
             "glm4moe" | "seed_oss" => &Names::GGUF_POST_ATTENTION,
             "phi3" => &Names::GGUF_PHI3,
+            "bailingmoe2" => &Names::GGUF_FUSED,
             "glm4" => &Names::GGUF_GLM4,
             _ => &Names::GGUF,
         }
@@ -321,6 +327,40 @@ impl Names {
         ..Names::HUGGING_FACE
     };
 
+    /// Ling's own classes.
+    pub(crate) const BAILING_MOE: Names = Names {
+        token_embedding: "word_embeddings",
+        qkv: Some("attention.query_key_value"),
+        query_norm: "attention.query_layernorm",
+        key_norm: "attention.key_layernorm",
+        attention_output: "attention.dense",
+        router_bias: "mlp.gate.expert_bias",
+        ..Names::HUGGING_FACE
+    };
+
+    /// The transformers library's GraniteMoe and GraniteMoeShared classes.
+    pub(crate) const GRANITE_MOE: Names = Names {
+        router: "block_sparse_moe.router.layer",
+        experts: ExpertNames {
+            gate: "block_sparse_moe.input_linear.weight[{}, gate]",
+            up: "block_sparse_moe.input_linear.weight[{}, up]",
+            down: "block_sparse_moe.output_linear.weight[{}]",
+            pack: Some(ExpertPack {
+                gate_up: "block_sparse_moe.input_linear.weight",
+                down: "block_sparse_moe.output_linear.weight",
+                bias_suffix: "_bias",
+                in_turns: false,
+                inputs_first: false,
+            }),
+            ..ExpertNames::NONE
+        },
+        shared_gate: "shared_mlp.input_linear[gate]",
+        shared_up: "shared_mlp.input_linear[up]",
+        shared_gate_up: Some("shared_mlp.input_linear"),
+        shared_down: "shared_mlp.output_linear",
+        ..Names::HUGGING_FACE
+    };
+
     /// The transformers library's Mixtral class.
     pub(crate) const MIXTRAL: Names = Names {
         router: "block_sparse_moe.gate",
@@ -332,6 +372,14 @@ impl Names {
         },
         ..Names::HUGGING_FACE
     };
+
+    /// The transformers library's MiniMaxM2 class.
+    pub(crate) const MINIMAX_M2: Names =
+        Names { router_bias: "block_sparse_moe.e_score_correction_bias", ..Names::MIXTRAL };
+
+    /// The transformers library's ExaoneMoe class.
+    pub(crate) const EXAONE_MOE: Names =
+        Names { router_bias: "mlp.e_score_correction_bias", ..Names::HUGGING_FACE };
 
     /// The transformers library's Gemma3 class.
     pub(crate) const GEMMA: Names = Names {
@@ -357,7 +405,7 @@ impl Names {
         ..Names::GLM
     };
 
-    /// The transformers library's Olmo2, Olmo3 and Exaone4 classes.
+    /// The transformers library's Olmo2, Olmo3, FlexOlmo and Exaone4 classes.
     pub(crate) const OLMO2: Names = Names {
         attention_post_norm: "post_attention_layernorm",
         mlp_post_norm: "post_feedforward_layernorm",
@@ -370,7 +418,11 @@ impl Names {
     /// Of the transformers library's class of decoders for a model type.
     pub(crate) fn of_model_type(model_type: &str) -> &'static Names {
         match model_type {
-            "mixtral" | "minimax_m2" => &Names::MIXTRAL,
+            "mixtral" => &Names::MIXTRAL,
+            "minimax_m2" => &Names::MINIMAX_M2,
+            "bailing_moe" | "bailing_moe_v2" => &Names::BAILING_MOE,
+            "granitemoe" | "granitemoeshared" => &Names::GRANITE_MOE,
+            "exaone_moe" => &Names::EXAONE_MOE,
             "gpt_oss" => &Names::GPT_OSS,
             "qwen2_moe" => &Names::QWEN2_MOE,
             "ernie4_5_moe" => &Names::ERNIE_MOE,
@@ -379,7 +431,7 @@ impl Names {
             "phi3" => &Names::PHI3,
             "glm" => &Names::GLM,
             "glm4" => &Names::GLM4,
-            "olmo2" | "olmo3" | "exaone4" => &Names::OLMO2,
+            "olmo2" | "olmo3" | "exaone4" | "flex_olmo" => &Names::OLMO2,
             "starcoder2" => &Names::STARCODER2,
             _ => &Names::HUGGING_FACE,
         }

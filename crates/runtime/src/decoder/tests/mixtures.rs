@@ -13,7 +13,19 @@ const MIXTURES: &[(&str, bool)] = &[
     ("gpt-oss", true),
     ("qwen2-moe", true),
     ("glm4-moe", true),
-    ("dots1", false),
+    ("dots1", true),
+    ("olmoe", true),
+    ("flex-olmo", false),
+    ("granite-moe", false),
+    ("granite-moe-shared", true),
+    ("ernie4_5-moe", true),
+    ("minimax-m2", true),
+    ("glm4-moe-lite", true),
+    ("solar-open", true),
+    ("exaone-moe", true),
+    ("deepseek", true),
+    ("bailing-moe", true),
+    ("bailing-moe-v2", true),
 ];
 
 fn golden(case: &str) -> Golden {
