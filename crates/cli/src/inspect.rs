@@ -76,7 +76,10 @@ fn print(report: &Report) -> std::io::Result<()> {
     }
     row("this machine", format!("{}{}", report.device, budget(report)))?;
     match &report.why {
-        None => row("runs", "yes".to_owned())?,
+        None => match report.facts.inputs_not_read {
+            [] => row("runs", "yes".to_owned())?,
+            inputs => row("runs", format!("its text alone: {} are not read", inputs.join(" and ")))?,
+        },
         Some(_) => row("runs", "no".to_owned())?,
     }
     for problem in &report.facts.problems {

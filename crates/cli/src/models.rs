@@ -175,6 +175,7 @@ fn print_card(card: &Card) -> std::io::Result<()> {
         ("size", show_bytes(model.size_bytes)),
         ("capabilities", card.capabilities.join(", ")),
         ("tool calls", card.tool_format.clone()),
+        ("not read", card.inputs_not_read.join(", ")),
         ("license", card.license.clone()),
         ("source", model.source.clone()),
         ("reference", model.reference.clone()),

@@ -40,6 +40,7 @@ pub(crate) struct Card {
     pub(crate) capabilities: Vec<&'static str>,
     /// How it writes tool calls; empty where it does not.
     pub(crate) tool_format: String,
+    pub(crate) inputs_not_read: Vec<String>,
     pub(crate) chat_template: String,
     /// One that is not Jinja: for show.
     pub(crate) source_template: String,
@@ -165,6 +166,7 @@ impl Card {
             license_text: shown.license_text,
             capabilities,
             tool_format: shown.tool_format,
+            inputs_not_read: shown.inputs_not_read,
             chat_template: shown.chat_template,
             source_template: shown.source_template,
             system: shown.system,

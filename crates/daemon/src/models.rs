@@ -417,6 +417,10 @@ impl Models {
                 let what = what.as_deref().unwrap_or("no matrix would be smaller: all stay as stored");
                 tracing::info!(model = name, %isq, "{what}");
             }
+            let not_read = files.info().not_read;
+            if !not_read.is_empty() {
+                tracing::info!(model = name, "text alone: {} are not read", not_read.join(" and "));
+            }
             let draft = draft.map(|source| Draft::open(&source, &files)).transpose().map_err(Failure::new)?;
             let (reservation, size) = models
                 .budget

@@ -61,6 +61,8 @@ pub struct Facts {
     pub tokenizer: Option<TokenizerFacts>,
     /// Its chat template.
     pub template: Option<TemplateFacts>,
+    /// What it was made to read besides text and this build does not: `images`, `audio`.
+    pub inputs_not_read: &'static [&'static str],
     /// What cannot be read or run, and why.
     pub problems: Vec<String>,
 }
@@ -206,6 +208,7 @@ fn finish(
     let opened = match opened {
         Ok(opened) => {
             facts.format = opened.info().format;
+            facts.inputs_not_read = opened.info().not_read;
             facts.name = Some(opened.info().name.clone());
             facts.architecture = Some(opened.info().architecture.clone());
             let (kind, spec) = match &opened.network {
@@ -258,6 +261,7 @@ fn info_of(facts: &Facts) -> ModelInfo {
         size_bytes: facts.size_bytes,
         context_tokens_max: 0,
         license: None,
+        not_read: &[],
         files: facts.files.clone(),
     }
 }

@@ -133,6 +133,8 @@ pub const GGUF_NAME_BYTES_MAX: usize = 65_535;
 pub const GGUF_ALIGNMENT_MAX: u64 = 1 << 20;
 /// Dimensions of a tensor.
 pub const TENSOR_DIMENSIONS_MAX: usize = 4;
+/// Dimensions of a tensor of a safetensors file: convolutions over time, height and width have five.
+pub const SAFETENSORS_DIMENSIONS_MAX: usize = 6;
 /// Files one model is split into.
 pub const MODEL_PARTS_MAX: usize = 4096;
 /// Elements of a hidden state, of an MLP's inside, or of the insides of all experts a token goes to.

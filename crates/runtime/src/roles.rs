@@ -19,6 +19,7 @@ pub(crate) struct KnownRoles {
     tools: bool,
     tool_calls: bool,
     offers: bool, // it has a word for what may be called
+    parts: bool,  // it looks at the types of what a message is made of
 }
 
 impl KnownRoles {
@@ -29,12 +30,18 @@ impl KnownRoles {
             tools: source.contains("tool"),
             tool_calls: source.contains("tool_calls"),
             offers: source.contains("tools"),
+            parts: source.contains("type") && ["'text'", "\"text\""].iter().any(|word| source.contains(word)),
         }
     }
 
     /// Whether the template offers tools.
     pub(crate) fn offers_tools(&self) -> bool {
         self.offers
+    }
+
+    /// Whether it may go through the parts of a message, and find none in one that is a text.
+    pub(crate) fn reads_parts(&self) -> bool {
+        self.parts
     }
 
     /// The conversation with what the template cannot know said otherwise: a developer is the system, and the calls
@@ -196,6 +203,13 @@ fn join(text: &mut String, more: &str) {
     text.push_str(more);
 }
 
+/// Whether there is a prompt, with what the user said last.
+pub(crate) fn asks(rendered: &Result<Rendered, RequestError>, chat: &Chat) -> bool {
+    let last = chat.messages.iter().rfind(|message| message.role == "user");
+    let said = last.map_or("", |message| message.content.trim());
+    rendered.as_ref().is_ok_and(|rendered| rendered.text.contains(said))
+}
+
 /// Whether the prompt of a conversation lacks what its system, or a tool, says. Templates write messages in their order,
 /// so each is looked for from where the one before was found; with one that does not, what is left after
 /// [`PARTS_SEARCHED_BYTES_MAX`] bytes is taken to be there.
@@ -269,6 +283,21 @@ mod tests {
                          {% for m in messages if m.role == 'user' %}U:{{ m.content }};{% endfor %}";
     const OPENAI: &str = "{% for m in messages %}{% if m.role in ['system', 'developer'] %}{{ m.role }}!{{ m.content }};\
                           {% else %}{{ m.role }}:{{ m.content }};{% endif %}{% endfor %}";
+
+    #[test]
+    fn templates_that_go_through_parts_find_a_text() {
+        // As those of LLaVA, Idefics 3 and SmolVLM do.
+        let llava = "{% for m in messages %}{{ m['role'] | upper }}:{% for part in m['content'] | \
+                     selectattr('type', 'equalto', 'text') %} {{ part['text'] }}{% endfor %};{% endfor %}";
+        let smol = "{% for m in messages %}{{ m.role }}:{% for line in m['content'] %}{% if line['type'] == 'text' %}\
+                    {{ line['text'] }}{% elif line['type'] == 'image' %}<image>{% endif %}{% endfor %};{% endfor %}";
+        let either = "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}{% for part in m.content %}\
+                      {% if part.type == 'text' %}[{{ part.text }}]{% endif %}{% endfor %}{% endif %};{% endfor %}";
+        let said = [message("system", "Be brief."), message("user", " Hello, you")];
+        assert_eq!(prompt(llava, &said).unwrap(), "SYSTEM: Be brief.;USER:  Hello, you;");
+        assert_eq!(prompt(smol, &said).unwrap(), "system:Be brief.;user: Hello, you;");
+        assert_eq!(prompt(either, &said).unwrap(), "Be brief.; Hello, you;");
+    }
 
     #[test]
     fn ids_and_names_of_calls_are_as_a_template_insists() {

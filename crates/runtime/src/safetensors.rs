@@ -14,7 +14,7 @@ use crate::error::LoadError;
 use crate::inspect::Stored;
 use crate::json;
 use crate::limits::{
-    SAFETENSORS_HEADER_BYTES_MAX, SAFETENSORS_VALUES_MAX, TENSOR_DIMENSIONS_MAX, TENSORS_MAX,
+    SAFETENSORS_DIMENSIONS_MAX, SAFETENSORS_HEADER_BYTES_MAX, SAFETENSORS_VALUES_MAX, TENSORS_MAX,
 };
 use crate::mapped::ModelBytes;
 use crate::tensor::Tensor;
@@ -61,9 +61,9 @@ pub fn parse(file: &str, bytes: &ModelBytes) -> Result<Vec<Tensor>, LoadError> {
             reason: "F32, F16 and BF16 can be computed with".into(),
         })?;
         let dimensions = info.shape.len();
-        if dimensions > TENSOR_DIMENSIONS_MAX || info.shape.contains(&0) {
+        if dimensions > SAFETENSORS_DIMENSIONS_MAX || info.shape.contains(&0) {
             let reason = format!(
-                "shape {:?}; up to {TENSOR_DIMENSIONS_MAX} dimensions, none of them 0, are allowed",
+                "shape {:?}; up to {SAFETENSORS_DIMENSIONS_MAX} dimensions, none of them 0, are allowed",
                 info.shape
             );
             return Err(corrupt(format!("tensor {name}"), reason));

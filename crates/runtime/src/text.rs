@@ -11,8 +11,8 @@ use crate::{
     error::{LoadError, RequestError},
     infill::Infill,
     load::{GenerationDefaults, ModelFiles, ModelInfo, TextFiles, TokenizerSource},
-    roles::{KnownRoles, lacks_a_part, with_spelled_arguments},
-    template::{ChatTemplate, Rendered},
+    roles::{KnownRoles, asks, lacks_a_part, with_spelled_arguments},
+    template::{ChatTemplate, Content, Rendered},
     thinking::ThinkingSwitches,
     tokenizer::{Tokenizer, hf},
 };
@@ -190,7 +190,12 @@ impl TextModel {
         let template =
             template.ok_or_else(|| RequestError::NoChatTemplate { model: self.info.name.clone() })?;
         let chat = self.roles.spoken(chat);
-        let rendered = self.render_opened(template, &chat, interrupted);
+        let rendered_of = |content| (content, self.render_opened(template, &chat, content, interrupted));
+        let (mut content, mut rendered) = rendered_of(Content::Text);
+        if self.roles.reads_parts() && !asks(&rendered, &chat) {
+            let parts = Some(rendered_of(Content::Parts)).filter(|(_, parts)| asks(parts, &chat));
+            (content, rendered) = parts.unwrap_or((content, rendered));
+        }
         if !self.roles.can_reword(&chat) {
             return rendered;
         }
@@ -201,7 +206,7 @@ impl TextModel {
         }
         let reworded = self.roles.reworded(&chat, interrupted)?;
         for chat in [Some(&reworded), with_spelled_arguments(&reworded).as_ref()].into_iter().flatten() {
-            if let Ok(other) = self.render_opened(template, chat, interrupted)
+            if let Ok(other) = self.render_opened(template, chat, content, interrupted)
                 && !lacks_a_part(&other, chat, interrupted)?
             {
                 return Ok(other);
@@ -214,13 +219,15 @@ impl TextModel {
         &self,
         template: &ChatTemplate,
         chat: &Chat,
+        content: Content,
         interrupted: &dyn Fn() -> bool,
     ) -> Result<Rendered, RequestError> {
-        let Some(opened) = self.opening.before(chat) else { return template.render(chat, interrupted) };
-        template.render(&opened, interrupted).or_else(|refusal| {
+        let render = |chat: &Chat| template.render_with(chat, content, interrupted);
+        let Some(opened) = self.opening.before(chat) else { return render(chat) };
+        render(&opened).or_else(|refusal| {
             // The client sent no system prompt: that the template takes none is not its fault.
             let within = self.opening.within(chat).ok_or(refusal)?;
-            template.render(&within, interrupted)
+            render(&within)
         })
     }
 

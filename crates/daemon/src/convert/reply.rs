@@ -206,6 +206,7 @@ pub(crate) fn model_status(view: &ModelView) -> v1::ModelStatus {
         status.architecture = info.architecture.clone();
         status.quantization = info.quantization.clone();
         status.parameters = info.parameters;
+        status.inputs_not_read = owned(info.not_read);
     }
     if let Some(worker) = &view.worker {
         status.device = worker.device.clone();
@@ -229,6 +230,10 @@ pub(crate) fn model_status(view: &ModelView) -> v1::ModelStatus {
         status.requests_waiting = narrow(worker.requests_waiting);
     }
     status
+}
+
+fn owned(words: &[&str]) -> Vec<String> {
+    words.iter().map(|&word| word.to_owned()).collect()
 }
 
 /// An adapter of a model.
@@ -356,6 +361,7 @@ pub(crate) fn show(
         tool_format: tool_format.map_or_else(String::new, |format| format.name().to_owned()),
         chat_template: template.unwrap_or_default(),
         status: view.map(model_status),
+        inputs_not_read: info.map_or_else(Vec::new, |info| owned(info.not_read)),
         ..Default::default()
     };
     match record {

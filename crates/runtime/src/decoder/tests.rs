@@ -198,6 +198,7 @@ mod dense;
 mod formats;
 mod isq;
 mod mixtures;
+mod multimodal;
 
 fn check_golden(files: &ModelFiles, case: &str, what: &str) {
     let golden = Golden::open(case);

@@ -107,6 +107,7 @@ impl EncoderFiles {
             size_bytes: size_bytes(&files)?,
             context_tokens_max: spec.context_tokens_max,
             license: None,
+            not_read: &[],
             files,
         };
         Ok(Self { info, spec, text, head, left_out, tensors })
@@ -147,6 +148,7 @@ impl EncoderFiles {
             size_bytes: if files.is_empty() { bytes_in_memory } else { size_bytes(&files)? },
             context_tokens_max: plan.spec.context_tokens_max,
             license: metadata.string("general.license")?.map(str::to_owned),
+            not_read: &[],
             files,
         };
         Ok(Self { info, spec: plan.spec, text, head, left_out, tensors })

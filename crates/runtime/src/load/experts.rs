@@ -23,7 +23,7 @@ pub(super) fn unpack(
     let (count, ffn) = (experts.count, experts.ffn);
     let gate_up = [LayerPart::ExpertGate as fn(usize) -> LayerPart, LayerPart::ExpertUp];
     if let Some(whole) = found.take_any(&up_name) {
-        let inputs_first = pack.inputs_first && whole.dtype != DType::MXFP4;
+        let inputs_first = inputs_first(&whole, &pack, [count, hidden, 2 * ffn]);
         whole.check_shape(&if inputs_first { [count, hidden, 2 * ffn] } else { [count, 2 * ffn, hidden] })?;
         for (expert, both) in whole.parts().enumerate() {
             for (half, part) in gate_up.into_iter().enumerate() {
@@ -33,7 +33,7 @@ pub(super) fn unpack(
         }
     }
     if let Some(whole) = found.take_any(&down_name) {
-        let inputs_first = pack.inputs_first && whole.dtype != DType::MXFP4;
+        let inputs_first = inputs_first(&whole, &pack, [count, ffn, hidden]);
         whole.check_shape(&if inputs_first { [count, ffn, hidden] } else { [count, hidden, ffn] })?;
         for (expert, down) in whole.parts().enumerate() {
             let tensor = if inputs_first { turned(&down, 0, 1, hidden)? } else { down };
@@ -69,6 +69,14 @@ pub(super) fn unpack(
         }
     }
     Ok(())
+}
+
+/// Whether a pack's matrices have inputs outermost: then its shape is `turned`. The library saves those of some classes that its makers
+/// published so the other way around.
+fn inputs_first(whole: &Tensor, pack: &ExpertPack, turned: [usize; 3]) -> bool {
+    let other_way = [turned[0], turned[2], turned[1]];
+    let saved_anew = !pack.in_turns && whole.shape != turned && whole.shape == other_way;
+    pack.inputs_first && whole.dtype != DType::MXFP4 && !saved_anew
 }
 
 /// One of the two matrices, of so many rows, that a packed one is.

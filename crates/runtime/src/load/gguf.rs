@@ -89,6 +89,7 @@ pub(crate) fn assemble(
         size_bytes: if files.is_empty() { bytes_in_memory } else { size_bytes(&files)? },
         context_tokens_max: spec.context_tokens_max,
         license: metadata.string("general.license")?.map(str::to_owned),
+        not_read: spec::not_read(&spec.architecture),
         files,
     };
     Ok(ModelFiles { info, spec, text, tensors, score })

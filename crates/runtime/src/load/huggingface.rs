@@ -17,7 +17,7 @@ use crate::error::{LoadError, shorten};
 use crate::gguf::Metadata;
 use crate::limits::{STOP_STRING_BYTES_MAX, STOP_STRINGS_MAX, VOCAB_MAX};
 use crate::overrides::{Overrides, Watched};
-use crate::spec::{self, Config, Names, Part};
+use crate::spec::{self, Config, Multimodal, Names, Part};
 
 pub(crate) fn open(directory: &Path, overrides: &Overrides) -> Result<(ModelFiles, Watched), LoadError> {
     let name = directory.display().to_string();
@@ -29,12 +29,19 @@ pub(crate) fn open(directory: &Path, overrides: &Overrides) -> Result<(ModelFile
                 .into(),
         });
     };
+    let multimodal = Multimodal::take(&mut config)?;
     let quantised = quantised::Settings::take(&mut config, directory)?;
-    let Weights { tensors, files, format } = weights::open(directory)?;
-    let (tensors, rounded) = match &quantised {
+    let Weights { mut tensors, files, format } = weights::open(directory)?;
+    if let Some(multimodal) = &multimodal {
+        multimodal.leave_text(&mut tensors);
+    }
+    let (mut tensors, rounded) = match &quantised {
         Some(settings) => quantised::assemble(settings, tensors)?,
         None => (tensors, None),
     };
+    if let Some(multimodal) = &multimodal {
+        multimodal.unwrap(&mut tensors, &mut config);
+    }
     let bare = Names::HUGGING_FACE.of("", Part::TokenEmbedding.weight());
     if tensors.iter().any(|tensor| tensor.name == bare) {
         of_bare_network(&mut config);
@@ -44,7 +51,8 @@ pub(crate) fn open(directory: &Path, overrides: &Overrides) -> Result<(ModelFile
     let generation_config = read_config(directory, "generation_config.json")?;
     let text = text_files(directory, &config, generation_config.as_ref(), overrides)?;
     check_tokens(&name, spec.vocab, &text)?;
-    let mut found = Found::new(&name, Names::of_model_type(&spec.architecture), tensors)?;
+    let named_as = multimodal.as_ref().map_or(spec.architecture.as_str(), |found| &found.text_type);
+    let mut found = Found::new(&name, Names::of_model_type(named_as), tensors)?;
     let tensors = found.resolve(&spec)?;
     // Layers behind the last that predict several tokens at once are not run.
     let more = format!("layers.{}.", spec.layers.len());
@@ -59,6 +67,7 @@ pub(crate) fn open(directory: &Path, overrides: &Overrides) -> Result<(ModelFile
         size_bytes: size_bytes(&files)?,
         context_tokens_max: spec.context_tokens_max,
         license: None,
+        not_read: multimodal.map_or(&[], |found| found.not_read()),
         files,
     };
     Ok((ModelFiles { info, spec, text, tensors, score: None }, watched))
@@ -220,7 +229,7 @@ fn chat_template(directory: &Path, tokenizer_config: Option<&Value>) -> Result<O
         return Ok(Some(TextFile::Template.read_text(&path)?));
     }
     match tokenizer_config.and_then(|config| config.get("chat_template")) {
-        None | Some(Value::Null) => Ok(None),
+        None | Some(Value::Null) => of_processor(directory),
         Some(Value::String(template)) => Ok(Some(template.clone())),
         Some(Value::Array(named)) => Ok(named
             .iter()
@@ -236,6 +245,12 @@ fn chat_template(directory: &Path, tokenizer_config: Option<&Value>) -> Result<O
             ),
         }),
     }
+}
+
+/// The template of what prepares texts and images, where it stands in a file of its own.
+fn of_processor(directory: &Path) -> Result<Option<String>, LoadError> {
+    let Some(settings) = read_config(directory, "chat_template.json")? else { return Ok(None) };
+    Ok(settings.string("chat_template")?.map(str::to_owned))
 }
 
 /// The end tokens of both configurations: chat models add theirs to the second.

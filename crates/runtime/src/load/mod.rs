@@ -55,6 +55,8 @@ pub struct ModelInfo {
     pub context_tokens_max: u32,
     /// Its licence, where the files say.
     pub license: Option<String>,
+    /// What it was made to read besides text and this build does not: `images`, `audio`.
+    pub not_read: &'static [&'static str],
     /// Its weight files; none for a model built into the program.
     pub files: Vec<PathBuf>,
 }

@@ -47,6 +47,7 @@ fn a_directory_opens() {
             size_bytes: fs::metadata(&weights).unwrap().len(),
             context_tokens_max: 128,
             license: None,
+            not_read: &[],
             files: vec![weights],
         }
     );
@@ -489,7 +490,7 @@ fn broken_safetensors_headers_name_the_tensor() {
         (entry("[2,2]", "[2,10]"), 10, "tensor w: its offsets do not follow"),
         (entry("[2,2]", "[0,8]"), 7, "header: its tensors do not end where the file does, at "),
         (entry("[0,2]", "[0,0]"), 0, "tensor w: shape [0, 2]"),
-        (entry("[1,1,1,1,4]", "[0,8]"), 8, "tensor w: shape [1, 1, 1, 1, 4]"),
+        (entry("[1,1,1,1,1,1,4]", "[0,8]"), 8, "tensor w: shape [1, 1, 1, 1, 1, 1, 4]"),
         (
             entry("[2,2]", "[0,8]").replace("F16", "BOOL").replace("[0,8]", "[0,4]"),
             4,

@@ -112,6 +112,8 @@ const FAMILIES: &[Family] = &[
     },
     Family { name: "granite", rope: RopeKind::Interleaved, logit_scale: LogitScale::Divisor, ..PLAIN },
     Family { name: "glm4", order: NormOrder::Sandwich, rope: RopeKind::Interleaved, ..PLAIN },
+    Family { name: "qwen2vl", ..PLAIN },
+    Family { name: "qwen3vl", qk_norm: QkNorm::Heads, ..PLAIN },
     Family { name: "command-r", ..COHERE },
     Family { name: "cohere2", full_each: 4, turns: Turns::Windows, ..COHERE },
     Family { name: "smollm3", rope: RopeKind::Interleaved, turns: Turns::AllButEach(4), ..PLAIN },
@@ -174,7 +176,10 @@ impl Family {
         let original = keys.count("rope.scaling.original_context_length", CONTEXT_TOKENS_MAX)?;
         let long = original.is_some_and(|original| context > original);
         let factors = find(LONG_FACTORS[usize::from(!long)]).or_else(|| find(super::ROPE_FACTORS));
-        let rope = keys.rope(self.rope, heads.head_dim, context, factors)?;
+        // Files of models that see have rows of queries and keys regrouped.
+        let regrouped = keys.metadata.get(&keys.key("rope.dimension_sections")).is_some();
+        let kind = if regrouped { RopeKind::Neox } else { self.rope };
+        let rope = keys.rope(kind, heads.head_dim, context, factors)?;
         let dense = DenseSpec {
             ffn: keys.required("feed_forward_length", WIDTH_MAX)?,
             activation: self.activation,

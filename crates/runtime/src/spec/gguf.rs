@@ -60,6 +60,13 @@ const FAMILIES: &[Family] = &[
         qk_norm: true,
         experts: Experts::Always,
     },
+    Family {
+        name: "qwen3vlmoe",
+        rope: RopeKind::Neox,
+        qkv_bias: None,
+        qk_norm: true,
+        experts: Experts::Always,
+    },
 ];
 
 /// Keys that are read below.
@@ -94,10 +101,12 @@ const EXPERTS_READ: &[(&str, &[Experts])] = &[
 ];
 
 /// Keys that do not change what a decoder computes: the vocabulary is the embedding's rows, and the others say
-/// how the file was made or what pipelines around the decoder do.
+/// how the file was made or what pipelines around the decoder do, or are of images: a text has the same position on all axes.
 const HARMLESS: &[&str] = &[
     "classifier.output_labels",
+    "n_deepstack_layers",
     "pooling_type",
+    "rope.dimension_sections",
     "rope.scaling.finetuned",
     "tensor_data_layout",
     "vocab_size",
@@ -121,6 +130,16 @@ pub fn from_gguf(gguf: &Gguf) -> Result<TransformerSpec, LoadError> {
     let metadata: &Metadata = &gguf.metadata;
     let architecture =
         metadata.string("general.architecture")?.ok_or_else(|| metadata.missing("general.architecture"))?;
+    if architecture == "clip" {
+        return Err(LoadError::Unsupported {
+            file: metadata.file().to_owned(),
+            key: "general.architecture".into(),
+            value: architecture.to_owned(),
+            reason: "it is a projector (mmproj), the part of a model that reads images or sound; load the file of the \
+                     model itself, whose text this build runs"
+                .into(),
+        });
+    }
     if mixtures_gguf::known().any(|name| name == architecture) {
         let keys = Keys { metadata, architecture };
         keys.refuse_unknown(|name| mixtures_gguf::reads(architecture, name))?;

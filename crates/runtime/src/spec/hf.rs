@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use super::rope::yarn_magnitude;
 use super::{
     AttentionSpec, Config, ExpertsSpec, HeadSpec, LayerSpec, Mask, MlpSpec, NormKind, NormOrder, NormSpec,
-    QkNorm, RopeScaling, RopeSpec, TransformerSpec, dense, mixtures,
+    QkNorm, RopeScaling, RopeSpec, TransformerSpec, dense, mixtures, multimodal,
 };
 use crate::error::LoadError;
 use crate::limits::{
@@ -203,7 +203,12 @@ pub fn from_config(config: &Config) -> Result<TransformerSpec, LoadError> {
             .chain(dense::known())
             .collect();
         let encoders = crate::encoder::encoders().join(", ");
-        let reason = format!("this build runs {}, and the encoders {encoders}", known.join(", "));
+        let texts: Vec<&str> = multimodal::known().collect();
+        let reason = format!(
+            "this build runs {}, the text of {}, and the encoders {encoders}",
+            known.join(", "),
+            texts.join(", ")
+        );
         return Err(config.unsupported("model_type", model_type, reason));
     };
     refuse(config, family)?;

@@ -11,6 +11,7 @@ mod hf;
 mod layer;
 mod mixtures;
 mod mixtures_gguf;
+mod multimodal;
 mod names;
 mod rope;
 mod runnable;
@@ -31,6 +32,7 @@ pub use layer::{
     NormSpec, Projection, QkNorm, SharedExpert,
 };
 pub(crate) use mixtures::predicts_more;
+pub(crate) use multimodal::{Multimodal, not_read};
 pub(crate) use names::{ExpertNames, ExpertPack, GateUp, Names};
 pub use rope::{RopeScaling, RopeSpec};
 pub use weights::{LayerPart, Part, Weight};

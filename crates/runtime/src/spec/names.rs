@@ -303,6 +303,21 @@ impl Names {
         ..Names::HUGGING_FACE
     };
 
+    /// The transformers library's Qwen3VLMoe class.
+    pub(crate) const QWEN3_VL_MOE: Names = Names {
+        experts: ExpertNames {
+            pack: Some(ExpertPack {
+                gate_up: "mlp.experts.gate_up_proj",
+                down: "mlp.experts.down_proj",
+                bias_suffix: "_bias",
+                in_turns: false,
+                inputs_first: true,
+            }),
+            ..Names::HUGGING_FACE.experts
+        },
+        ..Names::HUGGING_FACE
+    };
+
     /// Classes of experts beside one that every token goes to, with a gate of its own.
     pub(crate) const QWEN2_MOE: Names = Names {
         shared_gate: "mlp.shared_expert.gate_proj",
@@ -424,13 +439,14 @@ impl Names {
             "granitemoe" | "granitemoeshared" => &Names::GRANITE_MOE,
             "exaone_moe" => &Names::EXAONE_MOE,
             "gpt_oss" => &Names::GPT_OSS,
+            "qwen3_vl_moe_text" => &Names::QWEN3_VL_MOE,
             "qwen2_moe" => &Names::QWEN2_MOE,
             "ernie4_5_moe" => &Names::ERNIE_MOE,
             "hunyuan_v1_moe" => &Names::HUNYUAN_MOE,
             "gemma2" | "gemma3_text" => &Names::GEMMA,
             "phi3" => &Names::PHI3,
             "glm" => &Names::GLM,
-            "glm4" => &Names::GLM4,
+            "glm4" | "glm4v_text" => &Names::GLM4,
             "olmo2" | "olmo3" | "exaone4" | "flex_olmo" => &Names::OLMO2,
             "starcoder2" => &Names::STARCODER2,
             _ => &Names::HUGGING_FACE,

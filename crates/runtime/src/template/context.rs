@@ -27,6 +27,15 @@ const FUNCTIONS: [(&str, Function); 6] = [
     ("raise_exception", Function::RaiseException),
 ];
 
+/// What a template finds as the content of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Content {
+    /// A text.
+    Text,
+    /// A list with one part, of type `text`: what templates of models that see go through.
+    Parts,
+}
+
 /// What a run begins with.
 pub(super) struct Context<'c> {
     /// By name; later ones go before.
@@ -36,7 +45,11 @@ pub(super) struct Context<'c> {
 }
 
 /// The variables of a conversation.
-pub(super) fn context<'c>(chat: &'c Chat, bos: &str, eos: &str) -> Result<Context<'c>, RequestError> {
+pub(super) fn context<'c>(
+    chat: &'c Chat,
+    [bos, eos]: [&str; 2],
+    content: Content,
+) -> Result<Context<'c>, RequestError> {
     let kwargs = &chat.kwargs;
     if let Some(name) = OWN.into_iter().find(|name| kwargs.contains_key(*name)) {
         let reason = format!("{name} is not a variable of the request; it has a field of its own");
@@ -61,7 +74,8 @@ pub(super) fn context<'c>(chat: &'c Chat, bos: &str, eos: &str) -> Result<Contex
         let value = Value::from_json(value).map_err(|_| too_deep("template_kwargs_json"))?;
         variables.push((name, value));
     }
-    let messages: Result<Vec<Value>, Box<Fault>> = chat.messages.iter().map(message).collect();
+    let messages: Result<Vec<Value>, Box<Fault>> =
+        chat.messages.iter().map(|of| message(of, content)).collect();
     let messages = messages.and_then(Value::list).map_err(|_| too_deep("messages"))?;
     variables.push(("messages", messages));
     let tools: Result<Vec<Value>, Box<Fault>> = chat.tools.iter().map(Value::from_json).collect();
@@ -79,13 +93,20 @@ fn too_deep(field: &'static str) -> RequestError {
 }
 
 /// A message; fields that are absent are not there.
-fn message(message: &Message) -> Result<Value, Box<Fault>> {
+fn message(message: &Message, content: Content) -> Result<Value, Box<Fault>> {
     let request = |text: &str| Value::Text(Text::request(text));
     let role = message.role.as_str();
-    let mut entries = vec![
-        ("role", Value::Text(Text::of(role, !ROLES.contains(&role)))),
-        ("content", request(&message.content)),
-    ];
+    let text = request(&message.content);
+    let content = match content {
+        Content::Text => text,
+        Content::Parts => {
+            let part = [("type", Value::template("text")), ("text", text)];
+            let part = part.into_iter().map(|(name, value)| (Value::template(name), value)).collect();
+            Value::list(vec![Value::dict(part)?])?
+        }
+    };
+    let mut entries =
+        vec![("role", Value::Text(Text::of(role, !ROLES.contains(&role)))), ("content", content)];
     if let Some(name) = &message.name {
         entries.push(("name", request(name)));
     }

@@ -43,6 +43,7 @@ mod tests;
 
 use std::ops::Range;
 
+pub(crate) use self::context::Content;
 use self::{
     context::{Context, NOW, context},
     meter::{Fault, Meter},
@@ -112,11 +113,21 @@ impl ChatTemplate {
     /// refuses the conversation or uses up what one prompt may take; of `template_kwargs_json` for variables that
     /// are the engine's own; of `continue_final_message` where the last message cannot be continued.
     pub fn render(&self, chat: &Chat, interrupted: &dyn Fn() -> bool) -> Result<Rendered, RequestError> {
+        self.render_with(chat, Content::Text, interrupted)
+    }
+
+    /// As [`ChatTemplate::render`], with messages' contents as `content` says.
+    pub(crate) fn render_with(
+        &self,
+        chat: &Chat,
+        content: Content,
+        interrupted: &dyn Fn() -> bool,
+    ) -> Result<Rendered, RequestError> {
         let Some(last) = chat.messages.last() else {
             return Err(RequestError::invalid("messages", "must not be empty"));
         };
         if !chat.continue_final_message {
-            return self.run(chat, interrupted);
+            return self.run(chat, content, interrupted);
         }
         if chat.add_generation_prompt {
             let reason =
@@ -127,7 +138,7 @@ impl ChatTemplate {
         if let Some(last) = tagged.messages.last_mut() {
             last.content.push_str(CONTINUE_TAG);
         }
-        let mut rendered = self.run(&tagged, interrupted)?;
+        let mut rendered = self.run(&tagged, content, interrupted)?;
         let text = rendered.text.as_str();
         match text.rfind(CONTINUE_TAG.trim_end()) {
             Some(end) if text.contains(last.content.trim()) => {
@@ -143,8 +154,13 @@ impl ChatTemplate {
         }
     }
 
-    fn run(&self, chat: &Chat, interrupted: &dyn Fn() -> bool) -> Result<Rendered, RequestError> {
-        let Context { variables, now } = context(chat, &self.bos, &self.eos)?;
+    fn run(
+        &self,
+        chat: &Chat,
+        content: Content,
+        interrupted: &dyn Fn() -> bool,
+    ) -> Result<Rendered, RequestError> {
+        let Context { variables, now } = context(chat, [&self.bos, &self.eos], content)?;
         let meter = Meter::new(request_bytes(chat), interrupted);
         let run = Run::new(&self.tree, &meter, variables, now);
         match run.finish() {

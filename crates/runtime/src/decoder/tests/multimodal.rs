@@ -1,0 +1,124 @@
+//! The text of models that see or hear against the transformers library's own whole classes (tests/data/multimodal/make_multimodal.py
+//! says how its numbers were made).
+
+use super::*;
+
+/// Folders, whether there is a GGUF file besides, and what is not read of the model.
+const MULTIMODAL: &[(&str, bool, &str)] = &[
+    ("gemma3", false, "images"),
+    ("mistral3", false, "images"),
+    ("llava", false, "images"),
+    ("llava-next", false, "images"),
+    ("llava-onevision", false, "images"),
+    ("qwen2-vl", true, "images"),
+    ("qwen2_5-vl", true, "images"),
+    ("qwen3-vl", true, "images"),
+    ("qwen3-vl-moe", true, "images"),
+    ("glm4v", true, "images"),
+    ("glm4v-moe", false, "images"),
+    ("idefics3", false, "images"),
+    ("smolvlm", false, "images"),
+    ("internvl", false, "images"),
+    ("cohere2-vision", false, "images"),
+    ("aya-vision", false, "images"),
+    ("voxtral", false, "audio"),
+    ("qwen2-audio", false, "audio"),
+];
+
+fn folder(case: &str) -> PathBuf {
+    data("multimodal").join(case)
+}
+
+#[test]
+fn the_text_of_models_that_see_or_hear_is_what_the_library_computes() {
+    let mut failed = Vec::new();
+    let all = MULTIMODAL.iter().flat_map(|&(case, in_gguf, _)| {
+        let gguf = in_gguf.then(|| folder(case).join("model.gguf"));
+        [folder(case)].into_iter().chain(gguf).map(move |path| (case, path))
+    });
+    for (case, path) in all {
+        let golden = Golden::read(&folder(case));
+        let files = match ModelFiles::open(&path) {
+            Ok(files) => files,
+            Err(error) => {
+                failed.push(format!("{}: {error}", path.display()));
+                continue;
+            }
+        };
+        let allowed = TOLERANCE * range(&golden.logits);
+        let tier = Tier::available().last().expect("the portable tier always is");
+        let mut runner = Runner::new(CpuBackend::new(Arc::new(ThreadPool::new(2)), tier), &files);
+        let off = largest_difference(&runner.prefill(&golden.text()), &golden.logits);
+        println!("{}: {:.1e} of the range", path.display(), off / range(&golden.logits));
+        let near = |best: f32, next: f32| best - next < 4.0 * allowed;
+        let tokens = runner.greedy(&golden.prompt, 7, golden.greedy.len(), near);
+        if off > allowed || tokens.len() <= 8 || tokens[..] != golden.greedy[..tokens.len()] {
+            failed.push(format!(
+                "{}: logits differ by {off}, allowed are {allowed}; {tokens:?} for {:?}",
+                path.display(),
+                golden.greedy
+            ));
+        }
+    }
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
+}
+
+#[test]
+fn what_is_not_read_of_a_model_is_told() {
+    for &(case, _, inputs) in MULTIMODAL {
+        let info = ModelFiles::open(&folder(case)).unwrap().info;
+        assert_eq!(info.not_read, [inputs], "{case}");
+    }
+    let in_gguf = ModelFiles::open(&folder("qwen3-vl").join("model.gguf")).unwrap().info;
+    assert_eq!(in_gguf.not_read, ["images"]);
+    let text_alone = ModelFiles::open(&data("tiny").join("qwen3")).unwrap().info;
+    assert!(text_alone.not_read.is_empty());
+}
+
+/// As its makers published it, each expert's matrices turned over.
+#[test]
+fn experts_whose_inputs_are_outermost_are_the_same_model() {
+    let from = folder("qwen3-vl-moe");
+    let directory = tempfile::tempdir().unwrap();
+    for name in ["config.json", "tokenizer.json", "tokenizer_config.json"] {
+        fs::copy(from.join(name), directory.path().join(name)).unwrap();
+    }
+    let bytes = fs::read(from.join("model.safetensors")).unwrap();
+    let file = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    let turned = |view: &TensorView<'_>| -> (Vec<usize>, Vec<u8>) {
+        let &[count, rows, cols] = view.shape() else { return (view.shape().to_vec(), view.data().to_vec()) };
+        let numbers = view.data().as_chunks::<2>().0;
+        let at = |expert, col| (0..rows).map(move |row| numbers[(expert * rows + row) * cols + col]);
+        let all = (0..count).flat_map(|expert| (0..cols).flat_map(move |col| at(expert, col)));
+        (vec![count, cols, rows], all.flatten().collect())
+    };
+    let made: Vec<_> =
+        file.tensors().into_iter().map(|(name, view)| (name, view.dtype(), turned(&view))).collect();
+    let views = made
+        .iter()
+        .map(|(name, dtype, (shape, data))| (name, TensorView::new(*dtype, shape.clone(), data).unwrap()));
+    safetensors::serialize_to_file(views, None, &directory.path().join("model.safetensors")).unwrap();
+    let text = Golden::read(&from).text();
+    let logits =
+        |path: &Path| Runner::new(ReferenceBackend::new(), &ModelFiles::open(path).unwrap()).prefill(&text);
+    assert!(logits(directory.path()) == logits(&from));
+}
+
+/// Only what is known to be of images or sound is left out.
+#[test]
+fn a_tensor_that_is_nobodys_is_refused() {
+    let from = folder("qwen3-vl");
+    let directory = tempfile::tempdir().unwrap();
+    for entry in fs::read_dir(&from).unwrap() {
+        let entry = entry.unwrap();
+        fs::copy(entry.path(), directory.path().join(entry.file_name())).unwrap();
+    }
+    let weights = directory.path().join("model.safetensors");
+    let bytes = fs::read(&weights).unwrap();
+    let at = bytes.windows(13).position(|window| window == b"model.visual.").unwrap();
+    let mut changed = bytes.clone();
+    changed[at..at + 13].copy_from_slice(b"model.sensual");
+    fs::write(&weights, changed).unwrap();
+    let error = ModelFiles::open(directory.path()).unwrap_err().to_string();
+    assert!(error.contains("model.sensual"), "{error}");
+}
