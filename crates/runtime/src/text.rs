@@ -186,9 +186,8 @@ impl TextModel {
     /// # Errors
     /// [`RequestError::NoChatTemplate`], and those of [`ChatTemplate::render`].
     pub fn render(&self, chat: &Chat, interrupted: &dyn Fn() -> bool) -> Result<Rendered, RequestError> {
-        let template = self.template.as_ref();
-        let template =
-            template.ok_or_else(|| RequestError::NoChatTemplate { model: self.info.name.clone() })?;
+        let none = || RequestError::NoChatTemplate { model: self.info.name.clone() };
+        let template = self.template.as_ref().ok_or_else(none)?;
         let chat = self.roles.spoken(chat);
         let rendered_of = |content| (content, self.render_opened(template, &chat, content, interrupted));
         let (mut content, mut rendered) = rendered_of(Content::Text);
