@@ -3,6 +3,7 @@
 mod adapter;
 mod embed;
 mod engine;
+mod imatrix;
 mod overrides;
 mod quantize;
 mod sampling;
@@ -11,6 +12,7 @@ mod store;
 pub(crate) use adapter::{AdapterArgs, AdapterCommand};
 pub(crate) use embed::{EmbedArgs, InputFormat, RerankArgs};
 pub(crate) use engine::{EngineArgs, LogLevel, StoreArgs};
+pub(crate) use imatrix::ImatrixArgs;
 pub(crate) use overrides::OverrideArgs;
 pub(crate) use quantize::QuantizeArgs;
 pub(crate) use sampling::{ConstraintArgs, SamplingArgs};
@@ -101,6 +103,8 @@ pub(crate) enum Command {
     Adapter(AdapterArgs),
     /// Make a GGUF file of fewer bits of another one
     Quantize(QuantizeArgs),
+    /// Find which columns of a model's matrices matter, for quantize --imatrix
+    Imatrix(ImatrixArgs),
     /// Measure how fast a model reads prompts and writes answers here
     Bench(BenchArgs),
     /// Print a script that completes commands and flags in a shell

@@ -1,8 +1,8 @@
 //! What a command can fail with, as one line for people: what happened and what to do.
 
 use hanzo_engine_daemon::{
-    ConfigError, DaemonError, bench::BenchError, inspect::InspectError, quantize::QuantizeError,
-    store::StoreError,
+    ConfigError, DaemonError, bench::BenchError, imatrix::ImatrixError, inspect::InspectError,
+    quantize::QuantizeError, store::StoreError,
 };
 use hanzo_engine_gateway::GatewayError;
 use std::io;
@@ -126,6 +126,9 @@ pub(crate) enum CliError {
     /// A file that cannot be made.
     #[error(transparent)]
     Quantize(#[from] QuantizeError),
+    /// An importance matrix that cannot be made.
+    #[error(transparent)]
+    Imatrix(#[from] ImatrixError),
     /// A benchmark.
     #[error("{0}")]
     Bench(#[from] BenchError),

@@ -13,6 +13,7 @@ mod embed;
 mod error;
 mod example;
 mod host;
+mod imatrix;
 mod input;
 mod inspect;
 mod missing;
@@ -70,6 +71,7 @@ fn execute(command: Command) -> Result<(), CliError> {
         Command::Stop(args) => wait_for(models::stop(args)),
         Command::Adapter(args) => wait_for(adapter::adapter(args)),
         Command::Quantize(args) => wait_for(quantize::quantize(args)),
+        Command::Imatrix(args) => wait_for(imatrix::imatrix(args)),
         // It has the machine to itself: no runtime beside it.
         Command::Bench(args) => bench::bench(args),
         Command::Completions(args) => completions::completions(args),

@@ -38,6 +38,7 @@ pub(crate) async fn quantize(args: QuantizeArgs) -> Result<(), CliError> {
             named: args.tensor_type.clone(),
             requantize: args.allow_requantize,
         },
+        importance: args.imatrix.clone(),
         threads: args.threads.map(usize::from),
     };
     let stop = Arc::new(AtomicBool::new(false));

@@ -28,6 +28,7 @@ mod error;
 pub mod fuzz;
 mod health;
 mod hosts;
+pub mod imatrix;
 pub mod inspect;
 mod launch;
 mod layers;

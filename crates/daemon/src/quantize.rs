@@ -18,7 +18,7 @@ use hanzo_engine_runtime::{
     LoadError,
     gguf::{self, Gguf, Planned, Writer},
     mapped::ModelBytes,
-    quantise::Plan,
+    quantise::{Importance, Plan},
     tensor::Tensor,
 };
 use serde::Serialize;
@@ -40,6 +40,8 @@ pub struct Args {
     pub output: Option<PathBuf>,
     /// Which types.
     pub wanted: Wanted,
+    /// An importance matrix of the model, as llama-imatrix writes them.
+    pub importance: Option<PathBuf>,
     /// Threads to compute with; unset: one for each core.
     pub threads: Option<usize>,
 }
@@ -108,7 +110,8 @@ pub enum QuantizeError {
 /// [`QuantizeError`].
 pub fn run(args: &Args, stop: &AtomicBool, mut progress: impl FnMut(u64)) -> Result<Report, QuantizeError> {
     let gguf = open(args)?;
-    let plan = Plan::new(&gguf, &args.wanted)?;
+    let importance = args.importance.as_deref().map(Importance::open).transpose()?;
+    let plan = Plan::new(&gguf, &args.wanted, importance.as_ref())?;
     let report = report(args, &plan)?;
     let Some(path) = &args.output else { return Ok(report) };
     let failed = |source: io::Error| QuantizeError::Write { path: path.clone(), source };
@@ -119,17 +122,26 @@ pub fn run(args: &Args, stop: &AtomicBool, mut progress: impl FnMut(u64)) -> Res
     let mut writer = Writer::create(path, entries, &planned).map_err(failed)?;
     for (tensor, to) in &plan.tensors {
         let columns = tensor.shape.last().copied().unwrap_or(1);
+        let known = importance.as_ref().map(|of| of.of(tensor)).transpose()?.flatten();
+        // Of a stack of matrices each has columns of its own.
+        let matrices = known.map_or(1, |known| known.len() / columns);
         let rows_at_once = (QUANTIZED_WEIGHTS_AT_ONCE / columns).max(1);
         // Whole, because a tensor is whole rows.
         let row_bytes = tensor.bytes.len() / (tensor.elements() / columns);
-        for rows in tensor.bytes.chunks(rows_at_once * row_bytes) {
+        let matrix_bytes = tensor.bytes.len() / matrices;
+        let parts = tensor.bytes.chunks(matrix_bytes).enumerate().flat_map(|(matrix, bytes)| {
+            let importance = known.map(|known| &known[matrix * columns..][..columns]);
+            bytes.chunks(rows_at_once * row_bytes).map(move |rows| (rows, importance))
+        });
+        for (rows, importance) in parts {
             if stop.load(Ordering::Relaxed) {
                 return Err(QuantizeError::Stopped);
             }
             if tensor.dtype == to.dtype {
                 writer.write(rows).map_err(failed)?;
             } else {
-                let made = convert(&mut turn, tensor, rows, (rows.len() / row_bytes, columns), to.dtype)?;
+                let shape = (rows.len() / row_bytes, columns);
+                let made = convert(&mut turn, (tensor, rows), shape, to.dtype, importance)?;
                 writer.write(&made).map_err(failed)?;
             }
             progress(rows.len() as u64);
@@ -142,14 +154,14 @@ pub fn run(args: &Args, stop: &AtomicBool, mut progress: impl FnMut(u64)) -> Res
 
 fn convert(
     turn: &mut Turn,
-    tensor: &Tensor,
-    bytes: &[u8],
+    (tensor, bytes): (&Tensor, &[u8]),
     (rows, columns): (usize, usize),
     to: DType,
+    importance: Option<&[f32]>,
 ) -> Result<Vec<u8>, QuantizeError> {
     let row_bytes = to.bytes_of(columns).expect("whole blocks, because the plan is refused otherwise");
     let mut made = vec![0; rows * row_bytes];
-    if requantize(turn, columns, (tensor.dtype, bytes), (to, &mut made)) {
+    if requantize(turn, columns, (tensor.dtype, bytes), (to, &mut made), importance) {
         return Ok(made);
     }
     Err(QuantizeError::Source(LoadError::Corrupt {

@@ -12,6 +12,7 @@ mod affine;
 mod affine_tests;
 mod block32;
 mod codebook;
+mod encode;
 mod grids;
 mod iq;
 mod kquant;
@@ -21,7 +22,7 @@ mod ternary;
 #[cfg(test)]
 mod tests;
 
-use half::{bf16, f16};
+use half::f16;
 
 pub use affine::{affine_codes, put_affine_codes};
 pub use codebook::{FP4_VALUES, IQ4_VALUES, e8m0_half};
@@ -66,9 +67,7 @@ pub fn dequantize_row(dtype: DType, bytes: &[u8], out: &mut [f32]) {
         return blocks.zip(out.chunks_exact_mut(group)).for_each(|(b, w)| affine::decode(bits, b, w));
     }
     let decode: fn(&[u8], &mut [f32]) = match dtype {
-        DType::F32 => |b: &[u8], w: &mut [f32]| w[0] = f32::from_le_bytes([b[0], b[1], b[2], b[3]]),
-        DType::F16 => |b: &[u8], w: &mut [f32]| w[0] = half_at(b, 0),
-        DType::BF16 => |b: &[u8], w: &mut [f32]| w[0] = bf16::from_le_bytes([b[0], b[1]]).to_f32(),
+        DType::F32 | DType::F16 | DType::BF16 => return encode::floats(dtype, bytes, out),
         DType::Q1_0 => signs::decode_q1_0,
         DType::Q2_0 => signs::decode_q2_0,
         DType::NVFP4 => codebook::decode_nvfp4,
@@ -139,42 +138,30 @@ fn sized<const N: usize>(block: &[u8]) -> &[u8; N] {
 /// # Panics
 /// If the type is not one [`can_quantize`] names, `weights` is not whole blocks, or `out` is not their size.
 pub fn quantize_row(dtype: DType, weights: &[f32], out: &mut [u8]) {
+    quantize_rows(dtype, weights, None, out);
+}
+
+/// As [`quantize_row`], of rows in which errors of column i count `importance[i]` times, a number that is finite and not
+/// negative, where the type has a choice of scales: K-quants, Q4_0 to Q5_1, IQ4_NL and IQ4_XS. Others ignore it.
+///
+/// # Panics
+/// As [`quantize_row`], and if `weights` is not whole rows of as many columns.
+pub fn quantize_rows(dtype: DType, weights: &[f32], importance: Option<&[f32]>, out: &mut [u8]) {
     assert_eq!(
         dtype.bytes_of(weights.len()),
         Some(out.len()),
         "{dtype}: out does not fit {} weights",
         weights.len()
     );
-    if let Some((bits, group)) = dtype.affine() {
-        let blocks = out.chunks_exact_mut(dtype.block_bytes());
-        return blocks.zip(weights.chunks_exact(group)).for_each(|(b, w)| affine::encode(bits, w, b));
-    }
-    let encode: fn(&[f32], &mut [u8]) = match dtype {
-        DType::F32 => |w: &[f32], b: &mut [u8]| b.copy_from_slice(&w[0].to_le_bytes()),
-        DType::F16 => |w: &[f32], b: &mut [u8]| put_half(b, 0, w[0]),
-        DType::BF16 => |w: &[f32], b: &mut [u8]| b.copy_from_slice(&bf16::from_f32(w[0]).to_le_bytes()),
-        DType::Q1_0 => signs::encode_q1_0,
-        DType::Q2_0 => signs::encode_q2_0,
-        DType::Q4_0 => block32::encode_q4_0,
-        DType::Q4_1 => block32::encode_q4_1,
-        DType::Q5_0 => block32::encode_q5_0,
-        DType::Q5_1 => block32::encode_q5_1,
-        DType::Q8_0 => block32::encode_q8_0,
-        DType::Q2_K => kquant::encode_q2,
-        DType::Q3_K => kquant::encode_q3,
-        DType::Q4_K => kquant::encode_q4,
-        DType::Q5_K => kquant::encode_q5,
-        DType::Q6_K => kquant::encode_q6,
-        DType::IQ4_NL => codebook::encode_iq4_nl,
-        DType::IQ4_XS => codebook::encode_iq4_xs,
-        DType::MXFP4 => codebook::encode_mxfp4,
-        DType::TQ1_0 => ternary::encode_tq1_0,
-        DType::TQ2_0 => ternary::encode_tq2_0,
-        _ => panic!("{dtype} cannot be quantised; can_quantize says so"),
-    };
-    let blocks = out.chunks_exact_mut(dtype.block_bytes());
-    for (block, weights) in blocks.zip(weights.chunks_exact(dtype.block_weights())) {
-        encode(weights, block);
+    assert!(can_quantize(dtype), "{dtype} cannot be quantised; can_quantize says so");
+    match importance.map(|importance| (importance, dtype.bytes_of(importance.len()))) {
+        Some((importance, Some(bytes))) if bytes > 0 => {
+            assert_eq!(weights.len() % importance.len(), 0, "{dtype}: no whole rows of {}", importance.len());
+            let rows = weights.chunks_exact(importance.len()).zip(out.chunks_exact_mut(bytes));
+            rows.for_each(|(row, out)| encode::row(dtype, row, Some(importance), out));
+        }
+        Some((importance, _)) => panic!("{dtype}: {} columns are no whole blocks", importance.len()),
+        None => encode::row(dtype, weights, None, out),
     }
 }
 

@@ -9,10 +9,10 @@ use crate::adapter::Adapter;
 use crate::error::LoadError;
 use crate::load::ModelFiles;
 use crate::network::{self, Attention, Loader, Network, WeightType};
-use crate::spec::{HeadSpec, TransformerSpec};
+use crate::spec::{HeadSpec, Part, TransformerSpec};
 use crate::step::Step;
 
-pub use crate::network::MemoryPlan;
+pub use crate::network::{MemoryPlan, Met};
 
 /// A model's weights on a backend, and what it takes to run them.
 pub struct Decoder<B: Backend> {
@@ -67,6 +67,30 @@ impl<B: Backend> Decoder<B> {
     /// Empties a slot that no batch names any more.
     pub fn unadapt(&mut self, slot: u32) {
         self.network.unadapt(slot as usize);
+    }
+
+    /// Sums the squares of what each matrix meets in the steps that follow. After [`Decoder::prepare`].
+    ///
+    /// # Errors
+    /// `Unsupported` for a model with matrices that cannot be observed; the backend's, when it cannot give the memory.
+    pub fn observe(&mut self, backend: &B) -> Result<(), LoadError> {
+        if let Some(reason) = network::unobservable(&self.network.spec) {
+            return Err(LoadError::Unsupported {
+                file: "model".to_owned(),
+                key: "architecture".to_owned(),
+                value: self.network.spec.architecture.clone(),
+                reason: format!("{reason}: take an importance matrix that is published, or llama-imatrix's"),
+            });
+        }
+        Ok(self.network.observe(backend)?)
+    }
+
+    /// What the layers' matrices have met since [`Decoder::observe`]; nothing without it.
+    ///
+    /// # Errors
+    /// The backend's, if it could not be read on the way.
+    pub fn observed(&self) -> Result<Vec<(Part, &Met)>, KernelError> {
+        self.network.observed().map_or(Ok(Vec::new()), |observed| observed.of_parts(&self.network.spec))
     }
 
     /// One step: reads the batch's tokens, adds their keys and values to the cache, and writes the logits of

@@ -189,6 +189,11 @@ pub const LOOKUP_SLOTS_MAX: usize = 1 << 14;
 /// Bytes of what a request predicts of its completion; as many of its tokens are used as the completion may have.
 pub const PREDICTION_BYTES_MAX: usize = 1 << 20;
 
+/// Bytes of an importance matrix's file.
+pub const IMPORTANCE_BYTES_MAX: u64 = 2 << 30;
+/// Entries of an importance matrix in the format without a header.
+pub const IMPORTANCE_ENTRIES_MAX: usize = 1 << 16;
+
 /// Weights of whole rows that a task of quantising takes at once; as floats they stay in a core's cache.
 pub const QUANTISED_AT_ONCE: usize = 1 << 16;
 

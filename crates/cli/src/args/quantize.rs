@@ -10,6 +10,7 @@ use std::path::PathBuf;
 #[command(after_help = "Examples:
   hanzo-engine quantize ./qwen3-4b-BF16.gguf ./qwen3-4b-Q4_K_M.gguf --to Q4_K_M
   hanzo-engine quantize ./qwen3-4b-BF16.gguf --to Q5_K_S --dry-run
+  hanzo-engine quantize ./qwen3-4b-BF16.gguf ./qwen3-4b-IQ4_XS.gguf --to IQ4_XS --imatrix ./qwen3-4b.imatrix.gguf
   hanzo-engine quantize ./model-F16.gguf ./model.gguf --to Q4_K_M --tensor-type 'blk.*.attn_v=Q8_0' --token-embedding-type Q8_0
 
 TYPE is one of: TQ1_0, TQ2_0, Q2_K, Q3_K_S, Q3_K_M, Q3_K_L, IQ4_XS, MXFP4_MOE, IQ4_NL, Q4_0, Q4_K_S, Q4_K_M, Q4_1, Q5_0, Q5_K_S, Q5_K_M, Q5_1, Q6_K, Q8_0, F16, BF16, F32. Tensors get the types that llama.cpp's mixes of these names give them: some more bits where it matters most, and others where rows are not whole blocks.
@@ -41,6 +42,9 @@ pub(crate) struct QuantizeArgs {
     /// Type of tensors with this text in their names, where * stands for any text; repeatable, the first that fits counts
     #[arg(long, value_name = "PATTERN=TYPE", value_parser = named_type)]
     pub(crate) tensor_type: Vec<(String, DType)>,
+    /// Importance matrix of the model, as llama-imatrix writes it (.gguf, or .dat): errors count by how much a column meets
+    #[arg(long, value_name = "FILE")]
+    pub(crate) imatrix: Option<PathBuf>,
     /// Quantise what is quantised already, which loses more than quantising F16 or BF16
     #[arg(long)]
     pub(crate) allow_requantize: bool,

@@ -1,5 +1,5 @@
 //! Rows of one type as rows of another, on the pool: decoded and encoded by [`crate::quant`], each row by itself, so that
-//! threads change nothing of the result.
+//! threads change nothing of the result. An importance matrix may say which columns matter.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,13 +7,14 @@ use std::sync::{Mutex, PoisonError};
 
 use super::pool::Turn;
 use crate::DType;
-use crate::quant::{dequantize_row, quantize_row};
+use crate::quant::{dequantize_row, quantize_rows};
 
 /// Weights that a thread takes at a time, at least.
 const WEIGHTS_A_TIME: usize = 1 << 14;
 
 /// Brings rows of `columns` weights from one type to another. False where a number is not finite, of which no block can
-/// be made; `out` is then of no use.
+/// be made; `out` is then of no use. `importance` says how much an error of each column counts, as
+/// [`crate::quant::quantize_rows`] has it.
 ///
 /// # Panics
 /// If `from` cannot be dequantised or `to` not quantised (see [`crate::quant`]), or the lengths are not the same whole rows.
@@ -22,6 +23,7 @@ pub fn requantize(
     columns: usize,
     (from, bytes): (DType, &[u8]),
     (to, out): (DType, &mut [u8]),
+    importance: Option<&[f32]>,
 ) -> bool {
     let row_bytes = |dtype: DType| dtype.bytes_of(columns).filter(|&bytes| bytes > 0);
     let (Some(row_from), Some(row_to)) = (row_bytes(from), row_bytes(to)) else {
@@ -40,9 +42,10 @@ pub fn requantize(
         for (bytes, out) in &chunks[range] {
             let mut weights = vec![0.0; bytes.len() / row_from * columns];
             dequantize_row(from, bytes, &mut weights);
-            if weights.iter().all(|weight| weight.is_finite()) {
+            // Without an early end, so that many are looked at together.
+            if weights.iter().fold(true, |all, weight| all & weight.is_finite()) {
                 let mut out = out.lock().unwrap_or_else(PoisonError::into_inner);
-                quantize_row(to, &weights, &mut out);
+                quantize_rows(to, &weights, importance, &mut out);
             } else {
                 finite.store(false, Ordering::Relaxed);
             }
@@ -66,11 +69,11 @@ mod tests {
         let bytes: Vec<u8> = weights.iter().flat_map(|weight| weight.to_le_bytes()).collect();
         for to in [DType::Q4_K, DType::Q8_0, DType::BF16] {
             let mut expected = vec![0; to.bytes_of(weights.len()).unwrap()];
-            quantize_row(to, &weights, &mut expected);
+            quantize_rows(to, &weights, None, &mut expected);
             for threads in [1, 3] {
                 let mut out = vec![0; expected.len()];
                 let mut turn = Arc::new(ThreadPool::new(threads)).turn();
-                assert!(requantize(&mut turn, columns, (DType::F32, &bytes), (to, &mut out)));
+                assert!(requantize(&mut turn, columns, (DType::F32, &bytes), (to, &mut out), None));
                 assert!(out == expected, "{to} on {threads} threads");
             }
         }
@@ -81,6 +84,6 @@ mod tests {
         let mut bytes = vec![0; 4 * 64];
         bytes[128..132].copy_from_slice(&f32::NAN.to_le_bytes());
         let mut turn = Arc::new(ThreadPool::new(1)).turn();
-        assert!(!requantize(&mut turn, 32, (DType::F32, &bytes), (DType::Q8_0, &mut [0; 68])));
+        assert!(!requantize(&mut turn, 32, (DType::F32, &bytes), (DType::Q8_0, &mut [0; 68]), None));
     }
 }

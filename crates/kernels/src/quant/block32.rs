@@ -3,6 +3,7 @@
 //! A block is `d f16`, for the `_1` types `m f16`, for the 5-bit types a `u32` of fifth bits (bit i of weight i),
 //! then codes. Four-bit codes lie as 16 bytes: the low nibble of byte i is weight i, the high nibble weight i + 16.
 
+use super::search::{Lanes, Tries, affine_scales, known, lanes, nearest, symmetric_scales};
 use super::{half_at, inverse, put_half};
 
 /// `w = d * (q - 8)`.
@@ -46,6 +47,7 @@ pub(super) fn decode_q8_0(block: &[u8], out: &mut [f32]) {
 }
 
 /// The number of largest magnitude maps to code 0, whatever its sign, so that the scale uses the full range.
+#[inline(always)]
 pub(super) fn encode_q4_0(weights: &[f32], block: &mut [u8]) {
     let d = extreme(weights) / -8.0;
     put_half(block, 0, d);
@@ -54,6 +56,7 @@ pub(super) fn encode_q4_0(weights: &[f32], block: &mut [u8]) {
 }
 
 /// From minimum to maximum in 15 steps.
+#[inline(always)]
 pub(super) fn encode_q4_1(weights: &[f32], block: &mut [u8]) {
     let (min, max) = range(weights);
     let d = (max - min) / 15.0;
@@ -64,6 +67,7 @@ pub(super) fn encode_q4_1(weights: &[f32], block: &mut [u8]) {
 }
 
 /// As Q4_0 with 32 codes.
+#[inline(always)]
 pub(super) fn encode_q5_0(weights: &[f32], block: &mut [u8]) {
     let d = extreme(weights) / -16.0;
     put_half(block, 0, d);
@@ -72,6 +76,7 @@ pub(super) fn encode_q5_0(weights: &[f32], block: &mut [u8]) {
 }
 
 /// As Q4_1 with 31 steps.
+#[inline(always)]
 pub(super) fn encode_q5_1(weights: &[f32], block: &mut [u8]) {
     let (min, max) = range(weights);
     let d = (max - min) / 31.0;
@@ -81,7 +86,57 @@ pub(super) fn encode_q5_1(weights: &[f32], block: &mut [u8]) {
     put_fives(&mut block[4..], |i| (((weights[i] - min) * id + 0.5) as u8).min(31));
 }
 
+/// Up to eight blocks of Q4_0 or Q5_0 (`levels` 8 or 16) of which it is known how much each column matters: the scale is
+/// searched. `mean_square` is of the whole row.
+#[inline(always)]
+pub(super) fn encode_symmetric(
+    weights: &[f32],
+    (columns, mean_square): (&[f32], f32),
+    blocks: &mut [u8],
+    levels: f32,
+) {
+    let w: Lanes<8, 32> = lanes(weights);
+    let scales = symmetric_scales(&w, &known(&w, &lanes(columns), Some([mean_square; 8])), levels);
+    let block_bytes = if levels == 8.0 { 18 } else { 22 };
+    for (i, (block, w)) in blocks.chunks_exact_mut(block_bytes).zip(weights.chunks_exact(32)).enumerate() {
+        put_half(block, 0, scales[i]);
+        let id = inverse(half_at(block, 0));
+        let code = |i: usize| (nearest(w[i] * id).clamp(-levels, levels - 1.0) + levels) as u8;
+        if levels == 8.0 {
+            put_nibbles(&mut block[2..], code);
+        } else {
+            put_fives(&mut block[2..], code);
+        }
+    }
+}
+
+/// As [`encode_symmetric`], of Q4_1 or Q5_1 (`steps` 15 or 31).
+#[inline(always)]
+pub(super) fn encode_affine(
+    weights: &[f32],
+    (columns, mean_square): (&[f32], f32),
+    blocks: &mut [u8],
+    steps: f32,
+) {
+    let w: Lanes<8, 32> = lanes(weights);
+    let importance = known(&w, &lanes(columns), Some([mean_square; 8]));
+    let (scales, mins) = affine_scales(&w, &importance, steps, Tries { first: -0.9, width: 0.05, last: 36 });
+    let block_bytes = if steps == 15.0 { 20 } else { 24 };
+    for (i, (block, w)) in blocks.chunks_exact_mut(block_bytes).zip(weights.chunks_exact(32)).enumerate() {
+        put_half(block, 0, scales[i]);
+        put_half(block, 2, -mins[i]);
+        let (id, min) = (inverse(half_at(block, 0)), half_at(block, 2));
+        let code = |i: usize| nearest((w[i] - min) * id).clamp(0.0, steps) as u8;
+        if steps == 15.0 {
+            put_nibbles(&mut block[4..], code);
+        } else {
+            put_fives(&mut block[4..], code);
+        }
+    }
+}
+
 /// The largest magnitude maps to ±127; halves round away from zero.
+#[inline(always)]
 pub(super) fn encode_q8_0(weights: &[f32], block: &mut [u8]) {
     let d = extreme(weights).abs() / 127.0;
     put_half(block, 0, d);
@@ -97,6 +152,7 @@ pub(super) fn nibble(codes: &[u8], i: usize) -> u8 {
 }
 
 /// Packs 32 four-bit codes into 16 bytes.
+#[inline(always)]
 pub(super) fn put_nibbles(codes: &mut [u8], code: impl Fn(usize) -> u8) {
     for (i, byte) in codes.iter_mut().enumerate() {
         *byte = (code(i) & 15) | (code(i + 16) << 4);
@@ -109,6 +165,7 @@ fn fifth_bit(bits: &[u8], i: usize) -> u8 {
 }
 
 /// Packs 32 five-bit codes: 4 bytes of fifth bits, then 16 bytes of nibbles.
+#[inline(always)]
 fn put_fives(bytes: &mut [u8], code: impl Fn(usize) -> u8) {
     let (high, low) = bytes.split_at_mut(4);
     for (byte, bits) in high.iter_mut().enumerate() {
@@ -118,10 +175,12 @@ fn put_fives(bytes: &mut [u8], code: impl Fn(usize) -> u8) {
 }
 
 /// The number of largest magnitude, with its sign; the first of equals.
+#[inline(always)]
 pub(super) fn extreme(weights: &[f32]) -> f32 {
     weights.iter().fold(0.0, |best: f32, &w| if w.abs() > best.abs() { w } else { best })
 }
 
+#[inline(always)]
 fn range(weights: &[f32]) -> (f32, f32) {
     weights.iter().fold((f32::INFINITY, f32::NEG_INFINITY), |(lo, hi), &w| (lo.min(w), hi.max(w)))
 }

@@ -2,7 +2,7 @@
 //! distribution) and MXFP4 (4-bit floats, opencompute.org "OCP Microscaling Formats").
 
 use super::block32::{extreme, nibble, put_nibbles};
-use super::search::{iq4_code, iq4_scale};
+use super::search::{Lanes, iq4_code, iq4_scales, known, lanes, nearest, squares, sums, symmetric_scales};
 use super::{half_at, inverse, put_half};
 
 /// Values of the codes of IQ4_NL and IQ4_XS.
@@ -43,31 +43,68 @@ pub(super) fn decode_iq4_xs(block: &[u8], out: &mut [f32]) {
     }
 }
 
-/// Searches the scale and rounds the weights with it.
-pub(super) fn encode_iq4_nl(weights: &[f32], block: &mut [u8]) {
-    let d = iq4_scale(weights);
-    put_half(block, 0, d);
-    let id = inverse(d);
-    put_nibbles(&mut block[2..], |i| iq4_code(id * weights[i]) as u8);
+/// Searches the scale and rounds the weights with it; of up to eight blocks.
+#[inline(always)]
+pub(super) fn encode_iq4_nl(weights: &[f32], columns: Option<&[f32]>, blocks: &mut [u8]) {
+    let w: Lanes<8, 32> = lanes(weights);
+    let importance = match columns {
+        None => squares(&w),
+        Some(columns) => {
+            let mut spread = sums(&squares(&w));
+            for sum in &mut spread {
+                *sum *= 2.0 / 32.0;
+            }
+            known(&w, &lanes(columns), Some(spread))
+        }
+    };
+    let scales = iq4_scales(&w, &importance);
+    for (i, (block, weights)) in blocks.chunks_exact_mut(18).zip(weights.chunks_exact(32)).enumerate() {
+        put_half(block, 0, scales[i]);
+        put_codes(&mut block[2..], weights, inverse(scales[i]));
+    }
 }
 
 /// Searches each group's scale, quantises those to 6 bits, and rounds the weights again with what is left of them.
-pub(super) fn encode_iq4_xs(weights: &[f32], block: &mut [u8]) {
-    let mut scales = [0.0f32; 8];
-    for (scale, group) in scales.iter_mut().zip(weights.chunks_exact(32)) {
-        *scale = iq4_scale(group);
-    }
-    let largest = extreme(&scales);
+#[inline(always)]
+pub(super) fn encode_iq4_xs(weights: &[f32], columns: Option<&[f32]>, block: &mut [u8]) {
+    let w: Lanes<8, 32> = lanes(weights);
+    let (scales, largest) = match columns {
+        None => {
+            let scales = iq4_scales(&w, &squares(&w));
+            (scales, extreme(&scales))
+        }
+        Some(columns) => {
+            let mut sum = 0.0f32;
+            for w in weights {
+                sum += w * w;
+            }
+            let importance = known(&w, &lanes(columns), Some([2.0 * sum / 256.0; 8]));
+            let scales = iq4_scales(&w, &importance);
+            let fitted = symmetric_scales(&lanes::<1, 8>(&scales), &lanes::<1, 8>(&sums(&importance)), 32.0);
+            (scales, -32.0 * fitted[0])
+        }
+    };
     put_half(block, 0, largest / -32.0);
     let (d, to_code) = (half_at(block, 0), -32.0 * inverse(largest));
     block[2..8].fill(0);
     for (group, weights) in weights.chunks_exact(32).enumerate() {
-        let scale = (to_code * scales[group]).round_ties_even().clamp(-32.0, 31.0);
+        let scale = nearest(to_code * scales[group]).clamp(-32.0, 31.0);
         let code = (scale + 32.0) as u8;
         block[2 + group / 4] |= (code >> 4) << (2 * (group % 4));
         block[4 + group / 2] |= (code & 15) << (4 * (group % 2));
-        let id = inverse(d * scale);
-        put_nibbles(&mut block[8 + 16 * group..][..16], |i| iq4_code(id * weights[i]) as u8);
+        put_codes(&mut block[8 + 16 * group..][..16], weights, inverse(d * scale));
+    }
+}
+
+/// The codes of 32 weights.
+#[inline(always)]
+fn put_codes(bytes: &mut [u8], weights: &[f32], id: f32) {
+    let mut codes = [0; 32];
+    for (code, w) in codes.iter_mut().zip(weights) {
+        *code = iq4_code(id * w);
+    }
+    for (i, byte) in bytes.iter_mut().enumerate() {
+        *byte = codes[i] | codes[16 + i] << 4;
     }
 }
 

@@ -5,7 +5,10 @@
 //! gives 32 consecutive weights with one shift and mask.
 
 use super::block32::extreme;
-use super::search::{affine_scale, symmetric_scale};
+use super::search::{
+    Lanes, Tries, affine_scales, known, lanes, magnitudes, nearest, positive_scale, squares, sums,
+    symmetric_scales,
+};
 use super::{half_at, inverse, put_half};
 
 /// Scale and minimum of group `j` of 8 in the 12 bytes of Q4_K and Q5_K, 6 bits each: groups 0–3 in the low 6
@@ -90,84 +93,157 @@ pub(super) fn decode_q6(block: &[u8], out: &mut [f32]) {
     }
 }
 
-/// Searches each group's scale and minimum, quantises those to 4 bits against the largest, and rounds the weights
-/// again with what is left of them.
-pub(super) fn encode_q2(weights: &[f32], block: &mut [u8]) {
-    let mut fits = [(0.0f32, 0.0f32); 16];
-    for (fit, group) in fits.iter_mut().zip(weights.chunks_exact(16)) {
-        *fit = affine_scale(group, 3, -0.5, 15);
+/// Mean of the squares of a block's weights, times `factor`, for each of its groups.
+#[inline(always)]
+fn spread<const L: usize>(weights: &[f32], factor: f32) -> Option<[f32; L]> {
+    let mut sum = 0.0f32;
+    for w in weights {
+        sum += w * w;
     }
-    let scale_max = fits.iter().fold(0.0f32, |m, f| m.max(f.0));
-    let min_max = fits.iter().fold(0.0f32, |m, f| m.max(f.1));
-    put_half(block, 80, scale_max / 15.0);
-    put_half(block, 82, min_max / 15.0);
+    Some([factor * sum / weights.len() as f32; L])
+}
+
+/// Scales and minima of a block of a type with minima, and what they are multiples of.
+struct Fitted<const L: usize> {
+    scales: [f32; L],
+    mins: [f32; L],
+    d: f32,
+    dmin: f32,
+}
+
+/// Searches each group's scale and minimum, and what those are quantised against in steps up to `largest`: the largest of
+/// them, or where it is known which columns matter, what errs least.
+#[inline(always)]
+fn fit_affine<const L: usize, const N: usize>(
+    weights: &[f32],
+    columns: Option<&[f32]>,
+    (steps, tries): (f32, Tries),
+    (largest, factor): (f32, f32),
+) -> Fitted<L> {
+    let w: Lanes<L, N> = lanes(weights);
+    match columns {
+        None => {
+            let (scales, mins) = affine_scales(&w, &magnitudes(&w), steps, tries);
+            let (mut d, mut dmin) = (0.0f32, 0.0f32);
+            for l in 0..L {
+                (d, dmin) = (d.max(scales[l]), dmin.max(mins[l]));
+            }
+            Fitted { scales, mins, d: d / largest, dmin: dmin / largest }
+        }
+        Some(columns) => {
+            let importance = known(&w, &lanes(columns), spread(weights, factor));
+            let finer = Tries { first: -0.9, width: 0.05, last: 36 };
+            let (scales, mins) = affine_scales(&w, &importance, steps, finer);
+            let of = sums(&importance);
+            let d = positive_scale(scales, of, largest);
+            Fitted { scales, mins, d, dmin: positive_scale(mins, of, largest) }
+        }
+    }
+}
+
+/// Codes of a group.
+#[inline(always)]
+fn affine_codes(weights: &[f32], id: f32, min: f32, steps: f32, codes: &mut [u8]) {
+    for (code, w) in codes.iter_mut().zip(weights) {
+        *code = nearest((w + min) * id).clamp(0.0, steps) as u8;
+    }
+}
+
+/// Searches each group's scale and minimum, quantises those to 4 bits, and rounds the weights
+/// again with what is left of them.
+#[inline(always)]
+pub(super) fn encode_q2(weights: &[f32], columns: Option<&[f32]>, block: &mut [u8]) {
+    let tries = Tries { first: -0.5, width: 0.1, last: 15 };
+    let fit = fit_affine::<16, 16>(weights, columns, (3.0, tries), (15.0, 1.0));
+    put_half(block, 80, fit.d);
+    put_half(block, 82, fit.dmin);
     let (d, dmin) = (half_at(block, 80), half_at(block, 82));
-    let nibble =
-        |value: f32, largest: f32| (15.0 * inverse(largest) * value).round_ties_even().min(15.0) as u8;
+    let (to_scale, to_min) = (inverse(fit.d), inverse(fit.dmin));
     let mut codes = [0; 256];
-    for (group, (scale, min)) in fits.into_iter().enumerate() {
-        let (scale, min) = (nibble(scale, scale_max), nibble(min, min_max));
+    for group in 0..16 {
+        let scale = nearest(to_scale * fit.scales[group]).clamp(0.0, 15.0) as u8;
+        let min = nearest(to_min * fit.mins[group]).clamp(0.0, 15.0) as u8;
         block[group] = scale | min << 4;
         let id = inverse(d * f32::from(scale));
-        let min = dmin * f32::from(min);
-        for i in group * 16..group * 16 + 16 {
-            codes[i] = ((weights[i] + min) * id).round_ties_even().clamp(0.0, 3.0) as u8;
-        }
+        let at = group * 16..group * 16 + 16;
+        affine_codes(&weights[at.clone()], id, dmin * f32::from(min), 3.0, &mut codes[at]);
     }
     put_two_bits(&mut block[16..80], &codes);
 }
 
 /// Searches each group's scale, quantises those to 6 bits, and rounds the weights again with what is left of them.
-pub(super) fn encode_q3(weights: &[f32], block: &mut [u8]) {
-    let mut scales = [0.0f32; 16];
-    for (scale, group) in scales.iter_mut().zip(weights.chunks_exact(16)) {
-        *scale = symmetric_scale(group, 4);
-    }
-    let largest = extreme(&scales);
+#[inline(always)]
+pub(super) fn encode_q3(weights: &[f32], columns: Option<&[f32]>, block: &mut [u8]) {
+    let w: Lanes<16, 16> = lanes(weights);
+    let (scales, largest) = match columns {
+        None => {
+            let scales = symmetric_scales(&w, &squares(&w), 4.0);
+            (scales, extreme(&scales))
+        }
+        Some(columns) => {
+            let importance = known(&w, &lanes(columns), spread(weights, 2.0));
+            let scales = symmetric_scales(&w, &importance, 4.0);
+            let fitted =
+                symmetric_scales(&lanes::<1, 16>(&scales), &lanes::<1, 16>(&sums(&importance)), 32.0);
+            (scales, -32.0 * fitted[0])
+        }
+    };
     put_half(block, 108, largest / -32.0);
     let (d, to_code) = (half_at(block, 108), -32.0 * inverse(largest));
     block[..32].fill(0);
     block[96..108].fill(0);
     let mut codes = [0; 256];
     for (group, weights) in weights.chunks_exact(16).enumerate() {
-        let scale = (to_code * scales[group]).round_ties_even().clamp(-32.0, 31.0);
+        let scale = nearest(to_code * scales[group]).clamp(-32.0, 31.0);
         let code = (scale + 32.0) as u8;
         block[96 + group % 8] |= (code & 15) << (4 * (group / 8));
         block[104 + group % 4] |= (code >> 4) << (2 * (group / 4));
         let id = inverse(d * scale);
         for (j, w) in weights.iter().enumerate() {
-            let i = group * 16 + j;
-            codes[i] = ((w * id).round_ties_even().clamp(-4.0, 3.0) + 4.0) as u8;
-            block[i % 32] |= (codes[i] >> 2) << (i / 32);
+            codes[group * 16 + j] = (nearest(w * id).clamp(-4.0, 3.0) + 4.0) as u8;
+        }
+    }
+    for (plane, codes) in codes.chunks_exact(32).enumerate() {
+        for (byte, code) in block[..32].iter_mut().zip(codes) {
+            *byte |= (code >> 2) << plane;
         }
     }
     put_two_bits(&mut block[32..96], &codes);
 }
 
-/// Searches each group's scale and minimum, quantises those against the largest, and rounds the weights again
+/// Searches each group's scale and minimum, quantises those to 6 bits, and rounds the weights again
 /// with what is left of them.
-pub(super) fn encode_q4(weights: &[f32], block: &mut [u8]) {
-    let codes = encode_affine(weights, &mut block[..16], 15, -1.0, 20);
+#[inline(always)]
+pub(super) fn encode_q4(weights: &[f32], columns: Option<&[f32]>, block: &mut [u8]) {
+    let tries = Tries { first: -1.0, width: 0.1, last: 20 };
+    let codes = encode_affine(weights, columns, &mut block[..16], 15.0, tries);
     put_four_bits(&mut block[16..], &codes);
 }
 
 /// As Q4_K with 31 steps.
-pub(super) fn encode_q5(weights: &[f32], block: &mut [u8]) {
-    let codes = encode_affine(weights, &mut block[..16], 31, -0.5, 15);
+#[inline(always)]
+pub(super) fn encode_q5(weights: &[f32], columns: Option<&[f32]>, block: &mut [u8]) {
+    let tries = Tries { first: -0.5, width: 0.1, last: 15 };
+    let codes = encode_affine(weights, columns, &mut block[..16], 31.0, tries);
     block[16..48].fill(0);
-    for (i, code) in codes.iter().enumerate() {
-        block[16 + i % 32] |= (code >> 4) << (i / 32);
+    for (group, codes) in codes.chunks_exact(32).enumerate() {
+        for (byte, code) in block[16..48].iter_mut().zip(codes) {
+            *byte |= (code >> 4) << group;
+        }
     }
     put_four_bits(&mut block[48..], &codes);
 }
 
 /// Searches each group's scale, quantises those to 8 bits, and rounds the weights again with what is left of them.
-pub(super) fn encode_q6(weights: &[f32], block: &mut [u8]) {
+#[inline(always)]
+pub(super) fn encode_q6(weights: &[f32], columns: Option<&[f32]>, block: &mut [u8]) {
     block.fill(0);
-    let mut scales = [0.0f32; 16];
-    for (scale, group) in scales.iter_mut().zip(weights.chunks_exact(16)) {
-        *scale = symmetric_scale(group, 32);
-    }
+    let w: Lanes<16, 16> = lanes(weights);
+    let importance = match columns {
+        None => squares(&w),
+        Some(columns) => known(&w, &lanes(columns), None),
+    };
+    let scales = symmetric_scales(&w, &importance, 32.0);
     let largest = extreme(&scales);
     if largest.abs() < super::search::EPSILON {
         return;
@@ -175,42 +251,49 @@ pub(super) fn encode_q6(weights: &[f32], block: &mut [u8]) {
     let to_code = -128.0 / largest;
     put_half(block, 208, 1.0 / to_code);
     let d = half_at(block, 208);
+    let mut codes = [0u8; 256];
     for (group, weights) in weights.chunks_exact(16).enumerate() {
-        let scale = (to_code * scales[group]).round_ties_even().clamp(-128.0, 127.0) as i8;
+        let scale = nearest(to_code * scales[group]).clamp(-128.0, 127.0) as i8;
         block[192 + group] = scale as u8;
         let id = inverse(d * f32::from(scale));
-        for (j, w) in weights.iter().enumerate() {
-            let i = group * 16 + j;
-            let code = ((w * id).round_ties_even().clamp(-32.0, 31.0) + 32.0) as u8;
-            block[i / 128 * 64 + i % 64] |= (code & 15) << (4 * (i / 64 % 2));
-            block[128 + i / 128 * 32 + i % 32] |= (code >> 4) << (2 * (i / 32 % 4));
+        for (code, w) in codes[group * 16..].iter_mut().zip(weights) {
+            *code = (nearest(w * id).clamp(-32.0, 31.0) + 32.0) as u8;
+        }
+    }
+    for (half, codes) in codes.chunks_exact(128).enumerate() {
+        for i in 0..64 {
+            block[half * 64 + i] = (codes[i] & 15) | (codes[64 + i] & 15) << 4;
+        }
+        for i in 0..32 {
+            let high = |plane: usize| (codes[32 * plane + i] >> 4) << (2 * plane);
+            block[128 + half * 32 + i] = high(0) | high(1) | high(2) | high(3);
         }
     }
 }
 
 /// Header and codes of Q4_K and Q5_K: `header` is `d f16, dmin f16, 12 bytes of scales`.
-fn encode_affine(weights: &[f32], header: &mut [u8], steps: u8, first: f32, tries: u32) -> [u8; 256] {
-    let mut fits = [(0.0f32, 0.0f32); 8];
-    for (fit, group) in fits.iter_mut().zip(weights.chunks_exact(32)) {
-        *fit = affine_scale(group, steps, first, tries);
-    }
-    let scale_max = fits.iter().fold(0.0f32, |m, f| m.max(f.0));
-    let min_max = fits.iter().fold(0.0f32, |m, f| m.max(f.1));
-    put_half(header, 0, scale_max / 63.0);
-    put_half(header, 2, min_max / 63.0);
+#[inline(always)]
+fn encode_affine(
+    weights: &[f32],
+    columns: Option<&[f32]>,
+    header: &mut [u8],
+    steps: f32,
+    tries: Tries,
+) -> [u8; 256] {
+    let fit = fit_affine::<8, 32>(weights, columns, (steps, tries), (63.0, 2.0));
+    put_half(header, 0, fit.d);
+    put_half(header, 2, fit.dmin);
     let (d, dmin) = (half_at(header, 0), half_at(header, 2));
-    let six_bits =
-        |value: f32, largest: f32| (63.0 * inverse(largest) * value).round_ties_even().min(63.0) as u8;
+    let (to_scale, to_min) = (inverse(fit.d), inverse(fit.dmin));
     header[4..16].fill(0);
     let mut codes = [0; 256];
-    for (group, (scale, min)) in fits.into_iter().enumerate() {
-        let (scale, min) = (six_bits(scale, scale_max), six_bits(min, min_max));
+    for group in 0..8 {
+        let scale = nearest(to_scale * fit.scales[group]).clamp(0.0, 63.0) as u8;
+        let min = nearest(to_min * fit.mins[group]).clamp(0.0, 63.0) as u8;
         put_scale_min(&mut header[4..16], group, scale, min);
         let id = inverse(d * f32::from(scale));
-        let min = dmin * f32::from(min);
-        for i in group * 32..group * 32 + 32 {
-            codes[i] = ((weights[i] + min) * id).round_ties_even().clamp(0.0, f32::from(steps)) as u8;
-        }
+        let at = group * 32..group * 32 + 32;
+        affine_codes(&weights[at.clone()], id, dmin * f32::from(min), steps, &mut codes[at]);
     }
     codes
 }
@@ -233,6 +316,7 @@ fn two_bits(codes: &[u8], i: usize) -> u8 {
 }
 
 /// The inverse of [`two_bits`], of the codes' low bits.
+#[inline(always)]
 fn put_two_bits(bytes: &mut [u8], codes: &[u8; 256]) {
     for (i, byte) in bytes.iter_mut().enumerate() {
         let first = i / 32 * 128 + i % 32;
@@ -245,6 +329,7 @@ fn four_bits(codes: &[u8], group: usize, i: usize) -> u8 {
     codes[group / 2 * 32 + i] >> (4 * (group % 2)) & 15
 }
 
+#[inline(always)]
 fn put_four_bits(bytes: &mut [u8], codes: &[u8; 256]) {
     for (i, byte) in bytes.iter_mut().enumerate() {
         let first = i / 32 * 64 + i % 32;

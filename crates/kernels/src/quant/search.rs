@@ -1,108 +1,331 @@
-//! The search for the scale of a group of weights: try codes for several step widths, solve the least-squares
-//! scale for each set of codes, keep the best. Large weights count for more, since they matter more to a dot
-//! product and a plain least-squares fit would sacrifice them.
+//! The search for the scales of groups of weights: try codes for several step widths, solve the least-squares scale for
+//! each set of codes, keep the best. Where nothing better is known large weights count for more, since they matter more to a
+//! dot product and a plain least-squares fit would sacrifice them.
+//!
+//! Several groups are searched side by side, a lane each: each lane's sums run over its own weights in their order, so
+//! that every instruction set, and any number of lanes, gives the same bits.
 
 use super::IQ4_VALUES;
-use super::block32::extreme;
 
 /// Groups whose largest magnitude is below this are stored as zeros.
 pub(super) const EPSILON: f32 = 1e-15;
 
-/// Best scale s for `w ≈ s * q`, q from `-levels` to `levels - 1`, squared errors weighted by w². May be negative:
-/// the number of largest magnitude takes the code that has no opposite.
-pub(super) fn symmetric_scale(weights: &[f32], levels: i32) -> f32 {
-    let end = extreme(weights);
-    if end.abs() < EPSILON {
-        return 0.0;
+/// `N` numbers of each of `L` groups.
+pub(super) type Lanes<const L: usize, const N: usize> = [[f32; L]; N];
+
+/// Groups that lie one after the other, side by side; those that are not there are zeros.
+#[inline(always)]
+pub(super) fn lanes<const L: usize, const N: usize>(numbers: &[f32]) -> Lanes<L, N> {
+    let mut lanes = [[0.0; L]; N];
+    for (lane, group) in numbers.chunks_exact(N).take(L).enumerate() {
+        for n in 0..N {
+            lanes[n][lane] = group[n];
+        }
     }
-    let levels = levels as f32;
-    let steps = std::iter::once(0).chain((-9..=9).filter(|&step| step != 0));
-    let to_codes = steps.map(|step| -(levels + 0.1 * step as f32) / end);
-    fitted_scale(weights, to_codes, |w| w.round_ties_even().clamp(-levels, levels - 1.0))
+    lanes
 }
 
-/// Best scale s for `w ≈ s * q`, q one of [`IQ4_VALUES`], squared errors weighted by w². May be negative: the
-/// values reach further below zero than above.
-pub(super) fn iq4_scale(weights: &[f32]) -> f32 {
-    let end = extreme(weights);
-    if end.abs() < EPSILON {
-        return 0.0;
+/// The nearest integer, the even one of equals, of numbers below 2²²: the sum has no bits left for fractions.
+#[inline(always)]
+pub(super) fn nearest(x: f32) -> f32 {
+    const INTEGERS: f32 = 12_582_912.0;
+    (x + INTEGERS) - INTEGERS
+}
+
+/// w², the importance of a weight of types without minima.
+#[inline(always)]
+pub(super) fn squares<const L: usize, const N: usize>(weights: &Lanes<L, N>) -> Lanes<L, N> {
+    let mut importance = *weights;
+    for n in 0..N {
+        for l in 0..L {
+            importance[n][l] = weights[n][l] * weights[n][l];
+        }
     }
+    importance
+}
+
+/// rms + |w|, the importance of a weight of types with minima.
+#[inline(always)]
+pub(super) fn magnitudes<const L: usize, const N: usize>(weights: &Lanes<L, N>) -> Lanes<L, N> {
+    let mut rms = [0.0; L];
+    for row in weights {
+        for l in 0..L {
+            rms[l] += row[l] * row[l];
+        }
+    }
+    for sum in &mut rms {
+        *sum = (*sum / N as f32).sqrt();
+    }
+    let mut importance = *weights;
+    for row in &mut importance {
+        for l in 0..L {
+            row[l] = rms[l] + row[l].abs();
+        }
+    }
+    importance
+}
+
+/// What is known of columns: `of * sqrt(spread + w²)`, or `of` alone without a spread. A group of which nothing is known,
+/// because nothing ever met it, counts all alike.
+#[inline(always)]
+pub(super) fn known<const L: usize, const N: usize>(
+    weights: &Lanes<L, N>,
+    of: &Lanes<L, N>,
+    spread: Option<[f32; L]>,
+) -> Lanes<L, N> {
+    let mut sum = [0.0; L];
+    for row in of {
+        for l in 0..L {
+            sum[l] += row[l];
+        }
+    }
+    let mut importance = *of;
+    for n in 0..N {
+        for l in 0..L {
+            let known = if sum[l] > 0.0 { of[n][l] } else { 1.0 };
+            importance[n][l] = match &spread {
+                Some(spread) => known * (spread[l] + weights[n][l] * weights[n][l]).sqrt(),
+                None => known,
+            };
+        }
+    }
+    importance
+}
+
+/// Each group's sum.
+#[inline(always)]
+pub(super) fn sums<const L: usize, const N: usize>(numbers: &Lanes<L, N>) -> [f32; L] {
+    let mut sums = [0.0; L];
+    for row in numbers {
+        for l in 0..L {
+            sums[l] += row[l];
+        }
+    }
+    sums
+}
+
+/// The number of largest magnitude of each group, with its sign; the first of equals.
+#[inline(always)]
+fn extremes<const L: usize, const N: usize>(weights: &Lanes<L, N>) -> [f32; L] {
+    let mut best = [0.0f32; L];
+    for row in weights {
+        for l in 0..L {
+            best[l] = if row[l].abs() > best[l].abs() { row[l] } else { best[l] };
+        }
+    }
+    best
+}
+
+/// The best scales so far.
+struct Fits<const L: usize> {
+    scale: [f32; L],
+    best: [f32; L],
+}
+
+impl<const L: usize> Fits<L> {
+    /// The weighted error of the best scale for given codes is Σiw² - sum_wq² / sum_qq: maximise the quotient.
+    #[inline(always)]
+    fn keep(&mut self, sum_wq: &[f32; L], sum_qq: &[f32; L]) {
+        for l in 0..L {
+            let scale = sum_wq[l] / sum_qq[l];
+            let better = (sum_qq[l] > 0.0) & (sum_wq[l] * sum_wq[l] > self.best[l] * sum_qq[l]);
+            self.scale[l] = if better { scale } else { self.scale[l] };
+            self.best[l] = if better { scale * sum_wq[l] } else { self.best[l] };
+        }
+    }
+
+    /// The scales, of groups that are more than zeros.
+    #[inline(always)]
+    fn of(mut self, end: &[f32; L]) -> [f32; L] {
+        for l in 0..L {
+            self.scale[l] = if end[l].abs() < EPSILON { 0.0 } else { self.scale[l] };
+        }
+        self.scale
+    }
+}
+
+/// Tenths of a step by which codes reach further or less far than the levels; the first of equals is kept.
+const TENTHS: [f32; 19] =
+    [0.0, -9.0, -8.0, -7.0, -6.0, -5.0, -4.0, -3.0, -2.0, -1.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0];
+
+/// Best scale s for `w ≈ s * q` of each group, q from `-levels` to `levels - 1`. May be negative: the number of largest
+/// magnitude takes the code that has no opposite.
+#[inline(always)]
+pub(super) fn symmetric_scales<const L: usize, const N: usize>(
+    weights: &Lanes<L, N>,
+    importance: &Lanes<L, N>,
+    levels: f32,
+) -> [f32; L] {
+    scales_between(weights, importance, &extremes(weights), (-levels, levels - 1.0))
+}
+
+/// Best scale s for `w ≈ s * q` of numbers that are not negative, q from 0 to `steps`.
+#[inline(always)]
+pub(super) fn positive_scale<const N: usize>(numbers: [f32; N], importance: [f32; N], steps: f32) -> f32 {
+    let (numbers, importance) = (lanes::<1, N>(&numbers), lanes::<1, N>(&importance));
+    // The largest takes the highest code.
+    let end = [-extremes(&numbers)[0]];
+    let bounds = (0.0, steps);
+    scales_between(&numbers, &importance, &end, bounds)[0]
+}
+
+/// As [`symmetric_scales`], of codes within bounds; `end` takes the one of larger magnitude, or its place below zero.
+#[inline(always)]
+fn scales_between<const L: usize, const N: usize>(
+    weights: &Lanes<L, N>,
+    importance: &Lanes<L, N>,
+    end: &[f32; L],
+    (low, high): (f32, f32),
+) -> [f32; L] {
+    let levels = if low < 0.0 { -low } else { high };
+    let mut products = *weights;
+    for n in 0..N {
+        for l in 0..L {
+            products[n][l] = importance[n][l] * weights[n][l];
+        }
+    }
+    let mut fits = Fits { scale: [0.0; L], best: [0.0; L] };
+    for tenths in TENTHS {
+        let mut to_code = [0.0; L];
+        for l in 0..L {
+            to_code[l] = -(levels + 0.1 * tenths) / end[l];
+        }
+        let (mut sum_wq, mut sum_qq) = ([0.0f32; L], [0.0f32; L]);
+        for n in 0..N {
+            for l in 0..L {
+                let q = nearest(to_code[l] * weights[n][l]).clamp(low, high);
+                sum_wq[l] += products[n][l] * q;
+                sum_qq[l] += importance[n][l] * q * q;
+            }
+        }
+        fits.keep(&sum_wq, &sum_qq);
+    }
+    fits.of(end)
+}
+
+/// Best scale s for `w ≈ s * q` of each group, q one of [`IQ4_VALUES`]. May be negative: the values reach further below
+/// zero than above.
+#[inline(always)]
+pub(super) fn iq4_scales<const L: usize, const N: usize>(
+    weights: &Lanes<L, N>,
+    importance: &Lanes<L, N>,
+) -> [f32; L] {
+    let end = extremes(weights);
+    let mut fits = Fits { scale: [0.0; L], best: [0.0; L] };
     // The extreme takes the far end of the longer side, or lies up to 7 before or beyond it; or it clips on the
     // shorter side.
-    let ends = std::iter::once(127.0).chain((-7..=7).map(|step| step as f32 - 127.0));
-    fitted_scale(weights, ends.map(|value| value / end), |w| f32::from(IQ4_VALUES[iq4_code(w)]))
+    for step in 0..16u8 {
+        let value = if step == 0 { 127.0 } else { f32::from(step) - 8.0 - 127.0 };
+        let mut to_code = [0.0; L];
+        for l in 0..L {
+            to_code[l] = value / end[l];
+        }
+        let (mut sum_wq, mut sum_qq) = ([0.0f32; L], [0.0f32; L]);
+        for n in 0..N {
+            let mut q = [f32::from(IQ4_VALUES[0]); L];
+            for pair in IQ4_VALUES.windows(2) {
+                let (below, above) = (f32::from(pair[0]), f32::from(pair[1]));
+                for l in 0..L {
+                    q[l] +=
+                        if 2.0 * (to_code[l] * weights[n][l]) >= below + above { above - below } else { 0.0 };
+                }
+            }
+            for l in 0..L {
+                sum_wq[l] += importance[n][l] * weights[n][l] * q[l];
+                sum_qq[l] += importance[n][l] * q[l] * q[l];
+            }
+        }
+        fits.keep(&sum_wq, &sum_qq);
+    }
+    fits.of(&end)
 }
 
 /// The code whose value is nearest, the upper of equals.
-pub(super) fn iq4_code(w: f32) -> usize {
-    IQ4_VALUES.windows(2).filter(|pair| 2.0 * w >= f32::from(pair[0]) + f32::from(pair[1])).count()
-}
-
-/// The scale with the least error among the best ones for the codes that each of `to_codes` gives.
-fn fitted_scale(weights: &[f32], to_codes: impl Iterator<Item = f32>, round: impl Fn(f32) -> f32) -> f32 {
-    let (mut scale, mut best) = (0.0, 0.0);
-    for to_code in to_codes {
-        // The weighted error of the best scale for given codes is Σw⁴ - sum_wq² / sum_qq: maximise the quotient.
-        let (mut sum_wq, mut sum_qq) = (0.0f32, 0.0f32);
-        for w in weights {
-            let q = round(to_code * w);
-            sum_wq += w * w * w * q;
-            sum_qq += w * w * q * q;
-        }
-        if sum_qq > 0.0 && sum_wq * sum_wq > best * sum_qq {
-            scale = sum_wq / sum_qq;
-            best = scale * sum_wq;
-        }
+#[inline(always)]
+pub(super) fn iq4_code(w: f32) -> u8 {
+    let mut code = 0;
+    for pair in IQ4_VALUES.windows(2) {
+        code += u8::from(2.0 * w >= f32::from(pair[0]) + f32::from(pair[1]));
     }
-    scale
+    code
 }
 
-/// Best scale s and minimum m, neither negative, for `w ≈ s * q - m`, q from 0 to `steps`; tries step widths of
-/// range / (`steps` + `first` + 0.1 k) for k from 0 to `tries`. Squared errors are weighted by rms + |w|.
-pub(super) fn affine_scale(weights: &[f32], steps: u8, first: f32, tries: u32) -> (f32, f32) {
-    let rms = (weights.iter().map(|w| w * w).sum::<f32>() / weights.len() as f32).sqrt();
-    let importance = |w: f32| rms + w.abs();
+/// Step widths that are tried: range / (steps + `first` + `width` k) for k from 0 to `last`.
+#[derive(Clone, Copy)]
+pub(super) struct Tries {
+    pub(super) first: f32,
+    pub(super) width: f32,
+    pub(super) last: u8,
+}
+
+/// Best scale s and minimum m of each group, neither negative, for `w ≈ s * q - m`, q from 0 to `steps`.
+#[inline(always)]
+pub(super) fn affine_scales<const L: usize, const N: usize>(
+    weights: &Lanes<L, N>,
+    importance: &Lanes<L, N>,
+    steps: f32,
+    tries: Tries,
+) -> ([f32; L], [f32; L]) {
     // A group of one sign keeps zero in its range, since the minimum cannot be negative.
-    let low = weights.iter().fold(0.0f32, |m, &w| m.min(w));
-    let high = weights.iter().fold(f32::NEG_INFINITY, |m, &w| m.max(w));
-    if high <= low {
-        return (0.0, -low);
-    }
-    let steps = f32::from(steps);
-    let code = |to_code: f32, w: f32| (to_code * (w - low)).round_ties_even().clamp(0.0, steps);
-    let error = |to_code: f32, scale: f32, min: f32| -> f32 {
-        weights.iter().map(|&w| importance(w) * (scale * code(to_code, w) + min - w).powi(2)).sum()
-    };
-    let sum_i: f32 = weights.iter().map(|&w| importance(w)).sum();
-    let sum_w: f32 = weights.iter().map(|&w| importance(w) * w).sum();
-
-    let plain = steps / (high - low);
-    let (mut scale, mut min) = (1.0 / plain, low);
-    let mut best = error(plain, scale, min);
-    for k in 0..=tries {
-        let to_code = (steps + first + 0.1 * k as f32) / (high - low);
-        let (mut sum_q, mut sum_qq, mut sum_wq) = (0.0f32, 0.0f32, 0.0f32);
-        for &w in weights {
-            let (q, i) = (code(to_code, w), importance(w));
-            sum_q += i * q;
-            sum_qq += i * q * q;
-            sum_wq += i * q * w;
-        }
-        let determinant = sum_i * sum_qq - sum_q * sum_q;
-        if determinant <= 0.0 {
-            continue;
-        }
-        let mut try_scale = (sum_i * sum_wq - sum_w * sum_q) / determinant;
-        let mut try_min = (sum_qq * sum_w - sum_q * sum_wq) / determinant;
-        if try_min > 0.0 {
-            try_min = 0.0;
-            try_scale = sum_wq / sum_qq;
-        }
-        let try_error = error(to_code, try_scale, try_min);
-        if try_error < best {
-            (best, scale, min) = (try_error, try_scale, try_min);
+    let (mut low, mut high) = ([0.0f32; L], [f32::NEG_INFINITY; L]);
+    let (mut sum_i, mut sum_w) = ([0.0f32; L], [0.0f32; L]);
+    for n in 0..N {
+        for l in 0..L {
+            let (w, i) = (weights[n][l], importance[n][l]);
+            low[l] = if w < low[l] { w } else { low[l] };
+            high[l] = if w > high[l] { w } else { high[l] };
+            sum_i[l] += i;
+            sum_w[l] += i * w;
         }
     }
-    (scale, -min)
+    let (mut scale, mut min, mut best) = ([0.0f32; L], low, [f32::INFINITY; L]);
+    let mut codes = [[0.0f32; L]; N];
+    // The plain one first, which takes the whole range.
+    for k in 0..=tries.last + 1 {
+        let reach = if k == 0 { 0.0 } else { tries.first + tries.width * f32::from(k - 1) };
+        let (mut sum_q, mut sum_qq, mut sum_wq) = ([0.0f32; L], [0.0f32; L], [0.0f32; L]);
+        let mut to_code = [0.0; L];
+        for l in 0..L {
+            to_code[l] = (steps + reach) / (high[l] - low[l]);
+        }
+        for n in 0..N {
+            for l in 0..L {
+                let (w, i) = (weights[n][l], importance[n][l]);
+                let q = nearest(to_code[l] * (w - low[l])).clamp(0.0, steps);
+                codes[n][l] = q;
+                sum_q[l] += i * q;
+                sum_qq[l] += i * q * q;
+                sum_wq[l] += i * q * w;
+            }
+        }
+        let (mut try_scale, mut try_min, mut fits) = ([0.0f32; L], [0.0f32; L], [true; L]);
+        for l in 0..L {
+            let determinant = sum_i[l] * sum_qq[l] - sum_q[l] * sum_q[l];
+            let scale = (sum_i[l] * sum_wq[l] - sum_w[l] * sum_q[l]) / determinant;
+            let min = (sum_qq[l] * sum_w[l] - sum_q[l] * sum_wq[l]) / determinant;
+            let positive = min > 0.0;
+            let (scale, min) = if positive { (sum_wq[l] / sum_qq[l], 0.0) } else { (scale, min) };
+            fits[l] = (k == 0) | (determinant > 0.0);
+            (try_scale[l], try_min[l]) = if k == 0 { (1.0 / to_code[l], low[l]) } else { (scale, min) };
+        }
+        let mut error = [0.0f32; L];
+        for n in 0..N {
+            for l in 0..L {
+                let off = try_scale[l] * codes[n][l] + try_min[l] - weights[n][l];
+                error[l] += importance[n][l] * (off * off);
+            }
+        }
+        for l in 0..L {
+            let better = fits[l] & (error[l] < best[l]);
+            best[l] = if better { error[l] } else { best[l] };
+            scale[l] = if better { try_scale[l] } else { scale[l] };
+            min[l] = if better { try_min[l] } else { min[l] };
+        }
+    }
+    for l in 0..L {
+        let flat = high[l] <= low[l];
+        scale[l] = if flat { 0.0 } else { scale[l] };
+        min[l] = if flat { -low[l] } else { -min[l] };
+    }
+    (scale, min)
 }

@@ -129,7 +129,7 @@ impl<B: Backend> Network<B> {
         Ok(())
     }
 
-    fn make_adapter_buffers(&mut self, backend: &B) -> Result<(), KernelError> {
+    pub(super) fn make_adapter_buffers(&mut self, backend: &B) -> Result<(), KernelError> {
         let Some(buffers) = self.buffers.as_mut().filter(|buffers| buffers.adapters.is_none()) else {
             return Ok(());
         };

@@ -7,6 +7,7 @@ use hanzo_engine_kernels::{
     Backend, BufferRole, HeadShape, KernelError, LatentParams, LayerNormParams, MoeWeights, QkvParams, Rope,
 };
 
+use super::observed::{Observed, Place};
 use super::{
     AdapterBuffers, Buffers, Latent, LatentBuffers, Layer, Mlp, Network, Norm, buffer_shapes, inner_widths,
     latent_widths, shared_width,
@@ -159,8 +160,28 @@ impl<B: Backend> Network<B> {
     pub(crate) fn embed(&mut self, backend: &mut B, rows: usize) -> (&mut B::Buffer, &mut B::Buffer) {
         let b = self.buffers.as_mut().expect(PREPARED);
         assert!(rows <= b.rows, "{rows} rows; buffers were made for {}", b.rows);
+        if let Some(observed) = &mut self.observed {
+            observed.begin(rows);
+            // An MLP's two products apart, with the same numbers, so that what is between them can be read.
+            b.adapting = true;
+        }
         backend.embed(&self.embedding, self.spec.embedding_scale, &mut b.residual);
         (&mut b.residual, &mut b.normed)
+    }
+
+    /// Sums what matrices meet from now on.
+    ///
+    /// # Errors
+    /// The backend's, when it cannot give the memory.
+    pub(crate) fn observe(&mut self, backend: &B) -> Result<(), KernelError> {
+        self.make_adapter_buffers(backend)?;
+        self.observed = Some(Observed::default());
+        Ok(())
+    }
+
+    /// What was summed.
+    pub(crate) fn observed(&self) -> Option<&Observed> {
+        self.observed.as_ref()
     }
 
     /// Says whether a sequence of the step has an adapter. It holds until it is said anew.
@@ -183,6 +204,7 @@ impl<B: Backend> Network<B> {
         attend: impl FnOnce(&mut B, &Attention<'_, B>, Rows<'_, B>, &mut B::Buffer),
     ) {
         let (layer, spec, norm) = (&self.layers[index], &self.spec.layers[index], self.spec.norm);
+        let (mut observed, hidden) = (self.observed.as_mut(), self.spec.hidden);
         let b = self.buffers.as_mut().expect("the step's embeddings were written to them");
         let Buffers {
             residual,
@@ -210,12 +232,19 @@ impl<B: Backend> Network<B> {
         // Halves that read the same sum may be computed in either order; attention's input is kept for it.
         if spec.order.is_parallel() {
             layer.mlp_half(backend, sum.normed, (inner, shared), adapters.as_deref_mut(), sum.branch);
+            if let Some(observed) = &mut observed {
+                observed.see(backend, (index, Place::Mlp), sum.normed, hidden);
+                observed.see(backend, (index, Place::Inner), &inner[layer.inner], spec.mlp.inner_width());
+            }
             if let Some(of) = &layer.middle_norm {
                 sum.normer(of).run(backend, sum.residual, sum.normed);
             }
             sum.add(backend, None);
         }
         let x = if spec.order.attention_reads_sum() { &*sum.residual } else { &*sum.normed };
+        if let Some(observed) = &mut observed {
+            observed.see(backend, (index, Place::Attention), x, hidden);
+        }
         backend.matmul(&layer.qkv, layer.qkv_bias.as_ref(), x, qkv);
         if let Some(adapters) = &mut adapters {
             backend.add_low_rank(&layer.deltas.qkv, x, &mut adapters.low, qkv);
@@ -228,6 +257,10 @@ impl<B: Backend> Network<B> {
                 backend.heads_matmul(&weights.value_up, mixed, attended);
             }
             _ => attend(backend, &attention, Rows { own: qkv, queries: None }, attended),
+        }
+        if let Some(observed) = &mut observed {
+            let width = spec.attention.projection.attended_width();
+            observed.see(backend, (index, Place::Attended), attended, width);
         }
         backend.matmul(&layer.output, layer.output_bias.as_ref(), attended, sum.branch);
         if let Some(adapters) = &mut adapters {
@@ -250,6 +283,10 @@ impl<B: Backend> Network<B> {
             let reads_sum = on_sum || layer.middle_norm.is_none();
             let x = if reads_sum { &*sum.residual } else { &*sum.normed };
             layer.mlp_half(backend, x, (inner, shared), adapters, sum.branch);
+            if let Some(observed) = &mut observed {
+                observed.see(backend, (index, Place::Mlp), x, hidden);
+                observed.see(backend, (index, Place::Inner), &inner[layer.inner], spec.mlp.inner_width());
+            }
             if let Some(post) = &layer.mlp_post_norm {
                 sum.normer(post).run(backend, sum.branch, sum.normed);
                 swap(sum.branch, sum.normed);

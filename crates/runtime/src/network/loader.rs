@@ -83,6 +83,7 @@ impl<'a, B: Backend> Loader<'a, B> {
                 false => None,
             },
             buffers: None,
+            observed: None,
             spec: spec.clone(),
         })
     }

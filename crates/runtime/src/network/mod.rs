@@ -8,6 +8,7 @@ mod adapted;
 mod forward;
 mod isq;
 mod loader;
+mod observed;
 mod packing;
 
 use adapted::{AdapterBuffers, Deltas};
@@ -20,6 +21,8 @@ pub(crate) use forward::{Attention, Normer};
 pub use isq::Isq;
 pub(crate) use isq::types as isq_types;
 pub(crate) use loader::{Loader, as_f32};
+pub use observed::Met;
+pub(crate) use observed::{Observed, unobservable};
 pub use packing::WeightType;
 pub(crate) use packing::{Group, plan};
 
@@ -51,6 +54,7 @@ pub(crate) struct Network<B: Backend> {
     pub(crate) ropes: Vec<B::Vector>,   // each (rope.dim / 2)
     pub(crate) head: Option<B::Matrix>, // (vocab, hidden); the token embedding where there is none
     pub(crate) buffers: Option<Buffers<B>>,
+    observed: Option<Observed>, // what matrices met, where somebody asked
 }
 
 pub(crate) struct Norm<B: Backend> {

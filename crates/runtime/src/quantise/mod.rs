@@ -1,6 +1,7 @@
 //! Which type each tensor of a GGUF file gets when it is quantised: a [`Mix`] by llama.cpp's rules, and what was asked for
 //! besides. Absent: the doing, which needs threads; [`crate::gguf::Writer`] writes the result.
 
+mod importance;
 mod mixes;
 mod rules;
 #[cfg(test)]
@@ -11,6 +12,7 @@ use std::collections::BTreeMap;
 use hanzo_engine_kernels::DType;
 use hanzo_engine_kernels::quant::{can_dequantize, can_quantize};
 
+pub use importance::Importance;
 pub use mixes::{MIXES, Mix};
 use rules::{Facts, Place, Rules, fitting, is_quantised, layer_of};
 
@@ -47,16 +49,16 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Decides.
+    /// Decides. With an importance matrix, which is of the same model, some tensors get other types, as llama.cpp has it.
     ///
     /// # Errors
     /// `Unsupported` for a type that cannot be read or made, for a tensor that is quantised already, and for a name's part that
-    /// no tensor has; `Missing` or `Corrupt` for metadata that does not say what the rules need.
-    pub fn new(gguf: &Gguf, wanted: &Wanted) -> Result<Plan, LoadError> {
+    /// no tensor has; `Corrupt` for an importance matrix that is of no or another model's tensors; `Missing` or `Corrupt` for metadata that does not say what the rules need.
+    pub fn new(gguf: &Gguf, wanted: &Wanted, importance: Option<&Importance>) -> Result<Plan, LoadError> {
         let facts = Facts::new(&gguf.metadata, gguf.tensors.iter().map(|tensor| tensor.name.as_str()))?;
         let mut tensors: Vec<&Tensor> = gguf.tensors.iter().collect();
         tensors.sort_by_key(|tensor| (layer_of(&tensor.name), tensor.name.as_str()));
-        let mut rules = Rules::new(wanted.mix, &facts);
+        let mut rules = Rules::new(wanted.mix, &facts, importance.is_some());
         let mut unused: Vec<&str> = wanted.named.iter().map(|(part, _)| part.as_str()).collect();
         let mut planned = Vec::with_capacity(tensors.len());
         for tensor in tensors {
@@ -71,12 +73,26 @@ impl Plan {
             let reason = "no tensor has such a name";
             return Err(unsupported(gguf.metadata.file(), "tensor type of", part, reason));
         }
+        if let Some(importance) = importance {
+            let known = gguf.tensors.iter().filter_map(|tensor| importance.of(tensor).transpose());
+            // Each is looked at, so that one of another shape is told before anything is made.
+            if known.collect::<Result<Vec<_>, _>>()?.is_empty() {
+                return Err(LoadError::Corrupt {
+                    file: importance.file().to_owned(),
+                    what: "importance matrix".to_owned(),
+                    reason: format!("it knows none of the tensors of {}", gguf.metadata.file()),
+                });
+            }
+        }
         let split = |key: &str| key.starts_with("split.");
         let kept = gguf.metadata.iter().filter(|(key, _)| !split(key));
         let mut metadata: BTreeMap<String, Value> =
             kept.map(|(key, value)| (key.to_owned(), value.clone())).collect();
         metadata.insert("general.file_type".to_owned(), Value::U32(wanted.mix.file_type));
         metadata.insert("general.quantization_version".to_owned(), Value::U32(QUANTIZATION_VERSION));
+        if let Some(importance) = importance {
+            metadata.extend(importance.entries());
+        }
         Ok(Plan { metadata, tensors: planned })
     }
 }

@@ -172,6 +172,7 @@ fn first(metadata: &Metadata, key: &str) -> Result<Option<usize>, LoadError> {
 pub(super) struct Rules<'a> {
     mix: Mix,
     facts: &'a Facts,
+    has_importance: bool,
     values_seen: usize,
     downs_seen: usize,
 }
@@ -182,8 +183,8 @@ fn more_bits(layer: usize, layers: usize) -> bool {
 }
 
 impl<'a> Rules<'a> {
-    pub(super) fn new(mix: Mix, facts: &'a Facts) -> Self {
-        Self { mix, facts, values_seen: 0, downs_seen: 0 }
+    pub(super) fn new(mix: Mix, facts: &'a Facts, has_importance: bool) -> Self {
+        Self { mix, facts, has_importance, values_seen: 0, downs_seen: 0 }
     }
 
     /// The type of the next tensor that the mix has its say about. `output` is what was asked for the output matrix.
@@ -260,7 +261,9 @@ impl<'a> Rules<'a> {
             "Q4_K_M" if is_falcon && layer < layers / 16 => DType::Q6_K,
             "Q4_K_M" if more_bits(layer, layers) && is_falcon => DType::Q5_K,
             "Q4_K_M" | "Q5_K_M" if more_bits(layer, layers) => DType::Q6_K,
-            "IQ4_NL" | "IQ4_XS" if layer < layers / 8 => DType::Q5_K,
+            "IQ4_NL" | "IQ4_XS" if layer < layers / 8 && !self.has_importance => DType::Q5_K,
+            "Q4_0" if layer < layers / 8 && self.has_importance => DType::Q4_1,
+            "Q5_0" if layer < layers / 8 && self.has_importance => DType::Q5_1,
             "Q4_K_S" if !is_falcon && layer < layers / 8 => DType::Q5_K,
             _ => self.mix.base,
         }

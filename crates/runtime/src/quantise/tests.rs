@@ -54,7 +54,7 @@ fn mixes_are_those_of_llama_quantize() {
         let gguf = model(&keys, tensors);
         assert_eq!(mixes.len(), MIXES.len(), "{name}");
         for (mix, expected) in mixes {
-            let plan = Plan::new(&gguf, &wanted(mix)).unwrap();
+            let plan = Plan::new(&gguf, &wanted(mix), None).unwrap();
             let expected: Vec<&str> = expected.split(' ').collect();
             let found = types(&plan);
             let differs = found.iter().zip(&expected).position(|(found, expected)| found != expected);
@@ -81,7 +81,7 @@ fn what_is_asked_for_besides() {
     let check = |change: &dyn Fn(&mut Wanted), expected: [&str; 5]| {
         let mut asked = wanted("Q4_K_S");
         change(&mut asked);
-        assert_eq!(types(&Plan::new(&gguf, &asked).unwrap()), expected, "{asked:?}");
+        assert_eq!(types(&Plan::new(&gguf, &asked, None).unwrap()), expected, "{asked:?}");
     };
     check(&|_| {}, ["Q6_K", "F32", "Q4_K", "Q5_K", "Q4_K"]);
     check(&|asked| asked.pure = true, ["Q4_K", "F32", "Q4_K", "Q4_K", "Q4_K"]);
@@ -90,7 +90,7 @@ fn what_is_asked_for_besides() {
     check(&|asked| asked.token_embedding = Some(DType::Q8_0), ["Q6_K", "F32", "Q8_0", "Q5_K", "Q4_K"]);
     let named = vec![("blk.*.ffn".to_owned(), DType::Q3_K), ("ffn".to_owned(), DType::Q2_K)];
     check(&|asked| asked.named = named.clone(), ["Q6_K", "F32", "Q4_K", "Q5_K", "Q3_K"]);
-    let plan = Plan::new(&gguf, &wanted("Q4_K_S")).unwrap();
+    let plan = Plan::new(&gguf, &wanted("Q4_K_S"), None).unwrap();
     let expected = [
         ("general.architecture", Value::String("llama".into())),
         ("general.file_type", Value::U32(14)),
@@ -102,16 +102,16 @@ fn what_is_asked_for_besides() {
 
 #[test]
 fn what_cannot_be_is_refused_by_name() {
-    let refused = |gguf: &Gguf, asked: &Wanted| Plan::new(gguf, asked).unwrap_err().to_string();
+    let refused = |gguf: &Gguf, asked: &Wanted| Plan::new(gguf, asked, None).unwrap_err().to_string();
     let mut again = small();
     again.tensors[3].dtype = DType::Q8_0;
     let mut asked = wanted("Q4_0");
     let error = refused(&again, &asked);
     assert!(error.contains("tensor blk.0.ffn_up.weight: element type = Q8_0"), "{error}");
     asked.requantize = true;
-    assert!(Plan::new(&again, &asked).is_ok());
+    assert!(Plan::new(&again, &asked, None).is_ok());
     // It stays what it is.
-    assert!(Plan::new(&again, &wanted("Q8_0")).is_ok());
+    assert!(Plan::new(&again, &wanted("Q8_0"), None).is_ok());
     asked.output = Some(DType::IQ2_XS);
     assert!(refused(&small(), &asked).contains("tensor output.weight: element type = IQ2_XS"));
     asked.output = Some(DType::AFQ4_G64);
