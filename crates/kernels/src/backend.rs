@@ -29,7 +29,7 @@ use crate::{
 };
 
 pub use attention::{
-    AttentionParams, HeadShape, LatentHeads, LatentParams, QkvParams, Rope, RopeAxes, RopeKind,
+    AttentionParams, HeadShape, LatentHeads, LatentParams, QkvParams, QueryScale, Rope, RopeAxes, RopeKind,
 };
 pub use encoder::{EncoderOps, LayerNormParams, PositionBias, RowIds, SelfAttentionParams};
 pub use experts::{ExpertGroups, ExpertParts, ExpertScoring, MoeParams, MoeWeights};

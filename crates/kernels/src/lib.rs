@@ -21,7 +21,7 @@ pub use backend::{
     Activation, AttentionParams, Backend, BufferRole, EncoderOps, ExpertGroups, ExpertParts, ExpertScoring,
     HeadShape, KvGroups, KvLayout, KvPlace, KvSpec, KvType, LatentHeads, LatentParams, LayerNormParams,
     LowRankPair, LowRankShape, MatrixShape, MatrixSource, MoeParams, MoeWeights, Operands, PositionBias,
-    QkvParams, Rope, RopeAxes, RopeKind, Rounding, RowIds, SelfAttentionParams, StepLimits,
+    QkvParams, QueryScale, Rope, RopeAxes, RopeKind, Rounding, RowIds, SelfAttentionParams, StepLimits,
 };
 pub use batch::{BLOCK_TOKENS, Batch, RowSource, SequenceSpan};
 pub use dtype::DType;

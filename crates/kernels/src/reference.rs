@@ -361,6 +361,10 @@ impl Backend for ReferenceBackend {
             let q_norm = norm_all(queries, params.q_norm, params);
             for query in queries.chunks_exact_mut(head_dim) {
                 prepare(query, q_norm, params, place);
+                if let Some(scale) = &params.query_scale {
+                    let factor = scale.at(batch.positions[row]);
+                    query.iter_mut().for_each(|element| *element *= factor);
+                }
             }
             let k_norm = norm_all(keys, params.k_norm, params);
             for (kv_head, (key, value)) in

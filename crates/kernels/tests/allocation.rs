@@ -175,14 +175,17 @@ fn a_step_allocates_nothing() -> Result<(), KernelError> {
             backend.buffer(BufferRole::Operand, LIMITS.rows, LIMITS.experts_used * HIDDEN)?;
         let mut logits = vec![0.0; LIMITS.logit_rows * VOCAB];
         let qkv_params = QkvParams {
-            shape: HEADS,
-            q_norm: None,
-            k_norm: None,
-            norm_eps: 1e-6,
             rope: Some(Rope { kind: RopeKind::Neox, inv_freq: &inv_freq, magnitude: 1.0, axes: None }),
+            ..QkvParams::plain(HEADS)
         };
-        let attention =
-            AttentionParams { shape: HEADS, scale: 0.125, softcap: None, window: None, sinks: None };
+        let attention = AttentionParams {
+            shape: HEADS,
+            scale: 0.125,
+            softcap: None,
+            window: None,
+            chunked: false,
+            sinks: None,
+        };
         let batches = [batch(&[(20, 20)]), batch(&[(1, 1200)]), batch(&[(1, 21), (20, 700), (3, 3)])];
         let drawn_batch = &batches[2];
         let specs = specs();
@@ -256,11 +259,10 @@ fn encoder_steps(mut backend: CpuBackend) -> Result<(), KernelError> {
     let head_norm = backend.vector(&[1.0; HEADS.head_dim])?;
     let columns_norm = LayerNormParams { weight: &head_norm, bias: None, eps: 1e-12 };
     let turned = QkvParams {
-        shape: HEADS,
         q_norm: Some(&head_norm),
         k_norm: Some(&head_norm),
-        norm_eps: 1e-6,
         rope: Some(Rope { kind: RopeKind::Neox, inv_freq: &inv_freq, magnitude: 1.0, axes: None }),
+        ..QkvParams::plain(HEADS)
     };
     let (mut x, mut residual) = (
         backend.buffer(BufferRole::Operand, LIMITS.rows, WIDTH)?,

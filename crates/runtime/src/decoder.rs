@@ -223,6 +223,7 @@ fn attention_params<'a, B: Backend>(attention: &Attention<'a, B>) -> AttentionPa
         scale: attention.spec.scale,
         softcap: attention.spec.softcap,
         window: attention.spec.window(),
+        chunked: attention.spec.chunked,
         sinks: attention.layer.sinks.as_ref(),
     }
 }

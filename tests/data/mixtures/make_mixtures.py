@@ -27,6 +27,8 @@ PLAIN = {"rope_type": "default", "rope_theta": 1e4}
 MSCALED = dict(rope_type="yarn", rope_theta=1e4, factor=4.0, original_max_position_embeddings=64, beta_fast=32, beta_slow=1, mscale=0.707, mscale_all_dim=0.707)
 SMALL = dict(intermediate_size=32, num_key_value_heads=2, rope_parameters=PLAIN)
 MULTIPLIED = dict(embedding_multiplier=3.0, logits_scaling=2.0, residual_multiplier=0.5, attention_multiplier=0.2)
+LLAMA4 = dict(num_hidden_layers=4, intermediate_size=32, intermediate_size_mlp=64, num_key_value_heads=2, head_dim=16, num_experts_per_tok=1)
+LLAMA3 = dict(rope_type="llama3", rope_theta=1e4, factor=4.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=64)
 CASES = {
     "deepseek-v2-lite": (t.DeepseekV2Config, dict(**LATENT, q_lora_rank=None, rope_parameters=MSCALED, topk_method="greedy", routed_scaling_factor=1.0,
                                                   first_k_dense_replace=1, norm_topk_prob=False), "deepseek2"),
@@ -58,6 +60,10 @@ CASES = {
     "bailing-moe": (t.LlamaConfig, dict(SMALL), "bailingmoe"),
     "bailing-moe-v2": (t.Glm4MoeConfig, dict(ROUTED, num_key_value_heads=2, head_dim=16, use_qk_norm=True, attention_bias=False, first_k_dense_replace=1, n_shared_experts=1,
                                              n_group=4, topk_group=2, routed_scaling_factor=2.5, rope_parameters=PLAIN | {"partial_rotary_factor": 0.5}), "bailingmoe2"),
+    "llama4": (t.Llama4TextConfig, dict(LLAMA4, num_local_experts=4, attention_chunk_size=16, floor_scale=8, attn_scale=0.5, rope_parameters=LLAMA3), None),
+    "llama4-long": (t.Llama4TextConfig, dict(LLAMA4, num_local_experts=4, interleave_moe_layer_step=2, rope_parameters=PLAIN | {"rope_theta": 5e5}), "llama4"),
+    "llama4-plain": (t.Llama4TextConfig, dict(LLAMA4, num_local_experts=2, num_hidden_layers=2, use_qk_norm=False, attn_temperature_tuning=False, attention_chunk_size=12,
+                                              no_rope_layers=[1, 0], layer_types=["full_attention", "chunked_attention"], rope_parameters=PLAIN), None),
 }
 
 
@@ -183,8 +189,9 @@ IN_LAYER = {
     "self_attn.q_a_layernorm": "attn_q_a_norm", "self_attn.q_b_proj": "attn_q_b", "self_attn.kv_a_proj_with_mqa": "attn_kv_a_mqa",
     "self_attn.kv_a_layernorm": "attn_kv_a_norm", "self_attn.kv_b_proj": "attn_kv_b", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
     "mlp.gate": "ffn_gate_inp", "mlp.router": "ffn_gate_inp", "mlp.gate.e_score_correction": "exp_probs_b", "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
-    "block_sparse_moe.gate": "ffn_gate_inp", "block_sparse_moe.router.layer": "ffn_gate_inp", "shared_mlp.output_linear": "ffn_down_shexp", "self_attn.qkv_proj": "attn_qkv",
-} | {f"mlp.{shared}.{part}_proj": f"ffn_{part}_shexp" for shared in ("shared_expert", "shared_experts") for part in ("gate", "up", "down")}
+    "feed_forward.router": "ffn_gate_inp", "block_sparse_moe.gate": "ffn_gate_inp", "block_sparse_moe.router.layer": "ffn_gate_inp", "shared_mlp.output_linear": "ffn_down_shexp", "self_attn.qkv_proj": "attn_qkv",
+} | {f"mlp.{shared}.{part}_proj": f"ffn_{part}_shexp" for shared in ("shared_expert", "shared_experts") for part in ("gate", "up", "down")} | {
+    f"feed_forward.{shared}{part}_proj": f"ffn_{part}{'_shexp' if shared else ''}" for shared in ("", "shared_expert.") for part in ("gate", "up", "down")}
 
 
 # Whose converter turns the rows of queries and keys so that rope turns neighbours.
@@ -201,7 +208,8 @@ def write_gguf(path, architecture, config, weights):
     get = config.get
     w.add_context_length(get("max_position_embeddings")); w.add_embedding_length(get("hidden_size")); w.add_block_count(get("num_hidden_layers"))
     w.add_head_count(get("num_attention_heads")); w.add_layer_norm_rms_eps(get("rms_norm_eps"))
-    if get("intermediate_size"): w.add_feed_forward_length(get("intermediate_size"))
+    ffn = get("intermediate_size_mlp") or get("intermediate_size")
+    if ffn: w.add_feed_forward_length(ffn)
     latent, split = architecture == "deepseek2", get("model_type") in ("deepseek_v3", "glm4_moe_lite")
     w.add_head_count_kv(1 if latent and split else get("num_key_value_heads"))
     experts = get("n_routed_experts") or get("num_experts") or get("num_local_experts") or get("moe_num_experts")
@@ -236,6 +244,8 @@ def write_gguf(path, architecture, config, weights):
     turned = rope.get("partial_rotary_factor", 1.0)
     if architecture in ("glm4moe", "bailingmoe2", "minimax-m2"): w.add_rope_dimension_count(int(get("head_dim") * turned))
     if architecture in PERMUTED: w.add_rope_dimension_count(get("hidden_size") // get("num_attention_heads")); w.add_vocab_size(get("vocab_size"))
+    if architecture == "llama4":
+        w.add_interleave_moe_layer_step(get("interleave_moe_layer_step")); w.add_key_length(16); w.add_value_length(16); w.add_rope_dimension_count(16)
     if architecture in ("deepseek", "exaone-moe"): w.add_rope_scaling_type(gguf.RopeScalingType.NONE)
     if architecture == "granitemoe":
         w.add_attention_scale(get("attention_multiplier")); w.add_embedding_scale(get("embedding_multiplier")); w.add_residual_scale(get("residual_multiplier"))
@@ -267,6 +277,10 @@ def write_gguf(path, architecture, config, weights):
         if rest.startswith("mlp.experts.gate_up_proj"):  # gpt-oss: gate and up in turns, inputs outermost
             x = x if rest.endswith("_bias") else x.transpose(1, 2)
             for part, of in (("gate", x[:, ::2]), ("up", x[:, 1::2])): add(f"{block}ffn_{part}_exps.{'bias' if rest.endswith('_bias') else 'weight'}", of)
+        elif rest == "feed_forward.experts.gate_up_proj":
+            for part, of in zip(("gate", "up"), x.transpose(1, 2).chunk(2, 1)): add(f"{block}ffn_{part}_exps.weight", of)
+        elif rest == "feed_forward.experts.down_proj":
+            add(f"{block}ffn_down_exps.weight", x.transpose(1, 2))
         elif rest.startswith("mlp.experts.down_proj"):
             add(f"{block}ffn_down_exps.{'bias' if rest.endswith('_bias') else 'weight'}", x if rest.endswith("_bias") else x.transpose(1, 2))
         elif rest.startswith("block_sparse_moe.input_linear"):

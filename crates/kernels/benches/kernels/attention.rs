@@ -29,7 +29,14 @@ pub(crate) fn decode_and_prefill(criterion: &mut Criterion) {
         ..KvSpec::default()
     };
     let token_bytes = backend.kv_bytes(&spec) / (LAYERS * bed::CONTEXT);
-    let params = AttentionParams { shape: bed::HEADS, scale: 0.1, softcap: None, window: None, sinks: None };
+    let params = AttentionParams {
+        shape: bed::HEADS,
+        scale: 0.1,
+        softcap: None,
+        window: None,
+        chunked: false,
+        sinks: None,
+    };
     let qkv = bed::filled(&mut backend, bed::PREFILL, bed::HEADS.qkv_width());
     let mut out = backend
         .buffer(BufferRole::Operand, bed::PREFILL, bed::HEADS.q_width())
@@ -63,7 +70,7 @@ pub(crate) fn decode_and_prefill(criterion: &mut Criterion) {
 /// A cache that has been written: pages that never were are one page of zeros, which is always near.
 fn written(backend: &mut CpuBackend, spec: &KvSpec) -> CpuKv {
     let mut kv = backend.kv(spec).expect("memory for the cache");
-    let params = QkvParams { shape: bed::HEADS, q_norm: None, k_norm: None, norm_eps: 1e-6, rope: None };
+    let params = QkvParams::plain(bed::HEADS);
     for context in (bed::PREFILL..=bed::CONTEXT).step_by(bed::PREFILL) {
         let mut qkv = bed::filled(backend, bed::PREFILL, bed::HEADS.qkv_width());
         bed::step(backend, bed::PREFILL, context, |backend| {

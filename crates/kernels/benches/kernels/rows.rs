@@ -85,11 +85,10 @@ pub(crate) fn rope(criterion: &mut Criterion) {
         (0..head_dim / 2).map(|i| 1e6_f32.powf(-2.0 * i as f32 / head_dim as f32)).collect();
     let inv_freq = backend.vector(&inv_freq).expect("memory for a vector");
     let params = QkvParams {
-        shape: bed::HEADS,
         q_norm: Some(&norm),
         k_norm: Some(&norm),
-        norm_eps: 1e-6,
         rope: Some(Rope { kind: RopeKind::Neox, inv_freq: &inv_freq, magnitude: 1.0, axes: None }),
+        ..QkvParams::plain(bed::HEADS)
     };
     let mut qkv = bed::filled(&mut backend, bed::PREFILL, bed::HEADS.qkv_width());
     let mut group = criterion.benchmark_group("rope");

@@ -82,8 +82,47 @@ pub struct QkvParams<'a, V> {
     pub k_norm: Option<&'a V>,
     /// Epsilon of both norms.
     pub norm_eps: f32,
+    /// The norms, of each head then, are of what the rotation gives rather than of what it reads (Hunyuan).
+    pub norm_after_rope: bool,
     /// Rotary embedding, or none.
     pub rope: Option<Rope<'a, V>>,
+    /// Factor on queries, after everything else, or none.
+    pub query_scale: Option<QueryScale>,
+}
+
+impl<V> QkvParams<'_, V> {
+    /// Heads with nothing done to them.
+    pub fn plain(shape: HeadShape) -> Self {
+        Self {
+            shape,
+            q_norm: None,
+            k_norm: None,
+            norm_eps: 1e-6,
+            norm_after_rope: false,
+            rope: None,
+            query_scale: None,
+        }
+    }
+}
+
+/// A factor on queries that grows with their position, so that attention over long contexts stays as sharp:
+/// `1 + factor * ln(1 + floor((position + offset) / every))` (Llama 4).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct QueryScale {
+    /// How much it grows.
+    pub factor: f32,
+    /// Tokens from step to step; not 0.
+    pub every: u32,
+    /// Tokens that count before the first: 1 where steps count tokens rather than positions.
+    pub offset: u32,
+}
+
+impl QueryScale {
+    /// The factor at a position.
+    pub fn at(&self, position: u32) -> f32 {
+        let steps = (u64::from(position) + u64::from(self.offset)) / u64::from(self.every);
+        (1.0 + f64::from(self.factor) * (steps as f64).ln_1p()) as f32
+    }
 }
 
 /// `softmax(softcap(scale * q·k), sinks) · v` over the keys up to the row's own position.
@@ -97,6 +136,8 @@ pub struct AttentionParams<'a, V> {
     pub softcap: Option<f32>,
     /// A row sees only the last `window` keys, itself included.
     pub window: Option<u32>,
+    /// Of the window a row sees only its own chunk: keys from the last position on that is a multiple of `window` (Llama 4).
+    pub chunked: bool,
     /// One logit a head that takes part in the softmax and has no value (GPT-OSS); `heads` of them.
     pub sinks: Option<&'a V>,
 }

@@ -61,7 +61,8 @@ pub fn check_attention_invariance<B: Backend>(make: &impl Fn() -> B) {
         let plain = plain(shape);
         let sinks = Some(random.normals(heads));
         let full = Setting { softcap: Some(20.0), window: Some(45), sinks, grouped: true, ..plain.clone() };
-        let settings = [plain, full]
+        let chunked = Setting { softcap: None, chunked: true, ..full.clone() };
+        let settings = [plain, full, chunked]
             .map(|setting| kv_types(shape).iter().map(move |&kv_type| (kv_type, setting.clone())));
         for (kv_type, setting) in settings.into_iter().flatten() {
             let mut scene = Scene::new(shape, kv_type, rounding, &lengths, setting.window, &mut random);
@@ -142,6 +143,8 @@ fn settings(shape: HeadShape, random: &mut Random) -> Vec<Setting> {
         grouped(7),
         window(32),
         grouped(100),
+        Setting { chunked: true, ..window(40) },
+        Setting { chunked: true, ..grouped(24) },
         Setting { softcap: Some(5.0), ..plain.clone() },
         Setting { sinks: sinks.clone(), ..plain.clone() },
         Setting { softcap: Some(30.0), sinks: sinks.clone(), scale: 0.2, ..window(50) },
@@ -152,7 +155,14 @@ fn settings(shape: HeadShape, random: &mut Random) -> Vec<Setting> {
 
 /// Nothing but the usual scale.
 fn plain(shape: HeadShape) -> Setting {
-    Setting { scale: usual_scale(shape), softcap: None, window: None, sinks: None, grouped: false }
+    Setting {
+        scale: usual_scale(shape),
+        softcap: None,
+        window: None,
+        chunked: false,
+        sinks: None,
+        grouped: false,
+    }
 }
 
 /// The types of cache that can hold such heads.
@@ -244,6 +254,7 @@ fn sigmas(
         scale: setting.scale,
         softcap: setting.softcap,
         window: setting.window,
+        chunked: setting.chunked,
         sinks: None,
     };
     let keys = visible(&params, &span, row);

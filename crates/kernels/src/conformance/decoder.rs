@@ -236,11 +236,17 @@ impl<B: Backend> Packed<B> {
                         axes: None,
                     });
                     let (q_norm, k_norm) = (Some(q_norm), Some(k_norm));
-                    let params = QkvParams { shape: SHAPE, q_norm, k_norm, norm_eps: EPS, rope };
+                    let params = QkvParams { q_norm, k_norm, norm_eps: EPS, rope, ..QkvParams::plain(SHAPE) };
                     device.rope_to_cache(&mut qkv, &params, &mut kv, i);
                     let window = (i == 1).then_some(24);
-                    let params =
-                        AttentionParams { shape: SHAPE, scale: 0.125, softcap: None, window, sinks: None };
+                    let params = AttentionParams {
+                        shape: SHAPE,
+                        scale: 0.125,
+                        softcap: None,
+                        window,
+                        chunked: false,
+                        sinks: None,
+                    };
                     device.attention(&qkv, &params, &kv, i, &mut attended);
                     device.matmul(out_weight, None, &attended, &mut y);
                     device.all_reduce(&mut y);

@@ -6,7 +6,7 @@ use super::rig::{Rig, ok, rows_batch, whole_batch};
 use crate::reference::{ReferenceBackend, formulas};
 use crate::{
     AttentionParams, BLOCK_TOKENS, Backend, Batch, EncoderOps, HeadShape, KvLayout, KvSpec, KvType,
-    QkvParams, Rope, RopeAxes, RopeKind, Rounding, RowSource, SequenceSpan, StepLimits,
+    QkvParams, QueryScale, Rope, RopeAxes, RopeKind, Rounding, RowSource, SequenceSpan, StepLimits,
 };
 
 /// Context and rows of the sequences, each starting a block. All blocks before are block 0, so that positions can be
@@ -22,7 +22,9 @@ struct Case {
     q_norm: Option<Vec<f32>>,
     k_norm: Option<Vec<f32>>,
     norm_eps: f32,
+    norm_after_rope: bool,
     rope: Option<(RopeKind, Vec<f32>, f32)>,
+    query_scale: Option<QueryScale>,
 }
 
 /// What a backend made of a case.
@@ -59,7 +61,16 @@ fn cases(shape: HeadShape, kv_type: KvType, i: usize, random: &mut Random) -> Ve
     let case = |kind, rotary_dim: usize, magnitude, q_norm, k_norm| {
         let frequency = |pair: usize| 10_000f32.powf(-2.0 * pair as f32 / rotary_dim as f32);
         let rope = Some((kind, (0..rotary_dim / 2).map(frequency).collect(), magnitude));
-        Case { shape, kv_type, q_norm, k_norm, norm_eps: 1e-6, rope }
+        Case {
+            shape,
+            kv_type,
+            q_norm,
+            k_norm,
+            norm_eps: 1e-6,
+            norm_after_rope: false,
+            rope,
+            query_scale: None,
+        }
     };
     let (first, second) = match i % 2 {
         0 => (RopeKind::Neox, RopeKind::Interleaved),
@@ -70,7 +81,17 @@ fn cases(shape: HeadShape, kv_type: KvType, i: usize, random: &mut Random) -> Ve
         case(second, shape.head_dim, 1.0, norm(), norm()),
         case(first, shape.head_dim / 2, 1.25, norm(), None),
         case(second, shape.head_dim / 4 + 2, 0.8, None, norm()),
-        Case { shape, kv_type, q_norm: norm(), k_norm: norm(), norm_eps: 0.3, rope: None },
+        Case { rope: None, norm_eps: 0.3, ..case(first, shape.head_dim, 1.0, norm(), norm()) },
+        Case { norm_after_rope: true, ..case(first, shape.head_dim, 1.0, norm(), norm()) },
+        Case {
+            query_scale: Some(QueryScale { factor: 0.4, every: 16, offset: 1 }),
+            ..case(second, shape.head_dim / 2, 1.0, norm(), None)
+        },
+        Case {
+            rope: None,
+            query_scale: Some(QueryScale { factor: 0.1, every: 5, offset: 0 }),
+            ..case(first, shape.head_dim, 1.0, None, None)
+        },
     ];
     // All heads as one.
     let [q_norm, k_norm] = [shape.heads, shape.kv_heads].map(|heads| norm_of(heads * shape.head_dim));
@@ -232,6 +253,8 @@ pub fn check_rope<B: EncoderOps>(make: &impl Fn() -> B) {
                         q_norm: q_norm.as_ref(),
                         k_norm: k_norm.as_ref(),
                         norm_eps: EPS,
+                        norm_after_rope: false,
+                        query_scale: None,
                         rope: Some(Rope { kind, inv_freq, magnitude, axes: None }),
                     };
                     rig.backend.rope(&mut other, &params(&slow, 1.0));
@@ -326,7 +349,7 @@ impl AxesCase {
 
     fn params<'a, V>(&self, inv_freq: &'a V, axes: Option<RopeAxes>) -> QkvParams<'a, V> {
         let rope = Some(Rope { kind: self.kind, inv_freq, magnitude: 1.25, axes });
-        QkvParams { shape: AXES_SHAPE, q_norm: None, k_norm: None, norm_eps: 1e-6, rope }
+        QkvParams { rope, ..QkvParams::plain(AXES_SHAPE) }
     }
 
     /// Judges the first `cols` columns of rows against the formula.
@@ -427,6 +450,7 @@ fn rope_and_attend<B: Backend>(
         scale: 1.0 / (head_dim as f32).sqrt(),
         softcap: None,
         window: None,
+        chunked: false,
         sinks: None,
     };
     rig.step(&batch, |rig| {
@@ -499,6 +523,8 @@ fn run<B: Backend>(
         q_norm: q_norm.as_ref(),
         k_norm: k_norm.as_ref(),
         norm_eps: case.norm_eps,
+        norm_after_rope: case.norm_after_rope,
+        query_scale: case.query_scale,
         rope: case.rope.as_ref().zip(inv_freq.as_ref()).map(|((kind, _, magnitude), inv_freq)| Rope {
             kind: *kind,
             inv_freq,
@@ -511,6 +537,7 @@ fn run<B: Backend>(
         scale: 1.0 / (head_dim as f32).sqrt(),
         softcap: None,
         window: Some(window),
+        chunked: false,
         sinks: None,
     };
 

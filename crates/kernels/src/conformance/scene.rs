@@ -34,6 +34,7 @@ pub(super) struct Setting {
     pub(super) scale: f32,
     pub(super) softcap: Option<f32>,
     pub(super) window: Option<u32>,
+    pub(super) chunked: bool,
     pub(super) sinks: Option<Vec<f32>>,
     /// The layer is in a group of its own, which keeps no more than its window and shares memory with another layer.
     pub(super) grouped: bool,
@@ -172,12 +173,13 @@ impl Scene {
         };
         let mut kv = super::rig::ok("kv", rig.backend.kv(&spec));
         let sinks = setting.sinks.as_ref().map(|sinks| rig.vector(sinks));
-        let keep = |shape| QkvParams { shape, q_norm: None, k_norm: None, norm_eps: 1e-6, rope: None };
+        let keep = QkvParams::plain;
         let params = AttentionParams {
             shape,
             scale: setting.scale,
             softcap: setting.softcap,
             window: setting.window,
+            chunked: setting.chunked,
             sinks: sinks.as_ref(),
         };
         let mut outputs: Vec<Vec<f32>> =

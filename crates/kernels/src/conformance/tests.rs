@@ -322,6 +322,8 @@ fn faulty_rope_to_cache_is_caught() {
         QueriesNotNormed by check_rope_to_cache: "rope_to_cache, queries";
         HeadsNormedApart by check_rope_to_cache: "rope_to_cache, queries";
         NormAfterRope by check_rope_to_cache: "rope_to_cache, queries";
+        NormBeforeRope by check_rope_to_cache: "norm_after_rope: true";
+        QueryScaleIgnored by check_rope_to_cache: "query_scale: Some";
         PositionFromRow by check_rope_to_cache: "rope_to_cache, queries";
         KeysNotNormed by check_rope_to_cache: "attention over what rope_to_cache stored";
         KeysNotTurned by check_rope_to_cache: "attention over what rope_to_cache stored";
@@ -336,6 +338,7 @@ fn faulty_attention_is_caught() {
         WindowIgnored by check_attention: "window: Some";
         WindowOneMore by check_attention: "window: Some";
         WindowOneLess by check_attention: "window: Some";
+        ChunksSlide by check_attention: "chunked: true";
         SoftcapIgnored by check_attention: "softcap: Some";
         SinksIgnored by check_attention: "sinks: Some";
         FutureSeen by check_attention: "attention";

@@ -159,7 +159,31 @@ pub(super) struct AttentionJob<'a> {
     pub(super) scale: f32,
     pub(super) softcap: Option<f32>,
     pub(super) window: Option<u32>,
+    pub(super) chunked: bool,
     pub(super) sinks: Option<&'a [f32]>,
+}
+
+impl AttentionJob<'_> {
+    fn window(&self) -> Window {
+        Window { tokens: self.window.map_or(usize::MAX, |window| window as usize), chunked: self.chunked }
+    }
+}
+
+/// What a row sees of what is before it.
+#[derive(Clone, Copy)]
+pub(super) struct Window {
+    /// The last so many keys.
+    tokens: usize,
+    /// Or those from the last multiple of that on.
+    chunked: bool,
+}
+
+impl Window {
+    /// The first key that a row sees whose own is the last before `end`. It only grows with the row.
+    #[inline(always)]
+    fn first(self, end: usize) -> usize {
+        if self.chunked { (end - 1) / self.tokens * self.tokens } else { end.saturating_sub(self.tokens) }
+    }
 }
 
 /// Query vectors `first..first + count` of one sequence and key-value head: vector v is row `v / group`, head
@@ -185,7 +209,7 @@ pub(super) struct Vectors {
     /// Keys that came before the sequence's first row, and all its keys.
     pub(super) before: usize,
     pub(super) context: usize,
-    pub(super) window: usize,
+    pub(super) window: Window,
     /// The sequence's block ids, and which of its blocks the first of them is: those before have left the window.
     pub(super) blocks: *const u32,
     pub(super) first_block: usize,
@@ -202,7 +226,7 @@ impl Vectors {
     #[inline(always)]
     pub(super) fn visible(&self, v: usize) -> (usize, usize) {
         let end = self.before + (self.first + v) / self.group + 1;
-        (end.saturating_sub(self.window), end)
+        (self.window.first(end), end)
     }
 
     /// Whether they are all of one row, or so few that they may as well go row by row.
@@ -233,8 +257,7 @@ impl Share {
         let span = &batch.sequences[index];
         let vectors = span.rows as usize * (job.shape.heads / job.shape.kv_heads);
         let context = span.context as usize;
-        let oldest =
-            (context - span.rows as usize + 1).saturating_sub(job.window.map_or(usize::MAX, |w| w as usize));
+        let oldest = job.window().first(context - span.rows as usize + 1);
         let first_partition = oldest / PARTITION;
         let partitions = context.div_ceil(PARTITION) - first_partition;
         Share { vectors, chunks: vectors.div_ceil(item_vectors), first_partition, partitions }
@@ -327,7 +350,7 @@ pub(super) fn attention(
             softcap: job.softcap,
             before: (span.context - span.rows) as usize,
             context: span.context as usize,
-            window: job.window.map_or(usize::MAX, |window| window as usize),
+            window: job.window(),
             blocks: blocks.as_ptr(),
             first_block,
             keys,

@@ -436,6 +436,7 @@ impl Backend for CpuBackend {
             scale: params.scale,
             softcap: params.softcap,
             window: params.window,
+            chunked: params.chunked,
             sinks: params.sinks.map(|sinks| &sinks.values[..]),
         };
         let scratch = &mut step.scratch.attention;

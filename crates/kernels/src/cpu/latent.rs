@@ -128,8 +128,15 @@ impl<'a> LatentJob<'a> {
     ) -> Self {
         let of_rope = HeadShape { heads: 1, kv_heads: 1, head_dim: shape.rope_dim };
         let (norm, norm_eps) = norm;
-        let turned =
-            QkvJob { shape: of_rope, q_norm: None, k_norm: None, norm_eps, rotation: Some(rotation) };
+        let turned = QkvJob {
+            shape: of_rope,
+            q_norm: None,
+            k_norm: None,
+            norm_eps,
+            norm_after_rope: false,
+            rotation: Some(rotation),
+            query_scale: None,
+        };
         LatentJob { shape, norm, turned }
     }
 }

@@ -5,10 +5,11 @@ use super::activations::quantize;
 use super::aligned::{Aligned, Shared};
 use super::kv::{GROUP, LayerKv, padded};
 use super::lanes::{Kernel, Lanes, dispatch};
+use super::matmul::put;
 use super::norm::{rms_factor, scale};
 use super::pool::Turn;
 use super::tier::Tier;
-use crate::{BLOCK_TOKENS, Batch, HeadShape, KernelError, KvType, RopeAxes, RopeKind};
+use crate::{BLOCK_TOKENS, Batch, HeadShape, KernelError, KvType, QueryScale, RopeAxes, RopeKind};
 
 /// Tables kept through a step: local and global layers differ in at most their frequencies.
 const TABLES: usize = 2;
@@ -68,7 +69,9 @@ impl RopeTables {
     pub(super) fn of(&mut self, job: &QkvJob<'_>, rows: usize) -> (&mut Aligned<f32>, bool, usize) {
         let HeadShape { heads, kv_heads, head_dim } = job.shape;
         for (norm, heads) in [(job.q_norm, heads), (job.k_norm, kv_heads)] {
-            let fits = |norm: &[f32]| norm.len() == head_dim || norm.len() == heads * head_dim;
+            let fits = |norm: &[f32]| {
+                norm.len() == head_dim || norm.len() == heads * head_dim && !job.norm_after_rope
+            };
             assert!(norm.is_none_or(fits), "a norm has one weight an element, of a head or of all");
         }
         let pairs = job.rotation.map_or(0, |rotation| rotation.inv_freq.len());
@@ -100,7 +103,16 @@ pub(super) struct QkvJob<'a> {
     pub(super) q_norm: Option<&'a [f32]>,
     pub(super) k_norm: Option<&'a [f32]>,
     pub(super) norm_eps: f32,
+    pub(super) norm_after_rope: bool,
     pub(super) rotation: Option<Rotation<'a>>,
+    pub(super) query_scale: Option<QueryScale>,
+}
+
+impl QkvJob<'_> {
+    /// Factor on the queries of a row.
+    fn query_factor(&self, batch: &Batch, row: usize) -> Option<f32> {
+        self.query_scale.map(|scale| scale.at(batch.positions[row]))
+    }
 }
 
 /// One row.
@@ -108,10 +120,11 @@ struct QkvRow<'a> {
     job: &'a QkvJob<'a>,
     row: *mut f32,       // (qkv_width)
     cos_sin: *const f32, // (2, pairs)
-    keys: *mut u8,       // the slot's block, KV head 0
-    values: *mut u8,     // likewise
-    offset: usize,       // the slot's token in the block
-    key_stride: usize,   // bytes from a KV head to the next
+    query_factor: Option<f32>,
+    keys: *mut u8,     // the slot's block, KV head 0
+    values: *mut u8,   // likewise
+    offset: usize,     // the slot's token in the block
+    key_stride: usize, // bytes from a KV head to the next
     value_stride: usize,
     kv_type: KvType,
 }
@@ -123,7 +136,7 @@ impl Kernel for QkvRow<'_> {
     unsafe fn run<L: Lanes>(self) {
         let HeadShape { heads, kv_heads, head_dim } = self.job.shape;
         // SAFETY: the maker vouches for a row of all heads, and for cos_sin of the rotation's pairs.
-        unsafe { rotate_row::<L>(self.job, self.row, self.cos_sin) };
+        unsafe { rotate_row::<L>(self.job, self.row, self.cos_sin, self.query_factor) };
         for head in 0..kv_heads {
             // SAFETY: the maker vouches for the slot in every KV head.
             unsafe {
@@ -146,7 +159,12 @@ impl Kernel for QkvRow<'_> {
 /// Inside `L::vectorize`; `row` holds all heads, `cos_sin` two numbers for each of the rotation's pairs, and a norm has a
 /// weight for each element of a head, or of all heads.
 #[inline(always)]
-unsafe fn rotate_row<L: Lanes>(job: &QkvJob<'_>, row: *mut f32, cos_sin: *const f32) {
+unsafe fn rotate_row<L: Lanes>(
+    job: &QkvJob<'_>,
+    row: *mut f32,
+    cos_sin: *const f32,
+    query_factor: Option<f32>,
+) {
     let HeadShape { heads, kv_heads, head_dim } = job.shape;
     for head in 0..heads + kv_heads {
         let (norm, of, count) =
@@ -154,7 +172,8 @@ unsafe fn rotate_row<L: Lanes>(job: &QkvJob<'_>, row: *mut f32, cos_sin: *const 
         // SAFETY: the caller's promise.
         unsafe {
             let x = row.add(head * head_dim);
-            match norm {
+            let (before, after) = if job.norm_after_rope { (None, norm) } else { (norm, None) };
+            match before {
                 Some(weight) if weight.len() == head_dim => {
                     let factor = rms_factor::<L>(x, head_dim, job.norm_eps);
                     scale::<L>(x, factor, weight.as_ptr(), head_dim, x);
@@ -168,6 +187,19 @@ unsafe fn rotate_row<L: Lanes>(job: &QkvJob<'_>, row: *mut f32, cos_sin: *const 
             }
             if let Some(rotation) = &job.rotation {
                 rotate_head::<L>(rotation.kind, x, cos_sin, rotation.inv_freq.len());
+            }
+            if let Some(weight) = after {
+                let factor = rms_factor::<L>(x, head_dim, job.norm_eps);
+                scale::<L>(x, factor, weight.as_ptr(), head_dim, x);
+            }
+            if let Some(factor) = query_factor
+                && head < heads
+            {
+                for at in (0..head_dim).step_by(LANES) {
+                    let count = LANES.min(head_dim - at);
+                    let part = load_part::<L>(x.add(at), count);
+                    put::<L>(x.add(at), L::mul(part, L::splat(factor)), count);
+                }
             }
         }
     }
@@ -342,6 +374,7 @@ pub(super) fn rope_to_cache(
                     job,
                     row: qkv.get().add(row * width),
                     cos_sin,
+                    query_factor: job.query_factor(batch, row),
                     keys: keys.get().add(block * key_block),
                     values: values.get().add(block * value_block),
                     offset,
@@ -360,6 +393,7 @@ struct RotatedRow<'a> {
     job: &'a QkvJob<'a>,
     row: *mut f32,       // (qkv_width)
     cos_sin: *const f32, // (2, pairs)
+    query_factor: Option<f32>,
 }
 
 impl Kernel for RotatedRow<'_> {
@@ -368,7 +402,7 @@ impl Kernel for RotatedRow<'_> {
     #[inline(always)]
     unsafe fn run<L: Lanes>(self) {
         // SAFETY: the maker vouches for a row of all heads, and for cos_sin of the rotation's pairs.
-        unsafe { rotate_row::<L>(self.job, self.row, self.cos_sin) }
+        unsafe { rotate_row::<L>(self.job, self.row, self.cos_sin, self.query_factor) }
     }
 }
 
@@ -394,7 +428,8 @@ pub(super) fn rope(
                 if fresh && let Some(rotation) = &job.rotation {
                     fill(rotation, batch, row, std::slice::from_raw_parts_mut(cos_sin, 2 * pairs));
                 }
-                dispatch(tier, RotatedRow { job, row: qkv.get().add(row * width), cos_sin });
+                let query_factor = job.query_factor(batch, row);
+                dispatch(tier, RotatedRow { job, row: qkv.get().add(row * width), cos_sin, query_factor });
             }
         }
     });

@@ -121,6 +121,7 @@ pub(super) fn norm_all<'a>(
     if weight.len() == params.shape.head_dim {
         return norm;
     }
+    assert!(!params.norm_after_rope, "a norm of all heads after their rotation");
     assert_eq!(weight.len(), heads.len(), "a norm has one weight an element, of a head or of all");
     let x = heads.to_vec();
     formulas::rms_norm(&x, weight, params.norm_eps, heads);
@@ -134,14 +135,22 @@ pub(super) fn prepare(
     params: &QkvParams<'_, Vec<f32>>,
     (batch, row): (&Batch, usize),
 ) {
-    if let Some(weight) = norm {
-        assert_eq!(weight.len(), head.len(), "a head's norm has one weight an element");
-        let x = head.to_vec();
-        formulas::rms_norm(&x, weight, params.norm_eps, head);
+    let normed = |head: &mut [f32]| {
+        if let Some(weight) = norm {
+            assert_eq!(weight.len(), head.len(), "a head's norm has one weight an element");
+            let x = head.to_vec();
+            formulas::rms_norm(&x, weight, params.norm_eps, head);
+        }
+    };
+    if !params.norm_after_rope {
+        normed(head);
     }
     if let Some(rope) = &params.rope {
         let position = |pair| batch.turn_position(row, rope.axes, pair);
         formulas::rotate_by(head, rope.kind, rope.inv_freq, rope.magnitude, position);
+    }
+    if params.norm_after_rope {
+        normed(head);
     }
 }
 

@@ -98,12 +98,16 @@ impl ReferenceKv {
     }
 }
 
-/// Positions of the keys that row `row` of a sequence may see: up to itself, and of them the last `window`.
+/// Positions of the keys that row `row` of a sequence may see: up to itself, and of them the last `window`, or those of its chunk.
 pub(crate) fn visible<V>(
     params: &AttentionParams<'_, V>,
     span: &SequenceSpan,
     row: u32,
 ) -> std::ops::Range<u32> {
     let end = span.context - span.rows + row + 1;
-    params.window.map_or(0, |window| end.saturating_sub(window))..end
+    let first = |window| match params.chunked {
+        true => (end - 1) / window * window,
+        false => end.saturating_sub(window),
+    };
+    params.window.map_or(0, first)..end
 }

@@ -262,9 +262,9 @@ fn means(window: Option<u32>) -> Vec<f32> {
     let mut kv = backend.kv(&spec).unwrap();
     let mut out = backend.buffer(BufferRole::Operand, 40, 8).unwrap();
     backend.begin(&prompt(rows)).unwrap();
-    let params = QkvParams { shape, q_norm: None, k_norm: None, norm_eps: 0.0, rope: None };
+    let params = QkvParams::plain(shape);
     backend.rope_to_cache(&mut qkv, &params, &mut kv, 1);
-    let params = AttentionParams { shape, scale: 1.0, softcap: None, window, sinks: None };
+    let params = AttentionParams { shape, scale: 1.0, softcap: None, window, chunked: false, sinks: None };
     backend.attention(&qkv, &params, &kv, 1, &mut out);
     backend.end().unwrap();
     out.row(20).to_vec()
@@ -297,11 +297,11 @@ fn rope_to_cache_norms_turns_and_stores() {
     let rope = Rope { kind: RopeKind::Neox, inv_freq: &frequency, magnitude: 1.0, axes: None };
     let (q_norm, k_norm) = (vec![1.0, 1.0], vec![1.0, 2.0]);
     let params = QkvParams {
-        shape: SHAPE,
         q_norm: Some(&q_norm),
         k_norm: Some(&k_norm),
         norm_eps: 0.0,
         rope: Some(rope),
+        ..QkvParams::plain(SHAPE)
     };
     backend.begin(&batch).unwrap();
     backend.rope_to_cache(&mut qkv, &params, &mut kv, 0);

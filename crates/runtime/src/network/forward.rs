@@ -95,7 +95,7 @@ impl<B: Backend> Attention<'_, B> {
     /// What happens to queries and keys before they meet, or none where nothing does.
     pub(crate) fn qkv_params(&self) -> QkvParams<'_, B::Vector> {
         let (q_norm, k_norm) = match (self.spec.qk_norm, self.norm.kind) {
-            (QkNorm::Heads, _) | (QkNorm::Whole, NormKind::Rms { .. }) => {
+            (QkNorm::Heads | QkNorm::Unit, _) | (QkNorm::Whole, NormKind::Rms { .. }) => {
                 (self.layer.q_norm.as_ref(), self.layer.k_norm.as_ref())
             }
             // A layer norm of all heads is an op of its own.
@@ -106,6 +106,8 @@ impl<B: Backend> Attention<'_, B> {
             q_norm: q_norm.map(|norm| &norm.weight),
             k_norm: k_norm.map(|norm| &norm.weight),
             norm_eps: self.norm.eps,
+            norm_after_rope: self.spec.norm_after_rope,
+            query_scale: self.spec.query_scale,
             rope: self.rope.map(|(rope, inv_freq)| Rope {
                 kind: rope.kind,
                 inv_freq,

@@ -340,6 +340,10 @@ impl<'a, B: Backend> Loader<'a, B> {
     fn qk_norm(&mut self, kind: QkNorm, part: Part) -> Result<Option<Norm<B>>, LoadError> {
         Ok(match kind {
             QkNorm::None => None,
+            QkNorm::Unit => {
+                let ones = vec![1.0; self.spec.heads().head_dim];
+                Some(Norm { weight: self.backend.vector(&ones)?, bias: None })
+            }
             QkNorm::Heads => Some(Norm { weight: self.factor_vector(part)?, bias: None }),
             QkNorm::Whole => Some(self.norm(part)?),
         })

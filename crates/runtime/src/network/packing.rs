@@ -4,7 +4,9 @@ use hanzo_engine_kernels::{Backend, BufferRole, DType, ExpertParts, MatrixShape}
 
 use super::{MemoryPlan, all_buffer_shapes};
 use crate::load::Tensors;
-use crate::spec::{Disentangled, Distance, LayerPart, MlpSpec, Part, Projection, TransformerSpec, Weight};
+use crate::spec::{
+    Disentangled, Distance, LayerPart, MlpSpec, Part, Projection, QkNorm, TransformerSpec, Weight,
+};
 
 /// How matrices are packed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -251,6 +253,9 @@ fn vector_lengths(spec: &TransformerSpec) -> impl Iterator<Item = usize> {
         (shape.len() == 1 && !is_table(weight) && !is_joined(weight)) || gate
     });
     let experts = spec.layers.iter().filter_map(|layer| layer.mlp.experts()).filter(|of| of.expert_bias);
+    // Norms of queries and keys that files have no weights of.
+    let unit = spec.layers.iter().filter(|layer| layer.attention.qk_norm == QkNorm::Unit);
+    let units = unit.flat_map(|layer| [layer.attention.projection.head_shape().head_dim; 2]);
     let hidden = spec.hidden;
     let joined = experts.flat_map(move |of| {
         let parts = if of.gated { 2 } else { 1 };
@@ -272,6 +277,7 @@ fn vector_lengths(spec: &TransformerSpec) -> impl Iterator<Item = usize> {
     vectors
         .map(|(_, shape)| shape[shape.len() - 1])
         .chain(joined)
+        .chain(units)
         .chain(spec.ropes.iter().map(|rope| rope.dim / 2))
         .chain(tables)
 }

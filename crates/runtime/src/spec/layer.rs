@@ -2,7 +2,7 @@
 
 use super::weights::LayerPart;
 use hanzo_engine_kernels::{
-    Activation, ExpertGroups, ExpertScoring, HeadShape, KvLayout, LatentHeads, MoeParams,
+    Activation, ExpertGroups, ExpertScoring, HeadShape, KvLayout, LatentHeads, MoeParams, QueryScale,
 };
 
 /// A layer: attention, then an MLP, each added to the residual stream.
@@ -117,12 +117,19 @@ pub struct AttentionSpec {
     pub projection: Projection,
     /// What a token sees.
     pub mask: Mask,
+    /// Of a causal window a token sees only its own chunk: tokens from the last position on that is a multiple of the
+    /// window's length (Llama 4).
+    pub chunked: bool,
     /// Query, key and value projections have biases.
     pub qkv_bias: bool,
     /// The output projection has a bias.
     pub output_bias: bool,
-    /// How queries and keys are normed before rope.
+    /// How queries and keys are normed before rope, or after it.
     pub qk_norm: QkNorm,
+    /// They are normed after rope (Hunyuan).
+    pub norm_after_rope: bool,
+    /// Factor on queries that grows with their position (Llama 4).
+    pub query_scale: Option<QueryScale>,
     /// Which of [`super::TransformerSpec::ropes`] turns queries and keys, if any.
     pub rope: Option<usize>,
     /// Factor on the dot products, usually `1 / sqrt(head_dim)`.
@@ -250,9 +257,12 @@ impl AttentionSpec {
         Self {
             projection: Projection::Heads(shape),
             mask: Mask::Causal { window: None },
+            chunked: false,
             qkv_bias: false,
             output_bias: false,
             qk_norm: QkNorm::None,
+            norm_after_rope: false,
+            query_scale: None,
             rope: Some(0),
             scale: 1.0 / (shape.head_dim as f32).sqrt(),
             softcap: None,
@@ -301,6 +311,8 @@ pub enum QkNorm {
     None,
     /// A root mean square norm of each head (Qwen 3, Gemma 3).
     Heads,
+    /// As `Heads`, without weights (Llama 4).
+    Unit,
     /// A layer norm of all heads together (Jina's models for code).
     Whole,
 }

@@ -1,8 +1,9 @@
 //! Decoders of Hugging Face whose MLPs are mixtures of experts of their families' own kinds: DeepSeek V2 and V3 and what is
 //! built as they are, gpt-oss, Qwen2-MoE, GLM-4.5 and dots.1. Each is a few settings of one description. Those whose attention
-//! is nearly Llama's are in `families`.
+//! is nearly Llama's are in `families`, and Llama 4 is in `llama4`.
 
 mod families;
+mod llama4;
 
 use hanzo_engine_kernels::{Activation, ExpertGroups, ExpertScoring, HeadShape, RopeKind};
 use serde_json::{Map, Value};
@@ -30,6 +31,7 @@ const FAMILIES: &[(&str, &str, Read)] = &[
     ("qwen2_moe", "Qwen2MoeForCausalLM", qwen2_moe),
     ("glm4_moe", "Glm4MoeForCausalLM", glm4_moe),
     ("glm4_moe_lite", "Glm4MoeLiteForCausalLM", deepseek3),
+    ("llama4_text", "Llama4ForCausalLM", llama4::llama4),
     ("dots1", "Dots1ForCausalLM", dots1),
 ];
 

@@ -1,7 +1,7 @@
 //! Decoders of GGUF files whose MLPs are mixtures of experts of their families' own kinds, as llama.cpp's converter writes
 //! them.
 
-use hanzo_engine_kernels::{Activation, ExpertGroups, ExpertScoring, HeadShape, RopeKind};
+use hanzo_engine_kernels::{Activation, ExpertGroups, ExpertScoring, HeadShape, QueryScale, RopeKind};
 
 use super::gguf::Keys;
 use super::{
@@ -88,6 +88,14 @@ const FAMILIES: &[Family] = &[
     Family { name: "bailingmoe", rope: RopeKind::Interleaved, ..PLAIN },
     Family { name: "bailingmoe2", ..PLAIN },
     Family {
+        name: "llama4",
+        rope: RopeKind::Interleaved,
+        scoring: ExpertScoring::Sigmoid,
+        normalized: Some(false),
+        reads: &["interleave_moe_layer_step"],
+        ..PLAIN
+    },
+    Family {
         name: "exaone-moe",
         scoring: ExpertScoring::Sigmoid,
         reads: &["attention.sliding_window_pattern"],
@@ -150,37 +158,48 @@ pub(super) fn from_gguf(gguf: &Gguf, keys: &Keys<'_>) -> Result<TransformerSpec,
     let count = all - more;
     let context = keys.required("context_length", CONTEXT_TOKENS_MAX)?;
     let dense = keys.whole("leading_dense_block_count", LAYERS_MAX)?.unwrap_or(0);
-    let ffn = if dense > 0 { keys.required("feed_forward_length", WIDTH_MAX)? } else { 0 };
-    if let Some(step) = keys.whole("interleave_moe_layer_step", LAYERS_MAX)?.filter(|&step| step != 1) {
+    let llama4 = keys.architecture == "llama4";
+    let step = keys.count("interleave_moe_layer_step", LAYERS_MAX)?.unwrap_or(1);
+    if step != 1 && !llama4 {
         return Err(keys.unsupported("interleave_moe_layer_step", step, "only 1 is known"));
     }
+    let sparse = |layer: usize| layer >= dense && (layer + 1).is_multiple_of(step);
+    let ffn = match (0..count).all(sparse) {
+        true => 0,
+        false => keys.required("feed_forward_length", WIDTH_MAX)?,
+    };
     let (mut attention, rope) = match keys.architecture {
         "deepseek2" => latent(keys, context, has(Part::Layer(0, LayerPart::LatentKeyUp).weight()))?,
-        _ => heads(
-            family,
-            keys,
-            (hidden, context),
-            (names, &|name| gguf.tensors.iter().any(|t| t.name == name)),
-        )?,
+        _ => heads(family, gguf, keys, (hidden, context))?,
     };
     if let Some(scale) = keys.positive("attention.scale")? {
         attention.scale = scale;
     }
     let experts = experts(family, keys, count, &has)?;
     let windows = windows(keys, count)?;
-    // Where some layers see a window, EXAONE's turn queries and keys in those alone.
-    let turns = |layer: usize| keys.architecture != "exaone-moe" || windows[layer].is_some();
+    // Where some layers see a window, EXAONE's turn queries and keys in those alone, and Llama 4's all but each fourth.
+    let chunks = llama4 && windows.iter().any(Option::is_some);
+    let turns = |layer: usize| match keys.architecture {
+        "exaone-moe" => windows[layer].is_some(),
+        _ => !chunks || !(layer + 1).is_multiple_of(4),
+    };
+    // Of Llama 4 the larger one, of 128 experts, norms neither queries nor keys; no key says so.
+    let unit = llama4 && experts.count != 128;
+    let grows = QueryScale { factor: 0.1, every: LLAMA4_CHUNK, offset: 1 };
     let residual_scale = keys.positive("residual_scale")?.unwrap_or(1.0);
     let layer = |index: usize| LayerSpec {
         order: NormOrder::Pre,
         attention: AttentionSpec {
             mask: Mask::Causal { window: windows[index] },
             rope: attention.rope.filter(|_| turns(index)),
+            chunked: chunks && windows[index].is_some(),
+            qk_norm: if unit && turns(index) { QkNorm::Unit } else { attention.qk_norm },
+            query_scale: (chunks && !turns(index)).then_some(grows),
             ..attention.clone()
         },
-        mlp: match index < dense {
-            true => MlpSpec::gated(ffn, Activation::Silu),
-            false => MlpSpec::Experts(experts),
+        mlp: match sparse(index) {
+            false => MlpSpec::gated(ffn, Activation::Silu),
+            true => MlpSpec::Experts(experts),
         },
         residual_scale,
     };
@@ -205,6 +224,9 @@ pub(super) fn from_gguf(gguf: &Gguf, keys: &Keys<'_>) -> Result<TransformerSpec,
     .checked(keys.metadata.file())
 }
 
+/// Tokens of the chunks of Llama 4's attention, and of the steps in which its queries grow, which llama.cpp takes for granted.
+const LLAMA4_CHUNK: u32 = 8192;
+
 /// What each layer sees.
 fn windows(keys: &Keys<'_>, layers: usize) -> Result<Vec<Option<u32>>, LoadError> {
     const PATTERN: &str = "attention.sliding_window_pattern";
@@ -215,6 +237,14 @@ fn windows(keys: &Keys<'_>, layers: usize) -> Result<Vec<Option<u32>>, LoadError
         ("gpt-oss", _) => {
             let window = window()?;
             Ok((0..layers).map(|layer| layer.is_multiple_of(2).then_some(window)).collect())
+        }
+        // No window: every layer sees all, and turns. No key: the chunks that it was trained with.
+        ("llama4", _) => {
+            let window = match keys.whole("attention.sliding_window", CONTEXT_TOKENS_MAX)? {
+                Some(0) => None,
+                _ => Some(LLAMA4_CHUNK),
+            };
+            Ok((1..=layers).map(|layer| window.filter(|_| !layer.is_multiple_of(4))).collect())
         }
         // The list may have entries for the layers behind the last, too.
         ("exaone-moe", Some(Value::Array(Array::Bool(of)))) if of.len() >= layers => {
@@ -249,6 +279,7 @@ fn experts(
         // Of one of them, as llama.cpp reads it.
         Some(one) if family.name == "bailingmoe2" => one * many.unwrap_or(1),
         Some(shared) => shared,
+        None if family.name == "llama4" => ffn,
         None => many.unwrap_or(0) * ffn,
     };
     let (oai, qwen) = (family.name == "gpt-oss", family.name == "qwen2moe");
@@ -279,6 +310,7 @@ fn experts(
         correction_bias: !oai && has(Part::Layer(layers - 1, LayerPart::Router).bias()),
         router_bias: oai,
         expert_bias: oai,
+        scales_input: family.name == "llama4",
         groups: groups.map(|count| ExpertGroups { count, used, best }),
         shared,
         ..ExpertsSpec::softmax(
@@ -292,13 +324,16 @@ fn experts(
 
 fn heads(
     family: &Family,
+    gguf: &Gguf,
     keys: &Keys<'_>,
     (hidden, context): (usize, usize),
-    (names, has): (&Names, &dyn Fn(&str) -> bool),
 ) -> Result<(AttentionSpec, RopeSpec), LoadError> {
     let shape = keys.heads(hidden)?;
+    let names = Names::of_gguf(keys.architecture);
+    let has = |name: &str| gguf.tensors.iter().any(|tensor| tensor.name == name);
     let has_part = |weight: fn(Part) -> Weight, part| has(&names.of("", weight(Part::Layer(0, part))));
-    let mut rope = keys.rope(family.rope, shape.head_dim, context, None)?;
+    let factors = gguf.tensors.iter().find(|tensor| tensor.name == super::ROPE_FACTORS);
+    let mut rope = keys.rope(family.rope, shape.head_dim, context, factors)?;
     if keys.architecture == "gpt-oss"
         && let super::RopeScaling::Yarn { truncate, .. } = &mut rope.scaling
     {

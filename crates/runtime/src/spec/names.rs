@@ -376,6 +376,31 @@ impl Names {
         ..Names::HUGGING_FACE
     };
 
+    /// The transformers library's Llama4 class.
+    pub(crate) const LLAMA4: Names = Names {
+        gate: "feed_forward.gate_proj",
+        up: "feed_forward.up_proj",
+        down: "feed_forward.down_proj",
+        router: "feed_forward.router",
+        experts: ExpertNames {
+            gate: "feed_forward.experts.{}.gate_proj.weight",
+            up: "feed_forward.experts.{}.up_proj.weight",
+            down: "feed_forward.experts.{}.down_proj.weight",
+            pack: Some(ExpertPack {
+                gate_up: "feed_forward.experts.gate_up_proj",
+                down: "feed_forward.experts.down_proj",
+                bias_suffix: "_bias",
+                in_turns: false,
+                inputs_first: true,
+            }),
+            ..ExpertNames::NONE
+        },
+        shared_gate: "feed_forward.shared_expert.gate_proj",
+        shared_up: "feed_forward.shared_expert.up_proj",
+        shared_down: "feed_forward.shared_expert.down_proj",
+        ..Names::HUGGING_FACE
+    };
+
     /// The transformers library's Mixtral class.
     pub(crate) const MIXTRAL: Names = Names {
         router: "block_sparse_moe.gate",
@@ -441,6 +466,7 @@ impl Names {
             "gpt_oss" => &Names::GPT_OSS,
             "qwen3_vl_moe_text" => &Names::QWEN3_VL_MOE,
             "qwen2_moe" => &Names::QWEN2_MOE,
+            "llama4_text" => &Names::LLAMA4,
             "ernie4_5_moe" => &Names::ERNIE_MOE,
             "hunyuan_v1_moe" => &Names::HUNYUAN_MOE,
             "gemma2" | "gemma3_text" => &Names::GEMMA,

@@ -139,6 +139,7 @@ impl TransformerSpec {
             HeadSpec::Logits(_) => "a decoder's head",
             _ if any(|layer| layer.attention.softcap.is_some()) => "a softcap of scores",
             _ if any(|layer| layer.attention.sinks) => "sinks",
+            _ if any(|layer| layer.attention.chunked) => "attention within chunks",
             _ if any(|layer| layer.order.is_parallel() || layer.order == NormOrder::Branch) => {
                 "halves side by side, or norms of what halves add alone"
             }
@@ -161,9 +162,14 @@ fn refused(index: usize, layer: &LayerSpec, first: &LayerSpec) -> Option<(&'stat
             _ if attention.softcap.is_some() => "a softcap of scores",
             _ if attention.sinks => "sinks",
             _ if attention.qkv_bias => "biases",
+            _ if attention.query_scale.is_some() => "a factor on queries that grows with their position",
+            _ if attention.norm_after_rope => "a norm after the rotary embedding",
             _ => return refused_half(index, layer, first),
         };
         return Some(("latent attention", what.to_owned()));
+    }
+    if attention.norm_after_rope && attention.qk_norm == QkNorm::Whole {
+        return Some(("attention", "a norm of all heads together after the rotary embedding".into()));
     }
     refused_half(index, layer, first)
 }

@@ -239,7 +239,7 @@ impl TransformerSpec {
             }
         }
         match attention.qk_norm {
-            QkNorm::None => {}
+            QkNorm::None | QkNorm::Unit => {}
             QkNorm::Heads => {
                 list.vector(part(LayerPart::QueryNorm), shape.head_dim, false);
                 list.vector(part(LayerPart::KeyNorm), shape.head_dim, false);

@@ -52,10 +52,16 @@ fn attend(tier: Tier, kv_type: KvType, window: u32, qkv: &[f32]) -> Result<Vec<f
         logit_rows: Vec::new(),
         windows: Vec::new(),
     })?;
-    let keep = QkvParams { shape: HEADS, q_norm: None, k_norm: None, norm_eps: 1e-6, rope: None };
+    let keep = QkvParams::plain(HEADS);
     backend.rope_to_cache(&mut buffer, &keep, &mut kv, 0);
-    let params =
-        AttentionParams { shape: HEADS, scale: 0.125, softcap: None, window: Some(window), sinks: None };
+    let params = AttentionParams {
+        shape: HEADS,
+        scale: 0.125,
+        softcap: None,
+        window: Some(window),
+        chunked: false,
+        sinks: None,
+    };
     backend.attention(&buffer, &params, &kv, 0, &mut out);
     backend.end()?;
     let mut result = vec![0.0; ROWS * HEADS.q_width()];
@@ -109,6 +115,7 @@ fn a_window_costs_itself_and_not_the_context() -> Result<(), KernelError> {
         scale: 1.0,
         softcap: None,
         window,
+        chunked: false,
         sinks: None,
     };
     assert_eq!(Share::new(&seen, 0, &job(Some(window)), VECTORS).partitions, 3);

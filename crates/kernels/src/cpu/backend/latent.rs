@@ -64,6 +64,7 @@ impl Step<'_> {
             scale,
             softcap: None,
             window: None,
+            chunked: false,
             sinks: None,
         };
         let scratch = &mut self.scratch.attention;

@@ -18,6 +18,8 @@ pub(super) fn qkv_job<'a>(params: &'a QkvParams<'_, CpuVector>) -> QkvJob<'a> {
         q_norm: params.q_norm.map(|norm| &norm.values[..]),
         k_norm: params.k_norm.map(|norm| &norm.values[..]),
         norm_eps: params.norm_eps,
+        norm_after_rope: params.norm_after_rope,
+        query_scale: params.query_scale,
         rotation: params.rope.as_ref().map(CpuVector::rotation),
     }
 }

@@ -26,6 +26,9 @@ const MIXTURES: &[(&str, bool)] = &[
     ("deepseek", true),
     ("bailing-moe", true),
     ("bailing-moe-v2", true),
+    ("llama4", false),
+    ("llama4-long", true),
+    ("llama4-plain", false),
 ];
 
 fn golden(case: &str) -> Golden {

@@ -19,7 +19,7 @@ use crate::limits::{
 };
 use crate::spec::{
     AttentionSpec, Config, DenseSpec, LayerSpec, Mask, MaskedLmSpec, MlpSpec, Names, NormKind, NormOrder,
-    NormSpec, PositionTable, Projection, QkNorm, RopeScaling, RopeSpec, TransformerSpec,
+    NormSpec, PositionTable, RopeScaling, RopeSpec, TransformerSpec,
 };
 
 /// A family as its files say it.
@@ -299,15 +299,11 @@ const SIZE_KEYS: SizeKeys = SizeKeys {
 /// Attention to both sides of so many heads, in whose layers all projections have biases.
 fn whole_attention(shape: HeadShape) -> AttentionSpec {
     AttentionSpec {
-        projection: Projection::Heads(shape),
         mask: Mask::Whole { reach: None },
         qkv_bias: true,
         output_bias: true,
-        qk_norm: QkNorm::None,
         rope: None,
-        scale: 1.0 / (shape.head_dim as f32).sqrt(),
-        softcap: None,
-        sinks: false,
+        ..AttentionSpec::causal(shape)
     }
 }
 

@@ -25,6 +25,7 @@ impl Faulty {
             Fault::WindowIgnored => changed.window = None,
             Fault::WindowOneMore => changed.window = params.window.map(|window| window + 1),
             Fault::WindowOneLess => changed.window = params.window.map(|window| (window - 1).max(1)),
+            Fault::ChunksSlide => changed.chunked = false,
             Fault::SoftcapIgnored => changed.softcap = None,
             Fault::SinksIgnored => changed.sinks = None,
             _ => {}

@@ -42,6 +42,8 @@ impl Faulty {
         match self.fault {
             Fault::QueriesNotNormed => changed.q_norm = None,
             Fault::KeysNotNormed => changed.k_norm = None,
+            Fault::NormBeforeRope => changed.norm_after_rope = false,
+            Fault::QueryScaleIgnored => changed.query_scale = None,
             Fault::HeadsNormedApart if params.q_norm.is_some_and(|norm| norm.len() > head_dim) => {
                 let mut rows = self.rows_of(qkv, width);
                 for head in rows.chunks_exact_mut(head_dim) {
