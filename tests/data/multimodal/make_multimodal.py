@@ -38,6 +38,8 @@ CASES = {
     "gemma3": (t.Gemma3Config, dict(TEXT, query_pre_attn_scalar=32, **WINDOW, layer_types=["sliding_attention", "full_attention"],
                                     rope_parameters={"full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6}, "sliding_attention": PLAIN}), TOWER, dict(mm_tokens_per_image=4), None),
     "mistral3": (t.Mistral3Config, dict(TEXT, model_type="mistral", sliding_window=None, rope_parameters=PLAIN), dict(TOWER, model_type="pixtral", head_dim=8), dict(tie_word_embeddings=False), None),
+    "ministral3": (t.Mistral3Config, dict(TEXT, model_type="ministral3", sliding_window=None, rope_parameters=dict(rope_type="yarn", rope_theta=1e4, factor=16.0, original_max_position_embeddings=16,
+                   beta_fast=32.0, beta_slow=1.0, mscale=1.0, mscale_all_dim=1.0, llama_4_scaling_beta=0.4)), dict(TOWER, model_type="pixtral", head_dim=8), dict(tie_word_embeddings=False), "mistral3"),
     "llava": (t.LlavaConfig, dict(OF_HIDDEN, model_type="llama", rope_parameters=PLAIN), dict(TOWER, model_type="clip_vision_model"), {}, None),
     "llava-next": (t.LlavaNextConfig, dict(TEXT, model_type="mistral", sliding_window=None, rope_parameters=PLAIN), dict(TOWER, model_type="clip_vision_model"), {}, None),
     "llava-onevision": (t.LlavaOnevisionConfig, dict(OF_HIDDEN, model_type="qwen2", rope_parameters=PLAIN), dict(TOWER, model_type="siglip_vision_model"), {}, None),
@@ -104,7 +106,11 @@ def write_gguf(path, architecture, config, weights):
     g.add_type("model"); g.add_name(f"tiny-{path.parent.name}"); g.add_license("apache-2.0"); g.add_file_type(gguf.LlamaFileType.MOSTLY_BF16)
     g.add_context_length(config.max_position_embeddings); g.add_embedding_length(config.hidden_size); g.add_block_count(config.num_hidden_layers)
     g.add_feed_forward_length(config.intermediate_size); g.add_head_count(config.num_attention_heads); g.add_head_count_kv(config.num_key_value_heads)
-    g.add_rope_freq_base(rope["rope_theta"]); g.add_layer_norm_rms_eps(config.rms_norm_eps); g.add_rope_dimension_sections((rope["mrope_section"] + [0])[:4])
+    g.add_rope_freq_base(rope["rope_theta"]); g.add_layer_norm_rms_eps(config.rms_norm_eps)
+    if "mrope_section" in rope: g.add_rope_dimension_sections((rope["mrope_section"] + [0])[:4])
+    if architecture == "mistral3":
+        g.add_rope_dimension_count(head_dim); g.add_rope_scaling_type(gguf.RopeScalingType.YARN); g.add_rope_scaling_factor(rope["factor"]); g.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+        g.add_rope_scaling_yarn_beta_fast(rope["beta_fast"]); g.add_rope_scaling_yarn_beta_slow(rope["beta_slow"]); g.add_rope_scaling_yarn_log_mul(rope["mscale_all_dim"]); g.add_attn_temperature_scale(rope["llama_4_scaling_beta"])
     if architecture != "qwen2vl": g.add_key_length(head_dim); g.add_value_length(head_dim)
     if architecture == "glm4": g.add_rope_dimension_count(head_dim // 2)
     if architecture.startswith("qwen3vl"): g.add_num_deepstack_layers(1)
@@ -114,8 +120,8 @@ def write_gguf(path, architecture, config, weights):
     g.add_tokenizer_model("gpt2"); g.add_tokenizer_pre("default"); g.add_token_list(tokens); g.add_token_types([gguf.TokenType.CONTROL] * 3 + [gguf.TokenType.NORMAL] * (VOCAB - 3)); g.add_token_merges([])
     g.add_bos_token_id(1); g.add_eos_token_id(2); g.add_add_bos_token(False)
     for key, tensor in weights.items():
-        if "visual" in key: continue
-        key, a = key.replace("model.language_model.", "model."), tensor.float().numpy()
+        if any(part in key for part in ("visual", "vision_tower", "multi_modal_projector")): continue
+        key, a = key.replace("model.language_model.", "model.").replace("language_model.", ""), tensor.float().numpy()
         parts = {key: a}
         if "experts.gate_up_proj" in key:
             stem, ffn = key.removesuffix("gate_up_proj"), config.moe_intermediate_size
@@ -128,6 +134,9 @@ def write_gguf(path, architecture, config, weights):
             assert name is not None, key
             if architecture == "glm4" and ("q_proj" in key or "k_proj" in key):
                 a = neox(a, config.num_attention_heads if "q_proj" in key else config.num_key_value_heads, head_dim // 2)
+            if architecture == "mistral3" and ("q_proj" in key or "k_proj" in key):
+                heads = config.num_attention_heads if "q_proj" in key else config.num_key_value_heads
+                a = a.reshape(heads, 2, a.shape[0] // heads // 2, -1).swapaxes(1, 2).reshape(a.shape)
             if a.ndim == 1: g.add_tensor(name, np.ascontiguousarray(a))
             else: g.add_tensor(name, gguf.quants.quantize(np.ascontiguousarray(a), gguf.GGMLQuantizationType.BF16), raw_dtype=gguf.GGMLQuantizationType.BF16)
     g.write_header_to_file(); g.write_kv_data_to_file(); g.write_tensors_to_file(); g.close()

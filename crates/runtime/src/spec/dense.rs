@@ -145,6 +145,18 @@ const FAMILIES: &[Family] = &[
         windows: Windows::All,
         ..LLAMA
     },
+    Family {
+        model_type: "ministral3",
+        class: "Ministral3ForCausalLM",
+        eps: ("rms_norm_eps", 1e-5),
+        qkv_bias: Said::Always(false),
+        output_bias: Said::Always(false),
+        head_dim: Some(128),
+        windows: Windows::All,
+        own: ministral3,
+        refused: &["attention_bias", "mlp_bias"],
+        ..LLAMA
+    },
     Family { model_type: "olmo2", class: "Olmo2ForCausalLM", ..OLMO2 },
     Family {
         model_type: "olmo3",
@@ -522,6 +534,13 @@ fn olmo3(_: &Config, spec: &mut TransformerSpec) -> Result<(), LoadError> {
     for layer in &mut spec.layers {
         layer.attention.rope = Some(usize::from(layer.attention.window().is_some()));
     }
+    Ok(())
+}
+
+fn ministral3(config: &Config, spec: &mut TransformerSpec) -> Result<(), LoadError> {
+    let settings = config.object("rope_parameters")?.ok_or_else(|| config.missing("rope_parameters"))?;
+    let scale = super::rope::query_scale(&settings)?;
+    spec.layers.iter_mut().for_each(|layer| layer.attention.query_scale = scale);
     Ok(())
 }
 

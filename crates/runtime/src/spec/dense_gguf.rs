@@ -1,9 +1,10 @@
 //! Decoders of GGUF files that are dense and not quite Llama, as llama.cpp's converter writes them, as data. What the format has no
 //! key for is what llama.cpp takes for granted of an architecture.
 
-use hanzo_engine_kernels::{Activation, RopeKind};
+use hanzo_engine_kernels::{Activation, QueryScale, RopeKind};
 
 use super::gguf::Keys;
+use super::rope::yarn_magnitude;
 use super::{
     AttentionSpec, DenseSpec, HeadSpec, LayerPart, LayerSpec, LogitsSpec, Mask, MlpSpec, Names, NormKind,
     NormOrder, NormSpec, Part, QkNorm, RopeScaling, RopeSpec, TransformerSpec, Weight,
@@ -19,6 +20,7 @@ pub(crate) const LONG_FACTORS: [&str; 2] = ["rope_factors_long.weight", "rope_fa
 pub(super) const READ: &[&str] = &[
     "attention.layer_norm_epsilon",
     "attention.scale",
+    "attention.temperature_scale",
     "attention.sliding_window_pattern",
     "attn_logit_softcapping",
     "embedding_scale",
@@ -26,6 +28,7 @@ pub(super) const READ: &[&str] = &[
     "logit_scale",
     "residual_scale",
     "rope.freq_base_swa",
+    "rope.scaling.yarn_log_multiplier",
     "use_parallel_residual",
 ];
 
@@ -112,6 +115,7 @@ const FAMILIES: &[Family] = &[
     },
     Family { name: "granite", rope: RopeKind::Interleaved, logit_scale: LogitScale::Divisor, ..PLAIN },
     Family { name: "glm4", order: NormOrder::Sandwich, rope: RopeKind::Interleaved, ..PLAIN },
+    Family { name: "mistral3", rope: RopeKind::Interleaved, ..PLAIN },
     Family { name: "qwen2vl", ..PLAIN },
     Family { name: "qwen3vl", qk_norm: QkNorm::Heads, ..PLAIN },
     Family { name: "command-r", ..COHERE },
@@ -155,6 +159,37 @@ pub(super) fn from_gguf(gguf: &Gguf, keys: &Keys<'_>) -> Result<TransformerSpec,
 }
 
 impl Family {
+    /// How queries grow beyond the original context, and the factor on cosine and sine that goes with it.
+    fn query_scale(
+        &self,
+        keys: &Keys<'_>,
+        rope: &mut RopeSpec,
+        original: Option<usize>,
+    ) -> Result<Option<QueryScale>, LoadError> {
+        const FACTOR: &str = "attention.temperature_scale";
+        const MULTIPLIER: &str = "rope.scaling.yarn_log_multiplier";
+        let set =
+            |name| Ok::<_, LoadError>(keys.metadata.f32(&keys.key(name))?.filter(|&value| value != 0.0));
+        let (factor, multiplier) = (set(FACTOR)?, set(MULTIPLIER)?);
+        if self.name != "mistral3" {
+            let found = [(FACTOR, factor), (MULTIPLIER, multiplier)];
+            return match found.into_iter().find_map(|(name, value)| Some((name, value?))) {
+                None => Ok(None),
+                Some((name, value)) => {
+                    Err(keys.unsupported(name, value, "this architecture does not read it"))
+                }
+            };
+        }
+        if let (Some(multiplier), RopeScaling::Yarn { factor, .. }) = (multiplier, &rope.scaling) {
+            rope.magnitude /= yarn_magnitude(*factor, multiplier);
+        }
+        match (factor, original) {
+            (None, _) => Ok(None),
+            (Some(factor), Some(original)) => Ok(Some(QueryScale { factor, every: original as u32, offset: 0 })),
+            (Some(_), None) => Err(keys.metadata.missing(&keys.key("rope.scaling.original_context_length"))),
+        }
+    }
+
     fn read(&self, gguf: &Gguf, keys: &Keys<'_>) -> Result<TransformerSpec, LoadError> {
         let names = Names::of_gguf(self.name);
         let find = |name: &str| gguf.tensors.iter().find(|tensor| tensor.name == name);
@@ -179,7 +214,8 @@ impl Family {
         // Files of models that see have rows of queries and keys regrouped.
         let regrouped = keys.metadata.get(&keys.key("rope.dimension_sections")).is_some();
         let kind = if regrouped { RopeKind::Neox } else { self.rope };
-        let rope = keys.rope(kind, heads.head_dim, context, factors)?;
+        let mut rope = keys.rope(kind, heads.head_dim, context, factors)?;
+        let query_scale = self.query_scale(keys, &mut rope, original)?;
         let dense = DenseSpec {
             ffn: keys.required("feed_forward_length", WIDTH_MAX)?,
             activation: self.activation,
@@ -194,6 +230,7 @@ impl Family {
             output_bias: has(in_first(LayerPart::AttentionOutput).bias()),
             qk_norm: self.qk_norm,
             softcap: keys.positive("attn_logit_softcapping")?,
+            query_scale,
             scale: self.scale(keys, (hidden, heads.heads, heads.head_dim), count)?,
             ..AttentionSpec::causal(heads)
         };

@@ -202,6 +202,9 @@ pub fn from_config(config: &Config) -> Result<TransformerSpec, LoadError> {
             .chain(mixtures::known())
             .chain(dense::known())
             .collect();
+        if let Some(lacking) = multimodal::lacking(model_type) {
+            return Err(config.unsupported("model_type", model_type, lacking));
+        }
         let encoders = crate::encoder::encoders().join(", ");
         let texts: Vec<&str> = multimodal::known().collect();
         let reason = format!(

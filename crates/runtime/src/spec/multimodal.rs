@@ -72,6 +72,13 @@ const WRAPPERS: &[Wrapper] = &[
         ..LLAVA
     },
     Wrapper {
+        model_type: "mllama",
+        classes: &["MllamaForConditionalGeneration"],
+        text: "mllama_text_model",
+        others: &["vision_model.", "multi_modal_projector."],
+        ..LLAVA
+    },
+    Wrapper {
         model_type: "mistral3",
         classes: &["Mistral3ForConditionalGeneration"],
         text: "mistral",
@@ -287,6 +294,17 @@ const TEXT_TYPES: &[TextType] = &[
         more: &[],
     },
     TextType {
+        model_type: "llama4_text",
+        family: "llama4_text",
+        sizes: [202_048, 5120, 8192, 48, 40, 8, 131_072],
+        more: &[
+            ("head_dim", Setting::Whole(128)),
+            ("intermediate_size_mlp", Setting::Whole(16_384)),
+            ("num_local_experts", Setting::Whole(16)),
+            ("num_experts_per_tok", Setting::Whole(1)),
+        ],
+    },
+    TextType {
         model_type: "glm4v_text",
         family: "glm4",
         sizes: [151_552, 4096, 13_696, 40, 32, 2, 32_768],
@@ -334,9 +352,30 @@ pub(crate) struct Multimodal {
     tied: Option<bool>,
 }
 
-/// The names of model types whose text is read.
+/// Text models that the network cannot run, and what it lacks for them.
+const NOT_RUN: &[(&str, &str)] = &[
+    (
+        "gemma3n_text",
+        "it has embeddings for each layer, several residual streams (AltUp), layers that share keys and values, and sparse \
+         activations, which this build's network has not",
+    ),
+    (
+        "gemma4_text",
+        "it has heads of two sizes, values that are normed, layers that share keys and values and, as files say, embeddings for \
+         each layer or experts beside an MLP, which this build's network has not",
+    ),
+    ("mllama_text_model", "it has layers that attend to images alone, which this build's network has not"),
+];
+
+/// What the network lacks for a text model.
+pub(super) fn lacking(model_type: &str) -> Option<&'static str> {
+    NOT_RUN.iter().find(|(named, _)| *named == model_type).map(|(_, lacking)| *lacking)
+}
+
+/// The names of model types whose text is run.
 pub(super) fn known() -> impl Iterator<Item = &'static str> {
-    WRAPPERS.iter().map(|wrapper| wrapper.model_type)
+    let runs = |wrapper: &&Wrapper| TEXT_TYPES.iter().any(|known| known.model_type == wrapper.text);
+    WRAPPERS.iter().filter(runs).map(|wrapper| wrapper.model_type)
 }
 
 /// What the model of a GGUF file was made to read and this build does not, where its architecture says.

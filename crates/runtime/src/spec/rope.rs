@@ -2,7 +2,11 @@
 
 use std::f64::consts::TAU;
 
-use hanzo_engine_kernels::RopeKind;
+use hanzo_engine_kernels::{QueryScale, RopeKind};
+
+use super::Config;
+use crate::error::LoadError;
+use crate::limits::CONTEXT_TOKENS_MAX;
 
 /// Rotary position embedding (arxiv.org/abs/2104.09864) and how it was stretched over a longer context.
 #[derive(Clone, Debug, PartialEq)]
@@ -55,6 +59,15 @@ pub enum RopeScaling {
         /// The ramp's ends are whole pairs.
         truncate: bool,
     },
+}
+
+/// How queries grow beyond the original context, as the settings of a rotary embedding say it.
+pub(super) fn query_scale(settings: &Config) -> Result<Option<QueryScale>, LoadError> {
+    let Some(factor) = settings.f32("llama_4_scaling_beta")?.filter(|&factor| factor != 0.0) else {
+        return Ok(None);
+    };
+    let tokens = settings.required("original_max_position_embeddings", CONTEXT_TOKENS_MAX)? as u32;
+    Ok(Some(QueryScale { factor, every: tokens, offset: 0 }))
 }
 
 impl RopeSpec {

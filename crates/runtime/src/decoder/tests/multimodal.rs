@@ -7,6 +7,7 @@ use super::*;
 const MULTIMODAL: &[(&str, bool, &str)] = &[
     ("gemma3", false, "images"),
     ("mistral3", false, "images"),
+    ("ministral3", true, "images"),
     ("llava", false, "images"),
     ("llava-next", false, "images"),
     ("llava-onevision", false, "images"),
@@ -73,6 +74,24 @@ fn what_is_not_read_of_a_model_is_told() {
     assert_eq!(in_gguf.not_read, ["images"]);
     let text_alone = ModelFiles::open(&data("tiny").join("qwen3")).unwrap().info;
     assert!(text_alone.not_read.is_empty());
+}
+
+#[test]
+fn what_the_network_lacks_for_a_text_is_said() {
+    for (outer, inner, lacking) in [
+        ("gemma4", "gemma4_text", "heads of two sizes"),
+        ("gemma3n", "gemma3n_text", "AltUp"),
+        ("mllama", "mllama_text_model", "attend to images alone"),
+    ] {
+        let directory = tempfile::tempdir().unwrap();
+        for name in ["model.safetensors", "tokenizer.json", "tokenizer_config.json"] {
+            fs::copy(folder("llava").join(name), directory.path().join(name)).unwrap();
+        }
+        let settings = format!(r#"{{"model_type": "{outer}", "text_config": {{"model_type": "{inner}"}}}}"#);
+        fs::write(directory.path().join("config.json"), settings).unwrap();
+        let error = ModelFiles::open(directory.path()).unwrap_err().to_string();
+        assert!(error.contains(inner) && error.contains(lacking), "{error}");
+    }
 }
 
 /// As its makers published it, each expert's matrices turned over.
