@@ -1,6 +1,8 @@
 //! The text of models that see or hear against the transformers library's own whole classes (tests/data/multimodal/make_multimodal.py
 //! says how its numbers were made).
 
+use serde_json::Value;
+
 use super::*;
 
 /// Folders, whether there is a GGUF file besides, and what is not read of the model.
@@ -140,4 +142,68 @@ fn a_tensor_that_is_nobodys_is_refused() {
     fs::write(&weights, changed).unwrap();
     let error = ModelFiles::open(directory.path()).unwrap_err().to_string();
     assert!(error.contains("model.sensual"), "{error}");
+}
+
+fn text_of(settings: &str) -> (crate::spec::TransformerSpec, crate::spec::Multimodal) {
+    let Value::Object(settings) = serde_json::from_str(settings).unwrap() else { panic!("no object") };
+    let mut config = crate::spec::Config::new("config.json", settings);
+    let found = crate::spec::Multimodal::take(&mut config).unwrap().expect("a text model inside");
+    (crate::spec::from_config(&config).unwrap(), found)
+}
+
+/// Files say only what differs from what the text's class takes for granted.
+#[test]
+fn what_settings_leave_out_is_the_texts_own() {
+    let (gemma, _) = text_of(
+        r#"{"architectures": ["Gemma3ForConditionalGeneration"], "model_type": "gemma3", "eos_token_id": [1, 106],
+            "text_config": {"hidden_size": 2560, "intermediate_size": 10240, "model_type": "gemma3_text",
+            "num_hidden_layers": 34, "rope_scaling": {"factor": 8.0, "rope_type": "linear"}, "sliding_window": 1024},
+            "vision_config": {"hidden_size": 1152}}"#,
+    );
+    let heads = gemma.heads();
+    assert_eq!((heads.heads, heads.kv_heads, heads.head_dim), (8, 4, 256));
+    assert_eq!((gemma.vocab, gemma.context_tokens_max, gemma.layers.len()), (262_208, 131_072, 34));
+    assert_eq!(gemma.layers[0].attention.window(), Some(1024));
+    let (llava, _) = text_of(
+        r#"{"architectures": ["LlavaForConditionalGeneration"], "model_type": "llava", "text_config":
+            {"architectures": ["LlamaForCausalLM"], "max_position_embeddings": 4096, "model_type": "llama",
+            "rms_norm_eps": 1e-05, "vocab_size": 32064}, "vision_config": {"model_type": "clip_vision_model"}}"#,
+    );
+    assert_eq!(
+        (llava.vocab, llava.hidden, llava.layers.len(), llava.heads().kv_heads),
+        (32_064, 4096, 32, 32)
+    );
+    // A window that is null is none, where the class has one otherwise.
+    let mistral = |window| {
+        text_of(&format!(
+            r#"{{"model_type": "mistral3", "text_config": {{"model_type": "mistral"{window}}}}}"#
+        ))
+        .0
+    };
+    assert_eq!(mistral("").layers[0].attention.window(), Some(4096));
+    assert_eq!(mistral(r#", "sliding_window": null"#).layers[0].attention.window(), None);
+    let (internvl, found) = text_of(
+        r#"{"architectures": ["InternVLChatModel"], "model_type": "internvl_chat", "llm_config":
+            {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "hidden_size": 896, "num_attention_heads": 14,
+            "num_key_value_heads": 2, "num_hidden_layers": 24, "intermediate_size": 4864, "vocab_size": 151674}}"#,
+    );
+    assert_eq!((internvl.hidden, internvl.heads().head_dim, found.not_read()), (896, 64, &["images"][..]));
+}
+
+/// Where the template is of what prepares texts and images, it stands in a file of its own.
+#[test]
+fn a_processors_template_is_read() {
+    let directory = tempfile::tempdir().unwrap();
+    for entry in fs::read_dir(folder("smolvlm")).unwrap() {
+        let entry = entry.unwrap();
+        fs::copy(entry.path(), directory.path().join(entry.file_name())).unwrap();
+    }
+    let opened = || ModelFiles::open(directory.path()).map(|files| files.text.chat_template);
+    assert_eq!(opened().unwrap(), None);
+    let template = directory.path().join("chat_template.json");
+    fs::write(&template, r#"{"chat_template": "{{ messages }}"}"#).unwrap();
+    assert_eq!(opened().unwrap().as_deref(), Some("{{ messages }}"));
+    fs::write(&template, r#"{"chat_template": 7}"#).unwrap();
+    let error = opened().unwrap_err().to_string();
+    assert!(error.contains("chat_template.json") && error.contains("key chat_template"), "{error}");
 }
