@@ -185,7 +185,9 @@ impl Family {
         }
         match (factor, original) {
             (None, _) => Ok(None),
-            (Some(factor), Some(original)) => Ok(Some(QueryScale { factor, every: original as u32, offset: 0 })),
+            (Some(factor), Some(original)) => {
+                Ok(Some(QueryScale { factor, every: original as u32, offset: 0 }))
+            }
             (Some(_), None) => Err(keys.metadata.missing(&keys.key("rope.scaling.original_context_length"))),
         }
     }
