@@ -84,12 +84,12 @@ fn cases(shape: HeadShape, kv_type: KvType, i: usize, random: &mut Random) -> Ve
         Case { rope: None, norm_eps: 0.3, ..case(first, shape.head_dim, 1.0, norm(), norm()) },
         Case { norm_after_rope: true, ..case(first, shape.head_dim, 1.0, norm(), norm()) },
         Case {
-            query_scale: Some(QueryScale { factor: 0.4, every: 16, offset: 1 }),
+            query_scale: Some(QueryScale { factor: 0.02, every: 16, offset: 1 }),
             ..case(second, shape.head_dim / 2, 1.0, norm(), None)
         },
         Case {
             rope: None,
-            query_scale: Some(QueryScale { factor: 0.1, every: 5, offset: 0 }),
+            query_scale: Some(QueryScale { factor: 0.02, every: 5, offset: 0 }),
             ..case(first, shape.head_dim, 1.0, None, None)
         },
     ];

@@ -378,7 +378,7 @@ fn gguf_settings_that_cannot_be_honoured_are_refused_by_name() {
         (Builder::new(), "key general.architecture is missing"),
         (
             bare("rwkv7"),
-            "general.architecture = rwkv7 is not supported: this build runs llama, qwen2, qwen3, qwen3moe, deepseek2, gpt-oss, ",
+            "general.architecture = rwkv7 is not supported: this build runs llama, qwen2, qwen3, qwen3moe, ",
         ),
         (bare("llama"), "key llama.embedding_length is missing"),
         (bare("llama").u32("llama.embedding_length", 0), "key llama.embedding_length: 0 is not from 1"),
