@@ -186,6 +186,12 @@ pub(crate) struct ServeArgs {
     /// Where tokens are drafted from, which several at once are computed of: ngram (what was said before) or off [default: ngram]
     #[arg(long, value_name = "SOURCE")]
     pub(crate) speculation: Option<hanzo_engine_daemon::config::Speculation>,
+    /// Keep what prompts have computed in this directory, to be found after a restart
+    #[arg(long, value_name = "DIR")]
+    pub(crate) prefix_cache_dir: Option<PathBuf>,
+    /// Space it may take there, such as 4GiB [default: 16GiB]
+    #[arg(long, value_name = "SIZE", value_parser = hanzo_engine_daemon::config::parse_bytes)]
+    pub(crate) prefix_cache_bytes: Option<u64>,
     /// Let answers that fill their context go on: its first tokens are kept, half of the others dropped
     #[arg(long)]
     pub(crate) context_shift: bool,

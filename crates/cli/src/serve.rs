@@ -98,6 +98,8 @@ fn read_config(args: &ServeArgs) -> Result<Config, ConfigError> {
     set("engine", "memory_budget_bytes", args.memory_budget.map(|bytes| json!(bytes)));
     set("engine", "kv_type", args.kv_type.map(|kv_type| json!(kv_type.0.name())));
     set("engine", "speculation", args.speculation.map(|speculation| json!(speculation.name())));
+    set("engine", "prefix_cache_dir", args.prefix_cache_dir.as_ref().map(|dir| json!(dir)));
+    set("engine", "prefix_cache_bytes", args.prefix_cache_bytes.map(|bytes| json!(bytes)));
     set("engine", "context_shift", args.context_shift.then_some(json!(true)));
     set("log", "level", args.log_level.map(|level| json!(level.as_str())));
     Config::load(args.config.as_deref(), Serialized::defaults(flags))

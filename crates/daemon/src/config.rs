@@ -86,6 +86,10 @@ pub struct EngineSection {
     pub kv_type: KvType,
     /// Share the KV cache between requests that begin alike.
     pub prefix_cache: bool,
+    /// Keeps blocks of KV caches in this directory, where a prompt that begins alike finds them after a restart; unset: nowhere.
+    pub prefix_cache_dir: Option<PathBuf>,
+    /// Bytes that they may take there; what was used least recently goes first.
+    pub prefix_cache_bytes: u64,
     /// Completions that fill their context go on, unless a request says otherwise: the first tokens are kept and half of the
     /// others dropped.
     pub context_shift: bool,
@@ -217,6 +221,8 @@ impl Default for EngineSection {
             kv_type: KvType::F16,
             encoder_weights: WeightType::Stored,
             prefix_cache: true,
+            prefix_cache_dir: None,
+            prefix_cache_bytes: limits::PREFIX_DISK_BYTES_DEFAULT,
             context_shift: false,
             speculation: Speculation::default(),
         }
@@ -357,6 +363,10 @@ impl Config {
         if self.engine.speculation == Speculation::Off && self.models.iter().any(drafts) {
             let reason = "draft_model: nothing is drafted where engine.speculation is off; set it to ngram";
             return refuse("models", reason.to_owned());
+        }
+        if self.engine.prefix_cache_dir.is_some() && !self.engine.prefix_cache {
+            let reason = "nothing is found there where engine.prefix_cache is false; leave one of them out";
+            return refuse("engine.prefix_cache_dir", reason.to_owned());
         }
         if self.models.len() > limits::MODELS_MAX {
             return refuse("models", format!("at most {} at once", limits::MODELS_MAX));

@@ -29,7 +29,7 @@ use crate::{
     adapters::WantedAdapter,
     admin,
     budget::{self, Budget},
-    config::{ModelConfig, StoreConfig},
+    config::{EngineSection, ModelConfig, StoreConfig},
     convert::reply,
     device::{Cpu, Device},
     drain::Drain,
@@ -37,10 +37,11 @@ use crate::{
     hosts::{self, Hosts},
     limits::{
         ACCEPT_PAUSE, ARCHIVE_MESSAGE_BYTES_MAX, FLUSH_GRACE, HTTP2_KEEPALIVE, HTTP2_KEEPALIVE_TIMEOUT,
-        STREAMS_PER_CONNECTION_MAX, TCP_KEEPALIVE,
+        PREFIX_DISK_FLUSH, STREAMS_PER_CONNECTION_MAX, TCP_KEEPALIVE,
     },
     metrics::Metrics,
     models::{LoadRequest, Models},
+    prefix_disk::PrefixDisk,
     pulls::Pulls,
     registry::Registry,
     service::{Core, EngineService, Envelope, StoreService},
@@ -139,14 +140,20 @@ impl Daemon {
             .memory_budget_bytes
             .or_else(budget::default_bytes)
             .ok_or(DaemonError::NoMemoryBudget)?;
+        let prefix_disk = open_prefix_disk(&config.engine).await?;
+        let metrics = Metrics::new(budget_bytes);
+        if let Some(disk) = &prefix_disk {
+            metrics.add(|registry| disk.register(registry));
+        }
         let models = Arc::new(Models {
             registry: Registry::new(),
             budget: Budget::new(budget_bytes),
-            metrics: Metrics::new(budget_bytes),
+            metrics,
             store: store.clone(),
             store_missing: store_missing.clone(),
             device,
             section: config.engine.clone(),
+            prefix_disk,
         });
         let core = Arc::new(Core {
             models: models.clone(),
@@ -252,6 +259,10 @@ impl Daemon {
         let ended = async { while servers.join_next().await.is_some() {} };
         let _ = timeout(FLUSH_GRACE, ended).await;
         let _ = timeout(FLUSH_GRACE, models.closed()).await;
+        if let Some(disk) = models.prefix_disk.clone() {
+            let flush = tokio::task::spawn_blocking(move || disk.flush(PREFIX_DISK_FLUSH));
+            let _ = timeout(PREFIX_DISK_FLUSH, flush).await;
+        }
         tracing::info!("stopped");
         Ok(())
     }
@@ -376,6 +387,24 @@ fn router(
         // Clients that have not moved on yet.
         .add_service(reflection().build_v1alpha().map_err(failed)?);
     Ok(server)
+}
+
+/// Where blocks of KV caches are kept, if they are to be.
+async fn open_prefix_disk(engine: &EngineSection) -> Result<Option<Arc<PrefixDisk>>, DaemonError> {
+    let (Some(dir), bytes_max) = (engine.prefix_cache_dir.clone(), engine.prefix_cache_bytes) else {
+        return Ok(None);
+    };
+    let opened = tokio::task::spawn_blocking(move || {
+        PrefixDisk::open(&dir, bytes_max).map_err(|error| {
+            let reason = format!("{}: {error}", dir.display());
+            ConfigError::Value { key: "engine.prefix_cache_dir", reason }
+        })
+    });
+    let ended = |error: tokio::task::JoinError| DaemonError::Server {
+        what: "prefix cache",
+        reason: error.to_string(),
+    };
+    Ok(Some(opened.await.map_err(ended)??))
 }
 
 async fn serve_grpc(

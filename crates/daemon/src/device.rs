@@ -15,8 +15,11 @@ use hanzo_engine_runtime::{
     decoder::Decoder,
     encoder::{Encoder, EncoderFiles, WeightType},
     engine::{DraftModel, EngineMemory},
+    kv::BlockStore,
     spec::TransformerSpec,
 };
+
+use crate::limits::PREFIX_DISK_SAVED_AT_ONCE;
 
 /// An engine as its worker sees it; see [`Engine`] for what each does.
 pub(crate) trait Steps: Send {
@@ -41,6 +44,18 @@ pub(crate) trait Generator: Steps {
         kept: Box<dyn Any + Send>,
     ) -> Result<Arc<LoadedAdapter>, LoadError>;
     fn free_adapters(&mut self);
+
+    /// What its blocks are outside of its cache, if they can be kept elsewhere.
+    fn block_form(&self) -> Option<(usize, &'static str)> {
+        None
+    }
+
+    fn keep_blocks(&mut self, _store: Box<dyn BlockStore>) {}
+
+    /// Looks after blocks that are kept elsewhere while no step can run. Says whether there is more to do now.
+    fn tend_blocks(&mut self) -> Result<bool, StepError> {
+        Ok(false)
+    }
 }
 
 impl<B: Backend> Generator for Engine<B> {
@@ -58,6 +73,19 @@ impl<B: Backend> Generator for Engine<B> {
 
     fn free_adapters(&mut self) {
         Engine::free_adapters(self);
+    }
+
+    fn block_form(&self) -> Option<(usize, &'static str)> {
+        Engine::block_form(self)
+    }
+
+    fn keep_blocks(&mut self, store: Box<dyn BlockStore>) {
+        Engine::keep_blocks(self, store);
+    }
+
+    fn tend_blocks(&mut self) -> Result<bool, StepError> {
+        self.take_fetched()?;
+        Ok(Engine::has_work(self) || self.save_blocks(PREFIX_DISK_SAVED_AT_ONCE))
     }
 }
 

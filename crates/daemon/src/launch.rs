@@ -16,10 +16,11 @@ use crate::{
     admission::Admission,
     budget::Reservation,
     clock,
-    device::{Device, EngineSize, Sides, Steps},
+    device::{Device, EngineSize, Generator, Sides, Steps},
     draft::Draft,
     error::{Failure, FailureReason},
     metrics::ModelMetrics,
+    prefix_disk::{Identity, PrefixDisk},
     worker::{Vitals, Work, Worker, WorkerHandle, channel},
 };
 
@@ -36,6 +37,8 @@ pub(crate) struct Launch {
     pub(crate) progress: Box<dyn FnMut(f32) + Send>,
     /// How calls are written, instead of what the chat template says.
     pub(crate) tool_format: Option<ToolFormat>,
+    /// Where blocks of its cache are kept, and whose they are by its files.
+    pub(crate) kept: Option<(Arc<PrefixDisk>, Identity)>,
 }
 
 /// A worker's thread, to wait for.
@@ -78,7 +81,9 @@ impl Launch {
     }
 
     fn run(self, work: Receiver<Work>, vitals: Arc<Vitals>, ready: Ready) -> Exit {
-        let Launch { device, files, draft, size, reservation, metrics, mut progress, tool_format, .. } = self;
+        let Launch {
+            device, files, draft, size, reservation, metrics, mut progress, tool_format, kept, ..
+        } = self;
         let made = catch_unwind(AssertUnwindSafe(|| -> Result<_, LoadError> {
             let mut text = files.text_model()?;
             text.tool_format = tool_format.or(text.tool_format);
@@ -88,7 +93,11 @@ impl Launch {
             let embedder = Arc::new(files.embedder(&text.tokenizer, size.context_tokens_max())?);
             files.check_overrides()?;
             let sides = Sides { text, embedder };
-            Ok((sides.clone(), device.build((&files, draft), sides, size, &mut progress)?))
+            let mut engine = device.build((&files, draft), sides.clone(), size, &mut progress)?;
+            if let (Some((disk, identity)), Some(engine)) = (kept, engine.generator()) {
+                keep_blocks(engine, &disk, identity, (&files, size));
+            }
+            Ok((sides, engine))
         }));
         drop((files, draft));
         let failure = match made {
@@ -107,6 +116,23 @@ impl Launch {
         let _ = ready.send(Err(failure.clone()));
         Exit::Failed(failure)
     }
+}
+
+/// Keeps an engine's blocks on disk, among those of engines that would compute the same ones.
+fn keep_blocks(
+    engine: &mut dyn Generator,
+    disk: &PrefixDisk,
+    identity: Identity,
+    (files, size): (&Opened, EngineSize),
+) {
+    let (Some((bytes, form)), Some(files)) = (engine.block_form(), files.decoder()) else { return };
+    let kv_type = match size {
+        EngineSize::Decoder(config) => config.kv_type.name(),
+        EngineSize::Encoder(_) => return,
+    };
+    let identity = identity.run_as(&format!("{form} {bytes} {kv_type} {:?}", files.spec));
+    let waker = clock::waker(thread::current());
+    engine.keep_blocks(Box::new(disk.blocks(identity, bytes, waker)));
 }
 
 fn run_engine(

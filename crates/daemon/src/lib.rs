@@ -36,6 +36,7 @@ mod limits;
 pub mod log;
 mod metrics;
 mod models;
+mod prefix_disk;
 pub mod preflight;
 mod prompt;
 mod prompt_builder;

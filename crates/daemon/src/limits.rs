@@ -47,6 +47,22 @@ pub(crate) const OVERFLOW_CONTEXTS_MAX: usize = 16;
 pub(crate) const OVERFLOW_TOKENS_MIN: usize = 65_536;
 /// Bytes of a salt of what is cached.
 pub(crate) const CACHE_SALT_BYTES_MAX: usize = 1_024;
+/// KV blocks on disk: what is known of them in memory takes some 200 bytes each.
+pub(crate) const PREFIX_DISK_FILES_MAX: usize = 1 << 18;
+/// Orders before each of the disk's threads, of all models.
+pub(crate) const PREFIX_DISK_ORDERS_MAX: usize = 1024;
+/// Bytes of one model's blocks on their way from the disk.
+pub(crate) const PREFIX_DISK_READ_BYTES: usize = 16 << 20;
+/// Bytes of one model's blocks on their way to the disk.
+pub(crate) const PREFIX_DISK_WRITE_BYTES: usize = 32 << 20;
+/// Files of one model.
+pub(crate) const PREFIX_DISK_MODEL_FILES_MAX: usize = 4096;
+/// Blocks that an engine with nothing else to do hands to the disk at a time.
+pub(crate) const PREFIX_DISK_SAVED_AT_ONCE: usize = 4;
+/// Bytes of blocks on disk, unless configured.
+pub(crate) const PREFIX_DISK_BYTES_DEFAULT: u64 = 16 << 30;
+/// What the disk gets at the end to write what is on its way.
+pub(crate) const PREFIX_DISK_FLUSH: Duration = Duration::from_secs(2);
 /// Constraints of one model that are compiled at the same time; nothing can interrupt one.
 pub(crate) const CONSTRAINT_COMPILES_MAX: usize = 2;
 /// Time that a request waits for its constraint, those before it included. What people write takes some 20 ms.

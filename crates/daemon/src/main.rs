@@ -45,6 +45,12 @@ struct Flags {
     /// Memory all models together may take, such as 12GiB [default: 80 % of what is available]
     #[arg(long, value_parser = parse_bytes)]
     memory_budget: Option<u64>,
+    /// Keep blocks of KV caches in this directory, to be found after a restart
+    #[arg(long)]
+    prefix_cache_dir: Option<PathBuf>,
+    /// Bytes that they may take there, such as 4GiB [default: 16GiB]
+    #[arg(long, value_parser = parse_bytes)]
+    prefix_cache_bytes: Option<u64>,
     /// Completions that fill their context go on: the first tokens are kept, half of the others dropped
     #[arg(long)]
     context_shift: bool,
@@ -70,6 +76,8 @@ impl Flags {
         let layer = with(layer, "engine.threads", self.threads);
         let layer = with(layer, "engine.context_tokens_max", self.max_context);
         let layer = with(layer, "engine.memory_budget_bytes", self.memory_budget);
+        let layer = with(layer, "engine.prefix_cache_dir", self.prefix_cache_dir.as_ref());
+        let layer = with(layer, "engine.prefix_cache_bytes", self.prefix_cache_bytes);
         let layer = with(layer, "engine.context_shift", self.context_shift.then_some(true));
         let layer = with(layer, "log.level", self.log_level.as_ref());
         with(layer, "models", (!models.is_empty()).then_some(models))

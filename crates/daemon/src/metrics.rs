@@ -57,6 +57,7 @@ pub(crate) struct Metrics {
     prefix_query_tokens: IntCounterVec,
     prefix_hit_tokens: IntCounterVec,
     preemptions: IntCounterVec,
+    context_shifts: IntCounterVec,
     draft_tokens: IntCounterVec,
     accepted_draft_tokens: IntCounterVec,
     finished: IntCounterVec,
@@ -96,6 +97,7 @@ pub(crate) struct ModelMetrics {
     pub(crate) prefix_query_tokens: IntCounter,
     pub(crate) prefix_hit_tokens: IntCounter,
     pub(crate) preemptions: IntCounter,
+    pub(crate) context_shifts: IntCounter,
     pub(crate) draft_tokens: IntCounter,
     pub(crate) accepted_draft_tokens: IntCounter,
     pub(crate) finished_stop: IntCounter,
@@ -199,6 +201,11 @@ impl Metrics {
             preemptions: make.counter(
                 "preemptions_total",
                 "Times a sequence gave its KV blocks back early.",
+                model,
+            ),
+            context_shifts: make.counter(
+                "context_shifts_total",
+                "Times a sequence that filled its context dropped tokens and went on.",
                 model,
             ),
             draft_tokens: make.counter(
@@ -316,6 +323,7 @@ impl Metrics {
             prefix_query_tokens: of(&self.prefix_query_tokens),
             prefix_hit_tokens: of(&self.prefix_hit_tokens),
             preemptions: of(&self.preemptions),
+            context_shifts: of(&self.context_shifts),
             draft_tokens: of(&self.draft_tokens),
             accepted_draft_tokens: of(&self.accepted_draft_tokens),
             finished_stop: self.finished.with_label_values(&[model, "stop"]),
@@ -352,6 +360,7 @@ impl Metrics {
             &self.prefix_query_tokens,
             &self.prefix_hit_tokens,
             &self.preemptions,
+            &self.context_shifts,
             &self.draft_tokens,
             &self.accepted_draft_tokens,
             &self.finished,
@@ -437,6 +446,11 @@ impl Metrics {
         String::from_utf8(text).expect("names, labels and help are UTF-8")
     }
 
+    /// Adds what others count.
+    pub(crate) fn add(&self, register: impl FnOnce(&Registry) -> Result<(), prometheus::Error>) {
+        register(&self.registry).expect("names are of one place each");
+    }
+
     fn set_gauges(&self, view: &ModelView) {
         let model = view.name.as_str();
         self.worker_up.with_label_values(&[model]).set(i64::from(view.worker.is_some()));
@@ -517,6 +531,7 @@ impl ModelMetrics {
         self.prefix_query_tokens.inc_by(now.prompt_tokens - before.prompt_tokens);
         self.prefix_hit_tokens.inc_by(now.prefix_hit_tokens - before.prefix_hit_tokens);
         self.preemptions.inc_by(now.preemptions - before.preemptions);
+        self.context_shifts.inc_by(now.context_shifts - before.context_shifts);
         self.draft_tokens.inc_by(now.draft_tokens - before.draft_tokens);
         self.accepted_draft_tokens.inc_by(now.accepted_draft_tokens - before.accepted_draft_tokens);
     }

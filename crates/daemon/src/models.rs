@@ -24,6 +24,7 @@ use crate::{
     launch::{Exit, Launch, Running},
     limits::{RESTART_FIRST, RESTART_FORGET, RESTART_LAST, RESTARTS_MAX},
     metrics::{Metrics, ModelMetrics},
+    prefix_disk::{DiskBlocks, PrefixDisk},
     prompt_builder::PromptBuilder,
     registry::{Begun, Capability, Entry, OnConflict, Progress, Registry, Served, State, key},
     sizing::{self, LoadOptions},
@@ -46,6 +47,8 @@ pub(crate) struct Models {
     pub(crate) store_missing: String,
     pub(crate) device: Arc<dyn Device>,
     pub(crate) section: EngineSection,
+    /// Where blocks of KV caches are kept.
+    pub(crate) prefix_disk: Option<Arc<PrefixDisk>>,
 }
 
 /// What to load.
@@ -421,6 +424,7 @@ impl Models {
             if !not_read.is_empty() {
                 tracing::info!(model = name, "text alone: {} are not read", not_read.join(" and "));
             }
+            let kept = models.prefix_disk.clone().and_then(|disk| disk.for_load(&source, &want.overrides));
             let draft = draft.map(|source| Draft::open(&source, &files)).transpose().map_err(Failure::new)?;
             let (reservation, size) = models
                 .budget
@@ -435,7 +439,8 @@ impl Models {
                             let room = files.spec.kv_room(section.step_tokens_max);
                             let memory = |config: &_| {
                                 let draft = draft.as_ref().map(Draft::files);
-                                models.device.decoder_memory(files, draft, config)
+                                let memory = models.device.decoder_memory(files, draft, config);
+                                DiskBlocks::planned(kept.is_some(), memory, config)
                             };
                             let (config, memory) =
                                 sizing::choose((&name, context), section, want, free, &room, memory)?;
@@ -451,9 +456,9 @@ impl Models {
                     Ok((size.1.total(), size))
                 })
                 .map_err(|error: hanzo_engine_runtime::LoadError| Failure::new(error))?;
-            Ok::<_, Arc<Failure>>((files, draft, reservation, size))
+            Ok::<_, Arc<Failure>>((files, draft, reservation, size, kept))
         });
-        let (files, draft, reservation, (size, memory)) = opened.await?;
+        let (files, draft, reservation, (size, memory), kept) = opened.await?;
         let (info, generates) = (files.info().clone(), files.generates());
         let spec = files.decoder().map(|files| Arc::new(files.spec.clone()));
         self.registry.set(&life.name, life.number, |entry| entry.info = Some(info));
@@ -473,6 +478,7 @@ impl Models {
             metrics: life.metrics.clone(),
             progress: Box::new(told),
             tool_format: life.want.tool_format,
+            kept,
         };
         let (Sides { text, embedder }, worker, running) = launch.start().await?;
         let served = Served {

@@ -160,11 +160,15 @@ impl Worker {
         if let Some(engine) = self.engine.generator() {
             engine.free_adapters();
         }
-        if self.phase != Phase::Serving && self.jobs.is_empty() {
-            return Ok(Turn::Left);
-        }
-        if !self.engine.has_work() {
-            return Ok(self.park());
+        let leaves = self.phase != Phase::Serving && self.jobs.is_empty();
+        if leaves || !self.engine.has_work() {
+            // What nobody has kept yet is kept while there is time for it, and before it is lost.
+            let more = self.engine.generator().map_or(Ok(false), |engine| engine.tend_blocks())?;
+            return Ok(match () {
+                () if more => Turn::Ran,
+                () if leaves => Turn::Left,
+                () => self.park(),
+            });
         }
         let report = self.engine.step(&mut self.events)?;
         let ended = now();

@@ -300,6 +300,32 @@ pub trait Backend: Send + 'static {
     /// by name a layer's layout that the device does not know.
     fn kv(&self, spec: &KvSpec) -> Result<Self::Kv, KernelError>;
 
+    /// What a block of a cache is outside of it, where it can be taken out: its bytes, and a name that is another's wherever
+    /// they mean anything else. The same for every set of instructions. `None`: it cannot be.
+    fn kv_block_form(&self, _kv: &Self::Kv) -> Option<(usize, &'static str)> {
+        None
+    }
+
+    /// Copies a block out of the cache, as many bytes as [`Backend::kv_block_form`] says. What the steps
+    /// that were submitted write to it is in it.
+    ///
+    /// # Errors
+    /// The device's, or that it cannot.
+    fn read_kv_block(&self, _kv: &Self::Kv, _block: u32, _out: &mut [u8]) -> Result<(), KernelError> {
+        let reason = "takes no block out of its cache".to_owned();
+        Err(KernelError::Device { device: self.device(), reason })
+    }
+
+    /// Puts a block into the cache, after the steps that were submitted, as [`Backend::read_kv_block`] has taken it out of
+    /// one of the same layers and type.
+    ///
+    /// # Errors
+    /// The device's, or that it cannot.
+    fn write_kv_block(&mut self, _kv: &mut Self::Kv, _block: u32, _bytes: &[u8]) -> Result<(), KernelError> {
+        let reason = "puts no block into its cache".to_owned();
+        Err(KernelError::Device { device: self.device(), reason })
+    }
+
     /// Bytes [`Backend::reserve`] would take.
     fn scratch_bytes(&self, limits: &StepLimits) -> usize;
 

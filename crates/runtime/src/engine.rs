@@ -5,6 +5,7 @@
 mod adapters;
 mod draft_model;
 mod encoder;
+mod kept;
 
 use std::{mem, sync::Arc};
 
@@ -28,6 +29,7 @@ use crate::{
 use adapters::Held;
 pub use draft_model::{DraftModel, Drafting, check_vocabulary};
 pub use encoder::{EncoderConfig, EncoderEngine};
+use kept::Kept;
 
 /// How large an engine is made. All bounds are at least 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,6 +131,8 @@ pub struct EngineStats {
     pub accepted_draft_tokens: u64,
     /// Times a sequence that filled its context dropped tokens and went on.
     pub context_shifts: u64,
+    /// KV blocks that were kept elsewhere and came back.
+    pub fetched_blocks: u64,
 }
 
 /// One model on one device.
@@ -148,6 +152,7 @@ pub struct Engine<B: Backend> {
     adapters: Vec<Option<Held>>, // by slot
     steps: u64,
     draft_model: Option<DraftModel<B>>,
+    kept: Option<Kept>,     // where blocks are that have left the cache
     waited: Option<Waited>, // the last step that the last call waited for, where all of it decodes
 }
 
@@ -208,6 +213,7 @@ impl<B: Backend> Engine<B> {
             adapters: Vec::new(),
             steps: 0,
             draft_model: None,
+            kept: None,
             waited: None,
             backend,
             decoder,
@@ -232,8 +238,10 @@ impl<B: Backend> Engine<B> {
         if self.flight.as_ref().is_some_and(reads) || self.scheduler.needs_last_tokens() {
             self.settle(events)?;
         }
+        self.take_fetched()?;
         let drafting = self.draft()?;
         let report = self.scheduler.schedule(&mut self.pool, &mut self.step, events);
+        self.save_evicted();
         let flight = if report.sequences > 0 { Some(self.launch(drafting)?) } else { None };
         self.settle(events)?;
         self.flight = flight;
@@ -300,6 +308,7 @@ impl<B: Backend> Engine<B> {
         let hidden = self.decoder.spec().hidden;
         assert!(job.media.iter().all(|span| span.width() == hidden), "media in rows of {hidden}");
         self.scheduler.submit(job, &self.text);
+        self.fetch_prefix(job);
     }
 
     /// Takes the inputs of an embedding job in line. They have come from [`Embedder`], and each fits the context.
@@ -310,6 +319,7 @@ impl<B: Backend> Engine<B> {
     /// Forgets a job, whatever state it is in, and frees its blocks. No further event names it.
     pub fn cancel(&mut self, job: JobId) {
         self.scheduler.cancel(job, &mut self.pool);
+        self.forget_fetch(job);
     }
 
     /// Runs nothing of a job until it is set back, and keeps its place and, while others don't need them, its blocks.
@@ -344,6 +354,7 @@ impl<B: Backend> Engine<B> {
             draft_tokens: counters.draft_tokens,
             accepted_draft_tokens: counters.accepted_draft_tokens,
             context_shifts: counters.context_shifts,
+            fetched_blocks: self.kept.as_ref().map_or(0, Kept::fetched),
             steps: self.steps,
         }
     }

@@ -10,14 +10,16 @@
 //! and a block belongs to one group as long as it is held or can be found. All groups take from the one pool.
 
 mod groups;
+mod store;
 mod tables;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 
 use hanzo_engine_kernels::{BLOCK_TOKENS, KvGroups};
 use sha2::{Digest, Sha256};
 
 pub use groups::{KvRoom, groups_of};
+pub use store::{BlockName, BlockStore, KeptBlock};
 pub use tables::BlockTables;
 
 /// Name of a full block: of its tokens and everything before them.
@@ -58,6 +60,8 @@ struct Block {
     holders: u32,
     group: u32, // of layers; meaningful only while it is held or has a hash
     hash: Option<BlockHash>,
+    kept: bool,   // its content is somewhere else too
+    listed: bool, // in `Leaving::unsaved`
     // Neighbours in the free list; meaningful only while `holders` is 0.
     before: u32,
     after: u32,
@@ -74,6 +78,14 @@ pub struct BlockPool {
     free: usize,   // blocks nobody holds, cached ones included
     cached: usize, // of them, those that the index can still find
     share: bool,
+    leaving: Option<Leaving>,
+}
+
+/// What is to be kept elsewhere of blocks whose content will be lost here.
+#[derive(Debug)]
+struct Leaving {
+    unsaved: VecDeque<u32>, // blocks that nobody held for a while since they can be found
+    evicted: Vec<(u32, usize, BlockHash)>, // taken for other content, which is not written yet: id, group, name
 }
 
 impl BlockPool {
@@ -86,7 +98,18 @@ impl BlockPool {
     pub fn of_groups(blocks: usize, share: bool, room: KvRoom) -> BlockPool {
         assert!(blocks < NONE as usize, "block ids are u32");
         let mut pool = BlockPool {
-            blocks: vec![Block { holders: 0, group: 0, hash: None, before: NONE, after: NONE }; blocks],
+            blocks: vec![
+                Block {
+                    holders: 0,
+                    group: 0,
+                    hash: None,
+                    kept: false,
+                    listed: false,
+                    before: NONE,
+                    after: NONE
+                };
+                blocks
+            ],
             index: vec![HashMap::new(); room.count()],
             room,
             first_free: NONE,
@@ -94,6 +117,7 @@ impl BlockPool {
             free: 0,
             cached: 0,
             share,
+            leaving: None,
         };
         for id in 0..blocks as u32 {
             pool.push_last(id);
@@ -147,7 +171,11 @@ impl BlockPool {
         if let Some(hash) = block.hash.take() {
             self.index[block.group as usize].remove(&hash);
             self.cached -= 1;
+            if let Some(leaving) = self.leaving.as_mut().filter(|_| !block.kept) {
+                leaving.evicted.push((id, block.group as usize, hash));
+            }
         }
+        block.kept = false;
         (block.holders, block.group) = (1, group as u32);
         Some(id)
     }
@@ -159,12 +187,20 @@ impl BlockPool {
         if self.groups() == 1 && self.room.keeps_all(0) {
             return self.find_whole_prefix(hashes);
         }
-        let mut found = if self.share { hashes.len() } else { 0 };
+        let has = |group: usize, hash: &BlockHash| self.index[group].contains_key(hash);
+        let found = if self.share { self.longest(hashes, &has) } else { 0 };
+        let is_free = |id: &u32| self.blocks[*id as usize].holders == 0;
+        (found, self.found_ids(&hashes[..found]).filter(is_free).count())
+    }
+
+    /// How many of `hashes` make the longest prefix of which each group has what a row after it sees, as `has` says.
+    fn longest(&self, hashes: &[BlockHash], has: &impl Fn(usize, &BlockHash) -> bool) -> usize {
+        let mut found = hashes.len();
         // Of those up to `found`, each group is known to have the blocks from here on.
         let mut seen = vec![found; self.groups()];
         let mut group = 0;
         while group < self.groups() {
-            match self.lacks(group, &hashes[..found], seen[group]) {
+            match self.lacks(group, &hashes[..found], seen[group], has) {
                 None => {
                     seen[group] = seen[group].min(self.first_seen(group, found));
                     group += 1;
@@ -178,8 +214,78 @@ impl BlockPool {
                 }
             }
         }
-        let is_free = |id: &u32| self.blocks[*id as usize].holders == 0;
-        (found, self.found_ids(&hashes[..found]).filter(is_free).count())
+        found
+    }
+
+    /// What is missing of a longer prefix than is there, where `kept` says which blocks could be got: none where there is no
+    /// longer one, or no room for it.
+    pub fn missing(
+        &self,
+        hashes: &[BlockHash],
+        kept: &impl Fn(usize, &BlockHash) -> bool,
+    ) -> Vec<(usize, BlockHash)> {
+        let (here, _) = self.find_prefix(hashes);
+        if !self.share || here == hashes.len() {
+            return Vec::new();
+        }
+        let is_here = |group: usize, hash: &BlockHash| self.index[group].contains_key(hash);
+        let found = self.longest(hashes, &|group, hash| is_here(group, hash) || kept(group, hash));
+        if found <= here {
+            return Vec::new();
+        }
+        let of_group = |group: usize| {
+            let seen = &hashes[self.first_seen(group, found)..found];
+            seen.iter().filter(move |hash| !is_here(group, hash)).map(move |&hash| (group, hash))
+        };
+        let mut missing: Vec<_> = (0..self.groups()).flat_map(of_group).collect();
+        if missing.len() > self.free {
+            // Of one group that keeps everything the beginning is of use by itself.
+            let useful = self.groups() == 1 && self.room.keeps_all(0);
+            missing.truncate(if useful { self.free } else { 0 });
+        }
+        missing
+    }
+
+    /// Whether a group's block of this content is there.
+    pub fn has(&self, group: usize, hash: &BlockHash) -> bool {
+        self.index.get(group).is_some_and(|index| index.contains_key(hash))
+    }
+
+    /// From now on it tells which blocks' content is about to be lost.
+    pub fn watch_leaving(&mut self) {
+        let blocks = self.blocks.len();
+        self.leaving =
+            Some(Leaving { unsaved: VecDeque::with_capacity(blocks), evicted: Vec::with_capacity(blocks) });
+    }
+
+    /// A block that was taken for other content, while what it had is still in it: id, group and name of that.
+    pub fn next_evicted(&mut self) -> Option<(u32, usize, BlockHash)> {
+        self.leaving.as_mut()?.evicted.pop()
+    }
+
+    /// A block that can be found and is kept nowhere else, of those that nobody held for a while, the first of them first.
+    pub fn next_unsaved(&mut self) -> Option<(u32, usize, BlockHash)> {
+        loop {
+            let id = self.leaving.as_mut()?.unsaved.pop_front()?;
+            let block = &mut self.blocks[id as usize];
+            block.listed = false;
+            if let Some(hash) = block.hash.filter(|_| !block.kept) {
+                return Some((id, block.group as usize, hash));
+            }
+        }
+    }
+
+    /// There was no room for a block that [`BlockPool::next_unsaved`] gave.
+    pub fn save_later(&mut self, id: u32) {
+        if let Some(leaving) = &mut self.leaving {
+            self.blocks[id as usize].listed = true;
+            leaving.unsaved.push_front(id);
+        }
+    }
+
+    /// What is in a block that can be found is kept elsewhere.
+    pub fn set_kept(&mut self, id: u32) {
+        self.blocks[id as usize].kept = true;
     }
 
     /// [`BlockPool::find_prefix`] where there is one group, which keeps everything.
@@ -195,8 +301,14 @@ impl BlockPool {
 
     /// The last block that a group lacks of those a row after them would see, of which it is known to have those from
     /// `seen` on. Of a group that keeps everything the first, because only what is before that counts.
-    fn lacks(&self, group: usize, hashes: &[BlockHash], seen: usize) -> Option<usize> {
-        let lacks = |&index: &usize| !self.index[group].contains_key(&hashes[index]);
+    fn lacks(
+        &self,
+        group: usize,
+        hashes: &[BlockHash],
+        seen: usize,
+        has: &impl Fn(usize, &BlockHash) -> bool,
+    ) -> Option<usize> {
+        let lacks = |&index: &usize| !has(group, &hashes[index]);
         let mut range = self.first_seen(group, hashes.len())..seen;
         if self.room.keeps_all(group) { range.find(lacks) } else { range.rev().find(lacks) }
     }
@@ -253,6 +365,10 @@ impl BlockPool {
         block.holders -= 1;
         if block.holders == 0 {
             if block.hash.is_some() {
+                if let Some(leaving) = self.leaving.as_mut().filter(|_| !block.kept && !block.listed) {
+                    block.listed = true;
+                    leaving.unsaved.push_back(id);
+                }
                 self.cached += 1;
                 self.push_last(id);
             } else {
@@ -340,190 +456,4 @@ impl BlockPool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    fn hash(n: u32) -> BlockHash {
-        BlockHash::chain(BlockHash::root(b""), &[n; BLOCK_TOKENS], b"")
-    }
-
-    /// The last of them first, as sequences do.
-    fn release(pool: &mut BlockPool, ids: &mut Vec<u32>) {
-        ids.drain(..).rev().for_each(|id| pool.release(id));
-    }
-
-    #[test]
-    fn names_depend_on_everything_before() {
-        let a = BlockHash::chain(BlockHash::root(b""), &[1; 16], b"");
-        assert_ne!(a, BlockHash::chain(BlockHash::root(b"salt"), &[1; 16], b""));
-        assert_ne!(BlockHash::chain(a, &[2; 16], b""), BlockHash::chain(hash(3), &[2; 16], b""));
-        assert_eq!(a, hash(1));
-        assert_ne!(BlockHash::chain(a, &[2; 16], b"x"), BlockHash::chain(a, &[2; 16], b""));
-    }
-
-    #[test]
-    fn released_blocks_are_found_until_they_are_needed() {
-        let mut pool = BlockPool::new(3, true);
-        let mut ids: Vec<u32> = (0..3).map(|_| pool.take(0).unwrap()).collect();
-        assert_eq!(pool.take(0), None);
-        pool.publish(0, ids[0], hash(0));
-        pool.publish(0, ids[1], hash(1));
-        let (first, second) = (ids[0], ids[1]);
-        release(&mut pool, &mut ids);
-        assert_eq!((pool.used(), pool.free(), pool.cached()), (0, 3, 2));
-        assert_eq!(pool.find_prefix(&[hash(0), hash(1), hash(2)]), (2, 2));
-
-        assert_eq!(pool.share(0, &hash(0)), Some(first));
-        assert_eq!(pool.share(0, &hash(0)), Some(first));
-        assert_eq!(pool.find_prefix(&[hash(0), hash(1)]), (2, 1));
-        // The unnamed block goes first, then the tail of the prefix; the held one never.
-        assert_eq!(pool.take(0), Some(2));
-        assert_eq!(pool.take(0), Some(second));
-        assert_eq!(pool.take(0), None);
-        assert_eq!(pool.find_prefix(&[hash(0), hash(1)]), (1, 0));
-        pool.release(first);
-        assert_eq!(pool.free(), 0);
-        pool.release(first);
-        assert_eq!((pool.free(), pool.cached()), (1, 1));
-    }
-
-    #[test]
-    fn a_prefix_is_evicted_from_its_tail() {
-        let mut pool = BlockPool::new(4, true);
-        let mut ids: Vec<u32> = (0..4).map(|_| pool.take(0).unwrap()).collect();
-        for (i, &id) in ids.iter().enumerate() {
-            pool.publish(0, id, hash(i as u32));
-        }
-        release(&mut pool, &mut ids);
-        pool.take(0);
-        assert_eq!(pool.find_prefix(&[hash(0), hash(1), hash(2), hash(3)]).0, 3);
-    }
-
-    #[test]
-    fn without_sharing_nothing_is_found() {
-        let mut pool = BlockPool::new(2, false);
-        let id = pool.take(0).unwrap();
-        pool.publish(0, id, hash(0));
-        pool.release(id);
-        assert_eq!((pool.find_prefix(&[hash(0)]), pool.cached()), ((0, 0), 0));
-    }
-
-    /// A pool of two groups that see 40 and 17 tokens and one that sees all, of which each has these blocks of one text.
-    fn pool_with(found: [u16; 3]) -> (BlockPool, Vec<BlockHash>) {
-        let windows = vec![Some(40), None, Some(17)];
-        let room = KvRoom::new(&KvGroups { windows, places: Vec::new() }, 16);
-        let mut pool = BlockPool::of_groups(60, true, room);
-        let hashes: Vec<BlockHash> = (0..16).map(hash).collect();
-        for (group, found) in found.into_iter().enumerate() {
-            for (index, &hash) in hashes.iter().enumerate().filter(|(index, _)| found & 1 << index != 0) {
-                let id = pool.take(group).unwrap();
-                pool.publish(group, id, hash);
-                if index % 3 > 0 {
-                    pool.release(id);
-                }
-            }
-        }
-        (pool, hashes)
-    }
-
-    #[test]
-    fn a_prefix_is_found_where_windows_have_what_they_see() {
-        // The group that sees 40 tokens after 5 blocks sees 39 of them, in 3 blocks; the one that sees 17 sees one.
-        let (pool, hashes) = pool_with([0b11100, 0b11111, 0b10000]);
-        assert_eq!(pool.find_prefix(&hashes).0, 5);
-        assert_eq!(pool.prefix(&hashes).count(), 3 + 5 + 1);
-        for less in [[0b11000, 0b11111, 0b10000], [0b11100, 0b11111, 0b01000], [0b11100, 0b11110, 0b10000]] {
-            assert_eq!(pool_with(less).0.find_prefix(&hashes).0, 0, "{less:?}");
-        }
-        // What one lacks shortens it to what all have.
-        assert_eq!(pool_with([0b11110, 0b01111, 0b11000]).0.find_prefix(&hashes).0, 4);
-        assert_eq!(pool_with([0b00111, 0b11111, 0b10111]).0.find_prefix(&hashes).0, 3);
-    }
-
-    #[test]
-    fn a_window_lets_go_as_it_moves_and_uses_blocks_again() {
-        let groups = KvGroups { windows: vec![None, Some(40)], places: Vec::new() };
-        let room = KvRoom::new(&groups, 32);
-        // 39 keys before a row are in 3 blocks, 32 rows that begin within one in 3.
-        assert_eq!(room.blocks_of(500), 32 + 6);
-        let mut pool = BlockPool::of_groups(38, true, room);
-        let hashes: Vec<BlockHash> = (0..31).map(hash).collect();
-        let mut tables = BlockTables::default();
-        assert_eq!(BlockTables::needed(&pool, &hashes, 500), 38);
-        assert_eq!(tables.enter(&mut pool, &hashes, 500), 0);
-        assert_eq!(pool.free(), 0);
-        let mut computed = 0;
-        while computed < 500 {
-            let rows = 32.min(500 - computed);
-            assert_eq!(tables.grow(&mut pool, computed..computed + rows, 500, 0), rows, "at {computed}");
-            let full = (computed + rows) / BLOCK_TOKENS;
-            for (index, &hash) in hashes.iter().enumerate().take(full).skip(computed / BLOCK_TOKENS) {
-                tables.publish(&mut pool, index, hash);
-            }
-            computed += rows;
-            tables.check(&pool, computed);
-            pool.check([&tables].into_iter());
-        }
-        tables.grow(&mut pool, 500..501, 501, 0);
-        // Of 500 tokens the last full block ends at 496, before which 39 are in 3 blocks; and one begins there.
-        assert_eq!((tables.len(), pool.used()), (32 + 4, 36));
-        // What comes back finds its way to the last full block.
-        tables.leave(&mut pool);
-        assert_eq!(pool.find_prefix(&hashes).0, 31);
-        assert_eq!(BlockTables::needed(&pool, &hashes, 500), 36);
-        assert_eq!(tables.enter(&mut pool, &hashes, 500), 31);
-        assert_eq!(pool.used(), 36);
-    }
-
-    proptest! {
-        // As long as every group has all that a row after it sees.
-        #[test]
-        fn the_longest_prefix_is_found(found in any::<[u16; 3]>()) {
-            // Many blocks are there, as after a few were evicted.
-            let found = found.map(|bits| bits | bits.rotate_left(3) | bits.rotate_left(7));
-            let (pool, hashes) = pool_with(found);
-            let has = |group: usize, blocks: usize| {
-                (pool.room().first_kept(group, blocks * 16)..blocks).all(|index| found[group] & 1 << index != 0)
-            };
-            let longest = (0..=16).rev().find(|&blocks| (0..3).all(|group| has(group, blocks))).unwrap();
-            let (blocks, free) = pool.find_prefix(&hashes);
-            prop_assert_eq!(blocks, longest);
-            let ids: Vec<u32> = pool.prefix(&hashes).collect();
-            prop_assert_eq!(ids.iter().filter(|&&id| pool.blocks[id as usize].holders == 0).count(), free);
-        }
-
-        // Whatever is done, the counts add up and no block is given to two takers.
-        #[test]
-        fn counts_always_add_up(ops in prop::collection::vec((0u8..4, 0u32..6), 1..200)) {
-            let mut pool = BlockPool::new(5, true);
-            let mut held: Vec<Vec<u32>> = Vec::new();
-            for (op, n) in ops {
-                match op {
-                    0 => if let Some(id) = pool.take(0) {
-                        prop_assert!(held.iter().flatten().all(|&h| h != id));
-                        held.push(vec![id]);
-                    },
-                    1 => if let Some(ids) = held.get(n as usize) {
-                        pool.publish(0, ids[0], hash(n));
-                    },
-                    2 => if let Some(id) = pool.share(0, &hash(n)) { held.push(vec![id]) },
-                    _ => if !held.is_empty() {
-                        let at = n as usize % held.len();
-                        release(&mut pool, &mut held.swap_remove(at));
-                    },
-                }
-                let mut distinct: Vec<u32> = held.iter().flatten().copied().collect();
-                distinct.sort_unstable();
-                distinct.dedup();
-                prop_assert_eq!(pool.used(), distinct.len());
-                prop_assert_eq!(pool.free() + pool.used(), 5);
-                prop_assert!(pool.cached() <= pool.free());
-                let mut walked = 0;
-                let mut at = pool.first_free;
-                while at != NONE { walked += 1; at = pool.blocks[at as usize].after; }
-                prop_assert_eq!(walked, pool.free());
-            }
-        }
-    }
-}
+mod tests;

@@ -18,7 +18,7 @@ use crate::{
     embedding::Embedder,
     fair::{FairLine, Order},
     job::{EmbedJob, Event, Job, JobId},
-    kv::BlockPool,
+    kv::{BlockHash, BlockPool},
     limits::EXTRA_LOGIT_ROWS,
     output::Hidden,
     sequence::{Outcome, Sequence, Within},
@@ -179,9 +179,21 @@ impl Scheduler {
         }
     }
 
+    /// Names of the blocks that a job which waits would share.
+    pub fn shareable(&self, job: JobId) -> Option<&[BlockHash]> {
+        self.waiting.values().find(|sequence| sequence.job == job).map(Sequence::shareable)
+    }
+
+    /// Lets a job's sequences wait for blocks, or wait for them no more.
+    pub fn set_fetching(&mut self, job: JobId, fetching: bool) {
+        for sequence in self.waiting.values_mut().filter(|sequence| sequence.job == job) {
+            sequence.fetching = fetching;
+        }
+    }
+
     /// Whether the next step would have a row.
     pub fn has_work(&self) -> bool {
-        self.waiting.values().chain(&self.running).any(|sequence| !sequence.held)
+        self.waiting.values().chain(&self.running).any(|sequence| !sequence.held && !sequence.fetching)
     }
 
     /// Sequences running and waiting.
@@ -350,6 +362,7 @@ impl Scheduler {
 
     fn wants_to_enter(&self, sequence: &Sequence, pool: &BlockPool) -> bool {
         !(sequence.held
+            || sequence.fetching
             || sequence.is_unsettled()
             || pool.shares() && self.prompt_is_being_computed(sequence, pool)
             || self.prompt_is_being_scored(sequence))

@@ -38,6 +38,8 @@ pub struct Sequence {
     pub order: Order,
     /// The client reads too slowly: keep everything, run nothing.
     pub held: bool,
+    /// Blocks that are kept elsewhere are on their way to the cache: it enters when they are there.
+    pub fetching: bool,
     /// Rows it has in the batch being run; 0 when it is not part of it.
     pub scheduled: usize,
     /// It has ended, and has no blocks any more.
@@ -145,6 +147,7 @@ impl Sequence {
             choice,
             order,
             held: false,
+            fetching: false,
             scheduled: 0,
             ended: false,
             prompt_tokens: tokens.len(),
@@ -346,7 +349,7 @@ impl Sequence {
 
     /// Blocks of the prompt that could be shared: never the last token's, whose logits are needed, and none where every
     /// row is.
-    fn shareable(&self) -> &[BlockHash] {
+    pub fn shareable(&self) -> &[BlockHash] {
         match &self.purpose {
             _ if self.skips_cache => &[],
             Purpose::Read(reading) if !reading.can_skip() => &[],

@@ -70,6 +70,8 @@ async fn a_completion_goes_on_beyond_its_context_where_it_may() {
         let next = rig.events(v1::InferRequest { prompt: whole, ..of(Some(true), 100) }).await;
         assert_eq!(started(&next).prompt_tokens, 210 - 3 * 43);
         assert_eq!(tokens(&next, 0), long[150..250]);
+        let (_, metrics) = rig.admin("/metrics").await;
+        assert!(metrics.contains("hanzo_engine_context_shifts_total{model=\"hanzo-demo\"}"), "{metrics}");
         let kept = v1::InferRequest { keep_tokens: Some(80), ..of(Some(true), 5) };
         check_refused(&rig.infer(kept).await.unwrap_err(), Code::InvalidArgument, "keep_tokens");
         rig.stopped().await;
@@ -93,4 +95,32 @@ async fn tenants_find_nothing_of_each_others() {
     let salt = v1::InferRequest { cache_salt: "x".repeat(1025), ..endless(2) };
     check_refused(&rig.infer(salt).await.unwrap_err(), Code::InvalidArgument, "cache_salt");
     rig.stopped().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_computed_before_a_restart_is_found_on_disk() {
+    let kept = tempfile::tempdir().unwrap();
+    let begin = || {
+        Rig::start_with(|config| {
+            config.engine.prefix_cache_dir = Some(kept.path().join("kv"));
+            config.engine.prefix_cache_bytes = 1 << 30;
+        })
+    };
+    let ask = || v1::InferRequest { prompt: prompt(300..500), ..endless(20) };
+    let mut said = None;
+    for round in 0..3 {
+        let rig = begin().await;
+        rig.load(DEMO_MODEL, "").await.unwrap();
+        let events = rig.events(ask()).await;
+        let cached = finished(&events, 0).usage.unwrap().cached_tokens;
+        assert_eq!(cached, if round == 0 { 0 } else { 192 });
+        assert_eq!(said.get_or_insert_with(|| tokens(&events, 0)), &tokens(&events, 0));
+        let salted = v1::InferRequest { cache_salt: format!("{round}"), ..ask() };
+        assert_eq!(finished(&rig.events(salted).await, 0).usage.unwrap().cached_tokens, 0);
+        if round > 0 {
+            let (_, metrics) = rig.admin("/metrics").await;
+            assert!(metrics.contains("hanzo_engine_prefix_disk_read_blocks_total 12"), "{metrics}");
+        }
+        rig.stopped().await;
+    }
 }

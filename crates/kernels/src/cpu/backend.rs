@@ -35,8 +35,7 @@ pub struct CpuBackend {
     pool: Arc<ThreadPool>,
     tier: Tier,
     scratch: Option<Scratch>,
-    /// Held while a step is open.
-    turn: Option<Turn>,
+    turn: Option<Turn>, // held while a step is open
     batch: Batch,
     tokens: Vec<Option<u32>>, // (rows); none where the host writes the row
     adapted: Tiles,           // the rows that have an adapter
@@ -49,8 +48,7 @@ pub struct CpuBackend {
 #[derive(Debug)]
 pub struct CpuVector {
     values: Aligned<f32>,
-    /// Tells one vector from another for as long as the process lives.
-    id: u64,
+    id: u64, // tells one vector from another for as long as the process lives
 }
 
 /// Activations, `(rows, cols)` f32.
@@ -257,6 +255,18 @@ impl Backend for CpuBackend {
 
     fn kv(&self, spec: &KvSpec) -> Result<CpuKv, KernelError> {
         CpuKv::new(spec)
+    }
+
+    fn kv_block_form(&self, kv: &CpuKv) -> Option<(usize, &'static str)> {
+        Some(kv.block_form())
+    }
+
+    fn read_kv_block(&self, kv: &CpuKv, block: u32, out: &mut [u8]) -> Result<(), KernelError> {
+        kv.read_block(block as usize, out)
+    }
+
+    fn write_kv_block(&mut self, kv: &mut CpuKv, block: u32, bytes: &[u8]) -> Result<(), KernelError> {
+        kv.write_block(block as usize, bytes)
     }
 
     fn scratch_bytes(&self, limits: &StepLimits) -> usize {

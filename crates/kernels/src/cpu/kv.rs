@@ -125,6 +125,55 @@ impl CpuKv {
         Ok(CpuKv { kv_type, blocks, groups, layers, planes, keys, values })
     }
 
+    /// Bytes of one block in all planes, and what they are called: each plane's keys and values, as they lie here.
+    pub(super) fn block_form(&self) -> (usize, &'static str) {
+        (self.planes.iter().map(|plane| plane.key_block + plane.value_block).sum(), "cpu-1")
+    }
+
+    /// # Panics
+    /// If there is no such block, or `out` is not of a block's size.
+    pub(super) fn read_block(&self, block: usize, out: &mut [u8]) -> Result<(), KernelError> {
+        assert!(
+            block < self.blocks && out.len() == self.block_form().0,
+            "block {block} in {} bytes",
+            out.len()
+        );
+        let mut rest = out;
+        for Plane { keys, values, key_block, value_block } in &self.planes {
+            for (from, first, bytes) in
+                [(&self.keys, keys.start, *key_block), (&self.values, values.start, *value_block)]
+            {
+                let (part, after) = std::mem::take(&mut rest).split_at_mut(bytes);
+                let at = first + block * bytes;
+                part.copy_from_slice(&from[at..at + bytes]);
+                rest = after;
+            }
+        }
+        Ok(())
+    }
+
+    /// # Panics
+    /// As [`CpuKv::read_block`].
+    pub(super) fn write_block(&mut self, block: usize, bytes: &[u8]) -> Result<(), KernelError> {
+        assert!(
+            block < self.blocks && bytes.len() == self.block_form().0,
+            "block {block} of {}",
+            bytes.len()
+        );
+        let mut rest = bytes;
+        for Plane { keys, values, key_block, value_block } in &self.planes {
+            for (to, first, bytes) in
+                [(&mut self.keys, keys.start, *key_block), (&mut self.values, values.start, *value_block)]
+            {
+                let (part, after) = rest.split_at(bytes);
+                let at = first + block * bytes;
+                to[at..at + bytes].copy_from_slice(part);
+                rest = after;
+            }
+        }
+        Ok(())
+    }
+
     /// A layer's part.
     ///
     /// # Panics

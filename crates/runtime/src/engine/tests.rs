@@ -22,6 +22,7 @@ use crate::{
 
 mod constrained;
 mod drafted;
+mod kept;
 mod mixtures;
 mod scored;
 mod shifted;

@@ -1,0 +1,360 @@
+//! Blocks of KV caches on disk: what prompts have computed is found again after a restart. One directory holds those of all
+//! models within a bound of bytes, the least recently used going first. Two threads read and write for all engines, which never
+//! wait for them: what finds no room on its way is not kept. A file is its content under its name and a digest; one that is
+//! damaged, of another model or cut short costs its block alone.
+
+mod blocks;
+mod file;
+mod identity;
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    fs::{self, DirBuilder},
+    io,
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        mpsc::{Receiver, SyncSender, TrySendError, sync_channel},
+    },
+    task::Waker,
+    thread,
+    time::{Duration, SystemTime},
+};
+
+use hanzo_engine_runtime::{
+    Overrides,
+    kv::{BlockName, KeptBlock},
+};
+use prometheus::{IntCounter, IntGauge, Opts, Registry};
+
+pub(crate) use blocks::DiskBlocks;
+use file::Read;
+pub(crate) use identity::Identity;
+
+use crate::{
+    limits::{PREFIX_DISK_FILES_MAX, PREFIX_DISK_ORDERS_MAX},
+    source::Source,
+};
+
+/// A block of a model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Key {
+    model: Identity,
+    name: BlockName,
+}
+
+/// See the module.
+pub(crate) struct PrefixDisk {
+    shared: Arc<Shared>,
+    reads: SyncSender<Order>,
+    writes: SyncSender<Order>,
+}
+
+/// What has happened since the start.
+struct Counts {
+    bytes: IntGauge,
+    written_bytes: IntCounter,
+    read_blocks: IntCounter,
+    damaged_blocks: IntCounter,
+    dropped_blocks: IntCounter,
+}
+
+struct Shared {
+    dir: PathBuf,
+    bytes_max: u64,
+    index: Mutex<Index>,
+    writing: Mutex<usize>, // blocks on their way
+    written: Condvar,
+    counts: Counts,
+}
+
+/// What is there, in the order of its use.
+#[derive(Default)]
+struct Index {
+    files: HashMap<Key, (u64, u64)>, // its turn, and its bytes
+    turns: BTreeMap<u64, Key>,
+    next: u64,
+    bytes: u64,
+}
+
+/// A block to be read or written, and where its bytes go then.
+struct Order {
+    key: Key,
+    bytes: Vec<u8>,
+    back: SyncSender<KeptBlock>,
+    waker: Waker,
+}
+
+impl Counts {
+    fn new() -> Result<Counts, prometheus::Error> {
+        let opts = |name: &str, help: &str| Opts::new(name, help).namespace("hanzo_engine");
+        let counter = |name, help| IntCounter::with_opts(opts(name, help));
+        Ok(Counts {
+            bytes: IntGauge::with_opts(opts("prefix_disk_bytes", "Bytes of KV blocks on disk."))?,
+            written_bytes: counter("prefix_disk_written_bytes_total", "Bytes of KV blocks written to disk.")?,
+            read_blocks: counter("prefix_disk_read_blocks_total", "KV blocks found on disk and read.")?,
+            damaged_blocks: counter(
+                "prefix_disk_damaged_blocks_total",
+                "KV blocks on disk that were damaged, and dropped.",
+            )?,
+            dropped_blocks: counter(
+                "prefix_disk_dropped_blocks_total",
+                "KV blocks that were not kept on disk: no room on their way, or none there.",
+            )?,
+        })
+    }
+}
+
+impl Index {
+    fn add(&mut self, key: Key, bytes: u64) {
+        self.remove(&key);
+        self.files.insert(key, (self.next, bytes));
+        self.turns.insert(self.next, key);
+        self.next += 1;
+        self.bytes += bytes;
+    }
+
+    fn remove(&mut self, key: &Key) {
+        if let Some((turn, bytes)) = self.files.remove(key) {
+            self.turns.remove(&turn);
+            self.bytes -= bytes;
+        }
+    }
+
+    fn oldest(&self) -> Option<Key> {
+        self.turns.first_key_value().map(|(_, key)| *key)
+    }
+}
+
+impl PrefixDisk {
+    /// Takes up what is in a directory, which is made where there is none, and keeps at most so many bytes there.
+    ///
+    /// # Errors
+    /// The system's, where the directory or the threads cannot be had.
+    pub(crate) fn open(dir: &Path, bytes_max: u64) -> io::Result<Arc<PrefixDisk>> {
+        private_dir(dir)?;
+        let shared = Arc::new(Shared {
+            dir: dir.to_owned(),
+            bytes_max,
+            index: Mutex::new(scan(dir)?),
+            writing: Mutex::new(0),
+            written: Condvar::new(),
+            counts: Counts::new().map_err(io::Error::other)?,
+        });
+        shared.make_room(0);
+        shared.counts.bytes.set(lock(&shared.index).bytes as i64);
+        let start = |name: &str, work: fn(&Shared, Order)| {
+            let (orders, received) = sync_channel::<Order>(PREFIX_DISK_ORDERS_MAX);
+            let shared = shared.clone();
+            let body = move || run(&received, |order| work(&shared, order));
+            thread::Builder::new().name(name.to_owned()).spawn(body).map(|_| orders)
+        };
+        let reads = start("prefix cache in", Shared::read)?;
+        let writes = start("prefix cache out", Shared::write)?;
+        Ok(Arc::new(PrefixDisk { shared, reads, writes }))
+    }
+
+    /// What a load needs to keep its blocks here. `None` where its files cannot be told from others': it does without.
+    pub(crate) fn for_load(
+        self: Arc<Self>,
+        source: &Source,
+        overrides: &Overrides,
+    ) -> Option<(Arc<Self>, Identity)> {
+        match Identity::of(source) {
+            Ok(identity) => Some((self, identity.run_as(&format!("{overrides:?}")))),
+            Err(error) => {
+                tracing::warn!(model = source.describe(), %error, "no prefix cache on disk: its files cannot be read");
+                None
+            }
+        }
+    }
+
+    /// The blocks of one model, of so many bytes each. `waker` is woken when something has come of an order.
+    pub(crate) fn blocks(&self, model: Identity, bytes: usize, waker: Waker) -> DiskBlocks {
+        DiskBlocks::new(self, model, bytes, waker)
+    }
+
+    /// Tells what happens among the daemon's metrics.
+    ///
+    /// # Errors
+    /// Where others have these names.
+    pub(crate) fn register(&self, registry: &Registry) -> Result<(), prometheus::Error> {
+        let Counts { bytes, written_bytes, read_blocks, damaged_blocks, dropped_blocks } =
+            &self.shared.counts;
+        registry.register(Box::new(bytes.clone()))?;
+        for counter in [written_bytes, read_blocks, damaged_blocks, dropped_blocks] {
+            registry.register(Box::new(counter.clone()))?;
+        }
+        Ok(())
+    }
+
+    /// Waits until what is on its way is written, for so long.
+    pub(crate) fn flush(&self, at_most: Duration) {
+        let writing = lock(&self.shared.writing);
+        drop(self.shared.written.wait_timeout_while(writing, at_most, |writing| *writing > 0));
+    }
+}
+
+/// One order after the other, until nobody can give any.
+fn run(orders: &Receiver<Order>, work: impl Fn(Order)) {
+    while let Ok(order) = orders.recv() {
+        work(order);
+    }
+}
+
+impl Order {
+    fn end(self, found: bool) {
+        let Order { key, bytes, back, waker } = self;
+        // There is a place for each buffer; who gave it may be gone.
+        let _ = back.try_send(KeptBlock { name: key.name, bytes, found });
+        waker.wake();
+    }
+}
+
+impl Shared {
+    fn path(&self, key: &Key) -> PathBuf {
+        self.dir.join(key.model.to_string()).join(file::name(&key.name))
+    }
+
+    fn has(&self, key: &Key) -> bool {
+        lock(&self.index).files.contains_key(key)
+    }
+
+    /// Gives a write to its thread. False: there is no room.
+    fn begin_write(&self, writes: &SyncSender<Order>, order: Order) -> Result<(), Order> {
+        *lock(&self.writing) += 1;
+        writes.try_send(order).map_err(|error| {
+            self.end_write();
+            let (TrySendError::Full(order) | TrySendError::Disconnected(order)) = error;
+            order
+        })
+    }
+
+    fn end_write(&self) {
+        *lock(&self.writing) -= 1;
+        self.written.notify_all();
+    }
+
+    fn read(&self, mut order: Order) {
+        let path = self.path(&order.key);
+        let read = file::read(&path, order.key, &mut order.bytes);
+        let mut index = lock(&self.index);
+        match read {
+            Read::Whole(bytes) => {
+                index.add(order.key, bytes);
+                self.counts.read_blocks.inc();
+            }
+            Read::Gone => index.remove(&order.key),
+            Read::Damaged => {
+                index.remove(&order.key);
+                self.counts.damaged_blocks.inc();
+                // One that cannot be removed is found damaged again by the next start.
+                let _ = fs::remove_file(&path);
+                tracing::warn!(file = %path.display(), "a block of the prefix cache is damaged, and is dropped");
+            }
+        }
+        self.counts.bytes.set(index.bytes as i64);
+        drop(index);
+        order.end(matches!(read, Read::Whole(_)));
+    }
+
+    fn write(&self, order: Order) {
+        let path = self.path(&order.key);
+        let bytes = file::bytes_of(order.bytes.len());
+        let written = if self.has(&order.key) {
+            Ok(false)
+        } else if self.make_room(bytes) {
+            private_dir(&self.dir.join(order.key.model.to_string()))
+                .and_then(|()| file::write(&path, order.key, &order.bytes))
+                .map(|()| true)
+        } else {
+            Err(io::ErrorKind::StorageFull.into())
+        };
+        match &written {
+            Ok(false) => {}
+            Ok(true) => {
+                lock(&self.index).add(order.key, bytes);
+                self.counts.written_bytes.inc_by(bytes);
+            }
+            Err(error) => {
+                // The first is told: a disk that is full stays so.
+                if self.counts.dropped_blocks.get() == 0 {
+                    tracing::warn!(file = %path.display(), %error, "a block of the prefix cache was not written");
+                }
+                self.counts.dropped_blocks.inc();
+            }
+        }
+        self.counts.bytes.set(lock(&self.index).bytes as i64);
+        let whole = written.is_ok();
+        order.end(whole);
+        self.end_write();
+    }
+
+    /// Removes what was used least recently until so many bytes fit. False where they never do.
+    fn make_room(&self, bytes: u64) -> bool {
+        if bytes > self.bytes_max {
+            return false;
+        }
+        loop {
+            let mut index = lock(&self.index);
+            if index.bytes + bytes <= self.bytes_max && index.files.len() < PREFIX_DISK_FILES_MAX {
+                return true;
+            }
+            let Some(key) = index.oldest() else { return true };
+            index.remove(&key);
+            drop(index);
+            // Another process may have been faster.
+            let _ = fs::remove_file(self.path(&key));
+        }
+    }
+}
+
+/// What lies in a directory, in the order of its last use. What is no block of this form is left alone, but for what was being
+/// written when its process ended.
+fn scan(dir: &Path) -> io::Result<Index> {
+    let mut found: Vec<(SystemTime, Key, u64)> = Vec::new();
+    for model in fs::read_dir(dir)? {
+        let model = model?;
+        let Some(identity) = model.file_name().to_str().and_then(Identity::parse) else { continue };
+        if !model.file_type()?.is_dir() {
+            continue;
+        }
+        for entry in fs::read_dir(model.path())? {
+            let entry = entry?;
+            let Some(name) = entry.file_name().to_str().map(str::to_owned) else { continue };
+            let Ok(facts) = entry.metadata() else { continue };
+            if file::is_unfinished(&name) {
+                // One that is not ours to remove stays.
+                let _ = fs::remove_file(entry.path());
+            } else if let Some(name) = file::parse_name(&name).filter(|_| facts.is_file()) {
+                if found.len() == PREFIX_DISK_FILES_MAX {
+                    let _ = fs::remove_file(entry.path());
+                    continue;
+                }
+                let used = facts.modified().unwrap_or(SystemTime::UNIX_EPOCH);
+                found.push((used, Key { model: identity, name }, facts.len()));
+            }
+        }
+    }
+    found.sort_unstable_by_key(|(used, ..)| *used);
+    let mut index = Index::default();
+    found.into_iter().for_each(|(_, key, bytes)| index.add(key, bytes));
+    Ok(index)
+}
+
+/// Makes a directory that its owner alone may read: keys and values tell what prompts have said.
+fn private_dir(dir: &Path) -> io::Result<()> {
+    let mut builder = DirBuilder::new();
+    builder.recursive(true);
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.create(dir)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Counts and an index of files, whole after each line.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,136 @@
+//! An engine's side of the cache on disk: buffers that are made once, orders that are given or not, answers.
+
+use std::{
+    sync::{
+        Arc,
+        mpsc::{Receiver, SyncSender, TrySendError, sync_channel},
+    },
+    task::Waker,
+};
+
+use hanzo_engine_runtime::{
+    EngineConfig,
+    engine::EngineMemory,
+    kv::{BlockName, BlockStore, KeptBlock},
+};
+
+use super::{Identity, Key, Order, PrefixDisk, Shared};
+use crate::limits::{PREFIX_DISK_READ_BYTES, PREFIX_DISK_WRITE_BYTES};
+
+/// See the module.
+pub(crate) struct DiskBlocks {
+    shared: Arc<Shared>,
+    model: Identity,
+    bytes: usize,
+    waker: Waker,
+    reads: Way,
+    writes: Way,
+}
+
+/// To a thread and back. A buffer is here, on its way, or at the engine.
+struct Way {
+    orders: SyncSender<Order>,
+    back: SyncSender<KeptBlock>,
+    answers: Receiver<KeptBlock>,
+    buffers: Vec<Vec<u8>>,
+}
+
+impl Way {
+    fn new(orders: &SyncSender<Order>, buffers: usize, bytes: usize) -> Way {
+        let (back, answers) = sync_channel(buffers);
+        let buffers = (0..buffers).map(|_| vec![0; bytes]).collect();
+        Way { orders: orders.clone(), back, answers, buffers }
+    }
+}
+
+/// Buffers of so many bytes that go into a room; one at least.
+fn buffers_in(room: usize, bytes: usize) -> usize {
+    (room / bytes.max(1)).clamp(1, 64)
+}
+
+impl DiskBlocks {
+    pub(super) fn new(disk: &PrefixDisk, model: Identity, bytes: usize, waker: Waker) -> DiskBlocks {
+        let way = |orders, room| Way::new(orders, buffers_in(room, bytes), bytes);
+        DiskBlocks {
+            shared: disk.shared.clone(),
+            model,
+            bytes,
+            waker,
+            reads: way(&disk.reads, PREFIX_DISK_READ_BYTES),
+            writes: way(&disk.writes, PREFIX_DISK_WRITE_BYTES),
+        }
+    }
+
+    /// What an engine of this size takes with the buffers, where its blocks are kept.
+    pub(crate) fn planned(kept: bool, memory: EngineMemory, config: &EngineConfig) -> EngineMemory {
+        if !kept {
+            return memory;
+        }
+        let block = memory.kv_bytes / config.kv_blocks.max(1) as u64;
+        let bytes = usize::try_from(block).unwrap_or(usize::MAX);
+        let ways =
+            [PREFIX_DISK_READ_BYTES, PREFIX_DISK_WRITE_BYTES].map(|room| buffers_in(room, bytes) as u64);
+        let buffers = ways.iter().sum::<u64>().saturating_mul(block);
+        EngineMemory { scratch_bytes: memory.scratch_bytes.saturating_add(buffers), ..memory }
+    }
+
+    fn key(&self, name: BlockName) -> Key {
+        Key { model: self.model, name }
+    }
+
+    fn order(&self, key: Key, bytes: Vec<u8>, way: &Way) -> Order {
+        Order { key, bytes, back: way.back.clone(), waker: self.waker.clone() }
+    }
+}
+
+impl BlockStore for DiskBlocks {
+    fn has(&self, name: &BlockName) -> bool {
+        self.shared.has(&self.key(*name))
+    }
+
+    fn put(&mut self, name: BlockName, fill: &mut dyn FnMut(&mut [u8]) -> bool) -> bool {
+        while let Ok(written) = self.writes.answers.try_recv() {
+            self.writes.buffers.push(written.bytes);
+        }
+        let Some(mut bytes) = self.writes.buffers.pop() else {
+            self.shared.counts.dropped_blocks.inc();
+            return false;
+        };
+        if !fill(&mut bytes) {
+            self.writes.buffers.push(bytes);
+            return false;
+        }
+        let order = self.order(self.key(name), bytes, &self.writes);
+        match self.shared.begin_write(&self.writes.orders, order) {
+            Ok(()) => true,
+            Err(order) => {
+                self.writes.buffers.push(order.bytes);
+                self.shared.counts.dropped_blocks.inc();
+                false
+            }
+        }
+    }
+
+    fn ask(&mut self, name: BlockName) -> bool {
+        let Some(bytes) = self.reads.buffers.pop() else { return false };
+        let order = self.order(self.key(name), bytes, &self.reads);
+        match self.reads.orders.try_send(order) {
+            Ok(()) => true,
+            Err(error) => {
+                let (TrySendError::Full(order) | TrySendError::Disconnected(order)) = error;
+                // Not there, which is answered at once, so that nobody waits for it.
+                order.end(false);
+                true
+            }
+        }
+    }
+
+    fn answer(&mut self) -> Option<KeptBlock> {
+        self.reads.answers.try_recv().ok()
+    }
+
+    fn recycle(&mut self, bytes: Vec<u8>) {
+        debug_assert_eq!(bytes.len(), self.bytes, "a buffer of another size");
+        self.reads.buffers.push(bytes);
+    }
+}

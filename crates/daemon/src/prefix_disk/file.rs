@@ -1,0 +1,142 @@
+//! A block's file: a head that says of what it is, a digest of head and content, the content. It gets its name when it is
+//! whole.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{self, Read as _, Write as _},
+    path::Path,
+    time::SystemTime,
+};
+
+use hanzo_engine_runtime::kv::BlockName;
+use sha2::{Digest as _, Sha256};
+
+use super::Key;
+
+/// Format and version.
+const MAGIC: &[u8; 8] = b"HANZOKV1";
+const HEAD_BYTES: usize = 8 + 32 + 16 + 2 + 8;
+const DIGEST_BYTES: usize = 32;
+const ENDING: &str = ".kv";
+const UNFINISHED: &str = ".tmp";
+
+/// What reading came to.
+pub(super) enum Read {
+    /// All of it: the file's bytes.
+    Whole(u64),
+    /// There is no such file, or it cannot be read now.
+    Gone,
+    /// It is not what its name says.
+    Damaged,
+}
+
+/// A block's file name.
+pub(super) fn name(name: &BlockName) -> String {
+    format!("{}-{}{ENDING}", hex(&name.hash), name.group)
+}
+
+/// The block of a file name.
+pub(super) fn parse_name(name: &str) -> Option<BlockName> {
+    let (hash, group) = name.strip_suffix(ENDING)?.split_once('-')?;
+    Some(BlockName { group: group.parse().ok()?, hash: unhex(hash)? })
+}
+
+pub(super) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// What [`hex`] wrote.
+pub(super) fn unhex<const N: usize>(text: &str) -> Option<[u8; N]> {
+    let digit = |digit: u8| (digit as char).to_digit(16).filter(|_| !digit.is_ascii_uppercase());
+    let mut bytes = [0; N];
+    let (pairs, rest) = text.as_bytes().as_chunks::<2>();
+    if pairs.len() != N || !rest.is_empty() {
+        return None;
+    }
+    for (byte, [high, low]) in bytes.iter_mut().zip(pairs) {
+        *byte = (digit(*high)? * 16 + digit(*low)?) as u8;
+    }
+    Some(bytes)
+}
+
+/// Whether a file was being written.
+pub(super) fn is_unfinished(name: &str) -> bool {
+    name.ends_with(UNFINISHED)
+}
+
+/// Bytes of the file of a block of so many.
+pub(super) fn bytes_of(block: usize) -> u64 {
+    (HEAD_BYTES + DIGEST_BYTES + block) as u64
+}
+
+fn head(key: &Key, bytes: usize) -> [u8; HEAD_BYTES] {
+    let parts: [&[u8]; 5] = [
+        MAGIC,
+        key.model.bytes(),
+        &key.name.hash,
+        &key.name.group.to_le_bytes(),
+        &(bytes as u64).to_le_bytes(),
+    ];
+    let mut head = [0; HEAD_BYTES];
+    let mut at = 0;
+    for part in parts {
+        head[at..at + part.len()].copy_from_slice(part);
+        at += part.len();
+    }
+    head
+}
+
+fn digest(head: &[u8], content: &[u8]) -> [u8; DIGEST_BYTES] {
+    Sha256::new().chain_update(head).chain_update(content).finalize().into()
+}
+
+/// Reads a block into `content`, which is of its size.
+pub(super) fn read(path: &Path, key: Key, content: &mut [u8]) -> Read {
+    // A link, or what blocks who opens it, is nothing that was written here.
+    match fs::symlink_metadata(path) {
+        Err(_) => return Read::Gone,
+        Ok(facts) if !facts.is_file() || facts.len() != bytes_of(content.len()) => return Read::Damaged,
+        Ok(_) => {}
+    }
+    let mut said = [0; HEAD_BYTES + DIGEST_BYTES];
+    let read = File::open(path).and_then(|mut file| {
+        file.read_exact(&mut said)?;
+        file.read_exact(content)?;
+        // When it was used last; the next start goes by it.
+        let _ = file.set_modified(SystemTime::now());
+        Ok(())
+    });
+    let (head_said, digest_said) = said.split_at(HEAD_BYTES);
+    match read {
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Read::Damaged,
+        Err(_) => Read::Gone,
+        Ok(()) if head_said == head(&key, content.len()) && digest_said == digest(head_said, content) => {
+            Read::Whole(bytes_of(content.len()))
+        }
+        Ok(()) => Read::Damaged,
+    }
+}
+
+/// Writes a block under a name of its own, and gives it its name.
+///
+/// # Errors
+/// The system's; nothing is left then.
+pub(super) fn write(path: &Path, key: Key, content: &[u8]) -> io::Result<()> {
+    let unfinished = path.with_extension(format!("{}{UNFINISHED}", std::process::id()));
+    let head = head(&key, content.len());
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    // Not forced to the disk: what a power cut leaves of it is found damaged.
+    let written = options.open(&unfinished).and_then(|mut file| {
+        file.write_all(&head)?;
+        file.write_all(&digest(&head, content))?;
+        file.write_all(content)
+    });
+    let named = written.and_then(|()| fs::rename(&unfinished, path));
+    if named.is_err() {
+        let _ = fs::remove_file(&unfinished);
+    }
+    named
+}

@@ -1,0 +1,171 @@
+//! Blocks that are kept elsewhere when they leave the cache ([`BlockStore`]), and come back for prompts that begin as theirs
+//! did. A job whose prompt is kept further than it is cached waits, and keeps nobody waiting, until what is missing was read
+//! or turns out not to be there; then it enters like any other, and finds in the cache what is in the cache.
+
+use std::collections::{HashSet, VecDeque};
+
+use hanzo_engine_kernels::{Backend, KernelError};
+
+use super::Engine;
+use crate::{
+    job::{Job, JobId},
+    kv::{BlockName, BlockStore},
+};
+
+/// Where blocks are kept, and who waits for some.
+pub(super) struct Kept {
+    store: Box<dyn BlockStore>,
+    fetches: Vec<Fetch>,
+    asked: HashSet<BlockName>,
+    fetched: u64, // blocks
+}
+
+/// A job that waits for blocks.
+struct Fetch {
+    job: JobId,
+    wanted: VecDeque<BlockName>, // not asked for yet
+    waits: Vec<BlockName>,       // asked for
+}
+
+impl Kept {
+    /// Blocks that have come back.
+    pub(super) fn fetched(&self) -> u64 {
+        self.fetched
+    }
+
+    /// Asks for what is wanted, as far as that can be now.
+    fn ask(&mut self, is_here: impl Fn(&BlockName) -> bool) {
+        for fetch in &mut self.fetches {
+            while let Some(&name) = fetch.wanted.front() {
+                if !is_here(&name) {
+                    if !self.asked.contains(&name) {
+                        if !self.store.ask(name) {
+                            return;
+                        }
+                        self.asked.insert(name);
+                    }
+                    fetch.waits.push(name);
+                }
+                fetch.wanted.pop_front();
+            }
+        }
+    }
+
+    /// A block has come, or is not to be had: then who waits for it makes do with what there is.
+    fn came(&mut self, name: &BlockName, found: bool) {
+        self.asked.remove(name);
+        for fetch in &mut self.fetches {
+            let before = fetch.waits.len();
+            fetch.waits.retain(|waits| waits != name);
+            if !found && fetch.waits.len() < before {
+                fetch.wanted.clear();
+            }
+        }
+    }
+
+    /// Jobs that wait for nothing any more.
+    fn done(&mut self) -> Vec<JobId> {
+        let is_done = |fetch: &mut Fetch| fetch.wanted.is_empty() && fetch.waits.is_empty();
+        self.fetches.extract_if(.., is_done).map(|fetch| fetch.job).collect()
+    }
+}
+
+impl<B: Backend> Engine<B> {
+    /// Bytes of a block, and the name of their meaning, where blocks can be kept elsewhere.
+    pub fn block_form(&self) -> Option<(usize, &'static str)> {
+        self.backend.kv_block_form(&self.kv).filter(|_| self.pool.shares())
+    }
+
+    /// Keeps blocks there from now on, which has none but this model's, of [`Engine::block_form`].
+    pub fn keep_blocks(&mut self, store: Box<dyn BlockStore>) {
+        self.pool.watch_leaving();
+        self.kept = Some(Kept { store, fetches: Vec::new(), asked: HashSet::new(), fetched: 0 });
+    }
+
+    /// Whether a job waits for blocks that are kept elsewhere: [`Engine::take_fetched`] puts those into the cache that have come.
+    pub fn awaits_fetched(&self) -> bool {
+        self.kept.as_ref().is_some_and(|kept| !kept.fetches.is_empty())
+    }
+
+    /// Has what is kept of a job's prompt, and not in the cache, be fetched.
+    pub(super) fn fetch_prefix(&mut self, job: &Job) {
+        let Some(kept) = &mut self.kept else { return };
+        let Some(hashes) = self.scheduler.shareable(job.id) else { return };
+        let has = |group: usize, hash: &_| kept.store.has(&BlockName::new(group, *hash));
+        let missing = self.pool.missing(hashes, &has);
+        if missing.is_empty() {
+            return;
+        }
+        let wanted = missing.into_iter().map(|(group, hash)| BlockName::new(group, hash)).collect();
+        kept.fetches.push(Fetch { job: job.id, wanted, waits: Vec::new() });
+        self.scheduler.set_fetching(job.id, true);
+        kept.ask(|name| self.pool.has(name.group.into(), &name.hash()));
+    }
+
+    /// A job is gone.
+    pub(super) fn forget_fetch(&mut self, job: JobId) {
+        self.kept.iter_mut().for_each(|kept| kept.fetches.retain(|fetch| fetch.job != job));
+    }
+
+    /// Puts the blocks into the cache that have come, asks for more, and lets those enter that have all of theirs.
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn take_fetched(&mut self) -> Result<(), KernelError> {
+        while let Some(block) = self.kept.as_mut().and_then(|kept| kept.store.answer()) {
+            let (group, hash) = (usize::from(block.name.group), block.name.hash());
+            let wanted = block.found && group < self.pool.groups() && !self.pool.has(group, &hash);
+            let mut found = block.found;
+            if wanted {
+                match self.pool.take(group) {
+                    Some(id) => {
+                        self.save_evicted();
+                        self.backend.write_kv_block(&mut self.kv, id, &block.bytes)?;
+                        self.pool.publish(group, id, hash);
+                        self.pool.set_kept(id);
+                        self.pool.release(id);
+                    }
+                    None => found = false,
+                }
+            }
+            let Some(kept) = &mut self.kept else { break };
+            kept.fetched += u64::from(wanted && found);
+            kept.came(&block.name, found);
+            kept.store.recycle(block.bytes);
+        }
+        let Some(kept) = &mut self.kept else { return Ok(()) };
+        kept.ask(|name| self.pool.has(name.group.into(), &name.hash()));
+        for job in kept.done() {
+            self.scheduler.set_fetching(job, false);
+        }
+        Ok(())
+    }
+
+    /// Keeps what is about to be overwritten, as far as there is room for it.
+    pub(super) fn save_evicted(&mut self) {
+        while let Some((id, group, hash)) = self.pool.next_evicted() {
+            self.save(id, BlockName::new(group, hash));
+        }
+    }
+
+    /// Keeps up to so many blocks that may be lost one day. Says whether there may be more that could be kept now.
+    pub fn save_blocks(&mut self, most: usize) -> bool {
+        for _ in 0..most {
+            let Some((id, group, hash)) = self.pool.next_unsaved() else { return false };
+            if !self.save(id, BlockName::new(group, hash)) {
+                self.pool.save_later(id);
+                return false;
+            }
+            self.pool.set_kept(id);
+        }
+        true
+    }
+
+    /// False where there is no room.
+    fn save(&mut self, id: u32, name: BlockName) -> bool {
+        let Some(kept) = &mut self.kept else { return true };
+        let (backend, kv) = (&self.backend, &self.kv);
+        kept.store.has(&name)
+            || kept.store.put(name, &mut |bytes| backend.read_kv_block(kv, id, bytes).is_ok())
+    }
+}

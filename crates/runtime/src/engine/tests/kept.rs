@@ -1,0 +1,160 @@
+//! Blocks that are kept elsewhere come back as they were: what is said does not depend on them.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::Mutex,
+};
+
+use super::*;
+use crate::kv::{BlockName, BlockStore, KeptBlock};
+
+/// Blocks in memory, which come some asks later, and of which some are lost.
+#[derive(Clone)]
+struct Shelf {
+    blocks: Arc<Mutex<HashMap<BlockName, Vec<u8>>>>,
+    asked: Arc<Mutex<VecDeque<BlockName>>>,
+    late: usize,
+    loses: Option<usize>, // one in so many
+    room: usize,
+}
+
+impl Shelf {
+    fn new(late: usize, loses: Option<usize>) -> Shelf {
+        Shelf { blocks: Arc::default(), asked: Arc::default(), late, loses, room: usize::MAX }
+    }
+}
+
+impl BlockStore for Shelf {
+    fn has(&self, name: &BlockName) -> bool {
+        self.blocks.lock().unwrap().contains_key(name)
+    }
+
+    fn put(&mut self, name: BlockName, fill: &mut dyn FnMut(&mut [u8]) -> bool) -> bool {
+        let mut blocks = self.blocks.lock().unwrap();
+        if blocks.len() >= self.room {
+            return false;
+        }
+        let mut bytes = vec![0; BLOCK.with(|bytes| bytes.get())];
+        let filled = fill(&mut bytes);
+        blocks.insert(name, bytes);
+        filled
+    }
+
+    fn ask(&mut self, name: BlockName) -> bool {
+        let mut asked = self.asked.lock().unwrap();
+        if asked.len() < 5 {
+            asked.push_back(name);
+        }
+        asked.back() == Some(&name)
+    }
+
+    fn answer(&mut self) -> Option<KeptBlock> {
+        if self.late > 0 {
+            self.late -= 1;
+            return None;
+        }
+        let name = self.asked.lock().unwrap().pop_front()?;
+        let bytes = self.blocks.lock().unwrap().get(&name).cloned()?;
+        let found = self.loses.is_none_or(|n| usize::from(name.hash[0]) % n > 0);
+        Some(KeptBlock { name, bytes, found })
+    }
+
+    fn recycle(&mut self, _bytes: Vec<u8>) {}
+}
+
+thread_local! {
+    static BLOCK: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
+fn keeping(opened: &Opened, config: EngineConfig, ahead: bool, shelf: &Shelf) -> Engine<CpuBackend> {
+    let mut engine = engine_of(opened, config, ahead);
+    BLOCK.set(engine.block_form().unwrap().0);
+    engine.keep_blocks(Box::new(shelf.clone()));
+    engine
+}
+
+/// What one completion says, and how much of its prompt was found.
+fn said(engine: &mut Engine<CpuBackend>, job: &Job) -> (Vec<u32>, u32) {
+    engine.submit(job);
+    let mut events = Vec::new();
+    for _ in 0..1000 {
+        if engine.is_idle() {
+            break;
+        }
+        engine.take_fetched().unwrap();
+        if engine.has_work() {
+            engine.step(&mut events).unwrap();
+        }
+        engine.check();
+    }
+    let (mut tokens, mut cached) = (Vec::new(), 0);
+    for event in events {
+        match event.kind {
+            EventKind::Delta { tokens: more, .. } => tokens.extend(more),
+            EventKind::Finished { usage, .. } => cached = usage.cached_tokens,
+            _ => {}
+        }
+    }
+    (tokens, cached)
+}
+
+#[test]
+fn another_engine_finds_what_one_has_computed() {
+    let windows = with_windows(&[Some(24), None, Some(9)], false);
+    for (opened, kv_type) in [(opened(), KvType::F16), (opened(), KvType::Q8_0), (&windows, KvType::F16)] {
+        let config = EngineConfig { kv_type, kv_blocks: 96, ..config() };
+        let shelf = Shelf::new(3, None);
+        let prompt: Vec<u32> = (0..150).map(|i| 300 + i * 7 % 2000).collect();
+        let mut first = keeping(opened, config, false, &shelf);
+        let (expected, cached) = said(&mut first, &job(1, prompt.clone(), 40));
+        assert_eq!((expected.len(), cached), (40, 0));
+        while first.save_blocks(3) {}
+        drop(first);
+        let mut second = keeping(opened, config, false, &shelf);
+        assert_eq!(said(&mut second, &job(1, prompt.clone(), 40)), (expected.clone(), 144));
+        let fetched = second.stats().fetched_blocks;
+        assert!(fetched >= 9, "{fetched}");
+        // The next turn of a chat finds the answer too, and nothing is fetched that is here.
+        let longer: Vec<u32> = prompt.iter().chain(&expected).copied().chain([5, 6, 7]).collect();
+        assert_eq!(said(&mut second, &job(2, longer.clone(), 3)).1, 176);
+        let mut third = keeping(opened, config, false, &shelf);
+        assert_eq!(said(&mut third, &job(2, longer.clone(), 3)).1, 176);
+        // What is not asked to be found is not fetched.
+        let mut fourth = keeping(opened, config, false, &shelf);
+        let alone = Job { skip_cache: true, ..job(3, longer.clone(), 3) };
+        assert_eq!((said(&mut fourth, &alone).1, fourth.stats().fetched_blocks), (0, 0));
+        let salted = Job { cache_salt: b"x".as_slice().into(), ..job(4, longer, 3) };
+        assert_eq!((said(&mut fourth, &salted).1, fourth.stats().fetched_blocks), (0, 0));
+    }
+}
+
+#[test]
+fn however_little_is_kept_the_same_is_said() {
+    let (mut fetched, mut finished) = (0, 0);
+    for seed in 0..16 {
+        let mut random = Random(4000 + seed);
+        let config = EngineConfig {
+            kv_blocks: random.between(8, 30) as usize,
+            step_tokens_max: random.between(8, 64) as usize,
+            prefill_tokens_beside_decodes: random.between(4, 32) as usize,
+            sequences_max: random.between(1, 6) as usize,
+            ..config()
+        };
+        let context = random.between(40, (config.kv_blocks as u64 * 16).min(200)) as usize;
+        let config = EngineConfig { context_tokens_max: context, ..config };
+        let mut script = Script::new(&mut random, context);
+        script.cancels.clear();
+        let plain = script.play(&mut engine(config, false), &mut 0);
+        let mut shelf = Shelf::new(random.between(0, 30) as usize, random.or(None, Some(3)));
+        shelf.room = random.between(3, 60) as usize;
+        for round in 0..3 {
+            let mut engine = keeping(opened(), config, round == 1, &shelf);
+            assert_eq!(script.play(&mut engine, &mut 0), plain, "seed {seed}, round {round}");
+            while engine.save_blocks(7) {}
+            fetched += engine.stats().fetched_blocks;
+            assert_eq!(engine.stats().blocks_used, 0);
+            finished += 1;
+        }
+    }
+    assert!(fetched > 100 && finished == 48, "{fetched}");
+}
