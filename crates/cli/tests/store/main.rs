@@ -81,6 +81,7 @@ async fn a_model_is_pulled_kept_carried_and_removed() {
         "license_text",
         "parameters",
         "params",
+        "inputs_not_read",
         "source_template",
         "status",
         "system",
