@@ -409,7 +409,7 @@ fn environment() -> Figment {
 }
 
 /// Key and reason, without figment's own words for where it came from.
-fn reason(error: &figment::Error) -> String {
+pub(crate) fn reason(error: &figment::Error) -> String {
     let path = error.path.join(".");
     match &error.kind {
         figment::error::Kind::UnknownField(field, known) => {

@@ -8,3 +8,4 @@ pub(crate) mod overrides;
 pub(crate) mod reply;
 pub(crate) mod request;
 pub(crate) mod store;
+mod topology;

@@ -162,5 +162,8 @@ pub(crate) const HEAPS_MAX: usize = 8;
 /// Other files of a gap that is to be filled in.
 pub(crate) const INFILL_FILES_MAX: usize = 64;
 
+/// Bytes of a topology's file.
+pub(crate) const TOPOLOGY_FILE_BYTES_MAX: u64 = 256 << 10;
+
 /// Weights that are quantised before they are written: 64 MB as f32, or one row.
 pub(crate) const QUANTIZED_WEIGHTS_AT_ONCE: usize = 16 << 20;

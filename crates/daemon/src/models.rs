@@ -415,10 +415,10 @@ impl Models {
         let draft = life.draft.clone();
         let opened = blocking(move || {
             let files = source.open_with(&want.overrides).map_err(Failure::new)?;
-            if let Some(isq) = want.overrides.isq {
+            if want.overrides.isq.is_some() || !want.overrides.topology.is_empty() {
                 let what = files.quantised();
                 let what = what.as_deref().unwrap_or("no matrix would be smaller: all stay as stored");
-                tracing::info!(model = name, %isq, "{what}");
+                tracing::info!(model = name, "{what}");
             }
             let not_read = files.info().not_read;
             if !not_read.is_empty() {

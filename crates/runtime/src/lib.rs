@@ -57,7 +57,7 @@ pub use job::{
 };
 pub use load::{ModelFiles, ModelInfo};
 pub use media::MediaSpan;
-pub use network::Isq;
+pub use network::{Isq, IsqRule};
 pub use opened::{Network, Opened};
 pub use overflow::ContextShift;
 pub use overrides::Overrides;

@@ -197,6 +197,12 @@ pub const IMPORTANCE_ENTRIES_MAX: usize = 1 << 16;
 /// Weights of whole rows that a task of quantising takes at once; as floats they stay in a core's cache.
 pub const QUANTISED_AT_ONCE: usize = 1 << 16;
 
+/// Rules of a topology.
+pub const TOPOLOGY_RULES_MAX: usize = 256;
+
+/// Bytes of a pattern in one of them.
+pub const TOPOLOGY_PATTERN_BYTES_MAX: usize = 256;
+
 /// Settings that a load may put over a file's.
 pub const OVERRIDES_MAX: usize = 64;
 

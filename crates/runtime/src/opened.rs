@@ -11,7 +11,7 @@ use crate::encoder::{self, Classifier, EncoderFiles, Head, HeadActivation, HeadI
 use crate::error::LoadError;
 use crate::load::{self, ModelFiles, ModelInfo, TextFiles, TokenizerSource, huggingface};
 use crate::mapped::ModelBytes;
-use crate::network::{Isq, isq_types};
+use crate::network::isq_types;
 use crate::overrides::{Overrides, Watched};
 use crate::spec::Part;
 use crate::tensor::Tensor;
@@ -57,7 +57,7 @@ impl Opened {
     /// As [`Opened::open`].
     pub fn open_with(path: &Path, overrides: &Overrides) -> Result<Opened, LoadError> {
         let mut opened = Self::open_stored(path, overrides)?;
-        opened.quantise(overrides.isq);
+        opened.quantise(overrides)?;
         Ok(opened)
     }
 
@@ -116,7 +116,7 @@ impl Opened {
     ) -> Result<Opened, LoadError> {
         let gguf = crate::gguf::Gguf::parse(name, &ModelBytes::from_static(gguf))?;
         let mut opened = Self::of_gguf(name, gguf, Vec::new(), overrides)?;
-        opened.quantise(overrides.isq);
+        opened.quantise(overrides)?;
         Ok(opened)
     }
 
@@ -149,17 +149,23 @@ impl Opened {
     }
 
     /// Has the matrices packed in fewer bits than they are stored in.
-    fn quantise(&mut self, isq: Option<Isq>) {
-        let Some(isq) = isq else { return };
+    fn quantise(&mut self, overrides: &Overrides) -> Result<(), LoadError> {
+        let name = match (overrides.isq, overrides.topology.is_empty()) {
+            (None, true) => return Ok(()),
+            (Some(isq), true) => isq.to_string(),
+            (Some(isq), false) => format!("{isq} and a topology"),
+            (None, false) => "a topology".to_owned(),
+        };
         let (spec, tensors, info) = match &mut self.network {
             Network::Decoder(files) => (&files.spec, &mut files.tensors, &mut files.info),
             Network::Encoder(files) => (&files.spec, &mut files.tensors, &mut files.info),
         };
-        let types = isq_types(spec, tensors, isq);
+        let types = isq_types(spec, tensors, overrides.isq, &overrides.topology)?;
         if !types.is_empty() {
-            info.quantization = format!("{isq} (of {})", info.quantization);
+            info.quantization = format!("{name} (of {})", info.quantization);
         }
         tensors.pack_as(types);
+        Ok(())
     }
 
     /// Which types the matrices are quantised to as they are packed, and how many of them; `None` where none is.

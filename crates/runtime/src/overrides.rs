@@ -13,9 +13,9 @@ use serde_json::{Map, Value as Json};
 
 use crate::error::{LoadError, shorten};
 use crate::gguf::{Gguf, Metadata, Value};
-use crate::limits::{OVERRIDE_BYTES_MAX, OVERRIDES_MAX};
+use crate::limits::{OVERRIDE_BYTES_MAX, OVERRIDES_MAX, TOPOLOGY_RULES_MAX};
 use crate::load::{TextFiles, gguf::text_files, huggingface};
-use crate::network::Isq;
+use crate::network::{Isq, IsqRule};
 use crate::spec::Config;
 
 /// What goes over a model's files. Nothing of it is the default.
@@ -31,6 +31,8 @@ pub struct Overrides {
     pub keys: Vec<KeyOverride>,
     /// What its matrices are quantised to as they are packed.
     pub isq: Option<Isq>,
+    /// What some of them are instead; of the rules that match one the last counts.
+    pub topology: Vec<IsqRule>,
 }
 
 /// The stretch of a rotary embedding; what is unset stays the file's.
@@ -199,6 +201,7 @@ impl Overrides {
         names.extend(self.rope.numbers().into_iter().filter_map(number));
         names.extend(self.rope.original_context.map(|tokens| format!("yarn_orig_ctx={tokens}")));
         names.extend(self.isq.map(|isq| format!("isq={isq}")));
+        names.extend(self.topology.iter().map(|rule| format!("topology {rule}")));
         names.extend(self.keys.iter().map(|over| format!("override_kv {over}")));
         names
     }
@@ -209,6 +212,13 @@ impl Overrides {
     /// Why not.
     pub fn check(&self) -> Result<(), (&'static str, String)> {
         self.rope.check()?;
+        if self.topology.len() > TOPOLOGY_RULES_MAX {
+            let reason = format!("{} rules; at most {TOPOLOGY_RULES_MAX} are possible", self.topology.len());
+            return Err(("topology", reason));
+        }
+        for (at, rule) in self.topology.iter().enumerate() {
+            rule.check().map_err(|reason| ("topology", format!("rule {}: {reason}", at + 1)))?;
+        }
         if self.keys.len() > OVERRIDES_MAX {
             return Err((
                 "override_kv",

@@ -46,6 +46,9 @@ pub(crate) struct OverrideArgs {
     /// Quantise matrices as they are loaded: 2, 3, 4, 5, 6 or 8 bits, or a type such as Q4_K, Q8_0, IQ4_XS, MXFP4 or AFQ4
     #[arg(long, value_name = "TYPE")]
     pub(crate) isq: Option<String>,
+    /// Rules, a file in TOML or YAML, by which layers and tensors are quantised otherwise
+    #[arg(long, value_name = "FILE")]
+    pub(crate) topology: Option<PathBuf>,
 }
 
 impl OverrideArgs {
@@ -75,6 +78,7 @@ impl OverrideArgs {
             yarn_beta_fast: self.yarn_beta_fast,
             yarn_beta_slow: self.yarn_beta_slow,
             isq: self.isq.clone(),
+            topology: self.topology.clone(),
         };
         config.check().map_err(|reason| CliError::Usage(flagged(&reason)))?;
         // A file that is not there is told before anything is loaded.
@@ -110,6 +114,10 @@ mod tests {
             (OverrideArgs { tokenizer: Some("/no/such".into()), ..plain.clone() }, "--tokenizer: /no/such"),
             (OverrideArgs { override_kv: vec!["x".into()], ..plain.clone() }, "--override-kv: "),
             (OverrideArgs { rope_scaling: Some("ntk".into()), ..plain.clone() }, "--rope-scaling: "),
+            (
+                OverrideArgs { topology: Some("/no/such.toml".into()), ..plain.clone() },
+                "--topology: /no/such",
+            ),
             (OverrideArgs { isq: Some("q9".into()), ..plain.clone() }, "--isq: "),
             (OverrideArgs { isq: Some(String::new()), ..plain.clone() }, "--isq: "),
             (OverrideArgs { rope_scale: Some(0.0), ..plain.clone() }, "--rope-scale: "),

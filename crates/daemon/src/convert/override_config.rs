@@ -5,7 +5,10 @@ use std::{fs, path::PathBuf};
 use hanzo_engine_proto::v1;
 use serde::{Deserialize, Serialize};
 
-use crate::{convert::overrides::overrides, error::Error};
+use crate::{
+    convert::{overrides::overrides, topology},
+    error::Error,
+};
 
 /// What goes over a model's files; what is unset stays theirs.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -33,6 +36,8 @@ pub struct OverrideConfig {
     pub yarn_beta_slow: Option<f32>,
     /// What matrices are quantised to as they are packed: bits, or the name of a type.
     pub isq: Option<String>,
+    /// A file of rules, TOML or YAML, that say what some of them are instead.
+    pub topology: Option<PathBuf>,
 }
 
 impl OverrideConfig {
@@ -63,7 +68,7 @@ impl OverrideConfig {
         if self.isq.as_deref() == Some("") {
             return Err("overrides: isq: must be bits or the name of a type".to_owned());
         }
-        match overrides(self.wire(String::new())) {
+        match overrides(self.wire(String::new(), Vec::new())) {
             Ok(_) => Ok(()),
             Err(error) => Err(error.to_string()),
         }
@@ -88,10 +93,14 @@ impl OverrideConfig {
                 text
             }
         };
-        Ok(Some(self.wire(template)))
+        let rules = self.topology.as_deref().map_or(Ok(Vec::new()), topology::read)?;
+        let message = self.wire(template, rules);
+        // Rules of the file are checked with it.
+        overrides(message.clone()).map_err(|error| error.to_string())?;
+        Ok(Some(message))
     }
 
-    fn wire(&self, chat_template: String) -> v1::Overrides {
+    fn wire(&self, chat_template: String, topology: Vec<v1::TopologyRule>) -> v1::Overrides {
         v1::Overrides {
             chat_template,
             tokenizer: self.tokenizer.as_ref().map_or_else(String::new, |path| path.display().to_string()),
@@ -104,6 +113,7 @@ impl OverrideConfig {
             yarn_beta_fast: self.yarn_beta_fast.unwrap_or(0.0),
             yarn_beta_slow: self.yarn_beta_slow.unwrap_or(0.0),
             isq: self.isq.clone().unwrap_or_default(),
+            topology,
         }
     }
 

@@ -9,7 +9,7 @@ use hanzo_engine_runtime::{
     overrides::{KeyOverride, RopeOverrides},
 };
 
-use crate::error::Error;
+use crate::{convert::topology, error::Error};
 
 /// Zero and empty are unset.
 ///
@@ -28,6 +28,7 @@ pub(crate) fn overrides(wire: v1::Overrides) -> Result<Overrides, Error> {
         yarn_beta_fast,
         yarn_beta_slow,
         isq,
+        topology,
     } = wire;
     if chat_template.len() as u64 > TEMPLATE_FILE_BYTES_MAX {
         let reason =
@@ -58,6 +59,7 @@ pub(crate) fn overrides(wire: v1::Overrides) -> Result<Overrides, Error> {
             beta_slow: set(yarn_beta_slow),
         },
         isq,
+        topology: topology::rules(topology)?,
         keys: kv.iter().map(read).collect::<Result<_, _>>()?,
     };
     overrides.check().map_err(|(name, reason)| Error::field("overrides", format!("{name}: {reason}")))?;

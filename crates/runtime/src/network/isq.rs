@@ -8,7 +8,8 @@ use std::str::FromStr;
 use hanzo_engine_kernels::{DType, quant};
 
 use super::packing::{Group, expert_groups, groups, is_transposed};
-use crate::error::shorten;
+use crate::error::{LoadError, shorten};
+use crate::limits::TOPOLOGY_PATTERN_BYTES_MAX;
 use crate::load::Tensors;
 use crate::spec::{LayerPart, Part, TransformerSpec, Weight};
 
@@ -61,6 +62,16 @@ impl FromStr for Isq {
         if wanted == plain(DType::Q8_1.label()) {
             return Ok(Isq { dtype: DType::Q8_0, named: true });
         }
+        // Layouts that other engines have for other devices, and what has as many bits here.
+        let instead = match wanted.as_str() {
+            "HQQ4" => Some("AFQ4, as many bits with a scale and a bias for each group of 64"),
+            "HQQ8" => Some("AFQ8, as many bits with a scale and a bias for each group of 64"),
+            "FP8" | "F8E4M3" | "F8Q8" | "MXFP8" => Some("Q8_0 or AFQ8, as many bits as integers"),
+            _ => None,
+        };
+        if let Some(instead) = instead {
+            return Err(format!("nothing is quantised to {text}; take {instead}"));
+        }
         let found = Self::known().find(|dtype| plain(dtype.label()) == wanted);
         found.map(|dtype| Isq { dtype, named: true }).ok_or_else(|| {
             let names: Vec<&str> = Self::known().map(DType::label).collect();
@@ -73,20 +84,124 @@ impl FromStr for Isq {
     }
 }
 
+/// Some of a network's matrices, and what they are packed as: a line of a topology. Of several that match the last counts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IsqRule {
+    /// First and last layer; without, what lies outside of layers matches too.
+    pub layers: Option<(u32, u32)>,
+    /// Names of tensors in the files, whole, where `*` stands for any text; without, all match.
+    pub tensors: Option<String>,
+    /// What they are quantised to; `None`: nothing, they are packed as stored.
+    pub isq: Option<Isq>,
+}
+
+impl IsqRule {
+    /// Whether it is in its bounds.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn check(&self) -> Result<(), String> {
+        match (self.layers, &self.tensors) {
+            (None, None) => Err("needs layers, tensors or both".into()),
+            (Some((first, last)), _) if first > last => {
+                Err(format!("layers {first}-{last} end before they begin"))
+            }
+            (_, Some(pattern)) if pattern.is_empty() || pattern.len() > TOPOLOGY_PATTERN_BYTES_MAX => {
+                Err(format!(
+                    "tensors has {} bytes; from 1 to {TOPOLOGY_PATTERN_BYTES_MAX} are possible",
+                    pattern.len()
+                ))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn matches(&self, part: Part, name: &str) -> bool {
+        let in_layers = match (self.layers, part) {
+            (None, _) => true,
+            (Some((first, last)), Part::Layer(layer, _)) => (first as usize..=last as usize).contains(&layer),
+            (Some(_), _) => false,
+        };
+        // One of a stack of experts has its place in it after the name.
+        let name = name.split('[').next().unwrap_or(name);
+        in_layers && self.tensors.as_ref().is_none_or(|pattern| is_like(name.as_bytes(), pattern.as_bytes()))
+    }
+}
+
+impl fmt::Display for IsqRule {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some((first, last)) = self.layers {
+            write!(to, "layers {first}-{last} ")?;
+        }
+        if let Some(pattern) = &self.tensors {
+            write!(to, "tensors {} ", shorten(pattern.clone()))?;
+        }
+        match self.isq {
+            Some(isq) => isq.fmt(to),
+            None => to.write_str("stored"),
+        }
+    }
+}
+
+/// Whether a name is a pattern's, whose `*` stand for any text.
+fn is_like(name: &[u8], pattern: &[u8]) -> bool {
+    let (mut at, mut in_pattern) = (0, 0);
+    // Where the last `*` stands, and where what follows it was last tried.
+    let mut retry = None;
+    while at < name.len() {
+        match pattern.get(in_pattern) {
+            Some(b'*') => {
+                in_pattern += 1;
+                retry = Some((in_pattern, at));
+            }
+            Some(byte) if *byte == name[at] => (at, in_pattern) = (at + 1, in_pattern + 1),
+            _ => match &mut retry {
+                None => return false,
+                Some((after, tried)) => {
+                    *tried += 1;
+                    (at, in_pattern) = (*tried, *after);
+                }
+            },
+        }
+    }
+    pattern[in_pattern..].iter().all(|byte| *byte == b'*')
+}
+
 /// The types of the matrices that are packed as another than they are stored in.
-pub(crate) fn types(spec: &TransformerSpec, tensors: &Tensors, isq: Isq) -> BTreeMap<Weight, DType> {
+///
+/// # Errors
+/// `Unsupported` with a rule that is about none of the matrices.
+pub(crate) fn types(
+    spec: &TransformerSpec,
+    tensors: &Tensors,
+    isq: Option<Isq>,
+    rules: &[IsqRule],
+) -> Result<BTreeMap<Weight, DType>, LoadError> {
+    let mut used = vec![false; rules.len()];
     let of_experts = (0..spec.layers.len()).flat_map(|layer| expert_groups(spec, layer));
     let of_experts = of_experts.flat_map(|expert| expert.gate_up.into_iter().chain(expert.down));
     let parts = groups(spec).into_iter().flat_map(|Group { parts, .. }| parts).chain(of_experts);
-    let typed = |part: Part| {
-        let wanted = match part {
-            Part::TokenEmbedding | Part::Head => finer(isq.dtype),
+    let mut typed = |part: Part| {
+        let tensor = tensors.get(part.weight());
+        match part {
             // Small, and read by position or by type; and routers decide, so they keep their digits.
             Part::PositionEmbedding | Part::TypeEmbedding | Part::Convolution => return None,
             Part::Layer(_, LayerPart::Router) => return None,
-            _ => isq.dtype,
+            _ => {}
+        }
+        let matching = |(at, rule): (usize, &IsqRule)| {
+            let matches = rule.matches(part, &tensor.name);
+            used[at] |= matches;
+            matches.then_some(rule.isq)
         };
-        let tensor = tensors.get(part.weight());
+        let (isq, wanted) =
+            match rules.iter().enumerate().filter_map(matching).fold(None, |_, said| Some(said)) {
+                Some(said) => said.map(|isq| (isq, isq.dtype))?,
+                None if matches!(part, Part::TokenEmbedding | Part::Head) => {
+                    isq.map(|isq| (isq, finer(isq.dtype)))?
+                }
+                None => isq.map(|isq| (isq, isq.dtype))?,
+            };
         let stored = tensor.dtype;
         let float = matches!(stored, DType::F32 | DType::F16 | DType::BF16);
         if !(float || isq.named && quant::can_dequantize(stored)) {
@@ -96,7 +211,20 @@ pub(crate) fn types(spec: &TransformerSpec, tensors: &Tensors, isq: Isq) -> BTre
         let dtype = fitting(wanted, cols)?;
         is_smaller(dtype, stored).then_some((part.weight(), dtype))
     };
-    parts.filter_map(typed).collect()
+    let types = parts.filter_map(&mut typed).collect();
+    match used.iter().position(|used| !used) {
+        None => Ok(types),
+        Some(unused) => Err(LoadError::Unsupported {
+            file: tensors.get(Part::TokenEmbedding.weight()).file.to_string(),
+            key: "topology".into(),
+            value: format!("rule {}: {}", unused + 1, rules[unused]),
+            reason: format!(
+                "it is about no matrix that can be quantised; the model has layers 0-{} and tensors such as {}",
+                spec.layers.len() - 1,
+                tensors.get(Part::Layer(0, LayerPart::AttentionOutput).weight()).name
+            ),
+        }),
+    }
 }
 
 /// What the embedding and the head are quantised to: each token's numbers and scores come from them alone.
@@ -155,6 +283,33 @@ mod tests {
             let error = text.parse::<Isq>().unwrap_err();
             assert!(error.contains("Q4_K, ") && error.contains("AFQ8") && error.len() < 2000, "{error}");
         }
+    }
+
+    #[test]
+    fn other_engines_types_have_another_beside_them() {
+        for (text, instead) in [("HQQ4", "AFQ4"), ("hqq8", "AFQ8"), ("FP8", "Q8_0"), ("F8_E4M3", "Q8_0")] {
+            let error = text.parse::<Isq>().unwrap_err();
+            assert!(error.contains(instead) && error.contains(text), "{error}");
+        }
+    }
+
+    #[test]
+    fn patterns_are_of_whole_names() {
+        for (name, pattern, like) in [
+            ("blk.1.ffn_down.weight", "*", true),
+            ("blk.1.ffn_down.weight", "blk.1.ffn_down.weight", true),
+            ("blk.1.ffn_down.weight", "*ffn_down*", true),
+            ("blk.1.ffn_down.weight", "blk.*.weight", true),
+            ("blk.1.ffn_down.weight", "*n*n*.weight*", true),
+            ("blk.1.ffn_down.weight", "ffn_down", false),
+            ("blk.1.ffn_down.weight", "blk.*.bias", false),
+            ("blk.1.ffn_down.weight", "blk.1.ffn_down.weight.*x", false),
+            ("", "*", true),
+        ] {
+            assert_eq!(is_like(name.as_bytes(), pattern.as_bytes()), like, "{name} {pattern}");
+        }
+        let slow = "*a".repeat(TOPOLOGY_PATTERN_BYTES_MAX / 2);
+        assert!(!is_like("a".repeat(200).as_bytes(), format!("{slow}b").as_bytes()));
     }
 
     #[test]

@@ -18,8 +18,8 @@ use crate::spec::{Projection, TransformerSpec};
 
 pub(crate) use adapted::{buffer_bytes as adapter_buffer_bytes, bytes as adapter_bytes};
 pub(crate) use forward::{Attention, Normer};
-pub use isq::Isq;
 pub(crate) use isq::types as isq_types;
+pub use isq::{Isq, IsqRule};
 pub(crate) use loader::{Loader, as_f32};
 pub use observed::Met;
 pub(crate) use observed::{Observed, unobservable};

@@ -1,7 +1,7 @@
 //! Matrices quantised as they are packed, against the same model stored so.
 
 use super::*;
-use crate::network::Isq;
+use crate::network::{Isq, IsqRule};
 use crate::opened::{Network, Opened};
 use crate::overrides::Overrides;
 use hanzo_engine_kernels::quant;
@@ -101,6 +101,47 @@ fn floats_become_every_type_that_rows_have_room_for() {
     assert_eq!(files.tensors.packed_type(query), DType::Q5_0);
     assert_eq!(files.tensors.packed_type(crate::spec::Part::TokenEmbedding.weight()), DType::Q8_0);
     assert!(summary.unwrap().starts_with("matrices quantised: "));
+}
+
+#[test]
+fn a_topology_says_more_than_the_type_and_its_last_rule_counts() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/hanzo-demo/hanzo-demo-Q8_0.gguf");
+    let rule = |layers, tensors: Option<&str>, isq: &str| IsqRule {
+        layers,
+        tensors: tensors.map(str::to_owned),
+        isq: if isq == "stored" { None } else { Some(isq.parse().unwrap()) },
+    };
+    let open = |isq: Option<&str>, topology: Vec<IsqRule>| {
+        let isq = isq.map(|isq| isq.parse().unwrap());
+        let opened = Opened::open_with(&path, &Overrides { isq, topology, ..Overrides::default() })?;
+        let Network::Decoder(files) = opened.network else { panic!("a decoder") };
+        Ok::<_, LoadError>(files)
+    };
+    let rules = vec![
+        rule(Some((0, 1)), None, "Q6_K"),
+        rule(None, Some("*ffn_down*"), "Q5_K"),
+        rule(Some((1, 1)), Some("*.attn_v.*"), "stored"),
+    ];
+    let of_rules = |name: &str| match name {
+        "blk.1.attn_v.weight" => Some(DType::Q8_0),
+        _ if name.contains("ffn_down") => Some(DType::Q5_K),
+        _ if name.starts_with("blk.0.") || name.starts_with("blk.1.") => Some(DType::Q6_K),
+        _ => None,
+    };
+    let files = open(Some("Q4_K"), rules.clone()).unwrap();
+    assert_eq!(files.info.quantization, "Q4_K and a topology (of Q8_0)");
+    let other = |name: &str| if name == "token_embd.weight" { DType::Q6_K } else { DType::Q4_K };
+    check_same(&files, &stored(&path, |name, _| of_rules(name).unwrap_or_else(|| other(name))), "both");
+    let files = open(None, rules).unwrap();
+    check_same(&files, &stored(&path, |name, dtype| of_rules(name).unwrap_or(dtype)), "a topology alone");
+    for (wrong, says) in [
+        (rule(None, Some("ffn_down"), "Q4_K"), "rule 1: tensors ffn_down Q4_K"),
+        (rule(Some((99, 100)), None, "Q4_K"), "layers 99-100"),
+        (rule(None, Some("*_norm.weight"), "Q4_K"), "no matrix"),
+    ] {
+        let error = open(None, vec![wrong]).unwrap_err().to_string();
+        assert!(error.contains(says) && error.contains("topology"), "{error}");
+    }
 }
 
 #[test]
