@@ -3,7 +3,8 @@
     pip install torch transformers safetensors numpy gguf
     python make_dense.py           # all, or: python make_dense.py gemma2
 
-Each folder has a random model of the transformers library's own class as the library saves it, in bfloat16, the same as
+Each folder has a random model of the transformers library's own class as the library saves it, or as the makers of a class
+of their own publish it, in bfloat16, the same as
 llama.cpp's converter names and changes it (`model.gguf`; names are those of gguf-py's own table), and `golden.safetensors`: a
 `prompt`, the 32 `greedy` tokens after it, and the `logits` of both that the library computes in float32. The tokenizer is
 tests/data/tiny/llama3's.
@@ -23,6 +24,8 @@ PLAIN = {"rope_type": "default", "rope_theta": 1e4}
 WINDOW = dict(sliding_window=10)
 # Heads are as large as hidden_size says; the class reads no head_dim.
 OF_HIDDEN = dict(head_dim=None)
+BOTH = dict(num_hidden_layers=2)
+OF_FALCON = OF_HIDDEN | BOTH | dict(intermediate_size=None, num_key_value_heads=None)
 LONG = dict(rope_type="longrope", rope_theta=1e4, original_max_position_embeddings=16, short_factor=[1.0 + 0.01 * i for i in range(6)],
             long_factor=[1.0 + 0.3 * i for i in range(6)], partial_rotary_factor=0.75)
 CASES = {
@@ -47,7 +50,23 @@ CASES = {
     "seed-oss": (t.SeedOssConfig, dict(rope_parameters=PLAIN), "seed_oss"),
     "ernie4_5": (t.Ernie4_5Config, dict(rope_parameters=PLAIN), "ernie4_5"),
     "exaone4": (t.Exaone4Config, dict(rope_parameters=PLAIN, **WINDOW), "exaone4"),
+    "gpt-neox": (t.GPTNeoXConfig, dict(**OF_HIDDEN, **BOTH, num_key_value_heads=None, rope_parameters=PLAIN | {"partial_rotary_factor": 0.25}), "gptneox"),
+    "gpt-neox-sequential": (t.GPTNeoXConfig, dict(**OF_HIDDEN, **BOTH, num_key_value_heads=None, rope_parameters=PLAIN | {"partial_rotary_factor": 0.5}, use_parallel_residual=False), "gptneox"),
+    "falcon": (t.FalconConfig, dict(**OF_FALCON, rope_parameters=PLAIN), "falcon"),
+    "falcon-grouped": (t.FalconConfig, dict(**OF_FALCON | dict(num_attention_heads=4), num_kv_heads=2, new_decoder_architecture=True, num_ln_in_parallel_attn=1, rope_parameters=PLAIN), "falcon"),
+    "helium": (t.HeliumConfig, dict(**BOTH, head_dim=16, rope_parameters=PLAIN), None),
+    # Classes that their makers published beside their models: what the library's class computes of the same numbers.
+    "internlm2": (t.LlamaConfig, dict(**OF_HIDDEN, **BOTH, num_attention_heads=4, num_key_value_heads=2, rope_parameters=PLAIN), "internlm2"),
+    "internlm3": (t.LlamaConfig, dict(**BOTH, rope_parameters=PLAIN), None),
+    "chatglm": (t.GlmConfig, dict(**BOTH, head_dim=16, rope_parameters=PLAIN | {"partial_rotary_factor": 0.5}, attention_bias=True), "chatglm"),
+    "qwen": (t.Qwen2Config, dict(**OF_HIDDEN, **BOTH, num_key_value_heads=2, rope_parameters=PLAIN), "qwen"),
+    "baichuan": (t.LlamaConfig, dict(**OF_HIDDEN, **BOTH, num_key_value_heads=2, rope_parameters=PLAIN), "baichuan"),
+    "orion": (t.StableLmConfig, dict(**OF_HIDDEN, **BOTH, rope_parameters=PLAIN | {"partial_rotary_factor": 1.0}), "orion"),
+    "xverse": (t.LlamaConfig, dict(**OF_HIDDEN, **BOTH, rope_parameters=PLAIN), "xverse"),
+    "exaone": (t.LlamaConfig, dict(**OF_HIDDEN, **BOTH, rope_parameters=dict(rope_type="llama3", rope_theta=1e4, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=32)), "exaone"),
+    "minicpm": (t.GraniteConfig, dict(**OF_HIDDEN, **BOTH, rope_parameters=PLAIN, embedding_multiplier=6.0, residual_multiplier=1.4 / 2 ** 0.5, attention_multiplier=0.25, logits_scaling=2.0, tie_word_embeddings=True), "minicpm"),
 }
+FIRST = list(CASES)[: list(CASES).index("exaone4") + 1]
 
 
 def drawn(case, seed):
@@ -60,7 +79,7 @@ def drawn(case, seed):
         for name, p in model.named_parameters():
             x = torch.randn(p.shape)
             from_one = "gemma" in config.model_type
-            if "norm" in name: x = 0.2 * x + (0 if from_one or name.endswith("bias") else 1)
+            if "norm" in name or "ln_f" in name: x = 0.2 * x + (0 if from_one or name.endswith("bias") else 1)
             elif name.endswith("bias"): x = 0.2 * x
             elif "embed" in name: x = 0.16 * x
             else: x = (0.15 if "qkv" in name else 0.22) * x
@@ -80,7 +99,76 @@ def permuted(a, heads):
     return a.reshape(heads, 2, a.shape[0] // heads // 2, *a.shape[1:]).swapaxes(1, 2).reshape(a.shape)
 
 
+def grouped(q, k, v, kv_heads):
+    """Rows of each head of keys: those of its queries, its key, its value."""
+    return torch.cat([a.reshape(kv_heads, -1, *a.shape[1:]) for a in (q, k, v)], dim=1).reshape(-1, *q.shape[1:])
+
+
+def ungrouped(a, heads, kv_heads):
+    """Rows of queries, of keys, of values."""
+    a = a.reshape(kv_heads, heads // kv_heads + 2, -1, *a.shape[1:])
+    return np.concatenate([part.reshape(-1, *a.shape[3:]) for part in (a[:, :-2], a[:, -2], a[:, -1])])
+
+
+# What classes that are not the library's own call Llama's tensors.
+THEIRS = {
+    "internlm2": {"embed_tokens": "tok_embeddings", "self_attn.qkv": "attention.wqkv", "self_attn.o_proj": "attention.wo", "input_layernorm": "attention_norm", "post_attention_layernorm": "ffn_norm",
+                  "mlp.gate_proj": "feed_forward.w1", "mlp.up_proj": "feed_forward.w3", "mlp.down_proj": "feed_forward.w2", "lm_head": "output"},
+    "chatglm": {"model.embed_tokens": "transformer.embedding.word_embeddings", "model.norm": "transformer.encoder.final_layernorm", "model.layers": "transformer.encoder.layers", "self_attn.qkv": "self_attention.query_key_value",
+                "self_attn.o_proj": "self_attention.dense", "mlp.gate_up_proj": "mlp.dense_h_to_4h", "mlp.down_proj": "mlp.dense_4h_to_h", "lm_head": "transformer.output_layer"},
+    "qwen": {"model.embed_tokens": "transformer.wte", "model.norm": "transformer.ln_f", "model.layers": "transformer.h", "self_attn.qkv": "attn.c_attn", "self_attn.o_proj": "attn.c_proj", "input_layernorm": "ln_1",
+             "post_attention_layernorm": "ln_2", "mlp.gate_proj": "mlp.w2", "mlp.up_proj": "mlp.w1", "mlp.down_proj": "mlp.c_proj"},
+    "baichuan": {"self_attn.qkv": "self_attn.W_pack"},
+    "exaone": {"model.embed_tokens": "transformer.wte", "model.norm": "transformer.ln_f", "model.layers": "transformer.h", "self_attn.": "attn.attention.", "o_proj": "out_proj", "input_layernorm": "ln_1", "post_attention_layernorm": "ln_2",
+               "mlp.gate_proj": "mlp.c_fc_0", "mlp.up_proj": "mlp.c_fc_1", "mlp.down_proj": "mlp.c_proj"},
+    "internlm3": {}, "orion": {}, "xverse": {}, "minicpm": {},
+}
+
+
+def fused(weights, layers, join):
+    """Queries, keys and values of each layer as one tensor."""
+    weights = dict(weights)
+    for layer in range(layers):
+        for suffix in ("weight", "bias"):
+            names = [f"model.layers.{layer}.self_attn.{part}_proj.{suffix}" for part in "qkv"]
+            if names[0] in weights: weights[f"model.layers.{layer}.self_attn.qkv.{suffix}"] = join(*[weights.pop(name) for name in names])
+    return weights
+
+
+def published(case, config, weights):
+    """The same model as its makers publish it: settings and tensors under their names."""
+    if "qkv" in " ".join(THEIRS[case]):
+        join = (lambda *qkv: grouped(*qkv, config.num_key_value_heads)) if case == "internlm2" else lambda *qkv: torch.cat(qkv)
+        weights = fused(weights, config.num_hidden_layers, join)
+    def named(name):
+        for ours, theirs in THEIRS[case].items(): name = name.replace(ours, theirs)
+        return name
+    weights = {named(name): tensor.contiguous() for name, tensor in weights.items()}
+    c, classes = config, {"internlm2": "InternLM2", "internlm3": "InternLM3", "baichuan": "BaiChuan", "orion": "Orion", "xverse": "Xverse", "exaone": "Exaone", "minicpm": "MiniCPM"}
+    usual = dict(model_type=case, architectures=[f"{classes.get(case)}ForCausalLM"], vocab_size=VOCAB, hidden_size=c.hidden_size, num_attention_heads=c.num_attention_heads, bos_token_id=1, eos_token_id=2, pad_token_id=0)
+    llama = usual | dict(num_hidden_layers=c.num_hidden_layers, num_key_value_heads=c.num_key_value_heads, intermediate_size=c.intermediate_size, max_position_embeddings=c.max_position_embeddings, rms_norm_eps=getattr(c, "rms_norm_eps", None),
+                         hidden_act="silu", rope_theta=1e4, tie_word_embeddings=c.tie_word_embeddings)
+    if case == "internlm2": return llama | dict(bias=False, rope_scaling={"type": "dynamic", "factor": 2.0}), weights
+    if case == "internlm3": return llama | dict(bias=False, qkv_bias=False, head_dim=c.head_dim, rope_scaling={"rope_type": "dynamic", "factor": 6.0}), weights
+    if case == "chatglm":
+        return usual | dict(architectures=["ChatGLMModel"], num_layers=c.num_hidden_layers, padded_vocab_size=VOCAB, multi_query_attention=True, multi_query_group_num=c.num_key_value_heads, kv_channels=c.head_dim, ffn_hidden_size=c.intermediate_size,
+                            seq_length=c.max_position_embeddings, layernorm_epsilon=c.rms_norm_eps, add_qkv_bias=True, add_bias_linear=False, rmsnorm=True, post_layer_norm=True, rope_ratio=1, apply_residual_connection_post_layernorm=False, tie_word_embeddings=False), weights
+    if case == "qwen":
+        return usual | dict(architectures=["QWenLMHeadModel"], num_hidden_layers=c.num_hidden_layers, intermediate_size=2 * c.intermediate_size, kv_channels=c.hidden_size // c.num_attention_heads, seq_length=c.max_position_embeddings, max_position_embeddings=1024,
+                            layer_norm_epsilon=c.rms_norm_eps, no_bias=True, rotary_emb_base=10000, rotary_pct=1.0, use_dynamic_ntk=True, use_logn_attn=True, tie_word_embeddings=False), weights
+    if case == "orion": return llama | dict(rms_norm_eps=c.layer_norm_eps), weights
+    if case == "exaone":
+        return usual | dict(num_layers=c.num_hidden_layers, num_key_value_heads=c.num_key_value_heads, intermediate_size=c.intermediate_size, max_position_embeddings=c.max_position_embeddings, layer_norm_epsilon=c.rms_norm_eps, activation_function="silu", rope_theta=1e4,
+                            rope_scaling={key: value for key, value in c.rope_parameters.items() if key != "rope_theta"}, tie_word_embeddings=False), weights
+    if case == "minicpm": llama |= dict(scale_emb=c.embedding_multiplier, scale_depth=1.4, dim_model_base=c.hidden_size / c.logits_scaling)
+    return llama, weights
+
+
 def write_gguf(path, architecture, config, weights):
+    layers, heads = config.num_hidden_layers, config.num_attention_heads
+    kv_heads = getattr(config, "num_key_value_heads", None) or {"gptneox": heads}.get(architecture, 1)
+    if architecture == "falcon" and config.new_decoder_architecture: kv_heads = config.num_kv_heads
+    if architecture in ("chatglm", "qwen"): weights = fused(weights, layers, lambda *qkv: torch.cat(qkv))
     arch = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
     names = gguf.get_tensor_name_map(arch, config.num_hidden_layers)
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
@@ -88,12 +176,14 @@ def write_gguf(path, architecture, config, weights):
     g = gguf.GGUFWriter(path, architecture)
     g.add_type("model"); g.add_name(f"tiny-{path.parent.name}"); g.add_license("apache-2.0"); g.add_file_type(gguf.LlamaFileType.MOSTLY_BF16)
     g.add_context_length(config.max_position_embeddings); g.add_embedding_length(config.hidden_size); g.add_block_count(config.num_hidden_layers)
-    g.add_feed_forward_length(config.intermediate_size); g.add_head_count(config.num_attention_heads); g.add_head_count_kv(config.num_key_value_heads)
+    g.add_head_count(heads); g.add_head_count_kv(kv_heads)
+    ffn = getattr(config, "intermediate_size", None) or 4 * config.hidden_size
+    g.add_feed_forward_length(2 * ffn if architecture == "qwen" else ffn)
     g.add_key_length(head_dim); g.add_value_length(head_dim); g.add_rope_freq_base(rope["rope_theta"]); g.add_vocab_size(VOCAB)
     g.add_rope_dimension_count(int(head_dim * rope.get("partial_rotary_factor", 1.0)))
     rms = getattr(config, "rms_norm_eps", None)
     if rms is not None: g.add_layer_norm_rms_eps(rms)
-    else: g.add_layer_norm_eps(getattr(config, "layer_norm_eps", None) or config.norm_epsilon)
+    else: g.add_layer_norm_eps(getattr(config, "layer_norm_eps", None) or getattr(config, "layer_norm_epsilon", None) or config.norm_epsilon)
     if rope["rope_type"] == "linear": g.add_rope_scaling_type(gguf.RopeScalingType.LINEAR); g.add_rope_scaling_factor(rope["factor"])
     if architecture == "gemma2": g.add_attn_logit_softcapping(config.attn_logit_softcapping); g.add_final_logit_softcapping(config.final_logit_softcapping)
     if architecture in ("gemma2", "gemma3", "cohere2", "exaone4"): g.add_sliding_window(config.sliding_window)
@@ -104,6 +194,14 @@ def write_gguf(path, architecture, config, weights):
             for name in ("long", "short"): g.add_tensor(f"rope_factors_{name}.weight", np.array(rope[f"{name}_factor"], dtype=np.float32))
     if architecture == "granite":
         g.add_attention_scale(config.attention_multiplier); g.add_embedding_scale(config.embedding_multiplier); g.add_residual_scale(config.residual_multiplier); g.add_logit_scale(config.logits_scaling)
+    if architecture == "minicpm": g.add_embedding_scale(config.embedding_multiplier); g.add_residual_scale(config.residual_multiplier); g.add_logit_scale(config.logits_scaling)
+    if architecture == "gptneox": g.add_parallel_residual(config.use_parallel_residual)
+    if architecture == "falcon": g.add_tensor_data_layout("jploski")
+    if architecture == "exaone":
+        at = 2 * np.pi / (rope["rope_theta"] ** -(np.arange(0, head_dim, 2) / head_dim)); old = rope["original_max_position_embeddings"]
+        smooth = (old / at - rope["low_freq_factor"]) / (rope["high_freq_factor"] - rope["low_freq_factor"])
+        factors = np.where(at < old / rope["high_freq_factor"], 1.0, np.where(at > old / rope["low_freq_factor"], rope["factor"], 1 / ((1 - smooth) / rope["factor"] + smooth)))
+        g.add_tensor("rope_freqs.weight", factors.astype(np.float32))
     if architecture in ("command-r", "cohere2"): g.add_logit_scale(config.logit_scale); g.add_rope_scaling_type(gguf.RopeScalingType.NONE)
     if architecture == "stablelm": g.add_parallel_residual(config.use_parallel_residual)
     tokens = ["<unk>", "<s>", "</s>"] + [f"w{i}" for i in range(3, VOCAB)]
@@ -112,8 +210,10 @@ def write_gguf(path, architecture, config, weights):
     for key, tensor in weights.items():
         a = tensor.float().numpy()
         name = names.get_name(key, try_suffixes=(".weight", ".bias"))
+        if name is None and ".qkv." in key: name = f"blk.{key.split('.')[2]}.attn_qkv.{key.rsplit('.')[-1]}"
         assert name is not None, key
-        if architecture in ("granite", "smollm3") and ("q_proj" in key or "k_proj" in key):
+        if "query_key_value" in key: a = ungrouped(a, heads, kv_heads)
+        if architecture in ("granite", "smollm3", "internlm2", "baichuan", "xverse", "minicpm") and ("q_proj" in key or "k_proj" in key):
             a = permuted(a, config.num_attention_heads if "q_proj" in key else config.num_key_value_heads)
         if architecture.startswith("gemma") and "norm" in key: a = a + 1
         if a.ndim == 1: g.add_tensor(name, np.ascontiguousarray(a))
@@ -123,7 +223,7 @@ def write_gguf(path, architecture, config, weights):
 
 def make(case):
     # Not one token over and over, and then as clear as can be.
-    best = max((drawn(case, seed) for seed in range(40)), key=lambda found: (min(len(set(found[2][PROMPT:].tolist())), 8), found[4]))
+    best = max((drawn(case, seed) for seed in range(40 if case in FIRST else 3)), key=lambda found: (min(len(set(found[2][PROMPT:].tolist())), 8), found[4]))
     config, model, ids, logits, margin = best
     folder = HERE / case
     shutil.rmtree(folder, ignore_errors=True); folder.mkdir()
@@ -135,6 +235,13 @@ def make(case):
     for name in ("tokenizer.json", "tokenizer_config.json"): shutil.copy(HERE.parent / "tiny/llama3" / name, folder / name)
     from safetensors.torch import load_file
     weights = load_file(folder / "model.safetensors")
+    if case in THEIRS:
+        settings, theirs = published(case, config, weights)
+        (folder / "config.json").write_text(json.dumps(settings, indent=1) + "\n")
+        save_file(theirs, folder / "model.safetensors", metadata={"format": "pt"})
+    if case.startswith("gpt-neox") and "lm_head.weight" in weights:
+        weights["embed_out.weight"] = weights.pop("lm_head.weight")
+        save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     if CASES[case][2]: write_gguf(folder / "model.gguf", CASES[case][2], config, weights)
     save_file({"prompt": ids[:PROMPT].int(), "greedy": ids[PROMPT:].int(), "logits": logits.contiguous()}, folder / "golden.safetensors")
     print(case, "margin", round(margin, 4), "logits", float(logits.min()), float(logits.max()), len(set(ids[PROMPT:].tolist())), "tokens")

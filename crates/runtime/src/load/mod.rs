@@ -7,6 +7,7 @@ mod byte_pairs;
 mod experts;
 mod file;
 pub(crate) mod gguf;
+mod grouped;
 pub(crate) mod huggingface;
 mod quantised;
 mod resolve;

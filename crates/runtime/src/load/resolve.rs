@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use hanzo_engine_kernels::DType;
 
-use super::experts;
+use super::{experts, grouped};
 use crate::error::LoadError;
 use crate::spec::{
     ConvolutionSpec, GateUp, LayerPart, MlpSpec, Names, Part, Projection, TransformerSpec, Weight,
@@ -161,6 +161,11 @@ impl<'a> Found<'a> {
         &self.file
     }
 
+    /// Puts a tensor that was taken, and changed, where it was.
+    pub(super) fn put_back(&mut self, tensor: Tensor) {
+        self.by_name.insert(tensor.name.clone(), tensor);
+    }
+
     /// Takes a tensor of any shape.
     pub(super) fn take_any(&mut self, name: &str) -> Option<Tensor> {
         self.by_name.remove(name)
@@ -240,6 +245,12 @@ impl<'a> Found<'a> {
             if let (Some(stem), Projection::Heads(shape)) = (self.names.qkv, layer.attention.projection) {
                 let (q, kv) = (shape.q_width(), shape.kv_heads * shape.head_dim);
                 let parts = [(LayerPart::Query, q), (LayerPart::Key, kv), (LayerPart::Value, kv)];
+                if self.names.qkv_by_group {
+                    grouped::ungroup(self, index, stem, shape, &[q + 2 * kv, hidden])?;
+                    if layer.attention.qkv_bias {
+                        grouped::ungroup(self, index, stem, shape, &[q + 2 * kv])?;
+                    }
+                }
                 self.cut(index, stem, false, &[q + 2 * kv, hidden], &parts)?;
                 if layer.attention.qkv_bias {
                     self.cut(index, stem, true, &[q + 2 * kv], &parts)?;
@@ -445,5 +456,9 @@ fn is_buffer(tensor: &Tensor) -> bool {
         || ends(".bias") && tensor.shape.len() == 1 && tensor.bytes.read().iter().all(|&byte| byte == 0);
     (integers && (ends("position_ids") || ends("token_type_ids")))
         || ends("rotary_emb.inv_freq")
+        || ends("rotary_pos_emb.inv_freq")
+        // GPT-NeoX's causal mask and what it is filled with.
+        || (ends(".attention.bias") && tensor.shape.len() == 4)
+        || ends(".attention.masked_bias")
         || adds_nothing()
 }

@@ -4,6 +4,7 @@
 use hanzo_engine_kernels::{Activation, HeadShape, RopeKind};
 use serde_json::{Map, Value};
 
+use super::dense_own;
 use super::hf::{scaling, stretched_context, windows_by_type};
 use super::{
     AttentionSpec, Config, DenseSpec, HeadSpec, LayerSpec, LogitsSpec, Mask, MlpSpec, NormKind, NormOrder,
@@ -13,37 +14,39 @@ use crate::error::LoadError;
 use crate::limits::{CONTEXT_TOKENS_MAX, HEAD_DIM_MAX, HEADS_MAX, LAYERS_MAX, VOCAB_MAX, WIDTH_MAX};
 
 /// A family: how its class differs from Llama's.
-struct Family {
-    model_type: &'static str,
-    class: &'static str,
-    order: NormOrder,
-    norm: NormKind,
+pub(super) struct Family {
+    pub(super) model_type: &'static str,
+    pub(super) class: &'static str,
+    pub(super) order: NormOrder,
+    pub(super) norm: NormKind,
     /// Setting of the norms' epsilon, and its default.
-    eps: (&'static str, f32),
-    qkv_bias: Said,
-    output_bias: Said,
+    pub(super) eps: (&'static str, f32),
+    pub(super) qkv_bias: Said,
+    pub(super) output_bias: Said,
     /// Both matrices of the MLP have biases.
-    mlp_bias: Said,
-    gated: bool,
+    pub(super) mlp_bias: Said,
+    pub(super) gated: bool,
     /// Setting of the non-linearity, and its default.
-    activation: (&'static str, &'static str),
-    qk_norm: QkNorm,
+    pub(super) activation: (&'static str, &'static str),
+    pub(super) qk_norm: QkNorm,
     /// Size of a head where `head_dim` is not given; otherwise `hidden_size / num_attention_heads`.
-    head_dim: Option<usize>,
-    rope_kind: RopeKind,
-    rope_base: f32,
+    pub(super) head_dim: Option<usize>,
+    pub(super) rope_kind: RopeKind,
+    pub(super) rope_base: f32,
     /// Share of a head that is turned.
-    turned: f32,
-    windows: Windows,
-    tied: bool,
+    pub(super) turned: f32,
+    pub(super) windows: Windows,
+    pub(super) tied: bool,
+    /// Puts settings that its class calls otherwise under the usual names.
+    pub(super) settle: fn(&mut Config) -> Result<(), LoadError>,
     /// What is its own.
-    own: fn(&Config, &mut TransformerSpec) -> Result<(), LoadError>,
+    pub(super) own: fn(&Config, &mut TransformerSpec) -> Result<(), LoadError>,
     /// Settings that make another model of it unless they are nothing.
-    refused: &'static [&'static str],
+    pub(super) refused: &'static [&'static str],
 }
 
 /// Whether something is there.
-enum Said {
+pub(super) enum Said {
     Always(bool),
     /// As a setting says, with its default.
     By(&'static str, bool),
@@ -51,7 +54,7 @@ enum Said {
 
 /// Which layers see a window of `sliding_window` tokens.
 #[derive(Clone, Copy)]
-enum Windows {
+pub(super) enum Windows {
     Never,
     /// All, where there is one.
     All,
@@ -59,7 +62,7 @@ enum Windows {
     AllButEach(usize),
 }
 
-const LLAMA: Family = Family {
+pub(super) const LLAMA: Family = Family {
     model_type: "",
     class: "",
     order: NormOrder::Pre,
@@ -77,6 +80,7 @@ const LLAMA: Family = Family {
     turned: 1.0,
     windows: Windows::Never,
     tied: false,
+    settle: |_| Ok(()),
     own: |_, _| Ok(()),
     refused: &["mlp_bias"],
 };
@@ -108,7 +112,7 @@ const COHERE: Family = Family {
 const OLMO2: Family =
     Family { order: NormOrder::Branch, eps: ("rms_norm_eps", 1e-5), qk_norm: QkNorm::Whole, ..LLAMA };
 
-const GLM: Family = Family {
+pub(super) const GLM: Family = Family {
     eps: ("rms_norm_eps", 1.5625e-7),
     qkv_bias: Said::By("attention_bias", true),
     output_bias: Said::Always(false),
@@ -272,12 +276,13 @@ const REFUSED: &[&str] = &[
 
 /// The names of model types that are read here.
 pub(super) fn known() -> impl Iterator<Item = &'static str> {
-    FAMILIES.iter().map(|family| family.model_type)
+    FAMILIES.iter().chain(dense_own::FAMILIES).map(|family| family.model_type)
 }
 
 /// Reads one of these families; nothing of another.
 pub(super) fn from_config(config: &Config, model_type: &str) -> Option<Result<TransformerSpec, LoadError>> {
-    let family = FAMILIES.iter().find(|family| family.model_type == model_type)?;
+    let mut families = FAMILIES.iter().chain(dense_own::FAMILIES);
+    let family = families.find(|family| family.model_type == model_type)?;
     Some(family.read(config))
 }
 
@@ -292,6 +297,9 @@ impl Said {
 
 impl Family {
     fn read(&self, config: &Config) -> Result<TransformerSpec, LoadError> {
+        let mut config = config.clone();
+        (self.settle)(&mut config)?;
+        let config = &config;
         self.check_settings(config)?;
         let hidden = config.required("hidden_size", WIDTH_MAX)?;
         let layers = config.required("num_hidden_layers", LAYERS_MAX)?;
@@ -410,6 +418,9 @@ impl Family {
             let (factors, magnitude) = long_factors(config, settings, context)?;
             return Ok(RopeSpec { factors: Some(factors), magnitude, ..plain });
         }
+        // What depends on the length of a text begins beyond the context (dynamic NTK), and no text is longer.
+        let rope_type =
+            if rope_type == "dynamic" && settings.get("alpha").is_none() { "default" } else { rope_type };
         let (scaling, magnitude) = scaling(config, settings, rope_type, context)?;
         Ok(RopeSpec { scaling, magnitude, ..plain })
     }
@@ -487,7 +498,7 @@ fn turn_windows_alone(spec: &mut TransformerSpec) {
     }
 }
 
-fn set_logits(spec: &mut TransformerSpec, scale: f32, softcap: Option<f32>) {
+pub(super) fn set_logits(spec: &mut TransformerSpec, scale: f32, softcap: Option<f32>) {
     spec.head = HeadSpec::Logits(LogitsSpec { tied: spec.head.tied(), scale, softcap });
 }
 

@@ -49,6 +49,12 @@ struct Family {
     window: Option<u32>,
     turns: Turns,
     logit_scale: LogitScale,
+    /// `feed_forward_length` is that of gate and up together.
+    halved: bool,
+    /// Keys without which a file would be of another model.
+    required: &'static [&'static str],
+    /// Models of so many layers see distances by ALiBi, and no key says so.
+    refused_layers: Option<usize>,
 }
 
 /// Which layers turn queries and keys.
@@ -82,6 +88,9 @@ const PLAIN: Family = Family {
     window: None,
     turns: Turns::All,
     logit_scale: LogitScale::Factor,
+    halved: false,
+    required: &[],
+    refused_layers: None,
 };
 
 const GEMMA: Family = Family { activation: Activation::GeluTanh, embeds_by_root: true, ..PLAIN };
@@ -131,6 +140,36 @@ const FAMILIES: &[Family] = &[
     },
     Family { name: "stablelm", norm: NormKind::Layer { bias: true }, ..PLAIN },
     Family { name: "seed_oss", ..PLAIN },
+    Family {
+        name: "gptneox",
+        order: NormOrder::ParallelApart,
+        norm: NormKind::Layer { bias: true },
+        activation: Activation::GeluErf,
+        gated: false,
+        ..PLAIN
+    },
+    Family {
+        name: "falcon",
+        order: NormOrder::Parallel,
+        norm: NormKind::Layer { bias: true },
+        activation: Activation::GeluErf,
+        gated: false,
+        ..PLAIN
+    },
+    Family { name: "internlm2", rope: RopeKind::Interleaved, ..PLAIN },
+    Family { name: "chatglm", rope: RopeKind::Interleaved, ..PLAIN },
+    Family { name: "qwen", halved: true, ..PLAIN },
+    Family { name: "baichuan", rope: RopeKind::Interleaved, refused_layers: Some(40), ..PLAIN },
+    Family { name: "orion", norm: NormKind::Layer { bias: true }, ..PLAIN },
+    Family { name: "xverse", rope: RopeKind::Interleaved, ..PLAIN },
+    Family { name: "exaone", ..PLAIN },
+    Family {
+        name: "minicpm",
+        rope: RopeKind::Interleaved,
+        logit_scale: LogitScale::Divisor,
+        required: &["embedding_scale", "logit_scale", "residual_scale"],
+        ..PLAIN
+    },
     Family { name: "ernie4_5", rope: RopeKind::Interleaved, ..PLAIN },
     Family {
         name: "exaone4",
@@ -208,6 +247,7 @@ impl Family {
         };
         let hidden = keys.required("embedding_length", WIDTH_MAX)?;
         let count = keys.required("block_count", LAYERS_MAX)?;
+        self.check_settings(keys, count)?;
         let context = keys.required("context_length", CONTEXT_TOKENS_MAX)?;
         let heads = keys.heads(hidden)?;
         let original = keys.count("rope.scaling.original_context_length", CONTEXT_TOKENS_MAX)?;
@@ -219,7 +259,7 @@ impl Family {
         let mut rope = keys.rope(kind, heads.head_dim, context, factors)?;
         let query_scale = self.query_scale(keys, &mut rope, original)?;
         let dense = DenseSpec {
-            ffn: keys.required("feed_forward_length", WIDTH_MAX)?,
+            ffn: keys.required("feed_forward_length", WIDTH_MAX)? / if self.halved { 2 } else { 1 },
             activation: self.activation,
             gated: self.gated,
             up_bias: has(in_first(LayerPart::Up).bias()),
@@ -238,7 +278,8 @@ impl Family {
         };
         let order = match keys.metadata.bool(&keys.key("use_parallel_residual"))? {
             Some(true) if self.name == "stablelm" => NormOrder::Parallel,
-            Some(true) if !matches!(self.order, NormOrder::Parallel) => {
+            Some(false) if self.name == "gptneox" => NormOrder::Pre,
+            Some(true) if !self.order.is_parallel() => {
                 return Err(keys.unsupported("use_parallel_residual", true, "this architecture has none"));
             }
             _ => self.order,
@@ -295,6 +336,19 @@ impl Family {
             )
         }
         .checked(keys.metadata.file())
+    }
+
+    fn check_settings(&self, keys: &Keys<'_>, layers: usize) -> Result<(), LoadError> {
+        for key in self.required {
+            keys.positive(key)?.ok_or_else(|| keys.metadata.missing(&keys.key(key)))?;
+        }
+        match self.refused_layers {
+            Some(refused) if refused == layers => {
+                let reason = "models of so many layers see distances by ALiBi, which decoders here cannot";
+                Err(keys.unsupported("block_count", layers, reason))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The factor on scores. Of Gemma's largest files it is not that of the head's size, and no key says so.

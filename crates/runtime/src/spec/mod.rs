@@ -5,6 +5,7 @@
 mod config;
 mod dense;
 mod dense_gguf;
+mod dense_own;
 mod distance;
 mod gguf;
 mod hf;
@@ -13,6 +14,7 @@ mod mixtures;
 mod mixtures_gguf;
 mod multimodal;
 mod names;
+mod names_own;
 mod rope;
 mod runnable;
 #[cfg(test)]

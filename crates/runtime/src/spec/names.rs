@@ -33,6 +33,8 @@ pub(crate) struct Names {
     pub(crate) latent_value_up: &'static str,
     /// One tensor of queries, keys and values instead of the three.
     pub(crate) qkv: Option<&'static str>,
+    /// Its rows are, for each head of keys, those of its queries, of its key and of its value.
+    pub(crate) qkv_by_group: bool,
     pub(crate) query_norm: &'static str,
     pub(crate) key_norm: &'static str,
     /// In full.
@@ -136,6 +138,7 @@ impl Names {
         latent_key_up: "",
         latent_value_up: "",
         qkv: None,
+        qkv_by_group: false,
         query_norm: "",
         key_norm: "",
         sinks: "",
@@ -279,8 +282,8 @@ impl Names {
         match architecture {
             "gpt-oss" => &Names::GGUF_GPT_OSS,
             "glm4moe" | "seed_oss" => &Names::GGUF_POST_ATTENTION,
-            "phi3" => &Names::GGUF_PHI3,
-            "bailingmoe2" => &Names::GGUF_FUSED,
+            "phi3" | "chatglm" => &Names::GGUF_PHI3,
+            "bailingmoe2" | "falcon" | "gptneox" | "qwen" => &Names::GGUF_FUSED,
             "glm4" => &Names::GGUF_GLM4,
             _ => &Names::GGUF,
         }
@@ -475,6 +478,13 @@ impl Names {
             "glm4" | "glm4v_text" => &Names::GLM4,
             "olmo2" | "olmo3" | "exaone4" | "flex_olmo" => &Names::OLMO2,
             "starcoder2" => &Names::STARCODER2,
+            "gpt_neox" => &Names::GPT_NEOX,
+            "falcon" => &Names::FALCON,
+            "internlm2" => &Names::INTERNLM2,
+            "chatglm" => &Names::CHATGLM,
+            "qwen" => &Names::QWEN,
+            "baichuan" => &Names::BAICHUAN,
+            "exaone" => &Names::EXAONE,
             _ => &Names::HUGGING_FACE,
         }
     }

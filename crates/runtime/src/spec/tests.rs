@@ -289,6 +289,44 @@ fn settings_that_cannot_be_honoured_are_refused_by_name() {
     }
 }
 
+/// What a class does where its settings do not say, or say otherwise.
+#[test]
+fn settings_under_names_of_their_own_are_understood_or_refused() {
+    let falcon = json!({
+        "model_type": "falcon", "architectures": ["FalconForCausalLM"], "hidden_size": 4544, "num_hidden_layers": 32,
+        "num_attention_heads": 71, "vocab_size": 65024, "multi_query": true, "parallel_attn": true, "alibi": false,
+        "bias": false, "new_decoder_architecture": false, "layer_norm_epsilon": 1e-5,
+    });
+    let spec = read(falcon.clone()).unwrap();
+    assert_eq!((spec.heads().kv_heads, spec.context_tokens_max, spec.head.tied()), (1, 2048, true));
+    assert_eq!(spec.layers[0].mlp.dense().unwrap().ffn, 4 * 4544);
+    let qwen = json!({
+        "model_type": "qwen", "architectures": ["QWenLMHeadModel"], "hidden_size": 4096, "num_hidden_layers": 32,
+        "num_attention_heads": 32, "intermediate_size": 22016, "kv_channels": 128, "vocab_size": 151936, "no_bias": true,
+        "seq_length": 8192, "max_position_embeddings": 32768, "use_dynamic_ntk": true, "use_logn_attn": true,
+    });
+    let spec = read(qwen.clone()).unwrap();
+    assert_eq!((spec.context_tokens_max, spec.layers[0].mlp.dense().unwrap().ffn), (8192, 11008));
+    let baichuan = json!({
+        "model_type": "baichuan", "architectures": ["BaiChuanForCausalLM"], "hidden_size": 4096, "num_hidden_layers": 32,
+        "num_attention_heads": 32, "intermediate_size": 11008, "vocab_size": 64000, "max_position_embeddings": 4096,
+    });
+    read(baichuan.clone()).unwrap();
+    for (config, key) in [
+        (changed(&falcon, json!({"alibi": true})), "alibi"),
+        (changed(&falcon, json!({"new_decoder_architecture": true})), "num_ln_in_parallel_attn"),
+        (changed(&qwen, json!({"no_bias": false})), "no_bias"),
+        (changed(&baichuan, json!({"vocab_size": 125_696})), "vocab_size"),
+        (
+            changed(&baichuan, json!({"max_position_embeddings": null, "model_max_length": 4096})),
+            "model_max_length",
+        ),
+    ] {
+        let error = read(config).unwrap_err().to_string();
+        assert!(error.contains(key), "{error}");
+    }
+}
+
 fn gguf_llama() -> Builder {
     Builder::new()
         .string("general.architecture", "llama")

@@ -23,6 +23,20 @@ const DENSE: &[(&str, bool)] = &[
     ("seed-oss", true),
     ("ernie4_5", true),
     ("exaone4", true),
+    ("gpt-neox", true),
+    ("gpt-neox-sequential", true),
+    ("falcon", true),
+    ("falcon-grouped", true),
+    ("helium", false),
+    ("internlm2", true),
+    ("internlm3", false),
+    ("chatglm", true),
+    ("qwen", true),
+    ("baichuan", true),
+    ("orion", true),
+    ("xverse", true),
+    ("exaone", true),
+    ("minicpm", true),
 ];
 
 fn golden(case: &str) -> Golden {

@@ -1,0 +1,59 @@
+//! Queries, keys and values whose rows files have by groups: for each head of keys those of its queries, of its key and of its
+//! value. Rows are put in order when they are read.
+
+use hanzo_engine_kernels::HeadShape;
+
+use super::resolve::Found;
+use crate::error::LoadError;
+use crate::mapped::ModelBytes;
+use crate::tensor::Tensor;
+
+/// Puts the rows of a layer's tensor in the order of queries, keys and values; a bias where `shape` has one dimension.
+pub(super) fn ungroup(
+    found: &mut Found<'_>,
+    layer: usize,
+    stem: &str,
+    heads: HeadShape,
+    shape: &[usize],
+) -> Result<(), LoadError> {
+    let suffix = if shape.len() == 1 { "bias" } else { "weight" };
+    let name = found.names().in_layer(found.prefix(), layer, &format!("{stem}.{suffix}"));
+    let whole = found.take(&name, shape)?;
+    let row_bytes = whole.bytes.len() / shape[0];
+    let source = whole.bytes.clone();
+    let make = move |range: std::ops::Range<usize>, out: &mut [u8]| {
+        let bytes = source.read();
+        for (row, out) in range.zip(out.chunks_exact_mut(row_bytes)) {
+            out.copy_from_slice(&bytes[stored_row(heads, row) * row_bytes..][..row_bytes]);
+        }
+    };
+    let bytes = ModelBytes::of_rows(shape[0], row_bytes, vec![whole.bytes.clone()], make);
+    found.put_back(Tensor { bytes, ..whole });
+    Ok(())
+}
+
+/// Where files have a row of queries, keys and values.
+fn stored_row(HeadShape { heads, kv_heads, head_dim }: HeadShape, row: usize) -> usize {
+    let (queries, group) = (heads / kv_heads, heads / kv_heads + 2);
+    let (head, within) = (row / head_dim, row % head_dim);
+    let stored = match head.checked_sub(heads) {
+        None => head / queries * group + head % queries,
+        Some(key) if key < kv_heads => key * group + queries,
+        Some(past) => (past - kv_heads) * group + queries + 1,
+    };
+    stored * head_dim + within
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_found_where_groups_have_them() {
+        // Two groups of three queries, a key and a value, of two elements each.
+        let heads = HeadShape { heads: 6, kv_heads: 2, head_dim: 2 };
+        let stored: Vec<usize> = (0..20).map(|row| stored_row(heads, row)).collect();
+        let expected = [0, 1, 2, 3, 4, 5, 10, 11, 12, 13, 14, 15, 6, 7, 16, 17, 8, 9, 18, 19];
+        assert_eq!(stored, expected);
+    }
+}
