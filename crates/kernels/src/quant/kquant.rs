@@ -160,10 +160,10 @@ pub(super) fn encode_q2(weights: &[f32], columns: Option<&[f32]>, block: &mut [u
     let (d, dmin) = (half_at(block, 80), half_at(block, 82));
     let (to_scale, to_min) = (inverse(fit.d), inverse(fit.dmin));
     let mut codes = [0; 256];
-    for group in 0..16 {
+    for (group, levels) in block[..16].iter_mut().enumerate() {
         let scale = nearest(to_scale * fit.scales[group]).clamp(0.0, 15.0) as u8;
         let min = nearest(to_min * fit.mins[group]).clamp(0.0, 15.0) as u8;
-        block[group] = scale | min << 4;
+        *levels = scale | min << 4;
         let id = inverse(d * f32::from(scale));
         let at = group * 16..group * 16 + 16;
         affine_codes(&weights[at.clone()], id, dmin * f32::from(min), 3.0, &mut codes[at]);

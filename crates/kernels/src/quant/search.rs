@@ -137,8 +137,8 @@ impl<const L: usize> Fits<L> {
     /// The scales, of groups that are more than zeros.
     #[inline(always)]
     fn of(mut self, end: &[f32; L]) -> [f32; L] {
-        for l in 0..L {
-            self.scale[l] = if end[l].abs() < EPSILON { 0.0 } else { self.scale[l] };
+        for (scale, end) in self.scale.iter_mut().zip(end) {
+            *scale = if end.abs() < EPSILON { 0.0 } else { *scale };
         }
         self.scale
     }
