@@ -32,6 +32,7 @@ pub fn engine_with(change: impl FnOnce(&mut EngineConfig)) -> Engine<CpuBackend>
     let mut config = EngineConfig {
         kv_blocks: 2048,
         kv_type: hanzo_engine_kernels::KvType::F16,
+        kv_resident: false,
         step_tokens_max: 512,
         prefill_tokens_beside_decodes: 128,
         sequences_max: 32,

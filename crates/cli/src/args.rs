@@ -180,6 +180,9 @@ pub(crate) struct ServeArgs {
     /// Memory that all models may take together, such as 8GiB [default: 80 % of what is available]
     #[arg(long, value_name = "SIZE", value_parser = hanzo_engine_daemon::config::parse_bytes)]
     pub(crate) memory_budget: Option<u64>,
+    /// Memory this process stays within, such as 2GiB: taken as models are loaded, and none later
+    #[arg(long, value_name = "SIZE", value_parser = hanzo_engine_daemon::config::parse_bytes, conflicts_with = "memory_budget")]
+    pub(crate) fixed_memory: Option<u64>,
     /// How keys and values are stored: q8_0 keeps and reads about half the bytes of f16 [default: f16]
     #[arg(long, value_name = "TYPE")]
     pub(crate) kv_type: Option<KvTypeName>,

@@ -22,6 +22,9 @@ use tokio::task::JoinError;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
+/// Of a fixed amount of memory, what the gateway holds at most of bodies, of vectors and of answers each.
+const FIXED_HELD_BYTES: usize = 16 << 20;
+
 /// Where a `serve` is reached.
 #[derive(Clone, Copy)]
 struct Addresses {
@@ -96,6 +99,7 @@ fn read_config(args: &ServeArgs) -> Result<Config, ConfigError> {
     set("engine", "threads", args.threads.map(|threads| json!(threads)));
     set("engine", "context_tokens_max", args.max_context.map(|tokens| json!(tokens)));
     set("engine", "memory_budget_bytes", args.memory_budget.map(|bytes| json!(bytes)));
+    set("engine", "fixed_memory_bytes", args.fixed_memory.map(|bytes| json!(bytes)));
     set("engine", "kv_type", args.kv_type.map(|kv_type| json!(kv_type.0.name())));
     set("engine", "speculation", args.speculation.map(|speculation| json!(speculation.name())));
     set("engine", "prefix_cache_dir", args.prefix_cache_dir.as_ref().map(|dir| json!(dir)));
@@ -165,7 +169,14 @@ fn gateway_config(args: &ServeArgs, daemon: &Config) -> Result<hanzo_engine_gate
     if args.lenient {
         flags.insert("lenient".to_owned(), json!(true));
     }
-    Ok(hanzo_engine_gateway::Config::load(None, flags)?)
+    let mut config = hanzo_engine_gateway::Config::load(None, flags)?;
+    if daemon.engine.fixed_memory_bytes.is_some() {
+        // A body of the largest size must fit.
+        config.bodies_bytes_max = config.bodies_bytes_max.min(FIXED_HELD_BYTES.max(config.body_bytes_max));
+        config.embeddings_bytes_max = config.embeddings_bytes_max.min(FIXED_HELD_BYTES);
+        config.answers_bytes_max = config.answers_bytes_max.min(FIXED_HELD_BYTES);
+    }
+    Ok(config)
 }
 
 /// Loads the models one after the other, tells how to try them, and stays until it is dropped.

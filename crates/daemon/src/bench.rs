@@ -211,6 +211,7 @@ fn config(
         kv_blocks: most(Case::blocks).max(context_tokens_max.div_ceil(BLOCK_TOKENS))
             * spec.kv_groups().count(),
         kv_type,
+        kv_resident: false,
         step_tokens_max,
         prefill_tokens_beside_decodes: step_tokens_max,
         sequences_max: most(|case| case.batch),

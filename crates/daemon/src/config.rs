@@ -73,6 +73,9 @@ pub struct EngineSection {
     pub context_tokens_max: Option<u32>,
     /// Bytes that all models together may take; unset: 80 % of what is available at the start.
     pub memory_budget_bytes: Option<u64>,
+    /// Bytes that the whole process stays within, instead of a budget of models: what models need is taken when they are
+    /// loaded, KV caches to the last page, and nothing grows afterwards.
+    pub fixed_memory_bytes: Option<u64>,
     /// Requests of one model that may wait to be run.
     pub queue_requests_max: usize,
     /// Sequences of one model that run at once.
@@ -214,6 +217,7 @@ impl Default for EngineSection {
             threads: None,
             context_tokens_max: None,
             memory_budget_bytes: None,
+            fixed_memory_bytes: None,
             queue_requests_max: 256,
             sequences_max: 64,
             step_tokens_max: 512,
@@ -364,6 +368,18 @@ impl Config {
             let reason = "draft_model: nothing is drafted where engine.speculation is off; set it to ngram";
             return refuse("models", reason.to_owned());
         }
+        if let Some(bytes) = self.engine.fixed_memory_bytes {
+            if self.engine.memory_budget_bytes.is_some() {
+                let reason = "the models' budget follows from it; leave engine.memory_budget_bytes out";
+                return refuse("engine.fixed_memory_bytes", reason.to_owned());
+            }
+            if bytes <= limits::FIXED_MEMORY_BESIDE {
+                let beside = limits::FIXED_MEMORY_BESIDE;
+                let reason =
+                    format!("must be above the {beside} that are put by for all but models, not {bytes}");
+                return refuse("engine.fixed_memory_bytes", reason);
+            }
+        }
         if self.engine.prefix_cache_dir.is_some() && !self.engine.prefix_cache {
             let reason = "nothing is found there where engine.prefix_cache is false; leave one of them out";
             return refuse("engine.prefix_cache_dir", reason.to_owned());
@@ -376,6 +392,12 @@ impl Config {
 }
 
 impl EngineSection {
+    /// What all models together may take, as far as it is said.
+    pub(crate) fn models_bytes(&self) -> Option<u64> {
+        let fixed = self.fixed_memory_bytes.map(|bytes| bytes.saturating_sub(limits::FIXED_MEMORY_BESIDE));
+        fixed.or(self.memory_budget_bytes)
+    }
+
     /// Threads that compute, and one for each of `models`.
     pub fn threads_wanted(&self, models: usize) -> usize {
         let computing = || std::thread::available_parallelism().map_or(1, usize::from);
@@ -469,125 +491,4 @@ pub fn parse_bytes(text: &str) -> Result<u64, String> {
 
 #[cfg(test)]
 #[expect(clippy::result_large_err, reason = "the closures' error type is figment's")]
-mod tests {
-    use std::io::Write as _;
-
-    use super::*;
-
-    fn file(suffix: &str, text: &str) -> tempfile::NamedTempFile {
-        let mut file = tempfile::Builder::new().suffix(suffix).tempfile().unwrap();
-        file.write_all(text.as_bytes()).unwrap();
-        file
-    }
-
-    #[test]
-    fn flags_are_over_the_environment_over_the_file_over_the_defaults() {
-        figment::Jail::expect_with(|jail| {
-            for (name, text) in [
-                (
-                    "a.toml",
-                    "[server]\ngrpc_port = 1\nadmin_port = 2\ndrain_s = 3\n[[models]]\nsource = \"m\"\n",
-                ),
-                (
-                    "a.yaml",
-                    "server:\n  grpc_port: 1\n  admin_port: 2\n  drain_s: 3\nmodels:\n  - source: m\n",
-                ),
-            ] {
-                jail.create_file(name, text)?;
-                jail.set_env("HANZO_ENGINE_SERVER_ADMIN_PORT", 20);
-                jail.set_env("HANZO_ENGINE_SERVER_GRPC_PORT", 10);
-                jail.set_env("HANZO_ENGINE_SERVER_PORT", 8080);
-                jail.set_env("HANZO_MODELS_DIR", "/models");
-                let flags = Figment::from(Serialized::default("server.grpc_port", 100));
-                let config = Config::load(Some(Path::new(name)), flags).unwrap();
-                assert_eq!(
-                    (config.server.grpc_port, config.server.admin_port, config.server.drain_s),
-                    (100, 20, 3)
-                );
-                assert_eq!(config.store.dir.as_deref(), Some(Path::new("/models")));
-                assert_eq!(config.models[0].source, "m");
-                assert_eq!(config.engine, EngineSection::default());
-            }
-            jail.set_env("HANZO_MODELS_DIR", "");
-            assert_eq!(Config::load(None, Figment::new()).unwrap().store.dir, None);
-            Ok(())
-        });
-    }
-
-    #[test]
-    fn an_unknown_key_is_named_with_its_file() {
-        for (suffix, text, key) in [
-            (".toml", "[server]\nprot = 1\n", "server.prot"),
-            (".yaml", "servers: {}\n", "servers"),
-            (".toml", "[[models]]\nsource = \"a\"\nfoo = 1\n", "foo"),
-        ] {
-            let file = file(suffix, text);
-            let error = Config::load(Some(file.path()), Figment::new()).unwrap_err().to_string();
-            assert!(error.contains(&file.path().display().to_string()), "{error}");
-            assert!(error.contains(key) && error.contains("unknown"), "{error}");
-        }
-        let error = Config::load(None, Serialized::default("engine.speed", 1)).unwrap_err().to_string();
-        assert!(error.starts_with("flags: engine.speed"), "{error}");
-    }
-
-    #[test]
-    fn a_misspelt_variable_of_our_own_sections_is_an_error() {
-        figment::Jail::expect_with(|jail| {
-            jail.set_env("HANZO_ENGINE_SERVER_GRPC_PROT", 1);
-            let error = Config::load(None, Figment::new()).unwrap_err().to_string();
-            assert!(error.starts_with("environment: server.grpc_prot"), "{error}");
-            jail.set_env(AUTH_TOKEN, "secret");
-            let error = Config::load(None, Figment::new()).unwrap_err().to_string();
-            assert!(error.contains("cannot check keys"), "{error}");
-            Ok(())
-        });
-    }
-
-    #[test]
-    fn values_out_of_range_and_of_the_wrong_type_are_named() {
-        // No other test's environment in the meantime.
-        figment::Jail::expect_with(|_| {
-            for (key, value) in [
-                ("server.host", serde_json::json!("example.com")),
-                ("server.grpc_port", serde_json::json!("many")),
-                ("engine.queue_requests_max", serde_json::json!(0)),
-                ("engine.sequences_max", serde_json::json!(1000)),
-                ("engine.threads", serde_json::json!(0)),
-                ("engine.kv_type", serde_json::json!("q4_0")),
-                ("engine.kv_type", serde_json::json!(8)),
-                ("server.drain_s", serde_json::json!(u64::MAX)),
-                ("models", serde_json::json!([{"source": "m", "context_tokens_max": 0}])),
-            ] {
-                let error = Config::load(None, Serialized::default(key, value)).unwrap_err().to_string();
-                assert!(error.contains(key), "{key}: {error}");
-            }
-            assert!(Config::load(Some(Path::new("/no/such/file.toml")), Figment::new()).is_err());
-            Ok(())
-        });
-    }
-
-    #[test]
-    fn a_kv_type_goes_by_its_name() {
-        figment::Jail::expect_with(|jail| {
-            assert_eq!(Config::load(None, Figment::new()).unwrap().engine.kv_type, KvType::F16);
-            jail.set_env("HANZO_ENGINE_ENGINE_KV_TYPE", "q8_0");
-            assert_eq!(Config::load(None, Figment::new()).unwrap().engine.kv_type, KvType::Q8_0);
-            jail.set_env("HANZO_ENGINE_ENGINE_KV_TYPE", "q4_0");
-            let error = Config::load(None, Figment::new()).unwrap_err().to_string();
-            assert!(error.contains("q4_0") && error.contains("f16, q8_0"), "{error}");
-            Ok(())
-        });
-    }
-
-    #[test]
-    fn bytes_are_read_as_people_write_them() {
-        for (text, bytes) in
-            [("1024", 1024), ("2K", 2048), ("1.5 GiB", 3 << 29), ("1GB", 1_000_000_000), ("3mb", 3_000_000)]
-        {
-            assert_eq!(parse_bytes(text), Ok(bytes), "{text}");
-        }
-        for text in ["", "lots", "1X", "0", "-1", "1e30T", "999999999T"] {
-            assert!(parse_bytes(text).is_err(), "{text}");
-        }
-    }
-}
+mod tests;

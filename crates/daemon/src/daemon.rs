@@ -135,11 +135,8 @@ impl Daemon {
         let grpc = bind(listening, listening.grpc_port, "gRPC", "server.grpc_port").await?;
         let admin = bind(listening, listening.admin_port, "the admin port", "server.admin_port").await?;
         let (store, store_missing) = open_store(config.store.clone()).await?;
-        let budget_bytes = config
-            .engine
-            .memory_budget_bytes
-            .or_else(budget::default_bytes)
-            .ok_or(DaemonError::NoMemoryBudget)?;
+        let budget_bytes =
+            config.engine.models_bytes().or_else(budget::default_bytes).ok_or(DaemonError::NoMemoryBudget)?;
         let prefix_disk = open_prefix_disk(&config.engine).await?;
         let metrics = Metrics::new(budget_bytes);
         if let Some(disk) = &prefix_disk {

@@ -145,6 +145,9 @@ pub(crate) const TCP_KEEPALIVE: Duration = Duration::from_secs(60);
 
 /// Share of the memory available at the start that models may take, unless configured: numerator and denominator.
 pub(crate) const MEMORY_BUDGET_SHARE: (u64, u64) = (4, 5);
+/// Of a fixed amount of memory, what is put by for all but models: the program, threads, tokenizers, requests on their way and
+/// what the heap leaves between.
+pub(crate) const FIXED_MEMORY_BESIDE: u64 = 128 << 20;
 /// The smallest KV cache a load accepts, in tokens, where the model's context is not smaller still.
 pub(crate) const KV_TOKENS_MIN: usize = 2_048;
 /// Full contexts the KV cache holds when nothing else is asked for.

@@ -45,6 +45,9 @@ struct Flags {
     /// Memory all models together may take, such as 12GiB [default: 80 % of what is available]
     #[arg(long, value_parser = parse_bytes)]
     memory_budget: Option<u64>,
+    /// Memory this process stays within, such as 2GiB: taken as models are loaded, and none later
+    #[arg(long, value_parser = parse_bytes, conflicts_with = "memory_budget")]
+    fixed_memory: Option<u64>,
     /// Keep blocks of KV caches in this directory, to be found after a restart
     #[arg(long)]
     prefix_cache_dir: Option<PathBuf>,
@@ -76,6 +79,7 @@ impl Flags {
         let layer = with(layer, "engine.threads", self.threads);
         let layer = with(layer, "engine.context_tokens_max", self.max_context);
         let layer = with(layer, "engine.memory_budget_bytes", self.memory_budget);
+        let layer = with(layer, "engine.fixed_memory_bytes", self.fixed_memory);
         let layer = with(layer, "engine.prefix_cache_dir", self.prefix_cache_dir.as_ref());
         let layer = with(layer, "engine.prefix_cache_bytes", self.prefix_cache_bytes);
         let layer = with(layer, "engine.context_shift", self.context_shift.then_some(true));

@@ -46,6 +46,7 @@ pub(crate) fn choose(
         EngineConfig {
             kv_blocks,
             kv_type: section.kv_type,
+            kv_resident: section.fixed_memory_bytes.is_some(),
             step_tokens_max: section.step_tokens_max,
             prefill_tokens_beside_decodes: (section.step_tokens_max * numerator / denominator).max(1),
             sequences_max,

@@ -15,12 +15,15 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::{
     error::ApiError,
-    limits::{ANSWER_BYTES_MAX, ANSWER_STEP_BYTES, ANSWERS_BYTES_MAX, JSON_FRAME_BYTES},
+    limits::{ANSWER_BYTES_MAX, ANSWER_STEP_BYTES, JSON_FRAME_BYTES},
 };
 
 /// The room of all answers.
 #[derive(Debug, Clone)]
-pub(crate) struct Answers(Arc<Semaphore>); // permits are steps
+pub(crate) struct Answers {
+    steps: Arc<Semaphore>, // permits
+    one_bytes_max: usize,
+}
 
 /// What one answer takes up, until this is dropped.
 #[derive(Debug)]
@@ -31,9 +34,13 @@ pub(crate) struct AnswerRoom {
 }
 
 impl Answers {
-    /// Nothing is held.
-    pub(crate) fn new() -> Answers {
-        Answers(Arc::new(Semaphore::new(ANSWERS_BYTES_MAX / ANSWER_STEP_BYTES)))
+    /// Nothing is held, and never more than so many bytes beyond the first step of each.
+    pub(crate) fn new(bytes_max: usize) -> Answers {
+        let steps = bytes_max / ANSWER_STEP_BYTES;
+        Answers {
+            steps: Arc::new(Semaphore::new(steps)),
+            one_bytes_max: ANSWER_BYTES_MAX.min((steps + 1) * ANSWER_STEP_BYTES),
+        }
     }
 
     /// For an answer that has not begun.
@@ -49,11 +56,11 @@ impl AnswerRoom {
     /// 400 where the answer is over its limit, 503 where others hold what there is.
     pub(crate) fn grow(&mut self, bytes: usize) -> Result<(), ApiError> {
         self.bytes += bytes;
-        if self.bytes > ANSWER_BYTES_MAX {
-            return Err(ApiError::answer_too_large(ANSWER_BYTES_MAX));
+        if self.bytes > self.shared.one_bytes_max {
+            return Err(ApiError::answer_too_large(self.shared.one_bytes_max));
         }
         while (self.held.len() + 1) * ANSWER_STEP_BYTES < self.bytes {
-            let step = Arc::clone(&self.shared.0).try_acquire_owned();
+            let step = Arc::clone(&self.shared.steps).try_acquire_owned();
             self.held.push(step.map_err(|_| {
                 ApiError::busy(
                     "the server holds as many large answers as it may; try again, or set stream: true",
@@ -137,7 +144,9 @@ mod tests {
     use serde::Serialize;
     use serde_json::{Value, json};
 
-    use super::{ANSWER_BYTES_MAX, ANSWER_STEP_BYTES, ANSWERS_BYTES_MAX, Answers, respond};
+    use super::{ANSWER_BYTES_MAX, ANSWER_STEP_BYTES, Answers, respond};
+
+    const ANSWERS_BYTES_MAX: usize = 256 << 20;
 
     #[derive(Serialize)]
     struct Envelope {
@@ -156,7 +165,7 @@ mod tests {
                 &serde_json::to_string(&envelope).unwrap(),
                 choices,
                 |_, choice| choice,
-                Answers::new().room(),
+                Answers::new(ANSWERS_BYTES_MAX).room(),
             );
             let bytes = response.into_body().collect().await.unwrap().to_bytes();
             assert_eq!(serde_json::from_slice::<Value>(&bytes).unwrap(), expected);
@@ -166,8 +175,8 @@ mod tests {
     #[tokio::test]
     async fn an_answer_takes_up_room_until_it_is_sent() {
         for count in [1, 3] {
-            let answers = Answers::new();
-            let free = answers.0.available_permits();
+            let answers = Answers::new(ANSWERS_BYTES_MAX);
+            let free = answers.steps.available_permits();
             let mut room = answers.room();
             room.grow(2 * ANSWER_STEP_BYTES).unwrap();
             let choices = vec!["x".repeat(100_000); count];
@@ -180,15 +189,15 @@ mod tests {
             // What has been handed on may wait for a client that reads slowly.
             let last = frames.pop();
             drop(frames);
-            assert_eq!(answers.0.available_permits(), free - 1, "{count}");
+            assert_eq!(answers.steps.available_permits(), free - 1, "{count}");
             drop(last);
-            assert_eq!(answers.0.available_permits(), free, "{count}");
+            assert_eq!(answers.steps.available_permits(), free, "{count}");
         }
     }
 
     #[test]
     fn answers_are_bounded_alone_and_together_and_small_ones_always_fit() {
-        let answers = Answers::new();
+        let answers = Answers::new(ANSWERS_BYTES_MAX);
         let mut large = Vec::new();
         for _ in 0..ANSWERS_BYTES_MAX / ANSWER_BYTES_MAX {
             let mut room = answers.room();
@@ -202,5 +211,9 @@ mod tests {
         answers.room().grow(ANSWER_STEP_BYTES).unwrap();
         large.pop();
         answers.room().grow(ANSWER_BYTES_MAX).unwrap();
+
+        let mut room = Answers::new(2 * ANSWER_STEP_BYTES).room();
+        room.grow(3 * ANSWER_STEP_BYTES).unwrap();
+        assert_eq!(room.grow(1).unwrap_err().code(), Some("answer_too_large"));
     }
 }

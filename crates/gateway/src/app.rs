@@ -38,7 +38,7 @@ impl App {
             drain: Drain::default(),
             bodies: Bodies::new(config.bodies_bytes_max, config.body_bytes_max),
             bodies_read: Arc::new(Semaphore::new(BODIES_READ_MAX)),
-            answers: Answers::new(),
+            answers: Answers::new(config.answers_bytes_max),
             hosts: Hosts::of(&config),
             vectors: Arc::new(Semaphore::new(config.embeddings_bytes_max)),
             config,

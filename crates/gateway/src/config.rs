@@ -48,6 +48,8 @@ pub struct Config {
     /// Bytes of vectors held at once, over all requests, so that a request that fails half-way has a status of its
     /// own; an answer that does not fit is sent as it comes, and breaks off where it fails.
     pub embeddings_bytes_max: usize,
+    /// Bytes of answers collected at once, over all requests that are not streamed, beyond the first megabyte of each.
+    pub answers_bytes_max: usize,
     /// Seconds of silence on a stream after which a keep-alive comment is sent.
     pub sse_keep_alive_s: u64,
     /// Seconds that requests may go on after the shutdown signal.
@@ -75,6 +77,7 @@ impl Default for Config {
             prompts_running_max: 8,
             embedding_inputs_max: 2048,
             embeddings_bytes_max: 256_000_000,
+            answers_bytes_max: 256 << 20,
             sse_keep_alive_s: 15,
             drain_s: 30,
             request_timeout_s: None,
@@ -127,6 +130,9 @@ impl Config {
         }
         if self.embeddings_bytes_max > tokio::sync::Semaphore::MAX_PERMITS.min(u32::MAX as usize) {
             return refuse("embeddings_bytes_max: must be under 4 GiB");
+        }
+        if self.answers_bytes_max > u32::MAX as usize {
+            return refuse("answers_bytes_max: must be under 4 GiB");
         }
         if self.request_timeout_s == Some(0) {
             return refuse("request_timeout_s: must be at least 1; leave it out for no limit");
@@ -195,6 +201,7 @@ mod tests {
             (json!({"choices_max": 0}), "choices_max"),
             (json!({"embedding_inputs_max": 0}), "embedding_inputs_max"),
             (json!({"embeddings_bytes_max": u64::MAX}), "embeddings_bytes_max"),
+            (json!({"answers_bytes_max": 1_u64 << 32}), "answers_bytes_max"),
             (json!({"request_timeout_s": 0}), "request_timeout_s"),
             (json!({"request_timeout_s": u64::MAX}), "request_timeout_s"),
             (json!({"drain_s": u64::MAX}), "drain_s"),

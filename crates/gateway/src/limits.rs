@@ -35,11 +35,8 @@ pub(crate) const BODY_TURN: Duration = Duration::from_secs(5);
 pub(crate) const BODY_WINDOW_BYTES: usize = 4 << 10;
 /// Bytes of an answer that is collected, not streamed: forty thousand tokens with twenty alternatives each.
 pub(crate) const ANSWER_BYTES_MAX: usize = 64 << 20;
-/// Bytes of all such answers beyond the first step of each.
-pub(crate) const ANSWERS_BYTES_MAX: usize = 256 << 20;
 /// Steps in which an answer takes its share.
 pub(crate) const ANSWER_STEP_BYTES: usize = 1 << 20;
-const _: () = assert!(ANSWER_BYTES_MAX <= ANSWERS_BYTES_MAX);
 /// What a token's log probability takes up, about: in memory, and again as JSON.
 pub(crate) const LOGPROB_BYTES: usize = 128;
 /// Events of prompts that are taken up, while others of the same request are not.

@@ -168,6 +168,9 @@ pub struct KvSpec {
     pub blocks: usize,
     /// How keys and values are stored.
     pub kv_type: KvType,
+    /// All of its memory is in place when it is made, rather than as blocks are first written: so that it cannot be missing
+    /// later.
+    pub resident: bool,
 }
 
 impl KvSpec {

@@ -1,6 +1,9 @@
 //! The heap of a program that serves. The C library gives each of many threads a heap of its own and keeps what is freed
 //! in it, so that after a wave of large requests a process holds many times what any of them took.
 
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 /// Has all threads of the process share `arenas` heaps. For a program to say before it starts threads; elsewhere than under
 /// glibc, where heaps are not per thread in this way, nothing is done.
 pub fn share(arenas: usize) {
@@ -13,4 +16,51 @@ pub fn share(arenas: usize) {
     }
     #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
     let _ = arenas;
+}
+
+/// The system's allocator, with a count of the bytes it has given out: for a program that must show what it holds, as its
+/// `#[global_allocator]`.
+#[derive(Debug, Default)]
+pub struct Counted {
+    bytes: AtomicUsize,
+}
+
+impl Counted {
+    /// Nothing is given out.
+    pub const fn new() -> Counted {
+        Counted { bytes: AtomicUsize::new(0) }
+    }
+
+    /// Bytes that are given out and not given back.
+    pub fn bytes(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed)
+    }
+}
+
+// SAFETY: every call goes to the system's allocator unchanged; beside it a number is kept.
+unsafe impl GlobalAlloc for Counted {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        self.bytes.fetch_add(layout.size(), Ordering::Relaxed);
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        self.bytes.fetch_add(layout.size(), Ordering::Relaxed);
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        self.bytes.fetch_add(new_size, Ordering::Relaxed);
+        self.bytes.fetch_sub(layout.size(), Ordering::Relaxed);
+        // SAFETY: the caller's promise.
+        unsafe { System.realloc(memory, layout, new_size) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        self.bytes.fetch_sub(layout.size(), Ordering::Relaxed);
+        // SAFETY: the caller's promise.
+        unsafe { System.dealloc(memory, layout) }
+    }
 }

@@ -9,7 +9,7 @@ mod kept;
 
 use std::{mem, sync::Arc};
 
-use hanzo_engine_kernels::{Backend, KernelError, KvType, Sampled, StepLimits, Ticket};
+use hanzo_engine_kernels::{Backend, KernelError, KvSpec, KvType, Sampled, StepLimits, Ticket};
 
 pub use crate::scheduler::StepReport;
 use crate::{
@@ -38,6 +38,8 @@ pub struct EngineConfig {
     pub kv_blocks: usize,
     /// How keys and values are stored; [`hanzo_engine_kernels::KvSpec::check`] says whether a model's heads allow it.
     pub kv_type: KvType,
+    /// The cache's memory is all in place when the engine is made ([`hanzo_engine_kernels::KvSpec::resident`]).
+    pub kv_resident: bool,
     /// Rows of a step: prompt tokens and decoding sequences together.
     pub step_tokens_max: usize,
     /// Of them, prompt tokens beside sequences that decode.
@@ -61,6 +63,11 @@ impl EngineConfig {
             context_tokens_max: self.context_tokens_max,
             speculation: self.speculation,
         }
+    }
+
+    /// The cache of a network of this description.
+    fn kv_spec(&self, spec: &TransformerSpec) -> KvSpec {
+        KvSpec { resident: self.kv_resident, ..spec.kv_spec(self.kv_blocks, self.kv_type) }
     }
 
     /// The largest step.
@@ -179,7 +186,7 @@ impl<B: Backend> Engine<B> {
         let room = backend.sample_room(limits.logit_rows, files.spec.vocab) * size_of::<f32>();
         EngineMemory {
             weights_bytes: plan.weights_bytes,
-            kv_bytes: backend.kv_bytes(&files.spec.kv_spec(config.kv_blocks, config.kv_type)) as u64,
+            kv_bytes: backend.kv_bytes(&config.kv_spec(&files.spec)) as u64,
             scratch_bytes: plan.scratch_bytes(backend, &limits) + room as u64,
         }
     }
@@ -202,7 +209,7 @@ impl<B: Backend> Engine<B> {
         let limits = config.step_limits(decoder.spec());
         decoder.prepare(&mut backend, &limits)?;
         Ok(Engine {
-            kv: backend.kv(&decoder.spec().kv_spec(config.kv_blocks, config.kv_type))?,
+            kv: backend.kv(&config.kv_spec(decoder.spec()))?,
             pool: BlockPool::of_groups(config.kv_blocks, config.prefix_cache, room),
             scheduler: Scheduler::new(config.scheduler()),
             step: Step::of_windows(decoder.spec().kv_groups().windows),

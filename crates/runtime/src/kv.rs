@@ -110,7 +110,8 @@ impl BlockPool {
                 };
                 blocks
             ],
-            index: vec![HashMap::new(); room.count()],
+            // Twice what is ever in one: a table with room for as much again is put in order where it lies.
+            index: (0..room.count()).map(|_| HashMap::with_capacity(2 * blocks + 2)).collect(),
             room,
             first_free: NONE,
             last_free: NONE,

@@ -197,6 +197,7 @@ fn run(path: &Path) -> Result<(), String> {
             let config = EngineConfig {
                 kv_blocks: 4 * files.spec.kv_room(128).blocks_of(context),
                 kv_type: KvType::F16,
+                kv_resident: false,
                 step_tokens_max: 128,
                 prefill_tokens_beside_decodes: 64,
                 sequences_max: 4,

@@ -45,6 +45,7 @@ impl Alone {
         let config = EngineConfig {
             kv_blocks: 128,
             kv_type: KvType::F16,
+            kv_resident: false,
             step_tokens_max: 512,
             prefill_tokens_beside_decodes: 512,
             sequences_max: 8,

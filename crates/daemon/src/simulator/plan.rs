@@ -134,6 +134,7 @@ fn config(random: &mut Random, model: usize) -> EngineConfig {
     EngineConfig {
         kv_blocks,
         kv_type: KvType::F16,
+        kv_resident: false,
         step_tokens_max,
         prefill_tokens_beside_decodes: random.size(1..=step_tokens_max),
         sequences_max,

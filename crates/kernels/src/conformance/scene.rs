@@ -170,6 +170,7 @@ impl Scene {
             groups: groups.groups.clone(),
             blocks: self.blocks,
             kv_type: self.kv_type,
+            ..KvSpec::default()
         };
         let mut kv = super::rig::ok("kv", rig.backend.kv(&spec));
         let sinks = setting.sinks.as_ref().map(|sinks| rig.vector(sinks));

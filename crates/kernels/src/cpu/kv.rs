@@ -119,8 +119,9 @@ impl CpuKv {
             planes.push(Plane { keys: keys..keys_end, values: values..values_end, key_block, value_block });
             (keys, values) = (keys_end, values_end);
         }
-        let keys = Aligned::zeroed(keys, "the keys of the KV cache")?;
-        let values = Aligned::zeroed(values, "the values of the KV cache")?;
+        let array = if spec.resident { Aligned::zeroed } else { Aligned::untouched };
+        let keys = array(keys, "the keys of the KV cache")?;
+        let values = array(values, "the values of the KV cache")?;
         let (kv_type, blocks, groups) = (spec.kv_type, spec.blocks, spec.groups.clone());
         Ok(CpuKv { kv_type, blocks, groups, layers, planes, keys, values })
     }

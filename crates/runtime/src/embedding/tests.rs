@@ -55,6 +55,7 @@ impl Model {
                 let config = EngineConfig {
                     kv_blocks: 4 * context_tokens_max.div_ceil(16),
                     kv_type: KvType::F16,
+                    kv_resident: false,
                     step_tokens_max: 100,
                     prefill_tokens_beside_decodes: 50,
                     sequences_max: 16,

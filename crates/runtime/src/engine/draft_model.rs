@@ -110,7 +110,7 @@ impl<B: Backend> DraftModel<B> {
         let room = backend.sample_room(limits.logit_rows, files.spec.vocab) * size_of::<f32>();
         EngineMemory {
             weights_bytes: plan.weights_bytes,
-            kv_bytes: backend.kv_bytes(&files.spec.kv_spec(size.kv_blocks, size.kv_type)) as u64,
+            kv_bytes: backend.kv_bytes(&size.kv_spec(&files.spec)) as u64,
             scratch_bytes: plan.scratch_bytes(backend, &limits) + room as u64,
         }
     }
@@ -131,7 +131,7 @@ impl<B: Backend> DraftModel<B> {
         decoder.prepare(&mut backend, &limits)?;
         let spec = decoder.spec();
         Ok(DraftModel {
-            kv: backend.kv(&spec.kv_spec(size.kv_blocks, size.kv_type))?,
+            kv: backend.kv(&size.kv_spec(spec))?,
             pool: BlockPool::of_groups(size.kv_blocks, size.prefix_cache, spec.kv_room(size.step_tokens_max)),
             step: Step::of_windows(spec.kv_groups().windows),
             drawn: Vec::new(),

@@ -55,6 +55,7 @@ fn config() -> EngineConfig {
     EngineConfig {
         kv_blocks: 64,
         kv_type: KvType::F16,
+        kv_resident: false,
         step_tokens_max: 64,
         prefill_tokens_beside_decodes: 32,
         sequences_max: 8,

@@ -229,7 +229,13 @@ impl TransformerSpec {
 
     /// The paged cache of `blocks` blocks of 16 tokens, stored as `kv_type`.
     pub fn kv_spec(&self, blocks: usize, kv_type: KvType) -> KvSpec {
-        KvSpec { layers: self.kv_layouts().collect(), groups: self.kv_groups(), blocks, kv_type }
+        KvSpec {
+            layers: self.kv_layouts().collect(),
+            groups: self.kv_groups(),
+            blocks,
+            kv_type,
+            resident: false,
+        }
     }
 
     /// Which layers have block tables in common.

@@ -97,7 +97,7 @@ fn a_window_costs_itself_and_not_the_context() -> Result<(), KernelError> {
     let (context, window) = (32_768, 1024);
     let layout = KvLayout::Heads { kv_heads: 1, head_dim: HEADS.head_dim, window: Some(window) };
     let groups = KvGroups { windows: vec![Some(window)], places: Vec::new() };
-    let spec = KvSpec { layers: vec![layout], groups, blocks: 1, kv_type: KvType::F16 };
+    let spec = KvSpec { layers: vec![layout], groups, blocks: 1, ..KvSpec::default() };
     let kv = CpuKv::new(&spec)?;
     let (mut seen, mut all) = (Batch { windows: vec![Some(window)], ..Batch::default() }, Batch::default());
     for batch in [&mut seen, &mut all] {

@@ -1,0 +1,130 @@
+//! What a configuration may say, and what is said of one that may not.
+
+use std::io::Write as _;
+
+use super::*;
+
+fn file(suffix: &str, text: &str) -> tempfile::NamedTempFile {
+    let mut file = tempfile::Builder::new().suffix(suffix).tempfile().unwrap();
+    file.write_all(text.as_bytes()).unwrap();
+    file
+}
+
+#[test]
+fn flags_are_over_the_environment_over_the_file_over_the_defaults() {
+    figment::Jail::expect_with(|jail| {
+        for (name, text) in [
+            ("a.toml", "[server]\ngrpc_port = 1\nadmin_port = 2\ndrain_s = 3\n[[models]]\nsource = \"m\"\n"),
+            ("a.yaml", "server:\n  grpc_port: 1\n  admin_port: 2\n  drain_s: 3\nmodels:\n  - source: m\n"),
+        ] {
+            jail.create_file(name, text)?;
+            jail.set_env("HANZO_ENGINE_SERVER_ADMIN_PORT", 20);
+            jail.set_env("HANZO_ENGINE_SERVER_GRPC_PORT", 10);
+            jail.set_env("HANZO_ENGINE_SERVER_PORT", 8080);
+            jail.set_env("HANZO_MODELS_DIR", "/models");
+            let flags = Figment::from(Serialized::default("server.grpc_port", 100));
+            let config = Config::load(Some(Path::new(name)), flags).unwrap();
+            assert_eq!(
+                (config.server.grpc_port, config.server.admin_port, config.server.drain_s),
+                (100, 20, 3)
+            );
+            assert_eq!(config.store.dir.as_deref(), Some(Path::new("/models")));
+            assert_eq!(config.models[0].source, "m");
+            assert_eq!(config.engine, EngineSection::default());
+        }
+        jail.set_env("HANZO_MODELS_DIR", "");
+        assert_eq!(Config::load(None, Figment::new()).unwrap().store.dir, None);
+        Ok(())
+    });
+}
+
+#[test]
+fn an_unknown_key_is_named_with_its_file() {
+    for (suffix, text, key) in [
+        (".toml", "[server]\nprot = 1\n", "server.prot"),
+        (".yaml", "servers: {}\n", "servers"),
+        (".toml", "[[models]]\nsource = \"a\"\nfoo = 1\n", "foo"),
+    ] {
+        let file = file(suffix, text);
+        let error = Config::load(Some(file.path()), Figment::new()).unwrap_err().to_string();
+        assert!(error.contains(&file.path().display().to_string()), "{error}");
+        assert!(error.contains(key) && error.contains("unknown"), "{error}");
+    }
+    let error = Config::load(None, Serialized::default("engine.speed", 1)).unwrap_err().to_string();
+    assert!(error.starts_with("flags: engine.speed"), "{error}");
+}
+
+#[test]
+fn a_misspelt_variable_of_our_own_sections_is_an_error() {
+    figment::Jail::expect_with(|jail| {
+        jail.set_env("HANZO_ENGINE_SERVER_GRPC_PROT", 1);
+        let error = Config::load(None, Figment::new()).unwrap_err().to_string();
+        assert!(error.starts_with("environment: server.grpc_prot"), "{error}");
+        jail.set_env(AUTH_TOKEN, "secret");
+        let error = Config::load(None, Figment::new()).unwrap_err().to_string();
+        assert!(error.contains("cannot check keys"), "{error}");
+        Ok(())
+    });
+}
+
+#[test]
+fn values_out_of_range_and_of_the_wrong_type_are_named() {
+    // No other test's environment in the meantime.
+    figment::Jail::expect_with(|_| {
+        for (key, value) in [
+            ("server.host", serde_json::json!("example.com")),
+            ("server.grpc_port", serde_json::json!("many")),
+            ("engine.queue_requests_max", serde_json::json!(0)),
+            ("engine.sequences_max", serde_json::json!(1000)),
+            ("engine.threads", serde_json::json!(0)),
+            ("engine.kv_type", serde_json::json!("q4_0")),
+            ("engine.kv_type", serde_json::json!(8)),
+            ("server.drain_s", serde_json::json!(u64::MAX)),
+            ("models", serde_json::json!([{"source": "m", "context_tokens_max": 0}])),
+            ("engine.fixed_memory_bytes", serde_json::json!(limits::FIXED_MEMORY_BESIDE)),
+        ] {
+            let error = Config::load(None, Serialized::default(key, value)).unwrap_err().to_string();
+            assert!(error.contains(key), "{key}: {error}");
+        }
+        assert!(Config::load(Some(Path::new("/no/such/file.toml")), Figment::new()).is_err());
+        Ok(())
+    });
+}
+
+#[test]
+fn a_kv_type_goes_by_its_name() {
+    figment::Jail::expect_with(|jail| {
+        assert_eq!(Config::load(None, Figment::new()).unwrap().engine.kv_type, KvType::F16);
+        jail.set_env("HANZO_ENGINE_ENGINE_KV_TYPE", "q8_0");
+        assert_eq!(Config::load(None, Figment::new()).unwrap().engine.kv_type, KvType::Q8_0);
+        jail.set_env("HANZO_ENGINE_ENGINE_KV_TYPE", "q4_0");
+        let error = Config::load(None, Figment::new()).unwrap_err().to_string();
+        assert!(error.contains("q4_0") && error.contains("f16, q8_0"), "{error}");
+        Ok(())
+    });
+}
+
+#[test]
+fn bytes_are_read_as_people_write_them() {
+    for (text, bytes) in
+        [("1024", 1024), ("2K", 2048), ("1.5 GiB", 3 << 29), ("1GB", 1_000_000_000), ("3mb", 3_000_000)]
+    {
+        assert_eq!(parse_bytes(text), Ok(bytes), "{text}");
+    }
+    for text in ["", "lots", "1X", "0", "-1", "1e30T", "999999999T"] {
+        assert!(parse_bytes(text).is_err(), "{text}");
+    }
+}
+
+#[test]
+fn fixed_memory_is_the_budget_of_models_and_of_all_else() {
+    figment::Jail::expect_with(|jail| {
+        jail.set_env("HANZO_ENGINE_ENGINE_FIXED_MEMORY_BYTES", "1073741824");
+        let config = Config::load(None, Figment::new()).unwrap();
+        assert_eq!(config.engine.models_bytes(), Some((1 << 30) - limits::FIXED_MEMORY_BESIDE));
+        jail.set_env("HANZO_ENGINE_ENGINE_MEMORY_BUDGET_BYTES", "1073741824");
+        let error = Config::load(None, Figment::new()).unwrap_err().to_string();
+        assert!(error.contains("fixed_memory_bytes") && error.contains("memory_budget_bytes"), "{error}");
+        Ok(())
+    });
+}
