@@ -198,6 +198,12 @@ pub(crate) struct ServeArgs {
     /// Let answers that fill their context go on: its first tokens are kept, half of the others dropped
     #[arg(long)]
     pub(crate) context_shift: bool,
+    /// Whether a request that names a stored model loads it: always or never [default: always]
+    #[arg(long, value_name = "WHEN")]
+    pub(crate) on_demand: Option<hanzo_engine_daemon::config::OnDemand>,
+    /// How long such a model stays when nobody uses it: seconds or a time such as 5m, 0 for at once, -1 for good [default: 5m]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    pub(crate) keep_alive: Option<hanzo_engine_daemon::config::KeepAlive>,
     /// How much is logged, on stderr [default: info]
     #[arg(long, value_name = "LEVEL")]
     pub(crate) log_level: Option<LogLevel>,

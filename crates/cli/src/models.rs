@@ -5,7 +5,7 @@ use crate::args::{ListArgs, PsArgs, RmArgs, ShowArgs, StopArgs, StoreArgs};
 use crate::connect::{self, InProcess};
 use crate::error::CliError;
 use crate::print::{print_json, print_line, print_table};
-use crate::size::{now_ms, show_age, show_bytes, show_parameters};
+use crate::size::{now_ms, show_age, show_bytes, show_parameters, show_span};
 use crate::table::Table;
 use crate::term::{Paint, tell};
 use crate::view::{Card, Loaded, Model, Removed};
@@ -111,7 +111,18 @@ pub(crate) async fn ps(args: PsArgs) -> Result<(), CliError> {
     if args.json {
         return print_json(&loaded);
     }
-    let mut table = Table::new(&["NAME", ">SIZE", "DEVICE", ">CONTEXT", ">REQUESTS", "STATE"]);
+    let mut table = Table::new(&[
+        "NAME",
+        ">SIZE",
+        ">WEIGHTS",
+        ">KV",
+        "DEVICE",
+        ">CONTEXT",
+        ">REQUESTS",
+        "LEAVES",
+        "STATE",
+    ]);
+    let now = now_ms();
     for model in loaded {
         let requests = match model.requests_waiting {
             0 => model.requests_running.to_string(),
@@ -123,9 +134,22 @@ pub(crate) async fn ps(args: PsArgs) -> Result<(), CliError> {
             (state, None) => state.to_owned(),
         };
         let (size, context) = (show_bytes(model.size_bytes), model.context_tokens_max.to_string());
-        table.row([model.name, size, model.device, context, requests, state]);
+        let (weights, kv) = (show_bytes(model.weights_bytes), show_bytes(model.kv_bytes));
+        let leaves = show_leaving((model.keep_alive_ms, model.expires_at_unix_ms), now);
+        table.row([model.name, size, weights, kv, model.device, context, requests, leaves, state]);
     }
     print_table(&table)
+}
+
+/// When a model leaves by itself: how long it may stay that nobody uses, or what is left of that.
+fn show_leaving((keep_alive_ms, expires_at_unix_ms): (i64, i64), now_ms: i64) -> String {
+    let span = |ms: i64| show_span(ms.max(0) as f64 / 1_000.0);
+    match (keep_alive_ms, expires_at_unix_ms) {
+        (..0, _) => "never".to_owned(),
+        (0, _) => "when it is done".to_owned(),
+        (kept, 0) => format!("{} after use", span(kept)),
+        (_, at) => format!("in {}", span(at - now_ms)),
+    }
 }
 
 /// Unloads a model.
@@ -226,4 +250,22 @@ fn print_card(card: &Card) -> std::io::Result<()> {
         writeln!(out, "  license text of {lines} lines: --json has it")?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::show_leaving;
+
+    #[test]
+    fn when_a_model_leaves() {
+        for (times, shown) in [
+            ((-1, 0), "never"),
+            ((0, 0), "when it is done"),
+            ((300_000, 0), "5 min 00 s after use"),
+            ((300_000, 1_041_500), "in 42 s"),
+            ((300_000, 900_000), "in 0 s"),
+        ] {
+            assert_eq!(show_leaving(times, 1_000_000), shown, "{times:?}");
+        }
+    }
 }

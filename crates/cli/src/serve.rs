@@ -105,6 +105,8 @@ fn read_config(args: &ServeArgs) -> Result<Config, ConfigError> {
     set("engine", "prefix_cache_dir", args.prefix_cache_dir.as_ref().map(|dir| json!(dir)));
     set("engine", "prefix_cache_bytes", args.prefix_cache_bytes.map(|bytes| json!(bytes)));
     set("engine", "context_shift", args.context_shift.then_some(json!(true)));
+    set("engine", "on_demand", args.on_demand.map(|when| json!(when)));
+    set("engine", "keep_alive", args.keep_alive.map(|time| json!(time)));
     set("log", "level", args.log_level.map(|level| json!(level.as_str())));
     Config::load(args.config.as_deref(), Serialized::defaults(flags))
 }
@@ -183,7 +185,7 @@ fn gateway_config(args: &ServeArgs, daemon: &Config) -> Result<hanzo_engine_gate
 async fn load_then_stay(models: &[ModelConfig], addresses: Addresses) -> Result<Infallible, CliError> {
     let mut client = connect::connect(&format!("http://{}", addresses.grpc)).await?.client;
     let mut to_try = None;
-    for model in models {
+    for model in models.iter().filter(|model| model.at_start) {
         let loaded = load(&mut client, model).await?;
         print_loaded(&loaded).map_err(CliError::Output)?;
         to_try = to_try.or_else(|| example(&loaded.model.unwrap_or_default()));
@@ -209,6 +211,7 @@ async fn load(client: &mut Client, model: &ModelConfig) -> Result<LoadResponse, 
             .collect(),
         tool_format: model.tool_format.clone().unwrap_or_default(),
         overrides: model.overrides.message().map_err(CliError::Usage)?,
+        keep_alive: model.keep_alive.map(|time| time.to_string()),
     };
     let failed = |status| CliError::Load { model: model.source.clone(), status };
     Ok(client.load(request).await.map_err(failed)?.into_inner())

@@ -99,6 +99,10 @@ pub(crate) struct Loaded {
     pub(crate) kv_type: String,
     pub(crate) scratch_bytes: u64,
     pub(crate) loaded_at_unix_ms: i64,
+    /// It stays so long when nobody uses it; -1: until it is unloaded.
+    pub(crate) keep_alive_ms: i64,
+    /// When it leaves if nobody uses it; 0: it does not, or it is in use.
+    pub(crate) expires_at_unix_ms: i64,
     pub(crate) requests_running: u32,
     pub(crate) requests_waiting: u32,
     /// What was put over its files.
@@ -207,6 +211,7 @@ impl Loaded {
         Self {
             state: match status.state() {
                 ModelState::Unspecified => "unknown",
+                ModelState::Queued => "queued",
                 ModelState::Loading => "loading",
                 ModelState::Ready => "ready",
                 ModelState::Draining => "draining",
@@ -227,6 +232,8 @@ impl Loaded {
             kv_type: status.kv_type,
             scratch_bytes: status.scratch_bytes,
             loaded_at_unix_ms: status.loaded_at_unix_ms,
+            keep_alive_ms: status.keep_alive_ms,
+            expires_at_unix_ms: status.expires_at_unix_ms,
             requests_running: status.requests_running,
             requests_waiting: status.requests_waiting,
             overrides: status.overrides,

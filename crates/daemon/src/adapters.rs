@@ -18,7 +18,9 @@ use crate::{
     error::{Error, Failure, FailureReason},
     limits::ADAPTER_NAME_BYTES_MAX,
     models::{Models, SHUTTING_DOWN},
-    registry::{Capability, Served, key},
+    on_demand::Demand,
+    registry::{Capability, InUse, key},
+    served::Served,
     unix_time::now_unix_ms,
     worker::{NotGiven, Work},
 };
@@ -79,6 +81,17 @@ impl Wanted {
         self.lock().values().cloned().collect()
     }
 
+    /// Those that a model is loaded with.
+    pub(crate) fn of(adapters: &[WantedAdapter]) -> Wanted {
+        let keyed = adapters.iter().map(|adapter| (key(&adapter.name), adapter.clone()));
+        Wanted(Mutex::new(keyed.collect()))
+    }
+
+    /// Whether there are none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.lock().is_empty()
+    }
+
     fn has(&self, name: &str) -> bool {
         self.lock().contains_key(&key(name))
     }
@@ -111,7 +124,7 @@ impl Adapters {
 
 /// A model, and the adapter that a request is computed with.
 pub(crate) struct Chosen {
-    pub(crate) served: Arc<Served>,
+    pub(crate) served: InUse,
     pub(crate) adapter: Option<ChosenAdapter>,
 }
 
@@ -139,9 +152,12 @@ impl Served {
     fn adapter(&self, name: &str) -> Result<ChosenAdapter, Error> {
         match self.adapters.get(name) {
             Some((view, handle)) => Ok(ChosenAdapter { name: view.name, handle }),
-            None if self.adapters.wanted.has(name) => {
-                Err(Error::Loading { name: format!("{}:{name}", self.name), percent: 0 })
-            }
+            None if self.adapters.wanted.has(name) => Err(Error::Loading {
+                name: format!("{}:{name}", self.name),
+                percent: 0,
+                waits: false,
+                retry_after_ms: None,
+            }),
             None => Err(Error::NoAdapter {
                 model: self.name.clone(),
                 asked: name.to_owned(),
@@ -155,13 +171,14 @@ impl Models {
     /// The model and the adapter that a request names: `adapter` of the model, where that is said; otherwise what is loaded or
     /// stored under exactly `asked`, then `model:adapter`, then an adapter's name that only one model has.
     pub(crate) async fn chosen(
-        &self,
+        self: &Arc<Self>,
         asked: &str,
         adapter: &str,
         wanted: Capability,
+        demand: Demand,
     ) -> Result<Chosen, Error> {
         if !adapter.is_empty() {
-            let served = self.serving(asked, wanted).await?;
+            let served = self.serving(asked, wanted, demand).await?;
             let adapter = served.adapter(adapter)?;
             return Ok(Chosen { served, adapter: Some(adapter) });
         }
@@ -173,7 +190,7 @@ impl Models {
                 let base = self.loaded_name(base).await;
                 // A name that is a part of a loaded one's is asked for only after this.
                 if self.registry.has(&base) {
-                    let served = self.registry.serving(&base, wanted)?;
+                    let served = self.serving(&base, wanted, demand).await?;
                     let adapter = served.adapter(adapter)?;
                     return Ok(Chosen { served, adapter: Some(adapter) });
                 }
@@ -181,7 +198,7 @@ impl Models {
                 return Ok(chosen);
             }
         }
-        Ok(Chosen { served: self.serving(asked, wanted).await?, adapter: None })
+        Ok(Chosen { served: self.serving(asked, wanted, demand).await?, adapter: None })
     }
 
     /// The adapter of a name, where one model alone has one.
@@ -189,6 +206,7 @@ impl Models {
         let mut found =
             self.registry.all_serving().into_iter().filter(|served| served.adapters.get(name).is_some());
         let served = found.next().filter(|_| found.next().is_none())?;
+        let served = self.registry.serving(&served.name, Capability::Any).ok()?;
         let adapter = served.adapter(name).ok()?;
         Some(Chosen { served, adapter: Some(adapter) })
     }
@@ -204,7 +222,7 @@ impl Models {
         wanted: WantedAdapter,
     ) -> Result<(String, AdapterView), Error> {
         check_name(&wanted.name)?;
-        let served = self.serving(asked, Capability::Generate).await?;
+        let served = self.loaded(asked, Capability::Generate).await?;
         let rows = served.must_generate()?.step_tokens_max;
         let Some(spec) = served.spec.clone() else { return Err(served.cannot("take adapters")) };
         let mut buffers = served.adapters.loads.lock().await;
@@ -276,7 +294,7 @@ impl Models {
         asked: &str,
         name: &str,
     ) -> Result<(String, AdapterView), Error> {
-        let served = self.serving(asked, Capability::Any).await?;
+        let served = self.loaded(asked, Capability::Any).await?;
         served.adapters.wanted.lock().remove(&key(name));
         let held = served.adapters.lock().remove(&key(name));
         let Some(Held { view, handle }) = held else {

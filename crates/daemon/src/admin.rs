@@ -32,7 +32,8 @@ pub(crate) fn routes(core: Arc<Core>, hosts: Hosts) -> Router {
 }
 
 async fn metrics(State(core): State<Arc<Core>>) -> impl IntoResponse {
-    let text = core.models.metrics.render(&core.models.registry.views());
+    let ready = !core.drain.is_draining() && core.models.is_ready();
+    let text = core.models.metrics.render(&core.models.registry.views(), ready);
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text)
 }
 
@@ -41,10 +42,10 @@ async fn healthz(State(core): State<Arc<Core>>) -> impl IntoResponse {
     Json(json!({"status": "ok", "version": env!("CARGO_PKG_VERSION"), "uptime_ms": uptime_ms}))
 }
 
-/// 200 when a model is ready whose worker makes progress, and the daemon is not draining.
+/// 200 when a model is ready whose worker makes progress, or would be loaded for a request, and the daemon is not draining.
 async fn readyz(State(core): State<Arc<Core>>) -> impl IntoResponse {
     let draining = core.drain.is_draining();
-    let ready = !draining && core.models.registry.is_ready();
+    let ready = !draining && core.models.is_ready();
     let models: Vec<Value> = core.models.registry.views().iter().map(model).collect();
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     (status, Json(json!({"ready": ready, "draining": draining, "models": models})))
@@ -53,6 +54,7 @@ async fn readyz(State(core): State<Arc<Core>>) -> impl IntoResponse {
 fn model(view: &ModelView) -> Value {
     let stuck = view.worker.as_ref().is_some_and(|worker| worker.stuck);
     let (state, detail) = match &view.state {
+        StateView::Queued => ("queued", Value::Null),
         StateView::Loading { percent } => ("loading", json!(percent)),
         StateView::Ready if stuck => ("stuck", Value::Null),
         StateView::Ready => ("ready", Value::Null),

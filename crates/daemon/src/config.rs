@@ -16,6 +16,7 @@ use hanzo_engine_runtime::ToolFormat;
 pub use hanzo_engine_runtime::{Speculation, encoder::WeightType};
 use serde::{Deserialize, Serialize};
 
+pub use crate::keep_alive::KeepAlive;
 use crate::limits;
 
 /// Everything `engined` can be told.
@@ -100,6 +101,11 @@ pub struct EngineSection {
     /// they stood before, or `off`. It changes how fast tokens come, and never which.
     #[serde(with = "speculation_by_name")]
     pub speculation: Speculation,
+    /// Whether a request that names a stored model loads it: `always`, or `never`.
+    pub on_demand: OnDemand,
+    /// How long a model that was loaded for a request stays after its last: seconds or a time such as `5m`, 0 for at once, -1
+    /// for good.
+    pub keep_alive: KeepAlive,
     /// How encoders' matrices are packed: as `stored`, or `q8_0` for products of bytes, faster and less exact.
     #[serde(with = "weight_by_name")]
     pub encoder_weights: WeightType,
@@ -153,8 +159,8 @@ mod weight_by_name {
     }
 }
 
-/// A model to load at the start.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+/// A model to load, at the start or when it is asked for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ModelConfig {
     /// A name in the store, `hanzo-demo`, or a path to a GGUF file or a safetensors directory.
@@ -173,9 +179,37 @@ pub struct ModelConfig {
     pub draft_model: Option<String>,
     /// What goes over its files.
     pub overrides: OverrideConfig,
+    /// How long it stays when nobody uses it, over `engine.keep_alive`; unset: until it is unloaded, or, with `at_start` false,
+    /// as that says.
+    pub keep_alive: Option<KeepAlive>,
+    /// Loaded at the start; with false by the first request that names it.
+    pub at_start: bool,
+}
+
+/// Whether requests load models.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OnDemand {
+    /// One that names a stored model does.
+    #[default]
+    Always,
+    /// None does.
+    Never,
 }
 
 pub use crate::convert::override_config::OverrideConfig;
+
+impl std::str::FromStr for OnDemand {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "always" => Ok(OnDemand::Always),
+            "never" => Ok(OnDemand::Never),
+            _ => Err(format!("{text:?} is neither always nor never")),
+        }
+    }
+}
 
 /// What is logged, and how.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -228,7 +262,26 @@ impl Default for EngineSection {
             prefix_cache_dir: None,
             prefix_cache_bytes: limits::PREFIX_DISK_BYTES_DEFAULT,
             context_shift: false,
+            on_demand: OnDemand::Always,
+            keep_alive: KeepAlive::default(),
             speculation: Speculation::default(),
+        }
+    }
+}
+
+impl Default for ModelConfig {
+    fn default() -> Self {
+        Self {
+            source: String::new(),
+            alias: None,
+            context_tokens_max: None,
+            kv_bytes: None,
+            adapters: BTreeMap::new(),
+            tool_format: None,
+            draft_model: None,
+            overrides: OverrideConfig::default(),
+            keep_alive: None,
+            at_start: true,
         }
     }
 }
@@ -349,6 +402,11 @@ impl Config {
         }
         if self.models.iter().any(|model| model.source.is_empty()) {
             return refuse("models", "each needs a source: a name in the store or a path".to_owned());
+        }
+        if self.engine.on_demand == OnDemand::Never && self.models.iter().any(|model| !model.at_start) {
+            let reason =
+                "at_start is false, and with engine.on_demand never nothing else would load it".to_owned();
+            return refuse("models", reason);
         }
         if self.models.iter().any(|model| model.context_tokens_max == Some(0)) {
             return refuse(

@@ -5,7 +5,10 @@ use std::{
     io,
     net::SocketAddr,
     path::PathBuf,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
     time::{Duration, Instant},
 };
 
@@ -41,6 +44,7 @@ use crate::{
     },
     metrics::Metrics,
     models::{LoadRequest, Models},
+    on_demand::{LoadTimes, Waiters},
     prefix_disk::PrefixDisk,
     pulls::Pulls,
     registry::Registry,
@@ -142,6 +146,7 @@ impl Daemon {
         if let Some(disk) = &prefix_disk {
             metrics.add(|registry| disk.register(registry));
         }
+        let configured = configured(&config.models);
         let models = Arc::new(Models {
             registry: Registry::new(),
             budget: Budget::new(budget_bytes),
@@ -151,6 +156,11 @@ impl Daemon {
             device,
             section: config.engine.clone(),
             prefix_disk,
+            starting: AtomicUsize::new(configured.iter().filter(|model| model.at_start).count()),
+            configured,
+            room: tokio::sync::Mutex::default(),
+            waiters: Waiters::default(),
+            load_times: LoadTimes::default(),
         });
         let core = Arc::new(Core {
             models: models.clone(),
@@ -234,8 +244,8 @@ impl Daemon {
             Ok(())
         });
         servers.spawn(serve_admin(admin, core.clone(), hosts::of(&config.server), closing.clone()));
-        for model in config.models {
-            tokio::spawn(load_wanted(models.clone(), model));
+        for request in models.configured.iter().filter(|request| request.at_start) {
+            tokio::spawn(load_wanted(models.clone(), request.clone()));
         }
 
         tokio::select! {
@@ -298,7 +308,7 @@ impl DaemonHandle {
 
     /// Whether a model answers: what `/readyz` says.
     pub fn is_ready(&self) -> bool {
-        !self.core.drain.is_draining() && self.core.models.registry.is_ready()
+        !self.core.drain.is_draining() && self.core.models.is_ready()
     }
 }
 
@@ -443,22 +453,43 @@ fn ended_early(ended: Result<Result<(), DaemonError>, tokio::task::JoinError>) -
     DaemonError::Server { what: "gRPC or admin", reason }
 }
 
-/// Loads a model of the configuration. A failure is logged and shown as the model's state; the others go on.
-async fn load_wanted(models: Arc<Models>, model: ModelConfig) {
-    let tool_format = model.format_of_calls();
-    let ModelConfig { source, alias, context_tokens_max, kv_bytes, adapters, draft_model, overrides, .. } =
-        model;
-    let overrides = match overrides.read() {
-        Ok(overrides) => overrides,
-        Err(error) => {
-            tracing::error!(model = source, %error, "a model of the configuration was not loaded");
-            return;
-        }
+/// What the configuration has loaded, at the start or on demand.
+fn configured(models: &[ModelConfig]) -> Vec<LoadRequest> {
+    let request = |model: &ModelConfig| {
+        let overrides = match model.overrides.read() {
+            Ok(overrides) => overrides,
+            Err(error) => {
+                tracing::error!(model = model.source, %error, "a model of the configuration cannot be loaded");
+                return None;
+            }
+        };
+        Some(LoadRequest {
+            source: model.source.clone(),
+            alias: model.alias.clone(),
+            want: LoadOptions {
+                context_tokens_max: model.context_tokens_max,
+                kv_bytes: model.kv_bytes,
+                tool_format: model.format_of_calls(),
+                draft_model: model.draft_model.clone(),
+                overrides,
+            },
+            adapters: model
+                .adapters
+                .iter()
+                .map(|(name, path)| WantedAdapter { name: name.clone(), path: path.clone() })
+                .collect(),
+            keep_alive: model.keep_alive,
+            at_start: model.at_start,
+        })
     };
-    let want = LoadOptions { context_tokens_max, kv_bytes, tool_format, draft_model, overrides };
-    let adapters = adapters.into_iter().map(|(name, path)| WantedAdapter { name, path }).collect();
-    let request = LoadRequest { source: source.clone(), alias, want, adapters };
+    models.iter().filter_map(request).collect()
+}
+
+/// Loads a model of the configuration. A failure is logged and shown as the model's state; the others go on.
+async fn load_wanted(models: Arc<Models>, request: LoadRequest) {
+    let source = request.source.clone();
     if let Err(error) = models.load_configured(request).await {
         tracing::error!(model = source, %error, "a model of the configuration was not loaded");
     }
+    models.starting.fetch_sub(1, Relaxed);
 }

@@ -73,8 +73,15 @@ pub(crate) enum Error {
     #[error("model: {} may be any of {}; name one with its owner", quote(asked), list(candidates))]
     Ambiguous { asked: String, candidates: Vec<String> },
     /// It will answer soon.
-    #[error("model {name} is loading ({percent} %); try again in a moment")]
-    Loading { name: String, percent: u32 },
+    #[error("model {name} {}; try again in a moment", loading(*percent, *waits))]
+    Loading {
+        name: String,
+        percent: u32,
+        /// Until others have made room.
+        waits: bool,
+        /// When it is likely to answer, as far as that is known.
+        retry_after_ms: Option<u64>,
+    },
     /// It is on its way out.
     #[error("model {name} is being unloaded")]
     Unloading { name: String },
@@ -217,6 +224,13 @@ fn protocol_field(field: &'static str) -> &'static str {
     }
 }
 
+fn loading(percent: u32, waits: bool) -> String {
+    match waits {
+        true => "waits until other models have made room for it".to_owned(),
+        false => format!("is loading ({percent} %)"),
+    }
+}
+
 fn unnamed(wanted: &str, able: &[String], loaded: &[String]) -> String {
     match able {
         [] => format!("name one of those that {wanted}, of which none is ready; loaded: {}", list(loaded)),
@@ -301,6 +315,7 @@ impl Error {
         let ms = match self {
             Error::QueueFull { retry_after_ms, .. } | Error::Draining { retry_after_ms } => *retry_after_ms,
             Error::Failed { retry_after_ms, .. } => (*retry_after_ms)?,
+            Error::Loading { retry_after_ms: Some(ms), .. } => *ms,
             Error::Loading { .. }
             | Error::Unloading { .. }
             | Error::Busy { .. }

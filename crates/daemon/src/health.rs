@@ -72,7 +72,7 @@ async fn set(reporter: &mut HealthReporter, known: &mut BTreeMap<String, Serving
             return reporter.clear_service_status(&view.name).await;
         }
         StateView::Ready => ServingStatus::Serving,
-        StateView::Loading { .. } | StateView::Draining | StateView::Failed { .. } => {
+        StateView::Queued | StateView::Loading { .. } | StateView::Draining | StateView::Failed { .. } => {
             ServingStatus::NotServing
         }
     };

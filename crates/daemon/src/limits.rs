@@ -170,3 +170,17 @@ pub(crate) const TOPOLOGY_FILE_BYTES_MAX: u64 = 256 << 10;
 
 /// Weights that are quantised before they are written: 64 MB as f32, or one row.
 pub(crate) const QUANTIZED_WEIGHTS_AT_ONCE: usize = 16 << 20;
+
+/// Longest time that a model is kept which nobody uses, but for good: a year.
+pub(crate) const KEEP_ALIVE_MAX: Duration = Duration::from_secs(365 * 86_400);
+/// Time that a model has which works while another waits for its room. After it, it takes nothing new until the other has had
+/// its turn; what it has begun it ends.
+pub(crate) const TURN: Duration =
+    if cfg!(test) { Duration::from_millis(300) } else { Duration::from_secs(5) };
+/// Wait before a model whose load failed is loaded again for a request.
+pub(crate) const LOAD_AGAIN_AFTER: Duration = Duration::from_secs(2);
+/// Context for which idle models stay where they are: one that would be shorter has them leave.
+pub(crate) const CONTEXT_BESIDE_OTHERS: usize = 8_192;
+const _: () = assert!(KV_TOKENS_MIN <= CONTEXT_BESIDE_OTHERS);
+/// Models of which it is remembered how long their loads took.
+pub(crate) const LOAD_TIMES_MAX: usize = 256;

@@ -8,7 +8,7 @@ use clap::Parser;
 use figment::Figment;
 use hanzo_engine_daemon::{
     Config, Daemon,
-    config::{ModelConfig, parse_bytes},
+    config::{KeepAlive, ModelConfig, OnDemand, parse_bytes},
     log::{self, LogLevel},
     preflight, signal,
 };
@@ -57,6 +57,12 @@ struct Flags {
     /// Completions that fill their context go on: the first tokens are kept, half of the others dropped
     #[arg(long)]
     context_shift: bool,
+    /// Whether a request that names a stored model loads it: always or never [default: always]
+    #[arg(long)]
+    on_demand: Option<OnDemand>,
+    /// How long such a model stays when nobody uses it: seconds or a time such as 5m, 0 for at once, -1 for good [default: 5m]
+    #[arg(long, allow_hyphen_values = true)]
+    keep_alive: Option<KeepAlive>,
     /// Seconds that running requests may take after SIGTERM, SIGQUIT or Ctrl-C [default: 30]
     #[arg(long)]
     drain: Option<u64>,
@@ -83,6 +89,8 @@ impl Flags {
         let layer = with(layer, "engine.prefix_cache_dir", self.prefix_cache_dir.as_ref());
         let layer = with(layer, "engine.prefix_cache_bytes", self.prefix_cache_bytes);
         let layer = with(layer, "engine.context_shift", self.context_shift.then_some(true));
+        let layer = with(layer, "engine.on_demand", self.on_demand);
+        let layer = with(layer, "engine.keep_alive", self.keep_alive);
         let layer = with(layer, "log.level", self.log_level.as_ref());
         with(layer, "models", (!models.is_empty()).then_some(models))
     }

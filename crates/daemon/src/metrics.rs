@@ -66,11 +66,13 @@ pub(crate) struct Metrics {
     errors: IntCounterVec,
     worker_restarts: IntCounterVec,
     model_loads: IntCounterVec,
+    evictions: IntCounterVec,
     running: IntGaugeVec,
     kv_blocks: IntGaugeVec,
     memory: IntGaugeVec,
     memory_budget: IntGauge,
     models_loaded: IntGauge,
+    ready: IntGauge,
     model_info: IntGaugeVec,
     worker_up: IntGaugeVec,
     adapters: IntGaugeVec,
@@ -84,6 +86,7 @@ pub(crate) struct Metrics {
     embedded: IntCounterVec,
     generation_length: HistogramVec,
     load_duration: HistogramVec,
+    load_wait: HistogramVec,
 }
 
 /// One model's counters and histograms, looked up once. They outlive a worker that is restarted, and go when nobody
@@ -236,10 +239,19 @@ impl Metrics {
                 model,
             ),
             model_loads: make.counter("model_loads_total", "Model loads, by result.", &["model", "result"]),
+            evictions: make.counter(
+                "model_evictions_total",
+                "Models that left by themselves: keep_alive, room for another, or turn, when it had worked while another waited.",
+                &["reason"],
+            ),
             running: make.gauge("requests_running", "Requests that have begun and not ended.", model),
             kv_blocks: make.gauge("kv_blocks", "Blocks of the KV cache, by state.", &["model", "state"]),
             memory: make.gauge("memory_bytes", "Bytes a model takes, by kind.", &["model", "kind"]),
             memory_budget: make.single("memory_budget_bytes", "Bytes all models together may take."),
+            ready: make.single(
+                "ready",
+                "Whether requests are answered, by a model that is ready or by one that is loaded for them: 1 or 0.",
+            ),
             models_loaded: make.single("models_loaded", "Models that are ready or draining."),
             model_info: make.gauge(
                 "model_info",
@@ -292,6 +304,11 @@ impl Metrics {
             load_duration: make.histogram(
                 "model_load_duration_seconds",
                 "Seconds a model took from the call to ready.",
+                SECONDS,
+            ),
+            load_wait: make.histogram(
+                "model_load_wait_seconds",
+                "Seconds a request waited until its model was loaded, or in vain.",
                 SECONDS,
             ),
             registry: make.0,
@@ -384,6 +401,7 @@ impl Metrics {
             &self.embed_batch_size,
             &self.generation_length,
             &self.load_duration,
+            &self.load_wait,
         ];
         for histogram in histograms {
             // It may have none.
@@ -417,8 +435,18 @@ impl Metrics {
         }
     }
 
+    /// A model left by itself.
+    pub(crate) fn evicted(&self, reason: &str) {
+        self.evictions.with_label_values(&[reason]).inc();
+    }
+
+    /// A request waited so long for a model that is known here.
+    pub(crate) fn load_waited(&self, model: &str, seconds: f64) {
+        self.load_wait.with_label_values(&[model]).observe(seconds);
+    }
+
     /// All of it in Prometheus' text format, with gauges as `models` say now.
-    pub(crate) fn render(&self, models: &[ModelView]) -> String {
+    pub(crate) fn render(&self, models: &[ModelView], ready: bool) -> String {
         let _one = self.scrape.lock().unwrap_or_else(PoisonError::into_inner);
         for gauge in [&self.tokens_per_second, &self.kv_utilization] {
             gauge.reset();
@@ -436,6 +464,7 @@ impl Metrics {
         for gauge in gauges {
             gauge.reset();
         }
+        self.ready.set(i64::from(ready));
         self.models_loaded.set(models.iter().filter(|view| view.worker.is_some()).count() as i64);
         for view in models {
             self.set_gauges(view);

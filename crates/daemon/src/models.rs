@@ -3,33 +3,36 @@
 
 use std::{
     path::{Path, PathBuf},
-    sync::{Arc, atomic::AtomicU64},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
     time::{Duration, Instant},
 };
 
-use hanzo_engine_runtime::Network;
 use hanzo_engine_store::{Found as Stored, Store, StoreError, check_name, derive_name};
 use tokio::sync::broadcast::error::RecvError;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    adapters::{Adapters, Wanted, WantedAdapter},
+    adapters::{Wanted, WantedAdapter},
     blocking::blocking,
     budget::Budget,
-    config::EngineSection,
-    constraints::Constraints,
-    device::{Device, EngineSize, Sides},
-    draft::{self, Draft},
+    config::{EngineSection, OnDemand},
+    device::Device,
+    draft,
     error::{Error, Failure, FailureReason},
-    launch::{Exit, Launch, Running},
+    keep_alive::KeepAlive,
+    launch::Exit,
     limits::{RESTART_FIRST, RESTART_FORGET, RESTART_LAST, RESTARTS_MAX},
     metrics::{Metrics, ModelMetrics},
-    prefix_disk::{DiskBlocks, PrefixDisk},
-    prompt_builder::PromptBuilder,
-    registry::{Begun, Capability, Entry, OnConflict, Progress, Registry, Served, State, key},
-    sizing::{self, LoadOptions},
+    on_demand::{LoadTimes, Waiters},
+    prefix_disk::PrefixDisk,
+    registry::{Begun, Capability, Entry, InUse, OnConflict, Progress, Registry, State, key},
+    sizing::LoadOptions,
     source::{Found, Resolved, Source, find, resolve_with},
     unix_time::now_unix_ms,
+    usage::{Kept, Usage},
     views::{ModelView, StateView},
 };
 
@@ -49,6 +52,16 @@ pub(crate) struct Models {
     pub(crate) section: EngineSection,
     /// Where blocks of KV caches are kept.
     pub(crate) prefix_disk: Option<Arc<PrefixDisk>>,
+    /// How models of the configuration are loaded when requests name them.
+    pub(crate) configured: Vec<LoadRequest>,
+    /// Loads of the configuration that have not ended yet.
+    pub(crate) starting: AtomicUsize,
+    /// Who waits until others have made room: one load after the other, as they came.
+    pub(crate) room: tokio::sync::Mutex<()>,
+    /// Requests that wait for their models.
+    pub(crate) waiters: Waiters,
+    /// What loads took, by name.
+    pub(crate) load_times: LoadTimes,
 }
 
 /// What to load.
@@ -62,19 +75,44 @@ pub(crate) struct LoadRequest {
     pub(crate) want: LoadOptions,
     /// Loaded with it.
     pub(crate) adapters: Vec<WantedAdapter>,
+    /// How long it stays; unset: until it is unloaded.
+    pub(crate) keep_alive: Option<KeepAlive>,
+    /// Of the configuration: loaded at the start.
+    pub(crate) at_start: bool,
+}
+
+/// Whose word a load's source is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AskedBy {
+    /// It may be a path.
+    Operator,
+    /// It is a name that this machine knows: who asks is not to look around on its disk.
+    Request,
+}
+
+/// What a model stands for, found and checked.
+pub(crate) struct Wish {
+    pub(crate) name: String,
+    pub(crate) resolved: Resolved,
+    pub(crate) draft: Option<Source>,
+    pub(crate) want: LoadOptions,
+    /// Loaded with it, by its life itself.
+    pub(crate) adapters: Vec<WantedAdapter>,
+    pub(crate) kept: Kept,
 }
 
 /// One life of a model.
-struct Life {
-    name: String,
-    number: u64,
-    source: Source,
-    stored: bool,
-    want: LoadOptions,
-    draft: Option<Source>,
-    stop: CancellationToken,
-    metrics: Arc<ModelMetrics>,
-    adapters: Arc<Wanted>,
+pub(crate) struct Life {
+    pub(crate) name: String,
+    pub(crate) number: u64,
+    pub(crate) source: Source,
+    pub(crate) stored: bool,
+    pub(crate) want: LoadOptions,
+    pub(crate) draft: Option<Source>,
+    pub(crate) stop: CancellationToken,
+    pub(crate) metrics: Arc<ModelMetrics>,
+    pub(crate) adapters: Arc<Wanted>,
+    pub(crate) usage: Arc<Usage>,
 }
 
 impl Models {
@@ -83,10 +121,54 @@ impl Models {
     /// leaves.
     pub(crate) async fn load(self: &Arc<Self>, request: LoadRequest) -> Result<(ModelView, Duration), Error> {
         let began = Instant::now();
-        let (store, asked) = (self.store.clone(), request.source.clone());
-        let overrides = request.want.overrides.clone();
-        let resolved = blocking(move || resolve_with(&asked, store.as_ref(), &overrides)).await?;
-        let name = match request.alias {
+        let kept = Kept { alive: request.keep_alive.unwrap_or(KeepAlive::Pinned), by_operator: true };
+        let adapters = request.adapters.clone();
+        let wish =
+            self.wish(LoadRequest { adapters: Vec::new(), ..request }, kept, AskedBy::Operator).await?;
+        let name = wish.name.clone();
+        let joined = loop {
+            let mut changes = self.registry.changes();
+            match self.begin(&wish) {
+                Err(Error::Unloading { .. }) if self.registry.is_leaving(&name) => {
+                    // It has been let go, and comes back.
+                    if let Err(RecvError::Closed) = changes.recv().await {
+                        return Err(Error::Stopped { what: SHUTTING_DOWN });
+                    }
+                }
+                joined => break joined?,
+            }
+        };
+        // Who asked sees it before it may leave.
+        let _using = self.registry.hold(&name);
+        let mut view = self.settled(&name).await?;
+        for adapter in adapters {
+            self.load_adapter(&name, adapter).await?;
+            view = self.registry.view(&name)?;
+        }
+        Ok((view, if joined == Joined::Loaded { Duration::ZERO } else { began.elapsed() }))
+    }
+
+    /// What a load asks for. Nothing is loaded yet.
+    ///
+    /// # Errors
+    /// Why it stands for nothing.
+    pub(crate) async fn wish(
+        &self,
+        request: LoadRequest,
+        kept: Kept,
+        asked_by: AskedBy,
+    ) -> Result<Wish, Error> {
+        let LoadRequest { source, alias, want, adapters, .. } = request;
+        let (store, overrides) = (self.store.clone(), want.overrides.clone());
+        let resolve = move || match asked_by {
+            AskedBy::Operator => resolve_with(&source, store.as_ref(), &overrides),
+            AskedBy::Request => match find(&source, store.as_ref(), true)? {
+                Found::Known(resolved) => Ok(resolved),
+                Found::Path(_) => Err(Error::NoSource { asked: source, stored: Vec::new() }),
+            },
+        };
+        let resolved = blocking(resolve).await?;
+        let name = match alias {
             Some(alias) => {
                 check_name(&alias).map_err(|error| Error::field("alias", error.to_string()))?;
                 alias
@@ -98,20 +180,14 @@ impl Models {
             }
             None => resolved.name.clone(),
         };
-        let draft = match request.want.draft_model.clone() {
+        let draft = match want.draft_model.clone() {
             Some(asked) => {
                 let (store, section) = (self.store.clone(), self.section.clone());
                 Some(blocking(move || draft::find(&asked, &section, store.as_ref())).await?)
             }
             None => None,
         };
-        let joined = self.begin(&name, (resolved, draft), request.want)?;
-        let mut view = self.settled(&name).await?;
-        for adapter in request.adapters {
-            self.load_adapter(&name, adapter).await?;
-            view = self.registry.view(&name)?;
-        }
-        Ok((view, if joined == Joined::Loaded { Duration::ZERO } else { began.elapsed() }))
+        Ok(Wish { name, resolved, draft, want, adapters, kept })
     }
 
     /// Loads a model of the configuration, as [`Models::load`] does. One that stands for nothing, or whose files cannot be
@@ -143,46 +219,49 @@ impl Models {
         }
     }
 
-    fn begin(
-        self: &Arc<Self>,
-        name: &str,
-        (resolved, draft): (Resolved, Option<Source>),
-        want: LoadOptions,
-    ) -> Result<Joined, Error> {
-        let Resolved { source, stored, .. } = resolved;
+    /// Begins a life, or joins the one that is there.
+    ///
+    /// # Errors
+    /// Why neither can be.
+    pub(crate) fn begin(self: &Arc<Self>, wish: &Wish) -> Result<Joined, Error> {
+        let Wish { name, resolved: Resolved { source, stored, .. }, draft, want, adapters, kept } = wish;
         let mut joined = Joined::Begun;
         let on_conflict = |entry: &Entry| {
             let taken =
                 || Error::NameTaken { name: entry.name.clone(), source_loaded: entry.source.describe() };
             match &entry.state {
                 State::Failed { .. } => Ok(OnConflict::Replace),
-                _ if entry.source != source => Err(taken()),
+                _ if entry.source != *source => Err(taken()),
                 State::Draining(_) => Err(Error::Unloading { name: entry.name.clone() }),
-                _ if want != LoadOptions::default() && want != entry.want => {
+                _ if *want != LoadOptions::default() && *want != entry.want => {
                     Err(Error::LoadedOtherwise { name: entry.name.clone() })
                 }
-                State::Loading(_) => Ok(OnConflict::Join),
-                State::Ready(_) => {
-                    joined = Joined::Loaded;
+                State::Loading(_) | State::Ready(_) => {
+                    if matches!(entry.state, State::Ready(_)) {
+                        joined = Joined::Loaded;
+                    }
+                    if kept.by_operator {
+                        entry.usage.keep(kept.alive);
+                    }
                     Ok(OnConflict::Join)
                 }
             }
         };
         // Made only for a life that begins: names of loads that are refused are no labels.
         let metrics = || self.metrics.model(name);
-        if let Some(Begun { life: number, stop, metrics, progress }) =
-            self.registry.begin(name, source.clone(), want.clone(), metrics, on_conflict)?
-        {
+        let begun = self.registry.begin(name, source.clone(), want.clone(), metrics, *kept, on_conflict)?;
+        if let Some(Begun { life: number, stop, metrics, progress, usage }) = begun {
             let life = Life {
-                name: name.to_owned(),
+                name: name.clone(),
                 number,
-                source,
-                stored,
-                want,
-                draft,
+                source: source.clone(),
+                stored: *stored,
+                want: want.clone(),
+                draft: draft.clone(),
                 stop,
                 metrics,
-                adapters: Arc::default(),
+                adapters: Arc::new(Wanted::of(adapters)),
+                usage,
             };
             tokio::spawn(self.clone().live(life, progress));
         }
@@ -236,7 +315,7 @@ impl Models {
 
     /// The model that answers to a name; see [`Models::loaded_name`] and [`Registry::serving`]. Of one that is not loaded
     /// it is said whether it could be.
-    pub(crate) async fn serving(&self, asked: &str, wanted: Capability) -> Result<Arc<Served>, Error> {
+    pub(crate) async fn loaded(&self, asked: &str, wanted: Capability) -> Result<InUse, Error> {
         match self.registry.serving(&self.loaded_name(asked).await, wanted) {
             Err(Error::NotLoaded { asked, loaded, .. }) => {
                 let (store, name) = (self.store.clone(), asked.clone());
@@ -351,19 +430,23 @@ impl Models {
                         load_ms = began.elapsed().as_millis() as u64,
                         "model ready"
                     );
+                    self.load_times.note(&life.name, began.elapsed());
                     let ready = served.clone();
-                    self.registry.set(&life.name, life.number, |entry| entry.state = State::Ready(ready));
+                    self.registry.set(&life.name, life.number, |entry| {
+                        entry.usage.ready(Instant::now());
+                        entry.state = State::Ready(ready);
+                    });
                     if life.stop.is_cancelled() {
                         // Ended while it was loading: whoever did so saw no worker to tell.
                         served.worker.stop(SHUTTING_DOWN, Instant::now());
                     }
                     drop(served);
                     self.note_used(&life);
-                    if restarts.ran {
+                    if !life.adapters.is_empty() {
                         let (models, name, wanted) = (self.clone(), life.name.clone(), life.adapters.clone());
                         tokio::spawn(async move { models.restore_adapters(&name, &wanted).await });
                     }
-                    match running.exit().await {
+                    match self.stay(&life, running).await {
                         Exit::Left => {
                             tracing::info!(model = life.name, "model unloaded");
                             return self.registry.forget(&life.name, life.number);
@@ -387,7 +470,8 @@ impl Models {
             let mut draining = false;
             self.registry.set(&life.name, life.number, |entry| {
                 draining = matches!(entry.state, State::Draining(_));
-                entry.state = State::Failed { failure, retry_at };
+                entry.reserved_bytes = 0;
+                entry.state = State::Failed { failure, at: Instant::now(), retry_at };
             });
             if draining {
                 return self.registry.forget(&life.name, life.number);
@@ -404,103 +488,6 @@ impl Models {
         }
     }
 
-    /// Reads the headers, sizes and reserves, then lets a new thread make the engine.
-    async fn bring_up(
-        self: &Arc<Self>,
-        life: &Life,
-        progress: Arc<Progress>,
-    ) -> Result<(Arc<Served>, Running), Arc<Failure>> {
-        let (models, source, name, want) =
-            (self.clone(), life.source.clone(), life.name.clone(), life.want.clone());
-        let draft = life.draft.clone();
-        let opened = blocking(move || {
-            let files = source.open_with(&want.overrides).map_err(Failure::new)?;
-            if want.overrides.isq.is_some() || !want.overrides.topology.is_empty() {
-                let what = files.quantised();
-                let what = what.as_deref().unwrap_or("no matrix would be smaller: all stay as stored");
-                tracing::info!(model = name, "{what}");
-            }
-            let not_read = files.info().not_read;
-            if !not_read.is_empty() {
-                tracing::info!(model = name, "text alone: {} are not read", not_read.join(" and "));
-            }
-            let kept = models.prefix_disk.clone().and_then(|disk| disk.for_load(&source, &want.overrides));
-            let draft = draft.map(|source| Draft::open(&source, &files)).transpose().map_err(Failure::new)?;
-            let (reservation, size) = models
-                .budget
-                .reserve(|free| {
-                    // The operator's word goes before the packager's, and a request's before both.
-                    let context_tokens_max =
-                        models.section.context_tokens_max.or(files.context_tokens_default);
-                    let section = EngineSection { context_tokens_max, ..models.section.clone() };
-                    let (context, section) = (files.tokens_max(), &section);
-                    let size = match &files.network {
-                        Network::Decoder(files) => {
-                            let room = files.spec.kv_room(section.step_tokens_max);
-                            let memory = |config: &_| {
-                                let draft = draft.as_ref().map(Draft::files);
-                                let memory = models.device.decoder_memory(files, draft, config);
-                                DiskBlocks::planned(kept.is_some(), memory, config)
-                            };
-                            let (config, memory) =
-                                sizing::choose((&name, context), section, want, free, &room, memory)?;
-                            (EngineSize::Decoder(config), memory)
-                        }
-                        Network::Encoder(files) => {
-                            let memory = |config: &_| models.device.encoder_memory(files, config);
-                            let (config, memory) =
-                                sizing::choose_encoder(&name, context, section, want, free, memory)?;
-                            (EngineSize::Encoder(config), memory)
-                        }
-                    };
-                    Ok((size.1.total(), size))
-                })
-                .map_err(|error: hanzo_engine_runtime::LoadError| Failure::new(error))?;
-            Ok::<_, Arc<Failure>>((files, draft, reservation, size, kept))
-        });
-        let (files, draft, reservation, (size, memory), kept) = opened.await?;
-        let (info, generates) = (files.info().clone(), files.generates());
-        let spec = files.decoder().map(|files| Arc::new(files.spec.clone()));
-        self.registry.set(&life.name, life.number, |entry| entry.info = Some(info));
-        let (models, name, number) = (self.clone(), life.name.clone(), life.number);
-        let told = move |fraction: f32| {
-            if progress.set(fraction) {
-                models.registry.set(&name, number, |_| {});
-            }
-        };
-        let launch = Launch {
-            device: self.device.clone(),
-            files,
-            draft,
-            size,
-            reservation,
-            queue_requests_max: self.section.queue_requests_max,
-            metrics: life.metrics.clone(),
-            progress: Box::new(told),
-            tool_format: life.want.tool_format,
-            kept,
-        };
-        let (Sides { text, embedder }, worker, running) = launch.start().await?;
-        let served = Served {
-            name: life.name.clone(),
-            text,
-            embedder,
-            generates,
-            size,
-            memory,
-            device: self.device.describe(),
-            worker,
-            prompts: PromptBuilder::new(self.section.context_shift),
-            constraints: Constraints::default(),
-            metrics: life.metrics.clone(),
-            loaded_at_unix_ms: now_unix_ms(),
-            jobs: AtomicU64::new(1),
-            spec,
-            adapters: Adapters::new(life.adapters.clone()),
-        };
-        Ok((Arc::new(served), running))
-    }
-
     fn note_used(&self, life: &Life) {
         let Some(store) = self.store.clone().filter(|_| life.stored) else { return };
         let Source::Path(path) = life.source.clone() else { return };
@@ -510,6 +497,14 @@ impl Models {
                 tracing::warn!(%error, "the model's last use was not noted");
             }
         });
+    }
+
+    /// Whether requests are answered: by a model that does, or by one that is loaded for them. What the configuration has loaded
+    /// at the start is waited for.
+    pub(crate) fn is_ready(&self) -> bool {
+        let loads = self.section.on_demand == OnDemand::Always;
+        let on_demand = || loads && self.starting.load(Relaxed) == 0 && !self.registry.has_failed();
+        self.registry.is_ready() || (on_demand() && !self.registry.is_stuck())
     }
 
     /// Ends every life now. Requests that still run end with an error.
@@ -535,8 +530,9 @@ impl Models {
     }
 }
 
+/// What came of asking for a load.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Joined {
+pub(crate) enum Joined {
     Begun,
     Loaded,
 }

@@ -20,7 +20,7 @@ use hanzo_engine_runtime::{
 use crate::{
     error::{Error, random_u64},
     prompt_builder::BuildKind,
-    registry::Served,
+    served::Served,
 };
 
 use overflow::room;

@@ -1,112 +1,38 @@
 //! The models of this daemon by the name they are served under, each in one state, and the stream of their
 //! changes. Only [`crate::models`] changes states; everyone else looks.
 
+mod find;
+mod progress;
+
 use std::{
     collections::BTreeMap,
+    ops::Deref,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicU64, Ordering::Relaxed},
     },
     time::Instant,
 };
 
-use hanzo_engine_runtime::{
-    Embedder, EngineConfig, JobId, ModelInfo, Task, TextModel, engine::EngineMemory, spec::TransformerSpec,
-};
-use hanzo_engine_store::{Match, find_name};
-use tokio::sync::broadcast;
+use hanzo_engine_runtime::ModelInfo;
+use tokio::sync::{Notify, broadcast};
 use tokio_util::sync::CancellationToken;
 
+pub(crate) use find::Capability;
+use find::{find, not_loaded, only_able};
+pub(crate) use progress::Progress;
+
 use crate::{
-    adapters::Adapters,
-    admission::{Full, QueuePlace},
-    constraints::Constraints,
-    device::EngineSize,
     error::{Error, Failure},
+    keep_alive::KeepAlive,
     limits::{CHANGES_MAX, MODELS_MAX},
     metrics::ModelMetrics,
-    prompt_builder::PromptBuilder,
+    served::Served,
     sizing::LoadOptions,
     source::Source,
-    views::{Counts, ModelView, StateView, WorkerView},
-    worker::WorkerHandle,
+    usage::{Kept, Standing, Usage, Use},
+    views::{Counts, ModelView, StateView},
 };
-
-/// A model that answers.
-pub(crate) struct Served {
-    pub(crate) name: String,
-    pub(crate) text: Arc<TextModel>,
-    pub(crate) embedder: Arc<Embedder>,
-    /// It continues texts.
-    pub(crate) generates: bool,
-    pub(crate) size: EngineSize,
-    pub(crate) memory: EngineMemory,
-    pub(crate) device: String,
-    pub(crate) worker: WorkerHandle,
-    pub(crate) prompts: PromptBuilder,
-    pub(crate) constraints: Constraints,
-    pub(crate) metrics: Arc<ModelMetrics>,
-    pub(crate) loaded_at_unix_ms: i64,
-    pub(crate) jobs: AtomicU64,
-    /// Of a decoder: what adapters must fit.
-    pub(crate) spec: Option<Arc<TransformerSpec>>,
-    pub(crate) adapters: Adapters,
-}
-
-impl Served {
-    /// Takes a place in the queue.
-    ///
-    /// # Errors
-    /// [`Error::QueueFull`].
-    pub(crate) fn enter(&self) -> Result<QueuePlace, Error> {
-        self.worker.vitals().admission.enter().map_err(|full| self.refused(full))
-    }
-
-    /// That too many wait.
-    pub(crate) fn queue_full(&self) -> Error {
-        self.refused(self.worker.vitals().admission.full())
-    }
-
-    fn refused(&self, Full { capacity, retry_after_ms }: Full) -> Error {
-        Error::QueueFull { model: self.name.clone(), capacity, retry_after_ms }
-    }
-
-    /// # Errors
-    /// [`Error::CannotDo`], with what it can do.
-    pub(crate) fn must_generate(&self) -> Result<&EngineConfig, Error> {
-        match &self.size {
-            EngineSize::Decoder(config) if self.generates => Ok(config),
-            _ => Err(self.cannot("generate text")),
-        }
-    }
-
-    /// # Errors
-    /// [`Error::CannotDo`], with what it can do.
-    pub(crate) fn must_do(&self, task: Task) -> Result<(), Error> {
-        if self.embedder.tasks.contains(&task) { Ok(()) } else { Err(self.cannot(task_words(task))) }
-    }
-
-    /// That it cannot do something.
-    pub(crate) fn cannot(&self, wanted: &'static str) -> Error {
-        let generates = self.generates.then_some("generate text");
-        let can = generates.into_iter().chain(self.embedder.tasks.iter().copied().map(task_words)).collect();
-        Error::CannotDo { model: self.name.clone(), wanted, can }
-    }
-
-    /// A name for the next job.
-    pub(crate) fn next_job(&self) -> JobId {
-        JobId(self.jobs.fetch_add(1, Relaxed))
-    }
-}
-
-fn task_words(task: Task) -> &'static str {
-    match task {
-        Task::Embed => "embed texts",
-        Task::EmbedSparse => "make sparse embeddings",
-        Task::Rerank => "rerank documents",
-        Task::Classify => "classify texts",
-    }
-}
 
 /// What a model is doing.
 pub(crate) enum State {
@@ -117,23 +43,7 @@ pub(crate) enum State {
     /// It takes nothing new.
     Draining(Arc<Served>),
     /// Its load failed, or its worker did; `retry_at` when it will be tried again.
-    Failed { failure: Arc<Failure>, retry_at: Option<Instant> },
-}
-
-/// How far a load is, in percent.
-#[derive(Debug, Default)]
-pub(crate) struct Progress(AtomicU32);
-
-impl Progress {
-    /// Notes a fraction; the percentage when it entered another tenth.
-    pub(crate) fn set(&self, fraction: f32) -> bool {
-        let percent = (fraction.clamp(0.0, 1.0) * 100.0) as u32;
-        self.0.swap(percent, Relaxed) / 10 != percent / 10
-    }
-
-    pub(crate) fn percent(&self) -> u32 {
-        self.0.load(Relaxed)
-    }
+    Failed { failure: Arc<Failure>, at: Instant, retry_at: Option<Instant> },
 }
 
 /// One model.
@@ -149,6 +59,10 @@ pub(crate) struct Entry {
     pub(crate) life: u64,
     /// Ends the life: no more restarts.
     pub(crate) stop: CancellationToken,
+    /// Who uses it.
+    pub(crate) usage: Arc<Usage>,
+    /// Of the memory budget, while it has any.
+    pub(crate) reserved_bytes: u64,
 }
 
 /// All models.
@@ -156,6 +70,22 @@ pub(crate) struct Registry {
     entries: Mutex<BTreeMap<String, Entry>>, // key: the name in lower case
     changes: broadcast::Sender<ModelView>,
     lives: AtomicU64,
+    /// Rings when a model is used no more.
+    pub(crate) idle: Arc<Notify>,
+}
+
+/// A model that answers, and a request's use of it.
+pub(crate) struct InUse {
+    served: Arc<Served>,
+    pub(crate) using: Use,
+}
+
+impl Deref for InUse {
+    type Target = Arc<Served>;
+
+    fn deref(&self) -> &Arc<Served> {
+        &self.served
+    }
 }
 
 /// How a name is keyed.
@@ -167,7 +97,7 @@ impl Registry {
     /// No models.
     pub(crate) fn new() -> Self {
         let (changes, _) = broadcast::channel(CHANGES_MAX);
-        Self { entries: Mutex::default(), changes, lives: AtomicU64::new(1) }
+        Self { entries: Mutex::default(), changes, lives: AtomicU64::new(1), idle: Arc::default() }
     }
 
     /// The model that answers to `asked`; an empty name will do where one model is loaded, or one that can do what is
@@ -175,13 +105,13 @@ impl Registry {
     ///
     /// # Errors
     /// Why it does not answer.
-    pub(crate) fn serving(&self, asked: &str, wanted: Capability) -> Result<Arc<Served>, Error> {
+    pub(crate) fn serving(&self, asked: &str, wanted: Capability) -> Result<InUse, Error> {
         let entries = self.lock();
         let entry = match asked {
             "" if entries.len() > 1 => return only_able(&entries, wanted),
             _ => find(&entries, asked)?,
         };
-        entry.serving()
+        entry.in_use()
     }
 
     /// Every model that answers, in order of name.
@@ -209,9 +139,19 @@ impl Registry {
         (entries.values().map(Entry::view).collect(), self.changes.subscribe())
     }
 
+    /// Every change from now on.
+    pub(crate) fn changes(&self) -> broadcast::Receiver<ModelView> {
+        self.changes.subscribe()
+    }
+
     /// Whether a model is loaded under exactly this name.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.lock().contains_key(&key(name))
+    }
+
+    /// Whether a model of exactly this name leaves because its time is over or to make room.
+    pub(crate) fn is_leaving(&self, name: &str) -> bool {
+        self.lock().get(&key(name)).is_some_and(|entry| entry.usage.is_leaving())
     }
 
     /// The name under which a model of these files is loaded, or being loaded: `name` itself if it may be.
@@ -239,6 +179,14 @@ impl Registry {
             self.tell(entry.view());
         }
         Ok(value)
+    }
+
+    /// The operator says how long a model is kept.
+    pub(crate) fn keep(&self, name: &str, alive: KeepAlive) {
+        if let Some(entry) = self.lock().get(&key(name)) {
+            entry.usage.keep(alive);
+            self.tell(entry.view());
+        }
     }
 
     /// Sets the state of one life of a model; nothing happens when that life is over.
@@ -272,9 +220,10 @@ impl Registry {
         source: Source,
         want: LoadOptions,
         metrics: impl FnOnce() -> Arc<ModelMetrics>,
+        kept: Kept,
         on_conflict: impl FnOnce(&Entry) -> Result<OnConflict, Error>,
     ) -> Result<Option<Begun>, Error> {
-        self.enter(name, source, want, metrics, State::Loading, on_conflict)
+        self.enter(name, source, want, metrics, kept, State::Loading, on_conflict)
     }
 
     /// Lists a model that never began to load as failed, unless one of the name is there already. It never counts as
@@ -290,16 +239,19 @@ impl Registry {
         metrics: impl FnOnce() -> Arc<ModelMetrics>,
         failure: Arc<Failure>,
     ) -> Result<bool, Error> {
-        let failed = |_| State::Failed { failure, retry_at: None };
-        Ok(self.enter(name, source, want, metrics, failed, |_| Ok(OnConflict::Join))?.is_some())
+        let failed = |_| State::Failed { failure, at: Instant::now(), retry_at: None };
+        let kept = Kept { alive: KeepAlive::Pinned, by_operator: true };
+        Ok(self.enter(name, source, want, metrics, kept, failed, |_| Ok(OnConflict::Join))?.is_some())
     }
 
+    #[expect(clippy::too_many_arguments, reason = "an entry is made of them, under one lock")]
     fn enter(
         &self,
         name: &str,
         source: Source,
         want: LoadOptions,
         metrics: impl FnOnce() -> Arc<ModelMetrics>,
+        kept: Kept,
         state: impl FnOnce(Arc<Progress>) -> State,
         on_conflict: impl FnOnce(&Entry) -> Result<OnConflict, Error>,
     ) -> Result<Option<Begun>, Error> {
@@ -326,16 +278,96 @@ impl Registry {
         let stop = CancellationToken::new();
         let life = self.lives.fetch_add(1, Relaxed);
         let state = state(progress.clone());
-        let entry = Entry { name: name.to_owned(), source, want, info: None, metrics, state, life, stop };
+        let usage = Usage::new(kept, Instant::now(), self.idle.clone());
+        let entry = Entry {
+            name: name.to_owned(),
+            source,
+            want,
+            info: None,
+            metrics,
+            state,
+            life,
+            stop,
+            usage: usage.clone(),
+            reserved_bytes: 0,
+        };
         self.tell(entry.view());
-        let begun = Begun { life, stop: entry.stop.clone(), metrics: entry.metrics.clone(), progress };
+        let begun = Begun { life, stop: entry.stop.clone(), metrics: entry.metrics.clone(), progress, usage };
         entries.insert(key, entry);
         Ok(Some(begun))
+    }
+
+    /// What may make room for a life's load: the other models of which some part of the budget is, but those that are pinned.
+    pub(crate) fn holders(&self, life: u64) -> Vec<Holder> {
+        let entries = self.lock();
+        let others = entries.values().filter(|entry| entry.life != life && entry.reserved_bytes > 0);
+        let holder = |entry: &Entry| {
+            let standing = match (&entry.state, entry.usage.standing()) {
+                (_, Standing::Stays) => return None,
+                (State::Ready(_), standing) => standing,
+                _ => Standing::Changes,
+            };
+            Some(Holder { name: entry.name.clone(), life: entry.life, bytes: entry.reserved_bytes, standing })
+        };
+        others.filter_map(holder).collect()
+    }
+
+    /// Has a model leave that answers, if it still `may`: it takes nothing new, and its life ends when its last request has.
+    /// Whether it does.
+    pub(crate) fn retire(&self, name: &str, life: u64, may: impl FnOnce(&Usage) -> bool) -> bool {
+        let mut entries = self.lock();
+        let entry = entries.get_mut(&key(name)).filter(|entry| entry.life == life);
+        let Some(entry) = entry.filter(|entry| may(&entry.usage)) else { return false };
+        let State::Ready(served) = &entry.state else { return false };
+        entry.state = State::Draining(served.clone());
+        entry.usage.leave();
+        self.tell(entry.view());
+        true
+    }
+
+    /// Has the worker of a life that leaves end: it has no request left.
+    pub(crate) fn drain(&self, name: &str, life: u64) {
+        let entries = self.lock();
+        if let Some(entry) = entries.get(&key(name)).filter(|entry| entry.life == life)
+            && let State::Draining(served) = &entry.state
+        {
+            served.worker.drain(Instant::now());
+        }
+    }
+
+    /// A use of a model that loads or answers.
+    pub(crate) fn hold(&self, name: &str) -> Option<Use> {
+        let entries = self.lock();
+        let entry = entries.get(&key(name))?;
+        matches!(entry.state, State::Loading(_) | State::Ready(_)).then(|| entry.usage.begin())
+    }
+
+    /// Where a model of exactly this name is on its way to answering; it is in use where it does or is about to.
+    pub(crate) fn look(&self, name: &str) -> Look {
+        let entries = self.lock();
+        let Some(entry) = entries.get(&key(name)) else { return Look::Absent };
+        match &entry.state {
+            State::Ready(served) => Look::Ready(InUse { served: served.clone(), using: entry.usage.begin() }),
+            State::Loading(progress) => Look::Loading(entry.usage.begin(), progress.clone()),
+            State::Draining(_) => Look::Draining,
+            State::Failed { failure, at, retry_at: None } => Look::Failed(failure.clone(), *at),
+            State::Failed { .. } => match entry.serving() {
+                Ok(_) => Look::Absent,
+                Err(error) => Look::Restarts(error),
+            },
+        }
     }
 
     /// All entries, to end them.
     pub(crate) fn for_each(&self, mut act: impl FnMut(&mut Entry)) {
         self.lock().values_mut().for_each(&mut act);
+    }
+
+    /// Whether a model has failed that an operator asked for.
+    pub(crate) fn has_failed(&self) -> bool {
+        let failed =
+            |entry: &Entry| matches!(entry.state, State::Failed { .. }) && entry.usage.kept().by_operator;
+        self.lock().values().any(failed)
     }
 
     /// Whether a model answers, and its worker is not stuck.
@@ -346,6 +378,16 @@ impl Registry {
             _ => false,
         };
         self.lock().values().any(answers)
+    }
+
+    /// Whether some model's worker is stuck.
+    pub(crate) fn is_stuck(&self) -> bool {
+        let now = Instant::now();
+        let stuck = |entry: &Entry| match &entry.state {
+            State::Ready(served) | State::Draining(served) => served.worker.vitals().is_stuck(now),
+            State::Loading(_) | State::Failed { .. } => false,
+        };
+        self.lock().values().any(stuck)
     }
 
     fn tell(&self, view: ModelView) {
@@ -359,12 +401,35 @@ impl Registry {
     }
 }
 
+/// A model that holds a part of the budget and may leave.
+#[derive(Clone, Debug)]
+pub(crate) struct Holder {
+    pub(crate) name: String,
+    pub(crate) life: u64,
+    pub(crate) bytes: u64,
+    pub(crate) standing: Standing,
+}
+
+/// See [`Registry::look`].
+pub(crate) enum Look {
+    Ready(InUse),
+    /// As long as its use is held, it is not let go when it answers.
+    Loading(Use, Arc<Progress>),
+    Draining,
+    /// For good, since then.
+    Failed(Arc<Failure>, Instant),
+    /// After a failure, by itself.
+    Restarts(Error),
+    Absent,
+}
+
 /// A life that has begun.
 pub(crate) struct Begun {
     pub(crate) life: u64,
     pub(crate) stop: CancellationToken,
     pub(crate) metrics: Arc<ModelMetrics>,
     pub(crate) progress: Arc<Progress>,
+    pub(crate) usage: Arc<Usage>,
 }
 
 /// What to do where a name is taken.
@@ -375,85 +440,15 @@ pub(crate) enum OnConflict {
     Replace,
 }
 
-/// What a request that names no model asks of one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Capability {
-    /// An answer to messages.
-    Chat,
-    /// A text gone on with.
-    Generate,
-    /// Vectors, scores or labels.
-    Task(Task),
-    /// What any model does: tokens.
-    Any,
-}
-
-impl Capability {
-    fn of(self, served: &Served) -> bool {
-        match self {
-            Capability::Chat => served.generates && served.text.template.is_some(),
-            Capability::Generate => served.generates,
-            Capability::Task(task) => served.embedder.tasks.contains(&task),
-            Capability::Any => true,
-        }
-    }
-
-    fn words(self) -> String {
-        match self {
-            Capability::Chat => "can chat".to_owned(),
-            Capability::Generate => "can generate text".to_owned(),
-            Capability::Task(task) => format!("can {}", task_words(task)),
-            Capability::Any => "are loaded".to_owned(),
-        }
-    }
-}
-
-/// The only one of several models that can do it. Every decoder can embed: one that was made for it goes first.
-fn only_able(entries: &BTreeMap<String, Entry>, wanted: Capability) -> Result<Arc<Served>, Error> {
-    let ready = entries.values().filter_map(|entry| match &entry.state {
-        State::Ready(served) => Some(served),
-        State::Loading(_) | State::Draining(_) | State::Failed { .. } => None,
-    });
-    let mut able: Vec<&Arc<Served>> = ready.filter(|served| wanted.of(served)).collect();
-    let made_for_it: Vec<&Arc<Served>> = able.iter().copied().filter(|served| !served.generates).collect();
-    if made_for_it.len() == 1 && matches!(wanted, Capability::Task(_)) {
-        able = made_for_it;
-    }
-    match able[..] {
-        [served] => Ok(served.clone()),
-        [] if let Some(not_yet) = entries.values().find_map(|entry| entry.not_yet(wanted)) => Err(not_yet),
-        _ => Err(Error::Unnamed {
-            wanted: wanted.words(),
-            able: able.iter().map(|served| served.name.clone()).collect(),
-            loaded: entries.values().map(|entry| entry.name.clone()).collect(),
-        }),
-    }
-}
-
-fn find<'a>(entries: &'a BTreeMap<String, Entry>, asked: &str) -> Result<&'a Entry, Error> {
-    let names = || entries.values().map(|entry| entry.name.clone()).collect::<Vec<_>>();
-    if asked.is_empty() {
-        let mut all = entries.values();
-        return match (all.next(), all.next()) {
-            (Some(entry), None) => Ok(entry),
-            _ => Err(Error::Unnamed { wanted: Capability::Any.words(), able: names(), loaded: names() }),
-        };
-    }
-    match find_name(asked, entries.values().map(|entry| entry.name.as_str())) {
-        Match::One(name) => entries.get(&key(name)).ok_or_else(|| not_loaded(asked, &names())),
-        Match::Ambiguous(candidates) => {
-            let candidates = candidates.into_iter().map(str::to_owned).collect();
-            Err(Error::Ambiguous { asked: asked.to_owned(), candidates })
-        }
-        Match::None => Err(not_loaded(asked, &names())),
-    }
-}
-
-fn not_loaded(asked: &str, loaded: &[String]) -> Error {
-    Error::NotLoaded { asked: asked.to_owned(), loaded: loaded.to_vec(), stored: Vec::new() }
-}
-
 impl Entry {
+    /// The model, if it answers, and a use of it.
+    ///
+    /// # Errors
+    /// Why it does not.
+    fn in_use(&self) -> Result<InUse, Error> {
+        Ok(InUse { served: self.serving()?, using: self.usage.begin() })
+    }
+
     /// The model, if it answers.
     ///
     /// # Errors
@@ -462,9 +457,14 @@ impl Entry {
         let name = || self.name.clone();
         match &self.state {
             State::Ready(served) => Ok(served.clone()),
-            State::Loading(progress) => Err(Error::Loading { name: name(), percent: progress.percent() }),
+            State::Loading(progress) => Err(Error::Loading {
+                name: name(),
+                percent: progress.percent(),
+                waits: progress.waits(),
+                retry_after_ms: None,
+            }),
             State::Draining(_) => Err(Error::Unloading { name: name() }),
-            State::Failed { failure, retry_at } => {
+            State::Failed { failure, retry_at, .. } => {
                 let wait = retry_at.map(|at| at.saturating_duration_since(Instant::now()).as_millis());
                 let retry_after_ms = wait.map(|ms| u64::try_from(ms).unwrap_or(u64::MAX));
                 Err(Error::Failed { name: name(), failure: failure.clone(), retry_after_ms })
@@ -486,6 +486,7 @@ impl Entry {
     /// It, as it is now.
     pub(crate) fn view(&self) -> ModelView {
         let (state, served) = match &self.state {
+            State::Loading(progress) if progress.waits() => (StateView::Queued, None),
             State::Loading(progress) => (StateView::Loading { percent: progress.percent() }, None),
             State::Ready(served) => (StateView::Ready, Some(served)),
             State::Draining(served) => (StateView::Draining, Some(served)),
@@ -513,43 +514,16 @@ impl Entry {
             overrides: self.want.overrides.names(),
             worker,
             counts,
-        }
-    }
-}
-
-impl Served {
-    fn view(&self) -> WorkerView {
-        let (vitals, now) = (self.worker.vitals(), Instant::now());
-        WorkerView {
-            device: self.device.clone(),
-            has_template: self.text.template.is_some(),
-            fills_in: self.text.infill.is_some(),
-            tool_format: self.text.tool_format.map(|format| (format, self.text.offers_tools())),
-            generates: self.generates,
-            embedder: self.embedder.clone(),
-            context_tokens_max: self.size.context_tokens_max(),
-            kv_type: match &self.size {
-                EngineSize::Decoder(config) => Some(config.kv_type),
-                EngineSize::Encoder(_) => None,
-            },
-            memory: self.memory,
-            vocabulary_bytes: self.text.vocabulary_bytes(),
-            constraints_bytes: self.constraints.bytes(),
-            adapters: self.adapters.views(),
-            loaded_at_unix_ms: self.loaded_at_unix_ms,
-            requests_running: vitals.admission.running(),
-            requests_waiting: vitals.admission.waiting(),
-            queue_capacity: vitals.admission.capacity(),
-            batch_size: vitals.batch_size(),
-            stats: vitals.stats(),
-            tokens_per_s: self.metrics.rate.per_second(now),
-            stuck: vitals.is_stuck(now),
+            keep_alive: self.usage.kept().alive,
+            expires_at: self.usage.expires_at().filter(|_| matches!(self.state, State::Ready(_))),
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use hanzo_engine_runtime::Task;
+
     use super::*;
     use crate::{error::FailureReason, metrics::Metrics};
 
@@ -563,6 +537,7 @@ mod tests {
                 Source::Demo,
                 LoadOptions::default(),
                 || metrics.model(name),
+                Kept { alive: KeepAlive::Pinned, by_operator: true },
                 on_conflict,
             );
             begun.unwrap().unwrap().life
@@ -573,7 +548,9 @@ mod tests {
         let fail = |retry_at: Option<Instant>| {
             for (name, life) in lives {
                 let failure = Failure::new(FailureReason::Lost);
-                registry.set(name, life, |entry| entry.state = State::Failed { failure, retry_at });
+                registry.set(name, life, |entry| {
+                    entry.state = State::Failed { failure, at: Instant::now(), retry_at }
+                });
             }
         };
         fail(Some(Instant::now()));

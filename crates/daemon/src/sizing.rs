@@ -1,13 +1,16 @@
 //! How large a load is made: its context and its KV cache, from what the model has, what was asked for and what
 //! the budget has left. Pure arithmetic; nothing is allocated here.
 
+use hanzo_engine_kernels::KvType;
 use hanzo_engine_runtime::{
     EncoderConfig, EngineConfig, LoadError, Overrides, ToolFormat, engine::EngineMemory, kv::KvRoom,
 };
 
 use crate::{
-    config::EngineSection,
-    limits::{KV_CONTEXTS_DEFAULT, KV_SHARE, KV_TOKENS_MIN, PREFILL_SHARE_BESIDE_DECODES},
+    config::{EngineSection, OnDemand},
+    limits::{
+        CONTEXT_BESIDE_OTHERS, KV_CONTEXTS_DEFAULT, KV_SHARE, KV_TOKENS_MIN, PREFILL_SHARE_BESIDE_DECODES,
+    },
 };
 
 /// What a load was asked to be; what is unset is chosen.
@@ -95,14 +98,24 @@ pub(crate) fn choose(
             let (numerator, denominator) = KV_SHARE;
             let share = (room_blocks as u64 / denominator * numerator) as usize;
             let plenty = blocks_of(context_most).saturating_mul(KV_CONTEXTS_DEFAULT);
-            plenty.min(share.max(blocks_of(context_most).min(room_blocks))).max(blocks_least)
+            // Beyond its share it takes what one context needs; where another model may come, of a long one no more than is of use.
+            let one = match section.on_demand {
+                OnDemand::Always => blocks_of(context_most.min(CONTEXT_BESIDE_OTHERS)),
+                OnDemand::Never => blocks_of(context_most),
+            };
+            plenty.min(share.max(one.min(room_blocks))).max(blocks_least)
         }
     };
     if blocks > room_blocks {
-        let hint = match room.tokens_in(room_blocks) {
-            0 => "; unload another model or raise the memory budget".to_owned(),
+        let mut hint = match room.tokens_in(room_blocks) {
+            0 => "; unload another model, raise the memory budget or load fewer bits (a smaller quantization, or \
+                  overrides.isq)"
+                .to_owned(),
             tokens => format!("; a context of {tokens} tokens would fit (context_tokens_max)"),
         };
+        if section.kv_type == KvType::F16 {
+            hint.push_str("; a KV cache of q8_0 takes about half (engine.kv_type)");
+        }
         return refuse(blocks, hint);
     }
     let config = config(blocks, context_most);
@@ -192,7 +205,8 @@ mod tests {
         let groups = KvGroups { windows: vec![None, Some(512), Some(512), Some(512)], places: Vec::new() };
         let room = KvRoom::new(&groups, 512);
         let choose = |want, free| {
-            let section = EngineSection { step_tokens_max: 512, ..EngineSection::default() };
+            let on_demand = OnDemand::Never;
+            let section = EngineSection { step_tokens_max: 512, on_demand, ..EngineSection::default() };
             let (config, memory) = choose(("m", 32_768), &section, want, free, &room, memory)?;
             assert!(memory.total() <= free && room.blocks_of(config.context_tokens_max) <= config.kv_blocks);
             Ok::<_, LoadError>((config.context_tokens_max, config.kv_blocks))
@@ -226,6 +240,22 @@ mod tests {
         assert_eq!((needed_bytes, weights_bytes, kv_bytes), (fixed + 128 * BLOCK, WEIGHTS, 128 * BLOCK));
         assert_eq!(free_bytes, fixed + 127 * BLOCK);
         assert!(hint.contains("2032 tokens"), "{hint}");
+    }
+
+    #[test]
+    fn half_is_left_for_another_model_beyond_a_context_of_use() {
+        let fixed = WEIGHTS + 10_000 + 131_072;
+        // A context of 131,072 tokens takes 8,192 blocks, one of 8,192 tokens 512.
+        let check = |free, on_demand| {
+            let room = KvRoom::new(&KvGroups::default(), 512);
+            let section = EngineSection { on_demand, ..EngineSection::default() };
+            let want = LoadOptions::default();
+            choose(("m", 131_072), &section, want, fixed + free, &room, memory).unwrap().0.kv_blocks
+        };
+        assert_eq!(check(4_000 * BLOCK, OnDemand::Always), 2_000);
+        assert_eq!(check(800 * BLOCK, OnDemand::Always), 512);
+        assert_eq!(check(300 * BLOCK, OnDemand::Always), 300);
+        assert_eq!(check(4_000 * BLOCK, OnDemand::Never), 4_000);
     }
 
     #[test]

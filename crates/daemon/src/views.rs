@@ -1,11 +1,11 @@
 //! What others see of a model: the values of one moment, with nothing that changes behind them.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Instant};
 
 use hanzo_engine_kernels::KvType;
 use hanzo_engine_runtime::{Embedder, EngineStats, ModelInfo, ToolFormat, engine::EngineMemory};
 
-use crate::{adapters::AdapterView, source::Source};
+use crate::{adapters::AdapterView, keep_alive::KeepAlive, source::Source};
 
 /// A model as it is at one moment.
 #[derive(Clone, Debug)]
@@ -21,16 +21,26 @@ pub(crate) struct ModelView {
     /// While it has a worker.
     pub(crate) worker: Option<WorkerView>,
     pub(crate) counts: Counts,
+    /// How long it stays that nobody uses it.
+    pub(crate) keep_alive: KeepAlive,
+    /// When it leaves if it is not used.
+    pub(crate) expires_at: Option<Instant>,
 }
 
 /// What a model is doing, as it is told.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum StateView {
-    Loading { percent: u32 },
+    /// Its load waits for room.
+    Queued,
+    Loading {
+        percent: u32,
+    },
     Ready,
     Draining,
     Unloaded,
-    Failed { error: String },
+    Failed {
+        error: String,
+    },
 }
 
 /// A worker as it is at one moment.

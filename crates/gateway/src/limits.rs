@@ -43,6 +43,8 @@ pub(crate) const LOGPROB_BYTES: usize = 128;
 pub(crate) const EARLY_EVENTS_MAX: usize = 64;
 /// Bytes of a model's name.
 pub(crate) const MODEL_NAME_BYTES_MAX: usize = 512;
+/// Bytes of what says how long a model stays.
+pub(crate) const KEEP_ALIVE_BYTES_MAX: usize = 64;
 /// Bytes of a stop string.
 pub(crate) const STOP_BYTES_MAX: usize = 1024;
 /// Entries of `stop_token_ids`.

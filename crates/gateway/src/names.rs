@@ -3,7 +3,7 @@
 use crate::{config::Config, error::ApiError, fields::Fields};
 
 /// The engine's fields, each with the words that clients have for it. Of several that were sent the first is told.
-const NAMES: [(&str, &[&str]); 73] = [
+const NAMES: [(&str, &[&str]); 74] = [
     ("model", &["model"]),
     ("suffix", &["suffix", "input_suffix"]),
     ("infill", &["input_extra"]),
@@ -62,6 +62,7 @@ const NAMES: [(&str, &[&str]); 73] = [
     ("logprobs", &["logprobs"]),
     ("priority", &["priority"]),
     ("echo", &["echo"]),
+    ("keep_alive", &["keep_alive"]),
     ("dimensions", &["dimensions"]),
     ("normalize", &["normalize", "normalized", "embd_normalize", "use_activation"]),
     ("truncate", &["truncate", "truncate_prompt_tokens"]),

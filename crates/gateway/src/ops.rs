@@ -34,7 +34,7 @@ pub(crate) async fn metrics(State(app): State<Arc<App>>) -> Result<Response, Api
     Ok(([(header::CONTENT_TYPE, prometheus::TEXT_FORMAT)], text).into_response())
 }
 
-/// `GET /ready`: 200 only when a model can answer.
+/// `GET /ready`: 200 only when requests are answered, by a model that is ready or by one that is loaded for them.
 pub(crate) async fn ready(State(app): State<Arc<App>>) -> Response {
     let (status, reason) = match Health::of(&app).await {
         Health::Ok(_) => return Json(json!({"ready": true})).into_response(),
@@ -76,7 +76,7 @@ pub(crate) async fn health(State(app): State<Arc<App>>) -> Response {
 
 /// What the server can do now.
 enum Health {
-    /// At least one model answers.
+    /// At least one model answers, or one is loaded for who asks.
     Ok(StatsResponse),
     /// None answers, and one is being loaded.
     Loading(StatsResponse),
@@ -100,8 +100,8 @@ impl Health {
         let any = |state| stats.models.iter().filter_map(|m| m.status.as_ref()).any(|m| m.state() == state);
         match () {
             () if stats.draining => Health::Draining,
-            () if any(ModelState::Ready) => Health::Ok(stats),
-            () if any(ModelState::Loading) => Health::Loading(stats),
+            () if stats.ready || any(ModelState::Ready) => Health::Ok(stats),
+            () if any(ModelState::Loading) || any(ModelState::Queued) => Health::Loading(stats),
             () => Health::Empty(stats),
         }
     }

@@ -1,12 +1,14 @@
 //! What the bodies of every surface have in common: the model, the priority, texts and lists of them, what becomes of an
 //! input that is too long, and a field that goes by two names. What only one surface has is read in its own folder.
 
+use std::borrow::Cow;
+
 use hanzo_engine_proto::v1::{self, TruncateSide};
 
 use crate::{
     error::{ApiError, quote},
     fields::{Field, Fields, List},
-    limits::MODEL_NAME_BYTES_MAX,
+    limits::{KEEP_ALIVE_BYTES_MAX, MODEL_NAME_BYTES_MAX},
 };
 
 /// The model's name; empty where it is absent, which the engine accepts while it has one model.
@@ -25,6 +27,20 @@ pub(crate) fn model(fields: &mut Fields) -> Result<String, ApiError> {
 /// Lower runs earlier; 0 where it is absent.
 pub(crate) fn priority(fields: &mut Fields) -> Result<i32, ApiError> {
     Ok(fields.take("priority").map(|f| f.integer(i32::MIN..=i32::MAX)).transpose()?.unwrap_or(0))
+}
+
+/// How long the model stays after the request where it was loaded for one, as Ollama's clients write it: a number of seconds,
+/// or a text such as `5m`. What it may be is the engine's to say.
+pub(crate) fn keep_alive(fields: &mut Fields) -> Result<Option<String>, ApiError> {
+    let Some(field) = fields.take("keep_alive") else { return Ok(None) };
+    let value = field.value();
+    let text =
+        value.as_str().map(Cow::into_owned).or_else(|| value.as_f64().map(|number| number.to_string()));
+    match text {
+        Some(text) if text.len() <= KEEP_ALIVE_BYTES_MAX => Ok(Some(text)),
+        Some(_) => Err(field.error(format!("is over {KEEP_ALIVE_BYTES_MAX} bytes long"))),
+        None => Err(field.error("expected a number of seconds, or a time such as \"5m\"")),
+    }
 }
 
 /// A field that has two names, of which one may be used.
@@ -126,6 +142,7 @@ pub(crate) fn rerank_options(fields: &mut Fields) -> Result<v1::RerankRequest, A
         truncate: truncation.truncate,
         truncate_side: truncation.side.into(),
         priority: priority(fields)?,
+        keep_alive: keep_alive(fields)?,
         ..v1::RerankRequest::default()
     })
 }
@@ -138,6 +155,7 @@ pub(crate) fn classify_options(fields: &mut Fields) -> Result<v1::ClassifyReques
         truncate: truncation.truncate,
         truncate_side: truncation.side.into(),
         priority: priority(fields)?,
+        keep_alive: keep_alive(fields)?,
         ..v1::ClassifyRequest::default()
     })
 }
@@ -147,12 +165,31 @@ mod tests {
     use hanzo_engine_proto::v1::TruncateSide;
     use serde_json::{Value, json};
 
-    use super::{Truncation, truncation};
+    use super::{Truncation, keep_alive, truncation};
     use crate::fields::fields_of;
 
     fn check(body: Value) -> Result<Truncation, String> {
         truncation(&mut fields_of(&body, false))
             .map_err(|e| e.json()["error"]["param"].as_str().unwrap().to_owned())
+    }
+
+    #[test]
+    fn a_time_to_stay_is_a_number_or_a_text() {
+        let check = |body: Value| keep_alive(&mut fields_of(&body, false)).map_err(|error| error.json());
+        for (body, read) in [
+            (json!({}), None),
+            (json!({"keep_alive": 300}), Some("300")),
+            (json!({"keep_alive": -1}), Some("-1")),
+            (json!({"keep_alive": 0}), Some("0")),
+            (json!({"keep_alive": 1.5}), Some("1.5")),
+            (json!({"keep_alive": "5m"}), Some("5m")),
+        ] {
+            assert_eq!(check(body.clone()).unwrap().as_deref(), read, "{body}");
+        }
+        for value in [json!(true), json!(["5m"]), json!({}), json!("9".repeat(1000))] {
+            let error = check(json!({ "keep_alive": value })).unwrap_err();
+            assert_eq!(error["error"]["param"], "keep_alive");
+        }
     }
 
     #[test]

@@ -27,7 +27,12 @@ pub(crate) async fn select(app: &App, model: String, wanted: &[Capability]) -> R
         return Ok(Selected { capability: can(&stats).unwrap_or(first), model: stats.name });
     }
     let capability = match wanted {
-        [_, _, ..] => app.engine.clone().show(model.clone()).await?.status.as_ref().and_then(can),
+        [_, _, ..] => {
+            let shown = app.engine.clone().show(model.clone()).await?;
+            // One that is not loaded is loaded for what its files can.
+            let files_can = || wanted.iter().copied().find(|c| shown.capabilities().any(|own| own == *c));
+            shown.status.as_ref().and_then(can).or_else(files_can)
+        }
         _ => None,
     };
     // The engine's refusal of a model that can do nothing of it says what it can.
@@ -39,7 +44,7 @@ pub(crate) async fn sole(app: &App, wanted: &[Capability]) -> Result<ModelStats,
     let mut models = app.engine.clone().stats().await?.models;
     let status = |stats: &ModelStats| stats.status.clone().unwrap_or_default();
     models.retain(|m| {
-        matches!(status(m).state(), ModelState::Ready | ModelState::Loading | ModelState::Draining)
+        !matches!(status(m).state(), ModelState::Unspecified | ModelState::Unloaded | ModelState::Failed)
     });
     // One that is not ready yet, or no more, is asked where no other can: the engine says so, with a 503.
     let ready = |m: &ModelStats| status(m).state() == ModelState::Ready;
@@ -65,7 +70,9 @@ pub(crate) async fn sole(app: &App, wanted: &[Capability]) -> Result<ModelStats,
             }
         }
     }
-    if let Some(loading) = models.iter().find(|m| status(m).state() == ModelState::Loading) {
+    if let Some(loading) =
+        models.iter().find(|m| matches!(status(m).state(), ModelState::Loading | ModelState::Queued))
+    {
         return Err(Status::unavailable(format!("model {} is being loaded", status(loading).name)).into());
     }
     if models.is_empty() {

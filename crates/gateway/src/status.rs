@@ -42,6 +42,7 @@ pub(crate) struct RouterStatus {
 fn state_word(state: ModelState) -> &'static str {
     match state {
         ModelState::Unspecified => "unknown",
+        ModelState::Queued => "queued",
         ModelState::Loading => "loading",
         ModelState::Ready => "ready",
         ModelState::Draining => "draining",
@@ -93,7 +94,7 @@ fn model_of_status(status: v1::ModelStatus) -> Model {
     let failed = status.state() == ModelState::Failed;
     let value = match status.state() {
         ModelState::Ready | ModelState::Draining => "loaded",
-        ModelState::Loading => "loading",
+        ModelState::Queued | ModelState::Loading => "loading",
         ModelState::Unspecified | ModelState::Unloaded | ModelState::Failed => "unloaded",
     };
     Model {

@@ -128,3 +128,30 @@ fn fixed_memory_is_the_budget_of_models_and_of_all_else() {
         Ok(())
     });
 }
+
+#[test]
+fn models_may_come_on_demand_and_stay_for_a_time() {
+    figment::Jail::expect_with(|jail| {
+        let config = Config::load(None, Figment::new()).unwrap();
+        assert_eq!(config.engine.on_demand, OnDemand::Always);
+        assert_eq!(config.engine.keep_alive, "5m".parse().unwrap());
+        let text =
+            "[engine]\nkeep_alive = 90\n[[models]]\nsource = \"m\"\nkeep_alive = \"1h\"\nat_start = false\n";
+        jail.create_file("a.toml", text)?;
+        let config = Config::load(Some(Path::new("a.toml")), Figment::new()).unwrap();
+        assert_eq!(config.engine.keep_alive, "90s".parse().unwrap());
+        let model = &config.models[0];
+        assert_eq!((model.keep_alive, model.at_start), (Some("60m".parse().unwrap()), false));
+        jail.set_env("HANZO_ENGINE_ENGINE_KEEP_ALIVE", "-1");
+        jail.set_env("HANZO_ENGINE_ENGINE_ON_DEMAND", "never");
+        let refused = Config::load(Some(Path::new("a.toml")), Figment::new()).unwrap_err().to_string();
+        assert!(refused.contains("at_start"), "{refused}");
+        let config = Config::load(None, Figment::new()).unwrap();
+        assert_eq!((config.engine.keep_alive, config.engine.on_demand), (KeepAlive::Pinned, OnDemand::Never));
+        for (key, value) in [("engine.keep_alive", "soon"), ("engine.on_demand", "often")] {
+            let error = Config::load(None, Serialized::default(key, value)).unwrap_err().to_string();
+            assert!(error.contains(key) && error.contains(value), "{error}");
+        }
+        Ok(())
+    });
+}

@@ -14,6 +14,9 @@ pub(crate) trait ModelRequest: Send + 'static {
 
     /// What the model must be able to do.
     fn task(&self) -> Task;
+
+    /// How long it says that the model stays after it.
+    fn keep_alive(&self) -> Option<&str>;
 }
 
 impl ModelRequest for v1::EmbedRequest {
@@ -27,6 +30,10 @@ impl ModelRequest for v1::EmbedRequest {
             _ => Task::Embed,
         }
     }
+
+    fn keep_alive(&self) -> Option<&str> {
+        self.keep_alive.as_deref()
+    }
 }
 
 impl ModelRequest for v1::RerankRequest {
@@ -37,6 +44,10 @@ impl ModelRequest for v1::RerankRequest {
     fn task(&self) -> Task {
         Task::Rerank
     }
+
+    fn keep_alive(&self) -> Option<&str> {
+        self.keep_alive.as_deref()
+    }
 }
 
 impl ModelRequest for v1::ClassifyRequest {
@@ -46,6 +57,10 @@ impl ModelRequest for v1::ClassifyRequest {
 
     fn task(&self) -> Task {
         Task::Classify
+    }
+
+    fn keep_alive(&self) -> Option<&str> {
+        self.keep_alive.as_deref()
     }
 }
 

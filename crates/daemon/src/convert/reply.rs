@@ -13,8 +13,9 @@ use hanzo_engine_store::ModelRecord;
 use crate::{
     adapters::AdapterView,
     error::{Error, random_u64},
-    registry::Served,
+    served::Served,
     ticket::{JobEnd, JobEvent, Timings},
+    unix_time::unix_ms_of,
     views::{ModelView, StateView, WorkerView},
 };
 
@@ -187,6 +188,7 @@ fn timings(measured: Timings, usage: &Usage) -> v1::Timings {
 /// A model's state.
 pub(crate) fn model_status(view: &ModelView) -> v1::ModelStatus {
     let (state, error, load_progress) = match &view.state {
+        StateView::Queued => (v1::ModelState::Queued, "", 0.0),
         StateView::Loading { percent } => (v1::ModelState::Loading, "", *percent as f32 / 100.0),
         StateView::Ready => (v1::ModelState::Ready, "", 1.0),
         StateView::Draining => (v1::ModelState::Draining, "", 1.0),
@@ -200,6 +202,8 @@ pub(crate) fn model_status(view: &ModelView) -> v1::ModelStatus {
         load_progress,
         draft_model: view.draft_model.clone().unwrap_or_default(),
         overrides: view.overrides.clone(),
+        keep_alive_ms: view.keep_alive.ms(),
+        expires_at_unix_ms: view.expires_at.map_or(0, unix_ms_of),
         ..Default::default()
     };
     if let Some(info) = &view.info {

@@ -16,6 +16,7 @@ use tonic::metadata::MetadataMap;
 use crate::{
     adapters::WantedAdapter,
     error::{Error, quote, random_u64},
+    keep_alive::KeepAlive,
     limits::{
         CALL_JSON_VALUES, CHAT_JSON_VALUES_MAX, CHAT_MESSAGES_MAX, CHAT_TOOLS_MAX, INFILL_FILES_MAX,
         REQUEST_ID_BYTES_MAX,
@@ -43,6 +44,7 @@ pub(crate) fn load(wire: v1::LoadRequest) -> Result<LoadRequest, Error> {
         adapters,
         tool_format,
         overrides,
+        keep_alive,
     } = wire;
     let tool_format = match tool_format.as_str() {
         "" => None,
@@ -59,7 +61,15 @@ pub(crate) fn load(wire: v1::LoadRequest) -> Result<LoadRequest, Error> {
             overrides: super::overrides::overrides(overrides.unwrap_or_default())?,
         },
         adapters: adapters.into_iter().map(adapter).collect(),
+        keep_alive: self::keep_alive(keep_alive.as_deref())?,
+        at_start: false,
     })
+}
+
+/// How long a model stays that nobody uses.
+pub(crate) fn keep_alive(text: Option<&str>) -> Result<Option<KeepAlive>, Error> {
+    let read = |text: &str| text.parse().map_err(|reason: String| Error::field("keep_alive", reason));
+    text.map(read).transpose()
 }
 
 /// An adapter to load.

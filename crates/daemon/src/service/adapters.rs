@@ -9,6 +9,7 @@ use super::{Core, answer_by, deadline, within};
 use crate::{
     convert::{reply, request},
     error::Error,
+    keep_alive::KeepAlive,
 };
 
 /// Loads an adapter.
@@ -22,6 +23,8 @@ pub(super) async fn load(
     let wanted = adapter.ok_or_else(|| Error::field("adapter", "must be set: its name and path"))?;
     let (model, view) =
         within(by, core.models.load_adapter(&model, request::adapter(wanted))).await.map_err(of_adapter)?;
+    // With the model it would go, and nobody would bring it back.
+    core.models.registry.keep(&model, KeepAlive::Pinned);
     Ok(v1::LoadAdapterResponse { adapter: Some(reply::adapter(&model, &view)) })
 }
 

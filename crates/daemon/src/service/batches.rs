@@ -19,7 +19,7 @@ use crate::{
     error::Error,
     limits::{EMBED_ANSWER_BYTES_MAX, EMBED_JOB_INPUTS, EMBED_JOBS_MAX},
     prompt_builder::BuildKind,
-    registry::Served,
+    served::Served,
     ticket::{Results, embed_ticket},
     worker::{NotGiven, Work},
 };

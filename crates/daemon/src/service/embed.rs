@@ -13,7 +13,9 @@ use crate::{
     },
     error::Error,
     limits::EMBED_INPUTS_MAX,
-    registry::{Capability, Served},
+    on_demand::Demand,
+    registry::Capability,
+    served::Served,
 };
 
 /// Vectors.
@@ -84,7 +86,9 @@ async fn answer<W: convert::ModelRequest, T>(
     let _active = core.drain.enter()?;
     let deadline = deadline(&request, arrived)?;
     let wire = request.into_inner();
-    let served = core.models.serving(wire.model(), Capability::Task(wire.task())).await?;
+    let keep_alive = request::keep_alive(wire.keep_alive())?;
+    let demand = Demand { by: answer_by(deadline), keep_alive };
+    let served = core.models.serving(wire.model(), Capability::Task(wire.task()), demand).await?;
     record.model = Some((served.name.clone(), served.metrics.clone()));
     served.must_do(wire.task())?;
     let (call, rest) = read(wire, &served)?;

@@ -23,8 +23,9 @@ use crate::{
     drain::Active,
     error::Error,
     limits::EVENTS_MAX,
+    on_demand::Demand,
     prompt::build,
-    registry::Capability,
+    registry::{Capability, InUse},
     ticket::{JobEvents, ticket},
     worker::{NotGiven, Work},
 };
@@ -38,6 +39,7 @@ pub(crate) struct InferStream {
     ready: VecDeque<v1::InferEvent>,
     unfinished: u32, // choices
     _active: Active,
+    _served: InUse,
 }
 
 /// Queues a request. The answer is its stream, which says the rest.
@@ -49,7 +51,7 @@ pub(crate) async fn infer(
     let request_id = request::request_id(&request.get_ref().request_id);
     let mut record = RequestLog::new("infer", core.models.metrics.clone(), request_id, arrived);
     match begin(core, request, arrived, &mut record).await {
-        Ok(Begun { events, context, echo, choices, active }) => Ok(InferStream {
+        Ok(Begun { events, context, echo, choices, active, served }) => Ok(InferStream {
             record,
             events,
             context,
@@ -57,6 +59,7 @@ pub(crate) async fn infer(
             ready: VecDeque::new(),
             unfinished: choices,
             _active: active,
+            _served: served,
         }),
         Err(error) => {
             record.end(Some(&error));
@@ -72,6 +75,7 @@ struct Begun {
     echo: Option<String>,
     choices: u32,
     active: Active,
+    served: InUse,
 }
 
 async fn begin(
@@ -87,7 +91,9 @@ async fn begin(
         Some(v1::infer_request::Prompt::Chat(_)) => Capability::Chat,
         _ => Capability::Generate,
     };
-    let chosen = core.models.chosen(&wire.model, &wire.adapter, wanted).await?;
+    let demand =
+        Demand { by: answer_by(deadline), keep_alive: request::keep_alive(wire.keep_alive.as_deref())? };
+    let chosen = core.models.chosen(&wire.model, &wire.adapter, wanted, demand).await?;
     let answers = chosen.name();
     let Chosen { served, adapter } = chosen;
     record.model = Some((served.name.clone(), served.metrics.clone()));
@@ -117,11 +123,11 @@ async fn begin(
         Err(NotGiven::Left) => {
             // Between the look and the word: say what the model is doing now.
             let gone = Error::Stopped { what: "the model's worker ended" };
-            return Err(core.models.serving(&served.name, wanted).await.err().unwrap_or(gone));
+            return Err(core.models.registry.serving(&served.name, wanted).err().unwrap_or(gone));
         }
     }
     record.queued = true;
-    Ok(Begun { events, context, echo: built.echo, choices, active })
+    Ok(Begun { events, context, echo: built.echo, choices, active, served })
 }
 
 impl Stream for InferStream {

@@ -20,5 +20,6 @@ pub(crate) async fn stats(core: &Arc<Core>, model: &str) -> Result<v1::StatsResp
         memory_used_bytes: core.models.budget.used_bytes(),
         models: views.iter().map(reply::model_stats).collect(),
         draining: core.drain.is_draining(),
+        ready: !core.drain.is_draining() && core.models.is_ready(),
     })
 }

@@ -9,8 +9,8 @@ use tonic::Request;
 
 use super::{Core, answer_by, deadline, within};
 use crate::{
-    convert::request, error::Error, limits::TOKEN_PIECES_MAX, prompt, prompt_builder::BuildKind,
-    registry::Capability,
+    convert::request, error::Error, limits::TOKEN_PIECES_MAX, on_demand::Demand, prompt,
+    prompt_builder::BuildKind, registry::Capability,
 };
 
 /// Text or a chat to tokens.
@@ -26,7 +26,7 @@ pub(super) async fn tokenize(
         Some(v1::tokenize_request::Input::Chat(_)) => Capability::Chat,
         Some(v1::tokenize_request::Input::Text(_)) | None => Capability::Any,
     };
-    let served = core.models.chosen(&model, "", wanted).await?.served;
+    let served = core.models.chosen(&model, "", wanted, Demand { by, keep_alive: None }).await?.served;
     // It waits like any request: in the model's queue, which is bounded.
     let _place = served.enter()?;
     let input = request::tokenize(input, add_special_tokens, parse_special)?;
@@ -66,7 +66,8 @@ pub(super) async fn detokenize(
     let _active = core.drain.enter()?;
     let by = answer_by(deadline(&request, Instant::now())?);
     let v1::DetokenizeRequest { model, ids, skip_special_tokens } = request.into_inner();
-    let served = core.models.chosen(&model, "", Capability::Any).await?.served;
+    let served =
+        core.models.chosen(&model, "", Capability::Any, Demand { by, keep_alive: None }).await?.served;
     let vocab = served.text.vocab;
     if let Some(id) = ids.iter().find(|&&id| id as usize >= vocab) {
         return Err(Error::field("ids", format!("token {id} is not in the vocabulary of {vocab} tokens")));

@@ -8,6 +8,7 @@ mod embed;
 mod infer;
 mod lifecycle;
 mod limits;
+mod on_demand;
 mod overflow;
 mod overrides;
 mod pulls;
@@ -32,7 +33,7 @@ use tokio::{
 };
 use tonic::{Code, Status, Streaming, transport::Channel};
 
-use crate::{Config, DEMO_MODEL, Daemon, DaemonError, DaemonHandle};
+use crate::{Config, DEMO_MODEL, Daemon, DaemonError, DaemonHandle, config::OnDemand};
 use demo_device::{Conduct, DemoDevice};
 
 /// What never takes this long has hung.
@@ -69,6 +70,8 @@ impl Rig {
         // What the machine has left when other tests run beside this one must not matter.
         config.engine.memory_budget_bytes = Some(2 << 30);
         config.engine.kv_bytes = Some(48 << 20);
+        // Those of models that come by themselves say so.
+        config.engine.on_demand = OnDemand::Never;
         change(&mut config);
         let device = DemoDevice::new();
         let daemon = Daemon::bind_on(config, device.clone()).await.unwrap();

@@ -217,6 +217,7 @@ async fn metrics_have_the_standards_names_and_true_numbers() {
         r#"memory_bytes{kind="constraints",model="hanzo-demo"} 0"#.to_owned(),
         format!("memory_budget_bytes {}", 2_u64 << 30),
         "models_loaded 1".to_owned(),
+        "ready 1".to_owned(),
         "model_info{architecture=\"qwen3\"".to_owned(),
         format!(r#"build_info{{version="{}"}} 1"#, env!("CARGO_PKG_VERSION")),
         format!("worker_up{model} 1"),

@@ -14,7 +14,7 @@ use crate::{
     },
     names::SentFields,
     openai::{constraint, lines::LineLimits, prompt, sampling, tools},
-    request::{either, model, priority},
+    request::{either, keep_alive, model, priority},
     request_id::RequestId,
     unsupported,
 };
@@ -253,6 +253,7 @@ fn common(fields: &mut Fields, config: &Config, id: &RequestId) -> Result<Plan, 
         choices,
         request_id: id.as_str().to_owned(),
         priority: priority(fields)?,
+        keep_alive: keep_alive(fields)?,
         constraint: constraint::read(fields)?,
         ..Default::default()
     };

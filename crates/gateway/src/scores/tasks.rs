@@ -109,6 +109,7 @@ pub(crate) fn embedding(request: v1::RerankRequest) -> v1::EmbedRequest {
         instruction: request.instruction,
         truncate: request.truncate,
         priority: request.priority,
+        keep_alive: request.keep_alive,
         ..v1::EmbedRequest::default()
     }
 }

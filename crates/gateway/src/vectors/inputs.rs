@@ -7,7 +7,7 @@ use crate::{
     error::ApiError,
     fields::{Field, Fields},
     names::SentFields,
-    request::{at_most, either, filled, priority, truncation},
+    request::{at_most, either, filled, keep_alive, priority, truncation},
 };
 
 /// What to embed, in the order of the request.
@@ -93,6 +93,7 @@ pub(crate) fn options(fields: &mut Fields) -> Result<v1::EmbedRequest, ApiError>
         instruction: instruction.map(filled).transpose()?.unwrap_or_default(),
         packed: true,
         priority: priority(fields)?,
+        keep_alive: keep_alive(fields)?,
         ..v1::EmbedRequest::default()
     })
 }

@@ -102,7 +102,7 @@ async fn every_field_arrives() {
     let server = start().await;
     let body = json!({
         "model": "some/model", "input": "x", "dimensions": 3, "normalize": false, "truncate": "START",
-        "instruction": "find", "priority": -4, "user": "u", "encoding_format": "float", "modality": "text",
+        "instruction": "find", "priority": -4, "keep_alive": "10m", "user": "u", "encoding_format": "float", "modality": "text",
     });
     assert_eq!(embed(&server, body).await.json()["data"][0]["embedding"].as_array().unwrap().len(), 3);
     let text = |text: &str| v1::EmbedInput { input: Some(Input::Text(text.to_owned())) };
@@ -120,6 +120,7 @@ async fn every_field_arrives() {
         output: EmbedOutput::Pooled.into(),
         request_id: request.request_id.clone(),
         priority: -4,
+        keep_alive: Some("10m".to_owned()),
     };
     assert_eq!(request, expected);
     // Absent and null fields stay unset.

@@ -230,7 +230,7 @@ fn common_cases() -> Vec<(Value, &'static str)> {
         (json!({"n_keep": -2}), "n_keep"),
         (json!({"n_discard": 5}), "n_discard"),
         (json!({"cache_salt": 5}), "cache_salt"),
-        (json!({"keep_alive": "5m"}), "keep_alive"),
+        (json!({"keep_alive": true}), "keep_alive"),
         (json!({"skip_special_tokens": false}), "skip_special_tokens"),
         (json!({"verbosity": "low"}), "verbosity"),
         (json!({"prompt_cache_options": "x"}), "prompt_cache_options"),

@@ -60,7 +60,7 @@ async fn every_chat_field_arrives() {
         "repetition_penalty": 1.5, "frequency_penalty": -2, "presence_penalty": 2.0,
         "logit_bias": {"5": -100, "7": 1.5}, "seed": -1, "stop": ["a", "b"], "stop_token_ids": [3, 4],
         "include_stop_str_in_output": true, "ignore_eos": true, "min_tokens": 2, "n": 3,
-        "logprobs": true, "top_logprobs": 20, "priority": -7, "user": "u",
+        "logprobs": true, "top_logprobs": 20, "priority": -7, "keep_alive": -1, "user": "u",
         "typical_p": 0.75, "top_n_sigma": 1.5, "xtc_probability": 0.5, "xtc_threshold": 0.25, "dynatemp_range": 0.5,
         "dynatemp_exponent": 2, "mirostat": 2, "mirostat_tau": 4, "mirostat_eta": 0.25, "dry_multiplier": 0.5,
         "dry_base": 2, "dry_allowed_length": 3, "dry_penalty_last_n": -1, "dry_sequence_breakers": ["x", "\n"],
@@ -117,6 +117,7 @@ async fn every_chat_field_arrives() {
         logprobs: true,
         request_id: request.request_id.clone(),
         priority: -7,
+        keep_alive: Some("-1".to_owned()),
         ..Default::default()
     };
     assert_eq!(request, expected);

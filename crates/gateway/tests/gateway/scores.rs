@@ -55,7 +55,7 @@ async fn ranking() {
 async fn ranking_fields() {
     let server = start().await;
     let body = json!({"query": "q", "documents": ["four", "a", "seventh"], "top_n": 2, "return_documents": true,
-        "raw_scores": true, "instruction": "i", "truncate": "START", "priority": 5, "user": "u"});
+        "raw_scores": true, "instruction": "i", "truncate": "START", "priority": 5, "keep_alive": 0, "user": "u"});
     let answer = post(server.address, "/v1/rerank", &body).await.json();
     let expected = json!([{"index": 1, "relevance_score": logit("a"), "document": {"text": "a"}},
         {"index": 0, "relevance_score": logit("four"), "document": {"text": "four"}}]);
@@ -72,6 +72,7 @@ async fn ranking_fields() {
         request_id: request.request_id.clone(),
         priority: 5,
         truncate_side: v1::TruncateSide::Left.into(),
+        keep_alive: Some("0".to_owned()),
     };
     assert_eq!(request, expected);
 }

@@ -1,0 +1,156 @@
+//! From a model's files to its worker: headers are read, the engine is sized, its memory reserved, and a new thread
+//! makes it.
+
+use std::sync::{Arc, atomic::AtomicU64};
+
+use hanzo_engine_runtime::{LoadError, Network, Opened, engine::EngineMemory};
+
+use crate::{
+    adapters::Adapters,
+    blocking::blocking,
+    config::EngineSection,
+    constraints::Constraints,
+    device::{EngineSize, Sides},
+    draft::Draft,
+    error::Failure,
+    launch::{Launch, Running},
+    models::{Life, Models},
+    prefix_disk::{DiskBlocks, Identity, PrefixDisk},
+    prompt_builder::PromptBuilder,
+    registry::Progress,
+    served::Served,
+    sizing::{self, LoadOptions},
+    source::Source,
+    unix_time::now_unix_ms,
+};
+
+/// How large an engine is, and what that takes.
+pub(crate) type Size = (EngineSize, EngineMemory);
+
+/// A model's files, opened, before there is room for it.
+pub(crate) struct Opening {
+    name: String,
+    want: LoadOptions,
+    files: Opened,
+    draft: Option<Draft>,
+    kept: Option<(Arc<PrefixDisk>, Identity)>,
+}
+
+impl Opening {
+    fn of(models: &Models, life: OpenWish) -> Result<Opening, Arc<Failure>> {
+        let OpenWish { name, source, want, draft } = life;
+        let files = source.open_with(&want.overrides).map_err(Failure::new)?;
+        if want.overrides.isq.is_some() || !want.overrides.topology.is_empty() {
+            let what = files.quantised();
+            let what = what.as_deref().unwrap_or("no matrix would be smaller: all stay as stored");
+            tracing::info!(model = name, "{what}");
+        }
+        let not_read = files.info().not_read;
+        if !not_read.is_empty() {
+            tracing::info!(model = name, "text alone: {} are not read", not_read.join(" and "));
+        }
+        let kept = models.prefix_disk.clone().and_then(|disk| disk.for_load(&source, &want.overrides));
+        let draft = draft.map(|source| Draft::open(&source, &files)).transpose().map_err(Failure::new)?;
+        Ok(Opening { name, want, files, draft, kept })
+    }
+
+    /// How large it would be with so many bytes free.
+    ///
+    /// # Errors
+    /// [`LoadError::DoesNotFit`].
+    pub(crate) fn choose(&self, models: &Models, free: u64) -> Result<Size, LoadError> {
+        let (files, want) = (&self.files, self.want.clone());
+        // The operator's word goes before the packager's, and a request's before both.
+        let context_tokens_max = models.section.context_tokens_max.or(files.context_tokens_default);
+        let section = EngineSection { context_tokens_max, ..models.section.clone() };
+        let (context, section) = (files.tokens_max(), &section);
+        match &files.network {
+            Network::Decoder(files) => {
+                let room = files.spec.kv_room(section.step_tokens_max);
+                let memory = |config: &_| {
+                    let draft = self.draft.as_ref().map(Draft::files);
+                    let memory = models.device.decoder_memory(files, draft, config);
+                    DiskBlocks::planned(self.kept.is_some(), memory, config)
+                };
+                let (config, memory) =
+                    sizing::choose((&self.name, context), section, want, free, &room, memory)?;
+                Ok((EngineSize::Decoder(config), memory))
+            }
+            Network::Encoder(files) => {
+                let memory = |config: &_| models.device.encoder_memory(files, config);
+                let (config, memory) =
+                    sizing::choose_encoder(&self.name, context, section, want, free, memory)?;
+                Ok((EngineSize::Encoder(config), memory))
+            }
+        }
+    }
+}
+
+/// What is opened.
+struct OpenWish {
+    name: String,
+    source: Source,
+    want: LoadOptions,
+    draft: Option<Source>,
+}
+
+impl Models {
+    /// Reads the headers, sizes and reserves, then lets a new thread make the engine.
+    pub(crate) async fn bring_up(
+        self: &Arc<Self>,
+        life: &Life,
+        progress: Arc<Progress>,
+    ) -> Result<(Arc<Served>, Running), Arc<Failure>> {
+        let wish = OpenWish {
+            name: life.name.clone(),
+            source: life.source.clone(),
+            want: life.want.clone(),
+            draft: life.draft.clone(),
+        };
+        let models = self.clone();
+        let opening = blocking(move || Opening::of(&models, wish)).await?;
+        let info = opening.files.info().clone();
+        self.registry.set(&life.name, life.number, |entry| entry.info = Some(info));
+        let (opening, reservation, (size, memory)) = self.make_room(life, opening, &progress).await?;
+        let Opening { files, draft, kept, .. } = opening;
+        let generates = files.generates();
+        let spec = files.decoder().map(|files| Arc::new(files.spec.clone()));
+        let (models, name, number) = (self.clone(), life.name.clone(), life.number);
+        let told = move |fraction: f32| {
+            if progress.set(fraction) {
+                models.registry.set(&name, number, |_| {});
+            }
+        };
+        let launch = Launch {
+            device: self.device.clone(),
+            files,
+            draft,
+            size,
+            reservation,
+            queue_requests_max: self.section.queue_requests_max,
+            metrics: life.metrics.clone(),
+            progress: Box::new(told),
+            tool_format: life.want.tool_format,
+            kept,
+        };
+        let (Sides { text, embedder }, worker, running) = launch.start().await?;
+        let served = Served {
+            name: life.name.clone(),
+            text,
+            embedder,
+            generates,
+            size,
+            memory,
+            device: self.device.describe(),
+            worker,
+            prompts: PromptBuilder::new(self.section.context_shift),
+            constraints: Constraints::default(),
+            metrics: life.metrics.clone(),
+            loaded_at_unix_ms: now_unix_ms(),
+            jobs: AtomicU64::new(1),
+            spec,
+            adapters: Adapters::new(life.adapters.clone()),
+        };
+        Ok((Arc::new(served), running))
+    }
+}

@@ -1,0 +1,283 @@
+//! Models that come when they are asked for: a request that names a stored one waits until it is loaded, one load for all
+//! who ask, each as long as its own deadline lets it.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use tokio::sync::broadcast::error::RecvError;
+
+use crate::{
+    config::OnDemand,
+    error::Error,
+    keep_alive::KeepAlive,
+    limits::{LOAD_AGAIN_AFTER, LOAD_TIMES_MAX},
+    models::{AskedBy, LoadRequest, Models, SHUTTING_DOWN, Wish},
+    registry::{Capability, InUse, Look, Progress, key},
+    usage::{Kept, Use},
+};
+
+/// How a request wants its model.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Demand {
+    /// When it must be answered.
+    pub(crate) by: Option<Instant>,
+    /// How long the model is to stay after it, where requests may say so.
+    pub(crate) keep_alive: Option<KeepAlive>,
+}
+
+/// Requests that wait, by the name of the model they wait for.
+#[derive(Default)]
+pub(crate) struct Waiters(Mutex<HashMap<String, usize>>);
+
+/// One of them; dropping it counts it out.
+struct Waiting<'a> {
+    all: &'a Waiters,
+    name: String,
+}
+
+/// What the last loads took.
+#[derive(Default)]
+pub(crate) struct LoadTimes(Mutex<HashMap<String, Duration>>);
+
+impl Waiters {
+    /// One more; none, if as many as there may be wait for this model.
+    fn enter(&self, name: &str, most: usize) -> Option<Waiting<'_>> {
+        let name = key(name);
+        let mut counts = self.lock();
+        let count = counts.entry(name.clone()).or_default();
+        if *count >= most {
+            return None;
+        }
+        *count += 1;
+        drop(counts);
+        Some(Waiting { all: self, name })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, usize>> {
+        // Plain counts.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let mut counts = self.all.lock();
+        if let Some(count) = counts.get_mut(&self.name) {
+            *count -= 1;
+            if *count == 0 {
+                counts.remove(&self.name);
+            }
+        }
+    }
+}
+
+impl LoadTimes {
+    /// A load took so long.
+    pub(crate) fn note(&self, name: &str, time: Duration) {
+        let mut times = self.lock();
+        let name = key(name);
+        if times.len() >= LOAD_TIMES_MAX && !times.contains_key(&name) {
+            times.clear();
+        }
+        times.insert(name, time);
+    }
+
+    fn of(&self, name: &str) -> Option<Duration> {
+        self.lock().get(&key(name)).copied()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Duration>> {
+        // Plain values.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What is known of the model a request waits for.
+#[derive(Clone, Copy)]
+enum Coming<'a> {
+    /// It is loading, leaving or has failed under this name.
+    Known(&'a str),
+    /// It is not loaded.
+    Stored,
+}
+
+/// What a waiting request has seen last.
+enum Seen {
+    Nothing,
+    /// The use keeps it from being let go before the request has it.
+    Loading {
+        _using: Use,
+        progress: Arc<Progress>,
+    },
+}
+
+impl Models {
+    /// The model that answers to a name; see [`Models::loaded`]. One that does not yet is waited for, and loaded if it is stored
+    /// here, where models are loaded on demand.
+    ///
+    /// # Errors
+    /// Why it does not answer, or not in time.
+    pub(crate) async fn serving(
+        self: &Arc<Self>,
+        asked: &str,
+        wanted: Capability,
+        demand: Demand,
+    ) -> Result<InUse, Error> {
+        let error = match self.loaded(asked, wanted).await {
+            Ok(found) => {
+                demand.keep_alive.into_iter().for_each(|alive| found.using.keep(alive));
+                return Ok(found);
+            }
+            Err(error) if asked.is_empty() || self.section.on_demand == OnDemand::Never => return Err(error),
+            Err(error) => error,
+        };
+        match error {
+            Error::Loading { name, .. } | Error::Unloading { name } => {
+                self.bring(Coming::Known(&name), &name, demand).await
+            }
+            Error::Failed { name, retry_after_ms: None, .. } => {
+                self.bring(Coming::Known(&name), asked, demand).await
+            }
+            Error::OnlyStored { .. } => self.bring(Coming::Stored, asked, demand).await,
+            Error::NotLoaded { .. } if self.configured(asked).is_some() => {
+                self.bring(Coming::Stored, asked, demand).await
+            }
+            other => Err(other),
+        }
+    }
+
+    /// How the configuration wants the model of a name loaded.
+    fn configured(&self, asked: &str) -> Option<&LoadRequest> {
+        let named = |request: &&LoadRequest| {
+            let own = request.alias.as_ref().unwrap_or(&request.source);
+            key(own) == key(asked)
+        };
+        self.configured.iter().find(named)
+    }
+
+    /// What a request for `asked` has loaded.
+    async fn wish_of(&self, name: &str, asked: &str, alive: Option<KeepAlive>) -> Result<Wish, Error> {
+        let configured = self.configured(asked).or_else(|| self.configured(name)).cloned();
+        let by_operator = configured.as_ref().is_some_and(|request| request.keep_alive.is_some());
+        let (request, by) = match configured {
+            Some(request) => (request, AskedBy::Operator),
+            None => (LoadRequest { source: asked.to_owned(), ..LoadRequest::default() }, AskedBy::Request),
+        };
+        let alive = request.keep_alive.or(alive).unwrap_or(self.section.keep_alive);
+        self.wish(request, Kept { alive, by_operator }, by).await
+    }
+
+    /// Waits for a model, and has it loaded where it is not.
+    async fn bring(
+        self: &Arc<Self>,
+        coming: Coming<'_>,
+        asked: &str,
+        demand: Demand,
+    ) -> Result<InUse, Error> {
+        let began = Instant::now();
+        let capacity = self.section.queue_requests_max;
+        let mut name = match coming {
+            Coming::Known(name) => name.to_owned(),
+            Coming::Stored => self.wish_of(asked, asked, None).await?.name,
+        };
+        let Some(_waiting) = self.waiters.enter(&name, capacity) else {
+            let retry_after_ms = self.retry_after_ms(&name, None).unwrap_or_default();
+            return Err(Error::QueueFull { model: name, capacity, retry_after_ms });
+        };
+        let mut seen = Seen::Nothing;
+        let brought = self.waited_for((&mut name, coming), asked, demand.keep_alive, &mut seen);
+        let brought = match demand.by {
+            Some(by) => tokio::time::timeout_at(by.into(), brought).await.ok(),
+            None => Some(brought.await),
+        };
+        self.metrics.load_waited(&name, began.elapsed().as_secs_f64());
+        let brought = brought.unwrap_or_else(|| {
+            let progress = match &seen {
+                Seen::Loading { progress, .. } => Some(&**progress),
+                Seen::Nothing => None,
+            };
+            Err(Error::Loading {
+                percent: progress.map_or(0, Progress::percent),
+                waits: progress.is_some_and(Progress::waits),
+                retry_after_ms: self.retry_after_ms(&name, progress),
+                name,
+            })
+        })?;
+        demand.keep_alive.into_iter().for_each(|alive| brought.using.keep(alive));
+        Ok(brought)
+    }
+
+    async fn waited_for(
+        self: &Arc<Self>,
+        (name, coming): (&mut String, Coming<'_>),
+        asked: &str,
+        keep_alive: Option<KeepAlive>,
+        seen: &mut Seen,
+    ) -> Result<InUse, Error> {
+        // What has the name may be another model: a load tells.
+        let (mut begin, mut tried) = (matches!(coming, Coming::Stored), false);
+        loop {
+            let mut changes = self.registry.changes();
+            let look = if begin { Look::Absent } else { self.registry.look(name) };
+            match look {
+                Look::Ready(found) => return Ok(found),
+                Look::Loading(_using, progress) => *seen = Seen::Loading { _using, progress },
+                Look::Draining => *seen = Seen::Nothing,
+                Look::Restarts(error) => return Err(error),
+                Look::Failed(failure, at) if tried || at.elapsed() < LOAD_AGAIN_AFTER => {
+                    return Err(Error::Load(failure));
+                }
+                Look::Failed(..) | Look::Absent => {
+                    let wish = self.wish_of(name, asked, keep_alive).await?;
+                    name.clone_from(&wish.name);
+                    match self.begin(&wish) {
+                        Ok(_) => tried = true,
+                        // It leaves, and then it can come again.
+                        Err(Error::Unloading { .. }) => {}
+                        Err(error) => return Err(error),
+                    }
+                    begin = false;
+                    continue;
+                }
+            }
+            if let Err(RecvError::Closed) = changes.recv().await {
+                return Err(Error::Stopped { what: SHUTTING_DOWN });
+            }
+        }
+    }
+
+    fn retry_after_ms(&self, name: &str, progress: Option<&Progress>) -> Option<u64> {
+        let before = self.load_times.of(name);
+        let left = progress.map_or(before, |progress| progress.left(before))?;
+        u64::try_from(left.as_millis()).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_many_wait_for_a_model_as_may() {
+        let waiters = Waiters::default();
+        let first = waiters.enter("a", 2).unwrap();
+        let _second = waiters.enter("A", 2).unwrap();
+        assert!(waiters.enter("a", 2).is_none());
+        assert!(waiters.enter("b", 2).is_some(), "another model's queue is its own");
+        drop(first);
+        assert!(waiters.enter("a", 2).is_some());
+        assert_eq!(waiters.lock().len(), 1, "nobody waits for b any more");
+    }
+
+    #[test]
+    fn load_times_are_bounded() {
+        let times = LoadTimes::default();
+        (0..2 * LOAD_TIMES_MAX).for_each(|at| times.note(&at.to_string(), Duration::from_secs(1)));
+        times.note("Last", Duration::from_secs(2));
+        assert!(times.lock().len() <= LOAD_TIMES_MAX);
+        assert_eq!(times.of("last"), Some(Duration::from_secs(2)));
+    }
+}

@@ -1,0 +1,92 @@
+//! Which of the models that are loaded a request means: by its name, or where it names none by what it wants.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use hanzo_engine_runtime::Task;
+use hanzo_engine_store::{Match, find_name};
+
+use super::{Entry, InUse, State, key};
+use crate::{
+    error::Error,
+    served::{Served, task_words},
+};
+
+/// What a request that names no model asks of one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Capability {
+    /// An answer to messages.
+    Chat,
+    /// A text gone on with.
+    Generate,
+    /// Vectors, scores or labels.
+    Task(Task),
+    /// What any model does: tokens.
+    Any,
+}
+
+impl Capability {
+    pub(super) fn of(self, served: &Served) -> bool {
+        match self {
+            Capability::Chat => served.generates && served.text.template.is_some(),
+            Capability::Generate => served.generates,
+            Capability::Task(task) => served.embedder.tasks.contains(&task),
+            Capability::Any => true,
+        }
+    }
+
+    fn words(self) -> String {
+        match self {
+            Capability::Chat => "can chat".to_owned(),
+            Capability::Generate => "can generate text".to_owned(),
+            Capability::Task(task) => format!("can {}", task_words(task)),
+            Capability::Any => "are loaded".to_owned(),
+        }
+    }
+}
+
+/// The only one of several models that can do it. Every decoder can embed: one that was made for it goes first.
+pub(super) fn only_able(entries: &BTreeMap<String, Entry>, wanted: Capability) -> Result<InUse, Error> {
+    let ready = entries.values().filter_map(|entry| match &entry.state {
+        State::Ready(served) => Some((entry, served)),
+        State::Loading(_) | State::Draining(_) | State::Failed { .. } => None,
+    });
+    let mut able: Vec<(&Entry, &Arc<Served>)> = ready.filter(|(_, served)| wanted.of(served)).collect();
+    let made_for_it: Vec<_> = able.iter().copied().filter(|(_, served)| !served.generates).collect();
+    if made_for_it.len() == 1 && matches!(wanted, Capability::Task(_)) {
+        able = made_for_it;
+    }
+    match able[..] {
+        [(entry, _)] => entry.in_use(),
+        [] if let Some(not_yet) = entries.values().find_map(|entry| entry.not_yet(wanted)) => Err(not_yet),
+        _ => Err(Error::Unnamed {
+            wanted: wanted.words(),
+            able: able.iter().map(|(_, served)| served.name.clone()).collect(),
+            loaded: entries.values().map(|entry| entry.name.clone()).collect(),
+        }),
+    }
+}
+
+/// The model that answers to `asked`; an empty name will do where there is one model.
+pub(super) fn find<'a>(entries: &'a BTreeMap<String, Entry>, asked: &str) -> Result<&'a Entry, Error> {
+    let names = || entries.values().map(|entry| entry.name.clone()).collect::<Vec<_>>();
+    if asked.is_empty() {
+        let mut all = entries.values();
+        return match (all.next(), all.next()) {
+            (Some(entry), None) => Ok(entry),
+            _ => Err(Error::Unnamed { wanted: Capability::Any.words(), able: names(), loaded: names() }),
+        };
+    }
+    match find_name(asked, entries.values().map(|entry| entry.name.as_str())) {
+        Match::One(name) => entries.get(&key(name)).ok_or_else(|| not_loaded(asked, &names())),
+        Match::Ambiguous(candidates) => {
+            let candidates = candidates.into_iter().map(str::to_owned).collect();
+            Err(Error::Ambiguous { asked: asked.to_owned(), candidates })
+        }
+        Match::None => Err(not_loaded(asked, &names())),
+    }
+}
+
+/// That no model answers to the name.
+pub(super) fn not_loaded(asked: &str, loaded: &[String]) -> Error {
+    Error::NotLoaded { asked: asked.to_owned(), loaded: loaded.to_vec(), stored: Vec::new() }
+}

@@ -1,0 +1,199 @@
+//! Room for a load: models that nobody uses leave for it, the one first that was used the longest ago; then those that work
+//! give their turn, and never before they have ended what they had begun. And the end of a model's time.
+
+use std::{pin::pin, sync::Arc, time::Instant};
+
+use hanzo_engine_runtime::LoadError;
+
+use crate::{
+    blocking::blocking,
+    bring_up::{Opening, Size},
+    budget::Reservation,
+    error::Failure,
+    launch::{Exit, Running},
+    limits::{CONTEXT_BESIDE_OTHERS, TURN},
+    models::{Life, Models},
+    registry::{Holder, Progress},
+    usage::{Next, Standing},
+};
+
+/// Why a model is let go: the reasons of `model_evictions_total`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Eviction {
+    /// Nobody has used it for as long as it may stay.
+    KeepAlive,
+    /// Nobody uses it, and another needs the room.
+    Room,
+    /// It has had its turn, and another needs the room.
+    Turn,
+}
+
+impl Eviction {
+    /// As metrics and logs call it.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Eviction::KeepAlive => "keep_alive",
+            Eviction::Room => "room",
+            Eviction::Turn => "turn",
+        }
+    }
+}
+
+/// What came of looking for room.
+enum Found {
+    Room(Reservation, Size),
+    /// It fits, and has less than it should as long as idle models are there.
+    Short,
+    /// It fits when others have left.
+    Later,
+}
+
+impl Models {
+    /// Reserves what a life's load takes, when others have made room where they must.
+    ///
+    /// # Errors
+    /// [`LoadError::DoesNotFit`] where it would not even with all of them gone.
+    pub(crate) async fn make_room(
+        self: &Arc<Self>,
+        life: &Life,
+        mut opening: Opening,
+        progress: &Progress,
+    ) -> Result<(Opening, Reservation, Size), Arc<Failure>> {
+        let waits = |waits| {
+            if progress.set_waits(waits) {
+                self.registry.set(&life.name, life.number, |_| {});
+            }
+        };
+        let room = match self.room.try_lock() {
+            Ok(room) => room,
+            Err(_) => {
+                waits(true);
+                self.room.lock().await
+            }
+        };
+        loop {
+            let mut changes = self.registry.changes();
+            let mut idle = pin!(self.registry.idle.notified());
+            idle.as_mut().enable();
+            let holders = self.registry.holders(life.number);
+            let is_idle = |holder: &&Holder| matches!(holder.standing, Standing::Idle(_));
+            let idle_bytes = holders.iter().filter(is_idle).map(|holder| holder.bytes).sum();
+            let all_bytes = holders.iter().map(|holder| holder.bytes).sum();
+            let models = self.clone();
+            let (back, found) = blocking(move || {
+                let found = models.look_for_room(&opening, idle_bytes, all_bytes).map_err(Failure::new)?;
+                Ok::<_, Arc<Failure>>((opening, found))
+            })
+            .await?;
+            opening = back;
+            if let Found::Room(reservation, size) = found {
+                drop(room);
+                progress.set_waits(false);
+                let bytes = size.1.total();
+                self.registry.set(&life.name, life.number, |entry| entry.reserved_bytes = bytes);
+                return Ok((opening, reservation, size));
+            }
+            let now = Instant::now();
+            let used_first = |holder: &&Holder| match holder.standing {
+                Standing::Idle(since) | Standing::Works(since) => Some(since),
+                Standing::Stays | Standing::Changes => None,
+            };
+            let oldest = |which: &dyn Fn(Standing) -> bool| {
+                holders.iter().filter(|holder| which(holder.standing)).min_by_key(used_first)
+            };
+            let mut turn_ends = None;
+            if let Some(holder) = oldest(&|standing| matches!(standing, Standing::Idle(_))) {
+                if self.evict(&holder.name, holder.life, Eviction::Room) {
+                    waits(true);
+                }
+            } else if holders.iter().any(|holder| holder.standing == Standing::Changes) {
+                waits(true);
+            } else if let Some(holder) = oldest(&|standing| matches!(standing, Standing::Works(_))) {
+                waits(true);
+                let since = used_first(&holder).unwrap_or(now);
+                if now.saturating_duration_since(since) >= TURN {
+                    self.evict(&holder.name, holder.life, Eviction::Turn);
+                } else {
+                    turn_ends = Some(since + TURN);
+                }
+            }
+            let turn_ends = async {
+                match turn_ends {
+                    Some(at) => tokio::time::sleep_until(at.into()).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                _ = changes.recv() => {}
+                () = idle => {}
+                () = turn_ends => {}
+            }
+        }
+    }
+
+    fn look_for_room(
+        self: &Arc<Self>,
+        opening: &Opening,
+        idle_bytes: u64,
+        all_bytes: u64,
+    ) -> Result<Found, LoadError> {
+        let enough = |size: &Size, free: u64| {
+            let most = opening.choose(self, free + idle_bytes).map_or(0, |most| most.0.context_tokens_max());
+            size.0.context_tokens_max() >= most.min(CONTEXT_BESIDE_OTHERS)
+        };
+        // None: it fits, and is short.
+        let reserved = self.budget.reserve(|free| match opening.choose(self, free) {
+            Ok(size) if idle_bytes == 0 || enough(&size, free) => Ok((size.1.total(), size)),
+            Ok(_) => Err((free, None)),
+            Err(error) => Err((free, Some(error))),
+        });
+        match reserved {
+            Ok((reservation, size)) => Ok(Found::Room(reservation, size)),
+            Err((_, None)) => Ok(Found::Short),
+            Err((_, Some(error))) if all_bytes == 0 => Err(error),
+            Err((free, Some(_))) => opening.choose(self, free + all_bytes).map(|_| Found::Later),
+        }
+    }
+
+    /// Has a model leave, if there still is that reason.
+    fn evict(&self, name: &str, life: u64, why: Eviction) -> bool {
+        let now = Instant::now();
+        let leaves = self.registry.retire(name, life, |usage| match why {
+            Eviction::KeepAlive => usage.has_expired(now),
+            Eviction::Room => matches!(usage.standing(), Standing::Idle(_)),
+            Eviction::Turn => matches!(usage.standing(), Standing::Idle(_) | Standing::Works(_)),
+        });
+        if leaves {
+            self.metrics.evicted(why.word());
+            tracing::info!(model = name, reason = why.word(), "model leaves");
+        }
+        leaves
+    }
+
+    /// Waits for the end of a life's worker, which is told to leave when it is to.
+    pub(crate) async fn stay(&self, life: &Life, running: Running) -> Exit {
+        let mut exit = pin!(running.exit());
+        loop {
+            let next = tokio::select! {
+                ended = &mut exit => return ended,
+                next = life.usage.next() => next,
+            };
+            match next {
+                Next::Expired => {
+                    self.evict(&life.name, life.number, Eviction::KeepAlive);
+                    if !life.usage.is_leaving() {
+                        // It is being unloaded, or was used again: what comes next will ring.
+                        tokio::select! {
+                            ended = &mut exit => return ended,
+                            () = life.usage.rings() => {}
+                        }
+                    }
+                }
+                Next::Leave => {
+                    self.registry.drain(&life.name, life.number);
+                    return exit.await;
+                }
+            }
+        }
+    }
+}

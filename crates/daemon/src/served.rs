@@ -1,0 +1,132 @@
+//! A model that answers: what a request needs of it, from the text side to the way to its worker.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Instant,
+};
+
+use hanzo_engine_runtime::{
+    Embedder, EngineConfig, JobId, Task, TextModel, engine::EngineMemory, spec::TransformerSpec,
+};
+
+use crate::{
+    adapters::Adapters,
+    admission::{Full, QueuePlace},
+    constraints::Constraints,
+    device::EngineSize,
+    error::Error,
+    metrics::ModelMetrics,
+    prompt_builder::PromptBuilder,
+    views::WorkerView,
+    worker::WorkerHandle,
+};
+
+/// A model that answers.
+pub(crate) struct Served {
+    pub(crate) name: String,
+    pub(crate) text: Arc<TextModel>,
+    pub(crate) embedder: Arc<Embedder>,
+    /// It continues texts.
+    pub(crate) generates: bool,
+    pub(crate) size: EngineSize,
+    pub(crate) memory: EngineMemory,
+    pub(crate) device: String,
+    pub(crate) worker: WorkerHandle,
+    pub(crate) prompts: PromptBuilder,
+    pub(crate) constraints: Constraints,
+    pub(crate) metrics: Arc<ModelMetrics>,
+    pub(crate) loaded_at_unix_ms: i64,
+    pub(crate) jobs: AtomicU64,
+    /// Of a decoder: what adapters must fit.
+    pub(crate) spec: Option<Arc<TransformerSpec>>,
+    pub(crate) adapters: Adapters,
+}
+
+impl Served {
+    /// Takes a place in the queue.
+    ///
+    /// # Errors
+    /// [`Error::QueueFull`].
+    pub(crate) fn enter(&self) -> Result<QueuePlace, Error> {
+        self.worker.vitals().admission.enter().map_err(|full| self.refused(full))
+    }
+
+    /// That too many wait.
+    pub(crate) fn queue_full(&self) -> Error {
+        self.refused(self.worker.vitals().admission.full())
+    }
+
+    fn refused(&self, Full { capacity, retry_after_ms }: Full) -> Error {
+        Error::QueueFull { model: self.name.clone(), capacity, retry_after_ms }
+    }
+
+    /// # Errors
+    /// [`Error::CannotDo`], with what it can do.
+    pub(crate) fn must_generate(&self) -> Result<&EngineConfig, Error> {
+        match &self.size {
+            EngineSize::Decoder(config) if self.generates => Ok(config),
+            _ => Err(self.cannot("generate text")),
+        }
+    }
+
+    /// # Errors
+    /// [`Error::CannotDo`], with what it can do.
+    pub(crate) fn must_do(&self, task: Task) -> Result<(), Error> {
+        if self.embedder.tasks.contains(&task) { Ok(()) } else { Err(self.cannot(task_words(task))) }
+    }
+
+    /// That it cannot do something.
+    pub(crate) fn cannot(&self, wanted: &'static str) -> Error {
+        let generates = self.generates.then_some("generate text");
+        let can = generates.into_iter().chain(self.embedder.tasks.iter().copied().map(task_words)).collect();
+        Error::CannotDo { model: self.name.clone(), wanted, can }
+    }
+
+    /// It, as it is now.
+    pub(crate) fn view(&self) -> WorkerView {
+        let (vitals, now) = (self.worker.vitals(), Instant::now());
+        WorkerView {
+            device: self.device.clone(),
+            has_template: self.text.template.is_some(),
+            fills_in: self.text.infill.is_some(),
+            tool_format: self.text.tool_format.map(|format| (format, self.text.offers_tools())),
+            generates: self.generates,
+            embedder: self.embedder.clone(),
+            context_tokens_max: self.size.context_tokens_max(),
+            kv_type: match &self.size {
+                EngineSize::Decoder(config) => Some(config.kv_type),
+                EngineSize::Encoder(_) => None,
+            },
+            memory: self.memory,
+            vocabulary_bytes: self.text.vocabulary_bytes(),
+            constraints_bytes: self.constraints.bytes(),
+            adapters: self.adapters.views(),
+            loaded_at_unix_ms: self.loaded_at_unix_ms,
+            requests_running: vitals.admission.running(),
+            requests_waiting: vitals.admission.waiting(),
+            queue_capacity: vitals.admission.capacity(),
+            batch_size: vitals.batch_size(),
+            stats: vitals.stats(),
+            tokens_per_s: self.metrics.rate.per_second(now),
+            stuck: vitals.is_stuck(now),
+        }
+    }
+
+    /// A name for the next job.
+    pub(crate) fn next_job(&self) -> JobId {
+        JobId(self.jobs.fetch_add(1, Relaxed))
+    }
+}
+
+/// What a task is called in messages.
+pub(crate) fn task_words(task: Task) -> &'static str {
+    match task {
+        Task::Embed => "embed texts",
+        Task::EmbedSparse => "make sparse embeddings",
+        Task::Rerank => "rerank documents",
+        Task::Classify => "classify texts",
+    }
+}

@@ -1,0 +1,250 @@
+//! Models that come when they are asked for, and leave when nobody uses them or another needs the room.
+
+use super::*;
+use crate::{config::OnDemand, source::resolve};
+use v1::ModelState as S;
+
+/// A daemon that loads models on demand, with copies of the demo model in its store. `models`: how many fit at once, and
+/// a half.
+async fn start(models: u64, stored: &[&str]) -> Rig {
+    let one = bytes_of_one().await;
+    let rig = Rig::start_with(|config| {
+        config.engine.on_demand = OnDemand::Always;
+        config.engine.memory_budget_bytes = Some(one * models + one / 2);
+    })
+    .await;
+    for name in stored {
+        let path = rig.dir.path().join(format!("{name}.gguf"));
+        std::fs::write(&path, crate::DEMO_GGUF).unwrap();
+        resolve(path.to_str().unwrap(), rig.handle.core().models.store.as_ref()).unwrap();
+    }
+    rig
+}
+
+/// What one of them takes.
+async fn bytes_of_one() -> u64 {
+    let rig = Rig::start().await;
+    let stats = rig.client().stats(v1::StatsRequest::default()).await.unwrap().into_inner();
+    rig.stopped().await;
+    stats.memory_used_bytes
+}
+
+fn ask(model: &str, tokens: u32) -> v1::InferRequest {
+    v1::InferRequest { model: model.into(), ..endless(tokens) }
+}
+
+fn keeping(model: &str, keep_alive: &str) -> v1::InferRequest {
+    v1::InferRequest { keep_alive: Some(keep_alive.to_owned()), ..ask(model, 2) }
+}
+
+/// Names and states, in order of name.
+fn states(rig: &Rig) -> Vec<(String, S)> {
+    rig.handle.models().into_iter().map(|model| (model.name.clone(), model.state())).collect()
+}
+
+fn ready(names: &[&str]) -> Vec<(String, S)> {
+    names.iter().map(|name| ((*name).to_owned(), S::Ready)).collect()
+}
+
+async fn evictions(rig: &Rig, reason: &str) -> u64 {
+    let (_, text) = rig.admin("/metrics").await;
+    let line = format!("hanzo_engine_model_evictions_total{{reason=\"{reason}\"}} ");
+    text.lines().find_map(|text| text.strip_prefix(&line)).map_or(0, |count| count.parse().unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_that_name_a_stored_model_load_it_once() {
+    let rig = start(2, &["a"]).await;
+    assert!(rig.handle.is_ready(), "what is asked for is loaded");
+    let embed = v1::EmbedRequest {
+        model: "a".into(),
+        inputs: vec![v1::EmbedInput { input: Some(v1::embed_input::Input::Text("Hello".into())) }],
+        ..Default::default()
+    };
+    let tokenize = v1::TokenizeRequest {
+        model: "A".into(),
+        input: Some(v1::tokenize_request::Input::Text("Hello".into())),
+        ..Default::default()
+    };
+    let (mut one, mut other) = (rig.client(), rig.client());
+    let (first, second, embedded, ids) = tokio::join!(
+        rig.events(ask("a", 5)),
+        rig.events(ask("a", 5)),
+        in_time(one.embed(embed)),
+        in_time(other.tokenize(tokenize)),
+    );
+    assert_eq!((tokens(&first, 0).len(), tokens(&second, 0).len()), (5, 5));
+    assert!(!embedded.unwrap().into_inner().embeddings.is_empty());
+    assert!(!ids.unwrap().into_inner().ids.is_empty());
+    assert_eq!((rig.device.builds(), states(&rig)), (1, ready(&["a"])));
+    let (_, text) = rig.admin("/metrics").await;
+    assert!(text.contains(r#"hanzo_engine_model_load_wait_seconds_count{model="a"} 4"#), "{text}");
+    // Five minutes, of which some have passed.
+    let model = rig.handle.models().remove(0);
+    let left_ms = model.expires_at_unix_ms - crate::unix_time::now_unix_ms();
+    assert_eq!(model.keep_alive_ms, 300_000);
+    assert!((1..=300_000).contains(&left_ms), "{left_ms}");
+    let refused = rig.infer(ask("b", 1)).await.unwrap_err();
+    check_refused(&refused, Code::NotFound, "model: \"b\" is not loaded; loaded: a; in the store: a");
+    rig.stopped().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_model_leaves_when_its_time_is_over_and_never_before_its_request() {
+    let rig = start(2, &["a"]).await;
+    rig.device.conduct(Conduct::Slow(Duration::from_millis(2)));
+    let mut stream =
+        rig.infer(v1::InferRequest { keep_alive: Some("0".into()), ..ask("a", 150) }).await.unwrap();
+    begun(&mut stream).await;
+    rig.events(ask("a", 3)).await;
+    assert_eq!(tokens(&collect(stream).await.unwrap(), 0).len(), 150, "it is in use all the while");
+    rig.until("it has left", async |rig| rig.handle.models().is_empty()).await;
+    assert_eq!((evictions(&rig, "keep_alive").await, evictions(&rig, "room").await), (1, 0));
+    let stats = rig.client().stats(v1::StatsRequest::default()).await.unwrap().into_inner();
+    assert_eq!((stats.memory_used_bytes, stats.ready), (0, true));
+    // It comes again, as often as it is asked for.
+    rig.device.conduct(Conduct::Run);
+    for _ in 0..3 {
+        rig.events(keeping("a", "0s")).await;
+    }
+    rig.until("it has left again", async |rig| rig.handle.models().is_empty()).await;
+    // A request changes how long it stays, until the next says otherwise.
+    rig.events(keeping("a", "-1")).await;
+    rig.events(ask("a", 1)).await;
+    let model = rig.handle.models().remove(0);
+    assert_eq!((model.keep_alive_ms, model.expires_at_unix_ms), (-1, 0));
+    rig.events(keeping("a", "100ms")).await;
+    rig.until("its time is over", async |rig| rig.handle.models().is_empty()).await;
+    let refused = rig.infer(keeping("a", "soon")).await.unwrap_err();
+    check_refused(&refused, Code::InvalidArgument, "keep_alive: \"soon\" is no time");
+    rig.stopped().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_an_operator_loads_stays_as_the_operator_says() {
+    let rig = start(2, &["a", "b"]).await;
+    rig.load("a", "").await.unwrap();
+    rig.events(keeping("a", "0")).await;
+    rig.events(ask("a", 1)).await;
+    let model = rig.handle.models().remove(0);
+    assert_eq!((model.state(), model.keep_alive_ms), (S::Ready, -1));
+    let load = v1::LoadRequest { model: "b".into(), keep_alive: Some("150ms".into()), ..Default::default() };
+    let loaded = in_time(rig.client().load(load)).await.unwrap().into_inner().model.unwrap();
+    assert_eq!(loaded.keep_alive_ms, 150);
+    rig.until("b has left", async |rig| states(rig) == ready(&["a"])).await;
+    // Loaded for a request, and then by its name: it stays.
+    rig.events(keeping("b", "200ms")).await;
+    rig.load("b", "").await.unwrap();
+    assert_eq!(rig.handle.models().remove(1).keep_alive_ms, -1);
+    rig.stopped().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_one_that_was_used_the_longest_ago_makes_room() {
+    let rig = start(2, &["a", "b", "c", "d"]).await;
+    rig.events(ask("a", 1)).await;
+    rig.events(ask("b", 1)).await;
+    rig.events(ask("a", 1)).await;
+    rig.events(ask("c", 1)).await;
+    assert_eq!(states(&rig), ready(&["a", "c"]));
+    // What is pinned does not make room, however long nobody has used it.
+    rig.load("a", "").await.unwrap();
+    rig.events(ask("c", 1)).await;
+    rig.events(ask("d", 1)).await;
+    assert_eq!(states(&rig), ready(&["a", "d"]));
+    assert_eq!((evictions(&rig, "room").await, evictions(&rig, "turn").await), (2, 0));
+    rig.load("d", "").await.unwrap();
+    let builds = rig.device.builds();
+    let refused = rig.infer(ask("b", 1)).await.unwrap_err();
+    check_refused(&refused, Code::ResourceExhausted, "b needs ");
+    assert!(refused.message().contains("q8_0"), "{refused:?}");
+    assert_eq!(rig.device.builds(), builds);
+    rig.stopped().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_load_waits_for_who_works_and_a_request_as_long_as_it_may() {
+    let rig = start(1, &["a", "b"]).await;
+    rig.device.conduct(Conduct::Slow(Duration::from_millis(10)));
+    let mut working = rig.infer(ask("a", 4000)).await.unwrap();
+    begun(&mut working).await;
+    let mut hasty = tonic::Request::new(ask("b", 1));
+    hasty.set_timeout(Duration::from_millis(150));
+    let refused = in_time(rig.client().infer(hasty)).await.unwrap_err();
+    check_refused(&refused, Code::Unavailable, "model b waits until other models have made room for it");
+    assert!(metadata(&refused, "retry-after-ms").is_some());
+    assert_eq!(states(&rig)[1], ("b".to_owned(), S::Queued));
+    let waiting = tokio::spawn({
+        let mut client = rig.client();
+        async move { collect(in_time(client.infer(ask("b", 3))).await?.into_inner()).await }
+    });
+    // Its turn is over, and it ends what it has begun; what comes for it now waits for its own turn.
+    rig.until("it is to leave", async |rig| states(rig)[0].1 == S::Draining).await;
+    let again = tokio::spawn({
+        let mut client = rig.client();
+        async move { collect(in_time(client.infer(ask("a", 2))).await?.into_inner()).await }
+    });
+    rig.device.conduct(Conduct::Run);
+    assert_eq!(tokens(&collect(working).await.unwrap(), 0).len(), 4000);
+    assert_eq!(tokens(&in_time(waiting).await.unwrap().unwrap(), 0).len(), 3);
+    assert_eq!(tokens(&in_time(again).await.unwrap().unwrap(), 0).len(), 2);
+    assert_eq!(evictions(&rig, "turn").await, 1);
+    rig.stopped().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn models_in_constant_use_take_turns() {
+    let rig = start(1, &["a", "b", "c"]).await;
+    let clients = (0..9).map(|at| {
+        let mut client = rig.client();
+        tokio::spawn(async move {
+            for _ in 0..8 {
+                let stream = in_time(client.infer(ask(["a", "b", "c"][at % 3], 4))).await?.into_inner();
+                assert_eq!(tokens(&collect(stream).await?, 0).len(), 4);
+            }
+            Ok::<_, Status>(())
+        })
+    });
+    for client in clients.collect::<Vec<_>>() {
+        in_time(client).await.unwrap().unwrap();
+    }
+    rig.stopped().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_load_that_failed_is_told_to_who_asked_and_tried_again_later() {
+    let rig = start(1, &["a"]).await;
+    rig.events(keeping("a", "0")).await;
+    rig.until("it has left", async |rig| rig.handle.models().is_empty()).await;
+    let path = rig.dir.path().join("a.gguf");
+    std::fs::remove_file(&path).unwrap();
+    let refused = rig.infer(ask("a", 1)).await.unwrap_err();
+    assert_eq!(refused.code(), Code::NotFound, "{refused:?}");
+    std::fs::write(&path, crate::DEMO_GGUF).unwrap();
+    rig.until("it is loaded again", async |rig| rig.infer(ask("a", 1)).await.is_ok()).await;
+    rig.stopped().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_model_of_the_configuration_may_wait_until_it_is_asked_for() {
+    let rig = Rig::start_with(|config| {
+        config.engine.on_demand = OnDemand::Always;
+        config.models = vec![crate::config::ModelConfig {
+            source: DEMO_MODEL.into(),
+            alias: Some("mine".into()),
+            context_tokens_max: Some(64),
+            keep_alive: Some("300ms".parse().unwrap()),
+            at_start: false,
+            ..Default::default()
+        }];
+    })
+    .await;
+    assert!(rig.handle.models().is_empty() && rig.handle.is_ready());
+    for _ in 0..2 {
+        rig.events(ask("mine", 1)).await;
+        let model = rig.handle.models().remove(0);
+        assert_eq!((model.name.as_str(), model.context_tokens_max), ("mine", 64));
+        rig.until("it has left", async |rig| rig.handle.models().is_empty()).await;
+    }
+    rig.stopped().await;
+}
