@@ -83,8 +83,9 @@ impl AsRef<[u8]> for SentBytes {
     }
 }
 
-/// An answer as JSON: the text of `envelope`, whose empty `choices` are filled in with what `choice` makes of each of `choices`.
+/// An answer as JSON: the text of `envelope`, whose empty list `name` is filled in with what `choice` makes of each of `choices`.
 pub(crate) fn respond<T, C>(
+    name: &str,
     envelope: &str,
     choices: Vec<T>,
     mut choice: impl FnMut(u32, T) -> C + Send + 'static,
@@ -94,9 +95,9 @@ where
     T: Send + 'static,
     C: Serialize,
 {
-    const HOLE: &str = "\"choices\":[";
     // Inside of a string its quotes would be escaped.
-    let at = envelope.find(HOLE).map_or(envelope.len(), |at| at + HOLE.len());
+    let hole = format!("\"{name}\":[");
+    let at = envelope.find(&hole).map_or(envelope.len(), |at| at + hole.len());
     let (begin, end) = envelope.split_at(at);
     let mut rest: Rest<T> = (0..).zip(choices).collect::<Vec<_>>().into_iter();
     let mut first = begin.as_bytes().to_vec();
@@ -162,6 +163,7 @@ mod tests {
             let envelope = Envelope { model: "\"choices\":[", choices: [], usage: 7 };
             let expected = json!({"model": "\"choices\":[", "choices": choices, "usage": 7});
             let response = respond(
+                "choices",
                 &serde_json::to_string(&envelope).unwrap(),
                 choices,
                 |_, choice| choice,
@@ -180,7 +182,8 @@ mod tests {
             let mut room = answers.room();
             room.grow(2 * ANSWER_STEP_BYTES).unwrap();
             let choices = vec!["x".repeat(100_000); count];
-            let mut body = respond("{\"choices\":[]}", choices, |_, choice| choice, room).into_body();
+            let mut body =
+                respond("choices", "{\"choices\":[]}", choices, |_, choice| choice, room).into_body();
             let mut frames = Vec::new();
             while let Some(frame) = body.frame().await {
                 frames.push(frame.unwrap().into_data().unwrap());

@@ -10,6 +10,7 @@
 
 mod adapters;
 mod answers;
+mod anthropic;
 mod app;
 mod bodies;
 mod body;

@@ -50,8 +50,8 @@ const NAMES: [(&str, &[&str]); 74] = [
     ("seed", &["seed"]),
     ("max_tokens", &["max_completion_tokens", "max_tokens", "n_predict"]),
     ("min_tokens", &["min_tokens"]),
-    ("strings", &["stop"]),
-    ("stop", &["stop"]),
+    ("strings", STOP),
+    ("stop", STOP),
     ("token_ids", &["stop_token_ids"]),
     ("stop_token_ids", &["stop_token_ids"]),
     ("include_stop_string", &["include_stop_str_in_output"]),
@@ -84,7 +84,11 @@ const NAMES: [(&str, &[&str]); 74] = [
     ("request_id", &[]),
 ];
 
+const STOP: &[&str] = &["stop", "stop_sequences"];
+
 const CONSTRAINT: &[&str] = &[
+    "output_config",
+    "output_format",
     "structured_outputs",
     "guided_json",
     "guided_regex",
@@ -110,7 +114,10 @@ const PROMPT: &[&str] = &["messages", "prompt", "content"];
 
 /// Those of the words in the table that a body has.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct SentFields(Vec<&'static str>);
+pub(crate) struct SentFields {
+    words: Vec<&'static str>,
+    messages_as_one: bool, // theirs are not the engine's
+}
 
 impl SentFields {
     /// Of a body of which nothing has been read yet.
@@ -121,7 +128,12 @@ impl SentFields {
                 sent.push(word);
             }
         }
-        SentFields(sent)
+        SentFields { words: sent, messages_as_one: false }
+    }
+
+    /// From here on a message is told as one of all, because the client's messages are not those of the engine.
+    pub(crate) fn know_messages_as_one(&mut self) {
+        self.messages_as_one = true;
     }
 
     /// What `read` makes of a body, and what the body has.
@@ -143,7 +155,10 @@ impl SentFields {
         let Some((_, words)) = NAMES.iter().find(|(name, _)| *name == field) else {
             return Some(path.to_owned());
         };
-        let word = words.iter().find(|word| self.0.contains(word))?;
+        let word = words.iter().find(|word| self.words.contains(word))?;
+        if self.messages_as_one && *word == "messages" {
+            return Some((*word).to_owned());
+        }
         // A call's name lies one object deeper than the engine has it.
         let rest = match rest.split_once("].tool_calls[").and_then(|(_, call)| call.split_once("].")) {
             Some((_, field @ ("name" | "arguments_json"))) => {

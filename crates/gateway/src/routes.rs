@@ -9,13 +9,15 @@ use axum::{
     routing::{get, post},
 };
 
-use crate::{adapters, app::App, error::ApiError, openai, ops, scores, tei, tokens, track};
+use crate::{adapters, anthropic, app::App, error::ApiError, openai, ops, scores, tei, tokens, track};
 
 /// Every route.
 pub(crate) fn router(app: Arc<App>) -> Router {
     Router::new()
         .route("/v1/chat/completions", post(openai::chat::handle))
         .route("/v1/completions", post(openai::completions::handle))
+        .route("/v1/messages", post(anthropic::messages::handle))
+        .route("/v1/messages/count_tokens", post(anthropic::count::handle))
         .route("/infill", post(openai::infill::handle))
         .route("/v1/embeddings", post(openai::embeddings::handle))
         .route("/embeddings", post(openai::embeddings::handle))

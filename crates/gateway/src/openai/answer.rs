@@ -6,14 +6,14 @@ use axum::response::Response;
 use hanzo_engine_proto::v1;
 
 use crate::{
-    answers,
+    answers::{self, AnswerRoom},
     app::App,
     bodies::Room,
     error::ApiError,
     limits::LOGPROB_BYTES,
     openai::{
         generation::{Event, Generation},
-        plan::Plan,
+        plan::{Plan, Streaming},
         shape::{CollectedChoice, Head, Shape},
         sse,
     },
@@ -29,14 +29,38 @@ pub(crate) async fn answer<S: Shape>(
     peer: Option<Peer>,
     mut shape: S,
 ) -> Result<Response, ApiError> {
-    let (stream, streaming) = (plan.stream, plan.streaming);
+    let (streamed, streaming) = (plan.stream, plan.streaming);
     let mut generation = Generation::start(app, plan).await?;
     // The engine has what was asked.
     drop(room);
-    if stream {
-        let keep_alive = Duration::from_secs(app.config.sse_keep_alive_s);
-        return Ok(sse::response(generation, shape, streaming, keep_alive, peer));
+    if streamed {
+        return Ok(stream(app, generation, shape, streaming, peer));
     }
+    let (choices, room) = collect(app, &mut generation, &mut shape).await?;
+    let head = Head::new(S::ID_PREFIX, std::mem::take(&mut generation.model));
+    let envelope = serde_json::to_string(&shape.envelope(&head, &generation.used));
+    let envelope = envelope.map_err(|e| ApiError::internal(&e.to_string()))?;
+    Ok(answers::respond("choices", &envelope, choices, move |index, whole| shape.choice(index, whole), room))
+}
+
+/// Answers with the events of a generation as they come.
+pub(crate) fn stream<S: Shape>(
+    app: &App,
+    generation: Generation,
+    shape: S,
+    streaming: Streaming,
+    peer: Option<Peer>,
+) -> Response {
+    let keep_alive = Duration::from_secs(app.config.sse_keep_alive_s);
+    sse::response(generation, shape, streaming, keep_alive, peer)
+}
+
+/// All choices of a generation, and the room that they take up.
+pub(crate) async fn collect<S: Shape>(
+    app: &App,
+    generation: &mut Generation,
+    shape: &mut S,
+) -> Result<(Vec<CollectedChoice>, AnswerRoom), ApiError> {
     let mut choices: Vec<CollectedChoice> = Vec::new();
     choices.resize_with(generation.finished.len(), CollectedChoice::default);
     let mut room = app.answers.room();
@@ -55,13 +79,13 @@ pub(crate) async fn answer<S: Shape>(
                 choice.logprobs.extend(delta.logprobs);
                 choice.add_calls(delta.tool_calls);
             }
-            Event::Finished { index, reason, .. } => choices[index as usize].reason = reason,
+            Event::Finished { index, reason, stop_string, .. } => {
+                let choice = &mut choices[index as usize];
+                (choice.reason, choice.stop_string) = (reason, stop_string);
+            }
         }
     }
-    let head = Head::new(S::ID_PREFIX, std::mem::take(&mut generation.model));
-    let envelope = serde_json::to_string(&shape.envelope(&head, &generation.used));
-    let envelope = envelope.map_err(|e| ApiError::internal(&e.to_string()))?;
-    Ok(answers::respond(&envelope, choices, move |index, whole| shape.choice(index, whole), room))
+    Ok((choices, room))
 }
 
 /// What a piece of a collected answer takes up, about.

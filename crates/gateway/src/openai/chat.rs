@@ -203,7 +203,7 @@ impl Chat {
 }
 
 impl Shape for Chat {
-    const ID_PREFIX: &'static str = "chatcmpl";
+    const ID_PREFIX: &'static str = "chatcmpl-";
     type Choice = Choice;
 
     fn event(&mut self, head: &Head, used: &UsageCount, event: Event, frames: &mut Frames) {
@@ -237,7 +237,7 @@ impl Shape for Chat {
                     vec![ChunkChoice { index, delta, logprobs, finish_reason: None }],
                 ));
             }
-            Event::Finished { index, reason, timings: spent } => {
+            Event::Finished { index, reason, timings: spent, .. } => {
                 self.open(head, used, index, frames);
                 let choice = ChunkChoice {
                     index,

@@ -102,7 +102,7 @@ impl Text {
 }
 
 impl Shape for Text {
-    const ID_PREFIX: &'static str = "cmpl";
+    const ID_PREFIX: &'static str = "cmpl-";
     type Choice = Choice;
 
     fn event(&mut self, head: &Head, used: &UsageCount, event: Event, frames: &mut Frames) {
@@ -131,7 +131,7 @@ impl Shape for Text {
                     ));
                 }
             }
-            Event::Finished { index, reason, timings: spent } => {
+            Event::Finished { index, reason, timings: spent, .. } => {
                 let finish_reason = Some(finish_reason(reason));
                 let choice = Choice { finish_reason, ..Choice::new(index, String::new()) };
                 let chunk = self.completion(head, used, vec![choice]);

@@ -24,6 +24,14 @@ impl Frames {
         self.bytes.extend_from_slice(b"\n\n");
     }
 
+    /// Adds one event of that name with a JSON object as its data.
+    pub(crate) fn named(&mut self, name: &str, value: &impl Serialize) {
+        self.bytes.extend_from_slice(b"event: ");
+        self.bytes.extend_from_slice(name.as_bytes());
+        self.bytes.push(b'\n');
+        self.data(value);
+    }
+
     /// Gives the object that the event from `start` has a last field of random letters, so that events are of few
     /// sizes.
     fn pad(&mut self, start: usize) {

@@ -30,8 +30,8 @@ pub(crate) enum Event {
     Scored { index: u32, scored: v1::PromptLogprobs },
     /// Text, reasoning or log probabilities came.
     Delta { index: u32, delta: v1::Delta },
-    /// The choice is complete; the reason is STOP or LENGTH.
-    Finished { index: u32, reason: FinishReason, timings: Option<v1::Timings> },
+    /// The choice is complete; the reason is STOP, where a stop string may have ended it, LENGTH or TOOL_CALLS.
+    Finished { index: u32, reason: FinishReason, stop_string: String, timings: Option<v1::Timings> },
 }
 
 /// What comes of a prompt.
@@ -61,7 +61,7 @@ pub(crate) struct Generation {
 
 impl Generation {
     /// Starts the plan's requests, and waits until the engine has accepted as many as run at the same time.
-    pub(super) async fn start(app: &App, plan: Plan) -> Result<Generation, ApiError> {
+    pub(crate) async fn start(app: &App, plan: Plan) -> Result<Generation, ApiError> {
         let until = Until::of(app);
         let deadline = until.deadline;
         let engine = app.engine.clone();
@@ -109,7 +109,8 @@ impl Generation {
                 self.events = None;
                 self.early.clear();
             }
-            return Some(Ok(Event::Finished { index, reason: FinishReason::Length, timings: None }));
+            let (reason, stop_string) = (FinishReason::Length, String::new());
+            return Some(Ok(Event::Finished { index, reason, stop_string, timings: None }));
         }
         while self.events.is_some() || !self.early.is_empty() {
             let event = match self.event().await {
@@ -196,7 +197,8 @@ impl Generation {
                 }
                 self.finished[index as usize] = true;
                 self.used.finished(prompt, index, &finished);
-                Ok(Some(Event::Finished { index, reason: finished.reason(), timings: finished.timings }))
+                let (reason, stop_string) = (finished.reason(), finished.stop_string);
+                Ok(Some(Event::Finished { index, reason, stop_string, timings: finished.timings }))
             }
         }
     }

@@ -187,7 +187,7 @@ fn at(whole: &Value, path: &str) -> Option<Value> {
 }
 
 impl Shape for Infill {
-    const ID_PREFIX: &'static str = "infill";
+    const ID_PREFIX: &'static str = "infill-";
     type Choice = String;
 
     fn event(&mut self, head: &Head, used: &UsageCount, event: Event, frames: &mut Frames) {

@@ -1,13 +1,13 @@
 //! The OpenAI API: chat completions, completions, embeddings, models.
 
-mod answer;
+pub(crate) mod answer;
 pub(crate) mod chat;
 pub(crate) mod completions;
 mod constraint;
 pub(crate) mod embeddings;
-mod events;
-mod frames;
-mod generation;
+pub(crate) mod events;
+pub(crate) mod frames;
+pub(crate) mod generation;
 pub(crate) mod infill;
 mod lines;
 mod messages;
@@ -16,8 +16,8 @@ pub(crate) mod plan;
 pub(crate) mod prompt;
 mod samplers;
 mod sampling;
-mod shape;
+pub(crate) mod shape;
 mod sse;
-mod thinking;
+pub(crate) mod thinking;
 mod tools;
-mod usage_count;
+pub(crate) mod usage_count;

@@ -220,7 +220,7 @@ fn response_fields(field: Field) -> Result<Vec<String>, ApiError> {
 }
 
 /// The fields that chats and completions share: a plan with one request that has no prompt yet.
-fn common(fields: &mut Fields, config: &Config, id: &RequestId) -> Result<Plan, ApiError> {
+pub(crate) fn common(fields: &mut Fields, config: &Config, id: &RequestId) -> Result<Plan, ApiError> {
     let sent = SentFields::of(fields);
     let model = model(fields)?;
     let choices = either(fields, "n", "n_cmpl")?;
@@ -302,7 +302,8 @@ fn stop_conditions(fields: &mut Fields, config: &Config) -> Result<v1::StopCondi
     })
 }
 
-fn stop_strings(field: Field, strings_max: usize) -> Result<Vec<String>, ApiError> {
+/// Texts at which a completion ends: one, or a list of them.
+pub(crate) fn stop_strings(field: Field, strings_max: usize) -> Result<Vec<String>, ApiError> {
     let string = |field: Field| {
         let string = field.string()?;
         match string.len() {

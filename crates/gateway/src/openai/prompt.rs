@@ -31,7 +31,8 @@ pub(crate) fn chat(fields: &mut Fields) -> Result<(v1::Chat, Thinking), ApiError
     Ok((chat, thinking))
 }
 
-fn template_kwargs(fields: &mut Fields, thinking: &Thinking) -> Result<String, ApiError> {
+/// The template's variables, those that are given and those that follow from what is said of reasoning.
+pub(crate) fn template_kwargs(fields: &mut Fields, thinking: &Thinking) -> Result<String, ApiError> {
     let given = fields.take("chat_template_kwargs").map(Field::object).transpose()?;
     let mut json = given.as_ref().map_or_else(|| "{}".to_owned(), |given| given.object().to_text());
     // What the request says by a field of its own goes behind, unless the object says it too.

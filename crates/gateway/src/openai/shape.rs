@@ -4,6 +4,7 @@ use hanzo_engine_proto::v1::{self, FinishReason};
 use serde::Serialize;
 
 use crate::{
+    error::ApiError,
     openai::{
         events::{Usage, usage},
         frames::Frames,
@@ -22,6 +23,7 @@ pub(crate) struct CollectedChoice {
     pub(crate) calls: Vec<CollectedCall>,
     pub(crate) logprobs: Vec<v1::TokenLogprob>,
     pub(crate) reason: FinishReason,
+    pub(crate) stop_string: String, // that ended it, if one did
 }
 
 /// A tool call of a collected answer.
@@ -62,6 +64,8 @@ pub(crate) struct Head {
 pub(crate) trait Shape: Send + 'static {
     /// What the answer's id starts with.
     const ID_PREFIX: &'static str;
+    /// What is sent where there has long been nothing to send.
+    const KEEP_ALIVE: &'static [u8] = b": keep-alive\n\n";
     /// A choice of an answer that is not streamed.
     type Choice: Serialize;
     /// The chunks that show an event, which is counted already.
@@ -70,6 +74,14 @@ pub(crate) trait Shape: Send + 'static {
     fn scored(&mut self, index: u32, scored: v1::PromptLogprobs);
     /// The last chunk of a stream that asked for usage.
     fn usage(&mut self, head: &Head, used: &UsageCount, frames: &mut Frames);
+    /// The end of a stream that succeeded.
+    fn done(&mut self, frames: &mut Frames) {
+        frames.done();
+    }
+    /// The end of a stream that failed.
+    fn failed(&mut self, error: &ApiError, frames: &mut Frames) {
+        frames.data(&error.json());
+    }
     /// A choice of a request that is not streamed.
     fn choice(&self, index: u32, whole: CollectedChoice) -> Self::Choice;
     /// The answer around the choices, with none of them in it.
@@ -85,7 +97,7 @@ impl Head {
             (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
         });
         Head {
-            id: format!("{prefix}-{}", random_id()),
+            id: format!("{prefix}{}", random_id()),
             created: unix_seconds(),
             model,
             fingerprint: format!("fp_{:010x}", hash >> 24),

@@ -65,7 +65,7 @@ impl<S: Shape> Live<S> {
         while frames.bytes.is_empty() {
             let Some(event) = self.event().await else {
                 self.silent = false;
-                return (Bytes::from_static(b": keep-alive\n\n"), Some(self));
+                return (Bytes::from_static(S::KEEP_ALIVE), Some(self));
             };
             match event {
                 Some(Ok(event)) => {
@@ -76,14 +76,14 @@ impl<S: Shape> Live<S> {
                 Some(Err(error)) => {
                     let id = self.head.as_ref().map_or("none", |head| &head.id);
                     tracing::warn!(id, status = error.status().as_u16(), "stream failed");
-                    frames.data(&error.json());
+                    self.shape.failed(&error, &mut frames);
                     return (frames.bytes.into(), None);
                 }
                 None => {
                     if let Some(head) = self.head.as_ref().filter(|_| self.streaming.include_usage) {
                         self.shape.usage(head, &self.generation.used, &mut frames);
                     }
-                    frames.done();
+                    self.shape.done(&mut frames);
                     return (frames.bytes.into(), None);
                 }
             }

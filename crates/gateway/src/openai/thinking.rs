@@ -38,15 +38,7 @@ impl Thinking {
             thinking.enable(field, field.boolean()?)?;
         }
         if let Some(field) = fields.take("thinking") {
-            let mut own = field.object()?;
-            if let Some(field) = own.take("type") {
-                match field.word(&["enabled", "disabled", "auto"])? {
-                    "auto" => {}
-                    word => thinking.enable(field, word == "enabled")?,
-                }
-            }
-            own.take("budget_tokens").map_or(Ok(()), |field| thinking.bound(field))?;
-            own.finish()?;
+            thinking.object(field.object()?)?;
         }
         if let Some(field) = fields.take("reasoning") {
             let mut own = field.object()?;
@@ -69,6 +61,25 @@ impl Thinking {
         Ok(thinking)
     }
 
+    /// What Anthropic's and DeepSeek's object says.
+    fn object(&mut self, mut own: Fields) -> Result<(), ApiError> {
+        if let Some(field) = own.take("type") {
+            match field.word(&["enabled", "disabled", "auto", "adaptive"])? {
+                "auto" => {}
+                word => self.enable(field, word != "disabled")?,
+            }
+        }
+        own.take("budget_tokens").map_or(Ok(()), |field| self.bound(field))?;
+        own.finish()
+    }
+
+    /// Of that object alone.
+    pub(crate) fn of_object(own: Fields) -> Result<Thinking, ApiError> {
+        let mut thinking = Thinking::default();
+        thinking.object(own)?;
+        Ok(thinking)
+    }
+
     /// The template's variables, each with its value in JSON.
     pub(super) fn variables(&self) -> impl Iterator<Item = (&'static str, String)> {
         let effort = self.effort.filter(|effort| *effort != "none");
@@ -79,12 +90,13 @@ impl Thinking {
     }
 
     /// The bound that the request sets.
-    pub(super) fn bounds(&self) -> Option<v1::Reasoning> {
+    pub(crate) fn bounds(&self) -> Option<v1::Reasoning> {
         let tokens_max = self.tokens_max.and_then(|tokens| u32::try_from(tokens).ok())?;
         Some(v1::Reasoning { tokens_max: Some(tokens_max) })
     }
 
-    fn set_effort(&mut self, field: Field) -> Result<(), ApiError> {
+    /// How much the model is to reason.
+    pub(crate) fn set_effort(&mut self, field: Field) -> Result<(), ApiError> {
         let effort = field.word(&EFFORTS)?;
         if self.effort.is_some_and(|other| other != effort) {
             return Err(field.error("says another effort than reasoning_effort"));

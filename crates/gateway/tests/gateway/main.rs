@@ -3,6 +3,7 @@
 // A test that cannot go on has failed.
 #![allow(clippy::unwrap_used)]
 
+mod anthropic;
 mod connections;
 mod dialects;
 mod embeddings;

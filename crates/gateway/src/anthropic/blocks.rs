@@ -1,0 +1,384 @@
+//! The messages of a request: content blocks to the contract's messages.
+//!
+//! A user's message may hold the answers of tools, which are messages of their own in the contract; blocks keep their order.
+//! What a block says is never lost: one that cannot be shown to the model is refused by name. Fields that say how Anthropic's
+//! service is to keep or check a block (`cache_control`, `signature`, `caller`) say nothing here.
+
+use hanzo_engine_proto::v1::{self, content_part::Part};
+
+use crate::{
+    error::{ApiError, quote},
+    fields::{Field, Fields},
+    limits::{CHAT_MESSAGES_MAX, CHAT_PARTS_MAX},
+};
+
+/// A request's conversation.
+#[derive(Debug, Default)]
+pub(super) struct Conversation {
+    pub(super) messages: Vec<v1::Message>,
+    /// It ends with what the assistant has begun to say: the model goes on from there.
+    pub(super) is_begun: bool,
+}
+
+/// `system` and `messages`.
+pub(super) fn conversation(fields: &mut Fields) -> Result<Conversation, ApiError> {
+    let mut messages = Vec::new();
+    if let Some(field) = fields.take("system") {
+        let texts = texts(field)?;
+        if !texts.is_empty() {
+            messages.push(v1::Message {
+                role: "system".to_owned(),
+                content: texts,
+                ..v1::Message::default()
+            });
+        }
+    }
+    let field = fields.require("messages")?;
+    let mut list = field.list()?;
+    let mut last = None;
+    for message in list.by_ref().take(CHAT_MESSAGES_MAX) {
+        let mut fields = message.object()?;
+        let role = fields.require("role")?.word(&["user", "assistant", "system"])?;
+        let content = fields.require("content")?;
+        match role {
+            "assistant" => messages.push(assistant(content)?),
+            "system" => {
+                let content = texts(content)?;
+                messages.push(v1::Message { role: role.to_owned(), content, ..v1::Message::default() });
+            }
+            _ => user(content, &mut messages)?,
+        }
+        if messages.len() > CHAT_MESSAGES_MAX {
+            return Err(
+                field.error(format!("has more than {CHAT_MESSAGES_MAX} messages and answers of tools"))
+            );
+        }
+        last = Some(role);
+    }
+    match (last, list.next()) {
+        (None, _) => Err(field.error("must not be empty")),
+        (_, Some(_)) => Err(field.error(format!("has more than {CHAT_MESSAGES_MAX} messages"))),
+        (Some(role), None) => {
+            let waits = messages.last().is_some_and(|message| message.tool_calls.is_empty());
+            Ok(Conversation { messages, is_begun: role == "assistant" && waits })
+        }
+    }
+}
+
+fn text(text: String) -> v1::ContentPart {
+    v1::ContentPart { part: Some(Part::Text(text)) }
+}
+
+/// A string, or text blocks.
+fn texts(field: Field) -> Result<Vec<v1::ContentPart>, ApiError> {
+    let mut parts = Vec::new();
+    each(field, |fields, kind| {
+        match &*kind.text()? {
+            "text" => parts.push(text(fields.require("text")?.string()?)),
+            other => return Err(refused(kind, other, "text")),
+        }
+        Ok(())
+    })?
+    .map_or(Ok(()), |whole| {
+        parts.push(text(whole));
+        Ok::<(), ApiError>(())
+    })?;
+    Ok(parts)
+}
+
+/// Calls `one` with each block and its type, where the content is a list of them; else gives the string that it is.
+fn each<'a>(
+    field: Field<'a>,
+    mut one: impl FnMut(&mut Fields<'a>, Field<'a>) -> Result<(), ApiError>,
+) -> Result<Option<String>, ApiError> {
+    let Some(mut list) = field.as_list() else {
+        return match field.value().as_str() {
+            Some(text) => Ok(Some(text.into_owned())),
+            None => Err(field.error("expected a string or an array of content blocks")),
+        };
+    };
+    for block in list.by_ref().take(CHAT_PARTS_MAX) {
+        let mut fields = block.object()?;
+        let kind = fields.require("type")?;
+        one(&mut fields, kind)?;
+    }
+    match list.next() {
+        Some(_) => Err(field.error(format!("has more than {CHAT_PARTS_MAX} blocks"))),
+        None => Ok(None),
+    }
+}
+
+/// A block of a type that has no place here.
+fn refused(kind: Field, name: &str, expected: &str) -> ApiError {
+    const KNOWN: [&str; 13] = [
+        "image",
+        "document",
+        "search_result",
+        "thinking",
+        "redacted_thinking",
+        "tool_use",
+        "tool_result",
+        "server_tool_use",
+        "web_search_tool_result",
+        "mcp_tool_use",
+        "mcp_tool_result",
+        "container_upload",
+        "tool_reference",
+    ];
+    if KNOWN.contains(&name) {
+        let problem = format!("{name} is not supported here by this build, only {expected}");
+        return ApiError::unsupported(&kind.path(), problem);
+    }
+    kind.error(format!("expected {expected}, got {}", quote(name)))
+}
+
+/// A user's message, whose answers of tools become messages of their own.
+fn user(content: Field, messages: &mut Vec<v1::Message>) -> Result<(), ApiError> {
+    let before = messages.len();
+    let mut said = Vec::new();
+    let flush = |said: &mut Vec<v1::ContentPart>, messages: &mut Vec<v1::Message>| {
+        if !said.is_empty() {
+            let content = std::mem::take(said);
+            messages.push(v1::Message { role: "user".to_owned(), content, ..v1::Message::default() });
+        }
+    };
+    let whole = each(content, |fields, kind| {
+        match &*kind.text()? {
+            "tool_result" => {
+                flush(&mut said, messages);
+                messages.push(tool_result(fields)?);
+            }
+            word => said.push(text(shown(fields, kind, word, "text, document or tool_result")?)),
+        }
+        Ok(())
+    })?;
+    said.extend(whole.map(text));
+    flush(&mut said, messages);
+    if messages.len() == before {
+        return Err(content.error("must not be empty"));
+    }
+    Ok(())
+}
+
+/// A block that is text in some way.
+fn shown(fields: &mut Fields, kind: Field, word: &str, expected: &str) -> Result<String, ApiError> {
+    match word {
+        "text" => fields.require("text")?.string(),
+        "document" => document(fields),
+        "search_result" => {
+            let mut found = String::new();
+            for name in ["title", "source"] {
+                if let Some(field) = fields.take(name) {
+                    found.push_str(&field.text()?);
+                    found.push('\n');
+                }
+            }
+            for part in texts(fields.require("content")?)? {
+                if let Some(Part::Text(text)) = part.part {
+                    found.push_str(&text);
+                }
+            }
+            Ok(found)
+        }
+        other => Err(refused(kind, other, expected)),
+    }
+}
+
+/// A document that is text: its title, what is said of it, and the text.
+fn document(fields: &mut Fields) -> Result<String, ApiError> {
+    if let Some(field) = fields.take("citations")
+        && field.object()?.flag("enabled")?
+    {
+        return Err(ApiError::unsupported(&field.path(), "not supported by this build"));
+    }
+    let mut document = String::new();
+    for name in ["title", "context"] {
+        if let Some(field) = fields.take(name) {
+            document.push_str(&field.text()?);
+            document.push('\n');
+        }
+    }
+    let mut source = fields.require("source")?.object()?;
+    let kind = source.require("type")?;
+    match &*kind.text()? {
+        "text" => document.push_str(&source.require("data")?.text()?),
+        "content" => {
+            for part in texts(source.require("content")?)? {
+                if let Some(Part::Text(text)) = part.part {
+                    document.push_str(&text);
+                }
+            }
+        }
+        other => {
+            let problem = format!("{} is not supported by this build, only text and content", quote(other));
+            return Err(ApiError::unsupported(&kind.path(), problem));
+        }
+    }
+    Ok(document)
+}
+
+fn tool_result(fields: &mut Fields) -> Result<v1::Message, ApiError> {
+    let tool_call_id = fields.require("tool_use_id")?.string()?;
+    let mut content = Vec::new();
+    // Templates have no word for it, and a model must know.
+    if fields.flag("is_error")? {
+        content.push(text("Error: ".to_owned()));
+    }
+    if let Some(field) = fields.take("content") {
+        let whole = each(field, |fields, kind| {
+            let word = kind.text()?;
+            content.push(text(shown(fields, kind, &word, "text, document or search_result")?));
+            Ok(())
+        })?;
+        content.extend(whole.map(text));
+    }
+    Ok(v1::Message { role: "tool".to_owned(), content, tool_call_id, ..v1::Message::default() })
+}
+
+fn assistant(content: Field) -> Result<v1::Message, ApiError> {
+    let mut message = v1::Message { role: "assistant".to_owned(), ..v1::Message::default() };
+    let whole = each(content, |fields, kind| {
+        match &*kind.text()? {
+            "text" => message.content.push(text(fields.require("text")?.string()?)),
+            "thinking" => message.reasoning_content.push_str(&fields.require("thinking")?.text()?),
+            // What is hidden from the client is hidden from the model.
+            "redacted_thinking" => {}
+            "tool_use" => {
+                let id = fields.require("id")?.string()?;
+                let name = fields.require("name")?;
+                if name.text()?.is_empty() {
+                    return Err(name.error("must not be empty"));
+                }
+                let input = fields.require("input")?;
+                if !input.value().is_object() {
+                    return Err(input.error("expected an object"));
+                }
+                let arguments_json = input.value().to_text();
+                message.tool_calls.push(v1::ToolCall { id, name: name.string()?, arguments_json });
+            }
+            other => return Err(refused(kind, other, "text, thinking or tool_use")),
+        }
+        Ok(())
+    })?;
+    message.content.extend(whole.map(text));
+    Ok(message)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::fields::fields_of;
+
+    /// Each message as `role: text`, with its reasoning, calls and the call that it answers; and whether the answer is begun.
+    fn check(body: Value) -> Result<(Vec<String>, bool), String> {
+        let read = conversation(&mut fields_of(&body, false));
+        let Conversation { messages, is_begun } = read.map_err(|error| error.message().to_owned())?;
+        let line = |message: v1::Message| {
+            let text = |part: v1::ContentPart| match part.part {
+                Some(Part::Text(text)) => text,
+                other => panic!("{other:?}"),
+            };
+            let parts: Vec<String> = message.content.into_iter().map(text).collect();
+            let calls = message
+                .tool_calls
+                .iter()
+                .map(|call| format!(" {}={}{}", call.id, call.name, call.arguments_json));
+            let calls: String = calls.collect();
+            let (of, thought) = (message.tool_call_id, message.reasoning_content);
+            let of = if of.is_empty() { of } else { format!("[{of}]") };
+            let thought = if thought.is_empty() { thought } else { format!("({thought})") };
+            format!("{}{of}: {thought}{}{calls}", message.role, parts.join("|"))
+        };
+        Ok((messages.into_iter().map(line).collect(), is_begun))
+    }
+
+    #[test]
+    fn blocks_become_messages_in_their_order() {
+        let body = json!({
+            "system": [{"type": "text", "text": "be brief", "cache_control": {"type": "ephemeral"}}],
+            "messages": [
+                {"role": "user", "content": "what is the weather?"},
+                {"role": "assistant", "content": [
+                    {"type": "thinking", "thinking": "look", "signature": "x"},
+                    {"type": "redacted_thinking", "data": "..."},
+                    {"type": "text", "text": "I look."},
+                    {"type": "tool_use", "id": "t1", "name": "weather", "input": {"city": "Rome"}},
+                    {"type": "tool_use", "id": "t2", "name": "time", "input": {}},
+                ]},
+                {"role": "user", "content": [
+                    {"type": "tool_result", "tool_use_id": "t1", "content": [{"type": "text", "text": "sun"}]},
+                    {"type": "tool_result", "tool_use_id": "t2", "is_error": true, "content": "no clock"},
+                    {"type": "text", "text": "and"},
+                    {"type": "document", "title": "note", "source": {"type": "text", "media_type": "text/plain", "data": "rain later"}},
+                ]},
+            ],
+        });
+        let expected = [
+            "system: be brief",
+            "user: what is the weather?",
+            r#"assistant: (look)I look. t1=weather{"city":"Rome"} t2=time{}"#,
+            "tool[t1]: sun",
+            "tool[t2]: Error: |no clock",
+            "user: and|note\nrain later",
+        ];
+        assert_eq!(check(body), Ok((expected.map(str::to_owned).to_vec(), false)));
+    }
+
+    #[test]
+    fn an_answer_that_is_begun_is_gone_on_with() {
+        let begun =
+            json!({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]});
+        assert!(check(begun).unwrap().1);
+        let called = json!({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": [
+            {"type": "tool_use", "id": "t", "name": "f", "input": {}},
+        ]}]});
+        assert!(!check(called).unwrap().1);
+    }
+
+    #[test]
+    fn what_cannot_be_shown_is_refused_by_its_place() {
+        let user = |block: Value| json!({"messages": [{"role": "user", "content": [block]}]});
+        for (body, start) in [
+            (
+                user(json!({"type": "image", "source": {}})),
+                "messages[0].content[0].type: image is not supported",
+            ),
+            (
+                user(json!({"type": "tool_use"})),
+                "messages[0].content[0].type: tool_use is not supported here",
+            ),
+            (
+                user(json!({"type": "poem"})),
+                "messages[0].content[0].type: expected text, document or tool_result, got",
+            ),
+            (user(json!({"text": "x"})), "messages[0].content[0].type: required"),
+            (json!({"messages": []}), "messages: must not be empty"),
+            (json!({}), "messages: required"),
+            (
+                json!({"messages": [{"role": "tool", "content": ""}]}),
+                "messages[0].role: expected one of user, assistant",
+            ),
+            (
+                json!({"messages": [{"role": "user", "content": 1}]}),
+                "messages[0].content: expected a string or an array",
+            ),
+            (
+                json!({"messages": [{"role": "user", "content": []}]}),
+                "messages[0].content: must not be empty",
+            ),
+            (
+                user(json!({"type": "document", "source": {"type": "base64"}})),
+                "messages[0].content[0].source.type: \"base64\"",
+            ),
+            (
+                json!({"messages": [{"role": "assistant", "content": [{"type": "tool_use", "id": "", "name": "f", "input": 1}]}]}),
+                "messages[0].content[0].input: expected an object",
+            ),
+        ] {
+            let error = check(body.clone()).unwrap_err();
+            assert!(error.starts_with(start), "{body}: {error}");
+        }
+    }
+}

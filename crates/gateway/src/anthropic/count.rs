@@ -1,0 +1,42 @@
+//! `POST /v1/messages/count_tokens`: how many tokens a request's prompt has.
+
+use std::sync::Arc;
+
+use axum::{Json, extract::State};
+use hanzo_engine_proto::v1::{self, tokenize_request::Input};
+use serde_json::{Value, json};
+
+use super::{error::AnthropicError, request};
+use crate::{
+    app::App,
+    body::{self, Incoming},
+    error::ApiError,
+    fields::Fields,
+    names::SentFields,
+    request::model,
+};
+
+/// The route's handler.
+pub(crate) async fn handle(
+    State(app): State<Arc<App>>,
+    incoming: Incoming,
+) -> Result<Json<Value>, AnthropicError> {
+    let received = body::read(&app, incoming).await?;
+    let ((request, mut sent), _room) = received.into(SentFields::beside(|fields, _| read(fields))).await?;
+    sent.know_messages_as_one();
+    let answer = app.engine.clone().tokenize(request).await;
+    let answer = answer.map_err(|status| ApiError::from(status).renamed(|field| sent.name(field)))?;
+    Ok(Json(json!({"input_tokens": answer.ids.len()})))
+}
+
+fn read(mut fields: Fields) -> Result<v1::TokenizeRequest, ApiError> {
+    let model = model(&mut fields)?;
+    let prompted = request::prompt(&mut fields)?;
+    request::ignored(&mut fields)?;
+    fields.finish()?;
+    Ok(v1::TokenizeRequest {
+        model,
+        input: Some(Input::Chat(prompted.chat)),
+        ..v1::TokenizeRequest::default()
+    })
+}

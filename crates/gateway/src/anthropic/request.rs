@@ -1,0 +1,367 @@
+//! From the fields of a messages request to a plan: what to ask the engine.
+
+use hanzo_engine_proto::v1::{self, ToolChoice, ToolUse, constraint::Of, infer_request::Prompt};
+
+use super::blocks;
+use crate::{
+    config::Config,
+    error::{ApiError, quote},
+    fields::{Field, Fields},
+    limits::CHAT_TOOLS_MAX,
+    openai::{
+        plan::{self, Plan, Streaming},
+        prompt,
+        thinking::Thinking,
+    },
+    request_id::RequestId,
+};
+
+/// A request as it is asked of the engine.
+#[derive(Debug)]
+pub(super) struct Asked {
+    pub(super) plan: Plan,
+    pub(super) max_tokens: u32,
+    /// The reasoning is not sent to the client.
+    pub(super) thinking_omitted: bool,
+}
+
+/// What of a request makes its prompt.
+#[derive(Debug)]
+pub(super) struct Prompted {
+    pub(super) chat: v1::Chat,
+    tools: Option<ToolUse>,
+    reasoning: Option<v1::Reasoning>,
+    format: Option<String>, // a schema that the answer must satisfy
+    thinking_omitted: bool,
+}
+
+/// A messages request.
+pub(super) fn read(mut fields: Fields, config: &Config, id: &RequestId) -> Result<Asked, ApiError> {
+    let mut plan = plan::common(&mut fields, config, id)?;
+    if plan.choices != 1 {
+        return Err(ApiError::field("n", "an answer is one message here; send several requests"));
+    }
+    let max_tokens = fields.require("max_tokens")?.integer(1..=u32::MAX)?;
+    let strings = fields.take("stop_sequences");
+    let prompted = prompt(&mut fields)?;
+    ignored(&mut fields)?;
+    fields.finish()?;
+    let request = &mut plan.requests[0];
+    let stop = request.stop.get_or_insert_default();
+    stop.max_tokens = Some(max_tokens);
+    if let Some(field) = strings {
+        if !stop.strings.is_empty() {
+            return Err(field.error("means the same as stop; send one of them"));
+        }
+        stop.strings = plan::stop_strings(field, config.stop_strings_max)?;
+    }
+    if let Some(schema) = prompted.format {
+        if request.constraint.is_some() {
+            return Err(ApiError::field("output_config.format", "there is another constraint beside it"));
+        }
+        request.constraint = Some(v1::Constraint { of: Some(Of::JsonSchema(schema)) });
+    }
+    request.reasoning = prompted.reasoning;
+    request.tool_use = prompted.tools;
+    request.prompt = Some(Prompt::Chat(prompted.chat));
+    // The end of a stream says what was used.
+    plan.streaming = Streaming { include_usage: true, ..plan.streaming };
+    plan.sent.know_messages_as_one();
+    Ok(Asked { plan, max_tokens, thinking_omitted: prompted.thinking_omitted })
+}
+
+/// The conversation, the tools and what is said of reasoning.
+pub(super) fn prompt(fields: &mut Fields) -> Result<Prompted, ApiError> {
+    let mut conversation = blocks::conversation(fields)?;
+    let tools = tools(fields)?;
+    let (mut thinking, mut thinking_omitted) = (Thinking::default(), false);
+    if let Some(field) = fields.take("thinking") {
+        let mut own = field.object()?;
+        let display = own.take("display").map(|field| field.word(&["summarized", "omitted"])).transpose()?;
+        thinking_omitted = display == Some("omitted");
+        thinking = Thinking::of_object(own)?;
+    }
+    let mut format = None;
+    if let Some(field) = fields.take("output_config") {
+        let mut output = field.object()?;
+        output.take("effort").map_or(Ok(()), |field| thinking.set_effort(field))?;
+        format = output.take("format");
+        output.finish()?;
+    }
+    // As it was called before.
+    if let Some(old) = fields.take("output_format") {
+        if format.is_some() {
+            return Err(old.error("means the same as output_config.format; send one of them"));
+        }
+        format = Some(old);
+    }
+    let format = format.map(schema).transpose()?;
+    if let Some(field) = fields.take("context_management") {
+        edit(field, &mut conversation.messages)?;
+    }
+    let template_kwargs_json = prompt::template_kwargs(fields, &thinking)?;
+    let chat = v1::Chat {
+        messages: conversation.messages,
+        tools_json: tools.0,
+        template_kwargs_json,
+        add_generation_prompt: conversation.is_begun.then_some(false),
+        continue_final_message: conversation.is_begun,
+    };
+    Ok(Prompted { chat, tools: tools.1, reasoning: thinking.bounds(), format, thinking_omitted })
+}
+
+/// `{"type":"json_schema","schema":{…}}`: the schema.
+fn schema(field: Field) -> Result<String, ApiError> {
+    let mut format = field.object()?;
+    format.require("type")?.word(&["json_schema"])?;
+    let schema = format.require("schema")?;
+    if !schema.value().is_object() {
+        return Err(schema.error("expected an object"));
+    }
+    Ok(schema.value().to_text())
+}
+
+/// `tools` and `tool_choice`: each tool as templates are shown it, and what becomes of them.
+fn tools(fields: &mut Fields) -> Result<(Vec<String>, Option<ToolUse>), ApiError> {
+    let mut tools = Vec::new();
+    if let Some(field) = fields.take("tools") {
+        let mut list = field.list()?;
+        for one in list.by_ref().take(CHAT_TOOLS_MAX) {
+            tools.push(tool(one)?);
+        }
+        if list.next().is_some() {
+            return Err(field.error(format!("has more than {CHAT_TOOLS_MAX} tools")));
+        }
+    }
+    let mut used = ToolUse::default();
+    if let Some(field) = fields.take("tool_choice") {
+        let mut choice = field.object()?;
+        let kind = choice.require("type")?;
+        let kind = kind.word(&["auto", "any", "tool", "none"])?;
+        if tools.is_empty() && kind != "none" {
+            return Err(field.error("only allowed with tools"));
+        }
+        let choose = match kind {
+            "auto" => ToolChoice::Auto,
+            "any" => ToolChoice::Required,
+            "none" => ToolChoice::None,
+            _ => {
+                used.named = choice.require("name")?.string()?;
+                ToolChoice::Named
+            }
+        };
+        used.choice = choose.into();
+        if choice.flag("disable_parallel_tool_use")? {
+            used.parallel = Some(false);
+        }
+        choice.finish()?;
+    }
+    let used = (!tools.is_empty()).then_some(used);
+    Ok((tools, used))
+}
+
+/// A tool in the form that templates know.
+fn tool(field: Field) -> Result<String, ApiError> {
+    let mut fields = field.object()?;
+    if let Some(kind) = fields.take("type") {
+        match &*kind.text()? {
+            "custom" => {}
+            other => {
+                let problem = format!(
+                    "tools of type {} are not supported by this build: give it a description and an input_schema",
+                    quote(other)
+                );
+                return Err(ApiError::unsupported(&kind.path(), problem));
+            }
+        }
+    }
+    let name = fields.require("name")?;
+    if name.text()?.is_empty() {
+        return Err(name.error("must not be empty"));
+    }
+    let schema = fields.require("input_schema")?;
+    if !schema.value().is_object() {
+        return Err(schema.error("expected an object"));
+    }
+    let mut json = format!("{{\"type\":\"function\",\"function\":{{\"name\":{}", name.value().to_text());
+    if let Some(description) = fields.take("description") {
+        description.text()?;
+        json.push_str(",\"description\":");
+        json.push_str(&description.value().to_text());
+    }
+    json.push_str(",\"parameters\":");
+    json.push_str(&schema.value().to_text());
+    if fields.flag("strict")? {
+        json.push_str(",\"strict\":true");
+    }
+    json.push_str("}}");
+    Ok(json)
+}
+
+/// `context_management`: what of the conversation the model is not to see again.
+fn edit(field: Field, messages: &mut [v1::Message]) -> Result<(), ApiError> {
+    let mut fields = field.object()?;
+    let Some(edits) = fields.take("edits") else { return fields.finish() };
+    for edit in edits.list()? {
+        let mut fields = edit.object()?;
+        let kind = fields.require("type")?;
+        let name = kind.text()?;
+        if name != "clear_thinking_20251015" {
+            let problem =
+                format!("{} is not supported by this build, only clear_thinking_20251015", quote(&name));
+            return Err(ApiError::unsupported(&kind.path(), problem));
+        }
+        let kept = match fields.take("keep") {
+            None => 1,
+            Some(keep) if keep.value().is_string() => {
+                keep.word(&["all"])?;
+                usize::MAX
+            }
+            Some(keep) => {
+                let mut keep = keep.object()?;
+                match keep.require("type")?.word(&["thinking_turns", "all"])? {
+                    "all" => usize::MAX,
+                    _ => keep.require("value")?.integer(1..=u32::MAX)? as usize,
+                }
+            }
+        };
+        let thought = messages.iter_mut().rev().filter(|message| !message.reasoning_content.is_empty());
+        thought.skip(kept).for_each(|message| message.reasoning_content.clear());
+    }
+    fields.finish()
+}
+
+/// What says how Anthropic's service keeps, bills or places a request.
+pub(super) fn ignored(fields: &mut Fields) -> Result<(), ApiError> {
+    for name in [
+        "metadata",
+        "cache_control",
+        "betas",
+        "service_tier",
+        "inference_geo",
+        "user_profile_id",
+        "workspace_id",
+        "diagnostics",
+    ] {
+        fields.take(name);
+    }
+    if let Some(field) = fields.take("speed") {
+        field.word(&["standard"])?;
+    }
+    for name in ["container", "mcp_servers"] {
+        if let Some(field) = fields.take(name)
+            && field.as_list().is_none_or(|mut list| list.next().is_some())
+        {
+            return Err(ApiError::unsupported(&field.path(), "not supported by this build"));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::fields::fields_of;
+    use axum::http::HeaderMap;
+
+    fn check(change: Value) -> Result<v1::InferRequest, String> {
+        let mut body =
+            json!({"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]});
+        for (name, value) in change.as_object().unwrap() {
+            body[name] = value.clone();
+        }
+        let id = RequestId::of(&HeaderMap::new());
+        let read = read(fields_of(&body, false), &Config::default(), &id);
+        read.map(|mut asked| asked.plan.requests.remove(0)).map_err(|error| error.message().to_owned())
+    }
+
+    fn chat(request: &v1::InferRequest) -> &v1::Chat {
+        match &request.prompt {
+            Some(Prompt::Chat(chat)) => chat,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn tools_are_those_that_templates_know() {
+        let tool =
+            json!({"name": "f", "description": "d", "input_schema": {"type": "object"}, "cache_control": {}});
+        let request = check(
+            json!({"tools": [tool], "tool_choice": {"type": "any", "disable_parallel_tool_use": true}}),
+        );
+        let request = request.unwrap();
+        let json: Value = serde_json::from_str(&chat(&request).tools_json[0]).unwrap();
+        let function = json!({"name": "f", "description": "d", "parameters": {"type": "object"}});
+        assert_eq!(json, json!({"type": "function", "function": function}));
+        let used = request.tool_use.unwrap();
+        assert_eq!((used.choice(), used.parallel), (ToolChoice::Required, Some(false)));
+        let named = check(json!({"tools": [tool], "tool_choice": {"type": "tool", "name": "f"}})).unwrap();
+        assert_eq!(named.tool_use.unwrap().named, "f");
+    }
+
+    #[test]
+    fn thinking_is_switched_and_bounded() {
+        let request = check(json!({"thinking": {"type": "enabled", "budget_tokens": 1024}})).unwrap();
+        assert_eq!(request.reasoning.unwrap().tokens_max, Some(1024));
+        assert_eq!(chat(&request).template_kwargs_json, r#"{"enable_thinking":true}"#);
+        let request = check(json!({"thinking": {"type": "disabled"}})).unwrap();
+        assert_eq!(chat(&request).template_kwargs_json, r#"{"enable_thinking":false}"#);
+        let request =
+            check(json!({"thinking": {"type": "adaptive"}, "output_config": {"effort": "low"}})).unwrap();
+        assert_eq!(
+            chat(&request).template_kwargs_json,
+            r#"{"enable_thinking":true,"reasoning_effort":"low"}"#
+        );
+        assert_eq!(chat(&check(json!({})).unwrap()).template_kwargs_json, "");
+    }
+
+    #[test]
+    fn what_agents_send_is_taken_and_what_asks_for_more_is_refused() {
+        let request = check(json!({
+            "metadata": {"user_id": "u"}, "service_tier": "auto", "stop_sequences": ["END"], "temperature": 0.5, "top_k": 3,
+            "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}, "mcp_servers": [],
+            "output_config": {"format": {"type": "json_schema", "schema": {"type": "object"}}},
+        }));
+        let request = request.unwrap();
+        let stop = request.stop.unwrap();
+        assert_eq!((stop.max_tokens, stop.strings), (Some(9), vec!["END".to_owned()]));
+        assert_eq!(request.constraint.unwrap().of, Some(Of::JsonSchema(r#"{"type":"object"}"#.to_owned())));
+        for (change, start) in [
+            (json!({"max_tokens": null}), "max_tokens: required"),
+            (json!({"max_tokens": 0}), "max_tokens: expected an integer"),
+            (json!({"n": 2}), "n: an answer is one message"),
+            (
+                json!({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}),
+                "tools[0].type: tools of type",
+            ),
+            (json!({"tools": [{"name": "f"}]}), "tools[0].input_schema: required"),
+            (json!({"tool_choice": {"type": "any"}}), "tool_choice: only allowed with tools"),
+            (json!({"mcp_servers": [{}]}), "mcp_servers: not supported"),
+            (
+                json!({"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}}),
+                "context_management.edits[0].type:",
+            ),
+            (json!({"container": "x"}), "container: not supported"),
+            (json!({"thinking": {"type": "on"}}), "thinking.type: expected one of"),
+            (json!({"tempratur": 1}), "tempratur: unknown field"),
+        ] {
+            let error = check(change.clone()).unwrap_err();
+            assert!(error.starts_with(start), "{change}: {error}");
+        }
+    }
+
+    #[test]
+    fn old_thoughts_are_cleared() {
+        let mut messages: Vec<v1::Message> = ["a", "", "b", "c"]
+            .map(|thought| v1::Message { reasoning_content: thought.to_owned(), ..v1::Message::default() })
+            .to_vec();
+        let keep = json!({"e": {"edits": [
+            {"type": "clear_thinking_20251015", "keep": {"type": "thinking_turns", "value": 2}},
+        ]}});
+        edit(fields_of(&keep, false).take("e").unwrap(), &mut messages).unwrap();
+        let left: Vec<&str> = messages.iter().map(|message| &*message.reasoning_content).collect();
+        assert_eq!(left, ["", "", "b", "c"]);
+    }
+}
