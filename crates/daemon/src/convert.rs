@@ -1,6 +1,7 @@
 //! The only folder that names both the wire's types and the engine's: [`request`] from the wire, [`reply`] to it,
 //! [`store`] for what is said of pulls and of the store.
 
+pub(crate) mod client;
 pub(crate) mod embed;
 mod overflow;
 pub(crate) mod override_config;

@@ -33,7 +33,7 @@ use crate::{
     admin,
     budget::{self, Budget},
     config::{EngineSection, ModelConfig, StoreConfig},
-    convert::reply,
+    convert::{client::Clients, reply},
     device::{Cpu, Device},
     drain::Drain,
     health,
@@ -167,6 +167,7 @@ impl Daemon {
             pulls: Pulls::new(store, store_missing),
             drain: Drain::new(),
             started: Instant::now(),
+            clients: Clients::default(),
         });
         let address = |listener: &TcpListener, what| {
             let failed = |error: io::Error| DaemonError::Server { what, reason: error.to_string() };

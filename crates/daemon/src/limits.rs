@@ -90,6 +90,8 @@ pub(crate) const CHAT_TOOLS_MAX: usize = 1_024;
 pub(crate) const CHAT_JSON_VALUES_MAX: usize = 1 << 16;
 /// What a tool call counts as beside its arguments: the object that templates read.
 pub(crate) const CALL_JSON_VALUES: usize = 8;
+/// Bytes of what a client is called.
+pub(crate) const CLIENT_ID_BYTES_MAX: usize = 256;
 /// Bytes of a request id.
 pub(crate) const REQUEST_ID_BYTES_MAX: usize = 128;
 /// Bytes of input an error message repeats.

@@ -258,6 +258,7 @@ pub(crate) fn build(
         },
         constraint,
         priority: request.priority,
+        client: None,
         starts_in_reasoning,
         reasoning_is_over,
         split_reasoning,

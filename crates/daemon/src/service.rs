@@ -30,7 +30,14 @@ use futures_util::Stream;
 use hanzo_engine_proto::v1::{self, engine_server::Engine};
 use tonic::{Request, Response, Status};
 
-use crate::{convert, drain::Drain, error::Error, limits::DEADLINE_MARGIN, models::Models, pulls::Pulls};
+use crate::{
+    convert::{self, client::Clients},
+    drain::Drain,
+    error::Error,
+    limits::DEADLINE_MARGIN,
+    models::Models,
+    pulls::Pulls,
+};
 
 /// What every call can reach.
 pub(crate) struct Core {
@@ -38,6 +45,8 @@ pub(crate) struct Core {
     pub(crate) pulls: Pulls,
     pub(crate) drain: Drain,
     pub(crate) started: Instant,
+    /// Who asks, for the scheduler's fairness.
+    pub(crate) clients: Clients,
 }
 
 /// The service.

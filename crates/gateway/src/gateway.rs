@@ -1,6 +1,12 @@
 //! The server: one listener, its connections, and the way down.
 
-use std::{future::Future, net::SocketAddr, pin::pin, sync::Arc, time::Duration};
+use std::{
+    future::Future,
+    net::{IpAddr, SocketAddr},
+    pin::pin,
+    sync::Arc,
+    time::Duration,
+};
 
 use axum::Router;
 use hyper::{
@@ -26,6 +32,7 @@ use crate::{
     error::GatewayError,
     limits::{ACCEPT_PAUSE, ENGINE_PING_TIMEOUT, HEADERS_TIMEOUT, LINGER_TIMEOUT},
     peer::{Peer, Socket},
+    request_id::Client,
     routes::router,
 };
 
@@ -99,7 +106,7 @@ impl Gateway {
         loop {
             tokio::select! {
                 () = &mut drained => break,
-                (stream, permit) = accept(&listener, &permits) => connections.serve(stream, permit),
+                (stream, from, permit) = accept(&listener, &permits) => connections.serve(stream, from, permit),
             }
         }
         drop(listener);
@@ -113,12 +120,12 @@ impl Gateway {
 async fn accept(
     listener: &TcpListener,
     permits: &Arc<Semaphore>,
-) -> (TcpStream, Option<OwnedSemaphorePermit>) {
+) -> (TcpStream, IpAddr, Option<OwnedSemaphorePermit>) {
     // The semaphore is never closed: None cannot come, and would mean no limit.
     let permit = Arc::clone(permits).acquire_owned().await.ok();
     loop {
         match listener.accept().await {
-            Ok((stream, _)) => return (stream, permit),
+            Ok((stream, from)) => return (stream, from.ip(), permit),
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a connection");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -136,7 +143,7 @@ struct Connections {
 }
 
 impl Connections {
-    fn serve(&self, stream: TcpStream, permit: Option<OwnedSemaphorePermit>) {
+    fn serve(&self, stream: TcpStream, from: IpAddr, permit: Option<OwnedSemaphorePermit>) {
         // Tokens are small writes that must not wait for each other.
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%error, "no TCP_NODELAY");
@@ -149,10 +156,11 @@ impl Connections {
             .keep_alive_interval(ENGINE_PING_TIMEOUT)
             .keep_alive_timeout(ENGINE_PING_TIMEOUT);
         let (router, share) = (TowerToHyperService::new(self.router.clone()), self.app.bodies.share());
-        let peer = Peer::default();
+        let (peer, client) = (Peer::default(), Client::of(from));
         let of_requests = peer.clone();
         let service = service_fn(move |mut request: Request<Incoming>| {
             request.extensions_mut().insert(share.clone());
+            request.extensions_mut().insert(client.clone());
             // HTTP/2 says itself what becomes of a stream, and HTTP/1.0 knows no interim responses.
             let awaited = (request.version() == Version::HTTP_11).then(|| of_requests.asks());
             if awaited.is_some() {

@@ -3,7 +3,7 @@
 use crate::{config::Config, error::ApiError, fields::Fields};
 
 /// The engine's fields, each with the words that clients have for it. Of several that were sent the first is told.
-const NAMES: [(&str, &[&str]); 74] = [
+const NAMES: [(&str, &[&str]); 75] = [
     ("model", &["model"]),
     ("suffix", &["suffix", "input_suffix"]),
     ("infill", &["input_extra"]),
@@ -82,6 +82,7 @@ const NAMES: [(&str, &[&str]); 74] = [
     // Made by the gateway.
     ("output", &[]),
     ("request_id", &[]),
+    ("client", &[]),
 ];
 
 const STOP: &[&str] = &["stop", "stop_sequences"];

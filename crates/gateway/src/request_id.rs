@@ -1,11 +1,12 @@
-//! The name of one request: the client's `x-request-id` where it sent one, or one made up here. Also what names
-//! an answer: a unique id and the second it was made.
+//! The name of one request: the client's `x-request-id` where it sent one, or one made up here; and with it who asks, as
+//! the engine is to tell clients from each other. Also what names an answer: a unique id and the second it was made.
 
 use std::{
     collections::hash_map::RandomState,
     hash::BuildHasher as _,
+    net::IpAddr,
     sync::{
-        LazyLock,
+        Arc, LazyLock,
         atomic::{AtomicU64, Ordering},
     },
     time::SystemTime,
@@ -20,7 +21,21 @@ pub(crate) const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-i
 
 /// Letters, digits and `-_.:/+=@`, at most 128 of them, never empty.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct RequestId(String);
+pub(crate) struct RequestId {
+    text: String,
+    client: Option<Client>,
+}
+
+/// Who asks.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Client(Arc<str>);
+
+impl Client {
+    /// Who asks from an address, whatever the connection.
+    pub(crate) fn of(address: IpAddr) -> Client {
+        Client(address.to_canonical().to_string().into())
+    }
+}
 
 impl RequestId {
     /// The id in `headers`, without characters that logs or headers could trip over, or a fresh one.
@@ -29,27 +44,38 @@ impl RequestId {
         let sent = headers.get(X_REQUEST_ID).map(HeaderValue::as_bytes).unwrap_or_default();
         let id: String =
             sent.iter().map(|b| char::from(*b)).filter(kept).take(REQUEST_ID_CHARS_MAX).collect();
-        RequestId(if id.is_empty() { format!("req-{}", random_id()) } else { id })
+        let text = if id.is_empty() { format!("req-{}", random_id()) } else { id };
+        RequestId { text, client: None }
     }
 
     /// The id itself.
     pub(crate) fn as_str(&self) -> &str {
-        &self.0
+        &self.text
+    }
+
+    /// The same, of a request of this client.
+    pub(crate) fn asked_by(self, client: Option<Client>) -> RequestId {
+        RequestId { client, ..self }
+    }
+
+    /// Who asks; empty where that is not known.
+    pub(crate) fn client(&self) -> String {
+        self.client.as_ref().map_or_else(String::new, |client| client.0.to_string())
     }
 
     /// The id of the `i`th call that serves this request, where there are `several`.
     pub(crate) fn of_call(&self, i: usize, several: bool) -> String {
-        if several { format!("{}/{i}", self.0) } else { self.0.clone() }
+        if several { format!("{}/{i}", self.text) } else { self.text.clone() }
     }
 
     /// The same, to be divided again.
     pub(crate) fn nested(&self, i: usize, several: bool) -> RequestId {
-        RequestId(self.of_call(i, several))
+        RequestId { text: self.of_call(i, several), client: self.client.clone() }
     }
 
     /// The id as a header's value.
     pub(crate) fn header(&self) -> HeaderValue {
-        HeaderValue::from_str(&self.0).unwrap_or_else(|_| HeaderValue::from_static("invalid"))
+        HeaderValue::from_str(&self.text).unwrap_or_else(|_| HeaderValue::from_static("invalid"))
     }
 }
 

@@ -20,7 +20,7 @@ use hyper::body::{Frame, SizeHint};
 use crate::{
     app::App,
     drain::Admission,
-    request_id::{RequestId, X_REQUEST_ID},
+    request_id::{Client, RequestId, X_REQUEST_ID},
 };
 
 /// Answers under this path prefix or these paths are about the server itself: they are given while it drains.
@@ -43,7 +43,8 @@ pub(crate) async fn track(State(app): State<Arc<App>>, mut request: Request, nex
     let route = request.extensions().get::<MatchedPath>();
     let route = route.map_or("unmatched", MatchedPath::as_str).to_owned();
     let operation = OPERATIONS.contains(&route.as_str());
-    let id = RequestId::of(request.headers());
+    let client = request.extensions().get::<Client>().cloned();
+    let id = RequestId::of(request.headers()).asked_by(client);
     let admission = app.hosts.check(request.uri(), request.headers());
     let admission = admission.and_then(|()| if operation { Ok(None) } else { app.drain.admit().map(Some) });
     let (admission, refusal) = match admission {

@@ -4,11 +4,18 @@
 //! line moves on by what is computed, shared among the jobs that wait. So a job of thousands of inputs stands in line
 //! as if its inputs came one by one, and a small one that arrives later waits for a few of them, not for all.
 //!
+//! Above the jobs stand their clients, where it is known who asks: a client's next job stands behind its last, by what that
+//! takes, wherever the line is. So who asks for a hundred at once stands in line as if asking for one after the other, and
+//! who asks for one waits for a few of them. What a client has taken back counts as the last of it at most.
+//!
 //! What runs is counted too: who holds many slots gives one to who holds fewer (see `scheduler/turns.rs`).
 
-use std::collections::HashMap;
+use std::{collections::HashMap, hash::Hash};
 
-use crate::job::JobId;
+use crate::{
+    job::{ClientId, EmbedJob, JobId},
+    limits::{CLIENTS_FORGOTTEN_FROM, FAIR_ANSWER_TOKENS_MAX},
+};
 
 /// Where a sequence stands in line. Smaller runs earlier: priority, then its place on the line, then arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -26,6 +33,44 @@ pub struct FairLine {
     arrivals: u64,
     waiting: HashMap<JobId, u32>, // sequences of each job that waits
     running: HashMap<JobId, u32>, // and of each that runs
+    clients: HashMap<ClientId, Client>,
+    clients_waiting: HashMap<ClientId, u32>, // jobs of each that wait
+    of_jobs: HashMap<JobId, ClientId>,
+}
+
+/// Where a client's next job stands, at the earliest.
+#[derive(Debug, Default)]
+struct Client {
+    next: u64,               // tokens
+    last: u64,               // tokens of its last job
+    jobs: Vec<(JobId, u64)>, // and of those that wait or run
+}
+
+/// A job that arrives.
+#[derive(Clone, Copy, Debug)]
+pub struct Arriving {
+    /// Its name.
+    pub job: JobId,
+    /// Lower runs earlier.
+    pub priority: i32,
+    /// Who asks, if that is known.
+    pub client: Option<ClientId>,
+    /// What it takes until others may come between its sequences.
+    pub tokens: u64,
+}
+
+impl EmbedJob {
+    /// As it comes to a line.
+    pub fn arriving(&self) -> Arriving {
+        let tokens = self.inputs.first().map_or(0, |input| input.tokens.len() as u64);
+        Arriving { job: self.id, priority: self.priority, client: self.client, tokens }
+    }
+}
+
+/// What a job takes that generates: its prompt and what it may answer, as far as that is told from others, for each
+/// completion.
+pub fn tokens_of(prompt_tokens: usize, max_tokens: u32, choices: u32) -> u64 {
+    (prompt_tokens as u64 + u64::from(max_tokens.min(FAIR_ANSWER_TOKENS_MAX))) * u64::from(choices.max(1))
 }
 
 /// One job's way to its places.
@@ -35,23 +80,60 @@ pub struct Arrival {
     start: u64,
     arrival: u64,
     choice: u32,
+    stretch: u64, // jobs that share the client's part of the line
 }
 
 impl FairLine {
     /// A job arrives.
-    pub fn arrive(&mut self, priority: i32) -> Arrival {
+    pub fn arrive(&mut self, arriving: Arriving) -> Arrival {
+        let Arriving { job, priority, client, tokens } = arriving;
         self.arrivals += 1;
-        Arrival { priority, start: self.now, arrival: self.arrivals, choice: 0 }
+        let (start, stretch) = client.map_or((self.now, 1), |client| self.place(client, job, tokens));
+        Arrival { priority, start, arrival: self.arrivals, choice: 0, stretch }
+    }
+
+    /// Where a client's next job stands, and how many of its jobs are there.
+    fn place(&mut self, client: ClientId, job: JobId, tokens: u64) -> (u64, u64) {
+        let Self { now, waiting, running, clients, of_jobs, .. } = self;
+        let is_here = |job: &JobId| waiting.contains_key(job) || running.contains_key(job);
+        if clients.len() + of_jobs.len() >= CLIENTS_FORGOTTEN_FROM + 2 * (waiting.len() + running.len()) {
+            of_jobs.retain(|job, _| is_here(job));
+            clients.retain(|_, client| client.next > *now || client.jobs.iter().any(|(job, _)| is_here(job)));
+        }
+        let of = clients.entry(client).or_default();
+        of.jobs.retain(|(job, _)| is_here(job));
+        let asked: u64 = of.jobs.iter().map(|(_, tokens)| tokens).sum();
+        let start = of.next.min(*now + asked + of.last).max(*now);
+        (of.next, of.last) = (start + tokens, tokens);
+        of.jobs.push((job, tokens));
+        of_jobs.insert(job, client);
+        (start, of.jobs.len() as u64)
     }
 
     /// A sequence of the job waits.
     pub fn wait(&mut self, job: JobId) {
-        *self.waiting.entry(job).or_default() += 1;
+        let count = self.waiting.entry(job).or_default();
+        *count += 1;
+        if *count == 1
+            && let Some(&client) = self.of_jobs.get(&job)
+        {
+            *self.clients_waiting.entry(client).or_default() += 1;
+        }
     }
 
     /// A sequence of the job no longer waits.
     pub fn leave(&mut self, job: JobId) {
-        count_down(&mut self.waiting, job);
+        if count_down(&mut self.waiting, job)
+            && let Some(&client) = self.of_jobs.get(&job)
+        {
+            count_down(&mut self.clients_waiting, client);
+        }
+    }
+
+    /// Who shares the line: clients that wait, and jobs of which it is not known whose they are.
+    fn sharers(&self) -> u64 {
+        let of_clients: u32 = self.clients_waiting.values().sum();
+        (self.waiting.len() as u64).saturating_sub(u64::from(of_clients)) + self.clients_waiting.len() as u64
     }
 
     /// A sequence of the job runs.
@@ -76,9 +158,9 @@ impl FairLine {
 
     /// A sequence of so many tokens begins. Called while it still counts as waiting.
     pub fn begin(&mut self, order: Order, tokens: usize) {
-        let jobs = self.waiting.len().max(1) as u64;
+        let sharers = self.sharers().max(1);
         // Never behind what runs, or those that arrive next would overtake it for ever.
-        self.now = self.now.max(order.start) + (tokens as u64).div_ceil(jobs);
+        self.now = self.now.max(order.start) + (tokens as u64).div_ceil(sharers);
     }
 }
 
@@ -94,20 +176,22 @@ impl Order {
     }
 }
 
-fn count_down(counts: &mut HashMap<JobId, u32>, job: JobId) {
-    if let Some(count) = counts.get_mut(&job) {
-        *count -= 1;
-        if *count == 0 {
-            counts.remove(&job);
-        }
+/// Whether that was the last.
+fn count_down<K: Eq + Hash>(counts: &mut HashMap<K, u32>, key: K) -> bool {
+    let Some(count) = counts.get_mut(&key) else { return false };
+    *count -= 1;
+    let last = *count == 0;
+    if last {
+        counts.remove(&key);
     }
+    last
 }
 
 impl Arrival {
     /// The place of the job's next sequence, of so many tokens; `apart` of them lie between it and the one after.
     pub fn next(&mut self, apart: usize) -> Order {
-        let Arrival { priority, start, arrival, choice } = *self;
-        self.start += apart as u64;
+        let Arrival { priority, start, arrival, choice, stretch } = *self;
+        self.start += apart as u64 * stretch;
         self.choice += 1;
         Order { priority, start, arrival, choice }
     }
@@ -117,31 +201,122 @@ impl Arrival {
 mod tests {
     use super::*;
 
+    fn of(job: u64, client: Option<u64>, tokens: u64) -> Arriving {
+        Arriving { job: JobId(job), priority: 0, client: client.map(ClientId), tokens }
+    }
+
+    /// The jobs in the order in which they begin, each of one sequence of so many tokens, one after the other.
+    fn begun(line: &mut FairLine, mut jobs: Vec<(Order, u64, usize)>, count: usize) -> Vec<u64> {
+        jobs.sort();
+        let first: Vec<_> = jobs.into_iter().take(count).collect();
+        for &(order, job, tokens) in &first {
+            line.begin(order, tokens);
+            line.leave(JobId(job));
+        }
+        first.into_iter().map(|(_, job, _)| job).collect()
+    }
+
+    #[test]
+    fn a_client_with_many_jobs_does_not_keep_another_with_one_waiting() {
+        let mut line = FairLine::default();
+        let enter = |line: &mut FairLine, job, client| {
+            let order = line.arrive(of(job, client, 300)).next(0);
+            line.wait(JobId(job));
+            (order, job, 40)
+        };
+        let mut greedy: Vec<_> = (0..100).map(|job| enter(&mut line, job, Some(1))).collect();
+        let rest = greedy.split_off(10);
+        assert_eq!(begun(&mut line, greedy, 10), (0..10).collect::<Vec<_>>());
+        let mut all = rest;
+        all.push(enter(&mut line, 500, Some(2)));
+        all.push(enter(&mut line, 501, Some(2)));
+        assert_eq!(begun(&mut line, all, 4), [500, 10, 501, 11]);
+        // Without names each job stands for itself, as it came.
+        let mut line = FairLine::default();
+        let mut all: Vec<_> = (0..100).map(|job| enter(&mut line, job, None)).collect();
+        all.push(enter(&mut line, 500, None));
+        assert_eq!(begun(&mut line, all, 101).last(), Some(&500));
+    }
+
+    #[test]
+    fn who_asks_again_at_once_shares_with_who_asks_for_all_at_once() {
+        let mut line = FairLine::default();
+        let enter = |line: &mut FairLine, job, client| {
+            let order = line.arrive(of(job, Some(client), 300)).next(0);
+            line.wait(JobId(job));
+            (order, job, 40)
+        };
+        let mut waiting: Vec<_> = (0..50).map(|job| enter(&mut line, job, 1)).collect();
+        let mut served = [0, 0];
+        for job in 100..140 {
+            waiting.push(enter(&mut line, job, 2));
+            // One slot: until the second client's has begun.
+            while waiting.iter().any(|&(_, waits, _)| waits == job) {
+                let next = begun(&mut line, waiting.clone(), 1)[0];
+                waiting.retain(|&(_, waits, _)| waits != next);
+                served[usize::from(next >= 100)] += 1;
+            }
+        }
+        assert!((35..=45).contains(&served[0]), "{served:?}");
+    }
+
+    #[test]
+    fn a_clients_small_job_does_not_wait_for_all_of_its_large_one() {
+        let mut line = FairLine::default();
+        let mut large = line.arrive(of(1, Some(1), 100));
+        let bulk: Vec<Order> = (0..1000).map(|_| large.next(100)).collect();
+        let small = line.arrive(of(2, Some(1), 20)).next(20);
+        assert!(small < bulk[2], "{small:?}");
+    }
+
+    #[test]
+    fn what_a_client_took_back_is_forgotten_and_so_are_clients() {
+        let mut line = FairLine::default();
+        (0..1000).for_each(|job| {
+            line.arrive(of(job, Some(1), 300));
+            line.wait(JobId(job));
+        });
+        (0..1000).for_each(|job| line.leave(JobId(job)));
+        let order = line.arrive(of(1000, Some(1), 300)).next(0);
+        assert!(order.start <= 300, "{order:?}");
+        for job in 2000..20_000 {
+            let order = line.arrive(of(job, Some(job), 10)).next(0);
+            line.wait(JobId(job));
+            line.begin(order, 100);
+            line.leave(JobId(job));
+        }
+        let kept = (line.clients.len(), line.of_jobs.len(), line.clients_waiting.len());
+        assert!(kept.0 + kept.1 <= CLIENTS_FORGOTTEN_FROM + 8 && kept.2 == 0, "{kept:?}");
+    }
+
     #[test]
     fn a_small_job_does_not_wait_for_all_of_a_large_one() {
         let mut line = FairLine::default();
-        let mut large = line.arrive(0);
+        let mut large = line.arrive(of(9, None, 0));
         let bulk: Vec<Order> = (0..1000).map(|_| large.next(100)).collect();
         (0..1000).for_each(|_| line.wait(JobId(1)));
         for &order in &bulk[..10] {
             line.begin(order, 100);
             line.leave(JobId(1));
         }
-        let small = line.arrive(0).next(20);
+        let small = line.arrive(of(9, None, 0)).next(20);
         assert!(small > bulk[9] && small < bulk[11], "{small:?}");
-        assert!(line.arrive(-1).next(1) < bulk[0], "priority comes first");
+        assert!(
+            line.arrive(Arriving { priority: -1, ..of(9, None, 0) }).next(1) < bulk[0],
+            "priority comes first"
+        );
     }
 
     #[test]
     fn many_small_jobs_do_not_starve_a_large_one() {
         let mut line = FairLine::default();
-        let mut large = line.arrive(0);
+        let mut large = line.arrive(of(9, None, 0));
         let mut bulk: Vec<Order> = (0..100).map(|_| large.next(100)).rev().collect();
         (0..100).for_each(|_| line.wait(JobId(1)));
         let mut served = 0;
         for id in 2..1_000 {
             // A job always waits, and yet the large one advances.
-            let small = line.arrive(0).next(100);
+            let small = line.arrive(of(9, None, 0)).next(100);
             line.wait(JobId(id));
             while bulk.last().is_some_and(|&order| order < small) {
                 line.begin(bulk.pop().unwrap(), 100);
@@ -157,7 +332,7 @@ mod tests {
     #[test]
     fn jobs_of_one_sequence_run_as_they_came() {
         let mut line = FairLine::default();
-        let orders: Vec<Order> = (0..10).map(|_| line.arrive(0).next(50)).collect();
+        let orders: Vec<Order> = (0..10).map(|_| line.arrive(of(9, None, 0)).next(50)).collect();
         assert!(orders.is_sorted());
     }
 }

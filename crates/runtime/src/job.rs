@@ -22,6 +22,10 @@ use crate::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct JobId(pub u64);
 
+/// Who asks for a job; those of one client share its place among others'.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ClientId(pub u64);
+
 /// One request: a prompt and how to continue it, `choices` times.
 #[derive(Clone, Debug)]
 pub struct Job {
@@ -44,6 +48,8 @@ pub struct Job {
     pub constraint: Option<Arc<Grammar>>,
     /// Lower runs earlier.
     pub priority: i32,
+    /// Who asks; `None`: nobody else asks for it.
+    pub client: Option<ClientId>,
     /// The prompt ends inside the model's reasoning section (the template opened it).
     pub starts_in_reasoning: bool,
     /// The prompt ends behind the reasoning section: a constrained answer has no other.
@@ -81,6 +87,7 @@ impl Default for Job {
             stop: StopConditions::default(),
             constraint: None,
             priority: 0,
+            client: None,
             starts_in_reasoning: false,
             reasoning_is_over: false,
             split_reasoning: false,
@@ -200,6 +207,8 @@ pub struct EmbedJob {
     pub output: Output,
     /// Lower runs earlier.
     pub priority: i32,
+    /// Who asks; `None`: nobody else asks for it.
+    pub client: Option<ClientId>,
 }
 
 /// One text, or pair of texts, as tokens.

@@ -52,8 +52,8 @@ pub use engine::{EncoderConfig, EncoderEngine, Engine, EngineConfig, EngineStats
 pub use error::{LoadError, RequestError, StepError, printable};
 pub use hanzo_engine_formats::{Tool, ToolFormat};
 pub use job::{
-    CallDelta, CallReading, EmbedInput, EmbedJob, Event, EventKind, FinishReason, Job, JobId, StopConditions,
-    TokenLogprob, Usage,
+    CallDelta, CallReading, ClientId, EmbedInput, EmbedJob, Event, EventKind, FinishReason, Job, JobId,
+    StopConditions, TokenLogprob, Usage,
 };
 pub use load::{ModelFiles, ModelInfo};
 pub use media::MediaSpan;

@@ -161,6 +161,10 @@ pub const EMBEDDING_MODULES_MAX: usize = 32;
 pub const SHARED_TURN_TOKENS: usize = 8;
 /// Tokens that the only completion of a job draws before a job that has not begun may take its place.
 pub const SINGLE_TURN_TOKENS: usize = 32;
+/// Tokens of an answer by which one client's jobs are told from another's; what it really has is not known before its end.
+pub const FAIR_ANSWER_TOKENS_MAX: u32 = 256;
+/// Clients and their jobs that are remembered beside those that are there.
+pub const CLIENTS_FORGOTTEN_FROM: usize = 1024;
 /// Sequences that have begun and wait for another turn, for each that may run.
 pub const DISPLACED_PER_SLOT_MAX: usize = 4;
 /// Jobs of a line that are asked in one step whether it is their turn before the first's.

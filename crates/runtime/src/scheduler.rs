@@ -16,7 +16,7 @@ use hanzo_engine_kernels::{KernelError, Sampled};
 
 use crate::{
     embedding::Embedder,
-    fair::{FairLine, Order},
+    fair::{Arriving, FairLine, Order, tokens_of},
     job::{EmbedJob, Event, Job, JobId},
     kv::{BlockHash, BlockPool},
     limits::EXTRA_LOGIT_ROWS,
@@ -127,7 +127,9 @@ impl Scheduler {
 
     /// Puts a job's completions in line.
     pub fn submit(&mut self, job: &Job, text: &TextModel) {
-        let arrival = self.line.arrive(job.priority);
+        let tokens = tokens_of(job.prompt.len(), job.stop.max_tokens, job.choices);
+        let arrival = Arriving { job: job.id, priority: job.priority, client: job.client, tokens };
+        let arrival = self.line.arrive(arrival);
         for sequence in Sequence::of_job(job, text, arrival, self.config.speculation) {
             self.counters.prompt_tokens += job.prompt.len() as u64;
             self.wait(sequence);
@@ -136,7 +138,7 @@ impl Scheduler {
 
     /// Puts a job's inputs in line.
     pub fn submit_inputs(&mut self, job: &EmbedJob, embedder: &Embedder) {
-        let arrival = self.line.arrive(job.priority);
+        let arrival = self.line.arrive(job.arriving());
         for sequence in Sequence::of_inputs(job, embedder, arrival) {
             self.counters.prompt_tokens += sequence.remaining() as u64;
             self.wait(sequence);

@@ -175,7 +175,7 @@ fn run(path: &Path) -> Result<(), String> {
         Some(_) => Output::Scores { raw: false },
         None => Output::Vector { dimensions: None, normalize: None },
     };
-    let job = |inputs: Vec<EmbedInput>| EmbedJob { id: JobId(1), inputs, output, priority: 0 };
+    let job = |inputs: Vec<EmbedInput>| EmbedJob { id: JobId(1), inputs, output, priority: 0, client: None };
     let mut events = Vec::new();
     match &opened.network {
         Network::Encoder(files) => {

@@ -17,6 +17,9 @@ pub(crate) trait ModelRequest: Send + 'static {
 
     /// How long it says that the model stays after it.
     fn keep_alive(&self) -> Option<&str>;
+
+    /// Whose request it says it is.
+    fn client(&self) -> &str;
 }
 
 impl ModelRequest for v1::EmbedRequest {
@@ -34,6 +37,10 @@ impl ModelRequest for v1::EmbedRequest {
     fn keep_alive(&self) -> Option<&str> {
         self.keep_alive.as_deref()
     }
+
+    fn client(&self) -> &str {
+        &self.client
+    }
 }
 
 impl ModelRequest for v1::RerankRequest {
@@ -48,6 +55,10 @@ impl ModelRequest for v1::RerankRequest {
     fn keep_alive(&self) -> Option<&str> {
         self.keep_alive.as_deref()
     }
+
+    fn client(&self) -> &str {
+        &self.client
+    }
 }
 
 impl ModelRequest for v1::ClassifyRequest {
@@ -61,6 +72,10 @@ impl ModelRequest for v1::ClassifyRequest {
 
     fn keep_alive(&self) -> Option<&str> {
         self.keep_alive.as_deref()
+    }
+
+    fn client(&self) -> &str {
+        &self.client
     }
 }
 

@@ -5,7 +5,7 @@
 use std::{collections::VecDeque, sync::Arc, time::Instant};
 
 use hanzo_engine_runtime::{
-    Computed, EmbedInput, EmbedJob, Embedder, Output, RequestError, tokenizer::Tokenizer,
+    ClientId, Computed, EmbedInput, EmbedJob, Embedder, Output, RequestError, tokenizer::Tokenizer,
 };
 use tokio::sync::oneshot;
 
@@ -33,6 +33,7 @@ pub(super) struct Batches<'a> {
     field: &'static str,
     output: Output,
     priority: i32,
+    client: Option<ClientId>,
     place: Arc<KeptPlace>,
     on_its_way: VecDeque<oneshot::Receiver<Results>>,
     computed: ComputedInputs,
@@ -40,11 +41,11 @@ pub(super) struct Batches<'a> {
 }
 
 impl<'a> Batches<'a> {
-    /// None is on its way. `place` is the request's in the model's queue.
+    /// None is on its way. `place` is the request's in the model's queue, `client` who asks.
     pub(super) fn new(
         served: &'a Arc<Served>,
         call: &EmbedCall,
-        place: Arc<KeptPlace>,
+        (place, client): (Arc<KeptPlace>, Option<ClientId>),
         arrived: Instant,
         deadline: Option<Instant>,
     ) -> Self {
@@ -55,6 +56,7 @@ impl<'a> Batches<'a> {
             field: call.field,
             output: call.output,
             priority: call.priority,
+            client,
             place,
             on_its_way: VecDeque::new(),
             computed: ComputedInputs { model: served.name.clone(), computed: Vec::new(), tokens: Vec::new() },
@@ -107,8 +109,13 @@ impl<'a> Batches<'a> {
 
     fn submit(&mut self, inputs: Vec<EmbedInput>) -> Result<(), Error> {
         self.computed.tokens.extend(inputs.iter().map(|input| input.tokens.len() as u32));
-        let job =
-            EmbedJob { id: self.served.next_job(), inputs, output: self.output, priority: self.priority };
+        let job = EmbedJob {
+            id: self.served.next_job(),
+            inputs,
+            output: self.output,
+            priority: self.priority,
+            client: self.client,
+        };
         let (ticket, results) = embed_ticket(job, self.place.clone(), self.arrived, self.deadline);
         self.served.worker.give(Work::Embed(ticket), Instant::now()).map_err(|why| match why {
             NotGiven::Full => self.served.queue_full(),

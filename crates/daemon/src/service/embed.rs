@@ -85,6 +85,7 @@ async fn answer<W: convert::ModelRequest, T>(
 ) -> Result<(ComputedInputs, T), Error> {
     let _active = core.drain.enter()?;
     let deadline = deadline(&request, arrived)?;
+    let client = core.clients.of(&request, request.get_ref().client())?;
     let wire = request.into_inner();
     let keep_alive = request::keep_alive(wire.keep_alive())?;
     let demand = Demand { by: answer_by(deadline), keep_alive };
@@ -99,7 +100,7 @@ async fn answer<W: convert::ModelRequest, T>(
     }
     // Kept to the end: the queue bounds all requests of this kind, running ones too.
     let place = served.enter()?.keep();
-    let batches = Batches::new(&served, &call, place.clone(), arrived, deadline);
+    let batches = Batches::new(&served, &call, (place.clone(), client), arrived, deadline);
     let answer = within(answer_by(deadline), batches.run(call, record)).await?;
     served.metrics.embedded.inc_by(answer.computed.len() as u64);
     place.served(Instant::now());

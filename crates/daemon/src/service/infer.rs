@@ -86,6 +86,7 @@ async fn begin(
 ) -> Result<Begun, Error> {
     let active = core.drain.enter()?;
     let deadline = deadline(&request, arrived)?;
+    let client = core.clients.of(&request, &request.get_ref().client)?;
     let wire = request.into_inner();
     let wanted = match &wire.prompt {
         Some(v1::infer_request::Prompt::Chat(_)) => Capability::Chat,
@@ -112,6 +113,7 @@ async fn begin(
     let work = served.prompts.run(ask.prompt.kind(), by, move |interrupted| build(ask, &of, interrupted));
     let mut built = within(by, work).await?;
     built.job.adapter = adapter.map(|adapter| adapter.handle);
+    built.job.client = client;
     let context = EventContext::new(record.request_id.clone(), answers, &served, &built.job);
     record.prompt_tokens = context.prompt_tokens();
     let choices = built.job.choices;

@@ -68,7 +68,13 @@ impl Alone {
     /// By input; nothing: no number.
     pub(super) fn inputs(&mut self, inputs: &[EmbedInput], output: Output) -> Option<Vec<Computed>> {
         let id = self.next_job();
-        self.engine().submit_inputs(&EmbedJob { id, inputs: inputs.to_vec(), output, priority: 0 });
+        self.engine().submit_inputs(&EmbedJob {
+            id,
+            inputs: inputs.to_vec(),
+            output,
+            priority: 0,
+            client: None,
+        });
         let computed = self.run().into_values().flatten().filter_map(|kind| match kind {
             EventKind::Started { .. } => None,
             EventKind::Computed(computed) => Some(Some(computed)),

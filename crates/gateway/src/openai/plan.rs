@@ -252,6 +252,7 @@ pub(crate) fn common(fields: &mut Fields, config: &Config, id: &RequestId) -> Re
         stop: Some(stop_conditions(fields, config)?),
         choices,
         request_id: id.as_str().to_owned(),
+        client: id.client(),
         priority: priority(fields)?,
         keep_alive: keep_alive(fields)?,
         constraint: constraint::read(fields)?,

@@ -124,8 +124,9 @@ impl Caller {
             EmbedOutput::Tokens | EmbedOutput::Sparse => CallLimit::WIDE,
             EmbedOutput::Unspecified | EmbedOutput::Pooled => CallLimit::NARROW,
         };
+        let client = self.id.client();
         let ask = move |mut engine: Engine, deadline, request_id, inputs| {
-            let request = v1::EmbedRequest { inputs, request_id, ..base.clone() };
+            let request = v1::EmbedRequest { inputs, request_id, client: client.clone(), ..base.clone() };
             async move { engine.embed(request, deadline).await }
         };
         self.answers(inputs, limit, name, ask).map(move |answer| {
@@ -143,8 +144,9 @@ impl Caller {
         name: impl FieldName,
     ) -> Result<(Vec<f32>, Spent), ApiError> {
         let mut scores = vec![None; documents.len()];
+        let client = self.id.client();
         let ask = move |mut engine: Engine, deadline, request_id, documents| {
-            let request = v1::RerankRequest { documents, request_id, ..base.clone() };
+            let request = v1::RerankRequest { documents, request_id, client: client.clone(), ..base.clone() };
             async move { engine.rerank(request, deadline).await }
         };
         let mut answers = self.answers(documents, CallLimit::NARROW, name, ask);
@@ -170,8 +172,9 @@ impl Caller {
         name: impl FieldName,
     ) -> Result<(Vec<v1::Classification>, Spent), ApiError> {
         let mut classifications = Vec::with_capacity(inputs.len());
+        let client = self.id.client();
         let ask = move |mut engine: Engine, deadline, request_id, inputs| {
-            let request = v1::ClassifyRequest { inputs, request_id, ..base.clone() };
+            let request = v1::ClassifyRequest { inputs, request_id, client: client.clone(), ..base.clone() };
             async move { engine.classify(request, deadline).await }
         };
         let mut answers = self.answers(inputs, CallLimit::NARROW, name, ask);

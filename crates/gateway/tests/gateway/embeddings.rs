@@ -121,6 +121,7 @@ async fn every_field_arrives() {
         request_id: request.request_id.clone(),
         priority: -4,
         keep_alive: Some("10m".to_owned()),
+        client: "127.0.0.1".to_owned(),
     };
     assert_eq!(request, expected);
     // Absent and null fields stay unset.

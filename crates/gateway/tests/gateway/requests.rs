@@ -118,6 +118,7 @@ async fn every_chat_field_arrives() {
         request_id: request.request_id.clone(),
         priority: -7,
         keep_alive: Some("-1".to_owned()),
+        client: "127.0.0.1".to_owned(),
         ..Default::default()
     };
     assert_eq!(request, expected);

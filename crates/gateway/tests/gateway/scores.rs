@@ -73,6 +73,7 @@ async fn ranking_fields() {
         priority: 5,
         truncate_side: v1::TruncateSide::Left.into(),
         keep_alive: Some("0".to_owned()),
+        client: "127.0.0.1".to_owned(),
     };
     assert_eq!(request, expected);
 }

@@ -75,7 +75,7 @@ impl Model {
     fn run(&mut self, inputs: Vec<EmbedInput>, output: Output) -> Vec<Computed> {
         self.jobs += 1;
         let mut results = vec![None; inputs.len()];
-        let job = EmbedJob { id: JobId(self.jobs), inputs, output, priority: 0 };
+        let job = EmbedJob { id: JobId(self.jobs), inputs, output, priority: 0, client: None };
         match &mut self.engine {
             AnyEngine::Decoder(engine) => engine.submit_inputs(&job),
             AnyEngine::Encoder(engine) => engine.submit_inputs(&job),

@@ -139,7 +139,7 @@ impl<B: EncoderOps> EncoderEngine<B> {
 
     /// Takes the inputs of a job in line. They have come from [`Embedder`].
     pub fn submit_inputs(&mut self, job: &EmbedJob) {
-        let mut arrival = self.line.arrive(job.priority);
+        let mut arrival = self.line.arrive(job.arriving());
         for (input, choice) in job.inputs.iter().zip(0..) {
             self.prompt_tokens += input.tokens.len() as u64;
             self.line.wait(job.id);

@@ -191,7 +191,7 @@ impl Random {
         } else {
             Output::Vector { dimensions: Some(8), normalize: None }
         };
-        EmbedJob { id: JobId(id), inputs, output, priority: 0 }
+        EmbedJob { id: JobId(id), inputs, output, priority: 0, client: None }
     }
 }
 

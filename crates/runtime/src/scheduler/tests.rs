@@ -323,6 +323,7 @@ fn inputs(id: u64, lengths: &[usize], prefix: usize) -> EmbedJob {
         inputs: lengths.iter().enumerate().map(input).collect(),
         output: Output::Vector { dimensions: Some(1), normalize: Some(false) },
         priority: 0,
+        client: None,
     }
 }
 

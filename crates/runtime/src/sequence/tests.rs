@@ -1,7 +1,11 @@
 //! What completions of one job share, and what is their own.
 
 use super::*;
-use crate::{fair::FairLine, job::StopConditions, text::tests::demo};
+use crate::{
+    fair::{Arriving, FairLine},
+    job::StopConditions,
+    text::tests::demo,
+};
 
 #[test]
 fn completions_that_wait_share_what_they_were_given() {
@@ -13,7 +17,7 @@ fn completions_that_wait_share_what_they_were_given() {
         ..Job::default()
     };
     let text = demo();
-    let arrival = FairLine::default().arrive(0);
+    let arrival = FairLine::default().arrive(Arriving { job: job.id, priority: 0, client: None, tokens: 0 });
     let mut sequences: Vec<Sequence> = Sequence::of_job(&job, &text, arrival, Speculation::Off).collect();
     assert_eq!(sequences[0].hashes.len(), 62);
     for other in &sequences[1..] {

@@ -111,6 +111,7 @@ impl World<'_> {
                 inputs: inputs.clone(),
                 output: *output,
                 priority: *priority,
+                client: None,
             };
             self.story.tell(|| format!("client {number} gives job {}: {} inputs", job.id.0, inputs.len()));
             let (ticket, results) = embed_ticket(job, embedding.place.clone(), came, deadline);

@@ -3,7 +3,10 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::limits::{SHARED_TURN_TOKENS, SINGLE_TURN_TOKENS};
+use crate::{
+    job::ClientId,
+    limits::{SHARED_TURN_TOKENS, SINGLE_TURN_TOKENS},
+};
 
 impl Bench {
     /// Steps until the job has finished.
@@ -245,4 +248,27 @@ fn a_full_line_goes_on_whatever_the_blocks() {
         }
         assert_eq!((bench.pool.used(), bench.scheduler.displaced), (0, 0));
     }
+}
+
+#[test]
+fn a_client_of_a_hundred_requests_gives_another_of_one_its_turn() {
+    let ask = |client: Option<u64>| {
+        let mut bench = Bench::new(512, |config| config.context_tokens_max = 1024);
+        let of = |id: u64, job: &mut Job| {
+            job.client = client.map(|greedy| ClientId(if id == 500 { 2 } else { greedy }))
+        };
+        for id in 1..=100 {
+            bench.submit(id, 20, 200, |job| of(id, job));
+        }
+        bench.steps(2 * SINGLE_TURN_TOKENS);
+        bench.submit(500, 20, 16, |job| of(500, job));
+        let steps = bench.steps_to_finish(500, 5_000);
+        bench.run(10_000);
+        assert!((1..=100).all(|id| bench.generated(id) == 200), "everybody is served in the end");
+        steps
+    };
+    // One that runs has its turn, the prompt takes a step, and each token one.
+    let (shared, alone) = (ask(Some(1)), ask(None));
+    assert!(shared <= SINGLE_TURN_TOKENS + 16 + 2, "{shared} steps");
+    assert!(alone > 4 * shared, "{alone} steps where nobody knows who asks, {shared} where it is known");
 }
