@@ -401,7 +401,6 @@ impl Metrics {
             &self.embed_batch_size,
             &self.generation_length,
             &self.load_duration,
-            &self.load_wait,
         ];
         for histogram in histograms {
             // It may have none.
@@ -440,7 +439,8 @@ impl Metrics {
         self.evictions.with_label_values(&[reason]).inc();
     }
 
-    /// A request waited so long for a model that is known here.
+    /// A request waited so long for a model that is known here. What is counted outlives the model, which comes and goes: its
+    /// name is one of the store's.
     pub(crate) fn load_waited(&self, model: &str, seconds: f64) {
         self.load_wait.with_label_values(&[model]).observe(seconds);
     }
