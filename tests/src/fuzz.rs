@@ -192,7 +192,20 @@ fn config(bytes: &[u8]) {
 
 /// The configuration of a quantised checkpoint, after a letter for whose tensors lie beside it.
 fn quantised(bytes: &[u8]) {
-    const FORMATS: [&str; 6] = ["mlx-mixed", "gptq-4", "awq-gemm", "compressed-4", "fp8-blocks", "hqq-4"];
+    const FORMATS: [&str; 12] = [
+        "mlx-mixed",
+        "gptq-4",
+        "awq-gemm",
+        "compressed-4",
+        "fp8-blocks",
+        "hqq-4",
+        "gptq-marlin",
+        "awq-gemv-fast",
+        "quanto-4",
+        "torchao-int4",
+        "torchao-tiles",
+        "bert-gptq",
+    ];
     thread_local! {
         static AROUND: Vec<TempDir> = FORMATS.iter().map(|format| {
             let around = tempfile::tempdir().expect("a temporary folder");

@@ -3,7 +3,7 @@
 
 mod overflow;
 
-use std::sync::Arc;
+use std::{collections::HashSet, sync::Arc};
 
 use hanzo_engine_constraints::{Spec, json_in_lark};
 use hanzo_engine_formats::Demand;
@@ -11,7 +11,7 @@ use hanzo_engine_runtime::{
     CallReading, Job, RequestError, SamplingParams, Speculation, StopConditions, TextModel, Tool, ToolFormat,
     chat::Chat,
     infill::Gap,
-    limits::STOP_TOKENS_MAX,
+    limits::{LOGIT_BIAS_MAX, STOP_TOKENS_MAX},
     load::GenerationDefaults,
     sampler::{Breakers, DRY_BREAKERS, Dry, Mirostat},
     tokenizer::Tokenizer,
@@ -234,17 +234,22 @@ pub(crate) fn build(
             tokens
         }
     };
+    let max_tokens = match (request.max_tokens, text.generation.max_new_tokens) {
+        (Some(asked), _) => asked.min(room),
+        // A request that wants more than that at least has said so.
+        (None, Some(own)) => own.max(request.stop.min_tokens).clamp(1, room),
+        (None, None) => room,
+    };
     let job = Job {
         adapter: None,
         id: served.next_job(),
         choices: request.choices,
         sampling: sampling(request.sampling, &text.generation, &text.tokenizer)?,
         stop: StopConditions {
-            max_tokens: match (request.max_tokens, text.generation.max_new_tokens) {
-                (Some(asked), _) => asked.min(room),
-                // A request that wants more than that at least has said so.
-                (None, Some(own)) => own.max(request.stop.min_tokens).clamp(1, room),
-                (None, None) => room,
+            max_tokens,
+            min_tokens: match request.stop.min_tokens {
+                0 => text.generation.min_new_tokens.unwrap_or(0).min(max_tokens),
+                asked => asked,
             },
             // Who says what ends the completion says all of it.
             strings: if own_stops { text.generation.stop.clone() } else { request.stop.strings },
@@ -402,10 +407,18 @@ fn sampling(
             .unwrap_or(neutral.xtc_probability),
         xtc_threshold: asked.xtc_threshold.or(model.xtc_threshold).unwrap_or(neutral.xtc_threshold),
         mirostat,
-        logit_bias: asked.logit_bias,
+        logit_bias: logit_bias(asked.logit_bias, &model.logit_bias),
         seed: asked.seed.or(model.seed).unwrap_or_else(random_u64),
         logprobs: asked.logprobs,
     })
+}
+
+/// What was asked, and of other tokens what the model's files say, as far as there is room.
+fn logit_bias(mut asked: Vec<(u32, f32)>, model: &[(u32, f32)]) -> Vec<(u32, f32)> {
+    let named: HashSet<u32> = asked.iter().map(|&(token, _)| token).collect();
+    let room = LOGIT_BIAS_MAX.saturating_sub(asked.len());
+    asked.extend(model.iter().filter(|(token, _)| !named.contains(token)).take(room));
+    asked
 }
 
 fn dry(asked: RequestedDry, tokenizer: &Arc<Tokenizer>) -> Result<Option<Dry>, Error> {

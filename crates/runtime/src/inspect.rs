@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::error::LoadError;
 use crate::gguf::{self, Metadata};
 use crate::limits::MODEL_PARTS_MAX;
-use crate::load::{ModelInfo, TextFiles, huggingface, weights};
+use crate::load::{ModelInfo, TextFiles, generation, huggingface, weights};
 use crate::mapped::ModelBytes;
 use crate::opened::{Network, Opened};
 use crate::overrides::Overrides;
@@ -61,6 +61,8 @@ pub struct Facts {
     pub tokenizer: Option<TokenizerFacts>,
     /// Its chat template.
     pub template: Option<TemplateFacts>,
+    /// Settings of its `generation_config.json` that requests have no default for: they are not followed.
+    pub generation_not_read: Vec<String>,
     /// What it was made to read besides text and this build does not: `images`, `audio`.
     pub inputs_not_read: &'static [&'static str],
     /// What cannot be read or run, and why.
@@ -324,6 +326,7 @@ fn look_at_directory(directory: &Path, facts: &mut Facts) -> Option<Result<TextF
     let config = huggingface::read_config(directory, "config.json").ok()??;
     of_config(&config, facts);
     let generation = huggingface::read_config(directory, "generation_config.json").ok().flatten();
+    facts.generation_not_read = generation.as_ref().map(generation::not_read).unwrap_or_default();
     Some(huggingface::text_files(directory, &config, generation.as_ref(), &Overrides::default()))
 }
 

@@ -192,6 +192,14 @@ impl Opened {
         }
     }
 
+    #[cfg(test)]
+    pub(crate) fn tensors(&self) -> &load::Tensors {
+        match &self.network {
+            Network::Decoder(files) => &files.tensors,
+            Network::Encoder(files) => &files.tensors,
+        }
+    }
+
     /// What it is.
     pub fn info(&self) -> &ModelInfo {
         match &self.network {

@@ -45,6 +45,22 @@ impl Tensor {
         })
     }
 
+    /// Whether it has this shape, or takes it: of a matrix whose codes lie in groups some formats do not say how long rows are.
+    ///
+    /// # Errors
+    /// As [`Tensor::check_shape`].
+    pub(crate) fn take_shape(&mut self, expected: &[usize]) -> Result<(), LoadError> {
+        let block = self.dtype.block_weights();
+        if let (&[all], &[rows, cols]) = (self.shape.as_slice(), expected)
+            && block > 1
+            && cols.is_multiple_of(block)
+            && rows.checked_mul(cols) == Some(all)
+        {
+            self.shape = expected.to_vec();
+        }
+        self.check_shape(expected)
+    }
+
     /// The tensors that this one holds along its outermost dimension, sharing its bytes.
     pub fn parts(&self) -> impl Iterator<Item = Tensor> {
         let (count, shape) = (self.shape[0], &self.shape[1..]);

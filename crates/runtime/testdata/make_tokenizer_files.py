@@ -33,11 +33,11 @@ TEKKEN = (
 )
 
 
-def spm(**settings):
+def spm(model_type="bpe", **settings):
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(line for line in CORPUS.splitlines() if line.strip()), model_writer=model, vocab_size=600,
-        model_type="bpe", byte_fallback=True, character_coverage=0.99, num_threads=1, minloglevel=2, **settings,
+        model_type=model_type, byte_fallback=True, character_coverage=0.99, num_threads=1, minloglevel=2, **settings,
     )
     processor = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
     return model.getvalue(), [processor.encode(text) for text in TEXTS]
@@ -79,6 +79,11 @@ def main():
         tsv.write("".join(f"{ord(of):x}\t{' '.join(f'{ord(c):x}' for c in to)}\n" for of, to in rules.items()))
         tsv.flush()
         model, ids = spm(normalization_rule_tsv=tsv.name, remove_extra_whitespaces=True)
+        unigram, unigram_ids = spm("unigram", normalization_rule_tsv=tsv.name, remove_extra_whitespaces=True)
+    cases["unigram normalized"] = {"files": {"tokenizer.model": b64(unigram)}, "config": None, "ids": unigram_ids}
+    unigram, unigram_ids = spm("unigram", normalization_rule_name="identity", remove_extra_whitespaces=False)
+    config = {"tokenizer_class": "LlamaTokenizer", "add_bos_token": True, "add_eos_token": False}
+    cases["unigram"] = {"files": {"tokenizer.model": b64(unigram)}, "config": config, "ids": unigram_ids}
     cases["normalized"] = {"files": {"tokenizer.model": b64(model)}, "config": None, "ids": ids}
     ours, ids = ranks(QWEN)
     cases["qwen"] = {"files": {"qwen.tiktoken": b64(lines(ours))}, "config": {"tokenizer_class": "QWenTokenizer"}, "ids": ids}

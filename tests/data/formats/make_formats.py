@@ -1,22 +1,24 @@
 """Makes the quantised checkpoints in this folder and what they compute.
 
-    pip install torch transformers safetensors numpy 'mlx[cpu]' compressed-tensors bitsandbytes hqq
-    python make_formats.py            # all, or: python make_formats.py mlx gptq
+    pip install torch transformers safetensors numpy 'mlx[cpu]' compressed-tensors bitsandbytes hqq optimum-quanto ninja torchao
+    pip download --no-deps autoawq==0.2.9 auto-gptq==0.7.1    # read only: AUTOAWQ and AUTOGPTQ name the unpacked folders
+    python make_formats.py            # all, or: python make_formats.py mlx gptq, which are beginnings of names
 
 Each folder has a random Llama of one layer in one format, and `golden.safetensors`: `tokens`, and the `logits` of each that
 transformers computes in float32 with the weights as the format's own library gives them back (MLX, compressed-tensors,
-bitsandbytes, HQQ), or, for GPTQ, AWQ and the scaled floats, as the formula in torch says. The tokenizer is
+bitsandbytes, HQQ, Quanto, TorchAO), or, for GPTQ, AWQ and the scaled floats, as the formula in torch says; what AutoAWQ and
+AutoGPTQ lay out for one kernel is packed by their own code. TorchAO's tiles are laid out as PyTorch's int4mm.cu does. Folders
+that begin with bert- have an encoder of one layer instead, whose `hidden` states are golden. The tokenizer is
 tests/data/tiny/llama3's.
 """
-import json, shutil, sys
+import importlib.util, json, os, shutil, sys, types
 from pathlib import Path
 
-import mlx.core as mx, numpy as np, torch
+import numpy as np, torch
 from safetensors.torch import save_file
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import BertConfig, BertModel, LlamaConfig, LlamaForCausalLM
 
 HERE = Path(__file__).parent
-mx.set_default_device(mx.cpu)
 HIDDEN, INNER = 64, 128
 LINEAR = ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"]
 TOKENS = [1, 77, 3, 150, 42, 9, 9, 120]
@@ -25,38 +27,53 @@ CONFIG = LlamaConfig(vocab_size=160, hidden_size=HIDDEN, intermediate_size=INNER
                      rope_parameters={"rope_type": "default", "rope_theta": 1e4}, attn_implementation="eager")
 
 
-def make(name, convert, quantization, key="quantization_config", embedding=None):
-    """`convert(name of a matrix, f32)` gives a dictionary of what follows its name, and the matrix as it comes back."""
+BERT = BertConfig(vocab_size=160, hidden_size=HIDDEN, intermediate_size=INNER, num_hidden_layers=1, num_attention_heads=4, max_position_embeddings=32,
+                  attn_implementation="eager")
+BERT_LINEAR = ["query", "key", "value", "attention.output.dense", "intermediate.dense", "output.dense"]
+
+
+def make(name, convert, quantization, key="quantization_config", embedding=None, kept=(), heads=2):
+    """`convert(name of a matrix, f32)` gives a dictionary of what follows its name, and the matrix as it comes back; modules
+    whose names end as one of `kept` stay as they are."""
     torch.manual_seed(sum(map(ord, name)))
-    model = LlamaForCausalLM(CONFIG).float().eval()
+    is_bert = name.startswith("bert-")
+    settings = BERT if is_bert else LlamaConfig(**CONFIG.to_dict() | {"num_key_value_heads": heads})
+    model = (BertModel(settings, add_pooling_layer=False) if is_bert else LlamaForCausalLM(settings)).float().eval()
+    linear = BERT_LINEAR if is_bert else LINEAR
     stored = {}
     with torch.no_grad():
         for parameter_name, p in model.named_parameters():
-            if "norm" in parameter_name:
-                p.copy_(1 + torch.round(torch.randn_like(p) * 8).clamp(-31, 31) / 64)
+            if "norm" in parameter_name.lower() or parameter_name.endswith("bias"):
+                p.copy_((0 if "bias" in parameter_name else 1) + torch.round(torch.randn_like(p) * 8).clamp(-31, 31) / 64)
             else:
                 p.copy_((torch.randn_like(p) * 0.15).bfloat16().float())
             module = parameter_name.removesuffix(".weight")
-            how = convert if any(parameter_name.endswith(f"{linear}.weight") for linear in LINEAR) else embedding if "embed" in parameter_name else None
-            if how is None:
+            how = convert if any(parameter_name.endswith(f"{end}.weight") for end in linear) else embedding if "embed_tokens" in parameter_name else None
+            if how is None or any(module.endswith(end) for end in kept):
                 stored[parameter_name] = p.bfloat16()
                 continue
             parts, back = how(module, p.data.clone())
             assert back.shape == p.shape and (back - p).abs().max() < 0.6, (name, parameter_name, (back - p).abs().max())
             p.copy_(back.float())
             stored |= {module + suffix: tensor.contiguous().clone() for suffix, tensor in parts.items()}
-        logits = model(torch.tensor([TOKENS])).logits[0]
+        ids = torch.tensor([TOKENS])
+        golden = {"hidden": model(ids).last_hidden_state[0]} if is_bert else {"logits": model(ids).logits[0]}
     folder = HERE / name
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    config = json.loads(CONFIG.to_json_string(use_diff=False)) | {"architectures": ["LlamaForCausalLM"], key: quantization}
+    config = json.loads(settings.to_json_string(use_diff=False)) | {"architectures": [type(model).__name__]}
     keep = set("architectures vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads hidden_act max_position_embeddings "
-               "rms_norm_eps bos_token_id eos_token_id tie_word_embeddings model_type rope_parameters".split()) | {key}
-    (folder / "config.json").write_text(json.dumps({k: v for k, v in config.items() if k in keep}, indent=1) + "\n")
+               "rms_norm_eps bos_token_id eos_token_id tie_word_embeddings model_type rope_parameters type_vocab_size layer_norm_eps pad_token_id".split())
+    config = {k: v for k, v in config.items() if k in keep and not (k == "pad_token_id" and not is_bert)}
+    if key.endswith(".json"):
+        (folder / key).write_text(json.dumps(quantization, indent=1) + "\n")
+    else:
+        config[key] = quantization
+    (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")
     for file in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(HERE.parent / "tiny/llama3" / file, folder / file)
     save_file(stored, folder / "model.safetensors")
-    save_file({"tokens": torch.tensor(TOKENS, dtype=torch.int32), "logits": logits}, folder / "golden.safetensors")
+    save_file({"tokens": torch.tensor(TOKENS, dtype=torch.int32)} | golden, folder / "golden.safetensors")
     size = sum(file.stat().st_size for file in folder.iterdir())
     print(f"{name}: {size} bytes")
 
@@ -64,6 +81,8 @@ def make(name, convert, quantization, key="quantization_config", embedding=None)
 # MLX: its own quantize and dequantize, in bfloat16 as its checkpoints are; bits and groups of their own in some modules.
 def mlx(default, own):
     def convert(module, w):
+        import mlx.core as mx
+        mx.set_default_device(mx.cpu)
         group, bits = next((of for end, of in own.items() if module.endswith(end)), default)
         packed, scales, biases = mx.quantize(mx.array(w.numpy()).astype(mx.bfloat16), group_size=group, bits=bits)
         back = mx.dequantize(packed, scales.astype(mx.float32), biases.astype(mx.float32), group_size=group, bits=bits)
@@ -74,6 +93,8 @@ def mlx(default, own):
 
 
 def mlx_mxfp4(module, w):
+    import mlx.core as mx
+    mx.set_default_device(mx.cpu)
     packed, scales = mx.quantize(mx.array(w.numpy()), group_size=32, bits=4, mode="mxfp4")
     back = mx.dequantize(packed, scales, group_size=32, bits=4, mode="mxfp4")
     parts = {".weight": torch.from_numpy(np.array(packed)), ".scales": torch.from_numpy(np.array(scales))}
@@ -123,6 +144,10 @@ def gptq(bits, group, symmetric, version=1, ordered=True):
     return convert
 
 
+def without(suffix, made):
+    return {k: v for k, v in made[0].items() if k != suffix}, made[1]
+
+
 def awq(kind):
     def convert(module, w):
         codes, scale, zero, back = affine_codes(w, 4, 32, False)
@@ -135,6 +160,122 @@ def awq(kind):
             return torch.from_numpy((x << (4 * np.arange(8))).sum(-1).astype(np.uint32).view(np.int32))
         return {".qweight": pack(codes.T), ".qzeros": pack(zero.T), ".scales": scale.T}, back
     return convert
+
+
+def source(variable, path):
+    """A module of a library whose package does not import without its device: `path` below the folder in `variable`."""
+    awq, utils, module = types.ModuleType("awq"), types.ModuleType("awq.utils"), types.ModuleType("awq.utils.module")
+    module.try_import = lambda name: (None, "not there")
+    sys.modules |= {"awq": awq, "awq.utils": utils, "awq.utils.module": module}
+    spec = importlib.util.spec_from_file_location(Path(path).stem, Path(os.environ[variable]) / path)
+    loaded = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    return loaded
+
+
+def linear_of(w):
+    linear = torch.nn.Linear(w.shape[1], w.shape[0], bias=False)
+    linear.weight.data = w.clone()
+    return linear
+
+
+def awq_gemv_fast(module, w):
+    codes, scale, zero, back = affine_codes(w, 4, 32, False)
+    kernel = source("AUTOAWQ", "awq/modules/linear/gemv_fast.py")
+    made = kernel.WQLinear_GEMVFast.from_linear(linear_of(back), 4, 32, scales=scale.float(), zeros=torch.from_numpy(zero).float())
+    # Its kernel adds the products of scales and zero points as they are stored, in F16.
+    spread = lambda x: x.float().T[:, :scale.shape[1]].repeat_interleave(32, 1)
+    back = torch.from_numpy(codes).float() * spread(made.scales) + spread(made.qzeros)
+    return {".qweight": made.qweight, ".qzeros": made.qzeros, ".scales": made.scales}, back
+
+
+def awq_marlin(module, w):
+    codes, scale, zero, back = affine_codes(w, 4, 32, True)
+    kernel = source("AUTOAWQ", "awq/modules/linear/marlin.py")
+    made = kernel.WQLinear_Marlin.from_linear(linear_of(back), 4, 32, scales=scale.float())
+    return {".qweight": made.qweight, ".scales": made.scales}, back
+
+
+def gptq_marlin(module, w):
+    codes, scale, zero, back = affine_codes(w, 4, -1, True)
+    kernel = source("AUTOGPTQ", "auto_gptq/nn_modules/qlinear/qlinear_marlin.py")
+    made = kernel.QuantLinear.__new__(kernel.QuantLinear)
+    torch.nn.Module.__init__(made)
+    made.bits, made.group_size, made.infeatures, made.outfeatures = 4, w.shape[1], w.shape[1], w.shape[0]
+    made.register_buffer("B", torch.zeros((w.shape[1] // 16, w.shape[0] * 2), dtype=torch.int32))
+    made.register_buffer("s", torch.zeros((1, w.shape[0]), dtype=torch.float16))
+    made.bias = None
+    made.pack(linear_of(back.half()).half(), scale)
+    return {".B": made.B, ".s": made.s}, back
+
+
+def quanto(kind, group):
+    def convert(module, w):
+        from optimum.quanto import AbsmaxOptimizer, MaxOptimizer, qint2, qint4, qint8, qfloat8_e4m3fn, quantize_weight
+        of = qint2 if kind == 4 and module.endswith("v_proj") else {2: qint2, 4: qint4, 8: qint8, "f8": qfloat8_e4m3fn}[kind]
+        if of.bits == 8:
+            made = quantize_weight(w, of, 0, AbsmaxOptimizer()(w, of, 0))
+        else:
+            scale, shift = MaxOptimizer()(w, of, 0, group)
+            made = quantize_weight(w, of, 0, scale, shift, group_size=group)
+        parts = {}
+        made.save_to_state_dict(parts, "", False)
+        return {".weight." + k: v for k, v in parts.items()} | {".input_scale": torch.ones(()), ".output_scale": torch.ones(())}, made.dequantize().float()
+    return convert
+
+
+def torchao(config):
+    """TorchAO's own tensors, as transformers saves them."""
+    def convert(module, w):
+        import torchao.quantization as q
+        from torchao.prototype.safetensors.safetensors_support import flatten_tensor_state_dict
+        linear = torch.nn.Sequential(linear_of(w.bfloat16()))
+        q.quantize_(linear, config(q))
+        tensors, _ = flatten_tensor_state_dict(linear.state_dict())
+        weight = linear[0].weight
+        back = type(weight).dequantize(weight).float()
+        if hasattr(weight, "zero_point"):  # what it says itself is rounded to BF16
+            scale = weight.scale.float().reshape(w.shape[0], -1, 1)
+            back = ((weight.qdata.float().reshape(*scale.shape[:2], -1) - weight.zero_point.float().reshape(scale.shape)) * scale).reshape(w.shape)
+        elif hasattr(weight, "scale"):
+            back = weight.qdata.float() * weight.scale.float()
+        assert (back - type(weight).dequantize(weight).float()).abs().max() < 0.01
+        return {k.removeprefix("0"): v for k, v in tensors.items()}, back
+    return convert
+
+
+def torchao_int4(module, w):
+    """Int4Tensor, whose quantiser wants a device: FBGEMM's formula, given back by TorchAO's."""
+    from torchao.prototype.gptq.api import _int4_row_dequantize_zp, _int4_row_quantize_zp_precomputed_qparams
+    g = w.reshape(w.shape[0], -1, 32)
+    scale = ((g.amax(-1) - g.amin(-1)) / 15).bfloat16().float()
+    zero = (g.amin(-1) + 8 * scale).bfloat16().float()
+    scale, zero = scale.T.contiguous(), zero.T.contiguous()
+    q = _int4_row_quantize_zp_precomputed_qparams(w, scale, zero, 32)
+    packed = (q[:, ::2] & 15) | (q[:, 1::2] << 4)
+    parts = {"._weight_qdata": packed, "._weight_scale": scale.bfloat16(), "._weight_zero_point": zero.bfloat16()}
+    return parts, _int4_row_dequantize_zp(q, scale, zero, 32)
+
+
+def torchao_tiles(module, w):
+    """Int4TilePackedTo4dTensor: codes and zeros by TorchAO, tiles as PyTorch's kernel for them has them, thread by thread."""
+    from torchao.quantization import quant_primitives as q
+    block = (1, 32)
+    scale, zero = q._choose_qparams_affine_tinygemm(w, q.MappingType.ASYMMETRIC, block, torch.int32, 0, 15, scale_dtype=torch.bfloat16, zero_point_dtype=torch.bfloat16)
+    codes = q._quantize_affine_tinygemm(w.bfloat16(), block, scale, zero, torch.int32, 0, 15)
+    inner = 8 if w.shape[1] % 128 == 0 else 4
+    tiles = np.zeros((w.shape[0] // 8, w.shape[1] // (16 * inner), 32, inner // 2), dtype=np.uint32)
+    for n_tile, k_tile, thread, pair in np.ndindex(tiles.shape):
+        base = (k_tile * inner + 2 * pair) * 16 + thread % 4 * 2
+        at = [base, base + 1, base + 8, base + 9, base + 16, base + 17, base + 24, base + 25]
+        v = codes[n_tile * 8 + thread // 4, at].numpy().astype(np.uint32)
+        tiles[n_tile, k_tile, thread, pair] = v[7] << 28 | v[5] << 24 | v[3] << 20 | v[1] << 16 | v[6] << 12 | v[4] << 8 | v[2] << 4 | v[0]
+    scale, zero = scale.reshape(w.shape[0], -1), zero.reshape(w.shape[0], -1)
+    back = ((codes.reshape(*scale.shape, 32) - 8) * scale.float()[..., None] + zero.float()[..., None]).reshape(w.shape)
+    check = q._dequantize_affine_tinygemm(codes, block, scale, zero, torch.int32, 0, 15, output_dtype=torch.float32)
+    assert (check - back).abs().max() < 0.02
+    pairs = torch.stack([scale, zero], -1).transpose(0, 1)
+    return {"._weight_qdata": torch.from_numpy(tiles.view(np.int32)), "._weight_scale_and_zero": pairs}, back
 
 
 def compressed(scheme, scale_of):
@@ -212,12 +353,10 @@ def bnb_int8(module, w):
     return {".weight": q, ".SCB": scale, ".weight_format": torch.tensor(0, dtype=torch.uint8)}, q.float() * (scale / 127)[:, None]
 
 
-def hqq(bits, group):
+def hqq(bits, group, axis=1):
     def convert(module, w):
         from hqq.core.quantize import BaseQuantizeConfig, HQQLinear
-        linear = torch.nn.Linear(w.shape[1], w.shape[0], bias=False)
-        linear.weight.data = w.clone()
-        made = HQQLinear(linear, BaseQuantizeConfig(nbits=bits, group_size=group, axis=1), compute_dtype=torch.float32, device="cpu")
+        made = HQQLinear(linear_of(w), BaseQuantizeConfig(nbits=bits, group_size=group, axis=axis), compute_dtype=torch.float32, device="cpu")
         back = made.dequantize().float()
         return {"." + k: v for k, v in made.state_dict().items()}, back
     return convert
@@ -235,6 +374,8 @@ def ints(bits, symmetric, group=None):
 FP4 = {"num_bits": 4, "type": "float", "symmetric": True, "strategy": "tensor_group", "group_size": 16, "scale_dtype": "torch.float8_e4m3fn"}
 MX4 = {"num_bits": 4, "type": "float", "symmetric": True, "strategy": "group", "group_size": 32, "scale_dtype": "torch.uint8"}
 MIXED = {"mlp.down_proj": (128, 6), "self_attn.v_proj": (32, 3), "embed_tokens": (32, 8), "mlp.up_proj": (64, 5)}
+HQQ = {"quant_method": "hqq", "quant_config": {}}
+AO = {"quant_method": "torchao", "quant_type": {"default": {}}}
 GPTQ = dict(quant_method="gptq", desc_act=False)
 CASES = {
     "mlx-4": lambda n: make(n, mlx((64, 4), {}), {"group_size": 64, "bits": 4}, "quantization", mlx((64, 4), {})),
@@ -262,6 +403,27 @@ CASES = {
     "bnb-fp4": lambda n: make(n, bnb("fp4", False), {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "fp4"}),
     "bnb-int8": lambda n: make(n, bnb_int8, {"quant_method": "bitsandbytes", "load_in_8bit": True}),
     "hqq-4": lambda n: make(n, hqq(4, 64), {"quant_method": "hqq", "quant_config": {"weight_quant_params": {"nbits": 4, "group_size": 64, "axis": 1}}}),
+    "hqq-1": lambda n: make(n, hqq(1, 32), HQQ),
+    "hqq-3": lambda n: make(n, hqq(3, 64), HQQ),
+    "hqq-5": lambda n: make(n, hqq(5, 32), HQQ),
+    "hqq-across": lambda n: make(n, lambda module, w: hqq(3 if "mlp" in module else 4, 256 if "gate" in module else 64, 0)(module, w), HQQ),
+    "gptq-modules": lambda n: make(n, lambda module, w: without(".g_idx", gptq(8 if "v_proj" in module else 4, 32, False)(module, w)),
+        GPTQ | {"bits": 4, "group_size": 32, "sym": False, "dynamic": {"+:.*v_proj": {"bits": 8}, "-:.*k_proj": {}}}, kept=["k_proj"]),
+    "gptq-marlin": lambda n: make(n, gptq_marlin, GPTQ | {"bits": 4, "group_size": -1, "sym": True, "checkpoint_format": "marlin", "is_marlin_format": True}, heads=4),
+    "awq-marlin": lambda n: make(n, awq_marlin, {"quant_method": "awq", "bits": 4, "group_size": 32, "version": "marlin", "zero_point": False}, heads=4),
+    "awq-gemv-fast": lambda n: make(n, awq_gemv_fast, {"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemv_fast", "zero_point": True,
+        "modules_to_not_convert": ["o_proj"]}, kept=["o_proj"]),
+    "quanto-4": lambda n: make(n, quanto(4, 32), {"model.layers.0.mlp.up_proj": {"weights": "qint4", "activations": "none"}}, "quanto_qmap.json"),
+    "quanto-8": lambda n: make(n, quanto(8, None), {"model.layers.0.mlp.up_proj": {"weights": "qint8", "activations": "none"}}, "quanto_qmap.json"),
+    "torchao-int8": lambda n: make(n, torchao(lambda q: q.Int8WeightOnlyConfig()), AO, kept=["o_proj"]),
+    "torchao-intx": lambda n: make(n, torchao(lambda q: q.Int8DynamicActivationIntxWeightConfig(weight_dtype=torch.int4, weight_granularity=q.PerGroup(32))), AO),
+    "torchao-fp8": lambda n: make(n, torchao(lambda q: q.Float8WeightOnlyConfig()), AO),
+    "torchao-int4": lambda n: make(n, torchao_int4, AO),
+    "torchao-tiles": lambda n: make(n, torchao_tiles, AO),
+    "bert-gptq": lambda n: make(n, gptq(4, 32, False), GPTQ | {"bits": 4, "group_size": 32, "sym": False}),
+    "bert-awq": lambda n: make(n, awq("gemm"), {"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemm", "zero_point": True}),
+    "bert-bnb-nf4": lambda n: make(n, bnb("nf4", True), {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}),
+    "bert-fp8": lambda n: make(n, fp8("row"), ct("float-quantized", {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "channel"}), kept=["intermediate.dense"]),
     "hqq-2": lambda n: make(n, hqq(2, 32), {"quant_method": "hqq", "quant_config": {"weight_quant_params": {"nbits": 2, "group_size": 32, "axis": 1}}}),
 }
 

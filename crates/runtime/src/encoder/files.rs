@@ -12,7 +12,7 @@ use crate::error::LoadError;
 use crate::gguf::Gguf;
 use crate::limits::LABELS_MAX;
 use crate::load::{
-    Found, ModelInfo, Tensors, TextFiles, check_tokens, huggingface, size_bytes,
+    Found, ModelInfo, Tensors, TextFiles, check_tokens, huggingface, quantised, size_bytes,
     weights::{self, Weights},
 };
 use crate::overrides::Overrides;
@@ -65,6 +65,11 @@ impl EncoderFiles {
         };
         let Weights { tensors, files, format } = weights::open(directory)?;
         let mut config = config.clone();
+        let quantised = quantised::Settings::take(&mut config, directory)?;
+        let (tensors, rounded) = match &quantised {
+            Some(settings) => quantised::assemble(settings, tensors)?,
+            None => (tensors, None),
+        };
         if tensors.iter().any(|tensor| tensor.name.ends_with(families::JINA_CODE_TENSOR)) {
             config.set(families::JINA_CODE_KEY, true.into());
         }
@@ -102,7 +107,7 @@ impl EncoderFiles {
                 .unwrap_or(name),
             format,
             architecture: spec.architecture.clone(),
-            quantization: tensors.dominant_type(),
+            quantization: rounded.unwrap_or_else(|| tensors.dominant_type()),
             parameters,
             size_bytes: size_bytes(&files)?,
             context_tokens_max: spec.context_tokens_max,

@@ -3,6 +3,8 @@
 //! that must not load.
 
 mod converted;
+mod native;
+mod quantised;
 mod refused;
 
 use std::fs;

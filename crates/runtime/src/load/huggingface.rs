@@ -6,8 +6,8 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::{
-    Found, GenerationDefaults, ModelFiles, ModelInfo, TextFile, TextFiles, TokenizerSource, check_tokens,
-    quantised, size_bytes,
+    Found, ModelFiles, ModelInfo, TextFile, TextFiles, TokenizerSource, check_tokens, generation, quantised,
+    size_bytes,
     weights::{self, Weights},
     word_pieces,
 };
@@ -15,7 +15,7 @@ use super::{byte_pairs, sentencepiece};
 use crate::chat::Opening;
 use crate::error::{LoadError, shorten};
 use crate::gguf::Metadata;
-use crate::limits::{STOP_STRING_BYTES_MAX, STOP_STRINGS_MAX, VOCAB_MAX};
+use crate::limits::VOCAB_MAX;
 use crate::overrides::{Overrides, Watched};
 use crate::spec::{self, Config, Multimodal, Names, Part};
 
@@ -117,7 +117,7 @@ pub(crate) fn text_files(
         },
         bos: config.whole("bos_token_id", VOCAB_MAX)?.map(|token| token as u32),
         eos: end_tokens(config, generation_config)?,
-        generation: generation_config.map(generation).transpose()?.unwrap_or_default(),
+        generation: generation_config.map(generation::defaults).transpose()?.unwrap_or_default(),
         opening: Opening::default(),
     };
     overrides.over_text(&mut text)?;
@@ -273,38 +273,4 @@ fn end_tokens(config: &Config, generation_config: Option<&Config>) -> Result<Vec
     tokens.sort_unstable();
     tokens.dedup();
     Ok(tokens)
-}
-
-/// Texts that end a completion: one, or a list.
-fn stop_strings(config: &Config) -> Result<Vec<String>, LoadError> {
-    const KEY: &str = "stop_strings";
-    let texts: Option<Vec<String>> = match config.get(KEY) {
-        None => return Ok(Vec::new()),
-        Some(Value::String(text)) => Some(vec![text.clone()]),
-        Some(Value::Array(list)) => list.iter().map(|text| text.as_str().map(str::to_owned)).collect(),
-        Some(_) => None,
-    };
-    let fits = |text: &String| (1..=STOP_STRING_BYTES_MAX).contains(&text.len());
-    texts.filter(|texts| texts.len() <= STOP_STRINGS_MAX && texts.iter().all(fits)).ok_or_else(|| {
-        let reason = format!(
-            "expected a text or a list of up to {STOP_STRINGS_MAX}, each of 1 to {STOP_STRING_BYTES_MAX} bytes"
-        );
-        config.corrupt(KEY, reason)
-    })
-}
-
-fn generation(config: &Config) -> Result<GenerationDefaults, LoadError> {
-    let whole = |key| Ok::<_, LoadError>(config.whole(key, u32::MAX as usize)?.map(|number| number as u32));
-    Ok(GenerationDefaults {
-        do_sample: config.bool("do_sample")?,
-        temperature: config.f32("temperature")?,
-        top_k: whole("top_k")?,
-        top_p: config.f32("top_p")?,
-        min_p: config.f32("min_p")?,
-        typical_p: config.f32("typical_p")?,
-        repetition_penalty: config.f32("repetition_penalty")?,
-        max_new_tokens: whole("max_new_tokens")?,
-        stop: stop_strings(config)?,
-        ..GenerationDefaults::default()
-    })
 }

@@ -6,10 +6,11 @@ mod added;
 mod byte_pairs;
 mod experts;
 mod file;
+pub(crate) mod generation;
 pub(crate) mod gguf;
 mod grouped;
 pub(crate) mod huggingface;
-mod quantised;
+pub(crate) mod quantised;
 mod resolve;
 mod sentencepiece;
 #[cfg(test)]
@@ -152,6 +153,10 @@ pub struct GenerationDefaults {
     pub seed: Option<u64>,
     /// Tokens to generate at most.
     pub max_new_tokens: Option<u32>,
+    /// Tokens to generate at least.
+    pub min_new_tokens: Option<u32>,
+    /// Added to tokens' logits; a request's own of the same token stands instead.
+    pub logit_bias: Vec<(u32, f32)>,
     /// Texts that end a completion; one that is a control token's is that token.
     pub stop: Vec<String>,
 }
@@ -229,11 +234,14 @@ pub(crate) fn size_bytes(files: &[PathBuf]) -> Result<u64, LoadError> {
 
 /// Refuses token ids that no row of the head belongs to.
 pub(crate) fn check_tokens(file: &str, vocab: usize, text: &TextFiles) -> Result<(), LoadError> {
-    match text.bos.iter().chain(&text.eos).find(|&&token| token as usize >= vocab) {
+    let biased = text.generation.logit_bias.iter().map(|(token, _)| token);
+    let ends = text.bos.iter().chain(&text.eos).map(|token| ("begin and end tokens", token));
+    let mut all = ends.chain(biased.map(|token| ("tokens whose logits are changed", token)));
+    match all.find(|&(_, &token)| token as usize >= vocab) {
         None => Ok(()),
-        Some(token) => Err(LoadError::Corrupt {
+        Some((what, token)) => Err(LoadError::Corrupt {
             file: file.to_owned(),
-            what: "begin and end tokens".into(),
+            what: what.into(),
             reason: format!("token {token} is not among the {vocab} of the vocabulary"),
         }),
     }

@@ -182,8 +182,10 @@ impl<'a> Found<'a> {
 
     /// Takes a tensor that need not be there.
     pub(crate) fn take_if_there(&mut self, name: &str, shape: &[usize]) -> Result<Option<Tensor>, LoadError> {
-        let tensor = self.by_name.remove(name);
-        tensor.iter().try_for_each(|tensor| tensor.check_shape(shape))?;
+        let mut tensor = self.by_name.remove(name);
+        if let Some(tensor) = &mut tensor {
+            tensor.take_shape(shape)?;
+        }
         Ok(tensor)
     }
 

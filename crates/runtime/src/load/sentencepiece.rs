@@ -21,6 +21,9 @@ const USER_DEFINED: i32 = 4;
 const UNIGRAM: u64 = 1;
 const BYTE_PAIRS: u64 = 2;
 
+/// Classes whose texts a Unigram cuts and whose tokens have the numbers of its pieces.
+const UNIGRAM_CLASSES: [&str; 3] = ["LlamaTokenizer", "GemmaTokenizer", "PreTrainedTokenizer"];
+
 /// A model, as far as it matters.
 #[derive(Debug)]
 struct Model {
@@ -207,6 +210,8 @@ pub(super) fn metadata(
     added.extend(added::of_config(file, config)?);
     place(file, &mut (&mut tokens, &mut scores, &mut types), added)?;
     let id = |id: i64| u32::try_from(id).ok().filter(|&id| (id as usize) < tokens.len());
+    let class = config.and_then(|config| config.get("tokenizer_class")?.as_str()).unwrap_or("LlamaTokenizer");
+    let class = class.strip_suffix("Fast").unwrap_or(class);
     let mut entries = BTreeMap::new();
     let mut set = |key: &str, value: Value| entries.insert(format!("tokenizer.ggml.{key}"), value);
     match model.kind {
@@ -217,11 +222,25 @@ pub(super) fn metadata(
                 set("remove_extra_whitespaces", Value::Bool(true));
             }
         }
+        // Classes of encoders number their pieces otherwise than the model does.
+        UNIGRAM if UNIGRAM_CLASSES.contains(&class) => {
+            set("model", Value::String("t5".into()));
+            set("around_texts", Value::Bool(false));
+            set("add_space_prefix", Value::Bool(model.dummy_prefix));
+            set("remove_extra_whitespaces", Value::Bool(model.remove_extra));
+        }
+        UNIGRAM => {
+            let reason = format!(
+                "of a Unigram {} are; others are read from a tokenizer.json",
+                UNIGRAM_CLASSES.join(", ")
+            );
+            return Err(unsupported("tokenizer_class", class.to_owned(), &reason));
+        }
         other => {
             return Err(unsupported(
                 "model_type",
                 other.to_string(),
-                "2 (BPE) is; others are read from a tokenizer.json",
+                "1 (Unigram) and 2 (BPE) are; others are read from a tokenizer.json",
             ));
         }
     }

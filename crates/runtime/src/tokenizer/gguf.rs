@@ -48,7 +48,7 @@ const ADD_SEPARATOR: &str = "tokenizer.ggml.add_sep_token";
 /// The misspelling is the format's.
 pub(super) const SEPARATOR: &str = "tokenizer.ggml.seperator_token_id";
 pub(super) const LOWERCASE: &str = "tokenizer.ggml.normalizer.lowercase";
-const ADD_SPACE: &str = "tokenizer.ggml.add_space_prefix";
+pub(super) const ADD_SPACE: &str = "tokenizer.ggml.add_space_prefix";
 
 const KNOWN_MODELS: &str =
     "gpt2, gemma4, whitespace, llama, bert and t5 are; rwkv, plamo2 and hybriddna are not";
@@ -359,7 +359,11 @@ pub(super) fn table(
 }
 
 /// The tokens put before and after a text.
-fn affixes(metadata: &Metadata, vocabulary: &Vocabulary, bos_by_default: bool) -> Result<Affixes, LoadError> {
+pub(super) fn affixes(
+    metadata: &Metadata,
+    vocabulary: &Vocabulary,
+    bos_by_default: bool,
+) -> Result<Affixes, LoadError> {
     let one = |flag: &'static str, by_default: bool, key: &'static str| {
         let wanted = metadata.bool(flag)?;
         if !wanted.unwrap_or(by_default) {

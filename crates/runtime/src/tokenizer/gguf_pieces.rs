@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use tokenizers::{
     AddedToken, NormalizerWrapper, PreTokenizerWrapper,
-    normalizers::{BertNormalizer, Precompiled},
+    normalizers::{self, BertNormalizer, Precompiled, Prepend, Replace, replace::ReplacePattern},
     pre_tokenizers::{
         bert::BertPreTokenizer,
         metaspace::{Metaspace, PrependScheme},
@@ -18,7 +18,10 @@ use super::{
     Tokenizer,
     affixes::Affixes,
     chars_map,
-    gguf::{Kind, LOWERCASE, SCORES, SEPARATOR, TOKENS, Vocabulary, ids, table, vocabulary, words},
+    gguf::{
+        ADD_SPACE, Kind, LOWERCASE, SCORES, SEPARATOR, TOKENS, Vocabulary, affixes, ids, table, vocabulary,
+        words,
+    },
     pieces::{Model, Parts, Unusable},
 };
 use crate::{error::LoadError, gguf::Metadata};
@@ -29,6 +32,9 @@ const BOS: &str = "tokenizer.ggml.bos_token_id";
 const EOS: &str = "tokenizer.ggml.eos_token_id";
 const CHARS_MAP: &str = "tokenizer.ggml.precompiled_charsmap";
 pub(super) const REMOVE_EXTRA: &str = "tokenizer.ggml.remove_extra_whitespaces";
+/// Not a key of files: whether a text stands between tokens as an encoder's does. A `tokenizer.model` that is read as such
+/// metadata is a decoder's.
+pub(crate) const AROUND_TEXTS: &str = "tokenizer.ggml.around_texts";
 const WORD: char = '▁';
 const CONTINUING: &str = "##";
 /// BERT's own.
@@ -85,31 +91,66 @@ pub(super) fn unigram(metadata: &Metadata) -> Result<Tokenizer, LoadError> {
     }
     let unknown = token(metadata, &vocabulary, UNKNOWN)?.ok_or_else(|| metadata.missing(UNKNOWN))?;
     ids(metadata, &vocabulary)?;
-    let normalizer = chars_map(metadata)?.map(NormalizerWrapper::Precompiled);
-    let metaspace = PreTokenizerWrapper::Metaspace(Metaspace::new(WORD, PrependScheme::Always, true));
-    let pre_tokenizer = match metadata.bool(REMOVE_EXTRA)?.unwrap_or(true) {
-        true => PreTokenizerWrapper::Sequence(Sequence::new(vec![
-            PreTokenizerWrapper::WhitespaceSplit(WhitespaceSplit),
-            metaspace,
-        ])),
-        false => metaspace,
-    };
     let pieces = vocabulary.texts.iter().cloned().zip(scores.iter().map(|&score| f64::from(score))).collect();
+    let byte_fallback = vocabulary.kinds.contains(&Kind::Byte);
+    let map = chars_map(metadata)?.map(NormalizerWrapper::Precompiled);
+    // A decoder's texts begin and end as its settings say, and keep their white space; an encoder's are a sentence each.
+    let (normalizer, pre_tokenizer, affixes, strips_space) = match metadata.bool(AROUND_TEXTS)? {
+        None | Some(true) => {
+            let affixes = match (
+                boundary(metadata, &vocabulary, [CLS, BOS])?,
+                boundary(metadata, &vocabulary, [SEPARATOR, EOS])?,
+            ) {
+                (Some(cls), Some(sep)) => Affixes::of_bert(cls, sep, 2, 0),
+                (None, _) => return Err(metadata.missing(BOS)),
+                (_, None) => return Err(metadata.missing(EOS)),
+            };
+            let metaspace = PreTokenizerWrapper::Metaspace(Metaspace::new(WORD, PrependScheme::Always, true));
+            let pre_tokenizer = match metadata.bool(REMOVE_EXTRA)?.unwrap_or(true) {
+                true => PreTokenizerWrapper::Sequence(Sequence::new(vec![
+                    PreTokenizerWrapper::WhitespaceSplit(WhitespaceSplit),
+                    metaspace,
+                ])),
+                false => metaspace,
+            };
+            (map, Some(pre_tokenizer), affixes, true)
+        }
+        Some(false) => {
+            let prefixed = metadata.bool(ADD_SPACE)?.unwrap_or(true);
+            let spaces = spaces(metadata, map, prefixed)?;
+            (Some(spaces), None, affixes(metadata, &vocabulary, true)?, prefixed)
+        }
+    };
     let parts = Parts {
-        model: Model::Unigram { pieces, unknown: Some(unknown as usize), byte_fallback: false },
+        model: Model::Unigram { pieces, unknown: Some(unknown as usize), byte_fallback },
         added: added(&vocabulary),
         normalizer,
-        pre_tokenizer: Some(pre_tokenizer),
+        pre_tokenizer,
     };
-    let affixes = match (
-        boundary(metadata, &vocabulary, [CLS, BOS])?,
-        boundary(metadata, &vocabulary, [SEPARATOR, EOS])?,
-    ) {
-        (Some(cls), Some(sep)) => Affixes::of_bert(cls, sep, 2, 0),
-        (None, _) => return Err(metadata.missing(BOS)),
-        (_, None) => return Err(metadata.missing(EOS)),
+    Ok(Tokenizer { strips_space, ..finish(metadata, parts, &vocabulary, affixes)? })
+}
+
+/// White space as SentencePiece has it: a text begins with a space, and spaces are written `▁`.
+fn spaces(
+    metadata: &Metadata,
+    map: Option<NormalizerWrapper>,
+    prefixed: bool,
+) -> Result<NormalizerWrapper, LoadError> {
+    let replace = |pattern: ReplacePattern, content: &str| {
+        let replace = Replace::new(pattern, content);
+        replace.map(NormalizerWrapper::Replace).map_err(|error| metadata.corrupt(TOKENS, error.to_string()))
     };
-    finish(metadata, parts, &vocabulary, affixes)
+    let mut steps: Vec<NormalizerWrapper> = map.into_iter().collect();
+    if metadata.bool(REMOVE_EXTRA)?.unwrap_or(true) {
+        for (pattern, content) in [("^ +", ""), (" +$", ""), (" {2,}", " ")] {
+            steps.push(replace(ReplacePattern::Regex(pattern.into()), content)?);
+        }
+    }
+    if prefixed {
+        steps.push(NormalizerWrapper::Prepend(Prepend::new(WORD.to_string())));
+    }
+    steps.push(replace(ReplacePattern::String(" ".into()), &WORD.to_string())?);
+    Ok(NormalizerWrapper::Sequence(normalizers::Sequence::new(steps)))
 }
 
 /// The map of characters to their normal forms.

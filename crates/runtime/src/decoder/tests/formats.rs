@@ -27,8 +27,23 @@ const FORMATS: &[(&str, &str, bool)] = &[
     ("bnb-nf4", "BF16", false),
     ("bnb-fp4", "BF16", false),
     ("bnb-int8", "AFQ8", true),
+    ("gptq-modules", "AFQ4_G32", true),
+    ("gptq-marlin", "AFQ4", true),
+    ("awq-gemv-fast", "AFQ4_G32", true),
+    ("awq-marlin", "AFQ4_G32", true),
+    ("quanto-4", "AFQ4_G32", true),
+    ("quanto-8", "AFQ8", true),
+    ("torchao-int4", "AFQ4_G32", true),
+    ("torchao-int8", "AFQ8", true),
+    ("torchao-intx", "AFQ8_G32", true),
+    ("torchao-fp8", "BF16", false),
+    ("torchao-tiles", "AFQ4_G32", true),
+    ("hqq-1", "AFQ2_G32", true),
     ("hqq-2", "AFQ2_G32", true),
+    ("hqq-3", "AFQ3", true),
     ("hqq-4", "AFQ4", true),
+    ("hqq-5", "AFQ5_G32", true),
+    ("hqq-across", "F16", false),
 ];
 
 #[test]

@@ -2,7 +2,7 @@
 
 use hanzo_engine_kernels::{Activation, HeadShape, RopeKind};
 
-use super::{ClassifierPlan, HeadLayerPlan, gated, plain, whole_attention};
+use super::{ClassifierPlan, HeadLayerPlan, gated, gguf_local, plain, whole_attention};
 use crate::encoder::head::{HeadActivation, HeadInput};
 use crate::error::LoadError;
 use crate::gguf::{Gguf, Metadata, Value};
@@ -114,12 +114,12 @@ pub(in crate::encoder) struct GgufPlan {
 /// # Errors
 /// `Corrupt` where its architecture is not a string.
 pub fn is_encoder_gguf(metadata: &Metadata) -> Result<bool, LoadError> {
-    Ok(architecture(metadata)?.is_some())
+    Ok(local(metadata)?.is_some() || architecture(metadata)?.is_some())
 }
 
 /// The architectures of encoders, by their names in GGUF files.
 pub(crate) fn gguf_encoders() -> impl Iterator<Item = &'static str> {
-    ARCHITECTURES.iter().map(|architecture| architecture.name)
+    ARCHITECTURES.iter().map(|architecture| architecture.name).chain(gguf_local::ARCHITECTURES)
 }
 
 fn architecture(metadata: &Metadata) -> Result<Option<&'static Architecture>, LoadError> {
@@ -127,11 +127,20 @@ fn architecture(metadata: &Metadata) -> Result<Option<&'static Architecture>, Lo
     Ok(ARCHITECTURES.iter().find(|architecture| Some(architecture.name) == name))
 }
 
+/// The architecture, where it has local layers.
+fn local(metadata: &Metadata) -> Result<Option<&'static str>, LoadError> {
+    let name = metadata.string("general.architecture")?;
+    Ok(gguf_local::ARCHITECTURES.into_iter().find(|&architecture| Some(architecture) == name))
+}
+
 /// Reads an encoder's spec from a file's metadata, and from its tensors where those decide.
 pub(in crate::encoder) fn plan(gguf: &Gguf) -> Result<GgufPlan, LoadError> {
     let metadata: &Metadata = &gguf.metadata;
+    if let Some(architecture) = local(metadata)? {
+        return gguf_local::plan(gguf, architecture);
+    }
     let Some(architecture) = architecture(metadata)? else {
-        let known: Vec<&str> = ARCHITECTURES.iter().map(|architecture| architecture.name).collect();
+        let known: Vec<&str> = gguf_encoders().collect();
         return Err(LoadError::Unsupported {
             file: metadata.file().to_owned(),
             key: "general.architecture".into(),
@@ -140,7 +149,10 @@ pub(in crate::encoder) fn plan(gguf: &Gguf) -> Result<GgufPlan, LoadError> {
         });
     };
     let keys = Keys { metadata, architecture: architecture.name };
-    keys.refuse_unknown(architecture.experts)?;
+    keys.refuse_unknown(|name| {
+        let of_experts = architecture.experts && EXPERTS_READ.contains(&name);
+        of_experts || READ.contains(&name) || HARMLESS.contains(&name)
+    })?;
     let spec = keys.spec(architecture, gguf)?;
     let mut names = architecture.names;
     let tensor = |name: &str| gguf.tensors.iter().find(|tensor| tensor.name == name);
@@ -167,7 +179,10 @@ pub(in crate::encoder) fn plan(gguf: &Gguf) -> Result<GgufPlan, LoadError> {
     })
 }
 
-fn classifier(metadata: &Metadata, has: &dyn Fn(&str) -> bool) -> Result<Option<ClassifierPlan>, LoadError> {
+pub(super) fn classifier(
+    metadata: &Metadata,
+    has: &dyn Fn(&str) -> bool,
+) -> Result<Option<ClassifierPlan>, LoadError> {
     let layer = |name, weight_bias: &str, activation| HeadLayerPlan {
         name,
         in_encoder: false,
@@ -196,17 +211,17 @@ fn classifier(metadata: &Metadata, has: &dyn Fn(&str) -> bool) -> Result<Option<
 }
 
 /// The keys under the architecture's name.
-struct Keys<'a> {
-    metadata: &'a Metadata,
-    architecture: &'static str,
+pub(super) struct Keys<'a> {
+    pub(super) metadata: &'a Metadata,
+    pub(super) architecture: &'static str,
 }
 
 impl Keys<'_> {
-    fn key(&self, name: &str) -> String {
+    pub(super) fn key(&self, name: &str) -> String {
         format!("{}.{name}", self.architecture)
     }
 
-    fn unsupported(&self, name: &str, value: impl ToString, reason: &str) -> LoadError {
+    pub(super) fn unsupported(&self, name: &str, value: impl ToString, reason: &str) -> LoadError {
         LoadError::Unsupported {
             file: self.metadata.file().to_owned(),
             key: self.key(name),
@@ -215,12 +230,11 @@ impl Keys<'_> {
         }
     }
 
-    fn refuse_unknown(&self, experts: bool) -> Result<(), LoadError> {
+    pub(super) fn refuse_unknown(&self, is_known: impl Fn(&str) -> bool) -> Result<(), LoadError> {
         let prefix = self.key("");
         for (key, value) in self.metadata.iter() {
             let Some(name) = key.strip_prefix(&prefix) else { continue };
-            let of_experts = experts && EXPERTS_READ.contains(&name);
-            if !(of_experts || READ.contains(&name) || HARMLESS.contains(&name)) {
+            if !is_known(name) {
                 return Err(self.unsupported(name, value, "this build does not know what to do with it"));
             }
             if name == "attention.causal" && *value != Value::Bool(false) {
@@ -230,7 +244,7 @@ impl Keys<'_> {
         Ok(())
     }
 
-    fn required(&self, name: &str, max: usize) -> Result<usize, LoadError> {
+    pub(super) fn required(&self, name: &str, max: usize) -> Result<usize, LoadError> {
         let key = self.key(name);
         let number = self.metadata.integer(&key)?.ok_or_else(|| self.metadata.missing(&key))?;
         match usize::try_from(number) {
@@ -239,7 +253,7 @@ impl Keys<'_> {
         }
     }
 
-    fn positive(&self, name: &str) -> Result<Option<f32>, LoadError> {
+    pub(super) fn positive(&self, name: &str) -> Result<Option<f32>, LoadError> {
         let key = self.key(name);
         match self.metadata.f32(&key)? {
             Some(value) if !(value.is_finite() && value > 0.0) => {

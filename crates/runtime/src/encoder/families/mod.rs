@@ -5,6 +5,7 @@ mod bert;
 mod deberta;
 mod gemma;
 pub(super) mod gguf;
+mod gguf_local;
 mod modernbert;
 mod nomic;
 

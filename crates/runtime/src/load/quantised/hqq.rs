@@ -4,10 +4,11 @@ use std::ops::Range;
 
 use hanzo_engine_kernels::DType;
 
-use super::made::Affine;
+use super::made::{Affine, of_f16};
 use super::numbers::Numbers;
 use super::{Parts, corrupt, refused};
 use crate::error::LoadError;
+use crate::mapped::ModelBytes;
 use crate::tensor::Tensor;
 
 /// A number that lies beside a matrix, in a tensor of its own.
@@ -29,8 +30,46 @@ fn integers(tensor: &Tensor) -> Result<Vec<usize>, LoadError> {
     Ok(tensor.bytes.chunks_exact(size).take(8).map(number).collect())
 }
 
-/// `X.W_q`, `X.scale`, `X.zero` and the settings beside them. Codes of 8, 4, 2 bits: the matrix is cut into groups, one a
-/// row, and these rows into as many parts as codes fit a byte; the first part's codes are the highest bits.
+/// How codes are packed: in parts of so many rows, the first part in the highest bits of each byte or word.
+struct Packed {
+    bytes: ModelBytes,
+    /// Of a code in its byte or word; `bits` of these are the code's.
+    places: usize,
+    bits: usize,
+    /// Bytes of a word.
+    word: usize,
+    /// Rows of codes that lie in one bit place, and their length.
+    part: usize,
+    width: usize,
+}
+
+impl Packed {
+    /// Codes in a word, and the bits between one and the next.
+    fn of_bits(bits: usize) -> (usize, usize) {
+        match bits {
+            3 => (10, 3),
+            1 | 2 | 4 => (8 / bits, bits),
+            _ => (1, 8),
+        }
+    }
+
+    /// Codes of a row, from a column on.
+    fn codes(&self, row: usize, col: usize, out: &mut [u8]) {
+        let first = self.word * (row % self.part * self.width + col);
+        let (stored, down) = (&self.bytes[first..][..self.word * out.len()], row / self.part);
+        let mask = ((1u16 << self.bits) - 1) as u8;
+        if self.word == 4 {
+            let words = stored.as_chunks::<4>().0.iter().map(|&word| u32::from_le_bytes(word));
+            out.iter_mut().zip(words).for_each(|(out, word)| *out = (word >> (27 - 3 * down)) as u8 & mask);
+        } else {
+            let low = 8 - self.places * (down + 1);
+            out.iter_mut().zip(stored).for_each(|(out, byte)| *out = byte >> low & mask);
+        }
+    }
+}
+
+/// `X.W_q`, `X.scale`, `X.zero` and the settings beside them. The matrix is cut into groups along its rows, one a row (axis 1),
+/// or into columns of groups (axis 0), and these rows into as many parts as codes fit a byte, or ten of 3 bits a word.
 pub(super) fn matrix(parts: &mut Parts, stem: &str) -> Result<Tensor, LoadError> {
     let weight = parts.take(&format!("{stem}.W_q"))?;
     let (scales, zeros) = (parts.take(&format!("{stem}.scale"))?, parts.take(&format!("{stem}.zero"))?);
@@ -55,27 +94,30 @@ pub(super) fn matrix(parts: &mut Parts, stem: &str) -> Result<Tensor, LoadError>
     ] {
         parts.take_if_there(&format!("{stem}.{key}"));
     }
-    if !matches!(bits, 2 | 4 | 8) || weight.dtype != DType::U8 {
-        return Err(refused(&weight, format!("HQQ's codes of {bits} bits; 2, 4 and 8 are read, in bytes")));
+    if !matches!(bits, 1..=6 | 8) {
+        return Err(refused(&weight, format!("HQQ's codes of {bits} bits; 1 to 6 and 8 are read")));
     }
-    if axis != 1 {
-        return Err(refused(
-            &weight,
-            "groups across the rows (axis 0); those along the rows (axis 1) are read",
-        ));
+    if !matches!(axis, 0 | 1) {
+        return Err(corrupt(&weight, format!("groups along axis {axis} of a matrix")));
     }
     let [rows, cols] = match integers(&shape_tensor)?.as_slice() {
         &[rows, cols] if rows > 0 && cols > 0 && rows.checked_mul(cols).is_some() => [rows, cols],
         shape => return Err(corrupt(&shape_tensor, format!("no shape of a matrix: {shape:?}"))),
     };
-    if group == 0 || !cols.is_multiple_of(group) {
+    let along = if axis == 1 { cols } else { rows * cols };
+    if group == 0 || !along.is_multiple_of(group) {
         return Err(corrupt(&weight, format!("rows of {cols} weights are no groups of {group}")));
     }
-    let (groups, in_byte) = (rows * cols / group, 8 / bits);
-    if !groups.is_multiple_of(in_byte) || weight.elements() != rows * cols / in_byte {
+    let groups = rows * cols / group;
+    let (in_word, places) = Packed::of_bits(bits);
+    let [tall, width] = if axis == 1 { [groups, group] } else { [group, groups] };
+    let (part, word) = (tall.div_ceil(in_word), if bits == 3 { 4 } else { 1 });
+    // Codes may be stored as floats of the same bytes.
+    let expected = part.checked_mul(width).and_then(|codes| codes.checked_mul(word));
+    if expected != Some(weight.bytes.len()) || (bits != 3 && !tall.is_multiple_of(in_word)) {
         return Err(corrupt(
             &weight,
-            format!("{:?} bytes for [{rows}, {cols}] codes of {bits} bits", weight.shape),
+            format!("{:?} of {} for [{rows}, {cols}] codes of {bits} bits", weight.shape, weight.dtype),
         ));
     }
     for tensor in [&scales, &zeros] {
@@ -84,23 +126,27 @@ pub(super) fn matrix(parts: &mut Parts, stem: &str) -> Result<Tensor, LoadError>
         }
     }
     let (scale, zero) = (Numbers::of(&scales)?, Numbers::of(&zeros)?);
-    let (stored, part) = (weight.bytes.clone(), groups / in_byte);
+    let packed = Packed { bytes: weight.bytes.clone(), places, bits, word, part, width };
+    let sources = vec![weight.bytes.clone(), scales.bytes, zeros.bytes];
+    let name = format!("{stem}.weight");
+    if axis == 0 {
+        return Ok(of_f16(&weight, name, [rows, cols], sources, move |row, col| {
+            let at = row * cols + col;
+            let (of, mut code) = (at % groups, [0]);
+            packed.codes(at / groups, of, &mut code);
+            scale.at(of) * (f32::from(code[0]) - zero.at(of))
+        }));
+    }
     let in_row = cols / group;
     let affine = Affine {
-        bits: bits as u32,
+        bits: bits.max(2) as u32,
         rows,
         cols,
         group,
         group_of: None,
         codes: move |range: Range<usize>, out: &mut [u8]| {
             let of_groups = (range.start * in_row..range.end * in_row).zip(out.chunks_exact_mut(group));
-            for (at, out) in of_groups {
-                let shift = 8 - bits * (at / part + 1);
-                let bytes = &stored[at % part * group..][..group];
-                out.iter_mut()
-                    .zip(bytes)
-                    .for_each(|(out, byte)| *out = byte >> shift & ((1u16 << bits) - 1) as u8);
-            }
+            of_groups.for_each(|(at, out)| packed.codes(at, 0, out));
         },
         factors: move |row, of| {
             let at = row * in_row + of;
@@ -108,6 +154,5 @@ pub(super) fn matrix(parts: &mut Parts, stem: &str) -> Result<Tensor, LoadError>
             (scale, -(scale * zero.at(at)))
         },
     };
-    let sources = vec![weight.bytes.clone(), scales.bytes, zeros.bytes];
-    Ok(affine.tensor(&weight, format!("{stem}.weight"), sources))
+    Ok(affine.tensor(&weight, name, sources))
 }

@@ -109,14 +109,40 @@ pub(super) fn of_rows(
 pub(super) fn of_bf16(
     like: &Tensor,
     name: String,
-    [rows, cols]: [usize; 2],
+    sides: [usize; 2],
     sources: Vec<ModelBytes>,
     number: impl Fn(usize, usize) -> f32 + Send + Sync + 'static,
 ) -> Tensor {
-    of_rows(like, name, DType::BF16, [rows, cols], sources, move |range, out| {
+    of_halves(like, name, DType::BF16, sides, sources, move |row, col| {
+        bf16::from_f32(number(row, col)).to_le_bytes()
+    })
+}
+
+/// The same of F16, which has more of each number where none is large.
+pub(super) fn of_f16(
+    like: &Tensor,
+    name: String,
+    sides: [usize; 2],
+    sources: Vec<ModelBytes>,
+    number: impl Fn(usize, usize) -> f32 + Send + Sync + 'static,
+) -> Tensor {
+    of_halves(like, name, DType::F16, sides, sources, move |row, col| {
+        f16::from_f32(number(row, col)).to_le_bytes()
+    })
+}
+
+fn of_halves(
+    like: &Tensor,
+    name: String,
+    dtype: DType,
+    [rows, cols]: [usize; 2],
+    sources: Vec<ModelBytes>,
+    number: impl Fn(usize, usize) -> [u8; 2] + Send + Sync + 'static,
+) -> Tensor {
+    of_rows(like, name, dtype, [rows, cols], sources, move |range, out| {
         for (row, out) in range.zip(out.chunks_exact_mut(2 * cols)) {
             for (col, out) in out.as_chunks_mut::<2>().0.iter_mut().enumerate() {
-                *out = bf16::from_f32(number(row, col)).to_le_bytes();
+                *out = number(row, col);
             }
         }
     })

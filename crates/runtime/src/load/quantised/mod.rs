@@ -1,20 +1,24 @@
 //! Checkpoints whose matrices are stored as several tensors each: codes, scales, zero points. They are put together before
 //! anything else sees them, so that a quantised matrix is one weight with a type, as it is in a GGUF file; its blocks are made
 //! when they are read. What a format loses nothing in, loses nothing here: integer codes become affine blocks
-//! ([`DType::affine`]), MXFP4 GGML's; 8-bit floats, NVFP4, nf4 and fp4 become BF16, and GPTQ's with
-//! inputs in the order of their activations F16, which is said.
+//! ([`DType::affine`]), MXFP4 GGML's; 8-bit floats, NVFP4, nf4 and fp4 become BF16, and where neighbours have different
+//! scales (GPTQ's inputs in the order of their activations, HQQ's groups across rows) F16, which is said.
 //!
 //! A matrix that is stored in floats stays what it is, so lists of what is not converted need not be read.
 
+mod awq;
 mod codebook;
 mod hqq;
 mod made;
+mod marlin;
 mod numbers;
 mod packed;
+mod quanto;
 mod scaled;
 mod settings;
 #[cfg(test)]
 mod tests;
+mod torchao;
 
 use std::collections::BTreeMap;
 
@@ -26,8 +30,15 @@ use settings::Method;
 pub(crate) use settings::Settings;
 
 /// What belongs to activations or to how a library keeps weights, and changes no weight: names end so.
-const IGNORED: [&str; 6] =
-    [".input_scale", ".input_global_scale", ".k_scale", ".v_scale", ".weight_format", ".activation_scale"];
+const IGNORED: [&str; 7] = [
+    ".input_scale",
+    ".output_scale",
+    ".input_global_scale",
+    ".k_scale",
+    ".v_scale",
+    ".weight_format",
+    ".activation_scale",
+];
 
 /// Tensors by name, fewer with each that found its use.
 struct Parts {
@@ -105,10 +116,23 @@ pub(crate) fn assemble(
 fn matrix(settings: &Settings, parts: &mut Parts, name: &str) -> Result<Option<Tensor>, LoadError> {
     if let Some(stem) = name.strip_suffix(".qweight") {
         return match settings.method {
-            Method::AwqGemm | Method::AwqGemv => packed::awq(settings, parts, stem),
+            Method::AwqGemm | Method::AwqGemv | Method::AwqGemvFast => awq::matrix(settings, parts, stem),
+            Method::Marlin => marlin::matrix(parts, stem, ["qweight", "scales"]),
             _ => packed::gptq(settings, parts, stem),
         }
         .map(Some);
+    }
+    if let Some(stem) = name.strip_suffix(".B").filter(|_| settings.method == Method::Marlin) {
+        return marlin::matrix(parts, stem, ["B", "s"]).map(Some);
+    }
+    if let Some(stem) = name.strip_suffix(torchao::CODES) {
+        return torchao::matrix(settings, parts, stem).map(Some);
+    }
+    if let Some(weight) = name.strip_suffix("._data._data") {
+        return quanto::groups(parts, weight).map(Some);
+    }
+    if let Some(weight) = name.strip_suffix("._data") {
+        return quanto::bytes(settings, parts, weight).map(Some);
     }
     if let Some(stem) = name.strip_suffix(".W_q") {
         return hqq::matrix(parts, stem).map(Some);

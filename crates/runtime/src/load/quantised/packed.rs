@@ -1,4 +1,4 @@
-//! Codes of a few bits in 32-bit words, with a scale for each group: MLX, GPTQ, AWQ and compressed-tensors' `pack-quantized`.
+//! Codes of a few bits in 32-bit words, with a scale for each group: MLX, GPTQ and compressed-tensors' `pack-quantized`.
 //! All become affine blocks, in which nothing is lost.
 
 use std::ops::Range;
@@ -7,16 +7,13 @@ use hanzo_engine_kernels::DType;
 
 use super::made::Affine;
 use super::numbers::{Numbers, Words};
-use super::settings::{Method, Settings};
+use super::settings::Settings;
 use super::{Parts, corrupt, refused, scaled};
 use crate::error::LoadError;
 use crate::tensor::Tensor;
 
-/// Which output a nibble of AWQ's words belongs to, from the lowest on.
-const AWQ_ORDER: [usize; 8] = [0, 2, 4, 6, 1, 3, 5, 7];
-
 /// Rows and columns of a matrix of so many dimensions, all but the last taken together.
-fn flat(tensor: &Tensor) -> Result<[usize; 2], LoadError> {
+pub(super) fn flat(tensor: &Tensor) -> Result<[usize; 2], LoadError> {
     match tensor.shape.split_last() {
         Some((&cols, rows)) if !rows.is_empty() => Ok([rows.iter().product(), cols]),
         _ => Err(corrupt(tensor, format!("expected a matrix, found {:?}", tensor.shape))),
@@ -24,7 +21,7 @@ fn flat(tensor: &Tensor) -> Result<[usize; 2], LoadError> {
 }
 
 /// A size that a tensor must have.
-fn expect(tensor: &Tensor, shape: &[usize]) -> Result<(), LoadError> {
+pub(super) fn expect(tensor: &Tensor, shape: &[usize]) -> Result<(), LoadError> {
     tensor.check_shape(shape)
 }
 
@@ -84,11 +81,12 @@ pub(super) fn gptq(settings: &Settings, parts: &mut Parts, stem: &str) -> Result
     let scales = parts.take(&format!("{stem}.scales"))?;
     let order = parts.take_if_there(&format!("{stem}.g_idx"));
     let ([words, rows], [groups, _]) = (flat(&weight)?, flat(&scales)?);
-    let bits = match &order {
-        // Some makers change the number of bits from module to module, and say so in patterns of names.
-        Some(order) => (32 * words / order.elements().max(1)) as u32,
-        None => settings.bits.ok_or_else(|| settings.missing("bits"))?,
-    };
+    // Some makers change the number of bits from module to module, and say so in patterns of names; what is there says it too.
+    let bits = match (&order, zeros.shape.as_slice()) {
+        (Some(order), _) => 32 * words / order.elements().max(1),
+        (None, &[_, across]) if across > 0 && (32 * across).is_multiple_of(rows) => 32 * across / rows,
+        _ => settings.bits.ok_or_else(|| settings.missing("bits"))? as usize,
+    } as u32;
     if !matches!(bits, 2 | 3 | 4 | 8) || !(32 * words).is_multiple_of(bits as usize) {
         return Err(refused(&weight, format!("codes of {bits} bits; 2, 3, 4 and 8 are read")));
     }
@@ -138,7 +136,7 @@ pub(super) fn gptq(settings: &Settings, parts: &mut Parts, stem: &str) -> Result
 }
 
 /// How many inputs share a scale.
-fn group_of(weight: &Tensor, cols: usize, groups: usize) -> Result<usize, LoadError> {
+pub(super) fn group_of(weight: &Tensor, cols: usize, groups: usize) -> Result<usize, LoadError> {
     match cols.checked_div(groups) {
         Some(group) if group > 0 && cols == group * groups => Ok(group),
         _ => Err(corrupt(weight, format!("{cols} inputs are not {groups} groups"))),
@@ -155,82 +153,6 @@ fn groups_of_inputs(order: &Tensor, [cols, groups]: [usize; 2]) -> Result<Option
     }
     let ordered = of.iter().enumerate().all(|(at, &of)| of as usize == at / (cols / groups));
     Ok((!ordered).then_some(of))
-}
-
-/// As GPTQ's, with the inputs outermost and words along the outputs (`gemm`), or with the outputs outermost (`gemv`).
-pub(super) fn awq(settings: &Settings, parts: &mut Parts, stem: &str) -> Result<Tensor, LoadError> {
-    let weight = parts.take(&format!("{stem}.qweight"))?;
-    let zeros = parts.take(&format!("{stem}.qzeros"))?;
-    let scales = parts.take(&format!("{stem}.scales"))?;
-    let [outer, words] = flat(&weight)?;
-    let (codes, zero, scale) = (Words::of(&weight)?, Words::of(&zeros)?, Numbers::of(&scales)?);
-    let sources = vec![weight.bytes.clone(), zeros.bytes.clone(), scales.bytes.clone()];
-    let name = format!("{stem}.weight");
-    if settings.method == Method::AwqGemv {
-        let (rows, cols) = (outer, 8 * words);
-        let group = settings.group.unwrap_or(cols);
-        if group == 0 || !cols.is_multiple_of(group) {
-            return Err(corrupt(&weight, format!("rows of {cols} weights are no groups of {group}")));
-        }
-        // Their rows are longer than the groups that there are.
-        let ([_, zero_words], [_, scale_cols]) = (flat(&zeros)?, flat(&scales)?);
-        expect(&zeros, &[rows, zero_words])?;
-        expect(&scales, &[rows, scale_cols])?;
-        if scale_cols < cols / group || 8 * zero_words < cols / group {
-            return Err(corrupt(&scales, format!("too few for {} groups", cols / group)));
-        }
-        let affine = Affine {
-            bits: 4,
-            rows,
-            cols,
-            group,
-            group_of: None,
-            codes: move |range: Range<usize>, out: &mut [u8]| {
-                for (row, out) in range.zip(out.chunks_exact_mut(cols)) {
-                    for (at, out) in out.iter_mut().enumerate() {
-                        *out = codes.code(4, row * words, 1, at) as u8;
-                    }
-                }
-            },
-            factors: move |row, of| {
-                let scale = scale.at(row * scale_cols + of);
-                (scale, -(scale * zero.code(4, row * zero_words, 1, of) as f32))
-            },
-        };
-        return Ok(affine.tensor(&weight, name, sources));
-    }
-    let (rows, cols) = (8 * words, outer);
-    let [groups, _] = flat(&scales)?;
-    let group = group_of(&weight, cols, groups)?;
-    expect(&scales, &[groups, rows])?;
-    expect(&zeros, &[groups, words])?;
-    let affine = Affine {
-        bits: 4,
-        rows,
-        cols,
-        group,
-        group_of: None,
-        codes: move |range: Range<usize>, out: &mut [u8]| {
-            for col in 0..cols {
-                for word in range.start / 8..range.end.div_ceil(8) {
-                    let code = codes.at(col * words + word);
-                    for (nibble, of) in AWQ_ORDER.into_iter().enumerate() {
-                        let row = 8 * word + of;
-                        if range.contains(&row) {
-                            out[(row - range.start) * cols + col] = (code >> (4 * nibble) & 15) as u8;
-                        }
-                    }
-                }
-            }
-        },
-        factors: move |row, of| {
-            let nibble = AWQ_ORDER.iter().position(|&of| of == row % 8).expect("all eight are there");
-            let zero = zero.at(of * words + row / 8) >> (4 * nibble) & 15;
-            let scale = scale.at(of * rows + row);
-            (scale, -(scale * zero as f32))
-        },
-    };
-    Ok(affine.tensor(&weight, name, sources))
 }
 
 /// `X.weight_packed` I32, `X.weight_scale`, `X.weight_shape` and what may be besides: compressed-tensors' `pack-quantized`.

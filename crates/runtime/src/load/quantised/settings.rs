@@ -19,11 +19,16 @@ pub(super) enum Method {
     Gptq,
     AwqGemm,
     AwqGemv,
+    AwqGemvFast,
+    /// GPTQ's or AWQ's numbers in the layout of one device's kernel.
+    Marlin,
     CompressedTensors,
     /// `fp8`, `fbgemm_fp8`, `mxfp4` and ModelOpt's: the tensors say the rest.
     Floats,
     BitsAndBytes,
     Hqq,
+    Quanto,
+    TorchAo,
 }
 
 impl Method {
@@ -32,11 +37,14 @@ impl Method {
         match self {
             Method::Mlx => "AFQ",
             Method::Gptq => "GPTQ",
-            Method::AwqGemm | Method::AwqGemv => "AWQ",
+            Method::AwqGemm | Method::AwqGemv | Method::AwqGemvFast => "AWQ",
+            Method::Marlin => "Marlin",
             Method::CompressedTensors => "compressed-tensors",
             Method::Floats => "FP8",
             Method::BitsAndBytes => "bitsandbytes",
             Method::Hqq => "HQQ",
+            Method::Quanto => "Quanto",
+            Method::TorchAo => "TorchAO",
         }
     }
 }
@@ -60,7 +68,8 @@ pub(crate) struct Settings {
 }
 
 /// Every method that is read, as `quant_method` names it.
-const METHODS: &str = "gptq, awq, auto-round, compressed-tensors, fp8, fbgemm_fp8, mxfp4, modelopt, bitsandbytes, hqq, and MLX's";
+const METHODS: &str = "gptq, awq, auto-round, compressed-tensors, fp8, fbgemm_fp8, mxfp4, modelopt, bitsandbytes, hqq, quanto, \
+                       torchao, and MLX's";
 
 impl Settings {
     /// Takes what a model says of quantisation out of its configuration; none where it says nothing. `directory` may have it
@@ -87,6 +96,12 @@ impl Settings {
             && let Some(mut said) = said.object("quantization")?
         {
             said.set("quant_method", "modelopt".into());
+            return Self::of(said, false).map(Some);
+        }
+        // What each module is quantised to; the tensors say it too.
+        if let Some(mut said) = read_config(directory, "quanto_qmap.json")? {
+            said.settings.clear();
+            said.set("quant_method", "quanto".into());
             return Self::of(said, false).map(Some);
         }
         Ok(None)
@@ -119,6 +134,8 @@ impl Settings {
             }
             Some("bitsandbytes") => settings.method = Method::BitsAndBytes,
             Some("hqq") => settings.method = Method::Hqq,
+            Some("quanto") => settings.method = Method::Quanto,
+            Some("torchao") => settings.method = Method::TorchAo,
             Some(other) => {
                 let reason = format!(
                     "read are {METHODS}; take the model in one of these, in its own precision, or as a GGUF file"
@@ -177,15 +194,26 @@ impl Settings {
         match said.string("checkpoint_format")? {
             None | Some("gptq") => self.zeros_less_one = true,
             Some("gptq_v2") => {}
+            Some("marlin") => self.method = Method::Marlin,
             Some(other) => {
-                let reason = "gptq and gptq_v2 are read; the others are laid out for one device";
+                let reason = "gptq, gptq_v2 and marlin are read; the others are laid out for one device";
                 return Err(said.unsupported("checkpoint_format", other, reason));
             }
         }
         if said.bool("is_marlin_format")? == Some(true) {
-            return Err(said.unsupported("is_marlin_format", true, "it is laid out for one device"));
+            self.method = Method::Marlin;
         }
-        Ok(())
+        self.check_marlin(said)
+    }
+
+    /// Marlin's first kernel, whose layout this is, knows one number of bits.
+    fn check_marlin(&self, said: &Config) -> Result<(), LoadError> {
+        match self.bits {
+            Some(bits) if self.method == Method::Marlin && bits != 4 => {
+                Err(said.unsupported("bits", bits, "Marlin's layout is of 4 bits"))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn read_awq(&mut self, said: &Config) -> Result<(), LoadError> {
@@ -198,7 +226,15 @@ impl Settings {
         self.method = match version.as_str() {
             "gemm" | "exllama" | "ipex" => Method::AwqGemm,
             "gemv" => Method::AwqGemv,
-            _ => return Err(said.unsupported("version", version, "gemm and gemv are read")),
+            "gemv_fast" => Method::AwqGemvFast,
+            "marlin" => Method::Marlin,
+            _ => {
+                return Err(said.unsupported(
+                    "version",
+                    version,
+                    "gemm, gemv, gemv_fast and marlin are read",
+                ));
+            }
         };
         Ok(())
     }

@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 
 use crate::decoder::tests::data;
 use crate::load::{ModelFiles, TextFile};
+use crate::opened::Opened;
 use crate::tensor::Tensor;
 
 /// Opens a checkpoint whose settings were changed.
@@ -38,9 +39,12 @@ fn what_is_not_read_is_refused_by_name() {
     for (format, key, value, expected) in [
         ("gptq-4", "quant_method", json!("aqlm"), "quant_method = aqlm is not supported: read are gptq, awq"),
         ("gptq-4", "quant_method", json!(4), "key quant_method: expected a string"),
-        ("gptq-4", "checkpoint_format", json!("marlin"), "checkpoint_format = marlin"),
+        ("gptq-4", "checkpoint_format", json!("bitblas"), "checkpoint_format = bitblas"),
+        ("gptq-4", "checkpoint_format", json!("marlin"), "no zero points"),
+        ("gptq-marlin", "bits", json!(8), "bits = 8 is not supported: Marlin's layout is of 4 bits"),
         ("gptq-4", "bits", json!(5), "tensor"),
-        ("awq-gemm", "version", json!("gemv_fast"), "version = gemv_fast"),
+        ("awq-gemm", "version", json!("gemv_fast"), "expected 16-bit integers, found I32"),
+        ("awq-gemm", "version", json!("trt"), "version = trt"),
         ("awq-gemm", "bits", json!(8), "bits = 8 is not supported: AWQ is of 4 bits"),
         ("awq-gemm", "version", json!("gemv"), "tensor"),
         ("compressed-4", "format", json!("marlin-24"), "format = marlin-24"),
@@ -120,6 +124,7 @@ fn changed_bytes_are_refused_or_read() {
             } else {
                 whole.len()
             };
+            drop(Opened::open(copy.path()).unwrap());
             for _ in 0..CHANGES {
                 let mut bytes = whole.clone();
                 for _ in 0..=draw(3) {
@@ -128,13 +133,13 @@ fn changed_bytes_are_refused_or_read() {
                     bytes[at] = if draw(4) == 0 { draw(256) as u8 } else { whole[from] };
                 }
                 fs::write(&path, &bytes).unwrap();
-                match open(copy.path()) {
+                match Opened::open(copy.path()) {
                     Err(error) => {
-                        assert!(!error.is_empty());
+                        assert!(!error.to_string().is_empty());
                         refused += 1;
                     }
                     // What opens can be read as numbers.
-                    Ok(files) => files.tensors.all().for_each(|tensor| drop(tensor.bytes.read())),
+                    Ok(opened) => opened.tensors().all().for_each(|tensor| drop(tensor.bytes.read())),
                 }
             }
             fs::write(&path, &whole).unwrap();

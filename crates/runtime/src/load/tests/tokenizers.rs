@@ -65,7 +65,7 @@ fn tokens_are_those_of_the_libraries() {
             let ids: Vec<u32> = serde_json::from_value(ids.clone()).unwrap();
             assert_eq!(tokenizer.encode(text, false).unwrap(), ids, "{name}: {text:?}");
             // Where nothing is normalized, the text comes back; NFC is Qwen's first step.
-            if !matches!(name.as_str(), "normalized" | "qwen") {
+            if !matches!(name.as_str(), "normalized" | "unigram normalized" | "qwen") {
                 assert_eq!(tokenizer.decode(&ids, false), *text, "{name}");
             }
         }
@@ -113,8 +113,16 @@ fn what_makes_no_sense_is_refused_by_file() {
     refused("llama", "tokenizer.model", &[0x0a, 0xff, 0xff, 0xff, 0xff, 0x0f], "past its end");
     refused("llama", "tokenizer.model", &[0x0a, 0x03, 0x0a, 0x01, 0xff], "not UTF-8");
     refused("llama", "tokenizer.model", &[0xff; 12], "longer than 64 bits");
-    // A Unigram, with one piece.
-    refused("llama", "tokenizer.model", &[0x0a, 3, 0x0a, 1, b'a', 0x12, 2, 0x18, 1], "model_type = 1");
+    // Words, with one piece.
+    refused("llama", "tokenizer.model", &[0x0a, 3, 0x0a, 1, b'a', 0x12, 2, 0x18, 3], "model_type = 3");
+    let encoder = folder(&golden["cases"]["unigram"]);
+    fs::write(
+        encoder.path().join("tokenizer_config.json"),
+        json!({"tokenizer_class": "CamembertTokenizer"}).to_string(),
+    )
+    .unwrap();
+    let error = load(encoder.path()).map(|_| ()).unwrap_err().to_string();
+    assert!(error.contains("tokenizer_class = CamembertTokenizer"), "{error}");
     refused("qwen", "qwen.tiktoken", b"IQ== 1\n", "expected rank 0");
     refused("qwen", "qwen.tiktoken", b"IQ== 0\nIQ== 1\n", "tokens 0 and 1 are the same");
     refused("qwen", "qwen.tiktoken", b"IQ== 0\n!! 1\n", "line 2");
