@@ -4,6 +4,7 @@ mod adapter;
 mod embed;
 mod engine;
 mod imatrix;
+mod load;
 mod overrides;
 mod quantize;
 mod sampling;
@@ -13,6 +14,7 @@ pub(crate) use adapter::{AdapterArgs, AdapterCommand};
 pub(crate) use embed::{EmbedArgs, InputFormat, RerankArgs};
 pub(crate) use engine::{EngineArgs, LogLevel, StoreArgs};
 pub(crate) use imatrix::ImatrixArgs;
+pub(crate) use load::LoadArgs;
 pub(crate) use overrides::OverrideArgs;
 pub(crate) use quantize::QuantizeArgs;
 pub(crate) use sampling::{ConstraintArgs, SamplingArgs};
@@ -95,6 +97,8 @@ pub(crate) enum Command {
     Import(ImportArgs),
     /// Look for what is wrong with the model store, and repair it
     Doctor(DoctorArgs),
+    /// Load a model into the running daemon
+    Load(LoadArgs),
     /// List the models that are loaded in the running daemon
     Ps(PsArgs),
     /// Unload a model from the running daemon

@@ -68,6 +68,9 @@ fn print(report: &Report) -> std::io::Result<()> {
         }
     }
     row("template", report.facts.template.as_ref().map_or_else(|| "none".to_owned(), template))?;
+    if !report.facts.generation_not_read.is_empty() {
+        row("not followed", report.facts.generation_not_read.join(", "))?;
+    }
     if let Some(one) = &report.memory {
         row("memory", format!("{} with {}", memory(one), context(one)))?;
     }

@@ -16,6 +16,7 @@ mod host;
 mod imatrix;
 mod input;
 mod inspect;
+mod load;
 mod missing;
 mod models;
 mod print;
@@ -67,6 +68,7 @@ fn execute(command: Command) -> Result<(), CliError> {
         Command::Import(args) => wait_for(archive::import(args)),
         Command::Inspect(args) => wait_for(inspect::inspect(args)),
         Command::Doctor(args) => doctor::doctor(args),
+        Command::Load(args) => wait_for(load::load(args)),
         Command::Ps(args) => wait_for(models::ps(args)),
         Command::Stop(args) => wait_for(models::stop(args)),
         Command::Adapter(args) => wait_for(adapter::adapter(args)),

@@ -180,7 +180,8 @@ fn http(address: SocketAddr, method: &str, path: &str, body: &str) -> (u16, Stri
 fn help_lists_every_command_and_typos_get_suggestions() {
     let dir = tempfile::tempdir().unwrap();
     let help = ok(dir.path(), &["--help"]);
-    let serving = ["serve", "run", "embed", "rerank", "ps", "stop", "bench", "inspect", "completions"];
+    let serving =
+        ["serve", "run", "embed", "rerank", "load", "ps", "stop", "bench", "inspect", "completions"];
     let keeping = ["pull", "list", "show", "rm", "cp", "gc", "verify", "du", "export", "import", "doctor"];
     for command in serving.into_iter().chain(keeping) {
         assert!(
