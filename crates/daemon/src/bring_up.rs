@@ -49,6 +49,9 @@ impl Opening {
         if !not_read.is_empty() {
             tracing::info!(model = name, "text alone: {} are not read", not_read.join(" and "));
         }
+        if files.decoder().is_some_and(|files| files.spec.keeps_states()) {
+            tracing::info!(model = name, "layers keep a state: no prefix is shared, nothing is drafted");
+        }
         let kept = models.prefix_disk.clone().and_then(|disk| disk.for_load(&source, &want.overrides));
         let draft = draft.map(|source| Draft::open(&source, &files)).transpose().map_err(Failure::new)?;
         Ok(Opening { name, want, files, draft, kept })

@@ -257,7 +257,7 @@ impl Cpu {
         progress: &mut dyn FnMut(f32),
     ) -> Result<Engine<CpuBackend>, LoadError> {
         // Before the weights are read, which takes long.
-        files.spec.kv_spec(config.kv_blocks, config.kv_type).check()?;
+        config.kv_spec(&files.spec).check()?;
         let backend = self.backend();
         let decoder = Decoder::load(&backend, files, progress)?;
         Ok(Engine::new(backend, decoder, sides.text, sides.embedder, config)?)
@@ -316,7 +316,7 @@ impl Device for Cpu {
             (Network::Decoder(files), EngineSize::Decoder(config)) => {
                 let engine = self.decoder_engine(files, sides, config, progress)?;
                 let Some(draft) = draft else { return Ok(Box::new(engine)) };
-                draft.spec.kv_spec(config.kv_blocks, config.kv_type).check()?;
+                config.kv_spec(&draft.spec).check()?;
                 let backend = self.backend();
                 let decoder = Decoder::load(&backend, draft, &mut |_| ())?;
                 let model = DraftModel::new(backend, (decoder, draft.info.parameters), &files.spec, &config)?;

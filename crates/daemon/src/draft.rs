@@ -41,6 +41,12 @@ impl Draft {
         };
         let draft = source.open()?;
         match (&of.network, &draft.network) {
+            (Network::Decoder(own), Network::Decoder(other))
+                if own.spec.keeps_states() || other.spec.keeps_states() =>
+            {
+                let reason = "a layer's state cannot be taken back where a drafted token is not drawn; load without draft_model";
+                refuse(&draft, reason)
+            }
             (Network::Decoder(_), Network::Decoder(_)) => Ok(Draft(draft)),
             (Network::Encoder(_), _) => refuse(&draft, "an encoder generates nothing that could be drafted"),
             (_, Network::Encoder(_)) => refuse(&draft, "an encoder generates nothing, and cannot draft"),

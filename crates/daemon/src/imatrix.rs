@@ -116,7 +116,7 @@ pub fn run(
     decoder.observe(&backend)?;
     let windows = decoder.spec().kv_groups().windows;
     let blocks = args.chunk_tokens.div_ceil(BLOCK_TOKENS);
-    let mut kv = backend.kv(&decoder.spec().kv_spec(windows.len() * blocks, KvType::F16))?;
+    let mut kv = backend.kv(&decoder.spec().kv_spec(windows.len() * blocks, KvType::F16, 1))?;
     for (index, chunk) in chunks.iter().enumerate() {
         if stop.load(Ordering::Relaxed) {
             return Err(ImatrixError::Stopped);

@@ -63,17 +63,20 @@ pub(crate) fn choose(
     let one = memory(&config(1, context_most));
     let block_bytes = memory(&config(2, context_most)).kv_bytes.saturating_sub(one.kv_bytes).max(1);
     let full = memory(&config(blocks_of(context_most), context_most));
-    let fixed_bytes = full.weights_bytes + full.scratch_bytes;
+    // States of sequences, which take the same whatever the number of blocks.
+    let states_bytes = one.kv_bytes.saturating_sub(block_bytes);
+    let fixed_bytes = full.weights_bytes + full.scratch_bytes + states_bytes;
     // An explicit context must fit whole; without one, the least that is of use.
     let blocks_least = blocks_of(match want.context_tokens_max {
         Some(_) => context_most,
         None => context_most.min(KV_TOKENS_MIN),
     });
     let refuse = |blocks: usize, hint: String| {
-        let kv_bytes = blocks as u64 * block_bytes;
+        let blocks_bytes = blocks as u64 * block_bytes;
+        let kv_bytes = states_bytes + blocks_bytes;
         Err(LoadError::DoesNotFit {
             model: model.to_owned(),
-            needed_bytes: fixed_bytes.saturating_add(kv_bytes),
+            needed_bytes: fixed_bytes.saturating_add(blocks_bytes),
             weights_bytes: full.weights_bytes,
             kv_bytes,
             scratch_bytes: full.scratch_bytes,
@@ -84,9 +87,9 @@ pub(crate) fn choose(
     let room_blocks = (free_bytes.saturating_sub(fixed_bytes) / block_bytes) as usize;
     let blocks = match want.kv_bytes.or(section.kv_bytes) {
         Some(bytes) => {
-            let blocks = (bytes / block_bytes) as usize;
+            let blocks = (bytes.saturating_sub(states_bytes) / block_bytes) as usize;
             if blocks < blocks_least {
-                let least = blocks_least as u64 * block_bytes;
+                let least = states_bytes + blocks_least as u64 * block_bytes;
                 return refuse(
                     blocks_least,
                     format!("; kv_bytes is {bytes} and must be at least {least} for this"),
@@ -225,6 +228,34 @@ mod tests {
         };
         assert_eq!(needed_bytes, fixed + of_one as u64 * BLOCK);
         assert!(hint.contains(&format!("{context} tokens")), "{hint}");
+    }
+
+    #[test]
+    fn states_of_sequences_are_counted_beside_blocks() {
+        const STATES: u64 = 70 * BLOCK + 7;
+        let with_states = |config: &EngineConfig| {
+            let plain = memory(config);
+            EngineMemory { kv_bytes: plain.kv_bytes + STATES, ..plain }
+        };
+        let choose = |want, free| {
+            let room = KvRoom::new(&KvGroups::default(), 512);
+            let section = EngineSection::default();
+            let (config, memory) = choose(("m", 32_768), &section, want, free, &room, with_states)?;
+            assert!(memory.total() <= free, "{} of {free}", memory.total());
+            Ok::<_, LoadError>(config.kv_blocks)
+        };
+        let fixed = WEIGHTS + 10_000 + 32_768;
+        assert_eq!(choose(LoadOptions::default(), fixed + STATES + 300 * BLOCK).unwrap(), 300);
+        let LoadError::DoesNotFit { needed_bytes, kv_bytes, .. } =
+            choose(LoadOptions::default(), fixed + 150 * BLOCK).unwrap_err()
+        else {
+            panic!("it does not fit")
+        };
+        assert_eq!((needed_bytes, kv_bytes), (fixed + STATES + 128 * BLOCK, STATES + 128 * BLOCK));
+        let asked = |kv_bytes| LoadOptions { kv_bytes: Some(kv_bytes), ..LoadOptions::default() };
+        assert_eq!(choose(asked(STATES + 200 * BLOCK), 1 << 40).unwrap(), 200);
+        let refused = choose(asked(STATES + 127 * BLOCK), 1 << 40).unwrap_err().to_string();
+        assert!(refused.contains(&format!("at least {}", STATES + 128 * BLOCK)), "{refused}");
     }
 
     #[test]

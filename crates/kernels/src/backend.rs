@@ -19,6 +19,7 @@ mod experts;
 mod kv_groups;
 mod kv_layout;
 mod low_rank;
+mod states;
 
 use std::fmt;
 use std::str::FromStr;
@@ -34,8 +35,11 @@ pub use attention::{
 pub use encoder::{EncoderOps, LayerNormParams, PositionBias, RowIds, SelfAttentionParams};
 pub use experts::{ExpertGroups, ExpertParts, ExpertScoring, MoeParams, MoeWeights};
 pub use kv_groups::{KvGroups, KvPlace};
-pub use kv_layout::KvLayout;
+pub use kv_layout::{KvLayout, KvSpec};
 pub use low_rank::{LowRankPair, LowRankShape};
+pub use states::{
+    ConvolutionParams, GateKind, OutputGateParams, OutputNorm, RecurrenceParams, StateRule, StateShape,
+};
 
 /// Shape of one part of a matrix: `rows` outputs, each the dot product of `cols` inputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -153,54 +157,6 @@ impl FromStr for KvType {
             let names: Vec<&str> = KvType::ALL.iter().map(|kv_type| kv_type.name()).collect();
             format!("there is no KV cache type {name:?}; there are {}", names.join(", "))
         })
-    }
-}
-
-/// The paged cache of all layers.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct KvSpec {
-    /// What each layer keeps of a token; layers may differ.
-    pub layers: Vec<KvLayout>,
-    /// Which layers have block tables in common, and which share memory.
-    pub groups: KvGroups,
-    /// Blocks of 16 tokens, shared by all sequences and layer groups; a block id stands for the same tokens in every layer
-    /// of one group.
-    pub blocks: usize,
-    /// How keys and values are stored.
-    pub kv_type: KvType,
-    /// All of its memory is in place when it is made, rather than as blocks are first written: so that it cannot be missing
-    /// later.
-    pub resident: bool,
-}
-
-impl KvSpec {
-    /// Whether what the layers keep can be stored so.
-    ///
-    /// # Errors
-    /// [`KernelError::BadKvType`] if a head or a latent is not whole groups of the type.
-    pub fn check(&self) -> Result<(), KernelError> {
-        let kv_type = self.kv_type;
-        let run = |layout: &KvLayout| match *layout {
-            KvLayout::Heads { head_dim, .. } => head_dim,
-            KvLayout::Latent { rank, rope_dim } => rank + rope_dim,
-        };
-        match self.layers.iter().map(run).find(|run| !run.is_multiple_of(kv_type.group())) {
-            None => Ok(()),
-            Some(head_dim) => Err(KernelError::BadKvType { kv_type, head_dim }),
-        }
-    }
-
-    /// As [`KvSpec::check`], for devices that hold heads alone: key-value heads and elements of a head of each layer.
-    ///
-    /// # Errors
-    /// Besides, [`KernelError::UnsupportedKvLayout`] for a layer that keeps something else.
-    pub fn heads(&self, device: &str) -> Result<Vec<(usize, usize)>, KernelError> {
-        self.check()?;
-        let heads = |(layer, layout): (usize, &KvLayout)| match *layout {
-            KvLayout::Heads { kv_heads, head_dim, .. } => Ok((kv_heads, head_dim)),
-            layout => Err(KernelError::UnsupportedKvLayout { layer, layout, device: device.to_owned() }),
-        };
-        self.layers.iter().enumerate().map(heads).collect()
     }
 }
 
@@ -441,6 +397,44 @@ pub trait Backend: Send + 'static {
         heads_and_scale: (LatentHeads, f32),
         kv: &Self::Kv,
         layer: usize,
+        out: &mut Self::Buffer,
+    );
+
+    /// On the first columns of `x`, a layer's channels, in place: `x[r][c] = silu(bias[c] + Σ_t weight[t][c] * x[r - taps + 1 + t][c])`
+    /// along each sequence, zeros before its first token. The inputs that later tokens see stay in the sequence's state of
+    /// the layer ([`Batch::states`]).
+    fn convolve(
+        &mut self,
+        x: &mut Self::Buffer,
+        params: &ConvolutionParams<'_, Self::Vector>,
+        kv: &mut Self::Kv,
+        layer: usize,
+    );
+
+    /// Each value head's recurrence along each sequence, over rows of `x` whose channels were convolved ([`StateShape`]). Of its
+    /// query q, key k and value v, S being the head's state, `(key_dim, value_dim)`, zeros before the first token, and
+    /// step `s = softplus(x + step_bias)` within its limits:
+    ///
+    /// - `Delta`: q and k are divided by `sqrt(Σ x² + 1e-6)`, q by `sqrt(key_dim)` besides; then `S = exp(decay * s) S`,
+    ///   `S += k ⊗ sigmoid(beta) (v - kᵀS)`;
+    /// - `Ssd`: `S = exp(decay * s) S + k ⊗ s v`.
+    ///
+    /// `out` is `qᵀS`, `(rows, value_heads * value_dim)`, and `skip * v` more where there is one. The order of operations is that
+    /// of single tokens however many rows a sequence has.
+    fn recur(
+        &mut self,
+        x: &Self::Buffer,
+        params: &RecurrenceParams<'_, Self::Vector>,
+        kv: &mut Self::Kv,
+        layer: usize,
+        out: &mut Self::Buffer,
+    );
+
+    /// `out[r] *= gate[r]`, through what the gate's kind says, the norm standing before or after it.
+    fn gate_output(
+        &mut self,
+        gate: &Self::Buffer,
+        params: &OutputGateParams<'_, Self::Vector>,
         out: &mut Self::Buffer,
     );
 

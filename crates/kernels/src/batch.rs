@@ -54,6 +54,9 @@ pub struct Batch {
     /// Which of the adapters in [`Backend::add_low_rank`](crate::Backend::add_low_rank)'s list each sequence is computed
     /// with; empty where none has one.
     pub adapters: Vec<Option<u32>>, // (sequences), or none
+    /// Which state each sequence has in the layers that keep one, no two the same; empty where no layer does. What is in a
+    /// state before a sequence's first token, a row at position 0, does not count.
+    pub states: Vec<u32>, // (sequences), or none
     /// Block ids of all sequences, one run each: for each layer group the blocks up to the context's end, without those
     /// before all that the sequence's first row sees through the group's window.
     pub block_tables: Vec<u32>,
@@ -64,6 +67,62 @@ pub struct Batch {
 }
 
 impl Batch {
+    /// Makes room for batches within the limits.
+    pub(crate) fn reserve(&mut self, limits: &StepLimits) {
+        let blocks = limits.context.div_ceil(BLOCK_TOKENS).saturating_mul(limits.kv_groups);
+        self.sources.reserve(limits.rows);
+        self.positions.reserve(limits.rows);
+        self.axes.reserve(limits.rows);
+        self.types.reserve(limits.rows);
+        self.slots.reserve(limits.rows.saturating_mul(limits.kv_groups));
+        self.sequences.reserve(limits.sequences);
+        self.adapters.reserve(limits.sequences);
+        self.states.reserve(limits.sequences);
+        self.block_tables.reserve(limits.sequences.saturating_mul(blocks));
+        self.windows.reserve(limits.kv_groups);
+        self.logit_rows.reserve(limits.logit_rows);
+    }
+
+    /// Becomes another, in the memory it has.
+    pub(crate) fn copy_of(&mut self, other: &Batch) {
+        let Batch {
+            sources,
+            positions,
+            axes,
+            types,
+            slots,
+            sequences,
+            adapters,
+            states,
+            block_tables,
+            windows,
+            logit_rows,
+        } = other;
+        self.sources.clone_from(sources);
+        self.positions.clone_from(positions);
+        self.axes.clone_from(axes);
+        self.types.clone_from(types);
+        self.slots.clone_from(slots);
+        self.sequences.clone_from(sequences);
+        self.adapters.clone_from(adapters);
+        self.states.clone_from(states);
+        self.block_tables.clone_from(block_tables);
+        self.windows.clone_from(windows);
+        self.logit_rows.clone_from(logit_rows);
+    }
+
+    /// The state of each sequence, and whether it begins here.
+    ///
+    /// # Panics
+    /// Where sequences have none, or it is not below `states`: whoever made the batch is wrong.
+    pub(crate) fn states(&self, states: usize) -> impl Iterator<Item = (&SequenceSpan, usize, bool)> {
+        assert_eq!(self.states.len(), self.sequences.len(), "a layer that keeps states, and a batch without");
+        self.sequences.iter().zip(&self.states).map(move |(span, &state)| {
+            assert!((state as usize) < states, "state {state} of {states}");
+            (span, state as usize, span.context == span.rows)
+        })
+    }
+
     /// Rows in the batch.
     pub fn rows(&self) -> usize {
         self.sources.len()
@@ -119,6 +178,7 @@ impl Batch {
         self.slots.clear();
         self.sequences.clear();
         self.adapters.clear();
+        self.states.clear();
         self.block_tables.clear();
         self.logit_rows.clear();
     }
@@ -140,6 +200,12 @@ impl Batch {
         assert!(self.axes.is_empty() || self.axes.len() == rows, "three positions a row, or none at all");
         let adapted = self.adapters.len();
         assert!(adapted == 0 || adapted == self.sequences.len(), "an adapter a sequence, or none at all");
+        let states = self.states.len();
+        assert!(states == 0 || states == self.sequences.len(), "a state a sequence, or none at all");
+        written.clear();
+        written.extend_from_slice(&self.states);
+        written.sort_unstable();
+        assert!(written.is_sorted_by(|a, b| a < b), "two sequences have one state");
         let cached = !self.slots.is_empty();
         let groups = self.groups();
         assert!(groups <= limits.kv_groups, "{groups} layer groups, reserved {}", limits.kv_groups);
@@ -249,6 +315,7 @@ mod tests {
             slots: if cached { vec![16, 17, 18, 0, 1] } else { Vec::new() },
             sequences: vec![span(0, 3, 0), span(3, 2, 1)],
             adapters: Vec::new(),
+            states: Vec::new(),
             block_tables: if cached { vec![1, 0] } else { Vec::new() },
             logit_rows: vec![4],
             windows: Vec::new(),
@@ -283,6 +350,9 @@ mod tests {
             assert!(!passes(&Batch { axes: vec![[0; 3]; 4], ..batch(cached) }), "too few axes");
             assert!(passes(&Batch { adapters: vec![None, Some(3)], ..batch(cached) }));
             assert!(!passes(&Batch { adapters: vec![None], ..batch(cached) }), "too few adapters");
+            assert!(passes(&Batch { states: vec![7, 3], ..batch(cached) }));
+            assert!(!passes(&Batch { states: vec![7], ..batch(cached) }), "too few states");
+            assert!(!passes(&Batch { states: vec![7, 7], ..batch(cached) }), "one state twice");
             assert!(!passes(&Batch { positions: vec![0; 4], ..batch(cached) }), "too few positions");
         }
         assert!(!passes(&Batch { slots: Vec::new(), ..batch(true) }), "block tables and no slots");

@@ -28,6 +28,7 @@ mod rope;
 mod sampling;
 mod scene;
 mod self_attention;
+mod states;
 mod storage;
 #[cfg(test)]
 mod tests;
@@ -51,6 +52,7 @@ pub use norms::{
 pub use rope::{check_rope, check_rope_axes, check_rope_to_cache, check_rope_to_cache_axes};
 pub use sampling::{check_row_sources, check_running_ahead, check_sample};
 pub use self_attention::{check_self_attention, check_self_attention_invariance};
+pub use states::{check_gate_output, check_states};
 pub use storage::{check_pack, check_sizes, check_steps, check_transfers};
 pub use unfold::check_unfold;
 
@@ -103,6 +105,8 @@ pub fn check_decoder_ops<B: Backend>(make: &impl Fn() -> B) {
     check_attention_long_contexts(make);
     check_heads_matmul(make);
     check_latent_attention(make);
+    check_states(make);
+    check_gate_output(make);
     check_decoder(make);
 }
 

@@ -7,27 +7,29 @@
 mod encoder;
 mod experts;
 pub mod formulas;
+mod heads;
 mod latent;
 mod low_rank;
 mod sampling;
+mod states;
 mod storage;
 #[cfg(test)]
 mod tests;
 
 use crate::quant::{can_dequantize, dequantize_row};
 use crate::{
-    Activation, AttentionParams, BLOCK_TOKENS, Backend, Batch, BufferRole, DType, Draws, ExpertParts,
-    HeadShape, KernelError, KvGroups, KvSpec, KvType, LatentHeads, LatentParams, LayerNormParams,
-    LowRankPair, LowRankShape, MatrixShape, MatrixSource, MoeParams, MoeWeights, Operands, QkvParams,
-    Rounding, SampleSpecs, StepLimits,
+    Activation, AttentionParams, BLOCK_TOKENS, Backend, Batch, BufferRole, ConvolutionParams, DType, Draws,
+    ExpertParts, KernelError, KvGroups, KvSpec, KvType, LatentHeads, LatentParams, LayerNormParams,
+    LowRankPair, LowRankShape, MatrixShape, MatrixSource, MoeParams, MoeWeights, Operands, OutputGateParams,
+    QkvParams, RecurrenceParams, Rounding, SampleSpecs, StepLimits,
 };
 
 pub(crate) use encoder::seen;
-use encoder::{norm_all, prepare};
 pub use low_rank::ReferenceLowRank;
 pub(crate) use sampling::draw;
+use states::ReferenceStates;
 pub(crate) use storage::visible;
-use storage::{check_source, elements_per_slot, filled, store_rounded};
+use storage::{check_source, elements_per_slot, filled};
 
 const DEVICE: &str = "reference: 1 thread";
 
@@ -76,6 +78,7 @@ pub struct ReferenceKv {
     planes: Vec<(usize, usize)>, // where a plane's numbers begin, and how many it has for a slot
     keys: Vec<f32>, // (plane, slot), then a layer's (kv_head, head_dim), what the cache's type keeps of each
     values: Vec<f32>, // likewise
+    states: Vec<Option<ReferenceStates>>, // by layer
 }
 
 impl ReferenceBackend {
@@ -228,6 +231,7 @@ impl Backend for ReferenceBackend {
 
     fn kv_bytes(&self, spec: &KvSpec) -> usize {
         2 * spec.blocks * BLOCK_TOKENS * elements_per_slot(spec).sum::<usize>() * size_of::<f32>()
+            + ReferenceStates::bytes(spec)
     }
 
     fn kv(&self, spec: &KvSpec) -> Result<ReferenceKv, KernelError> {
@@ -350,36 +354,7 @@ impl Backend for ReferenceBackend {
         kv: &mut ReferenceKv,
         layer: usize,
     ) {
-        let batch = self.step();
-        let HeadShape { heads, kv_heads, head_dim } = params.shape;
-        qkv.check(batch.rows(), params.shape.qkv_width(), "qkv");
-        kv.check_heads(&params.shape, layer);
-        for row in 0..batch.rows() {
-            let (place, slot) = ((batch, row), batch.row_slot(row, kv.groups.place(layer).group));
-            let (queries, rest) = qkv.row_mut(row).split_at_mut(heads * head_dim);
-            let (keys, values) = rest.split_at_mut(kv_heads * head_dim);
-            let q_norm = norm_all(queries, params.q_norm, params);
-            for query in queries.chunks_exact_mut(head_dim) {
-                prepare(query, q_norm, params, place);
-                if let Some(scale) = &params.query_scale {
-                    let factor = scale.at(batch.positions[row]);
-                    query.iter_mut().for_each(|element| *element *= factor);
-                }
-            }
-            let k_norm = norm_all(keys, params.k_norm, params);
-            for (kv_head, (key, value)) in
-                keys.chunks_exact_mut(head_dim).zip(values.chunks_exact(head_dim)).enumerate()
-            {
-                prepare(key, k_norm, params, place);
-                let at = kv.at(layer, slot, kv_head);
-                let dtype = match kv.kv_type {
-                    KvType::F16 => DType::F16,
-                    KvType::Q8_0 => DType::Q8_0,
-                };
-                store_rounded(dtype, key, &mut kv.keys[at.clone()]);
-                store_rounded(dtype, value, &mut kv.values[at]);
-            }
-        }
+        heads::to_cache(self.step(), qkv, params, (kv, layer));
     }
 
     fn attention(
@@ -390,38 +365,7 @@ impl Backend for ReferenceBackend {
         layer: usize,
         out: &mut ReferenceBuffer,
     ) {
-        let batch = self.step();
-        let HeadShape { heads, kv_heads, head_dim } = params.shape;
-        qkv.check(batch.rows(), params.shape.qkv_width(), "qkv");
-        out.check(batch.rows(), params.shape.q_width(), "out");
-        kv.check_heads(&params.shape, layer);
-        let group = kv.groups.place(layer).group;
-        let kept = kv.groups.window(group);
-        assert!(
-            kept.is_none_or(|kept| params.window.is_some_and(|window| window <= kept)),
-            "a window beyond what its layer's group keeps"
-        );
-        assert!(params.sinks.is_none_or(|sinks| sinks.len() == heads), "one sink a head");
-        for span in &batch.sequences {
-            for row in 0..span.rows {
-                let slots: Vec<usize> =
-                    visible(params, span, row).map(|key| batch.slot(span, group, key)).collect();
-                let row = (span.row_first + row) as usize;
-                for head in 0..heads {
-                    let kv_head = head * kv_heads / heads;
-                    let at = head * head_dim..(head + 1) * head_dim;
-                    let query = &qkv.row(row)[at.clone()];
-                    let key = |&slot: &usize| &kv.keys[kv.at(layer, slot, kv_head)];
-                    let value = |&slot: &usize| &kv.values[kv.at(layer, slot, kv_head)];
-                    let mut scores: Vec<f64> = slots
-                        .iter()
-                        .map(|slot| formulas::score(query, key(slot), params.scale, params.softcap))
-                        .collect();
-                    let sink = params.sinks.map(|sinks| sinks[head]);
-                    formulas::attend(&mut scores, slots.iter().map(value), sink, &mut out.row_mut(row)[at]);
-                }
-            }
-        }
+        heads::attention(self.step(), qkv, params, (kv, layer), out);
     }
 
     fn heads_matmul(&mut self, weights: &[ReferenceMatrix], x: &ReferenceBuffer, out: &mut ReferenceBuffer) {
@@ -449,6 +393,36 @@ impl Backend for ReferenceBackend {
         out: &mut ReferenceBuffer,
     ) {
         latent::attention(self.step(), queries, heads, (kv, layer), out);
+    }
+
+    fn convolve(
+        &mut self,
+        x: &mut ReferenceBuffer,
+        params: &ConvolutionParams<'_, Vec<f32>>,
+        kv: &mut ReferenceKv,
+        layer: usize,
+    ) {
+        states::convolve(self.step(), x, params, (kv, layer));
+    }
+
+    fn recur(
+        &mut self,
+        x: &ReferenceBuffer,
+        params: &RecurrenceParams<'_, Vec<f32>>,
+        kv: &mut ReferenceKv,
+        layer: usize,
+        out: &mut ReferenceBuffer,
+    ) {
+        states::recur(self.step(), x, params, (kv, layer), out);
+    }
+
+    fn gate_output(
+        &mut self,
+        gate: &ReferenceBuffer,
+        params: &OutputGateParams<'_, Vec<f32>>,
+        out: &mut ReferenceBuffer,
+    ) {
+        states::gate_output(self.step().rows(), gate, params, out);
     }
 
     fn gated_mlp(

@@ -7,10 +7,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use hanzo_engine_kernels::cpu::{CpuBackend, CpuMatrix, ThreadPool, Tier};
 use hanzo_engine_kernels::quant::quantize_row;
 use hanzo_engine_kernels::{
-    Activation, AttentionParams, BLOCK_TOKENS, Backend, Batch, BufferRole, DType, EncoderOps, ExpertParts,
-    ExpertScoring, HeadShape, KernelError, KvLayout, KvSpec, KvType, LayerNormParams, MatrixShape,
-    MatrixSource, MoeParams, MoeWeights, PositionBias, QkvParams, Rope, RopeKind, RowIds, RowSource,
-    SampleSpec, SampleSpecs, SelfAttentionParams, SequenceSpan, Shape, StepLimits,
+    Activation, AttentionParams, BLOCK_TOKENS, Backend, Batch, BufferRole, ConvolutionParams, DType,
+    EncoderOps, ExpertParts, ExpertScoring, GateKind, HeadShape, KernelError, KvLayout, KvSpec, KvType,
+    LayerNormParams, MatrixShape, MatrixSource, MoeParams, MoeWeights, OutputGateParams, OutputNorm,
+    PositionBias, QkvParams, RecurrenceParams, Rope, RopeKind, RowIds, RowSource, SampleSpec, SampleSpecs,
+    SelfAttentionParams, SequenceSpan, Shape, StateRule, StateShape, StepLimits,
 };
 
 /// The system's allocator, counted.
@@ -52,6 +53,16 @@ const LIMITS: StepLimits = StepLimits {
     heads_matmul_width: 0,
 };
 
+const STATE: StateShape = StateShape {
+    rule: StateRule::Delta,
+    key_heads: 2,
+    value_heads: 4,
+    key_dim: 32,
+    value_dim: 32,
+    taps: 4,
+    tiled: false,
+};
+
 /// Sequences of (rows, context), each with blocks of its own.
 fn batch(sequences: &[(u32, u32)]) -> Batch {
     let mut batch = Batch::default();
@@ -71,6 +82,7 @@ fn batch(sequences: &[(u32, u32)]) -> Batch {
             batch.slots.push(first * BLOCK_TOKENS as u32 + position);
         }
         batch.logit_rows.push(batch.rows() as u32 - 1);
+        batch.states.push(2 - index as u32);
     }
     batch
 }
@@ -157,9 +169,10 @@ fn a_step_allocates_nothing() -> Result<(), KernelError> {
         let inv_freq = backend.vector(&[0.1; 32])?;
         let mut kv = backend.kv(&KvSpec {
             layers: vec![
-                KvLayout::Heads { kv_heads: HEADS.kv_heads, head_dim: HEADS.head_dim, window: None };
-                1
+                KvLayout::Heads { kv_heads: HEADS.kv_heads, head_dim: HEADS.head_dim, window: None },
+                KvLayout::State(STATE),
             ],
+            states: LIMITS.sequences,
             blocks: LIMITS.sequences * LIMITS.context.div_ceil(BLOCK_TOKENS),
             kv_type,
             ..KvSpec::default()
@@ -174,6 +187,30 @@ fn a_step_allocates_nothing() -> Result<(), KernelError> {
         let mut hidden_experts =
             backend.buffer(BufferRole::Operand, LIMITS.rows, LIMITS.experts_used * HIDDEN)?;
         let mut logits = vec![0.0; LIMITS.logit_rows * VOCAB];
+        let mut own = backend.buffer(BufferRole::Operand, LIMITS.rows, STATE.width())?;
+        let mut given = backend.buffer(BufferRole::Operand, LIMITS.rows, STATE.value_width())?;
+        let convolution = backend.vector(&[0.1; STATE.taps * STATE.channels()])?;
+        let (decay, steps) =
+            (backend.vector(&[-1.0; STATE.value_heads])?, backend.vector(&[0.1; STATE.value_heads])?);
+        let part_norm = backend.vector(&[1.0; STATE.value_dim])?;
+        let convolution = ConvolutionParams { shape: STATE, weight: &convolution, bias: None };
+        let recurrence = RecurrenceParams {
+            shape: STATE,
+            decay: &decay,
+            step_bias: &steps,
+            step_limits: [0.0, f32::INFINITY],
+            skip: None,
+        };
+        let gate = OutputGateParams {
+            column: STATE.channels(),
+            kind: GateKind::Silu,
+            norm: Some(OutputNorm {
+                weight: &part_norm,
+                eps: 1e-6,
+                part: STATE.value_dim,
+                before_gate: true,
+            }),
+        };
         let qkv_params = QkvParams {
             rope: Some(Rope { kind: RopeKind::Neox, inv_freq: &inv_freq, magnitude: 1.0, axes: None }),
             ..QkvParams::plain(HEADS)
@@ -200,6 +237,9 @@ fn a_step_allocates_nothing() -> Result<(), KernelError> {
             backend.matmul(&qkv_weight, None, &x, &mut qkv);
             backend.rope_to_cache(&mut qkv, &qkv_params, &mut kv, 0);
             backend.attention(&qkv, &attention, &kv, 0, &mut mixed);
+            backend.convolve(&mut own, &convolution, &mut kv, 1);
+            backend.recur(&own, &recurrence, &mut kv, 1, &mut given);
+            backend.gate_output(&own, &gate, &mut given);
             backend.add_rms_norm(&mut residual, &mixed, &norm, 1e-6, &mut x);
             backend.gated_mlp(&gate_up, &down, Activation::Silu, &x, &mut hidden, &mut mixed);
             backend.add_rms_norm(&mut residual, &mixed, &norm, 1e-6, &mut x);

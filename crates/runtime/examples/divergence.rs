@@ -221,7 +221,7 @@ fn judge(mut base: Base, model: &str, tier: Tier) -> Result<Judged, Failure> {
     decoder.prepare(&mut backend, &limits)?;
     let windows = decoder.spec().kv_groups().windows;
     let blocks = windows.len() * context.div_ceil(BLOCK_TOKENS);
-    let mut kv = backend.kv(&decoder.spec().kv_spec(blocks, KvType::F16))?;
+    let mut kv = backend.kv(&decoder.spec().kv_spec(blocks, KvType::F16, 1))?;
 
     let mut judged = Judged::default();
     let mut logits = vec![0.0; scored * vocab];

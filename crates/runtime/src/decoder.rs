@@ -186,6 +186,9 @@ impl<B: Backend> Decoder<B> {
         network.begin(backend);
         for index in 0..network.layers.len() {
             network.layer(backend, index, |backend, attention, rows, attended| {
+                if attention.recur(backend, rows.own, (kv, index), attended) {
+                    return;
+                }
                 if let (Some(params), Some(queries)) = (attention.latent_params(), rows.queries) {
                     let heads = (params.shape, attention.spec.scale);
                     backend.latent_to_cache(rows.own, queries, &params, kv, index);

@@ -65,9 +65,19 @@ impl EngineConfig {
         }
     }
 
-    /// The cache of a network of this description.
-    fn kv_spec(&self, spec: &TransformerSpec) -> KvSpec {
-        KvSpec { resident: self.kv_resident, ..spec.kv_spec(self.kv_blocks, self.kv_type) }
+    /// The cache of a model.
+    pub fn kv_spec(&self, spec: &TransformerSpec) -> KvSpec {
+        let of_model = spec.kv_spec(self.kv_blocks, self.kv_type, self.sequences_max);
+        KvSpec { resident: self.kv_resident, ..of_model }
+    }
+
+    /// What of it a model allows: a state of a sequence stands for its end alone and cannot be taken back, so that where
+    /// layers keep one no prefix is shared and nothing is drafted.
+    pub fn within(self, spec: &TransformerSpec) -> Self {
+        match spec.keeps_states() {
+            true => Self { prefix_cache: false, speculation: Speculation::Off, ..self },
+            false => self,
+        }
     }
 
     /// The largest step.
@@ -199,6 +209,7 @@ impl<B: Backend> Engine<B> {
         embedder: Arc<Embedder>,
         config: EngineConfig,
     ) -> Result<Self, KernelError> {
+        let config = config.within(decoder.spec());
         let room = decoder.spec().kv_room(config.step_tokens_max);
         assert!(
             room.blocks_of(config.context_tokens_max) <= config.kv_blocks,
@@ -210,7 +221,8 @@ impl<B: Backend> Engine<B> {
         decoder.prepare(&mut backend, &limits)?;
         Ok(Engine {
             kv: backend.kv(&config.kv_spec(decoder.spec()))?,
-            pool: BlockPool::of_groups(config.kv_blocks, config.prefix_cache, room),
+            pool: BlockPool::of_groups(config.kv_blocks, config.prefix_cache, room)
+                .with_states(decoder.spec().states_of(config.sequences_max)),
             scheduler: Scheduler::new(config.scheduler()),
             step: Step::of_windows(decoder.spec().kv_groups().windows),
             flight: None,

@@ -79,6 +79,8 @@ pub struct BlockPool {
     cached: usize, // of them, those that the index can still find
     share: bool,
     leaving: Option<Leaving>,
+    states: Vec<u32>, // those that nobody has, the next to be taken last
+    states_all: usize,
 }
 
 /// What is to be kept elsewhere of blocks whose content will be lost here.
@@ -119,11 +121,30 @@ impl BlockPool {
             cached: 0,
             share,
             leaving: None,
+            states: Vec::new(),
+            states_all: 0,
         };
         for id in 0..blocks as u32 {
             pool.push_last(id);
         }
         pool
+    }
+
+    /// With so many states, of which each sequence that runs has one, where layers keep some.
+    pub fn with_states(self, states: usize) -> BlockPool {
+        BlockPool { states: (0..states as u32).rev().collect(), states_all: states, ..self }
+    }
+
+    /// A state that nobody has; none where layers keep none. There is one for each sequence that may run.
+    pub fn take_state(&mut self) -> Option<u32> {
+        debug_assert!(self.states_all == 0 || !self.states.is_empty(), "more sequences run than have states");
+        self.states.pop()
+    }
+
+    /// Gives a state back.
+    pub fn release_state(&mut self, state: u32) {
+        debug_assert!(!self.states.contains(&state), "state {state} was given back twice");
+        self.states.push(state);
     }
 
     /// What sequences hold of each group.
@@ -385,13 +406,19 @@ impl BlockPool {
     /// Where they do not: a block has leaked, or is about to be given to two.
     pub fn check<'a>(&self, tables: impl Iterator<Item = &'a BlockTables>) {
         let mut holders = vec![0; self.blocks.len()];
-        for (group, ids) in tables.flat_map(|tables| tables.by_group().enumerate()) {
-            for &id in ids {
-                holders[id as usize] += 1;
-                let of = self.blocks[id as usize].group as usize;
-                assert_eq!(of, group, "block {id} is in a block table of another group");
+        let mut states = self.states.clone();
+        for tables in tables {
+            states.extend(tables.state());
+            for (group, ids) in tables.by_group().enumerate() {
+                for &id in ids {
+                    holders[id as usize] += 1;
+                    let of = self.blocks[id as usize].group as usize;
+                    assert_eq!(of, group, "block {id} is in a block table of another group");
+                }
             }
         }
+        states.sort_unstable();
+        assert!(states.iter().copied().eq(0..self.states_all as u32), "states of sequences and free ones");
         let mut listed = 0;
         let mut next = self.first_free;
         while next != NONE {

@@ -436,6 +436,7 @@ impl Scheduler {
                 batch.adapters.push(adapter);
             }
             let tables = sequence.tables();
+            batch.states.extend(tables.state());
             batch.push_sequence(rows, computed + rows, |group, index| tables.block(group, index));
         }
         report

@@ -208,7 +208,7 @@ fn run(path: &Path) -> Result<(), String> {
             if Engine::memory(&backend, files, &config).total() > MEMORY_BYTES_MAX {
                 return Err(refused("it takes too much memory"));
             }
-            files.spec.kv_spec(config.kv_blocks, config.kv_type).check().map_err(refused)?;
+            config.kv_spec(&files.spec).check().map_err(refused)?;
             let decoder = Decoder::load(&backend, files, &mut |_| ()).map_err(refused)?;
             let mut engine =
                 Engine::new(backend, decoder, text.clone(), embedder.clone(), config).map_err(refused)?;

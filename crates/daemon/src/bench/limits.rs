@@ -173,13 +173,13 @@ impl Costs {
             }
             weights_bytes += backend.matrix_bytes(&[part]);
         }
-        let kv_bytes = |blocks| backend.kv_bytes(&spec.kv_spec(blocks, kv_type));
+        let kv_bytes = |blocks| backend.kv_bytes(&spec.kv_spec(blocks, kv_type, 0));
         let block_bytes = kv_bytes(2).saturating_sub(kv_bytes(1));
         Costs {
             weights_bytes: weights_bytes as f64,
             experts_bytes: experts_bytes as f64,
             experts_share,
-            kv_bytes: block_bytes as f64 / (BLOCK_TOKENS * spec.kv_spec(1, kv_type).planes().len()) as f64,
+            kv_bytes: block_bytes as f64 / (BLOCK_TOKENS * spec.kv_spec(1, kv_type, 0).planes().len()) as f64,
             layers: layers.plus(experts.times(experts_share)),
             head,
             windows: spec.layers.iter().map(|layer| layer.attention.window()).collect(),

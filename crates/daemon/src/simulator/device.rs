@@ -13,10 +13,10 @@ use std::{
 };
 
 use hanzo_engine_kernels::{
-    Activation, AttentionParams, BLOCK_TOKENS, Backend, Batch, BufferRole, DType, Draws, ExpertParts,
-    KernelError, KvGroups, KvPlace, KvSpec, LatentHeads, LatentParams, LayerNormParams, LowRankPair,
-    LowRankShape, MatrixShape, MatrixSource, MoeParams, MoeWeights, Operands, QkvParams, Rounding, RowSource,
-    Sampled, SequenceSpan, StepLimits, Ticket,
+    Activation, AttentionParams, BLOCK_TOKENS, Backend, Batch, BufferRole, ConvolutionParams, DType, Draws,
+    ExpertParts, KernelError, KvGroups, KvPlace, KvSpec, LatentHeads, LatentParams, LayerNormParams,
+    LowRankPair, LowRankShape, MatrixShape, MatrixSource, MoeParams, MoeWeights, Operands, OutputGateParams,
+    QkvParams, RecurrenceParams, Rounding, RowSource, Sampled, SequenceSpan, StepLimits, Ticket,
 };
 
 use super::random::mix;
@@ -88,6 +88,7 @@ pub(super) struct Kv {
     slots: usize,
     groups: KvGroups,
     planes: Vec<Vec<u64>>,
+    states: Vec<Vec<u64>>, // by layer, then state
 }
 
 impl Time {
@@ -278,7 +279,8 @@ impl Backend for ScriptedDevice {
 
     fn kv(&self, spec: &KvSpec) -> Result<Kv, KernelError> {
         let groups = spec.groups.clone();
-        Ok(Kv { slots: spec.blocks * BLOCK_TOKENS, groups, planes: Vec::new() })
+        let states = vec![vec![0; spec.states]; spec.layers.len()];
+        Ok(Kv { slots: spec.blocks * BLOCK_TOKENS, groups, planes: Vec::new(), states })
     }
 
     fn scratch_bytes(&self, _: &StepLimits) -> usize {
@@ -400,6 +402,30 @@ impl Backend for ScriptedDevice {
             }
         }
     }
+
+    fn convolve(&mut self, _: &mut Vec<u64>, _: &ConvolutionParams<'_, ()>, _: &mut Kv, _: usize) {}
+
+    fn recur(
+        &mut self,
+        x: &Vec<u64>,
+        _: &RecurrenceParams<'_, ()>,
+        kv: &mut Kv,
+        layer: usize,
+        out: &mut Vec<u64>,
+    ) {
+        for (span, &state) in self.batch.sequences.iter().zip(&self.batch.states) {
+            let state = &mut kv.states[layer][state as usize];
+            if span.context == span.rows {
+                *state = 0;
+            }
+            for row in span.row_first as usize..(span.row_first + span.rows) as usize {
+                *state = mix(*state, x[row]);
+                out[row] = *state;
+            }
+        }
+    }
+
+    fn gate_output(&mut self, _: &Vec<u64>, _: &OutputGateParams<'_, ()>, _: &mut Vec<u64>) {}
 
     fn gated_mlp(
         &mut self,

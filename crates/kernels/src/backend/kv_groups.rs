@@ -48,13 +48,16 @@ impl KvGroups {
 }
 
 impl KvSpec {
-    /// The layouts that each plane of memory must have room for, plane by plane.
+    /// The layouts that each plane of memory must have room for, plane by plane. Layers that keep a state are in none.
     ///
     /// # Panics
     /// If a layer is in no group, or two layers of a group are in one plane: whoever made the groups is wrong.
     pub fn planes(&self) -> Vec<Vec<KvLayout>> {
         let mut planes = BTreeMap::<usize, BTreeMap<usize, KvLayout>>::new();
         for (layer, &layout) in self.layers.iter().enumerate() {
+            if matches!(layout, KvLayout::State(_)) {
+                continue;
+            }
             let KvPlace { group, plane } = self.groups.place(layer);
             assert!(group < self.groups.count(), "layer {layer} is in group {group}, which is not there");
             let other = planes.entry(plane).or_default().insert(group, layout);

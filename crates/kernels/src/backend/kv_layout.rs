@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use super::KvType;
+use super::{KvGroups, KvType, StateShape};
+use crate::KernelError;
 
 /// What a layer's cache keeps of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +25,59 @@ pub enum KvLayout {
         /// Elements of the part that positions turn.
         rope_dim: usize,
     },
+    /// Nothing of a token, but a state of each sequence.
+    State(StateShape),
+}
+
+/// The paged cache of all layers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KvSpec {
+    /// What each layer keeps of a token; layers may differ.
+    pub layers: Vec<KvLayout>,
+    /// Which layers have block tables in common, and which share memory.
+    pub groups: KvGroups,
+    /// Blocks of 16 tokens, shared by all sequences and layer groups; a block id stands for the same tokens in every layer
+    /// of one group.
+    pub blocks: usize,
+    /// How keys and values are stored.
+    pub kv_type: KvType,
+    /// All of its memory is in place when it is made, rather than as blocks are first written: so that it cannot be missing
+    /// later.
+    pub resident: bool,
+    /// Sequences whose states there is room for, in the layers that keep one.
+    pub states: usize,
+}
+
+impl KvSpec {
+    /// Whether what the layers keep can be stored so.
+    ///
+    /// # Errors
+    /// [`KernelError::BadKvType`] if a head or a latent is not whole groups of the type.
+    pub fn check(&self) -> Result<(), KernelError> {
+        let kv_type = self.kv_type;
+        let run = |layout: &KvLayout| match *layout {
+            KvLayout::Heads { head_dim, .. } => head_dim,
+            KvLayout::Latent { rank, rope_dim } => rank + rope_dim,
+            KvLayout::State(_) => 0,
+        };
+        match self.layers.iter().map(run).find(|run| !run.is_multiple_of(kv_type.group())) {
+            None => Ok(()),
+            Some(head_dim) => Err(KernelError::BadKvType { kv_type, head_dim }),
+        }
+    }
+
+    /// As [`KvSpec::check`], for devices that hold heads alone: key-value heads and elements of a head of each layer.
+    ///
+    /// # Errors
+    /// Besides, [`KernelError::UnsupportedKvLayout`] for a layer that keeps something else.
+    pub fn heads(&self, device: &str) -> Result<Vec<(usize, usize)>, KernelError> {
+        self.check()?;
+        let heads = |(layer, layout): (usize, &KvLayout)| match *layout {
+            KvLayout::Heads { kv_heads, head_dim, .. } => Ok((kv_heads, head_dim)),
+            layout => Err(KernelError::UnsupportedKvLayout { layer, layout, device: device.to_owned() }),
+        };
+        self.layers.iter().enumerate().map(heads).collect()
+    }
 }
 
 impl KvLayout {
@@ -32,6 +86,7 @@ impl KvLayout {
         match *self {
             KvLayout::Heads { kv_heads, head_dim, .. } => 2 * kv_heads * head_dim,
             KvLayout::Latent { rank, rope_dim } => rank + rope_dim,
+            KvLayout::State(_) => 0,
         }
     }
 
@@ -56,6 +111,7 @@ impl fmt::Display for KvLayout {
             KvLayout::Latent { rank, rope_dim } => {
                 write!(f, "a latent of {rank} and {rope_dim} that positions turn")
             }
+            KvLayout::State(shape) => write!(f, "a state of {} numbers", shape.elements()),
         }
     }
 }

@@ -7,7 +7,7 @@ use super::rig::{Rig, ok, rows_batch};
 use super::weights::{Weights, supported};
 use crate::{
     Backend, BufferRole, DType, ExpertParts, HeadShape, KernelError, KvGroups, KvLayout, KvPlace, KvSpec,
-    KvType, MatrixShape, MatrixSource, StepLimits,
+    KvType, MatrixShape, MatrixSource, StateRule, StateShape, StepLimits,
 };
 
 /// `pack` refuses what it cannot compute, and says which tensor: bytes that do not make the shape, rows that are not
@@ -141,6 +141,27 @@ pub fn check_sizes<B: Backend>(make: &impl Fn() -> B) {
         Ok(_) => assert!(bytes(&[latent]) >= 100 * 16 * 2 * 576, "a latent takes {} bytes", bytes(&[latent])),
         Err(KernelError::UnsupportedKvLayout { layer: 1, layout, .. }) if layout == latent => {}
         Err(error) => panic!("a cache of a latent layer was refused for another reason: {error}"),
+    }
+    // States take nothing of a block.
+    let shape = StateShape {
+        rule: StateRule::Ssd,
+        key_heads: 2,
+        value_heads: 4,
+        key_dim: 32,
+        value_dim: 16,
+        taps: 4,
+        tiled: false,
+    };
+    let layers = vec![few, KvLayout::State(shape)];
+    let of_states = |states| KvSpec { states, ..of_layers(layers.clone()) };
+    match backend.kv(&of_states(5)) {
+        Ok(_) => {
+            let states = backend.kv_bytes(&of_states(5)) - bytes(&[few]);
+            assert!(states >= 5 * 4 * shape.elements(), "states take {states} bytes, five of them");
+            assert_eq!(bytes(&layers), bytes(&[few]), "no states take something");
+        }
+        Err(KernelError::UnsupportedKvLayout { layer: 1, layout: KvLayout::State(_), .. }) => {}
+        Err(error) => panic!("a cache of states was refused for another reason: {error}"),
     }
     let odd = KvSpec { layers: vec![heads_of(1, 80)], blocks: 1, kv_type: KvType::Q8_0, ..KvSpec::default() };
     match backend.kv(&odd) {

@@ -368,6 +368,26 @@ fn faulty_latents_are_caught() {
 }
 
 #[test]
+fn faulty_states_are_caught() {
+    caught! {
+        StatesByPlace by check_states: "convolve of";
+        TapsReversed by check_states: "convolve of";
+        BiasIgnored by check_states: "convolve of";
+        DecayIgnored by check_states: "recur of";
+        StepBiasIgnored by check_states: "recur of";
+        StepLimitsIgnored by check_states: "limits true";
+        SkipIgnored by check_states: "limits true";
+        RowsOfChunkMatter by check_states: "one by one";
+        RowBehindBatchWritten by check_gate_output: "rows behind the batch";
+        GateKindSwapped by check_gate_output: "gate_output of";
+        GateNormSwapped by check_gate_output: "normed first: Some";
+        NormWeightIgnored by check_gate_output: "normed first: Some";
+        ColumnsFromFirst by check_gate_output: "gate_output of";
+        StatesForgotten by check_sizes: "states take";
+    }
+}
+
+#[test]
 fn faulty_steps_are_caught() {
     caught! {
         SumOrderOfBatch by check_decoder: "in one batch";

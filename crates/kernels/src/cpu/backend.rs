@@ -4,6 +4,7 @@ mod encoder;
 mod experts;
 mod latent;
 mod rotation;
+mod states;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,7 +15,7 @@ use super::attention::{self, AttentionJob, AttentionLimits};
 use super::kv::CpuKv;
 use super::low_rank::{self, CpuLowRank, Tile, Tiles};
 use super::matmul::{Groups, Product};
-use super::matrix::{CpuMatrix, PanelKind, Segment, packed_bytes, unpack_row};
+use super::matrix::{CpuMatrix, PanelKind, Segment, packed_bytes};
 use super::moe::{CpuExperts, MoeScratch};
 use super::norm;
 use super::pool::{ThreadPool, Turn};
@@ -22,9 +23,10 @@ use super::rope;
 use super::scratch::Scratch;
 use super::tier::Tier;
 use crate::{
-    Activation, AttentionParams, Backend, Batch, BufferRole, DType, Draws, ExpertParts, KernelError, KvSpec,
-    LatentHeads, LatentParams, LayerNormParams, LowRankPair, LowRankShape, MatrixShape, MatrixSource,
-    MoeParams, MoeWeights, Operands, QkvParams, Rounding, SampleSpecs, StepLimits,
+    Activation, AttentionParams, Backend, Batch, BufferRole, ConvolutionParams, DType, Draws, ExpertParts,
+    KernelError, KvSpec, LatentHeads, LatentParams, LayerNormParams, LowRankPair, LowRankShape, MatrixShape,
+    MatrixSource, MoeParams, MoeWeights, Operands, OutputGateParams, QkvParams, RecurrenceParams, Rounding,
+    SampleSpecs, StepLimits,
 };
 use rotation::qkv_job;
 
@@ -277,21 +279,10 @@ impl Backend for CpuBackend {
         assert!(self.scratch.is_none(), "reserve is called once");
         self.scratch = Some(Scratch::new(self.tier, limits, &self.attention_limits(limits))?);
         let slots = limits.rows.saturating_mul(limits.kv_groups);
-        let blocks = limits.context.div_ceil(crate::BLOCK_TOKENS).saturating_mul(limits.kv_groups);
-        let table = limits.sequences.saturating_mul(blocks);
-        self.batch.sources.reserve(limits.rows);
+        self.batch.reserve(limits);
         self.tokens.reserve(limits.rows);
         self.adapted.reserve(limits.rows);
-        self.batch.adapters.reserve(limits.sequences);
-        self.batch.positions.reserve(limits.rows);
-        self.batch.axes.reserve(limits.rows);
-        self.batch.types.reserve(limits.rows);
-        self.batch.slots.reserve(slots);
-        self.batch.sequences.reserve(limits.sequences);
-        self.batch.block_tables.reserve(table);
-        self.batch.logit_rows.reserve(limits.logit_rows);
         self.draws.reserve(limits.logit_rows);
-        self.batch.windows.reserve(limits.kv_groups);
         self.written.reserve(slots);
         Ok(())
     }
@@ -302,39 +293,17 @@ impl Backend for CpuBackend {
         // What every op relies on when it writes rows and slots from several threads.
         batch.check(&scratch.limits, &mut self.written);
         scratch.rope.clear();
-        self.batch.sources.clone_from(&batch.sources);
+        self.batch.copy_of(batch);
         self.tokens.clear();
         self.tokens.extend(batch.tokens(&self.draws));
         self.draws.begin();
-        self.batch.positions.clone_from(&batch.positions);
-        self.batch.axes.clone_from(&batch.axes);
-        self.batch.types.clone_from(&batch.types);
-        self.batch.slots.clone_from(&batch.slots);
-        self.batch.sequences.clone_from(&batch.sequences);
-        self.batch.adapters.clone_from(&batch.adapters);
         self.adapted.set(batch);
-        self.batch.block_tables.clone_from(&batch.block_tables);
-        self.batch.logit_rows.clone_from(&batch.logit_rows);
-        self.batch.windows.clone_from(&batch.windows);
         self.turn = Some(self.pool.turn());
         Ok(())
     }
 
     fn embed(&mut self, table: &CpuMatrix, scale: f32, out: &mut CpuBuffer) {
-        let step = self.step();
-        out.check(step.batch.rows(), table.cols(), "out");
-        let tokens = step.tokens;
-        let cols = table.cols();
-        let shared = out.data.shared();
-        step.turn.run(tokens.len(), (1 << 14) / cols.max(1) + 1, &|_, range| {
-            for row in range {
-                let Some(token) = tokens[row] else { continue };
-                // SAFETY: the buffer holds the row (checked above), which is in one range of one thread.
-                let out = unsafe { std::slice::from_raw_parts_mut(shared.get().add(row * cols), cols) };
-                let (segment, row) = table_row(table, token as usize);
-                unpack_row(segment, row, scale, 0, out);
-            }
-        });
+        self.step().embed(table, scale, out);
     }
 
     fn rms_norm(&mut self, x: &CpuBuffer, weight: &CpuVector, eps: f32, out: &mut CpuBuffer) {
@@ -477,6 +446,36 @@ impl Backend for CpuBackend {
         out: &mut CpuBuffer,
     ) {
         self.step().latent_attention(queries, (shape, scale), kv.latents(layer, &shape), out);
+    }
+
+    fn convolve(
+        &mut self,
+        x: &mut CpuBuffer,
+        params: &ConvolutionParams<'_, CpuVector>,
+        kv: &mut CpuKv,
+        layer: usize,
+    ) {
+        self.step().convolve(x, params, kv.states_mut(layer, &params.shape));
+    }
+
+    fn recur(
+        &mut self,
+        x: &CpuBuffer,
+        params: &RecurrenceParams<'_, CpuVector>,
+        kv: &mut CpuKv,
+        layer: usize,
+        out: &mut CpuBuffer,
+    ) {
+        self.step().recur(x, params, kv.states_mut(layer, &params.shape), out);
+    }
+
+    fn gate_output(
+        &mut self,
+        gate: &CpuBuffer,
+        params: &OutputGateParams<'_, CpuVector>,
+        out: &mut CpuBuffer,
+    ) {
+        self.step().gate_output(gate, params, out);
     }
 
     fn gated_mlp(

@@ -7,12 +7,16 @@
 //! | F16 | `(head_dim, 16)` halves | `(16, head_dim rounded up to 16)` halves |
 //! | Q8_0 | `(head_dim / 4, 16, 4)` codes plus 128, then `(head_dim / 32, 16)` scales | `(16, head_dim)` codes, then `(head_dim / 32, 16)` scales |
 //!
-//! A layer of latents keeps them as values alone, of one head. Codes are bytes and scales halves, one for 32 elements of one key or value, as in GGML's Q8_0.
+//! A layer of latents keeps them as values alone, of one head; one that keeps states has them beside, in f32, as `states` says. Codes are bytes and scales halves, one for 32 elements of one key or value, as in GGML's Q8_0.
 
 use std::ops::Range;
 
 use super::aligned::Aligned;
-use crate::{BLOCK_TOKENS, HeadShape, KernelError, KvGroups, KvLayout, KvPlace, KvSpec, KvType, LatentHeads};
+use super::states::{self, LayerStates};
+use crate::{
+    BLOCK_TOKENS, HeadShape, KernelError, KvGroups, KvLayout, KvPlace, KvSpec, KvType, LatentHeads,
+    StateShape,
+};
 
 /// Elements of a head that share a scale in Q8_0.
 pub(super) const GROUP: usize = KvType::Q8_0.group();
@@ -26,7 +30,10 @@ pub struct CpuKv {
     kv_type: KvType,
     blocks: usize,
     groups: KvGroups,
-    layers: Vec<(usize, usize)>, // key-value heads, or LATENT, and elements of a head or a latent
+    layers: Vec<(usize, usize)>, // key-value heads, or LATENT, and elements of a head or a latent; none of a state
+    states: usize,
+    state_layers: Vec<Option<StateLayer>>, // by layer
+    state_numbers: Aligned<f32>,           // of each layer that keeps one (states, stride)
     planes: Vec<Plane>,
     keys: Aligned<u8>, // (plane, block, key_block): of a block a layer's (kv_head, key_stride) come first
     values: Aligned<u8>, // (plane, block, value_block)
@@ -39,6 +46,13 @@ struct Plane {
     values: Range<usize>,
     key_block: usize,
     value_block: usize,
+}
+
+/// Where the states of a layer lie.
+#[derive(Clone, Copy, Debug)]
+struct StateLayer {
+    shape: StateShape,
+    first: usize, // number
 }
 
 /// A layer's part of the cache, to read or to write.
@@ -90,9 +104,22 @@ fn block_bytes(kv_type: KvType, layouts: &[KvLayout]) -> [usize; 2] {
             [key_stride(kv_type, head_dim), value_stride(kv_type, head_dim)].map(|bytes| bytes * kv_heads)
         }
         KvLayout::Latent { rank, rope_dim } => [0, value_stride(kv_type, rank + rope_dim)],
+        KvLayout::State(_) => [0, 0],
     };
     let most = |a: [usize; 2], b: [usize; 2]| [a[0].max(b[0]), a[1].max(b[1])];
     layouts.iter().map(of_layer).fold([0, 0], most)
+}
+
+/// Where the states of each layer lie, and how many numbers they are.
+fn state_numbers(spec: &KvSpec) -> (Vec<Option<StateLayer>>, usize) {
+    let mut numbers = 0usize;
+    let of_layer = |layout: &KvLayout| {
+        let KvLayout::State(shape) = *layout else { return None };
+        let first = numbers;
+        numbers = numbers.saturating_add(spec.states.saturating_mul(states::stride(&shape)));
+        Some(StateLayer { shape, first })
+    };
+    (spec.layers.iter().map(of_layer).collect(), numbers)
 }
 
 impl CpuKv {
@@ -100,7 +127,8 @@ impl CpuKv {
     pub(super) fn bytes(spec: &KvSpec) -> usize {
         let of_plane = |layouts: &Vec<KvLayout>| block_bytes(spec.kv_type, layouts).iter().sum::<usize>();
         let block: usize = spec.planes().iter().map(of_plane).sum();
-        spec.blocks.saturating_mul(block)
+        let states = state_numbers(spec).1.saturating_mul(size_of::<f32>());
+        spec.blocks.saturating_mul(block).saturating_add(states)
     }
 
     pub(super) fn new(spec: &KvSpec) -> Result<CpuKv, KernelError> {
@@ -109,6 +137,7 @@ impl CpuKv {
         let of_layer = |layout: &KvLayout| match *layout {
             KvLayout::Heads { kv_heads, head_dim, .. } => (kv_heads, head_dim),
             KvLayout::Latent { rank, rope_dim } => (LATENT, rank + rope_dim),
+            KvLayout::State(_) => (LATENT, 0),
         };
         let layers = spec.layers.iter().map(of_layer).collect();
         let mut planes = Vec::new();
@@ -123,7 +152,33 @@ impl CpuKv {
         let keys = array(keys, "the keys of the KV cache")?;
         let values = array(values, "the values of the KV cache")?;
         let (kv_type, blocks, groups) = (spec.kv_type, spec.blocks, spec.groups.clone());
-        Ok(CpuKv { kv_type, blocks, groups, layers, planes, keys, values })
+        let (state_layers, numbers) = state_numbers(spec);
+        let array = if spec.resident { Aligned::zeroed } else { Aligned::untouched };
+        let state_numbers = array(numbers, "states of sequences")?;
+        Ok(CpuKv {
+            kv_type,
+            blocks,
+            groups,
+            layers,
+            states: spec.states,
+            state_layers,
+            state_numbers,
+            planes,
+            keys,
+            values,
+        })
+    }
+
+    /// The states of a layer that keeps them.
+    ///
+    /// # Panics
+    /// If it keeps none, or of another shape.
+    pub(super) fn states_mut(&mut self, layer: usize, shape: &StateShape) -> LayerStates<'_> {
+        let Some(of) = self.state_layers[layer] else { panic!("layer {layer} keeps no state") };
+        assert_eq!(of.shape, *shape, "another cache's states");
+        let stride = states::stride(shape);
+        let numbers = &mut self.state_numbers[of.first..][..self.states * stride];
+        LayerStates { numbers, stride, states: self.states }
     }
 
     /// Bytes of one block in all planes, and what they are called: each plane's keys and values, as they lie here.

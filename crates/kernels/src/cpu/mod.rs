@@ -32,6 +32,7 @@ mod scratch;
 mod self_attention;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod split;
+mod states;
 mod stored;
 mod sync;
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! Numbers in memory: how many there are, and whether they are what they are said to be, and where the cache has which.
 
+use super::states::ReferenceStates;
 use super::{DEVICE, ReferenceKv};
 use crate::quant::{can_dequantize, dequantize_row, quantize_row};
 use crate::{
@@ -51,6 +52,7 @@ pub(super) fn elements_per_slot(spec: &KvSpec) -> impl Iterator<Item = usize> {
     let elements = |layout: &KvLayout| match *layout {
         KvLayout::Heads { kv_heads, head_dim, .. } => kv_heads * head_dim,
         KvLayout::Latent { rank, rope_dim } => rank + rope_dim,
+        KvLayout::State(_) => 0,
     };
     spec.planes().into_iter().map(move |layouts| layouts.iter().map(elements).max().unwrap_or(0))
 }
@@ -61,6 +63,7 @@ impl ReferenceKv {
         let heads_of = |layout: &KvLayout| match *layout {
             KvLayout::Heads { kv_heads, head_dim, .. } => (kv_heads, head_dim),
             KvLayout::Latent { rank, rope_dim } => (1, rank + rope_dim),
+            KvLayout::State(_) => (0, 0),
         };
         let heads = spec.layers.iter().map(heads_of).collect();
         let latent = spec.layers.iter().map(|layout| matches!(layout, KvLayout::Latent { .. })).collect();
@@ -75,7 +78,8 @@ impl ReferenceKv {
             .collect();
         let (keys, values) = (filled(elements, f32::NAN, "keys")?, filled(elements, f32::NAN, "values")?);
         let (kv_type, groups) = (spec.kv_type, spec.groups.clone());
-        Ok(ReferenceKv { kv_type, slots, groups, heads, latent, planes, keys, values })
+        let states = ReferenceStates::of(spec)?;
+        Ok(ReferenceKv { kv_type, slots, groups, heads, latent, planes, keys, values, states })
     }
 
     pub(super) fn at(&self, layer: usize, slot: usize, kv_head: usize) -> std::ops::Range<usize> {

@@ -2,6 +2,7 @@
 
 use super::formulas::{activate, attend, dot, rms_norm, rotate, route, score};
 use super::*;
+use crate::HeadShape;
 use crate::KvLayout;
 use crate::SequenceSpan;
 use crate::{ExpertScoring, KvType, Rope, RopeKind, RowSource};
@@ -170,6 +171,7 @@ fn prompt(rows: u32) -> Batch {
         slots: (0..rows).map(|p| blocks[p as usize / 16] * 16 + p % 16).collect(),
         sequences: vec![SequenceSpan { row_first: 0, rows, context: rows, table_first: 0 }],
         adapters: Vec::new(),
+        states: Vec::new(),
         block_tables: blocks,
         logit_rows: vec![rows - 1],
         windows: Vec::new(),

@@ -238,10 +238,19 @@ fn is_adaptable(spec: &TransformerSpec, weight: Weight) -> Result<(), &'static s
     match part {
         LayerPart::Query | LayerPart::Key | LayerPart::Value | LayerPart::AttentionOutput => {
             match layer.attention.projection {
+                Projection::Heads(_) if layer.attention.output_gate => {
+                    Err("projections of attention whose output is gated take no adapters here")
+                }
                 Projection::Heads(_) => Ok(()),
+                Projection::State(_) => Err("layers that keep a state take no adapters here"),
                 Projection::Latent(_) => Err("projections of latents take no adapters here"),
             }
         }
+        LayerPart::StateInput
+        | LayerPart::StateGate
+        | LayerPart::StateBeta
+        | LayerPart::StateStep
+        | LayerPart::StateOutput => Err("layers that keep a state take no adapters here"),
         LayerPart::Gate | LayerPart::Up => match &layer.mlp {
             MlpSpec::Dense(dense) if dense.gated => Ok(()),
             _ => Err("an MLP that is not gated takes no adapters here but on what goes down"),

@@ -83,7 +83,7 @@ impl<B: Backend> Runner<B> {
             StepLimits { logit_rows: ROWS, ..decoder.spec().step_limits(ROWS, 8, BLOCKS * BLOCK_TOKENS) };
         decoder.prepare(&mut backend, &limits).unwrap();
         let blocks = decoder.spec().kv_groups().count() * BLOCKS;
-        let kv = backend.kv(&decoder.spec().kv_spec(blocks, hanzo_engine_kernels::KvType::F16)).unwrap();
+        let kv = backend.kv(&decoder.spec().kv_spec(blocks, hanzo_engine_kernels::KvType::F16, 2)).unwrap();
         Self { backend, decoder, kv }
     }
 
@@ -102,6 +102,10 @@ impl<B: Backend> Runner<B> {
             batch.push_sequence(work.rows, work.tokens.len(), |group, index| {
                 (group * BLOCKS) as u32 + work.blocks[index]
             });
+        }
+        if self.decoder.spec().keeps_states() {
+            // One for each half of the blocks.
+            batch.states = works.iter().map(|work| work.blocks[0] % 2).collect();
         }
         batch.logit_rows = (0..batch.rows() as u32).collect();
         let mut logits = vec![0.0; batch.rows() * self.decoder.spec().vocab];
@@ -199,6 +203,7 @@ mod formats;
 mod isq;
 mod mixtures;
 mod multimodal;
+mod states;
 
 fn check_golden(files: &ModelFiles, case: &str, what: &str) {
     let golden = Golden::open(case);
@@ -478,7 +483,7 @@ fn last_hidden(files: &crate::encoder::EncoderFiles, spec: &TransformerSpec, tok
     let mut decoder = Decoder { network: loader.network().unwrap() };
     let limits = StepLimits { logit_rows: ROWS, ..spec.step_limits(ROWS, 1, BLOCKS * BLOCK_TOKENS) };
     decoder.prepare(&mut backend, &limits).unwrap();
-    let kv = backend.kv(&spec.kv_spec(BLOCKS, hanzo_engine_kernels::KvType::F16)).unwrap();
+    let kv = backend.kv(&spec.kv_spec(BLOCKS, hanzo_engine_kernels::KvType::F16, 1)).unwrap();
     let mut runner = Runner { backend, decoder, kv };
     let split = tokens.len() / 2;
     let blocks = scattered(0);

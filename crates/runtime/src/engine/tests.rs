@@ -26,6 +26,7 @@ mod kept;
 mod mixtures;
 mod scored;
 mod shifted;
+mod states;
 
 fn opened() -> &'static Opened {
     static OPENED: OnceLock<Opened> = OnceLock::new();

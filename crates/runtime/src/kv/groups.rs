@@ -13,6 +13,8 @@ pub fn groups_of(layers: &[KvLayout], context_tokens: usize) -> KvGroups {
     let mut kinds: Vec<Kind> = Vec::new();
     for (index, layout) in layers.iter().enumerate() {
         let window = match *layout {
+            // Of no block.
+            KvLayout::State(_) => continue,
             KvLayout::Heads { window, .. } => window.filter(|&window| (window as usize) < context_tokens),
             KvLayout::Latent { .. } => None,
         };

@@ -11,6 +11,7 @@ use super::{BlockHash, BlockPool};
 #[derive(Debug, Default)]
 pub struct BlockTables {
     groups: Vec<Table>,
+    state: Option<u32>, // in layers that keep one, while it runs
 }
 
 #[derive(Debug, Default)]
@@ -60,7 +61,13 @@ impl BlockTables {
                     .push(pool.take(group).expect("the scheduler admits only what blocks_needed says fits"));
             }
         }
+        self.state = pool.take_state();
         shared
+    }
+
+    /// Its state in layers that keep one; none where they do not, or as long as it does not run.
+    pub fn state(&self) -> Option<u32> {
+        self.state
     }
 
     /// Gives back what none of these rows sees, and takes blocks for as many of them as it can and for what comes after them
@@ -106,6 +113,9 @@ impl BlockTables {
             table.ids.pop().into_iter().for_each(|id| pool.release(id));
         }
         self.groups.clear();
+        if let Some(state) = self.state.take() {
+            pool.release_state(state);
+        }
     }
 
     /// Makes the full block of this place in the sequence findable, in the groups that still hold it.

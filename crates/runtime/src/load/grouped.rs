@@ -19,17 +19,23 @@ pub(super) fn ungroup(
     let suffix = if shape.len() == 1 { "bias" } else { "weight" };
     let name = found.names().in_layer(found.prefix(), layer, &format!("{stem}.{suffix}"));
     let whole = found.take(&name, shape)?;
-    let row_bytes = whole.bytes.len() / shape[0];
+    found.put_back(in_order(whole, move |row| stored_row(heads, row)));
+    Ok(())
+}
+
+/// A tensor whose rows are, each, the one of another that `stored_row` says.
+pub(super) fn in_order(whole: Tensor, stored_row: impl Fn(usize) -> usize + Send + Sync + 'static) -> Tensor {
+    let rows = whole.shape[0];
+    let row_bytes = whole.bytes.len() / rows;
     let source = whole.bytes.clone();
     let make = move |range: std::ops::Range<usize>, out: &mut [u8]| {
         let bytes = source.read();
         for (row, out) in range.zip(out.chunks_exact_mut(row_bytes)) {
-            out.copy_from_slice(&bytes[stored_row(heads, row) * row_bytes..][..row_bytes]);
+            out.copy_from_slice(&bytes[stored_row(row) * row_bytes..][..row_bytes]);
         }
     };
-    let bytes = ModelBytes::of_rows(shape[0], row_bytes, vec![whole.bytes.clone()], make);
-    found.put_back(Tensor { bytes, ..whole });
-    Ok(())
+    let bytes = ModelBytes::of_rows(rows, row_bytes, vec![whole.bytes.clone()], make);
+    Tensor { bytes, ..whole }
 }
 
 /// Where files have a row of queries, keys and values.

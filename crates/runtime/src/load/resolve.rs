@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use hanzo_engine_kernels::DType;
 
-use super::{experts, grouped};
+use super::{experts, grouped, states};
 use crate::error::LoadError;
 use crate::spec::{
     ConvolutionSpec, GateUp, LayerPart, MlpSpec, Names, Part, Projection, TransformerSpec, Weight,
@@ -275,6 +275,7 @@ impl<'a> Found<'a> {
                 self.flatten(index, LayerPart::LatentKeyUp, [heads, rank, latent.nope_dim])?;
                 self.flatten(index, LayerPart::LatentValueUp, [heads, latent.value_dim, rank])?;
             }
+            states::unstack(self, index, &layer.attention, hidden)?;
             match &layer.mlp {
                 MlpSpec::Dense(dense) => {
                     if let Some(GateUp { name, gate_first }) = self.names.gate_up {

@@ -4,10 +4,12 @@
 use std::mem::swap;
 
 use hanzo_engine_kernels::{
-    Backend, BufferRole, HeadShape, KernelError, LatentParams, LayerNormParams, MoeWeights, QkvParams, Rope,
+    Backend, BufferRole, GateKind, HeadShape, KernelError, LatentParams, LayerNormParams, MoeWeights,
+    OutputGateParams, QkvParams, Rope,
 };
 
 use super::observed::{Observed, Place};
+use super::states::{StateBuffers, gate_width, state_widths};
 use super::{
     AdapterBuffers, Buffers, Latent, LatentBuffers, Layer, Mlp, Network, Norm, buffer_shapes, inner_widths,
     latent_widths, shared_width,
@@ -136,10 +138,14 @@ impl<B: Backend> Network<B> {
                 mixed: mixed?,
             })
         });
+        let gates = gate_width(&self.spec).map(|cols| backend.buffer(BufferRole::Operand, rows, cols));
+        let state = state_widths(&self.spec).map(|widths| StateBuffers::new(backend, rows, widths));
         let shared = shared_width(&self.spec).map(|cols| backend.buffer(BufferRole::Operand, rows, cols));
         self.buffers = Some(Buffers {
             rows,
             latent: latent.transpose()?,
+            gates: gates.transpose()?,
+            state: state.transpose()?,
             shared: shared.transpose()?,
             residual: residual?,
             normed: normed?,
@@ -213,6 +219,8 @@ impl<B: Backend> Network<B> {
             normed,
             qkv,
             latent,
+            gates,
+            state,
             shared,
             attended,
             branch,
@@ -247,6 +255,10 @@ impl<B: Backend> Network<B> {
         if let Some(observed) = &mut observed {
             observed.see(backend, (index, Place::Attention), x, hidden);
         }
+        let (qkv, attended) = match (&layer.state, state) {
+            (Some(_), Some(state)) => (&mut state.own, &mut state.given),
+            _ => (qkv, attended),
+        };
         backend.matmul(&layer.qkv, layer.qkv_bias.as_ref(), x, qkv);
         if let Some(adapters) = &mut adapters {
             backend.add_low_rank(&layer.deltas.qkv, x, &mut adapters.low, qkv);
@@ -259,6 +271,11 @@ impl<B: Backend> Network<B> {
                 backend.heads_matmul(&weights.value_up, mixed, attended);
             }
             _ => attend(backend, &attention, Rows { own: qkv, queries: None }, attended),
+        }
+        if let (Some(gate), Some(gates)) = (&layer.gate, gates) {
+            backend.matmul(gate, None, x, gates);
+            let params = OutputGateParams { column: 0, kind: GateKind::Sigmoid, norm: None };
+            backend.gate_output(gates, &params, attended);
         }
         if let Some(observed) = &mut observed {
             let width = spec.attention.projection.attended_width();

@@ -184,9 +184,9 @@ pub(crate) fn types(
     let mut typed = |part: Part| {
         let tensor = tensors.get(part.weight());
         match part {
-            // Small, and read by position or by type; and routers decide, so they keep their digits.
+            // Small, and read by position or by type; and routers decide, and steps are exponents, so they keep their digits.
             Part::PositionEmbedding | Part::TypeEmbedding | Part::Convolution => return None,
-            Part::Layer(_, LayerPart::Router) => return None,
+            Part::Layer(_, LayerPart::Router | LayerPart::StateBeta | LayerPart::StateStep) => return None,
             _ => {}
         }
         let matching = |(at, rule): (usize, &IsqRule)| {

@@ -9,8 +9,8 @@ use hanzo_engine_kernels::{Backend, DType, ExpertParts, KernelError, MatrixShape
 
 use super::adapted::Deltas;
 use super::packing::{
-    DOWN, Group, LATENT_DOWN, OUTPUT, QKV, QUERY, QUERY_DOWN, ROUTER, SHARED_DOWN, expert_groups,
-    expert_shapes, groups, is_transposed, latent_shapes, shared_up, up,
+    DOWN, Group, LATENT_DOWN, OUTPUT, QKV, QUERY, QUERY_DOWN, QUERY_GATE, ROUTER, SHARED_DOWN, STATE_OUTPUT,
+    expert_groups, expert_shapes, groups, is_transposed, latent_shapes, shared_up, state_in, up,
 };
 use super::{Latent, Layer, Mlp, Network, Norm, Shared, WeightType, inner_widths};
 use crate::error::LoadError;
@@ -109,11 +109,14 @@ impl<'a, B: Backend> Loader<'a, B> {
             qkv: match attention.projection {
                 Projection::Heads(_) => self.matrix(index, QKV)?,
                 Projection::Latent(_) => self.matrix(index, LATENT_DOWN)?,
+                Projection::State(state) => self.matrix(index, state_in(&state))?,
             },
             latent: match attention.projection {
-                Projection::Heads(_) => None,
+                Projection::Heads(_) | Projection::State(_) => None,
                 Projection::Latent(shape) => Some(self.latent(index, shape)?),
             },
+            gate: self.pack_if(attention.output_gate, &Group::of_layer(index, QUERY_GATE))?,
+            state: attention.projection.state().map(|state| self.state(index, state)).transpose()?,
             qkv_bias: self.biases_if(attention.qkv_bias, index, QKV)?,
             q_norm: self.qk_norm(attention.qk_norm, of_layer(LayerPart::QueryNorm))?,
             k_norm: self.qk_norm(attention.qk_norm, of_layer(LayerPart::KeyNorm))?,
@@ -121,7 +124,10 @@ impl<'a, B: Backend> Loader<'a, B> {
                 true => Some(self.vector(of_layer(LayerPart::Sinks).weight())?),
                 false => None,
             },
-            output: self.matrix(index, OUTPUT)?,
+            output: match attention.projection {
+                Projection::State(_) => self.matrix(index, STATE_OUTPUT)?,
+                Projection::Heads(_) | Projection::Latent(_) => self.matrix(index, OUTPUT)?,
+            },
             output_bias: self.biases_if(attention.output_bias, index, OUTPUT)?,
             attention_post_norm: self.norm_if(attention_post, of_layer(LayerPart::AttentionPostNorm))?,
             middle_norm: middle.map(|part| self.norm(of_layer(part))).transpose()?,

@@ -10,11 +10,13 @@ mod isq;
 mod loader;
 mod observed;
 mod packing;
+mod states;
 
 use adapted::{AdapterBuffers, Deltas};
 use hanzo_engine_kernels::{Activation, Backend, BufferRole, MoeParams, StepLimits};
 
 use crate::spec::{Projection, TransformerSpec};
+use states::{State, StateBuffers, gate_width, state_widths};
 
 pub(crate) use adapted::{buffer_bytes as adapter_buffer_bytes, bytes as adapter_bytes};
 pub(crate) use forward::{Attention, Normer};
@@ -69,6 +71,8 @@ pub(crate) struct Layer<B: Backend> {
     pub(crate) q_norm: Option<Norm<B>>, // (head_dim), or of all heads (heads * head_dim)
     pub(crate) k_norm: Option<Norm<B>>, // (head_dim), or (kv_heads * head_dim)
     pub(crate) sinks: Option<B::Vector>, // (heads)
+    pub(crate) gate: Option<B::Matrix>, // (q_width, hidden): what multiplies attention's output
+    pub(crate) state: Option<State<B>>, // what a layer that keeps a state has besides
     pub(crate) output: B::Matrix, // (hidden, q_width)
     pub(crate) output_bias: Option<B::Vector>, // (hidden)
     pub(crate) attention_post_norm: Option<Norm<B>>, // of what attention adds, or of the first of two sums
@@ -130,6 +134,8 @@ pub(crate) struct Buffers<B: Backend> {
     pub(crate) normed: B::Buffer,   // (rows, hidden)
     qkv: B::Buffer,                 // (rows, qkv_width)
     latent: Option<LatentBuffers<B>>, // where attention is of latents
+    gates: Option<B::Buffer>,       // (rows, q_width): where attention's output has a gate
+    state: Option<StateBuffers<B>>, // where layers keep a state
     shared: Option<B::Buffer>,      // (rows, hidden): what the MLP beside experts gives
     attended: B::Buffer,            // (rows, q_width)
     pub(crate) branch: B::Buffer,   // (rows, hidden): what a layer's half adds
@@ -149,7 +155,7 @@ pub(crate) struct LatentBuffers<B: Backend> {
 
 /// Columns of [`LatentBuffers`]' members, in their order.
 fn latent_widths(spec: &TransformerSpec) -> Option<[usize; 5]> {
-    let Projection::Latent(shape) = spec.layers[0].attention.projection else { return None };
+    let Projection::Latent(shape) = spec.attending() else { return None };
     let (rank, heads) = (shape.query_rank.unwrap_or(0), shape.heads);
     Some([rank, rank, heads * shape.query_dim(), heads * (shape.rank + shape.rope_dim), heads * shape.rank])
 }
@@ -172,7 +178,7 @@ fn inner_widths(spec: &TransformerSpec) -> Vec<usize> {
 /// each other's place and hold the sum in turns.
 fn buffer_shapes(spec: &TransformerSpec) -> [(BufferRole, usize); 5] {
     use BufferRole::{Operand, Residual};
-    let (hidden, projection) = (spec.hidden, spec.layers[0].attention.projection);
+    let (hidden, projection) = (spec.hidden, spec.attending());
     let in_turns = spec.layers.iter().any(|layer| layer.order.on_sum());
     let of_hidden = if in_turns || spec.embedding_norm { Residual } else { Operand };
     [
@@ -188,6 +194,7 @@ fn buffer_shapes(spec: &TransformerSpec) -> [(BufferRole, usize); 5] {
 fn all_buffer_shapes(spec: &TransformerSpec) -> impl Iterator<Item = (BufferRole, usize)> {
     let inner = inner_widths(spec).into_iter().map(|cols| (BufferRole::Operand, cols));
     let more = latent_widths(spec).into_iter().flatten().chain(shared_width(spec));
+    let more = more.chain(gate_width(spec)).chain(state_widths(spec).into_iter().flatten());
     buffer_shapes(spec).into_iter().chain(inner).chain(more.map(|cols| (BufferRole::Operand, cols)))
 }
 
@@ -198,6 +205,7 @@ impl<B: Backend> Network<B> {
         let mut matrices = vec![&self.embedding];
         for layer in &self.layers {
             matrices.extend([&layer.qkv, &layer.output]);
+            matrices.extend(&layer.gate);
             if let Some(latent) = &layer.latent {
                 matrices.extend(latent.query_down.iter().map(|(down, _)| down));
                 matrices.extend([&latent.query]);
@@ -235,6 +243,10 @@ impl<B: Backend> Network<B> {
         for layer in &self.layers {
             vectors.extend(layer.qkv_bias.iter().chain(&layer.output_bias).chain(&layer.sinks));
             norms.extend(layer.q_norm.iter().chain(&layer.k_norm));
+            if let Some(state) = &layer.state {
+                vectors.extend([&state.convolution, &state.decay, &state.step_bias]);
+                vectors.extend(state.convolution_bias.iter().chain(&state.skip).chain(&state.norm));
+            }
             norms.extend(layer.middle_norm.iter().chain(&layer.last_norm));
             if let Some(latent) = &layer.latent {
                 norms.push(&latent.norm);

@@ -43,7 +43,9 @@ pub(crate) struct Observed {
 pub(crate) fn unobservable(spec: &TransformerSpec) -> Option<&'static str> {
     let experts = spec.layers.iter().any(|layer| matches!(layer.mlp, MlpSpec::Experts(_)));
     let latent = spec.layers.iter().any(|layer| matches!(layer.attention.projection, Projection::Latent(_)));
+    let gated = spec.keeps_states() || spec.layers.iter().any(|layer| layer.attention.output_gate);
     match (experts, latent) {
+        _ if gated => Some("what layers with a state or a gated output meet is not observed"),
         (true, _) => Some("what single experts meet is not observed"),
         (_, true) => Some("what the matrices of latent attention meet is not observed"),
         _ => None,

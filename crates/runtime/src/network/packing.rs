@@ -1,11 +1,11 @@
 //! Which matrices a network is packed as, in which types, and what memory it takes.
 
-use hanzo_engine_kernels::{Backend, BufferRole, DType, ExpertParts, MatrixShape};
+use hanzo_engine_kernels::{Backend, BufferRole, DType, ExpertParts, MatrixShape, StateRule};
 
 use super::{MemoryPlan, all_buffer_shapes};
 use crate::load::Tensors;
 use crate::spec::{
-    Disentangled, Distance, LayerPart, MlpSpec, Part, Projection, QkNorm, TransformerSpec, Weight,
+    Disentangled, Distance, LayerPart, MlpSpec, Part, Projection, QkNorm, StateSpec, TransformerSpec, Weight,
 };
 
 /// How matrices are packed.
@@ -40,6 +40,8 @@ impl WeightType {
 }
 
 pub(super) const QKV: &[LayerPart] = &[LayerPart::Query, LayerPart::Key, LayerPart::Value];
+pub(super) const STATE_OUTPUT: &[LayerPart] = &[LayerPart::StateOutput];
+pub(super) const QUERY_GATE: &[LayerPart] = &[LayerPart::QueryGate];
 pub(super) const LATENT_DOWN: &[LayerPart] = &[LayerPart::LatentDown];
 pub(super) const QUERY: &[LayerPart] = &[LayerPart::Query];
 pub(super) const QUERY_DOWN: &[LayerPart] = &[LayerPart::QueryDown];
@@ -47,6 +49,15 @@ pub(super) const SHARED_DOWN: &[LayerPart] = &[LayerPart::SharedDown];
 pub(super) const OUTPUT: &[LayerPart] = &[LayerPart::AttentionOutput];
 pub(super) const DOWN: &[LayerPart] = &[LayerPart::Down];
 pub(super) const ROUTER: &[LayerPart] = &[LayerPart::Router];
+
+/// What a state takes up and is read through, in the order of its columns.
+pub(super) fn state_in(state: &StateSpec) -> &'static [LayerPart] {
+    use LayerPart::{StateBeta, StateGate, StateInput, StateStep};
+    match state.shape.rule {
+        StateRule::Delta => &[StateInput, StateGate, StateBeta, StateStep],
+        StateRule::Ssd => &[StateInput, StateGate, StateStep],
+    }
+}
 
 /// What goes up in an MLP.
 pub(super) fn up(gated: bool) -> &'static [LayerPart] {
@@ -101,8 +112,12 @@ impl Group {
             if is_transposed(spec, part) {
                 (rows, cols) = (cols, rows);
             }
-            // A router's scores decide, so they keep their digits.
-            let keeps = !self.multiplied || matches!(part, Part::Layer(_, LayerPart::Router));
+            // A router's scores decide, and steps are exponents, so they keep their digits.
+            let keeps = !self.multiplied
+                || matches!(
+                    part,
+                    Part::Layer(_, LayerPart::Router | LayerPart::StateBeta | LayerPart::StateStep)
+                );
             let packed = tensors.packed_type(part.weight());
             let dtype = if keeps { packed } else { weight_type.of(packed, cols) };
             MatrixShape { rows, cols, dtype }
@@ -127,10 +142,14 @@ pub(super) fn groups(spec: &TransformerSpec) -> Vec<Group> {
         let group = |parts: &[LayerPart]| Group::of_layer(index, parts);
         match layer.attention.projection {
             Projection::Heads(_) => groups.extend([QKV, OUTPUT].map(group)),
+            Projection::State(state) => groups.extend([state_in(&state), STATE_OUTPUT].map(group)),
             Projection::Latent(shape) => {
                 groups.extend([LATENT_DOWN, QUERY, OUTPUT].map(group));
                 groups.extend(shape.query_rank.map(|_| group(QUERY_DOWN)));
             }
+        }
+        if layer.attention.output_gate {
+            groups.push(group(QUERY_GATE));
         }
         if let Some(shared) = layer.mlp.shared() {
             groups.extend([shared_up(shared.gated), SHARED_DOWN].map(group));

@@ -7,6 +7,7 @@ use super::rope::yarn_magnitude;
 use super::{
     AttentionSpec, ExpertsSpec, HeadSpec, LayerPart, LayerSpec, Mask, MlpSpec, Names, NormKind, NormOrder,
     NormSpec, Part, QkNorm, RopeScaling, RopeSpec, TransformerSpec, Weight, dense_gguf, mixtures_gguf,
+    states_gguf,
 };
 use crate::error::{LoadError, shorten};
 use crate::gguf::{Array, Gguf, Metadata, Value};
@@ -150,9 +151,14 @@ pub fn from_gguf(gguf: &Gguf) -> Result<TransformerSpec, LoadError> {
         keys.refuse_unknown(|name| dense_gguf::READ.contains(&name))?;
         return dense_gguf::from_gguf(gguf, &keys);
     }
+    if states_gguf::knows(architecture) {
+        let keys = Keys { metadata, architecture };
+        keys.refuse_unknown(states_gguf::reads)?;
+        return states_gguf::from_gguf(gguf, &keys);
+    }
     let Some(family) = FAMILIES.iter().find(|family| family.name == architecture) else {
         let known = FAMILIES.iter().map(|family| family.name).chain(mixtures_gguf::known());
-        let known = known.chain(dense_gguf::known());
+        let known = known.chain(dense_gguf::known()).chain(states_gguf::known());
         let known: Vec<&str> = known.collect();
         return Err(LoadError::Unsupported {
             file: metadata.file().to_owned(),

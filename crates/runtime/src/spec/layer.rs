@@ -1,5 +1,6 @@
 //! One layer of a transformer as data: attention, an MLP or a mixture of experts, and where norms stand around them.
 
+use super::StateSpec;
 use super::weights::LayerPart;
 use hanzo_engine_kernels::{
     Activation, ExpertGroups, ExpertScoring, HeadShape, KvLayout, LatentHeads, MoeParams, QueryScale,
@@ -124,6 +125,8 @@ pub struct AttentionSpec {
     pub qkv_bias: bool,
     /// The output projection has a bias.
     pub output_bias: bool,
+    /// What attention gives is multiplied by the sigmoid of one more projection of its input, as wide (Qwen3-Next).
+    pub output_gate: bool,
     /// How queries and keys are normed before rope, or after it.
     pub qk_norm: QkNorm,
     /// They are normed after rope (Hunyuan).
@@ -148,6 +151,8 @@ pub enum Projection {
     /// Keys and values of all heads from one narrow vector, which is what the cache keeps (multi-head latent attention,
     /// arxiv.org/abs/2405.04434).
     Latent(LatentShape),
+    /// Nothing that attends: a state of each sequence takes up every token (gated delta nets, Mamba 2).
+    State(StateSpec),
 }
 
 /// Sizes of multi-head latent attention.
@@ -197,14 +202,16 @@ impl Projection {
         match self {
             Projection::Heads(shape) => shape.q_width(),
             Projection::Latent(shape) => shape.heads * shape.value_dim,
+            Projection::State(state) => state.shape.value_width(),
         }
     }
 
-    /// What the first product of a layer gives: queries, keys and values, or the latent.
+    /// What the first product of a layer gives: queries, keys and values, or the latent, or what a state takes up.
     pub(crate) fn first_width(&self) -> usize {
         match self {
             Projection::Heads(shape) => shape.qkv_width(),
             Projection::Latent(shape) => shape.rank + shape.rope_dim,
+            Projection::State(state) => state.shape.width(),
         }
     }
 
@@ -215,6 +222,7 @@ impl Projection {
             Projection::Latent(LatentShape { heads, rank, rope_dim, .. }) => {
                 HeadShape { heads, kv_heads: 1, head_dim: rank + rope_dim }
             }
+            Projection::State(_) => NO_HEADS,
         }
     }
 
@@ -229,13 +237,14 @@ impl Projection {
                     .max(shape.query_rank.unwrap_or(0))
                     .max(self.attended_width())
             }
+            Projection::State(state) => state.shape.width(),
         }
     }
 
     /// What all heads together read and give in the wider of their own products.
     pub(crate) fn heads_matmul_width(&self) -> usize {
         match self {
-            Projection::Heads(_) => 0,
+            Projection::Heads(_) | Projection::State(_) => 0,
             Projection::Latent(shape) => shape.heads * (shape.rank + shape.nope_dim.max(shape.value_dim)),
         }
     }
@@ -247,11 +256,28 @@ impl Projection {
             Projection::Latent(LatentShape { heads, nope_dim, rope_dim, .. }) => {
                 HeadShape { heads, kv_heads: heads, head_dim: nope_dim + rope_dim }
             }
+            Projection::State(_) => NO_HEADS,
+        }
+    }
+
+    /// The state, where it is one.
+    pub(crate) fn state(&self) -> Option<&StateSpec> {
+        match self {
+            Projection::State(state) => Some(state),
+            Projection::Heads(_) | Projection::Latent(_) => None,
         }
     }
 }
 
+/// The heads of a layer that has none.
+const NO_HEADS: HeadShape = HeadShape { heads: 1, kv_heads: 1, head_dim: 0 };
+
 impl AttentionSpec {
+    /// A state in place of attention.
+    pub fn of_state(state: StateSpec) -> Self {
+        Self { projection: Projection::State(state), rope: None, scale: 1.0, ..Self::causal(NO_HEADS) }
+    }
+
     /// Causal attention of these heads, scaled by `1 / sqrt(head_dim)`, turned by the first rope, with nothing else.
     pub fn causal(shape: HeadShape) -> Self {
         Self {
@@ -260,6 +286,7 @@ impl AttentionSpec {
             chunked: false,
             qkv_bias: false,
             output_bias: false,
+            output_gate: false,
             qk_norm: QkNorm::None,
             norm_after_rope: false,
             query_scale: None,
@@ -277,6 +304,7 @@ impl AttentionSpec {
                 KvLayout::Heads { kv_heads, head_dim, window: self.window() }
             }
             Projection::Latent(LatentShape { rank, rope_dim, .. }) => KvLayout::Latent { rank, rope_dim },
+            Projection::State(state) => KvLayout::State(state.shape),
         }
     }
 

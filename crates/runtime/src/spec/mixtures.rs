@@ -4,6 +4,7 @@
 
 mod families;
 mod llama4;
+mod recurrent;
 
 use hanzo_engine_kernels::{Activation, ExpertGroups, ExpertScoring, HeadShape, RopeKind};
 use serde_json::{Map, Value};
@@ -36,24 +37,14 @@ const FAMILIES: &[(&str, &str, Read)] = &[
 ];
 
 /// Model types whose layers keep a state of their own beside keys and values, or instead of them.
-const RECURRENT: &[&str] = &[
-    "qwen3_next",
-    "qwen3_5",
-    "qwen3_5_moe",
-    "mamba",
-    "mamba2",
-    "jamba",
-    "nemotron_h",
-    "granitemoehybrid",
-    "falcon_h1",
-];
+const RECURRENT: &[&str] = &["mamba", "mamba2", "jamba", "nemotron_h", "granitemoehybrid", "falcon_h1"];
 
 /// Settings that make another model of any of these unless they are absent, null, false, zero or empty.
 const REFUSED: &[&str] =
     &["is_encoder_decoder", "mlp_bias", "quantization_config", "vision_config", "index_topk"];
 
 fn all() -> impl Iterator<Item = &'static (&'static str, &'static str, Read)> {
-    FAMILIES.iter().chain(families::FAMILIES)
+    FAMILIES.iter().chain(families::FAMILIES).chain(recurrent::FAMILIES)
 }
 
 /// The names of model types that are read here.
@@ -76,13 +67,19 @@ pub(crate) fn predicts_more(architecture: &str) -> bool {
             | "bailingmoe2"
             | "exaone_moe"
             | "exaone-moe"
+            | "qwen3_next"
+            | "qwen3_5_text"
+            | "qwen3_5_moe_text"
+            | "qwen3next"
+            | "qwen35"
+            | "qwen35moe"
     )
 }
 
 /// Reads one of these families; nothing of another.
 pub(super) fn from_config(config: &Config, model_type: &str) -> Option<Result<TransformerSpec, LoadError>> {
     if RECURRENT.contains(&model_type) {
-        let reason = "its layers keep a recurrent state, which the paged cache has no place for";
+        let reason = "this build runs states of gated delta nets (Qwen3-Next, Qwen3.5), not of this family";
         return Some(Err(config.unsupported("model_type", model_type, reason)));
     }
     let &(_, class, read) = all().find(|&&(name, ..)| name == model_type)?;

@@ -15,8 +15,11 @@ mod mixtures_gguf;
 mod multimodal;
 mod names;
 mod names_own;
+mod names_state;
 mod rope;
 mod runnable;
+mod state;
+mod states_gguf;
 #[cfg(test)]
 mod tests;
 mod weights;
@@ -36,7 +39,9 @@ pub use layer::{
 pub(crate) use mixtures::predicts_more;
 pub(crate) use multimodal::{Multimodal, not_read};
 pub(crate) use names::{ExpertNames, ExpertPack, GateUp, Names};
+pub(crate) use names_state::StateStack;
 pub use rope::{RopeScaling, RopeSpec};
+pub use state::StateSpec;
 pub use weights::{LayerPart, Part, Weight};
 
 use crate::kv::{self, KvRoom};
@@ -219,7 +224,23 @@ impl TransformerSpec {
 
     /// Heads of the attention layers, which are alike in this.
     pub fn heads(&self) -> HeadShape {
-        self.layers[0].attention.projection.head_shape()
+        self.attending().head_shape()
+    }
+
+    /// The projection of the layers that attend, or of all where none does.
+    pub(crate) fn attending(&self) -> Projection {
+        let mut projections = self.layers.iter().map(|layer| layer.attention.projection);
+        projections.find(|of| of.state().is_none()).unwrap_or(self.layers[0].attention.projection)
+    }
+
+    /// The state that layers keep, where some do; they are alike in this.
+    pub(crate) fn state(&self) -> Option<&StateSpec> {
+        self.layers.iter().find_map(|layer| layer.attention.projection.state())
+    }
+
+    /// Whether layers keep a state of each sequence: then no prefix is shared and nothing is drafted.
+    pub fn keeps_states(&self) -> bool {
+        self.state().is_some()
     }
 
     /// What each layer's cache keeps of a token.
@@ -227,15 +248,16 @@ impl TransformerSpec {
         self.layers.iter().map(|layer| layer.attention.kv_layout())
     }
 
-    /// The paged cache of `blocks` blocks of 16 tokens, stored as `kv_type`.
-    pub fn kv_spec(&self, blocks: usize, kv_type: KvType) -> KvSpec {
-        KvSpec {
-            layers: self.kv_layouts().collect(),
-            groups: self.kv_groups(),
-            blocks,
-            kv_type,
-            resident: false,
-        }
+    /// The paged cache of `blocks` blocks of 16 tokens, stored as `kv_type`, with states of `sequences` sequences where layers
+    /// keep some.
+    pub fn kv_spec(&self, blocks: usize, kv_type: KvType, sequences: usize) -> KvSpec {
+        let (layers, groups) = (self.kv_layouts().collect(), self.kv_groups());
+        KvSpec { layers, groups, blocks, kv_type, states: self.states_of(sequences), resident: false }
+    }
+
+    /// How many states so many sequences take.
+    pub fn states_of(&self, sequences: usize) -> usize {
+        if self.keeps_states() { sequences } else { 0 }
     }
 
     /// Which layers have block tables in common.
@@ -273,7 +295,7 @@ impl TransformerSpec {
                 .max(widest(|layer| layer.mlp.width()))
                 .max(unfolded),
             vocab,
-            heads: self.layers[0].attention.projection.cache_shape(),
+            heads: self.attending().cache_shape(),
             experts: experts(|experts| experts.count),
             experts_used: experts(|experts| experts.used),
             kv_groups: self.kv_groups().count(),

@@ -1,5 +1,6 @@
 //! What files call a transformer's tensors, as data: a table for each way of naming.
 
+use super::names_state::StateNames;
 use super::weights::{LayerPart, Part, Weight};
 
 /// Names without `.weight` and `.bias`. An empty one is of a part that the families who use the table never have.
@@ -39,6 +40,8 @@ pub(crate) struct Names {
     pub(crate) key_norm: &'static str,
     /// In full.
     pub(crate) sinks: &'static str,
+    /// Of layers that keep a state.
+    pub(crate) state: StateNames,
     pub(crate) distance_key: &'static str,
     pub(crate) distance_query: &'static str,
     pub(crate) attention_output: &'static str,
@@ -142,6 +145,7 @@ impl Names {
         query_norm: "",
         key_norm: "",
         sinks: "",
+        state: StateNames::NONE,
         distance_key: "",
         distance_query: "",
         attention_output: "",
@@ -281,6 +285,7 @@ impl Names {
     pub(crate) fn of_gguf(architecture: &str) -> &'static Names {
         match architecture {
             "gpt-oss" => &Names::GGUF_GPT_OSS,
+            "qwen3next" | "qwen35" | "qwen35moe" => &Names::GGUF_STATES,
             "glm4moe" | "seed_oss" => &Names::GGUF_POST_ATTENTION,
             "phi3" | "chatglm" => &Names::GGUF_PHI3,
             "bailingmoe2" | "falcon" | "gptneox" | "qwen" => &Names::GGUF_FUSED,
@@ -469,6 +474,7 @@ impl Names {
             "gpt_oss" => &Names::GPT_OSS,
             "qwen3_vl_moe_text" => &Names::QWEN3_VL_MOE,
             "qwen2_moe" => &Names::QWEN2_MOE,
+            "qwen3_next" | "qwen3_5_text" | "qwen3_5_moe_text" => &Names::QWEN_STATES,
             "llama4_text" => &Names::LLAMA4,
             "ernie4_5_moe" => &Names::ERNIE_MOE,
             "hunyuan_v1_moe" => &Names::HUNYUAN_MOE,
@@ -551,6 +557,16 @@ impl Names {
             LayerPart::Experts => return self.experts.bias.to_owned(),
             LayerPart::Router if bias => return self.router_bias.to_owned(),
             LayerPart::Sinks => return self.sinks.to_owned(),
+            LayerPart::QueryGate
+            | LayerPart::StateInput
+            | LayerPart::StateGate
+            | LayerPart::StateBeta
+            | LayerPart::StateStep
+            | LayerPart::StateConvolution
+            | LayerPart::StateDecay
+            | LayerPart::StateSkip
+            | LayerPart::StateNorm
+            | LayerPart::StateOutput => return self.state.of(part, bias),
             LayerPart::Query => self.query,
             LayerPart::QueryDown => self.query_down,
             LayerPart::QueryDownNorm => self.query_down_norm,

@@ -1,11 +1,11 @@
 //! What a description must hold to before anything is read by it: numbers that fit each other, and only what the one
 //! network can run. A family says what a model is; whether it runs is said here alone.
 
-use hanzo_engine_kernels::{ExpertGroups, HeadShape};
+use hanzo_engine_kernels::{ExpertGroups, HeadShape, StateShape};
 
 use super::{
     Distance, ExpertsSpec, HeadSpec, LayerSpec, Mask, MlpSpec, NormKind, NormOrder, Projection, QkNorm,
-    RopeSpec, TransformerSpec,
+    RopeSpec, StateSpec, TransformerSpec,
 };
 use crate::error::LoadError;
 use crate::limits::{ENCODER_TYPES_MAX, EXPERT_GROUPS_MAX, WIDTH_MAX};
@@ -68,8 +68,12 @@ impl TransformerSpec {
             let turned = match layer.attention.projection {
                 Projection::Heads(_) => head_dim,
                 Projection::Latent(latent) => latent.rope_dim,
+                Projection::State(_) => 0,
             };
             rope_fits(&self.ropes[rope], turned)?;
+        }
+        if let Some(state) = layer.attention.projection.state() {
+            state_fits(state)?;
         }
         if let MlpSpec::Experts(experts) = &layer.mlp {
             let &ExpertsSpec { count, used, ffn, .. } = experts;
@@ -108,8 +112,14 @@ impl TransformerSpec {
         let first = self.layers.first()?;
         let causal = matches!(first.attention.mask, Mask::Causal { .. });
         let of_network = if causal { self.not_in_a_decoder() } else { self.not_in_an_encoder() };
+        // Layers that attend are compared with each other, and so are those that keep a state.
+        let like = |layer: &LayerSpec| {
+            let keeps = layer.attention.projection.state().is_some();
+            self.layers.iter().find(|of| of.attention.projection.state().is_some() == keeps).unwrap_or(first)
+        };
         of_network.or_else(|| {
-            self.layers.iter().enumerate().find_map(|(index, layer)| refused(index, layer, first))
+            let mut layers = self.layers.iter().enumerate();
+            layers.find_map(|(index, layer)| refused(index, layer, (first, like(layer))))
         })
     }
 
@@ -140,6 +150,8 @@ impl TransformerSpec {
             _ if any(|layer| layer.attention.softcap.is_some()) => "a softcap of scores",
             _ if any(|layer| layer.attention.sinks) => "sinks",
             _ if any(|layer| layer.attention.chunked) => "attention within chunks",
+            _ if any(|layer| layer.attention.output_gate) => "a gate of what attention gives",
+            _ if self.keeps_states() => "states",
             _ if any(|layer| layer.order.is_parallel() || layer.order == NormOrder::Branch) => {
                 "halves side by side, or norms of what halves add alone"
             }
@@ -153,8 +165,19 @@ impl TransformerSpec {
 }
 
 /// What of a layer cannot be run in a network with such a first one.
-fn refused(index: usize, layer: &LayerSpec, first: &LayerSpec) -> Option<(&'static str, String)> {
+fn refused(
+    index: usize,
+    layer: &LayerSpec,
+    (first, like): (&LayerSpec, &LayerSpec),
+) -> Option<(&'static str, String)> {
     let attention = &layer.attention;
+    if attention.projection != like.attention.projection {
+        let what = if attention.projection.state().is_some() { "states" } else { "attention heads" };
+        return Some((what, format!("other ones in layer {index}")));
+    }
+    if attention.output_gate && !matches!(attention.projection, Projection::Heads(_)) {
+        return Some(("attention", "a gate of what latents or a state give".into()));
+    }
     if let Projection::Latent(_) = attention.projection {
         let what = match attention {
             _ if !matches!(attention.mask, Mask::Causal { window: None }) => "a window",
@@ -175,9 +198,6 @@ fn refused(index: usize, layer: &LayerSpec, first: &LayerSpec) -> Option<(&'stat
 }
 
 fn refused_half(index: usize, layer: &LayerSpec, first: &LayerSpec) -> Option<(&'static str, String)> {
-    if layer.attention.projection != first.attention.projection {
-        return Some(("attention heads", format!("other ones in layer {index}")));
-    }
     let sees_ahead = |layer: &LayerSpec| matches!(layer.attention.mask, Mask::Whole { .. });
     if sees_ahead(layer) != sees_ahead(first) {
         return Some(("attention", format!("causal in some layers, to both sides in others, as in {index}")));
@@ -203,6 +223,25 @@ fn refused_half(index: usize, layer: &LayerSpec, first: &LayerSpec) -> Option<(&
         }
         MlpSpec::Experts(_) => None,
     }
+}
+
+fn state_fits(state: &StateSpec) -> Result<(), (&'static str, String)> {
+    let StateShape { key_heads, value_heads, key_dim, value_dim, taps, .. } = state.shape;
+    let wrong = |reason| Err(("states", reason));
+    if !value_heads.is_multiple_of(key_heads) {
+        return wrong(format!("{value_heads} heads of values are not a multiple of {key_heads} of keys"));
+    }
+    if state.shape.width() > WIDTH_MAX || key_dim * value_dim > WIDTH_MAX {
+        return wrong(format!("{value_heads} heads of {key_dim} by {value_dim} are too wide"));
+    }
+    if !(2..=StateShape::TAPS_MAX).contains(&taps) {
+        let most = StateShape::TAPS_MAX;
+        return wrong(format!("a convolution of {taps} tokens; from 2 to {most} are possible"));
+    }
+    if state.norm_part > 0 && !state.shape.value_width().is_multiple_of(state.norm_part) {
+        return wrong(format!("a norm of {} elements, which do not divide a row", state.norm_part));
+    }
+    Ok(())
 }
 
 fn rope_fits(rope: &RopeSpec, head_dim: usize) -> Result<(), (&'static str, String)> {

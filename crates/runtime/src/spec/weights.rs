@@ -1,8 +1,10 @@
 //! Which weights a transformer is made of, and their shapes. What files call them is in `names`.
 
 use super::{
-    Disentangled, Distance, ExpertsSpec, HeadSpec, LayerSpec, MlpSpec, Projection, QkNorm, TransformerSpec,
+    Disentangled, Distance, ExpertsSpec, HeadSpec, LayerSpec, MlpSpec, Projection, QkNorm, StateSpec,
+    TransformerSpec,
 };
+use hanzo_engine_kernels::StateRule;
 
 /// One tensor: the weight of a part, or its bias.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -69,6 +71,26 @@ pub enum LayerPart {
     LatentKeyUp,
     /// (heads * value_dim, rank): that for values, where files have it apart.
     LatentValueUp,
+    /// (heads * head_dim, hidden): what multiplies attention's output, through a sigmoid.
+    QueryGate,
+    /// (channels, hidden): what goes through a state's convolution.
+    StateInput,
+    /// (value_heads * value_dim, hidden): what multiplies a state's output.
+    StateGate,
+    /// (value_heads, hidden): how much a gated delta net takes up of a token.
+    StateBeta,
+    /// (value_heads, hidden): how far a token moves a state; its bias, (value_heads), is added.
+    StateStep,
+    /// (channels * taps): of each channel the factors of the tokens that it sees, the oldest first; bias (channels).
+    StateConvolution,
+    /// (value_heads): how fast heads forget, or its logarithm.
+    StateDecay,
+    /// (value_heads): how much of its value each head gives besides.
+    StateSkip,
+    /// (value_dim), or (value_heads * value_dim): of what a state gives.
+    StateNorm,
+    /// (hidden, value_heads * value_dim)
+    StateOutput,
     /// (head_dim), or (heads * head_dim) where heads are normed together.
     QueryNorm,
     /// (head_dim), or (kv_heads * head_dim).
@@ -210,7 +232,11 @@ impl TransformerSpec {
                 list.matrix(part(LayerPart::Query), q, hidden, bias);
                 list.matrix(part(LayerPart::Key), kv, hidden, bias);
                 list.matrix(part(LayerPart::Value), kv, hidden, bias);
+                if attention.output_gate {
+                    list.matrix(part(LayerPart::QueryGate), q, hidden, bias);
+                }
             }
+            Projection::State(state) => state_weights(index, &state, hidden, list),
             Projection::Latent(latent) => {
                 if let Some(rank) = latent.query_rank {
                     list.matrix(part(LayerPart::QueryDown), rank, hidden, bias);
@@ -261,7 +287,11 @@ impl TransformerSpec {
             }
         }
         let attended = attention.projection.attended_width();
-        list.matrix(part(LayerPart::AttentionOutput), hidden, attended, attention.output_bias);
+        let output = match attention.projection {
+            Projection::State(_) => LayerPart::StateOutput,
+            Projection::Heads(_) | Projection::Latent(_) => LayerPart::AttentionOutput,
+        };
+        list.matrix(part(output), hidden, attended, attention.output_bias);
         if layer.order.attention_post_norm() {
             list.vector(part(LayerPart::AttentionPostNorm), hidden, norm_bias);
         }
@@ -286,6 +316,28 @@ impl TransformerSpec {
         if layer.order.mlp_post_norm() {
             list.vector(part(LayerPart::MlpPostNorm), hidden, norm_bias);
         }
+    }
+}
+
+fn state_weights(index: usize, state: &StateSpec, hidden: usize, list: &mut List) {
+    let part = |part| Part::Layer(index, part);
+    let shape = &state.shape;
+    list.matrix(part(LayerPart::StateInput), shape.channels(), hidden, false);
+    list.matrix(part(LayerPart::StateGate), shape.value_width(), hidden, false);
+    if shape.rule == StateRule::Delta {
+        list.matrix(part(LayerPart::StateBeta), shape.value_heads, hidden, false);
+    }
+    list.matrix(part(LayerPart::StateStep), shape.value_heads, hidden, true);
+    list.vector(part(LayerPart::StateConvolution), shape.channels() * shape.taps, false);
+    if state.convolution_bias {
+        list.0.push((part(LayerPart::StateConvolution).bias(), vec![shape.channels()]));
+    }
+    list.vector(part(LayerPart::StateDecay), shape.value_heads, false);
+    if state.has_skip() {
+        list.vector(part(LayerPart::StateSkip), shape.value_heads, false);
+    }
+    if state.norm_part > 0 {
+        list.vector(part(LayerPart::StateNorm), state.norm_width(), false);
     }
 }
 

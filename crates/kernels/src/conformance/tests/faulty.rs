@@ -10,6 +10,7 @@ mod moe;
 mod norms;
 mod rope;
 mod sampling;
+mod states;
 
 pub(super) use fault::Fault;
 use inputs::{in_bf16, renumber_slots, rounded};
@@ -18,10 +19,10 @@ use low_rank::FaultyLowRank;
 use crate::quant::{dequantize_row, scale_min};
 use crate::reference::{ReferenceBackend, ReferenceBuffer, ReferenceKv, formulas};
 use crate::{
-    Activation, AttentionParams, Backend, Batch, BufferRole, DType, Draws, ExpertParts, KernelError,
-    KvLayout, KvSpec, LatentHeads, LatentParams, LayerNormParams, LowRankPair, LowRankShape, MatrixShape,
-    MatrixSource, MoeParams, MoeWeights, Operands, QkvParams, Rounding, RowSource, SampleSpecs, Sampled,
-    StepLimits, Ticket,
+    Activation, AttentionParams, Backend, Batch, BufferRole, ConvolutionParams, DType, Draws, ExpertParts,
+    KernelError, KvSpec, LatentHeads, LatentParams, LayerNormParams, LowRankPair, LowRankShape, MatrixShape,
+    MatrixSource, MoeParams, MoeWeights, Operands, OutputGateParams, QkvParams, RecurrenceParams, Rounding,
+    RowSource, SampleSpecs, Sampled, StepLimits, Ticket,
 };
 
 pub(super) struct Faulty {
@@ -274,16 +275,7 @@ impl Backend for Faulty {
     }
 
     fn kv_bytes(&self, spec: &KvSpec) -> usize {
-        if self.fault == Fault::LayersOfFirst {
-            let layers = vec![spec.layers[0]; spec.layers.len()];
-            return self.inner.kv_bytes(&KvSpec { layers, ..spec.clone() });
-        }
-        if self.fault == Fault::LatentForgotten {
-            let layers =
-                spec.layers.iter().copied().filter(|layout| matches!(layout, KvLayout::Heads { .. }));
-            return self.inner.kv_bytes(&KvSpec { layers: layers.collect(), ..spec.clone() });
-        }
-        self.inner.kv_bytes(spec)
+        self.cache_bytes(spec)
     }
 
     fn kv(&self, spec: &KvSpec) -> Result<ReferenceKv, KernelError> {
@@ -299,25 +291,7 @@ impl Backend for Faulty {
     }
 
     fn begin(&mut self, batch: &Batch) -> Result<(), KernelError> {
-        self.batch = batch.clone();
-        let shifted = usize::from(self.fault == Fault::NextRowSampled);
-        let draws = self.inner.draws();
-        for source in &mut self.batch.sources {
-            match *source {
-                RowSource::Sampled(index) => {
-                    let index = if shifted == 1 { (index + 1) % 5 } else { index };
-                    *source = RowSource::Token(draws.token(index));
-                }
-                RowSource::Embedding if self.fault == Fault::WrittenRowEmbedded => {
-                    *source = RowSource::Token(0);
-                }
-                RowSource::Token(_) | RowSource::Embedding => {}
-            }
-        }
-        self.open = true;
-        if self.fault == Fault::PositionFromRow {
-            self.batch.positions = (0..batch.rows() as u32).collect();
-        }
+        self.take_batch(batch);
         self.inner.begin(&self.batch)
     }
 
@@ -436,6 +410,36 @@ impl Backend for Faulty {
     ) {
         self.attend(qkv, params, kv, layer, out);
         self.restore(out);
+    }
+
+    fn convolve(
+        &mut self,
+        x: &mut ReferenceBuffer,
+        params: &ConvolutionParams<'_, Vec<f32>>,
+        kv: &mut ReferenceKv,
+        layer: usize,
+    ) {
+        self.convolved(x, params, (kv, layer));
+    }
+
+    fn recur(
+        &mut self,
+        x: &ReferenceBuffer,
+        params: &RecurrenceParams<'_, Vec<f32>>,
+        kv: &mut ReferenceKv,
+        layer: usize,
+        out: &mut ReferenceBuffer,
+    ) {
+        self.recurred(x, params, (kv, layer), out);
+    }
+
+    fn gate_output(
+        &mut self,
+        gate: &ReferenceBuffer,
+        params: &OutputGateParams<'_, Vec<f32>>,
+        out: &mut ReferenceBuffer,
+    ) {
+        self.gated_output(gate, params, out);
     }
 
     fn gated_mlp(

@@ -93,7 +93,7 @@ fn latents_are_kept_in_bytes_too_and_planned_to_the_byte() {
         let golden = golden(case);
         let files = ModelFiles::open(&data("mixtures").join(case)).unwrap();
         let mut runner = Runner::new(fastest(), &files);
-        let of = |blocks| files.spec.kv_spec(blocks, KvType::Q8_0);
+        let of = |blocks| files.spec.kv_spec(blocks, KvType::Q8_0, 2);
         assert_eq!(
             runner.backend.kv_bytes(&of(10)),
             files.spec.layers.len() * 10 * BLOCK_TOKENS * (64 + 2 * 2)

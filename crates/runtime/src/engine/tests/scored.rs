@@ -18,7 +18,7 @@ fn a_prompt_is_scored_as_its_logits_say() {
     let mut decoder = Decoder::load(&backend, opened().decoder().unwrap(), &mut |_| ()).unwrap();
     let limits = StepLimits { logit_rows: rows, ..decoder.spec().step_limits(rows, 1, rows) };
     decoder.prepare(&mut backend, &limits).unwrap();
-    let mut kv = backend.kv(&decoder.spec().kv_spec(rows.div_ceil(16), KvType::F16)).unwrap();
+    let mut kv = backend.kv(&decoder.spec().kv_spec(rows.div_ceil(16), KvType::F16, 1)).unwrap();
     let ids = || 0..rows as u32;
     let batch = Batch {
         sources: prompt.iter().copied().map(RowSource::Token).collect(),

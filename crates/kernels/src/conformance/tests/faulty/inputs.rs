@@ -2,7 +2,8 @@
 
 use half::bf16;
 
-use crate::{Batch, SequenceSpan};
+use super::{Fault, Faulty};
+use crate::{Backend, Batch, KvLayout, KvSpec, RowSource, SequenceSpan};
 
 pub(super) fn in_bf16(value: f32) -> f32 {
     bf16::from_f32(value).to_f32()
@@ -50,4 +51,46 @@ pub(super) fn laid_out(
     }
     let Batch { sources, positions, logit_rows, .. } = batch.clone();
     Batch { sources, positions, logit_rows, ..laid }
+}
+
+impl Faulty {
+    /// `kv_bytes`.
+    pub(super) fn cache_bytes(&self, spec: &KvSpec) -> usize {
+        if self.fault == Fault::StatesForgotten {
+            return self.inner.kv_bytes(&KvSpec { states: 0, ..spec.clone() });
+        }
+        if self.fault == Fault::LayersOfFirst {
+            let layers = vec![spec.layers[0]; spec.layers.len()];
+            return self.inner.kv_bytes(&KvSpec { layers, ..spec.clone() });
+        }
+        if self.fault == Fault::LatentForgotten {
+            let layers =
+                spec.layers.iter().copied().filter(|layout| matches!(layout, KvLayout::Heads { .. }));
+            return self.inner.kv_bytes(&KvSpec { layers: layers.collect(), ..spec.clone() });
+        }
+        self.inner.kv_bytes(spec)
+    }
+
+    /// The batch of a step that begins.
+    pub(super) fn take_batch(&mut self, batch: &Batch) {
+        self.batch = batch.clone();
+        let shifted = usize::from(self.fault == Fault::NextRowSampled);
+        let draws = self.inner.draws();
+        for source in &mut self.batch.sources {
+            match *source {
+                RowSource::Sampled(index) => {
+                    let index = if shifted == 1 { (index + 1) % 5 } else { index };
+                    *source = RowSource::Token(draws.token(index));
+                }
+                RowSource::Embedding if self.fault == Fault::WrittenRowEmbedded => {
+                    *source = RowSource::Token(0);
+                }
+                RowSource::Token(_) | RowSource::Embedding => {}
+            }
+        }
+        self.open = true;
+        if self.fault == Fault::PositionFromRow {
+            self.batch.positions = (0..batch.rows() as u32).collect();
+        }
+    }
 }

@@ -1,0 +1,94 @@
+//! The ops of layers that keep a state, and looking tokens up.
+
+use super::{CpuBuffer, CpuVector, Step, table_row};
+use crate::cpu::matrix::{CpuMatrix, unpack_row};
+use crate::cpu::states::{self, LayerStates, PartNorm, RecurrenceJob};
+use crate::{ConvolutionParams, OutputGateParams, RecurrenceParams};
+
+impl Step<'_> {
+    /// The contract's `embed`.
+    pub(super) fn embed(&mut self, table: &CpuMatrix, scale: f32, out: &mut CpuBuffer) {
+        out.check(self.batch.rows(), table.cols(), "out");
+        let (tokens, cols) = (self.tokens, table.cols());
+        let shared = out.data.shared();
+        self.turn.run(tokens.len(), (1 << 14) / cols.max(1) + 1, &|_, range| {
+            for row in range {
+                let Some(token) = tokens[row] else { continue };
+                // SAFETY: the buffer holds the row (checked above), which is in one range of one thread.
+                let out = unsafe { std::slice::from_raw_parts_mut(shared.get().add(row * cols), cols) };
+                let (segment, row) = table_row(table, token as usize);
+                unpack_row(segment, row, scale, 0, out);
+            }
+        });
+    }
+
+    /// The contract's `convolve`.
+    pub(super) fn convolve(
+        &mut self,
+        x: &mut CpuBuffer,
+        params: &ConvolutionParams<'_, CpuVector>,
+        layer: LayerStates<'_>,
+    ) {
+        let (shape, cols) = (&params.shape, x.cols);
+        let channels = shape.channels();
+        assert!(cols >= channels, "x has {cols} columns, the convolution {channels}");
+        x.check(self.batch.rows(), cols, "x");
+        assert_eq!(params.weight.values.len(), shape.taps * channels, "a factor for each tap and channel");
+        let bias = params.bias.map(|bias| &bias.values[..]);
+        assert!(bias.is_none_or(|bias| bias.len() == channels), "an addend for each channel");
+        let device = (self.tier, &mut *self.turn, self.batch);
+        states::convolve(device, shape, (&params.weight.values, bias), (&mut x.data, cols), layer);
+    }
+
+    /// The contract's `recur`.
+    pub(super) fn recur(
+        &mut self,
+        x: &CpuBuffer,
+        params: &RecurrenceParams<'_, CpuVector>,
+        layer: LayerStates<'_>,
+        out: &mut CpuBuffer,
+    ) {
+        let shape = params.shape;
+        x.check(self.batch.rows(), shape.width(), "x");
+        out.check(self.batch.rows(), shape.value_width(), "out");
+        let job = RecurrenceJob {
+            shape,
+            decay: &params.decay.values,
+            step_bias: &params.step_bias.values,
+            step_limits: params.step_limits,
+            skip: params.skip.map(|skip| &skip.values[..]),
+        };
+        let of_heads = [Some(job.decay), Some(job.step_bias), job.skip];
+        assert!(of_heads.iter().flatten().all(|of| of.len() == shape.value_heads), "a number for each head");
+        states::recur((self.tier, self.turn, self.batch), &job, &x.data, layer, &mut out.data);
+    }
+
+    /// The contract's `gate_output`.
+    pub(super) fn gate_output(
+        &mut self,
+        gate: &CpuBuffer,
+        params: &OutputGateParams<'_, CpuVector>,
+        out: &mut CpuBuffer,
+    ) {
+        let (rows, cols) = (self.batch.rows(), out.cols);
+        gate.check(rows, gate.cols, "gate");
+        out.check(rows, cols, "out");
+        assert!(gate.cols >= params.column + cols, "a gate narrower than what it multiplies");
+        let norm = params.norm.as_ref().map(|norm| PartNorm {
+            weight: &norm.weight.values,
+            eps: norm.eps,
+            part: norm.part,
+            before_gate: norm.before_gate,
+        });
+        if let Some(norm) = &norm {
+            let weights = norm.weight.len();
+            assert!(
+                norm.part > 0 && cols.is_multiple_of(norm.part) && (weights == cols || weights == norm.part),
+                "parts of {} and {weights} weights, in rows of {cols}",
+                norm.part
+            );
+        }
+        let gate = (&gate.data[..], gate.cols, params.column);
+        states::gate_output((self.tier, self.turn, rows), gate, (params.kind, norm), (&mut out.data, cols));
+    }
+}

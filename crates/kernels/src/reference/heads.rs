@@ -1,0 +1,85 @@
+//! Attention of heads over the cache, naively.
+
+use super::encoder::{norm_all, prepare};
+use super::storage::{store_rounded, visible};
+use super::{ReferenceBuffer, ReferenceKv, formulas};
+use crate::{AttentionParams, Batch, DType, HeadShape, KvType, QkvParams};
+
+/// The contract's `rope_to_cache`.
+pub(super) fn to_cache(
+    batch: &Batch,
+    qkv: &mut ReferenceBuffer,
+    params: &QkvParams<'_, Vec<f32>>,
+    (kv, layer): (&mut ReferenceKv, usize),
+) {
+    let HeadShape { heads, kv_heads, head_dim } = params.shape;
+    qkv.check(batch.rows(), params.shape.qkv_width(), "qkv");
+    kv.check_heads(&params.shape, layer);
+    for row in 0..batch.rows() {
+        let (place, slot) = ((batch, row), batch.row_slot(row, kv.groups.place(layer).group));
+        let (queries, rest) = qkv.row_mut(row).split_at_mut(heads * head_dim);
+        let (keys, values) = rest.split_at_mut(kv_heads * head_dim);
+        let q_norm = norm_all(queries, params.q_norm, params);
+        for query in queries.chunks_exact_mut(head_dim) {
+            prepare(query, q_norm, params, place);
+            if let Some(scale) = &params.query_scale {
+                let factor = scale.at(batch.positions[row]);
+                query.iter_mut().for_each(|element| *element *= factor);
+            }
+        }
+        let k_norm = norm_all(keys, params.k_norm, params);
+        for (kv_head, (key, value)) in
+            keys.chunks_exact_mut(head_dim).zip(values.chunks_exact(head_dim)).enumerate()
+        {
+            prepare(key, k_norm, params, place);
+            let at = kv.at(layer, slot, kv_head);
+            let dtype = match kv.kv_type {
+                KvType::F16 => DType::F16,
+                KvType::Q8_0 => DType::Q8_0,
+            };
+            store_rounded(dtype, key, &mut kv.keys[at.clone()]);
+            store_rounded(dtype, value, &mut kv.values[at]);
+        }
+    }
+}
+
+/// The contract's `attention`.
+pub(super) fn attention(
+    batch: &Batch,
+    qkv: &ReferenceBuffer,
+    params: &AttentionParams<'_, Vec<f32>>,
+    (kv, layer): (&ReferenceKv, usize),
+    out: &mut ReferenceBuffer,
+) {
+    let HeadShape { heads, kv_heads, head_dim } = params.shape;
+    qkv.check(batch.rows(), params.shape.qkv_width(), "qkv");
+    out.check(batch.rows(), params.shape.q_width(), "out");
+    kv.check_heads(&params.shape, layer);
+    let group = kv.groups.place(layer).group;
+    let kept = kv.groups.window(group);
+    assert!(
+        kept.is_none_or(|kept| params.window.is_some_and(|window| window <= kept)),
+        "a window beyond what its layer's group keeps"
+    );
+    assert!(params.sinks.is_none_or(|sinks| sinks.len() == heads), "one sink a head");
+    for span in &batch.sequences {
+        for row in 0..span.rows {
+            let slots: Vec<usize> =
+                visible(params, span, row).map(|key| batch.slot(span, group, key)).collect();
+            let row = (span.row_first + row) as usize;
+            for head in 0..heads {
+                let kv_head = head * kv_heads / heads;
+                let at = head * head_dim..(head + 1) * head_dim;
+                let query = &qkv.row(row)[at.clone()];
+                let key = |&slot: &usize| &kv.keys[kv.at(layer, slot, kv_head)];
+                let value = |&slot: &usize| &kv.values[kv.at(layer, slot, kv_head)];
+                let mut scores: Vec<f64> = slots
+                    .iter()
+                    .map(|slot| formulas::score(query, key(slot), params.scale, params.softcap))
+                    .collect();
+                let sink = params.sinks.map(|sinks| sinks[head]);
+                formulas::attend(&mut scores, slots.iter().map(value), sink, &mut out.row_mut(row)[at]);
+            }
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! Layers that keep a state, and attention whose output is gated: tensors that hold several parts, and convolutions in the
+//! shapes that libraries give them.
+
+use hanzo_engine_kernels::HeadShape;
+
+use super::grouped::in_order;
+use super::resolve::Found;
+use crate::error::LoadError;
+use crate::spec::{AttentionSpec, LayerPart, Part, Projection, StateSpec, StateStack};
+
+/// Puts a layer's parts where each would be if it were stored apart.
+pub(super) fn unstack(
+    found: &mut Found<'_>,
+    layer: usize,
+    attention: &AttentionSpec,
+    hidden: usize,
+) -> Result<(), LoadError> {
+    match attention.projection {
+        Projection::State(state) => {
+            flatten_convolution(found, layer, &state);
+            for &(stem, stack) in found.names().state.stacks {
+                unstack_state(found, layer, (stem, stack), &state, hidden)?;
+            }
+            Ok(())
+        }
+        Projection::Heads(shape) if attention.output_gate => split_queries(found, layer, shape, hidden),
+        Projection::Heads(_) | Projection::Latent(_) => Ok(()),
+    }
+}
+
+/// For each head the rows of its query, then those of its gate.
+fn split_queries(
+    found: &mut Found<'_>,
+    layer: usize,
+    HeadShape { heads, head_dim, .. }: HeadShape,
+    hidden: usize,
+) -> Result<(), LoadError> {
+    let [query, gate] =
+        [LayerPart::Query, LayerPart::QueryGate].map(|part| Part::Layer(layer, part).weight());
+    let (name, width) = (found.name(query), heads * head_dim);
+    let whole = found.take(&name, &[2 * width, hidden])?;
+    let whole = in_order(whole, move |row| {
+        let (of_gate, within) = (row / width, row % width);
+        (2 * (within / head_dim) + of_gate) * head_dim + within % head_dim
+    });
+    for (weight, rows) in [(query, 0..width), (gate, width..2 * width)] {
+        let mut part = whole.rows(rows.clone());
+        part.name = format!("{name}[{}..{}]", rows.start, rows.end);
+        found.insert_part(weight, part, &name)?;
+    }
+    Ok(())
+}
+
+/// Libraries keep it as `(channels, 1, taps)`, GGUF files as `(channels, taps)`.
+fn flatten_convolution(found: &mut Found<'_>, layer: usize, state: &StateSpec) {
+    let name = found.name(Part::Layer(layer, LayerPart::StateConvolution).weight());
+    let (channels, taps) = (state.shape.channels(), state.shape.taps);
+    let Some(mut tensor) = found.take_any(&name) else { return };
+    if tensor.shape == [channels, 1, taps] || tensor.shape == [channels, taps] {
+        tensor.shape = vec![channels * taps];
+    }
+    found.put_back(tensor);
+}
+
+fn unstack_state(
+    found: &mut Found<'_>,
+    layer: usize,
+    (stem, stack): (&str, StateStack),
+    state: &StateSpec,
+    hidden: usize,
+) -> Result<(), LoadError> {
+    let name = found.names().in_layer(found.prefix(), layer, stem);
+    let shape = state.shape;
+    // Of each head of keys so many rows of each part, which lie together in the end.
+    let values = shape.value_heads / shape.key_heads;
+    let (sizes, parts) = match stack {
+        StateStack::QueryKeyValueGate => {
+            let of_values = values * shape.value_dim;
+            let parts = [(LayerPart::StateInput, 3), (LayerPart::StateGate, 1)];
+            (vec![shape.key_dim, shape.key_dim, of_values, of_values], parts)
+        }
+        StateStack::BetaStep => (vec![values; 2], [(LayerPart::StateBeta, 1), (LayerPart::StateStep, 1)]),
+    };
+    let group: usize = sizes.iter().sum();
+    let Some(whole) = found.take_if_there(&name, &[shape.key_heads * group, hidden])? else { return Ok(()) };
+    let (heads, of_groups) = (shape.key_heads, sizes.clone());
+    let whole = in_order(whole, move |row| stored_row(heads, &of_groups, row));
+    let (mut first, mut next) = (0, 0);
+    for (part, count) in parts {
+        let rows = heads * sizes[next..next + count].iter().sum::<usize>();
+        let weight = Part::Layer(layer, part).weight();
+        let mut tensor = whole.rows(first..first + rows);
+        tensor.name = format!("{name}[{first}..{}]", first + rows);
+        found.insert_part(weight, tensor, &name)?;
+        (first, next) = (first + rows, next + count);
+    }
+    Ok(())
+}
+
+/// Where files have a row, of parts that have so many rows for each head.
+fn stored_row(heads: usize, sizes: &[usize], row: usize) -> usize {
+    let (mut before, mut first) = (0, 0);
+    let group: usize = sizes.iter().sum();
+    for &size in sizes {
+        let within = row - first;
+        if within < heads * size {
+            return within / size * group + before + within % size;
+        }
+        (before, first) = (before + size, first + heads * size);
+    }
+    row
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_found_where_heads_have_them() {
+        // Two heads of keys, each a row of the first part and two of the second.
+        let stored: Vec<usize> = (0..6).map(|row| stored_row(2, &[1, 2], row)).collect();
+        assert_eq!(stored, [0, 3, 1, 2, 4, 5]);
+    }
+}

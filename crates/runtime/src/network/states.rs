@@ -1,0 +1,115 @@
+//! What a layer that keeps a state of each sequence has and does, and the gate behind attention: weights, buffers, the
+//! ops between its two matrices.
+
+use hanzo_engine_kernels::{
+    Backend, BufferRole, ConvolutionParams, GateKind, KernelError, OutputGateParams, OutputNorm,
+    RecurrenceParams,
+};
+
+use super::Attention;
+use super::loader::Loader;
+use crate::error::LoadError;
+use crate::spec::{LayerPart, Part, StateSpec, TransformerSpec};
+
+/// A layer's state: all that it has beside what projects to it and from it.
+pub(crate) struct State<B: Backend> {
+    pub(super) convolution: B::Vector,              // (taps, channels)
+    pub(super) convolution_bias: Option<B::Vector>, // (channels)
+    pub(super) decay: B::Vector,                    // (value_heads): below 0
+    pub(super) step_bias: B::Vector,                // (value_heads)
+    pub(super) skip: Option<B::Vector>,             // (value_heads)
+    pub(super) norm: Option<B::Vector>,             // (value_dim), or (value_heads * value_dim)
+}
+
+/// Activations of layers that keep a state, all `(rows, _)`.
+pub(crate) struct StateBuffers<B: Backend> {
+    pub(super) own: B::Buffer,   // (rows, width of the shape)
+    pub(super) given: B::Buffer, // (rows, value_heads * value_dim)
+}
+
+/// Columns of [`StateBuffers`]' members, in their order.
+pub(super) fn state_widths(spec: &TransformerSpec) -> Option<[usize; 2]> {
+    spec.state().map(|state| [state.shape.width(), state.shape.value_width()])
+}
+
+/// Columns of what attention's output is multiplied with, where there is such.
+pub(super) fn gate_width(spec: &TransformerSpec) -> Option<usize> {
+    let gated = spec.layers.iter().find(|layer| layer.attention.output_gate);
+    gated.map(|layer| layer.attention.projection.q_width())
+}
+
+impl<B: Backend> StateBuffers<B> {
+    pub(super) fn new(backend: &B, rows: usize, widths: [usize; 2]) -> Result<Self, KernelError> {
+        let [own, given] = widths.map(|cols| backend.buffer(BufferRole::Operand, rows, cols));
+        Ok(Self { own: own?, given: given? })
+    }
+}
+
+impl<B: Backend> Loader<'_, B> {
+    /// What a layer's state has.
+    pub(super) fn state(&mut self, index: usize, state: &StateSpec) -> Result<State<B>, LoadError> {
+        let part = |part| Part::Layer(index, part);
+        // Files have the taps of a channel together.
+        let taps = state.shape.taps;
+        let by_channel = self.take(part(LayerPart::StateConvolution).weight())?;
+        let of_tap = |tap: usize| by_channel.iter().skip(tap).step_by(taps).copied();
+        let convolution: Vec<f32> = (0..taps).flat_map(of_tap).collect();
+        let mut decay = self.take(part(LayerPart::StateDecay).weight())?;
+        if state.decay_as_log {
+            decay.iter_mut().for_each(|decay| *decay = -decay.exp());
+        }
+        if let Some(&wrong) = decay.iter().find(|&&decay| !(decay.is_finite() && decay <= 0.0)) {
+            let tensor = self.tensors.get(part(LayerPart::StateDecay).weight());
+            return Err(LoadError::Corrupt {
+                file: tensor.file.to_string(),
+                what: format!("tensor {}", tensor.name),
+                reason: format!("a state that is multiplied by exp({wrong}) at each step does not last"),
+            });
+        }
+        let mut vector_if = |present: bool, weight| present.then(|| self.vector(weight)).transpose();
+        Ok(State {
+            convolution_bias: vector_if(state.convolution_bias, part(LayerPart::StateConvolution).bias())?,
+            skip: vector_if(state.has_skip(), part(LayerPart::StateSkip).weight())?,
+            norm: vector_if(state.norm_part > 0, part(LayerPart::StateNorm).weight())?,
+            step_bias: self.vector(part(LayerPart::StateStep).bias())?,
+            convolution: self.backend.vector(&convolution)?,
+            decay: self.backend.vector(&decay)?,
+        })
+    }
+}
+
+impl<B: Backend> Attention<'_, B> {
+    /// What happens in place of attention in a layer that keeps a state; false in others.
+    pub(crate) fn recur(
+        &self,
+        backend: &mut B,
+        own: &mut B::Buffer,
+        (kv, layer): (&mut B::Kv, usize),
+        given: &mut B::Buffer,
+    ) -> bool {
+        let (Some(spec), Some(state)) = (self.spec.projection.state(), &self.layer.state) else {
+            return false;
+        };
+        let shape = spec.shape;
+        let convolution =
+            ConvolutionParams { shape, weight: &state.convolution, bias: state.convolution_bias.as_ref() };
+        backend.convolve(own, &convolution, kv, layer);
+        let recurrence = RecurrenceParams {
+            shape,
+            decay: &state.decay,
+            step_bias: &state.step_bias,
+            step_limits: [0.0, f32::INFINITY],
+            skip: state.skip.as_ref(),
+        };
+        backend.recur(own, &recurrence, kv, layer, given);
+        let norm = state.norm.as_ref().map(|weight| OutputNorm {
+            weight,
+            eps: self.norm.eps,
+            part: spec.norm_part,
+            before_gate: !spec.has_skip(),
+        });
+        let gate = OutputGateParams { column: shape.channels(), kind: GateKind::Silu, norm };
+        backend.gate_output(own, &gate, given);
+        true
+    }
+}

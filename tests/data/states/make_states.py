@@ -1,0 +1,96 @@
+"""Makes the tiny models in this folder, some of whose layers keep a state of each sequence, and what they compute.
+
+    pip install torch transformers safetensors numpy gguf
+    git clone https://github.com/ggml-org/llama.cpp
+    python make_states.py LLAMA_CPP        # all, or: python make_states.py LLAMA_CPP qwen3-next
+
+Each folder has a random model of the transformers library's own class as the library saves it, in bfloat16, the same as llama.cpp's own
+converter makes it of that (`model.gguf`, without a tokenizer), and `golden.safetensors`: a `prompt`, the 32 `greedy` tokens after it, and
+the `logits` of both that the library computes in float32. The tokenizer is tests/data/tiny/llama3's.
+"""
+import shutil, sys
+from pathlib import Path
+
+import torch, transformers as t
+from safetensors.torch import save_file
+
+torch.set_num_threads(1)
+HERE = Path(__file__).parent
+SIZES = dict(vocab_size=160, hidden_size=32, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2, head_dim=16, max_position_embeddings=256,
+             bos_token_id=1, eos_token_id=2, tie_word_embeddings=False, rms_norm_eps=1e-6, attn_implementation="eager")
+DELTA = dict(linear_conv_kernel_dim=4, linear_key_head_dim=16, linear_value_head_dim=16, linear_num_key_heads=2, linear_num_value_heads=4, intermediate_size=64,
+             rope_parameters={"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5})
+ROUTED = dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32, shared_expert_intermediate_size=32)
+CASES = {
+    "qwen3-next": (t.Qwen3NextConfig, DELTA | ROUTED),
+    "qwen3_5": (t.Qwen3_5TextConfig, DELTA | dict(linear_num_value_heads=6, layer_types=["linear_attention", "full_attention", "linear_attention", "linear_attention"])),
+    "qwen3_5-moe": (t.Qwen3_5MoeTextConfig, DELTA | ROUTED),
+}
+
+
+SEEDS = 6
+
+
+def drawn(case, seed):
+    """A model, a prompt, both and the likeliest tokens after it, their logits, and how clear its choices are."""
+    kind, settings = CASES[case]
+    torch.manual_seed(seed)
+    model = t.AutoModelForCausalLM.from_config(kind(**SIZES | settings)).float().eval()
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            x = torch.randn(p.shape)
+            if name.endswith("A_log"): x = torch.empty(p.shape).uniform_(-3, 1)
+            elif name.endswith("dt_bias"): x = 0.5 * x
+            elif "linear_attn.norm" in name: x = 1 + 0.2 * x
+            elif "norm" in name: x = 0.2 * x
+            elif "conv1d" in name: x = 0.5 * x
+            elif name.endswith("gate.weight"): x = 0.5 * x
+            elif "lm_head" in name or "linear_attn" in name: x = 0.3 * x
+            else: x = 0.15 * x
+            p.copy_(x.bfloat16().float())
+        prompt = torch.randint(3, 160, (1, 21))
+        # One by one, by the recurrent form of the library's; the logits by its form of chunks.
+        text, step = prompt, model(prompt, use_cache=True)
+        for _ in range(32):
+            text = torch.cat([text, step.logits[:, -1:].argmax(-1)], 1)
+            step = model(text[:, -1:], past_key_values=step.past_key_values, use_cache=True)
+        logits = model(text[:, :-1], use_cache=False).logits[0]
+        top = logits[20:].topk(2).values
+        # How far keys and values in halves, as a cache keeps them, move it.
+        assert torch.equal(text[0, 21:], logits[20:].argmax(-1)), "the library's own forms differ"
+        hooks = [m.register_forward_hook(lambda m, x, y: y.half().float()) for n, m in model.named_modules() if n.endswith(("k_proj", "v_proj"))]
+        moved = float((model(text[:, :-1], use_cache=False).logits[0] - logits).abs().max())
+        for hook in hooks: hook.remove()
+    return model, prompt, text, logits, (moved < 4e-4 * float(logits.max() - logits.min()), float((top[:, 0] - top[:, 1]).min()))
+
+
+def convert(folder):
+    import gguf
+    from conversion import ModelBase, get_model_architecture, get_model_class, ModelType
+    hparams = ModelBase.load_hparams(folder, False)
+    kind = get_model_class(get_model_architecture(hparams, ModelType.TEXT))
+    made = type("Made", (kind,), {"set_vocab": lambda self: None, "model_arch": kind.model_arch, "no_mtp": True})
+    made(folder, gguf.LlamaFileType.MOSTLY_BF16, folder / "model.gguf", eager=True).write()
+
+
+def make(case):
+    # Of some models the one whose choices are the clearest.
+    model, prompt, text, logits, ahead = max((drawn(case, seed) for seed in range(SEEDS)), key=lambda found: found[-1])
+    if not ahead[0]: print(f"{case}: of no seed the choices are clear")
+    print(f"{case}: the closest of the greedy tokens was {ahead[1]:.3f} ahead, of a range of {float(logits.max() - logits.min()):.1f}")
+    folder = HERE / case
+    shutil.rmtree(folder, ignore_errors=True)
+    model.to(torch.bfloat16).save_pretrained(folder)
+    (folder / "generation_config.json").unlink(missing_ok=True)
+    convert(folder)
+    for file in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(HERE.parent / "tiny/llama3" / file, folder / file)
+    tokens = lambda x: x.flatten().to(torch.int32).contiguous()
+    save_file({"prompt": tokens(prompt), "greedy": tokens(text[:, 21:]), "logits": logits.contiguous()}, folder / "golden.safetensors")
+    print(f"{case}: {sum(file.stat().st_size for file in folder.iterdir())} bytes")
+
+
+sys.path.insert(0, sys.argv[1])
+sys.path.insert(1, sys.argv[1] + "/gguf-py")
+for case in sys.argv[2:] or CASES:
+    make(case)
