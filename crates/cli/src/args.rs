@@ -199,6 +199,9 @@ pub(crate) struct ServeArgs {
     /// Space it may take there, such as 4GiB [default: 16GiB]
     #[arg(long, value_name = "SIZE", value_parser = hanzo_engine_daemon::config::parse_bytes)]
     pub(crate) prefix_cache_bytes: Option<u64>,
+    /// What runs a model: a thread of this program, or a process of its own, whose end is nobody else's [default: thread]
+    #[arg(long, value_name = "WHAT")]
+    pub(crate) isolation: Option<hanzo_engine_daemon::config::Isolation>,
     /// Let answers that fill their context go on: its first tokens are kept, half of the others dropped
     #[arg(long)]
     pub(crate) context_shift: bool,

@@ -40,6 +40,9 @@ use error::CliError;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    if let Some(ended) = hanzo_engine_daemon::worker_process() {
+        return ended;
+    }
     let outcome = execute(Cli::parse().command);
     let Err(error) = outcome else { return ExitCode::SUCCESS };
     let code = error.exit_code();

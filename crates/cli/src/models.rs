@@ -111,17 +111,34 @@ pub(crate) async fn ps(args: PsArgs) -> Result<(), CliError> {
     if args.json {
         return print_json(&loaded);
     }
-    let mut table = Table::new(&[
-        "NAME",
-        ">SIZE",
-        ">WEIGHTS",
-        ">KV",
-        "DEVICE",
-        ">CONTEXT",
-        ">REQUESTS",
-        "LEAVES",
-        "STATE",
-    ]);
+    // Where models have processes of their own.
+    let processes = loaded.iter().any(|model| model.worker_pid != 0);
+    let mut table = match processes {
+        true => Table::new(&[
+            "NAME",
+            ">SIZE",
+            ">WEIGHTS",
+            ">KV",
+            ">RESIDENT",
+            ">PID",
+            "DEVICE",
+            ">CONTEXT",
+            ">REQUESTS",
+            "LEAVES",
+            "STATE",
+        ]),
+        false => Table::new(&[
+            "NAME",
+            ">SIZE",
+            ">WEIGHTS",
+            ">KV",
+            "DEVICE",
+            ">CONTEXT",
+            ">REQUESTS",
+            "LEAVES",
+            "STATE",
+        ]),
+    };
     let now = now_ms();
     for model in loaded {
         let requests = match model.requests_waiting {
@@ -136,7 +153,16 @@ pub(crate) async fn ps(args: PsArgs) -> Result<(), CliError> {
         let (size, context) = (show_bytes(model.size_bytes), model.context_tokens_max.to_string());
         let (weights, kv) = (show_bytes(model.weights_bytes), show_bytes(model.kv_bytes));
         let leaves = show_leaving((model.keep_alive_ms, model.expires_at_unix_ms), now);
-        table.row([model.name, size, weights, kv, model.device, context, requests, leaves, state]);
+        let (name, device) = (model.name, model.device);
+        if processes {
+            let own = model.worker_pid != 0;
+            let resident = if own { show_bytes(model.resident_bytes) } else { String::new() };
+            let pid = if own { model.worker_pid.to_string() } else { String::new() };
+            let row = [name, size, weights, kv, resident, pid, device, context, requests, leaves, state];
+            table.row(row);
+        } else {
+            table.row([name, size, weights, kv, device, context, requests, leaves, state]);
+        }
     }
     print_table(&table)
 }

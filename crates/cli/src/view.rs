@@ -105,6 +105,10 @@ pub(crate) struct Loaded {
     pub(crate) expires_at_unix_ms: i64,
     pub(crate) requests_running: u32,
     pub(crate) requests_waiting: u32,
+    /// Of the process that runs it; 0 where the daemon does.
+    pub(crate) worker_pid: u32,
+    /// What that process has in memory.
+    pub(crate) resident_bytes: u64,
     /// What was put over its files.
     pub(crate) overrides: Vec<String>,
 }
@@ -236,6 +240,8 @@ impl Loaded {
             expires_at_unix_ms: status.expires_at_unix_ms,
             requests_running: status.requests_running,
             requests_waiting: status.requests_waiting,
+            worker_pid: status.worker_pid,
+            resident_bytes: status.resident_bytes,
             overrides: status.overrides,
         }
     }

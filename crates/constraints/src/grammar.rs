@@ -7,6 +7,7 @@ use std::{
 };
 
 use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
+use serde::{Deserialize, Serialize};
 
 use crate::{
     gbnf,
@@ -20,7 +21,7 @@ use crate::{
 };
 
 /// What an answer must be.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Spec {
     /// A JSON object, whatever is in it.
     JsonObject,
@@ -58,6 +59,7 @@ impl CompileError {
 pub struct Grammar {
     start: Mutex<llguidance::Matcher>, // where every answer begins; only ever copied
     vocabulary: Arc<Vocabulary>,
+    source: Spec,
     bytes: u64,
 }
 
@@ -83,6 +85,11 @@ impl Grammar {
         // A panic while copying leaves what is copied as it was.
         let start = self.start.lock().unwrap_or_else(PoisonError::into_inner);
         Matcher { parser: start.deep_clone(), vocabulary: self.vocabulary.clone(), complete: false }
+    }
+
+    /// What it was compiled of.
+    pub fn source(&self) -> &Spec {
+        &self.source
     }
 
     /// Memory it takes, in bytes, by estimate.
@@ -120,7 +127,8 @@ fn compile(spec: &Spec, vocabulary: &Arc<Vocabulary>) -> Result<Arc<Grammar>, Co
         return Err(CompileError::new(message));
     }
     let bytes = (mem::size_of::<Grammar>() + lexer_bytes + 64 * source_bytes + (64 << 10)) as u64;
-    Ok(Arc::new(Grammar { start: Mutex::new(matcher), vocabulary: vocabulary.clone(), bytes }))
+    let (start, source) = (Mutex::new(matcher), spec.clone());
+    Ok(Arc::new(Grammar { start, vocabulary: vocabulary.clone(), source, bytes }))
 }
 
 fn grammar_of(spec: &Spec) -> Result<(TopLevelGrammar, usize), CompileError> {

@@ -10,7 +10,7 @@ use crate::{
     blocking::blocking,
     config::EngineSection,
     constraints::Constraints,
-    device::{EngineSize, Sides},
+    device::{EngineSize, Origin, Sides},
     draft::Draft,
     error::Failure,
     launch::{Launch, Running},
@@ -133,8 +133,14 @@ impl Models {
             queue_requests_max: self.section.queue_requests_max,
             metrics: life.metrics.clone(),
             progress: Box::new(told),
-            tool_format: life.want.tool_format,
-            kept,
+            origin: Origin {
+                source: life.source.clone(),
+                overrides: life.want.overrides.clone(),
+                draft: life.draft.clone(),
+                tool_format: life.want.tool_format,
+                memory,
+                kept,
+            },
         };
         let (Sides { text, embedder }, worker, running) = launch.start().await?;
         let served = Served {

@@ -16,6 +16,8 @@ use hanzo_engine_runtime::ToolFormat;
 pub use hanzo_engine_runtime::{Speculation, encoder::WeightType};
 use serde::{Deserialize, Serialize};
 
+mod names;
+
 pub use crate::keep_alive::KeepAlive;
 use crate::limits;
 
@@ -86,7 +88,7 @@ pub struct EngineSection {
     /// Bytes of one model's KV cache; unset: chosen from the memory budget.
     pub kv_bytes: Option<u64>,
     /// How keys and values are stored: `f16`, or `q8_0` for about half the bytes to keep and to read.
-    #[serde(with = "by_name")]
+    #[serde(with = "names::kv_type")]
     pub kv_type: KvType,
     /// Share the KV cache between requests that begin alike.
     pub prefix_cache: bool,
@@ -99,64 +101,39 @@ pub struct EngineSection {
     pub context_shift: bool,
     /// Where tokens are drafted from that are computed before they are drawn: `ngram`, from what followed the last tokens where
     /// they stood before, or `off`. It changes how fast tokens come, and never which.
-    #[serde(with = "speculation_by_name")]
+    #[serde(with = "names::speculation")]
     pub speculation: Speculation,
     /// Whether a request that names a stored model loads it: `always`, or `never`.
     pub on_demand: OnDemand,
     /// How long a model that was loaded for a request stays after its last: seconds or a time such as `5m`, 0 for at once, -1
     /// for good.
     pub keep_alive: KeepAlive,
+    /// What runs a model: a `thread` of the daemon, or a `process` of its own, whose end is nobody else's; unset: a process in
+    /// `engined` on Linux without `fixed_memory_bytes`, a thread elsewhere.
+    pub isolation: Option<Isolation>,
+    /// Milliseconds that a model's process may say nothing, before it is ended and started again.
+    pub worker_silence_ms: u64,
+    /// Bytes of data that a model's process may take beyond its plan; unset: as many as the system gives.
+    pub worker_margin_bytes: Option<u64>,
     /// How encoders' matrices are packed: as `stored`, or `q8_0` for products of bytes, faster and less exact.
-    #[serde(with = "weight_by_name")]
+    #[serde(with = "names::weights")]
     pub encoder_weights: WeightType,
 }
 
-/// A [`KvType`] as its name.
-mod by_name {
-    use serde::{Deserialize, Deserializer, Serializer, de::Error};
-
-    use super::KvType;
-
-    pub(super) fn serialize<S: Serializer>(kv_type: &KvType, to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_str(kv_type.name())
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<KvType, D::Error> {
-        String::deserialize(from)?.parse().map_err(D::Error::custom)
-    }
+/// What runs a model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Isolation {
+    /// A thread of the daemon.
+    Thread,
+    /// A process of its own.
+    Process,
 }
 
-/// A [`Speculation`] as its name.
-mod speculation_by_name {
-    use serde::{Deserialize, Deserializer, Serializer, de::Error};
-
-    use super::Speculation;
-
-    pub(super) fn serialize<S: Serializer>(speculation: &Speculation, to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_str(speculation.name())
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Speculation, D::Error> {
-        String::deserialize(from)?.parse().map_err(D::Error::custom)
-    }
-}
-
-/// A [`WeightType`] as its name.
-mod weight_by_name {
-    use serde::{Deserialize, Deserializer, Serializer, de::Error};
-
-    use super::WeightType;
-
-    pub(super) fn serialize<S: Serializer>(weights: &WeightType, to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_str(weights.name())
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<WeightType, D::Error> {
-        let name = String::deserialize(from)?;
-        WeightType::ALL.into_iter().find(|weights| weights.name() == name).ok_or_else(|| {
-            D::Error::custom(format!("there are no weights of type {name:?}; there are stored and q8_0"))
-        })
-    }
+impl Isolation {
+    /// What [`crate::worker_process`] allows here: a process on Linux.
+    pub const STRONGEST: Isolation =
+        if cfg!(target_os = "linux") { Isolation::Process } else { Isolation::Thread };
 }
 
 /// A model to load, at the start or when it is asked for.
@@ -265,6 +242,9 @@ impl Default for EngineSection {
             on_demand: OnDemand::Always,
             keep_alive: KeepAlive::default(),
             speculation: Speculation::default(),
+            isolation: None,
+            worker_silence_ms: 2_000,
+            worker_margin_bytes: None,
         }
     }
 }
@@ -442,6 +422,22 @@ impl Config {
             let reason = "nothing is found there where engine.prefix_cache is false; leave one of them out";
             return refuse("engine.prefix_cache_dir", reason.to_owned());
         }
+        if engine.isolation == Some(Isolation::Process) && Isolation::STRONGEST != Isolation::Process {
+            return refuse(
+                "engine.isolation",
+                "models have processes of their own on Linux; set thread".to_owned(),
+            );
+        }
+        if engine.isolation == Some(Isolation::Process) && engine.fixed_memory_bytes.is_some() {
+            let reason =
+                "memory that is fixed is that of one process; set thread, or leave fixed_memory_bytes out";
+            return refuse("engine.isolation", reason.to_owned());
+        }
+        let (least, most) = (limits::WORKER_SILENCE_MS_MIN, limits::WORKER_SILENCE_MS_MAX);
+        if !(least..=most).contains(&engine.worker_silence_ms) {
+            let reason = format!("must be {least} to {most}, not {}", engine.worker_silence_ms);
+            return refuse("engine.worker_silence_ms", reason);
+        }
         if self.models.len() > limits::MODELS_MAX {
             return refuse("models", format!("at most {} at once", limits::MODELS_MAX));
         }
@@ -450,6 +446,14 @@ impl Config {
 }
 
 impl EngineSection {
+    /// Models have processes of their own where nothing else is said, for a program whose `main` asks
+    /// [`crate::worker_process`] first. Memory that is fixed is that of one process.
+    pub fn isolate(&mut self) {
+        let fixed = self.fixed_memory_bytes.is_some();
+        let default = if fixed { Isolation::Thread } else { Isolation::STRONGEST };
+        self.isolation.get_or_insert(default);
+    }
+
     /// What all models together may take, as far as it is said.
     pub(crate) fn models_bytes(&self) -> Option<u64> {
         let fixed = self.fixed_memory_bytes.map(|bytes| bytes.saturating_sub(limits::FIXED_MEMORY_BESIDE));

@@ -97,6 +97,19 @@ impl Constraints {
         }
     }
 
+    /// The compiled form of one that is there already.
+    pub(crate) fn ready(&self, spec: &Spec) -> Option<Arc<Grammar>> {
+        let mut kept = self.shared.lock();
+        kept.uses += 1;
+        let now = kept.uses;
+        let entry = kept.entries.get_mut(spec)?;
+        entry.last_use = now;
+        match &entry.state {
+            State::Compiled(grammar) => Some(grammar.clone()),
+            State::Compiling | State::Refused(_) => None,
+        }
+    }
+
     /// Memory of those that are kept, in bytes, by estimate.
     pub(crate) fn bytes(&self) -> u64 {
         self.shared.lock().bytes

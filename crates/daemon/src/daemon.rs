@@ -27,12 +27,14 @@ use tonic::{
 };
 use tonic_health::pb::health_server::{Health, HealthServer};
 
+#[cfg(target_os = "linux")]
+use crate::isolated::Isolated;
 use crate::{
     Config, ConfigError,
     adapters::WantedAdapter,
     admin,
     budget::{self, Budget},
-    config::{EngineSection, ModelConfig, StoreConfig},
+    config::{EngineSection, Isolation, ModelConfig, StoreConfig},
     convert::{client::Clients, reply},
     device::{Cpu, Device},
     drain::Drain,
@@ -127,8 +129,12 @@ impl Daemon {
     /// [`DaemonError`], saying what to do.
     pub async fn bind(config: Config) -> Result<Daemon, DaemonError> {
         config.check()?;
-        let device = Cpu::new(config.engine.threads)?.with_encoder_weights(config.engine.encoder_weights);
-        let device = Arc::new(device);
+        let engine = &config.engine;
+        let device: Arc<dyn Device> = match engine.isolation {
+            #[cfg(target_os = "linux")]
+            Some(Isolation::Process) => Arc::new(Isolated::new(engine, &config.log)?),
+            _ => Arc::new(Cpu::new(engine.threads)?.with_encoder_weights(engine.encoder_weights)),
+        };
         Self::bind_on(config, device).await
     }
 
@@ -266,7 +272,9 @@ impl Daemon {
         closing.cancel();
         let ended = async { while servers.join_next().await.is_some() {} };
         let _ = timeout(FLUSH_GRACE, ended).await;
-        let _ = timeout(FLUSH_GRACE, models.closed()).await;
+        // Processes of models write what they keep before they leave.
+        let leaving = if models.prefix_disk.is_some() { PREFIX_DISK_FLUSH } else { Duration::ZERO };
+        let _ = timeout(FLUSH_GRACE + leaving, models.closed()).await;
         if let Some(disk) = models.prefix_disk.clone() {
             let flush = tokio::task::spawn_blocking(move || disk.flush(PREFIX_DISK_FLUSH));
             let _ = timeout(PREFIX_DISK_FLUSH, flush).await;

@@ -10,8 +10,8 @@ use hanzo_engine_kernels::{
 };
 use hanzo_engine_runtime::{
     Adapter, EmbedJob, Embedder, EncoderConfig, EncoderEngine, Engine, EngineConfig, EngineStats, Event, Job,
-    JobId, LoadError, LoadedAdapter, ModelFiles, Network, Opened, Speculation, StepError, StepReport,
-    TextModel,
+    JobId, LoadError, LoadedAdapter, ModelFiles, Network, Opened, Overrides, Speculation, StepError,
+    StepReport, TextModel, ToolFormat,
     decoder::Decoder,
     encoder::{Encoder, EncoderFiles, WeightType},
     engine::{DraftModel, EngineMemory},
@@ -19,7 +19,13 @@ use hanzo_engine_runtime::{
     spec::TransformerSpec,
 };
 
-use crate::limits::PREFIX_DISK_SAVED_AT_ONCE;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    limits::PREFIX_DISK_SAVED_AT_ONCE,
+    prefix_disk::{Identity, PrefixDisk},
+    source::Source,
+};
 
 /// An engine as its worker sees it; see [`Engine`] for what each does.
 pub(crate) trait Steps: Send {
@@ -31,6 +37,14 @@ pub(crate) trait Steps: Send {
     fn step(&mut self, events: &mut Vec<Event>) -> Result<StepReport, StepError>;
     /// The last step took so long.
     fn took(&mut self, time: Duration);
+    /// What the step took whose events were given last, where it ran elsewhere.
+    fn step_time(&self) -> Option<Duration> {
+        None
+    }
+    /// The process it runs in, where that is another.
+    fn process(&self) -> Option<u32> {
+        None
+    }
     fn has_work(&self) -> bool;
     fn stats(&self) -> EngineStats;
 }
@@ -165,8 +179,24 @@ pub(crate) struct Sides {
     pub(crate) embedder: Arc<Embedder>,
 }
 
+/// Where an engine comes from, for a device that makes it in another process.
+#[derive(Clone)]
+pub(crate) struct Origin {
+    pub(crate) source: Source,
+    /// What goes over its files.
+    pub(crate) overrides: Overrides,
+    /// The model that drafts for it.
+    pub(crate) draft: Option<Source>,
+    /// How calls are written, instead of what the chat template says.
+    pub(crate) tool_format: Option<ToolFormat>,
+    /// What it was planned to take.
+    pub(crate) memory: EngineMemory,
+    /// Where blocks of its cache are kept, and whose they are by its files.
+    pub(crate) kept: Option<(Arc<PrefixDisk>, Identity)>,
+}
+
 /// How large an engine is made, of the kind of network it runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum EngineSize {
     Decoder(EngineConfig),
     Encoder(EncoderConfig),
@@ -212,9 +242,10 @@ pub(crate) trait Device: Send + Sync + 'static {
     fn encoder_memory(&self, files: &EncoderFiles, config: &EncoderConfig) -> EngineMemory;
 
     /// Makes the engine of a size that was chosen for these files, the second those of a model that drafts. Takes as long as reading the weights does;
-    /// `progress` is told 0 to 1.
+    /// `progress` is told 0 to 1. The thread that asks is the one that will step it.
     fn build(
         &self,
+        origin: &Origin,
         files: (&Opened, Option<&ModelFiles>),
         sides: Sides,
         size: EngineSize,
@@ -307,6 +338,7 @@ impl Device for Cpu {
 
     fn build(
         &self,
+        _origin: &Origin,
         (files, draft): (&Opened, Option<&ModelFiles>),
         sides: Sides,
         size: EngineSize,

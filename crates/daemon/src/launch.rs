@@ -9,14 +9,14 @@ use std::{
     time::Instant,
 };
 
-use hanzo_engine_runtime::{LoadError, Opened, StepError, ToolFormat, engine::check_vocabulary};
+use hanzo_engine_runtime::{LoadError, Opened, StepError, engine::check_vocabulary};
 use tokio::sync::oneshot;
 
 use crate::{
     admission::Admission,
     budget::Reservation,
     clock,
-    device::{Device, EngineSize, Generator, Sides, Steps},
+    device::{Device, EngineSize, Generator, Origin, Sides, Steps},
     draft::Draft,
     error::{Failure, FailureReason},
     metrics::ModelMetrics,
@@ -35,10 +35,8 @@ pub(crate) struct Launch {
     pub(crate) queue_requests_max: usize,
     pub(crate) metrics: Arc<ModelMetrics>,
     pub(crate) progress: Box<dyn FnMut(f32) + Send>,
-    /// How calls are written, instead of what the chat template says.
-    pub(crate) tool_format: Option<ToolFormat>,
-    /// Where blocks of its cache are kept, and whose they are by its files.
-    pub(crate) kept: Option<(Arc<PrefixDisk>, Identity)>,
+    /// Where its files are, and what goes over them.
+    pub(crate) origin: Origin,
 }
 
 /// A worker's thread, to wait for.
@@ -81,27 +79,13 @@ impl Launch {
     }
 
     fn run(self, work: Receiver<Work>, vitals: Arc<Vitals>, ready: Ready) -> Exit {
-        let Launch {
-            device, files, draft, size, reservation, metrics, mut progress, tool_format, kept, ..
-        } = self;
-        let made = catch_unwind(AssertUnwindSafe(|| -> Result<_, LoadError> {
-            let mut text = files.text_model()?;
-            text.tool_format = tool_format.or(text.tool_format);
-            let draft = draft.as_ref().map(Draft::files);
-            draft.map_or(Ok(()), |draft| check_vocabulary(draft, &text.tokenizer))?;
-            let text = Arc::new(text);
-            let embedder = Arc::new(files.embedder(&text.tokenizer, size.context_tokens_max())?);
-            files.check_overrides()?;
-            let sides = Sides { text, embedder };
-            let mut engine = device.build((&files, draft), sides.clone(), size, &mut progress)?;
-            if let (Some((disk, identity)), Some(engine)) = (kept, engine.generator()) {
-                keep_blocks(engine, &disk, identity, (&files, size));
-            }
-            Ok((sides, engine))
+        let Launch { device, files, draft, size, reservation, metrics, mut progress, origin, .. } = self;
+        let made = catch_unwind(AssertUnwindSafe(|| {
+            make(&*device, &origin, (&files, draft.as_ref()), size, &mut progress)
         }));
         drop((files, draft));
         let failure = match made {
-            Ok(Ok((sides, engine))) => {
+            Ok(Ok(Made { sides, engine })) => {
                 // Nobody waits for it any more: it is not wanted.
                 if ready.send(Ok(sides)).is_err() {
                     return Exit::Left;
@@ -116,6 +100,38 @@ impl Launch {
         let _ = ready.send(Err(failure.clone()));
         Exit::Failed(failure)
     }
+}
+
+/// An engine, and what others need of its model.
+pub(crate) struct Made {
+    pub(crate) sides: Sides,
+    pub(crate) engine: Box<dyn Steps>,
+}
+
+/// Makes an engine of opened files.
+///
+/// # Errors
+/// Why it cannot be made.
+pub(crate) fn make(
+    device: &dyn Device,
+    origin: &Origin,
+    (files, draft): (&Opened, Option<&Draft>),
+    size: EngineSize,
+    progress: &mut dyn FnMut(f32),
+) -> Result<Made, LoadError> {
+    let mut text = files.text_model()?;
+    text.tool_format = origin.tool_format.or(text.tool_format);
+    let draft = draft.map(Draft::files);
+    draft.map_or(Ok(()), |draft| check_vocabulary(draft, &text.tokenizer))?;
+    let text = Arc::new(text);
+    let embedder = Arc::new(files.embedder(&text.tokenizer, size.context_tokens_max())?);
+    files.check_overrides()?;
+    let sides = Sides { text, embedder };
+    let mut engine = device.build(origin, (files, draft), sides.clone(), size, progress)?;
+    if let (Some((disk, identity)), Some(engine)) = (&origin.kept, engine.generator()) {
+        keep_blocks(engine, disk, *identity, (files, size));
+    }
+    Ok(Made { sides, engine })
 }
 
 /// Keeps an engine's blocks on disk, among those of engines that would compute the same ones.
@@ -173,7 +189,7 @@ impl Running {
 }
 
 /// What a panic said.
-fn words(panic: &(dyn Any + Send)) -> String {
+pub(crate) fn words(panic: &(dyn Any + Send)) -> String {
     let said =
         panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
     said.unwrap_or("no message").to_owned()

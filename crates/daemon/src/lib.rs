@@ -32,6 +32,8 @@ mod hosts;
 pub mod imatrix;
 pub mod inspect;
 mod keep_alive;
+#[cfg(target_os = "linux")]
+mod isolated;
 mod launch;
 mod layers;
 mod limits;
@@ -48,6 +50,7 @@ pub mod quantize;
 mod registry;
 mod room;
 mod served;
+mod restarts;
 mod service;
 pub mod signal;
 mod sizing;
@@ -63,6 +66,15 @@ pub use config::{Config, ConfigError};
 pub use daemon::{Daemon, DaemonError, DaemonHandle};
 pub use hanzo_engine_store as store;
 pub use pulls::puller;
+
+/// Runs this process as that of one model, if the daemon started it for that: `main` asks first. A program that does not ask
+/// must leave `engine.isolation` at threads.
+pub fn worker_process() -> Option<std::process::ExitCode> {
+    #[cfg(target_os = "linux")]
+    return isolated::run_worker();
+    #[cfg(not(target_os = "linux"))]
+    None
+}
 
 /// The name of the model inside this program, which can be loaded by it everywhere.
 pub const DEMO_MODEL: &str = "hanzo-demo";

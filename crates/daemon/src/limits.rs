@@ -61,6 +61,11 @@ pub(crate) const PREFIX_DISK_MODEL_FILES_MAX: usize = 4096;
 pub(crate) const PREFIX_DISK_SAVED_AT_ONCE: usize = 4;
 /// Bytes of blocks on disk, unless configured.
 pub(crate) const PREFIX_DISK_BYTES_DEFAULT: u64 = 16 << 30;
+/// Where several processes keep blocks in one directory, each looks again what is there when it has written this part of the
+/// bound: so they may be over it by as many such parts as there are processes.
+pub(crate) const PREFIX_DISK_LOOKS: u64 = 32;
+/// A file that nobody has written to for so long is of a process that ended.
+pub(crate) const PREFIX_DISK_UNFINISHED: Duration = Duration::from_secs(60);
 /// What the disk gets at the end to write what is on its way.
 pub(crate) const PREFIX_DISK_FLUSH: Duration = Duration::from_secs(2);
 /// Constraints of one model that are compiled at the same time; nothing can interrupt one.
@@ -186,3 +191,30 @@ pub(crate) const CONTEXT_BESIDE_OTHERS: usize = 8_192;
 const _: () = assert!(KV_TOKENS_MIN <= CONTEXT_BESIDE_OTHERS);
 /// Models of which it is remembered how long their loads took.
 pub(crate) const LOAD_TIMES_MAX: usize = 256;
+/// Bytes of one order to a worker's process, or of one of its messages: a prompt with its images.
+pub(crate) const WORKER_FRAME_BYTES_MAX: usize = 1 << 30;
+/// Messages of a worker's process that wait to be read; it waits itself where there are more.
+pub(crate) const WORKER_MESSAGES_MAX: usize = 256;
+/// How long a worker waits for a message before it looks after its clients again.
+pub(crate) const WORKER_WAIT: Duration = Duration::from_millis(20);
+/// How often a worker's process says that it is there.
+pub(crate) const WORKER_PULSE_EVERY: Duration = Duration::from_millis(250);
+/// Bounds of `engine.worker_silence_ms`.
+pub(crate) const WORKER_SILENCE_MS_MIN: u64 = 1_000;
+/// See [`WORKER_SILENCE_MS_MIN`].
+pub(crate) const WORKER_SILENCE_MS_MAX: u64 = 600_000;
+const _: () = assert!(WORKER_SILENCE_MS_MIN >= 4 * WORKER_PULSE_EVERY.as_millis() as u64);
+/// What a worker's process may take until it says something for the first time: its program may have to come from a disk.
+pub(crate) const WORKER_START_MAX: Duration = Duration::from_secs(30);
+/// What a worker's process may take to leave.
+pub(crate) const WORKER_LEAVE_MAX: Duration = Duration::from_secs(5);
+// Its blocks are on their way to the disk meanwhile.
+const _: () = assert!(WORKER_LEAVE_MAX.as_millis() > PREFIX_DISK_FLUSH.as_millis());
+/// How often, and how many times, it is looked whether a process that has let go of its stream has ended.
+pub(crate) const WORKER_EXIT_LOOK: Duration = Duration::from_millis(2);
+/// See [`WORKER_EXIT_LOOK`].
+pub(crate) const WORKER_EXIT_LOOKS: u32 = 1_000;
+/// How long a step waits for those of other processes.
+pub(crate) const WORKER_TURN_PATIENCE: Duration = Duration::from_millis(250);
+/// How often it looks.
+pub(crate) const WORKER_TURN_POLL: Duration = Duration::from_micros(50);

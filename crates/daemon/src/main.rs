@@ -8,7 +8,7 @@ use clap::Parser;
 use figment::Figment;
 use hanzo_engine_daemon::{
     Config, Daemon,
-    config::{KeepAlive, ModelConfig, OnDemand, parse_bytes},
+    config::{Isolation, KeepAlive, ModelConfig, OnDemand, parse_bytes},
     log::{self, LogLevel},
     preflight, signal,
 };
@@ -54,6 +54,10 @@ struct Flags {
     /// Bytes that they may take there, such as 4GiB [default: 16GiB]
     #[arg(long, value_parser = parse_bytes)]
     prefix_cache_bytes: Option<u64>,
+    /// What runs a model: a thread of the daemon, or a process of its own, whose end is nobody else's [default: process on
+    /// Linux]
+    #[arg(long)]
+    isolation: Option<Isolation>,
     /// Completions that fill their context go on: the first tokens are kept, half of the others dropped
     #[arg(long)]
     context_shift: bool,
@@ -88,6 +92,7 @@ impl Flags {
         let layer = with(layer, "engine.fixed_memory_bytes", self.fixed_memory);
         let layer = with(layer, "engine.prefix_cache_dir", self.prefix_cache_dir.as_ref());
         let layer = with(layer, "engine.prefix_cache_bytes", self.prefix_cache_bytes);
+        let layer = with(layer, "engine.isolation", self.isolation);
         let layer = with(layer, "engine.context_shift", self.context_shift.then_some(true));
         let layer = with(layer, "engine.on_demand", self.on_demand);
         let layer = with(layer, "engine.keep_alive", self.keep_alive);
@@ -105,6 +110,9 @@ fn with(layer: Figment, key: &str, value: Option<impl Serialize>) -> Figment {
 }
 
 fn main() -> ExitCode {
+    if let Some(ended) = hanzo_engine_daemon::worker_process() {
+        return ended;
+    }
     match start(Flags::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -115,7 +123,8 @@ fn main() -> ExitCode {
 }
 
 fn start(flags: Flags) -> Result<(), Box<dyn std::error::Error>> {
-    let config = Config::load(flags.config.as_deref(), flags.layer())?;
+    let mut config = Config::load(flags.config.as_deref(), flags.layer())?;
+    config.engine.isolate();
     let level = log::init(&config.log)?;
     let runtime = preflight::runtime(config.engine.threads_wanted(config.models.len()))?;
     let ended = runtime.block_on(run(flags, config, level));

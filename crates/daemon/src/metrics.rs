@@ -74,6 +74,7 @@ pub(crate) struct Metrics {
     models_loaded: IntGauge,
     ready: IntGauge,
     model_info: IntGaugeVec,
+    worker_resident: IntGaugeVec,
     worker_up: IntGaugeVec,
     adapters: IntGaugeVec,
     inter_token: HistogramVec,
@@ -259,6 +260,11 @@ impl Metrics {
                 &["model", "architecture", "quantization", "device", "context_tokens_max"],
             ),
             adapters: make.gauge("adapters_loaded", "Adapters that requests to a model may name.", model),
+            worker_resident: make.gauge(
+                "worker_resident_bytes",
+                "Bytes that a model's own process has in memory, pages of files that it shares included.",
+                model,
+            ),
             worker_up: make.gauge("worker_up", "Whether a model's worker runs: 1 or 0.", model),
             inter_token: make.histogram(
                 "inter_token_latency_seconds",
@@ -459,6 +465,7 @@ impl Metrics {
             &self.memory,
             &self.model_info,
             &self.worker_up,
+            &self.worker_resident,
             &self.adapters,
         ];
         for gauge in gauges {
@@ -484,6 +491,9 @@ impl Metrics {
         let model = view.name.as_str();
         self.worker_up.with_label_values(&[model]).set(i64::from(view.worker.is_some()));
         let Some(worker) = &view.worker else { return };
+        if let Some(process) = worker.process {
+            self.worker_resident.with_label_values(&[model]).set(signed(process.resident_bytes));
+        }
         let EngineStats { blocks_total, blocks_used, blocks_cached, .. } = worker.stats;
         self.tokens_per_second.with_label_values(&[model]).set(worker.tokens_per_s);
         let share = if blocks_total == 0 { 0.0 } else { blocks_used as f64 / blocks_total as f64 };

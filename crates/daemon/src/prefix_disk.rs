@@ -26,13 +26,14 @@ use hanzo_engine_runtime::{
     kv::{BlockName, KeptBlock},
 };
 use prometheus::{IntCounter, IntGauge, Opts, Registry};
+use serde::{Deserialize, Serialize};
 
 pub(crate) use blocks::DiskBlocks;
 use file::Read;
 pub(crate) use identity::Identity;
 
 use crate::{
-    limits::{PREFIX_DISK_FILES_MAX, PREFIX_DISK_ORDERS_MAX},
+    limits::{PREFIX_DISK_FILES_MAX, PREFIX_DISK_LOOKS, PREFIX_DISK_ORDERS_MAX, PREFIX_DISK_UNFINISHED},
     source::Source,
 };
 
@@ -62,10 +63,30 @@ struct Counts {
 struct Shared {
     dir: PathBuf,
     bytes_max: u64,
+    /// Other processes keep theirs there too.
+    shared: bool,
     index: Mutex<Index>,
     writing: Mutex<usize>, // blocks on their way
     written: Condvar,
     counts: Counts,
+}
+
+/// Numbers of what has happened, of one process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct DiskCounts {
+    bytes: u64,
+    written_bytes: u64,
+    read_blocks: u64,
+    damaged_blocks: u64,
+    dropped_blocks: u64,
+}
+
+/// Where a worker's process keeps its blocks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct DiskPlace {
+    dir: PathBuf,
+    bytes_max: u64,
+    model: Identity,
 }
 
 /// What is there, in the order of its use.
@@ -75,6 +96,7 @@ struct Index {
     turns: BTreeMap<u64, Key>,
     next: u64,
     bytes: u64,
+    added: u64, // bytes since it was looked what is there
 }
 
 /// A block to be read or written, and where its bytes go then.
@@ -112,6 +134,7 @@ impl Index {
         self.turns.insert(self.next, key);
         self.next += 1;
         self.bytes += bytes;
+        self.added += bytes;
     }
 
     fn remove(&mut self, key: &Key) {
@@ -132,11 +155,22 @@ impl PrefixDisk {
     /// # Errors
     /// The system's, where the directory or the threads cannot be had.
     pub(crate) fn open(dir: &Path, bytes_max: u64) -> io::Result<Arc<PrefixDisk>> {
+        Self::open_as(dir, bytes_max, false)
+    }
+
+    /// As [`PrefixDisk::open`], where other processes keep blocks in the same directory: what they wrote is counted by looking
+    /// again now and then.
+    fn open_shared(dir: &Path, bytes_max: u64) -> io::Result<Arc<PrefixDisk>> {
+        Self::open_as(dir, bytes_max, true)
+    }
+
+    fn open_as(dir: &Path, bytes_max: u64, shared: bool) -> io::Result<Arc<PrefixDisk>> {
         private_dir(dir)?;
         let shared = Arc::new(Shared {
             dir: dir.to_owned(),
             bytes_max,
-            index: Mutex::new(scan(dir)?),
+            shared,
+            index: Mutex::new(scan(dir, shared)?),
             writing: Mutex::new(0),
             written: Condvar::new(),
             counts: Counts::new().map_err(io::Error::other)?,
@@ -174,6 +208,35 @@ impl PrefixDisk {
         DiskBlocks::new(self, model, bytes, waker)
     }
 
+    /// Where a model's blocks are, for the process that runs it.
+    pub(crate) fn place(&self, model: Identity) -> DiskPlace {
+        DiskPlace { dir: self.shared.dir.clone(), bytes_max: self.shared.bytes_max, model }
+    }
+
+    /// What has happened since the start.
+    pub(crate) fn counts(&self) -> DiskCounts {
+        let Counts { bytes, written_bytes, read_blocks, damaged_blocks, dropped_blocks } =
+            &self.shared.counts;
+        DiskCounts {
+            bytes: u64::try_from(bytes.get()).unwrap_or(0),
+            written_bytes: written_bytes.get(),
+            read_blocks: read_blocks.get(),
+            damaged_blocks: damaged_blocks.get(),
+            dropped_blocks: dropped_blocks.get(),
+        }
+    }
+
+    /// Counts what has happened in another process, which said `before` the last time.
+    pub(crate) fn count(&self, before: Option<DiskCounts>, now: DiskCounts) {
+        let before = before.unwrap_or_default();
+        let counts = &self.shared.counts;
+        counts.bytes.set(now.bytes as i64);
+        counts.written_bytes.inc_by(now.written_bytes.saturating_sub(before.written_bytes));
+        counts.read_blocks.inc_by(now.read_blocks.saturating_sub(before.read_blocks));
+        counts.damaged_blocks.inc_by(now.damaged_blocks.saturating_sub(before.damaged_blocks));
+        counts.dropped_blocks.inc_by(now.dropped_blocks.saturating_sub(before.dropped_blocks));
+    }
+
     /// Tells what happens among the daemon's metrics.
     ///
     /// # Errors
@@ -192,6 +255,19 @@ impl PrefixDisk {
     pub(crate) fn flush(&self, at_most: Duration) {
         let writing = lock(&self.shared.writing);
         drop(self.shared.written.wait_timeout_while(writing, at_most, |writing| *writing > 0));
+    }
+}
+
+impl DiskPlace {
+    /// Opens it, in the process that keeps blocks there; none where it cannot be, which is said in the log.
+    pub(crate) fn open(&self) -> Option<(Arc<PrefixDisk>, Identity)> {
+        match PrefixDisk::open_shared(&self.dir, self.bytes_max) {
+            Ok(disk) => Some((disk, self.model)),
+            Err(error) => {
+                tracing::warn!(dir = %self.dir.display(), %error, "no prefix cache on disk: its directory cannot be used");
+                None
+            }
+        }
     }
 }
 
@@ -295,6 +371,12 @@ impl Shared {
         if bytes > self.bytes_max {
             return false;
         }
+        if self.shared && lock(&self.index).added > self.bytes_max / PREFIX_DISK_LOOKS {
+            // What cannot be looked at now is looked at by the next write.
+            if let Ok(found) = scan(&self.dir, true) {
+                *lock(&self.index) = found;
+            }
+        }
         loop {
             let mut index = lock(&self.index);
             if index.bytes + bytes <= self.bytes_max && index.files.len() < PREFIX_DISK_FILES_MAX {
@@ -310,8 +392,8 @@ impl Shared {
 }
 
 /// What lies in a directory, in the order of its last use. What is no block of this form is left alone, but for what was being
-/// written when its process ended.
-fn scan(dir: &Path) -> io::Result<Index> {
+/// written when its process ended; where others write too, what has just been is theirs.
+fn scan(dir: &Path, shared: bool) -> io::Result<Index> {
     let mut found: Vec<(SystemTime, Key, u64)> = Vec::new();
     for model in fs::read_dir(dir)? {
         let model = model?;
@@ -324,8 +406,11 @@ fn scan(dir: &Path) -> io::Result<Index> {
             let Some(name) = entry.file_name().to_str().map(str::to_owned) else { continue };
             let Ok(facts) = entry.metadata() else { continue };
             if file::is_unfinished(&name) {
+                let age = facts.modified().ok().and_then(|then| then.elapsed().ok());
                 // One that is not ours to remove stays.
-                let _ = fs::remove_file(entry.path());
+                if !shared || age.is_some_and(|age| age > PREFIX_DISK_UNFINISHED) {
+                    let _ = fs::remove_file(entry.path());
+                }
             } else if let Some(name) = file::parse_name(&name).filter(|_| facts.is_file()) {
                 if found.len() == PREFIX_DISK_FILES_MAX {
                     let _ = fs::remove_file(entry.path());
@@ -339,6 +424,7 @@ fn scan(dir: &Path) -> io::Result<Index> {
     found.sort_unstable_by_key(|(used, ..)| *used);
     let mut index = Index::default();
     found.into_iter().for_each(|(_, key, bytes)| index.add(key, bytes));
+    index.added = 0;
     Ok(index)
 }
 

@@ -112,6 +112,7 @@ impl Served {
             stats: vitals.stats(),
             tokens_per_s: self.metrics.rate.per_second(now),
             stuck: vitals.is_stuck(now),
+            process: vitals.process(),
         }
     }
 

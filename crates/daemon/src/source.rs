@@ -8,6 +8,8 @@ use hanzo_engine_store::{
     Found as Stored, NewModel, Reference, Store, StoreError, derive_name, texts_beside,
 };
 
+use serde::{Deserialize, Serialize};
+
 use crate::{
     DEMO_GGUF, DEMO_MODEL,
     error::{Error, Failure},
@@ -16,7 +18,7 @@ use crate::{
 };
 
 /// Where a model's files are.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Source {
     /// In this binary.
     Demo,

@@ -72,6 +72,26 @@ pub(crate) struct WorkerView {
     pub(crate) stats: EngineStats,
     pub(crate) tokens_per_s: f64,
     pub(crate) stuck: bool,
+    /// Where it is not a thread of the daemon.
+    pub(crate) process: Option<ProcessView>,
+}
+
+/// A worker's process as it is at one moment.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ProcessView {
+    pub(crate) pid: u32,
+    /// In memory, pages of files that it shares included.
+    pub(crate) resident_bytes: u64,
+}
+
+impl ProcessView {
+    /// As the system says; one that has just ended has nothing in memory.
+    pub(crate) fn of(pid: u32) -> Self {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or_default();
+        let kib = line.split_whitespace().next().and_then(|number| number.parse::<u64>().ok());
+        Self { pid, resident_bytes: kib.unwrap_or(0).saturating_mul(1024) }
+    }
 }
 
 /// What a model has done since its name was first loaded.

@@ -24,6 +24,7 @@ use crate::{
     limits::{ADAPTER_ORDERS_MAX, EMBED_JOBS_MAX, STUCK_AFTER},
     metrics::ModelMetrics,
     ticket::{ClientState, EmbedTicket, JobEnd, Ticket},
+    views::ProcessView,
 };
 
 /// What a worker is given to do. Its place in the queue goes with it.
@@ -134,6 +135,7 @@ pub(crate) struct Vitals {
     batch_size: AtomicUsize,
     stats: Mutex<EngineStats>,
     orders: Orders,
+    process: OnceLock<u32>, // that the engine is in, where that is another
     /// The queue before it.
     pub(crate) admission: Arc<Admission>,
 }
@@ -173,6 +175,7 @@ impl Worker {
         let report = self.engine.step(&mut self.events)?;
         let ended = now();
         self.engine.took(ended.saturating_duration_since(began));
+        let began = self.engine.step_time().and_then(|time| ended.checked_sub(time)).unwrap_or(began);
         // First: a client that has read its last event finds its blocks free.
         self.publish(report, ended);
         self.pass_on(report, began, ended);
@@ -359,6 +362,7 @@ impl Vitals {
             batch_size: AtomicUsize::new(0),
             stats: Mutex::default(),
             orders: Orders::default(),
+            process: OnceLock::new(),
             admission,
         })
     }
@@ -371,6 +375,11 @@ impl Vitals {
     /// Sequences in the last step; 0 when idle.
     pub(crate) fn batch_size(&self) -> usize {
         self.batch_size.load(Relaxed)
+    }
+
+    /// The process that its engine is in, where that is another.
+    pub(crate) fn process(&self) -> Option<ProcessView> {
+        self.process.get().copied().map(ProcessView::of)
     }
 
     /// Whether it has work and its loop has not come round for too long.
@@ -418,6 +427,10 @@ impl Worker {
         metrics: Arc<ModelMetrics>,
         now: Instant,
     ) -> Self {
+        if let Some(pid) = engine.process() {
+            // A worker is made once of its vitals.
+            let _ = vitals.process.set(pid);
+        }
         let (jobs, events) = (BTreeMap::new(), Vec::new());
         let worker = Self { engine, work, jobs, events, vitals, metrics, phase: Phase::Serving };
         worker.publish(StepReport::default(), now);

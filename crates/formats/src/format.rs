@@ -1,5 +1,7 @@
 //! The formats of tool calls: their names, which chat template speaks which, and the marks they are made of.
 
+use serde::{Deserialize, Serialize};
+
 use crate::read::{
     Reader,
     head::{self, Head, ReadHead},
@@ -9,7 +11,7 @@ use crate::read::{
 };
 
 /// How a family of models writes calls.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum ToolFormat {
     /// `<tool_call>{"name": …, "arguments": …}</tool_call>`: Hermes, Qwen, ERNIE and many others.
     Hermes,

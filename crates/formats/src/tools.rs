@@ -2,6 +2,7 @@
 
 use std::sync::LazyLock;
 
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use crate::limits::TOOL_NAME_BYTES_MAX;
@@ -10,14 +11,29 @@ use crate::limits::TOOL_NAME_BYTES_MAX;
 pub(crate) const NAME_SIGNS: &str = "_-.:/@+$";
 
 /// A tool.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Tool {
     /// Its name.
     pub name: String,
     /// The JSON Schema of its arguments, an object.
+    #[serde(with = "as_text")]
     pub parameters: Value,
     /// A schema that cannot be enforced is refused, whoever chooses.
     pub strict: bool,
+}
+
+/// JSON as its text, for forms that do not say what follows.
+mod as_text {
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+    use serde_json::Value;
+
+    pub(super) fn serialize<S: Serializer>(value: &Value, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(value)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Value, D::Error> {
+        serde_json::from_str(&String::deserialize(from)?).map_err(D::Error::custom)
+    }
 }
 
 impl Tool {

@@ -10,6 +10,7 @@ mod kept;
 use std::{mem, sync::Arc};
 
 use hanzo_engine_kernels::{Backend, KernelError, KvSpec, KvType, Sampled, StepLimits, Ticket};
+use serde::{Deserialize, Serialize};
 
 pub use crate::scheduler::StepReport;
 use crate::{
@@ -32,11 +33,12 @@ pub use encoder::{EncoderConfig, EncoderEngine};
 use kept::Kept;
 
 /// How large an engine is made. All bounds are at least 1.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EngineConfig {
     /// Blocks of 16 tokens in the KV cache, each of one group of layers ([`crate::kv`]).
     pub kv_blocks: usize,
     /// How keys and values are stored; [`hanzo_engine_kernels::KvSpec::check`] says whether a model's heads allow it.
+    #[serde(with = "crate::wire::kv_type")]
     pub kv_type: KvType,
     /// The cache's memory is all in place when the engine is made ([`hanzo_engine_kernels::KvSpec::resident`]).
     pub kv_resident: bool,
@@ -89,7 +91,7 @@ impl EngineConfig {
 }
 
 /// What an engine takes, to the byte, before it is made.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EngineMemory {
     /// Packed weights.
     pub weights_bytes: u64,
@@ -120,7 +122,7 @@ impl EngineMemory {
 }
 
 /// An engine's gauges and counters.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EngineStats {
     /// KV blocks.
     pub blocks_total: usize,

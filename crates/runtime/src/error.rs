@@ -111,6 +111,9 @@ pub enum LoadError {
     /// The device refused.
     #[error("{}", part(&.0.to_string()))]
     Kernel(#[from] KernelError),
+    /// The process that was to run the model could not: it did not start, refused, or ended.
+    #[error("{}", part(.0))]
+    Worker(String),
 }
 
 /// A request that cannot be run as it is. `field` is the name in the protocol.
@@ -208,6 +211,12 @@ pub enum StepError {
     /// The device failed.
     #[error(transparent)]
     Kernel(#[from] KernelError),
+    /// The engine is in another process, and that process is lost.
+    #[error("{reason}")]
+    Lost {
+        /// How it ended, or what it said last.
+        reason: String,
+    },
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use hanzo_engine_constraints::Grammar;
 pub use hanzo_engine_formats::{Tool, ToolFormat};
 pub use hanzo_engine_kernels::TokenLogprob;
+use serde::{Deserialize, Serialize};
 
 use crate::{
     adapter::LoadedAdapter,
@@ -19,11 +20,11 @@ use crate::{
 };
 
 /// Names a job within one engine; chosen by the caller, never reused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct JobId(pub u64);
 
 /// Who asks for a job; those of one client share its place among others'.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ClientId(pub u64);
 
 /// One request: a prompt and how to continue it, `choices` times.
@@ -154,7 +155,7 @@ impl Job {
 }
 
 /// How calls are told from an answer.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct CallReading {
     /// How they are written.
     pub format: ToolFormat,
@@ -167,7 +168,7 @@ pub struct CallReading {
 }
 
 /// A part of a tool call.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CallDelta {
     /// Of the call in its completion, from 0.
     pub index: u32,
@@ -197,7 +198,7 @@ impl CallDelta {
 }
 
 /// Inputs to be read by the network once: vectors or scores of each.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct EmbedJob {
     /// Its name.
     pub id: JobId,
@@ -212,7 +213,7 @@ pub struct EmbedJob {
 }
 
 /// One text, or pair of texts, as tokens.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EmbedInput {
     /// Special tokens included; not empty.
     pub tokens: Arc<[u32]>,
@@ -223,7 +224,7 @@ pub struct EmbedInput {
 }
 
 /// When a completion ends, besides the end of the context.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StopConditions {
     /// Tokens to generate at most; at least 1, or 0 where only a prompt's log probabilities are wanted.
     pub max_tokens: u32,
@@ -270,7 +271,7 @@ impl StopConditions {
 }
 
 /// Why a completion ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FinishReason {
     /// End of sequence, a stop token or a stop string.
     Stop,
@@ -281,7 +282,7 @@ pub enum FinishReason {
 }
 
 /// Tokens a completion used.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
     /// Of the prompt.
     pub prompt_tokens: u32,
@@ -298,7 +299,7 @@ pub struct Usage {
 }
 
 /// Something that happened to a job in a step.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Event {
     /// The job.
     pub job: JobId,
@@ -309,7 +310,7 @@ pub struct Event {
 }
 
 /// What happened.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum EventKind {
     /// The completion was scheduled for the first time.
     Started {
@@ -318,7 +319,7 @@ pub enum EventKind {
     },
     /// Tokens of the prompt were scored: those after the ones that were before, from the second on, each with its log
     /// probability and the most likely tokens in its place. Of a job's first completion alone.
-    Scored(Vec<TokenLogprob>),
+    Scored(#[serde(with = "crate::wire::logprobs")] Vec<TokenLogprob>),
     /// Text, reasoning or calls were added; each may be empty. Tokens whose text is held back (an unfinished
     /// character, a possible stop string) come with a later delta.
     Delta {
@@ -331,6 +332,7 @@ pub enum EventKind {
         /// Tokens since the last delta.
         tokens: Vec<u32>,
         /// When asked for, one for each token with a part in the text: not of the end, nor of what a stop string cut off.
+        #[serde(with = "crate::wire::logprobs")]
         logprobs: Vec<TokenLogprob>,
     },
     /// The completion ended.

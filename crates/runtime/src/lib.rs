@@ -45,6 +45,7 @@ pub mod tensor;
 pub mod text;
 pub mod thinking;
 pub mod tokenizer;
+mod wire;
 
 pub use adapter::{Adapter, LoadedAdapter};
 pub use embedding::{Computed, Embedder, EmbeddingSpec, Output, Prompt, Task};

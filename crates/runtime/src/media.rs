@@ -4,11 +4,12 @@
 use std::{ops::Range, sync::Arc};
 
 use hanzo_engine_kernels::BLOCK_TOKENS;
+use serde::{Deserialize, Serialize};
 
 use crate::error::RequestError;
 
 /// Tokens of a prompt whose embeddings are given. The tokens themselves are placeholders: a template's, for instance.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MediaSpan {
     /// First of the tokens.
     pub first: usize,

@@ -6,11 +6,12 @@
 use std::ops::Range;
 
 use hanzo_engine_kernels::BLOCK_TOKENS;
+use serde::{Deserialize, Serialize};
 
 use crate::error::RequestError;
 
 /// A completion goes on beyond its context.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ContextShift {
     /// Tokens at the beginning that are never dropped.
     pub keep_tokens: usize,

@@ -9,6 +9,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
 
 use crate::error::{LoadError, shorten};
@@ -19,7 +20,7 @@ use crate::network::{Isq, IsqRule};
 use crate::spec::Config;
 
 /// What goes over a model's files. Nothing of it is the default.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Overrides {
     /// The chat template's text.
     pub chat_template: Option<String>,
@@ -36,7 +37,7 @@ pub struct Overrides {
 }
 
 /// The stretch of a rotary embedding; what is unset stays the file's.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RopeOverrides {
     /// How.
     pub scaling: Option<Stretch>,
@@ -55,7 +56,7 @@ pub struct RopeOverrides {
 }
 
 /// A way to stretch a rotary embedding.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Stretch {
     /// Not at all.
     None,
@@ -89,7 +90,7 @@ impl FromStr for Stretch {
 }
 
 /// A setting and what it is instead.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct KeyOverride {
     /// A key of GGUF metadata, or of `config.json`, where dots go into objects.
     pub key: String,
@@ -98,7 +99,7 @@ pub struct KeyOverride {
 }
 
 /// A setting's value.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum KeyValue {
     /// `int:`
     Int(i64),

@@ -13,6 +13,7 @@ mod turns;
 use std::collections::BTreeMap;
 
 use hanzo_engine_kernels::{KernelError, Sampled};
+use serde::{Deserialize, Serialize};
 
 use crate::{
     embedding::Embedder,
@@ -43,7 +44,7 @@ pub struct SchedulerConfig {
 }
 
 /// What a step works on.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StepReport {
     /// Prompt tokens computed.
     pub prefill_tokens: usize,

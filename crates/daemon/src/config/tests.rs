@@ -82,6 +82,8 @@ fn values_out_of_range_and_of_the_wrong_type_are_named() {
             ("server.drain_s", serde_json::json!(u64::MAX)),
             ("models", serde_json::json!([{"source": "m", "context_tokens_max": 0}])),
             ("engine.fixed_memory_bytes", serde_json::json!(limits::FIXED_MEMORY_BESIDE)),
+            ("engine.isolation", serde_json::json!("container")),
+            ("engine.worker_silence_ms", serde_json::json!(10)),
         ] {
             let error = Config::load(None, Serialized::default(key, value)).unwrap_err().to_string();
             assert!(error.contains(key), "{key}: {error}");
@@ -100,6 +102,25 @@ fn a_kv_type_goes_by_its_name() {
         jail.set_env("HANZO_ENGINE_ENGINE_KV_TYPE", "q4_0");
         let error = Config::load(None, Figment::new()).unwrap_err().to_string();
         assert!(error.contains("q4_0") && error.contains("f16, q8_0"), "{error}");
+        Ok(())
+    });
+}
+
+#[test]
+fn models_have_processes_where_nothing_else_is_said_and_can_be() {
+    figment::Jail::expect_with(|jail| {
+        let isolated = || {
+            let mut engine = Config::load(None, Figment::new()).unwrap().engine;
+            engine.isolate();
+            engine.isolation
+        };
+        assert_eq!(Config::load(None, Figment::new()).unwrap().engine.isolation, None);
+        assert_eq!(isolated(), Some(Isolation::STRONGEST));
+        jail.set_env("HANZO_ENGINE_ENGINE_FIXED_MEMORY_BYTES", "1073741824");
+        assert_eq!(isolated(), Some(Isolation::Thread));
+        jail.set_env("HANZO_ENGINE_ENGINE_ISOLATION", "process");
+        let error = Config::load(None, Figment::new()).unwrap_err().to_string();
+        assert!(error.contains("engine.isolation") && error.contains("thread"), "{error}");
         Ok(())
     });
 }

@@ -232,6 +232,9 @@ pub(crate) fn model_status(view: &ModelView) -> v1::ModelStatus {
         status.adapters = worker.adapters.iter().map(|of| adapter(&view.name, of)).collect();
         status.requests_running = narrow(worker.requests_running);
         status.requests_waiting = narrow(worker.requests_waiting);
+        if let Some(process) = worker.process {
+            (status.worker_pid, status.resident_bytes) = (process.pid, process.resident_bytes);
+        }
     }
     status
 }

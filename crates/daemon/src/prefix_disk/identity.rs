@@ -8,6 +8,7 @@ use std::{
     time::UNIX_EPOCH,
 };
 
+use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use super::file::{hex, unhex};
@@ -19,7 +20,7 @@ const SAMPLE_BYTES: u64 = 4 << 10;
 const SAMPLES: u64 = 64;
 
 /// A digest of a model as it is run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(crate) struct Identity([u8; 32]);
 
 impl Identity {

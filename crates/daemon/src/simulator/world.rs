@@ -36,7 +36,7 @@ use crate::{
     launch::{Exit, bury},
     limits::EMBED_JOBS_MAX,
     metrics::{Metrics, ModelMetrics},
-    models::Restarts,
+    restarts::Restarts,
     ticket::{JobEnd, embed_ticket, ticket},
     worker::{NotGiven, Turn, Vitals, Work, Worker, WorkerHandle, channel},
 };

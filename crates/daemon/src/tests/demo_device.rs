@@ -14,7 +14,7 @@ use hanzo_engine_runtime::{
     StepError, StepReport, encoder::EncoderFiles, engine::EngineMemory, spec::TransformerSpec,
 };
 
-use crate::device::{Cpu, Device, EngineSize, Generator, Sides, Steps};
+use crate::device::{Cpu, Device, EngineSize, Generator, Origin, Sides, Steps};
 
 /// What the next steps of the engines do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,13 +86,14 @@ impl Device for DemoDevice {
 
     fn build(
         &self,
+        origin: &Origin,
         (files, draft): (&Opened, Option<&ModelFiles>),
         sides: Sides,
         size: EngineSize,
         progress: &mut dyn FnMut(f32),
     ) -> Result<Box<dyn Steps>, LoadError> {
         let number = self.builds.fetch_add(1, Relaxed) + 1;
-        let inner = self.cpu.build((files, draft), sides, size, progress)?;
+        let inner = self.cpu.build(origin, (files, draft), sides, size, progress)?;
         Ok(Box::new(DemoEngine { inner, conduct: self.conduct.clone(), number }))
     }
 }

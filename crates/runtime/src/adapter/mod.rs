@@ -11,7 +11,7 @@ mod peft;
 mod tests;
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use hanzo_engine_kernels::RopeKind;
 use sha2::{Digest, Sha256};
@@ -25,6 +25,8 @@ use crate::tensor::Tensor;
 /// An adapter, opened and checked against the model it is for.
 #[derive(Debug)]
 pub struct Adapter {
+    /// Where it was opened; for one of bytes in memory its name.
+    pub origin: PathBuf,
     /// The file or directory, for errors.
     pub file: String,
     /// `peft` or `gguf`.
@@ -62,13 +64,25 @@ struct Read {
     halves: BTreeMap<Weight, Half>,
 }
 
-/// An adapter that an engine has. A job that holds one keeps it there.
+/// An adapter that an engine has, here or in another process. A job that holds one keeps it there.
 #[derive(Debug, PartialEq, Eq)]
 pub struct LoadedAdapter {
     /// Its place in the engine's lists.
     pub(crate) slot: u32,
     /// [`Adapter::digest`].
     pub digest: [u8; 32],
+}
+
+impl LoadedAdapter {
+    /// The handle of one that an engine elsewhere has in this slot.
+    pub fn elsewhere(slot: u32, digest: [u8; 32]) -> LoadedAdapter {
+        LoadedAdapter { slot, digest }
+    }
+
+    /// Its place in its engine's lists.
+    pub fn slot(&self) -> u32 {
+        self.slot
+    }
 }
 
 impl Adapter {
@@ -79,14 +93,15 @@ impl Adapter {
     /// [`LoadError`] naming the file and the setting or tensor in it: what is no such file, what does not fit the model, and
     /// what cannot be computed.
     pub fn open(path: &Path, spec: &TransformerSpec) -> Result<Self, LoadError> {
+        let origin = path.to_owned();
         let found =
             std::fs::metadata(path).map_err(|source| LoadError::Io { path: path.to_owned(), source })?;
         if found.is_dir() {
-            return peft::open(path, spec);
+            return Ok(Adapter { origin, ..peft::open(path, spec)? });
         }
         let bytes =
             ModelBytes::map(path).map_err(|source| LoadError::Io { path: path.to_owned(), source })?;
-        Self::from_gguf(&path.display().to_string(), &bytes, spec)
+        Ok(Adapter { origin, ..Self::from_gguf(&path.display().to_string(), &bytes, spec)? })
     }
 
     /// As [`Adapter::open`], of a GGUF file's bytes.
@@ -169,7 +184,8 @@ impl Adapter {
             });
         }
         let digest = digest(&pairs);
-        Ok(Self { file, format, rank, size_bytes, digest, pairs })
+        let origin = PathBuf::from(&file);
+        Ok(Self { origin, file, format, rank, size_bytes, digest, pairs })
     }
 }
 

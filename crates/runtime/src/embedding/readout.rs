@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
+
 use super::{
     Embedder, Lexical,
     modules::normalize,
@@ -10,7 +12,7 @@ use super::{
 use crate::encoder::HeadInput;
 
 /// What is computed of an input.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Output {
     /// One vector.
     Vector {
@@ -31,7 +33,7 @@ pub enum Output {
 }
 
 /// What came of an input.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Computed {
     /// `(rows, values.len() / rows)`.
     Dense {

@@ -10,6 +10,7 @@ use std::{
 };
 
 use hanzo_engine_kernels::{Batch, EncoderOps, KernelError, RowSource, SequenceSpan};
+use serde::{Deserialize, Serialize};
 
 use super::{EngineMemory, EngineStats, StepReport};
 use crate::{
@@ -24,7 +25,7 @@ use crate::{
 const VOCABULARY_ROWS: usize = 64;
 
 /// How large an encoder's engine is made. All bounds are at least 1.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EncoderConfig {
     /// Rows at which a step is full; one that takes a single input may have as many as that.
     pub step_tokens: usize,

@@ -6,6 +6,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use hanzo_engine_kernels::{DType, quant};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
 use super::packing::{Group, expert_groups, groups, is_transposed};
 use crate::error::{LoadError, shorten};
@@ -31,6 +32,22 @@ impl Isq {
     pub fn known() -> impl Iterator<Item = DType> {
         let blocks = |dtype: &DType| dtype.block_weights() > 1 && quant::can_quantize(*dtype);
         DType::ALL.iter().copied().filter(blocks)
+    }
+}
+
+/// As the type's name and whether it was asked for by that.
+impl Serialize for Isq {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        (self.dtype.label(), self.named).serialize(to)
+    }
+}
+
+impl<'de> Deserialize<'de> for Isq {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Isq, D::Error> {
+        let (label, named) = <(String, bool)>::deserialize(from)?;
+        let found = Self::known().find(|dtype| dtype.label() == label);
+        let dtype = found.ok_or_else(|| D::Error::custom(format!("no type {label:?} to quantise to")))?;
+        Ok(Isq { dtype, named })
     }
 }
 
@@ -85,7 +102,7 @@ impl FromStr for Isq {
 }
 
 /// Some of a network's matrices, and what they are packed as: a line of a topology. Of several that match the last counts.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IsqRule {
     /// First and last layer; without, what lies outside of layers matches too.
     pub layers: Option<(u32, u32)>,

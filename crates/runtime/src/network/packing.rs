@@ -1,6 +1,7 @@
 //! Which matrices a network is packed as, in which types, and what memory it takes.
 
 use hanzo_engine_kernels::{Backend, BufferRole, DType, ExpertParts, MatrixShape, StateRule};
+use serde::{Deserialize, Serialize};
 
 use super::{MemoryPlan, all_buffer_shapes};
 use crate::load::Tensors;
@@ -9,7 +10,7 @@ use crate::spec::{
 };
 
 /// How matrices are packed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum WeightType {
     /// As the file has them.
     #[default]

@@ -47,8 +47,8 @@ impl Breakers {
         Breakers { texts: texts.into(), tokenizer: tokenizer.clone() }
     }
 
-    #[cfg(test)]
-    pub(super) fn texts(&self) -> &[String] {
+    /// The texts.
+    pub fn texts(&self) -> &[String] {
         &self.texts
     }
 

@@ -1,5 +1,7 @@
 //! How a request wants its tokens chosen, and the ranges that are accepted.
 
+use serde::{Deserialize, Serialize};
+
 use super::Dry;
 use crate::{
     error::RequestError,
@@ -7,7 +9,7 @@ use crate::{
 };
 
 /// How tokens are chosen. The default is neutral: greedy, nothing penalised, nothing reported.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SamplingParams {
     /// 0 to 2; 0 takes the most likely token and draws nothing.
     pub temperature: f32,
@@ -25,7 +27,8 @@ pub struct SamplingParams {
     pub presence_penalty: f32,
     /// The penalties above look back on so many last tokens of prompt and completion; `None`: on all.
     pub repeat_last_n: Option<u32>,
-    /// Makes repetitions of several tokens less likely.
+    /// Makes repetitions of several tokens less likely. Not in what is sent: it holds a model's tokenizer.
+    #[serde(skip)]
     pub dry: Option<Dry>,
     /// Only logits at most so many standard deviations below the largest; 0: off.
     pub top_n_sigma: f32,
@@ -51,7 +54,7 @@ pub struct SamplingParams {
 
 /// Mirostat 2 (arxiv.org/abs/2007.14966): tokens more surprising than a bound are left out, and the bound, at first twice
 /// `tau`, moves by `eta` for each bit that the drawn token was more surprising than `tau`.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Mirostat {
     /// The surprise that is aimed at, in bits.
     pub tau: f32,

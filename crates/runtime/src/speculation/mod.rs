@@ -13,13 +13,15 @@ mod lookup;
 
 use std::{fmt, str::FromStr};
 
+use serde::{Deserialize, Serialize};
+
 use crate::{fair::Order, kv::BlockHash};
 
 pub use cost::RowCost;
 pub use lookup::{Lookup, Rates};
 
 /// Where drafts come from.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Speculation {
     /// There are none.
     Off,

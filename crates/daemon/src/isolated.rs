@@ -1,0 +1,225 @@
+//! Models in processes of their own: a device whose engines run elsewhere. The daemon plans a load as if it ran it itself,
+//! starts this program again with one end of a pair of sockets as its standard input (`watch.rs` listens to it), and drives
+//! the engine behind it (`remote.rs`) as any other; `child.rs` is the loop at the other end, `wire.rs` what they say.
+//! Queues, clients, prompts and metrics stay in the daemon, so a process that ends takes its own requests with it, and the
+//! life of its model (`models.rs`) has it come back.
+
+mod child;
+mod inbox;
+mod limit;
+mod remote;
+mod turns;
+mod watch;
+mod wire;
+
+use std::{
+    fs::File,
+    io,
+    os::{
+        fd::{AsFd as _, AsRawFd as _, OwnedFd},
+        unix::{net::UnixStream, process::CommandExt as _},
+    },
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitCode, Stdio},
+    sync::Arc,
+    thread,
+    time::Duration,
+};
+
+use hanzo_engine_kernels::KernelError;
+use hanzo_engine_runtime::{
+    Adapter, EngineConfig, LoadError, ModelFiles, Opened,
+    encoder::{EncoderFiles, WeightType},
+    engine::EngineMemory,
+    spec::TransformerSpec,
+};
+
+use crate::{
+    config::{EngineSection, LogConfig},
+    device::{Cpu, Device, EngineSize, Origin, Sides, Steps},
+    limits::{HEAPS_MAX, HEAPS_MIN},
+    prefix_disk::PrefixDisk,
+};
+use inbox::Inbox;
+use remote::RemoteEngine;
+use watch::Watch;
+use wire::{Open, Order};
+
+/// The argument that makes this program a worker.
+const WORKER: &str = "__worker";
+/// This program, whatever lies at its path by now.
+const THIS_PROGRAM: &str = "/proc/self/exe";
+
+/// Starts the other end of a stream; the process, where it is one.
+type Start = dyn Fn(UnixStream) -> io::Result<Option<Child>> + Send + Sync;
+
+/// The processor, with each engine in a process of its own.
+pub(crate) struct Isolated {
+    /// What plans.
+    here: Cpu,
+    threads: Option<usize>,
+    encoder_weights: WeightType,
+    log: LogConfig,
+    silence_max: Duration,
+    margin_bytes: Option<u64>,
+    turns: Option<TurnFiles>,
+    start: Box<Start>,
+}
+
+/// The files that workers take turns by. They have no names: other processes open them by this one's.
+struct TurnFiles([File; 2]);
+
+impl TurnFiles {
+    fn new() -> Option<TurnFiles> {
+        let file =
+            |name: &str| rustix::fs::memfd_create(name, rustix::fs::MemfdFlags::CLOEXEC).map(File::from);
+        match (file("hanzo-engine line"), file("hanzo-engine work")) {
+            (Ok(line), Ok(work)) => Some(TurnFiles([line, work])),
+            (Err(error), _) | (_, Err(error)) => {
+                tracing::warn!(%error, "workers do not take turns at the cores");
+                None
+            }
+        }
+    }
+
+    fn paths(&self) -> [PathBuf; 2] {
+        let path = |file: &File| format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
+        [&self.0[0], &self.0[1]].map(|file| PathBuf::from(path(file)))
+    }
+}
+
+impl Isolated {
+    /// As the settings say.
+    ///
+    /// # Errors
+    /// Those of [`Cpu::new`].
+    pub(crate) fn new(section: &EngineSection, log: &LogConfig) -> Result<Self, KernelError> {
+        Self::starting(section, log, Box::new(|stream| start_process(stream).map(Some)))
+    }
+
+    fn starting(section: &EngineSection, log: &LogConfig, start: Box<Start>) -> Result<Self, KernelError> {
+        Ok(Self {
+            here: Cpu::new(section.threads)?.with_encoder_weights(section.encoder_weights),
+            threads: section.threads,
+            encoder_weights: section.encoder_weights,
+            log: log.clone(),
+            silence_max: Duration::from_millis(section.worker_silence_ms),
+            margin_bytes: section.worker_margin_bytes,
+            turns: TurnFiles::new(),
+            start,
+        })
+    }
+
+    /// Starts a worker; what it keeps on a disk is counted there.
+    fn launch(&self, generates: bool, disk: Option<Arc<PrefixDisk>>) -> io::Result<RemoteEngine> {
+        let (ours, theirs) = UnixStream::pair()?;
+        let process = (self.start)(theirs)?;
+        let pid = process.as_ref().map(Child::id);
+        let inbox = Arc::new(Inbox::new(thread::current()));
+        let stream = ours.try_clone()?;
+        let silence_max = self.silence_max;
+        let watch = Watch { process, stream, inbox: inbox.clone(), silence_max, disk };
+        let watch = thread::Builder::new().name("worker watch".to_owned()).spawn(move || watch.run())?;
+        Ok(RemoteEngine::new(ours, inbox, watch, pid, generates))
+    }
+}
+
+impl Device for Isolated {
+    fn describe(&self) -> String {
+        self.here.describe()
+    }
+
+    fn decoder_memory(
+        &self,
+        files: &ModelFiles,
+        draft: Option<&ModelFiles>,
+        config: &EngineConfig,
+    ) -> EngineMemory {
+        self.here.decoder_memory(files, draft, config)
+    }
+
+    fn adapter_memory(
+        &self,
+        spec: &TransformerSpec,
+        adapter: &Adapter,
+        step_tokens_max: usize,
+    ) -> (u64, u64) {
+        self.here.adapter_memory(spec, adapter, step_tokens_max)
+    }
+
+    fn encoder_memory(
+        &self,
+        files: &EncoderFiles,
+        config: &hanzo_engine_runtime::EncoderConfig,
+    ) -> EngineMemory {
+        self.here.encoder_memory(files, config)
+    }
+
+    fn build(
+        &self,
+        origin: &Origin,
+        _files: (&Opened, Option<&ModelFiles>),
+        _sides: Sides,
+        size: EngineSize,
+        progress: &mut dyn FnMut(f32),
+    ) -> Result<Box<dyn Steps>, LoadError> {
+        let generates = matches!(size, EngineSize::Decoder(_));
+        let mut engine = self
+            .launch(generates, origin.kept.as_ref().map(|(disk, _)| disk.clone()))
+            .map_err(|error| LoadError::Worker(format!("no process for the model: {error}")))?;
+        let Origin { source, overrides, draft, tool_format, memory, kept } = origin.clone();
+        let open = Open {
+            source,
+            overrides,
+            draft,
+            tool_format,
+            size,
+            memory,
+            threads: self.threads,
+            encoder_weights: self.encoder_weights,
+            kept: kept.map(|(disk, model)| disk.place(model)),
+            turns: self.turns.as_ref().map(TurnFiles::paths),
+            log: self.log.clone(),
+            margin_bytes: self.margin_bytes,
+        };
+        engine.open(Order::Open(Box::new(open)), progress)?;
+        Ok(Box::new(engine))
+    }
+}
+
+/// Starts this program again, as a worker. It is in a group of its own: what a terminal's keys say is the daemon's to hear.
+fn start_process(stream: UnixStream) -> io::Result<Child> {
+    let program =
+        if Path::new(THIS_PROGRAM).exists() { PathBuf::from(THIS_PROGRAM) } else { std::env::current_exe()? };
+    Command::new(program)
+        .arg0("hanzo-engine-worker")
+        .arg(WORKER)
+        .stdin(OwnedFd::from(stream))
+        .stdout(Stdio::null())
+        .process_group(0)
+        .spawn()
+}
+
+/// Runs this process as a worker, if that is what it was started for.
+pub(crate) fn run_worker() -> Option<ExitCode> {
+    if std::env::args_os().nth(1).is_none_or(|argument| argument != WORKER) {
+        return None;
+    }
+    let ran = io::stdin().as_fd().try_clone_to_owned().map(UnixStream::from).and_then(|stream| {
+        limit::belong_to_peer(&stream)?;
+        limit::leave_no_image();
+        let cores = thread::available_parallelism().map_or(1, usize::from);
+        hanzo_engine_kernels::heap::share(cores.clamp(HEAPS_MIN, HEAPS_MAX));
+        child::serve(stream, || std::process::exit(0))
+    });
+    Some(match ran {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("a model's process cannot begin: {error}; it is started by the daemon alone");
+            ExitCode::FAILURE
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,428 @@
+//! The loop around an engine in a process of its own: orders in, one step, its events out. It is told by the daemon what to
+//! run and when to forget it, and decides nothing of it.
+
+use std::{
+    any::Any,
+    collections::BTreeMap,
+    io,
+    os::unix::net::UnixStream,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+        mpsc::{Receiver, Sender, channel},
+    },
+    thread::{self, Thread},
+    time::{Duration, Instant},
+};
+
+use hanzo_engine_constraints::{Grammar, Spec};
+use hanzo_engine_kernels::KernelError;
+use hanzo_engine_runtime::{
+    Adapter, EngineStats, Event, EventKind, Job, JobId, LoadError, LoadedAdapter, StepError, StepReport,
+    TextModel, spec::TransformerSpec,
+};
+
+use super::{
+    limit,
+    turns::Turns,
+    wire::{FrameReader, FrameWriter, Message, Open, Order, Refusal, RunOrder, Stepped},
+};
+use crate::{
+    constraints::Constraints,
+    device::{Cpu, Origin, Steps},
+    draft::Draft,
+    launch::{Made, make, words},
+    limits::{PREFIX_DISK_FLUSH, WORKER_PULSE_EVERY},
+    log,
+    prefix_disk::{DiskPlace, PrefixDisk},
+};
+
+/// What comes to the engine's thread.
+enum Input {
+    Order(Order),
+    /// The constraint of a job that waits for it.
+    Compiled(JobId, Result<Arc<Grammar>, String>),
+}
+
+/// What all threads of a worker share: the way out.
+#[derive(Clone)]
+struct Voice {
+    out: Arc<Mutex<FrameWriter<UnixStream>>>,
+    beat: Arc<Beat>,
+}
+
+/// Where the engine's thread is.
+struct Beat {
+    start: Instant,
+    /// Milliseconds from the start to the beginning of the step that runs, plus 1; 0: none does.
+    step_ms: AtomicU64,
+    over: AtomicBool,
+}
+
+/// A worker's engine and what belongs to it.
+struct Child {
+    engine: Box<dyn Steps>,
+    text: Arc<TextModel>,
+    spec: Option<TransformerSpec>,
+    constraints: Arc<Constraints>,
+    inputs: Receiver<Input>,
+    sender: Sender<Input>,
+    voice: Voice,
+    waiting: BTreeMap<JobId, Waiting>,
+    adapters: BTreeMap<u32, Arc<LoadedAdapter>>,
+    turns: Option<Turns>,
+    told: EngineStats,
+    disk: Option<Arc<PrefixDisk>>,
+    data_bytes_max: Option<u64>,
+}
+
+/// A job whose constraint is being compiled.
+struct Waiting {
+    job: Job,
+    paused: bool,
+    left: Arc<AtomicBool>,
+}
+
+/// Runs a worker at this end of a stream until it is told to leave. Where the daemon is gone `at_end` is called, whatever
+/// runs; if it returns, the worker leaves.
+///
+/// # Errors
+/// What the daemon could not be told: it is gone, or says what no daemon does.
+pub(super) fn serve(stream: UnixStream, at_end: fn()) -> io::Result<()> {
+    let mut reader = FrameReader::new(stream.try_clone()?);
+    let beat = Beat { start: Instant::now(), step_ms: AtomicU64::new(0), over: AtomicBool::new(false) };
+    let voice =
+        Voice { out: Arc::new(Mutex::new(FrameWriter::new(stream.try_clone()?))), beat: Arc::new(beat) };
+    let disk: Arc<Mutex<Option<Arc<PrefixDisk>>>> = Arc::default();
+    let pulse = {
+        let (voice, disk) = (voice.clone(), disk.clone());
+        thread::Builder::new().name("pulse".to_owned()).spawn(move || pulse(&voice, &disk))?
+    };
+    let open = match reader.next()? {
+        Some(Order::Open(open)) => *open,
+        Some(_) => return Err(io::Error::new(io::ErrorKind::InvalidData, "the first order opens no model")),
+        None => return Ok(()),
+    };
+    let (sender, inputs) = channel();
+    let (to_engine, engine_thread) = (sender.clone(), thread::current());
+    thread::Builder::new()
+        .name("orders".to_owned())
+        .spawn(move || listen(&mut reader, &to_engine, &engine_thread, at_end))?;
+    let ran = catch_unwind(AssertUnwindSafe(|| run(open, sender, inputs, &voice, &disk)));
+    let why = match ran {
+        Ok(Ok(())) => None,
+        Ok(Err(error)) => Some(error.to_string()),
+        Err(panic) => Some(format!("the worker panicked: {}", words(&*panic))),
+    };
+    if let Some(why) = why {
+        voice.say(&Message::Ended(why));
+    }
+    voice.beat.over.store(true, Relaxed);
+    pulse.thread().unpark();
+    let _ = pulse.join();
+    let _ = stream.shutdown(std::net::Shutdown::Both);
+    Ok(())
+}
+
+/// Says that this process is there, every so often.
+fn pulse(voice: &Voice, disk: &Mutex<Option<Arc<PrefixDisk>>>) {
+    while !voice.beat.over.load(Relaxed) {
+        let disk = disk.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(|disk| disk.counts());
+        voice.say(&Message::Pulse { in_step: voice.beat.in_step(), disk });
+        thread::park_timeout(WORKER_PULSE_EVERY);
+    }
+}
+
+/// Reads orders, whatever the engine is doing, so that who gives them never waits for it.
+fn listen(reader: &mut FrameReader<UnixStream>, to: &Sender<Input>, engine: &Thread, at_end: fn()) {
+    loop {
+        let order = match reader.next() {
+            Ok(Some(order)) => order,
+            // The daemon is gone, or what it says is of no daemon.
+            Ok(None) | Err(_) => {
+                at_end();
+                Order::Quit
+            }
+        };
+        let last = matches!(order, Order::Quit);
+        let heard = to.send(Input::Order(order));
+        engine.unpark();
+        if last || heard.is_err() {
+            return;
+        }
+    }
+}
+
+fn run(
+    open: Open,
+    sender: Sender<Input>,
+    inputs: Receiver<Input>,
+    voice: &Voice,
+    disk_seen: &Mutex<Option<Arc<PrefixDisk>>>,
+) -> Result<(), StepError> {
+    // What an embedding program has begun holds.
+    let _ = log::init(&open.log);
+    let (made, spec, disk) = match prepare(&open, voice) {
+        Ok(made) => made,
+        Err(error) => {
+            voice.say(&Message::Refused(refusal(&error)));
+            return Ok(());
+        }
+    };
+    *disk_seen.lock().unwrap_or_else(PoisonError::into_inner) = disk.clone();
+    let Made { sides, engine } = made;
+    let mut child = Child {
+        engine,
+        text: sides.text,
+        spec,
+        constraints: Arc::default(),
+        inputs,
+        sender,
+        voice: voice.clone(),
+        waiting: BTreeMap::new(),
+        adapters: BTreeMap::new(),
+        turns: open.turns.as_ref().and_then(Turns::open),
+        told: EngineStats::default(),
+        disk,
+        data_bytes_max: open.margin_bytes.map(|margin| open.memory.total().saturating_add(margin)),
+    };
+    child.limit_data(0);
+    voice.say(&Message::Ready);
+    child.tell(StepReport::default(), None, Vec::new());
+    child.work()
+}
+
+type Prepared = (Made, Option<TransformerSpec>, Option<Arc<PrefixDisk>>);
+
+fn prepare(open: &Open, voice: &Voice) -> Result<Prepared, LoadError> {
+    let files = open.source.open_with(&open.overrides)?;
+    let draft = open.draft.as_ref().map(|source| Draft::open(source, &files)).transpose()?;
+    let device = Cpu::new(open.threads)?.with_encoder_weights(open.encoder_weights);
+    let mut percent = 0;
+    let mut progress = |fraction: f32| {
+        let now = (fraction.clamp(0.0, 1.0) * 100.0) as u32;
+        if now != percent {
+            percent = now;
+            voice.say(&Message::Progress(fraction));
+        }
+    };
+    let origin = Origin {
+        source: open.source.clone(),
+        overrides: open.overrides.clone(),
+        draft: open.draft.clone(),
+        tool_format: open.tool_format,
+        memory: open.memory,
+        kept: open.kept.as_ref().and_then(DiskPlace::open),
+    };
+    let made = make(&device, &origin, (&files, draft.as_ref()), open.size, &mut progress)?;
+    let disk = origin.kept.map(|(disk, _)| disk);
+    Ok((made, files.decoder().map(|files| files.spec.clone()), disk))
+}
+
+fn refusal(error: &LoadError) -> Refusal {
+    let no_memory = match error {
+        LoadError::Kernel(KernelError::OutOfMemory { device, bytes, .. }) => Some((device.clone(), *bytes)),
+        _ => None,
+    };
+    Refusal { reason: error.to_string(), no_memory }
+}
+
+impl Child {
+    /// Until it is told to leave.
+    fn work(&mut self) -> Result<(), StepError> {
+        let mut events = Vec::new();
+        loop {
+            while let Ok(input) = self.inputs.try_recv() {
+                match input {
+                    Input::Order(Order::Quit) => return self.leave(),
+                    Input::Order(order) => self.obey(order),
+                    Input::Compiled(id, compiled) => self.compiled(id, compiled),
+                }
+            }
+            if let Some(engine) = self.engine.generator() {
+                engine.free_adapters();
+            }
+            if self.engine.has_work() {
+                let turn = self.turns.as_ref().map(Turns::take);
+                let began = Instant::now();
+                self.voice.beat.begin(began);
+                let report = self.engine.step(&mut events)?;
+                self.voice.beat.end();
+                let took = began.elapsed();
+                drop(turn);
+                self.engine.took(took);
+                self.tell(report, Some(took), std::mem::take(&mut events));
+                continue;
+            }
+            let more = self.engine.generator().map_or(Ok(false), |engine| engine.tend_blocks())?;
+            if self.engine.stats() != self.told {
+                self.tell(StepReport::default(), None, Vec::new());
+            }
+            if !more {
+                // Orders, constraints and blocks that were read wake it.
+                thread::park();
+            }
+        }
+    }
+
+    /// Keeps what nobody has kept yet.
+    fn leave(&mut self) -> Result<(), StepError> {
+        while self.engine.generator().map_or(Ok(false), |engine| engine.tend_blocks())? {}
+        if let Some(disk) = &self.disk {
+            disk.flush(PREFIX_DISK_FLUSH);
+        }
+        Ok(())
+    }
+
+    fn obey(&mut self, order: Order) {
+        match order {
+            Order::Run(order) => self.take(*order),
+            Order::Embed(job) => self.engine.submit_inputs(&job),
+            Order::Cancel(id) => {
+                if let Some(waiting) = self.waiting.remove(&id) {
+                    waiting.left.store(true, Relaxed);
+                }
+                self.engine.cancel(id);
+            }
+            Order::Pause(id, paused) => match self.waiting.get_mut(&id) {
+                Some(waiting) => waiting.paused = paused,
+                None => self.engine.set_paused(id, paused),
+            },
+            Order::Adapter { path, digest, bytes } => {
+                let loaded = self.load_adapter(&path, digest, bytes);
+                self.voice.say(&Message::Adapter(loaded.map_err(|error| refusal(&error))));
+            }
+            Order::DropAdapter(slot) => {
+                self.adapters.remove(&slot);
+            }
+            // There is one, and the loop has seen the other.
+            Order::Open(_) | Order::Quit => {}
+        }
+    }
+
+    fn take(&mut self, order: RunOrder) {
+        let (id, adapter, constraint) = (order.id, order.adapter, order.constraint.clone());
+        let mut job = order.job(&self.text);
+        job.adapter = adapter.and_then(|slot| self.adapters.get(&slot).cloned());
+        let Some(spec) = constraint else { return self.submit(&job) };
+        if let Some(grammar) = self.constraints.ready(&spec) {
+            job.constraint = Some(grammar);
+            return self.submit(&job);
+        }
+        let left = Arc::new(AtomicBool::new(false));
+        self.waiting.insert(id, Waiting { job, paused: false, left: left.clone() });
+        if let Err(error) = self.compile(id, spec, left) {
+            self.compiled(id, Err(format!("there is no thread to compile it on: {error}")));
+        }
+    }
+
+    fn submit(&mut self, job: &Job) {
+        if let Some(engine) = self.engine.generator() {
+            engine.submit(job);
+        }
+    }
+
+    /// Compiles a constraint beside the engine.
+    fn compile(&self, id: JobId, spec: Spec, left: Arc<AtomicBool>) -> io::Result<()> {
+        let (constraints, text) = (self.constraints.clone(), self.text.clone());
+        let (sender, engine) = (self.sender.clone(), thread::current());
+        let body = move || {
+            let compiled = constraints.compiled(spec, &text, &|| left.load(Relaxed));
+            // The engine may have left.
+            let _ = sender.send(Input::Compiled(id, compiled.map_err(|error| error.to_string())));
+            engine.unpark();
+        };
+        thread::Builder::new().name("constraint of a job".to_owned()).spawn(body).map(drop)
+    }
+
+    fn compiled(&mut self, id: JobId, compiled: Result<Arc<Grammar>, String>) {
+        // It may have been cancelled.
+        let Some(Waiting { mut job, paused, .. }) = self.waiting.remove(&id) else { return };
+        match compiled {
+            Ok(grammar) => {
+                job.constraint = Some(grammar);
+                self.submit(&job);
+                if paused {
+                    self.engine.set_paused(id, true);
+                }
+            }
+            Err(reason) => {
+                let kind = EventKind::ConstraintFailed { reason };
+                self.tell(StepReport::default(), None, vec![Event { job: id, choice: 0, kind }]);
+            }
+        }
+    }
+
+    fn load_adapter(
+        &mut self,
+        path: &std::path::Path,
+        digest: [u8; 32],
+        bytes: u64,
+    ) -> Result<u32, LoadError> {
+        let file = || path.display().to_string();
+        let Some(spec) = &self.spec else {
+            return Err(LoadError::Worker(format!("{}: an encoder takes no adapters", file())));
+        };
+        let adapter = Adapter::open(path, spec)?;
+        if adapter.digest != digest {
+            let reason =
+                format!("{}: the adapter was changed while it was being loaded; load it again", file());
+            return Err(LoadError::Worker(reason));
+        }
+        self.limit_data(bytes.saturating_mul(2));
+        let no_engine = || LoadError::Worker("the model's engine generates nothing".to_owned());
+        let engine = self.engine.generator().ok_or_else(no_engine)?;
+        let handle = engine.load_adapter(&adapter, Box::new(()) as Box<dyn Any + Send>)?;
+        let slot = handle.slot();
+        self.adapters.insert(slot, handle);
+        Ok(slot)
+    }
+
+    /// Has the system give so many more bytes of data, and no more than those.
+    fn limit_data(&mut self, more: u64) {
+        if let Some(most) = &mut self.data_bytes_max {
+            *most = most.saturating_add(more);
+            limit::data(*most);
+        }
+    }
+
+    fn tell(&mut self, report: StepReport, took: Option<Duration>, events: Vec<Event>) {
+        self.told = self.engine.stats();
+        self.voice.say(&Message::Stepped(Stepped { report, stats: self.told, took, events }));
+    }
+}
+
+impl Voice {
+    /// Says it, if anybody is there to hear it: where the daemon is gone, this process soon is too.
+    fn say(&self, message: &Message) {
+        let written = self.out.lock().unwrap_or_else(PoisonError::into_inner).write(message);
+        if let Err(error) = written
+            && error.kind() == io::ErrorKind::InvalidData
+        {
+            tracing::error!(%error, "a worker's message could not be written");
+        }
+    }
+}
+
+impl Beat {
+    fn begin(&self, now: Instant) {
+        self.step_ms.store(self.ms(now) + 1, Relaxed);
+    }
+
+    fn end(&self) {
+        self.step_ms.store(0, Relaxed);
+    }
+
+    fn ms(&self, now: Instant) -> u64 {
+        u64::try_from(now.saturating_duration_since(self.start).as_millis()).unwrap_or(u64::MAX - 1)
+    }
+
+    fn in_step(&self) -> Duration {
+        let began = self.step_ms.load(Relaxed);
+        let none = Duration::ZERO;
+        began
+            .checked_sub(1)
+            .map_or(none, |began| Duration::from_millis(self.ms(Instant::now()).saturating_sub(began)))
+    }
+}

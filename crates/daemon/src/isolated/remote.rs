@@ -1,0 +1,304 @@
+//! The daemon's side of an engine that runs in another process: what its worker drives. Orders go out at once; a step is
+//! whatever message came, or a short wait for one. Events of a job that is paused are kept until it goes on, and at most
+//! one step's are given at a time, as an engine of this process would.
+
+use std::{
+    any::Any,
+    collections::{BTreeMap, VecDeque},
+    os::unix::net::UnixStream,
+    sync::Arc,
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+use hanzo_engine_kernels::KernelError;
+use hanzo_engine_runtime::{
+    Adapter, EmbedJob, EngineStats, Event, EventKind, Job, JobId, LoadError, LoadedAdapter, StepError,
+    StepReport,
+};
+
+use super::{
+    inbox::{Found, Inbox},
+    wire::{FrameWriter, Message, Order, Refusal, RunOrder, Stepped},
+};
+use crate::{
+    device::{Generator, Steps},
+    limits::WORKER_WAIT,
+};
+
+/// An engine in another process.
+pub(super) struct RemoteEngine {
+    orders: FrameWriter<UnixStream>,
+    inbox: Arc<Inbox>,
+    /// Reads what it says, and ends it.
+    watch: Option<JoinHandle<()>>,
+    pid: Option<u32>,
+    generates: bool,
+    jobs: BTreeMap<JobId, Running>,
+    unread: VecDeque<Stepped>, // what came while something else was waited for
+    adapters: BTreeMap<u32, Held>,
+    stepped: u64,
+    last: (StepReport, EngineStats, Option<Duration>),
+}
+
+/// A job that it has.
+struct Running {
+    /// Completions, or inputs, that have not ended.
+    left: usize,
+    paused: bool,
+    /// Events that came while it was paused, by the step they are of.
+    held: VecDeque<(u64, Event)>,
+}
+
+/// An adapter that it has, and what is dropped with it.
+struct Held {
+    handle: Arc<LoadedAdapter>,
+    _kept: Box<dyn Any + Send>,
+}
+
+impl Running {
+    fn new(left: usize) -> Running {
+        Running { left, paused: false, held: VecDeque::new() }
+    }
+
+    /// Gives an event out; says whether it was the last.
+    fn give(&mut self, event: Event, events: &mut Vec<Event>) -> bool {
+        let ends = matches!(event.kind, EventKind::Finished { .. } | EventKind::Computed(_));
+        self.left -= usize::from(ends && self.left > 0);
+        events.push(event);
+        self.left == 0
+    }
+}
+
+impl RemoteEngine {
+    /// The engine behind a stream that `watch` reads into `inbox`, which is this thread's.
+    pub(super) fn new(
+        stream: UnixStream,
+        inbox: Arc<Inbox>,
+        watch: JoinHandle<()>,
+        pid: Option<u32>,
+        generates: bool,
+    ) -> RemoteEngine {
+        RemoteEngine {
+            orders: FrameWriter::new(stream),
+            inbox,
+            watch: Some(watch),
+            pid,
+            generates,
+            jobs: BTreeMap::new(),
+            unread: VecDeque::new(),
+            adapters: BTreeMap::new(),
+            stepped: 0,
+            last: Default::default(),
+        }
+    }
+
+    /// Has it make its engine, and waits until it did.
+    ///
+    /// # Errors
+    /// Why it did not.
+    pub(super) fn open(&mut self, open: Order, progress: &mut dyn FnMut(f32)) -> Result<(), LoadError> {
+        // One that is gone is told by the inbox; what cannot be said is not gone.
+        if let Err(error) = self.orders.write(&open)
+            && error.kind() == std::io::ErrorKind::InvalidData
+        {
+            return Err(LoadError::Worker(format!("the worker's process cannot be told: {error}")));
+        }
+        loop {
+            match self.inbox.wait().map_err(LoadError::Worker)? {
+                Message::Progress(fraction) => progress(fraction),
+                Message::Ready => return Ok(()),
+                Message::Refused(refusal) => return Err(refusal.into()),
+                Message::Stepped(stepped) => self.unread.push_back(stepped),
+                Message::Ended(reason) => return Err(LoadError::Worker(reason)),
+                Message::Adapter(_) | Message::Pulse { .. } => {}
+            }
+        }
+    }
+
+    /// Says so. That nobody hears it any more is told by the inbox.
+    fn order(&mut self, order: &Order) -> Result<(), String> {
+        match self.orders.write(order) {
+            Err(error) if error.kind() == std::io::ErrorKind::InvalidData => Err(error.to_string()),
+            Ok(()) | Err(_) => Ok(()),
+        }
+    }
+
+    /// Takes a job in; one that cannot be said ends.
+    fn begin(&mut self, id: JobId, left: usize, order: &Order) {
+        let mut running = Running::new(left);
+        if let Err(reason) = self.order(order) {
+            let reason = format!("the request cannot be given to the model's process: {reason}");
+            let kind = EventKind::ConstraintFailed { reason };
+            running.held.push_back((0, Event { job: id, choice: 0, kind }));
+        }
+        self.jobs.insert(id, running);
+    }
+
+    /// Gives out what was kept of jobs that go on: of each, what one step made. Says whether there was any.
+    fn release(&mut self, events: &mut Vec<Event>) -> bool {
+        let before = events.len();
+        self.jobs.retain(|_, job| {
+            let step = job.held.front().map(|(step, _)| *step).filter(|_| !job.paused);
+            let mut over = false;
+            while job.held.front().is_some_and(|(of, _)| Some(*of) == step) {
+                if let Some((_, event)) = job.held.pop_front() {
+                    over |= job.give(event, events);
+                }
+            }
+            !over
+        });
+        events.len() > before
+    }
+
+    fn take(&mut self, stepped: Stepped, events: &mut Vec<Event>) {
+        let Stepped { report, stats, took, events: made } = stepped;
+        self.stepped += 1;
+        self.last = (report, stats, took);
+        for event in made {
+            // What was cancelled is nobody's.
+            let Some(job) = self.jobs.get_mut(&event.job) else { continue };
+            if job.paused || !job.held.is_empty() {
+                job.held.push_back((self.stepped, event));
+            } else {
+                let id = event.job;
+                if job.give(event, events) {
+                    self.jobs.remove(&id);
+                }
+            }
+        }
+    }
+
+    fn lost(reason: String) -> StepError {
+        StepError::Lost { reason }
+    }
+}
+
+impl Steps for RemoteEngine {
+    fn generator(&mut self) -> Option<&mut dyn Generator> {
+        if self.generates { Some(self) } else { None }
+    }
+
+    fn submit_inputs(&mut self, job: &EmbedJob) {
+        self.begin(job.id, job.inputs.len(), &Order::Embed(job.clone()));
+    }
+
+    fn cancel(&mut self, job: JobId) {
+        if self.jobs.remove(&job).is_some() {
+            let _ = self.order(&Order::Cancel(job));
+        }
+    }
+
+    fn set_paused(&mut self, job: JobId, paused: bool) {
+        let Some(running) = self.jobs.get_mut(&job).filter(|running| running.paused != paused) else {
+            return;
+        };
+        running.paused = paused;
+        let _ = self.order(&Order::Pause(job, paused));
+    }
+
+    fn step(&mut self, events: &mut Vec<Event>) -> Result<StepReport, StepError> {
+        self.last.2 = None;
+        if self.release(events) {
+            return Ok(self.last.0);
+        }
+        if let Some(stepped) = self.unread.pop_front() {
+            self.take(stepped, events);
+            return Ok(self.last.0);
+        }
+        match self.inbox.take() {
+            Found::Message(Message::Stepped(stepped)) => self.take(stepped, events),
+            Found::Message(Message::Ended(reason)) | Found::Ended(reason) => return Err(Self::lost(reason)),
+            // Nobody waits for these any more.
+            Found::Message(_) => {}
+            // A message, new work, a client that reads or leaves: any of them wakes this thread.
+            Found::Nothing => thread::park_timeout(WORKER_WAIT),
+        }
+        Ok(self.last.0)
+    }
+
+    /// It measures its own.
+    fn took(&mut self, _time: Duration) {}
+
+    fn step_time(&self) -> Option<Duration> {
+        self.last.2
+    }
+
+    fn has_work(&self) -> bool {
+        !self.unread.is_empty() || self.jobs.values().any(|job| !job.paused) || !self.inbox.is_empty()
+    }
+
+    fn stats(&self) -> EngineStats {
+        self.last.1
+    }
+
+    fn process(&self) -> Option<u32> {
+        self.pid
+    }
+}
+
+impl Generator for RemoteEngine {
+    fn submit(&mut self, job: &Job) {
+        self.begin(job.id, job.choices as usize, &Order::Run(Box::new(RunOrder::of(job))));
+    }
+
+    fn load_adapter(
+        &mut self,
+        adapter: &Adapter,
+        kept: Box<dyn Any + Send>,
+    ) -> Result<Arc<LoadedAdapter>, LoadError> {
+        self.free_adapters();
+        let (path, digest) = (adapter.origin.clone(), adapter.digest);
+        let order = Order::Adapter { path, digest, bytes: adapter.size_bytes };
+        self.order(&order).map_err(LoadError::Worker)?;
+        let slot = loop {
+            match self.inbox.wait() {
+                Ok(Message::Adapter(Ok(slot))) => break slot,
+                Ok(Message::Adapter(Err(refusal))) => return Err(refusal.into()),
+                Ok(Message::Stepped(stepped)) => self.unread.push_back(stepped),
+                Ok(Message::Ended(reason)) => {
+                    self.inbox.end(reason.clone());
+                    return Err(LoadError::Worker(reason));
+                }
+                Ok(_) => {}
+                Err(reason) => return Err(LoadError::Worker(reason)),
+            }
+        };
+        let handle = Arc::new(LoadedAdapter::elsewhere(slot, digest));
+        self.adapters.insert(slot, Held { handle: handle.clone(), _kept: kept });
+        Ok(handle)
+    }
+
+    fn free_adapters(&mut self) {
+        let free = |(slot, held): (&u32, &Held)| (Arc::strong_count(&held.handle) == 1).then_some(*slot);
+        let slots: Vec<u32> = self.adapters.iter().filter_map(free).collect();
+        for slot in slots {
+            let _ = self.order(&Order::DropAdapter(slot));
+            self.adapters.remove(&slot);
+        }
+    }
+}
+
+impl Drop for RemoteEngine {
+    fn drop(&mut self) {
+        let _ = self.order(&Order::Quit);
+        self.inbox.close();
+        if let Some(watch) = self.watch.take() {
+            // It ends within a bounded time, and its panic would be one of a test.
+            let _ = watch.join();
+        }
+    }
+}
+
+impl From<Refusal> for LoadError {
+    fn from(refusal: Refusal) -> LoadError {
+        match refusal.no_memory {
+            Some((device, bytes)) => LoadError::Kernel(KernelError::OutOfMemory {
+                device,
+                bytes,
+                what: "a model in its own process",
+            }),
+            None => LoadError::Worker(refusal.reason),
+        }
+    }
+}

@@ -1,0 +1,386 @@
+//! What a daemon and the process of a worker say to each other: orders one way, messages the other, each a frame of its
+//! length and its content. Both ends are the same program, so the form has no versions.
+
+use std::{
+    io::{self, Read, Write},
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
+
+use hanzo_engine_runtime::{
+    CallReading, ContextShift, EmbedJob, EngineStats, Event, Job, JobId, MediaSpan, Overrides,
+    SamplingParams, StepReport, StopConditions, ToolFormat, encoder::WeightType, engine::EngineMemory,
+    job::ClientId, sampler::Dry,
+};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use crate::{
+    config::LogConfig,
+    device::EngineSize,
+    limits::WORKER_FRAME_BYTES_MAX,
+    prefix_disk::{DiskCounts, DiskPlace},
+    source::Source,
+};
+use hanzo_engine_constraints::Spec;
+
+/// What a worker is told.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Order {
+    /// Make the engine; the first order, and no other is.
+    Open(Box<Open>),
+    /// Run this.
+    Run(Box<RunOrder>),
+    /// Embed this.
+    Embed(EmbedJob),
+    /// Forget it.
+    Cancel(JobId),
+    /// Run nothing of it for now, or again.
+    Pause(JobId, bool),
+    /// Take this adapter, of the bytes that may be taken for it.
+    Adapter { path: PathBuf, digest: [u8; 32], bytes: u64 },
+    /// Nobody will name the adapter in this slot any more.
+    DropAdapter(u32),
+    /// Leave.
+    Quit,
+}
+
+/// What a worker says.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Message {
+    /// The load is so far, 0 to 1.
+    Progress(f32),
+    /// It takes work.
+    Ready,
+    /// The engine was not made.
+    Refused(Refusal),
+    /// A step ran, or something else has changed what is counted.
+    Stepped(Stepped),
+    /// What became of [`Order::Adapter`]: its slot, or why it was not taken.
+    Adapter(Result<u32, Refusal>),
+    /// It is there, and so long in the step that runs.
+    Pulse { in_step: Duration, disk: Option<DiskCounts> },
+    /// Why it ends, where it knows.
+    Ended(String),
+}
+
+/// What a step has come to.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(super) struct Stepped {
+    pub(super) report: StepReport,
+    pub(super) stats: EngineStats,
+    /// None where no step ran.
+    pub(super) took: Option<Duration>,
+    pub(super) events: Vec<Event>,
+}
+
+/// Why a worker did not do something.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Refusal {
+    pub(super) reason: String,
+    /// The device that had not so many bytes, where that is why.
+    pub(super) no_memory: Option<(String, usize)>,
+}
+
+/// What an engine is made of.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Open {
+    pub(super) source: Source,
+    pub(super) overrides: Overrides,
+    pub(super) draft: Option<Source>,
+    pub(super) tool_format: Option<ToolFormat>,
+    pub(super) size: EngineSize,
+    /// What it was planned to take.
+    pub(super) memory: EngineMemory,
+    pub(super) threads: Option<usize>,
+    pub(super) encoder_weights: WeightType,
+    pub(super) kept: Option<DiskPlace>,
+    pub(super) turns: Option<[PathBuf; 2]>,
+    pub(super) log: LogConfig,
+    /// Bytes its data may take beyond the plan; none: as the system has it.
+    pub(super) margin_bytes: Option<u64>,
+}
+
+/// A [`Job`] without what only its own process can hold.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct RunOrder {
+    pub(super) id: JobId,
+    pub(super) adapter: Option<u32>,
+    pub(super) constraint: Option<Spec>,
+    prompt: Arc<[u32]>,
+    media: Arc<[MediaSpan]>,
+    choices: u32,
+    sampling: SamplingParams,
+    dry: Option<DryOrder>,
+    stop: StopConditions,
+    priority: i32,
+    client: Option<ClientId>,
+    starts_in_reasoning: bool,
+    reasoning_is_over: bool,
+    split_reasoning: bool,
+    prompt_logprobs: Option<u8>,
+    prediction: Arc<[u32]>,
+    reasoning_tokens_max: Option<u32>,
+    calls: Option<CallReading>,
+    context_shift: Option<ContextShift>,
+    cache_salt: Arc<[u8]>,
+    skip_cache: bool,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct DryOrder {
+    multiplier: f32,
+    base: f32,
+    allowed_length: u32,
+    last_n: Option<u32>,
+    breakers: Vec<String>,
+}
+
+impl RunOrder {
+    pub(super) fn of(job: &Job) -> RunOrder {
+        // Every field by name: one that is new must not be forgotten here.
+        let Job {
+            id,
+            prompt,
+            media,
+            adapter,
+            choices,
+            sampling,
+            stop,
+            constraint,
+            priority,
+            client,
+            starts_in_reasoning,
+            reasoning_is_over,
+            split_reasoning,
+            prompt_logprobs,
+            prediction,
+            reasoning_tokens_max,
+            calls,
+            context_shift,
+            cache_salt,
+            skip_cache,
+        } = job.clone();
+        let dry = sampling.dry.as_ref().map(|dry| {
+            let Dry { multiplier, base, allowed_length, last_n, breakers } = dry;
+            DryOrder {
+                multiplier: *multiplier,
+                base: *base,
+                allowed_length: *allowed_length,
+                last_n: *last_n,
+                breakers: breakers.texts().to_vec(),
+            }
+        });
+        RunOrder {
+            id,
+            adapter: adapter.map(|adapter| adapter.slot()),
+            constraint: constraint.map(|grammar| grammar.source().clone()),
+            prompt,
+            media,
+            choices,
+            sampling,
+            dry,
+            stop,
+            priority,
+            client,
+            starts_in_reasoning,
+            reasoning_is_over,
+            split_reasoning,
+            prompt_logprobs,
+            prediction,
+            reasoning_tokens_max,
+            calls,
+            context_shift,
+            cache_salt,
+            skip_cache,
+        }
+    }
+
+    /// The job, on a model of this text side, but for its adapter and its constraint.
+    pub(super) fn job(self, text: &hanzo_engine_runtime::TextModel) -> Job {
+        let RunOrder { mut sampling, dry, .. } = self;
+        sampling.dry = dry.map(|dry| Dry {
+            multiplier: dry.multiplier,
+            base: dry.base,
+            allowed_length: dry.allowed_length,
+            last_n: dry.last_n,
+            breakers: hanzo_engine_runtime::sampler::Breakers::new(&dry.breakers, &text.tokenizer),
+        });
+        Job {
+            id: self.id,
+            prompt: self.prompt,
+            media: self.media,
+            adapter: None,
+            choices: self.choices,
+            sampling,
+            stop: self.stop,
+            constraint: None,
+            priority: self.priority,
+            client: self.client,
+            starts_in_reasoning: self.starts_in_reasoning,
+            reasoning_is_over: self.reasoning_is_over,
+            split_reasoning: self.split_reasoning,
+            prompt_logprobs: self.prompt_logprobs,
+            prediction: self.prediction,
+            reasoning_tokens_max: self.reasoning_tokens_max,
+            calls: self.calls,
+            context_shift: self.context_shift,
+            cache_salt: self.cache_salt,
+            skip_cache: self.skip_cache,
+        }
+    }
+}
+
+/// Writes frames, each in one piece.
+pub(super) struct FrameWriter<W> {
+    to: W,
+    buffer: Vec<u8>,
+}
+
+/// Reads frames; what has come of one stays where reading is interrupted by a timeout.
+pub(super) struct FrameReader<R> {
+    from: R,
+    buffer: Vec<u8>,
+    read: usize, // of the buffer, from the front
+}
+
+const LENGTH_BYTES: usize = size_of::<u32>();
+/// Bytes that are asked for at a time.
+const CHUNK_BYTES: usize = 64 << 10;
+/// Memory that is kept from one frame to the next.
+const KEPT_BYTES: usize = 1 << 20;
+const _: () = assert!(WORKER_FRAME_BYTES_MAX <= u32::MAX as usize);
+
+impl<W: Write> FrameWriter<W> {
+    pub(super) fn new(to: W) -> Self {
+        Self { to, buffer: Vec::new() }
+    }
+
+    /// # Errors
+    /// `InvalidData` of what cannot be written as a frame, of which nothing was; the stream's.
+    pub(super) fn write(&mut self, content: &impl Serialize) -> io::Result<()> {
+        self.buffer.clear();
+        self.buffer.resize(LENGTH_BYTES, 0);
+        let invalid = |reason: String| io::Error::new(io::ErrorKind::InvalidData, reason);
+        let mut frame = postcard::to_extend(content, std::mem::take(&mut self.buffer))
+            .map_err(|error| invalid(error.to_string()))?;
+        let bytes = frame.len() - LENGTH_BYTES;
+        if bytes > WORKER_FRAME_BYTES_MAX {
+            return Err(invalid(format!("{bytes} bytes, and a frame has {WORKER_FRAME_BYTES_MAX} at most")));
+        }
+        frame[..LENGTH_BYTES].copy_from_slice(&(bytes as u32).to_le_bytes());
+        let written = self.to.write_all(&frame);
+        if frame.capacity() <= KEPT_BYTES {
+            self.buffer = frame;
+        }
+        written
+    }
+}
+
+impl<R: Read> FrameReader<R> {
+    pub(super) fn new(from: R) -> Self {
+        Self { from, buffer: Vec::new(), read: 0 }
+    }
+
+    /// The next frame; none at the end.
+    ///
+    /// # Errors
+    /// `WouldBlock` or `TimedOut` where the stream has a timeout and nothing came; `InvalidData` of what is no such frame; the
+    /// stream's.
+    pub(super) fn next<T: DeserializeOwned>(&mut self) -> io::Result<Option<T>> {
+        loop {
+            let held = &self.buffer[self.read..];
+            if let Some((length, content)) = held.split_first_chunk::<LENGTH_BYTES>() {
+                let bytes = u32::from_le_bytes(*length) as usize;
+                if bytes > WORKER_FRAME_BYTES_MAX {
+                    let reason = format!("a frame of {bytes} bytes");
+                    return Err(io::Error::new(io::ErrorKind::InvalidData, reason));
+                }
+                if let Some(content) = content.get(..bytes) {
+                    let decoded = postcard::from_bytes(content);
+                    self.read += LENGTH_BYTES + bytes;
+                    return decoded
+                        .map(Some)
+                        .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.to_string()));
+                }
+            }
+            if !self.fill()? {
+                return if self.buffer.len() == self.read {
+                    Ok(None)
+                } else {
+                    Err(io::ErrorKind::UnexpectedEof.into())
+                };
+            }
+        }
+    }
+
+    /// Reads some more. False at the end.
+    fn fill(&mut self) -> io::Result<bool> {
+        self.buffer.drain(..self.read);
+        self.read = 0;
+        if self.buffer.is_empty() && self.buffer.capacity() > KEPT_BYTES {
+            self.buffer = Vec::new();
+        }
+        let held = self.buffer.len();
+        self.buffer.resize(held + CHUNK_BYTES, 0);
+        let read = loop {
+            match self.from.read(&mut self.buffer[held..]) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                read => break read,
+            }
+        };
+        self.buffer.truncate(held + *read.as_ref().unwrap_or(&0));
+        Ok(read? > 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Gives a byte at a time, with timeouts between them.
+    struct Drip(Vec<u8>, usize);
+
+    impl Read for Drip {
+        fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+            self.1 += 1;
+            if self.1 % 2 == 1 {
+                return Err(io::ErrorKind::WouldBlock.into());
+            }
+            let Some(&byte) = self.0.get(self.1 / 2 - 1) else { return Ok(0) };
+            to[0] = byte;
+            Ok(1)
+        }
+    }
+
+    #[test]
+    fn frames_come_whole_however_they_are_cut() {
+        let mut written = FrameWriter::new(Vec::new());
+        let long = "x".repeat(300_000);
+        for text in ["", "ab", &long] {
+            written.write(&text).unwrap();
+        }
+        let mut whole = FrameReader::new(&written.to[..]);
+        let all: Vec<String> = std::iter::from_fn(|| whole.next().unwrap()).collect();
+        assert_eq!(all, ["", "ab", &long]);
+        let mut drip = FrameReader::new(Drip(written.to[..9].to_vec(), 0));
+        let mut seen: Vec<String> = Vec::new();
+        let end = loop {
+            match drip.next() {
+                Ok(Some(text)) => seen.push(text),
+                Ok(None) => break None,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => break Some(error.kind()),
+            }
+        };
+        assert_eq!((seen, end), (vec![String::new()], Some(io::ErrorKind::UnexpectedEof)));
+    }
+
+    #[test]
+    fn what_is_no_frame_is_refused_before_it_takes_memory() {
+        let mut huge = FrameReader::new(&[0xff; 100][..]);
+        assert_eq!(huge.next::<String>().unwrap_err().kind(), io::ErrorKind::InvalidData);
+        let mut wrong = FrameReader::new(&[2, 0, 0, 0, 0xff, 0xff, 1][..]);
+        assert_eq!(wrong.next::<Message>().unwrap_err().kind(), io::ErrorKind::InvalidData);
+    }
+}

@@ -1,0 +1,32 @@
+//! How what the kernels own is written where jobs and events go to another process: they know no serde.
+
+/// Log probabilities of tokens, field by field.
+pub(crate) mod logprobs {
+    use hanzo_engine_kernels::TokenLogprob;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    type Written = (u32, f32, Vec<(u32, f32)>);
+
+    pub(crate) fn serialize<S: Serializer>(scores: &[TokenLogprob], to: S) -> Result<S::Ok, S::Error> {
+        to.collect_seq(scores.iter().map(|score| (score.token, score.logprob, &score.top)))
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<TokenLogprob>, D::Error> {
+        let read = |(token, logprob, top)| TokenLogprob { token, logprob, top };
+        Ok(Vec::<Written>::deserialize(from)?.into_iter().map(read).collect())
+    }
+}
+
+/// The type of a cache, by its name.
+pub(crate) mod kv_type {
+    use hanzo_engine_kernels::KvType;
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub(crate) fn serialize<S: Serializer>(kv_type: &KvType, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(kv_type.name())
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<KvType, D::Error> {
+        String::deserialize(from)?.parse().map_err(D::Error::custom)
+    }
+}
