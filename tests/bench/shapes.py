@@ -3,6 +3,7 @@
     pip install gguf numpy
     python shapes.py gemma-3-1b out.gguf
     python shapes.py qwen3-30b-a3b out.gguf --layers 4
+    python shapes.py qwen3-0.6b out.gguf                        # 1.2 GB of F16, to quantise and to load with --isq
     python shapes.py deepseek-v2-lite out.gguf --experts 12     # llama.cpp knows the lite ones by their 27 layers
 
 Every matrix is of the type that the model's most downloaded file has, its blocks made of random bytes under scales that keep
@@ -23,6 +24,8 @@ EXPERTS = ("ffn_gate_exps", "ffn_up_exps", "ffn_down_exps")
 def blocks(kind, count):
     """So many blocks of a type, as bytes: (count, bytes of a block)."""
     size = gguf.GGML_QUANT_SIZES[kind][1]
+    if kind == T.F16:
+        return np.resize((RNG.standard_normal(min(count, 1 << 20), dtype=np.float32) * SIGMA).astype(np.float16).view(np.uint8), (count, size))
     # A megabyte of random bytes again and again: a file is made as fast as it is written, and no kernel sees the difference.
     some = min(count, (1 << 20) // size)
     block = RNG.integers(0, 256, (some, size), dtype=np.uint8)
@@ -96,6 +99,24 @@ def gemma3_1b(path, layers, _):
         file.matrix(p + "attn_v.weight", head, hidden), file.matrix(p + "attn_output.weight", hidden, heads * head)
         file.matrix(p + "ffn_gate.weight", ffn, hidden), file.matrix(p + "ffn_up.weight", ffn, hidden)
         file.matrix(p + "ffn_down.weight", hidden, ffn, kind=T.Q6_K)
+    file.done()
+
+
+def qwen3_06b(path, layers, _):
+    hidden, ffn, heads, kv, head = 1024, 3072, 16, 8, 128
+    file = File(path, "qwen3", layers or 28, T.F16)
+    w = file.writer
+    w.add_context_length(40960), w.add_embedding_length(hidden), w.add_feed_forward_length(ffn), w.add_head_count(heads)
+    w.add_head_count_kv(kv), w.add_key_length(head), w.add_value_length(head), w.add_rope_freq_base(1e6), w.add_layer_norm_rms_eps(1e-6)
+    file.vocabulary(151936)
+    file.matrix("token_embd.weight", 151936, hidden), file.numbers("output_norm.weight", hidden, value=1)
+    for layer in range(file.layers):
+        p = f"blk.{layer}."
+        file.numbers(p + "attn_norm.weight", hidden, value=1), file.numbers(p + "ffn_norm.weight", hidden, value=1)
+        file.numbers(p + "attn_q_norm.weight", head, value=1), file.numbers(p + "attn_k_norm.weight", head, value=1)
+        file.matrix(p + "attn_q.weight", heads * head, hidden), file.matrix(p + "attn_k.weight", kv * head, hidden)
+        file.matrix(p + "attn_v.weight", kv * head, hidden), file.matrix(p + "attn_output.weight", hidden, heads * head)
+        file.matrix(p + "ffn_gate.weight", ffn, hidden), file.matrix(p + "ffn_up.weight", ffn, hidden), file.matrix(p + "ffn_down.weight", hidden, ffn)
     file.done()
 
 
@@ -181,7 +202,7 @@ def gpt_oss_20b(path, layers, experts):
     file.done()
 
 
-SHAPES = {"gemma-3-1b": gemma3_1b, "qwen3-30b-a3b": qwen3_30b_a3b, "deepseek-v2-lite": deepseek_v2_lite, "gpt-oss-20b": gpt_oss_20b}
+SHAPES = {"gemma-3-1b": gemma3_1b, "qwen3-0.6b": qwen3_06b, "qwen3-30b-a3b": qwen3_30b_a3b, "deepseek-v2-lite": deepseek_v2_lite, "gpt-oss-20b": gpt_oss_20b}
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="writes a GGUF file of a known model's shape with random weights")

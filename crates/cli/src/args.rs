@@ -16,7 +16,7 @@ pub(crate) use engine::{EngineArgs, LogLevel, StoreArgs};
 pub(crate) use imatrix::ImatrixArgs;
 pub(crate) use load::LoadArgs;
 pub(crate) use overrides::OverrideArgs;
-pub(crate) use quantize::QuantizeArgs;
+pub(crate) use quantize::{QuantizeArgs, To as QuantizeTo};
 pub(crate) use sampling::{ConstraintArgs, SamplingArgs};
 pub(crate) use store::{
     CompletionsArgs, CpArgs, DoctorArgs, DuArgs, ExportArgs, GcArgs, ImportArgs, InspectArgs, ListArgs,

@@ -1,6 +1,6 @@
-//! `quantize`: a GGUF file of fewer bits, made by this process.
+//! `quantize`: a GGUF file, or a folder, of fewer bits, made by this process.
 
-use crate::args::QuantizeArgs;
+use crate::args::{QuantizeArgs, QuantizeTo};
 use crate::byte_progress::ByteProgress;
 use crate::error::CliError;
 use crate::inspect::path_of;
@@ -8,7 +8,7 @@ use crate::print::{print_json, print_line, print_table};
 use crate::size::show_bytes;
 use crate::table::Table;
 use crate::term::{harmless, interrupted};
-use hanzo_engine_daemon::quantize::{self, QuantizeError, Report, Wanted};
+use hanzo_engine_daemon::quantize::{self, QuantizeError, Report};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -16,11 +16,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub(crate) async fn quantize(args: QuantizeArgs) -> Result<(), CliError> {
     let output = args.output.as_ref().filter(|_| !args.dry_run);
     if let Some(file) = output {
-        if file.is_dir() {
+        if file.is_dir() && matches!(args.to, QuantizeTo::Mix(_)) {
             let file = file.display();
             return Err(CliError::Usage(format!("{file} is a directory: say what the file in it is called")));
         }
-        if file.exists() && !args.force {
+        if file.exists() && !args.force && matches!(args.to, QuantizeTo::Mix(_)) {
             let file = file.display();
             return Err(CliError::Usage(format!("{file} exists already: --force writes over it")));
         }
@@ -29,15 +29,7 @@ pub(crate) async fn quantize(args: QuantizeArgs) -> Result<(), CliError> {
         model: path_of(&args.model, &args.engine).await?,
         store_dir: args.store.model_dir.clone(),
         output: output.cloned(),
-        wanted: Wanted {
-            mix: args.to,
-            pure: args.pure,
-            keep_output: args.keep_output,
-            output: args.output_type,
-            token_embedding: args.token_embedding_type,
-            named: args.tensor_type.clone(),
-            requantize: args.allow_requantize,
-        },
+        target: args.target().map_err(CliError::Usage)?,
         importance: args.imatrix.clone(),
         threads: args.threads.map(usize::from),
     };
@@ -80,7 +72,7 @@ fn print(args: &QuantizeArgs, report: &Report) -> Result<(), CliError> {
         show_bytes(*source_bytes)
     );
     match &report.file {
-        Some(file) => print_line(&format!("made {} ({}): {sizes}", file.display(), args.to.name)),
-        None => print_line(&format!("{} would be {sizes}", args.to.name)),
+        Some(file) => print_line(&format!("made {} ({}): {sizes}", file.display(), args.to.name())),
+        None => print_line(&format!("{} would be {sizes}", args.to.name())),
     }
 }

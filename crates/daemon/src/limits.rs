@@ -218,3 +218,6 @@ pub(crate) const WORKER_EXIT_LOOKS: u32 = 1_000;
 pub(crate) const WORKER_TURN_PATIENCE: Duration = Duration::from_millis(250);
 /// How often it looks.
 pub(crate) const WORKER_TURN_POLL: Duration = Duration::from_micros(50);
+
+/// Bytes of one safetensors file of several that are written.
+pub(crate) const SAFETENSORS_FILE_BYTES_MAX: u64 = 5_000_000_000;

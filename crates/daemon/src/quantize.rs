@@ -1,5 +1,7 @@
-//! A GGUF file made of another one, of fewer bits: which type each tensor gets is the runtime's
-//! ([`hanzo_engine_runtime::quantise`]), the arithmetic the kernels'.
+//! A GGUF file made of another one, or of a folder, of fewer bits, and a folder in MLX's layout: which type each tensor gets is
+//! the runtime's ([`hanzo_engine_runtime::quantise`]), the arithmetic the kernels'.
+
+mod folder;
 
 use std::{
     fs, io,
@@ -13,9 +15,9 @@ use std::{
 
 pub use hanzo_engine_kernels::DType;
 use hanzo_engine_kernels::cpu::{ThreadPool, Turn, requantize};
-pub use hanzo_engine_runtime::quantise::{MIXES, Mix, Wanted};
+pub use hanzo_engine_runtime::quantise::{Affine, MIXES, Mix, Wanted};
 use hanzo_engine_runtime::{
-    LoadError,
+    LoadError, convert,
     gguf::{self, Gguf, Planned, Writer},
     mapped::ModelBytes,
     quantise::{Importance, Plan},
@@ -39,15 +41,24 @@ pub struct Args {
     /// The new file; unset: nothing is made, and only said what would be.
     pub output: Option<PathBuf>,
     /// Which types.
-    pub wanted: Wanted,
+    pub target: Target,
     /// An importance matrix of the model, as llama-imatrix writes them.
     pub importance: Option<PathBuf>,
     /// Threads to compute with; unset: one for each core.
     pub threads: Option<usize>,
 }
 
+/// What is to be made.
+#[derive(Clone, Debug)]
+pub enum Target {
+    /// A GGUF file.
+    Mix(Wanted),
+    /// A folder in MLX's layout.
+    Affine(Affine),
+}
+
 /// What was made, or would be.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Report {
     /// The new file.
     pub file: Option<PathBuf>,
@@ -87,9 +98,18 @@ pub enum QuantizeError {
     /// The file cannot be read, or not be made what was asked for.
     #[error(transparent)]
     Source(#[from] LoadError),
-    /// It is no GGUF file.
-    #[error("{} is a directory without one GGUF file: give the path of a GGUF file", .0.display())]
+    /// It holds no model, or several.
+    #[error("{} holds neither one GGUF file nor a config.json: give the path of a GGUF file, or of a model's folder", .0.display())]
     Directory(PathBuf),
+    /// The new file would go over what it is made of.
+    #[error("{} is what it would be made of: give another file to make", .0.display())]
+    Itself(PathBuf),
+    /// A folder is there already.
+    #[error("{} is there already: give a folder to make", .0.display())]
+    Exists(PathBuf),
+    /// It is no folder, and a folder is made of one.
+    #[error("{0} is no folder with a config.json, of which alone a folder of AFQ can be made")]
+    NoFolder(String),
     /// Somebody wanted it to stop.
     #[error("interrupted")]
     Stopped,
@@ -109,16 +129,34 @@ pub enum QuantizeError {
 /// # Errors
 /// [`QuantizeError`].
 pub fn run(args: &Args, stop: &AtomicBool, mut progress: impl FnMut(u64)) -> Result<Report, QuantizeError> {
-    let gguf = open(args)?;
+    match &args.target {
+        Target::Mix(wanted) => file(args, wanted, stop, &mut progress),
+        Target::Affine(wanted) => folder::run(args, wanted, stop, &mut progress),
+    }
+}
+
+fn threads(args: &Args) -> usize {
+    args.threads.or_else(|| available_parallelism().ok().map(usize::from)).unwrap_or(1)
+}
+
+fn file(
+    args: &Args,
+    wanted: &Wanted,
+    stop: &AtomicBool,
+    progress: &mut dyn FnMut(u64),
+) -> Result<Report, QuantizeError> {
+    let (gguf, sources) = open(args)?;
+    if let Some(output) = args.output.as_ref().filter(|output| is_one_of(output, &sources)) {
+        return Err(QuantizeError::Itself(output.clone()));
+    }
     let importance = args.importance.as_deref().map(Importance::open).transpose()?;
-    let plan = Plan::new(&gguf, &args.wanted, importance.as_ref())?;
+    let plan = Plan::new(&gguf, wanted, importance.as_ref())?;
     let report = report(args, &plan)?;
     let Some(path) = &args.output else { return Ok(report) };
     let failed = |source: io::Error| QuantizeError::Write { path: path.clone(), source };
     let planned: Vec<Planned> = plan.tensors.iter().map(|(_, to)| to.clone()).collect();
     let entries = plan.metadata.iter().map(|(key, value)| (key.as_str(), value));
-    let threads = args.threads.or_else(|| available_parallelism().ok().map(usize::from)).unwrap_or(1);
-    let mut turn = Arc::new(ThreadPool::new(threads)).turn();
+    let mut turn = Arc::new(ThreadPool::new(threads(args))).turn();
     let mut writer = Writer::create(path, entries, &planned).map_err(failed)?;
     for (tensor, to) in &plan.tensors {
         let columns = tensor.shape.last().copied().unwrap_or(1);
@@ -129,11 +167,16 @@ pub fn run(args: &Args, stop: &AtomicBool, mut progress: impl FnMut(u64)) -> Res
         // Whole, because a tensor is whole rows.
         let row_bytes = tensor.bytes.len() / (tensor.elements() / columns);
         let matrix_bytes = tensor.bytes.len() / matrices;
-        let parts = tensor.bytes.chunks(matrix_bytes).enumerate().flat_map(|(matrix, bytes)| {
+        // What is stored otherwise is made as it is read, and none of it kept.
+        let parts = (0..matrices).flat_map(|matrix| {
             let importance = known.map(|known| &known[matrix * columns..][..columns]);
-            bytes.chunks(rows_at_once * row_bytes).map(move |rows| (rows, importance))
+            let (first, end) = (matrix * matrix_bytes, (matrix + 1) * matrix_bytes);
+            let firsts = (first..end).step_by(rows_at_once * row_bytes);
+            firsts.map(move |at| (at..end.min(at + rows_at_once * row_bytes), importance))
         });
-        for (rows, importance) in parts {
+        for (range, importance) in parts {
+            let Some(rows) = tensor.bytes.slice(range) else { continue };
+            let rows = &rows.read()[..];
             if stop.load(Ordering::Relaxed) {
                 return Err(QuantizeError::Stopped);
             }
@@ -171,12 +214,25 @@ fn convert(
     }))
 }
 
-fn open(args: &Args) -> Result<Gguf, QuantizeError> {
+/// The file, or the folder as one, and the files it is read from.
+fn open(args: &Args) -> Result<(Gguf, Vec<PathBuf>), QuantizeError> {
     let Some(path) = locate(&args.model, args.store_dir.as_ref())? else {
-        return Ok(Gguf::parse(DEMO_MODEL, &ModelBytes::from_static(DEMO_GGUF))?);
+        return Ok((Gguf::parse(DEMO_MODEL, &ModelBytes::from_static(DEMO_GGUF))?, Vec::new()));
     };
-    let path = if path.is_dir() { only_gguf(&path)? } else { path };
-    Ok(gguf::open(&path)?.0)
+    if !path.is_dir() {
+        return Ok(gguf::open(&path)?);
+    }
+    // As a load has it: weights beside a configuration are the model, whatever else lies there.
+    if convert::is_folder(&path) {
+        return Ok((convert::gguf_of(&path)?, Vec::new()));
+    }
+    Ok(gguf::open(&only_gguf(&path)?)?)
+}
+
+/// Whether a file that may not be there yet is one of these, by whatever path.
+fn is_one_of(file: &Path, others: &[PathBuf]) -> bool {
+    let Ok(own) = file.canonicalize() else { return false };
+    others.iter().any(|other| other.canonicalize().is_ok_and(|other| other == own))
 }
 
 /// The GGUF file in a directory, or the first part of the only split one.
@@ -194,29 +250,136 @@ fn only_gguf(directory: &Path) -> Result<PathBuf, QuantizeError> {
     }
 }
 
+impl Report {
+    /// One tensor more, made of this one.
+    fn add(&mut self, row: Row, from: &Tensor) {
+        self.source_bytes += from.bytes.len() as u64;
+        self.size_bytes += row.bytes;
+        self.parameters += from.elements() as u64;
+        self.bits_per_weight = 8.0 * self.size_bytes as f64 / self.parameters.max(1) as f64;
+        self.tensors.push(row);
+    }
+}
+
 fn report(args: &Args, plan: &Plan) -> Result<Report, QuantizeError> {
-    let mut report = Report {
-        file: args.output.clone(),
-        source_bytes: 0,
-        size_bytes: 0,
-        parameters: 0,
-        bits_per_weight: 0.0,
-        tensors: Vec::with_capacity(plan.tensors.len()),
-    };
+    let mut report = Report { file: args.output.clone(), ..Report::default() };
     for (tensor, to) in &plan.tensors {
         let path = || args.output.clone().unwrap_or_default();
         let bytes = to.bytes().map_err(|source| QuantizeError::Write { path: path(), source })?;
-        report.source_bytes += tensor.bytes.len() as u64;
-        report.size_bytes += bytes;
-        report.parameters += tensor.elements() as u64;
-        report.tensors.push(Row {
+        let row = Row {
             name: tensor.name.clone(),
             shape: tensor.shape.clone(),
             from: tensor.dtype.label(),
             to: to.dtype.label(),
             bytes,
-        });
+        };
+        report.add(row, tensor);
     }
-    report.bits_per_weight = 8.0 * report.size_bytes as f64 / report.parameters.max(1) as f64;
     Ok(report)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    const DEMO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/hanzo-demo/hanzo-demo-Q8_0.gguf");
+
+    pub(super) fn args(model: &str, target: Target, output: &Path) -> Args {
+        let output = Some(output.to_owned());
+        Args { model: model.to_owned(), store_dir: None, output, target, importance: None, threads: Some(2) }
+    }
+
+    fn mix(name: &str) -> Target {
+        Target::Mix(Wanted {
+            mix: Mix::named(name).unwrap(),
+            pure: false,
+            keep_output: false,
+            output: None,
+            token_embedding: None,
+            named: Vec::new(),
+            requantize: true,
+        })
+    }
+
+    /// The parts of a split file are one file.
+    #[test]
+    fn a_split_file_becomes_what_the_whole_one_does() {
+        let room = tempfile::tempdir().unwrap();
+        let path = |name: &str| room.path().join(name);
+        let (whole, _) = gguf::open(Path::new(DEMO)).unwrap();
+        let (first, second) = whole.tensors.split_at(20);
+        for (number, tensors) in [first, second].into_iter().enumerate() {
+            let kept = whole.metadata.iter().filter(|_| number == 0);
+            let mut entries: BTreeMap<&str, gguf::Value> =
+                kept.map(|(key, value)| (key, value.clone())).collect();
+            entries.insert("split.no", gguf::Value::U16(number as u16));
+            entries.insert("split.count", gguf::Value::U16(2));
+            entries.insert("split.tensors.count", gguf::Value::I32(whole.tensors.len() as i32));
+            let of = |tensor: &Tensor| Planned {
+                name: tensor.name.clone(),
+                dtype: tensor.dtype,
+                shape: tensor.shape.clone(),
+            };
+            let planned: Vec<Planned> = tensors.iter().map(of).collect();
+            let name = format!("m-{:05}-of-00002.gguf", number + 1);
+            let mut writer =
+                Writer::create(&path(&name), entries.iter().map(|(k, v)| (*k, v)), &planned).unwrap();
+            tensors.iter().for_each(|tensor| writer.write(&tensor.bytes).unwrap());
+            writer.finish().unwrap();
+        }
+        let stop = AtomicBool::new(false);
+        run(&args(DEMO, mix("Q5_K_M"), &path("of-whole.gguf")), &stop, |_| ()).unwrap();
+        // By its first part, and by its folder.
+        for model in [path("m-00001-of-00002.gguf"), room.path().join(".")] {
+            if model.is_dir() {
+                fs::remove_file(path("of-parts.gguf")).unwrap();
+                fs::rename(path("of-whole.gguf"), path("whole")).unwrap();
+            }
+            let model = model.to_str().unwrap().to_owned();
+            run(&args(&model, mix("Q5_K_M"), &path("of-parts.gguf")), &stop, |_| ()).unwrap();
+            let expected = fs::read(path("of-whole.gguf")).or_else(|_| fs::read(path("whole"))).unwrap();
+            assert!(fs::read(path("of-parts.gguf")).unwrap() == expected, "{model}");
+        }
+        // A part of what it is made of is not written over.
+        let own = path("m-00002-of-00002.gguf");
+        let model = path("m-00001-of-00002.gguf");
+        let error = run(&args(model.to_str().unwrap(), mix("F16"), &own), &stop, |_| ()).unwrap_err();
+        assert!(matches!(error, QuantizeError::Itself(_)), "{error}");
+    }
+
+    #[test]
+    fn one_that_is_stopped_leaves_nothing() {
+        let room = tempfile::tempdir().unwrap();
+        let stop = AtomicBool::new(false);
+        let out = room.path().join("out.gguf");
+        let made = run(&args(DEMO, mix("F16"), &out), &stop, |_| stop.store(true, Ordering::Relaxed));
+        assert!(matches!(made, Err(QuantizeError::Stopped)));
+        assert_eq!(fs::read_dir(room.path()).unwrap().count(), 0);
+    }
+
+    /// What a format of safetensors stores as codes becomes the floats they stand for.
+    #[test]
+    fn quantised_folders_become_floats() {
+        let room = tempfile::tempdir().unwrap();
+        for case in ["mlx-4", "gptq-4", "awq-gemm", "compressed-int8", "hqq-4"] {
+            let folder =
+                PathBuf::from(format!("{}/../../tests/data/formats/{case}", env!("CARGO_MANIFEST_DIR")));
+            let out = room.path().join(format!("{case}.gguf"));
+            let stop = AtomicBool::new(false);
+            let report = run(&args(folder.to_str().unwrap(), mix("F32"), &out), &stop, |_| ()).unwrap();
+            assert!(report.tensors.iter().any(|row| row.from.starts_with("AFQ")), "{case}: {report:?}");
+            let own = hanzo_engine_runtime::ModelFiles::open(&folder).unwrap();
+            let (read, _) = gguf::open(&out).unwrap();
+            let value = |tensors: Vec<&Tensor>, name: &str| -> Vec<f32> {
+                let tensor = tensors.into_iter().find(|tensor| tensor.name.contains(name)).unwrap();
+                let mut numbers = vec![0.0; tensor.elements()];
+                hanzo_engine_kernels::quant::dequantize_row(tensor.dtype, &tensor.bytes.read(), &mut numbers);
+                numbers
+            };
+            let expected = value(own.tensors.all().collect(), "mlp.down_proj");
+            assert_eq!(value(read.tensors.iter().collect(), "ffn_down.weight"), expected, "{case}");
+        }
+    }
 }

@@ -7,6 +7,7 @@
 
 pub mod adapter;
 pub mod chat;
+pub mod convert;
 pub mod decoder;
 pub mod detokenizer;
 pub mod embedding;

@@ -1,4 +1,7 @@
 //! Safetensors files (github.com/huggingface/safetensors). Reads headers only; tensors are views of the files' bytes.
+//! [`begin`] makes the header of one to write.
+
+mod writer;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,6 +12,8 @@ use safetensors::tensor::{Dtype, TensorInfo};
 use safetensors::{SafeTensorError, SafeTensors};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
+
+pub use writer::{Written, begin};
 
 use crate::error::LoadError;
 use crate::inspect::Stored;

@@ -47,6 +47,12 @@ pub(crate) struct Weights {
     pub(crate) format: &'static str,
 }
 
+/// Whether a directory has weights.
+pub(crate) fn are_in(directory: &Path) -> bool {
+    let named = FORMATS.iter().flat_map(|format| [format.single, format.index]);
+    named.into_iter().any(|name| directory.join(name).exists()) || only_safetensors(directory).is_some()
+}
+
 /// Opens all tensors of a model directory.
 ///
 /// # Errors

@@ -1,6 +1,7 @@
-//! Which type each tensor of a GGUF file gets when it is quantised: a [`Mix`] by llama.cpp's rules, and what was asked for
+//! Which type each tensor of a GGUF file, or of a folder made one ([`crate::convert`]), gets when it is quantised: a [`Mix`] by llama.cpp's rules, and what was asked for
 //! besides. Absent: the doing, which needs threads; [`crate::gguf::Writer`] writes the result.
 
+mod folder;
 mod importance;
 mod mixes;
 mod rules;
@@ -12,6 +13,7 @@ use std::collections::BTreeMap;
 use hanzo_engine_kernels::DType;
 use hanzo_engine_kernels::quant::{can_dequantize, can_quantize};
 
+pub use folder::{Affine, FolderPlan, Placed};
 pub use importance::Importance;
 pub use mixes::{MIXES, Mix};
 use rules::{Facts, Place, Rules, fitting, is_quantised, layer_of};
@@ -106,7 +108,7 @@ fn choose(tensor: &Tensor, wanted: &Wanted, facts: &Facts, rules: &mut Rules<'_>
     let named = wanted.named.iter().find(|(part, _)| name_has(name, part)).map(|&(_, dtype)| dtype);
     let keeps = place == Place::Output && wanted.keep_output;
     if keeps || !is_quantised(name, shape, &facts.architecture) {
-        return tensor.dtype;
+        return kept(tensor.dtype);
     }
     let per_layer = name == "per_layer_token_embd.weight";
     match (place, wanted.token_embedding, wanted.output) {
@@ -123,6 +125,11 @@ fn choose(tensor: &Tensor, wanted: &Wanted, facts: &Facts, rules: &mut Rules<'_>
     fitting(chosen, shape.last().copied().unwrap_or_default())
 }
 
+/// What a tensor that a mix leaves alone is stored in: its type, or where GGUF has none such the floats it stands for.
+fn kept(dtype: DType) -> DType {
+    if DType::from_ggml(dtype as u32) == Some(dtype) { dtype } else { DType::F32 }
+}
+
 /// Whether the tensor can become one of this type.
 fn check(tensor: &Tensor, to: DType, requantize: bool) -> Result<(), LoadError> {
     if tensor.dtype == to {
@@ -136,7 +143,9 @@ fn check(tensor: &Tensor, to: DType, requantize: bool) -> Result<(), LoadError> 
     if !can_dequantize(tensor.dtype) {
         return refused(tensor.dtype, "it cannot be read as numbers".to_owned());
     }
-    if !plain && !requantize {
+    // Floats of a format that only this build has blocks for lose no more than floats do.
+    let widened = tensor.dtype.affine().is_some() && matches!(to, DType::F32 | DType::F16 | DType::BF16);
+    if !plain && !widened && !requantize {
         let reason = format!(
             "it would become {to} and loses by each rounding: take a file of F32, F16 or BF16, or allow to requantize"
         );

@@ -40,6 +40,7 @@ pub(crate) use mixtures::predicts_more;
 pub(crate) use multimodal::{Multimodal, not_read};
 pub(crate) use names::{ExpertNames, ExpertPack, GateUp, Names};
 pub(crate) use names_state::StateStack;
+pub(crate) use rope::yarn_magnitude;
 pub use rope::{RopeScaling, RopeSpec};
 pub use state::StateSpec;
 pub use weights::{LayerPart, Part, Weight};

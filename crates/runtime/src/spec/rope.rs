@@ -123,6 +123,6 @@ impl RopeSpec {
 }
 
 /// YaRN's factor on cosine and sine for a stretch by `factor`, weighted by `mscale`.
-pub(super) fn yarn_magnitude(factor: f32, mscale: f32) -> f32 {
+pub(crate) fn yarn_magnitude(factor: f32, mscale: f32) -> f32 {
     if factor <= 1.0 { 1.0 } else { 0.1 * mscale * factor.ln() + 1.0 }
 }

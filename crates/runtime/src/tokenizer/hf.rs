@@ -59,17 +59,17 @@ const PRE_TOKENIZERS: &[&str] = &[
 ];
 
 /// A part of a tokenizer.
-type Step = json::Small<TOKENIZER_STEP_VALUES_MAX>;
+pub(super) type Step = json::Small<TOKENIZER_STEP_VALUES_MAX>;
 
 /// Everything but the model, of which only the kind is read: how the rest of it is read depends on that.
 #[derive(Deserialize)]
-struct File {
+pub(super) struct File {
     #[serde(default, deserialize_with = "json::list::<_, _, ADDED_TOKENS_MAX>")]
-    added_tokens: Vec<Added>,
-    normalizer: Option<Step>,
-    pre_tokenizer: Option<Step>,
+    pub(super) added_tokens: Vec<Added>,
+    pub(super) normalizer: Option<Step>,
+    pub(super) pre_tokenizer: Option<Step>,
     post_processor: Option<Step>,
-    decoder: Option<Step>,
+    pub(super) decoder: Option<Step>,
     model: Kind,
 }
 
@@ -86,9 +86,9 @@ struct OfModel<M> {
 }
 
 #[derive(Deserialize)]
-struct Added {
-    id: u32,
-    content: String,
+pub(super) struct Added {
+    pub(super) id: u32,
+    pub(super) content: String,
     #[serde(default)]
     single_word: bool,
     #[serde(default)]
@@ -98,37 +98,37 @@ struct Added {
     #[serde(default)]
     normalized: bool,
     #[serde(default)]
-    special: bool,
+    pub(super) special: bool,
 }
 
 #[derive(Deserialize)]
-struct Model {
+pub(super) struct Model {
     #[serde(deserialize_with = "json::entries::<_, _, _, VOCAB_MAX>")]
-    vocab: HashMap<String, u32>,
+    pub(super) vocab: HashMap<String, u32>,
     #[serde(deserialize_with = "json::list::<_, _, MERGES_MAX>")]
-    merges: Vec<Merge>,
+    pub(super) merges: Vec<Merge>,
     dropout: Option<f32>,
-    unk_token: Option<String>,
+    pub(super) unk_token: Option<String>,
     continuing_subword_prefix: Option<String>,
     end_of_word_suffix: Option<String>,
     #[serde(default)]
     fuse_unk: bool,
     #[serde(default)]
-    byte_fallback: bool,
+    pub(super) byte_fallback: bool,
     #[serde(default)]
-    ignore_merges: bool,
+    pub(super) ignore_merges: bool,
 }
 
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Merge {
+pub(super) enum Merge {
     Pair(String, String),
     Line(String),
 }
 
 /// How a model's token texts stand for bytes.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Spelling {
+pub(super) enum Spelling {
     /// GPT-2's characters.
     ByteLevel,
     /// SentencePiece's `▁`, and `<0x00>` where there is byte fallback.
@@ -141,7 +141,7 @@ enum Spelling {
 const CONTINUING: &str = "##";
 
 /// Names the file in errors.
-pub(super) struct Source<'a>(&'a str);
+pub(super) struct Source<'a>(pub(super) &'a str);
 
 impl Source<'_> {
     pub(super) fn corrupt(&self, key: &str, reason: impl Into<String>) -> LoadError {
@@ -302,7 +302,7 @@ fn model_of<M: serde::de::DeserializeOwned>(source: &Source, tokenizer_json: &[u
     parsed.map(|parsed| parsed.model).map_err(|error| source.corrupt("model", error.to_string()))
 }
 
-fn value_of(step: &Option<Step>) -> Option<&Value> {
+pub(super) fn value_of(step: &Option<Step>) -> Option<&Value> {
     step.as_ref().map(|json::Small(value)| value)
 }
 
@@ -349,7 +349,7 @@ fn added(
     Ok((added, special))
 }
 
-fn model(source: &Source, tokenizer_json: &[u8]) -> Result<Model, LoadError> {
+pub(super) fn model(source: &Source, tokenizer_json: &[u8]) -> Result<Model, LoadError> {
     let model: Model = model_of(source, tokenizer_json)?;
     if let Some(dropout) = model.dropout.filter(|&dropout| dropout != 0.0) {
         return Err(source.unsupported(
@@ -369,7 +369,7 @@ fn model(source: &Source, tokenizer_json: &[u8]) -> Result<Model, LoadError> {
     Ok(model)
 }
 
-fn merges(source: &Source, merges: Vec<Merge>) -> Result<Vec<(String, String)>, LoadError> {
+pub(super) fn merges(source: &Source, merges: Vec<Merge>) -> Result<Vec<(String, String)>, LoadError> {
     let pair = |(rank, merge)| match merge {
         Merge::Pair(left, right) => Ok((left, right)),
         Merge::Line(line) => match line.split_once(' ') {
@@ -428,7 +428,7 @@ fn step<T: serde::de::DeserializeOwned>(
     serde_json::from_value(value).map(Some).map_err(|error| source.corrupt(key, error.to_string()))
 }
 
-fn spelling(source: &Source, decoder: Option<&Value>) -> Result<Spelling, LoadError> {
+pub(super) fn spelling(source: &Source, decoder: Option<&Value>) -> Result<Spelling, LoadError> {
     let refuse =
         |kind: String| source.unsupported("decoder.type", kind, "ByteLevel, Metaspace and their like are");
     let Some(decoder) = decoder else { return Err(refuse("null".into())) };

@@ -8,6 +8,7 @@ mod bpe;
 mod byte_level;
 mod chars_map;
 mod control;
+mod ggml_keys;
 mod gguf;
 mod gguf_pieces;
 mod guard;
@@ -36,6 +37,7 @@ use sentencepiece::SentencePiece;
 use table::TokenTable;
 use words::Words;
 
+pub(crate) use ggml_keys::{Ends, agree, around, of_json};
 /// The expression of Mistral's Tekken.
 pub(crate) use pre::TEKKEN as TEKKEN_PATTERN;
 

@@ -214,6 +214,11 @@ pub(super) fn names() -> impl Iterator<Item = &'static str> {
     ALL.iter().flat_map(|(names, _)| names.iter().copied())
 }
 
+/// All of them, with their names.
+pub(super) fn all() -> impl Iterator<Item = (&'static [&'static str], &'static PreTokenizer)> {
+    ALL.iter().map(|(names, pre)| (*names, pre))
+}
+
 /// The pre-tokenizer a GGUF file names; `default` where it names none.
 pub(super) fn by_name(name: &str) -> Option<PreTokenizer> {
     ALL.iter().find(|(names, _)| names.contains(&name)).map(|&(_, pre)| pre)

@@ -1,0 +1,90 @@
+//! Folders of Hugging Face as GGUF files, named and changed as llama.cpp's converter does: what [`crate::quantise`] reads of a
+//! folder. Nothing is read before it is written: tensors are views of the folder's, regrouped and stacked on the way.
+//!
+//! What is made is read back as a file of its architecture would be, settings and tokenizer, and a model of which GGUF's keys do
+//! not say all is refused by name.
+
+mod settings;
+mod tensors;
+#[cfg(test)]
+mod tests;
+mod vocabulary;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use hanzo_engine_kernels::RopeKind;
+
+pub(crate) use tensors::stacked;
+
+use crate::error::LoadError;
+use crate::gguf::{Gguf, Metadata};
+use crate::load::{ModelFiles, huggingface, weights};
+use crate::overrides::Overrides;
+
+/// A family whose files are written.
+#[derive(Debug)]
+struct Family {
+    /// Of `config.json`, or of its text's settings.
+    model_type: &'static str,
+    /// Its architecture's name in GGUF.
+    name: &'static str,
+    /// What rope turns with what in GGUF's files of it.
+    turns: RopeKind,
+}
+
+const fn family(model_type: &'static str, name: &'static str, turns: RopeKind) -> Family {
+    Family { model_type, name, turns }
+}
+
+const FAMILIES: &[Family] = &[
+    family("llama", "llama", RopeKind::Interleaved),
+    family("mistral", "llama", RopeKind::Interleaved),
+    family("mixtral", "llama", RopeKind::Interleaved),
+    family("qwen2", "qwen2", RopeKind::Neox),
+    family("qwen3", "qwen3", RopeKind::Neox),
+    family("qwen3_moe", "qwen3moe", RopeKind::Neox),
+    family("gemma", "gemma", RopeKind::Neox),
+    family("gemma2", "gemma2", RopeKind::Neox),
+    family("gemma3_text", "gemma3", RopeKind::Neox),
+];
+
+impl Family {
+    fn of(files: &ModelFiles, file: &str) -> Result<&'static Family, LoadError> {
+        let model_type = files.spec.architecture.as_str();
+        FAMILIES.iter().find(|family| family.model_type == model_type).ok_or_else(|| {
+            let known: Vec<&str> = FAMILIES.iter().map(|family| family.model_type).collect();
+            LoadError::Unsupported {
+                file: file.to_owned(),
+                key: "model_type".into(),
+                value: model_type.to_owned(),
+                reason: format!("GGUF files are written of {}", known.join(", ")),
+            }
+        })
+    }
+}
+
+/// Whether a directory is a model's folder: a configuration, and weights in safetensors or PyTorch's files.
+pub fn is_folder(directory: &Path) -> bool {
+    directory.join("config.json").exists() && weights::are_in(directory)
+}
+
+/// The GGUF file of a folder with `config.json`, a tokenizer and weights. Its tensors are those of the folder, in their types,
+/// with vectors and routers in F32; quantised matrices stay what this build reads them as, which may be no type of GGUF's.
+///
+/// # Errors
+/// As opening the folder; `Unsupported` naming the model type, the setting or the tokenizer's part that GGUF's keys cannot say.
+pub fn gguf_of(directory: &Path) -> Result<Gguf, LoadError> {
+    let (files, _) = huggingface::open(directory, &Overrides::default())?;
+    let file = directory.display().to_string();
+    let family = Family::of(&files, &file)?;
+    files.tensors.check_tied_twin()?;
+    let mut entries = settings::keys(directory, &files, family)?;
+    entries.extend(vocabulary::keys(directory, &files)?);
+    let mut tensors = tensors::of_files(&files, family)?;
+    tensors.extend(settings::rope_factors(&files.spec, &file));
+    let gguf = Gguf { version: 3, metadata: Arc::new(Metadata::new(file, entries)), tensors };
+    settings::check(&files.spec, &gguf)?;
+    vocabulary::check(&files, &gguf)?;
+    Ok(gguf)
+}
