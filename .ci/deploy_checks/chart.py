@@ -1,4 +1,5 @@
 """helm/: the chart lints, renders what Kubernetes accepts, its parts name each other rightly, and its schema refuses."""
+import base64
 import pathlib
 import shutil
 
@@ -34,6 +35,19 @@ def of_kind(objects, kind):
     return [o for (k, _), o in objects.items() if k == kind]
 
 
+def key(objects, container):
+    """The API key that a container has from its secret; None where it has none. One that is not the chart's is made up."""
+    [env] = container.get("env") or [None]
+    if env is None:
+        return None
+    expect(env["name"] == "HANZO_ENGINE_API_KEY", f"{env['name']} is set")
+    reference = env["valueFrom"]["secretKeyRef"]
+    secrets = {o["metadata"]["name"]: o["data"] for o in of_kind(objects, "Secret")}
+    if reference["name"] not in secrets:
+        return "sk-of-another-secret"
+    return base64.b64decode(secrets[reference["name"]][reference["key"]]).decode()
+
+
 def configs(objects):
     """engined's and the gateway's configuration, as text."""
     [data] = [o["data"] for o in of_kind(objects, "ConfigMap")]
@@ -61,7 +75,7 @@ def chart_renders_what_kubernetes_accepts():
                 except Exception as error:
                     raise Fault(f"{values or 'values.yaml'}: {kind}/{name} on {version}: {error}") from None
     expected = {"StatefulSet", "Service", "ConfigMap", "ServiceAccount", "PodDisruptionBudget", "NetworkPolicy",
-                "HorizontalPodAutoscaler", "ServiceMonitor"}
+                "HorizontalPodAutoscaler", "ServiceMonitor", "Secret"}
     expect(seen == expected, f"the sets of values render {sorted(seen)}, not {sorted(expected)}")
     return f"{len(seen) - len(FOREIGN)} kinds, Kubernetes {' and '.join(KUBERNETES)}, strict; {', '.join(FOREIGN)} by its references alone"
 
@@ -104,6 +118,11 @@ def references(objects):
         config = container["args"][container["args"].index("--config") + 1]
         expect(config.startswith(mounts["config"] + "/"), f"{name}: {config} is not mounted")
         expect(config.split("/")[-1] in of_kind(objects, "ConfigMap")[0]["data"], f"{name}: no {config} in the ConfigMap")
+    keys = {key(objects, container) for container in containers.values()}
+    expect(len(keys) == 1, "the two containers have different keys")
+    insecure = {daemon["server"].get("insecure", False), gateway.get("insecure", False)}
+    expect(insecure == {keys == {None}}, f"insecure is {insecure} with {len(keys - {None})} keys")
+    expect(keys == {None} or len(keys.pop()) > 16, "the key is short")
     expect(daemon["store"]["dir"].startswith(
         {m["name"]: m["mountPath"] for m in containers["engined"]["volumeMounts"]}["models"] + "/"), "store.dir is not on the volume")
     security = spec["securityContext"]
@@ -172,6 +191,8 @@ def chart_honours_values():
     expect(models == {"name": "models", "emptyDir": {}}, f"without persistence: {models}")
     models = {v["name"]: v for v in claim["template"]["spec"]["volumes"]}["models"]
     expect(models.get("persistentVolumeClaim") == {"claimName": "models"}, f"existing claim: {models}")
+    expect(not of_kind(render(CHART / "ci/claim.yaml"), "Secret"), "a secret beside the one that is there")
+    expect(key(render(), of_kind(render(), "StatefulSet")[0]["spec"]["template"]["spec"]["containers"][0]), "no key by default")
     expect(not of_kind(render(), "PodDisruptionBudget"), "a budget over one pod blocks the draining of its node")
 
 
@@ -193,6 +214,9 @@ REFUSED = [
     ("engine.prefix_cache=1", "prefix_cache"),
     ("log.format=xml", "format"),
     ("gateway.port=80", "port"),
+    ("gateway.api_key=in-the-open", "api_key"),
+    ("keys.insecure=maybe", "insecure"),
+    ("keys.apiKey=in-the-open", "apiKey"),
     ("gateway.engine=http://elsewhere:1", "engine"),
     ("gateway.request_timeout_s=0", "request_timeout_s"),
     ("image.pullPolicy=Sometimes", "pullPolicy"),

@@ -36,9 +36,10 @@ def free_ports(count):
         return [s.getsockname()[1] for s in sockets]
 
 
-def ask(url, body=None):
+def ask(url, body=None, key=None):
     """(status, text); status 0 where nobody answers."""
-    request = urllib.request.Request(url, json.dumps(body).encode() if body else None, {"content-type": "application/json"})
+    headers = {"content-type": "application/json"} | ({"authorization": f"Bearer {key}"} if key else {})
+    request = urllib.request.Request(url, json.dumps(body).encode() if body else None, headers)
     try:
         with urllib.request.urlopen(request, timeout=30) as answer:
             return answer.status, answer.read().decode()
@@ -95,10 +96,13 @@ class Program:
 class Pair:
     """engined and engine-gateway as two commands, moved to free ports by their environment variables."""
 
-    def __init__(self, folder, daemon, gateway, environment=None):
+    def __init__(self, folder, daemon, gateway, environment=None, key=None):
+        self.key = key
         self.http, self.grpc, self.admin = free_ports(3)
         daemon_environment = {
-            **(environment or {}),
+            # What has no value here is passed on from whoever starts it.
+            **{name: value for name, value in (environment or {}).items() if value is not None},
+            **({"HANZO_ENGINE_API_KEY": key} if key else {}),
             "HANZO_ENGINE_SERVER_HOST": "127.0.0.1",
             "HANZO_ENGINE_SERVER_GRPC_PORT": str(self.grpc),
             "HANZO_ENGINE_SERVER_ADMIN_PORT": str(self.admin),
@@ -125,7 +129,10 @@ class Pair:
             port, alive, ready = chart.PROBES[name]
             program.until(self.url(alive, port))
             program.until(self.url(ready, port))
-        status, text = ask(self.url("/v1/chat/completions"), {**CHAT, "model": model})
+        if self.key:
+            status, text = ask(self.url("/v1/chat/completions"), {**CHAT, "model": model})
+            expect(status == 401, self.gateway.fault(f"answers a chat without a key with {status} {text}"))
+        status, text = ask(self.url("/v1/chat/completions"), {**CHAT, "model": model}, self.key)
         expect(status == 200, self.gateway.fault(f"answers a chat with {status} {text}"))
 
     def __enter__(self):
@@ -194,7 +201,8 @@ def chart_starts_the_programs():
             for name, text in zip(("engine.yaml", "gateway.yaml"), chart.configs(objects)):
                 (pathlib.Path(folder) / name).write_text(text)
             command = lambda c: [w.replace("/etc/hanzo-engine/", f"{folder}/") for w in [*c["command"], *c["args"]]]
-            with Pair(folder, command(containers["engined"]), command(containers["gateway"])) as pair:
+            key = chart.key(objects, containers["gateway"])
+            with Pair(folder, command(containers["engined"]), command(containers["gateway"]), key=key) as pair:
                 [model, *_] = yaml.safe_load(chart.configs(objects)[0])["models"]
                 pair.serves(model.get("alias") or model["source"])
     return f"{len(chart.cases())} sets of values"
@@ -211,8 +219,9 @@ def compose_starts_the_programs():
         words = gateway["command"]
         at = words.index("--engine")
         expect(words[at + 1] == "http://engined:36901", f"the gateway asks {words[at + 1]}")
-        with Pair(folder, command, words[:at] + words[at + 2:], daemon["environment"]) as pair:
-            pair.serves()
+        for key in (None, "sk-of-whoever-starts-it"):
+            with Pair(folder, command, words[:at] + words[at + 2:], daemon["environment"], key) as pair:
+                pair.serves()
 
 
 @check
@@ -221,7 +230,8 @@ def image_starts_and_is_healthy():
     [command] = container.final("CMD")
     healthcheck = json.loads(container.final("HEALTHCHECK")[0].split("CMD")[1])
     http, grpc, admin = free_ports(3)
-    address = {"HANZO_ENGINE_ADDRESS": f"http://127.0.0.1:{grpc}"}
+    key = {"HANZO_ENGINE_API_KEY": "sk-of-whoever-starts-it"}
+    address = {"HANZO_ENGINE_ADDRESS": f"http://127.0.0.1:{grpc}", **key}
     with scratch() as folder:
         words = [word.replace("/var/lib/hanzo-engine", folder) for word in json.loads(command)]
         ports = ["--port", http, "--grpc-port", grpc, "--admin-port", admin]
@@ -230,9 +240,11 @@ def image_starts_and_is_healthy():
             with Program(healthcheck, address, folder) as asked:
                 return asked.process.wait(30) == 0
 
-        with Program([*words, *map(str, ports)], {}, folder) as serve:
+        with Program([*words, *map(str, ports)], {}, folder) as keyless:
+            expect(keyless.process.wait(30) != 0, "the image listens on every address without a key")
+        with Program([*words, *map(str, ports)], key, folder) as serve:
             serve.until(f"http://127.0.0.1:{http}/ready")
-            status, text = ask(f"http://127.0.0.1:{http}/v1/chat/completions", CHAT)
+            status, text = ask(f"http://127.0.0.1:{http}/v1/chat/completions", CHAT, *key.values())
             expect(status == 200, serve.fault(f"answers a chat with {status} {text}"))
             expect(healthy(), "the health check fails on a daemon that answers")
             serve.end()

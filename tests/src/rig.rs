@@ -58,7 +58,7 @@ impl Rig {
         change(&mut config);
         let daemon = Daemon::bind(config).await.expect("free ports");
         let (grpc, admin) = (daemon.grpc_addr(), daemon.admin_addr());
-        let (handle, engine) = (daemon.handle(), daemon.engine());
+        let (handle, engine, access) = (daemon.handle(), daemon.engine(), daemon.access());
         let (stop_daemon, stopped) = oneshot::channel::<()>();
         let daemon = tokio::spawn(async move {
             daemon.serve(async { drop(stopped.await) }).await.expect("the daemon ends well");
@@ -73,7 +73,7 @@ impl Rig {
             ..hanzo_engine_gateway::Config::default()
         };
         let gateway =
-            if in_one { Gateway::bind_to(config, engine).await } else { Gateway::bind(config).await };
+            if in_one { Gateway::bind_to(config, engine, access).await } else { Gateway::bind(config).await };
         let gateway = gateway.expect("a free port");
         let http = gateway.local_addr();
         let (stop_gateway, stopped) = oneshot::channel::<()>();

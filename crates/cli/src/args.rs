@@ -5,6 +5,7 @@ mod embed;
 mod engine;
 mod imatrix;
 mod load;
+mod keys;
 mod overrides;
 mod quantize;
 mod sampling;
@@ -15,6 +16,7 @@ pub(crate) use embed::{EmbedArgs, InputFormat, RerankArgs};
 pub(crate) use engine::{EngineArgs, LogLevel, StoreArgs};
 pub(crate) use imatrix::ImatrixArgs;
 pub(crate) use load::LoadArgs;
+pub(crate) use keys::{CreateArgs, KeysArgs, KeysCommand, KeysFileArgs};
 pub(crate) use overrides::OverrideArgs;
 pub(crate) use quantize::{QuantizeArgs, To as QuantizeTo};
 pub(crate) use sampling::{ConstraintArgs, SamplingArgs};
@@ -105,6 +107,8 @@ pub(crate) enum Command {
     Stop(StopArgs),
     /// Load, unload or list low-rank adapters of models in the running daemon
     Adapter(AdapterArgs),
+    /// Make, list and revoke the keys that a server asks its clients for
+    Keys(KeysArgs),
     /// Make a GGUF file of fewer bits of another one
     Quantize(QuantizeArgs),
     /// Find which columns of a model's matrices matter, for quantize --imatrix
@@ -136,6 +140,7 @@ impl ValueEnum for KvTypeName {
   hanzo-engine serve --model ./qwen3-4b-Q8_0.gguf --port 8080 --threads 8
   hanzo-engine serve --model qwen3-4b:Q8_0 --model hanzo-demo --memory-budget 8GiB
   hanzo-engine serve --model zen-nano --yes                   pulled first if it is not here
+  hanzo-engine serve --host 0.0.0.0 --api-keys-file keys.json  see `hanzo-engine keys`
   hanzo-engine serve --port 0 --grpc-port 0 --admin-port 0    free ports, printed at start
 
 Without --model, and without models in the configuration, it serves the built-in hanzo-demo.
@@ -173,6 +178,30 @@ pub(crate) struct ServeArgs {
     /// Address to listen on; 0.0.0.0 is every one [default: 127.0.0.1]
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) host: Option<IpAddr>,
+    /// Key that every request must have; better set as HANZO_ENGINE_API_KEY, which no list of processes shows
+    #[arg(long, value_name = "KEY")]
+    pub(crate) api_key: Option<String>,
+    /// File of keys, each with what it may do, as `hanzo-engine keys create` makes it; followed while it changes
+    #[arg(long, value_name = "FILE")]
+    pub(crate) api_keys_file: Option<PathBuf>,
+    /// Certificate (PEM, with those between it and its authority) for HTTPS and gRPC by TLS; followed while it changes
+    #[arg(long, value_name = "FILE")]
+    pub(crate) tls_cert: Option<PathBuf>,
+    /// The certificate's private key (PEM)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) tls_key: Option<PathBuf>,
+    /// Authorities (PEM): clients must show a certificate of one of them
+    #[arg(long, value_name = "FILE")]
+    pub(crate) tls_client_ca: Option<PathBuf>,
+    /// Origin whose pages may ask over HTTP, such as https://chat.example.com, or * for any; repeatable [default: none]
+    #[arg(long, value_name = "ORIGIN")]
+    pub(crate) cors_origin: Vec<String>,
+    /// Listen on other addresses than the loopback's without a key: only where the network is private
+    #[arg(long)]
+    pub(crate) insecure: bool,
+    /// Want a key for /metrics, /health and /version too
+    #[arg(long)]
+    pub(crate) private_metrics: bool,
     #[command(flatten)]
     pub(crate) store: StoreArgs,
     /// Threads to compute with [default: one for each core]
@@ -424,6 +453,9 @@ mod tests {
             "export x",
             "import",
             "completions tcsh",
+            "keys create",
+            "keys create a --concurrency 0",
+            "keys revoke",
         ];
         for line in refused {
             let words = ["hanzo-engine"].into_iter().chain(line.split(' '));

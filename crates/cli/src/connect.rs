@@ -4,16 +4,24 @@ use crate::args::{EngineArgs, KvTypeName, StoreArgs};
 use crate::error::CliError;
 use crate::term::{harmless, tell};
 use figment::Figment;
+use figment::providers::Serialized;
+use hanzo_engine_access::{ClientTls, Secret, channel, with_key};
 use hanzo_engine_daemon::config::LogConfig;
 use hanzo_engine_daemon::{Config, Daemon, DaemonError, log};
 use hanzo_engine_proto::v1::{StatsRequest, engine_client::EngineClient, store_client::StoreClient};
+use std::convert::Infallible;
 use std::net::IpAddr;
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
-use tonic::transport::{Channel, Endpoint, Uri};
-use tonic::{Request, Status};
+use tonic::body::Body;
+use tonic::codegen::Service;
+use tonic::codegen::http;
+use tonic::transport::{Endpoint, Uri};
+use tonic::{Code, Request, Status};
+use tower::ServiceExt as _;
+use tower::util::BoxCloneSyncService;
 
 /// Where a daemon listens unless told otherwise.
 const ADDRESS: &str = "http://127.0.0.1:36901";
@@ -24,10 +32,13 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Of an answer: a model's card with its chat template, or a batch of vectors.
 pub(crate) const MESSAGE_BYTES_MAX: usize = 64 << 20;
 
+/// What takes a call to a daemon: a connection, with the key that it wants, or the daemon of this process.
+pub(crate) type Carrier =
+    BoxCloneSyncService<http::Request<Body>, http::Response<Body>, tonic::transport::Error>;
 /// A client of a daemon.
-pub(crate) type Client = EngineClient<Channel>;
+pub(crate) type Client = EngineClient<Carrier>;
 /// A client of a daemon's store.
-pub(crate) type StoreApi = StoreClient<Channel>;
+pub(crate) type StoreApi = StoreClient<Carrier>;
 
 /// A daemon that answers.
 pub(crate) struct Running {
@@ -47,8 +58,12 @@ pub(crate) async fn find(args: &EngineArgs) -> Result<Option<Running>, CliError>
     match args.engine.as_deref() {
         Some(NONE) => Ok(None),
         // A variable that is set to nothing is as good as none.
-        None | Some("") => Ok(connect(ADDRESS).await.ok()),
-        Some(address) => connect(address).await.map(Some),
+        None | Some("") => match connect(ADDRESS, &Credentials::of(args)?).await {
+            // There is one: a second would only find the store taken.
+            Err(error @ CliError::Key { .. }) => Err(error),
+            found => Ok(found.ok()),
+        },
+        Some(address) => connect(address, &Credentials::of(args)?).await.map(Some),
     }
 }
 
@@ -58,32 +73,87 @@ pub(crate) async fn need(args: &EngineArgs) -> Result<Running, CliError> {
         Some(NONE) => {
             Err(CliError::Usage("this asks a running daemon: --engine none leaves nobody to ask".into()))
         }
-        address => connect(address.filter(|address| !address.is_empty()).unwrap_or(ADDRESS)).await,
+        address => {
+            let address = address.filter(|address| !address.is_empty()).unwrap_or(ADDRESS);
+            connect(address, &Credentials::of(args)?).await
+        }
     }
 }
 
+/// What a daemon is asked with.
+#[derive(Default)]
+pub(crate) struct Credentials {
+    key: Option<Secret>,
+    tls: ClientTls,
+}
+
+impl Credentials {
+    fn of(args: &EngineArgs) -> Result<Self, CliError> {
+        let key = match args.api_key.as_deref().filter(|key| !key.is_empty()) {
+            Some(key) => {
+                let key =
+                    Secret::new(key).map_err(|reason| CliError::Usage(format!("--api-key: {reason}")))?;
+                Some(key)
+            }
+            None => Secret::of_first_env(&["HANZO_ENGINE_API_KEY", "HANZO_ENGINE_AUTH_TOKEN"])
+                .map_err(CliError::Usage)?,
+        };
+        // A variable that is set to nothing names no file.
+        let file = |path: &Option<PathBuf>| path.clone().filter(|path| !path.as_os_str().is_empty());
+        let tls = ClientTls {
+            ca: file(&args.engine_ca),
+            cert: file(&args.engine_cert),
+            key: file(&args.engine_cert_key),
+        };
+        Ok(Self { key, tls })
+    }
+}
+
+/// A client of a daemon that this process serves.
+pub(crate) fn local<S>(engine: S) -> Client
+where
+    S: Service<http::Request<Body>, Response = http::Response<Body>, Error = Infallible>
+        + Clone
+        + Send
+        + Sync
+        + 'static,
+    S::Future: Send + 'static,
+{
+    let carrier = BoxCloneSyncService::new(engine.map_err(|never| match never {}));
+    EngineClient::new(carrier).max_decoding_message_size(MESSAGE_BYTES_MAX)
+}
+
 /// A client of the daemon at `address`, which must answer as one.
-pub(crate) async fn connect(address: &str) -> Result<Running, CliError> {
+pub(crate) async fn connect(address: &str, credentials: &Credentials) -> Result<Running, CliError> {
     let no_daemon = |why: String| CliError::NoDaemon { address: address.to_owned(), why };
     let with_scheme = if address.contains("://") { address.to_owned() } else { format!("http://{address}") };
     let uri: Uri = with_scheme
         .parse()
         .map_err(|_| no_daemon("this is no address such as http://127.0.0.1:36901".into()))?;
-    if uri.scheme_str() != Some("http") {
-        return Err(no_daemon("the address must begin with http://".into()));
+    if !matches!(uri.scheme_str(), Some("http" | "https")) {
+        return Err(no_daemon("the address must begin with http:// or https://".into()));
     }
     let here = uri.host().is_some_and(|host| {
         let host = host.trim_start_matches('[').trim_end_matches(']');
         host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
     });
     let endpoint = Endpoint::from(uri).connect_timeout(CONNECT_TIMEOUT).tcp_nodelay(true);
-    let channel = endpoint.connect().await.map_err(|error| no_daemon(root_cause(&error)))?;
+    let opened = channel(&endpoint, &credentials.tls).await?;
+    let channel = opened.map_err(|error| no_daemon(root_cause(&error)))?;
+    let channel = BoxCloneSyncService::new(channel.map_request(with_key(credentials.key.as_ref())));
     let store = StoreClient::new(channel.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX);
     let mut client = EngineClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX);
     // Something listens; is it a daemon?
     let probe = client.stats(Request::new(StatsRequest::default()));
     match tokio::time::timeout(PROBE_TIMEOUT, probe).await {
         Ok(Ok(_)) => Ok(Running { client, store, here }),
+        Ok(Err(status)) if status.code() == Code::Unauthenticated => {
+            let why = match &credentials.key {
+                Some(_) => "the daemon there wants another key than it was sent",
+                None => "the daemon there wants a key",
+            };
+            Err(CliError::Key { address: address.to_owned(), why: why.to_owned() })
+        }
         Ok(Err(status)) => Err(no_daemon(format!("what listens there said: {}", status.message()))),
         Err(_) => Err(no_daemon("what listens there says nothing".into())),
     }
@@ -156,8 +226,9 @@ impl InProcess {
         store_optional: bool,
         kv_type: Option<KvTypeName>,
     ) -> Result<Self, CliError> {
-        let mut config = Config::load(None, Figment::new())?;
-        config.server.host = "127.0.0.1".to_owned();
+        // Over the environment's, which is of a daemon that serves others.
+        let mut config = Config::load(None, Figment::from(Serialized::default("server.host", "127.0.0.1")))?;
+        config.server.open();
         (config.server.grpc_port, config.server.admin_port) = (0, 0);
         config.server.drain_s = 0;
         config.models.clear();
@@ -175,7 +246,7 @@ impl InProcess {
         let address = format!("http://{}", daemon.grpc_addr());
         let stop = CancellationToken::new();
         let served = tokio::spawn(daemon.serve(stop.clone().cancelled_owned()));
-        let Running { client, store, .. } = connect(&address).await?;
+        let Running { client, store, .. } = connect(&address, &Credentials::default()).await?;
         Ok(Self { client, store, stop, served })
     }
 

@@ -26,6 +26,20 @@ pub(crate) enum CliError {
         /// What the attempt said; empty when that is plain.
         why: String,
     },
+    /// The daemon wants a key, or another one.
+    #[error("{address}: {why}; set HANZO_ENGINE_API_KEY, or --api-key")]
+    Key {
+        /// Where it is.
+        address: String,
+        /// Its own words.
+        why: String,
+    },
+    /// TLS cannot be spoken.
+    #[error("TLS: {0}")]
+    Tls(#[from] hanzo_engine_access::TlsError),
+    /// The keys of a file.
+    #[error(transparent)]
+    KeysFile(#[from] hanzo_engine_access::FileError),
     /// The daemon refused, or failed.
     #[error("{}", .0.message())]
     Engine(tonic::Status),

@@ -102,6 +102,16 @@ impl Host {
                 tell("\r\x1b[K");
             }
         }
+        if let Err(status) = &loaded
+            && status.code() == tonic::Code::PermissionDenied
+        {
+            // Who may not load may still ask what is loaded.
+            let request = v1::StatsRequest { model: source.clone() };
+            let stats = client.stats(request).await.map(|stats| stats.into_inner().models);
+            if let Some(status) = stats.ok().and_then(|models| models.into_iter().next()?.status) {
+                return Ok(Self { client, status, in_process });
+            }
+        }
         let loaded = loaded.map_err(|status| CliError::Load { model: wanted.model.to_owned(), status })?;
         let status = loaded.into_inner().model.unwrap_or_default();
         Ok(Self { client, status, in_process })

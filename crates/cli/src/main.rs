@@ -17,6 +17,7 @@ mod imatrix;
 mod input;
 mod inspect;
 mod load;
+mod keys;
 mod missing;
 mod models;
 mod print;
@@ -75,6 +76,7 @@ fn execute(command: Command) -> Result<(), CliError> {
         Command::Ps(args) => wait_for(models::ps(args)),
         Command::Stop(args) => wait_for(models::stop(args)),
         Command::Adapter(args) => wait_for(adapter::adapter(args)),
+        Command::Keys(args) => keys::keys(args),
         Command::Quantize(args) => wait_for(quantize::quantize(args)),
         Command::Imatrix(args) => wait_for(imatrix::imatrix(args)),
         // It has the machine to itself: no runtime beside it.

@@ -31,6 +31,8 @@ struct Addresses {
     http: SocketAddr,
     grpc: SocketAddr,
     admin: SocketAddr,
+    http_scheme: &'static str,
+    grpc_scheme: &'static str,
 }
 
 /// What the daemon gets to end when the gateway has taken all of the drain's time.
@@ -51,11 +53,16 @@ pub(crate) async fn serve(args: ServeArgs) -> Result<(), CliError> {
     hung_up.map_err(|error| CliError::Start(error.to_string()))?;
     let (models, drain) = (config.models.clone(), Duration::from_secs(config.server.drain_s));
     let http_config = gateway_config(&args, &config)?;
+    let scheme = |tls: bool| if tls { "https" } else { "http" };
+    let (http_scheme, grpc_scheme) = (scheme(http_config.tls().is_on()), scheme(config.server.tls().is_on()));
     let daemon = Daemon::bind(config).await.map_err(daemon_error)?;
     let (grpc, admin) = (reachable(daemon.grpc_addr()), reachable(daemon.admin_addr()));
-    let gateway = Gateway::bind_to(http_config, daemon.engine()).await.map_err(gateway_error)?;
-    let addresses = Addresses { http: reachable(gateway.local_addr()), grpc, admin };
+    let bound = Gateway::bind_to(http_config, daemon.engine(), daemon.access()).await;
+    let gateway = bound.map_err(gateway_error)?;
+    let addresses =
+        Addresses { http: reachable(gateway.local_addr()), grpc, admin, http_scheme, grpc_scheme };
     let asked_to_end = signal::shutdown().map_err(|error| CliError::Start(error.to_string()))?;
+    let (wants_keys, client) = (daemon.access().wants_keys(), connect::local(daemon.engine()));
     print_addresses(addresses).map_err(CliError::Output)?;
 
     let (stop_gateway, stop_daemon) = (CancellationToken::new(), CancellationToken::new());
@@ -64,7 +71,7 @@ pub(crate) async fn serve(args: ServeArgs) -> Result<(), CliError> {
     tokio::select! {
         () = asked_to_end => tell("finishing what runs; once more ends it at once\n"),
         // Nothing runs yet: the process ends with its reason.
-        Err(failed) = load_then_stay(&models, addresses) => return Err(failed),
+        Err(failed) = load_then_stay(&models, client, addresses, wants_keys) => return Err(failed),
         // Neither ends by itself unless it failed.
         ended = &mut gateway => return joined(ended)?.map_err(CliError::from),
         ended = &mut daemon => return joined(ended)?.map_err(CliError::from),
@@ -93,6 +100,13 @@ fn read_config(args: &ServeArgs) -> Result<Config, ConfigError> {
     set("server", "host", args.host.map(|host| json!(host)));
     let names = (!args.allowed_host.is_empty()).then(|| json!(args.allowed_host));
     set("server", "allowed_hosts", names);
+    set("server", "api_key", args.api_key.as_ref().map(|key| json!(key)));
+    set("server", "api_keys_file", args.api_keys_file.as_ref().map(|file| json!(file)));
+    set("server", "tls_cert", args.tls_cert.as_ref().map(|file| json!(file)));
+    set("server", "tls_key", args.tls_key.as_ref().map(|file| json!(file)));
+    set("server", "tls_client_ca", args.tls_client_ca.as_ref().map(|file| json!(file)));
+    set("server", "insecure", args.insecure.then_some(json!(true)));
+    set("server", "private_metrics", args.private_metrics.then_some(json!(true)));
     set("server", "grpc_port", args.grpc_port.map(|port| json!(port)));
     set("server", "admin_port", args.admin_port.map(|port| json!(port)));
     set("store", "dir", args.store.model_dir.as_ref().map(|dir| json!(dir)));
@@ -166,6 +180,43 @@ fn gateway_config(args: &ServeArgs, daemon: &Config) -> Result<hanzo_engine_gate
     if !daemon.server.allowed_hosts.is_empty() {
         flags.insert("allowed_hosts".to_owned(), json!(daemon.server.allowed_hosts));
     }
+    // Both ports ask for the same keys.
+    for own in ["HANZO_ENGINE_GATEWAY_API_KEY", "HANZO_ENGINE_GATEWAY_API_KEYS_FILE"] {
+        if std::env::var_os(own).is_some_and(|value| !value.is_empty()) {
+            let reason = format!(
+                "{own}: under serve HTTP and gRPC share their keys; set HANZO_ENGINE_SERVER_… instead"
+            );
+            return Err(CliError::Usage(reason));
+        }
+    }
+    if let Some(key) = &daemon.server.api_key {
+        flags.insert("api_key".to_owned(), json!(key.text()));
+    }
+    if let Some(file) = &daemon.server.api_keys_file {
+        flags.insert("api_keys_file".to_owned(), json!(file));
+    }
+    let tls = [
+        ("tls_cert", &daemon.server.tls_cert),
+        ("tls_key", &daemon.server.tls_key),
+        ("tls_client_ca", &daemon.server.tls_client_ca),
+    ];
+    for (key, file) in tls {
+        // Unless HTTP has its own.
+        let own = format!("HANZO_ENGINE_GATEWAY_{}", key.to_uppercase());
+        if let Some(file) = file.as_ref().filter(|_| std::env::var_os(own).is_none()) {
+            flags.insert(key.to_owned(), json!(file));
+        }
+    }
+    if !args.cors_origin.is_empty() {
+        flags.insert("cors_origins".to_owned(), json!(args.cors_origin));
+    }
+    for (key, set) in
+        [("insecure", daemon.server.insecure), ("private_metrics", daemon.server.private_metrics)]
+    {
+        if set {
+            flags.insert(key.to_owned(), json!(true));
+        }
+    }
     if args.adapter_updates {
         flags.insert("adapter_updates".to_owned(), json!(true));
     }
@@ -183,8 +234,12 @@ fn gateway_config(args: &ServeArgs, daemon: &Config) -> Result<hanzo_engine_gate
 }
 
 /// Loads the models one after the other, tells how to try them, and stays until it is dropped.
-async fn load_then_stay(models: &[ModelConfig], addresses: Addresses) -> Result<Infallible, CliError> {
-    let mut client = connect::connect(&format!("http://{}", addresses.grpc)).await?.client;
+async fn load_then_stay(
+    models: &[ModelConfig],
+    mut client: Client,
+    addresses: Addresses,
+    wants_keys: bool,
+) -> Result<Infallible, CliError> {
     let mut to_try = None;
     for model in models.iter().filter(|model| model.at_start) {
         let loaded = load(&mut client, model).await?;
@@ -192,7 +247,7 @@ async fn load_then_stay(models: &[ModelConfig], addresses: Addresses) -> Result<
         to_try = to_try.or_else(|| example(&loaded.model.unwrap_or_default()));
     }
     if let Some((route, body)) = to_try {
-        print_example(addresses.http, route, &body).map_err(CliError::Output)?;
+        print_example(addresses, wants_keys, route, &body).map_err(CliError::Output)?;
     }
     std::future::pending().await
 }
@@ -222,11 +277,12 @@ fn print_addresses(addresses: Addresses) -> std::io::Result<()> {
     let paint = Paint::of(&stdout());
     let out = &mut stdout().lock();
     writeln!(out, "{}", paint.bold(concat!("Hanzo Engine ", env!("CARGO_PKG_VERSION"))))?;
-    let mut line =
-        |what: &str, at: SocketAddr, has: &str| writeln!(out, "  {what:<6} http://{at}  {}", paint.dim(has));
-    line("HTTP", addresses.http, "OpenAI's API under /v1; /health, /ready, /metrics")?;
-    line("gRPC", addresses.grpc, "hanzo.engine.v1")?;
-    line("admin", addresses.admin, "/healthz, /readyz, /metrics")
+    let mut line = |what: &str, scheme: &str, at: SocketAddr, has: &str| {
+        writeln!(out, "  {what:<6} {scheme}://{at}  {}", paint.dim(has))
+    };
+    line("HTTP", addresses.http_scheme, addresses.http, "OpenAI's API under /v1; /health, /ready, /metrics")?;
+    line("gRPC", addresses.grpc_scheme, addresses.grpc, "hanzo.engine.v1")?;
+    line("admin", "http", addresses.admin, "/healthz, /readyz, /metrics")
 }
 
 fn print_loaded(loaded: &LoadResponse) -> std::io::Result<()> {
@@ -252,12 +308,17 @@ fn print_loaded(loaded: &LoadResponse) -> std::io::Result<()> {
     Ok(())
 }
 
-fn print_example(http: SocketAddr, route: &str, body: &Value) -> std::io::Result<()> {
+fn print_example(addresses: Addresses, wants_keys: bool, route: &str, body: &Value) -> std::io::Result<()> {
+    let Addresses { http, http_scheme, .. } = addresses;
     let paint = Paint::of(&stdout());
     let out = &mut stdout().lock();
     writeln!(out, "{}", paint.bold("Try it:"))?;
     // No model name has a quote in it, see `check_name` in the store.
-    writeln!(out, "  curl http://{http}/v1/{route} -H 'content-type: application/json' -d '{body}'")?;
+    let key = if wants_keys { " -H \"authorization: Bearer $HANZO_ENGINE_API_KEY\"" } else { "" };
+    writeln!(
+        out,
+        "  curl {http_scheme}://{http}/v1/{route}{key} -H 'content-type: application/json' -d '{body}'"
+    )?;
     out.flush()
 }
 

@@ -1,27 +1,35 @@
 //! The admin port: `/metrics` for Prometheus, `/healthz` (the process answers) and `/readyz` (a model answers).
 
-use std::sync::Arc;
+use std::{net::SocketAddr, sync::Arc};
 
 use axum::{
     Json, Router,
-    extract::State,
+    extract::{ConnectInfo, Request, State},
     http::{StatusCode, header},
-    middleware,
-    response::IntoResponse,
+    middleware::{self, Next},
+    response::{IntoResponse, Response},
     routing::get,
 };
+use hanzo_engine_access::{Access, Presented, Refusal};
 use serde_json::{Value, json};
 
 use crate::{
-    hosts::{self, Hosts},
+    config::ServerConfig,
+    daemon::DaemonHandle,
+    hosts,
     service::Core,
     views::{ModelView, StateView},
 };
 
-/// Its routes.
-pub(crate) fn routes(core: Arc<Core>, hosts: Hosts) -> Router {
+/// Its routes. Probes need no key, and `/metrics` wants one where it is private.
+pub(crate) fn routes(handle: &DaemonHandle, config: &ServerConfig) -> Router {
+    let (core, hosts) = (Arc::clone(handle.core()), hosts::of(config));
+    let metrics = match config.private_metrics {
+        true => get(metrics).layer(middleware::from_fn_with_state(handle.access(), keyed)),
+        false => get(metrics),
+    };
     Router::new()
-        .route("/metrics", get(metrics))
+        .route("/metrics", metrics)
         .route("/healthz", get(healthz))
         .route("/alive", get(healthz))
         .route("/readyz", get(readyz))
@@ -29,6 +37,19 @@ pub(crate) fn routes(core: Arc<Core>, hosts: Hosts) -> Router {
         .fallback(not_found)
         .layer(middleware::from_fn_with_state(hosts, hosts::check))
         .with_state(core)
+}
+
+/// Asks for a key.
+async fn keyed(State(access): State<Arc<Access>>, request: Request, next: Next) -> Response {
+    let from = request.extensions().get::<ConnectInfo<SocketAddr>>().map(|from| from.0.ip());
+    let Err(refusal) = access.admit(&Presented::of(request.headers()), from) else {
+        return next.run(request).await;
+    };
+    let status = match refusal {
+        Refusal::Missing | Refusal::Wrong => StatusCode::UNAUTHORIZED,
+        _ => StatusCode::TOO_MANY_REQUESTS,
+    };
+    (status, Json(json!({"error": refusal.to_string()}))).into_response()
 }
 
 async fn metrics(State(core): State<Arc<Core>>) -> impl IntoResponse {

@@ -1,9 +1,10 @@
 //! What an operator can set: defaults, then a TOML or YAML file, then `HANZO_ENGINE_{SECTION}_{KEY}`, then flags.
 //! A key that nobody knows is an error that names it and where it stands. Nothing is opened or bound here.
 
+mod server;
+
 use std::{
     collections::BTreeMap,
-    net::IpAddr,
     path::{Path, PathBuf},
 };
 
@@ -35,25 +36,6 @@ pub struct Config {
     pub models: Vec<ModelConfig>,
     /// What is logged.
     pub log: LogConfig,
-}
-
-/// Sockets and the end of service.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct ServerConfig {
-    /// Address to listen on: an IP address or `localhost`.
-    pub host: String,
-    /// Names in `Host` that the admin port answers to beside the loopback's own, which are all while `host` is of the
-    /// loopback; elsewhere any name is, unless some are given here.
-    pub allowed_hosts: Vec<String>,
-    /// TCP port of gRPC; 0 picks a free one.
-    pub grpc_port: u16,
-    /// TCP port of `/metrics`, `/healthz` and `/readyz`; 0 picks a free one.
-    pub admin_port: u16,
-    /// Seconds that running requests may take after the shutdown signal.
-    pub drain_s: u64,
-    /// Largest gRPC message accepted, in bytes.
-    pub message_bytes_max: usize,
 }
 
 /// The record of models on this machine.
@@ -175,6 +157,7 @@ pub enum OnDemand {
 }
 
 pub use crate::convert::override_config::OverrideConfig;
+pub use server::ServerConfig;
 
 impl std::str::FromStr for OnDemand {
     type Err = String;
@@ -207,19 +190,6 @@ pub enum LogFormat {
     Pretty,
     /// One JSON object a line.
     Json,
-}
-
-impl Default for ServerConfig {
-    fn default() -> Self {
-        Self {
-            host: "127.0.0.1".to_owned(),
-            allowed_hosts: Vec::new(),
-            grpc_port: 36901,
-            admin_port: 36902,
-            drain_s: 30,
-            message_bytes_max: 4 << 20,
-        }
-    }
 }
 
 impl Default for EngineSection {
@@ -296,10 +266,8 @@ pub enum ConfigError {
 /// Sections that `HANZO_ENGINE_{SECTION}_{KEY}` can reach: those with scalar keys. Other words after
 /// `HANZO_ENGINE_` belong to the other programs, which share the environment.
 const ENV_SECTIONS: [&str; 4] = ["server", "store", "engine", "log"];
-/// Refused, because whoever sets it expects to be protected.
-const AUTH_TOKEN: &str = "HANZO_ENGINE_AUTH_TOKEN";
-/// Keys in those sections that belong to the other programs.
-const ENV_ELSEWHERE: [&str; 1] = ["server.port"];
+/// Keys in those sections that belong to the other programs, or are read as they are.
+const ENV_ELSEWHERE: [&str; 2] = ["server.port", "server.api_key"];
 
 impl Config {
     /// Merges the defaults, `file` (TOML, or YAML where its name ends in `.yaml` or `.yml`), the environment, and
@@ -318,13 +286,8 @@ impl Config {
             };
             layers.push((path.display().to_string(), read));
         }
-        if std::env::var_os(AUTH_TOKEN).is_some() {
-            let reason = format!(
-                "{AUTH_TOKEN}: this build cannot check keys; unset it, and put a proxy that does in front"
-            );
-            return Err(ConfigError::Layer { layer: "environment".to_owned(), reason });
-        }
-        layers.push(("environment".to_owned(), environment()));
+        let wrong = |reason| ConfigError::Layer { layer: "environment".to_owned(), reason };
+        layers.push(("environment".to_owned(), environment().map_err(wrong)?));
         layers.push(("flags".to_owned(), Figment::from(flags)));
         let mut merged = Figment::from(Serialized::defaults(Config::default()));
         for (name, layer) in layers {
@@ -349,29 +312,19 @@ impl Config {
     /// [`ConfigError::Value`] naming the first that is not.
     pub fn check(&self) -> Result<(), ConfigError> {
         let refuse = |key, reason: String| Err(ConfigError::Value { key, reason });
-        if self.server.ip().is_none() {
-            return refuse(
-                "server.host",
-                format!("must be an IP address or localhost, not {:?}", self.server.host),
-            );
-        }
+        self.server.check().map_err(|(key, reason)| ConfigError::Value { key, reason })?;
         let engine = &self.engine;
         let within = [
             ("engine.queue_requests_max", engine.queue_requests_max, limits::QUEUE_REQUESTS_LIMIT),
             ("engine.sequences_max", engine.sequences_max, limits::SEQUENCES_LIMIT),
             ("engine.step_tokens_max", engine.step_tokens_max, limits::STEP_TOKENS_LIMIT),
             ("engine.threads", engine.threads.unwrap_or(1), 4_096),
-            ("server.message_bytes_max", self.server.message_bytes_max, 1 << 30),
             ("engine.context_tokens_max", engine.context_tokens_max.unwrap_or(1) as usize, u32::MAX as usize),
         ];
         for (key, value, max) in within {
             if !(1..=max).contains(&value) {
                 return refuse(key, format!("must be 1 to {max}, not {value}"));
             }
-        }
-        if self.server.drain_s > limits::DRAIN_S_LIMIT {
-            let reason = format!("must be at most {}, not {}", limits::DRAIN_S_LIMIT, self.server.drain_s);
-            return refuse("server.drain_s", reason);
         }
         if engine.sequences_max > engine.step_tokens_max {
             let reason = format!(
@@ -467,17 +420,8 @@ impl EngineSection {
     }
 }
 
-impl ServerConfig {
-    /// The address to bind.
-    pub(crate) fn ip(&self) -> Option<IpAddr> {
-        if self.host.eq_ignore_ascii_case("localhost") {
-            return Some(IpAddr::from([127, 0, 0, 1]));
-        }
-        self.host.trim_start_matches('[').trim_end_matches(']').parse().ok()
-    }
-}
-
-fn environment() -> Figment {
+/// What the environment says, or which key in it is none.
+fn environment() -> Result<Figment, String> {
     let known = |key: &str| {
         let section = key.split_once('.').map_or(key, |(section, _)| section);
         ENV_SECTIONS.contains(&section) && !ENV_ELSEWHERE.contains(&key)
@@ -489,7 +433,12 @@ fn environment() -> Figment {
     let is_set = std::env::var_os("HANZO_MODELS_DIR").is_some_and(|dir| !dir.is_empty());
     let directory = Env::raw().only(if is_set { &["HANZO_MODELS_DIR"] } else { &[] });
     let directory = directory.map(|_| "store.dir".into());
-    Figment::from(directory).merge(sections)
+    let layer = Figment::from(directory).merge(sections);
+    // As it is: a key may look like a number, and no error may repeat it.
+    Ok(match server::api_key_of_env()? {
+        Some(key) => layer.merge(("server.api_key", key.text())),
+        None => layer,
+    })
 }
 
 /// Key and reason, without figment's own words for where it came from.

@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use futures_util::StreamExt as _;
+use hanzo_engine_access::{Access, AccessError, ServerTls, TlsError};
 use hanzo_engine_kernels::KernelError;
 use hanzo_engine_proto::v1::{self, engine_server::EngineServer, store_server::StoreServer};
 use hanzo_engine_store::{Store, StoreError};
@@ -23,7 +23,7 @@ use tonic::{
     body::Body,
     codec::CompressionEncoding,
     codegen::{Service, http},
-    transport::server::{Router, Server, TcpIncoming},
+    transport::server::{Router, Server},
 };
 use tonic_health::pb::health_server::{Health, HealthServer};
 
@@ -39,18 +39,18 @@ use crate::{
     device::{Cpu, Device},
     drain::Drain,
     health,
-    hosts::{self, Hosts},
     limits::{
-        ACCEPT_PAUSE, ARCHIVE_MESSAGE_BYTES_MAX, FLUSH_GRACE, HTTP2_KEEPALIVE, HTTP2_KEEPALIVE_TIMEOUT,
-        PREFIX_DISK_FLUSH, STREAMS_PER_CONNECTION_MAX, TCP_KEEPALIVE,
+        ARCHIVE_MESSAGE_BYTES_MAX, FLUSH_GRACE, HTTP2_KEEPALIVE, HTTP2_KEEPALIVE_TIMEOUT, PREFIX_DISK_FLUSH,
+        STREAMS_PER_CONNECTION_MAX,
     },
     metrics::Metrics,
     models::{LoadRequest, Models},
     on_demand::{LoadTimes, Waiters},
+    ports,
     prefix_disk::PrefixDisk,
     pulls::Pulls,
     registry::Registry,
-    service::{Core, EngineService, Envelope, StoreService},
+    service::{Core, EngineService, Envelope, Guarded, StoreService},
     sizing::LoadOptions,
 };
 
@@ -60,6 +60,12 @@ pub enum DaemonError {
     /// The configuration is wrong.
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// The keys cannot be used.
+    #[error(transparent)]
+    Access(#[from] AccessError),
+    /// TLS cannot be spoken.
+    #[error("TLS: {0}")]
+    Tls(#[from] TlsError),
     /// An address is not to be had.
     #[error(
         "cannot listen on {address} for {what}: {source}; choose another port ({key}), or 0 for any that is free"
@@ -101,6 +107,7 @@ pub struct Daemon {
     config: Config,
     handle: DaemonHandle,
     grpc: TcpListener,
+    tls: Option<Arc<ServerTls>>,
     admin: TcpListener,
     // Workers end with the daemon, served or not.
     _close: CloseOnDrop,
@@ -110,6 +117,7 @@ pub struct Daemon {
 #[derive(Clone)]
 pub struct DaemonHandle {
     core: Arc<Core>,
+    access: Arc<Access>,
     grpc_addr: SocketAddr,
     admin_addr: SocketAddr,
 }
@@ -141,6 +149,8 @@ impl Daemon {
     /// As [`Daemon::bind`], on another device.
     pub(crate) async fn bind_on(config: Config, device: Arc<dyn Device>) -> Result<Daemon, DaemonError> {
         config.check()?;
+        let access = Arc::new(Access::open(config.server.access())?);
+        let tls = ServerTls::open(config.server.tls(), &[b"h2"])?;
         let listening = &config.server;
         let grpc = bind(listening, listening.grpc_port, "gRPC", "server.grpc_port").await?;
         let admin = bind(listening, listening.admin_port, "the admin port", "server.admin_port").await?;
@@ -179,9 +189,9 @@ impl Daemon {
             let failed = |error: io::Error| DaemonError::Server { what, reason: error.to_string() };
             listener.local_addr().map_err(failed)
         };
-        let handle =
-            DaemonHandle { core, grpc_addr: address(&grpc, "gRPC")?, admin_addr: address(&admin, "admin")? };
-        Ok(Daemon { config, handle, grpc, admin, _close: CloseOnDrop(models) })
+        let (grpc_addr, admin_addr) = (address(&grpc, "gRPC")?, address(&admin, "admin")?);
+        let handle = DaemonHandle { core, access, grpc_addr, admin_addr };
+        Ok(Daemon { config, handle, grpc, tls, admin, _close: CloseOnDrop(models) })
     }
 
     /// What was mended of the store as it was opened, on one line, if anything was.
@@ -218,6 +228,11 @@ impl Daemon {
         engine_server(&self.handle.core, self.config.server.message_bytes_max)
     }
 
+    /// Who may ask it; what stands in front of it in this process asks the same.
+    pub fn access(&self) -> Arc<Access> {
+        self.handle.access()
+    }
+
     /// A handle that outlives [`Daemon::serve`].
     pub fn handle(&self) -> DaemonHandle {
         self.handle.clone()
@@ -237,20 +252,21 @@ impl Daemon {
     /// # Errors
     /// [`DaemonError::Server`] when a server ends by itself.
     pub async fn serve(self, shutdown: impl Future<Output = ()> + Send + 'static) -> Result<(), DaemonError> {
-        let Daemon { config, handle, grpc, admin, _close } = self;
+        let Daemon { config, handle, grpc, tls, admin, _close } = self;
         let DaemonHandle { core, .. } = &handle;
         let (models, drain) = (&core.models, &core.drain);
         let closing = CancellationToken::new();
         let mut servers = JoinSet::new();
         let (reporter, health) = tonic_health::server::health_reporter();
-        let router = router(core, health, config.server.message_bytes_max)?;
-        servers.spawn(serve_grpc(grpc, router, closing.clone()));
+        handle.access.follow();
+        let router = router(&handle, health, config.server.message_bytes_max)?;
+        servers.spawn(ports::grpc(grpc, tls, ports::limits(&config.server), router, closing.clone()));
         let following = health::follow(reporter, models.clone(), drain.clone());
         servers.spawn(async move {
             following.await;
             Ok(())
         });
-        servers.spawn(serve_admin(admin, core.clone(), hosts::of(&config.server), closing.clone()));
+        servers.spawn(ports::admin(admin, admin::routes(&handle, &config.server), closing.clone()));
         for request in models.configured.iter().filter(|request| request.at_start) {
             tokio::spawn(load_wanted(models.clone(), request.clone()));
         }
@@ -305,9 +321,13 @@ impl DaemonHandle {
         Ok(reply::model_status(&view))
     }
 
-    #[cfg(test)]
-    pub(crate) fn core(&self) -> Arc<Core> {
-        self.core.clone()
+    pub(crate) fn core(&self) -> &Arc<Core> {
+        &self.core
+    }
+
+    /// Who may ask.
+    pub(crate) fn access(&self) -> Arc<Access> {
+        self.access.clone()
     }
 
     /// Every model now, in order of name.
@@ -377,7 +397,7 @@ fn store_server(core: &Arc<Core>, message_bytes_max: usize) -> Envelope<StoreSer
 }
 
 fn router(
-    core: &Arc<Core>,
+    handle: &DaemonHandle,
     health: HealthServer<impl Health>,
     message_bytes_max: usize,
 ) -> Result<Router, DaemonError> {
@@ -390,18 +410,23 @@ fn router(
         what: "reflection",
         reason: error.to_string(),
     };
-    let engine = engine_server(core, message_bytes_max);
-    let store = store_server(core, message_bytes_max);
+    let DaemonHandle { core, access, .. } = handle;
+    fn guarded<S>(service: S, core: &Core, access: &Arc<Access>) -> Guarded<S> {
+        Guarded { service, access: access.clone(), metrics: core.models.metrics.clone() }
+    }
+    let engine = guarded(engine_server(core, message_bytes_max), core, access);
+    let store = guarded(store_server(core, message_bytes_max), core, access);
     let server = Server::builder()
         .http2_keepalive_interval(Some(HTTP2_KEEPALIVE))
         .http2_keepalive_timeout(Some(HTTP2_KEEPALIVE_TIMEOUT))
         .max_concurrent_streams(STREAMS_PER_CONNECTION_MAX)
         .add_service(engine)
         .add_service(store)
+        // Open to all, as probes are.
         .add_service(health)
-        .add_service(reflection().build_v1().map_err(failed)?)
+        .add_service(guarded(reflection().build_v1().map_err(failed)?, core, access))
         // Clients that have not moved on yet.
-        .add_service(reflection().build_v1alpha().map_err(failed)?);
+        .add_service(guarded(reflection().build_v1alpha().map_err(failed)?, core, access));
     Ok(server)
 }
 
@@ -421,36 +446,6 @@ async fn open_prefix_disk(engine: &EngineSection) -> Result<Option<Arc<PrefixDis
         reason: error.to_string(),
     };
     Ok(Some(opened.await.map_err(ended)??))
-}
-
-async fn serve_grpc(
-    listener: TcpListener,
-    router: Router,
-    closing: CancellationToken,
-) -> Result<(), DaemonError> {
-    let incoming = TcpIncoming::from(listener).with_nodelay(Some(true)).with_keepalive(Some(TCP_KEEPALIVE));
-    let incoming = incoming.then(|accepted| async {
-        if let Err(error) = &accepted {
-            // File descriptors ran out: to try again at once would only burn a core.
-            tracing::warn!(%error, "cannot accept a gRPC connection");
-            tokio::time::sleep(ACCEPT_PAUSE).await;
-        }
-        accepted
-    });
-    let served = router.serve_with_incoming_shutdown(incoming, closing.cancelled_owned()).await;
-    served.map_err(|error| DaemonError::Server { what: "gRPC", reason: error.to_string() })
-}
-
-async fn serve_admin(
-    listener: TcpListener,
-    core: Arc<Core>,
-    hosts: Hosts,
-    closing: CancellationToken,
-) -> Result<(), DaemonError> {
-    let served = axum::serve(listener, admin::routes(core, hosts))
-        .with_graceful_shutdown(closing.cancelled_owned())
-        .await;
-    served.map_err(|error| DaemonError::Server { what: "admin", reason: error.to_string() })
 }
 
 fn ended_early(ended: Result<Result<(), DaemonError>, tokio::task::JoinError>) -> DaemonError {

@@ -41,6 +41,7 @@ pub mod log;
 mod metrics;
 mod models;
 mod on_demand;
+mod ports;
 mod prefix_disk;
 pub mod preflight;
 mod prompt;

@@ -145,10 +145,17 @@ pub(crate) const ARCHIVE_MESSAGE_BYTES_MAX: usize = 2 << 20;
 pub(crate) const ADAPTER_NAME_BYTES_MAX: usize = 128;
 /// Orders to load adapters that lie before one worker: one at a time is given.
 pub(crate) const ADAPTER_ORDERS_MAX: usize = 1;
-/// Pause after a connection could not be accepted.
-pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Idle time after which TCP probes.
-pub(crate) const TCP_KEEPALIVE: Duration = Duration::from_secs(60);
+/// An address has at most one in so many of a port's connections.
+pub(crate) const ADDRESS_SHARE: usize = 4;
+/// In which a handshake must be done, then a client must say what it speaks, and on the admin port a request's headers
+/// must have come.
+pub(crate) const HEADERS_TIMEOUT: Duration = Duration::from_secs(30);
+/// Connections of the admin port.
+pub(crate) const ADMIN_CONNECTIONS_MAX: usize = 256;
+/// How long each may live: it is there for probes and scrapes.
+pub(crate) const ADMIN_CONNECTION_TIME: Duration = Duration::from_secs(300);
+/// Bytes of a request's line and headers there.
+pub(crate) const ADMIN_HEADERS_BYTES_MAX: usize = 16 << 10;
 
 /// Share of the memory available at the start that models may take, unless configured: numerator and denominator.
 pub(crate) const MEMORY_BUDGET_SHARE: (u64, u64) = (4, 5);

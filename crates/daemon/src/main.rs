@@ -30,6 +30,27 @@ struct Flags {
     /// Port of /metrics, /healthz and /readyz; 0: any that is free [default: 36902]
     #[arg(long)]
     admin_port: Option<u16>,
+    /// Key that every call must have; better set as HANZO_ENGINE_API_KEY, which no list of processes shows
+    #[arg(long, value_name = "KEY")]
+    api_key: Option<String>,
+    /// File of keys, each with what it may do, as `hanzo-engine keys create` makes it; followed while it changes
+    #[arg(long, value_name = "FILE")]
+    api_keys_file: Option<PathBuf>,
+    /// Certificate (PEM, with those between it and its authority) for gRPC by TLS; followed while it changes
+    #[arg(long, value_name = "FILE")]
+    tls_cert: Option<PathBuf>,
+    /// The certificate's private key (PEM)
+    #[arg(long, value_name = "FILE")]
+    tls_key: Option<PathBuf>,
+    /// Authorities (PEM): clients, such as a gateway, must show a certificate of one of them
+    #[arg(long, value_name = "FILE")]
+    tls_client_ca: Option<PathBuf>,
+    /// Listen on other addresses than the loopback's without a key: only where the network is private
+    #[arg(long)]
+    insecure: bool,
+    /// Want a key for the admin port's /metrics too
+    #[arg(long)]
+    private_metrics: bool,
     /// Model to load at the start: a name in the store, hanzo-demo, or a path; repeatable
     #[arg(long)]
     model: Vec<String>,
@@ -82,6 +103,13 @@ impl Flags {
         let models: Vec<ModelConfig> = models.collect();
         let layer = Figment::new();
         let layer = with(layer, "server.host", self.host.as_ref());
+        let layer = with(layer, "server.api_key", self.api_key.as_ref());
+        let layer = with(layer, "server.api_keys_file", self.api_keys_file.as_ref());
+        let layer = with(layer, "server.tls_cert", self.tls_cert.as_ref());
+        let layer = with(layer, "server.tls_key", self.tls_key.as_ref());
+        let layer = with(layer, "server.tls_client_ca", self.tls_client_ca.as_ref());
+        let layer = with(layer, "server.insecure", self.insecure.then_some(true));
+        let layer = with(layer, "server.private_metrics", self.private_metrics.then_some(true));
         let layer = with(layer, "server.grpc_port", self.grpc_port);
         let layer = with(layer, "server.admin_port", self.admin_port);
         let layer = with(layer, "server.drain_s", self.drain);

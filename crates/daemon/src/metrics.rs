@@ -10,6 +10,7 @@ use std::{
     time::Instant,
 };
 
+use hanzo_engine_access::Refusal;
 use hanzo_engine_runtime::{EngineStats, FinishReason};
 use prometheus::{
     Encoder as _, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
@@ -65,6 +66,7 @@ pub(crate) struct Metrics {
     cancelled: IntCounterVec,
     errors: IntCounterVec,
     worker_restarts: IntCounterVec,
+    refusals: IntCounterVec,
     model_loads: IntCounterVec,
     evictions: IntCounterVec,
     running: IntGaugeVec,
@@ -234,6 +236,17 @@ impl Metrics {
             ),
             cancelled: make.counter("requests_cancelled_total", "Requests whose client left.", model),
             errors: make.counter("errors_total", "Failures of the engine itself.", &["model", "kind"]),
+            refusals: {
+                let refusals = make.counter(
+                    "grpc_refusals_total",
+                    "gRPC calls refused for their key or its limits, by reason.",
+                    &["reason"],
+                );
+                for code in Refusal::CODES {
+                    refusals.with_label_values(&[code]).inc_by(0);
+                }
+                refusals
+            },
             worker_restarts: make.counter(
                 "worker_restarts_total",
                 "Times a failed worker was brought back.",
@@ -321,6 +334,11 @@ impl Metrics {
         };
         metrics.memory_budget.set(signed(memory_budget_bytes));
         Arc::new(metrics)
+    }
+
+    /// A call was refused for its key.
+    pub(crate) fn refused(&self, refusal: &Refusal) {
+        self.refusals.with_label_values(&[refusal.code()]).inc();
     }
 
     /// One model's own.

@@ -5,6 +5,7 @@ mod adapters;
 mod batches;
 mod embed;
 mod envelope;
+mod guard;
 mod infer;
 mod models;
 mod pull;
@@ -21,12 +22,14 @@ use std::{
 };
 
 pub(crate) use envelope::Envelope;
+pub(crate) use guard::Guarded;
 #[cfg(test)]
 pub(crate) use infer::infer;
 
 pub(crate) use storage::StoreService;
 
-use futures_util::Stream;
+use futures_util::{Stream, TryStreamExt as _};
+use hanzo_engine_access::{Pass, Refusal, Spend};
 use hanzo_engine_proto::v1::{self, engine_server::Engine};
 use tonic::{Request, Response, Status};
 
@@ -57,6 +60,25 @@ type Reply<T> = Result<Response<T>, Status>;
 
 fn reply<T>(result: Result<T, Error>) -> Reply<T> {
     result.map(Response::new).map_err(Status::from)
+}
+
+/// What the key of a call may do; a call of this process may do everything.
+fn pass_of<T>(request: &Request<T>) -> Pass {
+    request.extensions().get::<Pass>().cloned().unwrap_or_default()
+}
+
+impl EngineService {
+    fn refused(&self, refusal: Refusal) -> Status {
+        self.0.models.metrics.refused(&refusal);
+        refusal.into()
+    }
+
+    /// The pass of a call that asks for that model.
+    fn use_model<T>(&self, request: &Request<T>, model: &str) -> Result<Pass, Status> {
+        let pass = pass_of(request);
+        pass.use_model(model).map_err(|refusal| self.refused(refusal))?;
+        Ok(pass)
+    }
 }
 
 /// When a call that arrived now must be answered: its deadline, a moment before the transport's own.
@@ -108,27 +130,53 @@ impl Engine for EngineService {
         &self,
         request: Request<v1::ListAdaptersRequest>,
     ) -> Reply<v1::ListAdaptersResponse> {
+        self.use_model(&request, &request.get_ref().model)?;
         reply(adapters::list(&self.0, &request.into_inner().model).await)
     }
 
-    async fn infer(&self, request: Request<v1::InferRequest>) -> Reply<Self::InferStream> {
-        reply(infer::infer(&self.0, request).await.map(|stream| Box::pin(stream) as Self::InferStream))
+    async fn infer(&self, mut request: Request<v1::InferRequest>) -> Reply<Self::InferStream> {
+        let pass = self.use_model(&request, &request.get_ref().model)?;
+        let asked = request.get_mut();
+        asked.priority = pass.priority(asked.priority);
+        let mut spend = Spend::new(pass, asked.choices.max(1) as usize);
+        let events = infer::infer(&self.0, request).await;
+        reply(
+            events.map(|events| {
+                Box::pin(events.inspect_ok(move |event| spend.see(event))) as Self::InferStream
+            }),
+        )
     }
 
-    async fn embed(&self, request: Request<v1::EmbedRequest>) -> Reply<v1::EmbedResponse> {
-        reply(embed::embed(&self.0, request).await)
+    async fn embed(&self, mut request: Request<v1::EmbedRequest>) -> Reply<v1::EmbedResponse> {
+        let pass = self.use_model(&request, &request.get_ref().model)?;
+        request.get_mut().priority = pass.priority(request.get_ref().priority);
+        let answer = embed::embed(&self.0, request).await;
+        reply(answer.inspect(|answer| pass.spend(answer.prompt_tokens)))
     }
 
-    async fn rerank(&self, request: Request<v1::RerankRequest>) -> Reply<v1::RerankResponse> {
-        reply(embed::rerank(&self.0, request).await)
+    async fn rerank(&self, mut request: Request<v1::RerankRequest>) -> Reply<v1::RerankResponse> {
+        let pass = self.use_model(&request, &request.get_ref().model)?;
+        request.get_mut().priority = pass.priority(request.get_ref().priority);
+        let answer = embed::rerank(&self.0, request).await;
+        reply(answer.inspect(|answer| pass.spend(answer.prompt_tokens)))
     }
 
-    async fn classify(&self, request: Request<v1::ClassifyRequest>) -> Reply<v1::ClassifyResponse> {
-        reply(embed::classify(&self.0, request).await)
+    async fn classify(&self, mut request: Request<v1::ClassifyRequest>) -> Reply<v1::ClassifyResponse> {
+        let pass = self.use_model(&request, &request.get_ref().model)?;
+        request.get_mut().priority = pass.priority(request.get_ref().priority);
+        let answer = embed::classify(&self.0, request).await;
+        reply(answer.inspect(|answer| pass.spend(answer.prompt_tokens)))
     }
 
     async fn stats(&self, request: Request<v1::StatsRequest>) -> Reply<v1::StatsResponse> {
-        reply(stats::stats(&self.0, &request.into_inner().model).await)
+        let pass = pass_of(&request);
+        let mut answer = stats::stats(&self.0, &request.into_inner().model).await;
+        if let Ok(stats) = &mut answer {
+            stats
+                .models
+                .retain(|model| model.status.as_ref().is_none_or(|status| pass.sees_model(&status.name)));
+        }
+        reply(answer)
     }
 
     async fn pull(&self, request: Request<v1::PullRequest>) -> Reply<Self::PullStream> {
@@ -136,11 +184,19 @@ impl Engine for EngineService {
         reply(pulled.map(|stream| Box::pin(stream) as Self::PullStream))
     }
 
-    async fn list(&self, _: Request<v1::ListRequest>) -> Reply<v1::ListResponse> {
-        reply(models::list(&self.0).await)
+    async fn list(&self, request: Request<v1::ListRequest>) -> Reply<v1::ListResponse> {
+        let pass = pass_of(&request);
+        let mut answer = models::list(&self.0).await;
+        if let Ok(list) = &mut answer {
+            list.models.retain(|model| pass.sees_model(&model.name));
+        }
+        reply(answer)
     }
 
-    async fn show(&self, request: Request<v1::ShowRequest>) -> Reply<v1::ShowResponse> {
+    async fn show(&self, mut request: Request<v1::ShowRequest>) -> Reply<v1::ShowResponse> {
+        let pass = self.use_model(&request, &request.get_ref().model)?;
+        // A path would tell what files there are.
+        request.get_mut().known_only |= !pass.is_admin();
         reply(models::show(&self.0, request.into_inner()).await)
     }
 
@@ -149,14 +205,17 @@ impl Engine for EngineService {
     }
 
     async fn tokenize(&self, request: Request<v1::TokenizeRequest>) -> Reply<v1::TokenizeResponse> {
+        self.use_model(&request, &request.get_ref().model)?;
         reply(tokens::tokenize(&self.0, request).await)
     }
 
     async fn detokenize(&self, request: Request<v1::DetokenizeRequest>) -> Reply<v1::DetokenizeResponse> {
+        self.use_model(&request, &request.get_ref().model)?;
         reply(tokens::detokenize(&self.0, request).await)
     }
 
     async fn watch(&self, request: Request<v1::WatchRequest>) -> Reply<Self::WatchStream> {
+        self.use_model(&request, &request.get_ref().model)?;
         let model = self.0.models.loaded_name(&request.into_inner().model).await;
         reply(Ok(Box::pin(watch::watch(&self.0, model)) as Self::WatchStream))
     }

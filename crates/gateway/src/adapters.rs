@@ -3,11 +3,12 @@
 
 use std::sync::Arc;
 
-use axum::extract::State;
+use axum::{Extension, extract::State};
 use hanzo_engine_proto::v1;
 
 use crate::{
     app::App,
+    asker::Asker,
     body::{self, Incoming},
     error::ApiError,
     fields::Fields,
@@ -15,31 +16,42 @@ use crate::{
 };
 
 /// Loads an adapter for a model.
-pub(crate) async fn load(State(app): State<Arc<App>>, incoming: Incoming) -> Result<String, ApiError> {
-    allowed(&app)?;
+pub(crate) async fn load(
+    State(app): State<Arc<App>>,
+    Extension(asker): Extension<Asker>,
+    incoming: Incoming,
+) -> Result<String, ApiError> {
+    allowed(&app, &asker)?;
     let received = body::read(&app, incoming).await?;
     let read = SentFields::beside(|fields, _| load_request(fields));
     let ((request, sent), _room) = received.into(read).await?;
     let name = request.adapter.as_ref().map_or_else(String::new, |adapter| adapter.name.clone());
-    let answer = app.engine.clone().load_adapter(request).await;
+    let answer = app.engine(&asker).load_adapter(request).await;
     answer.map_err(|status| ApiError::from(status).renamed(|field| sent.name(field)))?;
     Ok(format!("Success: LoRA adapter '{name}' added successfully."))
 }
 
 /// Takes an adapter from a model.
-pub(crate) async fn unload(State(app): State<Arc<App>>, incoming: Incoming) -> Result<String, ApiError> {
-    allowed(&app)?;
+pub(crate) async fn unload(
+    State(app): State<Arc<App>>,
+    Extension(asker): Extension<Asker>,
+    incoming: Incoming,
+) -> Result<String, ApiError> {
+    allowed(&app, &asker)?;
     let received = body::read(&app, incoming).await?;
     let read = SentFields::beside(|fields, _| unload_request(fields));
     let ((request, sent), _room) = received.into(read).await?;
     let name = request.name.clone();
-    let answer = app.engine.clone().unload_adapter(request).await;
+    let answer = app.engine(&asker).unload_adapter(request).await;
     answer.map_err(|status| ApiError::from(status).renamed(|field| sent.name(field)))?;
     Ok(format!("Success: LoRA adapter '{name}' removed successfully."))
 }
 
-fn allowed(app: &App) -> Result<(), ApiError> {
-    if app.config.adapter_updates { Ok(()) } else { Err(ApiError::adapter_updates()) }
+fn allowed(app: &App, asker: &Asker) -> Result<(), ApiError> {
+    if !app.config.adapter_updates {
+        return Err(ApiError::adapter_updates());
+    }
+    asker.pass.admin("to load and unload adapters").map_err(|refusal| app.refuse(&refusal))
 }
 
 /// `lora_name`, `lora_path`, and the model where several are loaded. `load_inplace` would take another adapter's place.

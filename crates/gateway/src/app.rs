@@ -2,18 +2,29 @@
 
 use std::sync::Arc;
 
+use hanzo_engine_access::{Access, Refusal};
 use tokio::sync::Semaphore;
 
 use crate::{
-    answers::Answers, bodies::Bodies, config::Config, drain::Drain, engine::Engine, error::GatewayError,
-    hosts::Hosts, limits::BODIES_READ_MAX, metrics::Metrics,
+    answers::Answers,
+    asker::Asker,
+    bodies::Bodies,
+    config::Config,
+    drain::Drain,
+    engine::Engine,
+    error::{ApiError, GatewayError},
+    hosts::Hosts,
+    limits::BODIES_READ_MAX,
+    metrics::Metrics,
 };
 
 /// The gateway's state. Nothing in it belongs to one request, and nothing outlives the process.
 #[derive(Debug)]
 pub(crate) struct App {
     pub(crate) config: Config,
-    pub(crate) engine: Engine,
+    engine: Engine,
+    /// Who may ask.
+    pub(crate) access: Arc<Access>,
     pub(crate) metrics: Metrics,
     pub(crate) drain: Drain,
     /// Room for request bodies: `Config::bodies_bytes_max` in all.
@@ -30,10 +41,11 @@ pub(crate) struct App {
 
 impl App {
     /// The state for `config` and an engine; connects to nothing.
-    pub(crate) fn new(config: Config, engine: Engine) -> Result<App, GatewayError> {
+    pub(crate) fn new(config: Config, engine: Engine, access: Arc<Access>) -> Result<App, GatewayError> {
         let metrics = Metrics::new().map_err(|e| GatewayError::Config(format!("metrics: {e}")))?;
         Ok(App {
             engine,
+            access,
             metrics,
             drain: Drain::default(),
             bodies: Bodies::new(config.bodies_bytes_max, config.body_bytes_max),
@@ -43,5 +55,21 @@ impl App {
             vectors: Arc::new(Semaphore::new(config.embeddings_bytes_max)),
             config,
         })
+    }
+
+    /// The engine, as far as who asks may use it: a handler has no other.
+    pub(crate) fn engine(&self, asker: &Asker) -> Engine {
+        self.engine.of(asker.pass.clone(), self.metrics.refusals_total.clone())
+    }
+
+    /// The engine for what is about the server itself.
+    pub(crate) fn own_engine(&self) -> Engine {
+        self.engine.clone()
+    }
+
+    /// The answer to what a key may not do, which is counted.
+    pub(crate) fn refuse(&self, refusal: &Refusal) -> ApiError {
+        self.metrics.refusals_total.with_label_values(&[refusal.code()]).inc();
+        ApiError::refusal(refusal)
     }
 }

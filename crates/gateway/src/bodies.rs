@@ -4,15 +4,21 @@
 //! Bodies that have a part of what they need could wait for each other for ever. One of them at a time, in the order in
 //! which they began to wait, draws on a reserve that is kept for it: the room of one body of the largest size.
 
-use std::sync::Arc;
+use std::{
+    collections::HashMap,
+    net::IpAddr,
+    sync::{Arc, Mutex, PoisonError, Weak},
+};
 
 use tokio::{
-    sync::{Mutex, OwnedMutexGuard, OwnedSemaphorePermit, Semaphore},
+    sync::{Mutex as Turns, OwnedMutexGuard, OwnedSemaphorePermit, Semaphore},
     time::Duration,
 };
 
 use crate::limits::BODY_STEP_BYTES;
 
+/// Shares that are remembered before those that nobody holds any more are forgotten.
+const SHARES_KEPT: usize = 1024;
 /// How often a body that waits looks whether others have given room back.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
@@ -21,13 +27,23 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 pub(crate) struct Bodies {
     shared: Arc<Semaphore>, // permits are bytes
     reserve: Arc<Semaphore>,
-    next: Arc<Mutex<()>>,    // who may draw on the reserve
-    connection_bytes: usize, // of one connection's share
+    next: Arc<Turns<()>>, // who may draw on the reserve
+    share_bytes: usize,
+    shares: Mutex<HashMap<Client, Weak<Semaphore>>>, // those in use, and some that were
 }
 
-/// What one connection may hold of the room: a quarter, or one body of the largest size.
+/// What one client may hold of the room: a quarter, or one body of the largest size.
 #[derive(Debug, Clone)]
 pub(crate) struct Share(Arc<Semaphore>);
+
+/// Whose bodies share a share.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) enum Client {
+    /// The holder of the key of that name.
+    Key(String),
+    /// Whoever comes from there.
+    Address(IpAddr),
+}
 
 impl Bodies {
     /// Room for `bytes_max`, in bodies of up to `body_bytes_max`, which is no more.
@@ -36,13 +52,28 @@ impl Bodies {
             shared: Arc::new(Semaphore::new(bytes_max.saturating_sub(body_bytes_max))),
             reserve: Arc::new(Semaphore::new(body_bytes_max)),
             next: Arc::default(),
-            connection_bytes: (bytes_max / 4).max(body_bytes_max),
+            shares: Mutex::default(),
+            share_bytes: (bytes_max / 4).max(body_bytes_max),
         }
     }
 
-    /// Of a connection that was accepted.
+    /// Of a connection that was accepted, and of whose client nothing else is known.
     pub(crate) fn share(&self) -> Share {
-        Share(Arc::new(Semaphore::new(self.connection_bytes)))
+        Share(Arc::new(Semaphore::new(self.share_bytes)))
+    }
+
+    /// Of a client, over all its connections.
+    pub(crate) fn share_of(&self, client: Client) -> Share {
+        let mut shares = self.shares.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(share) = shares.get(&client).and_then(Weak::upgrade) {
+            return Share(share);
+        }
+        if shares.len() >= SHARES_KEPT {
+            shares.retain(|_, share| share.strong_count() > 0);
+        }
+        let share = self.share();
+        shares.insert(client, Arc::downgrade(&share.0));
+        share
     }
 
     /// For a body that has not begun to arrive.
@@ -66,7 +97,7 @@ impl Bodies {
 pub(crate) struct Room {
     shared: Arc<Semaphore>,
     reserve: Arc<Semaphore>,
-    next: Arc<Mutex<()>>,
+    next: Arc<Turns<()>>,
     share: Option<Share>,
     bytes: usize,
     held: Option<OwnedSemaphorePermit>,  // of the shared room
@@ -146,7 +177,7 @@ fn merge(held: &mut Option<OwnedSemaphorePermit>, more: OwnedSemaphorePermit) {
 mod tests {
     use std::time::Duration;
 
-    use super::Bodies;
+    use super::{Bodies, Client};
 
     const STEP: usize = super::BODY_STEP_BYTES;
 
@@ -192,6 +223,28 @@ mod tests {
         assert!(grows(&mut other, 4 * STEP, 4 * STEP).await);
         second.settle();
         assert!(grows(&mut third, 4 * STEP, 4 * STEP).await);
+    }
+
+    #[tokio::test]
+    async fn a_client_has_one_share_over_all_its_connections() {
+        let bodies = Bodies::new(16 * STEP, 4 * STEP);
+        let of = |name: &str| bodies.room(Some(bodies.share_of(Client::Key(name.to_owned()))));
+        let (mut one, mut two, mut three) = (of("alice"), of("alice"), of("alice"));
+        assert!(grows(&mut one, 4 * STEP, 4 * STEP).await);
+        // The reserve, in turn.
+        assert!(grows(&mut two, 4 * STEP, 4 * STEP).await);
+        assert!(!grows(&mut three, STEP, 4 * STEP).await);
+        assert!(grows(&mut of("bob"), 4 * STEP, 4 * STEP).await);
+        drop((one, two));
+        assert!(grows(&mut three, 4 * STEP, 4 * STEP).await);
+        for i in 0..5000_u32 {
+            bodies.share_of(Client::Address(std::net::Ipv4Addr::from(i).into()));
+        }
+        let kept = bodies.shares.lock().unwrap().len();
+        assert!(
+            kept <= super::SHARES_KEPT
+                && bodies.shares.lock().unwrap().contains_key(&Client::Key("alice".to_owned()))
+        );
     }
 
     #[tokio::test]

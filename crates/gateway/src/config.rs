@@ -1,14 +1,29 @@
 //! What an operator can set: defaults, then a TOML or YAML file, then `HANZO_ENGINE_GATEWAY_*`, then flags.
 
-use std::{net::IpAddr, path::Path};
+use std::{
+    net::IpAddr,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use figment::{
     Figment,
     providers::{Env, Format, Serialized, Toml, Yaml},
 };
+use hanzo_engine_access::{ClientTls, Limits, Secret, Settings, TlsSettings};
 use serde::{Deserialize, Serialize};
 
-use crate::{error::GatewayError, limits::SECONDS_MAX};
+use crate::{
+    cors,
+    error::GatewayError,
+    limits::{ADDRESS_SHARE, SECONDS_MAX},
+};
+
+/// Settings that are keys, and the variables they are read from: the first that is set.
+const SECRETS: [(&str, &[&str]); 2] = [
+    ("api_key", &["HANZO_ENGINE_GATEWAY_API_KEY", "HANZO_ENGINE_API_KEY", "HANZO_ENGINE_AUTH_TOKEN"]),
+    ("engine_api_key", &["HANZO_ENGINE_GATEWAY_ENGINE_API_KEY"]),
+];
 
 /// The gateway's settings.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -21,8 +36,33 @@ pub struct Config {
     /// Names in `Host` that are answered to beside the loopback's own, which are all while `host` is of the loopback;
     /// elsewhere any name is, unless some are given here.
     pub allowed_hosts: Vec<String>,
-    /// Where the engine's gRPC is: `http://HOST:PORT` or `unix:PATH`.
+    /// A key that lets its holder do everything. In the environment it is also `HANZO_ENGINE_API_KEY`.
+    pub api_key: Option<Secret>,
+    /// A file of keys, each with what it may do, that `hanzo-engine keys` writes; followed while it changes.
+    pub api_keys_file: Option<PathBuf>,
+    /// The certificate, and those between it and its authority, that HTTPS is spoken with; unset: HTTP in the clear. The
+    /// files are followed while they change.
+    pub tls_cert: Option<PathBuf>,
+    /// The certificate's private key.
+    pub tls_key: Option<PathBuf>,
+    /// Authorities: a client must show a certificate of one of them.
+    pub tls_client_ca: Option<PathBuf>,
+    /// Origins whose pages may ask, such as `https://chat.example.com`; `*`: any.
+    pub cors_origins: Vec<String>,
+    /// Listen on other addresses than the loopback's although no key is wanted.
+    pub insecure: bool,
+    /// Want a key for `/metrics`, `/health` and `/version` too, which tell of models and load.
+    pub private_metrics: bool,
+    /// Where the engine's gRPC is: `http://HOST:PORT`, `https://HOST:PORT` or `unix:PATH`.
     pub engine: String,
+    /// Authorities that the engine's certificate is trusted by; unset: the system's.
+    pub engine_ca: Option<PathBuf>,
+    /// The certificate that is shown to the engine.
+    pub engine_cert: Option<PathBuf>,
+    /// Its private key.
+    pub engine_cert_key: Option<PathBuf>,
+    /// This gateway's own key for the engine, which needs no admin scope; unset: `api_key`.
+    pub engine_api_key: Option<Secret>,
     /// Ignore request fields that the gateway does not know, instead of answering 400.
     pub lenient: bool,
     /// Let HTTP clients load and unload adapters: what they load are paths on the engine's machine.
@@ -33,8 +73,13 @@ pub struct Config {
     pub bodies_bytes_max: usize,
     /// Seconds in which a request's body must have arrived.
     pub body_timeout_s: u64,
-    /// Connections held at once; more wait in the listener's backlog.
+    /// Connections held at once; more wait in the listener's backlog. One address has at most a quarter of them.
     pub connections_max: usize,
+    /// Seconds in which a connection must have done its handshake, then said what it speaks, and a request's headers must
+    /// have come.
+    pub headers_timeout_s: u64,
+    /// Seconds after which a connection that asks for nothing is closed.
+    pub idle_timeout_s: u64,
     /// Stop strings of one request.
     pub stop_strings_max: usize,
     /// Choices (`n`) of one prompt.
@@ -64,6 +109,18 @@ impl Default for Config {
             host: "127.0.0.1".to_owned(),
             port: 36900,
             allowed_hosts: Vec::new(),
+            api_key: None,
+            api_keys_file: None,
+            tls_cert: None,
+            tls_key: None,
+            tls_client_ca: None,
+            cors_origins: Vec::new(),
+            insecure: false,
+            private_metrics: false,
+            engine_ca: None,
+            engine_cert: None,
+            engine_cert_key: None,
+            engine_api_key: None,
             engine: "http://127.0.0.1:36901".to_owned(),
             lenient: false,
             adapter_updates: false,
@@ -71,6 +128,8 @@ impl Default for Config {
             bodies_bytes_max: 256_000_000,
             body_timeout_s: 60,
             connections_max: 4096,
+            headers_timeout_s: 60,
+            idle_timeout_s: 120,
             stop_strings_max: 16,
             choices_max: 128,
             prompts_max: 1024,
@@ -94,11 +153,6 @@ impl Config {
     /// [`GatewayError::Config`] where the file cannot be read, or a value is of the wrong type, unknown or out
     /// of range.
     pub fn load(file: Option<&Path>, flags: impl Serialize) -> Result<Config, GatewayError> {
-        // Whoever sets it expects to be protected.
-        if std::env::var_os("HANZO_ENGINE_AUTH_TOKEN").is_some() {
-            let reason = "HANZO_ENGINE_AUTH_TOKEN: this build cannot check keys; unset it, and put a proxy that does in front";
-            return Err(GatewayError::Config(reason.to_owned()));
-        }
         let mut figment = Figment::from(Serialized::defaults(Config::default()));
         if let Some(path) = file {
             let yaml = path.extension().is_some_and(|e| e == "yaml" || e == "yml");
@@ -108,8 +162,15 @@ impl Config {
                 figment.merge(Toml::file_exact(path))
             };
         }
+        // Read as they are: a key may look like a number, and no error may repeat it.
+        for (field, names) in SECRETS {
+            if let Some(secret) = Secret::of_first_env(names).map_err(GatewayError::Config)? {
+                figment = figment.merge((field, secret.text()));
+            }
+        }
+        let fields = SECRETS.map(|(field, _)| field);
         let config: Config = figment
-            .merge(Env::prefixed("HANZO_ENGINE_GATEWAY_"))
+            .merge(Env::prefixed("HANZO_ENGINE_GATEWAY_").ignore(&fields))
             .merge(Serialized::defaults(flags))
             .extract()
             .map_err(|e| GatewayError::Config(e.to_string()))?;
@@ -121,6 +182,15 @@ impl Config {
         let refuse = |what: &str| Err(GatewayError::Config(what.to_owned()));
         if self.address().is_none() {
             return refuse("host: expected an IP address or localhost");
+        }
+        let private = self.address().is_some_and(|ip| ip.is_loopback());
+        if !private && !self.insecure && !self.access().wants_keys() && !self.tls().wants_certificates() {
+            let problem = format!(
+                "host: {} is reached from other machines, and no key is wanted: set api_keys_file (--api-keys-file) to \
+                 what `hanzo-engine keys create` makes, or api_key; or say insecure (--insecure) where the network is private",
+                self.host
+            );
+            return refuse(&problem);
         }
         if self.bodies_bytes_max < self.body_bytes_max {
             return refuse("bodies_bytes_max: must be at least body_bytes_max");
@@ -137,7 +207,17 @@ impl Config {
         if self.request_timeout_s == Some(0) {
             return refuse("request_timeout_s: must be at least 1; leave it out for no limit");
         }
+        self.tls().check().map_err(|error| GatewayError::Config(error.to_string()))?;
+        if self.engine_cert.is_some() != self.engine_cert_key.is_some() {
+            return refuse("engine_cert: it and engine_cert_key need each other");
+        }
+        if self.engine_tls() != ClientTls::default() && !self.engine.starts_with("https://") {
+            return refuse("engine_ca, engine_cert: only an engine at https:// is spoken to by TLS");
+        }
+        cors::check(&self.cors_origins).map_err(GatewayError::Config)?;
         let seconds = [
+            ("headers_timeout_s", self.headers_timeout_s),
+            ("idle_timeout_s", self.idle_timeout_s),
             ("body_timeout_s", self.body_timeout_s),
             ("sse_keep_alive_s", self.sse_keep_alive_s),
             ("drain_s", self.drain_s),
@@ -155,11 +235,45 @@ impl Config {
             ("embedding_inputs_max", self.embedding_inputs_max),
             ("sse_keep_alive_s", usize::from(self.sse_keep_alive_s > 0)),
             ("body_timeout_s", usize::from(self.body_timeout_s > 0)),
+            ("headers_timeout_s", usize::from(self.headers_timeout_s > 0)),
+            ("idle_timeout_s", usize::from(self.idle_timeout_s > 0)),
         ];
         if let Some((name, _)) = at_least_one.iter().find(|(_, value)| *value == 0) {
             return refuse(&format!("{name}: must be at least 1"));
         }
         Ok(self)
+    }
+
+    /// Where the keys are from.
+    pub fn access(&self) -> Settings {
+        Settings { api_key: self.api_key.clone(), api_keys_file: self.api_keys_file.clone() }
+    }
+
+    /// The files of HTTPS.
+    pub fn tls(&self) -> TlsSettings {
+        TlsSettings {
+            cert: self.tls_cert.clone(),
+            key: self.tls_key.clone(),
+            client_ca: self.tls_client_ca.clone(),
+        }
+    }
+
+    /// The files of the connection to the engine.
+    pub(crate) fn engine_tls(&self) -> ClientTls {
+        ClientTls {
+            ca: self.engine_ca.clone(),
+            cert: self.engine_cert.clone(),
+            key: self.engine_cert_key.clone(),
+        }
+    }
+
+    /// What the port bears.
+    pub(crate) fn limits(&self) -> Limits {
+        Limits {
+            connections_max: self.connections_max,
+            of_address_max: self.connections_max.div_ceil(ADDRESS_SHARE),
+            first: Duration::from_secs(self.headers_timeout_s),
+        }
     }
 
     /// The address to bind; `None` where `host` is neither an address nor `localhost`.
@@ -206,9 +320,28 @@ mod tests {
             (json!({"request_timeout_s": u64::MAX}), "request_timeout_s"),
             (json!({"drain_s": u64::MAX}), "drain_s"),
             (json!({"bodies_bytes_max": 5}), "bodies_bytes_max"),
+            (json!({"host": "0.0.0.0"}), "--insecure"),
+            (json!({"host": "::"}), "--api-keys-file"),
+            (json!({"api_key": "short"}), "api_key"),
+            (json!({"tls_cert": "cert.pem"}), "tls_key"),
+            (json!({"tls_key": "key.pem"}), "tls_cert"),
+            (json!({"tls_client_ca": "ca.pem"}), "tls_client_ca"),
+            (json!({"engine_ca": "ca.pem"}), "engine_ca"),
+            (json!({"engine": "https://engine:1", "engine_cert": "cert.pem"}), "engine_cert_key"),
+            (json!({"cors_origins": ["chat.example.com"]}), "cors_origins"),
+            (json!({"headers_timeout_s": 0}), "headers_timeout_s"),
+            (json!({"idle_timeout_s": 0}), "idle_timeout_s"),
+            (json!({"engine_api_key": 12_345_678}), "engine_api_key"),
         ] {
             let error = Config::load(None, &flags).unwrap_err().to_string();
             assert!(error.contains(name), "{flags}: {error}");
+        }
+        for kept in [
+            json!({"host": "0.0.0.0", "insecure": true}),
+            json!({"host": "0.0.0.0", "api_key": "long-enough"}),
+            json!({"host": "::", "api_keys_file": "keys.json"}),
+        ] {
+            assert!(Config::load(None, &kept).is_ok(), "{kept}");
         }
         assert!(Config::load(Some("/no/such/file.toml".as_ref()), json!({})).is_err());
     }

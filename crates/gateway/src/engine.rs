@@ -3,10 +3,13 @@
 
 use std::{convert::Infallible, time::Duration};
 
+use futures_util::{Stream, TryStreamExt as _};
+use hanzo_engine_access::{ClientTls, Pass, Refusal, Secret, Spend, lazy_channel, with_key};
 use hanzo_engine_proto::v1::{self, engine_client::EngineClient};
+use prometheus::IntCounterVec;
 use tokio::time::Instant;
 use tonic::{
-    Request, Response, Status, Streaming,
+    Code, Request, Response, Status,
     body::Body,
     codegen::{Service, http},
     transport::{self, Endpoint},
@@ -47,16 +50,26 @@ impl<S> LocalEngine for S where
 /// What takes a call to the engine.
 type Carrier = BoxCloneSyncService<http::Request<Body>, http::Response<Body>, transport::Error>;
 
-/// A handle on the engine; cloning it is cheap.
+/// A handle on the engine for one who asks, who is refused here what a key may not do; cloning it is cheap.
 #[derive(Clone, Debug)]
-pub(crate) struct Engine(EngineClient<Carrier>);
+pub(crate) struct Engine {
+    client: EngineClient<Carrier>,
+    remote: bool,
+    pass: Pass,
+    refusals: Option<IntCounterVec>, // by reason
+}
 
 impl Engine {
     /// A client of the engine at `uri`. It connects with the first call, and again after a failure.
-    pub(crate) fn connect_lazy(uri: &str) -> Result<Engine, GatewayError> {
+    /// `key` is this gateway's own.
+    pub(crate) fn connect_lazy(
+        uri: &str,
+        key: Option<&Secret>,
+        tls: &ClientTls,
+    ) -> Result<Engine, GatewayError> {
         let refuse = |reason: String| GatewayError::Engine { uri: uri.to_owned(), reason };
-        if !uri.starts_with("http://") && !uri.starts_with("unix:") {
-            return Err(refuse("expected http://HOST:PORT or unix:PATH".to_owned()));
+        if !["http://", "https://", "unix:"].iter().any(|scheme| uri.starts_with(scheme)) {
+            return Err(refuse("expected http://HOST:PORT, https://HOST:PORT or unix:PATH".to_owned()));
         }
         let endpoint = Endpoint::from_shared(uri.to_owned())
             .and_then(|e| e.user_agent(concat!("engine-gateway/", env!("CARGO_PKG_VERSION"))))
@@ -66,67 +79,127 @@ impl Engine {
             .keep_alive_timeout(ENGINE_PING_TIMEOUT)
             // An idle gateway sends nothing.
             .keep_alive_while_idle(false);
-        Ok(Engine::over(BoxCloneSyncService::new(endpoint.connect_lazy())))
+        let channel = lazy_channel(&endpoint, tls)?.map_request(with_key(key));
+        Ok(Engine::over(BoxCloneSyncService::new(channel), true))
     }
 
     /// A client of the engine in this process.
     pub(crate) fn local(engine: impl LocalEngine) -> Engine {
-        Engine::over(BoxCloneSyncService::new(engine.map_err(|never| match never {})))
+        Engine::over(BoxCloneSyncService::new(engine.map_err(|never| match never {})), false)
     }
 
-    fn over(carrier: Carrier) -> Engine {
-        Engine(EngineClient::new(carrier).max_decoding_message_size(ENGINE_MESSAGE_BYTES_MAX))
+    fn over(carrier: Carrier, remote: bool) -> Engine {
+        let client = EngineClient::new(carrier).max_decoding_message_size(ENGINE_MESSAGE_BYTES_MAX);
+        Engine { client, remote, pass: Pass::anyone(), refusals: None }
+    }
+
+    /// The same engine for who has that pass; what is refused is counted.
+    pub(crate) fn of(&self, pass: Pass, refusals: IntCounterVec) -> Engine {
+        Engine { pass, refusals: Some(refusals), ..self.clone() }
+    }
+
+    fn refused(&self, refusal: Refusal) -> Status {
+        if let Some(refusals) = &self.refusals {
+            refusals.with_label_values(&[refusal.code()]).inc();
+        }
+        refusal.into()
+    }
+
+    fn use_model(&self, model: &str) -> Result<(), Status> {
+        self.pass.use_model(model).map_err(|refusal| self.refused(refusal))
+    }
+
+    fn admin(&self, what: &str) -> Result<(), Status> {
+        self.pass.admin(what).map_err(|refusal| self.refused(refusal))
+    }
+
+    /// What the engine said.
+    fn said<T>(&self, answer: Result<Response<T>, Status>) -> Result<T, Status> {
+        answer.map(Response::into_inner).map_err(|status| of_the_gateway(self.remote, status))
     }
 
     /// Starts a generation. Dropping the future or the stream cancels it in the engine.
     pub(crate) async fn infer(
         &mut self,
-        request: v1::InferRequest,
+        mut request: v1::InferRequest,
         deadline: Option<Instant>,
-    ) -> Result<Streaming<v1::InferEvent>, Status> {
-        self.0.infer(timed(request, deadline)).await.map(Response::into_inner)
+    ) -> Result<impl Stream<Item = Result<v1::InferEvent, Status>> + Send + use<>, Status> {
+        self.use_model(&request.model)?;
+        request.priority = self.pass.priority(request.priority);
+        let mut spend = Spend::new(self.pass.clone(), request.choices.max(1) as usize);
+        let answer = self.client.infer(timed(request, deadline)).await;
+        let (events, remote) = (self.said(answer)?, self.remote);
+        Ok(events
+            .inspect_ok(move |event| spend.see(event))
+            .map_err(move |status| of_the_gateway(remote, status)))
     }
 
     /// Embeds. Dropping the future cancels it in the engine.
     pub(crate) async fn embed(
         &mut self,
-        request: v1::EmbedRequest,
+        mut request: v1::EmbedRequest,
         deadline: Option<Instant>,
     ) -> Result<v1::EmbedResponse, Status> {
-        self.0.embed(timed(request, deadline)).await.map(Response::into_inner)
+        self.use_model(&request.model)?;
+        request.priority = self.pass.priority(request.priority);
+        let answer = self.client.embed(timed(request, deadline)).await;
+        let answer = self.said(answer)?;
+        self.pass.spend(answer.prompt_tokens);
+        Ok(answer)
     }
 
     /// Scores documents against a query. Dropping the future cancels it in the engine.
     pub(crate) async fn rerank(
         &mut self,
-        request: v1::RerankRequest,
+        mut request: v1::RerankRequest,
         deadline: Option<Instant>,
     ) -> Result<v1::RerankResponse, Status> {
-        self.0.rerank(timed(request, deadline)).await.map(Response::into_inner)
+        self.use_model(&request.model)?;
+        request.priority = self.pass.priority(request.priority);
+        let answer = self.client.rerank(timed(request, deadline)).await;
+        let answer = self.said(answer)?;
+        self.pass.spend(answer.prompt_tokens);
+        Ok(answer)
     }
 
     /// Scores texts by labels. Dropping the future cancels it in the engine.
     pub(crate) async fn classify(
         &mut self,
-        request: v1::ClassifyRequest,
+        mut request: v1::ClassifyRequest,
         deadline: Option<Instant>,
     ) -> Result<v1::ClassifyResponse, Status> {
-        self.0.classify(timed(request, deadline)).await.map(Response::into_inner)
+        self.use_model(&request.model)?;
+        request.priority = self.pass.priority(request.priority);
+        let answer = self.client.classify(timed(request, deadline)).await;
+        let answer = self.said(answer)?;
+        self.pass.spend(answer.prompt_tokens);
+        Ok(answer)
     }
 
     /// Every loaded model, now.
     pub(crate) async fn stats(&mut self) -> Result<v1::StatsResponse, Status> {
-        within(ENGINE_STATE_TIMEOUT, self.0.stats(v1::StatsRequest::default())).await
+        let answer = within(ENGINE_STATE_TIMEOUT, self.client.stats(v1::StatsRequest::default())).await;
+        let mut stats = self.said(answer)?;
+        stats
+            .models
+            .retain(|model| model.status.as_ref().is_none_or(|status| self.pass.sees_model(&status.name)));
+        Ok(stats)
     }
 
     /// Every stored model.
     pub(crate) async fn list(&mut self) -> Result<v1::ListResponse, Status> {
-        within(ENGINE_STATE_TIMEOUT, self.0.list(v1::ListRequest::default())).await
+        let answer = within(ENGINE_STATE_TIMEOUT, self.client.list(v1::ListRequest::default())).await;
+        let mut list = self.said(answer)?;
+        list.models.retain(|model| self.pass.sees_model(&model.name));
+        Ok(list)
     }
 
     /// One model by any of its names. Never by a path: an HTTP client is not to look around on the engine's disk.
     pub(crate) async fn show(&mut self, model: String) -> Result<v1::ShowResponse, Status> {
-        within(ENGINE_STATE_TIMEOUT, self.0.show(v1::ShowRequest { model, known_only: true })).await
+        self.use_model(&model)?;
+        let show = self.client.show(v1::ShowRequest { model, known_only: true });
+        let answer = within(ENGINE_STATE_TIMEOUT, show).await;
+        self.said(answer)
     }
 
     /// Loads an adapter. Its files are read first, which takes as long as it takes.
@@ -134,7 +207,9 @@ impl Engine {
         &mut self,
         request: v1::LoadAdapterRequest,
     ) -> Result<v1::LoadAdapterResponse, Status> {
-        self.0.load_adapter(request).await.map(Response::into_inner)
+        self.admin("to load adapters")?;
+        let answer = self.client.load_adapter(request).await;
+        self.said(answer)
     }
 
     /// Takes an adapter away.
@@ -142,7 +217,9 @@ impl Engine {
         &mut self,
         request: v1::UnloadAdapterRequest,
     ) -> Result<v1::UnloadAdapterResponse, Status> {
-        within(ENGINE_STATE_TIMEOUT, self.0.unload_adapter(request)).await
+        self.admin("to unload adapters")?;
+        let answer = within(ENGINE_STATE_TIMEOUT, self.client.unload_adapter(request)).await;
+        self.said(answer)
     }
 
     /// Text or a chat to token ids.
@@ -150,7 +227,9 @@ impl Engine {
         &mut self,
         request: v1::TokenizeRequest,
     ) -> Result<v1::TokenizeResponse, Status> {
-        within(ENGINE_TOKENS_TIMEOUT, self.0.tokenize(request)).await
+        self.use_model(&request.model)?;
+        let answer = within(ENGINE_TOKENS_TIMEOUT, self.client.tokenize(request)).await;
+        self.said(answer)
     }
 
     /// Token ids to text.
@@ -158,7 +237,19 @@ impl Engine {
         &mut self,
         request: v1::DetokenizeRequest,
     ) -> Result<v1::DetokenizeResponse, Status> {
-        within(ENGINE_TOKENS_TIMEOUT, self.0.detokenize(request)).await
+        self.use_model(&request.model)?;
+        let answer = within(ENGINE_TOKENS_TIMEOUT, self.client.detokenize(request)).await;
+        self.said(answer)
+    }
+}
+
+/// The same status; where a remote engine does not know this gateway, no client can help it.
+fn of_the_gateway(remote: bool, status: Status) -> Status {
+    match status.code() {
+        Code::Unauthenticated if remote => Status::unavailable(
+            "the engine wants another key of this gateway than it has: set engine_api_key (--engine-api-key)",
+        ),
+        _ => status,
     }
 }
 
@@ -174,9 +265,9 @@ fn timed<T>(request: T, deadline: Option<Instant>) -> Request<T> {
 async fn within<T>(
     limit: Duration,
     call: impl Future<Output = Result<Response<T>, Status>>,
-) -> Result<T, Status> {
+) -> Result<Response<T>, Status> {
     match tokio::time::timeout(limit, call).await {
-        Ok(answer) => answer.map(Response::into_inner),
+        Ok(answer) => answer,
         Err(_) => {
             let message = format!("the engine did not answer within {} seconds", limit.as_secs());
             Err(Status::deadline_exceeded(message))

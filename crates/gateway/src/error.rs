@@ -1,11 +1,12 @@
 //! Every error that a client can see, and the one table from gRPC statuses to HTTP; and why a gateway does not start.
 
-use std::{fmt::Display, io, net::SocketAddr};
+use std::{fmt::Display, io, net::SocketAddr, time::Duration};
 
 use axum::{
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
+use hanzo_engine_access::{AccessError, Refusal, TlsError};
 use serde_json::{Value, json};
 use tonic::{Code, Status};
 
@@ -20,6 +21,12 @@ pub enum GatewayError {
     /// A setting is unknown, of the wrong type or out of range.
     #[error("gateway configuration: {0}")]
     Config(String),
+    /// The keys cannot be used.
+    #[error(transparent)]
+    Access(#[from] AccessError),
+    /// TLS cannot be spoken.
+    #[error("TLS: {0}")]
+    Tls(#[from] TlsError),
     /// The address cannot be listened on.
     #[error("cannot listen on {address}: {source}; choose another host or port (0 picks a free one)")]
     Bind {
@@ -102,6 +109,26 @@ impl ApiError {
             quote(host)
         );
         ApiError::new(StatusCode::FORBIDDEN, INVALID, Some("host_not_allowed"), message)
+    }
+
+    /// 401, 403 or 429: the key, what it may do, or its limits.
+    pub(crate) fn refusal(refusal: &Refusal) -> ApiError {
+        let (status, kind, code) = match refusal {
+            Refusal::Missing | Refusal::Wrong => (StatusCode::UNAUTHORIZED, INVALID, "invalid_api_key"),
+            Refusal::Tokens { .. } => (StatusCode::TOO_MANY_REQUESTS, "tokens", "rate_limit_exceeded"),
+            Refusal::Guessing { .. } | Refusal::Requests { .. } | Refusal::Running { .. } => {
+                (StatusCode::TOO_MANY_REQUESTS, "requests", "rate_limit_exceeded")
+            }
+            Refusal::Admin { .. } | Refusal::Model { .. } | Refusal::NoModel { .. } => {
+                (StatusCode::FORBIDDEN, INVALID, refusal.code())
+            }
+        };
+        let mut error = ApiError::new(status, kind, Some(code), refusal.to_string());
+        if matches!(refusal, Refusal::Model { .. } | Refusal::NoModel { .. }) {
+            error.param = Some("model".to_owned());
+        }
+        error.retry_after_s = refusal.retry_after().map(retry_after_s);
+        error
     }
 
     /// 403: clients may not load adapters.
@@ -227,6 +254,9 @@ impl ApiError {
     /// The answer with a body of another shape: the same status and headers.
     pub(crate) fn respond(&self, body: Value) -> Response {
         let mut response = (self.status, axum::Json(body)).into_response();
+        if self.status == StatusCode::UNAUTHORIZED {
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
         if let Some(seconds) = self.retry_after_s {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
@@ -275,14 +305,14 @@ impl From<Status> for ApiError {
         error.param = match code {
             Code::InvalidArgument => leading_field(status.message()),
             // What a model cannot do may be what one field asks for.
-            Code::NotFound | Code::FailedPrecondition => {
+            Code::NotFound | Code::FailedPrecondition | Code::PermissionDenied => {
                 leading_field(status.message()).or_else(|| Some("model".to_owned()))
             }
             _ => None,
         };
         if matches!(http.as_u16(), 429 | 503) {
-            let ms = metadata("retry-after-ms").and_then(|ms| ms.parse::<u64>().ok()).unwrap_or(1000);
-            error.retry_after_s = Some(ms.div_ceil(1000).clamp(1, RETRY_AFTER_S_MAX));
+            let ms = metadata("retry-after-ms").and_then(|ms| ms.parse().ok()).unwrap_or(1000);
+            error.retry_after_s = Some(retry_after_s(Duration::from_millis(ms)));
         }
         error
     }
@@ -292,6 +322,12 @@ impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         self.respond(self.json())
     }
+}
+
+/// What `Retry-After` says.
+fn retry_after_s(time: Duration) -> u64 {
+    let seconds = u64::try_from(time.as_millis().div_ceil(1000)).unwrap_or(u64::MAX);
+    seconds.clamp(1, RETRY_AFTER_S_MAX)
 }
 
 /// The field that an INVALID_ARGUMENT message starts with: `temperature: must be …`.

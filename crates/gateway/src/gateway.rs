@@ -1,39 +1,34 @@
 //! The server: one listener, its connections, and the way down.
 
 use std::{
-    future::Future,
-    net::{IpAddr, SocketAddr},
-    pin::pin,
-    sync::Arc,
-    time::Duration,
+    convert::Infallible, fmt::Display, future::Future, net::SocketAddr, pin::pin, sync::Arc, time::Duration,
 };
 
-use axum::Router;
+use axum::{Router, body::Body};
+use hanzo_engine_access::{Access, Connection, Opening, Permit, ServerTls, Stream, connections};
 use hyper::{
-    Request, Version,
+    Request, Response, Version,
     body::Incoming,
-    service::{Service as _, service_fn},
+    service::{Service, service_fn},
 };
 use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
     server::{conn::auto, graceful::GracefulShutdown},
     service::TowerToHyperService,
 };
-use tokio::{
-    net::{TcpListener, TcpStream},
-    sync::{OwnedSemaphorePermit, Semaphore},
-};
+use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     app::App,
+    busy::Busy,
     config::Config,
     engine::{Engine, LocalEngine},
     error::GatewayError,
-    limits::{ACCEPT_PAUSE, ENGINE_PING_TIMEOUT, HEADERS_TIMEOUT, LINGER_TIMEOUT},
+    limits::{ENGINE_PING_TIMEOUT, HEADERS_BYTES_MAX, LINGER_TIMEOUT, STREAMS_PER_CONNECTION_MAX},
     peer::{Peer, Socket},
-    request_id::Client,
     routes::router,
+    track,
 };
 
 /// A gateway that is bound to its port and does not serve yet.
@@ -41,6 +36,7 @@ use crate::{
 pub struct Gateway {
     listener: TcpListener,
     local_addr: SocketAddr,
+    tls: Option<Arc<ServerTls>>,
     app: Arc<App>,
 }
 
@@ -52,26 +48,35 @@ impl Gateway {
     /// [`GatewayError`] where a setting is out of range, the address is taken, or the engine's URI is not one.
     pub async fn bind(config: Config) -> Result<Gateway, GatewayError> {
         let config = config.checked()?;
-        let engine = Engine::connect_lazy(&config.engine)?;
-        Gateway::bind_with(config, engine).await
+        let key = config.engine_api_key.as_ref().or(config.api_key.as_ref());
+        let engine = Engine::connect_lazy(&config.engine, key, &config.engine_tls())?;
+        let access = Arc::new(Access::open(config.access())?);
+        access.follow();
+        Gateway::bind_with(config, engine, access).await
     }
 
     /// As [`Gateway::bind`], before an engine in this process: calls go to it directly, and `config.engine` is not used.
+    /// `access`: what says who may ask, which both ports share; it goes before the keys of `config`.
     ///
     /// # Errors
     /// As for [`Gateway::bind`].
-    pub async fn bind_to(config: Config, engine: impl LocalEngine) -> Result<Gateway, GatewayError> {
-        Gateway::bind_with(config.checked()?, Engine::local(engine)).await
+    pub async fn bind_to(
+        config: Config,
+        engine: impl LocalEngine,
+        access: Arc<Access>,
+    ) -> Result<Gateway, GatewayError> {
+        Gateway::bind_with(config.checked()?, Engine::local(engine), access).await
     }
 
-    async fn bind_with(config: Config, engine: Engine) -> Result<Gateway, GatewayError> {
+    async fn bind_with(config: Config, engine: Engine, access: Arc<Access>) -> Result<Gateway, GatewayError> {
         let ip = config.address().ok_or_else(|| GatewayError::Config(format!("host: {}", config.host)))?;
         let address = SocketAddr::new(ip, config.port);
-        let app = Arc::new(App::new(config, engine)?);
+        let tls = ServerTls::open(config.tls(), &[b"h2", b"http/1.1"])?;
+        let app = Arc::new(App::new(config, engine, access)?);
         let bound = TcpListener::bind(address).await;
         let listener = bound.map_err(|source| GatewayError::Bind { address, source })?;
         let local_addr = listener.local_addr().map_err(|source| GatewayError::Bind { address, source })?;
-        Ok(Gateway { listener, local_addr, app })
+        Ok(Gateway { listener, local_addr, tls, app })
     }
 
     /// Where it listens, with the port that was picked.
@@ -88,9 +93,9 @@ impl Gateway {
         self,
         shutdown: impl Future<Output = ()> + Send + 'static,
     ) -> Result<(), GatewayError> {
-        let Gateway { listener, app, .. } = self;
+        let Gateway { listener, tls, app, .. } = self;
         let drain_s = Duration::from_secs(app.config.drain_s);
-        let permits = Arc::new(Semaphore::new(app.config.connections_max));
+        let mut accepted = connections(listener, tls, app.config.limits());
         let connections = Connections {
             router: router(Arc::clone(&app)),
             app: Arc::clone(&app),
@@ -106,31 +111,15 @@ impl Gateway {
         loop {
             tokio::select! {
                 () = &mut drained => break,
-                (stream, from, permit) = accept(&listener, &permits) => connections.serve(stream, from, permit),
+                // It accepts for as long as it is asked.
+                Some(connection) = accepted.recv() => connections.serve(connection),
             }
         }
-        drop(listener);
+        drop(accepted);
         if tokio::time::timeout(LINGER_TIMEOUT, connections.graceful.shutdown()).await.is_err() {
             tracing::warn!("closing connections whose clients do not read");
         }
         Ok(())
-    }
-}
-
-async fn accept(
-    listener: &TcpListener,
-    permits: &Arc<Semaphore>,
-) -> (TcpStream, IpAddr, Option<OwnedSemaphorePermit>) {
-    // The semaphore is never closed: None cannot come, and would mean no limit.
-    let permit = Arc::clone(permits).acquire_owned().await.ok();
-    loop {
-        match listener.accept().await {
-            Ok((stream, from)) => return (stream, from.ip(), permit),
-            Err(error) => {
-                tracing::warn!(%error, "cannot accept a connection");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-            }
-        }
     }
 }
 
@@ -143,28 +132,60 @@ struct Connections {
 }
 
 impl Connections {
-    fn serve(&self, stream: TcpStream, from: IpAddr, permit: Option<OwnedSemaphorePermit>) {
-        // Tokens are small writes that must not wait for each other.
-        if let Err(error) = stream.set_nodelay(true) {
-            tracing::debug!(%error, "no TCP_NODELAY");
-        }
+    fn serve(&self, connection: Connection) {
+        let from = connection.from();
+        let headers = Duration::from_secs(self.app.config.headers_timeout_s);
         let mut builder = auto::Builder::new(TokioExecutor::new());
-        builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADERS_TIMEOUT).half_close(true);
+        builder.http1().timer(TokioTimer::new()).header_read_timeout(headers).max_buf_size(HEADERS_BYTES_MAX);
         builder
             .http2()
             .timer(TokioTimer::new())
+            .max_concurrent_streams(STREAMS_PER_CONNECTION_MAX)
+            .max_header_list_size(HEADERS_BYTES_MAX as u32)
             .keep_alive_interval(ENGINE_PING_TIMEOUT)
             .keep_alive_timeout(ENGINE_PING_TIMEOUT);
+        let (peer, busy) = (Peer::default(), Busy::default());
+        let (stream, permit) = connection.into_parts();
+        match stream {
+            Stream::Plain(stream) => {
+                let socket = Socket::new(stream);
+                builder.http1().half_close(true);
+                let service = self.service(from, Some(peer.clone()), busy.clone());
+                let io = TokioIo::new(Opening::new(socket.clone(), headers));
+                let served = builder.serve_connection(io, service).into_owned();
+                let gone = async move { peer.gone(socket).await };
+                self.run(self.graceful.watch(served), gone, busy, permit);
+            }
+            // One that ends its half of TLS has left: nothing can be written beside what is encrypted.
+            Stream::Tls(stream) => {
+                let service = self.service(from, None, busy.clone());
+                let io = TokioIo::new(Opening::new(stream, headers));
+                let served = builder.serve_connection(io, service).into_owned();
+                self.run(self.graceful.watch(served), std::future::pending(), busy, permit);
+            }
+        }
+    }
+
+    /// What answers the requests of a connection.
+    fn service(
+        &self,
+        from: SocketAddr,
+        peer: Option<Peer>,
+        busy: Busy,
+    ) -> impl Service<Request<Incoming>, Response = Response<Body>, Error = Infallible, Future: Send + 'static>
+    + Send
+    + 'static
+    + use<> {
         let (router, share) = (TowerToHyperService::new(self.router.clone()), self.app.bodies.share());
-        let (peer, client) = (Peer::default(), Client::of(from));
-        let of_requests = peer.clone();
-        let service = service_fn(move |mut request: Request<Incoming>| {
+        service_fn(move |mut request: Request<Incoming>| {
             request.extensions_mut().insert(share.clone());
-            request.extensions_mut().insert(client.clone());
+            request.extensions_mut().insert(track::ClientAddress(from.ip()));
+            request.extensions_mut().insert(busy.works());
             // HTTP/2 says itself what becomes of a stream, and HTTP/1.0 knows no interim responses.
-            let awaited = (request.version() == Version::HTTP_11).then(|| of_requests.asks());
-            if awaited.is_some() {
-                request.extensions_mut().insert(of_requests.clone());
+            let peer = peer.as_ref().filter(|_| request.version() == Version::HTTP_11);
+            let awaited = peer.map(Peer::asks);
+            if let Some(peer) = peer {
+                request.extensions_mut().insert(peer.clone());
             }
             let answer = router.call(request);
             async move {
@@ -172,20 +193,28 @@ impl Connections {
                 drop(awaited);
                 answer
             }
-        });
-        let socket = Socket::new(stream);
-        let connection = builder.serve_connection(TokioIo::new(socket.clone()), service).into_owned();
-        let connection = self.graceful.watch(connection);
-        let closed = self.closed.clone();
+        })
+    }
+
+    /// Serves it until it ends, its client is `gone`, or nothing has been asked for a while.
+    fn run<E: Display + Send + 'static>(
+        &self,
+        served: impl Future<Output = Result<(), E>> + Send + 'static,
+        gone: impl Future<Output = ()> + Send + 'static,
+        busy: Busy,
+        permit: Permit,
+    ) {
+        let (closed, idle) = (self.closed.clone(), Duration::from_secs(self.app.config.idle_timeout_s));
         tokio::spawn(async move {
             tokio::select! {
                 biased;
-                ended = closed.run_until_cancelled_owned(connection) => {
+                ended = closed.run_until_cancelled_owned(served) => {
                     if let Some(Err(error)) = ended {
-                        tracing::debug!(error, "connection ended");
+                        tracing::debug!(%error, "connection ended");
                     }
                 }
-                () = peer.gone(socket) => tracing::debug!("the client has gone"),
+                () = gone => tracing::debug!("the client has gone"),
+                () = busy.idle_for(idle) => tracing::debug!("a connection was idle"),
             }
             drop(permit);
         });

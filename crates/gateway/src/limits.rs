@@ -103,13 +103,19 @@ pub(crate) const ENGINE_PING_TIMEOUT: Duration = Duration::from_secs(20);
 pub(crate) const ENGINE_STATE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Tokenizing or detokenizing one body.
 pub(crate) const ENGINE_TOKENS_TIMEOUT: Duration = Duration::from_secs(60);
-/// Request line and headers of a connection, and how long an idle connection is kept.
-pub(crate) const HEADERS_TIMEOUT: Duration = Duration::from_secs(60);
+/// Bytes of a request's line and headers.
+pub(crate) const HEADERS_BYTES_MAX: usize = 64 << 10;
+/// Requests that one connection of HTTP/2 may have open.
+pub(crate) const STREAMS_PER_CONNECTION_MAX: u32 = 256;
+/// An address has at most one in so many of the connections.
+pub(crate) const ADDRESS_SHARE: usize = 4;
+/// How long a browser may remember what another origin is allowed.
+pub(crate) const CORS_MAX_AGE_S: u64 = 600;
+/// Origins of `cors_origins`.
+pub(crate) const CORS_ORIGINS_MAX: usize = 256;
 /// Silence after which a stream that has said nothing yet sends its first comment.
 pub(crate) const FIRST_COMMENT: Duration = Duration::from_secs(1);
 /// How often it is looked whether a client that has shut down its writing side is still there.
 pub(crate) const PEER_LOOK: Duration = Duration::from_millis(500);
 /// After the drain's deadline: the time in which the last bytes are written.
 pub(crate) const LINGER_TIMEOUT: Duration = Duration::from_secs(2);
-/// Pause after the listener failed to accept, which means that file descriptors ran out.
-pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);

@@ -14,7 +14,7 @@ const THREADS_BESIDE_MIN: usize = 4;
 ///
 /// Every setting can also stand in a file (--config) or in the environment (HANZO_ENGINE_GATEWAY_PORT, …);
 /// flags win over the environment, and that over the file.
-#[derive(Debug, Parser)]
+#[derive(Parser)]
 #[command(name = "engine-gateway", version)]
 struct Args {
     /// TOML or YAML file of settings.
@@ -28,7 +28,7 @@ struct Args {
 }
 
 /// The settings that have a flag. Those not given are left to the file and the environment.
-#[derive(Debug, clap::Args, Serialize)]
+#[derive(clap::Args, Serialize)]
 struct Flags {
     /// Address to listen on [default: 127.0.0.1].
     #[arg(long)]
@@ -42,6 +42,54 @@ struct Flags {
     #[arg(long, value_name = "NAME")]
     #[serde(rename = "allowed_hosts", skip_serializing_if = "Vec::is_empty")]
     allowed_host: Vec<String>,
+    /// Key that every request must have; it is better set as HANZO_ENGINE_API_KEY, which no list of processes shows.
+    #[arg(long, value_name = "KEY")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    api_key: Option<String>,
+    /// File of keys, each with what it may do, as `hanzo-engine keys create` makes it; followed while it changes.
+    #[arg(long, value_name = "FILE")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    api_keys_file: Option<PathBuf>,
+    /// Certificate (PEM, with those between it and its authority) to speak HTTPS with; followed while it changes.
+    #[arg(long, value_name = "FILE")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tls_cert: Option<PathBuf>,
+    /// The certificate's private key (PEM).
+    #[arg(long, value_name = "FILE")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tls_key: Option<PathBuf>,
+    /// Authorities (PEM): clients must show a certificate of one of them.
+    #[arg(long, value_name = "FILE")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tls_client_ca: Option<PathBuf>,
+    /// Origin whose pages may ask, such as https://chat.example.com, or * for any; repeatable [default: none].
+    #[arg(long, value_name = "ORIGIN")]
+    #[serde(rename = "cors_origins", skip_serializing_if = "Vec::is_empty")]
+    cors_origin: Vec<String>,
+    /// Listen on other addresses than the loopback's without a key: only where the network is private.
+    #[arg(long)]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    insecure: bool,
+    /// Want a key for /metrics, /health and /version too.
+    #[arg(long)]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    private_metrics: bool,
+    /// Authorities (PEM) that an engine at https:// is trusted by [default: the system's].
+    #[arg(long, value_name = "FILE")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    engine_ca: Option<PathBuf>,
+    /// Certificate (PEM) to show to the engine.
+    #[arg(long, value_name = "FILE")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    engine_cert: Option<PathBuf>,
+    /// Its private key (PEM).
+    #[arg(long, value_name = "FILE")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    engine_cert_key: Option<PathBuf>,
+    /// This gateway's own key for the engine, also HANZO_ENGINE_GATEWAY_ENGINE_API_KEY [default: --api-key].
+    #[arg(long, value_name = "KEY")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    engine_api_key: Option<String>,
     /// The engine's gRPC address [default: http://127.0.0.1:36901].
     #[arg(long, value_name = "URI")]
     #[serde(skip_serializing_if = "Option::is_none")]

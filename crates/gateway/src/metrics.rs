@@ -1,6 +1,7 @@
 //! The gateway's own Prometheus metrics: requests by route and status, durations, requests in flight. The
 //! engine's metrics are the daemon's.
 
+use hanzo_engine_access::Refusal;
 use prometheus::{
     Encoder as _, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
     TextEncoder,
@@ -16,6 +17,8 @@ pub(crate) struct Metrics {
     pub(crate) http_request_duration_seconds: HistogramVec,
     /// From the request's headers to the end of the answer's body.
     pub(crate) http_requests_in_flight: IntGauge,
+    /// By [`Refusal::code`].
+    pub(crate) refusals_total: IntCounterVec,
 }
 
 impl Metrics {
@@ -40,7 +43,15 @@ impl Metrics {
                 "http_requests_in_flight",
                 "HTTP requests whose answer is not finished",
             ))?,
+            refusals_total: IntCounterVec::new(
+                opts("http_refusals_total", "HTTP requests refused for their key or its limits, by reason"),
+                &["reason"],
+            )?,
         };
+        for code in Refusal::CODES {
+            metrics.refusals_total.with_label_values(&[code]).inc_by(0);
+        }
+        metrics.registry.register(Box::new(metrics.refusals_total.clone()))?;
         let build = IntGaugeVec::new(opts("gateway_info", "Always 1; the gateway's version"), &["version"])?;
         build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
         metrics.registry.register(Box::new(build))?;

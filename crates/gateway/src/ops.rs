@@ -93,7 +93,7 @@ impl Health {
         if app.drain.is_draining() {
             return Health::Draining;
         }
-        let stats = match app.engine.clone().stats().await {
+        let stats = match app.own_engine().stats().await {
             Ok(stats) => stats,
             Err(status) => return Health::Unavailable(status.message().to_owned()),
         };

@@ -35,6 +35,11 @@ impl Client {
     pub(crate) fn of(address: IpAddr) -> Client {
         Client(address.to_canonical().to_string().into())
     }
+
+    /// The holder of the key of that name.
+    pub(crate) fn with_key(name: &str) -> Client {
+        Client(format!("key {name}").into())
+    }
 }
 
 impl RequestId {

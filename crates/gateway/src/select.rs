@@ -3,7 +3,7 @@
 use hanzo_engine_proto::v1::{Capability, ModelState, ModelStats, ModelStatus};
 use tonic::Status;
 
-use crate::{app::App, error::ApiError};
+use crate::{app::App, asker::Asker, error::ApiError};
 
 /// The model to ask, and what to ask it for.
 #[derive(Debug)]
@@ -19,16 +19,21 @@ pub(crate) struct Selected {
 /// # Errors
 /// 400 where none or several of the loaded models can do it, 404 where none is loaded, 503 while the only one is
 /// being loaded.
-pub(crate) async fn select(app: &App, model: String, wanted: &[Capability]) -> Result<Selected, ApiError> {
+pub(crate) async fn select(
+    app: &App,
+    asker: &Asker,
+    model: String,
+    wanted: &[Capability],
+) -> Result<Selected, ApiError> {
     let can = |status: &ModelStatus| wanted.iter().copied().find(|c| has(status, *c));
     let first = wanted.first().copied().unwrap_or(Capability::Unspecified);
     if model.is_empty() {
-        let stats = sole(app, wanted).await?.status.unwrap_or_default();
+        let stats = sole(app, asker, wanted).await?.status.unwrap_or_default();
         return Ok(Selected { capability: can(&stats).unwrap_or(first), model: stats.name });
     }
     let capability = match wanted {
         [_, _, ..] => {
-            let shown = app.engine.clone().show(model.clone()).await?;
+            let shown = app.engine(asker).show(model.clone()).await?;
             // One that is not loaded is loaded for what its files can.
             let files_can = || wanted.iter().copied().find(|c| shown.capabilities().any(|own| own == *c));
             shown.status.as_ref().and_then(can).or_else(files_can)
@@ -40,8 +45,8 @@ pub(crate) async fn select(app: &App, model: String, wanted: &[Capability]) -> R
 }
 
 /// The only loaded model that can do the first of what is `wanted` that any can.
-pub(crate) async fn sole(app: &App, wanted: &[Capability]) -> Result<ModelStats, ApiError> {
-    let mut models = app.engine.clone().stats().await?.models;
+pub(crate) async fn sole(app: &App, asker: &Asker, wanted: &[Capability]) -> Result<ModelStats, ApiError> {
+    let mut models = app.engine(asker).stats().await?.models;
     let status = |stats: &ModelStats| stats.status.clone().unwrap_or_default();
     models.retain(|m| {
         !matches!(status(m).state(), ModelState::Unspecified | ModelState::Unloaded | ModelState::Failed)

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::{Json, extract::State};
+use axum::{Extension, Json, extract::State};
 use bytes::Bytes;
 use hanzo_engine_proto::v1::{self, tokenize_request::Input};
 use serde::Serialize;
@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use crate::{
     app::App,
+    asker::Asker,
     body::{self, Incoming},
     error::ApiError,
     fields::{Field, Fields},
@@ -22,12 +23,13 @@ use crate::{
 /// Text or messages to token ids.
 pub(crate) async fn tokenize(
     State(app): State<Arc<App>>,
+    Extension(asker): Extension<Asker>,
     incoming: Incoming,
 ) -> Result<Json<Tokenized>, ApiError> {
     let received = body::read(&app, incoming).await?;
     let read = SentFields::beside(|fields, _| tokenize_request(fields));
     let (((request, shown), sent), _room) = received.into(read).await?;
-    let answer = app.engine.clone().tokenize(request).await;
+    let answer = app.engine(&asker).tokenize(request).await;
     let answer = answer.map_err(|status| ApiError::from(status).renamed(|field| sent.name(field)))?;
     Ok(Json(shown.answer(answer)))
 }
@@ -35,12 +37,13 @@ pub(crate) async fn tokenize(
 /// Token ids to text.
 pub(crate) async fn detokenize(
     State(app): State<Arc<App>>,
+    Extension(asker): Extension<Asker>,
     incoming: Incoming,
 ) -> Result<Json<Value>, ApiError> {
     let received = body::read(&app, incoming).await?;
     let read = SentFields::beside(|fields, _| detokenize_request(fields));
     let ((request, sent), _room) = received.into(read).await?;
-    let answer = app.engine.clone().detokenize(request).await;
+    let answer = app.engine(&asker).detokenize(request).await;
     let answer = answer.map_err(|status| ApiError::from(status).renamed(|field| sent.name(field)))?;
     Ok(Json(json!({"prompt": answer.text})))
 }

@@ -54,6 +54,9 @@ server:
   grpc_port: 36901
   admin_port: 36902
   drain_s: {{ int .Values.drainSeconds }}
+  {{- if .Values.keys.insecure }}
+  insecure: true
+  {{- end }}
 store:
   dir: /var/lib/hanzo-engine/models
 {{- with .Values.engine }}
@@ -71,9 +74,30 @@ host: {{ .Values.listenHost | quote }}
 port: 36900
 engine: http://{{ ternary "[::1]" "127.0.0.1" (contains ":" .Values.listenHost) }}:36901
 drain_s: {{ int .Values.drainSeconds }}
+{{- if .Values.keys.insecure }}
+insecure: true
+{{- end }}
 {{- with .Values.gateway }}
 {{ toYaml . }}
 {{- end }}
+{{- end -}}
+
+{{/* The secret that has the key. */}}
+{{- define "engine.keySecret" -}}
+{{- default (printf "%s-key" (include "engine.fullname" .)) .Values.keys.existingSecret -}}
+{{- end -}}
+
+{{/* Both programs ask for the key; the gateway shows it to the daemon too. */}}
+{{- define "engine.keyEnv" -}}
+{{- if .Values.keys.insecure -}}
+[]
+{{- else -}}
+- name: HANZO_ENGINE_API_KEY
+  valueFrom:
+    secretKeyRef:
+      name: {{ include "engine.keySecret" . }}
+      key: api-key
+{{- end -}}
 {{- end -}}
 
 {{- define "engine.containerSecurity" -}}

@@ -18,6 +18,18 @@ pub(crate) struct EngineArgs {
     /// gRPC address of the daemon to ask, or `none` to do without [default: http://127.0.0.1:36901, if one answers]
     #[arg(long, value_name = "URL", env = "HANZO_ENGINE_ADDRESS")]
     pub(crate) engine: Option<String>,
+    /// Authorities (PEM) that a daemon at https:// is trusted by [default: the system's]
+    #[arg(long, value_name = "FILE", env = "HANZO_ENGINE_CA")]
+    pub(crate) engine_ca: Option<PathBuf>,
+    /// Certificate (PEM) to show to the daemon
+    #[arg(long, value_name = "FILE", env = "HANZO_ENGINE_CERT", requires = "engine_cert_key")]
+    pub(crate) engine_cert: Option<PathBuf>,
+    /// Its private key (PEM)
+    #[arg(long, value_name = "FILE", env = "HANZO_ENGINE_CERT_KEY", requires = "engine_cert")]
+    pub(crate) engine_cert_key: Option<PathBuf>,
+    /// Key that the daemon wants; better set as HANZO_ENGINE_API_KEY, which no list of processes shows
+    #[arg(long, value_name = "KEY")]
+    pub(crate) api_key: Option<String>,
 }
 
 /// How much is logged.

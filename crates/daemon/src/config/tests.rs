@@ -60,9 +60,6 @@ fn a_misspelt_variable_of_our_own_sections_is_an_error() {
         jail.set_env("HANZO_ENGINE_SERVER_GRPC_PROT", 1);
         let error = Config::load(None, Figment::new()).unwrap_err().to_string();
         assert!(error.starts_with("environment: server.grpc_prot"), "{error}");
-        jail.set_env(AUTH_TOKEN, "secret");
-        let error = Config::load(None, Figment::new()).unwrap_err().to_string();
-        assert!(error.contains("cannot check keys"), "{error}");
         Ok(())
     });
 }
@@ -73,6 +70,9 @@ fn values_out_of_range_and_of_the_wrong_type_are_named() {
     figment::Jail::expect_with(|_| {
         for (key, value) in [
             ("server.host", serde_json::json!("example.com")),
+            ("server.host", serde_json::json!("0.0.0.0")),
+            ("server.api_key", serde_json::json!("short")),
+            ("server.api_key", serde_json::json!(12_345_678)),
             ("server.grpc_port", serde_json::json!("many")),
             ("engine.queue_requests_max", serde_json::json!(0)),
             ("engine.sequences_max", serde_json::json!(1000)),

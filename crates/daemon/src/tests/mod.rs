@@ -6,6 +6,7 @@ mod demo_device;
 mod drafts;
 mod embed;
 mod infer;
+mod keys;
 mod lifecycle;
 mod limits;
 mod on_demand;
@@ -14,6 +15,7 @@ mod overrides;
 mod pulls;
 mod stopping;
 mod surface;
+mod tls;
 mod tools;
 mod wire;
 

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use axum::{Json, extract::State};
+use axum::{Extension, Json, extract::State};
 use hanzo_engine_proto::v1::{self, tokenize_request::Input};
 use serde_json::{Value, json};
 
 use super::{error::AnthropicError, request};
 use crate::{
     app::App,
+    asker::Asker,
     body::{self, Incoming},
     error::ApiError,
     fields::Fields,
@@ -19,12 +20,13 @@ use crate::{
 /// The route's handler.
 pub(crate) async fn handle(
     State(app): State<Arc<App>>,
+    Extension(asker): Extension<Asker>,
     incoming: Incoming,
 ) -> Result<Json<Value>, AnthropicError> {
     let received = body::read(&app, incoming).await?;
     let ((request, mut sent), _room) = received.into(SentFields::beside(|fields, _| read(fields))).await?;
     sent.know_messages_as_one();
-    let answer = app.engine.clone().tokenize(request).await;
+    let answer = app.engine(&asker).tokenize(request).await;
     let answer = answer.map_err(|status| ApiError::from(status).renamed(|field| sent.name(field)))?;
     Ok(Json(json!({"input_tokens": answer.ids.len()})))
 }

@@ -13,6 +13,7 @@ use super::{error::AnthropicError, reply::Reply, request};
 use crate::{
     answers,
     app::App,
+    asker::Asker,
     body::{self, Incoming},
     config::Config,
     error::ApiError,
@@ -22,7 +23,6 @@ use crate::{
         generation::Generation,
         shape::{Head, Shape as _},
     },
-    request_id::RequestId,
 };
 
 /// Where Anthropic's SDKs look for a request's id.
@@ -31,24 +31,24 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
 /// The route's handler.
 pub(crate) async fn handle(
     State(app): State<Arc<App>>,
-    Extension(id): Extension<RequestId>,
+    Extension(asker): Extension<Asker>,
     incoming: Incoming,
 ) -> Response {
-    let header: HeaderValue = id.header();
-    let answered = answer(&app, &id, incoming).await;
+    let header: HeaderValue = asker.id.header();
+    let answered = answer(&app, &asker, incoming).await;
     let mut response = answered.unwrap_or_else(|error| AnthropicError::from(error).into_response());
     response.headers_mut().insert(REQUEST_ID, header);
     response
 }
 
-async fn answer(app: &Arc<App>, id: &RequestId, incoming: Incoming) -> Result<Response, ApiError> {
+async fn answer(app: &Arc<App>, asker: &Asker, incoming: Incoming) -> Result<Response, ApiError> {
     let peer = incoming.peer();
-    let id = id.clone();
+    let id = asker.id.clone();
     let read = move |fields: Fields<'_>, config: &Config| request::read(fields, config, &id);
     let (asked, room) = body::read(app, incoming).await?.into(read).await?;
     let mut reply = Reply::new(asked.max_tokens, asked.thinking_omitted);
     let (streamed, streaming) = (asked.plan.stream, asked.plan.streaming);
-    let mut generation = Generation::start(app, asked.plan).await?;
+    let mut generation = Generation::start(app, asker, asked.plan).await?;
     // The engine has what was asked.
     drop(room);
     if streamed {

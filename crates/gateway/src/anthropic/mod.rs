@@ -5,7 +5,7 @@
 
 mod blocks;
 pub(crate) mod count;
-mod error;
+pub(crate) mod error;
 pub(crate) mod messages;
 mod reply;
 mod request;

@@ -8,6 +8,7 @@ use hanzo_engine_proto::v1;
 use crate::{
     answers::{self, AnswerRoom},
     app::App,
+    asker::Asker,
     bodies::Room,
     error::ApiError,
     limits::LOGPROB_BYTES,
@@ -24,13 +25,14 @@ use crate::{
 /// keep waiting: a refusal has its own HTTP status, and what fails later is an event of the stream.
 pub(crate) async fn answer<S: Shape>(
     app: &App,
+    asker: &Asker,
     plan: Plan,
     room: Room,
     peer: Option<Peer>,
     mut shape: S,
 ) -> Result<Response, ApiError> {
     let (streamed, streaming) = (plan.stream, plan.streaming);
-    let mut generation = Generation::start(app, plan).await?;
+    let mut generation = Generation::start(app, asker, plan).await?;
     // The engine has what was asked.
     drop(room);
     if streamed {

@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use crate::{
     app::App,
+    asker::Asker,
     body::{self, Incoming},
     config::Config,
     error::ApiError,
@@ -23,16 +24,15 @@ use crate::{
         shape::{CollectedCall, CollectedChoice, Head, Shape},
         usage_count::UsageCount,
     },
-    request_id::RequestId,
 };
 
 /// The route's handler.
 pub(crate) async fn handle(
     State(app): State<Arc<App>>,
-    Extension(id): Extension<RequestId>,
+    Extension(asker): Extension<Asker>,
     incoming: Incoming,
 ) -> Result<Response, ApiError> {
-    let peer = incoming.peer();
+    let (peer, id) = (incoming.peer(), asker.id.clone());
     let read = move |fields: Fields<'_>, config: &Config| plan::chat(fields, config, &id);
     let (plan, room) = body::read(&app, incoming).await?.into(read).await?;
     let shape = Chat {
@@ -46,7 +46,7 @@ pub(crate) async fn handle(
         streaming: plan.streaming,
         old_calls: plan.old_calls,
     };
-    answer(&app, plan, room, peer, shape).await
+    answer(&app, &asker, plan, room, peer, shape).await
 }
 
 struct Chat {

@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use crate::{
     app::App,
+    asker::Asker,
     body::{self, Incoming},
     config::Config,
     error::ApiError,
@@ -24,16 +25,15 @@ use crate::{
         shape::{CollectedChoice, Head, Shape},
         usage_count::UsageCount,
     },
-    request_id::RequestId,
 };
 
 /// The route's handler.
 pub(crate) async fn handle(
     State(app): State<Arc<App>>,
-    Extension(id): Extension<RequestId>,
+    Extension(asker): Extension<Asker>,
     incoming: Incoming,
 ) -> Result<Response, ApiError> {
-    let peer = incoming.peer();
+    let (peer, id) = (incoming.peer(), asker.id.clone());
     let read = move |fields: Fields<'_>, config: &Config| plan::completion(fields, config, &id);
     let ((plan, logprobs), room) = body::read(&app, incoming).await?.into(read).await?;
     let shape = Text {
@@ -43,7 +43,7 @@ pub(crate) async fn handle(
         logprobs,
         streaming: plan.streaming,
     };
-    answer(&app, plan, room, peer, shape).await
+    answer(&app, &asker, plan, room, peer, shape).await
 }
 
 struct Text {

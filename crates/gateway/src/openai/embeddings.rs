@@ -8,13 +8,13 @@ use hanzo_engine_proto::v1::{self, Capability, EmbedOutput};
 
 use crate::{
     app::App,
+    asker::Asker,
     body::{self, Incoming},
     config::Config,
     error::ApiError,
     fields::Fields,
     names::SentFields,
     request::{either, model},
-    request_id::RequestId,
     select::select,
     unsupported,
     vectors::{
@@ -28,16 +28,16 @@ use crate::{
 /// The route's handler.
 pub(crate) async fn handle(
     State(app): State<Arc<App>>,
-    Extension(id): Extension<RequestId>,
+    Extension(asker): Extension<Asker>,
     incoming: Incoming,
 ) -> Result<Response, ApiError> {
     let received = body::read(&app, incoming).await?;
     let ((asked, sent), room) = received.into(SentFields::beside(request)).await?;
     let Embeddings { mut request, inputs, base64 } = asked;
-    request.model = select(&app, request.model, &[Capability::Embed]).await?.model;
+    request.model = select(&app, &asker, request.model, &[Capability::Embed]).await?.model;
     let single = inputs.single;
     let name = move |field: &str| field_name(field, "input", single, &sent);
-    let calls = Caller::new(&app, &id, room).embed(request, inputs.inputs, name);
+    let calls = Caller::new(&app, &asker, room).embed(request, inputs.inputs, name);
     response::respond(&app, calls, Shape::OpenAi { base64 }).await
 }
 

@@ -9,6 +9,7 @@ use tonic::Status;
 
 use crate::{
     app::App,
+    asker::Asker,
     engine::Engine,
     error::ApiError,
     limits::EARLY_EVENTS_MAX,
@@ -61,10 +62,10 @@ pub(crate) struct Generation {
 
 impl Generation {
     /// Starts the plan's requests, and waits until the engine has accepted as many as run at the same time.
-    pub(crate) async fn start(app: &App, plan: Plan) -> Result<Generation, ApiError> {
+    pub(crate) async fn start(app: &App, asker: &Asker, plan: Plan) -> Result<Generation, ApiError> {
         let until = Until::of(app);
         let deadline = until.deadline;
-        let engine = app.engine.clone();
+        let engine = app.engine(asker);
         let (prompts, sent) = (plan.requests.len(), Arc::new(plan.sent));
         let mut waiting = prompts.min(app.config.prompts_running_max);
         let events = stream::iter(plan.requests)

@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 
 use crate::{
     app::App,
+    asker::Asker,
     body::{self, Incoming},
     config::Config,
     error::ApiError,
@@ -27,25 +28,24 @@ use crate::{
         shape::{CollectedChoice, Head, Shape},
         usage_count::UsageCount,
     },
-    request_id::RequestId,
 };
 
 /// The route's handler.
 pub(crate) async fn handle(
     State(app): State<Arc<App>>,
-    Extension(id): Extension<RequestId>,
+    Extension(asker): Extension<Asker>,
     incoming: Incoming,
 ) -> Result<Response, ApiError> {
-    let peer = incoming.peer();
+    let (peer, id) = (incoming.peer(), asker.id.clone());
     let read = move |fields: Fields<'_>, config: &Config| plan::infill(fields, config, &id);
     let ((plan, fields), room) = body::read(&app, incoming).await?.into(read).await?;
     let several = plan.choices > 1;
     let reads_only = plan.line_limits.is_some_and(|limits| limits.reads_only);
     let mut shape = Infill { predicted: vec![0; plan.choices as usize], several, reads_only, fields };
     if plan.stream {
-        return answer(&app, plan, room, peer, shape).await;
+        return answer(&app, &asker, plan, room, peer, shape).await;
     }
-    let mut generation = Generation::start(&app, plan).await?;
+    let mut generation = Generation::start(&app, &asker, plan).await?;
     drop(room);
     let mut all = vec![(String::new(), FinishReason::Stop); shape.predicted.len()];
     let mut room = app.answers.room();

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::{
-    Json,
+    Extension, Json,
     extract::{Path, State, rejection::PathRejection},
 };
 use serde_json::{Value, json};
@@ -11,29 +11,34 @@ use tonic::Status;
 
 use crate::{
     app::App,
+    asker::Asker,
     error::ApiError,
     status::{Model, model_of_show, models_of},
 };
 
 /// `GET /v1/models`.
-pub(crate) async fn list(State(app): State<Arc<App>>) -> Result<Json<Value>, ApiError> {
-    Ok(Json(json!({"object": "list", "data": models(&app).await?})))
+pub(crate) async fn list(
+    State(app): State<Arc<App>>,
+    Extension(asker): Extension<Asker>,
+) -> Result<Json<Value>, ApiError> {
+    Ok(Json(json!({"object": "list", "data": models(&app, &asker).await?})))
 }
 
 /// `GET /v1/models/{id}`. The id may contain slashes, and may be any name that the engine knows the model by.
 pub(crate) async fn show(
     State(app): State<Arc<App>>,
+    Extension(asker): Extension<Asker>,
     id: Result<Path<String>, PathRejection>,
 ) -> Result<Json<Model>, ApiError> {
     let Path(id) = id.map_err(|rejection| ApiError::field("model", rejection.body_text()))?;
-    if let Some(model) = models(&app).await?.into_iter().find(|model| model.id == id) {
+    if let Some(model) = models(&app, &asker).await?.into_iter().find(|model| model.id == id) {
         return Ok(Json(model));
     }
-    Ok(Json(model_of_show(id.clone(), app.engine.clone().show(id).await?)))
+    Ok(Json(model_of_show(id.clone(), app.engine(&asker).show(id).await?)))
 }
 
-async fn models(app: &App) -> Result<Vec<Model>, Status> {
-    let (mut one, mut other) = (app.engine.clone(), app.engine.clone());
+async fn models(app: &App, asker: &Asker) -> Result<Vec<Model>, Status> {
+    let (mut one, mut other) = (app.engine(asker), app.engine(asker));
     let (stats, list) = tokio::try_join!(one.stats(), other.list())?;
     Ok(models_of(stats, list))
 }

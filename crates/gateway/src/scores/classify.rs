@@ -8,10 +8,10 @@ use serde::Serialize;
 
 use crate::{
     app::App,
+    asker::Asker,
     body::{self, Incoming},
     error::ApiError,
     names::SentFields,
-    request_id::RequestId,
     scores::{
         list::List,
         rerank::best,
@@ -24,15 +24,15 @@ use crate::{
 /// The route's handler.
 pub(crate) async fn handle(
     State(app): State<Arc<App>>,
-    Extension(id): Extension<RequestId>,
+    Extension(asker): Extension<Asker>,
     incoming: Incoming,
 ) -> Result<Json<List<Datum>>, ApiError> {
     let read = SentFields::beside(tasks::classifying);
     let ((asked, sent), room) = body::read(&app, incoming).await?.into(read).await?;
     let Classifying { mut request, inputs, single } = asked;
-    request.model = select(&app, request.model, &[Capability::Classify]).await?.model;
+    request.model = select(&app, &asker, request.model, &[Capability::Classify]).await?.model;
     let name = move |field: &str| field_name(field, "input", single, &sent);
-    let (classifications, spent) = Caller::new(&app, &id, room).classify(request, inputs, name).await?;
+    let (classifications, spent) = Caller::new(&app, &asker, room).classify(request, inputs, name).await?;
     let datum = |(index, classification)| {
         let (labels, probs) = tasks::labels(classification);
         let label = best(&probs, 1).first().map(|i| labels[*i].clone()).unwrap_or_default();

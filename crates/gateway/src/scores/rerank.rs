@@ -13,10 +13,11 @@ use serde::Serialize;
 
 use crate::{
     app::App,
+    asker::Asker,
     body::{self, Incoming, Received},
     error::ApiError,
     names::SentFields,
-    request_id::{RequestId, random_id},
+    request_id::random_id,
     scores::{
         list::Usage,
         tasks::{self, Ranking},
@@ -31,12 +32,12 @@ const SEARCH_DOCUMENTS: usize = 100;
 /// The handler of `/v1/rerank` and `/v2/rerank`.
 pub(crate) async fn handle(
     State(app): State<Arc<App>>,
-    Extension(id): Extension<RequestId>,
+    Extension(asker): Extension<Asker>,
     path: MatchedPath,
     incoming: Incoming,
 ) -> Result<Response, ApiError> {
     let version = if path.as_str().starts_with("/v2") { "2" } else { "1" };
-    answer(&app, &id, body::read(&app, incoming).await?, version).await
+    answer(&app, &asker, body::read(&app, incoming).await?, version).await
 }
 
 #[derive(Serialize)]
@@ -87,18 +88,18 @@ struct Tokens {
 /// Ranks the documents of a body.
 pub(crate) async fn answer(
     app: &App,
-    id: &RequestId,
+    asker: &Asker,
     received: Received,
     version: &'static str,
 ) -> Result<Response, ApiError> {
     let ((asked, sent), room) = received.into(SentFields::beside(tasks::ranking)).await?;
     let Ranking { mut request, documents, top_n, return_documents } = asked;
-    request.model = select(app, request.model, &[Capability::Rerank]).await?.model;
+    request.model = select(app, asker, request.model, &[Capability::Rerank]).await?.model;
     let mut texts: Vec<Option<String>> =
         if return_documents { documents.iter().cloned().map(Some).collect() } else { Vec::new() };
     let search_units = documents.len().div_ceil(SEARCH_DOCUMENTS);
     let name = move |field: &str| sent.name(field);
-    let (scores, spent) = Caller::new(app, id, room).rerank(request, documents, name).await?;
+    let (scores, spent) = Caller::new(app, asker, room).rerank(request, documents, name).await?;
     let ranked = |index: usize| Ranked {
         index,
         relevance_score: scores[index],

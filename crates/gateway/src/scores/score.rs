@@ -9,10 +9,10 @@ use serde::Serialize;
 
 use crate::{
     app::App,
+    asker::Asker,
     body::{self, Incoming},
     error::ApiError,
     names::SentFields,
-    request_id::RequestId,
     scores::{
         list::List,
         tasks::{self, Scoring},
@@ -24,15 +24,15 @@ use crate::{
 /// The route's handler.
 pub(crate) async fn handle(
     State(app): State<Arc<App>>,
-    Extension(id): Extension<RequestId>,
+    Extension(asker): Extension<Asker>,
     incoming: Incoming,
 ) -> Result<Json<List<Datum>>, ApiError> {
     let read = SentFields::beside(tasks::scoring);
     let ((asked, sent), room) = body::read(&app, incoming).await?.into(read).await?;
     let Scoring { mut request, raw_scores_given, pairs } = asked;
-    let selected = select(&app, request.model, &[Capability::Rerank, Capability::Embed]).await?;
+    let selected = select(&app, &asker, request.model, &[Capability::Rerank, Capability::Embed]).await?;
     request.model = selected.model;
-    let caller = Caller::new(&app, &id, room);
+    let caller = Caller::new(&app, &asker, room);
     let (scores, spent) = match selected.capability {
         Capability::Embed if raw_scores_given => {
             let problem = "not supported with a model that embeds: its score is a cosine";

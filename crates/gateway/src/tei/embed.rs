@@ -8,12 +8,12 @@ use hanzo_engine_proto::v1::Capability;
 
 use crate::{
     app::App,
+    asker::Asker,
     body::{self, Incoming, Received},
     config::Config,
     fields::Fields,
     names::SentFields,
     request::model,
-    request_id::RequestId,
     select::select,
     tei::{error::TeiError, words},
     vectors::{calls::Caller, inputs::field_name, json::Shape, response},
@@ -22,47 +22,47 @@ use crate::{
 /// One vector for each input.
 pub(crate) async fn embed(
     app: State<Arc<App>>,
-    id: Extension<RequestId>,
+    asker: Extension<Asker>,
     incoming: Incoming,
 ) -> Result<Response, TeiError> {
-    handle(app, id, incoming, Capability::Embed, Shape::Vectors).await
+    handle(app, asker, incoming, Capability::Embed, Shape::Vectors).await
 }
 
 /// One vector for each token.
 pub(crate) async fn embed_all(
     app: State<Arc<App>>,
-    id: Extension<RequestId>,
+    asker: Extension<Asker>,
     incoming: Incoming,
 ) -> Result<Response, TeiError> {
-    handle(app, id, incoming, Capability::Embed, Shape::TokenVectors).await
+    handle(app, asker, incoming, Capability::Embed, Shape::TokenVectors).await
 }
 
 /// The weights that are not 0.
 pub(crate) async fn embed_sparse(
     app: State<Arc<App>>,
-    id: Extension<RequestId>,
+    asker: Extension<Asker>,
     incoming: Incoming,
 ) -> Result<Response, TeiError> {
-    handle(app, id, incoming, Capability::EmbedSparse, Shape::SparseVectors).await
+    handle(app, asker, incoming, Capability::EmbedSparse, Shape::SparseVectors).await
 }
 
 async fn handle(
     State(app): State<Arc<App>>,
-    Extension(id): Extension<RequestId>,
+    Extension(asker): Extension<Asker>,
     incoming: Incoming,
     capability: Capability,
     shape: Shape,
 ) -> Result<Response, TeiError> {
     let (received, model) =
         body::read(&app, incoming).await?.peek(|mut fields, _| model(&mut fields)).await?;
-    let model = select(&app, model, &[capability]).await?.model;
-    answer(&app, &id, model, received, shape).await
+    let model = select(&app, &asker, model, &[capability]).await?.model;
+    answer(&app, &asker, model, received, shape).await
 }
 
 /// Embeds what a body says with that model.
 pub(super) async fn answer(
     app: &App,
-    id: &RequestId,
+    asker: &Asker,
     model: String,
     received: Received,
     shape: Shape,
@@ -72,6 +72,6 @@ pub(super) async fn answer(
     request.model = model;
     let single = inputs.single;
     let name = move |field: &str| field_name(field, "inputs", single, &sent);
-    let calls = Caller::new(app, id, room).embed(request, inputs.inputs, name);
+    let calls = Caller::new(app, asker, room).embed(request, inputs.inputs, name);
     Ok(response::respond(app, calls, shape).await?)
 }

@@ -2,21 +2,25 @@
 
 use std::sync::Arc;
 
-use axum::{Json, extract::State};
+use axum::{Extension, Json, extract::State};
 use hanzo_engine_proto::v1::Capability;
 use serde_json::Value;
 
 use crate::{
     app::App,
+    asker::Asker,
     select::sole,
     tei::{error::TeiError, words},
 };
 
 /// The route's handler: of the model that an embedding request without a name would go to, else a reranking one,
 /// else a classifying one.
-pub(crate) async fn handle(State(app): State<Arc<App>>) -> Result<Json<Value>, TeiError> {
+pub(crate) async fn handle(
+    State(app): State<Arc<App>>,
+    Extension(asker): Extension<Asker>,
+) -> Result<Json<Value>, TeiError> {
     const KINDS: [Capability; 4] =
         [Capability::Embed, Capability::Rerank, Capability::Classify, Capability::EmbedSparse];
-    let stats = sole(&app, &KINDS).await?;
+    let stats = sole(&app, &asker, &KINDS).await?;
     Ok(Json(words::info(stats, &KINDS, app.config.embedding_inputs_max)))
 }

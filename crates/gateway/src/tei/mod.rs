@@ -5,7 +5,7 @@
 //! all other routes; the body of an error is TEI's.
 
 pub(crate) mod embed;
-mod error;
+pub(crate) mod error;
 pub(crate) mod info;
 pub(crate) mod predict;
 pub(crate) mod rerank;

@@ -12,10 +12,10 @@ use serde::Serialize;
 
 use crate::{
     app::App,
+    asker::Asker,
     body::{self, Incoming, Received},
     names::SentFields,
     request::model,
-    request_id::RequestId,
     scores::{
         rerank::best,
         tasks::{Classifying, labels},
@@ -28,13 +28,13 @@ use crate::{
 /// The route's handler.
 pub(crate) async fn handle(
     State(app): State<Arc<App>>,
-    Extension(id): Extension<RequestId>,
+    Extension(asker): Extension<Asker>,
     incoming: Incoming,
 ) -> Result<Response, TeiError> {
     let (received, model) =
         body::read(&app, incoming).await?.peek(|mut fields, _| model(&mut fields)).await?;
-    let model = select(&app, model, &[Capability::Classify]).await?.model;
-    answer(&app, &id, model, received).await
+    let model = select(&app, &asker, model, &[Capability::Classify]).await?.model;
+    answer(&app, &asker, model, received).await
 }
 
 #[derive(Serialize)]
@@ -46,7 +46,7 @@ struct Prediction {
 /// Classifies what a body says with that model.
 pub(super) async fn answer(
     app: &App,
-    id: &RequestId,
+    asker: &Asker,
     model: String,
     received: Received,
 ) -> Result<Response, TeiError> {
@@ -54,7 +54,7 @@ pub(super) async fn answer(
     let Classifying { mut request, inputs, single } = asked;
     request.model = model;
     let name = move |field: &str| field_name(field, "inputs", single, &sent);
-    let (classifications, _) = Caller::new(app, id, room).classify(request, inputs, name).await?;
+    let (classifications, _) = Caller::new(app, asker, room).classify(request, inputs, name).await?;
     let mut predictions: Vec<Vec<Prediction>> =
         classifications.into_iter().map(labels).map(predictions).collect();
     match predictions.pop() {

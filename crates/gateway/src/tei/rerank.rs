@@ -12,10 +12,10 @@ use serde::Serialize;
 
 use crate::{
     app::App,
+    asker::Asker,
     body::{self, Incoming, Received},
     error::ApiError,
     names::SentFields,
-    request_id::RequestId,
     scores,
     select::select,
     tei::{error::TeiError, words},
@@ -25,15 +25,15 @@ use crate::{
 /// The route's handler.
 pub(crate) async fn either(
     State(app): State<Arc<App>>,
-    Extension(id): Extension<RequestId>,
+    Extension(asker): Extension<Asker>,
     incoming: Incoming,
 ) -> Result<Response, ApiError> {
     let received = body::read(&app, incoming).await?;
     let (received, texts) = received.peek(|fields, _| Ok(fields.has("texts"))).await?;
     if texts {
-        return Ok(answer(&app, &id, received).await.into_response());
+        return Ok(answer(&app, &asker, received).await.into_response());
     }
-    scores::rerank::answer(&app, &id, received, "1").await
+    scores::rerank::answer(&app, &asker, received, "1").await
 }
 
 #[derive(Serialize)]
@@ -45,17 +45,17 @@ struct Rank {
 }
 
 /// Ranks the texts of a body.
-pub(super) async fn answer(app: &App, id: &RequestId, received: Received) -> Result<Response, TeiError> {
+pub(super) async fn answer(app: &App, asker: &Asker, received: Received) -> Result<Response, TeiError> {
     let ((asked, sent), room) = received.into(SentFields::beside(words::ranking)).await?;
     let (mut request, texts, return_text) = asked;
-    request.model = select(app, request.model, &[Capability::Rerank]).await?.model;
+    request.model = select(app, asker, request.model, &[Capability::Rerank]).await?.model;
     let mut shown: Vec<Option<String>> =
         if return_text { texts.iter().cloned().map(Some).collect() } else { Vec::new() };
     let name = move |field: &str| match field.strip_prefix("documents") {
         Some(index) => Some(format!("texts{index}")),
         None => sent.name(field),
     };
-    let (scores, _) = Caller::new(app, id, room).rerank(request, texts, name).await?;
+    let (scores, _) = Caller::new(app, asker, room).rerank(request, texts, name).await?;
     let rank = |index: usize| Rank {
         index,
         text: shown.get_mut(index).and_then(Option::take),

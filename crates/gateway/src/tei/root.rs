@@ -7,11 +7,11 @@ use hanzo_engine_proto::v1::Capability;
 
 use crate::{
     app::App,
+    asker::Asker,
     body::{self, Incoming},
     config::Config,
     fields::Fields,
     request::model,
-    request_id::RequestId,
     select::select,
     tei::{embed, error::TeiError, predict, rerank},
     vectors::json::Shape,
@@ -20,7 +20,7 @@ use crate::{
 /// Ranks where there are `texts`, else embeds, or classifies where that is what the model is for.
 pub(crate) async fn handle(
     State(app): State<Arc<App>>,
-    Extension(id): Extension<RequestId>,
+    Extension(asker): Extension<Asker>,
     incoming: Incoming,
 ) -> Result<Response, TeiError> {
     let of_model = |mut fields: Fields<'_>, _: &Config| match fields.has("texts") {
@@ -29,11 +29,11 @@ pub(crate) async fn handle(
     };
     let (received, model) = body::read(&app, incoming).await?.peek(of_model).await?;
     let Some(model) = model else {
-        return rerank::answer(&app, &id, received).await;
+        return rerank::answer(&app, &asker, received).await;
     };
-    let selected = select(&app, model, &[Capability::Embed, Capability::Classify]).await?;
+    let selected = select(&app, &asker, model, &[Capability::Embed, Capability::Classify]).await?;
     match selected.capability {
-        Capability::Classify => predict::answer(&app, &id, selected.model, received).await,
-        _ => embed::answer(&app, &id, selected.model, received, Shape::Vectors).await,
+        Capability::Classify => predict::answer(&app, &asker, selected.model, received).await,
+        _ => embed::answer(&app, &asker, selected.model, received, Shape::Vectors).await,
     }
 }

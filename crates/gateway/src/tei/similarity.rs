@@ -7,8 +7,8 @@ use hanzo_engine_proto::v1::Capability;
 
 use crate::{
     app::App,
+    asker::Asker,
     body::{self, Incoming},
-    request_id::RequestId,
     scores::pairs::cosines,
     select::select,
     tei::{error::TeiError, words},
@@ -18,11 +18,11 @@ use crate::{
 /// The route's handler.
 pub(crate) async fn handle(
     State(app): State<Arc<App>>,
-    Extension(id): Extension<RequestId>,
+    Extension(asker): Extension<Asker>,
     incoming: Incoming,
 ) -> Result<Json<Vec<f32>>, TeiError> {
     let ((mut request, texts), room) = body::read(&app, incoming).await?.into(words::similarity).await?;
-    request.model = select(&app, request.model, &[Capability::Embed]).await?.model;
+    request.model = select(&app, &asker, request.model, &[Capability::Embed]).await?.model;
     let firsts: Vec<bool> = (0..texts.len()).map(|i| i == 0).collect();
     let name = |field: &str| match field.strip_prefix("inputs[").and_then(|rest| rest.strip_suffix(']')) {
         Some("0") => Some("inputs.source_sentence".to_owned()),
@@ -32,5 +32,5 @@ pub(crate) async fn handle(
         }
         None => Some(field.to_owned()),
     };
-    Ok(Json(cosines(&Caller::new(&app, &id, room), request, texts, &firsts, name).await?.0))
+    Ok(Json(cosines(&Caller::new(&app, &asker, room), request, texts, &firsts, name).await?.0))
 }

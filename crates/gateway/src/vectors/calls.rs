@@ -10,6 +10,7 @@ use tonic::Status;
 
 use crate::{
     app::App,
+    asker::Asker,
     bodies::Room,
     engine::Engine,
     error::ApiError,
@@ -100,9 +101,14 @@ pub(crate) struct Caller {
 }
 
 impl Caller {
-    /// For the request of that id, which begins now, and whose body took up that room.
-    pub(crate) fn new(app: &App, id: &RequestId, room: Room) -> Caller {
-        Caller { engine: app.engine.clone(), until: Until::of(app), id: id.clone(), room: Arc::new(room) }
+    /// For a request that begins now, and whose body took up that room.
+    pub(crate) fn new(app: &App, asker: &Asker, room: Room) -> Caller {
+        Caller {
+            engine: app.engine(asker),
+            until: Until::of(app),
+            id: asker.id.clone(),
+            room: Arc::new(room),
+        }
     }
 
     /// For the `i`th of several parts of the same request.

@@ -48,7 +48,8 @@ async fn refusals_of_the_engine_have_their_own_http_status() {
             Some("model"),
             None,
         ),
-        (status(Code::Unauthenticated, "no key", &[]), 401, Some("invalid_api_key"), None, None),
+        // The gateway's key, not the client's.
+        (status(Code::Unauthenticated, "no key", &[]), 503, Some("unavailable"), None, Some("1")),
         (
             status(Code::NotFound, "no model x; loaded: y", &[]),
             404,

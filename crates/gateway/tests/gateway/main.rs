@@ -6,11 +6,13 @@
 mod anthropic;
 mod connections;
 mod dialects;
+mod doors;
 mod embeddings;
 mod failures;
 mod fake;
 mod history;
 mod http;
+mod keys;
 mod refusals;
 mod requests;
 mod scores;

@@ -1,0 +1,87 @@
+//! The way to a daemon from another program: an endpoint of gRPC, in the clear or by TLS, and the key in each call.
+
+use std::{io, sync::Arc};
+
+use http::{HeaderValue, Request, Uri, header};
+use hyper_util::rt::TokioIo;
+use rustls::pki_types::ServerName;
+use tokio::net::TcpStream;
+use tokio_rustls::{TlsConnector, client::TlsStream};
+use tonic::{
+    body::Body,
+    transport::{Channel, Endpoint, Error},
+};
+use tower::{Service, service_fn};
+
+use crate::{
+    secret::Secret,
+    tls::{ClientTls, TlsError},
+};
+
+const PORT: u16 = 443;
+
+/// A lazily opened channel to an endpoint. At `https://` each connection is made as the files say then; they must be
+/// readable now.
+///
+/// # Errors
+/// [`TlsError`], with the file.
+pub fn lazy_channel(endpoint: &Endpoint, tls: &ClientTls) -> Result<Channel, TlsError> {
+    match endpoint.uri().scheme_str() {
+        Some("https") => Ok(endpoint.connect_with_connector_lazy(connector(tls)?)),
+        _ => Ok(endpoint.connect_lazy()),
+    }
+}
+
+/// As [`lazy_channel`], opened.
+///
+/// # Errors
+/// What is wrong with the files, or the connection's own error.
+pub async fn channel(endpoint: &Endpoint, tls: &ClientTls) -> Result<Result<Channel, Error>, TlsError> {
+    match endpoint.uri().scheme_str() {
+        Some("https") => Ok(endpoint.connect_with_connector(connector(tls)?).await),
+        _ => Ok(endpoint.connect().await),
+    }
+}
+
+/// Puts the key into a call.
+pub fn with_key(
+    key: Option<&Secret>,
+) -> impl Fn(Request<Body>) -> Request<Body> + Clone + Send + Sync + use<> {
+    // A key has visible characters alone.
+    let bearer = key.and_then(|key| HeaderValue::try_from(format!("Bearer {}", key.text())).ok());
+    let bearer = bearer.map(|mut bearer| {
+        bearer.set_sensitive(true);
+        bearer
+    });
+    move |mut request| {
+        if let Some(bearer) = &bearer {
+            request.headers_mut().insert(header::AUTHORIZATION, bearer.clone());
+        }
+        request
+    }
+}
+
+type Tls = TokioIo<TlsStream<TcpStream>>;
+
+fn connector(
+    tls: &ClientTls,
+) -> Result<
+    impl Service<Uri, Response = Tls, Error = io::Error, Future: Send> + Clone + Send + 'static + use<>,
+    TlsError,
+> {
+    const PROTOCOLS: &[&[u8]] = &[b"h2"];
+    tls.config(PROTOCOLS)?;
+    let tls = Arc::new(tls.clone());
+    Ok(service_fn(move |uri: Uri| {
+        let tls = Arc::clone(&tls);
+        async move {
+            let host =
+                uri.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']').to_owned();
+            let stream = TcpStream::connect((host.as_str(), uri.port_u16().unwrap_or(PORT))).await?;
+            stream.set_nodelay(true)?;
+            let name = ServerName::try_from(host).map_err(io::Error::other)?;
+            let config = tls.config(PROTOCOLS).map_err(io::Error::other)?;
+            Ok(TokioIo::new(TlsConnector::from(config).connect(name, stream).await?))
+        }
+    }))
+}

@@ -1,0 +1,37 @@
+//! Who may ask an engine, over HTTP and gRPC alike: connections and TLS, keys and what each may use, how often, and how
+//! wrong ones are met. The words of HTTP are the gateway's, those of the contract the daemon's; statuses of gRPC, which both
+//! speak, are made here.
+//!
+//! [`Access`] holds the keys of a process: one that was set ([`Secret`]), and those of a file ([`KeysFile`]) that is read
+//! again when it changes. [`connections`] accepts on a port, with [`ServerTls`] where it is spoken. [`Access::admit`] makes a [`Pass`] of what a request presents, or a [`Refusal`].
+
+mod access;
+mod dial;
+mod file;
+mod follow;
+mod guesses;
+mod key;
+mod listen;
+mod models;
+mod opening;
+mod pass;
+mod rate;
+mod refusal;
+mod secret;
+mod spend;
+mod tls;
+
+pub use access::{Access, AccessError, Presented, Settings};
+pub use dial::{channel, lazy_channel, with_key};
+pub use file::{FileError, KeysFile, Record};
+pub use follow::Follow;
+pub use guesses::client_of;
+pub use key::Key;
+pub use listen::{Connection, Limits, Permit, Stream, connections};
+pub use opening::Opening;
+pub use pass::{Pass, Running, Standing};
+pub use rate::Level;
+pub use refusal::Refusal;
+pub use secret::Secret;
+pub use spend::Spend;
+pub use tls::{ClientTls, ServerTls, TlsError, TlsSettings};

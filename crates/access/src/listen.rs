@@ -1,0 +1,279 @@
+//! A port's connections: so many at once, TLS where it is spoken, and none that takes a place without saying anything.
+
+use std::{
+    collections::HashMap,
+    io,
+    net::{IpAddr, SocketAddr},
+    pin::Pin,
+    sync::{Arc, Mutex},
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::{TcpListener, TcpStream},
+    sync::{OwnedSemaphorePermit, Semaphore, mpsc},
+    time::{sleep, timeout},
+};
+use tokio_rustls::{TlsAcceptor, server::TlsStream};
+use tonic::transport::server::{Connected, TcpConnectInfo};
+
+use crate::{guesses::client_of, opening::Opening, rate::locked, tls::ServerTls};
+
+/// Pause after the listener failed to accept, which means that file descriptors ran out.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// What a port bears.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Connections at once; more wait in the listener's backlog.
+    pub connections_max: usize,
+    /// Of one address at once; more are closed. The loopback's, behind which a proxy may stand, have no limit of their own.
+    pub of_address_max: usize,
+    /// In which a handshake must be done, and after it the first bytes must have come.
+    pub first: Duration,
+}
+
+/// A connection that was accepted. It counts until it is dropped.
+#[derive(Debug)]
+pub struct Connection {
+    stream: Opening<Stream>,
+    from: SocketAddr,
+    permit: Permit,
+}
+
+/// What a connection's bytes go through.
+#[derive(Debug)]
+pub enum Stream {
+    /// Nothing.
+    Plain(TcpStream),
+    /// TLS.
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
+/// A place among a port's connections, and among those of its address; it is free again when this is dropped.
+#[derive(Debug)]
+pub struct Permit {
+    _place: OwnedSemaphorePermit,
+    address: Option<IpAddr>, // None: it has no limit
+    addresses: Addresses,
+}
+
+/// How many connections there are of each address.
+type Addresses = Arc<Mutex<HashMap<IpAddr, usize>>>;
+
+impl Permit {
+    /// None where the address has as many as it may.
+    fn of(
+        place: OwnedSemaphorePermit,
+        from: IpAddr,
+        addresses: &Addresses,
+        of_address_max: usize,
+    ) -> Option<Permit> {
+        let address = Some(client_of(from)).filter(|address| !address.is_loopback());
+        if let Some(address) = address {
+            let mut counts = locked(addresses);
+            let count = counts.entry(address).or_insert(0);
+            if *count >= of_address_max {
+                return None;
+            }
+            *count += 1;
+        }
+        Some(Permit { _place: place, address, addresses: Arc::clone(addresses) })
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        let Some(address) = self.address else { return };
+        let mut counts = locked(&self.addresses);
+        let left = counts.get_mut(&address).map(|count| {
+            *count = count.saturating_sub(1);
+            *count
+        });
+        if left == Some(0) {
+            counts.remove(&address);
+        }
+    }
+}
+
+impl Connection {
+    /// Where it comes from.
+    pub fn from(&self) -> SocketAddr {
+        self.from
+    }
+
+    /// Its parts, for who looks after the socket itself.
+    pub fn into_parts(self) -> (Stream, Permit) {
+        (self.stream.into_inner(), self.permit)
+    }
+}
+
+/// Accepts on `listener` until the receiver is dropped. To be called in an asynchronous runtime.
+pub fn connections(
+    listener: TcpListener,
+    tls: Option<Arc<ServerTls>>,
+    limits: Limits,
+) -> mpsc::Receiver<Connection> {
+    let (accepted, receiver) = mpsc::channel(1);
+    tokio::spawn(async move {
+        tokio::select! {
+            () = accepted.closed() => {}
+            () = accept(listener, tls, limits, accepted.clone()) => {}
+        }
+    });
+    receiver
+}
+
+async fn accept(
+    listener: TcpListener,
+    tls: Option<Arc<ServerTls>>,
+    limits: Limits,
+    accepted: mpsc::Sender<Connection>,
+) {
+    let (places, addresses) = (Arc::new(Semaphore::new(limits.connections_max)), Addresses::default());
+    // Never closed.
+    while let Ok(place) = Arc::clone(&places).acquire_owned().await {
+        let (stream, from) = match listener.accept().await {
+            Ok(connected) => connected,
+            Err(error) => {
+                // To try again at once would only burn a core.
+                tracing::warn!(%error, "cannot accept a connection");
+                sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        let Some(permit) = Permit::of(place, from.ip(), &addresses, limits.of_address_max) else {
+            tracing::debug!(%from, "this address has as many connections as it may");
+            continue;
+        };
+        // Tokens are small writes that must not wait for each other.
+        if let Err(error) = stream.set_nodelay(true) {
+            tracing::debug!(%error, "no TCP_NODELAY");
+        }
+        let accepted = accepted.clone();
+        let connection =
+            move |stream| Connection { stream: Opening::new(stream, limits.first), from, permit };
+        let Some(tls) = &tls else {
+            if accepted.send(connection(Stream::Plain(stream))).await.is_err() {
+                return;
+            }
+            continue;
+        };
+        // Beside the others: a client may take its time over a handshake.
+        let shaking = TlsAcceptor::from(tls.config()).accept(stream);
+        tokio::spawn(async move {
+            match timeout(limits.first, shaking).await {
+                Ok(Ok(stream)) => {
+                    // Whoever served them is gone.
+                    let _ = accepted.send(connection(Stream::Tls(Box::new(stream)))).await;
+                }
+                Ok(Err(error)) => tracing::debug!(%from, %error, "a TLS handshake failed"),
+                Err(_) => tracing::debug!(%from, "a TLS handshake took too long"),
+            }
+        });
+    }
+}
+
+impl AsyncRead for Connection {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for Connection {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(context, bytes)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Stream::Plain(stream) => Pin::new(stream).poll_read(context, buffer),
+            Stream::Tls(stream) => Pin::new(stream.as_mut()).poll_read(context, buffer),
+        }
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Stream::Plain(stream) => Pin::new(stream).poll_write(context, bytes),
+            Stream::Tls(stream) => Pin::new(stream.as_mut()).poll_write(context, bytes),
+        }
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Stream::Plain(stream) => Pin::new(stream).poll_write_vectored(context, bytes),
+            Stream::Tls(stream) => Pin::new(stream.as_mut()).poll_write_vectored(context, bytes),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        match self {
+            Stream::Plain(stream) => stream.is_write_vectored(),
+            Stream::Tls(stream) => stream.is_write_vectored(),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Stream::Plain(stream) => Pin::new(stream).poll_flush(context),
+            Stream::Tls(stream) => Pin::new(stream.as_mut()).poll_flush(context),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Stream::Plain(stream) => Pin::new(stream).poll_shutdown(context),
+            Stream::Tls(stream) => Pin::new(stream.as_mut()).poll_shutdown(context),
+        }
+    }
+}
+
+impl Connected for Connection {
+    type ConnectInfo = TcpConnectInfo;
+
+    fn connect_info(&self) -> TcpConnectInfo {
+        TcpConnectInfo { local_addr: None, remote_addr: Some(self.from) }
+    }
+}

@@ -1,0 +1,134 @@
+//! What a key has used of its limits: buckets that fill up evenly within a minute, and requests that run.
+
+use std::{
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+const MINUTE_S: f64 = 60.0;
+
+/// Up to a minute's worth, which comes back evenly. What was used is known only afterwards for tokens, so there may be less than
+/// nothing in it.
+#[derive(Debug)]
+pub(crate) struct Bucket {
+    used: f64,
+    at: Option<Instant>, // when that was
+}
+
+/// How full a bucket is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Level {
+    /// What a minute has.
+    pub limit: u32,
+    /// What is left.
+    pub remaining: u32,
+    /// Until it is full again.
+    pub reset: Duration,
+}
+
+impl Bucket {
+    pub(crate) const FULL: Bucket = Bucket { used: 0.0, at: None };
+
+    fn refill(&mut self, per_minute: u32, now: Instant) {
+        let passed_s = self.at.map_or(0.0, |at| now.saturating_duration_since(at).as_secs_f64());
+        self.used = (self.used - passed_s * f64::from(per_minute) / MINUTE_S).max(0.0);
+        self.at = Some(now);
+    }
+
+    /// Takes one, or says how long until there is one.
+    pub(crate) fn take(&mut self, per_minute: u32, now: Instant) -> Result<(), Duration> {
+        self.wait(per_minute, now)?;
+        self.used += 1.0;
+        Ok(())
+    }
+
+    /// How long until there is one, where there is none.
+    pub(crate) fn wait(&mut self, per_minute: u32, now: Instant) -> Result<(), Duration> {
+        self.refill(per_minute, now);
+        let missing = self.used + 1.0 - f64::from(per_minute);
+        match missing > 1e-9 {
+            true => Err(seconds(missing * MINUTE_S / f64::from(per_minute.max(1)))),
+            false => Ok(()),
+        }
+    }
+
+    /// Takes so many, there or not.
+    pub(crate) fn spend(&mut self, count: u32, per_minute: u32, now: Instant) {
+        self.refill(per_minute, now);
+        self.used += f64::from(count);
+    }
+
+    pub(crate) fn level(&mut self, per_minute: u32, now: Instant) -> Level {
+        self.refill(per_minute, now);
+        let left = (f64::from(per_minute) - self.used).max(0.0);
+        Level {
+            limit: per_minute,
+            // A float becomes the nearest integer below, and none below zero.
+            remaining: (left + 1e-9) as u32,
+            reset: seconds(self.used * MINUTE_S / f64::from(per_minute.max(1))),
+        }
+    }
+}
+
+/// What a clock can add.
+fn seconds(seconds: f64) -> Duration {
+    Duration::from_secs_f64(seconds.clamp(0.0, 86_400.0))
+}
+
+/// What the holder of a key has used.
+#[derive(Debug)]
+pub(crate) struct Usage {
+    pub(crate) requests: Mutex<Bucket>,
+    pub(crate) tokens: Mutex<Bucket>,
+    pub(crate) running: Mutex<u32>,
+}
+
+impl Default for Usage {
+    fn default() -> Usage {
+        Usage {
+            requests: Mutex::new(Bucket::FULL),
+            tokens: Mutex::new(Bucket::FULL),
+            running: Mutex::default(),
+        }
+    }
+}
+
+pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::{Bucket, Level};
+
+    #[test]
+    fn a_minute_has_so_many_and_they_come_back_evenly() {
+        let (mut bucket, start) = (Bucket::FULL, Instant::now());
+        for _ in 0..6 {
+            bucket.take(6, start).unwrap();
+        }
+        assert_eq!(bucket.take(6, start), Err(Duration::from_secs(10)));
+        assert_eq!(bucket.level(6, start), Level { limit: 6, remaining: 0, reset: Duration::from_secs(60) });
+        let later = start + Duration::from_secs(10);
+        bucket.take(6, later).unwrap();
+        assert!(bucket.take(6, later).is_err());
+        // No more than a minute's worth is ever there.
+        let much_later = start + Duration::from_secs(3600);
+        assert_eq!(bucket.level(6, much_later).remaining, 6);
+    }
+
+    #[test]
+    fn what_was_spent_beyond_the_limit_is_waited_for() {
+        let (mut bucket, start) = (Bucket::FULL, Instant::now());
+        bucket.spend(150, 100, start);
+        assert_eq!(bucket.level(100, start).remaining, 0);
+        let wait = bucket.wait(100, start).unwrap_err();
+        assert_eq!(wait.as_secs_f64().round(), 31.0, "{wait:?}");
+        assert!(bucket.wait(100, start + wait + Duration::from_millis(1)).is_ok());
+        // A clock that stands still, or a limit of nothing, is no fault.
+        let mut none = Bucket::FULL;
+        assert!(none.take(0, start).is_err());
+    }
+}

@@ -1,0 +1,132 @@
+//! Why a request is refused, in words that fit every protocol, and as a status of gRPC.
+
+use std::time::Duration;
+
+use tonic::{Code, Status, metadata::MetadataMap};
+
+/// Why. No refusal repeats a key.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum Refusal {
+    /// No key was sent.
+    #[error(
+        "this server wants a key: send it as `Authorization: Bearer KEY` or `x-api-key: KEY`; `hanzo-engine keys create` makes one"
+    )]
+    Missing,
+    /// A key that is none, or two different ones.
+    #[error("the key that was sent is not one of this server's; it may have been revoked")]
+    Wrong,
+    /// Too many wrong keys came from that address.
+    #[error("too many wrong keys came from this address; try again in {} s", secs(retry_after))]
+    Guessing {
+        /// When the next may be tried.
+        retry_after: Duration,
+    },
+    /// The key's requests of a minute are used up.
+    #[error("rate limit: this key has {limit} requests per minute; try again in {} s", secs(retry_after))]
+    Requests {
+        /// Per minute.
+        limit: u32,
+        /// When there is one again.
+        retry_after: Duration,
+    },
+    /// The key's tokens of a minute are used up.
+    #[error("rate limit: this key has {limit} tokens per minute; try again in {} s", secs(retry_after))]
+    Tokens {
+        /// Per minute.
+        limit: u32,
+        /// When there are some again.
+        retry_after: Duration,
+    },
+    /// As many requests of the key run as may.
+    #[error("rate limit: {limit} requests of this key may run at once, and do; try again when one has ended")]
+    Running {
+        /// At once.
+        limit: u32,
+    },
+    /// It is the operator's to ask.
+    #[error(
+        "this key may not do that: {what} needs one with the admin scope (`hanzo-engine keys create --admin`)"
+    )]
+    Admin {
+        /// What was asked.
+        what: String,
+    },
+    /// A model that is not on the key's list.
+    #[error("model: this key may not use {name:?}; it may use {}", allowed.join(", "))]
+    Model {
+        /// As it was asked for.
+        name: String,
+        /// What it may use.
+        allowed: Vec<String>,
+    },
+    /// No model was named, and the key has a list.
+    #[error("model: this key may use {}: name one of them", allowed.join(", "))]
+    NoModel {
+        /// What it may use.
+        allowed: Vec<String>,
+    },
+}
+
+fn secs(time: &Duration) -> u64 {
+    time.as_millis().div_ceil(1000).try_into().unwrap_or(u64::MAX)
+}
+
+impl Refusal {
+    /// A word for machines; also what a metric counts it under.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Refusal::Missing => "missing_api_key",
+            Refusal::Wrong => "invalid_api_key",
+            Refusal::Guessing { .. } => "too_many_wrong_keys",
+            Refusal::Requests { .. } => "requests_per_minute",
+            Refusal::Tokens { .. } => "tokens_per_minute",
+            Refusal::Running { .. } => "concurrency",
+            Refusal::Admin { .. } => "insufficient_permissions",
+            Refusal::Model { .. } | Refusal::NoModel { .. } => "model_not_allowed",
+        }
+    }
+
+    /// Every [`Refusal::code`].
+    pub const CODES: [&'static str; 8] = [
+        "missing_api_key",
+        "invalid_api_key",
+        "too_many_wrong_keys",
+        "requests_per_minute",
+        "tokens_per_minute",
+        "concurrency",
+        "insufficient_permissions",
+        "model_not_allowed",
+    ];
+
+    /// When to try again, where that helps.
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Refusal::Guessing { retry_after }
+            | Refusal::Requests { retry_after, .. }
+            | Refusal::Tokens { retry_after, .. } => Some(*retry_after),
+            Refusal::Running { .. } => Some(Duration::from_secs(1)),
+            _ => None,
+        }
+    }
+}
+
+impl From<Refusal> for Status {
+    fn from(refusal: Refusal) -> Status {
+        let code = match refusal {
+            Refusal::Missing | Refusal::Wrong => Code::Unauthenticated,
+            Refusal::Guessing { .. }
+            | Refusal::Requests { .. }
+            | Refusal::Tokens { .. }
+            | Refusal::Running { .. } => Code::ResourceExhausted,
+            Refusal::Admin { .. } | Refusal::Model { .. } | Refusal::NoModel { .. } => Code::PermissionDenied,
+        };
+        let mut metadata = MetadataMap::new();
+        if let Ok(word) = refusal.code().parse() {
+            metadata.insert("error-code", word);
+        }
+        if let Some(Ok(ms)) = refusal.retry_after().map(|time| time.as_millis().to_string().parse()) {
+            metadata.insert("retry-after-ms", ms);
+        }
+        Status::with_metadata(code, refusal.to_string(), metadata)
+    }
+}

@@ -1,0 +1,198 @@
+//! Where the daemon listens, whom it answers, and how it ends.
+
+use std::{net::IpAddr, path::PathBuf};
+
+use hanzo_engine_access::{Secret, Settings, TlsSettings};
+use serde::{Deserialize, Serialize};
+
+use crate::limits;
+
+/// Variables that a key is read from; the first that is set holds.
+const API_KEY: [&str; 3] = ["HANZO_ENGINE_SERVER_API_KEY", "HANZO_ENGINE_API_KEY", "HANZO_ENGINE_AUTH_TOKEN"];
+/// Of `message_bytes_max`.
+const MESSAGE_BYTES_LIMIT: usize = 1 << 30;
+/// Of `connections_max`.
+const CONNECTIONS_LIMIT: usize = 1 << 20;
+
+/// Sockets, keys, and the end of service.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ServerConfig {
+    /// Address to listen on: an IP address or `localhost`.
+    pub host: String,
+    /// Names in `Host` that the admin port answers to beside the loopback's own, which are all while `host` is of the
+    /// loopback; elsewhere any name is, unless some are given here.
+    pub allowed_hosts: Vec<String>,
+    /// A key that lets its holder do everything. In the environment it is also `HANZO_ENGINE_API_KEY`.
+    pub api_key: Option<Secret>,
+    /// A file of keys, each with what it may do, that `hanzo-engine keys` writes; followed while it changes.
+    pub api_keys_file: Option<PathBuf>,
+    /// The certificate, and those between it and its authority, that gRPC speaks TLS with; unset: in the clear. The files
+    /// are followed while they change.
+    pub tls_cert: Option<PathBuf>,
+    /// The certificate's private key.
+    pub tls_key: Option<PathBuf>,
+    /// Authorities: a client, such as a gateway, must show a certificate of one of them.
+    pub tls_client_ca: Option<PathBuf>,
+    /// Listen on other addresses than the loopback's although no key is wanted.
+    pub insecure: bool,
+    /// Want a key for the admin port's `/metrics` too, which tells of models and load.
+    pub private_metrics: bool,
+    /// TCP port of gRPC; 0 picks a free one.
+    pub grpc_port: u16,
+    /// TCP port of `/metrics`, `/healthz` and `/readyz`; 0 picks a free one.
+    pub admin_port: u16,
+    /// Seconds that running requests may take after the shutdown signal.
+    pub drain_s: u64,
+    /// Largest gRPC message accepted, in bytes.
+    pub message_bytes_max: usize,
+    /// Connections of gRPC held at once; more wait in the listener's backlog. One address has at most a quarter of them.
+    pub connections_max: usize,
+}
+
+impl Default for ServerConfig {
+    fn default() -> Self {
+        Self {
+            host: "127.0.0.1".to_owned(),
+            allowed_hosts: Vec::new(),
+            api_key: None,
+            api_keys_file: None,
+            tls_cert: None,
+            tls_key: None,
+            tls_client_ca: None,
+            insecure: false,
+            private_metrics: false,
+            grpc_port: 36901,
+            admin_port: 36902,
+            drain_s: 30,
+            message_bytes_max: 4 << 20,
+            connections_max: 1024,
+        }
+    }
+}
+
+impl ServerConfig {
+    /// The address to bind.
+    pub(crate) fn ip(&self) -> Option<IpAddr> {
+        if self.host.eq_ignore_ascii_case("localhost") {
+            return Some(IpAddr::from([127, 0, 0, 1]));
+        }
+        self.host.trim_start_matches('[').trim_end_matches(']').parse().ok()
+    }
+
+    /// Where the keys are from.
+    pub fn access(&self) -> Settings {
+        Settings { api_key: self.api_key.clone(), api_keys_file: self.api_keys_file.clone() }
+    }
+
+    /// The files of TLS.
+    pub fn tls(&self) -> TlsSettings {
+        TlsSettings {
+            cert: self.tls_cert.clone(),
+            key: self.tls_key.clone(),
+            client_ca: self.tls_client_ca.clone(),
+        }
+    }
+
+    /// No key and no TLS is wanted from now on; for a daemon that only this process asks.
+    pub fn open(&mut self) {
+        (self.api_key, self.api_keys_file, self.private_metrics) = (None, None, false);
+        (self.tls_cert, self.tls_key, self.tls_client_ca) = (None, None, None);
+    }
+
+    /// Whether every value is in its range; else the key of the first that is not, and why.
+    pub(super) fn check(&self) -> Result<(), (&'static str, String)> {
+        let refuse = |key, reason: String| Err((key, reason));
+        let Some(ip) = self.ip() else {
+            let reason = format!("must be an IP address or localhost, not {:?}", self.host);
+            return refuse("server.host", reason);
+        };
+        if !ip.is_loopback()
+            && !self.insecure
+            && !self.access().wants_keys()
+            && !self.tls().wants_certificates()
+        {
+            let reason = format!(
+                "{} is reached from other machines, and no key is wanted: set server.api_keys_file (--api-keys-file) to \
+                 what `hanzo-engine keys create` makes, or server.api_key; or say server.insecure (--insecure) where the \
+                 network is private",
+                self.host
+            );
+            return refuse("server.host", reason);
+        }
+        if let Err(error) = self.tls().check() {
+            return refuse("server", error.to_string());
+        }
+        if !(1..=CONNECTIONS_LIMIT).contains(&self.connections_max) {
+            let reason = format!("must be 1 to {CONNECTIONS_LIMIT}, not {}", self.connections_max);
+            return refuse("server.connections_max", reason);
+        }
+        if !(1..=MESSAGE_BYTES_LIMIT).contains(&self.message_bytes_max) {
+            let reason = format!("must be 1 to {MESSAGE_BYTES_LIMIT}, not {}", self.message_bytes_max);
+            return refuse("server.message_bytes_max", reason);
+        }
+        if self.drain_s > limits::DRAIN_S_LIMIT {
+            let reason = format!("must be at most {}, not {}", limits::DRAIN_S_LIMIT, self.drain_s);
+            return refuse("server.drain_s", reason);
+        }
+        Ok(())
+    }
+}
+
+/// The key that the environment sets.
+pub(super) fn api_key_of_env() -> Result<Option<Secret>, String> {
+    Secret::of_first_env(&API_KEY)
+}
+
+#[cfg(test)]
+#[expect(clippy::result_large_err, reason = "the closures' error type is figment's")]
+mod tests {
+    use std::path::Path;
+
+    use figment::{Figment, Jail, providers::Serialized};
+
+    use crate::Config;
+
+    #[test]
+    fn a_key_is_read_as_it_is_and_never_shown() {
+        Jail::expect_with(|jail| {
+            let load = |flags: Figment| Config::load(None, flags);
+            // Text that other settings would read as a number.
+            jail.set_env("HANZO_ENGINE_AUTH_TOKEN", "00012345678e5");
+            let config = load(Figment::new()).unwrap();
+            assert_eq!(config.server.api_key.as_ref().map(|key| key.text()), Some("00012345678e5"));
+            assert!(!format!("{config:?}").contains("12345678"));
+            jail.set_env("HANZO_ENGINE_API_KEY", "of-everything");
+            jail.set_env("HANZO_ENGINE_SERVER_API_KEY", "of-the-daemon");
+            let key = load(Figment::new()).unwrap().server.api_key;
+            assert_eq!(key.as_ref().map(|key| key.text()), Some("of-the-daemon"));
+            let flags = Figment::from(Serialized::default("server.api_key", "of-the-flags"));
+            assert_eq!(
+                load(flags).unwrap().server.api_key.as_ref().map(|key| key.text()),
+                Some("of-the-flags")
+            );
+            jail.set_env("HANZO_ENGINE_SERVER_API_KEY", "tiny");
+            let error = load(Figment::new()).unwrap_err().to_string();
+            assert!(error.contains("HANZO_ENGINE_SERVER_API_KEY") && !error.contains("tiny"), "{error}");
+            Ok(())
+        });
+    }
+
+    #[test]
+    fn other_machines_need_a_key_or_a_word() {
+        Jail::expect_with(|jail| {
+            jail.create_file("open.toml", "[server]\nhost = \"::\"\n")?;
+            jail.create_file("said.toml", "[server]\nhost = \"::\"\ninsecure = true\n")?;
+            jail.create_file("keyed.toml", "[server]\nhost = \"::\"\napi_keys_file = \"keys.json\"\n")?;
+            let load = |name: &str| Config::load(Some(Path::new(name)), Figment::new());
+            let error = load("open.toml").unwrap_err().to_string();
+            assert!(error.contains("--insecure") && error.contains("keys create"), "{error}");
+            assert!(load("said.toml").is_ok() && load("keyed.toml").is_ok());
+            jail.set_env("HANZO_ENGINE_API_KEY", "");
+            assert!(load("open.toml").is_err());
+            jail.set_env("HANZO_ENGINE_API_KEY", "long-enough");
+            assert!(load("open.toml").is_ok());
+            Ok(())
+        });
+    }
+}

@@ -1,0 +1,95 @@
+//! The door of a service that is reached by the network: who asks, whether that may be asked with their key, and whether
+//! the key has anything left of its limits. Calls of this process do not come through it.
+
+use std::{
+    convert::Infallible,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use hanzo_engine_access::{Access, Pass, Presented, Refusal, Running};
+use http_body_util::BodyExt as _;
+use tonic::{
+    Status,
+    body::Body,
+    codegen::{
+        Service,
+        http::{Request, Response},
+    },
+    server::NamedService,
+    transport::server::TcpConnectInfo,
+};
+
+use crate::metrics::Metrics;
+
+/// Calls that compute: they count against a key's limits.
+const WORK: [&str; 6] = ["Infer", "Embed", "Rerank", "Classify", "Tokenize", "Detokenize"];
+/// Calls that tell what is there. All others are the operator's.
+const LOOK: [&str; 6] = ["Stats", "List", "Show", "Watch", "ListAdapters", "ServerReflectionInfo"];
+
+/// A service behind the door.
+#[derive(Clone)]
+pub(crate) struct Guarded<S> {
+    pub(crate) service: S,
+    pub(crate) access: Arc<Access>,
+    pub(crate) metrics: Arc<Metrics>,
+}
+
+impl<S: NamedService> NamedService for Guarded<S> {
+    const NAME: &'static str = S::NAME;
+}
+
+impl<S> Guarded<S> {
+    fn let_in(&self, request: &Request<Body>) -> Result<(Pass, Running), Refusal> {
+        let from = request.extensions().get::<TcpConnectInfo>().and_then(TcpConnectInfo::remote_addr);
+        let presented = Presented::of(request.headers());
+        let pass = self.access.admit(&presented, from.map(|address| address.ip()))?;
+        let call = request.uri().path().rsplit('/').next().unwrap_or_default();
+        if WORK.contains(&call) {
+            let running = pass.enter()?;
+            return Ok((pass, running));
+        }
+        if !LOOK.contains(&call) {
+            pass.admin(call)?;
+        }
+        Ok((pass, Running::default()))
+    }
+}
+
+impl<S> Service<Request<Body>> for Guarded<S>
+where
+    S: Service<Request<Body>, Response = Response<Body>, Error = Infallible>,
+    S::Future: Send + 'static,
+{
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.service.poll_ready(context)
+    }
+
+    fn call(&mut self, mut request: Request<Body>) -> Self::Future {
+        match self.let_in(&request) {
+            Err(refusal) => {
+                self.metrics.refused(&refusal);
+                Box::pin(std::future::ready(Ok(Status::from(refusal).into_http())))
+            }
+            Ok((pass, running)) => {
+                request.extensions_mut().insert(pass);
+                let answer = self.service.call(request);
+                Box::pin(async move {
+                    let Ok(answer) = answer.await;
+                    Ok(answer.map(|body| {
+                        // It runs for as long as its answer is being written.
+                        Body::new(body.map_frame(move |frame| {
+                            let _still = &running;
+                            frame
+                        }))
+                    }))
+                })
+            }
+        }
+    }
+}
