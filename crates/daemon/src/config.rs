@@ -399,14 +399,6 @@ impl Config {
 }
 
 impl EngineSection {
-    /// Models have processes of their own where nothing else is said, for a program whose `main` asks
-    /// [`crate::worker_process`] first. Memory that is fixed is that of one process.
-    pub fn isolate(&mut self) {
-        let fixed = self.fixed_memory_bytes.is_some();
-        let default = if fixed { Isolation::Thread } else { Isolation::STRONGEST };
-        self.isolation.get_or_insert(default);
-    }
-
     /// What all models together may take, as far as it is said.
     pub(crate) fn models_bytes(&self) -> Option<u64> {
         let fixed = self.fixed_memory_bytes.map(|bytes| bytes.saturating_sub(limits::FIXED_MEMORY_BESIDE));

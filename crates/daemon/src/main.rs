@@ -75,8 +75,7 @@ struct Flags {
     /// Bytes that they may take there, such as 4GiB [default: 16GiB]
     #[arg(long, value_parser = parse_bytes)]
     prefix_cache_bytes: Option<u64>,
-    /// What runs a model: a thread of the daemon, or a process of its own, whose end is nobody else's [default: process on
-    /// Linux]
+    /// What runs a model: a thread of the daemon, or a process of its own, whose end is nobody else's [default: thread]
     #[arg(long)]
     isolation: Option<Isolation>,
     /// Completions that fill their context go on: the first tokens are kept, half of the others dropped
@@ -151,8 +150,7 @@ fn main() -> ExitCode {
 }
 
 fn start(flags: Flags) -> Result<(), Box<dyn std::error::Error>> {
-    let mut config = Config::load(flags.config.as_deref(), flags.layer())?;
-    config.engine.isolate();
+    let config = Config::load(flags.config.as_deref(), flags.layer())?;
     let level = log::init(&config.log)?;
     let runtime = preflight::runtime(config.engine.threads_wanted(config.models.len()))?;
     let ended = runtime.block_on(run(flags, config, level));

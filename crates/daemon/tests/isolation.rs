@@ -43,7 +43,7 @@ impl Engined {
             .arg(dir.path().join("engine.toml"))
             .arg("--model-dir")
             .arg(dir.path().join("store"))
-            .args(["--grpc-port", "0", "--admin-port", "0"])
+            .args(["--grpc-port", "0", "--admin-port", "0", "--isolation", "process"])
             .env_remove("RUST_LOG")
             .stdout(Stdio::null())
             .stderr(Stdio::piped())

@@ -107,17 +107,10 @@ fn a_kv_type_goes_by_its_name() {
 }
 
 #[test]
-fn models_have_processes_where_nothing_else_is_said_and_can_be() {
+fn memory_that_is_fixed_is_that_of_one_process() {
     figment::Jail::expect_with(|jail| {
-        let isolated = || {
-            let mut engine = Config::load(None, Figment::new()).unwrap().engine;
-            engine.isolate();
-            engine.isolation
-        };
         assert_eq!(Config::load(None, Figment::new()).unwrap().engine.isolation, None);
-        assert_eq!(isolated(), Some(Isolation::STRONGEST));
         jail.set_env("HANZO_ENGINE_ENGINE_FIXED_MEMORY_BYTES", "1073741824");
-        assert_eq!(isolated(), Some(Isolation::Thread));
         jail.set_env("HANZO_ENGINE_ENGINE_ISOLATION", "process");
         let error = Config::load(None, Figment::new()).unwrap_err().to_string();
         assert!(error.contains("engine.isolation") && error.contains("thread"), "{error}");

@@ -168,7 +168,7 @@ impl Random {
             }),
             constraint,
             priority: self.below(3) as i32 - 1,
-            client: self.one_in(2).then(|| hanzo_engine_runtime::job::ClientId(id % 3)),
+            client: self.one_in(2).then_some(hanzo_engine_runtime::job::ClientId(id % 3)),
             prompt_logprobs: self.one_in(5).then_some(1),
             prediction: if self.one_in(4) { prompt.clone().into() } else { Arc::default() },
             cache_salt: if self.one_in(3) { Arc::new(*b"salt") } else { Arc::default() },

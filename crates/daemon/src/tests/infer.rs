@@ -54,7 +54,7 @@ async fn a_client_that_leaves_with_its_last_event_is_answered_and_not_cancelled(
     let rig = Rig::start().await;
     let request = v1::InferRequest { choices: 2, ..endless(4) };
     let core = rig.handle.core();
-    let mut stream = Box::pin(crate::service::infer(&core, tonic::Request::new(request)).await.unwrap());
+    let mut stream = Box::pin(crate::service::infer(core, tonic::Request::new(request)).await.unwrap());
     let mut unfinished = 2;
     while unfinished > 0 {
         let event = in_time(stream.next()).await.unwrap().unwrap().event.unwrap();

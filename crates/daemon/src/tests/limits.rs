@@ -97,7 +97,7 @@ async fn a_client_that_does_not_read_pauses_only_itself() {
     // Below gRPC, whose own buffers would hide when the thousand are full.
     let core = rig.handle.core();
     let request = v1::InferRequest { choices: 8, ..endless(400) };
-    let mut stream = Box::pin(service::infer(&core, Request::new(request)).await.unwrap());
+    let mut stream = Box::pin(service::infer(core, Request::new(request)).await.unwrap());
     rig.until("the job is paused", async |rig| {
         let view = rig.handle.core().models.registry.view("").unwrap();
         let worker = view.worker.unwrap();
@@ -126,7 +126,7 @@ async fn a_paused_client_that_leaves_frees_its_blocks_though_nothing_runs() {
     rig.load(DEMO_MODEL, "").await.unwrap();
     let core = rig.handle.core();
     let request = v1::InferRequest { choices: 8, ..endless(400) };
-    let stream = service::infer(&core, Request::new(request)).await.unwrap();
+    let stream = service::infer(core, Request::new(request)).await.unwrap();
     rig.until("the job is paused", async |rig| {
         let worker = rig.handle.core().models.registry.view("").unwrap().worker.unwrap();
         worker.requests_running == 1 && worker.batch_size == 0 && worker.stats.steps > 0
