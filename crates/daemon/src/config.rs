@@ -90,8 +90,8 @@ pub struct EngineSection {
     /// How long a model that was loaded for a request stays after its last: seconds or a time such as `5m`, 0 for at once, -1
     /// for good.
     pub keep_alive: KeepAlive,
-    /// What runs a model: a `thread` of the daemon, or a `process` of its own, whose end is nobody else's; unset: a process in
-    /// `engined` on Linux without `fixed_memory_bytes`, a thread elsewhere.
+    /// What runs a model: a `thread` of the daemon, or a `process` of its own, whose end is nobody else's; unset: a
+    /// thread.
     pub isolation: Option<Isolation>,
     /// Milliseconds that a model's process may say nothing, before it is ended and started again.
     pub worker_silence_ms: u64,
