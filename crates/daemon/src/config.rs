@@ -428,7 +428,8 @@ fn environment() -> Result<Figment, String> {
     let layer = Figment::from(directory).merge(sections);
     // As it is: a key may look like a number, and no error may repeat it.
     Ok(match server::api_key_of_env()? {
-        Some(key) => layer.merge(("server.api_key", key.text())),
+        // Of the same profile as what goes over it.
+        Some(key) => layer.merge(Serialized::default("server.api_key", key.text())),
         None => layer,
     })
 }

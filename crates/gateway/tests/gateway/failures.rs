@@ -334,7 +334,7 @@ async fn what_cannot_be_bound_is_said() {
     let config = Config { port: address.port(), ..Config::default() };
     let error = Gateway::bind(config).await.unwrap_err().to_string();
     assert!(error.contains(&address.to_string()), "{error}");
-    for engine in ["https://x", "not a uri", "http://"] {
+    for engine in ["ftp://x", "not a uri", "http://"] {
         let config = Config { port: 0, engine: engine.to_owned(), ..Config::default() };
         let error = Gateway::bind(config).await.unwrap_err().to_string();
         assert!(error.contains(engine), "{error}");

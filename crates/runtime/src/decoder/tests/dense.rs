@@ -123,6 +123,7 @@ fn the_list_of_models_is_what_is_tested() {
         ("dense", &["make_dense.py"][..]),
         ("mixtures", &["make_mixtures.py"]),
         ("multimodal", &["make_multimodal.py"]),
+        ("states", &["make_states.py"]),
         ("tiny", &[]),
     ] {
         for entry in fs::read_dir(data(kind)).unwrap() {
