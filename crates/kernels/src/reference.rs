@@ -10,6 +10,7 @@ pub mod formulas;
 mod heads;
 mod latent;
 mod low_rank;
+mod rows;
 mod sampling;
 mod states;
 mod storage;
@@ -18,14 +19,12 @@ mod tests;
 
 use crate::quant::{can_dequantize, dequantize_row};
 use crate::{
-    Activation, AttentionParams, BLOCK_TOKENS, Backend, Batch, BufferRole, ConvolutionParams, DType, Draws,
-    ExpertParts, KernelError, KvGroups, KvSpec, KvType, LatentHeads, LatentParams, LayerNormParams,
-    LowRankPair, LowRankShape, MatrixShape, MatrixSource, MoeParams, MoeWeights, Operands, OutputGateParams,
-    QkvParams, RecurrenceParams, Rounding, SampleSpecs, StepLimits,
+    Activation, AttentionParams, BLOCK_TOKENS, Backend, Batch, BufferRole, ConvolutionParams, DType, Draws, ExpertParts, KernelError, KvGroups, KvSpec, KvType, LatentHeads, LatentParams, LayerNormParams, LowRankPair, LowRankShape, MatrixShape, MatrixSource, MoeParams, MoeWeights, Operands, OutputGateParams, QkvParams, RecurrenceParams, Rounding, SampleSpecs, StepLimits, HeadShape, RowOp,
 };
 
 pub(crate) use encoder::seen;
 pub use low_rank::ReferenceLowRank;
+pub(crate) use rows::width_of;
 pub(crate) use sampling::draw;
 use states::ReferenceStates;
 pub(crate) use storage::visible;
@@ -272,10 +271,13 @@ impl Backend for ReferenceBackend {
 
     fn rms_norm(&mut self, x: &ReferenceBuffer, weight: &Vec<f32>, eps: f32, out: &mut ReferenceBuffer) {
         let rows = self.step().rows();
-        x.check(rows, weight.len(), "x");
-        out.check(rows, weight.len(), "out");
+        assert!(x.cols.is_multiple_of(weight.len()), "parts of a row as long as the weights");
+        out.check(rows, x.cols, "out");
         for row in 0..rows {
-            formulas::rms_norm(x.row(row), weight, eps, out.row_mut(row));
+            let parts = x.row(row).chunks_exact(weight.len());
+            for (x, out) in parts.zip(out.row_mut(row).chunks_exact_mut(weight.len())) {
+                formulas::rms_norm(x, weight, eps, out);
+            }
         }
     }
 
@@ -318,6 +320,10 @@ impl Backend for ReferenceBackend {
         for row in 0..rows {
             out.row_mut(row).iter_mut().zip(bias).for_each(|(out, bias)| *out += bias);
         }
+    }
+
+    fn row_op(&mut self, op: &RowOp<'_, ReferenceBuffer, Vec<f32>>, out: &mut ReferenceBuffer) {
+        rows::row_op(self.step().rows(), op, out);
     }
 
     fn layer_norm(

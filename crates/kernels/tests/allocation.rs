@@ -222,6 +222,7 @@ fn a_step_allocates_nothing() -> Result<(), KernelError> {
             window: None,
             chunked: false,
             sinks: None,
+            queries_alone: false,
         };
         let batches = [batch(&[(20, 20)]), batch(&[(1, 1200)]), batch(&[(1, 21), (20, 700), (3, 3)])];
         let drawn_batch = &batches[2];

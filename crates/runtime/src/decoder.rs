@@ -168,6 +168,8 @@ impl<B: Backend> Decoder<B> {
         for given in &step.given {
             let rows = &given.values[given.elements.clone()];
             backend.write_rows(self.network.residual(), given.row, rows)?;
+            let count = rows.len() / self.network.spec.hidden;
+            self.network.pad_inputs(backend, given.row, count)?;
         }
         self.layers_forward(backend, &step.batch, kv);
         if step.draws.rows.is_empty() {
@@ -186,19 +188,21 @@ impl<B: Backend> Decoder<B> {
         network.begin(backend);
         for index in 0..network.layers.len() {
             network.layer(backend, index, |backend, attention, rows, attended| {
-                if attention.recur(backend, rows.own, (kv, index), attended) {
+                let cache = attention.layer.cache;
+                if attention.recur(backend, rows.own, (kv, cache), attended) {
                     return;
                 }
                 if let (Some(params), Some(queries)) = (attention.latent_params(), rows.queries) {
                     let heads = (params.shape, attention.spec.scale);
-                    backend.latent_to_cache(rows.own, queries, &params, kv, index);
-                    backend.latent_attention(queries, heads, kv, index, attended);
+                    backend.latent_to_cache(rows.own, queries, &params, kv, cache);
+                    backend.latent_attention(queries, heads, kv, cache, attended);
                     return;
                 }
-                backend.rope_to_cache(rows.own, &attention.qkv_params(), kv, index);
-                backend.attention(rows.own, &attention_params(attention), kv, index, attended);
+                backend.rope_to_cache(rows.own, &attention.qkv_params(), kv, cache);
+                backend.attention(rows.own, &attention_params(attention), kv, cache, attended);
             });
         }
+        network.end(backend);
     }
 
     fn head(&self) -> &B::Matrix {
@@ -228,6 +232,7 @@ fn attention_params<'a, B: Backend>(attention: &Attention<'a, B>) -> AttentionPa
         window: attention.spec.window(),
         chunked: attention.spec.chunked,
         sinks: attention.layer.sinks.as_ref(),
+        queries_alone: attention.spec.shares.is_some(),
     }
 }
 

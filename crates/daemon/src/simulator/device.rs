@@ -13,10 +13,7 @@ use std::{
 };
 
 use hanzo_engine_kernels::{
-    Activation, AttentionParams, BLOCK_TOKENS, Backend, Batch, BufferRole, ConvolutionParams, DType, Draws,
-    ExpertParts, KernelError, KvGroups, KvPlace, KvSpec, LatentHeads, LatentParams, LayerNormParams,
-    LowRankPair, LowRankShape, MatrixShape, MatrixSource, MoeParams, MoeWeights, Operands, OutputGateParams,
-    QkvParams, RecurrenceParams, Rounding, RowSource, Sampled, SequenceSpan, StepLimits, Ticket,
+    Activation, AttentionParams, BLOCK_TOKENS, Backend, Batch, BufferRole, ConvolutionParams, DType, Draws, ExpertParts, KernelError, KvGroups, KvPlace, KvSpec, LatentHeads, LatentParams, LayerNormParams, LowRankPair, LowRankShape, MatrixShape, MatrixSource, MoeParams, MoeWeights, Operands, OutputGateParams, QkvParams, RecurrenceParams, Rounding, RowSource, Sampled, SequenceSpan, StepLimits, Ticket, RowOp,
 };
 
 use super::random::mix;
@@ -341,6 +338,8 @@ impl Backend for ScriptedDevice {
     }
 
     fn add_bias(&mut self, _: &(), _: &mut Vec<u64>) {}
+
+    fn row_op(&mut self, _: &RowOp<'_, Vec<u64>, ()>, _: &mut Vec<u64>) {}
 
     fn layer_norm(&mut self, x: &Vec<u64>, _: &LayerNormParams<'_, ()>, out: &mut Vec<u64>) {
         copy(x, out);

@@ -36,6 +36,7 @@ pub(crate) fn decode_and_prefill(criterion: &mut Criterion) {
         window: None,
         chunked: false,
         sinks: None,
+        queries_alone: false,
     };
     let qkv = bed::filled(&mut backend, bed::PREFILL, bed::HEADS.qkv_width());
     let mut out = backend

@@ -256,6 +256,7 @@ fn sigmas(
         window: setting.window,
         chunked: setting.chunked,
         sinks: None,
+        queries_alone: false,
     };
     let keys = visible(&params, &span, row);
     let position = (span.context - span.rows + row) as usize;

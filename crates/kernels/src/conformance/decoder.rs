@@ -246,6 +246,7 @@ impl<B: Backend> Packed<B> {
                         window,
                         chunked: false,
                         sinks: None,
+                        queries_alone: false,
                     };
                     device.attention(&qkv, &params, &kv, i, &mut attended);
                     device.matmul(out_weight, None, &attended, &mut y);

@@ -343,7 +343,8 @@ impl Moe {
         rig.step(&rows_batch(&vec![0; rows]), |rig| {
             let Packed { router, experts, vectors } = packed;
             let [router_bias, correction, up_bias, down_bias] = vectors.each_ref().map(Option::as_ref);
-            let weights = MoeWeights { router, router_bias, correction, experts, up_bias, down_bias };
+            let plain = MoeWeights::plain(router, experts);
+            let weights = MoeWeights { router_bias, correction, up_bias, down_bias, ..plain };
             rig.backend.moe(&weights, &self.params, &buffer, &mut hidden, &mut out);
         });
         rig.download("hidden", &hidden, rows, hidden_width);

@@ -253,9 +253,8 @@ pub fn check_rope<B: EncoderOps>(make: &impl Fn() -> B) {
                         q_norm: q_norm.as_ref(),
                         k_norm: k_norm.as_ref(),
                         norm_eps: EPS,
-                        norm_after_rope: false,
-                        query_scale: None,
                         rope: Some(Rope { kind, inv_freq, magnitude, axes: None }),
+                        ..QkvParams::plain(shape)
                     };
                     rig.backend.rope(&mut other, &params(&slow, 1.0));
                     rig.backend.rope(&mut qkv, &params(&inv_freq, magnitude));
@@ -452,6 +451,7 @@ fn rope_and_attend<B: Backend>(
         window: None,
         chunked: false,
         sinks: None,
+        queries_alone: false,
     };
     rig.step(&batch, |rig| {
         rig.backend.rope_to_cache(&mut qkv, &case.params(&inv_freq, axes), &mut kv, 0);
@@ -531,6 +531,7 @@ fn run<B: Backend>(
             magnitude: *magnitude,
             axes: None,
         }),
+        ..QkvParams::plain(shape)
     };
     let attention = |window| AttentionParams {
         shape,
@@ -539,6 +540,7 @@ fn run<B: Backend>(
         window: Some(window),
         chunked: false,
         sinks: None,
+        queries_alone: false,
     };
 
     let mut first = rig.upload(first_block, width);

@@ -182,6 +182,7 @@ impl Scene {
             window: setting.window,
             chunked: setting.chunked,
             sinks: sinks.as_ref(),
+            queries_alone: false,
         };
         let mut outputs: Vec<Vec<f32>> =
             self.sequences.iter().map(|s| vec![f32::NAN; s.length as usize * q_width]).collect();

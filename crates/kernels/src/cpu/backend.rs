@@ -4,6 +4,7 @@ mod encoder;
 mod experts;
 mod latent;
 mod rotation;
+mod rows;
 mod states;
 
 use std::sync::Arc;
@@ -19,14 +20,10 @@ use super::matrix::{CpuMatrix, PanelKind, Segment, packed_bytes};
 use super::moe::{CpuExperts, MoeScratch};
 use super::norm;
 use super::pool::{ThreadPool, Turn};
-use super::rope;
 use super::scratch::Scratch;
 use super::tier::Tier;
 use crate::{
-    Activation, AttentionParams, Backend, Batch, BufferRole, ConvolutionParams, DType, Draws, ExpertParts,
-    KernelError, KvSpec, LatentHeads, LatentParams, LayerNormParams, LowRankPair, LowRankShape, MatrixShape,
-    MatrixSource, MoeParams, MoeWeights, Operands, OutputGateParams, QkvParams, RecurrenceParams, Rounding,
-    SampleSpecs, StepLimits,
+    Activation, AttentionParams, Backend, Batch, BufferRole, ConvolutionParams, DType, Draws, ExpertParts, KernelError, KvSpec, LatentHeads, LatentParams, LayerNormParams, LowRankPair, LowRankShape, MatrixShape, MatrixSource, MoeParams, MoeWeights, Operands, OutputGateParams, QkvParams, RecurrenceParams, Rounding, SampleSpecs, StepLimits, RowOp,
 };
 use rotation::qkv_job;
 
@@ -308,9 +305,11 @@ impl Backend for CpuBackend {
 
     fn rms_norm(&mut self, x: &CpuBuffer, weight: &CpuVector, eps: f32, out: &mut CpuBuffer) {
         let step = self.step();
-        let rows = step.batch.rows();
-        x.check(rows, weight.values.len(), "x");
-        out.check(rows, weight.values.len(), "out");
+        let (rows, cols) = (step.batch.rows(), weight.values.len());
+        x.check(rows, x.cols, "x");
+        out.check(rows, x.cols, "out");
+        assert!(x.cols.is_multiple_of(cols), "parts of a row as long as the weights");
+        let rows = rows * (x.cols / cols);
         norm::rms_norm(step.tier, step.turn, rows, &x.data, None, (&weight.values, eps), &mut out.data);
     }
 
@@ -350,6 +349,10 @@ impl Backend for CpuBackend {
         self.step().add_bias(bias, out);
     }
 
+    fn row_op(&mut self, op: &RowOp<'_, CpuBuffer, CpuVector>, out: &mut CpuBuffer) {
+        self.step().row_op(op, out);
+    }
+
     fn layer_norm(&mut self, x: &CpuBuffer, params: &LayerNormParams<'_, CpuVector>, out: &mut CpuBuffer) {
         let step = self.step();
         let (rows, cols) = (step.batch.rows(), params.weight.values.len());
@@ -381,18 +384,7 @@ impl Backend for CpuBackend {
         kv: &mut CpuKv,
         layer: usize,
     ) {
-        let step = self.step();
-        qkv.check(step.batch.rows(), params.shape.qkv_width(), "qkv");
-        let tables = &mut step.scratch.rope;
-        rope::rope_to_cache(
-            step.tier,
-            step.turn,
-            tables,
-            step.batch,
-            &qkv_job(params),
-            &mut qkv.data,
-            kv.layer_mut(layer, &params.shape),
-        );
+        self.step().rope_to_cache(qkv, params, kv, layer);
     }
 
     fn attention(
@@ -404,12 +396,12 @@ impl Backend for CpuBackend {
         out: &mut CpuBuffer,
     ) {
         let step = self.step();
-        qkv.check(step.batch.rows(), params.shape.qkv_width(), "qkv");
+        qkv.check(step.batch.rows(), params.width(), "qkv");
         out.check(step.batch.rows(), params.shape.q_width(), "out");
         let job = AttentionJob {
             kv: kv.layer(layer, &params.shape),
             shape: params.shape,
-            q_stride: params.shape.qkv_width(),
+            q_stride: params.width(),
             value_dim: params.shape.head_dim,
             latent: false,
             scale: params.scale,

@@ -77,9 +77,11 @@ pub(crate) fn assemble(
     // Layers behind the last that predict several tokens at once are not run.
     let more = format!("blk.{}.", spec.layers.len());
     let [long, short] = spec::LONG_FACTORS;
-    let harmless = [spec::ROPE_FACTORS, long, short, &more];
-    let count = if spec::predicts_more(&spec.architecture) { 4 } else { 3 };
-    found.left_out(&spec.architecture, &harmless[..count])?;
+    let not_read = spec.shared_names(Names::of_gguf(&spec.architecture));
+    let mut harmless = vec![spec::ROPE_FACTORS, long, short];
+    harmless.extend(spec::predicts_more(&spec.architecture).then_some(more.as_str()));
+    harmless.extend(not_read.iter().map(String::as_str));
+    found.left_out(&spec.architecture, &harmless)?;
     let info = ModelInfo {
         name: metadata.string("general.name")?.unwrap_or(fallback_name).to_owned(),
         format: "gguf",

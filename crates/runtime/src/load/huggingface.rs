@@ -56,8 +56,13 @@ pub(crate) fn open(directory: &Path, overrides: &Overrides) -> Result<(ModelFile
     let tensors = found.resolve(&spec)?;
     // Layers behind the last that predict several tokens at once are not run.
     let more = format!("layers.{}.", spec.layers.len());
-    let harmless: &[&str] = if spec::predicts_more(&spec.architecture) { &[&more, "mtp"] } else { &[] };
-    found.left_out(&spec.architecture, harmless)?;
+    let mut harmless: Vec<&str> = Vec::new();
+    if spec::predicts_more(&spec.architecture) {
+        harmless.extend([&more, "mtp"]);
+    }
+    let not_read = spec.shared_names(Names::of_model_type(named_as));
+    harmless.extend(not_read.iter().map(String::as_str));
+    found.left_out(&spec.architecture, &harmless)?;
     let info = ModelInfo {
         name: name_of(directory),
         format,

@@ -13,6 +13,7 @@ pub(crate) mod huggingface;
 pub(crate) mod quantised;
 mod resolve;
 mod sentencepiece;
+mod stacked;
 mod states;
 #[cfg(test)]
 mod tests;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use hanzo_engine_kernels::DType;
 
-use super::{experts, grouped, states};
+use super::{experts, grouped, stacked, states};
 use crate::error::LoadError;
 use crate::spec::{
     ConvolutionSpec, GateUp, LayerPart, MlpSpec, Names, Part, Projection, TransformerSpec, Weight,
@@ -243,6 +243,8 @@ impl<'a> Found<'a> {
     /// Cuts tensors that hold several parts into those, under names of their own.
     fn unstack(&mut self, spec: &TransformerSpec) -> Result<(), LoadError> {
         let hidden = spec.hidden;
+        stacked::cut_streams(self, spec)?;
+        stacked::pad_inputs(self, spec)?;
         for (index, layer) in spec.layers.iter().enumerate() {
             if let (Some(stem), Projection::Heads(shape)) = (self.names.qkv, layer.attention.projection) {
                 let (q, kv) = (shape.q_width(), shape.kv_heads * shape.head_dim);

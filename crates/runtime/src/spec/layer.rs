@@ -141,6 +141,12 @@ pub struct AttentionSpec {
     pub softcap: Option<f32>,
     /// One logit a head takes part in the softmax and has no value (GPT-OSS).
     pub sinks: bool,
+    /// Values are normed, each head by itself, without weights (Gemma 4).
+    pub values_normed: bool,
+    /// Values are what keys are before they are normed and turned (Gemma 4).
+    pub values_are_keys: bool,
+    /// The layer before this one whose keys and values it attends to, having none of its own (Gemma 3n).
+    pub shares: Option<usize>,
 }
 
 /// How queries, keys and values are made of hidden states.
@@ -294,7 +300,15 @@ impl AttentionSpec {
             scale: 1.0 / (shape.head_dim as f32).sqrt(),
             softcap: None,
             sinks: false,
+            values_normed: false,
+            values_are_keys: false,
+            shares: None,
         }
+    }
+
+    /// Columns of what the first product gives: queries alone where keys and values are another layer's.
+    pub(crate) fn first_width(&self) -> usize {
+        if self.shares.is_some() { self.projection.q_width() } else { self.projection.first_width() }
     }
 
     /// What a cache keeps of each token.
@@ -405,6 +419,9 @@ pub struct ExpertsSpec {
     pub bias: bool,
     /// Files store each expert's second matrix as (ffn, hidden).
     pub down_transposed: bool,
+    /// Router, experts and the MLP beside them each norm the sum for themselves, and what both add is normed apart, before the
+    /// norm of the half (Gemma 4).
+    pub apart: bool,
 }
 
 /// The MLP beside routed experts, of their kind: where families have several they are one wider.
@@ -435,6 +452,11 @@ impl MlpSpec {
         let experts = self.experts()?;
         let &ExpertsSpec { activation, gated, shared, .. } = experts;
         Some(DenseSpec { ffn: shared?.ffn, activation, gated, up_bias: false, down_bias: false })
+    }
+
+    /// It is a mixture with norms of its own.
+    pub(crate) fn is_apart(&self) -> bool {
+        self.experts().is_some_and(|experts| experts.apart)
     }
 
     /// The mixture of experts, where it is one.
@@ -486,6 +508,7 @@ impl ExpertsSpec {
             shared: None,
             bias: false,
             down_transposed: false,
+            apart: false,
         }
     }
 

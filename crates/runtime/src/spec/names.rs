@@ -1,5 +1,6 @@
 //! What files call a transformer's tensors, as data: a table for each way of naming.
 
+use super::gemma_parts::GemmaNames;
 use super::names_state::StateNames;
 use super::weights::{LayerPart, Part, Weight};
 
@@ -69,6 +70,7 @@ pub(crate) struct Names {
     pub(crate) head: &'static str,
     /// The head's bias, in full; some files have it under the head's name too.
     pub(crate) head_bias: &'static str,
+    pub(crate) gemma: GemmaNames,
 }
 
 /// Gate and up in one tensor.
@@ -169,6 +171,7 @@ impl Names {
         lm_norm: "",
         head: "",
         head_bias: "",
+        gemma: &[],
     };
 
     /// GGUF files of decoders.
@@ -290,6 +293,8 @@ impl Names {
             "phi3" | "chatglm" => &Names::GGUF_PHI3,
             "bailingmoe2" | "falcon" | "gptneox" | "qwen" => &Names::GGUF_FUSED,
             "glm4" => &Names::GGUF_GLM4,
+            "gemma3n" => &Names::GGUF_GEMMA3N,
+            "gemma4" => &Names::GGUF_GEMMA4,
             _ => &Names::GGUF,
         }
     }
@@ -479,6 +484,8 @@ impl Names {
             "ernie4_5_moe" => &Names::ERNIE_MOE,
             "hunyuan_v1_moe" => &Names::HUNYUAN_MOE,
             "gemma2" | "gemma3_text" => &Names::GEMMA,
+            "gemma3n_text" => &Names::GEMMA3N,
+            "gemma4_text" => &Names::GEMMA4,
             "phi3" => &Names::PHI3,
             "glm" => &Names::GLM,
             "glm4" | "glm4v_text" => &Names::GLM4,
@@ -509,6 +516,7 @@ impl Names {
             Part::Convolution => self.convolution,
             Part::ConvolutionNorm => self.convolution_norm,
             Part::FinalNorm => self.final_norm,
+            Part::Gemma(part) => return format!("{prefix}{}", self.of_gemma(part)),
             Part::Layer(layer, part) => {
                 return self.in_layer(prefix, layer, &self.layer_name(part, weight.bias));
             }
@@ -567,6 +575,7 @@ impl Names {
             | LayerPart::StateSkip
             | LayerPart::StateNorm
             | LayerPart::StateOutput => return self.state.of(part, bias),
+            LayerPart::Gemma(part) => return self.of_gemma(part),
             LayerPart::Query => self.query,
             LayerPart::QueryDown => self.query_down,
             LayerPart::QueryDownNorm => self.query_down_norm,

@@ -1,7 +1,7 @@
 //! Which weights a transformer is made of, and their shapes. What files call them is in `names`.
 
 use super::{
-    Disentangled, Distance, ExpertsSpec, HeadSpec, LayerSpec, MlpSpec, Projection, QkNorm, StateSpec,
+    Disentangled, Distance, ExpertsSpec, HeadSpec, LayerSpec, MlpSpec, Projection, QkNorm, StateSpec, GemmaPart,
     TransformerSpec,
 };
 use hanzo_engine_kernels::StateRule;
@@ -36,6 +36,8 @@ pub enum Part {
     Convolution,
     /// (hidden)
     ConvolutionNorm,
+    /// One that Gemma has before its layers.
+    Gemma(GemmaPart),
     /// One of a layer's.
     Layer(usize, LayerPart),
     /// (hidden)
@@ -135,6 +137,8 @@ pub enum LayerPart {
     MlpNorm,
     /// (hidden): of what the MLP adds.
     MlpPostNorm,
+    /// One that Gemma's layers have besides.
+    Gemma(GemmaPart),
 }
 
 impl Part {
@@ -150,17 +154,17 @@ impl Part {
 }
 
 /// Weights and their shapes as they are listed.
-struct List(Vec<(Weight, Vec<usize>)>);
+pub(super) struct List(Vec<(Weight, Vec<usize>)>);
 
 impl List {
-    fn matrix(&mut self, part: Part, rows: usize, cols: usize, bias: bool) {
+    pub(super) fn matrix(&mut self, part: Part, rows: usize, cols: usize, bias: bool) {
         self.0.push((part.weight(), vec![rows, cols]));
         if bias {
             self.0.push((part.bias(), vec![rows]));
         }
     }
 
-    fn vector(&mut self, part: Part, width: usize, bias: bool) {
+    pub(super) fn vector(&mut self, part: Part, width: usize, bias: bool) {
         self.0.push((part.weight(), vec![width]));
         if bias {
             self.0.push((part.bias(), vec![width]));
@@ -174,6 +178,7 @@ impl TransformerSpec {
         let (hidden, norm_bias) = (self.hidden, self.norm_bias());
         let mut list = List(Vec::new());
         list.matrix(Part::TokenEmbedding, self.vocab, hidden, false);
+        self.input_weights(&mut list);
         if let Some(table) = self.positions {
             list.matrix(Part::PositionEmbedding, table.rows, hidden, false);
         }
@@ -202,6 +207,7 @@ impl TransformerSpec {
         for (index, layer) in self.layers.iter().enumerate() {
             self.attention_weights(index, layer, &mut list);
             self.mlp_weights(index, layer, &mut list);
+            self.gemma_weights(index, layer, &mut list);
         }
         if self.layers.last().is_some_and(|layer| !layer.order.on_sum()) {
             list.vector(Part::FinalNorm, hidden, norm_bias);
@@ -230,8 +236,12 @@ impl TransformerSpec {
         match attention.projection {
             Projection::Heads(_) => {
                 list.matrix(part(LayerPart::Query), q, hidden, bias);
-                list.matrix(part(LayerPart::Key), kv, hidden, bias);
-                list.matrix(part(LayerPart::Value), kv, hidden, bias);
+                if attention.shares.is_none() {
+                    list.matrix(part(LayerPart::Key), kv, hidden, bias);
+                }
+                if attention.shares.is_none() && !attention.values_are_keys {
+                    list.matrix(part(LayerPart::Value), kv, hidden, bias);
+                }
                 if attention.output_gate {
                     list.matrix(part(LayerPart::QueryGate), q, hidden, bias);
                 }
@@ -268,7 +278,9 @@ impl TransformerSpec {
             QkNorm::None | QkNorm::Unit => {}
             QkNorm::Heads => {
                 list.vector(part(LayerPart::QueryNorm), shape.head_dim, false);
-                list.vector(part(LayerPart::KeyNorm), shape.head_dim, false);
+                if attention.shares.is_none() {
+                    list.vector(part(LayerPart::KeyNorm), shape.head_dim, false);
+                }
             }
             QkNorm::Whole => {
                 list.vector(part(LayerPart::QueryNorm), q, norm_bias);

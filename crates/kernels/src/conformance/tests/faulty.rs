@@ -19,10 +19,7 @@ use low_rank::FaultyLowRank;
 use crate::quant::{dequantize_row, scale_min};
 use crate::reference::{ReferenceBackend, ReferenceBuffer, ReferenceKv, formulas};
 use crate::{
-    Activation, AttentionParams, Backend, Batch, BufferRole, ConvolutionParams, DType, Draws, ExpertParts,
-    KernelError, KvSpec, LatentHeads, LatentParams, LayerNormParams, LowRankPair, LowRankShape, MatrixShape,
-    MatrixSource, MoeParams, MoeWeights, Operands, OutputGateParams, QkvParams, RecurrenceParams, Rounding,
-    RowSource, SampleSpecs, Sampled, StepLimits, Ticket,
+    Activation, AttentionParams, Backend, Batch, BufferRole, ConvolutionParams, DType, Draws, ExpertParts, KernelError, KvSpec, LatentHeads, LatentParams, LayerNormParams, LowRankPair, LowRankShape, MatrixShape, MatrixSource, MoeParams, MoeWeights, Operands, OutputGateParams, QkvParams, RecurrenceParams, Rounding, RowSource, SampleSpecs, Sampled, StepLimits, Ticket, KvLayout, RowOp,
 };
 
 pub(super) struct Faulty {
@@ -362,6 +359,10 @@ impl Backend for Faulty {
             rows.iter_mut().zip(bias.iter().cycle()).for_each(|(out, bias)| *out += bias);
         }
         self.store(out, rows);
+    }
+
+    fn row_op(&mut self, op: &RowOp<'_, ReferenceBuffer, Vec<f32>>, out: &mut ReferenceBuffer) {
+        self.inner.row_op(op, out);
     }
 
     fn layer_norm(

@@ -62,6 +62,7 @@ fn attend(tier: Tier, kv_type: KvType, window: u32, qkv: &[f32]) -> Result<Vec<f
         window: Some(window),
         chunked: false,
         sinks: None,
+        queries_alone: false,
     };
     backend.attention(&buffer, &params, &kv, 0, &mut out);
     backend.end()?;
