@@ -31,6 +31,23 @@ pub fn check_rms_norm<B: Backend>(make: &impl Fn() -> B) {
         rig.step(&rows_batch(&vec![0; rows]), |rig| rig.backend.rms_norm(&x, &weight, eps, &mut out));
         rig.download("rms_norm", &out, rows, cols)
     });
+    check_parts(make);
+}
+
+/// Parts of rows, each normed by itself.
+fn check_parts<B: Backend>(make: &impl Fn() -> B) {
+    let mut rig = Rig::for_rows(make(), ROWS_MAX, 4096, 1);
+    let mut random = Random::new(16);
+    for (rows, cols, parts) in [(5, 33, 3), (ROWS_MAX, 64, 2)] {
+        let weight = random.normals(cols);
+        let mut x = activations(rows * parts, cols, &mut random);
+        hold(rig.rounding, &mut x);
+        let (weights, buffer) = (rig.vector(&weight), rig.upload_sum(&x, parts * cols));
+        let mut out = rig.blank(rows, parts * cols);
+        rig.step(&rows_batch(&vec![0; rows]), |rig| rig.backend.rms_norm(&buffer, &weights, 1e-6, &mut out));
+        let found = rig.download("rms_norm", &out, rows, parts * cols);
+        compare(&format!("rms_norm in {parts} parts"), rig.rounding, &found, &x, &weight, 1e-6);
+    }
 }
 
 /// `add_rms_norm`: as `rms_norm`, and the residual to the bit.

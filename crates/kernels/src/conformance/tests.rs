@@ -195,7 +195,30 @@ fn faulty_experts_are_caught() {
         ExpertBiasIgnored by check_moe_routing: "ClampedSwish";
         ClampIgnored by check_moe_routing: "ClampedSwish";
         InputNotScaled by check_moe_routing: "scales_input: true";
+        ExpertScaleIgnored by check_moe_routing: "moe, ";
+        RouterReadsInput by check_moe_routing: "moe, ";
         SharedGateIgnored by check_add_shared: "gate true";
+    }
+}
+
+#[test]
+fn faulty_ops_on_rows_are_caught() {
+    caught! {
+        RowsNotScaled by check_row_op: "rows times";
+        MultipliedFromFirst by check_row_op: "columns from 5";
+        WeightsOfStreamsTurned by check_streams: "streams mixed";
+        WeightsNotPlusOne by check_streams: "one stream mixed";
+        FirstStreamSpread by check_streams: "spread";
+        SizeKept by check_row_op: "the size of others";
+        OutliersNotCut by check_row_op: "outliers";
+        MeanForgotten by check_row_op: "outliers";
+        FactorIgnored by check_row_op: "added";
+        WeightsIgnored by check_row_op: "weighed";
+        TanhSkipped by check_row_op: "tanh";
+        ColumnsFromFirst by check_row_op: "taken";
+        ColumnsFromFirst by check_streams: "put";
+        RowBehindBatchWritten by check_row_op: "rows behind the batch";
+        PartsNormedTogether by check_rms_norm: "in 3 parts";
     }
 }
 
@@ -324,6 +347,8 @@ fn faulty_rope_to_cache_is_caught() {
         NormAfterRope by check_rope_to_cache: "rope_to_cache, queries";
         NormBeforeRope by check_rope_to_cache: "norm_after_rope: true";
         QueryScaleIgnored by check_rope_to_cache: "query_scale: Some";
+        ValuesNotNormed by check_rope_to_cache: "values_normed: true";
+        LoneQueriesNotTurned by check_rope_to_cache: "alone: true";
         PositionFromRow by check_rope_to_cache: "rope_to_cache, queries";
         KeysNotNormed by check_rope_to_cache: "attention over what rope_to_cache stored";
         KeysNotTurned by check_rope_to_cache: "attention over what rope_to_cache stored";

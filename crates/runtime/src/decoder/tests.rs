@@ -200,7 +200,9 @@ macro_rules! on_every_backend {
 mod adapters;
 mod dense;
 mod formats;
+mod gemma;
 mod isq;
+mod measured;
 mod mixtures;
 mod multimodal;
 mod states;
@@ -223,6 +225,13 @@ fn safetensors_models_compute_what_transformers_does() {
         let files = ModelFiles::open(&data("tiny").join(case)).unwrap();
         check_golden(&files, case, "safetensors");
     }
+}
+
+#[test]
+fn tiny_models_compute_what_the_library_does() {
+    let both = CASES.iter().map(|case| (*case, true));
+    let all: Vec<(&str, bool)> = both.chain(SAFETENSORS_ONLY.iter().map(|case| (*case, false))).collect();
+    measured::check_kind("tiny", &all);
 }
 
 #[test]

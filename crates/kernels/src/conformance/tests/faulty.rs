@@ -307,9 +307,11 @@ impl Backend for Faulty {
     }
 
     fn rms_norm(&mut self, x: &ReferenceBuffer, weight: &Vec<f32>, eps: f32, out: &mut ReferenceBuffer) {
-        let x = self.rows_of(x, weight.len());
-        let normed = self.norm(&x, weight, eps);
-        self.store(out, normed);
+        self.norm_rows(x, weight, eps, out);
+    }
+
+    fn row_op(&mut self, op: &RowOp<'_, ReferenceBuffer, Vec<f32>>, out: &mut ReferenceBuffer) {
+        self.change_rows(op, out);
     }
 
     fn add_rms_norm(
@@ -359,10 +361,6 @@ impl Backend for Faulty {
             rows.iter_mut().zip(bias.iter().cycle()).for_each(|(out, bias)| *out += bias);
         }
         self.store(out, rows);
-    }
-
-    fn row_op(&mut self, op: &RowOp<'_, ReferenceBuffer, Vec<f32>>, out: &mut ReferenceBuffer) {
-        self.inner.row_op(op, out);
     }
 
     fn layer_norm(

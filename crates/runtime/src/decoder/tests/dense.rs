@@ -62,37 +62,7 @@ fn fastest() -> CpuBackend {
 
 #[test]
 fn dense_families_compute_what_the_library_does() {
-    let mut failed = Vec::new();
-    for (case, path) in files() {
-        let golden = golden(case);
-        let files = match ModelFiles::open(&path) {
-            Ok(files) => files,
-            Err(error) => {
-                failed.push(format!("{}: {error}", path.display()));
-                continue;
-            }
-        };
-        let allowed = TOLERANCE * range(&golden.logits);
-        let found = Runner::new(ReferenceBackend::new(), &files).prefill(&golden.text());
-        let off = largest_difference(&found, &golden.logits);
-        println!("{}: {:.1e} of the range", path.display(), off / range(&golden.logits));
-        if off > allowed {
-            failed.push(format!("{}: logits differ by {off}, allowed are {allowed}", path.display()));
-            continue;
-        }
-        let mut runner = Runner::new(fastest(), &files);
-        let off = largest_difference(&runner.prefill(&golden.text()), &golden.logits);
-        if off > allowed {
-            failed.push(format!("{} on the CPU: logits differ by {off}", path.display()));
-        }
-        // The tokens themselves, of a prompt in chunks, as far as two are not as good as each other.
-        let near = |best: f32, next: f32| best - next < 4.0 * allowed;
-        let tokens = runner.greedy(&golden.prompt, 7, golden.greedy.len(), near);
-        if tokens.len() <= 8 || tokens[..] != golden.greedy[..tokens.len()] {
-            failed.push(format!("{}: {tokens:?}, not {:?}", path.display(), golden.greedy));
-        }
-    }
-    assert!(failed.is_empty(), "{}", failed.join("\n"));
+    measured::check_kind("dense", DENSE);
 }
 
 #[test]
