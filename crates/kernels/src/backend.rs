@@ -76,6 +76,8 @@ pub enum Activation {
     GeluErf,
     /// `max(x, 0)`.
     Relu,
+    /// `max(x, 0)²` (arxiv.org/abs/2109.08668).
+    ReluSquared,
     /// `g * sigmoid(1.702 g)` of `g = min(x, 7)`; what it is multiplied with is held between -7 and 7, and 1 more
     /// (GPT-OSS).
     ClampedSwish,
@@ -299,6 +301,9 @@ pub trait Backend: Send + 'static {
     /// `out[r] = scale * table[token(r)]`; rows that the host writes ([`crate::RowSource::Embedding`]) stay as they are.
     fn embed(&mut self, table: &Self::Matrix, scale: f32, out: &mut Self::Buffer);
 
+    /// `out[r] += table[id(r)]`, every id a row of the table.
+    fn add_embedding(&mut self, table: &Self::Matrix, ids: RowIds, out: &mut Self::Buffer);
+
     /// `out[r] = x[r] / sqrt(mean(x[r]²) + eps) * weight`. Where a row is several times as long as `weight`, each part of it is
     /// normed by itself.
     fn rms_norm(&mut self, x: &Self::Buffer, weight: &Self::Vector, eps: f32, out: &mut Self::Buffer);
@@ -353,6 +358,15 @@ pub trait Backend: Send + 'static {
         x: &Self::Buffer,
         params: &LayerNormParams<'_, Self::Vector>,
         out: &mut Self::Buffer,
+    );
+
+    /// As `layer_norm`, in place, of columns `first..first + weight` of each row, as many as there are weights, each `width` of them
+    /// apart; the others stay. `columns` are `first` and `width`.
+    fn layer_norm_columns(
+        &mut self,
+        x: &mut Self::Buffer,
+        columns: (usize, usize),
+        params: &LayerNormParams<'_, Self::Vector>,
     );
 
     /// On rows of `[q | k | v]`: norms and turns queries in place, norms and turns keys, and writes keys and

@@ -92,6 +92,8 @@ pub fn check_decoder_ops<B: Backend>(make: &impl Fn() -> B) {
     check_streams(make);
     check_layer_norm(make);
     check_add_layer_norm(make);
+    check_layer_norm_columns(make);
+    check_add_embedding(make);
     check_gated_mlp(make);
     check_gate(make);
     check_low_rank(make);
@@ -121,9 +123,7 @@ pub fn check_decoder_ops<B: Backend>(make: &impl Fn() -> B) {
 /// # Panics
 /// If the backend is wrong.
 pub fn check_encoder_ops<B: EncoderOps>(make: &impl Fn() -> B) {
-    check_layer_norm_columns(make);
     check_unfold(make);
-    check_add_embedding(make);
     check_rope(make);
     check_rope_axes(make);
     check_self_attention(make);

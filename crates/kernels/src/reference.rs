@@ -4,6 +4,8 @@
 //! It is also a strict one: what the contract leaves to the caller (limits kept, steps opened and closed, slots
 //! where the block table says) it asserts, so that a runtime tested on it can be trusted with a faster device.
 
+mod columns;
+mod embeddings;
 mod encoder;
 mod experts;
 pub mod formulas;
@@ -19,7 +21,7 @@ mod tests;
 
 use crate::quant::{can_dequantize, dequantize_row};
 use crate::{
-    Activation, AttentionParams, BLOCK_TOKENS, Backend, Batch, BufferRole, ConvolutionParams, DType, Draws, ExpertParts, KernelError, KvGroups, KvSpec, KvType, LatentHeads, LatentParams, LayerNormParams, LowRankPair, LowRankShape, MatrixShape, MatrixSource, MoeParams, MoeWeights, Operands, OutputGateParams, QkvParams, RecurrenceParams, Rounding, SampleSpecs, StepLimits, HeadShape, RowOp,
+    Activation, AttentionParams, BLOCK_TOKENS, Backend, Batch, BufferRole, ConvolutionParams, DType, Draws, ExpertParts, KernelError, KvGroups, KvSpec, KvType, LatentHeads, LatentParams, LayerNormParams, LowRankPair, LowRankShape, MatrixShape, MatrixSource, MoeParams, MoeWeights, Operands, OutputGateParams, QkvParams, RecurrenceParams, Rounding, SampleSpecs, StepLimits, HeadShape, RowOp, RowIds,
 };
 
 pub(crate) use encoder::seen;
@@ -269,6 +271,10 @@ impl Backend for ReferenceBackend {
         }
     }
 
+    fn add_embedding(&mut self, table: &ReferenceMatrix, ids: RowIds, out: &mut ReferenceBuffer) {
+        embeddings::add(self.step(), table, ids, out);
+    }
+
     fn rms_norm(&mut self, x: &ReferenceBuffer, weight: &Vec<f32>, eps: f32, out: &mut ReferenceBuffer) {
         let rows = self.step().rows();
         assert!(x.cols.is_multiple_of(weight.len()), "parts of a row as long as the weights");
@@ -351,6 +357,16 @@ impl Backend for ReferenceBackend {
     ) {
         self.add(residual, x, params.weight.len());
         self.layer_norm(residual, params, out);
+    }
+
+    fn layer_norm_columns(
+        &mut self,
+        x: &mut ReferenceBuffer,
+        (first, width): (usize, usize),
+        params: &LayerNormParams<'_, Vec<f32>>,
+    ) {
+        let rows = self.step().rows();
+        columns::layer_norm_columns(rows, x, (first, width), params);
     }
 
     fn rope_to_cache(

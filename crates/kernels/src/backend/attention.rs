@@ -136,7 +136,7 @@ impl QueryScale {
     }
 }
 
-/// `softmax(softcap(scale * q·k), sinks) · v` over the keys up to the row's own position.
+/// `softmax(softcap(scale * q·k) - slope * distance, sinks) · v` over the keys up to the row's own position.
 #[derive(Debug)]
 pub struct AttentionParams<'a, V> {
     /// The heads.
@@ -151,6 +151,9 @@ pub struct AttentionParams<'a, V> {
     pub chunked: bool,
     /// One logit a head that takes part in the softmax and has no value (GPT-OSS); `heads` of them.
     pub sinks: Option<&'a V>,
+    /// What a head's scores lose with each token between a key and the row (ALiBi, arxiv.org/abs/2108.12409); `heads` of
+    /// them.
+    pub slopes: Option<&'a V>,
     /// Rows are of queries alone, as in [`QkvParams::queries_alone`]; the layer is the one whose keys and values they see.
     pub queries_alone: bool,
 }

@@ -247,6 +247,7 @@ impl<B: Backend> Packed<B> {
                         chunked: false,
                         sinks: None,
                         queries_alone: false,
+                        slopes: None,
                     };
                     device.attention(&qkv, &params, &kv, i, &mut attended);
                     device.matmul(out_weight, None, &attended, &mut y);

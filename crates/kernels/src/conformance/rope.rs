@@ -391,6 +391,7 @@ fn run<B: Backend>(
         chunked: false,
         sinks: None,
         queries_alone: case.alone,
+        slopes: None,
     };
 
     let mut first = rig.upload(first_block, width);

@@ -163,6 +163,7 @@ fn rope_and_attend<B: Backend>(
         window: None,
         chunked: false,
         sinks: None,
+        slopes: None,
         queries_alone: false,
     };
     rig.step(&batch, |rig| {

@@ -151,6 +151,7 @@ fn faulty_draws_are_caught() {
         NanDrawn by check_sample: "sample of";
         MaskIgnored by check_sample: "sample of";
         LogitsNotCapped by check_sample: "sample of";
+        HeadBiasIgnored by check_sample: "sample of";
         MaskOfFirstRow by check_sample: "sample of";
         LastOfEquals by check_sample: "sample of";
         AxesIgnored by check_rope_axes: "rope by three positions";
@@ -248,6 +249,7 @@ fn faulty_layer_norms_are_caught() {
         MeanKept by check_add_layer_norm: "layer_norm";
         ResidualKept by check_add_layer_norm: "residual";
         ColumnsFromFirst by check_layer_norm_columns: "layer_norm_columns 64..128";
+        ColumnsTogether by check_layer_norm_columns: "by 32";
         OtherColumnsNormed by check_layer_norm_columns: "layer_norm_columns 64..128";
         RowBehindBatchWritten by check_layer_norm_columns: "rows behind the batch";
     }
@@ -288,6 +290,7 @@ fn faulty_activated_products_are_caught() {
         ActivationBeforeBias by check_matmul_activated: "with bias";
         BiasIgnored by check_matmul_activated: "with bias";
         GeluSwapped by check_matmul_activated: "Gelu";
+        SquareForgotten by check_matmul_activated: "ReluSquared";
         SixBitActivations by check_matmul_activated: "matmul_activated";
         LastOutputsSkipped by check_matmul_activated: "matmul_activated";
         SumOrderOfBatch by check_matmul_activated: "in one batch";
@@ -366,6 +369,8 @@ fn faulty_attention_is_caught() {
         ChunksSlide by check_attention: "chunked: true";
         SoftcapIgnored by check_attention: "softcap: Some";
         SinksIgnored by check_attention: "sinks: Some";
+        SlopesIgnored by check_attention: "slopes: Some";
+        SlopeOfFirstHead by check_attention: "slopes: Some";
         FutureSeen by check_attention: "attention";
         HeadsInterleaved by check_attention: "attention";
         LayerIgnored by check_attention: "heads and cache differ in shape";

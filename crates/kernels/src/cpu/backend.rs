@@ -1,5 +1,6 @@
 //! The contract's ops on the processor's cores.
 
+mod embeddings;
 mod encoder;
 mod experts;
 mod latent;
@@ -23,7 +24,7 @@ use super::pool::{ThreadPool, Turn};
 use super::scratch::Scratch;
 use super::tier::Tier;
 use crate::{
-    Activation, AttentionParams, Backend, Batch, BufferRole, ConvolutionParams, DType, Draws, ExpertParts, KernelError, KvSpec, LatentHeads, LatentParams, LayerNormParams, LowRankPair, LowRankShape, MatrixShape, MatrixSource, MoeParams, MoeWeights, Operands, OutputGateParams, QkvParams, RecurrenceParams, Rounding, SampleSpecs, StepLimits, RowOp,
+    Activation, AttentionParams, Backend, Batch, BufferRole, ConvolutionParams, DType, Draws, ExpertParts, KernelError, KvSpec, LatentHeads, LatentParams, LayerNormParams, LowRankPair, LowRankShape, MatrixShape, MatrixSource, MoeParams, MoeWeights, Operands, OutputGateParams, QkvParams, RecurrenceParams, Rounding, SampleSpecs, StepLimits, RowOp, RowIds,
 };
 use rotation::qkv_job;
 
@@ -163,15 +164,6 @@ impl CpuBuffer {
     }
 }
 
-/// Where a row of a table lies.
-fn table_row(table: &CpuMatrix, row: usize) -> (&Segment, usize) {
-    let has = |segment: &&Segment| (segment.row_first..segment.row_first + segment.rows).contains(&row);
-    let Some(segment) = table.segments().iter().find(has) else {
-        panic!("row {row} of a table of {}", table.rows());
-    };
-    (segment, row - segment.row_first)
-}
-
 impl Backend for CpuBackend {
     type Matrix = CpuMatrix;
     type Vector = CpuVector;
@@ -303,6 +295,10 @@ impl Backend for CpuBackend {
         self.step().embed(table, scale, out);
     }
 
+    fn add_embedding(&mut self, table: &CpuMatrix, ids: RowIds, out: &mut CpuBuffer) {
+        self.step().add_embedding(table, ids, out);
+    }
+
     fn rms_norm(&mut self, x: &CpuBuffer, weight: &CpuVector, eps: f32, out: &mut CpuBuffer) {
         let step = self.step();
         let (rows, cols) = (step.batch.rows(), weight.values.len());
@@ -377,6 +373,18 @@ impl Backend for CpuBackend {
         norm::layer_norm(step.tier, step.turn, rows, &x.data, residual, params.into(), &mut out.data);
     }
 
+    fn layer_norm_columns(
+        &mut self,
+        x: &mut CpuBuffer,
+        columns: (usize, usize),
+        params: &LayerNormParams<'_, CpuVector>,
+    ) {
+        let step = self.step();
+        let (rows, cols) = (step.batch.rows(), x.cols);
+        x.check(rows, cols, "x");
+        norm::layer_norm_columns(step.tier, step.turn, rows, (&mut x.data, cols), columns, params.into());
+    }
+
     fn rope_to_cache(
         &mut self,
         qkv: &mut CpuBuffer,
@@ -409,6 +417,7 @@ impl Backend for CpuBackend {
             window: params.window,
             chunked: params.chunked,
             sinks: params.sinks.map(|sinks| &sinks.values[..]),
+            slopes: params.slopes.map(|slopes| &slopes.values[..]),
         };
         let scratch = &mut step.scratch.attention;
         attention::attention(step.tier, step.turn, scratch, step.batch, &job, &qkv.data, &mut out.data);

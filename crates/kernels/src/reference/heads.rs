@@ -66,10 +66,12 @@ pub(super) fn attention(
         "a window beyond what its layer's group keeps"
     );
     assert!(params.sinks.is_none_or(|sinks| sinks.len() == heads), "one sink a head");
+    assert!(params.slopes.is_none_or(|slopes| slopes.len() == heads), "one slope a head");
     for span in &batch.sequences {
         for row in 0..span.rows {
-            let slots: Vec<usize> =
-                visible(params, span, row).map(|key| batch.slot(span, group, key)).collect();
+            let keys = visible(params, span, row);
+            let position = span.context - span.rows + row;
+            let slots: Vec<usize> = keys.clone().map(|key| batch.slot(span, group, key)).collect();
             let row = (span.row_first + row) as usize;
             for head in 0..heads {
                 let kv_head = head * kv_heads / heads;
@@ -81,6 +83,9 @@ pub(super) fn attention(
                     .iter()
                     .map(|slot| formulas::score(query, key(slot), params.scale, params.softcap))
                     .collect();
+                if let Some(slopes) = params.slopes {
+                    formulas::lose_by_distance(&mut scores, slopes[head], position, keys.clone());
+                }
                 let sink = params.sinks.map(|sinks| sinks[head]);
                 formulas::attend(&mut scores, slots.iter().map(value), sink, &mut out.row_mut(row)[at]);
             }

@@ -274,6 +274,7 @@ fn means(window: Option<u32>) -> Vec<f32> {
         chunked: false,
         sinks: None,
         queries_alone: false,
+        slopes: None,
     };
     backend.attention(&qkv, &params, &kv, 1, &mut out);
     backend.end().unwrap();

@@ -71,7 +71,8 @@ pub(crate) fn assemble(
     let text = text_files(&metadata)?;
     check_tokens(file, spec.vocab, &text)?;
     let bytes_in_memory: u64 = gguf.tensors.iter().map(|tensor| tensor.bytes.len() as u64).sum();
-    let mut found = Found::new(file, Names::of_gguf(&spec.architecture), quantised::of_gguf(gguf.tensors)?)?;
+    let names = Names::of_gguf(&spec.architecture).of_spec(&spec);
+    let mut found = Found::new(file, names, quantised::of_gguf(gguf.tensors)?)?;
     let tensors = found.resolve(&spec)?;
     let score = found.take_if_there(SCORE, &[2, spec.hidden])?;
     // Layers behind the last that predict several tokens at once are not run.

@@ -17,6 +17,7 @@ mod stacked;
 mod states;
 #[cfg(test)]
 mod tests;
+mod turned;
 pub(crate) mod weights;
 mod word_pieces;
 

@@ -4,7 +4,7 @@
 use std::mem::swap;
 
 use hanzo_engine_kernels::{
-    Backend, BufferRole, GateKind, HeadShape, KernelError, LatentParams, LayerNormParams, MoeWeights, OutputGateParams, QkvParams, Rope, Activation, RowOp,
+    Backend, BufferRole, GateKind, HeadShape, KernelError, LatentParams, LayerNormParams, MoeWeights, OutputGateParams, QkvParams, Rope, Activation, RowOp, RowIds,
 };
 
 use super::observed::{Observed, Place};
@@ -32,16 +32,16 @@ impl<B: Backend> Normer<'_, B> {
 
     pub(crate) fn run(&self, backend: &mut B, x: &B::Buffer, out: &mut B::Buffer) {
         match self.spec.kind {
-            NormKind::Layer { .. } => backend.layer_norm(x, &self.params(), out),
-            NormKind::Rms { .. } => backend.rms_norm(x, &self.norm.weight, self.spec.eps, out),
+            kind if kind.is_layer() => backend.layer_norm(x, &self.params(), out),
+            _ => backend.rms_norm(x, &self.norm.weight, self.spec.eps, out),
         }
     }
 
     /// `residual += x`, then the norm of that.
     pub(crate) fn add(&self, backend: &mut B, residual: &mut B::Buffer, x: &B::Buffer, out: &mut B::Buffer) {
         match self.spec.kind {
-            NormKind::Layer { .. } => backend.add_layer_norm(residual, x, &self.params(), out),
-            NormKind::Rms { .. } => backend.add_rms_norm(residual, x, &self.norm.weight, self.spec.eps, out),
+            kind if kind.is_layer() => backend.add_layer_norm(residual, x, &self.params(), out),
+            _ => backend.add_rms_norm(residual, x, &self.norm.weight, self.spec.eps, out),
         }
     }
 }
@@ -94,14 +94,31 @@ impl<B: Backend> Attention<'_, B> {
         })
     }
 
+    /// Layer norms of queries and keys: of all heads as one, or of each with factors of its own.
+    pub(crate) fn layer_norm_heads(&self, backend: &mut B, qkv: &mut B::Buffer) {
+        let HeadShape { heads, kv_heads, head_dim } = self.shape;
+        let of = match self.spec.qk_norm {
+            QkNorm::HeadsApart => [head_dim; 2],
+            QkNorm::Whole if self.norm.kind.is_layer() => [heads * head_dim, kv_heads * head_dim],
+            _ => return,
+        };
+        let norms = [(0, &self.layer.q_norm), (self.shape.q_width(), &self.layer.k_norm)];
+        for ((first, norm), width) in norms.into_iter().zip(of) {
+            if let Some(norm) = norm {
+                let normer = Normer::<B> { norm, spec: self.norm };
+                backend.layer_norm_columns(qkv, (first, width), &normer.params());
+            }
+        }
+    }
+
     /// What happens to queries and keys before they meet, or none where nothing does.
     pub(crate) fn qkv_params(&self) -> QkvParams<'_, B::Vector> {
         let (q_norm, k_norm) = match (self.spec.qk_norm, self.norm.kind) {
             (QkNorm::Heads | QkNorm::Unit, _) | (QkNorm::Whole, NormKind::Rms { .. }) => {
                 (self.layer.q_norm.as_ref(), self.layer.k_norm.as_ref())
             }
-            // A layer norm of all heads is an op of its own.
-            (QkNorm::None, _) | (QkNorm::Whole, NormKind::Layer { .. }) => (None, None),
+            // A layer norm is an op of its own.
+            (QkNorm::None | QkNorm::HeadsApart | QkNorm::Whole, _) => (None, None),
         };
         QkvParams {
             shape: self.shape,
@@ -172,8 +189,8 @@ impl<B: Backend> Network<B> {
         &mut self.buffers.as_mut().expect(PREPARED).residual
     }
 
-    /// Writes the token embeddings of a step of so many rows, and gives what holds the sum of them and room for its norm.
-    pub(crate) fn embed(&mut self, backend: &mut B, rows: usize) -> (&mut B::Buffer, &mut B::Buffer) {
+    /// Writes the embeddings of a step of so many rows, of tokens, positions and types, and gives what holds the sum of them.
+    pub(crate) fn embed(&mut self, backend: &mut B, rows: usize) -> &B::Buffer {
         let b = self.buffers.as_mut().expect(PREPARED);
         assert!(rows <= b.rows, "{rows} rows; buffers were made for {}", b.rows);
         if let Some(observed) = &mut self.observed {
@@ -182,13 +199,24 @@ impl<B: Backend> Network<B> {
             b.adapting = true;
         }
         backend.embed(&self.embedding, self.spec.embedding_scale, &mut b.residual);
+        if let (Some(table), Some(positions)) = (&self.positions, self.spec.positions) {
+            let ids = RowIds::Positions { offset: positions.offset };
+            backend.add_embedding(table, ids, &mut b.residual);
+        }
+        if let Some(table) = &self.types {
+            backend.add_embedding(table, RowIds::Types, &mut b.residual);
+        }
+        if let Some(norm) = &self.embedding_norm {
+            Normer { norm, spec: self.spec.norm }.run(backend, &b.residual, &mut b.normed);
+            swap(&mut b.residual, &mut b.normed);
+        }
         if let (Some(inputs), Some(buffers)) = (&self.inputs, &mut b.inputs) {
             inputs.run(backend, &b.residual, buffers);
         }
         if let (Some(streams), Some(buffers)) = (&self.streams, &mut b.streams) {
             streams.part(backend, &b.residual, self.spec.hidden, buffers);
         }
-        (&mut b.residual, &mut b.normed)
+        &b.residual
     }
 
     /// Sums what matrices meet from now on.

@@ -72,6 +72,9 @@ impl<'a, B: Backend> Loader<'a, B> {
         let spec = self.spec;
         let embedding = self.pack(&Group::looked_up(Part::TokenEmbedding))?;
         let (inputs, streams) = (self.inputs()?, self.streams()?);
+        let positions = self.pack_if(spec.positions.is_some(), &Group::looked_up(Part::PositionEmbedding))?;
+        let types = self.pack_if(spec.type_vocab > 0, &Group::looked_up(Part::TypeEmbedding))?;
+        let embedding_norm = self.norm_if(spec.embedding_norm, Part::EmbeddingNorm)?;
         // Of several streams each layer norms the one that it computes.
         let first_norm = spec.layers[0].order.first_norm().filter(|_| streams.is_none());
         let first_norm = first_norm.map(|part| self.norm(Part::Layer(0, part))).transpose()?;
@@ -82,6 +85,9 @@ impl<'a, B: Backend> Loader<'a, B> {
             embedding,
             inputs,
             streams,
+            positions,
+            types,
+            embedding_norm,
             first_norm,
             layers: layers?,
             ropes: ropes?,
@@ -372,15 +378,20 @@ impl<'a, B: Backend> Loader<'a, B> {
                 let ones = vec![1.0; attention.projection.head_shape().head_dim];
                 Some(Norm { weight: self.backend.vector(&ones)?, bias: None })
             }
-            QkNorm::Heads => Some(Norm { weight: self.factor_vector(part)?, bias: None }),
+            QkNorm::Heads | QkNorm::HeadsApart => {
+                Some(Norm { weight: self.factor_vector(part)?, bias: None })
+            }
             QkNorm::Whole => Some(self.norm(part)?),
         })
     }
 
     /// A norm's factors, which some files store less 1.
     pub(super) fn factors(&mut self, part: Part) -> Result<Vec<f32>, LoadError> {
+        if self.spec.norm.kind == NormKind::LayerUnit {
+            return Ok(vec![1.0; self.spec.hidden]);
+        }
         let mut values = self.take(part.weight())?;
-        if self.spec.norm.kind == (NormKind::Rms { from_one: true }) {
+        if self.spec.norm.kind.from_one() {
             values.iter_mut().for_each(|value| *value += 1.0);
         }
         Ok(values)

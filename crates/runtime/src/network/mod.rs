@@ -54,7 +54,10 @@ impl MemoryPlan {
 /// Weights on a backend, and what it takes to run them.
 pub(crate) struct Network<B: Backend> {
     pub(crate) spec: TransformerSpec,
-    pub(crate) embedding: B::Matrix,        // (vocab, hidden)
+    pub(crate) embedding: B::Matrix,            // (vocab, hidden)
+    pub(crate) positions: Option<B::Matrix>,    // (positions, hidden): what is learned of positions
+    pub(crate) types: Option<B::Matrix>,        // (type_vocab, hidden): of tokens' types
+    pub(crate) embedding_norm: Option<Norm<B>>, // (hidden): of the sum of embeddings
     inputs: Option<Inputs<B>>,              // what single layers read of tokens
     streams: Option<Streams<B>>,            // what makes streams, where there are several
     pub(crate) first_norm: Option<Norm<B>>, // (hidden): before the first layer, where its attention reads no sum
@@ -246,6 +249,7 @@ impl<B: Backend> Network<B> {
     /// All matrices that it holds but for experts'.
     pub(crate) fn matrices(&self) -> Vec<&B::Matrix> {
         let mut matrices = vec![&self.embedding];
+        matrices.extend(self.positions.iter().chain(&self.types));
         for layer in &self.layers {
             matrices.extend([&layer.qkv, &layer.output]);
             matrices.extend(&layer.gate);
@@ -288,7 +292,7 @@ impl<B: Backend> Network<B> {
     /// All vectors that it holds, and norms.
     pub(crate) fn vectors_and_norms(&self) -> (Vec<&B::Vector>, Vec<&Norm<B>>) {
         let mut vectors: Vec<&_> = self.ropes.iter().collect();
-        let mut norms: Vec<&Norm<B>> = self.first_norm.iter().collect();
+        let mut norms: Vec<&Norm<B>> = self.first_norm.iter().chain(&self.embedding_norm).collect();
         vectors.extend(self.inputs.iter().map(|inputs| &inputs.norm));
         for layer in &self.layers {
             vectors.extend(layer.qkv_bias.iter().chain(&layer.output_bias).chain(&layer.sinks));

@@ -297,7 +297,7 @@ fn vector_lengths(spec: &TransformerSpec) -> impl Iterator<Item = usize> {
         use LayerPart::{DistanceKey, DistanceQuery};
         matches!(weight.part, Part::DistanceNorm | Part::Layer(_, DistanceKey | DistanceQuery))
     };
-    let weights = spec.weights().into_iter();
+    let weights = spec.weights_and_factors().into_iter();
     // Of all experts together, counted below; and one row, which is a vector here.
     let is_joined = |weight: &Weight| {
         use LayerPart::{ExpertDown, ExpertGate, ExpertUp};
@@ -319,7 +319,7 @@ fn vector_lengths(spec: &TransformerSpec) -> impl Iterator<Item = usize> {
     });
     let tables = match spec.distance {
         Distance::None => Vec::new(),
-        Distance::Alibi => vec![spec.heads().heads],
+        Distance::Alibi(_) => vec![spec.heads().heads],
         Distance::Learned { distance_max, .. } => {
             vec![spec.heads().heads * (2 * distance_max as usize + 1)]
         }

@@ -36,11 +36,27 @@ pub enum NormKind {
         /// With an addend a column.
         bias: bool,
     },
+    /// A layer norm with an addend a column, whose factors files store less 1 (Nemotron).
+    LayerFromOne,
+    /// A layer norm without factors and addends (OLMo).
+    LayerUnit,
     /// A root mean square norm.
     Rms {
         /// Files store each factor less 1 (Gemma).
         from_one: bool,
     },
+}
+
+impl NormKind {
+    /// It takes the mean away.
+    pub(crate) fn is_layer(self) -> bool {
+        !matches!(self, NormKind::Rms { .. })
+    }
+
+    /// Files store each factor less 1.
+    pub(crate) fn from_one(self) -> bool {
+        matches!(self, NormKind::LayerFromOne | NormKind::Rms { from_one: true })
+    }
 }
 
 /// Where a layer's norms stand.
@@ -355,7 +371,9 @@ pub enum QkNorm {
     Heads,
     /// As `Heads`, without weights (Llama 4).
     Unit,
-    /// A layer norm of all heads together (Jina's models for code).
+    /// A layer norm of each head, with factors of its own (Command R+).
+    HeadsApart,
+    /// A norm of all heads together, of the kind of the others (Jina's models for code, OLMo 2).
     Whole,
 }
 

@@ -4,6 +4,7 @@
 
 mod config;
 mod dense;
+mod dense_absolute;
 mod dense_gguf;
 mod dense_own;
 mod distance;
@@ -29,8 +30,8 @@ mod weights;
 
 pub use config::Config;
 pub(crate) use dense_gguf::LONG_FACTORS;
-pub use distance::{Buckets, Disentangled, Distance};
-pub(crate) use distance::{alibi_slopes, learned_table};
+pub(crate) use distance::learned_table;
+pub use distance::{Alibi, Buckets, Disentangled, Distance};
 pub use gemma_parts::{GemmaPart, StreamsSpec};
 pub(crate) use gguf::ROPE_FACTORS;
 pub use gguf::from_gguf;
@@ -129,6 +130,10 @@ pub struct LogitsSpec {
     pub scale: f32,
     /// `cap * tanh(logit / cap)` (Gemma 2).
     pub softcap: Option<f32>,
+    /// Each row of its matrix is divided by its length (Baichuan 2).
+    pub unit_rows: bool,
+    /// A number for each token is added to its logit (Phi-2).
+    pub bias: bool,
 }
 
 /// Dense, non-linearity, norm, decoder.
@@ -144,10 +149,17 @@ pub struct MaskedLmSpec {
     pub decoder_bias: bool,
 }
 
+impl LogitsSpec {
+    /// Nothing but the matrix.
+    pub(crate) fn plain(tied: bool) -> Self {
+        LogitsSpec { tied, scale: 1.0, softcap: None, unit_rows: false, bias: false }
+    }
+}
+
 impl HeadSpec {
     /// A matrix of numbers for tokens, the token embedding or one of its own, with nothing after it.
     pub fn plain(tied: bool) -> Self {
-        HeadSpec::Logits(LogitsSpec { tied, scale: 1.0, softcap: None })
+        HeadSpec::Logits(LogitsSpec::plain(tied))
     }
 
     /// The token embedding is its matrix.
@@ -165,6 +177,11 @@ impl HeadSpec {
             HeadSpec::Logits(head) => head.scale,
             HeadSpec::None | HeadSpec::MaskedLm(_) => 1.0,
         }
+    }
+
+    /// A decoder's has a bias.
+    pub(crate) fn logit_bias(self) -> bool {
+        matches!(self, HeadSpec::Logits(LogitsSpec { bias: true, .. }))
     }
 
     /// It has a matrix of its own.
@@ -339,6 +356,6 @@ impl TransformerSpec {
 
     /// The norms' biases are there.
     pub(crate) fn norm_bias(&self) -> bool {
-        matches!(self.norm.kind, NormKind::Layer { bias: true })
+        matches!(self.norm.kind, NormKind::Layer { bias: true } | NormKind::LayerFromOne)
     }
 }

@@ -35,8 +35,12 @@ pub(crate) struct Names {
     pub(crate) latent_value_up: &'static str,
     /// One tensor of queries, keys and values instead of the three.
     pub(crate) qkv: Option<&'static str>,
+    /// Some files have the three all the same.
+    pub(crate) qkv_or_apart: bool,
     /// Its rows are, for each head of keys, those of its queries, of its key and of its value.
     pub(crate) qkv_by_group: bool,
+    /// Matrices of layers have their inputs outermost.
+    pub(crate) inputs_first: bool,
     pub(crate) query_norm: &'static str,
     pub(crate) key_norm: &'static str,
     /// In full.
@@ -143,7 +147,9 @@ impl Names {
         latent_key_up: "",
         latent_value_up: "",
         qkv: None,
+        qkv_or_apart: false,
         qkv_by_group: false,
+        inputs_first: false,
         query_norm: "",
         key_norm: "",
         sinks: "",
@@ -177,6 +183,8 @@ impl Names {
     /// GGUF files of decoders.
     pub(crate) const GGUF: Names = Names {
         token_embedding: "token_embd",
+        position_embedding: "position_embd",
+        embedding_norm: "token_embd_norm",
         final_norm: "output_norm",
         layer: "blk.",
         query: "attn_q",
@@ -219,6 +227,7 @@ impl Names {
         mlp_norm: "ffn_norm",
         mlp_post_norm: "post_ffw_norm",
         head: "output",
+        head_bias: "output.bias",
         ..Names::NONE
     };
 
@@ -267,6 +276,7 @@ impl Names {
         shared_down: "mlp.shared_experts.down_proj",
         mlp_norm: "post_attention_layernorm",
         head: "lm_head",
+        head_bias: "lm_head.bias",
         ..Names::NONE
     };
 
@@ -283,6 +293,7 @@ impl Names {
     pub(crate) const GGUF_PHI3: Names = Names { qkv: Some("attn_qkv"), ..Names::GGUF_GLM4 };
 
     pub(crate) const GGUF_FUSED: Names = Names { qkv: Some("attn_qkv"), ..Names::GGUF };
+    pub(crate) const GGUF_PHI2: Names = Names { qkv_or_apart: true, ..Names::GGUF_FUSED };
 
     /// Of GGUF files of decoders of an architecture.
     pub(crate) fn of_gguf(architecture: &str) -> &'static Names {
@@ -291,10 +302,13 @@ impl Names {
             "qwen3next" | "qwen35" | "qwen35moe" => &Names::GGUF_STATES,
             "glm4moe" | "seed_oss" => &Names::GGUF_POST_ATTENTION,
             "phi3" | "chatglm" => &Names::GGUF_PHI3,
-            "bailingmoe2" | "falcon" | "gptneox" | "qwen" => &Names::GGUF_FUSED,
+            "bailingmoe2" | "bloom" | "falcon" | "gpt2" | "gptneox" | "mpt" | "qwen" | "starcoder" => {
+                &Names::GGUF_FUSED
+            }
             "glm4" => &Names::GGUF_GLM4,
             "gemma3n" => &Names::GGUF_GEMMA3N,
             "gemma4" => &Names::GGUF_GEMMA4,
+            "phi2" => &Names::GGUF_PHI2,
             _ => &Names::GGUF,
         }
     }
@@ -344,8 +358,8 @@ impl Names {
     pub(crate) const ERNIE_MOE: Names =
         Names { router_bias: "mlp.moe_statics.e_score_correction_bias", ..Names::HUGGING_FACE };
 
-    /// The transformers library's HunYuanMoEV1 class.
-    pub(crate) const HUNYUAN_MOE: Names = Names {
+    /// The transformers library's HunYuanDenseV1 and HunYuanMoEV1 classes.
+    pub(crate) const HUNYUAN: Names = Names {
         router: "mlp.gate.wg",
         query_norm: "self_attn.query_layernorm",
         key_norm: "self_attn.key_layernorm",
@@ -482,7 +496,7 @@ impl Names {
             "qwen3_next" | "qwen3_5_text" | "qwen3_5_moe_text" => &Names::QWEN_STATES,
             "llama4_text" => &Names::LLAMA4,
             "ernie4_5_moe" => &Names::ERNIE_MOE,
-            "hunyuan_v1_moe" => &Names::HUNYUAN_MOE,
+            "hunyuan_v1_dense" | "hunyuan_v1_moe" => &Names::HUNYUAN,
             "gemma2" | "gemma3_text" => &Names::GEMMA,
             "gemma3n_text" => &Names::GEMMA3N,
             "gemma4_text" => &Names::GEMMA4,
@@ -491,14 +505,7 @@ impl Names {
             "glm4" | "glm4v_text" => &Names::GLM4,
             "olmo2" | "olmo3" | "exaone4" | "flex_olmo" => &Names::OLMO2,
             "starcoder2" => &Names::STARCODER2,
-            "gpt_neox" => &Names::GPT_NEOX,
-            "falcon" => &Names::FALCON,
-            "internlm2" => &Names::INTERNLM2,
-            "chatglm" => &Names::CHATGLM,
-            "qwen" => &Names::QWEN,
-            "baichuan" => &Names::BAICHUAN,
-            "exaone" => &Names::EXAONE,
-            _ => &Names::HUGGING_FACE,
+            other => Names::of_own(other),
         }
     }
 

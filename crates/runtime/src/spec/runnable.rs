@@ -4,8 +4,8 @@
 use hanzo_engine_kernels::{ExpertGroups, HeadShape, StateShape};
 
 use super::{
-    Distance, ExpertsSpec, HeadSpec, LayerSpec, Mask, MlpSpec, NormKind, NormOrder, Projection, QkNorm,
-    RopeSpec, StateSpec, TransformerSpec, StreamsSpec,
+    Distance, ExpertsSpec, HeadSpec, LayerSpec, Mask, MlpSpec, NormOrder, Projection, QkNorm, RopeSpec,
+    StateSpec, StreamsSpec, TransformerSpec,
 };
 use crate::error::LoadError;
 use crate::limits::{ENCODER_TYPES_MAX, EXPERT_GROUPS_MAX, STREAMS_MAX, WIDTH_MAX};
@@ -170,12 +170,12 @@ impl TransformerSpec {
 
     fn not_in_a_decoder(&self) -> Option<(&'static str, String)> {
         let what = match self {
-            _ if self.positions.is_some() => "an embedding of positions",
             _ if self.type_vocab > 0 => "an embedding of token types",
-            _ if self.embedding_norm => "a norm of the embeddings",
-            _ if self.distance != Distance::None => "scores of distances",
+            _ if !matches!(self.distance, Distance::None | Distance::Alibi(_)) => {
+                "learned scores of distances"
+            }
+            _ if self.distance != Distance::None && self.has_latents() => "distances, and latent attention",
             _ if self.convolution.is_some() => "a convolution",
-            _ if self.norms_heads_by_layer_norm() => "a layer norm of all heads together",
             _ if self.head.masked_lm().is_some() => "a masked language model's head",
             _ if self.head == HeadSpec::None => "no head",
             _ if self.streams.is_some() && !self.streams_run() => "streams in layers that are not Gemma's",
@@ -194,9 +194,8 @@ impl TransformerSpec {
         self.layers.iter().all(alike) && self.layer_inputs.is_some() && !self.layers_scaled
     }
 
-    fn norms_heads_by_layer_norm(&self) -> bool {
-        let whole = self.layers.iter().any(|layer| layer.attention.qk_norm == QkNorm::Whole);
-        whole && matches!(self.norm.kind, NormKind::Layer { .. })
+    fn has_latents(&self) -> bool {
+        self.layers.iter().any(|layer| matches!(layer.attention.projection, Projection::Latent(_)))
     }
 
     fn not_in_an_encoder(&self) -> Option<(&'static str, String)> {
@@ -205,6 +204,7 @@ impl TransformerSpec {
             HeadSpec::Logits(_) => "a decoder's head",
             _ if any(|layer| layer.attention.softcap.is_some()) => "a softcap of scores",
             _ if any(|layer| layer.attention.sinks) => "sinks",
+            _ if any(|layer| layer.attention.qk_norm == QkNorm::HeadsApart) => "norms of heads of their own",
             _ if any(|layer| layer.attention.chunked) => "attention within chunks",
             _ if any(|layer| layer.attention.output_gate) => "a gate of what attention gives",
             _ if self.keeps_states() => "states",
@@ -255,8 +255,8 @@ fn refused(
         };
         return Some(("latent attention", what.to_owned()));
     }
-    if attention.norm_after_rope && attention.qk_norm == QkNorm::Whole {
-        return Some(("attention", "a norm of all heads together after the rotary embedding".into()));
+    if attention.norm_after_rope && matches!(attention.qk_norm, QkNorm::Whole | QkNorm::HeadsApart) {
+        return Some(("attention", "such a norm of heads after the rotary embedding".into()));
     }
     refused_half(index, layer, first)
 }

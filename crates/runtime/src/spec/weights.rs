@@ -1,7 +1,7 @@
 //! Which weights a transformer is made of, and their shapes. What files call them is in `names`.
 
 use super::{
-    Disentangled, Distance, ExpertsSpec, HeadSpec, LayerSpec, MlpSpec, Projection, QkNorm, StateSpec, GemmaPart,
+    Disentangled, Distance, ExpertsSpec, HeadSpec, LayerSpec, MlpSpec, Projection, QkNorm, StateSpec, GemmaPart, NormKind,
     TransformerSpec,
 };
 use hanzo_engine_kernels::StateRule;
@@ -93,7 +93,7 @@ pub enum LayerPart {
     StateNorm,
     /// (hidden, value_heads * value_dim)
     StateOutput,
-    /// (head_dim), or (heads * head_dim) where heads are normed together.
+    /// (head_dim), or (heads * head_dim) where heads are normed together, or each with factors of its own.
     QueryNorm,
     /// (head_dim), or (kv_heads * head_dim).
     KeyNorm,
@@ -142,6 +142,15 @@ pub enum LayerPart {
 }
 
 impl Part {
+    /// One of the norms of hidden states.
+    fn is_norm(self) -> bool {
+        use LayerPart::{AttentionNorm, AttentionPostNorm, MlpNorm, MlpPostNorm};
+        let of_layer =
+            matches!(self, Part::Layer(_, AttentionNorm | AttentionPostNorm | MlpNorm | MlpPostNorm));
+        of_layer
+            || matches!(self, Part::EmbeddingNorm | Part::ConvolutionNorm | Part::FinalNorm | Part::LmNorm)
+    }
+
     /// Its weight.
     pub fn weight(self) -> Weight {
         Weight { part: self, bias: false }
@@ -175,6 +184,15 @@ impl List {
 impl TransformerSpec {
     /// Every weight and its shape, outermost dimension first, in the order a step meets them.
     pub fn weights(&self) -> Vec<(Weight, Vec<usize>)> {
+        let mut weights = self.weights_and_factors();
+        if self.norm.kind == NormKind::LayerUnit {
+            weights.retain(|(weight, _)| !weight.part.is_norm());
+        }
+        weights
+    }
+
+    /// As [`TransformerSpec::weights`], and the factors of norms even where files have none.
+    pub(crate) fn weights_and_factors(&self) -> Vec<(Weight, Vec<usize>)> {
         let (hidden, norm_bias) = (self.hidden, self.norm_bias());
         let mut list = List(Vec::new());
         list.matrix(Part::TokenEmbedding, self.vocab, hidden, false);
@@ -189,7 +207,7 @@ impl TransformerSpec {
             list.vector(Part::EmbeddingNorm, hidden, norm_bias);
         }
         match self.distance {
-            Distance::None | Distance::Alibi => {}
+            Distance::None | Distance::Alibi(_) => {}
             Distance::Learned { buckets, .. } => {
                 list.matrix(Part::DistanceBias, buckets, self.heads().heads, false);
             }
@@ -219,7 +237,7 @@ impl TransformerSpec {
         if self.head.has_matrix() {
             list.matrix(Part::Head, self.vocab, hidden, false);
         }
-        if self.head.masked_lm().is_some_and(|head| head.decoder_bias) {
+        if self.head.logit_bias() || self.head.masked_lm().is_some_and(|head| head.decoder_bias) {
             list.0.push((Part::Head.bias(), vec![self.vocab]));
         }
         list.0
@@ -281,6 +299,10 @@ impl TransformerSpec {
                 if attention.shares.is_none() {
                     list.vector(part(LayerPart::KeyNorm), shape.head_dim, false);
                 }
+            }
+            QkNorm::HeadsApart => {
+                list.vector(part(LayerPart::QueryNorm), q, false);
+                list.vector(part(LayerPart::KeyNorm), kv, false);
             }
             QkNorm::Whole => {
                 list.vector(part(LayerPart::QueryNorm), q, norm_bias);

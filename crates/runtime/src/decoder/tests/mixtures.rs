@@ -23,6 +23,7 @@ const MIXTURES: &[(&str, bool)] = &[
     ("glm4-moe-lite", true),
     ("solar-open", true),
     ("exaone-moe", true),
+    ("hunyuan-moe", true),
     ("deepseek", true),
     ("bailing-moe", true),
     ("bailing-moe-v2", true),
