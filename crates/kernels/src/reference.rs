@@ -21,7 +21,10 @@ mod tests;
 
 use crate::quant::{can_dequantize, dequantize_row};
 use crate::{
-    Activation, AttentionParams, BLOCK_TOKENS, Backend, Batch, BufferRole, ConvolutionParams, DType, Draws, ExpertParts, KernelError, KvGroups, KvSpec, KvType, LatentHeads, LatentParams, LayerNormParams, LowRankPair, LowRankShape, MatrixShape, MatrixSource, MoeParams, MoeWeights, Operands, OutputGateParams, QkvParams, RecurrenceParams, Rounding, SampleSpecs, StepLimits, HeadShape, RowOp, RowIds,
+    Activation, AttentionParams, BLOCK_TOKENS, Backend, Batch, BufferRole, ConvolutionParams, DType, Draws,
+    ExpertParts, KernelError, KvGroups, KvSpec, KvType, LatentHeads, LatentParams, LayerNormParams,
+    LowRankPair, LowRankShape, MatrixShape, MatrixSource, MoeParams, MoeWeights, Operands, OutputGateParams,
+    QkvParams, RecurrenceParams, Rounding, RowIds, RowOp, SampleSpecs, StepLimits,
 };
 
 pub(crate) use encoder::seen;

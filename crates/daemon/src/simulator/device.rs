@@ -13,7 +13,11 @@ use std::{
 };
 
 use hanzo_engine_kernels::{
-    Activation, AttentionParams, BLOCK_TOKENS, Backend, Batch, BufferRole, ConvolutionParams, DType, Draws, ExpertParts, KernelError, KvGroups, KvPlace, KvSpec, LatentHeads, LatentParams, LayerNormParams, LowRankPair, LowRankShape, MatrixShape, MatrixSource, MoeParams, MoeWeights, Operands, OutputGateParams, QkvParams, RecurrenceParams, Rounding, RowSource, Sampled, SequenceSpan, StepLimits, Ticket, RowOp, RowIds,
+    Activation, AttentionParams, BLOCK_TOKENS, Backend, Batch, BufferRole, ConvolutionParams, DType, Draws,
+    ExpertParts, KernelError, KvGroups, KvPlace, KvSpec, LatentHeads, LatentParams, LayerNormParams,
+    LowRankPair, LowRankShape, MatrixShape, MatrixSource, MoeParams, MoeWeights, Operands, OutputGateParams,
+    QkvParams, RecurrenceParams, Rounding, RowIds, RowOp, RowSource, Sampled, SequenceSpan, StepLimits,
+    Ticket,
 };
 
 use super::random::mix;

@@ -17,14 +17,17 @@ use super::attention::{self, AttentionJob, AttentionLimits};
 use super::kv::CpuKv;
 use super::low_rank::{self, CpuLowRank, Tile, Tiles};
 use super::matmul::{Groups, Product};
-use super::matrix::{CpuMatrix, PanelKind, Segment, packed_bytes};
+use super::matrix::{CpuMatrix, PanelKind, packed_bytes};
 use super::moe::{CpuExperts, MoeScratch};
 use super::norm;
 use super::pool::{ThreadPool, Turn};
 use super::scratch::Scratch;
 use super::tier::Tier;
 use crate::{
-    Activation, AttentionParams, Backend, Batch, BufferRole, ConvolutionParams, DType, Draws, ExpertParts, KernelError, KvSpec, LatentHeads, LatentParams, LayerNormParams, LowRankPair, LowRankShape, MatrixShape, MatrixSource, MoeParams, MoeWeights, Operands, OutputGateParams, QkvParams, RecurrenceParams, Rounding, SampleSpecs, StepLimits, RowOp, RowIds,
+    Activation, AttentionParams, Backend, Batch, BufferRole, ConvolutionParams, DType, Draws, ExpertParts,
+    KernelError, KvSpec, LatentHeads, LatentParams, LayerNormParams, LowRankPair, LowRankShape, MatrixShape,
+    MatrixSource, MoeParams, MoeWeights, Operands, OutputGateParams, QkvParams, RecurrenceParams, Rounding,
+    RowIds, RowOp, SampleSpecs, StepLimits,
 };
 use rotation::qkv_job;
 

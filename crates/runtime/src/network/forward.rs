@@ -4,7 +4,8 @@
 use std::mem::swap;
 
 use hanzo_engine_kernels::{
-    Backend, BufferRole, GateKind, HeadShape, KernelError, LatentParams, LayerNormParams, MoeWeights, OutputGateParams, QkvParams, Rope, Activation, RowOp, RowIds,
+    Activation, Backend, BufferRole, GateKind, HeadShape, KernelError, LatentParams, LayerNormParams,
+    MoeWeights, OutputGateParams, QkvParams, Rope, RowIds, RowOp,
 };
 
 use super::observed::{Observed, Place};

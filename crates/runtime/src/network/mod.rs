@@ -58,8 +58,8 @@ pub(crate) struct Network<B: Backend> {
     pub(crate) positions: Option<B::Matrix>,    // (positions, hidden): what is learned of positions
     pub(crate) types: Option<B::Matrix>,        // (type_vocab, hidden): of tokens' types
     pub(crate) embedding_norm: Option<Norm<B>>, // (hidden): of the sum of embeddings
-    inputs: Option<Inputs<B>>,              // what single layers read of tokens
-    streams: Option<Streams<B>>,            // what makes streams, where there are several
+    inputs: Option<Inputs<B>>,                  // what single layers read of tokens
+    streams: Option<Streams<B>>,                // what makes streams, where there are several
     pub(crate) first_norm: Option<Norm<B>>, // (hidden): before the first layer, where its attention reads no sum
     pub(crate) layers: Vec<Layer<B>>,
     pub(crate) ropes: Vec<B::Vector>,   // each (rope.dim / 2)

@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 use super::{MemoryPlan, all_buffer_shapes};
 use crate::load::Tensors;
 use crate::spec::{
-    Disentangled, Distance, LayerPart, MlpSpec, Part, Projection, QkNorm, StateSpec, TransformerSpec, Weight, AttentionSpec, GemmaPart,
+    AttentionSpec, Disentangled, Distance, GemmaPart, LayerPart, MlpSpec, Part, Projection, QkNorm,
+    StateSpec, TransformerSpec, Weight,
 };
 
 /// How matrices are packed.

@@ -125,6 +125,8 @@ fn gemma4(config: &Config) -> Result<TransformerSpec, LoadError> {
         layer_inputs: (inputs > 0).then_some(inputs),
         layers_scaled: true,
         head: HeadSpec::Logits(LogitsSpec {
+            bias: false,
+            unit_rows: false,
             tied: config.bool("tie_word_embeddings")?.unwrap_or(true),
             scale: 1.0,
             softcap: config.positive("final_logit_softcapping")?,
@@ -361,6 +363,8 @@ fn gemma3n(config: &Config) -> Result<TransformerSpec, LoadError> {
         layer_inputs: Some(config.count(INPUTS, WIDTH_MAX)?.unwrap_or(256)),
         streams: Some(streams),
         head: HeadSpec::Logits(LogitsSpec {
+            bias: false,
+            unit_rows: false,
             tied: config.bool("tie_word_embeddings")?.unwrap_or(true),
             scale: 1.0,
             softcap: Some(config.positive("final_logit_softcapping")?.unwrap_or(30.0)),

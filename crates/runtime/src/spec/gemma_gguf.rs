@@ -106,6 +106,8 @@ pub(super) fn from_gguf(gguf: &Gguf, keys: &Keys<'_>) -> Result<TransformerSpec,
         streams,
         layers_scaled: has(Part::Layer(0, LayerPart::Gemma(GemmaPart::OutputScale)).weight()),
         head: HeadSpec::Logits(LogitsSpec {
+            bias: false,
+            unit_rows: false,
             tied: !has(Part::Head.weight()),
             scale: 1.0,
             softcap: keys.positive("final_logit_softcapping")?.or(usual),

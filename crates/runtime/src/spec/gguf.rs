@@ -6,7 +6,8 @@ use hanzo_engine_kernels::{Activation, HeadShape, RopeKind};
 use super::rope::yarn_magnitude;
 use super::{
     AttentionSpec, ExpertsSpec, HeadSpec, LayerPart, LayerSpec, Mask, MlpSpec, Names, NormKind, NormOrder,
-    NormSpec, Part, QkNorm, RopeScaling, RopeSpec, TransformerSpec, Weight, dense_gguf, mixtures_gguf, states_gguf, gemma_gguf,
+    NormSpec, Part, QkNorm, RopeScaling, RopeSpec, TransformerSpec, Weight, dense_gguf, gemma_gguf,
+    mixtures_gguf, states_gguf,
 };
 use crate::error::{LoadError, shorten};
 use crate::gguf::{Array, Gguf, Metadata, Value};

@@ -1,8 +1,8 @@
 //! Which weights a transformer is made of, and their shapes. What files call them is in `names`.
 
 use super::{
-    Disentangled, Distance, ExpertsSpec, HeadSpec, LayerSpec, MlpSpec, Projection, QkNorm, StateSpec, GemmaPart, NormKind,
-    TransformerSpec,
+    Disentangled, Distance, ExpertsSpec, GemmaPart, HeadSpec, LayerSpec, MlpSpec, NormKind, Projection,
+    QkNorm, StateSpec, TransformerSpec,
 };
 use hanzo_engine_kernels::StateRule;
 

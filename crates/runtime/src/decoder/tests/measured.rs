@@ -94,7 +94,7 @@ fn measure(golden: &Golden, path: &Path) -> Result<(f32, usize), String> {
 fn measure_bytes(golden: &Golden, folder: &Path) -> Result<Option<f32>, String> {
     let files = ModelFiles::open(folder).map_err(|error| error.to_string())?;
     let mut runner = Runner::new(fastest(), &files);
-    let spec = files.spec.kv_spec(files.spec.kv_groups().count() * BLOCKS, KvType::Q8_0);
+    let spec = files.spec.kv_spec(files.spec.kv_groups().count() * BLOCKS, KvType::Q8_0, 2);
     runner.kv = match (runner.backend.kv(&spec), spec.check()) {
         (Ok(kv), Ok(())) => kv,
         (Err(_), Err(_)) => return Ok(None),
