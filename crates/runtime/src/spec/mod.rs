@@ -18,6 +18,7 @@ mod mixtures;
 mod mixtures_gguf;
 mod multimodal;
 mod names;
+mod names_experts;
 mod names_own;
 mod names_state;
 mod rope;
@@ -43,7 +44,8 @@ pub use layer::{
 };
 pub(crate) use mixtures::predicts_more;
 pub(crate) use multimodal::{Multimodal, not_read};
-pub(crate) use names::{ExpertNames, ExpertPack, GateUp, Names};
+pub(crate) use names::{GateUp, Names};
+pub(crate) use names_experts::{ExpertNames, ExpertPack};
 pub(crate) use names_state::StateStack;
 pub(crate) use rope::yarn_magnitude;
 pub use rope::{RopeScaling, RopeSpec};
