@@ -116,8 +116,9 @@ fn dense_families_have_the_same_bits_however_a_batch_is_made() {
 fn the_list_of_models_is_what_is_tested() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
     let text = fs::read_to_string(root.join("docs/models.md")).unwrap();
-    let listed: Vec<&str> =
-        text.split('`').filter(|word| word.contains('/') && !word.contains("tests")).collect();
+    let folders = ["dense/", "mixtures/", "multimodal/", "states/", "tiny/"];
+    let is_case = |word: &&str| folders.iter().any(|folder| word.starts_with(folder));
+    let listed: Vec<&str> = text.split('`').filter(is_case).collect();
     let mut tested: Vec<String> = Vec::new();
     for (kind, skipped) in [
         ("dense", &["make_dense.py"][..]),
