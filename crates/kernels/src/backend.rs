@@ -19,6 +19,7 @@ mod experts;
 mod kv_groups;
 mod kv_layout;
 mod low_rank;
+mod rows;
 mod states;
 
 use std::fmt;
@@ -37,6 +38,7 @@ pub use experts::{ExpertGroups, ExpertParts, ExpertScoring, MoeParams, MoeWeight
 pub use kv_groups::{KvGroups, KvPlace};
 pub use kv_layout::{KvLayout, KvSpec};
 pub use low_rank::{LowRankPair, LowRankShape};
+pub use rows::RowOp;
 pub use states::{
     ConvolutionParams, GateKind, OutputGateParams, OutputNorm, RecurrenceParams, StateRule, StateShape,
 };
@@ -74,6 +76,8 @@ pub enum Activation {
     GeluErf,
     /// `max(x, 0)`.
     Relu,
+    /// `max(x, 0)²` (arxiv.org/abs/2109.08668).
+    ReluSquared,
     /// `g * sigmoid(1.702 g)` of `g = min(x, 7)`; what it is multiplied with is held between -7 and 7, and 1 more
     /// (GPT-OSS).
     ClampedSwish,
@@ -175,7 +179,7 @@ pub struct StepLimits {
     pub width: usize,
     /// Rows of the head: the vocabulary.
     pub vocab: usize,
-    /// Heads of the attention layers; where they differ, the most and the widest of any.
+    /// Heads of the attention layers; where they differ, the most, the widest, and the fewest of keys and values.
     pub heads: HeadShape,
     /// Experts of the layers that have most of them; 0 where no layer has any.
     pub experts: usize,
@@ -297,7 +301,11 @@ pub trait Backend: Send + 'static {
     /// `out[r] = scale * table[token(r)]`; rows that the host writes ([`crate::RowSource::Embedding`]) stay as they are.
     fn embed(&mut self, table: &Self::Matrix, scale: f32, out: &mut Self::Buffer);
 
-    /// `out[r] = x[r] / sqrt(mean(x[r]²) + eps) * weight`.
+    /// `out[r] += table[id(r)]`, every id a row of the table.
+    fn add_embedding(&mut self, table: &Self::Matrix, ids: RowIds, out: &mut Self::Buffer);
+
+    /// `out[r] = x[r] / sqrt(mean(x[r]²) + eps) * weight`. Where a row is several times as long as `weight`, each part of it is
+    /// normed by itself.
     fn rms_norm(&mut self, x: &Self::Buffer, weight: &Self::Vector, eps: f32, out: &mut Self::Buffer);
 
     /// `residual[r] += x[r]`, then `out[r] = rms_norm(residual[r])`.
@@ -332,6 +340,9 @@ pub trait Backend: Send + 'static {
     /// `out[r] += bias`: of what an op that takes none has given.
     fn add_bias(&mut self, bias: &Self::Vector, out: &mut Self::Buffer);
 
+    /// Changes rows number by number.
+    fn row_op(&mut self, op: &RowOp<'_, Self::Buffer, Self::Vector>, out: &mut Self::Buffer);
+
     /// `out[r] = (x[r] - mean) / sqrt(variance + eps) * weight + bias`, mean and variance of the row's own numbers.
     fn layer_norm(
         &mut self,
@@ -349,9 +360,18 @@ pub trait Backend: Send + 'static {
         out: &mut Self::Buffer,
     );
 
+    /// As `layer_norm`, in place, of columns `first..first + weight` of each row, as many as there are weights, each `width` of them
+    /// apart; the others stay. `columns` are `first` and `width`.
+    fn layer_norm_columns(
+        &mut self,
+        x: &mut Self::Buffer,
+        columns: (usize, usize),
+        params: &LayerNormParams<'_, Self::Vector>,
+    );
+
     /// On rows of `[q | k | v]`: norms and turns queries in place, norms and turns keys, and writes keys and
     /// values to the batch's slots of the layer's group in its cache. What `qkv` holds of keys and values afterwards is the
-    /// device's own business.
+    /// device's own business. Where there are queries alone ([`QkvParams::queries_alone`]) the cache stays as it is.
     fn rope_to_cache(
         &mut self,
         qkv: &mut Self::Buffer,

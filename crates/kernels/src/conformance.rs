@@ -25,6 +25,8 @@ mod norms;
 mod random;
 mod rig;
 mod rope;
+mod rope_axes;
+mod rows;
 mod sampling;
 mod scene;
 mod self_attention;
@@ -49,7 +51,9 @@ pub use moe::{check_add_shared, check_moe, check_moe_choice, check_moe_invarianc
 pub use norms::{
     check_add_layer_norm, check_add_rms_norm, check_layer_norm, check_layer_norm_columns, check_rms_norm,
 };
-pub use rope::{check_rope, check_rope_axes, check_rope_to_cache, check_rope_to_cache_axes};
+pub use rope::{check_rope, check_rope_to_cache};
+pub use rope_axes::{check_rope_axes, check_rope_to_cache_axes};
+pub use rows::{check_row_op, check_streams};
 pub use sampling::{check_row_sources, check_running_ahead, check_sample};
 pub use self_attention::{check_self_attention, check_self_attention_invariance};
 pub use states::{check_gate_output, check_states};
@@ -84,8 +88,12 @@ pub fn check_decoder_ops<B: Backend>(make: &impl Fn() -> B) {
     check_matmul_invariance(make);
     check_matmul_activated(make);
     check_add_bias(make);
+    check_row_op(make);
+    check_streams(make);
     check_layer_norm(make);
     check_add_layer_norm(make);
+    check_layer_norm_columns(make);
+    check_add_embedding(make);
     check_gated_mlp(make);
     check_gate(make);
     check_low_rank(make);
@@ -115,9 +123,7 @@ pub fn check_decoder_ops<B: Backend>(make: &impl Fn() -> B) {
 /// # Panics
 /// If the backend is wrong.
 pub fn check_encoder_ops<B: EncoderOps>(make: &impl Fn() -> B) {
-    check_layer_norm_columns(make);
     check_unfold(make);
-    check_add_embedding(make);
     check_rope(make);
     check_rope_axes(make);
     check_self_attention(make);

@@ -22,8 +22,8 @@ pub use backend::{
     ExpertParts, ExpertScoring, GateKind, HeadShape, KvGroups, KvLayout, KvPlace, KvSpec, KvType,
     LatentHeads, LatentParams, LayerNormParams, LowRankPair, LowRankShape, MatrixShape, MatrixSource,
     MoeParams, MoeWeights, Operands, OutputGateParams, OutputNorm, PositionBias, QkvParams, QueryScale,
-    RecurrenceParams, Rope, RopeAxes, RopeKind, Rounding, RowIds, SelfAttentionParams, StateRule, StateShape,
-    StepLimits,
+    RecurrenceParams, Rope, RopeAxes, RopeKind, Rounding, RowIds, RowOp, SelfAttentionParams, StateRule,
+    StateShape, StepLimits,
 };
 pub use batch::{BLOCK_TOKENS, Batch, RowSource, SequenceSpan};
 pub use dtype::DType;

@@ -4,12 +4,15 @@
 //! It is also a strict one: what the contract leaves to the caller (limits kept, steps opened and closed, slots
 //! where the block table says) it asserts, so that a runtime tested on it can be trusted with a faster device.
 
+mod columns;
+mod embeddings;
 mod encoder;
 mod experts;
 pub mod formulas;
 mod heads;
 mod latent;
 mod low_rank;
+mod rows;
 mod sampling;
 mod states;
 mod storage;
@@ -21,11 +24,12 @@ use crate::{
     Activation, AttentionParams, BLOCK_TOKENS, Backend, Batch, BufferRole, ConvolutionParams, DType, Draws,
     ExpertParts, KernelError, KvGroups, KvSpec, KvType, LatentHeads, LatentParams, LayerNormParams,
     LowRankPair, LowRankShape, MatrixShape, MatrixSource, MoeParams, MoeWeights, Operands, OutputGateParams,
-    QkvParams, RecurrenceParams, Rounding, SampleSpecs, StepLimits,
+    QkvParams, RecurrenceParams, Rounding, RowIds, RowOp, SampleSpecs, StepLimits,
 };
 
 pub(crate) use encoder::seen;
 pub use low_rank::ReferenceLowRank;
+pub(crate) use rows::width_of;
 pub(crate) use sampling::draw;
 use states::ReferenceStates;
 pub(crate) use storage::visible;
@@ -270,12 +274,19 @@ impl Backend for ReferenceBackend {
         }
     }
 
+    fn add_embedding(&mut self, table: &ReferenceMatrix, ids: RowIds, out: &mut ReferenceBuffer) {
+        embeddings::add(self.step(), table, ids, out);
+    }
+
     fn rms_norm(&mut self, x: &ReferenceBuffer, weight: &Vec<f32>, eps: f32, out: &mut ReferenceBuffer) {
         let rows = self.step().rows();
-        x.check(rows, weight.len(), "x");
-        out.check(rows, weight.len(), "out");
+        assert!(x.cols.is_multiple_of(weight.len()), "parts of a row as long as the weights");
+        out.check(rows, x.cols, "out");
         for row in 0..rows {
-            formulas::rms_norm(x.row(row), weight, eps, out.row_mut(row));
+            let parts = x.row(row).chunks_exact(weight.len());
+            for (x, out) in parts.zip(out.row_mut(row).chunks_exact_mut(weight.len())) {
+                formulas::rms_norm(x, weight, eps, out);
+            }
         }
     }
 
@@ -320,6 +331,10 @@ impl Backend for ReferenceBackend {
         }
     }
 
+    fn row_op(&mut self, op: &RowOp<'_, ReferenceBuffer, Vec<f32>>, out: &mut ReferenceBuffer) {
+        rows::row_op(self.step().rows(), op, out);
+    }
+
     fn layer_norm(
         &mut self,
         x: &ReferenceBuffer,
@@ -345,6 +360,16 @@ impl Backend for ReferenceBackend {
     ) {
         self.add(residual, x, params.weight.len());
         self.layer_norm(residual, params, out);
+    }
+
+    fn layer_norm_columns(
+        &mut self,
+        x: &mut ReferenceBuffer,
+        (first, width): (usize, usize),
+        params: &LayerNormParams<'_, Vec<f32>>,
+    ) {
+        let rows = self.step().rows();
+        columns::layer_norm_columns(rows, x, (first, width), params);
     }
 
     fn rope_to_cache(

@@ -1,7 +1,7 @@
 //! From a row of logits to a token. Random numbers, and what was said before, are the caller's: a [`SampleSpec`] is plain
 //! data of one row. The formula, which [`reference`](crate::reference) computes as it is written here:
 //!
-//! 0. the model's soft cap, to all logits ([`soft_cap`]), and the row's mask: the logits of tokens that are not in it become
+//! 0. the bias of the model's head, its soft cap, to all logits ([`soft_cap`]), and the row's mask: the logits of tokens that are not in it become
 //!    -inf;
 //! 1. the repetition penalty, to the logit of each token that was seen, and then adjustments, in their order, each to one
 //!    token's logit;
@@ -33,6 +33,7 @@ mod shaped;
 mod tests;
 
 use std::ops::Range;
+use std::sync::Arc;
 
 pub(crate) use draw::DrawScratch;
 pub use draw::{Draws, Ticket};
@@ -167,12 +168,15 @@ pub struct SampleSpecs {
     pub mask_words: usize,
     /// What the model does to logits, before anything else: a part of it, the same in each step.
     pub softcap: Option<f32>,
+    /// What it adds to them before that, `(vocab)`.
+    pub bias: Option<Arc<[f32]>>,
 }
 
 /// What a row of [`SampleSpecs`] does to logits before anything is drawn.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Edits<'a> {
     pub(crate) softcap: Option<f32>,
+    pub(crate) bias: Option<&'a [f32]>,
     pub(crate) mask: Option<&'a [u32]>,
     pub(crate) seen: &'a [u32],
     pub(crate) adjustments: &'a [Adjustment],
@@ -232,6 +236,7 @@ impl SampleSpecs {
     pub(crate) fn edits_of(&self, row: usize) -> Edits<'_> {
         Edits {
             softcap: self.softcap,
+            bias: self.bias.as_deref(),
             mask: self.mask_of(row),
             seen: self.seen_of(row),
             adjustments: self.adjustments_of(row),

@@ -222,6 +222,8 @@ fn a_step_allocates_nothing() -> Result<(), KernelError> {
             window: None,
             chunked: false,
             sinks: None,
+            queries_alone: false,
+            slopes: None,
         };
         let batches = [batch(&[(20, 20)]), batch(&[(1, 1200)]), batch(&[(1, 21), (20, 700), (3, 3)])];
         let drawn_batch = &batches[2];
@@ -322,7 +324,7 @@ fn encoder_steps(mut backend: CpuBackend) -> Result<(), KernelError> {
         backend.layer_norm(&residual, &norm, &mut x);
         backend.matmul(&qkv_weight, None, &x, &mut qkv);
         backend.unfold(&x, 3, &mut unfolded);
-        backend.layer_norm_columns(&mut qkv, HEADS.head_dim, &columns_norm);
+        backend.layer_norm_columns(&mut qkv, (HEADS.head_dim, HEADS.head_dim), &columns_norm);
         backend.rope(&mut qkv, &turned);
         for attention in &attentions {
             backend.self_attention(&qkv, attention, &mut mixed);

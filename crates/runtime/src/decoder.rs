@@ -1,6 +1,8 @@
 //! A decoder: the one network with causal attention over a paged cache, and logits on top. Which sequences run, and where
 //! their keys and values live, is the scheduler's.
 
+use std::sync::Arc;
+
 use hanzo_engine_kernels::{
     AttentionParams, Backend, Batch, KernelError, StepLimits, Ticket, sampling::soft_cap,
 };
@@ -9,7 +11,7 @@ use crate::adapter::Adapter;
 use crate::error::LoadError;
 use crate::load::ModelFiles;
 use crate::network::{self, Attention, Loader, Network, WeightType};
-use crate::spec::{HeadSpec, Part, TransformerSpec};
+use crate::spec::{Distance, HeadSpec, Part, TransformerSpec};
 use crate::step::Step;
 
 pub use crate::network::{MemoryPlan, Met};
@@ -17,6 +19,8 @@ pub use crate::network::{MemoryPlan, Met};
 /// A model's weights on a backend, and what it takes to run them.
 pub struct Decoder<B: Backend> {
     network: Network<B>,
+    slopes: Option<B::Vector>,     // (heads): what scores lose with distance
+    head_bias: Option<Arc<[f32]>>, // (vocab)
 }
 
 impl<B: Backend> Decoder<B> {
@@ -33,7 +37,15 @@ impl<B: Backend> Decoder<B> {
     /// where a head differs from the embedding it is tied to.
     pub fn load(backend: &B, files: &ModelFiles, progress: &mut dyn FnMut(f32)) -> Result<Self, LoadError> {
         let mut loader = Loader::new(backend, &files.spec, &files.tensors, WeightType::Stored, progress)?;
-        Ok(Self { network: loader.network()? })
+        let slopes = match files.spec.distance {
+            Distance::Alibi(alibi) => Some(backend.vector(&alibi.slopes(files.spec.heads().heads))?),
+            _ => None,
+        };
+        let head_bias = match files.spec.head.logit_bias() {
+            true => Some(loader.take(Part::Head.bias())?.into()),
+            false => None,
+        };
+        Ok(Self { network: loader.network()?, slopes, head_bias })
     }
 
     /// What this decoder is.
@@ -119,6 +131,10 @@ impl<B: Backend> Decoder<B> {
             true => Ok(()),
             false => backend.logits(self.head(), self.network.hidden(), logits),
         };
+        if let Some(bias) = &self.head_bias {
+            let rows = logits.chunks_exact_mut(bias.len());
+            rows.for_each(|row| row.iter_mut().zip(&bias[..]).for_each(|(logit, bias)| *logit += bias));
+        }
         if let Some(cap) = self.softcap() {
             logits.iter_mut().for_each(|logit| *logit = soft_cap(cap, *logit));
         }
@@ -168,6 +184,8 @@ impl<B: Backend> Decoder<B> {
         for given in &step.given {
             let rows = &given.values[given.elements.clone()];
             backend.write_rows(self.network.residual(), given.row, rows)?;
+            let count = rows.len() / self.network.spec.hidden;
+            self.network.pad_inputs(backend, given.row, count)?;
         }
         self.layers_forward(backend, &step.batch, kv);
         if step.draws.rows.is_empty() {
@@ -175,30 +193,35 @@ impl<B: Backend> Decoder<B> {
         }
         step.find_masks(backend);
         step.draws.softcap = self.softcap();
+        step.draws.bias.clone_from(&self.head_bias);
         backend.sample(self.head(), self.network.hidden(), &step.draws, room)
     }
 
     /// From the rows of a batch to their hidden states.
     fn layers_forward(&mut self, backend: &mut B, batch: &Batch, kv: &mut B::Kv) {
-        let network = &mut self.network;
+        let (network, slopes) = (&mut self.network, self.slopes.as_ref());
         network.set_adapting(!batch.adapters.is_empty());
         network.embed(backend, batch.rows());
         network.begin(backend);
         for index in 0..network.layers.len() {
             network.layer(backend, index, |backend, attention, rows, attended| {
-                if attention.recur(backend, rows.own, (kv, index), attended) {
+                let cache = attention.layer.cache;
+                if attention.recur(backend, rows.own, (kv, cache), attended) {
                     return;
                 }
                 if let (Some(params), Some(queries)) = (attention.latent_params(), rows.queries) {
                     let heads = (params.shape, attention.spec.scale);
-                    backend.latent_to_cache(rows.own, queries, &params, kv, index);
-                    backend.latent_attention(queries, heads, kv, index, attended);
+                    backend.latent_to_cache(rows.own, queries, &params, kv, cache);
+                    backend.latent_attention(queries, heads, kv, cache, attended);
                     return;
                 }
-                backend.rope_to_cache(rows.own, &attention.qkv_params(), kv, index);
-                backend.attention(rows.own, &attention_params(attention), kv, index, attended);
+                attention.layer_norm_heads(backend, rows.own);
+                backend.rope_to_cache(rows.own, &attention.qkv_params(), kv, cache);
+                let params = AttentionParams { slopes, ..attention_params(attention) };
+                backend.attention(rows.own, &params, kv, cache, attended);
             });
         }
+        network.end(backend);
     }
 
     fn head(&self) -> &B::Matrix {
@@ -228,6 +251,8 @@ fn attention_params<'a, B: Backend>(attention: &Attention<'a, B>) -> AttentionPa
         window: attention.spec.window(),
         chunked: attention.spec.chunked,
         sinks: attention.layer.sinks.as_ref(),
+        slopes: None,
+        queries_alone: attention.spec.shares.is_some(),
     }
 }
 

@@ -140,6 +140,9 @@ pub const MODEL_PARTS_MAX: usize = 4096;
 /// Elements of a hidden state, of an MLP's inside, or of the insides of all experts a token goes to.
 pub const WIDTH_MAX: usize = 1 << 20;
 /// Experts of a layer.
+/// Streams beside each other.
+pub const STREAMS_MAX: usize = 16;
+/// Experts of a layer.
 pub const EXPERTS_MAX: usize = 4096;
 /// Groups that a layer's experts are chosen from.
 pub const EXPERT_GROUPS_MAX: usize = 64;

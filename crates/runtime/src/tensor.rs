@@ -61,6 +61,16 @@ impl Tensor {
         self.check_shape(expected)
     }
 
+    /// That its type is none that can be used so.
+    pub(crate) fn unsupported_type(&self, reason: &str) -> LoadError {
+        LoadError::Unsupported {
+            file: self.file.to_string(),
+            key: format!("tensor {}: element type", self.name),
+            value: self.dtype.to_string(),
+            reason: reason.to_owned(),
+        }
+    }
+
     /// The tensors that this one holds along its outermost dimension, sharing its bytes.
     pub fn parts(&self) -> impl Iterator<Item = Tensor> {
         let (count, shape) = (self.shape[0], &self.shape[1..]);
@@ -115,12 +125,7 @@ impl Tensor {
             }
             DType::F16 => Ok(halves(|bytes| f16::from_le_bytes(bytes).to_f32())),
             DType::BF16 => Ok(halves(|bytes| bf16::from_le_bytes(bytes).to_f32())),
-            other => Err(LoadError::Unsupported {
-                file: self.file.to_string(),
-                key: format!("tensor {}: element type", self.name),
-                value: other.to_string(),
-                reason: "norms and biases are F32, F16 or BF16".into(),
-            }),
+            _ => Err(self.unsupported_type("norms and biases are F32, F16 or BF16")),
         }
     }
 }

@@ -54,6 +54,7 @@ CASES = {
     "minimax-m2": (t.MiniMaxM2Config, dict(SMALL, num_local_experts=8, num_experts_per_tok=3, head_dim=16, rotary_dim=8), "minimax-m2"),
     "glm4-moe-lite": (t.Glm4MoeLiteConfig, dict(LATENT, q_lora_rank=24, rope_parameters=PLAIN, routed_scaling_factor=1.8, norm_topk_prob=True), "deepseek2"),
     "solar-open": (t.SolarOpenConfig, dict(SMALL, moe_intermediate_size=32, n_routed_experts=8, num_experts_per_tok=3, n_shared_experts=1, head_dim=16), "glm4moe"),
+    "hunyuan-moe": (t.HunYuanMoEV1Config, dict(SMALL, num_experts=6, moe_topk=2, head_dim=16, rope_parameters=PLAIN | dict(rope_type="dynamic", alpha=50.0, factor=1.0)), "hunyuan-moe"),
     "exaone-moe": (t.ExaoneMoeConfig, dict(SMALL, intermediate_size=96, moe_intermediate_size=32, num_experts=8, num_experts_per_tok=3, num_shared_experts=1, head_dim=16,
                                            sliding_window=8, layer_types=["sliding_attention", "full_attention"], first_k_dense_replace=1), "exaone-moe"),
     "deepseek": (t.LlamaConfig, dict(SMALL, intermediate_size=96), "deepseek"),
@@ -134,7 +135,7 @@ def drawn(case, seed):
             x = torch.randn(p.shape)
             if "norm" in name: x = 1 + 0.2 * x
             elif "e_score" in name: x = 0.2 * x if case != "bailing-moe" else 0 * x
-            elif name.endswith((".gate.weight", ".router.weight")): x = 0.5 * x
+            elif name.endswith((".gate.weight", ".router.weight", ".wg.weight")): x = 0.5 * x
             elif "experts" in name and name.endswith("_bias"): x = 0.5 * x
             elif "shared_expert_gate" in name: x = 0.3 * x
             elif "lm_head" in name: x = 0.3 * x
@@ -188,9 +189,10 @@ IN_LAYER = {
     "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm", "self_attn.sinks": "attn_sinks", "self_attn.q_a_proj": "attn_q_a",
     "self_attn.q_a_layernorm": "attn_q_a_norm", "self_attn.q_b_proj": "attn_q_b", "self_attn.kv_a_proj_with_mqa": "attn_kv_a_mqa",
     "self_attn.kv_a_layernorm": "attn_kv_a_norm", "self_attn.kv_b_proj": "attn_kv_b", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
+    "self_attn.query_layernorm": "attn_q_norm", "self_attn.key_layernorm": "attn_k_norm", "mlp.gate.wg": "ffn_gate_inp",
     "mlp.gate": "ffn_gate_inp", "mlp.router": "ffn_gate_inp", "mlp.gate.e_score_correction": "exp_probs_b", "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
     "feed_forward.router": "ffn_gate_inp", "block_sparse_moe.gate": "ffn_gate_inp", "block_sparse_moe.router.layer": "ffn_gate_inp", "shared_mlp.output_linear": "ffn_down_shexp", "self_attn.qkv_proj": "attn_qkv",
-} | {f"mlp.{shared}.{part}_proj": f"ffn_{part}_shexp" for shared in ("shared_expert", "shared_experts") for part in ("gate", "up", "down")} | {
+} | {f"mlp.{shared}.{part}_proj": f"ffn_{part}_shexp" for shared in ("shared_expert", "shared_experts", "shared_mlp") for part in ("gate", "up", "down")} | {
     f"feed_forward.{shared}{part}_proj": f"ffn_{part}{'_shexp' if shared else ''}" for shared in ("", "shared_expert.") for part in ("gate", "up", "down")}
 
 
@@ -213,12 +215,12 @@ def write_gguf(path, architecture, config, weights):
     latent, split = architecture == "deepseek2", get("model_type") in ("deepseek_v3", "glm4_moe_lite")
     w.add_head_count_kv(1 if latent and split else get("num_key_value_heads"))
     experts = get("n_routed_experts") or get("num_experts") or get("num_local_experts") or get("moe_num_experts")
-    w.add_expert_count(experts); w.add_expert_used_count(get("num_experts_per_tok") or get("moe_k"))
+    w.add_expert_count(experts); w.add_expert_used_count(get("num_experts_per_tok") or get("moe_k") or get("moe_topk"))
     if architecture not in ("olmoe", "granitemoe"): w.add_expert_feed_forward_length(get("moe_intermediate_size") or get("intermediate_size"))
     shared = get("n_shared_experts") or get("num_shared_experts") or get("moe_num_shared_experts")
     dense = get("first_k_dense_replace") or get("moe_layer_start_index") or (get("mlp_layer_types") or []).count("dense")
     rope = get("rope_parameters") or get("rope_scaling")
-    w.add_rope_freq_base(rope["rope_theta"])
+    w.add_rope_freq_base(rope["rope_theta"] * (rope["alpha"] ** (get("head_dim") / (get("head_dim") - 2)) if "alpha" in rope else 1.0))
     if rope["rope_type"] == "yarn":
         w.add_rope_scaling_type(gguf.RopeScalingType.YARN); w.add_rope_scaling_factor(rope["factor"])
         w.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
@@ -246,7 +248,9 @@ def write_gguf(path, architecture, config, weights):
     if architecture in PERMUTED: w.add_rope_dimension_count(get("hidden_size") // get("num_attention_heads")); w.add_vocab_size(get("vocab_size"))
     if architecture == "llama4":
         w.add_interleave_moe_layer_step(get("interleave_moe_layer_step")); w.add_key_length(16); w.add_value_length(16); w.add_rope_dimension_count(16)
-    if architecture in ("deepseek", "exaone-moe"): w.add_rope_scaling_type(gguf.RopeScalingType.NONE)
+    if architecture == "hunyuan-moe":
+        w.add_expert_shared_count(1); w.add_expert_shared_feed_forward_length(get("intermediate_size")); w.add_key_length(get("head_dim")); w.add_value_length(get("head_dim"))
+    if architecture in ("deepseek", "exaone-moe", "hunyuan-moe"): w.add_rope_scaling_type(gguf.RopeScalingType.NONE)
     if architecture == "granitemoe":
         w.add_attention_scale(get("attention_multiplier")); w.add_embedding_scale(get("embedding_multiplier")); w.add_residual_scale(get("residual_multiplier"))
         w.add_logit_scale(get("logits_scaling")); w.add_expert_shared_feed_forward_length(get("shared_intermediate_size"))

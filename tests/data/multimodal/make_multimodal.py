@@ -37,6 +37,13 @@ WINDOW = dict(sliding_window=10)
 CASES = {
     "gemma3": (t.Gemma3Config, dict(TEXT, query_pre_attn_scalar=32, **WINDOW, layer_types=["sliding_attention", "full_attention"],
                                     rope_parameters={"full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6}, "sliding_attention": PLAIN}), TOWER, dict(mm_tokens_per_image=4), None),
+    "gemma4": (t.Gemma4Config, dict(TEXT, num_hidden_layers=4, layer_types=["sliding_attention", "full_attention"] * 2, global_head_dim=64, num_kv_shared_layers=2, hidden_size_per_layer_input=16, vocab_size_per_layer_input=VOCAB,
+                                    rope_parameters={"full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e6}, "sliding_attention": PLAIN}, **WINDOW),
+               dict(TOWER, num_key_value_heads=2, head_dim=8, position_embedding_size=16), dict(audio_config=dict(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, subsampling_conv_channels=[4, 4], output_proj_dims=16)), None),
+    "llama4": (t.Llama4Config, dict(TEXT, intermediate_size=24, intermediate_size_mlp=48, num_local_experts=4, num_experts_per_tok=1, attention_chunk_size=16, floor_scale=8, rope_parameters=PLAIN),
+               dict(TOWER, vision_output_dim=16, projector_input_dim=16, projector_output_dim=16), {}, None),
+    "mllama": (t.MllamaConfig, dict(OF_HIDDEN, num_hidden_layers=5, cross_attention_layers=[1, 3], rope_parameters=dict(rope_type="llama3", rope_theta=1e4, factor=4.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=64)),
+               dict(hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_global_layers=1, attention_heads=2, image_size=8, patch_size=4, vision_output_dim=32, max_num_tiles=1, intermediate_layers_indices=[0], supported_aspect_ratios=[[1, 1]]), {}, None),
     "mistral3": (t.Mistral3Config, dict(TEXT, model_type="mistral", sliding_window=None, rope_parameters=PLAIN), dict(TOWER, model_type="pixtral", head_dim=8), dict(tie_word_embeddings=False), None),
     "ministral3": (t.Mistral3Config, dict(TEXT, model_type="ministral3", sliding_window=None, rope_parameters=dict(rope_type="yarn", rope_theta=1e4, factor=16.0, original_max_position_embeddings=16,
                    beta_fast=32.0, beta_slow=1.0, mscale=1.0, mscale_all_dim=1.0, llama_4_scaling_beta=0.4)), dict(TOWER, model_type="pixtral", head_dim=8), dict(tie_word_embeddings=False), "mistral3"),
@@ -71,13 +78,16 @@ def drawn(case, seed):
     with torch.no_grad():
         for name, p in model.named_parameters():
             x = torch.randn(p.shape)
-            if "norm" in name: x = 0.2 * x + (0 if "gemma" in case or name.endswith("bias") else 1)
+            if "norm" in name: x = 0.2 * x + (0 if case == "gemma3" or name.endswith("bias") else 1)
             elif name.endswith("bias"): x = 0.2 * x
             elif "embed_tokens" in name: x = 0.16 * x
             else: x = 0.22 * x
+            # Gemma 4 divides scores by nothing: norms keep them small, as trained ones do.
+            if case == "gemma4" and ("q_norm" in name or "k_norm" in name): x = 0.4 * x
             p.copy_(x.bfloat16().float())
         for name, b in model.named_buffers():
             if b.dtype.is_floating_point and "e_score" in name: b.copy_((0.1 * torch.randn(b.shape)).bfloat16().float())
+            if "layer_scalar" in name: b.copy_((0.5 + torch.rand(b.shape)).bfloat16().float())
         ids = torch.randint(3, VOCAB, (1, PROMPT))
         margin = 1e9
         for _ in range(GREEDY):

@@ -16,7 +16,8 @@ use hanzo_engine_kernels::{
     Activation, AttentionParams, BLOCK_TOKENS, Backend, Batch, BufferRole, ConvolutionParams, DType, Draws,
     ExpertParts, KernelError, KvGroups, KvPlace, KvSpec, LatentHeads, LatentParams, LayerNormParams,
     LowRankPair, LowRankShape, MatrixShape, MatrixSource, MoeParams, MoeWeights, Operands, OutputGateParams,
-    QkvParams, RecurrenceParams, Rounding, RowSource, Sampled, SequenceSpan, StepLimits, Ticket,
+    QkvParams, RecurrenceParams, Rounding, RowIds, RowOp, RowSource, Sampled, SequenceSpan, StepLimits,
+    Ticket,
 };
 
 use super::random::mix;
@@ -321,6 +322,8 @@ impl Backend for ScriptedDevice {
         }
     }
 
+    fn add_embedding(&mut self, _: &(), _: RowIds, _: &mut Vec<u64>) {}
+
     fn rms_norm(&mut self, x: &Vec<u64>, _: &(), _: f32, out: &mut Vec<u64>) {
         copy(x, out);
     }
@@ -342,6 +345,8 @@ impl Backend for ScriptedDevice {
 
     fn add_bias(&mut self, _: &(), _: &mut Vec<u64>) {}
 
+    fn row_op(&mut self, _: &RowOp<'_, Vec<u64>, ()>, _: &mut Vec<u64>) {}
+
     fn layer_norm(&mut self, x: &Vec<u64>, _: &LayerNormParams<'_, ()>, out: &mut Vec<u64>) {
         copy(x, out);
     }
@@ -355,6 +360,8 @@ impl Backend for ScriptedDevice {
     ) {
         self.add_rms_norm(residual, x, params.weight, params.eps, out);
     }
+
+    fn layer_norm_columns(&mut self, _: &mut Vec<u64>, _: (usize, usize), _: &LayerNormParams<'_, ()>) {}
 
     fn rope_to_cache(&mut self, qkv: &mut Vec<u64>, _: &QkvParams<'_, ()>, kv: &mut Kv, layer: usize) {
         if self.ends(Ending::Panics) {

@@ -36,6 +36,8 @@ pub(crate) fn decode_and_prefill(criterion: &mut Criterion) {
         window: None,
         chunked: false,
         sinks: None,
+        queries_alone: false,
+        slopes: None,
     };
     let qkv = bed::filled(&mut backend, bed::PREFILL, bed::HEADS.qkv_width());
     let mut out = backend

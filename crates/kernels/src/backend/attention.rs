@@ -88,6 +88,10 @@ pub struct QkvParams<'a, V> {
     pub rope: Option<Rope<'a, V>>,
     /// Factor on queries, after everything else, or none.
     pub query_scale: Option<QueryScale>,
+    /// Values are normed as keys are, each head by itself and without weights (Gemma 4).
+    pub values_normed: bool,
+    /// Rows are of queries alone, `(heads, head_dim)`: another layer's keys and values are attended to (Gemma 3n).
+    pub queries_alone: bool,
 }
 
 impl<V> QkvParams<'_, V> {
@@ -101,7 +105,14 @@ impl<V> QkvParams<'_, V> {
             norm_after_rope: false,
             rope: None,
             query_scale: None,
+            values_normed: false,
+            queries_alone: false,
         }
+    }
+
+    /// Columns of a row.
+    pub fn width(&self) -> usize {
+        if self.queries_alone { self.shape.q_width() } else { self.shape.qkv_width() }
     }
 }
 
@@ -125,7 +136,7 @@ impl QueryScale {
     }
 }
 
-/// `softmax(softcap(scale * q·k), sinks) · v` over the keys up to the row's own position.
+/// `softmax(softcap(scale * q·k) - slope * distance, sinks) · v` over the keys up to the row's own position.
 #[derive(Debug)]
 pub struct AttentionParams<'a, V> {
     /// The heads.
@@ -140,6 +151,18 @@ pub struct AttentionParams<'a, V> {
     pub chunked: bool,
     /// One logit a head that takes part in the softmax and has no value (GPT-OSS); `heads` of them.
     pub sinks: Option<&'a V>,
+    /// What a head's scores lose with each token between a key and the row (ALiBi, arxiv.org/abs/2108.12409); `heads` of
+    /// them.
+    pub slopes: Option<&'a V>,
+    /// Rows are of queries alone, as in [`QkvParams::queries_alone`]; the layer is the one whose keys and values they see.
+    pub queries_alone: bool,
+}
+
+impl<V> AttentionParams<'_, V> {
+    /// Columns of a row of what is read.
+    pub fn width(&self) -> usize {
+        if self.queries_alone { self.shape.q_width() } else { self.shape.qkv_width() }
+    }
 }
 
 /// Heads of multi-head latent attention as they meet the cache: a query is `rank + rope_dim` numbers, and so is what all

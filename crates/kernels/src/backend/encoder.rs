@@ -75,21 +75,9 @@ pub struct SelfAttentionParams<'a, V> {
 
 /// A device that an encoder's steps run on.
 pub trait EncoderOps: Backend {
-    /// As `layer_norm`, in place, of columns `first..first + weight` of each row, as many as there are weights; the
-    /// others stay.
-    fn layer_norm_columns(
-        &mut self,
-        x: &mut Self::Buffer,
-        first: usize,
-        params: &LayerNormParams<'_, Self::Vector>,
-    );
-
     /// What a convolution along the tokens multiplies: `out[r][c * window + t] = x[r + t - window / 2][c]`, or 0 where
     /// that is not a row of r's own sequence. `window` is odd; `out` is `(rows, cols * window)`.
     fn unfold(&mut self, x: &Self::Buffer, window: usize, out: &mut Self::Buffer);
-
-    /// `out[r] += table[id(r)]`, every id a row of the table.
-    fn add_embedding(&mut self, table: &Self::Matrix, ids: RowIds, out: &mut Self::Buffer);
 
     /// On rows of `[q | k | v]`, in place: norms queries and keys and turns them by each row's position. Values stay, and
     /// no cache is written.

@@ -62,12 +62,25 @@ pub struct MoeWeights<'a, B: Backend + ?Sized> {
     pub up_bias: Option<&'a B::Vector>,
     /// Biases of their second products, `(experts, cols)`.
     pub down_bias: Option<&'a B::Vector>,
+    /// Factor on what each expert counts for, after everything else, `(experts)` (Gemma 4).
+    pub expert_scale: Option<&'a B::Vector>,
+    /// What the router reads, `(rows, cols)`, where that is not what experts do (Gemma 4).
+    pub routed: Option<&'a B::Buffer>,
 }
 
 impl<'a, B: Backend + ?Sized> MoeWeights<'a, B> {
     /// Matrices, with nothing added anywhere.
     pub fn plain(router: &'a B::Matrix, experts: &'a B::Experts) -> Self {
-        Self { router, router_bias: None, correction: None, experts, up_bias: None, down_bias: None }
+        Self {
+            router,
+            router_bias: None,
+            correction: None,
+            experts,
+            up_bias: None,
+            down_bias: None,
+            expert_scale: None,
+            routed: None,
+        }
     }
 }
 

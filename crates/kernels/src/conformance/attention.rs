@@ -26,7 +26,7 @@ const WORK: [(u32, u32); 11] = [
     (2, 1),
 ];
 
-/// `attention` on mixed batches of decodes and prefill chunks: grouped heads, windows, softcap, sinks.
+/// `attention` on mixed batches of decodes and prefill chunks: grouped heads, windows, softcap, sinks, slopes.
 ///
 /// # Panics
 /// If a number is out of bounds.
@@ -60,7 +60,9 @@ pub fn check_attention_invariance<B: Backend>(make: &impl Fn() -> B) {
         let shape = HeadShape { heads, kv_heads, head_dim };
         let plain = plain(shape);
         let sinks = Some(random.normals(heads));
-        let full = Setting { softcap: Some(20.0), window: Some(45), sinks, grouped: true, ..plain.clone() };
+        let slopes = slopes(shape);
+        let full =
+            Setting { softcap: Some(20.0), window: Some(45), sinks, slopes, grouped: true, ..plain.clone() };
         let chunked = Setting { softcap: None, chunked: true, ..full.clone() };
         let settings = [plain, full, chunked]
             .map(|setting| kv_types(shape).iter().map(move |&kv_type| (kv_type, setting.clone())));
@@ -101,7 +103,9 @@ pub fn check_attention_long_contexts<B: Backend>(make: &impl Fn() -> B) {
     let shape = HeadShape { heads: 4, kv_heads: 2, head_dim: 64 };
     let plain = plain(shape);
     let sinks = Some(random.normals(shape.heads));
-    let full = Setting { softcap: Some(20.0), window: Some(600), sinks, grouped: true, ..plain.clone() };
+    let slopes = slopes(shape);
+    let full =
+        Setting { softcap: Some(20.0), window: Some(600), sinks, slopes, grouped: true, ..plain.clone() };
     let settings =
         [plain, full].map(|setting| kv_types(shape).iter().map(move |&kv_type| (kv_type, setting.clone())));
     for (kv_type, setting) in settings.into_iter().flatten().step_by(every(3)) {
@@ -148,9 +152,17 @@ fn settings(shape: HeadShape, random: &mut Random) -> Vec<Setting> {
         Setting { softcap: Some(5.0), ..plain.clone() },
         Setting { sinks: sinks.clone(), ..plain.clone() },
         Setting { softcap: Some(30.0), sinks: sinks.clone(), scale: 0.2, ..window(50) },
-        Setting { softcap: Some(10.0), sinks, ..plain.clone() },
+        Setting { slopes: slopes(shape), ..plain.clone() },
+        Setting { softcap: Some(10.0), sinks: sinks.clone(), ..plain.clone() },
+        // A sink has no distance, so that the distances themselves tell and not only their differences.
+        Setting { slopes: slopes(shape), sinks, ..window(50) },
         Setting { scale: 1.5 * plain.scale, sinks: Some(vec![-1e30; shape.heads]), ..plain },
     ]
+}
+
+/// One for each head: from one that sees little but its own token to one that sees nearly all alike.
+fn slopes(shape: HeadShape) -> Option<Vec<f32>> {
+    Some((0..shape.heads).map(|head| 0.5 / (1 << head) as f32).collect())
 }
 
 /// Nothing but the usual scale.
@@ -161,6 +173,7 @@ fn plain(shape: HeadShape) -> Setting {
         window: None,
         chunked: false,
         sinks: None,
+        slopes: None,
         grouped: false,
     }
 }
@@ -256,6 +269,8 @@ fn sigmas(
         window: setting.window,
         chunked: setting.chunked,
         sinks: None,
+        queries_alone: false,
+        slopes: None,
     };
     let keys = visible(&params, &span, row);
     let position = (span.context - span.rows + row) as usize;
@@ -273,6 +288,9 @@ fn sigmas(
             let coded = rounding_variance(scene.kv_type, query, key);
             let moved = (unit * unit * f64::from(squares) + coded).sqrt();
             moves.push(f64::from(setting.scale) * moved + unit);
+        }
+        if let Some(slopes) = &setting.slopes {
+            formulas::lose_by_distance(&mut scores, slopes[head], position as u32, keys.clone());
         }
         let sink = setting.sinks.as_ref().map_or(f64::NEG_INFINITY, |sinks| f64::from(sinks[head]));
         let largest = scores.iter().copied().fold(sink, f64::max);

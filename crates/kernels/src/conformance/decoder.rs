@@ -246,6 +246,8 @@ impl<B: Backend> Packed<B> {
                         window,
                         chunked: false,
                         sinks: None,
+                        queries_alone: false,
+                        slopes: None,
                     };
                     device.attention(&qkv, &params, &kv, i, &mut attended);
                     device.matmul(out_weight, None, &attended, &mut y);

@@ -8,20 +8,20 @@ use super::random::Random;
 use super::rig::{Rig, whole_batch};
 use super::weights::{Weights, quantised, supported};
 use crate::reference::formulas;
-use crate::{Activation, Backend, Batch, DType, EncoderOps, RowIds};
+use crate::{Activation, Backend, Batch, DType, RowIds};
 
 const LENGTHS: [u32; 5] = [1, 11, 3, 12, 6];
 const ROWS: usize = 33;
 const WIDTH: usize = 1280;
-const ACTIVATIONS: [Activation; 4] =
-    [Activation::Silu, Activation::GeluTanh, Activation::GeluErf, Activation::Relu];
+const ACTIVATIONS: [Activation; 5] =
+    [Activation::Silu, Activation::GeluTanh, Activation::GeluErf, Activation::Relu, Activation::ReluSquared];
 
 /// `add_embedding` for every supported type: by position and offset, by token type, types given or not; plain floats to
 /// the bit.
 ///
 /// # Panics
 /// If a number is out of bounds.
-pub fn check_add_embedding<B: EncoderOps>(make: &impl Fn() -> B) {
+pub fn check_add_embedding<B: Backend>(make: &impl Fn() -> B) {
     let mut rig = Rig::for_rows(make(), ROWS, WIDTH, 1);
     let mut random = Random::new(50);
     let mut batch = whole_batch(&LENGTHS);
@@ -87,7 +87,7 @@ pub fn check_matmul_activated<B: Backend>(make: &impl Fn() -> B) {
             let weights = Weights::random(dtype, rows, cols, &mut random);
             let bias = random.normals(rows);
             let bias = ((i + j) % 3 != 0).then_some(&bias[..]);
-            check_product(&mut rig, &weights, bias, ACTIVATIONS[(i + j) % 4], &mut random);
+            check_product(&mut rig, &weights, bias, ACTIVATIONS[(i + j) % 5], &mut random);
         }
     }
     for activation in ACTIVATIONS {

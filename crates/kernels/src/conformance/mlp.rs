@@ -165,5 +165,8 @@ pub(super) fn act_sigma(activation: Activation, x: f64, sigma: f64) -> f64 {
         _ => false,
     };
     let slope = if breaks { 1.0 } else { slope };
+    if activation == Activation::ReluSquared {
+        return slope.abs() * sigma + sigma * sigma;
+    }
     slope.abs() * sigma + (0.6 * sigma * sigma).min(1.2 * sigma)
 }

@@ -129,9 +129,14 @@ pub fn check_moe_routing<B: Backend>(make: &impl Fn() -> B) {
         (oai, false, true),
         (MoeParams { gated: false, activation: Activation::Silu, ..oai }, false, true),
         (MoeParams { scales_input: true, normalized: false, ..with(None, sigmoid, 1) }, false, false),
+        (
+            MoeParams { activation: Activation::GeluTanh, normalized: true, ..with(None, softmax, 4) },
+            false,
+            false,
+        ),
     ];
     for (i, (params, corrected, biased)) in cases.into_iter().enumerate() {
-        let experts = 16;
+        let (experts, scaled) = (16, i == 5 || i == 7);
         let other = types[(3 * i + 1) % types.len()];
         for dtype in [plain, other] {
             let mut moe = Moe::random(plain, |_| [dtype; 3], (experts, 256, 256), params, &mut random);
@@ -143,6 +148,9 @@ pub fn check_moe_routing<B: Backend>(make: &impl Fn() -> B) {
                 // Some reach the clamps.
                 up: numbers(biased, outputs).map(|up| up.iter().map(|up| 4.0 * up).collect()),
                 down: numbers(biased, experts * 256),
+                scale: numbers(scaled, experts),
+                // A power of two, so that it rounds nothing.
+                routed: scaled.then_some(-0.5),
             };
             moe.check(&mut rig, 7, &mut random);
             let x = random.normals(40 * 256);
@@ -244,6 +252,9 @@ struct Vectors {
     correction: Option<Vec<f32>>, // (experts)
     up: Option<Vec<f32>>,         // (experts, outputs of the first product)
     down: Option<Vec<f32>>,       // (experts, width)
+    scale: Option<Vec<f32>>,      // (experts)
+    /// The router reads rows of its own, so much times those that experts read.
+    routed: Option<f32>,
 }
 
 struct Moe {
@@ -258,7 +269,7 @@ struct Moe {
 struct Packed<B: Backend> {
     router: B::Matrix,
     experts: B::Experts,
-    vectors: [Option<B::Vector>; 4],
+    vectors: [Option<B::Vector>; 5],
 }
 
 impl Moe {
@@ -329,8 +340,8 @@ impl Moe {
         for parts in &parts {
             ok("pack_expert", rig.backend.pack_expert(&mut experts, parts));
         }
-        let Vectors { router, correction, up, down } = &self.vectors;
-        let vectors = [router, correction, up, down].map(|of| of.as_ref().map(|of| rig.vector(of)));
+        let Vectors { router, correction, up, down, scale, .. } = &self.vectors;
+        let vectors = [router, correction, up, down, scale].map(|of| of.as_ref().map(|of| rig.vector(of)));
         Packed { router: rig.matrix(std::slice::from_ref(&self.router)), experts, vectors }
     }
 
@@ -338,12 +349,25 @@ impl Moe {
         let (width, hidden_width) = (self.width(), self.params.experts_used * self.down[0].shape.cols);
         let rows = x.len() / width;
         let buffer = rig.upload(x, width);
+        let routed = self.vectors.routed.map(|factor| {
+            let x: Vec<f32> = x.iter().map(|x| factor * x).collect();
+            rig.upload(&x, width)
+        });
         let mut hidden = rig.blank(rows, hidden_width);
         let mut out = rig.blank(rows, width);
         rig.step(&rows_batch(&vec![0; rows]), |rig| {
             let Packed { router, experts, vectors } = packed;
-            let [router_bias, correction, up_bias, down_bias] = vectors.each_ref().map(Option::as_ref);
-            let weights = MoeWeights { router, router_bias, correction, experts, up_bias, down_bias };
+            let [router_bias, correction, up_bias, down_bias, expert_scale] =
+                vectors.each_ref().map(Option::as_ref);
+            let weights = MoeWeights {
+                router_bias,
+                correction,
+                up_bias,
+                down_bias,
+                expert_scale,
+                routed: routed.as_ref(),
+                ..MoeWeights::plain(router, experts)
+            };
             rig.backend.moe(&weights, &self.params, &buffer, &mut hidden, &mut out);
         });
         rig.download("hidden", &hidden, rows, hidden_width);
@@ -394,6 +418,8 @@ impl Moe {
 
     /// Each score and its σ.
     fn scores(&self, rounding: Rounding, x: &[f32]) -> (Vec<f32>, Vec<f64>) {
+        let x: Vec<f32> = x.iter().map(|x| self.vectors.routed.unwrap_or(1.0) * x).collect();
+        let x = &x[..];
         let rows = self.router.floats.chunks_exact(self.width());
         let lossy = quantised(self.router.shape.dtype);
         let bias = |e: usize| self.vectors.router.as_ref().map_or(0.0, |bias| f64::from(bias[e]));
@@ -448,6 +474,7 @@ impl Moe {
         let alike = if self.params.gated { 1.0 } else { 2.0 };
         let mut outputs = vec![(0.0, 0.0, 0.0); self.width()]; // sum, variance, sum of magnitudes
         for (expert, weight) in chosen {
+            let weight = weight * self.vectors.scale.as_ref().map_or(1.0, |scale| f64::from(scale[expert]));
             let (gate_up, down) = (&self.gate_up[expert], &self.down[expert]);
             let (before, weight) = if self.params.scales_input { (weight, 1.0) } else { (1.0, weight) };
             let x: Vec<f32> = x.iter().map(|&x| (before * f64::from(x)) as f32).collect();

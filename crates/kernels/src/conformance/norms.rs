@@ -5,7 +5,7 @@ use super::linear::{activations, gather};
 use super::random::Random;
 use super::rig::{Rig, rows_batch};
 use crate::reference::formulas;
-use crate::{Backend, BufferRole, EncoderOps, LayerNormParams, Rounding};
+use crate::{Backend, BufferRole, LayerNormParams, Rounding};
 
 const ROWS_MAX: usize = 33;
 const SHAPES: [(usize, usize, f32); 7] = [
@@ -31,6 +31,23 @@ pub fn check_rms_norm<B: Backend>(make: &impl Fn() -> B) {
         rig.step(&rows_batch(&vec![0; rows]), |rig| rig.backend.rms_norm(&x, &weight, eps, &mut out));
         rig.download("rms_norm", &out, rows, cols)
     });
+    check_parts(make);
+}
+
+/// Parts of rows, each normed by itself.
+fn check_parts<B: Backend>(make: &impl Fn() -> B) {
+    let mut rig = Rig::for_rows(make(), ROWS_MAX, 4096, 1);
+    let mut random = Random::new(16);
+    for (rows, cols, parts) in [(5, 33, 3), (ROWS_MAX, 64, 2)] {
+        let weight = random.normals(cols);
+        let mut x = activations(rows * parts, cols, &mut random);
+        hold(rig.rounding, &mut x);
+        let (weights, buffer) = (rig.vector(&weight), rig.upload_sum(&x, parts * cols));
+        let mut out = rig.blank(rows, parts * cols);
+        rig.step(&rows_batch(&vec![0; rows]), |rig| rig.backend.rms_norm(&buffer, &weights, 1e-6, &mut out));
+        let found = rig.download("rms_norm", &out, rows, parts * cols);
+        compare(&format!("rms_norm in {parts} parts"), rig.rounding, &found, &x, &weight, 1e-6);
+    }
 }
 
 /// `add_rms_norm`: as `rms_norm`, and the residual to the bit.
@@ -113,37 +130,50 @@ pub fn check_add_layer_norm<B: Backend>(make: &impl Fn() -> B) {
     });
 }
 
-/// `layer_norm_columns`: those columns as `layer_norm` has them, to the bit, and the others as they were.
+/// `layer_norm_columns`: those columns as `layer_norm` has them, to the bit, all together or so many apart, and the others as they
+/// were.
 ///
 /// # Panics
 /// If a bit differs.
-pub fn check_layer_norm_columns<B: EncoderOps>(make: &impl Fn() -> B) {
+pub fn check_layer_norm_columns<B: Backend>(make: &impl Fn() -> B) {
     let mut rig = Rig::for_rows(make(), ROWS_MAX, 4096, 1);
     let mut random = Random::new(15);
-    for (case, (rows, cols, first, count)) in
-        [(ROWS_MAX, 192, 64, 64), (5, 64, 0, 64), (9, 100, 37, 33), (1, 3000, 1000, 1000)]
-            .into_iter()
-            .enumerate()
+    for (case, (rows, cols, first, count, width)) in [
+        (ROWS_MAX, 192, 64, 64, 64),
+        (5, 64, 0, 64, 64),
+        (9, 100, 37, 33, 33),
+        (1, 3000, 1000, 1000, 1000),
+        (7, 200, 24, 128, 32),
+        (3, 90, 10, 70, 14),
+    ]
+    .into_iter()
+    .enumerate()
     {
-        let (weight, bias) = (rig.vector(&random.normals(count)), rig.vector(&random.normals(count)));
+        let (weights, biases) = (random.normals(count), random.normals(count));
+        let (weight, bias) = (rig.vector(&weights), rig.vector(&biases));
         let bias = (case % 2 == 0).then_some(&bias);
         let params = LayerNormParams { weight: &weight, bias, eps: 1e-3 };
         let mut x = activations(rows, cols, &mut random);
         hold(rig.rounding, &mut x);
-        let part: Vec<f32> =
-            x.chunks_exact(cols).flat_map(|row| &row[first..first + count]).copied().collect();
-        let part = rig.upload(&part, count);
-        let (mut found, mut normed) = (rig.upload(&x, cols), rig.blank(rows, count));
+        let mut found = rig.upload(&x, cols);
         rig.step(&rows_batch(&vec![0; rows]), |rig| {
-            rig.backend.layer_norm_columns(&mut found, first, &params);
-            rig.backend.layer_norm(&part, &params, &mut normed);
+            rig.backend.layer_norm_columns(&mut found, (first, width), &params);
         });
-        let normed = rig.download("layer_norm", &normed, rows, count);
-        let mut expected = x;
-        for (row, normed) in expected.chunks_exact_mut(cols).zip(normed.chunks_exact(count)) {
-            row[first..first + count].copy_from_slice(normed);
+        let mut expected = x.clone();
+        for at in (0..count).step_by(width) {
+            let part = x.chunks_exact(cols).flat_map(|row| &row[first + at..first + at + width]).copied();
+            let part = rig.upload(&part.collect::<Vec<f32>>(), width);
+            let mut normed = rig.blank(rows, width);
+            let (weight, bias) = (rig.vector(&weights[at..at + width]), rig.vector(&biases[at..at + width]));
+            let bias = (case % 2 == 0).then_some(&bias);
+            let params = LayerNormParams { weight: &weight, bias, eps: 1e-3 };
+            rig.step(&rows_batch(&vec![0; rows]), |rig| rig.backend.layer_norm(&part, &params, &mut normed));
+            let normed = rig.download("layer_norm", &normed, rows, width);
+            for (row, normed) in expected.chunks_exact_mut(cols).zip(normed.chunks_exact(width)) {
+                row[first + at..first + at + width].copy_from_slice(normed);
+            }
         }
-        let what = format!("layer_norm_columns {first}..{} of [{rows}, {cols}]", first + count);
+        let what = format!("layer_norm_columns {first}..{} by {width} of [{rows}, {cols}]", first + count);
         same_bits(&what, &rig.download("layer_norm_columns", &found, rows, cols), &expected, cols);
     }
 }

@@ -2,11 +2,11 @@
 
 use super::bounds::{CaseErrors, hold, same_bits};
 use super::random::Random;
-use super::rig::{Rig, ok, rows_batch, whole_batch};
+use super::rig::{Rig, ok, whole_batch};
 use crate::reference::{ReferenceBackend, formulas};
 use crate::{
     AttentionParams, BLOCK_TOKENS, Backend, Batch, EncoderOps, HeadShape, KvLayout, KvSpec, KvType,
-    QkvParams, QueryScale, Rope, RopeAxes, RopeKind, Rounding, RowSource, SequenceSpan, StepLimits,
+    QkvParams, QueryScale, Rope, RopeKind, Rounding, RowSource, SequenceSpan, StepLimits,
 };
 
 /// Context and rows of the sequences, each starting a block. All blocks before are block 0, so that positions can be
@@ -25,6 +25,9 @@ struct Case {
     norm_after_rope: bool,
     rope: Option<(RopeKind, Vec<f32>, f32)>,
     query_scale: Option<QueryScale>,
+    values_normed: bool,
+    /// Once more with queries alone, over the cache that there is then.
+    alone: bool,
 }
 
 /// What a backend made of a case.
@@ -70,6 +73,8 @@ fn cases(shape: HeadShape, kv_type: KvType, i: usize, random: &mut Random) -> Ve
             norm_after_rope: false,
             rope,
             query_scale: None,
+            values_normed: false,
+            alone: false,
         }
     };
     let (first, second) = match i % 2 {
@@ -87,6 +92,8 @@ fn cases(shape: HeadShape, kv_type: KvType, i: usize, random: &mut Random) -> Ve
             query_scale: Some(QueryScale { factor: 0.02, every: 16, offset: 1 }),
             ..case(second, shape.head_dim / 2, 1.0, norm(), None)
         },
+        Case { values_normed: true, norm_eps: 0.3, ..case(second, shape.head_dim, 1.0, norm(), norm()) },
+        Case { alone: true, ..case(first, shape.head_dim, 1.0, norm(), norm()) },
         Case {
             rope: None,
             query_scale: Some(QueryScale { factor: 0.02, every: 5, offset: 0 }),
@@ -177,7 +184,12 @@ fn compare_queries(case: &Case, rounding: Rounding, found: &[f32], expected: &[f
 }
 
 /// What an element of a turned head may be off by.
-fn turn_slack(rope: Option<(RopeKind, &[f32])>, head: &[f32], element: usize, position: u32) -> f64 {
+pub(super) fn turn_slack(
+    rope: Option<(RopeKind, &[f32])>,
+    head: &[f32],
+    element: usize,
+    position: u32,
+) -> f64 {
     let at = |element: usize| f64::from(head[element]);
     let turned = rope.and_then(|(kind, inv_freq)| {
         let pairs = inv_freq.len();
@@ -253,9 +265,8 @@ pub fn check_rope<B: EncoderOps>(make: &impl Fn() -> B) {
                         q_norm: q_norm.as_ref(),
                         k_norm: k_norm.as_ref(),
                         norm_eps: EPS,
-                        norm_after_rope: false,
-                        query_scale: None,
                         rope: Some(Rope { kind, inv_freq, magnitude, axes: None }),
+                        ..QkvParams::plain(shape)
                     };
                     rig.backend.rope(&mut other, &params(&slow, 1.0));
                     rig.backend.rope(&mut qkv, &params(&inv_freq, magnitude));
@@ -299,170 +310,8 @@ pub fn check_rope<B: EncoderOps>(make: &impl Fn() -> B) {
     }
 }
 
-/// Heads of the checks of three positions, and the frequencies of their pairs.
-const AXES_SHAPE: HeadShape = HeadShape { heads: 2, kv_heads: 1, head_dim: 40 };
-const AXES_ROWS: usize = 11;
-const AXES_PAIRS: usize = 18;
-/// Positions are below it.
-const AXES_POSITIONS: u32 = 90;
-
-/// Rows with three positions, which turn their pairs in one way or another.
-struct AxesCase {
-    kind: RopeKind,
-    axes: RopeAxes,
-    inv_freq: Vec<f32>,
-    x: Vec<f32>, // (AXES_ROWS, qkv_width)
-    places: Vec<[u32; 3]>,
-}
-
-impl AxesCase {
-    fn all(rounding: Rounding, random: &mut Random) -> Vec<AxesCase> {
-        let kinds = [RopeKind::Neox, RopeKind::Interleaved].into_iter().cycle().take(4);
-        let case = |(index, kind)| {
-            let mut x = random.normals(AXES_ROWS * AXES_SHAPE.qkv_width());
-            hold(rounding, &mut x);
-            let place = |_| std::array::from_fn(|_| random.below(AXES_POSITIONS as usize) as u32);
-            AxesCase {
-                kind,
-                axes: RopeAxes { sections: [8, 6, 4], interleaved: index >= 2 },
-                inv_freq: (0..AXES_PAIRS as i32).map(|pair| 0.9f32.powi(pair)).collect(),
-                x,
-                places: (0..AXES_ROWS).map(place).collect(),
-            }
-        };
-        kinds.enumerate().map(case).collect()
-    }
-
-    fn name(&self, op: &str) -> String {
-        format!("{op} by three positions, {:?}, {:?}", self.kind, self.axes)
-    }
-
-    fn rig<B: Backend>(&self, backend: B) -> Rig<B> {
-        let (rows, width) = (AXES_ROWS, AXES_SHAPE.qkv_width());
-        Rig::new(backend, &StepLimits { rows, width, heads: AXES_SHAPE, ..LIMITS })
-    }
-
-    /// The three positions of each row, all equal to the one it has.
-    fn as_text() -> Vec<[u32; 3]> {
-        (0..AXES_ROWS as u32).map(|at| [at; 3]).collect()
-    }
-
-    fn params<'a, V>(&self, inv_freq: &'a V, axes: Option<RopeAxes>) -> QkvParams<'a, V> {
-        let rope = Some(Rope { kind: self.kind, inv_freq, magnitude: 1.25, axes });
-        QkvParams { rope, ..QkvParams::plain(AXES_SHAPE) }
-    }
-
-    /// Judges the first `cols` columns of rows against the formula.
-    fn check(&self, what: &str, rounding: Rounding, cols: usize, found: &[f32]) {
-        let (width, dim) = (AXES_SHAPE.qkv_width(), AXES_SHAPE.head_dim);
-        let mut errors = CaseErrors::of_operands(what.to_owned(), rounding);
-        for (row, places) in self.places.iter().enumerate() {
-            let mut expected = self.x[row * width..][..width].to_vec();
-            for head in expected[..cols].chunks_exact_mut(dim) {
-                let position = |pair: usize| places[self.axes.of_pair(pair)];
-                formulas::rotate_by(head, self.kind, &self.inv_freq, 1.25, position);
-            }
-            for col in 0..cols {
-                let (head, element) = (col / dim * dim, col % dim);
-                let rope = Some((self.kind, &self.inv_freq[..]));
-                let slack = turn_slack(rope, &expected[head..], element, AXES_POSITIONS);
-                errors.check((row, col), found[row * width + col], expected[col], 0.0, slack);
-            }
-        }
-        errors.finish();
-    }
-}
-
-/// Rows with three positions: `rope` turns each pair by its axis; where the three are equal, with the bits of one.
-///
-/// # Panics
-/// If a number is out of bounds or a bit differs.
-pub fn check_rope_axes<B: EncoderOps>(make: &impl Fn() -> B) {
-    let width = AXES_SHAPE.qkv_width();
-    for case in AxesCase::all(make().rounding(), &mut Random::new(91)) {
-        let mut rig = case.rig(make());
-        let (what, inv_freq) = (case.name("rope"), rig.vector(&case.inv_freq));
-        let mut run = |positions: Vec<[u32; 3]>, axes: Option<RopeAxes>| {
-            let mut qkv = rig.upload(&case.x, width);
-            let batch = Batch { axes: positions, ..whole_batch(&[AXES_ROWS as u32]) };
-            rig.step(&batch, |rig| rig.backend.rope(&mut qkv, &case.params(&inv_freq, axes)));
-            rig.download(&what, &qkv, AXES_ROWS, width)
-        };
-        let found = run(case.places.clone(), Some(case.axes));
-        let [text, plain] = [run(AxesCase::as_text(), Some(case.axes)), run(Vec::new(), None)];
-        case.check(
-            &what,
-            rig.rounding,
-            (AXES_SHAPE.heads + AXES_SHAPE.kv_heads) * AXES_SHAPE.head_dim,
-            &found,
-        );
-        same_bits(&what, &text, &plain, width);
-    }
-}
-
-/// As [`check_rope_axes`], of `rope_to_cache`: queries by the formula, keys by what attention over them gives.
-///
-/// # Panics
-/// If a number is out of bounds or a bit differs.
-pub fn check_rope_to_cache_axes<B: Backend>(make: &impl Fn() -> B) {
-    let q_width = AXES_SHAPE.q_width();
-    for case in AxesCase::all(make().rounding(), &mut Random::new(92)) {
-        let mut rig = case.rig(make());
-        let (what, all) = (case.name("rope_to_cache"), Some(case.axes));
-        let (found, attended) = rope_and_attend(&mut rig, &case, case.places.clone(), all);
-        let mut reference = case.rig(ReferenceBackend::new());
-        let (_, expected) = rope_and_attend(&mut reference, &case, case.places.clone(), all);
-        let text = rope_and_attend(&mut rig, &case, AxesCase::as_text(), all);
-        let plain = rope_and_attend(&mut rig, &case, Vec::new(), None);
-        case.check(&what, rig.rounding, q_width, &found);
-        let what = format!("attention over keys turned by three positions, {what}");
-        let mut errors = CaseErrors::of_operands(what.clone(), rig.rounding);
-        for (i, (&found, &expected)) in attended.iter().zip(&expected).enumerate() {
-            // As for what `rope_to_cache` stores in the plain case.
-            errors.check((i / q_width, i % q_width), found, expected, 0.0, 0.03);
-        }
-        errors.finish();
-        let queries = |rows: &[f32]| -> Vec<f32> {
-            rows.chunks_exact(AXES_SHAPE.qkv_width()).flat_map(|row| row[..q_width].iter().copied()).collect()
-        };
-        same_bits(&what, &queries(&text.0), &queries(&plain.0), q_width);
-        same_bits(&what, &text.1, &plain.1, q_width);
-    }
-}
-
-/// `[q | k | v]` after `rope_to_cache`, of which only the queries count, and attention over what it stored.
-fn rope_and_attend<B: Backend>(
-    rig: &mut Rig<B>,
-    case: &AxesCase,
-    positions: Vec<[u32; 3]>,
-    axes: Option<RopeAxes>,
-) -> (Vec<f32>, Vec<f32>) {
-    let HeadShape { kv_heads, head_dim, .. } = AXES_SHAPE;
-    let layers = vec![KvLayout::Heads { kv_heads, head_dim, window: None }];
-    let mut kv =
-        ok("kv", rig.backend.kv(&KvSpec { layers, blocks: 1, kv_type: KvType::F16, ..KvSpec::default() }));
-    let inv_freq = rig.vector(&case.inv_freq);
-    let (width, q_width) = (AXES_SHAPE.qkv_width(), AXES_SHAPE.q_width());
-    let (mut qkv, mut out) = (rig.upload(&case.x, width), rig.blank(AXES_ROWS, q_width));
-    let batch = Batch { axes: positions, ..rows_batch(&[0; AXES_ROWS]) };
-    let params = AttentionParams {
-        shape: AXES_SHAPE,
-        scale: 1.0 / (head_dim as f32).sqrt(),
-        softcap: None,
-        window: None,
-        chunked: false,
-        sinks: None,
-    };
-    rig.step(&batch, |rig| {
-        rig.backend.rope_to_cache(&mut qkv, &case.params(&inv_freq, axes), &mut kv, 0);
-        rig.backend.attention(&qkv, &params, &kv, 0, &mut out);
-    });
-    let what = "rope_to_cache by three positions";
-    (rig.download(what, &qkv, AXES_ROWS, width), rig.download(what, &out, AXES_ROWS, q_width))
-}
-
 /// Limits of `rope`'s steps but for the shapes.
-const LIMITS: StepLimits = StepLimits {
+pub(super) const LIMITS: StepLimits = StepLimits {
     rows: 0,
     sequences: 8,
     logit_rows: 0,
@@ -531,6 +380,8 @@ fn run<B: Backend>(
             magnitude: *magnitude,
             axes: None,
         }),
+        values_normed: case.values_normed,
+        queries_alone: false,
     };
     let attention = |window| AttentionParams {
         shape,
@@ -539,6 +390,8 @@ fn run<B: Backend>(
         window: Some(window),
         chunked: false,
         sinks: None,
+        queries_alone: case.alone,
+        slopes: None,
     };
 
     let mut first = rig.upload(first_block, width);
@@ -560,9 +413,18 @@ fn run<B: Backend>(
         .flat_map(|&s| qkv[row_first(s) * width..][..SPANS[s].1 as usize * width].iter().copied())
         .collect();
     let mut buffer = rig.upload(&chosen, width);
+    let queries: Vec<f32> = chosen.chunks_exact(width).flat_map(|row| &row[..q_width]).copied().collect();
+    let mut queries = rig.upload(&queries, q_width);
     let (mut attended, mut values) = (rig.blank(rows, q_width), rig.blank(rows, q_width));
+    let width = if case.alone { q_width } else { width };
     rig.step(&batch, |rig| {
         rig.backend.rope_to_cache(&mut buffer, &params, &mut kv, LAYER);
+        if case.alone {
+            // Queries that another layer than the cache's has, normed and turned beside it.
+            std::mem::swap(&mut buffer, &mut queries);
+            let params = QkvParams { queries_alone: true, ..params };
+            rig.backend.rope_to_cache(&mut buffer, &params, &mut kv, LAYER);
+        }
         rig.backend.attention(&buffer, &attention(8), &kv, LAYER, &mut attended);
         rig.backend.attention(&buffer, &attention(1), &kv, LAYER, &mut values);
     });

@@ -135,7 +135,8 @@ pub fn check_sample<B: Backend>(make: &impl Fn() -> B) {
             batch.logit_rows = wanted.clone();
             rig.step(&batch, |rig| ok("logits", rig.backend.logits(&head, &x, &mut logits)));
             let softcap = (round % 4 == 1).then_some(0.8);
-            let mut specs = SampleSpecs { softcap, ..SampleSpecs::default() };
+            let bias = (round % 4 < 2 && round % 3 == 0).then(|| random.normals(vocab).into());
+            let mut specs = SampleSpecs { softcap, bias, ..SampleSpecs::default() };
             wanted.iter().for_each(|_| spec(vocab, &mut specs, &mut random));
             let drawn = draw(&mut rig, &head, &x, &wanted, &specs, vocab);
             assert_eq!(drawn.len(), wanted.len(), "a draw for each row that was asked for");

@@ -36,6 +36,7 @@ pub(super) struct Setting {
     pub(super) window: Option<u32>,
     pub(super) chunked: bool,
     pub(super) sinks: Option<Vec<f32>>,
+    pub(super) slopes: Option<Vec<f32>>,
     /// The layer is in a group of its own, which keeps no more than its window and shares memory with another layer.
     pub(super) grouped: bool,
 }
@@ -174,6 +175,7 @@ impl Scene {
         };
         let mut kv = super::rig::ok("kv", rig.backend.kv(&spec));
         let sinks = setting.sinks.as_ref().map(|sinks| rig.vector(sinks));
+        let slopes = setting.slopes.as_ref().map(|slopes| rig.vector(slopes));
         let keep = QkvParams::plain;
         let params = AttentionParams {
             shape,
@@ -182,6 +184,8 @@ impl Scene {
             window: setting.window,
             chunked: setting.chunked,
             sinks: sinks.as_ref(),
+            queries_alone: false,
+            slopes: slopes.as_ref(),
         };
         let mut outputs: Vec<Vec<f32>> =
             self.sequences.iter().map(|s| vec![f32::NAN; s.length as usize * q_width]).collect();

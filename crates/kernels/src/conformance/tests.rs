@@ -151,6 +151,7 @@ fn faulty_draws_are_caught() {
         NanDrawn by check_sample: "sample of";
         MaskIgnored by check_sample: "sample of";
         LogitsNotCapped by check_sample: "sample of";
+        HeadBiasIgnored by check_sample: "sample of";
         MaskOfFirstRow by check_sample: "sample of";
         LastOfEquals by check_sample: "sample of";
         AxesIgnored by check_rope_axes: "rope by three positions";
@@ -195,7 +196,30 @@ fn faulty_experts_are_caught() {
         ExpertBiasIgnored by check_moe_routing: "ClampedSwish";
         ClampIgnored by check_moe_routing: "ClampedSwish";
         InputNotScaled by check_moe_routing: "scales_input: true";
+        ExpertScaleIgnored by check_moe_routing: "moe, ";
+        RouterReadsInput by check_moe_routing: "moe, ";
         SharedGateIgnored by check_add_shared: "gate true";
+    }
+}
+
+#[test]
+fn faulty_ops_on_rows_are_caught() {
+    caught! {
+        RowsNotScaled by check_row_op: "rows times";
+        MultipliedFromFirst by check_row_op: "columns from 5";
+        WeightsOfStreamsTurned by check_streams: "streams mixed";
+        WeightsNotPlusOne by check_streams: "one stream mixed";
+        FirstStreamSpread by check_streams: "spread";
+        SizeKept by check_row_op: "the size of others";
+        OutliersNotCut by check_row_op: "outliers";
+        MeanForgotten by check_row_op: "outliers";
+        FactorIgnored by check_row_op: "added";
+        WeightsIgnored by check_row_op: "weighed";
+        TanhSkipped by check_row_op: "tanh";
+        ColumnsFromFirst by check_row_op: "taken";
+        ColumnsFromFirst by check_streams: "put";
+        RowBehindBatchWritten by check_row_op: "rows behind the batch";
+        PartsNormedTogether by check_rms_norm: "in 3 parts";
     }
 }
 
@@ -225,6 +249,7 @@ fn faulty_layer_norms_are_caught() {
         MeanKept by check_add_layer_norm: "layer_norm";
         ResidualKept by check_add_layer_norm: "residual";
         ColumnsFromFirst by check_layer_norm_columns: "layer_norm_columns 64..128";
+        ColumnsTogether by check_layer_norm_columns: "by 32";
         OtherColumnsNormed by check_layer_norm_columns: "layer_norm_columns 64..128";
         RowBehindBatchWritten by check_layer_norm_columns: "rows behind the batch";
     }
@@ -265,6 +290,7 @@ fn faulty_activated_products_are_caught() {
         ActivationBeforeBias by check_matmul_activated: "with bias";
         BiasIgnored by check_matmul_activated: "with bias";
         GeluSwapped by check_matmul_activated: "Gelu";
+        SquareForgotten by check_matmul_activated: "ReluSquared";
         SixBitActivations by check_matmul_activated: "matmul_activated";
         LastOutputsSkipped by check_matmul_activated: "matmul_activated";
         SumOrderOfBatch by check_matmul_activated: "in one batch";
@@ -324,6 +350,8 @@ fn faulty_rope_to_cache_is_caught() {
         NormAfterRope by check_rope_to_cache: "rope_to_cache, queries";
         NormBeforeRope by check_rope_to_cache: "norm_after_rope: true";
         QueryScaleIgnored by check_rope_to_cache: "query_scale: Some";
+        ValuesNotNormed by check_rope_to_cache: "values_normed: true";
+        LoneQueriesNotTurned by check_rope_to_cache: "alone: true";
         PositionFromRow by check_rope_to_cache: "rope_to_cache, queries";
         KeysNotNormed by check_rope_to_cache: "attention over what rope_to_cache stored";
         KeysNotTurned by check_rope_to_cache: "attention over what rope_to_cache stored";
@@ -341,6 +369,8 @@ fn faulty_attention_is_caught() {
         ChunksSlide by check_attention: "chunked: true";
         SoftcapIgnored by check_attention: "softcap: Some";
         SinksIgnored by check_attention: "sinks: Some";
+        SlopesIgnored by check_attention: "slopes: Some";
+        SlopeOfFirstHead by check_attention: "slopes: Some";
         FutureSeen by check_attention: "attention";
         HeadsInterleaved by check_attention: "attention";
         LayerIgnored by check_attention: "heads and cache differ in shape";

@@ -161,6 +161,7 @@ pub(super) struct AttentionJob<'a> {
     pub(super) window: Option<u32>,
     pub(super) chunked: bool,
     pub(super) sinks: Option<&'a [f32]>,
+    pub(super) slopes: Option<&'a [f32]>,
 }
 
 impl AttentionJob<'_> {
@@ -204,6 +205,8 @@ pub(super) struct Vectors {
     pub(super) out_stride: usize,
     /// One logit a head from `head_first` on.
     pub(super) sinks: Option<*const f32>,
+    /// What scores lose with each token between key and row, likewise.
+    pub(super) slopes: Option<*const f32>,
     pub(super) scale: f32,
     pub(super) softcap: Option<f32>,
     /// Keys that came before the sequence's first row, and all its keys.
@@ -284,6 +287,7 @@ pub(super) fn attention(
     assert!(qkv.len() >= rows * q_stride && out.len() >= rows * out_stride, "fewer rows than the batch");
     assert!(state::width(head_dim) <= scratch.width, "heads wider than the step limits");
     assert!(job.sinks.is_none_or(|sinks| sinks.len() == heads), "one sink a head");
+    assert!(job.slopes.is_none_or(|slopes| slopes.len() == heads), "one slope a head");
     assert!(scratch.threads.len() >= turn.threads(), "scratch for every thread");
     assert!(kv.group < batch.groups(), "a layer of a group that the batch does not have");
     assert!(
@@ -346,6 +350,7 @@ pub(super) fn attention(
             out: out.get().wrapping_add(row * out_stride + head * value_dim),
             out_stride,
             sinks: job.sinks.map(|sinks| sinks[head..].as_ptr()),
+            slopes: job.slopes.map(|slopes| slopes[head..].as_ptr()),
             scale: job.scale,
             softcap: job.softcap,
             before: (span.context - span.rows) as usize,

@@ -1,9 +1,11 @@
 //! The contract's ops on the processor's cores.
 
+mod embeddings;
 mod encoder;
 mod experts;
 mod latent;
 mod rotation;
+mod rows;
 mod states;
 
 use std::sync::Arc;
@@ -15,18 +17,17 @@ use super::attention::{self, AttentionJob, AttentionLimits};
 use super::kv::CpuKv;
 use super::low_rank::{self, CpuLowRank, Tile, Tiles};
 use super::matmul::{Groups, Product};
-use super::matrix::{CpuMatrix, PanelKind, Segment, packed_bytes};
+use super::matrix::{CpuMatrix, PanelKind, packed_bytes};
 use super::moe::{CpuExperts, MoeScratch};
 use super::norm;
 use super::pool::{ThreadPool, Turn};
-use super::rope;
 use super::scratch::Scratch;
 use super::tier::Tier;
 use crate::{
     Activation, AttentionParams, Backend, Batch, BufferRole, ConvolutionParams, DType, Draws, ExpertParts,
     KernelError, KvSpec, LatentHeads, LatentParams, LayerNormParams, LowRankPair, LowRankShape, MatrixShape,
     MatrixSource, MoeParams, MoeWeights, Operands, OutputGateParams, QkvParams, RecurrenceParams, Rounding,
-    SampleSpecs, StepLimits,
+    RowIds, RowOp, SampleSpecs, StepLimits,
 };
 use rotation::qkv_job;
 
@@ -166,15 +167,6 @@ impl CpuBuffer {
     }
 }
 
-/// Where a row of a table lies.
-fn table_row(table: &CpuMatrix, row: usize) -> (&Segment, usize) {
-    let has = |segment: &&Segment| (segment.row_first..segment.row_first + segment.rows).contains(&row);
-    let Some(segment) = table.segments().iter().find(has) else {
-        panic!("row {row} of a table of {}", table.rows());
-    };
-    (segment, row - segment.row_first)
-}
-
 impl Backend for CpuBackend {
     type Matrix = CpuMatrix;
     type Vector = CpuVector;
@@ -306,11 +298,17 @@ impl Backend for CpuBackend {
         self.step().embed(table, scale, out);
     }
 
+    fn add_embedding(&mut self, table: &CpuMatrix, ids: RowIds, out: &mut CpuBuffer) {
+        self.step().add_embedding(table, ids, out);
+    }
+
     fn rms_norm(&mut self, x: &CpuBuffer, weight: &CpuVector, eps: f32, out: &mut CpuBuffer) {
         let step = self.step();
-        let rows = step.batch.rows();
-        x.check(rows, weight.values.len(), "x");
-        out.check(rows, weight.values.len(), "out");
+        let (rows, cols) = (step.batch.rows(), weight.values.len());
+        x.check(rows, x.cols, "x");
+        out.check(rows, x.cols, "out");
+        assert!(x.cols.is_multiple_of(cols), "parts of a row as long as the weights");
+        let rows = rows * (x.cols / cols);
         norm::rms_norm(step.tier, step.turn, rows, &x.data, None, (&weight.values, eps), &mut out.data);
     }
 
@@ -350,6 +348,10 @@ impl Backend for CpuBackend {
         self.step().add_bias(bias, out);
     }
 
+    fn row_op(&mut self, op: &RowOp<'_, CpuBuffer, CpuVector>, out: &mut CpuBuffer) {
+        self.step().row_op(op, out);
+    }
+
     fn layer_norm(&mut self, x: &CpuBuffer, params: &LayerNormParams<'_, CpuVector>, out: &mut CpuBuffer) {
         let step = self.step();
         let (rows, cols) = (step.batch.rows(), params.weight.values.len());
@@ -374,6 +376,18 @@ impl Backend for CpuBackend {
         norm::layer_norm(step.tier, step.turn, rows, &x.data, residual, params.into(), &mut out.data);
     }
 
+    fn layer_norm_columns(
+        &mut self,
+        x: &mut CpuBuffer,
+        columns: (usize, usize),
+        params: &LayerNormParams<'_, CpuVector>,
+    ) {
+        let step = self.step();
+        let (rows, cols) = (step.batch.rows(), x.cols);
+        x.check(rows, cols, "x");
+        norm::layer_norm_columns(step.tier, step.turn, rows, (&mut x.data, cols), columns, params.into());
+    }
+
     fn rope_to_cache(
         &mut self,
         qkv: &mut CpuBuffer,
@@ -381,18 +395,7 @@ impl Backend for CpuBackend {
         kv: &mut CpuKv,
         layer: usize,
     ) {
-        let step = self.step();
-        qkv.check(step.batch.rows(), params.shape.qkv_width(), "qkv");
-        let tables = &mut step.scratch.rope;
-        rope::rope_to_cache(
-            step.tier,
-            step.turn,
-            tables,
-            step.batch,
-            &qkv_job(params),
-            &mut qkv.data,
-            kv.layer_mut(layer, &params.shape),
-        );
+        self.step().rope_to_cache(qkv, params, kv, layer);
     }
 
     fn attention(
@@ -404,12 +407,12 @@ impl Backend for CpuBackend {
         out: &mut CpuBuffer,
     ) {
         let step = self.step();
-        qkv.check(step.batch.rows(), params.shape.qkv_width(), "qkv");
+        qkv.check(step.batch.rows(), params.width(), "qkv");
         out.check(step.batch.rows(), params.shape.q_width(), "out");
         let job = AttentionJob {
             kv: kv.layer(layer, &params.shape),
             shape: params.shape,
-            q_stride: params.shape.qkv_width(),
+            q_stride: params.width(),
             value_dim: params.shape.head_dim,
             latent: false,
             scale: params.scale,
@@ -417,6 +420,7 @@ impl Backend for CpuBackend {
             window: params.window,
             chunked: params.chunked,
             sinks: params.sinks.map(|sinks| &sinks.values[..]),
+            slopes: params.slopes.map(|slopes| &slopes.values[..]),
         };
         let scratch = &mut step.scratch.attention;
         attention::attention(step.tier, step.turn, scratch, step.batch, &job, &qkv.data, &mut out.data);

@@ -136,6 +136,7 @@ impl<'a> LatentJob<'a> {
             norm_after_rope: false,
             rotation: Some(rotation),
             query_scale: None,
+            values_normed: false,
         };
         LatentJob { shape, norm, turned }
     }

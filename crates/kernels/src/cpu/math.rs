@@ -104,6 +104,10 @@ pub(super) unsafe fn activate<L: Lanes>(activation: Activation, x: L::F) -> L::F
         Activation::GeluTanh => gelu_tanh::<L>(x),
         Activation::GeluErf => gelu_erf::<L>(x),
         Activation::Relu => L::max(L::splat(0.0), x),
+        Activation::ReluSquared => {
+            let x = L::max(L::splat(0.0), x);
+            L::mul(x, x)
+        }
         Activation::ClampedSwish => {
             let x = L::min(L::splat(CLAMP), x);
             L::mul(x, sigmoid::<L>(L::mul(L::splat(1.702), x)))

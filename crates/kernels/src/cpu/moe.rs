@@ -86,16 +86,19 @@ pub(super) struct MoeJob<'a> {
     pub(super) biases: MoeBiases<'a>,
     /// `(rows, router.cols)`.
     pub(super) x: &'a [f32],
+    /// What the router reads, likewise.
+    pub(super) routed: &'a [f32],
     pub(super) rows: usize,
 }
 
-/// What is added to a mixture's products.
+/// What is added to a mixture's products, and what its weights are multiplied with.
 #[derive(Clone, Copy)]
 pub(super) struct MoeBiases<'a> {
     pub(super) router: Option<&'a [f32]>,     // (experts)
     pub(super) correction: Option<&'a [f32]>, // (experts)
     pub(super) up: Option<&'a [f32]>,         // (experts, gate_up.rows)
     pub(super) down: Option<&'a [f32]>,       // (experts, router.cols)
+    pub(super) scale: Option<&'a [f32]>,      // (experts): a factor on their weights
 }
 
 impl MoeScratch {
@@ -142,13 +145,18 @@ impl MoeScratch {
     /// The experts of each row, their weights, and the columns of all pairs. Returns how many columns there are.
     fn route(&mut self, product: &mut Product<'_>, job: &MoeJob<'_>) -> usize {
         let (rows, experts, used) = (job.rows, job.router.rows(), job.params.experts_used);
-        let input = Input { x: job.x.as_ptr(), rows, places: None };
-        // SAFETY: `x` holds the rows, as `moe` asserts.
+        let input = Input { x: job.routed.as_ptr(), rows, places: None };
+        // SAFETY: `routed` holds the rows, as `moe` asserts.
         unsafe {
             product.store(job.router, job.biases.router, None, input, &mut self.scores[..rows * experts])
         };
         let scored = (&self.scores[..], &mut self.keys[..]);
         choose(product.tier, product.turn, job, scored, &mut self.experts, &mut self.weights);
+        if let Some(scale) = job.biases.scale {
+            let chosen = self.experts[..rows * used].iter().zip(&mut self.weights[..rows * used]);
+            let chosen = chosen.filter(|(expert, _)| **expert != NOWHERE);
+            chosen.for_each(|(&expert, weight)| *weight *= scale[expert as usize]);
+        }
         // Counted two places on and added up, an expert's number is where its columns begin one place on; counted up
         // there once more, pair by pair, it is where the next one's begin.
         let firsts = &mut self.firsts[..experts + 2];
@@ -182,7 +190,8 @@ pub(super) fn moe(
     out: &mut [f32],
 ) {
     let (rows, outputs, used) = (job.rows, job.router.cols(), job.params.experts_used);
-    assert!(job.x.len() >= rows * outputs && out.len() >= rows * outputs, "rows of the router's inputs");
+    let least = job.x.len().min(job.routed.len()).min(out.len());
+    assert!(least >= rows * outputs, "rows of the router's inputs");
     let columns = scratch.route(product, job);
     let MoeScratch { weights, places, firsts, partial, .. } = scratch;
     let firsts = &firsts[..job.router.rows() + 1];

@@ -228,31 +228,31 @@ pub(super) fn layer_norm(
     });
 }
 
-/// As `layer_norm`, in place, of columns `first..first + weight.len()` of rows of `cols`.
+/// As `layer_norm`, in place, of columns `first..first + weight.len()` of rows of `cols`, each `width` of them apart.
 pub(super) fn layer_norm_columns(
     tier: Tier,
     turn: &mut Turn,
     rows: usize,
-    x: &mut [f32],
-    cols: usize,
-    first: usize,
+    (x, cols): (&mut [f32], usize),
+    (first, width): (usize, usize),
     params: LayerNorm<'_>,
 ) {
     let LayerNorm { weight, bias, eps } = params;
     let count = weight.len();
     assert!(x.len() >= rows * cols && first + count <= cols, "a norm of more than the rows hold");
     assert!(bias.is_none_or(|bias| bias.len() == count), "one weight and one bias a column");
+    assert!(width > 0 && count.is_multiple_of(width), "columns that are normed apart");
     let x = Shared::new(x);
     turn.run(rows, grain(count), &|_, range| {
-        for row in range {
+        for (row, at) in range.flat_map(|row| (0..count).step_by(width).map(move |at| (row, at))) {
             // SAFETY: the columns are inside the row and the row inside `x` by the assertions, in one range of one
             // thread; a number is read before its place is written; the backend has checked its tier.
             unsafe {
-                let (part, weight) = (x.get().add(row * cols + first), weight.as_ptr());
-                let bias = bias.map(<[f32]>::as_ptr);
+                let (part, weight) = (x.get().add(row * cols + first + at), weight[at..].as_ptr());
+                let bias = bias.map(|bias| bias[at..].as_ptr());
                 dispatch(
                     tier,
-                    LayerRow { x: part, residual: None, weight, bias, eps, cols: count, out: part },
+                    LayerRow { x: part, residual: None, weight, bias, eps, cols: width, out: part },
                 );
             }
         }

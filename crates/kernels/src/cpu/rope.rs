@@ -106,6 +106,7 @@ pub(super) struct QkvJob<'a> {
     pub(super) norm_after_rope: bool,
     pub(super) rotation: Option<Rotation<'a>>,
     pub(super) query_scale: Option<QueryScale>,
+    pub(super) values_normed: bool,
 }
 
 impl QkvJob<'_> {
@@ -142,6 +143,10 @@ impl Kernel for QkvRow<'_> {
             unsafe {
                 let key = self.row.add((heads + head) * head_dim);
                 let value = key.add(kv_heads * head_dim);
+                if self.job.values_normed {
+                    let factor = rms_factor::<L>(value, head_dim, self.job.norm_eps);
+                    multiply::<L>(value, factor, head_dim);
+                }
                 let (keys, values) =
                     (self.keys.add(head * self.key_stride), self.values.add(head * self.value_stride));
                 match self.kv_type {
@@ -195,13 +200,22 @@ unsafe fn rotate_row<L: Lanes>(
             if let Some(factor) = query_factor
                 && head < heads
             {
-                for at in (0..head_dim).step_by(LANES) {
-                    let count = LANES.min(head_dim - at);
-                    let part = load_part::<L>(x.add(at), count);
-                    put::<L>(x.add(at), L::mul(part, L::splat(factor)), count);
-                }
+                multiply::<L>(x, factor, head_dim);
             }
         }
+    }
+}
+
+/// `x *= factor` over `count` numbers.
+///
+/// # Safety
+/// Inside `L::vectorize`; `x` holds `count` numbers.
+#[inline(always)]
+unsafe fn multiply<L: Lanes>(x: *mut f32, factor: f32, count: usize) {
+    for at in (0..count).step_by(LANES) {
+        let part = LANES.min(count - at);
+        // SAFETY: the caller's promise.
+        unsafe { put::<L>(x.add(at), L::mul(load_part::<L>(x.add(at), part), L::splat(factor)), part) };
     }
 }
 

@@ -1,29 +1,9 @@
 //! The reference's ops for rows of whole sequences without a cache.
 
-use super::{ReferenceBackend, ReferenceBuffer, ReferenceMatrix, formulas};
-use crate::{
-    Batch, EncoderOps, HeadShape, LayerNormParams, PositionBias, QkvParams, RowIds, SelfAttentionParams,
-};
+use super::{ReferenceBackend, ReferenceBuffer, formulas};
+use crate::{Batch, EncoderOps, HeadShape, PositionBias, QkvParams, SelfAttentionParams};
 
 impl EncoderOps for ReferenceBackend {
-    fn layer_norm_columns(
-        &mut self,
-        x: &mut ReferenceBuffer,
-        first: usize,
-        params: &LayerNormParams<'_, Vec<f32>>,
-    ) {
-        let (rows, count) = (self.step().rows(), params.weight.len());
-        assert!(params.bias.is_none_or(|bias| bias.len() == count), "one weight and one bias a column");
-        x.check(rows, x.cols, "x");
-        assert!(first + count <= x.cols, "columns the rows have");
-        for row in 0..rows {
-            let part = &mut x.row_mut(row)[first..first + count];
-            let plain = part.to_vec();
-            let bias = params.bias.map(|bias| &bias[..]);
-            formulas::layer_norm(&plain, params.weight, bias, params.eps, part);
-        }
-    }
-
     fn unfold(&mut self, x: &ReferenceBuffer, window: usize, out: &mut ReferenceBuffer) {
         let batch = self.step();
         assert!(window % 2 == 1, "a window has a middle");
@@ -38,18 +18,6 @@ impl EncoderOps for ReferenceBackend {
                         out.row_mut(row)[c * window + t] = from.map_or(0.0, |from| x.row(from)[c]);
                     }
                 }
-            }
-        }
-    }
-
-    fn add_embedding(&mut self, table: &ReferenceMatrix, ids: RowIds, out: &mut ReferenceBuffer) {
-        let batch = self.step();
-        out.check(batch.rows(), table.cols, "out");
-        for row in 0..batch.rows() {
-            let id = batch.table_row(ids, row);
-            assert!(id < table.rows, "row {id} of a table of {}", table.rows);
-            for (out, weight) in out.row_mut(row).iter_mut().zip(table.row(id)) {
-                *out += weight;
             }
         }
     }

@@ -27,7 +27,8 @@ pub(super) fn check_limits(
         assert_eq!((down.rows, down.cols), (router.cols, width), "down of an expert");
     }
     let lengths = |vector: Option<&Vec<f32>>, length: usize| vector.is_none_or(|of| of.len() == length);
-    assert!(lengths(weights.router_bias, experts) && lengths(weights.correction, experts), "one an expert");
+    let of_experts = [weights.router_bias, weights.correction, weights.expert_scale];
+    assert!(of_experts.into_iter().all(|of| lengths(of, experts)), "one an expert");
     assert!(lengths(weights.up_bias, experts * parts * width), "a bias for each of the first products");
     assert!(lengths(weights.down_bias, experts * router.cols), "a bias for each output of an expert");
 }
@@ -45,10 +46,12 @@ pub(super) fn moe(
     x.check(rows, cols, "x");
     hidden.check(rows, params.experts_used * width, "hidden");
     out.check(rows, cols, "out");
+    let routed = weights.routed.unwrap_or(x);
+    routed.check(rows, cols, "routed");
     let bias = |of: Option<&Vec<f32>>, at: usize| of.map_or(0.0, |bias| f64::from(bias[at]));
     for row in 0..rows {
         let score =
-            |e: usize| (formulas::dot(router.row(e), x.row(row)) + bias(weights.router_bias, e)) as f32;
+            |e: usize| (formulas::dot(router.row(e), routed.row(row)) + bias(weights.router_bias, e)) as f32;
         let scores: Vec<f32> = (0..router.rows).map(score).collect();
         let correction = weights.correction.map(|correction| &correction[..]);
         let Some(chosen) = formulas::route(&scores, params, correction) else {
@@ -57,6 +60,7 @@ pub(super) fn moe(
         };
         let mut sums = vec![0.0; cols];
         for (i, &(expert, weight)) in chosen.iter().enumerate() {
+            let weight = weight * weights.expert_scale.map_or(1.0, |scale| f64::from(scale[expert]));
             let (before, after) = if params.scales_input { (weight, 1.0) } else { (1.0, weight) };
             let x: Vec<f32> = x.row(row).iter().map(|&x| (before * f64::from(x)) as f32).collect();
             let hidden = &mut hidden.row_mut(row)[i * width..][..width];

@@ -95,6 +95,13 @@ pub fn attend<'a>(
     }
 }
 
+/// Takes `slope` from scores of keys for each token between them and the query (arxiv.org/abs/2108.12409).
+pub fn lose_by_distance(scores: &mut [f64], slope: f32, position: u32, keys: impl Iterator<Item = u32>) {
+    for (score, key) in scores.iter_mut().zip(keys) {
+        *score -= f64::from(slope) * f64::from(position - key);
+    }
+}
+
 /// `scale * (q · k)`, then `cap * tanh(score / cap)` where there is a cap.
 pub fn score(query: &[f32], key: &[f32], scale: f32, softcap: Option<f32>) -> f64 {
     let score = f64::from(scale) * dot(query, key);
@@ -131,7 +138,7 @@ pub fn position_bias(
     }
 }
 
-/// The non-linearity of an MLP: ReLU `max(x, 0)`;
+/// The non-linearity of an MLP: ReLU `max(x, 0)`, or its square;
 /// SiLU `x / (1 + exp(-x))`; GELU `x/2 (1 + erf(x / √2))`, or with `tanh(√(2/π) (x + 0.044715 x³))` for the `erf`
 /// (arxiv.org/abs/1606.08415).
 pub fn activate(activation: Activation, x: f64) -> f64 {
@@ -142,8 +149,9 @@ pub fn activate(activation: Activation, x: f64) -> f64 {
             0.5 * x * (1.0 + inner.tanh())
         }
         Activation::GeluErf => 0.5 * x * (1.0 + erf(x * std::f64::consts::FRAC_1_SQRT_2)),
-        Activation::Relu if x < 0.0 => 0.0,
+        Activation::Relu | Activation::ReluSquared if x < 0.0 => 0.0,
         Activation::Relu => x,
+        Activation::ReluSquared => x * x,
         Activation::ClampedSwish => {
             let x = x.min(CLAMP);
             x / (1.0 + (-1.702 * x).exp())

@@ -13,12 +13,12 @@ pub(super) fn to_cache(
     (kv, layer): (&mut ReferenceKv, usize),
 ) {
     let HeadShape { heads, kv_heads, head_dim } = params.shape;
-    qkv.check(batch.rows(), params.shape.qkv_width(), "qkv");
+    qkv.check(batch.rows(), params.width(), "qkv");
     kv.check_heads(&params.shape, layer);
     for row in 0..batch.rows() {
         let (place, slot) = ((batch, row), batch.row_slot(row, kv.groups.place(layer).group));
         let (queries, rest) = qkv.row_mut(row).split_at_mut(heads * head_dim);
-        let (keys, values) = rest.split_at_mut(kv_heads * head_dim);
+        let (keys, values) = rest.split_at_mut(if params.queries_alone { 0 } else { kv_heads * head_dim });
         let q_norm = norm_all(queries, params.q_norm, params);
         for query in queries.chunks_exact_mut(head_dim) {
             prepare(query, q_norm, params, place);
@@ -29,8 +29,12 @@ pub(super) fn to_cache(
         }
         let k_norm = norm_all(keys, params.k_norm, params);
         for (kv_head, (key, value)) in
-            keys.chunks_exact_mut(head_dim).zip(values.chunks_exact(head_dim)).enumerate()
+            keys.chunks_exact_mut(head_dim).zip(values.chunks_exact_mut(head_dim)).enumerate()
         {
+            if params.values_normed {
+                let plain = value.to_vec();
+                formulas::rms_norm(&plain, &vec![1.0; head_dim], params.norm_eps, value);
+            }
             prepare(key, k_norm, params, place);
             let at = kv.at(layer, slot, kv_head);
             let dtype = match kv.kv_type {
@@ -52,7 +56,7 @@ pub(super) fn attention(
     out: &mut ReferenceBuffer,
 ) {
     let HeadShape { heads, kv_heads, head_dim } = params.shape;
-    qkv.check(batch.rows(), params.shape.qkv_width(), "qkv");
+    qkv.check(batch.rows(), params.width(), "qkv");
     out.check(batch.rows(), params.shape.q_width(), "out");
     kv.check_heads(&params.shape, layer);
     let group = kv.groups.place(layer).group;
@@ -62,10 +66,12 @@ pub(super) fn attention(
         "a window beyond what its layer's group keeps"
     );
     assert!(params.sinks.is_none_or(|sinks| sinks.len() == heads), "one sink a head");
+    assert!(params.slopes.is_none_or(|slopes| slopes.len() == heads), "one slope a head");
     for span in &batch.sequences {
         for row in 0..span.rows {
-            let slots: Vec<usize> =
-                visible(params, span, row).map(|key| batch.slot(span, group, key)).collect();
+            let keys = visible(params, span, row);
+            let position = span.context - span.rows + row;
+            let slots: Vec<usize> = keys.clone().map(|key| batch.slot(span, group, key)).collect();
             let row = (span.row_first + row) as usize;
             for head in 0..heads {
                 let kv_head = head * kv_heads / heads;
@@ -77,6 +83,9 @@ pub(super) fn attention(
                     .iter()
                     .map(|slot| formulas::score(query, key(slot), params.scale, params.softcap))
                     .collect();
+                if let Some(slopes) = params.slopes {
+                    formulas::lose_by_distance(&mut scores, slopes[head], position, keys.clone());
+                }
                 let sink = params.sinks.map(|sinks| sinks[head]);
                 formulas::attend(&mut scores, slots.iter().map(value), sink, &mut out.row_mut(row)[at]);
             }

@@ -7,8 +7,10 @@ use crate::sampling::{
 
 /// Draws from `(vocab)` logits. `None` where they are not numbers, or all are ruled out.
 pub(crate) fn draw(logits: &[f32], spec: &SampleSpec, edits: Edits<'_>) -> Option<Sampled> {
-    let capped = |&logit: &f32| edits.softcap.map_or(logit, |cap| soft_cap(cap, logit));
-    let logits: Vec<f32> = logits.iter().map(capped).collect();
+    let bias = |token: usize| edits.bias.map_or(0.0, |bias| bias[token]);
+    let biased = logits.iter().enumerate().map(|(token, logit)| logit + bias(token));
+    let capped = |logit: f32| edits.softcap.map_or(logit, |cap| soft_cap(cap, logit));
+    let logits: Vec<f32> = biased.map(capped).collect();
     let logits = &logits[..];
     if !are_numbers(logits) {
         return None;

@@ -183,6 +183,9 @@ pub(crate) fn draw_row(
     edits: Edits<'_>,
     scratch: &mut DrawScratch,
 ) -> Option<Sampled> {
+    if let Some(bias) = edits.bias {
+        logits.iter_mut().zip(bias).for_each(|(logit, bias)| *logit += bias);
+    }
     if let Some(cap) = edits.softcap {
         logits.iter_mut().for_each(|logit| *logit = soft_cap(cap, *logit));
     }

@@ -139,7 +139,7 @@ proptest! {
         let spec = SampleSpec {
             temperature, top_k, top_p, min_p, uniform, shape, logprobs, repetition, ..SampleSpec::default()
         };
-        let edits = Edits { softcap: None, mask: masked.as_deref(), seen: &seen, adjustments: &[] };
+        let edits = Edits { softcap: None, bias: None, mask: masked.as_deref(), seen: &seen, adjustments: &[] };
         let expected = reference::draw(&logits, &spec, edits);
         let mut scratch = DrawScratch::new("cpu", n).expect("memory");
         let room = (scratch.keys.capacity(), scratch.exponents.capacity());

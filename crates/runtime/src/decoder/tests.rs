@@ -200,7 +200,9 @@ macro_rules! on_every_backend {
 mod adapters;
 mod dense;
 mod formats;
+mod gemma;
 mod isq;
+mod measured;
 mod mixtures;
 mod multimodal;
 mod states;
@@ -223,6 +225,13 @@ fn safetensors_models_compute_what_transformers_does() {
         let files = ModelFiles::open(&data("tiny").join(case)).unwrap();
         check_golden(&files, case, "safetensors");
     }
+}
+
+#[test]
+fn tiny_models_compute_what_the_library_does() {
+    let both = CASES.iter().map(|case| (*case, true));
+    let all: Vec<(&str, bool)> = both.chain(SAFETENSORS_ONLY.iter().map(|case| (*case, false))).collect();
+    measured::check_kind("tiny", &all);
 }
 
 #[test]
@@ -480,7 +489,7 @@ fn last_hidden(files: &crate::encoder::EncoderFiles, spec: &TransformerSpec, tok
     let mut backend = ReferenceBackend::new();
     let mut unheard = |_| ();
     let mut loader = Loader::new(&backend, spec, &files.tensors, WeightType::Stored, &mut unheard).unwrap();
-    let mut decoder = Decoder { network: loader.network().unwrap() };
+    let mut decoder = Decoder { network: loader.network().unwrap(), slopes: None, head_bias: None };
     let limits = StepLimits { logit_rows: ROWS, ..spec.step_limits(ROWS, 1, BLOCKS * BLOCK_TOKENS) };
     decoder.prepare(&mut backend, &limits).unwrap();
     let kv = backend.kv(&spec.kv_spec(BLOCKS, hanzo_engine_kernels::KvType::F16, 1)).unwrap();

@@ -1,12 +1,10 @@
 //! One step: from packed sequences to the hidden states of their rows.
 
-use hanzo_engine_kernels::{
-    Backend, Batch, EncoderOps, KernelError, PositionBias, RowIds, SelfAttentionParams,
-};
+use hanzo_engine_kernels::{Backend, Batch, EncoderOps, KernelError, PositionBias, SelfAttentionParams};
 
 use super::{DistanceTables, Encoder};
 use crate::network::{Attention, Network, Normer};
-use crate::spec::{Mask, QkNorm, TransformerSpec};
+use crate::spec::{Mask, TransformerSpec};
 
 impl<B: EncoderOps> Encoder<B> {
     /// One step over whole sequences: reads the batch's tokens, positions and types. The hidden states stay on the
@@ -98,18 +96,8 @@ impl<B: EncoderOps> Encoder<B> {
 
     /// From tokens, positions and types to what the first layer reads.
     fn embed(&mut self, backend: &mut B, batch: &Batch) {
-        let TransformerSpec { positions, norm, convolution, .. } = self.network.spec;
-        let (sum, normed) = self.network.embed(backend, batch.rows());
-        if let (Some(table), Some(positions)) = (&self.positions, positions) {
-            backend.add_embedding(table, RowIds::Positions { offset: positions.offset }, sum);
-        }
-        if let Some(table) = &self.types {
-            backend.add_embedding(table, RowIds::Types, sum);
-        }
-        if let Some(of) = &self.embedding_norm {
-            Normer { norm: of, spec: norm }.run(backend, sum, normed);
-            std::mem::swap(sum, normed);
-        }
+        let convolution = self.network.spec.convolution;
+        let sum = self.network.embed(backend, batch.rows());
         if let (Some(spec), Some(convolution)) = (convolution, &mut self.convolution) {
             let unfolded = convolution.unfolded.as_mut().expect("prepared with the network's buffers");
             backend.unfold(sum, spec.window, unfolded);
@@ -134,13 +122,7 @@ impl<B: EncoderOps> Encoder<B> {
 
 /// Norms and turns queries and keys, where anything does.
 fn turn<B: EncoderOps>(backend: &mut B, attention: &Attention<'_, B>, qkv: &mut B::Buffer) {
-    let layer = attention.layer;
-    if let (QkNorm::Whole, Some(queries), Some(keys)) = (attention.spec.qk_norm, &layer.q_norm, &layer.k_norm)
-    {
-        let params = |norm| Normer::<B> { norm, spec: attention.norm };
-        backend.layer_norm_columns(qkv, 0, &params(queries).params());
-        backend.layer_norm_columns(qkv, attention.shape.q_width(), &params(keys).params());
-    }
+    attention.layer_norm_heads(backend, qkv);
     let params = attention.qkv_params();
     if params.rope.is_some() || params.q_norm.is_some() {
         backend.rope(qkv, &params);

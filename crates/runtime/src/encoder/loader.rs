@@ -7,7 +7,7 @@ use super::head::{HeadNorm, dense};
 use super::{Convolution, DistanceTables, Encoder, EncoderFiles, LayerDistances, MaskedLm};
 use crate::error::LoadError;
 use crate::network::{Group, Loader, WeightType, as_f32};
-use crate::spec::{Disentangled, Distance, LayerPart, Part, alibi_slopes, learned_table};
+use crate::spec::{Disentangled, Distance, LayerPart, Part, learned_table};
 
 pub(super) fn load<B: Backend>(
     backend: &B,
@@ -20,9 +20,6 @@ pub(super) fn load<B: Backend>(
     // Tables first: they may be made by projections that are packed after them.
     let distance = distance(&mut loader)?;
     Ok(Encoder {
-        positions: loader.pack_if(spec.positions.is_some(), &Group::looked_up(Part::PositionEmbedding))?,
-        types: loader.pack_if(spec.type_vocab > 0, &Group::looked_up(Part::TypeEmbedding))?,
-        embedding_norm: loader.norm_if(spec.embedding_norm, Part::EmbeddingNorm)?,
         convolution: convolution(&mut loader)?,
         network: loader.network()?,
         distance,
@@ -47,7 +44,9 @@ fn distance<B: Backend>(loader: &mut Loader<'_, B>) -> Result<DistanceTables<B>,
     let heads = spec.heads().heads;
     Ok(match spec.distance {
         Distance::None => DistanceTables::None,
-        Distance::Alibi => DistanceTables::Alibi { slopes: loader.backend.vector(&alibi_slopes(heads))? },
+        Distance::Alibi(alibi) => {
+            DistanceTables::Alibi { slopes: loader.backend.vector(&alibi.slopes(heads))? }
+        }
         Distance::Learned { buckets, distance_max: reach } => {
             let weights = loader.take(Part::DistanceBias.weight())?;
             let table = loader.backend.vector(&learned_table(&weights, heads, buckets, reach))?;

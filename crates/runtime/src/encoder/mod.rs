@@ -29,9 +29,6 @@ pub use crate::network::WeightType;
 /// An encoder's weights on a backend, and what it takes to run them.
 pub struct Encoder<B: Backend> {
     network: Network<B>,
-    positions: Option<B::Matrix>,    // (positions, hidden)
-    types: Option<B::Matrix>,        // (type_vocab, hidden)
-    embedding_norm: Option<Norm<B>>, // (hidden)
     distance: DistanceTables<B>,
     convolution: Option<Convolution<B>>,
     masked_lm: Option<MaskedLm<B>>,

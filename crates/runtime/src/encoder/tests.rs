@@ -191,15 +191,7 @@ pub(crate) fn last_hidden(files: &EncoderFiles, spec: TransformerSpec, tokens: &
     let mut loader =
         network::Loader::new(&backend, &spec, &files.tensors, WeightType::Stored, &mut unheard).unwrap();
     let network = loader.network().unwrap();
-    let mut encoder = Encoder {
-        network,
-        positions: None,
-        types: None,
-        embedding_norm: None,
-        distance: DistanceTables::None,
-        convolution: None,
-        masked_lm: None,
-    };
+    let mut encoder = Encoder { network, distance: DistanceTables::None, convolution: None, masked_lm: None };
     encoder.prepare(&mut backend, &spec.step_limits(ROWS, 1, 64)).unwrap();
     let mut runner = Runner { backend, encoder };
     let text =
@@ -381,9 +373,7 @@ fn the_plan_is_what_loading_takes() {
 fn held<B: EncoderOps>(encoder: &Encoder<B>) -> (Vec<&B::Matrix>, Vec<&B::Vector>, usize) {
     let mut numbers = 0;
     let mut matrices = encoder.network.matrices();
-    matrices.extend(encoder.positions.iter().chain(&encoder.types));
     let (mut vectors, mut norms) = encoder.network.vectors_and_norms();
-    norms.extend(&encoder.embedding_norm);
     match &encoder.distance {
         DistanceTables::None => {}
         DistanceTables::Alibi { slopes } => vectors.push(slopes),

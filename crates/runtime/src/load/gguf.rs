@@ -71,15 +71,18 @@ pub(crate) fn assemble(
     let text = text_files(&metadata)?;
     check_tokens(file, spec.vocab, &text)?;
     let bytes_in_memory: u64 = gguf.tensors.iter().map(|tensor| tensor.bytes.len() as u64).sum();
-    let mut found = Found::new(file, Names::of_gguf(&spec.architecture), quantised::of_gguf(gguf.tensors)?)?;
+    let names = Names::of_gguf(&spec.architecture).of_spec(&spec);
+    let mut found = Found::new(file, names, quantised::of_gguf(gguf.tensors)?)?;
     let tensors = found.resolve(&spec)?;
     let score = found.take_if_there(SCORE, &[2, spec.hidden])?;
     // Layers behind the last that predict several tokens at once are not run.
     let more = format!("blk.{}.", spec.layers.len());
     let [long, short] = spec::LONG_FACTORS;
-    let harmless = [spec::ROPE_FACTORS, long, short, &more];
-    let count = if spec::predicts_more(&spec.architecture) { 4 } else { 3 };
-    found.left_out(&spec.architecture, &harmless[..count])?;
+    let not_read = spec.shared_names(Names::of_gguf(&spec.architecture));
+    let mut harmless = vec![spec::ROPE_FACTORS, long, short];
+    harmless.extend(spec::predicts_more(&spec.architecture).then_some(more.as_str()));
+    harmless.extend(not_read.iter().map(String::as_str));
+    found.left_out(&spec.architecture, &harmless)?;
     let info = ModelInfo {
         name: metadata.string("general.name")?.unwrap_or(fallback_name).to_owned(),
         format: "gguf",

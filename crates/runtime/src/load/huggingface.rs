@@ -52,12 +52,17 @@ pub(crate) fn open(directory: &Path, overrides: &Overrides) -> Result<(ModelFile
     let text = text_files(directory, &config, generation_config.as_ref(), overrides)?;
     check_tokens(&name, spec.vocab, &text)?;
     let named_as = multimodal.as_ref().map_or(spec.architecture.as_str(), |found| &found.text_type);
-    let mut found = Found::new(&name, Names::of_model_type(named_as), tensors)?;
+    let mut found = Found::new(&name, Names::of_model_type(named_as).of_spec(&spec), tensors)?;
     let tensors = found.resolve(&spec)?;
     // Layers behind the last that predict several tokens at once are not run.
     let more = format!("layers.{}.", spec.layers.len());
-    let harmless: &[&str] = if spec::predicts_more(&spec.architecture) { &[&more, "mtp"] } else { &[] };
-    found.left_out(&spec.architecture, harmless)?;
+    let mut harmless: Vec<&str> = Vec::new();
+    if spec::predicts_more(&spec.architecture) {
+        harmless.extend([&more, "mtp"]);
+    }
+    let not_read = spec.shared_names(Names::of_model_type(named_as));
+    harmless.extend(not_read.iter().map(String::as_str));
+    found.left_out(&spec.architecture, &harmless)?;
     let info = ModelInfo {
         name: name_of(directory),
         format,

@@ -13,9 +13,11 @@ pub(crate) mod huggingface;
 pub(crate) mod quantised;
 mod resolve;
 mod sentencepiece;
+mod stacked;
 mod states;
 #[cfg(test)]
 mod tests;
+mod turned;
 pub(crate) mod weights;
 mod word_pieces;
 

@@ -3,12 +3,13 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use hanzo_engine_kernels::DType;
+use hanzo_engine_kernels::{DType, HeadShape};
 
-use super::{experts, grouped, states};
+use super::{experts, grouped, stacked, states, turned};
 use crate::error::LoadError;
 use crate::spec::{
-    ConvolutionSpec, GateUp, LayerPart, MlpSpec, Names, Part, Projection, TransformerSpec, Weight,
+    ConvolutionSpec, GateUp, HeadSpec, LayerPart, LayerSpec, LogitsSpec, MlpSpec, Names, Part, Projection,
+    QkNorm, TransformerSpec, Weight,
 };
 use crate::tensor::Tensor;
 
@@ -243,8 +244,30 @@ impl<'a> Found<'a> {
     /// Cuts tensors that hold several parts into those, under names of their own.
     fn unstack(&mut self, spec: &TransformerSpec) -> Result<(), LoadError> {
         let hidden = spec.hidden;
+        stacked::cut_streams(self, spec)?;
+        stacked::pad_inputs(self, spec)?;
+        if let HeadSpec::Logits(LogitsSpec { tied: false, unit_rows: true, .. }) = spec.head {
+            turned::unit_rows(self, &self.name(Part::Head.weight()), [spec.vocab, hidden])?;
+        }
         for (index, layer) in spec.layers.iter().enumerate() {
-            if let (Some(stem), Projection::Heads(shape)) = (self.names.qkv, layer.attention.projection) {
+            if self.names.inputs_first {
+                self.turn_layer(index, layer, hidden)?;
+            }
+            if layer.attention.qk_norm == QkNorm::HeadsApart {
+                let HeadShape { heads, kv_heads, head_dim } = layer.attention.projection.head_shape();
+                for (part, count) in [(LayerPart::QueryNorm, heads), (LayerPart::KeyNorm, kv_heads)] {
+                    let name = self.name(Part::Layer(index, part).weight());
+                    let found = self.by_name.get_mut(&name);
+                    if let Some(tensor) = found.filter(|tensor| tensor.shape == [count, head_dim]) {
+                        tensor.shape = vec![count * head_dim];
+                    }
+                }
+            }
+            // Files of Phi-2 have the three as one or apart.
+            let apart = self.names.qkv_or_apart
+                && self.get(&self.name(Part::Layer(index, LayerPart::Query).weight())).is_some();
+            let fused = self.names.qkv.filter(|_| !apart);
+            if let (Some(stem), Projection::Heads(shape)) = (fused, layer.attention.projection) {
                 let (q, kv) = (shape.q_width(), shape.kv_heads * shape.head_dim);
                 let parts = [(LayerPart::Query, q), (LayerPart::Key, kv), (LayerPart::Value, kv)];
                 if self.names.qkv_by_group {
@@ -322,6 +345,21 @@ impl<'a> Found<'a> {
             self.by_name.insert(name, tensor);
         }
         Ok(())
+    }
+
+    /// Exchanges rows and columns of a layer's matrices.
+    fn turn_layer(&mut self, index: usize, layer: &LayerSpec, hidden: usize) -> Result<(), LoadError> {
+        let ffn = layer.mlp.inner_width();
+        let projection = layer.attention.projection;
+        let qkv = self.names.qkv.unwrap_or_default();
+        let name = |stem: &str| self.names.in_layer(self.prefix, index, &format!("{stem}.weight"));
+        let matrices = [
+            (name(qkv), [projection.qkv_width(), hidden]),
+            (name(self.names.attention_output), [hidden, projection.attended_width()]),
+            (name(self.names.up), [ffn, hidden]),
+            (name(self.names.down), [hidden, ffn]),
+        ];
+        matrices.iter().try_for_each(|(name, shape)| turned::turn(self, name, *shape))
     }
 
     /// Cuts the tensor that holds one matrix of all of a layer's experts into those, where it is there.
@@ -460,8 +498,9 @@ fn is_buffer(tensor: &Tensor) -> bool {
     (integers && (ends("position_ids") || ends("token_type_ids")))
         || ends("rotary_emb.inv_freq")
         || ends("rotary_pos_emb.inv_freq")
-        // GPT-NeoX's causal mask and what it is filled with.
-        || (ends(".attention.bias") && tensor.shape.len() == 4)
+        // GPT-NeoX's and GPT-2's causal mask and what it is filled with.
+        || ([".attention.bias", ".attn.bias"].into_iter().any(ends) && tensor.shape.len() == 4)
         || ends(".attention.masked_bias")
+        || ends(".attn.masked_bias")
         || adds_nothing()
 }

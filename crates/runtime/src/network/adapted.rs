@@ -5,7 +5,7 @@ use hanzo_engine_kernels::{
     Backend, BufferRole, KernelError, LowRankPair, LowRankShape, MatrixShape, MatrixSource,
 };
 
-use super::packing::{DOWN, OUTPUT, QKV, up};
+use super::packing::{DOWN, OUTPUT, first, up};
 use super::{Layer, Mlp, Network};
 use crate::adapter::{Adapter, Pair};
 use crate::error::LoadError;
@@ -63,9 +63,10 @@ pub(crate) fn bytes<B: Backend>(backend: &B, spec: &TransformerSpec, adapter: &A
 
 /// The parts of the matrices of a layer that adapters may change, as [`Deltas`] lists them.
 fn groups(spec: &TransformerSpec, layer: usize) -> [&'static [LayerPart]; 4] {
+    let qkv = first(&spec.layers[layer].attention);
     match &spec.layers[layer].mlp {
-        MlpSpec::Dense(dense) => [QKV, OUTPUT, up(dense.gated), DOWN],
-        MlpSpec::Experts(_) => [QKV, OUTPUT, &[], &[]],
+        MlpSpec::Dense(dense) => [qkv, OUTPUT, up(dense.gated), DOWN],
+        MlpSpec::Experts(_) => [qkv, OUTPUT, &[], &[]],
     }
 }
 

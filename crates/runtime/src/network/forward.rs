@@ -4,15 +4,16 @@
 use std::mem::swap;
 
 use hanzo_engine_kernels::{
-    Backend, BufferRole, GateKind, HeadShape, KernelError, LatentParams, LayerNormParams, MoeWeights,
-    OutputGateParams, QkvParams, Rope,
+    Activation, Backend, BufferRole, GateKind, HeadShape, KernelError, LatentParams, LayerNormParams,
+    MoeWeights, OutputGateParams, QkvParams, Rope, RowIds, RowOp,
 };
 
 use super::observed::{Observed, Place};
 use super::states::{StateBuffers, gate_width, state_widths};
 use super::{
-    AdapterBuffers, Buffers, Latent, LatentBuffers, Layer, Mlp, Network, Norm, buffer_shapes, inner_widths,
-    latent_widths, shared_width,
+    AdapterBuffers, Apart, Buffers, InputBuffers, Latent, LatentBuffers, Layer, Mlp, Network, Norm, Shared,
+    StreamBuffers, attended_width, buffer_shapes, inner_widths, latent_widths, own_width, routed_width,
+    shared_width, widths_of,
 };
 use crate::spec::{AttentionSpec, NormKind, NormOrder, NormSpec, Projection, QkNorm, RopeSpec};
 
@@ -32,16 +33,16 @@ impl<B: Backend> Normer<'_, B> {
 
     pub(crate) fn run(&self, backend: &mut B, x: &B::Buffer, out: &mut B::Buffer) {
         match self.spec.kind {
-            NormKind::Layer { .. } => backend.layer_norm(x, &self.params(), out),
-            NormKind::Rms { .. } => backend.rms_norm(x, &self.norm.weight, self.spec.eps, out),
+            kind if kind.is_layer() => backend.layer_norm(x, &self.params(), out),
+            _ => backend.rms_norm(x, &self.norm.weight, self.spec.eps, out),
         }
     }
 
     /// `residual += x`, then the norm of that.
     pub(crate) fn add(&self, backend: &mut B, residual: &mut B::Buffer, x: &B::Buffer, out: &mut B::Buffer) {
         match self.spec.kind {
-            NormKind::Layer { .. } => backend.add_layer_norm(residual, x, &self.params(), out),
-            NormKind::Rms { .. } => backend.add_rms_norm(residual, x, &self.norm.weight, self.spec.eps, out),
+            kind if kind.is_layer() => backend.add_layer_norm(residual, x, &self.params(), out),
+            _ => backend.add_rms_norm(residual, x, &self.norm.weight, self.spec.eps, out),
         }
     }
 }
@@ -94,14 +95,31 @@ impl<B: Backend> Attention<'_, B> {
         })
     }
 
+    /// Layer norms of queries and keys: of all heads as one, or of each with factors of its own.
+    pub(crate) fn layer_norm_heads(&self, backend: &mut B, qkv: &mut B::Buffer) {
+        let HeadShape { heads, kv_heads, head_dim } = self.shape;
+        let of = match self.spec.qk_norm {
+            QkNorm::HeadsApart => [head_dim; 2],
+            QkNorm::Whole if self.norm.kind.is_layer() => [heads * head_dim, kv_heads * head_dim],
+            _ => return,
+        };
+        let norms = [(0, &self.layer.q_norm), (self.shape.q_width(), &self.layer.k_norm)];
+        for ((first, norm), width) in norms.into_iter().zip(of) {
+            if let Some(norm) = norm {
+                let normer = Normer::<B> { norm, spec: self.norm };
+                backend.layer_norm_columns(qkv, (first, width), &normer.params());
+            }
+        }
+    }
+
     /// What happens to queries and keys before they meet, or none where nothing does.
     pub(crate) fn qkv_params(&self) -> QkvParams<'_, B::Vector> {
         let (q_norm, k_norm) = match (self.spec.qk_norm, self.norm.kind) {
             (QkNorm::Heads | QkNorm::Unit, _) | (QkNorm::Whole, NormKind::Rms { .. }) => {
                 (self.layer.q_norm.as_ref(), self.layer.k_norm.as_ref())
             }
-            // A layer norm of all heads is an op of its own.
-            (QkNorm::None, _) | (QkNorm::Whole, NormKind::Layer { .. }) => (None, None),
+            // A layer norm is an op of its own.
+            (QkNorm::None | QkNorm::HeadsApart | QkNorm::Whole, _) => (None, None),
         };
         QkvParams {
             shape: self.shape,
@@ -110,6 +128,8 @@ impl<B: Backend> Attention<'_, B> {
             norm_eps: self.norm.eps,
             norm_after_rope: self.spec.norm_after_rope,
             query_scale: self.spec.query_scale,
+            values_normed: self.spec.values_normed,
+            queries_alone: self.spec.shares.is_some(),
             rope: self.rope.map(|(rope, inv_freq)| Rope {
                 kind: rope.kind,
                 inv_freq,
@@ -123,11 +143,13 @@ impl<B: Backend> Attention<'_, B> {
 impl<B: Backend> Network<B> {
     /// Makes all buffers for steps of at most this many rows.
     pub(crate) fn prepare(&mut self, backend: &B, rows: usize) -> Result<(), KernelError> {
-        let [residual, normed, qkv, attended, branch] =
-            buffer_shapes(&self.spec).map(|(role, cols)| backend.buffer(role, rows, cols));
-        let inner = inner_widths(&self.spec).into_iter();
-        let inner = inner.map(|cols| backend.buffer(BufferRole::Operand, rows, cols));
-        let latent = latent_widths(&self.spec).map(|widths| -> Result<LatentBuffers<B>, KernelError> {
+        let spec = &self.spec;
+        let [residual, normed, branch] =
+            buffer_shapes(spec).map(|(role, cols)| backend.buffer(role, rows, cols));
+        let each = |widths: Vec<usize>| -> Result<Vec<B::Buffer>, KernelError> {
+            widths.into_iter().map(|cols| backend.buffer(BufferRole::Operand, rows, cols)).collect()
+        };
+        let latent = latent_widths(spec).map(|widths| -> Result<LatentBuffers<B>, KernelError> {
             let [low, normed, queries, absorbed, mixed] =
                 widths.map(|cols| backend.buffer(BufferRole::Operand, rows, cols));
             Ok(LatentBuffers {
@@ -138,21 +160,25 @@ impl<B: Backend> Network<B> {
                 mixed: mixed?,
             })
         });
-        let gates = gate_width(&self.spec).map(|cols| backend.buffer(BufferRole::Operand, rows, cols));
-        let state = state_widths(&self.spec).map(|widths| StateBuffers::new(backend, rows, widths));
-        let shared = shared_width(&self.spec).map(|cols| backend.buffer(BufferRole::Operand, rows, cols));
+        let one = |width: Option<usize>| {
+            width.map(|cols| backend.buffer(BufferRole::Operand, rows, cols)).transpose()
+        };
+        let state = state_widths(spec).map(|widths| StateBuffers::new(backend, rows, widths));
         self.buffers = Some(Buffers {
             rows,
             latent: latent.transpose()?,
-            gates: gates.transpose()?,
+            gates: one(gate_width(spec))?,
             state: state.transpose()?,
-            shared: shared.transpose()?,
+            shared: one(shared_width(spec))?,
+            routed: one(routed_width(spec))?,
+            inputs: InputBuffers::new(backend, spec, rows)?,
+            streams: StreamBuffers::new(backend, spec, rows)?,
             residual: residual?,
             normed: normed?,
-            qkv: qkv?,
-            attended: attended?,
+            qkv: each(widths_of(spec, own_width))?,
+            attended: each(widths_of(spec, attended_width))?,
             branch: branch?,
-            inner: inner.collect::<Result<_, _>>()?,
+            inner: each(inner_widths(spec))?,
             adapters: None,
             adapting: false,
         });
@@ -164,8 +190,8 @@ impl<B: Backend> Network<B> {
         &mut self.buffers.as_mut().expect(PREPARED).residual
     }
 
-    /// Writes the token embeddings of a step of so many rows, and gives what holds the sum of them and room for its norm.
-    pub(crate) fn embed(&mut self, backend: &mut B, rows: usize) -> (&mut B::Buffer, &mut B::Buffer) {
+    /// Writes the embeddings of a step of so many rows, of tokens, positions and types, and gives what holds the sum of them.
+    pub(crate) fn embed(&mut self, backend: &mut B, rows: usize) -> &B::Buffer {
         let b = self.buffers.as_mut().expect(PREPARED);
         assert!(rows <= b.rows, "{rows} rows; buffers were made for {}", b.rows);
         if let Some(observed) = &mut self.observed {
@@ -174,7 +200,24 @@ impl<B: Backend> Network<B> {
             b.adapting = true;
         }
         backend.embed(&self.embedding, self.spec.embedding_scale, &mut b.residual);
-        (&mut b.residual, &mut b.normed)
+        if let (Some(table), Some(positions)) = (&self.positions, self.spec.positions) {
+            let ids = RowIds::Positions { offset: positions.offset };
+            backend.add_embedding(table, ids, &mut b.residual);
+        }
+        if let Some(table) = &self.types {
+            backend.add_embedding(table, RowIds::Types, &mut b.residual);
+        }
+        if let Some(norm) = &self.embedding_norm {
+            Normer { norm, spec: self.spec.norm }.run(backend, &b.residual, &mut b.normed);
+            swap(&mut b.residual, &mut b.normed);
+        }
+        if let (Some(inputs), Some(buffers)) = (&self.inputs, &mut b.inputs) {
+            inputs.run(backend, &b.residual, buffers);
+        }
+        if let (Some(streams), Some(buffers)) = (&self.streams, &mut b.streams) {
+            streams.part(backend, &b.residual, self.spec.hidden, buffers);
+        }
+        &b.residual
     }
 
     /// Sums what matrices meet from now on.
@@ -222,6 +265,9 @@ impl<B: Backend> Network<B> {
             gates,
             state,
             shared,
+            routed,
+            inputs,
+            streams,
             attended,
             branch,
             inner,
@@ -230,6 +276,7 @@ impl<B: Backend> Network<B> {
             ..
         } = b;
         let mut adapters = adapters.as_mut().filter(|_| *adapting);
+        let (qkv, attended) = (&mut qkv[layer.own], &mut attended[layer.attended]);
         let on_sum = spec.order.on_sum();
         let attention = Attention {
             spec: &spec.attention,
@@ -239,6 +286,10 @@ impl<B: Backend> Network<B> {
             rope: spec.attention.rope.map(|rope| (&self.spec.ropes[rope], &self.ropes[rope])),
         };
         let mut sum = Sum::<B> { norm, residual, normed, branch };
+        let streams_spec = self.spec.streams.as_ref();
+        if let (Some(of), Some(buffers), Some(streams)) = (&layer.streams, &mut *streams, streams_spec) {
+            of.predict(backend, streams.active * hidden, norm, (sum.residual, sum.normed), buffers);
+        }
         // Halves that read the same sum may be computed in either order; attention's input is kept for it.
         if spec.order.is_parallel() {
             layer.mlp_half(backend, sum.normed, (inner, shared), adapters.as_deref_mut(), sum.branch);
@@ -294,14 +345,32 @@ impl<B: Backend> Network<B> {
             swap(sum.branch, sum.normed);
         }
         if !spec.order.is_parallel() {
-            sum.add(backend, layer.middle_norm.as_ref());
+            match (&layer.streams, &*streams) {
+                (Some(of), Some(buffers)) => {
+                    sum.add(backend, None);
+                    of.add_laurel(backend, sum.residual, buffers);
+                    if let Some(norm) = &layer.middle_norm {
+                        sum.normer(norm).run(backend, sum.residual, sum.normed);
+                    }
+                }
+                _ => sum.add(backend, layer.middle_norm.as_ref()),
+            }
             // Where norms stand after halves, what a half reads is the sum itself, normed.
             if on_sum {
                 swap(sum.residual, sum.normed);
             }
             let reads_sum = on_sum || layer.middle_norm.is_none();
+            if let (Some((apart, beside)), Some(shared), Some(routed)) = (layer.apart(), &mut *shared, routed)
+            {
+                layer.experts_apart(backend, (apart, beside), &mut sum, (inner, shared, routed));
+            } else if let (Some(outliers), Some(buffers)) = (layer.outliers(), &mut *streams) {
+                let between = (&mut inner[layer.inner], &mut buffers.both[layer.inner]);
+                layer.sparse_mlp(backend, outliers, sum.normed, between, adapters, sum.branch);
+            } else {
+                let x = if reads_sum { &*sum.residual } else { &*sum.normed };
+                layer.mlp_half(backend, x, (inner, shared), adapters, sum.branch);
+            }
             let x = if reads_sum { &*sum.residual } else { &*sum.normed };
-            layer.mlp_half(backend, x, (inner, shared), adapters, sum.branch);
             if let Some(observed) = &mut observed {
                 observed.see(backend, (index, Place::Mlp), x, hidden);
                 observed.see(backend, (index, Place::Inner), &inner[layer.inner], spec.mlp.inner_width());
@@ -311,7 +380,31 @@ impl<B: Backend> Network<B> {
                 swap(sum.branch, sum.normed);
             }
         }
-        sum.add(backend, layer.last_norm.as_ref());
+        let of_input = (&layer.input, inputs, self.spec.layer_inputs);
+        if let (Some(of), Some(buffers), Some(streams)) = (&layer.streams, streams, streams_spec) {
+            sum.add(backend, None);
+            if let (Some(input), Some(inputs), Some(width)) = of_input {
+                let place = (index, hidden, streams);
+                of.correct(backend, place, &mut sum, (input, inputs, width), buffers);
+            }
+            return;
+        }
+        if let (Some(input), Some(buffers), Some(inputs)) = of_input {
+            sum.add(backend, None);
+            let place = (Activation::GeluTanh, index * inputs);
+            input.run(backend, place, sum.residual, buffers, sum.branch);
+            sum.normer(&input.norm).run(backend, sum.branch, sum.normed);
+            swap(sum.branch, sum.normed);
+        }
+        if layer.factor == 1.0 {
+            sum.add(backend, layer.last_norm.as_ref());
+        } else {
+            sum.add(backend, None);
+            backend.row_op(&RowOp::Scale(layer.factor), sum.residual);
+            if let Some(norm) = &layer.last_norm {
+                sum.normer(norm).run(backend, sum.residual, sum.normed);
+            }
+        }
         if on_sum {
             swap(sum.residual, sum.normed);
         }
@@ -328,15 +421,15 @@ impl<B: Backend> Network<B> {
 }
 
 /// The sum that halves add to, and what it takes to add to it.
-struct Sum<'a, B: Backend> {
-    norm: NormSpec,
-    residual: &'a mut B::Buffer,
-    normed: &'a mut B::Buffer,
-    branch: &'a mut B::Buffer,
+pub(super) struct Sum<'a, B: Backend> {
+    pub(super) norm: NormSpec,
+    pub(super) residual: &'a mut B::Buffer,
+    pub(super) normed: &'a mut B::Buffer,
+    pub(super) branch: &'a mut B::Buffer,
 }
 
 impl<B: Backend> Sum<'_, B> {
-    fn normer<'n>(&self, of: &'n Norm<B>) -> Normer<'n, B> {
+    pub(super) fn normer<'n>(&self, of: &'n Norm<B>) -> Normer<'n, B> {
         Normer { norm: of, spec: self.norm }
     }
 
@@ -371,8 +464,49 @@ impl<B: Backend> Layer<B> {
     }
 }
 
+impl<B: Backend> Layer<B> {
+    /// What a mixture has whose parts norm for themselves.
+    fn apart(&self) -> Option<(&Apart<B>, &Shared<B>)> {
+        match &self.mlp {
+            Mlp::Experts { apart: Some(apart), shared: Some(beside), .. } => Some((apart, beside)),
+            _ => None,
+        }
+    }
+
+    /// Such a mixture. The MLP beside its experts reads what is normed already, and experts and router the sum by norms of their own.
+    fn experts_apart(
+        &self,
+        backend: &mut B,
+        (apart, beside): (&Apart<B>, &Shared<B>),
+        sum: &mut Sum<'_, B>,
+        (inner, shared, routed): (&mut [B::Buffer], &mut B::Buffer, &mut B::Buffer),
+    ) {
+        beside.mlp.run(backend, sum.normed, &mut inner[beside.inner], shared);
+        backend.all_reduce(shared);
+        sum.normer(&apart.shared_post_norm).run(backend, shared, sum.branch);
+        sum.normer(&apart.norm).run(backend, sum.residual, sum.normed);
+        backend.rms_norm(sum.residual, &apart.router_norm, sum.norm.eps, routed);
+        self.mlp.run_routed(backend, sum.normed, Some(routed), &mut inner[self.inner], shared);
+        backend.all_reduce(shared);
+        sum.normer(&apart.post_norm).run(backend, shared, routed);
+        backend.add_shared(None, sum.normed, routed, sum.branch);
+    }
+}
+
 impl<B: Backend> Mlp<B> {
     pub(super) fn run(&self, backend: &mut B, x: &B::Buffer, inner: &mut B::Buffer, out: &mut B::Buffer) {
+        self.run_routed(backend, x, None, inner, out);
+    }
+
+    /// As `run`, of a mixture whose router reads something else.
+    fn run_routed(
+        &self,
+        backend: &mut B,
+        x: &B::Buffer,
+        routed: Option<&B::Buffer>,
+        inner: &mut B::Buffer,
+        out: &mut B::Buffer,
+    ) {
         let bias = match self {
             Mlp::Plain { activation, up, up_bias, down, down_bias } => {
                 backend.matmul_activated(up, up_bias.as_ref(), *activation, x, inner);
@@ -392,6 +526,7 @@ impl<B: Backend> Mlp<B> {
                 down_bias,
                 experts,
                 bias,
+                apart,
                 ..
             } => {
                 let weights = MoeWeights {
@@ -401,6 +536,8 @@ impl<B: Backend> Mlp<B> {
                     experts,
                     up_bias: up_bias.as_ref(),
                     down_bias: down_bias.as_ref(),
+                    expert_scale: apart.as_ref().map(|apart| &apart.expert_scale),
+                    routed,
                 };
                 backend.moe(&weights, params, x, inner, out);
                 bias.as_ref()

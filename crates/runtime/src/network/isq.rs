@@ -204,6 +204,7 @@ pub(crate) fn types(
             // Small, and read by position or by type; and routers decide, and steps are exponents, so they keep their digits.
             Part::PositionEmbedding | Part::TypeEmbedding | Part::Convolution => return None,
             Part::Layer(_, LayerPart::Router | LayerPart::StateBeta | LayerPart::StateStep) => return None,
+            Part::Gemma(part) | Part::Layer(_, LayerPart::Gemma(part)) if part.is_small() => return None,
             _ => {}
         }
         let matching = |(at, rule): (usize, &IsqRule)| {
@@ -214,7 +215,7 @@ pub(crate) fn types(
         let (isq, wanted) =
             match rules.iter().enumerate().filter_map(matching).fold(None, |_, said| Some(said)) {
                 Some(said) => said.map(|isq| (isq, isq.dtype))?,
-                None if matches!(part, Part::TokenEmbedding | Part::Head) => {
+                None if matches!(part, Part::TokenEmbedding | Part::Head | Part::Gemma(_)) => {
                     isq.map(|isq| (isq, finer(isq.dtype)))?
                 }
                 None => isq.map(|isq| (isq, isq.dtype))?,

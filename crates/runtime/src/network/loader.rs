@@ -9,15 +9,18 @@ use hanzo_engine_kernels::{Backend, DType, ExpertParts, KernelError, MatrixShape
 
 use super::adapted::Deltas;
 use super::packing::{
-    DOWN, Group, LATENT_DOWN, OUTPUT, QKV, QUERY, QUERY_DOWN, QUERY_GATE, ROUTER, SHARED_DOWN, STATE_OUTPUT,
-    expert_groups, expert_shapes, groups, is_transposed, latent_shapes, shared_up, state_in, up,
+    DOWN, Group, OUTPUT, QUERY, QUERY_DOWN, QUERY_GATE, ROUTER, SHARED_DOWN, STATE_OUTPUT, expert_groups,
+    expert_shapes, first, groups, is_transposed, latent_shapes, shared_up, up,
 };
-use super::{Latent, Layer, Mlp, Network, Norm, Shared, WeightType, inner_widths};
+use super::{
+    Latent, Layer, Mlp, Network, Norm, Shared, WeightType, attended_width, inner_widths, own_width, widths_of,
+};
 use crate::error::LoadError;
 use crate::limits::QUANTISED_AT_ONCE;
 use crate::load::Tensors;
 use crate::spec::{
-    LatentShape, LayerPart, MlpSpec, NormKind, NormOrder, Part, Projection, QkNorm, TransformerSpec, Weight,
+    LatentShape, LayerPart, LayerSpec, MlpSpec, NormKind, NormOrder, Part, Projection, QkNorm,
+    TransformerSpec, Weight,
 };
 use crate::tensor::Tensor;
 
@@ -68,13 +71,23 @@ impl<'a, B: Backend> Loader<'a, B> {
     pub(crate) fn network(&mut self) -> Result<Network<B>, LoadError> {
         let spec = self.spec;
         let embedding = self.pack(&Group::looked_up(Part::TokenEmbedding))?;
-        let first_norm = spec.layers[0].order.first_norm();
+        let (inputs, streams) = (self.inputs()?, self.streams()?);
+        let positions = self.pack_if(spec.positions.is_some(), &Group::looked_up(Part::PositionEmbedding))?;
+        let types = self.pack_if(spec.type_vocab > 0, &Group::looked_up(Part::TypeEmbedding))?;
+        let embedding_norm = self.norm_if(spec.embedding_norm, Part::EmbeddingNorm)?;
+        // Of several streams each layer norms the one that it computes.
+        let first_norm = spec.layers[0].order.first_norm().filter(|_| streams.is_none());
         let first_norm = first_norm.map(|part| self.norm(Part::Layer(0, part))).transpose()?;
         let layers: Result<Vec<_>, _> = (0..spec.layers.len()).map(|layer| self.layer(layer)).collect();
         let ropes: Result<Vec<_>, _> =
             spec.ropes.iter().map(|rope| self.backend.vector(&rope.inv_freq())).collect();
         Ok(Network {
             embedding,
+            inputs,
+            streams,
+            positions,
+            types,
+            embedding_norm,
             first_norm,
             layers: layers?,
             ropes: ropes?,
@@ -101,25 +114,34 @@ impl<'a, B: Backend> Loader<'a, B> {
         };
         let last = match self.spec.layers.get(index + 1) {
             _ if layer.order.on_sum() => Some(of_layer(LayerPart::MlpNorm)),
+            Some(_) if self.spec.streams.is_some() => None,
             Some(next) => next.order.first_norm().map(|part| Part::Layer(index + 1, part)),
             None => Some(Part::FinalNorm),
         };
         let (attention_post, mlp_post) = (layer.order.attention_post_norm(), layer.order.mlp_post_norm());
+        let place = |width: fn(&LayerSpec) -> usize| {
+            widths_of(self.spec, width)
+                .binary_search(&width(layer))
+                .expect("every layer's width is among them")
+        };
+        let qkv = first(attention);
         Ok(Layer {
-            qkv: match attention.projection {
-                Projection::Heads(_) => self.matrix(index, QKV)?,
-                Projection::Latent(_) => self.matrix(index, LATENT_DOWN)?,
-                Projection::State(state) => self.matrix(index, state_in(&state))?,
-            },
+            cache: self.spec.cache_of(index),
+            own: place(own_width),
+            attended: place(attended_width),
+            qkv: self.matrix(index, qkv)?,
             latent: match attention.projection {
                 Projection::Heads(_) | Projection::State(_) => None,
                 Projection::Latent(shape) => Some(self.latent(index, shape)?),
             },
             gate: self.pack_if(attention.output_gate, &Group::of_layer(index, QUERY_GATE))?,
             state: attention.projection.state().map(|state| self.state(index, state)).transpose()?,
-            qkv_bias: self.biases_if(attention.qkv_bias, index, QKV)?,
-            q_norm: self.qk_norm(attention.qk_norm, of_layer(LayerPart::QueryNorm))?,
-            k_norm: self.qk_norm(attention.qk_norm, of_layer(LayerPart::KeyNorm))?,
+            qkv_bias: self.biases_if(attention.qkv_bias, index, qkv)?,
+            q_norm: self.qk_norm(index, LayerPart::QueryNorm)?,
+            k_norm: match attention.shares {
+                None => self.qk_norm(index, LayerPart::KeyNorm)?,
+                Some(_) => None,
+            },
             sinks: match attention.sinks {
                 true => Some(self.vector(of_layer(LayerPart::Sinks).weight())?),
                 false => None,
@@ -136,6 +158,9 @@ impl<'a, B: Backend> Loader<'a, B> {
                 .binary_search(&layer.mlp.inner_width())
                 .expect("every layer's width is among them"),
             mlp_post_norm: self.norm_if(mlp_post, of_layer(LayerPart::MlpPostNorm))?,
+            input: self.input(index)?,
+            factor: self.factor(index)?,
+            streams: self.layer_streams(index)?,
             deltas: Deltas::default(),
             last_norm: last.map(|part| self.norm(part)).transpose()?,
         })
@@ -175,6 +200,7 @@ impl<'a, B: Backend> Loader<'a, B> {
                 router: self.matrix(index, ROUTER)?,
                 experts: self.experts(index)?,
                 bias: self.biases_if(experts.bias, index, &[LayerPart::Experts])?,
+                apart: if experts.apart { Some(self.apart(index)?) } else { None },
             },
         })
     }
@@ -273,7 +299,7 @@ impl<'a, B: Backend> Loader<'a, B> {
         Ok(experts)
     }
 
-    fn matrix(&mut self, layer: usize, parts: &[LayerPart]) -> Result<B::Matrix, LoadError> {
+    pub(super) fn matrix(&mut self, layer: usize, parts: &[LayerPart]) -> Result<B::Matrix, LoadError> {
         self.pack(&Group::of_layer(layer, parts))
     }
 
@@ -343,22 +369,29 @@ impl<'a, B: Backend> Loader<'a, B> {
     }
 
     /// A norm of queries or of keys.
-    fn qk_norm(&mut self, kind: QkNorm, part: Part) -> Result<Option<Norm<B>>, LoadError> {
-        Ok(match kind {
+    fn qk_norm(&mut self, layer: usize, part: LayerPart) -> Result<Option<Norm<B>>, LoadError> {
+        let attention = &self.spec.layers[layer].attention;
+        let part = Part::Layer(layer, part);
+        Ok(match attention.qk_norm {
             QkNorm::None => None,
             QkNorm::Unit => {
-                let ones = vec![1.0; self.spec.heads().head_dim];
+                let ones = vec![1.0; attention.projection.head_shape().head_dim];
                 Some(Norm { weight: self.backend.vector(&ones)?, bias: None })
             }
-            QkNorm::Heads => Some(Norm { weight: self.factor_vector(part)?, bias: None }),
+            QkNorm::Heads | QkNorm::HeadsApart => {
+                Some(Norm { weight: self.factor_vector(part)?, bias: None })
+            }
             QkNorm::Whole => Some(self.norm(part)?),
         })
     }
 
     /// A norm's factors, which some files store less 1.
-    fn factors(&mut self, part: Part) -> Result<Vec<f32>, LoadError> {
+    pub(super) fn factors(&mut self, part: Part) -> Result<Vec<f32>, LoadError> {
+        if self.spec.norm.kind == NormKind::LayerUnit {
+            return Ok(vec![1.0; self.spec.hidden]);
+        }
         let mut values = self.take(part.weight())?;
-        if self.spec.norm.kind == (NormKind::Rms { from_one: true }) {
+        if self.spec.norm.kind.from_one() {
             values.iter_mut().for_each(|value| *value += 1.0);
         }
         Ok(values)
@@ -386,7 +419,7 @@ impl<'a, B: Backend> Loader<'a, B> {
         let bytes = &self.tensors.get(weight).bytes;
         bytes.release();
         self.bytes_done += bytes.len() as u64;
-        (self.progress)((self.bytes_done as f64 / self.bytes_total as f64) as f32);
+        (self.progress)((self.bytes_done as f64 / self.bytes_total as f64).min(1.0) as f32);
     }
 }
 

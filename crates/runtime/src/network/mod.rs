@@ -6,20 +6,23 @@
 
 mod adapted;
 mod forward;
+mod inputs;
 mod isq;
 mod loader;
 mod observed;
 mod packing;
 mod states;
+mod streams;
 
 use adapted::{AdapterBuffers, Deltas};
 use hanzo_engine_kernels::{Activation, Backend, BufferRole, MoeParams, StepLimits};
 
-use crate::spec::{Projection, TransformerSpec};
+use crate::spec::{LayerSpec, Projection, TransformerSpec};
 use states::{State, StateBuffers, gate_width, state_widths};
 
 pub(crate) use adapted::{buffer_bytes as adapter_buffer_bytes, bytes as adapter_bytes};
 pub(crate) use forward::{Attention, Normer};
+use inputs::{InputBuffers, Inputs, LayerInput};
 pub(crate) use isq::types as isq_types;
 pub use isq::{Isq, IsqRule};
 pub(crate) use loader::{Loader, as_f32};
@@ -27,6 +30,7 @@ pub use observed::Met;
 pub(crate) use observed::{Observed, unobservable};
 pub use packing::WeightType;
 pub(crate) use packing::{Group, plan};
+use streams::{LayerStreams, StreamBuffers, Streams};
 
 /// What a network takes besides its KV cache, before it is loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,7 +54,12 @@ impl MemoryPlan {
 /// Weights on a backend, and what it takes to run them.
 pub(crate) struct Network<B: Backend> {
     pub(crate) spec: TransformerSpec,
-    pub(crate) embedding: B::Matrix,        // (vocab, hidden)
+    pub(crate) embedding: B::Matrix,            // (vocab, hidden)
+    pub(crate) positions: Option<B::Matrix>,    // (positions, hidden): what is learned of positions
+    pub(crate) types: Option<B::Matrix>,        // (type_vocab, hidden): of tokens' types
+    pub(crate) embedding_norm: Option<Norm<B>>, // (hidden): of the sum of embeddings
+    inputs: Option<Inputs<B>>,                  // what single layers read of tokens
+    streams: Option<Streams<B>>,                // what makes streams, where there are several
     pub(crate) first_norm: Option<Norm<B>>, // (hidden): before the first layer, where its attention reads no sum
     pub(crate) layers: Vec<Layer<B>>,
     pub(crate) ropes: Vec<B::Vector>,   // each (rope.dim / 2)
@@ -65,6 +74,9 @@ pub(crate) struct Norm<B: Backend> {
 }
 
 pub(crate) struct Layer<B: Backend> {
+    pub(crate) cache: usize,                   // which of the cache's layers it attends to
+    own: usize,                                // which of the buffers of first products it uses
+    attended: usize,                           // which of those of what attention gives
     pub(crate) qkv: B::Matrix, // (qkv_width, hidden): query, key and value projections; or (rank + rope_dim, hidden)
     pub(crate) latent: Option<Latent<B>>, // what latent attention has besides
     pub(crate) qkv_bias: Option<B::Vector>, // (qkv_width)
@@ -80,6 +92,9 @@ pub(crate) struct Layer<B: Backend> {
     pub(crate) mlp: Mlp<B>,
     inner: usize,                              // which of the buffers inside MLPs it uses
     pub(crate) mlp_post_norm: Option<Norm<B>>, // of what the MLP adds
+    input: Option<LayerInput<B>>,              // what it reads of tokens beside the sum
+    factor: f32,                               // on what it gives
+    streams: Option<LayerStreams<B>>,          // what it does with several streams
     deltas: Deltas<B>,                         // what adapters add to its matrices
     pub(crate) last_norm: Option<Norm<B>>, // of the sum after both: what the next layer reads where norms stand before halves
 }
@@ -98,6 +113,15 @@ pub(crate) struct Shared<B: Backend> {
     pub(crate) mlp: Box<Mlp<B>>,
     pub(crate) gate: Option<B::Vector>, // (hidden)
     inner: usize,                       // which of the buffers inside MLPs it uses
+}
+
+/// The norms of a mixture whose parts read and give each their own.
+pub(crate) struct Apart<B: Backend> {
+    pub(crate) router_norm: B::Vector,    // (hidden)
+    pub(crate) expert_scale: B::Vector,   // (experts)
+    pub(crate) norm: Norm<B>,             // (hidden): of what experts read
+    pub(crate) post_norm: Norm<B>,        // (hidden): of what they give together
+    pub(crate) shared_post_norm: Norm<B>, // (hidden): of what the MLP beside them gives
 }
 
 pub(crate) enum Mlp<B: Backend> {
@@ -124,6 +148,7 @@ pub(crate) enum Mlp<B: Backend> {
         shared: Option<Shared<B>>,
         experts: B::Experts, // each (ffn, hidden), or gate and up (2 * ffn, hidden), and (hidden, ffn)
         bias: Option<B::Vector>, // (hidden): of their sum
+        apart: Option<Apart<B>>,
     },
 }
 
@@ -132,12 +157,15 @@ pub(crate) struct Buffers<B: Backend> {
     rows: usize,
     pub(crate) residual: B::Buffer, // (rows, hidden): the sum that halves add to
     pub(crate) normed: B::Buffer,   // (rows, hidden)
-    qkv: B::Buffer,                 // (rows, qkv_width)
+    qkv: Vec<B::Buffer>,            // (rows, qkv_width), one for each width of layers
     latent: Option<LatentBuffers<B>>, // where attention is of latents
     gates: Option<B::Buffer>,       // (rows, q_width): where attention's output has a gate
     state: Option<StateBuffers<B>>, // where layers keep a state
     shared: Option<B::Buffer>,      // (rows, hidden): what the MLP beside experts gives
-    attended: B::Buffer,            // (rows, q_width)
+    routed: Option<B::Buffer>,      // (rows, hidden): what a router reads that has a norm of its own
+    inputs: Option<InputBuffers<B>>, // where single layers read of tokens
+    streams: Option<StreamBuffers<B>>, // where there are several
+    attended: Vec<B::Buffer>,       // (rows, q_width), one for each width of layers
     pub(crate) branch: B::Buffer,   // (rows, hidden): what a layer's half adds
     adapters: Option<AdapterBuffers<B>>, // where there has been an adapter
     adapting: bool,                 // whether a sequence of the step has one
@@ -174,28 +202,46 @@ fn inner_widths(spec: &TransformerSpec) -> Vec<usize> {
     widths
 }
 
-/// Role and columns of [`Buffers`]' members but for `inner`, in their order. Where norms stand on the sum, buffers take
-/// each other's place and hold the sum in turns.
-fn buffer_shapes(spec: &TransformerSpec) -> [(BufferRole, usize); 5] {
+/// Some width of all layers, ascending, each once.
+fn widths_of(spec: &TransformerSpec, width: fn(&LayerSpec) -> usize) -> Vec<usize> {
+    let mut widths: Vec<usize> = spec.layers.iter().map(width).collect();
+    widths.sort_unstable();
+    widths.dedup();
+    widths
+}
+
+/// Columns of what a layer's first product gives.
+fn own_width(layer: &LayerSpec) -> usize {
+    layer.attention.first_width()
+}
+
+/// Columns of what its attention gives.
+fn attended_width(layer: &LayerSpec) -> usize {
+    layer.attention.projection.attended_width()
+}
+
+/// Columns of [`Buffers::routed`], where there is one.
+fn routed_width(spec: &TransformerSpec) -> Option<usize> {
+    spec.layers.iter().any(|layer| layer.mlp.is_apart()).then_some(spec.hidden)
+}
+
+/// Role and columns of the buffers as wide as hidden states: the sum, what is normed, and what a half adds. Where norms stand on the
+/// sum, buffers take each other's place and hold the sum in turns.
+fn buffer_shapes(spec: &TransformerSpec) -> [(BufferRole, usize); 3] {
     use BufferRole::{Operand, Residual};
-    let (hidden, projection) = (spec.hidden, spec.attending());
+    let hidden = spec.hidden;
     let in_turns = spec.layers.iter().any(|layer| layer.order.on_sum());
     let of_hidden = if in_turns || spec.embedding_norm { Residual } else { Operand };
-    [
-        (Residual, hidden),
-        (of_hidden, hidden),
-        (Operand, projection.first_width()),
-        (Operand, projection.attended_width()),
-        (of_hidden, hidden),
-    ]
+    [(Residual, hidden), (of_hidden, hidden), (of_hidden, hidden)]
 }
 
 /// Those of all members.
 fn all_buffer_shapes(spec: &TransformerSpec) -> impl Iterator<Item = (BufferRole, usize)> {
-    let inner = inner_widths(spec).into_iter().map(|cols| (BufferRole::Operand, cols));
-    let more = latent_widths(spec).into_iter().flatten().chain(shared_width(spec));
+    let widths = [inner_widths(spec), widths_of(spec, own_width), widths_of(spec, attended_width)];
+    let more = latent_widths(spec).into_iter().flatten().chain(shared_width(spec)).chain(routed_width(spec));
     let more = more.chain(gate_width(spec)).chain(state_widths(spec).into_iter().flatten());
-    buffer_shapes(spec).into_iter().chain(inner).chain(more.map(|cols| (BufferRole::Operand, cols)))
+    let operands = widths.into_iter().flatten().chain(more).map(|cols| (BufferRole::Operand, cols));
+    buffer_shapes(spec).into_iter().chain(operands).chain(inputs::shapes(spec)).chain(streams::shapes(spec))
 }
 
 #[cfg(test)]
@@ -203,9 +249,14 @@ impl<B: Backend> Network<B> {
     /// All matrices that it holds but for experts'.
     pub(crate) fn matrices(&self) -> Vec<&B::Matrix> {
         let mut matrices = vec![&self.embedding];
+        matrices.extend(self.positions.iter().chain(&self.types));
         for layer in &self.layers {
             matrices.extend([&layer.qkv, &layer.output]);
             matrices.extend(&layer.gate);
+            if let Some(of) = &layer.streams {
+                matrices.extend([&of.router, &of.prediction, &of.correction, &of.laurel_down, &of.laurel_up]);
+            }
+            matrices.extend(layer.input.iter().flat_map(|input| [&input.gate, &input.up]));
             if let Some(latent) = &layer.latent {
                 matrices.extend(latent.query_down.iter().map(|(down, _)| down));
                 matrices.extend([&latent.query]);
@@ -224,6 +275,8 @@ impl<B: Backend> Network<B> {
                 }
             }
         }
+        matrices.extend(self.streams.iter().flat_map(|streams| streams.up.iter().chain(&streams.down)));
+        matrices.extend(self.inputs.iter().flat_map(|inputs| [&inputs.embedding, &inputs.projection]));
         matrices.extend(&self.head);
         matrices
     }
@@ -239,9 +292,15 @@ impl<B: Backend> Network<B> {
     /// All vectors that it holds, and norms.
     pub(crate) fn vectors_and_norms(&self) -> (Vec<&B::Vector>, Vec<&Norm<B>>) {
         let mut vectors: Vec<&_> = self.ropes.iter().collect();
-        let mut norms: Vec<&Norm<B>> = self.first_norm.iter().collect();
+        let mut norms: Vec<&Norm<B>> = self.first_norm.iter().chain(&self.embedding_norm).collect();
+        vectors.extend(self.inputs.iter().map(|inputs| &inputs.norm));
         for layer in &self.layers {
             vectors.extend(layer.qkv_bias.iter().chain(&layer.output_bias).chain(&layer.sinks));
+            if let Some(of) = &layer.streams {
+                vectors.extend([&of.router_norm].into_iter().chain(&of.scale));
+                norms.extend([&of.input_norm, &of.laurel_norm]);
+            }
+            norms.extend(layer.input.iter().map(|input| &input.norm));
             norms.extend(layer.q_norm.iter().chain(&layer.k_norm));
             if let Some(state) = &layer.state {
                 vectors.extend([&state.convolution, &state.decay, &state.step_bias]);
@@ -256,7 +315,9 @@ impl<B: Backend> Network<B> {
             match &layer.mlp {
                 Mlp::Plain { up_bias, down_bias, .. } => vectors.extend(up_bias.iter().chain(down_bias)),
                 Mlp::Gated { bias, .. } => vectors.extend(bias),
-                Mlp::Experts { bias, router_bias, correction, up_bias, down_bias, shared, .. } => {
+                Mlp::Experts { bias, router_bias, correction, up_bias, down_bias, shared, apart, .. } => {
+                    vectors.extend(apart.iter().flat_map(|of| [&of.router_norm, &of.expert_scale]));
+                    norms.extend(apart.iter().flat_map(|of| [&of.norm, &of.post_norm, &of.shared_post_norm]));
                     vectors.extend([bias, router_bias, correction, up_bias, down_bias].into_iter().flatten());
                     vectors.extend(shared.iter().filter_map(|shared| shared.gate.as_ref()));
                 }

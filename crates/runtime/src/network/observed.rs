@@ -101,6 +101,9 @@ impl Observed {
             };
             Some((part, self.sums.get(&(layer, place))?))
         };
-        Ok(parts.filter_map(met).collect())
+        let mut parts: Vec<(Part, &Met)> = parts.filter_map(met).collect();
+        // Keys that are values too are packed twice.
+        parts.dedup_by_key(|(part, _)| *part);
+        Ok(parts)
     }
 }

@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 use super::{MemoryPlan, all_buffer_shapes};
 use crate::load::Tensors;
 use crate::spec::{
-    Disentangled, Distance, LayerPart, MlpSpec, Part, Projection, QkNorm, StateSpec, TransformerSpec, Weight,
+    AttentionSpec, Disentangled, Distance, GemmaPart, LayerPart, MlpSpec, Part, Projection, QkNorm,
+    StateSpec, TransformerSpec, Weight,
 };
 
 /// How matrices are packed.
@@ -43,20 +44,40 @@ impl WeightType {
 pub(super) const QKV: &[LayerPart] = &[LayerPart::Query, LayerPart::Key, LayerPart::Value];
 pub(super) const STATE_OUTPUT: &[LayerPart] = &[LayerPart::StateOutput];
 pub(super) const QUERY_GATE: &[LayerPart] = &[LayerPart::QueryGate];
+const QUERY_KEY: &[LayerPart] = &[LayerPart::Query, LayerPart::Key, LayerPart::Key];
 pub(super) const LATENT_DOWN: &[LayerPart] = &[LayerPart::LatentDown];
 pub(super) const QUERY: &[LayerPart] = &[LayerPart::Query];
 pub(super) const QUERY_DOWN: &[LayerPart] = &[LayerPart::QueryDown];
 pub(super) const SHARED_DOWN: &[LayerPart] = &[LayerPart::SharedDown];
+pub(super) const STREAM_ROUTER: &[LayerPart] = &[LayerPart::Gemma(GemmaPart::StreamRouter)];
+pub(super) const STREAM_PREDICTION: &[LayerPart] = &[LayerPart::Gemma(GemmaPart::StreamPrediction)];
+pub(super) const STREAM_CORRECTION: &[LayerPart] = &[LayerPart::Gemma(GemmaPart::StreamCorrection)];
+pub(super) const LAUREL_DOWN: &[LayerPart] = &[LayerPart::Gemma(GemmaPart::LaurelDown)];
+pub(super) const LAUREL_UP: &[LayerPart] = &[LayerPart::Gemma(GemmaPart::LaurelUp)];
+pub(super) const INPUT_GATE: &[LayerPart] = &[LayerPart::Gemma(GemmaPart::InputGate)];
+pub(super) const INPUT_UP: &[LayerPart] = &[LayerPart::Gemma(GemmaPart::InputUp)];
 pub(super) const OUTPUT: &[LayerPart] = &[LayerPart::AttentionOutput];
 pub(super) const DOWN: &[LayerPart] = &[LayerPart::Down];
 pub(super) const ROUTER: &[LayerPart] = &[LayerPart::Router];
 
 /// What a state takes up and is read through, in the order of its columns.
-pub(super) fn state_in(state: &StateSpec) -> &'static [LayerPart] {
+fn state_in(state: &StateSpec) -> &'static [LayerPart] {
     use LayerPart::{StateBeta, StateGate, StateInput, StateStep};
     match state.shape.rule {
         StateRule::Delta => &[StateInput, StateGate, StateBeta, StateStep],
         StateRule::Ssd => &[StateInput, StateGate, StateStep],
+    }
+}
+
+/// What a layer makes of the sum before attention.
+pub(super) fn first(attention: &AttentionSpec) -> &'static [LayerPart] {
+    match &attention.projection {
+        Projection::Latent(_) => LATENT_DOWN,
+        Projection::State(state) => state_in(state),
+        Projection::Heads(_) if attention.shares.is_some() => QUERY,
+        // The same rows twice: what values are is normed apart.
+        Projection::Heads(_) if attention.values_are_keys => QUERY_KEY,
+        Projection::Heads(_) => QKV,
     }
 }
 
@@ -139,11 +160,19 @@ pub(super) fn groups(spec: &TransformerSpec) -> Vec<Group> {
     if spec.convolution.is_some() {
         groups.push(Group::multiplied(Part::Convolution));
     }
+    if spec.layer_inputs.is_some() {
+        groups.push(Group::looked_up(Part::Gemma(GemmaPart::InputEmbedding)));
+        groups.push(Group::multiplied(Part::Gemma(GemmaPart::InputProjection)));
+    }
+    for stream in 0..spec.streams.as_ref().map_or(0, |streams| streams.count - 1) {
+        let both = [GemmaPart::StreamUp(stream), GemmaPart::StreamDown(stream)];
+        groups.extend(both.map(|part| Group::multiplied(Part::Gemma(part))));
+    }
     for (index, layer) in spec.layers.iter().enumerate() {
         let group = |parts: &[LayerPart]| Group::of_layer(index, parts);
         match layer.attention.projection {
-            Projection::Heads(_) => groups.extend([QKV, OUTPUT].map(group)),
-            Projection::State(state) => groups.extend([state_in(&state), STATE_OUTPUT].map(group)),
+            Projection::Heads(_) => groups.extend([first(&layer.attention), OUTPUT].map(group)),
+            Projection::State(_) => groups.extend([first(&layer.attention), STATE_OUTPUT].map(group)),
             Projection::Latent(shape) => {
                 groups.extend([LATENT_DOWN, QUERY, OUTPUT].map(group));
                 groups.extend(shape.query_rank.map(|_| group(QUERY_DOWN)));
@@ -151,6 +180,13 @@ pub(super) fn groups(spec: &TransformerSpec) -> Vec<Group> {
         }
         if layer.attention.output_gate {
             groups.push(group(QUERY_GATE));
+        }
+        if spec.streams.is_some() {
+            let all = [STREAM_ROUTER, STREAM_PREDICTION, STREAM_CORRECTION, LAUREL_DOWN, LAUREL_UP];
+            groups.extend(all.map(group));
+        }
+        if spec.layer_inputs.is_some() {
+            groups.extend([INPUT_GATE, INPUT_UP].map(group));
         }
         if let Some(shared) = layer.mlp.shared() {
             groups.extend([shared_up(shared.gated), SHARED_DOWN].map(group));
@@ -262,7 +298,7 @@ fn vector_lengths(spec: &TransformerSpec) -> impl Iterator<Item = usize> {
         use LayerPart::{DistanceKey, DistanceQuery};
         matches!(weight.part, Part::DistanceNorm | Part::Layer(_, DistanceKey | DistanceQuery))
     };
-    let weights = spec.weights().into_iter();
+    let weights = spec.weights_and_factors().into_iter();
     // Of all experts together, counted below; and one row, which is a vector here.
     let is_joined = |weight: &Weight| {
         use LayerPart::{ExpertDown, ExpertGate, ExpertUp};
@@ -270,7 +306,8 @@ fn vector_lengths(spec: &TransformerSpec) -> impl Iterator<Item = usize> {
     };
     let vectors = weights.filter(move |(weight, shape)| {
         let gate = matches!(weight.part, Part::Layer(_, LayerPart::SharedRouter));
-        (shape.len() == 1 && !is_table(weight) && !is_joined(weight)) || gate
+        let factor = matches!(weight.part, Part::Layer(_, LayerPart::Gemma(GemmaPart::OutputScale)));
+        (shape.len() == 1 && !is_table(weight) && !is_joined(weight) && !factor) || gate
     });
     let experts = spec.layers.iter().filter_map(|layer| layer.mlp.experts()).filter(|of| of.expert_bias);
     // Norms of queries and keys that files have no weights of.
@@ -283,7 +320,7 @@ fn vector_lengths(spec: &TransformerSpec) -> impl Iterator<Item = usize> {
     });
     let tables = match spec.distance {
         Distance::None => Vec::new(),
-        Distance::Alibi => vec![spec.heads().heads],
+        Distance::Alibi(_) => vec![spec.heads().heads],
         Distance::Learned { distance_max, .. } => {
             vec![spec.heads().heads * (2 * distance_max as usize + 1)]
         }

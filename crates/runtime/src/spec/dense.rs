@@ -4,12 +4,13 @@
 use hanzo_engine_kernels::{Activation, HeadShape, RopeKind};
 use serde_json::{Map, Value};
 
-use super::dense_own;
 use super::hf::{scaling, stretched_context, windows_by_type};
+use super::rope::long_factors;
 use super::{
     AttentionSpec, Config, DenseSpec, HeadSpec, LayerSpec, LogitsSpec, Mask, MlpSpec, NormKind, NormOrder,
     NormSpec, QkNorm, RopeScaling, RopeSpec, TransformerSpec,
 };
+use super::{dense_absolute, dense_own};
 use crate::error::LoadError;
 use crate::limits::{CONTEXT_TOKENS_MAX, HEAD_DIM_MAX, HEADS_MAX, LAYERS_MAX, VOCAB_MAX, WIDTH_MAX};
 
@@ -105,7 +106,7 @@ const COHERE: Family = Family {
     rope_kind: RopeKind::Interleaved,
     tied: true,
     own: cohere,
-    refused: &["use_qk_norm", "use_parallel_embedding"],
+    refused: &["use_parallel_embedding"],
     ..LLAMA
 };
 
@@ -183,6 +184,7 @@ const FAMILIES: &[Family] = &[
             turn_windows_alone(spec);
             Ok(())
         },
+        refused: &["use_qk_norm", "use_parallel_embedding"],
         ..COHERE
     },
     Family {
@@ -274,15 +276,18 @@ const REFUSED: &[&str] = &[
     "vision_config",
 ];
 
+fn families() -> impl Iterator<Item = &'static Family> {
+    FAMILIES.iter().chain(dense_own::FAMILIES).chain(dense_absolute::FAMILIES)
+}
+
 /// The names of model types that are read here.
 pub(super) fn known() -> impl Iterator<Item = &'static str> {
-    FAMILIES.iter().chain(dense_own::FAMILIES).map(|family| family.model_type)
+    families().map(|family| family.model_type)
 }
 
 /// Reads one of these families; nothing of another.
 pub(super) fn from_config(config: &Config, model_type: &str) -> Option<Result<TransformerSpec, LoadError>> {
-    let mut families = FAMILIES.iter().chain(dense_own::FAMILIES);
-    let family = families.find(|family| family.model_type == model_type)?;
+    let family = families().find(|family| family.model_type == model_type)?;
     Some(family.read(config))
 }
 
@@ -427,39 +432,13 @@ impl Family {
 }
 
 /// The settings of rotary embeddings, which newer files keep by the kind of layer.
-fn rope_settings(config: &Config, of_layers: &str) -> Result<Config, LoadError> {
+pub(super) fn rope_settings(config: &Config, of_layers: &str) -> Result<Config, LoadError> {
     let settings = match config.object("rope_scaling")? {
         Some(settings) => Some(settings),
         None => config.object("rope_parameters")?,
     };
     let Some(settings) = settings else { return Ok(Config::new(config.file.clone(), Map::new())) };
     Ok(settings.object(of_layers)?.unwrap_or(settings))
-}
-
-/// Divisors of the frequencies of a model that was trained for long contexts (LongRoPE, arxiv.org/abs/2402.13753), and the factor on
-/// cosine and sine. A model whose context is longer than the original one is run with those for long texts, whatever the
-/// length of one: keys in the cache must not depend on what comes after them.
-fn long_factors(config: &Config, settings: &Config, context: usize) -> Result<(Vec<f32>, f32), LoadError> {
-    const ORIGINAL: &str = "original_max_position_embeddings";
-    let original = match config.count(ORIGINAL, CONTEXT_TOKENS_MAX)? {
-        Some(original) => original,
-        None => settings.required(ORIGINAL, CONTEXT_TOKENS_MAX)?,
-    };
-    let key = if context > original { "long_factor" } else { "short_factor" };
-    let list = settings.get(key).and_then(Value::as_array).ok_or_else(|| settings.missing(key))?;
-    let number = |value: &Value| {
-        let number = value.as_f64().map(|number| number as f32);
-        number.filter(|number| number.is_finite() && *number > 0.0)
-    };
-    let factors = list.iter().take(HEAD_DIM_MAX).map(number).collect::<Option<Vec<f32>>>();
-    let factors = factors.ok_or_else(|| settings.corrupt(key, "a factor is not a number above 0"))?;
-    let stretch = context as f32 / original as f32;
-    let magnitude = match settings.positive("attention_factor")? {
-        Some(magnitude) => magnitude,
-        None if stretch > 1.0 => (1.0 + stretch.ln() / (original as f32).ln()).sqrt(),
-        None => 1.0,
-    };
-    Ok((factors, magnitude))
 }
 
 fn activation(config: &Config, (key, usual): (&str, &'static str)) -> Result<Activation, LoadError> {
@@ -474,8 +453,10 @@ fn activation(config: &Config, (key, usual): (&str, &'static str)) -> Result<Act
         "gelu_pytorch_tanh" | "gelu_new" => Ok(Activation::GeluTanh),
         "gelu" => Ok(Activation::GeluErf),
         "relu" => Ok(Activation::Relu),
+        "relu2" => Ok(Activation::ReluSquared),
         other => {
-            Err(config.unsupported(key, other, "silu, gelu, gelu_new, gelu_pytorch_tanh and relu are known"))
+            let known = "silu, gelu, gelu_new, gelu_pytorch_tanh, relu and relu2 are known";
+            Err(config.unsupported(key, other, known))
         }
     }
 }
@@ -499,7 +480,7 @@ fn turn_windows_alone(spec: &mut TransformerSpec) {
 }
 
 pub(super) fn set_logits(spec: &mut TransformerSpec, scale: f32, softcap: Option<f32>) {
-    spec.head = HeadSpec::Logits(LogitsSpec { tied: spec.head.tied(), scale, softcap });
+    spec.head = HeadSpec::Logits(LogitsSpec { scale, softcap, ..LogitsSpec::plain(spec.head.tied()) });
 }
 
 fn gemma2(config: &Config, spec: &mut TransformerSpec) -> Result<(), LoadError> {
@@ -568,6 +549,9 @@ fn granite(config: &Config, spec: &mut TransformerSpec) -> Result<(), LoadError>
 
 fn cohere(config: &Config, spec: &mut TransformerSpec) -> Result<(), LoadError> {
     set_logits(spec, config.positive("logit_scale")?.unwrap_or(0.0625), None);
+    if config.bool("use_qk_norm")?.unwrap_or(false) {
+        spec.layers.iter_mut().for_each(|layer| layer.attention.qk_norm = QkNorm::HeadsApart);
+    }
     Ok(())
 }
 

@@ -3,15 +3,18 @@
 
 use hanzo_engine_kernels::{Activation, QueryScale, RopeKind};
 
+use super::dense_own::NORMED_HEAD;
 use super::gguf::Keys;
 use super::rope::yarn_magnitude;
 use super::{
-    AttentionSpec, DenseSpec, HeadSpec, LayerPart, LayerSpec, LogitsSpec, Mask, MlpSpec, Names, NormKind,
-    NormOrder, NormSpec, Part, QkNorm, RopeScaling, RopeSpec, TransformerSpec, Weight,
+    Alibi, AttentionSpec, DenseSpec, Distance, HeadSpec, LayerPart, LayerSpec, LogitsSpec, Mask, MlpSpec,
+    Names, NormKind, NormOrder, NormSpec, Part, PositionTable, QkNorm, RopeScaling, RopeSpec,
+    TransformerSpec, Weight,
 };
 use crate::error::LoadError;
 use crate::gguf::{Array, Gguf, Value};
 use crate::limits::{CONTEXT_TOKENS_MAX, LAYERS_MAX, VOCAB_MAX, WIDTH_MAX};
+use crate::tensor::Tensor;
 
 /// Divisors of rope's frequencies for texts beyond the original context, and within it.
 pub(crate) const LONG_FACTORS: [&str; 2] = ["rope_factors_long.weight", "rope_factors_short.weight"];
@@ -19,6 +22,7 @@ pub(crate) const LONG_FACTORS: [&str; 2] = ["rope_factors_long.weight", "rope_fa
 /// Keys that are read here beside those that any decoder has.
 pub(super) const READ: &[&str] = &[
     "attention.layer_norm_epsilon",
+    "attention.max_alibi_bias",
     "attention.scale",
     "attention.temperature_scale",
     "attention.sliding_window_pattern",
@@ -38,7 +42,10 @@ struct Family {
     order: NormOrder,
     norm: NormKind,
     rope: RopeKind,
+    positions: Positions,
     qk_norm: QkNorm,
+    /// Queries and keys are normed after they are turned.
+    norm_after_rope: bool,
     activation: Activation,
     gated: bool,
     /// Token embeddings are multiplied by the root of their size.
@@ -53,8 +60,21 @@ struct Family {
     halved: bool,
     /// Keys without which a file would be of another model.
     required: &'static [&'static str],
-    /// Models of so many layers see distances by ALiBi, and no key says so.
-    refused_layers: Option<usize>,
+}
+
+/// How places are told.
+#[derive(Clone, Copy, PartialEq)]
+enum Positions {
+    /// Queries and keys are turned.
+    Rotary,
+    /// By an embedding of positions.
+    Learned,
+    /// Scores get less with distance.
+    Alibi,
+    /// So, in models of this many layers, and no key says so; others' queries and keys are turned.
+    AlibiInLayers(usize),
+    /// So, as `attention.max_alibi_bias` says.
+    AlibiByKey,
 }
 
 /// Which layers turn queries and keys.
@@ -80,7 +100,9 @@ const PLAIN: Family = Family {
     order: NormOrder::Pre,
     norm: NormKind::Rms { from_one: false },
     rope: RopeKind::Neox,
+    positions: Positions::Rotary,
     qk_norm: QkNorm::None,
+    norm_after_rope: false,
     activation: Activation::Silu,
     gated: true,
     embeds_by_root: false,
@@ -90,7 +112,6 @@ const PLAIN: Family = Family {
     logit_scale: LogitScale::Factor,
     halved: false,
     required: &[],
-    refused_layers: None,
 };
 
 const GEMMA: Family = Family { activation: Activation::GeluTanh, embeds_by_root: true, ..PLAIN };
@@ -101,6 +122,10 @@ const COHERE: Family = Family {
     rope: RopeKind::Interleaved,
     ..PLAIN
 };
+
+/// Layer norms, and an MLP without a gate.
+const NEOX: Family =
+    Family { norm: NormKind::Layer { bias: true }, activation: Activation::GeluErf, gated: false, ..PLAIN };
 
 const FAMILIES: &[Family] = &[
     Family { name: "gemma", ..GEMMA },
@@ -140,26 +165,32 @@ const FAMILIES: &[Family] = &[
     },
     Family { name: "stablelm", norm: NormKind::Layer { bias: true }, ..PLAIN },
     Family { name: "seed_oss", ..PLAIN },
-    Family {
-        name: "gptneox",
-        order: NormOrder::ParallelApart,
-        norm: NormKind::Layer { bias: true },
-        activation: Activation::GeluErf,
-        gated: false,
-        ..PLAIN
-    },
-    Family {
-        name: "falcon",
-        order: NormOrder::Parallel,
-        norm: NormKind::Layer { bias: true },
-        activation: Activation::GeluErf,
-        gated: false,
-        ..PLAIN
-    },
+    Family { name: "gptneox", order: NormOrder::ParallelApart, ..NEOX },
+    Family { name: "falcon", order: NormOrder::Parallel, ..NEOX },
     Family { name: "internlm2", rope: RopeKind::Interleaved, ..PLAIN },
     Family { name: "chatglm", rope: RopeKind::Interleaved, ..PLAIN },
     Family { name: "qwen", halved: true, ..PLAIN },
-    Family { name: "baichuan", rope: RopeKind::Interleaved, refused_layers: Some(40), ..PLAIN },
+    Family {
+        name: "baichuan",
+        rope: RopeKind::Interleaved,
+        positions: Positions::AlibiInLayers(40),
+        ..PLAIN
+    },
+    Family { name: "phi2", order: NormOrder::Parallel, activation: Activation::GeluTanh, ..NEOX },
+    Family { name: "gpt2", positions: Positions::Learned, activation: Activation::GeluTanh, ..NEOX },
+    Family { name: "starcoder", positions: Positions::Learned, activation: Activation::GeluTanh, ..NEOX },
+    Family { name: "bloom", positions: Positions::Alibi, activation: Activation::GeluTanh, ..NEOX },
+    Family { name: "mpt", norm: NormKind::Layer { bias: false }, positions: Positions::AlibiByKey, ..NEOX },
+    Family { name: "nemotron", activation: Activation::ReluSquared, ..NEOX },
+    Family {
+        name: "arcee",
+        rope: RopeKind::Interleaved,
+        activation: Activation::ReluSquared,
+        gated: false,
+        ..PLAIN
+    },
+    Family { name: "olmo", norm: NormKind::LayerUnit, rope: RopeKind::Interleaved, ..PLAIN },
+    Family { name: "hunyuan-dense", qk_norm: QkNorm::Heads, norm_after_rope: true, ..PLAIN },
     Family { name: "orion", norm: NormKind::Layer { bias: true }, ..PLAIN },
     Family { name: "xverse", rope: RopeKind::Interleaved, ..PLAIN },
     Family { name: "exaone", ..PLAIN },
@@ -247,7 +278,7 @@ impl Family {
         };
         let hidden = keys.required("embedding_length", WIDTH_MAX)?;
         let count = keys.required("block_count", LAYERS_MAX)?;
-        self.check_settings(keys, count)?;
+        self.check_settings(keys)?;
         let context = keys.required("context_length", CONTEXT_TOKENS_MAX)?;
         let heads = keys.heads(hidden)?;
         let original = keys.count("rope.scaling.original_context_length", CONTEXT_TOKENS_MAX)?;
@@ -270,15 +301,24 @@ impl Family {
             qkv_bias: has(in_first(LayerPart::Query).bias())
                 || fused.is_some_and(|name| find(&name).is_some()),
             output_bias: has(in_first(LayerPart::AttentionOutput).bias()),
-            qk_norm: self.qk_norm,
+            qk_norm: match self.name {
+                "command-r" if has(in_first(LayerPart::QueryNorm).weight()) => QkNorm::HeadsApart,
+                _ => self.qk_norm,
+            },
+            norm_after_rope: self.norm_after_rope,
             softcap: keys.positive("attn_logit_softcapping")?,
             query_scale,
             scale: self.scale(keys, (hidden, heads.heads, heads.head_dim), count)?,
             ..AttentionSpec::causal(heads)
         };
+        let (positions, distance) = self.positions(keys, count, find("position_embd.weight"))?;
+        let turns_nothing = positions.is_some() || distance != Distance::None;
         let order = match keys.metadata.bool(&keys.key("use_parallel_residual"))? {
             Some(true) if self.name == "stablelm" => NormOrder::Parallel,
             Some(false) if self.name == "gptneox" => NormOrder::Pre,
+            None if self.name == "falcon" && find("blk.0.attn_norm_2.weight").is_some() => {
+                NormOrder::ParallelApart
+            }
             Some(true) if !self.order.is_parallel() => {
                 return Err(keys.unsupported("use_parallel_residual", true, "this architecture has none"));
             }
@@ -290,6 +330,7 @@ impl Family {
             attention: AttentionSpec {
                 mask: Mask::Causal { window },
                 rope: match self.turns {
+                    _ if turns_nothing => None,
                     Turns::All => Some(0),
                     Turns::WindowsApart(_) => Some(usize::from(window.is_some())),
                     Turns::Windows if keys.metadata.get(&keys.key("attention.sliding_window")).is_none() => {
@@ -304,7 +345,7 @@ impl Family {
             residual_scale,
         });
         let layers: Vec<LayerSpec> = layers.collect();
-        let mut ropes = vec![rope];
+        let mut ropes = if turns_nothing { Vec::new() } else { vec![rope] };
         if let Turns::WindowsApart(base) = self.turns {
             let base = keys.positive("rope.freq_base_swa")?.or(base).unwrap_or(ropes[0].base);
             let plain = RopeSpec { base, scaling: RopeScaling::None, magnitude: 1.0, ..ropes[0].clone() };
@@ -312,7 +353,7 @@ impl Family {
         }
         let eps = match self.norm {
             NormKind::Rms { .. } => keys.epsilon()?,
-            NormKind::Layer { .. } => {
+            _ => {
                 const NAME: &str = "attention.layer_norm_epsilon";
                 keys.positive(NAME)?.ok_or_else(|| keys.metadata.missing(&keys.key(NAME)))?
             }
@@ -321,11 +362,16 @@ impl Family {
         let root = if self.embeds_by_root { (hidden as f32).sqrt() } else { 1.0 };
         TransformerSpec {
             ropes,
+            positions,
+            distance,
+            embedding_norm: has(Part::EmbeddingNorm.weight()),
             embedding_scale: keys.positive("embedding_scale")?.unwrap_or(root),
             head: HeadSpec::Logits(LogitsSpec {
                 tied: !has(Part::Head.weight()),
                 scale: if self.logit_scale == LogitScale::Divisor { 1.0 / scale } else { scale },
                 softcap: keys.positive("final_logit_softcapping")?,
+                bias: has(Part::Head.bias()),
+                unit_rows: self.name == "baichuan" && vocab == NORMED_HEAD,
             }),
             ..TransformerSpec::bare(
                 self.name,
@@ -338,16 +384,40 @@ impl Family {
         .checked(keys.metadata.file())
     }
 
-    fn check_settings(&self, keys: &Keys<'_>, layers: usize) -> Result<(), LoadError> {
+    fn check_settings(&self, keys: &Keys<'_>) -> Result<(), LoadError> {
         for key in self.required {
             keys.positive(key)?.ok_or_else(|| keys.metadata.missing(&keys.key(key)))?;
         }
-        match self.refused_layers {
-            Some(refused) if refused == layers => {
-                let reason = "models of so many layers see distances by ALiBi, which decoders here cannot";
-                Err(keys.unsupported("block_count", layers, reason))
+        Ok(())
+    }
+
+    /// The embedding of positions, or what scores lose with distance.
+    fn positions(
+        &self,
+        keys: &Keys<'_>,
+        layers: usize,
+        table: Option<&Tensor>,
+    ) -> Result<(Option<PositionTable>, Distance), LoadError> {
+        const ALIBI: &str = "attention.max_alibi_bias";
+        let stated = keys.metadata.f32(&keys.key(ALIBI))?.filter(|&exponent| exponent != 0.0);
+        let plain = Distance::Alibi(Alibi::PLAIN);
+        match (self.positions, stated) {
+            (Positions::AlibiByKey, Some(exponent)) if exponent > 0.0 && exponent.fract() == 0.0 => {
+                Ok((None, Distance::Alibi(Alibi { exponent_max: exponent as u32 })))
             }
-            _ => Ok(()),
+            (Positions::AlibiByKey, None) => {
+                Err(keys.unsupported(ALIBI, 0, "this build knows this architecture's ALiBi alone"))
+            }
+            (_, Some(exponent)) if exponent != 8.0 || self.positions == Positions::Rotary => {
+                Err(keys.unsupported(ALIBI, exponent, "this architecture does not read it"))
+            }
+            (Positions::Learned, None) => {
+                let rows = table.and_then(|table| table.shape.first()).copied().unwrap_or_default();
+                Ok((Some(PositionTable { rows, offset: 0 }), Distance::None))
+            }
+            (Positions::Alibi, _) => Ok((None, plain)),
+            (Positions::AlibiInLayers(count), _) if count == layers => Ok((None, plain)),
+            _ => Ok((None, Distance::None)),
         }
     }
 

@@ -4,10 +4,11 @@
 use hanzo_engine_kernels::RopeKind;
 use serde_json::Value;
 
-use super::dense::{Family, GLM, LLAMA, Said, set_logits};
-use super::{Config, NormKind, NormOrder, TransformerSpec};
+use super::dense::{Family, GLM, LLAMA, Said, rope_settings, set_logits};
+use super::dense_absolute::gpt2;
+use super::{Alibi, Config, Distance, HeadSpec, NormKind, NormOrder, QkNorm, TransformerSpec};
 use crate::error::LoadError;
-use crate::limits::{CONTEXT_TOKENS_MAX, HEADS_MAX, WIDTH_MAX};
+use crate::limits::{CONTEXT_TOKENS_MAX, HEAD_DIM_MAX, HEADS_MAX, WIDTH_MAX};
 
 pub(super) const FAMILIES: &[Family] = &[
     Family {
@@ -49,11 +50,15 @@ pub(super) const FAMILIES: &[Family] = &[
         settle: falcon,
         own: |config, spec| {
             let apart = !config.bool("new_decoder_architecture")?.unwrap_or(false);
+            let norms = config.count("num_ln_in_parallel_attn", 2)?;
             if apart && !config.bool("parallel_attn")?.unwrap_or(true) {
                 set_order(spec, NormOrder::Pre);
+            } else if norms.unwrap_or(if apart { 1 } else { 2 }) == 2 {
+                set_order(spec, NormOrder::ParallelApart);
             }
             Ok(())
         },
+        // Its class rounds what scores lose to bfloat16 by the positions of keys, not by distances.
         refused: &["alibi"],
         ..LLAMA
     },
@@ -97,7 +102,13 @@ pub(super) const FAMILIES: &[Family] = &[
         settle: qwen,
         ..LLAMA
     },
-    Family { model_type: "baichuan", class: "BaichuanForCausalLM", settle: baichuan, ..LLAMA },
+    Family {
+        model_type: "baichuan",
+        class: "BaichuanForCausalLM",
+        settle: baichuan,
+        own: baichuan_own,
+        ..LLAMA
+    },
     Family {
         model_type: "orion",
         class: "OrionForCausalLM",
@@ -116,17 +127,119 @@ pub(super) const FAMILIES: &[Family] = &[
         },
         ..LLAMA
     },
+    Family {
+        model_type: "phi",
+        class: "PhiForCausalLM",
+        order: NormOrder::Parallel,
+        norm: NormKind::Layer { bias: true },
+        eps: ("layer_norm_eps", 1e-5),
+        qkv_bias: Said::Always(true),
+        output_bias: Said::Always(true),
+        mlp_bias: Said::Always(true),
+        gated: false,
+        activation: ("hidden_act", "gelu_new"),
+        turned: 0.5,
+        own: |_, spec| {
+            set_head_bias(spec);
+            Ok(())
+        },
+        refused: &["qk_layernorm"],
+        ..LLAMA
+    },
+    Family {
+        model_type: "gptj",
+        class: "GPTJForCausalLM",
+        order: NormOrder::Parallel,
+        norm: NormKind::Layer { bias: true },
+        eps: ("layer_norm_epsilon", 1e-5),
+        qkv_bias: Said::Always(false),
+        output_bias: Said::Always(false),
+        mlp_bias: Said::Always(true),
+        gated: false,
+        activation: ("activation_function", "gelu_new"),
+        rope_kind: RopeKind::Interleaved,
+        settle: gpt2,
+        own: |config, spec| {
+            if let Some(turned) = config.count("rotary_dim", HEAD_DIM_MAX)? {
+                spec.ropes[0].dim = turned;
+            }
+            set_head_bias(spec);
+            Ok(())
+        },
+        ..LLAMA
+    },
+    Family {
+        model_type: "nemotron",
+        class: "NemotronForCausalLM",
+        norm: NormKind::LayerFromOne,
+        eps: ("norm_eps", 1e-5),
+        mlp_bias: Said::By("mlp_bias", false),
+        gated: false,
+        activation: ("hidden_act", "relu2"),
+        turned: 0.5,
+        refused: &[],
+        ..LLAMA
+    },
+    Family {
+        model_type: "arcee",
+        class: "ArceeForCausalLM",
+        eps: ("rms_norm_eps", 1e-5),
+        mlp_bias: Said::By("mlp_bias", false),
+        gated: false,
+        activation: ("hidden_act", "relu2"),
+        refused: &[],
+        ..LLAMA
+    },
+    Family {
+        model_type: "olmo",
+        class: "OlmoForCausalLM",
+        norm: NormKind::LayerUnit,
+        // Its class knows one.
+        eps: ("", 1e-5),
+        refused: &["clip_qkv", "mlp_bias"],
+        ..LLAMA
+    },
+    Family {
+        model_type: "hunyuan_v1_dense",
+        class: "HunYuanDenseV1ForCausalLM",
+        eps: ("rms_norm_eps", 1e-5),
+        qk_norm: QkNorm::Heads,
+        settle: hunyuan,
+        own: |_, spec| {
+            spec.layers.iter_mut().for_each(|layer| layer.attention.norm_after_rope = true);
+            Ok(())
+        },
+        ..LLAMA
+    },
     Family { model_type: "minicpm", class: "MiniCPMForCausalLM", tied: true, own: minicpm, ..LLAMA },
 ];
 
+/// Layers turn nothing; scores get less with distance.
+pub(super) fn set_alibi(spec: &mut TransformerSpec, alibi: Alibi) {
+    spec.distance = Distance::Alibi(alibi);
+    turn_nothing(spec);
+}
+
+/// Layers turn nothing.
+pub(super) fn turn_nothing(spec: &mut TransformerSpec) {
+    spec.ropes.clear();
+    spec.layers.iter_mut().for_each(|layer| layer.attention.rope = None);
+}
+
 /// Puts settings under the usual names, where those say nothing.
-fn rename(config: &mut Config, names: &[(&str, &str)]) {
+pub(super) fn rename(config: &mut Config, names: &[(&str, &str)]) {
     for &(theirs, usual) in names {
-        if config.get(usual).is_none()
+        if config.get(usual).is_none_or(Value::is_null)
             && let Some(value) = config.get(theirs).cloned()
         {
             config.set(usual, value);
         }
+    }
+}
+
+fn set_head_bias(spec: &mut TransformerSpec) {
+    if let HeadSpec::Logits(head) = &mut spec.head {
+        head.bias = true;
     }
 }
 
@@ -146,8 +259,7 @@ fn falcon(config: &mut Config) -> Result<(), LoadError> {
     );
     let heads = config.required("num_attention_heads", HEADS_MAX)?;
     let renewed = config.bool("new_decoder_architecture")?.unwrap_or(false);
-    // One norm for each half, of which only the later of its two forms has one for both.
-    if renewed && config.count("num_ln_in_parallel_attn", 2)?.unwrap_or(2) != 1 {
+    if !renewed && config.count("num_ln_in_parallel_attn", 2)? == Some(2) {
         let reason = "of this form only one norm for both halves is known";
         return Err(config.unsupported("num_ln_in_parallel_attn", 2, reason));
     }
@@ -225,21 +337,28 @@ fn qwen(config: &mut Config) -> Result<(), LoadError> {
 fn baichuan(config: &mut Config) -> Result<(), LoadError> {
     // The classes of its two generations differ in a letter's case.
     config.set("architectures", Value::Null);
-    if config.get("max_position_embeddings").is_none() && config.get("model_max_length").is_some() {
-        let value = config.get("model_max_length").map(ToString::to_string).unwrap_or_default();
-        let reason = "models with this setting in place of max_position_embeddings see distances by ALiBi, \
-                      which decoders here cannot";
-        return Err(config.unsupported("model_max_length", value, reason));
+    // The larger models see distances by ALiBi, and no setting says so.
+    if config.get("max_position_embeddings").is_none_or(Value::is_null)
+        && config.get("model_max_length").is_some()
+    {
+        rename(config, &[("model_max_length", "max_position_embeddings")]);
+        config.set("alibi", true.into());
     }
-    if config.count("vocab_size", usize::MAX)? == Some(NORMED_HEAD) {
-        let reason = "Baichuan 2 norms the rows of its head, which this build does not";
-        return Err(config.unsupported("vocab_size", NORMED_HEAD, reason));
+    Ok(())
+}
+
+fn baichuan_own(config: &Config, spec: &mut TransformerSpec) -> Result<(), LoadError> {
+    if config.bool("alibi")?.unwrap_or(false) {
+        set_alibi(spec, Alibi::PLAIN);
+    }
+    if let HeadSpec::Logits(head) = &mut spec.head {
+        head.unit_rows = spec.vocab == NORMED_HEAD;
     }
     Ok(())
 }
 
 /// Tokens of Baichuan 2's vocabulary. No setting says that its head is normed.
-const NORMED_HEAD: usize = 125_696;
+pub(super) const NORMED_HEAD: usize = 125_696;
 
 fn minicpm(config: &Config, spec: &mut TransformerSpec) -> Result<(), LoadError> {
     spec.embedding_scale = config.positive("scale_emb")?.unwrap_or(1.0);
@@ -248,5 +367,20 @@ fn minicpm(config: &Config, spec: &mut TransformerSpec) -> Result<(), LoadError>
     let depth = config.positive("scale_depth")?.unwrap_or(1.0);
     let residual = depth / (spec.layers.len() as f32).sqrt();
     spec.layers.iter_mut().for_each(|layer| layer.residual_scale = residual);
+    Ok(())
+}
+
+/// What its files call dynamic is a base that no length changes.
+pub(super) fn hunyuan(config: &mut Config) -> Result<(), LoadError> {
+    let settings = rope_settings(config, "full_attention")?;
+    let named = settings.string("rope_type")?.or(settings.string("type")?);
+    let (Some("dynamic"), Some(alpha)) = (named, settings.positive("alpha")?) else { return Ok(()) };
+    let heads = config.required("num_attention_heads", HEADS_MAX)?;
+    let of_hidden = config.required("hidden_size", WIDTH_MAX)? / heads;
+    let dim = config.count("head_dim", HEAD_DIM_MAX)?.unwrap_or(of_hidden) as f64;
+    let base = settings.positive("rope_theta")?.or(config.positive("rope_theta")?).unwrap_or(1e4);
+    config.set("rope_theta", (f64::from(base) * f64::from(alpha).powf(dim / (dim - 2.0))).into());
+    config.set("rope_scaling", Value::Null);
+    config.set("rope_parameters", Value::Null);
     Ok(())
 }

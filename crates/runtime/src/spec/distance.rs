@@ -7,8 +7,8 @@
 pub enum Distance {
     /// Nothing.
     None,
-    /// `-slope * |i - j|`, a slope a head (arxiv.org/abs/2108.12409, seen from both sides).
-    Alibi,
+    /// `-slope * |i - j|`, a slope a head (arxiv.org/abs/2108.12409; of encoders seen from both sides).
+    Alibi(Alibi),
     /// A learned number for each head and bucket of distances, the same in all layers (MPNet).
     Learned {
         /// Buckets.
@@ -18,6 +18,32 @@ pub enum Distance {
     },
     /// DeBERTa's (arxiv.org/abs/2006.03654).
     Disentangled(Disentangled),
+}
+
+/// How steep ALiBi's slopes are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Alibi {
+    /// The last head's slope is 2 to the minus this, where heads are a power of two.
+    pub exponent_max: u32,
+}
+
+impl Alibi {
+    /// As in the paper.
+    pub(crate) const PLAIN: Alibi = Alibi { exponent_max: 8 };
+
+    /// The slope of each head: powers of a ratio, and those of twice as many heads in between where the heads are no power of
+    /// two.
+    pub(crate) fn slopes(self, heads: usize) -> Vec<f32> {
+        let powers = |count: usize| {
+            let first = 2f64.powf(-f64::from(self.exponent_max) / count as f64);
+            (0..count).map(move |head| first.powi(head as i32 + 1) as f32)
+        };
+        if heads.is_power_of_two() {
+            return powers(heads).collect();
+        }
+        let below = heads.next_power_of_two() / 2;
+        powers(below).chain(powers(2 * below).step_by(2).take(heads - below)).collect()
+    }
 }
 
 /// DeBERTa's scores between contents and distances.
@@ -79,20 +105,6 @@ impl Buckets {
     }
 }
 
-/// ALiBi's slope of each head: powers of a ratio, and those of twice as many heads in between where the heads are no
-/// power of two.
-pub(crate) fn alibi_slopes(heads: usize) -> Vec<f32> {
-    let powers = |count: usize| {
-        let first = 2f64.powf(-(2f64.powf(-((count as f64).log2() - 3.0))));
-        (0..count).map(move |head| first.powi(head as i32 + 1) as f32)
-    };
-    if heads.is_power_of_two() {
-        return powers(heads).collect();
-    }
-    let below = heads.next_power_of_two() / 2;
-    powers(below).chain(powers(2 * below).step_by(2).take(heads - below)).collect()
-}
-
 /// MPNet's learned biases, `weights` of (buckets, heads), spread out to `(heads, 2 * distance_max + 1)` by
 /// `key - query` from `-distance_max`.
 pub(crate) fn learned_table(weights: &[f32], heads: usize, buckets: usize, distance_max: u32) -> Vec<f32> {
@@ -128,13 +140,15 @@ mod tests {
     #[test]
     fn slopes_are_those_of_the_paper() {
         let eight: Vec<f32> = (1..=8).map(|power| 0.5f32.powi(power)).collect();
-        assert_eq!(alibi_slopes(8), eight);
-        let twelve = alibi_slopes(12);
+        assert_eq!(Alibi::PLAIN.slopes(8), eight);
+        let twelve = Alibi::PLAIN.slopes(12);
         assert_eq!(twelve[..8], eight);
         for (slope, power) in twelve[8..].iter().zip([0.5, 1.5, 2.5, 3.5]) {
             assert!((slope - 2f32.powf(-power)).abs() < 1e-6, "{slope} for power {power}");
         }
-        assert_eq!(alibi_slopes(1), [2f32.powi(-8)]);
+        assert_eq!(Alibi::PLAIN.slopes(1), [2f32.powi(-8)]);
+        let steeper = Alibi { exponent_max: 16 };
+        assert_eq!(steeper.slopes(4), [4, 8, 12, 16].map(|power| 2f32.powi(-power)));
     }
 
     /// As computed by the transformers library for 32 buckets up to distance 128.

@@ -6,8 +6,8 @@ use hanzo_engine_kernels::{Activation, HeadShape, RopeKind};
 use super::rope::yarn_magnitude;
 use super::{
     AttentionSpec, ExpertsSpec, HeadSpec, LayerPart, LayerSpec, Mask, MlpSpec, Names, NormKind, NormOrder,
-    NormSpec, Part, QkNorm, RopeScaling, RopeSpec, TransformerSpec, Weight, dense_gguf, mixtures_gguf,
-    states_gguf,
+    NormSpec, Part, QkNorm, RopeScaling, RopeSpec, TransformerSpec, Weight, dense_gguf, gemma_gguf,
+    mixtures_gguf, states_gguf,
 };
 use crate::error::{LoadError, shorten};
 use crate::gguf::{Array, Gguf, Metadata, Value};
@@ -146,6 +146,11 @@ pub fn from_gguf(gguf: &Gguf) -> Result<TransformerSpec, LoadError> {
         keys.refuse_unknown(|name| mixtures_gguf::reads(architecture, name))?;
         return mixtures_gguf::from_gguf(gguf, &keys);
     }
+    if gemma_gguf::known().any(|name| name == architecture) {
+        let keys = Keys { metadata, architecture };
+        keys.refuse_unknown(|name| gemma_gguf::READ.contains(&name))?;
+        return gemma_gguf::from_gguf(gguf, &keys);
+    }
     if dense_gguf::knows(architecture) {
         let keys = Keys { metadata, architecture };
         keys.refuse_unknown(|name| dense_gguf::READ.contains(&name))?;
@@ -158,7 +163,7 @@ pub fn from_gguf(gguf: &Gguf) -> Result<TransformerSpec, LoadError> {
     }
     let Some(family) = FAMILIES.iter().find(|family| family.name == architecture) else {
         let known = FAMILIES.iter().map(|family| family.name).chain(mixtures_gguf::known());
-        let known = known.chain(dense_gguf::known()).chain(states_gguf::known());
+        let known = known.chain(dense_gguf::known()).chain(states_gguf::known()).chain(gemma_gguf::known());
         let known: Vec<&str> = known.collect();
         return Err(LoadError::Unsupported {
             file: metadata.file().to_owned(),

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use super::rope::yarn_magnitude;
 use super::{
     AttentionSpec, Config, ExpertsSpec, HeadSpec, LayerSpec, Mask, MlpSpec, NormKind, NormOrder, NormSpec,
-    QkNorm, RopeScaling, RopeSpec, TransformerSpec, dense, mixtures, multimodal,
+    QkNorm, RopeScaling, RopeSpec, TransformerSpec, dense, gemma, mixtures, multimodal,
 };
 use crate::error::LoadError;
 use crate::limits::{
@@ -195,16 +195,17 @@ pub fn from_config(config: &Config) -> Result<TransformerSpec, LoadError> {
     if let Some(dense) = dense::from_config(config, model_type) {
         return dense;
     }
+    if let Some(gemma) = gemma::from_config(config, model_type) {
+        return gemma;
+    }
     let Some(family) = FAMILIES.iter().find(|family| family.model_type == model_type) else {
         let known: Vec<&str> = FAMILIES
             .iter()
             .map(|family| family.model_type)
             .chain(mixtures::known())
             .chain(dense::known())
+            .chain(gemma::known())
             .collect();
-        if let Some(lacking) = multimodal::lacking(model_type) {
-            return Err(config.unsupported("model_type", model_type, lacking));
-        }
         let encoders = crate::encoder::encoders().join(", ");
         let texts: Vec<&str> = multimodal::known().collect();
         let reason = format!(

@@ -36,11 +36,27 @@ pub enum NormKind {
         /// With an addend a column.
         bias: bool,
     },
+    /// A layer norm with an addend a column, whose factors files store less 1 (Nemotron).
+    LayerFromOne,
+    /// A layer norm without factors and addends (OLMo).
+    LayerUnit,
     /// A root mean square norm.
     Rms {
         /// Files store each factor less 1 (Gemma).
         from_one: bool,
     },
+}
+
+impl NormKind {
+    /// It takes the mean away.
+    pub(crate) fn is_layer(self) -> bool {
+        !matches!(self, NormKind::Rms { .. })
+    }
+
+    /// Files store each factor less 1.
+    pub(crate) fn from_one(self) -> bool {
+        matches!(self, NormKind::LayerFromOne | NormKind::Rms { from_one: true })
+    }
 }
 
 /// Where a layer's norms stand.
@@ -141,6 +157,12 @@ pub struct AttentionSpec {
     pub softcap: Option<f32>,
     /// One logit a head takes part in the softmax and has no value (GPT-OSS).
     pub sinks: bool,
+    /// Values are normed, each head by itself, without weights (Gemma 4).
+    pub values_normed: bool,
+    /// Values are what keys are before they are normed and turned (Gemma 4).
+    pub values_are_keys: bool,
+    /// The layer before this one whose keys and values it attends to, having none of its own (Gemma 3n).
+    pub shares: Option<usize>,
 }
 
 /// How queries, keys and values are made of hidden states.
@@ -294,7 +316,15 @@ impl AttentionSpec {
             scale: 1.0 / (shape.head_dim as f32).sqrt(),
             softcap: None,
             sinks: false,
+            values_normed: false,
+            values_are_keys: false,
+            shares: None,
         }
+    }
+
+    /// Columns of what the first product gives: queries alone where keys and values are another layer's.
+    pub(crate) fn first_width(&self) -> usize {
+        if self.shares.is_some() { self.projection.q_width() } else { self.projection.first_width() }
     }
 
     /// What a cache keeps of each token.
@@ -341,7 +371,9 @@ pub enum QkNorm {
     Heads,
     /// As `Heads`, without weights (Llama 4).
     Unit,
-    /// A layer norm of all heads together (Jina's models for code).
+    /// A layer norm of each head, with factors of its own (Command R+).
+    HeadsApart,
+    /// A norm of all heads together, of the kind of the others (Jina's models for code, OLMo 2).
     Whole,
 }
 
@@ -405,6 +437,9 @@ pub struct ExpertsSpec {
     pub bias: bool,
     /// Files store each expert's second matrix as (ffn, hidden).
     pub down_transposed: bool,
+    /// Router, experts and the MLP beside them each norm the sum for themselves, and what both add is normed apart, before the
+    /// norm of the half (Gemma 4).
+    pub apart: bool,
 }
 
 /// The MLP beside routed experts, of their kind: where families have several they are one wider.
@@ -435,6 +470,11 @@ impl MlpSpec {
         let experts = self.experts()?;
         let &ExpertsSpec { activation, gated, shared, .. } = experts;
         Some(DenseSpec { ffn: shared?.ffn, activation, gated, up_bias: false, down_bias: false })
+    }
+
+    /// It is a mixture with norms of its own.
+    pub(crate) fn is_apart(&self) -> bool {
+        self.experts().is_some_and(|experts| experts.apart)
     }
 
     /// The mixture of experts, where it is one.
@@ -486,6 +526,7 @@ impl ExpertsSpec {
             shared: None,
             bias: false,
             down_transposed: false,
+            apart: false,
         }
     }
 

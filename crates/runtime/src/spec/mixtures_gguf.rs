@@ -87,6 +87,7 @@ const FAMILIES: &[Family] = &[
     Family { name: "deepseek", rope: RopeKind::Interleaved, normalized: Some(false), ..PLAIN },
     Family { name: "bailingmoe", rope: RopeKind::Interleaved, ..PLAIN },
     Family { name: "bailingmoe2", ..PLAIN },
+    Family { name: "hunyuan-moe", normalized: Some(true), ..PLAIN },
     Family {
         name: "llama4",
         rope: RopeKind::Interleaved,
@@ -205,9 +206,8 @@ pub(super) fn from_gguf(gguf: &Gguf, keys: &Keys<'_>) -> Result<TransformerSpec,
     };
     let norm = NormSpec { kind: NormKind::Rms { from_one: false }, eps: keys.epsilon()? };
     let logits = LogitsSpec {
-        tied: !has(Part::Head.weight()),
         scale: 1.0 / keys.positive("logit_scale")?.unwrap_or(1.0),
-        softcap: None,
+        ..LogitsSpec::plain(!has(Part::Head.weight()))
     };
     TransformerSpec {
         ropes: vec![rope],
@@ -349,6 +349,7 @@ fn heads(
             true => QkNorm::Heads,
             false => QkNorm::None,
         },
+        norm_after_rope: keys.architecture == "hunyuan-moe",
         sinks: keys.architecture == "gpt-oss",
         ..AttentionSpec::causal(shape)
     };

@@ -4,9 +4,13 @@
 
 mod config;
 mod dense;
+mod dense_absolute;
 mod dense_gguf;
 mod dense_own;
 mod distance;
+mod gemma;
+mod gemma_gguf;
+mod gemma_parts;
 mod gguf;
 mod hf;
 mod layer;
@@ -14,6 +18,7 @@ mod mixtures;
 mod mixtures_gguf;
 mod multimodal;
 mod names;
+mod names_experts;
 mod names_own;
 mod names_state;
 mod rope;
@@ -26,8 +31,9 @@ mod weights;
 
 pub use config::Config;
 pub(crate) use dense_gguf::LONG_FACTORS;
-pub use distance::{Buckets, Disentangled, Distance};
-pub(crate) use distance::{alibi_slopes, learned_table};
+pub(crate) use distance::learned_table;
+pub use distance::{Alibi, Buckets, Disentangled, Distance};
+pub use gemma_parts::{GemmaPart, StreamsSpec};
 pub(crate) use gguf::ROPE_FACTORS;
 pub use gguf::from_gguf;
 use hanzo_engine_kernels::{Activation, HeadShape, KvGroups, KvLayout, KvSpec, KvType, StepLimits};
@@ -38,7 +44,8 @@ pub use layer::{
 };
 pub(crate) use mixtures::predicts_more;
 pub(crate) use multimodal::{Multimodal, not_read};
-pub(crate) use names::{ExpertNames, ExpertPack, GateUp, Names};
+pub(crate) use names::{GateUp, Names};
+pub(crate) use names_experts::{ExpertNames, ExpertPack};
 pub(crate) use names_state::StateStack;
 pub(crate) use rope::yarn_magnitude;
 pub use rope::{RopeScaling, RopeSpec};
@@ -74,6 +81,12 @@ pub struct TransformerSpec {
     pub distance: Distance,
     /// The convolution beside the first layer, where there is one.
     pub convolution: Option<ConvolutionSpec>,
+    /// Elements of what each layer reads of each token beside the sum (Gemma 3n's embeddings for each layer).
+    pub layer_inputs: Option<usize>,
+    /// What each layer gives is multiplied by a number of its own.
+    pub layers_scaled: bool,
+    /// Streams beside each other, where there are several.
+    pub streams: Option<StreamsSpec>,
     /// What makes numbers for the tokens of the vocabulary.
     pub head: HeadSpec,
     /// Tokens of the longest context or input.
@@ -119,6 +132,10 @@ pub struct LogitsSpec {
     pub scale: f32,
     /// `cap * tanh(logit / cap)` (Gemma 2).
     pub softcap: Option<f32>,
+    /// Each row of its matrix is divided by its length (Baichuan 2).
+    pub unit_rows: bool,
+    /// A number for each token is added to its logit (Phi-2).
+    pub bias: bool,
 }
 
 /// Dense, non-linearity, norm, decoder.
@@ -134,10 +151,17 @@ pub struct MaskedLmSpec {
     pub decoder_bias: bool,
 }
 
+impl LogitsSpec {
+    /// Nothing but the matrix.
+    pub(crate) fn plain(tied: bool) -> Self {
+        LogitsSpec { tied, scale: 1.0, softcap: None, unit_rows: false, bias: false }
+    }
+}
+
 impl HeadSpec {
     /// A matrix of numbers for tokens, the token embedding or one of its own, with nothing after it.
     pub fn plain(tied: bool) -> Self {
-        HeadSpec::Logits(LogitsSpec { tied, scale: 1.0, softcap: None })
+        HeadSpec::Logits(LogitsSpec::plain(tied))
     }
 
     /// The token embedding is its matrix.
@@ -155,6 +179,11 @@ impl HeadSpec {
             HeadSpec::Logits(head) => head.scale,
             HeadSpec::None | HeadSpec::MaskedLm(_) => 1.0,
         }
+    }
+
+    /// A decoder's has a bias.
+    pub(crate) fn logit_bias(self) -> bool {
+        matches!(self, HeadSpec::Logits(LogitsSpec { bias: true, .. }))
     }
 
     /// It has a matrix of its own.
@@ -193,6 +222,9 @@ impl TransformerSpec {
             ropes: Vec::new(),
             distance: Distance::None,
             convolution: None,
+            layer_inputs: None,
+            layers_scaled: false,
+            streams: None,
             head: HeadSpec::None,
             context_tokens_max: context_tokens_max as u32,
         }
@@ -223,7 +255,7 @@ impl TransformerSpec {
         self
     }
 
-    /// Heads of the attention layers, which are alike in this.
+    /// Heads of the first layer, which an encoder's layers are alike in.
     pub fn heads(&self) -> HeadShape {
         self.attending().head_shape()
     }
@@ -244,9 +276,28 @@ impl TransformerSpec {
         self.state().is_some()
     }
 
-    /// What each layer's cache keeps of a token.
+    /// What the cache of each layer that has one keeps of a token.
     pub fn kv_layouts(&self) -> impl Iterator<Item = KvLayout> + '_ {
-        self.layers.iter().map(|layer| layer.attention.kv_layout())
+        let own = self.layers.iter().filter(|layer| layer.attention.shares.is_none());
+        own.map(|layer| layer.attention.kv_layout())
+    }
+
+    /// Which of [`TransformerSpec::kv_layouts`] a layer attends to.
+    pub(crate) fn cache_of(&self, layer: usize) -> usize {
+        let own = self.layers[layer].attention.shares.unwrap_or(layer);
+        self.layers[..own].iter().filter(|layer| layer.attention.shares.is_none()).count()
+    }
+
+    /// Heads as attention meets them in the cache, of all layers: the most, the widest, and the fewest of keys and values.
+    fn cache_heads(&self) -> HeadShape {
+        let attending = self.layers.iter().filter(|layer| layer.attention.projection.state().is_none());
+        let shapes = attending.map(|layer| layer.attention.projection.cache_shape());
+        let joined = shapes.reduce(|a, b| HeadShape {
+            heads: a.heads.max(b.heads),
+            kv_heads: a.kv_heads.min(b.kv_heads),
+            head_dim: a.head_dim.max(b.head_dim),
+        });
+        joined.unwrap_or(HeadShape { heads: 1, kv_heads: 1, head_dim: 1 })
     }
 
     /// The paged cache of `blocks` blocks of 16 tokens, stored as `kv_type`, with states of `sequences` sequences where layers
@@ -294,9 +345,10 @@ impl TransformerSpec {
                 .hidden
                 .max(widest(|layer| layer.attention.projection.width()))
                 .max(widest(|layer| layer.mlp.width()))
-                .max(unfolded),
+                .max(unfolded)
+                .max(self.layer_inputs.map_or(0, |inputs| inputs * self.layers.len())),
             vocab,
-            heads: self.attending().cache_shape(),
+            heads: self.cache_heads(),
             experts: experts(|experts| experts.count),
             experts_used: experts(|experts| experts.used),
             kv_groups: self.kv_groups().count(),
@@ -306,6 +358,6 @@ impl TransformerSpec {
 
     /// The norms' biases are there.
     pub(crate) fn norm_bias(&self) -> bool {
-        matches!(self.norm.kind, NormKind::Layer { bias: true })
+        matches!(self.norm.kind, NormKind::Layer { bias: true } | NormKind::LayerFromOne)
     }
 }

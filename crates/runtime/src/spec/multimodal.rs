@@ -229,6 +229,12 @@ const TEXT_TYPES: &[TextType] = &[
         more: &[],
     },
     TextType {
+        model_type: "mllama_text_model",
+        family: "llama",
+        sizes: [128_256, 4096, 14_336, 40, 32, 8, 131_072],
+        more: &[("rms_norm_eps", Setting::Number(1e-5)), ("rope_theta", Setting::Number(5e5))],
+    },
+    TextType {
         model_type: "mistral",
         family: "mistral",
         sizes: [32_000, 4096, 14_336, 32, 32, 8, 131_072],
@@ -280,6 +286,18 @@ const TEXT_TYPES: &[TextType] = &[
         family: "gemma3_text",
         sizes: [262_208, 2304, 9216, 26, 8, 4, 131_072],
         more: &[("sliding_window", Setting::Whole(4096))],
+    },
+    TextType {
+        model_type: "gemma3n_text",
+        family: "gemma3n_text",
+        sizes: [262_400, 2048, 16_384, 35, 8, 2, 32_768],
+        more: &[],
+    },
+    TextType {
+        model_type: "gemma4_text",
+        family: "gemma4_text",
+        sizes: [262_144, 2304, 9216, 30, 8, 4, 131_072],
+        more: &[],
     },
     TextType {
         model_type: "cohere2",
@@ -350,26 +368,8 @@ pub(crate) struct Multimodal {
     pub(crate) text_type: String,
     /// What its settings say of the head: that it is the embedding, that it is not, or neither.
     tied: Option<bool>,
-}
-
-/// Text models that the network cannot run, and what it lacks for them.
-const NOT_RUN: &[(&str, &str)] = &[
-    (
-        "gemma3n_text",
-        "it has embeddings for each layer, several residual streams (AltUp), layers that share keys and values, and sparse \
-         activations, which this build's network has not",
-    ),
-    (
-        "gemma4_text",
-        "it has heads of two sizes, values that are normed, layers that share keys and values and, as files say, embeddings for \
-         each layer or experts beside an MLP, which this build's network has not",
-    ),
-    ("mllama_text_model", "it has layers that attend to images alone, which this build's network has not"),
-];
-
-/// What the network lacks for a text model.
-pub(super) fn lacking(model_type: &str) -> Option<&'static str> {
-    NOT_RUN.iter().find(|(named, _)| *named == model_type).map(|(_, lacking)| *lacking)
+    /// Layers that attend to images, ascending. A text passes them by, and they are not among its layers.
+    skipped: Vec<usize>,
 }
 
 /// The names of model types whose text is run.
@@ -431,13 +431,17 @@ impl Multimodal {
         };
         complete(&mut settings, &text_type);
         settings.remove("tie_word_embeddings");
+        let skipped = match text_type.as_str() {
+            "mllama_text_model" => pass_by_images(config, &mut settings)?,
+            _ => Vec::new(),
+        };
         for key in ["rope_scaling", "rope_parameters"] {
             if let Some(Value::Object(rope)) = settings.get_mut(key) {
                 along_one_axis(rope);
             }
         }
         config.settings = settings;
-        Ok(Some(Multimodal { wrapper, text_type, tied }))
+        Ok(Some(Multimodal { wrapper, text_type, tied, skipped }))
     }
 
     /// What it was made to read and this build does not.
@@ -454,17 +458,65 @@ impl Multimodal {
     }
 
     /// Names the text's tensors as if it were inside of nothing, and says in `config` whether its head is the embedding.
-    pub(crate) fn unwrap(&self, tensors: &mut [Tensor], config: &mut Config) {
+    pub(crate) fn unwrap(&self, tensors: &mut Vec<Tensor>, config: &mut Config) {
+        let vocab = config.get("vocab_size").and_then(Value::as_u64).unwrap_or(0) as usize;
         for tensor in tensors.iter_mut() {
             let found =
                 PREFIXES.iter().find_map(|(start, own)| Some((tensor.name.strip_prefix(start)?, own)));
             if let Some((rest, own)) = found {
                 tensor.name = format!("{own}{rest}");
             }
+            if !self.skipped.is_empty() {
+                self.renumber(tensor, vocab);
+            }
         }
+        tensors.retain(|tensor| !tensor.name.starts_with(PASSED_BY));
         let has_head = tensors.iter().any(|tensor| tensor.name == "lm_head.weight");
         config.set("tie_word_embeddings", (!has_head && self.tied != Some(false)).into());
     }
+}
+
+/// Before the names of layers that a text passes by.
+const PASSED_BY: &str = "passed by: ";
+
+impl Multimodal {
+    /// Gives a layer's tensor the number that it has without the layers that are passed by. Rows of the embedding behind the
+    /// vocabulary are of images.
+    fn renumber(&self, tensor: &mut Tensor, vocab: usize) {
+        const LAYERS: &str = "model.layers.";
+        if tensor.name == "model.embed_tokens.weight" && tensor.shape.len() == 2 && tensor.shape[0] > vocab {
+            *tensor = tensor.rows(0..vocab);
+        }
+        let Some(rest) = tensor.name.strip_prefix(LAYERS) else { return };
+        let Some((number, own)) = rest.split_once('.') else { return };
+        let Ok(layer) = number.parse::<usize>() else { return };
+        tensor.name = match self.skipped.binary_search(&layer) {
+            Ok(_) => format!("{PASSED_BY}{}", tensor.name),
+            Err(before) => format!("{LAYERS}{}.{own}", layer - before),
+        };
+    }
+}
+
+/// Takes the layers that attend to images alone out of the settings of a text, and gives their numbers.
+fn pass_by_images(config: &Config, settings: &mut Map<String, Value>) -> Result<Vec<usize>, LoadError> {
+    const LIST: &str = "cross_attention_layers";
+    let layers = settings.get("num_hidden_layers").and_then(Value::as_u64).unwrap_or(0) as usize;
+    let mut skipped: Vec<usize> = match settings.remove(LIST) {
+        None | Some(Value::Null) => vec![3, 8, 13, 18, 23, 28, 33, 38],
+        Some(Value::Array(list)) => {
+            let number = |value: &Value| value.as_u64().and_then(|layer| usize::try_from(layer).ok());
+            let numbers = list.iter().map(number).collect::<Option<Vec<usize>>>();
+            numbers.ok_or_else(|| config.corrupt(LIST, "expected a list of layers"))?
+        }
+        Some(other) => return Err(config.corrupt(LIST, format!("expected a list of layers, found {other}"))),
+    };
+    skipped.sort_unstable();
+    skipped.dedup();
+    if skipped.len() >= layers || skipped.last().is_some_and(|&last| last >= layers) {
+        return Err(config.corrupt(LIST, format!("{skipped:?} of {layers} layers")));
+    }
+    settings.insert("num_hidden_layers".to_owned(), (layers - skipped.len()).into());
+    Ok(skipped)
 }
 
 /// Puts in what the class of the text takes for granted.

@@ -1,5 +1,7 @@
 //! What files call a transformer's tensors, as data: a table for each way of naming.
 
+use super::gemma_parts::GemmaNames;
+use super::names_experts::{ExpertNames, ExpertPack};
 use super::names_state::StateNames;
 use super::weights::{LayerPart, Part, Weight};
 
@@ -34,8 +36,12 @@ pub(crate) struct Names {
     pub(crate) latent_value_up: &'static str,
     /// One tensor of queries, keys and values instead of the three.
     pub(crate) qkv: Option<&'static str>,
+    /// Some files have the three all the same.
+    pub(crate) qkv_or_apart: bool,
     /// Its rows are, for each head of keys, those of its queries, of its key and of its value.
     pub(crate) qkv_by_group: bool,
+    /// Matrices of layers have their inputs outermost.
+    pub(crate) inputs_first: bool,
     pub(crate) query_norm: &'static str,
     pub(crate) key_norm: &'static str,
     /// In full.
@@ -69,6 +75,7 @@ pub(crate) struct Names {
     pub(crate) head: &'static str,
     /// The head's bias, in full; some files have it under the head's name too.
     pub(crate) head_bias: &'static str,
+    pub(crate) gemma: GemmaNames,
 }
 
 /// Gate and up in one tensor.
@@ -77,41 +84,6 @@ pub(crate) struct GateUp {
     pub(crate) name: &'static str,
     /// The rows of gate are the first half.
     pub(crate) gate_first: bool,
-}
-
-/// Those of experts' matrices. Unlike elsewhere they are in full.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ExpertNames {
-    /// One expert's, `{}` standing for its number; empty where files have them in stacks alone.
-    pub(crate) gate: &'static str,
-    pub(crate) up: &'static str,
-    pub(crate) down: &'static str,
-    /// Each a tensor of that matrix of all of a layer's experts, one after the other; empty where no file has one.
-    pub(crate) gates: &'static str,
-    pub(crate) ups: &'static str,
-    pub(crate) downs: &'static str,
-    /// The bias of their sum.
-    pub(crate) bias: &'static str,
-    /// Gate and up of all experts in one tensor, where files have such.
-    pub(crate) pack: Option<ExpertPack>,
-}
-
-/// Tensors of all experts of a layer, gate and up in one, in full.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ExpertPack {
-    pub(crate) gate_up: &'static str,
-    pub(crate) down: &'static str,
-    /// What their biases have behind those names.
-    pub(crate) bias_suffix: &'static str,
-    /// Rows of gate and up take turns, rather than one's being the first half.
-    pub(crate) in_turns: bool,
-    /// Matrices of floats have their inputs outermost.
-    pub(crate) inputs_first: bool,
-}
-
-impl ExpertNames {
-    pub(crate) const NONE: ExpertNames =
-        ExpertNames { gate: "", up: "", down: "", gates: "", ups: "", downs: "", bias: "", pack: None };
 }
 
 impl Names {
@@ -141,7 +113,9 @@ impl Names {
         latent_key_up: "",
         latent_value_up: "",
         qkv: None,
+        qkv_or_apart: false,
         qkv_by_group: false,
+        inputs_first: false,
         query_norm: "",
         key_norm: "",
         sinks: "",
@@ -169,11 +143,14 @@ impl Names {
         lm_norm: "",
         head: "",
         head_bias: "",
+        gemma: &[],
     };
 
     /// GGUF files of decoders.
     pub(crate) const GGUF: Names = Names {
         token_embedding: "token_embd",
+        position_embedding: "position_embd",
+        embedding_norm: "token_embd_norm",
         final_norm: "output_norm",
         layer: "blk.",
         query: "attn_q",
@@ -216,6 +193,7 @@ impl Names {
         mlp_norm: "ffn_norm",
         mlp_post_norm: "post_ffw_norm",
         head: "output",
+        head_bias: "output.bias",
         ..Names::NONE
     };
 
@@ -264,6 +242,7 @@ impl Names {
         shared_down: "mlp.shared_experts.down_proj",
         mlp_norm: "post_attention_layernorm",
         head: "lm_head",
+        head_bias: "lm_head.bias",
         ..Names::NONE
     };
 
@@ -280,6 +259,7 @@ impl Names {
     pub(crate) const GGUF_PHI3: Names = Names { qkv: Some("attn_qkv"), ..Names::GGUF_GLM4 };
 
     pub(crate) const GGUF_FUSED: Names = Names { qkv: Some("attn_qkv"), ..Names::GGUF };
+    pub(crate) const GGUF_PHI2: Names = Names { qkv_or_apart: true, ..Names::GGUF_FUSED };
 
     /// Of GGUF files of decoders of an architecture.
     pub(crate) fn of_gguf(architecture: &str) -> &'static Names {
@@ -288,8 +268,13 @@ impl Names {
             "qwen3next" | "qwen35" | "qwen35moe" => &Names::GGUF_STATES,
             "glm4moe" | "seed_oss" => &Names::GGUF_POST_ATTENTION,
             "phi3" | "chatglm" => &Names::GGUF_PHI3,
-            "bailingmoe2" | "falcon" | "gptneox" | "qwen" => &Names::GGUF_FUSED,
+            "bailingmoe2" | "bloom" | "falcon" | "gpt2" | "gptneox" | "mpt" | "qwen" | "starcoder" => {
+                &Names::GGUF_FUSED
+            }
             "glm4" => &Names::GGUF_GLM4,
+            "gemma3n" => &Names::GGUF_GEMMA3N,
+            "gemma4" => &Names::GGUF_GEMMA4,
+            "phi2" => &Names::GGUF_PHI2,
             _ => &Names::GGUF,
         }
     }
@@ -339,8 +324,8 @@ impl Names {
     pub(crate) const ERNIE_MOE: Names =
         Names { router_bias: "mlp.moe_statics.e_score_correction_bias", ..Names::HUGGING_FACE };
 
-    /// The transformers library's HunYuanMoEV1 class.
-    pub(crate) const HUNYUAN_MOE: Names = Names {
+    /// The transformers library's HunYuanDenseV1 and HunYuanMoEV1 classes.
+    pub(crate) const HUNYUAN: Names = Names {
         router: "mlp.gate.wg",
         query_norm: "self_attn.query_layernorm",
         key_norm: "self_attn.key_layernorm",
@@ -477,21 +462,16 @@ impl Names {
             "qwen3_next" | "qwen3_5_text" | "qwen3_5_moe_text" => &Names::QWEN_STATES,
             "llama4_text" => &Names::LLAMA4,
             "ernie4_5_moe" => &Names::ERNIE_MOE,
-            "hunyuan_v1_moe" => &Names::HUNYUAN_MOE,
+            "hunyuan_v1_dense" | "hunyuan_v1_moe" => &Names::HUNYUAN,
             "gemma2" | "gemma3_text" => &Names::GEMMA,
+            "gemma3n_text" => &Names::GEMMA3N,
+            "gemma4_text" => &Names::GEMMA4,
             "phi3" => &Names::PHI3,
             "glm" => &Names::GLM,
             "glm4" | "glm4v_text" => &Names::GLM4,
             "olmo2" | "olmo3" | "exaone4" | "flex_olmo" => &Names::OLMO2,
             "starcoder2" => &Names::STARCODER2,
-            "gpt_neox" => &Names::GPT_NEOX,
-            "falcon" => &Names::FALCON,
-            "internlm2" => &Names::INTERNLM2,
-            "chatglm" => &Names::CHATGLM,
-            "qwen" => &Names::QWEN,
-            "baichuan" => &Names::BAICHUAN,
-            "exaone" => &Names::EXAONE,
-            _ => &Names::HUGGING_FACE,
+            other => Names::of_own(other),
         }
     }
 
@@ -509,6 +489,7 @@ impl Names {
             Part::Convolution => self.convolution,
             Part::ConvolutionNorm => self.convolution_norm,
             Part::FinalNorm => self.final_norm,
+            Part::Gemma(part) => return format!("{prefix}{}", self.of_gemma(part)),
             Part::Layer(layer, part) => {
                 return self.in_layer(prefix, layer, &self.layer_name(part, weight.bias));
             }
@@ -567,6 +548,7 @@ impl Names {
             | LayerPart::StateSkip
             | LayerPart::StateNorm
             | LayerPart::StateOutput => return self.state.of(part, bias),
+            LayerPart::Gemma(part) => return self.of_gemma(part),
             LayerPart::Query => self.query,
             LayerPart::QueryDown => self.query_down,
             LayerPart::QueryDownNorm => self.query_down_norm,

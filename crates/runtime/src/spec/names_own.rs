@@ -1,8 +1,115 @@
 //! What tensors are called by dense families whose classes do not follow Llama's naming.
 
 use super::names::{GateUp, Names};
+use super::{NormOrder, TransformerSpec};
 
 impl Names {
+    /// Of a model type's class that does not follow Llama's naming, or Llama's.
+    pub(super) fn of_own(model_type: &str) -> &'static Names {
+        match model_type {
+            "gpt_neox" => &Names::GPT_NEOX,
+            "falcon" => &Names::FALCON,
+            "internlm2" => &Names::INTERNLM2,
+            "chatglm" => &Names::CHATGLM,
+            "qwen" => &Names::QWEN,
+            "baichuan" => &Names::BAICHUAN,
+            "exaone" => &Names::EXAONE,
+            "gpt2" => &Names::GPT2,
+            "gpt_bigcode" => &Names::GPT_BIGCODE,
+            "gptj" => &Names::GPT_J,
+            "phi" => &Names::PHI,
+            "opt" => &Names::OPT,
+            "bloom" => &Names::BLOOM,
+            "mpt" => &Names::MPT,
+            _ => &Names::HUGGING_FACE,
+        }
+    }
+
+    /// Of what a description says, where a family's files differ in names by that.
+    pub(crate) fn of_spec(&'static self, spec: &TransformerSpec) -> &'static Names {
+        let apart = spec.layers.iter().any(|layer| layer.order == NormOrder::ParallelApart);
+        match spec.architecture.as_str() {
+            "falcon" if apart && self.layer == Names::GGUF.layer => &Names::GGUF_FALCON_APART,
+            "falcon" if apart => &Names::FALCON_APART,
+            _ => self,
+        }
+    }
+
+    /// The transformers library's GPT2 class.
+    pub(crate) const GPT2: Names = Names {
+        prefix: "transformer.",
+        token_embedding: "wte",
+        position_embedding: "wpe",
+        final_norm: "ln_f",
+        layer: "h.",
+        qkv: Some("attn.c_attn"),
+        inputs_first: true,
+        attention_output: "attn.c_proj",
+        attention_norm: "ln_1",
+        up: "mlp.c_fc",
+        down: "mlp.c_proj",
+        mlp_norm: "ln_2",
+        ..Names::HUGGING_FACE
+    };
+
+    /// The transformers library's GPTBigCode class.
+    pub(crate) const GPT_BIGCODE: Names = Names { inputs_first: false, qkv_by_group: true, ..Names::GPT2 };
+
+    /// The transformers library's GPTJ class.
+    pub(crate) const GPT_J: Names = Names {
+        prefix: "transformer.",
+        token_embedding: "wte",
+        final_norm: "ln_f",
+        layer: "h.",
+        query: "attn.q_proj",
+        key: "attn.k_proj",
+        value: "attn.v_proj",
+        attention_output: "attn.out_proj",
+        attention_norm: "ln_1",
+        up: "mlp.fc_in",
+        down: "mlp.fc_out",
+        ..Names::HUGGING_FACE
+    };
+
+    /// The transformers library's Phi class.
+    pub(crate) const PHI: Names = Names {
+        final_norm: "final_layernorm",
+        attention_output: "self_attn.dense",
+        up: "mlp.fc1",
+        down: "mlp.fc2",
+        ..Names::HUGGING_FACE
+    };
+
+    /// The transformers library's OPT class.
+    pub(crate) const OPT: Names = Names {
+        prefix: "model.decoder.",
+        position_embedding: "embed_positions",
+        final_norm: "final_layer_norm",
+        attention_output: "self_attn.out_proj",
+        attention_norm: "self_attn_layer_norm",
+        up: "fc1",
+        down: "fc2",
+        mlp_norm: "final_layer_norm",
+        ..Names::HUGGING_FACE
+    };
+
+    /// The transformers library's Bloom class.
+    pub(crate) const BLOOM: Names = Names { embedding_norm: "word_embeddings_layernorm", ..Names::FALCON };
+
+    /// The transformers library's Mpt class.
+    pub(crate) const MPT: Names = Names {
+        prefix: "transformer.",
+        token_embedding: "wte",
+        final_norm: "norm_f",
+        layer: "blocks.",
+        qkv: Some("attn.Wqkv"),
+        attention_output: "attn.out_proj",
+        attention_norm: "norm_1",
+        up: "ffn.up_proj",
+        down: "ffn.down_proj",
+        mlp_norm: "norm_2",
+        ..Names::HUGGING_FACE
+    };
     /// The transformers library's GPTNeoX class, as its models are published.
     pub(crate) const GPT_NEOX: Names = Names {
         prefix: "gpt_neox.",
@@ -30,6 +137,12 @@ impl Names {
         down: "mlp.dense_4h_to_h",
         ..Names::HUGGING_FACE
     };
+
+    /// As before, with a norm for each half.
+    pub(crate) const FALCON_APART: Names =
+        Names { attention_norm: "ln_attn", mlp_norm: "ln_mlp", ..Names::FALCON };
+    pub(crate) const GGUF_FALCON_APART: Names =
+        Names { attention_norm: "attn_norm_2", mlp_norm: "attn_norm", ..Names::GGUF_FUSED };
 
     /// InternLM 2's own class.
     pub(crate) const INTERNLM2: Names = Names {

@@ -3,10 +3,11 @@
 use std::f64::consts::TAU;
 
 use hanzo_engine_kernels::{QueryScale, RopeKind};
+use serde_json::Value;
 
 use super::Config;
 use crate::error::LoadError;
-use crate::limits::CONTEXT_TOKENS_MAX;
+use crate::limits::{CONTEXT_TOKENS_MAX, HEAD_DIM_MAX};
 
 /// Rotary position embedding (arxiv.org/abs/2104.09864) and how it was stretched over a longer context.
 #[derive(Clone, Debug, PartialEq)]
@@ -125,4 +126,34 @@ impl RopeSpec {
 /// YaRN's factor on cosine and sine for a stretch by `factor`, weighted by `mscale`.
 pub(crate) fn yarn_magnitude(factor: f32, mscale: f32) -> f32 {
     if factor <= 1.0 { 1.0 } else { 0.1 * mscale * factor.ln() + 1.0 }
+}
+
+/// Divisors of the frequencies of a model that was trained for long contexts (LongRoPE, arxiv.org/abs/2402.13753), and the factor on
+/// cosine and sine. A model whose context is longer than the original one is run with those for long texts, whatever the
+/// length of one: keys in the cache must not depend on what comes after them.
+pub(super) fn long_factors(
+    config: &Config,
+    settings: &Config,
+    context: usize,
+) -> Result<(Vec<f32>, f32), LoadError> {
+    const ORIGINAL: &str = "original_max_position_embeddings";
+    let original = match config.count(ORIGINAL, CONTEXT_TOKENS_MAX)? {
+        Some(original) => original,
+        None => settings.required(ORIGINAL, CONTEXT_TOKENS_MAX)?,
+    };
+    let key = if context > original { "long_factor" } else { "short_factor" };
+    let list = settings.get(key).and_then(Value::as_array).ok_or_else(|| settings.missing(key))?;
+    let number = |value: &Value| {
+        let number = value.as_f64().map(|number| number as f32);
+        number.filter(|number| number.is_finite() && *number > 0.0)
+    };
+    let factors = list.iter().take(HEAD_DIM_MAX).map(number).collect::<Option<Vec<f32>>>();
+    let factors = factors.ok_or_else(|| settings.corrupt(key, "a factor is not a number above 0"))?;
+    let stretch = context as f32 / original as f32;
+    let magnitude = match settings.positive("attention_factor")? {
+        Some(magnitude) => magnitude,
+        None if stretch > 1.0 => (1.0 + stretch.ln() / (original as f32).ln()).sqrt(),
+        None => 1.0,
+    };
+    Ok((factors, magnitude))
 }

@@ -4,11 +4,11 @@
 use hanzo_engine_kernels::{ExpertGroups, HeadShape, StateShape};
 
 use super::{
-    Distance, ExpertsSpec, HeadSpec, LayerSpec, Mask, MlpSpec, NormKind, NormOrder, Projection, QkNorm,
-    RopeSpec, StateSpec, TransformerSpec,
+    Distance, ExpertsSpec, HeadSpec, LayerSpec, Mask, MlpSpec, NormOrder, Projection, QkNorm, RopeSpec,
+    StateSpec, StreamsSpec, TransformerSpec,
 };
 use crate::error::LoadError;
-use crate::limits::{ENCODER_TYPES_MAX, EXPERT_GROUPS_MAX, WIDTH_MAX};
+use crate::limits::{ENCODER_TYPES_MAX, EXPERT_GROUPS_MAX, STREAMS_MAX, WIDTH_MAX};
 
 impl TransformerSpec {
     /// Checks what no single setting shows. `file` is for errors.
@@ -33,8 +33,17 @@ impl TransformerSpec {
 
     /// Whether the numbers fit each other, or which do not and why.
     fn fits(&self) -> Result<(), (&'static str, String)> {
-        for layer in &self.layers {
+        for (index, layer) in self.layers.iter().enumerate() {
             self.layer_fits(layer)?;
+            self.shares_fit(index)?;
+        }
+        if let Some(streams) = &self.streams {
+            self.streams_fit(streams)?;
+        }
+        if let Some(inputs) = self.layer_inputs
+            && inputs.saturating_mul(self.layers.len()) > WIDTH_MAX
+        {
+            return Err(("inputs of layers", format!("{inputs} for each of {} layers", self.layers.len())));
         }
         if self.type_vocab > ENCODER_TYPES_MAX {
             let reason = format!("there are {}; at most {ENCODER_TYPES_MAX} are allowed", self.type_vocab);
@@ -53,6 +62,42 @@ impl TransformerSpec {
             return Err(("position embedding", "it leaves no room for a single token".into()));
         }
         Ok(())
+    }
+
+    fn streams_fit(&self, streams: &StreamsSpec) -> Result<(), (&'static str, String)> {
+        let &StreamsSpec { count, active, laurel_rank, ref outliers, .. } = streams;
+        if !(2..=STREAMS_MAX).contains(&count) || active >= count || count * self.hidden > WIDTH_MAX {
+            return Err((
+                "streams",
+                format!("the one numbered {active} of {count}, of {} elements", self.hidden),
+            ));
+        }
+        if laurel_rank == 0 || laurel_rank > WIDTH_MAX {
+            return Err(("streams", format!("a way of {laurel_rank} elements beside attention")));
+        }
+        if outliers.len() != self.layers.len() || outliers.iter().flatten().any(|many| !many.is_finite()) {
+            return Err(("streams", "sparse activations that are not said of each layer".into()));
+        }
+        Ok(())
+    }
+
+    /// A layer that attends to another's keys and values comes after it, and reads them as that does.
+    fn shares_fit(&self, index: usize) -> Result<(), (&'static str, String)> {
+        let attention = &self.layers[index].attention;
+        let Some(of) = attention.shares else { return Ok(()) };
+        let own = self.layers.get(of).filter(|_| of < index).map(|layer| &layer.attention);
+        let alike = own.is_some_and(|own| {
+            own.shares.is_none()
+                && own.kv_layout() == attention.kv_layout()
+                && own.chunked == attention.chunked
+                && matches!(attention.projection, Projection::Heads(_))
+        });
+        match alike {
+            true => Ok(()),
+            false => {
+                Err(("attention", format!("layer {index} cannot share the keys and values of layer {of}")))
+            }
+        }
     }
 
     fn layer_fits(&self, layer: &LayerSpec) -> Result<(), (&'static str, String)> {
@@ -125,22 +170,32 @@ impl TransformerSpec {
 
     fn not_in_a_decoder(&self) -> Option<(&'static str, String)> {
         let what = match self {
-            _ if self.positions.is_some() => "an embedding of positions",
             _ if self.type_vocab > 0 => "an embedding of token types",
-            _ if self.embedding_norm => "a norm of the embeddings",
-            _ if self.distance != Distance::None => "scores of distances",
+            _ if !matches!(self.distance, Distance::None | Distance::Alibi(_)) => {
+                "learned scores of distances"
+            }
+            _ if self.distance != Distance::None && self.has_latents() => "distances, and latent attention",
             _ if self.convolution.is_some() => "a convolution",
-            _ if self.norms_heads_by_layer_norm() => "a layer norm of all heads together",
             _ if self.head.masked_lm().is_some() => "a masked language model's head",
             _ if self.head == HeadSpec::None => "no head",
+            _ if self.streams.is_some() && !self.streams_run() => "streams in layers that are not Gemma's",
             _ => return None,
         };
         Some(("decoder", what.to_owned()))
     }
 
-    fn norms_heads_by_layer_norm(&self) -> bool {
-        let whole = self.layers.iter().any(|layer| layer.attention.qk_norm == QkNorm::Whole);
-        whole && matches!(self.norm.kind, NormKind::Layer { .. })
+    /// Streams are of layers with norms on both sides of halves, dense MLPs with gates, and inputs of their own.
+    fn streams_run(&self) -> bool {
+        let alike = |layer: &LayerSpec| {
+            layer.order == NormOrder::Sandwich
+                && matches!(layer.attention.projection, Projection::Heads(_))
+                && layer.mlp.dense().is_some_and(|dense| dense.gated && !dense.down_bias)
+        };
+        self.layers.iter().all(alike) && self.layer_inputs.is_some() && !self.layers_scaled
+    }
+
+    fn has_latents(&self) -> bool {
+        self.layers.iter().any(|layer| matches!(layer.attention.projection, Projection::Latent(_)))
     }
 
     fn not_in_an_encoder(&self) -> Option<(&'static str, String)> {
@@ -149,11 +204,18 @@ impl TransformerSpec {
             HeadSpec::Logits(_) => "a decoder's head",
             _ if any(|layer| layer.attention.softcap.is_some()) => "a softcap of scores",
             _ if any(|layer| layer.attention.sinks) => "sinks",
+            _ if any(|layer| layer.attention.qk_norm == QkNorm::HeadsApart) => "norms of heads of their own",
             _ if any(|layer| layer.attention.chunked) => "attention within chunks",
             _ if any(|layer| layer.attention.output_gate) => "a gate of what attention gives",
             _ if self.keeps_states() => "states",
             _ if any(|layer| layer.order.is_parallel() || layer.order == NormOrder::Branch) => {
                 "halves side by side, or norms of what halves add alone"
+            }
+            _ if self.layer_inputs.is_some() || self.layers_scaled || self.streams.is_some() => {
+                "inputs or factors of single layers"
+            }
+            _ if any(|layer| layer.attention.values_normed || layer.attention.shares.is_some()) => {
+                "values that are normed, or another layer's"
             }
             _ if self.convolution.is_some() && any(|layer| !layer.order.on_sum()) => {
                 "a convolution, and norms before halves"
@@ -171,7 +233,9 @@ fn refused(
     (first, like): (&LayerSpec, &LayerSpec),
 ) -> Option<(&'static str, String)> {
     let attention = &layer.attention;
-    if attention.projection != like.attention.projection {
+    let causal = matches!(like.attention.mask, Mask::Causal { .. });
+    let heads = [attention, &like.attention].map(|of| matches!(of.projection, Projection::Heads(_)));
+    if attention.projection != like.attention.projection && !(causal && heads == [true; 2]) {
         let what = if attention.projection.state().is_some() { "states" } else { "attention heads" };
         return Some((what, format!("other ones in layer {index}")));
     }
@@ -191,8 +255,8 @@ fn refused(
         };
         return Some(("latent attention", what.to_owned()));
     }
-    if attention.norm_after_rope && attention.qk_norm == QkNorm::Whole {
-        return Some(("attention", "a norm of all heads together after the rotary embedding".into()));
+    if attention.norm_after_rope && matches!(attention.qk_norm, QkNorm::Whole | QkNorm::HeadsApart) {
+        return Some(("attention", "such a norm of heads after the rotary embedding".into()));
     }
     refused_half(index, layer, first)
 }
@@ -218,6 +282,12 @@ fn refused_half(index: usize, layer: &LayerSpec, first: &LayerSpec) -> Option<(&
             Some(("MLP", "gated, with a bias on up".into()))
         }
         MlpSpec::Dense(_) => None,
+        MlpSpec::Experts(experts) if experts.apart && (experts.shared.is_none() || experts.bias) => {
+            Some(("experts", "norms of their own without an MLP beside them".into()))
+        }
+        MlpSpec::Experts(_) if layer.order.is_parallel() && layer.mlp.is_apart() => {
+            Some(("experts", "norms of their own, beside attention".into()))
+        }
         MlpSpec::Experts(experts) if experts.correction_bias && experts.router_bias => {
             Some(("experts", "a bias of scores beside one of the choice".into()))
         }

@@ -311,16 +311,56 @@ fn settings_under_names_of_their_own_are_understood_or_refused() {
         "model_type": "baichuan", "architectures": ["BaiChuanForCausalLM"], "hidden_size": 4096, "num_hidden_layers": 32,
         "num_attention_heads": 32, "intermediate_size": 11008, "vocab_size": 64000, "max_position_embeddings": 4096,
     });
-    read(baichuan.clone()).unwrap();
+    assert_eq!(read(baichuan.clone()).unwrap().distance, Distance::None);
+    let larger = changed(
+        &baichuan,
+        json!({"max_position_embeddings": null, "model_max_length": 2048, "vocab_size": 125_696}),
+    );
+    let spec = read(larger).unwrap();
+    assert_eq!((spec.distance, spec.context_tokens_max), (Distance::Alibi(Alibi::PLAIN), 2048));
+    assert!(spec.layers.iter().all(|layer| layer.attention.rope.is_none()));
+    assert!(matches!(spec.head, HeadSpec::Logits(LogitsSpec { tied: false, unit_rows: true, .. })));
+    let spec = read(changed(&falcon, json!({"new_decoder_architecture": true}))).unwrap();
+    assert_eq!(spec.layers[0].order, NormOrder::ParallelApart);
+    let mpt = json!({
+        "model_type": "mpt", "architectures": ["MPTForCausalLM"], "d_model": 4096, "n_layers": 32, "n_heads": 32,
+        "vocab_size": 50432, "max_seq_len": 2048, "expansion_ratio": 4, "no_bias": true,
+        "attn_config": {"alibi": true, "alibi_bias_max": 8, "clip_qkv": null, "prefix_lm": false, "qk_ln": false,
+                        "softmax_scale": null, "attn_type": "multihead_attention"},
+    });
+    assert_eq!(read(mpt.clone()).unwrap().distance, Distance::Alibi(Alibi::PLAIN));
+    let of_attention = |key: &str, value: Value| {
+        let mut config = mpt.clone();
+        config["attn_config"][key] = value;
+        config
+    };
+    let gpt2 = json!({
+        "model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_embd": 768, "n_layer": 12, "n_head": 12,
+        "n_positions": 1024, "n_ctx": 1024, "n_inner": null, "vocab_size": 50257,
+    });
+    let spec = read(gpt2.clone()).unwrap();
+    assert_eq!(spec.positions, Some(PositionTable { rows: 1024, offset: 0 }));
+    assert_eq!((spec.layers[0].mlp.dense().unwrap().ffn, spec.ropes.len()), (3072, 0));
+    let opt = json!({
+        "model_type": "opt", "architectures": ["OPTForCausalLM"], "hidden_size": 1024, "num_hidden_layers": 24,
+        "num_attention_heads": 16, "ffn_dim": 4096, "max_position_embeddings": 2048, "vocab_size": 50272,
+    });
+    assert_eq!(read(opt.clone()).unwrap().positions, Some(PositionTable { rows: 2050, offset: 2 }));
     for (config, key) in [
         (changed(&falcon, json!({"alibi": true})), "alibi"),
-        (changed(&falcon, json!({"new_decoder_architecture": true})), "num_ln_in_parallel_attn"),
+        (changed(&falcon, json!({"num_ln_in_parallel_attn": 2})), "num_ln_in_parallel_attn"),
+        (of_attention("alibi", false.into()), "alibi"),
+        (of_attention("alibi_bias_max", 4.into()), "alibi_bias_max"),
+        (of_attention("clip_qkv", 6.into()), "clip_qkv"),
+        (of_attention("qk_ln", true.into()), "qk_ln"),
+        (of_attention("attn_type", "multiquery_attention".into()), "attn_type"),
+        (changed(&mpt, json!({"no_bias": false})), "no_bias"),
+        (changed(&mpt, json!({"expansion_ratio": 2})), "expansion_ratio"),
+        (changed(&gpt2, json!({"scale_attn_by_inverse_layer_idx": true})), "scale_attn_by_inverse_layer_idx"),
+        // As published with OPT 350M.
+        (changed(&opt, json!({"do_layer_norm_before": false})), "do_layer_norm_before"),
+        (changed(&opt, json!({"word_embed_proj_dim": 512})), "word_embed_proj_dim"),
         (changed(&qwen, json!({"no_bias": false})), "no_bias"),
-        (changed(&baichuan, json!({"vocab_size": 125_696})), "vocab_size"),
-        (
-            changed(&baichuan, json!({"max_position_embeddings": null, "model_max_length": 4096})),
-            "model_max_length",
-        ),
     ] {
         let error = read(config).unwrap_err().to_string();
         assert!(error.contains(key), "{error}");

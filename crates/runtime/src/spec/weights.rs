@@ -1,8 +1,8 @@
 //! Which weights a transformer is made of, and their shapes. What files call them is in `names`.
 
 use super::{
-    Disentangled, Distance, ExpertsSpec, HeadSpec, LayerSpec, MlpSpec, Projection, QkNorm, StateSpec,
-    TransformerSpec,
+    Disentangled, Distance, ExpertsSpec, GemmaPart, HeadSpec, LayerSpec, MlpSpec, NormKind, Projection,
+    QkNorm, StateSpec, TransformerSpec,
 };
 use hanzo_engine_kernels::StateRule;
 
@@ -36,6 +36,8 @@ pub enum Part {
     Convolution,
     /// (hidden)
     ConvolutionNorm,
+    /// One that Gemma has before its layers.
+    Gemma(GemmaPart),
     /// One of a layer's.
     Layer(usize, LayerPart),
     /// (hidden)
@@ -91,7 +93,7 @@ pub enum LayerPart {
     StateNorm,
     /// (hidden, value_heads * value_dim)
     StateOutput,
-    /// (head_dim), or (heads * head_dim) where heads are normed together.
+    /// (head_dim), or (heads * head_dim) where heads are normed together, or each with factors of its own.
     QueryNorm,
     /// (head_dim), or (kv_heads * head_dim).
     KeyNorm,
@@ -135,9 +137,20 @@ pub enum LayerPart {
     MlpNorm,
     /// (hidden): of what the MLP adds.
     MlpPostNorm,
+    /// One that Gemma's layers have besides.
+    Gemma(GemmaPart),
 }
 
 impl Part {
+    /// One of the norms of hidden states.
+    fn is_norm(self) -> bool {
+        use LayerPart::{AttentionNorm, AttentionPostNorm, MlpNorm, MlpPostNorm};
+        let of_layer =
+            matches!(self, Part::Layer(_, AttentionNorm | AttentionPostNorm | MlpNorm | MlpPostNorm));
+        of_layer
+            || matches!(self, Part::EmbeddingNorm | Part::ConvolutionNorm | Part::FinalNorm | Part::LmNorm)
+    }
+
     /// Its weight.
     pub fn weight(self) -> Weight {
         Weight { part: self, bias: false }
@@ -150,17 +163,17 @@ impl Part {
 }
 
 /// Weights and their shapes as they are listed.
-struct List(Vec<(Weight, Vec<usize>)>);
+pub(super) struct List(Vec<(Weight, Vec<usize>)>);
 
 impl List {
-    fn matrix(&mut self, part: Part, rows: usize, cols: usize, bias: bool) {
+    pub(super) fn matrix(&mut self, part: Part, rows: usize, cols: usize, bias: bool) {
         self.0.push((part.weight(), vec![rows, cols]));
         if bias {
             self.0.push((part.bias(), vec![rows]));
         }
     }
 
-    fn vector(&mut self, part: Part, width: usize, bias: bool) {
+    pub(super) fn vector(&mut self, part: Part, width: usize, bias: bool) {
         self.0.push((part.weight(), vec![width]));
         if bias {
             self.0.push((part.bias(), vec![width]));
@@ -171,9 +184,19 @@ impl List {
 impl TransformerSpec {
     /// Every weight and its shape, outermost dimension first, in the order a step meets them.
     pub fn weights(&self) -> Vec<(Weight, Vec<usize>)> {
+        let mut weights = self.weights_and_factors();
+        if self.norm.kind == NormKind::LayerUnit {
+            weights.retain(|(weight, _)| !weight.part.is_norm());
+        }
+        weights
+    }
+
+    /// As [`TransformerSpec::weights`], and the factors of norms even where files have none.
+    pub(crate) fn weights_and_factors(&self) -> Vec<(Weight, Vec<usize>)> {
         let (hidden, norm_bias) = (self.hidden, self.norm_bias());
         let mut list = List(Vec::new());
         list.matrix(Part::TokenEmbedding, self.vocab, hidden, false);
+        self.input_weights(&mut list);
         if let Some(table) = self.positions {
             list.matrix(Part::PositionEmbedding, table.rows, hidden, false);
         }
@@ -184,7 +207,7 @@ impl TransformerSpec {
             list.vector(Part::EmbeddingNorm, hidden, norm_bias);
         }
         match self.distance {
-            Distance::None | Distance::Alibi => {}
+            Distance::None | Distance::Alibi(_) => {}
             Distance::Learned { buckets, .. } => {
                 list.matrix(Part::DistanceBias, buckets, self.heads().heads, false);
             }
@@ -202,6 +225,7 @@ impl TransformerSpec {
         for (index, layer) in self.layers.iter().enumerate() {
             self.attention_weights(index, layer, &mut list);
             self.mlp_weights(index, layer, &mut list);
+            self.gemma_weights(index, layer, &mut list);
         }
         if self.layers.last().is_some_and(|layer| !layer.order.on_sum()) {
             list.vector(Part::FinalNorm, hidden, norm_bias);
@@ -213,7 +237,7 @@ impl TransformerSpec {
         if self.head.has_matrix() {
             list.matrix(Part::Head, self.vocab, hidden, false);
         }
-        if self.head.masked_lm().is_some_and(|head| head.decoder_bias) {
+        if self.head.logit_bias() || self.head.masked_lm().is_some_and(|head| head.decoder_bias) {
             list.0.push((Part::Head.bias(), vec![self.vocab]));
         }
         list.0
@@ -230,8 +254,12 @@ impl TransformerSpec {
         match attention.projection {
             Projection::Heads(_) => {
                 list.matrix(part(LayerPart::Query), q, hidden, bias);
-                list.matrix(part(LayerPart::Key), kv, hidden, bias);
-                list.matrix(part(LayerPart::Value), kv, hidden, bias);
+                if attention.shares.is_none() {
+                    list.matrix(part(LayerPart::Key), kv, hidden, bias);
+                }
+                if attention.shares.is_none() && !attention.values_are_keys {
+                    list.matrix(part(LayerPart::Value), kv, hidden, bias);
+                }
                 if attention.output_gate {
                     list.matrix(part(LayerPart::QueryGate), q, hidden, bias);
                 }
@@ -268,7 +296,13 @@ impl TransformerSpec {
             QkNorm::None | QkNorm::Unit => {}
             QkNorm::Heads => {
                 list.vector(part(LayerPart::QueryNorm), shape.head_dim, false);
-                list.vector(part(LayerPart::KeyNorm), shape.head_dim, false);
+                if attention.shares.is_none() {
+                    list.vector(part(LayerPart::KeyNorm), shape.head_dim, false);
+                }
+            }
+            QkNorm::HeadsApart => {
+                list.vector(part(LayerPart::QueryNorm), q, false);
+                list.vector(part(LayerPart::KeyNorm), kv, false);
             }
             QkNorm::Whole => {
                 list.vector(part(LayerPart::QueryNorm), q, norm_bias);

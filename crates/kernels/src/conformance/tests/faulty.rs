@@ -8,6 +8,7 @@ mod latent;
 mod low_rank;
 mod moe;
 mod norms;
+mod products;
 mod rope;
 mod sampling;
 mod states;
@@ -17,12 +18,12 @@ use inputs::{in_bf16, renumber_slots, rounded};
 use low_rank::FaultyLowRank;
 
 use crate::quant::{dequantize_row, scale_min};
-use crate::reference::{ReferenceBackend, ReferenceBuffer, ReferenceKv, formulas};
+use crate::reference::{ReferenceBackend, ReferenceBuffer, ReferenceKv};
 use crate::{
     Activation, AttentionParams, Backend, Batch, BufferRole, ConvolutionParams, DType, Draws, ExpertParts,
     KernelError, KvSpec, LatentHeads, LatentParams, LayerNormParams, LowRankPair, LowRankShape, MatrixShape,
     MatrixSource, MoeParams, MoeWeights, Operands, OutputGateParams, QkvParams, RecurrenceParams, Rounding,
-    RowSource, SampleSpecs, Sampled, StepLimits, Ticket,
+    RowIds, RowOp, RowSource, SampleSpecs, Sampled, StepLimits, Ticket,
 };
 
 pub(super) struct Faulty {
@@ -66,79 +67,6 @@ impl Faulty {
         let mut rows = vec![0.0; self.batch.rows() * cols];
         self.inner.read_rows(buffer, 0, &mut rows).unwrap();
         rows
-    }
-
-    /// `(rows, outputs)`.
-    fn product(&self, parts: &[Part], bias: Option<&[f32]>, x: &[f32]) -> Vec<f32> {
-        let cols = parts[0].shape.cols;
-        let rows = x.len() / cols;
-        let batch_max = x.iter().fold(0.0f32, |m, v| m.max(v.abs()));
-        let mut out = Vec::new();
-        for x in x.chunks_exact(cols) {
-            let mut outputs = Vec::new();
-            for part in parts {
-                let quantised =
-                    part.shape.dtype.block_weights() > 1 || self.fault == Fault::EightBitsBeforeFloats;
-                let (levels, shared) = match self.fault {
-                    Fault::SixBitActivations => (31.0, 0.0),
-                    Fault::ScaleOfBatch => (127.0, batch_max),
-                    _ => (127.0, 0.0),
-                };
-                let mut x = match (self.rounds_operands(), quantised) {
-                    (true, _) => x.iter().map(|&x| in_bf16(x)).collect(),
-                    (false, true) => rounded(x, levels, shared),
-                    (false, false) => x.to_vec(),
-                };
-                if self.fault == Fault::LastGroupDropped {
-                    x[cols - cols.min(32)..].fill(0.0);
-                }
-                for weights in part.floats.chunks_exact(cols) {
-                    let mut sum = if self.fault == Fault::SumOrderOfBatch {
-                        // What a kernel that adds up in f32, by another order for larger batches, would do.
-                        let products = weights.iter().zip(&x).map(|(w, x)| w * x);
-                        if rows > 4 {
-                            products.rev().sum::<f32>().into()
-                        } else {
-                            products.sum::<f32>().into()
-                        }
-                    } else if self.rounds_operands() {
-                        let weights: Vec<f32> = weights.iter().map(|&w| in_bf16(w)).collect();
-                        formulas::dot(&weights, &x)
-                    } else {
-                        formulas::dot(weights, &x)
-                    };
-                    if self.fault == Fault::ScaleTwoPercentOff && quantised {
-                        sum *= 1.02;
-                    }
-                    outputs.push(sum);
-                }
-            }
-            if self.fault == Fault::PartsSwapped {
-                outputs.rotate_left(parts[0].shape.rows);
-            }
-            if let Some(bias) = bias.filter(|_| self.fault != Fault::BiasIgnored) {
-                outputs.iter_mut().zip(bias).for_each(|(out, &bias)| *out += f64::from(bias));
-            }
-            if self.fault == Fault::LastOutputsSkipped {
-                let whole = outputs.len() / 16 * 16;
-                outputs[whole..].fill(0.0);
-            }
-            if self.fault == Fault::LastOutputNan {
-                outputs.pop();
-                outputs.push(f64::NAN);
-            }
-            out.extend(outputs.into_iter().map(|v| v as f32));
-        }
-        out
-    }
-
-    fn act(&self, activation: Activation, v: f32) -> f32 {
-        let activation = match (self.fault, activation) {
-            (Fault::GeluSwapped, Activation::GeluErf) => Activation::GeluTanh,
-            (Fault::GeluSwapped, Activation::GeluTanh) => Activation::GeluErf,
-            _ => activation,
-        };
-        formulas::activate(activation, f64::from(v)) as f32
     }
 
     /// `(rows, hidden)`.
@@ -309,10 +237,17 @@ impl Backend for Faulty {
         self.store(out, values);
     }
 
+    fn add_embedding(&mut self, table: &Vec<Part>, ids: RowIds, out: &mut ReferenceBuffer) {
+        let rows = self.embedded(table, ids, out);
+        self.store(out, rows);
+    }
+
     fn rms_norm(&mut self, x: &ReferenceBuffer, weight: &Vec<f32>, eps: f32, out: &mut ReferenceBuffer) {
-        let x = self.rows_of(x, weight.len());
-        let normed = self.norm(&x, weight, eps);
-        self.store(out, normed);
+        self.norm_rows(x, weight, eps, out);
+    }
+
+    fn row_op(&mut self, op: &RowOp<'_, ReferenceBuffer, Vec<f32>>, out: &mut ReferenceBuffer) {
+        self.change_rows(op, out);
     }
 
     fn add_rms_norm(
@@ -388,6 +323,16 @@ impl Backend for Faulty {
             self.store(residual, sum);
         }
         self.store(out, normed);
+    }
+
+    fn layer_norm_columns(
+        &mut self,
+        x: &mut ReferenceBuffer,
+        columns: (usize, usize),
+        params: &LayerNormParams<'_, Vec<f32>>,
+    ) {
+        let rows = self.columns_normed(x, columns, params);
+        self.store(x, rows);
     }
 
     fn rope_to_cache(

@@ -10,6 +10,9 @@ use super::tile::Step;
 const LANES: usize = 16;
 const VECTORS: usize = TILE / LANES;
 const _: () = assert!(VECTORS == 4);
+/// The lanes' numbers.
+const NUMBERS: [f32; LANES] =
+    [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0, 13.0, 14.0, 15.0];
 
 impl Step<'_> {
     /// Turns the vectors' dot products into weights, adds these to their totals, and leaves what their sums so far
@@ -56,10 +59,19 @@ impl Step<'_> {
         let from = from.saturating_sub(self.tile * TILE).min(TILE);
         let to = to.saturating_sub(self.tile * TILE).min(TILE);
         let mut scores = [L::splat(0.0); VECTORS];
+        let slope = vectors.slopes.map(|slopes| {
+            let slope = slopes.add((vectors.first + self.v + q) % vectors.group);
+            // The row is the last that it sees itself; keys behind it are hidden below.
+            (L::splat(slope.read()), (self.tile * TILE) as f32 - (vectors.visible(self.v + q).1 - 1) as f32)
+        });
         for (i, score) in scores.iter_mut().enumerate() {
             *score = L::mul(L::load(row.add(i * LANES)), L::splat(vectors.scale));
             if let Some(cap) = vectors.softcap {
                 *score = L::mul(math::tanh::<L>(L::div(*score, L::splat(cap))), L::splat(cap));
+            }
+            if let Some((slope, first)) = slope {
+                let distance = L::add(L::load(NUMBERS.as_ptr()), L::splat(first + (i * LANES) as f32));
+                *score = L::fma(slope, distance, *score);
             }
             L::store(row.add(i * LANES), *score);
         }

@@ -62,6 +62,8 @@ fn attend(tier: Tier, kv_type: KvType, window: u32, qkv: &[f32]) -> Result<Vec<f
         window: Some(window),
         chunked: false,
         sinks: None,
+        queries_alone: false,
+        slopes: None,
     };
     backend.attention(&buffer, &params, &kv, 0, &mut out);
     backend.end()?;
@@ -118,6 +120,7 @@ fn a_window_costs_itself_and_not_the_context() -> Result<(), KernelError> {
         window,
         chunked: false,
         sinks: None,
+        slopes: None,
     };
     assert_eq!(Share::new(&seen, 0, &job(Some(window)), VECTORS).partitions, 3);
     assert_eq!(Share::new(&all, 0, &job(None), VECTORS).partitions, 64);

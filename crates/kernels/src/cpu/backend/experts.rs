@@ -34,10 +34,13 @@ impl Step<'_> {
             correction: weights.correction.map(|bias| &bias.values[..]),
             up: weights.up_bias.map(|bias| &bias.values[..]),
             down: weights.down_bias.map(|bias| &bias.values[..]),
+            scale: weights.expert_scale.map(|scale| &scale.values[..]),
         };
-        let of_all = [biases.router, biases.correction];
+        let of_all = [biases.router, biases.correction, biases.scale];
         assert!(of_all.iter().flatten().all(|of| of.len() == count), "one number an expert");
-        let job = MoeJob { router, experts, params, biases, x: &x.data, rows };
+        let routed = weights.routed.unwrap_or(x);
+        routed.check(rows, cols, "routed");
+        let job = MoeJob { router, experts, params, biases, x: &x.data, routed: &routed.data, rows };
         let (mut product, scratch) = self.experts();
         moe::moe(&mut product, scratch, &job, &mut hidden.data, &mut out.data);
     }

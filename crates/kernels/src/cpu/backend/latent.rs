@@ -66,6 +66,7 @@ impl Step<'_> {
             window: None,
             chunked: false,
             sinks: None,
+            slopes: None,
         };
         let scratch = &mut self.scratch.attention;
         attention::attention(self.tier, self.turn, scratch, self.batch, &job, &queries.data, &mut out.data);

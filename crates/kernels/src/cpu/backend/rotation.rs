@@ -1,8 +1,9 @@
 //! Rotary embeddings and norms of heads, with the vectors' numbers in place of the vectors.
 
-use super::CpuVector;
-use crate::cpu::rope::{QkvJob, Rotation};
-use crate::{QkvParams, Rope};
+use super::{CpuBuffer, CpuVector, Step};
+use crate::cpu::kv::CpuKv;
+use crate::cpu::rope::{self, QkvJob, Rotation};
+use crate::{HeadShape, QkvParams, Rope};
 
 impl CpuVector {
     pub(super) fn rotation<'a>(rope: &Rope<'a, CpuVector>) -> Rotation<'a> {
@@ -21,5 +22,27 @@ pub(super) fn qkv_job<'a>(params: &'a QkvParams<'_, CpuVector>) -> QkvJob<'a> {
         norm_after_rope: params.norm_after_rope,
         query_scale: params.query_scale,
         rotation: params.rope.as_ref().map(CpuVector::rotation),
+        values_normed: params.values_normed,
+    }
+}
+
+impl Step<'_> {
+    /// The contract's `rope_to_cache`.
+    pub(super) fn rope_to_cache(
+        &mut self,
+        qkv: &mut CpuBuffer,
+        params: &QkvParams<'_, CpuVector>,
+        kv: &mut CpuKv,
+        layer: usize,
+    ) {
+        qkv.check(self.batch.rows(), params.width(), "qkv");
+        let (tables, job) = (&mut self.scratch.rope, qkv_job(params));
+        if params.queries_alone {
+            let shape = HeadShape { kv_heads: 0, ..params.shape };
+            let job = QkvJob { shape, k_norm: None, ..job };
+            return rope::rope(self.tier, self.turn, tables, self.batch, &job, &mut qkv.data);
+        }
+        let kv = kv.layer_mut(layer, &params.shape);
+        rope::rope_to_cache(self.tier, self.turn, tables, self.batch, &job, &mut qkv.data, kv);
     }
 }

@@ -1,27 +1,10 @@
-//! The ops of layers that keep a state, and looking tokens up.
+//! The ops of layers that keep a state.
 
-use super::{CpuBuffer, CpuVector, Step, table_row};
-use crate::cpu::matrix::{CpuMatrix, unpack_row};
+use super::{CpuBuffer, CpuVector, Step};
 use crate::cpu::states::{self, LayerStates, PartNorm, RecurrenceJob};
 use crate::{ConvolutionParams, OutputGateParams, RecurrenceParams};
 
 impl Step<'_> {
-    /// The contract's `embed`.
-    pub(super) fn embed(&mut self, table: &CpuMatrix, scale: f32, out: &mut CpuBuffer) {
-        out.check(self.batch.rows(), table.cols(), "out");
-        let (tokens, cols) = (self.tokens, table.cols());
-        let shared = out.data.shared();
-        self.turn.run(tokens.len(), (1 << 14) / cols.max(1) + 1, &|_, range| {
-            for row in range {
-                let Some(token) = tokens[row] else { continue };
-                // SAFETY: the buffer holds the row (checked above), which is in one range of one thread.
-                let out = unsafe { std::slice::from_raw_parts_mut(shared.get().add(row * cols), cols) };
-                let (segment, row) = table_row(table, token as usize);
-                unpack_row(segment, row, scale, 0, out);
-            }
-        });
-    }
-
     /// The contract's `convolve`.
     pub(super) fn convolve(
         &mut self,

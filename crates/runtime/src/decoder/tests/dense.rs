@@ -7,6 +7,10 @@ const DENSE: &[(&str, bool)] = &[
     ("gemma", true),
     ("gemma2", true),
     ("gemma3", true),
+    ("gemma3n", true),
+    ("gemma4", true),
+    ("gemma4-e", true),
+    ("gemma4-moe", true),
     ("phi3", true),
     ("phi3-long", true),
     ("olmo2", true),
@@ -27,12 +31,28 @@ const DENSE: &[(&str, bool)] = &[
     ("gpt-neox-sequential", true),
     ("falcon", true),
     ("falcon-grouped", true),
+    ("falcon-apart", true),
+    ("gpt2", true),
+    ("gpt-bigcode", true),
+    ("gpt-bigcode-heads", false),
+    ("opt", false),
+    ("bloom", true),
+    ("mpt", true),
+    ("phi", true),
+    ("phi-fused", true),
+    ("gptj", false),
+    ("cohere-plus", true),
+    ("nemotron", true),
+    ("arcee", true),
+    ("olmo", true),
+    ("hunyuan-dense", true),
     ("helium", false),
     ("internlm2", true),
     ("internlm3", false),
     ("chatglm", true),
     ("qwen", true),
     ("baichuan", true),
+    ("baichuan-alibi", true),
     ("orion", true),
     ("xverse", true),
     ("exaone", true),
@@ -58,37 +78,7 @@ fn fastest() -> CpuBackend {
 
 #[test]
 fn dense_families_compute_what_the_library_does() {
-    let mut failed = Vec::new();
-    for (case, path) in files() {
-        let golden = golden(case);
-        let files = match ModelFiles::open(&path) {
-            Ok(files) => files,
-            Err(error) => {
-                failed.push(format!("{}: {error}", path.display()));
-                continue;
-            }
-        };
-        let allowed = TOLERANCE * range(&golden.logits);
-        let found = Runner::new(ReferenceBackend::new(), &files).prefill(&golden.text());
-        let off = largest_difference(&found, &golden.logits);
-        println!("{}: {:.1e} of the range", path.display(), off / range(&golden.logits));
-        if off > allowed {
-            failed.push(format!("{}: logits differ by {off}, allowed are {allowed}", path.display()));
-            continue;
-        }
-        let mut runner = Runner::new(fastest(), &files);
-        let off = largest_difference(&runner.prefill(&golden.text()), &golden.logits);
-        if off > allowed {
-            failed.push(format!("{} on the CPU: logits differ by {off}", path.display()));
-        }
-        // The tokens themselves, of a prompt in chunks, as far as two are not as good as each other.
-        let near = |best: f32, next: f32| best - next < 4.0 * allowed;
-        let tokens = runner.greedy(&golden.prompt, 7, golden.greedy.len(), near);
-        if tokens.len() <= 8 || tokens[..] != golden.greedy[..tokens.len()] {
-            failed.push(format!("{}: {tokens:?}, not {:?}", path.display(), golden.greedy));
-        }
-    }
-    assert!(failed.is_empty(), "{}", failed.join("\n"));
+    measured::check_kind("dense", DENSE);
 }
 
 #[test]
@@ -121,7 +111,7 @@ fn the_list_of_models_is_what_is_tested() {
     let listed: Vec<&str> = text.split('`').filter(is_case).collect();
     let mut tested: Vec<String> = Vec::new();
     for (kind, skipped) in [
-        ("dense", &["make_dense.py"][..]),
+        ("dense", &["make_dense.py", "make_gemma.py"][..]),
         ("mixtures", &["make_mixtures.py"]),
         ("multimodal", &["make_multimodal.py"]),
         ("states", &["make_states.py"]),

@@ -23,6 +23,7 @@ const MIXTURES: &[(&str, bool)] = &[
     ("glm4-moe-lite", true),
     ("solar-open", true),
     ("exaone-moe", true),
+    ("hunyuan-moe", true),
     ("deepseek", true),
     ("bailing-moe", true),
     ("bailing-moe-v2", true),
@@ -50,20 +51,7 @@ fn fastest() -> CpuBackend {
 
 #[test]
 fn mixtures_compute_what_the_library_does() {
-    for (case, path) in files() {
-        let golden = golden(case);
-        let files = ModelFiles::open(&path).unwrap_or_else(|error| panic!("{error}"));
-        let allowed = TOLERANCE * range(&golden.logits);
-        let found = Runner::new(ReferenceBackend::new(), &files).prefill(&golden.text());
-        let off = largest_difference(&found, &golden.logits);
-        println!("{}: {:.1e} of the range", path.display(), off / range(&golden.logits));
-        assert!(off <= allowed, "{}: logits differ by {off}, allowed are {allowed}", path.display());
-        let mut runner = Runner::new(fastest(), &files);
-        let off = largest_difference(&runner.prefill(&golden.text()), &golden.logits);
-        assert!(off <= allowed, "{} on the CPU: logits differ by {off}", path.display());
-        let tokens = runner.greedy(&golden.prompt, 7, golden.greedy.len(), |_, _| false);
-        assert_eq!(tokens, golden.greedy, "{}: a prompt in chunks, then one by one", path.display());
-    }
+    measured::check_kind("mixtures", MIXTURES);
 }
 
 #[test]

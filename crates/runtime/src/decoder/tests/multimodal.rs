@@ -8,6 +8,10 @@ use super::*;
 /// Folders, whether there is a GGUF file besides, and what is not read of the model.
 const MULTIMODAL: &[(&str, bool, &str)] = &[
     ("gemma3", false, "images"),
+    ("gemma3n", false, "images and audio"),
+    ("gemma4", false, "images and audio"),
+    ("llama4", false, "images"),
+    ("mllama", false, "images"),
     ("mistral3", false, "images"),
     ("ministral3", true, "images"),
     ("llava", false, "images"),
@@ -33,67 +37,21 @@ fn folder(case: &str) -> PathBuf {
 }
 
 #[test]
-fn the_text_of_models_that_see_or_hear_is_what_the_library_computes() {
-    let mut failed = Vec::new();
-    let all = MULTIMODAL.iter().flat_map(|&(case, in_gguf, _)| {
-        let gguf = in_gguf.then(|| folder(case).join("model.gguf"));
-        [folder(case)].into_iter().chain(gguf).map(move |path| (case, path))
-    });
-    for (case, path) in all {
-        let golden = Golden::read(&folder(case));
-        let files = match ModelFiles::open(&path) {
-            Ok(files) => files,
-            Err(error) => {
-                failed.push(format!("{}: {error}", path.display()));
-                continue;
-            }
-        };
-        let allowed = TOLERANCE * range(&golden.logits);
-        let tier = Tier::available().last().expect("the portable tier always is");
-        let mut runner = Runner::new(CpuBackend::new(Arc::new(ThreadPool::new(2)), tier), &files);
-        let off = largest_difference(&runner.prefill(&golden.text()), &golden.logits);
-        println!("{}: {:.1e} of the range", path.display(), off / range(&golden.logits));
-        let near = |best: f32, next: f32| best - next < 4.0 * allowed;
-        let tokens = runner.greedy(&golden.prompt, 7, golden.greedy.len(), near);
-        if off > allowed || tokens.len() <= 8 || tokens[..] != golden.greedy[..tokens.len()] {
-            failed.push(format!(
-                "{}: logits differ by {off}, allowed are {allowed}; {tokens:?} for {:?}",
-                path.display(),
-                golden.greedy
-            ));
-        }
-    }
-    assert!(failed.is_empty(), "{}", failed.join("\n"));
+fn texts_of_models_that_see_or_hear_compute_what_the_library_does() {
+    let cases: Vec<(&str, bool)> = MULTIMODAL.iter().map(|&(case, in_gguf, _)| (case, in_gguf)).collect();
+    measured::check_kind("multimodal", &cases);
 }
 
 #[test]
 fn what_is_not_read_of_a_model_is_told() {
     for &(case, _, inputs) in MULTIMODAL {
         let info = ModelFiles::open(&folder(case)).unwrap().info;
-        assert_eq!(info.not_read, [inputs], "{case}");
+        assert_eq!(info.not_read.join(" and "), inputs, "{case}");
     }
     let in_gguf = ModelFiles::open(&folder("qwen3-vl").join("model.gguf")).unwrap().info;
     assert_eq!(in_gguf.not_read, ["images"]);
     let text_alone = ModelFiles::open(&data("tiny").join("qwen3")).unwrap().info;
     assert!(text_alone.not_read.is_empty());
-}
-
-#[test]
-fn what_the_network_lacks_for_a_text_is_said() {
-    for (outer, inner, lacking) in [
-        ("gemma4", "gemma4_text", "heads of two sizes"),
-        ("gemma3n", "gemma3n_text", "AltUp"),
-        ("mllama", "mllama_text_model", "attend to images alone"),
-    ] {
-        let directory = tempfile::tempdir().unwrap();
-        for name in ["model.safetensors", "tokenizer.json", "tokenizer_config.json"] {
-            fs::copy(folder("llava").join(name), directory.path().join(name)).unwrap();
-        }
-        let settings = format!(r#"{{"model_type": "{outer}", "text_config": {{"model_type": "{inner}"}}}}"#);
-        fs::write(directory.path().join("config.json"), settings).unwrap();
-        let error = ModelFiles::open(directory.path()).unwrap_err().to_string();
-        assert!(error.contains(inner) && error.contains(lacking), "{error}");
-    }
 }
 
 /// As its makers published it, each expert's matrices turned over.

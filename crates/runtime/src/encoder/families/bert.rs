@@ -10,7 +10,7 @@ use crate::encoder::head::HeadActivation;
 use crate::error::LoadError;
 use crate::limits::{HEADS_MAX, VOCAB_MAX};
 use crate::spec::{
-    Config, Distance, GateUp, Names, NormOrder, QkNorm, RopeScaling, RopeSpec, TransformerSpec,
+    Alibi, Config, Distance, GateUp, Names, NormOrder, QkNorm, RopeScaling, RopeSpec, TransformerSpec,
 };
 
 const POSITIONS: &str = "position_embedding_type";
@@ -288,7 +288,7 @@ pub(super) fn jina(config: &Config) -> Result<Plan, LoadError> {
     let spec = TransformerSpec {
         architecture: "jina_bert".into(),
         type_vocab: type_vocab(config, 2)?,
-        distance: Distance::Alibi,
+        distance: Distance::Alibi(Alibi::PLAIN),
         ..post_norm(config, &SIZE_KEYS, eps, mlp)?
     };
     let spec = match code {

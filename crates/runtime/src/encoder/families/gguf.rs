@@ -10,7 +10,7 @@ use crate::limits::{
     CONTEXT_TOKENS_MAX, EXPERTS_MAX, HEAD_DIM_MAX, HEADS_MAX, LAYERS_MAX, VOCAB_MAX, WIDTH_MAX,
 };
 use crate::spec::{
-    AttentionSpec, DenseSpec, Distance, ExpertNames, ExpertsSpec, GateUp, LayerSpec, MlpSpec, Names,
+    Alibi, AttentionSpec, DenseSpec, Distance, ExpertNames, ExpertsSpec, GateUp, LayerSpec, MlpSpec, Names,
     NormKind, NormOrder, NormSpec, Part, PositionTable, QkNorm, RopeScaling, RopeSpec, TransformerSpec,
 };
 
@@ -74,7 +74,7 @@ const ARCHITECTURES: &[Architecture] = &[
     Architecture {
         name: "jina-bert-v2",
         names: NAMES,
-        distance: Distance::Alibi,
+        distance: Distance::Alibi(Alibi::PLAIN),
         positions: Positions::None,
         gated: Some(Activation::GeluErf),
         experts: false,
@@ -319,7 +319,7 @@ impl Keys<'_> {
             factors: None,
             magnitude: 1.0,
         };
-        let jina = architecture.distance == Distance::Alibi;
+        let jina = architecture.distance != Distance::None;
         let rotary = architecture.positions == Positions::Rotary;
         let mlp = match architecture.gated {
             Some(activation) => gated(activation, has("blk.0.ffn_down.bias")),

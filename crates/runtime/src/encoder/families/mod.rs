@@ -272,8 +272,8 @@ fn head_activation(config: &Config, key: &str, default: &str) -> Result<HeadActi
         Activation::GeluErf => HeadActivation::Gelu,
         Activation::GeluTanh => HeadActivation::GeluTanh,
         Activation::Relu => HeadActivation::Relu,
-        // No setting names the last.
-        Activation::Silu | Activation::ClampedSwish => HeadActivation::Silu,
+        // No setting names the last two.
+        Activation::Silu | Activation::ReluSquared | Activation::ClampedSwish => HeadActivation::Silu,
     })
 }
 

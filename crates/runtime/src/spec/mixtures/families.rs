@@ -2,10 +2,12 @@
 //! Ling, EXAONE MoE and Solar Open.
 
 use hanzo_engine_kernels::{ExpertGroups, ExpertScoring, RopeKind};
+use serde_json::Value;
 
 use super::{Base, Read, after_dense, or, rope, routed, routed_by_sigmoid, turned};
 use crate::error::LoadError;
 use crate::limits::{CONTEXT_TOKENS_MAX, EXPERT_GROUPS_MAX, EXPERTS_MAX, LAYERS_MAX, WIDTH_MAX};
+use crate::spec::dense_own::hunyuan as settle_hunyuan;
 use crate::spec::hf::windows_by_type;
 use crate::spec::{
     AttentionSpec, Config, ExpertsSpec, HeadSpec, LogitsSpec, Mask, MlpSpec, NormOrder, QkNorm, SharedExpert,
@@ -24,6 +26,7 @@ pub(super) const FAMILIES: &[(&str, &str, Read)] = &[
     ("bailing_moe_v2", "BailingMoeV2ForCausalLM", bailing_moe2),
     ("exaone_moe", "ExaoneMoeForCausalLM", exaone_moe),
     ("solar_open", "SolarOpenForCausalLM", solar_open),
+    ("hunyuan_v1_moe", "HunYuanMoEV1ForCausalLM", hunyuan),
 ];
 
 /// Refuses settings that make another model of a family unless they are what it takes for granted.
@@ -91,6 +94,51 @@ fn olmoe(config: &Config, order: NormOrder, (theta, eps): (f32, f32)) -> Result<
     Ok(spec.with_layers(|_, layer| layer.order = order))
 }
 
+fn hunyuan(config: &Config) -> Result<TransformerSpec, LoadError> {
+    let mut config = config.clone();
+    settle_hunyuan(&mut config)?;
+    let config = &config;
+    let base = Base::read(config)?;
+    refuse_unless(config, "use_qk_norm", true)?;
+    refuse_unless(config, "use_cla", false)?;
+    // Some settings are lists, of a number for each layer.
+    let of_layers = |key: &str, max: usize| -> Result<Option<usize>, LoadError> {
+        let Some(Value::Array(list)) = config.get(key) else { return config.whole(key, max) };
+        match list.first().and_then(Value::as_u64).and_then(|first| usize::try_from(first).ok()) {
+            Some(first) if first <= max && list.iter().all(|value| value.as_u64() == Some(first as u64)) => {
+                Ok(Some(first))
+            }
+            _ => Err(config.unsupported(key, "another list", "all layers must have the same")),
+        }
+    };
+    let ffn = config.required("intermediate_size", WIDTH_MAX)?;
+    for (key, known) in [("moe_intermediate_size", ffn), ("num_shared_expert", 1)] {
+        if let Some(value) = of_layers(key, WIDTH_MAX)?.filter(|&value| value != known) {
+            return Err(config.unsupported(key, value, format!("the family's class knows {known} alone")));
+        }
+    }
+    let used = of_layers("moe_topk", EXPERTS_MAX)?.or(of_layers("num_experts_per_tok", EXPERTS_MAX)?);
+    let used = used.filter(|&used| used > 0).ok_or_else(|| config.missing("moe_topk"))?;
+    let experts = ExpertsSpec {
+        activation: base.activation,
+        shared: Some(SharedExpert { ffn, gate: false }),
+        ..ExpertsSpec::softmax(config.required("num_experts", EXPERTS_MAX)?, used, ffn, true)
+    };
+    let heads = base.heads(config)?;
+    let biased = config.bool("attention_bias")?.unwrap_or(false);
+    let (rope, _) = rope(config, (RopeKind::Neox, heads.head_dim), (1e4, base.context))?;
+    base.spec(config, "hunyuan_v1_moe", (rope, 1e-5), |_| {
+        let attention = AttentionSpec {
+            qkv_bias: biased,
+            output_bias: biased,
+            qk_norm: QkNorm::Heads,
+            norm_after_rope: true,
+            ..AttentionSpec::causal(heads)
+        };
+        (attention, MlpSpec::Experts(experts))
+    })
+}
+
 fn granite_moe(config: &Config) -> Result<TransformerSpec, LoadError> {
     let base = Base::read(config)?;
     let heads = base.heads(config)?;
@@ -111,7 +159,7 @@ fn granite_moe(config: &Config) -> Result<TransformerSpec, LoadError> {
         (attention, MlpSpec::Experts(experts))
     })?;
     let head =
-        LogitsSpec { tied: spec.head.tied(), scale: 1.0 / multiplier("logits_scaling")?, softcap: None };
+        LogitsSpec { scale: 1.0 / multiplier("logits_scaling")?, ..LogitsSpec::plain(spec.head.tied()) };
     Ok(TransformerSpec {
         embedding_scale: multiplier("embedding_multiplier")?,
         head: HeadSpec::Logits(head),

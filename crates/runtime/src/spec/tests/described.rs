@@ -262,12 +262,25 @@ fn what_cannot_be_run_is_refused_by_name() {
         ),
         (gemma(|_, layer| layer.residual_scale = 0.22), "factor on what layers add = 0.22"),
         (
-            gemma(|index, layer| {
-                let HeadShape { heads, head_dim, .. } = layer.attention.projection.head_shape();
-                let shape = HeadShape { heads, kv_heads: if index == 7 { 2 } else { 1 }, head_dim };
-                layer.attention.projection = Projection::Heads(shape);
-            }),
+            refused(deepseek_v2_lite().with_layers(|index, layer| {
+                if index == 7 {
+                    layer.attention =
+                        AttentionSpec::causal(HeadShape { heads: 16, kv_heads: 16, head_dim: 192 });
+                }
+            })),
             "attention heads = other ones in layer 7",
+        ),
+        (
+            gemma(|index, layer| layer.attention.shares = (index == 7).then_some(5)),
+            "attention: layer 7 cannot share the keys and values of layer 5",
+        ),
+        (
+            gemma(|index, layer| layer.attention.shares = (index == 7).then_some(8)),
+            "attention: layer 7 cannot share the keys and values of layer 8",
+        ),
+        (
+            experts(ExpertsSpec { apart: true, ..softmax }),
+            "experts = norms of their own without an MLP beside them",
         ),
         (
             gemma(|index, layer| {

@@ -19,6 +19,7 @@ impl Faulty {
         let shape = params.shape;
         let HeadShape { heads, kv_heads, head_dim } = shape;
         let layer = if self.fault == Fault::LayerIgnored { 0 } else { layer };
+        let slopes = vec![params.slopes.map_or(0.0, |slopes| slopes[0]); heads];
         let mut changed = AttentionParams { ..*params };
         match self.fault {
             Fault::ScaleIgnored => changed.scale = 1.0 / (head_dim as f32).sqrt(),
@@ -28,6 +29,8 @@ impl Faulty {
             Fault::ChunksSlide => changed.chunked = false,
             Fault::SoftcapIgnored => changed.softcap = None,
             Fault::SinksIgnored => changed.sinks = None,
+            Fault::SlopesIgnored => changed.slopes = None,
+            Fault::SlopeOfFirstHead => changed.slopes = params.slopes.map(|_| &slopes),
             _ => {}
         }
         match self.fault {

@@ -58,15 +58,22 @@ impl Faulty {
     pub(super) fn columns_normed(
         &self,
         x: &ReferenceBuffer,
-        first: usize,
+        (first, width): (usize, usize),
         params: &LayerNormParams<'_, Vec<f32>>,
     ) -> Vec<f32> {
         let (cols, count) = (x.cols(), params.weight.len());
         let first = if self.fault == Fault::ColumnsFromFirst { 0 } else { first };
+        let width = if self.fault == Fault::ColumnsTogether { count } else { width };
         let mut rows = self.rows_of(x, cols);
         for row in rows.chunks_exact_mut(cols) {
-            let normed = self.layer_normed(&row[first..first + count], params);
-            row[first..first + count].copy_from_slice(&normed);
+            for at in (0..count).step_by(width) {
+                let (weight, bias) = (params.weight[at..at + width].to_vec(), params.bias);
+                let bias = bias.map(|bias| bias[at..at + width].to_vec());
+                let params = LayerNormParams { weight: &weight, bias: bias.as_ref(), eps: params.eps };
+                let part = first + at..first + at + width;
+                let normed = self.layer_normed(&row[part.clone()], &params);
+                row[part].copy_from_slice(&normed);
+            }
             if self.fault == Fault::OtherColumnsNormed {
                 row[first + count..].fill(0.0);
             }
@@ -352,23 +359,8 @@ impl Faulty {
 }
 
 impl EncoderOps for Faulty {
-    fn layer_norm_columns(
-        &mut self,
-        x: &mut ReferenceBuffer,
-        first: usize,
-        params: &LayerNormParams<'_, Vec<f32>>,
-    ) {
-        let rows = self.columns_normed(x, first, params);
-        self.store(x, rows);
-    }
-
     fn unfold(&mut self, x: &ReferenceBuffer, window: usize, out: &mut ReferenceBuffer) {
         let rows = self.unfolded(x, window);
-        self.store(out, rows);
-    }
-
-    fn add_embedding(&mut self, table: &Vec<Part>, ids: RowIds, out: &mut ReferenceBuffer) {
-        let rows = self.embedded(table, ids, out);
         self.store(out, rows);
     }
 

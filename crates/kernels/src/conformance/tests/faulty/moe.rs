@@ -13,7 +13,9 @@ impl Faulty {
         let (router, parts): (_, &[ExpertParts<Part>]) = (weights.router, weights.experts);
         let (cols, experts) = (router[0].shape.cols, router[0].shape.rows);
         let router_bias = weights.router_bias.filter(|_| self.fault != Fault::RouterBiasIgnored);
-        let mut scores = self.product(router, router_bias.map(|bias| &bias[..]), x);
+        let routed = weights.routed.filter(|_| self.fault != Fault::RouterReadsInput);
+        let routed = routed.map_or(x.to_vec(), |routed| self.rows_of(routed, cols));
+        let mut scores = self.product(router, router_bias.map(|bias| &bias[..]), &routed);
         let of_expert = |bias: Option<&'_ Vec<f32>>, expert: usize| {
             let bias = bias.filter(|_| self.fault != Fault::ExpertBiasIgnored)?;
             let each = bias.len() / experts;
@@ -35,6 +37,8 @@ impl Faulty {
             let mut sums = vec![0.0; cols];
             for (expert, weight) in chosen {
                 taken[expert] += 1;
+                let scale = weights.expert_scale.filter(|_| self.fault != Fault::ExpertScaleIgnored);
+                let weight = weight * scale.map_or(1.0, |scale| f64::from(scale[expert]));
                 if self.fault == Fault::FullExpertSkipped && taken[expert] > FULL {
                     continue;
                 }

@@ -14,7 +14,7 @@ impl Faulty {
         layer: usize,
     ) {
         let layer = if self.fault == Fault::LayerIgnored { 0 } else { layer };
-        let width = params.shape.qkv_width();
+        let width = params.width();
         let head_dim = params.shape.head_dim;
         let mut longer = Vec::new();
         let mut rope = params.rope.as_ref().map(|rope| Rope { ..*rope });
@@ -44,6 +44,8 @@ impl Faulty {
             Fault::KeysNotNormed => changed.k_norm = None,
             Fault::NormBeforeRope => changed.norm_after_rope = false,
             Fault::QueryScaleIgnored => changed.query_scale = None,
+            Fault::ValuesNotNormed => changed.values_normed = false,
+            Fault::LoneQueriesNotTurned if params.queries_alone => changed.rope = None,
             Fault::HeadsNormedApart if params.q_norm.is_some_and(|norm| norm.len() > head_dim) => {
                 let mut rows = self.rows_of(qkv, width);
                 for head in rows.chunks_exact_mut(head_dim) {
@@ -76,7 +78,7 @@ impl Faulty {
                 (changed.q_norm, changed.k_norm) = norms;
                 changed.rope = None;
             }
-            Fault::ValuesTurned => {
+            Fault::ValuesTurned if !params.queries_alone => {
                 let mut rows = self.rows_of(qkv, width);
                 if let Some(rope) = &changed.rope {
                     for (row, &position) in rows.chunks_exact_mut(width).zip(&self.batch.positions) {

@@ -12,6 +12,7 @@ impl Faulty {
         let mut adjustments = specs.adjustments_of(row).to_vec();
         let mut logits = logits.to_vec();
         let (mut mask, mut seen, mut softcap) = (specs.mask_of(row), specs.seen_of(row), specs.softcap);
+        let mut bias = specs.bias.as_deref();
         match self.fault {
             Fault::TemperatureIgnored if spec.temperature > 0.0 => spec.temperature = 1.0,
             Fault::TopKIgnored => spec.top_k = 0,
@@ -27,7 +28,7 @@ impl Faulty {
                 let mut sampled = reference::draw(
                     &logits,
                     &spec,
-                    Edits { softcap, mask, seen, adjustments: &adjustments },
+                    Edits { softcap, bias, mask, seen, adjustments: &adjustments },
                 )?;
                 sampled.probability = sampled.probability.map(|probability| probability * 0.999);
                 return Some(sampled);
@@ -47,6 +48,7 @@ impl Faulty {
             }
             Fault::MaskIgnored => mask = None,
             Fault::LogitsNotCapped => softcap = None,
+            Fault::HeadBiasIgnored => bias = None,
             Fault::MaskOfFirstRow if mask.is_some() => mask = Some(&specs.masks[..specs.mask_words]),
             Fault::NanDrawn => {
                 logits.iter_mut().filter(|logit| logit.is_nan()).for_each(|logit| *logit = 0.0);
@@ -55,7 +57,7 @@ impl Faulty {
                 let mut sampled = reference::draw(
                     &logits,
                     &spec,
-                    Edits { softcap, mask, seen, adjustments: &adjustments },
+                    Edits { softcap, bias, mask, seen, adjustments: &adjustments },
                 )?;
                 let twin = sampled.token as usize + 1;
                 sampled.token +=
@@ -64,6 +66,6 @@ impl Faulty {
             }
             _ => {}
         }
-        reference::draw(&logits, &spec, Edits { softcap, mask, seen, adjustments: &adjustments })
+        reference::draw(&logits, &spec, Edits { softcap, bias, mask, seen, adjustments: &adjustments })
     }
 }
