@@ -30,8 +30,7 @@ pub(super) fn of_files(files: &ModelFiles, family: &Family) -> Result<Vec<Tensor
         }
         let name = names.of("", weight);
         let changed = if tensor.shape.len() == 1 || is_router(weight) {
-            let added = if from_one && is_norm(weight.part) { 1.0 } else { 0.0 };
-            in_f32(tensor, added)?
+            in_f32(tensor, (from_one && is_norm(weight.part)).then_some(1.0))?
         } else {
             tensor.clone()
         };
@@ -134,8 +133,10 @@ pub(crate) fn stacked(name: String, experts: &[Tensor]) -> Result<Tensor, LoadEr
     Ok(Tensor { name, shape, bytes, ..first.clone() })
 }
 
-/// A tensor's numbers in F32, each with something added: small ones, which are read at once.
-fn in_f32(tensor: &Tensor, added: f32) -> Result<Tensor, LoadError> {
-    let bytes: Vec<u8> = tensor.to_f32()?.iter().flat_map(|number| (number + added).to_le_bytes()).collect();
+/// A tensor's numbers in F32, each with something added: small ones, which are read at once. Where nothing is, a zero keeps its sign.
+fn in_f32(tensor: &Tensor, added: Option<f32>) -> Result<Tensor, LoadError> {
+    let changed = |number: f32| added.map_or(number, |added| number + added);
+    let bytes: Vec<u8> =
+        tensor.to_f32()?.into_iter().flat_map(|number| changed(number).to_le_bytes()).collect();
     Ok(Tensor { dtype: DType::F32, bytes: ModelBytes::from(bytes), ..tensor.clone() })
 }

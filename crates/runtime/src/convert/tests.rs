@@ -14,6 +14,13 @@ const CASES: &[(&str, &str)] = &[
     ("tiny/llama3", include_str!("golden/llama3.txt")),
     ("tiny/llama-linear", include_str!("golden/llama-linear.txt")),
     ("tiny/mistral", include_str!("golden/mistral.txt")),
+    ("tiny/mixtral", include_str!("golden/mixtral.txt")),
+    ("tiny/qwen2-yarn", include_str!("golden/qwen2-yarn.txt")),
+    ("tiny/qwen3", include_str!("golden/qwen3.txt")),
+    ("tiny/qwen3-moe", include_str!("golden/qwen3-moe.txt")),
+    ("dense/gemma", include_str!("golden/gemma.txt")),
+    ("dense/gemma2", include_str!("golden/gemma2.txt")),
+    ("dense/gemma3", include_str!("golden/gemma3.txt")),
 ];
 
 /// Keys of the converter that are written elsewhere, or that are a name's: `Plan` writes the first two.
