@@ -50,6 +50,7 @@ CASES = {
     "starcoder2": (t.Starcoder2Config, dict(**OF_HIDDEN, rope_parameters=PLAIN, sliding_window=None), "starcoder2"),
     "stablelm": (t.StableLmConfig, dict(**OF_HIDDEN, rope_parameters=PLAIN | {"partial_rotary_factor": 0.25}, use_qkv_bias=True), "stablelm"),
     "stablelm-parallel": (t.StableLmConfig, dict(**OF_HIDDEN, rope_parameters=PLAIN | {"partial_rotary_factor": 0.25}, use_parallel_residual=True), "stablelm"),
+    "stablelm-heads": (t.StableLmConfig, dict(**OF_HIDDEN | BOTH | dict(num_attention_heads=4, num_key_value_heads=2), rope_parameters=PLAIN | {"partial_rotary_factor": 0.25}, use_parallel_residual=True, qk_layernorm=True), "stablelm"),
     "seed-oss": (t.SeedOssConfig, dict(rope_parameters=PLAIN), "seed_oss"),
     "ernie4_5": (t.Ernie4_5Config, dict(rope_parameters=PLAIN), "ernie4_5"),
     "exaone4": (t.Exaone4Config, dict(rope_parameters=PLAIN, **WINDOW), "exaone4"),
@@ -250,6 +251,10 @@ def write_gguf(path, architecture, config, weights):
         g.add_tensor("rope_freqs.weight", factors.astype(np.float32))
     if architecture in ("command-r", "cohere2"): g.add_logit_scale(config.logit_scale); g.add_rope_scaling_type(gguf.RopeScalingType.NONE)
     if architecture == "stablelm": g.add_parallel_residual(config.use_parallel_residual)
+    for key in [key for key in weights if key.endswith("layernorm.norms.0.weight")]:
+        stem = key.removesuffix("norms.0.weight")
+        weights = weights | {stem + "weight": torch.stack([weights[name] for name in sorted(weights) if name.startswith(stem + "norms")])}
+    weights = {key: tensor for key, tensor in weights.items() if ".norms." not in key}
     tokens = ["<unk>", "<s>", "</s>"] + [f"w{i}" for i in range(3, VOCAB)]
     g.add_tokenizer_model("gpt2"); g.add_tokenizer_pre("default"); g.add_token_list(tokens); g.add_token_types([gguf.TokenType.CONTROL] * 3 + [gguf.TokenType.NORMAL] * (VOCAB - 3)); g.add_token_merges([])
     g.add_bos_token_id(1); g.add_eos_token_id(2); g.add_add_bos_token(False)

@@ -256,11 +256,7 @@ impl<'a> Found<'a> {
             if layer.attention.qk_norm == QkNorm::HeadsApart {
                 let HeadShape { heads, kv_heads, head_dim } = layer.attention.projection.head_shape();
                 for (part, count) in [(LayerPart::QueryNorm, heads), (LayerPart::KeyNorm, kv_heads)] {
-                    let name = self.name(Part::Layer(index, part).weight());
-                    let found = self.by_name.get_mut(&name);
-                    if let Some(tensor) = found.filter(|tensor| tensor.shape == [count, head_dim]) {
-                        tensor.shape = vec![count * head_dim];
-                    }
+                    self.join_head_norms(Part::Layer(index, part).weight(), [count, head_dim])?;
                 }
             }
             // Files of Phi-2 have the three as one or apart.
@@ -343,6 +339,34 @@ impl<'a> Found<'a> {
             let mut tensor = self.take(&name, &[hidden, hidden, window])?;
             tensor.shape = vec![hidden, hidden * window];
             self.by_name.insert(name, tensor);
+        }
+        Ok(())
+    }
+
+    /// Makes one vector of the factors of each head's norm, which files have as a matrix or each under a name of its own.
+    fn join_head_norms(&mut self, weight: Weight, [heads, head_dim]: [usize; 2]) -> Result<(), LoadError> {
+        let name = self.name(weight);
+        if let Some(tensor) = self.by_name.get_mut(&name) {
+            if tensor.shape == [heads, head_dim] {
+                tensor.shape = vec![heads * head_dim];
+            }
+            return Ok(());
+        }
+        let stem = name.trim_end_matches(".weight");
+        let of_head = |head: usize| format!("{stem}.norms.{head}.weight");
+        if !self.by_name.contains_key(&of_head(0)) {
+            return Ok(());
+        }
+        let mut joined = Vec::new();
+        let mut first = None;
+        for head in 0..heads {
+            let tensor = self.take(&of_head(head), &[head_dim])?;
+            joined.extend(tensor.to_f32()?.iter().flat_map(|factor| factor.to_le_bytes()));
+            first.get_or_insert(tensor);
+        }
+        if let Some(first) = first {
+            let shape = vec![heads * head_dim];
+            self.put_back(Tensor { name, dtype: DType::F32, shape, bytes: joined.into(), ..first });
         }
         Ok(())
     }

@@ -222,9 +222,11 @@ const FAMILIES: &[Family] = &[
             if config.bool("use_parallel_residual")?.unwrap_or(false) {
                 spec.layers.iter_mut().for_each(|layer| layer.order = NormOrder::Parallel);
             }
+            if config.bool("qk_layernorm")?.unwrap_or(false) {
+                norm_heads_apart(spec);
+            }
             Ok(())
         },
-        refused: &["qk_layernorm"],
         ..LLAMA
     },
     Family {
@@ -472,6 +474,11 @@ fn is_nothing(value: &Value) -> bool {
     }
 }
 
+/// Each head of queries and of keys has a norm of its own.
+fn norm_heads_apart(spec: &mut TransformerSpec) {
+    spec.layers.iter_mut().for_each(|layer| layer.attention.qk_norm = QkNorm::HeadsApart);
+}
+
 /// Layers that see all turn nothing.
 fn turn_windows_alone(spec: &mut TransformerSpec) {
     for layer in &mut spec.layers {
@@ -550,7 +557,7 @@ fn granite(config: &Config, spec: &mut TransformerSpec) -> Result<(), LoadError>
 fn cohere(config: &Config, spec: &mut TransformerSpec) -> Result<(), LoadError> {
     set_logits(spec, config.positive("logit_scale")?.unwrap_or(0.0625), None);
     if config.bool("use_qk_norm")?.unwrap_or(false) {
-        spec.layers.iter_mut().for_each(|layer| layer.attention.qk_norm = QkNorm::HeadsApart);
+        norm_heads_apart(spec);
     }
     Ok(())
 }

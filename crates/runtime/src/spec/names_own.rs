@@ -19,6 +19,7 @@ impl Names {
             "gptj" => &Names::GPT_J,
             "phi" => &Names::PHI,
             "opt" => &Names::OPT,
+            "stablelm" => &Names::STABLELM,
             "bloom" => &Names::BLOOM,
             "mpt" => &Names::MPT,
             _ => &Names::HUGGING_FACE,
@@ -77,6 +78,13 @@ impl Names {
         attention_output: "self_attn.dense",
         up: "mlp.fc1",
         down: "mlp.fc2",
+        ..Names::HUGGING_FACE
+    };
+
+    /// The transformers library's StableLm class.
+    pub(crate) const STABLELM: Names = Names {
+        query_norm: "self_attn.q_layernorm",
+        key_norm: "self_attn.k_layernorm",
         ..Names::HUGGING_FACE
     };
 

@@ -24,6 +24,7 @@ const DENSE: &[(&str, bool)] = &[
     ("starcoder2", true),
     ("stablelm", true),
     ("stablelm-parallel", true),
+    ("stablelm-heads", true),
     ("seed-oss", true),
     ("ernie4_5", true),
     ("exaone4", true),
