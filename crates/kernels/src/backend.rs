@@ -421,7 +421,7 @@ pub trait Backend: Send + 'static {
     );
 
     /// On the first columns of `x`, a layer's channels, in place: `x[r][c] = silu(bias[c] + Σ_t weight[t][c] * x[r - taps + 1 + t][c])`
-    /// along each sequence, zeros before its first token. The inputs that later tokens see stay in the sequence's state of
+    /// along each sequence, zeros before its first token; the sum itself under [`StateRule::Convolution`]. The inputs that later tokens see stay in the sequence's state of
     /// the layer ([`Batch::states`]).
     fn convolve(
         &mut self,

@@ -29,7 +29,7 @@ use crate::{
 
 pub(crate) use encoder::seen;
 pub use low_rank::ReferenceLowRank;
-pub(crate) use rows::width_of;
+pub(crate) use rows::{XIELU_MOST, width_of};
 pub(crate) use sampling::draw;
 use states::ReferenceStates;
 pub(crate) use storage::visible;

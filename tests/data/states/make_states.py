@@ -5,10 +5,10 @@
     python make_states.py LLAMA_CPP        # all, or: python make_states.py LLAMA_CPP qwen3-next
 
 Each folder has a random model of the transformers library's own class as the library saves it, in bfloat16, the same as llama.cpp's own
-converter makes it of that (`model.gguf`, without a tokenizer), and `golden.safetensors`: a `prompt`, the 32 `greedy` tokens after it, and
+converter makes it of that (`model.gguf`, without a tokenizer; none of Bamba), and `golden.safetensors`: a `prompt`, the 32 `greedy` tokens after it, and
 the `logits` of both that the library computes in float32. The tokenizer is tests/data/tiny/llama3's.
 """
-import shutil, sys
+import json, shutil, sys
 from pathlib import Path
 
 import torch, transformers as t
@@ -21,10 +21,21 @@ SIZES = dict(vocab_size=160, hidden_size=32, num_hidden_layers=4, num_attention_
 DELTA = dict(linear_conv_kernel_dim=4, linear_key_head_dim=16, linear_value_head_dim=16, linear_num_key_heads=2, linear_num_value_heads=4, intermediate_size=64,
              rope_parameters={"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5})
 ROUTED = dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32, shared_expert_intermediate_size=32)
+# Of heads half as long as attention's, because the converter takes hidden states for two halves of what states give.
+MAMBA = dict(mamba_n_heads=8, mamba_d_head=8, mamba_n_groups=1, mamba_d_state=16, mamba_d_conv=4, mamba_expand=2, mamba_chunk_size=16, head_dim=8)
+GRANITE = MAMBA | dict(shared_intermediate_size=32, layer_types=["mamba", "mamba", "attention", "mamba"], position_embedding_type="nope",
+                       embedding_multiplier=3.0, residual_multiplier=0.22, attention_multiplier=0.2, logits_scaling=2.0)
+LFM2 = dict(conv_L_cache=3, layer_types=["conv", "full_attention", "conv", "conv"], norm_eps=1e-5, tie_word_embeddings=True, head_dim=8,
+            rope_parameters={"rope_type": "default", "rope_theta": 1e4})
 CASES = {
     "qwen3-next": (t.Qwen3NextConfig, DELTA | ROUTED),
     "qwen3_5": (t.Qwen3_5TextConfig, DELTA | dict(linear_num_value_heads=6, layer_types=["linear_attention", "full_attention", "linear_attention", "linear_attention"])),
     "qwen3_5-moe": (t.Qwen3_5MoeTextConfig, DELTA | ROUTED),
+    "granite-hybrid": (t.GraniteMoeHybridConfig, GRANITE | dict(num_local_experts=4, num_experts_per_tok=2, intermediate_size=32)),
+    "granite-hybrid-dense": (t.GraniteMoeHybridConfig, GRANITE | dict(num_local_experts=0, num_experts_per_tok=0, intermediate_size=32, mamba_conv_bias=False)),
+    "bamba": (t.BambaConfig, MAMBA | dict(intermediate_size=64, attn_layer_indices=[1], rope_parameters={"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5})),
+    "lfm2": (t.Lfm2Config, LFM2 | dict(intermediate_size=96, block_multiple_of=32)),
+    "lfm2-moe": (t.Lfm2MoeConfig, LFM2 | dict(intermediate_size=64, num_dense_layers=1, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32)),
 }
 
 
@@ -41,19 +52,21 @@ def drawn(case, seed):
             x = torch.randn(p.shape)
             if name.endswith("A_log"): x = torch.empty(p.shape).uniform_(-3, 1)
             elif name.endswith("dt_bias"): x = 0.5 * x
-            elif "linear_attn.norm" in name: x = 1 + 0.2 * x
+            elif name.endswith(".D"): x = 1 + 0.5 * x
+            elif "norm" in name and ("linear_attn.norm" in name or not case.startswith("qwen")): x = 1 + 0.2 * x
             elif "norm" in name: x = 0.2 * x
             elif "conv1d" in name: x = 0.5 * x
-            elif name.endswith("gate.weight"): x = 0.5 * x
-            elif "lm_head" in name or "linear_attn" in name: x = 0.3 * x
+            elif name.endswith(("gate.weight", "router.weight")): x = 0.5 * x
+            elif ".conv.conv" in name: x = 0.7 * x
+            elif any(part in name for part in ("lm_head", "linear_attn", "mamba", ".conv.")): x = 0.3 * x
             else: x = 0.15 * x
             p.copy_(x.bfloat16().float())
         prompt = torch.randint(3, 160, (1, 21))
-        # One by one, by the recurrent form of the library's; the logits by its form of chunks.
+        # One by one, by the recurrent form of the library's; the logits by its form of chunks. Bamba's class forgets positions unless they are said.
         text, step = prompt, model(prompt, use_cache=True)
         for _ in range(32):
             text = torch.cat([text, step.logits[:, -1:].argmax(-1)], 1)
-            step = model(text[:, -1:], past_key_values=step.past_key_values, use_cache=True)
+            step = model(text[:, -1:], past_key_values=step.past_key_values, position_ids=torch.tensor([[text.shape[1] - 1]]), use_cache=True)
         logits = model(text[:, :-1], use_cache=False).logits[0]
         top = logits[20:].topk(2).values
         # How far keys and values in halves, as a cache keeps them, move it.
@@ -81,8 +94,14 @@ def make(case):
     folder = HERE / case
     shutil.rmtree(folder, ignore_errors=True)
     model.to(torch.bfloat16).save_pretrained(folder)
+    if case.startswith("granite"):
+        # As they are published, and as the converter knows them.
+        config = json.loads((folder / "config.json").read_text())
+        config["layer_types"] = GRANITE["layer_types"]
+        (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     (folder / "generation_config.json").unlink(missing_ok=True)
-    convert(folder)
+    # The converter orders the rows of Bamba's queries and keys as if whole heads were turned.
+    if case != "bamba": convert(folder)
     for file in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(HERE.parent / "tiny/llama3" / file, folder / file)
     tokens = lambda x: x.flatten().to(torch.int32).contiguous()

@@ -66,6 +66,16 @@ pub enum RowOp<'a, B, V> {
         /// No row is taken for smaller.
         least: f32,
     },
+    /// `out[r] = xielu(out[r])` (arxiv.org/abs/2411.13010, Apertus): of a number v above 0 `positive * v² + linear * v`, of another
+    /// `negative * (exp(min(v, -1e-6)) - 1 - v) + linear * v`.
+    Xielu {
+        /// What squares count for.
+        positive: f32,
+        /// What the exponential counts for.
+        negative: f32,
+        /// What the number itself does.
+        linear: f32,
+    },
     /// In the first half of the columns of `out[r]`, `max(v - mean - deviations * deviation, 0)` for each number v, of that half's
     /// mean and standard deviation (Gemma 3n's sparse activations).
     KeepOutliers {

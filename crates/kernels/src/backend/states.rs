@@ -1,5 +1,5 @@
-//! Layers that keep a state of each sequence instead of keys and values: gated delta nets (arxiv.org/abs/2412.06464) and
-//! Mamba 2 (arxiv.org/abs/2405.21060). Shapes and settings alone.
+//! Layers that keep a state of each sequence instead of keys and values: gated delta nets (arxiv.org/abs/2412.06464),
+//! Mamba 2 (arxiv.org/abs/2405.21060) and short convolutions (LFM2). Shapes and settings alone.
 
 /// How a state takes up a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -8,13 +8,16 @@ pub enum StateRule {
     Delta,
     /// A selective state space (Mamba 2).
     Ssd,
+    /// Nothing recurs: the convolution is all, without a non-linearity, and the state what it sees (LFM2).
+    Convolution,
 }
 
 /// Sizes of a layer that keeps a state.
 ///
 /// A row of what such a layer projects is `[channels | gate | beta | step]`: channels go through the convolution, gate
 /// is as wide as all values, step has a number for each value head, and so has beta under [`StateRule::Delta`]; under
-/// the other there is none. Channels are `[queries | keys | values]` under `Delta`, `[values | keys | queries]` under `Ssd`.
+/// `Ssd` there is none. Channels are `[queries | keys | values]` under `Delta`, `[values | keys | queries]` under `Ssd`.
+/// Under `Convolution` channels are values alone, keys have no elements, and a row is `[factors before | factors behind | channels]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StateShape {
     /// How a state takes up a token.
@@ -57,7 +60,7 @@ impl StateShape {
         let (key, value) = (self.key_width(), self.value_width());
         match self.rule {
             StateRule::Delta => [0, key, 2 * key],
-            StateRule::Ssd => [value + key, value, 0],
+            StateRule::Ssd | StateRule::Convolution => [value + key, value, 0],
         }
     }
 
@@ -70,13 +73,16 @@ impl StateShape {
     pub const fn step_column(&self) -> usize {
         match self.rule {
             StateRule::Delta => self.beta_column() + self.value_heads,
-            StateRule::Ssd => self.beta_column(),
+            StateRule::Ssd | StateRule::Convolution => self.beta_column(),
         }
     }
 
     /// Columns of a row that a layer projects.
     pub const fn width(&self) -> usize {
-        self.step_column() + self.value_heads
+        match self.rule {
+            StateRule::Delta | StateRule::Ssd => self.step_column() + self.value_heads,
+            StateRule::Convolution => 3 * self.channels(),
+        }
     }
 
     /// The key head of a value head.

@@ -31,7 +31,7 @@ fn size(x: &[f32]) -> f64 {
 /// # Panics
 /// If a number is out of bounds or a bit differs.
 pub fn check_row_op<B: Backend>(make: &impl Fn() -> B) {
-    let cases: [Case<B::Buffer, B::Vector>; 9] = [
+    let cases: [Case<B::Buffer, B::Vector>; 10] = [
         (
             "rows times -1.75",
             |_, _| RowOp::Scale(-1.75),
@@ -52,6 +52,17 @@ pub fn check_row_op<B: Backend>(make: &impl Fn() -> B) {
             |_, weights| RowOp::Weigh(weights),
             |x, _, weights| {
                 alike(x.iter().zip(weights).map(|(&x, &weight)| f64::from(x) * f64::from(weight)))
+            },
+        ),
+        (
+            "xielu of rows",
+            |_, _| RowOp::Xielu { positive: 0.7, negative: 1.3, linear: 0.5 },
+            |x, _, _| {
+                let xielu = |x: f64| match x > 0.0 {
+                    true => (0.7 * x * x + 0.5 * x, 0.7 * x * x + 0.5 * x),
+                    false => (1.3 * (x.min(-1e-6).exp_m1() - x) + 0.5 * x, 4.0 * x.abs()),
+                };
+                x.iter().map(|&x| xielu(x.into())).collect()
             },
         ),
         ("tanh of rows", |_, _| RowOp::Tanh, |x, _, _| alike(x.iter().map(|&x| f64::from(x).tanh()))),

@@ -72,11 +72,21 @@ pub fn check_states<B: Backend>(make: &impl Fn() -> B) {
         StateShape { rule: StateRule::Ssd, key_heads: 1, taps: 2, ..plain },
         StateShape { rule: StateRule::Ssd, value_heads: 2, key_dim: 40, value_dim: 64, ..plain },
         StateShape { key_dim: 128, value_dim: 128, ..plain },
+        StateShape {
+            rule: StateRule::Convolution,
+            key_heads: 1,
+            value_heads: 1,
+            key_dim: 0,
+            value_dim: 75,
+            taps: 3,
+            ..plain
+        },
     ];
     for shape in shapes {
         for settings in [true, false] {
             let play = Play::random(shape, settings, &mut random);
-            for op in [Op::Convolve, Op::Recur] {
+            let recurs = shape.rule != StateRule::Convolution;
+            for op in [Some(Op::Convolve), recurs.then_some(Op::Recur)].into_iter().flatten() {
                 let name = if op == Op::Convolve { "convolve" } else { "recur" };
                 let what = format!("{name} of {shape:?}, biases and limits {settings}");
                 play.check(&what, op, make);

@@ -216,6 +216,7 @@ fn faulty_ops_on_rows_are_caught() {
         FactorIgnored by check_row_op: "added";
         WeightsIgnored by check_row_op: "weighed";
         TanhSkipped by check_row_op: "tanh";
+        NegativesStraight by check_row_op: "xielu";
         ColumnsFromFirst by check_row_op: "taken";
         ColumnsFromFirst by check_streams: "put";
         RowBehindBatchWritten by check_row_op: "rows behind the batch";
@@ -402,6 +403,7 @@ fn faulty_states_are_caught() {
     caught! {
         StatesByPlace by check_states: "convolve of";
         TapsReversed by check_states: "convolve of";
+        SiluAlways by check_states: "convolve of StateShape { rule: Convolution";
         BiasIgnored by check_states: "convolve of";
         DecayIgnored by check_states: "recur of";
         StepBiasIgnored by check_states: "recur of";

@@ -75,6 +75,7 @@ pub(super) fn convolve(
                     inputs: numbers.get().add(state * layer.stride + first),
                     taps: shape.taps,
                     fresh,
+                    silu: shape.rule != StateRule::Convolution,
                 };
                 dispatch(tier, kernel);
             }
@@ -95,6 +96,7 @@ struct Convolve {
     inputs: *mut f32,
     taps: usize,
     fresh: bool,
+    silu: bool,
 }
 
 impl Kernel for Convolve {
@@ -123,7 +125,8 @@ impl Kernel for Convolve {
                     for tap in 0..self.taps {
                         sum = L::fma(weights[tap], seen[tap], sum);
                     }
-                    put::<L>(x, math::activate::<L>(Activation::Silu, sum), count);
+                    let out = if self.silu { math::activate::<L>(Activation::Silu, sum) } else { sum };
+                    put::<L>(x, out, count);
                     for tap in 0..before {
                         seen[tap] = seen[tap + 1];
                     }
@@ -289,7 +292,7 @@ impl Kernel for Recur {
                         let factor = unit_factor::<L>(query, dim) / (dim as f32).sqrt();
                         (L::mul(L::sub(value, said), L::splat(beta * key_factor)), factor)
                     }
-                    StateRule::Ssd => (L::mul(value, L::splat(step)), 1.0),
+                    StateRule::Ssd | StateRule::Convolution => (L::mul(value, L::splat(step)), 1.0),
                 };
                 let kept = L::splat(kept);
                 let mut given = [zero; CHAINS];

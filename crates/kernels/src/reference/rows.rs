@@ -3,6 +3,9 @@
 use super::{ReferenceBuffer, formulas};
 use crate::RowOp;
 
+/// What `Xielu` takes the exponential of at most.
+pub(crate) const XIELU_MOST: f32 = -1e-6;
+
 /// The contract's `row_op`.
 pub(super) fn row_op(rows: usize, op: &RowOp<'_, ReferenceBuffer, Vec<f32>>, out: &mut ReferenceBuffer) {
     out.check(rows, out.cols, "out");
@@ -38,6 +41,17 @@ pub(super) fn row_op(rows: usize, op: &RowOp<'_, ReferenceBuffer, Vec<f32>>, out
             RowOp::Mix { base, x, weights, plus } => {
                 let (base, x, weights, width) = (of(base), of(x), of(weights), x.cols);
                 mix(&base, &x, (&weights, plus), width, out);
+            }
+            RowOp::Xielu { positive, negative, linear } => {
+                let [positive, negative, linear] = [positive, negative, linear].map(f64::from);
+                for v in out {
+                    let x = f64::from(*v);
+                    let curved = match x > 0.0 {
+                        true => positive * x * x,
+                        false => negative * (x.min(XIELU_MOST.into()).exp_m1() - x),
+                    };
+                    *v = (curved + linear * x) as f32;
+                }
             }
             RowOp::MatchSize { x, least } => {
                 let x = of(x);

@@ -78,7 +78,11 @@ pub(super) fn convolve(
                 };
                 let bias = params.bias.map_or(0.0, |bias| f64::from(bias[channel]));
                 let sum = bias + (0..=before).map(tap).sum::<f64>();
-                x.row_mut(row)[channel] = formulas::activate(Activation::Silu, sum) as f32;
+                let out = match shape.rule {
+                    StateRule::Convolution => sum,
+                    StateRule::Delta | StateRule::Ssd => formulas::activate(Activation::Silu, sum),
+                };
+                x.row_mut(row)[channel] = out as f32;
             }
             inputs.copy_within(channels.min(inputs.len()).., 0);
             inputs[(before - 1) * channels..].copy_from_slice(&own);
@@ -95,6 +99,7 @@ pub(super) fn recur(
     out: &mut ReferenceBuffer,
 ) {
     let shape @ StateShape { key_dim, value_dim, value_heads, .. } = params.shape;
+    assert!(shape.rule != StateRule::Convolution, "nothing recurs");
     x.check(batch.rows(), shape.width(), "x");
     out.check(batch.rows(), shape.value_width(), "out");
     let of_heads = [Some(params.decay), Some(params.step_bias), params.skip];

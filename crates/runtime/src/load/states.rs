@@ -1,12 +1,13 @@
 //! Layers that keep a state, and attention whose output is gated: tensors that hold several parts, and convolutions in the
 //! shapes that libraries give them.
 
-use hanzo_engine_kernels::HeadShape;
+use hanzo_engine_kernels::{HeadShape, StateShape};
 
 use super::grouped::in_order;
 use super::resolve::Found;
 use crate::error::LoadError;
 use crate::spec::{AttentionSpec, LayerPart, Part, Projection, StateSpec, StateStack};
+use crate::tensor::Tensor;
 
 /// Puts a layer's parts where each would be if it were stored apart.
 pub(super) fn unstack(
@@ -18,6 +19,7 @@ pub(super) fn unstack(
     match attention.projection {
         Projection::State(state) => {
             flatten_convolution(found, layer, &state);
+            flatten_numbers(found, layer, &state);
             for &(stem, stack) in found.names().state.stacks {
                 unstack_state(found, layer, (stem, stack), &state, hidden)?;
             }
@@ -35,20 +37,13 @@ fn split_queries(
     HeadShape { heads, head_dim, .. }: HeadShape,
     hidden: usize,
 ) -> Result<(), LoadError> {
-    let [query, gate] =
-        [LayerPart::Query, LayerPart::QueryGate].map(|part| Part::Layer(layer, part).weight());
-    let (name, width) = (found.name(query), heads * head_dim);
+    let (name, width) = (found.name(Part::Layer(layer, LayerPart::Query).weight()), heads * head_dim);
     let whole = found.take(&name, &[2 * width, hidden])?;
     let whole = in_order(whole, move |row| {
         let (of_gate, within) = (row / width, row % width);
         (2 * (within / head_dim) + of_gate) * head_dim + within % head_dim
     });
-    for (weight, rows) in [(query, 0..width), (gate, width..2 * width)] {
-        let mut part = whole.rows(rows.clone());
-        part.name = format!("{name}[{}..{}]", rows.start, rows.end);
-        found.insert_part(weight, part, &name)?;
-    }
-    Ok(())
+    cut(found, layer, (&name, &whole), &[(LayerPart::Query, width), (LayerPart::QueryGate, width)])
 }
 
 /// Libraries keep it as `(channels, 1, taps)`, GGUF files as `(channels, taps)`.
@@ -60,6 +55,23 @@ fn flatten_convolution(found: &mut Found<'_>, layer: usize, state: &StateSpec) {
         tensor.shape = vec![channels * taps];
     }
     found.put_back(tensor);
+}
+
+/// GGUF files of Mamba 2 have the numbers of heads as columns, and the norm's factors by heads of keys.
+fn flatten_numbers(found: &mut Found<'_>, layer: usize, state: &StateSpec) {
+    let StateShape { key_heads, value_heads, .. } = state.shape;
+    let of_heads = [value_heads, 1];
+    let of_norm = [key_heads, state.norm_width() / key_heads];
+    for (part, shape) in
+        [(LayerPart::StateDecay, of_heads), (LayerPart::StateSkip, of_heads), (LayerPart::StateNorm, of_norm)]
+    {
+        let name = found.name(Part::Layer(layer, part).weight());
+        let Some(mut tensor) = found.take_any(&name) else { continue };
+        if tensor.shape == shape {
+            tensor.shape = vec![shape[0] * shape[1]];
+        }
+        found.put_back(tensor);
+    }
 }
 
 fn unstack_state(
@@ -80,19 +92,45 @@ fn unstack_state(
             (vec![shape.key_dim, shape.key_dim, of_values, of_values], parts)
         }
         StateStack::BetaStep => (vec![values; 2], [(LayerPart::StateBeta, 1), (LayerPart::StateStep, 1)]),
+        StateStack::GateInputStep => {
+            let parts = [
+                (LayerPart::StateGate, shape.value_width()),
+                (LayerPart::StateInput, shape.channels()),
+                (LayerPart::StateStep, shape.value_heads),
+            ];
+            let rows = parts.iter().map(|&(_, rows)| rows).sum();
+            return match found.take_if_there(&name, &[rows, hidden])? {
+                Some(whole) => cut(found, layer, (&name, &whole), &parts),
+                None => Ok(()),
+            };
+        }
     };
     let group: usize = sizes.iter().sum();
     let Some(whole) = found.take_if_there(&name, &[shape.key_heads * group, hidden])? else { return Ok(()) };
     let (heads, of_groups) = (shape.key_heads, sizes.clone());
     let whole = in_order(whole, move |row| stored_row(heads, &of_groups, row));
-    let (mut first, mut next) = (0, 0);
-    for (part, count) in parts {
+    let mut next = 0;
+    let parts = parts.map(|(part, count)| {
         let rows = heads * sizes[next..next + count].iter().sum::<usize>();
-        let weight = Part::Layer(layer, part).weight();
+        next += count;
+        (part, rows)
+    });
+    cut(found, layer, (&name, &whole), &parts)
+}
+
+/// Puts parts of so many rows each, one below the other, where each would be if it were stored apart.
+fn cut(
+    found: &mut Found<'_>,
+    layer: usize,
+    (name, whole): (&str, &Tensor),
+    parts: &[(LayerPart, usize)],
+) -> Result<(), LoadError> {
+    let mut first = 0;
+    for &(part, rows) in parts {
         let mut tensor = whole.rows(first..first + rows);
         tensor.name = format!("{name}[{first}..{}]", first + rows);
-        found.insert_part(weight, tensor, &name)?;
-        (first, next) = (first + rows, next + count);
+        found.insert_part(Part::Layer(layer, part).weight(), tensor, name)?;
+        first += rows;
     }
     Ok(())
 }

@@ -303,8 +303,10 @@ impl<B: Backend> Network<B> {
             norms.extend(layer.input.iter().map(|input| &input.norm));
             norms.extend(layer.q_norm.iter().chain(&layer.k_norm));
             if let Some(state) = &layer.state {
-                vectors.extend([&state.convolution, &state.decay, &state.step_bias]);
-                vectors.extend(state.convolution_bias.iter().chain(&state.skip).chain(&state.norm));
+                vectors.extend([&state.convolution].into_iter().chain(&state.convolution_bias));
+                if let Some(of) = &state.recurrence {
+                    vectors.extend([&of.decay, &of.step_bias].into_iter().chain(&of.skip).chain(&of.norm));
+                }
             }
             norms.extend(layer.middle_norm.iter().chain(&layer.last_norm));
             if let Some(latent) = &layer.latent {

@@ -66,6 +66,7 @@ fn state_in(state: &StateSpec) -> &'static [LayerPart] {
     match state.shape.rule {
         StateRule::Delta => &[StateInput, StateGate, StateBeta, StateStep],
         StateRule::Ssd => &[StateInput, StateGate, StateStep],
+        StateRule::Convolution => &[StateInput],
     }
 }
 

@@ -3,7 +3,7 @@
 
 use hanzo_engine_kernels::{
     Backend, BufferRole, ConvolutionParams, GateKind, KernelError, OutputGateParams, OutputNorm,
-    RecurrenceParams,
+    RecurrenceParams, RowOp,
 };
 
 use super::Attention;
@@ -15,10 +15,15 @@ use crate::spec::{LayerPart, Part, StateSpec, TransformerSpec};
 pub(crate) struct State<B: Backend> {
     pub(super) convolution: B::Vector,              // (taps, channels)
     pub(super) convolution_bias: Option<B::Vector>, // (channels)
-    pub(super) decay: B::Vector,                    // (value_heads): below 0
-    pub(super) step_bias: B::Vector,                // (value_heads)
-    pub(super) skip: Option<B::Vector>,             // (value_heads)
-    pub(super) norm: Option<B::Vector>,             // (value_dim), or (value_heads * value_dim)
+    pub(super) recurrence: Option<Recurrence<B>>,
+}
+
+/// What recurs behind the convolution.
+pub(crate) struct Recurrence<B: Backend> {
+    pub(super) decay: B::Vector,        // (value_heads): below 0
+    pub(super) step_bias: B::Vector,    // (value_heads)
+    pub(super) skip: Option<B::Vector>, // (value_heads)
+    pub(super) norm: Option<B::Vector>, // (value_dim), or (value_heads * value_dim)
 }
 
 /// Activations of layers that keep a state, all `(rows, _)`.
@@ -54,6 +59,16 @@ impl<B: Backend> Loader<'_, B> {
         let by_channel = self.take(part(LayerPart::StateConvolution).weight())?;
         let of_tap = |tap: usize| by_channel.iter().skip(tap).step_by(taps).copied();
         let convolution: Vec<f32> = (0..taps).flat_map(of_tap).collect();
+        let convolution_bias = part(LayerPart::StateConvolution).bias();
+        Ok(State {
+            convolution_bias: state.convolution_bias.then(|| self.vector(convolution_bias)).transpose()?,
+            convolution: self.backend.vector(&convolution)?,
+            recurrence: state.recurs().then(|| self.recurrence(index, state)).transpose()?,
+        })
+    }
+
+    fn recurrence(&mut self, index: usize, state: &StateSpec) -> Result<Recurrence<B>, LoadError> {
+        let part = |part| Part::Layer(index, part);
         let mut decay = self.take(part(LayerPart::StateDecay).weight())?;
         if state.decay_as_log {
             decay.iter_mut().for_each(|decay| *decay = -decay.exp());
@@ -67,12 +82,10 @@ impl<B: Backend> Loader<'_, B> {
             });
         }
         let mut vector_if = |present: bool, weight| present.then(|| self.vector(weight)).transpose();
-        Ok(State {
-            convolution_bias: vector_if(state.convolution_bias, part(LayerPart::StateConvolution).bias())?,
+        Ok(Recurrence {
             skip: vector_if(state.has_skip(), part(LayerPart::StateSkip).weight())?,
             norm: vector_if(state.norm_part > 0, part(LayerPart::StateNorm).weight())?,
             step_bias: self.vector(part(LayerPart::StateStep).bias())?,
-            convolution: self.backend.vector(&convolution)?,
             decay: self.backend.vector(&decay)?,
         })
     }
@@ -93,18 +106,26 @@ impl<B: Backend> Attention<'_, B> {
         let shape = spec.shape;
         let convolution =
             ConvolutionParams { shape, weight: &state.convolution, bias: state.convolution_bias.as_ref() };
+        let Some(of) = &state.recurrence else {
+            let channels = shape.channels();
+            backend.row_op(&RowOp::Take { x: own, first: 2 * channels }, given);
+            backend.row_op(&RowOp::Multiply { by: own, first: 0 }, given);
+            backend.convolve(given, &convolution, kv, layer);
+            backend.row_op(&RowOp::Multiply { by: own, first: channels }, given);
+            return true;
+        };
         backend.convolve(own, &convolution, kv, layer);
         let recurrence = RecurrenceParams {
             shape,
-            decay: &state.decay,
-            step_bias: &state.step_bias,
+            decay: &of.decay,
+            step_bias: &of.step_bias,
             step_limits: [0.0, f32::INFINITY],
-            skip: state.skip.as_ref(),
+            skip: of.skip.as_ref(),
         };
         backend.recur(own, &recurrence, kv, layer, given);
-        let norm = state.norm.as_ref().map(|weight| OutputNorm {
+        let norm = of.norm.as_ref().map(|weight| OutputNorm {
             weight,
-            eps: self.norm.eps,
+            eps: spec.norm_eps,
             part: spec.norm_part,
             before_gate: !spec.has_skip(),
         });

@@ -302,7 +302,9 @@ impl Family {
                 || fused.is_some_and(|name| find(&name).is_some()),
             output_bias: has(in_first(LayerPart::AttentionOutput).bias()),
             qk_norm: match self.name {
-                "command-r" | "stablelm" if has(in_first(LayerPart::QueryNorm).weight()) => QkNorm::HeadsApart,
+                "command-r" | "stablelm" if has(in_first(LayerPart::QueryNorm).weight()) => {
+                    QkNorm::HeadsApart
+                }
                 _ => self.qk_norm,
             },
             norm_after_rope: self.norm_after_rope,

@@ -7,7 +7,7 @@ use super::rope::yarn_magnitude;
 use super::{
     AttentionSpec, ExpertsSpec, HeadSpec, LayerPart, LayerSpec, Mask, MlpSpec, Names, NormKind, NormOrder,
     NormSpec, Part, QkNorm, RopeScaling, RopeSpec, TransformerSpec, Weight, dense_gguf, gemma_gguf,
-    mixtures_gguf, states_gguf,
+    hybrids_gguf, mixtures_gguf, states_gguf,
 };
 use crate::error::{LoadError, shorten};
 use crate::gguf::{Array, Gguf, Metadata, Value};
@@ -161,9 +161,15 @@ pub fn from_gguf(gguf: &Gguf) -> Result<TransformerSpec, LoadError> {
         keys.refuse_unknown(states_gguf::reads)?;
         return states_gguf::from_gguf(gguf, &keys);
     }
+    if hybrids_gguf::known().any(|name| name == architecture) {
+        let keys = Keys { metadata, architecture };
+        keys.refuse_unknown(hybrids_gguf::reads)?;
+        return hybrids_gguf::from_gguf(gguf, &keys);
+    }
     let Some(family) = FAMILIES.iter().find(|family| family.name == architecture) else {
         let known = FAMILIES.iter().map(|family| family.name).chain(mixtures_gguf::known());
         let known = known.chain(dense_gguf::known()).chain(states_gguf::known()).chain(gemma_gguf::known());
+        let known = known.chain(hybrids_gguf::known());
         let known: Vec<&str> = known.collect();
         return Err(LoadError::Unsupported {
             file: metadata.file().to_owned(),

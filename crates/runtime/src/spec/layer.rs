@@ -166,14 +166,14 @@ pub struct AttentionSpec {
 }
 
 /// How queries, keys and values are made of hidden states.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Projection {
     /// A matrix for each; `head_dim` need not be `hidden / heads`.
     Heads(HeadShape),
     /// Keys and values of all heads from one narrow vector, which is what the cache keeps (multi-head latent attention,
     /// arxiv.org/abs/2405.04434).
     Latent(LatentShape),
-    /// Nothing that attends: a state of each sequence takes up every token (gated delta nets, Mamba 2).
+    /// Nothing that attends: a state of each sequence takes up every token (gated delta nets, Mamba 2, short convolutions).
     State(StateSpec),
 }
 

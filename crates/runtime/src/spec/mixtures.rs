@@ -3,6 +3,7 @@
 //! is nearly Llama's are in `families`, and Llama 4 is in `llama4`.
 
 mod families;
+mod hybrids;
 mod llama4;
 mod recurrent;
 
@@ -37,14 +38,14 @@ const FAMILIES: &[(&str, &str, Read)] = &[
 ];
 
 /// Model types whose layers keep a state of their own beside keys and values, or instead of them.
-const RECURRENT: &[&str] = &["mamba", "mamba2", "jamba", "nemotron_h", "granitemoehybrid", "falcon_h1"];
+const RECURRENT: &[&str] = &["mamba", "mamba2", "jamba", "nemotron_h", "falcon_h1"];
 
 /// Settings that make another model of any of these unless they are absent, null, false, zero or empty.
 const REFUSED: &[&str] =
     &["is_encoder_decoder", "mlp_bias", "quantization_config", "vision_config", "index_topk"];
 
 fn all() -> impl Iterator<Item = &'static (&'static str, &'static str, Read)> {
-    FAMILIES.iter().chain(families::FAMILIES).chain(recurrent::FAMILIES)
+    FAMILIES.iter().chain(families::FAMILIES).chain(recurrent::FAMILIES).chain(hybrids::FAMILIES)
 }
 
 /// The names of model types that are read here.
@@ -79,7 +80,7 @@ pub(crate) fn predicts_more(architecture: &str) -> bool {
 /// Reads one of these families; nothing of another.
 pub(super) fn from_config(config: &Config, model_type: &str) -> Option<Result<TransformerSpec, LoadError>> {
     if RECURRENT.contains(&model_type) {
-        let reason = "this build runs states of gated delta nets (Qwen3-Next, Qwen3.5), not of this family";
+        let reason = "this build runs the states of Qwen3-Next, Qwen3.5, Granite 4, Bamba and LFM2, not of this family";
         return Some(Err(config.unsupported("model_type", model_type, reason)));
     }
     let &(_, class, read) = all().find(|&&(name, ..)| name == model_type)?;

@@ -13,6 +13,7 @@ mod gemma_gguf;
 mod gemma_parts;
 mod gguf;
 mod hf;
+mod hybrids_gguf;
 mod layer;
 mod mixtures;
 mod mixtures_gguf;

@@ -266,6 +266,8 @@ impl Names {
         match architecture {
             "gpt-oss" => &Names::GGUF_GPT_OSS,
             "qwen3next" | "qwen35" | "qwen35moe" => &Names::GGUF_STATES,
+            "granitehybrid" => &Names::GGUF_MAMBA,
+            "lfm2" | "lfm2moe" => &Names::GGUF_LFM2,
             "glm4moe" | "seed_oss" => &Names::GGUF_POST_ATTENTION,
             "phi3" | "chatglm" => &Names::GGUF_PHI3,
             "bailingmoe2" | "bloom" | "falcon" | "gpt2" | "gptneox" | "mpt" | "qwen" | "starcoder" => {
@@ -460,6 +462,9 @@ impl Names {
             "qwen3_vl_moe_text" => &Names::QWEN3_VL_MOE,
             "qwen2_moe" => &Names::QWEN2_MOE,
             "qwen3_next" | "qwen3_5_text" | "qwen3_5_moe_text" => &Names::QWEN_STATES,
+            "granitemoehybrid" => &Names::GRANITE_HYBRID,
+            "bamba" => &Names::BAMBA,
+            "lfm2" | "lfm2_moe" => &Names::LFM2,
             "llama4_text" => &Names::LLAMA4,
             "ernie4_5_moe" => &Names::ERNIE_MOE,
             "hunyuan_v1_dense" | "hunyuan_v1_moe" => &Names::HUNYUAN,

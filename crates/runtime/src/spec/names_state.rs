@@ -1,6 +1,7 @@
 //! What files call the tensors of layers that keep a state of each sequence, and those that hold several of them.
 
-use super::names::Names;
+use super::names::{GateUp, Names};
+use super::names_experts::ExpertNames;
 use super::weights::LayerPart;
 
 /// Names within a layer, those that end in a dot without `weight` and `bias`, others in full. An empty one is of a part that
@@ -30,6 +31,8 @@ pub(crate) enum StateStack {
     QueryKeyValueGate,
     /// For each head of keys the betas and the steps of its values' heads.
     BetaStep,
+    /// The gates, what goes through the convolution, and the steps.
+    GateInputStep,
 }
 
 impl StateNames {
@@ -83,6 +86,45 @@ impl StateNames {
         ],
     };
 
+    /// The transformers library's classes with Mamba 2's layers beside attention.
+    pub(crate) const MAMBA: StateNames = StateNames {
+        input: "mamba.in_proj[input].",
+        gate: "mamba.in_proj[gate].",
+        step: "mamba.in_proj[step].",
+        step_bias: "mamba.dt_bias",
+        convolution: "mamba.conv1d.",
+        decay: "mamba.A_log",
+        skip: "mamba.D",
+        norm: "mamba.norm.weight",
+        output: "mamba.out_proj.",
+        stacks: &[("mamba.in_proj.weight", StateStack::GateInputStep)],
+        ..StateNames::NONE
+    };
+
+    /// GGUF files of the same.
+    pub(crate) const GGUF_MAMBA: StateNames = StateNames {
+        input: "ssm_in[input].",
+        gate: "ssm_in[gate].",
+        step: "ssm_in[step].",
+        beta: "",
+        stacks: &[("ssm_in.weight", StateStack::GateInputStep)],
+        ..StateNames::GGUF
+    };
+
+    /// The transformers library's Lfm2 and Lfm2Moe classes, and GGUF files of them.
+    pub(crate) const LFM2: StateNames = StateNames {
+        input: "conv.in_proj.",
+        convolution: "conv.conv.",
+        output: "conv.out_proj.",
+        ..StateNames::NONE
+    };
+    pub(crate) const GGUF_LFM2: StateNames = StateNames {
+        input: "shortconv.in_proj.",
+        convolution: "shortconv.conv.",
+        output: "shortconv.out_proj.",
+        ..StateNames::NONE
+    };
+
     /// A part's name.
     pub(crate) fn of(&self, part: LayerPart, bias: bool) -> String {
         let name = match part {
@@ -110,7 +152,58 @@ impl Names {
     /// The transformers library's Qwen3Next, Qwen3_5 and Qwen3_5Moe classes.
     pub(crate) const QWEN_STATES: Names = Names { state: StateNames::QWEN, ..Names::QWEN2_MOE };
 
-    /// GGUF files of the same: the second norm stands before the MLP.
+    /// The transformers library's GraniteMoeHybrid class, with experts or without.
+    pub(crate) const GRANITE_HYBRID: Names = Names {
+        state: StateNames::MAMBA,
+        gate: "shared_mlp.input_linear[gate]",
+        up: "shared_mlp.input_linear[up]",
+        gate_up: Some(GateUp { name: "shared_mlp.input_linear", gate_first: true }),
+        down: "shared_mlp.output_linear",
+        ..Names::GRANITE_MOE
+    };
+
+    /// The transformers library's Bamba class.
+    pub(crate) const BAMBA: Names = Names {
+        final_norm: "final_layernorm",
+        state: StateNames::MAMBA,
+        gate: "feed_forward.gate_proj",
+        up: "feed_forward.up_proj",
+        down: "feed_forward.down_proj",
+        mlp_norm: "pre_ff_layernorm",
+        ..Names::HUGGING_FACE
+    };
+
+    /// The transformers library's Lfm2 and Lfm2Moe classes.
+    pub(crate) const LFM2: Names = Names {
+        final_norm: "embedding_norm",
+        query_norm: "self_attn.q_layernorm",
+        key_norm: "self_attn.k_layernorm",
+        state: StateNames::LFM2,
+        attention_output: "self_attn.out_proj",
+        attention_norm: "operator_norm",
+        gate: "feed_forward.w1",
+        up: "feed_forward.w3",
+        down: "feed_forward.w2",
+        router: "feed_forward.gate",
+        router_bias: "feed_forward.expert_bias",
+        experts: ExpertNames {
+            gate: "feed_forward.experts.{}.w1.weight",
+            up: "feed_forward.experts.{}.w3.weight",
+            down: "feed_forward.experts.{}.w2.weight",
+            ..ExpertNames::NONE
+        },
+        mlp_norm: "ffn_norm",
+        ..Names::HUGGING_FACE
+    };
+
+    /// GGUF files of the same.
+    pub(crate) const GGUF_LFM2: Names =
+        Names { final_norm: "token_embd_norm", state: StateNames::GGUF_LFM2, ..Names::GGUF };
+
+    /// GGUF files of Granite 4 and Bamba.
+    pub(crate) const GGUF_MAMBA: Names = Names { state: StateNames::GGUF_MAMBA, ..Names::GGUF };
+
+    /// GGUF files of Qwen3-Next and Qwen3.5: the second norm stands before the MLP.
     pub(crate) const GGUF_STATES: Names =
         Names { state: StateNames::GGUF, mlp_norm: "post_attention_norm", ..Names::GGUF };
 }

@@ -72,7 +72,8 @@ pub(super) fn from_gguf(gguf: &Gguf, keys: &Keys<'_>) -> Result<TransformerSpec,
     let count = all - more;
     let context = keys.required("context_length", CONTEXT_TOKENS_MAX)?;
     let heads = keys.heads(hidden)?;
-    let state = StateSpec { decay_as_log: false, ..StateSpec::delta(shape(keys, tiled)?) };
+    let norm = NormSpec { kind: NormKind::Rms { from_one: false }, eps: keys.epsilon()? };
+    let state = StateSpec { decay_as_log: false, ..StateSpec::delta(shape(keys, tiled)?, norm.eps) };
     let recurs = recurrent_layers(keys, count)?;
     let mlp = mlp(keys)?;
     let layer = |index: usize| LayerSpec {
@@ -87,7 +88,6 @@ pub(super) fn from_gguf(gguf: &Gguf, keys: &Keys<'_>) -> Result<TransformerSpec,
         residual_scale: 1.0,
     };
     let layers = (0..count).map(layer).collect();
-    let norm = NormSpec { kind: NormKind::Rms { from_one: false }, eps: keys.epsilon()? };
     TransformerSpec {
         ropes: vec![keys.rope(RopeKind::Neox, heads.head_dim, context, None)?],
         head: HeadSpec::plain(find(Part::Head.weight()).is_none()),

@@ -75,7 +75,8 @@ pub enum LayerPart {
     LatentValueUp,
     /// (heads * head_dim, hidden): what multiplies attention's output, through a sigmoid.
     QueryGate,
-    /// (channels, hidden): what goes through a state's convolution.
+    /// (channels, hidden): what goes through a state's convolution; of short ones the factors before it, those behind it, and that,
+    /// (3 * channels, hidden).
     StateInput,
     /// (value_heads * value_dim, hidden): what multiplies a state's output.
     StateGate,
@@ -356,16 +357,23 @@ impl TransformerSpec {
 fn state_weights(index: usize, state: &StateSpec, hidden: usize, list: &mut List) {
     let part = |part| Part::Layer(index, part);
     let shape = &state.shape;
+    let convolution = |list: &mut List| {
+        list.vector(part(LayerPart::StateConvolution), shape.channels() * shape.taps, false);
+        if state.convolution_bias {
+            list.0.push((part(LayerPart::StateConvolution).bias(), vec![shape.channels()]));
+        }
+    };
+    if !state.recurs() {
+        list.matrix(part(LayerPart::StateInput), shape.width(), hidden, false);
+        return convolution(list);
+    }
     list.matrix(part(LayerPart::StateInput), shape.channels(), hidden, false);
     list.matrix(part(LayerPart::StateGate), shape.value_width(), hidden, false);
     if shape.rule == StateRule::Delta {
         list.matrix(part(LayerPart::StateBeta), shape.value_heads, hidden, false);
     }
     list.matrix(part(LayerPart::StateStep), shape.value_heads, hidden, true);
-    list.vector(part(LayerPart::StateConvolution), shape.channels() * shape.taps, false);
-    if state.convolution_bias {
-        list.0.push((part(LayerPart::StateConvolution).bias(), vec![shape.channels()]));
-    }
+    convolution(list);
     list.vector(part(LayerPart::StateDecay), shape.value_heads, false);
     if state.has_skip() {
         list.vector(part(LayerPart::StateSkip), shape.value_heads, false);

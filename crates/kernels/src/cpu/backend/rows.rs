@@ -2,7 +2,7 @@
 
 use super::{CpuBuffer, CpuVector, Step};
 use crate::RowOp;
-use crate::reference::width_of;
+use crate::reference::{XIELU_MOST, width_of};
 
 impl Step<'_> {
     /// The contract's `row_op`.
@@ -14,7 +14,7 @@ impl Step<'_> {
             assert!(first + cols <= x.cols, "{cols} columns from {first} of {}", x.cols);
         };
         match *op {
-            RowOp::Scale(_) | RowOp::Tanh | RowOp::KeepOutliers { .. } => {}
+            RowOp::Scale(_) | RowOp::Tanh | RowOp::Xielu { .. } | RowOp::KeepOutliers { .. } => {}
             RowOp::Multiply { by: x, first } | RowOp::Take { x, first } | RowOp::Add { x, first, .. } => {
                 read(x, first)
             }
@@ -82,6 +82,16 @@ fn change(op: &RowOp<'_, CpuBuffer, CpuVector>, row: usize, out: &mut [f32]) {
                     let weight = plus + weight;
                     out.iter_mut().zip(x).for_each(|(out, x)| *out += weight * x);
                 }
+            }
+        }
+        RowOp::Xielu { positive, negative, linear } => {
+            for v in out {
+                let x = *v;
+                let curved = match x > 0.0 {
+                    true => positive * x * x,
+                    false => negative * (x.min(XIELU_MOST).exp_m1() - x),
+                };
+                *v = curved + linear * x;
             }
         }
         RowOp::MatchSize { x, least } => {

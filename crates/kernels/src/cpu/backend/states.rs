@@ -2,7 +2,7 @@
 
 use super::{CpuBuffer, CpuVector, Step};
 use crate::cpu::states::{self, LayerStates, PartNorm, RecurrenceJob};
-use crate::{ConvolutionParams, OutputGateParams, RecurrenceParams};
+use crate::{ConvolutionParams, OutputGateParams, RecurrenceParams, StateRule};
 
 impl Step<'_> {
     /// The contract's `convolve`.
@@ -32,6 +32,7 @@ impl Step<'_> {
         out: &mut CpuBuffer,
     ) {
         let shape = params.shape;
+        assert!(shape.rule != StateRule::Convolution, "nothing recurs");
         x.check(self.batch.rows(), shape.width(), "x");
         out.check(self.batch.rows(), shape.value_width(), "out");
         let job = RecurrenceJob {

@@ -4,7 +4,19 @@ use hanzo_engine_kernels::{KvLayout, KvType};
 
 use super::*;
 
-const STATES: &[&str] = &["qwen3-next", "qwen3_5", "qwen3_5-moe"];
+const STATES: &[&str] = &[
+    "qwen3-next",
+    "qwen3_5",
+    "qwen3_5-moe",
+    "granite-hybrid",
+    "granite-hybrid-dense",
+    "bamba",
+    "lfm2",
+    "lfm2-moe",
+];
+
+/// Of these there is no file of llama.cpp's converter that computes the same.
+const SAFETENSORS_ALONE: &[&str] = &["bamba"];
 
 fn golden(case: &str) -> Golden {
     Golden::read(&data("states").join(case))
@@ -14,7 +26,8 @@ fn files() -> impl Iterator<Item = (&'static str, PathBuf)> {
     let paths = |case: &&'static str| {
         let folder = data("states").join(case);
         let gguf = folder.join("model.gguf");
-        [(*case, folder), (*case, gguf)]
+        let gguf = (!SAFETENSORS_ALONE.contains(case)).then_some(gguf);
+        [Some(folder), gguf].into_iter().flatten().map(move |path| (*case, path))
     };
     STATES.iter().flat_map(paths)
 }

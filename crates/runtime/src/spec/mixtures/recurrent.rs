@@ -59,9 +59,10 @@ fn qwen(config: &Config, mlps: Mlps) -> Result<TransformerSpec, LoadError> {
     let dim = turned(config, heads.head_dim, 0.25)?;
     let (rope, _) = rope(config, (RopeKind::Neox, dim), (1e4, base.context))?;
     let family = config.string("model_type")?.unwrap_or("qwen3_next");
-    let spec = base.spec(config, family, (rope, 1e-6), |layer| {
+    let eps = config.positive("rms_norm_eps")?.unwrap_or(1e-6);
+    let spec = base.spec(config, family, (rope, eps), |layer| {
         let attention = match recurs[layer] {
-            true => AttentionSpec::of_state(StateSpec::delta(shape)),
+            true => AttentionSpec::of_state(StateSpec::delta(shape, eps)),
             false => {
                 AttentionSpec { output_gate: true, qk_norm: QkNorm::Heads, ..AttentionSpec::causal(heads) }
             }

@@ -42,7 +42,7 @@ impl Faulty {
             }
             Fault::FutureSeen => {
                 // Each row as if it were the last of its chunk.
-                let (width, q_width) = (shape.qkv_width(), shape.q_width());
+                let (width, q_width) = (params.width(), shape.q_width());
                 let rows = self.rows_of(qkv, width);
                 let mut attended = Vec::new();
                 for span in self.batch.sequences.clone() {
@@ -104,7 +104,7 @@ impl Faulty {
             Fault::HeadsInterleaved => {
                 // Query head h goes where key-value head h % kv_heads is read, and comes back after.
                 let home = |head: usize| (head % kv_heads) * (heads / kv_heads) + head / kv_heads;
-                let width = shape.qkv_width();
+                let width = params.width();
                 let rows = self.rows_of(qkv, width);
                 let mut moved = rows.clone();
                 for (from, to) in rows.chunks_exact(width).zip(moved.chunks_exact_mut(width)) {
@@ -138,8 +138,8 @@ impl Faulty {
                 self.store(out, rows);
             }
             _ => {
-                let mut rows = self.rows_of(qkv, shape.qkv_width());
-                for row in rows.chunks_exact_mut(shape.qkv_width()) {
+                let mut rows = self.rows_of(qkv, params.width());
+                for row in rows.chunks_exact_mut(params.width()) {
                     row[..shape.q_width()].iter_mut().for_each(|q| *q = f16::from_f32(*q).to_f32());
                 }
                 let mut buffer = qkv.clone();

@@ -82,6 +82,9 @@ impl Faulty {
             (Fault::FactorIgnored, RowOp::Add { x, first, .. }) => {
                 self.inner.row_op(&RowOp::Add { x, first: *first, factor: 1.0 }, out);
             }
+            (Fault::NegativesStraight, &RowOp::Xielu { positive, linear, .. }) => {
+                self.inner.row_op(&RowOp::Xielu { positive, negative: 0.0, linear }, out);
+            }
             (Fault::WeightsIgnored, RowOp::Weigh(_)) | (Fault::TanhSkipped, RowOp::Tanh) => {}
             (Fault::ColumnsFromFirst, RowOp::Take { x, .. }) => {
                 self.inner.row_op(&RowOp::Take { x, first: 0 }, out);

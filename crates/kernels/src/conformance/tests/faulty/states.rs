@@ -2,7 +2,9 @@
 
 use super::{Fault, Faulty};
 use crate::reference::{ReferenceBuffer, ReferenceKv};
-use crate::{Backend, ConvolutionParams, GateKind, OutputGateParams, OutputNorm, RecurrenceParams};
+use crate::{
+    Backend, ConvolutionParams, GateKind, OutputGateParams, OutputNorm, RecurrenceParams, StateRule,
+};
 
 impl Faulty {
     /// Runs an op on states that are this fault's.
@@ -28,6 +30,11 @@ impl Faulty {
         let bias = params.bias.filter(|_| self.fault != Fault::BiasIgnored);
         let params = ConvolutionParams { weight: &weight, bias, ..*params };
         self.with_states(|inner| inner.convolve(x, &params, kv, layer));
+        if self.fault == Fault::SiluAlways && params.shape.rule == StateRule::Convolution {
+            let silu = |x: &f32| x / (1.0 + (-x).exp());
+            let rows = self.rows_of(x, x.cols()).iter().map(silu).collect();
+            self.store(x, rows);
+        }
         self.nudge(x);
         self.restore(x);
     }

@@ -1,0 +1,197 @@
+//! Decoders of GGUF files most of whose layers keep a state beside few that attend, as llama.cpp's converter writes them: Granite 4
+//! and LFM2.
+
+use hanzo_engine_kernels::{Activation, ExpertScoring, HeadShape, RopeKind, StateRule, StateShape};
+
+use super::gguf::Keys;
+use super::{
+    AttentionSpec, ExpertsSpec, HeadSpec, LayerPart, LayerSpec, LogitsSpec, MlpSpec, Names, NormKind,
+    NormOrder, NormSpec, Part, QkNorm, SharedExpert, StateSpec, TransformerSpec, Weight,
+};
+use crate::error::LoadError;
+use crate::gguf::Gguf;
+use crate::limits::{
+    CONTEXT_TOKENS_MAX, EXPERTS_MAX, HEAD_DIM_MAX, HEADS_MAX, LAYERS_MAX, VOCAB_MAX, WIDTH_MAX,
+};
+
+const FAMILIES: &[&str] = &["granitehybrid", "lfm2", "lfm2moe"];
+
+const KV_HEADS: &str = "attention.head_count_kv";
+
+/// Keys of theirs beside those that any decoder has.
+const READ: &[&str] = &[
+    "attention.scale",
+    "embedding_scale",
+    "expert_count",
+    "expert_feed_forward_length",
+    "expert_gating_func",
+    "expert_shared_feed_forward_length",
+    "expert_used_count",
+    "leading_dense_block_count",
+    "logit_scale",
+    "residual_scale",
+    "shortconv.l_cache",
+    "ssm.conv_kernel",
+    "ssm.group_count",
+    "ssm.inner_size",
+    "ssm.state_size",
+    "ssm.time_step_rank",
+];
+
+/// The names of architectures that are read here.
+pub(super) fn known() -> impl Iterator<Item = &'static str> {
+    FAMILIES.iter().copied()
+}
+
+/// Whether a file may have a key, beside those that any decoder's may.
+pub(super) fn reads(key: &str) -> bool {
+    READ.contains(&key)
+}
+
+/// Reads a file of one of these architectures.
+pub(super) fn from_gguf(gguf: &Gguf, keys: &Keys<'_>) -> Result<TransformerSpec, LoadError> {
+    let names = Names::of_gguf(keys.architecture);
+    let has = |weight: Weight| {
+        let name = names.of("", weight);
+        gguf.tensors.iter().find(|tensor| tensor.name == name)
+    };
+    let vocab = has(Part::TokenEmbedding.weight()).map(|tensor| tensor.shape[0]);
+    let Some(vocab) = vocab.filter(|&vocab| vocab <= VOCAB_MAX) else {
+        return Err(LoadError::Missing {
+            file: keys.metadata.file().to_owned(),
+            what: format!("tensor {}", names.of("", Part::TokenEmbedding.weight())),
+            hint: format!("; it has a row for each of at most {VOCAB_MAX} tokens"),
+        });
+    };
+    let hidden = keys.required("embedding_length", WIDTH_MAX)?;
+    let count = keys.required("block_count", LAYERS_MAX)?;
+    let context = keys.required("context_length", CONTEXT_TOKENS_MAX)?;
+    let (heads, recurs) = heads(keys, hidden, count)?;
+    let norm = NormSpec { kind: NormKind::Rms { from_one: false }, eps: keys.epsilon()? };
+    let granite = keys.architecture == "granitehybrid";
+    let state = match granite {
+        true => {
+            let first = recurs.iter().position(|&recurs| recurs).unwrap_or(0);
+            let biased = has(Part::Layer(first, LayerPart::StateConvolution).bias()).is_some();
+            StateSpec { decay_as_log: false, ..StateSpec::ssd(mamba(keys)?, biased, norm.eps) }
+        }
+        false => StateSpec::convolution(hidden, keys.required("shortconv.l_cache", StateShape::TAPS_MAX)?),
+    };
+    let factors = gguf.tensors.iter().find(|tensor| tensor.name == super::ROPE_FACTORS);
+    // Whether heads are turned is said by whether scaling was tuned.
+    let finetuned = keys.metadata.bool(&keys.key("rope.scaling.finetuned"))?;
+    let turns = !granite || finetuned.unwrap_or(true);
+    // Granite's converter has put the rows of queries and keys so that neighbours are turned.
+    let kind = if granite { RopeKind::Interleaved } else { RopeKind::Neox };
+    let rope = keys.rope(kind, heads.head_dim, context, factors)?;
+    if granite && turns && rope.dim != heads.head_dim {
+        let reason = "the converter has put the rows of queries and keys as if whole heads were turned";
+        return Err(keys.unsupported("rope.dimension_count", rope.dim, reason));
+    }
+    let scale = keys.positive("attention.scale")?;
+    let mlp = mlp(keys, |layer| has(Part::Layer(layer, LayerPart::Router).bias()).is_some())?;
+    let residual_scale = keys.positive("residual_scale")?.unwrap_or(1.0);
+    let layer = |index: usize| {
+        let plain = AttentionSpec::causal(heads);
+        LayerSpec {
+            order: NormOrder::Pre,
+            attention: match recurs[index] {
+                true => AttentionSpec::of_state(state),
+                false => AttentionSpec {
+                    qk_norm: if granite { QkNorm::None } else { QkNorm::Heads },
+                    rope: turns.then_some(0),
+                    scale: scale.unwrap_or(plain.scale),
+                    ..plain
+                },
+            },
+            mlp: mlp(index),
+            residual_scale,
+        }
+    };
+    let layers = (0..count).map(layer).collect();
+    let logits = LogitsSpec {
+        scale: 1.0 / keys.positive("logit_scale")?.unwrap_or(1.0),
+        ..LogitsSpec::plain(has(Part::Head.weight()).is_none())
+    };
+    TransformerSpec {
+        ropes: vec![rope],
+        embedding_scale: keys.positive("embedding_scale")?.unwrap_or(1.0),
+        head: HeadSpec::Logits(logits),
+        ..TransformerSpec::bare(keys.architecture, [vocab, hidden], layers, norm, context)
+    }
+    .checked(keys.metadata.file())
+}
+
+/// The heads of the layers that attend, and which keep a state instead: those that have none of keys and values.
+fn heads(keys: &Keys<'_>, hidden: usize, count: usize) -> Result<(HeadShape, Vec<bool>), LoadError> {
+    let of_layers = keys.metadata.integers(&keys.key(KV_HEADS))?;
+    let Some(of_layers) = of_layers.filter(|of_layers| of_layers.len() == count) else {
+        return Err(keys.unsupported(KV_HEADS, "another list", "a number for each layer is known"));
+    };
+    let attending = || of_layers.iter().copied().filter(|&of| of != 0);
+    let first = attending().next().and_then(|first| usize::try_from(first).ok());
+    if attending().any(|of| usize::try_from(of).ok() != first) || first.is_some_and(|first| first > HEADS_MAX)
+    {
+        let value = format!("{of_layers:?}");
+        return Err(keys.unsupported(KV_HEADS, value, "layers that attend must all have the same"));
+    }
+    let heads = keys.required("attention.head_count", HEADS_MAX)?;
+    let head_dim = match keys.count("attention.key_length", HEAD_DIM_MAX)? {
+        Some(head_dim) => head_dim,
+        None => hidden / heads,
+    };
+    let shape = HeadShape { heads, kv_heads: first.unwrap_or(heads), head_dim };
+    Ok((shape, of_layers.iter().map(|&of| of == 0).collect()))
+}
+
+fn mamba(keys: &Keys<'_>) -> Result<StateShape, LoadError> {
+    let value_heads = keys.required("ssm.time_step_rank", HEADS_MAX)?;
+    let inner = keys.required("ssm.inner_size", WIDTH_MAX)?;
+    if !inner.is_multiple_of(value_heads) {
+        let reason = format!("it is not whole heads, of which there are {value_heads}");
+        return Err(keys.unsupported("ssm.inner_size", inner, &reason));
+    }
+    Ok(StateShape {
+        rule: StateRule::Ssd,
+        key_heads: keys.required("ssm.group_count", HEADS_MAX)?,
+        value_heads,
+        key_dim: keys.required("ssm.state_size", HEAD_DIM_MAX)?,
+        value_dim: inner / value_heads,
+        taps: keys.required("ssm.conv_kernel", StateShape::TAPS_MAX)?,
+        tiled: false,
+    })
+}
+
+/// The MLP of each layer.
+fn mlp(
+    keys: &Keys<'_>,
+    corrected: impl Fn(usize) -> bool,
+) -> Result<Box<dyn Fn(usize) -> MlpSpec>, LoadError> {
+    let ffn = keys.required("feed_forward_length", WIDTH_MAX)?;
+    let dense = keys.whole("leading_dense_block_count", LAYERS_MAX)?.unwrap_or(0);
+    let experts = match keys.whole("expert_count", EXPERTS_MAX)?.filter(|&count| count > 0) {
+        None => None,
+        Some(count) => {
+            let own = keys.count("expert_feed_forward_length", WIDTH_MAX)?.unwrap_or(ffn);
+            let shared = keys.whole("expert_shared_feed_forward_length", WIDTH_MAX)?.unwrap_or(0);
+            let scoring = match keys.whole("expert_gating_func", 4)? {
+                None | Some(0 | 1) => ExpertScoring::Softmax,
+                Some(2) => ExpertScoring::Sigmoid,
+                Some(other) => {
+                    return Err(keys.unsupported("expert_gating_func", other, "1 and 2 are known"));
+                }
+            };
+            let used = keys.required("expert_used_count", EXPERTS_MAX)?;
+            Some(ExpertsSpec {
+                scoring,
+                correction_bias: corrected(dense),
+                shared: (shared > 0).then_some(SharedExpert { ffn: shared, gate: false }),
+                ..ExpertsSpec::softmax(count, used, own, true)
+            })
+        }
+    };
+    Ok(Box::new(move |layer: usize| match experts {
+        Some(experts) if layer >= dense => MlpSpec::Experts(experts),
+        _ => MlpSpec::gated(ffn, Activation::Silu),
+    }))
+}
