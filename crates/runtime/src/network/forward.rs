@@ -276,7 +276,10 @@ impl<B: Backend> Network<B> {
             ..
         } = b;
         let mut adapters = adapters.as_mut().filter(|_| *adapting);
-        let (qkv, attended) = (&mut qkv[layer.own], &mut attended[layer.attended]);
+        let (qkv, attended) = match (&layer.state, state) {
+            (Some(_), Some(state)) => (&mut state.own, &mut state.given),
+            _ => (&mut qkv[layer.own], &mut attended[layer.attended]),
+        };
         let on_sum = spec.order.on_sum();
         let attention = Attention {
             spec: &spec.attention,
@@ -306,10 +309,6 @@ impl<B: Backend> Network<B> {
         if let Some(observed) = &mut observed {
             observed.see(backend, (index, Place::Attention), x, hidden);
         }
-        let (qkv, attended) = match (&layer.state, state) {
-            (Some(_), Some(state)) => (&mut state.own, &mut state.given),
-            _ => (qkv, attended),
-        };
         backend.matmul(&layer.qkv, layer.qkv_bias.as_ref(), x, qkv);
         if let Some(adapters) = &mut adapters {
             backend.add_low_rank(&layer.deltas.qkv, x, &mut adapters.low, qkv);

@@ -202,9 +202,10 @@ fn inner_widths(spec: &TransformerSpec) -> Vec<usize> {
     widths
 }
 
-/// Some width of all layers, ascending, each once.
+/// Some width of all layers that attend, ascending, each once.
 fn widths_of(spec: &TransformerSpec, width: fn(&LayerSpec) -> usize) -> Vec<usize> {
-    let mut widths: Vec<usize> = spec.layers.iter().map(width).collect();
+    let attend = spec.layers.iter().filter(|layer| layer.attention.projection.state().is_none());
+    let mut widths: Vec<usize> = attend.map(width).collect();
     widths.sort_unstable();
     widths.dedup();
     widths

@@ -111,8 +111,10 @@ fn measure_bytes(golden: &Golden, folder: &Path) -> Result<Option<f32>, String> 
 /// Up to 1, 2 or 5 of a digit, with so much room that machines agree.
 fn rounded_up(off: f32) -> f32 {
     let off = (1.3 * off).max(LEAST);
-    let digit = 10f32.powf(off.log10().floor());
-    [1.0, 2.0, 5.0, 10.0].into_iter().map(|step| step * digit).find(|step| *step >= off).unwrap_or(off)
+    let exponent = off.log10().floor() as i32;
+    // As the table is read.
+    let step = |digits: u32| format!("{digits}e{exponent}").parse::<f32>().unwrap();
+    [1, 2, 5, 10].into_iter().map(step).find(|step| *step >= off).unwrap_or(off)
 }
 
 fn check_table(rows: &[Row]) {
