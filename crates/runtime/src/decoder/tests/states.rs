@@ -11,6 +11,8 @@ const STATES: &[&str] = &[
     "granite-hybrid",
     "granite-hybrid-dense",
     "bamba",
+    "nemotron-h",
+    "nemotron-h-moe",
     "lfm2",
     "lfm2-moe",
 ];
@@ -23,11 +25,11 @@ fn golden(case: &str) -> Golden {
 }
 
 fn files() -> impl Iterator<Item = (&'static str, PathBuf)> {
-    let paths = |case: &&'static str| {
+    let paths = |&case: &&'static str| {
         let folder = data("states").join(case);
         let gguf = folder.join("model.gguf");
-        let gguf = (!SAFETENSORS_ALONE.contains(case)).then_some(gguf);
-        [Some(folder), gguf].into_iter().flatten().map(move |path| (*case, path))
+        let gguf = (!SAFETENSORS_ALONE.contains(&case)).then_some(gguf);
+        [Some(folder), gguf].into_iter().flatten().map(move |path| (case, path))
     };
     STATES.iter().flat_map(paths)
 }
