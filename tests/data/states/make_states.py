@@ -25,6 +25,9 @@ ROUTED = dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32, sh
 MAMBA = dict(mamba_n_heads=8, mamba_d_head=8, mamba_n_groups=1, mamba_d_state=16, mamba_d_conv=4, mamba_expand=2, mamba_chunk_size=16, head_dim=8)
 GRANITE = MAMBA | dict(shared_intermediate_size=32, layer_types=["mamba", "mamba", "attention", "mamba"], position_embedding_type="nope",
                        embedding_multiplier=3.0, residual_multiplier=0.22, attention_multiplier=0.2, logits_scaling=2.0)
+NEMOTRON = dict(head_dim=8, intermediate_size=64, ssm_state_size=16, mamba_num_heads=8, mamba_head_dim=8, n_groups=2, conv_kernel=4, chunk_size=16, layer_norm_epsilon=1e-5, rms_norm_eps=1e-5,
+                n_routed_experts=8, n_shared_experts=1, moe_intermediate_size=32, moe_shared_expert_intermediate_size=32, num_experts_per_tok=3, routed_scaling_factor=2.5, n_group=1,
+                topk_group=1)
 LFM2 = dict(conv_L_cache=3, layer_types=["conv", "full_attention", "conv", "conv"], norm_eps=1e-5, tie_word_embeddings=True, head_dim=8,
             rope_parameters={"rope_type": "default", "rope_theta": 1e4})
 CASES = {
@@ -34,6 +37,8 @@ CASES = {
     "granite-hybrid": (t.GraniteMoeHybridConfig, GRANITE | dict(num_local_experts=4, num_experts_per_tok=2, intermediate_size=32)),
     "granite-hybrid-dense": (t.GraniteMoeHybridConfig, GRANITE | dict(num_local_experts=0, num_experts_per_tok=0, intermediate_size=32, mamba_conv_bias=False)),
     "bamba": (t.BambaConfig, MAMBA | dict(intermediate_size=64, attn_layer_indices=[1], rope_parameters={"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5})),
+    "nemotron-h": (t.NemotronHConfig, NEMOTRON | dict(layers_block_type=["linear_attention", "mlp", "linear_attention", "full_attention", "mlp"])),
+    "nemotron-h-moe": (t.NemotronHConfig, NEMOTRON | dict(layers_block_type=["linear_attention", "moe", "full_attention", "moe", "linear_attention"])),
     "lfm2": (t.Lfm2Config, LFM2 | dict(intermediate_size=96, block_multiple_of=32)),
     "lfm2-moe": (t.Lfm2MoeConfig, LFM2 | dict(intermediate_size=64, num_dense_layers=1, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32)),
 }
@@ -46,7 +51,9 @@ def drawn(case, seed):
     """A model, a prompt, both and the likeliest tokens after it, their logits, and how clear its choices are."""
     kind, settings = CASES[case]
     torch.manual_seed(seed)
-    model = t.AutoModelForCausalLM.from_config(kind(**SIZES | settings)).float().eval()
+    settings = SIZES | settings
+    if "layers_block_type" in settings: settings.pop("num_hidden_layers")
+    model = t.AutoModelForCausalLM.from_config(kind(**settings)).float().eval()
     with torch.no_grad():
         for name, p in model.named_parameters():
             x = torch.randn(p.shape)
@@ -58,7 +65,7 @@ def drawn(case, seed):
             elif "conv1d" in name: x = 0.5 * x
             elif name.endswith(("gate.weight", "router.weight")): x = 0.5 * x
             elif ".conv.conv" in name: x = 0.7 * x
-            elif any(part in name for part in ("lm_head", "linear_attn", "mamba", ".conv.")): x = 0.3 * x
+            elif any(part in name for part in ("lm_head", "linear_attn", "mamba", ".conv.", "mixer.in_proj", "mixer.out_proj")): x = 0.3 * x
             else: x = 0.15 * x
             p.copy_(x.bfloat16().float())
         prompt = torch.randint(3, 160, (1, 21))
@@ -80,6 +87,8 @@ def drawn(case, seed):
 def convert(folder):
     import gguf
     from conversion import ModelBase, get_model_architecture, get_model_class, ModelType
+    # As the file says: the library's class of Nemotron-H adds the settings of experts where there are none.
+    ModelBase.load_hparams = staticmethod(lambda folder, *_, **__: json.loads((folder / "config.json").read_text()))
     hparams = ModelBase.load_hparams(folder, False)
     kind = get_model_class(get_model_architecture(hparams, ModelType.TEXT))
     made = type("Made", (kind,), {"set_vocab": lambda self: None, "model_arch": kind.model_arch, "no_mtp": True})
@@ -94,11 +103,15 @@ def make(case):
     folder = HERE / case
     shutil.rmtree(folder, ignore_errors=True)
     model.to(torch.bfloat16).save_pretrained(folder)
-    if case.startswith("granite"):
-        # As they are published, and as the converter knows them.
-        config = json.loads((folder / "config.json").read_text())
-        config["layer_types"] = GRANITE["layer_types"]
-        (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    # As they are published, and as the converter knows them.
+    config = json.loads((folder / "config.json").read_text())
+    if case.startswith("granite"): config["layer_types"] = GRANITE["layer_types"]
+    if case.startswith("nemotron"):
+        types = config.pop("layers_block_type")
+        marks = {"linear_attention": "M", "full_attention": "*", "mlp": "-", "moe": "E"}
+        config |= dict(num_hidden_layers=len(types), hybrid_override_pattern="".join(marks[of] for of in types))
+        if "moe" not in types: config = {key: value for key, value in config.items() if "expert" not in key and "moe" not in key}
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     (folder / "generation_config.json").unlink(missing_ok=True)
     # The converter orders the rows of Bamba's queries and keys as if whole heads were turned.
     if case != "bamba": convert(folder)

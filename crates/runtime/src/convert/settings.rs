@@ -56,7 +56,7 @@ pub(super) fn keys(
             }
         }
         (MlpSpec::Dense(dense), None) => keys.count("feed_forward_length", dense.ffn),
-        (MlpSpec::Experts(_), None) => {}
+        (MlpSpec::Experts(_) | MlpSpec::None, None) => {}
     }
     let window = |layer: &LayerSpec| match layer.attention.mask {
         Mask::Causal { window } => window,

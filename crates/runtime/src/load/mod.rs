@@ -9,6 +9,7 @@ mod file;
 pub(crate) mod generation;
 pub(crate) mod gguf;
 mod grouped;
+mod halves;
 pub(crate) mod huggingface;
 pub(crate) mod quantised;
 mod resolve;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use hanzo_engine_kernels::{DType, HeadShape};
 
-use super::{experts, grouped, stacked, states, turned};
+use super::{experts, grouped, halves, stacked, states, turned};
 use crate::error::LoadError;
 use crate::spec::{
     ConvolutionSpec, GateUp, HeadSpec, LayerPart, LayerSpec, LogitsSpec, MlpSpec, Names, Part, Projection,
@@ -167,6 +167,12 @@ impl<'a> Found<'a> {
         self.by_name.insert(tensor.name.clone(), tensor);
     }
 
+    /// Gives tensors other names.
+    pub(super) fn rename(&mut self, new: impl Fn(&str) -> Option<String>) {
+        let tensors = std::mem::take(&mut self.by_name).into_iter();
+        self.by_name = tensors.map(|(name, tensor)| (new(&name).unwrap_or(name), tensor)).collect();
+    }
+
     /// Takes a tensor of any shape.
     pub(super) fn take_any(&mut self, name: &str) -> Option<Tensor> {
         self.by_name.remove(name)
@@ -196,6 +202,7 @@ impl<'a> Found<'a> {
 
     /// Takes every weight of a network.
     pub(crate) fn resolve(&mut self, spec: &TransformerSpec) -> Result<Tensors, LoadError> {
+        halves::join(self, spec);
         self.unstack(spec)?;
         self.settle_head_bias(spec)?;
         let mut by_weight = BTreeMap::new();
@@ -296,6 +303,7 @@ impl<'a> Found<'a> {
             }
             states::unstack(self, index, &layer.attention, hidden)?;
             match &layer.mlp {
+                MlpSpec::None => {}
                 MlpSpec::Dense(dense) => {
                     if let Some(GateUp { name, gate_first }) = self.names.gate_up {
                         let mut parts = [(LayerPart::Gate, dense.ffn), (LayerPart::Up, dense.ffn)];

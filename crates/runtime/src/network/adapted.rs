@@ -66,7 +66,7 @@ fn groups(spec: &TransformerSpec, layer: usize) -> [&'static [LayerPart]; 4] {
     let qkv = first(&spec.layers[layer].attention);
     match &spec.layers[layer].mlp {
         MlpSpec::Dense(dense) => [qkv, OUTPUT, up(dense.gated), DOWN],
-        MlpSpec::Experts(_) => [qkv, OUTPUT, &[], &[]],
+        MlpSpec::Experts(_) | MlpSpec::None => [qkv, OUTPUT, &[], &[]],
     }
 }
 
@@ -182,7 +182,7 @@ impl<B: Backend> Layer<B> {
                 self.mlp.run(backend, x, inner, out);
                 backend.add_low_rank(&self.deltas.down, inner, low, out);
             }
-            Mlp::Experts { .. } => self.mlp.run(backend, x, inner, out),
+            Mlp::Experts { .. } | Mlp::None => self.mlp.run(backend, x, inner, out),
         }
     }
 }

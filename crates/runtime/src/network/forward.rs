@@ -343,7 +343,7 @@ impl<B: Backend> Network<B> {
             }
             swap(sum.branch, sum.normed);
         }
-        if !spec.order.is_parallel() {
+        if !spec.order.is_parallel() && !spec.mlp.is_none() {
             match (&layer.streams, &*streams) {
                 (Some(of), Some(buffers)) => {
                     sum.add(backend, None);
@@ -507,6 +507,7 @@ impl<B: Backend> Mlp<B> {
         out: &mut B::Buffer,
     ) {
         let bias = match self {
+            Mlp::None => None,
             Mlp::Plain { activation, up, up_bias, down, down_bias } => {
                 backend.matmul_activated(up, up_bias.as_ref(), *activation, x, inner);
                 backend.matmul(down, down_bias.as_ref(), inner, out);

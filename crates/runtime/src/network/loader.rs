@@ -110,6 +110,7 @@ impl<'a, B: Backend> Loader<'a, B> {
                 Some(LayerPart::AttentionNorm)
             }
             NormOrder::Parallel | NormOrder::Branch => None,
+            NormOrder::Pre if layer.mlp.is_none() => None,
             NormOrder::Pre | NormOrder::PreMlp | NormOrder::Sandwich => Some(LayerPart::MlpNorm),
         };
         let last = match self.spec.layers.get(index + 1) {
@@ -153,9 +154,8 @@ impl<'a, B: Backend> Loader<'a, B> {
             attention_post_norm: self.norm_if(attention_post, of_layer(LayerPart::AttentionPostNorm))?,
             middle_norm: middle.map(|part| self.norm(of_layer(part))).transpose()?,
             mlp: self.mlp(index)?,
-            inner: inner_widths(self.spec)
-                .binary_search(&layer.mlp.inner_width())
-                .expect("every layer's width is among them"),
+            // Not looked at where there is no MLP.
+            inner: inner_widths(self.spec).binary_search(&layer.mlp.inner_width()).unwrap_or(0),
             mlp_post_norm: self.norm_if(mlp_post, of_layer(LayerPart::MlpPostNorm))?,
             input: self.input(index)?,
             factor: self.factor(index)?,
@@ -180,6 +180,7 @@ impl<'a, B: Backend> Loader<'a, B> {
                 down: self.matrix(index, DOWN)?,
                 down_bias: self.biases_if(dense.down_bias, index, DOWN)?,
             },
+            MlpSpec::None => Mlp::None,
             MlpSpec::Experts(experts) => Mlp::Experts {
                 params: experts.params(),
                 router_bias: match experts.router_bias {

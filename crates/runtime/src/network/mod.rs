@@ -125,6 +125,8 @@ pub(crate) struct Apart<B: Backend> {
 }
 
 pub(crate) enum Mlp<B: Backend> {
+    /// The layer ends with its first half.
+    None,
     Plain {
         activation: Activation,
         up: B::Matrix,                // (ffn, hidden)
@@ -197,6 +199,8 @@ fn shared_width(spec: &TransformerSpec) -> Option<usize> {
 fn inner_widths(spec: &TransformerSpec) -> Vec<usize> {
     let mut widths: Vec<usize> = spec.layers.iter().map(|layer| layer.mlp.inner_width()).collect();
     widths.extend(spec.layers.iter().filter_map(|layer| layer.mlp.shared()).map(|shared| shared.ffn));
+    // Of layers without an MLP.
+    widths.retain(|&width| width > 0);
     widths.sort_unstable();
     widths.dedup();
     widths
@@ -264,6 +268,7 @@ impl<B: Backend> Network<B> {
                 matrices.extend(latent.key_up.iter().chain(&latent.value_up));
             }
             match &layer.mlp {
+                Mlp::None => {}
                 Mlp::Plain { up, down, .. } => matrices.extend([up, down]),
                 Mlp::Gated { gate_up, down, .. } => matrices.extend([gate_up, down]),
                 Mlp::Experts { router, shared, .. } => {
@@ -286,7 +291,7 @@ impl<B: Backend> Network<B> {
     pub(crate) fn experts(&self) -> impl Iterator<Item = &B::Experts> {
         self.layers.iter().filter_map(|layer| match &layer.mlp {
             Mlp::Experts { experts, .. } => Some(experts),
-            Mlp::Plain { .. } | Mlp::Gated { .. } => None,
+            Mlp::None | Mlp::Plain { .. } | Mlp::Gated { .. } => None,
         })
     }
 
@@ -316,6 +321,7 @@ impl<B: Backend> Network<B> {
             }
             norms.extend(layer.attention_post_norm.iter().chain(&layer.mlp_post_norm));
             match &layer.mlp {
+                Mlp::None => {}
                 Mlp::Plain { up_bias, down_bias, .. } => vectors.extend(up_bias.iter().chain(down_bias)),
                 Mlp::Gated { bias, .. } => vectors.extend(bias),
                 Mlp::Experts { bias, router_bias, correction, up_bias, down_bias, shared, apart, .. } => {

@@ -195,6 +195,7 @@ pub(super) fn groups(spec: &TransformerSpec) -> Vec<Group> {
         match &layer.mlp {
             MlpSpec::Dense(dense) => groups.extend([up(dense.gated), DOWN].map(group)),
             MlpSpec::Experts(_) => groups.push(group(ROUTER)),
+            MlpSpec::None => {}
         }
     }
     if spec.head.masked_lm().is_some() {

@@ -1,12 +1,12 @@
 //! Decoders of GGUF files most of whose layers keep a state beside few that attend, as llama.cpp's converter writes them: Granite 4
-//! and LFM2.
+//! LFM2, and Nemotron-H (`nemotron_gguf`).
 
 use hanzo_engine_kernels::{Activation, ExpertScoring, HeadShape, RopeKind, StateRule, StateShape};
 
 use super::gguf::Keys;
 use super::{
     AttentionSpec, ExpertsSpec, HeadSpec, LayerPart, LayerSpec, LogitsSpec, MlpSpec, Names, NormKind,
-    NormOrder, NormSpec, Part, QkNorm, SharedExpert, StateSpec, TransformerSpec, Weight,
+    NormOrder, NormSpec, Part, QkNorm, SharedExpert, StateSpec, TransformerSpec, Weight, nemotron_gguf,
 };
 use crate::error::LoadError;
 use crate::gguf::Gguf;
@@ -14,21 +14,28 @@ use crate::limits::{
     CONTEXT_TOKENS_MAX, EXPERTS_MAX, HEAD_DIM_MAX, HEADS_MAX, LAYERS_MAX, VOCAB_MAX, WIDTH_MAX,
 };
 
-const FAMILIES: &[&str] = &["granitehybrid", "lfm2", "lfm2moe"];
+const FAMILIES: &[&str] = &["granitehybrid", "lfm2", "lfm2moe", "nemotron_h", "nemotron_h_moe"];
 
 const KV_HEADS: &str = "attention.head_count_kv";
 
 /// Keys of theirs beside those that any decoder has.
 const READ: &[&str] = &[
+    "attention.layer_norm_epsilon",
     "attention.scale",
     "embedding_scale",
     "expert_count",
     "expert_feed_forward_length",
     "expert_gating_func",
+    "expert_group_count",
+    "expert_group_used_count",
+    "expert_shared_count",
     "expert_shared_feed_forward_length",
     "expert_used_count",
+    "expert_weights_norm",
+    "expert_weights_scale",
     "leading_dense_block_count",
     "logit_scale",
+    "nextn_predict_layers",
     "residual_scale",
     "shortconv.l_cache",
     "ssm.conv_kernel",
@@ -64,6 +71,10 @@ pub(super) fn from_gguf(gguf: &Gguf, keys: &Keys<'_>) -> Result<TransformerSpec,
         });
     };
     let hidden = keys.required("embedding_length", WIDTH_MAX)?;
+    if keys.architecture.starts_with("nemotron_h") {
+        let has = |name: &str| gguf.tensors.iter().any(|tensor| tensor.name == name);
+        return nemotron_gguf::from_gguf(keys, [vocab, hidden], &has);
+    }
     let count = keys.required("block_count", LAYERS_MAX)?;
     let context = keys.required("context_length", CONTEXT_TOKENS_MAX)?;
     let (heads, recurs) = heads(keys, hidden, count)?;
@@ -123,7 +134,11 @@ pub(super) fn from_gguf(gguf: &Gguf, keys: &Keys<'_>) -> Result<TransformerSpec,
 }
 
 /// The heads of the layers that attend, and which keep a state instead: those that have none of keys and values.
-fn heads(keys: &Keys<'_>, hidden: usize, count: usize) -> Result<(HeadShape, Vec<bool>), LoadError> {
+pub(super) fn heads(
+    keys: &Keys<'_>,
+    hidden: usize,
+    count: usize,
+) -> Result<(HeadShape, Vec<bool>), LoadError> {
     let of_layers = keys.metadata.integers(&keys.key(KV_HEADS))?;
     let Some(of_layers) = of_layers.filter(|of_layers| of_layers.len() == count) else {
         return Err(keys.unsupported(KV_HEADS, "another list", "a number for each layer is known"));
@@ -144,7 +159,7 @@ fn heads(keys: &Keys<'_>, hidden: usize, count: usize) -> Result<(HeadShape, Vec
     Ok((shape, of_layers.iter().map(|&of| of == 0).collect()))
 }
 
-fn mamba(keys: &Keys<'_>) -> Result<StateShape, LoadError> {
+pub(super) fn mamba(keys: &Keys<'_>) -> Result<StateShape, LoadError> {
     let value_heads = keys.required("ssm.time_step_rank", HEADS_MAX)?;
     let inner = keys.required("ssm.inner_size", WIDTH_MAX)?;
     if !inner.is_multiple_of(value_heads) {

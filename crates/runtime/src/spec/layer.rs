@@ -384,6 +384,8 @@ pub enum MlpSpec {
     Dense(DenseSpec),
     /// A router and several MLPs, of which each token goes to a few.
     Experts(ExpertsSpec),
+    /// Nothing: the layer ends with its first half (Nemotron-H, Mamba 2).
+    None,
 }
 
 /// `down · activation(up · x)`, or `down · (activation(gate · x) * (up · x))`.
@@ -457,11 +459,16 @@ impl MlpSpec {
         MlpSpec::Dense(DenseSpec { ffn, activation, gated: true, up_bias: false, down_bias: false })
     }
 
+    /// There is no second half.
+    pub(crate) fn is_none(&self) -> bool {
+        matches!(self, MlpSpec::None)
+    }
+
     /// The one MLP, where it is one.
     pub fn dense(&self) -> Option<&DenseSpec> {
         match self {
             MlpSpec::Dense(dense) => Some(dense),
-            MlpSpec::Experts(_) => None,
+            MlpSpec::Experts(_) | MlpSpec::None => None,
         }
     }
 
@@ -480,7 +487,7 @@ impl MlpSpec {
     /// The mixture of experts, where it is one.
     pub fn experts(&self) -> Option<&ExpertsSpec> {
         match self {
-            MlpSpec::Dense(_) => None,
+            MlpSpec::Dense(_) | MlpSpec::None => None,
             MlpSpec::Experts(experts) => Some(experts),
         }
     }
@@ -490,6 +497,7 @@ impl MlpSpec {
         match self {
             MlpSpec::Dense(dense) => dense.ffn,
             MlpSpec::Experts(experts) => experts.ffn_used(),
+            MlpSpec::None => 0,
         }
     }
 
@@ -502,6 +510,7 @@ impl MlpSpec {
                 let shared = experts.shared.map_or(0, |shared| stacked(experts.gated, shared.ffn));
                 stacked(experts.gated, experts.ffn).max(experts.count).max(shared)
             }
+            MlpSpec::None => 0,
         }
     }
 }

@@ -5,6 +5,7 @@
 mod families;
 mod hybrids;
 mod llama4;
+pub(super) mod nemotron;
 mod recurrent;
 
 use hanzo_engine_kernels::{Activation, ExpertGroups, ExpertScoring, HeadShape, RopeKind};
@@ -38,7 +39,7 @@ const FAMILIES: &[(&str, &str, Read)] = &[
 ];
 
 /// Model types whose layers keep a state of their own beside keys and values, or instead of them.
-const RECURRENT: &[&str] = &["mamba", "mamba2", "jamba", "nemotron_h", "falcon_h1"];
+const RECURRENT: &[&str] = &["mamba", "mamba2", "jamba", "falcon_h1"];
 
 /// Settings that make another model of any of these unless they are absent, null, false, zero or empty.
 const REFUSED: &[&str] =
@@ -71,6 +72,8 @@ pub(crate) fn predicts_more(architecture: &str) -> bool {
             | "qwen3_next"
             | "qwen3_5_text"
             | "qwen3_5_moe_text"
+            | "nemotron_h"
+            | "nemotron_h_moe"
             | "qwen3next"
             | "qwen35"
             | "qwen35moe"
@@ -80,7 +83,7 @@ pub(crate) fn predicts_more(architecture: &str) -> bool {
 /// Reads one of these families; nothing of another.
 pub(super) fn from_config(config: &Config, model_type: &str) -> Option<Result<TransformerSpec, LoadError>> {
     if RECURRENT.contains(&model_type) {
-        let reason = "this build runs the states of Qwen3-Next, Qwen3.5, Granite 4, Bamba and LFM2, not of this family";
+        let reason = "this build runs the states of Qwen3-Next, Qwen3.5, Granite 4, Bamba, Nemotron-H and LFM2, not of this family";
         return Some(Err(config.unsupported("model_type", model_type, reason)));
     }
     let &(_, class, read) = all().find(|&&(name, ..)| name == model_type)?;

@@ -22,6 +22,7 @@ mod names;
 mod names_experts;
 mod names_own;
 mod names_state;
+mod nemotron_gguf;
 mod rope;
 mod runnable;
 mod state;

@@ -42,6 +42,8 @@ pub(crate) struct Names {
     pub(crate) qkv_by_group: bool,
     /// Matrices of layers have their inputs outermost.
     pub(crate) inputs_first: bool,
+    /// Files number what attends and MLPs as layers of their own, each with a norm of one name.
+    pub(crate) halves_apart: bool,
     pub(crate) query_norm: &'static str,
     pub(crate) key_norm: &'static str,
     /// In full.
@@ -116,6 +118,7 @@ impl Names {
         qkv_or_apart: false,
         qkv_by_group: false,
         inputs_first: false,
+        halves_apart: false,
         query_norm: "",
         key_norm: "",
         sinks: "",
@@ -267,6 +270,7 @@ impl Names {
             "gpt-oss" => &Names::GGUF_GPT_OSS,
             "qwen3next" | "qwen35" | "qwen35moe" => &Names::GGUF_STATES,
             "granitehybrid" => &Names::GGUF_MAMBA,
+            "nemotron_h" | "nemotron_h_moe" => &Names::GGUF_NEMOTRON_H,
             "lfm2" | "lfm2moe" => &Names::GGUF_LFM2,
             "glm4moe" | "seed_oss" => &Names::GGUF_POST_ATTENTION,
             "phi3" | "chatglm" => &Names::GGUF_PHI3,
@@ -464,6 +468,7 @@ impl Names {
             "qwen3_next" | "qwen3_5_text" | "qwen3_5_moe_text" => &Names::QWEN_STATES,
             "granitemoehybrid" => &Names::GRANITE_HYBRID,
             "bamba" => &Names::BAMBA,
+            "nemotron_h" => &Names::NEMOTRON_H,
             "lfm2" | "lfm2_moe" => &Names::LFM2,
             "llama4_text" => &Names::LLAMA4,
             "ernie4_5_moe" => &Names::ERNIE_MOE,

@@ -101,6 +101,21 @@ impl StateNames {
         ..StateNames::NONE
     };
 
+    /// The transformers library's NemotronH class.
+    pub(crate) const MIXER: StateNames = StateNames {
+        input: "mixer.in_proj[input].",
+        gate: "mixer.in_proj[gate].",
+        step: "mixer.in_proj[step].",
+        step_bias: "mixer.dt_bias",
+        convolution: "mixer.conv1d.",
+        decay: "mixer.A_log",
+        skip: "mixer.D",
+        norm: "mixer.norm.weight",
+        output: "mixer.out_proj.",
+        stacks: &[("mixer.in_proj.weight", StateStack::GateInputStep)],
+        ..StateNames::NONE
+    };
+
     /// GGUF files of the same.
     pub(crate) const GGUF_MAMBA: StateNames = StateNames {
         input: "ssm_in[input].",
@@ -172,6 +187,36 @@ impl Names {
         mlp_norm: "pre_ff_layernorm",
         ..Names::HUGGING_FACE
     };
+
+    /// The transformers library's NemotronH class.
+    pub(crate) const NEMOTRON_H: Names = Names {
+        prefix: "backbone.",
+        token_embedding: "embeddings",
+        final_norm: "norm_f",
+        halves_apart: true,
+        query: "mixer.q_proj",
+        key: "mixer.k_proj",
+        value: "mixer.v_proj",
+        state: StateNames::MIXER,
+        attention_output: "mixer.o_proj",
+        attention_norm: "norm",
+        up: "mixer.up_proj",
+        down: "mixer.down_proj",
+        router: "mixer.gate",
+        router_bias: "mixer.gate.e_score_correction_bias",
+        experts: ExpertNames {
+            up: "mixer.experts.{}.up_proj.weight",
+            down: "mixer.experts.{}.down_proj.weight",
+            ..ExpertNames::NONE
+        },
+        shared_up: "mixer.shared_experts.up_proj",
+        shared_down: "mixer.shared_experts.down_proj",
+        mlp_norm: "mlp_norm",
+        ..Names::HUGGING_FACE
+    };
+
+    /// GGUF files of the same.
+    pub(crate) const GGUF_NEMOTRON_H: Names = Names { halves_apart: true, ..Names::GGUF_MAMBA };
 
     /// The transformers library's Lfm2 and Lfm2Moe classes.
     pub(crate) const LFM2: Names = Names {

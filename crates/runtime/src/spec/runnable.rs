@@ -281,7 +281,10 @@ fn refused_half(index: usize, layer: &LayerSpec, first: &LayerSpec) -> Option<(&
         MlpSpec::Dense(dense) if dense.gated && dense.up_bias => {
             Some(("MLP", "gated, with a bias on up".into()))
         }
-        MlpSpec::Dense(_) => None,
+        MlpSpec::None if layer.order != NormOrder::Pre => {
+            Some(("MLP", format!("none, where norms stand as in {:?}", layer.order)))
+        }
+        MlpSpec::Dense(_) | MlpSpec::None => None,
         MlpSpec::Experts(experts) if experts.apart && (experts.shared.is_none() || experts.bias) => {
             Some(("experts", "norms of their own without an MLP beside them".into()))
         }

@@ -335,7 +335,7 @@ impl TransformerSpec {
     fn mlp_weights(&self, index: usize, layer: &LayerSpec, list: &mut List) {
         let (hidden, norm_bias) = (self.hidden, self.norm_bias());
         let part = |part| Part::Layer(index, part);
-        if layer.order.has_mlp_norm() {
+        if layer.order.has_mlp_norm() && !layer.mlp.is_none() {
             list.vector(part(LayerPart::MlpNorm), hidden, norm_bias);
         }
         match &layer.mlp {
@@ -347,6 +347,7 @@ impl TransformerSpec {
                 list.matrix(part(LayerPart::Down), hidden, dense.ffn, dense.down_bias);
             }
             MlpSpec::Experts(experts) => experts_weights(index, experts, hidden, list),
+            MlpSpec::None => {}
         }
         if layer.order.mlp_post_norm() {
             list.vector(part(LayerPart::MlpPostNorm), hidden, norm_bias);

@@ -11,6 +11,8 @@ const STATES: &[&str] = &[
     "granite-hybrid",
     "granite-hybrid-dense",
     "bamba",
+    "nemotron-h",
+    "nemotron-h-moe",
     "lfm2",
     "lfm2-moe",
 ];

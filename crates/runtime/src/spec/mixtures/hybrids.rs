@@ -15,12 +15,13 @@ use crate::spec::{
 pub(super) const FAMILIES: &[(&str, &str, Read)] = &[
     ("granitemoehybrid", "GraniteMoeHybridForCausalLM", granite),
     ("bamba", "BambaForCausalLM", bamba),
+    ("nemotron_h", "NemotronHForCausalLM", super::nemotron::nemotron),
     ("lfm2", "Lfm2ForCausalLM", lfm2),
     ("lfm2_moe", "Lfm2MoeForCausalLM", lfm2_moe),
 ];
 
 /// Refuses settings that are something else than false.
-fn refuse_true(config: &Config, keys: &[&str]) -> Result<(), LoadError> {
+pub(super) fn refuse_true(config: &Config, keys: &[&str]) -> Result<(), LoadError> {
     for &key in keys {
         if config.bool(key)? == Some(true) {
             return Err(config.unsupported(key, true, "of this family only false is known"));

@@ -1,0 +1,28 @@
+//! Files that number what attends, or keeps a state, and MLPs as layers of their own (Nemotron-H): their tensors, under the names that
+//! those of layers with both would have.
+
+use super::resolve::Found;
+use crate::spec::TransformerSpec;
+
+/// Gives all tensors of layers the numbers of the layers that they are halves of.
+pub(super) fn join(found: &mut Found<'_>, spec: &TransformerSpec) {
+    let (names, prefix) = (found.names(), found.prefix());
+    if !names.halves_apart {
+        return;
+    }
+    // Of each number in the file the layer, and whether it is its MLP.
+    let halves = spec.layers.iter().enumerate().flat_map(|(layer, of)| {
+        let mlp = (!of.mlp.is_none()).then_some((layer, true));
+        [Some((layer, false)), mlp].into_iter().flatten()
+    });
+    let halves: Vec<(usize, bool)> = halves.collect();
+    let start = format!("{prefix}{}", names.layer);
+    let own_norm = format!("{}.weight", names.attention_norm);
+    found.rename(|name| {
+        let (number, rest) = name.strip_prefix(&start)?.split_once('.')?;
+        let &(layer, is_mlp) = halves.get(number.parse::<usize>().ok()?)?;
+        let rest =
+            if is_mlp && rest == own_norm { format!("{}.weight", names.mlp_norm) } else { rest.to_owned() };
+        Some(names.in_layer(prefix, layer, &rest))
+    });
+}
