@@ -173,6 +173,11 @@ impl<'a> Found<'a> {
         self.by_name = tensors.map(|(name, tensor)| (new(&name).unwrap_or(name), tensor)).collect();
     }
 
+    /// Puts a tensor where one of another name than its own is looked for.
+    pub(super) fn put_as(&mut self, name: String, tensor: Tensor) {
+        self.by_name.insert(name, tensor);
+    }
+
     /// Takes a tensor of any shape.
     pub(super) fn take_any(&mut self, name: &str) -> Option<Tensor> {
         self.by_name.remove(name)

@@ -54,7 +54,7 @@ fn flatten_convolution(found: &mut Found<'_>, layer: usize, state: &StateSpec) {
     if tensor.shape == [channels, 1, taps] || tensor.shape == [channels, taps] {
         tensor.shape = vec![channels * taps];
     }
-    found.put_back(tensor);
+    found.put_as(name, tensor);
 }
 
 /// GGUF files of Mamba 2 have the numbers of heads as columns, and the norm's factors by heads of keys.
@@ -70,7 +70,7 @@ fn flatten_numbers(found: &mut Found<'_>, layer: usize, state: &StateSpec) {
         if tensor.shape == shape {
             tensor.shape = vec![shape[0] * shape[1]];
         }
-        found.put_back(tensor);
+        found.put_as(name, tensor);
     }
 }
 
