@@ -176,7 +176,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "PORT")]
     pub(crate) admin_port: Option<u16>,
     /// Address to listen on; 0.0.0.0 is every one [default: 127.0.0.1]
-    #[arg(long, value_name = "ADDRESS")]
+    #[arg(long, value_name = "ADDRESS", value_parser = hanzo_engine_daemon::config::parse_host)]
     pub(crate) host: Option<IpAddr>,
     /// Key that every request must have; better set as HANZO_ENGINE_API_KEY, which no list of processes shows
     #[arg(long, value_name = "KEY")]
