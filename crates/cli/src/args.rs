@@ -202,6 +202,9 @@ pub(crate) struct ServeArgs {
     /// Want a key for /metrics, /health and /version too
     #[arg(long)]
     pub(crate) private_metrics: bool,
+    /// Show no page to browsers at /
+    #[arg(long)]
+    pub(crate) no_page: bool,
     #[command(flatten)]
     pub(crate) store: StoreArgs,
     /// Threads to compute with [default: one for each core]

@@ -217,6 +217,9 @@ fn gateway_config(args: &ServeArgs, daemon: &Config) -> Result<hanzo_engine_gate
             flags.insert(key.to_owned(), json!(true));
         }
     }
+    if args.no_page {
+        flags.insert("page".to_owned(), json!(false));
+    }
     if args.adapter_updates {
         flags.insert("adapter_updates".to_owned(), json!(true));
     }

@@ -65,6 +65,8 @@ pub struct Config {
     pub engine_api_key: Option<Secret>,
     /// Ignore request fields that the gateway does not know, instead of answering 400.
     pub lenient: bool,
+    /// Show browsers a page at `GET /`, to chat and to watch the engine.
+    pub page: bool,
     /// Let HTTP clients load and unload adapters: what they load are paths on the engine's machine.
     pub adapter_updates: bool,
     /// Largest request body, in bytes.
@@ -123,6 +125,7 @@ impl Default for Config {
             engine_api_key: None,
             engine: "http://127.0.0.1:36901".to_owned(),
             lenient: false,
+            page: true,
             adapter_updates: false,
             body_bytes_max: 10_000_000,
             bodies_bytes_max: 256_000_000,

@@ -32,6 +32,7 @@ mod metrics;
 mod names;
 mod openai;
 mod ops;
+mod page;
 mod peer;
 mod quota;
 mod request;

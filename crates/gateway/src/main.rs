@@ -98,6 +98,10 @@ struct Flags {
     #[arg(long)]
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     lenient: bool,
+    /// Show no page to browsers at /.
+    #[arg(long = "no-page", action = clap::ArgAction::SetFalse)]
+    #[serde(skip_serializing_if = "std::clone::Clone::clone")]
+    page: bool,
     /// Let HTTP clients load adapters from paths on the engine's machine, and unload them.
     #[arg(long)]
     #[serde(skip_serializing_if = "std::ops::Not::not")]

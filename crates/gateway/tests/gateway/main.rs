@@ -13,6 +13,7 @@ mod fake;
 mod history;
 mod http;
 mod keys;
+mod page;
 mod refusals;
 mod requests;
 mod scores;
