@@ -255,6 +255,9 @@ pub(crate) struct ServeArgs {
     /// Ignore unknown fields of HTTP requests instead of answering 400
     #[arg(long)]
     pub(crate) lenient: bool,
+    /// Keep responses that clients may ask for again in this directory, to be found after a restart [default: in memory]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) responses_dir: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) overrides: OverrideArgs,
 }
